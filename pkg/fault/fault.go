@@ -1,0 +1,247 @@
+package fault
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// Domain is the ErrorInfo domain of every fault.
+const Domain = "quartet"
+
+// ErrorIDKey is the metadata key that joins an INTERNAL fault with the log
+// line that holds its cause.
+const ErrorIDKey = "error_id"
+
+// Reason is one entry of the documented list. It is an error only so that it
+// can be the target of errors.Is; handlers return *Error.
+type Reason string
+
+// Error makes a Reason usable as the target of errors.Is.
+func (r Reason) Error() string { return string(r) }
+
+// New makes a fault with this reason and the code the list gives it. A reason
+// that is not listed gets codes.Internal, which the reasons test catches.
+func (r Reason) New(msg string, meta ...string) *Error {
+	return New(r.Code(), r, msg, meta...)
+}
+
+// Newf is New with a formatted message and no metadata.
+func (r Reason) Newf(format string, args ...any) *Error {
+	return New(r.Code(), r, fmt.Sprintf(format, args...))
+}
+
+// Violation says what is wrong with one request field.
+type Violation struct {
+	Field       string // path of the field, snake_case: "todo_list[3].text"
+	Description string // what is wrong and how to mend it
+}
+
+// Error is a fault. It is immutable: With and WithField return copies, so a
+// fault may be kept in a variable and shared between goroutines.
+type Error struct {
+	code       codes.Code
+	reason     Reason
+	message    string
+	metadata   map[string]string
+	violations []Violation
+	cause      error // never leaves the process
+}
+
+// New makes a fault. meta is key, value, key, value; a key without a value is
+// kept with an empty one.
+func New(code codes.Code, reason Reason, msg string, meta ...string) *Error {
+	e := &Error{code: code, reason: reason, message: msg}
+	if len(meta) > 0 {
+		e.metadata = make(map[string]string, (len(meta)+1)/2)
+		for i := 0; i < len(meta); i += 2 {
+			v := ""
+			if i+1 < len(meta) {
+				v = meta[i+1]
+			}
+			e.metadata[meta[i]] = v
+		}
+	}
+	return e
+}
+
+// Internal hides err behind an INTERNAL fault with a fresh error_id. The cause
+// is kept for errors.Is and for the log, in this process only.
+func Internal(err error) *Error {
+	var raw [8]byte
+	_, _ = rand.Read(raw[:]) // crypto/rand.Read never fails since Go 1.24
+	id := hex.EncodeToString(raw[:])
+	e := New(codes.Internal, InternalError,
+		"internal error "+id+"; the server's log has the cause under this id", ErrorIDKey, id)
+	e.cause = err
+	return e
+}
+
+// Error gives the reason and the message.
+func (e *Error) Error() string { return string(e.reason) + ": " + e.message }
+
+// Message is the sentence for people, without the reason.
+func (e *Error) Message() string { return e.message }
+
+// Reason is the documented reason.
+func (e *Error) Reason() Reason { return e.reason }
+
+// Code is the canonical gRPC code.
+func (e *Error) Code() codes.Code { return e.code }
+
+// Metadata is read-only and may be nil.
+func (e *Error) Metadata() map[string]string { return e.metadata }
+
+// Violations lists the fields that were wrong, in the order they were added.
+func (e *Error) Violations() []Violation { return e.violations }
+
+// Unwrap gives the cause, which exists only in the process that made it.
+func (e *Error) Unwrap() error { return e.cause }
+
+// Is reports whether target is this fault's Reason.
+func (e *Error) Is(target error) bool {
+	r, ok := target.(Reason)
+	return ok && r == e.reason
+}
+
+// With adds one metadata pair.
+func (e *Error) With(key, value string) *Error {
+	c := *e
+	c.metadata = make(map[string]string, len(e.metadata)+1)
+	maps.Copy(c.metadata, e.metadata)
+	c.metadata[key] = value
+	return &c
+}
+
+// WithField adds one field violation.
+func (e *Error) WithField(field, description string) *Error {
+	c := *e
+	c.violations = append(slices.Clip(e.violations), Violation{field, description})
+	return &c
+}
+
+// WithCause keeps err for the log and for errors.Is in this process.
+func (e *Error) WithCause(err error) *Error {
+	c := *e
+	c.cause = err
+	return &c
+}
+
+// GRPCStatus lets grpc, and status.Code, see the fault as a status.
+func (e *Error) GRPCStatus() *status.Status {
+	// Invalid UTF-8 in an offending value would make grpc drop the whole
+	// status and answer Internal instead.
+	st := status.New(e.code, strings.ToValidUTF8(e.message, "\uFFFD"))
+	info := &errdetails.ErrorInfo{Reason: string(e.reason), Domain: Domain}
+	if len(e.metadata) > 0 {
+		info.Metadata = make(map[string]string, len(e.metadata))
+		for k, v := range e.metadata {
+			info.Metadata[strings.ToValidUTF8(k, "\uFFFD")] = strings.ToValidUTF8(v, "\uFFFD")
+		}
+	}
+	var (
+		full *status.Status
+		err  error
+	)
+	if len(e.violations) == 0 {
+		full, err = st.WithDetails(info)
+	} else {
+		bad := &errdetails.BadRequest{}
+		for _, v := range e.violations {
+			bad.FieldViolations = append(bad.FieldViolations, &errdetails.BadRequest_FieldViolation{
+				Field:       strings.ToValidUTF8(v.Field, "\uFFFD"),
+				Description: strings.ToValidUTF8(v.Description, "\uFFFD"),
+			})
+		}
+		full, err = st.WithDetails(info, bad)
+	}
+	if err != nil { // only for codes.OK, which no fault has
+		return st
+	}
+	return full
+}
+
+// From gives err as a fault: a fault as it is, a status error rebuilt with its
+// reason, a context error as DEADLINE or CANCELLED, and anything else as
+// INTERNAL with its text hidden. From(nil) is nil; test the argument, not the
+// result assigned to an error variable.
+func From(err error) *Error {
+	if err == nil {
+		return nil
+	}
+	var e *Error
+	if errors.As(err, &e) {
+		return e
+	}
+	var carrier interface{ GRPCStatus() *status.Status }
+	if errors.As(err, &carrier) {
+		return fromStatus(carrier.GRPCStatus(), err)
+	}
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return Deadline.New("the deadline passed before the answer was known").WithCause(err)
+	case errors.Is(err, context.Canceled):
+		return Cancelled.New("the caller went away before the answer was known").WithCause(err)
+	}
+	return Internal(err)
+}
+
+// fromStatus rebuilds a fault from the wire. A status that carries no Quartet
+// ErrorInfo was made by grpc itself (connection refused, message too large)
+// and gets the reason that stands for its code.
+func fromStatus(st *status.Status, cause error) *Error {
+	e := &Error{code: st.Code(), message: st.Message()}
+	for _, d := range st.Details() {
+		switch d := d.(type) {
+		case *errdetails.ErrorInfo:
+			if d.GetDomain() == Domain {
+				e.reason, e.metadata = Reason(d.GetReason()), d.GetMetadata()
+			}
+		case *errdetails.BadRequest:
+			for _, v := range d.GetFieldViolations() {
+				e.violations = append(e.violations, Violation{v.GetField(), v.GetDescription()})
+			}
+		}
+	}
+	if e.reason != "" {
+		return e
+	}
+	e.cause = cause
+	switch st.Code() {
+	case codes.ResourceExhausted:
+		e.reason = Overloaded
+		if strings.Contains(st.Message(), "larger than max") {
+			e.reason, e.code = TooLarge, codes.InvalidArgument
+		}
+	case codes.InvalidArgument:
+		e.reason = InvalidArgument
+	case codes.NotFound:
+		e.reason = NotFound
+	case codes.AlreadyExists:
+		e.reason = AlreadyExists
+	case codes.PermissionDenied:
+		e.reason = PermissionDenied
+	case codes.Unauthenticated:
+		e.reason = Unauthenticated
+	case codes.Unavailable:
+		e.reason = NotReady
+	case codes.Unimplemented:
+		e.reason = Unimplemented
+	case codes.DeadlineExceeded:
+		e.reason = Deadline
+	case codes.Canceled:
+		e.reason = Cancelled
+	default:
+		return Internal(cause)
+	}
+	return e
+}

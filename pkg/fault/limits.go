@@ -1,0 +1,165 @@
+package fault
+
+import (
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// The limits of SPEC X8. Chars are Unicode code points, KiB are bytes.
+const (
+	MaxNameChars      = 128
+	MaxRequestIDChars = 128
+	MaxObjectiveChars = 2000
+	MaxFreeTextBytes  = 16 << 10
+	MaxTodoTextChars  = 1000
+	MaxTodoEntries    = 200
+	MaxMessageBytes   = 256 << 10
+	MaxRoundTextBytes = 256 << 10
+	MaxRequestBytes   = 4 << 20
+)
+
+// The validators return error and not *Error: a nil *Error in an error
+// variable is not nil, and they are made to be returned directly.
+
+// Name checks a caller-supplied name or id: [a-z0-9][a-z0-9_-]{0,127}.
+func Name(field, s string) error {
+	if s == "" {
+		return missing(field)
+	}
+	if len(s) > MaxNameChars {
+		return over(field, "chars", MaxNameChars, utf8.RuneCountInString(s))
+	}
+	for i := range len(s) {
+		c := s[i]
+		switch {
+		case c >= 'a' && c <= 'z', c >= '0' && c <= '9':
+		case i > 0 && (c == '_' || c == '-'):
+		default:
+			return invalid(field, s, "must match [a-z0-9][a-z0-9_-]{0,127}")
+		}
+	}
+	return nil
+}
+
+// idAlphabet is Crockford's base 32 in lower case, as in pkg/id.
+const idAlphabet = "0123456789abcdefghjkmnpqrstvwxyz"
+
+// ID checks an id that Quartet made: prefix ("wi_") and 26 characters.
+func ID(field, s, prefix string) error {
+	if s == "" {
+		return missing(field)
+	}
+	rest, ok := strings.CutPrefix(s, prefix)
+	if !ok || len(rest) != 26 {
+		return invalid(field, s, "must be "+prefix+" followed by 26 characters of lower-case Crockford base 32")
+	}
+	for i := range len(rest) {
+		if strings.IndexByte(idAlphabet, rest[i]) < 0 {
+			return invalid(field, s, "must be "+prefix+" followed by 26 characters of lower-case Crockford base 32")
+		}
+	}
+	return nil
+}
+
+// Text checks text measured in code points. Invalid UTF-8 and NUL are refused
+// because neither survives JSON, terminals and prompts unchanged.
+func Text(field, s string, maxChars int, required bool) error {
+	if s == "" {
+		if required {
+			return missing(field)
+		}
+		return nil
+	}
+	if err := clean(field, s); err != nil {
+		return err
+	}
+	if len(s) <= maxChars { // a rune is at least a byte
+		return nil
+	}
+	if n := utf8.RuneCountInString(s); n > maxChars {
+		return over(field, "chars", maxChars, n)
+	}
+	return nil
+}
+
+// TextBytes checks text measured in bytes, such as free text and messages.
+func TextBytes(field, s string, maxBytes int, required bool) error {
+	if s == "" {
+		if required {
+			return missing(field)
+		}
+		return nil
+	}
+	if err := clean(field, s); err != nil {
+		return err
+	}
+	return Bytes(field, len(s), maxBytes)
+}
+
+// Bytes checks a size in bytes.
+func Bytes(field string, n, maxBytes int) error {
+	if n > maxBytes {
+		return over(field, "bytes", maxBytes, n)
+	}
+	return nil
+}
+
+// Entries checks the length of a list.
+func Entries(field string, n, maxEntries int) error {
+	if n > maxEntries {
+		return over(field, "entries", maxEntries, n)
+	}
+	return nil
+}
+
+// RequestID checks a request_id; an empty one is allowed and means the call is
+// not repeated (SPEC X2).
+func RequestID(s string) error {
+	return Text("request_id", s, MaxRequestIDChars, false)
+}
+
+// Invalid is an INVALID_ARGUMENT about one field: what it was and what it must be.
+func Invalid(field, value, must string) *Error { return invalid(field, value, must) }
+
+func clean(field, s string) error {
+	if !utf8.ValidString(s) {
+		return InvalidArgument.New(field+" is not valid UTF-8", "field", field).
+			WithField(field, "must be valid UTF-8")
+	}
+	if i := strings.IndexByte(s, 0); i >= 0 {
+		return InvalidArgument.New(field+" has a NUL character at byte "+strconv.Itoa(i), "field", field).
+			WithField(field, "must not contain NUL")
+	}
+	return nil
+}
+
+func missing(field string) *Error {
+	return InvalidArgument.New(field+" is required", "field", field).WithField(field, "is required")
+}
+
+func invalid(field, value, must string) *Error {
+	shown := strconv.Quote(clip(value))
+	return InvalidArgument.New(field+" "+shown+" "+must, "field", field, "value", clip(value)).
+		WithField(field, must)
+}
+
+func over(field, unit string, limit, value int) *Error {
+	l, v := strconv.Itoa(limit), strconv.Itoa(value)
+	return LimitExceeded.New(field+" has "+v+" "+unit+", the limit is "+l,
+		"field", field, "limit", l, "value", v, "unit", unit).
+		WithField(field, "at most "+l+" "+unit)
+}
+
+// clip bounds an offending value, so that an answer never repeats a megabyte.
+func clip(s string) string {
+	const most = 200
+	if len(s) <= most {
+		return s
+	}
+	cut := most
+	for cut > 0 && !utf8.RuneStart(s[cut]) {
+		cut--
+	}
+	return s[:cut] + "…"
+}
