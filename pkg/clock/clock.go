@@ -1,0 +1,134 @@
+package clock
+
+import (
+	"slices"
+	"sync"
+	"time"
+)
+
+// Clock tells the time and waits for it.
+type Clock interface {
+	Now() time.Time
+	// TimerAt gives a timer that sends once at t, at once if t has passed. It
+	// takes a moment rather than a duration so that nothing can slip between
+	// reading the clock and arming the timer.
+	TimerAt(t time.Time) Timer
+}
+
+// Timer is one pending alarm.
+type Timer interface {
+	C() <-chan time.Time
+	// Stop releases the timer; it reports false if it has fired already.
+	Stop() bool
+}
+
+type system struct{}
+
+// System is the machine's clock.
+func System() Clock { return system{} }
+
+func (system) Now() time.Time { return time.Now() }
+
+func (system) TimerAt(t time.Time) Timer { return systemTimer{time.NewTimer(time.Until(t))} }
+
+type systemTimer struct{ t *time.Timer }
+
+func (s systemTimer) C() <-chan time.Time { return s.t.C }
+func (s systemTimer) Stop() bool          { return s.t.Stop() }
+
+// Fake is a clock that stands still until Advance or Set moves it.
+type Fake struct {
+	mu      sync.Mutex
+	now     time.Time
+	timers  []*fakeTimer
+	changed chan struct{} // closed and replaced whenever timers changes
+}
+
+// NewFake starts at now.
+func NewFake(now time.Time) *Fake { return &Fake{now: now, changed: make(chan struct{})} }
+
+type fakeTimer struct {
+	clock *Fake
+	at    time.Time
+	c     chan time.Time
+}
+
+// Now gives the moment the test has set.
+func (f *Fake) Now() time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.now
+}
+
+// TimerAt gives a timer that fires when the clock is moved to t or past it.
+func (f *Fake) TimerAt(t time.Time) Timer {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	ft := &fakeTimer{clock: f, at: t, c: make(chan time.Time, 1)}
+	if !t.After(f.now) {
+		ft.c <- f.now
+		return ft
+	}
+	f.timers = append(f.timers, ft)
+	f.signal()
+	return ft
+}
+
+// Advance moves the clock by d and fires what is due, earliest first.
+func (f *Fake) Advance(d time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.move(f.now.Add(d))
+}
+
+// Set moves the clock to t, which may lie in the past: wall clocks step back.
+func (f *Fake) Set(t time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.move(t)
+}
+
+func (f *Fake) move(to time.Time) {
+	f.now = to
+	slices.SortStableFunc(f.timers, func(a, b *fakeTimer) int { return a.at.Compare(b.at) })
+	n := 0
+	for n < len(f.timers) && !f.timers[n].at.After(to) {
+		f.timers[n].c <- to
+		n++
+	}
+	f.timers = slices.Delete(f.timers, 0, n)
+	f.signal()
+}
+
+// AwaitTimers blocks until at least n timers are pending, so that a test can
+// advance only when the code under test is waiting.
+func (f *Fake) AwaitTimers(n int) {
+	for {
+		f.mu.Lock()
+		pending, changed := len(f.timers), f.changed
+		f.mu.Unlock()
+		if pending >= n {
+			return
+		}
+		<-changed
+	}
+}
+
+func (f *Fake) signal() {
+	close(f.changed)
+	f.changed = make(chan struct{})
+}
+
+func (t *fakeTimer) C() <-chan time.Time { return t.c }
+
+func (t *fakeTimer) Stop() bool {
+	t.clock.mu.Lock()
+	defer t.clock.mu.Unlock()
+	i := slices.Index(t.clock.timers, t)
+	if i < 0 {
+		return false
+	}
+	t.clock.timers = slices.Delete(t.clock.timers, i, i+1)
+	t.clock.signal()
+	return true
+}

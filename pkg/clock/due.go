@@ -1,0 +1,225 @@
+package clock
+
+import (
+	"sync"
+	"time"
+)
+
+const (
+	// longestSleep bounds one sleep: timers run on the monotonic clock, which
+	// stands still while a machine is suspended, and the wall clock may step.
+	longestSleep = 30 * time.Second
+
+	// mostAtOnce bounds one call of fire, so that a restart with 100 000
+	// overdue keys does not become one giant command.
+	mostAtOnce = 1024
+)
+
+// Due is a due-time index: keys with a moment each. All methods are safe for
+// concurrent use, also from within fire.
+type Due struct {
+	clk  Clock
+	fire func(keys []string)
+
+	mu      sync.Mutex
+	heap    []*entry
+	index   map[string]*entry
+	order   uint64
+	wake    chan struct{} // capacity 1: the earliest key changed
+	quit    chan struct{} // not nil while started
+	stopped chan struct{}
+}
+
+type entry struct {
+	key   string
+	at    time.Time
+	order uint64 // ties fire in the order they were set
+	pos   int
+}
+
+// NewDue makes an index that calls fire with due keys, earliest first, from
+// one goroutine, never before their time and once for each Set. A key is out
+// of the index before fire sees it, so fire may Set it again. A key removed or
+// re-Set while fire is being called may still be seen by that call: fire must
+// check the record, which is the truth.
+func NewDue(clk Clock, fire func(keys []string)) *Due {
+	return &Due{clk: clk, fire: fire, index: map[string]*entry{}, wake: make(chan struct{}, 1)}
+}
+
+// Set makes key due at at, in place of any earlier time of this key.
+func (d *Due) Set(key string, at time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.order++
+	e, known := d.index[key]
+	if !known {
+		e = &entry{key: key, pos: len(d.heap)}
+		d.index[key] = e
+		d.heap = append(d.heap, e)
+	}
+	e.at, e.order = at, d.order
+	d.fix(e.pos)
+	if d.heap[0] == e {
+		d.poke()
+	}
+}
+
+// Remove forgets key; an unknown key is no error.
+func (d *Due) Remove(key string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if e, ok := d.index[key]; ok {
+		d.drop(e)
+	}
+}
+
+// At tells when key is due.
+func (d *Due) At(key string) (time.Time, bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	e, ok := d.index[key]
+	if !ok {
+		return time.Time{}, false
+	}
+	return e.at, true
+}
+
+// Len is the number of keys that have not fired.
+func (d *Due) Len() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.heap)
+}
+
+// Start begins firing. A second Start does nothing.
+func (d *Due) Start() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.quit != nil {
+		return
+	}
+	d.quit, d.stopped = make(chan struct{}), make(chan struct{})
+	go d.run(d.quit, d.stopped)
+}
+
+// Stop ends firing and waits for a running fire to return; so fire itself must
+// not call it. The keys stay, and Start may follow.
+func (d *Due) Stop() {
+	d.mu.Lock()
+	quit, stopped := d.quit, d.stopped
+	d.quit, d.stopped = nil, nil
+	d.mu.Unlock()
+	if quit != nil {
+		close(quit)
+		<-stopped
+	}
+}
+
+func (d *Due) run(quit, stopped chan struct{}) {
+	defer close(stopped)
+	for {
+		select {
+		case <-quit:
+			return
+		default:
+		}
+		now := d.clk.Now()
+		keys, next, any := d.take(now)
+		if len(keys) > 0 {
+			d.fire(keys)
+			continue
+		}
+		var alarm <-chan time.Time
+		var timer Timer
+		if any {
+			// Sub saturates for moments beyond 292 years, so the comparison is
+			// made on the moments.
+			if limit := now.Add(longestSleep); next.After(limit) {
+				next = limit
+			}
+			timer = d.clk.TimerAt(next)
+			alarm = timer.C()
+		}
+		select {
+		case <-quit:
+		case <-d.wake:
+		case <-alarm:
+		}
+		if timer != nil {
+			timer.Stop()
+		}
+	}
+}
+
+// take removes and gives what is due, and the next moment if nothing is.
+func (d *Due) take(now time.Time) (keys []string, next time.Time, pending bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for len(d.heap) > 0 && len(keys) < mostAtOnce {
+		first := d.heap[0]
+		if first.at.After(now) {
+			return keys, first.at, true
+		}
+		d.drop(first)
+		keys = append(keys, first.key)
+	}
+	return keys, time.Time{}, false
+}
+
+func (d *Due) poke() {
+	select {
+	case d.wake <- struct{}{}:
+	default:
+	}
+}
+
+// The heap is written out rather than built on container/heap: the interface
+// calls cost twice the time at 100 000 keys, and drop needs the position anyway.
+
+func (d *Due) less(i, j int) bool {
+	a, b := d.heap[i], d.heap[j]
+	if c := a.at.Compare(b.at); c != 0 {
+		return c < 0
+	}
+	return a.order < b.order
+}
+
+func (d *Due) swap(i, j int) {
+	d.heap[i], d.heap[j] = d.heap[j], d.heap[i]
+	d.heap[i].pos, d.heap[j].pos = i, j
+}
+
+func (d *Due) fix(i int) {
+	for i > 0 {
+		parent := (i - 1) / 2
+		if !d.less(i, parent) {
+			break
+		}
+		d.swap(i, parent)
+		i = parent
+	}
+	for {
+		least := i
+		for child := 2*i + 1; child <= 2*i+2 && child < len(d.heap); child++ {
+			if d.less(child, least) {
+				least = child
+			}
+		}
+		if least == i {
+			return
+		}
+		d.swap(i, least)
+		i = least
+	}
+}
+
+func (d *Due) drop(e *entry) {
+	delete(d.index, e.key)
+	pos, last := e.pos, len(d.heap)-1
+	d.swap(pos, last)
+	d.heap[last] = nil
+	d.heap = d.heap[:last]
+	if pos < last {
+		d.fix(pos)
+	}
+}

@@ -1,0 +1,141 @@
+package id
+
+import (
+	"bufio"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/hex"
+	"sync"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+)
+
+// Length is the number of characters after the prefix.
+const Length = 26
+
+// alphabet is Crockford's base 32 in lower case: no i, l, o, u.
+const alphabet = "0123456789abcdefghjkmnpqrstvwxyz"
+
+// Source makes ids. Implementations are safe for concurrent use and never give
+// the same id twice.
+type Source interface {
+	// New gives prefix followed by 26 characters. Ids of one Source sort in
+	// the order they were made.
+	New(prefix string) string
+}
+
+type ulids struct {
+	mu      sync.Mutex
+	now     func() time.Time
+	entropy *ulid.MonotonicEntropy
+	last    uint64
+}
+
+// New gives the Source of production: ULIDs that only grow, also when the wall
+// clock steps back.
+func New() Source { return newULIDs(time.Now) }
+
+func newULIDs(now func() time.Time) *ulids {
+	// The buffer spares a system call an id.
+	return &ulids{now: now, entropy: ulid.Monotonic(bufio.NewReaderSize(rand.Reader, 1024), 0)}
+}
+
+func (u *ulids) New(prefix string) string {
+	ms := ulid.Timestamp(u.now())
+	var v ulid.ULID
+	u.mu.Lock()
+	u.last = max(u.last, ms)
+	for {
+		_ = v.SetTime(u.last)
+		// The only error is 80 bits overflowing within a millisecond; the next
+		// millisecond starts from fresh randomness.
+		if u.entropy.MonotonicRead(u.last, v[6:]) == nil {
+			break
+		}
+		u.last++
+	}
+	u.mu.Unlock()
+	return encode(prefix, v)
+}
+
+// encode writes 128 bits as 26 characters, most significant first.
+func encode(prefix string, v [16]byte) string {
+	buf := make([]byte, len(prefix)+Length)
+	copy(buf, prefix)
+	hi, lo := binary.BigEndian.Uint64(v[:8]), binary.BigEndian.Uint64(v[8:])
+	for i := len(buf) - 1; i >= len(prefix); i-- {
+		buf[i] = alphabet[lo&31]
+		lo = lo>>5 | hi<<59
+		hi >>= 5
+	}
+	return string(buf)
+}
+
+// Sequence is a Source for tests: 1, 2, 3 ... over all prefixes.
+type Sequence struct {
+	mu sync.Mutex
+	n  uint64
+}
+
+// New gives the next number, zero-padded to a valid id.
+func (s *Sequence) New(prefix string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.n++
+	var v [16]byte
+	binary.BigEndian.PutUint64(v[8:], s.n)
+	return encode(prefix, v)
+}
+
+// Fixed is a Source for tests that hands out the given ids in order, whatever
+// the prefix, and panics when they run out.
+type Fixed struct {
+	mu  sync.Mutex
+	ids []string
+}
+
+// NewFixed gives a Source over ids.
+func NewFixed(ids ...string) *Fixed { return &Fixed{ids: ids} }
+
+// New gives the next id of the list.
+func (f *Fixed) New(prefix string) string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.ids) == 0 {
+		panic("id: Fixed has no id left for prefix " + prefix)
+	}
+	next := f.ids[0]
+	f.ids = f.ids[1:]
+	return next
+}
+
+// Derived gives the id that belongs to parts, the same for ever. Parts are
+// length-prefixed, so ("ab", "c") and ("a", "bc") differ.
+func Derived(prefix string, parts ...string) string {
+	var size [binary.MaxVarintLen64]byte
+	buf := make([]byte, 0, 128)
+	for _, p := range parts {
+		n := binary.PutUvarint(size[:], uint64(len(p)))
+		buf = append(buf, size[:n]...)
+		buf = append(buf, p...)
+	}
+	sum := sha256.Sum256(buf)
+	return encode(prefix, [16]byte(sum[:16]))
+}
+
+// Secret gives 256 random bits in base64url without padding (43 characters).
+func Secret() string {
+	var raw [32]byte
+	_, _ = rand.Read(raw[:]) // never fails since Go 1.24
+	return base64.RawURLEncoding.EncodeToString(raw[:])
+}
+
+// Hash is what is stored of a secret: SHA-256 in hex. A plain hash is enough
+// because a Secret has 256 bits of its own.
+func Hash(secret string) string {
+	sum := sha256.Sum256([]byte(secret))
+	return hex.EncodeToString(sum[:])
+}
