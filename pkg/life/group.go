@@ -1,0 +1,220 @@
+package life
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// Service is something that runs for a while.
+type Service interface {
+	// Name is unique in a Group.
+	Name() string
+	// Start returns when the service runs, or with the reason why it does not.
+	// ctx bounds the starting only; what runs on must not hold it. After an
+	// error the service holds nothing that Stop would have to release.
+	Start(ctx context.Context) error
+	// Stop drains and releases everything, within ctx. It is called only after
+	// a successful Start, once.
+	Stop(ctx context.Context) error
+	// Ready is nil when the service can serve, else it says what it waits for.
+	// It must not block.
+	Ready() error
+}
+
+// Module is one row of the table.
+type Module struct {
+	Service Service
+	Needs   []string // names of modules that must run before this one starts
+}
+
+// Func is a Service made of functions; nil ones succeed.
+type Func struct {
+	Label   string
+	OnStart func(ctx context.Context) error
+	OnStop  func(ctx context.Context) error
+	OnReady func() error
+}
+
+// Name is the Label.
+func (f Func) Name() string { return f.Label }
+
+// Start calls OnStart.
+func (f Func) Start(ctx context.Context) error {
+	if f.OnStart == nil {
+		return nil
+	}
+	return f.OnStart(ctx)
+}
+
+// Stop calls OnStop.
+func (f Func) Stop(ctx context.Context) error {
+	if f.OnStop == nil {
+		return nil
+	}
+	return f.OnStop(ctx)
+}
+
+// Ready calls OnReady.
+func (f Func) Ready() error {
+	if f.OnReady == nil {
+		return nil
+	}
+	return f.OnReady()
+}
+
+// ErrNotStarted is what Ready answers before Start and after Stop.
+var ErrNotStarted = errors.New("life: not started")
+
+// Group runs a table of modules. Start and Stop are idempotent and may be
+// called from any goroutine; they exclude each other. A stopped Group may be
+// started again if its services may.
+type Group struct {
+	order []Service
+
+	turn sync.Mutex // held through Start and Stop
+	up   bool       // guarded by turn: everything in order has been started
+
+	mu      sync.Mutex
+	started []Service // in start order
+	running bool      // Start has succeeded and Stop has not begun
+}
+
+// NewGroup derives the start order, and refuses a table with an unknown need,
+// a name used twice or a cycle. Modules that do not need each other keep the
+// order of the table.
+func NewGroup(modules ...Module) (*Group, error) {
+	byName := make(map[string]Module, len(modules))
+	for _, m := range modules {
+		name := m.Service.Name()
+		if _, taken := byName[name]; taken {
+			return nil, fmt.Errorf("life: two modules are named %q", name)
+		}
+		byName[name] = m
+	}
+	g := &Group{}
+	done := make(map[string]bool, len(modules))
+	var visit func(m Module, path []string) error
+	visit = func(m Module, path []string) error {
+		name := m.Service.Name()
+		if done[name] {
+			return nil
+		}
+		if i := slices.Index(path, name); i >= 0 {
+			return fmt.Errorf("life: modules need each other in a circle: %s",
+				strings.Join(append(path[i:], name), " -> "))
+		}
+		path = append(path, name)
+		for _, need := range m.Needs {
+			next, ok := byName[need]
+			if !ok {
+				return fmt.Errorf("life: module %q needs %q, which is not in the table", name, need)
+			}
+			if err := visit(next, path); err != nil {
+				return err
+			}
+		}
+		done[name] = true
+		g.order = append(g.order, m.Service)
+		return nil
+	}
+	for _, m := range modules {
+		if err := visit(m, nil); err != nil {
+			return nil, err
+		}
+	}
+	return g, nil
+}
+
+// Order gives the names in start order.
+func (g *Group) Order() []string {
+	names := make([]string, len(g.order))
+	for i, s := range g.order {
+		names[i] = s.Name()
+	}
+	return names
+}
+
+// Start starts every module in order. If one fails, those before it are
+// stopped again in reverse, and the error says which one it was. On a running
+// Group it does nothing.
+func (g *Group) Start(ctx context.Context) error {
+	g.turn.Lock()
+	defer g.turn.Unlock()
+	// up and not running: a Stop waits for its turn and has already declared
+	// the group not ready, so running says nothing about what is started.
+	if g.up {
+		return nil
+	}
+	for _, s := range g.order {
+		err := ctx.Err()
+		if err == nil {
+			err = s.Start(ctx)
+		}
+		if err != nil {
+			err = fmt.Errorf("start %s: %w", s.Name(), err)
+			// The unwinding must happen although ctx may be over.
+			return errors.Join(err, g.unwind(context.WithoutCancel(ctx)))
+		}
+		g.mu.Lock()
+		g.started = append(g.started, s)
+		g.mu.Unlock()
+	}
+	g.up = true
+	g.mu.Lock()
+	g.running = true
+	g.mu.Unlock()
+	return nil
+}
+
+// Stop stops what was started, in reverse, and goes on past failures, which it
+// joins. From its beginning Ready is not nil, so that no new work arrives
+// while the old drains. On a stopped Group it does nothing.
+func (g *Group) Stop(ctx context.Context) error {
+	// Not-ready comes first, even while another Start or Stop holds the turn.
+	g.mu.Lock()
+	g.running = false
+	g.mu.Unlock()
+	g.turn.Lock()
+	defer g.turn.Unlock()
+	g.mu.Lock()
+	g.running = false // a Start that held the turn may have set it
+	g.mu.Unlock()
+	g.up = false
+	return g.unwind(ctx)
+}
+
+func (g *Group) unwind(ctx context.Context) error {
+	g.mu.Lock()
+	started := g.started
+	g.started = nil
+	g.mu.Unlock()
+	var errs []error
+	for _, s := range slices.Backward(started) {
+		if err := s.Stop(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("stop %s: %w", s.Name(), err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Ready is nil when all modules run and all are ready; otherwise it names
+// every one that is not.
+func (g *Group) Ready() error {
+	g.mu.Lock()
+	started, running := g.started, g.running
+	g.mu.Unlock()
+	if !running {
+		return ErrNotStarted
+	}
+	var errs []error
+	for _, s := range started {
+		if err := s.Ready(); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", s.Name(), err))
+		}
+	}
+	return errors.Join(errs...)
+}
