@@ -124,14 +124,14 @@ func (d *Due) run(quit, stopped chan struct{}) {
 		default:
 		}
 		now := d.clk.Now()
-		keys, next, any := d.take(now)
+		keys, next, pending := d.take(now)
 		if len(keys) > 0 {
 			d.fire(keys)
 			continue
 		}
 		var alarm <-chan time.Time
 		var timer Timer
-		if any {
+		if pending {
 			// Sub saturates for moments beyond 292 years, so the comparison is
 			// made on the moments.
 			if limit := now.Add(longestSleep); next.After(limit) {

@@ -8,7 +8,6 @@ import (
 	"go/token"
 	"net/http"
 	"os"
-	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -29,9 +28,9 @@ func TestX5_EveryReasonIsDocumentedOnce(t *testing.T) {
 	for _, e := range fault.All {
 		require.False(t, seen[e.Reason], "%s is listed twice", e.Reason)
 		seen[e.Reason] = true
-		require.Regexp(t, regexp.MustCompile(`^[A-Z][A-Z0-9]*(_[A-Z0-9]+)*$`), string(e.Reason))
+		require.Regexp(t, `^[A-Z][A-Z0-9]*(_[A-Z0-9]+)*$`, string(e.Reason))
 		require.NotEqual(t, codes.OK, e.Code, e.Reason)
-		require.Regexp(t, regexp.MustCompile(`^\S.*\.$`), e.Doc, e.Reason)
+		require.Regexp(t, `^\S.*\.$`, e.Doc, e.Reason)
 		require.Equal(t, e.Code, e.Reason.New("m").Code())
 		require.Contains(t, declared, string(e.Reason))
 	}

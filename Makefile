@@ -1,0 +1,105 @@
+# Quartet. `make` or `make help` lists the targets.
+
+SHELL := /bin/bash
+GO    ?= go
+TOOLS := bin/tools
+ARGS  ?=
+FUZZTIME ?= 20s
+
+BUF    := $(TOOLS)/buf
+LINTER := $(TOOLS)/golangci-lint
+GEN    := $(BUF) $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-go-grpc \
+          $(TOOLS)/protoc-gen-grpc-gateway $(TOOLS)/protoc-gen-openapiv2 $(TOOLS)/openapi3
+
+.PHONY: help
+help: ## Show the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
+
+.PHONY: build
+build: ## Build bin/quartet, static
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/quartet ./cmd/quartet
+
+.PHONY: generate
+generate: $(GEN) ## Write pkg/pb, deploy/openapi and the generated documents
+	rm -rf bin/gen
+	$(call generate-into,bin/gen)
+	mkdir -p pkg/pb deploy/openapi
+	rm -rf pkg/pb/quartet && cp -r bin/gen/pkg/pb/quartet pkg/pb/
+	cp bin/gen/deploy/openapi/* deploy/openapi/
+	$(GO) test ./pkg/fault -run TestDocs -rewrite
+
+.PHONY: generate-check
+generate-check: $(GEN) ## Regenerate beside the tree and want no difference
+	rm -rf bin/gen
+	$(call generate-into,bin/gen)
+	diff -r bin/gen/pkg/pb/quartet pkg/pb/quartet
+	diff -r bin/gen/deploy/openapi deploy/openapi
+	$(GO) test ./pkg/fault -run TestDocs
+
+define generate-into
+	$(BUF) generate -o $(1)
+	$(TOOLS)/openapi3 $(1)/deploy/openapi/quartet.swagger.json $(1)/deploy/openapi/quartet.openapi.json
+endef
+
+.PHONY: lint
+lint: $(BUF) $(LINTER) ## Lint proto and Go
+	$(BUF) lint
+	@base=$$(git describe --tags --abbrev=0 2>/dev/null); \
+	if [ -n "$$base" ]; then $(BUF) breaking --against ".git#tag=$$base"; fi
+	$(LINTER) run ./...
+
+.PHONY: fmt
+fmt: $(BUF) ## Format Go and proto in place
+	gofmt -w $$(git ls-files '*.go')
+	$(BUF) format -w
+
+.PHONY: test
+test: ## Test everything with the race detector (at most 10 minutes)
+	$(GO) test -race -timeout 10m ./...
+
+.PHONY: fuzz
+fuzz: ## Fuzz every target for FUZZTIME (20s each)
+	@set -e; for dir in $$(grep -rl --include='*_test.go' '^func Fuzz' cmd pkg services 2>/dev/null | xargs -r -n1 dirname | sort -u); do \
+	  for target in $$(grep -hoE '^func Fuzz[A-Za-z0-9_]*' $$dir/*_test.go | cut -d' ' -f2); do \
+	    echo "== $$dir $$target"; \
+	    $(GO) test ./$$dir -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME); \
+	  done; \
+	done
+
+.PHONY: demo
+demo: ## Run the release-keeper example; ARGS=--exit ends by itself
+	$(GO) run ./examples/release-keeper $(ARGS)
+
+.PHONY: bench
+bench: ## Measure the targets side by side on this machine
+	$(GO) run ./bench $(ARGS)
+
+.PHONY: clean
+clean: ## Remove bin/ and caches of tests
+	rm -rf bin
+	$(GO) clean -testcache
+
+# Tools are pinned in a module of their own, so that the product's go.mod stays
+# small. They are rebuilt when that pin changes.
+TOOL_PINS := tools/go.mod tools/go.sum
+
+$(TOOLS)/buf: $(TOOL_PINS)
+	$(call build-tool,github.com/bufbuild/buf/cmd/buf)
+$(TOOLS)/protoc-gen-go: $(TOOL_PINS)
+	$(call build-tool,google.golang.org/protobuf/cmd/protoc-gen-go)
+$(TOOLS)/protoc-gen-go-grpc: $(TOOL_PINS)
+	$(call build-tool,google.golang.org/grpc/cmd/protoc-gen-go-grpc)
+$(TOOLS)/protoc-gen-grpc-gateway: $(TOOL_PINS)
+	$(call build-tool,github.com/grpc-ecosystem/grpc-gateway/v2/protoc-gen-grpc-gateway)
+$(TOOLS)/protoc-gen-openapiv2: $(TOOL_PINS)
+	$(call build-tool,github.com/grpc-ecosystem/grpc-gateway/v2/protoc-gen-openapiv2)
+$(TOOLS)/openapi3: $(TOOL_PINS) tools/openapi3/main.go
+	$(call build-tool,quartet/tools/openapi3)
+$(LINTER): $(TOOL_PINS)
+	$(call build-tool,github.com/golangci/golangci-lint/v2/cmd/golangci-lint)
+
+# touch: go leaves an up-to-date binary alone, and make would ask again.
+define build-tool
+	$(GO) build -C tools -o $(CURDIR)/$@ $(1)
+	@touch $@
+endef
