@@ -1,0 +1,176 @@
+package journal
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/types/known/structpb"
+)
+
+// core is everything a partition knows that comes from its log, and nothing
+// else. A load builds a new one beside the old.
+type core[S State] struct {
+	state      S
+	applied    uint64 // wal_seq of the last event in state
+	generation uint64 // of the last partition_opened
+	tail       uint64 // sequence of the last frame known to be in the log
+	memory     *memory
+	frames     []frameRef
+	positions  map[sourceKey]*position
+	// found holds, after a reload, the commands that the log turned out to
+	// contain, by the request id the loop gave them.
+	found map[string]remembered
+}
+
+type sourceKey struct {
+	plane     string
+	partition int
+}
+
+// position is how far another partition's journal was consumed.
+type position struct {
+	seq      uint64 // frame
+	line     int    // lines of it that were consumed; 0: all
+	unmarked int    // frames with foreign events passed since the last mark
+}
+
+func newCore[S State](cfg *Config[S]) *core[S] {
+	return &core[S]{
+		state:     cfg.New(),
+		memory:    newMemory(cfg.RequestMemory),
+		positions: make(map[sourceKey]*position),
+		found:     make(map[string]remembered),
+	}
+}
+
+func (c *core[S]) position(k sourceKey) *position {
+	pos := c.positions[k]
+	if pos == nil {
+		pos = &position{}
+		c.positions[k] = pos
+	}
+	return pos
+}
+
+// replayError is a log that does not fit: trying again cannot help.
+type replayError struct{ cause error }
+
+func (e *replayError) Error() string { return e.cause.Error() }
+func (e *replayError) Unwrap() error { return e.cause }
+
+// replay takes over one frame of the log.
+func (c *core[S]) replay(reg *Registry, seq uint64, f Frame, mine map[string]struct{}) error {
+	c.tail = seq
+	if len(f.Body) == 0 {
+		return nil
+	}
+	c.frames = append(c.frames, frameRef{c.applied + 1, seq})
+	for _, line := range Lines(f.Body) {
+		raw, err := ParseLine(line)
+		if err != nil {
+			return &replayError{fmt.Errorf("frame %d: %w", seq, err)}
+		}
+		if raw.WalSeq != c.applied+1 {
+			return &replayError{fmt.Errorf("frame %d: wal_seq %d follows %d", seq, raw.WalSeq, c.applied)}
+		}
+		ev, err := raw.Decode(reg)
+		if err != nil {
+			return &replayError{fmt.Errorf("frame %d: %w", seq, err)}
+		}
+		if err := c.apply(ev); err != nil {
+			return &replayError{fmt.Errorf("frame %d: apply %s, wal_seq %d: %w", seq, ev.Type, ev.WalSeq, err)}
+		}
+		c.recollect(ev, mine)
+	}
+	return nil
+}
+
+// apply brings one event into the core: live and at replay the same.
+func (c *core[S]) apply(ev *Event) (err error) {
+	defer func() {
+		// A plane's Apply must not panic; if it does, this partition stands
+		// still rather than the whole process.
+		if r := recover(); r != nil {
+			err = fmt.Errorf("panic: %v", r)
+		}
+	}()
+	if Internal(ev.Type) {
+		err = c.applyInternal(ev)
+	} else {
+		err = c.state.Apply(ev)
+	}
+	if err == nil {
+		c.applied = ev.WalSeq
+	}
+	return err
+}
+
+func (c *core[S]) applyInternal(ev *Event) error {
+	s, ok := ev.Payload.(*structpb.Struct)
+	if !ok {
+		return fmt.Errorf("%s has a %T", ev.Type, ev.Payload)
+	}
+	number := func(key string) uint64 { return uint64(s.GetFields()[key].GetNumberValue()) }
+	if ev.Type == TypePartitionOpened {
+		c.generation = number("generation")
+		return nil
+	}
+	k := sourceKey{s.GetFields()["plane"].GetStringValue(), int(number("partition"))}
+	pos := c.position(k)
+	pos.seq, pos.line, pos.unmarked = number("sequence"), int(number("line")), 0
+	return nil
+}
+
+// recollect rebuilds the request memory from an envelope (SPEC X2: across
+// restarts). The events of a command stand together in one frame.
+func (c *core[S]) recollect(ev *Event, mine map[string]struct{}) {
+	if ev.RequestID == "" {
+		return
+	}
+	args, given := parseHash(ev.RequestHash)
+	if !given {
+		if _, ok := mine[ev.RequestID]; ok {
+			r := c.found[ev.RequestID]
+			if r.count == 0 {
+				r.first = ev.WalSeq
+			}
+			r.count++
+			c.found[ev.RequestID] = r
+		}
+		return
+	}
+	k := keyOf(ev.actorNamespace(), ev.Principal, ev.Method, ev.RequestID)
+	if r, ok := c.memory.entries[k]; ok && r.first+uint64(r.count) == ev.WalSeq && r.args == args {
+		c.memory.extend(k)
+		return
+	}
+	c.memory.add(k, remembered{first: ev.WalSeq, args: args, count: 1, unix: unix32(ev.CreatedAt)})
+}
+
+func unix32(t time.Time) uint32 { return uint32(t.Unix()) }
+
+// noNamespace stands in scopes for an actor without namespace.
+const noNamespace = "-"
+
+func (ev *Event) actorNamespace() string {
+	return cmp.Or(ev.ActorNamespace, ev.Namespace, noNamespace)
+}
+
+func openedEvent(generation uint64) *structpb.Struct {
+	return &structpb.Struct{Fields: map[string]*structpb.Value{
+		"generation": structpb.NewNumberValue(float64(generation)),
+	}}
+}
+
+func consumedEvent(k sourceKey, seq uint64, line int) *structpb.Struct {
+	fields := map[string]*structpb.Value{
+		"plane":     structpb.NewStringValue(k.plane),
+		"partition": structpb.NewNumberValue(float64(k.partition)),
+		"sequence":  structpb.NewNumberValue(float64(seq)),
+	}
+	if line > 0 {
+		fields["line"] = structpb.NewNumberValue(float64(line))
+	}
+	return &structpb.Struct{Fields: fields}
+}

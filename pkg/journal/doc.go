@@ -1,0 +1,20 @@
+// Package journal keeps the state of a plane: one ordered log and one state in
+// memory for each partition, joined by group commit.
+//
+// Owns: commands that become events, events that become frames, frames that
+// become durable; the request memory (SPEC X2); fencing (R5, R6); the positions
+// of consumers of other journals.
+// Never does: know a plane, read a clock inside a rule, answer anything that is
+// not on disk (SPEC X1, R4).
+//
+// A plane supplies a State whose Apply is pure, and rules (Op.Decide) that are
+// pure too; it calls Do for a mutation, View for a read, and Consume to hear
+// another plane. Everything that can go wrong with the log is handled here, so
+// that a rule sees a state and nothing else.
+//
+//	handler --Do--> inbox --> loop: Decide, Apply, encode --> frame --> Log
+//	handler <-----------------answers, in order----------- acknowledged
+//
+// Logs live in sub-packages: memlog (memory), jetlog (NATS JetStream),
+// faultlog (either of them, with injected trouble).
+package journal

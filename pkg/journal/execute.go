@@ -1,0 +1,219 @@
+package journal
+
+import (
+	"cmp"
+	"fmt"
+	"strconv"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// execute runs one command: look it up, decide, encode, apply, put into the
+// collecting frame. Whatever it answers waits for the state it saw (R4).
+func (p *Partition[S]) execute(c *command[S]) {
+	if c.consume != nil {
+		p.executeConsume(c)
+		return
+	}
+	now := micros(p.cfg.Now())
+	if c.given {
+		if r, ok := p.core.memory.lookup(c.key, now); ok {
+			p.repeat(c, r)
+			return
+		}
+	} else if c.requestID == "" {
+		p.loop.count++
+		c.requestID = p.loop.prefix + strconv.FormatUint(p.loop.count, 36)
+	} else if r, ok := p.core.found[c.requestID]; ok {
+		c.argsHash = r.args
+		p.repeat(c, r)
+		return
+	}
+	events, err := p.decide(c, Env{Now: now, Actor: c.actor, NewID: p.cfg.NewID})
+	if err == nil && len(events) > 0 {
+		err = p.stamp(c, events, now)
+	}
+	if err != nil || len(events) == 0 {
+		c.err = err
+		p.settled(c)
+		return
+	}
+	body, err := p.encode(p.loop.scratch[:0], events)
+	if err != nil {
+		c.err = err
+		p.settled(c)
+		return
+	}
+	p.loop.scratch = body[:0]
+	f := p.frameFor(len(body), len(events))
+	if err := p.commit(c, f, events, body); err != nil {
+		c.err = err
+		p.dropEmpty(f)
+		p.settled(c)
+		return
+	}
+	f.cmds = append(f.cmds, c)
+	c.events, c.stored, c.seq = events, true, events[len(events)-1].WalSeq
+	if c.given {
+		p.core.memory.add(c.key, remembered{first: events[0].WalSeq, args: c.argsHash, count: uint32(len(events)), unix: unix32(now)})
+	}
+}
+
+func (p *Partition[S]) decide(c *command[S], env Env) (events []*Event, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			events, err = nil, internal(fmt.Errorf("rule of %s: panic: %v", c.method, r))
+		}
+	}()
+	return c.decide(p.core.state, env)
+}
+
+// settled is conclude for a command that stores nothing.
+func (p *Partition[S]) settled(c *command[S]) {
+	c.seq = p.core.applied
+	c.stage.CompareAndSwap(stageTaken, stageSettled)
+	p.conclude(c)
+}
+
+// conclude answers a command when the state it saw is durable.
+func (p *Partition[S]) conclude(c *command[S]) {
+	l := &p.loop
+	if k := len(l.frames); k > 0 {
+		l.frames[k-1].cmds = append(l.frames[k-1].cmds, c)
+		return
+	}
+	close(c.done)
+}
+
+// repeat answers a request whose first answer is known.
+func (p *Partition[S]) repeat(c *command[S], r remembered) {
+	switch {
+	case c.given && r.args != c.argsHash:
+		c.err = reused(c.requestID)
+	default:
+		c.replayed = !c.ran
+		if !p.recent(c, r) {
+			seq, ok := frameOf(p.core.frames, r.first)
+			if !ok {
+				c.err = internal(fmt.Errorf("no frame holds wal_seq %d", r.first))
+				break
+			}
+			c.recall = &recallAt{frame: seq, first: r.first, count: r.count}
+		}
+	}
+	c.seq = r.first + uint64(r.count) - 1
+	p.conclude(c)
+}
+
+// recent finds the events among the frames that are not durable yet.
+func (p *Partition[S]) recent(c *command[S], r remembered) bool {
+	for _, f := range p.loop.frames {
+		if n := uint64(len(f.events)); r.first >= f.first && r.first < f.first+n {
+			at := r.first - f.first
+			c.events = f.events[at : at+uint64(r.count)]
+			return true
+		}
+	}
+	return false
+}
+
+// encode writes events as lines; an event that is too large is refused before
+// anything was applied.
+func (p *Partition[S]) encode(dst []byte, events []*Event) ([]byte, error) {
+	for _, ev := range events {
+		start := len(dst)
+		var err error
+		if dst, err = appendLine(dst, ev); err != nil {
+			return nil, internal(fmt.Errorf("encode %s: %w", ev.Type, err))
+		}
+		if n := len(dst) - start; n > p.cfg.MaxEvent {
+			return nil, tooLarge(ev.Type, n, p.cfg.MaxEvent)
+		}
+	}
+	if len(dst) > max(maxCommandBytes, p.cfg.MaxEvent) {
+		return nil, tooLarge("command of "+strconv.Itoa(len(events))+" events", len(dst), maxCommandBytes)
+	}
+	return dst, nil
+}
+
+// commit applies encoded events and puts them into f. An event that a rule
+// emitted and Apply refuses is a bug of the plane: the state is half changed,
+// so nobody may see it any more, and it will be loaded again once what was
+// applied before is written.
+func (p *Partition[S]) commit(c *command[S], f *pending[S], events []*Event, body []byte) error {
+	p.mu.Lock()
+	for _, ev := range events {
+		if err := p.core.apply(ev); err != nil {
+			p.loop.doom = newFate()
+			p.newest = p.loop.doom
+			p.core.applied = events[0].WalSeq - 1
+			p.mu.Unlock()
+			p.cfg.Logger.Error("journal: Apply refused what Decide emitted",
+				zap.String("method", c.method), zap.String("event_type", ev.Type), zap.Error(err))
+			return internal(fmt.Errorf("apply %s: %w", ev.Type, err))
+		}
+	}
+	if p.loop.doom == nil { // else the state stays out of sight
+		p.newest = f.fate
+	}
+	p.mu.Unlock()
+	f.Body = append(f.Body, body...)
+	f.events = append(f.events, events...)
+	return nil
+}
+
+// stamp completes the envelopes.
+func (p *Partition[S]) stamp(c *command[S], events []*Event, now time.Time) error {
+	hash := ""
+	if c.given {
+		hash = hashText(c.argsHash)
+	}
+	for i, ev := range events {
+		if ev == nil {
+			return internal(fmt.Errorf("rule of %s emitted a nil event", c.method))
+		}
+		t, err := p.cfg.Registry.TypeOf(ev.Payload)
+		if err != nil {
+			return internal(err)
+		}
+		ev.Type, ev.WalSeq = t, p.core.applied+1+uint64(i)
+		if ev.ID == "" {
+			ev.ID = p.cfg.NewID("evt_")
+		}
+		ev.Namespace = cmp.Or(ev.Namespace, c.actor.Namespace)
+		ev.Plane = cmp.Or(ev.Plane, p.cfg.Plane)
+		ev.AgentID = cmp.Or(ev.AgentID, c.agentID)
+		if ev.Namespace != c.actor.Namespace {
+			ev.ActorNamespace = cmp.Or(c.actor.Namespace, noNamespace)
+		}
+		ev.ActorAgentID, ev.ActorRunID = c.actor.AgentID, c.actor.RunID
+		ev.Principal, ev.Role = c.actor.Principal, c.actor.Role
+		ev.Method, ev.RequestID, ev.RequestHash = c.method, c.requestID, hash
+		if ev.CreatedAt.IsZero() {
+			ev.CreatedAt = now
+		}
+		ev.CreatedAt = micros(ev.CreatedAt)
+	}
+	return nil
+}
+
+// frameFor returns the collecting frame, or a new one where n more bytes do
+// not fit: a larger command gets a frame of its own.
+func (p *Partition[S]) frameFor(size, count int) *pending[S] {
+	l := &p.loop
+	if k := len(l.frames); k > 1 || k == 1 && !l.sending {
+		f := l.frames[k-1]
+		if len(f.events) == 0 || len(f.Body)+size <= p.cfg.MaxFrame && len(f.events)+count <= maxFrameEvents {
+			return f
+		}
+	}
+	f := &pending[S]{
+		Frame: Frame{ID: p.cfg.NewID(""), Generation: p.core.generation, Body: l.spare},
+		first: p.core.applied + 1,
+		fate:  newFate(),
+	}
+	l.spare = nil
+	l.frames = append(l.frames, f)
+	return f
+}

@@ -1,0 +1,93 @@
+// Package journaltest holds what every journal.Log must pass, and a small
+// plane to pass it with: keys that are put, each put an event.
+package journaltest
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"strconv"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+
+	"quartet/pkg/id"
+	"quartet/pkg/journal"
+)
+
+// State counts puts by key, and by key and value. The payload is a message that
+// happens to be at hand: reason is the key, domain the value.
+type State struct {
+	Puts   map[string]int
+	Values map[string]int
+	Log    []string // key=value, in order
+	Seq    uint64
+}
+
+// New returns an empty State.
+func New() *State { return &State{Puts: map[string]int{}, Values: map[string]int{}} }
+
+// ErrPoison is what Apply says to a key named poison.
+var ErrPoison = errors.New("poison")
+
+// Apply implements journal.State.
+func (s *State) Apply(ev *journal.Event) error {
+	m, ok := ev.Payload.(*errdetails.ErrorInfo)
+	if !ok {
+		return fmt.Errorf("payload is a %T", ev.Payload)
+	}
+	if m.GetReason() == "poison" {
+		return ErrPoison
+	}
+	s.Puts[m.GetReason()]++
+	s.Values[m.GetReason()+"="+m.GetDomain()]++
+	s.Log = append(s.Log, m.GetReason()+"="+m.GetDomain())
+	s.Seq = ev.WalSeq
+	return nil
+}
+
+// Clone copies the state for comparison.
+func (s *State) Clone() *State {
+	return &State{maps.Clone(s.Puts), maps.Clone(s.Values), append([]string(nil), s.Log...), s.Seq}
+}
+
+// Registry knows the events of State.
+func Registry() *journal.Registry {
+	return journal.NewRegistry(errdetails.File_google_rpc_error_details_proto)
+}
+
+// Config is a complete Config over log.
+func Config(log journal.Log) journal.Config[*State] {
+	return journal.Config[*State]{Log: log, Plane: "test", New: New, Registry: Registry(), NewID: id.New().New}
+}
+
+// Actor is who acts in these tests.
+var Actor = journal.Actor{Namespace: "default", Principal: "tester", Role: "operator"}
+
+// Event is one put.
+func Event(key, value string) *journal.Event {
+	return &journal.Event{Payload: &errdetails.ErrorInfo{Reason: key, Domain: value}}
+}
+
+// Put counts key up and answers how often it was put by then.
+func Put(key, value, requestID string) journal.Op[*State, int] {
+	return journal.Op[*State, int]{
+		Method: "Put", Actor: Actor, AgentID: key, RequestID: requestID,
+		Args: &errdetails.ErrorInfo{Reason: key, Domain: value},
+		Decide: func(s *State, _ journal.Env) (journal.Decision[int], error) {
+			ev := Event(key, value)
+			ev.Payload.(*errdetails.ErrorInfo).Metadata = map[string]string{"n": strconv.Itoa(s.Puts[key] + 1)}
+			return journal.Decision[int]{Events: []*journal.Event{ev}}, nil
+		},
+		Answer: func(events []*journal.Event) (int, error) {
+			return strconv.Atoi(events[0].Payload.(*errdetails.ErrorInfo).GetMetadata()["n"])
+		},
+	}
+}
+
+// Count reads how often key was put.
+func Count(key string) func(*State) (int, error) {
+	return func(s *State) (int, error) { return s.Puts[key], nil }
+}
+
+// Snapshot reads everything.
+func Snapshot(s *State) (*State, error) { return s.Clone(), nil }

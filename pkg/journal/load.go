@@ -1,0 +1,98 @@
+package journal
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// load builds a core from the log and takes the partition over (R6). It goes
+// on through trouble until ctx ends. mine are the request ids that the loop
+// gave to commands which wait for the outcome.
+func (p *Partition[S]) load(ctx context.Context, mine map[string]struct{}) (*core[S], error) {
+	c := newCore(&p.cfg)
+	next := uint64(1)
+	var wait backoff
+	for {
+		err := p.cfg.Log.Scan(ctx, next, func(seq uint64, f Frame) error {
+			if seq < next {
+				return nil
+			}
+			if err := c.replay(p.cfg.Registry, seq, f, mine); err != nil {
+				return err
+			}
+			next = seq + 1
+			return nil
+		})
+		if err == nil {
+			err = p.takeOver(ctx, c)
+		}
+		var damaged *replayError
+		switch {
+		case err == nil:
+			if p.cfg.OnLoad != nil {
+				p.cfg.OnLoad(c.state)
+			}
+			return c, nil
+		case ctx.Err() != nil:
+			return nil, errors.Join(ctx.Err(), err)
+		case errors.As(err, &damaged), errors.Is(err, ErrRefused):
+			return nil, err
+		}
+		// Wrong sequence: somebody wrote meanwhile, maybe an opening of mine
+		// whose answer was lost. The next scan shows it.
+		p.cfg.Logger.Info("journal: loading goes on", zap.Uint64("from", next), zap.Error(err))
+		if !wait.sleep(ctx) {
+			return nil, errors.Join(ctx.Err(), err)
+		}
+	}
+}
+
+// takeOver writes partition_opened behind everything that was read.
+func (p *Partition[S]) takeOver(ctx context.Context, c *core[S]) error {
+	generation := c.generation + 1
+	ev := &Event{
+		WalSeq:    c.applied + 1,
+		ID:        p.cfg.NewID("evt_"),
+		Type:      TypePartitionOpened,
+		Plane:     p.cfg.Plane,
+		Payload:   openedEvent(generation),
+		CreatedAt: micros(p.cfg.Now()),
+	}
+	body, err := appendLine(nil, ev)
+	if err != nil {
+		return &replayError{err}
+	}
+	seq, err := p.append(ctx, c.tail, Frame{ID: p.cfg.NewID(""), Generation: generation, Body: body})
+	if err != nil {
+		return err
+	}
+	c.frames = append(c.frames, frameRef{ev.WalSeq, seq})
+	c.tail = seq
+	return c.apply(ev)
+}
+
+// append is one attempt within its time.
+func (p *Partition[S]) append(ctx context.Context, expect uint64, f Frame) (uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, p.cfg.AppendTimeout)
+	defer cancel()
+	return p.cfg.Log.Append(ctx, expect, f)
+}
+
+// backoff waits between attempts: 5 ms, doubling, at most 1 s.
+type backoff struct{ d time.Duration }
+
+// sleep reports false when ctx ended first.
+func (b *backoff) sleep(ctx context.Context) bool {
+	b.d = min(max(2*b.d, 5*time.Millisecond), time.Second)
+	t := time.NewTimer(b.d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

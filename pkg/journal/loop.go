@@ -1,0 +1,294 @@
+package journal
+
+import (
+	"fmt"
+	"sync/atomic"
+
+	"go.uber.org/zap"
+)
+
+// pending is a frame that is applied and not durable yet.
+type pending[S State] struct {
+	Frame
+	first  uint64 // wal_seq of events[0]
+	events []*Event
+	cmds   []*command[S] // to be answered with it, in order
+	fate   *fate
+}
+
+// loop is what belongs to the loop goroutine alone, except fencing.
+type loop[S State] struct {
+	frames  []*pending[S] // oldest first; the first is on its way while sending
+	sending bool
+	doom    *fate // set while state and log disagree: load again when all is written
+	backlog []*command[S]
+	next    int // of backlog
+	closed  bool
+	scratch []byte
+	spare   []byte // a body to write into
+	prefix  string // of the request ids the loop gives
+	count   uint64
+
+	fencing atomic.Bool // set by the writer: accept nothing
+	work    chan delivery
+	results chan verdict
+	written chan struct{} // closed when the writer ended
+}
+
+func (p *Partition[S]) startLoop() {
+	l := &p.loop
+	l.work, l.results, l.written = make(chan delivery, 1), make(chan verdict, 1), make(chan struct{})
+	l.prefix = p.cfg.NewID("req_") + "."
+	go func() {
+		defer close(l.written)
+		p.writer(l.work, l.results)
+	}()
+	go func() {
+		defer close(p.stopped)
+		p.serve()
+		p.cancel()
+		close(l.work)
+		<-l.written
+	}()
+}
+
+// serve is the loop: run what was handed over, send, wait.
+func (p *Partition[S]) serve() {
+	l := &p.loop
+	for {
+		p.fill()
+		if !l.sending && len(l.frames) > 0 {
+			f := l.frames[0]
+			l.sending = true
+			l.work <- delivery{f.Frame, p.core.tail}
+		}
+		if l.doom != nil && len(l.frames) == 0 {
+			if err := p.reload(nil); err != nil {
+				p.giveUp(err)
+				return
+			}
+			continue
+		}
+		if l.closed && len(l.frames) == 0 && l.next == len(l.backlog) {
+			p.giveUp(errClosed)
+			return
+		}
+		signal := p.inbox.signal
+		if l.next < len(l.backlog) || !p.accepting() {
+			signal = nil
+		}
+		select {
+		case v := <-l.results:
+			if err := p.settle(v); err != nil {
+				p.giveUp(err)
+				return
+			}
+		case <-signal:
+		case <-p.ctx.Done():
+			if l.sending {
+				<-l.results
+			}
+			p.giveUp(errClosed)
+			return
+		}
+	}
+}
+
+// accepting: one frame on its way and one that collects, no more.
+func (p *Partition[S]) accepting() bool {
+	l := &p.loop
+	unsent := len(l.frames)
+	if l.sending {
+		unsent--
+	}
+	return unsent < 2 && l.doom == nil && !l.fencing.Load()
+}
+
+// fill runs commands until none is left, the collecting frame is full or an
+// answer came from the log.
+func (p *Partition[S]) fill() {
+	l := &p.loop
+	for p.accepting() && len(l.results) == 0 {
+		if l.next == len(l.backlog) {
+			clear(l.backlog)
+			l.backlog, l.closed = p.inbox.take(l.backlog[:0])
+			l.next = 0
+			if len(l.backlog) == 0 {
+				return
+			}
+		}
+		c := l.backlog[l.next]
+		l.next++
+		if c.stage.CompareAndSwap(stageQueued, stageTaken) {
+			p.execute(c)
+		}
+	}
+}
+
+// settle takes note of what became of the first frame.
+func (p *Partition[S]) settle(v verdict) error {
+	l := &p.loop
+	l.sending = false
+	f := l.frames[0]
+	switch v.outcome {
+	case landed:
+		l.frames = l.frames[1:]
+		p.core.tail = v.tail
+		p.core.frames = append(p.core.frames, frameRef{f.first, v.seq})
+		p.committed(f, v.clean)
+		if v.foreign {
+			return p.reload(nil)
+		}
+		return nil
+	case refused:
+		// SPEC X1: an append that fails changes nothing. What was applied on
+		// top of it runs again on the state that is really there.
+		l.frames = l.frames[1:]
+		for _, c := range f.cmds {
+			c.err = unavailable(outcomeNone, "the journal refused the write", v.err)
+			close(c.done)
+		}
+		return p.reload(f)
+	case absent:
+		return p.reload(nil)
+	default:
+		return fmt.Errorf("journal: %w", v.err)
+	}
+}
+
+// committed answers everybody who waited for f.
+func (p *Partition[S]) committed(f *pending[S], clean bool) {
+	l := &p.loop
+	if len(l.frames) == 0 && l.doom == nil {
+		p.mu.Lock()
+		p.newest = nil
+		p.mu.Unlock()
+	}
+	f.fate.settle(false)
+	if p.cfg.OnCommit != nil {
+		p.notify(f.events)
+	}
+	for _, c := range f.cmds {
+		close(c.done)
+	}
+	if clean {
+		l.spare = f.Body[:0]
+	}
+}
+
+func (p *Partition[S]) notify(events []*Event) {
+	plain := true
+	for _, ev := range events {
+		plain = plain && !Internal(ev.Type)
+	}
+	if !plain {
+		kept := make([]*Event, 0, len(events))
+		for _, ev := range events {
+			if !Internal(ev.Type) {
+				kept = append(kept, ev)
+			}
+		}
+		events = kept
+	}
+	if len(events) > 0 {
+		p.cfg.OnCommit(events)
+	}
+}
+
+// reload throws the state away, loads it again, and puts the commands whose
+// frames are not in it back to the front of the queue, in order (R5). gone is
+// a refused frame whose commands are answered already.
+func (p *Partition[S]) reload(gone *pending[S]) error {
+	l := &p.loop
+	p.stall.begin(p.cfg.Mono())
+	lost := l.frames
+	if gone != nil {
+		lost = append([]*pending[S]{gone}, lost...)
+	}
+	own := l.doom
+	if own == nil {
+		own = newFate()
+	}
+	p.mu.Lock()
+	if p.newest == nil {
+		p.newest = own // readers wait: what they see is no longer ours
+	}
+	p.mu.Unlock()
+	var again []*command[S]
+	for _, f := range l.frames {
+		for _, c := range f.cmds {
+			c.ran = c.ran || c.stored
+			again = append(again, c)
+		}
+	}
+	again = append(again, l.backlog[l.next:]...)
+	mine := make(map[string]struct{})
+	for _, c := range again {
+		if c.ran && !c.given && c.requestID != "" {
+			mine[c.requestID] = struct{}{}
+		}
+	}
+	p.cfg.Logger.Warn("journal: loading the partition again", zap.Int("commands_to_run_again", len(again)))
+	core, err := p.load(p.ctx, mine)
+	if err != nil {
+		own.settle(true)
+		return err
+	}
+	p.mu.Lock()
+	p.core, p.newest = core, nil
+	p.mu.Unlock()
+	own.settle(true)
+	for _, f := range lost {
+		f.fate.settle(true)
+	}
+	l.frames, l.doom = nil, nil
+	p.stall.end(p.cfg.Mono())
+	for _, c := range again {
+		c.reset()
+	}
+	l.backlog, l.next = again, 0
+	return nil
+}
+
+// reset makes a command ready to run again. One that was withdrawn meanwhile
+// stays withdrawn.
+func (c *command[S]) reset() {
+	c.events, c.err, c.replayed, c.seq, c.recall, c.stored = nil, nil, false, 0, nil, false
+	if !c.stage.CompareAndSwap(stageTaken, stageQueued) {
+		c.stage.CompareAndSwap(stageSettled, stageQueued)
+	}
+}
+
+// giveUp answers everybody and ends the partition.
+func (p *Partition[S]) giveUp(cause error) {
+	l := &p.loop
+	p.inbox.close()
+	p.mu.Lock()
+	p.failed.Store(&cause)
+	p.newest = nil
+	p.mu.Unlock()
+	for _, f := range l.frames {
+		f.fate.settle(true)
+		for _, c := range f.cmds {
+			p.abandon(c, c.stage.Load() != stageSettled, cause)
+		}
+	}
+	l.frames = nil
+	rest, _ := p.inbox.take(nil)
+	for _, c := range append(l.backlog[l.next:], rest...) {
+		if !c.stage.CompareAndSwap(stageQueued, stageTaken) {
+			continue
+		}
+		p.abandon(c, c.ran, cause)
+	}
+	l.backlog, l.next = nil, 0
+}
+
+func (p *Partition[S]) abandon(c *command[S], unknown bool, cause error) {
+	if unknown {
+		c.err = unavailable(outcomeUnknown, "the journal stopped while it was writing; repeat with the same request_id to learn what happened", cause)
+	} else {
+		c.err = unavailable(outcomeNone, "the partition is closed", cause)
+	}
+	close(c.done)
+}

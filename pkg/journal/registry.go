@@ -1,0 +1,113 @@
+package journal
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/dynamicpb"
+	"google.golang.org/protobuf/types/known/structpb"
+)
+
+// Registry maps event types to payload messages.
+type Registry struct {
+	byType map[string]protoreflect.MessageType
+	byName map[protoreflect.FullName]string
+	err    error
+}
+
+// NewRegistry makes every top-level message of files an event type, named by
+// the snake_case of the message's name. Two messages with one name are an
+// error, which Open reports.
+func NewRegistry(files ...protoreflect.FileDescriptor) *Registry {
+	r := &Registry{
+		byType: make(map[string]protoreflect.MessageType),
+		byName: make(map[protoreflect.FullName]string),
+	}
+	for _, f := range files {
+		msgs := f.Messages()
+		for i := range msgs.Len() {
+			r.add(msgs.Get(i))
+		}
+	}
+	return r
+}
+
+func (r *Registry) add(md protoreflect.MessageDescriptor) {
+	name := snake(string(md.Name()))
+	if _, taken := r.byType[name]; taken || Internal(name) {
+		if r.err == nil {
+			r.err = fmt.Errorf("journal: event type %q has two payload messages, the second is %s", name, md.FullName())
+		}
+		return
+	}
+	mt, err := protoregistry.GlobalTypes.FindMessageByName(md.FullName())
+	if err != nil {
+		mt = dynamicpb.NewMessageType(md)
+	}
+	r.byType[name] = mt
+	r.byName[md.FullName()] = name
+}
+
+// Err is what was wrong with the files, or nil.
+func (r *Registry) Err() error { return r.err }
+
+// Has reports whether an event type is known.
+func (r *Registry) Has(eventType string) bool {
+	_, ok := r.byType[eventType]
+	return ok
+}
+
+// Types returns all event types, in no order.
+func (r *Registry) Types() []string {
+	out := make([]string, 0, len(r.byType))
+	for t := range r.byType {
+		out = append(out, t)
+	}
+	return out
+}
+
+// New returns an empty payload for an event type.
+func (r *Registry) New(eventType string) (proto.Message, error) {
+	if mt, ok := r.byType[eventType]; ok {
+		return mt.New().Interface(), nil
+	}
+	if Internal(eventType) {
+		return &structpb.Struct{}, nil
+	}
+	return nil, fmt.Errorf("journal: unknown event type %q", eventType)
+}
+
+// TypeOf returns the event type of a payload.
+func (r *Registry) TypeOf(m proto.Message) (string, error) {
+	if m == nil {
+		return "", fmt.Errorf("journal: event without payload")
+	}
+	name := m.ProtoReflect().Descriptor().FullName()
+	if t, ok := r.byName[name]; ok {
+		return t, nil
+	}
+	return "", fmt.Errorf("journal: %s is not a registered event", name)
+}
+
+// snake turns WorkItemCreated into work_item_created, and keeps runs of
+// capitals together (HTTPDone is http_done).
+func snake(s string) string {
+	var b strings.Builder
+	rs := []rune(s)
+	for i, c := range rs {
+		if unicode.IsUpper(c) {
+			lower := i > 0 && !unicode.IsUpper(rs[i-1]) && rs[i-1] != '_'
+			last := i > 0 && unicode.IsUpper(rs[i-1]) && i+1 < len(rs) && unicode.IsLower(rs[i+1])
+			if lower || last {
+				b.WriteByte('_')
+			}
+			c = unicode.ToLower(c)
+		}
+		b.WriteRune(c)
+	}
+	return b.String()
+}
