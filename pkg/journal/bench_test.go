@@ -1,0 +1,63 @@
+package journal_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"quartet/pkg/journal"
+	"quartet/pkg/journal/jetlog"
+	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/natsd"
+)
+
+// jetLog returns a log over an embedded broker that fsyncs every write.
+func jetLog(tb testing.TB) journal.Log {
+	tb.Helper()
+	srv, err := natsd.Start(natsd.Config{StoreDir: tb.TempDir(), Port: natsd.InProcess})
+	require.NoError(tb, err)
+	tb.Cleanup(srv.Stop)
+	nc, err := srv.Connect("test")
+	require.NoError(tb, err)
+	tb.Cleanup(nc.Close)
+	require.NoError(tb, jetlog.EnsureStream(context.Background(), nc, "test", 1))
+	log, err := jetlog.New(nc, "test", 0)
+	require.NoError(tb, err)
+	return log
+}
+
+// BenchmarkAppend is the loop alone, without gRPC, every answer fsynced.
+func BenchmarkAppend(b *testing.B) {
+	for _, callers := range []int{1, 16, 64, 256} {
+		b.Run(fmt.Sprintf("callers=%d", callers), func(b *testing.B) {
+			p, err := journal.Open(b.Context(), journaltest.Config(jetLog(b)))
+			require.NoError(b, err)
+			b.ReportAllocs()
+			var left atomic.Int64
+			left.Store(int64(b.N))
+			b.ResetTimer()
+			start := time.Now()
+			var wg sync.WaitGroup
+			for c := range callers {
+				wg.Go(func() {
+					op := journaltest.Put(fmt.Sprintf("key-%d", c), "some text that makes the event as long as a small one is", "")
+					for left.Add(-1) >= 0 {
+						if _, _, err := journal.Do(b.Context(), p, op); err != nil {
+							b.Error(err)
+							return
+						}
+					}
+				})
+			}
+			wg.Wait()
+			b.ReportMetric(float64(b.N)/time.Since(start).Seconds(), "ops/s")
+			b.StopTimer()
+			require.NoError(b, p.Close(context.Background()))
+		})
+	}
+}

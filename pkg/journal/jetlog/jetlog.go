@@ -1,0 +1,234 @@
+// Package jetlog is journal.Log on NATS JetStream: one stream a plane, one
+// subject a partition, one message a frame.
+//
+// The connection must be one of pkg/natsd's: with ReconnectBufSize(-1), so that
+// nothing is sent later than its sender knows (R5).
+package jetlog
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"quartet/pkg/journal"
+)
+
+// Headers of a frame.
+const (
+	HeaderFrame      = "Quartet-Frame"
+	HeaderGeneration = "Quartet-Generation"
+)
+
+// JetStream error codes that are not ambiguous.
+const (
+	codeWrongSequence     = 10071
+	codeWrongSequenceBusy = 10164
+)
+
+// pullBytes bounds what a reader has in flight; more than the largest message.
+const pullBytes = 32 << 20
+
+// StreamName is the stream of a plane's journal.
+func StreamName(plane string) string { return "quartet-journal-" + plane }
+
+// Subject is the subject of one partition.
+func Subject(plane string, partition int) string {
+	return "quartet.journal." + plane + "." + strconv.Itoa(partition)
+}
+
+// Log is one partition's log.
+type Log struct {
+	nc      *nats.Conn
+	js      jetstream.JetStream
+	stream  string
+	subject string
+	stored  atomic.Pointer[jetstream.Stream] // asked for once
+}
+
+var _ journal.Log = (*Log)(nil)
+
+// New returns the log of a partition. The stream must exist; see EnsureStream.
+func New(nc *nats.Conn, plane string, partition int) (*Log, error) {
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return nil, fmt.Errorf("jetlog: %w", err)
+	}
+	return &Log{nc: nc, js: js, stream: StreamName(plane), subject: Subject(plane, partition)}, nil
+}
+
+// Append implements journal.Log. One request, never repeated by the client.
+func (l *Log) Append(ctx context.Context, expect uint64, f journal.Frame) (uint64, error) {
+	if err := ctx.Err(); err != nil {
+		return 0, fmt.Errorf("%w: %w", journal.ErrRefused, err)
+	}
+	msg := &nats.Msg{
+		Subject: l.subject,
+		Data:    f.Body,
+		Header: nats.Header{
+			jetstream.ExpectedStreamHeader:      {l.stream},
+			jetstream.ExpectedLastSubjSeqHeader: {strconv.FormatUint(expect, 10)},
+			HeaderFrame:                         {f.ID},
+			HeaderGeneration:                    {strconv.FormatUint(f.Generation, 10)},
+		},
+	}
+	resp, err := l.nc.RequestMsgWithContext(ctx, msg)
+	switch {
+	case errors.Is(err, nats.ErrMaxPayload):
+		return 0, fmt.Errorf("%w: %w", journal.ErrRefused, err)
+	case err != nil:
+		return 0, fmt.Errorf("jetlog: append: %w", err)
+	}
+	var ack struct {
+		Stream string              `json:"stream"`
+		Seq    uint64              `json:"seq"`
+		Error  *jetstream.APIError `json:"error"`
+	}
+	if err := json.Unmarshal(resp.Data, &ack); err != nil {
+		return 0, fmt.Errorf("jetlog: answer to append: %w", err)
+	}
+	switch {
+	case ack.Error != nil && ack.Error.ErrorCode == codeWrongSequence:
+		return 0, fmt.Errorf("%w: %s", journal.ErrWrongSequence, ack.Error.Description)
+	case ack.Error != nil && ack.Error.ErrorCode == codeWrongSequenceBusy:
+		return 0, fmt.Errorf("%w: %s", journal.ErrBusy, ack.Error.Description)
+	case ack.Error != nil:
+		return 0, fmt.Errorf("jetlog: append: %w", ack.Error)
+	case ack.Stream != l.stream || ack.Seq == 0:
+		return 0, fmt.Errorf("jetlog: append was answered by stream %q, sequence %d", ack.Stream, ack.Seq)
+	}
+	return ack.Seq, nil
+}
+
+// handle is the stream. Asking for it costs a round trip, so once is enough.
+func (l *Log) handle(ctx context.Context) (jetstream.Stream, error) {
+	if s := l.stored.Load(); s != nil {
+		return *s, nil
+	}
+	s, err := l.js.Stream(ctx, l.stream)
+	if err == nil {
+		l.stored.Store(&s)
+	}
+	return s, err
+}
+
+// Tail implements journal.Log. AllowDirect is off, so the leader answers.
+func (l *Log) Tail(ctx context.Context) (journal.Frame, uint64, error) {
+	s, err := l.handle(ctx)
+	if err != nil {
+		return journal.Frame{}, 0, fmt.Errorf("jetlog: tail: %w", err)
+	}
+	m, err := s.GetLastMsgForSubject(ctx, l.subject)
+	switch {
+	case errors.Is(err, jetstream.ErrMsgNotFound):
+		return journal.Frame{}, 0, nil
+	case err != nil:
+		return journal.Frame{}, 0, fmt.Errorf("jetlog: tail: %w", err)
+	}
+	return frame(m.Header, m.Data), m.Sequence, nil
+}
+
+// Get implements journal.Log.
+func (l *Log) Get(ctx context.Context, seq uint64) (journal.Frame, error) {
+	s, err := l.handle(ctx)
+	if err != nil {
+		return journal.Frame{}, fmt.Errorf("jetlog: get %d: %w", seq, err)
+	}
+	m, err := s.GetMsg(ctx, seq)
+	switch {
+	case errors.Is(err, jetstream.ErrMsgNotFound), err == nil && m.Subject != l.subject:
+		return journal.Frame{}, fmt.Errorf("%w: %d", journal.ErrNoFrame, seq)
+	case err != nil:
+		return journal.Frame{}, fmt.Errorf("jetlog: get %d: %w", seq, err)
+	}
+	return frame(m.Header, m.Data), nil
+}
+
+// Scan implements journal.Log: a reader that stops at the tail.
+func (l *Log) Scan(ctx context.Context, from uint64, fn func(uint64, journal.Frame) error) error {
+	_, last, err := l.Tail(ctx)
+	if err != nil || last < from {
+		return err
+	}
+	_, err = l.read(ctx, from, last, fn)
+	return err
+}
+
+// Follow implements journal.Log.
+func (l *Log) Follow(ctx context.Context, from uint64, fn func(uint64, journal.Frame) error) error {
+	wait := time.NewTimer(0)
+	defer wait.Stop()
+	for {
+		select {
+		case <-wait.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		next, err := l.read(ctx, from, 0, fn)
+		var own *callbackError
+		switch {
+		case errors.As(err, &own):
+			return own.error
+		case ctx.Err() != nil:
+			return ctx.Err()
+		}
+		from = next
+		wait.Reset(200 * time.Millisecond)
+	}
+}
+
+type callbackError struct{ error }
+
+// read hands out frames from from on, up to last or for ever, and returns
+// where to go on.
+func (l *Log) read(ctx context.Context, from, last uint64, fn func(uint64, journal.Frame) error) (uint64, error) {
+	cons, err := l.js.OrderedConsumer(ctx, l.stream, jetstream.OrderedConsumerConfig{
+		FilterSubjects:    []string{l.subject},
+		DeliverPolicy:     jetstream.DeliverByStartSequencePolicy,
+		OptStartSeq:       max(from, 1),
+		InactiveThreshold: time.Minute,
+	})
+	if err != nil {
+		return from, fmt.Errorf("jetlog: read: %w", err)
+	}
+	msgs, err := cons.Messages(jetstream.PullMaxBytes(pullBytes))
+	if err != nil {
+		return from, fmt.Errorf("jetlog: read: %w", err)
+	}
+	defer msgs.Stop()
+	for {
+		m, err := msgs.Next(jetstream.NextContext(ctx))
+		if err != nil {
+			return from, fmt.Errorf("jetlog: read: %w", err)
+		}
+		meta, err := m.Metadata()
+		if err != nil {
+			return from, fmt.Errorf("jetlog: read: %w", err)
+		}
+		seq := meta.Sequence.Stream
+		if seq < from {
+			continue
+		}
+		if err := fn(seq, frame(m.Headers(), m.Data())); err != nil {
+			if last == 0 {
+				err = &callbackError{err}
+			}
+			return from, err
+		}
+		from = seq + 1
+		if last > 0 && seq >= last {
+			return from, nil
+		}
+	}
+}
+
+func frame(h nats.Header, body []byte) journal.Frame {
+	generation, _ := strconv.ParseUint(h.Get(HeaderGeneration), 10, 64)
+	return journal.Frame{ID: h.Get(HeaderFrame), Generation: generation, Body: body}
+}
