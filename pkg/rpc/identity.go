@@ -1,0 +1,125 @@
+package rpc
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"strings"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+
+	"quartet/pkg/fault"
+)
+
+const (
+	authHeader     = "authorization"
+	actorHeader    = "quartet-actor"
+	replayedHeader = "idempotent-replayed"
+
+	identityCache = 4096
+)
+
+// identity reads who calls from a request's metadata.
+type identity struct {
+	auth     Authenticator
+	spokeFor *recent[string, Actor] // decoded quartet-actor headers
+}
+
+func newIdentity(auth Authenticator) *identity {
+	return &identity{auth: auth, spokeFor: newRecent[string, Actor](identityCache)}
+}
+
+// admit gives ctx with its caller, or UNAUTHENTICATED.
+func (i *identity) admit(ctx context.Context) (context.Context, error) {
+	bearer := ""
+	// An empty header is a header: it is wrong, not absent.
+	if values := metadata.ValueFromIncomingContext(ctx, authHeader); len(values) > 0 {
+		const scheme = "bearer "
+		if len(values[0]) <= len(scheme) || !strings.EqualFold(values[0][:len(scheme)], scheme) {
+			return nil, fault.Unauthenticated.New("the Authorization header must be: Bearer <token>")
+		}
+		bearer = values[0][len(scheme):]
+	}
+	a, err := i.auth.Authenticate(ctx, bearer)
+	if err != nil {
+		return nil, err
+	}
+	c := &caller{actor: a}
+	if a.Role == RoleService {
+		c.via = a.Principal
+		if values := metadata.ValueFromIncomingContext(ctx, actorHeader); len(values) > 0 {
+			if c.actor, err = i.original(values[0]); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return context.WithValue(ctx, callerKey{}, c), nil
+}
+
+func (i *identity) original(header string) (Actor, error) {
+	if a, ok := i.spokeFor.get(header); ok {
+		return a, nil
+	}
+	raw, err := base64.RawURLEncoding.DecodeString(header)
+	var a Actor
+	if err == nil {
+		err = json.Unmarshal(raw, &a)
+	}
+	if err != nil || a.Role == "" || a.Namespace == "" {
+		return Actor{}, fault.Unauthenticated.New("the " + actorHeader + " header is not an actor")
+	}
+	i.spokeFor.put(header, a)
+	return a, nil
+}
+
+// credential is what an outgoing call carries.
+type credential struct {
+	bearer  string
+	self    string // header of a call without actor
+	encoded *recent[Actor, string]
+}
+
+func newCredential(service, token string) *credential {
+	c := &credential{encoded: newRecent[Actor, string](identityCache)}
+	if token != "" {
+		c.bearer = "Bearer " + token
+	}
+	c.self = encodeActor(Actor{Namespace: DefaultNamespace, Principal: service, Role: RoleService})
+	return c
+}
+
+func (c *credential) attach(ctx context.Context) context.Context {
+	if c.bearer == "" {
+		return ctx
+	}
+	header := c.self
+	if in, ok := ctx.Value(callerKey{}).(*caller); ok && in.actor.Role != "" {
+		if header, ok = c.encoded.get(in.actor); !ok {
+			header = encodeActor(in.actor)
+			c.encoded.put(in.actor, header)
+		}
+	}
+	return metadata.AppendToOutgoingContext(ctx, authHeader, c.bearer, actorHeader, header)
+}
+
+func encodeActor(a Actor) string {
+	raw, err := json.Marshal(a)
+	if err != nil {
+		panic("rpc: an Actor always marshals: " + err.Error())
+	}
+	return base64.RawURLEncoding.EncodeToString(raw)
+}
+
+// Replayed tells the client that the answer is that of an earlier request with
+// the same request_id (SPEC X2).
+func Replayed(ctx context.Context) {
+	// It fails only where there is no call to answer, as in a direct test.
+	_ = grpc.SetHeader(ctx, metadata.Pairs(replayedHeader, "true"))
+}
+
+// WasReplayed reads the header that Replayed sets.
+func WasReplayed(header metadata.MD) bool {
+	v := header.Get(replayedHeader)
+	return len(v) > 0 && v[0] == "true"
+}

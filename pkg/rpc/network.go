@@ -1,0 +1,157 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/test/bufconn"
+)
+
+const (
+	// memoryBuffer is the size of an in-process pipe. 256 KiB is four HTTP/2
+	// windows: smaller ones make writers wait for readers in mid-frame.
+	memoryBuffer = 256 << 10
+
+	// clientRecvMax lets answers be larger than requests: a page of 500
+	// records is bounded in bytes, but its bound counts JSON.
+	clientRecvMax = 16 << 20
+)
+
+// NetworkConfig says how a process reaches services.
+type NetworkConfig struct {
+	// Service names this process in events of calls that nobody else caused.
+	Service string
+	// Token is the service credential; without one calls go out bare.
+	Token string
+	// Addresses maps service names to host:port, for those elsewhere. A name
+	// that resolves to several addresses is balanced over them.
+	Addresses map[string]string
+	// Transport secures TCP connections; nil is plain text.
+	Transport credentials.TransportCredentials
+}
+
+// Network gives connections to services by name.
+type Network struct {
+	cfg  NetworkConfig
+	cred *credential
+
+	mu     sync.Mutex
+	local  map[string]*bufconn.Listener
+	conns  map[string]*grpc.ClientConn
+	closed bool
+}
+
+// NewNetwork makes the network of one process.
+func NewNetwork(cfg NetworkConfig) *Network {
+	return &Network{
+		cfg: cfg, cred: newCredential(cfg.Service, cfg.Token),
+		local: map[string]*bufconn.Listener{}, conns: map[string]*grpc.ClientConn{},
+	}
+}
+
+// Listen serves srv under name inside this process until srv is stopped or the
+// Network closed. The same server may be listened to under several names, and
+// on TCP as well.
+func (n *Network) Listen(name string, srv *grpc.Server) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return errors.New("rpc: the network is closed")
+	}
+	if _, taken := n.local[name]; taken {
+		return fmt.Errorf("rpc: service %q is served twice in this process", name)
+	}
+	lis := bufconn.Listen(memoryBuffer)
+	n.local[name] = lis
+	go func() {
+		_ = srv.Serve(lis) // ends with the listener or the server
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if n.local[name] == lis {
+			delete(n.local, name)
+		}
+	}()
+	return nil
+}
+
+// Dial gives the connection to a service: over memory if it is served in this
+// process, else over TCP. A name without an address may be served here later;
+// calls until then fail with NOT_READY. Connections are shared and belong to
+// the Network: do not close them.
+func (n *Network) Dial(name string) (*grpc.ClientConn, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return nil, errors.New("rpc: the network is closed")
+	}
+	if conn, ok := n.conns[name]; ok {
+		return conn, nil
+	}
+	target := "passthrough:///" + name
+	opts := []grpc.DialOption{
+		grpc.WithUnaryInterceptor(n.cred.unary),
+		grpc.WithStreamInterceptor(n.cred.stream),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(clientRecvMax)),
+	}
+	addr, remote := n.cfg.Addresses[name]
+	if _, here := n.local[name]; !remote || here {
+		opts = append(opts,
+			grpc.WithTransportCredentials(insecure.NewCredentials()), // it is memory
+			grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return n.pipe(ctx, name) }),
+			// A service that starts a moment later should not cost a second of backoff.
+			grpc.WithConnectParams(grpc.ConnectParams{Backoff: quickBackoff, MinConnectTimeout: time.Second}))
+	} else {
+		target = "dns:///" + addr
+		transport := n.cfg.Transport
+		if transport == nil {
+			transport = insecure.NewCredentials()
+		}
+		opts = append(opts,
+			grpc.WithTransportCredentials(transport),
+			grpc.WithDefaultServiceConfig(`{"loadBalancingConfig":[{"round_robin":{}}]}`),
+			grpc.WithConnectParams(grpc.ConnectParams{Backoff: patientBackoff, MinConnectTimeout: 5 * time.Second}),
+			// A peer that vanished without a word is noticed within 20 s + 5 s.
+			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 5 * time.Second}))
+	}
+	conn, err := grpc.NewClient(target, opts...)
+	if err != nil {
+		return nil, fmt.Errorf("rpc: connect to %s: %w", name, err)
+	}
+	n.conns[name] = conn
+	return conn, nil
+}
+
+func (n *Network) pipe(ctx context.Context, name string) (net.Conn, error) {
+	n.mu.Lock()
+	lis, ok := n.local[name]
+	n.mu.Unlock()
+	if !ok {
+		return nil, fmt.Errorf("service %q is not in this process and has no address", name)
+	}
+	return lis.DialContext(ctx)
+}
+
+// Close ends all connections and in-process listeners. It does not stop servers.
+func (n *Network) Close() error {
+	n.mu.Lock()
+	n.closed = true
+	conns, local := n.conns, n.local
+	n.conns, n.local = nil, nil
+	n.mu.Unlock()
+	var errs []error
+	for _, c := range conns {
+		errs = append(errs, c.Close())
+	}
+	for _, l := range local {
+		errs = append(errs, l.Close())
+	}
+	return errors.Join(errs...)
+}

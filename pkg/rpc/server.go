@@ -1,0 +1,196 @@
+package rpc
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+
+	"quartet/pkg/fault"
+)
+
+// DefaultDeadline is what a unary call gets that brought none.
+const DefaultDeadline = 30 * time.Second
+
+var (
+	quickBackoff   = backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 250 * time.Millisecond}
+	patientBackoff = backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 5 * time.Second}
+)
+
+// Config of a server.
+type Config struct {
+	Auth Authenticator // required
+	// Log gets every call at debug, and what is the server's fault at warn.
+	// Never a body. nil is silent.
+	Log *zap.Logger
+	// Metrics gets quartet_rpc_requests_total and quartet_rpc_seconds; several
+	// servers may share one. nil counts nothing that anybody sees.
+	Metrics prometheus.Registerer
+	// Ready is asked by health checks; nil is always ready.
+	Ready func() error
+	// Deadline of unary calls that bring none, by default DefaultDeadline.
+	Deadline time.Duration
+	// Deadlines are exceptions by full method: long polls outlive the default.
+	Deadlines map[string]time.Duration
+	// Transport secures TCP; nil is plain text.
+	Transport credentials.TransportCredentials
+}
+
+// server holds what the interceptors share.
+type server struct {
+	log       *zap.Logger
+	identity  *identity
+	meter     *meter
+	deadline  time.Duration
+	deadlines map[string]time.Duration
+}
+
+// NewServer makes a server with all interceptors, health and reflection. The
+// caller registers services on it, then serves it by Network.Listen, on TCP or
+// both.
+func NewServer(cfg Config) *grpc.Server {
+	s := &server{
+		log: cfg.Log, identity: newIdentity(cfg.Auth), meter: newMeter(cfg.Metrics),
+		deadline: cfg.Deadline, deadlines: cfg.Deadlines,
+	}
+	if s.log == nil {
+		s.log = zap.NewNop()
+	}
+	if s.deadline == 0 {
+		s.deadline = DefaultDeadline
+	}
+	opts := []grpc.ServerOption{
+		grpc.UnaryInterceptor(s.unary),
+		grpc.StreamInterceptor(s.stream),
+		grpc.MaxRecvMsgSize(fault.MaxRequestBytes),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
+		grpc.WaitForHandlers(true), // Stop returns when nothing of ours runs any more
+	}
+	if cfg.Transport != nil {
+		opts = append(opts, grpc.Creds(cfg.Transport))
+	}
+	srv := grpc.NewServer(opts...)
+	grpc_health_v1.RegisterHealthServer(srv, &health{ready: cfg.Ready})
+	reflection.Register(srv)
+	return srv
+}
+
+func (s *server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (resp any, err error) {
+	start := time.Now()
+	m := s.meter.method(info.FullMethod)
+	defer func() {
+		if p := recover(); p != nil {
+			err = s.panicked(info.FullMethod, p)
+		}
+		if err != nil {
+			resp, err = nil, s.refused(info.FullMethod, err)
+		}
+		s.finish(m, err, start)
+	}()
+	if !open(info.FullMethod) {
+		if ctx, err = s.identity.admit(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if _, has := ctx.Deadline(); !has {
+		limit, own := s.deadlines[info.FullMethod]
+		if !own {
+			limit = s.deadline
+		}
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, limit)
+		defer cancel()
+	}
+	return handle(ctx, req)
+}
+
+func (s *server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) (err error) {
+	start := time.Now()
+	m := s.meter.method(info.FullMethod)
+	defer func() {
+		if p := recover(); p != nil {
+			err = s.panicked(info.FullMethod, p)
+		}
+		if err != nil {
+			err = s.refused(info.FullMethod, err)
+		}
+		s.finish(m, err, start)
+	}()
+	ctx := ss.Context()
+	if !open(info.FullMethod) {
+		if ctx, err = s.identity.admit(ctx); err != nil {
+			return err
+		}
+	}
+	return handle(srv, &serverStream{ss, ctx})
+}
+
+// open tells the methods that need no credential: probes have none.
+func open(method string) bool {
+	return method == grpc_health_v1.Health_Check_FullMethodName || method == grpc_health_v1.Health_Watch_FullMethodName
+}
+
+type serverStream struct {
+	grpc.ServerStream
+	ctx context.Context //nolint:containedctx // grpc.ServerStream hands its context out by a method
+}
+
+func (s *serverStream) Context() context.Context { return s.ctx }
+
+func (s *server) panicked(method string, p any) error {
+	e := fault.Internal(fmt.Errorf("panic: %v", p))
+	s.log.Error("panic", zap.String("method", method), zap.Any("panic", p),
+		zap.String("error_id", e.Metadata()[fault.ErrorIDKey]), zap.ByteString("stack", debug.Stack()))
+	return e
+}
+
+// refused makes err a fault and logs the cause of those that are ours.
+func (s *server) refused(method string, err error) *fault.Error {
+	e := fault.From(err)
+	switch e.Code() {
+	case codes.Internal, codes.Unknown, codes.DataLoss, codes.Unavailable, codes.Unimplemented:
+		s.log.Warn("rpc failed", zap.String("method", method), zap.String("code", e.Code().String()),
+			zap.String("reason", string(e.Reason())), zap.String("message", e.Message()),
+			zap.String("error_id", e.Metadata()[fault.ErrorIDKey]), zap.NamedError("cause", e.Unwrap()))
+	}
+	return e
+}
+
+func (s *server) finish(m *method, err error, start time.Time) {
+	took := time.Since(start)
+	code := codes.OK
+	if e, ok := err.(*fault.Error); ok { //nolint:errorlint // refused has just made it one
+		code = e.Code()
+	}
+	m.observe(code, took)
+	if entry := s.log.Check(zap.DebugLevel, "rpc"); entry != nil {
+		entry.Write(zap.String("method", m.full), zap.String("code", code.String()), zap.Duration("took", took))
+	}
+}
+
+// Drain stops srv after the calls in flight, or at once when ctx is over:
+// watches and long polls may not end by themselves.
+func Drain(ctx context.Context, srv *grpc.Server) {
+	done := make(chan struct{})
+	go func() {
+		srv.GracefulStop()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
+		srv.Stop()
+		<-done
+	}
+}
