@@ -1,0 +1,70 @@
+// Package page holds the rules of lists (SPEC X9): how large a page is, and
+// opaque tokens that say where the next one begins.
+//
+// A token is a position in an order, not an offset, so a list stays stable
+// while records are written.
+package page
+
+import (
+	"encoding/base64"
+	"strings"
+
+	"quartet/pkg/fault"
+)
+
+const (
+	// DefaultSize is the page size of a request that names none.
+	DefaultSize = 50
+	// MaxSize is the largest page size.
+	MaxSize = 500
+	// MaxBytes bounds a page besides its size, well below the 4 MiB that a
+	// gRPC client takes by default.
+	MaxBytes = 2 << 20
+
+	separator = "\x1f"
+)
+
+// Size checks a page_size; 0 asks for def (or DefaultSize where def is 0).
+func Size(n int32, def int) (int, error) {
+	switch {
+	case n < 0 || n > MaxSize:
+		return 0, fault.LimitExceeded.Newf("page_size is %d; it must be 0 to %d", n, MaxSize).
+			WithField("page_size", "must be 0 to 500")
+	case n == 0 && def > 0:
+		return def, nil
+	case n == 0:
+		return DefaultSize, nil
+	}
+	return int(n), nil
+}
+
+// Token makes an opaque token. kind names the list, so that a token of one
+// list is refused by another.
+func Token(kind string, position ...string) string {
+	return base64.RawURLEncoding.EncodeToString([]byte(kind + separator + strings.Join(position, separator)))
+}
+
+// Position reads a token of the given list; an empty token is the beginning,
+// with a nil position.
+func Position(kind, token string, parts int) ([]string, error) {
+	if token == "" {
+		return nil, nil
+	}
+	raw, err := base64.RawURLEncoding.DecodeString(token)
+	if err != nil || len(token) > 1024 {
+		return nil, invalid(token)
+	}
+	fields := strings.Split(string(raw), separator)
+	if fields[0] != kind || len(fields) != parts+1 {
+		return nil, invalid(token)
+	}
+	return fields[1:], nil
+}
+
+func invalid(token string) error {
+	if len(token) > 64 {
+		token = token[:64] + "…"
+	}
+	return fault.CursorInvalid.Newf("page_token %q was not made by this list; leave it empty to begin at the start", token).
+		WithField("page_token", "must be a next_page_token of the same call")
+}

@@ -1,0 +1,208 @@
+// Package plane is what every plane has in common: its partitions, how it
+// follows other planes, and the way of a request from a handler to the journal
+// and back. It knows no plane in particular.
+//
+//	handler --Do--> journal partition (rule, frame, fsync) --> answer
+//	other plane's journal --React--> the same partition, exactly once
+package plane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"go.uber.org/zap"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"quartet/pkg/clock"
+	"quartet/pkg/id"
+	"quartet/pkg/journal"
+	"quartet/pkg/rpc"
+)
+
+// Deps is what a plane needs of its process.
+type Deps struct {
+	// Log opens a partition's log.
+	Log func(plane string, partition int) (journal.Log, error)
+	// Sources are the partitions of another plane, to follow.
+	Sources func(plane string) ([]journal.Source, error)
+	Clock   clock.Clock
+	IDs     id.Source
+	Logger  *zap.Logger
+}
+
+// Complete checks what is required and fills in the rest.
+func (d *Deps) Complete() error {
+	if d.Log == nil || d.Sources == nil {
+		return errors.New("plane: Deps needs Log and Sources")
+	}
+	if d.Clock == nil {
+		d.Clock = clock.System()
+	}
+	if d.IDs == nil {
+		d.IDs = id.New()
+	}
+	if d.Logger == nil {
+		d.Logger = zap.NewNop()
+	}
+	return nil
+}
+
+// Followed is another plane that this one hears.
+type Followed struct {
+	Plane    string
+	Registry *journal.Registry
+	Types    []string // the event types that matter
+}
+
+// Config describes one plane.
+type Config[S journal.State] struct {
+	Plane      string
+	Partitions int
+	New        func() S
+	Events     protoreflect.FileDescriptor
+	Follow     []Followed
+	// React is the rule for what other planes say: pure, like Decide.
+	React func(s S, env journal.Env, ev *journal.Event) ([]*journal.Event, error)
+	// OnCommit hears a partition's durable events in order. It must not block.
+	OnCommit func(partition int, events []*journal.Event)
+}
+
+// Engine runs a plane's partitions.
+type Engine[S journal.State] struct {
+	cfg     Config[S]
+	deps    Deps
+	parts   *journal.Set[S]
+	stop    context.CancelFunc
+	running sync.WaitGroup
+	closed  sync.Once
+	err     error
+}
+
+// Open loads and takes over the partitions, then begins to follow the others.
+func Open[S journal.State](ctx context.Context, cfg Config[S], deps Deps) (*Engine[S], error) {
+	if err := deps.Complete(); err != nil {
+		return nil, err
+	}
+	e := &Engine[S]{cfg: cfg, deps: deps}
+	registry := journal.NewRegistry(cfg.Events)
+	var err error
+	e.parts, err = journal.OpenSet(ctx, max(cfg.Partitions, 1), func(partition int) (journal.Config[S], error) {
+		log, err := deps.Log(cfg.Plane, partition)
+		c := journal.Config[S]{
+			Log: log, Plane: cfg.Plane, New: cfg.New, Registry: registry,
+			Now: deps.Clock.Now, NewID: deps.IDs.New, Logger: deps.Logger,
+		}
+		if cfg.OnCommit != nil {
+			c.OnCommit = func(events []*journal.Event) { cfg.OnCommit(partition, events) }
+		}
+		return c, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return e, nil
+}
+
+// Follow begins to hear the other planes. It is apart from Open because a
+// plane may have to rebuild indexes from its state first.
+func (e *Engine[S]) Follow(ctx context.Context) error {
+	follow, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	e.stop = cancel
+	for _, f := range e.cfg.Follow {
+		sources, err := e.deps.Sources(f.Plane)
+		if err != nil {
+			return fmt.Errorf("%s: follow %s: %w", e.cfg.Plane, f.Plane, err)
+		}
+		for _, src := range sources {
+			for _, p := range e.parts.All() {
+				e.running.Add(1)
+				go e.follow(follow, p, src, f)
+			}
+		}
+	}
+	return nil
+}
+
+func (e *Engine[S]) follow(ctx context.Context, p *journal.Partition[S], src journal.Source, f Followed) {
+	defer e.running.Done()
+	err := journal.Consume(ctx, p, journal.Reaction[S]{
+		Source: src, Registry: f.Registry, Interest: f.Types,
+		React: func(s S, env journal.Env, ev *journal.Event) ([]*journal.Event, error) {
+			if e.parts.For(ev.Namespace, ev.AgentID) != p {
+				return nil, nil // another partition's agent
+			}
+			return e.cfg.React(s, env, ev)
+		},
+	})
+	if err != nil && ctx.Err() == nil {
+		e.deps.Logger.Error("stopped following", zap.String("plane", e.cfg.Plane), zap.String("source", f.Plane), zap.Error(err))
+	}
+}
+
+// Close ends following, then closes the partitions. It is idempotent.
+func (e *Engine[S]) Close(ctx context.Context) error {
+	e.closed.Do(func() {
+		if e.stop != nil {
+			e.stop()
+		}
+		e.running.Wait()
+		e.err = e.parts.Close(ctx)
+	})
+	return e.err
+}
+
+// Ready is nil while the journal can be written.
+func (e *Engine[S]) Ready() error { return e.parts.Health() }
+
+// For is the partition that holds an agent.
+func (e *Engine[S]) For(namespace, agentID string) *journal.Partition[S] {
+	return e.parts.For(namespace, agentID)
+}
+
+// All is every partition in order.
+func (e *Engine[S]) All() []*journal.Partition[S] { return e.parts.All() }
+
+// Command is one mutation on its way into the journal.
+type Command[S journal.State, R any] struct {
+	Method    string
+	AgentID   string
+	RequestID string
+	Args      proto.Message
+	// Decide is the rule; Answer builds the reply from its events, also for a
+	// repeated request.
+	Decide func(s S, env journal.Env) (journal.Decision[R], error)
+	Answer func(events []*journal.Event) (R, error)
+	// Actor acts instead of the caller: for what the plane does by itself.
+	Actor *journal.Actor
+}
+
+// Do runs a mutation as the caller and answers when it is on disk (SPEC X1).
+func Do[S journal.State, R any](ctx context.Context, e *Engine[S], c Command[S, R]) (R, error) {
+	actor := journal.Actor(rpc.ActorFrom(ctx))
+	if c.Actor != nil {
+		actor = *c.Actor
+	}
+	reply, result, err := journal.Do(ctx, e.For(actor.Namespace, c.AgentID), journal.Op[S, R]{
+		Method: c.Method, Actor: actor, AgentID: c.AgentID,
+		RequestID: c.RequestID, Args: c.Args, Decide: c.Decide, Answer: c.Answer,
+	})
+	if result.Replayed {
+		rpc.Replayed(ctx)
+	}
+	return reply, err
+}
+
+// View reads the partition of one of the caller's agents; what it answers is
+// on disk (SPEC X1). The number is the position in the journal that it saw.
+func View[S journal.State, R any](ctx context.Context, e *Engine[S], agentID string, read func(s S) (R, error)) (R, int64, error) {
+	out, seq, err := journal.View(ctx, e.For(rpc.ActorFrom(ctx).Namespace, agentID), read)
+	return out, int64(seq & (1<<63 - 1)), err
+}
+
+// System is the actor of what a plane does by itself, such as firing a timer.
+func System(namespace string) *journal.Actor {
+	return &journal.Actor{Namespace: namespace, Principal: "quartet", Role: rpc.RoleService}
+}

@@ -1,0 +1,185 @@
+package work
+
+import (
+	"context"
+	"fmt"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/journal"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+// AttachWait tells an item of a wait ahead of the event that says the same
+// (ARCHITECTURE R8). Both carry the wait's revision; the higher one wins and
+// the other changes nothing.
+func (s *Service) AttachWait(ctx context.Context, req *workv1.AttachWaitRequest) (*workv1.AttachWaitResponse, error) {
+	actor := rpc.ActorFrom(ctx)
+	if err := firstError(
+		rpc.RequireService(ctx),
+		s.admit(actor, req.GetAgentId()),
+		fault.ID("work_item_id", req.GetWorkItemId(), "wi_"),
+		fault.ID("wait.wait_id", req.GetWait().GetWaitId(), "wt_"),
+	); err != nil {
+		return nil, err
+	}
+	return plane.Do(ctx, s.engine, plane.Command[*State, *workv1.AttachWaitResponse]{
+		Method: "AttachWait", AgentID: req.GetAgentId(),
+		Decide: func(st *State, env journal.Env) (journal.Decision[*workv1.AttachWaitResponse], error) {
+			events, refusal := attachWait(st, env, env.Actor.Namespace, req.GetAgentId(), req.GetWorkItemId(), req.GetWait())
+			d := journal.Decision[*workv1.AttachWaitResponse]{Events: events}
+			if len(events) == 0 {
+				it := st.items[key{env.Actor.Namespace, req.GetWorkItemId()}]
+				d.Reply = &workv1.AttachWaitResponse{
+					WorkItem: view(it, st.current(env.Actor.Namespace, req.GetAgentId())),
+					Refused:  refusal != "", Reason: refusal,
+				}
+			}
+			return d, nil
+		},
+		Answer: answerAttach,
+	})
+}
+
+func answerAttach(events []*journal.Event) (*workv1.AttachWaitResponse, error) {
+	for _, ev := range events {
+		switch p := ev.Payload.(type) {
+		case *workv1.WaitAttached:
+			return &workv1.AttachWaitResponse{WorkItem: view(p.GetWorkItem(), p.GetCurrentWorkItemId())}, nil
+		case *workv1.WaitAttachRefused:
+			return &workv1.AttachWaitResponse{Refused: true, Reason: p.GetReason()}, nil
+		}
+	}
+	return nil, fmt.Errorf("work: no wait_attached among %d events", len(events))
+}
+
+// attachWait is the rule for the direct call and for the event alike. refusal
+// says why the item cannot wait, also when that was recorded before.
+func attachWait(s *State, env journal.Env, namespace, agentID, itemID string, w *workv1.AttachedWait) (events []*journal.Event, refusal string) {
+	old := s.items[key{namespace, itemID}]
+	switch {
+	case old == nil:
+		refusal = "work_item_unknown"
+	case old.GetAgentId() != agentID:
+		refusal = "foreign_work_item"
+	case old.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED:
+		refusal = "work_item_completed"
+	}
+	if refusal != "" {
+		return []*journal.Event{{
+			Namespace: namespace, AgentID: agentID, WorkItemID: itemID,
+			Payload: &workv1.WaitAttachRefused{WaitId: w.GetWaitId(), WorkItemId: itemID, Reason: refusal},
+		}}, refusal
+	}
+	known := attached(old, w.GetWaitId())
+	if known != nil && known.GetRevision() >= w.GetRevision() {
+		return nil, ""
+	}
+	if known == nil && s.hasEnded(namespace, agentID, w.GetWaitId()) {
+		return nil, "" // it ended before this was heard
+	}
+	it := next(old, env)
+	it.Waits = append(without(old.GetWaits(), w.GetWaitId()), w)
+	attachedEvent := &workv1.WaitAttached{WorkItem: it, Wait: w, CurrentWorkItemId: s.current(namespace, agentID)}
+	release := false
+	if known == nil && w.GetMode() == workv1.WaitMode_WAIT_MODE_WAIT {
+		// An item has one such wait; this one takes the place of any before it.
+		for _, other := range old.GetWaits() {
+			if other.GetMode() == workv1.WaitMode_WAIT_MODE_WAIT && other.GetWaitId() != w.GetWaitId() {
+				it.Waits = without(it.GetWaits(), other.GetWaitId())
+				attachedEvent.ReplacedWaitIds = append(attachedEvent.ReplacedWaitIds, other.GetWaitId())
+			}
+		}
+		// The wait explains itself in blocked_by, for display; the item yields
+		// its focus in the same commit (SPEC P1, W5).
+		it.BlockedBy, it.BlockedByWaitId = w.GetReason(), w.GetWaitId()
+		if w.GetRecheckAt() != nil {
+			it.RecheckAt, it.RecheckConsumedAt = w.GetRecheckAt(), nil
+		}
+		if release = attachedEvent.GetCurrentWorkItemId() == itemID; release {
+			attachedEvent.CurrentWorkItemId = ""
+		}
+	}
+	ev := itemEvent(it, old, attachedEvent)
+	ev.Namespace = namespace
+	events = append(events, ev)
+	if release {
+		rel := focusReleased(it, "waiting")
+		rel.Namespace = namespace
+		events = append(events, rel)
+	}
+	return events, ""
+}
+
+// detachWait ends an item's wait. blocked_by goes with it only if that wait
+// wrote it and nobody wrote it since: two authorities, one text (SPEC P2).
+func detachWait(s *State, env journal.Env, namespace, agentID, itemID, waitID string, revision int64, outcome string, clearsBlocker bool) []*journal.Event {
+	old := s.items[key{namespace, itemID}]
+	if old == nil || old.GetAgentId() != agentID {
+		return nil
+	}
+	if attached(old, waitID) == nil &&
+		(s.hasEnded(namespace, agentID, waitID) || old.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED) {
+		return nil
+	}
+	// When the end comes before the beginning was heard it is noted all the
+	// same, so that the late beginning does not attach what nobody will end.
+	it := next(old, env)
+	it.Waits = without(old.GetWaits(), waitID)
+	if clearsBlocker && old.GetBlockedByWaitId() == waitID {
+		it.BlockedBy, it.BlockedByWaitId = "", ""
+	}
+	ev := itemEvent(it, old, &workv1.WaitDetached{WorkItem: it, WaitId: waitID, WaitRevision: revision, Outcome: outcome})
+	ev.Namespace = namespace
+	return []*journal.Event{ev}
+}
+
+func attached(it *workv1.WorkItem, waitID string) *workv1.AttachedWait {
+	for _, w := range it.GetWaits() {
+		if w.GetWaitId() == waitID {
+			return w
+		}
+	}
+	return nil
+}
+
+// ConsumeRecheck marks that the owner was reminded (SPEC P5).
+func (s *Service) ConsumeRecheck(ctx context.Context, req *workv1.ConsumeRecheckRequest) (*workv1.ConsumeRecheckResponse, error) {
+	actor := rpc.ActorFrom(ctx)
+	if err := firstError(
+		rpc.RequireService(ctx),
+		s.admit(actor, req.GetAgentId()),
+		fault.ID("work_item_id", req.GetWorkItemId(), "wi_"),
+	); err != nil {
+		return nil, err
+	}
+	return plane.Do(ctx, s.engine, plane.Command[*State, *workv1.ConsumeRecheckResponse]{
+		Method: "ConsumeRecheck", AgentID: req.GetAgentId(),
+		Decide: func(st *State, env journal.Env) (journal.Decision[*workv1.ConsumeRecheckResponse], error) {
+			var d journal.Decision[*workv1.ConsumeRecheckResponse]
+			old, err := st.owned(env.Actor.Namespace, req.GetAgentId(), req.GetWorkItemId())
+			if err != nil {
+				return d, err
+			}
+			if !recheckPending(old) || compare(old.GetRecheckAt(), req.GetRecheckAt()) != 0 {
+				d.Reply = &workv1.ConsumeRecheckResponse{WorkItem: view(old, st.current(env.Actor.Namespace, req.GetAgentId()))}
+				return d, nil
+			}
+			it := next(old, env)
+			it.RecheckConsumedAt = timestamppb.New(env.Now)
+			d.Events = []*journal.Event{itemEvent(it, old, &workv1.RecheckConsumed{WorkItem: it, ConsumedAt: it.GetRecheckConsumedAt()})}
+			return d, nil
+		},
+		Answer: func(events []*journal.Event) (*workv1.ConsumeRecheckResponse, error) {
+			for _, ev := range events {
+				if p, ok := ev.Payload.(*workv1.RecheckConsumed); ok {
+					return &workv1.ConsumeRecheckResponse{WorkItem: view(p.GetWorkItem(), "")}, nil
+				}
+			}
+			return nil, fmt.Errorf("work: no recheck_consumed among %d events", len(events))
+		},
+	})
+}

@@ -1,0 +1,155 @@
+package work
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/journal"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
+)
+
+// unfinishedSample is how many unfinished todos a warning shows.
+const unfinishedSample = 5
+
+// RunningTask is a task that still runs for an item.
+type RunningTask struct {
+	TaskID   string
+	Blocking bool
+}
+
+// CompleteWorkItem ends an item (SPEC W6). There is no summary argument: the
+// text of the round is the report, promoted afterwards (promote_report.go).
+func (s *Service) CompleteWorkItem(ctx context.Context, req *workv1.CompleteWorkItemRequest) (*workv1.CompleteWorkItemResponse, error) {
+	actor := rpc.ActorFrom(ctx)
+	if err := s.admit(actor, req.GetAgentId()); err != nil {
+		return nil, err
+	}
+	if err := firstError(
+		fault.RequestID(req.GetRequestId()),
+		fault.ID("work_item_id", req.GetWorkItemId(), "wi_"),
+	); err != nil {
+		return nil, err
+	}
+	// A task that starts between this look and the decision was started by the
+	// same agent in parallel; its result reaches the completed item as a message.
+	running, err := s.deps.Tasks.RunningTasks(ctx, req.GetAgentId(), req.GetWorkItemId())
+	if err != nil {
+		return nil, err
+	}
+	resp, err := plane.Do(ctx, s.engine, plane.Command[*State, *workv1.CompleteWorkItemResponse]{
+		Method: "CompleteWorkItem", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
+		Decide: func(st *State, env journal.Env) (journal.Decision[*workv1.CompleteWorkItemResponse], error) {
+			return decideComplete(st, env, req, running)
+		},
+		Answer: answerComplete,
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.plans.attach(actor.Namespace, resp.GetWorkItem(), asItIs)
+	return resp, nil
+}
+
+func decideComplete(s *State, env journal.Env, req *workv1.CompleteWorkItemRequest, running []RunningTask) (journal.Decision[*workv1.CompleteWorkItemResponse], error) {
+	var none journal.Decision[*workv1.CompleteWorkItemResponse]
+	old, err := s.owned(env.Actor.Namespace, req.GetAgentId(), req.GetWorkItemId())
+	if err != nil {
+		return none, err
+	}
+	current := s.current(env.Actor.Namespace, req.GetAgentId())
+	if old.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED {
+		return journal.Decision[*workv1.CompleteWorkItemResponse]{Reply: &workv1.CompleteWorkItemResponse{
+			WorkItem: view(old, current), AlreadyCompleted: true,
+		}}, nil
+	}
+	if err := atRevision(old, req.ExpectedRevision); err != nil {
+		return none, err
+	}
+	if ids := taskIDs(running, true); len(ids) > 0 {
+		return none, fault.BlockingExecution.Newf("work item %q still has blocking execution (%s); wait for it or stop it first", old.GetWorkItemId(), strings.Join(ids, ", ")).
+			With("work_item_id", old.GetWorkItemId()).With("task_ids", strings.Join(ids, ","))
+	}
+
+	it := next(old, env)
+	it.State = workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED
+	it.CompletedAt = it.GetUpdatedAt()
+	it.BlockedBy, it.BlockedByWaitId = "", ""
+	it.RecheckAt, it.RecheckConsumedAt = nil, nil
+	it.Waits = nil
+	done := &workv1.WorkItemCompleted{WorkItem: it, WasCurrent: current == it.GetWorkItemId(), CurrentWorkItemId: current}
+	for _, w := range old.GetWaits() {
+		done.EndedWaitIds = append(done.EndedWaitIds, w.GetWaitId())
+	}
+	done.Warnings = completionWarnings(done, old, taskIDs(running, false))
+	if done.GetWasCurrent() {
+		done.CurrentWorkItemId = ""
+	}
+	events := []*journal.Event{itemEvent(it, old, done)}
+	if done.GetWasCurrent() {
+		events = append(events, focusReleased(it, "completed"))
+	}
+	return journal.Decision[*workv1.CompleteWorkItemResponse]{Events: events}, nil
+}
+
+func completionWarnings(done *workv1.WorkItemCompleted, old *workv1.WorkItem, running []string) []*workv1.Warning {
+	var warnings []*workv1.Warning
+	unfinished := &workv1.Warning{Kind: "unfinished_todos", Message: "Work item completed with unfinished todo items."}
+	for _, t := range old.GetTodoList() {
+		switch t.GetState() {
+		case workv1.TodoState_TODO_STATE_PENDING:
+			unfinished.PendingCount++
+		case workv1.TodoState_TODO_STATE_IN_PROGRESS:
+			unfinished.InProgressCount++
+		default:
+			continue
+		}
+		if len(unfinished.GetSample()) < unfinishedSample {
+			unfinished.Sample = append(unfinished.Sample, t)
+		}
+	}
+	done.PendingTodoCount, done.InProgressTodoCount = unfinished.GetPendingCount(), unfinished.GetInProgressCount()
+	done.UnfinishedTodoCount = done.GetPendingTodoCount() + done.GetInProgressTodoCount()
+	done.CompletedWithUnfinishedTodos = done.GetUnfinishedTodoCount() > 0
+	if done.GetCompletedWithUnfinishedTodos() {
+		warnings = append(warnings, unfinished)
+	}
+	if len(running) > 0 {
+		warnings = append(warnings, &workv1.Warning{
+			Kind: "active_tasks", TaskIds: running,
+			Message: fmt.Sprintf("%d task(s) still run for the completed work item; their results will arrive as messages.", len(running)),
+		})
+	}
+	if !done.GetWasCurrent() {
+		warnings = append(warnings, &workv1.Warning{
+			Kind:    "not_current",
+			Message: "The completed work item was not in focus, so this round's text does not become its report.",
+		})
+	}
+	return warnings
+}
+
+func taskIDs(running []RunningTask, blockingOnly bool) []string {
+	var ids []string
+	for _, t := range running {
+		if t.Blocking || !blockingOnly {
+			ids = append(ids, t.TaskID)
+		}
+	}
+	return ids
+}
+
+func answerComplete(events []*journal.Event) (*workv1.CompleteWorkItemResponse, error) {
+	for _, ev := range events {
+		if p, ok := ev.Payload.(*workv1.WorkItemCompleted); ok {
+			return &workv1.CompleteWorkItemResponse{
+				WorkItem: view(p.GetWorkItem(), p.GetCurrentWorkItemId()),
+				Warnings: p.GetWarnings(), WasCurrent: p.GetWasCurrent(),
+			}, nil
+		}
+	}
+	return nil, fmt.Errorf("work: no work_item_completed among %d events", len(events))
+}

@@ -1,0 +1,57 @@
+package work
+
+import (
+	"quartet/pkg/journal"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+)
+
+// waitTypes is what this plane hears: where waits begin, are triggered, and end.
+var waitTypes = []string{"wait_registered", "wait_triggered", "wait_consumed", "wait_resolved", "wait_cancelled"}
+
+// react is the rule for what other planes say. It repeats what AttachWait said
+// already in most cases; the wait's revision makes that a no-op.
+func react(s *State, env journal.Env, ev *journal.Event) ([]*journal.Event, error) {
+	switch p := ev.Payload.(type) {
+	case *waitingv1.WaitRegistered:
+		return onWait(s, env, ev.Namespace, p.GetWait()), nil
+	case *waitingv1.WaitTriggered:
+		return onWait(s, env, ev.Namespace, p.GetWait()), nil
+	case *waitingv1.WaitConsumed:
+		return onWait(s, env, ev.Namespace, p.GetWait()), nil
+	case *waitingv1.WaitResolved:
+		w := p.GetWait()
+		return detachWait(s, env, ev.Namespace, w.GetAgentId(), w.GetWorkItemId(), w.GetWaitId(), w.GetRevision(), "resolved", true), nil
+	case *waitingv1.WaitCancelled:
+		// A replaced wait leaves the text to its successor; any other end
+		// leaves nothing that could still explain it.
+		w := p.GetWait()
+		return detachWait(s, env, ev.Namespace, w.GetAgentId(), w.GetWorkItemId(), w.GetWaitId(), w.GetRevision(), "cancelled", true), nil
+	}
+	return nil, nil
+}
+
+func onWait(s *State, env journal.Env, namespace string, w *waitingv1.Wait) []*journal.Event {
+	if w.GetWorkItemId() == "" || w.GetStatus() != waitingv1.WaitStatus_WAIT_STATUS_ACTIVE {
+		return nil // the agent's own wait, or one that ended by now
+	}
+	events, _ := attachWait(s, env, namespace, w.GetAgentId(), w.GetWorkItemId(), AttachedWaitOf(w))
+	return events
+}
+
+// AttachedWaitOf is what an item keeps of a wait.
+func AttachedWaitOf(w *waitingv1.Wait) *workv1.AttachedWait {
+	return &workv1.AttachedWait{
+		WaitId:          w.GetWaitId(),
+		Kind:            workv1.WaitKind(w.GetKind()), // the two enums are one list, pinned by a test
+		Mode:            workv1.WaitMode(w.GetMode()),
+		Revision:        w.GetRevision(),
+		Reason:          w.GetReason(),
+		Resource:        w.GetResource(),
+		TriggerCount:    w.GetTriggerCount(),
+		ConsumedCount:   w.GetConsumedCount(),
+		LastTriggeredAt: w.GetLastTriggeredAt(),
+		CreatedAt:       w.GetCreatedAt(),
+		RecheckAt:       w.GetRecheckAt(),
+	}
+}

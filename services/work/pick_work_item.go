@@ -1,0 +1,107 @@
+package work
+
+import (
+	"context"
+	"fmt"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/journal"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
+)
+
+// PickWorkItem moves the agent's focus (SPEC W4). A blocked or waiting item may
+// be picked for inspection; that changes nobody's readiness.
+func (s *Service) PickWorkItem(ctx context.Context, req *workv1.PickWorkItemRequest) (*workv1.PickWorkItemResponse, error) {
+	actor := rpc.ActorFrom(ctx)
+	if err := s.admit(actor, req.GetAgentId()); err != nil {
+		return nil, err
+	}
+	if actor.Role == rpc.RoleOperator {
+		// SPEC X15: what an agent thinks about next is its own to say.
+		return nil, fault.PermissionDenied.New("an operator does not pick; send the agent a message that says what matters")
+	}
+	if err := firstError(
+		fault.RequestID(req.GetRequestId()),
+		fault.ID("work_item_id", req.GetWorkItemId(), "wi_"),
+		fault.TextBytes("reason", req.GetReason(), fault.MaxFreeTextBytes, false),
+	); err != nil {
+		return nil, err
+	}
+	resp, err := plane.Do(ctx, s.engine, plane.Command[*State, *workv1.PickWorkItemResponse]{
+		Method: "PickWorkItem", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
+		Decide: func(st *State, env journal.Env) (journal.Decision[*workv1.PickWorkItemResponse], error) {
+			return decidePick(st, env, req)
+		},
+		Answer: answerPick,
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.plans.attach(actor.Namespace, resp.GetWorkItem(), present)
+	return resp, nil
+}
+
+func decidePick(s *State, env journal.Env, req *workv1.PickWorkItemRequest) (journal.Decision[*workv1.PickWorkItemResponse], error) {
+	var none journal.Decision[*workv1.PickWorkItemResponse]
+	it, err := s.owned(env.Actor.Namespace, req.GetAgentId(), req.GetWorkItemId())
+	if err != nil {
+		return none, err
+	}
+	if it.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED {
+		return none, fault.WorkItemCompleted.Newf("work item %q is completed and cannot be picked; ListWorkItems with filter queued shows what can", it.GetWorkItemId()).
+			With("work_item_id", it.GetWorkItemId())
+	}
+	picked := &workv1.WorkItemPicked{
+		PreviousWorkItemId: s.current(env.Actor.Namespace, req.GetAgentId()),
+		CurrentWorkItemId:  it.GetWorkItemId(),
+		CurrentReadiness:   readinessOf(it).ready,
+		Reason:             req.GetReason(),
+		SwitchKind:         "explicit_focus_pick",
+		WorkItem:           it,
+	}
+	switch prev := s.items[key{env.Actor.Namespace, picked.GetPreviousWorkItemId()}]; {
+	case picked.GetPreviousWorkItemId() == it.GetWorkItemId():
+		picked.SwitchKind = "same_work_item"
+		picked.PreviousReadiness = picked.GetCurrentReadiness()
+	case prev != nil:
+		picked.PreviousWorkItem = prev
+		picked.PreviousReadiness = readinessOf(prev).ready
+		if picked.GetPreviousReadiness() == workv1.Readiness_READINESS_RUNNABLE {
+			picked.SwitchKind = "explicit_focus_override"
+			picked.ReasonRequired = true
+			picked.ReasonMissing = req.GetReason() == ""
+		}
+	}
+	ev := &journal.Event{AgentID: it.GetAgentId(), WorkItemID: it.GetWorkItemId(), Payload: picked}
+	return journal.Decision[*workv1.PickWorkItemResponse]{Events: []*journal.Event{ev}}, nil
+}
+
+func answerPick(events []*journal.Event) (*workv1.PickWorkItemResponse, error) {
+	for _, ev := range events {
+		p, ok := ev.Payload.(*workv1.WorkItemPicked)
+		if !ok {
+			continue
+		}
+		resp := &workv1.PickWorkItemResponse{
+			WorkItem:         view(p.GetWorkItem(), p.GetCurrentWorkItemId()),
+			PreviousWorkItem: view(p.GetPreviousWorkItem(), p.GetCurrentWorkItemId()),
+			BindingNote:      fmt.Sprintf("Further calls of this turn are bound to work item %s unless they name another.", p.GetCurrentWorkItemId()),
+		}
+		if p.GetReasonMissing() {
+			resp.Warnings = append(resp.Warnings, &workv1.Warning{
+				Kind:    "reason_missing",
+				Message: fmt.Sprintf("Work item %s is still runnable; give a reason when you leave a runnable item.", p.GetPreviousWorkItemId()),
+			})
+		}
+		if r := p.GetCurrentReadiness(); r != workv1.Readiness_READINESS_RUNNABLE {
+			resp.Warnings = append(resp.Warnings, &workv1.Warning{
+				Kind:    "not_runnable",
+				Message: fmt.Sprintf("Work item %s is %s; picking it for inspection does not make it runnable.", p.GetCurrentWorkItemId(), readinessNames[r]),
+			})
+		}
+		return resp, nil
+	}
+	return nil, fmt.Errorf("work: no work_item_picked among %d events", len(events))
+}

@@ -1,0 +1,246 @@
+package work
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"golang.org/x/time/rate"
+
+	"quartet/pkg/fault"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+const (
+	// previewChars bounds a preview (SPEC W3).
+	previewChars = 1600
+	// maxPlanBytes is the largest plan file that is read. Larger ones are shown
+	// by size alone: a plan that long is no plan, and reading it would stall
+	// every list it is in.
+	maxPlanBytes = 4 << 20
+	// Making a folder and a file costs 250 µs of ext4's time here, a hundred
+	// times what the journal costs per item. Up to this rate the file is made
+	// before the answer; above it whoever reads or picks the item first makes
+	// it. See docs/adr/0004.
+	eagerPerSecond = 500
+	eagerBurst     = 256
+	// planCacheEntries bounds the descriptors kept.
+	planCacheEntries = 8192
+)
+
+// plans keeps the plan files: home/<namespace>/<agent>/work-items/<item>/plan.md.
+// The file is the truth and belongs to the agent; nothing here writes to one
+// that exists.
+type plans struct {
+	path  string // absolute
+	root  *os.Root
+	eager *rate.Limiter
+
+	mu    sync.Mutex
+	cache map[string]described
+}
+
+// described is a descriptor and the identity of the file it was made from.
+type described struct {
+	size     int64
+	modified time.Time
+	artifact *workv1.PlanArtifact
+}
+
+func openPlans(home string) (*plans, error) {
+	abs, err := filepath.Abs(home)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(abs, 0o750); err != nil {
+		return nil, err
+	}
+	root, err := os.OpenRoot(abs)
+	if err != nil {
+		return nil, err
+	}
+	return &plans{
+		path: abs, root: root, cache: map[string]described{},
+		eager: rate.NewLimiter(eagerPerSecond, eagerBurst),
+	}, nil
+}
+
+func (p *plans) close() error { return p.root.Close() }
+
+// planName is relative to the root. Every part was validated as a name or an
+// id, so none can climb; os.Root would refuse it anyhow.
+func planName(namespace, agentID, itemID string) string {
+	return filepath.Join(namespace, agentID, "work-items", itemID, "plan.md")
+}
+
+// seed writes the first text of a plan and syncs it: what the caller gave must
+// be on disk before the answer says so. A file that is there stays as it is,
+// since a repeated request must not undo the agent's edits.
+func (p *plans) seed(namespace, agentID, itemID, text string) error {
+	name := planName(namespace, agentID, itemID)
+	if _, err := p.root.Lstat(name); err == nil {
+		return nil
+	}
+	if err := p.root.MkdirAll(filepath.Dir(name), 0o750); err != nil {
+		return planTrouble(name, err)
+	}
+	// The name appears with its whole content or not at all.
+	tmp := name + ".new"
+	f, err := p.root.OpenFile(tmp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o640)
+	if err != nil {
+		return planTrouble(name, err)
+	}
+	_, err = f.WriteString(text)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return planTrouble(name, err)
+	}
+	if err := p.root.Rename(tmp, name); err != nil {
+		return planTrouble(name, err)
+	}
+	dir, err := p.root.Open(filepath.Dir(name))
+	if err != nil {
+		return planTrouble(name, err)
+	}
+	if err := errors.Join(dir.Sync(), dir.Close()); err != nil {
+		return planTrouble(name, err)
+	}
+	return nil
+}
+
+func planTrouble(name string, err error) error {
+	return fault.Storage.Newf("the plan file %s could not be written; nothing was created", name).
+		With("outcome", "none").WithCause(err)
+}
+
+// want says what must be true of a plan file before it is described.
+type want int
+
+const (
+	asItIs  want = iota // a look is enough
+	present             // the file is there
+	soon                // the file is there unless too many are being made
+)
+
+// attach puts the plan descriptor on an item that is about to be answered.
+func (p *plans) attach(namespace string, it *workv1.WorkItem, w want) {
+	if it == nil {
+		return
+	}
+	name := planName(namespace, it.GetAgentId(), it.GetWorkItemId())
+	if it.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_OPEN && (w == present || w == soon && p.eager.Allow()) {
+		p.ensure(name)
+	}
+	it.PlanArtifact = p.describe(name)
+}
+
+// ensure makes an empty plan file unless one is there.
+func (p *plans) ensure(name string) {
+	if _, err := p.root.Lstat(name); err == nil {
+		return
+	}
+	// Trouble shows in the descriptor's problem field: the item stands, durable,
+	// and the next read tries again.
+	if p.root.MkdirAll(filepath.Dir(name), 0o750) != nil {
+		return
+	}
+	if f, err := p.root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o640); err == nil {
+		_ = f.Close()
+	}
+}
+
+// describe computes the descriptor of a plan file, cached by the identity of
+// the file: an edit by another program is seen on the next read (SPEC W3).
+func (p *plans) describe(name string) *workv1.PlanArtifact {
+	st, err := p.root.Lstat(name)
+	if err != nil {
+		return p.problem(name, 0, missingOr(err))
+	}
+	if !st.Mode().IsRegular() {
+		return p.problem(name, 0, "not_a_regular_file")
+	}
+	if st.Size() > maxPlanBytes {
+		return p.problem(name, st.Size(), "too_large")
+	}
+	p.mu.Lock()
+	d, ok := p.cache[name]
+	p.mu.Unlock()
+	if ok && d.size == st.Size() && d.modified.Equal(st.ModTime()) {
+		return d.artifact
+	}
+	artifact := p.read(name, st)
+	// A file written within the clock's grain of the look could change again
+	// without its time changing; such a look is not kept.
+	if time.Since(st.ModTime()) > 20*time.Millisecond {
+		p.mu.Lock()
+		if len(p.cache) >= planCacheEntries {
+			for k := range p.cache { // any one: the map's order is random
+				delete(p.cache, k)
+				break
+			}
+		}
+		p.cache[name] = described{size: st.Size(), modified: st.ModTime(), artifact: artifact}
+		p.mu.Unlock()
+	}
+	return artifact
+}
+
+var emptySHA = hex.EncodeToString(sha256.New().Sum(nil))
+
+func (p *plans) read(name string, st fs.FileInfo) *workv1.PlanArtifact {
+	a := &workv1.PlanArtifact{
+		Path: filepath.Join(p.path, name), Bytes: st.Size(), UpdatedAt: timestamppb.New(st.ModTime().UTC()),
+	}
+	if st.Size() == 0 {
+		a.Sha256, a.PreviewComplete = emptySHA, true
+		return a
+	}
+	f, err := p.root.Open(name)
+	if err != nil {
+		return p.problem(name, st.Size(), missingOr(err))
+	}
+	body, err := io.ReadAll(io.LimitReader(f, maxPlanBytes+1))
+	if err = errors.Join(err, f.Close()); err != nil {
+		return p.problem(name, st.Size(), "unreadable")
+	}
+	sum := sha256.Sum256(body)
+	a.Sha256, a.Bytes = hex.EncodeToString(sum[:]), int64(len(body))
+	if !utf8.Valid(body) || bytes.IndexByte(body, 0) >= 0 {
+		a.Problem = "not_text"
+		return a
+	}
+	a.Preview = cut(string(body), previewChars)
+	a.PreviewComplete = len(a.GetPreview()) == len(body)
+	return a
+}
+
+// cut shortens valid text to n runes.
+func cut(s string, n int) string {
+	for i := range s {
+		if n == 0 {
+			return s[:i]
+		}
+		n--
+	}
+	return s
+}
+
+func missingOr(err error) string {
+	if errors.Is(err, fs.ErrNotExist) {
+		return "missing"
+	}
+	return "unreadable"
+}
+
+func (p *plans) problem(name string, size int64, what string) *workv1.PlanArtifact {
+	return &workv1.PlanArtifact{Path: filepath.Join(p.path, name), Bytes: size, Problem: what}
+}

@@ -1,0 +1,64 @@
+package work
+
+import (
+	"context"
+	"fmt"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/journal"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
+)
+
+// PromoteReport makes the text of a round the one report of an item (SPEC W7).
+// Whether the round qualifies is the agent plane's to know; that an item has
+// one report for ever is known here.
+func (s *Service) PromoteReport(ctx context.Context, req *workv1.PromoteReportRequest) (*workv1.PromoteReportResponse, error) {
+	actor := rpc.ActorFrom(ctx)
+	if err := firstError(
+		rpc.RequireService(ctx),
+		s.admit(actor, req.GetAgentId()),
+		fault.ID("work_item_id", req.GetWorkItemId(), "wi_"),
+		fault.TextBytes("text", req.GetText(), fault.MaxRoundTextBytes, true),
+	); err != nil {
+		return nil, err
+	}
+	return plane.Do(ctx, s.engine, plane.Command[*State, *workv1.PromoteReportResponse]{
+		Method: "PromoteReport", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
+		Decide: func(st *State, env journal.Env) (journal.Decision[*workv1.PromoteReportResponse], error) {
+			return decidePromote(st, env, req)
+		},
+		Answer: answerPromote,
+	})
+}
+
+func decidePromote(s *State, env journal.Env, req *workv1.PromoteReportRequest) (journal.Decision[*workv1.PromoteReportResponse], error) {
+	var none journal.Decision[*workv1.PromoteReportResponse]
+	old, err := s.owned(env.Actor.Namespace, req.GetAgentId(), req.GetWorkItemId())
+	if err != nil {
+		return none, err
+	}
+	if old.GetState() != workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED || old.GetResultBriefId() != "" {
+		return journal.Decision[*workv1.PromoteReportResponse]{Reply: &workv1.PromoteReportResponse{
+			WorkItem: view(old, s.current(env.Actor.Namespace, req.GetAgentId())),
+		}}, nil
+	}
+	it := next(old, env)
+	it.ResultSummary = req.GetText()
+	it.ResultBriefId = env.NewID("brf_")
+	it.CompletedInTurnId = req.GetTurnId()
+	ev := itemEvent(it, old, &workv1.ReportPromoted{
+		WorkItem: it, Text: req.GetText(), BriefId: it.GetResultBriefId(), TurnId: req.GetTurnId(),
+	})
+	return journal.Decision[*workv1.PromoteReportResponse]{Events: []*journal.Event{ev}}, nil
+}
+
+func answerPromote(events []*journal.Event) (*workv1.PromoteReportResponse, error) {
+	for _, ev := range events {
+		if p, ok := ev.Payload.(*workv1.ReportPromoted); ok {
+			return &workv1.PromoteReportResponse{WorkItem: view(p.GetWorkItem(), ""), Promoted: true}, nil
+		}
+	}
+	return nil, fmt.Errorf("work: no report_promoted among %d events", len(events))
+}

@@ -1,0 +1,256 @@
+package work
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/google/btree"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/page"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+// Caps of the candidate classes in a queue (S3 "Candidate Ranking", SPEC W9).
+const (
+	capTriggered = 3
+	capQueued    = 5
+	capOperator  = 3
+	capBlocked   = 3
+	capCompleted = 3
+	capRechecks  = 5
+)
+
+// listDefault is the page size of ListWorkItems (SPEC W10).
+const listDefault = 20
+
+// GetWorkItem reads one item with its plan preview (SPEC W3).
+func (s *Service) GetWorkItem(ctx context.Context, req *workv1.GetWorkItemRequest) (*workv1.GetWorkItemResponse, error) {
+	actor := rpc.ActorFrom(ctx)
+	if err := firstError(s.admit(actor, req.GetAgentId()), fault.ID("work_item_id", req.GetWorkItemId(), "wi_")); err != nil {
+		return nil, err
+	}
+	it, _, err := plane.View(ctx, s.engine, req.GetAgentId(), func(st *State) (*workv1.WorkItem, error) {
+		it, err := st.owned(actor.Namespace, req.GetAgentId(), req.GetWorkItemId())
+		if err != nil {
+			return nil, err
+		}
+		return view(it, st.current(actor.Namespace, req.GetAgentId())), nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if req.GetOmitTodoList() {
+		it.TodoList = nil
+	}
+	s.plans.attach(actor.Namespace, it, present)
+	return &workv1.GetWorkItemResponse{WorkItem: it}, nil
+}
+
+// ListWorkItems reads an agent's items by a filter, in order of creation (SPEC W10).
+func (s *Service) ListWorkItems(ctx context.Context, req *workv1.ListWorkItemsRequest) (*workv1.ListWorkItemsResponse, error) {
+	actor := rpc.ActorFrom(ctx)
+	if err := s.admit(actor, req.GetAgentId()); err != nil {
+		return nil, err
+	}
+	size, err := page.Size(req.GetPageSize(), listDefault)
+	if err != nil {
+		return nil, err
+	}
+	if _, ok := workv1.WorkItemFilter_name[int32(req.GetFilter())]; !ok {
+		return nil, fault.Invalid("filter", strconv.Itoa(int(req.GetFilter())), "must be all, open, completed, current, queued, blocked, waiting_for_operator or runnable")
+	}
+	kind := "work-items/" + req.GetFilter().String()
+	from, err := page.Position(kind, req.GetPageToken(), 2)
+	if err != nil {
+		return nil, err
+	}
+	var after *workv1.WorkItem
+	if from != nil {
+		nanos, err := strconv.ParseInt(from[0], 10, 64)
+		if err != nil {
+			return nil, fault.CursorInvalid.Newf("page_token %q was not made by this list", req.GetPageToken())
+		}
+		after = &workv1.WorkItem{WorkItemId: from[1], CreatedAt: timestamppb.New(time.Unix(0, nanos))}
+	}
+	items, _, err := plane.View(ctx, s.engine, req.GetAgentId(), func(st *State) ([]*workv1.WorkItem, error) {
+		return list(st, actor.Namespace, req.GetAgentId(), req.GetFilter(), after, size+1), nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	resp := &workv1.ListWorkItemsResponse{}
+	bytes := 0
+	for i, it := range items {
+		if !req.GetIncludeTodoList() {
+			it.TodoList = nil
+		}
+		bytes += proto.Size(it)
+		if i == size || (i > 0 && bytes > page.MaxBytes) {
+			last := items[i-1]
+			resp.NextPageToken = page.Token(kind, strconv.FormatInt(last.GetCreatedAt().AsTime().UnixNano(), 10), last.GetWorkItemId())
+			break
+		}
+		s.plans.attach(actor.Namespace, it, asItIs)
+		resp.WorkItems = append(resp.WorkItems, it)
+	}
+	return resp, nil
+}
+
+func list(s *State, namespace, agentID string, f workv1.WorkItemFilter, after *workv1.WorkItem, limit int) []*workv1.WorkItem {
+	a := s.agents[key{namespace, agentID}]
+	if a == nil {
+		return nil
+	}
+	var out []*workv1.WorkItem
+	if f == workv1.WorkItemFilter_WORK_ITEM_FILTER_CURRENT {
+		if it := s.items[key{namespace, a.current}]; it != nil && after == nil {
+			out = append(out, view(it, a.current))
+		}
+		return out
+	}
+	// Completed items are most of a long life; every other filter looks at open
+	// ones only.
+	tree := a.open
+	if f == workv1.WorkItemFilter_WORK_ITEM_FILTER_UNSPECIFIED || f == workv1.WorkItemFilter_WORK_ITEM_FILTER_ALL ||
+		f == workv1.WorkItemFilter_WORK_ITEM_FILTER_COMPLETED {
+		tree = a.all
+	}
+	visit := func(it *workv1.WorkItem) bool {
+		if after != nil && !byCreation(after, it) {
+			return true
+		}
+		if matches(it, a.current, f) {
+			out = append(out, view(it, a.current))
+		}
+		return len(out) < limit
+	}
+	if after != nil {
+		tree.AscendGreaterOrEqual(after, visit)
+	} else {
+		tree.Ascend(visit)
+	}
+	return out
+}
+
+func matches(it *workv1.WorkItem, current string, f workv1.WorkItemFilter) bool {
+	r := readinessOf(it).ready
+	switch f {
+	case workv1.WorkItemFilter_WORK_ITEM_FILTER_OPEN:
+		return r != workv1.Readiness_READINESS_COMPLETED
+	case workv1.WorkItemFilter_WORK_ITEM_FILTER_COMPLETED:
+		return r == workv1.Readiness_READINESS_COMPLETED
+	case workv1.WorkItemFilter_WORK_ITEM_FILTER_CURRENT:
+		return it.GetWorkItemId() == current
+	case workv1.WorkItemFilter_WORK_ITEM_FILTER_QUEUED:
+		return r != workv1.Readiness_READINESS_COMPLETED && it.GetWorkItemId() != current &&
+			it.GetBlockedBy() == "" && !waiting(it)
+	case workv1.WorkItemFilter_WORK_ITEM_FILTER_BLOCKED:
+		return r == workv1.Readiness_READINESS_BLOCKED
+	case workv1.WorkItemFilter_WORK_ITEM_FILTER_WAITING_FOR_OPERATOR:
+		return r == workv1.Readiness_READINESS_WAITING_FOR_OPERATOR
+	case workv1.WorkItemFilter_WORK_ITEM_FILTER_RUNNABLE:
+		return r == workv1.Readiness_READINESS_RUNNABLE
+	case workv1.WorkItemFilter_WORK_ITEM_FILTER_UNSPECIFIED, workv1.WorkItemFilter_WORK_ITEM_FILTER_ALL:
+		return true
+	}
+	return false
+}
+
+func waiting(it *workv1.WorkItem) bool {
+	for _, w := range it.GetWaits() {
+		if w.GetMode() == workv1.WaitMode_WAIT_MODE_WAIT {
+			return true
+		}
+	}
+	return false
+}
+
+// GetWorkQueue reads focus, classes and counts at one revision (SPEC W9).
+func (s *Service) GetWorkQueue(ctx context.Context, req *workv1.GetWorkQueueRequest) (*workv1.GetWorkQueueResponse, error) {
+	actor := rpc.ActorFrom(ctx)
+	if err := s.admit(actor, req.GetAgentId()); err != nil {
+		return nil, err
+	}
+	q, seq, err := plane.View(ctx, s.engine, req.GetAgentId(), func(st *State) (*workv1.GetWorkQueueResponse, error) {
+		return queue(st, actor.Namespace, req.GetAgentId()), nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	q.Revision = seq
+	if !req.GetOmitPlans() {
+		s.plans.attach(actor.Namespace, q.GetCurrent(), present)
+		for _, class := range [][]*workv1.WorkItem{q.GetTriggeredBlocked(), q.GetQueuedRunnable(), q.GetWaitingForOperator(), q.GetBlocked()} {
+			for _, it := range class {
+				s.plans.attach(actor.Namespace, it, asItIs)
+			}
+		}
+	}
+	return q, nil
+}
+
+// queue is the one function behind every view of an agent's work.
+func queue(s *State, namespace, agentID string) *workv1.GetWorkQueueResponse {
+	q := &workv1.GetWorkQueueResponse{AgentId: agentID, Counts: &workv1.WorkQueueCounts{}}
+	a := s.agents[key{namespace, agentID}]
+	if a == nil {
+		return q
+	}
+	current := s.items[key{namespace, a.current}]
+	q.Current = view(current, a.current)
+	top := func(c workv1.CandidateClass, limit int) (items []*workv1.WorkItem, total int32) {
+		t := a.classes[c]
+		if t == nil {
+			return nil, 0
+		}
+		n := t.Len()
+		if current != nil && classOf(current) == c {
+			n--
+		}
+		t.Ascend(func(it *workv1.WorkItem) bool {
+			if len(items) == limit {
+				return false
+			}
+			if it.GetWorkItemId() != a.current {
+				items = append(items, view(it, a.current))
+			}
+			return true
+		})
+		return items, count(n)
+	}
+	counts := q.GetCounts()
+	q.TriggeredBlocked, counts.TriggeredBlocked = top(workv1.CandidateClass_CANDIDATE_CLASS_TRIGGERED_BLOCKED, capTriggered)
+	q.QueuedRunnable, counts.QueuedRunnable = top(workv1.CandidateClass_CANDIDATE_CLASS_QUEUED_RUNNABLE, capQueued)
+	q.WaitingForOperator, counts.WaitingForOperator = top(workv1.CandidateClass_CANDIDATE_CLASS_WAITING_FOR_OPERATOR, capOperator)
+	q.Blocked, counts.Blocked = top(workv1.CandidateClass_CANDIDATE_CLASS_BLOCKED, capBlocked)
+	q.CompletedRecent, counts.Completed = top(workv1.CandidateClass_CANDIDATE_CLASS_COMPLETED_RECENT, capCompleted)
+	counts.Open = count(a.open.Len())
+	if a.rechecks != nil {
+		ascend(a.rechecks, capRechecks, func(it *workv1.WorkItem) { q.Rechecks = append(q.Rechecks, view(it, a.current)) })
+	}
+	return q
+}
+
+func ascend(t *btree.BTreeG[*workv1.WorkItem], limit int, visit func(*workv1.WorkItem)) {
+	n := 0
+	t.Ascend(func(it *workv1.WorkItem) bool {
+		if n == limit {
+			return false
+		}
+		n++
+		visit(it)
+		return true
+	})
+}
+
+func count(n int) int32 {
+	const most = 1<<31 - 1
+	return int32(min(n, most))
+}

@@ -1,0 +1,129 @@
+package work
+
+import (
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+
+	"google.golang.org/protobuf/proto"
+)
+
+// readiness is what the rest of the system asks of an item.
+type readiness struct {
+	state  workv1.SchedulingState
+	ready  workv1.Readiness
+	reason string // the rule that decided, for people and for the scheduler
+}
+
+// waitPrecedence orders active waits when an item has several: the first kind
+// that is there gives the state (SPEC W8).
+var waitPrecedence = []struct {
+	kind   workv1.WaitKind
+	state  workv1.SchedulingState
+	ready  workv1.Readiness
+	reason string
+}{
+	{workv1.WaitKind_WAIT_KIND_TASK, workv1.SchedulingState_SCHEDULING_STATE_WAITING_TASK, workv1.Readiness_READINESS_BLOCKED, "active_task_wait"},
+	{workv1.WaitKind_WAIT_KIND_OPERATOR, workv1.SchedulingState_SCHEDULING_STATE_WAITING_OPERATOR, workv1.Readiness_READINESS_WAITING_FOR_OPERATOR, "active_operator_wait"},
+	{workv1.WaitKind_WAIT_KIND_TIMER, workv1.SchedulingState_SCHEDULING_STATE_WAITING_TIMER, workv1.Readiness_READINESS_BLOCKED, "active_timer_wait"},
+	{workv1.WaitKind_WAIT_KIND_EXTERNAL, workv1.SchedulingState_SCHEDULING_STATE_WAITING_EXTERNAL, workv1.Readiness_READINESS_BLOCKED, "active_external_wait"},
+	{workv1.WaitKind_WAIT_KIND_SYSTEM, workv1.SchedulingState_SCHEDULING_STATE_WAITING_SYSTEM, workv1.Readiness_READINESS_BLOCKED, "active_system_wait"},
+}
+
+// readinessOf is the one place that knows whether an item can go on (SPEC W8,
+// X6): completed, then active waits, then the blocker, then the plan. Intents
+// and triggers stop nothing.
+func readinessOf(it *workv1.WorkItem) readiness {
+	if it.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED {
+		return readiness{workv1.SchedulingState_SCHEDULING_STATE_COMPLETED, workv1.Readiness_READINESS_COMPLETED, "completed"}
+	}
+	if len(it.GetWaits()) > 0 {
+		for _, p := range waitPrecedence {
+			for _, w := range it.GetWaits() {
+				if w.GetMode() == workv1.WaitMode_WAIT_MODE_WAIT && w.GetKind() == p.kind {
+					return readiness{p.state, p.ready, p.reason}
+				}
+			}
+		}
+	}
+	if it.GetBlockedBy() != "" {
+		return readiness{workv1.SchedulingState_SCHEDULING_STATE_BLOCKED, workv1.Readiness_READINESS_BLOCKED, "manual_blocker"}
+	}
+	if it.GetPlanStatus() == workv1.PlanStatus_PLAN_STATUS_NEEDS_INPUT {
+		return readiness{workv1.SchedulingState_SCHEDULING_STATE_WAITING_OPERATOR, workv1.Readiness_READINESS_WAITING_FOR_OPERATOR, "plan_needs_input"}
+	}
+	return readiness{workv1.SchedulingState_SCHEDULING_STATE_RUNNABLE, workv1.Readiness_READINESS_RUNNABLE, "runnable"}
+}
+
+// name is the value of the envelope's readiness fields, such as "runnable".
+func (r readiness) name() string { return readinessNames[r.ready] }
+
+var readinessNames = map[workv1.Readiness]string{
+	workv1.Readiness_READINESS_RUNNABLE:             "runnable",
+	workv1.Readiness_READINESS_WAITING_FOR_OPERATOR: "waiting_for_operator",
+	workv1.Readiness_READINESS_BLOCKED:              "blocked",
+	workv1.Readiness_READINESS_COMPLETED:            "completed",
+}
+
+func triggered(it *workv1.WorkItem) bool {
+	for _, w := range it.GetWaits() {
+		if w.GetTriggerCount() > w.GetConsumedCount() {
+			return true
+		}
+	}
+	return false
+}
+
+// classOf ranks an item, leaving focus aside: an item in focus is
+// current_runnable instead of queued_runnable (SPEC W9).
+func classOf(it *workv1.WorkItem) workv1.CandidateClass {
+	r := readinessOf(it)
+	switch {
+	case r.ready == workv1.Readiness_READINESS_COMPLETED:
+		return workv1.CandidateClass_CANDIDATE_CLASS_COMPLETED_RECENT
+	case r.ready == workv1.Readiness_READINESS_RUNNABLE:
+		return workv1.CandidateClass_CANDIDATE_CLASS_QUEUED_RUNNABLE
+	case triggered(it):
+		return workv1.CandidateClass_CANDIDATE_CLASS_TRIGGERED_BLOCKED
+	case r.ready == workv1.Readiness_READINESS_WAITING_FOR_OPERATOR:
+		return workv1.CandidateClass_CANDIDATE_CLASS_WAITING_FOR_OPERATOR
+	default:
+		return workv1.CandidateClass_CANDIDATE_CLASS_BLOCKED
+	}
+}
+
+// view is an item as every surface shows it: the record with everything that
+// is derived. It is a copy; the record is never edited.
+func view(it *workv1.WorkItem, current string) *workv1.WorkItem {
+	if it == nil {
+		return nil
+	}
+	v, ok := proto.Clone(it).(*workv1.WorkItem)
+	if !ok {
+		return nil
+	}
+	r := readinessOf(it)
+	v.SchedulingState, v.Readiness, v.ReasonCode = r.state, r.ready, r.reason
+	v.CandidateClass = classOf(it)
+	v.IsCurrent = current != "" && current == it.GetWorkItemId()
+	if v.GetIsCurrent() && r.ready == workv1.Readiness_READINESS_RUNNABLE {
+		v.CandidateClass = workv1.CandidateClass_CANDIDATE_CLASS_CURRENT_RUNNABLE
+	}
+	v.CurrentTodo = currentTodo(v.GetTodoList())
+	v.HasTriggeredWaits = triggered(it)
+	v.HasActiveWaits = len(it.GetWaits()) > 0
+	return v
+}
+
+func currentTodo(todos []*workv1.TodoItem) *workv1.TodoItem {
+	var pending *workv1.TodoItem
+	for _, t := range todos {
+		switch t.GetState() {
+		case workv1.TodoState_TODO_STATE_IN_PROGRESS:
+			return t
+		case workv1.TodoState_TODO_STATE_PENDING:
+			if pending == nil {
+				pending = t
+			}
+		}
+	}
+	return pending
+}

@@ -1,0 +1,140 @@
+package work
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"google.golang.org/grpc"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/journal"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
+)
+
+// Plane is the name of this plane in journals, subjects and cursors.
+const Plane = "work"
+
+// Tasks is what this plane asks of the task plane: what still runs for an item.
+type Tasks interface {
+	RunningTasks(ctx context.Context, agentID, workItemID string) ([]RunningTask, error)
+}
+
+// Agents is what this plane asks of the agent plane. AgentExists is NOT_FOUND
+// for an agent that was never made in the caller's namespace.
+type Agents interface {
+	AgentExists(ctx context.Context, agentID string) error
+}
+
+// Config is what an operator sets.
+type Config struct {
+	Home       string // the directory of the agents' homes
+	Partitions int
+}
+
+// Deps is what this plane needs of its process and of other planes.
+type Deps struct {
+	plane.Deps
+	Tasks  Tasks
+	Agents Agents
+}
+
+// Service is the work plane.
+type Service struct {
+	workv1.UnimplementedWorkServiceServer
+
+	cfg    Config
+	deps   Deps
+	plans  *plans
+	engine *plane.Engine[*State]
+	known  sync.Map // key -> struct{}: agents that were seen to exist
+}
+
+// New completes the configuration. Nothing is opened before Start.
+func New(cfg Config, deps Deps) (*Service, error) {
+	if cfg.Home == "" {
+		return nil, errors.New("work: Config.Home is not set")
+	}
+	if deps.Tasks == nil || deps.Agents == nil {
+		return nil, errors.New("work: Deps needs Tasks and Agents")
+	}
+	return &Service{cfg: cfg, deps: deps}, deps.Complete()
+}
+
+// Name is the module's name.
+func (s *Service) Name() string { return Plane }
+
+// Register puts the service on a server.
+func (s *Service) Register(srv grpc.ServiceRegistrar) { workv1.RegisterWorkServiceServer(srv, s) }
+
+// Start opens the plan folder and the journal and begins to follow the waiting plane.
+func (s *Service) Start(ctx context.Context) error {
+	if err := s.deps.Complete(); err != nil {
+		return err
+	}
+	var err error
+	if s.plans, err = openPlans(s.cfg.Home); err != nil {
+		return fmt.Errorf("work: home %s: %w", s.cfg.Home, err)
+	}
+	s.engine, err = plane.Open(ctx, plane.Config[*State]{
+		Plane: Plane, Partitions: s.cfg.Partitions, New: NewState,
+		Events: workv1.File_quartet_work_v1_work_event_proto,
+		Follow: []plane.Followed{{
+			Plane: "waiting", Types: waitTypes,
+			Registry: journal.NewRegistry(waitingv1.File_quartet_waiting_v1_waiting_event_proto),
+		}},
+		React: react,
+	}, s.deps.Deps)
+	if err != nil {
+		return errors.Join(err, s.plans.close())
+	}
+	if err := s.engine.Follow(ctx); err != nil {
+		return errors.Join(err, s.Stop(ctx))
+	}
+	return nil
+}
+
+// Stop closes the journal, then the plan folder. It is idempotent.
+func (s *Service) Stop(ctx context.Context) error {
+	if s.engine == nil {
+		return nil
+	}
+	return errors.Join(s.engine.Close(ctx), s.plans.close())
+}
+
+// Ready is nil once the journal is open and while it can be written.
+func (s *Service) Ready() error {
+	if s.engine == nil {
+		return errors.New("work: not started")
+	}
+	return s.engine.Ready()
+}
+
+// admit checks that the caller may speak for the agent (SPEC X4, W12).
+func (s *Service) admit(actor rpc.Actor, agentID string) error {
+	if err := fault.Name("agent_id", agentID); err != nil {
+		return err
+	}
+	return rpc.CheckAgent(actor, agentID)
+}
+
+// admitAgent is admit for calls that bring something into being: the agent
+// must exist. An agent's id is never taken back, so one look lasts.
+func (s *Service) admitAgent(ctx context.Context, actor rpc.Actor, agentID string) error {
+	if err := s.admit(actor, agentID); err != nil {
+		return err
+	}
+	k := key{actor.Namespace, agentID}
+	if _, ok := s.known.Load(k); ok {
+		return nil
+	}
+	if err := s.deps.Agents.AgentExists(ctx, agentID); err != nil {
+		return err
+	}
+	s.known.Store(k, struct{}{})
+	return nil
+}

@@ -1,0 +1,222 @@
+package work
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/journal"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+// UpdateWorkItem writes fields of an open item (SPEC W5).
+func (s *Service) UpdateWorkItem(ctx context.Context, req *workv1.UpdateWorkItemRequest) (*workv1.UpdateWorkItemResponse, error) {
+	actor := rpc.ActorFrom(ctx)
+	if err := s.admit(actor, req.GetAgentId()); err != nil {
+		return nil, err
+	}
+	if err := validateUpdate(req); err != nil {
+		return nil, err
+	}
+	resp, err := plane.Do(ctx, s.engine, plane.Command[*State, *workv1.UpdateWorkItemResponse]{
+		Method: "UpdateWorkItem", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
+		Decide: func(st *State, env journal.Env) (journal.Decision[*workv1.UpdateWorkItemResponse], error) {
+			return decideUpdate(st, env, req)
+		},
+		Answer: answerUpdate,
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.plans.attach(actor.Namespace, resp.GetWorkItem(), asItIs)
+	return resp, nil
+}
+
+func validateUpdate(req *workv1.UpdateWorkItemRequest) error {
+	if err := firstError(
+		fault.RequestID(req.GetRequestId()),
+		fault.ID("work_item_id", req.GetWorkItemId(), "wi_"),
+		knownPlanStatus(req.GetPlanStatus()),
+		validTodos(req.GetTodoList().GetItems()),
+	); err != nil {
+		return err
+	}
+	if req.Objective != nil {
+		if err := firstError(
+			fault.Text("objective", req.GetObjective(), fault.MaxObjectiveChars, true),
+			notBlank("objective", req.GetObjective()),
+		); err != nil {
+			return err
+		}
+	}
+	if req.BlockedBy != nil {
+		if err := firstError(
+			fault.TextBytes("blocked_by", req.GetBlockedBy(), fault.MaxFreeTextBytes, true),
+			notBlank("blocked_by", req.GetBlockedBy()),
+		); err != nil {
+			return err
+		}
+		if req.GetClearBlockedBy() {
+			return fault.Invalid("clear_blocked_by", "true", "must not come together with blocked_by")
+		}
+	}
+	if at := req.GetRecheckAt(); at != nil && at.CheckValid() != nil {
+		return fault.Invalid("recheck_at", at.String(), "must be a time between the years 1 and 9999")
+	}
+	if len(changedFields(req)) == 0 {
+		return fault.InvalidArgument.New("nothing to update: give objective, plan_status, todo_list, blocked_by, clear_blocked_by or recheck_at")
+	}
+	return nil
+}
+
+func changedFields(req *workv1.UpdateWorkItemRequest) []string {
+	var fields []string
+	add := func(name string, given bool) {
+		if given {
+			fields = append(fields, name)
+		}
+	}
+	add("objective", req.Objective != nil)
+	add("plan_status", req.GetPlanStatus() != workv1.PlanStatus_PLAN_STATUS_UNSPECIFIED)
+	add("todo_list", req.GetTodoList() != nil)
+	add("blocked_by", req.BlockedBy != nil || req.GetClearBlockedBy())
+	add("recheck_at", req.GetRecheckAt() != nil)
+	return fields
+}
+
+func decideUpdate(s *State, env journal.Env, req *workv1.UpdateWorkItemRequest) (journal.Decision[*workv1.UpdateWorkItemResponse], error) {
+	var none journal.Decision[*workv1.UpdateWorkItemResponse]
+	old, err := s.owned(env.Actor.Namespace, req.GetAgentId(), req.GetWorkItemId())
+	if err != nil {
+		return none, err
+	}
+	if err := writable(old, req.ExpectedRevision); err != nil {
+		return none, err
+	}
+	it := next(old, env)
+	if req.Objective != nil {
+		it.Objective = req.GetObjective()
+	}
+	if st := req.GetPlanStatus(); st != workv1.PlanStatus_PLAN_STATUS_UNSPECIFIED {
+		it.PlanStatus = st
+	}
+	var warnings []*workv1.Warning
+	if req.GetTodoList() != nil {
+		it.TodoList = req.GetTodoList().GetItems()
+		warnings = todoWarnings(it.GetTodoList())
+	}
+	ended := ""
+	switch {
+	case req.GetClearBlockedBy():
+		// Clearing ends the wait that wrote the blocker; the waiting plane
+		// hears of it by this event. Another's wait stays.
+		ended = it.GetBlockedByWaitId()
+		it.BlockedBy, it.BlockedByWaitId = "", ""
+		if ended != "" {
+			it.Waits = without(it.GetWaits(), ended)
+		}
+	case req.BlockedBy != nil:
+		it.BlockedBy, it.BlockedByWaitId = req.GetBlockedBy(), ""
+	}
+	if at := req.GetRecheckAt(); at != nil {
+		it.RecheckAt, it.RecheckConsumedAt = at, nil
+	}
+
+	current := s.current(env.Actor.Namespace, req.GetAgentId())
+	release := ""
+	if current == it.GetWorkItemId() {
+		switch {
+		case req.BlockedBy != nil:
+			release = "blocked"
+		case req.GetPlanStatus() == workv1.PlanStatus_PLAN_STATUS_NEEDS_INPUT:
+			release = "needs_input"
+		}
+	}
+	if release != "" {
+		current = ""
+	}
+	events := []*journal.Event{itemEvent(it, old, &workv1.WorkItemUpdated{
+		WorkItem: it, ChangedFields: changedFields(req), CurrentWorkItemId: current,
+		Warnings: warnings, EndedWaitId: ended,
+	})}
+	if release != "" {
+		events = append(events, focusReleased(it, release))
+	}
+	return journal.Decision[*workv1.UpdateWorkItemResponse]{Events: events}, nil
+}
+
+func answerUpdate(events []*journal.Event) (*workv1.UpdateWorkItemResponse, error) {
+	for _, ev := range events {
+		if p, ok := ev.Payload.(*workv1.WorkItemUpdated); ok {
+			return &workv1.UpdateWorkItemResponse{
+				WorkItem: view(p.GetWorkItem(), p.GetCurrentWorkItemId()), Warnings: p.GetWarnings(),
+			}, nil
+		}
+	}
+	return nil, fmt.Errorf("work: no work_item_updated among %d events", len(events))
+}
+
+// next is a copy of a record, one revision on, ready to be written to.
+func next(old *workv1.WorkItem, env journal.Env) *workv1.WorkItem {
+	it := proto.CloneOf(old)
+	it.Revision = old.GetRevision() + 1
+	it.UpdatedAt = timestamppb.New(env.Now)
+	return it
+}
+
+// writable refuses completed items (SPEC X7) and stale writers (SPEC X3).
+func writable(it *workv1.WorkItem, expected *int64) error {
+	if it.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED {
+		return fault.WorkItemCompleted.Newf("work item %q is completed; create another one for further work", it.GetWorkItemId()).
+			With("work_item_id", it.GetWorkItemId())
+	}
+	return atRevision(it, expected)
+}
+
+func atRevision(it *workv1.WorkItem, expected *int64) error {
+	if expected != nil && *expected != it.GetRevision() {
+		return fault.RevisionConflict.Newf("work item %q is at revision %d, not %d; read it again and repeat", it.GetWorkItemId(), it.GetRevision(), *expected).
+			With("work_item_id", it.GetWorkItemId()).
+			With("current_revision", strconv.FormatInt(it.GetRevision(), 10)).
+			With("expected_revision", strconv.FormatInt(*expected, 10))
+	}
+	return nil
+}
+
+func without(waits []*workv1.AttachedWait, waitID string) []*workv1.AttachedWait {
+	var kept []*workv1.AttachedWait
+	for _, w := range waits {
+		if w.GetWaitId() != waitID {
+			kept = append(kept, w)
+		}
+	}
+	return kept
+}
+
+// itemEvent wraps a payload with what every event of an item carries, the
+// change of its readiness above all (SPEC X10): the scheduler lives on it.
+func itemEvent(it, old *workv1.WorkItem, payload proto.Message) *journal.Event {
+	ev := &journal.Event{AgentID: it.GetAgentId(), WorkItemID: it.GetWorkItemId(), Payload: payload}
+	to := readinessOf(it)
+	if old == nil {
+		ev.ReadinessTo, ev.ReadinessReason = to.name(), to.reason
+		return ev
+	}
+	if from := readinessOf(old); from != to {
+		ev.ReadinessFrom, ev.ReadinessTo, ev.ReadinessReason = from.name(), to.name(), to.reason
+	}
+	return ev
+}
+
+func focusReleased(it *workv1.WorkItem, reason string) *journal.Event {
+	return &journal.Event{
+		AgentID: it.GetAgentId(), WorkItemID: it.GetWorkItemId(),
+		Payload: &workv1.FocusReleased{WorkItemId: it.GetWorkItemId(), Reason: reason},
+	}
+}

@@ -1,0 +1,75 @@
+package work
+
+import (
+	"fmt"
+	"strings"
+
+	"quartet/pkg/fault"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+)
+
+// firstError is the first that is not nil: requests are refused for one reason
+// at a time, in the order of the fields.
+func firstError(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func notBlank(field, s string) error {
+	if s != "" && strings.TrimSpace(s) == "" {
+		return fault.Invalid(field, s, "must hold more than blanks")
+	}
+	return nil
+}
+
+func knownPlanStatus(v workv1.PlanStatus) error {
+	if _, ok := workv1.PlanStatus_name[int32(v)]; !ok {
+		return fault.Invalid("plan_status", fmt.Sprint(int32(v)), "must be draft, ready or needs_input")
+	}
+	return nil
+}
+
+func validTodos(todos []*workv1.TodoItem) error {
+	if err := fault.Entries("todo_list", len(todos), fault.MaxTodoEntries); err != nil {
+		return err
+	}
+	for i, t := range todos {
+		field := fmt.Sprintf("todo_list[%d].text", i)
+		if err := firstError(
+			fault.Text(field, t.GetText(), fault.MaxTodoTextChars, true),
+			notBlank(field, t.GetText()),
+		); err != nil {
+			return err
+		}
+		switch t.GetState() {
+		case workv1.TodoState_TODO_STATE_PENDING, workv1.TodoState_TODO_STATE_IN_PROGRESS, workv1.TodoState_TODO_STATE_COMPLETED:
+		case workv1.TodoState_TODO_STATE_UNSPECIFIED:
+			fallthrough
+		default:
+			return fault.Invalid(fmt.Sprintf("todo_list[%d].state", i), t.GetState().String(), "must be pending, in_progress or completed")
+		}
+	}
+	return nil
+}
+
+// todoWarnings advises against more than one entry in progress (SPEC W5).
+func todoWarnings(todos []*workv1.TodoItem) []*workv1.Warning {
+	n := 0
+	for _, t := range todos {
+		if t.GetState() == workv1.TodoState_TODO_STATE_IN_PROGRESS {
+			n++
+		}
+	}
+	if n < 2 {
+		return nil
+	}
+	return []*workv1.Warning{{
+		Kind:            "several_in_progress",
+		Message:         fmt.Sprintf("%d todos are in progress; normally at most one is.", n),
+		InProgressCount: int32(n),
+	}}
+}
