@@ -38,7 +38,7 @@ func (p *Partition[S]) load(ctx context.Context, mine map[string]struct{}) (*cor
 			return c, nil
 		case ctx.Err() != nil:
 			return nil, errors.Join(ctx.Err(), err)
-		case errors.As(err, &damaged), errors.Is(err, ErrRefused):
+		case errors.As(err, &damaged):
 			return nil, err
 		}
 		// Wrong sequence: somebody wrote meanwhile, maybe an opening of mine

@@ -1,0 +1,197 @@
+// Package faultlog is a journal.Log with trouble on order: around any other
+// log it makes appends fail, hang, get lost or land late, one after the other
+// as they were asked for. Tests only.
+package faultlog
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"quartet/pkg/journal"
+)
+
+// Fault is what happens to one append.
+type Fault int
+
+// The faults. All but None, Late, Duplicated, Refused and Busy look alike to
+// the writer: an error that does not say whether the frame is stored.
+const (
+	None        Fault = iota
+	Refused           // not stored, and the writer knows
+	Busy              // not stored, try again (10164)
+	Late              // stored at once, answered when Release is called
+	AnswerLost        // stored, the writer gets an ambiguous error
+	NotSent           // not stored, the writer gets an ambiguous error
+	Frozen            // not stored, the writer waits until its time is over
+	LandsBefore       // ambiguous; stored just before the next append
+	LandsAfter        // ambiguous; sent again just after the next append
+	Duplicated        // sent twice; the answer is the first one's
+	Doubted           // sent twice; the answer is the second one's
+	Last
+)
+
+// ErrLost is the ambiguous error.
+var ErrLost = errors.New("faultlog: no answer")
+
+// Log is a journal.Log with faults.
+type Log struct {
+	journal.Log // what is not overridden passes through
+
+	mu      sync.Mutex
+	faults  []Fault
+	reads   int // reads that are to fail
+	before  []late
+	after   []late
+	release chan struct{}
+	held    chan struct{} // one for each append that waits for Release
+	appends int
+}
+
+type late struct {
+	expect uint64
+	frame  journal.Frame
+}
+
+var _ journal.Log = (*Log)(nil)
+
+// New wraps a log; without Inject it changes nothing.
+func New(inner journal.Log) *Log {
+	return &Log{Log: inner, release: make(chan struct{}), held: make(chan struct{}, 64)}
+}
+
+// Inject orders faults for the next appends, one each.
+func (l *Log) Inject(faults ...Fault) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.faults = append(l.faults, faults...)
+}
+
+// FailReads makes the next n Scans and Tails fail.
+func (l *Log) FailReads(n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.reads = n
+}
+
+// Heal drops all faults that were ordered and not used.
+func (l *Log) Heal() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.faults, l.reads = nil, 0
+}
+
+// Release answers all appends that are Late.
+func (l *Log) Release() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	close(l.release)
+	l.release = make(chan struct{})
+}
+
+// Held gets one for each append that is Late, when it was stored.
+func (l *Log) Held() <-chan struct{} { return l.held }
+
+// Appends is how often Append was called.
+func (l *Log) Appends() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.appends
+}
+
+func (l *Log) next() (f Fault, before, after []late, release chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.appends++
+	if len(l.faults) > 0 {
+		f, l.faults = l.faults[0], l.faults[1:]
+	}
+	before, after = l.before, l.after
+	l.before, l.after = nil, nil
+	return f, before, after, l.release
+}
+
+// Append implements journal.Log.
+func (l *Log) Append(ctx context.Context, expect uint64, f journal.Frame) (uint64, error) {
+	fault, before, after, release := l.next()
+	l.land(ctx, before)
+	defer l.land(ctx, after)
+	kept := f
+	kept.Body = bytes.Clone(f.Body)
+	switch fault {
+	case Refused:
+		return 0, fmt.Errorf("%w: on order", journal.ErrRefused)
+	case Busy:
+		return 0, fmt.Errorf("%w: on order", journal.ErrBusy)
+	case Late:
+		seq, err := l.Log.Append(ctx, expect, f)
+		l.held <- struct{}{}
+		select {
+		case <-release:
+			return seq, err
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+	case AnswerLost:
+		_, _ = l.Log.Append(ctx, expect, kept)
+		return 0, ErrLost
+	case NotSent:
+		return 0, ErrLost
+	case Frozen:
+		<-ctx.Done()
+		return 0, ctx.Err()
+	case LandsBefore, LandsAfter:
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if fault == LandsBefore {
+			l.before = append(l.before, late{expect, kept})
+		} else {
+			l.after = append(l.after, late{expect, kept})
+		}
+		return 0, ErrLost
+	case Duplicated:
+		seq, err := l.Log.Append(ctx, expect, f)
+		l.land(ctx, []late{{expect, kept}})
+		return seq, err
+	case Doubted:
+		l.land(ctx, []late{{expect, kept}})
+		return l.Log.Append(ctx, expect, f)
+	default:
+		return l.Log.Append(ctx, expect, f)
+	}
+}
+
+// land sends what was on its way. Its answers go nowhere.
+func (l *Log) land(ctx context.Context, all []late) {
+	for _, x := range all {
+		_, _ = l.Log.Append(ctx, x.expect, x.frame)
+	}
+}
+
+func (l *Log) readFault() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.reads > 0 {
+		l.reads--
+		return ErrLost
+	}
+	return nil
+}
+
+// Tail implements journal.Log.
+func (l *Log) Tail(ctx context.Context) (journal.Frame, uint64, error) {
+	if err := l.readFault(); err != nil {
+		return journal.Frame{}, 0, err
+	}
+	return l.Log.Tail(ctx)
+}
+
+// Scan implements journal.Log.
+func (l *Log) Scan(ctx context.Context, from uint64, fn func(uint64, journal.Frame) error) error {
+	if err := l.readFault(); err != nil {
+		return err
+	}
+	return l.Log.Scan(ctx, from, fn)
+}

@@ -1,0 +1,412 @@
+package journaltest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/journal"
+	"quartet/pkg/journal/faultlog"
+)
+
+type rig struct {
+	log *faultlog.Log
+	p   *journal.Partition[*State]
+}
+
+// RunPartition is what a partition does over a log, with and without trouble.
+// open gives an empty log.
+func RunPartition(t *testing.T, open func(t *testing.T) journal.Log) {
+	for name, test := range map[string]func(*testing.T, *rig){
+		"X1 refused append changes nothing":  refused,
+		"X1 too large an event":              oversize,
+		"X2 repeated request":                repeated,
+		"X2 memory across reload":            memoryAcrossReload,
+		"R4 a view never shows undurable":    viewWaits,
+		"R4 a refusal waits for what it saw": refusalWaits,
+		"R5 ambiguous faults":                ambiguous,
+		"R5 stop half way":                   stopHalfWay,
+		"R5 deadline says unknown":           deadline,
+		"R5 two writers":                     twoWriters,
+		"R6 opening fences":                  openingFences,
+		"R7 apply that fails":                poison,
+		"reads that fail while loading":      readsFail,
+		"close refuses and finishes":         closing,
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := &rig{log: faultlog.New(open(t))}
+			r.p = r.open(t)
+			test(t, r)
+			r.log.Heal()
+			r.log.Release()
+			require.NoError(t, r.p.Close(context.WithoutCancel(t.Context())))
+		})
+	}
+}
+
+// open opens one more partition over the log.
+func (r *rig) open(t *testing.T) *journal.Partition[*State] {
+	t.Helper()
+	cfg := Config(r.log)
+	cfg.AppendTimeout = 2 * time.Second
+	p, err := journal.Open(t.Context(), cfg)
+	require.NoError(t, err)
+	return p
+}
+
+func (r *rig) put(t *testing.T, key, value, requestID string) (int, journal.Result) {
+	t.Helper()
+	n, res, err := journal.Do(t.Context(), r.p, Put(key, value, requestID))
+	require.NoError(t, err)
+	return n, res
+}
+
+// replayed is the state as the log tells it. It takes the partition over.
+func (r *rig) replayed(t *testing.T) *State {
+	t.Helper()
+	p := r.open(t)
+	s, _, err := journal.View(t.Context(), p, Snapshot)
+	require.NoError(t, err)
+	require.NoError(t, p.Close(t.Context()))
+	return s
+}
+
+func (r *rig) live(t *testing.T) *State {
+	t.Helper()
+	s, _, err := journal.View(t.Context(), r.p, Snapshot)
+	require.NoError(t, err)
+	return s
+}
+
+// requireOutcome checks for UNAVAILABLE STORAGE with an outcome (SPEC X1).
+func requireOutcome(t *testing.T, err error, outcome string) {
+	t.Helper()
+	var f *fault.Error
+	require.ErrorAs(t, err, &f)
+	require.Equal(t, codes.Unavailable, f.Code())
+	require.Equal(t, fault.Storage, f.Reason())
+	require.Equal(t, outcome, f.Metadata()["outcome"], err.Error())
+}
+
+func refused(t *testing.T, r *rig) {
+	r.put(t, "k", "1", "")
+	r.log.Inject(faultlog.Refused)
+	_, _, err := journal.Do(t.Context(), r.p, Put("k", "2", "req"))
+	requireOutcome(t, err, "none")
+	require.Equal(t, []string{"k=1"}, r.live(t).Log)
+	n, res := r.put(t, "k", "2", "req")
+	require.Equal(t, 2, n)
+	require.False(t, res.Replayed)
+	live := r.live(t)
+	require.Equal(t, live, r.replayed(t))
+}
+
+func oversize(t *testing.T, r *rig) {
+	_, _, err := journal.Do(t.Context(), r.p, Put("k", strings.Repeat("x", journal.DefaultMaxEvent), ""))
+	require.ErrorIs(t, err, fault.TooLarge)
+	big := strings.Repeat("x", 2<<20)
+	for range 2 { // each gets a frame of its own
+		r.put(t, "k", big, "")
+	}
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			_, _, err := journal.Do(t.Context(), r.p, Put("k", strings.Repeat("y", 300_000), ""))
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	require.Equal(t, 10, r.live(t).Puts["k"])
+	live := r.live(t)
+	require.Equal(t, live, r.replayed(t))
+}
+
+func repeated(t *testing.T, r *rig) {
+	first, res := r.put(t, "k", "v", "one")
+	require.False(t, res.Replayed)
+	r.put(t, "k", "other", "")
+	again, res2 := r.put(t, "k", "v", "one")
+	require.Equal(t, first, again)
+	require.True(t, res2.Replayed)
+	require.Equal(t, res.Seq, res2.Seq)
+	_, _, err := journal.Do(t.Context(), r.p, Put("k", "w", "one"))
+	require.ErrorIs(t, err, fault.RequestIDReused)
+	elsewhere := Put("k", "v", "one")
+	elsewhere.Actor.Principal = "somebody else"
+	_, res, err = journal.Do(t.Context(), r.p, elsewhere)
+	require.NoError(t, err)
+	require.False(t, res.Replayed, "the id is scoped to the principal")
+
+	// While the first answer is still on its way.
+	r.log.Inject(faultlog.Late)
+	type answer struct {
+		n   int
+		res journal.Result
+		err error
+	}
+	answers := make(chan answer, 2)
+	ask := func() {
+		n, res, err := journal.Do(t.Context(), r.p, Put("k", "v", "two"))
+		answers <- answer{n, res, err}
+	}
+	go ask()
+	receive(t, r.log.Held())
+	go ask()
+	require.Never(t, func() bool { return len(answers) > 0 }, 30*time.Millisecond, 5*time.Millisecond)
+	r.log.Release()
+	a, b := receive(t, answers), receive(t, answers)
+	require.NoError(t, errors.Join(a.err, b.err))
+	require.Equal(t, a.n, b.n)
+	require.NotEqual(t, a.res.Replayed, b.res.Replayed)
+	require.Equal(t, 4, r.live(t).Puts["k"])
+}
+
+func memoryAcrossReload(t *testing.T, r *rig) {
+	first, res := r.put(t, "k", "v", "one")
+	several := Put("k", "v", "several")
+	several.Decide = func(*State, journal.Env) (journal.Decision[int], error) {
+		return journal.Decision[int]{Events: []*journal.Event{Event("a", "1"), Event("b", "2"), Event("c", "3")}}, nil
+	}
+	several.Answer = func(events []*journal.Event) (int, error) { return len(events), nil }
+	_, _, err := journal.Do(t.Context(), r.p, several)
+	require.NoError(t, err)
+	require.NoError(t, r.p.Close(t.Context()))
+	r.p = r.open(t)
+	again, res2 := r.put(t, "k", "v", "one")
+	require.Equal(t, first, again)
+	require.Equal(t, journal.Result{Replayed: true, Seq: res.Seq}, res2)
+	n, res3, err := journal.Do(t.Context(), r.p, several)
+	require.NoError(t, err)
+	require.True(t, res3.Replayed)
+	require.Equal(t, 3, n)
+	_, _, err = journal.Do(t.Context(), r.p, Put("k", "w", "one"))
+	require.ErrorIs(t, err, fault.RequestIDReused)
+}
+
+func viewWaits(t *testing.T, r *rig) {
+	r.log.Inject(faultlog.Late)
+	done := make(chan error, 1)
+	go func() {
+		_, _, err := journal.Do(t.Context(), r.p, Put("k", "v", ""))
+		done <- err
+	}()
+	receive(t, r.log.Held())
+	seen := make(chan int, 1)
+	go func() {
+		n, _, err := journal.View(t.Context(), r.p, Count("k"))
+		if err != nil {
+			n = -1
+		}
+		seen <- n
+	}()
+	require.Never(t, func() bool { return len(seen) > 0 || len(done) > 0 }, 30*time.Millisecond, 5*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	_, _, err := journal.View(ctx, r.p, Count("k"))
+	requireOutcome(t, err, "none")
+	r.log.Release()
+	require.NoError(t, receive(t, done))
+	require.Equal(t, 1, receive(t, seen))
+
+	// What was seen and then lost is read again.
+	r.log.Inject(faultlog.Refused)
+	_, _, err = journal.Do(t.Context(), r.p, Put("k", "v", ""))
+	requireOutcome(t, err, "none")
+	require.Equal(t, 1, r.live(t).Puts["k"])
+}
+
+func refusalWaits(t *testing.T, r *rig) {
+	errTaken := errors.New("taken")
+	refuse := Put("k", "v", "")
+	refuse.Decide = func(s *State, _ journal.Env) (journal.Decision[int], error) {
+		if s.Puts["k"] > 0 {
+			return journal.Decision[int]{}, errTaken
+		}
+		return journal.Decision[int]{Reply: -1}, nil
+	}
+	n, _, err := journal.Do(t.Context(), r.p, refuse)
+	require.NoError(t, err)
+	require.Equal(t, -1, n)
+	r.log.Inject(faultlog.Late)
+	put, done := make(chan error, 1), make(chan error, 1)
+	go func() {
+		_, _, err := journal.Do(t.Context(), r.p, Put("k", "v", ""))
+		put <- err
+	}()
+	receive(t, r.log.Held())
+	go func() {
+		_, _, err := journal.Do(t.Context(), r.p, refuse)
+		done <- err
+	}()
+	require.Never(t, func() bool { return len(done) > 0 }, 30*time.Millisecond, 5*time.Millisecond)
+	r.log.Release()
+	require.NoError(t, receive(t, put))
+	require.ErrorIs(t, receive(t, done), errTaken)
+}
+
+func ambiguous(t *testing.T, r *rig) {
+	want := 0
+	for f := faultlog.None; f < faultlog.Last; f++ {
+		if f == faultlog.Refused || f == faultlog.Late || f == faultlog.Frozen {
+			continue
+		}
+		for g := faultlog.None; g < faultlog.Last; g++ {
+			if g == faultlog.Refused || g == faultlog.Late || g == faultlog.Frozen {
+				continue
+			}
+			r.log.Inject(f, g)
+			want++
+			n, res := r.put(t, "k", fmt.Sprintf("%d-%d", f, g), "")
+			require.Equal(t, want, n, "faults %d then %d", f, g)
+			require.False(t, res.Replayed)
+			r.log.Heal()
+		}
+	}
+	live := r.live(t)
+	for v, n := range live.Values {
+		require.Equal(t, 1, n, v)
+	}
+	require.Equal(t, live, r.replayed(t))
+}
+
+func stopHalfWay(t *testing.T, r *rig) {
+	r.log.Inject(faultlog.AnswerLost, faultlog.Frozen, faultlog.Frozen, faultlog.Frozen)
+	done := make(chan error, 1)
+	go func() {
+		_, _, err := journal.Do(t.Context(), r.p, Put("k", "v", "req"))
+		done <- err
+	}()
+	require.Eventually(t, func() bool { return r.log.Appends() >= 3 }, within, time.Millisecond)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, r.p.Close(ctx), context.Canceled)
+	requireOutcome(t, receive(t, done), "unknown")
+	r.log.Heal()
+	r.p = r.open(t)
+	_, res := r.put(t, "k", "v", "req")
+	require.True(t, res.Replayed, "the request id tells the truth")
+	require.Equal(t, 1, r.live(t).Puts["k"])
+}
+
+func deadline(t *testing.T, r *rig) {
+	r.log.Inject(faultlog.Late)
+	ctx, cancel := context.WithCancel(t.Context())
+	first, second := make(chan error, 1), make(chan error, 1)
+	go func() {
+		_, _, err := journal.Do(ctx, r.p, Put("k", "1", "first"))
+		first <- err
+	}()
+	receive(t, r.log.Held())
+	cancel()
+	requireOutcome(t, receive(t, first), "unknown")
+	_, _, err := journal.Do(ctx, r.p, Put("k", "2", "second"))
+	requireOutcome(t, err, "none")
+	r.log.Release()
+	go func() {
+		_, res, err := journal.Do(t.Context(), r.p, Put("k", "1", "first"))
+		if err == nil && !res.Replayed {
+			err = errors.New("done twice")
+		}
+		second <- err
+	}()
+	require.NoError(t, receive(t, second))
+	require.Equal(t, []string{"k=1"}, r.live(t).Log)
+}
+
+func twoWriters(t *testing.T, r *rig) {
+	other := r.open(t)
+	const each, callers = 5, 4
+	var wg sync.WaitGroup
+	for w, p := range []*journal.Partition[*State]{r.p, other} {
+		for c := range callers {
+			wg.Go(func() {
+				for i := range each {
+					if _, _, err := journal.Do(t.Context(), p, Put("k", fmt.Sprintf("%d-%d-%d", w, c, i), "")); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
+	require.NoError(t, other.Close(t.Context()))
+	s := r.replayed(t)
+	require.Len(t, s.Log, 2*each*callers)
+	for v, n := range s.Values {
+		require.Equal(t, 1, n, v)
+	}
+}
+
+func openingFences(t *testing.T, r *rig) {
+	r.put(t, "k", "1", "")
+	other := r.open(t)
+	n, _, err := journal.Do(t.Context(), other, Put("k", "2", ""))
+	require.NoError(t, err)
+	require.Equal(t, 2, n)
+	n, _ = r.put(t, "k", "3", "")
+	require.Equal(t, 3, n, "the first holder saw the second's write before it decided")
+	require.NoError(t, other.Close(t.Context()))
+}
+
+func poison(t *testing.T, r *rig) {
+	r.put(t, "k", "1", "")
+	op := Put("k", "2", "")
+	op.Decide = func(*State, journal.Env) (journal.Decision[int], error) {
+		return journal.Decision[int]{Events: []*journal.Event{Event("k", "half"), Event("poison", "")}}, nil
+	}
+	_, _, err := journal.Do(t.Context(), r.p, op)
+	require.ErrorIs(t, err, fault.InternalError)
+	require.Equal(t, []string{"k=1"}, r.live(t).Log)
+	op.Decide = func(*State, journal.Env) (journal.Decision[int], error) { panic("a rule's bug") }
+	_, _, err = journal.Do(t.Context(), r.p, op)
+	require.ErrorIs(t, err, fault.InternalError)
+	r.put(t, "k", "2", "")
+	live := r.live(t)
+	require.Equal(t, []string{"k=1", "k=2"}, live.Log)
+	require.Equal(t, live, r.replayed(t))
+}
+
+func readsFail(t *testing.T, r *rig) {
+	r.put(t, "k", "1", "")
+	r.log.Inject(faultlog.AnswerLost)
+	r.log.FailReads(3)
+	n, _ := r.put(t, "k", "2", "")
+	require.Equal(t, 2, n)
+	r.log.FailReads(3)
+	p := r.open(t)
+	require.NoError(t, p.Close(t.Context()))
+	r.log.FailReads(2)
+	n, _ = r.put(t, "k", "3", "")
+	require.Equal(t, 3, n)
+}
+
+func closing(t *testing.T, r *rig) {
+	r.log.Inject(faultlog.Late)
+	done := make(chan error, 1)
+	go func() {
+		_, _, err := journal.Do(t.Context(), r.p, Put("k", "1", ""))
+		done <- err
+	}()
+	receive(t, r.log.Held())
+	closed := make(chan error, 1)
+	go func() { closed <- r.p.Close(t.Context()) }()
+	require.Eventually(t, func() bool {
+		_, _, err := journal.Do(t.Context(), r.p, Put("k", "2", ""))
+		return err != nil
+	}, within, time.Millisecond)
+	r.log.Release()
+	require.NoError(t, receive(t, done))
+	require.NoError(t, receive(t, closed))
+	require.Error(t, r.p.Health())
+}
