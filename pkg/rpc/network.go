@@ -100,6 +100,8 @@ func (n *Network) Dial(name string) (*grpc.ClientConn, error) {
 		grpc.WithUnaryInterceptor(n.cred.unary),
 		grpc.WithStreamInterceptor(n.cred.stream),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(clientRecvMax)),
+		// grpc only retries what a service config asks for; off, it buffers nothing.
+		grpc.WithDisableRetry(),
 	}
 	addr, remote := n.cfg.Addresses[name]
 	if _, here := n.local[name]; !remote || here {
