@@ -1,0 +1,185 @@
+package task
+
+import (
+	"context"
+	"errors"
+	"io"
+	"slices"
+
+	"google.golang.org/grpc"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/journal"
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
+)
+
+// maxCapacity bounds what a worker may announce.
+const maxCapacity = 10_000
+
+// Connect holds a worker's one stream (SPEC T4). A worker of a tenant takes
+// the commands of its namespace; one with a service's credential those of all.
+func (s *Service) Connect(stream grpc.BidiStreamingServer[taskv1.ConnectRequest, taskv1.ConnectResponse]) error {
+	ctx := stream.Context()
+	if err := rpc.RequireRole(ctx, rpc.RoleWorker, rpc.RoleAdmin, rpc.RoleService); err != nil {
+		return err
+	}
+	actor := journal.Actor(rpc.ActorFrom(ctx))
+	first, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	hello := first.GetHello()
+	if err := checkHello(hello); err != nil {
+		return err
+	}
+	key := workerKey{actor.Namespace, hello.GetWorkerId()}
+	if actor.Role == rpc.RoleService {
+		key.namespace = ""
+	}
+	se := newSession(ctx, s, actor, key, hello)
+	defer se.close()
+	if !s.floor.join(se) {
+		return fault.AlreadyExists.New("worker "+key.id+" was taken over by a newer process; this one must end, or take another worker id",
+			"worker_id", key.id, "boot_id", hello.GetBootId())
+	}
+	defer s.floor.leave(se)
+	go se.sendTo(stream)
+	if err := s.welcome(se, hello); err != nil {
+		return err
+	}
+	s.floor.open(se)
+	go se.receiveFrom(stream)
+	select {
+	case <-se.ctx.Done():
+		if err := context.Cause(se.ctx); !errors.Is(err, io.EOF) {
+			return err
+		}
+		return nil
+	case <-s.quit:
+		return fault.NotReady.New("the task service is stopping; connect again")
+	}
+}
+
+func checkHello(h *taskv1.WorkerHello) error {
+	if h == nil {
+		return fault.InvalidArgument.New("the first message of a worker must be hello").WithField("hello", "is required")
+	}
+	if err := fault.Name("hello.worker_id", h.GetWorkerId()); err != nil {
+		return err
+	}
+	if err := fault.Name("hello.boot_id", h.GetBootId()); err != nil {
+		return err
+	}
+	if c := h.GetCapacity(); c < 0 || c > maxCapacity {
+		return fault.LimitExceeded.Newf("hello.capacity is %d; it must be 0 to %d", c, maxCapacity).
+			WithField("hello.capacity", "must be 0 to 10000")
+	}
+	return nil
+}
+
+// welcome settles what a worker that (re)connects holds: what an earlier life
+// of it ran is interrupted at once, what it never heard of is said again.
+func (s *Service) welcome(se *session, hello *taskv1.WorkerHello) error {
+	held, err := s.heldBy(se)
+	if err != nil {
+		return err
+	}
+	for _, h := range held {
+		one := s.lives.get(h.task.GetTaskId())
+		if one == nil {
+			continue // it ended meanwhile
+		}
+		knows := slices.Contains(hello.GetRunningTaskIds(), h.task.GetTaskId())
+		var end ending
+		switch {
+		case knows:
+			s.remind(se, one, h)
+			continue
+		case h.task.GetWorkerBootId() != se.bootID:
+			end = ending{reason: reasonWorkerLost, message: "worker " + se.worker.id + " was started anew and the command with its former life is gone"}
+		case h.task.GetState() == taskv1.TaskState_TASK_STATE_CANCELLING:
+			end = ending{reason: reasonStopped, message: "stopped before the worker heard of it"}
+		default: // the lease was lost on its way
+			s.renew(one)
+			se.send(leaseMessage(h.task, s.lives.expiry(one)))
+			s.remind(se, one, h)
+			continue
+		}
+		if _, err := s.end(se.ctx, one, *plane.System(h.namespace), end); err != nil {
+			return err
+		}
+	}
+	s.disown(se, hello.GetRunningTaskIds(), held)
+	return nil
+}
+
+// heartbeat keeps the leases of what a worker runs, and says again whatever
+// did not reach it. It writes no journal line (SPEC X12).
+func (s *Service) heartbeat(se *session, ids []string) error {
+	held, err := s.heldBy(se)
+	if err != nil {
+		return err
+	}
+	for _, h := range held {
+		one := s.lives.get(h.task.GetTaskId())
+		if one == nil {
+			continue
+		}
+		if !slices.Contains(ids, h.task.GetTaskId()) {
+			// Not renewed: the lease lapses unless the worker comes to know it.
+			// It ignores what it has heard before.
+			se.send(leaseMessage(h.task, s.lives.expiry(one)))
+		}
+		s.remind(se, one, h)
+	}
+	s.disown(se, ids, held)
+	return nil
+}
+
+// heldBy gives what a worker holds as the journal has it, each with a lease.
+func (s *Service) heldBy(se *session) ([]holding, error) {
+	var all []holding
+	for _, p := range s.engine.All() {
+		held, _, err := journal.View(se.ctx, p, func(st *State) ([]holding, error) { return st.holdings(&se.worker), nil })
+		if err != nil {
+			return nil, err
+		}
+		for _, h := range held {
+			if s.lives.get(h.task.GetTaskId()) == nil { // the journal had to load anew
+				s.lives.arm(h.namespace, h.worker, h.task, p.StallTotal())
+			}
+		}
+		all = append(all, held...)
+	}
+	return all, nil
+}
+
+// remind repeats input that the worker has not confirmed, and a stop.
+func (s *Service) remind(se *session, one *lease, h holding) {
+	confirmed := s.lives.confirmed(one)
+	for _, in := range h.inputs {
+		if in.GetInputSeq() > confirmed {
+			se.send(inputMessage(in))
+		}
+	}
+	if h.task.GetState() == taskv1.TaskState_TASK_STATE_CANCELLING {
+		se.send(stopMessage(h.task.GetTaskId(), h.forced))
+	}
+}
+
+// disown tells a worker of commands that are not its own any more.
+func (s *Service) disown(se *session, ids []string, held []holding) {
+	for _, id := range ids {
+		mine := func(h holding) bool { return h.task.GetTaskId() == id }
+		if !slices.ContainsFunc(held, mine) {
+			se.send(staleMessage(id))
+		}
+	}
+}
+
+// renew gives a lease a new term.
+func (s *Service) renew(one *lease) {
+	s.lives.renew(one, s.engine.For(one.namespace, one.agent).StallTotal())
+}

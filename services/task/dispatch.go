@@ -1,0 +1,187 @@
+package task
+
+import (
+	"context"
+	"time"
+
+	"go.uber.org/zap"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"quartet/pkg/journal"
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/pkg/plane"
+)
+
+// committed hears every event of the plane once it is durable. It runs in a
+// partition's loop and never blocks. Whatever it passes on to workers is said
+// again at their next heartbeat if it did not arrive.
+func (s *Service) committed(partition int, events []*journal.Event) {
+	for _, ev := range events {
+		switch p := ev.Payload.(type) {
+		case *taskv1.TaskQueued:
+			s.floor.poke()
+		case *taskv1.TaskStarted:
+			s.handOver(partition, ev.Namespace, p)
+		case *taskv1.TaskCancelling:
+			if one := s.lives.get(ev.TaskID); one != nil {
+				s.floor.send(one.worker, stopMessage(ev.TaskID, p.GetForce()))
+			}
+		case *taskv1.TaskInputAccepted:
+			if one := s.lives.get(ev.TaskID); one != nil {
+				s.floor.send(one.worker, inputMessage(p))
+			}
+		default:
+			s.settled(taskOf(ev))
+		}
+		s.watches.signal(ev.TaskID)
+	}
+}
+
+// handOver sends a lease that is durable to its worker.
+func (s *Service) handOver(partition int, ns string, p *taskv1.TaskStarted) {
+	worker := workerKey{ns, p.GetTask().GetWorkerId()}
+	if p.GetSharedWorker() {
+		worker.namespace = ""
+	}
+	one := s.lives.arm(ns, worker, p.GetTask(), s.partition(partition).StallTotal())
+	s.floor.send(worker, leaseMessage(p.GetTask(), s.lives.expiry(one)))
+}
+
+// partition gives a partition by number. Events arrive only after Start has
+// opened all of them or, at the latest, while it does.
+func (s *Service) partition(n int) *journal.Partition[*State] { return s.engine.All()[n] }
+
+// settled forgets the lease of a task that ended, and frees its worker's place.
+func (s *Service) settled(t *taskv1.Task) {
+	if one := s.lives.get(t.GetTaskId()); one != nil && t.GetEndReason() == reasonWorkerLost {
+		// Should the worker live after all, it must end the command.
+		s.floor.send(one.worker, staleMessage(t.GetTaskId()))
+	}
+	s.lives.drop(t.GetTaskId())
+	s.floor.poke()
+}
+
+// dispatch hands queued commands to workers, whenever there may be some.
+func (s *Service) dispatch() {
+	var again <-chan time.Time
+	for {
+		select {
+		case <-s.quit:
+			return
+		case <-s.floor.kick:
+		case <-again:
+		}
+		again = nil
+		slots := s.floor.slots()
+		if len(slots) == 0 {
+			continue
+		}
+		for i, p := range s.engine.All() {
+			n, err := s.leaseFrom(p, i, slots)
+			if err != nil && s.ctx.Err() == nil {
+				s.log().Warn("no command could be leased", zap.Error(err))
+				again = s.clk.TimerAt(s.clk.Now().Add(time.Second)).C()
+			}
+			if n == maxLeases {
+				s.floor.poke()
+			}
+		}
+	}
+}
+
+// leaseFrom leases what one partition has queued.
+func (s *Service) leaseFrom(p *journal.Partition[*State], index int, slots []slot) (int, error) {
+	if len(s.engine.All()) > 1 {
+		for i := range slots {
+			slots[i].elsewhere = 0
+			for j, other := range s.engine.All() {
+				if j == index {
+					continue
+				}
+				n, _, err := journal.View(s.ctx, other, func(st *State) (int, error) { return len(st.workers[slots[i].worker]), nil })
+				if err != nil {
+					return 0, err
+				}
+				slots[i].elsewhere += n
+			}
+		}
+	}
+	n, _, err := journal.Do(s.ctx, p, journal.Op[*State, int]{
+		Method: "lease", Actor: *plane.System(""),
+		Decide: func(st *State, env journal.Env) (journal.Decision[int], error) { return decideLease(st, env, slots) },
+		Answer: func(events []*journal.Event) (int, error) { return len(events), nil },
+	})
+	return n, err
+}
+
+// lapse ends a command whose worker was silent for its whole term.
+func (s *Service) lapse(one *lease) {
+	p := s.engine.For(one.namespace, one.agent)
+	if !s.lives.over(one, p.Stalled(), p.StallTotal()) {
+		return
+	}
+	_, err := s.end(s.ctx, one, *plane.System(one.namespace), ending{
+		reason:  reasonWorkerLost,
+		message: "worker " + one.worker.id + " did not report for " + s.cfg.LeaseTerm.String(),
+	})
+	if err != nil {
+		s.lives.again(one)
+	}
+}
+
+// end writes the end of a command after the last of its output: whatever is
+// stored of it is stored before, and nothing after (SPEC T5). It reports
+// whether this end was the one that counts.
+func (s *Service) end(ctx context.Context, one *lease, actor journal.Actor, end ending) (bool, error) {
+	one.write.Lock()
+	defer one.write.Unlock()
+	if one.ended {
+		return false, nil
+	}
+	piece, err := s.output.Read(ctx, one.namespace, one.taskID, FromEnd(4*TailChars), 4*TailChars)
+	if err != nil {
+		return false, err
+	}
+	end.taskID, end.generation = one.taskID, one.generation
+	end.tail = lastChars(endText(piece, 4*TailChars), TailChars)
+	end.bytes, end.truncated = piece.End, piece.Oldest > 0
+	counted, _, err := journal.Do(ctx, s.engine.For(one.namespace, one.agent), journal.Op[*State, bool]{
+		Method: "end", Actor: actor, AgentID: one.agent,
+		Decide: func(st *State, env journal.Env) (journal.Decision[bool], error) { return decideEnd(st, env, end) },
+		Answer: func([]*journal.Event) (bool, error) { return true, nil },
+	})
+	if err != nil {
+		return false, err
+	}
+	one.ended = true
+	// The event did this already, unless the journal had to load anew.
+	s.lives.drop(one.taskID)
+	s.watches.signal(one.taskID)
+	s.floor.poke()
+	return counted, nil
+}
+
+func leaseMessage(t *taskv1.Task, expires time.Time) *taskv1.ConnectResponse {
+	return &taskv1.ConnectResponse{Message: &taskv1.ConnectResponse_Lease{Lease: &taskv1.CommandLease{
+		Task: t, LeaseGeneration: t.GetLeaseGeneration(), ExpiresAt: timestamppb.New(expires),
+	}}}
+}
+
+func stopMessage(taskID string, force bool) *taskv1.ConnectResponse {
+	return &taskv1.ConnectResponse{Message: &taskv1.ConnectResponse_Stop{Stop: &taskv1.CommandStop{TaskId: taskID, Force: force}}}
+}
+
+func inputMessage(p *taskv1.TaskInputAccepted) *taskv1.ConnectResponse {
+	return &taskv1.ConnectResponse{Message: &taskv1.ConnectResponse_Input{Input: &taskv1.CommandInput{
+		TaskId: p.GetTaskId(), Data: p.GetData(), InputSeq: p.GetInputSeq(), EndOfInput: p.GetEndOfInput(),
+	}}}
+}
+
+func staleMessage(taskID string) *taskv1.ConnectResponse { return ackMessage(taskID, 0, true, true) }
+
+func ackMessage(taskID string, bytes int64, ended, stale bool) *taskv1.ConnectResponse {
+	return &taskv1.ConnectResponse{Message: &taskv1.ConnectResponse_Ack{Ack: &taskv1.ReportAck{
+		TaskId: taskID, OutputBytes: bytes, Ended: ended, Stale: stale,
+	}}}
+}

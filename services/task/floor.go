@@ -1,0 +1,102 @@
+package task
+
+import (
+	"sync"
+
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
+)
+
+// floor is where the connected workers stand: one session for each worker.
+type floor struct {
+	mu       sync.Mutex
+	sessions map[workerKey]*session
+	// former are the process lives that a newer one of the same worker has
+	// replaced. They may not come back, or two processes with one worker id
+	// would interrupt each other's commands for ever.
+	former map[workerKey]map[string]struct{}
+	kick   chan struct{} // capacity 1: look for commands to hand out
+}
+
+// maxFormer bounds the memory of former lives of one worker.
+const maxFormer = 64
+
+func newFloor() *floor {
+	return &floor{
+		sessions: make(map[workerKey]*session),
+		former:   make(map[workerKey]map[string]struct{}),
+		kick:     make(chan struct{}, 1),
+	}
+}
+
+// poke wakes the dispatcher.
+func (f *floor) poke() {
+	select {
+	case f.kick <- struct{}{}:
+	default:
+	}
+}
+
+// join puts a session in the place of the worker's earlier one, which ends. It
+// is false for a process life that was replaced before.
+func (f *floor) join(se *session) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if _, gone := f.former[se.worker][se.bootID]; gone {
+		return false
+	}
+	if old := f.sessions[se.worker]; old != nil {
+		if old.bootID != se.bootID {
+			if f.former[se.worker] == nil || len(f.former[se.worker]) >= maxFormer {
+				f.former[se.worker] = make(map[string]struct{})
+			}
+			f.former[se.worker][old.bootID] = struct{}{}
+		}
+		old.end(errReplaced(se))
+	}
+	f.sessions[se.worker] = se
+	return true
+}
+
+// leave takes a session away, unless another took its place.
+func (f *floor) leave(se *session) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.sessions[se.worker] == se {
+		delete(f.sessions, se.worker)
+	}
+}
+
+// find gives the session of a worker, or nil.
+func (f *floor) find(worker workerKey) *session {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.sessions[worker]
+}
+
+// send hands a message to a worker if it is connected. It never blocks.
+func (f *floor) send(worker workerKey, m *taskv1.ConnectResponse) {
+	if se := f.find(worker); se != nil {
+		se.send(m)
+	}
+}
+
+// slots gives the workers that may take commands.
+func (f *floor) slots() []slot {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var out []slot
+	for key, se := range f.sessions {
+		if se.ready && se.capacity > 0 {
+			out = append(out, slot{worker: key, bootID: se.bootID, capacity: se.capacity})
+		}
+	}
+	return out
+}
+
+// open lets a session take commands.
+func (f *floor) open(se *session) {
+	f.mu.Lock()
+	se.ready = true
+	f.mu.Unlock()
+	f.poke()
+}

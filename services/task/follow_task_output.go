@@ -1,0 +1,57 @@
+package task
+
+import (
+	"google.golang.org/grpc"
+
+	"quartet/pkg/fault"
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
+)
+
+// FollowTaskOutput streams output from an offset until the task ended; the
+// last message is the task (SPEC T3). Chunks are the raw bytes: dropped output
+// shows as a gap between their offsets.
+func (s *Service) FollowTaskOutput(req *taskv1.FollowTaskOutputRequest, stream grpc.ServerStreamingServer[taskv1.FollowTaskOutputResponse]) error {
+	ctx := stream.Context()
+	actor, err := s.reader(ctx, req.GetAgentId())
+	if err != nil {
+		return err
+	}
+	if err := checkRef(req.GetAgentId(), req.GetTaskId()); err != nil {
+		return err
+	}
+	watch := s.watches.add(req.GetTaskId())
+	defer watch.remove()
+	for offset := req.GetOffset(); ; {
+		// The task first: output that is there at its end was there before it.
+		t, err := s.read(ctx, actor.Namespace, req.GetAgentId(), req.GetTaskId())
+		if err != nil {
+			return err
+		}
+		piece, err := s.output.Read(ctx, actor.Namespace, req.GetTaskId(), offset, MaxChunk)
+		if err != nil {
+			return err
+		}
+		if offset < 0 {
+			offset = piece.Start
+		}
+		for _, c := range piece.Chunks {
+			if err := stream.Send(&taskv1.FollowTaskOutputResponse{Chunk: c}); err != nil {
+				return err
+			}
+			offset = chunkEnd(c)
+		}
+		if len(piece.Chunks) > 0 {
+			continue
+		}
+		if terminal(t.GetState()) {
+			return stream.Send(&taskv1.FollowTaskOutputResponse{Ended: s.present(t)})
+		}
+		select {
+		case <-watch.c:
+		case <-ctx.Done():
+			return fault.From(ctx.Err())
+		case <-s.quit:
+			return fault.NotReady.New("the task service is stopping; follow again from the next offset")
+		}
+	}
+}

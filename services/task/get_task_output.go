@@ -1,0 +1,112 @@
+package task
+
+import (
+	"context"
+	"time"
+
+	"quartet/pkg/fault"
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
+)
+
+// Limits of GetTaskOutput.
+const (
+	DefaultOutputBytes = 32_000
+	MaxOutputBytes     = 1_000_000
+	DefaultBlock       = 30 * time.Second
+	MaxBlock           = 55 * time.Second
+)
+
+// What GetTaskOutput answers in retrieval_status.
+const (
+	retrievalSuccess  = "success"
+	retrievalTimeout  = "timeout"
+	retrievalNotReady = "not_ready"
+)
+
+// GetTaskOutput reads a bounded piece of output and, if told to block, waits
+// for one (SPEC T3). A character that is not complete yet is left for the next
+// piece, so that pieces joined together are the text.
+func (s *Service) GetTaskOutput(ctx context.Context, req *taskv1.GetTaskOutputRequest) (*taskv1.GetTaskOutputResponse, error) {
+	actor, err := s.reader(ctx, req.GetAgentId())
+	if err != nil {
+		return nil, err
+	}
+	if err := checkRef(req.GetAgentId(), req.GetTaskId()); err != nil {
+		return nil, err
+	}
+	limit := int(req.GetMaxBytes())
+	switch {
+	case limit == 0:
+		limit = DefaultOutputBytes
+	case limit < 0 || limit > MaxOutputBytes:
+		return nil, fault.LimitExceeded.Newf("max_bytes is %d; it must be 0 (default) to %d", limit, MaxOutputBytes).
+			WithField("max_bytes", "must be 0 to 1000000")
+	}
+	block, err := duration("timeout", req.GetTimeout(), DefaultBlock, 0, MaxBlock)
+	if err != nil {
+		return nil, err
+	}
+	watch := s.watches.add(req.GetTaskId())
+	defer watch.remove()
+	timer := s.clk.TimerAt(s.clk.Now().Add(block))
+	defer timer.Stop()
+	offset := req.GetOffset()
+	for timedOut := false; ; {
+		// The task first: output that is there at its end was there before it.
+		t, err := s.read(ctx, actor.Namespace, req.GetAgentId(), req.GetTaskId())
+		if err != nil {
+			return nil, err
+		}
+		piece, err := s.output.Read(ctx, actor.Namespace, req.GetTaskId(), offset, limit)
+		if err != nil {
+			return nil, err
+		}
+		resp := outputAnswer(t, piece, offset)
+		resp.Task = s.present(t)
+		if resp.GetText() != "" || terminal(t.GetState()) {
+			resp.RetrievalStatus = retrievalSuccess
+			return resp, nil
+		}
+		switch {
+		case !req.GetBlock():
+			resp.RetrievalStatus = retrievalNotReady
+			return resp, nil
+		case timedOut:
+			resp.RetrievalStatus = retrievalTimeout
+			return resp, nil
+		}
+		if offset < 0 { // it counts from the end at the time of the call
+			offset = piece.Start
+		}
+		select {
+		case <-watch.c:
+		case <-timer.C():
+			timedOut = true
+		case <-ctx.Done():
+			return nil, fault.From(ctx.Err())
+		case <-s.quit:
+			return nil, fault.NotReady.New("the task service is stopping; ask again")
+		}
+	}
+}
+
+// outputAnswer makes the text form of a piece.
+func outputAnswer(t *taskv1.Task, p Piece, asked int64) *taskv1.GetTaskOutputResponse {
+	b, nextOffset := join(p)
+	resp := &taskv1.GetTaskOutputResponse{Offset: p.Start, TotalBytes: p.End}
+	if asked < 0 && p.Start > 0 {
+		skip := leading(b)
+		b, resp.Offset = b[skip:], p.Start+int64(skip)
+	}
+	// Nothing completes a character at the very end of an ended task, and a
+	// caller who takes less than a character at a time must get on as well.
+	if ended := terminal(t.GetState()) && nextOffset >= p.End; !ended {
+		if open := trailing(b); open < len(b) || nextOffset >= p.End {
+			b, nextOffset = b[:len(b)-open], nextOffset-int64(open)
+		}
+	}
+	resp.Text = toText(b)
+	resp.NextOffset = nextOffset
+	resp.Truncated = p.Oldest > 0 && (asked < p.Oldest || asked < 0 && p.Start == p.Oldest)
+	return resp
+}

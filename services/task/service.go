@@ -1,0 +1,208 @@
+package task
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+
+	"quartet/pkg/clock"
+	"quartet/pkg/journal"
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
+)
+
+// Plane is the name of this plane in journals, subjects and cursors.
+const Plane = "task"
+
+// LeaseTerm is how long a worker may be silent about a command (SPEC X12).
+const LeaseTerm = 30 * time.Second
+
+// Config is what an operator sets.
+type Config struct {
+	Partitions int
+	LeaseTerm  time.Duration // default LeaseTerm
+}
+
+// Deps is what this plane needs of its process.
+type Deps struct {
+	plane.Deps
+	// Output keeps what commands write.
+	Output Output
+}
+
+// Service is the task plane.
+type Service struct {
+	taskv1.UnimplementedTaskServiceServer
+	taskv1.UnimplementedWorkerServiceServer
+
+	cfg    Config
+	deps   Deps
+	clk    clock.Clock
+	output Output
+	engine *plane.Engine[*State]
+
+	watches *watches
+	lives   *leases
+	floor   *floor
+
+	ctx    context.Context //nolint:containedctx // of what runs between requests; ends with Stop
+	cancel context.CancelFunc
+	quit   <-chan struct{}
+
+	mu       sync.Mutex // guards stopping, and that running grows only before it
+	stopping bool
+	running  sync.WaitGroup
+}
+
+// New completes the configuration. Nothing is opened before Start.
+func New(cfg Config, deps Deps) (*Service, error) {
+	if deps.Output == nil {
+		return nil, errors.New("task: Deps needs Output")
+	}
+	if err := deps.Complete(); err != nil {
+		return nil, err
+	}
+	if cfg.LeaseTerm <= 0 {
+		cfg.LeaseTerm = LeaseTerm
+	}
+	s := &Service{cfg: cfg, deps: deps, clk: deps.Clock, output: deps.Output, watches: newWatches(), floor: newFloor()}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.quit = s.ctx.Done()
+	s.lives = newLeases(s.clk, cfg.LeaseTerm, func(one *lease) { s.background(func() { s.lapse(one) }) })
+	return s, nil
+}
+
+// Name is the module's name.
+func (s *Service) Name() string { return Plane }
+
+// Register puts both services of the plane on a server.
+func (s *Service) Register(srv grpc.ServiceRegistrar) {
+	taskv1.RegisterTaskServiceServer(srv, s)
+	taskv1.RegisterWorkerServiceServer(srv, s)
+}
+
+// Start opens the journal, gives every live lease one full term (SPEC X12),
+// and begins to hand commands to workers.
+func (s *Service) Start(ctx context.Context) error {
+	var err error
+	s.engine, err = plane.Open(ctx, plane.Config[*State]{
+		Plane: Plane, Partitions: s.cfg.Partitions, New: NewState,
+		Events:   taskv1.File_quartet_task_v1_task_event_proto,
+		OnCommit: s.committed,
+	}, s.deps.Deps)
+	if err != nil {
+		return err
+	}
+	for _, p := range s.engine.All() {
+		held, _, err := journal.View(ctx, p, func(st *State) ([]holding, error) { return st.holdings(nil), nil })
+		if err != nil {
+			return errors.Join(err, s.Stop(ctx))
+		}
+		for _, h := range held {
+			s.lives.arm(h.namespace, h.worker, h.task, p.StallTotal())
+		}
+	}
+	s.lives.due.Start()
+	s.background(s.dispatch)
+	return nil
+}
+
+// Stop ends the streams of workers, which keep their commands and come back to
+// the next process, and closes the journal. It is idempotent.
+func (s *Service) Stop(ctx context.Context) error {
+	s.mu.Lock()
+	s.stopping = true
+	s.mu.Unlock()
+	s.cancel()
+	s.lives.due.Stop()
+	s.running.Wait()
+	if s.engine == nil {
+		return nil
+	}
+	return s.engine.Close(ctx)
+}
+
+// Ready is nil once the journal is open and while it can be written.
+func (s *Service) Ready() error {
+	if s.engine == nil {
+		return errors.New("task: not started")
+	}
+	return s.engine.Ready()
+}
+
+// background runs f, for which Stop waits; not at all once Stop began.
+func (s *Service) background(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.stopping {
+		s.running.Go(f)
+	}
+}
+
+func (s *Service) log() *zap.Logger { return s.deps.Logger }
+
+// agentActor gives who may act for an agent: itself, an operator or a service (SPEC X15).
+func (s *Service) agentActor(ctx context.Context, agentID string) (journal.Actor, error) {
+	return admit(ctx, agentID, rpc.RoleAgent, rpc.RoleOperator, rpc.RoleAdmin, rpc.RoleService)
+}
+
+// reader gives who may read an agent's tasks.
+func (s *Service) reader(ctx context.Context, agentID string) (journal.Actor, error) {
+	return admit(ctx, agentID, rpc.RoleAgent, rpc.RoleOperator, rpc.RoleAdmin, rpc.RoleRunner, rpc.RoleService)
+}
+
+func admit(ctx context.Context, agentID string, roles ...string) (journal.Actor, error) {
+	actor := rpc.ActorFrom(ctx)
+	if err := rpc.RequireRole(ctx, roles...); err != nil {
+		return journal.Actor{}, err
+	}
+	return journal.Actor(actor), rpc.CheckAgent(actor, agentID)
+}
+
+// holding is a live command with what its worker may have to be told again.
+type holding struct {
+	namespace string
+	worker    workerKey
+	task      *taskv1.Task
+	forced    bool
+	inputs    []*taskv1.TaskInputAccepted
+}
+
+// holdings gives the live commands of one worker, or of all, oldest first.
+func (s *State) holdings(of *workerKey) []holding {
+	var found []*record
+	if of != nil {
+		for id := range s.workers[*of] {
+			found = append(found, s.tasks[id])
+		}
+	} else {
+		for _, held := range s.workers {
+			for id := range held {
+				found = append(found, s.tasks[id])
+			}
+		}
+	}
+	slices.SortFunc(found, func(a, b *record) int { return cmp.Compare(a.ordinal, b.ordinal) })
+	out := make([]holding, len(found))
+	for i, r := range found {
+		out[i] = holding{r.namespace, r.worker, r.task, r.forced, r.inputs}
+	}
+	return out
+}
+
+// reachOf says whether a command's worker is connected and how much input it
+// has confirmed.
+func (s *Service) reachOf(taskID string) reach {
+	one := s.lives.get(taskID)
+	if one == nil {
+		return reach{}
+	}
+	return reach{connected: s.floor.find(one.worker) != nil, confirmed: s.lives.confirmed(one)}
+}
