@@ -45,10 +45,13 @@ func (s *Service) Connect(stream grpc.BidiStreamingServer[taskv1.ConnectRequest,
 			"worker_id", key.id, "boot_id", hello.GetBootId())
 	}
 	defer s.floor.leave(se)
-	go se.sendTo(stream)
 	if err := s.welcome(se, hello); err != nil {
 		return err
 	}
+	if err := stream.SendHeader(nil); err != nil { // tells the worker that its hello is settled
+		return err
+	}
+	go se.sendTo(stream)
 	s.floor.open(se)
 	go se.receiveFrom(stream)
 	select {

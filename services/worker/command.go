@@ -1,0 +1,320 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
+)
+
+// Why a command was ended by the worker (CommandEnded.reason).
+const (
+	causeStopped       = "stopped"
+	causeTimeout       = "timeout"
+	causeWorkerStopped = "worker_stopped"
+)
+
+// batch is how long output waits for more before it is sent.
+const batch = 50 * time.Millisecond
+
+// command is one leased command, from its lease until its end is stored.
+type command struct {
+	w    *Worker
+	task *taskv1.Task
+	gen  int64
+	buf  *buffer
+	done chan struct{} // run returned: no process of it is left
+
+	mu        sync.Mutex
+	proc      *process // nil before it was spawned and after it was reaped
+	exited    bool     // it ended by itself, or nothing was spawned: too late to stop
+	cause     string   // who ended it, if the worker did; the first one counts
+	killer    *time.Timer
+	flusher   *time.Timer
+	inputs    []*taskv1.CommandInput // accepted and not written
+	lastSeq   int64                  // of the last input accepted
+	wroteSeq  int64                  // of the last input written
+	moreInput chan struct{}          // capacity 1: inputs grew
+	started   bool
+	ended     *taskv1.CommandEnded
+}
+
+func newCommand(w *Worker, l *taskv1.CommandLease) *command {
+	return &command{
+		w: w, task: l.GetTask(), gen: l.GetLeaseGeneration(),
+		buf: newBuffer(), done: make(chan struct{}), moreInput: make(chan struct{}, 1),
+	}
+}
+
+// run runs the command and reports its end. Whatever happens, when it returns
+// no process of the command's group is left.
+func (c *command) run() {
+	defer close(c.done)
+	p, err := c.spawn()
+	if err != nil {
+		c.finish(&taskv1.CommandEnded{Reason: "spawn_failed", Message: err.Error()})
+		return
+	}
+	if p == nil { // stopped before it was started
+		c.finish(c.verdict(nil))
+		return
+	}
+	c.w.markDirty(c)
+	limit := time.AfterFunc(c.task.GetCommand().GetTimeout().AsDuration(), func() { c.stop(causeTimeout, false) })
+	var reading sync.WaitGroup
+	for _, out := range p.outputs {
+		reading.Go(func() { c.read(p, out) })
+	}
+	var writing sync.WaitGroup
+	if p.stdin != nil {
+		writing.Go(func() { c.write(p) })
+	}
+
+	p.awaitExit()
+	limit.Stop()
+	c.mu.Lock()
+	c.exited = true
+	stopped := c.cause != ""
+	c.mu.Unlock()
+	// A grandchild may hold the pipe. It gets a moment for its last words, then
+	// the group is killed, so that nothing of the command lives on.
+	p.beginDrain(c.w.cfg.Drain)
+	drained := make(chan struct{})
+	go func() {
+		reading.Wait()
+		close(drained)
+	}()
+	patience := time.NewTimer(c.w.cfg.Drain)
+	select {
+	case <-drained:
+	case <-patience.C:
+	}
+	patience.Stop()
+	p.signal(unix.SIGKILL)
+	if stopped { // also what has left the group (SPEC T6)
+		if _, err := sweepTask(context.Background(), c.task.GetTaskId(), c.w.boot); err != nil {
+			c.w.cfg.Logger.Warn("could not look for what a stopped command left", zap.String("task_id", c.task.GetTaskId()), zap.Error(err))
+		}
+	}
+	<-drained
+	c.mu.Lock()
+	c.proc = nil // from here on its process group may be somebody else's
+	if c.killer != nil {
+		c.killer.Stop()
+	}
+	c.mu.Unlock()
+	state := p.reap()
+	writing.Wait()
+	c.finish(c.verdict(state))
+}
+
+// spawn starts the process, unless the command was stopped already.
+func (c *command) spawn() (*process, error) {
+	dir, err := c.w.workdir(c.task.GetCommand().GetWorkdir())
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.cause != "" {
+		c.exited = true
+		return nil, nil
+	}
+	p, err := start(c.w.spawn, c.task.GetCommand(), dir, c.w.environ(c.task))
+	if err != nil {
+		c.exited = true
+		return nil, fmt.Errorf("command_spawn_failed: %w", err)
+	}
+	c.proc, c.started = p, true
+	return p, nil
+}
+
+// stop asks the process group to end: TERM, after the grace KILL; with force
+// KILL at once (SPEC T3). A command that ended by itself before is not touched.
+func (c *command) stop(cause string, force bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.exited {
+		return
+	}
+	first := c.cause == ""
+	if first {
+		c.cause = cause
+	}
+	if c.proc == nil {
+		return
+	}
+	switch {
+	case force:
+		c.proc.signal(unix.SIGKILL)
+	case first:
+		c.proc.signal(unix.SIGTERM)
+		// A stopped group cannot act on TERM.
+		c.proc.signal(unix.SIGCONT)
+		c.killer = time.AfterFunc(c.w.cfg.Grace, c.kill)
+	}
+}
+
+// kill ends what is left of the group at once.
+func (c *command) kill() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.proc != nil {
+		c.proc.signal(unix.SIGKILL)
+	}
+}
+
+// abandon ends a command whose lease is somebody else's or nobody's: nothing
+// that it says is of interest.
+func (c *command) abandon() {
+	c.buf.discard()
+	c.stop(causeStopped, true)
+	c.w.forget(c.task.GetTaskId())
+}
+
+// verdict says how the command ended. state is nil if it never ran.
+func (c *command) verdict(state *os.ProcessState) *taskv1.CommandEnded {
+	c.mu.Lock()
+	cause := c.cause
+	c.mu.Unlock()
+	end := &taskv1.CommandEnded{Reason: cause}
+	if state != nil && state.Exited() {
+		code := int32(state.ExitCode())
+		end.ExitCode = &code
+	}
+	switch cause {
+	case causeTimeout:
+		end.Message = "ended after its time limit of " + c.task.GetCommand().GetTimeout().AsDuration().String()
+	case causeStopped:
+		end.Message = "stopped on request"
+	case causeWorkerStopped:
+		end.Message = "worker " + c.w.cfg.ID + " was stopped"
+	default:
+		end.Reason = "exited"
+		if status, ok := waitStatus(state); ok && status.Signaled() {
+			end.Reason = "signalled"
+			end.Message = "ended by " + unix.SignalName(status.Signal())
+		} else if end.ExitCode != nil {
+			end.Message = fmt.Sprintf("exit code %d", end.GetExitCode())
+		}
+	}
+	return end
+}
+
+// finish makes the end known. It is repeated until it is acknowledged.
+func (c *command) finish(end *taskv1.CommandEnded) {
+	end.TaskId, end.LeaseGeneration = c.task.GetTaskId(), c.gen
+	end.OutputBytes = c.buf.total()
+	end.Message = strings.ToValidUTF8(end.GetMessage(), "\uFFFD")
+	c.mu.Lock()
+	c.exited = true
+	c.ended = end
+	if c.flusher != nil {
+		c.flusher.Stop()
+	}
+	c.mu.Unlock()
+	c.w.markDirty(c)
+}
+
+// read takes one output to its end. A character that is cut by a read waits
+// for its rest, so that the two outputs never mix inside one.
+func (c *command) read(p *process, out output) {
+	data := make([]byte, 32<<10)
+	kept, late := 0, 0
+	for {
+		own := p.renewDeadline(out.file)
+		n, err := out.file.Read(data[kept:])
+		open := trailing(data[:kept+n])
+		if full := kept + n - open; full > 0 {
+			c.emit(out.stream, data[:full])
+			copy(data, data[full:kept+n])
+		}
+		kept = open
+		if own {
+			late += n
+		}
+		if err != nil && (own || !os.IsTimeout(err)) || late > maxLate {
+			if kept > 0 {
+				c.emit(out.stream, data[:kept])
+			}
+			return
+		}
+	}
+}
+
+// emit buffers output and sees to it that it is sent, at once or in a moment.
+func (c *command) emit(stream taskv1.OutputStream, data []byte) {
+	c.buf.add(stream, data)
+	if c.buf.full() {
+		c.w.markDirty(c)
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.flusher == nil {
+		c.flusher = time.AfterFunc(batch, func() {
+			c.mu.Lock()
+			c.flusher = nil
+			c.mu.Unlock()
+			c.w.markDirty(c)
+		})
+	}
+}
+
+// input takes input in order; what came before is ignored, and so is what
+// comes too early: it is sent again.
+func (c *command) input(in *taskv1.CommandInput) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if in.GetInputSeq() != c.lastSeq+1 {
+		return
+	}
+	c.lastSeq++
+	c.inputs = append(c.inputs, in)
+	select {
+	case c.moreInput <- struct{}{}:
+	default:
+	}
+}
+
+// write hands input to the process until that ends or the input does.
+func (c *command) write(p *process) {
+	for {
+		c.mu.Lock()
+		waiting := c.inputs
+		c.inputs = nil
+		c.mu.Unlock()
+		for _, in := range waiting {
+			data := in.GetData()
+			if in.GetEndOfInput() && p.tty {
+				data = append(append([]byte(nil), data...), endOfTransmission)
+			}
+			if _, err := p.stdin.Write(data); err != nil {
+				return // it ended, or has closed its input
+			}
+			c.mu.Lock()
+			c.wroteSeq = in.GetInputSeq()
+			c.mu.Unlock()
+			c.w.markDirty(c)
+			if in.GetEndOfInput() && !p.tty {
+				_ = p.stdin.Close() // the reader sees the end; nothing else can fail
+				return
+			}
+		}
+		if len(waiting) > 0 {
+			continue
+		}
+		select {
+		case <-c.moreInput:
+		case <-p.gone:
+			return
+		}
+	}
+}

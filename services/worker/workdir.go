@@ -1,0 +1,71 @@
+package worker
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
+)
+
+// Names of the variables by which a worker knows its processes again.
+const (
+	envTask   = "QUARTET_TASK_ID"
+	envWorker = "QUARTET_WORKER_ID"
+	envBoot   = "QUARTET_BOOT_ID"
+)
+
+// workdir gives the real directory for a command, under one of the roots also
+// after every link was followed (SPEC T7).
+func (w *Worker) workdir(asked string) (string, error) {
+	if asked == "" {
+		return w.roots[0], nil
+	}
+	real, err := filepath.EvalSymlinks(asked)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "", fmt.Errorf("workdir_not_found: %s does not exist on worker %s", asked, w.cfg.ID)
+	case err != nil:
+		return "", fmt.Errorf("workdir_not_found: %w", err)
+	}
+	within := func(root string) bool {
+		return real == root || strings.HasPrefix(real, strings.TrimSuffix(root, "/")+"/")
+	}
+	if !slices.ContainsFunc(w.roots, within) {
+		return "", fmt.Errorf("execution_root_violation: %s is outside the roots of worker %s; use a directory under %s",
+			asked, w.cfg.ID, strings.Join(w.roots, " or "))
+	}
+	if st, err := os.Stat(real); err != nil || !st.IsDir() {
+		return "", fmt.Errorf("workdir_not_found: %s is not a directory", asked)
+	}
+	return real, nil
+}
+
+// environ is all that a command sees: nothing of the worker's own environment
+// but what a shell needs, so no secret is inherited (SPEC T7).
+func (w *Worker) environ(t *taskv1.Task) []string {
+	vars := map[string]string{"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": w.roots[0], "LANG": "C.UTF-8"}
+	for name := range vars {
+		if v := os.Getenv(name); v != "" {
+			vars[name] = v
+		}
+	}
+	vars["TMPDIR"] = w.cfg.StateDir
+	if t.GetCommand().GetTty() {
+		vars["TERM"] = "xterm-256color"
+	}
+	for name, v := range t.GetCommand().GetEnv() {
+		vars[name] = v
+	}
+	vars[envTask], vars[envWorker], vars[envBoot] = t.GetTaskId(), w.cfg.ID, w.boot
+	out := make([]string, 0, len(vars))
+	for name, v := range vars {
+		out = append(out, name+"="+v)
+	}
+	slices.Sort(out)
+	return out
+}

@@ -1,0 +1,258 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/id"
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
+)
+
+// Config of a worker. ID, Roots and Dial are required.
+type Config struct {
+	// ID is the worker's lasting name. Two processes must not share one.
+	ID string
+	// Roots are the directories under which commands may run; the first one is
+	// where they run by default.
+	Roots []string
+	// Capacity is how many commands run at once; default 4.
+	Capacity int
+	// Dial gives a connection to the task plane. It is called for every
+	// attempt, and the connection is not closed.
+	Dial func() (grpc.ClientConnInterface, error)
+	// StateDir is the commands' TMPDIR; default the system's.
+	StateDir string
+	// Labels are announced as they are.
+	Labels map[string]string
+	Logger *zap.Logger
+
+	Heartbeat time.Duration // default 10 s, a third of a lease
+	Grace     time.Duration // between TERM and KILL; default 5 s (SPEC T3)
+	Drain     time.Duration // after the exit, for a pipe that a grandchild holds; default 200 ms
+}
+
+// Defaults of Config.
+const (
+	DefaultCapacity  = 4
+	DefaultHeartbeat = 10 * time.Second
+	DefaultGrace     = 5 * time.Second
+	DefaultDrain     = 200 * time.Millisecond
+)
+
+// Worker is one process life of a worker.
+type Worker struct {
+	cfg   Config
+	boot  string
+	roots []string // real paths
+	spawn *spawner
+
+	ctx    context.Context //nolint:containedctx // of the connection; ends with Stop
+	cancel context.CancelFunc
+	done   chan struct{} // the connection loop ended
+
+	mu       sync.Mutex
+	commands map[string]*command
+	seen     map[string]struct{} // commands of this life: a lease that is repeated starts nothing
+	link     *link               // the open stream, or nil
+	stopping bool
+	started  bool
+	running  sync.WaitGroup // grows under mu, not once stopping
+	lastErr  error
+	idle     chan struct{} // closed and replaced whenever a command is forgotten
+}
+
+// New checks the configuration. Nothing runs before Start.
+func New(cfg Config) (*Worker, error) {
+	if err := fault.Name("worker id", cfg.ID); err != nil {
+		return nil, fmt.Errorf("worker: %w", err)
+	}
+	if len(cfg.Roots) == 0 || cfg.Dial == nil {
+		return nil, errors.New("worker: Config needs Roots and Dial")
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = zap.NewNop()
+	}
+	if cfg.StateDir == "" {
+		cfg.StateDir = os.TempDir()
+	}
+	if cfg.Capacity <= 0 {
+		cfg.Capacity = DefaultCapacity
+	}
+	cfg.Heartbeat = orDefault(cfg.Heartbeat, DefaultHeartbeat)
+	cfg.Grace = orDefault(cfg.Grace, DefaultGrace)
+	cfg.Drain = orDefault(cfg.Drain, DefaultDrain)
+	return &Worker{
+		cfg:      cfg,
+		boot:     id.New().New("boot_"),
+		commands: make(map[string]*command),
+		seen:     make(map[string]struct{}),
+		idle:     make(chan struct{}),
+	}, nil
+}
+
+func orDefault(v, d time.Duration) time.Duration {
+	if v <= 0 {
+		return d
+	}
+	return v
+}
+
+// Name is the module's name.
+func (w *Worker) Name() string { return "worker" }
+
+// BootID names this process life.
+func (w *Worker) BootID() string { return w.boot }
+
+// Start resolves the roots, ends what an earlier life left running, and begins
+// to connect. It does not wait for the connection.
+func (w *Worker) Start(ctx context.Context) error {
+	for _, root := range w.cfg.Roots {
+		abs, err := filepath.Abs(root)
+		if err == nil {
+			abs, err = filepath.EvalSymlinks(abs)
+		}
+		if err != nil {
+			return fmt.Errorf("worker: root %s: %w", root, err)
+		}
+		w.roots = append(w.roots, abs)
+	}
+	if n, err := sweep(ctx, w.cfg.ID, w.boot); err != nil {
+		return fmt.Errorf("worker: end what an earlier life left: %w", err)
+	} else if n > 0 {
+		w.cfg.Logger.Warn("ended processes that an earlier life of this worker left", zap.Int("processes", n))
+	}
+	w.spawn = newSpawner()
+	w.ctx, w.cancel = context.WithCancel(context.Background())
+	w.done = make(chan struct{})
+	w.mu.Lock()
+	w.started = true
+	w.mu.Unlock()
+	go func() {
+		defer close(w.done)
+		w.connect()
+	}()
+	return nil
+}
+
+// Stop ends the running commands, reports them as interrupted, and waits until
+// that is stored or ctx ends. It is idempotent.
+func (w *Worker) Stop(ctx context.Context) error {
+	w.mu.Lock()
+	if !w.started {
+		w.mu.Unlock()
+		return nil
+	}
+	w.stopping = true
+	running := make([]*command, 0, len(w.commands))
+	for _, c := range w.commands {
+		running = append(running, c)
+	}
+	w.mu.Unlock()
+	for _, c := range running {
+		c.stop(causeWorkerStopped, false)
+	}
+	err := w.awaitIdle(ctx)
+	for _, c := range running { // what could not be reported must not live on either
+		c.buf.discard()
+		c.kill()
+	}
+	w.running.Wait()
+	w.cancel()
+	<-w.done
+	w.spawn.close()
+	return err
+}
+
+// awaitIdle returns when no command is left, ended or not.
+func (w *Worker) awaitIdle(ctx context.Context) error {
+	for {
+		w.mu.Lock()
+		n, idle := len(w.commands), w.idle
+		w.mu.Unlock()
+		if n == 0 {
+			return nil
+		}
+		select {
+		case <-idle:
+		case <-ctx.Done():
+			return fmt.Errorf("worker: %d commands were ended but their end is not acknowledged: %w", n, ctx.Err())
+		}
+	}
+}
+
+// Ready is nil while the worker is connected.
+func (w *Worker) Ready() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case w.link != nil:
+		return nil
+	case w.lastErr != nil:
+		return fmt.Errorf("worker: not connected: %w", w.lastErr)
+	}
+	return errors.New("worker: not connected yet")
+}
+
+// forget drops a command whose end is stored or of no interest.
+func (w *Worker) forget(taskID string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if _, ok := w.commands[taskID]; !ok {
+		return
+	}
+	delete(w.commands, taskID)
+	close(w.idle)
+	w.idle = make(chan struct{})
+}
+
+func (w *Worker) command(taskID string) *command {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.commands[taskID]
+}
+
+// holding lists the commands that run or whose end is not acknowledged.
+func (w *Worker) holding() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	ids := make([]string, 0, len(w.commands))
+	for id := range w.commands {
+		ids = append(ids, id)
+	}
+	return ids
+}
+
+// accept starts a command that was leased. A lease seen before starts nothing.
+func (w *Worker) accept(l *taskv1.CommandLease) {
+	w.mu.Lock()
+	taskID := l.GetTask().GetTaskId()
+	if _, again := w.seen[taskID]; again || w.stopping {
+		// While stopping the lease is left to lapse or, sooner, to the next life.
+		w.mu.Unlock()
+		return
+	}
+	w.seen[taskID] = struct{}{}
+	c := newCommand(w, l)
+	w.commands[taskID] = c
+	w.running.Go(c.run)
+	w.mu.Unlock()
+}
+
+// markDirty tells the stream, if there is one, that a command has news.
+func (w *Worker) markDirty(c *command) {
+	w.mu.Lock()
+	link := w.link
+	w.mu.Unlock()
+	if link != nil {
+		link.mark(c)
+	}
+}
