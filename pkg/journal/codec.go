@@ -20,15 +20,15 @@ func appendLine(dst []byte, ev *Event) ([]byte, error) {
 	dst = append(dst, `{"wal_seq":`...)
 	dst = strconv.AppendUint(dst, ev.WalSeq, 10)
 	dst = append(dst, `,"event_type":`...)
-	dst = appendString(dst, ev.Type)
+	dst = AppendString(dst, ev.Type)
 	dst = append(dst, `,"agent_id":`...)
-	dst = appendString(dst, ev.AgentID)
+	dst = AppendString(dst, ev.AgentID)
 	dst = append(dst, `,"event_id":`...)
-	dst = appendString(dst, ev.ID)
+	dst = AppendString(dst, ev.ID)
 	dst = append(dst, `,"namespace":`...)
-	dst = appendString(dst, ev.Namespace)
+	dst = AppendString(dst, ev.Namespace)
 	dst = append(dst, `,"plane":`...)
-	dst = appendString(dst, ev.Plane)
+	dst = AppendString(dst, ev.Plane)
 	dst = appendField(dst, `,"session_id":`, ev.SessionID)
 	dst = appendField(dst, `,"task_id":`, ev.TaskID)
 	dst = appendField(dst, `,"step_id":`, ev.StepID)
@@ -44,9 +44,9 @@ func appendLine(dst []byte, ev *Event) ([]byte, error) {
 	dst = appendField(dst, `,"readiness_from":`, ev.ReadinessFrom)
 	dst = appendField(dst, `,"readiness_to":`, ev.ReadinessTo)
 	dst = appendField(dst, `,"readiness_reason":`, ev.ReadinessReason)
-	dst = append(dst, `,"created_at":"`...)
-	dst = appendTime(dst, ev.CreatedAt)
-	dst = append(dst, `","payload":`...)
+	dst = append(dst, `,"created_at":`...)
+	dst = AppendTime(dst, ev.CreatedAt)
+	dst = append(dst, `,"payload":`...)
 	dst, err := appendPayload(dst, ev.Payload)
 	if err != nil {
 		return nil, err
@@ -58,25 +58,26 @@ func appendField(dst []byte, key, value string) []byte {
 	if value == "" {
 		return dst
 	}
-	return appendString(append(dst, key...), value)
+	return AppendString(append(dst, key...), value)
 }
 
-// appendTime is t.AppendFormat(timeLayout) at a third of the cost.
-func appendTime(dst []byte, t time.Time) []byte {
+// AppendTime appends t as a JSON string: UTC, RFC 3339 with microseconds. By
+// hand, since t.AppendFormat costs three times as much.
+func AppendTime(dst []byte, t time.Time) []byte {
 	t = t.UTC()
 	year, month, day := t.Date()
 	if year < 0 || year > 9999 {
-		return t.AppendFormat(dst, timeLayout)
+		return t.AppendFormat(dst, `"`+timeLayout+`"`)
 	}
 	hour, minute, second := t.Clock()
-	dst = digits(dst, year, 4)
+	dst = digits(append(dst, '"'), year, 4)
 	dst = digits(append(dst, '-'), int(month), 2)
 	dst = digits(append(dst, '-'), day, 2)
 	dst = digits(append(dst, 'T'), hour, 2)
 	dst = digits(append(dst, ':'), minute, 2)
 	dst = digits(append(dst, ':'), second, 2)
 	dst = digits(append(dst, '.'), t.Nanosecond()/1000, 6)
-	return append(dst, 'Z')
+	return append(dst, 'Z', '"')
 }
 
 func digits(dst []byte, v, width int) []byte {
@@ -90,9 +91,9 @@ func digits(dst []byte, v, width int) []byte {
 
 const hexDigits = "0123456789abcdef"
 
-// appendString appends s as a JSON string. Bytes that are not UTF-8 become
+// AppendString appends s as a JSON string. Bytes that are not UTF-8 become
 // U+FFFD, as in encoding/json.
-func appendString(dst []byte, s string) []byte {
+func AppendString(dst []byte, s string) []byte {
 	dst = append(dst, '"')
 	start := 0
 	for i := 0; i < len(s); {

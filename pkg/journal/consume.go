@@ -38,7 +38,7 @@ func (s logSource) Follow(ctx context.Context, from uint64, fn func(uint64, [][]
 type Reaction[S State] struct {
 	Source   Source
 	Registry *Registry // of the source's events
-	Interest []string  // event types; others are not even parsed
+	Interest []string  // event types, none for all; others are not even parsed
 	// React gives the events that follow from ev: pure, in the loop, env.Now
 	// the time of hearing. A refusal is final: it is logged and passed. The
 	// same event may be seen again after a restart if it led to nothing.
@@ -139,7 +139,7 @@ func (p *Partition[S]) hear(r Reaction[S], interest map[string]struct{}, key sou
 		if !Internal(t) {
 			in.foreign = true
 		}
-		if _, ok := interest[t]; !ok {
+		if _, ok := interest[t]; !ok && len(interest) > 0 || Internal(t) {
 			continue
 		}
 		raw, err := ParseLine(line)

@@ -160,6 +160,24 @@ func (l *Log) Scan(ctx context.Context, from uint64, fn func(uint64, journal.Fra
 	return err
 }
 
+// FollowPlane hands out the frames of all partitions of a plane, in the order
+// of the stream, from a sequence on, or where it is 0 those not older than
+// since. It ends with ctx, an error of fn, or trouble.
+func FollowPlane(ctx context.Context, nc *nats.Conn, plane string, from uint64, since time.Time, fn func(uint64, journal.Frame) error) error {
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return fmt.Errorf("jetlog: %w", err)
+	}
+	cfg := jetstream.OrderedConsumerConfig{InactiveThreshold: time.Minute}
+	if from > 0 {
+		cfg.DeliverPolicy, cfg.OptStartSeq = jetstream.DeliverByStartSequencePolicy, from
+	} else {
+		cfg.DeliverPolicy, cfg.OptStartTime = jetstream.DeliverByStartTimePolicy, &since
+	}
+	_, err = read(ctx, js, StreamName(plane), cfg, from, 0, fn)
+	return err
+}
+
 // Follow implements journal.Log.
 func (l *Log) Follow(ctx context.Context, from uint64, fn func(uint64, journal.Frame) error) error {
 	wait := time.NewTimer(0)
@@ -188,12 +206,16 @@ type callbackError struct{ error }
 // read hands out frames from from on, up to last or for ever, and returns
 // where to go on.
 func (l *Log) read(ctx context.Context, from, last uint64, fn func(uint64, journal.Frame) error) (uint64, error) {
-	cons, err := l.js.OrderedConsumer(ctx, l.stream, jetstream.OrderedConsumerConfig{
+	return read(ctx, l.js, l.stream, jetstream.OrderedConsumerConfig{
 		FilterSubjects:    []string{l.subject},
 		DeliverPolicy:     jetstream.DeliverByStartSequencePolicy,
 		OptStartSeq:       max(from, 1),
 		InactiveThreshold: time.Minute,
-	})
+	}, from, last, fn)
+}
+
+func read(ctx context.Context, js jetstream.JetStream, stream string, cfg jetstream.OrderedConsumerConfig, from, last uint64, fn func(uint64, journal.Frame) error) (uint64, error) {
+	cons, err := js.OrderedConsumer(ctx, stream, cfg)
 	if err != nil {
 		return from, fmt.Errorf("jetlog: read: %w", err)
 	}

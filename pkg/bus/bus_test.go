@@ -1,0 +1,199 @@
+package bus_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"quartet/pkg/bus"
+	"quartet/pkg/journal"
+	"quartet/pkg/journal/jetlog"
+	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/natsd"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+type rig struct {
+	srv *natsd.Server
+	nc  *nats.Conn
+	js  jetstream.JetStream
+	p   *journal.Partition[*journaltest.State]
+}
+
+func setup(t testing.TB) *rig {
+	t.Helper()
+	ctx := context.Background()
+	srv, err := natsd.Start(natsd.Config{StoreDir: t.TempDir(), Port: natsd.InProcess})
+	require.NoError(t, err)
+	t.Cleanup(srv.Stop)
+	nc, err := srv.Connect("test")
+	require.NoError(t, err)
+	t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	require.NoError(t, jetlog.EnsureStream(ctx, nc, "test", 1))
+	require.NoError(t, jetlog.EnsureStream(ctx, nc, "test", 1), "what is there and right stays")
+	require.NoError(t, bus.EnsureStream(ctx, nc, 1))
+	require.NoError(t, bus.EnsureStream(ctx, nc, 1))
+	log, err := jetlog.New(nc, "test", 0)
+	require.NoError(t, err)
+	p, err := journal.Open(ctx, journaltest.Config(log))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, p.Close(context.Background())) })
+	return &rig{srv, nc, js, p}
+}
+
+func (r *rig) start(t testing.TB) *bus.Publisher {
+	t.Helper()
+	pub, err := bus.Start(context.Background(), bus.Config{Conn: r.nc, Plane: "test"})
+	require.NoError(t, err)
+	return pub
+}
+
+func (r *rig) put(t testing.TB, key, value string) {
+	t.Helper()
+	_, _, err := journal.Do(context.Background(), r.p, journaltest.Put(key, value, ""))
+	require.NoError(t, err)
+}
+
+// events waits for n events and returns their CloudEvents by stream order.
+func (r *rig) events(t testing.TB, n uint64) (subjects []string, events []map[string]any) {
+	t.Helper()
+	s, err := r.js.Stream(context.Background(), bus.Stream)
+	require.NoError(t, err)
+	for seq := uint64(1); uint64(len(events)) < n; seq++ {
+		var m *jetstream.RawStreamMsg
+		require.Eventually(t, func() bool {
+			m, err = s.GetMsg(context.Background(), seq)
+			return err == nil
+		}, 20*time.Second, time.Millisecond)
+		if !strings.HasPrefix(m.Subject, "quartet.events.") {
+			continue // a position
+		}
+		var ev map[string]any
+		require.NoError(t, json.Unmarshal(m.Data, &ev))
+		subjects, events = append(subjects, m.Subject), append(events, ev)
+	}
+	return subjects, events
+}
+
+func TestX10_CloudEvents(t *testing.T) {
+	r := setup(t)
+	pub := r.start(t)
+	r.put(t, "keeper", "v")
+	ready := journaltest.Put("keeper", "v", "")
+	ready.AgentID = ""
+	ready.Decide = func(*journaltest.State, journal.Env) (journal.Decision[int], error) {
+		ev := journaltest.Event("x", "")
+		ev.AgentID, ev.ReadinessFrom, ev.ReadinessTo, ev.ReadinessReason = "a.b", "blocked", "runnable", "WAIT_RESOLVED"
+		return journal.Decision[int]{Events: []*journal.Event{ev}}, nil
+	}
+	ready.Answer = nil
+	_, _, err := journal.Do(t.Context(), r.p, ready)
+	require.NoError(t, err)
+	subjects, events := r.events(t, 3)
+	require.Equal(t, []string{
+		"quartet.events.default.test.keeper.error_info",
+		"quartet.events.default.test.a_b.error_info",
+		"quartet.events.default.work.a_b.readiness_changed",
+	}, subjects)
+	ev := events[0]
+	data := ev["data"].(map[string]any)
+	require.Equal(t, "1.0", ev["specversion"])
+	require.Equal(t, data["event_id"], ev["id"])
+	require.Equal(t, "/quartet/default/test", ev["source"])
+	require.Equal(t, "quartet.test.error_info", ev["type"])
+	require.Equal(t, "keeper", ev["subject"])
+	require.Equal(t, data["created_at"], ev["time"])
+	require.Equal(t, "application/json", ev["datacontenttype"])
+	require.EqualValues(t, 2, data["wal_seq"])
+	require.Equal(t, events[1], events[2])
+	pub.Stop()
+	pub.Stop()
+}
+
+// What was not acknowledged is copied again, in order and without a gap.
+func TestX10_AtLeastOnceAcrossRestarts(t *testing.T) {
+	r := setup(t)
+	next := 0
+	say := func(n int) {
+		for range n {
+			r.put(t, "keeper", fmt.Sprint(next))
+			next++
+		}
+	}
+	say(100)
+	for range 3 {
+		pub := r.start(t)
+		say(50)
+		pub.Stop()
+		say(50)
+	}
+	pub := r.start(t)
+	defer pub.Stop()
+	require.NoError(t, r.srv.Restart())
+	say(20)
+	want := 0
+	s, err := r.js.Stream(t.Context(), bus.Stream)
+	require.NoError(t, err)
+	for seq := uint64(1); want < next; seq++ {
+		var m *jetstream.RawStreamMsg
+		require.Eventually(t, func() bool {
+			m, err = s.GetMsg(context.Background(), seq)
+			return err == nil
+		}, 20*time.Second, time.Millisecond)
+		if !strings.HasPrefix(m.Subject, "quartet.events.") {
+			continue
+		}
+		var ev struct {
+			Data struct{ Payload struct{ Domain string } }
+		}
+		require.NoError(t, json.Unmarshal(m.Data, &ev))
+		v := ev.Data.Payload.Domain
+		var got int
+		_, err := fmt.Sscan(fmt.Sprint(v), &got)
+		require.NoError(t, err)
+		require.LessOrEqual(t, got, want, "a gap")
+		if got == want {
+			want++
+		}
+	}
+}
+
+func TestSourceReadsFrames(t *testing.T) {
+	r := setup(t)
+	src, err := bus.Source(r.nc, "test", 0)
+	require.NoError(t, err)
+	r.put(t, "keeper", "v")
+	ctx, cancel := context.WithCancel(t.Context())
+	var types []string
+	err = src.Follow(ctx, 1, func(_ uint64, lines [][]byte) error {
+		for _, line := range lines {
+			typ, _ := journal.LineType(line)
+			types = append(types, typ)
+		}
+		if len(types) == 2 {
+			cancel()
+		}
+		return nil
+	})
+	require.ErrorIs(t, err, context.Canceled)
+	require.Equal(t, []string{"partition_opened", "error_info"}, types)
+}
+
+func TestStartNeedsAJournal(t *testing.T) {
+	r := setup(t)
+	_, err := bus.Start(t.Context(), bus.Config{Conn: r.nc, Plane: "nowhere"})
+	require.Error(t, err)
+	_, err = bus.Start(t.Context(), bus.Config{})
+	require.Error(t, err)
+}

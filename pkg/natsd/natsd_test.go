@@ -1,0 +1,72 @@
+package natsd_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"quartet/pkg/natsd"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func start(t *testing.T, port int) *natsd.Server {
+	t.Helper()
+	s, err := natsd.Start(natsd.Config{StoreDir: t.TempDir(), Port: port})
+	require.NoError(t, err)
+	t.Cleanup(s.Stop)
+	return s
+}
+
+func TestInProcessOnly(t *testing.T) {
+	s := start(t, natsd.InProcess)
+	require.Empty(t, s.URL())
+	nc, err := s.Connect("test")
+	require.NoError(t, err)
+	defer nc.Close()
+	require.EqualValues(t, natsd.MaxPayload, nc.MaxPayload())
+	s.Stop()
+	s.Stop()
+	require.Error(t, s.Restart())
+}
+
+func TestListensOnLoopback(t *testing.T) {
+	s := start(t, 0)
+	require.Contains(t, s.URL(), "127.0.0.1")
+	nc, err := natsd.Connect(t.Context(), s.URL(), "test")
+	require.NoError(t, err)
+	nc.Close()
+	s.Stop()
+	_, err = natsd.Connect(t.Context(), "nats://127.0.0.1:1", "test")
+	require.Error(t, err)
+}
+
+func TestNeedsAStore(t *testing.T) {
+	_, err := natsd.Start(natsd.Config{})
+	require.Error(t, err)
+}
+
+// A restart keeps what was stored, and connections come back.
+func TestRestart(t *testing.T) {
+	s := start(t, natsd.InProcess)
+	nc, err := s.Connect("test")
+	require.NoError(t, err)
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}})
+	require.NoError(t, err)
+	_, err = js.Publish(t.Context(), "s", []byte("kept"))
+	require.NoError(t, err)
+	require.NoError(t, s.Restart())
+	require.Eventually(t, func() bool { return nc.Status() == nats.CONNECTED }, 10*time.Second, time.Millisecond)
+	str, err := js.Stream(t.Context(), "S")
+	require.NoError(t, err)
+	m, err := str.GetMsg(t.Context(), 1)
+	require.NoError(t, err)
+	require.Equal(t, "kept", string(m.Data))
+}
