@@ -51,10 +51,10 @@ type Entry struct {
 
 // All is the documented list, grouped by what the caller should do about it.
 var All = []Entry{
-	{InvalidArgument, codes.InvalidArgument, "A request field has a value that is not allowed; the field violations name it."},
+	{InvalidArgument, codes.InvalidArgument, "A request field has a value or a type that is not allowed; the field violations name it."},
 	{LimitExceeded, codes.InvalidArgument, "A request field is longer or larger than its limit; metadata has field, limit and value."},
 	{UnknownField, codes.InvalidArgument, "The JSON has a field that the message does not know; metadata names its path."},
-	{MalformedJSON, codes.InvalidArgument, "The text is not JSON, or a value has the wrong JSON type."},
+	{MalformedJSON, codes.InvalidArgument, "The text is not well-formed JSON; the message says where."},
 	{TooLarge, codes.InvalidArgument, "The whole request or payload is larger than the server takes (HTTP 413)."},
 	{CursorInvalid, codes.InvalidArgument, "The cursor or page token was not made by this server for this call."},
 	{CursorTooOld, codes.OutOfRange, "The events after this cursor are no longer kept; read the state afresh and watch from now."},

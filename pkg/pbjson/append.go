@@ -1,0 +1,233 @@
+package pbjson
+
+import (
+	"encoding/base64"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// Append writes m behind dst. It fails only for what JSON cannot say: a
+// timestamp outside the years 1 to 9999, text that is not UTF-8, NaN inside a
+// Value, more than 100 levels. A message that fails leaves dst as it was.
+func Append(dst []byte, m proto.Message) ([]byte, error) {
+	r := m.ProtoReflect()
+	out, err := appendMessage(dst, r, planOf(r.Descriptor()), 0)
+	if err != nil {
+		return dst, fmt.Errorf("pbjson: %s: %w", r.Descriptor().FullName(), err)
+	}
+	return out, nil
+}
+
+func appendMessage(b []byte, m protoreflect.Message, p *plan, depth int) (_ []byte, err error) {
+	if depth > maxDepth {
+		return nil, errDeep
+	}
+	if p.shape != plain {
+		return appendWellKnown(b, m, p.shape, depth)
+	}
+	b = append(b, '{')
+	first := true
+	for _, f := range p.fields {
+		if !m.Has(f.fd) {
+			continue
+		}
+		if !first {
+			b = append(b, ',')
+		}
+		first = false
+		b = append(b, f.key...)
+		v := m.Get(f.fd)
+		switch {
+		case f.value != nil:
+			b, err = appendMap(b, v.Map(), f, depth)
+		case f.fd.IsList():
+			b, err = appendList(b, v.List(), f, depth)
+		default:
+			b, err = appendValue(b, v, f, depth)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", f.name, err)
+		}
+	}
+	return append(b, '}'), nil
+}
+
+func appendList(b []byte, l protoreflect.List, f *field, depth int) (_ []byte, err error) {
+	b = append(b, '[')
+	for i := range l.Len() {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		if b, err = appendValue(b, l.Get(i), f, depth); err != nil {
+			return nil, err
+		}
+	}
+	return append(b, ']'), nil
+}
+
+func appendMap(b []byte, m protoreflect.Map, f *field, depth int) (_ []byte, err error) {
+	keys := make([]protoreflect.MapKey, 0, m.Len())
+	for k := range m.Range {
+		keys = append(keys, k)
+	}
+	slices.SortFunc(keys, func(x, y protoreflect.MapKey) int { return compareKeys(f.mapKey, x, y) })
+	b = append(b, '{')
+	for i, k := range keys {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		if f.mapKey == protoreflect.StringKind {
+			if b, err = appendString(b, k.String()); err != nil {
+				return nil, err
+			}
+		} else { // integers and booleans are quoted as keys
+			b = append(b, '"')
+			b = append(b, k.Value().String()...)
+			b = append(b, '"')
+		}
+		b = append(b, ':')
+		if b, err = appendValue(b, m.Get(k), f.value, depth); err != nil {
+			return nil, err
+		}
+	}
+	return append(b, '}'), nil
+}
+
+func compareKeys(kind protoreflect.Kind, x, y protoreflect.MapKey) int {
+	switch kind {
+	case protoreflect.StringKind:
+		return compare(x.String(), y.String())
+	case protoreflect.BoolKind:
+		return compare(x.Value().String(), y.Value().String())
+	case protoreflect.Uint32Kind, protoreflect.Fixed32Kind, protoreflect.Uint64Kind, protoreflect.Fixed64Kind:
+		return compare(x.Uint(), y.Uint())
+	default:
+		return compare(x.Int(), y.Int())
+	}
+}
+
+func compare[T string | uint64 | int64](x, y T) int {
+	switch {
+	case x < y:
+		return -1
+	case x > y:
+		return 1
+	}
+	return 0
+}
+
+func appendValue(b []byte, v protoreflect.Value, f *field, depth int) ([]byte, error) {
+	switch f.kind {
+	case protoreflect.StringKind:
+		return appendString(b, v.String())
+	case protoreflect.MessageKind, protoreflect.GroupKind:
+		return appendMessage(b, v.Message(), f.msg, depth+1)
+	case protoreflect.EnumKind:
+		n := v.Enum()
+		if text, ok := f.enum.text[n]; ok {
+			b = append(b, '"')
+			b = append(b, text...)
+			return append(b, '"'), nil
+		}
+		return strconv.AppendInt(b, int64(n), 10), nil // a value of a newer version
+	case protoreflect.BoolKind:
+		return strconv.AppendBool(b, v.Bool()), nil
+	case protoreflect.Int32Kind, protoreflect.Sint32Kind, protoreflect.Sfixed32Kind,
+		protoreflect.Int64Kind, protoreflect.Sint64Kind, protoreflect.Sfixed64Kind:
+		return strconv.AppendInt(b, v.Int(), 10), nil
+	case protoreflect.Uint32Kind, protoreflect.Fixed32Kind, protoreflect.Uint64Kind, protoreflect.Fixed64Kind:
+		return strconv.AppendUint(b, v.Uint(), 10), nil
+	case protoreflect.FloatKind:
+		return appendFloat(b, v.Float(), 32), nil
+	case protoreflect.DoubleKind:
+		return appendFloat(b, v.Float(), 64), nil
+	case protoreflect.BytesKind:
+		b = append(b, '"')
+		b = base64.StdEncoding.AppendEncode(b, v.Bytes())
+		return append(b, '"'), nil
+	}
+	return nil, fmt.Errorf("kind %v has no JSON form", f.kind)
+}
+
+func appendFloat(b []byte, v float64, bits int) []byte {
+	switch {
+	case math.IsNaN(v):
+		return append(b, `"NaN"`...)
+	case math.IsInf(v, 1):
+		return append(b, `"Infinity"`...)
+	case math.IsInf(v, -1):
+		return append(b, `"-Infinity"`...)
+	}
+	// Whole numbers up to 2^53 are written as such, so that a Value holding 3
+	// reads "3"; others in the shortest form that reads back the same.
+	if v == math.Trunc(v) && math.Abs(v) < 1<<53 && (v != 0 || !math.Signbit(v)) {
+		return strconv.AppendInt(b, int64(v), 10)
+	}
+	format := byte('f')
+	if a := math.Abs(v); a != 0 && (a < 1e-6 || a >= 1e21) {
+		format = 'e'
+	}
+	return strconv.AppendFloat(b, v, format, -1, bits)
+}
+
+const hex = "0123456789abcdef"
+
+// quiet marks the bytes that stand for themselves in a JSON string. Bytes of
+// multi-byte runes do too, once the text is known to be UTF-8.
+var quiet = func() (t [256]bool) {
+	for c := range t {
+		t[c] = c >= 0x20 && c != '"' && c != '\\' && c < utf8.RuneSelf
+	}
+	return t
+}()
+
+func appendString(b []byte, s string) ([]byte, error) {
+	b = append(b, '"')
+	checked := false
+	from := 0
+	for i := 0; i < len(s); i++ {
+		c := s[i]
+		if quiet[c] {
+			continue
+		}
+		if c >= utf8.RuneSelf {
+			if !checked {
+				if !utf8.ValidString(s[i:]) {
+					return nil, fmt.Errorf("text is not UTF-8: %q", clip(s))
+				}
+				checked = true
+			}
+			continue
+		}
+		b = append(b, s[from:i]...)
+		from = i + 1
+		switch c {
+		case '"', '\\':
+			b = append(b, '\\', c)
+		case '\n':
+			b = append(b, '\\', 'n')
+		case '\r':
+			b = append(b, '\\', 'r')
+		case '\t':
+			b = append(b, '\\', 't')
+		default:
+			b = append(b, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
+		}
+	}
+	b = append(b, s[from:]...)
+	return append(b, '"'), nil
+}
+
+// clip bounds text shown in an error.
+func clip(s string) string {
+	if len(s) > 80 {
+		return s[:80]
+	}
+	return s
+}

@@ -1,0 +1,342 @@
+package pbjson
+
+import (
+	"errors"
+	"strconv"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"quartet/pkg/fault"
+)
+
+// Unmarshal reads b, which must be one JSON value and nothing else, into m,
+// whose earlier content is dropped. It refuses with a fault: MALFORMED_JSON,
+// UNKNOWN_FIELD or INVALID_ARGUMENT, the latter two with the field's path in
+// metadata "field" and a field violation. After a refusal m is undefined.
+//
+// null means absent for every field, but for one of type Value.
+func Unmarshal(b []byte, m proto.Message) error {
+	_, err := read(b, m, false)
+	return err
+}
+
+// UnmarshalNulls is Unmarshal that also gives the paths of the fields that were
+// explicitly null: tools clear a field by null (SPEC W5).
+func UnmarshalNulls(b []byte, m proto.Message) (nulls []string, err error) {
+	return read(b, m, true)
+}
+
+func read(b []byte, m proto.Message, wantNulls bool) ([]string, error) {
+	proto.Reset(m)
+	d := decoder{lexer: lexer{in: b}, wantNulls: wantNulls}
+	r := m.ProtoReflect()
+	err := d.message(r, planOf(r.Descriptor()), 0)
+	if err == nil {
+		// The position decides, not peek's 0, which a NUL byte gives as well.
+		if d.peek(); d.pos < len(b) {
+			err = d.unexpected("the end")
+		}
+	}
+	if err != nil {
+		return nil, refusal(err)
+	}
+	return d.nulls, nil
+}
+
+type decoder struct {
+	lexer
+	wantNulls bool
+	nulls     []string
+	path      []string // of the message being read; kept only for nulls
+}
+
+// badField is a refusal on its way up, collecting its path from the inside out.
+type badField struct {
+	reason fault.Reason
+	path   []string // innermost first
+	text   string   // what is wrong, without the path
+	must   string   // how to mend it
+	value  string
+}
+
+func (e *badField) Error() string { return e.text }
+
+// in adds an element to the path of a refusal.
+func in(step string, err error) error {
+	var bad *badField
+	if errors.As(err, &bad) {
+		bad.path = append(bad.path, step)
+	}
+	return err
+}
+
+func refusal(err error) error {
+	var bad *badField
+	if !errors.As(err, &bad) {
+		return fault.MalformedJSON.New("the text is not JSON: " + err.Error())
+	}
+	var path strings.Builder
+	for i := len(bad.path) - 1; i >= 0; i-- {
+		if step := bad.path[i]; step[0] != '[' && path.Len() > 0 {
+			path.WriteByte('.')
+		}
+		path.WriteString(bad.path[i])
+	}
+	name := path.String()
+	if name == "" {
+		name = "the value"
+	}
+	e := bad.reason.New(name+" "+bad.text, "field", path.String()).WithField(path.String(), bad.must)
+	if bad.value != "" {
+		e = e.With("value", bad.value)
+	}
+	return e
+}
+
+// invalid refuses the value that starts at start.
+func (d *decoder) invalid(start int, must string) error {
+	end := min(d.pos, start+80)
+	if end <= start {
+		end = min(len(d.in), start+20)
+	}
+	value := strings.ToValidUTF8(string(d.in[start:end]), "")
+	return &badField{reason: fault.InvalidArgument, text: "is " + value + ", " + must, must: must, value: value}
+}
+
+// wrongType passes over a value of another type just far enough to show it.
+func (d *decoder) wrongType(must string) error {
+	start := d.pos
+	switch d.peek() {
+	case '"':
+		if _, err := d.str(); err != nil {
+			return err
+		}
+	case '{', '[':
+		d.pos++
+	case 0:
+		return d.unexpected("a value")
+	default:
+		for d.pos < len(d.in) && !strings.ContainsRune(" ,]}\n\r\t", rune(d.in[d.pos])) {
+			d.pos++
+		}
+	}
+	return d.invalid(start, must)
+}
+
+func (d *decoder) message(m protoreflect.Message, p *plan, depth int) error {
+	if depth > maxDepth {
+		return d.fail("values nested deeper than 100 levels")
+	}
+	if p.shape != plain {
+		return d.wellKnown(m, p.shape, depth)
+	}
+	if d.peek() != '{' {
+		return d.wrongType("must be an object")
+	}
+	d.pos++
+	var seen, oneofs bits
+	for first := true; ; first = false {
+		more, err := d.next('}', first)
+		if err != nil || !more {
+			return err
+		}
+		key, err := d.str()
+		if err != nil {
+			return err
+		}
+		f, known := p.byName[string(key)]
+		if !known {
+			return unknown(string(key))
+		}
+		if seen.set(f.index) {
+			return in(f.name, &badField{reason: fault.InvalidArgument, text: "is given twice", must: "must be given once"})
+		}
+		if err := d.expect(':'); err != nil {
+			return err
+		}
+		if d.peek() == 'n' && (f.msg == nil || f.msg.shape != anyValue || f.fd.IsList()) {
+			if err := d.literal("null"); err != nil {
+				return err
+			}
+			if d.wantNulls {
+				d.nulls = append(d.nulls, strings.Join(append(d.path, f.name), "."))
+			}
+			continue
+		}
+		if f.oneof >= 0 && oneofs.set(f.oneof) {
+			return in(f.name, &badField{reason: fault.InvalidArgument,
+				text: "comes together with another field of " + string(f.fd.ContainingOneof().Name()), must: "must come alone"})
+		}
+		if err := d.field(m, f, depth); err != nil {
+			return in(f.name, err)
+		}
+	}
+}
+
+func unknown(key string) error {
+	key = clip(key)
+	if key == "" || key[0] == '[' {
+		key = strconv.Quote(key) // so that the path stays readable
+	}
+	return &badField{reason: fault.UnknownField, path: []string{key}, text: "is not a field here", must: "is not known; remove it"}
+}
+
+func (d *decoder) field(m protoreflect.Message, f *field, depth int) error {
+	if d.wantNulls && (f.msg != nil || f.value != nil) {
+		d.path = append(d.path, f.name)
+		defer func() { d.path = d.path[:len(d.path)-1] }()
+	}
+	switch {
+	case f.value != nil:
+		return d.dict(m, f, depth)
+	case f.fd.IsList():
+		return d.list(m, f, depth)
+	case f.msg != nil:
+		v := m.NewField(f.fd)
+		if err := d.message(v.Message(), f.msg, depth+1); err != nil {
+			return err
+		}
+		m.Set(f.fd, v)
+		return nil
+	}
+	v, err := d.scalar(f)
+	if err == nil {
+		m.Set(f.fd, v)
+	}
+	return err
+}
+
+func (d *decoder) list(m protoreflect.Message, f *field, depth int) error {
+	if d.peek() != '[' {
+		return d.wrongType("must be a list")
+	}
+	d.pos++
+	l := m.Mutable(f.fd).List()
+	for i := 0; ; i++ {
+		more, err := d.next(']', i == 0)
+		if err != nil || !more {
+			return err
+		}
+		var v protoreflect.Value
+		if f.msg != nil {
+			v = l.NewElement()
+			step := "[" + strconv.Itoa(i) + "]"
+			if d.wantNulls {
+				d.path[len(d.path)-1] = f.name + step
+			}
+			if err := d.message(v.Message(), f.msg, depth+1); err != nil {
+				return in(step, err)
+			}
+		} else if v, err = d.scalar(f); err != nil {
+			return in("["+strconv.Itoa(i)+"]", err)
+		}
+		l.Append(v)
+	}
+}
+
+func (d *decoder) dict(m protoreflect.Message, f *field, depth int) error {
+	if d.peek() != '{' {
+		return d.wrongType("must be an object")
+	}
+	d.pos++
+	entries := m.Mutable(f.fd).Map()
+	for first := true; ; first = false {
+		more, err := d.next('}', first)
+		if err != nil || !more {
+			return err
+		}
+		d.peek()
+		start := d.pos
+		raw, err := d.str()
+		if err != nil {
+			return err
+		}
+		name := string(raw)
+		step := "[" + strconv.Quote(clip(name)) + "]"
+		key, ok := mapKey(f.mapKey, name)
+		if !ok {
+			return in(step, d.invalid(start, "must be a key of type "+f.mapKey.String()))
+		}
+		if entries.Has(key) {
+			return in(step, &badField{reason: fault.InvalidArgument, text: "is given twice", must: "must be given once"})
+		}
+		if err := d.expect(':'); err != nil {
+			return err
+		}
+		var v protoreflect.Value
+		if f.value.msg != nil {
+			v = entries.NewValue()
+			if d.wantNulls {
+				d.path[len(d.path)-1] = f.name + step
+			}
+			err = d.message(v.Message(), f.value.msg, depth+1)
+		} else {
+			v, err = d.scalar(f.value)
+		}
+		if err != nil {
+			return in(step, err)
+		}
+		entries.Set(key, v)
+	}
+}
+
+func mapKey(kind protoreflect.Kind, s string) (protoreflect.MapKey, bool) {
+	var v protoreflect.Value
+	switch kind {
+	case protoreflect.StringKind:
+		v = protoreflect.ValueOfString(s)
+	case protoreflect.BoolKind:
+		if s != "true" && s != "false" {
+			return protoreflect.MapKey{}, false
+		}
+		v = protoreflect.ValueOfBool(s == "true")
+	case protoreflect.Int32Kind, protoreflect.Sint32Kind, protoreflect.Sfixed32Kind:
+		n, err := strconv.ParseInt(s, 10, 32)
+		if err != nil {
+			return protoreflect.MapKey{}, false
+		}
+		v = protoreflect.ValueOfInt32(int32(n))
+	case protoreflect.Int64Kind, protoreflect.Sint64Kind, protoreflect.Sfixed64Kind:
+		n, err := strconv.ParseInt(s, 10, 64)
+		if err != nil {
+			return protoreflect.MapKey{}, false
+		}
+		v = protoreflect.ValueOfInt64(n)
+	case protoreflect.Uint32Kind, protoreflect.Fixed32Kind:
+		n, err := strconv.ParseUint(s, 10, 32)
+		if err != nil {
+			return protoreflect.MapKey{}, false
+		}
+		v = protoreflect.ValueOfUint32(uint32(n))
+	default:
+		n, err := strconv.ParseUint(s, 10, 64)
+		if err != nil {
+			return protoreflect.MapKey{}, false
+		}
+		v = protoreflect.ValueOfUint64(n)
+	}
+	return v.MapKey(), true
+}
+
+// bits is a set of small numbers; messages with more than 64 fields are rare.
+type bits struct {
+	low  uint64
+	high map[int]bool
+}
+
+// set adds n and reports whether it was there.
+func (b *bits) set(n int) bool {
+	if n < 64 {
+		had := b.low&(1<<n) != 0
+		b.low |= 1 << n
+		return had
+	}
+	if b.high == nil {
+		b.high = map[int]bool{}
+	}
+	had := b.high[n]
+	b.high[n] = true
+	return had
+}

@@ -1,0 +1,222 @@
+package pbjson
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"quartet/pkg/fault"
+)
+
+// wellKnown reads a well-known type; a dynamic message takes it by way of the
+// wire.
+func (d *decoder) wellKnown(m protoreflect.Message, s shape, depth int) error {
+	switch s {
+	case timestamp:
+		return fill(m, &timestamppb.Timestamp{}, d.timestamp)
+	case duration:
+		return fill(m, &durationpb.Duration{}, d.duration)
+	case structure:
+		if d.peek() != '{' {
+			return d.wrongType("must be an object")
+		}
+		return fill(m, &structpb.Struct{}, func(v *structpb.Struct) error { return d.structure(v, depth) })
+	case listValue:
+		if d.peek() != '[' {
+			return d.wrongType("must be a list")
+		}
+		return fill(m, &structpb.ListValue{}, func(v *structpb.ListValue) error { return d.values(v, depth) })
+	default:
+		return fill(m, &structpb.Value{}, func(v *structpb.Value) error {
+			got, err := d.any(depth)
+			if err == nil {
+				v.Kind = got.GetKind()
+			}
+			return err
+		})
+	}
+}
+
+// fill reads into m itself if it is of the generated type M, else into spare
+// and from there into m.
+func fill[M proto.Message](m protoreflect.Message, spare M, read func(M) error) error {
+	if own, ok := m.Interface().(M); ok {
+		return read(own)
+	}
+	if err := read(spare); err != nil {
+		return err
+	}
+	raw, err := proto.Marshal(spare)
+	if err != nil {
+		return err
+	}
+	return proto.Unmarshal(raw, m.Interface())
+}
+
+func (d *decoder) timestamp(v *timestamppb.Timestamp) error {
+	const must = "must be an RFC 3339 time such as 2026-01-02T03:04:05Z"
+	if d.peek() != '"' {
+		return d.wrongType(must)
+	}
+	start := d.pos
+	s, err := d.str()
+	if err != nil {
+		return err
+	}
+	t, ok := ourTime(s)
+	if !ok {
+		if t, err = time.Parse(time.RFC3339Nano, string(s)); err != nil {
+			return d.invalid(start, must)
+		}
+	}
+	v.Seconds, v.Nanos = t.Unix(), int32(t.Nanosecond())
+	if v.Seconds < minSeconds || v.Seconds > maxSeconds {
+		return d.invalid(start, "must be within the years 1 to 9999")
+	}
+	return nil
+}
+
+// ourTime reads what Append writes, four times as fast as time.Parse.
+func ourTime(s []byte) (time.Time, bool) {
+	const form = "0000-00-00T00:00:00.000000Z"
+	if len(s) != len(form) {
+		return time.Time{}, false
+	}
+	for i := range form {
+		if form[i] == '0' {
+			if s[i] < '0' || s[i] > '9' {
+				return time.Time{}, false
+			}
+		} else if s[i] != form[i] {
+			return time.Time{}, false
+		}
+	}
+	n := func(from, to int) int {
+		v := 0
+		for _, c := range s[from:to] {
+			v = v*10 + int(c-'0')
+		}
+		return v
+	}
+	year, month, day := n(0, 4), n(5, 7), n(8, 10)
+	hour, minute, second := n(11, 13), n(14, 16), n(17, 19)
+	if month < 1 || month > 12 || day < 1 || day > 31 || hour > 23 || minute > 59 || second > 59 {
+		return time.Time{}, false
+	}
+	t := time.Date(year, time.Month(month), day, hour, minute, second, n(20, 26)*1000, time.UTC)
+	return t, t.Day() == day // 31 February rolls over: not a date
+}
+
+func (d *decoder) duration(v *durationpb.Duration) error {
+	const must = `must be seconds such as "1.5s"`
+	if d.peek() != '"' {
+		return d.wrongType(must)
+	}
+	start := d.pos
+	s, err := d.str()
+	if err != nil {
+		return err
+	}
+	text, ok := strings.CutSuffix(string(s), "s")
+	if !ok {
+		return d.invalid(start, must)
+	}
+	text, negative := strings.CutPrefix(text, "-")
+	whole, part, _ := strings.Cut(text, ".")
+	seconds, err := strconv.ParseUint(whole, 10, 63)
+	if err != nil || seconds > maxDuration || len(part) > 9 || strings.HasSuffix(text, ".") {
+		return d.invalid(start, must)
+	}
+	nanos, err := strconv.ParseUint(part+strings.Repeat("0", 9-len(part)), 10, 31)
+	if err != nil {
+		return d.invalid(start, must)
+	}
+	v.Seconds, v.Nanos = int64(seconds), int32(nanos)
+	if negative {
+		v.Seconds, v.Nanos = -v.Seconds, -v.Nanos
+	}
+	return nil
+}
+
+func (d *decoder) structure(v *structpb.Struct, depth int) error {
+	if depth > maxDepth {
+		return d.fail("values nested deeper than 100 levels")
+	}
+	d.pos++
+	v.Fields = map[string]*structpb.Value{}
+	for first := true; ; first = false {
+		more, err := d.next('}', first)
+		if err != nil || !more {
+			return err
+		}
+		raw, err := d.str()
+		if err != nil {
+			return err
+		}
+		key := string(raw)
+		if _, twice := v.Fields[key]; twice {
+			return in("["+strconv.Quote(clip(key))+"]", &badField{reason: fault.InvalidArgument,
+				text: "is given twice", must: "must be given once"})
+		}
+		if err := d.expect(':'); err != nil {
+			return err
+		}
+		if v.Fields[key], err = d.any(depth + 1); err != nil {
+			return err
+		}
+	}
+}
+
+func (d *decoder) values(v *structpb.ListValue, depth int) error {
+	if depth > maxDepth {
+		return d.fail("values nested deeper than 100 levels")
+	}
+	d.pos++
+	for first := true; ; first = false {
+		more, err := d.next(']', first)
+		if err != nil || !more {
+			return err
+		}
+		element, err := d.any(depth + 1)
+		if err != nil {
+			return err
+		}
+		v.Values = append(v.Values, element)
+	}
+}
+
+func (d *decoder) any(depth int) (*structpb.Value, error) {
+	switch d.peek() {
+	case 'n':
+		return structpb.NewNullValue(), d.literal("null")
+	case 't':
+		return structpb.NewBoolValue(true), d.literal("true")
+	case 'f':
+		return structpb.NewBoolValue(false), d.literal("false")
+	case '"':
+		s, err := d.str()
+		return structpb.NewStringValue(string(s)), err
+	case '{':
+		v := &structpb.Struct{}
+		return structpb.NewStructValue(v), d.structure(v, depth)
+	case '[':
+		v := &structpb.ListValue{}
+		return structpb.NewListValue(v), d.values(v, depth)
+	}
+	start := d.pos
+	text, _, err := d.number()
+	if err != nil {
+		return nil, err
+	}
+	n, err := strconv.ParseFloat(string(text), 64)
+	if err != nil {
+		return nil, d.invalid(start, "must be within the range of a 64-bit number")
+	}
+	return structpb.NewNumberValue(n), nil
+}
