@@ -5,8 +5,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
+	"quartet/pkg/pbjson"
 )
 
 // The names of the envelope's fields, in the order in which they are written.
@@ -47,7 +46,7 @@ func appendLine(dst []byte, ev *Event) ([]byte, error) {
 	dst = append(dst, `,"created_at":`...)
 	dst = AppendTime(dst, ev.CreatedAt)
 	dst = append(dst, `,"payload":`...)
-	dst, err := appendPayload(dst, ev.Payload)
+	dst, err := pbjson.Append(dst, ev.Payload)
 	if err != nil {
 		return nil, err
 	}
@@ -127,44 +126,3 @@ func AppendString(dst []byte, s string) []byte {
 	}
 	return append(append(dst, s[start:]...), '"')
 }
-
-var (
-	payloadOut = protojson.MarshalOptions{UseProtoNames: true}
-	payloadIn  = protojson.UnmarshalOptions{}
-)
-
-func appendPayload(dst []byte, m proto.Message) ([]byte, error) {
-	at := len(dst)
-	dst, err := payloadOut.MarshalAppend(dst, m)
-	if err != nil {
-		return nil, err
-	}
-	return append(dst[:at], compact(dst[at:])...), nil
-}
-
-// compact removes blanks outside of strings, in place: protojson adds them at
-// random to keep people from comparing its output.
-func compact(b []byte) []byte {
-	out := b[:0]
-	quoted := false
-	for i := 0; i < len(b); i++ {
-		c := b[i]
-		if quoted {
-			if c == '\\' {
-				out = append(out, c)
-				i++
-				c = b[i]
-			} else if c == '"' {
-				quoted = false
-			}
-		} else if c == '"' {
-			quoted = true
-		} else if c == ' ' {
-			continue
-		}
-		out = append(out, c)
-	}
-	return out
-}
-
-func decodePayload(b []byte, m proto.Message) error { return payloadIn.Unmarshal(b, m) }

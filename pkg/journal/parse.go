@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/proto"
+
+	"quartet/pkg/pbjson"
 )
 
 // RawEvent is a line whose payload was not read yet. Payload points into the
@@ -24,7 +26,7 @@ func (r *RawEvent) Decode(reg *Registry) (*Event, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := decodePayload(r.Payload, m); err != nil {
+	if err := pbjson.Unmarshal(r.Payload, m); err != nil {
 		return nil, fmt.Errorf("journal: payload of wal_seq %d, %s: %w", r.WalSeq, r.Type, err)
 	}
 	ev := r.Event
