@@ -206,3 +206,12 @@ func (s *Service) reachOf(taskID string) reach {
 	}
 	return reach{connected: s.floor.find(one.worker) != nil, confirmed: s.lives.confirmed(one)}
 }
+
+// Deadlines gives the calls that may outlive a server's default deadline
+// because they wait: for a command's end, or for output.
+func Deadlines() map[string]time.Duration {
+	return map[string]time.Duration{
+		taskv1.TaskService_ExecCommand_FullMethodName:   MaxYield + 10*time.Second,
+		taskv1.TaskService_GetTaskOutput_FullMethodName: MaxBlock + 4*time.Second,
+	}
+}

@@ -1,0 +1,218 @@
+package worker_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"quartet/pkg/journal"
+	"quartet/pkg/journal/memlog"
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
+	"quartet/services/task"
+	"quartet/services/worker"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// rig is a task plane behind a network, which can be started anew over the
+// same log and output, and workers.
+type rig struct {
+	t      testing.TB
+	ctx    context.Context
+	log    journal.Log
+	output task.Output
+	root   string
+	cfg    task.Config
+
+	keys    *rpc.Keyring
+	server  *grpc.Server
+	network *rpc.Network
+	service *task.Service
+}
+
+func newRig(t testing.TB) *rig {
+	return newRigOver(t, memlog.New(), task.NewMemoryOutput(task.KeptOutput))
+}
+
+func newRigOver(t testing.TB, log journal.Log, output task.Output) *rig {
+	r := &rig{t: t, log: log, output: output, root: t.TempDir(), keys: rpc.NewKeyring(nil, true)}
+	var err error
+	r.root, err = filepath.EvalSymlinks(r.root)
+	require.NoError(t, err)
+	r.ctx = rpc.WithActor(context.Background(), rpc.Actor{Namespace: "acme", Principal: "op", Role: rpc.RoleOperator})
+	r.up()
+	t.Cleanup(func() { r.down() })
+	return r
+}
+
+func (r *rig) up() {
+	var err error
+	r.service, err = task.New(r.cfg, task.Deps{
+		Deps: plane.Deps{
+			Log:     func(string, int) (journal.Log, error) { return r.log, nil },
+			Sources: func(string) ([]journal.Source, error) { return nil, nil },
+		},
+		Output: r.output,
+	})
+	require.NoError(r.t, err)
+	require.NoError(r.t, r.service.Start(context.Background()))
+	require.NoError(r.t, r.service.Ready())
+	r.server = rpc.NewServer(rpc.Config{Auth: r.keys, Deadlines: task.Deadlines(), Ready: r.service.Ready})
+	r.service.Register(r.server)
+	r.network = rpc.NewNetwork(rpc.NetworkConfig{Service: "test", Token: r.keys.MintService("test")})
+	require.NoError(r.t, r.network.Listen("task", r.server))
+}
+
+func (r *rig) down() {
+	if r.service == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	require.NoError(r.t, r.service.Stop(ctx))
+	r.server.Stop()
+	require.NoError(r.t, r.network.Close())
+	r.service = nil
+}
+
+// dial gives the connection of now: the network changes with a restart.
+func (r *rig) dial() (grpc.ClientConnInterface, error) { return r.network.Dial("task") }
+
+func (r *rig) client() taskv1.TaskServiceClient {
+	conn, err := r.dial()
+	require.NoError(r.t, err)
+	return taskv1.NewTaskServiceClient(conn)
+}
+
+func (r *rig) worker(change func(*worker.Config)) *worker.Worker {
+	cfg := worker.Config{
+		ID: "w-" + strings.ToLower(filepath.Base(r.root)), Roots: []string{r.root}, Dial: r.dial,
+		Heartbeat: 200 * time.Millisecond, Grace: 2 * time.Second, Capacity: 8,
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	w, err := worker.New(cfg)
+	require.NoError(r.t, err)
+	require.NoError(r.t, w.Start(context.Background()))
+	r.t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		_ = w.Stop(ctx) // a test may have left commands without a server
+	})
+	r.eventually(func() bool { return w.Ready() == nil })
+	return w
+}
+
+func (r *rig) eventually(ok func() bool) {
+	r.t.Helper()
+	require.Eventually(r.t, ok, 20*time.Second, 5*time.Millisecond)
+}
+
+func (r *rig) exec(req *taskv1.ExecCommandRequest) *taskv1.ExecCommandResponse {
+	r.t.Helper()
+	if req.AgentId == "" {
+		req.AgentId = "keeper"
+	}
+	resp, err := r.client().ExecCommand(r.ctx, req)
+	require.NoError(r.t, err)
+	return resp
+}
+
+// sh runs a shell line to its end.
+func (r *rig) sh(line string) *taskv1.ExecCommandResponse {
+	r.t.Helper()
+	resp := r.exec(&taskv1.ExecCommandRequest{Command: &taskv1.CommandSpec{Cmd: line}, YieldTime: durationpb.New(45 * time.Second)})
+	require.Equal(r.t, taskv1.ExecOutcome_EXEC_OUTCOME_COMPLETED, resp.GetOutcome())
+	return resp
+}
+
+// background starts a command and does not wait.
+func (r *rig) background(spec *taskv1.CommandSpec) string {
+	r.t.Helper()
+	resp := r.exec(&taskv1.ExecCommandRequest{Command: spec, YieldTime: durationpb.New(0)})
+	require.Equal(r.t, taskv1.ExecOutcome_EXEC_OUTCOME_PROMOTED_TO_TASK, resp.GetOutcome())
+	return resp.GetTask().GetTaskId()
+}
+
+func (r *rig) get(id string) *taskv1.Task {
+	r.t.Helper()
+	resp, err := r.client().GetTask(r.ctx, &taskv1.GetTaskRequest{AgentId: "keeper", TaskId: id})
+	require.NoError(r.t, err)
+	return resp.GetTask()
+}
+
+// awaitOutput waits until a task's output holds text, and gives all of it.
+func (r *rig) awaitOutput(id, text string) string {
+	r.t.Helper()
+	all, offset := "", int64(0)
+	for !strings.Contains(all, text) {
+		resp, err := r.client().GetTaskOutput(r.ctx, &taskv1.GetTaskOutputRequest{AgentId: "keeper", TaskId: id, Offset: offset, Block: true})
+		require.NoError(r.t, err)
+		require.Equal(r.t, "success", resp.GetRetrievalStatus())
+		all, offset = all+resp.GetText(), resp.GetNextOffset()
+		if resp.GetText() == "" {
+			require.Contains(r.t, all, text, "the task ended: %v", resp.GetTask())
+		}
+	}
+	return all
+}
+
+// await follows a task to its end.
+func (r *rig) await(id string) *taskv1.Task {
+	r.t.Helper()
+	stream, err := r.client().FollowTaskOutput(r.ctx, &taskv1.FollowTaskOutputRequest{AgentId: "keeper", TaskId: id})
+	require.NoError(r.t, err)
+	for {
+		m, err := stream.Recv()
+		require.NoError(r.t, err)
+		if ended := m.GetEnded(); ended != nil {
+			return ended
+		}
+	}
+}
+
+// events reads the journal: the event types of a task, in order.
+func (r *rig) events(taskID string) []string {
+	r.t.Helper()
+	var types []string
+	err := r.log.Scan(context.Background(), 0, func(_ uint64, f journal.Frame) error {
+		for _, line := range journal.Lines(f.Body) {
+			raw, err := journal.ParseLine(line)
+			if err != nil {
+				return err
+			}
+			if raw.TaskID == taskID {
+				types = append(types, raw.Type)
+			}
+		}
+		return nil
+	})
+	require.NoError(r.t, err)
+	return types
+}
+
+// alive counts the processes whose environment holds a marker.
+func alive(t testing.TB, marker string) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc")
+	require.NoError(t, err)
+	n := 0
+	for _, e := range entries {
+		env, err := os.ReadFile(filepath.Join("/proc", e.Name(), "environ"))
+		if err == nil && strings.Contains(string(env), marker) {
+			n++
+		}
+	}
+	return n
+}
