@@ -166,10 +166,7 @@ func (p *Partition[S]) run(ctx context.Context, c *command[S]) error {
 func View[S State, R any](ctx context.Context, p *Partition[S], read func(s S) (R, error)) (R, uint64, error) {
 	var zero R
 	for {
-		p.mu.RLock()
-		out, err := read(p.core.state)
-		seq, fate := p.core.applied, p.newest
-		p.mu.RUnlock()
+		out, seq, fate, err := look(p, read)
 		if fate != nil {
 			select {
 			case <-fate.done:
@@ -188,6 +185,14 @@ func View[S State, R any](ctx context.Context, p *Partition[S], read func(s S) (
 		}
 		return out, seq, nil
 	}
+}
+
+// look reads under the lock, which is given back even if read panics.
+func look[S State, R any](p *Partition[S], read func(s S) (R, error)) (out R, seq uint64, f *fate, err error) {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	out, err = read(p.core.state)
+	return out, p.core.applied, p.newest, err
 }
 
 // fate is what becomes of a frame. done is closed once it is known.

@@ -232,6 +232,9 @@ func (p *Partition[S]) reload(gone *pending[S]) error {
 	core, err := p.load(p.ctx, mine)
 	if err != nil {
 		own.settle(true)
+		if gone != nil {
+			gone.fate.settle(true)
+		}
 		return err
 	}
 	p.mu.Lock()

@@ -1,0 +1,102 @@
+package journal_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"quartet/pkg/journal"
+	"quartet/pkg/journal/faultlog"
+	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/journal/memlog"
+)
+
+// While nothing can be written time stands still for leases, and after 30 s
+// the service is not ready any more.
+func TestStallIsMeasuredAndUnhealthy(t *testing.T) {
+	log := faultlog.New(memlog.New())
+	cfg := journaltest.Config(log)
+	var mono atomic.Int64
+	cfg.Mono = func() time.Time { return time.Unix(0, mono.Load()) }
+	loads := 0
+	cfg.OnLoad = func(*journaltest.State) { loads++ }
+	p, err := journal.Open(t.Context(), cfg)
+	require.NoError(t, err)
+	require.NoError(t, p.Health())
+	log.Inject(faultlog.Late)
+	done := make(chan error, 1)
+	go func() {
+		_, _, err := journal.Do(context.Background(), p, journaltest.Put("k", "v", ""))
+		done <- err
+	}()
+	<-log.Held()
+	mono.Add(int64(29 * time.Second))
+	require.Equal(t, 29*time.Second, p.Stalled())
+	require.NoError(t, p.Health())
+	mono.Add(int64(2 * time.Second))
+	require.Error(t, p.Health())
+	log.Release()
+	require.NoError(t, <-done)
+	require.Eventually(t, func() bool { return p.Health() == nil && p.Stalled() == 0 }, time.Second, time.Millisecond)
+	require.Equal(t, 31*time.Second, p.StallTotal())
+	require.NoError(t, p.Close(t.Context()))
+	require.Equal(t, 1, loads)
+}
+
+func TestOnCommitGetsThePlanesEventsInOrder(t *testing.T) {
+	cfg := journaltest.Config(memlog.New())
+	var got []uint64
+	cfg.OnCommit = func(events []*journal.Event) {
+		for _, ev := range events {
+			got = append(got, ev.WalSeq)
+		}
+	}
+	p, err := journal.Open(t.Context(), cfg)
+	require.NoError(t, err)
+	for range 3 {
+		put(t, p, "k", "v")
+	}
+	require.NoError(t, p.Close(t.Context()))
+	require.Equal(t, []uint64{2, 3, 4}, got)
+}
+
+func TestOpenRefusesWhatItCannotRead(t *testing.T) {
+	log := memlog.New()
+	_, err := log.Append(t.Context(), 0, journal.Frame{ID: "x", Body: []byte("no line\n")})
+	require.NoError(t, err)
+	_, err = journal.Open(t.Context(), journaltest.Config(log))
+	require.Error(t, err)
+	_, err = journal.Open(t.Context(), journal.Config[*journaltest.State]{})
+	require.Error(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = journal.Open(ctx, journaltest.Config(memlog.New()))
+	require.ErrorIs(t, err, context.Canceled)
+}
+
+func TestSetSpreadsOwners(t *testing.T) {
+	open := func(n int) (*journal.Set[*journaltest.State], error) {
+		return journal.OpenSet(t.Context(), n, func(int) (journal.Config[*journaltest.State], error) {
+			return journaltest.Config(memlog.New()), nil
+		})
+	}
+	_, err := open(0)
+	require.Error(t, err)
+	s, err := open(4)
+	require.NoError(t, err)
+	used := map[int]bool{}
+	for _, owner := range []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"} {
+		p := s.For("default", owner)
+		require.Same(t, p, s.For("default", owner))
+		require.Same(t, p, s.All()[p.Index()])
+		used[p.Index()] = true
+	}
+	require.Greater(t, len(used), 1)
+	require.NoError(t, s.Health())
+	require.NoError(t, s.Close(t.Context()))
+	require.NoError(t, s.Close(t.Context()))
+	require.Error(t, s.Health())
+}
