@@ -1793,6 +1793,10 @@ type Turn struct {
 	StartedAt *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
 	// When it ended.
 	EndedAt *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=ended_at,json=endedAt,proto3" json:"ended_at,omitempty"`
+	// The request that acquired it: asking again answers this turn.
+	AcquireRequestId string `protobuf:"bytes,17,opt,name=acquire_request_id,json=acquireRequestId,proto3" json:"acquire_request_id,omitempty"`
+	// Who acquired it.
+	AcquiredBy string `protobuf:"bytes,18,opt,name=acquired_by,json=acquiredBy,proto3" json:"acquired_by,omitempty"`
 	// The lease's end, as known now. Not stored: heartbeats write no journal line (SPEC X12).
 	LeaseExpiresAt *timestamppb.Timestamp `protobuf:"bytes,30,opt,name=lease_expires_at,json=leaseExpiresAt,proto3" json:"lease_expires_at,omitempty"`
 	unknownFields  protoimpl.UnknownFields
@@ -1939,6 +1943,20 @@ func (x *Turn) GetEndedAt() *timestamppb.Timestamp {
 		return x.EndedAt
 	}
 	return nil
+}
+
+func (x *Turn) GetAcquireRequestId() string {
+	if x != nil {
+		return x.AcquireRequestId
+	}
+	return ""
+}
+
+func (x *Turn) GetAcquiredBy() string {
+	if x != nil {
+		return x.AcquiredBy
+	}
+	return ""
 }
 
 func (x *Turn) GetLeaseExpiresAt() *timestamppb.Timestamp {
@@ -2569,7 +2587,7 @@ const file_quartet_agent_v1_agent_proto_rawDesc = "" +
 	"updated_at\x18\x14 \x01(\v2\x1a.google.protobuf.TimestampR\tupdatedAt\"I\n" +
 	"\tShownWait\x12\x17\n" +
 	"\await_id\x18\x01 \x01(\tR\x06waitId\x12#\n" +
-	"\rtrigger_count\x18\x02 \x01(\x03R\ftriggerCount\"\xbd\x05\n" +
+	"\rtrigger_count\x18\x02 \x01(\x03R\ftriggerCount\"\x8c\x06\n" +
 	"\x04Turn\x12\x17\n" +
 	"\aturn_id\x18\x01 \x01(\tR\x06turnId\x12\x15\n" +
 	"\x06run_id\x18\x02 \x01(\tR\x05runId\x12\x19\n" +
@@ -2592,7 +2610,10 @@ const file_quartet_agent_v1_agent_proto_rawDesc = "" +
 	"\x17interjected_message_ids\x18\x0e \x03(\tR\x15interjectedMessageIds\x129\n" +
 	"\n" +
 	"started_at\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\x125\n" +
-	"\bended_at\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\aendedAt\x12D\n" +
+	"\bended_at\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\aendedAt\x12,\n" +
+	"\x12acquire_request_id\x18\x11 \x01(\tR\x10acquireRequestId\x12\x1f\n" +
+	"\vacquired_by\x18\x12 \x01(\tR\n" +
+	"acquiredBy\x12D\n" +
 	"\x10lease_expires_at\x18\x1e \x01(\v2\x1a.google.protobuf.TimestampR\x0eleaseExpiresAt\"n\n" +
 	"\bToolCall\x12\x17\n" +
 	"\acall_id\x18\x01 \x01(\tR\x06callId\x12\x12\n" +

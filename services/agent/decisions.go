@@ -1,0 +1,230 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/journal"
+	"quartet/pkg/page"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+// GetFacts reads what the scheduler needs to decide (SPEC D1): of one agent, or
+// a page of all agents of all namespaces.
+func (s *Service) GetFacts(ctx context.Context, req *agentv1.GetFactsRequest) (*agentv1.GetFactsResponse, error) {
+	if err := rpc.RequireService(ctx); err != nil {
+		return nil, err
+	}
+	if req.GetAgentId() != "" {
+		actor := rpc.ActorFrom(ctx)
+		f, _, err := plane.View(ctx, s.engine, req.GetAgentId(), func(st *State) (*agentv1.AgentFacts, error) {
+			a, err := st.agent(actor.Namespace, req.GetAgentId())
+			if err != nil {
+				return nil, err
+			}
+			return a.factsNow(), nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		return &agentv1.GetFactsResponse{Facts: []*agentv1.AgentFacts{f}, Namespaces: []string{actor.Namespace}}, nil
+	}
+	return s.sweepFacts(ctx, req)
+}
+
+func (s *Service) sweepFacts(ctx context.Context, req *agentv1.GetFactsRequest) (*agentv1.GetFactsResponse, error) {
+	from, err := page.Position("facts", req.GetPageToken(), 3)
+	if err != nil {
+		return nil, err
+	}
+	part, after := 0, key{}
+	if from != nil {
+		if _, err := fmt.Sscanf(from[0], "%d", &part); err != nil || part >= len(s.engine.All()) || part < 0 {
+			return nil, fault.CursorInvalid.Newf("page_token %q was not made by this list", req.GetPageToken())
+		}
+		after = key{from[1], from[2]}
+	}
+	resp := &agentv1.GetFactsResponse{}
+	_, _, err = journal.View(ctx, s.engine.All()[part], func(st *State) (struct{}, error) {
+		// A look may run again, so it begins afresh.
+		resp = &agentv1.GetFactsResponse{}
+		var last key
+		st.ids.AscendGreaterOrEqual(after, func(k key) bool {
+			if k == after {
+				return true
+			}
+			if len(resp.GetFacts()) == page.MaxSize {
+				resp.NextPageToken = page.Token("facts", fmt.Sprint(part), last.namespace, last.id)
+				return false
+			}
+			last = k
+			resp.Facts = append(resp.Facts, st.agents[k].factsNow())
+			resp.Namespaces = append(resp.Namespaces, k.namespace)
+			return true
+		})
+		return struct{}{}, nil
+	})
+	if err == nil && resp.GetNextPageToken() == "" && part+1 < len(s.engine.All()) {
+		resp.NextPageToken = page.Token("facts", fmt.Sprint(part+1), "", "")
+	}
+	return resp, err
+}
+
+func (a *agentState) factsNow() *agentv1.AgentFacts {
+	f := &agentv1.AgentFacts{
+		Agent: a.rec, Queued: int32(a.queued()), TickPending: a.tick != "", FactsRevision: a.facts,
+		WakeHint: a.woken != nil, WakeHintSource: a.woken.GetSourceId(),
+	}
+	f.QueuedInput = f.GetQueued()
+	if t := a.messages[a.tick]; t.GetState() == agentv1.MessageState_MESSAGE_STATE_QUEUED {
+		f.QueuedInput--
+	}
+	if h := a.head(); h != nil {
+		f.HeadQueuedAt = h.GetCreatedAt()
+	}
+	if n := len(a.decisions); n > 0 {
+		f.LastDecision = a.decisions[n-1]
+	}
+	return f
+}
+
+// Results of OfferDecision.
+const (
+	offerRecorded  = "recorded"
+	offerUnchanged = "unchanged"
+	offerStale     = "stale"
+	offerPending   = "pending"
+)
+
+// OfferDecision records what the scheduler decided and queues its tick, in one
+// frame, if the facts it was decided by still hold. That makes schedulers free
+// to crash, to repeat themselves and to be many (SPEC D1, D4).
+func (s *Service) OfferDecision(ctx context.Context, req *agentv1.OfferDecisionRequest) (*agentv1.OfferDecisionResponse, error) {
+	if err := rpc.RequireService(ctx); err != nil {
+		return nil, err
+	}
+	actor := rpc.ActorFrom(ctx)
+	return plane.Do(ctx, s.engine, plane.Command[*State, *agentv1.OfferDecisionResponse]{
+		Method: "OfferDecision", AgentID: req.GetAgentId(), Actor: plane.System(actor.Namespace),
+		Decide: func(st *State, env journal.Env) (journal.Decision[*agentv1.OfferDecisionResponse], error) {
+			return decideOffer(st, env, req)
+		},
+		Answer: func(events []*journal.Event) (*agentv1.OfferDecisionResponse, error) {
+			for _, ev := range events {
+				if p, ok := ev.Payload.(*agentv1.DecisionRecorded); ok {
+					return &agentv1.OfferDecisionResponse{Result: offerRecorded, MessageId: p.GetMessageId()}, nil
+				}
+			}
+			return nil, fmt.Errorf("agent: no decision_recorded among %d events", len(events))
+		},
+	})
+}
+
+func decideOffer(s *State, env journal.Env, req *agentv1.OfferDecisionRequest) (journal.Decision[*agentv1.OfferDecisionResponse], error) {
+	var d journal.Decision[*agentv1.OfferDecisionResponse]
+	answer := func(result string) (journal.Decision[*agentv1.OfferDecisionResponse], error) {
+		d.Reply = &agentv1.OfferDecisionResponse{Result: result}
+		return d, nil
+	}
+	a, err := s.agent(env.Actor.Namespace, req.GetAgentId())
+	if err != nil {
+		return d, err
+	}
+	dec := proto.CloneOf(req.GetDecision())
+	dec.LastTurnId = a.rec.GetLastTurnId()
+	dec.DecidedAt = timestamppb.New(env.Now)
+	tick := dec.GetAction() == "tick"
+	switch {
+	case a.facts != req.GetFactsRevision():
+		return answer(offerStale)
+	case tick && a.tick != "":
+		return answer(offerPending)
+	case len(a.decisions) > 0 && !a.dropped && sameDecision(a.decisions[len(a.decisions)-1], dec):
+		return answer(offerUnchanged)
+	}
+	recorded := &agentv1.DecisionRecorded{Decision: dec}
+	d.Events = []*journal.Event{{AgentID: req.GetAgentId(), WorkItemID: dec.GetWorkItemId(), Payload: recorded}}
+	if tick {
+		m := newMessage(env, &agentv1.Message{
+			AgentId: req.GetAgentId(), Kind: agentv1.MessageKind_MESSAGE_KIND_SYSTEM_TICK, Origin: agentv1.Origin_ORIGIN_SYSTEM,
+			Text: dec.GetExplanation(), WorkItemId: dec.GetWorkItemId(),
+			Tick: &agentv1.Tick{
+				Reason: dec.GetTickReason(), WorkItemId: dec.GetWorkItemId(),
+				Revision: dec.GetWorkItemRevision(), LastTurnId: dec.GetLastTurnId(),
+			},
+		})
+		recorded.MessageId = m.GetMessageId()
+		d.Events = append(d.Events, messageEvent(m, &agentv1.MessageQueued{Message: m}))
+	}
+	return d, nil
+}
+
+// sameDecision is the key of SPEC D4: a tick for the same reason, item, revision
+// and last turn is the same tick.
+func sameDecision(a, b *agentv1.Decision) bool {
+	return a.GetAction() == b.GetAction() && a.GetTickReason() == b.GetTickReason() && a.GetReason() == b.GetReason() &&
+		a.GetWorkItemId() == b.GetWorkItemId() && a.GetWorkItemRevision() == b.GetWorkItemRevision() &&
+		a.GetLastTurnId() == b.GetLastTurnId()
+}
+
+// drop takes a stale tick out of the lane and says why (SPEC D4). It answers
+// errNotTaken: the caller looks for another turn.
+func (s *Service) drop(ctx context.Context, actor rpc.Actor, o *offer, reason string) error {
+	_, err := plane.Do(ctx, s.engine, plane.Command[*State, struct{}]{
+		Method: "DropMessage", AgentID: o.agent.GetAgentId(), Actor: plane.System(actor.Namespace),
+		Decide: func(st *State, env journal.Env) (journal.Decision[struct{}], error) {
+			var d journal.Decision[struct{}]
+			a, err := st.agent(actor.Namespace, o.agent.GetAgentId())
+			if err != nil {
+				return d, err
+			}
+			h := a.head()
+			if h.GetMessageId() != o.message.GetMessageId() {
+				return d, nil
+			}
+			m := moved(h, env, agentv1.MessageState_MESSAGE_STATE_DROPPED, reason)
+			d.Events = []*journal.Event{messageEvent(m, &agentv1.MessageDropped{Message: m})}
+			return d, nil
+		},
+	})
+	if err != nil {
+		return err
+	}
+	return errNotTaken
+}
+
+// ListDecisions reads the recorded decisions, newest first (SPEC D6).
+func (s *Service) ListDecisions(ctx context.Context, req *agentv1.ListDecisionsRequest) (*agentv1.ListDecisionsResponse, error) {
+	actor := rpc.ActorFrom(ctx)
+	if err := admitRead(actor, req.GetAgentId()); err != nil {
+		return nil, err
+	}
+	n := int(req.GetPageSize())
+	if n < 0 || n > keptDecisions {
+		return nil, fault.LimitExceeded.Newf("page_size is %d; it must be 0 to %d", n, keptDecisions).WithField("page_size", "must be 0 to 100")
+	}
+	if n == 0 {
+		n = 20
+	}
+	ds, _, err := plane.View(ctx, s.engine, req.GetAgentId(), func(st *State) ([]*agentv1.Decision, error) {
+		a, err := st.agent(actor.Namespace, req.GetAgentId())
+		if err != nil {
+			return nil, err
+		}
+		var out []*agentv1.Decision
+		for i := len(a.decisions) - 1; i >= 0 && len(out) < n; i-- {
+			out = append(out, a.decisions[i])
+		}
+		return out, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &agentv1.ListDecisionsResponse{Decisions: ds}, nil
+}

@@ -1,0 +1,200 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/journal"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+// FinishTurn ends a turn on its runner's word (SPEC A6). Once the turn has
+// ended it changes nothing.
+func (s *Service) FinishTurn(ctx context.Context, req *agentv1.FinishTurnRequest) (*agentv1.FinishTurnResponse, error) {
+	actor := rpc.ActorFrom(ctx)
+	if err := admitRun(actor, req.GetAgentId(), req.GetTurnId(), req.GetRunId()); err != nil {
+		return nil, err
+	}
+	if err := fault.TextBytes("message", req.GetMessage(), fault.MaxFreeTextBytes, false); err != nil {
+		return nil, err
+	}
+	how, err := endingOf(req)
+	if err != nil {
+		return nil, err
+	}
+	k := key{actor.Namespace, req.GetAgentId()}
+	unlock := s.rounds.lock(req.GetTurnId())
+	defer unlock()
+	if how.state == agentv1.TurnState_TURN_STATE_COMPLETED {
+		// A round that was cut short by a crash may have earned a report.
+		if _, err := s.recoverRound(ctx, k, req.GetRunId()); err != nil {
+			return nil, err
+		}
+	}
+	resp, err := plane.Do(ctx, s.engine, plane.Command[*State, *agentv1.FinishTurnResponse]{
+		Method: "FinishTurn", AgentID: req.GetAgentId(),
+		Decide: func(st *State, env journal.Env) (journal.Decision[*agentv1.FinishTurnResponse], error) {
+			return decideFinish(st, env, req, how)
+		},
+		Answer: answerFinish,
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.leases.disarm(k, req.GetRunId())
+	return resp, nil
+}
+
+// ending is how a turn ends.
+type ending struct {
+	state      agentv1.TurnState
+	reason     string
+	message    string
+	requeue    bool // the message goes back to its lane
+	uncounted  bool // and the attempt does not count
+	quarantine bool // the message is put aside at once
+}
+
+func endingOf(req *agentv1.FinishTurnRequest) (ending, error) {
+	e := ending{state: agentv1.TurnState_TURN_STATE_FAILED, message: req.GetMessage()}
+	switch req.GetOutcome() {
+	case agentv1.TurnOutcome_TURN_OUTCOME_UNSPECIFIED, agentv1.TurnOutcome_TURN_OUTCOME_COMPLETED:
+		e.state, e.reason = agentv1.TurnState_TURN_STATE_COMPLETED, "finished"
+	case agentv1.TurnOutcome_TURN_OUTCOME_RETRYABLE:
+		e.reason, e.requeue = "retryable", true
+	case agentv1.TurnOutcome_TURN_OUTCOME_FATAL:
+		e.reason, e.quarantine = "fatal", true
+	case agentv1.TurnOutcome_TURN_OUTCOME_BASELINE_OVER_BUDGET:
+		e.reason, e.quarantine = "baseline_over_budget", true
+	default:
+		return e, fault.Invalid("outcome", req.GetOutcome().String(), "must be completed, retryable, fatal or baseline_over_budget")
+	}
+	return e, nil
+}
+
+func decideFinish(s *State, env journal.Env, req *agentv1.FinishTurnRequest, how ending) (journal.Decision[*agentv1.FinishTurnResponse], error) {
+	var d journal.Decision[*agentv1.FinishTurnResponse]
+	a, err := s.agent(env.Actor.Namespace, req.GetAgentId())
+	if err != nil {
+		return d, err
+	}
+	_, err = s.held(env.Actor.Namespace, req.GetAgentId(), req.GetTurnId(), req.GetRunId())
+	if reason := fault.From(err); err != nil && reason.Reason() == fault.TurnEnded {
+		d.Reply = &agentv1.FinishTurnResponse{Turn: a.find(req.GetTurnId()).rec}
+		return d, nil
+	}
+	if err != nil {
+		return d, err
+	}
+	d.Events = a.endEvents(env, how, nil)
+	return d, nil
+}
+
+// endEvents is the one rule for every end of a turn: what becomes of the turn,
+// of its message, and of what was interjected.
+func (a *agentState) endEvents(env journal.Env, how ending, before []*journal.Event) []*journal.Event {
+	t := proto.CloneOf(a.turn.rec)
+	t.State, t.EndReason, t.EndedAt = how.state, how.reason, timestamppb.New(env.Now)
+	events := before
+	m := a.messages[t.GetMessageId()]
+	switch {
+	case how.quarantine:
+		q := moved(m, env, agentv1.MessageState_MESSAGE_STATE_QUARANTINED, reasonOf(how))
+		events = append(events, messageEvent(q, &agentv1.MessageQuarantined{Message: q}))
+	case how.requeue && (m.GetAttempts() < maxAttempts || how.uncounted):
+		q := moved(m, env, agentv1.MessageState_MESSAGE_STATE_QUEUED, reasonOf(how))
+		if how.uncounted {
+			q.Attempts--
+		}
+		events = append(events, messageEvent(q, &agentv1.MessageRequeued{Message: q}))
+	case how.requeue:
+		q := moved(m, env, agentv1.MessageState_MESSAGE_STATE_QUARANTINED, fmt.Sprintf("%s, attempt %d of %d", reasonOf(how), m.GetAttempts(), maxAttempts))
+		events = append(events, messageEvent(q, &agentv1.MessageQuarantined{Message: q}))
+	case how.state == agentv1.TurnState_TURN_STATE_ABORTED:
+		q := moved(m, env, agentv1.MessageState_MESSAGE_STATE_ABORTED, how.reason)
+		events = append(events, messageEvent(q, &agentv1.MessageAborted{Message: q}))
+	default:
+		q := moved(m, env, agentv1.MessageState_MESSAGE_STATE_PROCESSED, how.reason)
+		events = append(events, messageEvent(q, &agentv1.MessageProcessed{Message: q}))
+	}
+	if how.state != agentv1.TurnState_TURN_STATE_COMPLETED && how.state != agentv1.TurnState_TURN_STATE_ABORTED {
+		// What was interjected into a run that failed is heard again (SPEC A9);
+		// last first, since each goes to the front of its band.
+		ids := t.GetInterjectedMessageIds()
+		for i := len(ids) - 1; i >= 0; i-- {
+			if im := a.messages[ids[i]]; im.GetState() == agentv1.MessageState_MESSAGE_STATE_INTERJECTED {
+				q := moved(im, env, agentv1.MessageState_MESSAGE_STATE_QUEUED, "turn_"+how.reason)
+				events = append(events, messageEvent(q, &agentv1.MessageRequeued{Message: q}))
+			}
+		}
+	}
+	return append(events, turnEvent(t, turnPayload(t)))
+}
+
+func reasonOf(how ending) string {
+	if how.message == "" {
+		return how.reason
+	}
+	return how.reason + ": " + how.message
+}
+
+func turnPayload(t *agentv1.Turn) proto.Message {
+	switch t.GetState() {
+	case agentv1.TurnState_TURN_STATE_FAILED:
+		return &agentv1.TurnFailed{Turn: t}
+	case agentv1.TurnState_TURN_STATE_INTERRUPTED:
+		return &agentv1.TurnInterrupted{Turn: t}
+	case agentv1.TurnState_TURN_STATE_ABORTED:
+		return &agentv1.TurnAborted{Turn: t}
+	case agentv1.TurnState_TURN_STATE_UNSPECIFIED, agentv1.TurnState_TURN_STATE_OPEN, agentv1.TurnState_TURN_STATE_COMPLETED:
+	}
+	return &agentv1.TurnCompleted{Turn: t}
+}
+
+func answerFinish(events []*journal.Event) (*agentv1.FinishTurnResponse, error) {
+	if t := endedTurn(events); t != nil {
+		return &agentv1.FinishTurnResponse{Turn: t}, nil
+	}
+	return nil, fmt.Errorf("agent: no end of a turn among %d events", len(events))
+}
+
+// endedTurn finds the turn whose end is among events.
+func endedTurn(events []*journal.Event) *agentv1.Turn {
+	for _, ev := range events {
+		switch p := ev.Payload.(type) {
+		case *agentv1.TurnCompleted:
+			return p.GetTurn()
+		case *agentv1.TurnFailed:
+			return p.GetTurn()
+		case *agentv1.TurnInterrupted:
+			return p.GetTurn()
+		case *agentv1.TurnAborted:
+			return p.GetTurn()
+		}
+	}
+	return nil
+}
+
+// endTurn ends a run that is still open, on the plane's own account.
+func (s *Service) endTurn(ctx context.Context, k key, turn *agentv1.Turn, how ending) error {
+	_, err := plane.Do(ctx, s.engine, plane.Command[*State, *agentv1.Turn]{
+		Method: "EndTurn", AgentID: k.id, Actor: plane.System(k.namespace),
+		Decide: func(st *State, env journal.Env) (journal.Decision[*agentv1.Turn], error) {
+			var d journal.Decision[*agentv1.Turn]
+			a := st.agents[k]
+			if a == nil || a.turn == nil || a.turn.rec.GetRunId() != turn.GetRunId() {
+				return d, nil // it ended by itself
+			}
+			d.Events = a.endEvents(env, how, nil)
+			return d, nil
+		},
+		Answer: func(events []*journal.Event) (*agentv1.Turn, error) { return endedTurn(events), nil },
+	})
+	return err
+}

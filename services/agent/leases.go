@@ -1,0 +1,207 @@
+package agent
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"quartet/pkg/clock"
+	"quartet/pkg/fault"
+	"quartet/pkg/journal"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+// leases are the terms of open turns. They live in memory: a heartbeat writes
+// no journal line, and after a restart every open turn gets one full term
+// (SPEC X12).
+type leases struct {
+	clk     clock.Clock
+	due     *clock.Due
+	stalled func() time.Duration // how long the journal has stood still in all
+
+	mu   sync.Mutex
+	held map[string]lease // by due key
+}
+
+type lease struct {
+	agent   key
+	runID   string
+	stalled time.Duration // the journal's stall when the term began
+}
+
+func newLeases(clk clock.Clock, stalled func() time.Duration, expire func(key, string)) *leases {
+	l := &leases{clk: clk, stalled: stalled, held: map[string]lease{}}
+	l.due = clock.NewDue(clk, func(keys []string) {
+		for _, k := range keys {
+			if ls, over := l.expired(k); over {
+				expire(ls.agent, ls.runID)
+			}
+		}
+	})
+	return l
+}
+
+func leaseKey(k key, runID string) string {
+	return strings.Join([]string{k.namespace, k.id, runID}, "\x00")
+}
+
+// arm begins a term, or begins it anew.
+func (l *leases) arm(k key, runID string) time.Time {
+	until := l.clk.Now().Add(turnTerm)
+	dk := leaseKey(k, runID)
+	l.mu.Lock()
+	l.held[dk] = lease{k, runID, l.stalled()}
+	l.mu.Unlock()
+	l.due.Set(dk, until)
+	return until
+}
+
+// disarm forgets a run that ended.
+func (l *leases) disarm(k key, runID string) {
+	dk := leaseKey(k, runID)
+	l.mu.Lock()
+	delete(l.held, dk)
+	l.mu.Unlock()
+	l.due.Remove(dk)
+}
+
+// expired takes a term that is over. Time in which the journal stood still does
+// not count: nobody could have renewed (ARCHITECTURE section 3).
+func (l *leases) expired(dk string) (lease, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	ls, ok := l.held[dk]
+	if !ok {
+		return lease{}, false
+	}
+	if grew := l.stalled() - ls.stalled; grew > 0 {
+		ls.stalled += grew
+		l.held[dk] = ls
+		l.due.Set(dk, l.clk.Now().Add(grew))
+		return lease{}, false
+	}
+	delete(l.held, dk)
+	return ls, true
+}
+
+// RenewTurn keeps the lease (SPEC A6). It reads and writes no journal line.
+func (s *Service) RenewTurn(ctx context.Context, req *agentv1.RenewTurnRequest) (*agentv1.RenewTurnResponse, error) {
+	actor := rpc.ActorFrom(ctx)
+	if err := admitRun(actor, req.GetAgentId(), req.GetTurnId(), req.GetRunId()); err != nil {
+		return nil, err
+	}
+	_, _, err := plane.View(ctx, s.engine, req.GetAgentId(), func(st *State) (*agentv1.Turn, error) {
+		t, err := st.held(actor.Namespace, req.GetAgentId(), req.GetTurnId(), req.GetRunId())
+		if err != nil {
+			return nil, err
+		}
+		return t.rec, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	until := s.leases.arm(key{actor.Namespace, req.GetAgentId()}, req.GetRunId())
+	return &agentv1.RenewTurnResponse{LeaseExpiresAt: timestamppb.New(until)}, nil
+}
+
+// admitRun checks the ids that fence a runner's call.
+func admitRun(actor rpc.Actor, agentID, turnID, runID string) error {
+	for _, err := range []error{
+		fault.Name("agent_id", agentID),
+		fault.ID("turn_id", turnID, "trn_"),
+		fault.ID("run_id", runID, "run_"),
+		rpc.CheckAgent(actor, agentID),
+	} {
+		if err != nil {
+			return err
+		}
+	}
+	if actor.Role == rpc.RoleOperator || actor.Role == rpc.RoleIntegration || actor.Role == rpc.RoleWorker {
+		return fault.PermissionDenied.Newf("role %s does not run turns", actor.Role)
+	}
+	if actor.RunID != "" && actor.RunID != runID {
+		return fault.RunStale.Newf("the credential is of run %s, not of %s", actor.RunID, runID).With("run_id", runID)
+	}
+	return nil
+}
+
+// held gives the open turn that a run holds: RUN_STALE for another run,
+// TURN_ENDED when this very run has ended.
+func (s *State) held(namespace, agentID, turnID, runID string) (*turnState, error) {
+	a, err := s.agent(namespace, agentID)
+	if err != nil {
+		return nil, err
+	}
+	t := a.find(turnID)
+	switch {
+	case t == nil:
+		return nil, fault.NotFound.Newf("agent %q has no turn %q", agentID, turnID).With("turn_id", turnID)
+	case t.rec.GetRunId() != runID:
+		return nil, stale(t.rec, runID)
+	case t.rec.GetState() == agentv1.TurnState_TURN_STATE_INTERRUPTED, t.rec.GetState() == agentv1.TurnState_TURN_STATE_ABORTED:
+		return nil, stale(t.rec, runID)
+	case t.rec.GetState() != agentv1.TurnState_TURN_STATE_OPEN:
+		return nil, fault.TurnEnded.Newf("turn %q has ended (%s); acquire the next one", turnID, t.rec.GetEndReason()).
+			With("turn_id", turnID).With("end_reason", t.rec.GetEndReason())
+	}
+	return t, nil
+}
+
+func stale(t *agentv1.Turn, runID string) error {
+	return fault.RunStale.Newf("run %q no longer holds turn %q (%s); stop working on it", runID, t.GetTurnId(), t.GetEndReason()).
+		With("run_id", runID).With("turn_id", t.GetTurnId())
+}
+
+// expire ends a turn whose runner gave no sign of life.
+func (s *Service) expire(k key, runID string) {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	ctx = rpc.WithActor(ctx, rpc.Actor(*plane.System(k.namespace)))
+	turn, err := s.recoverRound(ctx, k, runID)
+	if err == nil && turn != nil {
+		err = s.endTurn(ctx, k, turn, ending{state: agentv1.TurnState_TURN_STATE_INTERRUPTED, reason: "lease_lost", requeue: true})
+	}
+	if err != nil {
+		s.deps.Logger.Warn("a lost turn could not be ended; trying again", zap.String("agent_id", k.id), zap.String("run_id", runID), zap.Error(err))
+		s.leases.arm(k, runID)
+	}
+}
+
+// undeliver gives a turn back whose answer could not be delivered.
+func (s *Service) undeliver(ctx context.Context, namespace string, turn *agentv1.Turn) {
+	k := key{namespace, turn.GetAgentId()}
+	ctx = rpc.WithActor(ctx, rpc.Actor(*plane.System(namespace)))
+	err := s.endTurn(ctx, k, turn, ending{state: agentv1.TurnState_TURN_STATE_INTERRUPTED, reason: "undelivered", requeue: true, uncounted: true})
+	if err != nil {
+		s.leases.arm(k, turn.GetRunId()) // the term ends it then
+	}
+}
+
+// rearm gives every open turn one full term after a restart.
+func (s *Service) rearm(ctx context.Context) error {
+	for _, p := range s.engine.All() {
+		open, _, err := journal.View(ctx, p, func(st *State) (map[key]string, error) {
+			runs := map[key]string{}
+			for k, a := range st.agents {
+				if a.turn != nil {
+					runs[k] = a.turn.rec.GetRunId()
+				}
+			}
+			return runs, nil
+		})
+		if err != nil {
+			return err
+		}
+		for k, runID := range open {
+			s.leases.arm(k, runID)
+		}
+	}
+	return nil
+}

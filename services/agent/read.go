@@ -1,0 +1,288 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/journal"
+	"quartet/pkg/page"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
+
+	"google.golang.org/protobuf/proto"
+)
+
+// admitRead checks that a caller may look at an agent.
+func admitRead(actor rpc.Actor, agentID string) error {
+	if err := fault.Name("agent_id", agentID); err != nil {
+		return err
+	}
+	return rpc.CheckAgent(actor, agentID)
+}
+
+// GetAgent reads an agent with its posture (SPEC A4). It wakes nobody (SPEC X11).
+func (s *Service) GetAgent(ctx context.Context, req *agentv1.GetAgentRequest) (*agentv1.GetAgentResponse, error) {
+	actor := rpc.ActorFrom(ctx)
+	if err := admitRead(actor, req.GetAgentId()); err != nil {
+		return nil, err
+	}
+	type seen struct {
+		rec  *agentv1.Agent
+		lane *agentv1.Lane
+	}
+	a, _, err := plane.View(ctx, s.engine, req.GetAgentId(), func(st *State) (seen, error) {
+		a, err := st.agent(actor.Namespace, req.GetAgentId())
+		if err != nil {
+			return seen{}, err
+		}
+		return seen{a.rec, a.counts()}, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	queue, err := s.deps.Work.GetWorkQueue(ctx, &workv1.GetWorkQueueRequest{AgentId: req.GetAgentId(), OmitPlans: true})
+	if err != nil {
+		return nil, err
+	}
+	view := proto.CloneOf(a.rec)
+	view.Lane = a.lane
+	view.CurrentWorkItemId = queue.GetCurrent().GetWorkItemId()
+	view.Posture, view.PostureReason = posture(a.rec, a.lane, queue)
+	return &agentv1.GetAgentResponse{Agent: view}, nil
+}
+
+// posture is the first that holds (SPEC section 2). A wait of a queued item is
+// no posture of the agent while it has an item in focus.
+func posture(a *agentv1.Agent, lane *agentv1.Lane, q *workv1.GetWorkQueueResponse) (agentv1.Posture, string) {
+	n := q.GetCounts()
+	current := q.GetCurrent()
+	switch {
+	case a.GetControl() == agentv1.Control_CONTROL_STOPPED:
+		return agentv1.Posture_POSTURE_STOPPED, "an operator stopped it"
+	case a.GetControl() == agentv1.Control_CONTROL_PAUSED:
+		return agentv1.Posture_POSTURE_PAUSED, "it is paused"
+	case a.GetCurrentTurnId() != "":
+		return agentv1.Posture_POSTURE_RUNNING_TURN, "turn " + a.GetCurrentTurnId() + " is open"
+	case lane.GetQueued() > 0:
+		return agentv1.Posture_POSTURE_QUEUED_INPUT, fmt.Sprintf("%d message(s) queued, no runner has taken the turn", lane.GetQueued())
+	case current.GetReadiness() == workv1.Readiness_READINESS_RUNNABLE:
+		return agentv1.Posture_POSTURE_RUNNABLE_WORK, "the current work item " + current.GetWorkItemId() + " is runnable"
+	case n.GetQueuedRunnable() > 0:
+		return agentv1.Posture_POSTURE_RUNNABLE_WORK, fmt.Sprintf("%d runnable work item(s) queued", n.GetQueuedRunnable())
+	}
+	items := slices.Concat(q.GetTriggeredBlocked(), q.GetBlocked(), q.GetWaitingForOperator())
+	if current != nil {
+		items = []*workv1.WorkItem{current}
+	}
+	for _, want := range []struct {
+		states  []workv1.SchedulingState
+		posture agentv1.Posture
+		word    string
+	}{
+		{[]workv1.SchedulingState{workv1.SchedulingState_SCHEDULING_STATE_WAITING_TASK}, agentv1.Posture_POSTURE_WAITING_TASK, "waits for a task"},
+		{[]workv1.SchedulingState{workv1.SchedulingState_SCHEDULING_STATE_WAITING_EXTERNAL, workv1.SchedulingState_SCHEDULING_STATE_WAITING_TIMER, workv1.SchedulingState_SCHEDULING_STATE_WAITING_SYSTEM}, agentv1.Posture_POSTURE_WAITING_EXTERNAL, "waits for an event or a time"},
+		{[]workv1.SchedulingState{workv1.SchedulingState_SCHEDULING_STATE_WAITING_OPERATOR}, agentv1.Posture_POSTURE_WAITING_OPERATOR, "waits for an operator"},
+		{[]workv1.SchedulingState{workv1.SchedulingState_SCHEDULING_STATE_BLOCKED}, agentv1.Posture_POSTURE_BLOCKED, "is blocked"},
+	} {
+		for _, it := range items {
+			if slices.Contains(want.states, it.GetSchedulingState()) {
+				return want.posture, fmt.Sprintf("work item %s %s: %s", it.GetWorkItemId(), want.word, it.GetBlockedBy())
+			}
+		}
+	}
+	return agentv1.Posture_POSTURE_IDLE, "nothing is open that it could do"
+}
+
+// ListAgents reads the agents of the namespace in order of id (SPEC A4).
+func (s *Service) ListAgents(ctx context.Context, req *agentv1.ListAgentsRequest) (*agentv1.ListAgentsResponse, error) {
+	actor := rpc.ActorFrom(ctx)
+	if err := rpc.RequireRole(ctx, rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleRunner, rpc.RoleService, rpc.RoleIntegration); err != nil {
+		return nil, err
+	}
+	size, err := page.Size(req.GetPageSize(), 0)
+	if err != nil {
+		return nil, err
+	}
+	from, err := page.Position("agents", req.GetPageToken(), 1)
+	if err != nil {
+		return nil, err
+	}
+	after := key{actor.Namespace, ""}
+	if from != nil {
+		after.id = from[0]
+	}
+	var all []*agentv1.Agent
+	for _, p := range s.engine.All() {
+		part, _, err := journal.View(ctx, p, func(st *State) ([]*agentv1.Agent, error) {
+			var out []*agentv1.Agent
+			st.ids.AscendGreaterOrEqual(after, func(k key) bool {
+				if k.namespace != actor.Namespace || len(out) > size {
+					return false
+				}
+				a := st.agents[k]
+				private := a.rec.GetVisibility() == agentv1.Visibility_VISIBILITY_PRIVATE
+				parent := req.GetLineageParentAgentId()
+				if k != after && (req.GetIncludePrivate() || !private) && (parent == "" || a.rec.GetLineageParentAgentId() == parent) {
+					v := proto.CloneOf(a.rec)
+					v.Lane = a.counts()
+					out = append(out, v)
+				}
+				return true
+			})
+			return out, nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, part...)
+	}
+	slices.SortFunc(all, func(a, b *agentv1.Agent) int { return strings.Compare(a.GetAgentId(), b.GetAgentId()) })
+	resp := &agentv1.ListAgentsResponse{Agents: all}
+	if len(all) > size {
+		resp.Agents = all[:size]
+		resp.NextPageToken = page.Token("agents", all[size-1].GetAgentId())
+	}
+	return resp, nil
+}
+
+// GetMessage reads one message.
+func (s *Service) GetMessage(ctx context.Context, req *agentv1.GetMessageRequest) (*agentv1.GetMessageResponse, error) {
+	actor := rpc.ActorFrom(ctx)
+	if err := admitRead(actor, req.GetAgentId()); err != nil {
+		return nil, err
+	}
+	m, _, err := plane.View(ctx, s.engine, req.GetAgentId(), func(st *State) (*agentv1.Message, error) {
+		a, err := st.agent(actor.Namespace, req.GetAgentId())
+		if err != nil {
+			return nil, err
+		}
+		if m := a.messages[req.GetMessageId()]; m != nil {
+			return m, nil
+		}
+		return nil, fault.NotFound.Newf("agent %q has no message %q in memory; old ones are in the event stream", req.GetAgentId(), req.GetMessageId())
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &agentv1.GetMessageResponse{Message: m}, nil
+}
+
+// ListMessages reads an agent's messages in order of arrival: all that are in
+// the lane or in a turn, and the newest of those that are done.
+func (s *Service) ListMessages(ctx context.Context, req *agentv1.ListMessagesRequest) (*agentv1.ListMessagesResponse, error) {
+	actor := rpc.ActorFrom(ctx)
+	if err := admitRead(actor, req.GetAgentId()); err != nil {
+		return nil, err
+	}
+	size, err := page.Size(req.GetPageSize(), 0)
+	if err != nil {
+		return nil, err
+	}
+	if _, ok := agentv1.MessageState_name[int32(req.GetState())]; !ok {
+		return nil, fault.Invalid("state", strconv.Itoa(int(req.GetState())), "must be a message state")
+	}
+	from, err := page.Position("messages", req.GetPageToken(), 1)
+	if err != nil {
+		return nil, err
+	}
+	ms, _, err := plane.View(ctx, s.engine, req.GetAgentId(), func(st *State) ([]*agentv1.Message, error) {
+		a, err := st.agent(actor.Namespace, req.GetAgentId())
+		if err != nil {
+			return nil, err
+		}
+		start := 0
+		if from != nil {
+			start = slices.Index(a.order, from[0]) + 1
+		}
+		var out []*agentv1.Message
+		for _, id := range a.order[start:] {
+			m := a.messages[id]
+			if want := req.GetState(); want == agentv1.MessageState_MESSAGE_STATE_UNSPECIFIED || m.GetState() == want {
+				out = append(out, m)
+			}
+			if len(out) > size {
+				break
+			}
+		}
+		return out, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	resp := &agentv1.ListMessagesResponse{}
+	bytes := 0
+	for i, m := range ms {
+		bytes += proto.Size(m)
+		if i == size || i > 0 && bytes > page.MaxBytes {
+			resp.NextPageToken = page.Token("messages", ms[i-1].GetMessageId())
+			break
+		}
+		resp.Messages = append(resp.Messages, m)
+	}
+	return resp, nil
+}
+
+// GetTurn reads a turn with its rounds.
+func (s *Service) GetTurn(ctx context.Context, req *agentv1.GetTurnRequest) (*agentv1.GetTurnResponse, error) {
+	actor := rpc.ActorFrom(ctx)
+	if err := admitRead(actor, req.GetAgentId()); err != nil {
+		return nil, err
+	}
+	r, _, err := plane.View(ctx, s.engine, req.GetAgentId(), func(st *State) (*agentv1.GetTurnResponse, error) {
+		a, err := st.agent(actor.Namespace, req.GetAgentId())
+		if err != nil {
+			return nil, err
+		}
+		t := a.find(req.GetTurnId())
+		if t == nil {
+			return nil, fault.NotFound.Newf("agent %q has no turn %q in memory; old ones are in the event stream", req.GetAgentId(), req.GetTurnId())
+		}
+		return &agentv1.GetTurnResponse{Turn: t.rec, Rounds: slices.Clone(t.rounds)}, nil
+	})
+	return r, err
+}
+
+// ListTurns reads an agent's turns, newest first.
+func (s *Service) ListTurns(ctx context.Context, req *agentv1.ListTurnsRequest) (*agentv1.ListTurnsResponse, error) {
+	actor := rpc.ActorFrom(ctx)
+	if err := admitRead(actor, req.GetAgentId()); err != nil {
+		return nil, err
+	}
+	size, err := page.Size(req.GetPageSize(), 0)
+	if err != nil {
+		return nil, err
+	}
+	from, err := page.Position("turns", req.GetPageToken(), 1)
+	if err != nil {
+		return nil, err
+	}
+	r, _, err := plane.View(ctx, s.engine, req.GetAgentId(), func(st *State) (*agentv1.ListTurnsResponse, error) {
+		a, err := st.agent(actor.Namespace, req.GetAgentId())
+		if err != nil {
+			return nil, err
+		}
+		var all []*agentv1.Turn
+		if a.turn != nil {
+			all = append(all, a.turn.rec)
+		}
+		for i := len(a.turns) - 1; i >= 0; i-- {
+			all = append(all, a.turns[i].rec)
+		}
+		if from != nil {
+			all = all[slices.IndexFunc(all, func(t *agentv1.Turn) bool { return t.GetTurnId() == from[0] })+1:]
+		}
+		resp := &agentv1.ListTurnsResponse{Turns: all}
+		if len(all) > size {
+			resp.Turns = all[:size]
+			resp.NextPageToken = page.Token("turns", all[size-1].GetTurnId())
+		}
+		return resp, nil
+	})
+	return r, err
+}

@@ -1,0 +1,324 @@
+package agent
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/btree"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/journal"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+
+	"google.golang.org/protobuf/proto"
+)
+
+const (
+	// keptMessages and keptTurns bound what an agent's long life leaves in
+	// memory. Older ones are in the journal and in the event stream for ever.
+	keptMessages  = 256
+	keptTurns     = 64
+	keptDecisions = 100
+)
+
+// State is one partition of the agent plane. Records are replaced, never edited.
+type State struct {
+	agents map[key]*agentState
+	// ready holds the agents that a runner may take, by namespace, the one
+	// that has been ready longest first (SPEC D7).
+	ready map[string]*btree.BTreeG[readyAgent]
+	ids   *btree.BTreeG[key] // every agent, for lists and sweeps
+	// acquired finds the turn that a request got, as long as the turn is kept.
+	acquired map[acquireKey]acquiredTurn
+}
+
+type acquireKey struct{ namespace, principal, requestID string }
+
+type acquiredTurn struct{ agentID, turnID string }
+
+// key names an agent.
+type key struct{ namespace, id string }
+
+type readyAgent struct {
+	since time.Time
+	id    string
+}
+
+// agentState is one agent with its lane and turns.
+type agentState struct {
+	namespace string
+	rec       *agentv1.Agent
+	lane      [bands][]*agentv1.Message // queued, first in first out
+	messages  map[string]*agentv1.Message
+	settled   []string // messages that left the lane for good, oldest first
+	order     []string // messages in order of arrival
+	turn      *turnState
+	turns     []*turnState // ended, oldest first
+	decisions []*agentv1.Decision
+	tick      string // the message of the tick that is queued or in the open turn
+	dropped   bool   // the last tick was dropped as stale, which frees its key
+	woken     *agentv1.AgentWoken
+	facts     int64 // grows with every event of this agent
+	readyAt   time.Time
+}
+
+// turnState is a turn with its rounds.
+type turnState struct {
+	rec    *agentv1.Turn
+	rounds []*agentv1.Round
+}
+
+// NewState returns the state of an empty log.
+func NewState() *State {
+	return &State{
+		agents: map[key]*agentState{},
+		ready:  map[string]*btree.BTreeG[readyAgent]{},
+
+		acquired: map[acquireKey]acquiredTurn{},
+		ids: btree.NewG(16, func(a, b key) bool {
+			if a.namespace != b.namespace {
+				return a.namespace < b.namespace
+			}
+			return a.id < b.id
+		}),
+	}
+}
+
+// Apply folds one event in.
+func (s *State) Apply(ev *journal.Event) error {
+	k := key{ev.Namespace, ev.AgentID}
+	a := s.agents[k]
+	if p, ok := ev.Payload.(*agentv1.AgentSpawned); ok {
+		if a != nil {
+			return fmt.Errorf("agent: %s was spawned twice", ev.AgentID)
+		}
+		s.agents[k] = &agentState{namespace: ev.Namespace, rec: p.GetAgent(), messages: map[string]*agentv1.Message{}, facts: 1}
+		s.ids.ReplaceOrInsert(k)
+		return nil
+	}
+	if a == nil {
+		return fmt.Errorf("agent: %s for unknown agent %q", ev.Type, ev.AgentID)
+	}
+	s.unready(a)
+	if err := a.apply(ev); err != nil {
+		return err
+	}
+	if p, ok := ev.Payload.(*agentv1.TurnStarted); ok && p.GetTurn().GetAcquireRequestId() != "" {
+		s.acquired[acquireOf(a.namespace, p.GetTurn())] = acquiredTurn{ev.AgentID, p.GetTurn().GetTurnId()}
+	}
+	if len(a.turns) > keptTurns {
+		delete(s.acquired, acquireOf(a.namespace, a.turns[0].rec))
+		a.turns = slices.Delete(a.turns, 0, 1)
+	}
+	a.facts++
+	s.reready(a, ev.CreatedAt)
+	return nil
+}
+
+func acquireOf(namespace string, t *agentv1.Turn) acquireKey {
+	return acquireKey{namespace, t.GetAcquiredBy(), t.GetAcquireRequestId()}
+}
+
+func (a *agentState) apply(ev *journal.Event) error {
+	switch p := ev.Payload.(type) {
+	case *agentv1.MessageQueued:
+		m := p.GetMessage()
+		a.order = append(a.order, m.GetMessageId())
+		a.queue(m, false)
+		if m.GetTick() != nil {
+			a.tick = m.GetMessageId()
+		} else {
+			a.edit(func(r *agentv1.Agent) { r.IdleTurns = 0 })
+		}
+	case *agentv1.MessageRequeued:
+		a.queue(p.GetMessage(), true)
+	case *agentv1.MessageDequeued:
+		a.unqueue(p.GetMessage())
+	case *agentv1.MessageProcessed:
+		a.settle(p.GetMessage())
+	case *agentv1.MessageInterjected:
+		a.settle(p.GetMessage())
+		if a.turn != nil {
+			t := proto.CloneOf(a.turn.rec)
+			t.InterjectedMessageIds = append(t.InterjectedMessageIds, p.GetMessage().GetMessageId())
+			a.turn.rec = t
+		}
+	case *agentv1.MessageAborted:
+		a.settle(p.GetMessage())
+	case *agentv1.MessageDropped:
+		a.settle(p.GetMessage())
+		a.dropped = p.GetMessage().GetTick() != nil
+	case *agentv1.MessageQuarantined:
+		a.settle(p.GetMessage())
+	case *agentv1.AgentWoken:
+		a.woken = p
+	case *agentv1.DecisionRecorded:
+		a.decisions = append(a.decisions, p.GetDecision())
+		a.dropped = false
+		if len(a.decisions) > keptDecisions {
+			a.decisions = slices.Delete(a.decisions, 0, 1)
+		}
+	default:
+		return a.applyTurn(ev)
+	}
+	return nil
+}
+
+func (a *agentState) applyTurn(ev *journal.Event) error {
+	switch p := ev.Payload.(type) {
+	case *agentv1.TurnStarted:
+		a.turn = &turnState{rec: p.GetTurn()}
+		a.woken = nil
+		a.edit(func(r *agentv1.Agent) {
+			r.CurrentRunId, r.CurrentTurnId = p.GetTurn().GetRunId(), p.GetTurn().GetTurnId()
+		})
+	case *agentv1.RoundSubmitted:
+		t, err := a.open(p.GetRound().GetTurnId())
+		if err != nil {
+			return err
+		}
+		t.rounds = append(slices.Clone(t.rounds), p.GetRound())
+		t.edit(func(r *agentv1.Turn) { r.Rounds = int32(len(t.rounds)) })
+	case *agentv1.ToolResultRecorded:
+		t, err := a.open(p.GetTurnId())
+		if err != nil {
+			return err
+		}
+		t.round(p.GetRoundIndex(), func(r *agentv1.Round) { r.ToolResults = append(r.ToolResults, p.GetResult()) })
+		t.edit(func(r *agentv1.Turn) {
+			r.WorkItemId = p.GetWorkItemId()
+			if p.GetMutated() {
+				r.Mutations++
+			}
+		})
+	case *agentv1.RoundSettled:
+		t, err := a.open(p.GetTurnId())
+		if err != nil {
+			return err
+		}
+		t.round(p.GetRoundIndex(), func(r *agentv1.Round) { r.Settled = true })
+	case *agentv1.TurnCompleted:
+		a.end(p.GetTurn(), true)
+	case *agentv1.TurnFailed:
+		a.end(p.GetTurn(), false)
+	case *agentv1.TurnInterrupted:
+		a.end(p.GetTurn(), false)
+	case *agentv1.TurnAborted:
+		a.end(p.GetTurn(), false)
+	default:
+		return fmt.Errorf("agent: unknown event %T", ev.Payload)
+	}
+	return nil
+}
+
+// end closes the open turn. Three completed turns in a row without a call or a
+// change leave the agent idle until new input (SPEC D4).
+func (a *agentState) end(t *agentv1.Turn, completed bool) {
+	if a.turn == nil || a.turn.rec.GetTurnId() != t.GetTurnId() {
+		return
+	}
+	calls := 0
+	for _, r := range a.turn.rounds {
+		calls += len(r.GetToolCalls()) + len(r.GetLocalToolResults())
+	}
+	a.turn.rec = t
+	a.turns = append(a.turns, a.turn)
+	a.turn = nil
+	a.edit(func(r *agentv1.Agent) {
+		r.CurrentRunId, r.CurrentTurnId, r.LastTurnId = "", "", t.GetTurnId()
+		switch {
+		case completed && calls == 0 && t.GetMutations() == 0:
+			r.IdleTurns++
+		case completed:
+			r.IdleTurns = 0
+		}
+	})
+}
+
+func (a *agentState) edit(change func(*agentv1.Agent)) {
+	r := proto.CloneOf(a.rec)
+	change(r)
+	a.rec = r
+}
+
+func (t *turnState) edit(change func(*agentv1.Turn)) {
+	r := proto.CloneOf(t.rec)
+	change(r)
+	t.rec = r
+}
+
+// round replaces one round of a turn.
+func (t *turnState) round(index int32, change func(*agentv1.Round)) {
+	if int(index) >= len(t.rounds) {
+		return
+	}
+	t.rounds = slices.Clone(t.rounds)
+	r := proto.CloneOf(t.rounds[index])
+	change(r)
+	t.rounds[index] = r
+}
+
+func (a *agentState) open(turnID string) (*turnState, error) {
+	if a.turn == nil || a.turn.rec.GetTurnId() != turnID {
+		return nil, fmt.Errorf("agent: turn %q is not open", turnID)
+	}
+	return a.turn, nil
+}
+
+// find gives a turn of the agent, open or ended.
+func (a *agentState) find(turnID string) *turnState {
+	if a.turn != nil && a.turn.rec.GetTurnId() == turnID {
+		return a.turn
+	}
+	for i := len(a.turns) - 1; i >= 0; i-- {
+		if a.turns[i].rec.GetTurnId() == turnID {
+			return a.turns[i]
+		}
+	}
+	return nil
+}
+
+// agent finds an agent of a namespace.
+func (s *State) agent(namespace, agentID string) (*agentState, error) {
+	a := s.agents[key{namespace, agentID}]
+	if a == nil {
+		return nil, fault.NotFound.Newf("agent %q does not exist; SpawnAgent makes one", agentID).With("agent_id", agentID)
+	}
+	return a, nil
+}
+
+// takeable says whether a runner may start a turn of the agent now.
+func (a *agentState) takeable() bool {
+	return a.rec.GetLifecycle() == agentv1.Lifecycle_LIFECYCLE_ACTIVE &&
+		a.rec.GetControl() == agentv1.Control_CONTROL_RUNNING &&
+		a.turn == nil && a.head() != nil
+}
+
+func (s *State) unready(a *agentState) {
+	if a.readyAt.IsZero() {
+		return
+	}
+	s.ready[a.namespace].Delete(readyAgent{a.readyAt, a.rec.GetAgentId()})
+}
+
+func (s *State) reready(a *agentState, now time.Time) {
+	if !a.takeable() {
+		a.readyAt = time.Time{}
+		return
+	}
+	if a.readyAt.IsZero() {
+		a.readyAt = now
+	}
+	t := s.ready[a.namespace]
+	if t == nil {
+		t = btree.NewG(16, func(x, y readyAgent) bool {
+			if !x.since.Equal(y.since) {
+				return x.since.Before(y.since)
+			}
+			return x.id < y.id
+		})
+		s.ready[a.namespace] = t
+	}
+	t.ReplaceOrInsert(readyAgent{a.readyAt, a.rec.GetAgentId()})
+}

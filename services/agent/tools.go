@@ -1,0 +1,362 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"quartet/pkg/fault"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/pbjson"
+)
+
+const (
+	toolWaitFor          = "WaitFor"
+	toolCompleteWorkItem = "CompleteWorkItem"
+	statusSuccess        = "success"
+	statusError          = "error"
+)
+
+// tool is one entry of the table: a seed's name and the call behind it. The
+// arguments are the request message in the seeds' JSON; agent_id and request_id
+// come from the run, never from the model (SPEC X4).
+type tool struct {
+	name    string
+	plane   string
+	method  string
+	request func() proto.Message
+	reply   func() proto.Message
+	mutates bool
+	// bound: the call goes to the turn's item unless it names another.
+	bound bool
+	// adapt fits the seed's shape of the arguments to the message's.
+	adapt func(args map[string]any, left time.Duration)
+}
+
+// tools is the whole table (SPEC C4).
+var tools = []tool{
+	{
+		name: "CreateWorkItem", plane: "work", method: workv1.WorkService_CreateWorkItem_FullMethodName, mutates: true,
+		request: func() proto.Message { return &workv1.CreateWorkItemRequest{} }, reply: func() proto.Message { return &workv1.CreateWorkItemResponse{} },
+	},
+	{
+		name: "PickWorkItem", plane: "work", method: workv1.WorkService_PickWorkItem_FullMethodName, mutates: true,
+		request: func() proto.Message { return &workv1.PickWorkItemRequest{} }, reply: func() proto.Message { return &workv1.PickWorkItemResponse{} },
+	},
+	{
+		name: "UpdateWorkItem", plane: "work", method: workv1.WorkService_UpdateWorkItem_FullMethodName, mutates: true, bound: true, adapt: adaptUpdate,
+		request: func() proto.Message { return &workv1.UpdateWorkItemRequest{} }, reply: func() proto.Message { return &workv1.UpdateWorkItemResponse{} },
+	},
+	{
+		name: toolCompleteWorkItem, plane: "work", method: workv1.WorkService_CompleteWorkItem_FullMethodName, mutates: true,
+		request: func() proto.Message { return &workv1.CompleteWorkItemRequest{} }, reply: func() proto.Message { return &workv1.CompleteWorkItemResponse{} },
+	},
+	{
+		name: "GetWorkItem", plane: "work", method: workv1.WorkService_GetWorkItem_FullMethodName, bound: true,
+		request: func() proto.Message { return &workv1.GetWorkItemRequest{} }, reply: func() proto.Message { return &workv1.GetWorkItemResponse{} },
+	},
+	{
+		name: "ListWorkItems", plane: "work", method: workv1.WorkService_ListWorkItems_FullMethodName,
+		request: func() proto.Message { return &workv1.ListWorkItemsRequest{} }, reply: func() proto.Message { return &workv1.ListWorkItemsResponse{} },
+	},
+	{
+		name: toolWaitFor, plane: "waiting", method: waitingv1.WaitingService_WaitFor_FullMethodName, mutates: true, bound: true,
+		request: func() proto.Message { return &waitingv1.WaitForRequest{} }, reply: func() proto.Message { return &waitingv1.WaitForResponse{} },
+	},
+	{
+		name: "CreateWait", plane: "waiting", method: waitingv1.WaitingService_CreateWait_FullMethodName, mutates: true, bound: true,
+		request: func() proto.Message { return &waitingv1.CreateWaitRequest{} }, reply: func() proto.Message { return &waitingv1.CreateWaitResponse{} },
+	},
+	{
+		name: "CancelWait", plane: "waiting", method: waitingv1.WaitingService_CancelWait_FullMethodName, mutates: true,
+		request: func() proto.Message { return &waitingv1.CancelWaitRequest{} }, reply: func() proto.Message { return &waitingv1.CancelWaitResponse{} },
+	},
+	{
+		name: "CreateExternalTrigger", plane: "waiting", method: waitingv1.WaitingService_CreateExternalTrigger_FullMethodName, mutates: true, bound: true,
+		request: func() proto.Message { return &waitingv1.CreateExternalTriggerRequest{} }, reply: func() proto.Message { return &waitingv1.CreateExternalTriggerResponse{} },
+	},
+	{
+		name: "CancelExternalTrigger", plane: "waiting", method: waitingv1.WaitingService_CancelExternalTrigger_FullMethodName, mutates: true,
+		request: func() proto.Message { return &waitingv1.CancelExternalTriggerRequest{} }, reply: func() proto.Message { return &waitingv1.CancelExternalTriggerResponse{} },
+	},
+	{
+		name: "CreateTimer", plane: "waiting", method: waitingv1.WaitingService_CreateTimer_FullMethodName, mutates: true, bound: true,
+		request: func() proto.Message { return &waitingv1.CreateTimerRequest{} }, reply: func() proto.Message { return &waitingv1.CreateTimerResponse{} },
+	},
+	{
+		name: "ExecCommand", plane: "task", method: taskv1.TaskService_ExecCommand_FullMethodName, mutates: true, bound: true, adapt: adaptExec,
+		request: func() proto.Message { return &taskv1.ExecCommandRequest{} }, reply: func() proto.Message { return &taskv1.ExecCommandResponse{} },
+	},
+	{
+		name: "TaskList", plane: "task", method: taskv1.TaskService_ListTasks_FullMethodName,
+		request: func() proto.Message { return &taskv1.ListTasksRequest{} }, reply: func() proto.Message { return &taskv1.ListTasksResponse{} },
+	},
+	{
+		name: "TaskStatus", plane: "task", method: taskv1.TaskService_GetTask_FullMethodName,
+		request: func() proto.Message { return &taskv1.GetTaskRequest{} }, reply: func() proto.Message { return &taskv1.GetTaskResponse{} },
+	},
+	{
+		name: "TaskOutput", plane: "task", method: taskv1.TaskService_GetTaskOutput_FullMethodName,
+		request: func() proto.Message { return &taskv1.GetTaskOutputRequest{} }, reply: func() proto.Message { return &taskv1.GetTaskOutputResponse{} },
+	},
+	{
+		name: "TaskInput", plane: "task", method: taskv1.TaskService_SendTaskInput_FullMethodName, mutates: true,
+		request: func() proto.Message { return &taskv1.SendTaskInputRequest{} }, reply: func() proto.Message { return &taskv1.SendTaskInputResponse{} },
+	},
+	{
+		name: "TaskStop", plane: "task", method: taskv1.TaskService_StopTask_FullMethodName, mutates: true,
+		request: func() proto.Message { return &taskv1.StopTaskRequest{} }, reply: func() proto.Message { return &taskv1.StopTaskResponse{} },
+	},
+}
+
+func toolNames() []string {
+	names := make([]string, len(tools))
+	for i, t := range tools {
+		names[i] = t.name
+	}
+	return names
+}
+
+// adaptUpdate: in the seeds todo_list is a list, and blocked_by null clears.
+func adaptUpdate(args map[string]any, _ time.Duration) {
+	if list, ok := args["todo_list"].([]any); ok {
+		args["todo_list"] = map[string]any{"items": list}
+	}
+	if v, given := args["blocked_by"]; given && v == nil {
+		delete(args, "blocked_by")
+		args["clear_blocked_by"] = true
+	}
+}
+
+// commandFields of ExecCommand stand beside the others in the seeds' shape.
+var commandFields = []string{"cmd", "argv", "workdir", "env", "tty", "accepts_input", "timeout"}
+
+// adaptExec folds the command together and keeps the round's calls within their
+// common term.
+func adaptExec(args map[string]any, left time.Duration) {
+	command := map[string]any{}
+	for _, f := range commandFields {
+		if v, ok := args[f]; ok {
+			command[f] = v
+			delete(args, f)
+		}
+	}
+	if _, given := args["command"]; !given {
+		args["command"] = command
+	}
+	left = max(left, 0)
+	wanted := 10 * time.Second
+	if v, ok := args["yield_time"].(string); ok {
+		d, err := time.ParseDuration(v)
+		if err != nil {
+			return // the task plane names what is wrong with it
+		}
+		wanted = d
+	}
+	if wanted > left {
+		wanted = left
+	}
+	args["yield_time"] = fmt.Sprintf("%.3fs", wanted.Seconds())
+}
+
+// callScope is what a call runs under.
+type callScope struct {
+	agent     key
+	runID     string
+	turnID    string
+	binding   string
+	requestID string
+	left      time.Duration
+}
+
+// outcome is the one result of a call, and the item that the next is bound to.
+type outcome struct {
+	result  *agentv1.ToolResult
+	mutated bool
+	bind    string
+}
+
+// call runs one tool call. It always gives a result; a failure is one too.
+func (s *Service) call(ctx context.Context, scope callScope, c *agentv1.ToolCall) outcome {
+	out := outcome{bind: scope.binding}
+	i := slices.IndexFunc(tools, func(t tool) bool { return t.name == c.GetName() })
+	if i < 0 {
+		out.result = failed(c, fault.ToolNotAvailable.Newf("tool %q is not available; the turn's tools are %s", c.GetName(), strings.Join(toolNames(), ", ")))
+		return out
+	}
+	t := tools[i]
+	req, err := t.prepare(scope, c.GetArguments())
+	if err != nil {
+		out.result = failed(c, err)
+		return out
+	}
+	conn, err := s.deps.Conn(t.plane)
+	if err != nil {
+		out.result = failed(c, err)
+		return out
+	}
+	reply := t.reply()
+	ctx = s.asRun(ctx, scope.agent, scope.runID)
+	if err := invoke(ctx, conn, t.method, req, reply); err != nil {
+		out.result = failed(c, err)
+		return out
+	}
+	out.result, err = succeeded(c, t, reply)
+	if err != nil {
+		out.result = failed(c, err)
+		return out
+	}
+	out.mutated = t.mutates
+	out.bind = rebound(scope.binding, reply)
+	return out
+}
+
+// invoke tries again while the other side cannot be reached: the request id
+// makes that safe, and a restart of one plane must not fail an agent's call.
+func invoke(ctx context.Context, conn grpc.ClientConnInterface, method string, req, reply proto.Message) error {
+	wait := 20 * time.Millisecond
+	for {
+		err := conn.Invoke(ctx, method, req, reply)
+		if err == nil || fault.From(err).Code() != codes.Unavailable {
+			return err
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return err
+		case <-t.C:
+		}
+		wait = min(2*wait, time.Second)
+	}
+}
+
+// prepare makes the request of a call.
+func (t tool) prepare(scope callScope, arguments *structpb.Struct) (proto.Message, error) {
+	args := arguments.AsMap()
+	for _, own := range []string{"agent_id", "request_id"} {
+		if _, given := args[own]; given {
+			return nil, fault.UnknownField.Newf("%s: argument %q is set by the runtime; leave it out", t.name, own)
+		}
+	}
+	if t.adapt != nil {
+		t.adapt(args, scope.left)
+	}
+	raw, err := json.Marshal(args)
+	if err != nil {
+		return nil, fault.MalformedJSON.Newf("%s: the arguments are not JSON: %v", t.name, err)
+	}
+	req := t.request()
+	if err := pbjson.Unmarshal(raw, req); err != nil {
+		return nil, err
+	}
+	set(req, "agent_id", scope.agent.id, true)
+	if t.mutates {
+		set(req, "request_id", scope.requestID, true)
+	}
+	if t.bound && scope.binding != "" {
+		set(req, "work_item_id", scope.binding, false)
+	}
+	return req, nil
+}
+
+// set writes a string field if the message has it; without force only where it
+// is empty.
+func set(m proto.Message, field, value string, force bool) {
+	r := m.ProtoReflect()
+	fd := r.Descriptor().Fields().ByName(protoreflect.Name(field))
+	if fd == nil || fd.Kind() != protoreflect.StringKind || !force && r.Has(fd) {
+		return
+	}
+	r.Set(fd, protoreflect.ValueOfString(value))
+}
+
+// rebound is the item that following calls are bound to: a pick moves the
+// binding, a completion of the bound item ends it.
+func rebound(binding string, reply proto.Message) string {
+	switch r := reply.(type) {
+	case *workv1.PickWorkItemResponse:
+		return r.GetWorkItem().GetWorkItemId()
+	case *workv1.CompleteWorkItemResponse:
+		if r.GetWorkItem().GetWorkItemId() == binding {
+			return ""
+		}
+	}
+	return binding
+}
+
+func succeeded(c *agentv1.ToolCall, t tool, reply proto.Message) (*agentv1.ToolResult, error) {
+	result, err := toStruct(reply)
+	if err != nil {
+		return nil, err
+	}
+	out := &agentv1.ToolResult{
+		CallId: c.GetCallId(), ToolName: t.name, Status: statusSuccess, Result: result,
+		SummaryText: t.name + " succeeded" + subject(result),
+	}
+	if ws := result.GetFields()["warnings"].GetListValue().GetValues(); len(ws) > 0 {
+		for _, w := range ws {
+			out.Warnings = append(out.Warnings, w.GetStructValue())
+		}
+		delete(result.GetFields(), "warnings")
+		out.SummaryText += fmt.Sprintf(", with %d warning(s)", len(ws))
+	}
+	return out, nil
+}
+
+// subject names the record that a result is about.
+func subject(result *structpb.Struct) string {
+	for _, at := range [][2]string{{"work_item", "work_item_id"}, {"wait", "wait_id"}, {"handle", "task_id"}, {"task", "task_id"}, {"trigger", "trigger_id"}, {"timer", "timer_id"}} {
+		if id := result.GetFields()[at[0]].GetStructValue().GetFields()[at[1]].GetStringValue(); id != "" {
+			return ": " + id
+		}
+	}
+	return ""
+}
+
+func toStruct(m proto.Message) (*structpb.Struct, error) {
+	raw, err := pbjson.Append(nil, m)
+	if err != nil {
+		return nil, err
+	}
+	out := &structpb.Struct{}
+	return out, pbjson.Unmarshal(raw, out)
+}
+
+// failed is the result of a call that did not succeed. Its kind is the reason
+// in the seeds' lower case (SPEC X5).
+func failed(c *agentv1.ToolCall, err error) *agentv1.ToolResult {
+	f := fault.From(err)
+	e := &agentv1.ToolError{
+		Kind: strings.ToLower(string(f.Reason())), Message: f.Message(), RecoveryHint: hint(f.Reason()),
+		Retryable: f.Code() == codes.Unavailable || f.Code() == codes.Aborted || f.Code() == codes.DeadlineExceeded || f.Code() == codes.ResourceExhausted,
+	}
+	if len(f.Metadata()) > 0 {
+		e.Details = &structpb.Struct{Fields: map[string]*structpb.Value{}}
+		for k, v := range f.Metadata() {
+			e.Details.Fields[k] = structpb.NewStringValue(v)
+		}
+	}
+	return &agentv1.ToolResult{CallId: c.GetCallId(), ToolName: c.GetName(), Status: statusError, SummaryText: f.Message(), Error: e}
+}
+
+func hint(r fault.Reason) string {
+	for _, e := range fault.All {
+		if e.Reason == r {
+			return e.Doc
+		}
+	}
+	return ""
+}
