@@ -1,0 +1,297 @@
+package task
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"google.golang.org/grpc/codes"
+
+	"quartet/pkg/fault"
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
+)
+
+const (
+	// OutputStream is the JetStream stream that holds all output, one subject a
+	// task, one message a chunk.
+	OutputStream  = "quartet-output"
+	outputSubject = "quartet.output."
+
+	headerOffset = "Quartet-Offset"
+	headerStream = "Quartet-Stream"
+
+	// keptChunks bounds a task that writes little and often; the broker drops
+	// the oldest chunk by itself. KeptOutput bounds one that writes much.
+	keptChunks = 4096
+	// trimStep is how far a task may grow over KeptOutput before its beginning
+	// is purged.
+	trimStep = 1 << 20
+
+	appendTimeout     = 5 * time.Second
+	codeWrongSequence = 10071
+	appendAttempts    = 4
+	maxEnds           = 4096
+)
+
+// OutputStreamConfig is the stream that StreamOutput needs. Only its leader
+// answers reads, since a follower that was frozen answers with old data (R6).
+func OutputStreamConfig(replicas int) jetstream.StreamConfig {
+	return jetstream.StreamConfig{
+		Name:              OutputStream,
+		Description:       "Quartet: what commands wrote, the end of it",
+		Subjects:          []string{outputSubject + ">"},
+		Retention:         jetstream.LimitsPolicy,
+		Discard:           jetstream.DiscardOld,
+		Storage:           jetstream.FileStorage,
+		Replicas:          max(replicas, 1),
+		MaxMsgsPerSubject: keptChunks,
+		MaxMsgs:           -1,
+		MaxBytes:          -1,
+		MaxConsumers:      -1,
+	}
+}
+
+// StreamOutput is Output on NATS JetStream.
+type StreamOutput struct {
+	js     jetstream.JetStream
+	stream jetstream.Stream
+
+	mu   sync.Mutex
+	ends map[string]tailEnd // of the tasks appended to lately, by subject
+}
+
+// tailEnd is where a subject ends. It is a guess: the expected sequence of
+// every append shows whether it still holds.
+type tailEnd struct {
+	seq    uint64 // of the last message, 0 if none
+	end    int64
+	oldest int64 // nothing before it is kept
+}
+
+// OpenStreamOutput creates or updates the stream and opens the output on it.
+func OpenStreamOutput(ctx context.Context, nc *nats.Conn, replicas int) (*StreamOutput, error) {
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return nil, fmt.Errorf("task: output: %w", err)
+	}
+	stream, err := js.CreateOrUpdateStream(ctx, OutputStreamConfig(replicas))
+	if err != nil {
+		return nil, fmt.Errorf("task: stream %s: %w", OutputStream, err)
+	}
+	return &StreamOutput{js: js, stream: stream, ends: make(map[string]tailEnd)}, nil
+}
+
+func subjectOf(namespace, taskID string) string { return outputSubject + namespace + "." + taskID }
+
+// Append implements Output. An append whose answer was lost is found again by
+// its offset; one that lands late is refused by its expected sequence.
+func (o *StreamOutput) Append(ctx context.Context, namespace, taskID string, chunk *taskv1.OutputChunk) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, appendTimeout)
+	defer cancel()
+	subject := subjectOf(namespace, taskID)
+	var err error
+	for range appendAttempts {
+		var at tailEnd
+		if at, err = o.tail(ctx, subject); err != nil {
+			break
+		}
+		fresh := after(chunk, at.end)
+		if fresh == nil {
+			return at.end, nil
+		}
+		var ack *jetstream.PubAck
+		ack, err = o.js.PublishMsg(ctx, &nats.Msg{
+			Subject: subject,
+			Header: nats.Header{
+				headerOffset: []string{strconv.FormatInt(fresh.GetOffset(), 10)},
+				headerStream: []string{strconv.Itoa(int(fresh.GetStream()))},
+			},
+			Data: fresh.GetData(),
+		}, jetstream.WithExpectLastSequencePerSubject(at.seq), jetstream.WithRetryAttempts(0))
+		if err == nil {
+			at.seq, at.end = ack.Sequence, chunkEnd(fresh)
+			return at.end, o.trim(ctx, subject, at)
+		}
+		o.forget(subject)
+		if api := (*jetstream.APIError)(nil); !errors.As(err, &api) || api.ErrorCode != codeWrongSequence {
+			break
+		}
+	}
+	return 0, storageFault("output of task "+taskID+" could not be stored", err)
+}
+
+// tail gives where a subject ends, as remembered or as the broker knows.
+func (o *StreamOutput) tail(ctx context.Context, subject string) (tailEnd, error) {
+	o.mu.Lock()
+	at, known := o.ends[subject]
+	o.mu.Unlock()
+	if known {
+		return at, nil
+	}
+	last, err := o.last(ctx, subject)
+	if err != nil || last == nil {
+		return tailEnd{}, err
+	}
+	first, err := o.from(ctx, subject, 1)
+	if err != nil {
+		return tailEnd{}, err
+	}
+	return tailEnd{last.seq, chunkEnd(last.chunk), first.chunk.GetOffset()}, nil
+}
+
+// trim remembers the end, and purges the beginning of what grew too large.
+func (o *StreamOutput) trim(ctx context.Context, subject string, at tailEnd) error {
+	keep := at.end - KeptOutput
+	var purge error
+	if keep-at.oldest > trimStep {
+		var m *stored
+		if m, purge = o.locate(ctx, subject, at.seq, keep); purge == nil {
+			purge = o.stream.Purge(ctx, jetstream.WithPurgeSubject(subject), jetstream.WithPurgeSequence(m.seq))
+			at.oldest = m.chunk.GetOffset()
+		}
+	}
+	if purge != nil { // the chunk is stored; the next append tries again
+		o.forget(subject)
+		return nil
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.ends) >= maxEnds {
+		clear(o.ends)
+	}
+	o.ends[subject] = at
+	return nil
+}
+
+func (o *StreamOutput) forget(subject string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.ends, subject)
+}
+
+// Read implements Output. Where to begin is found by a search over the
+// sequences, since offsets grow with them; nothing is kept in memory for it.
+func (o *StreamOutput) Read(ctx context.Context, namespace, taskID string, offset int64, limit int) (Piece, error) {
+	subject := subjectOf(namespace, taskID)
+	p, err := o.read(ctx, subject, offset, limit)
+	if err != nil {
+		return Piece{}, storageFault("output of task "+taskID+" could not be read", err)
+	}
+	return p, nil
+}
+
+func (o *StreamOutput) read(ctx context.Context, subject string, offset int64, limit int) (Piece, error) {
+	last, err := o.last(ctx, subject)
+	if err != nil || last == nil {
+		return Piece{}, err
+	}
+	first, err := o.from(ctx, subject, 1)
+	if err != nil {
+		return Piece{}, err
+	}
+	p := Piece{Oldest: first.chunk.GetOffset(), End: chunkEnd(last.chunk)}
+	p.Start = resolve(offset, p.Oldest, p.End)
+	if p.Start == p.End {
+		return p, nil
+	}
+	m := first
+	if p.Start >= last.chunk.GetOffset() {
+		m = last
+	} else if p.Start >= chunkEnd(first.chunk) {
+		if m, err = o.locate(ctx, subject, last.seq, p.Start); err != nil {
+			return Piece{}, err
+		}
+	}
+	for !fill(&p, []*taskv1.OutputChunk{m.chunk}, limit) && m.seq < last.seq {
+		if m, err = o.from(ctx, subject, m.seq+1); err != nil {
+			return Piece{}, err
+		}
+	}
+	p.End = max(p.End, lastEnd(p))
+	return p, nil
+}
+
+func lastEnd(p Piece) int64 {
+	if len(p.Chunks) == 0 {
+		return 0
+	}
+	return chunkEnd(p.Chunks[len(p.Chunks)-1])
+}
+
+// locate finds the last message up to sequence high that begins at or before
+// offset; the first one if none does.
+func (o *StreamOutput) locate(ctx context.Context, subject string, high uint64, offset int64) (*stored, error) {
+	best, err := o.from(ctx, subject, 1)
+	if err != nil {
+		return nil, err
+	}
+	for low := best.seq; low < high; {
+		mid := low + (high-low+1)/2
+		m, err := o.from(ctx, subject, mid)
+		if err != nil {
+			return nil, err
+		}
+		if m.seq <= high && m.chunk.GetOffset() <= offset {
+			best, low = m, m.seq
+		} else {
+			high = mid - 1
+		}
+	}
+	return best, nil
+}
+
+// Remove implements Output.
+func (o *StreamOutput) Remove(ctx context.Context, namespace, taskID string) error {
+	subject := subjectOf(namespace, taskID)
+	o.forget(subject)
+	if err := o.stream.Purge(ctx, jetstream.WithPurgeSubject(subject)); err != nil {
+		return storageFault("output of task "+taskID+" could not be removed", err)
+	}
+	return nil
+}
+
+// stored is a chunk with its sequence in the stream.
+type stored struct {
+	seq   uint64
+	chunk *taskv1.OutputChunk
+}
+
+// last gives the last chunk of a subject, or nil.
+func (o *StreamOutput) last(ctx context.Context, subject string) (*stored, error) {
+	m, err := o.stream.GetLastMsgForSubject(ctx, subject)
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return nil, nil
+	}
+	return parse(m, err)
+}
+
+// from gives the first chunk of a subject at or behind a sequence.
+func (o *StreamOutput) from(ctx context.Context, subject string, seq uint64) (*stored, error) {
+	return parse(o.stream.GetMsg(ctx, seq, jetstream.WithGetMsgSubject(subject)))
+}
+
+func parse(m *jetstream.RawStreamMsg, err error) (*stored, error) {
+	if err != nil {
+		return nil, err
+	}
+	offset, err := strconv.ParseInt(m.Header.Get(headerOffset), 10, 64)
+	if err != nil {
+		return nil, fmt.Errorf("message %d of %s has no offset: %w", m.Sequence, OutputStream, err)
+	}
+	kind, err := strconv.ParseInt(m.Header.Get(headerStream), 10, 32)
+	if err != nil {
+		return nil, fmt.Errorf("message %d of %s does not say which output it is: %w", m.Sequence, OutputStream, err)
+	}
+	return &stored{m.Sequence, &taskv1.OutputChunk{Offset: offset, Stream: taskv1.OutputStream(kind), Data: m.Data}}, nil
+}
+
+// storageFault hides the broker's words. An append may be repeated without
+// harm, so its outcome needs no further words either.
+func storageFault(what string, cause error) error {
+	return fault.New(codes.Unavailable, fault.Storage, what+"; try again").WithCause(cause)
+}
