@@ -33,15 +33,24 @@ func appendMessage(b []byte, m protoreflect.Message, p *plan, depth int) (_ []by
 	}
 	b = append(b, '{')
 	first := true
+	base := p.base(m)
 	for _, f := range p.fields {
+		if base != nil {
+			out, wrote, done, err := appendSlot(b, f, base, first)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", f.name, err)
+			}
+			b = out
+			if done {
+				first = first && !wrote
+				continue
+			}
+		}
 		if !m.Has(f.fd) {
 			continue
 		}
-		if !first {
-			b = append(b, ',')
-		}
+		b = begin(b, f, first)
 		first = false
-		b = append(b, f.key...)
 		v := m.Get(f.fd)
 		switch {
 		case f.value != nil:
@@ -129,13 +138,7 @@ func appendValue(b []byte, v protoreflect.Value, f *field, depth int) ([]byte, e
 	case protoreflect.MessageKind, protoreflect.GroupKind:
 		return appendMessage(b, v.Message(), f.msg, depth+1)
 	case protoreflect.EnumKind:
-		n := v.Enum()
-		if text, ok := f.enum.text[n]; ok {
-			b = append(b, '"')
-			b = append(b, text...)
-			return append(b, '"'), nil
-		}
-		return strconv.AppendInt(b, int64(n), 10), nil // a value of a newer version
+		return f.enum.append(b, v.Enum()), nil
 	case protoreflect.BoolKind:
 		return strconv.AppendBool(b, v.Bool()), nil
 	case protoreflect.Int32Kind, protoreflect.Sint32Kind, protoreflect.Sfixed32Kind,
@@ -191,7 +194,7 @@ func appendString(b []byte, s string) ([]byte, error) {
 	b = append(b, '"')
 	checked := false
 	from := 0
-	for i := 0; i < len(s); i++ {
+	for i := range len(s) {
 		c := s[i]
 		if quiet[c] {
 			continue

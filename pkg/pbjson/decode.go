@@ -137,6 +137,7 @@ func (d *decoder) message(m protoreflect.Message, p *plan, depth int) error {
 	}
 	d.pos++
 	var seen, oneofs bits
+	base := p.base(m)
 	for first := true; ; first = false {
 		more, err := d.next('}', first)
 		if err != nil || !more {
@@ -169,8 +170,16 @@ func (d *decoder) message(m protoreflect.Message, p *plan, depth int) error {
 			return in(f.name, &badField{reason: fault.InvalidArgument,
 				text: "comes together with another field of " + string(f.fd.ContainingOneof().Name()), must: "must come alone"})
 		}
-		if err := d.field(m, f, depth); err != nil {
-			return in(f.name, err)
+		done := false
+		if base != nil {
+			if done, err = d.slot(f, base); err != nil {
+				return in(f.name, err)
+			}
+		}
+		if !done {
+			if err := d.field(m, f, depth); err != nil {
+				return in(f.name, err)
+			}
 		}
 	}
 }
@@ -254,13 +263,13 @@ func (d *decoder) dict(m protoreflect.Message, f *field, depth int) error {
 			return err
 		}
 		name := string(raw)
-		step := "[" + strconv.Quote(clip(name)) + "]"
+		step := func() string { return "[" + strconv.Quote(clip(name)) + "]" }
 		key, ok := mapKey(f.mapKey, name)
 		if !ok {
-			return in(step, d.invalid(start, "must be a key of type "+f.mapKey.String()))
+			return in(step(), d.invalid(start, "must be a key of type "+f.mapKey.String()))
 		}
 		if entries.Has(key) {
-			return in(step, &badField{reason: fault.InvalidArgument, text: "is given twice", must: "must be given once"})
+			return in(step(), &badField{reason: fault.InvalidArgument, text: "is given twice", must: "must be given once"})
 		}
 		if err := d.expect(':'); err != nil {
 			return err
@@ -269,14 +278,14 @@ func (d *decoder) dict(m protoreflect.Message, f *field, depth int) error {
 		if f.value.msg != nil {
 			v = entries.NewValue()
 			if d.wantNulls {
-				d.path[len(d.path)-1] = f.name + step
+				d.path[len(d.path)-1] = f.name + step()
 			}
 			err = d.message(v.Message(), f.value.msg, depth+1)
 		} else {
 			v, err = d.scalar(f.value)
 		}
 		if err != nil {
-			return in(step, err)
+			return in(step(), err)
 		}
 		entries.Set(key, v)
 	}

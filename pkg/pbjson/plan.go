@@ -1,6 +1,8 @@
 package pbjson
 
 import (
+	"reflect"
+	"strconv"
 	"strings"
 	"sync"
 	"unicode"
@@ -25,6 +27,7 @@ type plan struct {
 	shape  shape
 	fields []*field          // in the order of the .proto file
 	byName map[string]*field // snake_case and lowerCamelCase
+	goType reflect.Type      // *T of the generated message that slots are for; nil if none
 }
 
 type field struct {
@@ -38,6 +41,8 @@ type field struct {
 	msg    *plan  // of message fields, and of maps with message values
 	value  *field // of maps: the value
 	mapKey protoreflect.Kind
+	slot   slot
+	offset uintptr // of the slot
 }
 
 type enum struct {
@@ -90,6 +95,7 @@ func draw(md protoreflect.MessageDescriptor, made map[protoreflect.MessageDescri
 	for _, f := range p.fields { // the proto name wins a collision
 		p.byName[f.name] = f
 	}
+	p.locate(md)
 	return p
 }
 
@@ -133,6 +139,17 @@ func drawEnum(ed protoreflect.EnumDescriptor) *enum {
 	}
 	e.allowed = strings.Join(allowed, ", ")
 	return e
+}
+
+// append writes a value of e; one of a newer version stays a number.
+func (e *enum) append(b []byte, n protoreflect.EnumNumber) []byte {
+	text, ok := e.text[n]
+	if !ok {
+		return strconv.AppendInt(b, int64(n), 10)
+	}
+	b = append(b, '"')
+	b = append(b, text...)
+	return append(b, '"')
 }
 
 // upperSnake turns PlanStatus into PLAN_STATUS and HTTPRule into HTTP_RULE.

@@ -18,7 +18,8 @@ func (d *decoder) scalar(f *field) (protoreflect.Value, error) {
 		s, err := d.str()
 		return protoreflect.ValueOfString(string(s)), err
 	case protoreflect.EnumKind:
-		return d.enum(f.enum)
+		n, err := d.enum(f.enum)
+		return protoreflect.ValueOfEnum(n), err
 	case protoreflect.BoolKind:
 		switch d.peek() {
 		case 't':
@@ -51,32 +52,31 @@ func (d *decoder) scalar(f *field) (protoreflect.Value, error) {
 	return protoreflect.Value{}, d.wrongType("must not be given: its type has no JSON form")
 }
 
-func (d *decoder) enum(e *enum) (protoreflect.Value, error) {
+func (d *decoder) enum(e *enum) (protoreflect.EnumNumber, error) {
 	switch c := d.peek(); {
 	case c == '"':
 		start := d.pos
 		s, err := d.str()
 		if err != nil {
-			return protoreflect.Value{}, err
+			return 0, err
 		}
 		n, ok := e.number[string(s)]
 		if !ok {
-			return protoreflect.Value{}, d.invalid(start, "must be one of "+e.allowed)
+			return 0, d.invalid(start, "must be one of "+e.allowed)
 		}
-		return protoreflect.ValueOfEnum(n), nil
+		return n, nil
 	case c == '-' || c >= '0' && c <= '9':
 		// What Append writes for a value that this version does not know.
 		n, err := d.integer(math.MinInt32, math.MaxInt32)
-		return protoreflect.ValueOfEnum(protoreflect.EnumNumber(n)), err
+		return protoreflect.EnumNumber(n), err
 	}
-	return protoreflect.Value{}, d.wrongType("must be one of " + e.allowed)
+	return 0, d.wrongType("must be one of " + e.allowed)
 }
 
 // integer reads a whole number. 5.0 and 1e3 are whole too: models write them.
 func (d *decoder) integer(low, high int64) (int64, error) {
-	must := "must be a whole number from " + strconv.FormatInt(low, 10) + " to "
 	if c := d.peek(); c != '-' && (c < '0' || c > '9') {
-		return 0, d.wrongType(must + strconv.FormatInt(high, 10))
+		return 0, d.wrongType(within(low, high))
 	}
 	start := d.pos
 	text, whole, err := d.number()
@@ -92,9 +92,13 @@ func (d *decoder) integer(low, high int64) (int64, error) {
 		}
 	}
 	if err != nil || n < low || n > high {
-		return 0, d.invalid(start, must+strconv.FormatInt(high, 10))
+		return 0, d.invalid(start, within(low, high))
 	}
 	return n, nil
+}
+
+func within(low, high int64) string {
+	return "must be a whole number from " + strconv.FormatInt(low, 10) + " to " + strconv.FormatInt(high, 10)
 }
 
 func (d *decoder) natural(high uint64) (uint64, error) {
