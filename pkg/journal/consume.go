@@ -14,6 +14,8 @@ type Source interface {
 	Plane() string
 	Partition() int
 	Follow(ctx context.Context, fromSeq uint64, fn func(seq uint64, lines [][]byte) error) error
+	// End is the sequence that the next frame will be at or after.
+	End(ctx context.Context) (uint64, error)
 }
 
 type logSource struct {
@@ -29,6 +31,11 @@ func NewSource(plane string, partition int, log Log) Source {
 
 func (s logSource) Plane() string  { return s.plane }
 func (s logSource) Partition() int { return s.partition }
+
+func (s logSource) End(ctx context.Context) (uint64, error) {
+	_, seq, err := s.log.Tail(ctx)
+	return seq + 1, err
+}
 
 func (s logSource) Follow(ctx context.Context, from uint64, fn func(uint64, [][]byte) error) error {
 	return s.log.Follow(ctx, from, func(seq uint64, f Frame) error { return fn(seq, Lines(f.Body)) })

@@ -1,0 +1,392 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+
+	"quartet/pkg/clock"
+	"quartet/pkg/fault"
+	"quartet/pkg/journal"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	schedulerv1 "quartet/pkg/pb/quartet/scheduler/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/rpc"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+// Agents is what the scheduler asks of the agent plane.
+type Agents interface {
+	GetFacts(ctx context.Context, in *agentv1.GetFactsRequest, opts ...grpc.CallOption) (*agentv1.GetFactsResponse, error)
+	OfferDecision(ctx context.Context, in *agentv1.OfferDecisionRequest, opts ...grpc.CallOption) (*agentv1.OfferDecisionResponse, error)
+	ListDecisions(ctx context.Context, in *agentv1.ListDecisionsRequest, opts ...grpc.CallOption) (*agentv1.ListDecisionsResponse, error)
+}
+
+// Work is what the scheduler asks of the work plane.
+type Work interface {
+	GetWorkQueue(ctx context.Context, in *workv1.GetWorkQueueRequest, opts ...grpc.CallOption) (*workv1.GetWorkQueueResponse, error)
+	ConsumeRecheck(ctx context.Context, in *workv1.ConsumeRecheckRequest, opts ...grpc.CallOption) (*workv1.ConsumeRecheckResponse, error)
+}
+
+// Config is what an operator sets.
+type Config struct {
+	// Sweep is how often all agents are looked at, whether or not an event
+	// named them. Events only make it faster (SPEC D1). Default 30 s.
+	Sweep time.Duration
+	// Lookers is how many agents are looked at at once. Default 8.
+	Lookers int
+}
+
+// Deps is what the scheduler needs of its process and of other planes.
+type Deps struct {
+	// Sources are the partitions of a plane, to hear.
+	Sources func(plane string) ([]journal.Source, error)
+	Agents  Agents
+	Work    Work
+	Clock   clock.Clock
+	Logger  *zap.Logger
+}
+
+// Service is the scheduler.
+type Service struct {
+	schedulerv1.UnimplementedSchedulerServiceServer
+
+	cfg      Config
+	deps     Deps
+	dirty    *dirty
+	rechecks *clock.Due
+	stop     context.CancelFunc
+	running  sync.WaitGroup
+
+	mu    sync.Mutex
+	swept bool
+}
+
+// New completes the configuration.
+func New(cfg Config, deps Deps) (*Service, error) {
+	if deps.Sources == nil || deps.Agents == nil || deps.Work == nil {
+		return nil, errors.New("scheduler: Deps needs Sources, Agents and Work")
+	}
+	if cfg.Sweep == 0 {
+		cfg.Sweep = 30 * time.Second
+	}
+	if cfg.Lookers == 0 {
+		cfg.Lookers = 8
+	}
+	if deps.Clock == nil {
+		deps.Clock = clock.System()
+	}
+	if deps.Logger == nil {
+		deps.Logger = zap.NewNop()
+	}
+	return &Service{cfg: cfg, deps: deps, dirty: newDirty()}, nil
+}
+
+// Name is the module's name.
+func (s *Service) Name() string { return "scheduler" }
+
+// Register puts the service on a server.
+func (s *Service) Register(srv grpc.ServiceRegistrar) {
+	schedulerv1.RegisterSchedulerServiceServer(srv, s)
+}
+
+// Start begins to listen, to look, and to sweep.
+func (s *Service) Start(ctx context.Context) error {
+	ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
+	s.rechecks = clock.NewDue(s.deps.Clock, func(keys []string) {
+		for _, k := range keys {
+			if ns, id, ok := strings.Cut(k, "\x00"); ok {
+				s.dirty.mark(key{ns, id})
+			}
+		}
+	})
+	s.rechecks.Start()
+	for plane := range interest {
+		sources, err := s.deps.Sources(plane)
+		if err != nil {
+			return errors.Join(err, s.Stop(ctx))
+		}
+		for _, src := range sources {
+			// The end is taken before the first sweep begins: what happens
+			// after it is heard, what happened before it is swept.
+			end, err := src.End(ctx)
+			if err != nil {
+				return errors.Join(fmt.Errorf("scheduler: the end of the journal of %s: %w", plane, err), s.Stop(ctx))
+			}
+			s.running.Add(1)
+			go s.listen(ctx, src, end)
+		}
+	}
+	for range s.cfg.Lookers {
+		s.running.Add(1)
+		go s.look(ctx)
+	}
+	s.running.Add(1)
+	go s.sweep(ctx)
+	return nil
+}
+
+// Stop ends everything. It is idempotent.
+func (s *Service) Stop(context.Context) error {
+	if s.stop == nil {
+		return nil
+	}
+	s.stop()
+	s.dirty.close()
+	s.rechecks.Stop()
+	s.running.Wait()
+	return nil
+}
+
+// Ready is nil once every agent has been looked at: whoever waited for this
+// process has been woken.
+func (s *Service) Ready() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.swept {
+		return errors.New("scheduler: the first sweep is not done")
+	}
+	return nil
+}
+
+// look takes marked agents one by one and decides for each. One agent's
+// trouble delays no other (SPEC D5).
+func (s *Service) look(ctx context.Context) {
+	defer s.running.Done()
+	for {
+		k, ok := s.dirty.take()
+		if !ok {
+			return
+		}
+		busy, err := s.decide(ctx, k)
+		s.dirty.done(k, busy)
+		if err != nil && ctx.Err() == nil {
+			s.deps.Logger.Debug("an agent could not be decided; the next event or sweep tries again",
+				zap.String("agent_id", k.id), zap.Error(err))
+		}
+	}
+}
+
+// decide looks at one agent, and offers what it decided until the facts hold
+// still. busy says that the agent has a turn or a message: until the agent
+// plane reports the end of that, no other plane's event needs a look.
+func (s *Service) decide(ctx context.Context, k key) (busy bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	ctx = rpc.WithActor(ctx, rpc.Actor{Namespace: k.namespace, Principal: "scheduler", Role: rpc.RoleService})
+	const tries = 5
+	for range tries {
+		f, err := s.facts(ctx, k)
+		if err != nil {
+			return false, err
+		}
+		v := Plan(f)
+		s.plan(k, f)
+		if v.Action != ActionTick && v.Action != ActionIdle {
+			return v.Reason == "run_open" || v.Reason == "message_queued", nil
+		}
+		if v.Recheck != nil && given(f.Agent.GetLastDecision(), v) {
+			// The tick was queued and this process died before it was marked.
+			return false, s.consume(ctx, k, v)
+		}
+		offer, err := s.deps.Agents.OfferDecision(ctx, &agentv1.OfferDecisionRequest{
+			AgentId: k.id, FactsRevision: f.Agent.GetFactsRevision(),
+			Decision: &agentv1.Decision{
+				Action: v.Action, TickReason: v.Tick, Reason: v.Reason,
+				WorkItemId: v.ItemID, WorkItemRevision: v.Revision, Explanation: explain(v, f),
+			},
+		})
+		if err != nil {
+			return false, err
+		}
+		if offer.GetResult() == "stale" {
+			continue
+		}
+		queued := v.Action == ActionTick && offer.GetMessageId() != ""
+		if v.Recheck != nil && queued {
+			return queued, s.consume(ctx, k, v)
+		}
+		return queued, nil
+	}
+	return false, fmt.Errorf("scheduler: the facts of agent %s changed %d times while it was decided", k.id, tries)
+}
+
+func given(last *agentv1.Decision, v Verdict) bool {
+	return last.GetTickReason() == v.Tick && last.GetWorkItemId() == v.ItemID && last.GetWorkItemRevision() == v.Revision
+}
+
+func (s *Service) consume(ctx context.Context, k key, v Verdict) error {
+	_, err := s.deps.Work.ConsumeRecheck(ctx, &workv1.ConsumeRecheckRequest{
+		AgentId: k.id, WorkItemId: v.ItemID, RecheckAt: v.Recheck.GetRecheckAt(),
+	})
+	return err
+}
+
+// facts reads the agent plane first: what happens there afterwards makes the
+// offer stale, so a decision never rests on a queue that is older than a turn.
+func (s *Service) facts(ctx context.Context, k key) (Facts, error) {
+	a, err := s.deps.Agents.GetFacts(ctx, &agentv1.GetFactsRequest{AgentId: k.id})
+	if err != nil {
+		return Facts{}, err
+	}
+	if len(a.GetFacts()) != 1 {
+		return Facts{}, fault.NotFound.Newf("agent %q does not exist", k.id).With("agent_id", k.id)
+	}
+	q, err := s.deps.Work.GetWorkQueue(ctx, &workv1.GetWorkQueueRequest{AgentId: k.id, OmitPlans: true})
+	if err != nil {
+		return Facts{}, err
+	}
+	return Facts{Agent: a.GetFacts()[0], Queue: q, Now: s.deps.Clock.Now()}, nil
+}
+
+// plan sets the alarm for the next reminder of an agent.
+func (s *Service) plan(k key, f Facts) {
+	due := k.namespace + "\x00" + k.id
+	for _, it := range f.Queue.GetRechecks() {
+		if at := it.GetRecheckAt().AsTime(); at.After(f.Now) {
+			s.rechecks.Set(due, at)
+			return
+		}
+	}
+	s.rechecks.Remove(due)
+}
+
+// sweep marks every agent at once and then again and again: a lost event costs
+// time, never a wake (SPEC D1, X14).
+func (s *Service) sweep(ctx context.Context) {
+	defer s.running.Done()
+	for {
+		err := s.sweepOnce(ctx)
+		if err == nil {
+			s.mu.Lock()
+			s.swept = true
+			s.mu.Unlock()
+		}
+		pause := s.cfg.Sweep
+		if err != nil {
+			pause = min(pause, time.Second)
+		}
+		t := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return
+		case <-t.C:
+		}
+	}
+}
+
+func (s *Service) sweepOnce(ctx context.Context) error {
+	token := ""
+	for {
+		page, err := s.deps.Agents.GetFacts(ctx, &agentv1.GetFactsRequest{PageToken: token})
+		if err != nil {
+			return err
+		}
+		for i, f := range page.GetFacts() {
+			s.dirty.mark(key{page.GetNamespaces()[i], f.GetAgent().GetAgentId()})
+		}
+		if token = page.GetNextPageToken(); token == "" {
+			return nil
+		}
+	}
+}
+
+// Explain decides from the facts of this moment and changes nothing (SPEC D6).
+func (s *Service) Explain(ctx context.Context, req *schedulerv1.ExplainRequest) (*schedulerv1.ExplainResponse, error) {
+	actor := rpc.ActorFrom(ctx)
+	if err := fault.Name("agent_id", req.GetAgentId()); err != nil {
+		return nil, err
+	}
+	if err := rpc.CheckAgent(actor, req.GetAgentId()); err != nil {
+		return nil, err
+	}
+	f, err := s.facts(ctx, key{actor.Namespace, req.GetAgentId()})
+	if err != nil {
+		return nil, err
+	}
+	recorded, err := s.deps.Agents.ListDecisions(ctx, &agentv1.ListDecisionsRequest{AgentId: req.GetAgentId(), PageSize: 10})
+	if err != nil {
+		return nil, err
+	}
+	v := Plan(f)
+	resp := &schedulerv1.ExplainResponse{
+		AgentId: req.GetAgentId(), Facts: factList(f), Candidates: candidates(v, f),
+		Verdict: &schedulerv1.Verdict{
+			Action: v.Action, TickReason: tickName(v.Tick), Reason: v.Reason, WorkItemId: v.ItemID,
+			WorkItemRevision: v.Revision, Explanation: explain(v, f), DecidedAt: timestamppb.New(f.Now),
+		},
+	}
+	for _, d := range recorded.GetDecisions() {
+		resp.Recent = append(resp.Recent, &schedulerv1.Verdict{
+			Action: d.GetAction(), TickReason: tickName(d.GetTickReason()), Reason: d.GetReason(), WorkItemId: d.GetWorkItemId(),
+			WorkItemRevision: d.GetWorkItemRevision(), Explanation: d.GetExplanation(), DecidedAt: d.GetDecidedAt(),
+		})
+	}
+	return resp, nil
+}
+
+func tickName(t agentv1.TickReason) string {
+	if t == agentv1.TickReason_TICK_REASON_UNSPECIFIED {
+		return ""
+	}
+	return strings.ToLower(strings.TrimPrefix(t.String(), "TICK_REASON_"))
+}
+
+func factList(f Facts) []*schedulerv1.Fact {
+	a, n := f.Agent.GetAgent(), f.Queue.GetCounts()
+	fact := func(name string, value any) *schedulerv1.Fact {
+		return &schedulerv1.Fact{Name: name, Value: fmt.Sprint(value)}
+	}
+	return []*schedulerv1.Fact{
+		fact("control", strings.ToLower(strings.TrimPrefix(a.GetControl().String(), "CONTROL_"))),
+		fact("open_run", a.GetCurrentRunId()),
+		fact("queued_messages", f.Agent.GetQueued()),
+		fact("tick_pending", f.Agent.GetTickPending()),
+		fact("wake_hint", f.Agent.GetWakeHint()),
+		fact("idle_turns", a.GetIdleTurns()),
+		fact("last_turn", a.GetLastTurnId()),
+		fact("current_work_item", f.Queue.GetCurrent().GetWorkItemId()),
+		fact("open_items", n.GetOpen()),
+		fact("triggered_blocked", n.GetTriggeredBlocked()),
+		fact("queued_runnable", n.GetQueuedRunnable()),
+		fact("waiting_for_operator", n.GetWaitingForOperator()),
+		fact("blocked", n.GetBlocked()),
+		fact("completed", n.GetCompleted()),
+	}
+}
+
+// candidates says of every item that was looked at why it was or was not chosen.
+func candidates(v Verdict, f Facts) []*schedulerv1.Candidate {
+	var out []*schedulerv1.Candidate
+	for _, it := range items(f.Queue) {
+		c := &schedulerv1.Candidate{
+			WorkItemId: it.GetWorkItemId(), Objective: it.GetObjective(), Revision: it.GetRevision(), ReasonCode: it.GetReasonCode(),
+			CandidateClass:  strings.ToLower(strings.TrimPrefix(it.GetCandidateClass().String(), "CANDIDATE_CLASS_")),
+			SchedulingState: strings.ToLower(strings.TrimPrefix(it.GetSchedulingState().String(), "SCHEDULING_STATE_")),
+			Chosen:          v.ItemID == it.GetWorkItemId() && v.Action == ActionTick,
+		}
+		switch {
+		case c.GetChosen():
+			c.Why = "chosen: " + v.Reason
+		case it.GetReadiness() == workv1.Readiness_READINESS_COMPLETED:
+			c.Why = "not chosen: it is completed"
+		case it.GetReadiness() != workv1.Readiness_READINESS_RUNNABLE:
+			c.WaitingFor = waitsFor(it, f.Now)
+			c.Why = "not chosen: it " + c.GetWaitingFor()
+		case v.Action == ActionTick:
+			c.Why = "not chosen: " + v.Reason + " comes first"
+		default:
+			c.Why = "not chosen: " + v.Reason
+		}
+		out = append(out, c)
+	}
+	return out
+}
