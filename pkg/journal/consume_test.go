@@ -84,7 +84,7 @@ func TestConsumeOnceAcrossFaultsAndRestarts(t *testing.T) {
 	}
 	say("k", "1")
 	for f := faultlog.None; f < faultlog.Last; f++ {
-		if f == faultlog.Late || f == faultlog.Frozen || f == faultlog.Refused {
+		if f == faultlog.Late || f == faultlog.HeldRefused || f == faultlog.Frozen || f == faultlog.Refused {
 			continue
 		}
 		log.Inject(f)

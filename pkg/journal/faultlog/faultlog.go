@@ -16,8 +16,8 @@ import (
 // Fault is what happens to one append.
 type Fault int
 
-// The faults. All but None, Late, Duplicated, Refused and Busy look alike to
-// the writer: an error that does not say whether the frame is stored.
+// The faults. AnswerLost, NotSent, Frozen, LandsBefore and LandsAfter look
+// alike to the writer: an error that does not say whether the frame is stored.
 const (
 	None        Fault = iota
 	Refused           // not stored, and the writer knows
@@ -29,6 +29,7 @@ const (
 	LandsBefore       // ambiguous; stored just before the next append
 	LandsAfter        // ambiguous; sent again just after the next append
 	Duplicated        // sent twice; the answer is the first one's
+	HeldRefused       // Refused, but only when Release is called
 	Doubted           // sent twice; the answer is the second one's
 	Last
 )
@@ -43,6 +44,7 @@ type Log struct {
 	mu      sync.Mutex
 	faults  []Fault
 	reads   int // reads that are to fail
+	stale   int // scans that are to show nothing
 	before  []late
 	after   []late
 	release chan struct{}
@@ -76,14 +78,21 @@ func (l *Log) FailReads(n int) {
 	l.reads = n
 }
 
+// StaleReads makes the next n Scans show nothing, as a reader that lags does.
+func (l *Log) StaleReads(n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stale = n
+}
+
 // Heal drops all faults that were ordered and not used.
 func (l *Log) Heal() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.faults, l.reads = nil, 0
+	l.faults, l.reads, l.stale = nil, 0, 0
 }
 
-// Release answers all appends that are Late.
+// Release lets all appends go on that are Late or HeldRefused.
 func (l *Log) Release() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -91,7 +100,7 @@ func (l *Log) Release() {
 	l.release = make(chan struct{})
 }
 
-// Held gets one for each append that is Late, when it was stored.
+// Held gets one for each append that waits for Release.
 func (l *Log) Held() <-chan struct{} { return l.held }
 
 // Appends is how often Append was called.
@@ -122,6 +131,13 @@ func (l *Log) Append(ctx context.Context, expect uint64, f journal.Frame) (uint6
 	kept.Body = bytes.Clone(f.Body)
 	switch fault {
 	case Refused:
+		return 0, fmt.Errorf("%w: on order", journal.ErrRefused)
+	case HeldRefused:
+		l.held <- struct{}{}
+		select {
+		case <-release:
+		case <-ctx.Done():
+		}
 		return 0, fmt.Errorf("%w: on order", journal.ErrRefused)
 	case Busy:
 		return 0, fmt.Errorf("%w: on order", journal.ErrBusy)
@@ -180,6 +196,16 @@ func (l *Log) readFault() error {
 	return nil
 }
 
+func (l *Log) blind() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.stale > 0 {
+		l.stale--
+		return true
+	}
+	return false
+}
+
 // Tail implements journal.Log.
 func (l *Log) Tail(ctx context.Context) (journal.Frame, uint64, error) {
 	if err := l.readFault(); err != nil {
@@ -192,6 +218,9 @@ func (l *Log) Tail(ctx context.Context) (journal.Frame, uint64, error) {
 func (l *Log) Scan(ctx context.Context, from uint64, fn func(uint64, journal.Frame) error) error {
 	if err := l.readFault(); err != nil {
 		return err
+	}
+	if l.blind() {
+		return nil
 	}
 	return l.Log.Scan(ctx, from, fn)
 }
