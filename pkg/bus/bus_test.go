@@ -197,3 +197,46 @@ func TestStartNeedsAJournal(t *testing.T) {
 	_, err = bus.Start(t.Context(), bus.Config{})
 	require.Error(t, err)
 }
+
+// BenchmarkPublish is how fast a journal is copied, in events a second.
+func BenchmarkPublish(b *testing.B) {
+	const frames, size = 200, 100
+	r := setup(b)
+	op := journaltest.Put("keeper", "", "")
+	op.Answer = nil
+	op.Decide = func(*journaltest.State, journal.Env) (journal.Decision[int], error) {
+		var d journal.Decision[int]
+		for range size {
+			d.Events = append(d.Events, journaltest.Event("keeper", "some text that makes the event as long as a small one is"))
+		}
+		return d, nil
+	}
+	s, err := r.js.Stream(context.Background(), bus.Stream)
+	require.NoError(b, err)
+	copied := func(n uint64) {
+		require.Eventually(b, func() bool {
+			info, err := s.Info(context.Background(), jetstream.WithSubjectFilter("quartet.events.>"))
+			if err != nil {
+				return false
+			}
+			sum := uint64(0)
+			for _, k := range info.State.Subjects {
+				sum += k
+			}
+			return sum >= n
+		}, time.Minute, time.Millisecond)
+	}
+	var took time.Duration
+	for i := range b.N {
+		for range frames {
+			_, _, err := journal.Do(context.Background(), r.p, op)
+			require.NoError(b, err)
+		}
+		start := time.Now()
+		pub := r.start(b)
+		copied(uint64((i + 1) * frames * size))
+		took += time.Since(start)
+		pub.Stop()
+	}
+	b.ReportMetric(float64(b.N*frames*size)/took.Seconds(), "events/s")
+}

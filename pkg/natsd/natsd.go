@@ -96,11 +96,16 @@ func (s *Server) boot() (*server.Server, error) {
 	}
 	srv.SetLoggerV2(zapLogger{s.logger.Sugar()}, false, false, false)
 	srv.Start()
-	deadline := time.Now().Add(startTimeout)
-	if !srv.ReadyForConnections(startTimeout) || !srv.JetStreamEnabled() || time.Now().After(deadline) {
+	if !srv.ReadyForConnections(startTimeout) || !srv.JetStreamEnabled() {
 		srv.Shutdown()
 		srv.WaitForShutdown()
 		return nil, errors.New("natsd: the server did not become ready; see its log for why")
+	}
+	// The default syncs every two minutes and loses acknowledged messages.
+	if cfg := srv.JetStreamConfig(); cfg == nil || !cfg.SyncAlways {
+		srv.Shutdown()
+		srv.WaitForShutdown()
+		return nil, errors.New("natsd: the server does not sync every write")
 	}
 	return srv, nil
 }
