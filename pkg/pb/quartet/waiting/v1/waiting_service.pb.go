@@ -806,8 +806,8 @@ type CreateExternalTriggerResponse struct {
 	Trigger *Trigger `protobuf:"bytes,1,opt,name=trigger,proto3" json:"trigger,omitempty"`
 	// The secret. A repeated request answers with the same one.
 	Token string `protobuf:"bytes,2,opt,name=token,proto3" json:"token,omitempty"`
-	// The path to POST to, such as /v1/triggers/…; the gateway's base goes before it.
-	UrlPath       string `protobuf:"bytes,3,opt,name=url_path,json=urlPath,proto3" json:"url_path,omitempty"`
+	// Where the outside system POSTs to: the gateway's public URL and the secret.
+	Url           string `protobuf:"bytes,3,opt,name=url,proto3" json:"url,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -856,9 +856,9 @@ func (x *CreateExternalTriggerResponse) GetToken() string {
 	return ""
 }
 
-func (x *CreateExternalTriggerResponse) GetUrlPath() string {
+func (x *CreateExternalTriggerResponse) GetUrl() string {
 	if x != nil {
-		return x.UrlPath
+		return x.Url
 	}
 	return ""
 }
@@ -1680,11 +1680,11 @@ const file_quartet_waiting_v1_waiting_service_proto_rawDesc = "" +
 	"\vdescription\x18\x04 \x01(\tR\vdescription\x12E\n" +
 	"\rdelivery_mode\x18\x05 \x01(\x0e2 .quartet.waiting.v1.DeliveryModeR\fdeliveryMode\x129\n" +
 	"\n" +
-	"expires_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\"\x87\x01\n" +
+	"expires_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\"~\n" +
 	"\x1dCreateExternalTriggerResponse\x125\n" +
 	"\atrigger\x18\x01 \x01(\v2\x1b.quartet.waiting.v1.TriggerR\atrigger\x12\x14\n" +
-	"\x05token\x18\x02 \x01(\tR\x05token\x12\x19\n" +
-	"\burl_path\x18\x03 \x01(\tR\aurlPath\"w\n" +
+	"\x05token\x18\x02 \x01(\tR\x05token\x12\x10\n" +
+	"\x03url\x18\x03 \x01(\tR\x03url\"w\n" +
 	"\x1cCancelExternalTriggerRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1d\n" +
 	"\n" +

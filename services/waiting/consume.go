@@ -1,0 +1,132 @@
+package waiting
+
+import (
+	"quartet/pkg/journal"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/plane"
+)
+
+// follows is what this plane hears of others.
+func follows() []plane.Followed {
+	return []plane.Followed{
+		{
+			Plane: "task", Types: []string{"task_completed", "task_failed", "task_cancelled", "task_interrupted"},
+			Registry: journal.NewRegistry(taskv1.File_quartet_task_v1_task_event_proto),
+		},
+		{
+			Plane: "work", Types: []string{"work_item_completed", "work_item_updated", "wait_attach_refused"},
+			Registry: journal.NewRegistry(workv1.File_quartet_work_v1_work_event_proto),
+		},
+		{
+			Plane: "agent", Types: []string{"message_queued", "turn_completed"},
+			Registry: journal.NewRegistry(agentv1.File_quartet_agent_v1_agent_event_proto),
+		},
+	}
+}
+
+// react is the rule for what other planes say.
+func react(s *State, env journal.Env, ev *journal.Event) ([]*journal.Event, error) {
+	k := key{ev.Namespace, ev.AgentID}
+	a := s.agents[k]
+	switch p := ev.Payload.(type) {
+	case *taskv1.TaskCompleted:
+		return a.taskEnded(env, k, p.GetTask()), nil
+	case *taskv1.TaskFailed:
+		return a.taskEnded(env, k, p.GetTask()), nil
+	case *taskv1.TaskCancelled:
+		return a.taskEnded(env, k, p.GetTask()), nil
+	case *taskv1.TaskInterrupted:
+		return a.taskEnded(env, k, p.GetTask()), nil
+	case *workv1.WorkItemCompleted:
+		return a.itemCompleted(env, k, ev.WorkItemID), nil
+	case *workv1.WorkItemUpdated:
+		return a.cancel(env, k, p.GetEndedWaitId(), "blocker_cleared"), nil
+	case *workv1.WaitAttachRefused:
+		return a.cancel(env, k, p.GetWaitId(), "attach_refused"), nil
+	case *agentv1.MessageQueued:
+		return a.operatorSaid(env, k, p.GetMessage()), nil
+	case *agentv1.TurnCompleted:
+		return a.consumed(env, k, p.GetTurn()), nil
+	}
+	return nil, nil
+}
+
+// taskEnded notes the end, for waits to come, and resolves those that stand.
+func (a *agentWaits) taskEnded(env journal.Env, k key, t *taskv1.Task) []*journal.Event {
+	if a != nil && a.tasks.has(t.GetTaskId()) {
+		return nil
+	}
+	events := []*journal.Event{{
+		Namespace: k.namespace, AgentID: k.id, TaskID: t.GetTaskId(), WorkItemID: t.GetWorkItemId(),
+		Payload: &waitingv1.TaskNoted{TaskId: t.GetTaskId(), AgentId: k.id, Revision: t.GetRevision(), Terminal: true, State: t.GetState().String()},
+	}}
+	for _, w := range a.activeWaits(func(w *waitingv1.Wait) bool {
+		return w.GetKind() == waitingv1.WaitKind_WAIT_KIND_TASK && w.GetResource() == t.GetTaskId()
+	}) {
+		events = append(events, resolved(k.namespace, w, env, causeTask, t.GetTaskId()))
+	}
+	return events
+}
+
+// itemCompleted ends all that the item waited for (SPEC P9). Triggers stay.
+func (a *agentWaits) itemCompleted(env journal.Env, k key, itemID string) []*journal.Event {
+	if a != nil && a.items.has(itemID) {
+		return nil
+	}
+	events := []*journal.Event{{
+		Namespace: k.namespace, AgentID: k.id, WorkItemID: itemID,
+		Payload: &waitingv1.WorkItemNoted{WorkItemId: itemID, AgentId: k.id},
+	}}
+	for _, w := range a.activeWaits(func(w *waitingv1.Wait) bool { return w.GetWorkItemId() == itemID }) {
+		events = append(events, cancelled(k.namespace, w, env, "work_item_completed"))
+	}
+	return events
+}
+
+func (a *agentWaits) cancel(env journal.Env, k key, waitID, reason string) []*journal.Event {
+	if a == nil || waitID == "" {
+		return nil
+	}
+	if w := a.waits.byID[waitID]; w != nil && active(w) {
+		return []*journal.Event{cancelled(k.namespace, w, env, reason)}
+	}
+	return nil
+}
+
+// operatorSaid resolves the named item's operator wait, else the only one of
+// the agent, else none (SPEC P2): two waits and one answer is a guess.
+func (a *agentWaits) operatorSaid(env journal.Env, k key, m *agentv1.Message) []*journal.Event {
+	if m.GetKind() != agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT {
+		return nil
+	}
+	waits := a.activeWaits(func(w *waitingv1.Wait) bool {
+		return w.GetKind() == waitingv1.WaitKind_WAIT_KIND_OPERATOR && w.GetMode() == waitingv1.WaitMode_WAIT_MODE_WAIT &&
+			(m.GetWorkItemId() == "" || w.GetWorkItemId() == m.GetWorkItemId())
+	})
+	if len(waits) != 1 {
+		return nil
+	}
+	return []*journal.Event{resolved(k.namespace, waits[0], env, causeOperator, m.GetMessageId())}
+}
+
+// consumed marks the triggers that a completed turn was shown; a turn that
+// failed marks nothing (SPEC section 4).
+func (a *agentWaits) consumed(env journal.Env, k key, t *agentv1.Turn) []*journal.Event {
+	if a == nil {
+		return nil
+	}
+	var events []*journal.Event
+	for _, sw := range t.GetShownWaits() {
+		w := a.waits.byID[sw.GetWaitId()]
+		if w == nil || !active(w) || w.GetConsumedCount() >= sw.GetTriggerCount() {
+			continue
+		}
+		n := nextWait(w)
+		n.ConsumedCount = min(sw.GetTriggerCount(), w.GetTriggerCount())
+		events = append(events, waitEvent(k.namespace, n, &waitingv1.WaitConsumed{Wait: n, TurnId: t.GetTurnId()}))
+	}
+	return events
+}

@@ -1,0 +1,124 @@
+package waiting
+
+import (
+	"context"
+	"errors"
+
+	"google.golang.org/grpc"
+
+	"quartet/pkg/clock"
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/plane"
+)
+
+// Plane is the name of this plane in journals, subjects and cursors.
+const Plane = "waiting"
+
+// Work is what this plane asks of the work plane: whom a wait is for, and to
+// tell it.
+type Work interface {
+	GetWorkQueue(ctx context.Context, in *workv1.GetWorkQueueRequest, opts ...grpc.CallOption) (*workv1.GetWorkQueueResponse, error)
+	GetWorkItem(ctx context.Context, in *workv1.GetWorkItemRequest, opts ...grpc.CallOption) (*workv1.GetWorkItemResponse, error)
+	AttachWait(ctx context.Context, in *workv1.AttachWaitRequest, opts ...grpc.CallOption) (*workv1.AttachWaitResponse, error)
+}
+
+// Tasks is what this plane asks of the task plane: whose a task is, and
+// whether it has ended.
+type Tasks interface {
+	GetTask(ctx context.Context, in *taskv1.GetTaskRequest, opts ...grpc.CallOption) (*taskv1.GetTaskResponse, error)
+}
+
+// Agents is what this plane asks of the agent plane. AgentExists is NOT_FOUND
+// for an agent that was never made in the caller's namespace.
+type Agents interface {
+	AgentExists(ctx context.Context, agentID string) error
+}
+
+// Config is what an operator sets.
+type Config struct {
+	Partitions int
+	// PublicURL is the gateway's address as outside systems see it.
+	PublicURL string
+}
+
+// Deps is what this plane needs of its process and of other planes.
+type Deps struct {
+	plane.Deps
+	Work   Work
+	Tasks  Tasks
+	Agents Agents
+	// TriggerSecret gives the secret of a trigger: 256 bits that only this
+	// installation can compute.
+	TriggerSecret func(triggerID string) string
+}
+
+// Service is the waiting plane.
+type Service struct {
+	waitingv1.UnimplementedWaitingServiceServer
+
+	cfg    Config
+	deps   Deps
+	engine *plane.Engine[*State]
+	due    *clock.Due
+}
+
+// New completes the configuration. Nothing is opened before Start.
+func New(cfg Config, deps Deps) (*Service, error) {
+	if deps.Work == nil || deps.Tasks == nil || deps.Agents == nil || deps.TriggerSecret == nil {
+		return nil, errors.New("waiting: Deps needs Work, Tasks, Agents and TriggerSecret")
+	}
+	return &Service{cfg: cfg, deps: deps}, deps.Complete()
+}
+
+// Name is the module's name.
+func (s *Service) Name() string { return Plane }
+
+// Register puts the service on a server.
+func (s *Service) Register(srv grpc.ServiceRegistrar) {
+	waitingv1.RegisterWaitingServiceServer(srv, s)
+}
+
+// Start opens the journal, fires what is overdue, and begins to follow the
+// other planes.
+func (s *Service) Start(ctx context.Context) error {
+	if err := s.deps.Complete(); err != nil {
+		return err
+	}
+	s.due = clock.NewDue(s.deps.Clock, s.fire)
+	engine, err := plane.Open(ctx, plane.Config[*State]{
+		Plane: Plane, Partitions: s.cfg.Partitions, New: NewState,
+		Events: waitingv1.File_quartet_waiting_v1_waiting_event_proto,
+		Follow: follows(), React: react, OnCommit: s.index,
+	}, s.deps.Deps)
+	if err != nil {
+		return err
+	}
+	s.engine = engine
+	if err := s.reindex(ctx); err != nil {
+		return errors.Join(err, engine.Close(ctx))
+	}
+	s.due.Start()
+	if err := engine.Follow(ctx); err != nil {
+		return errors.Join(err, s.Stop(ctx))
+	}
+	return nil
+}
+
+// Stop ends firing, then closes the journal. It is idempotent.
+func (s *Service) Stop(ctx context.Context) error {
+	if s.engine == nil {
+		return nil
+	}
+	s.due.Stop()
+	return s.engine.Close(ctx)
+}
+
+// Ready is nil once the journal is open and while it can be written.
+func (s *Service) Ready() error {
+	if s.engine == nil {
+		return errors.New("waiting: not started")
+	}
+	return s.engine.Ready()
+}

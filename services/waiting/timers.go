@@ -1,0 +1,228 @@
+package waiting
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/journal"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+// CreateTimer sets a point in time (SPEC P4).
+func (s *Service) CreateTimer(ctx context.Context, req *waitingv1.CreateTimerRequest) (*waitingv1.CreateTimerResponse, error) {
+	actor := rpc.ActorFrom(ctx)
+	if err := firstError(
+		admit(actor, req.GetAgentId()),
+		fault.RequestID(req.GetRequestId()),
+		itemID(req.GetWorkItemId()),
+		fault.TextBytes("description", req.GetDescription(), fault.MaxFreeTextBytes, false),
+		validTime(req.GetAfter(), req.GetAt()),
+	); err != nil {
+		return nil, err
+	}
+	target, err := s.target(ctx, req.GetAgentId(), req.GetWorkItemId(), false)
+	if err != nil {
+		return nil, err
+	}
+	return plane.Do(ctx, s.engine, plane.Command[*State, *waitingv1.CreateTimerResponse]{
+		Method: "CreateTimer", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
+		Decide: func(_ *State, env journal.Env) (journal.Decision[*waitingv1.CreateTimerResponse], error) {
+			t := &waitingv1.Timer{
+				TimerId: env.NewID("tmr_"), AgentId: req.GetAgentId(), WorkItemId: target, Description: req.GetDescription(),
+				Status: waitingv1.TimerStatus_TIMER_STATUS_ACTIVE, NextFireAt: dueAt(env.Now, req.GetAfter(), req.GetAt()),
+				Revision: 1, CreatedAt: timestamppb.New(env.Now),
+			}
+			return journal.Decision[*waitingv1.CreateTimerResponse]{
+				Events: []*journal.Event{timerEvent(env.Actor.Namespace, t, &waitingv1.TimerCreated{Timer: t})},
+			}, nil
+		},
+		Answer: func(events []*journal.Event) (*waitingv1.CreateTimerResponse, error) {
+			for _, ev := range events {
+				if p, ok := ev.Payload.(*waitingv1.TimerCreated); ok {
+					return &waitingv1.CreateTimerResponse{Timer: p.GetTimer()}, nil
+				}
+			}
+			return nil, fmt.Errorf("waiting: no timer_created among %d events", len(events))
+		},
+	})
+}
+
+func timerEvent(namespace string, t *waitingv1.Timer, payload proto.Message) *journal.Event {
+	return &journal.Event{Namespace: namespace, AgentID: t.GetAgentId(), WorkItemID: t.GetWorkItemId(), Payload: payload}
+}
+
+// CancelTimer gives a timer up. Repeating it changes nothing.
+func (s *Service) CancelTimer(ctx context.Context, req *waitingv1.CancelTimerRequest) (*waitingv1.CancelTimerResponse, error) {
+	actor := rpc.ActorFrom(ctx)
+	if err := firstError(
+		admit(actor, req.GetAgentId()),
+		fault.RequestID(req.GetRequestId()),
+		fault.ID("timer_id", req.GetTimerId(), "tmr_"),
+	); err != nil {
+		return nil, err
+	}
+	return plane.Do(ctx, s.engine, plane.Command[*State, *waitingv1.CancelTimerResponse]{
+		Method: "CancelTimer", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
+		Decide: func(st *State, env journal.Env) (journal.Decision[*waitingv1.CancelTimerResponse], error) {
+			var d journal.Decision[*waitingv1.CancelTimerResponse]
+			var t *waitingv1.Timer
+			if a := st.agents[key{env.Actor.Namespace, req.GetAgentId()}]; a != nil {
+				t = a.timers.byID[req.GetTimerId()]
+			}
+			switch {
+			case t == nil:
+				return d, fault.NotFound.Newf("agent %q has no timer %q", req.GetAgentId(), req.GetTimerId()).With("timer_id", req.GetTimerId())
+			case t.GetStatus() != waitingv1.TimerStatus_TIMER_STATUS_ACTIVE:
+				d.Reply = &waitingv1.CancelTimerResponse{Timer: t}
+				return d, nil
+			}
+			n := proto.CloneOf(t)
+			n.Revision++
+			n.Status, n.NextFireAt = waitingv1.TimerStatus_TIMER_STATUS_CANCELLED, nil
+			d.Events = []*journal.Event{timerEvent(env.Actor.Namespace, n, &waitingv1.TimerCancelled{Timer: n})}
+			return d, nil
+		},
+		Answer: func(events []*journal.Event) (*waitingv1.CancelTimerResponse, error) {
+			for _, ev := range events {
+				if p, ok := ev.Payload.(*waitingv1.TimerCancelled); ok {
+					return &waitingv1.CancelTimerResponse{Timer: p.GetTimer()}, nil
+				}
+			}
+			return nil, fmt.Errorf("waiting: no timer_cancelled among %d events", len(events))
+		},
+	})
+}
+
+// ListTimers reads an agent's timers in order of creation.
+func (s *Service) ListTimers(ctx context.Context, req *waitingv1.ListTimersRequest) (*waitingv1.ListTimersResponse, error) {
+	ts, next, _, err := listed(ctx, s, "timers", req.GetAgentId(), req.GetPageSize(), req.GetPageToken(),
+		func(a *agentWaits) *records[*waitingv1.Timer] { return &a.timers },
+		func(t *waitingv1.Timer) bool {
+			return req.GetIncludeEnded() || t.GetStatus() == waitingv1.TimerStatus_TIMER_STATUS_ACTIVE
+		})
+	return &waitingv1.ListTimersResponse{Timers: ts, NextPageToken: next}, err
+}
+
+// The due-time index holds waits and timers by kind, namespace, agent and id.
+// It is rebuilt from state at every start, so overdue ones fire then, once.
+func dueKey(kind, namespace, agentID, id string) string {
+	return strings.Join([]string{kind, namespace, agentID, id}, "\x00")
+}
+
+// index keeps the due-time index up to date with what is durable. It runs in
+// the journal's loop.
+func (s *Service) index(_ int, events []*journal.Event) {
+	for _, ev := range events {
+		switch p := ev.Payload.(type) {
+		case *waitingv1.WaitRegistered:
+			s.indexWait(ev.Namespace, p.GetWait())
+		case *waitingv1.WaitResolved:
+			s.due.Remove(dueKey("wait", ev.Namespace, ev.AgentID, p.GetWait().GetWaitId()))
+		case *waitingv1.WaitCancelled:
+			s.due.Remove(dueKey("wait", ev.Namespace, ev.AgentID, p.GetWait().GetWaitId()))
+		case *waitingv1.TimerCreated:
+			s.indexTimer(ev.Namespace, p.GetTimer())
+		case *waitingv1.TimerCancelled:
+			s.due.Remove(dueKey("timer", ev.Namespace, ev.AgentID, p.GetTimer().GetTimerId()))
+		}
+	}
+}
+
+func (s *Service) indexWait(namespace string, w *waitingv1.Wait) {
+	if active(w) && w.GetDueAt() != nil {
+		s.due.Set(dueKey("wait", namespace, w.GetAgentId(), w.GetWaitId()), w.GetDueAt().AsTime())
+	}
+}
+
+func (s *Service) indexTimer(namespace string, t *waitingv1.Timer) {
+	if t.GetStatus() == waitingv1.TimerStatus_TIMER_STATUS_ACTIVE {
+		s.due.Set(dueKey("timer", namespace, t.GetAgentId(), t.GetTimerId()), t.GetNextFireAt().AsTime())
+	}
+}
+
+func (s *Service) reindex(ctx context.Context) error {
+	for _, p := range s.engine.All() {
+		type found struct {
+			namespace string
+			wait      *waitingv1.Wait
+			timer     *waitingv1.Timer
+		}
+		all, _, err := journal.View(ctx, p, func(st *State) ([]found, error) {
+			var all []found
+			for k, a := range st.agents {
+				for _, w := range a.waits.byID {
+					all = append(all, found{namespace: k.namespace, wait: w})
+				}
+				for _, t := range a.timers.byID {
+					all = append(all, found{namespace: k.namespace, timer: t})
+				}
+			}
+			return all, nil
+		})
+		if err != nil {
+			return err
+		}
+		for _, f := range all {
+			s.indexWait(f.namespace, f.wait)
+			s.indexTimer(f.namespace, f.timer)
+		}
+	}
+	return nil
+}
+
+// fire brings about what is due. The journal decides whether it still is, so a
+// fire that comes twice, or after a cancel, changes nothing.
+func (s *Service) fire(keys []string) {
+	for _, k := range keys {
+		parts := strings.Split(k, "\x00")
+		if len(parts) != 4 {
+			continue
+		}
+		err := s.fireOne(parts[0], key{parts[1], parts[2]}, parts[3])
+		if err != nil {
+			s.deps.Logger.Warn("could not fire; trying again", zap.String("id", parts[3]), zap.Error(err))
+			s.due.Set(k, s.deps.Clock.Now().Add(time.Second))
+		}
+	}
+}
+
+func (s *Service) fireOne(kind string, k key, id string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	_, err := plane.Do(ctx, s.engine, plane.Command[*State, struct{}]{
+		Method: "Fire", AgentID: k.id, Actor: plane.System(k.namespace),
+		Decide: func(st *State, env journal.Env) (journal.Decision[struct{}], error) {
+			var d journal.Decision[struct{}]
+			a := st.agents[k]
+			if a == nil {
+				return d, nil
+			}
+			if kind == "wait" {
+				if w := a.waits.byID[id]; active(w) && w.GetDueAt() != nil && !w.GetDueAt().AsTime().After(env.Now) {
+					d.Events = []*journal.Event{resolved(k.namespace, w, env, causeTimer, id)}
+				}
+				return d, nil
+			}
+			if t := a.timers.byID[id]; t.GetStatus() == waitingv1.TimerStatus_TIMER_STATUS_ACTIVE && !t.GetNextFireAt().AsTime().After(env.Now) {
+				n := proto.CloneOf(t)
+				n.Revision++
+				n.FireCount++
+				n.LastFiredAt = timestamppb.New(env.Now)
+				n.Status, n.NextFireAt = waitingv1.TimerStatus_TIMER_STATUS_COMPLETED, nil
+				d.Events = []*journal.Event{timerEvent(k.namespace, n, &waitingv1.TimerFired{Timer: n, DueAt: t.GetNextFireAt()})}
+			}
+			return d, nil
+		},
+	})
+	return err
+}

@@ -1,0 +1,86 @@
+package waiting
+
+import (
+	"strings"
+	"time"
+
+	"quartet/pkg/fault"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+	"quartet/pkg/rpc"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+func firstError(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// admit checks that the caller may speak for the agent (SPEC X4).
+func admit(actor rpc.Actor, agentID string) error {
+	if err := fault.Name("agent_id", agentID); err != nil {
+		return err
+	}
+	return rpc.CheckAgent(actor, agentID)
+}
+
+func notBlank(field, s string) error {
+	if s != "" && strings.TrimSpace(s) == "" {
+		return fault.Invalid(field, s, "must hold more than blanks")
+	}
+	return nil
+}
+
+func itemID(id string) error {
+	if id == "" {
+		return nil
+	}
+	return fault.ID("work_item_id", id, "wi_")
+}
+
+func knownDelivery(m waitingv1.DeliveryMode) error {
+	if _, ok := waitingv1.DeliveryMode_name[int32(m)]; !ok {
+		return fault.Invalid("delivery_mode", m.String(), "must be wake_hint or contentful")
+	}
+	return nil
+}
+
+func orWakeHint(m waitingv1.DeliveryMode) waitingv1.DeliveryMode {
+	if m == waitingv1.DeliveryMode_DELIVERY_MODE_UNSPECIFIED {
+		return waitingv1.DeliveryMode_DELIVERY_MODE_WAKE_HINT
+	}
+	return m
+}
+
+// validDuration takes a span from now; none is fine.
+func validDuration(field string, d *durationpb.Duration) error {
+	if d == nil {
+		return nil
+	}
+	if err := d.CheckValid(); err != nil {
+		return fault.Invalid(field, d.String(), "must be a duration")
+	}
+	if v := d.AsDuration(); v < 0 || v > maxAhead || d.GetSeconds() > int64(maxAhead/time.Second) {
+		return fault.LimitExceeded.Newf("%s is %d s; it must be 0 s to 100 years", field, d.GetSeconds()).
+			WithField(field, "must be 0 s to 100 years")
+	}
+	return nil
+}
+
+// validTime takes exactly one of a span and a time. The past is due at once.
+func validTime(after *durationpb.Duration, at *timestamppb.Timestamp) error {
+	switch {
+	case (after == nil) == (at == nil):
+		return fault.Invalid("after", "", "or at must be given, and only one of them")
+	case after != nil:
+		return validDuration("after", after)
+	case at.CheckValid() != nil:
+		return fault.Invalid("at", at.String(), "must be a time between the years 1 and 9999")
+	}
+	return nil
+}

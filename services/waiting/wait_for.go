@@ -1,0 +1,228 @@
+package waiting
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/journal"
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+// maxAhead is how far ahead a time may lie. A later one is a mistake in units,
+// and a sum that leaves the calendar must not become a time in the past.
+const maxAhead = 100 * 365 * 24 * time.Hour
+
+// WaitFor makes an item, or the agent, yield until something comes (SPEC P1).
+//
+// The wait is committed here first; then the work plane is told by a direct
+// call, and by the event again should this process die in between.
+func (s *Service) WaitFor(ctx context.Context, req *waitingv1.WaitForRequest) (*waitingv1.WaitForResponse, error) {
+	actor := rpc.ActorFrom(ctx)
+	if err := admitWaitFor(actor, req); err != nil {
+		return nil, err
+	}
+	target, err := s.target(ctx, req.GetAgentId(), req.GetWorkItemId(), true)
+	if err != nil {
+		return nil, err
+	}
+	if target == "" && req.GetRecheckAfter() != nil {
+		return nil, fault.Invalid("recheck_after", req.GetRecheckAfter().AsDuration().String(), "needs a work item to recheck; name one")
+	}
+	present := false
+	if req.GetWake() == waitingv1.Wake_WAKE_TASK_RESULT {
+		t, err := s.deps.Tasks.GetTask(ctx, &taskv1.GetTaskRequest{AgentId: req.GetAgentId(), TaskId: req.GetResource()})
+		if err != nil {
+			return nil, err
+		}
+		present = t.GetTask().GetTerminal()
+	}
+	resp, err := plane.Do(ctx, s.engine, plane.Command[*State, *waitingv1.WaitForResponse]{
+		Method: "WaitFor", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
+		Decide: func(st *State, env journal.Env) (journal.Decision[*waitingv1.WaitForResponse], error) {
+			return decideWaitFor(st, env, req, target, present)
+		},
+		Answer: answerWaitFor,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return resp, s.attach(ctx, resp.GetWait())
+}
+
+func admitWaitFor(actor rpc.Actor, req *waitingv1.WaitForRequest) error {
+	if err := firstError(
+		admit(actor, req.GetAgentId()),
+		fault.RequestID(req.GetRequestId()),
+		fault.TextBytes("reason", req.GetReason(), fault.MaxFreeTextBytes, true),
+		notBlank("reason", req.GetReason()),
+		itemID(req.GetWorkItemId()),
+		knownDelivery(req.GetDeliveryMode()),
+		validDuration("recheck_after", req.GetRecheckAfter()),
+	); err != nil {
+		return err
+	}
+	timed := req.GetAfter() != nil || req.GetAt() != nil
+	switch req.GetWake() {
+	case waitingv1.Wake_WAKE_TASK_RESULT:
+		if err := fault.ID("resource", req.GetResource(), "tsk_"); err != nil {
+			return err
+		}
+	case waitingv1.Wake_WAKE_EXTERNAL:
+		if req.GetResource() != "" {
+			if err := fault.ID("resource", req.GetResource(), "trg_"); err != nil {
+				return err
+			}
+		}
+	case waitingv1.Wake_WAKE_TIMER:
+		return validTime(req.GetAfter(), req.GetAt())
+	case waitingv1.Wake_WAKE_OPERATOR_INPUT:
+	case waitingv1.Wake_WAKE_UNSPECIFIED:
+		return fault.Invalid("wake", "", "must be operator_input, task_result, external or timer")
+	default:
+		return fault.Invalid("wake", req.GetWake().String(), "must be operator_input, task_result, external or timer")
+	}
+	if timed {
+		return fault.Invalid("after", "", "and at go with wake timer only")
+	}
+	return nil
+}
+
+func decideWaitFor(s *State, env journal.Env, req *waitingv1.WaitForRequest, target string, present bool) (journal.Decision[*waitingv1.WaitForResponse], error) {
+	var d journal.Decision[*waitingv1.WaitForResponse]
+	ns := env.Actor.Namespace
+	a := s.agents[key{ns, req.GetAgentId()}]
+	if a != nil && target != "" && a.items.has(target) {
+		return d, itemCompleted(target)
+	}
+	if t := req.GetResource(); a != nil && req.GetWake() == waitingv1.Wake_WAKE_EXTERNAL && t != "" && a.triggers.byID[t] == nil ||
+		a == nil && req.GetWake() == waitingv1.Wake_WAKE_EXTERNAL && t != "" {
+		return d, fault.NotFound.Newf("agent %q has no trigger %q; CreateExternalTrigger makes one", req.GetAgentId(), t).With("trigger_id", t)
+	}
+	now := timestamppb.New(env.Now)
+	w := &waitingv1.Wait{
+		WaitId: env.NewID("wt_"), AgentId: req.GetAgentId(), WorkItemId: target,
+		Mode: waitingv1.WaitMode_WAIT_MODE_WAIT, Kind: kinds[req.GetWake()], Reason: req.GetReason(), Resource: req.GetResource(),
+		DeliveryMode: orWakeHint(req.GetDeliveryMode()), Status: waitingv1.WaitStatus_WAIT_STATUS_ACTIVE,
+		Revision: 1, CreatedAt: now,
+	}
+	if req.GetWake() == waitingv1.Wake_WAKE_TIMER {
+		w.DueAt = dueAt(env.Now, req.GetAfter(), req.GetAt())
+	}
+	if r := req.GetRecheckAfter(); r != nil {
+		w.RecheckAt = timestamppb.New(env.Now.Add(r.AsDuration()))
+	}
+	old := (*waitingv1.Wait)(nil)
+	if a != nil {
+		old = a.yielding(target)
+		if req.GetWake() == waitingv1.Wake_WAKE_TASK_RESULT && a.tasks.has(req.GetResource()) {
+			present = true
+		}
+	}
+	if old != nil && old.GetTriggerCount() > old.GetConsumedCount() {
+		// What came for the old wait and was not looked at yet is not lost.
+		w.TriggerCount, w.LastTriggeredAt = old.GetTriggerCount()-old.GetConsumedCount(), old.GetLastTriggeredAt()
+	}
+	d.Events = append(d.Events, waitEvent(ns, w, &waitingv1.WaitRegistered{Wait: w}))
+	if old != nil {
+		d.Events = append(d.Events, cancelled(ns, old, env, "replaced"))
+	}
+	if present {
+		// The task has ended: there is nothing to wait for, and the agent is
+		// woken although its message may have been read already.
+		d.Events = append(d.Events, resolved(ns, w, env, causeTaskPresent, req.GetResource()))
+	}
+	return d, nil
+}
+
+var kinds = map[waitingv1.Wake]waitingv1.WaitKind{
+	waitingv1.Wake_WAKE_OPERATOR_INPUT: waitingv1.WaitKind_WAIT_KIND_OPERATOR,
+	waitingv1.Wake_WAKE_TASK_RESULT:    waitingv1.WaitKind_WAIT_KIND_TASK,
+	waitingv1.Wake_WAKE_EXTERNAL:       waitingv1.WaitKind_WAIT_KIND_EXTERNAL,
+	waitingv1.Wake_WAKE_TIMER:          waitingv1.WaitKind_WAIT_KIND_TIMER,
+}
+
+func answerWaitFor(events []*journal.Event) (*waitingv1.WaitForResponse, error) {
+	resp := &waitingv1.WaitForResponse{}
+	for _, ev := range events {
+		switch p := ev.Payload.(type) {
+		case *waitingv1.WaitRegistered:
+			resp.Wait = shown(p.GetWait())
+		case *waitingv1.WaitResolved:
+			resp.Wait = shown(p.GetWait())
+		case *waitingv1.WaitCancelled:
+			resp.ReplacedWaitId = p.GetWait().GetWaitId()
+		}
+	}
+	if resp.GetWait() == nil {
+		return nil, fmt.Errorf("waiting: no wait_registered among %d events", len(events))
+	}
+	return resp, nil
+}
+
+// target resolves the owner of a wait: the named item, else (with current) the
+// item in focus, else the agent, which is "".
+func (s *Service) target(ctx context.Context, agentID, named string, current bool) (string, error) {
+	if named == "" {
+		if !current {
+			return "", s.deps.Agents.AgentExists(ctx, agentID)
+		}
+		q, err := s.deps.Work.GetWorkQueue(ctx, &workv1.GetWorkQueueRequest{AgentId: agentID, OmitPlans: true})
+		if err != nil {
+			return "", err
+		}
+		if id := q.GetCurrent().GetWorkItemId(); id != "" {
+			return id, nil
+		}
+		return "", s.deps.Agents.AgentExists(ctx, agentID)
+	}
+	it, err := s.deps.Work.GetWorkItem(ctx, &workv1.GetWorkItemRequest{AgentId: agentID, WorkItemId: named, OmitTodoList: true})
+	if err != nil {
+		return "", err
+	}
+	if it.GetWorkItem().GetState() == workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED {
+		return "", itemCompleted(named)
+	}
+	return named, nil
+}
+
+func itemCompleted(itemID string) error {
+	return fault.WorkItemCompleted.Newf("work item %q is completed and waits for nothing", itemID).With("work_item_id", itemID)
+}
+
+// attach tells the work plane of a wait at once. A plane that is down hears of
+// it by the event; the wait stands either way.
+func (s *Service) attach(ctx context.Context, w *waitingv1.Wait) error {
+	if w.GetWorkItemId() == "" || !active(w) {
+		return nil
+	}
+	r, err := s.deps.Work.AttachWait(ctx, &workv1.AttachWaitRequest{
+		AgentId: w.GetAgentId(), WorkItemId: w.GetWorkItemId(),
+		Wait: &workv1.AttachedWait{
+			WaitId: w.GetWaitId(), Kind: workv1.WaitKind(w.GetKind()), Mode: workv1.WaitMode(w.GetMode()), Revision: w.GetRevision(),
+			Reason: w.GetReason(), Resource: w.GetResource(), TriggerCount: w.GetTriggerCount(), ConsumedCount: w.GetConsumedCount(),
+			LastTriggeredAt: w.GetLastTriggeredAt(), CreatedAt: w.GetCreatedAt(), RecheckAt: w.GetRecheckAt(),
+		},
+	})
+	if err == nil && r.GetRefused() {
+		// Its event cancels the wait (consume.go); the caller learns why.
+		return itemCompleted(w.GetWorkItemId())
+	}
+	return nil
+}
+
+func dueAt(now time.Time, after *durationpb.Duration, at *timestamppb.Timestamp) *timestamppb.Timestamp {
+	if after != nil {
+		return timestamppb.New(now.Add(after.AsDuration()))
+	}
+	return proto.CloneOf(at)
+}

@@ -1,0 +1,178 @@
+package waiting
+
+import (
+	"context"
+	"fmt"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/journal"
+	"quartet/pkg/page"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+// CreateWait registers an interest that stops nothing (SPEC P1).
+func (s *Service) CreateWait(ctx context.Context, req *waitingv1.CreateWaitRequest) (*waitingv1.CreateWaitResponse, error) {
+	actor := rpc.ActorFrom(ctx)
+	if err := firstError(
+		admit(actor, req.GetAgentId()),
+		fault.RequestID(req.GetRequestId()),
+		itemID(req.GetWorkItemId()),
+		fault.Text("source", req.GetSource(), 256, false),
+		fault.TextBytes("condition", req.GetCondition(), fault.MaxFreeTextBytes, false),
+		knownDelivery(req.GetDeliveryMode()),
+	); err != nil {
+		return nil, err
+	}
+	if req.GetResource() != "" {
+		if err := fault.ID("resource", req.GetResource(), "trg_"); err != nil {
+			return nil, err
+		}
+	}
+	target, err := s.target(ctx, req.GetAgentId(), req.GetWorkItemId(), false)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := plane.Do(ctx, s.engine, plane.Command[*State, *waitingv1.CreateWaitResponse]{
+		Method: "CreateWait", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
+		Decide: func(st *State, env journal.Env) (journal.Decision[*waitingv1.CreateWaitResponse], error) {
+			var d journal.Decision[*waitingv1.CreateWaitResponse]
+			a := st.agents[key{env.Actor.Namespace, req.GetAgentId()}]
+			if a != nil && target != "" && a.items.has(target) {
+				return d, itemCompleted(target)
+			}
+			if t := req.GetResource(); t != "" && (a == nil || a.triggers.byID[t] == nil) {
+				return d, fault.NotFound.Newf("agent %q has no trigger %q; CreateExternalTrigger makes one", req.GetAgentId(), t).With("trigger_id", t)
+			}
+			w := &waitingv1.Wait{
+				WaitId: env.NewID("wt_"), AgentId: req.GetAgentId(), WorkItemId: target,
+				Mode: waitingv1.WaitMode_WAIT_MODE_INTENT, Kind: waitingv1.WaitKind_WAIT_KIND_EXTERNAL,
+				Source: req.GetSource(), Resource: req.GetResource(), Condition: req.GetCondition(),
+				DeliveryMode: orWakeHint(req.GetDeliveryMode()), Status: waitingv1.WaitStatus_WAIT_STATUS_ACTIVE,
+				Revision: 1, CreatedAt: timestamppb.New(env.Now),
+			}
+			d.Events = []*journal.Event{waitEvent(env.Actor.Namespace, w, &waitingv1.WaitRegistered{Wait: w})}
+			return d, nil
+		},
+		Answer: func(events []*journal.Event) (*waitingv1.CreateWaitResponse, error) {
+			for _, ev := range events {
+				if p, ok := ev.Payload.(*waitingv1.WaitRegistered); ok {
+					return &waitingv1.CreateWaitResponse{Wait: shown(p.GetWait())}, nil
+				}
+			}
+			return nil, fmt.Errorf("waiting: no wait_registered among %d events", len(events))
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return resp, s.attach(ctx, resp.GetWait())
+}
+
+// CancelWait ends a wait or an interest. Repeating it changes nothing (SPEC P1).
+func (s *Service) CancelWait(ctx context.Context, req *waitingv1.CancelWaitRequest) (*waitingv1.CancelWaitResponse, error) {
+	actor := rpc.ActorFrom(ctx)
+	if err := firstError(
+		admit(actor, req.GetAgentId()),
+		fault.RequestID(req.GetRequestId()),
+		fault.ID("wait_id", req.GetWaitId(), "wt_"),
+	); err != nil {
+		return nil, err
+	}
+	return plane.Do(ctx, s.engine, plane.Command[*State, *waitingv1.CancelWaitResponse]{
+		Method: "CancelWait", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
+		Decide: func(st *State, env journal.Env) (journal.Decision[*waitingv1.CancelWaitResponse], error) {
+			var d journal.Decision[*waitingv1.CancelWaitResponse]
+			w, err := st.wait(env.Actor.Namespace, req.GetAgentId(), req.GetWaitId())
+			if err != nil {
+				return d, err
+			}
+			if !active(w) {
+				d.Reply = &waitingv1.CancelWaitResponse{Wait: shown(w)}
+				return d, nil
+			}
+			d.Events = []*journal.Event{cancelled(env.Actor.Namespace, w, env, "cancelled")}
+			return d, nil
+		},
+		Answer: func(events []*journal.Event) (*waitingv1.CancelWaitResponse, error) {
+			for _, ev := range events {
+				if p, ok := ev.Payload.(*waitingv1.WaitCancelled); ok {
+					return &waitingv1.CancelWaitResponse{Wait: shown(p.GetWait())}, nil
+				}
+			}
+			return nil, fmt.Errorf("waiting: no wait_cancelled among %d events", len(events))
+		},
+	})
+}
+
+// GetWait reads one wait.
+func (s *Service) GetWait(ctx context.Context, req *waitingv1.GetWaitRequest) (*waitingv1.GetWaitResponse, error) {
+	actor := rpc.ActorFrom(ctx)
+	if err := firstError(admit(actor, req.GetAgentId()), fault.ID("wait_id", req.GetWaitId(), "wt_")); err != nil {
+		return nil, err
+	}
+	w, _, err := plane.View(ctx, s.engine, req.GetAgentId(), func(st *State) (*waitingv1.Wait, error) {
+		return st.wait(actor.Namespace, req.GetAgentId(), req.GetWaitId())
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &waitingv1.GetWaitResponse{Wait: shown(w)}, nil
+}
+
+// ListWaits reads an agent's waits in order of creation.
+func (s *Service) ListWaits(ctx context.Context, req *waitingv1.ListWaitsRequest) (*waitingv1.ListWaitsResponse, error) {
+	if err := itemID(req.GetWorkItemId()); err != nil {
+		return nil, err
+	}
+	ws, next, seq, err := listed(ctx, s, "waits", req.GetAgentId(), req.GetPageSize(), req.GetPageToken(),
+		func(a *agentWaits) *records[*waitingv1.Wait] { return &a.waits },
+		func(w *waitingv1.Wait) bool {
+			return (req.GetIncludeEnded() || active(w)) && (req.GetWorkItemId() == "" || w.GetWorkItemId() == req.GetWorkItemId())
+		})
+	if err != nil {
+		return nil, err
+	}
+	resp := &waitingv1.ListWaitsResponse{NextPageToken: next, Revision: seq}
+	for _, w := range ws {
+		resp.Waits = append(resp.Waits, shown(w))
+	}
+	return resp, nil
+}
+
+// listed reads one page of an agent's records of one kind.
+func listed[R record](ctx context.Context, s *Service, kind, agentID string, pageSize int32, token string,
+	of func(*agentWaits) *records[R], keep func(R) bool,
+) (out []R, next string, seq int64, err error) {
+	actor := rpc.ActorFrom(ctx)
+	if err := admit(actor, agentID); err != nil {
+		return nil, "", 0, err
+	}
+	size, err := page.Size(pageSize, 0)
+	if err != nil {
+		return nil, "", 0, err
+	}
+	from, err := page.Position(kind, token, 1)
+	if err != nil {
+		return nil, "", 0, err
+	}
+	after := ""
+	if from != nil {
+		after = from[0]
+	}
+	out, seq, err = plane.View(ctx, s.engine, agentID, func(st *State) ([]R, error) {
+		a := st.agents[key{actor.Namespace, agentID}]
+		if a == nil {
+			return nil, nil
+		}
+		return of(a).list(after, size+1, keep), nil
+	})
+	if err == nil && len(out) > size {
+		out = out[:size]
+		next = page.Token(kind, idOf(out[size-1]))
+	}
+	return out, next, seq, err
+}
