@@ -103,7 +103,8 @@ type Partition[S State] struct {
 	stall  stall
 	failed atomic.Pointer[error] // set once: the partition answers no more
 
-	ctx     context.Context // ends when the partition gives up
+	//nolint:containedctx // not a request's: the partition's own life, ended by Close
+	ctx     context.Context
 	cancel  context.CancelFunc
 	closing atomic.Bool
 	stopped chan struct{}

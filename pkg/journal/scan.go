@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"strings"
 )
 
 // scanner walks over one flat JSON object without building anything. Values
@@ -74,7 +75,7 @@ func (s *scanner) value() ([]byte, error) {
 			return nil, s.fail("a value has no end")
 		}
 	default:
-		for s.i < len(s.b) && bytes.IndexByte([]byte(",}] \t\r\n"), s.b[s.i]) < 0 {
+		for s.i < len(s.b) && strings.IndexByte(",}] \t\r\n", s.b[s.i]) < 0 {
 			s.i++
 		}
 		if s.i == start {

@@ -180,9 +180,9 @@ func logLarge(t *testing.T, log journal.Log) {
 	require.NoError(t, err)
 	got, err := log.Get(t.Context(), seq)
 	require.NoError(t, err)
-	require.Equal(t, len(f.Body), len(got.Body))
+	require.Len(t, got.Body, len(f.Body))
 	require.NoError(t, log.Scan(t.Context(), 1, func(_ uint64, got journal.Frame) error {
-		require.Equal(t, len(f.Body), len(got.Body))
+		require.Len(t, got.Body, len(f.Body))
 		return nil
 	}))
 }
