@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"go.uber.org/zap"
 	"google.golang.org/protobuf/proto"
@@ -68,6 +69,10 @@ type Config[S journal.State] struct {
 	React func(s S, env journal.Env, ev *journal.Event) ([]*journal.Event, error)
 	// OnCommit hears a partition's durable events in order. It must not block.
 	OnCommit func(partition int, events []*journal.Event)
+	// OnLoad sees a partition's state whenever it was loaded: at the start, and
+	// after another writer had taken the partition. Due-time indexes are rebuilt
+	// here. It must not block, and may come before Open returns.
+	OnLoad func(state S)
 }
 
 // Engine runs a plane's partitions.
@@ -98,6 +103,7 @@ func Open[S journal.State](ctx context.Context, cfg Config[S], deps Deps) (*Engi
 		if cfg.OnCommit != nil {
 			c.OnCommit = func(events []*journal.Event) { cfg.OnCommit(partition, events) }
 		}
+		c.OnLoad = cfg.OnLoad
 		return c, err
 	})
 	if err != nil {
@@ -156,6 +162,26 @@ func (e *Engine[S]) Close(ctx context.Context) error {
 
 // Ready is nil while the journal can be written.
 func (e *Engine[S]) Ready() error { return e.parts.Health() }
+
+// Stalled is the longest time for which a partition could not be written,
+// counted until now; 0 while all can.
+func (e *Engine[S]) Stalled() time.Duration {
+	var most time.Duration
+	for _, p := range e.parts.All() {
+		most = max(most, p.Stalled())
+	}
+	return most
+}
+
+// StallTotal is how long the partitions stood still in all. Terms are longer
+// by what it grew.
+func (e *Engine[S]) StallTotal() time.Duration {
+	var sum time.Duration
+	for _, p := range e.parts.All() {
+		sum += p.StallTotal()
+	}
+	return sum
+}
 
 // For is the partition that holds an agent.
 func (e *Engine[S]) For(namespace, agentID string) *journal.Partition[S] {

@@ -88,7 +88,7 @@ func (s *Service) Start(ctx context.Context) error {
 		return err
 	}
 	s.engine = engine
-	s.leases = newLeases(s.deps.Clock, s.stalled, s.expire)
+	s.leases = newLeases(s.deps.Clock, engine.StallTotal, s.expire)
 	if err := s.rearm(ctx); err != nil {
 		return errors.Join(err, engine.Close(ctx))
 	}
@@ -101,7 +101,7 @@ func (s *Service) Start(ctx context.Context) error {
 
 // Stop lets long polls go, then closes the journal. It is idempotent.
 func (s *Service) Stop(ctx context.Context) error {
-	s.stopOnce.Do(func() { close(s.stopping) })
+	s.Release()
 	if s.engine == nil {
 		return nil
 	}
@@ -117,14 +117,16 @@ func (s *Service) Ready() error {
 	return s.engine.Ready()
 }
 
-// stalled is how long journals stood still in all.
-func (s *Service) stalled() time.Duration {
-	var d time.Duration
-	for _, p := range s.engine.All() {
-		d += p.StallTotal()
+// Stalled is how long the journal has been unable to write.
+func (s *Service) Stalled() time.Duration {
+	if s.engine == nil {
+		return 0
 	}
-	return d
+	return s.engine.Stalled()
 }
+
+// Release lets long polls go, so that a stop need not wait for them.
+func (s *Service) Release() { s.stopOnce.Do(func() { close(s.stopping) }) }
 
 // committed wakes a runner for each agent that may have a turn to take. It runs
 // in the journal's loop, so it only signals.

@@ -3,6 +3,7 @@ package waiting
 import (
 	"context"
 	"errors"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -90,15 +91,12 @@ func (s *Service) Start(ctx context.Context) error {
 	engine, err := plane.Open(ctx, plane.Config[*State]{
 		Plane: Plane, Partitions: s.cfg.Partitions, New: NewState,
 		Events: waitingv1.File_quartet_waiting_v1_waiting_event_proto,
-		Follow: follows(), React: react, OnCommit: s.index,
+		Follow: follows(), React: react, OnCommit: s.index, OnLoad: s.reindex,
 	}, s.deps.Deps)
 	if err != nil {
 		return err
 	}
 	s.engine = engine
-	if err := s.reindex(ctx); err != nil {
-		return errors.Join(err, engine.Close(ctx))
-	}
 	s.due.Start()
 	if err := engine.Follow(ctx); err != nil {
 		return errors.Join(err, s.Stop(ctx))
@@ -121,4 +119,12 @@ func (s *Service) Ready() error {
 		return errors.New("waiting: not started")
 	}
 	return s.engine.Ready()
+}
+
+// Stalled is how long the journal has been unable to write.
+func (s *Service) Stalled() time.Duration {
+	if s.engine == nil {
+		return 0
+	}
+	return s.engine.Stalled()
 }

@@ -150,34 +150,16 @@ func (s *Service) indexTimer(namespace string, t *waitingv1.Timer) {
 	}
 }
 
-func (s *Service) reindex(ctx context.Context) error {
-	for _, p := range s.engine.All() {
-		type found struct {
-			namespace string
-			wait      *waitingv1.Wait
-			timer     *waitingv1.Timer
+// reindex rebuilds the index from a state that was loaded.
+func (s *Service) reindex(st *State) {
+	for k, a := range st.agents {
+		for _, w := range a.waits.byID {
+			s.indexWait(k.namespace, w)
 		}
-		all, _, err := journal.View(ctx, p, func(st *State) ([]found, error) {
-			var all []found
-			for k, a := range st.agents {
-				for _, w := range a.waits.byID {
-					all = append(all, found{namespace: k.namespace, wait: w})
-				}
-				for _, t := range a.timers.byID {
-					all = append(all, found{namespace: k.namespace, timer: t})
-				}
-			}
-			return all, nil
-		})
-		if err != nil {
-			return err
-		}
-		for _, f := range all {
-			s.indexWait(f.namespace, f.wait)
-			s.indexTimer(f.namespace, f.timer)
+		for _, t := range a.timers.byID {
+			s.indexTimer(k.namespace, t)
 		}
 	}
-	return nil
 }
 
 // fire brings about what is due. The journal decides whether it still is, so a

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -137,4 +138,12 @@ func (s *Service) admitAgent(ctx context.Context, actor rpc.Actor, agentID strin
 	}
 	s.known.Store(k, struct{}{})
 	return nil
+}
+
+// Stalled is how long the journal has been unable to write.
+func (s *Service) Stalled() time.Duration {
+	if s.engine == nil {
+		return 0
+	}
+	return s.engine.Stalled()
 }
