@@ -313,8 +313,9 @@ func (s *Service) execAnswer(ctx context.Context, ns string, t *taskv1.Task, out
 	return resp, nil
 }
 
-// awaitEnd returns a task once it ended or until passes, whichever is first,
-// as it then stands on disk (R4). It sleeps on a signal and polls nothing.
+// awaitEnd returns a task once it ended, or until passes, or the service stops,
+// whichever is first, as it stands on disk (R4). It sleeps on a signal and
+// polls nothing.
 func (s *Service) awaitEnd(ctx context.Context, ns string, t *taskv1.Task, until time.Time) (*taskv1.Task, error) {
 	watch := s.watches.add(t.GetTaskId())
 	defer watch.remove()
@@ -332,7 +333,7 @@ func (s *Service) awaitEnd(ctx context.Context, ns string, t *taskv1.Task, until
 		case <-ctx.Done():
 			return nil, fault.From(ctx.Err())
 		case <-s.quit:
-			return nil, fault.NotReady.New("the task service is stopping; ask again with the same request_id")
+			return now, nil // the task is durable; it can be followed after the restart
 		}
 	}
 }

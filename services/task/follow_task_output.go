@@ -34,7 +34,11 @@ func (s *Service) FollowTaskOutput(req *taskv1.FollowTaskOutputRequest, stream g
 		if offset < 0 {
 			offset = piece.Start
 		}
-		for _, c := range piece.Chunks {
+		for i, c := range piece.Chunks {
+			// A read may end inside a character; the next one begins with it.
+			if open := trailing(c.GetData()); i == len(piece.Chunks)-1 && open < len(c.GetData()) {
+				c = cut(c, c.GetOffset(), len(c.GetData())-open)
+			}
 			if err := stream.Send(&taskv1.FollowTaskOutputResponse{Chunk: c}); err != nil {
 				return err
 			}

@@ -75,7 +75,7 @@ func testOutput(t *testing.T, o Output) {
 		require.Equal(t, "abcdefghij", text(all))
 		require.Len(t, all.Chunks, 3)
 		require.Equal(t, stderr, all.Chunks[1].GetStream())
-		for from := int64(0); from <= 12; from++ {
+		for from := range int64(13) {
 			for limit := 1; limit <= 11; limit++ {
 				p := read(t, "tsk_a", from, limit)
 				at := min(from, 10)

@@ -2,7 +2,6 @@ package task
 
 import (
 	"context"
-	"errors"
 	"io"
 	"testing"
 	"time"
@@ -25,7 +24,7 @@ type site struct {
 	clk     *clock.Fake
 	log     journal.Log
 	output  Output
-	ctx     context.Context
+	ctx     context.Context //nolint:containedctx // the actor of the test
 	service *Service
 	network *rpc.Network
 	stop    func()
@@ -299,7 +298,7 @@ func TestT4_AnotherLifeInterruptsAtOnce(t *testing.T) {
 	for err == nil {
 		_, err = h.stream.Recv()
 	}
-	require.False(t, errors.Is(err, io.EOF))
+	require.NotErrorIs(t, err, io.EOF)
 	_, err = s.tryConnect(s.ctx, "w1", "b1", 1)
 	require.ErrorIs(t, err, fault.AlreadyExists)
 	// The newer one is not disturbed by that.

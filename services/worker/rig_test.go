@@ -26,7 +26,7 @@ import (
 // same log and output, and workers.
 type rig struct {
 	t      testing.TB
-	ctx    context.Context
+	ctx    context.Context //nolint:containedctx // the actor of the test
 	log    journal.Log
 	output task.Output
 	root   string

@@ -4,16 +4,20 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"io/fs"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// maxSweeps bounds how often a sweep looks again for what was forked meanwhile.
-const maxSweeps = 20
+const (
+	// sweepTime bounds a sweep: a process that hangs in the kernel dies later.
+	sweepTime  = 2 * time.Second
+	sweepPause = 2 * time.Millisecond
+)
 
 // sweep kills the processes that earlier lives of this worker left: those that
 // carry its id and another boot id. After a SIGKILL of the worker Pdeathsig
@@ -33,35 +37,34 @@ func sweepTask(ctx context.Context, taskID, boot string) (int, error) {
 }
 
 // killMarked kills until nothing that is marked is left, since a process may
-// fork while it is looked for.
+// fork while it is looked for, and returns when all of it is gone.
 func killMarked(ctx context.Context, match func(map[string]string) bool) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, sweepTime)
+	defer cancel()
 	killed := make(map[int]struct{})
-	for range maxSweeps {
-		if err := ctx.Err(); err != nil {
-			return len(killed), err
-		}
+	for {
 		pids, err := marked(match)
-		if err != nil {
+		if err != nil || len(pids) == 0 {
 			return len(killed), err
 		}
-		fresh := false
 		for _, pid := range pids {
 			if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
-				return len(killed), err
+				return len(killed), fmt.Errorf("kill process %d: %w", pid, err)
 			}
-			if _, again := killed[pid]; !again {
-				killed[pid], fresh = struct{}{}, true
-			}
+			killed[pid] = struct{}{}
 		}
-		if !fresh {
-			return len(killed), nil
+		pause := time.NewTimer(sweepPause)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+			return len(killed), fmt.Errorf("%d processes do not die: %w", len(pids), ctx.Err())
 		}
 	}
-	return len(killed), nil
 }
 
-// marked finds the living processes whose environment matches. Those of other
-// users cannot be read and are not ours.
+// marked finds the living processes whose environment matches. What cannot be
+// read is gone or another user's, and not ours.
 func marked(match func(map[string]string) bool) ([]int, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -75,10 +78,7 @@ func marked(match func(map[string]string) bool) ([]int, error) {
 		}
 		raw, err := os.ReadFile(filepath.Join("/proc", e.Name(), "environ"))
 		if err != nil {
-			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.ESRCH) {
-				continue
-			}
-			return nil, err
+			continue
 		}
 		if !bytes.Contains(raw, []byte(envBoot+"=")) {
 			continue

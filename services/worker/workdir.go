@@ -25,7 +25,7 @@ func (w *Worker) workdir(asked string) (string, error) {
 	if asked == "" {
 		return w.roots[0], nil
 	}
-	real, err := filepath.EvalSymlinks(asked)
+	dir, err := filepath.EvalSymlinks(asked)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return "", fmt.Errorf("workdir_not_found: %s does not exist on worker %s", asked, w.cfg.ID)
@@ -33,16 +33,16 @@ func (w *Worker) workdir(asked string) (string, error) {
 		return "", fmt.Errorf("workdir_not_found: %w", err)
 	}
 	within := func(root string) bool {
-		return real == root || strings.HasPrefix(real, strings.TrimSuffix(root, "/")+"/")
+		return dir == root || strings.HasPrefix(dir, strings.TrimSuffix(root, "/")+"/")
 	}
 	if !slices.ContainsFunc(w.roots, within) {
 		return "", fmt.Errorf("execution_root_violation: %s is outside the roots of worker %s; use a directory under %s",
 			asked, w.cfg.ID, strings.Join(w.roots, " or "))
 	}
-	if st, err := os.Stat(real); err != nil || !st.IsDir() {
+	if st, err := os.Stat(dir); err != nil || !st.IsDir() {
 		return "", fmt.Errorf("workdir_not_found: %s is not a directory", asked)
 	}
-	return real, nil
+	return dir, nil
 }
 
 // environ is all that a command sees: nothing of the worker's own environment

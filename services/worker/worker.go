@@ -40,6 +40,13 @@ type Config struct {
 	Drain     time.Duration // after the exit, for a pipe that a grandchild holds; default 200 ms
 }
 
+// maxFormer bounds how many commands are remembered after their end is stored.
+// Nobody leases those again; it is a second fence, not the first.
+const maxFormer = 10_000
+
+// reportTime bounds how long Stop waits for acknowledgements after the grace.
+const reportTime = 10 * time.Second
+
 // Defaults of Config.
 const (
 	DefaultCapacity  = 4
@@ -62,6 +69,7 @@ type Worker struct {
 	mu       sync.Mutex
 	commands map[string]*command
 	seen     map[string]struct{} // commands of this life: a lease that is repeated starts nothing
+	former   []string            // of those in seen, the ones that were forgotten, oldest first
 	link     *link               // the open stream, or nil
 	stopping bool
 	started  bool
@@ -160,7 +168,9 @@ func (w *Worker) Stop(ctx context.Context) error {
 	for _, c := range running {
 		c.stop(causeWorkerStopped, false)
 	}
-	err := w.awaitIdle(ctx)
+	report, cancel := context.WithTimeout(ctx, w.cfg.Grace+reportTime)
+	err := w.awaitIdle(report)
+	cancel()
 	for _, c := range running { // what could not be reported must not live on either
 		c.buf.discard()
 		c.kill()
@@ -210,6 +220,10 @@ func (w *Worker) forget(taskID string) {
 		return
 	}
 	delete(w.commands, taskID)
+	if w.former = append(w.former, taskID); len(w.former) > maxFormer {
+		delete(w.seen, w.former[0])
+		w.former = w.former[1:]
+	}
 	close(w.idle)
 	w.idle = make(chan struct{})
 }

@@ -1,0 +1,43 @@
+package worker_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"quartet/pkg/journal/jetlog"
+	"quartet/pkg/natsd"
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/services/task"
+	"quartet/services/worker"
+)
+
+// BenchmarkExecOverNATS is a command from its request to its answer: queued,
+// leased, run, ended; each durable. With -cpu 1 one caller, more with more.
+func BenchmarkExecOverNATS(b *testing.B) {
+	srv, err := natsd.Start(natsd.Config{StoreDir: b.TempDir(), Port: natsd.InProcess})
+	require.NoError(b, err)
+	b.Cleanup(srv.Stop)
+	nc, err := srv.Connect("bench")
+	require.NoError(b, err)
+	b.Cleanup(nc.Close)
+	require.NoError(b, jetlog.EnsureStream(b.Context(), nc, task.Plane, 1))
+	log, err := jetlog.New(nc, task.Plane, 0)
+	require.NoError(b, err)
+	output, err := task.OpenStreamOutput(b.Context(), nc, 1)
+	require.NoError(b, err)
+	r := newRigOver(b, log, output)
+	r.worker(func(c *worker.Config) { c.Capacity = 64 })
+	b.ResetTimer()
+	b.SetParallelism(8)
+	b.RunParallel(func(pb *testing.PB) {
+		client := r.client()
+		for pb.Next() {
+			resp, err := client.ExecCommand(r.ctx, &taskv1.ExecCommandRequest{AgentId: "keeper", Command: &taskv1.CommandSpec{Argv: []string{"/bin/true"}}})
+			if err != nil || resp.GetOutcome() != taskv1.ExecOutcome_EXEC_OUTCOME_COMPLETED {
+				b.Error(err, resp)
+				return
+			}
+		}
+	})
+}
