@@ -283,3 +283,40 @@ func TestOverNATS(t *testing.T) {
 	r.stop(flood)
 	require.Equal(t, cancelled, r.await(flood).GetState())
 }
+
+// Many commands, each writing as it goes, while the server comes and goes:
+// every one ends once, with every byte it wrote.
+func TestT5_NothingIsLostOrDoneTwiceOverRestarts(t *testing.T) {
+	r := newRig(t)
+	r.worker(nil)
+	const n = 24
+	var ids []string
+	for i := range n {
+		// The mark file counts runs: a command that ran twice has two lines.
+		ids = append(ids, r.background(&taskv1.CommandSpec{Cmd: fmt.Sprintf(
+			"echo run >> %s/mark%d; for i in $(seq 1 30); do echo %d-$i; sleep 0.01; done; exit %d", r.root, i, i, i%2)}))
+		if i%8 == 7 {
+			r.down()
+			r.up()
+		}
+	}
+	for i, id := range ids {
+		if i%7 == 0 {
+			r.down()
+			r.up()
+		}
+		end := r.await(id)
+		require.Equal(t, "exited", end.GetEndReason(), end)
+		require.EqualValues(t, i%2, end.GetExitCode())
+		var want strings.Builder
+		for k := 1; k <= 30; k++ {
+			fmt.Fprintf(&want, "%d-%d\n", i, k)
+		}
+		require.Equal(t, want.String(), r.awaitOutput(id, fmt.Sprintf("%d-30\n", i)))
+		require.EqualValues(t, want.Len(), end.GetOutputBytes())
+		require.Len(t, r.events(id), 3)
+		mark, err := os.ReadFile(fmt.Sprintf("%s/mark%d", r.root, i))
+		require.NoError(t, err)
+		require.Equal(t, "run\n", string(mark))
+	}
+}
