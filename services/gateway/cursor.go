@@ -1,0 +1,116 @@
+package gateway
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/binary"
+	"hash/crc32"
+
+	"quartet/pkg/fault"
+)
+
+// A cursor is a position in every journal at once, so that a stream which is
+// resumed from it has neither gap nor duplicate, whatever interleaving of the
+// journals the client had seen (SPEC X10). It is opaque to clients:
+//
+//	base64url( version, {plane, partitions, {sequence, line}…}…, CRC-32 )
+//
+// The checksum is against truncation and typing, not against forgery: a cursor
+// opens nothing that its bearer's credential does not.
+const (
+	cursorVersion   = 1
+	cursorMaxText   = 32 << 10
+	cursorMaxParts  = 1024
+	cursorMaxLine   = 1 << 24
+	cursorMaxPlanes = 16
+)
+
+// planeNumbers are for cursors. A number is never used again.
+var planeNumbers = map[string]byte{"agent": 1, "work": 2, "task": 3, "waiting": 4, "board": 5}
+
+// position says that everything before a line of a frame was sent.
+type position struct {
+	seq  uint64
+	line uint64
+}
+
+// track is the positions of one plane's partitions.
+type track struct {
+	plane byte
+	parts []position
+}
+
+// vector is a cursor: tracks in order of plane.
+type vector []track
+
+func (v vector) encode() string {
+	b := make([]byte, 1, 64)
+	b[0] = cursorVersion
+	for _, t := range v {
+		b = append(b, t.plane)
+		b = binary.AppendUvarint(b, uint64(len(t.parts)))
+		for _, p := range t.parts {
+			b = binary.AppendUvarint(b, p.seq)
+			b = binary.AppendUvarint(b, p.line)
+		}
+	}
+	b = binary.BigEndian.AppendUint32(b, crc32.ChecksumIEEE(b))
+	return base64.RawURLEncoding.EncodeToString(b)
+}
+
+func decodeCursor(text string) (vector, error) {
+	if len(text) > cursorMaxText {
+		return nil, badCursor("is too long")
+	}
+	b, err := base64.RawURLEncoding.Strict().DecodeString(text)
+	if err != nil || len(b) < 5 || b[0] != cursorVersion {
+		return nil, badCursor("was not made by this server")
+	}
+	sum := len(b) - 4
+	if binary.BigEndian.Uint32(b[sum:]) != crc32.ChecksumIEEE(b[:sum]) {
+		return nil, badCursor("is damaged")
+	}
+	var v vector
+	for rest := b[1:sum]; len(rest) > 0; {
+		var t track
+		var ok bool
+		if t, rest, ok = decodeTrack(rest); !ok || len(v) == cursorMaxPlanes || len(v) > 0 && v[len(v)-1].plane >= t.plane {
+			return nil, badCursor("is damaged")
+		}
+		v = append(v, t)
+	}
+	return v, nil
+}
+
+func decodeTrack(b []byte) (track, []byte, bool) {
+	t := track{plane: b[0]}
+	n, rest, ok := uvarint(b[1:])
+	if !ok || n == 0 || n > cursorMaxParts || n > uint64(len(rest)) {
+		return t, nil, false
+	}
+	t.parts = make([]position, n)
+	for i := range t.parts {
+		p := &t.parts[i]
+		if p.seq, rest, ok = uvarint(rest); !ok || p.seq == 0 {
+			return t, nil, false
+		}
+		if p.line, rest, ok = uvarint(rest); !ok || p.line > cursorMaxLine {
+			return t, nil, false
+		}
+	}
+	return t, rest, true
+}
+
+// uvarint takes the shortest form only, so that a position has one cursor.
+func uvarint(b []byte) (uint64, []byte, bool) {
+	v, n := binary.Uvarint(b)
+	if n <= 0 || !bytes.Equal(binary.AppendUvarint(nil, v), b[:n]) {
+		return 0, nil, false
+	}
+	return v, b[n:], true
+}
+
+func badCursor(what string) error {
+	return fault.CursorInvalid.New("the cursor "+what+"; use one that an event brought, or none", "field", "cursor").
+		WithField("cursor", "must be the cursor of an event or a heartbeat")
+}

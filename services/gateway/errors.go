@@ -1,0 +1,74 @@
+package gateway
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+
+	rpccode "google.golang.org/genproto/googleapis/rpc/code"
+
+	"quartet/pkg/fault"
+)
+
+// errorBody is how REST refuses (SPEC X5).
+type errorBody struct {
+	Error errorInfo `json:"error"`
+}
+
+type errorInfo struct {
+	Code     int               `json:"code"`   // the HTTP status
+	Status   string            `json:"status"` // the canonical gRPC code
+	Reason   string            `json:"reason"` // from docs/errors.md
+	Message  string            `json:"message"`
+	Metadata map[string]string `json:"metadata,omitempty"`
+	Fields   []errorField      `json:"fields,omitempty"`
+	// RequestID is the caller's: what to ask again with where the outcome is
+	// unknown (SPEC X1).
+	RequestID string `json:"requestId,omitempty"`
+}
+
+type errorField struct {
+	Field       string `json:"field"`
+	Description string `json:"description"`
+}
+
+func errorOf(err error, httpStatus int, requestID string) errorBody {
+	e := fault.From(err)
+	info := errorInfo{
+		Code: httpStatus, Status: rpccode.Code(e.Code()).String(), Reason: string(e.Reason()),
+		Message: strings.ToValidUTF8(e.Message(), "\uFFFD"), Metadata: e.Metadata(), RequestID: requestID,
+	}
+	for _, v := range e.Violations() {
+		info.Fields = append(info.Fields, errorField(v))
+	}
+	return errorBody{info}
+}
+
+// refuse answers with err under its own HTTP status.
+func refuse(w http.ResponseWriter, r *http.Request, err error) {
+	refuseAs(w, r, err, fault.HTTPStatus(fault.From(err)))
+}
+
+func refuseAs(w http.ResponseWriter, r *http.Request, err error, httpStatus int) {
+	c := callFrom(r.Context())
+	if c.conditional && fault.From(err).Reason() == fault.RevisionConflict {
+		httpStatus = http.StatusPreconditionFailed // SPEC X3
+	}
+	switch httpStatus {
+	case http.StatusUnauthorized:
+		w.Header().Set("WWW-Authenticate", `Bearer realm="quartet"`)
+	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
+		w.Header().Set("Retry-After", "1")
+	}
+	answerJSON(w, httpStatus, errorOf(err, httpStatus, c.requestID))
+}
+
+func answerJSON(w http.ResponseWriter, httpStatus int, v any) {
+	body, err := json.Marshal(v)
+	if err != nil { // only types of this package come here
+		body, httpStatus = []byte(`{"error":{"code":500,"status":"INTERNAL","reason":"INTERNAL"}}`), http.StatusInternalServerError
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(httpStatus)
+	_, _ = w.Write(append(body, '\n')) // a client that left misses nothing
+}

@@ -1,0 +1,192 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/journal"
+	"quartet/pkg/life"
+	eventv1 "quartet/pkg/pb/quartet/event/v1"
+	"quartet/pkg/rpc"
+)
+
+// DefaultHTTPAddr is loopback: whoever opens the port to others says so.
+const DefaultHTTPAddr = "127.0.0.1:7480"
+
+// Config is what an operator sets.
+type Config struct {
+	// HTTPAddr is where to listen. Default DefaultHTTPAddr.
+	HTTPAddr string
+	// AllowedOrigins are the web origins, beside those of loopback, whose pages
+	// may call: "https://console.example.com".
+	AllowedOrigins []string
+	// AllowedHosts are host names that a gateway bound to loopback answers to,
+	// beside the loopback ones: those of a proxy in front of it.
+	AllowedHosts []string
+	// MaxBody bounds a request's body. Default 4 MiB (SPEC X8).
+	MaxBody int64
+	// Heartbeat is how long an event stream stays silent. Default 15 s.
+	Heartbeat time.Duration
+}
+
+// Deps is what the gateway needs of its process.
+type Deps struct {
+	// Conn reaches a service by name: agent, work, task, waiting, scheduler.
+	// The connection speaks for the actor of the context.
+	Conn func(service string) (grpc.ClientConnInterface, error)
+	// Auth tells who calls over HTTP.
+	Auth rpc.Authenticator
+	// Sources are the journals of a plane.
+	Sources func(plane string) ([]journal.Source, error)
+	// Ready says whether the process can serve; nil is always.
+	Ready func() error
+	// OpenAPI is what GET /openapi.json answers.
+	OpenAPI []byte
+	// Metrics is what GET /metrics shows; nil shows nothing.
+	Metrics prometheus.Gatherer
+	Logger  *zap.Logger
+	Version string
+}
+
+// Gateway serves HTTP and EventService. It is a life.Service.
+type Gateway struct {
+	cfg    Config
+	deps   Deps
+	events *events
+
+	mu       sync.Mutex // guards what Start sets
+	listener net.Listener
+	server   *http.Server
+	served   chan struct{}
+	stopping atomic.Bool
+	halt     context.CancelFunc // ends event streams
+}
+
+// New completes the configuration. Nothing is opened before Start.
+func New(cfg Config, deps Deps) (*Gateway, error) {
+	if deps.Conn == nil || deps.Auth == nil || deps.Sources == nil {
+		return nil, errors.New("gateway: Deps needs Conn, Auth and Sources")
+	}
+	if cfg.HTTPAddr == "" {
+		cfg.HTTPAddr = DefaultHTTPAddr
+	}
+	if cfg.MaxBody <= 0 {
+		cfg.MaxBody = fault.MaxRequestBytes
+	}
+	if cfg.Heartbeat <= 0 {
+		cfg.Heartbeat = 15 * time.Second
+	}
+	for _, origin := range cfg.AllowedOrigins {
+		if _, err := originHost(origin); err != nil {
+			return nil, fmt.Errorf("gateway: allowed origin %q: %w", origin, err)
+		}
+	}
+	if deps.Ready == nil {
+		deps.Ready = func() error { return nil }
+	}
+	if deps.Logger == nil {
+		deps.Logger = zap.NewNop()
+	}
+	g := &Gateway{cfg: cfg, deps: deps}
+	life, halt := context.WithCancel(context.Background())
+	g.halt = halt
+	g.events = &events{sources: deps.Sources, heartbeat: cfg.Heartbeat, closing: life.Done(), log: deps.Logger}
+	return g, nil
+}
+
+// Name is the module's name.
+func (g *Gateway) Name() string { return "gateway" }
+
+// Register puts EventService on the process's gRPC server.
+func (g *Gateway) Register(srv grpc.ServiceRegistrar) {
+	eventv1.RegisterEventServiceServer(srv, g.events)
+}
+
+// Start listens and serves.
+func (g *Gateway) Start(ctx context.Context) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.listener != nil {
+		return nil
+	}
+	if g.stopping.Load() {
+		return errors.New("gateway: it was stopped")
+	}
+	var lc net.ListenConfig
+	lis, err := lc.Listen(ctx, "tcp", g.cfg.HTTPAddr)
+	if err != nil {
+		return fmt.Errorf("gateway: %w", err)
+	}
+	handler, err := g.handler(isLoopback(lis.Addr()))
+	if err != nil {
+		return errors.Join(err, lis.Close())
+	}
+	g.listener = lis
+	g.server = &http.Server{
+		Handler: handler,
+		// A client that dawdles over its headers holds a connection for 10 s at
+		// most. There is no limit on a whole answer: streams have none, and
+		// their writes carry deadlines of their own.
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		ErrorLog:          zap.NewStdLog(g.deps.Logger.Named("http")),
+	}
+	g.served = make(chan struct{})
+	go func(srv *http.Server, served chan struct{}) {
+		defer close(served)
+		if err := srv.Serve(lis); err != nil && !errors.Is(err, http.ErrServerClosed) {
+			g.deps.Logger.Error("gateway: serving ended", zap.Error(err))
+		}
+	}(g.server, g.served)
+	return nil
+}
+
+// Stop ends readiness and event streams, lets requests finish within ctx, then
+// closes. It is idempotent.
+func (g *Gateway) Stop(ctx context.Context) error {
+	g.stopping.Store(true)
+	g.halt()
+	g.mu.Lock()
+	srv, served := g.server, g.served
+	g.mu.Unlock()
+	if srv == nil {
+		return nil
+	}
+	err := srv.Shutdown(ctx)
+	if err != nil {
+		// Whoever is still there has had its time.
+		err = errors.Join(err, srv.Close())
+	}
+	<-served
+	return err
+}
+
+// Ready is nil between Start and Stop.
+func (g *Gateway) Ready() error {
+	if g.Addr() == "" || g.stopping.Load() {
+		return life.ErrNotStarted
+	}
+	return nil
+}
+
+// Addr is where the gateway listens, "" before Start.
+func (g *Gateway) Addr() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.listener == nil {
+		return ""
+	}
+	return g.listener.Addr().String()
+}

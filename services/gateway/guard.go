@@ -1,0 +1,137 @@
+package gateway
+
+import (
+	"errors"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/rpc"
+)
+
+// A page in a browser can reach loopback whatever site it is from, and on
+// loopback callers without credential are let in. Two checks keep it out: the
+// Host it must send (DNS rebinding) and the Origin it must admit to.
+
+// hosts refuses requests that name another host than this one, if the gateway
+// is bound to loopback. Elsewhere credentials are required and the name is the
+// proxy's business.
+func (g *Gateway) hosts(loopback bool, next http.Handler) http.Handler {
+	if !loopback {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host := hostOnly(r.Host)
+		if !isLoopbackHost(host) && !slices.Contains(g.cfg.AllowedHosts, host) && !g.allowedOriginHost(host) {
+			refuseAs(w, r, fault.PermissionDenied.New("this server listens on loopback and does not answer to this Host; allow the host to change that", "host", host),
+				http.StatusMisdirectedRequest)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// origins refuses what pages of foreign origins ask for, unless it only reads:
+// what those get to see is up to CORS, which only allowed origins are given.
+func (g *Gateway) origins(loopback bool, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		origin := r.Header.Get("Origin")
+		if origin == "" {
+			next.ServeHTTP(w, r)
+			return
+		}
+		w.Header().Add("Vary", "Origin")
+		allowed := g.allowedOrigin(origin, r.Host, loopback)
+		if allowed {
+			w.Header().Set("Access-Control-Allow-Origin", origin)
+			w.Header().Set("Access-Control-Expose-Headers", "ETag, Idempotent-Replayed, Retry-After")
+		}
+		switch {
+		case r.Method == http.MethodOptions && allowed:
+			w.Header().Set("Access-Control-Allow-Methods", "GET, POST, PATCH")
+			w.Header().Set("Access-Control-Allow-Headers", "Authorization, Content-Type, Idempotency-Key, If-Match, Last-Event-ID")
+			w.Header().Set("Access-Control-Max-Age", "600")
+			w.WriteHeader(http.StatusNoContent)
+		case r.Method != http.MethodGet && r.Method != http.MethodHead && !allowed:
+			refuse(w, r, fault.PermissionDenied.New("pages of this origin may not call here; allow the origin to change that", "origin", origin))
+		default:
+			next.ServeHTTP(w, r)
+		}
+	})
+}
+
+func (g *Gateway) allowedOrigin(origin, host string, loopback bool) bool {
+	if slices.Contains(g.cfg.AllowedOrigins, origin) {
+		return true
+	}
+	from, err := originHost(origin)
+	if err != nil {
+		return false // "null" among others
+	}
+	// The gateway's own pages. On loopback the Host was checked already.
+	return isLoopbackHost(hostOnly(from)) || !loopback && from == host
+}
+
+func (g *Gateway) allowedOriginHost(host string) bool {
+	return slices.ContainsFunc(g.cfg.AllowedOrigins, func(origin string) bool {
+		from, err := originHost(origin)
+		return err == nil && hostOnly(from) == host
+	})
+}
+
+// authenticated lets a caller in whose credential is good, as its actor.
+func (g *Gateway) authenticated(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		bearer := ""
+		// An empty header is a header: it is wrong, not absent.
+		if values, given := r.Header["Authorization"]; given {
+			const scheme = "bearer "
+			if len(values) != 1 || len(values[0]) <= len(scheme) || !strings.EqualFold(values[0][:len(scheme)], scheme) {
+				refuse(w, r, fault.Unauthenticated.New("the Authorization header must be: Bearer <token>"))
+				return
+			}
+			bearer = values[0][len(scheme):]
+		}
+		actor, err := g.deps.Auth.Authenticate(r.Context(), bearer)
+		if err != nil {
+			refuse(w, r, err)
+			return
+		}
+		next.ServeHTTP(w, r.WithContext(rpc.WithActor(r.Context(), actor)))
+	})
+}
+
+func originHost(origin string) (string, error) {
+	u, err := url.Parse(origin)
+	if err != nil {
+		return "", err
+	}
+	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.Path != "" {
+		return "", errors.New("must be a scheme and a host, such as https://console.example.com")
+	}
+	return u.Host, nil
+}
+
+func hostOnly(host string) string {
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	return strings.ToLower(strings.Trim(host, "[]"))
+}
+
+func isLoopbackHost(host string) bool {
+	if host == "localhost" || strings.HasSuffix(host, ".localhost") {
+		return true
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.IsLoopback()
+}
+
+func isLoopback(addr net.Addr) bool {
+	tcp, ok := addr.(*net.TCPAddr)
+	return ok && tcp.IP.IsLoopback()
+}

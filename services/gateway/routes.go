@@ -1,0 +1,152 @@
+package gateway
+
+import (
+	"html/template"
+	"net/http"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"go.uber.org/zap"
+)
+
+// handler is all of the gateway's addresses.
+func (g *Gateway) handler(loopback bool) (http.Handler, error) {
+	api, err := g.api()
+	if err != nil {
+		return nil, err
+	}
+	strict := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r, err := g.read(w, r)
+		if err != nil {
+			refuse(w, r, err)
+			return
+		}
+		api.ServeHTTP(w, r)
+	})
+
+	known := http.NewServeMux()
+	known.Handle("/v1/", g.authenticated(strict))
+	known.Handle("/v1/events", only(http.MethodGet, g.authenticated(http.HandlerFunc(g.streamEvents))))
+	known.Handle("/openapi.json", only(http.MethodGet, http.HandlerFunc(g.openAPI)))
+	known.Handle("/version", only(http.MethodGet, http.HandlerFunc(g.version)))
+	known.Handle("/metrics", only(http.MethodGet, g.metrics()))
+	known.Handle("/{$}", only(http.MethodGet, http.HandlerFunc(g.home)))
+	known.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { unrouted(w, r, http.StatusNotFound) })
+
+	// Probes and outside systems come by whatever name the installation has.
+	all := http.NewServeMux()
+	all.Handle("/healthz", only(http.MethodGet, http.HandlerFunc(g.healthz)))
+	all.Handle("/readyz", only(http.MethodGet, http.HandlerFunc(g.readyz)))
+	deliver, err := g.deliveries()
+	if err != nil {
+		return nil, err
+	}
+	all.Handle(triggerPath+"{token}", only(http.MethodPost, deliver))
+	all.Handle("/", g.hosts(loopback, g.origins(loopback, known)))
+	return g.logged(secure(all)), nil
+}
+
+// only refuses other methods. ServeMux would do it in its own words.
+func only(method string, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != method && (method != http.MethodGet || r.Method != http.MethodHead) {
+			w.Header().Set("Allow", method)
+			unrouted(w, r, http.StatusMethodNotAllowed)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func secure(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		w.Header().Set("Cache-Control", "no-store")
+		next.ServeHTTP(w, r)
+	})
+}
+
+// logged notes requests at debug. Never a query, a body or a trigger's token.
+func (g *Gateway) logged(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		next.ServeHTTP(w, r)
+		if entry := g.deps.Logger.Check(zap.DebugLevel, "http"); entry != nil {
+			path := r.URL.Path
+			if strings.HasPrefix(path, triggerPath) {
+				path = triggerPath + "…"
+			}
+			entry.Write(zap.String("method", r.Method), zap.String("path", path))
+		}
+	})
+}
+
+// healthz is true while the process lives.
+func (g *Gateway) healthz(w http.ResponseWriter, _ *http.Request) {
+	answerJSON(w, http.StatusOK, map[string]string{"status": "alive"})
+}
+
+func (g *Gateway) readyz(w http.ResponseWriter, _ *http.Request) {
+	type readiness struct {
+		Ready   bool     `json:"ready"`
+		Reasons []string `json:"reasons,omitempty"`
+	}
+	err := g.deps.Ready()
+	if g.stopping.Load() {
+		err = errStopping
+	}
+	if err != nil {
+		w.Header().Set("Retry-After", "1")
+		answerJSON(w, http.StatusServiceUnavailable, readiness{Reasons: strings.Split(err.Error(), "\n")})
+		return
+	}
+	answerJSON(w, http.StatusOK, readiness{Ready: true})
+}
+
+func (g *Gateway) version(w http.ResponseWriter, _ *http.Request) {
+	answerJSON(w, http.StatusOK, map[string]string{"version": g.deps.Version})
+}
+
+func (g *Gateway) openAPI(w http.ResponseWriter, r *http.Request) {
+	if len(g.deps.OpenAPI) == 0 {
+		unrouted(w, r, http.StatusNotFound)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(g.deps.OpenAPI)
+}
+
+func (g *Gateway) metrics() http.Handler {
+	gatherer := g.deps.Metrics
+	if gatherer == nil {
+		gatherer = prometheus.NewRegistry()
+	}
+	return promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{})
+}
+
+var page = template.Must(template.New("home").Parse(`<!doctype html>
+<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Quartet</title>
+<style>body{font:16px/1.6 system-ui,sans-serif;max-width:46rem;margin:3rem auto;padding:0 1rem;color:#222;background:#fff}
+code{background:#f2f2f2;padding:.1em .3em;border-radius:3px}td{padding:.15rem 1rem .15rem 0;vertical-align:top}
+@media(prefers-color-scheme:dark){body{color:#ddd;background:#181818}code{background:#2a2a2a}a{color:#8ab4f8}}</style>
+<h1>Quartet {{.}}</h1>
+<p>A durable control plane for AI agents: who thinks, what is being achieved, what runs, and what everything waits for.</p>
+<table>
+<tr><td><a href="/v1/agents"><code>GET /v1/agents</code></a><td>the agents; below each its work items, waits, tasks and messages
+<tr><td><code>GET /v1/agents/{agent}:explain</code><td>why an agent does what it does, or nothing
+<tr><td><a href="/v1/events?from_start=true&amp;stop_at_end=true"><code>GET /v1/events</code></a><td>what happened, as lines of JSON or as server-sent events
+<tr><td><code>POST /v1/triggers/{token}</code><td>deliveries of outside systems
+<tr><td><a href="/openapi.json"><code>/openapi.json</code></a><td>all of the REST API
+<tr><td><a href="/readyz"><code>/readyz</code></a>, <a href="/healthz"><code>/healthz</code></a><td>probes
+<tr><td><a href="/metrics"><code>/metrics</code></a><td>for Prometheus
+<tr><td><a href="/version"><code>/version</code></a><td>what runs here
+</table>
+<p>On a terminal: <code>quartet --help</code>.</p>
+</html>
+`))
+
+func (g *Gateway) home(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'")
+	_ = page.Execute(w, g.deps.Version) // a client that left misses nothing
+}

@@ -1,0 +1,175 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+
+	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
+	spb "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"quartet/pkg/fault"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	schedulerv1 "quartet/pkg/pb/quartet/scheduler/v1"
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+)
+
+// api is the REST map of proto/gateway.yaml.
+func (g *Gateway) api() (http.Handler, error) {
+	mux := runtime.NewServeMux(
+		runtime.WithMarshalerOption(runtime.MIMEWildcard, codec{}),
+		runtime.WithErrorHandler(func(ctx context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, r *http.Request, err error) {
+			refuse(w, r.WithContext(ctx), err)
+		}),
+		runtime.WithRoutingErrorHandler(func(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, r *http.Request, httpStatus int) {
+			unrouted(w, r, httpStatus)
+		}),
+		runtime.WithStreamErrorHandler(func(_ context.Context, err error) *status.Status { return fault.From(err).GRPCStatus() }),
+		runtime.WithForwardResponseOption(tag),
+		runtime.WithOutgoingHeaderMatcher(func(key string) (string, bool) {
+			return "Idempotent-Replayed", key == "idempotent-replayed" // SPEC X2
+		}),
+		runtime.WithIncomingHeaderMatcher(func(string) (string, bool) { return "", false }),
+		runtime.WithDisablePathLengthFallback(),
+		runtime.WithDisableHTTPMethodOverride(),
+		runtime.WithWriteContentLength(),
+	)
+	for name, register := range map[string]func(context.Context, *runtime.ServeMux, grpc.ClientConnInterface) error{
+		"agent": func(ctx context.Context, m *runtime.ServeMux, c grpc.ClientConnInterface) error {
+			return agentv1.RegisterAgentServiceHandlerClient(ctx, m, agentv1.NewAgentServiceClient(c))
+		},
+		"work": func(ctx context.Context, m *runtime.ServeMux, c grpc.ClientConnInterface) error {
+			return workv1.RegisterWorkServiceHandlerClient(ctx, m, workv1.NewWorkServiceClient(c))
+		},
+		"task": func(ctx context.Context, m *runtime.ServeMux, c grpc.ClientConnInterface) error {
+			return taskv1.RegisterTaskServiceHandlerClient(ctx, m, taskv1.NewTaskServiceClient(c))
+		},
+		"waiting": func(ctx context.Context, m *runtime.ServeMux, c grpc.ClientConnInterface) error {
+			return waitingv1.RegisterWaitingServiceHandlerClient(ctx, m, waitingv1.NewWaitingServiceClient(c))
+		},
+		"scheduler": func(ctx context.Context, m *runtime.ServeMux, c grpc.ClientConnInterface) error {
+			return schedulerv1.RegisterSchedulerServiceHandlerClient(ctx, m, schedulerv1.NewSchedulerServiceClient(c))
+		},
+	} {
+		plane, err := g.deps.Conn(name)
+		if err == nil {
+			err = register(context.Background(), mux, conn{plane})
+		}
+		if err != nil {
+			return nil, fmt.Errorf("gateway: %s: %w", name, err)
+		}
+	}
+	return mux, nil
+}
+
+func unrouted(w http.ResponseWriter, r *http.Request, httpStatus int) {
+	switch httpStatus {
+	case http.StatusMethodNotAllowed:
+		refuseAs(w, r, fault.Unimplemented.New(r.Method+" is not possible here; GET /openapi.json lists what is"), httpStatus)
+	case http.StatusBadRequest:
+		refuse(w, r, fault.InvalidArgument.New("the path cannot be read"))
+	default:
+		refuse(w, r, fault.NotFound.New("no such address; GET /openapi.json lists those there are"))
+	}
+}
+
+// tag gives the answer an ETag if it is about one record: its first message is
+// that record and has a revision (SPEC X3).
+func tag(_ context.Context, w http.ResponseWriter, m proto.Message) error {
+	if m == nil {
+		return nil // the begin of a stream
+	}
+	r := m.ProtoReflect()
+	fields := r.Descriptor().Fields()
+	if fields.ByName("revision") != nil {
+		return nil // the revision of a view, not of a record
+	}
+	for i := range fields.Len() {
+		fd := fields.Get(i)
+		if fd.Message() == nil {
+			continue
+		}
+		if fd.IsList() || fd.IsMap() || !r.Has(fd) {
+			return nil
+		}
+		record := r.Get(fd).Message()
+		if revision := record.Descriptor().Fields().ByName("revision"); revision != nil && revision.Kind() == protoreflect.Int64Kind {
+			w.Header().Set("ETag", `"`+strconv.FormatInt(record.Get(revision).Int(), 10)+`"`)
+		}
+		return nil
+	}
+	return nil
+}
+
+// codec writes ProtoJSON. It reads nothing: see call.
+type codec struct{}
+
+// ContentType implements runtime.Marshaler.
+func (codec) ContentType(any) string { return "application/json" }
+
+// StreamContentType implements runtime.StreamContentType.
+func (codec) StreamContentType(any) string { return "application/x-ndjson" }
+
+// Marshal implements runtime.Marshaler.
+func (codec) Marshal(v any) ([]byte, error) {
+	switch v := v.(type) {
+	case proto.Message:
+		return protoJSON(v)
+	case map[string]any: // an element of a stream
+		if m, ok := v["result"].(proto.Message); ok {
+			inner, err := protoJSON(m)
+			return append(append([]byte(`{"result":`), inner...), '}'), err
+		}
+	case map[string]proto.Message: // the error that ends one
+		if st, ok := v["error"].(*spb.Status); ok {
+			err := status.FromProto(st).Err()
+			return json.Marshal(errorOf(err, fault.HTTPStatus(fault.From(err)), ""))
+		}
+	}
+	return nil, fmt.Errorf("gateway: a %T has no JSON form", v)
+}
+
+// Unmarshal implements runtime.Marshaler.
+func (codec) Unmarshal([]byte, any) error { return nil }
+
+// NewDecoder implements runtime.Marshaler. The generated handlers take io.EOF
+// for an empty body.
+func (codec) NewDecoder(io.Reader) runtime.Decoder {
+	return runtime.DecoderFunc(func(any) error { return io.EOF })
+}
+
+// NewEncoder implements runtime.Marshaler.
+func (c codec) NewEncoder(w io.Writer) runtime.Encoder {
+	return runtime.EncoderFunc(func(v any) error {
+		b, err := c.Marshal(v)
+		if err == nil {
+			_, err = w.Write(b)
+		}
+		return err
+	})
+}
+
+// protoJSON is ProtoJSON without the blanks that protojson puts in at random.
+func protoJSON(m proto.Message) ([]byte, error) {
+	b, err := protojson.Marshal(m)
+	if err != nil {
+		return nil, err
+	}
+	var out bytes.Buffer
+	out.Grow(len(b))
+	if err := json.Compact(&out, b); err != nil {
+		return nil, err
+	}
+	return out.Bytes(), nil
+}
