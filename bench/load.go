@@ -1,0 +1,67 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+)
+
+// stats of one figure.
+type stats struct {
+	perSecond float64
+	p50, p99  time.Duration
+}
+
+const warmUp = time.Second
+
+// load runs op from n callers at once, each waiting for its answer before the
+// next, and gives what was answered after the warm-up.
+func load(ctx context.Context, n int, span time.Duration, op func(ctx context.Context, caller, i int) error) (stats, error) {
+	ctx, cancel := context.WithTimeout(ctx, warmUp+span+30*time.Second)
+	defer cancel()
+	begin := time.Now().Add(warmUp)
+	end := begin.Add(span)
+	took := make([][]time.Duration, n)
+	errs := make([]error, n)
+	var all sync.WaitGroup
+	for c := range n {
+		all.Go(func() {
+			lat := make([]time.Duration, 0, 1<<16)
+			for i := 0; ; i++ {
+				at := time.Now()
+				if at.After(end) {
+					break
+				}
+				if err := op(ctx, c, i); err != nil {
+					errs[c] = err
+					return
+				}
+				if now := time.Now(); at.After(begin) && now.Before(end) {
+					lat = append(lat, now.Sub(at))
+				}
+			}
+			took[c] = lat
+		})
+	}
+	all.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return stats{}, err
+		}
+	}
+	return summarise(slices.Concat(took...), span)
+}
+
+func summarise(all []time.Duration, span time.Duration) (stats, error) {
+	if len(all) == 0 {
+		return stats{}, fmt.Errorf("nothing was measured")
+	}
+	slices.Sort(all)
+	return stats{
+		perSecond: float64(len(all)) / span.Seconds(),
+		p50:       all[len(all)/2],
+		p99:       all[len(all)*99/100],
+	}, nil
+}

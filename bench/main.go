@@ -1,0 +1,130 @@
+// Command bench measures Quartet beside its physical limits, in one run on one
+// machine: a bare gRPC echo with the same messages, a raw fsync, and one
+// JetStream message per mutation. Figures of different runs or machines are not
+// comparable; the ratios within a run are what the documents quote.
+//
+//	go run ./bench --for 5s --write docs/benchmarks.md
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"time"
+)
+
+type options struct {
+	dir     string
+	span    time.Duration
+	callers []int
+	write   string
+	only    string
+}
+
+func main() {
+	var o options
+	flag.StringVar(&o.dir, "dir", "", "where to write; empty: a temporary directory on the default disk")
+	flag.DurationVar(&o.span, "for", 5*time.Second, "how long each figure is measured, after a second of warming up")
+	flag.StringVar(&o.write, "write", "", "write the tables into this Markdown file")
+	flag.StringVar(&o.only, "only", "", "measure only figures whose name holds this")
+	flag.Parse()
+	o.callers = []int{1, 16, 64, 256}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, o); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, o options) error {
+	// What the server does by itself when it is started (services/app).
+	debug.SetGCPercent(400)
+	if o.dir == "" {
+		dir, err := os.MkdirTemp("", "quartet-bench-")
+		if err != nil {
+			return err
+		}
+		defer func() { _ = os.RemoveAll(dir) }()
+		o.dir = dir
+	}
+	var rows []row
+	say := func(r row) {
+		rows = append(rows, r)
+		fmt.Println(r.plain())
+	}
+	for _, measure := range []func(context.Context, options, func(row)) error{
+		measureFsync, measureEcho, measureMessages, measureQuartet,
+	} {
+		if err := measure(ctx, o, say); err != nil {
+			return err
+		}
+	}
+	if o.write == "" {
+		return nil
+	}
+	return os.WriteFile(o.write, []byte(document(rows, o)), 0o644)
+}
+
+// row is one figure.
+type row struct {
+	name    string
+	callers int
+	stats
+	note string
+}
+
+func (r row) plain() string {
+	return fmt.Sprintf("%-44s %4d callers %10.0f/s   p50 %-9s p99 %-9s %s",
+		r.name, r.callers, r.perSecond, r.p50.Round(time.Microsecond), r.p99.Round(time.Microsecond), r.note)
+}
+
+func find(rows []row, name string, callers int) (row, bool) {
+	for _, r := range rows {
+		if r.name == name && r.callers == callers {
+			return r, true
+		}
+	}
+	return row{}, false
+}
+
+// document is docs/benchmarks.md.
+func document(rows []row, o options) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# Benchmarks\n\nWritten by `make bench ARGS=\"--write docs/benchmarks.md\"`: one run, %d cores, %s per figure, every write\nfsynced, gRPC over loopback TCP with client and server sharing the cores. Absolute\nfigures belong to that machine; the ratios are the point.\n\n", runtime.NumCPU(), o.span)
+	b.WriteString("| figure | callers | per second | p50 | p99 | note |\n|---|---:|---:|---:|---:|---|\n")
+	for _, r := range rows {
+		fmt.Fprintf(&b, "| %s | %d | %.0f | %s | %s | %s |\n", r.name, r.callers, r.perSecond, r.p50.Round(time.Microsecond), r.p99.Round(time.Microsecond), r.note)
+	}
+	b.WriteString("\n## Ratios\n\n| ratio | value | target |\n|---|---:|---:|\n")
+	ratio := func(label, of string, ofN int, to string, toN int, target string) {
+		a, ok1 := find(rows, of, ofN)
+		z, ok2 := find(rows, to, toN)
+		if ok1 && ok2 {
+			fmt.Fprintf(&b, "| %s | %.2f | %s |\n", label, a.perSecond/z.perSecond, target)
+		}
+	}
+	for _, n := range o.callers {
+		ratio(fmt.Sprintf("UpdateWorkItem / bare echo, %d callers", n), nameUpdate, n, nameEcho, n, targetOf(n))
+	}
+	ratio("CreateWorkItem / bare echo, 256 callers", nameCreate, 256, nameEcho, 256, "≥ 0.60")
+	ratio("UpdateWorkItem / one JetStream message per mutation, 256 callers", nameUpdate, 256, nameMessages, 256, "—")
+	if u, ok := find(rows, nameUpdate, 1); ok {
+		e, _ := find(rows, nameEcho, 1)
+		f, _ := find(rows, nameFsync, 1)
+		fmt.Fprintf(&b, "| UpdateWorkItem p50 / (echo p50 + fsync p50), one caller | %.2f | ≤ 3 |\n", float64(u.p50)/float64(e.p50+f.p50))
+	}
+	return b.String()
+}
+
+func targetOf(callers int) string {
+	if callers == 256 {
+		return "≥ 0.60"
+	}
+	return "—"
+}

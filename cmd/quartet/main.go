@@ -1,0 +1,13 @@
+// Command quartet is the whole of Quartet in one binary: servers and client.
+package main
+
+import (
+	"os"
+
+	"quartet/services/app"
+	"quartet/services/cli"
+)
+
+func main() {
+	os.Exit(cli.Main(app.Servers()))
+}

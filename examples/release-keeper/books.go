@@ -1,0 +1,162 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"sync"
+
+	eventv1 "quartet/pkg/pb/quartet/event/v1"
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// eventLog is what a watcher saw live, over the kill and the restart, going on
+// at its cursor each time.
+type eventLog struct {
+	api *api
+
+	mu     sync.Mutex
+	events []*eventv1.Event
+	counts map[string]int
+	change chan struct{}
+}
+
+func newEventLog(a *api) *eventLog {
+	return &eventLog{api: a, counts: map[string]int{}, change: make(chan struct{})}
+}
+
+func (l *eventLog) follow(ctx context.Context) error {
+	cursor := ""
+	_, err := again(ctx, func(context.Context) (struct{}, error) {
+		stream, err := l.api.events.WatchEvents(ctx, &eventv1.WatchEventsRequest{AgentId: agentID, Cursor: cursor, FromStart: cursor == ""})
+		for err == nil {
+			var m *eventv1.WatchEventsResponse
+			if m, err = stream.Recv(); err == nil && m.GetEvent() != nil {
+				cursor = m.GetEvent().GetCursor()
+				l.add(m.GetEvent())
+			}
+		}
+		if err == io.EOF {
+			err = status.Error(codes.Unavailable, "the stream ended")
+		}
+		return struct{}{}, err
+	})
+	return err
+}
+
+func (l *eventLog) add(e *eventv1.Event) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.events = append(l.events, e)
+	l.counts[e.GetEventType()]++
+	close(l.change)
+	l.change = make(chan struct{})
+}
+
+// await returns once an event type was seen n times; false when ctx ended first.
+func (l *eventLog) await(ctx context.Context, eventType string, n int) bool {
+	for {
+		l.mu.Lock()
+		have, change := l.counts[eventType], l.change
+		l.mu.Unlock()
+		if have >= n {
+			return true
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-change:
+		}
+	}
+}
+
+// checkBooks reads everything afresh and compares: nothing that was answered
+// is missing, nothing happened twice.
+func (s *show) checkBooks(ctx context.Context) error {
+	items, err := s.items(ctx)
+	if err != nil {
+		return err
+	}
+	if want := len(s.pkgs) + 2; len(items) != want {
+		return fmt.Errorf("there are %d work items, %d were made", len(items), want)
+	}
+	stream, err := s.api.events.WatchEvents(ctx, &eventv1.WatchEventsRequest{AgentId: agentID, FromStart: true, StopAtEnd: true})
+	if err != nil {
+		return err
+	}
+	seen := map[string]bool{}
+	last := map[string]int64{}
+	done, reports, results := map[string]int{}, map[string]int{}, map[string]int{}
+	total := 0
+	for {
+		m, err := stream.Recv()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		e := m.GetEvent()
+		if e == nil {
+			continue
+		}
+		total++
+		if seen[e.GetEventId()] {
+			return fmt.Errorf("event %s came twice", e.GetEventId())
+		}
+		seen[e.GetEventId()] = true
+		if e.GetWalSeq() <= last[e.GetPlane()] {
+			return fmt.Errorf("event %s of plane %s is out of order", e.GetEventId(), e.GetPlane())
+		}
+		last[e.GetPlane()] = e.GetWalSeq()
+		switch e.GetEventType() {
+		case "work_item_completed":
+			done[e.GetWorkItemId()]++
+		case "report_promoted":
+			reports[e.GetWorkItemId()]++
+		case "message_queued":
+			if e.GetTaskId() != "" {
+				results[e.GetTaskId()]++
+			}
+		}
+	}
+	for _, it := range items {
+		id := it.GetWorkItemId()
+		if it.GetState() != workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED || done[id] != 1 || reports[id] != 1 || it.GetResultSummary() == "" {
+			return fmt.Errorf("item %s: state %s, completed %d times, reported %d times", id, it.GetState(), done[id], reports[id])
+		}
+	}
+	tasks, err := s.tasks(ctx)
+	if err != nil {
+		return err
+	}
+	for _, t := range tasks {
+		if results[t.GetTaskId()] != 1 {
+			return fmt.Errorf("task %s brought %d results", t.GetTaskId(), results[t.GetTaskId()])
+		}
+	}
+	s.tell.say("check", "%d events in order, none twice; %d items completed once, each with one report; %d tasks, each with one result",
+		total, len(items), len(tasks))
+	return nil
+}
+
+func (s *show) tasks(ctx context.Context) ([]*taskv1.Task, error) {
+	var all []*taskv1.Task
+	token := ""
+	for {
+		page, err := again(ctx, func(ctx context.Context) (*taskv1.ListTasksResponse, error) {
+			return s.api.tasks.ListTasks(ctx, &taskv1.ListTasksRequest{AgentId: agentID, IncludeTerminal: true, PageSize: 500, PageToken: token})
+		})
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, page.GetTasks()...)
+		if token = page.GetNextPageToken(); token == "" {
+			return all, nil
+		}
+	}
+}

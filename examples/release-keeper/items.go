@@ -1,0 +1,211 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+)
+
+// todos of an item as the control plane gave them.
+func todosOf(it map[string]any) []map[string]any {
+	list, _ := it["todo_list"].([]any)
+	out := make([]map[string]any, 0, len(list))
+	for _, v := range list {
+		m, _ := v.(map[string]any)
+		out = append(out, m)
+	}
+	return out
+}
+
+// with is the whole list with one entry in another state: lists are replaced.
+func with(todos []map[string]any, index int, state string) []any {
+	var list []any
+	for i, td := range todos {
+		s := str(td, "state")
+		if i == index {
+			s = state
+		}
+		list = append(list, map[string]any{"text": str(td, "text"), "state": s})
+	}
+	return list
+}
+
+// check vets and tests one package. Where it stands it reads from the todos
+// and from the tasks of the item.
+func (t *turn) check(ctx context.Context, it map[string]any) error {
+	id := str(it, "work_item_id")
+	todos := todosOf(it)
+	listed, err := t.act(ctx, "", "TaskList", map[string]any{"work_item_id": id, "include_terminal": true})
+	if err != nil {
+		return err
+	}
+	tasks, _ := listed["tasks"].([]any)
+	var lines []string
+	for i, td := range todos {
+		command := str(td, "text")
+		task := newest(tasks, command)
+		state := str(task, "state")
+		switch {
+		case task == nil || state == "interrupted":
+			// Not begun, or its worker died with the server: nobody runs a
+			// command again behind the agent's back, so the agent does.
+			return t.exec(ctx, id, todos, i, command)
+		case state == "queued" || state == "running" || state == "cancelling":
+			return t.await(ctx, str(task, "task_id"), command)
+		}
+		if str(td, "state") != "completed" {
+			if _, err := t.act(ctx, "", "UpdateWorkItem", map[string]any{"work_item_id": id, "todo_list": with(todos, i, "completed")}); err != nil {
+				return err
+			}
+			todos[i]["state"] = "completed"
+		}
+		line, err := t.outcome(ctx, task, command)
+		if err != nil {
+			return err
+		}
+		lines = append(lines, line)
+	}
+	report := strings.TrimPrefix(str(it, "objective"), checkObjective) + ": " + strings.Join(lines, "; ")
+	return t.complete(ctx, id, report)
+}
+
+// newest is the last task of an item that ran a command. Tasks come newest first.
+func newest(tasks []any, command string) map[string]any {
+	for _, v := range tasks {
+		m, _ := v.(map[string]any)
+		if str(m, "command", "cmd") == command {
+			return m
+		}
+	}
+	return nil
+}
+
+func (t *turn) exec(ctx context.Context, id string, todos []map[string]any, i int, command string) error {
+	update, err := call("UpdateWorkItem", map[string]any{"work_item_id": id, "todo_list": with(todos, i, "in_progress")})
+	if err != nil {
+		return err
+	}
+	run, err := call("ExecCommand", map[string]any{"cmd": command, "yield_time": "0s", "timeout": "300s", "work_item_id": id, "env": goEnv()})
+	if err != nil {
+		return err
+	}
+	rs, err := t.round(ctx, "", update, run)
+	if err != nil {
+		return err
+	}
+	taskID := rs[1].GetResult().GetFields()["handle"].GetStructValue().GetFields()["task_id"].GetStringValue()
+	t.k.tell.say("agent", "starts task %s: %s", short(taskID), command)
+	go t.k.follow(context.WithoutCancel(ctx), taskID, command)
+	return t.await(ctx, taskID, command)
+}
+
+func (t *turn) await(ctx context.Context, taskID, command string) error {
+	_, err := t.act(ctx, "", "WaitFor", map[string]any{"wake": "task_result", "resource": taskID, "reason": "result of " + command})
+	if err == nil {
+		t.k.tell.say("agent", "waits for task %s; its turn ends, the runner is free", short(taskID))
+	}
+	return err
+}
+
+// outcome is one phrase on how a command ended.
+func (t *turn) outcome(ctx context.Context, task map[string]any, command string) (string, error) {
+	verb := strings.Join(strings.Fields(command)[:2], " ")
+	if str(task, "state") == "completed" && verb == "go vet" {
+		return "vet clean", nil
+	}
+	out, err := t.act(ctx, "", "TaskOutput", map[string]any{"task_id": str(task, "task_id"), "max_bytes": 2000, "offset": -2000})
+	if err != nil {
+		return "", err
+	}
+	last := ""
+	for _, line := range strings.Split(str(out, "text"), "\n") {
+		if strings.TrimSpace(line) != "" {
+			last = strings.Join(strings.Fields(line), " ")
+		}
+	}
+	if str(task, "state") == "completed" {
+		return "tests pass (" + last + ")", nil
+	}
+	return fmt.Sprintf("%s FAILED (%s)", verb, last), nil
+}
+
+// complete ends an item. The text of the round is its report.
+func (t *turn) complete(ctx context.Context, id, report string) error {
+	_, err := t.act(ctx, report, "CompleteWorkItem", map[string]any{"work_item_id": id})
+	if err == nil {
+		t.k.tell.say("report", "%s", report)
+	}
+	return err
+}
+
+// approval waits for a word from outside. Only the agent clears the blocker.
+func (t *turn) approval(ctx context.Context, it map[string]any) error {
+	id := str(it, "work_item_id")
+	todos := todosOf(it)
+	triggered, _ := it["has_triggered_waits"].(bool)
+	switch {
+	case triggered:
+		t.k.tell.say("agent", "looks at %s: triggered, and still blocked by %q; it clears the blocker itself", short(id), str(it, "blocked_by"))
+		if _, err := t.act(ctx, "", "UpdateWorkItem", map[string]any{
+			"work_item_id": id, "blocked_by": nil, "todo_list": with(mark(todos), 1, "completed"),
+		}); err != nil {
+			return err
+		}
+		return t.complete(ctx, id, "The release board approved the release.")
+	case str(it, "blocked_by") != "":
+		return nil // woken for another reason
+	}
+	made, err := t.act(ctx, "", "CreateExternalTrigger", map[string]any{"work_item_id": id, "description": "release board"})
+	if err != nil {
+		return err
+	}
+	if _, err := t.act(ctx, "", "WaitFor", map[string]any{
+		"wake": "external", "resource": str(made, "trigger", "trigger_id"), "reason": "the release board must approve", "work_item_id": id,
+	}); err != nil {
+		return err
+	}
+	t.k.tell.say("agent", "asks the board and waits; anybody with the secret URL can answer, nobody else")
+	t.k.asks <- str(made, "url")
+	return nil
+}
+
+// mark is the list with its first entry done.
+func mark(todos []map[string]any) []map[string]any {
+	if len(todos) > 0 {
+		todos[0]["state"] = "completed"
+	}
+	return todos
+}
+
+// mirrors waits for a few seconds to pass.
+func (t *turn) mirrors(ctx context.Context, it map[string]any) error {
+	id := str(it, "work_item_id")
+	todos := todosOf(it)
+	if len(todos) == 1 && str(todos[0], "state") == "in_progress" {
+		if _, err := t.act(ctx, "", "UpdateWorkItem", map[string]any{"work_item_id": id, "todo_list": with(todos, 0, "completed")}); err != nil {
+			return err
+		}
+		return t.complete(ctx, id, "The mirrors had their seconds.")
+	}
+	update, err := call("UpdateWorkItem", map[string]any{"work_item_id": id, "todo_list": with(todos, 0, "in_progress")})
+	if err != nil {
+		return err
+	}
+	wait, err := call("WaitFor", map[string]any{"wake": "timer", "after": "4s", "reason": "mirrors need a few seconds", "work_item_id": id})
+	if err != nil {
+		return err
+	}
+	_, err = t.round(ctx, "", update, wait)
+	if err == nil {
+		t.k.tell.say("agent", "waits 4 s for the mirrors; other items go on meanwhile")
+	}
+	return err
+}
+
+// short is the end of an id, enough for eyes.
+func short(id string) string {
+	if len(id) > 10 {
+		return id[:4] + "…" + id[len(id)-6:]
+	}
+	return id
+}

@@ -1,0 +1,132 @@
+// Command release-keeper shows the main job of Quartet on a real repository: an
+// agent outside the control plane, speaking nothing but its public API, checks
+// every Go package of a git repository, while the server is killed in the
+// middle and nothing is lost.
+//
+//	release-keeper --repo . --exit
+//
+// It starts a server of its own in a temporary directory. The agent keeps no
+// notes: whatever it knows when it is woken, the control plane told it.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+type options struct {
+	repo     string
+	binary   string
+	dataDir  string
+	exit     bool
+	noKill   bool
+	packages string
+	limit    time.Duration
+}
+
+func main() {
+	if len(os.Args) == 3 && os.Args[1] == "approve" {
+		// The outside world: another process that knows a URL and nothing else.
+		if err := approve(os.Args[2]); err != nil {
+			fmt.Fprintln(os.Stderr, "approve:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	var o options
+	flag.StringVar(&o.repo, "repo", ".", "the git repository to check")
+	flag.StringVar(&o.packages, "packages", "./...", "which of its packages, as go list takes them")
+	flag.StringVar(&o.binary, "quartet", "bin/quartet", "the quartet binary")
+	flag.StringVar(&o.dataDir, "data-dir", "", "where the server keeps its data; empty: a temporary directory, removed at the end")
+	flag.BoolVar(&o.exit, "exit", false, "stop the server at the end instead of leaving it up")
+	flag.BoolVar(&o.noKill, "no-kill", false, "do not kill the server in the middle")
+	flag.DurationVar(&o.limit, "limit", 10*time.Minute, "give up after this long")
+	flag.Parse()
+
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, o); err != nil {
+		fmt.Fprintln(os.Stderr, "release-keeper:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, o options) error {
+	repo, err := filepath.Abs(o.repo)
+	if err != nil {
+		return err
+	}
+	pkgs, err := listPackages(ctx, repo, o.packages)
+	if err != nil {
+		return err
+	}
+	if o.dataDir == "" {
+		if o.dataDir, err = os.MkdirTemp("", "quartet-demo-"); err != nil {
+			return err
+		}
+		defer func() { _ = os.RemoveAll(o.dataDir) }()
+	}
+	t := newTeller(os.Stdout)
+	t.title("Quartet: an agent that survives", fmt.Sprintf("%d packages of %s", len(pkgs), repo))
+
+	srv, err := newServer(o.binary, o.dataDir, repo)
+	if err != nil {
+		return err
+	}
+	defer srv.stop()
+	up, err := srv.start(ctx)
+	if err != nil {
+		return err
+	}
+	t.say("server", "up after %s at %s, data in %s", up.Round(time.Millisecond), srv.http, o.dataDir)
+
+	api, err := dial(srv.grpc)
+	if err != nil {
+		return err
+	}
+	defer api.close()
+	work, cancel := context.WithTimeout(ctx, o.limit)
+	defer cancel()
+	s := &show{api: api, srv: srv, tell: t, opts: o, pkgs: pkgs}
+	if err := s.play(work); err != nil {
+		if errors.Is(err, context.DeadlineExceeded) {
+			return fmt.Errorf("not done after %s; the server's log is %s", o.limit, srv.log)
+		}
+		return err
+	}
+	if o.exit {
+		return nil
+	}
+	t.say("server", "stays up: REST %s/v1/agents/%s   events %s/v1/events?from_start=true", srv.http, agentID, srv.http)
+	t.say("server", "look: %s explain %s --address %s   (Ctrl-C ends it)", o.binary, agentID, srv.grpc)
+	<-ctx.Done()
+	return nil
+}
+
+// listPackages asks the go command, since it alone knows.
+func listPackages(ctx context.Context, repo, pattern string) ([]string, error) {
+	cmd := exec.CommandContext(ctx, "go", "list", pattern)
+	cmd.Dir = repo
+	out, err := cmd.Output()
+	if err != nil {
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			return nil, fmt.Errorf("go list %s in %s: %s", pattern, repo, strings.TrimSpace(string(exit.Stderr)))
+		}
+		return nil, fmt.Errorf("go list %s in %s: %w", pattern, repo, err)
+	}
+	pkgs := strings.Fields(string(out))
+	if len(pkgs) == 0 {
+		return nil, fmt.Errorf("go list %s finds no package in %s", pattern, repo)
+	}
+	return pkgs, nil
+}

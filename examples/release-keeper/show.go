@@ -1,0 +1,199 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"time"
+
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	schedulerv1 "quartet/pkg/pb/quartet/scheduler/v1"
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+)
+
+// show is the play: an operator, an outside world, a catastrophe, and the agent.
+type show struct {
+	api  *api
+	srv  *server
+	tell *teller
+	opts options
+	pkgs []string
+}
+
+func (s *show) play(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if _, err := again(ctx, func(ctx context.Context) (*agentv1.SpawnAgentResponse, error) {
+		return s.api.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+			AgentId: agentID, RequestId: "demo-spawn", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED, WorkspaceRoot: s.srv.repo,
+		})
+	}); err != nil {
+		return fmt.Errorf("spawn: %w", err)
+	}
+	const wish = "check every package of this repository"
+	if _, err := again(ctx, func(ctx context.Context) (*agentv1.EnqueueMessageResponse, error) {
+		return s.api.agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{AgentId: agentID, RequestId: "demo-wish", Text: wish})
+	}); err != nil {
+		return fmt.Errorf("message: %w", err)
+	}
+	s.tell.say("operator", "tells agent %s: %q", agentID, wish)
+
+	asks := make(chan string, 1)
+	log := newEventLog(s.api)
+	keeper := &keeper{api: s.api, tell: s.tell, pkgs: s.pkgs, asks: asks}
+	var actors sync.WaitGroup
+	failed := make(chan error, 4)
+	start := func(f func(context.Context) error) {
+		actors.Go(func() {
+			if err := f(ctx); err != nil && ctx.Err() == nil {
+				failed <- err
+			}
+		})
+	}
+	start(keeper.run)
+	start(log.follow)
+	start(func(ctx context.Context) error { return s.outside(ctx, asks) })
+	if !s.opts.noKill {
+		start(func(ctx context.Context) error { return s.catastrophe(ctx, log) })
+	}
+	err := s.untilIdle(ctx, failed)
+	cancel()
+	actors.Wait()
+	if err != nil {
+		return err
+	}
+	return nil
+}
+
+// outside answers the board's question from a process of its own.
+func (s *show) outside(ctx context.Context, asks <-chan string) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case url := <-asks:
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-time.After(1500 * time.Millisecond):
+			}
+			self, err := os.Executable()
+			if err != nil {
+				return err
+			}
+			out, err := exec.CommandContext(ctx, self, "approve", url).CombinedOutput()
+			if err != nil {
+				continue // the server is away; an outside system tries again
+			}
+			s.tell.say("outside", "the board's own process POSTs to the trigger URL: %s", strings.TrimSpace(string(out)))
+			return nil
+		}
+	}
+}
+
+// catastrophe kills the server when a third of the work is done.
+func (s *show) catastrophe(ctx context.Context, log *eventLog) error {
+	if !log.await(ctx, "work_item_completed", max(1, len(s.pkgs)/3)) {
+		return nil
+	}
+	began := time.Now()
+	if err := s.srv.kill(); err != nil {
+		return err
+	}
+	s.tell.say("KILL", "SIGKILL: the server is gone, in the middle of everything")
+	up, err := s.srv.start(ctx)
+	if err != nil {
+		return fmt.Errorf("after the kill: %w", err)
+	}
+	s.tell.say("server", "is back: ready %s after its start, %s after the kill. Nobody tells it what to do.", up.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
+	return nil
+}
+
+// untilIdle waits until all is done and the scheduler says so, then checks the
+// books.
+func (s *show) untilIdle(ctx context.Context, failed <-chan error) error {
+	tick := time.NewTicker(250 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case err := <-failed:
+			return err
+		case <-tick.C:
+		}
+		e, err := again(ctx, func(ctx context.Context) (*schedulerv1.ExplainResponse, error) {
+			return s.api.scheduler.Explain(ctx, &schedulerv1.ExplainRequest{AgentId: agentID})
+		})
+		if err != nil {
+			return fmt.Errorf("explain: %w", err)
+		}
+		if v := e.GetVerdict(); v.GetAction() == "idle" && v.GetReason() == "all_completed" {
+			s.tell.say("scheduler", "%s", v.GetExplanation())
+			return s.checkBooks(ctx)
+		}
+		if v := e.GetVerdict(); v.GetReason() == "no_progress" {
+			return errors.New(v.GetExplanation())
+		}
+	}
+}
+
+// follow shows the output of a task while it runs, across restarts.
+func (k *keeper) follow(ctx context.Context, taskID, command string) {
+	label := command
+	if i := strings.LastIndex(command, "/"); i >= 0 {
+		label = strings.Join(strings.Fields(command)[:2], " ") + " …" + command[i:]
+	}
+	offset := int64(0)
+	for tries := 0; tries < 100; tries++ {
+		stream, err := k.api.tasks.FollowTaskOutput(ctx, &taskv1.FollowTaskOutputRequest{AgentId: agentID, TaskId: taskID, Offset: offset})
+		for err == nil {
+			var m *taskv1.FollowTaskOutputResponse
+			if m, err = stream.Recv(); err != nil {
+				break
+			}
+			if c := m.GetChunk(); c != nil {
+				k.tell.output(label, string(c.GetData()))
+				offset = c.GetOffset() + int64(len(c.GetData()))
+			}
+			if m.GetEnded() != nil {
+				return
+			}
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
+}
+
+// goEnv is what the go command needs and a clean environment lacks.
+func goEnv() map[string]any {
+	env := map[string]any{}
+	for _, name := range []string{"GOCACHE", "GOPATH", "GOMODCACHE", "GOPROXY", "GONOSUMDB", "GOFLAGS", "GOROOT", "GOTOOLCHAIN"} {
+		if v := os.Getenv(name); v != "" {
+			env[name] = v
+		}
+	}
+	return env
+}
+
+// items reads every work item of the agent.
+func (s *show) items(ctx context.Context) ([]*workv1.WorkItem, error) {
+	var all []*workv1.WorkItem
+	token := ""
+	for {
+		page, err := again(ctx, func(ctx context.Context) (*workv1.ListWorkItemsResponse, error) {
+			return s.api.work.ListWorkItems(ctx, &workv1.ListWorkItemsRequest{AgentId: agentID, PageSize: 500, PageToken: token})
+		})
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, page.GetWorkItems()...)
+		if token = page.GetNextPageToken(); token == "" {
+			return all, nil
+		}
+	}
+}

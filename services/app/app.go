@@ -1,0 +1,211 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+
+	"quartet/deploy/openapi"
+	"quartet/pkg/id"
+	"quartet/pkg/life"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
+	"quartet/services/agent"
+	"quartet/services/gateway"
+	"quartet/services/scheduler"
+	"quartet/services/task"
+	"quartet/services/waiting"
+	"quartet/services/work"
+	"quartet/services/worker"
+)
+
+// App is one process of Quartet.
+type App struct {
+	cfg     Config
+	logger  *zap.Logger
+	broker  *broker
+	edge    *edge
+	gateway *gateway.Service
+	group   *life.Group
+}
+
+// registrar is a service that others call over gRPC.
+type registrar interface {
+	life.Service
+	Register(srv grpc.ServiceRegistrar)
+}
+
+// journaled is a plane, as the guard sees it.
+type journaled interface{ Stalled() time.Duration }
+
+// New builds the table of modules. Nothing is opened before Start.
+func New(cfg Config, logger *zap.Logger, version string) (*App, error) {
+	if err := cfg.Complete(); err != nil {
+		return nil, err
+	}
+	key, err := loadKey(cfg.KeyFile)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.HTTPAddr == "" {
+		return nil, errors.New("http-addr is empty")
+	}
+	a := &App{cfg: cfg, logger: logger}
+	metrics := prometheus.NewRegistry()
+	keyring := rpc.NewKeyring(key, true)
+	network := rpc.NewNetwork(rpc.NetworkConfig{
+		Service: "quartet", Token: keyring.MintService("quartet"), Addresses: cfg.Addresses,
+	})
+	c := calls{network}
+	a.broker = &broker{cfg: &a.cfg, logger: logger}
+	deps := plane.Deps{Log: a.broker.log, Sources: a.broker.sources, IDs: id.New(), Logger: logger}
+
+	server := rpc.NewServer(rpc.Config{
+		Auth: keyring, Log: logger.Named("rpc"), Metrics: metrics, Deadlines: deadlines,
+		Ready: func() error { return a.Ready() },
+	})
+	a.edge = &edge{addr: cfg.GRPCAddr, network: network, server: server}
+
+	// The architecture on one screen: what runs, and what must run before it
+	// in the same process. Whom it calls is in its Deps.
+	modules := []life.Module{{Service: a.broker}}
+	out := &output{broker: a.broker}
+	var served []string
+	var stalls []journaled
+	add := func(s life.Service, err error, needs ...string) error {
+		if err != nil {
+			return err
+		}
+		if r, ok := s.(registrar); ok {
+			r.Register(server)
+		}
+		if j, ok := s.(journaled); ok {
+			stalls = append(stalls, j)
+			served = append(served, s.Name())
+		}
+		if r, ok := s.(interface{ Release() }); ok {
+			a.edge.release = append(a.edge.release, r.Release)
+		}
+		modules = append(modules, life.Module{Service: s, Needs: needs})
+		return nil
+	}
+	if cfg.serves("task") {
+		modules = append(modules, life.Module{Service: out, Needs: []string{"nats"}})
+	}
+	table := []struct {
+		name  string
+		build func() (life.Service, error)
+		needs []string
+	}{
+		{"agent", func() (life.Service, error) {
+			return agent.New(agent.Config{}, agent.Deps{Deps: deps, Work: c.work(), Conn: c.conn, MintRun: keyring.MintRun})
+		}, []string{"nats"}},
+		{"work", func() (life.Service, error) {
+			return work.New(work.Config{Home: filepath.Join(cfg.DataDir, "home")}, work.Deps{Deps: deps, Tasks: c, Agents: c})
+		}, []string{"nats"}},
+		{"waiting", func() (life.Service, error) {
+			return waiting.New(waiting.Config{PublicURL: a.publicURL()}, waiting.Deps{
+				Deps: deps, Work: c.work(), Tasks: taskv1.NewTaskServiceClient(c.to("task")), Agents: c, TriggerSecret: triggerSecrets(key),
+			})
+		}, []string{"nats"}},
+		{"task", func() (life.Service, error) {
+			return task.New(task.Config{}, task.Deps{Deps: deps, Output: out})
+		}, []string{"nats", "output"}},
+		{"scheduler", func() (life.Service, error) {
+			return scheduler.New(scheduler.Config{}, scheduler.Deps{
+				Sources: a.broker.sources, Agents: agentv1.NewAgentServiceClient(c.to("agent")), Work: c.work(), Logger: logger,
+			})
+		}, []string{"rpc"}},
+		{"worker", func() (life.Service, error) {
+			return worker.New(worker.Config{
+				ID: cfg.WorkerID, Roots: cfg.WorkerRoots, Capacity: cfg.WorkerCapacity, Logger: logger,
+				StateDir: filepath.Join(cfg.DataDir, "worker"),
+				Dial:     func() (grpc.ClientConnInterface, error) { return network.Dial("task") },
+			})
+		}, []string{"rpc"}},
+		{"gateway", func() (life.Service, error) {
+			gw, err := gateway.New(gateway.Config{HTTPAddr: cfg.HTTPAddr}, gateway.Deps{
+				Conn: c.conn, Auth: keyring, Sources: a.broker.sources, Ready: func() error { return a.Ready() },
+				OpenAPI: openapi.JSON, Logger: logger, Metrics: metrics, Version: version,
+			})
+			a.gateway = gw
+			return gw, err
+		}, []string{"rpc"}},
+	}
+	before := []string{"nats"}
+	for _, row := range table {
+		if !cfg.serves(row.name) {
+			continue
+		}
+		s, err := row.build()
+		if err := add(s, err, row.needs...); err != nil {
+			return nil, fmt.Errorf("%s: %w", row.name, err)
+		}
+		a.edge.names = append(a.edge.names, row.name)
+		if row.needs[0] == "nats" {
+			before = append(before, row.name)
+		}
+	}
+	if cfg.serves("gateway") {
+		a.edge.names = append(a.edge.names, "event")
+	}
+	modules = append(modules, life.Module{Service: a.edge, Needs: before})
+	if cfg.Publish && len(served) > 0 {
+		modules = append(modules, life.Module{Service: &publisher{broker: a.broker, planes: served, logger: logger}, Needs: []string{"nats"}})
+	}
+	modules = append(modules, life.Module{Needs: before, Service: &guard{broker: a.broker, logger: logger, stalled: func() time.Duration {
+		var most time.Duration
+		for _, s := range stalls {
+			most = max(most, s.Stalled())
+		}
+		return most
+	}}})
+	a.group, err = life.NewGroup(modules...)
+	return a, err
+}
+
+func (a *App) publicURL() string {
+	if a.cfg.PublicURL != "" {
+		return a.cfg.PublicURL
+	}
+	return "http://" + a.cfg.HTTPAddr
+}
+
+// Start runs the modules in order. A failing one unwinds those before it.
+func (a *App) Start(ctx context.Context) error {
+	// The worker's commands find their TMPDIR there.
+	if err := os.MkdirAll(filepath.Join(a.cfg.DataDir, "worker"), 0o700); err != nil {
+		return err
+	}
+	return a.group.Start(ctx)
+}
+
+// Stop ends the modules in reverse.
+func (a *App) Stop(ctx context.Context) error { return a.group.Stop(ctx) }
+
+// Ready is nil when everything that this process serves can be served.
+func (a *App) Ready() error { return a.group.Ready() }
+
+// GRPCAddr is where gRPC is served.
+func (a *App) GRPCAddr() string { return a.edge.Addr() }
+
+// HTTPAddr is where REST is served, "" without a gateway.
+func (a *App) HTTPAddr() string {
+	if a.gateway == nil {
+		return ""
+	}
+	return a.gateway.Addr()
+}
+
+func joinStop(ctx context.Context, err error, s life.Service) error {
+	return errors.Join(err, s.Stop(ctx))
+}

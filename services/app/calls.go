@@ -1,0 +1,77 @@
+package app
+
+import (
+	"context"
+
+	"google.golang.org/grpc"
+
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/rpc"
+	"quartet/services/work"
+)
+
+// calls are the clients between services. Whether the other side is in this
+// process is the network's to know.
+type calls struct{ network *rpc.Network }
+
+func (c calls) conn(service string) (grpc.ClientConnInterface, error) { return c.network.Dial(service) }
+
+// lazy dials a service for each client call. Dialling is a look into a map
+// after the first time.
+type lazy struct {
+	network *rpc.Network
+	service string
+}
+
+func (l lazy) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	conn, err := l.network.Dial(l.service)
+	if err != nil {
+		return err
+	}
+	return conn.Invoke(ctx, method, args, reply, opts...)
+}
+
+func (l lazy) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	conn, err := l.network.Dial(l.service)
+	if err != nil {
+		return nil, err
+	}
+	return conn.NewStream(ctx, desc, method, opts...)
+}
+
+func (c calls) to(service string) grpc.ClientConnInterface { return lazy{c.network, service} }
+
+// AgentExists asks the agent plane.
+func (c calls) AgentExists(ctx context.Context, agentID string) error {
+	_, err := agentv1.NewAgentServiceClient(c.to("agent")).GetFacts(ctx, &agentv1.GetFactsRequest{AgentId: agentID})
+	return err
+}
+
+// WorkspaceRoot asks the agent plane where an agent's commands run.
+func (c calls) WorkspaceRoot(ctx context.Context, agentID string) (string, error) {
+	r, err := agentv1.NewAgentServiceClient(c.to("agent")).GetFacts(ctx, &agentv1.GetFactsRequest{AgentId: agentID})
+	if err != nil {
+		return "", err
+	}
+	for _, f := range r.GetFacts() {
+		return f.GetAgent().GetWorkspaceRoot(), nil
+	}
+	return "", nil
+}
+
+// RunningTasks asks the task plane what still runs for an item.
+func (c calls) RunningTasks(ctx context.Context, agentID, workItemID string) ([]work.RunningTask, error) {
+	r, err := taskv1.NewTaskServiceClient(c.to("task")).ListTasks(ctx, &taskv1.ListTasksRequest{AgentId: agentID, WorkItemId: workItemID, PageSize: 500})
+	if err != nil {
+		return nil, err
+	}
+	var running []work.RunningTask
+	for _, t := range r.GetTasks() {
+		running = append(running, work.RunningTask{TaskID: t.GetTaskId(), Blocking: t.GetBlocking()})
+	}
+	return running, nil
+}
+
+func (c calls) work() workv1.WorkServiceClient { return workv1.NewWorkServiceClient(c.to("work")) }

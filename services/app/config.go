@@ -1,0 +1,121 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"quartet/pkg/conf"
+)
+
+// Services are the names that a process can serve, in the order of the picture
+// in ARCHITECTURE.
+var Services = []string{"agent", "work", "task", "waiting", "scheduler", "gateway", "worker"}
+
+// planes have a journal.
+var planes = []string{"agent", "work", "task", "waiting"}
+
+// Config is all that an operator sets.
+type Config struct {
+	DataDir   string
+	NATSURL   string
+	GRPCAddr  string
+	HTTPAddr  string
+	PublicURL string
+	Addresses map[string]string
+	Replicas  int
+	MaxStore  int
+	Publish   bool
+	LogLevel  string
+	PProfAddr string
+	KeyFile   string
+
+	WorkerID       string
+	WorkerRoots    []string
+	WorkerCapacity int
+
+	// Serve are the services of this process; empty: all of them.
+	Serve []string
+}
+
+// Flags declares the settings on a command's flags. Every setting can also be
+// given as QUARTET_<NAME> or in a file (pkg/conf).
+func (c *Config) Flags(fs *pflag.FlagSet) *conf.Set {
+	s := conf.New(fs)
+	s.String(&c.DataDir, "data-dir", defaultDataDir(), "Where journals, agent homes and the installation's key live")
+	s.String(&c.NATSURL, "nats-url", "", "NATS server or cluster; empty: an embedded server in data-dir")
+	s.String(&c.GRPCAddr, "grpc-addr", "127.0.0.1:7481", "Where gRPC is served")
+	s.String(&c.HTTPAddr, "http-addr", "127.0.0.1:7480", "Where REST, events and OpenAPI are served")
+	s.String(&c.PublicURL, "public-url", "", "How outside systems reach http-addr, for trigger URLs; empty: http://<http-addr>")
+	s.Map(&c.Addresses, "addresses", nil, "Services that other processes serve, as name=host:port")
+	s.Int(&c.Replicas, "replicas", 1, "Copies of every journal; 3 in a cluster")
+	s.Int(&c.MaxStore, "max-store-mib", 0, "Disk space of the embedded server's streams in MiB; 0: what is reasonable for the disk")
+	s.Bool(&c.Publish, "publish-events", true, "Copy events to the EVENTS stream as CloudEvents for outsiders")
+	s.String(&c.LogLevel, "log-level", "info", "debug, info, warn or error")
+	s.String(&c.PProfAddr, "pprof-addr", "", "Loopback address for profiles; empty: none")
+	s.String(&c.KeyFile, "key-file", "", "The installation's key, shared by its processes; empty: <data-dir>/key, made if missing")
+	s.String(&c.WorkerID, "worker-id", "local", "This worker's lasting name")
+	s.Strings(&c.WorkerRoots, "worker-roots", nil, "Directories that commands may run in, the first by default; empty: the working directory")
+	s.Int(&c.WorkerCapacity, "worker-capacity", 4, "How many commands run at once")
+	return s
+}
+
+func defaultDataDir() string {
+	if dir, err := os.UserHomeDir(); err == nil {
+		return filepath.Join(dir, ".quartet")
+	}
+	return ".quartet"
+}
+
+// Complete checks the settings and fills in what follows from others.
+func (c *Config) Complete() error {
+	if c.DataDir == "" {
+		return errors.New("data-dir is empty; name a directory for journals and agent homes")
+	}
+	abs, err := filepath.Abs(c.DataDir)
+	if err != nil {
+		return fmt.Errorf("data-dir %q: %w", c.DataDir, err)
+	}
+	c.DataDir = abs
+	if len(c.Serve) == 0 {
+		c.Serve = Services
+	}
+	for _, name := range c.Serve {
+		if !slices.Contains(Services, name) {
+			return fmt.Errorf("no service is called %q; there are %s", name, strings.Join(Services, ", "))
+		}
+	}
+	if c.NATSURL == "" && len(c.Serve) != len(Services) {
+		return errors.New("some services alone need a NATS server that all processes share: give nats-url")
+	}
+	// Without credentials everybody who reaches a port is the administrator,
+	// so the ports must not be reachable from elsewhere (SPEC X15).
+	for name, addr := range map[string]string{"grpc-addr": c.GRPCAddr, "http-addr": c.HTTPAddr} {
+		host, _, err := net.SplitHostPort(addr)
+		if err != nil {
+			return fmt.Errorf("%s %q: %w", name, addr, err)
+		}
+		if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+			return fmt.Errorf("%s %q is reachable from other machines and this installation has no credentials; use 127.0.0.1", name, addr)
+		}
+	}
+	if c.KeyFile == "" {
+		c.KeyFile = filepath.Join(c.DataDir, "key")
+	}
+	if len(c.WorkerRoots) == 0 {
+		wd, err := os.Getwd()
+		if err != nil {
+			return fmt.Errorf("worker-roots: %w", err)
+		}
+		c.WorkerRoots = []string{wd}
+	}
+	return nil
+}
+
+func (c *Config) serves(name string) bool { return slices.Contains(c.Serve, name) }

@@ -1,0 +1,77 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"google.golang.org/grpc"
+
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/pkg/rpc"
+)
+
+var errNoBroker = errors.New("NATS is not reachable")
+
+// deadlines are the calls that may wait longer than the server's default.
+var deadlines = map[string]time.Duration{
+	agentv1.AgentService_AcquireTurn_FullMethodName: 65 * time.Second,
+	agentv1.AgentService_SubmitRound_FullMethodName: 75 * time.Second,
+	taskv1.TaskService_ExecCommand_FullMethodName:   65 * time.Second,
+	taskv1.TaskService_GetTaskOutput_FullMethodName: 65 * time.Second,
+}
+
+// drainTerm is how long calls in flight may take when the process stops.
+const drainTerm = 5 * time.Second
+
+// edge is the process's one gRPC server: over memory for this process, over
+// TCP for everybody else.
+type edge struct {
+	addr    string
+	network *rpc.Network
+	server  *grpc.Server
+	names   []string
+	// release lets long polls go, so that a stop does not wait for them.
+	release []func()
+	bound   net.Listener
+}
+
+func (e *edge) Name() string { return "rpc" }
+
+func (e *edge) Start(context.Context) error {
+	lis, err := net.Listen("tcp", e.addr)
+	if err != nil {
+		return fmt.Errorf("grpc-addr %s: %w", e.addr, err)
+	}
+	e.bound = lis
+	for _, name := range e.names {
+		if err := e.network.Listen(name, e.server); err != nil {
+			return errors.Join(err, lis.Close())
+		}
+	}
+	go func() { _ = e.server.Serve(lis) }() // ends with the server
+	return nil
+}
+
+func (e *edge) Stop(ctx context.Context) error {
+	for _, f := range e.release {
+		f()
+	}
+	ctx, cancel := context.WithTimeout(ctx, drainTerm)
+	defer cancel()
+	rpc.Drain(ctx, e.server)
+	return e.network.Close()
+}
+
+func (e *edge) Ready() error { return nil }
+
+// Addr is where gRPC is served.
+func (e *edge) Addr() string {
+	if e.bound == nil {
+		return e.addr
+	}
+	return e.bound.Addr().String()
+}
