@@ -115,9 +115,10 @@ func TestT6_SweepEndsOnlyItsOwn(t *testing.T) {
 		go func() { gone <- cmd.Wait() }()
 		return cmd, gone
 	}
-	const id = "sweep-test"
+	id := "sweep@" + t.TempDir()
+	task := "tsk_" + id
 	_, old := start(envWorker+"="+id, envBoot+"=before")
-	mine, mineGone := start(envWorker+"="+id, envBoot+"=now", envTask+"=tsk_1")
+	mine, mineGone := start(envWorker+"="+id, envBoot+"=now", envTask+"="+task)
 	other, otherGone := start(envWorker+"=another", envBoot+"=before")
 	t.Cleanup(func() {
 		_ = other.Process.Kill()
@@ -128,7 +129,7 @@ func TestT6_SweepEndsOnlyItsOwn(t *testing.T) {
 	require.Equal(t, 1, n)
 	require.ErrorContains(t, <-old, "killed")
 	require.Empty(t, mineGone)
-	n, err = sweepTask(t.Context(), "tsk_1", "now")
+	n, err = sweepTask(t.Context(), task, "now")
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
 	require.ErrorContains(t, <-mineGone, "killed", mine)
@@ -169,4 +170,24 @@ func TestSpawnerOutlivesGoroutines(t *testing.T) {
 	p.awaitExit()
 	p.signal(unix.SIGKILL)
 	require.Equal(t, 7, p.reap().ExitCode(), "it lived until it was told to end")
+}
+
+func TestOneProcessIsAWorker(t *testing.T) {
+	cfg := Config{
+		ID: "w", Roots: []string{t.TempDir()}, StateDir: t.TempDir(),
+		Dial: func() (grpc.ClientConnInterface, error) { return nil, context.DeadlineExceeded },
+	}
+	first, err := New(cfg)
+	require.NoError(t, err)
+	second, err := New(cfg)
+	require.NoError(t, err)
+	require.NoError(t, first.Start(t.Context()))
+	require.ErrorContains(t, second.Start(t.Context()), "another process runs worker w")
+	require.NoError(t, second.Stop(t.Context()))
+	require.NoError(t, first.Stop(t.Context()))
+	require.NoError(t, first.Stop(t.Context()))
+	third, err := New(cfg)
+	require.NoError(t, err)
+	require.NoError(t, third.Start(t.Context()), "the lock went with its holder")
+	require.NoError(t, third.Stop(t.Context()))
 }

@@ -43,7 +43,7 @@ func victim(spec []string) int {
 		return 1
 	}
 	w, err := worker.New(worker.Config{
-		ID: spec[1], Roots: []string{spec[2]},
+		ID: spec[1], Roots: []string{spec[2]}, StateDir: spec[3],
 		Dial: func() (grpc.ClientConnInterface, error) { return conn, nil },
 	})
 	if err == nil {
@@ -120,7 +120,7 @@ func TestT4_KilledWorkerLeavesNothing(t *testing.T) {
 	self, err := os.Executable()
 	require.NoError(t, err)
 	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), envVictim+"="+lis.Addr().String()+","+id+","+r.root)
+	cmd.Env = append(os.Environ(), envVictim+"="+lis.Addr().String()+","+id+","+r.root+","+r.state)
 	cmd.Stderr = os.Stderr
 	require.NoError(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Process.Kill() })
@@ -129,7 +129,7 @@ func TestT4_KilledWorkerLeavesNothing(t *testing.T) {
 	r.ctx = rpc.WithActor(context.Background(), rpc.Actor{Namespace: rpc.DefaultNamespace, Principal: "op", Role: rpc.RoleOperator})
 	task := r.background(&taskv1.CommandSpec{Cmd: "sleep 300 & setsid sleep 300 & echo up; wait"})
 	r.awaitOutput(task, "up")
-	require.NotZero(t, alive(t, "QUARTET_WORKER_ID="+id+"\x00"))
+	require.NotZero(t, alive(t, "QUARTET_WORKER_ID="+id+"@"+r.state))
 	require.NoError(t, cmd.Process.Kill())
 	_ = cmd.Wait() // it was killed
 
@@ -138,7 +138,7 @@ func TestT4_KilledWorkerLeavesNothing(t *testing.T) {
 		c.ID = id
 		c.Dial = func() (grpc.ClientConnInterface, error) { return r.keylessConn(lis.Addr().String()) }
 	})
-	require.Zero(t, alive(t, "QUARTET_WORKER_ID="+id+"\x00"))
+	require.Zero(t, alive(t, "QUARTET_WORKER_ID="+id+"@"+r.state))
 	end := r.await(task)
 	require.Equal(t, interrupted, end.GetState())
 	require.Equal(t, "worker_lost", end.GetEndReason())

@@ -30,6 +30,7 @@ type rig struct {
 	log    journal.Log
 	output task.Output
 	root   string
+	state  string
 	cfg    task.Config
 
 	keys    *rpc.Keyring
@@ -44,7 +45,7 @@ func newRig(t testing.TB) *rig {
 }
 
 func newRigOver(t testing.TB, log journal.Log, output task.Output) *rig {
-	r := &rig{t: t, log: log, output: output, root: t.TempDir(), keys: rpc.NewKeyring(nil, true)}
+	r := &rig{t: t, log: log, output: output, root: t.TempDir(), state: t.TempDir(), keys: rpc.NewKeyring(nil, true)}
 	var err error
 	r.root, err = filepath.EvalSymlinks(r.root)
 	require.NoError(t, err)
@@ -102,7 +103,7 @@ func (r *rig) client() taskv1.TaskServiceClient {
 
 func (r *rig) worker(change func(*worker.Config)) *worker.Worker {
 	cfg := worker.Config{
-		ID: "w-" + strings.ToLower(filepath.Base(r.root)), Roots: []string{r.root}, Dial: r.dial,
+		ID: "local", StateDir: r.state, Roots: []string{r.root}, Dial: r.dial,
 		Heartbeat: 200 * time.Millisecond, Grace: 2 * time.Second, Capacity: 8,
 	}
 	if change != nil {

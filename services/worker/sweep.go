@@ -20,11 +20,11 @@ const (
 )
 
 // sweep kills the processes that earlier lives of this worker left: those that
-// carry its id and another boot id. After a SIGKILL of the worker Pdeathsig
+// carry its mark and another boot id. After a SIGKILL of the worker Pdeathsig
 // ends the commands themselves, but not their children.
-func sweep(ctx context.Context, workerID, boot string) (int, error) {
+func sweep(ctx context.Context, owner, boot string) (int, error) {
 	return killMarked(ctx, func(env map[string]string) bool {
-		return env[envWorker] == workerID && env[envBoot] != boot
+		return env[envWorker] == owner && env[envBoot] != boot
 	})
 }
 

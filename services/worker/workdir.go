@@ -15,7 +15,7 @@ import (
 // Names of the variables by which a worker knows its processes again.
 const (
 	envTask   = "QUARTET_TASK_ID"
-	envWorker = "QUARTET_WORKER_ID"
+	envWorker = "QUARTET_WORKER_ID" // id@state directory
 	envBoot   = "QUARTET_BOOT_ID"
 )
 
@@ -54,14 +54,14 @@ func (w *Worker) environ(t *taskv1.Task) []string {
 			vars[name] = v
 		}
 	}
-	vars["TMPDIR"] = w.cfg.StateDir
+	vars["TMPDIR"] = os.TempDir()
 	if t.GetCommand().GetTty() {
 		vars["TERM"] = "xterm-256color"
 	}
 	for name, v := range t.GetCommand().GetEnv() {
 		vars[name] = v
 	}
-	vars[envTask], vars[envWorker], vars[envBoot] = t.GetTaskId(), w.cfg.ID, w.boot
+	vars[envTask], vars[envWorker], vars[envBoot] = t.GetTaskId(), w.owner(), w.boot
 	out := make([]string, 0, len(vars))
 	for name, v := range vars {
 		out = append(out, name+"="+v)

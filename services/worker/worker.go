@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 
 	"quartet/pkg/fault"
@@ -29,7 +30,10 @@ type Config struct {
 	// Dial gives a connection to the task plane. It is called for every
 	// attempt, and the connection is not closed.
 	Dial func() (grpc.ClientConnInterface, error)
-	// StateDir is the commands' TMPDIR; default the system's.
+	// StateDir tells workers of one host apart that have the same ID, as two
+	// installations may: a worker ends only what earlier lives with its own
+	// StateDir left. It holds a lock there. Default the system's temporary
+	// directory.
 	StateDir string
 	// Labels are announced as they are.
 	Labels map[string]string
@@ -61,6 +65,7 @@ type Worker struct {
 	boot  string
 	roots []string // real paths
 	spawn *spawner
+	lock  *os.File // held from Start to Stop
 
 	ctx    context.Context //nolint:containedctx // of the connection; ends with Stop
 	cancel context.CancelFunc
@@ -133,10 +138,8 @@ func (w *Worker) Start(ctx context.Context) error {
 		}
 		w.roots = append(w.roots, abs)
 	}
-	if n, err := sweep(ctx, w.cfg.ID, w.boot); err != nil {
-		return fmt.Errorf("worker: end what an earlier life left: %w", err)
-	} else if n > 0 {
-		w.cfg.Logger.Warn("ended processes that an earlier life of this worker left", zap.Int("processes", n))
+	if err := w.takeOver(ctx); err != nil {
+		return err
 	}
 	w.spawn = newSpawner()
 	w.ctx, w.cancel = context.WithCancel(context.Background())
@@ -150,6 +153,39 @@ func (w *Worker) Start(ctx context.Context) error {
 	}()
 	return nil
 }
+
+// takeOver makes sure that this is the only living process of the worker, and
+// ends what an earlier one left running.
+func (w *Worker) takeOver(ctx context.Context) error {
+	var err error
+	if w.cfg.StateDir, err = filepath.Abs(w.cfg.StateDir); err != nil {
+		return fmt.Errorf("worker: state directory: %w", err)
+	}
+	path := filepath.Join(w.cfg.StateDir, "quartet-worker-"+w.cfg.ID+".lock")
+	lock, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return fmt.Errorf("worker: lock: %w", err)
+	}
+	err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		err = fmt.Errorf("worker: another process runs worker %s with the state directory %s; give one of them another id or directory", w.cfg.ID, w.cfg.StateDir)
+	}
+	n := 0
+	if err == nil {
+		n, err = sweep(ctx, w.owner(), w.boot)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("worker: take over from an earlier life: %w", err), lock.Close())
+	}
+	if n > 0 {
+		w.cfg.Logger.Warn("ended processes that an earlier life of this worker left", zap.Int("processes", n))
+	}
+	w.lock = lock
+	return nil
+}
+
+// owner is what marks the processes of all lives of this worker.
+func (w *Worker) owner() string { return w.cfg.ID + "@" + w.cfg.StateDir }
 
 // Stop ends the running commands, reports them as interrupted, and waits until
 // that is stored or ctx ends. It is idempotent.
@@ -179,7 +215,19 @@ func (w *Worker) Stop(ctx context.Context) error {
 	w.cancel()
 	<-w.done
 	w.spawn.close()
-	return err
+	return errors.Join(err, w.unlock())
+}
+
+// unlock lets another process be this worker. It is idempotent.
+func (w *Worker) unlock() error {
+	w.mu.Lock()
+	lock := w.lock
+	w.lock = nil
+	w.mu.Unlock()
+	if lock == nil {
+		return nil
+	}
+	return lock.Close()
 }
 
 // awaitIdle returns when no command is left, ended or not.
