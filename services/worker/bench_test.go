@@ -13,7 +13,7 @@ import (
 )
 
 // BenchmarkExecOverNATS is a command from its request to its answer: queued,
-// leased, run, ended; each durable. With -cpu 1 one caller, more with more.
+// leased, run, ended; each durable. Eight callers for each of -cpu.
 func BenchmarkExecOverNATS(b *testing.B) {
 	srv, err := natsd.Start(natsd.Config{StoreDir: b.TempDir(), Port: natsd.InProcess})
 	require.NoError(b, err)
