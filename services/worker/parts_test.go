@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
@@ -174,7 +175,7 @@ func TestSpawnerOutlivesGoroutines(t *testing.T) {
 
 func TestOneProcessIsAWorker(t *testing.T) {
 	cfg := Config{
-		ID: "w", Roots: []string{t.TempDir()}, StateDir: t.TempDir(),
+		ID: "w", Roots: []string{t.TempDir()}, StateDir: filepath.Join(t.TempDir(), "made"),
 		Dial: func() (grpc.ClientConnInterface, error) { return nil, context.DeadlineExceeded },
 	}
 	first, err := New(cfg)

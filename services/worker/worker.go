@@ -32,7 +32,8 @@ type Config struct {
 	Dial func() (grpc.ClientConnInterface, error)
 	// StateDir tells workers of one host apart that have the same ID, as two
 	// installations may: a worker ends only what earlier lives with its own
-	// StateDir left. It holds a lock there. Default the system's temporary
+	// StateDir left. It is made if it is missing,
+	// and a lock is held in it. Default the system's temporary
 	// directory.
 	StateDir string
 	// Labels are announced as they are.
@@ -159,6 +160,9 @@ func (w *Worker) Start(ctx context.Context) error {
 func (w *Worker) takeOver(ctx context.Context) error {
 	var err error
 	if w.cfg.StateDir, err = filepath.Abs(w.cfg.StateDir); err != nil {
+		return fmt.Errorf("worker: state directory: %w", err)
+	}
+	if err := os.MkdirAll(w.cfg.StateDir, 0o700); err != nil {
 		return fmt.Errorf("worker: state directory: %w", err)
 	}
 	path := filepath.Join(w.cfg.StateDir, "quartet-worker-"+w.cfg.ID+".lock")
