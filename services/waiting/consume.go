@@ -112,6 +112,24 @@ func (a *agentWaits) operatorSaid(env journal.Env, k key, m *agentv1.Message) []
 	return []*journal.Event{resolved(k.namespace, waits[0], env, causeOperator, m.GetMessageId())}
 }
 
+// heir is the active wait that holds the counts of a wait: itself, or the one
+// that took its place and went on counting. The usual turn that was shown a
+// trigger waits for the next one, so most consumption comes this way.
+func (a *agentWaits) heir(waitID string) *waitingv1.Wait {
+	if w := a.waits.byID[waitID]; w != nil && active(w) {
+		return w
+	}
+	for _, next := range a.activeWaits(func(n *waitingv1.Wait) bool { return n.GetReplacesWaitId() != "" }) {
+		// Links go back in time only, so the walk ends.
+		for at := next; at != nil && at.GetReplacesWaitId() != ""; at = a.waits.byID[at.GetReplacesWaitId()] {
+			if at.GetReplacesWaitId() == waitID {
+				return next
+			}
+		}
+	}
+	return nil
+}
+
 // consumed marks the triggers that a completed turn was shown; a turn that
 // failed marks nothing (SPEC section 4).
 func (a *agentWaits) consumed(env journal.Env, k key, t *agentv1.Turn) []*journal.Event {
@@ -120,8 +138,8 @@ func (a *agentWaits) consumed(env journal.Env, k key, t *agentv1.Turn) []*journa
 	}
 	var events []*journal.Event
 	for _, sw := range t.GetShownWaits() {
-		w := a.waits.byID[sw.GetWaitId()]
-		if w == nil || !active(w) || w.GetConsumedCount() >= sw.GetTriggerCount() {
+		w := a.heir(sw.GetWaitId())
+		if w == nil || w.GetConsumedCount() >= min(sw.GetTriggerCount(), w.GetTriggerCount()) {
 			continue
 		}
 		n := nextWait(w)

@@ -147,7 +147,12 @@ func (rs *records[R]) list(after string, limit int, keep func(R) bool) []R {
 	var out []R
 	start := 0
 	if after != "" {
-		start = slices.Index(rs.order, after) + 1
+		// Ids grow with creation, so the place is found also when the record
+		// that the page before ended with is gone.
+		start = len(rs.order)
+		if i := slices.IndexFunc(rs.order, func(id string) bool { return id > after }); i >= 0 {
+			start = i
+		}
 	}
 	for _, id := range rs.order[start:] {
 		if len(out) == limit {

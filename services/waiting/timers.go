@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -22,7 +23,7 @@ import (
 func (s *Service) CreateTimer(ctx context.Context, req *waitingv1.CreateTimerRequest) (*waitingv1.CreateTimerResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := firstError(
-		admit(actor, req.GetAgentId()),
+		admitWrite(actor, req.GetAgentId()),
 		fault.RequestID(req.GetRequestId()),
 		itemID(req.GetWorkItemId()),
 		fault.TextBytes("description", req.GetDescription(), fault.MaxFreeTextBytes, false),
@@ -65,7 +66,7 @@ func timerEvent(namespace string, t *waitingv1.Timer, payload proto.Message) *jo
 func (s *Service) CancelTimer(ctx context.Context, req *waitingv1.CancelTimerRequest) (*waitingv1.CancelTimerResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := firstError(
-		admit(actor, req.GetAgentId()),
+		admitWrite(actor, req.GetAgentId()),
 		fault.RequestID(req.GetRequestId()),
 		fault.ID("timer_id", req.GetTimerId(), "tmr_"),
 	); err != nil {
@@ -165,37 +166,57 @@ func (s *Service) reindex(st *State) {
 // fire brings about what is due. The journal decides whether it still is, so a
 // fire that comes twice, or after a cancel, changes nothing.
 func (s *Service) fire(keys []string) {
+	// An agent's fire in their order; those of different agents share frames,
+	// so that what fell due while the process was down costs few fsyncs.
+	byAgent := map[key][][]string{}
 	for _, k := range keys {
-		parts := strings.Split(k, "\x00")
-		if len(parts) != 4 {
-			continue
-		}
-		err := s.fireOne(parts[0], key{parts[1], parts[2]}, parts[3])
-		if err != nil {
-			s.deps.Logger.Warn("could not fire; trying again", zap.String("id", parts[3]), zap.Error(err))
-			s.due.Set(k, s.deps.Clock.Now().Add(time.Second))
+		if parts := strings.Split(k, "\x00"); len(parts) == 4 {
+			agent := key{parts[1], parts[2]}
+			byAgent[agent] = append(byAgent[agent], parts)
 		}
 	}
+	var firing sync.WaitGroup
+	for agent, due := range byAgent {
+		firing.Go(func() {
+			for _, parts := range due {
+				if err := s.fireOne(parts[0], agent, parts[3]); err != nil {
+					s.deps.Logger.Warn("could not fire; trying again", zap.String("id", parts[3]), zap.Error(err))
+					s.due.Set(strings.Join(parts, "\x00"), s.deps.Clock.Now().Add(time.Second))
+				}
+			}
+		})
+	}
+	firing.Wait()
 }
 
 func (s *Service) fireOne(kind string, k key, id string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
+	var early time.Time
 	_, err := plane.Do(ctx, s.engine, plane.Command[*State, struct{}]{
 		Method: "Fire", AgentID: k.id, Actor: plane.System(k.namespace),
 		Decide: func(st *State, env journal.Env) (journal.Decision[struct{}], error) {
 			var d journal.Decision[struct{}]
+			early = time.Time{}
 			a := st.agents[k]
 			if a == nil {
 				return d, nil
 			}
 			if kind == "wait" {
-				if w := a.waits.byID[id]; active(w) && w.GetDueAt() != nil && !w.GetDueAt().AsTime().After(env.Now) {
+				switch w := a.waits.byID[id]; {
+				case !active(w) || w.GetDueAt() == nil:
+				case w.GetDueAt().AsTime().After(env.Now):
+					early = w.GetDueAt().AsTime()
+				default:
 					d.Events = []*journal.Event{resolved(k.namespace, w, env, causeTimer, id)}
 				}
 				return d, nil
 			}
-			if t := a.timers.byID[id]; t.GetStatus() == waitingv1.TimerStatus_TIMER_STATUS_ACTIVE && !t.GetNextFireAt().AsTime().After(env.Now) {
+			switch t := a.timers.byID[id]; {
+			case t.GetStatus() != waitingv1.TimerStatus_TIMER_STATUS_ACTIVE:
+			case t.GetNextFireAt().AsTime().After(env.Now):
+				early = t.GetNextFireAt().AsTime()
+			default:
 				n := proto.CloneOf(t)
 				n.Revision++
 				n.FireCount++
@@ -206,5 +227,9 @@ func (s *Service) fireOne(kind string, k key, id string) error {
 			return d, nil
 		},
 	})
+	if err == nil && !early.IsZero() {
+		// The clock stepped back since the alarm rang. It rings again.
+		s.due.Set(dueKey(kind, k.namespace, k.id, id), early)
+	}
 	return err
 }

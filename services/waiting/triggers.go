@@ -11,6 +11,7 @@ import (
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+	"quartet/pkg/pbjson"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 
@@ -27,7 +28,7 @@ const maxBody = 256 << 10
 func (s *Service) CreateExternalTrigger(ctx context.Context, req *waitingv1.CreateExternalTriggerRequest) (*waitingv1.CreateExternalTriggerResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := firstError(
-		admit(actor, req.GetAgentId()),
+		admitWrite(actor, req.GetAgentId()),
 		fault.RequestID(req.GetRequestId()),
 		itemID(req.GetWorkItemId()),
 		fault.TextBytes("description", req.GetDescription(), fault.MaxFreeTextBytes, false),
@@ -52,7 +53,10 @@ func (s *Service) CreateExternalTrigger(ctx context.Context, req *waitingv1.Crea
 			t := &waitingv1.Trigger{
 				TriggerId: env.NewID("trg_"), AgentId: req.GetAgentId(), WorkItemId: target, Description: req.GetDescription(),
 				DeliveryMode: orWakeHint(req.GetDeliveryMode()), Status: waitingv1.TriggerStatus_TRIGGER_STATUS_ACTIVE,
-				ExpiresAt: req.GetExpiresAt(), Revision: 1, CreatedAt: timestamppb.New(env.Now),
+				Revision: 1, CreatedAt: timestamppb.New(env.Now),
+			}
+			if at := req.GetExpiresAt(); at != nil {
+				t.ExpiresAt = pbjson.Timestamp(at.AsTime())
 			}
 			t.TokenHash = id.Hash(s.deps.TriggerSecret(t.GetTriggerId()))
 			d.Events = []*journal.Event{triggerEvent(env.Actor.Namespace, t, &waitingv1.ExternalTriggerCreated{Trigger: t})}
@@ -88,7 +92,7 @@ func triggerEvent(namespace string, t *waitingv1.Trigger, payload proto.Message)
 func (s *Service) CancelExternalTrigger(ctx context.Context, req *waitingv1.CancelExternalTriggerRequest) (*waitingv1.CancelExternalTriggerResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := firstError(
-		admit(actor, req.GetAgentId()),
+		admitWrite(actor, req.GetAgentId()),
 		fault.RequestID(req.GetRequestId()),
 		fault.ID("trigger_id", req.GetTriggerId(), "trg_"),
 	); err != nil {

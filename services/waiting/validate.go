@@ -21,8 +21,25 @@ func firstError(errs ...error) error {
 	return nil
 }
 
-// admit checks that the caller may speak for the agent (SPEC X4).
+// admitWrite is admit for calls that change something: the agent's own, an
+// operator's, or another service's for them (SPEC X15).
+func admitWrite(actor rpc.Actor, agentID string) error {
+	switch actor.Role {
+	case rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleAgent, rpc.RoleService:
+		return admit(actor, agentID)
+	case "":
+		return fault.Unauthenticated.New("the call has no actor; send a credential")
+	}
+	return fault.PermissionDenied.Newf("role %s does not make or end waits, triggers and timers", actor.Role)
+}
+
+// admit checks that the caller may speak for the agent (SPEC X4). Outside
+// systems and workers have no business with waits; a trigger's token is its own
+// credential.
 func admit(actor rpc.Actor, agentID string) error {
+	if actor.Role == rpc.RoleIntegration || actor.Role == rpc.RoleWorker {
+		return fault.PermissionDenied.Newf("role %s does not see waits, triggers and timers", actor.Role)
+	}
 	if err := fault.Name("agent_id", agentID); err != nil {
 		return err
 	}

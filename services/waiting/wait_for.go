@@ -10,10 +10,10 @@ import (
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/pbjson"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
@@ -61,7 +61,7 @@ func (s *Service) WaitFor(ctx context.Context, req *waitingv1.WaitForRequest) (*
 
 func admitWaitFor(actor rpc.Actor, req *waitingv1.WaitForRequest) error {
 	if err := firstError(
-		admit(actor, req.GetAgentId()),
+		admitWrite(actor, req.GetAgentId()),
 		fault.RequestID(req.GetRequestId()),
 		fault.TextBytes("reason", req.GetReason(), fault.MaxFreeTextBytes, true),
 		notBlank("reason", req.GetReason()),
@@ -119,7 +119,7 @@ func decideWaitFor(s *State, env journal.Env, req *waitingv1.WaitForRequest, tar
 		w.DueAt = dueAt(env.Now, req.GetAfter(), req.GetAt())
 	}
 	if r := req.GetRecheckAfter(); r != nil {
-		w.RecheckAt = timestamppb.New(env.Now.Add(r.AsDuration()))
+		w.RecheckAt = pbjson.Timestamp(env.Now.Add(r.AsDuration()))
 	}
 	old := (*waitingv1.Wait)(nil)
 	if a != nil {
@@ -129,8 +129,11 @@ func decideWaitFor(s *State, env journal.Env, req *waitingv1.WaitForRequest, tar
 		}
 	}
 	if old != nil && old.GetTriggerCount() > old.GetConsumedCount() {
-		// What came for the old wait and was not looked at yet is not lost.
-		w.TriggerCount, w.LastTriggeredAt = old.GetTriggerCount()-old.GetConsumedCount(), old.GetLastTriggeredAt()
+		// What came for the old wait and was not looked at yet is not lost. The
+		// counts go on from the old ones: this very turn may have been shown the
+		// trigger, and then its end consumes what was inherited (consume.go).
+		w.TriggerCount, w.ConsumedCount, w.LastTriggeredAt = old.GetTriggerCount(), old.GetConsumedCount(), old.GetLastTriggeredAt()
+		w.ReplacesWaitId = old.GetWaitId()
 	}
 	d.Events = append(d.Events, waitEvent(ns, w, &waitingv1.WaitRegistered{Wait: w}))
 	if old != nil {
@@ -200,10 +203,18 @@ func itemCompleted(itemID string) error {
 }
 
 // attach tells the work plane of a wait at once. A plane that is down hears of
-// it by the event; the wait stands either way.
-func (s *Service) attach(ctx context.Context, w *waitingv1.Wait) error {
-	if w.GetWorkItemId() == "" || !active(w) {
+// it by the event; the wait stands either way. A repeated request may come long
+// after the wait has ended, so it is the wait as it stands now that counts.
+func (s *Service) attach(ctx context.Context, answered *waitingv1.Wait) error {
+	if answered.GetWorkItemId() == "" || !active(answered) {
 		return nil
+	}
+	namespace := rpc.ActorFrom(ctx).Namespace
+	w, _, err := plane.View(ctx, s.engine, answered.GetAgentId(), func(st *State) (*waitingv1.Wait, error) {
+		return st.wait(namespace, answered.GetAgentId(), answered.GetWaitId())
+	})
+	if err != nil || !active(w) {
+		return nil //nolint:nilerr // the wait is committed; what is left of it is told by its events
 	}
 	r, err := s.deps.Work.AttachWait(ctx, &workv1.AttachWaitRequest{
 		AgentId: w.GetAgentId(), WorkItemId: w.GetWorkItemId(),
@@ -211,6 +222,7 @@ func (s *Service) attach(ctx context.Context, w *waitingv1.Wait) error {
 			WaitId: w.GetWaitId(), Kind: workv1.WaitKind(w.GetKind()), Mode: workv1.WaitMode(w.GetMode()), Revision: w.GetRevision(),
 			Reason: w.GetReason(), Resource: w.GetResource(), TriggerCount: w.GetTriggerCount(), ConsumedCount: w.GetConsumedCount(),
 			LastTriggeredAt: w.GetLastTriggeredAt(), CreatedAt: w.GetCreatedAt(), RecheckAt: w.GetRecheckAt(),
+			ReplacesWaitId: w.GetReplacesWaitId(),
 		},
 	})
 	if err == nil && r.GetRefused() {
@@ -222,7 +234,7 @@ func (s *Service) attach(ctx context.Context, w *waitingv1.Wait) error {
 
 func dueAt(now time.Time, after *durationpb.Duration, at *timestamppb.Timestamp) *timestamppb.Timestamp {
 	if after != nil {
-		return timestamppb.New(now.Add(after.AsDuration()))
+		return pbjson.Timestamp(now.Add(after.AsDuration()))
 	}
-	return proto.CloneOf(at)
+	return pbjson.Timestamp(at.AsTime())
 }

@@ -18,7 +18,7 @@ import (
 func (s *Service) CreateWait(ctx context.Context, req *waitingv1.CreateWaitRequest) (*waitingv1.CreateWaitResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := firstError(
-		admit(actor, req.GetAgentId()),
+		admitWrite(actor, req.GetAgentId()),
 		fault.RequestID(req.GetRequestId()),
 		itemID(req.GetWorkItemId()),
 		fault.Text("source", req.GetSource(), 256, false),
@@ -76,7 +76,7 @@ func (s *Service) CreateWait(ctx context.Context, req *waitingv1.CreateWaitReque
 func (s *Service) CancelWait(ctx context.Context, req *waitingv1.CancelWaitRequest) (*waitingv1.CancelWaitResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := firstError(
-		admit(actor, req.GetAgentId()),
+		admitWrite(actor, req.GetAgentId()),
 		fault.RequestID(req.GetRequestId()),
 		fault.ID("wait_id", req.GetWaitId(), "wt_"),
 	); err != nil {

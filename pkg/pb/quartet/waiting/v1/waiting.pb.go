@@ -528,6 +528,10 @@ type Wait struct {
 	EndReason string `protobuf:"bytes,20,opt,name=end_reason,json=endReason,proto3" json:"end_reason,omitempty"`
 	// The turn in which it was made.
 	TurnId string `protobuf:"bytes,21,opt,name=turn_id,json=turnId,proto3" json:"turn_id,omitempty"`
+	// The wait whose place it took while that had triggers nobody had looked at. Its
+	// two counts go on from there, so that a turn that was shown the old wait consumes
+	// what this one inherited.
+	ReplacesWaitId string `protobuf:"bytes,22,opt,name=replaces_wait_id,json=replacesWaitId,proto3" json:"replaces_wait_id,omitempty"`
 	// Derived: trigger_count > consumed_count.
 	Triggered     bool `protobuf:"varint,30,opt,name=triggered,proto3" json:"triggered,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -707,6 +711,13 @@ func (x *Wait) GetEndReason() string {
 func (x *Wait) GetTurnId() string {
 	if x != nil {
 		return x.TurnId
+	}
+	return ""
+}
+
+func (x *Wait) GetReplacesWaitId() string {
+	if x != nil {
+		return x.ReplacesWaitId
 	}
 	return ""
 }
@@ -1012,7 +1023,7 @@ var File_quartet_waiting_v1_waiting_proto protoreflect.FileDescriptor
 
 const file_quartet_waiting_v1_waiting_proto_rawDesc = "" +
 	"\n" +
-	" quartet/waiting/v1/waiting.proto\x12\x12quartet.waiting.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8f\a\n" +
+	" quartet/waiting/v1/waiting.proto\x12\x12quartet.waiting.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb9\a\n" +
 	"\x04Wait\x12\x17\n" +
 	"\await_id\x18\x01 \x01(\tR\x06waitId\x12\x19\n" +
 	"\bagent_id\x18\x02 \x01(\tR\aagentId\x12 \n" +
@@ -1039,7 +1050,8 @@ const file_quartet_waiting_v1_waiting_proto_rawDesc = "" +
 	"\bended_at\x18\x13 \x01(\v2\x1a.google.protobuf.TimestampR\aendedAt\x12\x1d\n" +
 	"\n" +
 	"end_reason\x18\x14 \x01(\tR\tendReason\x12\x17\n" +
-	"\aturn_id\x18\x15 \x01(\tR\x06turnId\x12\x1c\n" +
+	"\aturn_id\x18\x15 \x01(\tR\x06turnId\x12(\n" +
+	"\x10replaces_wait_id\x18\x16 \x01(\tR\x0ereplacesWaitId\x12\x1c\n" +
 	"\ttriggered\x18\x1e \x01(\bR\ttriggered\"\xa9\x04\n" +
 	"\aTrigger\x12\x1d\n" +
 	"\n" +

@@ -696,9 +696,11 @@ type AttachedWait struct {
 	// When it was made.
 	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	// When to remind the owner once although the wait stands (SPEC P5).
-	RecheckAt     *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=recheck_at,json=recheckAt,proto3" json:"recheck_at,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	RecheckAt *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=recheck_at,json=recheckAt,proto3" json:"recheck_at,omitempty"`
+	// The wait whose unseen triggers it inherited; its counts go on from there.
+	ReplacesWaitId string `protobuf:"bytes,12,opt,name=replaces_wait_id,json=replacesWaitId,proto3" json:"replaces_wait_id,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *AttachedWait) Reset() {
@@ -806,6 +808,13 @@ func (x *AttachedWait) GetRecheckAt() *timestamppb.Timestamp {
 		return x.RecheckAt
 	}
 	return nil
+}
+
+func (x *AttachedWait) GetReplacesWaitId() string {
+	if x != nil {
+		return x.ReplacesWaitId
+	}
+	return ""
 }
 
 // WorkItem is a durable objective of one agent.
@@ -1195,7 +1204,7 @@ const file_quartet_work_v1_work_proto_rawDesc = "" +
 	"updated_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tupdatedAt\x12\x18\n" +
 	"\apreview\x18\x05 \x01(\tR\apreview\x12)\n" +
 	"\x10preview_complete\x18\x06 \x01(\bR\x0fpreviewComplete\x12\x18\n" +
-	"\aproblem\x18\a \x01(\tR\aproblem\"\xdf\x03\n" +
+	"\aproblem\x18\a \x01(\tR\aproblem\"\x89\x04\n" +
 	"\fAttachedWait\x12\x17\n" +
 	"\await_id\x18\x01 \x01(\tR\x06waitId\x12-\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x19.quartet.work.v1.WaitKindR\x04kind\x12-\n" +
@@ -1210,7 +1219,8 @@ const file_quartet_work_v1_work_proto_rawDesc = "" +
 	"created_at\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x129\n" +
 	"\n" +
-	"recheck_at\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\trecheckAt\"\xd7\n" +
+	"recheck_at\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\trecheckAt\x12(\n" +
+	"\x10replaces_wait_id\x18\f \x01(\tR\x0ereplacesWaitId\"\xd7\n" +
 	"\n" +
 	"\bWorkItem\x12 \n" +
 	"\fwork_item_id\x18\x01 \x01(\tR\n" +
