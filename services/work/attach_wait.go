@@ -78,8 +78,8 @@ func attachWait(s *State, env journal.Env, namespace, agentID, itemID string, w 
 	if known != nil && known.GetRevision() >= w.GetRevision() {
 		return nil, ""
 	}
-	if known == nil && s.hasEnded(namespace, agentID, w.GetWaitId()) {
-		return nil, "" // it ended before this was heard
+	if known == nil && (s.hasEnded(namespace, agentID, w.GetWaitId()) || superseded(old, w)) {
+		return nil, "" // it ended, or was replaced, before this was heard
 	}
 	it := next(old, env)
 	it.Waits = append(without(old.GetWaits(), w.GetWaitId()), w)
@@ -89,7 +89,7 @@ func attachWait(s *State, env journal.Env, namespace, agentID, itemID string, w 
 		// An item has one such wait; this one takes the place of any before it.
 		for _, other := range old.GetWaits() {
 			if other.GetMode() == workv1.WaitMode_WAIT_MODE_WAIT && other.GetWaitId() != w.GetWaitId() {
-				it.Waits = without(it.GetWaits(), other.GetWaitId())
+				forget(it, other)
 				attachedEvent.ReplacedWaitIds = append(attachedEvent.ReplacedWaitIds, other.GetWaitId())
 			}
 		}
@@ -128,13 +128,37 @@ func detachWait(s *State, env journal.Env, namespace, agentID, itemID, waitID st
 	// When the end comes before the beginning was heard it is noted all the
 	// same, so that the late beginning does not attach what nobody will end.
 	it := next(old, env)
-	it.Waits = without(old.GetWaits(), waitID)
+	forget(it, attached(old, waitID))
 	if clearsBlocker && old.GetBlockedByWaitId() == waitID {
 		it.BlockedBy, it.BlockedByWaitId = "", ""
 	}
 	ev := itemEvent(it, old, &workv1.WaitDetached{WorkItem: it, WaitId: waitID, WaitRevision: revision, Outcome: outcome})
 	ev.Namespace = namespace
 	return []*journal.Event{ev}
+}
+
+// superseded says whether a younger WaitFor wait stands where this one would.
+// An item has one, and the youngest is it, in whatever order they are heard.
+func superseded(it *workv1.WorkItem, w *workv1.AttachedWait) bool {
+	if w.GetMode() != workv1.WaitMode_WAIT_MODE_WAIT {
+		return false
+	}
+	for _, other := range it.GetWaits() {
+		c := compare(other.GetCreatedAt(), w.GetCreatedAt())
+		if other.GetMode() == workv1.WaitMode_WAIT_MODE_WAIT && (c > 0 || c == 0 && other.GetWaitId() > w.GetWaitId()) {
+			return true
+		}
+	}
+	return false
+}
+
+// forget takes a wait off an item, and the reminder that it brought: nobody
+// needs to be reminded of what is over. A reminder set by anybody else stays.
+func forget(it *workv1.WorkItem, w *workv1.AttachedWait) {
+	it.Waits = without(it.GetWaits(), w.GetWaitId())
+	if w.GetRecheckAt() != nil && recheckPending(it) && compare(it.GetRecheckAt(), w.GetRecheckAt()) == 0 {
+		it.RecheckAt = nil
+	}
 }
 
 func attached(it *workv1.WorkItem, waitID string) *workv1.AttachedWait {

@@ -25,7 +25,7 @@ type RunningTask struct {
 // text of the round is the report, promoted afterwards (promote_report.go).
 func (s *Service) CompleteWorkItem(ctx context.Context, req *workv1.CompleteWorkItemRequest) (*workv1.CompleteWorkItemResponse, error) {
 	actor := rpc.ActorFrom(ctx)
-	if err := s.admit(actor, req.GetAgentId()); err != nil {
+	if err := s.admitWrite(ctx, actor, req.GetAgentId()); err != nil {
 		return nil, err
 	}
 	if err := firstError(

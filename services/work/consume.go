@@ -53,5 +53,6 @@ func AttachedWaitOf(w *waitingv1.Wait) *workv1.AttachedWait {
 		LastTriggeredAt: w.GetLastTriggeredAt(),
 		CreatedAt:       w.GetCreatedAt(),
 		RecheckAt:       w.GetRecheckAt(),
+		ReplacesWaitId:  w.GetReplacesWaitId(),
 	}
 }

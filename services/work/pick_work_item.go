@@ -15,7 +15,7 @@ import (
 // be picked for inspection; that changes nobody's readiness.
 func (s *Service) PickWorkItem(ctx context.Context, req *workv1.PickWorkItemRequest) (*workv1.PickWorkItemResponse, error) {
 	actor := rpc.ActorFrom(ctx)
-	if err := s.admit(actor, req.GetAgentId()); err != nil {
+	if err := s.admitWrite(ctx, actor, req.GetAgentId()); err != nil {
 		return nil, err
 	}
 	if actor.Role == rpc.RoleOperator {

@@ -52,9 +52,15 @@ type plans struct {
 
 // described is a descriptor and the identity of the file it was made from.
 type described struct {
-	size     int64
-	modified time.Time
+	file     fs.FileInfo
 	artifact *workv1.PlanArtifact
+}
+
+// still says whether a look would find the same content again. A file that was
+// put in the place of another, as most editors do, is another one even with the
+// same size and time.
+func (d described) still(st fs.FileInfo) bool {
+	return d.file.Size() == st.Size() && d.file.ModTime().Equal(st.ModTime()) && os.SameFile(d.file, st)
 }
 
 func openPlans(home string) (*plans, error) {
@@ -174,7 +180,7 @@ func (p *plans) describe(name string) *workv1.PlanArtifact {
 	p.mu.Lock()
 	d, ok := p.cache[name]
 	p.mu.Unlock()
-	if ok && d.size == st.Size() && d.modified.Equal(st.ModTime()) {
+	if ok && d.still(st) {
 		return d.artifact
 	}
 	artifact := p.read(name, st)
@@ -188,7 +194,7 @@ func (p *plans) describe(name string) *workv1.PlanArtifact {
 				break
 			}
 		}
-		p.cache[name] = described{size: st.Size(), modified: st.ModTime(), artifact: artifact}
+		p.cache[name] = described{file: st, artifact: artifact}
 		p.mu.Unlock()
 	}
 	return artifact

@@ -115,18 +115,34 @@ func (s *Service) Ready() error {
 	return s.engine.Ready()
 }
 
-// admit checks that the caller may speak for the agent (SPEC X4, W12).
+// admit checks that the caller may speak for the agent (SPEC X4, W12). Outside
+// systems and workers have no business with items.
 func (s *Service) admit(actor rpc.Actor, agentID string) error {
+	if actor.Role == rpc.RoleIntegration || actor.Role == rpc.RoleWorker {
+		return fault.PermissionDenied.Newf("role %s does not see work items", actor.Role)
+	}
 	if err := fault.Name("agent_id", agentID); err != nil {
 		return err
 	}
 	return rpc.CheckAgent(actor, agentID)
 }
 
-// admitAgent is admit for calls that bring something into being: the agent
+// writers may change items: the agent itself, an operator, and other services
+// for them (SPEC W12, X15). A runner acts through its run's credential.
+var writers = []string{rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleAgent, rpc.RoleService}
+
+// admitWrite is admit for calls that change something.
+func (s *Service) admitWrite(ctx context.Context, actor rpc.Actor, agentID string) error {
+	if err := rpc.RequireRole(ctx, writers...); err != nil {
+		return err
+	}
+	return s.admit(actor, agentID)
+}
+
+// admitAgent is admitWrite for calls that bring something into being: the agent
 // must exist. An agent's id is never taken back, so one look lasts.
 func (s *Service) admitAgent(ctx context.Context, actor rpc.Actor, agentID string) error {
-	if err := s.admit(actor, agentID); err != nil {
+	if err := s.admitWrite(ctx, actor, agentID); err != nil {
 		return err
 	}
 	k := key{actor.Namespace, agentID}

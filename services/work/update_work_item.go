@@ -8,6 +8,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/pbjson"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 
@@ -18,7 +19,7 @@ import (
 // UpdateWorkItem writes fields of an open item (SPEC W5).
 func (s *Service) UpdateWorkItem(ctx context.Context, req *workv1.UpdateWorkItemRequest) (*workv1.UpdateWorkItemResponse, error) {
 	actor := rpc.ActorFrom(ctx)
-	if err := s.admit(actor, req.GetAgentId()); err != nil {
+	if err := s.admitWrite(ctx, actor, req.GetAgentId()); err != nil {
 		return nil, err
 	}
 	if err := validateUpdate(req); err != nil {
@@ -119,13 +120,13 @@ func decideUpdate(s *State, env journal.Env, req *workv1.UpdateWorkItemRequest) 
 		ended = it.GetBlockedByWaitId()
 		it.BlockedBy, it.BlockedByWaitId = "", ""
 		if ended != "" {
-			it.Waits = without(it.GetWaits(), ended)
+			forget(it, attached(old, ended))
 		}
 	case req.BlockedBy != nil:
 		it.BlockedBy, it.BlockedByWaitId = req.GetBlockedBy(), ""
 	}
 	if at := req.GetRecheckAt(); at != nil {
-		it.RecheckAt, it.RecheckConsumedAt = at, nil
+		it.RecheckAt, it.RecheckConsumedAt = pbjson.Timestamp(at.AsTime()), nil
 	}
 
 	current := s.current(env.Actor.Namespace, req.GetAgentId())
