@@ -25,12 +25,19 @@ const (
 	// give up after 60 s (SPEC X13).
 	defaultWait = 30 * time.Second
 	maxWait     = 55 * time.Second
+	// commitTerm bounds the wait for a turn's first frame. A turn that lands
+	// later than that is given back by its lease.
+	commitTerm = 20 * time.Second
 	// retryHint is when a runner that got nothing should ask again.
 	retryHint = 100 * time.Millisecond
 )
 
-// errNotTaken says that another runner was first, or the message went stale.
-var errNotTaken = errors.New("agent: the turn was not taken")
+// errNotTaken says that another runner was first, or the message went stale;
+// errRepeated that the same request got a turn while this one waited.
+var (
+	errNotTaken = errors.New("agent: the turn was not taken")
+	errRepeated = errors.New("agent: the request got a turn already")
+)
 
 // AcquireTurn waits for an agent with something to do and leases its turn (SPEC A6).
 func (s *Service) AcquireTurn(ctx context.Context, req *agentv1.AcquireTurnRequest) (*agentv1.AcquireTurnResponse, error) {
@@ -52,6 +59,9 @@ func (s *Service) AcquireTurn(ctx context.Context, req *agentv1.AcquireTurnReque
 	for {
 		w := s.waiters.add(actor.Namespace, req.GetAgentIds())
 		resp, err := s.tryAcquire(ctx, actor, req)
+		if errors.Is(err, errRepeated) {
+			resp, err = s.repeatedAcquire(ctx, actor, req)
+		}
 		if resp != nil || err != nil {
 			s.waiters.remove(w)
 			s.wakeNext(ctx, actor.Namespace)
@@ -131,14 +141,31 @@ func (s *Service) tryAcquire(ctx context.Context, actor rpc.Actor, req *agentv1.
 // for the same one.
 func (s *Service) nextOffer(ctx context.Context, actor rpc.Actor, agentIDs []string) (*offer, func(), error) {
 	for _, p := range s.engine.All() {
+		// The look may run twice, and fail after it ran: what it reserved in
+		// vain would be kept from every runner until a restart.
+		var held *key
+		release := func() {
+			if held != nil {
+				s.unreserve(*held)
+				held = nil
+			}
+		}
 		o, _, err := journal.View(ctx, p, func(st *State) (*offer, error) {
-			return st.firstReady(actor.Namespace, agentIDs, s.reserve), nil
+			release()
+			return st.firstReady(actor.Namespace, agentIDs, func(k key) bool {
+				if !s.reserve(k) {
+					return false
+				}
+				held = &k
+				return true
+			}), nil
 		})
 		if err != nil {
+			release()
 			return nil, nil, err
 		}
 		if o != nil {
-			return o, func() { s.unreserve(key{actor.Namespace, o.agent.GetAgentId()}) }, nil
+			return o, release, nil
 		}
 	}
 	return nil, nil, nil
@@ -198,7 +225,11 @@ func (s *Service) take(ctx context.Context, actor rpc.Actor, req *agentv1.Acquir
 		AcquireRequestId: req.GetRequestId(), AcquiredBy: actor.Principal,
 	}
 	turn.BoundWorkItemId = turn.GetWorkItemId()
-	started, err := plane.Do(ctx, s.engine, plane.Command[*State, *agentv1.TurnStarted]{
+	// From here on the turn may be on disk whatever becomes of the caller, so
+	// the outcome is waited for.
+	commit, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTerm)
+	defer cancel()
+	started, err := plane.Do(commit, s.engine, plane.Command[*State, *agentv1.TurnStarted]{
 		Method: "AcquireTurn", AgentID: o.agent.GetAgentId(),
 		Decide: func(st *State, env journal.Env) (journal.Decision[*agentv1.TurnStarted], error) {
 			return decideAcquire(st, env, turn)
@@ -208,13 +239,17 @@ func (s *Service) take(ctx context.Context, actor rpc.Actor, req *agentv1.Acquir
 	if err != nil {
 		return nil, err
 	}
-	if ctx.Err() != nil {
+	resp, err := s.granted(ctx, actor, started.GetTurn(), o.message, queue)
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
 		// Nobody is there to hear the answer. The message goes back without an
 		// attempt counted, so that a flapping runner cannot poison it.
 		s.undeliver(context.WithoutCancel(ctx), actor.Namespace, started.GetTurn())
-		return nil, fault.From(ctx.Err())
+		return nil, fault.From(err)
 	}
-	return s.granted(ctx, actor, started.GetTurn(), o.message, o.agent, queue)
+	return resp, nil
 }
 
 func decideAcquire(s *State, env journal.Env, turn *agentv1.Turn) (journal.Decision[*agentv1.TurnStarted], error) {
@@ -222,6 +257,11 @@ func decideAcquire(s *State, env journal.Env, turn *agentv1.Turn) (journal.Decis
 	a, err := s.agent(env.Actor.Namespace, turn.GetAgentId())
 	if err != nil {
 		return none, err
+	}
+	if turn.GetAcquireRequestId() != "" {
+		if _, done := s.acquired[acquireOf(env.Actor.Namespace, turn)]; done {
+			return none, errRepeated
+		}
 	}
 	if !a.takeable() || a.head().GetMessageId() != turn.GetMessageId() {
 		return none, errNotTaken
@@ -263,7 +303,7 @@ func turnEvent(t *agentv1.Turn, payload proto.Message) *journal.Event {
 }
 
 // granted is the answer for a turn that is held.
-func (s *Service) granted(ctx context.Context, actor rpc.Actor, turn *agentv1.Turn, m *agentv1.Message, a *agentv1.Agent, queue *projection) (*agentv1.AcquireTurnResponse, error) {
+func (s *Service) granted(ctx context.Context, actor rpc.Actor, turn *agentv1.Turn, m *agentv1.Message, queue *projection) (*agentv1.AcquireTurnResponse, error) {
 	until := s.leases.arm(key{actor.Namespace, turn.GetAgentId()}, turn.GetRunId())
 	view, _, err := plane.View(ctx, s.engine, turn.GetAgentId(), func(st *State) (*agentv1.AcquireTurnResponse, error) {
 		ag, err := st.agent(actor.Namespace, turn.GetAgentId())
@@ -295,6 +335,12 @@ func withLease(t *agentv1.Turn, until time.Time) *agentv1.Turn {
 	return t
 }
 
+// reused says whether a request that got a turn could not have got this one.
+func reused(req *agentv1.AcquireTurnRequest, t *agentv1.Turn) bool {
+	return req.GetRunnerId() != t.GetRunnerId() ||
+		len(req.GetAgentIds()) > 0 && !slices.Contains(req.GetAgentIds(), t.GetAgentId())
+}
+
 // repeatedAcquire answers a request id that got a turn before: the answer may
 // have been lost on the way (SPEC X2). Of a turn that has ended it answers the
 // record alone.
@@ -319,6 +365,10 @@ func (s *Service) repeatedAcquire(ctx context.Context, actor rpc.Actor, req *age
 		if f == nil {
 			continue
 		}
+		if reused(req, f.turn) {
+			return nil, fault.RequestIDReused.Newf("request_id %q acquired a turn of agent %q for runner %q before", req.GetRequestId(), f.turn.GetAgentId(), f.turn.GetRunnerId()).
+				With("request_id", req.GetRequestId())
+		}
 		rpc.Replayed(ctx)
 		if f.turn.GetState() != agentv1.TurnState_TURN_STATE_OPEN {
 			return &agentv1.AcquireTurnResponse{Turn: f.turn, Message: f.message, Agent: f.agent}, nil
@@ -327,7 +377,7 @@ func (s *Service) repeatedAcquire(ctx context.Context, actor rpc.Actor, req *age
 		if err != nil {
 			return nil, err
 		}
-		return s.granted(ctx, actor, f.turn, f.message, f.agent, queue)
+		return s.granted(ctx, actor, f.turn, f.message, queue)
 	}
 	return nil, nil
 }

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
 	"unicode/utf8"
@@ -55,8 +56,9 @@ func react(s *State, env journal.Env, ev *journal.Event) ([]*journal.Event, erro
 	case *waitingv1.WaitResolved:
 		// An item that may go on is the scheduler's to notice. An agent that
 		// waited by itself has nothing but this to wake it; what came with a
-		// message has woken it already.
-		if p.GetWait().GetWorkItemId() == "" && p.GetCause() == "timer" {
+		// message has woken it already. A result that was there before the wait
+		// may have been read long ago, so it wakes too (SPEC P1).
+		if p.GetWait().GetWorkItemId() == "" && (p.GetCause() == "timer" || p.GetCause() == "task_result_present") {
 			return a.wake("wait", p.GetWait().GetWaitId()), nil
 		}
 	}
@@ -126,7 +128,7 @@ func callback(p *waitingv1.TriggerDelivered) *agentv1.Message {
 	switch body := p.GetBody(); {
 	case len(body) == 0:
 		m.Text = "Trigger " + p.GetTrigger().GetTriggerId() + " was called without a body"
-	case utf8.Valid(body):
+	case utf8.Valid(body) && bytes.IndexByte(body, 0) < 0:
 		m.Text = string(body)
 	default:
 		m.Data = body

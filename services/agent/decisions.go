@@ -91,7 +91,24 @@ func (a *agentState) factsNow() *agentv1.AgentFacts {
 	if n := len(a.decisions); n > 0 {
 		f.LastDecision = a.decisions[n-1]
 	}
+	f.ShownWaits = a.shown()
 	return f
+}
+
+// recentTurns is how many completed turns still count as unheard of by the
+// waiting plane, which hears of them milliseconds later.
+const recentTurns = 3
+
+// shown are the triggers that the latest completed turns were shown.
+func (a *agentState) shown() []*agentv1.ShownWait {
+	var shown []*agentv1.ShownWait
+	for i, seen := len(a.turns)-1, 0; i >= 0 && seen < recentTurns; i-- {
+		if t := a.turns[i].rec; t.GetState() == agentv1.TurnState_TURN_STATE_COMPLETED {
+			shown = append(shown, t.GetShownWaits()...)
+			seen++
+		}
+	}
+	return shown
 }
 
 // Results of OfferDecision.

@@ -10,7 +10,6 @@ import (
 
 	"quartet/pkg/clock"
 	"quartet/pkg/fault"
-	"quartet/pkg/journal"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
@@ -18,34 +17,64 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
+// retryTerm is the pause before a lost turn that could not be ended is tried
+// again: its message should be free soon after what was in the way is gone.
+const retryTerm = time.Second
+
 // leases are the terms of open turns. They live in memory: a heartbeat writes
 // no journal line, and after a restart every open turn gets one full term
-// (SPEC X12).
+// (SPEC X12). A term begins with the turn's first frame, seen by the journal's
+// own hooks, so that no turn is ever open without one.
 type leases struct {
-	clk     clock.Clock
-	due     *clock.Due
-	stalled func() time.Duration // how long the journal has stood still in all
+	clk    clock.Clock
+	due    *clock.Due
+	expire func(context.Context, key, string)
+	ctx    context.Context //nolint:containedctx // ends the expiries that run when the service stops
+	cancel context.CancelFunc
 
-	mu   sync.Mutex
-	held map[string]lease // by due key
+	mu      sync.Mutex
+	stalled func() time.Duration // how long the journal has stood still in all
+	held    map[string]lease     // by due key
+	ending  sync.WaitGroup
 }
 
 type lease struct {
 	agent   key
 	runID   string
 	stalled time.Duration // the journal's stall when the term began
+	calls   int           // SubmitRounds that are under way
 }
 
-func newLeases(clk clock.Clock, stalled func() time.Duration, expire func(key, string)) *leases {
-	l := &leases{clk: clk, stalled: stalled, held: map[string]lease{}}
-	l.due = clock.NewDue(clk, func(keys []string) {
-		for _, k := range keys {
-			if ls, over := l.expired(k); over {
-				expire(ls.agent, ls.runID)
-			}
-		}
-	})
+func newLeases(clk clock.Clock, expire func(context.Context, key, string)) *leases {
+	l := &leases{clk: clk, expire: expire, held: map[string]lease{}, stalled: func() time.Duration { return 0 }}
+	l.ctx, l.cancel = context.WithCancel(context.Background())
+	l.due = clock.NewDue(clk, l.over)
 	return l
+}
+
+// start begins to end terms. stalled is asked from then on.
+func (l *leases) start(stalled func() time.Duration) {
+	l.mu.Lock()
+	l.stalled = stalled
+	l.mu.Unlock()
+	l.due.Start()
+}
+
+// stop ends that. What is being ended is left to the next start.
+func (l *leases) stop() {
+	l.due.Stop()
+	l.cancel()
+	l.ending.Wait()
+}
+
+// over ends the turns whose terms are over, each by itself: the end of one may
+// have to wait for another plane, and no other agent should (SPEC D5).
+func (l *leases) over(keys []string) {
+	for _, k := range keys {
+		if ls, over := l.expired(k); over {
+			l.ending.Go(func() { l.expire(l.ctx, ls.agent, ls.runID) })
+		}
+	}
 }
 
 func leaseKey(k key, runID string) string {
@@ -53,14 +82,35 @@ func leaseKey(k key, runID string) string {
 }
 
 // arm begins a term, or begins it anew.
-func (l *leases) arm(k key, runID string) time.Time {
-	until := l.clk.Now().Add(turnTerm)
+func (l *leases) arm(k key, runID string) time.Time { return l.armFor(k, runID, turnTerm) }
+
+func (l *leases) armFor(k key, runID string, term time.Duration) time.Time {
+	until := l.clk.Now().Add(term)
 	dk := leaseKey(k, runID)
 	l.mu.Lock()
-	l.held[dk] = lease{k, runID, l.stalled()}
+	ls := l.held[dk]
+	ls.agent, ls.runID, ls.stalled = k, runID, l.stalled()
+	l.held[dk] = ls
 	l.mu.Unlock()
 	l.due.Set(dk, until)
 	return until
+}
+
+// use keeps a term from ending while its runner waits for an answer of ours:
+// the calls of a round may take longer than a term, and a runner that holds the
+// line is alive.
+func (l *leases) use(k key, runID string) (release func()) {
+	l.arm(k, runID)
+	count := func(n int) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if ls, ok := l.held[leaseKey(k, runID)]; ok {
+			ls.calls += n
+			l.held[leaseKey(k, runID)] = ls
+		}
+	}
+	count(1)
+	return func() { count(-1) }
 }
 
 // disarm forgets a run that ended.
@@ -79,6 +129,10 @@ func (l *leases) expired(dk string) (lease, bool) {
 	defer l.mu.Unlock()
 	ls, ok := l.held[dk]
 	if !ok {
+		return lease{}, false
+	}
+	if ls.calls > 0 {
+		l.due.Set(dk, l.clk.Now().Add(turnTerm))
 		return lease{}, false
 	}
 	if grew := l.stalled() - ls.stalled; grew > 0 {
@@ -160,8 +214,8 @@ func stale(t *agentv1.Turn, runID string) error {
 }
 
 // expire ends a turn whose runner gave no sign of life.
-func (s *Service) expire(k key, runID string) {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+func (s *Service) expire(ctx context.Context, k key, runID string) {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	ctx = rpc.WithActor(ctx, rpc.Actor(*plane.System(k.namespace)))
 	turn, err := s.recoverRound(ctx, k, runID)
@@ -170,38 +224,28 @@ func (s *Service) expire(k key, runID string) {
 	}
 	if err != nil {
 		s.deps.Logger.Warn("a lost turn could not be ended; trying again", zap.String("agent_id", k.id), zap.String("run_id", runID), zap.Error(err))
-		s.leases.arm(k, runID)
+		s.leases.armFor(k, runID, retryTerm)
 	}
 }
 
-// undeliver gives a turn back whose answer could not be delivered.
+// undeliver gives a turn back whose answer could not be delivered. Should that
+// fail, its term ends it.
 func (s *Service) undeliver(ctx context.Context, namespace string, turn *agentv1.Turn) {
 	k := key{namespace, turn.GetAgentId()}
-	ctx = rpc.WithActor(ctx, rpc.Actor(*plane.System(namespace)))
+	ctx, cancel := context.WithTimeout(rpc.WithActor(ctx, rpc.Actor(*plane.System(namespace))), commitTerm)
+	defer cancel()
 	err := s.endTurn(ctx, k, turn, ending{state: agentv1.TurnState_TURN_STATE_INTERRUPTED, reason: "undelivered", requeue: true, uncounted: true})
 	if err != nil {
-		s.leases.arm(k, turn.GetRunId()) // the term ends it then
+		s.deps.Logger.Warn("a turn could not be given back; its lease ends it", zap.String("agent_id", k.id), zap.Error(err))
 	}
 }
 
-// rearm gives every open turn one full term after a restart.
-func (s *Service) rearm(ctx context.Context) error {
-	for _, p := range s.engine.All() {
-		open, _, err := journal.View(ctx, p, func(st *State) (map[key]string, error) {
-			runs := map[key]string{}
-			for k, a := range st.agents {
-				if a.turn != nil {
-					runs[k] = a.turn.rec.GetRunId()
-				}
-			}
-			return runs, nil
-		})
-		if err != nil {
-			return err
-		}
-		for k, runID := range open {
-			s.leases.arm(k, runID)
+// loaded gives every open turn of a state one full term: after a restart, and
+// after another writer had the partition.
+func (s *Service) loaded(st *State) {
+	for k, a := range st.agents {
+		if a.turn != nil {
+			s.leases.arm(k, a.turn.rec.GetRunId())
 		}
 	}
-	return nil
 }

@@ -275,7 +275,11 @@ func (s *Service) ListTurns(ctx context.Context, req *agentv1.ListTurnsRequest) 
 			all = append(all, a.turns[i].rec)
 		}
 		if from != nil {
-			all = all[slices.IndexFunc(all, func(t *agentv1.Turn) bool { return t.GetTurnId() == from[0] })+1:]
+			at := slices.IndexFunc(all, func(t *agentv1.Turn) bool { return t.GetTurnId() == from[0] })
+			if at < 0 {
+				return &agentv1.ListTurnsResponse{}, nil // that turn left the memory, and so did all before it
+			}
+			all = all[at+1:]
 		}
 		resp := &agentv1.ListTurnsResponse{Turns: all}
 		if len(all) > size {

@@ -79,20 +79,17 @@ func (s *Service) Start(ctx context.Context) error {
 	if err := s.deps.Complete(); err != nil {
 		return err
 	}
+	s.leases = newLeases(s.deps.Clock, s.expire)
 	engine, err := plane.Open(ctx, plane.Config[*State]{
 		Plane: Plane, Partitions: s.cfg.Partitions, New: NewState,
 		Events: agentv1.File_quartet_agent_v1_agent_event_proto,
-		Follow: follows(), React: react, OnCommit: s.committed,
+		Follow: follows(), React: react, OnCommit: s.committed, OnLoad: s.loaded,
 	}, s.deps.Deps)
 	if err != nil {
 		return err
 	}
 	s.engine = engine
-	s.leases = newLeases(s.deps.Clock, engine.StallTotal, s.expire)
-	if err := s.rearm(ctx); err != nil {
-		return errors.Join(err, engine.Close(ctx))
-	}
-	s.leases.due.Start()
+	s.leases.start(engine.StallTotal)
 	if err := engine.Follow(ctx); err != nil {
 		return errors.Join(err, s.Stop(ctx))
 	}
@@ -105,7 +102,7 @@ func (s *Service) Stop(ctx context.Context) error {
 	if s.engine == nil {
 		return nil
 	}
-	s.leases.due.Stop()
+	s.leases.stop()
 	return s.engine.Close(ctx)
 }
 
@@ -128,10 +125,15 @@ func (s *Service) Stalled() time.Duration {
 // Release lets long polls go, so that a stop need not wait for them.
 func (s *Service) Release() { s.stopOnce.Do(func() { close(s.stopping) }) }
 
-// committed wakes a runner for each agent that may have a turn to take. It runs
-// in the journal's loop, so it only signals.
+// committed keeps the terms of turns, and wakes a runner for each agent that
+// may have a turn to take. It runs in the journal's loop, so it only signals.
 func (s *Service) committed(_ int, events []*journal.Event) {
 	for _, ev := range events {
+		if p, ok := ev.Payload.(*agentv1.TurnStarted); ok {
+			s.leases.arm(key{ev.Namespace, ev.AgentID}, p.GetTurn().GetRunId())
+		} else if t := endedTurn([]*journal.Event{ev}); t != nil {
+			s.leases.disarm(key{ev.Namespace, ev.AgentID}, t.GetRunId())
+		}
 		switch ev.Payload.(type) {
 		case *agentv1.MessageQueued, *agentv1.MessageRequeued, *agentv1.MessageDropped, *agentv1.AgentSpawned,
 			*agentv1.TurnCompleted, *agentv1.TurnFailed, *agentv1.TurnInterrupted, *agentv1.TurnAborted:

@@ -67,6 +67,9 @@ type agentState struct {
 type turnState struct {
 	rec    *agentv1.Turn
 	rounds []*agentv1.Round
+	// settled is what the answer to a round said beside its results, for a
+	// runner that asks again; nil where there was nothing.
+	settled map[int32]*agentv1.RoundSettled
 }
 
 // NewState returns the state of an empty log.
@@ -198,6 +201,12 @@ func (a *agentState) applyTurn(ev *journal.Event) error {
 			return err
 		}
 		t.round(p.GetRoundIndex(), func(r *agentv1.Round) { r.Settled = true })
+		if len(p.GetInterjections()) > 0 || len(p.GetNotices()) > 0 || p.GetPromotedWorkItemId() != "" {
+			if t.settled == nil {
+				t.settled = map[int32]*agentv1.RoundSettled{}
+			}
+			t.settled[p.GetRoundIndex()] = p
+		}
 	case *agentv1.TurnCompleted:
 		a.end(p.GetTurn(), true)
 	case *agentv1.TurnFailed:

@@ -43,21 +43,19 @@ func (s *Service) SubmitRound(ctx context.Context, req *agentv1.SubmitRoundReque
 		return nil, err
 	}
 	k := key{actor.Namespace, req.GetAgentId()}
-	until := s.leases.arm(k, req.GetRunId())
 	if !round.GetSettled() {
+		release := s.leases.use(k, req.GetRunId())
+		defer release()
 		if err := s.runCalls(ctx, k, req.GetRunId(), round); err != nil {
 			return nil, err
 		}
-		until = s.leases.arm(k, req.GetRunId())
 	}
-	resp, ended, err := s.settleRound(ctx, k, req.GetTurnId(), req.GetRunId(), req.GetRoundIndex())
+	resp, open, err := s.settleRound(ctx, k, req.GetTurnId(), req.GetRunId(), req.GetRoundIndex())
 	if err != nil {
 		return nil, err
 	}
-	if ended {
-		s.leases.disarm(k, req.GetRunId())
-	} else {
-		resp.LeaseExpiresAt = timestamppb.New(until)
+	if open {
+		resp.LeaseExpiresAt = timestamppb.New(s.leases.arm(k, req.GetRunId()))
 	}
 	return resp, nil
 }
@@ -247,10 +245,12 @@ func (s *Service) record(ctx context.Context, k key, runID string, round *agentv
 
 // settleRound does what follows from the whole round: promotion, the end of the
 // turn, interjections. For a round that was settled before it answers the same.
-func (s *Service) settleRound(ctx context.Context, k key, turnID, runID string, index int32) (*agentv1.SubmitRoundResponse, bool, error) {
+// open says whether the turn goes on.
+func (s *Service) settleRound(ctx context.Context, k key, turnID, runID string, index int32) (resp *agentv1.SubmitRoundResponse, open bool, err error) {
 	type found struct {
-		round *agentv1.Round
-		turn  *agentv1.Turn
+		round   *agentv1.Round
+		turn    *agentv1.Turn
+		settled *agentv1.RoundSettled
 	}
 	f, _, err := plane.View(ctx, s.engine, k.id, func(st *State) (found, error) {
 		a, err := st.agent(k.namespace, k.id)
@@ -261,17 +261,24 @@ func (s *Service) settleRound(ctx context.Context, k key, turnID, runID string, 
 		if t == nil || int(index) >= len(t.rounds) {
 			return found{}, fault.NotFound.Newf("turn %q has no round %d", turnID, index)
 		}
-		return found{t.rounds[index], t.rec}, nil
+		return found{t.rounds[index], t.rec, t.settled[index]}, nil
 	})
 	if err != nil {
 		return nil, false, err
 	}
 	if f.round.GetSettled() {
 		rpc.Replayed(ctx)
-		last := f.turn.GetState() != agentv1.TurnState_TURN_STATE_OPEN && int(index) == int(f.turn.GetRounds())-1
-		return &agentv1.SubmitRoundResponse{
-			ToolResults: f.round.GetToolResults(), TurnEnded: last, EndReason: f.turn.GetEndReason(),
-		}, last, nil
+		open := f.turn.GetState() == agentv1.TurnState_TURN_STATE_OPEN
+		// What was interjected is handed over once more: the first answer may
+		// never have arrived (SPEC A9).
+		resp := &agentv1.SubmitRoundResponse{
+			ToolResults: f.round.GetToolResults(), Interjections: f.settled.GetInterjections(),
+			Notices: f.settled.GetNotices(), PromotedWorkItemId: f.settled.GetPromotedWorkItemId(),
+		}
+		if !open && index == f.turn.GetRounds()-1 {
+			resp.TurnEnded, resp.EndReason = true, f.turn.GetEndReason()
+		}
+		return resp, open, nil
 	}
 	promoted, notices, err := s.promote(ctx, k, runID, f.round)
 	if err != nil {
@@ -284,7 +291,7 @@ func (s *Service) settleRound(ctx context.Context, k key, turnID, runID string, 
 	case promoted != "":
 		how.reason = "completion_promoted"
 	}
-	resp, err := plane.Do(ctx, s.engine, plane.Command[*State, *agentv1.SubmitRoundResponse]{
+	resp, err = plane.Do(ctx, s.engine, plane.Command[*State, *agentv1.SubmitRoundResponse]{
 		Method: "SettleRound", AgentID: k.id,
 		Decide: func(st *State, env journal.Env) (journal.Decision[*agentv1.SubmitRoundResponse], error) {
 			var d journal.Decision[*agentv1.SubmitRoundResponse]
@@ -314,7 +321,7 @@ func (s *Service) settleRound(ctx context.Context, k key, turnID, runID string, 
 			return resp, nil
 		},
 	})
-	return resp, resp.GetTurnEnded(), err
+	return resp, !resp.GetTurnEnded(), err
 }
 
 // interject hands the queued interjections to a turn, all but one message.

@@ -158,10 +158,11 @@ func adaptExec(args map[string]any, left time.Duration) {
 	}
 	left = max(left, 0)
 	wanted := 10 * time.Second
-	if v, ok := args["yield_time"].(string); ok {
+	if given, ok := args["yield_time"]; ok {
+		v, _ := given.(string)
 		d, err := time.ParseDuration(v)
 		if err != nil {
-			return // the task plane names what is wrong with it
+			return // the decoder names what is wrong with it
 		}
 		wanted = d
 	}

@@ -20,11 +20,11 @@ type waiters struct {
 type waiter struct {
 	namespace string
 	agentIDs  []string
-	woken     chan struct{} // one slot
+	woken     chan string // one slot: the agent that it was woken for
 }
 
 func (ws *waiters) add(namespace string, agentIDs []string) *waiter {
-	w := &waiter{namespace: namespace, agentIDs: agentIDs, woken: make(chan struct{}, 1)}
+	w := &waiter{namespace: namespace, agentIDs: agentIDs, woken: make(chan string, 1)}
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	ws.list = append(ws.list, w)
@@ -39,18 +39,27 @@ func (ws *waiters) remove(w *waiter) {
 	if i := slices.Index(ws.list, w); i >= 0 {
 		ws.list = slices.Delete(ws.list, i, i+1)
 	}
+	select {
+	case agentID := <-w.woken:
+		ws.wakeLocked(w.namespace, agentID)
+	default:
+	}
 }
 
 // wake tells the longest waiting runner that serves the agent to look.
 func (ws *waiters) wake(namespace, agentID string) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
+	ws.wakeLocked(namespace, agentID)
+}
+
+func (ws *waiters) wakeLocked(namespace, agentID string) {
 	for _, w := range ws.list {
 		if w.namespace != namespace || len(w.agentIDs) > 0 && !slices.Contains(w.agentIDs, agentID) {
 			continue
 		}
 		select {
-		case w.woken <- struct{}{}:
+		case w.woken <- agentID:
 			return
 		default: // woken already, for another agent
 		}
