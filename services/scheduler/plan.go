@@ -79,7 +79,7 @@ func candidate(f Facts) Verdict {
 	if cur := q.GetCurrent(); cur.GetReadiness() == workv1.Readiness_READINESS_RUNNABLE {
 		return tick(agentv1.TickReason_TICK_REASON_CONTINUE_CURRENT, "current_runnable", cur)
 	}
-	if t := triggered(q); t != nil {
+	if t := triggered(f); t != nil {
 		return tick(agentv1.TickReason_TICK_REASON_REVIEW_TRIGGERED, "triggered_blocked", t)
 	}
 	if f.Agent.GetWakeHint() {
@@ -100,14 +100,36 @@ func candidate(f Facts) Verdict {
 
 // triggered is the first item that was triggered and cannot go on by itself.
 // An item in focus for inspection counts as well.
-func triggered(q *workv1.GetWorkQueueResponse) *workv1.WorkItem {
-	if cur := q.GetCurrent(); cur.GetHasTriggeredWaits() && cur.GetReadiness() != workv1.Readiness_READINESS_RUNNABLE {
+func triggered(f Facts) *workv1.WorkItem {
+	q := f.Queue
+	if cur := q.GetCurrent(); cur.GetReadiness() != workv1.Readiness_READINESS_RUNNABLE && unseen(cur, f.Agent) {
 		return cur
 	}
-	if len(q.GetTriggeredBlocked()) > 0 {
-		return q.GetTriggeredBlocked()[0]
+	for _, it := range q.GetTriggeredBlocked() {
+		if unseen(it, f.Agent) {
+			return it
+		}
 	}
 	return nil
+}
+
+// unseen says whether something came for an item that no completed turn was
+// shown. The work plane hears of a turn's end later than the agent plane ends
+// it; without a look at the turn itself every review would be followed by
+// another one that finds nothing (SPEC P7).
+func unseen(it *workv1.WorkItem, a *agentv1.AgentFacts) bool {
+	for _, w := range it.GetWaits() {
+		seen := w.GetConsumedCount()
+		for _, sw := range a.GetShownWaits() {
+			if sw.GetWaitId() == w.GetWaitId() || w.GetReplacesWaitId() != "" && sw.GetWaitId() == w.GetReplacesWaitId() {
+				seen = max(seen, sw.GetTriggerCount())
+			}
+		}
+		if w.GetTriggerCount() > seen {
+			return true
+		}
+	}
+	return false
 }
 
 func tick(why agentv1.TickReason, reason string, it *workv1.WorkItem) Verdict {

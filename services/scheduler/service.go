@@ -102,8 +102,8 @@ func (s *Service) Start(ctx context.Context) error {
 	ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	s.rechecks = clock.NewDue(s.deps.Clock, func(keys []string) {
 		for _, k := range keys {
-			if ns, id, ok := strings.Cut(k, "\x00"); ok {
-				s.dirty.mark(key{ns, id})
+			if parts := strings.Split(k, "\x00"); len(parts) == 3 {
+				s.dirty.mark(key{parts[1], parts[2]})
 			}
 		}
 	})
@@ -168,8 +168,10 @@ func (s *Service) look(ctx context.Context) {
 		busy, err := s.decide(ctx, k)
 		s.dirty.done(k, busy)
 		if err != nil && ctx.Err() == nil {
-			s.deps.Logger.Debug("an agent could not be decided; the next event or sweep tries again",
-				zap.String("agent_id", k.id), zap.Error(err))
+			s.deps.Logger.Debug("an agent could not be decided; trying again", zap.String("agent_id", k.id), zap.Error(err))
+			if fault.From(err).Reason() != fault.NotFound {
+				s.rechecks.Set(alarmKey("retry", k), s.deps.Clock.Now().Add(retryTerm))
+			}
 		}
 	}
 }
@@ -246,9 +248,17 @@ func (s *Service) facts(ctx context.Context, k key) (Facts, error) {
 	return Facts{Agent: a.GetFacts()[0], Queue: q, Now: s.deps.Clock.Now()}, nil
 }
 
+// retryTerm is the pause after a look that failed, such as while a plane starts
+// anew. The sweep would come too, but much later.
+const retryTerm = time.Second
+
+func alarmKey(kind string, k key) string {
+	return strings.Join([]string{kind, k.namespace, k.id}, "\x00")
+}
+
 // plan sets the alarm for the next reminder of an agent.
 func (s *Service) plan(k key, f Facts) {
-	due := k.namespace + "\x00" + k.id
+	due := alarmKey("recheck", k)
 	for _, it := range f.Queue.GetRechecks() {
 		if at := it.GetRecheckAt().AsTime(); at.After(f.Now) {
 			s.rechecks.Set(due, at)
