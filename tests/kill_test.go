@@ -1,0 +1,139 @@
+package tests
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"quartet/tests/load"
+	"quartet/tests/proc"
+)
+
+var (
+	kills      = flag.Int("kills", 50, "how often the kill test kills the server")
+	brokerTime = flag.Duration("broker-time", 60*time.Second, "how long the broker test freezes and kills NATS")
+	seed       = flag.Uint64("seed", 0, "of the random moments; 0: a new one each time")
+)
+
+const drivers = 8
+
+// TestX1_NothingAnsweredIsLostOverKills kills the real server with SIGKILL at
+// random moments under load. After each restart every book is compared with
+// what the server says; at the end every event is (SPEC X1, X2, X10, X14).
+func TestX1_NothingAnsweredIsLostOverKills(t *testing.T) {
+	bin, err := proc.Build(t.TempDir(), "quartet/cmd/quartet", "quartet")
+	require.NoError(t, err)
+	srv, err := proc.NewQuartet(bin, filepath.Join(t.TempDir(), "data"), "")
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
+	defer cancel()
+	require.NoError(t, srv.Start(ctx))
+	t.Cleanup(func() { _ = srv.Kill() })
+
+	rng := random(t)
+	w := newWorkload(t, ctx, srv.GRPC, rng, func(int) bool { return true })
+	for k := range *kills {
+		stop := w.start()
+		<-time.After(time.Duration(20+rng.IntN(400)) * time.Millisecond)
+		require.NoError(t, srv.Kill())
+		began := time.Now()
+		require.NoError(t, srv.Start(ctx), "kill %d", k)
+		back := time.Since(began)
+		stop()
+		for _, d := range w.drivers {
+			require.NoError(t, d.Check(ctx, 40), "after kill %d", k)
+		}
+		if k%10 == 9 {
+			t.Logf("%d kills: %d mutations answered, last restart took %s", k+1, w.answered(), back.Round(time.Millisecond))
+		}
+	}
+	w.finish()
+	for _, d := range w.drivers {
+		require.NoError(t, d.Check(ctx, 1<<30))
+	}
+	require.NoError(t, load.Audit(ctx, w.conn, w.watcher, w.drivers))
+	t.Logf("%d kills, %d mutations answered, %d events, %d turns: none lost, none doubled", *kills, w.answered(), len(w.watcher.Seen), w.runner.Turns)
+}
+
+func random(t *testing.T) *rand.Rand {
+	s := *seed
+	if s == 0 {
+		s = uint64(time.Now().UnixNano())
+	}
+	t.Logf("-seed %d", s)
+	return rand.New(rand.NewPCG(s, s))
+}
+
+// workload is drivers, a runner and a watcher over one connection.
+type workload struct {
+	t       *testing.T
+	ctx     context.Context
+	conn    *connection
+	drivers []*load.Driver
+	watcher *load.Watcher
+	runner  *load.Runner
+	cancel  context.CancelFunc
+	aside   sync.WaitGroup
+}
+
+func newWorkload(t *testing.T, ctx context.Context, addr string, rng *rand.Rand, ownIDs func(i int) bool) *workload {
+	conn, err := load.Dial(addr)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	w := &workload{t: t, ctx: ctx, conn: conn, watcher: load.NewWatcher(conn), runner: load.NewRunner(conn, "runner")}
+	for i := range drivers {
+		d := load.NewDriver(conn, fmt.Sprintf("agent-%d", i), ownIDs(i), rng.Uint64())
+		require.NoError(t, d.Spawn(ctx))
+		w.drivers = append(w.drivers, d)
+	}
+	aside, cancel := context.WithCancel(ctx)
+	w.cancel = cancel
+	t.Cleanup(cancel)
+	w.aside.Go(func() { w.check(w.watcher.Run(aside)) })
+	w.aside.Go(func() { w.check(w.runner.Run(aside)) })
+	return w
+}
+
+func (w *workload) check(err error) {
+	if err != nil {
+		w.t.Error(err)
+	}
+}
+
+// start runs the drivers; the returned function stops them and waits until
+// each mutation in flight was answered.
+func (w *workload) start() (stop func()) {
+	quit := make(chan struct{})
+	var all sync.WaitGroup
+	for _, d := range w.drivers {
+		all.Go(func() { w.check(d.Run(w.ctx, quit)) })
+	}
+	return func() {
+		close(quit)
+		all.Wait()
+		if w.t.Failed() {
+			w.t.FailNow()
+		}
+	}
+}
+
+// finish ends the runner and the watcher.
+func (w *workload) finish() {
+	w.cancel()
+	w.aside.Wait()
+}
+
+func (w *workload) answered() int {
+	n := 0
+	for _, d := range w.drivers {
+		n += d.Answered
+	}
+	return n
+}

@@ -1,0 +1,201 @@
+// Package proc runs the real binaries as processes of their own, so that tests
+// can kill and freeze them.
+package proc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Build builds a main package of this module, or of one it depends on, into
+// dir, and gives the binary's path.
+func Build(dir, pkg, name string) (string, error) {
+	bin := filepath.Join(dir, name)
+	cmd := exec.Command("go", "build", "-o", bin, pkg)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go build %s: %w\n%s", pkg, err, out)
+	}
+	return bin, nil
+}
+
+// FreeAddr gives a loopback address that is free now.
+func FreeAddr() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	return l.Addr().String(), l.Close()
+}
+
+// Process is one binary with its arguments. It can be started again after it
+// ended, which is what restarts are tested with.
+type Process struct {
+	Binary string
+	Args   []string
+	Log    string // file that gets stdout and stderr
+	// Ready says whether it can be used; Start waits for it.
+	Ready func(ctx context.Context) bool
+
+	mu    sync.Mutex
+	cmd   *exec.Cmd
+	ended chan struct{}
+}
+
+// Start runs the binary and returns when it is ready.
+func (p *Process) Start(ctx context.Context) error {
+	log, err := os.OpenFile(p.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = log.Close() }() // the child has its own
+	cmd := exec.Command(p.Binary, p.Args...)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // no test leaves a server behind
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	ended := make(chan struct{})
+	p.mu.Lock()
+	p.cmd, p.ended = cmd, ended
+	p.mu.Unlock()
+	go func() {
+		_ = cmd.Wait() // a killed process ends with an error, as it should
+		close(ended)
+	}()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if p.Ready(ctx) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s was not ready: %w\n%s", filepath.Base(p.Binary), ctx.Err(), p.tail())
+		case <-ended:
+			return fmt.Errorf("%s ended before it was ready\n%s", filepath.Base(p.Binary), p.tail())
+		case <-tick.C:
+		}
+	}
+}
+
+func (p *Process) tail() string {
+	b, err := os.ReadFile(p.Log)
+	if err != nil {
+		return err.Error()
+	}
+	return string(b[max(0, len(b)-3000):])
+}
+
+func (p *Process) signal(s os.Signal) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cmd == nil || p.cmd.Process == nil {
+		return errors.New("not started")
+	}
+	return p.cmd.Process.Signal(s)
+}
+
+// Kill is SIGKILL, and waits for the end.
+func (p *Process) Kill() error {
+	if err := p.signal(syscall.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	<-p.ended
+	return nil
+}
+
+// Freeze and Thaw stop the process from running and let it go on.
+func (p *Process) Freeze() error { return p.signal(syscall.SIGSTOP) }
+
+// Thaw lets a frozen process go on.
+func (p *Process) Thaw() error { return p.signal(syscall.SIGCONT) }
+
+// Interrupt asks the process to stop in order and waits for it.
+func (p *Process) Interrupt(ctx context.Context) error {
+	if err := p.signal(os.Interrupt); err != nil {
+		return err
+	}
+	select {
+	case <-p.ended:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Quartet is a `quartet dev` or `quartet serve` process.
+type Quartet struct {
+	Process
+	GRPC, HTTP, DataDir string
+}
+
+// NewQuartet prepares a server over dir on free ports. With a NATS URL it
+// serves everything over that server instead of an embedded one.
+func NewQuartet(binary, dir, natsURL string, more ...string) (*Quartet, error) {
+	grpcAddr, err := FreeAddr()
+	if err != nil {
+		return nil, err
+	}
+	httpAddr, err := FreeAddr()
+	if err != nil {
+		return nil, err
+	}
+	q := &Quartet{GRPC: grpcAddr, HTTP: httpAddr, DataDir: dir}
+	args := []string{"dev"}
+	if natsURL != "" {
+		args = []string{"serve", "all", "--nats-url", natsURL}
+	}
+	args = append(args, "--data-dir", dir, "--grpc-addr", grpcAddr, "--http-addr", httpAddr, "--log-level", "warn", "--worker-roots", dir)
+	q.Process = Process{
+		Binary: binary, Args: append(args, more...), Log: filepath.Join(dir, "server.log"),
+		Ready: func(ctx context.Context) bool { return OK(ctx, "http://"+httpAddr+"/readyz") },
+	}
+	return q, os.MkdirAll(dir, 0o700)
+}
+
+// NewNATS prepares a nats-server process that syncs every write.
+func NewNATS(binary, dir string) (*Process, string, error) {
+	addr, err := FreeAddr()
+	if err != nil {
+		return nil, "", err
+	}
+	conf := filepath.Join(dir, "nats.conf")
+	text := fmt.Sprintf("listen: %q\nmax_payload: 8388608\njetstream { store_dir: %q, sync_interval: always }\n", addr, filepath.Join(dir, "store"))
+	if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(conf, []byte(text), 0o600)); err != nil {
+		return nil, "", err
+	}
+	return &Process{
+		Binary: binary, Args: []string{"-c", conf}, Log: filepath.Join(dir, "nats.log"),
+		Ready: func(ctx context.Context) bool {
+			c, err := (&net.Dialer{Timeout: 200 * time.Millisecond}).DialContext(ctx, "tcp", addr)
+			if err != nil {
+				return false
+			}
+			return c.Close() == nil
+		},
+	}, "nats://" + addr, nil
+}
+
+// OK says whether a URL answers 200.
+func OK(ctx context.Context, url string) bool {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return false
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return false
+	}
+	return resp.Body.Close() == nil && resp.StatusCode == http.StatusOK
+}
