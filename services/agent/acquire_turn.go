@@ -32,6 +32,14 @@ const (
 	retryHint = 100 * time.Millisecond
 )
 
+// Deadlines are the calls that wait longer than a server's default allows.
+func Deadlines() map[string]time.Duration {
+	return map[string]time.Duration{
+		agentv1.AgentService_AcquireTurn_FullMethodName: maxWait + 10*time.Second,
+		agentv1.AgentService_SubmitRound_FullMethodName: roundTerm + 30*time.Second,
+	}
+}
+
 // errNotTaken says that another runner was first, or the message went stale;
 // errRepeated that the same request got a turn while this one waited.
 var (

@@ -70,7 +70,7 @@ func New(cfg Config, logger *zap.Logger, version string) (*App, error) {
 	deps := plane.Deps{Log: a.broker.log, Sources: a.broker.sources, IDs: id.New(), Logger: logger}
 
 	server := rpc.NewServer(rpc.Config{
-		Auth: keyring, Log: logger.Named("rpc"), Metrics: metrics, Deadlines: deadlines,
+		Auth: keyring, Log: logger.Named("rpc"), Metrics: metrics, Deadlines: deadlines(),
 		Ready: func() error { return a.Ready() },
 	})
 	a.edge = &edge{addr: cfg.GRPCAddr, network: network, server: server}
@@ -118,7 +118,7 @@ func New(cfg Config, logger *zap.Logger, version string) (*App, error) {
 			})
 		}, []string{"nats"}},
 		{"task", func() (life.Service, error) {
-			return task.New(task.Config{}, task.Deps{Deps: deps, Output: out})
+			return task.New(task.Config{}, task.Deps{Deps: deps, Output: out, Workspace: c.WorkspaceRoot})
 		}, []string{"nats", "output"}},
 		{"scheduler", func() (life.Service, error) {
 			return scheduler.New(scheduler.Config{}, scheduler.Deps{

@@ -4,24 +4,25 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"time"
 
 	"google.golang.org/grpc"
 
-	agentv1 "quartet/pkg/pb/quartet/agent/v1"
-	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/rpc"
+	"quartet/services/agent"
+	"quartet/services/task"
 )
 
 var errNoBroker = errors.New("NATS is not reachable")
 
-// deadlines are the calls that may wait longer than the server's default.
-var deadlines = map[string]time.Duration{
-	agentv1.AgentService_AcquireTurn_FullMethodName: 65 * time.Second,
-	agentv1.AgentService_SubmitRound_FullMethodName: 75 * time.Second,
-	taskv1.TaskService_ExecCommand_FullMethodName:   65 * time.Second,
-	taskv1.TaskService_GetTaskOutput_FullMethodName: 65 * time.Second,
+// deadlines are the calls that may wait longer than the server's default; each
+// plane knows its own.
+func deadlines() map[string]time.Duration {
+	all := task.Deadlines()
+	maps.Copy(all, agent.Deadlines())
+	return all
 }
 
 // drainTerm is how long calls in flight may take when the process stops.

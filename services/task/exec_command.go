@@ -261,6 +261,15 @@ func (s *Service) ExecCommand(ctx context.Context, req *taskv1.ExecCommandReques
 	if err != nil {
 		return nil, err
 	}
+	if s.deps.Workspace != nil {
+		root, err := s.deps.Workspace(ctx, req.GetAgentId())
+		if err != nil {
+			return nil, err
+		}
+		if spec.GetWorkdir() == "" {
+			spec.Workdir = root
+		}
+	}
 	p := s.engine.For(actor.Namespace, req.GetAgentId())
 	resp, _, err := journal.Do(ctx, p, journal.Op[*State, *taskv1.ExecCommandResponse]{
 		Method: taskv1.TaskService_ExecCommand_FullMethodName, Actor: actor,

@@ -35,6 +35,10 @@ type Deps struct {
 	plane.Deps
 	// Output keeps what commands write.
 	Output Output
+	// Workspace gives the directory that an agent's commands run in by default,
+	// NOT_FOUND for an agent that was never made. nil takes every agent and
+	// leaves the choice to the worker.
+	Workspace func(ctx context.Context, agentID string) (string, error)
 }
 
 // Service is the task plane.
@@ -136,6 +140,18 @@ func (s *Service) Ready() error {
 	}
 	return s.engine.Ready()
 }
+
+// Stalled is how long the journal has been unable to write.
+func (s *Service) Stalled() time.Duration {
+	if s.engine == nil {
+		return 0
+	}
+	return s.engine.Stalled()
+}
+
+// Release ends streams and waits of callers, so that a stop need not wait for
+// them. Workers keep their commands and come back to the next process.
+func (s *Service) Release() { s.cancel() }
 
 // background runs f, for which Stop waits; not at all once Stop began.
 func (s *Service) background(f func()) {
