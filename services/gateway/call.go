@@ -45,7 +45,7 @@ func callFrom(ctx context.Context) *call {
 
 // read takes the request in. The returned request has neither body nor query:
 // what the generated code makes of those is neither strict nor documented.
-func (g *Gateway) read(w http.ResponseWriter, r *http.Request) (*http.Request, error) {
+func (g *Service) read(w http.ResponseWriter, r *http.Request) (*http.Request, error) {
 	c := &call{key: unquoted(r.Header.Get("Idempotency-Key")), traceparent: r.Header.Get("Traceparent")}
 	c.requestID = c.key
 	out := r.WithContext(context.WithValue(r.Context(), callKey{}, c))

@@ -21,7 +21,7 @@ const writeTime = 60 * time.Second
 // those who accept them. Parameters are the fields of WatchEventsRequest;
 // lists may be given with commas. Last-Event-ID goes before cursor: a browser
 // that reconnects repeats the address it was first given.
-func (g *Gateway) streamEvents(w http.ResponseWriter, r *http.Request) {
+func (g *Service) streamEvents(w http.ResponseWriter, r *http.Request) {
 	req, err := watchRequest(r)
 	if err != nil {
 		refuse(w, r, err)

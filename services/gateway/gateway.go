@@ -59,8 +59,8 @@ type Deps struct {
 	Version string
 }
 
-// Gateway serves HTTP and EventService. It is a life.Service.
-type Gateway struct {
+// Service serves HTTP and EventService. It is a life.Service.
+type Service struct {
 	cfg    Config
 	deps   Deps
 	events *events
@@ -74,7 +74,7 @@ type Gateway struct {
 }
 
 // New completes the configuration. Nothing is opened before Start.
-func New(cfg Config, deps Deps) (*Gateway, error) {
+func New(cfg Config, deps Deps) (*Service, error) {
 	if deps.Conn == nil || deps.Auth == nil || deps.Sources == nil {
 		return nil, errors.New("gateway: Deps needs Conn, Auth and Sources")
 	}
@@ -98,7 +98,7 @@ func New(cfg Config, deps Deps) (*Gateway, error) {
 	if deps.Logger == nil {
 		deps.Logger = zap.NewNop()
 	}
-	g := &Gateway{cfg: cfg, deps: deps}
+	g := &Service{cfg: cfg, deps: deps}
 	life, halt := context.WithCancel(context.Background())
 	g.halt = halt
 	g.events = &events{sources: deps.Sources, heartbeat: cfg.Heartbeat, closing: life.Done(), log: deps.Logger}
@@ -106,15 +106,15 @@ func New(cfg Config, deps Deps) (*Gateway, error) {
 }
 
 // Name is the module's name.
-func (g *Gateway) Name() string { return "gateway" }
+func (g *Service) Name() string { return "gateway" }
 
 // Register puts EventService on the process's gRPC server.
-func (g *Gateway) Register(srv grpc.ServiceRegistrar) {
+func (g *Service) Register(srv grpc.ServiceRegistrar) {
 	eventv1.RegisterEventServiceServer(srv, g.events)
 }
 
 // Start listens and serves.
-func (g *Gateway) Start(ctx context.Context) error {
+func (g *Service) Start(ctx context.Context) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.listener != nil {
@@ -155,7 +155,7 @@ func (g *Gateway) Start(ctx context.Context) error {
 
 // Stop ends readiness and event streams, lets requests finish within ctx, then
 // closes. It is idempotent.
-func (g *Gateway) Stop(ctx context.Context) error {
+func (g *Service) Stop(ctx context.Context) error {
 	g.stopping.Store(true)
 	g.halt()
 	g.mu.Lock()
@@ -174,7 +174,7 @@ func (g *Gateway) Stop(ctx context.Context) error {
 }
 
 // Ready is nil between Start and Stop.
-func (g *Gateway) Ready() error {
+func (g *Service) Ready() error {
 	if g.Addr() == "" || g.stopping.Load() {
 		return life.ErrNotStarted
 	}
@@ -182,7 +182,7 @@ func (g *Gateway) Ready() error {
 }
 
 // Addr is where the gateway listens, "" before Start.
-func (g *Gateway) Addr() string {
+func (g *Service) Addr() string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.listener == nil {

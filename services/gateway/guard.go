@@ -20,7 +20,7 @@ import (
 // hosts refuses requests that name another host than this one, if the gateway
 // is bound to loopback. Elsewhere credentials are required and the name is the
 // proxy's business.
-func (g *Gateway) hosts(loopback bool, next http.Handler) http.Handler {
+func (g *Service) hosts(loopback bool, next http.Handler) http.Handler {
 	if !loopback {
 		return next
 	}
@@ -37,7 +37,7 @@ func (g *Gateway) hosts(loopback bool, next http.Handler) http.Handler {
 
 // origins refuses what pages of foreign origins ask for, unless it only reads:
 // what those get to see is up to CORS, which only allowed origins are given.
-func (g *Gateway) origins(loopback bool, next http.Handler) http.Handler {
+func (g *Service) origins(loopback bool, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		origin := r.Header.Get("Origin")
 		if origin == "" {
@@ -64,7 +64,7 @@ func (g *Gateway) origins(loopback bool, next http.Handler) http.Handler {
 	})
 }
 
-func (g *Gateway) allowedOrigin(origin, host string, loopback bool) bool {
+func (g *Service) allowedOrigin(origin, host string, loopback bool) bool {
 	if slices.Contains(g.cfg.AllowedOrigins, origin) {
 		return true
 	}
@@ -76,7 +76,7 @@ func (g *Gateway) allowedOrigin(origin, host string, loopback bool) bool {
 	return isLoopbackHost(hostOnly(from)) || !loopback && from == host
 }
 
-func (g *Gateway) allowedOriginHost(host string) bool {
+func (g *Service) allowedOriginHost(host string) bool {
 	return slices.ContainsFunc(g.cfg.AllowedOrigins, func(origin string) bool {
 		from, err := originHost(origin)
 		return err == nil && hostOnly(from) == host
@@ -84,7 +84,7 @@ func (g *Gateway) allowedOriginHost(host string) bool {
 }
 
 // authenticated lets a caller in whose credential is good, as its actor.
-func (g *Gateway) authenticated(next http.Handler) http.Handler {
+func (g *Service) authenticated(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		bearer := ""
 		// An empty header is a header: it is wrong, not absent.

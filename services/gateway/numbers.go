@@ -104,7 +104,9 @@ func (f field) member(name string) field {
 }
 
 // opaque messages have a JSON form of their own.
-func opaque(d protoreflect.MessageDescriptor) bool { return d.ParentFile().Package() == "google.protobuf" }
+func opaque(d protoreflect.MessageDescriptor) bool {
+	return d.ParentFile().Package() == "google.protobuf"
+}
 
 func isLong(k protoreflect.Kind) bool {
 	switch k {

@@ -11,7 +11,7 @@ import (
 )
 
 // handler is all of the gateway's addresses.
-func (g *Gateway) handler(loopback bool) (http.Handler, error) {
+func (g *Service) handler(loopback bool) (http.Handler, error) {
 	api, err := g.api()
 	if err != nil {
 		return nil, err
@@ -68,7 +68,7 @@ func secure(next http.Handler) http.Handler {
 }
 
 // logged notes requests at debug. Never a query, a body or a trigger's token.
-func (g *Gateway) logged(next http.Handler) http.Handler {
+func (g *Service) logged(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		next.ServeHTTP(w, r)
 		if entry := g.deps.Logger.Check(zap.DebugLevel, "http"); entry != nil {
@@ -82,11 +82,11 @@ func (g *Gateway) logged(next http.Handler) http.Handler {
 }
 
 // healthz is true while the process lives.
-func (g *Gateway) healthz(w http.ResponseWriter, _ *http.Request) {
+func (g *Service) healthz(w http.ResponseWriter, _ *http.Request) {
 	answerJSON(w, http.StatusOK, map[string]string{"status": "alive"})
 }
 
-func (g *Gateway) readyz(w http.ResponseWriter, _ *http.Request) {
+func (g *Service) readyz(w http.ResponseWriter, _ *http.Request) {
 	type readiness struct {
 		Ready   bool     `json:"ready"`
 		Reasons []string `json:"reasons,omitempty"`
@@ -103,11 +103,11 @@ func (g *Gateway) readyz(w http.ResponseWriter, _ *http.Request) {
 	answerJSON(w, http.StatusOK, readiness{Ready: true})
 }
 
-func (g *Gateway) version(w http.ResponseWriter, _ *http.Request) {
+func (g *Service) version(w http.ResponseWriter, _ *http.Request) {
 	answerJSON(w, http.StatusOK, map[string]string{"version": g.deps.Version})
 }
 
-func (g *Gateway) openAPI(w http.ResponseWriter, r *http.Request) {
+func (g *Service) openAPI(w http.ResponseWriter, r *http.Request) {
 	if len(g.deps.OpenAPI) == 0 {
 		unrouted(w, r, http.StatusNotFound)
 		return
@@ -116,7 +116,7 @@ func (g *Gateway) openAPI(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(g.deps.OpenAPI)
 }
 
-func (g *Gateway) metrics() http.Handler {
+func (g *Service) metrics() http.Handler {
 	gatherer := g.deps.Metrics
 	if gatherer == nil {
 		gatherer = prometheus.NewRegistry()
@@ -145,7 +145,7 @@ code{background:#f2f2f2;padding:.1em .3em;border-radius:3px}td{padding:.15rem 1r
 </html>
 `))
 
-func (g *Gateway) home(w http.ResponseWriter, _ *http.Request) {
+func (g *Service) home(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'")
 	_ = page.Execute(w, g.deps.Version) // a client that left misses nothing

@@ -26,7 +26,7 @@ import (
 )
 
 // api is the REST map of proto/gateway.yaml.
-func (g *Gateway) api() (http.Handler, error) {
+func (g *Service) api() (http.Handler, error) {
 	mux := runtime.NewServeMux(
 		runtime.WithMarshalerOption(runtime.MIMEWildcard, codec{}),
 		runtime.WithErrorHandler(func(ctx context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, r *http.Request, err error) {

@@ -21,7 +21,7 @@ const (
 // deliveries takes what outside systems send (SPEC P3). The token in the path
 // is the credential: it never reaches a log or an answer, and a header that
 // looks like another credential is not looked at.
-func (g *Gateway) deliveries() (http.Handler, error) {
+func (g *Service) deliveries() (http.Handler, error) {
 	plane, err := g.deps.Conn("waiting")
 	if err != nil {
 		return nil, fmt.Errorf("gateway: waiting: %w", err)
@@ -45,7 +45,7 @@ func (g *Gateway) deliveries() (http.Handler, error) {
 	}), nil
 }
 
-func (g *Gateway) deliver(w http.ResponseWriter, r *http.Request, waiting waitingv1.WaitingServiceClient, req *waitingv1.DeliverTriggerRequest) {
+func (g *Service) deliver(w http.ResponseWriter, r *http.Request, waiting waitingv1.WaitingServiceClient, req *waitingv1.DeliverTriggerRequest) {
 	// Whose trigger it is, and so the tenant, follows from the token.
 	ctx := rpc.WithActor(r.Context(), rpc.Actor{Namespace: rpc.DefaultNamespace, Principal: "trigger", Role: rpc.RoleIntegration})
 	var header metadata.MD

@@ -1,0 +1,297 @@
+package cli
+
+import (
+	"errors"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
+)
+
+func (ss *session) taskCommand() *cobra.Command {
+	c := groupOnly(&cobra.Command{Use: "task", Short: "Tasks: what is being executed", Aliases: []string{"tasks"}})
+	c.AddCommand(ss.taskExec(), ss.taskList(), ss.taskGet(), ss.taskOutput(), ss.taskInput(), ss.taskStop())
+	return c
+}
+
+func (ss *session) taskExec() *cobra.Command {
+	req := &taskv1.ExecCommandRequest{Command: &taskv1.CommandSpec{}}
+	var shell, yield, timeout string
+	var reuse bool
+	cmd := &cobra.Command{
+		Use: "exec AGENT [-- PROGRAM ARG...]", Short: "Run a command for an agent", Args: atLeast("AGENT"),
+		Long: `Run a command on a worker and wait for it as long as --yield says. What takes
+longer goes on as a task. Ends with code 1 if the command failed.`,
+		Example: `  quartet task exec keeper -- go test ./...
+  quartet task exec keeper --shell "make build | tail" --yield 0
+  quartet task exec keeper --input --yield 0 -- psql`,
+	}
+	f := cmd.Flags()
+	f.StringVar(&shell, "shell", "", "A shell command line instead of a program")
+	f.StringVar(&req.Command.Workdir, "workdir", "", "Where it runs (default: the agent's workspace)")
+	f.StringToStringVarP(&req.Command.Env, "env", "e", nil, "Variables as NAME=VALUE")
+	f.BoolVar(&req.Command.Tty, "tty", false, "Give it a terminal")
+	f.BoolVar(&req.Command.AcceptsInput, "input", false, "Keep its input open for: quartet task input")
+	f.StringVar(&yield, "yield", "", "Wait this long for its end; 0 does not wait (default 10s)")
+	f.StringVar(&timeout, "timeout", "", "Kill it after this long (default 1h)")
+	f.BoolVar(&req.Blocking, "blocking", false, "Completing the item must wait for it")
+	f.StringVar(&req.WorkItemId, "item", "", "The work item it is for")
+	f.BoolVar(&reuse, "reuse", false, "If the same command already runs, take that one")
+	cmd.RunE = ss.calls(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
+		req.AgentId, req.RequestId = args[0], ss.requestID
+		req.Command.Cmd, req.Command.Argv = shell, args[1:]
+		if (shell == "") == (len(args) == 1) {
+			return usage("give either --shell LINE or -- PROGRAM ARG...")
+		}
+		if reuse {
+			req.DuplicatePolicy = taskv1.DuplicatePolicy_DUPLICATE_POLICY_REUSE_RUNNING
+		}
+		var err error
+		if req.YieldTime, err = span("yield", yield); err != nil {
+			return err
+		}
+		if req.Command.Timeout, err = span("timeout", timeout); err != nil {
+			return err
+		}
+		resp, err := taskv1.NewTaskServiceClient(conn).ExecCommand(cmd.Context(), req)
+		if err != nil {
+			return err
+		}
+		if err := ss.show(cmd, resp, func(p *printer) { executed(cmd, p, resp) }); err != nil {
+			return err
+		}
+		if resp.GetOutcome() == taskv1.ExecOutcome_EXEC_OUTCOME_COMPLETED && resp.GetTask().GetState() != taskv1.TaskState_TASK_STATE_COMPLETED {
+			return &exitError{exitFailed}
+		}
+		return nil
+	})
+	return ss.mutates(cmd)
+}
+
+// executed shows output as it is on stdout and all else on stderr.
+func executed(cmd *cobra.Command, p *printer, resp *taskv1.ExecCommandResponse) {
+	t := resp.GetTask()
+	switch resp.GetOutcome() {
+	case taskv1.ExecOutcome_EXEC_OUTCOME_PROMOTED_TO_TASK, taskv1.ExecOutcome_EXEC_OUTCOME_ALREADY_RUNNING:
+		p.printf("%s\n", resp.GetHandle().GetTaskId())
+		cmd.PrintErrf("%s: it runs on; see: quartet task output -f %s %s\n", short(resp.GetOutcome()), t.GetAgentId(), t.GetTaskId())
+	case taskv1.ExecOutcome_EXEC_OUTCOME_UNSPECIFIED, taskv1.ExecOutcome_EXEC_OUTCOME_COMPLETED:
+		p.printf("%s", resp.GetOutput())
+		if resp.GetOutputTruncated() {
+			cmd.PrintErrf("this is the tail; all of it: quartet task output %s %s\n", t.GetAgentId(), t.GetTaskId())
+		}
+		ended(cmd, t)
+	}
+}
+
+// ended says on stderr how a task ended, unless it ended well.
+func ended(cmd *cobra.Command, t *taskv1.Task) {
+	if t.GetState() == taskv1.TaskState_TASK_STATE_COMPLETED {
+		return
+	}
+	text := short(t.GetState()) + because(t.GetEndReason())
+	if t.ExitCode != nil {
+		text += ", exit code " + number(t.GetExitCode())
+	}
+	cmd.PrintErrf("%s%s\n", text, because(printable(t.GetEndMessage())))
+}
+
+func (ss *session) taskList() *cobra.Command {
+	req := &taskv1.ListTasksRequest{}
+	var pages paging
+	cmd := &cobra.Command{
+		Use: "list AGENT", Short: "List an agent's tasks, newest first", Args: exactly("AGENT"), Aliases: []string{"ls"},
+		Example: "  quartet task list keeper --all",
+		RunE: ss.calls(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
+			req.AgentId, req.PageSize, req.PageToken = args[0], pages.size, pages.token
+			resp, err := taskv1.NewTaskServiceClient(conn).ListTasks(cmd.Context(), req)
+			if err != nil {
+				return err
+			}
+			return ss.show(cmd, resp, func(p *printer) {
+				var rows [][]string
+				for _, t := range resp.GetTasks() {
+					exit := ""
+					if t.ExitCode != nil {
+						exit = strings.TrimSpace("0" + number(t.GetExitCode()))
+						if t.GetExitCode() != 0 {
+							exit = exit[1:]
+						}
+					}
+					rows = append(rows, []string{t.GetTaskId(), short(t.GetState()), exit, when(t.GetCreatedAt()), t.GetWorkItemId(), brief(t.GetLabel(), 60)})
+				}
+				p.table("no tasks", []string{"TASK", "STATE", "EXIT", "ASKED FOR", "ITEM", "WHAT"}, rows)
+				p.next(resp.GetNextPageToken())
+			})
+		}),
+	}
+	cmd.Flags().BoolVar(&req.IncludeTerminal, "all", false, "Also those that ended")
+	cmd.Flags().StringVar(&req.WorkItemId, "item", "", "Only those of this work item")
+	pages.flags(cmd)
+	return cmd
+}
+
+func (ss *session) taskGet() *cobra.Command {
+	return &cobra.Command{
+		Use: "get AGENT TASK", Short: "Show a task", Args: exactly("AGENT", "TASK"),
+		Example: "  quartet task get keeper tsk_01h455vb4pex5vsknk084sn02q",
+		RunE: ss.calls(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
+			resp, err := taskv1.NewTaskServiceClient(conn).GetTask(cmd.Context(), &taskv1.GetTaskRequest{AgentId: args[0], TaskId: args[1]})
+			if err != nil {
+				return err
+			}
+			return ss.show(cmd, resp, func(p *printer) { task(p, resp.GetTask()) })
+		}),
+	}
+}
+
+func task(p *printer, t *taskv1.Task) {
+	exit := ""
+	if t.ExitCode != nil {
+		exit = "0"
+		if t.GetExitCode() != 0 {
+			exit = number(t.GetExitCode())
+		}
+	}
+	p.fields(
+		"task", t.GetTaskId(),
+		"state", short(t.GetState())+because(t.GetEndReason()),
+		"exit code", exit,
+		"what", printable(t.GetLabel()),
+		"item", t.GetWorkItemId(),
+		"worker", printable(t.GetWorkerId()),
+		"output", number(t.GetOutputBytes()),
+		"takes input", yes(t.GetAcceptsInputNow()),
+		"asked for", when(t.GetCreatedAt()),
+		"started", when(t.GetStartedAt()),
+		"ended", when(t.GetEndedAt()),
+		"message", printable(t.GetEndMessage()),
+	)
+}
+
+func (ss *session) taskOutput() *cobra.Command {
+	var follow bool
+	var offset int64
+	cmd := &cobra.Command{
+		Use: "output AGENT TASK", Short: "Show what a task wrote", Args: exactly("AGENT", "TASK"),
+		Long: `Show what a task wrote, as it wrote it. With -f go on until it ends; stderr of
+the task then goes to stderr.`,
+		Example: "  quartet task output keeper tsk_…\n  quartet task output -f keeper tsk_…\n  quartet task output keeper tsk_… --offset -2000",
+	}
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "Go on until the task ends")
+	cmd.Flags().Int64Var(&offset, "offset", 0, "Begin at this byte; negative: that many before the end")
+	cmd.RunE = ss.calls(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
+		client := taskv1.NewTaskServiceClient(conn)
+		if follow {
+			return ss.follow(cmd, client, &taskv1.FollowTaskOutputRequest{AgentId: args[0], TaskId: args[1], Offset: offset})
+		}
+		req := &taskv1.GetTaskOutputRequest{AgentId: args[0], TaskId: args[1], Offset: offset, MaxBytes: 1_000_000}
+		for {
+			resp, err := client.GetTaskOutput(cmd.Context(), req)
+			if err != nil {
+				return err
+			}
+			if ss.output == formJSON {
+				return ss.show(cmd, resp, nil) // one document: one piece
+			}
+			if resp.GetTruncated() && req.GetOffset() == offset {
+				cmd.PrintErrf("what came before byte %d was dropped\n", resp.GetOffset())
+			}
+			if _, err := io.WriteString(cmd.OutOrStdout(), resp.GetText()); err != nil {
+				return err
+			}
+			if resp.GetNextOffset() >= resp.GetTotalBytes() || resp.GetNextOffset() <= req.GetOffset() {
+				return nil
+			}
+			req.Offset = resp.GetNextOffset()
+		}
+	})
+	return cmd
+}
+
+func (ss *session) follow(cmd *cobra.Command, client taskv1.TaskServiceClient, req *taskv1.FollowTaskOutputRequest) error {
+	stream, err := client.FollowTaskOutput(cmd.Context(), req)
+	if err != nil {
+		return err
+	}
+	p := newPrinter(cmd.OutOrStdout())
+	for {
+		resp, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if ss.output == formJSON {
+			p.jsonLine(resp)
+		} else if chunk := resp.GetChunk(); chunk != nil {
+			to := cmd.OutOrStdout()
+			if chunk.GetStream() == taskv1.OutputStream_OUTPUT_STREAM_STDERR {
+				to = cmd.ErrOrStderr()
+			}
+			_, p.err = to.Write(chunk.GetData())
+		}
+		if p.err != nil {
+			return p.err
+		}
+		if t := resp.GetEnded(); t != nil && t.GetState() != taskv1.TaskState_TASK_STATE_COMPLETED {
+			ended(cmd, t)
+			return &exitError{exitFailed}
+		}
+	}
+}
+
+func (ss *session) taskInput() *cobra.Command {
+	var eof bool
+	cmd := &cobra.Command{
+		Use: "input AGENT TASK TEXT", Short: "Write to a running task", Args: exactly("AGENT", "TASK", "TEXT"),
+		Example: `  quartet task input keeper tsk_… "yes"$'\n'
+  quartet task input keeper tsk_… "" --eof
+  quartet task input keeper tsk_… @query.sql`,
+	}
+	cmd.Flags().BoolVar(&eof, "eof", false, "Close the input after the text")
+	cmd.RunE = ss.calls(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
+		text, err := content(cmd, args[2])
+		if err != nil {
+			return err
+		}
+		resp, err := taskv1.NewTaskServiceClient(conn).SendTaskInput(cmd.Context(), &taskv1.SendTaskInputRequest{
+			AgentId: args[0], TaskId: args[1], Text: text, EndOfInput: eof, RequestId: ss.requestID,
+		})
+		if err != nil {
+			return err
+		}
+		if err := ss.show(cmd, resp, func(p *printer) {
+			if resp.GetAcceptedInput() {
+				p.printf("%d bytes to %s\n", resp.GetBytesWritten(), resp.GetInputTarget())
+			} else {
+				cmd.PrintErrf("quartet: not taken: %s\n", resp.GetReason())
+			}
+		}); err != nil || resp.GetAcceptedInput() {
+			return err
+		}
+		return &exitError{exitConflict}
+	})
+	return ss.mutates(cmd)
+}
+
+func (ss *session) taskStop() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "stop AGENT TASK", Short: "Stop a task; a second time kills it", Args: exactly("AGENT", "TASK"),
+		Example: "  quartet task stop keeper tsk_01h455vb4pex5vsknk084sn02q",
+	}
+	cmd.RunE = ss.calls(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
+		resp, err := taskv1.NewTaskServiceClient(conn).StopTask(cmd.Context(), &taskv1.StopTaskRequest{AgentId: args[0], TaskId: args[1], RequestId: ss.requestID})
+		if err != nil {
+			return err
+		}
+		return ss.show(cmd, resp, func(p *printer) {
+			p.printf("%s %s\n", resp.GetTask().GetTaskId(), short(resp.GetTask().GetState()))
+		})
+	})
+	return ss.mutates(cmd)
+}

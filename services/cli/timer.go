@@ -1,0 +1,89 @@
+package cli
+
+import (
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+)
+
+func (ss *session) timerCommand() *cobra.Command {
+	c := groupOnly(&cobra.Command{Use: "timer", Short: "Timers: messages at a point in time", Aliases: []string{"timers"}})
+	c.AddCommand(ss.timerCreate(), ss.timerCancel(), ss.timerList())
+	return c
+}
+
+func (ss *session) timerCreate() *cobra.Command {
+	req := &waitingv1.CreateTimerRequest{}
+	var after, at string
+	cmd := &cobra.Command{
+		Use: "create AGENT DESCRIPTION", Short: "Send the agent a tick at a point in time", Args: exactly("AGENT", "DESCRIPTION"),
+		Example: `  quartet timer create keeper "look at the dashboards" --after 30m
+  quartet timer create keeper "the freeze begins" --at 2026-02-01T00:00:00Z`,
+	}
+	cmd.Flags().StringVar(&after, "after", "", "After this long, such as 5m")
+	cmd.Flags().StringVar(&at, "at", "", "At this time (RFC 3339)")
+	cmd.Flags().StringVar(&req.WorkItemId, "item", "", "The work item it is about")
+	cmd.RunE = ss.calls(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
+		req.AgentId, req.Description, req.RequestId = args[0], args[1], ss.requestID
+		var err error
+		if req.After, err = span("after", after); err != nil {
+			return err
+		}
+		if req.At, err = point("at", at); err != nil {
+			return err
+		}
+		resp, err := waitingv1.NewWaitingServiceClient(conn).CreateTimer(cmd.Context(), req)
+		if err != nil {
+			return err
+		}
+		return ss.show(cmd, resp, func(p *printer) {
+			p.printf("%s fires %s\n", resp.GetTimer().GetTimerId(), when(resp.GetTimer().GetNextFireAt()))
+		})
+	})
+	return ss.mutates(cmd)
+}
+
+func (ss *session) timerCancel() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "cancel AGENT TIMER", Short: "Give a timer up", Args: exactly("AGENT", "TIMER"),
+		Example: "  quartet timer cancel keeper tmr_01h455vb4pex5vsknk084sn02q",
+	}
+	cmd.RunE = ss.calls(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
+		resp, err := waitingv1.NewWaitingServiceClient(conn).CancelTimer(cmd.Context(), &waitingv1.CancelTimerRequest{AgentId: args[0], TimerId: args[1], RequestId: ss.requestID})
+		if err != nil {
+			return err
+		}
+		return ss.show(cmd, resp, func(p *printer) {
+			p.printf("%s %s\n", resp.GetTimer().GetTimerId(), short(resp.GetTimer().GetStatus()))
+		})
+	})
+	return ss.mutates(cmd)
+}
+
+func (ss *session) timerList() *cobra.Command {
+	req := &waitingv1.ListTimersRequest{}
+	var pages paging
+	cmd := &cobra.Command{
+		Use: "list AGENT", Short: "List an agent's timers", Args: exactly("AGENT"), Aliases: []string{"ls"},
+		Example: "  quartet timer list keeper --all",
+		RunE: ss.calls(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
+			req.AgentId, req.PageSize, req.PageToken = args[0], pages.size, pages.token
+			resp, err := waitingv1.NewWaitingServiceClient(conn).ListTimers(cmd.Context(), req)
+			if err != nil {
+				return err
+			}
+			return ss.show(cmd, resp, func(p *printer) {
+				var rows [][]string
+				for _, t := range resp.GetTimers() {
+					rows = append(rows, []string{t.GetTimerId(), short(t.GetStatus()), when(t.GetNextFireAt()), number(t.GetFireCount()), t.GetWorkItemId(), brief(t.GetDescription(), 50)})
+				}
+				p.table("no timers", []string{"TIMER", "STATUS", "FIRES", "FIRED", "ITEM", "DESCRIPTION"}, rows)
+				p.next(resp.GetNextPageToken())
+			})
+		}),
+	}
+	cmd.Flags().BoolVar(&req.IncludeEnded, "all", false, "Also those that ended")
+	pages.flags(cmd)
+	return cmd
+}
