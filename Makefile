@@ -21,19 +21,19 @@ build: ## Build bin/quartet, static
 
 .PHONY: generate
 generate: $(GEN) ## Write pkg/pb, deploy/openapi and the generated documents
-	rm -rf bin/gen
-	$(call generate-into,bin/gen)
+	rm -rf bin/.gen
+	$(call generate-into,bin/.gen)
 	mkdir -p pkg/pb deploy/openapi
-	rm -rf pkg/pb/quartet && cp -r bin/gen/pkg/pb/quartet pkg/pb/
-	cp bin/gen/deploy/openapi/* deploy/openapi/
+	rm -rf pkg/pb/quartet && cp -r bin/.gen/pkg/pb/quartet pkg/pb/
+	cp bin/.gen/deploy/openapi/* deploy/openapi/
 	$(GO) test ./pkg/fault -run TestDocs -rewrite
 
 .PHONY: generate-check
 generate-check: $(GEN) ## Regenerate beside the tree and want no difference
-	rm -rf bin/gen
-	$(call generate-into,bin/gen)
-	diff -r bin/gen/pkg/pb/quartet pkg/pb/quartet
-	for f in bin/gen/deploy/openapi/*; do diff $$f deploy/openapi/$$(basename $$f) || exit 1; done
+	rm -rf bin/.gen
+	$(call generate-into,bin/.gen)
+	diff -r bin/.gen/pkg/pb/quartet pkg/pb/quartet
+	for f in bin/.gen/deploy/openapi/*; do diff $$f deploy/openapi/$$(basename $$f) || exit 1; done
 	$(GO) test ./pkg/fault -run TestDocs
 
 define generate-into
@@ -54,8 +54,14 @@ fmt: $(BUF) ## Format Go and proto in place
 	$(BUF) format -w
 
 .PHONY: test
-test: ## Test everything with the race detector (at most 10 minutes)
+test: tests/node/node_modules ## Test everything with the race detector (at most 10 minutes)
 	$(GO) test -race -timeout 10m ./...
+
+# A client that is not Go takes part in the tests; it needs Node and its packages.
+tests/node/node_modules: tests/node/package-lock.json
+	@command -v npm >/dev/null || { apt-get update -qq && apt-get install -y -qq nodejs npm; }
+	cd tests/node && npm ci --no-audit --no-fund --ignore-scripts
+	@touch $@
 
 .PHONY: fuzz
 fuzz: ## Fuzz every target for FUZZTIME (20s each)

@@ -6,40 +6,35 @@ import "google.golang.org/grpc/codes"
 // All below gives each its code and its sentence, and docs/errors.md is
 // generated from it.
 const (
-	InvalidArgument        Reason = "INVALID_ARGUMENT"
-	LimitExceeded          Reason = "LIMIT_EXCEEDED"
-	UnknownField           Reason = "UNKNOWN_FIELD"
-	MalformedJSON          Reason = "MALFORMED_JSON"
-	TooLarge               Reason = "TOO_LARGE"
-	CursorInvalid          Reason = "CURSOR_INVALID"
-	CursorTooOld           Reason = "CURSOR_TOO_OLD"
-	NotFound               Reason = "NOT_FOUND"
-	AlreadyExists          Reason = "ALREADY_EXISTS"
-	RequestIDReused        Reason = "REQUEST_ID_REUSED"
-	RevisionConflict       Reason = "REVISION_CONFLICT"
-	RunStale               Reason = "RUN_STALE"
-	LeaseExpired           Reason = "LEASE_EXPIRED"
-	TurnEnded              Reason = "TURN_ENDED"
-	WorkItemCompleted      Reason = "WORK_ITEM_COMPLETED"
-	BlockingExecution      Reason = "BLOCKING_EXECUTION"
-	TaskNotRunning         Reason = "TASK_NOT_RUNNING"
-	WorkdirNotFound        Reason = "WORKDIR_NOT_FOUND"
-	ExecutionRootViolation Reason = "EXECUTION_ROOT_VIOLATION"
-	CommandSpawnFailed     Reason = "COMMAND_SPAWN_FAILED"
-	BaselineOverBudget     Reason = "BASELINE_OVER_BUDGET"
-	ToolNotAvailable       Reason = "TOOL_NOT_AVAILABLE"
-	TriggerRevoked         Reason = "TRIGGER_REVOKED"
-	TriggerExpired         Reason = "TRIGGER_EXPIRED"
-	AgentStopped           Reason = "AGENT_STOPPED"
-	PermissionDenied       Reason = "PERMISSION_DENIED"
-	Unauthenticated        Reason = "UNAUTHENTICATED"
-	Overloaded             Reason = "OVERLOADED"
-	Storage                Reason = "STORAGE"
-	NotReady               Reason = "NOT_READY"
-	Deadline               Reason = "DEADLINE"
-	Cancelled              Reason = "CANCELLED"
-	Unimplemented          Reason = "UNIMPLEMENTED"
-	InternalError          Reason = "INTERNAL"
+	InvalidArgument   Reason = "INVALID_ARGUMENT"
+	LimitExceeded     Reason = "LIMIT_EXCEEDED"
+	UnknownField      Reason = "UNKNOWN_FIELD"
+	MalformedJSON     Reason = "MALFORMED_JSON"
+	TooLarge          Reason = "TOO_LARGE"
+	CursorInvalid     Reason = "CURSOR_INVALID"
+	CursorOutOfRange  Reason = "CURSOR_OUT_OF_RANGE"
+	NotFound          Reason = "NOT_FOUND"
+	AlreadyExists     Reason = "ALREADY_EXISTS"
+	RequestIDReused   Reason = "REQUEST_ID_REUSED"
+	RevisionConflict  Reason = "REVISION_CONFLICT"
+	RunStale          Reason = "RUN_STALE"
+	TurnEnded         Reason = "TURN_ENDED"
+	WorkItemCompleted Reason = "WORK_ITEM_COMPLETED"
+	BlockingExecution Reason = "BLOCKING_EXECUTION"
+	TaskNotRunning    Reason = "TASK_NOT_RUNNING"
+	ToolNotAvailable  Reason = "TOOL_NOT_AVAILABLE"
+	TriggerRevoked    Reason = "TRIGGER_REVOKED"
+	TriggerExpired    Reason = "TRIGGER_EXPIRED"
+	AgentStopped      Reason = "AGENT_STOPPED"
+	PermissionDenied  Reason = "PERMISSION_DENIED"
+	Unauthenticated   Reason = "UNAUTHENTICATED"
+	Overloaded        Reason = "OVERLOADED"
+	Storage           Reason = "STORAGE"
+	NotReady          Reason = "NOT_READY"
+	Deadline          Reason = "DEADLINE"
+	Cancelled         Reason = "CANCELLED"
+	Unimplemented     Reason = "UNIMPLEMENTED"
+	InternalError     Reason = "INTERNAL"
 )
 
 // Entry documents one reason.
@@ -57,21 +52,16 @@ var All = []Entry{
 	{MalformedJSON, codes.InvalidArgument, "The text is not well-formed JSON; the message says where."},
 	{TooLarge, codes.InvalidArgument, "The whole request or payload is larger than the server takes (HTTP 413)."},
 	{CursorInvalid, codes.InvalidArgument, "The cursor or page token was not made by this server for this call."},
-	{CursorTooOld, codes.OutOfRange, "The events after this cursor are no longer kept; read the state afresh and watch from now."},
+	{CursorOutOfRange, codes.OutOfRange, "The cursor lies outside of the events that are kept here, such as a cursor of another installation; read the state afresh and watch from now."},
 	{NotFound, codes.NotFound, "No such record in the caller's namespace."},
 	{AlreadyExists, codes.AlreadyExists, "The id or name is taken; ids of deleted records stay taken."},
 	{RequestIDReused, codes.AlreadyExists, "The request_id was used before with other arguments; use a fresh one."},
 	{RevisionConflict, codes.Aborted, "expected_revision is not the current revision, which is in the metadata; read again and retry."},
 	{RunStale, codes.Aborted, "The run no longer holds the agent's turn; stop working on it."},
-	{LeaseExpired, codes.Aborted, "The lease ended before this write; nothing was recorded."},
 	{TurnEnded, codes.FailedPrecondition, "An earlier call of the same round ended the turn, so this call was not run."},
 	{WorkItemCompleted, codes.FailedPrecondition, "The work item is completed and never changes again."},
 	{BlockingExecution, codes.FailedPrecondition, "A task marked blocking still runs for the work item; wait for it or stop it."},
 	{TaskNotRunning, codes.FailedPrecondition, "The task has ended, or has not started, so it takes no input or signal."},
-	{WorkdirNotFound, codes.FailedPrecondition, "The working directory does not exist on the worker."},
-	{ExecutionRootViolation, codes.PermissionDenied, "The path leaves the roots that the worker or agent home allows."},
-	{CommandSpawnFailed, codes.FailedPrecondition, "The worker could not start the command; the message says why."},
-	{BaselineOverBudget, codes.FailedPrecondition, "The context does not fit the model's budget even without history."},
 	{ToolNotAvailable, codes.PermissionDenied, "The agent's profile does not include this tool."},
 	{TriggerRevoked, codes.PermissionDenied, "The external trigger was revoked."},
 	{TriggerExpired, codes.PermissionDenied, "The external trigger is past its expiry."},

@@ -183,7 +183,7 @@ func TestX5_FaultsCrossBothWays(t *testing.T) {
 		if err := out.Send(&pb.StreamingOutputCallResponse{}); err != nil {
 			return err
 		}
-		return fault.CursorTooOld.New("too old")
+		return fault.CursorOutOfRange.New("too old")
 	}
 	s.both(t, func(t *testing.T, c pb.TestServiceClient) {
 		_, err := c.UnaryCall(t.Context(), &pb.SimpleRequest{})
@@ -194,7 +194,7 @@ func TestX5_FaultsCrossBothWays(t *testing.T) {
 		_, err = stream.Recv()
 		require.NoError(t, err)
 		_, err = stream.Recv()
-		require.ErrorIs(t, err, fault.CursorTooOld)
+		require.ErrorIs(t, err, fault.CursorOutOfRange)
 		_, err = c.EmptyCall(t.Context(), &pb.Empty{})
 		require.ErrorIs(t, err, fault.Unimplemented)
 	})

@@ -169,6 +169,9 @@ func New(cfg Config, logger *zap.Logger, version string) (*App, error) {
 		}
 		return most
 	}}})
+	if cfg.PProfAddr != "" {
+		modules = append(modules, life.Module{Service: &profiles{addr: cfg.PProfAddr}})
+	}
 	a.group, err = life.NewGroup(modules...)
 	return a, err
 }

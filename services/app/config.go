@@ -3,7 +3,6 @@ package app
 import (
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -96,14 +95,8 @@ func (c *Config) Complete() error {
 	}
 	// Without credentials everybody who reaches a port is the administrator,
 	// so the ports must not be reachable from elsewhere (SPEC X15).
-	for name, addr := range map[string]string{"grpc-addr": c.GRPCAddr, "http-addr": c.HTTPAddr} {
-		host, _, err := net.SplitHostPort(addr)
-		if err != nil {
-			return fmt.Errorf("%s %q: %w", name, addr, err)
-		}
-		if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-			return fmt.Errorf("%s %q is reachable from other machines and this installation has no credentials; use 127.0.0.1", name, addr)
-		}
+	if err := errors.Join(loopback("grpc-addr", c.GRPCAddr), loopback("http-addr", c.HTTPAddr)); err != nil {
+		return err
 	}
 	if c.KeyFile == "" {
 		c.KeyFile = filepath.Join(c.DataDir, "key")

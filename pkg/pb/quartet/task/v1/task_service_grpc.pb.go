@@ -35,7 +35,8 @@ const (
 // TaskService owns what is being executed.
 type TaskServiceClient interface {
 	// ExecCommand runs a command and waits for it as long as the caller yields (SPEC T1).
-	// Errors: INVALID_ARGUMENT, EXECUTION_ROOT_VIOLATION, LIMIT_EXCEEDED.
+	// Errors: INVALID_ARGUMENT, NOT_FOUND, LIMIT_EXCEEDED. What the worker finds (no such
+	// directory, outside of its roots) is the result of the task.
 	ExecCommand(ctx context.Context, in *ExecCommandRequest, opts ...grpc.CallOption) (*ExecCommandResponse, error)
 	// ListTasks reads an agent's tasks; by default the active ones (SPEC T3).
 	ListTasks(ctx context.Context, in *ListTasksRequest, opts ...grpc.CallOption) (*ListTasksResponse, error)
@@ -146,7 +147,8 @@ func (c *taskServiceClient) StopTask(ctx context.Context, in *StopTaskRequest, o
 // TaskService owns what is being executed.
 type TaskServiceServer interface {
 	// ExecCommand runs a command and waits for it as long as the caller yields (SPEC T1).
-	// Errors: INVALID_ARGUMENT, EXECUTION_ROOT_VIOLATION, LIMIT_EXCEEDED.
+	// Errors: INVALID_ARGUMENT, NOT_FOUND, LIMIT_EXCEEDED. What the worker finds (no such
+	// directory, outside of its roots) is the result of the task.
 	ExecCommand(context.Context, *ExecCommandRequest) (*ExecCommandResponse, error)
 	// ListTasks reads an agent's tasks; by default the active ones (SPEC T3).
 	ListTasks(context.Context, *ListTasksRequest) (*ListTasksResponse, error)

@@ -1,0 +1,55 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"time"
+)
+
+// profiles serves CPU and memory profiles on a port of their own, which must
+// be this machine's: a profile shows what the process holds.
+type profiles struct {
+	addr   string
+	server *http.Server
+}
+
+func (p *profiles) Name() string { return "profiles" }
+
+func (p *profiles) Start(context.Context) error {
+	if err := loopback("pprof-addr", p.addr); err != nil {
+		return err
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	lis, err := net.Listen("tcp", p.addr)
+	if err != nil {
+		return fmt.Errorf("pprof-addr %s: %w", p.addr, err)
+	}
+	p.server = &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	go func() { _ = p.server.Serve(lis) }() // ends with the server
+	return nil
+}
+
+func (p *profiles) Stop(context.Context) error { return p.server.Close() }
+
+func (p *profiles) Ready() error { return nil }
+
+// loopback refuses an address that other machines can reach.
+func loopback(setting, addr string) error {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return fmt.Errorf("%s %q: %w", setting, addr, err)
+	}
+	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		return errors.New(setting + " " + addr + " is reachable from other machines; use 127.0.0.1")
+	}
+	return nil
+}

@@ -1,0 +1,54 @@
+// Package node tests that a client which is not Go does one full loop.
+package node
+
+import (
+	"context"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	reflection "google.golang.org/grpc/reflection/grpc_reflection_v1"
+
+	"quartet/tests/proc"
+)
+
+// TestAnyClientWorks runs loop.mjs with grpc-js against the real binary, and
+// asks the server what it serves by reflection. `make test` installs Node and
+// the packages.
+func TestAnyClientWorks(t *testing.T) {
+	bin, err := proc.Build(t.TempDir(), "quartet/cmd/quartet", "quartet")
+	require.NoError(t, err)
+	srv, err := proc.NewQuartet(bin, filepath.Join(t.TempDir(), "data"), "")
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	require.NoError(t, srv.Start(ctx))
+	t.Cleanup(func() { _ = srv.Kill() })
+
+	out, err := exec.CommandContext(ctx, "node", "loop.mjs", srv.GRPC, filepath.Join("..", "..", "proto")).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Contains(t, string(out), "idle")
+
+	conn, err := grpc.NewClient(srv.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	stream, err := reflection.NewServerReflectionClient(conn).ServerReflectionInfo(ctx)
+	require.NoError(t, err)
+	require.NoError(t, stream.Send(&reflection.ServerReflectionRequest{
+		MessageRequest: &reflection.ServerReflectionRequest_ListServices{},
+	}))
+	reply, err := stream.Recv()
+	require.NoError(t, err)
+	var served []string
+	for _, s := range reply.GetListServicesResponse().GetService() {
+		served = append(served, s.GetName())
+	}
+	require.Subset(t, served, []string{
+		"quartet.agent.v1.AgentService", "quartet.work.v1.WorkService", "quartet.task.v1.TaskService",
+		"quartet.waiting.v1.WaitingService", "quartet.scheduler.v1.SchedulerService", "quartet.event.v1.EventService",
+	})
+}
