@@ -3,6 +3,7 @@ package gateway
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
@@ -138,7 +139,7 @@ func (c *call) fill(path proto.Message) (proto.Message, error) {
 	}
 	if len(bytes.TrimSpace(input)) > 0 {
 		if err := pbjson.Unmarshal(input, m); err != nil {
-			return nil, err
+			return nil, malformed(input, err)
 		}
 	}
 	r := m.ProtoReflect()
@@ -158,6 +159,16 @@ func (c *call) fill(path proto.Message) (proto.Message, error) {
 		return nil, err
 	}
 	return m, c.guard(r)
+}
+
+// malformed says that text is not JSON at all before it says what is wrong
+// with its beginning: "objective=x" is no object, but that is not the point.
+func malformed(input []byte, err error) error {
+	if errors.Is(err, fault.MalformedJSON) || json.Valid(input) {
+		return err
+	}
+	var v json.RawMessage
+	return fault.MalformedJSON.New("the body is not JSON: " + json.Unmarshal(input, &v).Error())
 }
 
 // identify puts the Idempotency-Key where the call takes a request_id

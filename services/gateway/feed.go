@@ -18,17 +18,18 @@ import (
 // feed is one partition's journal on its way into a stream.
 type feed struct {
 	src   journal.Source
-	index int // among the feeds
 	track int // where its position stands in the vector
 	part  int
 	from  position
-	end   uint64 // at the call
+	end   uint64     // at the call
+	past  chan batch // what was there at the call
 }
 
 // batch is what a stream makes of one frame.
 type batch struct {
 	feed *feed
 	seq  uint64
+	at   time.Time // of the first hit; zero without one
 	hits []hit
 	last bool // the frames that were there at the call are through
 }
@@ -42,7 +43,7 @@ var errEnd = errors.New("gateway: the end of the call")
 
 // follow hands over every frame, empty ones too: they move the cursor. It
 // blocks while the stream does, and mends what Follow cannot.
-func (f *feed) follow(ctx context.Context, w *watch, out chan<- batch) {
+func (f *feed) follow(ctx context.Context, w *watch, live chan<- batch) {
 	next := f.from.seq
 	wait := time.Duration(0)
 	for ctx.Err() == nil {
@@ -54,6 +55,13 @@ func (f *feed) follow(ctx context.Context, w *watch, out chan<- batch) {
 				return errEnd
 			}
 			b := batch{feed: f, seq: seq, hits: f.hits(w, seq, lines), last: seq+1 >= f.end}
+			if len(b.hits) > 0 {
+				b.at = b.hits[0].event.GetCreatedAt().AsTime()
+			}
+			out := live
+			if seq < f.end {
+				out = f.past
+			}
 			select {
 			case out <- b:
 			case <-ctx.Done():

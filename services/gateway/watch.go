@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -117,7 +118,7 @@ func (w *watch) findEnds(ctx context.Context) (vector, error) {
 			}
 			t.parts[i] = position{seq: end}
 			if w.filter.wantsPlane(plane) {
-				w.feeds = append(w.feeds, &feed{src: src, track: len(ends), part: i, end: end, index: len(w.feeds)})
+				w.feeds = append(w.feeds, &feed{src: src, track: len(ends), part: i, end: end, past: make(chan batch, 2)})
 			}
 		}
 		ends = append(ends, t)
@@ -171,77 +172,113 @@ func beginning(ends vector) vector {
 // cursor is exactly what went before; a slow client slows the feeds.
 func (w *watch) run(ctx context.Context, out sink) error {
 	ctx, cancel := context.WithCancel(ctx)
-	batches := make(chan batch, 2*len(w.feeds)+1)
-	open := 0
-	done := make(chan struct{})
-	defer func() {
-		cancel()
-		for range open {
-			<-done
-		}
-	}()
-	behind := map[int]bool{}
+	live := make(chan batch, len(w.feeds)+1)
+	var feeds sync.WaitGroup
+	defer feeds.Wait()
+	defer cancel()
+	var behind []*feed
 	for _, fd := range w.feeds {
-		if w.stop && fd.from.seq >= fd.end {
+		if fd.from.seq < fd.end {
+			behind = append(behind, fd)
+		} else if w.stop {
 			continue
 		}
-		behind[fd.index] = true
-		open++
-		go func() {
-			fd.follow(ctx, w, batches)
-			done <- struct{}{}
-		}()
+		feeds.Go(func() { fd.follow(ctx, w, live) })
 	}
 	silence := time.NewTimer(w.events.heartbeat)
 	defer silence.Stop()
-	for !w.stop || len(behind) > 0 {
-		select {
-		case b := <-batches:
-			sent, err := w.send(out, b)
-			if err != nil {
-				return err
-			}
-			if sent {
-				silence.Reset(w.events.heartbeat)
-			}
-			if w.stop && b.last {
-				delete(behind, b.feed.index)
-			}
-			if len(batches) == 0 && sent {
-				if err := out.Flush(); err != nil {
-					return err
-				}
-			}
-		case <-silence.C:
-			if err := w.beat(out); err != nil {
-				return err
-			}
-			silence.Reset(w.events.heartbeat)
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-w.events.closing:
-			return errStopping
+	s := &sending{watch: w, out: out, silence: silence}
+	if err := s.catchUp(ctx, behind); err != nil || w.stop {
+		return errors.Join(err, out.Flush())
+	}
+	for {
+		b, err := s.receive(ctx, live)
+		if err == nil {
+			err = s.send(b)
+		}
+		if err == nil && len(live) == 0 {
+			err = out.Flush()
+		}
+		if err != nil {
+			return err
 		}
 	}
-	return out.Flush()
+}
+
+// sending is a stream while it runs.
+type sending struct {
+	*watch
+	out     sink
+	silence *time.Timer
+}
+
+// catchUp sends what was there at the call. Only here are the journals merged
+// by time, for the eyes of people: it waits for the next frame of each that is
+// behind and takes the oldest. Live frames come as they come.
+func (s *sending) catchUp(ctx context.Context, behind []*feed) error {
+	heads := make([]*batch, len(behind))
+	for len(behind) > 0 {
+		oldest := 0
+		for i, fd := range behind {
+			if heads[i] == nil {
+				b, err := s.receive(ctx, fd.past)
+				if err != nil {
+					return err
+				}
+				heads[i] = &b
+			}
+			if heads[i].at.Before(heads[oldest].at) {
+				oldest = i
+			}
+		}
+		b := heads[oldest]
+		if err := s.send(*b); err != nil {
+			return err
+		}
+		heads[oldest] = nil
+		if b.last {
+			behind = slices.Delete(behind, oldest, oldest+1)
+			heads = slices.Delete(heads, oldest, oldest+1)
+		}
+	}
+	return s.out.Flush()
+}
+
+// receive waits for a frame, and shows life meanwhile.
+func (s *sending) receive(ctx context.Context, from <-chan batch) (batch, error) {
+	for {
+		select {
+		case b := <-from:
+			return b, nil
+		case <-s.silence.C:
+			beat := &eventv1.WatchEventsResponse{HeartbeatCursor: s.at.encode()}
+			if err := errors.Join(s.out.Send(beat), s.out.Flush()); err != nil {
+				return batch{}, err
+			}
+			s.silence.Reset(s.events.heartbeat)
+		case <-ctx.Done():
+			return batch{}, ctx.Err()
+		case <-s.events.closing:
+			return batch{}, errStopping
+		}
+	}
 }
 
 // send sends a frame's events and moves the vector over each of them.
-func (w *watch) send(out sink, b batch) (bool, error) {
-	pos := &w.at[b.feed.track].parts[b.feed.part]
+func (s *sending) send(b batch) error {
+	pos := &s.at[b.feed.track].parts[b.feed.part]
 	for _, h := range b.hits {
 		*pos = position{seq: b.seq, line: h.line + 1}
-		h.event.Cursor = w.at.encode()
-		if err := out.Send(&eventv1.WatchEventsResponse{Event: h.event}); err != nil {
-			return true, err
+		h.event.Cursor = s.at.encode()
+		if err := s.out.Send(&eventv1.WatchEventsResponse{Event: h.event}); err != nil {
+			return err
 		}
 	}
 	*pos = position{seq: b.seq + 1}
-	return len(b.hits) > 0, nil
-}
-
-func (w *watch) beat(out sink) error {
-	return errors.Join(out.Send(&eventv1.WatchEventsResponse{HeartbeatCursor: w.at.encode()}), out.Flush())
+	if len(b.hits) > 0 {
+		s.silence.Reset(s.events.heartbeat)
+	}
+	return nil
 }
 
 // filter is what of the journals a caller wants and may see.

@@ -1,0 +1,140 @@
+package gateway
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestP3_Deliveries(t *testing.T) {
+	r := newRig(t)
+	path := triggerPath + goodToken
+	a := r.do(http.MethodPost, path, "\xff\x00 anything", "Content-Type", "application/octet-stream", "Idempotency-Key", "d1",
+		"Host", "public.example.com", "Authorization", "Bearer of-the-outside-system")
+	require.Equal(t, 200, a.status, string(a.body))
+	require.JSONEq(t, `{"outcome":"DELIVERY_OUTCOME_TRIGGERED","deliveryId":"dlv_1"}`, string(a.body))
+	req := r.waiting.delivered[0]
+	require.Equal(t, "\xff\x00 anything", string(req.GetBody()))
+	require.Equal(t, "application/octet-stream", req.GetContentType())
+	require.Equal(t, "d1", req.GetRequestId())
+	require.Equal(t, "integration", r.waiting.actors[0].Role)
+	a = r.do(http.MethodPost, path, "x", "Idempotency-Key", "d1")
+	require.Equal(t, "true", a.header.Get("Idempotent-Replayed"))
+
+	require.Equal(t, 404, r.do(http.MethodPost, triggerPath+"wrong", "").status)
+	require.Equal(t, 403, r.do(http.MethodPost, triggerPath+"revoked", "").status)
+	a = r.do(http.MethodGet, path, "")
+	require.Equal(t, 405, a.status)
+	require.Equal(t, "POST", a.header.Get("Allow"))
+
+	require.Equal(t, 200, r.do(http.MethodPost, path, strings.Repeat("x", maxDelivery)).status)
+	n := len(r.waiting.delivered)
+	require.Equal(t, 413, r.do(http.MethodPost, path, strings.Repeat("x", maxDelivery+1)).status)
+	require.Len(t, r.waiting.delivered, n, "what is too large goes no further")
+	for _, entry := range r.logs.All() {
+		require.NotContains(t, fmt.Sprint(entry.Message, entry.ContextMap()), goodToken)
+	}
+}
+
+// TestP3_TooLargeIsSaidBeforeTheBodyIsRead announces a body and sends none.
+func TestP3_TooLargeIsSaidBeforeTheBodyIsRead(t *testing.T) {
+	r := newRig(t)
+	var d net.Dialer
+	c, err := d.DialContext(t.Context(), "tcp", r.gateway.Addr())
+	require.NoError(t, err)
+	defer c.Close()
+	_, err = fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\n", triggerPath+goodToken)
+	require.NoError(t, err)
+	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	require.Equal(t, 413, resp.StatusCode)
+}
+
+func TestHostAndOriginOnLoopback(t *testing.T) {
+	r := newRig(t, func(c *Config, _ *Deps) {
+		c.AllowedOrigins = []string{"https://console.example.com"}
+		c.AllowedHosts = []string{"quartet.internal"}
+	})
+	for host, status := range map[string]int{
+		"localhost:7480": 200, "127.0.0.1": 200, "[::1]:80": 200, "LOCALHOST": 200, "app.localhost": 200,
+		"quartet.internal:443": 200, "console.example.com": 200,
+		"evil.com": 421, "evil.com:7480": 421, "localhost.evil.com": 421, "10.0.0.1": 421,
+	} {
+		require.Equal(t, status, r.do(http.MethodGet, items, "", "Host", host).status, host)
+	}
+	for origin, status := range map[string]int{
+		"http://localhost:3000": 200, "http://127.0.0.1": 200, "http://[::1]:9": 200, "https://console.example.com": 200,
+		"http://evil.com": 403, "https://console.example.com.evil.com": 403, "null": 403, "https://console.example.com:444": 403, "file://": 403,
+	} {
+		a := r.do(http.MethodPost, items, `{"objective":"x"}`, "Origin", origin)
+		require.Equal(t, status, a.status, origin)
+		allowed := ""
+		if status == 200 {
+			allowed = origin
+		}
+		require.Equal(t, allowed, a.header.Get("Access-Control-Allow-Origin"))
+		require.Equal(t, 200, r.do(http.MethodGet, items, "", "Origin", origin).status, "reads are CORS's business")
+	}
+	a := r.do(http.MethodOptions, items, "", "Origin", "https://console.example.com", "Access-Control-Request-Method", "PATCH")
+	require.Equal(t, 204, a.status)
+	require.Contains(t, a.header.Get("Access-Control-Allow-Headers"), "Idempotency-Key")
+	require.Equal(t, 403, r.do(http.MethodOptions, items, "", "Origin", "http://evil.com").status)
+	require.Equal(t, 200, r.do(http.MethodGet, "/healthz", "", "Host", "probe").status)
+
+	_, err := New(Config{AllowedOrigins: []string{"example.com"}}, Deps{Conn: r.gateway.deps.Conn, Auth: r.keys, Sources: r.sources})
+	require.ErrorContains(t, err, "example.com")
+}
+
+func TestProbesAndPages(t *testing.T) {
+	r := newRig(t)
+	require.Equal(t, 200, r.do(http.MethodGet, "/healthz", "").status)
+	require.JSONEq(t, `{"ready":true}`, string(r.do(http.MethodGet, "/readyz", "").body))
+	r.mu.Lock()
+	r.ready = errors.Join(errors.New("work: loading"), errors.New("nats: gone"))
+	r.mu.Unlock()
+	a := r.do(http.MethodGet, "/readyz", "")
+	require.Equal(t, 503, a.status)
+	require.Equal(t, "1", a.header.Get("Retry-After"))
+	require.JSONEq(t, `{"ready":false,"reasons":["work: loading","nats: gone"]}`, string(a.body))
+	require.Equal(t, 200, r.do(http.MethodGet, "/healthz", "").status)
+	require.JSONEq(t, `{"version":"test"}`, string(r.do(http.MethodGet, "/version", "").body))
+	require.JSONEq(t, `{"openapi":"3.0.3"}`, string(r.do(http.MethodGet, "/openapi.json", "").body))
+	require.Equal(t, 200, r.do(http.MethodGet, "/metrics", "").status)
+	home := r.do(http.MethodGet, "/", "")
+	require.Contains(t, string(home.body), "Quartet test")
+	require.Contains(t, home.header.Get("Content-Security-Policy"), "default-src 'none'")
+}
+
+func TestStopIsNotReadyFirstAndEndsStreams(t *testing.T) {
+	r := newRig(t)
+	s := r.events(t, "", "Accept", "text/event-stream")
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	require.NoError(t, r.gateway.Stop(ctx))
+	var last string
+	for s.scan.Scan() {
+		if s.scan.Text() != "" {
+			last = s.scan.Text()
+		}
+	}
+	require.Contains(t, last, `"reason":"NOT_READY"`)
+}
+
+func TestNewRefusesWhatCannotWork(t *testing.T) {
+	_, err := New(Config{}, Deps{})
+	require.Error(t, err)
+	r := newRig(t)
+	g, err := New(Config{HTTPAddr: r.gateway.Addr()}, r.gateway.deps)
+	require.NoError(t, err)
+	require.Error(t, g.Start(t.Context()), "the address is taken")
+	require.NoError(t, g.Stop(t.Context()))
+}
