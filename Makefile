@@ -73,7 +73,7 @@ fuzz: ## Fuzz every target for FUZZTIME (20s each)
 	done
 
 .PHONY: demo
-demo: ## Run the release-keeper example; ARGS=--exit ends by itself
+demo: build ## Run the release-keeper example; ARGS=--exit ends by itself
 	$(GO) run ./examples/release-keeper $(ARGS)
 
 .PHONY: bench

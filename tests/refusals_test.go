@@ -1,0 +1,226 @@
+package tests
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/metadata"
+
+	"quartet/pkg/fault"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	eventv1 "quartet/pkg/pb/quartet/event/v1"
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+)
+
+func post(t *testing.T, ctx context.Context, url, body string) string {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
+	require.NoError(t, err)
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	require.NoError(t, err)
+	defer func() { _ = resp.Body.Close() }()
+	b, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusOK, resp.StatusCode, "%s", b)
+	return string(b)
+}
+
+// journalled counts the events of the namespace: what a refusal must not change.
+func (s *system) journalled(t *testing.T, ctx context.Context) int {
+	stream, err := s.events.WatchEvents(ctx, &eventv1.WatchEventsRequest{FromStart: true, StopAtEnd: true})
+	require.NoError(t, err)
+	n := 0
+	for {
+		m, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return n
+		}
+		require.NoError(t, err)
+		if m.GetEvent() != nil {
+			n++
+		}
+	}
+}
+
+// TestX5_BadInputIsRefusedAndChangesNothing: each refusal has its documented
+// reason, over gRPC in both deployments, and leaves no line in the journal.
+// The same list over REST is in services/gateway.
+func TestX5_BadInputIsRefusedAndChangesNothing(t *testing.T) {
+	eachWay(t, func(t *testing.T, ctx context.Context, s *system) {
+		s.spawn(t, ctx, "a")
+		s.spawn(t, ctx, "b")
+		made, err := s.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: "a", RequestId: "one", Objective: "stand"})
+		require.NoError(t, err)
+		item := made.GetWorkItem().GetWorkItemId()
+		other := "other"
+		stale := int64(7)
+		wrong := metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer qrt_e30.AAAA")
+		quiet(t, ctx, s)
+		before := s.journalled(t, ctx)
+
+		for _, c := range []struct {
+			name   string
+			reason fault.Reason
+			call   func() error
+		}{
+			{"empty objective", fault.InvalidArgument, func() error {
+				_, err := s.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: "a"})
+				return err
+			}},
+			{"objective over its limit", fault.LimitExceeded, func() error {
+				_, err := s.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: "a", Objective: strings.Repeat("x", 2001)})
+				return err
+			}},
+			{"wrong enum", fault.InvalidArgument, func() error {
+				_, err := s.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: "a", Objective: "x", PlanStatus: 99})
+				return err
+			}},
+			{"unknown agent", fault.NotFound, func() error {
+				_, err := s.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: "nobody", Objective: "x"})
+				return err
+			}},
+			{"bad agent name", fault.InvalidArgument, func() error {
+				_, err := s.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: "No Body", Objective: "x"})
+				return err
+			}},
+			{"foreign agent", fault.PermissionDenied, func() error {
+				_, err := s.work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{AgentId: "b", WorkItemId: item, Objective: &other})
+				return err
+			}},
+			{"stale revision", fault.RevisionConflict, func() error {
+				_, err := s.work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{AgentId: "a", WorkItemId: item, Objective: &other, ExpectedRevision: &stale})
+				return err
+			}},
+			{"nothing to update", fault.InvalidArgument, func() error {
+				_, err := s.work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{AgentId: "a", WorkItemId: item})
+				return err
+			}},
+			{"reused request id", fault.RequestIDReused, func() error {
+				_, err := s.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: "a", RequestId: "one", Objective: "something else"})
+				return err
+			}},
+			{"request over 4 MiB", fault.TooLarge, func() error {
+				_, err := s.agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{AgentId: "a", Data: bytes.Repeat([]byte{1}, 5<<20)})
+				return err
+			}},
+			{"message over 256 KiB", fault.LimitExceeded, func() error {
+				_, err := s.agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{AgentId: "a", Text: strings.Repeat("x", 256<<10+1)})
+				return err
+			}},
+			{"runtime kind", fault.PermissionDenied, func() error {
+				_, err := s.agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{AgentId: "a", Text: "x", Kind: agentv1.MessageKind_MESSAGE_KIND_SYSTEM_TICK})
+				return err
+			}},
+			{"agent id taken", fault.AlreadyExists, func() error {
+				_, err := s.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: "a", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+				return err
+			}},
+			{"wrong token", fault.Unauthenticated, func() error {
+				_, err := s.work.GetWorkItem(wrong, &workv1.GetWorkItemRequest{AgentId: "a", WorkItemId: item})
+				return err
+			}},
+			{"a verb between services", fault.PermissionDenied, func() error {
+				_, err := s.work.PromoteReport(ctx, &workv1.PromoteReportRequest{AgentId: "a", WorkItemId: item, Text: "mine"})
+				return err
+			}},
+			{"unknown trigger", fault.NotFound, func() error {
+				_, err := s.waiting.DeliverTrigger(ctx, &waitingv1.DeliverTriggerRequest{Token: "qtr_guess"})
+				return err
+			}},
+			{"wait for a foreign task", fault.NotFound, func() error {
+				_, err := s.waiting.WaitFor(ctx, &waitingv1.WaitForRequest{AgentId: "a", Reason: "x", Wake: waitingv1.Wake_WAKE_TASK_RESULT, Resource: "tsk_00000000000000000000000000"})
+				return err
+			}},
+			{"command for nobody", fault.NotFound, func() error {
+				_, err := s.tasks.ExecCommand(ctx, &taskv1.ExecCommandRequest{AgentId: "nobody", Command: &taskv1.CommandSpec{Cmd: "true"}})
+				return err
+			}},
+			{"neither cmd nor argv", fault.InvalidArgument, func() error {
+				_, err := s.tasks.ExecCommand(ctx, &taskv1.ExecCommandRequest{AgentId: "a", Command: &taskv1.CommandSpec{}})
+				return err
+			}},
+			{"stale run", fault.NotFound, func() error {
+				_, err := s.agents.FinishTurn(ctx, &agentv1.FinishTurnRequest{AgentId: "a", TurnId: "trn_00000000000000000000000000", RunId: "run_00000000000000000000000000"})
+				return err
+			}},
+			{"junk cursor", fault.CursorInvalid, func() error {
+				stream, err := s.events.WatchEvents(ctx, &eventv1.WatchEventsRequest{Cursor: "junk"})
+				if err != nil {
+					return err
+				}
+				_, err = stream.Recv()
+				return err
+			}},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				err := c.call()
+				require.Error(t, err)
+				f := fault.From(err)
+				require.Equal(t, c.reason, f.Reason(), "%v", err)
+				require.Equal(t, c.reason.Code(), f.Code())
+			})
+		}
+		require.Equal(t, before, s.journalled(t, ctx), "a refusal writes no line")
+	})
+}
+
+// quiet waits until nothing happens any more: the scheduler's ticks for new
+// items are in the journal.
+func quiet(t *testing.T, ctx context.Context, s *system) {
+	last := -1
+	for range 200 {
+		n := s.journalled(t, ctx)
+		f, err := s.agents.GetAgent(ctx, &agentv1.GetAgentRequest{AgentId: "a"})
+		require.NoError(t, err)
+		if n == last && f.GetAgent().GetLane().GetQueued() > 0 {
+			return
+		}
+		last = n
+	}
+	t.Fatal("the system never came to rest")
+}
+
+// TestX4_ARunsTokenActsForItsAgentOnly: the credential that a turn brings.
+func TestX4_ARunsTokenActsForItsAgentOnly(t *testing.T) {
+	eachWay(t, func(t *testing.T, ctx context.Context, s *system) {
+		s.spawn(t, ctx, "a")
+		s.spawn(t, ctx, "b")
+		s.say(t, ctx, "a", "hello")
+		tn := s.acquire(t, ctx, "a")
+		as := metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+tn.got.GetRunToken())
+		_, err := s.work.CreateWorkItem(as, &workv1.CreateWorkItemRequest{AgentId: "a", Objective: "its own"})
+		require.NoError(t, err)
+		_, err = s.work.CreateWorkItem(as, &workv1.CreateWorkItemRequest{AgentId: "b", Objective: "another's"})
+		require.ErrorIs(t, err, fault.PermissionDenied)
+		_, err = s.agents.SpawnAgent(as, &agentv1.SpawnAgentRequest{AgentId: "c", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+		require.ErrorIs(t, err, fault.PermissionDenied)
+	})
+}
+
+// TestD1_TwoSchedulersChangeNothing: with two of them at once every tick is
+// still one.
+func TestD1_TwoSchedulersChangeNothing(t *testing.T) {
+	ctx, s := t.Context(), split(t)
+	s.more(t, "scheduler")
+	s.spawn(t, ctx, "a")
+	for i := range 20 {
+		made, err := s.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: "a", Objective: "one of many"})
+		require.NoError(t, err)
+		tn := s.acquire(t, ctx, "a")
+		require.NotNil(t, tn.got.GetMessage().GetTick(), "turn %d", i)
+		id := made.GetWorkItem().GetWorkItemId()
+		tn.round(t, ctx, "", tool(t, "PickWorkItem", map[string]any{"work_item_id": id}))
+		tn.round(t, ctx, "done", tool(t, "CompleteWorkItem", map[string]any{"work_item_id": id}))
+	}
+	turns, err := s.agents.ListTurns(ctx, &agentv1.ListTurnsRequest{AgentId: "a", PageSize: 100})
+	require.NoError(t, err)
+	require.Len(t, turns.GetTurns(), 20, "no second tick woke the agent")
+}
