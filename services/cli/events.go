@@ -59,7 +59,7 @@ func (ss *session) watch(cmd *cobra.Command, client eventv1.EventServiceClient, 
 		case err == nil, p.err != nil:
 			return p.err
 		case cmd.Context().Err() != nil:
-			return nil // interrupted: how a follower is ended
+			return nil //nolint:nilerr // interrupted: how a follower is ended
 		case !began || !errors.Is(err, fault.NotReady):
 			return err
 		}
@@ -117,7 +117,7 @@ func line(p *printer, ev *eventv1.Event) {
 		if from == "" {
 			from = "new"
 		}
-		text += from + " -> " + ev.GetReadinessTo() + because(ev.GetReadinessReason())
+		text += from + " -> " + ruled(ev.GetReadinessTo(), ev.GetReadinessReason())
 	}
 	p.printf("%s\n", trimRight(text))
 }

@@ -35,7 +35,7 @@ func (e *exitError) Error() string { return fmt.Sprintf("exit code %d", e.code) 
 
 // report writes err for a person and gives the exit code.
 func report(cmd *cobra.Command, err error) int {
-	out := cmd.ErrOrStderr()
+	p := newPrinter(cmd.ErrOrStderr()) // where even that fails nothing is left to say
 	var (
 		silent *exitError
 		typed  *usageError
@@ -45,22 +45,22 @@ func report(cmd *cobra.Command, err error) int {
 	case errors.As(err, &silent):
 		return silent.code
 	case errors.As(err, &typed):
-		fmt.Fprintf(out, "quartet: %s\n  see: %s --help\n", typed.text, cmd.CommandPath())
+		p.printf("quartet: %s\n  see: %s --help\n", typed.text, cmd.CommandPath())
 		return exitUsage
 	case errors.As(err, &e):
 	case errors.Is(err, context.Canceled):
-		fmt.Fprintln(out, "quartet: interrupted")
+		p.printf("quartet: interrupted\n")
 		return exitFailed
 	default:
-		fmt.Fprintf(out, "quartet: %v\n", err)
+		p.printf("quartet: %v\n", err)
 		return exitFailed
 	}
-	fmt.Fprintf(out, "quartet: %s: %s\n", e.Reason(), e.Message())
+	p.printf("quartet: %s: %s\n", e.Reason(), printable(e.Message()))
 	for _, v := range e.Violations() {
-		fmt.Fprintf(out, "  %s %s\n", v.Field, v.Description)
+		p.printf("  %s %s\n", v.Field, v.Description)
 	}
 	if hint := mend(cmd, e); hint != "" {
-		fmt.Fprintf(out, "  mend: %s\n", hint)
+		p.printf("  mend: %s\n", hint)
 	}
 	return exitCode(e)
 }

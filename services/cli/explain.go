@@ -42,7 +42,7 @@ func explain(p *printer, r *schedulerv1.ExplainResponse) {
 			sign, colour = ">", green
 		}
 		p.printf("%s %s  %s\n", p.paint(colour, sign), p.paint(bold, brief(c.GetObjective(), 72)), p.paint(dim, c.GetWorkItemId()))
-		p.printf("    %s%s\n", c.GetSchedulingState(), because(c.GetReasonCode()))
+		p.printf("    %s\n", ruled(c.GetSchedulingState(), c.GetReasonCode()))
 		p.printf("    %s\n", printable(c.GetWhy()))
 	}
 
@@ -69,6 +69,14 @@ func explain(p *printer, r *schedulerv1.ExplainResponse) {
 		}
 		p.printf("  %s  %s  %s\n", p.paint(dim, when(d.GetDecidedAt())), p.paint(actionColour(d.GetAction()), d.GetAction()), brief(text, 90))
 	}
+}
+
+// ruled is a state and the rule behind it, where that says more.
+func ruled(state, rule string) string {
+	if rule == state {
+		return state
+	}
+	return state + because(rule)
 }
 
 func decision(v *schedulerv1.Verdict) string {

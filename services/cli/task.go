@@ -2,8 +2,9 @@ package cli
 
 import (
 	"errors"
+	"fmt"
 	"io"
-	"strings"
+	"strconv"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
@@ -94,7 +95,7 @@ func ended(cmd *cobra.Command, t *taskv1.Task) {
 	}
 	text := short(t.GetState()) + because(t.GetEndReason())
 	if t.ExitCode != nil {
-		text += ", exit code " + number(t.GetExitCode())
+		text += ", exit code " + exitOf(t)
 	}
 	cmd.PrintErrf("%s%s\n", text, because(printable(t.GetEndMessage())))
 }
@@ -114,14 +115,7 @@ func (ss *session) taskList() *cobra.Command {
 			return ss.show(cmd, resp, func(p *printer) {
 				var rows [][]string
 				for _, t := range resp.GetTasks() {
-					exit := ""
-					if t.ExitCode != nil {
-						exit = strings.TrimSpace("0" + number(t.GetExitCode()))
-						if t.GetExitCode() != 0 {
-							exit = exit[1:]
-						}
-					}
-					rows = append(rows, []string{t.GetTaskId(), short(t.GetState()), exit, when(t.GetCreatedAt()), t.GetWorkItemId(), brief(t.GetLabel(), 60)})
+					rows = append(rows, []string{t.GetTaskId(), short(t.GetState()), exitOf(t), when(t.GetCreatedAt()), t.GetWorkItemId(), brief(t.GetLabel(), 60)})
 				}
 				p.table("no tasks", []string{"TASK", "STATE", "EXIT", "ASKED FOR", "ITEM", "WHAT"}, rows)
 				p.next(resp.GetNextPageToken())
@@ -149,27 +143,28 @@ func (ss *session) taskGet() *cobra.Command {
 }
 
 func task(p *printer, t *taskv1.Task) {
-	exit := ""
-	if t.ExitCode != nil {
-		exit = "0"
-		if t.GetExitCode() != 0 {
-			exit = number(t.GetExitCode())
-		}
-	}
 	p.fields(
 		"task", t.GetTaskId(),
 		"state", short(t.GetState())+because(t.GetEndReason()),
-		"exit code", exit,
+		"exit code", exitOf(t),
 		"what", printable(t.GetLabel()),
 		"item", t.GetWorkItemId(),
 		"worker", printable(t.GetWorkerId()),
-		"output", number(t.GetOutputBytes()),
+		"output", fmt.Sprintf("%d bytes", t.GetOutputBytes()),
 		"takes input", yes(t.GetAcceptsInputNow()),
 		"asked for", when(t.GetCreatedAt()),
 		"started", when(t.GetStartedAt()),
 		"ended", when(t.GetEndedAt()),
 		"message", printable(t.GetEndMessage()),
 	)
+}
+
+// exitOf is a task's exit code; "" while it has none.
+func exitOf(t *taskv1.Task) string {
+	if t.ExitCode == nil {
+		return ""
+	}
+	return strconv.Itoa(int(t.GetExitCode()))
 }
 
 func (ss *session) taskOutput() *cobra.Command {

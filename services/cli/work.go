@@ -106,7 +106,7 @@ func item(p *printer, it *workv1.WorkItem) {
 	p.fields(
 		"item", it.GetWorkItemId(),
 		"objective", printable(it.GetObjective()),
-		"state", short(it.GetSchedulingState())+because(it.GetReasonCode()),
+		"state", ruled(short(it.GetSchedulingState()), it.GetReasonCode()),
 		"focus", yes(it.GetIsCurrent()),
 		"plan", short(it.GetPlanStatus())+because(it.GetPlanArtifact().GetPath()),
 		"blocked by", printable(it.GetBlockedBy()),

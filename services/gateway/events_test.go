@@ -37,7 +37,7 @@ func (r *rig) events(t *testing.T, query string, header ...string) *open {
 	for i := 0; i < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
 	}
-	resp, err := r.client.Do(req) //nolint:bodyclose // by the cleanup
+	resp, err := r.client.Do(req)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, resp.Body.Close()) })
 	require.Equal(t, 200, resp.StatusCode)

@@ -47,7 +47,7 @@ func (f *feed) follow(ctx context.Context, w *watch, live chan<- batch) {
 	next := f.from.seq
 	wait := time.Duration(0)
 	for ctx.Err() == nil {
-		err := f.src.Follow(ctx, next, func(seq uint64, lines [][]byte) error {
+		err := f.src.Follow(ctx, next, func(seq uint64, lines []journal.Line) error {
 			switch {
 			case seq < next:
 				return nil
@@ -90,16 +90,16 @@ func (f *feed) follow(ctx context.Context, w *watch, live chan<- batch) {
 
 // hits reads the lines that the stream wants. One that cannot be read is
 // logged and passed over: it would not become readable by waiting.
-func (f *feed) hits(w *watch, seq uint64, lines [][]byte) []hit {
+func (f *feed) hits(w *watch, seq uint64, lines []journal.Line) []hit {
 	var hits []hit
 	for i, line := range lines {
 		if seq == f.from.seq && uint64(i) < f.from.line { // sent before
 			continue
 		}
-		if !w.filter.wantsLine(journal.LineType(line)) {
+		if !w.filter.wantsLine(line.Type()) {
 			continue
 		}
-		raw, err := journal.ParseLine(line)
+		raw, err := journal.ParseLine(line.Text)
 		if err == nil && !w.filter.wants(raw) {
 			continue
 		}
