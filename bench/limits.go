@@ -29,6 +29,9 @@ const (
 
 // measureFsync is what the disk gives one writer.
 func measureFsync(ctx context.Context, o options, say func(row)) error {
+	if !o.wants(nameFsync) {
+		return nil
+	}
 	f, err := os.Create(filepath.Join(o.dir, "fsync"))
 	if err != nil {
 		return err
@@ -61,6 +64,9 @@ func (echo) UpdateWorkItem(_ context.Context, r *workv1.UpdateWorkItemRequest) (
 
 // measureEcho is what gRPC gives with nothing behind it.
 func measureEcho(ctx context.Context, o options, say func(row)) error {
+	if !o.wants(nameEcho) {
+		return nil
+	}
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
@@ -96,6 +102,9 @@ func update(agentID, itemID string, caller, i int) *workv1.UpdateWorkItemRequest
 // measureMessages is the obvious design: each mutation a message of its own,
 // acknowledged when it is on disk.
 func measureMessages(ctx context.Context, o options, say func(row)) error {
+	if !o.wants(nameMessages) {
+		return nil
+	}
 	srv, err := natsd.Start(natsd.Config{StoreDir: filepath.Join(o.dir, "messages"), Port: natsd.InProcess})
 	if err != nil {
 		return err

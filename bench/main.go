@@ -12,8 +12,10 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"regexp"
 	"runtime"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -23,7 +25,9 @@ type options struct {
 	span    time.Duration
 	callers []int
 	write   string
-	only    string
+	only    *regexp.Regexp
+	cpu     string
+	mem     string
 }
 
 func main() {
@@ -31,9 +35,15 @@ func main() {
 	flag.StringVar(&o.dir, "dir", "", "where to write; empty: a temporary directory on the default disk")
 	flag.DurationVar(&o.span, "for", 5*time.Second, "how long each figure is measured, after a second of warming up")
 	flag.StringVar(&o.write, "write", "", "write the tables into this Markdown file")
-	flag.StringVar(&o.only, "only", "", "measure only figures whose name holds this")
+	only := flag.String("only", "", "measure only figures whose name matches this regular expression")
+	callers := flag.String("callers", "1,16,64,256", "how many callers at once, one figure each")
+	flag.StringVar(&o.cpu, "cpuprofile", "", "write a CPU profile of the figures about Quartet into this file")
+	flag.StringVar(&o.mem, "memprofile", "", "write what the figures about Quartet allocated into this file")
 	flag.Parse()
-	o.callers = []int{1, 16, 64, 256}
+	if err := o.parse(*only, *callers); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(2)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	if err := run(ctx, o); err != nil {
@@ -41,6 +51,24 @@ func main() {
 		os.Exit(1)
 	}
 }
+
+func (o *options) parse(only, callers string) error {
+	var err error
+	if o.only, err = regexp.Compile(only); err != nil {
+		return fmt.Errorf("--only: %w", err)
+	}
+	for _, n := range strings.Split(callers, ",") {
+		c, err := strconv.Atoi(n)
+		if err != nil || c < 1 {
+			return fmt.Errorf("--callers %q: must be numbers, as in 1,16,64,256", callers)
+		}
+		o.callers = append(o.callers, c)
+	}
+	return nil
+}
+
+// wants says whether a figure was asked for.
+func (o *options) wants(name string) bool { return o.only.MatchString(name) }
 
 func run(ctx context.Context, o options) error {
 	// What the server does by itself when it is started (services/app).

@@ -1,11 +1,12 @@
 package main
 
 import (
-	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -53,8 +54,27 @@ func measureQuartet(ctx context.Context, o options, say func(row)) error {
 			return err
 		}
 	}
-	if err := measureLatency(ctx, a.HTTPAddr(), ag, waitingv1.NewWaitingServiceClient(conn), say); err != nil {
+	stop, err := o.profile()
+	if err != nil {
 		return err
+	}
+	for _, measure := range []func() error{
+		func() error {
+			return measureLatency(ctx, o, a.HTTPAddr(), ag, waitingv1.NewWaitingServiceClient(conn), say)
+		},
+		func() error { return measureCreate(ctx, o, wk, say) },
+		func() error { return measureUpdate(ctx, o, wk, say) },
+	} {
+		if err := measure(); err != nil {
+			return errors.Join(err, stop())
+		}
+	}
+	return stop()
+}
+
+func measureCreate(ctx context.Context, o options, wk workv1.WorkServiceClient, say func(row)) error {
+	if !o.wants(nameCreate) {
+		return nil
 	}
 	for _, n := range o.callers {
 		s, err := load(ctx, n, o.span, func(ctx context.Context, caller, i int) error {
@@ -68,6 +88,13 @@ func measureQuartet(ctx context.Context, o options, say func(row)) error {
 		}
 		say(row{name: nameCreate, callers: n, stats: s, note: "durable, bus on"})
 	}
+	return nil
+}
+
+func measureUpdate(ctx context.Context, o options, wk workv1.WorkServiceClient, say func(row)) error {
+	if !o.wants(nameUpdate) {
+		return nil
+	}
 	items := make([]string, max(256, agents))
 	for i := range items {
 		r, err := wk.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: agentName(i % agents), Objective: "to be updated"})
@@ -78,7 +105,7 @@ func measureQuartet(ctx context.Context, o options, say func(row)) error {
 	}
 	for _, n := range o.callers {
 		s, err := load(ctx, n, o.span, func(ctx context.Context, caller, i int) error {
-			_, err := wk.UpdateWorkItem(ctx, update(agentName(caller%agents), items[caller], caller, i))
+			_, err := wk.UpdateWorkItem(ctx, update(agentName(caller%agents), items[caller%len(items)], caller, i))
 			return err
 		})
 		if err != nil {
@@ -93,7 +120,7 @@ func agentName(i int) string { return fmt.Sprintf("agent-%d", i) }
 
 // measureLatency is from an outside system's POST to the runner holding the
 // turn, on an idle system.
-func measureLatency(ctx context.Context, httpAddr string, ag agentv1.AgentServiceClient, wt waitingv1.WaitingServiceClient, say func(row)) error {
+func measureLatency(ctx context.Context, o options, httpAddr string, ag agentv1.AgentServiceClient, wt waitingv1.WaitingServiceClient, say func(row)) error {
 	for _, c := range []struct {
 		name string
 		mode waitingv1.DeliveryMode
@@ -101,6 +128,9 @@ func measureLatency(ctx context.Context, httpAddr string, ag agentv1.AgentServic
 		{"trigger POST → turn held (message)", waitingv1.DeliveryMode_DELIVERY_MODE_CONTENTFUL},
 		{"trigger POST → turn held (wake hint)", waitingv1.DeliveryMode_DELIVERY_MODE_WAKE_HINT},
 	} {
+		if !o.wants(c.name) {
+			continue
+		}
 		tr, err := wt.CreateExternalTrigger(ctx, &waitingv1.CreateExternalTriggerRequest{AgentId: agentName(0), DeliveryMode: c.mode})
 		if err != nil {
 			return err
@@ -138,9 +168,13 @@ func oneTrigger(ctx context.Context, ag agentv1.AgentServiceClient, url string) 
 		r, err := ag.AcquireTurn(ctx, &agentv1.AcquireTurnRequest{AgentIds: []string{agentName(0)}, Wait: durationpb.New(20 * time.Second)})
 		held <- got{r, time.Now(), err}
 	}()
-	time.Sleep(20 * time.Millisecond) // the runner waits, the system is idle
+	<-time.After(20 * time.Millisecond) // the runner waits, the system is idle
 	began := time.Now()
-	resp, err := http.Post(url, "application/json", bytes.NewReader([]byte(`{"build":"green"}`)))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(`{"build":"green"}`))
+	if err != nil {
+		return 0, err
+	}
+	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return 0, err
 	}

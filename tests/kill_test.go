@@ -78,7 +78,7 @@ func random(t *testing.T) *rand.Rand {
 // workload is drivers, a runner and a watcher over one connection.
 type workload struct {
 	t       *testing.T
-	ctx     context.Context
+	ctx     context.Context //nolint:containedctx // of the whole test
 	conn    *connection
 	drivers []*load.Driver
 	watcher *load.Watcher

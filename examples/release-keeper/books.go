@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -40,7 +41,7 @@ func (l *eventLog) follow(ctx context.Context) error {
 				l.add(m.GetEvent())
 			}
 		}
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			err = status.Error(codes.Unavailable, "the stream ended")
 		}
 		return struct{}{}, err
@@ -94,7 +95,7 @@ func (s *show) checkBooks(ctx context.Context) error {
 	total := 0
 	for {
 		m, err := stream.Recv()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {

@@ -39,11 +39,11 @@ func (k *keeper) run(ctx context.Context) error {
 		got, err := again(ctx, func(ctx context.Context) (*agentv1.AcquireTurnResponse, error) {
 			return k.api.agents.AcquireTurn(ctx, req)
 		})
-		if ctx.Err() != nil {
-			return nil
+		if err != nil && ctx.Err() == nil {
+			return fmt.Errorf("acquire a turn: %w", err)
 		}
 		if err != nil {
-			return fmt.Errorf("acquire a turn: %w", err)
+			break // the play is over
 		}
 		if got.GetPending() {
 			continue

@@ -28,7 +28,7 @@ func newServer(binary, dataDir, repo string) (*server, error) {
 	}
 	s := &server{binary: bin, dataDir: dataDir, repo: repo, log: filepath.Join(dataDir, "server.log")}
 	for _, addr := range []*string{&s.grpc, &s.http} {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
 		if err != nil {
 			return nil, err
 		}
@@ -116,7 +116,7 @@ func (s *server) stop() {
 
 // approve is what an outside system does: one POST.
 func approve(url string) error {
-	req, err := http.NewRequest(http.MethodPost, url, bytes.NewBufferString(`{"approved":true,"by":"the release board"}`))
+	req, err := http.NewRequestWithContext(context.Background(), http.MethodPost, url, bytes.NewBufferString(`{"approved":true,"by":"the release board"}`))
 	if err != nil {
 		return err
 	}

@@ -150,7 +150,7 @@ func (k *keeper) follow(ctx context.Context, taskID, command string) {
 		label = strings.Join(strings.Fields(command)[:2], " ") + " …" + command[i:]
 	}
 	offset := int64(0)
-	for tries := 0; tries < 100; tries++ {
+	for range 100 {
 		stream, err := k.api.tasks.FollowTaskOutput(ctx, &taskv1.FollowTaskOutputRequest{AgentId: agentID, TaskId: taskID, Offset: offset})
 		for err == nil {
 			var m *taskv1.FollowTaskOutputResponse
@@ -165,7 +165,7 @@ func (k *keeper) follow(ctx context.Context, taskID, command string) {
 				return
 			}
 		}
-		time.Sleep(200 * time.Millisecond)
+		<-time.After(200 * time.Millisecond)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"quartet/pkg/fault"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/rpc"
@@ -38,7 +39,10 @@ func (s *Service) projection(ctx context.Context, namespace string, o *offer) (*
 			return p, nil
 		}
 		item, err := s.taskItem(ctx, o.message)
-		if err != nil || !waitsForTask(item, o.message.GetTaskId()) {
+		if err != nil && fault.From(err).Reason() != fault.NotFound {
+			return nil, err
+		}
+		if !waitsForTask(item, o.message.GetTaskId()) {
 			return p, nil
 		}
 		t := time.NewTimer(pause)

@@ -14,6 +14,7 @@ import (
 
 	"quartet/deploy/openapi"
 	"quartet/pkg/id"
+	"quartet/pkg/journal"
 	"quartet/pkg/life"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
@@ -66,8 +67,8 @@ func New(cfg Config, logger *zap.Logger, version string) (*App, error) {
 		Service: "quartet", Token: keyring.MintService("quartet"), Addresses: cfg.Addresses,
 	})
 	c := calls{network}
-	a.broker = &broker{cfg: &a.cfg, logger: logger}
-	deps := plane.Deps{Log: a.broker.log, Sources: a.broker.sources, IDs: id.New(), Logger: logger}
+	a.broker = &broker{cfg: &a.cfg, logger: logger, feeds: journal.NewFeeds()}
+	deps := plane.Deps{Log: a.broker.log, Sources: a.broker.sources, Feeds: a.broker.feeds, IDs: id.New(), Logger: logger}
 
 	server := rpc.NewServer(rpc.Config{
 		Auth: keyring, Log: logger.Named("rpc"), Metrics: metrics, Deadlines: deadlines(),

@@ -32,6 +32,9 @@ type broker struct {
 	// must not stand in front of a frame.
 	journals *nats.Conn
 	readers  *nats.Conn
+
+	// feeds are a short cut past NATS to the partitions held in this process.
+	feeds *journal.Feeds
 }
 
 func (b *broker) Name() string { return "nats" }
@@ -106,7 +109,7 @@ func (b *broker) sources(plane string) ([]journal.Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []journal.Source{src}, nil
+	return []journal.Source{b.feeds.Source(src)}, nil
 }
 
 // output is the store of what commands write, opened once there is a broker.

@@ -42,8 +42,8 @@ type edge struct {
 
 func (e *edge) Name() string { return "rpc" }
 
-func (e *edge) Start(context.Context) error {
-	lis, err := net.Listen("tcp", e.addr)
+func (e *edge) Start(ctx context.Context) error {
+	lis, err := (&net.ListenConfig{}).Listen(ctx, "tcp", e.addr)
 	if err != nil {
 		return fmt.Errorf("grpc-addr %s: %w", e.addr, err)
 	}

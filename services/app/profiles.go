@@ -19,7 +19,7 @@ type profiles struct {
 
 func (p *profiles) Name() string { return "profiles" }
 
-func (p *profiles) Start(context.Context) error {
+func (p *profiles) Start(ctx context.Context) error {
 	if err := loopback("pprof-addr", p.addr); err != nil {
 		return err
 	}
@@ -29,7 +29,7 @@ func (p *profiles) Start(context.Context) error {
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
-	lis, err := net.Listen("tcp", p.addr)
+	lis, err := (&net.ListenConfig{}).Listen(ctx, "tcp", p.addr)
 	if err != nil {
 		return fmt.Errorf("pprof-addr %s: %w", p.addr, err)
 	}

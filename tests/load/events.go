@@ -30,6 +30,11 @@ func NewWatcher(conn grpc.ClientConnInterface) *Watcher {
 // Run follows until ctx ends.
 func (w *Watcher) Run(ctx context.Context) error {
 	_, err := Again(ctx, func(context.Context) (struct{}, error) { return struct{}{}, w.once(ctx, false) })
+	return unlessOver(ctx, err)
+}
+
+// unlessOver drops an error that is nothing but the end of the test.
+func unlessOver(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil
 	}

@@ -30,11 +30,8 @@ func (r *Runner) Run(ctx context.Context) error {
 	for n := 0; ctx.Err() == nil; n++ {
 		req := &agentv1.AcquireTurnRequest{RequestId: fmt.Sprintf("%s-%d", r.name, n), RunnerId: r.name, Wait: durationpb.New(2 * time.Second)}
 		got, err := Again(ctx, func(ctx context.Context) (*agentv1.AcquireTurnResponse, error) { return r.agents.AcquireTurn(ctx, req) })
-		if ctx.Err() != nil {
-			return nil
-		}
 		if err != nil {
-			return fmt.Errorf("acquire: %w", err)
+			return unlessOver(ctx, fmt.Errorf("acquire: %w", err))
 		}
 		if got.GetPending() {
 			continue

@@ -29,7 +29,7 @@ func Build(dir, pkg, name string) (string, error) {
 
 // FreeAddr gives a loopback address that is free now.
 func FreeAddr() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		return "", err
 	}

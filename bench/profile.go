@@ -1,0 +1,37 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"runtime/pprof"
+)
+
+// profile starts what --cpuprofile and --memprofile ask for, and gives what
+// ends it. Only Quartet's own figures are in it: the limits beside it would
+// hide where the time goes.
+func (o *options) profile() (stop func() error, err error) {
+	var cpu *os.File
+	if o.cpu != "" {
+		if cpu, err = os.Create(o.cpu); err != nil {
+			return nil, err
+		}
+		if err := pprof.StartCPUProfile(cpu); err != nil {
+			return nil, errors.Join(err, cpu.Close())
+		}
+	}
+	return func() error {
+		var errs []error
+		if cpu != nil {
+			pprof.StopCPUProfile()
+			errs = append(errs, cpu.Close())
+		}
+		if o.mem != "" {
+			f, err := os.Create(o.mem)
+			if err != nil {
+				return errors.Join(append(errs, err)...)
+			}
+			errs = append(errs, pprof.Lookup("allocs").WriteTo(f, 0), f.Close())
+		}
+		return errors.Join(errs...)
+	}, nil
+}
