@@ -83,26 +83,54 @@ func openPlans(home string) (*plans, error) {
 
 func (p *plans) close() error { return p.root.Close() }
 
-// planName is relative to the root. Every part was validated as a name or an
-// id, so none can climb; os.Root would refuse it anyhow.
-func planName(namespace, agentID, itemID string) string {
-	return filepath.Join(namespace, agentID, "work-items", itemID, "plan.md")
+// planName is relative to the agent's home. Every part was validated as a name
+// or an id, so none can climb; os.Root would refuse it anyhow.
+func planName(itemID string) string { return filepath.Join("work-items", itemID, "plan.md") }
+
+// home is an agent's own directory as a root of its own: a link that the agent
+// lays from its home into another agent's, or another tenant's, leads nowhere.
+type home struct {
+	*os.Root
+	path string // absolute
+}
+
+// close lets go of a directory that was only read through.
+func (h *home) close() { _ = h.Close() }
+
+// home opens an agent's home; with create, it is there afterwards.
+func (p *plans) home(namespace, agentID string, create bool) (*home, error) {
+	name := filepath.Join(namespace, agentID)
+	root, err := p.root.OpenRoot(name)
+	if create && errors.Is(err, fs.ErrNotExist) {
+		if err = p.root.MkdirAll(name, 0o750); err == nil {
+			root, err = p.root.OpenRoot(name)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &home{root, filepath.Join(p.path, name)}, nil
 }
 
 // seed writes the first text of a plan and syncs it: what the caller gave must
 // be on disk before the answer says so. A file that is there stays as it is,
 // since a repeated request must not undo the agent's edits.
 func (p *plans) seed(namespace, agentID, itemID, text string) error {
-	name := planName(namespace, agentID, itemID)
-	if _, err := p.root.Lstat(name); err == nil {
+	name := planName(itemID)
+	h, err := p.home(namespace, agentID, true)
+	if err != nil {
+		return planTrouble(name, err)
+	}
+	defer h.close()
+	if _, err := h.Lstat(name); err == nil {
 		return nil
 	}
-	if err := p.root.MkdirAll(filepath.Dir(name), 0o750); err != nil {
+	if err := h.MkdirAll(filepath.Dir(name), 0o750); err != nil {
 		return planTrouble(name, err)
 	}
 	// The name appears with its whole content or not at all.
 	tmp := name + ".new"
-	f, err := p.root.OpenFile(tmp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o640)
+	f, err := h.OpenFile(tmp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o640)
 	if err != nil {
 		return planTrouble(name, err)
 	}
@@ -110,10 +138,10 @@ func (p *plans) seed(namespace, agentID, itemID, text string) error {
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return planTrouble(name, err)
 	}
-	if err := p.root.Rename(tmp, name); err != nil {
+	if err := h.Rename(tmp, name); err != nil {
 		return planTrouble(name, err)
 	}
-	dir, err := p.root.Open(filepath.Dir(name))
+	dir, err := h.Open(filepath.Dir(name))
 	if err != nil {
 		return planTrouble(name, err)
 	}
@@ -142,48 +170,57 @@ func (p *plans) attach(namespace string, it *workv1.WorkItem, w want) {
 	if it == nil {
 		return
 	}
-	name := planName(namespace, it.GetAgentId(), it.GetWorkItemId())
-	if it.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_OPEN && (w == present || w == soon && p.eager.Allow()) {
-		p.ensure(name)
+	name := planName(it.GetWorkItemId())
+	path := filepath.Join(p.path, namespace, it.GetAgentId(), name)
+	create := it.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_OPEN && (w == present || w == soon && p.eager.Allow())
+	h, err := p.home(namespace, it.GetAgentId(), create)
+	if err != nil {
+		it.PlanArtifact = problem(path, 0, missingOr(err))
+		return
 	}
-	it.PlanArtifact = p.describe(name)
+	defer h.close()
+	if create {
+		h.ensure(name)
+	}
+	it.PlanArtifact = p.describe(h, name)
 }
 
 // ensure makes an empty plan file unless one is there.
-func (p *plans) ensure(name string) {
-	if _, err := p.root.Lstat(name); err == nil {
+func (h *home) ensure(name string) {
+	if _, err := h.Lstat(name); err == nil {
 		return
 	}
 	// Trouble shows in the descriptor's problem field: the item stands, durable,
 	// and the next read tries again.
-	if p.root.MkdirAll(filepath.Dir(name), 0o750) != nil {
+	if h.MkdirAll(filepath.Dir(name), 0o750) != nil {
 		return
 	}
-	if f, err := p.root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o640); err == nil {
+	if f, err := h.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o640); err == nil {
 		_ = f.Close()
 	}
 }
 
 // describe computes the descriptor of a plan file, cached by the identity of
 // the file: an edit by another program is seen on the next read (SPEC W3).
-func (p *plans) describe(name string) *workv1.PlanArtifact {
-	st, err := p.root.Lstat(name)
+func (p *plans) describe(h *home, name string) *workv1.PlanArtifact {
+	path := filepath.Join(h.path, name)
+	st, err := h.Lstat(name)
 	if err != nil {
-		return p.problem(name, 0, missingOr(err))
+		return problem(path, 0, missingOr(err))
 	}
 	if !st.Mode().IsRegular() {
-		return p.problem(name, 0, "not_a_regular_file")
+		return problem(path, 0, "not_a_regular_file")
 	}
 	if st.Size() > maxPlanBytes {
-		return p.problem(name, st.Size(), "too_large")
+		return problem(path, st.Size(), "too_large")
 	}
 	p.mu.Lock()
-	d, ok := p.cache[name]
+	d, ok := p.cache[path]
 	p.mu.Unlock()
 	if ok && d.still(st) {
 		return d.artifact
 	}
-	artifact := p.read(name, st)
+	artifact := h.read(name, st)
 	// A file written within the clock's grain of the look could change again
 	// without its time changing; such a look is not kept.
 	if time.Since(st.ModTime()) > 20*time.Millisecond {
@@ -194,7 +231,7 @@ func (p *plans) describe(name string) *workv1.PlanArtifact {
 				break
 			}
 		}
-		p.cache[name] = described{file: st, artifact: artifact}
+		p.cache[path] = described{file: st, artifact: artifact}
 		p.mu.Unlock()
 	}
 	return artifact
@@ -202,21 +239,22 @@ func (p *plans) describe(name string) *workv1.PlanArtifact {
 
 var emptySHA = hex.EncodeToString(sha256.New().Sum(nil))
 
-func (p *plans) read(name string, st fs.FileInfo) *workv1.PlanArtifact {
+func (h *home) read(name string, st fs.FileInfo) *workv1.PlanArtifact {
+	path := filepath.Join(h.path, name)
 	a := &workv1.PlanArtifact{
-		Path: filepath.Join(p.path, name), Bytes: st.Size(), UpdatedAt: timestamppb.New(st.ModTime().UTC()),
+		Path: path, Bytes: st.Size(), UpdatedAt: timestamppb.New(st.ModTime().UTC()),
 	}
 	if st.Size() == 0 {
 		a.Sha256, a.PreviewComplete = emptySHA, true
 		return a
 	}
-	f, err := p.root.Open(name)
+	f, err := h.Open(name)
 	if err != nil {
-		return p.problem(name, st.Size(), missingOr(err))
+		return problem(path, st.Size(), missingOr(err))
 	}
 	body, err := io.ReadAll(io.LimitReader(f, maxPlanBytes+1))
 	if err = errors.Join(err, f.Close()); err != nil {
-		return p.problem(name, st.Size(), "unreadable")
+		return problem(path, st.Size(), "unreadable")
 	}
 	sum := sha256.Sum256(body)
 	a.Sha256, a.Bytes = hex.EncodeToString(sum[:]), int64(len(body))
@@ -247,6 +285,6 @@ func missingOr(err error) string {
 	return "unreadable"
 }
 
-func (p *plans) problem(name string, size int64, what string) *workv1.PlanArtifact {
-	return &workv1.PlanArtifact{Path: filepath.Join(p.path, name), Bytes: size, Problem: what}
+func problem(path string, size int64, what string) *workv1.PlanArtifact {
+	return &workv1.PlanArtifact{Path: path, Bytes: size, Problem: what}
 }

@@ -1,0 +1,158 @@
+// Package planetest runs planes over memory for their tests: journals that
+// every plane of a test shares, planes that say what the test tells them to,
+// the network between them, and transcripts of calls and events.
+package planetest
+
+import (
+	"context"
+	"strconv"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"quartet/pkg/id"
+	"quartet/pkg/journal"
+	"quartet/pkg/journal/memlog"
+	"quartet/pkg/rpc"
+)
+
+// Journals are the logs of all planes of a test. They outlive the services that
+// write them, so a service made anew over them has been restarted.
+type Journals struct {
+	// Wrap, if set, stands between a plane and its log, to make it fail.
+	Wrap func(plane string, log journal.Log) journal.Log
+
+	mu   sync.Mutex
+	logs map[string]*memlog.Log
+}
+
+// NewJournals makes empty logs.
+func NewJournals() *Journals { return &Journals{logs: map[string]*memlog.Log{}} }
+
+func (j *Journals) log(plane string, partition int) *memlog.Log {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	name := plane + "/" + strconv.Itoa(partition)
+	if j.logs[name] == nil {
+		j.logs[name] = memlog.New()
+	}
+	return j.logs[name]
+}
+
+// Log is for plane.Deps.
+func (j *Journals) Log(plane string, partition int) (journal.Log, error) {
+	l := journal.Log(j.log(plane, partition))
+	if j.Wrap != nil {
+		l = j.Wrap(plane, l)
+	}
+	return l, nil
+}
+
+// Sources is for plane.Deps: the first partition of a plane.
+func (j *Journals) Sources(plane string) ([]journal.Source, error) {
+	return []journal.Source{journal.NewSource(plane, 0, j.log(plane, 0))}, nil
+}
+
+// Events reads a plane's events, without those of the journal itself.
+func (j *Journals) Events(t *testing.T, plane string, reg *journal.Registry) []*journal.Event {
+	t.Helper()
+	var out []*journal.Event
+	require.NoError(t, j.log(plane, 0).Scan(context.Background(), 0, func(_ uint64, f journal.Frame) error {
+		for _, line := range journal.Lines(f.Body) {
+			raw, err := journal.ParseLine(line)
+			require.NoError(t, err)
+			if journal.Internal(raw.Type) {
+				continue
+			}
+			ev, err := raw.Decode(reg)
+			require.NoError(t, err)
+			out = append(out, ev)
+		}
+		return nil
+	}))
+	return out
+}
+
+// Types are the event types of Events, in order.
+func Types(events []*journal.Event) []string {
+	types := make([]string, len(events))
+	for i, ev := range events {
+		types[i] = ev.Type
+	}
+	return types
+}
+
+// Voice is a plane that says what the test tells it to: the others follow its
+// journal as they would follow the real one's.
+type Voice struct {
+	t    *testing.T
+	part *journal.Partition[nothing]
+}
+
+type nothing struct{}
+
+func (nothing) Apply(*journal.Event) error { return nil }
+
+// NewVoice opens the journal of a plane that the test speaks for.
+func (j *Journals) NewVoice(t *testing.T, plane string, events protoreflect.FileDescriptor) *Voice {
+	t.Helper()
+	part, err := journal.Open(context.Background(), journal.Config[nothing]{
+		Log: j.log(plane, 0), Plane: plane, New: func() nothing { return nothing{} },
+		Registry: journal.NewRegistry(events), NewID: id.New().New,
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, part.Close(context.Background())) })
+	return &Voice{t, part}
+}
+
+// Say commits events in one frame.
+func (v *Voice) Say(events ...*journal.Event) {
+	v.t.Helper()
+	_, _, err := journal.Do(context.Background(), v.part, journal.Op[nothing, struct{}]{
+		Method: "say", Actor: journal.Actor{Namespace: "acme", Principal: "test", Role: rpc.RoleService},
+		Decide: func(nothing, journal.Env) (journal.Decision[struct{}], error) {
+			return journal.Decision[struct{}]{Events: events}, nil
+		},
+	})
+	require.NoError(v.t, err)
+}
+
+// Net is a network whose callers are whoever the context says.
+type Net struct {
+	t       *testing.T
+	network *rpc.Network
+	keys    *rpc.Keyring
+}
+
+// NewNet makes a network that ends with the test.
+func NewNet(t *testing.T) *Net {
+	keys := rpc.NewKeyring(nil, false)
+	n := &Net{t: t, keys: keys, network: rpc.NewNetwork(rpc.NetworkConfig{Service: "test", Token: keys.MintService("test")})}
+	t.Cleanup(func() { require.NoError(t, n.network.Close()) })
+	return n
+}
+
+// Serve serves a plane under its name until the returned function is called.
+func (n *Net) Serve(name string, register func(grpc.ServiceRegistrar)) (stop func()) {
+	n.t.Helper()
+	srv := rpc.NewServer(rpc.Config{Auth: n.keys})
+	register(srv)
+	require.NoError(n.t, n.network.Listen(name, srv))
+	return srv.Stop
+}
+
+// Conn is the connection to a plane.
+func (n *Net) Conn(name string) (grpc.ClientConnInterface, error) { return n.network.Dial(name) }
+
+// As makes calls under ctx act in namespace acme.
+func As(ctx context.Context, role string) context.Context {
+	return rpc.WithActor(ctx, rpc.Actor{Namespace: "acme", Principal: role, Role: role})
+}
+
+// AsAgent makes calls under ctx act as an agent of namespace acme.
+func AsAgent(ctx context.Context, agentID string) context.Context {
+	return rpc.WithActor(ctx, rpc.Actor{Namespace: "acme", Principal: "agent/" + agentID, Role: rpc.RoleAgent, AgentID: agentID})
+}

@@ -1,0 +1,225 @@
+package work
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/require"
+
+	"quartet/pkg/fault"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+)
+
+// planPath is where an item's plan lies.
+func (r *rig) planPath(itemID string) string {
+	return filepath.Join(r.home, "acme", "keeper", "work-items", itemID, "plan.md")
+}
+
+// writePlan is another program's edit.
+func (r *rig) writePlan(itemID, text string) {
+	r.t.Helper()
+	require.NoError(r.t, os.WriteFile(r.planPath(itemID), []byte(text), 0o600))
+}
+
+func sha(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:])
+}
+
+func TestW2_CreationMakesThePlanFile(t *testing.T) {
+	r := newRig(t)
+	it := r.create("ship")
+	a := it.GetPlanArtifact()
+	require.Equal(t, r.planPath(it.GetWorkItemId()), a.GetPath())
+	require.FileExists(t, a.GetPath())
+	require.Empty(t, a.GetProblem())
+	require.Zero(t, a.GetBytes())
+	require.Equal(t, sha(""), a.GetSha256())
+	require.True(t, a.GetPreviewComplete())
+	require.NotNil(t, a.GetUpdatedAt())
+}
+
+func TestW2_SeedIsWrittenOnceAndNeverOverAnEdit(t *testing.T) {
+	r := newRig(t)
+	req := &workv1.CreateWorkItemRequest{AgentId: "keeper", Objective: "ship", Plan: "# Plan\n1. build\n", RequestId: "r1"}
+	resp, err := r.client.CreateWorkItem(r.ctx, req)
+	require.NoError(t, err)
+	it := resp.GetWorkItem()
+	require.Equal(t, "# Plan\n1. build\n", it.GetPlanArtifact().GetPreview())
+	require.Equal(t, sha("# Plan\n1. build\n"), it.GetPlanArtifact().GetSha256())
+
+	r.writePlan(it.GetWorkItemId(), "edited")
+	resp, err = r.client.CreateWorkItem(r.ctx, req)
+	require.NoError(t, err)
+	require.Equal(t, it.GetWorkItemId(), resp.GetWorkItem().GetWorkItemId())
+	require.Equal(t, "edited", resp.GetWorkItem().GetPlanArtifact().GetPreview())
+
+	dirs, err := os.ReadDir(filepath.Join(r.home, "acme", "keeper", "work-items"))
+	require.NoError(t, err)
+	require.Len(t, dirs, 1, "a repeated request leaves no second folder")
+}
+
+func TestW3_AnEditIsSeenOnTheNextRead(t *testing.T) {
+	r := newRig(t)
+	itemID := r.create("ship").GetWorkItemId()
+	for _, text := range []string{"one", "two", "six", "longer than before", ""} {
+		r.writePlan(itemID, text)
+		a := r.get(itemID).GetPlanArtifact()
+		require.Equal(t, text, a.GetPreview())
+		require.Equal(t, sha(text), a.GetSha256())
+		require.EqualValues(t, len(text), a.GetBytes())
+	}
+	require.EqualValues(t, 1, r.get(itemID).GetRevision(), "the file is outside revision and journal")
+	require.Len(t, r.events(), 1)
+}
+
+// Editors write a new file and rename it over the old one; such an edit is seen
+// even if it has the size and the time of what was there.
+func TestW3_AReplacedFileIsSeenThoughSizeAndTimeAreTheSame(t *testing.T) {
+	r := newRig(t)
+	itemID := r.create("ship").GetWorkItemId()
+	old := time.Now().Add(-time.Hour)
+	r.writePlan(itemID, "AAAA")
+	require.NoError(t, os.Chtimes(r.planPath(itemID), old, old))
+	require.Equal(t, "AAAA", r.get(itemID).GetPlanArtifact().GetPreview())
+
+	other := r.planPath(itemID) + ".edit"
+	require.NoError(t, os.WriteFile(other, []byte("BBBB"), 0o600))
+	require.NoError(t, os.Chtimes(other, old, old))
+	require.NoError(t, os.Rename(other, r.planPath(itemID)))
+	require.Equal(t, "BBBB", r.get(itemID).GetPlanArtifact().GetPreview())
+}
+
+func TestW3_PreviewIsCutAtARuneBoundary(t *testing.T) {
+	r := newRig(t)
+	itemID := r.create("ship").GetWorkItemId()
+	for _, unit := range []string{"a", "é", "世", "🙂"} {
+		for n, complete := range map[int]bool{1599: true, 1600: true, 1601: false} {
+			text := strings.Repeat(unit, n)
+			r.writePlan(itemID, text)
+			a := r.get(itemID).GetPlanArtifact()
+			require.Equal(t, complete, a.GetPreviewComplete(), "%d times %s", n, unit)
+			require.Equal(t, min(n, 1600), utf8.RuneCountInString(a.GetPreview()))
+			require.True(t, utf8.ValidString(a.GetPreview()))
+			require.EqualValues(t, len(text), a.GetBytes())
+			require.Equal(t, sha(text), a.GetSha256())
+		}
+	}
+}
+
+func TestW3_AMissingPlanIsMadeWhenItIsLookedAt(t *testing.T) {
+	r := newRig(t)
+	itemID := r.create("ship").GetWorkItemId()
+	require.NoError(t, os.RemoveAll(filepath.Dir(r.planPath(itemID))))
+
+	// A list only looks.
+	l, err := r.client.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper"})
+	require.NoError(t, err)
+	require.Equal(t, "missing", l.GetWorkItems()[0].GetPlanArtifact().GetProblem())
+	require.NoFileExists(t, r.planPath(itemID))
+
+	require.Empty(t, r.get(itemID).GetPlanArtifact().GetProblem())
+	require.FileExists(t, r.planPath(itemID))
+
+	// Of a completed item nothing is made any more.
+	_, err = r.client.CompleteWorkItem(r.ctx, &workv1.CompleteWorkItemRequest{AgentId: "keeper", WorkItemId: itemID})
+	require.NoError(t, err)
+	require.NoError(t, os.Remove(r.planPath(itemID)))
+	require.Equal(t, "missing", r.get(itemID).GetPlanArtifact().GetProblem())
+	require.NoFileExists(t, r.planPath(itemID))
+}
+
+func TestW3_WhatIsNoPlanIsSaidAndNotShown(t *testing.T) {
+	for name, c := range map[string]struct {
+		make    func(t *testing.T, path string)
+		problem string
+	}{
+		"binary": {func(t *testing.T, path string) {
+			require.NoError(t, os.WriteFile(path, []byte{0xff, 0xfe, 0x00}, 0o600))
+		}, "not_text"},
+		"text with a NUL": {func(t *testing.T, path string) {
+			require.NoError(t, os.WriteFile(path, []byte("a\x00b"), 0o600))
+		}, "not_text"},
+		"huge": {func(t *testing.T, path string) {
+			require.NoError(t, os.Truncate(path, maxPlanBytes+1))
+		}, "too_large"},
+		"a directory": {func(t *testing.T, path string) {
+			require.NoError(t, os.Remove(path))
+			require.NoError(t, os.Mkdir(path, 0o700))
+		}, "not_a_regular_file"},
+		"a symlink to a secret": {func(t *testing.T, path string) {
+			secret := filepath.Join(t.TempDir(), "secret")
+			require.NoError(t, os.WriteFile(secret, []byte("hunter2"), 0o600))
+			require.NoError(t, os.Remove(path))
+			require.NoError(t, os.Symlink(secret, path))
+		}, "not_a_regular_file"},
+		"a symlink within the home": {func(t *testing.T, path string) {
+			require.NoError(t, os.Remove(path))
+			require.NoError(t, os.WriteFile(path+".other", []byte("hunter2"), 0o600))
+			require.NoError(t, os.Symlink("plan.md.other", path))
+		}, "not_a_regular_file"},
+		"a folder that leads out of the home": {func(t *testing.T, path string) {
+			out := t.TempDir()
+			require.NoError(t, os.WriteFile(filepath.Join(out, "plan.md"), []byte("hunter2"), 0o600))
+			require.NoError(t, os.RemoveAll(filepath.Dir(path)))
+			require.NoError(t, os.Symlink(out, filepath.Dir(path)))
+		}, "unreadable"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			itemID := r.create("ship").GetWorkItemId()
+			c.make(t, r.planPath(itemID))
+			a := r.get(itemID).GetPlanArtifact()
+			require.Equal(t, c.problem, a.GetProblem())
+			require.Empty(t, a.GetPreview())
+			require.False(t, a.GetPreviewComplete())
+			// The item itself is as usable as ever.
+			r.pick(itemID)
+		})
+	}
+}
+
+func TestW3_ThePlanAtItsLargestIsRead(t *testing.T) {
+	r := newRig(t)
+	itemID := r.create("ship").GetWorkItemId()
+	require.NoError(t, os.WriteFile(r.planPath(itemID), []byte(strings.Repeat("a", maxPlanBytes)), 0o600))
+	a := r.get(itemID).GetPlanArtifact()
+	require.Empty(t, a.GetProblem())
+	require.EqualValues(t, maxPlanBytes, a.GetBytes())
+}
+
+// Whoever links his folder into another agent's home sees nothing of it.
+func TestA11_AFolderThatLeadsIntoAnotherHomeIsNotFollowed(t *testing.T) {
+	r := newRig(t)
+	itemID := r.create("ship").GetWorkItemId()
+	theirs := filepath.Join(r.home, "umbrella", "victim", "work-items", "x")
+	require.NoError(t, os.MkdirAll(theirs, 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(theirs, "plan.md"), []byte("hunter2"), 0o600))
+	require.NoError(t, os.RemoveAll(filepath.Dir(r.planPath(itemID))))
+	require.NoError(t, os.Symlink("../../../umbrella/victim/work-items/x", filepath.Dir(r.planPath(itemID))))
+	a := r.get(itemID).GetPlanArtifact()
+	require.Empty(t, a.GetPreview())
+	require.NotEmpty(t, a.GetProblem())
+	require.Zero(t, a.GetBytes())
+}
+
+func TestX1_AnUnwritablePlanCreatesNothing(t *testing.T) {
+	r := newRig(t)
+	// A file stands where the agent's folder would be.
+	require.NoError(t, os.MkdirAll(filepath.Join(r.home, "acme"), 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(r.home, "acme", "keeper"), nil, 0o600))
+	_, err := r.client.CreateWorkItem(r.ctx, &workv1.CreateWorkItemRequest{AgentId: "keeper", Objective: "ship", Plan: "seed"})
+	require.ErrorIs(t, err, fault.Storage)
+	require.NotContains(t, err.Error(), r.home, "internal text does not cross")
+	require.Empty(t, r.events())
+
+	// Without a seed the item stands; its plan says what is wrong.
+	it := r.create("ship")
+	require.NotEmpty(t, it.GetPlanArtifact().GetProblem())
+}

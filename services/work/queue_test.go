@@ -1,0 +1,311 @@
+package work
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"quartet/pkg/fault"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/plane/planetest"
+	"quartet/pkg/rpc"
+)
+
+func (r *rig) update(req *workv1.UpdateWorkItemRequest) *workv1.WorkItem {
+	r.t.Helper()
+	req.AgentId = "keeper"
+	resp, err := r.client.UpdateWorkItem(r.ctx, req)
+	require.NoError(r.t, err)
+	return resp.GetWorkItem()
+}
+
+func (r *rig) block(itemID, why string) {
+	r.update(&workv1.UpdateWorkItemRequest{WorkItemId: itemID, BlockedBy: &why})
+}
+
+func (r *rig) trigger(itemID string, n int) {
+	r.t.Helper()
+	_, err := r.client.AttachWait(planetest.As(r.t.Context(), rpc.RoleService), &workv1.AttachWaitRequest{
+		AgentId: "keeper", WorkItemId: itemID, Wait: &workv1.AttachedWait{
+			WaitId: fmt.Sprintf("wt_%026d", n), Mode: workv1.WaitMode_WAIT_MODE_WAIT, Kind: workv1.WaitKind_WAIT_KIND_EXTERNAL,
+			Revision: 2, Reason: "reply", TriggerCount: 1, LastTriggeredAt: timestamppb.New(r.clk.Now()), CreatedAt: timestamppb.New(r.clk.Now()),
+		},
+	})
+	require.NoError(r.t, err)
+}
+
+func (r *rig) complete(itemID string) {
+	r.t.Helper()
+	_, err := r.client.CompleteWorkItem(r.ctx, &workv1.CompleteWorkItemRequest{AgentId: "keeper", WorkItemId: itemID})
+	require.NoError(r.t, err)
+}
+
+func (r *rig) queue() *workv1.GetWorkQueueResponse {
+	r.t.Helper()
+	q, err := r.client.GetWorkQueue(r.ctx, &workv1.GetWorkQueueRequest{AgentId: "keeper"})
+	require.NoError(r.t, err)
+	return q
+}
+
+func objectives(items []*workv1.WorkItem) string {
+	var names []string
+	for _, it := range items {
+		names = append(names, it.GetObjective())
+	}
+	return strings.Join(names, " ")
+}
+
+// S3 "Candidate Ranking": order and caps of every class.
+func TestW9_QueueRanksAndCaps(t *testing.T) {
+	r := newRig(t)
+	require.Empty(t, r.queue().GetCounts().GetOpen(), "an agent without items has an empty queue")
+	ids := map[string]string{}
+	item := func(name string) string {
+		r.clk.Advance(time.Second)
+		ids[name] = r.create(name).GetWorkItemId()
+		return ids[name]
+	}
+	for i := 1; i <= 4; i++ {
+		r.trigger(item(fmt.Sprintf("t%d", i)), i)
+	}
+	for i := 1; i <= 6; i++ {
+		item(fmt.Sprintf("q%d", i))
+	}
+	for i := 1; i <= 4; i++ {
+		r.update(&workv1.UpdateWorkItemRequest{WorkItemId: item(fmt.Sprintf("o%d", i)), PlanStatus: workv1.PlanStatus_PLAN_STATUS_NEEDS_INPUT})
+	}
+	for i := 1; i <= 4; i++ {
+		r.block(item(fmt.Sprintf("b%d", i)), "why")
+	}
+	for i := 1; i <= 4; i++ {
+		r.complete(item(fmt.Sprintf("c%d", i)))
+	}
+	// An update moves: the newest first among waiters, the oldest first in the queue.
+	r.clk.Advance(time.Second)
+	r.update(&workv1.UpdateWorkItemRequest{WorkItemId: ids["q1"], PlanStatus: workv1.PlanStatus_PLAN_STATUS_READY})
+	r.block(ids["b1"], "why else")
+	r.trigger(ids["t1"], 11)
+
+	q := r.queue()
+	require.Equal(t, "t1 t4 t3", objectives(q.GetTriggeredBlocked()), "last_triggered_at desc, top 3")
+	require.Equal(t, "q2 q3 q4 q5 q6", objectives(q.GetQueuedRunnable()), "updated_at asc, top 5")
+	require.Equal(t, "o4 o3 o2", objectives(q.GetWaitingForOperator()), "updated_at desc, top 3")
+	require.Equal(t, "b1 b4 b3", objectives(q.GetBlocked()), "updated_at desc, top 3")
+	require.Equal(t, "c4 c3 c2", objectives(q.GetCompletedRecent()), "updated_at desc, top 3")
+	n := q.GetCounts()
+	require.Equal(t, []int32{18, 4, 6, 4, 4, 4}, []int32{n.GetOpen(), n.GetTriggeredBlocked(), n.GetQueuedRunnable(), n.GetWaitingForOperator(), n.GetBlocked(), n.GetCompleted()})
+	require.Nil(t, q.GetCurrent())
+
+	// The item in focus is in no class beside.
+	r.pick(ids["q2"])
+	q = r.queue()
+	require.Equal(t, "q2", q.GetCurrent().GetObjective())
+	require.Equal(t, "q3 q4 q5 q6 q1", objectives(q.GetQueuedRunnable()))
+	require.EqualValues(t, 5, q.GetCounts().GetQueuedRunnable())
+	require.EqualValues(t, 18, q.GetCounts().GetOpen())
+	r.pick(ids["t4"])
+	q = r.queue()
+	require.Equal(t, "t1 t3 t2", objectives(q.GetTriggeredBlocked()))
+	require.EqualValues(t, 3, q.GetCounts().GetTriggeredBlocked())
+	require.Equal(t, workv1.CandidateClass_CANDIDATE_CLASS_TRIGGERED_BLOCKED, q.GetCurrent().GetCandidateClass())
+
+	// After a restart it is the same queue.
+	r.restart()
+	require.Equal(t, planetest.Show(q, "revision"), planetest.Show(r.queue(), "revision"))
+}
+
+func TestP5_RemindersAreListedInOrder(t *testing.T) {
+	r := newRig(t)
+	at := func(minutes int) *timestamppb.Timestamp {
+		return timestamppb.New(epoch.Add(time.Duration(minutes) * time.Minute))
+	}
+	late, soon := r.create("late").GetWorkItemId(), r.create("soon").GetWorkItemId()
+	r.update(&workv1.UpdateWorkItemRequest{WorkItemId: late, RecheckAt: at(60)})
+	r.update(&workv1.UpdateWorkItemRequest{WorkItemId: soon, RecheckAt: at(5)})
+	require.Equal(t, "soon late", objectives(r.queue().GetRechecks()))
+	r.complete(soon)
+	require.Equal(t, "late", objectives(r.queue().GetRechecks()), "a completed item reminds nobody")
+}
+
+func TestW10_FiltersAndPages(t *testing.T) {
+	r := newRig(t)
+	ids := map[string]string{}
+	for _, name := range []string{"cur", "queued", "blocked", "waiting", "input", "done"} {
+		r.clk.Advance(time.Second)
+		ids[name] = r.create(name).GetWorkItemId()
+	}
+	r.block(ids["blocked"], "why")
+	r.trigger(ids["waiting"], 1)
+	r.update(&workv1.UpdateWorkItemRequest{WorkItemId: ids["input"], PlanStatus: workv1.PlanStatus_PLAN_STATUS_NEEDS_INPUT})
+	r.complete(ids["done"])
+	r.pick(ids["cur"])
+	for filter, want := range map[string]string{
+		"UNSPECIFIED": "cur queued blocked waiting input done", "ALL": "cur queued blocked waiting input done",
+		"OPEN": "cur queued blocked waiting input", "COMPLETED": "done", "CURRENT": "cur",
+		"QUEUED": "queued input", "BLOCKED": "blocked waiting", "WAITING_FOR_OPERATOR": "input", "RUNNABLE": "cur queued",
+	} {
+		f := workv1.WorkItemFilter(workv1.WorkItemFilter_value["WORK_ITEM_FILTER_"+filter])
+		resp, err := r.client.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper", Filter: f})
+		require.NoError(t, err)
+		require.Equal(t, want, objectives(resp.GetWorkItems()), filter)
+
+		// Page by page it is the same, and writes in between move nothing.
+		var paged []*workv1.WorkItem
+		req := &workv1.ListWorkItemsRequest{AgentId: "keeper", Filter: f, PageSize: 1}
+		for {
+			resp, err := r.client.ListWorkItems(r.ctx, req)
+			require.NoError(t, err)
+			paged = append(paged, resp.GetWorkItems()...)
+			if req.PageToken = resp.GetNextPageToken(); req.GetPageToken() == "" {
+				break
+			}
+			r.update(&workv1.UpdateWorkItemRequest{WorkItemId: ids["queued"], TodoList: &workv1.TodoList{}})
+		}
+		require.Equal(t, want, objectives(paged), filter)
+	}
+}
+
+func TestX9_ListRefusals(t *testing.T) {
+	r := newRig(t)
+	r.create("a")
+	r.create("b")
+	for _, req := range []*workv1.ListWorkItemsRequest{
+		{AgentId: "keeper", PageSize: -1}, {AgentId: "keeper", PageSize: 501}, {AgentId: "keeper", Filter: 99}, {AgentId: "keeper", PageToken: "x"},
+	} {
+		_, err := r.client.ListWorkItems(r.ctx, req)
+		require.Error(t, err, "%v", req)
+	}
+	resp, err := r.client.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper", PageSize: 1})
+	require.NoError(t, err)
+	_, err = r.client.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper", Filter: workv1.WorkItemFilter_WORK_ITEM_FILTER_OPEN, PageToken: resp.GetNextPageToken()})
+	require.ErrorIs(t, err, fault.CursorInvalid, "a token of another filter is another list's")
+}
+
+// A page is bounded in bytes as well as in number.
+func TestX9_PagesAreBoundedByBytes(t *testing.T) {
+	r := newRig(t)
+	todos := make([]*workv1.TodoItem, 200)
+	for i := range todos {
+		todos[i] = &workv1.TodoItem{Text: strings.Repeat("x", 1000), State: workv1.TodoState_TODO_STATE_PENDING}
+	}
+	for range 12 {
+		_, err := r.client.CreateWorkItem(r.ctx, &workv1.CreateWorkItemRequest{AgentId: "keeper", Objective: "big", TodoList: todos})
+		require.NoError(t, err)
+	}
+	resp, err := r.client.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper", IncludeTodoList: true})
+	require.NoError(t, err)
+	require.NotEmpty(t, resp.GetNextPageToken())
+	require.Less(t, len(resp.GetWorkItems()), 12)
+	rest, err := r.client.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper", IncludeTodoList: true, PageToken: resp.GetNextPageToken()})
+	require.NoError(t, err)
+	require.Len(t, append(resp.GetWorkItems(), rest.GetWorkItems()...), 12)
+	short, err := r.client.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper"})
+	require.NoError(t, err)
+	require.Len(t, short.GetWorkItems(), 12)
+	require.Empty(t, short.GetWorkItems()[0].GetTodoList())
+	require.NotNil(t, short.GetWorkItems()[0].GetCurrentTodo(), "what is derived stays")
+}
+
+func TestX8_LimitsAtBelowAndAbove(t *testing.T) {
+	r := newRig(t)
+	pending := workv1.TodoState_TODO_STATE_PENDING
+	many := func(n int) []*workv1.TodoItem {
+		todos := make([]*workv1.TodoItem, n)
+		for i := range todos {
+			todos[i] = &workv1.TodoItem{Text: "x", State: pending}
+		}
+		return todos
+	}
+	itemID := r.create("limits").GetWorkItemId()
+	calls := map[string]struct {
+		limit int
+		call  func(n int) error
+	}{
+		"objective": {2000, func(n int) error {
+			_, err := r.client.CreateWorkItem(r.ctx, &workv1.CreateWorkItemRequest{AgentId: "keeper", Objective: strings.Repeat("世", n)})
+			return err
+		}},
+		"objective update": {2000, func(n int) error {
+			o := strings.Repeat("世", n)
+			_, err := r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{AgentId: "keeper", WorkItemId: itemID, Objective: &o})
+			return err
+		}},
+		"todo text": {1000, func(n int) error {
+			_, err := r.client.CreateWorkItem(r.ctx, &workv1.CreateWorkItemRequest{AgentId: "keeper", Objective: "o", TodoList: []*workv1.TodoItem{{Text: strings.Repeat("é", n), State: pending}}})
+			return err
+		}},
+		"todo entries": {200, func(n int) error {
+			_, err := r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{AgentId: "keeper", WorkItemId: itemID, TodoList: &workv1.TodoList{Items: many(n)}})
+			return err
+		}},
+		"plan": {16 << 10, func(n int) error {
+			_, err := r.client.CreateWorkItem(r.ctx, &workv1.CreateWorkItemRequest{AgentId: "keeper", Objective: "o", Plan: strings.Repeat("p", n)})
+			return err
+		}},
+		"blocked_by": {16 << 10, func(n int) error {
+			why := strings.Repeat("w", n)
+			_, err := r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{AgentId: "keeper", WorkItemId: itemID, BlockedBy: &why})
+			return err
+		}},
+		"reason": {16 << 10, func(n int) error {
+			_, err := r.client.PickWorkItem(r.ctx, &workv1.PickWorkItemRequest{AgentId: "keeper", WorkItemId: itemID, Reason: strings.Repeat("r", n)})
+			return err
+		}},
+		"request_id": {128, func(n int) error {
+			_, err := r.client.CreateWorkItem(r.ctx, &workv1.CreateWorkItemRequest{AgentId: "keeper", Objective: "o", RequestId: strings.Repeat("r", n)})
+			return err
+		}},
+		"agent_id": {128, func(n int) error {
+			_, err := r.client.ListWorkItems(planetest.As(r.t.Context(), rpc.RoleOperator), &workv1.ListWorkItemsRequest{AgentId: strings.Repeat("a", n)})
+			return err
+		}},
+	}
+	for name, c := range calls {
+		t.Run(name, func(t *testing.T) {
+			require.NoError(t, c.call(c.limit-1))
+			require.NoError(t, c.call(c.limit))
+			err := c.call(c.limit + 1)
+			require.ErrorIs(t, err, fault.LimitExceeded)
+			f := fault.From(err)
+			require.Contains(t, f.Message(), fmt.Sprint(c.limit))
+			require.Contains(t, f.Message(), fmt.Sprint(c.limit+1))
+		})
+	}
+}
+
+// What is refused leaves no trace, and reads write nothing (SPEC X11).
+func TestX4_OnlyServicesAttachPromoteAndConsume(t *testing.T) {
+	r := newRig(t)
+	itemID := r.create("x").GetWorkItemId()
+	before := len(r.events())
+	for _, role := range []string{rpc.RoleOperator, rpc.RoleRunner, rpc.RoleAgent, rpc.RoleAdmin} {
+		// A direct caller, no service between.
+		ctx := rpc.WithActor(context.Background(), rpc.Actor{Namespace: "acme", Principal: role, Role: role, AgentID: "keeper"})
+		_, err := r.service.AttachWait(ctx, &workv1.AttachWaitRequest{AgentId: "keeper", WorkItemId: itemID, Wait: &workv1.AttachedWait{WaitId: fmt.Sprintf("wt_%026d", 1)}})
+		require.ErrorIs(t, err, fault.PermissionDenied, role)
+		_, err = r.service.PromoteReport(ctx, &workv1.PromoteReportRequest{AgentId: "keeper", WorkItemId: itemID, Text: "x"})
+		require.ErrorIs(t, err, fault.PermissionDenied, role)
+		_, err = r.service.ConsumeRecheck(ctx, &workv1.ConsumeRecheckRequest{AgentId: "keeper", WorkItemId: itemID})
+		require.ErrorIs(t, err, fault.PermissionDenied, role)
+	}
+	_, err := r.service.CreateWorkItem(context.Background(), &workv1.CreateWorkItemRequest{AgentId: "keeper", Objective: "x"})
+	require.ErrorIs(t, err, fault.Unauthenticated)
+	require.Len(t, r.events(), before)
+}
+
+// Nothing crosses a namespace (SPEC section 0).
+func TestX4_AnotherTenantSeesNothing(t *testing.T) {
+	r := newRig(t)
+	itemID := r.create("ours").GetWorkItemId()
+	ctx := rpc.WithActor(t.Context(), rpc.Actor{Namespace: "umbrella", Principal: "op", Role: rpc.RoleOperator})
+	_, err := r.client.GetWorkItem(ctx, &workv1.GetWorkItemRequest{AgentId: "keeper", WorkItemId: itemID})
+	require.ErrorIs(t, err, fault.NotFound)
+	l, err := r.client.ListWorkItems(ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper"})
+	require.NoError(t, err)
+	require.Empty(t, l.GetWorkItems())
+}

@@ -1,0 +1,155 @@
+package work
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+
+	"quartet/pkg/clock"
+	"quartet/pkg/fault"
+	"quartet/pkg/id"
+	"quartet/pkg/journal"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/plane"
+	"quartet/pkg/plane/planetest"
+	"quartet/pkg/rpc"
+)
+
+var epoch = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+var registry = journal.NewRegistry(workv1.File_quartet_work_v1_work_event_proto)
+
+// rig is the plane over memory, reached through the network.
+type rig struct {
+	t        *testing.T
+	ctx      context.Context //nolint:containedctx // the caller of every call that names no other
+	clk      *clock.Fake
+	ids      *id.Sequence
+	journals *planetest.Journals
+	home     string
+	tasks    runningTasks
+	service  *Service
+	net      *planetest.Net
+	client   workv1.WorkServiceClient
+	down     func()
+}
+
+type runningTasks struct {
+	mu   sync.Mutex
+	list []RunningTask
+}
+
+func (r *runningTasks) set(list ...RunningTask) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.list = list
+}
+
+func (r *runningTasks) RunningTasks(context.Context, string, string) ([]RunningTask, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.list, nil
+}
+
+// known agents exist, others do not.
+type known map[string]bool
+
+func (k known) AgentExists(_ context.Context, agentID string) error {
+	if k[agentID] {
+		return nil
+	}
+	return fault.NotFound.Newf("agent %q does not exist", agentID)
+}
+
+func newRig(t *testing.T) *rig {
+	r := openRig(t)
+	t.Cleanup(func() { r.down() })
+	return r
+}
+
+// openRig is for tests that close the rig themselves.
+func openRig(t *testing.T) *rig {
+	r := &rig{
+		t: t, clk: clock.NewFake(epoch), ids: &id.Sequence{}, journals: planetest.NewJournals(), home: t.TempDir(),
+		ctx: planetest.AsAgent(t.Context(), "keeper"),
+	}
+	r.up()
+	return r
+}
+
+func (r *rig) up() {
+	var err error
+	r.service, err = New(Config{Home: r.home}, Deps{Tasks: &r.tasks, Agents: known{"keeper": true, "other": true}, Deps: plane.Deps{
+		Log: r.journals.Log, Sources: r.journals.Sources, Clock: r.clk, IDs: r.ids,
+	}})
+	require.NoError(r.t, err)
+	require.ErrorContains(r.t, r.service.Ready(), "not started")
+	require.NoError(r.t, r.service.Start(context.Background()))
+	require.NoError(r.t, r.service.Ready())
+	r.net = planetest.NewNet(r.t)
+	stop := r.net.Serve("work", func(reg grpc.ServiceRegistrar) { r.service.Register(reg) })
+	conn, err := r.conn()
+	require.NoError(r.t, err)
+	r.client = workv1.NewWorkServiceClient(conn)
+	r.down = func() {
+		require.NoError(r.t, r.service.Stop(context.Background()))
+		require.NoError(r.t, r.service.Stop(context.Background()))
+		stop()
+	}
+}
+
+func (r *rig) conn() (grpc.ClientConnInterface, error) { return r.net.Conn(Plane) }
+
+// restart makes the service anew over the same journal.
+func (r *rig) restart() {
+	r.down()
+	r.up()
+}
+
+func (r *rig) events() []*journal.Event { return r.journals.Events(r.t, Plane, registry) }
+
+// create makes an item of keeper.
+func (r *rig) create(objective string) *workv1.WorkItem {
+	r.t.Helper()
+	resp, err := r.client.CreateWorkItem(r.ctx, &workv1.CreateWorkItemRequest{AgentId: "keeper", Objective: objective})
+	require.NoError(r.t, err)
+	return resp.GetWorkItem()
+}
+
+func (r *rig) get(itemID string) *workv1.WorkItem {
+	r.t.Helper()
+	resp, err := r.client.GetWorkItem(r.ctx, &workv1.GetWorkItemRequest{AgentId: "keeper", WorkItemId: itemID})
+	require.NoError(r.t, err)
+	return resp.GetWorkItem()
+}
+
+func (r *rig) pick(itemID string) {
+	r.t.Helper()
+	_, err := r.client.PickWorkItem(r.ctx, &workv1.PickWorkItemRequest{AgentId: "keeper", WorkItemId: itemID, Reason: "test"})
+	require.NoError(r.t, err)
+}
+
+// hear applies another plane's event by the plane's own rule, as consuming it would.
+func (r *rig) hear(ev *journal.Event) {
+	r.t.Helper()
+	_, err := plane.Do(context.Background(), r.service.engine, plane.Command[*State, struct{}]{
+		Method: "hear", AgentID: ev.AgentID, Actor: plane.System(ev.Namespace),
+		Decide: func(st *State, env journal.Env) (journal.Decision[struct{}], error) {
+			events, err := react(st, env, ev)
+			return journal.Decision[struct{}]{Events: events}, err
+		},
+	})
+	require.NoError(r.t, err)
+}
+
+// replayed says whether a call was answered from memory.
+func replayed(call func(opts ...grpc.CallOption) error) (bool, error) {
+	var header metadata.MD
+	err := call(grpc.Header(&header))
+	return rpc.WasReplayed(header), err
+}
