@@ -16,5 +16,6 @@
 // enum is shown by its full name whenever it is set. Enums are taken by full
 // name and in the short form of tools ("needs_input"), 64-bit integers as
 // numbers and as strings. What is not known is refused, in bodies and in query
-// strings.
+// strings. Streams are lines of {"result":…}, and {"error":…} where one breaks;
+// GET /v1/events gives server-sent events as well.
 package gateway

@@ -123,13 +123,14 @@ type form interface {
 	fail(e errorBody) []byte
 }
 
-// ndjson is a WatchEventsResponse a line.
+// ndjson is a WatchEventsResponse a line, in the frame that every stream over
+// REST has and that the OpenAPI document shows: {"result":…} or {"error":…}.
 type ndjson struct{}
 
 func (ndjson) contentType() string { return "application/x-ndjson" }
 
 func (ndjson) line(m *eventv1.WatchEventsResponse) ([]byte, error) {
-	b, err := protoJSON(m)
+	b, err := codec{}.Marshal(map[string]any{"result": m})
 	return append(b, '\n'), err
 }
 

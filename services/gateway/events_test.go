@@ -50,8 +50,17 @@ func (r *rig) events(t *testing.T, query string, header ...string) *open {
 func (o *open) next() *eventv1.WatchEventsResponse {
 	o.t.Helper()
 	require.True(o.t, o.scan.Scan(), "the stream ended: %v", o.scan.Err())
+	return o.line()
+}
+
+func (o *open) line() *eventv1.WatchEventsResponse {
+	o.t.Helper()
+	var frame struct {
+		Result json.RawMessage `json:"result"`
+	}
+	require.NoError(o.t, json.Unmarshal(o.scan.Bytes(), &frame), o.scan.Text())
 	m := &eventv1.WatchEventsResponse{}
-	require.NoError(o.t, protojson.Unmarshal(o.scan.Bytes(), m), o.scan.Text())
+	require.NoError(o.t, protojson.Unmarshal(frame.Result, m), o.scan.Text())
 	return m
 }
 
@@ -59,9 +68,7 @@ func (o *open) rest() []*eventv1.Event {
 	o.t.Helper()
 	var out []*eventv1.Event
 	for o.scan.Scan() {
-		m := &eventv1.WatchEventsResponse{}
-		require.NoError(o.t, protojson.Unmarshal(o.scan.Bytes(), m), o.scan.Text())
-		out = append(out, m.GetEvent())
+		out = append(out, o.line().GetEvent())
 	}
 	require.NoError(o.t, o.scan.Err())
 	return out
