@@ -45,29 +45,34 @@ func (g *Service) api() (http.Handler, error) {
 		runtime.WithDisableHTTPMethodOverride(),
 		runtime.WithWriteContentLength(),
 	)
-	for name, register := range map[string]func(context.Context, *runtime.ServeMux, grpc.ClientConnInterface) error{
-		"agent": func(ctx context.Context, m *runtime.ServeMux, c grpc.ClientConnInterface) error {
+	// The mux asks what was registered last first, and a pattern without a verb
+	// takes "keeper:explain" for an agent's name. So the scheduler comes last.
+	for _, service := range []struct {
+		name     string
+		register func(context.Context, *runtime.ServeMux, grpc.ClientConnInterface) error
+	}{
+		{"agent", func(ctx context.Context, m *runtime.ServeMux, c grpc.ClientConnInterface) error {
 			return agentv1.RegisterAgentServiceHandlerClient(ctx, m, agentv1.NewAgentServiceClient(c))
-		},
-		"work": func(ctx context.Context, m *runtime.ServeMux, c grpc.ClientConnInterface) error {
+		}},
+		{"work", func(ctx context.Context, m *runtime.ServeMux, c grpc.ClientConnInterface) error {
 			return workv1.RegisterWorkServiceHandlerClient(ctx, m, workv1.NewWorkServiceClient(c))
-		},
-		"task": func(ctx context.Context, m *runtime.ServeMux, c grpc.ClientConnInterface) error {
+		}},
+		{"task", func(ctx context.Context, m *runtime.ServeMux, c grpc.ClientConnInterface) error {
 			return taskv1.RegisterTaskServiceHandlerClient(ctx, m, taskv1.NewTaskServiceClient(c))
-		},
-		"waiting": func(ctx context.Context, m *runtime.ServeMux, c grpc.ClientConnInterface) error {
+		}},
+		{"waiting", func(ctx context.Context, m *runtime.ServeMux, c grpc.ClientConnInterface) error {
 			return waitingv1.RegisterWaitingServiceHandlerClient(ctx, m, waitingv1.NewWaitingServiceClient(c))
-		},
-		"scheduler": func(ctx context.Context, m *runtime.ServeMux, c grpc.ClientConnInterface) error {
+		}},
+		{"scheduler", func(ctx context.Context, m *runtime.ServeMux, c grpc.ClientConnInterface) error {
 			return schedulerv1.RegisterSchedulerServiceHandlerClient(ctx, m, schedulerv1.NewSchedulerServiceClient(c))
-		},
+		}},
 	} {
-		plane, err := g.deps.Conn(name)
+		plane, err := g.deps.Conn(service.name)
 		if err == nil {
-			err = register(context.Background(), mux, conn{plane})
+			err = service.register(context.Background(), mux, conn{plane})
 		}
 		if err != nil {
-			return nil, fmt.Errorf("gateway: %s: %w", name, err)
+			return nil, fmt.Errorf("gateway: %s: %w", service.name, err)
 		}
 	}
 	return mux, nil
