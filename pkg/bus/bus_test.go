@@ -176,9 +176,9 @@ func TestSourceReadsFrames(t *testing.T) {
 	r.put(t, "keeper", "v")
 	ctx, cancel := context.WithCancel(t.Context())
 	var types []string
-	err = src.Follow(ctx, 1, func(_ uint64, lines [][]byte) error {
+	err = src.Follow(ctx, 1, func(_ uint64, lines []journal.Line) error {
 		for _, line := range lines {
-			typ, _ := journal.LineType(line)
+			typ, _ := line.Type()
 			types = append(types, typ)
 		}
 		if len(types) == 2 {

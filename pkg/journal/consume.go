@@ -8,12 +8,11 @@ import (
 
 // Source is another partition's journal. Follow calls fn for each frame from
 // fromSeq on, in order, each once; it ends with ctx or an error of fn, and may
-// end with trouble, after which it is called again. lines are fn's for the
-// call only.
+// end with trouble, after which it is called again. lines must not be changed.
 type Source interface {
 	Plane() string
 	Partition() int
-	Follow(ctx context.Context, fromSeq uint64, fn func(seq uint64, lines [][]byte) error) error
+	Follow(ctx context.Context, fromSeq uint64, fn func(seq uint64, lines []Line) error) error
 	// End is the sequence that the next frame will be at or after.
 	End(ctx context.Context) (uint64, error)
 }
@@ -37,8 +36,8 @@ func (s logSource) End(ctx context.Context) (uint64, error) {
 	return seq + 1, err
 }
 
-func (s logSource) Follow(ctx context.Context, from uint64, fn func(uint64, [][]byte) error) error {
-	return s.log.Follow(ctx, from, func(seq uint64, f Frame) error { return fn(seq, Lines(f.Body)) })
+func (s logSource) Follow(ctx context.Context, from uint64, fn func(uint64, []Line) error) error {
+	return s.log.Follow(ctx, from, func(seq uint64, f Frame) error { return fn(seq, textLines(f.Body)) })
 }
 
 // Reaction is what a partition does about another one's events.
@@ -98,7 +97,7 @@ func Consume[S State](ctx context.Context, p *Partition[S], r Reaction[S]) error
 	var wait backoff
 	for {
 		var stop error // the partition's, not the source's
-		err := r.Source.Follow(ctx, next, func(seq uint64, lines [][]byte) error {
+		err := r.Source.Follow(ctx, next, func(seq uint64, lines []Line) error {
 			if seq < next {
 				return nil
 			}
@@ -139,23 +138,20 @@ func Consume[S State](ctx context.Context, p *Partition[S], r Reaction[S]) error
 
 // hear parses what is of interest, outside the loop. A line that cannot be
 // read is logged and passed: it would not become readable by waiting.
-func (p *Partition[S]) hear(r Reaction[S], interest map[string]struct{}, key sourceKey, seq uint64, lines [][]byte) *consumption[S] {
+func (p *Partition[S]) hear(r Reaction[S], interest map[string]struct{}, key sourceKey, seq uint64, lines []Line) *consumption[S] {
 	in := &consumption[S]{key: key, seq: seq, react: r.React}
 	for i, line := range lines {
-		t, _ := LineType(line)
+		t, _ := line.Type()
 		if !Internal(t) {
 			in.foreign = true
 		}
 		if _, ok := interest[t]; !ok && len(interest) > 0 || Internal(t) {
 			continue
 		}
-		raw, err := ParseLine(line)
+		ev, err := line.Read(r.Registry)
 		if err == nil {
-			var ev *Event
-			if ev, err = raw.Decode(r.Registry); err == nil {
-				in.events = append(in.events, heard{i, ev})
-				continue
-			}
+			in.events = append(in.events, heard{i, ev})
+			continue
 		}
 		p.cfg.Logger.Error("journal: a source's event cannot be read and is passed", zap.String("source", key.plane), zap.Uint64("sequence", seq), zap.Int("line", i), zap.Error(err))
 	}

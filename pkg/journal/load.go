@@ -35,6 +35,7 @@ func (p *Partition[S]) load(ctx context.Context, mine map[string]struct{}) (*cor
 			if p.cfg.OnLoad != nil {
 				p.cfg.OnLoad(c.state)
 			}
+			p.cfg.Feed.begin(c.tail)
 			return c, nil
 		case ctx.Err() != nil:
 			return nil, errors.Join(ctx.Err(), err)

@@ -133,9 +133,13 @@ func (p *Partition[S]) settle(v verdict) error {
 	switch v.outcome {
 	case landed:
 		l.frames = l.frames[1:]
+		after := p.core.tail
 		p.core.tail = v.tail
 		p.core.frames = append(p.core.frames, frameRef{f.first, v.seq})
 		p.committed(f, v.clean)
+		if p.cfg.Feed != nil && !v.foreign {
+			p.cfg.Feed.add(after, v.seq, v.tail, f.Body, f.events)
+		}
 		if v.foreign {
 			return p.reload(nil)
 		}
@@ -171,7 +175,11 @@ func (p *Partition[S]) committed(f *pending[S], clean bool) {
 	for _, c := range f.cmds {
 		close(c.done)
 	}
-	if clean {
+	switch {
+	case p.cfg.Feed != nil:
+		// The feed keeps the body. The next one is about as large.
+		l.spare = make([]byte, 0, min(len(f.Body)+len(f.Body)/4, p.cfg.MaxFrame))
+	case clean:
 		l.spare = f.Body[:0]
 	}
 }
@@ -201,6 +209,7 @@ func (p *Partition[S]) notify(events []*Event) {
 func (p *Partition[S]) reload(gone *pending[S]) error {
 	l := &p.loop
 	p.stall.begin(p.cfg.Mono())
+	p.cfg.Feed.end()
 	lost := l.frames
 	if gone != nil {
 		lost = append([]*pending[S]{gone}, lost...)
@@ -265,6 +274,7 @@ func (c *command[S]) reset() {
 // giveUp answers everybody and ends the partition.
 func (p *Partition[S]) giveUp(cause error) {
 	l := &p.loop
+	p.cfg.Feed.end()
 	p.inbox.close()
 	p.mu.Lock()
 	p.failed.Store(&cause)

@@ -45,6 +45,9 @@ type Config[S State] struct {
 	// indexes (due times) start over from it. It must not block.
 	OnLoad func(state S)
 
+	// Feed hands durable frames to followers in this process; nil: none.
+	Feed *Feed
+
 	RequestMemory  int              // entries; default 4 000 000 (SPEC X2)
 	MaxFrame       int              // bytes; default 900 KB
 	MaxEvent       int              // bytes; default 3 MiB (SPEC X8)

@@ -29,9 +29,11 @@ type Deps struct {
 	Log func(plane string, partition int) (journal.Log, error)
 	// Sources are the partitions of another plane, to follow.
 	Sources func(plane string) ([]journal.Source, error)
-	Clock   clock.Clock
-	IDs     id.Source
-	Logger  *zap.Logger
+	// Feeds are for followers in the same process. Optional.
+	Feeds  *journal.Feeds
+	Clock  clock.Clock
+	IDs    id.Source
+	Logger *zap.Logger
 }
 
 // Complete checks what is required and fills in the rest.
@@ -103,7 +105,7 @@ func Open[S journal.State](ctx context.Context, cfg Config[S], deps Deps) (*Engi
 		if cfg.OnCommit != nil {
 			c.OnCommit = func(events []*journal.Event) { cfg.OnCommit(partition, events) }
 		}
-		c.OnLoad = cfg.OnLoad
+		c.OnLoad, c.Feed = cfg.OnLoad, deps.Feeds.Of(cfg.Plane, partition)
 		return c, err
 	})
 	if err != nil {

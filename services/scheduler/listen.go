@@ -13,15 +13,15 @@ import (
 // interest names the planes that the scheduler hears. Every event of the agent
 // plane but those of a running round may free an agent or give it something to
 // do; of the others only what changes readiness or brings a trigger matters.
-var interest = map[string]func(*journal.RawEvent) bool{
-	"agent": func(ev *journal.RawEvent) bool {
+var interest = map[string]func(*journal.Event) bool{
+	"agent": func(ev *journal.Event) bool {
 		switch ev.Type {
 		case "round_submitted", "tool_result_recorded", "round_settled", "decision_recorded", "message_dequeued", "turn_started":
 			return false
 		}
 		return true
 	},
-	"work": func(ev *journal.RawEvent) bool {
+	"work": func(ev *journal.Event) bool {
 		switch ev.Type {
 		case "work_item_picked", "focus_released", "wait_attached":
 			return true
@@ -42,11 +42,11 @@ func (s *Service) listen(ctx context.Context, src journal.Source, next uint64) {
 	own := src.Plane() == "agent"
 	pause := 10 * time.Millisecond
 	for ctx.Err() == nil {
-		err := src.Follow(ctx, next, func(seq uint64, lines [][]byte) error {
+		err := src.Follow(ctx, next, func(seq uint64, lines []journal.Line) error {
 			next = seq + 1
 			pause = 10 * time.Millisecond
 			for _, line := range lines {
-				ev, err := journal.ParseLine(line)
+				ev, err := line.Envelope()
 				if err != nil || journal.Internal(ev.Type) || ev.AgentID == "" || !matters(ev) {
 					continue
 				}

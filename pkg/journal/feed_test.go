@@ -1,0 +1,228 @@
+package journal_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"quartet/pkg/journal"
+	"quartet/pkg/journal/faultlog"
+	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/journal/memlog"
+)
+
+// hears is what a follower heard, and over which way.
+type hears struct {
+	mu        sync.Mutex
+	seqs      []uint64
+	events    []string // type/wal_seq
+	fed, read int
+}
+
+func (h *hears) take(seq uint64, lines []journal.Line) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.seqs = append(h.seqs, seq)
+	for _, l := range lines {
+		if l.Event != nil {
+			h.fed++
+		} else {
+			h.read++
+		}
+		ev, err := l.Read(journaltest.Registry())
+		if err != nil {
+			return err
+		}
+		h.events = append(h.events, fmt.Sprintf("%s/%d", ev.Type, ev.WalSeq))
+	}
+	return nil
+}
+
+func (h *hears) count() (seqs, fed int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.seqs), h.fed
+}
+
+type feedRig struct {
+	log   *faultlog.Log
+	feeds *journal.Feeds
+}
+
+func newFeedRig() *feedRig {
+	return &feedRig{faultlog.New(memlog.New()), journal.NewFeeds()}
+}
+
+func (r *feedRig) open(t *testing.T) *partition {
+	t.Helper()
+	cfg := journaltest.Config(r.log)
+	cfg.Plane, cfg.Feed = "fed", r.feeds.Of("fed", 0)
+	p, err := journal.Open(t.Context(), cfg)
+	require.NoError(t, err)
+	return p
+}
+
+func (r *feedRig) source() journal.Source {
+	return r.feeds.Source(journal.NewSource("fed", 0, r.log))
+}
+
+func (r *feedRig) follow(t *testing.T, from uint64) (h *hears, stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	h = &hears{}
+	done := make(chan error, 1)
+	go func() { done <- r.source().Follow(ctx, from, h.take) }()
+	return h, func() {
+		cancel()
+		require.ErrorIs(t, <-done, context.Canceled)
+	}
+}
+
+// whole is what a follower must have heard by now: the log, frame by frame.
+func (r *feedRig) whole(t *testing.T, from uint64) *hears {
+	t.Helper()
+	h := &hears{}
+	require.NoError(t, r.log.Scan(context.Background(), from, func(seq uint64, f journal.Frame) error {
+		if len(f.Body) == 0 {
+			return nil // a fence says nothing
+		}
+		var lines []journal.Line
+		for _, text := range journal.Lines(f.Body) {
+			lines = append(lines, journal.Line{Text: text})
+		}
+		return h.take(seq, lines)
+	}))
+	return h
+}
+
+func (r *feedRig) same(t *testing.T, h *hears, from uint64) {
+	t.Helper()
+	want := r.whole(t, from)
+	require.Eventually(t, func() bool {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return len(h.events) >= len(want.events)
+	}, 10*time.Second, time.Millisecond)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	require.Equal(t, want.events, h.events)
+}
+
+// A follower that was there before the partition, one that comes later, and
+// one that begins at the end all hear what the log holds; what is committed
+// while they follow comes over the feed.
+func TestFeedSaysWhatTheLogSays(t *testing.T) {
+	r := newFeedRig()
+	early, stopEarly := r.follow(t, 1)
+	p := r.open(t)
+	for i := range 20 {
+		put(t, p, "k", fmt.Sprint(i))
+	}
+	late, stopLate := r.follow(t, 1)
+	end, err := r.source().End(t.Context())
+	require.NoError(t, err)
+	newest, stopNewest := r.follow(t, end)
+	for i := range 600 { // more than the feed keeps
+		put(t, p, "k", fmt.Sprint(20+i))
+	}
+	r.same(t, early, 1)
+	r.same(t, late, 1)
+	r.same(t, newest, end)
+	_, fed := newest.count()
+	require.Equal(t, 600, fed, "all of it came over the feed")
+	behind, stopBehind := r.follow(t, 1)
+	r.same(t, behind, 1)
+	stopEarly()
+	stopLate()
+	stopNewest()
+	stopBehind()
+	require.NoError(t, p.Close(t.Context()))
+}
+
+// Whatever happens to appends, no frame is missed or heard twice.
+func TestFeedThroughTrouble(t *testing.T) {
+	r := newFeedRig()
+	p := r.open(t)
+	h, stop := r.follow(t, 1)
+	for f := faultlog.None; f < faultlog.Last; f++ {
+		switch f {
+		case faultlog.Refused, faultlog.HeldRefused, faultlog.Late, faultlog.Frozen:
+			continue // these wait for somebody
+		}
+		r.log.Inject(f)
+		put(t, p, "k", fmt.Sprint(f))
+		r.log.Heal()
+		put(t, p, "k", fmt.Sprint(f))
+	}
+	r.same(t, h, 1)
+	stop()
+	require.NoError(t, p.Close(t.Context()))
+}
+
+// Another process takes the partition. Its writes are heard, although the
+// holder here has not noticed yet, and those of here again after that.
+func TestFeedHearsAnotherWriter(t *testing.T) {
+	r := newFeedRig()
+	p := r.open(t)
+	h, stop := r.follow(t, 1)
+	put(t, p, "k", "1")
+	other, err := journal.Open(t.Context(), journaltest.Config(r.log))
+	require.NoError(t, err)
+	for i := range 5 {
+		put(t, other, "k", fmt.Sprint(i))
+	}
+	r.same(t, h, 1)
+	put(t, p, "k", "2") // loads again, and fences the other
+	put(t, p, "k", "3")
+	r.same(t, h, 1)
+	_, fed := h.count()
+	require.NotZero(t, fed)
+	require.NoError(t, p.Close(t.Context()))
+	put(t, other, "k", "4") // nobody here any more
+	r.same(t, h, 1)
+	stop()
+	require.NoError(t, other.Close(t.Context()))
+}
+
+// An error of the follower's own comes back, whichever way it was reached.
+func TestFeedGivesBackTheFollowersError(t *testing.T) {
+	r := newFeedRig()
+	p := r.open(t)
+	put(t, p, "k", "1")
+	enough := errors.New("enough")
+	end, err := r.source().End(t.Context())
+	require.NoError(t, err)
+	for _, from := range []uint64{1, end} {
+		done := make(chan error, 1)
+		go func() {
+			done <- r.source().Follow(t.Context(), from, func(uint64, []journal.Line) error { return enough })
+		}()
+		put(t, p, "k", "2")
+		require.ErrorIs(t, <-done, enough)
+	}
+	require.NoError(t, p.Close(t.Context()))
+}
+
+// A plane that follows over the feed reacts to each event exactly once.
+func TestConsumeOverTheFeed(t *testing.T) {
+	r := newFeedRig()
+	from := r.open(t)
+	to := open(t, memlog.New(), "to")
+	var want []string
+	for round := range 3 {
+		stop := copies(t, to, r.source())
+		for i := range 40 {
+			put(t, from, "k", fmt.Sprintf("%d-%d", round, i))
+			want = append(want, fmt.Sprintf("heard=%d-%d@%d", round, i, len(want)))
+		}
+		heardEventually(t, to, want...)
+		stop()
+	}
+	require.NoError(t, to.Close(t.Context()))
+	require.NoError(t, from.Close(t.Context()))
+}
