@@ -24,6 +24,9 @@ import (
 // DefaultHTTPAddr is loopback: whoever opens the port to others says so.
 const DefaultHTTPAddr = "127.0.0.1:7480"
 
+// drainTime is how long requests may take to end when the gateway stops.
+const drainTime = 5 * time.Second
+
 // Config is what an operator sets.
 type Config struct {
 	// HTTPAddr is where to listen. Default DefaultHTTPAddr.
@@ -153,7 +156,7 @@ func (g *Service) Start(ctx context.Context) error {
 	return nil
 }
 
-// Stop ends readiness and event streams, lets requests finish within ctx, then
+// Stop ends readiness and event streams, lets requests finish for a while, then
 // closes. It is idempotent.
 func (g *Service) Stop(ctx context.Context) error {
 	g.stopping.Store(true)
@@ -164,10 +167,13 @@ func (g *Service) Stop(ctx context.Context) error {
 	if srv == nil {
 		return nil
 	}
-	err := srv.Shutdown(ctx)
-	if err != nil {
-		// Whoever is still there has had its time.
-		err = errors.Join(err, srv.Close())
+	drain, cancel := context.WithTimeout(ctx, drainTime)
+	defer cancel()
+	var err error
+	if srv.Shutdown(drain) != nil {
+		// Whoever is still there has had its time: a long poll, which comes
+		// again, or a mutation, which is repeated by its key.
+		err = srv.Close()
 	}
 	<-served
 	return err
