@@ -114,3 +114,10 @@ func badCursor(what string) error {
 	return fault.CursorInvalid.New("the cursor "+what+"; use one that an event brought, or none", "field", "cursor").
 		WithField("cursor", "must be the cursor of an event or a heartbeat")
 }
+
+// foreignCursor refuses a well-made cursor that points outside of what is kept
+// here. Journals are kept whole, so that is one of another installation.
+func foreignCursor(what string) error {
+	return fault.CursorOutOfRange.New("the cursor "+what+"; read the state afresh and watch from now", "field", "cursor").
+		WithField("cursor", "must be a cursor of this installation")
+}

@@ -137,11 +137,11 @@ func (w *watch) resume(text string, ends vector) error {
 	for _, t := range v {
 		i := slices.IndexFunc(ends, func(e track) bool { return e.plane == t.plane })
 		if i < 0 || len(ends[i].parts) != len(t.parts) {
-			return badCursor("is of another partitioning")
+			return foreignCursor("is of another partitioning")
 		}
 		for k, p := range t.parts {
 			if end := ends[i].parts[k]; p.seq > end.seq || p.seq == end.seq && p.line > 0 {
-				return badCursor("is ahead of the journal, so of another one")
+				return foreignCursor("is ahead of the journal, so of another one")
 			}
 		}
 		w.at[i] = t
