@@ -172,7 +172,7 @@ func (t *turn) begin(ctx context.Context) error {
 	}
 	for _, p := range t.k.pkgs {
 		plan := "Package " + p + "\n\nScope: static checks and tests of this package alone.\nMethod: go vet, then go test. A failure is reported, not mended.\n"
-		if err := add(checkObjective+p, plan, "go vet "+p, "go test "+p); err != nil {
+		if err := add(checkObjective+p, plan, "go vet "+p, "go test -short "+p); err != nil {
 			return err
 		}
 	}

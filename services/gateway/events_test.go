@@ -164,9 +164,9 @@ func TestBadEventRequests(t *testing.T) {
 	good := vector{{plane: 1, parts: []position{{seq: 1}}}}
 	for query, reason := range map[string]string{
 		"?cursor=junk": "CURSOR_INVALID", "?cursor=" + strings.Repeat("A", cursorMaxText+4): "CURSOR_INVALID",
-		"?cursor=" + vector{{plane: 1, parts: []position{{seq: 999}}}}.encode():         "CURSOR_INVALID",
-		"?cursor=" + vector{{plane: 5, parts: []position{{seq: 1}}}}.encode():           "CURSOR_INVALID",
-		"?cursor=" + vector{{plane: 1, parts: []position{{seq: 1}, {seq: 1}}}}.encode(): "CURSOR_INVALID",
+		"?cursor=" + vector{{plane: 1, parts: []position{{seq: 999}}}}.encode():         "CURSOR_OUT_OF_RANGE",
+		"?cursor=" + vector{{plane: 5, parts: []position{{seq: 1}}}}.encode():           "CURSOR_OUT_OF_RANGE",
+		"?cursor=" + vector{{plane: 1, parts: []position{{seq: 1}, {seq: 1}}}}.encode(): "CURSOR_OUT_OF_RANGE",
 		"?from_start=true&cursor=" + good.encode():                                      "INVALID_ARGUMENT",
 		"?planes=board": "INVALID_ARGUMENT", "?agent_id=A": "INVALID_ARGUMENT", "?work_item_id=x": "INVALID_ARGUMENT",
 		"?event_types=A%20B": "INVALID_ARGUMENT", "?event_types=" + strings.Repeat("a,", 100) + "a": "LIMIT_EXCEEDED",

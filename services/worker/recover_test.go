@@ -129,7 +129,7 @@ func TestT4_KilledWorkerLeavesNothing(t *testing.T) {
 	r.ctx = rpc.WithActor(context.Background(), rpc.Actor{Namespace: rpc.DefaultNamespace, Principal: "op", Role: rpc.RoleOperator})
 	task := r.background(&taskv1.CommandSpec{Cmd: "sleep 300 & setsid sleep 300 & echo up; wait"})
 	r.awaitOutput(task, "up")
-	require.NotZero(t, alive(t, "QUARTET_WORKER_ID="+id+"@"+r.state))
+	require.NotZero(t, alive(t, "QUARTET_TASK_WORKER="+id+"@"+r.state))
 	require.NoError(t, cmd.Process.Kill())
 	_ = cmd.Wait() // it was killed
 
@@ -138,7 +138,7 @@ func TestT4_KilledWorkerLeavesNothing(t *testing.T) {
 		c.ID = id
 		c.Dial = func() (grpc.ClientConnInterface, error) { return r.keylessConn(lis.Addr().String()) }
 	})
-	require.Zero(t, alive(t, "QUARTET_WORKER_ID="+id+"@"+r.state))
+	require.Zero(t, alive(t, "QUARTET_TASK_WORKER="+id+"@"+r.state))
 	end := r.await(task)
 	require.Equal(t, interrupted, end.GetState())
 	require.Equal(t, "worker_lost", end.GetEndReason())

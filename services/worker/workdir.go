@@ -15,7 +15,7 @@ import (
 // Names of the variables by which a worker knows its processes again.
 const (
 	envTask   = "QUARTET_TASK_ID"
-	envWorker = "QUARTET_WORKER_ID" // id@state directory
+	envWorker = "QUARTET_TASK_WORKER" // id@state directory
 	envBoot   = "QUARTET_BOOT_ID"
 )
 
