@@ -163,7 +163,10 @@ func (p *Partition[S]) hear(r Reaction[S], interest map[string]struct{}, key sou
 // cut between two events, and the position then names the line.
 func (p *Partition[S]) executeConsume(c *command[S]) {
 	in := c.consume
+	// Another source's Consume may be looking for its position right now.
+	p.mu.Lock()
 	pos := p.core.position(in.key)
+	p.mu.Unlock()
 	start := 0
 	if in.seq < pos.seq || in.seq == pos.seq && pos.line == 0 {
 		p.settled(c)
