@@ -54,7 +54,9 @@ func setup(t testing.TB) *rig {
 
 func (r *rig) start(t testing.TB) *bus.Publisher {
 	t.Helper()
-	pub, err := bus.Start(context.Background(), bus.Config{Conn: r.nc, Plane: "test"})
+	src, err := bus.Source(r.nc, "test", 0)
+	require.NoError(t, err)
+	pub, err := bus.Start(context.Background(), bus.Config{Conn: r.nc, Source: src})
 	require.NoError(t, err)
 	return pub
 }
@@ -192,7 +194,9 @@ func TestSourceReadsFrames(t *testing.T) {
 
 func TestStartNeedsAJournal(t *testing.T) {
 	r := setup(t)
-	_, err := bus.Start(t.Context(), bus.Config{Conn: r.nc, Plane: "nowhere"})
+	src, err := bus.Source(r.nc, "nowhere", 0)
+	require.NoError(t, err)
+	_, err = bus.Start(t.Context(), bus.Config{Conn: r.nc, Source: src})
 	require.Error(t, err)
 	_, err = bus.Start(t.Context(), bus.Config{})
 	require.Error(t, err)

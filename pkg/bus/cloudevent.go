@@ -1,7 +1,6 @@
 package bus
 
 import (
-	"bytes"
 	"fmt"
 
 	"quartet/pkg/journal"
@@ -37,21 +36,21 @@ func token(s string) string {
 }
 
 // appendCloudEvent wraps a journal line as a CloudEvent 1.0 in structured JSON
-// mode. The line is the data as it stands; nothing is marshalled again. raw is
+// mode. The line is the data as it stands; nothing is marshalled again. ev is
 // the line's envelope.
-func appendCloudEvent(dst, line []byte, raw *journal.RawEvent) []byte {
+func appendCloudEvent(dst, line []byte, ev *journal.Event) []byte {
 	dst = append(dst, `{"specversion":"1.0","id":`...)
-	dst = journal.AppendString(dst, raw.ID)
+	dst = journal.AppendString(dst, ev.ID)
 	dst = append(dst, `,"source":`...)
-	dst = journal.AppendString(dst, "/quartet/"+token(raw.Namespace)+"/"+raw.Plane)
+	dst = journal.AppendString(dst, "/quartet/"+token(ev.Namespace)+"/"+ev.Plane)
 	dst = append(dst, `,"type":`...)
-	dst = journal.AppendString(dst, "quartet."+raw.Plane+"."+raw.Type)
-	if raw.AgentID != "" { // an empty subject is not allowed
+	dst = journal.AppendString(dst, "quartet."+ev.Plane+"."+ev.Type)
+	if ev.AgentID != "" { // an empty subject is not allowed
 		dst = append(dst, `,"subject":`...)
-		dst = journal.AppendString(dst, raw.AgentID)
+		dst = journal.AppendString(dst, ev.AgentID)
 	}
 	dst = append(dst, `,"time":`...)
-	dst = journal.AppendTime(dst, raw.CreatedAt)
+	dst = journal.AppendTime(dst, ev.CreatedAt)
 	dst = append(dst, `,"datacontenttype":"application/json","data":`...)
 	dst = append(dst, line...)
 	return append(dst, '}')
@@ -65,22 +64,20 @@ type message struct {
 
 // messages turns a frame into what is published for it, in order. Lines of the
 // journal itself are no events.
-func messages(frame []byte) ([]message, error) {
-	var out []message
-	for len(frame) > 0 {
-		line, rest, _ := bytes.Cut(frame, []byte{'\n'})
-		frame = rest
-		if t, _ := journal.LineType(line); journal.Internal(t) {
+func messages(frame []journal.Line) ([]message, error) {
+	out := make([]message, 0, len(frame))
+	for _, line := range frame {
+		if t, _ := line.Type(); journal.Internal(t) {
 			continue
 		}
-		raw, err := journal.ParseLine(line)
+		ev, err := line.Envelope()
 		if err != nil {
 			return nil, fmt.Errorf("bus: %w", err)
 		}
-		body := appendCloudEvent(make([]byte, 0, len(line)+320), line, raw)
-		out = append(out, message{Subject(raw.Namespace, raw.Plane, raw.AgentID, raw.Type), body})
-		if raw.ReadinessFrom != "" || raw.ReadinessTo != "" {
-			out = append(out, message{Subject(raw.Namespace, "work", raw.AgentID, ReadinessChanged), body})
+		body := appendCloudEvent(make([]byte, 0, len(line.Text)+320), line.Text, ev)
+		out = append(out, message{Subject(ev.Namespace, ev.Plane, ev.AgentID, ev.Type), body})
+		if ev.ReadinessFrom != "" || ev.ReadinessTo != "" {
+			out = append(out, message{Subject(ev.Namespace, "work", ev.AgentID, ReadinessChanged), body})
 		}
 	}
 	return out, nil

@@ -12,7 +12,6 @@ import (
 	"go.uber.org/zap"
 
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/jetlog"
 )
 
 // Stream is the name of the stream for everybody outside.
@@ -25,16 +24,25 @@ const (
 	maxAge   = 7 * 24 * time.Hour
 )
 
-// window is how many frames are copied at once. Behind the last of their
-// events goes one message that says how far the journal was copied.
-const window = 64
+const (
+	// window is how many frames are copied at once. Behind the last of their
+	// events goes one message that says how far the journal was copied.
+	window = 256
+	// defaultLag is how long the first frame of a window waits for others.
+	// Nobody inside waits for EVENTS, and a window of one frame takes from a
+	// caller who is alone as much time as his own frame does: 5 ms make his
+	// mutations a third faster.
+	defaultLag = 5 * time.Millisecond
+)
 
-// positionSubject is where a plane's publisher writes how far it came: into
+// positionSubject is where a journal's publisher writes how far it came: into
 // EVENTS itself, since EVENTS may lose its end (it is not fsynced on a single
 // node, and it may be deleted) and then the position must be lost with it. A
 // durable consumer's acknowledgement would survive and leave a gap; it also
 // hands out new frames before it repeats those that were not acknowledged.
-func positionSubject(plane string) string { return "quartet.bus.position." + plane }
+func positionSubject(s journal.Source) string {
+	return "quartet.bus.position." + s.Plane() + "." + strconv.Itoa(s.Partition())
+}
 
 const headerSequence = "Quartet-Sequence"
 
@@ -49,12 +57,14 @@ func EnsureStream(ctx context.Context, nc *nats.Conn, replicas int) error {
 	cfg := jetstream.StreamConfig{
 		Name:        Stream,
 		Description: "Quartet: committed events as CloudEvents",
-		Subjects:    []string{"quartet.events.>", "quartet.bus.position.*"},
+		Subjects:    []string{"quartet.events.>", "quartet.bus.position.>"},
 		Storage:     jetstream.FileStorage,
 		Discard:     jetstream.DiscardOld,
 		MaxBytes:    maxBytes,
 		MaxAge:      maxAge,
 		Replicas:    max(replicas, 1),
+		// One answer for a window of events instead of one for each; see batch.go.
+		AllowBatchPublish: true,
 	}
 	if cfg.Replicas == 1 {
 		cfg.PersistMode = jetstream.AsyncPersistMode
@@ -77,14 +87,17 @@ func EnsureStream(ctx context.Context, nc *nats.Conn, replicas int) error {
 // Config is what a Publisher needs.
 type Config struct {
 	Conn   *nats.Conn
-	Plane  string // of the journal; one Publisher for each
+	Source journal.Source // what is copied; one Publisher for each
 	Logger *zap.Logger
-	// AckTimeout is how long EVENTS may take for one window before it is
+	// AckTimeout is how long EVENTS may take for one batch before it is
 	// copied again; default 10 s.
 	AckTimeout time.Duration
+	// Lag is how long an event may wait for others to be copied with;
+	// default 5 ms, negative for none.
+	Lag time.Duration
 }
 
-// Publisher copies one plane's journal to EVENTS: at least once, in the order
+// Publisher copies one partition's journal to EVENTS: at least once, in the order
 // of the journal.
 type Publisher struct {
 	cfg    Config
@@ -92,11 +105,11 @@ type Publisher struct {
 	done   chan struct{}
 }
 
-// Start starts copying where EVENTS says that it stopped. Both streams must
-// exist.
+// Start starts copying where EVENTS says that it stopped. Both the stream and
+// the journal must exist.
 func Start(ctx context.Context, cfg Config) (*Publisher, error) {
-	if cfg.Conn == nil || cfg.Plane == "" {
-		return nil, errors.New("bus: Config needs Conn and Plane")
+	if cfg.Conn == nil || cfg.Source == nil {
+		return nil, errors.New("bus: Config needs Conn and Source")
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = zap.NewNop()
@@ -104,15 +117,19 @@ func Start(ctx context.Context, cfg Config) (*Publisher, error) {
 	if cfg.AckTimeout <= 0 {
 		cfg.AckTimeout = 10 * time.Second
 	}
-	cfg.Logger = cfg.Logger.With(zap.String("plane", cfg.Plane))
+	if cfg.Lag == 0 {
+		cfg.Lag = defaultLag
+	}
+	cfg.Logger = cfg.Logger.With(zap.String("plane", cfg.Source.Plane()), zap.Int("partition", cfg.Source.Partition()))
 	js, err := jetstream.New(cfg.Conn)
 	if err != nil {
 		return nil, fmt.Errorf("bus: %w", err)
 	}
-	for _, stream := range []string{Stream, jetlog.StreamName(cfg.Plane)} {
-		if _, err := js.Stream(ctx, stream); err != nil {
-			return nil, fmt.Errorf("bus: stream %s: %w", stream, err)
-		}
+	if _, err := js.Stream(ctx, Stream); err != nil {
+		return nil, fmt.Errorf("bus: stream %s: %w", Stream, err)
+	}
+	if _, err := cfg.Source.End(ctx); err != nil {
+		return nil, fmt.Errorf("bus: the journal of %s: %w", cfg.Source.Plane(), err)
 	}
 	run, cancel := context.WithCancel(context.Background())
 	p := &Publisher{cfg: cfg, cancel: cancel, done: make(chan struct{})}
@@ -153,8 +170,8 @@ func (p *Publisher) run(ctx context.Context) {
 }
 
 type frame struct {
-	seq  uint64
-	body []byte
+	seq   uint64
+	lines []journal.Line
 }
 
 // session copies over one connection, which does not reconnect: if it did,
@@ -171,19 +188,31 @@ func (p *Publisher) session(ctx context.Context) (copied bool, err error) {
 		return false, fmt.Errorf("bus: connect: %w", err)
 	}
 	defer nc.Close()
-	js, err := jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(4096))
+	js, err := jetstream.New(nc)
 	if err != nil {
 		return false, fmt.Errorf("bus: %w", err)
+	}
+	out, err := newBatches(nc, p.cfg.AckTimeout)
+	if err != nil {
+		return false, err
 	}
 	next, err := p.position(ctx, js)
 	if err != nil {
 		return false, err
 	}
+	oldest := time.Time{}
+	if next == 0 {
+		oldest = time.Now().Add(-maxAge)
+	}
 	frames, ended := make(chan frame, window), make(chan error, 1)
 	go func() {
-		ended <- jetlog.FollowPlane(ctx, nc, p.cfg.Plane, next, time.Now().Add(-maxAge), func(seq uint64, f journal.Frame) error {
+		ended <- p.cfg.Source.Follow(ctx, max(next, 1), func(seq uint64, lines []journal.Line) error {
+			if seq < next || before(lines, oldest) {
+				return nil
+			}
+			oldest = time.Time{}
 			select {
-			case frames <- frame{seq, f.Body}:
+			case frames <- frame{seq, lines}:
 				return nil
 			case <-ctx.Done():
 				return ctx.Err()
@@ -194,7 +223,7 @@ func (p *Publisher) session(ctx context.Context) (copied bool, err error) {
 	for {
 		select {
 		case f := <-frames:
-			err = p.copyWindow(ctx, js, gather(f, frames))
+			err = p.copyWindow(ctx, out, p.gather(ctx, f, frames))
 			copied = copied || err == nil
 		case <-ctx.Done():
 			err = ctx.Err()
@@ -206,8 +235,27 @@ func (p *Publisher) session(ctx context.Context) (copied bool, err error) {
 	}
 }
 
-// gather takes what is there, at most a window.
-func gather(first frame, more <-chan frame) []frame {
+// before says whether a frame is older than what EVENTS would keep.
+func before(lines []journal.Line, oldest time.Time) bool {
+	if oldest.IsZero() || len(lines) == 0 {
+		return false
+	}
+	ev, err := lines[len(lines)-1].Envelope()
+	return err == nil && ev.CreatedAt.Before(oldest)
+}
+
+// gather takes what comes within the lag, at most a window.
+func (p *Publisher) gather(ctx context.Context, first frame, more <-chan frame) []frame {
+	if p.cfg.Lag > 0 {
+		// The channel holds a window, so nobody is held up meanwhile, and this
+		// goroutine is not woken for each frame.
+		t := time.NewTimer(p.cfg.Lag)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+		}
+	}
 	out := []frame{first}
 	for len(out) < window {
 		select {
@@ -226,69 +274,38 @@ func (p *Publisher) position(ctx context.Context, js jetstream.JetStream) (uint6
 	if err != nil {
 		return 0, fmt.Errorf("bus: %w", err)
 	}
-	m, err := s.GetLastMsgForSubject(ctx, positionSubject(p.cfg.Plane))
+	m, err := s.GetLastMsgForSubject(ctx, positionSubject(p.cfg.Source))
 	switch {
 	case errors.Is(err, jetstream.ErrMsgNotFound):
 		return 0, nil
 	case err != nil:
-		return 0, fmt.Errorf("bus: position of %s: %w", p.cfg.Plane, err)
+		return 0, fmt.Errorf("bus: position of %s: %w", p.cfg.Source.Plane(), err)
 	}
 	seq, err := strconv.ParseUint(m.Header.Get(headerSequence), 10, 64)
 	if err != nil {
-		return 0, fmt.Errorf("bus: position of %s: %w", p.cfg.Plane, err)
+		return 0, fmt.Errorf("bus: position of %s: %w", p.cfg.Source.Plane(), err)
 	}
 	return seq + 1, nil
 }
 
 // copyWindow publishes the events of frames in order, then the position, and
 // waits until EVENTS has them all.
-func (p *Publisher) copyWindow(ctx context.Context, js jetstream.JetStream, frames []frame) error {
-	var acks []jetstream.PubAckFuture
-	publish := func(msg *nats.Msg) error {
-		// No message id: the broker would keep each for two minutes, and the
-		// event id tells a repetition as well.
-		ack, err := js.PublishMsgAsync(msg, jetstream.WithRetryAttempts(0))
-		acks = append(acks, ack)
-		return err
-	}
+func (p *Publisher) copyWindow(ctx context.Context, out *batches, frames []frame) error {
 	for _, f := range frames {
-		events, err := messages(f.body)
+		events, err := messages(f.lines)
 		if err != nil {
 			// It will not become readable. Others must not wait for it.
 			p.cfg.Logger.Error("bus: a frame cannot be read and is passed", zap.Uint64("sequence", f.seq), zap.Error(err))
 			continue
 		}
 		for _, e := range events {
-			if err := publish(&nats.Msg{Subject: e.subject, Data: e.body}); err != nil {
+			if err := out.publish(ctx, &nats.Msg{Subject: e.subject, Data: e.body}, false); err != nil {
 				return err
 			}
 		}
 	}
-	if err := wait(ctx, p.cfg.AckTimeout, acks); err != nil {
-		return err
-	}
-	// Only behind events that are all there: a position never covers a gap.
-	acks = acks[:0]
-	err := publish(&nats.Msg{Subject: positionSubject(p.cfg.Plane), Header: nats.Header{
+	// Behind events that are all there: a position never covers a gap.
+	return out.publish(ctx, &nats.Msg{Subject: positionSubject(p.cfg.Source), Header: nats.Header{
 		headerSequence: {strconv.FormatUint(frames[len(frames)-1].seq, 10)},
-	}})
-	if err != nil {
-		return err
-	}
-	return wait(ctx, p.cfg.AckTimeout, acks)
-}
-
-func wait(ctx context.Context, timeout time.Duration, acks []jetstream.PubAckFuture) error {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	for _, ack := range acks {
-		select {
-		case <-ack.Ok():
-		case err := <-ack.Err():
-			return err
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	return nil
+	}}, true)
 }

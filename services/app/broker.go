@@ -145,11 +145,17 @@ func (p *publisher) Start(ctx context.Context) error {
 		return err
 	}
 	for _, plane := range p.planes {
-		pub, err := bus.Start(ctx, bus.Config{Conn: p.broker.readers, Plane: plane, Logger: p.logger})
+		sources, err := p.broker.sources(plane)
 		if err != nil {
 			return joinStop(ctx, err, p)
 		}
-		p.running = append(p.running, pub)
+		for _, src := range sources {
+			pub, err := bus.Start(ctx, bus.Config{Conn: p.broker.readers, Source: src, Logger: p.logger})
+			if err != nil {
+				return joinStop(ctx, err, p)
+			}
+			p.running = append(p.running, pub)
+		}
 	}
 	return nil
 }

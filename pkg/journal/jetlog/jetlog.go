@@ -160,24 +160,6 @@ func (l *Log) Scan(ctx context.Context, from uint64, fn func(uint64, journal.Fra
 	return err
 }
 
-// FollowPlane hands out the frames of all partitions of a plane, in the order
-// of the stream, from a sequence on, or where it is 0 those not older than
-// since. It ends with ctx, an error of fn, or trouble.
-func FollowPlane(ctx context.Context, nc *nats.Conn, plane string, from uint64, since time.Time, fn func(uint64, journal.Frame) error) error {
-	js, err := jetstream.New(nc)
-	if err != nil {
-		return fmt.Errorf("jetlog: %w", err)
-	}
-	cfg := jetstream.OrderedConsumerConfig{InactiveThreshold: time.Minute}
-	if from > 0 {
-		cfg.DeliverPolicy, cfg.OptStartSeq = jetstream.DeliverByStartSequencePolicy, from
-	} else {
-		cfg.DeliverPolicy, cfg.OptStartTime = jetstream.DeliverByStartTimePolicy, &since
-	}
-	_, err = read(ctx, js, StreamName(plane), cfg, from, 0, fn)
-	return err
-}
-
 // Follow implements journal.Log.
 func (l *Log) Follow(ctx context.Context, from uint64, fn func(uint64, journal.Frame) error) error {
 	wait := time.NewTimer(0)
