@@ -1,0 +1,337 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/journal"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/plane/planetest"
+	"quartet/pkg/rpc"
+)
+
+func TestA6_AcquireGivesEverythingARunnerNeeds(t *testing.T) {
+	r := newRig(t)
+	r.spawn("keeper")
+	r.others.queue = func() (*workv1.GetWorkQueueResponse, error) {
+		return &workv1.GetWorkQueueResponse{
+			AgentId: "keeper", Revision: 7, Counts: &workv1.WorkQueueCounts{Open: 2},
+			Current: &workv1.WorkItem{WorkItemId: "wi_1", Objective: "ship it", Waits: []*workv1.AttachedWait{{WaitId: "wt_1", TriggerCount: 3, ConsumedCount: 1}}},
+			TriggeredBlocked: []*workv1.WorkItem{{WorkItemId: "wi_2", Objective: "review it", Waits: []*workv1.AttachedWait{
+				{WaitId: "wt_2", TriggerCount: 1}, {WaitId: "wt_3", TriggerCount: 1, ConsumedCount: 1},
+			}}},
+		}, nil
+	}
+	messageID := r.send("keeper", "hello", normal)
+	a := r.take("keeper")
+	require.Equal(t, messageID, a.GetMessage().GetMessageId())
+	require.Equal(t, "keeper", a.GetAgent().GetAgentId())
+	require.Equal(t, a.GetTurn().GetRunId(), a.GetAgent().GetCurrentRunId())
+	require.Equal(t, "token/acme/keeper/"+a.GetTurn().GetRunId(), a.GetRunToken())
+	require.Equal(t, "wi_1", a.GetTurn().GetBoundWorkItemId())
+	require.Equal(t, epoch.Add(30*time.Second), a.GetTurn().GetLeaseExpiresAt().AsTime())
+	require.EqualValues(t, 1, a.GetTurn().GetLeaseGeneration())
+	require.Len(t, a.GetContext().GetShownWaits(), 2, "what was not consumed yet")
+	require.EqualValues(t, 7, a.GetContext().GetWorkRevision())
+	for _, part := range []string{"hello", "operator_instruction", "ship it", "review it"} {
+		require.Contains(t, a.GetContext().GetText(), part)
+	}
+	require.Contains(t, a.GetTools(), "CreateWorkItem")
+	require.Equal(t, []string{"agent_spawned", "message_queued", "message_dequeued", "turn_started"}, planetest.Types(r.events()))
+	require.True(t, r.poll("keeper").GetPending(), "one open run per agent")
+
+	r.finish(a, done)
+	r.send("keeper", "again", normal)
+	require.EqualValues(t, 2, r.take("keeper").GetTurn().GetLeaseGeneration(), "a generation only grows (SPEC X12)")
+}
+
+func TestX13_NothingToDoIsPendingAtOnce(t *testing.T) {
+	r := newRig(t)
+	resp := r.poll()
+	require.True(t, resp.GetPending())
+	require.Positive(t, resp.GetPollAfter().AsDuration())
+	for _, wait := range []*durationpb.Duration{durationpb.New(-1), durationpb.New(56 * time.Second), {Seconds: 1, Nanos: -1}} {
+		_, err := r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{Wait: wait})
+		require.ErrorIs(t, err, fault.LimitExceeded)
+	}
+}
+
+func TestX15_WhoMayAcquire(t *testing.T) {
+	r := newRig(t)
+	r.spawn("keeper")
+	r.spawn("other")
+	r.send("other", "x", normal)
+	wait := durationpb.New(0)
+	for _, role := range []string{rpc.RoleOperator, rpc.RoleIntegration, rpc.RoleWorker} {
+		_, err := r.service.AcquireTurn(planetest.As(t.Context(), role), &agentv1.AcquireTurnRequest{Wait: wait})
+		require.ErrorIs(t, err, fault.PermissionDenied, role)
+	}
+	// An agent's credential is for its own turns.
+	own := planetest.AsAgent(t.Context(), "keeper")
+	_, err := r.service.AcquireTurn(own, &agentv1.AcquireTurnRequest{Wait: wait})
+	require.ErrorIs(t, err, fault.InvalidArgument)
+	_, err = r.service.AcquireTurn(own, &agentv1.AcquireTurnRequest{Wait: wait, AgentIds: []string{"other"}})
+	require.ErrorIs(t, err, fault.PermissionDenied)
+	resp, err := r.service.AcquireTurn(own, &agentv1.AcquireTurnRequest{Wait: wait, AgentIds: []string{"keeper"}})
+	require.NoError(t, err)
+	require.True(t, resp.GetPending())
+	// Another tenant's runner finds nothing.
+	ctx := rpc.WithActor(t.Context(), rpc.Actor{Namespace: "umbrella", Principal: "runner", Role: rpc.RoleRunner})
+	resp, err = r.service.AcquireTurn(ctx, &agentv1.AcquireTurnRequest{Wait: wait})
+	require.NoError(t, err)
+	require.True(t, resp.GetPending())
+}
+
+func TestD7_TheAgentThatWaitedLongestIsFirst(t *testing.T) {
+	r := newRig(t)
+	for _, agentID := range []string{"a", "b", "c"} {
+		r.spawn(agentID)
+	}
+	for _, agentID := range []string{"c", "a", "b"} {
+		r.clk.Advance(time.Second)
+		r.send(agentID, "x", normal)
+	}
+	r.send("c", "more", interject)
+	var order []string
+	for range 3 {
+		order = append(order, r.take().GetTurn().GetAgentId())
+	}
+	require.Equal(t, []string{"c", "a", "b"}, order)
+
+	// The same among the agents that a runner names, and after a restart.
+	r2 := newRig(t)
+	for _, agentID := range []string{"a", "b", "c"} {
+		r2.spawn(agentID)
+	}
+	for _, agentID := range []string{"c", "b", "a"} {
+		r2.clk.Advance(time.Second)
+		r2.send(agentID, "x", normal)
+	}
+	r2.restart()
+	require.Equal(t, "b", r2.take("a", "b", "nobody").GetTurn().GetAgentId())
+	require.Equal(t, "c", r2.take().GetTurn().GetAgentId())
+}
+
+func TestA6_ManyRunnersOneTurn(t *testing.T) {
+	r := newRig(t)
+	r.spawn("keeper")
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	turns := map[string]int{}
+	for i := range 8 {
+		wg.Go(func() {
+			resp, err := r.service.AcquireTurn(planetest.As(context.Background(), rpc.RoleRunner), &agentv1.AcquireTurnRequest{
+				RunnerId: fmt.Sprint("runner-", i), Wait: durationpb.New(300 * time.Millisecond),
+			})
+			if err == nil && resp.GetTurn() != nil {
+				mu.Lock()
+				turns[resp.GetTurn().GetTurnId()]++
+				mu.Unlock()
+			}
+		})
+	}
+	r.send("keeper", "x", normal)
+	wg.Wait()
+	require.Len(t, turns, 1)
+	for _, n := range turns {
+		require.Equal(t, 1, n)
+	}
+}
+
+// A runner that is woken finds the turn at once, long before its own deadline.
+func TestX13_AWaitingRunnerIsWoken(t *testing.T) {
+	r := newRig(t)
+	r.spawn("keeper")
+	got := make(chan *agentv1.AcquireTurnResponse, 1)
+	go func() {
+		resp, _ := r.service.AcquireTurn(planetest.As(context.Background(), rpc.RoleRunner), &agentv1.AcquireTurnRequest{Wait: durationpb.New(50 * time.Second)})
+		got <- resp
+	}()
+	r.eventually(func() bool {
+		r.service.waiters.mu.Lock()
+		defer r.service.waiters.mu.Unlock()
+		return len(r.service.waiters.list) == 1
+	})
+	r.send("keeper", "x", normal)
+	select {
+	case resp := <-got:
+		require.NotNil(t, resp.GetTurn())
+	case <-time.After(5 * time.Second):
+		require.FailNow(t, "not woken")
+	}
+}
+
+// A wake that reaches a runner in the moment it gives up goes to the next one.
+func TestX13_AWakeIsHandedOn(t *testing.T) {
+	var ws waiters
+	first, second := ws.add("acme", nil), ws.add("acme", nil)
+	ws.wake("acme", "keeper")
+	require.Len(t, first.woken, 1)
+	ws.remove(first) // its deadline passed in the same moment
+	require.Len(t, second.woken, 1)
+
+	third := ws.add("acme", []string{"other"})
+	ws.remove(second)
+	require.Empty(t, third.woken, "it does not serve that agent")
+	require.Len(t, ws.list, 1)
+}
+
+func TestX2_ARepeatedAcquireIsTheSameTurn(t *testing.T) {
+	r := newRig(t)
+	r.spawn("keeper")
+	r.spawn("other")
+	r.send("keeper", "x", normal)
+	r.clk.Advance(time.Second)
+	r.send("other", "y", normal)
+	req := &agentv1.AcquireTurnRequest{RequestId: "r1", RunnerId: "me", Wait: durationpb.New(0)}
+	first, err := r.service.AcquireTurn(r.runner(), req)
+	require.NoError(t, err)
+	for range 2 {
+		again, err := r.service.AcquireTurn(r.runner(), req)
+		require.NoError(t, err)
+		require.Equal(t, first.GetTurn().GetTurnId(), again.GetTurn().GetTurnId())
+		require.Equal(t, first.GetRunToken(), again.GetRunToken())
+		require.Equal(t, first.GetMessage().GetMessageId(), again.GetMessage().GetMessageId())
+		r.restart()
+	}
+	_, err = r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{RequestId: "r1", RunnerId: "somebody else", Wait: durationpb.New(0)})
+	require.ErrorIs(t, err, fault.RequestIDReused)
+	_, err = r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{RequestId: "r1", RunnerId: "me", AgentIds: []string{"other"}, Wait: durationpb.New(0)})
+	require.ErrorIs(t, err, fault.RequestIDReused)
+
+	r.finish(first, done)
+	again, err := r.service.AcquireTurn(r.runner(), req)
+	require.NoError(t, err)
+	require.Equal(t, agentv1.TurnState_TURN_STATE_COMPLETED, again.GetTurn().GetState(), "of a turn that has ended the record alone")
+	require.Empty(t, again.GetRunToken())
+	require.EqualValues(t, 1, r.facts("other").GetQueued(), "no second turn")
+}
+
+// The same request that comes again while the first still waits is one turn.
+func TestX2_TwoAcquiresUnderWayAreOneTurn(t *testing.T) {
+	r := newRig(t)
+	r.spawn("keeper")
+	r.spawn("other")
+	ids := make(chan string, 2)
+	for range 2 {
+		go func() {
+			resp, _ := r.service.AcquireTurn(planetest.As(context.Background(), rpc.RoleRunner), &agentv1.AcquireTurnRequest{RequestId: "r1", Wait: durationpb.New(5 * time.Second)})
+			ids <- resp.GetTurn().GetTurnId()
+		}()
+	}
+	r.eventually(func() bool {
+		r.service.waiters.mu.Lock()
+		defer r.service.waiters.mu.Unlock()
+		return len(r.service.waiters.list) == 2
+	})
+	r.send("keeper", "x", normal)
+	r.send("other", "y", normal)
+	a, b := <-ids, <-ids
+	require.NotEmpty(t, a)
+	require.Equal(t, a, b)
+	started := 0
+	for _, ev := range r.events() {
+		if ev.Type == "turn_started" {
+			started++
+		}
+	}
+	require.Equal(t, 1, started)
+}
+
+// A caller that is gone when its turn is granted costs the message no attempt.
+func TestA6_AnUndeliveredTurnIsGivenBackUncounted(t *testing.T) {
+	r := newRig(t)
+	r.spawn("keeper")
+	messageID := r.send("keeper", "x", normal)
+	for range maxAttempts + 2 {
+		ctx, cancel := context.WithCancel(r.runner())
+		// The runner goes away while its turn is being written.
+		r.others.set(func() {
+			r.others.queue = func() (*workv1.GetWorkQueueResponse, error) {
+				cancel()
+				return &workv1.GetWorkQueueResponse{AgentId: "keeper"}, nil
+			}
+		})
+		_, err := r.service.AcquireTurn(ctx, &agentv1.AcquireTurnRequest{Wait: durationpb.New(0)})
+		require.Error(t, err)
+		cancel()
+	}
+	r.others.set(func() { r.others.queue = nil })
+	m := r.message("keeper", messageID)
+	require.Equal(t, agentv1.MessageState_MESSAGE_STATE_QUEUED, m.GetState())
+	require.Zero(t, m.GetAttempts())
+	require.Equal(t, messageID, r.take("keeper").GetMessage().GetMessageId())
+}
+
+// A look that fails after it reserved an agent keeps it from nobody.
+func TestD5_AFailedLookReservesNothing(t *testing.T) {
+	r := newRig(t)
+	r.spawn("keeper")
+	r.send("keeper", "x", normal)
+	r.others.set(func() {
+		r.others.queue = func() (*workv1.GetWorkQueueResponse, error) { return nil, fault.NotReady.New("starting") }
+	})
+	_, err := r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{Wait: durationpb.New(0)})
+	require.ErrorIs(t, err, fault.NotReady)
+	ctx, cancel := context.WithCancel(r.runner())
+	cancel()
+	_, _, err = r.service.nextOffer(ctx, rpc.ActorFrom(ctx), nil)
+	if err == nil {
+		r.service.unreserve(key{"acme", "keeper"})
+	}
+	require.Empty(t, r.service.reservations)
+	r.others.set(func() { r.others.queue = nil })
+	r.take("keeper")
+	require.Empty(t, r.service.reservations)
+}
+
+// A tick that is no longer true is dropped with its reason, and its key is free (SPEC D4).
+func TestD4_AStaleTickIsDropped(t *testing.T) {
+	r := newRig(t)
+	r.spawn("keeper")
+	f := r.facts("keeper")
+	dec := &agentv1.Decision{Action: "tick", TickReason: agentv1.TickReason_TICK_REASON_PICK_QUEUED, Reason: "queued_runnable", WorkItemId: "wi_1", WorkItemRevision: 1}
+	offer := func() string {
+		resp, err := r.service.OfferDecision(r.scheduler(), &agentv1.OfferDecisionRequest{AgentId: "keeper", FactsRevision: r.facts("keeper").GetFactsRevision(), Decision: dec})
+		require.NoError(t, err)
+		return resp.GetResult()
+	}
+	require.EqualValues(t, 1, f.GetFactsRevision())
+	require.Equal(t, "recorded", offer())
+	require.Equal(t, "pending", offer())
+	require.True(t, r.poll("keeper").GetPending(), "no runnable item is queued")
+	require.False(t, r.facts("keeper").GetTickPending())
+	last := r.events()[len(r.events())-1]
+	require.Equal(t, "message_dropped", last.Type)
+	require.Contains(t, last.Payload.(*agentv1.MessageDropped).GetMessage().GetStateReason(), "stale_tick")
+	require.Equal(t, "recorded", offer(), "the same tick may be offered again")
+}
+
+func TestX12_TheTurnIsLeasedHoweverItsAnswerWasLost(t *testing.T) {
+	r := newRig(t)
+	r.spawn("keeper")
+	r.send("keeper", "x", normal)
+	// The frame is committed by another instance's hand: only the hook saw it.
+	p := r.service.engine.For("acme", "keeper")
+	_, _, err := journal.Do(context.Background(), p, journal.Op[*State, struct{}]{
+		Method: "AcquireTurn", Actor: journal.Actor{Namespace: "acme"}, AgentID: "keeper",
+		Decide: func(st *State, env journal.Env) (journal.Decision[struct{}], error) {
+			head := st.agents[key{"acme", "keeper"}].head()
+			d, err := decideAcquire(st, env, &agentv1.Turn{TurnId: "trn_1", RunId: "run_1", AgentId: "keeper", MessageId: head.GetMessageId()})
+			return journal.Decision[struct{}]{Events: d.Events}, err
+		},
+	})
+	require.NoError(t, err)
+	require.Equal(t, "run_1", r.facts("keeper").GetAgent().GetCurrentRunId())
+	r.clk.Advance(turnTerm)
+	r.eventually(func() bool { return r.facts("keeper").GetAgent().GetCurrentRunId() == "" })
+	require.EqualValues(t, 1, r.facts("keeper").GetQueued())
+}

@@ -1,0 +1,183 @@
+package agent
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"quartet/pkg/fault"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/plane/planetest"
+	"quartet/pkg/rpc"
+)
+
+const continueCurrent = agentv1.TickReason_TICK_REASON_CONTINUE_CURRENT
+
+func (r *rig) offer(revision int64, d *agentv1.Decision) *agentv1.OfferDecisionResponse {
+	r.t.Helper()
+	resp, err := r.service.OfferDecision(r.scheduler(), &agentv1.OfferDecisionRequest{AgentId: "keeper", FactsRevision: revision, Decision: d})
+	require.NoError(r.t, err)
+	return resp
+}
+
+func tickOf(item string, revision int64) *agentv1.Decision {
+	return &agentv1.Decision{Action: "tick", TickReason: continueCurrent, Reason: "current_runnable", WorkItemId: item, WorkItemRevision: revision, Explanation: "go on"}
+}
+
+func TestD4_OneTickAtATimeAndOneAKey(t *testing.T) {
+	r := newRig(t)
+	r.spawn("keeper")
+	r.others.set(func() {
+		r.others.queue = func() (*workv1.GetWorkQueueResponse, error) {
+			return &workv1.GetWorkQueueResponse{Current: &workv1.WorkItem{WorkItemId: "wi_1", Readiness: workv1.Readiness_READINESS_RUNNABLE}}, nil
+		}
+	})
+	now := func() int64 { return r.facts("keeper").GetFactsRevision() }
+
+	require.Equal(t, "stale", r.offer(now()+1, tickOf("wi_1", 1)).GetResult())
+	require.Equal(t, "stale", r.offer(now()-1, tickOf("wi_1", 1)).GetResult())
+	first := r.offer(now(), tickOf("wi_1", 1))
+	require.Equal(t, "recorded", first.GetResult())
+	m := r.message("keeper", first.GetMessageId())
+	require.Equal(t, agentv1.MessageKind_MESSAGE_KIND_SYSTEM_TICK, m.GetKind())
+	require.Equal(t, agentv1.Authority_AUTHORITY_RUNTIME_INSTRUCTION, m.GetAuthority())
+	require.Equal(t, "go on", m.GetText())
+	require.Equal(t, continueCurrent, m.GetTick().GetReason())
+	f := r.facts("keeper")
+	require.True(t, f.GetTickPending())
+	require.EqualValues(t, 1, f.GetQueued())
+	require.Zero(t, f.GetQueuedInput(), "a tick is no input")
+
+	require.Equal(t, "pending", r.offer(now(), tickOf("wi_2", 5)).GetResult(), "one tick at a time, whatever it is about")
+	r.restart()
+	require.Equal(t, "pending", r.offer(now(), tickOf("wi_2", 5)).GetResult(), "also after a restart (upstream: restart ticks)")
+
+	a := r.take("keeper")
+	require.True(t, r.facts("keeper").GetTickPending(), "it is pending while its turn is open")
+	require.Equal(t, "pending", r.offer(now(), tickOf("wi_1", 1)).GetResult())
+	r.finish(a, done)
+	require.Equal(t, "recorded", r.offer(now(), tickOf("wi_1", 1)).GetResult(), "another turn ended since: another key")
+}
+
+// A failed turn frees the key: the tick comes again (SPEC D4, upstream #2447).
+func TestD4_AFailedTurnFreesTheKey(t *testing.T) {
+	r := newRig(t)
+	r.spawn("keeper")
+	wake := &agentv1.Decision{Action: "tick", TickReason: agentv1.TickReason_TICK_REASON_WAKE_HINT, Reason: "agent_triggered"}
+	for range 3 {
+		require.Equal(t, "recorded", r.offer(r.facts("keeper").GetFactsRevision(), wake).GetResult())
+		r.finish(r.take("keeper"), fatal)
+		require.False(t, r.facts("keeper").GetTickPending())
+	}
+	// One that may be tried again is queued itself.
+	require.Equal(t, "recorded", r.offer(r.facts("keeper").GetFactsRevision(), wake).GetResult())
+	r.finish(r.take("keeper"), retryable)
+	require.True(t, r.facts("keeper").GetTickPending())
+	require.EqualValues(t, 1, r.facts("keeper").GetQueued())
+}
+
+func TestD6_AnUnchangedDecisionIsNotWrittenAgain(t *testing.T) {
+	r := newRig(t)
+	r.spawn("keeper")
+	idle := &agentv1.Decision{Action: "idle", Reason: "no_work_items", Explanation: "idle: nothing"}
+	require.Equal(t, "recorded", r.offer(1, idle).GetResult())
+	before := len(r.events())
+	for range 3 {
+		require.Equal(t, "unchanged", r.offer(r.facts("keeper").GetFactsRevision(), idle).GetResult())
+	}
+	require.Len(t, r.events(), before)
+	require.Equal(t, "no_work_items", r.facts("keeper").GetLastDecision().GetReason())
+	require.Zero(t, r.facts("keeper").GetQueued(), "idling queues nothing")
+
+	l, err := r.service.ListDecisions(r.operator(), &agentv1.ListDecisionsRequest{AgentId: "keeper"})
+	require.NoError(t, err)
+	require.Len(t, l.GetDecisions(), 1)
+	_, err = r.service.ListDecisions(r.operator(), &agentv1.ListDecisionsRequest{AgentId: "keeper", PageSize: 101})
+	require.ErrorIs(t, err, fault.LimitExceeded)
+
+	for i := range keptDecisions + 5 {
+		r.offer(r.facts("keeper").GetFactsRevision(), &agentv1.Decision{Action: "idle", Reason: fmt.Sprint(i)})
+	}
+	l, err = r.service.ListDecisions(r.operator(), &agentv1.ListDecisionsRequest{AgentId: "keeper", PageSize: keptDecisions})
+	require.NoError(t, err)
+	require.Len(t, l.GetDecisions(), keptDecisions)
+	require.Equal(t, fmt.Sprint(keptDecisions+4), l.GetDecisions()[0].GetReason(), "newest first")
+}
+
+func TestX15_FactsAndOffersAreForServices(t *testing.T) {
+	r := newRig(t)
+	r.spawn("keeper")
+	for _, role := range []string{rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleRunner, rpc.RoleAgent} {
+		ctx := planetest.As(t.Context(), role)
+		_, err := r.service.GetFacts(ctx, &agentv1.GetFactsRequest{AgentId: "keeper"})
+		require.ErrorIs(t, err, fault.PermissionDenied)
+		_, err = r.service.OfferDecision(ctx, &agentv1.OfferDecisionRequest{AgentId: "keeper"})
+		require.ErrorIs(t, err, fault.PermissionDenied)
+	}
+	_, err := r.service.GetFacts(r.scheduler(), &agentv1.GetFactsRequest{AgentId: "nobody"})
+	require.ErrorIs(t, err, fault.NotFound)
+}
+
+// A sweep sees every agent of every namespace once, page by page (SPEC X14).
+func TestX14_ASweepSeesEveryAgent(t *testing.T) {
+	r := newRig(t)
+	const each = 600
+	for _, ns := range []string{"acme", "umbrella"} {
+		ctx := rpc.WithActor(t.Context(), rpc.Actor{Namespace: ns, Principal: "op", Role: rpc.RoleOperator})
+		for i := range each {
+			_, err := r.service.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: fmt.Sprintf("a%04d", i), Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+			require.NoError(t, err)
+		}
+	}
+	seen := map[string]int{}
+	req := &agentv1.GetFactsRequest{}
+	pages := 0
+	for {
+		resp, err := r.service.GetFacts(r.scheduler(), req)
+		require.NoError(t, err)
+		require.Len(t, resp.GetNamespaces(), len(resp.GetFacts()))
+		for i, f := range resp.GetFacts() {
+			seen[resp.GetNamespaces()[i]+"/"+f.GetAgent().GetAgentId()]++
+		}
+		pages++
+		if req.PageToken = resp.GetNextPageToken(); req.GetPageToken() == "" {
+			break
+		}
+	}
+	require.Len(t, seen, 2*each)
+	require.Equal(t, 3, pages)
+	for _, bad := range []string{"x", req.GetPageToken() + "y"} {
+		_, err := r.service.GetFacts(r.scheduler(), &agentv1.GetFactsRequest{PageToken: bad})
+		require.Error(t, err)
+	}
+}
+
+// The triggers that completed turns were shown are facts until the waiting plane knows.
+func TestP7_FactsNameWhatTurnsWereShown(t *testing.T) {
+	r := newRig(t)
+	r.spawn("keeper")
+	count := int64(0)
+	r.others.set(func() {
+		r.others.queue = func() (*workv1.GetWorkQueueResponse, error) {
+			count++
+			return &workv1.GetWorkQueueResponse{TriggeredBlocked: []*workv1.WorkItem{{WorkItemId: "wi_1", Waits: []*workv1.AttachedWait{{WaitId: "wt_1", TriggerCount: count}}}}}, nil
+		}
+	})
+	turn := func(outcome agentv1.TurnOutcome) {
+		r.send("keeper", "x", normal)
+		resp, err := r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{Wait: durationpb.New(0)})
+		require.NoError(t, err)
+		r.finish(resp, outcome)
+	}
+	turn(fatal)
+	require.Empty(t, r.facts("keeper").GetShownWaits(), "a failed turn has seen nothing")
+	turn(done)
+	require.EqualValues(t, 2, r.facts("keeper").GetShownWaits()[0].GetTriggerCount())
+	for range 5 {
+		turn(done)
+	}
+	require.Len(t, r.facts("keeper").GetShownWaits(), recentTurns)
+}

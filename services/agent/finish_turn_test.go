@@ -1,0 +1,225 @@
+package agent
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"quartet/pkg/fault"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/plane/planetest"
+	"quartet/pkg/rpc"
+)
+
+func TestA6_Outcomes(t *testing.T) {
+	for name, c := range map[string]struct {
+		outcome agentv1.TurnOutcome
+		state   agentv1.TurnState
+		reason  string
+		message agentv1.MessageState
+	}{
+		"unspecified":          {0, agentv1.TurnState_TURN_STATE_COMPLETED, "finished", agentv1.MessageState_MESSAGE_STATE_PROCESSED},
+		"completed":            {done, agentv1.TurnState_TURN_STATE_COMPLETED, "finished", agentv1.MessageState_MESSAGE_STATE_PROCESSED},
+		"retryable":            {retryable, agentv1.TurnState_TURN_STATE_FAILED, "retryable", agentv1.MessageState_MESSAGE_STATE_QUEUED},
+		"fatal":                {fatal, agentv1.TurnState_TURN_STATE_FAILED, "fatal", agentv1.MessageState_MESSAGE_STATE_QUARANTINED},
+		"baseline over budget": {agentv1.TurnOutcome_TURN_OUTCOME_BASELINE_OVER_BUDGET, agentv1.TurnState_TURN_STATE_FAILED, "baseline_over_budget", agentv1.MessageState_MESSAGE_STATE_QUARANTINED},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, a := turn(t)
+			ended := r.finish(a, c.outcome)
+			require.Equal(t, c.state, ended.GetState())
+			require.Equal(t, c.reason, ended.GetEndReason())
+			require.NotNil(t, ended.GetEndedAt())
+			m := r.message("keeper", a.GetMessage().GetMessageId())
+			require.Equal(t, c.message, m.GetState())
+			require.EqualValues(t, 1, m.GetAttempts())
+			require.Empty(t, r.facts("keeper").GetAgent().GetCurrentRunId())
+			require.Equal(t, a.GetTurn().GetTurnId(), r.facts("keeper").GetAgent().GetLastTurnId())
+
+			// Once more, and with another outcome: nothing changes.
+			before := len(r.events())
+			require.Equal(t, c.reason, r.finish(a, c.outcome).GetEndReason())
+			require.Equal(t, c.reason, r.finish(a, fatal).GetEndReason())
+			require.Len(t, r.events(), before)
+			_, err := r.trySubmit(a, 0, "late")
+			require.ErrorIs(t, err, fault.TurnEnded)
+		})
+	}
+	r, a := turn(t)
+	_, err := r.tryFinish(a, 99)
+	require.ErrorIs(t, err, fault.InvalidArgument)
+}
+
+func TestA6_RunsAreFenced(t *testing.T) {
+	r, a := turn(t)
+	forged := &agentv1.AcquireTurnResponse{Turn: &agentv1.Turn{AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(), RunId: "run_00000000000000000000000zzz"}}
+	_, err := r.tryFinish(forged, done)
+	require.ErrorIs(t, err, fault.RunStale)
+	_, err = r.trySubmit(forged, 0, "x")
+	require.ErrorIs(t, err, fault.RunStale)
+	renew := func(a *agentv1.AcquireTurnResponse) error {
+		_, err := r.service.RenewTurn(r.runner(), &agentv1.RenewTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId()})
+		return err
+	}
+	require.ErrorIs(t, renew(forged), fault.RunStale)
+	require.NoError(t, renew(a))
+
+	// A credential of another run, another agent, another role.
+	for _, actor := range []rpc.Actor{
+		{Namespace: "acme", Principal: "p", Role: rpc.RoleAgent, AgentID: "keeper", RunID: "run_00000000000000000000000zzz"},
+		{Namespace: "acme", Principal: "p", Role: rpc.RoleAgent, AgentID: "other"},
+		{Namespace: "acme", Principal: "p", Role: rpc.RoleOperator},
+		{Namespace: "acme", Principal: "p", Role: rpc.RoleIntegration},
+	} {
+		_, err := r.service.FinishTurn(rpc.WithActor(t.Context(), actor), &agentv1.FinishTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId()})
+		require.Error(t, err, "%+v", actor)
+	}
+	_, err = r.tryFinish(&agentv1.AcquireTurnResponse{Turn: &agentv1.Turn{AgentId: "keeper", TurnId: "trn_00000000000000000000000zzz", RunId: a.GetTurn().GetRunId()}}, done)
+	require.ErrorIs(t, err, fault.NotFound)
+	r.finish(a, done)
+}
+
+// Three attempts, then aside; the next message has its turn (SPEC A5, upstream
+// #2415, #2417, #2499, #2519).
+func TestA5_PoisonNeverStopsTheLane(t *testing.T) {
+	r := newRig(t)
+	r.spawn("keeper")
+	poison, next := r.send("keeper", "poison", normal), r.send("keeper", "next", normal)
+	for i := range maxAttempts {
+		a := r.take("keeper")
+		require.Equal(t, poison, a.GetMessage().GetMessageId())
+		require.EqualValues(t, i+1, r.message("keeper", poison).GetAttempts())
+		r.restart() // attempts are durable
+		r.finish(a, retryable)
+	}
+	m := r.message("keeper", poison)
+	require.Equal(t, agentv1.MessageState_MESSAGE_STATE_QUARANTINED, m.GetState())
+	require.Contains(t, m.GetStateReason(), "attempt 3 of 3")
+	require.Equal(t, next, r.take("keeper").GetMessage().GetMessageId())
+}
+
+func TestX12_ALostRunnerGivesItsMessageBack(t *testing.T) {
+	r, a := turn(t)
+	r.clk.Advance(turnTerm - time.Millisecond)
+	require.Equal(t, a.GetTurn().GetRunId(), r.facts("keeper").GetAgent().GetCurrentRunId())
+
+	// A sign of life begins the term anew, and writes no line.
+	before := len(r.events())
+	resp, err := r.service.RenewTurn(r.runner(), &agentv1.RenewTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId()})
+	require.NoError(t, err)
+	require.Equal(t, r.clk.Now().Add(turnTerm), resp.GetLeaseExpiresAt().AsTime())
+	require.Len(t, r.events(), before)
+	r.clk.Advance(turnTerm - time.Millisecond)
+	require.Equal(t, a.GetTurn().GetRunId(), r.facts("keeper").GetAgent().GetCurrentRunId())
+
+	r.clk.Advance(time.Millisecond)
+	r.eventually(func() bool { return r.facts("keeper").GetAgent().GetCurrentRunId() == "" })
+	m := r.message("keeper", a.GetMessage().GetMessageId())
+	require.Equal(t, agentv1.MessageState_MESSAGE_STATE_QUEUED, m.GetState())
+	require.Equal(t, "lease_lost", m.GetStateReason())
+	require.EqualValues(t, 1, m.GetAttempts())
+
+	// The late runner is told so, whatever it does, and leaves no trace (SPEC X7).
+	before = len(r.events())
+	_, err = r.trySubmit(a, 0, "late", use("CreateWorkItem", "objective", "late"))
+	require.ErrorIs(t, err, fault.RunStale)
+	_, err = r.tryFinish(a, done)
+	require.ErrorIs(t, err, fault.RunStale)
+	_, err = r.service.RenewTurn(r.runner(), &agentv1.RenewTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId()})
+	require.ErrorIs(t, err, fault.RunStale)
+	require.Empty(t, r.others.seen())
+	require.Len(t, r.events(), before)
+
+	// A second loss and a third, then quarantine.
+	for range maxAttempts - 1 {
+		r.take("keeper")
+		r.clk.Advance(turnTerm)
+		r.eventually(func() bool { return r.facts("keeper").GetAgent().GetCurrentRunId() == "" })
+	}
+	require.Equal(t, agentv1.MessageState_MESSAGE_STATE_QUARANTINED, r.message("keeper", a.GetMessage().GetMessageId()).GetState())
+}
+
+// After a restart every open turn has one full term (SPEC X12), and its runner goes on.
+func TestX14_ARestartGivesOneFullTerm(t *testing.T) {
+	r, a := turn(t)
+	r.clk.Advance(turnTerm - time.Second)
+	r.restart()
+	r.clk.Advance(turnTerm - time.Second)
+	r.submit(a, 0, "here I am") // a full term from now
+	r.clk.Advance(turnTerm - time.Second)
+	r.restart()
+	r.clk.Advance(turnTerm)
+	r.eventually(func() bool { return r.facts("keeper").GetAgent().GetCurrentRunId() == "" })
+}
+
+// A lost turn that cannot be ended holds back no other, and is tried again soon.
+func TestD5_OneAgentsTroubleDelaysNoOther(t *testing.T) {
+	r := newRig(t)
+	for _, agentID := range []string{"alpha", "beta"} {
+		r.spawn(agentID)
+		r.send(agentID, "go", normal)
+	}
+	a := r.take("alpha")
+	r.take("beta")
+	hang, proceed := make(chan struct{}), make(chan struct{})
+	r.completeThenHang(hang, proceed)
+	_, err := r.trySubmit(a, 0, "done", use("CompleteWorkItem", "work_item_id", "wi_1"))
+	require.ErrorIs(t, err, fault.NotReady)
+	r.clk.Advance(turnTerm)
+	<-hang // alpha's end waits for the work plane
+	r.eventually(func() bool { return r.facts("beta").GetAgent().GetCurrentRunId() == "" })
+	require.NotEmpty(t, r.facts("alpha").GetAgent().GetCurrentRunId())
+	close(proceed)
+	r.eventually(func() bool {
+		r.clk.Advance(retryTerm)
+		return r.facts("alpha").GetAgent().GetCurrentRunId() == ""
+	})
+}
+
+// Turns that change nothing are counted, input starts the count anew (SPEC D4).
+func TestD4_IdleTurnsAreCounted(t *testing.T) {
+	r := newRig(t)
+	r.spawn("keeper")
+	idle := func() int32 { return r.facts("keeper").GetAgent().GetIdleTurns() }
+	tick := func() *agentv1.AcquireTurnResponse {
+		_, err := r.service.OfferDecision(r.scheduler(), &agentv1.OfferDecisionRequest{
+			AgentId: "keeper", FactsRevision: r.facts("keeper").GetFactsRevision(),
+			Decision: &agentv1.Decision{Action: "tick", TickReason: agentv1.TickReason_TICK_REASON_WAKE_HINT, Reason: "agent_triggered"},
+		})
+		require.NoError(t, err)
+		return r.take("keeper")
+	}
+	for i := range 3 {
+		a := tick()
+		r.submit(a, 0, strings.Repeat("talk ", i))
+		r.finish(a, done)
+		require.EqualValues(t, i+1, idle())
+	}
+	r.finish(tick(), fatal)
+	require.EqualValues(t, 3, idle(), "a failed turn says nothing about progress")
+	a := tick()
+	r.submit(a, 0, "", use("ListWorkItems"))
+	r.finish(a, done)
+	require.Zero(t, idle(), "a call is progress")
+	r.finish(tick(), done)
+	require.EqualValues(t, 1, idle())
+	r.send("keeper", "news", normal)
+	require.Zero(t, idle(), "input is news")
+}
+
+func TestA6_EventsOfATurnAreInOrder(t *testing.T) {
+	r, a := turn(t)
+	r.submit(a, 0, "x", use("ListWorkItems"))
+	r.finish(a, done)
+	require.Equal(t, []string{
+		"agent_spawned", "message_queued", "message_dequeued", "turn_started", "round_submitted", "tool_result_recorded",
+		"round_settled", "message_processed", "turn_completed",
+	}, planetest.Types(r.events()))
+	for _, ev := range r.events() {
+		require.Equal(t, "acme", ev.Namespace)
+		require.Equal(t, "keeper", ev.AgentID)
+		require.NotEmpty(t, ev.Principal)
+	}
+}

@@ -1,0 +1,183 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"pgregory.net/rapid"
+
+	"quartet/pkg/clock"
+	"quartet/pkg/id"
+	"quartet/pkg/journal"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+	"quartet/pkg/plane/planetest"
+	"quartet/pkg/rpc"
+)
+
+// TestX7_RandomHistories runs random commands and checks that replaying the log
+// gives the live state, that every message is in one place, and that an agent
+// never has two open runs.
+func TestX7_RandomHistories(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		r := &rig{t: t, clk: clock.NewFake(epoch), ids: &id.Sequence{}, journals: planetest.NewJournals(), others: &others{}}
+		r.others.answer = map[string]func(context.Context, proto.Message) (proto.Message, error){
+			"WaitFor": func(context.Context, proto.Message) (proto.Message, error) { return &waitingv1.WaitForResponse{}, nil },
+		}
+		r.up()
+		defer r.down()
+		h := &history{rig: r, rt: rt, agents: []string{"a", "b"}}
+		for _, agentID := range h.agents {
+			r.spawn(agentID)
+		}
+		for range rapid.IntRange(1, 40).Draw(rt, "steps") {
+			h.step()
+		}
+		live, _, err := journal.View(context.Background(), r.service.engine.All()[0], func(s *State) (*State, error) { return s, nil })
+		require.NoError(rt, err)
+		replayed := NewState()
+		for _, ev := range r.events() {
+			require.NoError(rt, replayed.Apply(ev), "%s", ev.Type)
+		}
+		for k, a := range live.agents {
+			b := replayed.agents[k]
+			require.NotNil(rt, b)
+			sameAgent(rt, a, b)
+			soundAgent(rt, live, a)
+		}
+		require.Equal(rt, live.acquired, replayed.acquired)
+	})
+}
+
+type history struct {
+	*rig
+	rt     *rapid.T
+	agents []string
+	turns  []*agentv1.AcquireTurnResponse
+	n      int
+}
+
+// step does one random thing. Whether it is refused does not matter here.
+func (h *history) step() {
+	rt := h.rt
+	h.n++
+	h.clk.Advance(time.Duration(rapid.Int64Range(0, int64(time.Second)).Draw(rt, "pause")))
+	agentID := rapid.SampledFrom(h.agents).Draw(rt, "agent")
+	operator, runner, service := planetest.As(context.Background(), rpc.RoleOperator), planetest.As(context.Background(), rpc.RoleRunner), planetest.As(context.Background(), rpc.RoleService)
+	pick := func() *agentv1.Turn {
+		if len(h.turns) == 0 {
+			return &agentv1.Turn{}
+		}
+		return rapid.SampledFrom(h.turns).Draw(rt, "turn").GetTurn()
+	}
+	switch rapid.IntRange(0, 8).Draw(rt, "what") {
+	case 0, 1:
+		_, _ = h.service.EnqueueMessage(operator, &agentv1.EnqueueMessageRequest{AgentId: agentID, Text: "x", Priority: agentv1.Priority(rapid.Int32Range(0, 4).Draw(rt, "priority"))})
+	case 2, 3:
+		resp, err := h.service.AcquireTurn(runner, &agentv1.AcquireTurnRequest{Wait: durationpb.New(0), RequestId: rapid.SampledFrom([]string{"", "r1", "r2", "r3"}).Draw(rt, "request")})
+		if err == nil && resp.GetTurn() != nil {
+			h.turns = append(h.turns, resp)
+		}
+	case 4, 5:
+		tn := pick()
+		call := rapid.SampledFrom([]string{"CreateWorkItem", "WaitFor", "Nonsense"}).Draw(rt, "tool")
+		_, _ = h.service.SubmitRound(runner, &agentv1.SubmitRoundRequest{
+			AgentId: tn.GetAgentId(), TurnId: tn.GetTurnId(), RunId: tn.GetRunId(), RoundIndex: rapid.Int32Range(0, 3).Draw(rt, "round"), ToolCalls: []*agentv1.ToolCall{use(call)},
+		})
+	case 6:
+		tn := pick()
+		_, _ = h.service.FinishTurn(runner, &agentv1.FinishTurnRequest{AgentId: tn.GetAgentId(), TurnId: tn.GetTurnId(), RunId: tn.GetRunId(), Outcome: agentv1.TurnOutcome(rapid.Int32Range(0, 4).Draw(rt, "outcome"))})
+	case 7:
+		ev := rapid.SampledFrom([]proto.Message{
+			&taskv1.TaskCompleted{Task: &taskv1.Task{TaskId: fmt.Sprint("tsk_", h.n%4)}},
+			&waitingv1.TimerFired{Timer: &waitingv1.Timer{TimerId: "tmr_1", FireCount: int64(h.n % 3)}},
+			&waitingv1.TriggerDelivered{Trigger: &waitingv1.Trigger{TriggerId: "trg_1"}, WakeAgent: true},
+		}).Draw(rt, "heard")
+		h.hear(&journal.Event{Namespace: "acme", AgentID: agentID, Payload: ev})
+	default:
+		_, _ = h.service.OfferDecision(service, &agentv1.OfferDecisionRequest{
+			AgentId: agentID, FactsRevision: h.facts(agentID).GetFactsRevision(),
+			Decision: &agentv1.Decision{Action: "tick", TickReason: agentv1.TickReason(rapid.Int32Range(1, 5).Draw(rt, "tick"))},
+		})
+	}
+}
+
+func sameAgent(t require.TestingT, a, b *agentState) {
+	require.True(t, proto.Equal(a.rec, b.rec), "live %v\nreplayed %v", a.rec, b.rec)
+	require.Equal(t, []any{a.order, a.settled, a.tick, a.dropped, a.facts, a.readyAt.UnixMicro()}, []any{b.order, b.settled, b.tick, b.dropped, b.facts, b.readyAt.UnixMicro()})
+	require.True(t, proto.Equal(a.woken, b.woken))
+	require.Len(t, b.messages, len(a.messages))
+	for id, m := range a.messages {
+		require.True(t, proto.Equal(m, b.messages[id]), "live %v\nreplayed %v", m, b.messages[id])
+	}
+	for i := range a.lane {
+		require.Len(t, b.lane[i], len(a.lane[i]))
+		for j := range a.lane[i] {
+			require.Equal(t, a.lane[i][j].GetMessageId(), b.lane[i][j].GetMessageId())
+		}
+	}
+	ta, tb := append([]*turnState{a.turn}, a.turns...), append([]*turnState{b.turn}, b.turns...)
+	require.Len(t, tb, len(ta))
+	for i := range ta {
+		if ta[i] == nil {
+			require.Nil(t, tb[i])
+			continue
+		}
+		require.True(t, proto.Equal(ta[i].rec, tb[i].rec), "live %v\nreplayed %v", ta[i].rec, tb[i].rec)
+		require.Len(t, tb[i].rounds, len(ta[i].rounds))
+		for j := range ta[i].rounds {
+			require.True(t, proto.Equal(ta[i].rounds[j], tb[i].rounds[j]))
+		}
+		require.Len(t, tb[i].settled, len(ta[i].settled))
+	}
+}
+
+// soundAgent checks what must hold at any time.
+func soundAgent(t require.TestingT, s *State, a *agentState) {
+	inLane := map[string]bool{}
+	for _, b := range a.lane {
+		for _, m := range b {
+			require.Equal(t, agentv1.MessageState_MESSAGE_STATE_QUEUED, m.GetState())
+			require.False(t, inLane[m.GetMessageId()], "a message is in the lane once")
+			inLane[m.GetMessageId()] = true
+		}
+	}
+	ticks := 0
+	for id, m := range a.messages {
+		require.Equal(t, m.GetState() == agentv1.MessageState_MESSAGE_STATE_QUEUED, inLane[id])
+		require.LessOrEqual(t, m.GetAttempts(), int32(maxAttempts))
+		if m.GetState() == agentv1.MessageState_MESSAGE_STATE_DEQUEUED {
+			require.NotNil(t, a.turn)
+			require.Equal(t, a.turn.rec.GetMessageId(), id)
+		}
+		if m.GetTick() != nil && (inLane[id] || m.GetState() == agentv1.MessageState_MESSAGE_STATE_DEQUEUED) {
+			ticks++
+			require.Equal(t, id, a.tick)
+		}
+	}
+	require.LessOrEqual(t, ticks, 1, "one pending tick per agent (SPEC D4)")
+	if a.turn == nil {
+		require.Empty(t, a.rec.GetCurrentRunId())
+	} else {
+		require.Equal(t, a.turn.rec.GetRunId(), a.rec.GetCurrentRunId())
+	}
+	ready := false
+	if tree := s.ready[a.namespace]; tree != nil {
+		n := 0
+		tree.Ascend(func(r readyAgent) bool {
+			if r.id == a.rec.GetAgentId() {
+				n++
+				ready = true
+			}
+			return true
+		})
+		require.LessOrEqual(t, n, 1, "an agent is offered once")
+	}
+	require.Equal(t, a.takeable(), ready)
+}

@@ -1,0 +1,461 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"quartet/pkg/fault"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/rpc"
+)
+
+// turn is a rig with an open turn of keeper.
+func turn(t *testing.T) (*rig, *agentv1.AcquireTurnResponse) {
+	r := newRig(t)
+	r.spawn("keeper")
+	r.send("keeper", "go", normal)
+	return r, r.take("keeper")
+}
+
+func (r *rig) on(method string, answer func(context.Context, proto.Message) (proto.Message, error)) {
+	r.others.set(func() { r.others.answer[method] = answer })
+}
+
+func statuses(resp *agentv1.SubmitRoundResponse) []string {
+	var out []string
+	for _, res := range resp.GetToolResults() {
+		s := res.GetStatus()
+		if res.GetError() != nil {
+			s += "/" + res.GetError().GetKind()
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+func TestA6_CallsRunInOrderAsTheRun(t *testing.T) {
+	r, a := turn(t)
+	run := a.GetTurn().GetRunId()
+	resp := r.submit(a, 0, "let us see", use("CreateWorkItem", "objective", "ship"), use("ListWorkItems"), use("ExecCommand", "cmd", "make"))
+	require.Equal(t, []string{"success", "success", "success"}, statuses(resp))
+	calls := r.others.seen()
+	require.Equal(t, []string{"CreateWorkItem", "ListWorkItems", "ExecCommand"}, r.others.methods())
+	for i, c := range calls {
+		require.Equal(t, rpc.Actor{Namespace: "acme", Principal: "agent/keeper", Role: rpc.RoleAgent, AgentID: "keeper", RunID: run}, c.actor)
+		if c.method != "ListWorkItems" {
+			require.Equal(t, fmt.Sprintf("%s/0/%d", run, i), c.requestID)
+		}
+	}
+	require.Equal(t, "task", calls[2].plane)
+	require.Equal(t, "make", calls[2].req.(*taskv1.ExecCommandRequest).GetCommand().GetCmd())
+	require.Equal(t, 10*time.Second, calls[2].req.(*taskv1.ExecCommandRequest).GetYieldTime().AsDuration())
+	require.NotNil(t, resp.GetLeaseExpiresAt())
+	require.False(t, resp.GetTurnEnded())
+}
+
+func TestX2_ARepeatedRoundRunsNothingTwice(t *testing.T) {
+	r, a := turn(t)
+	calls := []*agentv1.ToolCall{use("CreateWorkItem", "objective", "ship"), use("ListWorkItems")}
+	calls[0].CallId = "c1"
+	first := r.submit(a, 0, "text", calls...)
+	for range 2 {
+		again := r.submit(a, 0, "text", calls...)
+		require.Equal(t, statuses(first), statuses(again))
+		require.Len(t, r.others.seen(), 2)
+		r.restart()
+	}
+	require.Equal(t, "c1", first.GetToolResults()[0].GetCallId())
+
+	_, err := r.trySubmit(a, 0, "another text", calls...)
+	require.ErrorIs(t, err, fault.RequestIDReused)
+	_, err = r.trySubmit(a, 0, "text", calls[0])
+	require.ErrorIs(t, err, fault.RequestIDReused)
+	_, err = r.trySubmit(a, 2, "text")
+	require.ErrorIs(t, err, fault.InvalidArgument)
+	require.Contains(t, err.Error(), "must be 1")
+	_, err = r.trySubmit(a, -1, "text")
+	require.ErrorIs(t, err, fault.InvalidArgument)
+	require.Len(t, r.others.seen(), 2)
+
+	// It is answered also after the turn has ended.
+	r.finish(a, done)
+	again := r.submit(a, 0, "text", calls...)
+	require.Equal(t, statuses(first), statuses(again))
+	require.True(t, again.GetTurnEnded())
+	_, err = r.trySubmit(a, 1, "more")
+	require.ErrorIs(t, err, fault.TurnEnded)
+}
+
+// A crash between two results: the repetition asks again, under the same
+// request id, for what it does not know, and for nothing else.
+func TestA6_ACrashBetweenResultsResumes(t *testing.T) {
+	r, a := turn(t)
+	run := a.GetTurn().GetRunId()
+	ctx, crash := context.WithCancel(r.runner())
+	r.on("PickWorkItem", func(context.Context, proto.Message) (proto.Message, error) {
+		crash() // the call has landed, its result was not recorded
+		return &workv1.PickWorkItemResponse{}, nil
+	})
+	calls := []*agentv1.ToolCall{use("CreateWorkItem", "objective", "ship"), use("PickWorkItem", "work_item_id", "wi_1"), use("ListWorkItems")}
+	_, err := r.service.SubmitRound(ctx, &agentv1.SubmitRoundRequest{AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(), RunId: run, ToolCalls: calls})
+	require.Error(t, err)
+	r.restart()
+
+	_, err = r.trySubmit(a, 1, "skip it")
+	require.ErrorIs(t, err, fault.InvalidArgument, "the round before has calls without a result")
+	resp := r.submit(a, 0, "", calls...)
+	require.Equal(t, []string{"success", "success", "success"}, statuses(resp))
+	require.Equal(t, []string{"CreateWorkItem", "PickWorkItem", "PickWorkItem", "ListWorkItems"}, r.others.methods())
+	seen := r.others.seen()
+	require.Equal(t, run+"/0/1", seen[1].requestID)
+	require.Equal(t, seen[1].requestID, seen[2].requestID)
+}
+
+// Arguments without content are the same before and after a restart.
+func TestX2_EmptyArgumentsSurviveARestart(t *testing.T) {
+	r, a := turn(t)
+	calls := []*agentv1.ToolCall{{Name: "ListWorkItems"}, {Name: "ListWorkItems", Arguments: &structpb.Struct{}}}
+	r.submit(a, 0, "x", calls...)
+	r.restart()
+	r.submit(a, 0, "x", calls...)
+	require.Len(t, r.others.seen(), 2)
+}
+
+func TestC4_ABadCallIsAResultAndNothingMore(t *testing.T) {
+	r, a := turn(t)
+	r.on("PickWorkItem", func(context.Context, proto.Message) (proto.Message, error) {
+		return nil, fault.WorkItemCompleted.New("it is completed", "work_item_id", "wi_1")
+	})
+	resp := r.submit(a, 0, "",
+		use("Nonsense"),
+		use("agent_task_create"),
+		use("CreateWorkItem", "objective", "x", "colour", "red"),
+		use("CreateWorkItem", "objective", 7),
+		use("CreateWorkItem", "objective", "x", "agent_id", "other"),
+		use("CreateWorkItem", "objective", "x", "request_id", "mine"),
+		use("ExecCommand", "cmd", "x", "yield_time", 10),
+		use("PickWorkItem", "work_item_id", "wi_1"),
+		use("ListWorkItems"),
+	)
+	got := statuses(resp)
+	require.Equal(t, []string{"error/tool_not_available", "error/tool_not_available"}, got[:2])
+	for _, s := range got[2:7] {
+		require.True(t, strings.HasPrefix(s, "error/"), s)
+	}
+	require.Equal(t, []string{"error/work_item_completed", "success"}, got[7:])
+	require.Equal(t, []string{"PickWorkItem", "ListWorkItems"}, r.others.methods())
+	e := resp.GetToolResults()[7].GetError()
+	require.Equal(t, "wi_1", e.GetDetails().GetFields()["work_item_id"].GetStringValue())
+	require.NotEmpty(t, e.GetRecoveryHint())
+	require.False(t, e.GetRetryable())
+	require.Contains(t, resp.GetToolResults()[0].GetError().GetMessage(), "PickWorkItem", "it says what there is")
+}
+
+// The seeds' shapes: todo_list is a list, blocked_by null clears.
+func TestC4_SeedShapes(t *testing.T) {
+	r, a := turn(t)
+	r.submit(a, 0, "",
+		use("UpdateWorkItem", "work_item_id", "wi_1", "blocked_by", nil),
+		use("UpdateWorkItem", "work_item_id", "wi_1", "todo_list", []any{map[string]any{"text": "x", "state": "in_progress"}}, "plan_status", "needs_input"),
+	)
+	first, second := r.others.seen()[0].req.(*workv1.UpdateWorkItemRequest), r.others.seen()[1].req.(*workv1.UpdateWorkItemRequest)
+	require.True(t, first.GetClearBlockedBy())
+	require.Nil(t, first.BlockedBy)
+	require.Equal(t, workv1.TodoState_TODO_STATE_IN_PROGRESS, second.GetTodoList().GetItems()[0].GetState())
+	require.Equal(t, workv1.PlanStatus_PLAN_STATUS_NEEDS_INPUT, second.GetPlanStatus())
+}
+
+// A pick inside the turn rebinds the calls that follow (SPEC A6).
+func TestA6_APickRebindsAndACompletionUnbinds(t *testing.T) {
+	r, a := turn(t)
+	r.on("PickWorkItem", func(_ context.Context, req proto.Message) (proto.Message, error) {
+		return &workv1.PickWorkItemResponse{WorkItem: &workv1.WorkItem{WorkItemId: req.(*workv1.PickWorkItemRequest).GetWorkItemId()}}, nil
+	})
+	r.on("CompleteWorkItem", func(_ context.Context, req proto.Message) (proto.Message, error) {
+		return &workv1.CompleteWorkItemResponse{WorkItem: &workv1.WorkItem{WorkItemId: req.(*workv1.CompleteWorkItemRequest).GetWorkItemId()}}, nil
+	})
+	resp := r.submit(a, 0, "",
+		use("ExecCommand", "cmd", "a"),
+		use("PickWorkItem", "work_item_id", "wi_1"),
+		use("ExecCommand", "cmd", "b"),
+		use("ExecCommand", "cmd", "c", "work_item_id", "wi_9"),
+	)
+	require.Equal(t, []string{"success", "success", "success", "success"}, statuses(resp))
+	r.submit(a, 1, "", use("ExecCommand", "cmd", "d"), use("CompleteWorkItem", "work_item_id", "wi_1"), use("ExecCommand", "cmd", "e"))
+	var bound []string
+	for _, c := range r.others.seen() {
+		if req, ok := c.req.(*taskv1.ExecCommandRequest); ok {
+			bound = append(bound, req.GetCommand().GetCmd()+":"+req.GetWorkItemId())
+		}
+	}
+	require.Equal(t, []string{"a:", "b:wi_1", "c:wi_9", "d:wi_1", "e:"}, bound)
+	g, err := r.service.GetTurn(r.operator(), &agentv1.GetTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().GetTurnId()})
+	require.NoError(t, err)
+	require.Empty(t, g.GetTurn().GetBoundWorkItemId(), "what the turn began with stays")
+	require.Equal(t, "wi_1", g.GetRounds()[1].GetWorkItemId())
+	require.EqualValues(t, 7, g.GetTurn().GetMutations())
+}
+
+// WaitFor ends the turn; what stands behind it in the round is not run (SPEC A6, upstream #1942).
+func TestA6_WaitForEndsTheTurn(t *testing.T) {
+	r, a := turn(t)
+	r.on("WaitFor", func(context.Context, proto.Message) (proto.Message, error) {
+		return &waitingv1.WaitForResponse{Wait: &waitingv1.Wait{WaitId: "wt_1"}}, nil
+	})
+	calls := []*agentv1.ToolCall{use("ListWorkItems"), use("WaitFor", "reason", "x", "wake", "operator_input"), use("CreateWorkItem", "objective", "late")}
+	resp := r.submit(a, 0, "", calls...)
+	require.Equal(t, []string{"success", "success", "error/turn_ended"}, statuses(resp))
+	require.True(t, resp.GetTurnEnded())
+	require.Equal(t, "wait_for", resp.GetEndReason())
+	require.Nil(t, resp.GetLeaseExpiresAt())
+	require.Equal(t, []string{"ListWorkItems", "WaitFor"}, r.others.methods())
+	require.Equal(t, agentv1.MessageState_MESSAGE_STATE_PROCESSED, r.message("keeper", a.GetMessage().GetMessageId()).GetState())
+	require.Equal(t, "wait_for", r.finish(a, done).GetEndReason(), "a later FinishTurn changes nothing")
+	again := r.submit(a, 0, "", calls...)
+	require.True(t, again.GetTurnEnded())
+	require.Equal(t, statuses(resp), statuses(again))
+}
+
+func TestA6_ARefusedWaitForEndsNothing(t *testing.T) {
+	r, a := turn(t)
+	r.on("WaitFor", func(context.Context, proto.Message) (proto.Message, error) {
+		return nil, fault.InvalidArgument.New("no")
+	})
+	resp := r.submit(a, 0, "", use("WaitFor"), use("ListWorkItems"))
+	require.Equal(t, []string{"error/invalid_argument", "success"}, statuses(resp))
+	require.False(t, resp.GetTurnEnded())
+}
+
+// Promotion, row by row (SPEC W6, W7).
+func TestW7_Promotion(t *testing.T) {
+	type completion struct {
+		current, already bool
+		brief            string
+		err              error
+	}
+	for name, c := range map[string]struct {
+		text        string
+		completions []completion
+		promoted    string
+		notice      string
+	}{
+		"text and one completion of the item in focus": {"done", []completion{{current: true}}, "wi_0", ""},
+		"no text":                              {"  \n", []completion{{current: true}}, "", "report_missing"},
+		"not the item in focus":                {"done", []completion{{}}, "", "not_current"},
+		"two completions":                      {"done", []completion{{current: true}, {}}, "", "multiple_completions"},
+		"one that failed beside one":           {"done", []completion{{err: fault.BlockingExecution.New("no")}, {current: true}}, "wi_1", ""},
+		"only a failed one":                    {"done", []completion{{err: fault.BlockingExecution.New("no")}}, "", ""},
+		"repeated on an item without report":   {"done", []completion{{already: true}}, "wi_0", ""},
+		"repeated on an item with its report":  {"done", []completion{{already: true, brief: "brf_1"}}, "", ""},
+		"the same beside a completion":         {"done", []completion{{already: true, brief: "brf_1"}, {current: true}}, "wi_1", ""},
+		"text and no completion":               {"progress", nil, "", ""},
+		"no text and two completions":          {"", []completion{{current: true}, {}}, "", "multiple_completions"},
+		"repeated without report, and no text": {"", []completion{{already: true}}, "", "report_missing"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, a := turn(t)
+			n := 0
+			r.on("CompleteWorkItem", func(_ context.Context, req proto.Message) (proto.Message, error) {
+				out := c.completions[n]
+				n++
+				if out.err != nil {
+					return nil, out.err
+				}
+				return &workv1.CompleteWorkItemResponse{
+					WorkItem:   &workv1.WorkItem{WorkItemId: req.(*workv1.CompleteWorkItemRequest).GetWorkItemId(), ResultBriefId: out.brief},
+					WasCurrent: out.current, AlreadyCompleted: out.already,
+					Warnings: []*workv1.Warning{{Kind: "unfinished_todos"}},
+				}, nil
+			})
+			var calls []*agentv1.ToolCall
+			for i := range c.completions {
+				calls = append(calls, use("CompleteWorkItem", "work_item_id", fmt.Sprint("wi_", i)))
+			}
+			calls = append(calls, use("ListWorkItems")) // it still runs: the promotion comes after the last call
+			resp := r.submit(a, 0, c.text, calls...)
+			require.Equal(t, c.promoted, resp.GetPromotedWorkItemId())
+			require.Equal(t, c.promoted != "", resp.GetTurnEnded())
+			require.Equal(t, "success", resp.GetToolResults()[len(calls)-1].GetStatus())
+			if c.notice == "" {
+				require.Empty(t, resp.GetNotices())
+			} else {
+				require.Len(t, resp.GetNotices(), 1)
+				require.True(t, strings.HasPrefix(resp.GetNotices()[0], c.notice+":"), resp.GetNotices()[0])
+			}
+			r.others.mu.Lock()
+			reports := r.others.reports
+			r.others.mu.Unlock()
+			if c.promoted == "" {
+				require.Empty(t, reports)
+				require.Empty(t, resp.GetEndReason())
+				return
+			}
+			require.Len(t, reports, 1)
+			require.Equal(t, c.text, reports[0].GetText())
+			require.Equal(t, c.promoted, reports[0].GetWorkItemId())
+			require.Equal(t, a.GetTurn().GetRunId()+"/0/promote", reports[0].GetRequestId())
+			require.Equal(t, "completion_promoted", resp.GetEndReason())
+			require.Equal(t, agentv1.MessageState_MESSAGE_STATE_PROCESSED, r.message("keeper", a.GetMessage().GetMessageId()).GetState())
+			require.Len(t, resp.GetToolResults()[len(calls)-2].GetWarnings(), 1)
+			again := r.submit(a, 0, c.text, calls...)
+			require.Equal(t, c.promoted, again.GetPromotedWorkItemId(), "the first answer, for who asks again")
+			require.Len(t, r.others.reports, 1)
+		})
+	}
+}
+
+// A crash before the promotion: the repeated round, or the end of the turn,
+// promotes what the recorded completion earned.
+func TestW7_APromotionIsNotLost(t *testing.T) {
+	for name, resume := range map[string]func(*testing.T, *rig, *agentv1.AcquireTurnResponse){
+		"the round is repeated": func(_ *testing.T, r *rig, a *agentv1.AcquireTurnResponse) {
+			r.submit(a, 0, "done", use("CompleteWorkItem", "work_item_id", "wi_1"))
+		},
+		"the turn is finished": func(_ *testing.T, r *rig, a *agentv1.AcquireTurnResponse) { r.finish(a, done) },
+		"the runner is lost": func(_ *testing.T, r *rig, _ *agentv1.AcquireTurnResponse) {
+			r.clk.Advance(turnTerm)
+			r.eventually(func() bool { return r.facts("keeper").GetAgent().GetCurrentRunId() == "" })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, a := turn(t)
+			r.on("CompleteWorkItem", func(context.Context, proto.Message) (proto.Message, error) {
+				return &workv1.CompleteWorkItemResponse{WorkItem: &workv1.WorkItem{WorkItemId: "wi_1"}, WasCurrent: true}, nil
+			})
+			r.others.set(func() {
+				r.others.promote = func(*workv1.PromoteReportRequest) (*workv1.PromoteReportResponse, error) {
+					return nil, fault.NotReady.New("starting")
+				}
+			})
+			_, err := r.trySubmit(a, 0, "done", use("CompleteWorkItem", "work_item_id", "wi_1"))
+			require.ErrorIs(t, err, fault.NotReady)
+			r.restart()
+			r.others.set(func() { r.others.promote = nil })
+			resume(t, r, a)
+			require.Len(t, r.others.reports, 1)
+			require.Equal(t, "done", r.others.reports[0].GetText())
+		})
+	}
+}
+
+// An interjection reaches the running turn at its next round, and once.
+func TestA9_InterjectionReachesTheRunningTurn(t *testing.T) {
+	r, a := turn(t)
+	r.submit(a, 0, "thinking")
+	first, second := r.send("keeper", "stop that", interject), r.send("keeper", "and this", interject)
+	resp := r.submit(a, 1, "still thinking")
+	require.Len(t, resp.GetInterjections(), 2)
+	require.Equal(t, []string{first, second}, []string{resp.GetInterjections()[0].GetMessageId(), resp.GetInterjections()[1].GetMessageId()})
+	require.Empty(t, r.submit(a, 2, "well").GetInterjections())
+
+	// The answer may have been lost: who asks again hears it again.
+	r.restart()
+	again := r.submit(a, 1, "still thinking")
+	require.Len(t, again.GetInterjections(), 2)
+	r.finish(a, done)
+	require.Equal(t, agentv1.MessageState_MESSAGE_STATE_INTERJECTED, r.message("keeper", first).GetState())
+	require.True(t, r.poll("keeper").GetPending(), "it was heard, no turn of its own follows")
+}
+
+func TestA9_AnInterjectionAfterTheEndIsTheNextTurn(t *testing.T) {
+	for name, end := range map[string]func(*rig, *agentv1.AcquireTurnResponse){
+		"finished": func(r *rig, a *agentv1.AcquireTurnResponse) { r.finish(a, done) },
+		"by WaitFor": func(r *rig, a *agentv1.AcquireTurnResponse) { // upstream #3001
+			r.on("WaitFor", func(context.Context, proto.Message) (proto.Message, error) { return &waitingv1.WaitForResponse{}, nil })
+			require.True(r.t, r.submit(a, 0, "", use("WaitFor")).GetTurnEnded())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, a := turn(t)
+			messageID := r.send("keeper", "wait", interject)
+			end(r, a)
+			require.Equal(t, messageID, r.take("keeper").GetMessage().GetMessageId())
+		})
+	}
+}
+
+// What was interjected into a run that was lost is heard again.
+func TestA9_AnInterjectionSurvivesALostRun(t *testing.T) {
+	r, a := turn(t)
+	first, second := r.send("keeper", "one", interject), r.send("keeper", "two", interject)
+	require.Len(t, r.submit(a, 0, "x").GetInterjections(), 2)
+	r.clk.Advance(turnTerm)
+	r.eventually(func() bool { return r.facts("keeper").GetAgent().GetCurrentRunId() == "" })
+	b := r.take("keeper")
+	require.Equal(t, first, b.GetMessage().GetMessageId())
+	require.Len(t, b.GetInterjections(), 1)
+	require.Equal(t, second, b.GetInterjections()[0].GetMessageId())
+	r.finish(b, done)
+	require.Equal(t, a.GetMessage().GetMessageId(), r.take("keeper").GetMessage().GetMessageId())
+}
+
+func TestX8_RoundLimits(t *testing.T) {
+	r, a := turn(t)
+	const limit = 256 << 10
+	many := make([]*agentv1.ToolCall, 65)
+	for i := range many {
+		many[i] = use("ListWorkItems")
+	}
+	_, err := r.trySubmit(a, 0, strings.Repeat("x", limit+1))
+	require.ErrorIs(t, err, fault.LimitExceeded)
+	_, err = r.trySubmit(a, 0, "", many...)
+	require.ErrorIs(t, err, fault.LimitExceeded)
+	_, err = r.trySubmit(a, 0, "", &agentv1.ToolCall{})
+	require.ErrorIs(t, err, fault.InvalidArgument)
+	_, err = r.trySubmit(a, 0, "", &agentv1.ToolCall{Name: "ListWorkItems", CallId: "c"}, &agentv1.ToolCall{Name: "ListWorkItems", CallId: "c"})
+	require.ErrorIs(t, err, fault.InvalidArgument)
+	r.submit(a, 0, strings.Repeat("x", limit-1))
+	r.submit(a, 1, strings.Repeat("x", limit), many[:64]...)
+}
+
+// A plane that starts anew fails no call: the runtime asks it again.
+func TestA6_AnUnreachablePlaneIsAskedAgain(t *testing.T) {
+	r, a := turn(t)
+	n := 0
+	r.on("CreateWorkItem", func(context.Context, proto.Message) (proto.Message, error) {
+		if n++; n < 3 {
+			return nil, fault.NotReady.New("starting")
+		}
+		return &workv1.CreateWorkItemResponse{}, nil
+	})
+	require.Equal(t, []string{"success"}, statuses(r.submit(a, 0, "", use("CreateWorkItem", "objective", "x"))))
+	seen := r.others.seen()
+	require.Len(t, seen, 3)
+	require.Equal(t, seen[0].requestID, seen[2].requestID)
+}
+
+// The calls of a round may take longer than a lease (SPEC T1): a runner that
+// holds the line is alive.
+func TestX12_ALongCallKeepsItsLease(t *testing.T) {
+	r, a := turn(t)
+	started, proceed := make(chan struct{}), make(chan struct{})
+	r.on("ExecCommand", func(context.Context, proto.Message) (proto.Message, error) {
+		close(started)
+		<-proceed
+		return &taskv1.ExecCommandResponse{}, nil
+	})
+	got := make(chan error, 1)
+	go func() {
+		_, err := r.trySubmit(a, 0, "", use("ExecCommand", "cmd", "make"))
+		got <- err
+	}()
+	<-started
+	for range 3 {
+		r.clk.Advance(turnTerm)
+		r.clk.AwaitTimers(1)
+	}
+	close(proceed)
+	require.NoError(t, <-got)
+	require.Equal(t, a.GetTurn().GetRunId(), r.facts("keeper").GetAgent().GetCurrentRunId())
+	r.finish(a, done)
+}
