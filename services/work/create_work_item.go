@@ -46,7 +46,11 @@ func (s *Service) CreateWorkItem(ctx context.Context, req *workv1.CreateWorkItem
 	if err != nil {
 		return nil, err
 	}
-	s.plans.attach(actor.Namespace, resp.GetWorkItem(), soon)
+	look := soon
+	if req.GetRequestId() == "" && req.GetPlan() == "" {
+		look = fresh // its id is new: there is no file to look for
+	}
+	s.plans.attach(actor.Namespace, resp.GetWorkItem(), look)
 	return resp, nil
 }
 

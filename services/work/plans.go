@@ -163,6 +163,7 @@ const (
 	asItIs  want = iota // a look is enough
 	present             // the file is there
 	soon                // the file is there unless too many are being made
+	fresh               // soon, of an item that nobody knew until now
 )
 
 // attach puts the plan descriptor on an item that is about to be answered.
@@ -172,7 +173,15 @@ func (p *plans) attach(namespace string, it *workv1.WorkItem, w want) {
 	}
 	name := planName(it.GetWorkItemId())
 	path := filepath.Join(p.path, namespace, it.GetAgentId(), name)
-	create := it.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_OPEN && (w == present || w == soon && p.eager.Allow())
+	if a := p.glance(path); a != nil {
+		it.PlanArtifact = a
+		return
+	}
+	create := it.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_OPEN && (w == present || w >= soon && p.eager.Allow())
+	if w == fresh && !create {
+		it.PlanArtifact = problem(path, 0, "missing")
+		return
+	}
 	h, err := p.home(namespace, it.GetAgentId(), create)
 	if err != nil {
 		it.PlanArtifact = problem(path, 0, missingOr(err))
@@ -183,6 +192,24 @@ func (p *plans) attach(namespace string, it *workv1.WorkItem, w want) {
 		h.ensure(name)
 	}
 	it.PlanArtifact = p.describe(h, name)
+}
+
+// glance is the descriptor that was made before, if the same file is still
+// there, unchanged; else nil. It is one system call where the confined way is
+// twelve, which were a seventh of an UpdateWorkItem's processor time. The look
+// itself follows whatever links there are, but it shows nothing: it only
+// compares with the file that was read the confined way.
+func (p *plans) glance(path string) *workv1.PlanArtifact {
+	p.mu.Lock()
+	d, ok := p.cache[path]
+	p.mu.Unlock()
+	if !ok {
+		return nil
+	}
+	if st, err := os.Lstat(path); err != nil || !d.still(st) {
+		return nil
+	}
+	return d.artifact
 }
 
 // ensure makes an empty plan file unless one is there.
@@ -213,12 +240,6 @@ func (p *plans) describe(h *home, name string) *workv1.PlanArtifact {
 	}
 	if st.Size() > maxPlanBytes {
 		return problem(path, st.Size(), "too_large")
-	}
-	p.mu.Lock()
-	d, ok := p.cache[path]
-	p.mu.Unlock()
-	if ok && d.still(st) {
-		return d.artifact
 	}
 	artifact := h.read(name, st)
 	// A file written within the clock's grain of the look could change again
