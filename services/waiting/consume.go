@@ -18,13 +18,27 @@ func follows() []plane.Followed {
 		},
 		{
 			Plane: "work", Types: []string{"work_item_completed", "work_item_updated", "wait_attach_refused"},
-			Registry: journal.NewRegistry(workv1.File_quartet_work_v1_work_event_proto),
+			Registry: journal.NewRegistry(workv1.File_quartet_work_v1_work_event_proto), Matters: matters,
 		},
 		{
 			Plane: "agent", Types: []string{"message_queued", "turn_completed"},
-			Registry: journal.NewRegistry(agentv1.File_quartet_agent_v1_agent_event_proto),
+			Registry: journal.NewRegistry(agentv1.File_quartet_agent_v1_agent_event_proto), Matters: matters,
 		},
 	}
+}
+
+// matters keeps the two most frequent events from waking this plane for
+// nothing: most updates end no wait, and few messages are an operator's.
+func matters(ev *journal.Event) bool {
+	switch p := ev.Payload.(type) {
+	case *workv1.WorkItemUpdated:
+		return p.GetEndedWaitId() != ""
+	case *agentv1.MessageQueued:
+		return p.GetMessage().GetKind() == agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT
+	case *agentv1.TurnCompleted:
+		return len(p.GetTurn().GetShownWaits()) > 0
+	}
+	return true
 }
 
 // react is the rule for what other planes say.

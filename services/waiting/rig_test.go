@@ -1,0 +1,224 @@
+package waiting
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"quartet/pkg/clock"
+	"quartet/pkg/fault"
+	"quartet/pkg/id"
+	"quartet/pkg/journal"
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/plane"
+	"quartet/pkg/plane/planetest"
+
+	"google.golang.org/protobuf/proto"
+)
+
+var (
+	epoch    = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	registry = journal.NewRegistry(waitingv1.File_quartet_waiting_v1_waiting_event_proto)
+)
+
+const (
+	itemA  = "wi_0000000000000000000000000a"
+	itemB  = "wi_0000000000000000000000000b"
+	gone   = "wi_0000000000000000000000000c" // completed
+	taskX  = "tsk_0000000000000000000000000x"
+	taskY  = "tsk_0000000000000000000000000y"
+	secret = "s3cr3t-of-"
+)
+
+// rig is the plane over memory; the other planes are what the test says.
+type rig struct {
+	t        *testing.T
+	clk      *clock.Fake
+	ids      *id.Sequence
+	journals *planetest.Journals
+	others   *others
+	service  *Service
+}
+
+// others stands for the planes that this one calls.
+type others struct {
+	mu       sync.Mutex
+	current  string
+	ended    map[string]bool // tasks
+	down     bool            // the work plane cannot be reached
+	refuse   bool            // and when it can, it refuses waits
+	attached []*workv1.AttachWaitRequest
+}
+
+func (o *others) GetWorkQueue(context.Context, *workv1.GetWorkQueueRequest, ...grpc.CallOption) (*workv1.GetWorkQueueResponse, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.current == "" {
+		return &workv1.GetWorkQueueResponse{}, nil
+	}
+	return &workv1.GetWorkQueueResponse{Current: &workv1.WorkItem{WorkItemId: o.current}}, nil
+}
+
+func (o *others) GetWorkItem(_ context.Context, req *workv1.GetWorkItemRequest, _ ...grpc.CallOption) (*workv1.GetWorkItemResponse, error) {
+	switch req.GetWorkItemId() {
+	case itemA, itemB:
+		return &workv1.GetWorkItemResponse{WorkItem: &workv1.WorkItem{WorkItemId: req.GetWorkItemId(), State: workv1.WorkItemState_WORK_ITEM_STATE_OPEN}}, nil
+	case gone:
+		return &workv1.GetWorkItemResponse{WorkItem: &workv1.WorkItem{WorkItemId: gone, State: workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED}}, nil
+	}
+	return nil, fault.NotFound.New("no such item")
+}
+
+func (o *others) AttachWait(_ context.Context, req *workv1.AttachWaitRequest, _ ...grpc.CallOption) (*workv1.AttachWaitResponse, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.down {
+		return nil, fault.NotReady.New("starting")
+	}
+	o.attached = append(o.attached, req)
+	return &workv1.AttachWaitResponse{Refused: o.refuse}, nil
+}
+
+func (o *others) GetTask(_ context.Context, req *taskv1.GetTaskRequest, _ ...grpc.CallOption) (*taskv1.GetTaskResponse, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if id := req.GetTaskId(); id != taskX && id != taskY {
+		return nil, fault.NotFound.New("no such task")
+	}
+	return &taskv1.GetTaskResponse{Task: &taskv1.Task{TaskId: req.GetTaskId(), Terminal: o.ended[req.GetTaskId()]}}, nil
+}
+
+func (o *others) AgentExists(_ context.Context, agentID string) error {
+	if agentID == "nobody" {
+		return fault.NotFound.New("no such agent")
+	}
+	return nil
+}
+
+func (o *others) set(change func()) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	change()
+}
+
+func (o *others) attaches() []*workv1.AttachWaitRequest {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return append([]*workv1.AttachWaitRequest(nil), o.attached...)
+}
+
+func newRig(t *testing.T) *rig {
+	r := &rig{t: t, clk: clock.NewFake(epoch), ids: &id.Sequence{}, journals: planetest.NewJournals(), others: &others{ended: map[string]bool{}}}
+	r.up()
+	t.Cleanup(func() { r.down() })
+	return r
+}
+
+func (r *rig) up() {
+	r.t.Helper()
+	var err error
+	r.service, err = New(Config{PublicURL: "https://q.example/"}, Deps{
+		Deps: plane.Deps{Log: r.journals.Log, Sources: r.journals.Sources, Clock: r.clk, IDs: r.ids},
+		Work: r.others, Tasks: r.others, Agents: r.others,
+		TriggerSecret: func(triggerID string) string { return secret + triggerID },
+	})
+	require.NoError(r.t, err)
+	require.ErrorContains(r.t, r.service.Ready(), "not started")
+	require.NoError(r.t, r.service.Start(context.Background()))
+	require.NoError(r.t, r.service.Ready())
+}
+
+func (r *rig) down() {
+	require.NoError(r.t, r.service.Stop(context.Background()))
+	require.NoError(r.t, r.service.Stop(context.Background()))
+}
+
+func (r *rig) restart() {
+	r.t.Helper()
+	r.down()
+	r.up()
+}
+
+func (r *rig) agent() context.Context { return planetest.AsAgent(r.t.Context(), "keeper") }
+
+func (r *rig) waitFor(req *waitingv1.WaitForRequest) *waitingv1.WaitForResponse {
+	r.t.Helper()
+	resp, err := r.tryWaitFor(req)
+	require.NoError(r.t, err)
+	return resp
+}
+
+func (r *rig) tryWaitFor(req *waitingv1.WaitForRequest) (*waitingv1.WaitForResponse, error) {
+	req.AgentId = "keeper"
+	if req.GetReason() == "" {
+		req.Reason = "why"
+	}
+	return r.service.WaitFor(r.agent(), req)
+}
+
+func (r *rig) wait(waitID string) *waitingv1.Wait {
+	r.t.Helper()
+	resp, err := r.service.GetWait(r.agent(), &waitingv1.GetWaitRequest{AgentId: "keeper", WaitId: waitID})
+	require.NoError(r.t, err)
+	return resp.GetWait()
+}
+
+func (r *rig) trigger(item string, mode waitingv1.DeliveryMode) *waitingv1.CreateExternalTriggerResponse {
+	r.t.Helper()
+	resp, err := r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{AgentId: "keeper", WorkItemId: item, DeliveryMode: mode})
+	require.NoError(r.t, err)
+	return resp
+}
+
+func (r *rig) deliver(token, body string) *waitingv1.DeliverTriggerResponse {
+	r.t.Helper()
+	resp, err := r.service.DeliverTrigger(context.Background(), &waitingv1.DeliverTriggerRequest{Token: token, Body: []byte(body), ContentType: "text/plain"})
+	require.NoError(r.t, err)
+	return resp
+}
+
+func (r *rig) events() []*journal.Event { return r.journals.Events(r.t, Plane, registry) }
+
+func (r *rig) since(n int) []string { return planetest.Types(r.events()[n:]) }
+
+// hear applies another plane's event by the plane's own rule, as consuming it would.
+func (r *rig) hear(item string, payload proto.Message) {
+	r.t.Helper()
+	ev := &journal.Event{Namespace: "acme", AgentID: "keeper", WorkItemID: item, Payload: payload}
+	_, err := plane.Do(context.Background(), r.service.engine, plane.Command[*State, struct{}]{
+		Method: "hear", AgentID: ev.AgentID, Actor: plane.System(ev.Namespace),
+		Decide: func(st *State, env journal.Env) (journal.Decision[struct{}], error) {
+			events, err := react(st, env, ev)
+			return journal.Decision[struct{}]{Events: events}, err
+		},
+	})
+	require.NoError(r.t, err)
+}
+
+func (r *rig) eventually(ok func() bool) {
+	r.t.Helper()
+	require.Eventually(r.t, ok, 10*time.Second, 2*time.Millisecond)
+}
+
+func seconds(n int) *durationpb.Duration { return durationpb.New(time.Duration(n) * time.Second) }
+
+const (
+	stands = waitingv1.WaitStatus_WAIT_STATUS_ACTIVE
+	came   = waitingv1.WaitStatus_WAIT_STATUS_RESOLVED
+	over   = waitingv1.WaitStatus_WAIT_STATUS_CANCELLED
+
+	operatorInput = waitingv1.Wake_WAKE_OPERATOR_INPUT
+	taskResult    = waitingv1.Wake_WAKE_TASK_RESULT
+	external      = waitingv1.Wake_WAKE_EXTERNAL
+	timer         = waitingv1.Wake_WAKE_TIMER
+
+	contentful = waitingv1.DeliveryMode_DELIVERY_MODE_CONTENTFUL
+	wakeHint   = waitingv1.DeliveryMode_DELIVERY_MODE_WAKE_HINT
+)

@@ -1,0 +1,366 @@
+package waiting
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"quartet/pkg/fault"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/plane/planetest"
+	"quartet/pkg/rpc"
+)
+
+func TestP1_WaitForEachKind(t *testing.T) {
+	r := newRig(t)
+	token := r.trigger(itemA, wakeHint)
+	for name, c := range map[string]struct {
+		req  *waitingv1.WaitForRequest
+		kind workv1.WaitKind
+	}{
+		"operator": {&waitingv1.WaitForRequest{Wake: operatorInput}, workv1.WaitKind_WAIT_KIND_OPERATOR},
+		"task":     {&waitingv1.WaitForRequest{Wake: taskResult, Resource: taskX}, workv1.WaitKind_WAIT_KIND_TASK},
+		"any":      {&waitingv1.WaitForRequest{Wake: external}, workv1.WaitKind_WAIT_KIND_EXTERNAL},
+		"external": {&waitingv1.WaitForRequest{Wake: external, Resource: token.GetTrigger().GetTriggerId()}, workv1.WaitKind_WAIT_KIND_EXTERNAL},
+		"timer":    {&waitingv1.WaitForRequest{Wake: timer, After: seconds(60)}, workv1.WaitKind_WAIT_KIND_TIMER},
+		"timer at": {&waitingv1.WaitForRequest{Wake: timer, At: timestamppb.New(epoch.Add(time.Hour))}, workv1.WaitKind_WAIT_KIND_TIMER},
+	} {
+		c.req.WorkItemId, c.req.Reason, c.req.RecheckAfter = itemA, "because of "+name, seconds(5)
+		w := r.waitFor(c.req).GetWait()
+		require.Equal(t, stands, w.GetStatus(), name)
+		require.Equal(t, waitingv1.WaitMode_WAIT_MODE_WAIT, w.GetMode())
+		require.Equal(t, itemA, w.GetWorkItemId())
+		require.EqualValues(t, 1, w.GetRevision())
+		require.Equal(t, epoch.Add(5*time.Second), w.GetRecheckAt().AsTime())
+		// The work plane was told at once, of exactly this.
+		told := r.others.attaches()
+		a := told[len(told)-1].GetWait()
+		require.Equal(t, w.GetWaitId(), a.GetWaitId())
+		require.Equal(t, c.kind, a.GetKind())
+		require.Equal(t, "because of "+name, a.GetReason())
+		require.Equal(t, w.GetRecheckAt().AsTime(), a.GetRecheckAt().AsTime())
+	}
+}
+
+func TestP1_WaitForRefusals(t *testing.T) {
+	r := newRig(t)
+	before := len(r.events())
+	for name, req := range map[string]*waitingv1.WaitForRequest{
+		"no wake":               {},
+		"an unknown wake":       {Wake: 99},
+		"no task":               {Wake: taskResult},
+		"not a task":            {Wake: taskResult, Resource: itemA},
+		"another agent's task":  {Wake: taskResult, Resource: "tsk_00000000000000000000000zzz"},
+		"not a trigger":         {Wake: external, Resource: taskX},
+		"an unknown trigger":    {Wake: external, Resource: "trg_00000000000000000000000zzz"},
+		"no time":               {Wake: timer},
+		"two times":             {Wake: timer, After: seconds(1), At: timestamppb.New(epoch)},
+		"a time without timer":  {Wake: operatorInput, After: seconds(1)},
+		"a negative span":       {Wake: timer, After: seconds(-1)},
+		"a span without end":    {Wake: timer, After: &durationpb.Duration{Seconds: 1 << 40}},
+		"101 years":             {Wake: timer, After: durationpb.New(maxAhead + time.Second)},
+		"no span at all":        {Wake: timer, After: &durationpb.Duration{Seconds: 1, Nanos: -1}},
+		"a time out of time":    {Wake: timer, At: &timestamppb.Timestamp{Seconds: 1 << 40}},
+		"a recheck without end": {Wake: operatorInput, RecheckAfter: &durationpb.Duration{Seconds: 1 << 40}},
+		"a completed item":      {Wake: operatorInput, WorkItemId: gone},
+		"an unknown item":       {Wake: operatorInput, WorkItemId: "wi_00000000000000000000000zzz"},
+		"not an item":           {Wake: operatorInput, WorkItemId: taskX},
+		"blanks for a reason":   {Wake: operatorInput, Reason: "  "},
+		"too long a reason":     {Wake: operatorInput, Reason: strings.Repeat("r", 16<<10+1)},
+		"recheck of no item":    {Wake: operatorInput, RecheckAfter: seconds(1)},
+		"an unknown mode":       {Wake: external, DeliveryMode: 99},
+	} {
+		_, err := r.tryWaitFor(req)
+		require.Error(t, err, name)
+		require.NotEqual(t, fault.InternalError, fault.From(err).Reason(), name)
+	}
+	_, err := r.service.WaitFor(r.agent(), &waitingv1.WaitForRequest{AgentId: "keeper", Wake: operatorInput})
+	require.ErrorIs(t, err, fault.InvalidArgument, "a wait says why")
+	for _, role := range []string{rpc.RoleRunner, rpc.RoleWorker, rpc.RoleIntegration} {
+		_, err := r.service.WaitFor(planetest.As(t.Context(), role), &waitingv1.WaitForRequest{AgentId: "keeper", Reason: "x", Wake: operatorInput})
+		require.ErrorIs(t, err, fault.PermissionDenied, role)
+	}
+	_, err = r.service.WaitFor(planetest.AsAgent(t.Context(), "other"), &waitingv1.WaitForRequest{AgentId: "keeper", Reason: "x", Wake: operatorInput})
+	require.ErrorIs(t, err, fault.PermissionDenied)
+	require.Len(t, r.events(), before)
+}
+
+// The named item, else the one in focus, else the agent.
+func TestP1_WhoWaits(t *testing.T) {
+	r := newRig(t)
+	require.Empty(t, r.waitFor(&waitingv1.WaitForRequest{Wake: operatorInput}).GetWait().GetWorkItemId())
+	require.Empty(t, r.others.attaches(), "the agent's own wait is no item's")
+	r.others.set(func() { r.others.current = itemB })
+	require.Equal(t, itemB, r.waitFor(&waitingv1.WaitForRequest{Wake: operatorInput}).GetWait().GetWorkItemId())
+	require.Equal(t, itemA, r.waitFor(&waitingv1.WaitForRequest{Wake: operatorInput, WorkItemId: itemA}).GetWait().GetWorkItemId())
+	l, err := r.service.ListWaits(r.agent(), &waitingv1.ListWaitsRequest{AgentId: "keeper"})
+	require.NoError(t, err)
+	require.Len(t, l.GetWaits(), 3, "one wait per owner, not per agent")
+}
+
+// The end of a task against the beginning of the wait for it (ARCHITECTURE R8).
+func TestP1_ATaskThatEnds(t *testing.T) {
+	req := func() *waitingv1.WaitForRequest {
+		return &waitingv1.WaitForRequest{Wake: taskResult, Resource: taskX, WorkItemId: itemA}
+	}
+	end := &taskv1.TaskCompleted{Task: &taskv1.Task{TaskId: taskX, Revision: 3}}
+
+	t.Run("before, and the task plane knows", func(t *testing.T) {
+		r := newRig(t)
+		r.others.set(func() { r.others.ended[taskX] = true })
+		w := r.waitFor(req()).GetWait()
+		require.Equal(t, came, w.GetStatus())
+		require.Equal(t, "task_result_present", w.GetEndReason())
+		require.Empty(t, r.others.attaches(), "nothing to attach")
+		require.Equal(t, []string{"wait_registered", "wait_resolved"}, r.since(0))
+	})
+	t.Run("between the look and the wait", func(t *testing.T) {
+		r := newRig(t)
+		r.hear("", end) // GetTask still says that it runs
+		require.Equal(t, came, r.waitFor(req()).GetWait().GetStatus())
+	})
+	t.Run("after", func(t *testing.T) {
+		r := newRig(t)
+		w := r.waitFor(req()).GetWait()
+		other := r.waitFor(&waitingv1.WaitForRequest{Wake: taskResult, Resource: taskY, WorkItemId: itemB}).GetWait()
+		before := len(r.events())
+		r.hear("", end)
+		require.Equal(t, []string{"task_noted", "wait_resolved"}, r.since(before))
+		require.Equal(t, came, r.wait(w.GetWaitId()).GetStatus())
+		require.Equal(t, stands, r.wait(other.GetWaitId()).GetStatus(), "another task is another's")
+		r.hear("", end)
+		r.restart()
+		r.hear("", end)
+		require.Len(t, r.events(), before+2, "once")
+	})
+}
+
+// One wait per owner; what came for the old one and was not seen is not lost
+// (SPEC P1, upstream #2907).
+func TestP1_Replacement(t *testing.T) {
+	r := newRig(t)
+	token := r.trigger(itemA, wakeHint).GetToken()
+	first := r.waitFor(&waitingv1.WaitForRequest{Wake: external, WorkItemId: itemA}).GetWait()
+	r.deliver(token, "")
+	r.deliver(token, "")
+	resp := r.waitFor(&waitingv1.WaitForRequest{Wake: operatorInput, WorkItemId: itemA})
+	second := resp.GetWait()
+	require.Equal(t, first.GetWaitId(), resp.GetReplacedWaitId())
+	require.Equal(t, over, r.wait(first.GetWaitId()).GetStatus())
+	require.Equal(t, "replaced", r.wait(first.GetWaitId()).GetEndReason())
+	require.True(t, second.GetTriggered())
+	require.EqualValues(t, 2, second.GetTriggerCount())
+	require.Equal(t, first.GetWaitId(), second.GetReplacesWaitId())
+
+	// The turn that was shown the first wait, and then waited again, has seen it.
+	shown := func(waitID string, n int64) *agentv1.TurnCompleted {
+		return &agentv1.TurnCompleted{Turn: &agentv1.Turn{TurnId: "trn_1", ShownWaits: []*agentv1.ShownWait{{WaitId: waitID, TriggerCount: n}}}}
+	}
+	third := r.waitFor(&waitingv1.WaitForRequest{Wake: external, WorkItemId: itemA}).GetWait()
+	r.hear("", shown(first.GetWaitId(), 1))
+	require.EqualValues(t, 1, r.wait(third.GetWaitId()).GetConsumedCount())
+	require.True(t, r.wait(third.GetWaitId()).GetTriggered(), "the second came after that look")
+	r.hear("", shown(first.GetWaitId(), 2))
+	require.False(t, r.wait(third.GetWaitId()).GetTriggered())
+	before := len(r.events())
+	r.hear("", shown(first.GetWaitId(), 2))
+	r.hear("", shown(second.GetWaitId(), 2))
+	r.hear("", shown("wt_unknown", 2))
+	require.Len(t, r.events(), before)
+
+	// Nothing is inherited where everything was seen.
+	fourth := r.waitFor(&waitingv1.WaitForRequest{Wake: external, WorkItemId: itemA}).GetWait()
+	require.Zero(t, fourth.GetTriggerCount())
+	require.Empty(t, fourth.GetReplacesWaitId())
+	r.hear("", shown(third.GetWaitId(), 9))
+	require.Zero(t, r.wait(fourth.GetWaitId()).GetConsumedCount())
+}
+
+func TestX2_ARepeatedWaitForIsOneWait(t *testing.T) {
+	r := newRig(t)
+	req := &waitingv1.WaitForRequest{Wake: external, WorkItemId: itemA, RequestId: "r1"}
+	first := r.waitFor(req).GetWait()
+	require.Equal(t, first.GetWaitId(), r.waitFor(req).GetWait().GetWaitId())
+	require.Len(t, r.events(), 1)
+	require.Len(t, r.others.attaches(), 2, "the item is told again: the first call may have been lost")
+
+	// Once the wait has ended, a repetition does not bring it back to the item.
+	_, err := r.service.CancelWait(r.agent(), &waitingv1.CancelWaitRequest{AgentId: "keeper", WaitId: first.GetWaitId()})
+	require.NoError(t, err)
+	require.Equal(t, first.GetWaitId(), r.waitFor(req).GetWait().GetWaitId())
+	require.Len(t, r.others.attaches(), 2)
+	_, err = r.tryWaitFor(&waitingv1.WaitForRequest{Wake: operatorInput, WorkItemId: itemA, RequestId: "r1"})
+	require.ErrorIs(t, err, fault.RequestIDReused)
+}
+
+// The wait stands although the work plane is down: it hears of it by the event.
+func TestR8_AWaitOutlivesItsMessenger(t *testing.T) {
+	r := newRig(t)
+	r.others.set(func() { r.others.down = true })
+	w := r.waitFor(&waitingv1.WaitForRequest{Wake: operatorInput, WorkItemId: itemA}).GetWait()
+	require.Equal(t, stands, r.wait(w.GetWaitId()).GetStatus())
+
+	r.others.set(func() { r.others.down, r.others.refuse = false, true })
+	_, err := r.tryWaitFor(&waitingv1.WaitForRequest{Wake: operatorInput, WorkItemId: itemB})
+	require.ErrorIs(t, err, fault.WorkItemCompleted, "the caller learns that the item cannot wait")
+	r.hear(itemA, &workv1.WaitAttachRefused{WaitId: w.GetWaitId(), WorkItemId: itemA, Reason: "work_item_completed"})
+	require.Equal(t, "attach_refused", r.wait(w.GetWaitId()).GetEndReason())
+}
+
+// Completing an item ends what it waited for; triggers stay (SPEC P9, upstream #1988).
+func TestP9_ACompletedItemWaitsForNothing(t *testing.T) {
+	r := newRig(t)
+	trigger := r.trigger(itemA, wakeHint)
+	w := r.waitFor(&waitingv1.WaitForRequest{Wake: operatorInput, WorkItemId: itemA}).GetWait()
+	i, err := r.service.CreateWait(r.agent(), &waitingv1.CreateWaitRequest{AgentId: "keeper", WorkItemId: itemA, Source: "github"})
+	require.NoError(t, err)
+	other := r.waitFor(&waitingv1.WaitForRequest{Wake: operatorInput, WorkItemId: itemB}).GetWait()
+	done := &workv1.WorkItemCompleted{WorkItem: &workv1.WorkItem{WorkItemId: itemA}}
+	before := len(r.events())
+	r.hear(itemA, done)
+	r.hear(itemA, done)
+	require.Equal(t, []string{"work_item_noted", "wait_cancelled", "wait_cancelled"}, r.since(before))
+	require.Equal(t, "work_item_completed", r.wait(w.GetWaitId()).GetEndReason())
+	require.Equal(t, over, r.wait(i.GetWait().GetWaitId()).GetStatus())
+	require.Equal(t, stands, r.wait(other.GetWaitId()).GetStatus())
+
+	// What was heard is remembered: the work plane's answer may be older.
+	_, err = r.tryWaitFor(&waitingv1.WaitForRequest{Wake: operatorInput, WorkItemId: itemA})
+	require.ErrorIs(t, err, fault.WorkItemCompleted)
+	_, err = r.service.CreateWait(r.agent(), &waitingv1.CreateWaitRequest{AgentId: "keeper", WorkItemId: itemA})
+	require.ErrorIs(t, err, fault.WorkItemCompleted)
+
+	out := r.deliver(trigger.GetToken(), "late")
+	require.Equal(t, waitingv1.DeliveryOutcome_DELIVERY_OUTCOME_IGNORED, out.GetOutcome())
+	require.Equal(t, "work_item_completed", out.GetReason())
+}
+
+func TestP2_ClearingTheBlockerEndsItsWait(t *testing.T) {
+	r := newRig(t)
+	w := r.waitFor(&waitingv1.WaitForRequest{Wake: external, WorkItemId: itemA}).GetWait()
+	r.hear(itemA, &workv1.WorkItemUpdated{WorkItem: &workv1.WorkItem{WorkItemId: itemA}})
+	require.Equal(t, stands, r.wait(w.GetWaitId()).GetStatus(), "an update that ended no wait")
+	r.hear(itemA, &workv1.WorkItemUpdated{WorkItem: &workv1.WorkItem{WorkItemId: itemA}, EndedWaitId: w.GetWaitId()})
+	require.Equal(t, "blocker_cleared", r.wait(w.GetWaitId()).GetEndReason())
+}
+
+// An operator's message resolves the named item's operator wait, else the only
+// one, else none (SPEC P2).
+func TestP2_OperatorMessages(t *testing.T) {
+	const prompt, channel = agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT, agentv1.MessageKind_MESSAGE_KIND_CHANNEL_EVENT
+	for name, c := range map[string]struct {
+		waits   []string // items, "" the agent
+		kind    agentv1.MessageKind
+		names   string
+		resolve []bool
+	}{
+		"the only one":              {[]string{itemA}, prompt, "", []bool{true}},
+		"the agent's own":           {[]string{""}, prompt, "", []bool{true}},
+		"the named one of two":      {[]string{itemA, itemB}, prompt, itemB, []bool{false, true}},
+		"two, and none is named":    {[]string{itemA, itemB}, prompt, "", []bool{false, false}},
+		"the named item has none":   {[]string{itemA}, prompt, itemB, []bool{false}},
+		"a channel is no operator":  {[]string{itemA}, channel, "", []bool{false}},
+		"nobody waits":              {nil, prompt, "", nil},
+		"the item's, not the agent": {[]string{itemA, ""}, prompt, itemA, []bool{true, false}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			var waits []string
+			for _, item := range c.waits {
+				r.others.set(func() { r.others.current = "" })
+				waits = append(waits, r.waitFor(&waitingv1.WaitForRequest{Wake: operatorInput, WorkItemId: item}).GetWait().GetWaitId())
+			}
+			// Waits of other kinds are none of an operator's business.
+			if len(c.waits) == 1 && c.waits[0] == itemA {
+				r.waitFor(&waitingv1.WaitForRequest{Wake: external, WorkItemId: itemB})
+			}
+			r.hear("", &agentv1.MessageQueued{Message: &agentv1.Message{MessageId: "msg_1", Kind: c.kind, WorkItemId: c.names}})
+			for i, waitID := range waits {
+				w := r.wait(waitID)
+				require.Equal(t, c.resolve[i], w.GetStatus() == came, "%s", c.waits[i])
+				if c.resolve[i] {
+					require.Equal(t, "operator_input", w.GetEndReason())
+				}
+			}
+		})
+	}
+}
+
+func TestP1_IntentsAndCancelling(t *testing.T) {
+	r := newRig(t)
+	create := func(req *waitingv1.CreateWaitRequest) (*waitingv1.CreateWaitResponse, error) {
+		req.AgentId = "keeper"
+		return r.service.CreateWait(r.agent(), req)
+	}
+	r.others.set(func() { r.others.current = itemB })
+	first, err := create(&waitingv1.CreateWaitRequest{Source: "github", Condition: "a review", RequestId: "r1"})
+	require.NoError(t, err)
+	require.Empty(t, first.GetWait().GetWorkItemId(), "an interest is the agent's unless it names an item")
+	require.Equal(t, waitingv1.WaitMode_WAIT_MODE_INTENT, first.GetWait().GetMode())
+	again, err := create(&waitingv1.CreateWaitRequest{Source: "github", Condition: "a review", RequestId: "r1"})
+	require.NoError(t, err)
+	require.Equal(t, first.GetWait().GetWaitId(), again.GetWait().GetWaitId())
+	for range 3 { // any number
+		_, err = create(&waitingv1.CreateWaitRequest{WorkItemId: itemA, Source: "github"})
+		require.NoError(t, err)
+	}
+	for name, req := range map[string]*waitingv1.CreateWaitRequest{
+		"an unknown trigger": {Resource: "trg_00000000000000000000000zzz"}, "a completed item": {WorkItemId: gone},
+		"a long source": {Source: strings.Repeat("s", 257)}, "a long condition": {Condition: strings.Repeat("s", 16<<10+1)},
+	} {
+		_, err := create(req)
+		require.Error(t, err, name)
+	}
+
+	cancel := func(waitID string) (*waitingv1.CancelWaitResponse, error) {
+		return r.service.CancelWait(r.agent(), &waitingv1.CancelWaitRequest{AgentId: "keeper", WaitId: waitID})
+	}
+	before := len(r.events())
+	for range 2 {
+		resp, err := cancel(first.GetWait().GetWaitId())
+		require.NoError(t, err)
+		require.Equal(t, over, resp.GetWait().GetStatus())
+		require.EqualValues(t, 2, resp.GetWait().GetRevision())
+	}
+	require.Equal(t, []string{"wait_cancelled"}, r.since(before))
+	_, err = cancel("wt_00000000000000000000000zzz")
+	require.ErrorIs(t, err, fault.NotFound)
+	// Another agent's wait looks like none (upstream #2649).
+	_, err = r.service.CancelWait(planetest.AsAgent(t.Context(), "other"), &waitingv1.CancelWaitRequest{AgentId: "other", WaitId: first.GetWait().GetWaitId()})
+	require.ErrorIs(t, err, fault.NotFound)
+
+	l, err := r.service.ListWaits(r.agent(), &waitingv1.ListWaitsRequest{AgentId: "keeper", WorkItemId: itemA, PageSize: 2})
+	require.NoError(t, err)
+	require.Len(t, l.GetWaits(), 2)
+	l, err = r.service.ListWaits(r.agent(), &waitingv1.ListWaitsRequest{AgentId: "keeper", WorkItemId: itemA, PageSize: 2, PageToken: l.GetNextPageToken()})
+	require.NoError(t, err)
+	require.Len(t, l.GetWaits(), 1)
+	l, err = r.service.ListWaits(r.agent(), &waitingv1.ListWaitsRequest{AgentId: "keeper", IncludeEnded: true})
+	require.NoError(t, err)
+	require.Len(t, l.GetWaits(), 4)
+}
+
+// A page goes on where it stopped, also when the record it stopped at is gone.
+func TestX9_PagesOutliveTheirRecords(t *testing.T) {
+	var rs records[*waitingv1.Wait]
+	name := func(i int) string { return "wt_" + string(rune('a'+i)) }
+	for i := range 6 {
+		rs.put(&waitingv1.Wait{WaitId: name(i)}, true)
+	}
+	all := func(*waitingv1.Wait) bool { return true }
+	page := rs.list("", 2, all)
+	require.Len(t, page, 2)
+	delete(rs.byID, name(1))
+	rs.order = append(rs.order[:1:1], rs.order[2:]...)
+	rest := rs.list(page[1].GetWaitId(), 10, all)
+	require.Len(t, rest, 4)
+	require.Equal(t, name(2), rest[0].GetWaitId())
+	require.Empty(t, rs.list("wt_z", 10, all))
+}
