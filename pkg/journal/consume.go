@@ -45,6 +45,10 @@ type Reaction[S State] struct {
 	Source   Source
 	Registry *Registry // of the source's events
 	Interest []string  // event types, none for all; others are not even parsed
+	// Matters, if set, says of an event of interest whether React would do
+	// anything about it, whatever the state: what it refuses costs the
+	// partition's loop nothing.
+	Matters func(ev *Event) bool
 	// React gives the events that follow from ev: pure, in the loop, env.Now
 	// the time of hearing. A refusal is final: it is logged and passed. The
 	// same event may be seen again after a restart if it led to nothing.
@@ -58,7 +62,10 @@ const (
 	// markEvery frames without effect the position is written down. Frames of
 	// nothing but journal-level events do not count: two planes that consume
 	// each other would answer each mark with a mark.
-	markEvery     = 1000
+	markEvery = 1000
+	// passEvery frames without anything to react to the loop hears how far it
+	// is. Waking it for each would make a plane that follows a busy one busy.
+	passEvery     = 64
 	consumeMethod = "consume"
 )
 
@@ -67,7 +74,7 @@ type consumption[S State] struct {
 	key     sourceKey
 	seq     uint64
 	events  []heard
-	foreign bool // the frame holds events of the plane, of interest or not
+	foreign int // frames up to this one with events of the plane, of interest or not
 	react   func(s S, env Env, ev *Event) ([]*Event, error)
 }
 
@@ -95,14 +102,23 @@ func Consume[S State](ctx context.Context, p *Partition[S], r Reaction[S]) error
 	p.mu.RUnlock()
 	var window []*command[S]
 	var wait backoff
+	passed, foreign := 0, 0
 	for {
 		var stop error // the partition's, not the source's
 		err := r.Source.Follow(ctx, next, func(seq uint64, lines []Line) error {
 			if seq < next {
 				return nil
 			}
-			c := &command[S]{method: consumeMethod, done: make(chan struct{})}
-			c.consume = p.hear(r, interest, key, seq, lines)
+			in := p.hear(r, interest, key, seq, lines)
+			passed++
+			foreign += in.foreign
+			if len(in.events) == 0 && passed < passEvery {
+				next = seq + 1
+				return nil
+			}
+			in.foreign = foreign
+			passed, foreign = 0, 0
+			c := &command[S]{method: consumeMethod, consume: in, done: make(chan struct{})}
 			if stop = p.enqueue(c); stop != nil {
 				return stop
 			}
@@ -143,14 +159,16 @@ func (p *Partition[S]) hear(r Reaction[S], interest map[string]struct{}, key sou
 	for i, line := range lines {
 		t, _ := line.Type()
 		if !Internal(t) {
-			in.foreign = true
+			in.foreign = 1
 		}
 		if _, ok := interest[t]; !ok && len(interest) > 0 || Internal(t) {
 			continue
 		}
 		ev, err := line.Read(r.Registry)
 		if err == nil {
-			in.events = append(in.events, heard{i, ev})
+			if r.Matters == nil || r.Matters(ev) {
+				in.events = append(in.events, heard{i, ev})
+			}
 			continue
 		}
 		p.cfg.Logger.Error("journal: a source's event cannot be read and is passed", zap.String("source", key.plane), zap.Uint64("sequence", seq), zap.Int("line", i), zap.Error(err))
@@ -210,9 +228,7 @@ func (p *Partition[S]) executeConsume(c *command[S]) {
 		// Nothing to write but, now and then, the position: in memory it moves
 		// at once, and after a restart these frames are read again.
 		pos.seq, pos.line = in.seq, 0
-		if in.foreign {
-			pos.unmarked++
-		}
+		pos.unmarked += in.foreign
 	}
 	if effects || pos.unmarked >= markEvery {
 		mark(0)

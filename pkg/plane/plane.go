@@ -58,6 +58,9 @@ type Followed struct {
 	Plane    string
 	Registry *journal.Registry
 	Types    []string // the event types that matter
+	// Matters, if set, leaves out events of these types that React would do
+	// nothing about, whatever the state.
+	Matters func(ev *journal.Event) bool
 }
 
 // Config describes one plane.
@@ -137,7 +140,7 @@ func (e *Engine[S]) Follow(ctx context.Context) error {
 func (e *Engine[S]) follow(ctx context.Context, p *journal.Partition[S], src journal.Source, f Followed) {
 	defer e.running.Done()
 	err := journal.Consume(ctx, p, journal.Reaction[S]{
-		Source: src, Registry: f.Registry, Interest: f.Types,
+		Source: src, Registry: f.Registry, Interest: f.Types, Matters: f.Matters,
 		React: func(s S, env journal.Env, ev *journal.Event) ([]*journal.Event, error) {
 			if e.parts.For(ev.Namespace, ev.AgentID) != p {
 				return nil, nil // another partition's agent

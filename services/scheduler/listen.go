@@ -16,7 +16,10 @@ import (
 var interest = map[string]func(*journal.Event) bool{
 	"agent": func(ev *journal.Event) bool {
 		switch ev.Type {
-		case "round_submitted", "tool_result_recorded", "round_settled", "decision_recorded", "message_dequeued", "turn_started":
+		case "round_submitted", "tool_result_recorded", "round_settled", "decision_recorded", "message_dequeued", "turn_started",
+			"message_queued", "message_requeued":
+			// The last two give the agent a turn to take by themselves: what is
+			// left to decide is decided when that turn has ended.
 			return false
 		}
 		return true
