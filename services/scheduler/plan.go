@@ -56,21 +56,15 @@ func Plan(f Facts) Verdict {
 	}
 
 	v := candidate(f)
-	if v.Action == ActionTick && a.GetIdleTurns() >= maxIdleTurns && !news(v) {
-		return Verdict{Action: ActionIdle, Reason: "no_progress", ItemID: v.ItemID, Revision: v.Revision}
+	if a.GetIdleTurns() < maxIdleTurns || v.Action != ActionTick {
+		return v
 	}
-	return v
-}
-
-// news says whether a tick tells the agent something that its idle turns were
-// not told: a trigger or a reminder.
-func news(v Verdict) bool {
-	switch v.Tick {
-	case agentv1.TickReason_TICK_REASON_REVIEW_TRIGGERED, agentv1.TickReason_TICK_REASON_WAKE_HINT, agentv1.TickReason_TICK_REASON_RECHECK:
-		return true
-	case agentv1.TickReason_TICK_REASON_UNSPECIFIED, agentv1.TickReason_TICK_REASON_CONTINUE_CURRENT, agentv1.TickReason_TICK_REASON_PICK_QUEUED:
+	// Turns that change nothing are not repeated for ever. What they were not
+	// told of is still worth a turn: a trigger, a wake, a reminder.
+	if n, ok := news(f); ok {
+		return n
 	}
-	return false
+	return Verdict{Action: ActionIdle, Reason: "no_progress", ItemID: v.ItemID, Revision: v.Revision}
 }
 
 // candidate is the first of the tick rules that holds, else idle.
@@ -79,23 +73,47 @@ func candidate(f Facts) Verdict {
 	if cur := q.GetCurrent(); cur.GetReadiness() == workv1.Readiness_READINESS_RUNNABLE {
 		return tick(agentv1.TickReason_TICK_REASON_CONTINUE_CURRENT, "current_runnable", cur)
 	}
-	if t := triggered(f); t != nil {
-		return tick(agentv1.TickReason_TICK_REASON_REVIEW_TRIGGERED, "triggered_blocked", t)
-	}
-	if f.Agent.GetWakeHint() {
-		return Verdict{Action: ActionTick, Tick: agentv1.TickReason_TICK_REASON_WAKE_HINT, Reason: "agent_triggered"}
+	if v, ok := came(f); ok {
+		return v
 	}
 	if len(q.GetQueuedRunnable()) > 0 {
 		return tick(agentv1.TickReason_TICK_REASON_PICK_QUEUED, "queued_runnable", q.GetQueuedRunnable()[0])
 	}
-	for _, it := range q.GetRechecks() {
+	if v, ok := reminder(f); ok {
+		return v
+	}
+	return idle(q)
+}
+
+// news is the first tick that tells the agent something new.
+func news(f Facts) (Verdict, bool) {
+	if v, ok := came(f); ok {
+		return v, true
+	}
+	return reminder(f)
+}
+
+// came is the tick for what came from outside, for an item or for the agent.
+func came(f Facts) (Verdict, bool) {
+	if t := triggered(f); t != nil {
+		return tick(agentv1.TickReason_TICK_REASON_REVIEW_TRIGGERED, "triggered_blocked", t), true
+	}
+	if f.Agent.GetWakeHint() {
+		return Verdict{Action: ActionTick, Tick: agentv1.TickReason_TICK_REASON_WAKE_HINT, Reason: "agent_triggered"}, true
+	}
+	return Verdict{}, false
+}
+
+// reminder is the tick for the first recheck that is due.
+func reminder(f Facts) (Verdict, bool) {
+	for _, it := range f.Queue.GetRechecks() {
 		if !it.GetRecheckAt().AsTime().After(f.Now) {
 			v := tick(agentv1.TickReason_TICK_REASON_RECHECK, "recheck_due", it)
 			v.Recheck = it
-			return v
+			return v, true
 		}
 	}
-	return idle(q)
+	return Verdict{}, false
 }
 
 // triggered is the first item that was triggered and cannot go on by itself.
@@ -178,7 +196,7 @@ func explain(v Verdict, f Facts) string {
 	case "agent_triggered":
 		return fmt.Sprintf("wake_hint: the agent itself was triggered by %s", f.Agent.GetWakeHintSource())
 	case "queued_runnable":
-		return fmt.Sprintf("pick_queued: nothing is in focus and %d item(s) are runnable, first %s", f.Queue.GetCounts().GetQueuedRunnable(), name(v.ItemID))
+		return fmt.Sprintf("pick_queued: nothing runnable is in focus and %d item(s) are runnable, first %s", f.Queue.GetCounts().GetQueuedRunnable(), name(v.ItemID))
 	case "recheck_due":
 		return "recheck: the reminder is due for " + name(v.ItemID)
 	case "no_progress":

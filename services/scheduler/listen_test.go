@@ -1,0 +1,147 @@
+package scheduler
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"quartet/pkg/journal"
+)
+
+// next takes an agent that must be there.
+func (d *dirty) next(t *testing.T) key {
+	t.Helper()
+	require.NotEmpty(t, d.queue)
+	k, ok := d.take()
+	require.True(t, ok)
+	return k
+}
+
+func TestP7_MarksCoalesceAndNoneIsLost(t *testing.T) {
+	d := newDirty()
+	a, b := key{"acme", "a"}, key{"acme", "b"}
+	for range 5 {
+		d.mark(a)
+	}
+	d.mark(b)
+	require.Len(t, d.queue, 2, "a storm is one look")
+	require.Equal(t, a, d.next(t))
+	require.Equal(t, b, d.next(t))
+	for range 5 {
+		d.mark(a) // while it is being looked at
+	}
+	require.Empty(t, d.queue, "one look at a time")
+	d.done(a, false)
+	require.Equal(t, a, d.next(t), "the last mark is not lost")
+	d.done(a, false)
+	d.done(b, false)
+	require.Empty(t, d.queue)
+	require.Empty(t, d.agents, "what is at rest takes no memory")
+}
+
+// While an agent has a turn, only its own plane can say that this is over.
+func TestP7_NudgesWaitForABusyAgent(t *testing.T) {
+	d := newDirty()
+	a := key{"acme", "a"}
+	d.nudge(a)
+	require.Equal(t, a, d.next(t))
+	d.done(a, true)
+	d.nudge(a)
+	require.Empty(t, d.queue)
+	d.mark(a)
+	require.Equal(t, a, d.next(t))
+	d.nudge(a) // during the look: nobody knows yet what it will find
+	d.done(a, true)
+	require.Equal(t, a, d.next(t))
+	d.done(a, false)
+	d.nudge(a)
+	require.Equal(t, a, d.next(t))
+	d.done(a, false)
+}
+
+func TestP7_ClosingLetsEverybodyGo(t *testing.T) {
+	d := newDirty()
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			_, ok := d.take()
+			require.False(t, ok)
+		})
+	}
+	d.close()
+	wg.Wait()
+	d.mark(key{"acme", "a"})
+	_, ok := d.take()
+	require.False(t, ok)
+}
+
+// Many markers, many lookers: after the last mark of an agent it is looked at,
+// and never by two at once.
+func TestP7_UnderLoad(t *testing.T) {
+	d := newDirty()
+	const agents, marks = 8, 500
+	var version, looked [agents]atomic.Int64
+	var inside [agents]atomic.Int32
+	var lookers, markers sync.WaitGroup
+	for range 4 {
+		lookers.Go(func() {
+			for {
+				k, ok := d.take()
+				if !ok {
+					return
+				}
+				var i int
+				_, err := fmt.Sscan(k.id, &i)
+				require.NoError(t, err)
+				require.EqualValues(t, 1, inside[i].Add(1))
+				looked[i].Store(version[i].Load())
+				inside[i].Add(-1)
+				d.done(k, i%2 == 0)
+			}
+		})
+	}
+	for range 4 {
+		markers.Go(func() {
+			for n := range marks {
+				i := n % agents
+				version[i].Add(1)
+				d.mark(key{"acme", fmt.Sprint(i)})
+			}
+		})
+	}
+	markers.Wait()
+	require.Eventually(t, func() bool {
+		for i := range agents {
+			if looked[i].Load() != version[i].Load() {
+				return false
+			}
+		}
+		return true
+	}, waitTerm, pollTerm)
+	d.close()
+	lookers.Wait()
+}
+
+// The events that may change a decision are heard, those of a running round are not.
+func TestD1_WhatIsHeard(t *testing.T) {
+	for plane, events := range map[string]map[string]bool{
+		"agent": {
+			"agent_spawned": true, "agent_woken": true, "turn_completed": true, "turn_failed": true, "turn_interrupted": true, "turn_aborted": true,
+			"message_dropped": true, "message_quarantined": true, "message_processed": true,
+			"round_submitted": false, "tool_result_recorded": false, "round_settled": false, "decision_recorded": false, "message_dequeued": false, "turn_started": false,
+		},
+		"work": {
+			"work_item_picked": true, "focus_released": true, "wait_attached": true, "work_item_updated": true,
+			"report_promoted": false, "recheck_consumed": false, "wait_detached": false,
+		},
+	} {
+		for name, heard := range events {
+			require.Equal(t, heard, interest[plane](&journal.Event{Type: name}), name)
+		}
+	}
+	require.True(t, interest["work"](&journal.Event{Type: "wait_detached", ReadinessFrom: "blocked", ReadinessTo: "runnable"}))
+	require.True(t, interest["work"](&journal.Event{Type: "work_item_created", ReadinessTo: "runnable"}))
+}

@@ -1,0 +1,354 @@
+package scheduler_test
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"quartet/pkg/clock"
+	"quartet/pkg/fault"
+	"quartet/pkg/journal"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	schedulerv1 "quartet/pkg/pb/quartet/scheduler/v1"
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/plane"
+	"quartet/pkg/plane/planetest"
+	"quartet/pkg/rpc"
+	"quartet/services/agent"
+	"quartet/services/scheduler"
+	"quartet/services/waiting"
+	"quartet/services/work"
+)
+
+var epoch = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+// site is agent, work and waiting over memory, with as many schedulers as a
+// test starts.
+type site struct {
+	t        *testing.T
+	clk      *clock.Fake
+	journals *planetest.Journals
+	net      *planetest.Net
+	agents   agentv1.AgentServiceClient
+	works    workv1.WorkServiceClient
+	waits    waitingv1.WaitingServiceClient
+	workDown atomic.Bool
+	refused  atomic.Int32 // looks at the work plane while it was down
+}
+
+// quiet answers what the planes ask of the task plane.
+type quiet struct{}
+
+func (quiet) RunningTasks(context.Context, string, string) ([]work.RunningTask, error) {
+	return nil, nil
+}
+
+func (quiet) AgentExists(context.Context, string) error { return nil }
+
+func (quiet) GetTask(context.Context, *taskv1.GetTaskRequest, ...grpc.CallOption) (*taskv1.GetTaskResponse, error) {
+	return nil, fault.NotFound.New("no tasks here")
+}
+
+func newSite(t *testing.T) *site {
+	s := &site{t: t, clk: clock.NewFake(epoch), journals: planetest.NewJournals(), net: planetest.NewNet(t)}
+	deps := plane.Deps{Log: s.journals.Log, Sources: s.journals.Sources, Clock: s.clk}
+	conn := func(name string) grpc.ClientConnInterface {
+		c, err := s.net.Conn(name)
+		require.NoError(t, err)
+		return c
+	}
+	s.agents, s.works, s.waits = agentv1.NewAgentServiceClient(conn("agent")), workv1.NewWorkServiceClient(conn("work")), waitingv1.NewWaitingServiceClient(conn("waiting"))
+	a, err := agent.New(agent.Config{}, agent.Deps{
+		Deps: deps, Work: s.works, Conn: s.net.Conn, MintRun: func(string, string, string) string { return "token" },
+	})
+	require.NoError(t, err)
+	wk, err := work.New(work.Config{Home: t.TempDir()}, work.Deps{Deps: deps, Tasks: quiet{}, Agents: quiet{}})
+	require.NoError(t, err)
+	wt, err := waiting.New(waiting.Config{}, waiting.Deps{Deps: deps, Work: s.works, Tasks: quiet{}, Agents: quiet{}, TriggerSecret: func(id string) string { return "secret " + id }})
+	require.NoError(t, err)
+	for _, p := range []interface {
+		Name() string
+		Start(context.Context) error
+		Stop(context.Context) error
+		Register(grpc.ServiceRegistrar)
+	}{a, wk, wt} {
+		require.NoError(t, p.Start(context.Background()))
+		stop := s.net.Serve(p.Name(), func(r grpc.ServiceRegistrar) { p.Register(r) })
+		t.Cleanup(func() {
+			require.NoError(t, p.Stop(context.Background()))
+			stop()
+		})
+	}
+	return s
+}
+
+// flaky is the work plane as a scheduler reaches it.
+type flaky struct {
+	workv1.WorkServiceClient
+	site *site
+}
+
+func (f flaky) GetWorkQueue(ctx context.Context, in *workv1.GetWorkQueueRequest, opts ...grpc.CallOption) (*workv1.GetWorkQueueResponse, error) {
+	if f.site.workDown.Load() {
+		f.site.refused.Add(1)
+		return nil, fault.NotReady.New("starting")
+	}
+	return f.WorkServiceClient.GetWorkQueue(ctx, in, opts...)
+}
+
+func (s *site) schedule() *scheduler.Service {
+	s.t.Helper()
+	sc, err := scheduler.New(scheduler.Config{}, scheduler.Deps{Sources: s.journals.Sources, Agents: s.agents, Work: flaky{s.works, s}, Clock: s.clk})
+	require.NoError(s.t, err)
+	require.NoError(s.t, sc.Start(context.Background()))
+	s.t.Cleanup(func() {
+		require.NoError(s.t, sc.Stop(context.Background()))
+		require.NoError(s.t, sc.Stop(context.Background()))
+	})
+	s.eventually(func() bool { return sc.Ready() == nil })
+	return sc
+}
+
+func (s *site) eventually(ok func() bool) {
+	s.t.Helper()
+	require.Eventually(s.t, ok, 10*time.Second, 2*time.Millisecond)
+}
+
+func (s *site) as(role string) context.Context { return planetest.As(s.t.Context(), role) }
+
+func (s *site) spawn(agentID string) {
+	s.t.Helper()
+	_, err := s.agents.SpawnAgent(s.as(rpc.RoleOperator), &agentv1.SpawnAgentRequest{AgentId: agentID, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+	require.NoError(s.t, err)
+}
+
+func (s *site) create(agentID, objective string) string {
+	s.t.Helper()
+	resp, err := s.works.CreateWorkItem(planetest.AsAgent(s.t.Context(), agentID), &workv1.CreateWorkItemRequest{AgentId: agentID, Objective: objective})
+	require.NoError(s.t, err)
+	return resp.GetWorkItem().GetWorkItemId()
+}
+
+func (s *site) take(agentID string) *agentv1.AcquireTurnResponse {
+	s.t.Helper()
+	resp, err := s.agents.AcquireTurn(s.as(rpc.RoleRunner), &agentv1.AcquireTurnRequest{AgentIds: []string{agentID}, Wait: durationpb.New(10 * time.Second)})
+	require.NoError(s.t, err)
+	require.NotNil(s.t, resp.GetTurn(), "no turn of %s", agentID)
+	return resp
+}
+
+func (s *site) finish(a *agentv1.AcquireTurnResponse) {
+	s.t.Helper()
+	_, err := s.agents.FinishTurn(s.as(rpc.RoleRunner), &agentv1.FinishTurnRequest{AgentId: a.GetTurn().GetAgentId(), TurnId: a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId()})
+	require.NoError(s.t, err)
+}
+
+func (s *site) facts(agentID string) *agentv1.AgentFacts {
+	s.t.Helper()
+	resp, err := s.agents.GetFacts(s.as(rpc.RoleService), &agentv1.GetFactsRequest{AgentId: agentID})
+	require.NoError(s.t, err)
+	return resp.GetFacts()[0]
+}
+
+// ticks counts the ticks that were ever queued for an agent, by reason.
+func (s *site) ticks(agentID string) map[agentv1.TickReason]int {
+	n := map[agentv1.TickReason]int{}
+	for _, ev := range s.journals.Events(s.t, "agent", journal.NewRegistry(agentv1.File_quartet_agent_v1_agent_event_proto)) {
+		if p, ok := ev.Payload.(*agentv1.MessageQueued); ok && ev.AgentID == agentID && p.GetMessage().GetTick() != nil {
+			n[p.GetMessage().GetTick().GetReason()]++
+		}
+	}
+	return n
+}
+
+const (
+	pickQueued      = agentv1.TickReason_TICK_REASON_PICK_QUEUED
+	continueCurrent = agentv1.TickReason_TICK_REASON_CONTINUE_CURRENT
+	reviewTriggered = agentv1.TickReason_TICK_REASON_REVIEW_TRIGGERED
+	recheck         = agentv1.TickReason_TICK_REASON_RECHECK
+)
+
+// Two schedulers see the same events at the same time; one tick comes of it.
+func TestD4_TwoSchedulersOneTick(t *testing.T) {
+	s := newSite(t)
+	s.schedule()
+	s.schedule()
+	for i := range 5 {
+		agentID := fmt.Sprint("agent-", i)
+		s.spawn(agentID)
+		s.create(agentID, "ship")
+		a := s.take(agentID)
+		require.Equal(t, pickQueued, a.GetMessage().GetTick().GetReason())
+		require.Contains(t, a.GetMessage().GetText(), "ship")
+		s.finish(a)
+	}
+	for i := range 5 {
+		agentID := fmt.Sprint("agent-", i)
+		// The turn changed nothing, so the tick comes again: once for each turn.
+		s.eventually(func() bool { return s.ticks(agentID)[pickQueued] == 2 })
+		require.EqualValues(t, 1, s.facts(agentID).GetQueued())
+	}
+}
+
+// A scheduler that starts later finds what it missed (SPEC D1, X14), and a
+// restarted one emits no second tick (upstream: restart ticks).
+func TestD1_WhatWasMissedIsSwept(t *testing.T) {
+	s := newSite(t)
+	s.spawn("keeper")
+	s.create("keeper", "ship")
+	first := s.schedule()
+	s.eventually(func() bool { return s.facts("keeper").GetTickPending() })
+	require.NoError(t, first.Stop(context.Background()))
+	s.schedule()
+	require.Equal(t, map[agentv1.TickReason]int{pickQueued: 1}, s.ticks("keeper"))
+}
+
+// Three turns without a call leave the agent alone until something new comes (SPEC D4).
+func TestD4_NoProgressEndsTheLoop(t *testing.T) {
+	s := newSite(t)
+	s.spawn("keeper")
+	s.create("keeper", "ship")
+	sc := s.schedule()
+	for range 3 {
+		s.finish(s.take("keeper"))
+	}
+	s.eventually(func() bool { return s.facts("keeper").GetLastDecision().GetReason() == "no_progress" })
+	require.Equal(t, map[agentv1.TickReason]int{pickQueued: 3}, s.ticks("keeper"))
+	e, err := sc.Explain(planetest.As(t.Context(), rpc.RoleOperator), &schedulerv1.ExplainRequest{AgentId: "keeper"})
+	require.NoError(t, err)
+	require.Equal(t, "idle", e.GetVerdict().GetAction())
+	require.Contains(t, e.GetVerdict().GetExplanation(), "3 turns in a row changed nothing")
+	require.Len(t, e.GetCandidates(), 1)
+	require.NotEmpty(t, e.GetRecent())
+
+	_, err = s.agents.EnqueueMessage(s.as(rpc.RoleOperator), &agentv1.EnqueueMessageRequest{AgentId: "keeper", Text: "try this"})
+	require.NoError(t, err)
+	s.finish(s.take("keeper"))
+	require.Equal(t, pickQueued, s.take("keeper").GetMessage().GetTick().GetReason(), "input wakes it")
+}
+
+// A trigger is reviewed once: the turn that was shown it consumes it, also when
+// that turn waits for the next one, which is what most do.
+func TestP2_ATriggerIsReviewedOnce(t *testing.T) {
+	s := newSite(t)
+	s.spawn("keeper")
+	own := planetest.AsAgent(t.Context(), "keeper")
+	itemID := s.create("keeper", "ship")
+	trg, err := s.waits.CreateExternalTrigger(own, &waitingv1.CreateExternalTriggerRequest{AgentId: "keeper", WorkItemId: itemID})
+	require.NoError(t, err)
+	wait := func(request string) {
+		_, err := s.waits.WaitFor(own, &waitingv1.WaitForRequest{AgentId: "keeper", WorkItemId: itemID, RequestId: request, Reason: "a reply", Wake: waitingv1.Wake_WAKE_EXTERNAL})
+		require.NoError(t, err)
+	}
+	wait("w0")
+	s.schedule()
+	for i := range 3 {
+		_, err = s.waits.DeliverTrigger(s.as(rpc.RoleService), &waitingv1.DeliverTriggerRequest{Token: trg.GetToken()})
+		require.NoError(t, err)
+		a := s.take("keeper")
+		require.Equal(t, reviewTriggered, a.GetMessage().GetTick().GetReason())
+		require.Len(t, a.GetContext().GetShownWaits(), 1)
+		if i > 0 {
+			wait(fmt.Sprint("w", i)) // the first turn only looks
+		}
+		s.finish(a)
+		s.eventually(func() bool {
+			q, err := s.works.GetWorkQueue(own, &workv1.GetWorkQueueRequest{AgentId: "keeper"})
+			return err == nil && q.GetCounts().GetTriggeredBlocked() == 0
+		})
+		s.eventually(func() bool { return s.facts("keeper").GetLastDecision().GetAction() == "idle" })
+		require.Equal(t, map[agentv1.TickReason]int{reviewTriggered: i + 1}, s.ticks("keeper"))
+	}
+}
+
+// A due reminder wakes an idle agent once; the item stays as it was (SPEC P5, upstream #1989).
+func TestP5_AReminderIsGivenOnce(t *testing.T) {
+	s := newSite(t)
+	s.spawn("keeper")
+	own := planetest.AsAgent(t.Context(), "keeper")
+	itemID, why := s.create("keeper", "ship"), "no key"
+	_, err := s.works.UpdateWorkItem(own, &workv1.UpdateWorkItemRequest{AgentId: "keeper", WorkItemId: itemID, BlockedBy: &why, RecheckAt: timestamppb.New(epoch.Add(time.Hour))})
+	require.NoError(t, err)
+	s.schedule()
+	s.eventually(func() bool { return s.facts("keeper").GetLastDecision().GetAction() == "idle" })
+	require.Empty(t, s.ticks("keeper"))
+	s.clk.Advance(time.Hour)
+	a := s.take("keeper")
+	require.Equal(t, recheck, a.GetMessage().GetTick().GetReason())
+	s.eventually(func() bool {
+		it, err := s.works.GetWorkItem(own, &workv1.GetWorkItemRequest{AgentId: "keeper", WorkItemId: itemID})
+		return err == nil && it.GetWorkItem().GetRecheckConsumedAt() != nil && it.GetWorkItem().GetBlockedBy() == why
+	})
+	s.finish(a)
+	s.eventually(func() bool { return s.facts("keeper").GetLastDecision().GetAction() == "idle" })
+	require.Equal(t, map[agentv1.TickReason]int{recheck: 1}, s.ticks("keeper"))
+}
+
+// Blocked work gets no tick, and what is runnable beside it does (upstream #843, #1064).
+func TestD5_ABlockedItemStarvesNobody(t *testing.T) {
+	s := newSite(t)
+	s.spawn("keeper")
+	own := planetest.AsAgent(t.Context(), "keeper")
+	itemID, why := s.create("keeper", "stuck"), "no key"
+	pick := func(id string) {
+		_, err := s.works.PickWorkItem(own, &workv1.PickWorkItemRequest{AgentId: "keeper", WorkItemId: id, Reason: "look"})
+		require.NoError(t, err)
+	}
+	_, err := s.works.UpdateWorkItem(own, &workv1.UpdateWorkItemRequest{AgentId: "keeper", WorkItemId: itemID, BlockedBy: &why})
+	require.NoError(t, err)
+	pick(itemID)
+	s.schedule()
+	s.eventually(func() bool { return s.facts("keeper").GetLastDecision().GetReason() == "all_waiting" })
+	require.Empty(t, s.ticks("keeper"))
+	next := s.create("keeper", "next")
+	a := s.take("keeper")
+	require.Equal(t, pickQueued, a.GetMessage().GetTick().GetReason())
+	pick(next)
+	s.finish(a)
+	require.Equal(t, continueCurrent, s.take("keeper").GetMessage().GetTick().GetReason())
+	it, err := s.works.GetWorkItem(own, &workv1.GetWorkItemRequest{AgentId: "keeper", WorkItemId: next})
+	require.NoError(t, err)
+	require.True(t, it.GetWorkItem().GetIsCurrent(), "the agent's focus is the agent's (SPEC D3)")
+}
+
+// A look that failed is repeated soon, without an event and before the sweep.
+func TestD1_AFailedLookIsRepeated(t *testing.T) {
+	s := newSite(t)
+	s.spawn("keeper")
+	s.schedule()
+	s.eventually(func() bool { return s.facts("keeper").GetLastDecision().GetReason() == "no_work_items" })
+	s.workDown.Store(true)
+	s.create("keeper", "ship")
+	s.eventually(func() bool { return s.refused.Load() > 0 })
+	s.workDown.Store(false)
+	s.eventually(func() bool {
+		s.clk.Advance(time.Second)
+		return s.facts("keeper").GetTickPending()
+	})
+}
+
+func TestX15_ExplainIsForWhoMaySee(t *testing.T) {
+	s := newSite(t)
+	s.spawn("keeper")
+	sc := s.schedule()
+	_, err := sc.Explain(planetest.AsAgent(t.Context(), "other"), &schedulerv1.ExplainRequest{AgentId: "keeper"})
+	require.ErrorIs(t, err, fault.PermissionDenied)
+	_, err = sc.Explain(s.as(rpc.RoleOperator), &schedulerv1.ExplainRequest{AgentId: "No Name"})
+	require.ErrorIs(t, err, fault.InvalidArgument)
+	_, err = sc.Explain(s.as(rpc.RoleOperator), &schedulerv1.ExplainRequest{AgentId: "nobody"})
+	require.ErrorIs(t, err, fault.NotFound)
+	before := s.facts("keeper").GetFactsRevision()
+	e, err := sc.Explain(s.as(rpc.RoleOperator), &schedulerv1.ExplainRequest{AgentId: "keeper"})
+	require.NoError(t, err)
+	require.Equal(t, "no_work_items", e.GetVerdict().GetReason())
+	require.GreaterOrEqual(t, s.facts("keeper").GetFactsRevision(), before, "explaining changes nothing")
+}

@@ -1,0 +1,15 @@
+package scheduler
+
+import (
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	waitTerm = 10 * time.Second
+	pollTerm = 2 * time.Millisecond
+)
