@@ -43,24 +43,25 @@ type Network struct {
 	cfg  NetworkConfig
 	cred *credential
 
-	mu     sync.Mutex
-	local  map[string]*bufconn.Listener
-	conns  map[string]*grpc.ClientConn
-	closed bool
+	mu      sync.RWMutex
+	local   map[string]*bufconn.Listener
+	servers map[string]*Server // of local
+	conns   map[string]*Conn
+	closed  bool
 }
 
 // NewNetwork makes the network of one process.
 func NewNetwork(cfg NetworkConfig) *Network {
 	return &Network{
 		cfg: cfg, cred: newCredential(cfg.Service, cfg.Token),
-		local: map[string]*bufconn.Listener{}, conns: map[string]*grpc.ClientConn{},
+		local: map[string]*bufconn.Listener{}, servers: map[string]*Server{}, conns: map[string]*Conn{},
 	}
 }
 
 // Listen serves srv under name inside this process until srv is stopped or the
 // Network closed. The same server may be listened to under several names, and
 // on TCP as well.
-func (n *Network) Listen(name string, srv *grpc.Server) error {
+func (n *Network) Listen(name string, srv *Server) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.closed {
@@ -70,13 +71,14 @@ func (n *Network) Listen(name string, srv *grpc.Server) error {
 		return fmt.Errorf("rpc: service %q is served twice in this process", name)
 	}
 	lis := bufconn.Listen(memoryBuffer)
-	n.local[name] = lis
+	n.local[name], n.servers[name] = lis, srv
 	go func() {
 		_ = srv.Serve(lis) // ends with the listener or the server
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		if n.local[name] == lis {
 			delete(n.local, name)
+			delete(n.servers, name)
 		}
 	}()
 	return nil
@@ -86,7 +88,7 @@ func (n *Network) Listen(name string, srv *grpc.Server) error {
 // process, else over TCP. A name without an address may be served here later;
 // calls until then fail with NOT_READY. Connections are shared and belong to
 // the Network: do not close them.
-func (n *Network) Dial(name string) (*grpc.ClientConn, error) {
+func (n *Network) Dial(name string) (*Conn, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.closed {
@@ -104,7 +106,9 @@ func (n *Network) Dial(name string) (*grpc.ClientConn, error) {
 		grpc.WithDisableRetry(),
 	}
 	addr, remote := n.cfg.Addresses[name]
+	near := ""
 	if _, here := n.local[name]; !remote || here {
+		near = name
 		opts = append(opts,
 			grpc.WithTransportCredentials(insecure.NewCredentials()), // it is memory
 			grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return n.pipe(ctx, name) }),
@@ -127,8 +131,9 @@ func (n *Network) Dial(name string) (*grpc.ClientConn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("rpc: connect to %s: %w", name, err)
 	}
-	n.conns[name] = conn
-	return conn, nil
+	c := &Conn{ClientConn: conn, network: n, name: near}
+	n.conns[name] = c
+	return c, nil
 }
 
 func (n *Network) pipe(ctx context.Context, name string) (net.Conn, error) {
@@ -146,7 +151,7 @@ func (n *Network) Close() error {
 	n.mu.Lock()
 	n.closed = true
 	conns, local := n.conns, n.local
-	n.conns, n.local = nil, nil
+	n.conns, n.local, n.servers = nil, nil, nil
 	n.mu.Unlock()
 	var errs []error
 	for _, c := range conns {

@@ -43,7 +43,7 @@ type site struct {
 	probe   *probe
 	keys    *rpc.Keyring
 	address string
-	server  *grpc.Server
+	server  *rpc.Server
 	ready   atomic.Bool
 	metrics *prometheus.Registry
 	logs    *observer.ObservedLogs
@@ -394,45 +394,61 @@ func TestAServiceMayBeServedAfterItWasDialled(t *testing.T) {
 	require.Error(t, n.Listen("late", srv))
 }
 
-// BenchmarkUnary is the whole way with all interceptors, 64 callers a core;
-// Bare is grpc alone on the same connection, for comparison.
+// BenchmarkUnary is the whole way with all interceptors, within the process
+// and over TCP; Bare is grpc alone over TCP, for comparison. Busy has 64
+// callers a core, Alone one.
 func BenchmarkUnary(b *testing.B) {
 	keys := rpc.NewKeyring([]byte("k"), false)
-	for name, serve := range map[string]func() *grpc.Server{
-		"Quartet": func() *grpc.Server {
-			return rpc.NewServer(rpc.Config{Auth: keys, Metrics: prometheus.NewRegistry()})
-		},
-		"Bare": func() *grpc.Server { return grpc.NewServer() },
+	answer := &probe{unary: func(context.Context, *pb.SimpleRequest) (*pb.SimpleResponse, error) {
+		return &pb.SimpleResponse{}, nil
+	}}
+	srv, bare := rpc.NewServer(rpc.Config{Auth: keys, Metrics: prometheus.NewRegistry()}), grpc.NewServer()
+	address := map[grpc.ServiceRegistrar]string{}
+	for _, s := range []interface {
+		grpc.ServiceRegistrar
+		Serve(lis net.Listener) error
+		Stop()
+	}{srv, bare} {
+		pb.RegisterTestServiceServer(s, answer)
+		lis, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(b, err)
+		address[s] = lis.Addr().String()
+		go func() { _ = s.Serve(lis) }()
+		defer s.Stop()
+	}
+	for name, cfg := range map[string]rpc.NetworkConfig{
+		"Near": {Service: "bench", Token: keys.MintService("bench")},
+		"TCP":  {Service: "bench", Token: keys.MintService("bench"), Addresses: map[string]string{"probe": address[srv]}},
+		"Bare": {Service: "bench", Addresses: map[string]string{"probe": address[bare]}},
 	} {
-		b.Run(name, func(b *testing.B) {
-			srv := serve()
-			pb.RegisterTestServiceServer(srv, &probe{unary: func(context.Context, *pb.SimpleRequest) (*pb.SimpleResponse, error) {
-				return &pb.SimpleResponse{}, nil
-			}})
-			cfg := rpc.NetworkConfig{Service: "bench"}
-			if name == "Quartet" {
-				cfg.Token = keys.MintService("bench")
-			}
-			n := rpc.NewNetwork(cfg)
+		n := rpc.NewNetwork(cfg)
+		if name == "Near" {
 			require.NoError(b, n.Listen("probe", srv))
-			conn, err := n.Dial("probe")
-			require.NoError(b, err)
-			c := pb.NewTestServiceClient(conn)
-			ctx := rpc.WithActor(b.Context(), rpc.Actor{Namespace: "ns", Principal: "p", Role: rpc.RoleOperator})
+		}
+		conn, err := n.Dial("probe")
+		require.NoError(b, err)
+		c := pb.NewTestServiceClient(conn)
+		ctx := rpc.WithActor(b.Context(), rpc.Actor{Namespace: "ns", Principal: "p", Role: rpc.RoleOperator})
+		call := func(b *testing.B) bool {
+			_, err := c.UnaryCall(ctx, &pb.SimpleRequest{FillUsername: true})
+			if err != nil {
+				b.Error(err)
+			}
+			return err == nil
+		}
+		b.Run(name+"/Busy", func(b *testing.B) {
 			b.SetParallelism(64)
 			b.ReportAllocs()
-			b.ResetTimer()
 			b.RunParallel(func(p *testing.PB) {
-				for p.Next() {
-					if _, err := c.UnaryCall(ctx, &pb.SimpleRequest{FillUsername: true}); err != nil {
-						b.Error(err)
-						return
-					}
+				for p.Next() && call(b) {
 				}
 			})
-			b.StopTimer()
-			require.NoError(b, n.Close())
-			srv.Stop()
 		})
+		b.Run(name+"/Alone", func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() && call(b) {
+			}
+		})
+		require.NoError(b, n.Close())
 	}
 }

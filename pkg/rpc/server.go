@@ -62,7 +62,7 @@ type server struct {
 // NewServer makes a server with all interceptors, health and reflection. The
 // caller registers services on it, then serves it by Network.Listen, on TCP or
 // both.
-func NewServer(cfg Config) *grpc.Server {
+func NewServer(cfg Config) *Server {
 	s := &server{
 		log: cfg.Log, identity: newIdentity(cfg.Auth), meter: newMeter(cfg.Metrics),
 		deadline: cfg.Deadline, deadlines: cfg.Deadlines,
@@ -87,7 +87,7 @@ func NewServer(cfg Config) *grpc.Server {
 	if cfg.Transport != nil {
 		opts = append(opts, grpc.Creds(cfg.Transport))
 	}
-	srv := grpc.NewServer(opts...)
+	srv := newLocalServer(grpc.NewServer(opts...), s.unary)
 	grpc_health_v1.RegisterHealthServer(srv, &health{ready: cfg.Ready})
 	reflection.Register(srv)
 	return srv
@@ -188,7 +188,7 @@ func (s *server) finish(m *method, err error, start time.Time) {
 
 // Drain stops srv after the calls in flight, or at once when ctx is over:
 // watches and long polls may not end by themselves.
-func Drain(ctx context.Context, srv *grpc.Server) {
+func Drain(ctx context.Context, srv *Server) {
 	done := make(chan struct{})
 	go func() {
 		srv.GracefulStop()

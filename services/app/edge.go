@@ -8,8 +8,6 @@ import (
 	"net"
 	"time"
 
-	"google.golang.org/grpc"
-
 	"quartet/pkg/rpc"
 	"quartet/services/agent"
 	"quartet/services/task"
@@ -33,7 +31,7 @@ const drainTerm = 5 * time.Second
 type edge struct {
 	addr    string
 	network *rpc.Network
-	server  *grpc.Server
+	server  *rpc.Server
 	names   []string
 	// release lets long polls go, so that a stop does not wait for them.
 	release []func()

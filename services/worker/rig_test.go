@@ -34,7 +34,7 @@ type rig struct {
 	cfg    task.Config
 
 	keys    *rpc.Keyring
-	server  *grpc.Server
+	server  *rpc.Server
 	mu      sync.Mutex // guards network, which workers ask for while it changes
 	network *rpc.Network
 	service *task.Service

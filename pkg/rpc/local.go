@@ -1,0 +1,218 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"quartet/pkg/fault"
+)
+
+// Server is a gRPC server whose unary methods this process also calls without
+// HTTP/2 between: the caller's goroutine runs the interceptors and the handler.
+// Over a pipe in memory a call changes goroutines six times, which on an idle
+// machine costs 100-300 µs, and a trigger takes up to six such calls until a
+// runner holds its turn.
+//
+// The call is the same otherwise: messages cross as bytes, metadata and errors
+// as they would on the wire, and nothing of the caller's context but its end.
+type Server struct {
+	*grpc.Server
+	unary   grpc.UnaryServerInterceptor
+	methods map[string]localMethod
+
+	// live is over when calls must be given up.
+	live   context.Context //nolint:containedctx // not a request's: the server's own life
+	giveUp context.CancelFunc
+	mu     sync.RWMutex
+	closed bool
+	calls  sync.WaitGroup
+}
+
+type localMethod struct {
+	impl   any
+	handle grpc.MethodHandler
+}
+
+func newLocalServer(srv *grpc.Server, unary grpc.UnaryServerInterceptor) *Server {
+	s := &Server{Server: srv, unary: unary, methods: map[string]localMethod{}}
+	s.live, s.giveUp = context.WithCancel(context.Background())
+	return s
+}
+
+// RegisterService implements grpc.ServiceRegistrar.
+func (s *Server) RegisterService(desc *grpc.ServiceDesc, impl any) {
+	s.Server.RegisterService(desc, impl)
+	for _, m := range desc.Methods {
+		s.methods["/"+desc.ServiceName+"/"+m.MethodName] = localMethod{impl, m.Handler}
+	}
+}
+
+// GracefulStop takes no more calls and returns when none is left.
+func (s *Server) GracefulStop() {
+	s.close()
+	s.Server.GracefulStop()
+	s.calls.Wait()
+	s.giveUp()
+}
+
+// Stop ends the calls in flight and returns when none is left.
+func (s *Server) Stop() {
+	s.close()
+	s.giveUp()
+	s.Server.Stop()
+	s.calls.Wait()
+}
+
+func (s *Server) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+}
+
+func (s *Server) enter() bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.closed {
+		return false
+	}
+	s.calls.Add(1)
+	return true
+}
+
+// errNotLocal: the call must take the connection, which also knows how to say
+// what is wrong with it.
+var errNotLocal = errors.New("rpc: not a call within the process")
+
+var wires = sync.Pool{New: func() any { return new([]byte) }}
+
+// maxWire is how large a buffer may be to be kept.
+const maxWire = 64 << 10
+
+// call runs a unary method. ctx has the metadata that the caller sends.
+func (s *Server) call(ctx context.Context, method string, args, reply any, opts []grpc.CallOption) error {
+	m, ok := s.methods[method]
+	req, ok1 := args.(proto.Message)
+	out, ok2 := reply.(proto.Message)
+	if !ok || !ok1 || !ok2 || !s.enter() {
+		return errNotLocal
+	}
+	defer s.calls.Done()
+	buf := wires.Get().(*[]byte) //nolint:errcheck,forcetypeassert // it holds nothing else
+	defer func() {
+		if cap(*buf) <= maxWire {
+			wires.Put(buf)
+		}
+	}()
+	wire, err := proto.MarshalOptions{}.MarshalAppend((*buf)[:0], req)
+	if err != nil || len(wire) > fault.MaxRequestBytes {
+		return errNotLocal
+	}
+	*buf = wire
+
+	sent := &localStream{method: method}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.live, cancel)()
+	md, _ := metadata.FromOutgoingContext(ctx)
+	ctx = metadata.NewIncomingContext(metadata.NewOutgoingContext(ctx, nil), md)
+	ctx = grpc.NewContextWithServerTransportStream(ctx, sent)
+	resp, err := m.handle(m.impl, ctx, func(into any) error {
+		msg, ok := into.(proto.Message)
+		if !ok {
+			return fmt.Errorf("rpc: %T is no message", into)
+		}
+		return proto.Unmarshal(wire, msg)
+	}, s.unary)
+	sent.tell(opts)
+	if err != nil {
+		// What the error wraps stays here, as it would with a wire between.
+		return status.Convert(err).Err()
+	}
+	msg, ok := resp.(proto.Message)
+	if !ok {
+		return status.Errorf(codes.Internal, "rpc: %T is no message", resp)
+	}
+	if wire, err = (proto.MarshalOptions{}).MarshalAppend((*buf)[:0], msg); err != nil {
+		return status.Errorf(codes.Internal, "rpc: answer of %s: %v", method, err)
+	}
+	*buf = wire
+	return proto.Unmarshal(wire, out)
+}
+
+// localStream takes the headers that a handler sets.
+type localStream struct {
+	method string
+
+	mu              sync.Mutex
+	header, trailer metadata.MD
+}
+
+func (l *localStream) Method() string { return l.method }
+
+func (l *localStream) SetHeader(md metadata.MD) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.header = metadata.Join(l.header, md)
+	return nil
+}
+
+func (l *localStream) SendHeader(md metadata.MD) error { return l.SetHeader(md) }
+
+func (l *localStream) SetTrailer(md metadata.MD) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.trailer = metadata.Join(l.trailer, md)
+	return nil
+}
+
+// tell gives the caller what it asked to be told.
+func (l *localStream) tell(opts []grpc.CallOption) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, o := range opts {
+		switch o := o.(type) {
+		case grpc.HeaderCallOption:
+			*o.HeaderAddr = l.header
+		case grpc.TrailerCallOption:
+			*o.TrailerAddr = l.trailer
+		}
+	}
+}
+
+// Conn is a connection to a service by name.
+type Conn struct {
+	*grpc.ClientConn
+	network *Network
+	name    string // "" if the service is elsewhere
+}
+
+// Invoke implements grpc.ClientConnInterface.
+func (c *Conn) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	if c.name != "" {
+		if srv := c.network.here(c.name); srv != nil {
+			err := srv.call(c.network.cred.attach(ctx), method, args, reply, opts)
+			if !errors.Is(err, errNotLocal) {
+				return rebuild(err)
+			}
+		}
+	}
+	return c.ClientConn.Invoke(ctx, method, args, reply, opts...)
+}
+
+// here is the server that serves name in this process, if it can be called.
+func (n *Network) here(name string) *Server {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	if n.closed {
+		return nil
+	}
+	return n.servers[name]
+}
