@@ -67,7 +67,7 @@ func measureEcho(ctx context.Context, o options, say func(row)) error {
 	if !o.wants(nameEcho) {
 		return nil
 	}
-	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	lis, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
 	}

@@ -200,12 +200,6 @@ func (tn *turn) round(t *testing.T, ctx context.Context, text string, calls ...*
 	return r
 }
 
-func (tn *turn) finish(t *testing.T, ctx context.Context) {
-	tr := tn.got.GetTurn()
-	_, err := tn.s.agents.FinishTurn(ctx, &agentv1.FinishTurnRequest{AgentId: tr.GetAgentId(), TurnId: tr.GetTurnId(), RunId: tr.GetRunId()})
-	require.NoError(t, err)
-}
-
 func tool(t *testing.T, name string, m map[string]any) *agentv1.ToolCall {
 	return &agentv1.ToolCall{Name: name, Arguments: args(t, m)}
 }

@@ -39,21 +39,27 @@ func (k *keeper) run(ctx context.Context) error {
 		got, err := again(ctx, func(ctx context.Context) (*agentv1.AcquireTurnResponse, error) {
 			return k.api.agents.AcquireTurn(ctx, req)
 		})
-		if err != nil && ctx.Err() == nil {
-			return fmt.Errorf("acquire a turn: %w", err)
-		}
 		if err != nil {
-			break // the play is over
+			return unlessOver(ctx, fmt.Errorf("acquire a turn: %w", err))
 		}
 		if got.GetPending() {
 			continue
 		}
 		t := &turn{k: k, got: got}
-		if err := t.think(ctx); err != nil && ctx.Err() == nil {
-			return fmt.Errorf("turn %s: %w", got.GetTurn().GetTurnId(), err)
+		if err := t.think(ctx); err != nil {
+			return unlessOver(ctx, fmt.Errorf("turn %s: %w", got.GetTurn().GetTurnId(), err))
 		}
 	}
 	return nil
+}
+
+// unlessOver drops an error that is nothing but the end of the play.
+func unlessOver(ctx context.Context, err error) error {
+	over := ctx.Err() != nil
+	if over {
+		return nil
+	}
+	return err
 }
 
 // turn is one conversation about one message.

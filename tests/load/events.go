@@ -35,7 +35,8 @@ func (w *Watcher) Run(ctx context.Context) error {
 
 // unlessOver drops an error that is nothing but the end of the test.
 func unlessOver(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
+	over := ctx.Err() != nil
+	if over {
 		return nil
 	}
 	return err
