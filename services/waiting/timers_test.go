@@ -182,7 +182,7 @@ func TestX7_ReplayIsLive(t *testing.T) {
 	r.clk.Advance(1234567 * time.Nanosecond)
 	token := r.trigger(itemA, contentful)
 	r.setTimer(time.Hour + 1)
-	r.setTimer(time.Millisecond + 1)
+	soon := r.setTimer(time.Millisecond + 1).GetTimerId()
 	_, err := r.service.CreateTimer(r.agent(), &waitingv1.CreateTimerRequest{AgentId: "keeper", At: timestamppb.New(epoch.Add(time.Hour + 999))})
 	require.NoError(t, err)
 	_, err = r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{AgentId: "keeper", ExpiresAt: timestamppb.New(epoch.Add(time.Hour + 999))})
@@ -196,7 +196,7 @@ func TestX7_ReplayIsLive(t *testing.T) {
 	r.deliver(token.GetToken(), "x")
 	r.waitFor(&waitingv1.WaitForRequest{Wake: timer, At: timestamppb.New(epoch.Add(time.Hour + 999)), WorkItemId: itemA})
 	r.clk.Advance(time.Second)
-	r.eventually(func() bool { return r.service.due.Len() == 3 })
+	r.eventually(func() bool { return len(r.fired(soon)) == 1 })
 
 	live, _, err := journal.View(context.Background(), r.service.engine.All()[0], func(s *State) (*State, error) { return s, nil })
 	require.NoError(t, err)
