@@ -55,11 +55,12 @@ func (k *keeper) run(ctx context.Context) error {
 
 // unlessOver drops an error that is nothing but the end of the play.
 func unlessOver(ctx context.Context, err error) error {
-	over := ctx.Err() != nil
-	if over {
+	select {
+	case <-ctx.Done():
 		return nil
+	default:
+		return err
 	}
-	return err
 }
 
 // turn is one conversation about one message.

@@ -35,11 +35,12 @@ func (w *Watcher) Run(ctx context.Context) error {
 
 // unlessOver drops an error that is nothing but the end of the test.
 func unlessOver(ctx context.Context, err error) error {
-	over := ctx.Err() != nil
-	if over {
+	select {
+	case <-ctx.Done():
 		return nil
+	default:
+		return err
 	}
-	return err
 }
 
 // CatchUp reads on to the end of this moment.
