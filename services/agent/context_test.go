@@ -1,0 +1,84 @@
+package agent
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+)
+
+// A tick is dropped exactly when what it is about is no longer true (SPEC D4,
+// upstream #2511).
+func TestD4_StaleTicks(t *testing.T) {
+	it := func(r workv1.Readiness, triggered bool) *workv1.WorkItem {
+		return &workv1.WorkItem{WorkItemId: "wi_1", Readiness: r, HasTriggeredWaits: triggered}
+	}
+	const runnable, blocked = workv1.Readiness_READINESS_RUNNABLE, workv1.Readiness_READINESS_BLOCKED
+	for name, c := range map[string]struct {
+		reason agentv1.TickReason
+		queue  *workv1.GetWorkQueueResponse
+		stale  bool
+	}{
+		"no tick at all":              {0, &workv1.GetWorkQueueResponse{}, false},
+		"the current goes on":         {continueCurrent, &workv1.GetWorkQueueResponse{Current: it(runnable, false)}, false},
+		"the current was blocked":     {continueCurrent, &workv1.GetWorkQueueResponse{Current: it(blocked, false)}, true},
+		"another is current":          {continueCurrent, &workv1.GetWorkQueueResponse{Current: &workv1.WorkItem{WorkItemId: "wi_2", Readiness: runnable}}, true},
+		"nothing is current":          {continueCurrent, &workv1.GetWorkQueueResponse{}, true},
+		"an item is queued":           {agentv1.TickReason_TICK_REASON_PICK_QUEUED, &workv1.GetWorkQueueResponse{Counts: &workv1.WorkQueueCounts{QueuedRunnable: 1}}, false},
+		"none is any more":            {agentv1.TickReason_TICK_REASON_PICK_QUEUED, &workv1.GetWorkQueueResponse{}, true},
+		"a trigger is there":          {agentv1.TickReason_TICK_REASON_REVIEW_TRIGGERED, &workv1.GetWorkQueueResponse{TriggeredBlocked: []*workv1.WorkItem{it(blocked, true)}}, false},
+		"one of the current":          {agentv1.TickReason_TICK_REASON_REVIEW_TRIGGERED, &workv1.GetWorkQueueResponse{Current: it(blocked, true)}, false},
+		"it was looked at":            {agentv1.TickReason_TICK_REASON_REVIEW_TRIGGERED, &workv1.GetWorkQueueResponse{Current: it(blocked, false)}, true},
+		"a wake hint is always true":  {agentv1.TickReason_TICK_REASON_WAKE_HINT, &workv1.GetWorkQueueResponse{}, false},
+		"a reminder is always itself": {agentv1.TickReason_TICK_REASON_RECHECK, &workv1.GetWorkQueueResponse{}, false},
+	} {
+		m := &agentv1.Message{}
+		if c.reason != 0 {
+			m.Tick = &agentv1.Tick{Reason: c.reason, WorkItemId: "wi_1"}
+		}
+		require.Equal(t, c.stale, staleTick(m, &projection{c.queue}, nil) != "", name)
+	}
+}
+
+// The agent's posture is the first that holds; a queued item's wait is not the
+// agent's while it has an item in focus (SPEC section 2, upstream #2615).
+func TestA4_Posture(t *testing.T) {
+	agent := func(c agentv1.Control, turn string) *agentv1.Agent {
+		return &agentv1.Agent{Control: c, CurrentTurnId: turn}
+	}
+	const runs = agentv1.Control_CONTROL_RUNNING
+	state := func(s workv1.SchedulingState, r workv1.Readiness) *workv1.WorkItem {
+		return &workv1.WorkItem{WorkItemId: "wi_1", SchedulingState: s, Readiness: r}
+	}
+	const blocked, asking = workv1.Readiness_READINESS_BLOCKED, workv1.Readiness_READINESS_WAITING_FOR_OPERATOR
+	task := state(workv1.SchedulingState_SCHEDULING_STATE_WAITING_TASK, blocked)
+	timer := state(workv1.SchedulingState_SCHEDULING_STATE_WAITING_TIMER, blocked)
+	operator := state(workv1.SchedulingState_SCHEDULING_STATE_WAITING_OPERATOR, asking)
+	stuck := state(workv1.SchedulingState_SCHEDULING_STATE_BLOCKED, blocked)
+	runnable := state(workv1.SchedulingState_SCHEDULING_STATE_RUNNABLE, workv1.Readiness_READINESS_RUNNABLE)
+	for name, c := range map[string]struct {
+		agent *agentv1.Agent
+		lane  *agentv1.Lane
+		queue *workv1.GetWorkQueueResponse
+		want  string
+	}{
+		"stopped beats a turn":         {agent(agentv1.Control_CONTROL_STOPPED, "trn_1"), nil, nil, "STOPPED"},
+		"paused beats a message":       {agent(agentv1.Control_CONTROL_PAUSED, ""), &agentv1.Lane{Queued: 1}, nil, "PAUSED"},
+		"a turn beats a message":       {agent(runs, "trn_1"), &agentv1.Lane{Queued: 1}, nil, "RUNNING_TURN"},
+		"a message beats work":         {agent(runs, ""), &agentv1.Lane{Queued: 1}, &workv1.GetWorkQueueResponse{Current: runnable}, "QUEUED_INPUT"},
+		"work in focus":                {agent(runs, ""), nil, &workv1.GetWorkQueueResponse{Current: runnable, Blocked: []*workv1.WorkItem{task}}, "RUNNABLE_WORK"},
+		"work in the queue":            {agent(runs, ""), nil, &workv1.GetWorkQueueResponse{Counts: &workv1.WorkQueueCounts{QueuedRunnable: 1}, Blocked: []*workv1.WorkItem{task}}, "RUNNABLE_WORK"},
+		"the focus, not the queue":     {agent(runs, ""), nil, &workv1.GetWorkQueueResponse{Current: stuck, Blocked: []*workv1.WorkItem{task}}, "BLOCKED"},
+		"a task before a time":         {agent(runs, ""), nil, &workv1.GetWorkQueueResponse{Blocked: []*workv1.WorkItem{timer, task}}, "WAITING_TASK"},
+		"a time before an operator":    {agent(runs, ""), nil, &workv1.GetWorkQueueResponse{WaitingForOperator: []*workv1.WorkItem{operator}, Blocked: []*workv1.WorkItem{timer}}, "WAITING_EXTERNAL"},
+		"an operator before a blocker": {agent(runs, ""), nil, &workv1.GetWorkQueueResponse{WaitingForOperator: []*workv1.WorkItem{operator}, Blocked: []*workv1.WorkItem{stuck}}, "WAITING_OPERATOR"},
+		"a blocker":                    {agent(runs, ""), nil, &workv1.GetWorkQueueResponse{Blocked: []*workv1.WorkItem{stuck}}, "BLOCKED"},
+		"nothing":                      {agent(runs, ""), nil, &workv1.GetWorkQueueResponse{}, "IDLE"},
+	} {
+		p, why := posture(c.agent, c.lane, c.queue)
+		require.Equal(t, "POSTURE_"+c.want, p.String(), name)
+		require.NotEmpty(t, why)
+	}
+}
