@@ -350,6 +350,7 @@ func TestT3_StopWaitsForItsWorker(t *testing.T) {
 	}
 	require.Equal(t, map[string]bool{a: false, b: true}, forced)
 	h.cancel()
+	s.awaitGone(workerKey{"acme", "w1"})
 	s.clk.Advance(LeaseTerm)
 	got := s.awaitState(a, taskv1.TaskState_TASK_STATE_CANCELLED)
 	require.Equal(t, reasonWorkerLost, got.GetEndReason())
