@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -12,6 +14,9 @@ import (
 type stats struct {
 	perSecond float64
 	p50, p99  time.Duration
+	// cpu is what the process spent on one of them, client and server. Where
+	// others use the machine too it is the figure to compare.
+	cpu time.Duration
 }
 
 const warmUp = time.Second
@@ -23,6 +28,8 @@ func load(ctx context.Context, n int, span time.Duration, op func(ctx context.Co
 	defer cancel()
 	begin := time.Now().Add(warmUp)
 	end := begin.Add(span)
+	var before atomic.Int64
+	defer time.AfterFunc(warmUp, func() { before.Store(int64(cpuTime())) }).Stop()
 	took := make([][]time.Duration, n)
 	errs := make([]error, n)
 	var all sync.WaitGroup
@@ -46,12 +53,17 @@ func load(ctx context.Context, n int, span time.Duration, op func(ctx context.Co
 		})
 	}
 	all.Wait()
+	spent := cpuTime() - time.Duration(before.Load())
 	for _, err := range errs {
 		if err != nil {
 			return stats{}, err
 		}
 	}
-	return summarise(slices.Concat(took...), span)
+	s, err := summarise(slices.Concat(took...), span)
+	if ops := s.perSecond * span.Seconds(); err == nil && ops > 0 {
+		s.cpu = time.Duration(float64(spent) / ops)
+	}
+	return s, err
 }
 
 func summarise(all []time.Duration, span time.Duration) (stats, error) {
@@ -64,4 +76,13 @@ func summarise(all []time.Duration, span time.Duration) (stats, error) {
 		p50:       all[len(all)/2],
 		p99:       all[len(all)*99/100],
 	}, nil
+}
+
+// cpuTime is what the process has used so far.
+func cpuTime() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

@@ -108,8 +108,8 @@ type row struct {
 }
 
 func (r row) plain() string {
-	return fmt.Sprintf("%-44s %4d callers %10.0f/s   p50 %-9s p99 %-9s %s",
-		r.name, r.callers, r.perSecond, r.p50.Round(time.Microsecond), r.p99.Round(time.Microsecond), r.note)
+	return fmt.Sprintf("%-44s %4d callers %10.0f/s   p50 %-9s p99 %-9s cpu %-7s %s",
+		r.name, r.callers, r.perSecond, r.p50.Round(time.Microsecond), r.p99.Round(time.Microsecond), r.cpu.Round(time.Microsecond), r.note)
 }
 
 func find(rows []row, name string, callers int) (row, bool) {
@@ -125,9 +125,9 @@ func find(rows []row, name string, callers int) (row, bool) {
 func document(rows []row, o options) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# Benchmarks\n\nWritten by `make bench ARGS=\"--write docs/benchmarks.md\"`: one run, %d cores, %s per figure, every write\nfsynced, gRPC over loopback TCP with client and server sharing the cores. Absolute\nfigures belong to that machine; the ratios are the point.\n\n", runtime.NumCPU(), o.span)
-	b.WriteString("| figure | callers | per second | p50 | p99 | note |\n|---|---:|---:|---:|---:|---|\n")
+	b.WriteString("| figure | callers | per second | p50 | p99 | CPU each | note |\n|---|---:|---:|---:|---:|---:|---|\n")
 	for _, r := range rows {
-		fmt.Fprintf(&b, "| %s | %d | %.0f | %s | %s | %s |\n", r.name, r.callers, r.perSecond, r.p50.Round(time.Microsecond), r.p99.Round(time.Microsecond), r.note)
+		fmt.Fprintf(&b, "| %s | %d | %.0f | %s | %s | %s | %s |\n", r.name, r.callers, r.perSecond, r.p50.Round(time.Microsecond), r.p99.Round(time.Microsecond), r.cpu.Round(time.Microsecond), r.note)
 	}
 	b.WriteString("\n## Ratios\n\n| ratio | value | target |\n|---|---:|---:|\n")
 	ratio := func(label, of string, ofN int, to string, toN int, target string) {
