@@ -154,6 +154,11 @@ func (a *agentState) apply(ev *journal.Event) error {
 		a.dropped = p.GetMessage().GetTick() != nil
 	case *agentv1.MessageQuarantined:
 		a.settle(p.GetMessage())
+		if p.GetMessage().GetTick() != nil {
+			// A tick that no turn survives would come again for ever: it counts
+			// as a turn that changed nothing (SPEC D4).
+			a.edit(func(r *agentv1.Agent) { r.IdleTurns++ })
+		}
 	case *agentv1.AgentWoken:
 		a.woken = p
 	case *agentv1.DecisionRecorded:

@@ -31,13 +31,13 @@ func (s *Service) CreateTimer(ctx context.Context, req *waitingv1.CreateTimerReq
 	); err != nil {
 		return nil, err
 	}
-	target, err := s.target(ctx, req.GetAgentId(), req.GetWorkItemId(), false)
-	if err != nil {
-		return nil, err
-	}
+	target, refused := s.target(ctx, req.GetAgentId(), req.GetWorkItemId(), false)
 	return plane.Do(ctx, s.engine, plane.Command[*State, *waitingv1.CreateTimerResponse]{
 		Method: "CreateTimer", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
 		Decide: func(_ *State, env journal.Env) (journal.Decision[*waitingv1.CreateTimerResponse], error) {
+			if refused != nil { // for the rule to say: a repetition has its first answer
+				return journal.Decision[*waitingv1.CreateTimerResponse]{}, refused
+			}
 			t := &waitingv1.Timer{
 				TimerId: env.NewID("tmr_"), AgentId: req.GetAgentId(), WorkItemId: target, Description: req.GetDescription(),
 				Status: waitingv1.TimerStatus_TIMER_STATUS_ACTIVE, NextFireAt: dueAt(env.Now, req.GetAfter(), req.GetAt()),

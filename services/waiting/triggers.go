@@ -39,13 +39,13 @@ func (s *Service) CreateExternalTrigger(ctx context.Context, req *waitingv1.Crea
 	if at := req.GetExpiresAt(); at != nil && at.CheckValid() != nil {
 		return nil, fault.Invalid("expires_at", at.String(), "must be a time between the years 1 and 9999")
 	}
-	target, err := s.target(ctx, req.GetAgentId(), req.GetWorkItemId(), false)
-	if err != nil {
-		return nil, err
-	}
+	target, refused := s.target(ctx, req.GetAgentId(), req.GetWorkItemId(), false)
 	return plane.Do(ctx, s.engine, plane.Command[*State, *waitingv1.CreateExternalTriggerResponse]{
 		Method: "CreateExternalTrigger", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
 		Decide: func(_ *State, env journal.Env) (journal.Decision[*waitingv1.CreateExternalTriggerResponse], error) {
+			if refused != nil { // for the rule to say: a repetition has its first answer
+				return journal.Decision[*waitingv1.CreateExternalTriggerResponse]{}, refused
+			}
 			var d journal.Decision[*waitingv1.CreateExternalTriggerResponse]
 			if at := req.GetExpiresAt(); at != nil && !at.AsTime().After(env.Now) {
 				return d, fault.Invalid("expires_at", at.AsTime().Format(time.RFC3339), "must lie in the future")

@@ -31,24 +31,13 @@ func (s *Service) WaitFor(ctx context.Context, req *waitingv1.WaitForRequest) (*
 	if err := admitWaitFor(actor, req); err != nil {
 		return nil, err
 	}
-	target, err := s.target(ctx, req.GetAgentId(), req.GetWorkItemId(), true)
-	if err != nil {
-		return nil, err
-	}
-	if target == "" && req.GetRecheckAfter() != nil {
-		return nil, fault.Invalid("recheck_after", req.GetRecheckAfter().AsDuration().String(), "needs a work item to recheck; name one")
-	}
-	present := false
-	if req.GetWake() == waitingv1.Wake_WAKE_TASK_RESULT {
-		t, err := s.deps.Tasks.GetTask(ctx, &taskv1.GetTaskRequest{AgentId: req.GetAgentId(), TaskId: req.GetResource()})
-		if err != nil {
-			return nil, err
-		}
-		present = t.GetTask().GetTerminal()
-	}
+	target, present, refused := s.look(ctx, req)
 	resp, err := plane.Do(ctx, s.engine, plane.Command[*State, *waitingv1.WaitForResponse]{
 		Method: "WaitFor", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
 		Decide: func(st *State, env journal.Env) (journal.Decision[*waitingv1.WaitForResponse], error) {
+			if refused != nil {
+				return journal.Decision[*waitingv1.WaitForResponse]{}, refused
+			}
 			return decideWaitFor(st, env, req, target, present)
 		},
 		Answer: answerWaitFor,
@@ -57,6 +46,24 @@ func (s *Service) WaitFor(ctx context.Context, req *waitingv1.WaitForRequest) (*
 		return nil, err
 	}
 	return resp, s.attach(ctx, resp.GetWait())
+}
+
+// look asks the other planes whom the wait is for, and whether its task has
+// ended. What speaks against it is a refusal for the rule to give: a repeated
+// request has its first answer from the request memory before that (SPEC X2).
+func (s *Service) look(ctx context.Context, req *waitingv1.WaitForRequest) (target string, present bool, refused error) {
+	target, err := s.target(ctx, req.GetAgentId(), req.GetWorkItemId(), true)
+	if err != nil {
+		return "", false, err
+	}
+	if target == "" && req.GetRecheckAfter() != nil {
+		return "", false, fault.Invalid("recheck_after", req.GetRecheckAfter().AsDuration().String(), "needs a work item to recheck; name one")
+	}
+	if req.GetWake() != waitingv1.Wake_WAKE_TASK_RESULT {
+		return target, false, nil
+	}
+	t, err := s.deps.Tasks.GetTask(ctx, &taskv1.GetTaskRequest{AgentId: req.GetAgentId(), TaskId: req.GetResource()})
+	return target, t.GetTask().GetTerminal(), err
 }
 
 func admitWaitFor(actor rpc.Actor, req *waitingv1.WaitForRequest) error {

@@ -32,13 +32,13 @@ func (s *Service) CreateWait(ctx context.Context, req *waitingv1.CreateWaitReque
 			return nil, err
 		}
 	}
-	target, err := s.target(ctx, req.GetAgentId(), req.GetWorkItemId(), false)
-	if err != nil {
-		return nil, err
-	}
+	target, refused := s.target(ctx, req.GetAgentId(), req.GetWorkItemId(), false)
 	resp, err := plane.Do(ctx, s.engine, plane.Command[*State, *waitingv1.CreateWaitResponse]{
 		Method: "CreateWait", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
 		Decide: func(st *State, env journal.Env) (journal.Decision[*waitingv1.CreateWaitResponse], error) {
+			if refused != nil { // for the rule to say: a repetition has its first answer
+				return journal.Decision[*waitingv1.CreateWaitResponse]{}, refused
+			}
 			var d journal.Decision[*waitingv1.CreateWaitResponse]
 			a := st.agents[key{env.Actor.Namespace, req.GetAgentId()}]
 			if a != nil && target != "" && a.items.has(target) {

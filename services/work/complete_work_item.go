@@ -96,27 +96,12 @@ func decideComplete(s *State, env journal.Env, req *workv1.CompleteWorkItemReque
 }
 
 func completionWarnings(done *workv1.WorkItemCompleted, old *workv1.WorkItem, running []string) []*workv1.Warning {
-	var warnings []*workv1.Warning
-	unfinished := &workv1.Warning{Kind: "unfinished_todos", Message: "Work item completed with unfinished todo items."}
-	for _, t := range old.GetTodoList() {
-		switch t.GetState() {
-		case workv1.TodoState_TODO_STATE_PENDING:
-			unfinished.PendingCount++
-		case workv1.TodoState_TODO_STATE_IN_PROGRESS:
-			unfinished.InProgressCount++
-		default:
-			continue
-		}
-		if len(unfinished.GetSample()) < unfinishedSample {
-			unfinished.Sample = append(unfinished.Sample, t)
-		}
+	warnings := unfinishedTodos(old.GetTodoList())
+	for _, w := range warnings {
+		done.PendingTodoCount, done.InProgressTodoCount = w.GetPendingCount(), w.GetInProgressCount()
 	}
-	done.PendingTodoCount, done.InProgressTodoCount = unfinished.GetPendingCount(), unfinished.GetInProgressCount()
 	done.UnfinishedTodoCount = done.GetPendingTodoCount() + done.GetInProgressTodoCount()
 	done.CompletedWithUnfinishedTodos = done.GetUnfinishedTodoCount() > 0
-	if done.GetCompletedWithUnfinishedTodos() {
-		warnings = append(warnings, unfinished)
-	}
 	if len(running) > 0 {
 		warnings = append(warnings, &workv1.Warning{
 			Kind: "active_tasks", TaskIds: running,
@@ -130,6 +115,29 @@ func completionWarnings(done *workv1.WorkItemCompleted, old *workv1.WorkItem, ru
 		})
 	}
 	return warnings
+}
+
+// unfinishedTodos warns of what a completed item leaves undone: in the answer,
+// in the event, and again with the report (SPEC W6, W7).
+func unfinishedTodos(todos []*workv1.TodoItem) []*workv1.Warning {
+	unfinished := &workv1.Warning{Kind: "unfinished_todos", Message: "Work item completed with unfinished todo items."}
+	for _, t := range todos {
+		switch t.GetState() {
+		case workv1.TodoState_TODO_STATE_PENDING:
+			unfinished.PendingCount++
+		case workv1.TodoState_TODO_STATE_IN_PROGRESS:
+			unfinished.InProgressCount++
+		case workv1.TodoState_TODO_STATE_UNSPECIFIED, workv1.TodoState_TODO_STATE_COMPLETED:
+			continue
+		}
+		if len(unfinished.GetSample()) < unfinishedSample {
+			unfinished.Sample = append(unfinished.Sample, t)
+		}
+	}
+	if len(unfinished.GetSample()) == 0 {
+		return nil
+	}
+	return []*workv1.Warning{unfinished}
 }
 
 func taskIDs(running []RunningTask, blockingOnly bool) []string {

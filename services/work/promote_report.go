@@ -50,6 +50,7 @@ func decidePromote(s *State, env journal.Env, req *workv1.PromoteReportRequest) 
 	it.CompletedInTurnId = req.GetTurnId()
 	ev := itemEvent(it, old, &workv1.ReportPromoted{
 		WorkItem: it, Text: req.GetText(), BriefId: it.GetResultBriefId(), TurnId: req.GetTurnId(),
+		Warnings: unfinishedTodos(old.GetTodoList()),
 	})
 	return journal.Decision[*workv1.PromoteReportResponse]{Events: []*journal.Event{ev}}, nil
 }
