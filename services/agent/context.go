@@ -3,11 +3,13 @@ package agent
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"quartet/pkg/fault"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/rpc"
 )
@@ -21,7 +23,11 @@ type promoteRequest = workv1.PromoteReportRequest
 const settleTerm = 2 * time.Second
 
 // projection is an agent's work as its next turn shows it.
-type projection struct{ *workv1.GetWorkQueueResponse }
+type projection struct {
+	*workv1.GetWorkQueueResponse
+	// own are the waits of the agent itself that were triggered.
+	own []*waitingv1.Wait
+}
 
 // projection reads the work queue for a turn. A task's result and the end of
 // the wait for it are two facts of two planes; the turn begins when both are
@@ -34,7 +40,10 @@ func (s *Service) projection(ctx context.Context, namespace string, o *offer) (*
 		if err != nil {
 			return nil, err
 		}
-		p := &projection{q}
+		p := &projection{GetWorkQueueResponse: q}
+		if p.own, err = s.ownWaits(ctx, o.message); err != nil {
+			return nil, err
+		}
 		if o.message.GetTaskId() == "" || time.Now().After(deadline) {
 			return p, nil
 		}
@@ -53,6 +62,19 @@ func (s *Service) projection(ctx context.Context, namespace string, o *offer) (*
 		case <-t.C:
 		}
 	}
+}
+
+// ownWaits are the agent's own triggered waits, asked for when a trigger may be
+// what the turn is about: no item shows them.
+func (s *Service) ownWaits(ctx context.Context, m *agentv1.Message) ([]*waitingv1.Wait, error) {
+	if m.GetKind() != agentv1.MessageKind_MESSAGE_KIND_CALLBACK_EVENT && m.GetTick().GetReason() != agentv1.TickReason_TICK_REASON_WAKE_HINT {
+		return nil, nil
+	}
+	r, err := s.deps.Waiting.ListWaits(ctx, &waitingv1.ListWaitsRequest{AgentId: m.GetAgentId(), PageSize: 500})
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(r.GetWaits(), func(w *waitingv1.Wait) bool { return w.GetWorkItemId() != "" || !w.GetTriggered() }), nil
 }
 
 func (s *Service) taskItem(ctx context.Context, m *agentv1.Message) (*workv1.WorkItem, error) {
@@ -83,6 +105,9 @@ func (p *projection) shown() []*agentv1.ShownWait {
 			}
 		}
 	}
+	for _, w := range p.own {
+		shown = append(shown, &agentv1.ShownWait{WaitId: w.GetWaitId(), TriggerCount: w.GetTriggerCount()})
+	}
 	visit(p.GetCurrent())
 	for _, it := range p.GetTriggeredBlocked() {
 		visit(it)
@@ -111,6 +136,9 @@ func (p *projection) text(m *agentv1.Message) string {
 	fmt.Fprintf(&b, "Message (%s, %s):\n%s\n", lower(m.GetKind().String(), "MESSAGE_KIND_"), lower(m.GetAuthority().String(), "AUTHORITY_"), m.GetText())
 	if n := len(m.GetData()); n > 0 {
 		fmt.Fprintf(&b, "[%d bytes of %s]\n", n, m.GetContentType())
+	}
+	for _, w := range p.own {
+		fmt.Fprintf(&b, "Triggered %d time(s): %s%s\n", w.GetTriggerCount()-w.GetConsumedCount(), w.GetReason(), w.GetCondition())
 	}
 	b.WriteString("\nThe objective names the work, the plan interprets it and wins conflicts, todos are progress.\n")
 	if it := p.GetCurrent(); it != nil {

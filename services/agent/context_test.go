@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 )
 
@@ -38,7 +39,7 @@ func TestD4_StaleTicks(t *testing.T) {
 		if c.reason != 0 {
 			m.Tick = &agentv1.Tick{Reason: c.reason, WorkItemId: "wi_1"}
 		}
-		require.Equal(t, c.stale, staleTick(m, &projection{c.queue}, nil) != "", name)
+		require.Equal(t, c.stale, staleTick(m, &projection{GetWorkQueueResponse: c.queue}, nil) != "", name)
 	}
 }
 
@@ -81,4 +82,28 @@ func TestA4_Posture(t *testing.T) {
 		require.Equal(t, "POSTURE_"+c.want, p.String(), name)
 		require.NotEmpty(t, why)
 	}
+}
+
+// What came for the agent itself is shown in the turn that it woke, and counts
+// as consumed when that turn completes (SPEC section 4).
+func TestP2_TheAgentsOwnTriggersAreShown(t *testing.T) {
+	r := newRig(t)
+	r.spawn("keeper")
+	r.others.set(func() {
+		r.others.waits = []*waitingv1.Wait{
+			{WaitId: "wt_own", Reason: "the build", TriggerCount: 3, ConsumedCount: 1, Triggered: true},
+			{WaitId: "wt_item", WorkItemId: "wi_1", TriggerCount: 1, Triggered: true},
+			{WaitId: "wt_quiet", TriggerCount: 1, ConsumedCount: 1},
+		}
+	})
+	_, err := r.service.OfferDecision(r.scheduler(), &agentv1.OfferDecisionRequest{
+		AgentId: "keeper", FactsRevision: r.facts("keeper").GetFactsRevision(),
+		Decision: &agentv1.Decision{Action: "tick", TickReason: agentv1.TickReason_TICK_REASON_WAKE_HINT, Reason: "agent_triggered"},
+	})
+	require.NoError(t, err)
+	got := r.take("keeper")
+	require.Contains(t, got.GetContext().GetText(), "Triggered 2 time(s): the build")
+	require.Len(t, got.GetTurn().GetShownWaits(), 1)
+	require.Equal(t, "wt_own", got.GetTurn().GetShownWaits()[0].GetWaitId())
+	require.EqualValues(t, 3, got.GetTurn().GetShownWaits()[0].GetTriggerCount())
 }

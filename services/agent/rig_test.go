@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/plane/planetest"
@@ -45,6 +47,7 @@ type others struct {
 	queue   func() (*workv1.GetWorkQueueResponse, error)
 	item    func() *workv1.WorkItem
 	promote func(*workv1.PromoteReportRequest) (*workv1.PromoteReportResponse, error)
+	waits   []*waitingv1.Wait
 	answer  map[string]func(context.Context, proto.Message) (proto.Message, error)
 	calls   []called
 	reports []*workv1.PromoteReportRequest
@@ -73,6 +76,12 @@ func (o *others) GetWorkItem(context.Context, *workv1.GetWorkItemRequest, ...grp
 		return nil, fault.NotFound.New("no item")
 	}
 	return &workv1.GetWorkItemResponse{WorkItem: o.item()}, nil
+}
+
+func (o *others) ListWaits(context.Context, *waitingv1.ListWaitsRequest, ...grpc.CallOption) (*waitingv1.ListWaitsResponse, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return &waitingv1.ListWaitsResponse{Waits: slices.Clone(o.waits)}, nil
 }
 
 func (o *others) PromoteReport(_ context.Context, req *workv1.PromoteReportRequest, _ ...grpc.CallOption) (*workv1.PromoteReportResponse, error) {
@@ -160,6 +169,7 @@ func (r *rig) up() {
 	r.service, err = New(Config{}, Deps{
 		Deps:    plane.Deps{Log: r.journals.Log, Sources: r.journals.Sources, Clock: r.clk, IDs: r.ids},
 		Work:    r.others,
+		Waiting: r.others,
 		Conn:    func(p string) (grpc.ClientConnInterface, error) { return conn{p, r.others}, nil },
 		MintRun: func(ns, agent, run string) string { return "token/" + ns + "/" + agent + "/" + run },
 	})

@@ -10,6 +10,7 @@ import (
 
 	"quartet/pkg/journal"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
 )
@@ -25,6 +26,12 @@ type Work interface {
 	PromoteReport(ctx context.Context, in *workv1.PromoteReportRequest, opts ...grpc.CallOption) (*workv1.PromoteReportResponse, error)
 }
 
+// Waiting is what this plane asks of the waiting plane by itself: what the
+// agent, apart from its items, waits for.
+type Waiting interface {
+	ListWaits(ctx context.Context, in *waitingv1.ListWaitsRequest, opts ...grpc.CallOption) (*waitingv1.ListWaitsResponse, error)
+}
+
 // Config is what an operator sets.
 type Config struct {
 	Partitions int
@@ -33,7 +40,8 @@ type Config struct {
 // Deps is what this plane needs of its process and of other planes.
 type Deps struct {
 	plane.Deps
-	Work Work
+	Work    Work
+	Waiting Waiting
 	// Conn reaches another plane, for tool calls.
 	Conn func(plane string) (grpc.ClientConnInterface, error)
 	// MintRun makes the credential of a run.
@@ -59,8 +67,8 @@ type Service struct {
 
 // New completes the configuration. Nothing is opened before Start.
 func New(cfg Config, deps Deps) (*Service, error) {
-	if deps.Work == nil || deps.Conn == nil || deps.MintRun == nil {
-		return nil, errors.New("agent: Deps needs Work, Conn and MintRun")
+	if deps.Work == nil || deps.Waiting == nil || deps.Conn == nil || deps.MintRun == nil {
+		return nil, errors.New("agent: Deps needs Work, Waiting, Conn and MintRun")
 	}
 	return &Service{
 		cfg: cfg, deps: deps, stopping: make(chan struct{}), reservations: map[key]struct{}{},

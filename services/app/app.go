@@ -18,6 +18,7 @@ import (
 	"quartet/pkg/life"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 	"quartet/services/agent"
@@ -108,7 +109,9 @@ func New(cfg Config, logger *zap.Logger, version string) (*App, error) {
 		needs []string
 	}{
 		{"agent", func() (life.Service, error) {
-			return agent.New(agent.Config{}, agent.Deps{Deps: deps, Work: c.work(), Conn: c.conn, MintRun: keyring.MintRun})
+			return agent.New(agent.Config{}, agent.Deps{
+				Deps: deps, Work: c.work(), Waiting: waitingv1.NewWaitingServiceClient(c.to("waiting")), Conn: c.conn, MintRun: keyring.MintRun,
+			})
 		}, []string{"nats"}},
 		{"work", func() (life.Service, error) {
 			return work.New(work.Config{Home: filepath.Join(cfg.DataDir, "home")}, work.Deps{Deps: deps, Tasks: c, Agents: c})

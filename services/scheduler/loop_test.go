@@ -68,7 +68,7 @@ func newSite(t *testing.T) *site {
 	}
 	s.agents, s.works, s.waits = agentv1.NewAgentServiceClient(conn("agent")), workv1.NewWorkServiceClient(conn("work")), waitingv1.NewWaitingServiceClient(conn("waiting"))
 	a, err := agent.New(agent.Config{}, agent.Deps{
-		Deps: deps, Work: s.works, Conn: s.net.Conn, MintRun: func(string, string, string) string { return "token" },
+		Deps: deps, Work: s.works, Waiting: s.waits, Conn: s.net.Conn, MintRun: func(string, string, string) string { return "token" },
 	})
 	require.NoError(t, err)
 	wk, err := work.New(work.Config{Home: t.TempDir()}, work.Deps{Deps: deps, Tasks: quiet{}, Agents: quiet{}})

@@ -171,12 +171,14 @@ func (p *plans) attach(namespace string, it *workv1.WorkItem, w want) {
 	if it == nil {
 		return
 	}
-	name := planName(it.GetWorkItemId())
-	path := filepath.Join(p.path, namespace, it.GetAgentId(), name)
+	const sep = string(filepath.Separator)
+	// Every part is clean: a name or an id. See planName.
+	path := p.path + sep + namespace + sep + it.GetAgentId() + sep + "work-items" + sep + it.GetWorkItemId() + sep + "plan.md"
 	if a := p.glance(path); a != nil {
 		it.PlanArtifact = a
 		return
 	}
+	name := planName(it.GetWorkItemId())
 	create := it.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_OPEN && (w == present || w >= soon && p.eager.Allow())
 	if w == fresh && !create {
 		it.PlanArtifact = problem(path, 0, "missing")
