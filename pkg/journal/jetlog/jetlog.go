@@ -32,8 +32,13 @@ const (
 	codeWrongSequenceBusy = 10164
 )
 
-// pullBytes bounds what a reader has in flight; more than the largest message.
-const pullBytes = 32 << 20
+// A reader has at most pullMessages frames of together pullBytes in flight; the
+// latter is more than the largest message. Without the former the client makes
+// room for a million messages, 8 MiB for each reader.
+const (
+	pullBytes    = 32 << 20
+	pullMessages = 256
+)
 
 // StreamName is the stream of a plane's journal.
 func StreamName(plane string) string { return "quartet-journal-" + plane }
@@ -201,7 +206,7 @@ func read(ctx context.Context, js jetstream.JetStream, stream string, cfg jetstr
 	if err != nil {
 		return from, fmt.Errorf("jetlog: read: %w", err)
 	}
-	msgs, err := cons.Messages(jetstream.PullMaxBytes(pullBytes))
+	msgs, err := cons.Messages(jetstream.PullMaxMessagesWithBytesLimit(pullMessages, pullBytes))
 	if err != nil {
 		return from, fmt.Errorf("jetlog: read: %w", err)
 	}
