@@ -32,13 +32,10 @@ const (
 	codeWrongSequenceBusy = 10164
 )
 
-// A reader has at most pullMessages frames of together pullBytes in flight; the
-// latter is more than the largest message. Without the former the client makes
-// room for a million messages, 8 MiB for each reader.
-const (
-	pullBytes    = 32 << 20
-	pullMessages = 256
-)
+// pullBytes bounds what a reader has in flight; more than the largest message.
+// A bound on messages as well would make the client's channel that small, and
+// it drops what does not fit, status messages included.
+const pullBytes = 32 << 20
 
 // StreamName is the stream of a plane's journal.
 func StreamName(plane string) string { return "quartet-journal-" + plane }
@@ -206,7 +203,7 @@ func read(ctx context.Context, js jetstream.JetStream, stream string, cfg jetstr
 	if err != nil {
 		return from, fmt.Errorf("jetlog: read: %w", err)
 	}
-	msgs, err := cons.Messages(jetstream.PullMaxMessagesWithBytesLimit(pullMessages, pullBytes))
+	msgs, err := cons.Messages(jetstream.PullMaxBytes(pullBytes))
 	if err != nil {
 		return from, fmt.Errorf("jetlog: read: %w", err)
 	}
