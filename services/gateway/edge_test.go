@@ -129,6 +129,25 @@ func TestStopIsNotReadyFirstAndEndsStreams(t *testing.T) {
 	require.Contains(t, last, `"reason":"NOT_READY"`)
 }
 
+func TestStopAnswersLongPolls(t *testing.T) {
+	r := newRig(t)
+	polls := make(chan answer, 1)
+	go func() { polls <- r.do(http.MethodPost, "/v1/turns:acquire", `{"wait":"50s"}`, "Idempotency-Key", "k") }()
+	select {
+	case a := <-polls:
+		t.Fatalf("the poll did not wait: %d %s", a.status, a.body)
+	case <-time.After(100 * time.Millisecond):
+	}
+	start := time.Now()
+	require.NoError(t, r.gateway.Stop(t.Context()))
+	require.Less(t, time.Since(start), 3*time.Second)
+	a := <-polls
+	require.Equal(t, 503, a.status)
+	require.Equal(t, "NOT_READY", a.fault.Reason)
+	require.Equal(t, "unknown", a.fault.Metadata["outcome"])
+	require.Equal(t, "1", a.header.Get("Retry-After"))
+}
+
 func TestNewRefusesWhatCannotWork(t *testing.T) {
 	_, err := New(Config{}, Deps{})
 	require.Error(t, err)

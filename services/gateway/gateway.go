@@ -73,7 +73,8 @@ type Service struct {
 	server   *http.Server
 	served   chan struct{}
 	stopping atomic.Bool
-	halt     context.CancelFunc // ends event streams
+	life     context.Context    //nolint:containedctx // of what waits: streams and long polls
+	halt     context.CancelFunc // ends it
 }
 
 // New completes the configuration. Nothing is opened before Start.
@@ -103,7 +104,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}
 	g := &Service{cfg: cfg, deps: deps}
 	life, halt := context.WithCancel(context.Background())
-	g.halt = halt
+	g.life, g.halt = life, halt
 	g.events = &events{sources: deps.Sources, heartbeat: cfg.Heartbeat, closing: life.Done(), log: deps.Logger}
 	return g, nil
 }

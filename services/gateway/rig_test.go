@@ -126,6 +126,12 @@ func (agentDouble) GetAgent(ctx context.Context, req *agentv1.GetAgentRequest) (
 	return &agentv1.GetAgentResponse{Agent: &agentv1.Agent{AgentId: req.GetAgentId(), Revision: 1, PostureReason: a.Namespace + "/" + a.Principal + "/" + a.Role}}, nil
 }
 
+// AcquireTurn has nothing to give and waits for as long as it may.
+func (agentDouble) AcquireTurn(ctx context.Context, _ *agentv1.AcquireTurnRequest) (*agentv1.AcquireTurnResponse, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
 func (agentDouble) SubmitRound(_ context.Context, req *agentv1.SubmitRoundRequest) (*agentv1.SubmitRoundResponse, error) {
 	args := &structpb.Struct{}
 	if len(req.GetToolCalls()) > 0 {

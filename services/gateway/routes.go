@@ -1,6 +1,8 @@
 package gateway
 
 import (
+	"context"
+	"errors"
 	"html/template"
 	"net/http"
 	"strings"
@@ -8,6 +10,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"go.uber.org/zap"
+
+	"quartet/pkg/fault"
 )
 
 // handler is all of the gateway's addresses.
@@ -26,7 +30,7 @@ func (g *Service) handler(loopback bool) (http.Handler, error) {
 	})
 
 	known := http.NewServeMux()
-	known.Handle("/v1/", g.authenticated(strict))
+	known.Handle("/v1/", g.authenticated(g.patient(strict)))
 	known.Handle("/v1/events", only(http.MethodGet, g.authenticated(http.HandlerFunc(g.streamEvents))))
 	known.Handle("/openapi.json", only(http.MethodGet, http.HandlerFunc(g.openAPI)))
 	known.Handle("/version", only(http.MethodGet, http.HandlerFunc(g.version)))
@@ -45,6 +49,39 @@ func (g *Service) handler(loopback bool) (http.Handler, error) {
 	all.Handle(triggerPath+"{token}", only(http.MethodPost, deliver))
 	all.Handle("/", g.hosts(loopback, g.origins(loopback, known)))
 	return g.logged(secure(all)), nil
+}
+
+// errCutShort is why a patient request was cut short.
+var errCutShort = errors.New("the gateway stops")
+
+// patient ends the calls that may wait for most of a minute when the gateway
+// stops. Whoever waits hears at once that it should ask again; without that it
+// would be cut off when the time to drain is over.
+func (g *Service) patient(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		path := r.URL.Path
+		if path != "/v1/turns:acquire" && !strings.HasSuffix(path, "/tasks:exec") && !strings.HasSuffix(path, "/output") && !strings.HasSuffix(path, "/output:follow") {
+			next.ServeHTTP(w, r)
+			return
+		}
+		ctx, cancel := context.WithCancelCause(r.Context())
+		defer cancel(nil)
+		defer context.AfterFunc(g.life, func() { cancel(errCutShort) })()
+		next.ServeHTTP(w, r.WithContext(ctx))
+	})
+}
+
+// cutShort is what a patient request that was ended by a stop is told: a call
+// that writes may have done so (SPEC X1).
+func cutShort(ctx context.Context, method string, err error) error {
+	if !errors.Is(context.Cause(ctx), errCutShort) {
+		return err
+	}
+	stopped := fault.NotReady.New("the server stops; repeat the request in a moment, with the same request_id")
+	if method != http.MethodGet {
+		stopped = stopped.With("outcome", "unknown")
+	}
+	return stopped
 }
 
 // only refuses other methods. ServeMux would do it in its own words.
@@ -93,7 +130,7 @@ func (g *Service) readyz(w http.ResponseWriter, _ *http.Request) {
 	}
 	err := g.deps.Ready()
 	if g.stopping.Load() {
-		err = errStopping
+		err = errCutShort
 	}
 	if err != nil {
 		w.Header().Set("Retry-After", "1")
