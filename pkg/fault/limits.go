@@ -163,3 +163,22 @@ func clip(s string) string {
 	}
 	return s[:cut] + "…"
 }
+
+// First is the first error that is not nil: a request is refused for one reason
+// at a time, in the order of its checks.
+func First(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// NotBlank refuses text that is there and holds nothing but blanks.
+func NotBlank(field, s string) error {
+	if s != "" && strings.TrimSpace(s) == "" {
+		return invalid(field, s, "must hold more than blanks")
+	}
+	return nil
+}

@@ -22,7 +22,7 @@ import (
 // CreateTimer sets a point in time (SPEC P4).
 func (s *Service) CreateTimer(ctx context.Context, req *waitingv1.CreateTimerRequest) (*waitingv1.CreateTimerResponse, error) {
 	actor := rpc.ActorFrom(ctx)
-	if err := firstError(
+	if err := fault.First(
 		admitWrite(actor, req.GetAgentId()),
 		fault.RequestID(req.GetRequestId()),
 		itemID(req.GetWorkItemId()),
@@ -65,7 +65,7 @@ func timerEvent(namespace string, t *waitingv1.Timer, payload proto.Message) *jo
 // CancelTimer gives a timer up. Repeating it changes nothing.
 func (s *Service) CancelTimer(ctx context.Context, req *waitingv1.CancelTimerRequest) (*waitingv1.CancelTimerResponse, error) {
 	actor := rpc.ActorFrom(ctx)
-	if err := firstError(
+	if err := fault.First(
 		admitWrite(actor, req.GetAgentId()),
 		fault.RequestID(req.GetRequestId()),
 		fault.ID("timer_id", req.GetTimerId(), "tmr_"),

@@ -27,7 +27,7 @@ const maxBody = 256 << 10
 // repeated request answers with the same one although only its hash is stored.
 func (s *Service) CreateExternalTrigger(ctx context.Context, req *waitingv1.CreateExternalTriggerRequest) (*waitingv1.CreateExternalTriggerResponse, error) {
 	actor := rpc.ActorFrom(ctx)
-	if err := firstError(
+	if err := fault.First(
 		admitWrite(actor, req.GetAgentId()),
 		fault.RequestID(req.GetRequestId()),
 		itemID(req.GetWorkItemId()),
@@ -91,7 +91,7 @@ func triggerEvent(namespace string, t *waitingv1.Trigger, payload proto.Message)
 // CancelExternalTrigger kills an address. Repeating it changes nothing.
 func (s *Service) CancelExternalTrigger(ctx context.Context, req *waitingv1.CancelExternalTriggerRequest) (*waitingv1.CancelExternalTriggerResponse, error) {
 	actor := rpc.ActorFrom(ctx)
-	if err := firstError(
+	if err := fault.First(
 		admitWrite(actor, req.GetAgentId()),
 		fault.RequestID(req.GetRequestId()),
 		fault.ID("trigger_id", req.GetTriggerId(), "trg_"),
@@ -150,7 +150,7 @@ func (s *Service) ListExternalTriggers(ctx context.Context, req *waitingv1.ListE
 // DeliverTrigger takes what an outside system sent (SPEC P2, P3). The token is
 // the only credential: who calls, and for which tenant, follows from it.
 func (s *Service) DeliverTrigger(ctx context.Context, req *waitingv1.DeliverTriggerRequest) (*waitingv1.DeliverTriggerResponse, error) {
-	if err := firstError(
+	if err := fault.First(
 		fault.RequestID(req.GetRequestId()),
 		fault.Text("content_type", req.GetContentType(), 255, false),
 	); err != nil {

@@ -1,7 +1,6 @@
 package waiting
 
 import (
-	"strings"
 	"time"
 
 	"quartet/pkg/fault"
@@ -11,15 +10,6 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
-
-func firstError(errs ...error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
 
 // admitWrite is admit for calls that change something: the agent's own, an
 // operator's, or another service's for them (SPEC X15).
@@ -44,13 +34,6 @@ func admit(actor rpc.Actor, agentID string) error {
 		return err
 	}
 	return rpc.CheckAgent(actor, agentID)
-}
-
-func notBlank(field, s string) error {
-	if s != "" && strings.TrimSpace(s) == "" {
-		return fault.Invalid(field, s, "must hold more than blanks")
-	}
-	return nil
 }
 
 func itemID(id string) error {

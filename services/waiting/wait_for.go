@@ -67,11 +67,11 @@ func (s *Service) look(ctx context.Context, req *waitingv1.WaitForRequest) (targ
 }
 
 func admitWaitFor(actor rpc.Actor, req *waitingv1.WaitForRequest) error {
-	if err := firstError(
+	if err := fault.First(
 		admitWrite(actor, req.GetAgentId()),
 		fault.RequestID(req.GetRequestId()),
 		fault.TextBytes("reason", req.GetReason(), fault.MaxFreeTextBytes, true),
-		notBlank("reason", req.GetReason()),
+		fault.NotBlank("reason", req.GetReason()),
 		itemID(req.GetWorkItemId()),
 		knownDelivery(req.GetDeliveryMode()),
 		validDuration("recheck_after", req.GetRecheckAfter()),

@@ -17,7 +17,7 @@ import (
 // CreateWait registers an interest that stops nothing (SPEC P1).
 func (s *Service) CreateWait(ctx context.Context, req *waitingv1.CreateWaitRequest) (*waitingv1.CreateWaitResponse, error) {
 	actor := rpc.ActorFrom(ctx)
-	if err := firstError(
+	if err := fault.First(
 		admitWrite(actor, req.GetAgentId()),
 		fault.RequestID(req.GetRequestId()),
 		itemID(req.GetWorkItemId()),
@@ -75,7 +75,7 @@ func (s *Service) CreateWait(ctx context.Context, req *waitingv1.CreateWaitReque
 // CancelWait ends a wait or an interest. Repeating it changes nothing (SPEC P1).
 func (s *Service) CancelWait(ctx context.Context, req *waitingv1.CancelWaitRequest) (*waitingv1.CancelWaitResponse, error) {
 	actor := rpc.ActorFrom(ctx)
-	if err := firstError(
+	if err := fault.First(
 		admitWrite(actor, req.GetAgentId()),
 		fault.RequestID(req.GetRequestId()),
 		fault.ID("wait_id", req.GetWaitId(), "wt_"),
@@ -111,7 +111,7 @@ func (s *Service) CancelWait(ctx context.Context, req *waitingv1.CancelWaitReque
 // GetWait reads one wait.
 func (s *Service) GetWait(ctx context.Context, req *waitingv1.GetWaitRequest) (*waitingv1.GetWaitResponse, error) {
 	actor := rpc.ActorFrom(ctx)
-	if err := firstError(admit(actor, req.GetAgentId()), fault.ID("wait_id", req.GetWaitId(), "wt_")); err != nil {
+	if err := fault.First(admit(actor, req.GetAgentId()), fault.ID("wait_id", req.GetWaitId(), "wt_")); err != nil {
 		return nil, err
 	}
 	w, _, err := plane.View(ctx, s.engine, req.GetAgentId(), func(st *State) (*waitingv1.Wait, error) {

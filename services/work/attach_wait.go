@@ -18,7 +18,7 @@ import (
 // the other changes nothing.
 func (s *Service) AttachWait(ctx context.Context, req *workv1.AttachWaitRequest) (*workv1.AttachWaitResponse, error) {
 	actor := rpc.ActorFrom(ctx)
-	if err := firstError(
+	if err := fault.First(
 		rpc.RequireService(ctx),
 		s.admit(actor, req.GetAgentId()),
 		fault.ID("work_item_id", req.GetWorkItemId(), "wi_"),
@@ -173,7 +173,7 @@ func attached(it *workv1.WorkItem, waitID string) *workv1.AttachedWait {
 // ConsumeRecheck marks that the owner was reminded (SPEC P5).
 func (s *Service) ConsumeRecheck(ctx context.Context, req *workv1.ConsumeRecheckRequest) (*workv1.ConsumeRecheckResponse, error) {
 	actor := rpc.ActorFrom(ctx)
-	if err := firstError(
+	if err := fault.First(
 		rpc.RequireService(ctx),
 		s.admit(actor, req.GetAgentId()),
 		fault.ID("work_item_id", req.GetWorkItemId(), "wi_"),

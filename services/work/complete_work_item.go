@@ -28,7 +28,7 @@ func (s *Service) CompleteWorkItem(ctx context.Context, req *workv1.CompleteWork
 	if err := s.admitWrite(ctx, actor, req.GetAgentId()); err != nil {
 		return nil, err
 	}
-	if err := firstError(
+	if err := fault.First(
 		fault.RequestID(req.GetRequestId()),
 		fault.ID("work_item_id", req.GetWorkItemId(), "wi_"),
 	); err != nil {

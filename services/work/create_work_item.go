@@ -55,10 +55,10 @@ func (s *Service) CreateWorkItem(ctx context.Context, req *workv1.CreateWorkItem
 }
 
 func validateCreate(req *workv1.CreateWorkItemRequest) error {
-	if err := firstError(
+	if err := fault.First(
 		fault.RequestID(req.GetRequestId()),
 		fault.Text("objective", req.GetObjective(), fault.MaxObjectiveChars, true),
-		notBlank("objective", req.GetObjective()),
+		fault.NotBlank("objective", req.GetObjective()),
 		knownPlanStatus(req.GetPlanStatus()),
 		fault.TextBytes("plan", req.GetPlan(), fault.MaxFreeTextBytes, false),
 	); err != nil {

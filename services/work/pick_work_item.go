@@ -22,7 +22,7 @@ func (s *Service) PickWorkItem(ctx context.Context, req *workv1.PickWorkItemRequ
 		// SPEC X15: what an agent thinks about next is its own to say.
 		return nil, fault.PermissionDenied.New("an operator does not pick; send the agent a message that says what matters")
 	}
-	if err := firstError(
+	if err := fault.First(
 		fault.RequestID(req.GetRequestId()),
 		fault.ID("work_item_id", req.GetWorkItemId(), "wi_"),
 		fault.TextBytes("reason", req.GetReason(), fault.MaxFreeTextBytes, false),

@@ -16,7 +16,7 @@ import (
 // one report for ever is known here.
 func (s *Service) PromoteReport(ctx context.Context, req *workv1.PromoteReportRequest) (*workv1.PromoteReportResponse, error) {
 	actor := rpc.ActorFrom(ctx)
-	if err := firstError(
+	if err := fault.First(
 		rpc.RequireService(ctx),
 		s.admit(actor, req.GetAgentId()),
 		fault.ID("work_item_id", req.GetWorkItemId(), "wi_"),

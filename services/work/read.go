@@ -33,7 +33,7 @@ const listDefault = 20
 // GetWorkItem reads one item with its plan preview (SPEC W3).
 func (s *Service) GetWorkItem(ctx context.Context, req *workv1.GetWorkItemRequest) (*workv1.GetWorkItemResponse, error) {
 	actor := rpc.ActorFrom(ctx)
-	if err := firstError(s.admit(actor, req.GetAgentId()), fault.ID("work_item_id", req.GetWorkItemId(), "wi_")); err != nil {
+	if err := fault.First(s.admit(actor, req.GetAgentId()), fault.ID("work_item_id", req.GetWorkItemId(), "wi_")); err != nil {
 		return nil, err
 	}
 	it, _, err := plane.View(ctx, s.engine, req.GetAgentId(), func(st *State) (*workv1.WorkItem, error) {

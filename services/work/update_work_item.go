@@ -40,7 +40,7 @@ func (s *Service) UpdateWorkItem(ctx context.Context, req *workv1.UpdateWorkItem
 }
 
 func validateUpdate(req *workv1.UpdateWorkItemRequest) error {
-	if err := firstError(
+	if err := fault.First(
 		fault.RequestID(req.GetRequestId()),
 		fault.ID("work_item_id", req.GetWorkItemId(), "wi_"),
 		knownPlanStatus(req.GetPlanStatus()),
@@ -49,17 +49,17 @@ func validateUpdate(req *workv1.UpdateWorkItemRequest) error {
 		return err
 	}
 	if req.Objective != nil {
-		if err := firstError(
+		if err := fault.First(
 			fault.Text("objective", req.GetObjective(), fault.MaxObjectiveChars, true),
-			notBlank("objective", req.GetObjective()),
+			fault.NotBlank("objective", req.GetObjective()),
 		); err != nil {
 			return err
 		}
 	}
 	if req.BlockedBy != nil {
-		if err := firstError(
+		if err := fault.First(
 			fault.TextBytes("blocked_by", req.GetBlockedBy(), fault.MaxFreeTextBytes, true),
-			notBlank("blocked_by", req.GetBlockedBy()),
+			fault.NotBlank("blocked_by", req.GetBlockedBy()),
 		); err != nil {
 			return err
 		}

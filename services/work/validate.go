@@ -2,29 +2,10 @@ package work
 
 import (
 	"fmt"
-	"strings"
 
 	"quartet/pkg/fault"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 )
-
-// firstError is the first that is not nil: requests are refused for one reason
-// at a time, in the order of the fields.
-func firstError(errs ...error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func notBlank(field, s string) error {
-	if s != "" && strings.TrimSpace(s) == "" {
-		return fault.Invalid(field, s, "must hold more than blanks")
-	}
-	return nil
-}
 
 func knownPlanStatus(v workv1.PlanStatus) error {
 	if _, ok := workv1.PlanStatus_name[int32(v)]; !ok {
@@ -39,9 +20,9 @@ func validTodos(todos []*workv1.TodoItem) error {
 	}
 	for i, t := range todos {
 		field := fmt.Sprintf("todo_list[%d].text", i)
-		if err := firstError(
+		if err := fault.First(
 			fault.Text(field, t.GetText(), fault.MaxTodoTextChars, true),
-			notBlank(field, t.GetText()),
+			fault.NotBlank(field, t.GetText()),
 		); err != nil {
 			return err
 		}
