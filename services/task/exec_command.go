@@ -15,6 +15,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/pkg/rpc"
 )
 
 // Limits of ExecCommand (SPEC T1).
@@ -271,7 +272,7 @@ func (s *Service) ExecCommand(ctx context.Context, req *taskv1.ExecCommandReques
 		}
 	}
 	p := s.engine.For(actor.Namespace, req.GetAgentId())
-	resp, _, err := journal.Do(ctx, p, journal.Op[*State, *taskv1.ExecCommandResponse]{
+	resp, done, err := journal.Do(ctx, p, journal.Op[*State, *taskv1.ExecCommandResponse]{
 		Method: taskv1.TaskService_ExecCommand_FullMethodName, Actor: actor,
 		AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
 		Decide: func(st *State, env journal.Env) (journal.Decision[*taskv1.ExecCommandResponse], error) {
@@ -279,6 +280,9 @@ func (s *Service) ExecCommand(ctx context.Context, req *taskv1.ExecCommandReques
 		},
 		Answer: answerExec,
 	})
+	if done.Replayed {
+		rpc.Replayed(ctx)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"quartet/pkg/clock"
@@ -471,16 +473,19 @@ func TestX15_WhoMay(t *testing.T) {
 
 func TestX2_RequestIDReused(t *testing.T) {
 	s := newSite(t)
+	var header metadata.MD
 	exec := func(line string) (*taskv1.ExecCommandResponse, error) {
-		return s.client().ExecCommand(s.ctx, &taskv1.ExecCommandRequest{AgentId: "keeper", RequestId: "r", Command: &taskv1.CommandSpec{Cmd: line}, YieldTime: durationpb.New(0)})
+		return s.client().ExecCommand(s.ctx, &taskv1.ExecCommandRequest{AgentId: "keeper", RequestId: "r", Command: &taskv1.CommandSpec{Cmd: line}, YieldTime: durationpb.New(0)}, grpc.Header(&header))
 	}
 	first, err := exec("a")
 	require.NoError(t, err)
+	require.False(t, rpc.WasReplayed(header))
 	s.stop()
 	s.up()
 	second, err := exec("a")
 	require.NoError(t, err)
 	require.Equal(t, first.GetTask().GetTaskId(), second.GetTask().GetTaskId(), "also across a restart")
+	require.True(t, rpc.WasReplayed(header))
 	_, err = exec("b")
 	require.ErrorIs(t, err, fault.RequestIDReused)
 }

@@ -6,6 +6,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/pkg/rpc"
 )
 
 // Why SendTaskInput refuses. A refusal is a normal answer (SPEC T3) and is not
@@ -90,7 +91,7 @@ func (s *Service) SendTaskInput(ctx context.Context, req *taskv1.SendTaskInputRe
 		return nil, err
 	}
 	to := s.reachOf(req.GetTaskId())
-	resp, _, err := journal.Do(ctx, s.engine.For(actor.Namespace, req.GetAgentId()), journal.Op[*State, *taskv1.SendTaskInputResponse]{
+	resp, done, err := journal.Do(ctx, s.engine.For(actor.Namespace, req.GetAgentId()), journal.Op[*State, *taskv1.SendTaskInputResponse]{
 		Method: taskv1.TaskService_SendTaskInput_FullMethodName, Actor: actor,
 		AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
 		Decide: func(st *State, env journal.Env) (journal.Decision[*taskv1.SendTaskInputResponse], error) {
@@ -98,5 +99,8 @@ func (s *Service) SendTaskInput(ctx context.Context, req *taskv1.SendTaskInputRe
 		},
 		Answer: answerInput,
 	})
+	if done.Replayed {
+		rpc.Replayed(ctx)
+	}
 	return resp, err
 }

@@ -6,6 +6,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/pkg/rpc"
 )
 
 // decideStop: what is queued is cancelled at once, what runs is asked to stop,
@@ -54,7 +55,7 @@ func (s *Service) StopTask(ctx context.Context, req *taskv1.StopTaskRequest) (*t
 	if err := fault.RequestID(req.GetRequestId()); err != nil {
 		return nil, err
 	}
-	resp, _, err := journal.Do(ctx, s.engine.For(actor.Namespace, req.GetAgentId()), journal.Op[*State, *taskv1.StopTaskResponse]{
+	resp, done, err := journal.Do(ctx, s.engine.For(actor.Namespace, req.GetAgentId()), journal.Op[*State, *taskv1.StopTaskResponse]{
 		Method: taskv1.TaskService_StopTask_FullMethodName, Actor: actor,
 		AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
 		Decide: func(st *State, env journal.Env) (journal.Decision[*taskv1.StopTaskResponse], error) {
@@ -64,6 +65,9 @@ func (s *Service) StopTask(ctx context.Context, req *taskv1.StopTaskRequest) (*t
 			return &taskv1.StopTaskResponse{Task: taskOf(events[0])}, nil
 		},
 	})
+	if done.Replayed {
+		rpc.Replayed(ctx)
+	}
 	if err != nil {
 		return nil, err
 	}
