@@ -273,6 +273,9 @@ func TestOneLoopThroughAllPlanes(t *testing.T) {
 		tn.round(t, ctx, "", tool(t, "PickWorkItem", map[string]any{"work_item_id": item}))
 		tn.round(t, ctx, "A moment has passed.", tool(t, "CompleteWorkItem", map[string]any{"work_item_id": item}))
 
+		secret := strings.TrimPrefix(url, s.http+"/v1/triggers/")
+		require.NotContains(t, s.everything(t, ctx), secret, "the secret of a trigger is told to its maker alone (SPEC P3)")
+
 		require.Eventually(t, func() bool {
 			e, err := s.scheduler.Explain(ctx, &schedulerv1.ExplainRequest{AgentId: "keeper"})
 			return err == nil && e.GetVerdict().GetReason() == "all_completed"

@@ -33,6 +33,21 @@ func post(t *testing.T, ctx context.Context, url, body string) string {
 	return string(b)
 }
 
+// everything is all events of the namespace as text.
+func (s *system) everything(t *testing.T, ctx context.Context) string {
+	stream, err := s.events.WatchEvents(ctx, &eventv1.WatchEventsRequest{FromStart: true, StopAtEnd: true})
+	require.NoError(t, err)
+	var b strings.Builder
+	for {
+		m, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return b.String()
+		}
+		require.NoError(t, err)
+		b.WriteString(m.String())
+	}
+}
+
 // journalled counts the events of the namespace: what a refusal must not change.
 func (s *system) journalled(t *testing.T, ctx context.Context) int {
 	stream, err := s.events.WatchEvents(ctx, &eventv1.WatchEventsRequest{FromStart: true, StopAtEnd: true})
@@ -141,6 +156,18 @@ func TestX5_BadInputIsRefusedAndChangesNothing(t *testing.T) {
 			}},
 			{"command for nobody", fault.NotFound, func() error {
 				_, err := s.tasks.ExecCommand(ctx, &taskv1.ExecCommandRequest{AgentId: "nobody", Command: &taskv1.CommandSpec{Cmd: "true"}})
+				return err
+			}},
+			{"command for a foreign item", fault.PermissionDenied, func() error {
+				_, err := s.tasks.ExecCommand(ctx, &taskv1.ExecCommandRequest{AgentId: "b", Command: &taskv1.CommandSpec{Cmd: "true"}, WorkItemId: item})
+				return err
+			}},
+			{"message about a foreign item", fault.PermissionDenied, func() error {
+				_, err := s.agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{AgentId: "b", Text: "x", WorkItemId: item})
+				return err
+			}},
+			{"message about no item", fault.NotFound, func() error {
+				_, err := s.agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{AgentId: "a", Text: "x", WorkItemId: "wi_00000000000000000000000000"})
 				return err
 			}},
 			{"neither cmd nor argv", fault.InvalidArgument, func() error {

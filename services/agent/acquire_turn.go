@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"go.uber.org/zap"
+
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
@@ -30,6 +32,8 @@ const (
 	commitTerm = 20 * time.Second
 	// retryHint is when a runner that got nothing should ask again.
 	retryHint = 100 * time.Millisecond
+	// failedPause is when agents are looked at again whose turn could not be prepared.
+	failedPause = time.Second
 )
 
 // Deadlines are the calls that wait longer than a server's default allows.
@@ -66,7 +70,7 @@ func (s *Service) AcquireTurn(ctx context.Context, req *agentv1.AcquireTurnReque
 	defer deadline.Stop()
 	for {
 		w := s.waiters.add(actor.Namespace, req.GetAgentIds())
-		resp, err := s.tryAcquire(ctx, actor, req)
+		resp, failed, err := s.tryAcquire(ctx, actor, req)
 		if errors.Is(err, errRepeated) {
 			resp, err = s.repeatedAcquire(ctx, actor, req)
 		}
@@ -75,8 +79,13 @@ func (s *Service) AcquireTurn(ctx context.Context, req *agentv1.AcquireTurnReque
 			s.wakeNext(ctx, actor.Namespace)
 			return resp, err
 		}
+		var again <-chan time.Time
+		if failed {
+			again = time.After(failedPause)
+		}
 		select {
 		case <-w.woken:
+		case <-again:
 		case <-deadline.C:
 			s.waiters.remove(w)
 			return &agentv1.AcquireTurnResponse{Pending: true, PollAfter: durationpb.New(retryHint)}, nil
@@ -130,16 +139,24 @@ type offer struct {
 
 // tryAcquire takes one turn if there is one. Neither answer nor error: nothing
 // to do yet.
-func (s *Service) tryAcquire(ctx context.Context, actor rpc.Actor, req *agentv1.AcquireTurnRequest) (*agentv1.AcquireTurnResponse, error) {
+func (s *Service) tryAcquire(ctx context.Context, actor rpc.Actor, req *agentv1.AcquireTurnRequest) (resp *agentv1.AcquireTurnResponse, failed bool, err error) {
+	// One agent's trouble keeps a runner from no other (SPEC D5): an agent whose
+	// turn cannot be prepared is passed over and tried again later.
+	skip := map[key]bool{}
 	for {
-		o, release, err := s.nextOffer(ctx, actor, req.GetAgentIds())
+		o, release, err := s.nextOffer(ctx, actor, req.GetAgentIds(), skip)
 		if o == nil || err != nil {
-			return nil, err
+			return nil, len(skip) > 0, err
 		}
 		resp, err := s.take(ctx, actor, req, o)
 		release()
-		if !errors.Is(err, errNotTaken) {
-			return resp, err
+		switch {
+		case errors.Is(err, errNotTaken):
+		case err == nil, errors.Is(err, errRepeated), ctx.Err() != nil, len(req.GetAgentIds()) == 1:
+			return resp, false, err
+		default:
+			skip[key{actor.Namespace, o.agent.GetAgentId()}] = true
+			s.deps.Logger.Warn("a turn could not be prepared; another agent is served", zap.String("agent_id", o.agent.GetAgentId()), zap.Error(err))
 		}
 	}
 }
@@ -147,7 +164,7 @@ func (s *Service) tryAcquire(ctx context.Context, actor rpc.Actor, req *agentv1.
 // nextOffer finds the agent that has been ready longest and reserves it in
 // this process, so that runners which ask at once do not all prepare a context
 // for the same one.
-func (s *Service) nextOffer(ctx context.Context, actor rpc.Actor, agentIDs []string) (*offer, func(), error) {
+func (s *Service) nextOffer(ctx context.Context, actor rpc.Actor, agentIDs []string, skip map[key]bool) (*offer, func(), error) {
 	for _, p := range s.engine.All() {
 		// The look may run twice, and fail after it ran: what it reserved in
 		// vain would be kept from every runner until a restart.
@@ -161,7 +178,7 @@ func (s *Service) nextOffer(ctx context.Context, actor rpc.Actor, agentIDs []str
 		o, _, err := journal.View(ctx, p, func(st *State) (*offer, error) {
 			release()
 			return st.firstReady(actor.Namespace, agentIDs, func(k key) bool {
-				if !s.reserve(k) {
+				if skip[k] || !s.reserve(k) {
 					return false
 				}
 				held = &k

@@ -279,11 +279,14 @@ func TestD5_AFailedLookReservesNothing(t *testing.T) {
 	r.others.set(func() {
 		r.others.queue = func() (*workv1.GetWorkQueueResponse, error) { return nil, fault.NotReady.New("starting") }
 	})
-	_, err := r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{Wait: durationpb.New(0)})
-	require.ErrorIs(t, err, fault.NotReady)
+	_, err := r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{AgentIds: []string{"keeper"}, Wait: durationpb.New(0)})
+	require.ErrorIs(t, err, fault.NotReady, "who asks for one agent is told")
+	got, err := r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{Wait: durationpb.New(0)})
+	require.NoError(t, err)
+	require.True(t, got.GetPending(), "who serves all waits for another")
 	ctx, cancel := context.WithCancel(r.runner())
 	cancel()
-	_, _, err = r.service.nextOffer(ctx, rpc.ActorFrom(ctx), nil)
+	_, _, err = r.service.nextOffer(ctx, rpc.ActorFrom(ctx), nil, nil)
 	if err == nil {
 		r.service.unreserve(key{"acme", "keeper"})
 	}

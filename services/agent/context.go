@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/grpc/codes"
+
 	"quartet/pkg/fault"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
@@ -48,9 +50,10 @@ func (s *Service) projection(ctx context.Context, namespace string, o *offer) (*
 			return p, nil
 		}
 		item, err := s.taskItem(ctx, o.message)
-		if err != nil && fault.From(err).Reason() != fault.NotFound {
+		if err != nil && fault.From(err).Code() == codes.Unavailable {
 			return nil, err
 		}
+		// An item that is not there, or not this agent's, has nothing to wait for.
 		if !waitsForTask(item, o.message.GetTaskId()) {
 			return p, nil
 		}

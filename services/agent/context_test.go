@@ -78,10 +78,22 @@ func TestA4_Posture(t *testing.T) {
 		"a blocker":                    {agent(runs, ""), nil, &workv1.GetWorkQueueResponse{Blocked: []*workv1.WorkItem{stuck}}, "BLOCKED"},
 		"nothing":                      {agent(runs, ""), nil, &workv1.GetWorkQueueResponse{}, "IDLE"},
 	} {
-		p, why := posture(c.agent, c.lane, c.queue)
+		p, why := posture(c.agent, c.lane, c.queue, nil)
 		require.Equal(t, "POSTURE_"+c.want, p.String(), name)
 		require.NotEmpty(t, why)
 	}
+}
+
+// SPEC section 2: what the agent itself waits for is its posture while nothing
+// is in focus.
+func TestA4_PostureOfAnAgentThatWaitsByItself(t *testing.T) {
+	a := &agentv1.Agent{Control: agentv1.Control_CONTROL_RUNNING}
+	own := []*waitingv1.Wait{{Kind: waitingv1.WaitKind_WAIT_KIND_EXTERNAL, Reason: "the world"}}
+	p, why := posture(a, &agentv1.Lane{}, &workv1.GetWorkQueueResponse{}, own)
+	require.Equal(t, agentv1.Posture_POSTURE_WAITING_EXTERNAL, p)
+	require.Contains(t, why, "the world")
+	p, _ = posture(a, &agentv1.Lane{}, &workv1.GetWorkQueueResponse{}, nil)
+	require.Equal(t, agentv1.Posture_POSTURE_IDLE, p)
 }
 
 // What came for the agent itself is shown in the turn that it woke, and counts

@@ -92,6 +92,9 @@ func (a *agentState) factsNow() *agentv1.AgentFacts {
 		f.LastDecision = a.decisions[n-1]
 	}
 	f.ShownWaits = a.shown()
+	if n := len(a.turns); n > 0 {
+		f.LastTurnStartedAt = a.turns[n-1].rec.GetStartedAt()
+	}
 	return f
 }
 

@@ -8,6 +8,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 
@@ -27,9 +28,16 @@ func (s *Service) EnqueueMessage(ctx context.Context, req *agentv1.EnqueueMessag
 	if err != nil {
 		return nil, err
 	}
+	var refused error
+	if m.GetWorkItemId() != "" {
+		_, refused = s.deps.Work.GetWorkItem(ctx, &workv1.GetWorkItemRequest{AgentId: m.GetAgentId(), WorkItemId: m.GetWorkItemId(), OmitTodoList: true})
+	}
 	return plane.Do(ctx, s.engine, plane.Command[*State, *agentv1.EnqueueMessageResponse]{
 		Method: "EnqueueMessage", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
 		Decide: func(st *State, env journal.Env) (journal.Decision[*agentv1.EnqueueMessageResponse], error) {
+			if refused != nil { // for the rule to say: a repetition has its first answer
+				return journal.Decision[*agentv1.EnqueueMessageResponse]{}, refused
+			}
 			return decideEnqueue(st, env, m)
 		},
 		Answer: answerEnqueue,

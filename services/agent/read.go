@@ -11,6 +11,7 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/page"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
@@ -46,20 +47,40 @@ func (s *Service) GetAgent(ctx context.Context, req *agentv1.GetAgentRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	queue, err := s.deps.Work.GetWorkQueue(ctx, &workv1.GetWorkQueueRequest{AgentId: req.GetAgentId(), OmitPlans: true})
+	view, err := s.derived(ctx, a.rec, a.lane)
 	if err != nil {
 		return nil, err
 	}
-	view := proto.CloneOf(a.rec)
-	view.Lane = a.lane
-	view.CurrentWorkItemId = queue.GetCurrent().GetWorkItemId()
-	view.Posture, view.PostureReason = posture(a.rec, a.lane, queue)
 	return &agentv1.GetAgentResponse{Agent: view}, nil
+}
+
+// derived is an agent as every surface shows it: its record, and what follows
+// from the other planes (SPEC X6).
+func (s *Service) derived(ctx context.Context, rec *agentv1.Agent, lane *agentv1.Lane) (*agentv1.Agent, error) {
+	// Who may see the agent may see its posture; what it follows from is asked
+	// for on this plane's own account.
+	ctx = rpc.WithActor(ctx, rpc.Actor(*plane.System(rpc.ActorFrom(ctx).Namespace)))
+	queue, err := s.deps.Work.GetWorkQueue(ctx, &workv1.GetWorkQueueRequest{AgentId: rec.GetAgentId(), OmitPlans: true})
+	if err != nil {
+		return nil, err
+	}
+	waits, err := s.deps.Waiting.ListWaits(ctx, &waitingv1.ListWaitsRequest{AgentId: rec.GetAgentId(), PageSize: 500})
+	if err != nil {
+		return nil, err
+	}
+	own := slices.DeleteFunc(waits.GetWaits(), func(w *waitingv1.Wait) bool {
+		return w.GetWorkItemId() != "" || w.GetMode() != waitingv1.WaitMode_WAIT_MODE_WAIT
+	})
+	view := proto.CloneOf(rec)
+	view.Lane = lane
+	view.CurrentWorkItemId = queue.GetCurrent().GetWorkItemId()
+	view.Posture, view.PostureReason = posture(rec, lane, queue, own)
+	return view, nil
 }
 
 // posture is the first that holds (SPEC section 2). A wait of a queued item is
 // no posture of the agent while it has an item in focus.
-func posture(a *agentv1.Agent, lane *agentv1.Lane, q *workv1.GetWorkQueueResponse) (agentv1.Posture, string) {
+func posture(a *agentv1.Agent, lane *agentv1.Lane, q *workv1.GetWorkQueueResponse, own []*waitingv1.Wait) (agentv1.Posture, string) {
 	n := q.GetCounts()
 	current := q.GetCurrent()
 	switch {
@@ -82,17 +103,23 @@ func posture(a *agentv1.Agent, lane *agentv1.Lane, q *workv1.GetWorkQueueRespons
 	}
 	for _, want := range []struct {
 		states  []workv1.SchedulingState
+		kinds   []waitingv1.WaitKind
 		posture agentv1.Posture
 		word    string
 	}{
-		{[]workv1.SchedulingState{workv1.SchedulingState_SCHEDULING_STATE_WAITING_TASK}, agentv1.Posture_POSTURE_WAITING_TASK, "waits for a task"},
-		{[]workv1.SchedulingState{workv1.SchedulingState_SCHEDULING_STATE_WAITING_EXTERNAL, workv1.SchedulingState_SCHEDULING_STATE_WAITING_TIMER, workv1.SchedulingState_SCHEDULING_STATE_WAITING_SYSTEM}, agentv1.Posture_POSTURE_WAITING_EXTERNAL, "waits for an event or a time"},
-		{[]workv1.SchedulingState{workv1.SchedulingState_SCHEDULING_STATE_WAITING_OPERATOR}, agentv1.Posture_POSTURE_WAITING_OPERATOR, "waits for an operator"},
-		{[]workv1.SchedulingState{workv1.SchedulingState_SCHEDULING_STATE_BLOCKED}, agentv1.Posture_POSTURE_BLOCKED, "is blocked"},
+		{[]workv1.SchedulingState{workv1.SchedulingState_SCHEDULING_STATE_WAITING_TASK}, []waitingv1.WaitKind{waitingv1.WaitKind_WAIT_KIND_TASK}, agentv1.Posture_POSTURE_WAITING_TASK, "waits for a task"},
+		{[]workv1.SchedulingState{workv1.SchedulingState_SCHEDULING_STATE_WAITING_EXTERNAL, workv1.SchedulingState_SCHEDULING_STATE_WAITING_TIMER, workv1.SchedulingState_SCHEDULING_STATE_WAITING_SYSTEM}, []waitingv1.WaitKind{waitingv1.WaitKind_WAIT_KIND_EXTERNAL, waitingv1.WaitKind_WAIT_KIND_TIMER, waitingv1.WaitKind_WAIT_KIND_SYSTEM}, agentv1.Posture_POSTURE_WAITING_EXTERNAL, "waits for an event or a time"},
+		{[]workv1.SchedulingState{workv1.SchedulingState_SCHEDULING_STATE_WAITING_OPERATOR}, []waitingv1.WaitKind{waitingv1.WaitKind_WAIT_KIND_OPERATOR}, agentv1.Posture_POSTURE_WAITING_OPERATOR, "waits for an operator"},
+		{[]workv1.SchedulingState{workv1.SchedulingState_SCHEDULING_STATE_BLOCKED}, nil, agentv1.Posture_POSTURE_BLOCKED, "is blocked"},
 	} {
 		for _, it := range items {
 			if slices.Contains(want.states, it.GetSchedulingState()) {
 				return want.posture, fmt.Sprintf("work item %s %s: %s", it.GetWorkItemId(), want.word, it.GetBlockedBy())
+			}
+		}
+		for _, w := range own {
+			if current == nil && slices.Contains(want.kinds, w.GetKind()) {
+				return want.posture, fmt.Sprintf("it %s by itself: %s", want.word, w.GetReason())
 			}
 		}
 	}
@@ -147,6 +174,11 @@ func (s *Service) ListAgents(ctx context.Context, req *agentv1.ListAgentsRequest
 	if len(all) > size {
 		resp.Agents = all[:size]
 		resp.NextPageToken = page.Token("agents", all[size-1].GetAgentId())
+	}
+	for i, a := range resp.GetAgents() {
+		if resp.Agents[i], err = s.derived(ctx, a, a.GetLane()); err != nil {
+			return nil, err
+		}
 	}
 	return resp, nil
 }

@@ -54,6 +54,9 @@ func (s *Service) SubmitRound(ctx context.Context, req *agentv1.SubmitRoundReque
 	if err != nil {
 		return nil, err
 	}
+	if err := s.reveal(ctx, k, req.GetRunId(), round, resp); err != nil {
+		return nil, err
+	}
 	if open {
 		resp.LeaseExpiresAt = timestamppb.New(s.leases.arm(k, req.GetRunId()))
 	}
@@ -178,13 +181,14 @@ func (s *Service) runCalls(ctx context.Context, k key, runID string, round *agen
 		default:
 			out = s.call(ctx, callScope{
 				agent: k, runID: runID, turnID: round.GetTurnId(), binding: binding,
-				requestID: fmt.Sprintf("%s/%d/%d", runID, round.GetIndex(), i), left: time.Until(deadline),
+				requestID: fmt.Sprintf("%s/%d/%d", runID, round.GetIndex(), i), left: time.Until(deadline), silent: strings.TrimSpace(round.GetText()) == "",
 			}, call)
 		}
 		if err := ctx.Err(); err != nil {
 			return fault.From(err) // the result may be the deadline's; the repetition asks again
 		}
 		out.result.WorkItemId = binding
+		conceal(out.result)
 		if round, err = s.record(ctx, k, runID, round, i, out); err != nil {
 			return err
 		}
@@ -344,19 +348,22 @@ func (a *agentState) interject(env journal.Env, t *agentv1.Turn, but string, eve
 func (s *Service) promote(ctx context.Context, k key, runID string, round *agentv1.Round) (itemID string, notices []string, err error) {
 	completions := 0
 	candidate := ""
-	for i, r := range round.GetToolResults() {
+	seen := map[string]bool{}
+	for _, r := range round.GetToolResults() {
 		if r.GetToolName() != toolCompleteWorkItem || r.GetStatus() != statusSuccess {
 			continue
 		}
 		f := r.GetResult().GetFields()
 		item := f["work_item"].GetStructValue().GetFields()
 		again := f["already_completed"].GetBoolValue()
-		if again && item["result_brief_id"].GetStringValue() != "" {
-			continue // it has its report
+		id := item["work_item_id"].GetStringValue()
+		if again && (item["result_brief_id"].GetStringValue() != "" || seen[id]) {
+			continue // it has its report, or this very round completed it
 		}
+		seen[id] = true
 		completions++
 		if again || f["was_current"].GetBoolValue() {
-			candidate = round.GetToolCalls()[i].GetArguments().GetFields()["work_item_id"].GetStringValue()
+			candidate = id
 		}
 	}
 	text := strings.TrimSpace(round.GetText())

@@ -180,6 +180,15 @@ type callScope struct {
 	binding   string
 	requestID string
 	left      time.Duration
+	silent    bool // the round has no text that could be a report
+}
+
+// reportMissing is the warning of a completion in a round without text (SPEC W7).
+func reportMissing() *structpb.Struct {
+	return &structpb.Struct{Fields: map[string]*structpb.Value{
+		"kind":    structpb.NewStringValue("report_missing"),
+		"message": structpb.NewStringValue("The round has no text, so the work item has no report; completing it again with text adds one."),
+	}}
 }
 
 // outcome is the one result of a call, and the item that the next is bound to.
@@ -218,6 +227,9 @@ func (s *Service) call(ctx context.Context, scope callScope, c *agentv1.ToolCall
 	if err != nil {
 		out.result = failed(c, err)
 		return out
+	}
+	if t.name == toolCompleteWorkItem && scope.silent {
+		out.result.Warnings = append(out.result.Warnings, reportMissing())
 	}
 	out.mutated = t.mutates
 	out.bind = rebound(scope.binding, reply)

@@ -122,7 +122,7 @@ func New(cfg Config, logger *zap.Logger, version string) (*App, error) {
 			})
 		}, []string{"nats"}},
 		{"task", func() (life.Service, error) {
-			return task.New(task.Config{}, task.Deps{Deps: deps, Output: out, Workspace: c.WorkspaceRoot})
+			return task.New(task.Config{}, task.Deps{Deps: deps, Output: out, Workspace: c.WorkspaceRoot, OwnsItem: c.OwnsItem})
 		}, []string{"nats", "output"}},
 		{"scheduler", func() (life.Service, error) {
 			return scheduler.New(scheduler.Config{}, scheduler.Deps{

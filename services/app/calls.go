@@ -61,6 +61,12 @@ func (c calls) WorkspaceRoot(ctx context.Context, agentID string) (string, error
 	return "", nil
 }
 
+// OwnsItem asks the work plane whether an item is the agent's.
+func (c calls) OwnsItem(ctx context.Context, agentID, workItemID string) error {
+	_, err := c.work().GetWorkItem(ctx, &workv1.GetWorkItemRequest{AgentId: agentID, WorkItemId: workItemID, OmitTodoList: true})
+	return err
+}
+
 // RunningTasks asks the task plane what still runs for an item.
 func (c calls) RunningTasks(ctx context.Context, agentID, workItemID string) ([]work.RunningTask, error) {
 	r, err := taskv1.NewTaskServiceClient(c.to("task")).ListTasks(ctx, &taskv1.ListTasksRequest{AgentId: agentID, WorkItemId: workItemID, PageSize: 500})

@@ -60,9 +60,13 @@ func Plan(f Facts) Verdict {
 		return v
 	}
 	// Turns that change nothing are not repeated for ever. What they were not
-	// told of is still worth a turn: a trigger, a wake, a reminder.
+	// told of is still worth a turn: a trigger, a wake, a reminder, and whatever
+	// somebody else changed since the last one began.
 	if n, ok := news(f); ok {
 		return n
+	}
+	if at := f.Queue.GetChangedAt(); at != nil && at.AsTime().After(f.Agent.GetLastTurnStartedAt().AsTime()) {
+		return v
 	}
 	return Verdict{Action: ActionIdle, Reason: "no_progress", ItemID: v.ItemID, Revision: v.Revision}
 }

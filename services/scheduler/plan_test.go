@@ -253,3 +253,25 @@ func TestD6_DurationsForPeople(t *testing.T) {
 	require.Equal(t, "an unknown time", ago(time.Time{}, now))
 	require.Equal(t, "an unknown time", ago((*timestamppb.Timestamp)(nil).AsTime(), now))
 }
+
+// D4: after turns that changed nothing, whatever somebody else changed since
+// the last one began is worth another; without that the agent is left alone.
+func TestD4_WhatOthersChangeWakesAnAgentWithoutProgress(t *testing.T) {
+	last := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	facts := func(changed time.Time) Facts {
+		it := &workv1.WorkItem{WorkItemId: "wi_1", Revision: 3, Readiness: workv1.Readiness_READINESS_RUNNABLE}
+		return Facts{
+			Now: last.Add(time.Hour),
+			Agent: &agentv1.AgentFacts{
+				Agent: &agentv1.Agent{
+					Lifecycle: agentv1.Lifecycle_LIFECYCLE_ACTIVE, Control: agentv1.Control_CONTROL_RUNNING, IdleTurns: 3,
+				},
+				LastTurnStartedAt: timestamppb.New(last),
+			},
+			Queue: &workv1.GetWorkQueueResponse{QueuedRunnable: []*workv1.WorkItem{it}, ChangedAt: timestamppb.New(changed)},
+		}
+	}
+	require.Equal(t, "no_progress", Plan(facts(last.Add(-time.Second))).Reason)
+	require.Equal(t, "no_progress", Plan(facts(last)).Reason)
+	require.Equal(t, ActionTick, Plan(facts(last.Add(time.Second))).Action)
+}

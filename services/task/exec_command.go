@@ -271,11 +271,18 @@ func (s *Service) ExecCommand(ctx context.Context, req *taskv1.ExecCommandReques
 			spec.Workdir = root
 		}
 	}
+	var refused error
+	if s.deps.OwnsItem != nil && req.GetWorkItemId() != "" {
+		refused = s.deps.OwnsItem(ctx, req.GetAgentId(), req.GetWorkItemId())
+	}
 	p := s.engine.For(actor.Namespace, req.GetAgentId())
 	resp, done, err := journal.Do(ctx, p, journal.Op[*State, *taskv1.ExecCommandResponse]{
 		Method: taskv1.TaskService_ExecCommand_FullMethodName, Actor: actor,
 		AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
 		Decide: func(st *State, env journal.Env) (journal.Decision[*taskv1.ExecCommandResponse], error) {
+			if refused != nil { // for the rule to say: a repetition has its first answer
+				return journal.Decision[*taskv1.ExecCommandResponse]{}, refused
+			}
 			return decideExec(st, env, req, spec)
 		},
 		Answer: answerExec,

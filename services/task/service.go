@@ -39,6 +39,8 @@ type Deps struct {
 	// NOT_FOUND for an agent that was never made. nil takes every agent and
 	// leaves the choice to the worker.
 	Workspace func(ctx context.Context, agentID string) (string, error)
+	// OwnsItem refuses an item that is not the agent's. nil takes every item.
+	OwnsItem func(ctx context.Context, agentID, workItemID string) error
 }
 
 // Service is the task plane.

@@ -214,9 +214,10 @@ func (p *plans) glance(path string) *workv1.PlanArtifact {
 	return d.artifact
 }
 
-// ensure makes an empty plan file unless one is there.
+// ensure makes an empty plan file the first time, which is when its folder is
+// missing too. A file that was there and is gone stays gone, and shows as missing.
 func (h *home) ensure(name string) {
-	if _, err := h.Lstat(name); err == nil {
+	if _, err := h.Lstat(filepath.Dir(name)); err == nil {
 		return
 	}
 	// Trouble shows in the descriptor's problem field: the item stands, durable,

@@ -232,6 +232,9 @@ func queue(s *State, namespace, agentID string) *workv1.GetWorkQueueResponse {
 	q.Blocked, counts.Blocked = top(workv1.CandidateClass_CANDIDATE_CLASS_BLOCKED, capBlocked)
 	q.CompletedRecent, counts.Completed = top(workv1.CandidateClass_CANDIDATE_CLASS_COMPLETED_RECENT, capCompleted)
 	counts.Open = count(a.open.Len())
+	if !a.changed.IsZero() {
+		q.ChangedAt = timestamppb.New(a.changed)
+	}
 	if a.rechecks != nil {
 		ascend(a.rechecks, capRechecks, func(it *workv1.WorkItem) { q.Rechecks = append(q.Rechecks, view(it, a.current)) })
 	}

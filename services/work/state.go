@@ -3,6 +3,7 @@ package work
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/google/btree"
 
@@ -35,6 +36,9 @@ type agentWork struct {
 	// the event that say the same wait began may come in any order, also after
 	// its end; without this memory the late one would stop the item for ever.
 	ended []string
+	// changed is when something last came about that a turn should see. That a
+	// turn has seen a trigger is nothing new.
+	changed time.Time
 }
 
 // endedMemory is how many ended waits an agent remembers. The two messages are
@@ -51,6 +55,25 @@ func NewState() *State {
 
 // Apply folds one event in.
 func (s *State) Apply(ev *journal.Event) error {
+	if s.telling(ev) {
+		s.agent(key{ev.Namespace, ev.AgentID}).changed = ev.CreatedAt
+	}
+	return s.fold(ev)
+}
+
+// telling says whether an event is news for the agent's next turn.
+func (s *State) telling(ev *journal.Event) bool {
+	switch p := ev.Payload.(type) {
+	case *workv1.WaitAttachRefused, *workv1.RecheckConsumed, *workv1.FocusReleased, *workv1.ReportPromoted:
+		return false
+	case *workv1.WaitAttached:
+		known := attached(s.items[key{ev.Namespace, ev.WorkItemID}], p.GetWait().GetWaitId())
+		return known == nil || p.GetWait().GetTriggerCount() > known.GetTriggerCount()
+	}
+	return true
+}
+
+func (s *State) fold(ev *journal.Event) error {
 	k := key{ev.Namespace, ev.AgentID}
 	switch p := ev.Payload.(type) {
 	case *workv1.WorkItemCreated:
