@@ -105,7 +105,7 @@ func (s *Server) call(ctx context.Context, method string, args, reply any, opts 
 		return errNotLocal
 	}
 	defer s.calls.Done()
-	buf := wires.Get().(*[]byte) //nolint:errcheck,forcetypeassert // it holds nothing else
+	buf := wires.Get().(*[]byte) //nolint:forcetypeassert // it holds nothing else
 	defer func() {
 		if cap(*buf) <= maxWire {
 			wires.Put(buf)

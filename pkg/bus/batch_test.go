@@ -1,0 +1,60 @@
+package bus
+
+import (
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"quartet/pkg/natsd"
+)
+
+// A batch is confirmed whole and in order, whatever its size, or refused.
+func TestBatches(t *testing.T) {
+	srv, err := natsd.Start(natsd.Config{StoreDir: t.TempDir(), Port: natsd.InProcess})
+	require.NoError(t, err)
+	defer srv.Stop()
+	nc, err := srv.Connect("test")
+	require.NoError(t, err)
+	defer nc.Close()
+	require.NoError(t, EnsureStream(t.Context(), nc, 1))
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	stored := func() int {
+		s, err := js.Stream(t.Context(), Stream)
+		require.NoError(t, err)
+		return int(s.CachedInfo().State.Msgs)
+	}
+	send := func(b *batches, last bool) error {
+		return b.publish(t.Context(), &nats.Msg{Subject: "quartet.events.a.b.c.d", Data: []byte(strconv.Itoa(b.sent))}, last)
+	}
+	b, err := newBatches(nc, 5*time.Second)
+	require.NoError(t, err)
+	want := 0
+	for _, n := range []int{1, 2, batchMessages - 1, batchMessages, batchMessages + 1, 3*batchMessages + 7} {
+		for i := range n {
+			require.NoError(t, send(b, i == n-1))
+		}
+		want += n
+		require.Equal(t, want, stored(), "%d messages", n)
+	}
+	require.NoError(t, send(b, false))
+	b.sent++ // as if one had been lost
+	require.NoError(t, send(b, false))
+	require.ErrorContains(t, send(b, true), "gap")
+
+	// A stream that does not take batches says so; nothing is taken for done.
+	s, err := js.Stream(t.Context(), Stream)
+	require.NoError(t, err)
+	cfg := s.CachedInfo().Config
+	cfg.AllowBatchPublish = false
+	_, err = js.UpdateStream(t.Context(), cfg)
+	require.NoError(t, err)
+	b, err = newBatches(nc, 5*time.Second)
+	require.NoError(t, err)
+	require.NoError(t, send(b, false))
+	require.Error(t, send(b, true))
+}
