@@ -184,6 +184,19 @@ func args(t *testing.T, m map[string]any) *structpb.Struct {
 	return st
 }
 
+// again submits a round of before once more, as a runner does whose answer was lost.
+func (tn *turn) again(t *testing.T, ctx context.Context, index int32) *agentv1.SubmitRoundResponse {
+	tr := tn.got.GetTurn()
+	kept, err := tn.s.agents.GetTurn(ctx, &agentv1.GetTurnRequest{AgentId: tr.GetAgentId(), TurnId: tr.GetTurnId()})
+	require.NoError(t, err)
+	round := kept.GetRounds()[index]
+	r, err := tn.s.agents.SubmitRound(ctx, &agentv1.SubmitRoundRequest{
+		AgentId: tr.GetAgentId(), TurnId: tr.GetTurnId(), RunId: tr.GetRunId(), RoundIndex: index, Text: round.GetText(), ToolCalls: round.GetToolCalls(),
+	})
+	require.NoError(t, err)
+	return r
+}
+
 func (tn *turn) round(t *testing.T, ctx context.Context, text string, calls ...*agentv1.ToolCall) *agentv1.SubmitRoundResponse {
 	for i, c := range calls {
 		c.CallId = fmt.Sprint(i)
@@ -249,6 +262,7 @@ func TestOneLoopThroughAllPlanes(t *testing.T) {
 		r = tn.round(t, ctx, "", tool(t, "CreateWorkItem", map[string]any{"objective": "wait for the world"}))
 		item = at(r.GetToolResults()[0], "work_item", "work_item_id")
 		r = tn.round(t, ctx, "", tool(t, "PickWorkItem", map[string]any{"work_item_id": item}), tool(t, "CreateExternalTrigger", map[string]any{}))
+		tn0 := tn
 		url, trigger := at(r.GetToolResults()[1], "url"), at(r.GetToolResults()[1], "trigger", "trigger_id")
 		require.True(t, strings.HasPrefix(url, s.http+"/v1/triggers/"), url)
 		tn.round(t, ctx, "", tool(t, "WaitFor", map[string]any{"wake": "external", "resource": trigger, "reason": "the world"}))
@@ -273,6 +287,9 @@ func TestOneLoopThroughAllPlanes(t *testing.T) {
 		tn.round(t, ctx, "", tool(t, "PickWorkItem", map[string]any{"work_item_id": item}))
 		tn.round(t, ctx, "A moment has passed.", tool(t, "CompleteWorkItem", map[string]any{"work_item_id": item}))
 
+		// A round that is asked for again after its turn ended has the secret too.
+		again := tn0.again(t, ctx, 1)
+		require.Equal(t, url, at(again.GetToolResults()[1], "url"))
 		secret := strings.TrimPrefix(url, s.http+"/v1/triggers/")
 		require.NotContains(t, s.everything(t, ctx), secret, "the secret of a trigger is told to its maker alone (SPEC P3)")
 

@@ -48,6 +48,9 @@ type Config struct {
 	Deadline time.Duration
 	// Deadlines are exceptions by full method: long polls outlive the default.
 	Deadlines map[string]time.Duration
+	// Fence refuses calls of a run that no longer holds its agent (SPEC X12); it
+	// is asked for every actor with a run. nil lets all pass.
+	Fence func(ctx context.Context, method string, a Actor) error
 	// Transport secures TCP; nil is plain text.
 	Transport credentials.TransportCredentials
 }
@@ -59,6 +62,17 @@ type server struct {
 	meter     *meter
 	deadline  time.Duration
 	deadlines map[string]time.Duration
+	fence     func(ctx context.Context, method string, a Actor) error
+}
+
+func (s *server) fenced(ctx context.Context, method string) error {
+	if s.fence == nil {
+		return nil
+	}
+	if a := ActorFrom(ctx); a.RunID != "" {
+		return s.fence(ctx, method, a)
+	}
+	return nil
 }
 
 // NewServer makes a server with all interceptors, health and reflection. The
@@ -67,7 +81,7 @@ type server struct {
 func NewServer(cfg Config) *Server {
 	s := &server{
 		log: cfg.Log, identity: newIdentity(cfg.Auth), meter: newMeter(cfg.Metrics),
-		deadline: cfg.Deadline, deadlines: cfg.Deadlines,
+		deadline: cfg.Deadline, deadlines: cfg.Deadlines, fence: cfg.Fence,
 	}
 	if s.log == nil {
 		s.log = zap.NewNop()
@@ -111,6 +125,9 @@ func (s *server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 		if ctx, err = s.identity.admit(ctx); err != nil {
 			return nil, err
 		}
+		if err = s.fenced(ctx, info.FullMethod); err != nil {
+			return nil, err
+		}
 	}
 	if _, has := ctx.Deadline(); !has {
 		limit, own := s.deadlines[info.FullMethod]
@@ -139,6 +156,9 @@ func (s *server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 	ctx := ss.Context()
 	if !open(info.FullMethod) {
 		if ctx, err = s.identity.admit(ctx); err != nil {
+			return err
+		}
+		if err = s.fenced(ctx, info.FullMethod); err != nil {
 			return err
 		}
 	}

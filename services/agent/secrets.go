@@ -7,6 +7,7 @@ import (
 	"time"
 
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/rpc"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -34,12 +35,15 @@ func conceal(r *agentv1.ToolResult) {
 // reveal puts the secrets back into the answer. The waiting plane gives them
 // again under the same request id, since it computes them; so also a repeated
 // round has them.
+//
+// It asks on the plane's own account, under the agent's name: the round may have
+// ended the run.
 func (s *Service) reveal(ctx context.Context, k key, runID string, round *agentv1.Round, resp *agentv1.SubmitRoundResponse) error {
 	for i, r := range resp.GetToolResults() {
 		if r.GetToolName() != toolCreateExternalTrigger || r.GetStatus() != statusSuccess || i >= len(round.GetToolCalls()) {
 			continue
 		}
-		again := s.call(ctx, callScope{
+		again := s.callAs(ctx, rpc.Actor{Namespace: k.namespace, Principal: runPrincipal(k), Role: rpc.RoleService}, callScope{
 			agent: k, runID: runID, turnID: round.GetTurnId(), binding: r.GetWorkItemId(),
 			requestID: fmt.Sprintf("%s/%d/%d", runID, round.GetIndex(), i), left: time.Second,
 		}, round.GetToolCalls()[i])

@@ -418,5 +418,12 @@ func (s *Service) recoverRound(ctx context.Context, k key, runID string) (*agent
 
 // asRun makes calls to other planes act as the agent in its run (SPEC X4).
 func (s *Service) asRun(ctx context.Context, k key, runID string) context.Context {
-	return rpc.WithActor(ctx, rpc.Actor{Namespace: k.namespace, Principal: "agent/" + k.id, Role: rpc.RoleAgent, AgentID: k.id, RunID: runID})
+	return rpc.WithActor(ctx, runActor(k, runID))
 }
+
+func runActor(k key, runID string) rpc.Actor {
+	return rpc.Actor{Namespace: k.namespace, Principal: runPrincipal(k), Role: rpc.RoleAgent, AgentID: k.id, RunID: runID}
+}
+
+// runPrincipal is the name that an agent's calls go by; request ids are its own.
+func runPrincipal(k key) string { return "agent/" + k.id }

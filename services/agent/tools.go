@@ -20,6 +20,7 @@ import (
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/pbjson"
+	"quartet/pkg/rpc"
 )
 
 const (
@@ -200,6 +201,10 @@ type outcome struct {
 
 // call runs one tool call. It always gives a result; a failure is one too.
 func (s *Service) call(ctx context.Context, scope callScope, c *agentv1.ToolCall) outcome {
+	return s.callAs(ctx, runActor(scope.agent, scope.runID), scope, c)
+}
+
+func (s *Service) callAs(ctx context.Context, actor rpc.Actor, scope callScope, c *agentv1.ToolCall) outcome {
 	out := outcome{bind: scope.binding}
 	i := slices.IndexFunc(tools, func(t tool) bool { return t.name == c.GetName() })
 	if i < 0 {
@@ -218,7 +223,7 @@ func (s *Service) call(ctx context.Context, scope callScope, c *agentv1.ToolCall
 		return out
 	}
 	reply := t.reply()
-	ctx = s.asRun(ctx, scope.agent, scope.runID)
+	ctx = rpc.WithActor(ctx, actor)
 	if err := invoke(ctx, conn, t.method, req, reply); err != nil {
 		out.result = failed(c, err)
 		return out

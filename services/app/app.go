@@ -73,7 +73,7 @@ func New(cfg Config, logger *zap.Logger, version string) (*App, error) {
 
 	server := rpc.NewServer(rpc.Config{
 		Auth: keyring, Log: logger.Named("rpc"), Metrics: metrics, Deadlines: deadlines(),
-		Ready: func() error { return a.Ready() },
+		Ready: func() error { return a.Ready() }, Fence: c.fence,
 	})
 	a.edge = &edge{addr: cfg.GRPCAddr, network: network, server: server}
 

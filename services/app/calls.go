@@ -2,9 +2,11 @@ package app
 
 import (
 	"context"
+	"strings"
 
 	"google.golang.org/grpc"
 
+	"quartet/pkg/fault"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -47,6 +49,24 @@ func (c calls) to(service string) grpc.ClientConnInterface { return lazy{c.netwo
 func (c calls) AgentExists(ctx context.Context, agentID string) error {
 	_, err := agentv1.NewAgentServiceClient(c.to("agent")).GetFacts(ctx, &agentv1.GetFactsRequest{AgentId: agentID})
 	return err
+}
+
+// fence refuses what a run asks for after it ended: its credential is worth
+// nothing then (SPEC A6, X12). The agent plane fences its own verbs by run id.
+func (c calls) fence(ctx context.Context, method string, a rpc.Actor) error {
+	if strings.HasPrefix(method, "/"+agentv1.AgentService_ServiceDesc.ServiceName+"/") {
+		return nil
+	}
+	r, err := agentv1.NewAgentServiceClient(c.to("agent")).GetFacts(ctx, &agentv1.GetFactsRequest{AgentId: a.AgentID})
+	if err != nil {
+		return err
+	}
+	for _, f := range r.GetFacts() {
+		if f.GetAgent().GetCurrentRunId() == a.RunID {
+			return nil
+		}
+	}
+	return fault.RunStale.Newf("run %s no longer holds agent %s; its credential ended with it", a.RunID, a.AgentID).With("run_id", a.RunID)
 }
 
 // WorkspaceRoot asks the agent plane where an agent's commands run.
