@@ -39,7 +39,18 @@ func convert(in, out string) error {
 	if err != nil {
 		return fmt.Errorf("convert %s: %w", in, err)
 	}
-	text, err := json.MarshalIndent(v3, "", "  ")
+	raw, err = json.Marshal(v3)
+	if err != nil {
+		return err
+	}
+	var doc map[string]any
+	if err := json.Unmarshal(raw, &doc); err != nil {
+		return err
+	}
+	if err := finish(doc); err != nil {
+		return err
+	}
+	text, err := json.MarshalIndent(doc, "", "  ")
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+)
+
+// What the generator cannot know: the document's name, how the gateway words
+// its errors, the headers that it understands, and the route that it serves by
+// itself. They are said here once, in the document's own form.
+const (
+	statusRef = "#/components/schemas/rpcStatus"
+	bodyRef   = "#/components/schemas/ErrorBody"
+
+	info = `{
+  "title": "Quartet",
+  "version": "v1",
+  "description": "A durable control plane for long-lived AI agents. Bodies are JSON; camelCase is written, camelCase and snake_case are read, unknown fields are refused."
+}`
+	schemas = `{
+  "Error": {"type": "object", "required": ["error"], "properties": {"error": {"$ref": "#/components/schemas/ErrorBody"}}},
+  "ErrorBody": {
+    "type": "object",
+    "required": ["code", "status", "reason", "message"],
+    "properties": {
+      "code": {"type": "integer", "description": "The HTTP status."},
+      "status": {"type": "string", "description": "The canonical gRPC code, such as ABORTED."},
+      "reason": {"type": "string", "description": "The documented reason, such as REVISION_CONFLICT."},
+      "message": {"type": "string", "description": "What is wrong, with the offending value, and how to mend it."},
+      "metadata": {"type": "object", "additionalProperties": {"type": "string"}},
+      "fields": {
+        "type": "array",
+        "items": {"type": "object", "properties": {"field": {"type": "string"}, "description": {"type": "string"}}}
+      }
+    }
+  }
+}`
+	trigger = `{
+  "post": {
+    "operationId": "DeliverTrigger",
+    "summary": "Takes what an outside system sent. The token is the only credential.\nErrors: NOT_FOUND, TRIGGER_REVOKED, TRIGGER_EXPIRED, TOO_LARGE.",
+    "tags": ["WaitingService"],
+    "parameters": [{"name": "token", "in": "path", "required": true, "schema": {"type": "string"}}],
+    "requestBody": {"description": "Anything, at most 256 KiB.", "content": {"*/*": {"schema": {"type": "string", "format": "binary"}}}},
+    "responses": {
+      "200": {"description": "What it came to.", "content": {"application/json": {"schema": {"$ref": "#/components/schemas/v1DeliverTriggerResponse"}}}},
+      "default": {"description": "A refusal.", "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}}
+    }
+  }
+}`
+	delivered = `{
+  "type": "object",
+  "properties": {
+    "outcome": {"type": "string", "enum": ["DELIVERY_OUTCOME_TRIGGERED", "DELIVERY_OUTCOME_COALESCED", "DELIVERY_OUTCOME_IGNORED"]},
+    "reason": {"type": "string", "description": "Why it was ignored."},
+    "deliveryId": {"type": "string"}
+  }
+}`
+	idempotencyKey = `{"name": "Idempotency-Key", "in": "header", "required": false, "schema": {"type": "string", "maxLength": 128},
+  "description": "Same as requestId. A repeated request answers the first outcome, with the header Idempotent-Replayed: true."}`
+	ifMatch = `{"name": "If-Match", "in": "header", "required": false, "schema": {"type": "string"},
+  "description": "Same as expectedRevision, quoted as in ETag. Another revision answers 412."}`
+)
+
+func parse(text string) (any, error) {
+	var v any
+	if err := json.Unmarshal([]byte(text), &v); err != nil {
+		return nil, fmt.Errorf("%s: %w", text, err)
+	}
+	return v, nil
+}
+
+// finish completes the document in place.
+func finish(doc map[string]any) error {
+	parsed := map[string]any{}
+	for name, text := range map[string]string{
+		"info": info, "schemas": schemas, "trigger": trigger, "delivered": delivered, "key": idempotencyKey, "match": ifMatch,
+	} {
+		v, err := parse(text)
+		if err != nil {
+			return err
+		}
+		parsed[name] = v
+	}
+	doc["info"] = parsed["info"]
+	components, _ := doc["components"].(map[string]any)
+	all, _ := components["schemas"].(map[string]any)
+	paths, _ := doc["paths"].(map[string]any)
+	if all == nil || paths == nil {
+		return fmt.Errorf("the document has no schemas or no paths")
+	}
+	delete(all, "rpcStatus")
+	for name, s := range parsed["schemas"].(map[string]any) {
+		all[name] = s
+	}
+	if all["v1DeliverTriggerResponse"] == nil {
+		all["v1DeliverTriggerResponse"] = parsed["delivered"]
+	}
+	paths["/v1/triggers/{token}"] = parsed["trigger"]
+	reword(doc)
+	for path, item := range paths {
+		for verb, op := range item.(map[string]any) {
+			o, ok := op.(map[string]any)
+			if !ok || verb != "post" && verb != "patch" {
+				continue
+			}
+			params, _ := o["parameters"].([]any)
+			params = append(params, parsed["key"])
+			if verb == "patch" || strings.HasSuffix(path, ":complete") {
+				params = append(params, parsed["match"])
+			}
+			o["parameters"] = params
+		}
+	}
+	return nil
+}
+
+// reword points every error at what the gateway really sends: whole answers
+// are wrapped, lines of a stream hold the body itself.
+func reword(v any) {
+	switch v := v.(type) {
+	case map[string]any:
+		if responses, ok := v["responses"].(map[string]any); ok {
+			responses["default"] = map[string]any{
+				"description": "A refusal or a failure.",
+				"content":     map[string]any{"application/json": map[string]any{"schema": map[string]any{"$ref": "#/components/schemas/Error"}}},
+			}
+		}
+		if v["$ref"] == statusRef {
+			v["$ref"] = bodyRef
+		}
+		for _, inner := range v {
+			reword(inner)
+		}
+	case []any:
+		for _, inner := range v {
+			reword(inner)
+		}
+	}
+}
