@@ -99,7 +99,7 @@ $(TOOLS)/protoc-gen-grpc-gateway: $(TOOL_PINS)
 	$(call build-tool,github.com/grpc-ecosystem/grpc-gateway/v2/protoc-gen-grpc-gateway)
 $(TOOLS)/protoc-gen-openapiv2: $(TOOL_PINS)
 	$(call build-tool,github.com/grpc-ecosystem/grpc-gateway/v2/protoc-gen-openapiv2)
-$(TOOLS)/openapi3: $(TOOL_PINS) tools/openapi3/main.go
+$(TOOLS)/openapi3: $(TOOL_PINS) $(wildcard tools/openapi3/*.go)
 	$(call build-tool,quartet/tools/openapi3)
 $(LINTER): $(TOOL_PINS)
 	$(call build-tool,github.com/golangci/golangci-lint/v2/cmd/golangci-lint)

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -119,6 +120,9 @@ func Command(s Servers) *cobra.Command {
 	root.AddCommand(&cobra.Command{
 		Use: "version", Short: "Show the version of this binary", Args: none,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if ss.output == formJSON {
+				return json.NewEncoder(cmd.OutOrStdout()).Encode(map[string]string{"version": s.Version})
+			}
 			_, err := fmt.Fprintln(cmd.OutOrStdout(), s.Version)
 			return err
 		},
