@@ -24,6 +24,7 @@ const warmUp = time.Second
 // load runs op from n callers at once, each waiting for its answer before the
 // next, and gives what was answered after the warm-up.
 func load(ctx context.Context, n int, span time.Duration, op func(ctx context.Context, caller, i int) error) (stats, error) {
+	rest(ctx)
 	ctx, cancel := context.WithTimeout(ctx, warmUp+span+30*time.Second)
 	defer cancel()
 	begin := time.Now().Add(warmUp)
@@ -76,6 +77,23 @@ func summarise(all []time.Duration, span time.Duration) (stats, error) {
 		p50:       all[len(all)/2],
 		p99:       all[len(all)*99/100],
 	}, nil
+}
+
+// rest waits until the process has little left to do, at most 20 s: what one
+// figure leaves behind (events to copy, memory to collect) is not the next one's.
+func rest(ctx context.Context) {
+	const window, calm = 200 * time.Millisecond, 20 * time.Millisecond
+	for range 100 {
+		before := cpuTime()
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(window):
+		}
+		if cpuTime()-before < calm {
+			return
+		}
+	}
 }
 
 // cpuTime is what the process has used so far.

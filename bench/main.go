@@ -124,7 +124,7 @@ func find(rows []row, name string, callers int) (row, bool) {
 // document is docs/benchmarks.md.
 func document(rows []row, o options) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# Benchmarks\n\nWritten by `make bench ARGS=\"--write docs/benchmarks.md\"`: one run, %d cores, %s per figure, every write\nfsynced, gRPC over loopback TCP with client and server sharing the cores. Absolute\nfigures belong to that machine; the ratios are the point.\n\n", runtime.NumCPU(), o.span)
+	fmt.Fprintf(&b, "# Benchmarks\n\nWritten by `make bench ARGS=\"--write docs/benchmarks.md\"`: one run, %d cores, %s per figure, every write\nfsynced, gRPC over loopback TCP with client and server sharing the cores. Absolute\nfigures belong to that machine; the ratios are the point.\nBetween two figures the system comes to rest.\n\n", runtime.NumCPU(), o.span)
 	b.WriteString("| figure | callers | per second | p50 | p99 | CPU each | note |\n|---|---:|---:|---:|---:|---:|---|\n")
 	for _, r := range rows {
 		fmt.Fprintf(&b, "| %s | %d | %.0f | %s | %s | %s | %s |\n", r.name, r.callers, r.perSecond, r.p50.Round(time.Microsecond), r.p99.Round(time.Microsecond), r.cpu.Round(time.Microsecond), r.note)

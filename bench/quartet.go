@@ -63,8 +63,8 @@ func measureQuartet(ctx context.Context, o options, say func(row)) error {
 		func() error {
 			return measureLatency(ctx, o, a.HTTPAddr(), ag, waitingv1.NewWaitingServiceClient(conn), say)
 		},
-		func() error { return measureCreate(ctx, o, wk, say) },
 		func() error { return measureUpdate(ctx, o, wk, say) },
+		func() error { return measureCreate(ctx, o, wk, say) },
 	} {
 		if err := measure(); err != nil {
 			return errors.Join(err, stop())
