@@ -32,7 +32,7 @@ const (
 	// times what the journal costs per item. Up to this rate the file is made
 	// before the answer; above it whoever reads or picks the item first makes
 	// it. See docs/adr/0004.
-	eagerPerSecond = 500
+	eagerPerSecond = 100
 	eagerBurst     = 256
 	// planCacheEntries bounds the descriptors kept.
 	planCacheEntries = 8192
