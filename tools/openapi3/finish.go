@@ -39,9 +39,14 @@ const (
 	trigger = `{
   "post": {
     "operationId": "DeliverTrigger",
-    "summary": "Takes what an outside system sent. The token is the only credential.\nErrors: NOT_FOUND, TRIGGER_REVOKED, TRIGGER_EXPIRED, TOO_LARGE.",
+    "summary": "Takes what an outside system sent. The token is the only credential.\nErrors: NOT_FOUND, TRIGGER_REVOKED, TRIGGER_EXPIRED, SIGNATURE_INVALID, AGENT_STOPPED, TOO_LARGE.\nInstead of Idempotency-Key the id that the sender sets is taken: webhook-id, svix-id, X-GitHub-Delivery, X-Gitea-Delivery, X-Forgejo-Delivery, X-Gogs-Delivery, X-Request-UUID, X-Atlassian-Webhook-Identifier, X-Shopify-Webhook-Id, I-Twilio-Idempotency-Token, Linear-Delivery, or ce-source and ce-id.",
     "tags": ["WaitingService"],
-    "parameters": [{"name": "token", "in": "path", "required": true, "schema": {"type": "string"}}],
+    "parameters": [{"name": "token", "in": "path", "required": true, "schema": {"type": "string"}},
+      {"name": "X-Hub-Signature-256", "in": "header", "required": false, "schema": {"type": "string"}, "description": "Triggers with signature scheme hub_sha256: sha256= and the HMAC-SHA256 of the body in hex."},
+      {"name": "webhook-id", "in": "header", "required": false, "schema": {"type": "string"}, "description": "Triggers with signature scheme standard_webhooks."},
+      {"name": "webhook-timestamp", "in": "header", "required": false, "schema": {"type": "string"}, "description": "Triggers with signature scheme standard_webhooks: Unix seconds, within 5 minutes of the server's clock."},
+      {"name": "webhook-signature", "in": "header", "required": false, "schema": {"type": "string"}, "description": "Triggers with signature scheme standard_webhooks."}
+    ],
     "requestBody": {"description": "Anything, at most 256 KiB.", "content": {"*/*": {"schema": {"type": "string", "format": "binary"}}}},
     "responses": {
       "200": {"description": "What it came to.", "content": {"application/json": {"schema": {"$ref": "#/components/schemas/v1DeliverTriggerResponse"}}}},

@@ -11,6 +11,7 @@ import (
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	structpb "google.golang.org/protobuf/types/known/structpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
+	v1 "quartet/pkg/pb/quartet/task/v1"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -243,7 +244,7 @@ const (
 	WorkspaceMode_WORKSPACE_MODE_UNSPECIFIED WorkspaceMode = 0
 	// Where the spawner's run, or at workspace_root for a root agent.
 	WorkspaceMode_WORKSPACE_MODE_INHERIT WorkspaceMode = 1
-	// In a git worktree of its own.
+	// In a git worktree of its own, which ends with the agent (SPEC T9). private_child only.
 	WorkspaceMode_WORKSPACE_MODE_WORKTREE WorkspaceMode = 2
 	// At a given root. Refused on spawn.
 	WorkspaceMode_WORKSPACE_MODE_EXPLICIT_ROOT WorkspaceMode = 3
@@ -1104,6 +1105,177 @@ func (TickReason) EnumDescriptor() ([]byte, []int) {
 	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{16}
 }
 
+// DelegationState of a delegation.
+type DelegationState int32
+
+const (
+	// Not set.
+	DelegationState_DELEGATION_STATE_UNSPECIFIED DelegationState = 0
+	// The child works.
+	DelegationState_DELEGATION_STATE_OPEN DelegationState = 1
+	// Its outcome is known.
+	DelegationState_DELEGATION_STATE_COMPLETED DelegationState = 2
+)
+
+// Enum value maps for DelegationState.
+var (
+	DelegationState_name = map[int32]string{
+		0: "DELEGATION_STATE_UNSPECIFIED",
+		1: "DELEGATION_STATE_OPEN",
+		2: "DELEGATION_STATE_COMPLETED",
+	}
+	DelegationState_value = map[string]int32{
+		"DELEGATION_STATE_UNSPECIFIED": 0,
+		"DELEGATION_STATE_OPEN":        1,
+		"DELEGATION_STATE_COMPLETED":   2,
+	}
+)
+
+func (x DelegationState) Enum() *DelegationState {
+	p := new(DelegationState)
+	*p = x
+	return p
+}
+
+func (x DelegationState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (DelegationState) Descriptor() protoreflect.EnumDescriptor {
+	return file_quartet_agent_v1_agent_proto_enumTypes[17].Descriptor()
+}
+
+func (DelegationState) Type() protoreflect.EnumType {
+	return &file_quartet_agent_v1_agent_proto_enumTypes[17]
+}
+
+func (x DelegationState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use DelegationState.Descriptor instead.
+func (DelegationState) EnumDescriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{17}
+}
+
+// BriefKind says what a brief is.
+type BriefKind int32
+
+const (
+	// Not set.
+	BriefKind_BRIEF_KIND_UNSPECIFIED BriefKind = 0
+	// An operator's message was taken up.
+	BriefKind_BRIEF_KIND_ACK BriefKind = 1
+	// The report of a completed item, or what a turn ended with.
+	BriefKind_BRIEF_KIND_RESULT BriefKind = 2
+	// A turn failed for good.
+	BriefKind_BRIEF_KIND_FAILURE BriefKind = 3
+)
+
+// Enum value maps for BriefKind.
+var (
+	BriefKind_name = map[int32]string{
+		0: "BRIEF_KIND_UNSPECIFIED",
+		1: "BRIEF_KIND_ACK",
+		2: "BRIEF_KIND_RESULT",
+		3: "BRIEF_KIND_FAILURE",
+	}
+	BriefKind_value = map[string]int32{
+		"BRIEF_KIND_UNSPECIFIED": 0,
+		"BRIEF_KIND_ACK":         1,
+		"BRIEF_KIND_RESULT":      2,
+		"BRIEF_KIND_FAILURE":     3,
+	}
+)
+
+func (x BriefKind) Enum() *BriefKind {
+	p := new(BriefKind)
+	*p = x
+	return p
+}
+
+func (x BriefKind) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (BriefKind) Descriptor() protoreflect.EnumDescriptor {
+	return file_quartet_agent_v1_agent_proto_enumTypes[18].Descriptor()
+}
+
+func (BriefKind) Type() protoreflect.EnumType {
+	return &file_quartet_agent_v1_agent_proto_enumTypes[18]
+}
+
+func (x BriefKind) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use BriefKind.Descriptor instead.
+func (BriefKind) EnumDescriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{18}
+}
+
+// SectionOutcome says how much of a section is shown.
+type SectionOutcome int32
+
+const (
+	// Not set.
+	SectionOutcome_SECTION_OUTCOME_UNSPECIFIED SectionOutcome = 0
+	// All of it.
+	SectionOutcome_SECTION_OUTCOME_FULL SectionOutcome = 1
+	// Its short form.
+	SectionOutcome_SECTION_OUTCOME_COMPACT SectionOutcome = 2
+	// Cut.
+	SectionOutcome_SECTION_OUTCOME_TRUNCATED SectionOutcome = 3
+	// Nothing of it.
+	SectionOutcome_SECTION_OUTCOME_OMITTED SectionOutcome = 4
+)
+
+// Enum value maps for SectionOutcome.
+var (
+	SectionOutcome_name = map[int32]string{
+		0: "SECTION_OUTCOME_UNSPECIFIED",
+		1: "SECTION_OUTCOME_FULL",
+		2: "SECTION_OUTCOME_COMPACT",
+		3: "SECTION_OUTCOME_TRUNCATED",
+		4: "SECTION_OUTCOME_OMITTED",
+	}
+	SectionOutcome_value = map[string]int32{
+		"SECTION_OUTCOME_UNSPECIFIED": 0,
+		"SECTION_OUTCOME_FULL":        1,
+		"SECTION_OUTCOME_COMPACT":     2,
+		"SECTION_OUTCOME_TRUNCATED":   3,
+		"SECTION_OUTCOME_OMITTED":     4,
+	}
+)
+
+func (x SectionOutcome) Enum() *SectionOutcome {
+	p := new(SectionOutcome)
+	*p = x
+	return p
+}
+
+func (x SectionOutcome) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (SectionOutcome) Descriptor() protoreflect.EnumDescriptor {
+	return file_quartet_agent_v1_agent_proto_enumTypes[19].Descriptor()
+}
+
+func (SectionOutcome) Type() protoreflect.EnumType {
+	return &file_quartet_agent_v1_agent_proto_enumTypes[19]
+}
+
+func (x SectionOutcome) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use SectionOutcome.Descriptor instead.
+func (SectionOutcome) EnumDescriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{19}
+}
+
 // Tick is what a system_tick is about.
 type Tick struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1282,6 +1454,17 @@ type Agent struct {
 	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,18,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	// When it was written last.
 	UpdatedAt *timestamppb.Timestamp `protobuf:"bytes,19,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
+	// Who set control last.
+	ControlBy string `protobuf:"bytes,20,opt,name=control_by,json=controlBy,proto3" json:"control_by,omitempty"`
+	// When.
+	ControlAt *timestamppb.Timestamp `protobuf:"bytes,21,opt,name=control_at,json=controlAt,proto3" json:"control_at,omitempty"`
+	// Why, such as operator_aborted.
+	ControlReason string `protobuf:"bytes,22,opt,name=control_reason,json=controlReason,proto3" json:"control_reason,omitempty"`
+	// private_child: the delegation that it works for.
+	DelegationId string `protobuf:"bytes,23,opt,name=delegation_id,json=delegationId,proto3" json:"delegation_id,omitempty"`
+	// private_child with workspace_mode worktree: the worktree as it was made. What became
+	// of it is in its delegation (SPEC T9).
+	Worktree *v1.Worktree `protobuf:"bytes,24,opt,name=worktree,proto3" json:"worktree,omitempty"`
 	// Derived, never stored.
 	Posture Posture `protobuf:"varint,30,opt,name=posture,proto3,enum=quartet.agent.v1.Posture" json:"posture,omitempty"`
 	// Derived: why, in words.
@@ -1453,6 +1636,41 @@ func (x *Agent) GetCreatedAt() *timestamppb.Timestamp {
 func (x *Agent) GetUpdatedAt() *timestamppb.Timestamp {
 	if x != nil {
 		return x.UpdatedAt
+	}
+	return nil
+}
+
+func (x *Agent) GetControlBy() string {
+	if x != nil {
+		return x.ControlBy
+	}
+	return ""
+}
+
+func (x *Agent) GetControlAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ControlAt
+	}
+	return nil
+}
+
+func (x *Agent) GetControlReason() string {
+	if x != nil {
+		return x.ControlReason
+	}
+	return ""
+}
+
+func (x *Agent) GetDelegationId() string {
+	if x != nil {
+		return x.DelegationId
+	}
+	return ""
+}
+
+func (x *Agent) GetWorktree() *v1.Worktree {
+	if x != nil {
+		return x.Worktree
 	}
 	return nil
 }
@@ -1775,7 +1993,7 @@ type Turn struct {
 	// Where it stands.
 	State TurnState `protobuf:"varint,7,opt,name=state,proto3,enum=quartet.agent.v1.TurnState" json:"state,omitempty"`
 	// Why it ended: finished, wait_for, completion_promoted, lease_lost, retryable, fatal,
-	// baseline_over_budget, undelivered.
+	// baseline_over_budget, undelivered, operator_aborted, operator_stopped, agent_deleted.
 	EndReason string `protobuf:"bytes,8,opt,name=end_reason,json=endReason,proto3" json:"end_reason,omitempty"`
 	// How many rounds it has.
 	Rounds int32 `protobuf:"varint,9,opt,name=rounds,proto3" json:"rounds,omitempty"`
@@ -1797,6 +2015,9 @@ type Turn struct {
 	AcquireRequestId string `protobuf:"bytes,17,opt,name=acquire_request_id,json=acquireRequestId,proto3" json:"acquire_request_id,omitempty"`
 	// Who acquired it.
 	AcquiredBy string `protobuf:"bytes,18,opt,name=acquired_by,json=acquiredBy,proto3" json:"acquired_by,omitempty"`
+	// The namespace of the credential that acquired it, where that served all namespaces;
+	// empty: the agent's own.
+	AcquiredFrom string `protobuf:"bytes,19,opt,name=acquired_from,json=acquiredFrom,proto3" json:"acquired_from,omitempty"`
 	// The lease's end, as known now. Not stored: heartbeats write no journal line (SPEC X12).
 	LeaseExpiresAt *timestamppb.Timestamp `protobuf:"bytes,30,opt,name=lease_expires_at,json=leaseExpiresAt,proto3" json:"lease_expires_at,omitempty"`
 	unknownFields  protoimpl.UnknownFields
@@ -1955,6 +2176,13 @@ func (x *Turn) GetAcquireRequestId() string {
 func (x *Turn) GetAcquiredBy() string {
 	if x != nil {
 		return x.AcquiredBy
+	}
+	return ""
+}
+
+func (x *Turn) GetAcquiredFrom() string {
+	if x != nil {
+		return x.AcquiredFrom
 	}
 	return ""
 }
@@ -2421,7 +2649,9 @@ type Decision struct {
 	// The agent's last turn when it was decided.
 	LastTurnId string `protobuf:"bytes,7,opt,name=last_turn_id,json=lastTurnId,proto3" json:"last_turn_id,omitempty"`
 	// When it was recorded.
-	DecidedAt     *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=decided_at,json=decidedAt,proto3" json:"decided_at,omitempty"`
+	DecidedAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=decided_at,json=decidedAt,proto3" json:"decided_at,omitempty"`
+	// The revision of the agent's facts that it rests on; grows from one to the next.
+	FactsRevision int64 `protobuf:"varint,9,opt,name=facts_revision,json=factsRevision,proto3" json:"facts_revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2512,11 +2742,446 @@ func (x *Decision) GetDecidedAt() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Decision) GetFactsRevision() int64 {
+	if x != nil {
+		return x.FactsRevision
+	}
+	return 0
+}
+
+// Delegation ties what a parent wants to what its child does (SPEC A3).
+type Delegation struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// dlg_ and a ULID.
+	DelegationId string `protobuf:"bytes,1,opt,name=delegation_id,json=delegationId,proto3" json:"delegation_id,omitempty"`
+	// The parent.
+	ParentAgentId string `protobuf:"bytes,2,opt,name=parent_agent_id,json=parentAgentId,proto3" json:"parent_agent_id,omitempty"`
+	// The parent's item that it was spawned for; may be empty.
+	ParentWorkItemId string `protobuf:"bytes,3,opt,name=parent_work_item_id,json=parentWorkItemId,proto3" json:"parent_work_item_id,omitempty"`
+	// The child.
+	ChildAgentId string `protobuf:"bytes,4,opt,name=child_agent_id,json=childAgentId,proto3" json:"child_agent_id,omitempty"`
+	// The first item that the child made; empty before.
+	ChildWorkItemId string `protobuf:"bytes,5,opt,name=child_work_item_id,json=childWorkItemId,proto3" json:"child_work_item_id,omitempty"`
+	// Whether it is open.
+	State DelegationState `protobuf:"varint,6,opt,name=state,proto3,enum=quartet.agent.v1.DelegationState" json:"state,omitempty"`
+	// completed, failed or cancelled, once it is completed.
+	Outcome string `protobuf:"bytes,7,opt,name=outcome,proto3" json:"outcome,omitempty"`
+	// What came of it: the report of the child's item, else its last text.
+	ResultSummary string `protobuf:"bytes,8,opt,name=result_summary,json=resultSummary,proto3" json:"result_summary,omitempty"`
+	// The parent's handle of the child.
+	TaskId string `protobuf:"bytes,9,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
+	// The parent-visible label: the initial message, folded and cut at 120 characters.
+	Label string `protobuf:"bytes,10,opt,name=label,proto3" json:"label,omitempty"`
+	// When it was made.
+	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
+	// When it was completed.
+	CompletedAt *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=completed_at,json=completedAt,proto3" json:"completed_at,omitempty"`
+	// Whether the parent asked to stop it; it is completed as cancelled soon.
+	StopRequested bool `protobuf:"varint,13,opt,name=stop_requested,json=stopRequested,proto3" json:"stop_requested,omitempty"`
+	// workspace_mode worktree: the child's worktree, and what became of it (SPEC T9).
+	Worktree      *v1.Worktree `protobuf:"bytes,14,opt,name=worktree,proto3" json:"worktree,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Delegation) Reset() {
+	*x = Delegation{}
+	mi := &file_quartet_agent_v1_agent_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Delegation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Delegation) ProtoMessage() {}
+
+func (x *Delegation) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_agent_v1_agent_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Delegation.ProtoReflect.Descriptor instead.
+func (*Delegation) Descriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *Delegation) GetDelegationId() string {
+	if x != nil {
+		return x.DelegationId
+	}
+	return ""
+}
+
+func (x *Delegation) GetParentAgentId() string {
+	if x != nil {
+		return x.ParentAgentId
+	}
+	return ""
+}
+
+func (x *Delegation) GetParentWorkItemId() string {
+	if x != nil {
+		return x.ParentWorkItemId
+	}
+	return ""
+}
+
+func (x *Delegation) GetChildAgentId() string {
+	if x != nil {
+		return x.ChildAgentId
+	}
+	return ""
+}
+
+func (x *Delegation) GetChildWorkItemId() string {
+	if x != nil {
+		return x.ChildWorkItemId
+	}
+	return ""
+}
+
+func (x *Delegation) GetState() DelegationState {
+	if x != nil {
+		return x.State
+	}
+	return DelegationState_DELEGATION_STATE_UNSPECIFIED
+}
+
+func (x *Delegation) GetOutcome() string {
+	if x != nil {
+		return x.Outcome
+	}
+	return ""
+}
+
+func (x *Delegation) GetResultSummary() string {
+	if x != nil {
+		return x.ResultSummary
+	}
+	return ""
+}
+
+func (x *Delegation) GetTaskId() string {
+	if x != nil {
+		return x.TaskId
+	}
+	return ""
+}
+
+func (x *Delegation) GetLabel() string {
+	if x != nil {
+		return x.Label
+	}
+	return ""
+}
+
+func (x *Delegation) GetCreatedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CreatedAt
+	}
+	return nil
+}
+
+func (x *Delegation) GetCompletedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CompletedAt
+	}
+	return nil
+}
+
+func (x *Delegation) GetStopRequested() bool {
+	if x != nil {
+		return x.StopRequested
+	}
+	return false
+}
+
+func (x *Delegation) GetWorktree() *v1.Worktree {
+	if x != nil {
+		return x.Worktree
+	}
+	return nil
+}
+
+// Brief is a short notice for the operator (SPEC C3).
+type Brief struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// brf_ and a ULID.
+	BriefId string `protobuf:"bytes,1,opt,name=brief_id,json=briefId,proto3" json:"brief_id,omitempty"`
+	// The agent.
+	AgentId string `protobuf:"bytes,2,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// What it is.
+	Kind BriefKind `protobuf:"varint,3,opt,name=kind,proto3,enum=quartet.agent.v1.BriefKind" json:"kind,omitempty"`
+	// Its words.
+	Text string `protobuf:"bytes,4,opt,name=text,proto3" json:"text,omitempty"`
+	// The item it is about; may be empty.
+	WorkItemId string `protobuf:"bytes,5,opt,name=work_item_id,json=workItemId,proto3" json:"work_item_id,omitempty"`
+	// The turn it came from.
+	TurnId string `protobuf:"bytes,6,opt,name=turn_id,json=turnId,proto3" json:"turn_id,omitempty"`
+	// When.
+	CreatedAt     *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Brief) Reset() {
+	*x = Brief{}
+	mi := &file_quartet_agent_v1_agent_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Brief) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Brief) ProtoMessage() {}
+
+func (x *Brief) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_agent_v1_agent_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Brief.ProtoReflect.Descriptor instead.
+func (*Brief) Descriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *Brief) GetBriefId() string {
+	if x != nil {
+		return x.BriefId
+	}
+	return ""
+}
+
+func (x *Brief) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
+func (x *Brief) GetKind() BriefKind {
+	if x != nil {
+		return x.Kind
+	}
+	return BriefKind_BRIEF_KIND_UNSPECIFIED
+}
+
+func (x *Brief) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *Brief) GetWorkItemId() string {
+	if x != nil {
+		return x.WorkItemId
+	}
+	return ""
+}
+
+func (x *Brief) GetTurnId() string {
+	if x != nil {
+		return x.TurnId
+	}
+	return ""
+}
+
+func (x *Brief) GetCreatedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CreatedAt
+	}
+	return nil
+}
+
+// ContextSection is one layer of a projection (SPEC C1).
+type ContextSection struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// guidance, message, current_item, triggered, queued, waiting_for_operator, blocked,
+	// completed, trace, notes, tasks, delegation.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// How much of it is shown.
+	Outcome SectionOutcome `protobuf:"varint,2,opt,name=outcome,proto3,enum=quartet.agent.v1.SectionOutcome" json:"outcome,omitempty"`
+	// Estimated tokens of what is shown.
+	Tokens int32 `protobuf:"varint,3,opt,name=tokens,proto3" json:"tokens,omitempty"`
+	// How many records it has, shown or not.
+	Records int32 `protobuf:"varint,4,opt,name=records,proto3" json:"records,omitempty"`
+	// What is shown.
+	Text          string `protobuf:"bytes,5,opt,name=text,proto3" json:"text,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ContextSection) Reset() {
+	*x = ContextSection{}
+	mi := &file_quartet_agent_v1_agent_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ContextSection) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ContextSection) ProtoMessage() {}
+
+func (x *ContextSection) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_agent_v1_agent_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ContextSection.ProtoReflect.Descriptor instead.
+func (*ContextSection) Descriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ContextSection) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ContextSection) GetOutcome() SectionOutcome {
+	if x != nil {
+		return x.Outcome
+	}
+	return SectionOutcome_SECTION_OUTCOME_UNSPECIFIED
+}
+
+func (x *ContextSection) GetTokens() int32 {
+	if x != nil {
+		return x.Tokens
+	}
+	return 0
+}
+
+func (x *ContextSection) GetRecords() int32 {
+	if x != nil {
+		return x.Records
+	}
+	return 0
+}
+
+func (x *ContextSection) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+// ToolSpec describes a tool to a model.
+type ToolSpec struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The seed's name.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// What it does and the rules of its use.
+	Description string `protobuf:"bytes,2,opt,name=description,proto3" json:"description,omitempty"`
+	// JSON Schema of its arguments.
+	InputSchema *structpb.Struct `protobuf:"bytes,3,opt,name=input_schema,json=inputSchema,proto3" json:"input_schema,omitempty"`
+	// The family that a profile must have.
+	Family ToolFamily `protobuf:"varint,4,opt,name=family,proto3,enum=quartet.agent.v1.ToolFamily" json:"family,omitempty"`
+	// Whether it changes anything.
+	Mutates       bool `protobuf:"varint,5,opt,name=mutates,proto3" json:"mutates,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ToolSpec) Reset() {
+	*x = ToolSpec{}
+	mi := &file_quartet_agent_v1_agent_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ToolSpec) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ToolSpec) ProtoMessage() {}
+
+func (x *ToolSpec) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_agent_v1_agent_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ToolSpec.ProtoReflect.Descriptor instead.
+func (*ToolSpec) Descriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *ToolSpec) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ToolSpec) GetDescription() string {
+	if x != nil {
+		return x.Description
+	}
+	return ""
+}
+
+func (x *ToolSpec) GetInputSchema() *structpb.Struct {
+	if x != nil {
+		return x.InputSchema
+	}
+	return nil
+}
+
+func (x *ToolSpec) GetFamily() ToolFamily {
+	if x != nil {
+		return x.Family
+	}
+	return ToolFamily_TOOL_FAMILY_UNSPECIFIED
+}
+
+func (x *ToolSpec) GetMutates() bool {
+	if x != nil {
+		return x.Mutates
+	}
+	return false
+}
+
 var File_quartet_agent_v1_agent_proto protoreflect.FileDescriptor
 
 const file_quartet_agent_v1_agent_proto_rawDesc = "" +
 	"\n" +
-	"\x1cquartet/agent/v1/agent.proto\x12\x10quartet.agent.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x9c\x01\n" +
+	"\x1cquartet/agent/v1/agent.proto\x12\x10quartet.agent.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1aquartet/task/v1/task.proto\"\x9c\x01\n" +
 	"\x04Tick\x124\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x1c.quartet.agent.v1.TickReasonR\x06reason\x12 \n" +
 	"\fwork_item_id\x18\x02 \x01(\tR\n" +
@@ -2527,7 +3192,8 @@ const file_quartet_agent_v1_agent_proto_rawDesc = "" +
 	"\x04Lane\x12\x16\n" +
 	"\x06queued\x18\x01 \x01(\x05R\x06queued\x12\x1a\n" +
 	"\bdequeued\x18\x02 \x01(\x05R\bdequeued\x12 \n" +
-	"\vquarantined\x18\x03 \x01(\x05R\vquarantined\"\xe5\b\n" +
+	"\vquarantined\x18\x03 \x01(\x05R\vquarantined\"\xc2\n" +
+	"\n" +
 	"\x05Agent\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12<\n" +
 	"\n" +
@@ -2554,7 +3220,14 @@ const file_quartet_agent_v1_agent_proto_rawDesc = "" +
 	"\n" +
 	"created_at\x18\x12 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x129\n" +
 	"\n" +
-	"updated_at\x18\x13 \x01(\v2\x1a.google.protobuf.TimestampR\tupdatedAt\x123\n" +
+	"updated_at\x18\x13 \x01(\v2\x1a.google.protobuf.TimestampR\tupdatedAt\x12\x1d\n" +
+	"\n" +
+	"control_by\x18\x14 \x01(\tR\tcontrolBy\x129\n" +
+	"\n" +
+	"control_at\x18\x15 \x01(\v2\x1a.google.protobuf.TimestampR\tcontrolAt\x12%\n" +
+	"\x0econtrol_reason\x18\x16 \x01(\tR\rcontrolReason\x12#\n" +
+	"\rdelegation_id\x18\x17 \x01(\tR\fdelegationId\x125\n" +
+	"\bworktree\x18\x18 \x01(\v2\x19.quartet.task.v1.WorktreeR\bworktree\x123\n" +
 	"\aposture\x18\x1e \x01(\x0e2\x19.quartet.agent.v1.PostureR\aposture\x12%\n" +
 	"\x0eposture_reason\x18\x1f \x01(\tR\rpostureReason\x12/\n" +
 	"\x14current_work_item_id\x18  \x01(\tR\x11currentWorkItemId\x12*\n" +
@@ -2587,7 +3260,7 @@ const file_quartet_agent_v1_agent_proto_rawDesc = "" +
 	"updated_at\x18\x14 \x01(\v2\x1a.google.protobuf.TimestampR\tupdatedAt\"I\n" +
 	"\tShownWait\x12\x17\n" +
 	"\await_id\x18\x01 \x01(\tR\x06waitId\x12#\n" +
-	"\rtrigger_count\x18\x02 \x01(\x03R\ftriggerCount\"\x8c\x06\n" +
+	"\rtrigger_count\x18\x02 \x01(\x03R\ftriggerCount\"\xb1\x06\n" +
 	"\x04Turn\x12\x17\n" +
 	"\aturn_id\x18\x01 \x01(\tR\x06turnId\x12\x15\n" +
 	"\x06run_id\x18\x02 \x01(\tR\x05runId\x12\x19\n" +
@@ -2613,7 +3286,8 @@ const file_quartet_agent_v1_agent_proto_rawDesc = "" +
 	"\bended_at\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\aendedAt\x12,\n" +
 	"\x12acquire_request_id\x18\x11 \x01(\tR\x10acquireRequestId\x12\x1f\n" +
 	"\vacquired_by\x18\x12 \x01(\tR\n" +
-	"acquiredBy\x12D\n" +
+	"acquiredBy\x12#\n" +
+	"\racquired_from\x18\x13 \x01(\tR\facquiredFrom\x12D\n" +
 	"\x10lease_expires_at\x18\x1e \x01(\v2\x1a.google.protobuf.TimestampR\x0eleaseExpiresAt\"n\n" +
 	"\bToolCall\x12\x17\n" +
 	"\acall_id\x18\x01 \x01(\tR\x06callId\x12\x12\n" +
@@ -2654,7 +3328,7 @@ const file_quartet_agent_v1_agent_proto_rawDesc = "" +
 	"\n" +
 	"created_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x12\x18\n" +
 	"\asettled\x18\n" +
-	" \x01(\bR\asettled\"\xc8\x02\n" +
+	" \x01(\bR\asettled\"\xef\x02\n" +
 	"\bDecision\x12\x16\n" +
 	"\x06action\x18\x01 \x01(\tR\x06action\x12=\n" +
 	"\vtick_reason\x18\x02 \x01(\x0e2\x1c.quartet.agent.v1.TickReasonR\n" +
@@ -2667,7 +3341,48 @@ const file_quartet_agent_v1_agent_proto_rawDesc = "" +
 	"\flast_turn_id\x18\a \x01(\tR\n" +
 	"lastTurnId\x129\n" +
 	"\n" +
-	"decided_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\tdecidedAt*W\n" +
+	"decided_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\tdecidedAt\x12%\n" +
+	"\x0efacts_revision\x18\t \x01(\x03R\rfactsRevision\"\xdc\x04\n" +
+	"\n" +
+	"Delegation\x12#\n" +
+	"\rdelegation_id\x18\x01 \x01(\tR\fdelegationId\x12&\n" +
+	"\x0fparent_agent_id\x18\x02 \x01(\tR\rparentAgentId\x12-\n" +
+	"\x13parent_work_item_id\x18\x03 \x01(\tR\x10parentWorkItemId\x12$\n" +
+	"\x0echild_agent_id\x18\x04 \x01(\tR\fchildAgentId\x12+\n" +
+	"\x12child_work_item_id\x18\x05 \x01(\tR\x0fchildWorkItemId\x127\n" +
+	"\x05state\x18\x06 \x01(\x0e2!.quartet.agent.v1.DelegationStateR\x05state\x12\x18\n" +
+	"\aoutcome\x18\a \x01(\tR\aoutcome\x12%\n" +
+	"\x0eresult_summary\x18\b \x01(\tR\rresultSummary\x12\x17\n" +
+	"\atask_id\x18\t \x01(\tR\x06taskId\x12\x14\n" +
+	"\x05label\x18\n" +
+	" \x01(\tR\x05label\x129\n" +
+	"\n" +
+	"created_at\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x12=\n" +
+	"\fcompleted_at\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\vcompletedAt\x12%\n" +
+	"\x0estop_requested\x18\r \x01(\bR\rstopRequested\x125\n" +
+	"\bworktree\x18\x0e \x01(\v2\x19.quartet.task.v1.WorktreeR\bworktree\"\xf8\x01\n" +
+	"\x05Brief\x12\x19\n" +
+	"\bbrief_id\x18\x01 \x01(\tR\abriefId\x12\x19\n" +
+	"\bagent_id\x18\x02 \x01(\tR\aagentId\x12/\n" +
+	"\x04kind\x18\x03 \x01(\x0e2\x1b.quartet.agent.v1.BriefKindR\x04kind\x12\x12\n" +
+	"\x04text\x18\x04 \x01(\tR\x04text\x12 \n" +
+	"\fwork_item_id\x18\x05 \x01(\tR\n" +
+	"workItemId\x12\x17\n" +
+	"\aturn_id\x18\x06 \x01(\tR\x06turnId\x129\n" +
+	"\n" +
+	"created_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\"\xa6\x01\n" +
+	"\x0eContextSection\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12:\n" +
+	"\aoutcome\x18\x02 \x01(\x0e2 .quartet.agent.v1.SectionOutcomeR\aoutcome\x12\x16\n" +
+	"\x06tokens\x18\x03 \x01(\x05R\x06tokens\x12\x18\n" +
+	"\arecords\x18\x04 \x01(\x05R\arecords\x12\x12\n" +
+	"\x04text\x18\x05 \x01(\tR\x04text\"\xcc\x01\n" +
+	"\bToolSpec\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12 \n" +
+	"\vdescription\x18\x02 \x01(\tR\vdescription\x12:\n" +
+	"\finput_schema\x18\x03 \x01(\v2\x17.google.protobuf.StructR\vinputSchema\x124\n" +
+	"\x06family\x18\x04 \x01(\x0e2\x1c.quartet.agent.v1.ToolFamilyR\x06family\x12\x18\n" +
+	"\amutates\x18\x05 \x01(\bR\amutates*W\n" +
 	"\n" +
 	"Visibility\x12\x1a\n" +
 	"\x16VISIBILITY_UNSPECIFIED\x10\x00\x12\x15\n" +
@@ -2784,7 +3499,22 @@ const file_quartet_agent_v1_agent_proto_rawDesc = "" +
 	"\x1cTICK_REASON_REVIEW_TRIGGERED\x10\x02\x12\x19\n" +
 	"\x15TICK_REASON_WAKE_HINT\x10\x03\x12\x1b\n" +
 	"\x17TICK_REASON_PICK_QUEUED\x10\x04\x12\x17\n" +
-	"\x13TICK_REASON_RECHECK\x10\x05B)Z'quartet/pkg/pb/quartet/agent/v1;agentv1b\x06proto3"
+	"\x13TICK_REASON_RECHECK\x10\x05*n\n" +
+	"\x0fDelegationState\x12 \n" +
+	"\x1cDELEGATION_STATE_UNSPECIFIED\x10\x00\x12\x19\n" +
+	"\x15DELEGATION_STATE_OPEN\x10\x01\x12\x1e\n" +
+	"\x1aDELEGATION_STATE_COMPLETED\x10\x02*j\n" +
+	"\tBriefKind\x12\x1a\n" +
+	"\x16BRIEF_KIND_UNSPECIFIED\x10\x00\x12\x12\n" +
+	"\x0eBRIEF_KIND_ACK\x10\x01\x12\x15\n" +
+	"\x11BRIEF_KIND_RESULT\x10\x02\x12\x16\n" +
+	"\x12BRIEF_KIND_FAILURE\x10\x03*\xa4\x01\n" +
+	"\x0eSectionOutcome\x12\x1f\n" +
+	"\x1bSECTION_OUTCOME_UNSPECIFIED\x10\x00\x12\x18\n" +
+	"\x14SECTION_OUTCOME_FULL\x10\x01\x12\x1b\n" +
+	"\x17SECTION_OUTCOME_COMPACT\x10\x02\x12\x1d\n" +
+	"\x19SECTION_OUTCOME_TRUNCATED\x10\x03\x12\x1b\n" +
+	"\x17SECTION_OUTCOME_OMITTED\x10\x04B)Z'quartet/pkg/pb/quartet/agent/v1;agentv1b\x06proto3"
 
 var (
 	file_quartet_agent_v1_agent_proto_rawDescOnce sync.Once
@@ -2798,8 +3528,8 @@ func file_quartet_agent_v1_agent_proto_rawDescGZIP() []byte {
 	return file_quartet_agent_v1_agent_proto_rawDescData
 }
 
-var file_quartet_agent_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 17)
-var file_quartet_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_quartet_agent_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 20)
+var file_quartet_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_quartet_agent_v1_agent_proto_goTypes = []any{
 	(Visibility)(0),               // 0: quartet.agent.v1.Visibility
 	(Ownership)(0),                // 1: quartet.agent.v1.Ownership
@@ -2818,20 +3548,28 @@ var file_quartet_agent_v1_agent_proto_goTypes = []any{
 	(TurnState)(0),                // 14: quartet.agent.v1.TurnState
 	(TurnOutcome)(0),              // 15: quartet.agent.v1.TurnOutcome
 	(TickReason)(0),               // 16: quartet.agent.v1.TickReason
-	(*Tick)(nil),                  // 17: quartet.agent.v1.Tick
-	(*Lane)(nil),                  // 18: quartet.agent.v1.Lane
-	(*Agent)(nil),                 // 19: quartet.agent.v1.Agent
-	(*Message)(nil),               // 20: quartet.agent.v1.Message
-	(*ShownWait)(nil),             // 21: quartet.agent.v1.ShownWait
-	(*Turn)(nil),                  // 22: quartet.agent.v1.Turn
-	(*ToolCall)(nil),              // 23: quartet.agent.v1.ToolCall
-	(*ToolError)(nil),             // 24: quartet.agent.v1.ToolError
-	(*ToolResult)(nil),            // 25: quartet.agent.v1.ToolResult
-	(*TokenUsage)(nil),            // 26: quartet.agent.v1.TokenUsage
-	(*Round)(nil),                 // 27: quartet.agent.v1.Round
-	(*Decision)(nil),              // 28: quartet.agent.v1.Decision
-	(*timestamppb.Timestamp)(nil), // 29: google.protobuf.Timestamp
-	(*structpb.Struct)(nil),       // 30: google.protobuf.Struct
+	(DelegationState)(0),          // 17: quartet.agent.v1.DelegationState
+	(BriefKind)(0),                // 18: quartet.agent.v1.BriefKind
+	(SectionOutcome)(0),           // 19: quartet.agent.v1.SectionOutcome
+	(*Tick)(nil),                  // 20: quartet.agent.v1.Tick
+	(*Lane)(nil),                  // 21: quartet.agent.v1.Lane
+	(*Agent)(nil),                 // 22: quartet.agent.v1.Agent
+	(*Message)(nil),               // 23: quartet.agent.v1.Message
+	(*ShownWait)(nil),             // 24: quartet.agent.v1.ShownWait
+	(*Turn)(nil),                  // 25: quartet.agent.v1.Turn
+	(*ToolCall)(nil),              // 26: quartet.agent.v1.ToolCall
+	(*ToolError)(nil),             // 27: quartet.agent.v1.ToolError
+	(*ToolResult)(nil),            // 28: quartet.agent.v1.ToolResult
+	(*TokenUsage)(nil),            // 29: quartet.agent.v1.TokenUsage
+	(*Round)(nil),                 // 30: quartet.agent.v1.Round
+	(*Decision)(nil),              // 31: quartet.agent.v1.Decision
+	(*Delegation)(nil),            // 32: quartet.agent.v1.Delegation
+	(*Brief)(nil),                 // 33: quartet.agent.v1.Brief
+	(*ContextSection)(nil),        // 34: quartet.agent.v1.ContextSection
+	(*ToolSpec)(nil),              // 35: quartet.agent.v1.ToolSpec
+	(*timestamppb.Timestamp)(nil), // 36: google.protobuf.Timestamp
+	(*v1.Worktree)(nil),           // 37: quartet.task.v1.Worktree
+	(*structpb.Struct)(nil),       // 38: google.protobuf.Struct
 }
 var file_quartet_agent_v1_agent_proto_depIdxs = []int32{
 	16, // 0: quartet.agent.v1.Tick.reason:type_name -> quartet.agent.v1.TickReason
@@ -2843,40 +3581,51 @@ var file_quartet_agent_v1_agent_proto_depIdxs = []int32{
 	5,  // 6: quartet.agent.v1.Agent.tool_families:type_name -> quartet.agent.v1.ToolFamily
 	6,  // 7: quartet.agent.v1.Agent.lifecycle:type_name -> quartet.agent.v1.Lifecycle
 	7,  // 8: quartet.agent.v1.Agent.control:type_name -> quartet.agent.v1.Control
-	29, // 9: quartet.agent.v1.Agent.created_at:type_name -> google.protobuf.Timestamp
-	29, // 10: quartet.agent.v1.Agent.updated_at:type_name -> google.protobuf.Timestamp
-	8,  // 11: quartet.agent.v1.Agent.posture:type_name -> quartet.agent.v1.Posture
-	18, // 12: quartet.agent.v1.Agent.lane:type_name -> quartet.agent.v1.Lane
-	9,  // 13: quartet.agent.v1.Message.kind:type_name -> quartet.agent.v1.MessageKind
-	10, // 14: quartet.agent.v1.Message.priority:type_name -> quartet.agent.v1.Priority
-	11, // 15: quartet.agent.v1.Message.origin:type_name -> quartet.agent.v1.Origin
-	12, // 16: quartet.agent.v1.Message.authority:type_name -> quartet.agent.v1.Authority
-	17, // 17: quartet.agent.v1.Message.tick:type_name -> quartet.agent.v1.Tick
-	13, // 18: quartet.agent.v1.Message.state:type_name -> quartet.agent.v1.MessageState
-	29, // 19: quartet.agent.v1.Message.created_at:type_name -> google.protobuf.Timestamp
-	29, // 20: quartet.agent.v1.Message.updated_at:type_name -> google.protobuf.Timestamp
-	14, // 21: quartet.agent.v1.Turn.state:type_name -> quartet.agent.v1.TurnState
-	21, // 22: quartet.agent.v1.Turn.shown_waits:type_name -> quartet.agent.v1.ShownWait
-	29, // 23: quartet.agent.v1.Turn.started_at:type_name -> google.protobuf.Timestamp
-	29, // 24: quartet.agent.v1.Turn.ended_at:type_name -> google.protobuf.Timestamp
-	29, // 25: quartet.agent.v1.Turn.lease_expires_at:type_name -> google.protobuf.Timestamp
-	30, // 26: quartet.agent.v1.ToolCall.arguments:type_name -> google.protobuf.Struct
-	30, // 27: quartet.agent.v1.ToolError.details:type_name -> google.protobuf.Struct
-	30, // 28: quartet.agent.v1.ToolResult.result:type_name -> google.protobuf.Struct
-	24, // 29: quartet.agent.v1.ToolResult.error:type_name -> quartet.agent.v1.ToolError
-	30, // 30: quartet.agent.v1.ToolResult.warnings:type_name -> google.protobuf.Struct
-	23, // 31: quartet.agent.v1.Round.tool_calls:type_name -> quartet.agent.v1.ToolCall
-	25, // 32: quartet.agent.v1.Round.tool_results:type_name -> quartet.agent.v1.ToolResult
-	25, // 33: quartet.agent.v1.Round.local_tool_results:type_name -> quartet.agent.v1.ToolResult
-	26, // 34: quartet.agent.v1.Round.usage:type_name -> quartet.agent.v1.TokenUsage
-	29, // 35: quartet.agent.v1.Round.created_at:type_name -> google.protobuf.Timestamp
-	16, // 36: quartet.agent.v1.Decision.tick_reason:type_name -> quartet.agent.v1.TickReason
-	29, // 37: quartet.agent.v1.Decision.decided_at:type_name -> google.protobuf.Timestamp
-	38, // [38:38] is the sub-list for method output_type
-	38, // [38:38] is the sub-list for method input_type
-	38, // [38:38] is the sub-list for extension type_name
-	38, // [38:38] is the sub-list for extension extendee
-	0,  // [0:38] is the sub-list for field type_name
+	36, // 9: quartet.agent.v1.Agent.created_at:type_name -> google.protobuf.Timestamp
+	36, // 10: quartet.agent.v1.Agent.updated_at:type_name -> google.protobuf.Timestamp
+	36, // 11: quartet.agent.v1.Agent.control_at:type_name -> google.protobuf.Timestamp
+	37, // 12: quartet.agent.v1.Agent.worktree:type_name -> quartet.task.v1.Worktree
+	8,  // 13: quartet.agent.v1.Agent.posture:type_name -> quartet.agent.v1.Posture
+	21, // 14: quartet.agent.v1.Agent.lane:type_name -> quartet.agent.v1.Lane
+	9,  // 15: quartet.agent.v1.Message.kind:type_name -> quartet.agent.v1.MessageKind
+	10, // 16: quartet.agent.v1.Message.priority:type_name -> quartet.agent.v1.Priority
+	11, // 17: quartet.agent.v1.Message.origin:type_name -> quartet.agent.v1.Origin
+	12, // 18: quartet.agent.v1.Message.authority:type_name -> quartet.agent.v1.Authority
+	20, // 19: quartet.agent.v1.Message.tick:type_name -> quartet.agent.v1.Tick
+	13, // 20: quartet.agent.v1.Message.state:type_name -> quartet.agent.v1.MessageState
+	36, // 21: quartet.agent.v1.Message.created_at:type_name -> google.protobuf.Timestamp
+	36, // 22: quartet.agent.v1.Message.updated_at:type_name -> google.protobuf.Timestamp
+	14, // 23: quartet.agent.v1.Turn.state:type_name -> quartet.agent.v1.TurnState
+	24, // 24: quartet.agent.v1.Turn.shown_waits:type_name -> quartet.agent.v1.ShownWait
+	36, // 25: quartet.agent.v1.Turn.started_at:type_name -> google.protobuf.Timestamp
+	36, // 26: quartet.agent.v1.Turn.ended_at:type_name -> google.protobuf.Timestamp
+	36, // 27: quartet.agent.v1.Turn.lease_expires_at:type_name -> google.protobuf.Timestamp
+	38, // 28: quartet.agent.v1.ToolCall.arguments:type_name -> google.protobuf.Struct
+	38, // 29: quartet.agent.v1.ToolError.details:type_name -> google.protobuf.Struct
+	38, // 30: quartet.agent.v1.ToolResult.result:type_name -> google.protobuf.Struct
+	27, // 31: quartet.agent.v1.ToolResult.error:type_name -> quartet.agent.v1.ToolError
+	38, // 32: quartet.agent.v1.ToolResult.warnings:type_name -> google.protobuf.Struct
+	26, // 33: quartet.agent.v1.Round.tool_calls:type_name -> quartet.agent.v1.ToolCall
+	28, // 34: quartet.agent.v1.Round.tool_results:type_name -> quartet.agent.v1.ToolResult
+	28, // 35: quartet.agent.v1.Round.local_tool_results:type_name -> quartet.agent.v1.ToolResult
+	29, // 36: quartet.agent.v1.Round.usage:type_name -> quartet.agent.v1.TokenUsage
+	36, // 37: quartet.agent.v1.Round.created_at:type_name -> google.protobuf.Timestamp
+	16, // 38: quartet.agent.v1.Decision.tick_reason:type_name -> quartet.agent.v1.TickReason
+	36, // 39: quartet.agent.v1.Decision.decided_at:type_name -> google.protobuf.Timestamp
+	17, // 40: quartet.agent.v1.Delegation.state:type_name -> quartet.agent.v1.DelegationState
+	36, // 41: quartet.agent.v1.Delegation.created_at:type_name -> google.protobuf.Timestamp
+	36, // 42: quartet.agent.v1.Delegation.completed_at:type_name -> google.protobuf.Timestamp
+	37, // 43: quartet.agent.v1.Delegation.worktree:type_name -> quartet.task.v1.Worktree
+	18, // 44: quartet.agent.v1.Brief.kind:type_name -> quartet.agent.v1.BriefKind
+	36, // 45: quartet.agent.v1.Brief.created_at:type_name -> google.protobuf.Timestamp
+	19, // 46: quartet.agent.v1.ContextSection.outcome:type_name -> quartet.agent.v1.SectionOutcome
+	38, // 47: quartet.agent.v1.ToolSpec.input_schema:type_name -> google.protobuf.Struct
+	5,  // 48: quartet.agent.v1.ToolSpec.family:type_name -> quartet.agent.v1.ToolFamily
+	49, // [49:49] is the sub-list for method output_type
+	49, // [49:49] is the sub-list for method input_type
+	49, // [49:49] is the sub-list for extension type_name
+	49, // [49:49] is the sub-list for extension extendee
+	0,  // [0:49] is the sub-list for field type_name
 }
 
 func init() { file_quartet_agent_v1_agent_proto_init() }
@@ -2889,8 +3638,8 @@ func file_quartet_agent_v1_agent_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_agent_v1_agent_proto_rawDesc), len(file_quartet_agent_v1_agent_proto_rawDesc)),
-			NumEnums:      17,
-			NumMessages:   12,
+			NumEnums:      20,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -25,7 +25,9 @@ const (
 type AgentSpawned struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent after the event, without derived fields.
-	Agent         *Agent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
+	Agent *Agent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
+	// context fork: the view of its parent's work that it starts from (SPEC A10).
+	Inherited     string `protobuf:"bytes,2,opt,name=inherited,proto3" json:"inherited,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -67,6 +69,530 @@ func (x *AgentSpawned) GetAgent() *Agent {
 	return nil
 }
 
+func (x *AgentSpawned) GetInherited() string {
+	if x != nil {
+		return x.Inherited
+	}
+	return ""
+}
+
+// AgentPaused: an operator lets it take no turns.
+type AgentPaused struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent after the event, without derived fields.
+	Agent         *Agent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AgentPaused) Reset() {
+	*x = AgentPaused{}
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AgentPaused) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AgentPaused) ProtoMessage() {}
+
+func (x *AgentPaused) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AgentPaused.ProtoReflect.Descriptor instead.
+func (*AgentPaused) Descriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *AgentPaused) GetAgent() *Agent {
+	if x != nil {
+		return x.Agent
+	}
+	return nil
+}
+
+// AgentResumed: a pause ended.
+type AgentResumed struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent after the event, without derived fields.
+	Agent         *Agent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AgentResumed) Reset() {
+	*x = AgentResumed{}
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AgentResumed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AgentResumed) ProtoMessage() {}
+
+func (x *AgentResumed) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AgentResumed.ProtoReflect.Descriptor instead.
+func (*AgentResumed) Descriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *AgentResumed) GetAgent() *Agent {
+	if x != nil {
+		return x.Agent
+	}
+	return nil
+}
+
+// AgentStopped: an operator lets it take nothing but operators' input.
+type AgentStopped struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent after the event, without derived fields.
+	Agent         *Agent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AgentStopped) Reset() {
+	*x = AgentStopped{}
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AgentStopped) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AgentStopped) ProtoMessage() {}
+
+func (x *AgentStopped) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AgentStopped.ProtoReflect.Descriptor instead.
+func (*AgentStopped) Descriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *AgentStopped) GetAgent() *Agent {
+	if x != nil {
+		return x.Agent
+	}
+	return nil
+}
+
+// AgentStarted: a stop ended.
+type AgentStarted struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent after the event, without derived fields.
+	Agent         *Agent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AgentStarted) Reset() {
+	*x = AgentStarted{}
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AgentStarted) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AgentStarted) ProtoMessage() {}
+
+func (x *AgentStarted) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AgentStarted.ProtoReflect.Descriptor instead.
+func (*AgentStarted) Descriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *AgentStarted) GetAgent() *Agent {
+	if x != nil {
+		return x.Agent
+	}
+	return nil
+}
+
+// AgentDeleting: it is being taken down; from here on it takes nothing (SPEC A8). The end
+// of a supervised child begins with it too, whatever came of it (SPEC A12).
+type AgentDeleting struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent after the event, without derived fields.
+	Agent *Agent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
+	// private_child: completed, failed or cancelled.
+	Outcome string `protobuf:"bytes,2,opt,name=outcome,proto3" json:"outcome,omitempty"`
+	// private_child: what came of it.
+	ResultSummary string `protobuf:"bytes,3,opt,name=result_summary,json=resultSummary,proto3" json:"result_summary,omitempty"`
+	// private_child: the first item that it made.
+	WorkItemId    string `protobuf:"bytes,4,opt,name=work_item_id,json=workItemId,proto3" json:"work_item_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AgentDeleting) Reset() {
+	*x = AgentDeleting{}
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AgentDeleting) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AgentDeleting) ProtoMessage() {}
+
+func (x *AgentDeleting) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AgentDeleting.ProtoReflect.Descriptor instead.
+func (*AgentDeleting) Descriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *AgentDeleting) GetAgent() *Agent {
+	if x != nil {
+		return x.Agent
+	}
+	return nil
+}
+
+func (x *AgentDeleting) GetOutcome() string {
+	if x != nil {
+		return x.Outcome
+	}
+	return ""
+}
+
+func (x *AgentDeleting) GetResultSummary() string {
+	if x != nil {
+		return x.ResultSummary
+	}
+	return ""
+}
+
+func (x *AgentDeleting) GetWorkItemId() string {
+	if x != nil {
+		return x.WorkItemId
+	}
+	return ""
+}
+
+// AgentDeleted: all that it had has ended.
+type AgentDeleted struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent after the event, without derived fields.
+	Agent         *Agent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AgentDeleted) Reset() {
+	*x = AgentDeleted{}
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AgentDeleted) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AgentDeleted) ProtoMessage() {}
+
+func (x *AgentDeleted) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AgentDeleted.ProtoReflect.Descriptor instead.
+func (*AgentDeleted) Descriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *AgentDeleted) GetAgent() *Agent {
+	if x != nil {
+		return x.Agent
+	}
+	return nil
+}
+
+// DelegationOpened: an agent has a child to be made. It is durable before the child is.
+type DelegationOpened struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The delegation.
+	Delegation *Delegation `protobuf:"bytes,1,opt,name=delegation,proto3" json:"delegation,omitempty"`
+	// The child as it is made.
+	Child *Agent `protobuf:"bytes,2,opt,name=child,proto3" json:"child,omitempty"`
+	// What it is told first.
+	InitialMessage string `protobuf:"bytes,3,opt,name=initial_message,json=initialMessage,proto3" json:"initial_message,omitempty"`
+	// context fork: the view of the parent's work that it starts from, as it was when the
+	// delegation was opened (SPEC A10).
+	Inherited     string `protobuf:"bytes,4,opt,name=inherited,proto3" json:"inherited,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DelegationOpened) Reset() {
+	*x = DelegationOpened{}
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DelegationOpened) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DelegationOpened) ProtoMessage() {}
+
+func (x *DelegationOpened) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DelegationOpened.ProtoReflect.Descriptor instead.
+func (*DelegationOpened) Descriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *DelegationOpened) GetDelegation() *Delegation {
+	if x != nil {
+		return x.Delegation
+	}
+	return nil
+}
+
+func (x *DelegationOpened) GetChild() *Agent {
+	if x != nil {
+		return x.Child
+	}
+	return nil
+}
+
+func (x *DelegationOpened) GetInitialMessage() string {
+	if x != nil {
+		return x.InitialMessage
+	}
+	return ""
+}
+
+func (x *DelegationOpened) GetInherited() string {
+	if x != nil {
+		return x.Inherited
+	}
+	return ""
+}
+
+// DelegationUpdated: the child's first item became known, the parent asked to stop it, or
+// its worktree is ready.
+type DelegationUpdated struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The delegation after the event.
+	Delegation    *Delegation `protobuf:"bytes,1,opt,name=delegation,proto3" json:"delegation,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DelegationUpdated) Reset() {
+	*x = DelegationUpdated{}
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DelegationUpdated) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DelegationUpdated) ProtoMessage() {}
+
+func (x *DelegationUpdated) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DelegationUpdated.ProtoReflect.Descriptor instead.
+func (*DelegationUpdated) Descriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *DelegationUpdated) GetDelegation() *Delegation {
+	if x != nil {
+		return x.Delegation
+	}
+	return nil
+}
+
+// DelegationCompleted: what came of the child is known to the parent (SPEC A3).
+type DelegationCompleted struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The delegation after the event.
+	Delegation    *Delegation `protobuf:"bytes,1,opt,name=delegation,proto3" json:"delegation,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DelegationCompleted) Reset() {
+	*x = DelegationCompleted{}
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DelegationCompleted) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DelegationCompleted) ProtoMessage() {}
+
+func (x *DelegationCompleted) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DelegationCompleted.ProtoReflect.Descriptor instead.
+func (*DelegationCompleted) Descriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *DelegationCompleted) GetDelegation() *Delegation {
+	if x != nil {
+		return x.Delegation
+	}
+	return nil
+}
+
+// FirstItemNoted: a supervised child made its first work item.
+type FirstItemNoted struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The item.
+	WorkItemId    string `protobuf:"bytes,1,opt,name=work_item_id,json=workItemId,proto3" json:"work_item_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FirstItemNoted) Reset() {
+	*x = FirstItemNoted{}
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FirstItemNoted) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FirstItemNoted) ProtoMessage() {}
+
+func (x *FirstItemNoted) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FirstItemNoted.ProtoReflect.Descriptor instead.
+func (*FirstItemNoted) Descriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *FirstItemNoted) GetWorkItemId() string {
+	if x != nil {
+		return x.WorkItemId
+	}
+	return ""
+}
+
 // MessageQueued: input is in the lane.
 type MessageQueued struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -78,7 +604,7 @@ type MessageQueued struct {
 
 func (x *MessageQueued) Reset() {
 	*x = MessageQueued{}
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[1]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -90,7 +616,7 @@ func (x *MessageQueued) String() string {
 func (*MessageQueued) ProtoMessage() {}
 
 func (x *MessageQueued) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[1]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -103,7 +629,7 @@ func (x *MessageQueued) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MessageQueued.ProtoReflect.Descriptor instead.
 func (*MessageQueued) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{1}
+	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *MessageQueued) GetMessage() *Message {
@@ -124,7 +650,7 @@ type MessageDequeued struct {
 
 func (x *MessageDequeued) Reset() {
 	*x = MessageDequeued{}
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[2]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -136,7 +662,7 @@ func (x *MessageDequeued) String() string {
 func (*MessageDequeued) ProtoMessage() {}
 
 func (x *MessageDequeued) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[2]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -149,7 +675,7 @@ func (x *MessageDequeued) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MessageDequeued.ProtoReflect.Descriptor instead.
 func (*MessageDequeued) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{2}
+	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *MessageDequeued) GetMessage() *Message {
@@ -170,7 +696,7 @@ type MessageRequeued struct {
 
 func (x *MessageRequeued) Reset() {
 	*x = MessageRequeued{}
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[3]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -182,7 +708,7 @@ func (x *MessageRequeued) String() string {
 func (*MessageRequeued) ProtoMessage() {}
 
 func (x *MessageRequeued) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[3]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -195,7 +721,7 @@ func (x *MessageRequeued) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MessageRequeued.ProtoReflect.Descriptor instead.
 func (*MessageRequeued) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{3}
+	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *MessageRequeued) GetMessage() *Message {
@@ -216,7 +742,7 @@ type MessageProcessed struct {
 
 func (x *MessageProcessed) Reset() {
 	*x = MessageProcessed{}
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[4]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -228,7 +754,7 @@ func (x *MessageProcessed) String() string {
 func (*MessageProcessed) ProtoMessage() {}
 
 func (x *MessageProcessed) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[4]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -241,7 +767,7 @@ func (x *MessageProcessed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MessageProcessed.ProtoReflect.Descriptor instead.
 func (*MessageProcessed) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{4}
+	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *MessageProcessed) GetMessage() *Message {
@@ -262,7 +788,7 @@ type MessageInterjected struct {
 
 func (x *MessageInterjected) Reset() {
 	*x = MessageInterjected{}
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[5]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -274,7 +800,7 @@ func (x *MessageInterjected) String() string {
 func (*MessageInterjected) ProtoMessage() {}
 
 func (x *MessageInterjected) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[5]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -287,7 +813,7 @@ func (x *MessageInterjected) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MessageInterjected.ProtoReflect.Descriptor instead.
 func (*MessageInterjected) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{5}
+	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *MessageInterjected) GetMessage() *Message {
@@ -308,7 +834,7 @@ type MessageAborted struct {
 
 func (x *MessageAborted) Reset() {
 	*x = MessageAborted{}
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[6]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -320,7 +846,7 @@ func (x *MessageAborted) String() string {
 func (*MessageAborted) ProtoMessage() {}
 
 func (x *MessageAborted) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[6]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -333,7 +859,7 @@ func (x *MessageAborted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MessageAborted.ProtoReflect.Descriptor instead.
 func (*MessageAborted) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{6}
+	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *MessageAborted) GetMessage() *Message {
@@ -354,7 +880,7 @@ type MessageDropped struct {
 
 func (x *MessageDropped) Reset() {
 	*x = MessageDropped{}
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[7]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -366,7 +892,7 @@ func (x *MessageDropped) String() string {
 func (*MessageDropped) ProtoMessage() {}
 
 func (x *MessageDropped) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[7]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -379,7 +905,7 @@ func (x *MessageDropped) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MessageDropped.ProtoReflect.Descriptor instead.
 func (*MessageDropped) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{7}
+	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *MessageDropped) GetMessage() *Message {
@@ -400,7 +926,7 @@ type MessageQuarantined struct {
 
 func (x *MessageQuarantined) Reset() {
 	*x = MessageQuarantined{}
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[8]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -412,7 +938,7 @@ func (x *MessageQuarantined) String() string {
 func (*MessageQuarantined) ProtoMessage() {}
 
 func (x *MessageQuarantined) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[8]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -425,7 +951,7 @@ func (x *MessageQuarantined) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MessageQuarantined.ProtoReflect.Descriptor instead.
 func (*MessageQuarantined) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{8}
+	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *MessageQuarantined) GetMessage() *Message {
@@ -446,7 +972,7 @@ type TurnStarted struct {
 
 func (x *TurnStarted) Reset() {
 	*x = TurnStarted{}
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[9]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -458,7 +984,7 @@ func (x *TurnStarted) String() string {
 func (*TurnStarted) ProtoMessage() {}
 
 func (x *TurnStarted) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[9]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -471,7 +997,7 @@ func (x *TurnStarted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TurnStarted.ProtoReflect.Descriptor instead.
 func (*TurnStarted) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{9}
+	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *TurnStarted) GetTurn() *Turn {
@@ -492,7 +1018,7 @@ type RoundSubmitted struct {
 
 func (x *RoundSubmitted) Reset() {
 	*x = RoundSubmitted{}
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[10]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -504,7 +1030,7 @@ func (x *RoundSubmitted) String() string {
 func (*RoundSubmitted) ProtoMessage() {}
 
 func (x *RoundSubmitted) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[10]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -517,7 +1043,7 @@ func (x *RoundSubmitted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoundSubmitted.ProtoReflect.Descriptor instead.
 func (*RoundSubmitted) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{10}
+	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RoundSubmitted) GetRound() *Round {
@@ -548,7 +1074,7 @@ type ToolResultRecorded struct {
 
 func (x *ToolResultRecorded) Reset() {
 	*x = ToolResultRecorded{}
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[11]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -560,7 +1086,7 @@ func (x *ToolResultRecorded) String() string {
 func (*ToolResultRecorded) ProtoMessage() {}
 
 func (x *ToolResultRecorded) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[11]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -573,7 +1099,7 @@ func (x *ToolResultRecorded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolResultRecorded.ProtoReflect.Descriptor instead.
 func (*ToolResultRecorded) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{11}
+	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ToolResultRecorded) GetTurnId() string {
@@ -637,7 +1163,7 @@ type RoundSettled struct {
 
 func (x *RoundSettled) Reset() {
 	*x = RoundSettled{}
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[12]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -649,7 +1175,7 @@ func (x *RoundSettled) String() string {
 func (*RoundSettled) ProtoMessage() {}
 
 func (x *RoundSettled) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[12]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -662,7 +1188,7 @@ func (x *RoundSettled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoundSettled.ProtoReflect.Descriptor instead.
 func (*RoundSettled) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{12}
+	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *RoundSettled) GetTurnId() string {
@@ -711,7 +1237,7 @@ type TurnCompleted struct {
 
 func (x *TurnCompleted) Reset() {
 	*x = TurnCompleted{}
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[13]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -723,7 +1249,7 @@ func (x *TurnCompleted) String() string {
 func (*TurnCompleted) ProtoMessage() {}
 
 func (x *TurnCompleted) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[13]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -736,7 +1262,7 @@ func (x *TurnCompleted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TurnCompleted.ProtoReflect.Descriptor instead.
 func (*TurnCompleted) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{13}
+	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *TurnCompleted) GetTurn() *Turn {
@@ -757,7 +1283,7 @@ type TurnFailed struct {
 
 func (x *TurnFailed) Reset() {
 	*x = TurnFailed{}
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[14]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -769,7 +1295,7 @@ func (x *TurnFailed) String() string {
 func (*TurnFailed) ProtoMessage() {}
 
 func (x *TurnFailed) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[14]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -782,7 +1308,7 @@ func (x *TurnFailed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TurnFailed.ProtoReflect.Descriptor instead.
 func (*TurnFailed) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{14}
+	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *TurnFailed) GetTurn() *Turn {
@@ -803,7 +1329,7 @@ type TurnInterrupted struct {
 
 func (x *TurnInterrupted) Reset() {
 	*x = TurnInterrupted{}
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[15]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -815,7 +1341,7 @@ func (x *TurnInterrupted) String() string {
 func (*TurnInterrupted) ProtoMessage() {}
 
 func (x *TurnInterrupted) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[15]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -828,7 +1354,7 @@ func (x *TurnInterrupted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TurnInterrupted.ProtoReflect.Descriptor instead.
 func (*TurnInterrupted) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{15}
+	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *TurnInterrupted) GetTurn() *Turn {
@@ -849,7 +1375,7 @@ type TurnAborted struct {
 
 func (x *TurnAborted) Reset() {
 	*x = TurnAborted{}
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[16]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -861,7 +1387,7 @@ func (x *TurnAborted) String() string {
 func (*TurnAborted) ProtoMessage() {}
 
 func (x *TurnAborted) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[16]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -874,7 +1400,7 @@ func (x *TurnAborted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TurnAborted.ProtoReflect.Descriptor instead.
 func (*TurnAborted) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{16}
+	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *TurnAborted) GetTurn() *Turn {
@@ -897,7 +1423,7 @@ type DecisionRecorded struct {
 
 func (x *DecisionRecorded) Reset() {
 	*x = DecisionRecorded{}
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[17]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -909,7 +1435,7 @@ func (x *DecisionRecorded) String() string {
 func (*DecisionRecorded) ProtoMessage() {}
 
 func (x *DecisionRecorded) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[17]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -922,7 +1448,7 @@ func (x *DecisionRecorded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecisionRecorded.ProtoReflect.Descriptor instead.
 func (*DecisionRecorded) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{17}
+	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *DecisionRecorded) GetDecision() *Decision {
@@ -940,22 +1466,25 @@ func (x *DecisionRecorded) GetMessageId() string {
 }
 
 // AgentWoken: something came for the agent itself, without content. It is gone with
-// the next turn.
+// the next turn that completes.
 type AgentWoken struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// trigger or wait.
+	// trigger, wait or recheck.
 	Source string `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
 	// The trigger or wait.
 	SourceId string `protobuf:"bytes,2,opt,name=source_id,json=sourceId,proto3" json:"source_id,omitempty"`
 	// Whether the agent was woken before and no turn began since (SPEC P7).
-	Coalesced     bool `protobuf:"varint,3,opt,name=coalesced,proto3" json:"coalesced,omitempty"`
+	Coalesced bool `protobuf:"varint,3,opt,name=coalesced,proto3" json:"coalesced,omitempty"`
+	// The agent's own waits that were triggered, where nothing else woke it since a turn
+	// was told: once none of them is active and unseen any more, there is nothing to tell.
+	WaitIds       []string `protobuf:"bytes,4,rep,name=wait_ids,json=waitIds,proto3" json:"wait_ids,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *AgentWoken) Reset() {
 	*x = AgentWoken{}
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[18]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -967,7 +1496,7 @@ func (x *AgentWoken) String() string {
 func (*AgentWoken) ProtoMessage() {}
 
 func (x *AgentWoken) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[18]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -980,7 +1509,7 @@ func (x *AgentWoken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AgentWoken.ProtoReflect.Descriptor instead.
 func (*AgentWoken) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{18}
+	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *AgentWoken) GetSource() string {
@@ -1004,13 +1533,148 @@ func (x *AgentWoken) GetCoalesced() bool {
 	return false
 }
 
+func (x *AgentWoken) GetWaitIds() []string {
+	if x != nil {
+		return x.WaitIds
+	}
+	return nil
+}
+
+// TaskAnswered: the call that started a command was answered with its result, so that no
+// message needs to tell it again (SPEC T1).
+type TaskAnswered struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The task.
+	TaskId        string `protobuf:"bytes,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TaskAnswered) Reset() {
+	*x = TaskAnswered{}
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TaskAnswered) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TaskAnswered) ProtoMessage() {}
+
+func (x *TaskAnswered) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TaskAnswered.ProtoReflect.Descriptor instead.
+func (*TaskAnswered) Descriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *TaskAnswered) GetTaskId() string {
+	if x != nil {
+		return x.TaskId
+	}
+	return ""
+}
+
+// BriefWritten: something was said to the operator in short (SPEC C3).
+type BriefWritten struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The brief.
+	Brief         *Brief `protobuf:"bytes,1,opt,name=brief,proto3" json:"brief,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BriefWritten) Reset() {
+	*x = BriefWritten{}
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BriefWritten) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BriefWritten) ProtoMessage() {}
+
+func (x *BriefWritten) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BriefWritten.ProtoReflect.Descriptor instead.
+func (*BriefWritten) Descriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *BriefWritten) GetBrief() *Brief {
+	if x != nil {
+		return x.Brief
+	}
+	return nil
+}
+
 var File_quartet_agent_v1_agent_event_proto protoreflect.FileDescriptor
 
 const file_quartet_agent_v1_agent_event_proto_rawDesc = "" +
 	"\n" +
-	"\"quartet/agent/v1/agent_event.proto\x12\x10quartet.agent.v1\x1a\x1cquartet/agent/v1/agent.proto\"=\n" +
+	"\"quartet/agent/v1/agent_event.proto\x12\x10quartet.agent.v1\x1a\x1cquartet/agent/v1/agent.proto\"[\n" +
 	"\fAgentSpawned\x12-\n" +
-	"\x05agent\x18\x01 \x01(\v2\x17.quartet.agent.v1.AgentR\x05agent\"D\n" +
+	"\x05agent\x18\x01 \x01(\v2\x17.quartet.agent.v1.AgentR\x05agent\x12\x1c\n" +
+	"\tinherited\x18\x02 \x01(\tR\tinherited\"<\n" +
+	"\vAgentPaused\x12-\n" +
+	"\x05agent\x18\x01 \x01(\v2\x17.quartet.agent.v1.AgentR\x05agent\"=\n" +
+	"\fAgentResumed\x12-\n" +
+	"\x05agent\x18\x01 \x01(\v2\x17.quartet.agent.v1.AgentR\x05agent\"=\n" +
+	"\fAgentStopped\x12-\n" +
+	"\x05agent\x18\x01 \x01(\v2\x17.quartet.agent.v1.AgentR\x05agent\"=\n" +
+	"\fAgentStarted\x12-\n" +
+	"\x05agent\x18\x01 \x01(\v2\x17.quartet.agent.v1.AgentR\x05agent\"\xa1\x01\n" +
+	"\rAgentDeleting\x12-\n" +
+	"\x05agent\x18\x01 \x01(\v2\x17.quartet.agent.v1.AgentR\x05agent\x12\x18\n" +
+	"\aoutcome\x18\x02 \x01(\tR\aoutcome\x12%\n" +
+	"\x0eresult_summary\x18\x03 \x01(\tR\rresultSummary\x12 \n" +
+	"\fwork_item_id\x18\x04 \x01(\tR\n" +
+	"workItemId\"=\n" +
+	"\fAgentDeleted\x12-\n" +
+	"\x05agent\x18\x01 \x01(\v2\x17.quartet.agent.v1.AgentR\x05agent\"\xc6\x01\n" +
+	"\x10DelegationOpened\x12<\n" +
+	"\n" +
+	"delegation\x18\x01 \x01(\v2\x1c.quartet.agent.v1.DelegationR\n" +
+	"delegation\x12-\n" +
+	"\x05child\x18\x02 \x01(\v2\x17.quartet.agent.v1.AgentR\x05child\x12'\n" +
+	"\x0finitial_message\x18\x03 \x01(\tR\x0einitialMessage\x12\x1c\n" +
+	"\tinherited\x18\x04 \x01(\tR\tinherited\"Q\n" +
+	"\x11DelegationUpdated\x12<\n" +
+	"\n" +
+	"delegation\x18\x01 \x01(\v2\x1c.quartet.agent.v1.DelegationR\n" +
+	"delegation\"S\n" +
+	"\x13DelegationCompleted\x12<\n" +
+	"\n" +
+	"delegation\x18\x01 \x01(\v2\x1c.quartet.agent.v1.DelegationR\n" +
+	"delegation\"2\n" +
+	"\x0eFirstItemNoted\x12 \n" +
+	"\fwork_item_id\x18\x01 \x01(\tR\n" +
+	"workItemId\"D\n" +
 	"\rMessageQueued\x123\n" +
 	"\amessage\x18\x01 \x01(\v2\x19.quartet.agent.v1.MessageR\amessage\"F\n" +
 	"\x0fMessageDequeued\x123\n" +
@@ -1060,12 +1724,17 @@ const file_quartet_agent_v1_agent_event_proto_rawDesc = "" +
 	"\x10DecisionRecorded\x126\n" +
 	"\bdecision\x18\x01 \x01(\v2\x1a.quartet.agent.v1.DecisionR\bdecision\x12\x1d\n" +
 	"\n" +
-	"message_id\x18\x02 \x01(\tR\tmessageId\"_\n" +
+	"message_id\x18\x02 \x01(\tR\tmessageId\"z\n" +
 	"\n" +
 	"AgentWoken\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x1b\n" +
 	"\tsource_id\x18\x02 \x01(\tR\bsourceId\x12\x1c\n" +
-	"\tcoalesced\x18\x03 \x01(\bR\tcoalescedB)Z'quartet/pkg/pb/quartet/agent/v1;agentv1b\x06proto3"
+	"\tcoalesced\x18\x03 \x01(\bR\tcoalesced\x12\x19\n" +
+	"\bwait_ids\x18\x04 \x03(\tR\awaitIds\"'\n" +
+	"\fTaskAnswered\x12\x17\n" +
+	"\atask_id\x18\x01 \x01(\tR\x06taskId\"=\n" +
+	"\fBriefWritten\x12-\n" +
+	"\x05brief\x18\x01 \x01(\v2\x17.quartet.agent.v1.BriefR\x05briefB)Z'quartet/pkg/pb/quartet/agent/v1;agentv1b\x06proto3"
 
 var (
 	file_quartet_agent_v1_agent_event_proto_rawDescOnce sync.Once
@@ -1079,58 +1748,83 @@ func file_quartet_agent_v1_agent_event_proto_rawDescGZIP() []byte {
 	return file_quartet_agent_v1_agent_event_proto_rawDescData
 }
 
-var file_quartet_agent_v1_agent_event_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_quartet_agent_v1_agent_event_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_quartet_agent_v1_agent_event_proto_goTypes = []any{
-	(*AgentSpawned)(nil),       // 0: quartet.agent.v1.AgentSpawned
-	(*MessageQueued)(nil),      // 1: quartet.agent.v1.MessageQueued
-	(*MessageDequeued)(nil),    // 2: quartet.agent.v1.MessageDequeued
-	(*MessageRequeued)(nil),    // 3: quartet.agent.v1.MessageRequeued
-	(*MessageProcessed)(nil),   // 4: quartet.agent.v1.MessageProcessed
-	(*MessageInterjected)(nil), // 5: quartet.agent.v1.MessageInterjected
-	(*MessageAborted)(nil),     // 6: quartet.agent.v1.MessageAborted
-	(*MessageDropped)(nil),     // 7: quartet.agent.v1.MessageDropped
-	(*MessageQuarantined)(nil), // 8: quartet.agent.v1.MessageQuarantined
-	(*TurnStarted)(nil),        // 9: quartet.agent.v1.TurnStarted
-	(*RoundSubmitted)(nil),     // 10: quartet.agent.v1.RoundSubmitted
-	(*ToolResultRecorded)(nil), // 11: quartet.agent.v1.ToolResultRecorded
-	(*RoundSettled)(nil),       // 12: quartet.agent.v1.RoundSettled
-	(*TurnCompleted)(nil),      // 13: quartet.agent.v1.TurnCompleted
-	(*TurnFailed)(nil),         // 14: quartet.agent.v1.TurnFailed
-	(*TurnInterrupted)(nil),    // 15: quartet.agent.v1.TurnInterrupted
-	(*TurnAborted)(nil),        // 16: quartet.agent.v1.TurnAborted
-	(*DecisionRecorded)(nil),   // 17: quartet.agent.v1.DecisionRecorded
-	(*AgentWoken)(nil),         // 18: quartet.agent.v1.AgentWoken
-	(*Agent)(nil),              // 19: quartet.agent.v1.Agent
-	(*Message)(nil),            // 20: quartet.agent.v1.Message
-	(*Turn)(nil),               // 21: quartet.agent.v1.Turn
-	(*Round)(nil),              // 22: quartet.agent.v1.Round
-	(*ToolResult)(nil),         // 23: quartet.agent.v1.ToolResult
-	(*Decision)(nil),           // 24: quartet.agent.v1.Decision
+	(*AgentSpawned)(nil),        // 0: quartet.agent.v1.AgentSpawned
+	(*AgentPaused)(nil),         // 1: quartet.agent.v1.AgentPaused
+	(*AgentResumed)(nil),        // 2: quartet.agent.v1.AgentResumed
+	(*AgentStopped)(nil),        // 3: quartet.agent.v1.AgentStopped
+	(*AgentStarted)(nil),        // 4: quartet.agent.v1.AgentStarted
+	(*AgentDeleting)(nil),       // 5: quartet.agent.v1.AgentDeleting
+	(*AgentDeleted)(nil),        // 6: quartet.agent.v1.AgentDeleted
+	(*DelegationOpened)(nil),    // 7: quartet.agent.v1.DelegationOpened
+	(*DelegationUpdated)(nil),   // 8: quartet.agent.v1.DelegationUpdated
+	(*DelegationCompleted)(nil), // 9: quartet.agent.v1.DelegationCompleted
+	(*FirstItemNoted)(nil),      // 10: quartet.agent.v1.FirstItemNoted
+	(*MessageQueued)(nil),       // 11: quartet.agent.v1.MessageQueued
+	(*MessageDequeued)(nil),     // 12: quartet.agent.v1.MessageDequeued
+	(*MessageRequeued)(nil),     // 13: quartet.agent.v1.MessageRequeued
+	(*MessageProcessed)(nil),    // 14: quartet.agent.v1.MessageProcessed
+	(*MessageInterjected)(nil),  // 15: quartet.agent.v1.MessageInterjected
+	(*MessageAborted)(nil),      // 16: quartet.agent.v1.MessageAborted
+	(*MessageDropped)(nil),      // 17: quartet.agent.v1.MessageDropped
+	(*MessageQuarantined)(nil),  // 18: quartet.agent.v1.MessageQuarantined
+	(*TurnStarted)(nil),         // 19: quartet.agent.v1.TurnStarted
+	(*RoundSubmitted)(nil),      // 20: quartet.agent.v1.RoundSubmitted
+	(*ToolResultRecorded)(nil),  // 21: quartet.agent.v1.ToolResultRecorded
+	(*RoundSettled)(nil),        // 22: quartet.agent.v1.RoundSettled
+	(*TurnCompleted)(nil),       // 23: quartet.agent.v1.TurnCompleted
+	(*TurnFailed)(nil),          // 24: quartet.agent.v1.TurnFailed
+	(*TurnInterrupted)(nil),     // 25: quartet.agent.v1.TurnInterrupted
+	(*TurnAborted)(nil),         // 26: quartet.agent.v1.TurnAborted
+	(*DecisionRecorded)(nil),    // 27: quartet.agent.v1.DecisionRecorded
+	(*AgentWoken)(nil),          // 28: quartet.agent.v1.AgentWoken
+	(*TaskAnswered)(nil),        // 29: quartet.agent.v1.TaskAnswered
+	(*BriefWritten)(nil),        // 30: quartet.agent.v1.BriefWritten
+	(*Agent)(nil),               // 31: quartet.agent.v1.Agent
+	(*Delegation)(nil),          // 32: quartet.agent.v1.Delegation
+	(*Message)(nil),             // 33: quartet.agent.v1.Message
+	(*Turn)(nil),                // 34: quartet.agent.v1.Turn
+	(*Round)(nil),               // 35: quartet.agent.v1.Round
+	(*ToolResult)(nil),          // 36: quartet.agent.v1.ToolResult
+	(*Decision)(nil),            // 37: quartet.agent.v1.Decision
+	(*Brief)(nil),               // 38: quartet.agent.v1.Brief
 }
 var file_quartet_agent_v1_agent_event_proto_depIdxs = []int32{
-	19, // 0: quartet.agent.v1.AgentSpawned.agent:type_name -> quartet.agent.v1.Agent
-	20, // 1: quartet.agent.v1.MessageQueued.message:type_name -> quartet.agent.v1.Message
-	20, // 2: quartet.agent.v1.MessageDequeued.message:type_name -> quartet.agent.v1.Message
-	20, // 3: quartet.agent.v1.MessageRequeued.message:type_name -> quartet.agent.v1.Message
-	20, // 4: quartet.agent.v1.MessageProcessed.message:type_name -> quartet.agent.v1.Message
-	20, // 5: quartet.agent.v1.MessageInterjected.message:type_name -> quartet.agent.v1.Message
-	20, // 6: quartet.agent.v1.MessageAborted.message:type_name -> quartet.agent.v1.Message
-	20, // 7: quartet.agent.v1.MessageDropped.message:type_name -> quartet.agent.v1.Message
-	20, // 8: quartet.agent.v1.MessageQuarantined.message:type_name -> quartet.agent.v1.Message
-	21, // 9: quartet.agent.v1.TurnStarted.turn:type_name -> quartet.agent.v1.Turn
-	22, // 10: quartet.agent.v1.RoundSubmitted.round:type_name -> quartet.agent.v1.Round
-	23, // 11: quartet.agent.v1.ToolResultRecorded.result:type_name -> quartet.agent.v1.ToolResult
-	20, // 12: quartet.agent.v1.RoundSettled.interjections:type_name -> quartet.agent.v1.Message
-	21, // 13: quartet.agent.v1.TurnCompleted.turn:type_name -> quartet.agent.v1.Turn
-	21, // 14: quartet.agent.v1.TurnFailed.turn:type_name -> quartet.agent.v1.Turn
-	21, // 15: quartet.agent.v1.TurnInterrupted.turn:type_name -> quartet.agent.v1.Turn
-	21, // 16: quartet.agent.v1.TurnAborted.turn:type_name -> quartet.agent.v1.Turn
-	24, // 17: quartet.agent.v1.DecisionRecorded.decision:type_name -> quartet.agent.v1.Decision
-	18, // [18:18] is the sub-list for method output_type
-	18, // [18:18] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	31, // 0: quartet.agent.v1.AgentSpawned.agent:type_name -> quartet.agent.v1.Agent
+	31, // 1: quartet.agent.v1.AgentPaused.agent:type_name -> quartet.agent.v1.Agent
+	31, // 2: quartet.agent.v1.AgentResumed.agent:type_name -> quartet.agent.v1.Agent
+	31, // 3: quartet.agent.v1.AgentStopped.agent:type_name -> quartet.agent.v1.Agent
+	31, // 4: quartet.agent.v1.AgentStarted.agent:type_name -> quartet.agent.v1.Agent
+	31, // 5: quartet.agent.v1.AgentDeleting.agent:type_name -> quartet.agent.v1.Agent
+	31, // 6: quartet.agent.v1.AgentDeleted.agent:type_name -> quartet.agent.v1.Agent
+	32, // 7: quartet.agent.v1.DelegationOpened.delegation:type_name -> quartet.agent.v1.Delegation
+	31, // 8: quartet.agent.v1.DelegationOpened.child:type_name -> quartet.agent.v1.Agent
+	32, // 9: quartet.agent.v1.DelegationUpdated.delegation:type_name -> quartet.agent.v1.Delegation
+	32, // 10: quartet.agent.v1.DelegationCompleted.delegation:type_name -> quartet.agent.v1.Delegation
+	33, // 11: quartet.agent.v1.MessageQueued.message:type_name -> quartet.agent.v1.Message
+	33, // 12: quartet.agent.v1.MessageDequeued.message:type_name -> quartet.agent.v1.Message
+	33, // 13: quartet.agent.v1.MessageRequeued.message:type_name -> quartet.agent.v1.Message
+	33, // 14: quartet.agent.v1.MessageProcessed.message:type_name -> quartet.agent.v1.Message
+	33, // 15: quartet.agent.v1.MessageInterjected.message:type_name -> quartet.agent.v1.Message
+	33, // 16: quartet.agent.v1.MessageAborted.message:type_name -> quartet.agent.v1.Message
+	33, // 17: quartet.agent.v1.MessageDropped.message:type_name -> quartet.agent.v1.Message
+	33, // 18: quartet.agent.v1.MessageQuarantined.message:type_name -> quartet.agent.v1.Message
+	34, // 19: quartet.agent.v1.TurnStarted.turn:type_name -> quartet.agent.v1.Turn
+	35, // 20: quartet.agent.v1.RoundSubmitted.round:type_name -> quartet.agent.v1.Round
+	36, // 21: quartet.agent.v1.ToolResultRecorded.result:type_name -> quartet.agent.v1.ToolResult
+	33, // 22: quartet.agent.v1.RoundSettled.interjections:type_name -> quartet.agent.v1.Message
+	34, // 23: quartet.agent.v1.TurnCompleted.turn:type_name -> quartet.agent.v1.Turn
+	34, // 24: quartet.agent.v1.TurnFailed.turn:type_name -> quartet.agent.v1.Turn
+	34, // 25: quartet.agent.v1.TurnInterrupted.turn:type_name -> quartet.agent.v1.Turn
+	34, // 26: quartet.agent.v1.TurnAborted.turn:type_name -> quartet.agent.v1.Turn
+	37, // 27: quartet.agent.v1.DecisionRecorded.decision:type_name -> quartet.agent.v1.Decision
+	38, // 28: quartet.agent.v1.BriefWritten.brief:type_name -> quartet.agent.v1.Brief
+	29, // [29:29] is the sub-list for method output_type
+	29, // [29:29] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_quartet_agent_v1_agent_event_proto_init() }
@@ -1145,7 +1839,7 @@ func file_quartet_agent_v1_agent_event_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_agent_v1_agent_event_proto_rawDesc), len(file_quartet_agent_v1_agent_event_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   19,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -12,6 +12,7 @@ import (
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	structpb "google.golang.org/protobuf/types/known/structpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
+	v1 "quartet/pkg/pb/quartet/waiting/v1"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -37,9 +38,12 @@ type SpawnAgentRequest struct {
 	Preset Preset `protobuf:"varint,4,opt,name=preset,proto3,enum=quartet.agent.v1.Preset" json:"preset,omitempty"`
 	// A template's name. Reserved: refused until templates exist.
 	Template string `protobuf:"bytes,5,opt,name=template,proto3" json:"template,omitempty"`
-	// Default inherit.
+	// Default inherit. worktree, of a private_child alone: a git worktree of the parent's
+	// repository on a branch of its own, which ends with the child's task: removed with its
+	// branch if nothing was changed in it, else kept and named in the result (SPEC T9).
 	WorkspaceMode WorkspaceMode `protobuf:"varint,6,opt,name=workspace_mode,json=workspaceMode,proto3,enum=quartet.agent.v1.WorkspaceMode" json:"workspace_mode,omitempty"`
-	// Default fresh.
+	// Default fresh: the child knows its initial_message alone. fork, of a private_child
+	// alone: also a bounded view of the parent's current item (SPEC A10).
 	Context Context `protobuf:"varint,7,opt,name=context,proto3,enum=quartet.agent.v1.Context" json:"context,omitempty"`
 	// public_named by an operator: where its commands run; default the worker's first root.
 	WorkspaceRoot string `protobuf:"bytes,8,opt,name=workspace_root,json=workspaceRoot,proto3" json:"workspace_root,omitempty"`
@@ -148,7 +152,11 @@ type SpawnAgentResponse struct {
 	// The agent's id.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	// The agent.
-	Agent         *Agent `protobuf:"bytes,2,opt,name=agent,proto3" json:"agent,omitempty"`
+	Agent *Agent `protobuf:"bytes,2,opt,name=agent,proto3" json:"agent,omitempty"`
+	// private_child: the parent's handle of it; unset otherwise.
+	TaskId string `protobuf:"bytes,3,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
+	// private_child: the delegation that its result travels by.
+	DelegationId  string `protobuf:"bytes,4,opt,name=delegation_id,json=delegationId,proto3" json:"delegation_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -195,6 +203,20 @@ func (x *SpawnAgentResponse) GetAgent() *Agent {
 		return x.Agent
 	}
 	return nil
+}
+
+func (x *SpawnAgentResponse) GetTaskId() string {
+	if x != nil {
+		return x.TaskId
+	}
+	return ""
+}
+
+func (x *SpawnAgentResponse) GetDelegationId() string {
+	if x != nil {
+		return x.DelegationId
+	}
+	return ""
 }
 
 // GetAgentRequest names an agent.
@@ -247,7 +269,14 @@ func (x *GetAgentRequest) GetAgentId() string {
 type GetAgentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
-	Agent         *Agent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
+	Agent *Agent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
+	// The children that it supervises and that are not deleted, oldest first, without
+	// derived fields.
+	Children []*Agent `protobuf:"bytes,2,rep,name=children,proto3" json:"children,omitempty"`
+	// The agent's active waits and intents, in order of creation; at most 100.
+	Waits []*v1.Wait `protobuf:"bytes,3,rep,name=waits,proto3" json:"waits,omitempty"`
+	// How many of them there are in all.
+	TotalWaits    int32 `protobuf:"varint,4,opt,name=total_waits,json=totalWaits,proto3" json:"total_waits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -289,6 +318,27 @@ func (x *GetAgentResponse) GetAgent() *Agent {
 	return nil
 }
 
+func (x *GetAgentResponse) GetChildren() []*Agent {
+	if x != nil {
+		return x.Children
+	}
+	return nil
+}
+
+func (x *GetAgentResponse) GetWaits() []*v1.Wait {
+	if x != nil {
+		return x.Waits
+	}
+	return nil
+}
+
+func (x *GetAgentResponse) GetTotalWaits() int32 {
+	if x != nil {
+		return x.TotalWaits
+	}
+	return 0
+}
+
 // ListAgentsRequest selects agents.
 type ListAgentsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -299,9 +349,11 @@ type ListAgentsRequest struct {
 	// 1 to 500; default 50.
 	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// From next_page_token.
-	PageToken     string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	PageToken string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Also deleted ones.
+	IncludeDeleted bool `protobuf:"varint,5,opt,name=include_deleted,json=includeDeleted,proto3" json:"include_deleted,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *ListAgentsRequest) Reset() {
@@ -360,6 +412,13 @@ func (x *ListAgentsRequest) GetPageToken() string {
 		return x.PageToken
 	}
 	return ""
+}
+
+func (x *ListAgentsRequest) GetIncludeDeleted() bool {
+	if x != nil {
+		return x.IncludeDeleted
+	}
+	return false
 }
 
 // ListAgentsResponse is one page in order of id.
@@ -822,14 +881,18 @@ func (x *ListMessagesResponse) GetNextPageToken() string {
 // AcquireTurnRequest says which agents a runner serves.
 type AcquireTurnRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Caller's id of this request: asking again answers the same turn while it is open.
+	// Caller's id of this request: asking again answers the same turn, and of one
+	// that has ended its record alone.
 	RequestId string `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// Only these agents; empty: any of the namespace.
 	AgentIds []string `protobuf:"bytes,2,rep,name=agent_ids,json=agentIds,proto3" json:"agent_ids,omitempty"`
 	// The runner's name, for people.
 	RunnerId string `protobuf:"bytes,3,opt,name=runner_id,json=runnerId,proto3" json:"runner_id,omitempty"`
 	// How long to wait; default 30 s, at most 55 s.
-	Wait          *durationpb.Duration `protobuf:"bytes,4,opt,name=wait,proto3" json:"wait,omitempty"`
+	Wait *durationpb.Duration `protobuf:"bytes,4,opt,name=wait,proto3" json:"wait,omitempty"`
+	// Serve the agents of every namespace, by the namespaces' weights (SPEC D7). Roles:
+	// admin, service. Cannot be combined with agent_ids.
+	AllNamespaces bool `protobuf:"varint,5,opt,name=all_namespaces,json=allNamespaces,proto3" json:"all_namespaces,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -892,6 +955,13 @@ func (x *AcquireTurnRequest) GetWait() *durationpb.Duration {
 	return nil
 }
 
+func (x *AcquireTurnRequest) GetAllNamespaces() bool {
+	if x != nil {
+		return x.AllNamespaces
+	}
+	return false
+}
+
 // AcquireTurnResponse is a turn, or a hint when to ask again.
 type AcquireTurnResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -912,7 +982,9 @@ type AcquireTurnResponse struct {
 	// Nothing to do yet: ask again.
 	Pending bool `protobuf:"varint,8,opt,name=pending,proto3" json:"pending,omitempty"`
 	// When.
-	PollAfter     *durationpb.Duration `protobuf:"bytes,9,opt,name=poll_after,json=pollAfter,proto3" json:"poll_after,omitempty"`
+	PollAfter *durationpb.Duration `protobuf:"bytes,9,opt,name=poll_after,json=pollAfter,proto3" json:"poll_after,omitempty"`
+	// The namespace of the agent.
+	Namespace     string `protobuf:"bytes,10,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1010,6 +1082,13 @@ func (x *AcquireTurnResponse) GetPollAfter() *durationpb.Duration {
 	return nil
 }
 
+func (x *AcquireTurnResponse) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
 // ContextProjection is the agent's work as the context shows it.
 type ContextProjection struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1022,7 +1101,13 @@ type ContextProjection struct {
 	// The work plane's revision.
 	WorkRevision int64 `protobuf:"varint,4,opt,name=work_revision,json=workRevision,proto3" json:"work_revision,omitempty"`
 	// The triggers shown.
-	ShownWaits    []*ShownWait `protobuf:"bytes,5,rep,name=shown_waits,json=shownWaits,proto3" json:"shown_waits,omitempty"`
+	ShownWaits []*ShownWait `protobuf:"bytes,5,rep,name=shown_waits,json=shownWaits,proto3" json:"shown_waits,omitempty"`
+	// What the text consists of, in its order.
+	Sections []*ContextSection `protobuf:"bytes,6,rep,name=sections,proto3" json:"sections,omitempty"`
+	// Estimated tokens of the text: 1 for 4 bytes.
+	Tokens int32 `protobuf:"varint,7,opt,name=tokens,proto3" json:"tokens,omitempty"`
+	// The budget it was made for.
+	BudgetTokens  int32 `protobuf:"varint,8,opt,name=budget_tokens,json=budgetTokens,proto3" json:"budget_tokens,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1090,6 +1175,27 @@ func (x *ContextProjection) GetShownWaits() []*ShownWait {
 		return x.ShownWaits
 	}
 	return nil
+}
+
+func (x *ContextProjection) GetSections() []*ContextSection {
+	if x != nil {
+		return x.Sections
+	}
+	return nil
+}
+
+func (x *ContextProjection) GetTokens() int32 {
+	if x != nil {
+		return x.Tokens
+	}
+	return 0
+}
+
+func (x *ContextProjection) GetBudgetTokens() int32 {
+	if x != nil {
+		return x.BudgetTokens
+	}
+	return 0
 }
 
 // RenewTurnRequest names the lease.
@@ -1215,7 +1321,7 @@ type SubmitRoundRequest struct {
 	RoundIndex int32 `protobuf:"varint,4,opt,name=round_index,json=roundIndex,proto3" json:"round_index,omitempty"`
 	// The assistant's text, at most 256 KiB.
 	Text string `protobuf:"bytes,5,opt,name=text,proto3" json:"text,omitempty"`
-	// Its calls, at most 64.
+	// Its calls, at most 64. Arguments and results are nested at most 32 deep.
 	ToolCalls []*ToolCall `protobuf:"bytes,6,rep,name=tool_calls,json=toolCalls,proto3" json:"tool_calls,omitempty"`
 	// Results of tools that the runner executed itself.
 	LocalToolResults []*ToolResult `protobuf:"bytes,7,rep,name=local_tool_results,json=localToolResults,proto3" json:"local_tool_results,omitempty"`
@@ -1774,7 +1880,9 @@ type ListDecisionsRequest struct {
 	// The agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	// 1 to 100; default 20.
-	PageSize      int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// From next_page_token.
+	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1823,11 +1931,21 @@ func (x *ListDecisionsRequest) GetPageSize() int32 {
 	return 0
 }
 
-// ListDecisionsResponse is the newest decisions.
+func (x *ListDecisionsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+// ListDecisionsResponse is a page of the newest 100 decisions. Older ones are among the
+// events, as decision_recorded.
 type ListDecisionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The decisions, newest first.
-	Decisions     []*Decision `protobuf:"bytes,1,rep,name=decisions,proto3" json:"decisions,omitempty"`
+	Decisions []*Decision `protobuf:"bytes,1,rep,name=decisions,proto3" json:"decisions,omitempty"`
+	// Where the next page begins.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1869,6 +1987,13 @@ func (x *ListDecisionsResponse) GetDecisions() []*Decision {
 	return nil
 }
 
+func (x *ListDecisionsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
 // AgentFacts is what the agent plane knows that the scheduler needs.
 type AgentFacts struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1895,8 +2020,20 @@ type AgentFacts struct {
 	ShownWaits []*ShownWait `protobuf:"bytes,10,rep,name=shown_waits,json=shownWaits,proto3" json:"shown_waits,omitempty"`
 	// When the last turn began: what changed since, no turn was shown.
 	LastTurnStartedAt *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=last_turn_started_at,json=lastTurnStartedAt,proto3" json:"last_turn_started_at,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// The open turn with its lease, if there is one. Of one agent only.
+	OpenTurn *Turn `protobuf:"bytes,12,opt,name=open_turn,json=openTurn,proto3" json:"open_turn,omitempty"`
+	// When the agent itself was woken last, if wake_hint is set.
+	WokenAt *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=woken_at,json=wokenAt,proto3" json:"woken_at,omitempty"`
+	// Ticks in a row whose turns failed for good, since a turn completed or a message came.
+	FailedTicks int32 `protobuf:"varint,14,opt,name=failed_ticks,json=failedTicks,proto3" json:"failed_ticks,omitempty"`
+	// How many runners wait at this process for a turn that this agent could give. Of one
+	// agent only.
+	RunnersWaiting int32 `protobuf:"varint,15,opt,name=runners_waiting,json=runnersWaiting,proto3" json:"runners_waiting,omitempty"`
+	// How many agents of its namespace are ready for longer than this one, counted up to
+	// 1000. Of one agent only.
+	ReadyAhead    int32 `protobuf:"varint,16,opt,name=ready_ahead,json=readyAhead,proto3" json:"ready_ahead,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *AgentFacts) Reset() {
@@ -2004,6 +2141,41 @@ func (x *AgentFacts) GetLastTurnStartedAt() *timestamppb.Timestamp {
 		return x.LastTurnStartedAt
 	}
 	return nil
+}
+
+func (x *AgentFacts) GetOpenTurn() *Turn {
+	if x != nil {
+		return x.OpenTurn
+	}
+	return nil
+}
+
+func (x *AgentFacts) GetWokenAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.WokenAt
+	}
+	return nil
+}
+
+func (x *AgentFacts) GetFailedTicks() int32 {
+	if x != nil {
+		return x.FailedTicks
+	}
+	return 0
+}
+
+func (x *AgentFacts) GetRunnersWaiting() int32 {
+	if x != nil {
+		return x.RunnersWaiting
+	}
+	return 0
+}
+
+func (x *AgentFacts) GetReadyAhead() int32 {
+	if x != nil {
+		return x.ReadyAhead
+	}
+	return 0
 }
 
 // GetFactsRequest names the agent, or asks for all.
@@ -2244,11 +2416,1662 @@ func (x *OfferDecisionResponse) GetMessageId() string {
 	return ""
 }
 
+// WatchTurnRequest names an open turn and the run that holds it.
+type WatchTurnRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent.
+	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// The turn.
+	TurnId string `protobuf:"bytes,2,opt,name=turn_id,json=turnId,proto3" json:"turn_id,omitempty"`
+	// The run that holds it.
+	RunId         string `protobuf:"bytes,3,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchTurnRequest) Reset() {
+	*x = WatchTurnRequest{}
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchTurnRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchTurnRequest) ProtoMessage() {}
+
+func (x *WatchTurnRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchTurnRequest.ProtoReflect.Descriptor instead.
+func (*WatchTurnRequest) Descriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *WatchTurnRequest) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
+func (x *WatchTurnRequest) GetTurnId() string {
+	if x != nil {
+		return x.TurnId
+	}
+	return ""
+}
+
+func (x *WatchTurnRequest) GetRunId() string {
+	if x != nil {
+		return x.RunId
+	}
+	return ""
+}
+
+// WatchTurnResponse is one thing that happened to the turn. An empty one comes at the
+// beginning and every 15 s, so that both sides notice a dead connection.
+type WatchTurnResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Messages that wait for the next safe point. They are handed over by SubmitRound's
+	// answer; here they are announced.
+	Interjections []*Message `protobuf:"bytes,1,rep,name=interjections,proto3" json:"interjections,omitempty"`
+	// Set when the turn has ended: the last response.
+	Ended         *Turn `protobuf:"bytes,2,opt,name=ended,proto3" json:"ended,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchTurnResponse) Reset() {
+	*x = WatchTurnResponse{}
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchTurnResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchTurnResponse) ProtoMessage() {}
+
+func (x *WatchTurnResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchTurnResponse.ProtoReflect.Descriptor instead.
+func (*WatchTurnResponse) Descriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *WatchTurnResponse) GetInterjections() []*Message {
+	if x != nil {
+		return x.Interjections
+	}
+	return nil
+}
+
+func (x *WatchTurnResponse) GetEnded() *Turn {
+	if x != nil {
+		return x.Ended
+	}
+	return nil
+}
+
+// AbortRunRequest names the agent whose turn is to be aborted.
+type AbortRunRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent.
+	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// Caller's id of this request.
+	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// Only this run, if given: another one is left alone.
+	RunId string `protobuf:"bytes,3,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
+	// Why, for people. At most 2 000 characters.
+	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AbortRunRequest) Reset() {
+	*x = AbortRunRequest{}
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AbortRunRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AbortRunRequest) ProtoMessage() {}
+
+func (x *AbortRunRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AbortRunRequest.ProtoReflect.Descriptor instead.
+func (*AbortRunRequest) Descriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *AbortRunRequest) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
+func (x *AbortRunRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *AbortRunRequest) GetRunId() string {
+	if x != nil {
+		return x.RunId
+	}
+	return ""
+}
+
+func (x *AbortRunRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// AbortRunResponse is what became of the turn.
+type AbortRunResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The aborted turn; unset where no turn was open.
+	Turn *Turn `protobuf:"bytes,1,opt,name=turn,proto3" json:"turn,omitempty"`
+	// The agent, paused.
+	Agent         *Agent `protobuf:"bytes,2,opt,name=agent,proto3" json:"agent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AbortRunResponse) Reset() {
+	*x = AbortRunResponse{}
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AbortRunResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AbortRunResponse) ProtoMessage() {}
+
+func (x *AbortRunResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AbortRunResponse.ProtoReflect.Descriptor instead.
+func (*AbortRunResponse) Descriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *AbortRunResponse) GetTurn() *Turn {
+	if x != nil {
+		return x.Turn
+	}
+	return nil
+}
+
+func (x *AbortRunResponse) GetAgent() *Agent {
+	if x != nil {
+		return x.Agent
+	}
+	return nil
+}
+
+// PauseAgentRequest names the agent to be paused.
+type PauseAgentRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent.
+	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// Caller's id of this request.
+	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// Why, for people. At most 2 000 characters.
+	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PauseAgentRequest) Reset() {
+	*x = PauseAgentRequest{}
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PauseAgentRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PauseAgentRequest) ProtoMessage() {}
+
+func (x *PauseAgentRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PauseAgentRequest.ProtoReflect.Descriptor instead.
+func (*PauseAgentRequest) Descriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *PauseAgentRequest) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
+func (x *PauseAgentRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *PauseAgentRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// PauseAgentResponse is the agent as it stands.
+type PauseAgentResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent.
+	Agent         *Agent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PauseAgentResponse) Reset() {
+	*x = PauseAgentResponse{}
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PauseAgentResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PauseAgentResponse) ProtoMessage() {}
+
+func (x *PauseAgentResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PauseAgentResponse.ProtoReflect.Descriptor instead.
+func (*PauseAgentResponse) Descriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *PauseAgentResponse) GetAgent() *Agent {
+	if x != nil {
+		return x.Agent
+	}
+	return nil
+}
+
+// ResumeAgentRequest names the agent to be resumed.
+type ResumeAgentRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent.
+	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// Caller's id of this request.
+	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// Why, for people. At most 2 000 characters.
+	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResumeAgentRequest) Reset() {
+	*x = ResumeAgentRequest{}
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResumeAgentRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResumeAgentRequest) ProtoMessage() {}
+
+func (x *ResumeAgentRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResumeAgentRequest.ProtoReflect.Descriptor instead.
+func (*ResumeAgentRequest) Descriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *ResumeAgentRequest) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
+func (x *ResumeAgentRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *ResumeAgentRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// ResumeAgentResponse is the agent as it stands.
+type ResumeAgentResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent.
+	Agent         *Agent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResumeAgentResponse) Reset() {
+	*x = ResumeAgentResponse{}
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResumeAgentResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResumeAgentResponse) ProtoMessage() {}
+
+func (x *ResumeAgentResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResumeAgentResponse.ProtoReflect.Descriptor instead.
+func (*ResumeAgentResponse) Descriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *ResumeAgentResponse) GetAgent() *Agent {
+	if x != nil {
+		return x.Agent
+	}
+	return nil
+}
+
+// StopAgentRequest names the agent to be stopped.
+type StopAgentRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent.
+	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// Caller's id of this request.
+	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// Why, for people. At most 2 000 characters.
+	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StopAgentRequest) Reset() {
+	*x = StopAgentRequest{}
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StopAgentRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StopAgentRequest) ProtoMessage() {}
+
+func (x *StopAgentRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StopAgentRequest.ProtoReflect.Descriptor instead.
+func (*StopAgentRequest) Descriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *StopAgentRequest) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
+func (x *StopAgentRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *StopAgentRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// StopAgentResponse is the agent as it stands.
+type StopAgentResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent.
+	Agent         *Agent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StopAgentResponse) Reset() {
+	*x = StopAgentResponse{}
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StopAgentResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StopAgentResponse) ProtoMessage() {}
+
+func (x *StopAgentResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StopAgentResponse.ProtoReflect.Descriptor instead.
+func (*StopAgentResponse) Descriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *StopAgentResponse) GetAgent() *Agent {
+	if x != nil {
+		return x.Agent
+	}
+	return nil
+}
+
+// StartAgentRequest names the agent to be started.
+type StartAgentRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent.
+	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// Caller's id of this request.
+	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// Why, for people. At most 2 000 characters.
+	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StartAgentRequest) Reset() {
+	*x = StartAgentRequest{}
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StartAgentRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StartAgentRequest) ProtoMessage() {}
+
+func (x *StartAgentRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StartAgentRequest.ProtoReflect.Descriptor instead.
+func (*StartAgentRequest) Descriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *StartAgentRequest) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
+func (x *StartAgentRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *StartAgentRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// StartAgentResponse is the agent as it stands.
+type StartAgentResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent.
+	Agent         *Agent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StartAgentResponse) Reset() {
+	*x = StartAgentResponse{}
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StartAgentResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StartAgentResponse) ProtoMessage() {}
+
+func (x *StartAgentResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StartAgentResponse.ProtoReflect.Descriptor instead.
+func (*StartAgentResponse) Descriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *StartAgentResponse) GetAgent() *Agent {
+	if x != nil {
+		return x.Agent
+	}
+	return nil
+}
+
+// DeleteAgentRequest names the agent to be deleted.
+type DeleteAgentRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent.
+	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// Caller's id of this request.
+	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// Only if the agent is at this revision; 0 for any.
+	ExpectedRevision int64 `protobuf:"varint,3,opt,name=expected_revision,json=expectedRevision,proto3" json:"expected_revision,omitempty"`
+	// Why, for people. At most 2 000 characters.
+	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteAgentRequest) Reset() {
+	*x = DeleteAgentRequest{}
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteAgentRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteAgentRequest) ProtoMessage() {}
+
+func (x *DeleteAgentRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteAgentRequest.ProtoReflect.Descriptor instead.
+func (*DeleteAgentRequest) Descriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *DeleteAgentRequest) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
+func (x *DeleteAgentRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *DeleteAgentRequest) GetExpectedRevision() int64 {
+	if x != nil {
+		return x.ExpectedRevision
+	}
+	return 0
+}
+
+func (x *DeleteAgentRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// DeleteAgentResponse is the agent, deleting or deleted.
+type DeleteAgentResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent.
+	Agent         *Agent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteAgentResponse) Reset() {
+	*x = DeleteAgentResponse{}
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteAgentResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteAgentResponse) ProtoMessage() {}
+
+func (x *DeleteAgentResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteAgentResponse.ProtoReflect.Descriptor instead.
+func (*DeleteAgentResponse) Descriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *DeleteAgentResponse) GetAgent() *Agent {
+	if x != nil {
+		return x.Agent
+	}
+	return nil
+}
+
+// GetDelegationRequest names a delegation by its parent.
+type GetDelegationRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The parent.
+	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// The delegation.
+	DelegationId  string `protobuf:"bytes,2,opt,name=delegation_id,json=delegationId,proto3" json:"delegation_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetDelegationRequest) Reset() {
+	*x = GetDelegationRequest{}
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetDelegationRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetDelegationRequest) ProtoMessage() {}
+
+func (x *GetDelegationRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetDelegationRequest.ProtoReflect.Descriptor instead.
+func (*GetDelegationRequest) Descriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{46}
+}
+
+func (x *GetDelegationRequest) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
+func (x *GetDelegationRequest) GetDelegationId() string {
+	if x != nil {
+		return x.DelegationId
+	}
+	return ""
+}
+
+// GetDelegationResponse is the delegation.
+type GetDelegationResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The delegation.
+	Delegation    *Delegation `protobuf:"bytes,1,opt,name=delegation,proto3" json:"delegation,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetDelegationResponse) Reset() {
+	*x = GetDelegationResponse{}
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetDelegationResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetDelegationResponse) ProtoMessage() {}
+
+func (x *GetDelegationResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetDelegationResponse.ProtoReflect.Descriptor instead.
+func (*GetDelegationResponse) Descriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{47}
+}
+
+func (x *GetDelegationResponse) GetDelegation() *Delegation {
+	if x != nil {
+		return x.Delegation
+	}
+	return nil
+}
+
+// ListDelegationsRequest is a page of a parent's delegations.
+type ListDelegationsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The parent.
+	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// Only those of this item of the parent.
+	WorkItemId string `protobuf:"bytes,2,opt,name=work_item_id,json=workItemId,proto3" json:"work_item_id,omitempty"`
+	// Only those that are open.
+	OpenOnly bool `protobuf:"varint,3,opt,name=open_only,json=openOnly,proto3" json:"open_only,omitempty"`
+	// Default 50, at most 500.
+	PageSize int32 `protobuf:"varint,4,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// From the page before.
+	PageToken     string `protobuf:"bytes,5,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListDelegationsRequest) Reset() {
+	*x = ListDelegationsRequest{}
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[48]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListDelegationsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListDelegationsRequest) ProtoMessage() {}
+
+func (x *ListDelegationsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[48]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListDelegationsRequest.ProtoReflect.Descriptor instead.
+func (*ListDelegationsRequest) Descriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{48}
+}
+
+func (x *ListDelegationsRequest) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
+func (x *ListDelegationsRequest) GetWorkItemId() string {
+	if x != nil {
+		return x.WorkItemId
+	}
+	return ""
+}
+
+func (x *ListDelegationsRequest) GetOpenOnly() bool {
+	if x != nil {
+		return x.OpenOnly
+	}
+	return false
+}
+
+func (x *ListDelegationsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListDelegationsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+// ListDelegationsResponse is one page.
+type ListDelegationsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Newest first.
+	Delegations []*Delegation `protobuf:"bytes,1,rep,name=delegations,proto3" json:"delegations,omitempty"`
+	// Empty on the last page.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListDelegationsResponse) Reset() {
+	*x = ListDelegationsResponse{}
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[49]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListDelegationsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListDelegationsResponse) ProtoMessage() {}
+
+func (x *ListDelegationsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[49]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListDelegationsResponse.ProtoReflect.Descriptor instead.
+func (*ListDelegationsResponse) Descriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{49}
+}
+
+func (x *ListDelegationsResponse) GetDelegations() []*Delegation {
+	if x != nil {
+		return x.Delegations
+	}
+	return nil
+}
+
+func (x *ListDelegationsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+// ListRoundsRequest is a page of an agent's transcript.
+type ListRoundsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent.
+	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// Only the rounds of this turn.
+	TurnId string `protobuf:"bytes,2,opt,name=turn_id,json=turnId,proto3" json:"turn_id,omitempty"`
+	// Only the rounds bound to this item.
+	WorkItemId string `protobuf:"bytes,3,opt,name=work_item_id,json=workItemId,proto3" json:"work_item_id,omitempty"`
+	// Default 50, at most 500; also bounded to 1 MiB.
+	PageSize int32 `protobuf:"varint,4,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// From the page before.
+	PageToken     string `protobuf:"bytes,5,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListRoundsRequest) Reset() {
+	*x = ListRoundsRequest{}
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[50]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListRoundsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListRoundsRequest) ProtoMessage() {}
+
+func (x *ListRoundsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[50]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListRoundsRequest.ProtoReflect.Descriptor instead.
+func (*ListRoundsRequest) Descriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{50}
+}
+
+func (x *ListRoundsRequest) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
+func (x *ListRoundsRequest) GetTurnId() string {
+	if x != nil {
+		return x.TurnId
+	}
+	return ""
+}
+
+func (x *ListRoundsRequest) GetWorkItemId() string {
+	if x != nil {
+		return x.WorkItemId
+	}
+	return ""
+}
+
+func (x *ListRoundsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListRoundsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+// ListRoundsResponse is one page.
+type ListRoundsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Newest first.
+	Rounds []*Round `protobuf:"bytes,1,rep,name=rounds,proto3" json:"rounds,omitempty"`
+	// Empty on the last page.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListRoundsResponse) Reset() {
+	*x = ListRoundsResponse{}
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[51]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListRoundsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListRoundsResponse) ProtoMessage() {}
+
+func (x *ListRoundsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[51]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListRoundsResponse.ProtoReflect.Descriptor instead.
+func (*ListRoundsResponse) Descriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{51}
+}
+
+func (x *ListRoundsResponse) GetRounds() []*Round {
+	if x != nil {
+		return x.Rounds
+	}
+	return nil
+}
+
+func (x *ListRoundsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+// GetContextRequest asks for a projection.
+type GetContextRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent.
+	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// Estimated tokens that the text may take: 1 token for 4 bytes. Default 4096, 512 to 200 000.
+	BudgetTokens  int32 `protobuf:"varint,2,opt,name=budget_tokens,json=budgetTokens,proto3" json:"budget_tokens,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetContextRequest) Reset() {
+	*x = GetContextRequest{}
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[52]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetContextRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetContextRequest) ProtoMessage() {}
+
+func (x *GetContextRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[52]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetContextRequest.ProtoReflect.Descriptor instead.
+func (*GetContextRequest) Descriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{52}
+}
+
+func (x *GetContextRequest) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
+func (x *GetContextRequest) GetBudgetTokens() int32 {
+	if x != nil {
+		return x.BudgetTokens
+	}
+	return 0
+}
+
+// GetContextResponse is the projection.
+type GetContextResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The projection, with its sections.
+	Context       *ContextProjection `protobuf:"bytes,1,opt,name=context,proto3" json:"context,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetContextResponse) Reset() {
+	*x = GetContextResponse{}
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[53]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetContextResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetContextResponse) ProtoMessage() {}
+
+func (x *GetContextResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[53]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetContextResponse.ProtoReflect.Descriptor instead.
+func (*GetContextResponse) Descriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{53}
+}
+
+func (x *GetContextResponse) GetContext() *ContextProjection {
+	if x != nil {
+		return x.Context
+	}
+	return nil
+}
+
+// ListBriefsRequest is a page of an agent's briefs.
+type ListBriefsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent.
+	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// Only those of this item.
+	WorkItemId string `protobuf:"bytes,2,opt,name=work_item_id,json=workItemId,proto3" json:"work_item_id,omitempty"`
+	// Only of this kind.
+	Kind BriefKind `protobuf:"varint,3,opt,name=kind,proto3,enum=quartet.agent.v1.BriefKind" json:"kind,omitempty"`
+	// Default 50, at most 500.
+	PageSize int32 `protobuf:"varint,4,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// From the page before.
+	PageToken     string `protobuf:"bytes,5,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListBriefsRequest) Reset() {
+	*x = ListBriefsRequest{}
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[54]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListBriefsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListBriefsRequest) ProtoMessage() {}
+
+func (x *ListBriefsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[54]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListBriefsRequest.ProtoReflect.Descriptor instead.
+func (*ListBriefsRequest) Descriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{54}
+}
+
+func (x *ListBriefsRequest) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
+func (x *ListBriefsRequest) GetWorkItemId() string {
+	if x != nil {
+		return x.WorkItemId
+	}
+	return ""
+}
+
+func (x *ListBriefsRequest) GetKind() BriefKind {
+	if x != nil {
+		return x.Kind
+	}
+	return BriefKind_BRIEF_KIND_UNSPECIFIED
+}
+
+func (x *ListBriefsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListBriefsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+// ListBriefsResponse is one page.
+type ListBriefsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Newest first.
+	Briefs []*Brief `protobuf:"bytes,1,rep,name=briefs,proto3" json:"briefs,omitempty"`
+	// Empty on the last page.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListBriefsResponse) Reset() {
+	*x = ListBriefsResponse{}
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[55]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListBriefsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListBriefsResponse) ProtoMessage() {}
+
+func (x *ListBriefsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[55]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListBriefsResponse.ProtoReflect.Descriptor instead.
+func (*ListBriefsResponse) Descriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{55}
+}
+
+func (x *ListBriefsResponse) GetBriefs() []*Brief {
+	if x != nil {
+		return x.Briefs
+	}
+	return nil
+}
+
+func (x *ListBriefsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+// ListToolsRequest names the agent.
+type ListToolsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent.
+	AgentId       string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListToolsRequest) Reset() {
+	*x = ListToolsRequest{}
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[56]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListToolsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListToolsRequest) ProtoMessage() {}
+
+func (x *ListToolsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[56]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListToolsRequest.ProtoReflect.Descriptor instead.
+func (*ListToolsRequest) Descriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{56}
+}
+
+func (x *ListToolsRequest) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
+// ListToolsResponse is what the caller may use.
+type ListToolsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In the order of the seeds.
+	Tools         []*ToolSpec `protobuf:"bytes,1,rep,name=tools,proto3" json:"tools,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListToolsResponse) Reset() {
+	*x = ListToolsResponse{}
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[57]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListToolsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListToolsResponse) ProtoMessage() {}
+
+func (x *ListToolsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[57]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListToolsResponse.ProtoReflect.Descriptor instead.
+func (*ListToolsResponse) Descriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{57}
+}
+
+func (x *ListToolsResponse) GetTools() []*ToolSpec {
+	if x != nil {
+		return x.Tools
+	}
+	return nil
+}
+
+// CallToolRequest is one call.
+type CallToolRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent on whose behalf the tool runs.
+	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// Caller's id of this request; the same one is executed once.
+	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// The tool's name; S2's dotted names work too.
+	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	// As its schema says.
+	Arguments *structpb.Struct `protobuf:"bytes,4,opt,name=arguments,proto3" json:"arguments,omitempty"`
+	// What the assistant said beside the call: the report, if the call completes the item in
+	// focus. At most 256 KiB.
+	RoundText     string `protobuf:"bytes,5,opt,name=round_text,json=roundText,proto3" json:"round_text,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CallToolRequest) Reset() {
+	*x = CallToolRequest{}
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[58]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CallToolRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CallToolRequest) ProtoMessage() {}
+
+func (x *CallToolRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[58]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CallToolRequest.ProtoReflect.Descriptor instead.
+func (*CallToolRequest) Descriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{58}
+}
+
+func (x *CallToolRequest) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
+func (x *CallToolRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *CallToolRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *CallToolRequest) GetArguments() *structpb.Struct {
+	if x != nil {
+		return x.Arguments
+	}
+	return nil
+}
+
+func (x *CallToolRequest) GetRoundText() string {
+	if x != nil {
+		return x.RoundText
+	}
+	return ""
+}
+
+// CallToolResponse is the call's one result.
+type CallToolResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The result.
+	Result *ToolResult `protobuf:"bytes,1,opt,name=result,proto3" json:"result,omitempty"`
+	// The item that the round's text became the report of; empty: none.
+	PromotedWorkItemId string `protobuf:"bytes,2,opt,name=promoted_work_item_id,json=promotedWorkItemId,proto3" json:"promoted_work_item_id,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
+}
+
+func (x *CallToolResponse) Reset() {
+	*x = CallToolResponse{}
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[59]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CallToolResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CallToolResponse) ProtoMessage() {}
+
+func (x *CallToolResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[59]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CallToolResponse.ProtoReflect.Descriptor instead.
+func (*CallToolResponse) Descriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{59}
+}
+
+func (x *CallToolResponse) GetResult() *ToolResult {
+	if x != nil {
+		return x.Result
+	}
+	return nil
+}
+
+func (x *CallToolResponse) GetPromotedWorkItemId() string {
+	if x != nil {
+		return x.PromotedWorkItemId
+	}
+	return ""
+}
+
 var File_quartet_agent_v1_agent_service_proto protoreflect.FileDescriptor
 
 const file_quartet_agent_v1_agent_service_proto_rawDesc = "" +
 	"\n" +
-	"$quartet/agent/v1/agent_service.proto\x12\x10quartet.agent.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1cquartet/agent/v1/agent.proto\"\x90\x03\n" +
+	"$quartet/agent/v1/agent_service.proto\x12\x10quartet.agent.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1cquartet/agent/v1/agent.proto\x1a quartet/waiting/v1/waiting.proto\"\x90\x03\n" +
 	"\x11SpawnAgentRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1d\n" +
 	"\n" +
@@ -2259,20 +4082,27 @@ const file_quartet_agent_v1_agent_service_proto_rawDesc = "" +
 	"\x0eworkspace_mode\x18\x06 \x01(\x0e2\x1f.quartet.agent.v1.WorkspaceModeR\rworkspaceMode\x123\n" +
 	"\acontext\x18\a \x01(\x0e2\x19.quartet.agent.v1.ContextR\acontext\x12%\n" +
 	"\x0eworkspace_root\x18\b \x01(\tR\rworkspaceRoot\x12&\n" +
-	"\x0fparent_agent_id\x18\t \x01(\tR\rparentAgentId\"^\n" +
+	"\x0fparent_agent_id\x18\t \x01(\tR\rparentAgentId\"\x9c\x01\n" +
 	"\x12SpawnAgentResponse\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12-\n" +
-	"\x05agent\x18\x02 \x01(\v2\x17.quartet.agent.v1.AgentR\x05agent\",\n" +
+	"\x05agent\x18\x02 \x01(\v2\x17.quartet.agent.v1.AgentR\x05agent\x12\x17\n" +
+	"\atask_id\x18\x03 \x01(\tR\x06taskId\x12#\n" +
+	"\rdelegation_id\x18\x04 \x01(\tR\fdelegationId\",\n" +
 	"\x0fGetAgentRequest\x12\x19\n" +
-	"\bagent_id\x18\x01 \x01(\tR\aagentId\"A\n" +
+	"\bagent_id\x18\x01 \x01(\tR\aagentId\"\xc7\x01\n" +
 	"\x10GetAgentResponse\x12-\n" +
-	"\x05agent\x18\x01 \x01(\v2\x17.quartet.agent.v1.AgentR\x05agent\"\xaf\x01\n" +
+	"\x05agent\x18\x01 \x01(\v2\x17.quartet.agent.v1.AgentR\x05agent\x123\n" +
+	"\bchildren\x18\x02 \x03(\v2\x17.quartet.agent.v1.AgentR\bchildren\x12.\n" +
+	"\x05waits\x18\x03 \x03(\v2\x18.quartet.waiting.v1.WaitR\x05waits\x12\x1f\n" +
+	"\vtotal_waits\x18\x04 \x01(\x05R\n" +
+	"totalWaits\"\xd8\x01\n" +
 	"\x11ListAgentsRequest\x12'\n" +
 	"\x0finclude_private\x18\x01 \x01(\bR\x0eincludePrivate\x125\n" +
 	"\x17lineage_parent_agent_id\x18\x02 \x01(\tR\x14lineageParentAgentId\x12\x1b\n" +
 	"\tpage_size\x18\x03 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x04 \x01(\tR\tpageToken\"m\n" +
+	"page_token\x18\x04 \x01(\tR\tpageToken\x12'\n" +
+	"\x0finclude_deleted\x18\x05 \x01(\bR\x0eincludeDeleted\"m\n" +
 	"\x12ListAgentsResponse\x12/\n" +
 	"\x06agents\x18\x01 \x03(\v2\x17.quartet.agent.v1.AgentR\x06agents\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xd0\x02\n" +
@@ -2306,13 +4136,14 @@ const file_quartet_agent_v1_agent_service_proto_rawDesc = "" +
 	"page_token\x18\x04 \x01(\tR\tpageToken\"u\n" +
 	"\x14ListMessagesResponse\x125\n" +
 	"\bmessages\x18\x01 \x03(\v2\x19.quartet.agent.v1.MessageR\bmessages\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x9c\x01\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xc3\x01\n" +
 	"\x12AcquireTurnRequest\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12\x1b\n" +
 	"\tagent_ids\x18\x02 \x03(\tR\bagentIds\x12\x1b\n" +
 	"\trunner_id\x18\x03 \x01(\tR\brunnerId\x12-\n" +
-	"\x04wait\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x04wait\"\xac\x03\n" +
+	"\x04wait\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x04wait\x12%\n" +
+	"\x0eall_namespaces\x18\x05 \x01(\bR\rallNamespaces\"\xca\x03\n" +
 	"\x13AcquireTurnResponse\x12*\n" +
 	"\x04turn\x18\x01 \x01(\v2\x16.quartet.agent.v1.TurnR\x04turn\x123\n" +
 	"\amessage\x18\x02 \x01(\v2\x19.quartet.agent.v1.MessageR\amessage\x12?\n" +
@@ -2323,14 +4154,19 @@ const file_quartet_agent_v1_agent_service_proto_rawDesc = "" +
 	"\x05agent\x18\a \x01(\v2\x17.quartet.agent.v1.AgentR\x05agent\x12\x18\n" +
 	"\apending\x18\b \x01(\bR\apending\x128\n" +
 	"\n" +
-	"poll_after\x18\t \x01(\v2\x19.google.protobuf.DurationR\tpollAfter\"\xec\x01\n" +
+	"poll_after\x18\t \x01(\v2\x19.google.protobuf.DurationR\tpollAfter\x12\x1c\n" +
+	"\tnamespace\x18\n" +
+	" \x01(\tR\tnamespace\"\xe7\x02\n" +
 	"\x11ContextProjection\x12\x12\n" +
 	"\x04text\x18\x01 \x01(\tR\x04text\x121\n" +
 	"\acurrent\x18\x02 \x01(\v2\x17.google.protobuf.StructR\acurrent\x12-\n" +
 	"\x05queue\x18\x03 \x01(\v2\x17.google.protobuf.StructR\x05queue\x12#\n" +
 	"\rwork_revision\x18\x04 \x01(\x03R\fworkRevision\x12<\n" +
 	"\vshown_waits\x18\x05 \x03(\v2\x1b.quartet.agent.v1.ShownWaitR\n" +
-	"shownWaits\"]\n" +
+	"shownWaits\x12<\n" +
+	"\bsections\x18\x06 \x03(\v2 .quartet.agent.v1.ContextSectionR\bsections\x12\x16\n" +
+	"\x06tokens\x18\a \x01(\x05R\x06tokens\x12#\n" +
+	"\rbudget_tokens\x18\b \x01(\x05R\fbudgetTokens\"]\n" +
 	"\x10RenewTurnRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x17\n" +
 	"\aturn_id\x18\x02 \x01(\tR\x06turnId\x12\x15\n" +
@@ -2379,12 +4215,15 @@ const file_quartet_agent_v1_agent_service_proto_rawDesc = "" +
 	"page_token\x18\x03 \x01(\tR\tpageToken\"i\n" +
 	"\x11ListTurnsResponse\x12,\n" +
 	"\x05turns\x18\x01 \x03(\v2\x16.quartet.agent.v1.TurnR\x05turns\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"N\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"m\n" +
 	"\x14ListDecisionsRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1b\n" +
-	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\"Q\n" +
+	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x03 \x01(\tR\tpageToken\"y\n" +
 	"\x15ListDecisionsResponse\x128\n" +
-	"\tdecisions\x18\x01 \x03(\v2\x1a.quartet.agent.v1.DecisionR\tdecisions\"\x95\x04\n" +
+	"\tdecisions\x18\x01 \x03(\v2\x1a.quartet.agent.v1.DecisionR\tdecisions\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xee\x05\n" +
 	"\n" +
 	"AgentFacts\x12-\n" +
 	"\x05agent\x18\x01 \x01(\v2\x17.quartet.agent.v1.AgentR\x05agent\x12\x16\n" +
@@ -2399,7 +4238,13 @@ const file_quartet_agent_v1_agent_service_proto_rawDesc = "" +
 	"\vshown_waits\x18\n" +
 	" \x03(\v2\x1b.quartet.agent.v1.ShownWaitR\n" +
 	"shownWaits\x12K\n" +
-	"\x14last_turn_started_at\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\x11lastTurnStartedAt\"K\n" +
+	"\x14last_turn_started_at\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\x11lastTurnStartedAt\x123\n" +
+	"\topen_turn\x18\f \x01(\v2\x16.quartet.agent.v1.TurnR\bopenTurn\x125\n" +
+	"\bwoken_at\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\awokenAt\x12!\n" +
+	"\ffailed_ticks\x18\x0e \x01(\x05R\vfailedTicks\x12'\n" +
+	"\x0frunners_waiting\x18\x0f \x01(\x05R\x0erunnersWaiting\x12\x1f\n" +
+	"\vready_ahead\x18\x10 \x01(\x05R\n" +
+	"readyAhead\"K\n" +
 	"\x0fGetFactsRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1d\n" +
 	"\n" +
@@ -2417,8 +4262,119 @@ const file_quartet_agent_v1_agent_service_proto_rawDesc = "" +
 	"\x15OfferDecisionResponse\x12\x16\n" +
 	"\x06result\x18\x01 \x01(\tR\x06result\x12\x1d\n" +
 	"\n" +
-	"message_id\x18\x02 \x01(\tR\tmessageId2\xd4\n" +
+	"message_id\x18\x02 \x01(\tR\tmessageId\"]\n" +
+	"\x10WatchTurnRequest\x12\x19\n" +
+	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x17\n" +
+	"\aturn_id\x18\x02 \x01(\tR\x06turnId\x12\x15\n" +
+	"\x06run_id\x18\x03 \x01(\tR\x05runId\"\x82\x01\n" +
+	"\x11WatchTurnResponse\x12?\n" +
+	"\rinterjections\x18\x01 \x03(\v2\x19.quartet.agent.v1.MessageR\rinterjections\x12,\n" +
+	"\x05ended\x18\x02 \x01(\v2\x16.quartet.agent.v1.TurnR\x05ended\"z\n" +
+	"\x0fAbortRunRequest\x12\x19\n" +
+	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1d\n" +
 	"\n" +
+	"request_id\x18\x02 \x01(\tR\trequestId\x12\x15\n" +
+	"\x06run_id\x18\x03 \x01(\tR\x05runId\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"m\n" +
+	"\x10AbortRunResponse\x12*\n" +
+	"\x04turn\x18\x01 \x01(\v2\x16.quartet.agent.v1.TurnR\x04turn\x12-\n" +
+	"\x05agent\x18\x02 \x01(\v2\x17.quartet.agent.v1.AgentR\x05agent\"e\n" +
+	"\x11PauseAgentRequest\x12\x19\n" +
+	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x02 \x01(\tR\trequestId\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"C\n" +
+	"\x12PauseAgentResponse\x12-\n" +
+	"\x05agent\x18\x01 \x01(\v2\x17.quartet.agent.v1.AgentR\x05agent\"f\n" +
+	"\x12ResumeAgentRequest\x12\x19\n" +
+	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x02 \x01(\tR\trequestId\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"D\n" +
+	"\x13ResumeAgentResponse\x12-\n" +
+	"\x05agent\x18\x01 \x01(\v2\x17.quartet.agent.v1.AgentR\x05agent\"d\n" +
+	"\x10StopAgentRequest\x12\x19\n" +
+	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x02 \x01(\tR\trequestId\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"B\n" +
+	"\x11StopAgentResponse\x12-\n" +
+	"\x05agent\x18\x01 \x01(\v2\x17.quartet.agent.v1.AgentR\x05agent\"e\n" +
+	"\x11StartAgentRequest\x12\x19\n" +
+	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x02 \x01(\tR\trequestId\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"C\n" +
+	"\x12StartAgentResponse\x12-\n" +
+	"\x05agent\x18\x01 \x01(\v2\x17.quartet.agent.v1.AgentR\x05agent\"\x93\x01\n" +
+	"\x12DeleteAgentRequest\x12\x19\n" +
+	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x02 \x01(\tR\trequestId\x12+\n" +
+	"\x11expected_revision\x18\x03 \x01(\x03R\x10expectedRevision\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"D\n" +
+	"\x13DeleteAgentResponse\x12-\n" +
+	"\x05agent\x18\x01 \x01(\v2\x17.quartet.agent.v1.AgentR\x05agent\"V\n" +
+	"\x14GetDelegationRequest\x12\x19\n" +
+	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12#\n" +
+	"\rdelegation_id\x18\x02 \x01(\tR\fdelegationId\"U\n" +
+	"\x15GetDelegationResponse\x12<\n" +
+	"\n" +
+	"delegation\x18\x01 \x01(\v2\x1c.quartet.agent.v1.DelegationR\n" +
+	"delegation\"\xae\x01\n" +
+	"\x16ListDelegationsRequest\x12\x19\n" +
+	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12 \n" +
+	"\fwork_item_id\x18\x02 \x01(\tR\n" +
+	"workItemId\x12\x1b\n" +
+	"\topen_only\x18\x03 \x01(\bR\bopenOnly\x12\x1b\n" +
+	"\tpage_size\x18\x04 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x05 \x01(\tR\tpageToken\"\x81\x01\n" +
+	"\x17ListDelegationsResponse\x12>\n" +
+	"\vdelegations\x18\x01 \x03(\v2\x1c.quartet.agent.v1.DelegationR\vdelegations\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xa5\x01\n" +
+	"\x11ListRoundsRequest\x12\x19\n" +
+	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x17\n" +
+	"\aturn_id\x18\x02 \x01(\tR\x06turnId\x12 \n" +
+	"\fwork_item_id\x18\x03 \x01(\tR\n" +
+	"workItemId\x12\x1b\n" +
+	"\tpage_size\x18\x04 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x05 \x01(\tR\tpageToken\"m\n" +
+	"\x12ListRoundsResponse\x12/\n" +
+	"\x06rounds\x18\x01 \x03(\v2\x17.quartet.agent.v1.RoundR\x06rounds\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"S\n" +
+	"\x11GetContextRequest\x12\x19\n" +
+	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12#\n" +
+	"\rbudget_tokens\x18\x02 \x01(\x05R\fbudgetTokens\"S\n" +
+	"\x12GetContextResponse\x12=\n" +
+	"\acontext\x18\x01 \x01(\v2#.quartet.agent.v1.ContextProjectionR\acontext\"\xbd\x01\n" +
+	"\x11ListBriefsRequest\x12\x19\n" +
+	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12 \n" +
+	"\fwork_item_id\x18\x02 \x01(\tR\n" +
+	"workItemId\x12/\n" +
+	"\x04kind\x18\x03 \x01(\x0e2\x1b.quartet.agent.v1.BriefKindR\x04kind\x12\x1b\n" +
+	"\tpage_size\x18\x04 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x05 \x01(\tR\tpageToken\"m\n" +
+	"\x12ListBriefsResponse\x12/\n" +
+	"\x06briefs\x18\x01 \x03(\v2\x17.quartet.agent.v1.BriefR\x06briefs\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"-\n" +
+	"\x10ListToolsRequest\x12\x19\n" +
+	"\bagent_id\x18\x01 \x01(\tR\aagentId\"E\n" +
+	"\x11ListToolsResponse\x120\n" +
+	"\x05tools\x18\x01 \x03(\v2\x1a.quartet.agent.v1.ToolSpecR\x05tools\"\xb5\x01\n" +
+	"\x0fCallToolRequest\x12\x19\n" +
+	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x02 \x01(\tR\trequestId\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x125\n" +
+	"\targuments\x18\x04 \x01(\v2\x17.google.protobuf.StructR\targuments\x12\x1d\n" +
+	"\n" +
+	"round_text\x18\x05 \x01(\tR\troundText\"{\n" +
+	"\x10CallToolResponse\x124\n" +
+	"\x06result\x18\x01 \x01(\v2\x1c.quartet.agent.v1.ToolResultR\x06result\x121\n" +
+	"\x15promoted_work_item_id\x18\x02 \x01(\tR\x12promotedWorkItemId2\xbd\x14\n" +
 	"\fAgentService\x12W\n" +
 	"\n" +
 	"SpawnAgent\x12#.quartet.agent.v1.SpawnAgentRequest\x1a$.quartet.agent.v1.SpawnAgentResponse\x12Q\n" +
@@ -2436,7 +4392,26 @@ const file_quartet_agent_v1_agent_service_proto_rawDesc = "" +
 	"FinishTurn\x12#.quartet.agent.v1.FinishTurnRequest\x1a$.quartet.agent.v1.FinishTurnResponse\x12N\n" +
 	"\aGetTurn\x12 .quartet.agent.v1.GetTurnRequest\x1a!.quartet.agent.v1.GetTurnResponse\x12T\n" +
 	"\tListTurns\x12\".quartet.agent.v1.ListTurnsRequest\x1a#.quartet.agent.v1.ListTurnsResponse\x12`\n" +
-	"\rListDecisions\x12&.quartet.agent.v1.ListDecisionsRequest\x1a'.quartet.agent.v1.ListDecisionsResponse\x12Q\n" +
+	"\rListDecisions\x12&.quartet.agent.v1.ListDecisionsRequest\x1a'.quartet.agent.v1.ListDecisionsResponse\x12V\n" +
+	"\tWatchTurn\x12\".quartet.agent.v1.WatchTurnRequest\x1a#.quartet.agent.v1.WatchTurnResponse0\x01\x12Q\n" +
+	"\bAbortRun\x12!.quartet.agent.v1.AbortRunRequest\x1a\".quartet.agent.v1.AbortRunResponse\x12W\n" +
+	"\n" +
+	"PauseAgent\x12#.quartet.agent.v1.PauseAgentRequest\x1a$.quartet.agent.v1.PauseAgentResponse\x12Z\n" +
+	"\vResumeAgent\x12$.quartet.agent.v1.ResumeAgentRequest\x1a%.quartet.agent.v1.ResumeAgentResponse\x12T\n" +
+	"\tStopAgent\x12\".quartet.agent.v1.StopAgentRequest\x1a#.quartet.agent.v1.StopAgentResponse\x12W\n" +
+	"\n" +
+	"StartAgent\x12#.quartet.agent.v1.StartAgentRequest\x1a$.quartet.agent.v1.StartAgentResponse\x12Z\n" +
+	"\vDeleteAgent\x12$.quartet.agent.v1.DeleteAgentRequest\x1a%.quartet.agent.v1.DeleteAgentResponse\x12`\n" +
+	"\rGetDelegation\x12&.quartet.agent.v1.GetDelegationRequest\x1a'.quartet.agent.v1.GetDelegationResponse\x12f\n" +
+	"\x0fListDelegations\x12(.quartet.agent.v1.ListDelegationsRequest\x1a).quartet.agent.v1.ListDelegationsResponse\x12W\n" +
+	"\n" +
+	"ListRounds\x12#.quartet.agent.v1.ListRoundsRequest\x1a$.quartet.agent.v1.ListRoundsResponse\x12W\n" +
+	"\n" +
+	"GetContext\x12#.quartet.agent.v1.GetContextRequest\x1a$.quartet.agent.v1.GetContextResponse\x12W\n" +
+	"\n" +
+	"ListBriefs\x12#.quartet.agent.v1.ListBriefsRequest\x1a$.quartet.agent.v1.ListBriefsResponse\x12T\n" +
+	"\tListTools\x12\".quartet.agent.v1.ListToolsRequest\x1a#.quartet.agent.v1.ListToolsResponse\x12Q\n" +
+	"\bCallTool\x12!.quartet.agent.v1.CallToolRequest\x1a\".quartet.agent.v1.CallToolResponse\x12Q\n" +
 	"\bGetFacts\x12!.quartet.agent.v1.GetFactsRequest\x1a\".quartet.agent.v1.GetFactsResponse\x12`\n" +
 	"\rOfferDecision\x12&.quartet.agent.v1.OfferDecisionRequest\x1a'.quartet.agent.v1.OfferDecisionResponseB)Z'quartet/pkg/pb/quartet/agent/v1;agentv1b\x06proto3"
 
@@ -2452,138 +4427,223 @@ func file_quartet_agent_v1_agent_service_proto_rawDescGZIP() []byte {
 	return file_quartet_agent_v1_agent_service_proto_rawDescData
 }
 
-var file_quartet_agent_v1_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_quartet_agent_v1_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 60)
 var file_quartet_agent_v1_agent_service_proto_goTypes = []any{
-	(*SpawnAgentRequest)(nil),      // 0: quartet.agent.v1.SpawnAgentRequest
-	(*SpawnAgentResponse)(nil),     // 1: quartet.agent.v1.SpawnAgentResponse
-	(*GetAgentRequest)(nil),        // 2: quartet.agent.v1.GetAgentRequest
-	(*GetAgentResponse)(nil),       // 3: quartet.agent.v1.GetAgentResponse
-	(*ListAgentsRequest)(nil),      // 4: quartet.agent.v1.ListAgentsRequest
-	(*ListAgentsResponse)(nil),     // 5: quartet.agent.v1.ListAgentsResponse
-	(*EnqueueMessageRequest)(nil),  // 6: quartet.agent.v1.EnqueueMessageRequest
-	(*EnqueueMessageResponse)(nil), // 7: quartet.agent.v1.EnqueueMessageResponse
-	(*GetMessageRequest)(nil),      // 8: quartet.agent.v1.GetMessageRequest
-	(*GetMessageResponse)(nil),     // 9: quartet.agent.v1.GetMessageResponse
-	(*ListMessagesRequest)(nil),    // 10: quartet.agent.v1.ListMessagesRequest
-	(*ListMessagesResponse)(nil),   // 11: quartet.agent.v1.ListMessagesResponse
-	(*AcquireTurnRequest)(nil),     // 12: quartet.agent.v1.AcquireTurnRequest
-	(*AcquireTurnResponse)(nil),    // 13: quartet.agent.v1.AcquireTurnResponse
-	(*ContextProjection)(nil),      // 14: quartet.agent.v1.ContextProjection
-	(*RenewTurnRequest)(nil),       // 15: quartet.agent.v1.RenewTurnRequest
-	(*RenewTurnResponse)(nil),      // 16: quartet.agent.v1.RenewTurnResponse
-	(*SubmitRoundRequest)(nil),     // 17: quartet.agent.v1.SubmitRoundRequest
-	(*SubmitRoundResponse)(nil),    // 18: quartet.agent.v1.SubmitRoundResponse
-	(*FinishTurnRequest)(nil),      // 19: quartet.agent.v1.FinishTurnRequest
-	(*FinishTurnResponse)(nil),     // 20: quartet.agent.v1.FinishTurnResponse
-	(*GetTurnRequest)(nil),         // 21: quartet.agent.v1.GetTurnRequest
-	(*GetTurnResponse)(nil),        // 22: quartet.agent.v1.GetTurnResponse
-	(*ListTurnsRequest)(nil),       // 23: quartet.agent.v1.ListTurnsRequest
-	(*ListTurnsResponse)(nil),      // 24: quartet.agent.v1.ListTurnsResponse
-	(*ListDecisionsRequest)(nil),   // 25: quartet.agent.v1.ListDecisionsRequest
-	(*ListDecisionsResponse)(nil),  // 26: quartet.agent.v1.ListDecisionsResponse
-	(*AgentFacts)(nil),             // 27: quartet.agent.v1.AgentFacts
-	(*GetFactsRequest)(nil),        // 28: quartet.agent.v1.GetFactsRequest
-	(*GetFactsResponse)(nil),       // 29: quartet.agent.v1.GetFactsResponse
-	(*OfferDecisionRequest)(nil),   // 30: quartet.agent.v1.OfferDecisionRequest
-	(*OfferDecisionResponse)(nil),  // 31: quartet.agent.v1.OfferDecisionResponse
-	(Preset)(0),                    // 32: quartet.agent.v1.Preset
-	(WorkspaceMode)(0),             // 33: quartet.agent.v1.WorkspaceMode
-	(Context)(0),                   // 34: quartet.agent.v1.Context
-	(*Agent)(nil),                  // 35: quartet.agent.v1.Agent
-	(MessageKind)(0),               // 36: quartet.agent.v1.MessageKind
-	(Priority)(0),                  // 37: quartet.agent.v1.Priority
-	(*Message)(nil),                // 38: quartet.agent.v1.Message
-	(MessageState)(0),              // 39: quartet.agent.v1.MessageState
-	(*durationpb.Duration)(nil),    // 40: google.protobuf.Duration
-	(*Turn)(nil),                   // 41: quartet.agent.v1.Turn
-	(*structpb.Struct)(nil),        // 42: google.protobuf.Struct
-	(*ShownWait)(nil),              // 43: quartet.agent.v1.ShownWait
-	(*timestamppb.Timestamp)(nil),  // 44: google.protobuf.Timestamp
-	(*ToolCall)(nil),               // 45: quartet.agent.v1.ToolCall
-	(*ToolResult)(nil),             // 46: quartet.agent.v1.ToolResult
-	(*TokenUsage)(nil),             // 47: quartet.agent.v1.TokenUsage
-	(TurnOutcome)(0),               // 48: quartet.agent.v1.TurnOutcome
-	(*Round)(nil),                  // 49: quartet.agent.v1.Round
-	(*Decision)(nil),               // 50: quartet.agent.v1.Decision
+	(*SpawnAgentRequest)(nil),       // 0: quartet.agent.v1.SpawnAgentRequest
+	(*SpawnAgentResponse)(nil),      // 1: quartet.agent.v1.SpawnAgentResponse
+	(*GetAgentRequest)(nil),         // 2: quartet.agent.v1.GetAgentRequest
+	(*GetAgentResponse)(nil),        // 3: quartet.agent.v1.GetAgentResponse
+	(*ListAgentsRequest)(nil),       // 4: quartet.agent.v1.ListAgentsRequest
+	(*ListAgentsResponse)(nil),      // 5: quartet.agent.v1.ListAgentsResponse
+	(*EnqueueMessageRequest)(nil),   // 6: quartet.agent.v1.EnqueueMessageRequest
+	(*EnqueueMessageResponse)(nil),  // 7: quartet.agent.v1.EnqueueMessageResponse
+	(*GetMessageRequest)(nil),       // 8: quartet.agent.v1.GetMessageRequest
+	(*GetMessageResponse)(nil),      // 9: quartet.agent.v1.GetMessageResponse
+	(*ListMessagesRequest)(nil),     // 10: quartet.agent.v1.ListMessagesRequest
+	(*ListMessagesResponse)(nil),    // 11: quartet.agent.v1.ListMessagesResponse
+	(*AcquireTurnRequest)(nil),      // 12: quartet.agent.v1.AcquireTurnRequest
+	(*AcquireTurnResponse)(nil),     // 13: quartet.agent.v1.AcquireTurnResponse
+	(*ContextProjection)(nil),       // 14: quartet.agent.v1.ContextProjection
+	(*RenewTurnRequest)(nil),        // 15: quartet.agent.v1.RenewTurnRequest
+	(*RenewTurnResponse)(nil),       // 16: quartet.agent.v1.RenewTurnResponse
+	(*SubmitRoundRequest)(nil),      // 17: quartet.agent.v1.SubmitRoundRequest
+	(*SubmitRoundResponse)(nil),     // 18: quartet.agent.v1.SubmitRoundResponse
+	(*FinishTurnRequest)(nil),       // 19: quartet.agent.v1.FinishTurnRequest
+	(*FinishTurnResponse)(nil),      // 20: quartet.agent.v1.FinishTurnResponse
+	(*GetTurnRequest)(nil),          // 21: quartet.agent.v1.GetTurnRequest
+	(*GetTurnResponse)(nil),         // 22: quartet.agent.v1.GetTurnResponse
+	(*ListTurnsRequest)(nil),        // 23: quartet.agent.v1.ListTurnsRequest
+	(*ListTurnsResponse)(nil),       // 24: quartet.agent.v1.ListTurnsResponse
+	(*ListDecisionsRequest)(nil),    // 25: quartet.agent.v1.ListDecisionsRequest
+	(*ListDecisionsResponse)(nil),   // 26: quartet.agent.v1.ListDecisionsResponse
+	(*AgentFacts)(nil),              // 27: quartet.agent.v1.AgentFacts
+	(*GetFactsRequest)(nil),         // 28: quartet.agent.v1.GetFactsRequest
+	(*GetFactsResponse)(nil),        // 29: quartet.agent.v1.GetFactsResponse
+	(*OfferDecisionRequest)(nil),    // 30: quartet.agent.v1.OfferDecisionRequest
+	(*OfferDecisionResponse)(nil),   // 31: quartet.agent.v1.OfferDecisionResponse
+	(*WatchTurnRequest)(nil),        // 32: quartet.agent.v1.WatchTurnRequest
+	(*WatchTurnResponse)(nil),       // 33: quartet.agent.v1.WatchTurnResponse
+	(*AbortRunRequest)(nil),         // 34: quartet.agent.v1.AbortRunRequest
+	(*AbortRunResponse)(nil),        // 35: quartet.agent.v1.AbortRunResponse
+	(*PauseAgentRequest)(nil),       // 36: quartet.agent.v1.PauseAgentRequest
+	(*PauseAgentResponse)(nil),      // 37: quartet.agent.v1.PauseAgentResponse
+	(*ResumeAgentRequest)(nil),      // 38: quartet.agent.v1.ResumeAgentRequest
+	(*ResumeAgentResponse)(nil),     // 39: quartet.agent.v1.ResumeAgentResponse
+	(*StopAgentRequest)(nil),        // 40: quartet.agent.v1.StopAgentRequest
+	(*StopAgentResponse)(nil),       // 41: quartet.agent.v1.StopAgentResponse
+	(*StartAgentRequest)(nil),       // 42: quartet.agent.v1.StartAgentRequest
+	(*StartAgentResponse)(nil),      // 43: quartet.agent.v1.StartAgentResponse
+	(*DeleteAgentRequest)(nil),      // 44: quartet.agent.v1.DeleteAgentRequest
+	(*DeleteAgentResponse)(nil),     // 45: quartet.agent.v1.DeleteAgentResponse
+	(*GetDelegationRequest)(nil),    // 46: quartet.agent.v1.GetDelegationRequest
+	(*GetDelegationResponse)(nil),   // 47: quartet.agent.v1.GetDelegationResponse
+	(*ListDelegationsRequest)(nil),  // 48: quartet.agent.v1.ListDelegationsRequest
+	(*ListDelegationsResponse)(nil), // 49: quartet.agent.v1.ListDelegationsResponse
+	(*ListRoundsRequest)(nil),       // 50: quartet.agent.v1.ListRoundsRequest
+	(*ListRoundsResponse)(nil),      // 51: quartet.agent.v1.ListRoundsResponse
+	(*GetContextRequest)(nil),       // 52: quartet.agent.v1.GetContextRequest
+	(*GetContextResponse)(nil),      // 53: quartet.agent.v1.GetContextResponse
+	(*ListBriefsRequest)(nil),       // 54: quartet.agent.v1.ListBriefsRequest
+	(*ListBriefsResponse)(nil),      // 55: quartet.agent.v1.ListBriefsResponse
+	(*ListToolsRequest)(nil),        // 56: quartet.agent.v1.ListToolsRequest
+	(*ListToolsResponse)(nil),       // 57: quartet.agent.v1.ListToolsResponse
+	(*CallToolRequest)(nil),         // 58: quartet.agent.v1.CallToolRequest
+	(*CallToolResponse)(nil),        // 59: quartet.agent.v1.CallToolResponse
+	(Preset)(0),                     // 60: quartet.agent.v1.Preset
+	(WorkspaceMode)(0),              // 61: quartet.agent.v1.WorkspaceMode
+	(Context)(0),                    // 62: quartet.agent.v1.Context
+	(*Agent)(nil),                   // 63: quartet.agent.v1.Agent
+	(*v1.Wait)(nil),                 // 64: quartet.waiting.v1.Wait
+	(MessageKind)(0),                // 65: quartet.agent.v1.MessageKind
+	(Priority)(0),                   // 66: quartet.agent.v1.Priority
+	(*Message)(nil),                 // 67: quartet.agent.v1.Message
+	(MessageState)(0),               // 68: quartet.agent.v1.MessageState
+	(*durationpb.Duration)(nil),     // 69: google.protobuf.Duration
+	(*Turn)(nil),                    // 70: quartet.agent.v1.Turn
+	(*structpb.Struct)(nil),         // 71: google.protobuf.Struct
+	(*ShownWait)(nil),               // 72: quartet.agent.v1.ShownWait
+	(*ContextSection)(nil),          // 73: quartet.agent.v1.ContextSection
+	(*timestamppb.Timestamp)(nil),   // 74: google.protobuf.Timestamp
+	(*ToolCall)(nil),                // 75: quartet.agent.v1.ToolCall
+	(*ToolResult)(nil),              // 76: quartet.agent.v1.ToolResult
+	(*TokenUsage)(nil),              // 77: quartet.agent.v1.TokenUsage
+	(TurnOutcome)(0),                // 78: quartet.agent.v1.TurnOutcome
+	(*Round)(nil),                   // 79: quartet.agent.v1.Round
+	(*Decision)(nil),                // 80: quartet.agent.v1.Decision
+	(*Delegation)(nil),              // 81: quartet.agent.v1.Delegation
+	(BriefKind)(0),                  // 82: quartet.agent.v1.BriefKind
+	(*Brief)(nil),                   // 83: quartet.agent.v1.Brief
+	(*ToolSpec)(nil),                // 84: quartet.agent.v1.ToolSpec
 }
 var file_quartet_agent_v1_agent_service_proto_depIdxs = []int32{
-	32, // 0: quartet.agent.v1.SpawnAgentRequest.preset:type_name -> quartet.agent.v1.Preset
-	33, // 1: quartet.agent.v1.SpawnAgentRequest.workspace_mode:type_name -> quartet.agent.v1.WorkspaceMode
-	34, // 2: quartet.agent.v1.SpawnAgentRequest.context:type_name -> quartet.agent.v1.Context
-	35, // 3: quartet.agent.v1.SpawnAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	35, // 4: quartet.agent.v1.GetAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	35, // 5: quartet.agent.v1.ListAgentsResponse.agents:type_name -> quartet.agent.v1.Agent
-	36, // 6: quartet.agent.v1.EnqueueMessageRequest.kind:type_name -> quartet.agent.v1.MessageKind
-	37, // 7: quartet.agent.v1.EnqueueMessageRequest.priority:type_name -> quartet.agent.v1.Priority
-	38, // 8: quartet.agent.v1.EnqueueMessageResponse.message:type_name -> quartet.agent.v1.Message
-	38, // 9: quartet.agent.v1.GetMessageResponse.message:type_name -> quartet.agent.v1.Message
-	39, // 10: quartet.agent.v1.ListMessagesRequest.state:type_name -> quartet.agent.v1.MessageState
-	38, // 11: quartet.agent.v1.ListMessagesResponse.messages:type_name -> quartet.agent.v1.Message
-	40, // 12: quartet.agent.v1.AcquireTurnRequest.wait:type_name -> google.protobuf.Duration
-	41, // 13: quartet.agent.v1.AcquireTurnResponse.turn:type_name -> quartet.agent.v1.Turn
-	38, // 14: quartet.agent.v1.AcquireTurnResponse.message:type_name -> quartet.agent.v1.Message
-	38, // 15: quartet.agent.v1.AcquireTurnResponse.interjections:type_name -> quartet.agent.v1.Message
-	14, // 16: quartet.agent.v1.AcquireTurnResponse.context:type_name -> quartet.agent.v1.ContextProjection
-	35, // 17: quartet.agent.v1.AcquireTurnResponse.agent:type_name -> quartet.agent.v1.Agent
-	40, // 18: quartet.agent.v1.AcquireTurnResponse.poll_after:type_name -> google.protobuf.Duration
-	42, // 19: quartet.agent.v1.ContextProjection.current:type_name -> google.protobuf.Struct
-	42, // 20: quartet.agent.v1.ContextProjection.queue:type_name -> google.protobuf.Struct
-	43, // 21: quartet.agent.v1.ContextProjection.shown_waits:type_name -> quartet.agent.v1.ShownWait
-	44, // 22: quartet.agent.v1.RenewTurnResponse.lease_expires_at:type_name -> google.protobuf.Timestamp
-	45, // 23: quartet.agent.v1.SubmitRoundRequest.tool_calls:type_name -> quartet.agent.v1.ToolCall
-	46, // 24: quartet.agent.v1.SubmitRoundRequest.local_tool_results:type_name -> quartet.agent.v1.ToolResult
-	47, // 25: quartet.agent.v1.SubmitRoundRequest.usage:type_name -> quartet.agent.v1.TokenUsage
-	46, // 26: quartet.agent.v1.SubmitRoundResponse.tool_results:type_name -> quartet.agent.v1.ToolResult
-	38, // 27: quartet.agent.v1.SubmitRoundResponse.interjections:type_name -> quartet.agent.v1.Message
-	44, // 28: quartet.agent.v1.SubmitRoundResponse.lease_expires_at:type_name -> google.protobuf.Timestamp
-	48, // 29: quartet.agent.v1.FinishTurnRequest.outcome:type_name -> quartet.agent.v1.TurnOutcome
-	41, // 30: quartet.agent.v1.FinishTurnResponse.turn:type_name -> quartet.agent.v1.Turn
-	41, // 31: quartet.agent.v1.GetTurnResponse.turn:type_name -> quartet.agent.v1.Turn
-	49, // 32: quartet.agent.v1.GetTurnResponse.rounds:type_name -> quartet.agent.v1.Round
-	41, // 33: quartet.agent.v1.ListTurnsResponse.turns:type_name -> quartet.agent.v1.Turn
-	50, // 34: quartet.agent.v1.ListDecisionsResponse.decisions:type_name -> quartet.agent.v1.Decision
-	35, // 35: quartet.agent.v1.AgentFacts.agent:type_name -> quartet.agent.v1.Agent
-	44, // 36: quartet.agent.v1.AgentFacts.head_queued_at:type_name -> google.protobuf.Timestamp
-	50, // 37: quartet.agent.v1.AgentFacts.last_decision:type_name -> quartet.agent.v1.Decision
-	43, // 38: quartet.agent.v1.AgentFacts.shown_waits:type_name -> quartet.agent.v1.ShownWait
-	44, // 39: quartet.agent.v1.AgentFacts.last_turn_started_at:type_name -> google.protobuf.Timestamp
-	27, // 40: quartet.agent.v1.GetFactsResponse.facts:type_name -> quartet.agent.v1.AgentFacts
-	50, // 41: quartet.agent.v1.OfferDecisionRequest.decision:type_name -> quartet.agent.v1.Decision
-	0,  // 42: quartet.agent.v1.AgentService.SpawnAgent:input_type -> quartet.agent.v1.SpawnAgentRequest
-	2,  // 43: quartet.agent.v1.AgentService.GetAgent:input_type -> quartet.agent.v1.GetAgentRequest
-	4,  // 44: quartet.agent.v1.AgentService.ListAgents:input_type -> quartet.agent.v1.ListAgentsRequest
-	6,  // 45: quartet.agent.v1.AgentService.EnqueueMessage:input_type -> quartet.agent.v1.EnqueueMessageRequest
-	8,  // 46: quartet.agent.v1.AgentService.GetMessage:input_type -> quartet.agent.v1.GetMessageRequest
-	10, // 47: quartet.agent.v1.AgentService.ListMessages:input_type -> quartet.agent.v1.ListMessagesRequest
-	12, // 48: quartet.agent.v1.AgentService.AcquireTurn:input_type -> quartet.agent.v1.AcquireTurnRequest
-	15, // 49: quartet.agent.v1.AgentService.RenewTurn:input_type -> quartet.agent.v1.RenewTurnRequest
-	17, // 50: quartet.agent.v1.AgentService.SubmitRound:input_type -> quartet.agent.v1.SubmitRoundRequest
-	19, // 51: quartet.agent.v1.AgentService.FinishTurn:input_type -> quartet.agent.v1.FinishTurnRequest
-	21, // 52: quartet.agent.v1.AgentService.GetTurn:input_type -> quartet.agent.v1.GetTurnRequest
-	23, // 53: quartet.agent.v1.AgentService.ListTurns:input_type -> quartet.agent.v1.ListTurnsRequest
-	25, // 54: quartet.agent.v1.AgentService.ListDecisions:input_type -> quartet.agent.v1.ListDecisionsRequest
-	28, // 55: quartet.agent.v1.AgentService.GetFacts:input_type -> quartet.agent.v1.GetFactsRequest
-	30, // 56: quartet.agent.v1.AgentService.OfferDecision:input_type -> quartet.agent.v1.OfferDecisionRequest
-	1,  // 57: quartet.agent.v1.AgentService.SpawnAgent:output_type -> quartet.agent.v1.SpawnAgentResponse
-	3,  // 58: quartet.agent.v1.AgentService.GetAgent:output_type -> quartet.agent.v1.GetAgentResponse
-	5,  // 59: quartet.agent.v1.AgentService.ListAgents:output_type -> quartet.agent.v1.ListAgentsResponse
-	7,  // 60: quartet.agent.v1.AgentService.EnqueueMessage:output_type -> quartet.agent.v1.EnqueueMessageResponse
-	9,  // 61: quartet.agent.v1.AgentService.GetMessage:output_type -> quartet.agent.v1.GetMessageResponse
-	11, // 62: quartet.agent.v1.AgentService.ListMessages:output_type -> quartet.agent.v1.ListMessagesResponse
-	13, // 63: quartet.agent.v1.AgentService.AcquireTurn:output_type -> quartet.agent.v1.AcquireTurnResponse
-	16, // 64: quartet.agent.v1.AgentService.RenewTurn:output_type -> quartet.agent.v1.RenewTurnResponse
-	18, // 65: quartet.agent.v1.AgentService.SubmitRound:output_type -> quartet.agent.v1.SubmitRoundResponse
-	20, // 66: quartet.agent.v1.AgentService.FinishTurn:output_type -> quartet.agent.v1.FinishTurnResponse
-	22, // 67: quartet.agent.v1.AgentService.GetTurn:output_type -> quartet.agent.v1.GetTurnResponse
-	24, // 68: quartet.agent.v1.AgentService.ListTurns:output_type -> quartet.agent.v1.ListTurnsResponse
-	26, // 69: quartet.agent.v1.AgentService.ListDecisions:output_type -> quartet.agent.v1.ListDecisionsResponse
-	29, // 70: quartet.agent.v1.AgentService.GetFacts:output_type -> quartet.agent.v1.GetFactsResponse
-	31, // 71: quartet.agent.v1.AgentService.OfferDecision:output_type -> quartet.agent.v1.OfferDecisionResponse
-	57, // [57:72] is the sub-list for method output_type
-	42, // [42:57] is the sub-list for method input_type
-	42, // [42:42] is the sub-list for extension type_name
-	42, // [42:42] is the sub-list for extension extendee
-	0,  // [0:42] is the sub-list for field type_name
+	60, // 0: quartet.agent.v1.SpawnAgentRequest.preset:type_name -> quartet.agent.v1.Preset
+	61, // 1: quartet.agent.v1.SpawnAgentRequest.workspace_mode:type_name -> quartet.agent.v1.WorkspaceMode
+	62, // 2: quartet.agent.v1.SpawnAgentRequest.context:type_name -> quartet.agent.v1.Context
+	63, // 3: quartet.agent.v1.SpawnAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	63, // 4: quartet.agent.v1.GetAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	63, // 5: quartet.agent.v1.GetAgentResponse.children:type_name -> quartet.agent.v1.Agent
+	64, // 6: quartet.agent.v1.GetAgentResponse.waits:type_name -> quartet.waiting.v1.Wait
+	63, // 7: quartet.agent.v1.ListAgentsResponse.agents:type_name -> quartet.agent.v1.Agent
+	65, // 8: quartet.agent.v1.EnqueueMessageRequest.kind:type_name -> quartet.agent.v1.MessageKind
+	66, // 9: quartet.agent.v1.EnqueueMessageRequest.priority:type_name -> quartet.agent.v1.Priority
+	67, // 10: quartet.agent.v1.EnqueueMessageResponse.message:type_name -> quartet.agent.v1.Message
+	67, // 11: quartet.agent.v1.GetMessageResponse.message:type_name -> quartet.agent.v1.Message
+	68, // 12: quartet.agent.v1.ListMessagesRequest.state:type_name -> quartet.agent.v1.MessageState
+	67, // 13: quartet.agent.v1.ListMessagesResponse.messages:type_name -> quartet.agent.v1.Message
+	69, // 14: quartet.agent.v1.AcquireTurnRequest.wait:type_name -> google.protobuf.Duration
+	70, // 15: quartet.agent.v1.AcquireTurnResponse.turn:type_name -> quartet.agent.v1.Turn
+	67, // 16: quartet.agent.v1.AcquireTurnResponse.message:type_name -> quartet.agent.v1.Message
+	67, // 17: quartet.agent.v1.AcquireTurnResponse.interjections:type_name -> quartet.agent.v1.Message
+	14, // 18: quartet.agent.v1.AcquireTurnResponse.context:type_name -> quartet.agent.v1.ContextProjection
+	63, // 19: quartet.agent.v1.AcquireTurnResponse.agent:type_name -> quartet.agent.v1.Agent
+	69, // 20: quartet.agent.v1.AcquireTurnResponse.poll_after:type_name -> google.protobuf.Duration
+	71, // 21: quartet.agent.v1.ContextProjection.current:type_name -> google.protobuf.Struct
+	71, // 22: quartet.agent.v1.ContextProjection.queue:type_name -> google.protobuf.Struct
+	72, // 23: quartet.agent.v1.ContextProjection.shown_waits:type_name -> quartet.agent.v1.ShownWait
+	73, // 24: quartet.agent.v1.ContextProjection.sections:type_name -> quartet.agent.v1.ContextSection
+	74, // 25: quartet.agent.v1.RenewTurnResponse.lease_expires_at:type_name -> google.protobuf.Timestamp
+	75, // 26: quartet.agent.v1.SubmitRoundRequest.tool_calls:type_name -> quartet.agent.v1.ToolCall
+	76, // 27: quartet.agent.v1.SubmitRoundRequest.local_tool_results:type_name -> quartet.agent.v1.ToolResult
+	77, // 28: quartet.agent.v1.SubmitRoundRequest.usage:type_name -> quartet.agent.v1.TokenUsage
+	76, // 29: quartet.agent.v1.SubmitRoundResponse.tool_results:type_name -> quartet.agent.v1.ToolResult
+	67, // 30: quartet.agent.v1.SubmitRoundResponse.interjections:type_name -> quartet.agent.v1.Message
+	74, // 31: quartet.agent.v1.SubmitRoundResponse.lease_expires_at:type_name -> google.protobuf.Timestamp
+	78, // 32: quartet.agent.v1.FinishTurnRequest.outcome:type_name -> quartet.agent.v1.TurnOutcome
+	70, // 33: quartet.agent.v1.FinishTurnResponse.turn:type_name -> quartet.agent.v1.Turn
+	70, // 34: quartet.agent.v1.GetTurnResponse.turn:type_name -> quartet.agent.v1.Turn
+	79, // 35: quartet.agent.v1.GetTurnResponse.rounds:type_name -> quartet.agent.v1.Round
+	70, // 36: quartet.agent.v1.ListTurnsResponse.turns:type_name -> quartet.agent.v1.Turn
+	80, // 37: quartet.agent.v1.ListDecisionsResponse.decisions:type_name -> quartet.agent.v1.Decision
+	63, // 38: quartet.agent.v1.AgentFacts.agent:type_name -> quartet.agent.v1.Agent
+	74, // 39: quartet.agent.v1.AgentFacts.head_queued_at:type_name -> google.protobuf.Timestamp
+	80, // 40: quartet.agent.v1.AgentFacts.last_decision:type_name -> quartet.agent.v1.Decision
+	72, // 41: quartet.agent.v1.AgentFacts.shown_waits:type_name -> quartet.agent.v1.ShownWait
+	74, // 42: quartet.agent.v1.AgentFacts.last_turn_started_at:type_name -> google.protobuf.Timestamp
+	70, // 43: quartet.agent.v1.AgentFacts.open_turn:type_name -> quartet.agent.v1.Turn
+	74, // 44: quartet.agent.v1.AgentFacts.woken_at:type_name -> google.protobuf.Timestamp
+	27, // 45: quartet.agent.v1.GetFactsResponse.facts:type_name -> quartet.agent.v1.AgentFacts
+	80, // 46: quartet.agent.v1.OfferDecisionRequest.decision:type_name -> quartet.agent.v1.Decision
+	67, // 47: quartet.agent.v1.WatchTurnResponse.interjections:type_name -> quartet.agent.v1.Message
+	70, // 48: quartet.agent.v1.WatchTurnResponse.ended:type_name -> quartet.agent.v1.Turn
+	70, // 49: quartet.agent.v1.AbortRunResponse.turn:type_name -> quartet.agent.v1.Turn
+	63, // 50: quartet.agent.v1.AbortRunResponse.agent:type_name -> quartet.agent.v1.Agent
+	63, // 51: quartet.agent.v1.PauseAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	63, // 52: quartet.agent.v1.ResumeAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	63, // 53: quartet.agent.v1.StopAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	63, // 54: quartet.agent.v1.StartAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	63, // 55: quartet.agent.v1.DeleteAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	81, // 56: quartet.agent.v1.GetDelegationResponse.delegation:type_name -> quartet.agent.v1.Delegation
+	81, // 57: quartet.agent.v1.ListDelegationsResponse.delegations:type_name -> quartet.agent.v1.Delegation
+	79, // 58: quartet.agent.v1.ListRoundsResponse.rounds:type_name -> quartet.agent.v1.Round
+	14, // 59: quartet.agent.v1.GetContextResponse.context:type_name -> quartet.agent.v1.ContextProjection
+	82, // 60: quartet.agent.v1.ListBriefsRequest.kind:type_name -> quartet.agent.v1.BriefKind
+	83, // 61: quartet.agent.v1.ListBriefsResponse.briefs:type_name -> quartet.agent.v1.Brief
+	84, // 62: quartet.agent.v1.ListToolsResponse.tools:type_name -> quartet.agent.v1.ToolSpec
+	71, // 63: quartet.agent.v1.CallToolRequest.arguments:type_name -> google.protobuf.Struct
+	76, // 64: quartet.agent.v1.CallToolResponse.result:type_name -> quartet.agent.v1.ToolResult
+	0,  // 65: quartet.agent.v1.AgentService.SpawnAgent:input_type -> quartet.agent.v1.SpawnAgentRequest
+	2,  // 66: quartet.agent.v1.AgentService.GetAgent:input_type -> quartet.agent.v1.GetAgentRequest
+	4,  // 67: quartet.agent.v1.AgentService.ListAgents:input_type -> quartet.agent.v1.ListAgentsRequest
+	6,  // 68: quartet.agent.v1.AgentService.EnqueueMessage:input_type -> quartet.agent.v1.EnqueueMessageRequest
+	8,  // 69: quartet.agent.v1.AgentService.GetMessage:input_type -> quartet.agent.v1.GetMessageRequest
+	10, // 70: quartet.agent.v1.AgentService.ListMessages:input_type -> quartet.agent.v1.ListMessagesRequest
+	12, // 71: quartet.agent.v1.AgentService.AcquireTurn:input_type -> quartet.agent.v1.AcquireTurnRequest
+	15, // 72: quartet.agent.v1.AgentService.RenewTurn:input_type -> quartet.agent.v1.RenewTurnRequest
+	17, // 73: quartet.agent.v1.AgentService.SubmitRound:input_type -> quartet.agent.v1.SubmitRoundRequest
+	19, // 74: quartet.agent.v1.AgentService.FinishTurn:input_type -> quartet.agent.v1.FinishTurnRequest
+	21, // 75: quartet.agent.v1.AgentService.GetTurn:input_type -> quartet.agent.v1.GetTurnRequest
+	23, // 76: quartet.agent.v1.AgentService.ListTurns:input_type -> quartet.agent.v1.ListTurnsRequest
+	25, // 77: quartet.agent.v1.AgentService.ListDecisions:input_type -> quartet.agent.v1.ListDecisionsRequest
+	32, // 78: quartet.agent.v1.AgentService.WatchTurn:input_type -> quartet.agent.v1.WatchTurnRequest
+	34, // 79: quartet.agent.v1.AgentService.AbortRun:input_type -> quartet.agent.v1.AbortRunRequest
+	36, // 80: quartet.agent.v1.AgentService.PauseAgent:input_type -> quartet.agent.v1.PauseAgentRequest
+	38, // 81: quartet.agent.v1.AgentService.ResumeAgent:input_type -> quartet.agent.v1.ResumeAgentRequest
+	40, // 82: quartet.agent.v1.AgentService.StopAgent:input_type -> quartet.agent.v1.StopAgentRequest
+	42, // 83: quartet.agent.v1.AgentService.StartAgent:input_type -> quartet.agent.v1.StartAgentRequest
+	44, // 84: quartet.agent.v1.AgentService.DeleteAgent:input_type -> quartet.agent.v1.DeleteAgentRequest
+	46, // 85: quartet.agent.v1.AgentService.GetDelegation:input_type -> quartet.agent.v1.GetDelegationRequest
+	48, // 86: quartet.agent.v1.AgentService.ListDelegations:input_type -> quartet.agent.v1.ListDelegationsRequest
+	50, // 87: quartet.agent.v1.AgentService.ListRounds:input_type -> quartet.agent.v1.ListRoundsRequest
+	52, // 88: quartet.agent.v1.AgentService.GetContext:input_type -> quartet.agent.v1.GetContextRequest
+	54, // 89: quartet.agent.v1.AgentService.ListBriefs:input_type -> quartet.agent.v1.ListBriefsRequest
+	56, // 90: quartet.agent.v1.AgentService.ListTools:input_type -> quartet.agent.v1.ListToolsRequest
+	58, // 91: quartet.agent.v1.AgentService.CallTool:input_type -> quartet.agent.v1.CallToolRequest
+	28, // 92: quartet.agent.v1.AgentService.GetFacts:input_type -> quartet.agent.v1.GetFactsRequest
+	30, // 93: quartet.agent.v1.AgentService.OfferDecision:input_type -> quartet.agent.v1.OfferDecisionRequest
+	1,  // 94: quartet.agent.v1.AgentService.SpawnAgent:output_type -> quartet.agent.v1.SpawnAgentResponse
+	3,  // 95: quartet.agent.v1.AgentService.GetAgent:output_type -> quartet.agent.v1.GetAgentResponse
+	5,  // 96: quartet.agent.v1.AgentService.ListAgents:output_type -> quartet.agent.v1.ListAgentsResponse
+	7,  // 97: quartet.agent.v1.AgentService.EnqueueMessage:output_type -> quartet.agent.v1.EnqueueMessageResponse
+	9,  // 98: quartet.agent.v1.AgentService.GetMessage:output_type -> quartet.agent.v1.GetMessageResponse
+	11, // 99: quartet.agent.v1.AgentService.ListMessages:output_type -> quartet.agent.v1.ListMessagesResponse
+	13, // 100: quartet.agent.v1.AgentService.AcquireTurn:output_type -> quartet.agent.v1.AcquireTurnResponse
+	16, // 101: quartet.agent.v1.AgentService.RenewTurn:output_type -> quartet.agent.v1.RenewTurnResponse
+	18, // 102: quartet.agent.v1.AgentService.SubmitRound:output_type -> quartet.agent.v1.SubmitRoundResponse
+	20, // 103: quartet.agent.v1.AgentService.FinishTurn:output_type -> quartet.agent.v1.FinishTurnResponse
+	22, // 104: quartet.agent.v1.AgentService.GetTurn:output_type -> quartet.agent.v1.GetTurnResponse
+	24, // 105: quartet.agent.v1.AgentService.ListTurns:output_type -> quartet.agent.v1.ListTurnsResponse
+	26, // 106: quartet.agent.v1.AgentService.ListDecisions:output_type -> quartet.agent.v1.ListDecisionsResponse
+	33, // 107: quartet.agent.v1.AgentService.WatchTurn:output_type -> quartet.agent.v1.WatchTurnResponse
+	35, // 108: quartet.agent.v1.AgentService.AbortRun:output_type -> quartet.agent.v1.AbortRunResponse
+	37, // 109: quartet.agent.v1.AgentService.PauseAgent:output_type -> quartet.agent.v1.PauseAgentResponse
+	39, // 110: quartet.agent.v1.AgentService.ResumeAgent:output_type -> quartet.agent.v1.ResumeAgentResponse
+	41, // 111: quartet.agent.v1.AgentService.StopAgent:output_type -> quartet.agent.v1.StopAgentResponse
+	43, // 112: quartet.agent.v1.AgentService.StartAgent:output_type -> quartet.agent.v1.StartAgentResponse
+	45, // 113: quartet.agent.v1.AgentService.DeleteAgent:output_type -> quartet.agent.v1.DeleteAgentResponse
+	47, // 114: quartet.agent.v1.AgentService.GetDelegation:output_type -> quartet.agent.v1.GetDelegationResponse
+	49, // 115: quartet.agent.v1.AgentService.ListDelegations:output_type -> quartet.agent.v1.ListDelegationsResponse
+	51, // 116: quartet.agent.v1.AgentService.ListRounds:output_type -> quartet.agent.v1.ListRoundsResponse
+	53, // 117: quartet.agent.v1.AgentService.GetContext:output_type -> quartet.agent.v1.GetContextResponse
+	55, // 118: quartet.agent.v1.AgentService.ListBriefs:output_type -> quartet.agent.v1.ListBriefsResponse
+	57, // 119: quartet.agent.v1.AgentService.ListTools:output_type -> quartet.agent.v1.ListToolsResponse
+	59, // 120: quartet.agent.v1.AgentService.CallTool:output_type -> quartet.agent.v1.CallToolResponse
+	29, // 121: quartet.agent.v1.AgentService.GetFacts:output_type -> quartet.agent.v1.GetFactsResponse
+	31, // 122: quartet.agent.v1.AgentService.OfferDecision:output_type -> quartet.agent.v1.OfferDecisionResponse
+	94, // [94:123] is the sub-list for method output_type
+	65, // [65:94] is the sub-list for method input_type
+	65, // [65:65] is the sub-list for extension type_name
+	65, // [65:65] is the sub-list for extension extendee
+	0,  // [0:65] is the sub-list for field type_name
 }
 
 func init() { file_quartet_agent_v1_agent_service_proto_init() }
@@ -2598,7 +4658,7 @@ func file_quartet_agent_v1_agent_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_agent_v1_agent_service_proto_rawDesc), len(file_quartet_agent_v1_agent_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   32,
+			NumMessages:   60,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

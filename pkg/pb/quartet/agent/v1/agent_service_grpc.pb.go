@@ -19,21 +19,35 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	AgentService_SpawnAgent_FullMethodName     = "/quartet.agent.v1.AgentService/SpawnAgent"
-	AgentService_GetAgent_FullMethodName       = "/quartet.agent.v1.AgentService/GetAgent"
-	AgentService_ListAgents_FullMethodName     = "/quartet.agent.v1.AgentService/ListAgents"
-	AgentService_EnqueueMessage_FullMethodName = "/quartet.agent.v1.AgentService/EnqueueMessage"
-	AgentService_GetMessage_FullMethodName     = "/quartet.agent.v1.AgentService/GetMessage"
-	AgentService_ListMessages_FullMethodName   = "/quartet.agent.v1.AgentService/ListMessages"
-	AgentService_AcquireTurn_FullMethodName    = "/quartet.agent.v1.AgentService/AcquireTurn"
-	AgentService_RenewTurn_FullMethodName      = "/quartet.agent.v1.AgentService/RenewTurn"
-	AgentService_SubmitRound_FullMethodName    = "/quartet.agent.v1.AgentService/SubmitRound"
-	AgentService_FinishTurn_FullMethodName     = "/quartet.agent.v1.AgentService/FinishTurn"
-	AgentService_GetTurn_FullMethodName        = "/quartet.agent.v1.AgentService/GetTurn"
-	AgentService_ListTurns_FullMethodName      = "/quartet.agent.v1.AgentService/ListTurns"
-	AgentService_ListDecisions_FullMethodName  = "/quartet.agent.v1.AgentService/ListDecisions"
-	AgentService_GetFacts_FullMethodName       = "/quartet.agent.v1.AgentService/GetFacts"
-	AgentService_OfferDecision_FullMethodName  = "/quartet.agent.v1.AgentService/OfferDecision"
+	AgentService_SpawnAgent_FullMethodName      = "/quartet.agent.v1.AgentService/SpawnAgent"
+	AgentService_GetAgent_FullMethodName        = "/quartet.agent.v1.AgentService/GetAgent"
+	AgentService_ListAgents_FullMethodName      = "/quartet.agent.v1.AgentService/ListAgents"
+	AgentService_EnqueueMessage_FullMethodName  = "/quartet.agent.v1.AgentService/EnqueueMessage"
+	AgentService_GetMessage_FullMethodName      = "/quartet.agent.v1.AgentService/GetMessage"
+	AgentService_ListMessages_FullMethodName    = "/quartet.agent.v1.AgentService/ListMessages"
+	AgentService_AcquireTurn_FullMethodName     = "/quartet.agent.v1.AgentService/AcquireTurn"
+	AgentService_RenewTurn_FullMethodName       = "/quartet.agent.v1.AgentService/RenewTurn"
+	AgentService_SubmitRound_FullMethodName     = "/quartet.agent.v1.AgentService/SubmitRound"
+	AgentService_FinishTurn_FullMethodName      = "/quartet.agent.v1.AgentService/FinishTurn"
+	AgentService_GetTurn_FullMethodName         = "/quartet.agent.v1.AgentService/GetTurn"
+	AgentService_ListTurns_FullMethodName       = "/quartet.agent.v1.AgentService/ListTurns"
+	AgentService_ListDecisions_FullMethodName   = "/quartet.agent.v1.AgentService/ListDecisions"
+	AgentService_WatchTurn_FullMethodName       = "/quartet.agent.v1.AgentService/WatchTurn"
+	AgentService_AbortRun_FullMethodName        = "/quartet.agent.v1.AgentService/AbortRun"
+	AgentService_PauseAgent_FullMethodName      = "/quartet.agent.v1.AgentService/PauseAgent"
+	AgentService_ResumeAgent_FullMethodName     = "/quartet.agent.v1.AgentService/ResumeAgent"
+	AgentService_StopAgent_FullMethodName       = "/quartet.agent.v1.AgentService/StopAgent"
+	AgentService_StartAgent_FullMethodName      = "/quartet.agent.v1.AgentService/StartAgent"
+	AgentService_DeleteAgent_FullMethodName     = "/quartet.agent.v1.AgentService/DeleteAgent"
+	AgentService_GetDelegation_FullMethodName   = "/quartet.agent.v1.AgentService/GetDelegation"
+	AgentService_ListDelegations_FullMethodName = "/quartet.agent.v1.AgentService/ListDelegations"
+	AgentService_ListRounds_FullMethodName      = "/quartet.agent.v1.AgentService/ListRounds"
+	AgentService_GetContext_FullMethodName      = "/quartet.agent.v1.AgentService/GetContext"
+	AgentService_ListBriefs_FullMethodName      = "/quartet.agent.v1.AgentService/ListBriefs"
+	AgentService_ListTools_FullMethodName       = "/quartet.agent.v1.AgentService/ListTools"
+	AgentService_CallTool_FullMethodName        = "/quartet.agent.v1.AgentService/CallTool"
+	AgentService_GetFacts_FullMethodName        = "/quartet.agent.v1.AgentService/GetFacts"
+	AgentService_OfferDecision_FullMethodName   = "/quartet.agent.v1.AgentService/OfferDecision"
 )
 
 // AgentServiceClient is the client API for AgentService service.
@@ -43,9 +57,12 @@ const (
 // AgentService owns who thinks: agents, lanes, turns.
 type AgentServiceClient interface {
 	// SpawnAgent is the only way to make a context (SPEC A1).
-	// Errors: INVALID_ARGUMENT, ALREADY_EXISTS, REQUEST_ID_REUSED.
+	// Errors: INVALID_ARGUMENT, ALREADY_EXISTS, REQUEST_ID_REUSED, TOOL_NOT_AVAILABLE,
+	// CHILD_AGENT_LIMIT_EXCEEDED, AGENT_DELETED; with workspace_mode worktree
+	// NOT_A_WORK_TREE, and NOT_READY where no worker is connected that could make it.
 	SpawnAgent(ctx context.Context, in *SpawnAgentRequest, opts ...grpc.CallOption) (*SpawnAgentResponse, error)
-	// GetAgent reads identity, posture with its reason, and focus (SPEC A4).
+	// GetAgent reads identity, posture with its reason, focus, waits and visible children
+	// (SPEC A4).
 	GetAgent(ctx context.Context, in *GetAgentRequest, opts ...grpc.CallOption) (*GetAgentResponse, error)
 	// ListAgents reads the agents of the namespace; private ones only on request (SPEC A4).
 	ListAgents(ctx context.Context, in *ListAgentsRequest, opts ...grpc.CallOption) (*ListAgentsResponse, error)
@@ -71,6 +88,43 @@ type AgentServiceClient interface {
 	ListTurns(ctx context.Context, in *ListTurnsRequest, opts ...grpc.CallOption) (*ListTurnsResponse, error)
 	// ListDecisions reads the scheduler's recorded decisions, newest first (SPEC D6).
 	ListDecisions(ctx context.Context, in *ListDecisionsRequest, opts ...grpc.CallOption) (*ListDecisionsResponse, error)
+	// WatchTurn streams to the runner what happens to its open turn: interjections as they
+	// are handed over, and its end (SPEC A7, A9). It ends with the turn. Errors: RUN_STALE.
+	WatchTurn(ctx context.Context, in *WatchTurnRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchTurnResponse], error)
+	// AbortRun cancels the running turn only: the turn and its message end as aborted, the
+	// agent is paused (SPEC A7). Errors: RUN_STALE if run_id is given and no longer open.
+	AbortRun(ctx context.Context, in *AbortRunRequest, opts ...grpc.CallOption) (*AbortRunResponse, error)
+	// PauseAgent keeps taking input and starts no turns (SPEC A8). A stopped agent stays
+	// stopped. Errors of all control: NOT_FOUND, PERMISSION_DENIED, AGENT_DELETED.
+	PauseAgent(ctx context.Context, in *PauseAgentRequest, opts ...grpc.CallOption) (*PauseAgentResponse, error)
+	// ResumeAgent ends a pause; it runs nothing by itself (SPEC A8).
+	ResumeAgent(ctx context.Context, in *ResumeAgentRequest, opts ...grpc.CallOption) (*ResumeAgentResponse, error)
+	// StopAgent ends the open turn and takes no turns, ticks or external input until
+	// StartAgent (SPEC A8).
+	StopAgent(ctx context.Context, in *StopAgentRequest, opts ...grpc.CallOption) (*StopAgentResponse, error)
+	// StartAgent ends a stop; it runs nothing by itself and replays no tasks (SPEC A8).
+	StartAgent(ctx context.Context, in *StartAgentRequest, opts ...grpc.CallOption) (*StartAgentResponse, error)
+	// DeleteAgent ends an agent and its private descendants for ever: waits, triggers and
+	// tasks end, open items stay with blocker owner_deleted, the id is never used again
+	// (SPEC A8). It is durable and goes on after a crash; lifecycle says how far it is.
+	DeleteAgent(ctx context.Context, in *DeleteAgentRequest, opts ...grpc.CallOption) (*DeleteAgentResponse, error)
+	// GetDelegation reads one delegation of a parent (SPEC A3).
+	GetDelegation(ctx context.Context, in *GetDelegationRequest, opts ...grpc.CallOption) (*GetDelegationResponse, error)
+	// ListDelegations reads a parent's delegations, newest first (SPEC A3).
+	ListDelegations(ctx context.Context, in *ListDelegationsRequest, opts ...grpc.CallOption) (*ListDelegationsResponse, error)
+	// ListRounds reads an agent's transcript back, newest first: all of it, of a turn, or of
+	// a work item (SPEC C2).
+	ListRounds(ctx context.Context, in *ListRoundsRequest, opts ...grpc.CallOption) (*ListRoundsResponse, error)
+	// GetContext renders what a model is shown, layered and within a budget (SPEC C1).
+	// Errors: BASELINE_OVER_BUDGET where the parts that may not be left out do not fit.
+	GetContext(ctx context.Context, in *GetContextRequest, opts ...grpc.CallOption) (*GetContextResponse, error)
+	// ListBriefs reads an agent's briefs, newest first (SPEC C3).
+	ListBriefs(ctx context.Context, in *ListBriefsRequest, opts ...grpc.CallOption) (*ListBriefsResponse, error)
+	// ListTools describes the tools that the caller may use for an agent (SPEC C4).
+	ListTools(ctx context.Context, in *ListToolsRequest, opts ...grpc.CallOption) (*ListToolsResponse, error)
+	// CallTool executes one tool outside of a turn (SPEC C4). A failure is a result too.
+	// Errors: only what concerns the request itself.
+	CallTool(ctx context.Context, in *CallToolRequest, opts ...grpc.CallOption) (*CallToolResponse, error)
 	// GetFacts reads what the scheduler needs to decide. Role: service.
 	GetFacts(ctx context.Context, in *GetFactsRequest, opts ...grpc.CallOption) (*GetFactsResponse, error)
 	// OfferDecision records what the scheduler decided and queues its tick, if the facts
@@ -216,6 +270,155 @@ func (c *agentServiceClient) ListDecisions(ctx context.Context, in *ListDecision
 	return out, nil
 }
 
+func (c *agentServiceClient) WatchTurn(ctx context.Context, in *WatchTurnRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchTurnResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &AgentService_ServiceDesc.Streams[0], AgentService_WatchTurn_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchTurnRequest, WatchTurnResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AgentService_WatchTurnClient = grpc.ServerStreamingClient[WatchTurnResponse]
+
+func (c *agentServiceClient) AbortRun(ctx context.Context, in *AbortRunRequest, opts ...grpc.CallOption) (*AbortRunResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AbortRunResponse)
+	err := c.cc.Invoke(ctx, AgentService_AbortRun_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *agentServiceClient) PauseAgent(ctx context.Context, in *PauseAgentRequest, opts ...grpc.CallOption) (*PauseAgentResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PauseAgentResponse)
+	err := c.cc.Invoke(ctx, AgentService_PauseAgent_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *agentServiceClient) ResumeAgent(ctx context.Context, in *ResumeAgentRequest, opts ...grpc.CallOption) (*ResumeAgentResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ResumeAgentResponse)
+	err := c.cc.Invoke(ctx, AgentService_ResumeAgent_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *agentServiceClient) StopAgent(ctx context.Context, in *StopAgentRequest, opts ...grpc.CallOption) (*StopAgentResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(StopAgentResponse)
+	err := c.cc.Invoke(ctx, AgentService_StopAgent_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *agentServiceClient) StartAgent(ctx context.Context, in *StartAgentRequest, opts ...grpc.CallOption) (*StartAgentResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(StartAgentResponse)
+	err := c.cc.Invoke(ctx, AgentService_StartAgent_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *agentServiceClient) DeleteAgent(ctx context.Context, in *DeleteAgentRequest, opts ...grpc.CallOption) (*DeleteAgentResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DeleteAgentResponse)
+	err := c.cc.Invoke(ctx, AgentService_DeleteAgent_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *agentServiceClient) GetDelegation(ctx context.Context, in *GetDelegationRequest, opts ...grpc.CallOption) (*GetDelegationResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetDelegationResponse)
+	err := c.cc.Invoke(ctx, AgentService_GetDelegation_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *agentServiceClient) ListDelegations(ctx context.Context, in *ListDelegationsRequest, opts ...grpc.CallOption) (*ListDelegationsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListDelegationsResponse)
+	err := c.cc.Invoke(ctx, AgentService_ListDelegations_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *agentServiceClient) ListRounds(ctx context.Context, in *ListRoundsRequest, opts ...grpc.CallOption) (*ListRoundsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListRoundsResponse)
+	err := c.cc.Invoke(ctx, AgentService_ListRounds_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *agentServiceClient) GetContext(ctx context.Context, in *GetContextRequest, opts ...grpc.CallOption) (*GetContextResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetContextResponse)
+	err := c.cc.Invoke(ctx, AgentService_GetContext_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *agentServiceClient) ListBriefs(ctx context.Context, in *ListBriefsRequest, opts ...grpc.CallOption) (*ListBriefsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListBriefsResponse)
+	err := c.cc.Invoke(ctx, AgentService_ListBriefs_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *agentServiceClient) ListTools(ctx context.Context, in *ListToolsRequest, opts ...grpc.CallOption) (*ListToolsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListToolsResponse)
+	err := c.cc.Invoke(ctx, AgentService_ListTools_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *agentServiceClient) CallTool(ctx context.Context, in *CallToolRequest, opts ...grpc.CallOption) (*CallToolResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CallToolResponse)
+	err := c.cc.Invoke(ctx, AgentService_CallTool_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *agentServiceClient) GetFacts(ctx context.Context, in *GetFactsRequest, opts ...grpc.CallOption) (*GetFactsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(GetFactsResponse)
@@ -243,9 +446,12 @@ func (c *agentServiceClient) OfferDecision(ctx context.Context, in *OfferDecisio
 // AgentService owns who thinks: agents, lanes, turns.
 type AgentServiceServer interface {
 	// SpawnAgent is the only way to make a context (SPEC A1).
-	// Errors: INVALID_ARGUMENT, ALREADY_EXISTS, REQUEST_ID_REUSED.
+	// Errors: INVALID_ARGUMENT, ALREADY_EXISTS, REQUEST_ID_REUSED, TOOL_NOT_AVAILABLE,
+	// CHILD_AGENT_LIMIT_EXCEEDED, AGENT_DELETED; with workspace_mode worktree
+	// NOT_A_WORK_TREE, and NOT_READY where no worker is connected that could make it.
 	SpawnAgent(context.Context, *SpawnAgentRequest) (*SpawnAgentResponse, error)
-	// GetAgent reads identity, posture with its reason, and focus (SPEC A4).
+	// GetAgent reads identity, posture with its reason, focus, waits and visible children
+	// (SPEC A4).
 	GetAgent(context.Context, *GetAgentRequest) (*GetAgentResponse, error)
 	// ListAgents reads the agents of the namespace; private ones only on request (SPEC A4).
 	ListAgents(context.Context, *ListAgentsRequest) (*ListAgentsResponse, error)
@@ -271,6 +477,43 @@ type AgentServiceServer interface {
 	ListTurns(context.Context, *ListTurnsRequest) (*ListTurnsResponse, error)
 	// ListDecisions reads the scheduler's recorded decisions, newest first (SPEC D6).
 	ListDecisions(context.Context, *ListDecisionsRequest) (*ListDecisionsResponse, error)
+	// WatchTurn streams to the runner what happens to its open turn: interjections as they
+	// are handed over, and its end (SPEC A7, A9). It ends with the turn. Errors: RUN_STALE.
+	WatchTurn(*WatchTurnRequest, grpc.ServerStreamingServer[WatchTurnResponse]) error
+	// AbortRun cancels the running turn only: the turn and its message end as aborted, the
+	// agent is paused (SPEC A7). Errors: RUN_STALE if run_id is given and no longer open.
+	AbortRun(context.Context, *AbortRunRequest) (*AbortRunResponse, error)
+	// PauseAgent keeps taking input and starts no turns (SPEC A8). A stopped agent stays
+	// stopped. Errors of all control: NOT_FOUND, PERMISSION_DENIED, AGENT_DELETED.
+	PauseAgent(context.Context, *PauseAgentRequest) (*PauseAgentResponse, error)
+	// ResumeAgent ends a pause; it runs nothing by itself (SPEC A8).
+	ResumeAgent(context.Context, *ResumeAgentRequest) (*ResumeAgentResponse, error)
+	// StopAgent ends the open turn and takes no turns, ticks or external input until
+	// StartAgent (SPEC A8).
+	StopAgent(context.Context, *StopAgentRequest) (*StopAgentResponse, error)
+	// StartAgent ends a stop; it runs nothing by itself and replays no tasks (SPEC A8).
+	StartAgent(context.Context, *StartAgentRequest) (*StartAgentResponse, error)
+	// DeleteAgent ends an agent and its private descendants for ever: waits, triggers and
+	// tasks end, open items stay with blocker owner_deleted, the id is never used again
+	// (SPEC A8). It is durable and goes on after a crash; lifecycle says how far it is.
+	DeleteAgent(context.Context, *DeleteAgentRequest) (*DeleteAgentResponse, error)
+	// GetDelegation reads one delegation of a parent (SPEC A3).
+	GetDelegation(context.Context, *GetDelegationRequest) (*GetDelegationResponse, error)
+	// ListDelegations reads a parent's delegations, newest first (SPEC A3).
+	ListDelegations(context.Context, *ListDelegationsRequest) (*ListDelegationsResponse, error)
+	// ListRounds reads an agent's transcript back, newest first: all of it, of a turn, or of
+	// a work item (SPEC C2).
+	ListRounds(context.Context, *ListRoundsRequest) (*ListRoundsResponse, error)
+	// GetContext renders what a model is shown, layered and within a budget (SPEC C1).
+	// Errors: BASELINE_OVER_BUDGET where the parts that may not be left out do not fit.
+	GetContext(context.Context, *GetContextRequest) (*GetContextResponse, error)
+	// ListBriefs reads an agent's briefs, newest first (SPEC C3).
+	ListBriefs(context.Context, *ListBriefsRequest) (*ListBriefsResponse, error)
+	// ListTools describes the tools that the caller may use for an agent (SPEC C4).
+	ListTools(context.Context, *ListToolsRequest) (*ListToolsResponse, error)
+	// CallTool executes one tool outside of a turn (SPEC C4). A failure is a result too.
+	// Errors: only what concerns the request itself.
+	CallTool(context.Context, *CallToolRequest) (*CallToolResponse, error)
 	// GetFacts reads what the scheduler needs to decide. Role: service.
 	GetFacts(context.Context, *GetFactsRequest) (*GetFactsResponse, error)
 	// OfferDecision records what the scheduler decided and queues its tick, if the facts
@@ -324,6 +567,48 @@ func (UnimplementedAgentServiceServer) ListTurns(context.Context, *ListTurnsRequ
 }
 func (UnimplementedAgentServiceServer) ListDecisions(context.Context, *ListDecisionsRequest) (*ListDecisionsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListDecisions not implemented")
+}
+func (UnimplementedAgentServiceServer) WatchTurn(*WatchTurnRequest, grpc.ServerStreamingServer[WatchTurnResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchTurn not implemented")
+}
+func (UnimplementedAgentServiceServer) AbortRun(context.Context, *AbortRunRequest) (*AbortRunResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AbortRun not implemented")
+}
+func (UnimplementedAgentServiceServer) PauseAgent(context.Context, *PauseAgentRequest) (*PauseAgentResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PauseAgent not implemented")
+}
+func (UnimplementedAgentServiceServer) ResumeAgent(context.Context, *ResumeAgentRequest) (*ResumeAgentResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ResumeAgent not implemented")
+}
+func (UnimplementedAgentServiceServer) StopAgent(context.Context, *StopAgentRequest) (*StopAgentResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method StopAgent not implemented")
+}
+func (UnimplementedAgentServiceServer) StartAgent(context.Context, *StartAgentRequest) (*StartAgentResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method StartAgent not implemented")
+}
+func (UnimplementedAgentServiceServer) DeleteAgent(context.Context, *DeleteAgentRequest) (*DeleteAgentResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DeleteAgent not implemented")
+}
+func (UnimplementedAgentServiceServer) GetDelegation(context.Context, *GetDelegationRequest) (*GetDelegationResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetDelegation not implemented")
+}
+func (UnimplementedAgentServiceServer) ListDelegations(context.Context, *ListDelegationsRequest) (*ListDelegationsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListDelegations not implemented")
+}
+func (UnimplementedAgentServiceServer) ListRounds(context.Context, *ListRoundsRequest) (*ListRoundsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListRounds not implemented")
+}
+func (UnimplementedAgentServiceServer) GetContext(context.Context, *GetContextRequest) (*GetContextResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetContext not implemented")
+}
+func (UnimplementedAgentServiceServer) ListBriefs(context.Context, *ListBriefsRequest) (*ListBriefsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListBriefs not implemented")
+}
+func (UnimplementedAgentServiceServer) ListTools(context.Context, *ListToolsRequest) (*ListToolsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListTools not implemented")
+}
+func (UnimplementedAgentServiceServer) CallTool(context.Context, *CallToolRequest) (*CallToolResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CallTool not implemented")
 }
 func (UnimplementedAgentServiceServer) GetFacts(context.Context, *GetFactsRequest) (*GetFactsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetFacts not implemented")
@@ -586,6 +871,251 @@ func _AgentService_ListDecisions_Handler(srv interface{}, ctx context.Context, d
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AgentService_WatchTurn_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchTurnRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(AgentServiceServer).WatchTurn(m, &grpc.GenericServerStream[WatchTurnRequest, WatchTurnResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AgentService_WatchTurnServer = grpc.ServerStreamingServer[WatchTurnResponse]
+
+func _AgentService_AbortRun_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AbortRunRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AgentServiceServer).AbortRun(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AgentService_AbortRun_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AgentServiceServer).AbortRun(ctx, req.(*AbortRunRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AgentService_PauseAgent_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PauseAgentRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AgentServiceServer).PauseAgent(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AgentService_PauseAgent_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AgentServiceServer).PauseAgent(ctx, req.(*PauseAgentRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AgentService_ResumeAgent_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ResumeAgentRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AgentServiceServer).ResumeAgent(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AgentService_ResumeAgent_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AgentServiceServer).ResumeAgent(ctx, req.(*ResumeAgentRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AgentService_StopAgent_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(StopAgentRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AgentServiceServer).StopAgent(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AgentService_StopAgent_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AgentServiceServer).StopAgent(ctx, req.(*StopAgentRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AgentService_StartAgent_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(StartAgentRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AgentServiceServer).StartAgent(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AgentService_StartAgent_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AgentServiceServer).StartAgent(ctx, req.(*StartAgentRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AgentService_DeleteAgent_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DeleteAgentRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AgentServiceServer).DeleteAgent(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AgentService_DeleteAgent_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AgentServiceServer).DeleteAgent(ctx, req.(*DeleteAgentRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AgentService_GetDelegation_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetDelegationRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AgentServiceServer).GetDelegation(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AgentService_GetDelegation_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AgentServiceServer).GetDelegation(ctx, req.(*GetDelegationRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AgentService_ListDelegations_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListDelegationsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AgentServiceServer).ListDelegations(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AgentService_ListDelegations_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AgentServiceServer).ListDelegations(ctx, req.(*ListDelegationsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AgentService_ListRounds_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListRoundsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AgentServiceServer).ListRounds(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AgentService_ListRounds_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AgentServiceServer).ListRounds(ctx, req.(*ListRoundsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AgentService_GetContext_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetContextRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AgentServiceServer).GetContext(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AgentService_GetContext_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AgentServiceServer).GetContext(ctx, req.(*GetContextRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AgentService_ListBriefs_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListBriefsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AgentServiceServer).ListBriefs(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AgentService_ListBriefs_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AgentServiceServer).ListBriefs(ctx, req.(*ListBriefsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AgentService_ListTools_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListToolsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AgentServiceServer).ListTools(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AgentService_ListTools_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AgentServiceServer).ListTools(ctx, req.(*ListToolsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AgentService_CallTool_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CallToolRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AgentServiceServer).CallTool(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AgentService_CallTool_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AgentServiceServer).CallTool(ctx, req.(*CallToolRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _AgentService_GetFacts_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(GetFactsRequest)
 	if err := dec(in); err != nil {
@@ -682,6 +1212,58 @@ var AgentService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _AgentService_ListDecisions_Handler,
 		},
 		{
+			MethodName: "AbortRun",
+			Handler:    _AgentService_AbortRun_Handler,
+		},
+		{
+			MethodName: "PauseAgent",
+			Handler:    _AgentService_PauseAgent_Handler,
+		},
+		{
+			MethodName: "ResumeAgent",
+			Handler:    _AgentService_ResumeAgent_Handler,
+		},
+		{
+			MethodName: "StopAgent",
+			Handler:    _AgentService_StopAgent_Handler,
+		},
+		{
+			MethodName: "StartAgent",
+			Handler:    _AgentService_StartAgent_Handler,
+		},
+		{
+			MethodName: "DeleteAgent",
+			Handler:    _AgentService_DeleteAgent_Handler,
+		},
+		{
+			MethodName: "GetDelegation",
+			Handler:    _AgentService_GetDelegation_Handler,
+		},
+		{
+			MethodName: "ListDelegations",
+			Handler:    _AgentService_ListDelegations_Handler,
+		},
+		{
+			MethodName: "ListRounds",
+			Handler:    _AgentService_ListRounds_Handler,
+		},
+		{
+			MethodName: "GetContext",
+			Handler:    _AgentService_GetContext_Handler,
+		},
+		{
+			MethodName: "ListBriefs",
+			Handler:    _AgentService_ListBriefs_Handler,
+		},
+		{
+			MethodName: "ListTools",
+			Handler:    _AgentService_ListTools_Handler,
+		},
+		{
+			MethodName: "CallTool",
+			Handler:    _AgentService_CallTool_Handler,
+		},
+		{
 			MethodName: "GetFacts",
 			Handler:    _AgentService_GetFacts_Handler,
 		},
@@ -690,6 +1272,12 @@ var AgentService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _AgentService_OfferDecision_Handler,
 		},
 	},
-	Streams:  []grpc.StreamDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "WatchTurn",
+			Handler:       _AgentService_WatchTurn_Handler,
+			ServerStreams: true,
+		},
+	},
 	Metadata: "quartet/agent/v1/agent_service.proto",
 }

@@ -312,6 +312,67 @@ func (OutputStream) EnumDescriptor() ([]byte, []int) {
 	return file_quartet_task_v1_task_proto_rawDescGZIP(), []int{4}
 }
 
+// WorktreeState says what became of a worktree (SPEC T9).
+type WorktreeState int32
+
+const (
+	// Not set.
+	WorktreeState_WORKTREE_STATE_UNSPECIFIED WorktreeState = 0
+	// It is being made.
+	WorktreeState_WORKTREE_STATE_PREPARING WorktreeState = 1
+	// The child works in it.
+	WorktreeState_WORKTREE_STATE_READY WorktreeState = 2
+	// It was clean at the end and is gone, with its branch.
+	WorktreeState_WORKTREE_STATE_REMOVED WorktreeState = 3
+	// It was left where it is; reason says why.
+	WorktreeState_WORKTREE_STATE_KEPT WorktreeState = 4
+)
+
+// Enum value maps for WorktreeState.
+var (
+	WorktreeState_name = map[int32]string{
+		0: "WORKTREE_STATE_UNSPECIFIED",
+		1: "WORKTREE_STATE_PREPARING",
+		2: "WORKTREE_STATE_READY",
+		3: "WORKTREE_STATE_REMOVED",
+		4: "WORKTREE_STATE_KEPT",
+	}
+	WorktreeState_value = map[string]int32{
+		"WORKTREE_STATE_UNSPECIFIED": 0,
+		"WORKTREE_STATE_PREPARING":   1,
+		"WORKTREE_STATE_READY":       2,
+		"WORKTREE_STATE_REMOVED":     3,
+		"WORKTREE_STATE_KEPT":        4,
+	}
+)
+
+func (x WorktreeState) Enum() *WorktreeState {
+	p := new(WorktreeState)
+	*p = x
+	return p
+}
+
+func (x WorktreeState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (WorktreeState) Descriptor() protoreflect.EnumDescriptor {
+	return file_quartet_task_v1_task_proto_enumTypes[5].Descriptor()
+}
+
+func (WorktreeState) Type() protoreflect.EnumType {
+	return &file_quartet_task_v1_task_proto_enumTypes[5]
+}
+
+func (x WorktreeState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use WorktreeState.Descriptor instead.
+func (WorktreeState) EnumDescriptor() ([]byte, []int) {
+	return file_quartet_task_v1_task_proto_rawDescGZIP(), []int{5}
+}
+
 // CommandSpec is what to run.
 type CommandSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -412,6 +473,116 @@ func (x *CommandSpec) GetTimeout() *durationpb.Duration {
 	return nil
 }
 
+// Worktree is a git worktree that belongs to a child's task (SPEC T9): a checkout of the
+// parent's repository on a branch of its own, on the worker that holds the repository.
+type Worktree struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Where it stands.
+	State WorktreeState `protobuf:"varint,1,opt,name=state,proto3,enum=quartet.task.v1.WorktreeState" json:"state,omitempty"`
+	// The worker that holds it. All commands of the child go there (SPEC T4).
+	WorkerId string `protobuf:"bytes,2,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
+	// Whether that worker serves all namespaces.
+	SharedWorker bool `protobuf:"varint,3,opt,name=shared_worker,json=sharedWorker,proto3" json:"shared_worker,omitempty"`
+	// The top directory of the work tree that it was made from.
+	Repository string `protobuf:"bytes,4,opt,name=repository,proto3" json:"repository,omitempty"`
+	// The worktree: a real, absolute path on that worker.
+	Path string `protobuf:"bytes,5,opt,name=path,proto3" json:"path,omitempty"`
+	// Its branch: quartet/<task id>.
+	Branch string `protobuf:"bytes,6,opt,name=branch,proto3" json:"branch,omitempty"`
+	// The commit that the branch began at.
+	BaseCommit string `protobuf:"bytes,7,opt,name=base_commit,json=baseCommit,proto3" json:"base_commit,omitempty"`
+	// kept: why, in one line, such as uncommitted changes or commits of its own.
+	Reason        string `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Worktree) Reset() {
+	*x = Worktree{}
+	mi := &file_quartet_task_v1_task_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Worktree) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Worktree) ProtoMessage() {}
+
+func (x *Worktree) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_task_v1_task_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Worktree.ProtoReflect.Descriptor instead.
+func (*Worktree) Descriptor() ([]byte, []int) {
+	return file_quartet_task_v1_task_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Worktree) GetState() WorktreeState {
+	if x != nil {
+		return x.State
+	}
+	return WorktreeState_WORKTREE_STATE_UNSPECIFIED
+}
+
+func (x *Worktree) GetWorkerId() string {
+	if x != nil {
+		return x.WorkerId
+	}
+	return ""
+}
+
+func (x *Worktree) GetSharedWorker() bool {
+	if x != nil {
+		return x.SharedWorker
+	}
+	return false
+}
+
+func (x *Worktree) GetRepository() string {
+	if x != nil {
+		return x.Repository
+	}
+	return ""
+}
+
+func (x *Worktree) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *Worktree) GetBranch() string {
+	if x != nil {
+		return x.Branch
+	}
+	return ""
+}
+
+func (x *Worktree) GetBaseCommit() string {
+	if x != nil {
+		return x.BaseCommit
+	}
+	return ""
+}
+
+func (x *Worktree) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 // Task is the handle of a managed execution. It owns no reasoning context.
 type Task struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -431,7 +602,8 @@ type Task struct {
 	Command *CommandSpec `protobuf:"bytes,7,opt,name=command,proto3" json:"command,omitempty"`
 	// Exit code, once ended by itself.
 	ExitCode *int32 `protobuf:"varint,8,opt,name=exit_code,json=exitCode,proto3,oneof" json:"exit_code,omitempty"`
-	// Why it ended so: exited, signalled, timeout, stopped, spawn_failed, worker_stopped, worker_lost.
+	// Why it ended so: exited, signalled, timeout, stopped, spawn_failed, worker_stopped,
+	// worker_lost; a child: finished, child_failed, stopped.
 	EndReason string `protobuf:"bytes,9,opt,name=end_reason,json=endReason,proto3" json:"end_reason,omitempty"`
 	// One line on the end, for people.
 	EndMessage string `protobuf:"bytes,10,opt,name=end_message,json=endMessage,proto3" json:"end_message,omitempty"`
@@ -457,6 +629,17 @@ type Task struct {
 	StartedAt *timestamppb.Timestamp `protobuf:"bytes,20,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
 	// When it ended.
 	EndedAt *timestamppb.Timestamp `protobuf:"bytes,21,opt,name=ended_at,json=endedAt,proto3" json:"ended_at,omitempty"`
+	// child_agent_task: the child.
+	ChildAgentId string `protobuf:"bytes,22,opt,name=child_agent_id,json=childAgentId,proto3" json:"child_agent_id,omitempty"`
+	// child_agent_task: the delegation that its result comes by.
+	DelegationId string `protobuf:"bytes,23,opt,name=delegation_id,json=delegationId,proto3" json:"delegation_id,omitempty"`
+	// child_agent_task with workspace_mode worktree: the worktree, and what became of it.
+	Worktree *Worktree `protobuf:"bytes,24,opt,name=worktree,proto3" json:"worktree,omitempty"`
+	// command_task: the one worker that may run it, since it holds the agent's worktree;
+	// empty: any worker.
+	PinnedWorkerId string `protobuf:"bytes,25,opt,name=pinned_worker_id,json=pinnedWorkerId,proto3" json:"pinned_worker_id,omitempty"`
+	// Whether that worker serves all namespaces.
+	PinnedSharedWorker bool `protobuf:"varint,26,opt,name=pinned_shared_worker,json=pinnedSharedWorker,proto3" json:"pinned_shared_worker,omitempty"`
 	// Derived: whether it is in a terminal state.
 	Terminal bool `protobuf:"varint,30,opt,name=terminal,proto3" json:"terminal,omitempty"`
 	// Derived: whether SendTaskInput would be taken now.
@@ -467,7 +650,7 @@ type Task struct {
 
 func (x *Task) Reset() {
 	*x = Task{}
-	mi := &file_quartet_task_v1_task_proto_msgTypes[1]
+	mi := &file_quartet_task_v1_task_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -479,7 +662,7 @@ func (x *Task) String() string {
 func (*Task) ProtoMessage() {}
 
 func (x *Task) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_task_v1_task_proto_msgTypes[1]
+	mi := &file_quartet_task_v1_task_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -492,7 +675,7 @@ func (x *Task) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Task.ProtoReflect.Descriptor instead.
 func (*Task) Descriptor() ([]byte, []int) {
-	return file_quartet_task_v1_task_proto_rawDescGZIP(), []int{1}
+	return file_quartet_task_v1_task_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Task) GetTaskId() string {
@@ -642,6 +825,41 @@ func (x *Task) GetEndedAt() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Task) GetChildAgentId() string {
+	if x != nil {
+		return x.ChildAgentId
+	}
+	return ""
+}
+
+func (x *Task) GetDelegationId() string {
+	if x != nil {
+		return x.DelegationId
+	}
+	return ""
+}
+
+func (x *Task) GetWorktree() *Worktree {
+	if x != nil {
+		return x.Worktree
+	}
+	return nil
+}
+
+func (x *Task) GetPinnedWorkerId() string {
+	if x != nil {
+		return x.PinnedWorkerId
+	}
+	return ""
+}
+
+func (x *Task) GetPinnedSharedWorker() bool {
+	if x != nil {
+		return x.PinnedSharedWorker
+	}
+	return false
+}
+
 func (x *Task) GetTerminal() bool {
 	if x != nil {
 		return x.Terminal
@@ -673,7 +891,7 @@ type TaskHandle struct {
 
 func (x *TaskHandle) Reset() {
 	*x = TaskHandle{}
-	mi := &file_quartet_task_v1_task_proto_msgTypes[2]
+	mi := &file_quartet_task_v1_task_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -685,7 +903,7 @@ func (x *TaskHandle) String() string {
 func (*TaskHandle) ProtoMessage() {}
 
 func (x *TaskHandle) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_task_v1_task_proto_msgTypes[2]
+	mi := &file_quartet_task_v1_task_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -698,7 +916,7 @@ func (x *TaskHandle) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskHandle.ProtoReflect.Descriptor instead.
 func (*TaskHandle) Descriptor() ([]byte, []int) {
-	return file_quartet_task_v1_task_proto_rawDescGZIP(), []int{2}
+	return file_quartet_task_v1_task_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *TaskHandle) GetTaskId() string {
@@ -744,7 +962,19 @@ const file_quartet_task_v1_task_proto_rawDesc = "" +
 	"\atimeout\x18\a \x01(\v2\x19.google.protobuf.DurationR\atimeout\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xfd\x06\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x87\x02\n" +
+	"\bWorktree\x124\n" +
+	"\x05state\x18\x01 \x01(\x0e2\x1e.quartet.task.v1.WorktreeStateR\x05state\x12\x1b\n" +
+	"\tworker_id\x18\x02 \x01(\tR\bworkerId\x12#\n" +
+	"\rshared_worker\x18\x03 \x01(\bR\fsharedWorker\x12\x1e\n" +
+	"\n" +
+	"repository\x18\x04 \x01(\tR\n" +
+	"repository\x12\x12\n" +
+	"\x04path\x18\x05 \x01(\tR\x04path\x12\x16\n" +
+	"\x06branch\x18\x06 \x01(\tR\x06branch\x12\x1f\n" +
+	"\vbase_commit\x18\a \x01(\tR\n" +
+	"baseCommit\x12\x16\n" +
+	"\x06reason\x18\b \x01(\tR\x06reason\"\xdb\b\n" +
 	"\x04Task\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x19\n" +
 	"\bagent_id\x18\x02 \x01(\tR\aagentId\x12-\n" +
@@ -772,7 +1002,12 @@ const file_quartet_task_v1_task_proto_rawDesc = "" +
 	"created_at\x18\x13 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x129\n" +
 	"\n" +
 	"started_at\x18\x14 \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\x125\n" +
-	"\bended_at\x18\x15 \x01(\v2\x1a.google.protobuf.TimestampR\aendedAt\x12\x1a\n" +
+	"\bended_at\x18\x15 \x01(\v2\x1a.google.protobuf.TimestampR\aendedAt\x12$\n" +
+	"\x0echild_agent_id\x18\x16 \x01(\tR\fchildAgentId\x12#\n" +
+	"\rdelegation_id\x18\x17 \x01(\tR\fdelegationId\x125\n" +
+	"\bworktree\x18\x18 \x01(\v2\x19.quartet.task.v1.WorktreeR\bworktree\x12(\n" +
+	"\x10pinned_worker_id\x18\x19 \x01(\tR\x0epinnedWorkerId\x120\n" +
+	"\x14pinned_shared_worker\x18\x1a \x01(\bR\x12pinnedSharedWorker\x12\x1a\n" +
 	"\bterminal\x18\x1e \x01(\bR\bterminal\x12*\n" +
 	"\x11accepts_input_now\x18\x1f \x01(\bR\x0facceptsInputNowB\f\n" +
 	"\n" +
@@ -808,7 +1043,13 @@ const file_quartet_task_v1_task_proto_rawDesc = "" +
 	"\fOutputStream\x12\x1d\n" +
 	"\x19OUTPUT_STREAM_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14OUTPUT_STREAM_STDOUT\x10\x01\x12\x18\n" +
-	"\x14OUTPUT_STREAM_STDERR\x10\x02B'Z%quartet/pkg/pb/quartet/task/v1;taskv1b\x06proto3"
+	"\x14OUTPUT_STREAM_STDERR\x10\x02*\x9c\x01\n" +
+	"\rWorktreeState\x12\x1e\n" +
+	"\x1aWORKTREE_STATE_UNSPECIFIED\x10\x00\x12\x1c\n" +
+	"\x18WORKTREE_STATE_PREPARING\x10\x01\x12\x18\n" +
+	"\x14WORKTREE_STATE_READY\x10\x02\x12\x1a\n" +
+	"\x16WORKTREE_STATE_REMOVED\x10\x03\x12\x17\n" +
+	"\x13WORKTREE_STATE_KEPT\x10\x04B'Z%quartet/pkg/pb/quartet/task/v1;taskv1b\x06proto3"
 
 var (
 	file_quartet_task_v1_task_proto_rawDescOnce sync.Once
@@ -822,37 +1063,41 @@ func file_quartet_task_v1_task_proto_rawDescGZIP() []byte {
 	return file_quartet_task_v1_task_proto_rawDescData
 }
 
-var file_quartet_task_v1_task_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_quartet_task_v1_task_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_quartet_task_v1_task_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
+var file_quartet_task_v1_task_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
 var file_quartet_task_v1_task_proto_goTypes = []any{
 	(TaskKind)(0),                 // 0: quartet.task.v1.TaskKind
 	(TaskState)(0),                // 1: quartet.task.v1.TaskState
 	(DuplicatePolicy)(0),          // 2: quartet.task.v1.DuplicatePolicy
 	(ExecOutcome)(0),              // 3: quartet.task.v1.ExecOutcome
 	(OutputStream)(0),             // 4: quartet.task.v1.OutputStream
-	(*CommandSpec)(nil),           // 5: quartet.task.v1.CommandSpec
-	(*Task)(nil),                  // 6: quartet.task.v1.Task
-	(*TaskHandle)(nil),            // 7: quartet.task.v1.TaskHandle
-	nil,                           // 8: quartet.task.v1.CommandSpec.EnvEntry
-	(*durationpb.Duration)(nil),   // 9: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 10: google.protobuf.Timestamp
+	(WorktreeState)(0),            // 5: quartet.task.v1.WorktreeState
+	(*CommandSpec)(nil),           // 6: quartet.task.v1.CommandSpec
+	(*Worktree)(nil),              // 7: quartet.task.v1.Worktree
+	(*Task)(nil),                  // 8: quartet.task.v1.Task
+	(*TaskHandle)(nil),            // 9: quartet.task.v1.TaskHandle
+	nil,                           // 10: quartet.task.v1.CommandSpec.EnvEntry
+	(*durationpb.Duration)(nil),   // 11: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
 }
 var file_quartet_task_v1_task_proto_depIdxs = []int32{
-	8,  // 0: quartet.task.v1.CommandSpec.env:type_name -> quartet.task.v1.CommandSpec.EnvEntry
-	9,  // 1: quartet.task.v1.CommandSpec.timeout:type_name -> google.protobuf.Duration
-	0,  // 2: quartet.task.v1.Task.kind:type_name -> quartet.task.v1.TaskKind
-	1,  // 3: quartet.task.v1.Task.state:type_name -> quartet.task.v1.TaskState
-	5,  // 4: quartet.task.v1.Task.command:type_name -> quartet.task.v1.CommandSpec
-	10, // 5: quartet.task.v1.Task.created_at:type_name -> google.protobuf.Timestamp
-	10, // 6: quartet.task.v1.Task.started_at:type_name -> google.protobuf.Timestamp
-	10, // 7: quartet.task.v1.Task.ended_at:type_name -> google.protobuf.Timestamp
-	0,  // 8: quartet.task.v1.TaskHandle.task_kind:type_name -> quartet.task.v1.TaskKind
-	1,  // 9: quartet.task.v1.TaskHandle.status:type_name -> quartet.task.v1.TaskState
-	10, // [10:10] is the sub-list for method output_type
-	10, // [10:10] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	10, // 0: quartet.task.v1.CommandSpec.env:type_name -> quartet.task.v1.CommandSpec.EnvEntry
+	11, // 1: quartet.task.v1.CommandSpec.timeout:type_name -> google.protobuf.Duration
+	5,  // 2: quartet.task.v1.Worktree.state:type_name -> quartet.task.v1.WorktreeState
+	0,  // 3: quartet.task.v1.Task.kind:type_name -> quartet.task.v1.TaskKind
+	1,  // 4: quartet.task.v1.Task.state:type_name -> quartet.task.v1.TaskState
+	6,  // 5: quartet.task.v1.Task.command:type_name -> quartet.task.v1.CommandSpec
+	12, // 6: quartet.task.v1.Task.created_at:type_name -> google.protobuf.Timestamp
+	12, // 7: quartet.task.v1.Task.started_at:type_name -> google.protobuf.Timestamp
+	12, // 8: quartet.task.v1.Task.ended_at:type_name -> google.protobuf.Timestamp
+	7,  // 9: quartet.task.v1.Task.worktree:type_name -> quartet.task.v1.Worktree
+	0,  // 10: quartet.task.v1.TaskHandle.task_kind:type_name -> quartet.task.v1.TaskKind
+	1,  // 11: quartet.task.v1.TaskHandle.status:type_name -> quartet.task.v1.TaskState
+	12, // [12:12] is the sub-list for method output_type
+	12, // [12:12] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_quartet_task_v1_task_proto_init() }
@@ -860,14 +1105,14 @@ func file_quartet_task_v1_task_proto_init() {
 	if File_quartet_task_v1_task_proto != nil {
 		return
 	}
-	file_quartet_task_v1_task_proto_msgTypes[1].OneofWrappers = []any{}
+	file_quartet_task_v1_task_proto_msgTypes[2].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_task_v1_task_proto_rawDesc), len(file_quartet_task_v1_task_proto_rawDesc)),
-			NumEnums:      5,
-			NumMessages:   4,
+			NumEnums:      6,
+			NumMessages:   5,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

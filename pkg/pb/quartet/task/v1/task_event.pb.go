@@ -68,6 +68,7 @@ func (x *TaskQueued) GetTask() *Task {
 }
 
 // TaskStarted: a worker was given the lease. It is durable before the worker hears of it.
+// A child_agent_task has no worker; it starts with its delegation.
 type TaskStarted struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The task after the event.
@@ -489,6 +490,99 @@ func (x *TaskInputAccepted) GetEndOfInput() bool {
 	return false
 }
 
+// TaskWorktreeChanged: a child's worktree is ready.
+type TaskWorktreeChanged struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The task after the event.
+	Task          *Task `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TaskWorktreeChanged) Reset() {
+	*x = TaskWorktreeChanged{}
+	mi := &file_quartet_task_v1_task_event_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TaskWorktreeChanged) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TaskWorktreeChanged) ProtoMessage() {}
+
+func (x *TaskWorktreeChanged) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_task_v1_task_event_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TaskWorktreeChanged.ProtoReflect.Descriptor instead.
+func (*TaskWorktreeChanged) Descriptor() ([]byte, []int) {
+	return file_quartet_task_v1_task_event_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *TaskWorktreeChanged) GetTask() *Task {
+	if x != nil {
+		return x.Task
+	}
+	return nil
+}
+
+// OwnerDeleted: the agent is deleted. Its commands are being stopped; none is started for it
+// any more (SPEC A8).
+type OwnerDeleted struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent.
+	AgentId       string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OwnerDeleted) Reset() {
+	*x = OwnerDeleted{}
+	mi := &file_quartet_task_v1_task_event_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OwnerDeleted) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OwnerDeleted) ProtoMessage() {}
+
+func (x *OwnerDeleted) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_task_v1_task_event_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OwnerDeleted.ProtoReflect.Descriptor instead.
+func (*OwnerDeleted) Descriptor() ([]byte, []int) {
+	return file_quartet_task_v1_task_event_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *OwnerDeleted) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
 var File_quartet_task_v1_task_event_proto protoreflect.FileDescriptor
 
 const file_quartet_task_v1_task_event_proto_rawDesc = "" +
@@ -527,7 +621,11 @@ const file_quartet_task_v1_task_event_proto_rawDesc = "" +
 	"\tinput_seq\x18\x04 \x01(\x03R\binputSeq\x12!\n" +
 	"\finput_target\x18\x05 \x01(\tR\vinputTarget\x12 \n" +
 	"\fend_of_input\x18\x06 \x01(\bR\n" +
-	"endOfInputB'Z%quartet/pkg/pb/quartet/task/v1;taskv1b\x06proto3"
+	"endOfInput\"@\n" +
+	"\x13TaskWorktreeChanged\x12)\n" +
+	"\x04task\x18\x01 \x01(\v2\x15.quartet.task.v1.TaskR\x04task\")\n" +
+	"\fOwnerDeleted\x12\x19\n" +
+	"\bagent_id\x18\x01 \x01(\tR\aagentIdB'Z%quartet/pkg/pb/quartet/task/v1;taskv1b\x06proto3"
 
 var (
 	file_quartet_task_v1_task_event_proto_rawDescOnce sync.Once
@@ -541,31 +639,34 @@ func file_quartet_task_v1_task_event_proto_rawDescGZIP() []byte {
 	return file_quartet_task_v1_task_event_proto_rawDescData
 }
 
-var file_quartet_task_v1_task_event_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_quartet_task_v1_task_event_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_quartet_task_v1_task_event_proto_goTypes = []any{
-	(*TaskQueued)(nil),        // 0: quartet.task.v1.TaskQueued
-	(*TaskStarted)(nil),       // 1: quartet.task.v1.TaskStarted
-	(*TaskCancelling)(nil),    // 2: quartet.task.v1.TaskCancelling
-	(*TaskCompleted)(nil),     // 3: quartet.task.v1.TaskCompleted
-	(*TaskFailed)(nil),        // 4: quartet.task.v1.TaskFailed
-	(*TaskCancelled)(nil),     // 5: quartet.task.v1.TaskCancelled
-	(*TaskInterrupted)(nil),   // 6: quartet.task.v1.TaskInterrupted
-	(*TaskInputAccepted)(nil), // 7: quartet.task.v1.TaskInputAccepted
-	(*Task)(nil),              // 8: quartet.task.v1.Task
+	(*TaskQueued)(nil),          // 0: quartet.task.v1.TaskQueued
+	(*TaskStarted)(nil),         // 1: quartet.task.v1.TaskStarted
+	(*TaskCancelling)(nil),      // 2: quartet.task.v1.TaskCancelling
+	(*TaskCompleted)(nil),       // 3: quartet.task.v1.TaskCompleted
+	(*TaskFailed)(nil),          // 4: quartet.task.v1.TaskFailed
+	(*TaskCancelled)(nil),       // 5: quartet.task.v1.TaskCancelled
+	(*TaskInterrupted)(nil),     // 6: quartet.task.v1.TaskInterrupted
+	(*TaskInputAccepted)(nil),   // 7: quartet.task.v1.TaskInputAccepted
+	(*TaskWorktreeChanged)(nil), // 8: quartet.task.v1.TaskWorktreeChanged
+	(*OwnerDeleted)(nil),        // 9: quartet.task.v1.OwnerDeleted
+	(*Task)(nil),                // 10: quartet.task.v1.Task
 }
 var file_quartet_task_v1_task_event_proto_depIdxs = []int32{
-	8, // 0: quartet.task.v1.TaskQueued.task:type_name -> quartet.task.v1.Task
-	8, // 1: quartet.task.v1.TaskStarted.task:type_name -> quartet.task.v1.Task
-	8, // 2: quartet.task.v1.TaskCancelling.task:type_name -> quartet.task.v1.Task
-	8, // 3: quartet.task.v1.TaskCompleted.task:type_name -> quartet.task.v1.Task
-	8, // 4: quartet.task.v1.TaskFailed.task:type_name -> quartet.task.v1.Task
-	8, // 5: quartet.task.v1.TaskCancelled.task:type_name -> quartet.task.v1.Task
-	8, // 6: quartet.task.v1.TaskInterrupted.task:type_name -> quartet.task.v1.Task
-	7, // [7:7] is the sub-list for method output_type
-	7, // [7:7] is the sub-list for method input_type
-	7, // [7:7] is the sub-list for extension type_name
-	7, // [7:7] is the sub-list for extension extendee
-	0, // [0:7] is the sub-list for field type_name
+	10, // 0: quartet.task.v1.TaskQueued.task:type_name -> quartet.task.v1.Task
+	10, // 1: quartet.task.v1.TaskStarted.task:type_name -> quartet.task.v1.Task
+	10, // 2: quartet.task.v1.TaskCancelling.task:type_name -> quartet.task.v1.Task
+	10, // 3: quartet.task.v1.TaskCompleted.task:type_name -> quartet.task.v1.Task
+	10, // 4: quartet.task.v1.TaskFailed.task:type_name -> quartet.task.v1.Task
+	10, // 5: quartet.task.v1.TaskCancelled.task:type_name -> quartet.task.v1.Task
+	10, // 6: quartet.task.v1.TaskInterrupted.task:type_name -> quartet.task.v1.Task
+	10, // 7: quartet.task.v1.TaskWorktreeChanged.task:type_name -> quartet.task.v1.Task
+	8,  // [8:8] is the sub-list for method output_type
+	8,  // [8:8] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_quartet_task_v1_task_event_proto_init() }
@@ -580,7 +681,7 @@ func file_quartet_task_v1_task_event_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_task_v1_task_event_proto_rawDesc), len(file_quartet_task_v1_task_event_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -23,6 +23,63 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// WorktreeVerb is what a worker is to do about a worktree.
+type WorktreeVerb int32
+
+const (
+	// Not set.
+	WorktreeVerb_WORKTREE_VERB_UNSPECIFIED WorktreeVerb = 0
+	// Say what a worktree would be made from.
+	WorktreeVerb_WORKTREE_VERB_PLAN WorktreeVerb = 1
+	// Make it, or find it made.
+	WorktreeVerb_WORKTREE_VERB_MAKE WorktreeVerb = 2
+	// Remove it if nothing was changed in it, or find it gone.
+	WorktreeVerb_WORKTREE_VERB_REMOVE WorktreeVerb = 3
+)
+
+// Enum value maps for WorktreeVerb.
+var (
+	WorktreeVerb_name = map[int32]string{
+		0: "WORKTREE_VERB_UNSPECIFIED",
+		1: "WORKTREE_VERB_PLAN",
+		2: "WORKTREE_VERB_MAKE",
+		3: "WORKTREE_VERB_REMOVE",
+	}
+	WorktreeVerb_value = map[string]int32{
+		"WORKTREE_VERB_UNSPECIFIED": 0,
+		"WORKTREE_VERB_PLAN":        1,
+		"WORKTREE_VERB_MAKE":        2,
+		"WORKTREE_VERB_REMOVE":      3,
+	}
+)
+
+func (x WorktreeVerb) Enum() *WorktreeVerb {
+	p := new(WorktreeVerb)
+	*p = x
+	return p
+}
+
+func (x WorktreeVerb) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (WorktreeVerb) Descriptor() protoreflect.EnumDescriptor {
+	return file_quartet_task_v1_task_service_proto_enumTypes[0].Descriptor()
+}
+
+func (WorktreeVerb) Type() protoreflect.EnumType {
+	return &file_quartet_task_v1_task_service_proto_enumTypes[0]
+}
+
+func (x WorktreeVerb) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use WorktreeVerb.Descriptor instead.
+func (WorktreeVerb) EnumDescriptor() ([]byte, []int) {
+	return file_quartet_task_v1_task_service_proto_rawDescGZIP(), []int{0}
+}
+
 // ExecCommandRequest says what to run.
 type ExecCommandRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1114,8 +1171,10 @@ type WorkerHello struct {
 	Labels map[string]string `protobuf:"bytes,4,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// The tasks it still runs or whose end was not acknowledged (after a reconnect).
 	RunningTaskIds []string `protobuf:"bytes,5,rep,name=running_task_ids,json=runningTaskIds,proto3" json:"running_task_ids,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Whether it makes worktrees; it is given no orders about them otherwise (SPEC T9).
+	Worktrees     bool `protobuf:"varint,6,opt,name=worktrees,proto3" json:"worktrees,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WorkerHello) Reset() {
@@ -1181,6 +1240,13 @@ func (x *WorkerHello) GetRunningTaskIds() []string {
 		return x.RunningTaskIds
 	}
 	return nil
+}
+
+func (x *WorkerHello) GetWorktrees() bool {
+	if x != nil {
+		return x.Worktrees
+	}
+	return false
 }
 
 // CommandStarted reports a start.
@@ -1505,6 +1571,161 @@ func (x *WorkerHeartbeat) GetRunningTaskIds() []string {
 	return nil
 }
 
+// WorktreeOrder asks a worker for something about a worktree. It may come more than once.
+type WorktreeOrder struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Names the order in its report.
+	OrderId string `protobuf:"bytes,1,opt,name=order_id,json=orderId,proto3" json:"order_id,omitempty"`
+	// What to do.
+	Verb WorktreeVerb `protobuf:"varint,2,opt,name=verb,proto3,enum=quartet.task.v1.WorktreeVerb" json:"verb,omitempty"`
+	// plan: the directory that the parent works in; empty: the worker's first root.
+	WorkspaceRoot string `protobuf:"bytes,3,opt,name=workspace_root,json=workspaceRoot,proto3" json:"workspace_root,omitempty"`
+	// make, remove: the worktree as it was planned.
+	Worktree      *Worktree `protobuf:"bytes,4,opt,name=worktree,proto3" json:"worktree,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WorktreeOrder) Reset() {
+	*x = WorktreeOrder{}
+	mi := &file_quartet_task_v1_task_service_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WorktreeOrder) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WorktreeOrder) ProtoMessage() {}
+
+func (x *WorktreeOrder) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_task_v1_task_service_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WorktreeOrder.ProtoReflect.Descriptor instead.
+func (*WorktreeOrder) Descriptor() ([]byte, []int) {
+	return file_quartet_task_v1_task_service_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *WorktreeOrder) GetOrderId() string {
+	if x != nil {
+		return x.OrderId
+	}
+	return ""
+}
+
+func (x *WorktreeOrder) GetVerb() WorktreeVerb {
+	if x != nil {
+		return x.Verb
+	}
+	return WorktreeVerb_WORKTREE_VERB_UNSPECIFIED
+}
+
+func (x *WorktreeOrder) GetWorkspaceRoot() string {
+	if x != nil {
+		return x.WorkspaceRoot
+	}
+	return ""
+}
+
+func (x *WorktreeOrder) GetWorktree() *Worktree {
+	if x != nil {
+		return x.Worktree
+	}
+	return nil
+}
+
+// WorktreeReport answers an order.
+type WorktreeReport struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The order.
+	OrderId string `protobuf:"bytes,1,opt,name=order_id,json=orderId,proto3" json:"order_id,omitempty"`
+	// plan: repository and base_commit; make, remove: as it stands now.
+	Worktree *Worktree `protobuf:"bytes,2,opt,name=worktree,proto3" json:"worktree,omitempty"`
+	// plan: the directory that the repository's worktrees go into.
+	Directory string `protobuf:"bytes,3,opt,name=directory,proto3" json:"directory,omitempty"`
+	// plan: where workspace_root is below the repository's top; empty: it is the top.
+	Subdirectory string `protobuf:"bytes,4,opt,name=subdirectory,proto3" json:"subdirectory,omitempty"`
+	// Why the order could not be carried out; empty: it was.
+	Failure       string `protobuf:"bytes,5,opt,name=failure,proto3" json:"failure,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WorktreeReport) Reset() {
+	*x = WorktreeReport{}
+	mi := &file_quartet_task_v1_task_service_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WorktreeReport) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WorktreeReport) ProtoMessage() {}
+
+func (x *WorktreeReport) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_task_v1_task_service_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WorktreeReport.ProtoReflect.Descriptor instead.
+func (*WorktreeReport) Descriptor() ([]byte, []int) {
+	return file_quartet_task_v1_task_service_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *WorktreeReport) GetOrderId() string {
+	if x != nil {
+		return x.OrderId
+	}
+	return ""
+}
+
+func (x *WorktreeReport) GetWorktree() *Worktree {
+	if x != nil {
+		return x.Worktree
+	}
+	return nil
+}
+
+func (x *WorktreeReport) GetDirectory() string {
+	if x != nil {
+		return x.Directory
+	}
+	return ""
+}
+
+func (x *WorktreeReport) GetSubdirectory() string {
+	if x != nil {
+		return x.Subdirectory
+	}
+	return ""
+}
+
+func (x *WorktreeReport) GetFailure() string {
+	if x != nil {
+		return x.Failure
+	}
+	return ""
+}
+
 // ConnectRequest is what a worker says.
 type ConnectRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1518,6 +1739,7 @@ type ConnectRequest struct {
 	//	*ConnectRequest_Ended
 	//	*ConnectRequest_Heartbeat
 	//	*ConnectRequest_InputTaken
+	//	*ConnectRequest_Worktree
 	Message       isConnectRequest_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1525,7 +1747,7 @@ type ConnectRequest struct {
 
 func (x *ConnectRequest) Reset() {
 	*x = ConnectRequest{}
-	mi := &file_quartet_task_v1_task_service_proto_msgTypes[21]
+	mi := &file_quartet_task_v1_task_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1537,7 +1759,7 @@ func (x *ConnectRequest) String() string {
 func (*ConnectRequest) ProtoMessage() {}
 
 func (x *ConnectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_task_v1_task_service_proto_msgTypes[21]
+	mi := &file_quartet_task_v1_task_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1550,7 +1772,7 @@ func (x *ConnectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectRequest.ProtoReflect.Descriptor instead.
 func (*ConnectRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_task_v1_task_service_proto_rawDescGZIP(), []int{21}
+	return file_quartet_task_v1_task_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ConnectRequest) GetMessage() isConnectRequest_Message {
@@ -1614,6 +1836,15 @@ func (x *ConnectRequest) GetInputTaken() *CommandInputTaken {
 	return nil
 }
 
+func (x *ConnectRequest) GetWorktree() *WorktreeReport {
+	if x != nil {
+		if x, ok := x.Message.(*ConnectRequest_Worktree); ok {
+			return x.Worktree
+		}
+	}
+	return nil
+}
+
 type isConnectRequest_Message interface {
 	isConnectRequest_Message()
 }
@@ -1648,6 +1879,11 @@ type ConnectRequest_InputTaken struct {
 	InputTaken *CommandInputTaken `protobuf:"bytes,6,opt,name=input_taken,json=inputTaken,proto3,oneof"`
 }
 
+type ConnectRequest_Worktree struct {
+	// What came of an order about a worktree.
+	Worktree *WorktreeReport `protobuf:"bytes,7,opt,name=worktree,proto3,oneof"`
+}
+
 func (*ConnectRequest_Hello) isConnectRequest_Message() {}
 
 func (*ConnectRequest_Started) isConnectRequest_Message() {}
@@ -1659,6 +1895,8 @@ func (*ConnectRequest_Ended) isConnectRequest_Message() {}
 func (*ConnectRequest_Heartbeat) isConnectRequest_Message() {}
 
 func (*ConnectRequest_InputTaken) isConnectRequest_Message() {}
+
+func (*ConnectRequest_Worktree) isConnectRequest_Message() {}
 
 // CommandLease hands a command out.
 type CommandLease struct {
@@ -1675,7 +1913,7 @@ type CommandLease struct {
 
 func (x *CommandLease) Reset() {
 	*x = CommandLease{}
-	mi := &file_quartet_task_v1_task_service_proto_msgTypes[22]
+	mi := &file_quartet_task_v1_task_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1687,7 +1925,7 @@ func (x *CommandLease) String() string {
 func (*CommandLease) ProtoMessage() {}
 
 func (x *CommandLease) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_task_v1_task_service_proto_msgTypes[22]
+	mi := &file_quartet_task_v1_task_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1700,7 +1938,7 @@ func (x *CommandLease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommandLease.ProtoReflect.Descriptor instead.
 func (*CommandLease) Descriptor() ([]byte, []int) {
-	return file_quartet_task_v1_task_service_proto_rawDescGZIP(), []int{22}
+	return file_quartet_task_v1_task_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *CommandLease) GetTask() *Task {
@@ -1737,7 +1975,7 @@ type CommandStop struct {
 
 func (x *CommandStop) Reset() {
 	*x = CommandStop{}
-	mi := &file_quartet_task_v1_task_service_proto_msgTypes[23]
+	mi := &file_quartet_task_v1_task_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1749,7 +1987,7 @@ func (x *CommandStop) String() string {
 func (*CommandStop) ProtoMessage() {}
 
 func (x *CommandStop) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_task_v1_task_service_proto_msgTypes[23]
+	mi := &file_quartet_task_v1_task_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1762,7 +2000,7 @@ func (x *CommandStop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommandStop.ProtoReflect.Descriptor instead.
 func (*CommandStop) Descriptor() ([]byte, []int) {
-	return file_quartet_task_v1_task_service_proto_rawDescGZIP(), []int{23}
+	return file_quartet_task_v1_task_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *CommandStop) GetTaskId() string {
@@ -1796,7 +2034,7 @@ type CommandInput struct {
 
 func (x *CommandInput) Reset() {
 	*x = CommandInput{}
-	mi := &file_quartet_task_v1_task_service_proto_msgTypes[24]
+	mi := &file_quartet_task_v1_task_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1808,7 +2046,7 @@ func (x *CommandInput) String() string {
 func (*CommandInput) ProtoMessage() {}
 
 func (x *CommandInput) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_task_v1_task_service_proto_msgTypes[24]
+	mi := &file_quartet_task_v1_task_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1821,7 +2059,7 @@ func (x *CommandInput) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommandInput.ProtoReflect.Descriptor instead.
 func (*CommandInput) Descriptor() ([]byte, []int) {
-	return file_quartet_task_v1_task_service_proto_rawDescGZIP(), []int{24}
+	return file_quartet_task_v1_task_service_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *CommandInput) GetTaskId() string {
@@ -1869,7 +2107,7 @@ type ReportAck struct {
 
 func (x *ReportAck) Reset() {
 	*x = ReportAck{}
-	mi := &file_quartet_task_v1_task_service_proto_msgTypes[25]
+	mi := &file_quartet_task_v1_task_service_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1881,7 +2119,7 @@ func (x *ReportAck) String() string {
 func (*ReportAck) ProtoMessage() {}
 
 func (x *ReportAck) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_task_v1_task_service_proto_msgTypes[25]
+	mi := &file_quartet_task_v1_task_service_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1894,7 +2132,7 @@ func (x *ReportAck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportAck.ProtoReflect.Descriptor instead.
 func (*ReportAck) Descriptor() ([]byte, []int) {
-	return file_quartet_task_v1_task_service_proto_rawDescGZIP(), []int{25}
+	return file_quartet_task_v1_task_service_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ReportAck) GetTaskId() string {
@@ -1936,6 +2174,7 @@ type ConnectResponse struct {
 	//	*ConnectResponse_Stop
 	//	*ConnectResponse_Input
 	//	*ConnectResponse_Ack
+	//	*ConnectResponse_Worktree
 	Message       isConnectResponse_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1943,7 +2182,7 @@ type ConnectResponse struct {
 
 func (x *ConnectResponse) Reset() {
 	*x = ConnectResponse{}
-	mi := &file_quartet_task_v1_task_service_proto_msgTypes[26]
+	mi := &file_quartet_task_v1_task_service_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1955,7 +2194,7 @@ func (x *ConnectResponse) String() string {
 func (*ConnectResponse) ProtoMessage() {}
 
 func (x *ConnectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_task_v1_task_service_proto_msgTypes[26]
+	mi := &file_quartet_task_v1_task_service_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1968,7 +2207,7 @@ func (x *ConnectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectResponse.ProtoReflect.Descriptor instead.
 func (*ConnectResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_task_v1_task_service_proto_rawDescGZIP(), []int{26}
+	return file_quartet_task_v1_task_service_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ConnectResponse) GetMessage() isConnectResponse_Message {
@@ -2014,6 +2253,15 @@ func (x *ConnectResponse) GetAck() *ReportAck {
 	return nil
 }
 
+func (x *ConnectResponse) GetWorktree() *WorktreeOrder {
+	if x != nil {
+		if x, ok := x.Message.(*ConnectResponse_Worktree); ok {
+			return x.Worktree
+		}
+	}
+	return nil
+}
+
 type isConnectResponse_Message interface {
 	isConnectResponse_Message()
 }
@@ -2038,6 +2286,11 @@ type ConnectResponse_Ack struct {
 	Ack *ReportAck `protobuf:"bytes,4,opt,name=ack,proto3,oneof"`
 }
 
+type ConnectResponse_Worktree struct {
+	// Do this about a worktree.
+	Worktree *WorktreeOrder `protobuf:"bytes,5,opt,name=worktree,proto3,oneof"`
+}
+
 func (*ConnectResponse_Lease) isConnectResponse_Message() {}
 
 func (*ConnectResponse_Stop) isConnectResponse_Message() {}
@@ -2045,6 +2298,8 @@ func (*ConnectResponse_Stop) isConnectResponse_Message() {}
 func (*ConnectResponse_Input) isConnectResponse_Message() {}
 
 func (*ConnectResponse_Ack) isConnectResponse_Message() {}
+
+func (*ConnectResponse_Worktree) isConnectResponse_Message() {}
 
 var File_quartet_task_v1_task_service_proto protoreflect.FileDescriptor
 
@@ -2134,13 +2389,14 @@ const file_quartet_task_v1_task_service_proto_rawDesc = "" +
 	"request_id\x18\x02 \x01(\tR\trequestId\x12\x17\n" +
 	"\atask_id\x18\x03 \x01(\tR\x06taskId\"=\n" +
 	"\x10StopTaskResponse\x12)\n" +
-	"\x04task\x18\x01 \x01(\v2\x15.quartet.task.v1.TaskR\x04task\"\x86\x02\n" +
+	"\x04task\x18\x01 \x01(\v2\x15.quartet.task.v1.TaskR\x04task\"\xa4\x02\n" +
 	"\vWorkerHello\x12\x1b\n" +
 	"\tworker_id\x18\x01 \x01(\tR\bworkerId\x12\x17\n" +
 	"\aboot_id\x18\x02 \x01(\tR\x06bootId\x12\x1a\n" +
 	"\bcapacity\x18\x03 \x01(\x05R\bcapacity\x12@\n" +
 	"\x06labels\x18\x04 \x03(\v2(.quartet.task.v1.WorkerHello.LabelsEntryR\x06labels\x12(\n" +
-	"\x10running_task_ids\x18\x05 \x03(\tR\x0erunningTaskIds\x1a9\n" +
+	"\x10running_task_ids\x18\x05 \x03(\tR\x0erunningTaskIds\x12\x1c\n" +
+	"\tworktrees\x18\x06 \x01(\bR\tworktrees\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"T\n" +
@@ -2165,7 +2421,18 @@ const file_quartet_task_v1_task_service_proto_rawDesc = "" +
 	"\x10lease_generation\x18\x02 \x01(\x03R\x0fleaseGeneration\x12\x1b\n" +
 	"\tinput_seq\x18\x03 \x01(\x03R\binputSeq\";\n" +
 	"\x0fWorkerHeartbeat\x12(\n" +
-	"\x10running_task_ids\x18\x01 \x03(\tR\x0erunningTaskIds\"\x88\x03\n" +
+	"\x10running_task_ids\x18\x01 \x03(\tR\x0erunningTaskIds\"\xbb\x01\n" +
+	"\rWorktreeOrder\x12\x19\n" +
+	"\border_id\x18\x01 \x01(\tR\aorderId\x121\n" +
+	"\x04verb\x18\x02 \x01(\x0e2\x1d.quartet.task.v1.WorktreeVerbR\x04verb\x12%\n" +
+	"\x0eworkspace_root\x18\x03 \x01(\tR\rworkspaceRoot\x125\n" +
+	"\bworktree\x18\x04 \x01(\v2\x19.quartet.task.v1.WorktreeR\bworktree\"\xbe\x01\n" +
+	"\x0eWorktreeReport\x12\x19\n" +
+	"\border_id\x18\x01 \x01(\tR\aorderId\x125\n" +
+	"\bworktree\x18\x02 \x01(\v2\x19.quartet.task.v1.WorktreeR\bworktree\x12\x1c\n" +
+	"\tdirectory\x18\x03 \x01(\tR\tdirectory\x12\"\n" +
+	"\fsubdirectory\x18\x04 \x01(\tR\fsubdirectory\x12\x18\n" +
+	"\afailure\x18\x05 \x01(\tR\afailure\"\xc7\x03\n" +
 	"\x0eConnectRequest\x124\n" +
 	"\x05hello\x18\x01 \x01(\v2\x1c.quartet.task.v1.WorkerHelloH\x00R\x05hello\x12;\n" +
 	"\astarted\x18\x02 \x01(\v2\x1f.quartet.task.v1.CommandStartedH\x00R\astarted\x128\n" +
@@ -2173,7 +2440,8 @@ const file_quartet_task_v1_task_service_proto_rawDesc = "" +
 	"\x05ended\x18\x04 \x01(\v2\x1d.quartet.task.v1.CommandEndedH\x00R\x05ended\x12@\n" +
 	"\theartbeat\x18\x05 \x01(\v2 .quartet.task.v1.WorkerHeartbeatH\x00R\theartbeat\x12E\n" +
 	"\vinput_taken\x18\x06 \x01(\v2\".quartet.task.v1.CommandInputTakenH\x00R\n" +
-	"inputTakenB\t\n" +
+	"inputTaken\x12=\n" +
+	"\bworktree\x18\a \x01(\v2\x1f.quartet.task.v1.WorktreeReportH\x00R\bworktreeB\t\n" +
 	"\amessage\"\x9f\x01\n" +
 	"\fCommandLease\x12)\n" +
 	"\x04task\x18\x01 \x01(\v2\x15.quartet.task.v1.TaskR\x04task\x12)\n" +
@@ -2193,13 +2461,19 @@ const file_quartet_task_v1_task_service_proto_rawDesc = "" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12!\n" +
 	"\foutput_bytes\x18\x02 \x01(\x03R\voutputBytes\x12\x14\n" +
 	"\x05ended\x18\x03 \x01(\bR\x05ended\x12\x14\n" +
-	"\x05stale\x18\x04 \x01(\bR\x05stale\"\xee\x01\n" +
+	"\x05stale\x18\x04 \x01(\bR\x05stale\"\xac\x02\n" +
 	"\x0fConnectResponse\x125\n" +
 	"\x05lease\x18\x01 \x01(\v2\x1d.quartet.task.v1.CommandLeaseH\x00R\x05lease\x122\n" +
 	"\x04stop\x18\x02 \x01(\v2\x1c.quartet.task.v1.CommandStopH\x00R\x04stop\x125\n" +
 	"\x05input\x18\x03 \x01(\v2\x1d.quartet.task.v1.CommandInputH\x00R\x05input\x12.\n" +
-	"\x03ack\x18\x04 \x01(\v2\x1a.quartet.task.v1.ReportAckH\x00R\x03ackB\t\n" +
-	"\amessage2\x85\x05\n" +
+	"\x03ack\x18\x04 \x01(\v2\x1a.quartet.task.v1.ReportAckH\x00R\x03ack\x12<\n" +
+	"\bworktree\x18\x05 \x01(\v2\x1e.quartet.task.v1.WorktreeOrderH\x00R\bworktreeB\t\n" +
+	"\amessage*w\n" +
+	"\fWorktreeVerb\x12\x1d\n" +
+	"\x19WORKTREE_VERB_UNSPECIFIED\x10\x00\x12\x16\n" +
+	"\x12WORKTREE_VERB_PLAN\x10\x01\x12\x16\n" +
+	"\x12WORKTREE_VERB_MAKE\x10\x02\x12\x18\n" +
+	"\x14WORKTREE_VERB_REMOVE\x10\x032\x85\x05\n" +
 	"\vTaskService\x12X\n" +
 	"\vExecCommand\x12#.quartet.task.v1.ExecCommandRequest\x1a$.quartet.task.v1.ExecCommandResponse\x12R\n" +
 	"\tListTasks\x12!.quartet.task.v1.ListTasksRequest\x1a\".quartet.task.v1.ListTasksResponse\x12L\n" +
@@ -2223,95 +2497,105 @@ func file_quartet_task_v1_task_service_proto_rawDescGZIP() []byte {
 	return file_quartet_task_v1_task_service_proto_rawDescData
 }
 
-var file_quartet_task_v1_task_service_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_quartet_task_v1_task_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_quartet_task_v1_task_service_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_quartet_task_v1_task_service_proto_goTypes = []any{
-	(*ExecCommandRequest)(nil),       // 0: quartet.task.v1.ExecCommandRequest
-	(*ExecCommandResponse)(nil),      // 1: quartet.task.v1.ExecCommandResponse
-	(*ListTasksRequest)(nil),         // 2: quartet.task.v1.ListTasksRequest
-	(*ListTasksResponse)(nil),        // 3: quartet.task.v1.ListTasksResponse
-	(*GetTaskRequest)(nil),           // 4: quartet.task.v1.GetTaskRequest
-	(*GetTaskResponse)(nil),          // 5: quartet.task.v1.GetTaskResponse
-	(*OutputChunk)(nil),              // 6: quartet.task.v1.OutputChunk
-	(*GetTaskOutputRequest)(nil),     // 7: quartet.task.v1.GetTaskOutputRequest
-	(*GetTaskOutputResponse)(nil),    // 8: quartet.task.v1.GetTaskOutputResponse
-	(*FollowTaskOutputRequest)(nil),  // 9: quartet.task.v1.FollowTaskOutputRequest
-	(*FollowTaskOutputResponse)(nil), // 10: quartet.task.v1.FollowTaskOutputResponse
-	(*SendTaskInputRequest)(nil),     // 11: quartet.task.v1.SendTaskInputRequest
-	(*SendTaskInputResponse)(nil),    // 12: quartet.task.v1.SendTaskInputResponse
-	(*StopTaskRequest)(nil),          // 13: quartet.task.v1.StopTaskRequest
-	(*StopTaskResponse)(nil),         // 14: quartet.task.v1.StopTaskResponse
-	(*WorkerHello)(nil),              // 15: quartet.task.v1.WorkerHello
-	(*CommandStarted)(nil),           // 16: quartet.task.v1.CommandStarted
-	(*CommandOutput)(nil),            // 17: quartet.task.v1.CommandOutput
-	(*CommandEnded)(nil),             // 18: quartet.task.v1.CommandEnded
-	(*CommandInputTaken)(nil),        // 19: quartet.task.v1.CommandInputTaken
-	(*WorkerHeartbeat)(nil),          // 20: quartet.task.v1.WorkerHeartbeat
-	(*ConnectRequest)(nil),           // 21: quartet.task.v1.ConnectRequest
-	(*CommandLease)(nil),             // 22: quartet.task.v1.CommandLease
-	(*CommandStop)(nil),              // 23: quartet.task.v1.CommandStop
-	(*CommandInput)(nil),             // 24: quartet.task.v1.CommandInput
-	(*ReportAck)(nil),                // 25: quartet.task.v1.ReportAck
-	(*ConnectResponse)(nil),          // 26: quartet.task.v1.ConnectResponse
-	nil,                              // 27: quartet.task.v1.WorkerHello.LabelsEntry
-	(*CommandSpec)(nil),              // 28: quartet.task.v1.CommandSpec
-	(*durationpb.Duration)(nil),      // 29: google.protobuf.Duration
-	(DuplicatePolicy)(0),             // 30: quartet.task.v1.DuplicatePolicy
-	(ExecOutcome)(0),                 // 31: quartet.task.v1.ExecOutcome
-	(*TaskHandle)(nil),               // 32: quartet.task.v1.TaskHandle
-	(*Task)(nil),                     // 33: quartet.task.v1.Task
-	(OutputStream)(0),                // 34: quartet.task.v1.OutputStream
-	(*timestamppb.Timestamp)(nil),    // 35: google.protobuf.Timestamp
+	(WorktreeVerb)(0),                // 0: quartet.task.v1.WorktreeVerb
+	(*ExecCommandRequest)(nil),       // 1: quartet.task.v1.ExecCommandRequest
+	(*ExecCommandResponse)(nil),      // 2: quartet.task.v1.ExecCommandResponse
+	(*ListTasksRequest)(nil),         // 3: quartet.task.v1.ListTasksRequest
+	(*ListTasksResponse)(nil),        // 4: quartet.task.v1.ListTasksResponse
+	(*GetTaskRequest)(nil),           // 5: quartet.task.v1.GetTaskRequest
+	(*GetTaskResponse)(nil),          // 6: quartet.task.v1.GetTaskResponse
+	(*OutputChunk)(nil),              // 7: quartet.task.v1.OutputChunk
+	(*GetTaskOutputRequest)(nil),     // 8: quartet.task.v1.GetTaskOutputRequest
+	(*GetTaskOutputResponse)(nil),    // 9: quartet.task.v1.GetTaskOutputResponse
+	(*FollowTaskOutputRequest)(nil),  // 10: quartet.task.v1.FollowTaskOutputRequest
+	(*FollowTaskOutputResponse)(nil), // 11: quartet.task.v1.FollowTaskOutputResponse
+	(*SendTaskInputRequest)(nil),     // 12: quartet.task.v1.SendTaskInputRequest
+	(*SendTaskInputResponse)(nil),    // 13: quartet.task.v1.SendTaskInputResponse
+	(*StopTaskRequest)(nil),          // 14: quartet.task.v1.StopTaskRequest
+	(*StopTaskResponse)(nil),         // 15: quartet.task.v1.StopTaskResponse
+	(*WorkerHello)(nil),              // 16: quartet.task.v1.WorkerHello
+	(*CommandStarted)(nil),           // 17: quartet.task.v1.CommandStarted
+	(*CommandOutput)(nil),            // 18: quartet.task.v1.CommandOutput
+	(*CommandEnded)(nil),             // 19: quartet.task.v1.CommandEnded
+	(*CommandInputTaken)(nil),        // 20: quartet.task.v1.CommandInputTaken
+	(*WorkerHeartbeat)(nil),          // 21: quartet.task.v1.WorkerHeartbeat
+	(*WorktreeOrder)(nil),            // 22: quartet.task.v1.WorktreeOrder
+	(*WorktreeReport)(nil),           // 23: quartet.task.v1.WorktreeReport
+	(*ConnectRequest)(nil),           // 24: quartet.task.v1.ConnectRequest
+	(*CommandLease)(nil),             // 25: quartet.task.v1.CommandLease
+	(*CommandStop)(nil),              // 26: quartet.task.v1.CommandStop
+	(*CommandInput)(nil),             // 27: quartet.task.v1.CommandInput
+	(*ReportAck)(nil),                // 28: quartet.task.v1.ReportAck
+	(*ConnectResponse)(nil),          // 29: quartet.task.v1.ConnectResponse
+	nil,                              // 30: quartet.task.v1.WorkerHello.LabelsEntry
+	(*CommandSpec)(nil),              // 31: quartet.task.v1.CommandSpec
+	(*durationpb.Duration)(nil),      // 32: google.protobuf.Duration
+	(DuplicatePolicy)(0),             // 33: quartet.task.v1.DuplicatePolicy
+	(ExecOutcome)(0),                 // 34: quartet.task.v1.ExecOutcome
+	(*TaskHandle)(nil),               // 35: quartet.task.v1.TaskHandle
+	(*Task)(nil),                     // 36: quartet.task.v1.Task
+	(OutputStream)(0),                // 37: quartet.task.v1.OutputStream
+	(*Worktree)(nil),                 // 38: quartet.task.v1.Worktree
+	(*timestamppb.Timestamp)(nil),    // 39: google.protobuf.Timestamp
 }
 var file_quartet_task_v1_task_service_proto_depIdxs = []int32{
-	28, // 0: quartet.task.v1.ExecCommandRequest.command:type_name -> quartet.task.v1.CommandSpec
-	29, // 1: quartet.task.v1.ExecCommandRequest.yield_time:type_name -> google.protobuf.Duration
-	30, // 2: quartet.task.v1.ExecCommandRequest.duplicate_policy:type_name -> quartet.task.v1.DuplicatePolicy
-	31, // 3: quartet.task.v1.ExecCommandResponse.outcome:type_name -> quartet.task.v1.ExecOutcome
-	32, // 4: quartet.task.v1.ExecCommandResponse.handle:type_name -> quartet.task.v1.TaskHandle
-	33, // 5: quartet.task.v1.ExecCommandResponse.task:type_name -> quartet.task.v1.Task
-	33, // 6: quartet.task.v1.ListTasksResponse.tasks:type_name -> quartet.task.v1.Task
-	33, // 7: quartet.task.v1.GetTaskResponse.task:type_name -> quartet.task.v1.Task
-	34, // 8: quartet.task.v1.OutputChunk.stream:type_name -> quartet.task.v1.OutputStream
-	29, // 9: quartet.task.v1.GetTaskOutputRequest.timeout:type_name -> google.protobuf.Duration
-	33, // 10: quartet.task.v1.GetTaskOutputResponse.task:type_name -> quartet.task.v1.Task
-	6,  // 11: quartet.task.v1.FollowTaskOutputResponse.chunk:type_name -> quartet.task.v1.OutputChunk
-	33, // 12: quartet.task.v1.FollowTaskOutputResponse.ended:type_name -> quartet.task.v1.Task
-	33, // 13: quartet.task.v1.StopTaskResponse.task:type_name -> quartet.task.v1.Task
-	27, // 14: quartet.task.v1.WorkerHello.labels:type_name -> quartet.task.v1.WorkerHello.LabelsEntry
-	6,  // 15: quartet.task.v1.CommandOutput.chunk:type_name -> quartet.task.v1.OutputChunk
-	15, // 16: quartet.task.v1.ConnectRequest.hello:type_name -> quartet.task.v1.WorkerHello
-	16, // 17: quartet.task.v1.ConnectRequest.started:type_name -> quartet.task.v1.CommandStarted
-	17, // 18: quartet.task.v1.ConnectRequest.output:type_name -> quartet.task.v1.CommandOutput
-	18, // 19: quartet.task.v1.ConnectRequest.ended:type_name -> quartet.task.v1.CommandEnded
-	20, // 20: quartet.task.v1.ConnectRequest.heartbeat:type_name -> quartet.task.v1.WorkerHeartbeat
-	19, // 21: quartet.task.v1.ConnectRequest.input_taken:type_name -> quartet.task.v1.CommandInputTaken
-	33, // 22: quartet.task.v1.CommandLease.task:type_name -> quartet.task.v1.Task
-	35, // 23: quartet.task.v1.CommandLease.expires_at:type_name -> google.protobuf.Timestamp
-	22, // 24: quartet.task.v1.ConnectResponse.lease:type_name -> quartet.task.v1.CommandLease
-	23, // 25: quartet.task.v1.ConnectResponse.stop:type_name -> quartet.task.v1.CommandStop
-	24, // 26: quartet.task.v1.ConnectResponse.input:type_name -> quartet.task.v1.CommandInput
-	25, // 27: quartet.task.v1.ConnectResponse.ack:type_name -> quartet.task.v1.ReportAck
-	0,  // 28: quartet.task.v1.TaskService.ExecCommand:input_type -> quartet.task.v1.ExecCommandRequest
-	2,  // 29: quartet.task.v1.TaskService.ListTasks:input_type -> quartet.task.v1.ListTasksRequest
-	4,  // 30: quartet.task.v1.TaskService.GetTask:input_type -> quartet.task.v1.GetTaskRequest
-	7,  // 31: quartet.task.v1.TaskService.GetTaskOutput:input_type -> quartet.task.v1.GetTaskOutputRequest
-	9,  // 32: quartet.task.v1.TaskService.FollowTaskOutput:input_type -> quartet.task.v1.FollowTaskOutputRequest
-	11, // 33: quartet.task.v1.TaskService.SendTaskInput:input_type -> quartet.task.v1.SendTaskInputRequest
-	13, // 34: quartet.task.v1.TaskService.StopTask:input_type -> quartet.task.v1.StopTaskRequest
-	21, // 35: quartet.task.v1.WorkerService.Connect:input_type -> quartet.task.v1.ConnectRequest
-	1,  // 36: quartet.task.v1.TaskService.ExecCommand:output_type -> quartet.task.v1.ExecCommandResponse
-	3,  // 37: quartet.task.v1.TaskService.ListTasks:output_type -> quartet.task.v1.ListTasksResponse
-	5,  // 38: quartet.task.v1.TaskService.GetTask:output_type -> quartet.task.v1.GetTaskResponse
-	8,  // 39: quartet.task.v1.TaskService.GetTaskOutput:output_type -> quartet.task.v1.GetTaskOutputResponse
-	10, // 40: quartet.task.v1.TaskService.FollowTaskOutput:output_type -> quartet.task.v1.FollowTaskOutputResponse
-	12, // 41: quartet.task.v1.TaskService.SendTaskInput:output_type -> quartet.task.v1.SendTaskInputResponse
-	14, // 42: quartet.task.v1.TaskService.StopTask:output_type -> quartet.task.v1.StopTaskResponse
-	26, // 43: quartet.task.v1.WorkerService.Connect:output_type -> quartet.task.v1.ConnectResponse
-	36, // [36:44] is the sub-list for method output_type
-	28, // [28:36] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	31, // 0: quartet.task.v1.ExecCommandRequest.command:type_name -> quartet.task.v1.CommandSpec
+	32, // 1: quartet.task.v1.ExecCommandRequest.yield_time:type_name -> google.protobuf.Duration
+	33, // 2: quartet.task.v1.ExecCommandRequest.duplicate_policy:type_name -> quartet.task.v1.DuplicatePolicy
+	34, // 3: quartet.task.v1.ExecCommandResponse.outcome:type_name -> quartet.task.v1.ExecOutcome
+	35, // 4: quartet.task.v1.ExecCommandResponse.handle:type_name -> quartet.task.v1.TaskHandle
+	36, // 5: quartet.task.v1.ExecCommandResponse.task:type_name -> quartet.task.v1.Task
+	36, // 6: quartet.task.v1.ListTasksResponse.tasks:type_name -> quartet.task.v1.Task
+	36, // 7: quartet.task.v1.GetTaskResponse.task:type_name -> quartet.task.v1.Task
+	37, // 8: quartet.task.v1.OutputChunk.stream:type_name -> quartet.task.v1.OutputStream
+	32, // 9: quartet.task.v1.GetTaskOutputRequest.timeout:type_name -> google.protobuf.Duration
+	36, // 10: quartet.task.v1.GetTaskOutputResponse.task:type_name -> quartet.task.v1.Task
+	7,  // 11: quartet.task.v1.FollowTaskOutputResponse.chunk:type_name -> quartet.task.v1.OutputChunk
+	36, // 12: quartet.task.v1.FollowTaskOutputResponse.ended:type_name -> quartet.task.v1.Task
+	36, // 13: quartet.task.v1.StopTaskResponse.task:type_name -> quartet.task.v1.Task
+	30, // 14: quartet.task.v1.WorkerHello.labels:type_name -> quartet.task.v1.WorkerHello.LabelsEntry
+	7,  // 15: quartet.task.v1.CommandOutput.chunk:type_name -> quartet.task.v1.OutputChunk
+	0,  // 16: quartet.task.v1.WorktreeOrder.verb:type_name -> quartet.task.v1.WorktreeVerb
+	38, // 17: quartet.task.v1.WorktreeOrder.worktree:type_name -> quartet.task.v1.Worktree
+	38, // 18: quartet.task.v1.WorktreeReport.worktree:type_name -> quartet.task.v1.Worktree
+	16, // 19: quartet.task.v1.ConnectRequest.hello:type_name -> quartet.task.v1.WorkerHello
+	17, // 20: quartet.task.v1.ConnectRequest.started:type_name -> quartet.task.v1.CommandStarted
+	18, // 21: quartet.task.v1.ConnectRequest.output:type_name -> quartet.task.v1.CommandOutput
+	19, // 22: quartet.task.v1.ConnectRequest.ended:type_name -> quartet.task.v1.CommandEnded
+	21, // 23: quartet.task.v1.ConnectRequest.heartbeat:type_name -> quartet.task.v1.WorkerHeartbeat
+	20, // 24: quartet.task.v1.ConnectRequest.input_taken:type_name -> quartet.task.v1.CommandInputTaken
+	23, // 25: quartet.task.v1.ConnectRequest.worktree:type_name -> quartet.task.v1.WorktreeReport
+	36, // 26: quartet.task.v1.CommandLease.task:type_name -> quartet.task.v1.Task
+	39, // 27: quartet.task.v1.CommandLease.expires_at:type_name -> google.protobuf.Timestamp
+	25, // 28: quartet.task.v1.ConnectResponse.lease:type_name -> quartet.task.v1.CommandLease
+	26, // 29: quartet.task.v1.ConnectResponse.stop:type_name -> quartet.task.v1.CommandStop
+	27, // 30: quartet.task.v1.ConnectResponse.input:type_name -> quartet.task.v1.CommandInput
+	28, // 31: quartet.task.v1.ConnectResponse.ack:type_name -> quartet.task.v1.ReportAck
+	22, // 32: quartet.task.v1.ConnectResponse.worktree:type_name -> quartet.task.v1.WorktreeOrder
+	1,  // 33: quartet.task.v1.TaskService.ExecCommand:input_type -> quartet.task.v1.ExecCommandRequest
+	3,  // 34: quartet.task.v1.TaskService.ListTasks:input_type -> quartet.task.v1.ListTasksRequest
+	5,  // 35: quartet.task.v1.TaskService.GetTask:input_type -> quartet.task.v1.GetTaskRequest
+	8,  // 36: quartet.task.v1.TaskService.GetTaskOutput:input_type -> quartet.task.v1.GetTaskOutputRequest
+	10, // 37: quartet.task.v1.TaskService.FollowTaskOutput:input_type -> quartet.task.v1.FollowTaskOutputRequest
+	12, // 38: quartet.task.v1.TaskService.SendTaskInput:input_type -> quartet.task.v1.SendTaskInputRequest
+	14, // 39: quartet.task.v1.TaskService.StopTask:input_type -> quartet.task.v1.StopTaskRequest
+	24, // 40: quartet.task.v1.WorkerService.Connect:input_type -> quartet.task.v1.ConnectRequest
+	2,  // 41: quartet.task.v1.TaskService.ExecCommand:output_type -> quartet.task.v1.ExecCommandResponse
+	4,  // 42: quartet.task.v1.TaskService.ListTasks:output_type -> quartet.task.v1.ListTasksResponse
+	6,  // 43: quartet.task.v1.TaskService.GetTask:output_type -> quartet.task.v1.GetTaskResponse
+	9,  // 44: quartet.task.v1.TaskService.GetTaskOutput:output_type -> quartet.task.v1.GetTaskOutputResponse
+	11, // 45: quartet.task.v1.TaskService.FollowTaskOutput:output_type -> quartet.task.v1.FollowTaskOutputResponse
+	13, // 46: quartet.task.v1.TaskService.SendTaskInput:output_type -> quartet.task.v1.SendTaskInputResponse
+	15, // 47: quartet.task.v1.TaskService.StopTask:output_type -> quartet.task.v1.StopTaskResponse
+	29, // 48: quartet.task.v1.WorkerService.Connect:output_type -> quartet.task.v1.ConnectResponse
+	41, // [41:49] is the sub-list for method output_type
+	33, // [33:41] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_quartet_task_v1_task_service_proto_init() }
@@ -2321,32 +2605,35 @@ func file_quartet_task_v1_task_service_proto_init() {
 	}
 	file_quartet_task_v1_task_proto_init()
 	file_quartet_task_v1_task_service_proto_msgTypes[18].OneofWrappers = []any{}
-	file_quartet_task_v1_task_service_proto_msgTypes[21].OneofWrappers = []any{
+	file_quartet_task_v1_task_service_proto_msgTypes[23].OneofWrappers = []any{
 		(*ConnectRequest_Hello)(nil),
 		(*ConnectRequest_Started)(nil),
 		(*ConnectRequest_Output)(nil),
 		(*ConnectRequest_Ended)(nil),
 		(*ConnectRequest_Heartbeat)(nil),
 		(*ConnectRequest_InputTaken)(nil),
+		(*ConnectRequest_Worktree)(nil),
 	}
-	file_quartet_task_v1_task_service_proto_msgTypes[26].OneofWrappers = []any{
+	file_quartet_task_v1_task_service_proto_msgTypes[28].OneofWrappers = []any{
 		(*ConnectResponse_Lease)(nil),
 		(*ConnectResponse_Stop)(nil),
 		(*ConnectResponse_Input)(nil),
 		(*ConnectResponse_Ack)(nil),
+		(*ConnectResponse_Worktree)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_task_v1_task_service_proto_rawDesc), len(file_quartet_task_v1_task_service_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   28,
+			NumEnums:      1,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   2,
 		},
 		GoTypes:           file_quartet_task_v1_task_service_proto_goTypes,
 		DependencyIndexes: file_quartet_task_v1_task_service_proto_depIdxs,
+		EnumInfos:         file_quartet_task_v1_task_service_proto_enumTypes,
 		MessageInfos:      file_quartet_task_v1_task_service_proto_msgTypes,
 	}.Build()
 	File_quartet_task_v1_task_service_proto = out.File

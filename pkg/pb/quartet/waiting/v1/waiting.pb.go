@@ -267,7 +267,7 @@ func (WaitStatus) EnumDescriptor() ([]byte, []int) {
 type DeliveryMode int32
 
 const (
-	// Same as wake_hint.
+	// Not said: a trigger is a wake_hint, a wait takes what the trigger brings.
 	DeliveryMode_DELIVERY_MODE_UNSPECIFIED DeliveryMode = 0
 	// Something changed; the agent is woken, no content.
 	DeliveryMode_DELIVERY_MODE_WAKE_HINT DeliveryMode = 1
@@ -326,6 +326,8 @@ const (
 	TriggerStatus_TRIGGER_STATUS_ACTIVE TriggerStatus = 1
 	// Deliveries are refused for good.
 	TriggerStatus_TRIGGER_STATUS_REVOKED TriggerStatus = 2
+	// Its time ran out; deliveries are refused for good.
+	TriggerStatus_TRIGGER_STATUS_EXPIRED TriggerStatus = 3
 )
 
 // Enum value maps for TriggerStatus.
@@ -334,11 +336,13 @@ var (
 		0: "TRIGGER_STATUS_UNSPECIFIED",
 		1: "TRIGGER_STATUS_ACTIVE",
 		2: "TRIGGER_STATUS_REVOKED",
+		3: "TRIGGER_STATUS_EXPIRED",
 	}
 	TriggerStatus_value = map[string]int32{
 		"TRIGGER_STATUS_UNSPECIFIED": 0,
 		"TRIGGER_STATUS_ACTIVE":      1,
 		"TRIGGER_STATUS_REVOKED":     2,
+		"TRIGGER_STATUS_EXPIRED":     3,
 	}
 )
 
@@ -367,6 +371,62 @@ func (x TriggerStatus) Number() protoreflect.EnumNumber {
 // Deprecated: Use TriggerStatus.Descriptor instead.
 func (TriggerStatus) EnumDescriptor() ([]byte, []int) {
 	return file_quartet_waiting_v1_waiting_proto_rawDescGZIP(), []int{5}
+}
+
+// SignatureScheme is how an outside system proves that it, and nobody who only
+// learnt the address, sent a delivery (SPEC P3).
+type SignatureScheme int32
+
+const (
+	// The address alone is the credential.
+	SignatureScheme_SIGNATURE_SCHEME_UNSPECIFIED SignatureScheme = 0
+	// X-Hub-Signature-256: "sha256=" and the HMAC-SHA256 of the body in hex, as GitHub
+	// and others send it.
+	SignatureScheme_SIGNATURE_SCHEME_HUB_SHA256 SignatureScheme = 1
+	// webhook-id, webhook-timestamp and webhook-signature of standardwebhooks.com. The
+	// timestamp may differ from the server's clock by 5 minutes.
+	SignatureScheme_SIGNATURE_SCHEME_STANDARD_WEBHOOKS SignatureScheme = 2
+)
+
+// Enum value maps for SignatureScheme.
+var (
+	SignatureScheme_name = map[int32]string{
+		0: "SIGNATURE_SCHEME_UNSPECIFIED",
+		1: "SIGNATURE_SCHEME_HUB_SHA256",
+		2: "SIGNATURE_SCHEME_STANDARD_WEBHOOKS",
+	}
+	SignatureScheme_value = map[string]int32{
+		"SIGNATURE_SCHEME_UNSPECIFIED":       0,
+		"SIGNATURE_SCHEME_HUB_SHA256":        1,
+		"SIGNATURE_SCHEME_STANDARD_WEBHOOKS": 2,
+	}
+)
+
+func (x SignatureScheme) Enum() *SignatureScheme {
+	p := new(SignatureScheme)
+	*p = x
+	return p
+}
+
+func (x SignatureScheme) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (SignatureScheme) Descriptor() protoreflect.EnumDescriptor {
+	return file_quartet_waiting_v1_waiting_proto_enumTypes[6].Descriptor()
+}
+
+func (SignatureScheme) Type() protoreflect.EnumType {
+	return &file_quartet_waiting_v1_waiting_proto_enumTypes[6]
+}
+
+func (x SignatureScheme) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use SignatureScheme.Descriptor instead.
+func (SignatureScheme) EnumDescriptor() ([]byte, []int) {
+	return file_quartet_waiting_v1_waiting_proto_rawDescGZIP(), []int{6}
 }
 
 // TimerStatus is where a timer stands.
@@ -410,11 +470,11 @@ func (x TimerStatus) String() string {
 }
 
 func (TimerStatus) Descriptor() protoreflect.EnumDescriptor {
-	return file_quartet_waiting_v1_waiting_proto_enumTypes[6].Descriptor()
+	return file_quartet_waiting_v1_waiting_proto_enumTypes[7].Descriptor()
 }
 
 func (TimerStatus) Type() protoreflect.EnumType {
-	return &file_quartet_waiting_v1_waiting_proto_enumTypes[6]
+	return &file_quartet_waiting_v1_waiting_proto_enumTypes[7]
 }
 
 func (x TimerStatus) Number() protoreflect.EnumNumber {
@@ -423,7 +483,7 @@ func (x TimerStatus) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use TimerStatus.Descriptor instead.
 func (TimerStatus) EnumDescriptor() ([]byte, []int) {
-	return file_quartet_waiting_v1_waiting_proto_rawDescGZIP(), []int{6}
+	return file_quartet_waiting_v1_waiting_proto_rawDescGZIP(), []int{7}
 }
 
 // DeliveryOutcome is what a trigger delivery came to (SPEC P3).
@@ -432,11 +492,12 @@ type DeliveryOutcome int32
 const (
 	// Not set.
 	DeliveryOutcome_DELIVERY_OUTCOME_UNSPECIFIED DeliveryOutcome = 0
-	// A wait was triggered, or the agent woken.
+	// It is news: somebody is woken, or gets the content as a message.
 	DeliveryOutcome_DELIVERY_OUTCOME_TRIGGERED DeliveryOutcome = 1
-	// The owner had an unseen trigger already; counted.
+	// Everybody whom it reached has an earlier one that no completed turn was shown
+	// yet; it is counted to that one.
 	DeliveryOutcome_DELIVERY_OUTCOME_COALESCED DeliveryOutcome = 2
-	// Nothing waited for it.
+	// Nobody can want it any more; the reason says why. It is counted.
 	DeliveryOutcome_DELIVERY_OUTCOME_IGNORED DeliveryOutcome = 3
 )
 
@@ -467,11 +528,11 @@ func (x DeliveryOutcome) String() string {
 }
 
 func (DeliveryOutcome) Descriptor() protoreflect.EnumDescriptor {
-	return file_quartet_waiting_v1_waiting_proto_enumTypes[7].Descriptor()
+	return file_quartet_waiting_v1_waiting_proto_enumTypes[8].Descriptor()
 }
 
 func (DeliveryOutcome) Type() protoreflect.EnumType {
-	return &file_quartet_waiting_v1_waiting_proto_enumTypes[7]
+	return &file_quartet_waiting_v1_waiting_proto_enumTypes[8]
 }
 
 func (x DeliveryOutcome) Number() protoreflect.EnumNumber {
@@ -480,7 +541,7 @@ func (x DeliveryOutcome) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use DeliveryOutcome.Descriptor instead.
 func (DeliveryOutcome) EnumDescriptor() ([]byte, []int) {
-	return file_quartet_waiting_v1_waiting_proto_rawDescGZIP(), []int{7}
+	return file_quartet_waiting_v1_waiting_proto_rawDescGZIP(), []int{8}
 }
 
 // Wait is why an item or an agent stands still, or an interest it registered.
@@ -504,7 +565,7 @@ type Wait struct {
 	Resource string `protobuf:"bytes,8,opt,name=resource,proto3" json:"resource,omitempty"`
 	// Intents: what to look at when it comes. Never evaluated by Quartet.
 	Condition string `protobuf:"bytes,9,opt,name=condition,proto3" json:"condition,omitempty"`
-	// What a trigger brings.
+	// External waits: what a trigger brings; unspecified: as the trigger says.
 	DeliveryMode DeliveryMode `protobuf:"varint,10,opt,name=delivery_mode,json=deliveryMode,proto3,enum=quartet.waiting.v1.DeliveryMode" json:"delivery_mode,omitempty"`
 	// Where it stands.
 	Status WaitStatus `protobuf:"varint,11,opt,name=status,proto3,enum=quartet.waiting.v1.WaitStatus" json:"status,omitempty"`
@@ -532,8 +593,14 @@ type Wait struct {
 	// two counts go on from there, so that a turn that was shown the old wait consumes
 	// what this one inherited.
 	ReplacesWaitId string `protobuf:"bytes,22,opt,name=replaces_wait_id,json=replacesWaitId,proto3" json:"replaces_wait_id,omitempty"`
+	// When the agent was reminded of its own wait. The items' reminders are in the
+	// work plane.
+	RecheckConsumedAt *timestamppb.Timestamp `protobuf:"bytes,23,opt,name=recheck_consumed_at,json=recheckConsumedAt,proto3" json:"recheck_consumed_at,omitempty"`
 	// Derived: trigger_count > consumed_count.
-	Triggered     bool `protobuf:"varint,30,opt,name=triggered,proto3" json:"triggered,omitempty"`
+	Triggered bool `protobuf:"varint,30,opt,name=triggered,proto3" json:"triggered,omitempty"`
+	// Derived: why nothing can end this wait or remind of it, such as no_live_trigger;
+	// empty for a wait that something can end (SPEC P8).
+	WeakReason    string `protobuf:"bytes,31,opt,name=weak_reason,json=weakReason,proto3" json:"weak_reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -722,11 +789,25 @@ func (x *Wait) GetReplacesWaitId() string {
 	return ""
 }
 
+func (x *Wait) GetRecheckConsumedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.RecheckConsumedAt
+	}
+	return nil
+}
+
 func (x *Wait) GetTriggered() bool {
 	if x != nil {
 		return x.Triggered
 	}
 	return false
+}
+
+func (x *Wait) GetWeakReason() string {
+	if x != nil {
+		return x.WeakReason
+	}
+	return ""
 }
 
 // Trigger is a secret URL that an outside system calls. Only the hash of its secret is kept.
@@ -746,7 +827,7 @@ type Trigger struct {
 	Status TriggerStatus `protobuf:"varint,6,opt,name=status,proto3,enum=quartet.waiting.v1.TriggerStatus" json:"status,omitempty"`
 	// After this time deliveries are refused.
 	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
-	// How many deliveries were taken.
+	// How many deliveries were taken, whatever they came to.
 	DeliveryCount int64 `protobuf:"varint,8,opt,name=delivery_count,json=deliveryCount,proto3" json:"delivery_count,omitempty"`
 	// When the last was taken.
 	LastDeliveredAt *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=last_delivered_at,json=lastDeliveredAt,proto3" json:"last_delivered_at,omitempty"`
@@ -755,9 +836,22 @@ type Trigger struct {
 	// When it was made.
 	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	// SHA-256 of the secret. Never sent to clients.
-	TokenHash     string `protobuf:"bytes,12,opt,name=token_hash,json=tokenHash,proto3" json:"token_hash,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	TokenHash string `protobuf:"bytes,12,opt,name=token_hash,json=tokenHash,proto3" json:"token_hash,omitempty"`
+	// How many of the deliveries were coalesced.
+	CoalescedCount int64 `protobuf:"varint,13,opt,name=coalesced_count,json=coalescedCount,proto3" json:"coalesced_count,omitempty"`
+	// How many of the deliveries were ignored.
+	IgnoredCount int64 `protobuf:"varint,14,opt,name=ignored_count,json=ignoredCount,proto3" json:"ignored_count,omitempty"`
+	// How often the secret was replaced by a new one.
+	Generation int64 `protobuf:"varint,15,opt,name=generation,proto3" json:"generation,omitempty"`
+	// When it was replaced last.
+	RotatedAt *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=rotated_at,json=rotatedAt,proto3" json:"rotated_at,omitempty"`
+	// How deliveries must be signed; unset: they need not be.
+	SignatureScheme SignatureScheme `protobuf:"varint,17,opt,name=signature_scheme,json=signatureScheme,proto3,enum=quartet.waiting.v1.SignatureScheme" json:"signature_scheme,omitempty"`
+	// The caller's own signing secret, encrypted with the installation's key; empty
+	// where the secret follows from that key. Never sent to clients.
+	SealedSigningSecret []byte `protobuf:"bytes,18,opt,name=sealed_signing_secret,json=sealedSigningSecret,proto3" json:"sealed_signing_secret,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
 }
 
 func (x *Trigger) Reset() {
@@ -874,7 +968,53 @@ func (x *Trigger) GetTokenHash() string {
 	return ""
 }
 
-// Timer fires once (or, later, repeatedly) as a timer_tick message.
+func (x *Trigger) GetCoalescedCount() int64 {
+	if x != nil {
+		return x.CoalescedCount
+	}
+	return 0
+}
+
+func (x *Trigger) GetIgnoredCount() int64 {
+	if x != nil {
+		return x.IgnoredCount
+	}
+	return 0
+}
+
+func (x *Trigger) GetGeneration() int64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *Trigger) GetRotatedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.RotatedAt
+	}
+	return nil
+}
+
+func (x *Trigger) GetSignatureScheme() SignatureScheme {
+	if x != nil {
+		return x.SignatureScheme
+	}
+	return SignatureScheme_SIGNATURE_SCHEME_UNSPECIFIED
+}
+
+func (x *Trigger) GetSealedSigningSecret() []byte {
+	if x != nil {
+		return x.SealedSigningSecret
+	}
+	return nil
+}
+
+// Timer fires once, or again and again, as a timer_tick message (SPEC P4).
+//
+// A repeating timer is due at start_at + n * every, however late it fired before. What
+// was missed, while the process was down or the agent stopped, is one fire; the other
+// slots are counted as skipped.
 type Timer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The timer's id (tmr_…).
@@ -889,9 +1029,9 @@ type Timer struct {
 	Status TimerStatus `protobuf:"varint,5,opt,name=status,proto3,enum=quartet.waiting.v1.TimerStatus" json:"status,omitempty"`
 	// When it fires next.
 	NextFireAt *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=next_fire_at,json=nextFireAt,proto3" json:"next_fire_at,omitempty"`
-	// Period of a repeating timer; unset: fires once.
+	// Period of a repeating timer, in whole microseconds; unset: fires once.
 	Every *durationpb.Duration `protobuf:"bytes,7,opt,name=every,proto3" json:"every,omitempty"`
-	// How often a repeating timer fires in all; 0: for ever.
+	// How often a repeating timer fires in all, not counting skipped slots; 0: for ever.
 	Count int64 `protobuf:"varint,8,opt,name=count,proto3" json:"count,omitempty"`
 	// How often it fired.
 	FireCount int64 `protobuf:"varint,9,opt,name=fire_count,json=fireCount,proto3" json:"fire_count,omitempty"`
@@ -900,7 +1040,11 @@ type Timer struct {
 	// When it was made.
 	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	// When it fired last.
-	LastFiredAt   *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=last_fired_at,json=lastFiredAt,proto3" json:"last_fired_at,omitempty"`
+	LastFiredAt *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=last_fired_at,json=lastFiredAt,proto3" json:"last_fired_at,omitempty"`
+	// Repeating timers: the first time it was due, from which all others are counted.
+	StartAt *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=start_at,json=startAt,proto3" json:"start_at,omitempty"`
+	// Repeating timers: how many slots passed without a fire of their own.
+	SkippedCount  int64 `protobuf:"varint,14,opt,name=skipped_count,json=skippedCount,proto3" json:"skipped_count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1019,11 +1163,80 @@ func (x *Timer) GetLastFiredAt() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Timer) GetStartAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StartAt
+	}
+	return nil
+}
+
+func (x *Timer) GetSkippedCount() int64 {
+	if x != nil {
+		return x.SkippedCount
+	}
+	return 0
+}
+
+// WaitWarning is an advice that comes with a success.
+type WaitWarning struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Which advice: weak_wait.
+	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	// The advice for a person or a model.
+	Message       string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WaitWarning) Reset() {
+	*x = WaitWarning{}
+	mi := &file_quartet_waiting_v1_waiting_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WaitWarning) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WaitWarning) ProtoMessage() {}
+
+func (x *WaitWarning) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_waiting_v1_waiting_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WaitWarning.ProtoReflect.Descriptor instead.
+func (*WaitWarning) Descriptor() ([]byte, []int) {
+	return file_quartet_waiting_v1_waiting_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *WaitWarning) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *WaitWarning) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
 var File_quartet_waiting_v1_waiting_proto protoreflect.FileDescriptor
 
 const file_quartet_waiting_v1_waiting_proto_rawDesc = "" +
 	"\n" +
-	" quartet/waiting/v1/waiting.proto\x12\x12quartet.waiting.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb9\a\n" +
+	" quartet/waiting/v1/waiting.proto\x12\x12quartet.waiting.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa6\b\n" +
 	"\x04Wait\x12\x17\n" +
 	"\await_id\x18\x01 \x01(\tR\x06waitId\x12\x19\n" +
 	"\bagent_id\x18\x02 \x01(\tR\aagentId\x12 \n" +
@@ -1051,8 +1264,11 @@ const file_quartet_waiting_v1_waiting_proto_rawDesc = "" +
 	"\n" +
 	"end_reason\x18\x14 \x01(\tR\tendReason\x12\x17\n" +
 	"\aturn_id\x18\x15 \x01(\tR\x06turnId\x12(\n" +
-	"\x10replaces_wait_id\x18\x16 \x01(\tR\x0ereplacesWaitId\x12\x1c\n" +
-	"\ttriggered\x18\x1e \x01(\bR\ttriggered\"\xa9\x04\n" +
+	"\x10replaces_wait_id\x18\x16 \x01(\tR\x0ereplacesWaitId\x12J\n" +
+	"\x13recheck_consumed_at\x18\x17 \x01(\v2\x1a.google.protobuf.TimestampR\x11recheckConsumedAt\x12\x1c\n" +
+	"\ttriggered\x18\x1e \x01(\bR\ttriggered\x12\x1f\n" +
+	"\vweak_reason\x18\x1f \x01(\tR\n" +
+	"weakReason\"\xd6\x06\n" +
 	"\aTrigger\x12\x1d\n" +
 	"\n" +
 	"trigger_id\x18\x01 \x01(\tR\ttriggerId\x12\x19\n" +
@@ -1071,7 +1287,16 @@ const file_quartet_waiting_v1_waiting_proto_rawDesc = "" +
 	"\n" +
 	"created_at\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x12\x1d\n" +
 	"\n" +
-	"token_hash\x18\f \x01(\tR\ttokenHash\"\xf5\x03\n" +
+	"token_hash\x18\f \x01(\tR\ttokenHash\x12'\n" +
+	"\x0fcoalesced_count\x18\r \x01(\x03R\x0ecoalescedCount\x12#\n" +
+	"\rignored_count\x18\x0e \x01(\x03R\fignoredCount\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x0f \x01(\x03R\n" +
+	"generation\x129\n" +
+	"\n" +
+	"rotated_at\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\trotatedAt\x12N\n" +
+	"\x10signature_scheme\x18\x11 \x01(\x0e2#.quartet.waiting.v1.SignatureSchemeR\x0fsignatureScheme\x122\n" +
+	"\x15sealed_signing_secret\x18\x12 \x01(\fR\x13sealedSigningSecret\"\xd1\x04\n" +
 	"\x05Timer\x12\x19\n" +
 	"\btimer_id\x18\x01 \x01(\tR\atimerId\x12\x19\n" +
 	"\bagent_id\x18\x02 \x01(\tR\aagentId\x12 \n" +
@@ -1089,7 +1314,12 @@ const file_quartet_waiting_v1_waiting_proto_rawDesc = "" +
 	" \x01(\x03R\brevision\x129\n" +
 	"\n" +
 	"created_at\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x12>\n" +
-	"\rlast_fired_at\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\vlastFiredAt*O\n" +
+	"\rlast_fired_at\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\vlastFiredAt\x125\n" +
+	"\bstart_at\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\astartAt\x12#\n" +
+	"\rskipped_count\x18\x0e \x01(\x03R\fskippedCount\";\n" +
+	"\vWaitWarning\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x18\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage*O\n" +
 	"\bWaitMode\x12\x19\n" +
 	"\x15WAIT_MODE_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eWAIT_MODE_WAIT\x10\x01\x12\x14\n" +
@@ -1118,11 +1348,16 @@ const file_quartet_waiting_v1_waiting_proto_rawDesc = "" +
 	"\fDeliveryMode\x12\x1d\n" +
 	"\x19DELIVERY_MODE_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17DELIVERY_MODE_WAKE_HINT\x10\x01\x12\x1c\n" +
-	"\x18DELIVERY_MODE_CONTENTFUL\x10\x02*f\n" +
+	"\x18DELIVERY_MODE_CONTENTFUL\x10\x02*\x82\x01\n" +
 	"\rTriggerStatus\x12\x1e\n" +
 	"\x1aTRIGGER_STATUS_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15TRIGGER_STATUS_ACTIVE\x10\x01\x12\x1a\n" +
-	"\x16TRIGGER_STATUS_REVOKED\x10\x02*|\n" +
+	"\x16TRIGGER_STATUS_REVOKED\x10\x02\x12\x1a\n" +
+	"\x16TRIGGER_STATUS_EXPIRED\x10\x03*|\n" +
+	"\x0fSignatureScheme\x12 \n" +
+	"\x1cSIGNATURE_SCHEME_UNSPECIFIED\x10\x00\x12\x1f\n" +
+	"\x1bSIGNATURE_SCHEME_HUB_SHA256\x10\x01\x12&\n" +
+	"\"SIGNATURE_SCHEME_STANDARD_WEBHOOKS\x10\x02*|\n" +
 	"\vTimerStatus\x12\x1c\n" +
 	"\x18TIMER_STATUS_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13TIMER_STATUS_ACTIVE\x10\x01\x12\x1a\n" +
@@ -1146,8 +1381,8 @@ func file_quartet_waiting_v1_waiting_proto_rawDescGZIP() []byte {
 	return file_quartet_waiting_v1_waiting_proto_rawDescData
 }
 
-var file_quartet_waiting_v1_waiting_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_quartet_waiting_v1_waiting_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
+var file_quartet_waiting_v1_waiting_proto_enumTypes = make([]protoimpl.EnumInfo, 9)
+var file_quartet_waiting_v1_waiting_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_quartet_waiting_v1_waiting_proto_goTypes = []any{
 	(WaitMode)(0),                 // 0: quartet.waiting.v1.WaitMode
 	(WaitKind)(0),                 // 1: quartet.waiting.v1.WaitKind
@@ -1155,39 +1390,45 @@ var file_quartet_waiting_v1_waiting_proto_goTypes = []any{
 	(WaitStatus)(0),               // 3: quartet.waiting.v1.WaitStatus
 	(DeliveryMode)(0),             // 4: quartet.waiting.v1.DeliveryMode
 	(TriggerStatus)(0),            // 5: quartet.waiting.v1.TriggerStatus
-	(TimerStatus)(0),              // 6: quartet.waiting.v1.TimerStatus
-	(DeliveryOutcome)(0),          // 7: quartet.waiting.v1.DeliveryOutcome
-	(*Wait)(nil),                  // 8: quartet.waiting.v1.Wait
-	(*Trigger)(nil),               // 9: quartet.waiting.v1.Trigger
-	(*Timer)(nil),                 // 10: quartet.waiting.v1.Timer
-	(*timestamppb.Timestamp)(nil), // 11: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 12: google.protobuf.Duration
+	(SignatureScheme)(0),          // 6: quartet.waiting.v1.SignatureScheme
+	(TimerStatus)(0),              // 7: quartet.waiting.v1.TimerStatus
+	(DeliveryOutcome)(0),          // 8: quartet.waiting.v1.DeliveryOutcome
+	(*Wait)(nil),                  // 9: quartet.waiting.v1.Wait
+	(*Trigger)(nil),               // 10: quartet.waiting.v1.Trigger
+	(*Timer)(nil),                 // 11: quartet.waiting.v1.Timer
+	(*WaitWarning)(nil),           // 12: quartet.waiting.v1.WaitWarning
+	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 14: google.protobuf.Duration
 }
 var file_quartet_waiting_v1_waiting_proto_depIdxs = []int32{
 	0,  // 0: quartet.waiting.v1.Wait.mode:type_name -> quartet.waiting.v1.WaitMode
 	1,  // 1: quartet.waiting.v1.Wait.kind:type_name -> quartet.waiting.v1.WaitKind
 	4,  // 2: quartet.waiting.v1.Wait.delivery_mode:type_name -> quartet.waiting.v1.DeliveryMode
 	3,  // 3: quartet.waiting.v1.Wait.status:type_name -> quartet.waiting.v1.WaitStatus
-	11, // 4: quartet.waiting.v1.Wait.last_triggered_at:type_name -> google.protobuf.Timestamp
-	11, // 5: quartet.waiting.v1.Wait.due_at:type_name -> google.protobuf.Timestamp
-	11, // 6: quartet.waiting.v1.Wait.recheck_at:type_name -> google.protobuf.Timestamp
-	11, // 7: quartet.waiting.v1.Wait.created_at:type_name -> google.protobuf.Timestamp
-	11, // 8: quartet.waiting.v1.Wait.ended_at:type_name -> google.protobuf.Timestamp
-	4,  // 9: quartet.waiting.v1.Trigger.delivery_mode:type_name -> quartet.waiting.v1.DeliveryMode
-	5,  // 10: quartet.waiting.v1.Trigger.status:type_name -> quartet.waiting.v1.TriggerStatus
-	11, // 11: quartet.waiting.v1.Trigger.expires_at:type_name -> google.protobuf.Timestamp
-	11, // 12: quartet.waiting.v1.Trigger.last_delivered_at:type_name -> google.protobuf.Timestamp
-	11, // 13: quartet.waiting.v1.Trigger.created_at:type_name -> google.protobuf.Timestamp
-	6,  // 14: quartet.waiting.v1.Timer.status:type_name -> quartet.waiting.v1.TimerStatus
-	11, // 15: quartet.waiting.v1.Timer.next_fire_at:type_name -> google.protobuf.Timestamp
-	12, // 16: quartet.waiting.v1.Timer.every:type_name -> google.protobuf.Duration
-	11, // 17: quartet.waiting.v1.Timer.created_at:type_name -> google.protobuf.Timestamp
-	11, // 18: quartet.waiting.v1.Timer.last_fired_at:type_name -> google.protobuf.Timestamp
-	19, // [19:19] is the sub-list for method output_type
-	19, // [19:19] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	13, // 4: quartet.waiting.v1.Wait.last_triggered_at:type_name -> google.protobuf.Timestamp
+	13, // 5: quartet.waiting.v1.Wait.due_at:type_name -> google.protobuf.Timestamp
+	13, // 6: quartet.waiting.v1.Wait.recheck_at:type_name -> google.protobuf.Timestamp
+	13, // 7: quartet.waiting.v1.Wait.created_at:type_name -> google.protobuf.Timestamp
+	13, // 8: quartet.waiting.v1.Wait.ended_at:type_name -> google.protobuf.Timestamp
+	13, // 9: quartet.waiting.v1.Wait.recheck_consumed_at:type_name -> google.protobuf.Timestamp
+	4,  // 10: quartet.waiting.v1.Trigger.delivery_mode:type_name -> quartet.waiting.v1.DeliveryMode
+	5,  // 11: quartet.waiting.v1.Trigger.status:type_name -> quartet.waiting.v1.TriggerStatus
+	13, // 12: quartet.waiting.v1.Trigger.expires_at:type_name -> google.protobuf.Timestamp
+	13, // 13: quartet.waiting.v1.Trigger.last_delivered_at:type_name -> google.protobuf.Timestamp
+	13, // 14: quartet.waiting.v1.Trigger.created_at:type_name -> google.protobuf.Timestamp
+	13, // 15: quartet.waiting.v1.Trigger.rotated_at:type_name -> google.protobuf.Timestamp
+	6,  // 16: quartet.waiting.v1.Trigger.signature_scheme:type_name -> quartet.waiting.v1.SignatureScheme
+	7,  // 17: quartet.waiting.v1.Timer.status:type_name -> quartet.waiting.v1.TimerStatus
+	13, // 18: quartet.waiting.v1.Timer.next_fire_at:type_name -> google.protobuf.Timestamp
+	14, // 19: quartet.waiting.v1.Timer.every:type_name -> google.protobuf.Duration
+	13, // 20: quartet.waiting.v1.Timer.created_at:type_name -> google.protobuf.Timestamp
+	13, // 21: quartet.waiting.v1.Timer.last_fired_at:type_name -> google.protobuf.Timestamp
+	13, // 22: quartet.waiting.v1.Timer.start_at:type_name -> google.protobuf.Timestamp
+	23, // [23:23] is the sub-list for method output_type
+	23, // [23:23] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_quartet_waiting_v1_waiting_proto_init() }
@@ -1200,8 +1441,8 @@ func file_quartet_waiting_v1_waiting_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_waiting_v1_waiting_proto_rawDesc), len(file_quartet_waiting_v1_waiting_proto_rawDesc)),
-			NumEnums:      8,
-			NumMessages:   3,
+			NumEnums:      9,
+			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -26,7 +26,9 @@ const (
 type WaitRegistered struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The wait after the event.
-	Wait          *Wait `protobuf:"bytes,1,opt,name=wait,proto3" json:"wait,omitempty"`
+	Wait *Wait `protobuf:"bytes,1,opt,name=wait,proto3" json:"wait,omitempty"`
+	// Why nothing can end the wait as things stand; empty where something can (SPEC P8).
+	WeakReason    string `protobuf:"bytes,2,opt,name=weak_reason,json=weakReason,proto3" json:"weak_reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -68,15 +70,25 @@ func (x *WaitRegistered) GetWait() *Wait {
 	return nil
 }
 
-// WaitTriggered: something came for a wait that stays active (SPEC P2).
+func (x *WaitRegistered) GetWeakReason() string {
+	if x != nil {
+		return x.WeakReason
+	}
+	return ""
+}
+
+// WaitTriggered: something came for a wait that stays active (SPEC P2). Deliveries that
+// are coalesced are told of together, four times a second.
 type WaitTriggered struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The wait after the event.
 	Wait *Wait `protobuf:"bytes,1,opt,name=wait,proto3" json:"wait,omitempty"`
 	// The trigger that brought it.
 	TriggerId string `protobuf:"bytes,2,opt,name=trigger_id,json=triggerId,proto3" json:"trigger_id,omitempty"`
-	// The delivery that brought it.
-	DeliveryId    string `protobuf:"bytes,3,opt,name=delivery_id,json=deliveryId,proto3" json:"delivery_id,omitempty"`
+	// The delivery that brought it, the last of them where there were several.
+	DeliveryId string `protobuf:"bytes,3,opt,name=delivery_id,json=deliveryId,proto3" json:"delivery_id,omitempty"`
+	// The agent is to be woken: the wait is its own, and no item shows it.
+	WakeAgent     bool `protobuf:"varint,4,opt,name=wake_agent,json=wakeAgent,proto3" json:"wake_agent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -130,6 +142,13 @@ func (x *WaitTriggered) GetDeliveryId() string {
 		return x.DeliveryId
 	}
 	return ""
+}
+
+func (x *WaitTriggered) GetWakeAgent() bool {
+	if x != nil {
+		return x.WakeAgent
+	}
+	return false
 }
 
 // WaitResolved: what a one-shot wait waited for came.
@@ -201,7 +220,8 @@ type WaitCancelled struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The wait after the event.
 	Wait *Wait `protobuf:"bytes,1,opt,name=wait,proto3" json:"wait,omitempty"`
-	// cancelled, replaced, work_item_completed, attach_refused, blocker_cleared.
+	// cancelled, wait_replaced, work_item_completed, attach_refused, blocker_cleared,
+	// trigger_cancelled, trigger_expired, agent_deleted.
 	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -307,15 +327,19 @@ func (x *WaitConsumed) GetTurnId() string {
 }
 
 // WaitMismatched: something came that does not satisfy the wait; it is recorded and
-// the wait stays (SPEC P6).
+// the wait stays (SPEC P6). The same cause is recorded once for a wait, and no more than
+// 16 of them.
 type WaitMismatched struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The wait.
 	WaitId string `protobuf:"bytes,1,opt,name=wait_id,json=waitId,proto3" json:"wait_id,omitempty"`
-	// What came.
+	// What came: operator_input, task_result, timer, external.
 	Cause string `protobuf:"bytes,2,opt,name=cause,proto3" json:"cause,omitempty"`
 	// Its id.
-	CauseId       string `protobuf:"bytes,3,opt,name=cause_id,json=causeId,proto3" json:"cause_id,omitempty"`
+	CauseId string `protobuf:"bytes,3,opt,name=cause_id,json=causeId,proto3" json:"cause_id,omitempty"`
+	// What it means for the agent: resume_override (a new decision of the operator's) or
+	// liveness_only (something happened).
+	Continuation  string `protobuf:"bytes,4,opt,name=continuation,proto3" json:"continuation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -371,6 +395,60 @@ func (x *WaitMismatched) GetCauseId() string {
 	return ""
 }
 
+func (x *WaitMismatched) GetContinuation() string {
+	if x != nil {
+		return x.Continuation
+	}
+	return ""
+}
+
+// WaitRechecked: the reminder of a wait of the agent itself is due; the agent is woken,
+// and the wait stands (SPEC P5). The reminders of items are the work plane's.
+type WaitRechecked struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The wait after the event.
+	Wait          *Wait `protobuf:"bytes,1,opt,name=wait,proto3" json:"wait,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WaitRechecked) Reset() {
+	*x = WaitRechecked{}
+	mi := &file_quartet_waiting_v1_waiting_event_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WaitRechecked) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WaitRechecked) ProtoMessage() {}
+
+func (x *WaitRechecked) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_waiting_v1_waiting_event_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WaitRechecked.ProtoReflect.Descriptor instead.
+func (*WaitRechecked) Descriptor() ([]byte, []int) {
+	return file_quartet_waiting_v1_waiting_event_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *WaitRechecked) GetWait() *Wait {
+	if x != nil {
+		return x.Wait
+	}
+	return nil
+}
+
 // ExternalTriggerCreated: an outside system has an address.
 type ExternalTriggerCreated struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -382,7 +460,7 @@ type ExternalTriggerCreated struct {
 
 func (x *ExternalTriggerCreated) Reset() {
 	*x = ExternalTriggerCreated{}
-	mi := &file_quartet_waiting_v1_waiting_event_proto_msgTypes[6]
+	mi := &file_quartet_waiting_v1_waiting_event_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -394,7 +472,7 @@ func (x *ExternalTriggerCreated) String() string {
 func (*ExternalTriggerCreated) ProtoMessage() {}
 
 func (x *ExternalTriggerCreated) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_waiting_v1_waiting_event_proto_msgTypes[6]
+	mi := &file_quartet_waiting_v1_waiting_event_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -407,7 +485,7 @@ func (x *ExternalTriggerCreated) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExternalTriggerCreated.ProtoReflect.Descriptor instead.
 func (*ExternalTriggerCreated) Descriptor() ([]byte, []int) {
-	return file_quartet_waiting_v1_waiting_event_proto_rawDescGZIP(), []int{6}
+	return file_quartet_waiting_v1_waiting_event_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ExternalTriggerCreated) GetTrigger() *Trigger {
@@ -421,14 +499,16 @@ func (x *ExternalTriggerCreated) GetTrigger() *Trigger {
 type ExternalTriggerCancelled struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The trigger after the event.
-	Trigger       *Trigger `protobuf:"bytes,1,opt,name=trigger,proto3" json:"trigger,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Trigger *Trigger `protobuf:"bytes,1,opt,name=trigger,proto3" json:"trigger,omitempty"`
+	// The waits that nothing can end any more, now that it is dead (SPEC P8).
+	WeakenedWaitIds []string `protobuf:"bytes,2,rep,name=weakened_wait_ids,json=weakenedWaitIds,proto3" json:"weakened_wait_ids,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *ExternalTriggerCancelled) Reset() {
 	*x = ExternalTriggerCancelled{}
-	mi := &file_quartet_waiting_v1_waiting_event_proto_msgTypes[7]
+	mi := &file_quartet_waiting_v1_waiting_event_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -440,7 +520,7 @@ func (x *ExternalTriggerCancelled) String() string {
 func (*ExternalTriggerCancelled) ProtoMessage() {}
 
 func (x *ExternalTriggerCancelled) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_waiting_v1_waiting_event_proto_msgTypes[7]
+	mi := &file_quartet_waiting_v1_waiting_event_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -453,7 +533,7 @@ func (x *ExternalTriggerCancelled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExternalTriggerCancelled.ProtoReflect.Descriptor instead.
 func (*ExternalTriggerCancelled) Descriptor() ([]byte, []int) {
-	return file_quartet_waiting_v1_waiting_event_proto_rawDescGZIP(), []int{7}
+	return file_quartet_waiting_v1_waiting_event_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ExternalTriggerCancelled) GetTrigger() *Trigger {
@@ -463,7 +543,115 @@ func (x *ExternalTriggerCancelled) GetTrigger() *Trigger {
 	return nil
 }
 
-// TriggerDelivered: an outside system called.
+func (x *ExternalTriggerCancelled) GetWeakenedWaitIds() []string {
+	if x != nil {
+		return x.WeakenedWaitIds
+	}
+	return nil
+}
+
+// ExternalTriggerRotated: the address is a new one; the old one is refused as revoked.
+type ExternalTriggerRotated struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The trigger after the event.
+	Trigger       *Trigger `protobuf:"bytes,1,opt,name=trigger,proto3" json:"trigger,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExternalTriggerRotated) Reset() {
+	*x = ExternalTriggerRotated{}
+	mi := &file_quartet_waiting_v1_waiting_event_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExternalTriggerRotated) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExternalTriggerRotated) ProtoMessage() {}
+
+func (x *ExternalTriggerRotated) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_waiting_v1_waiting_event_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExternalTriggerRotated.ProtoReflect.Descriptor instead.
+func (*ExternalTriggerRotated) Descriptor() ([]byte, []int) {
+	return file_quartet_waiting_v1_waiting_event_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *ExternalTriggerRotated) GetTrigger() *Trigger {
+	if x != nil {
+		return x.Trigger
+	}
+	return nil
+}
+
+// TriggerExpired: the time of an address ran out.
+type TriggerExpired struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The trigger after the event.
+	Trigger *Trigger `protobuf:"bytes,1,opt,name=trigger,proto3" json:"trigger,omitempty"`
+	// The waits that nothing can end any more, now that it is dead (SPEC P8).
+	WeakenedWaitIds []string `protobuf:"bytes,2,rep,name=weakened_wait_ids,json=weakenedWaitIds,proto3" json:"weakened_wait_ids,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *TriggerExpired) Reset() {
+	*x = TriggerExpired{}
+	mi := &file_quartet_waiting_v1_waiting_event_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TriggerExpired) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TriggerExpired) ProtoMessage() {}
+
+func (x *TriggerExpired) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_waiting_v1_waiting_event_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TriggerExpired.ProtoReflect.Descriptor instead.
+func (*TriggerExpired) Descriptor() ([]byte, []int) {
+	return file_quartet_waiting_v1_waiting_event_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *TriggerExpired) GetTrigger() *Trigger {
+	if x != nil {
+		return x.Trigger
+	}
+	return nil
+}
+
+func (x *TriggerExpired) GetWeakenedWaitIds() []string {
+	if x != nil {
+		return x.WeakenedWaitIds
+	}
+	return nil
+}
+
+// TriggerDelivered: an outside system called, and that is news.
 type TriggerDelivered struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The trigger after the event.
@@ -484,7 +672,7 @@ type TriggerDelivered struct {
 	Contentful bool `protobuf:"varint,8,opt,name=contentful,proto3" json:"contentful,omitempty"`
 	// The waits that it triggered.
 	WaitIds []string `protobuf:"bytes,9,rep,name=wait_ids,json=waitIds,proto3" json:"wait_ids,omitempty"`
-	// The agent is to be woken although no wait of an item shows it (agent-scoped).
+	// Older lines: the agent is to be woken. WaitTriggered says it now.
 	WakeAgent     bool `protobuf:"varint,10,opt,name=wake_agent,json=wakeAgent,proto3" json:"wake_agent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -492,7 +680,7 @@ type TriggerDelivered struct {
 
 func (x *TriggerDelivered) Reset() {
 	*x = TriggerDelivered{}
-	mi := &file_quartet_waiting_v1_waiting_event_proto_msgTypes[8]
+	mi := &file_quartet_waiting_v1_waiting_event_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -504,7 +692,7 @@ func (x *TriggerDelivered) String() string {
 func (*TriggerDelivered) ProtoMessage() {}
 
 func (x *TriggerDelivered) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_waiting_v1_waiting_event_proto_msgTypes[8]
+	mi := &file_quartet_waiting_v1_waiting_event_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -517,7 +705,7 @@ func (x *TriggerDelivered) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TriggerDelivered.ProtoReflect.Descriptor instead.
 func (*TriggerDelivered) Descriptor() ([]byte, []int) {
-	return file_quartet_waiting_v1_waiting_event_proto_rawDescGZIP(), []int{8}
+	return file_quartet_waiting_v1_waiting_event_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *TriggerDelivered) GetTrigger() *Trigger {
@@ -590,6 +778,107 @@ func (x *TriggerDelivered) GetWakeAgent() bool {
 	return false
 }
 
+// DeliveriesCounted: an outside system called, once or several times, and nobody needs
+// to hear more of it than the count.
+type DeliveriesCounted struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The trigger. Its revision, and that of each wait, grows by one.
+	TriggerId string `protobuf:"bytes,1,opt,name=trigger_id,json=triggerId,proto3" json:"trigger_id,omitempty"`
+	// The id that all of them were answered with (dlv_…).
+	DeliveryId string `protobuf:"bytes,2,opt,name=delivery_id,json=deliveryId,proto3" json:"delivery_id,omitempty"`
+	// coalesced or ignored.
+	Outcome DeliveryOutcome `protobuf:"varint,3,opt,name=outcome,proto3,enum=quartet.waiting.v1.DeliveryOutcome" json:"outcome,omitempty"`
+	// Why they were ignored.
+	OutcomeReason string `protobuf:"bytes,4,opt,name=outcome_reason,json=outcomeReason,proto3" json:"outcome_reason,omitempty"`
+	// How many there were.
+	Count int64 `protobuf:"varint,5,opt,name=count,proto3" json:"count,omitempty"`
+	// When.
+	DeliveredAt *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=delivered_at,json=deliveredAt,proto3" json:"delivered_at,omitempty"`
+	// The waits that count them.
+	WaitIds       []string `protobuf:"bytes,7,rep,name=wait_ids,json=waitIds,proto3" json:"wait_ids,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeliveriesCounted) Reset() {
+	*x = DeliveriesCounted{}
+	mi := &file_quartet_waiting_v1_waiting_event_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeliveriesCounted) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeliveriesCounted) ProtoMessage() {}
+
+func (x *DeliveriesCounted) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_waiting_v1_waiting_event_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeliveriesCounted.ProtoReflect.Descriptor instead.
+func (*DeliveriesCounted) Descriptor() ([]byte, []int) {
+	return file_quartet_waiting_v1_waiting_event_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *DeliveriesCounted) GetTriggerId() string {
+	if x != nil {
+		return x.TriggerId
+	}
+	return ""
+}
+
+func (x *DeliveriesCounted) GetDeliveryId() string {
+	if x != nil {
+		return x.DeliveryId
+	}
+	return ""
+}
+
+func (x *DeliveriesCounted) GetOutcome() DeliveryOutcome {
+	if x != nil {
+		return x.Outcome
+	}
+	return DeliveryOutcome_DELIVERY_OUTCOME_UNSPECIFIED
+}
+
+func (x *DeliveriesCounted) GetOutcomeReason() string {
+	if x != nil {
+		return x.OutcomeReason
+	}
+	return ""
+}
+
+func (x *DeliveriesCounted) GetCount() int64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *DeliveriesCounted) GetDeliveredAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DeliveredAt
+	}
+	return nil
+}
+
+func (x *DeliveriesCounted) GetWaitIds() []string {
+	if x != nil {
+		return x.WaitIds
+	}
+	return nil
+}
+
 // TimerCreated: a point in time is set.
 type TimerCreated struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -601,7 +890,7 @@ type TimerCreated struct {
 
 func (x *TimerCreated) Reset() {
 	*x = TimerCreated{}
-	mi := &file_quartet_waiting_v1_waiting_event_proto_msgTypes[9]
+	mi := &file_quartet_waiting_v1_waiting_event_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -613,7 +902,7 @@ func (x *TimerCreated) String() string {
 func (*TimerCreated) ProtoMessage() {}
 
 func (x *TimerCreated) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_waiting_v1_waiting_event_proto_msgTypes[9]
+	mi := &file_quartet_waiting_v1_waiting_event_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -626,7 +915,7 @@ func (x *TimerCreated) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TimerCreated.ProtoReflect.Descriptor instead.
 func (*TimerCreated) Descriptor() ([]byte, []int) {
-	return file_quartet_waiting_v1_waiting_event_proto_rawDescGZIP(), []int{9}
+	return file_quartet_waiting_v1_waiting_event_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *TimerCreated) GetTimer() *Timer {
@@ -649,7 +938,7 @@ type TimerFired struct {
 
 func (x *TimerFired) Reset() {
 	*x = TimerFired{}
-	mi := &file_quartet_waiting_v1_waiting_event_proto_msgTypes[10]
+	mi := &file_quartet_waiting_v1_waiting_event_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -661,7 +950,7 @@ func (x *TimerFired) String() string {
 func (*TimerFired) ProtoMessage() {}
 
 func (x *TimerFired) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_waiting_v1_waiting_event_proto_msgTypes[10]
+	mi := &file_quartet_waiting_v1_waiting_event_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -674,7 +963,7 @@ func (x *TimerFired) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TimerFired.ProtoReflect.Descriptor instead.
 func (*TimerFired) Descriptor() ([]byte, []int) {
-	return file_quartet_waiting_v1_waiting_event_proto_rawDescGZIP(), []int{10}
+	return file_quartet_waiting_v1_waiting_event_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *TimerFired) GetTimer() *Timer {
@@ -702,7 +991,7 @@ type TimerCancelled struct {
 
 func (x *TimerCancelled) Reset() {
 	*x = TimerCancelled{}
-	mi := &file_quartet_waiting_v1_waiting_event_proto_msgTypes[11]
+	mi := &file_quartet_waiting_v1_waiting_event_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -714,7 +1003,7 @@ func (x *TimerCancelled) String() string {
 func (*TimerCancelled) ProtoMessage() {}
 
 func (x *TimerCancelled) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_waiting_v1_waiting_event_proto_msgTypes[11]
+	mi := &file_quartet_waiting_v1_waiting_event_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -727,7 +1016,7 @@ func (x *TimerCancelled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TimerCancelled.ProtoReflect.Descriptor instead.
 func (*TimerCancelled) Descriptor() ([]byte, []int) {
-	return file_quartet_waiting_v1_waiting_event_proto_rawDescGZIP(), []int{11}
+	return file_quartet_waiting_v1_waiting_event_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *TimerCancelled) GetTimer() *Timer {
@@ -756,7 +1045,7 @@ type TaskNoted struct {
 
 func (x *TaskNoted) Reset() {
 	*x = TaskNoted{}
-	mi := &file_quartet_waiting_v1_waiting_event_proto_msgTypes[12]
+	mi := &file_quartet_waiting_v1_waiting_event_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -768,7 +1057,7 @@ func (x *TaskNoted) String() string {
 func (*TaskNoted) ProtoMessage() {}
 
 func (x *TaskNoted) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_waiting_v1_waiting_event_proto_msgTypes[12]
+	mi := &file_quartet_waiting_v1_waiting_event_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -781,7 +1070,7 @@ func (x *TaskNoted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskNoted.ProtoReflect.Descriptor instead.
 func (*TaskNoted) Descriptor() ([]byte, []int) {
-	return file_quartet_waiting_v1_waiting_event_proto_rawDescGZIP(), []int{12}
+	return file_quartet_waiting_v1_waiting_event_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *TaskNoted) GetTaskId() string {
@@ -832,7 +1121,7 @@ type WorkItemNoted struct {
 
 func (x *WorkItemNoted) Reset() {
 	*x = WorkItemNoted{}
-	mi := &file_quartet_waiting_v1_waiting_event_proto_msgTypes[13]
+	mi := &file_quartet_waiting_v1_waiting_event_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -844,7 +1133,7 @@ func (x *WorkItemNoted) String() string {
 func (*WorkItemNoted) ProtoMessage() {}
 
 func (x *WorkItemNoted) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_waiting_v1_waiting_event_proto_msgTypes[13]
+	mi := &file_quartet_waiting_v1_waiting_event_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -857,7 +1146,7 @@ func (x *WorkItemNoted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkItemNoted.ProtoReflect.Descriptor instead.
 func (*WorkItemNoted) Descriptor() ([]byte, []int) {
-	return file_quartet_waiting_v1_waiting_event_proto_rawDescGZIP(), []int{13}
+	return file_quartet_waiting_v1_waiting_event_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *WorkItemNoted) GetWorkItemId() string {
@@ -874,19 +1163,87 @@ func (x *WorkItemNoted) GetAgentId() string {
 	return ""
 }
 
+// AgentNoted: the waiting plane heard whether an agent is stopped (SPEC A8).
+type AgentNoted struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent.
+	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// Whether it is stopped: triggers are refused, and timers held back until it starts.
+	Stopped bool `protobuf:"varint,2,opt,name=stopped,proto3" json:"stopped,omitempty"`
+	// Whether it is deleted, or about to be: nothing new is made for it.
+	Deleted       bool `protobuf:"varint,3,opt,name=deleted,proto3" json:"deleted,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AgentNoted) Reset() {
+	*x = AgentNoted{}
+	mi := &file_quartet_waiting_v1_waiting_event_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AgentNoted) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AgentNoted) ProtoMessage() {}
+
+func (x *AgentNoted) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_waiting_v1_waiting_event_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AgentNoted.ProtoReflect.Descriptor instead.
+func (*AgentNoted) Descriptor() ([]byte, []int) {
+	return file_quartet_waiting_v1_waiting_event_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *AgentNoted) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
+func (x *AgentNoted) GetStopped() bool {
+	if x != nil {
+		return x.Stopped
+	}
+	return false
+}
+
+func (x *AgentNoted) GetDeleted() bool {
+	if x != nil {
+		return x.Deleted
+	}
+	return false
+}
+
 var File_quartet_waiting_v1_waiting_event_proto protoreflect.FileDescriptor
 
 const file_quartet_waiting_v1_waiting_event_proto_rawDesc = "" +
 	"\n" +
-	"&quartet/waiting/v1/waiting_event.proto\x12\x12quartet.waiting.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a quartet/waiting/v1/waiting.proto\">\n" +
+	"&quartet/waiting/v1/waiting_event.proto\x12\x12quartet.waiting.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a quartet/waiting/v1/waiting.proto\"_\n" +
 	"\x0eWaitRegistered\x12,\n" +
-	"\x04wait\x18\x01 \x01(\v2\x18.quartet.waiting.v1.WaitR\x04wait\"}\n" +
+	"\x04wait\x18\x01 \x01(\v2\x18.quartet.waiting.v1.WaitR\x04wait\x12\x1f\n" +
+	"\vweak_reason\x18\x02 \x01(\tR\n" +
+	"weakReason\"\x9c\x01\n" +
 	"\rWaitTriggered\x12,\n" +
 	"\x04wait\x18\x01 \x01(\v2\x18.quartet.waiting.v1.WaitR\x04wait\x12\x1d\n" +
 	"\n" +
 	"trigger_id\x18\x02 \x01(\tR\ttriggerId\x12\x1f\n" +
 	"\vdelivery_id\x18\x03 \x01(\tR\n" +
-	"deliveryId\"m\n" +
+	"deliveryId\x12\x1d\n" +
+	"\n" +
+	"wake_agent\x18\x04 \x01(\bR\twakeAgent\"m\n" +
 	"\fWaitResolved\x12,\n" +
 	"\x04wait\x18\x01 \x01(\v2\x18.quartet.waiting.v1.WaitR\x04wait\x12\x14\n" +
 	"\x05cause\x18\x02 \x01(\tR\x05cause\x12\x19\n" +
@@ -896,15 +1253,24 @@ const file_quartet_waiting_v1_waiting_event_proto_rawDesc = "" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"U\n" +
 	"\fWaitConsumed\x12,\n" +
 	"\x04wait\x18\x01 \x01(\v2\x18.quartet.waiting.v1.WaitR\x04wait\x12\x17\n" +
-	"\aturn_id\x18\x02 \x01(\tR\x06turnId\"Z\n" +
+	"\aturn_id\x18\x02 \x01(\tR\x06turnId\"~\n" +
 	"\x0eWaitMismatched\x12\x17\n" +
 	"\await_id\x18\x01 \x01(\tR\x06waitId\x12\x14\n" +
 	"\x05cause\x18\x02 \x01(\tR\x05cause\x12\x19\n" +
-	"\bcause_id\x18\x03 \x01(\tR\acauseId\"O\n" +
+	"\bcause_id\x18\x03 \x01(\tR\acauseId\x12\"\n" +
+	"\fcontinuation\x18\x04 \x01(\tR\fcontinuation\"=\n" +
+	"\rWaitRechecked\x12,\n" +
+	"\x04wait\x18\x01 \x01(\v2\x18.quartet.waiting.v1.WaitR\x04wait\"O\n" +
 	"\x16ExternalTriggerCreated\x125\n" +
-	"\atrigger\x18\x01 \x01(\v2\x1b.quartet.waiting.v1.TriggerR\atrigger\"Q\n" +
+	"\atrigger\x18\x01 \x01(\v2\x1b.quartet.waiting.v1.TriggerR\atrigger\"}\n" +
 	"\x18ExternalTriggerCancelled\x125\n" +
-	"\atrigger\x18\x01 \x01(\v2\x1b.quartet.waiting.v1.TriggerR\atrigger\"\x80\x03\n" +
+	"\atrigger\x18\x01 \x01(\v2\x1b.quartet.waiting.v1.TriggerR\atrigger\x12*\n" +
+	"\x11weakened_wait_ids\x18\x02 \x03(\tR\x0fweakenedWaitIds\"O\n" +
+	"\x16ExternalTriggerRotated\x125\n" +
+	"\atrigger\x18\x01 \x01(\v2\x1b.quartet.waiting.v1.TriggerR\atrigger\"s\n" +
+	"\x0eTriggerExpired\x125\n" +
+	"\atrigger\x18\x01 \x01(\v2\x1b.quartet.waiting.v1.TriggerR\atrigger\x12*\n" +
+	"\x11weakened_wait_ids\x18\x02 \x03(\tR\x0fweakenedWaitIds\"\x80\x03\n" +
 	"\x10TriggerDelivered\x125\n" +
 	"\atrigger\x18\x01 \x01(\v2\x1b.quartet.waiting.v1.TriggerR\atrigger\x12\x1f\n" +
 	"\vdelivery_id\x18\x02 \x01(\tR\n" +
@@ -921,7 +1287,17 @@ const file_quartet_waiting_v1_waiting_event_proto_rawDesc = "" +
 	"\bwait_ids\x18\t \x03(\tR\awaitIds\x12\x1d\n" +
 	"\n" +
 	"wake_agent\x18\n" +
-	" \x01(\bR\twakeAgent\"?\n" +
+	" \x01(\bR\twakeAgent\"\xa9\x02\n" +
+	"\x11DeliveriesCounted\x12\x1d\n" +
+	"\n" +
+	"trigger_id\x18\x01 \x01(\tR\ttriggerId\x12\x1f\n" +
+	"\vdelivery_id\x18\x02 \x01(\tR\n" +
+	"deliveryId\x12=\n" +
+	"\aoutcome\x18\x03 \x01(\x0e2#.quartet.waiting.v1.DeliveryOutcomeR\aoutcome\x12%\n" +
+	"\x0eoutcome_reason\x18\x04 \x01(\tR\routcomeReason\x12\x14\n" +
+	"\x05count\x18\x05 \x01(\x03R\x05count\x12=\n" +
+	"\fdelivered_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\vdeliveredAt\x12\x19\n" +
+	"\bwait_ids\x18\a \x03(\tR\awaitIds\"?\n" +
 	"\fTimerCreated\x12/\n" +
 	"\x05timer\x18\x01 \x01(\v2\x19.quartet.waiting.v1.TimerR\x05timer\"p\n" +
 	"\n" +
@@ -939,7 +1315,12 @@ const file_quartet_waiting_v1_waiting_event_proto_rawDesc = "" +
 	"\rWorkItemNoted\x12 \n" +
 	"\fwork_item_id\x18\x01 \x01(\tR\n" +
 	"workItemId\x12\x19\n" +
-	"\bagent_id\x18\x02 \x01(\tR\aagentIdB-Z+quartet/pkg/pb/quartet/waiting/v1;waitingv1b\x06proto3"
+	"\bagent_id\x18\x02 \x01(\tR\aagentId\"[\n" +
+	"\n" +
+	"AgentNoted\x12\x19\n" +
+	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x18\n" +
+	"\astopped\x18\x02 \x01(\bR\astopped\x12\x18\n" +
+	"\adeleted\x18\x03 \x01(\bR\adeletedB-Z+quartet/pkg/pb/quartet/waiting/v1;waitingv1b\x06proto3"
 
 var (
 	file_quartet_waiting_v1_waiting_event_proto_rawDescOnce sync.Once
@@ -953,7 +1334,7 @@ func file_quartet_waiting_v1_waiting_event_proto_rawDescGZIP() []byte {
 	return file_quartet_waiting_v1_waiting_event_proto_rawDescData
 }
 
-var file_quartet_waiting_v1_waiting_event_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_quartet_waiting_v1_waiting_event_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_quartet_waiting_v1_waiting_event_proto_goTypes = []any{
 	(*WaitRegistered)(nil),           // 0: quartet.waiting.v1.WaitRegistered
 	(*WaitTriggered)(nil),            // 1: quartet.waiting.v1.WaitTriggered
@@ -961,39 +1342,49 @@ var file_quartet_waiting_v1_waiting_event_proto_goTypes = []any{
 	(*WaitCancelled)(nil),            // 3: quartet.waiting.v1.WaitCancelled
 	(*WaitConsumed)(nil),             // 4: quartet.waiting.v1.WaitConsumed
 	(*WaitMismatched)(nil),           // 5: quartet.waiting.v1.WaitMismatched
-	(*ExternalTriggerCreated)(nil),   // 6: quartet.waiting.v1.ExternalTriggerCreated
-	(*ExternalTriggerCancelled)(nil), // 7: quartet.waiting.v1.ExternalTriggerCancelled
-	(*TriggerDelivered)(nil),         // 8: quartet.waiting.v1.TriggerDelivered
-	(*TimerCreated)(nil),             // 9: quartet.waiting.v1.TimerCreated
-	(*TimerFired)(nil),               // 10: quartet.waiting.v1.TimerFired
-	(*TimerCancelled)(nil),           // 11: quartet.waiting.v1.TimerCancelled
-	(*TaskNoted)(nil),                // 12: quartet.waiting.v1.TaskNoted
-	(*WorkItemNoted)(nil),            // 13: quartet.waiting.v1.WorkItemNoted
-	(*Wait)(nil),                     // 14: quartet.waiting.v1.Wait
-	(*Trigger)(nil),                  // 15: quartet.waiting.v1.Trigger
-	(DeliveryOutcome)(0),             // 16: quartet.waiting.v1.DeliveryOutcome
-	(*Timer)(nil),                    // 17: quartet.waiting.v1.Timer
-	(*timestamppb.Timestamp)(nil),    // 18: google.protobuf.Timestamp
+	(*WaitRechecked)(nil),            // 6: quartet.waiting.v1.WaitRechecked
+	(*ExternalTriggerCreated)(nil),   // 7: quartet.waiting.v1.ExternalTriggerCreated
+	(*ExternalTriggerCancelled)(nil), // 8: quartet.waiting.v1.ExternalTriggerCancelled
+	(*ExternalTriggerRotated)(nil),   // 9: quartet.waiting.v1.ExternalTriggerRotated
+	(*TriggerExpired)(nil),           // 10: quartet.waiting.v1.TriggerExpired
+	(*TriggerDelivered)(nil),         // 11: quartet.waiting.v1.TriggerDelivered
+	(*DeliveriesCounted)(nil),        // 12: quartet.waiting.v1.DeliveriesCounted
+	(*TimerCreated)(nil),             // 13: quartet.waiting.v1.TimerCreated
+	(*TimerFired)(nil),               // 14: quartet.waiting.v1.TimerFired
+	(*TimerCancelled)(nil),           // 15: quartet.waiting.v1.TimerCancelled
+	(*TaskNoted)(nil),                // 16: quartet.waiting.v1.TaskNoted
+	(*WorkItemNoted)(nil),            // 17: quartet.waiting.v1.WorkItemNoted
+	(*AgentNoted)(nil),               // 18: quartet.waiting.v1.AgentNoted
+	(*Wait)(nil),                     // 19: quartet.waiting.v1.Wait
+	(*Trigger)(nil),                  // 20: quartet.waiting.v1.Trigger
+	(DeliveryOutcome)(0),             // 21: quartet.waiting.v1.DeliveryOutcome
+	(*timestamppb.Timestamp)(nil),    // 22: google.protobuf.Timestamp
+	(*Timer)(nil),                    // 23: quartet.waiting.v1.Timer
 }
 var file_quartet_waiting_v1_waiting_event_proto_depIdxs = []int32{
-	14, // 0: quartet.waiting.v1.WaitRegistered.wait:type_name -> quartet.waiting.v1.Wait
-	14, // 1: quartet.waiting.v1.WaitTriggered.wait:type_name -> quartet.waiting.v1.Wait
-	14, // 2: quartet.waiting.v1.WaitResolved.wait:type_name -> quartet.waiting.v1.Wait
-	14, // 3: quartet.waiting.v1.WaitCancelled.wait:type_name -> quartet.waiting.v1.Wait
-	14, // 4: quartet.waiting.v1.WaitConsumed.wait:type_name -> quartet.waiting.v1.Wait
-	15, // 5: quartet.waiting.v1.ExternalTriggerCreated.trigger:type_name -> quartet.waiting.v1.Trigger
-	15, // 6: quartet.waiting.v1.ExternalTriggerCancelled.trigger:type_name -> quartet.waiting.v1.Trigger
-	15, // 7: quartet.waiting.v1.TriggerDelivered.trigger:type_name -> quartet.waiting.v1.Trigger
-	16, // 8: quartet.waiting.v1.TriggerDelivered.outcome:type_name -> quartet.waiting.v1.DeliveryOutcome
-	17, // 9: quartet.waiting.v1.TimerCreated.timer:type_name -> quartet.waiting.v1.Timer
-	17, // 10: quartet.waiting.v1.TimerFired.timer:type_name -> quartet.waiting.v1.Timer
-	18, // 11: quartet.waiting.v1.TimerFired.due_at:type_name -> google.protobuf.Timestamp
-	17, // 12: quartet.waiting.v1.TimerCancelled.timer:type_name -> quartet.waiting.v1.Timer
-	13, // [13:13] is the sub-list for method output_type
-	13, // [13:13] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	19, // 0: quartet.waiting.v1.WaitRegistered.wait:type_name -> quartet.waiting.v1.Wait
+	19, // 1: quartet.waiting.v1.WaitTriggered.wait:type_name -> quartet.waiting.v1.Wait
+	19, // 2: quartet.waiting.v1.WaitResolved.wait:type_name -> quartet.waiting.v1.Wait
+	19, // 3: quartet.waiting.v1.WaitCancelled.wait:type_name -> quartet.waiting.v1.Wait
+	19, // 4: quartet.waiting.v1.WaitConsumed.wait:type_name -> quartet.waiting.v1.Wait
+	19, // 5: quartet.waiting.v1.WaitRechecked.wait:type_name -> quartet.waiting.v1.Wait
+	20, // 6: quartet.waiting.v1.ExternalTriggerCreated.trigger:type_name -> quartet.waiting.v1.Trigger
+	20, // 7: quartet.waiting.v1.ExternalTriggerCancelled.trigger:type_name -> quartet.waiting.v1.Trigger
+	20, // 8: quartet.waiting.v1.ExternalTriggerRotated.trigger:type_name -> quartet.waiting.v1.Trigger
+	20, // 9: quartet.waiting.v1.TriggerExpired.trigger:type_name -> quartet.waiting.v1.Trigger
+	20, // 10: quartet.waiting.v1.TriggerDelivered.trigger:type_name -> quartet.waiting.v1.Trigger
+	21, // 11: quartet.waiting.v1.TriggerDelivered.outcome:type_name -> quartet.waiting.v1.DeliveryOutcome
+	21, // 12: quartet.waiting.v1.DeliveriesCounted.outcome:type_name -> quartet.waiting.v1.DeliveryOutcome
+	22, // 13: quartet.waiting.v1.DeliveriesCounted.delivered_at:type_name -> google.protobuf.Timestamp
+	23, // 14: quartet.waiting.v1.TimerCreated.timer:type_name -> quartet.waiting.v1.Timer
+	23, // 15: quartet.waiting.v1.TimerFired.timer:type_name -> quartet.waiting.v1.Timer
+	22, // 16: quartet.waiting.v1.TimerFired.due_at:type_name -> google.protobuf.Timestamp
+	23, // 17: quartet.waiting.v1.TimerCancelled.timer:type_name -> quartet.waiting.v1.Timer
+	18, // [18:18] is the sub-list for method output_type
+	18, // [18:18] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_quartet_waiting_v1_waiting_event_proto_init() }
@@ -1008,7 +1399,7 @@ func file_quartet_waiting_v1_waiting_event_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_waiting_v1_waiting_event_proto_rawDesc), len(file_quartet_waiting_v1_waiting_event_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   14,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -38,13 +38,14 @@ type WaitForRequest struct {
 	Resource string `protobuf:"bytes,5,opt,name=resource,proto3" json:"resource,omitempty"`
 	// timer: from now. One of after and at.
 	After *durationpb.Duration `protobuf:"bytes,6,opt,name=after,proto3" json:"after,omitempty"`
-	// timer: at this time. The past is due at once.
+	// timer: at this time, at most 100 years ahead. The past is due at once.
 	At *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=at,proto3" json:"at,omitempty"`
-	// Remind the owner once after this long although the wait stands.
+	// Remind the owner once after this long although the wait stands. Default: the
+	// namespace's default recheck, if it has one.
 	RecheckAfter *durationpb.Duration `protobuf:"bytes,8,opt,name=recheck_after,json=recheckAfter,proto3" json:"recheck_after,omitempty"`
 	// The item; default the current one, else the agent.
 	WorkItemId string `protobuf:"bytes,9,opt,name=work_item_id,json=workItemId,proto3" json:"work_item_id,omitempty"`
-	// external: what a trigger brings; default wake_hint.
+	// external: what a trigger brings; default as the trigger says.
 	DeliveryMode  DeliveryMode `protobuf:"varint,10,opt,name=delivery_mode,json=deliveryMode,proto3,enum=quartet.waiting.v1.DeliveryMode" json:"delivery_mode,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -155,10 +156,13 @@ type WaitForResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The wait; resolved already if what it waits for is there.
 	Wait *Wait `protobuf:"bytes,1,opt,name=wait,proto3" json:"wait,omitempty"`
-	// The wait that it replaced.
+	// The wait that it replaced. What came for that one and was not looked at yet counts
+	// for this one.
 	ReplacedWaitId string `protobuf:"bytes,2,opt,name=replaced_wait_id,json=replacedWaitId,proto3" json:"replaced_wait_id,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// weak_wait: nothing can end the wait as things stand (SPEC P8).
+	Warnings      []*WaitWarning `protobuf:"bytes,3,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WaitForResponse) Reset() {
@@ -205,6 +209,13 @@ func (x *WaitForResponse) GetReplacedWaitId() string {
 	return ""
 }
 
+func (x *WaitForResponse) GetWarnings() []*WaitWarning {
+	if x != nil {
+		return x.Warnings
+	}
+	return nil
+}
+
 // CreateWaitRequest registers an interest.
 type CreateWaitRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -220,7 +231,7 @@ type CreateWaitRequest struct {
 	Resource string `protobuf:"bytes,5,opt,name=resource,proto3" json:"resource,omitempty"`
 	// What to look at when it comes, for the agent's eyes.
 	Condition string `protobuf:"bytes,6,opt,name=condition,proto3" json:"condition,omitempty"`
-	// What a trigger brings; default wake_hint.
+	// What a trigger brings; default as the trigger says.
 	DeliveryMode  DeliveryMode `protobuf:"varint,7,opt,name=delivery_mode,json=deliveryMode,proto3,enum=quartet.waiting.v1.DeliveryMode" json:"delivery_mode,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -309,7 +320,9 @@ func (x *CreateWaitRequest) GetDeliveryMode() DeliveryMode {
 type CreateWaitResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The interest.
-	Wait          *Wait `protobuf:"bytes,1,opt,name=wait,proto3" json:"wait,omitempty"`
+	Wait *Wait `protobuf:"bytes,1,opt,name=wait,proto3" json:"wait,omitempty"`
+	// weak_wait: nothing can bring what it is for, as things stand (SPEC P8).
+	Warnings      []*WaitWarning `protobuf:"bytes,2,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -347,6 +360,13 @@ func (*CreateWaitResponse) Descriptor() ([]byte, []int) {
 func (x *CreateWaitResponse) GetWait() *Wait {
 	if x != nil {
 		return x.Wait
+	}
+	return nil
+}
+
+func (x *CreateWaitResponse) GetWarnings() []*WaitWarning {
+	if x != nil {
+		return x.Warnings
 	}
 	return nil
 }
@@ -721,8 +741,13 @@ type CreateExternalTriggerRequest struct {
 	Description string `protobuf:"bytes,4,opt,name=description,proto3" json:"description,omitempty"`
 	// What a delivery brings when no wait says otherwise; default wake_hint.
 	DeliveryMode DeliveryMode `protobuf:"varint,5,opt,name=delivery_mode,json=deliveryMode,proto3,enum=quartet.waiting.v1.DeliveryMode" json:"delivery_mode,omitempty"`
-	// After this time deliveries are refused.
-	ExpiresAt     *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	// After this time deliveries are refused. At most 100 years ahead.
+	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	// How deliveries must be signed; unset: they need not be.
+	SignatureScheme SignatureScheme `protobuf:"varint,7,opt,name=signature_scheme,json=signatureScheme,proto3,enum=quartet.waiting.v1.SignatureScheme" json:"signature_scheme,omitempty"`
+	// What they are signed with, 16 to 256 characters, for an outside system that chooses
+	// the secret itself; empty: one is made. Not for an agent, whose words are recorded.
+	SigningSecret string `protobuf:"bytes,8,opt,name=signing_secret,json=signingSecret,proto3" json:"signing_secret,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -799,6 +824,20 @@ func (x *CreateExternalTriggerRequest) GetExpiresAt() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *CreateExternalTriggerRequest) GetSignatureScheme() SignatureScheme {
+	if x != nil {
+		return x.SignatureScheme
+	}
+	return SignatureScheme_SIGNATURE_SCHEME_UNSPECIFIED
+}
+
+func (x *CreateExternalTriggerRequest) GetSigningSecret() string {
+	if x != nil {
+		return x.SigningSecret
+	}
+	return ""
+}
+
 // CreateExternalTriggerResponse holds the secret, this once.
 type CreateExternalTriggerResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -807,7 +846,10 @@ type CreateExternalTriggerResponse struct {
 	// The secret. A repeated request answers with the same one.
 	Token string `protobuf:"bytes,2,opt,name=token,proto3" json:"token,omitempty"`
 	// Where the outside system POSTs to: the gateway's public URL and the secret.
-	Url           string `protobuf:"bytes,3,opt,name=url,proto3" json:"url,omitempty"`
+	Url string `protobuf:"bytes,3,opt,name=url,proto3" json:"url,omitempty"`
+	// What deliveries are to be signed with, where it was made here. A repeated request
+	// answers with the same one.
+	SigningSecret string `protobuf:"bytes,4,opt,name=signing_secret,json=signingSecret,proto3" json:"signing_secret,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -863,6 +905,160 @@ func (x *CreateExternalTriggerResponse) GetUrl() string {
 	return ""
 }
 
+func (x *CreateExternalTriggerResponse) GetSigningSecret() string {
+	if x != nil {
+		return x.SigningSecret
+	}
+	return ""
+}
+
+// RotateExternalTriggerRequest names a trigger.
+type RotateExternalTriggerRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent.
+	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// Caller's id of this request.
+	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// The trigger.
+	TriggerId string `protobuf:"bytes,3,opt,name=trigger_id,json=triggerId,proto3" json:"trigger_id,omitempty"`
+	// A new signing secret of the caller's; empty: a secret of the caller's stays, one
+	// that was made here is replaced.
+	SigningSecret string `protobuf:"bytes,4,opt,name=signing_secret,json=signingSecret,proto3" json:"signing_secret,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateExternalTriggerRequest) Reset() {
+	*x = RotateExternalTriggerRequest{}
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateExternalTriggerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateExternalTriggerRequest) ProtoMessage() {}
+
+func (x *RotateExternalTriggerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateExternalTriggerRequest.ProtoReflect.Descriptor instead.
+func (*RotateExternalTriggerRequest) Descriptor() ([]byte, []int) {
+	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *RotateExternalTriggerRequest) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
+func (x *RotateExternalTriggerRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *RotateExternalTriggerRequest) GetTriggerId() string {
+	if x != nil {
+		return x.TriggerId
+	}
+	return ""
+}
+
+func (x *RotateExternalTriggerRequest) GetSigningSecret() string {
+	if x != nil {
+		return x.SigningSecret
+	}
+	return ""
+}
+
+// RotateExternalTriggerResponse holds the new secret, this once.
+type RotateExternalTriggerResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The trigger.
+	Trigger *Trigger `protobuf:"bytes,1,opt,name=trigger,proto3" json:"trigger,omitempty"`
+	// The secret. A repeated request answers with the same one.
+	Token string `protobuf:"bytes,2,opt,name=token,proto3" json:"token,omitempty"`
+	// Where the outside system POSTs to from now on.
+	Url string `protobuf:"bytes,3,opt,name=url,proto3" json:"url,omitempty"`
+	// What deliveries are to be signed with, where it was made here.
+	SigningSecret string `protobuf:"bytes,4,opt,name=signing_secret,json=signingSecret,proto3" json:"signing_secret,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateExternalTriggerResponse) Reset() {
+	*x = RotateExternalTriggerResponse{}
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateExternalTriggerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateExternalTriggerResponse) ProtoMessage() {}
+
+func (x *RotateExternalTriggerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateExternalTriggerResponse.ProtoReflect.Descriptor instead.
+func (*RotateExternalTriggerResponse) Descriptor() ([]byte, []int) {
+	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *RotateExternalTriggerResponse) GetTrigger() *Trigger {
+	if x != nil {
+		return x.Trigger
+	}
+	return nil
+}
+
+func (x *RotateExternalTriggerResponse) GetToken() string {
+	if x != nil {
+		return x.Token
+	}
+	return ""
+}
+
+func (x *RotateExternalTriggerResponse) GetUrl() string {
+	if x != nil {
+		return x.Url
+	}
+	return ""
+}
+
+func (x *RotateExternalTriggerResponse) GetSigningSecret() string {
+	if x != nil {
+		return x.SigningSecret
+	}
+	return ""
+}
+
 // CancelExternalTriggerRequest names a trigger.
 type CancelExternalTriggerRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -878,7 +1074,7 @@ type CancelExternalTriggerRequest struct {
 
 func (x *CancelExternalTriggerRequest) Reset() {
 	*x = CancelExternalTriggerRequest{}
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[12]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -890,7 +1086,7 @@ func (x *CancelExternalTriggerRequest) String() string {
 func (*CancelExternalTriggerRequest) ProtoMessage() {}
 
 func (x *CancelExternalTriggerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[12]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -903,7 +1099,7 @@ func (x *CancelExternalTriggerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelExternalTriggerRequest.ProtoReflect.Descriptor instead.
 func (*CancelExternalTriggerRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{12}
+	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *CancelExternalTriggerRequest) GetAgentId() string {
@@ -938,7 +1134,7 @@ type CancelExternalTriggerResponse struct {
 
 func (x *CancelExternalTriggerResponse) Reset() {
 	*x = CancelExternalTriggerResponse{}
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[13]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -950,7 +1146,7 @@ func (x *CancelExternalTriggerResponse) String() string {
 func (*CancelExternalTriggerResponse) ProtoMessage() {}
 
 func (x *CancelExternalTriggerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[13]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -963,7 +1159,7 @@ func (x *CancelExternalTriggerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelExternalTriggerResponse.ProtoReflect.Descriptor instead.
 func (*CancelExternalTriggerResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{13}
+	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *CancelExternalTriggerResponse) GetTrigger() *Trigger {
@@ -978,7 +1174,7 @@ type ListExternalTriggersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// Also the revoked ones.
+	// Also the revoked and the expired ones.
 	IncludeRevoked bool `protobuf:"varint,2,opt,name=include_revoked,json=includeRevoked,proto3" json:"include_revoked,omitempty"`
 	// 1 to 500; default 50.
 	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
@@ -990,7 +1186,7 @@ type ListExternalTriggersRequest struct {
 
 func (x *ListExternalTriggersRequest) Reset() {
 	*x = ListExternalTriggersRequest{}
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[14]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1002,7 +1198,7 @@ func (x *ListExternalTriggersRequest) String() string {
 func (*ListExternalTriggersRequest) ProtoMessage() {}
 
 func (x *ListExternalTriggersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[14]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1015,7 +1211,7 @@ func (x *ListExternalTriggersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListExternalTriggersRequest.ProtoReflect.Descriptor instead.
 func (*ListExternalTriggersRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{14}
+	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListExternalTriggersRequest) GetAgentId() string {
@@ -1059,7 +1255,7 @@ type ListExternalTriggersResponse struct {
 
 func (x *ListExternalTriggersResponse) Reset() {
 	*x = ListExternalTriggersResponse{}
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[15]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1071,7 +1267,7 @@ func (x *ListExternalTriggersResponse) String() string {
 func (*ListExternalTriggersResponse) ProtoMessage() {}
 
 func (x *ListExternalTriggersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[15]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1084,7 +1280,7 @@ func (x *ListExternalTriggersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListExternalTriggersResponse.ProtoReflect.Descriptor instead.
 func (*ListExternalTriggersResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{15}
+	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListExternalTriggersResponse) GetTriggers() []*Trigger {
@@ -1111,14 +1307,22 @@ type DeliverTriggerRequest struct {
 	// The caller's Content-Type.
 	ContentType string `protobuf:"bytes,3,opt,name=content_type,json=contentType,proto3" json:"content_type,omitempty"`
 	// The body, at most 256 KiB.
-	Body          []byte `protobuf:"bytes,4,opt,name=body,proto3" json:"body,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Body []byte `protobuf:"bytes,4,opt,name=body,proto3" json:"body,omitempty"`
+	// The caller's X-Hub-Signature-256.
+	HubSignature_256 string `protobuf:"bytes,5,opt,name=hub_signature_256,json=hubSignature256,proto3" json:"hub_signature_256,omitempty"`
+	// The caller's webhook-id.
+	WebhookId string `protobuf:"bytes,6,opt,name=webhook_id,json=webhookId,proto3" json:"webhook_id,omitempty"`
+	// The caller's webhook-timestamp.
+	WebhookTimestamp string `protobuf:"bytes,7,opt,name=webhook_timestamp,json=webhookTimestamp,proto3" json:"webhook_timestamp,omitempty"`
+	// The caller's webhook-signature.
+	WebhookSignature string `protobuf:"bytes,8,opt,name=webhook_signature,json=webhookSignature,proto3" json:"webhook_signature,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *DeliverTriggerRequest) Reset() {
 	*x = DeliverTriggerRequest{}
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[16]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1130,7 +1334,7 @@ func (x *DeliverTriggerRequest) String() string {
 func (*DeliverTriggerRequest) ProtoMessage() {}
 
 func (x *DeliverTriggerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[16]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1143,7 +1347,7 @@ func (x *DeliverTriggerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeliverTriggerRequest.ProtoReflect.Descriptor instead.
 func (*DeliverTriggerRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{16}
+	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *DeliverTriggerRequest) GetToken() string {
@@ -1174,6 +1378,34 @@ func (x *DeliverTriggerRequest) GetBody() []byte {
 	return nil
 }
 
+func (x *DeliverTriggerRequest) GetHubSignature_256() string {
+	if x != nil {
+		return x.HubSignature_256
+	}
+	return ""
+}
+
+func (x *DeliverTriggerRequest) GetWebhookId() string {
+	if x != nil {
+		return x.WebhookId
+	}
+	return ""
+}
+
+func (x *DeliverTriggerRequest) GetWebhookTimestamp() string {
+	if x != nil {
+		return x.WebhookTimestamp
+	}
+	return ""
+}
+
+func (x *DeliverTriggerRequest) GetWebhookSignature() string {
+	if x != nil {
+		return x.WebhookSignature
+	}
+	return ""
+}
+
 // DeliverTriggerResponse says what it came to.
 type DeliverTriggerResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1181,7 +1413,7 @@ type DeliverTriggerResponse struct {
 	Outcome DeliveryOutcome `protobuf:"varint,1,opt,name=outcome,proto3,enum=quartet.waiting.v1.DeliveryOutcome" json:"outcome,omitempty"`
 	// Why it was ignored.
 	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
-	// The delivery's id.
+	// The delivery's id. Deliveries that are counted together share one.
 	DeliveryId    string `protobuf:"bytes,3,opt,name=delivery_id,json=deliveryId,proto3" json:"delivery_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1189,7 +1421,7 @@ type DeliverTriggerResponse struct {
 
 func (x *DeliverTriggerResponse) Reset() {
 	*x = DeliverTriggerResponse{}
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[17]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1201,7 +1433,7 @@ func (x *DeliverTriggerResponse) String() string {
 func (*DeliverTriggerResponse) ProtoMessage() {}
 
 func (x *DeliverTriggerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[17]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1214,7 +1446,7 @@ func (x *DeliverTriggerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeliverTriggerResponse.ProtoReflect.Descriptor instead.
 func (*DeliverTriggerResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{17}
+	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *DeliverTriggerResponse) GetOutcome() DeliveryOutcome {
@@ -1249,17 +1481,22 @@ type CreateTimerRequest struct {
 	WorkItemId string `protobuf:"bytes,3,opt,name=work_item_id,json=workItemId,proto3" json:"work_item_id,omitempty"`
 	// What it is for.
 	Description string `protobuf:"bytes,4,opt,name=description,proto3" json:"description,omitempty"`
-	// From now. One of after and at.
+	// From now. At most one of after and at; one of them without every.
 	After *durationpb.Duration `protobuf:"bytes,5,opt,name=after,proto3" json:"after,omitempty"`
-	// At this time. The past is due at once.
-	At            *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=at,proto3" json:"at,omitempty"`
+	// At this time, at most 100 years ahead. The past is due at once.
+	At *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=at,proto3" json:"at,omitempty"`
+	// Again and again after this long, 1 s to 100 years. Without after and at the first
+	// time is one period from now.
+	Every *durationpb.Duration `protobuf:"bytes,7,opt,name=every,proto3" json:"every,omitempty"`
+	// every: how often in all; 0: for ever.
+	Count         int64 `protobuf:"varint,8,opt,name=count,proto3" json:"count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CreateTimerRequest) Reset() {
 	*x = CreateTimerRequest{}
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[18]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1271,7 +1508,7 @@ func (x *CreateTimerRequest) String() string {
 func (*CreateTimerRequest) ProtoMessage() {}
 
 func (x *CreateTimerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[18]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1284,7 +1521,7 @@ func (x *CreateTimerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTimerRequest.ProtoReflect.Descriptor instead.
 func (*CreateTimerRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{18}
+	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *CreateTimerRequest) GetAgentId() string {
@@ -1329,6 +1566,20 @@ func (x *CreateTimerRequest) GetAt() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *CreateTimerRequest) GetEvery() *durationpb.Duration {
+	if x != nil {
+		return x.Every
+	}
+	return nil
+}
+
+func (x *CreateTimerRequest) GetCount() int64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
 // CreateTimerResponse answers with the timer.
 type CreateTimerResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1340,7 +1591,7 @@ type CreateTimerResponse struct {
 
 func (x *CreateTimerResponse) Reset() {
 	*x = CreateTimerResponse{}
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[19]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1352,7 +1603,7 @@ func (x *CreateTimerResponse) String() string {
 func (*CreateTimerResponse) ProtoMessage() {}
 
 func (x *CreateTimerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[19]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1365,7 +1616,7 @@ func (x *CreateTimerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTimerResponse.ProtoReflect.Descriptor instead.
 func (*CreateTimerResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{19}
+	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *CreateTimerResponse) GetTimer() *Timer {
@@ -1390,7 +1641,7 @@ type CancelTimerRequest struct {
 
 func (x *CancelTimerRequest) Reset() {
 	*x = CancelTimerRequest{}
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[20]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1402,7 +1653,7 @@ func (x *CancelTimerRequest) String() string {
 func (*CancelTimerRequest) ProtoMessage() {}
 
 func (x *CancelTimerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[20]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1415,7 +1666,7 @@ func (x *CancelTimerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelTimerRequest.ProtoReflect.Descriptor instead.
 func (*CancelTimerRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{20}
+	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *CancelTimerRequest) GetAgentId() string {
@@ -1450,7 +1701,7 @@ type CancelTimerResponse struct {
 
 func (x *CancelTimerResponse) Reset() {
 	*x = CancelTimerResponse{}
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[21]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1462,7 +1713,7 @@ func (x *CancelTimerResponse) String() string {
 func (*CancelTimerResponse) ProtoMessage() {}
 
 func (x *CancelTimerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[21]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1475,7 +1726,7 @@ func (x *CancelTimerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelTimerResponse.ProtoReflect.Descriptor instead.
 func (*CancelTimerResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{21}
+	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *CancelTimerResponse) GetTimer() *Timer {
@@ -1502,7 +1753,7 @@ type ListTimersRequest struct {
 
 func (x *ListTimersRequest) Reset() {
 	*x = ListTimersRequest{}
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[22]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1514,7 +1765,7 @@ func (x *ListTimersRequest) String() string {
 func (*ListTimersRequest) ProtoMessage() {}
 
 func (x *ListTimersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[22]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1527,7 +1778,7 @@ func (x *ListTimersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTimersRequest.ProtoReflect.Descriptor instead.
 func (*ListTimersRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{22}
+	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ListTimersRequest) GetAgentId() string {
@@ -1571,7 +1822,7 @@ type ListTimersResponse struct {
 
 func (x *ListTimersResponse) Reset() {
 	*x = ListTimersResponse{}
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[23]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1583,7 +1834,7 @@ func (x *ListTimersResponse) String() string {
 func (*ListTimersResponse) ProtoMessage() {}
 
 func (x *ListTimersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[23]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1596,7 +1847,7 @@ func (x *ListTimersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTimersResponse.ProtoReflect.Descriptor instead.
 func (*ListTimersResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{23}
+	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ListTimersResponse) GetTimers() []*Timer {
@@ -1631,10 +1882,11 @@ const file_quartet_waiting_v1_waiting_service_proto_rawDesc = "" +
 	"\fwork_item_id\x18\t \x01(\tR\n" +
 	"workItemId\x12E\n" +
 	"\rdelivery_mode\x18\n" +
-	" \x01(\x0e2 .quartet.waiting.v1.DeliveryModeR\fdeliveryMode\"i\n" +
+	" \x01(\x0e2 .quartet.waiting.v1.DeliveryModeR\fdeliveryMode\"\xa6\x01\n" +
 	"\x0fWaitForResponse\x12,\n" +
 	"\x04wait\x18\x01 \x01(\v2\x18.quartet.waiting.v1.WaitR\x04wait\x12(\n" +
-	"\x10replaced_wait_id\x18\x02 \x01(\tR\x0ereplacedWaitId\"\x88\x02\n" +
+	"\x10replaced_wait_id\x18\x02 \x01(\tR\x0ereplacedWaitId\x12;\n" +
+	"\bwarnings\x18\x03 \x03(\v2\x1f.quartet.waiting.v1.WaitWarningR\bwarnings\"\x88\x02\n" +
 	"\x11CreateWaitRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1d\n" +
 	"\n" +
@@ -1644,9 +1896,10 @@ const file_quartet_waiting_v1_waiting_service_proto_rawDesc = "" +
 	"\x06source\x18\x04 \x01(\tR\x06source\x12\x1a\n" +
 	"\bresource\x18\x05 \x01(\tR\bresource\x12\x1c\n" +
 	"\tcondition\x18\x06 \x01(\tR\tcondition\x12E\n" +
-	"\rdelivery_mode\x18\a \x01(\x0e2 .quartet.waiting.v1.DeliveryModeR\fdeliveryMode\"B\n" +
+	"\rdelivery_mode\x18\a \x01(\x0e2 .quartet.waiting.v1.DeliveryModeR\fdeliveryMode\"\x7f\n" +
 	"\x12CreateWaitResponse\x12,\n" +
-	"\x04wait\x18\x01 \x01(\v2\x18.quartet.waiting.v1.WaitR\x04wait\"f\n" +
+	"\x04wait\x18\x01 \x01(\v2\x18.quartet.waiting.v1.WaitR\x04wait\x12;\n" +
+	"\bwarnings\x18\x02 \x03(\v2\x1f.quartet.waiting.v1.WaitWarningR\bwarnings\"f\n" +
 	"\x11CancelWaitRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1d\n" +
 	"\n" +
@@ -1670,7 +1923,7 @@ const file_quartet_waiting_v1_waiting_service_proto_rawDesc = "" +
 	"\x11ListWaitsResponse\x12.\n" +
 	"\x05waits\x18\x01 \x03(\v2\x18.quartet.waiting.v1.WaitR\x05waits\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x1a\n" +
-	"\brevision\x18\x03 \x01(\x03R\brevision\"\x9e\x02\n" +
+	"\brevision\x18\x03 \x01(\x03R\brevision\"\x95\x03\n" +
 	"\x1cCreateExternalTriggerRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1d\n" +
 	"\n" +
@@ -1680,11 +1933,26 @@ const file_quartet_waiting_v1_waiting_service_proto_rawDesc = "" +
 	"\vdescription\x18\x04 \x01(\tR\vdescription\x12E\n" +
 	"\rdelivery_mode\x18\x05 \x01(\x0e2 .quartet.waiting.v1.DeliveryModeR\fdeliveryMode\x129\n" +
 	"\n" +
-	"expires_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\"~\n" +
+	"expires_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12N\n" +
+	"\x10signature_scheme\x18\a \x01(\x0e2#.quartet.waiting.v1.SignatureSchemeR\x0fsignatureScheme\x12%\n" +
+	"\x0esigning_secret\x18\b \x01(\tR\rsigningSecret\"\xa5\x01\n" +
 	"\x1dCreateExternalTriggerResponse\x125\n" +
 	"\atrigger\x18\x01 \x01(\v2\x1b.quartet.waiting.v1.TriggerR\atrigger\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\tR\x05token\x12\x10\n" +
-	"\x03url\x18\x03 \x01(\tR\x03url\"w\n" +
+	"\x03url\x18\x03 \x01(\tR\x03url\x12%\n" +
+	"\x0esigning_secret\x18\x04 \x01(\tR\rsigningSecret\"\x9e\x01\n" +
+	"\x1cRotateExternalTriggerRequest\x12\x19\n" +
+	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x02 \x01(\tR\trequestId\x12\x1d\n" +
+	"\n" +
+	"trigger_id\x18\x03 \x01(\tR\ttriggerId\x12%\n" +
+	"\x0esigning_secret\x18\x04 \x01(\tR\rsigningSecret\"\xa5\x01\n" +
+	"\x1dRotateExternalTriggerResponse\x125\n" +
+	"\atrigger\x18\x01 \x01(\v2\x1b.quartet.waiting.v1.TriggerR\atrigger\x12\x14\n" +
+	"\x05token\x18\x02 \x01(\tR\x05token\x12\x10\n" +
+	"\x03url\x18\x03 \x01(\tR\x03url\x12%\n" +
+	"\x0esigning_secret\x18\x04 \x01(\tR\rsigningSecret\"w\n" +
 	"\x1cCancelExternalTriggerRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1d\n" +
 	"\n" +
@@ -1701,18 +1969,23 @@ const file_quartet_waiting_v1_waiting_service_proto_rawDesc = "" +
 	"page_token\x18\x04 \x01(\tR\tpageToken\"\x7f\n" +
 	"\x1cListExternalTriggersResponse\x127\n" +
 	"\btriggers\x18\x01 \x03(\v2\x1b.quartet.waiting.v1.TriggerR\btriggers\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x83\x01\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xa8\x02\n" +
 	"\x15DeliverTriggerRequest\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\tR\x05token\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x02 \x01(\tR\trequestId\x12!\n" +
 	"\fcontent_type\x18\x03 \x01(\tR\vcontentType\x12\x12\n" +
-	"\x04body\x18\x04 \x01(\fR\x04body\"\x90\x01\n" +
+	"\x04body\x18\x04 \x01(\fR\x04body\x12*\n" +
+	"\x11hub_signature_256\x18\x05 \x01(\tR\x0fhubSignature256\x12\x1d\n" +
+	"\n" +
+	"webhook_id\x18\x06 \x01(\tR\twebhookId\x12+\n" +
+	"\x11webhook_timestamp\x18\a \x01(\tR\x10webhookTimestamp\x12+\n" +
+	"\x11webhook_signature\x18\b \x01(\tR\x10webhookSignature\"\x90\x01\n" +
 	"\x16DeliverTriggerResponse\x12=\n" +
 	"\aoutcome\x18\x01 \x01(\x0e2#.quartet.waiting.v1.DeliveryOutcomeR\aoutcome\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x1f\n" +
 	"\vdelivery_id\x18\x03 \x01(\tR\n" +
-	"deliveryId\"\xef\x01\n" +
+	"deliveryId\"\xb6\x02\n" +
 	"\x12CreateTimerRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1d\n" +
 	"\n" +
@@ -1721,7 +1994,9 @@ const file_quartet_waiting_v1_waiting_service_proto_rawDesc = "" +
 	"workItemId\x12 \n" +
 	"\vdescription\x18\x04 \x01(\tR\vdescription\x12/\n" +
 	"\x05after\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x05after\x12*\n" +
-	"\x02at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"F\n" +
+	"\x02at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12/\n" +
+	"\x05every\x18\a \x01(\v2\x19.google.protobuf.DurationR\x05every\x12\x14\n" +
+	"\x05count\x18\b \x01(\x03R\x05count\"F\n" +
 	"\x13CreateTimerResponse\x12/\n" +
 	"\x05timer\x18\x01 \x01(\v2\x19.quartet.waiting.v1.TimerR\x05timer\"i\n" +
 	"\x12CancelTimerRequest\x12\x19\n" +
@@ -1739,7 +2014,8 @@ const file_quartet_waiting_v1_waiting_service_proto_rawDesc = "" +
 	"page_token\x18\x04 \x01(\tR\tpageToken\"o\n" +
 	"\x12ListTimersResponse\x121\n" +
 	"\x06timers\x18\x01 \x03(\v2\x19.quartet.waiting.v1.TimerR\x06timers\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken2\xc9\t\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken2\xc7\n" +
+	"\n" +
 	"\x0eWaitingService\x12R\n" +
 	"\aWaitFor\x12\".quartet.waiting.v1.WaitForRequest\x1a#.quartet.waiting.v1.WaitForResponse\x12[\n" +
 	"\n" +
@@ -1749,7 +2025,8 @@ const file_quartet_waiting_v1_waiting_service_proto_rawDesc = "" +
 	"\aGetWait\x12\".quartet.waiting.v1.GetWaitRequest\x1a#.quartet.waiting.v1.GetWaitResponse\x12X\n" +
 	"\tListWaits\x12$.quartet.waiting.v1.ListWaitsRequest\x1a%.quartet.waiting.v1.ListWaitsResponse\x12|\n" +
 	"\x15CreateExternalTrigger\x120.quartet.waiting.v1.CreateExternalTriggerRequest\x1a1.quartet.waiting.v1.CreateExternalTriggerResponse\x12|\n" +
-	"\x15CancelExternalTrigger\x120.quartet.waiting.v1.CancelExternalTriggerRequest\x1a1.quartet.waiting.v1.CancelExternalTriggerResponse\x12y\n" +
+	"\x15CancelExternalTrigger\x120.quartet.waiting.v1.CancelExternalTriggerRequest\x1a1.quartet.waiting.v1.CancelExternalTriggerResponse\x12|\n" +
+	"\x15RotateExternalTrigger\x120.quartet.waiting.v1.RotateExternalTriggerRequest\x1a1.quartet.waiting.v1.RotateExternalTriggerResponse\x12y\n" +
 	"\x14ListExternalTriggers\x12/.quartet.waiting.v1.ListExternalTriggersRequest\x1a0.quartet.waiting.v1.ListExternalTriggersResponse\x12g\n" +
 	"\x0eDeliverTrigger\x12).quartet.waiting.v1.DeliverTriggerRequest\x1a*.quartet.waiting.v1.DeliverTriggerResponse\x12^\n" +
 	"\vCreateTimer\x12&.quartet.waiting.v1.CreateTimerRequest\x1a'.quartet.waiting.v1.CreateTimerResponse\x12^\n" +
@@ -1769,7 +2046,7 @@ func file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP() []byte {
 	return file_quartet_waiting_v1_waiting_service_proto_rawDescData
 }
 
-var file_quartet_waiting_v1_waiting_service_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_quartet_waiting_v1_waiting_service_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_quartet_waiting_v1_waiting_service_proto_goTypes = []any{
 	(*WaitForRequest)(nil),                // 0: quartet.waiting.v1.WaitForRequest
 	(*WaitForResponse)(nil),               // 1: quartet.waiting.v1.WaitForResponse
@@ -1783,79 +2060,90 @@ var file_quartet_waiting_v1_waiting_service_proto_goTypes = []any{
 	(*ListWaitsResponse)(nil),             // 9: quartet.waiting.v1.ListWaitsResponse
 	(*CreateExternalTriggerRequest)(nil),  // 10: quartet.waiting.v1.CreateExternalTriggerRequest
 	(*CreateExternalTriggerResponse)(nil), // 11: quartet.waiting.v1.CreateExternalTriggerResponse
-	(*CancelExternalTriggerRequest)(nil),  // 12: quartet.waiting.v1.CancelExternalTriggerRequest
-	(*CancelExternalTriggerResponse)(nil), // 13: quartet.waiting.v1.CancelExternalTriggerResponse
-	(*ListExternalTriggersRequest)(nil),   // 14: quartet.waiting.v1.ListExternalTriggersRequest
-	(*ListExternalTriggersResponse)(nil),  // 15: quartet.waiting.v1.ListExternalTriggersResponse
-	(*DeliverTriggerRequest)(nil),         // 16: quartet.waiting.v1.DeliverTriggerRequest
-	(*DeliverTriggerResponse)(nil),        // 17: quartet.waiting.v1.DeliverTriggerResponse
-	(*CreateTimerRequest)(nil),            // 18: quartet.waiting.v1.CreateTimerRequest
-	(*CreateTimerResponse)(nil),           // 19: quartet.waiting.v1.CreateTimerResponse
-	(*CancelTimerRequest)(nil),            // 20: quartet.waiting.v1.CancelTimerRequest
-	(*CancelTimerResponse)(nil),           // 21: quartet.waiting.v1.CancelTimerResponse
-	(*ListTimersRequest)(nil),             // 22: quartet.waiting.v1.ListTimersRequest
-	(*ListTimersResponse)(nil),            // 23: quartet.waiting.v1.ListTimersResponse
-	(Wake)(0),                             // 24: quartet.waiting.v1.Wake
-	(*durationpb.Duration)(nil),           // 25: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),         // 26: google.protobuf.Timestamp
-	(DeliveryMode)(0),                     // 27: quartet.waiting.v1.DeliveryMode
-	(*Wait)(nil),                          // 28: quartet.waiting.v1.Wait
-	(*Trigger)(nil),                       // 29: quartet.waiting.v1.Trigger
-	(DeliveryOutcome)(0),                  // 30: quartet.waiting.v1.DeliveryOutcome
-	(*Timer)(nil),                         // 31: quartet.waiting.v1.Timer
+	(*RotateExternalTriggerRequest)(nil),  // 12: quartet.waiting.v1.RotateExternalTriggerRequest
+	(*RotateExternalTriggerResponse)(nil), // 13: quartet.waiting.v1.RotateExternalTriggerResponse
+	(*CancelExternalTriggerRequest)(nil),  // 14: quartet.waiting.v1.CancelExternalTriggerRequest
+	(*CancelExternalTriggerResponse)(nil), // 15: quartet.waiting.v1.CancelExternalTriggerResponse
+	(*ListExternalTriggersRequest)(nil),   // 16: quartet.waiting.v1.ListExternalTriggersRequest
+	(*ListExternalTriggersResponse)(nil),  // 17: quartet.waiting.v1.ListExternalTriggersResponse
+	(*DeliverTriggerRequest)(nil),         // 18: quartet.waiting.v1.DeliverTriggerRequest
+	(*DeliverTriggerResponse)(nil),        // 19: quartet.waiting.v1.DeliverTriggerResponse
+	(*CreateTimerRequest)(nil),            // 20: quartet.waiting.v1.CreateTimerRequest
+	(*CreateTimerResponse)(nil),           // 21: quartet.waiting.v1.CreateTimerResponse
+	(*CancelTimerRequest)(nil),            // 22: quartet.waiting.v1.CancelTimerRequest
+	(*CancelTimerResponse)(nil),           // 23: quartet.waiting.v1.CancelTimerResponse
+	(*ListTimersRequest)(nil),             // 24: quartet.waiting.v1.ListTimersRequest
+	(*ListTimersResponse)(nil),            // 25: quartet.waiting.v1.ListTimersResponse
+	(Wake)(0),                             // 26: quartet.waiting.v1.Wake
+	(*durationpb.Duration)(nil),           // 27: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),         // 28: google.protobuf.Timestamp
+	(DeliveryMode)(0),                     // 29: quartet.waiting.v1.DeliveryMode
+	(*Wait)(nil),                          // 30: quartet.waiting.v1.Wait
+	(*WaitWarning)(nil),                   // 31: quartet.waiting.v1.WaitWarning
+	(SignatureScheme)(0),                  // 32: quartet.waiting.v1.SignatureScheme
+	(*Trigger)(nil),                       // 33: quartet.waiting.v1.Trigger
+	(DeliveryOutcome)(0),                  // 34: quartet.waiting.v1.DeliveryOutcome
+	(*Timer)(nil),                         // 35: quartet.waiting.v1.Timer
 }
 var file_quartet_waiting_v1_waiting_service_proto_depIdxs = []int32{
-	24, // 0: quartet.waiting.v1.WaitForRequest.wake:type_name -> quartet.waiting.v1.Wake
-	25, // 1: quartet.waiting.v1.WaitForRequest.after:type_name -> google.protobuf.Duration
-	26, // 2: quartet.waiting.v1.WaitForRequest.at:type_name -> google.protobuf.Timestamp
-	25, // 3: quartet.waiting.v1.WaitForRequest.recheck_after:type_name -> google.protobuf.Duration
-	27, // 4: quartet.waiting.v1.WaitForRequest.delivery_mode:type_name -> quartet.waiting.v1.DeliveryMode
-	28, // 5: quartet.waiting.v1.WaitForResponse.wait:type_name -> quartet.waiting.v1.Wait
-	27, // 6: quartet.waiting.v1.CreateWaitRequest.delivery_mode:type_name -> quartet.waiting.v1.DeliveryMode
-	28, // 7: quartet.waiting.v1.CreateWaitResponse.wait:type_name -> quartet.waiting.v1.Wait
-	28, // 8: quartet.waiting.v1.CancelWaitResponse.wait:type_name -> quartet.waiting.v1.Wait
-	28, // 9: quartet.waiting.v1.GetWaitResponse.wait:type_name -> quartet.waiting.v1.Wait
-	28, // 10: quartet.waiting.v1.ListWaitsResponse.waits:type_name -> quartet.waiting.v1.Wait
-	27, // 11: quartet.waiting.v1.CreateExternalTriggerRequest.delivery_mode:type_name -> quartet.waiting.v1.DeliveryMode
-	26, // 12: quartet.waiting.v1.CreateExternalTriggerRequest.expires_at:type_name -> google.protobuf.Timestamp
-	29, // 13: quartet.waiting.v1.CreateExternalTriggerResponse.trigger:type_name -> quartet.waiting.v1.Trigger
-	29, // 14: quartet.waiting.v1.CancelExternalTriggerResponse.trigger:type_name -> quartet.waiting.v1.Trigger
-	29, // 15: quartet.waiting.v1.ListExternalTriggersResponse.triggers:type_name -> quartet.waiting.v1.Trigger
-	30, // 16: quartet.waiting.v1.DeliverTriggerResponse.outcome:type_name -> quartet.waiting.v1.DeliveryOutcome
-	25, // 17: quartet.waiting.v1.CreateTimerRequest.after:type_name -> google.protobuf.Duration
-	26, // 18: quartet.waiting.v1.CreateTimerRequest.at:type_name -> google.protobuf.Timestamp
-	31, // 19: quartet.waiting.v1.CreateTimerResponse.timer:type_name -> quartet.waiting.v1.Timer
-	31, // 20: quartet.waiting.v1.CancelTimerResponse.timer:type_name -> quartet.waiting.v1.Timer
-	31, // 21: quartet.waiting.v1.ListTimersResponse.timers:type_name -> quartet.waiting.v1.Timer
-	0,  // 22: quartet.waiting.v1.WaitingService.WaitFor:input_type -> quartet.waiting.v1.WaitForRequest
-	2,  // 23: quartet.waiting.v1.WaitingService.CreateWait:input_type -> quartet.waiting.v1.CreateWaitRequest
-	4,  // 24: quartet.waiting.v1.WaitingService.CancelWait:input_type -> quartet.waiting.v1.CancelWaitRequest
-	6,  // 25: quartet.waiting.v1.WaitingService.GetWait:input_type -> quartet.waiting.v1.GetWaitRequest
-	8,  // 26: quartet.waiting.v1.WaitingService.ListWaits:input_type -> quartet.waiting.v1.ListWaitsRequest
-	10, // 27: quartet.waiting.v1.WaitingService.CreateExternalTrigger:input_type -> quartet.waiting.v1.CreateExternalTriggerRequest
-	12, // 28: quartet.waiting.v1.WaitingService.CancelExternalTrigger:input_type -> quartet.waiting.v1.CancelExternalTriggerRequest
-	14, // 29: quartet.waiting.v1.WaitingService.ListExternalTriggers:input_type -> quartet.waiting.v1.ListExternalTriggersRequest
-	16, // 30: quartet.waiting.v1.WaitingService.DeliverTrigger:input_type -> quartet.waiting.v1.DeliverTriggerRequest
-	18, // 31: quartet.waiting.v1.WaitingService.CreateTimer:input_type -> quartet.waiting.v1.CreateTimerRequest
-	20, // 32: quartet.waiting.v1.WaitingService.CancelTimer:input_type -> quartet.waiting.v1.CancelTimerRequest
-	22, // 33: quartet.waiting.v1.WaitingService.ListTimers:input_type -> quartet.waiting.v1.ListTimersRequest
-	1,  // 34: quartet.waiting.v1.WaitingService.WaitFor:output_type -> quartet.waiting.v1.WaitForResponse
-	3,  // 35: quartet.waiting.v1.WaitingService.CreateWait:output_type -> quartet.waiting.v1.CreateWaitResponse
-	5,  // 36: quartet.waiting.v1.WaitingService.CancelWait:output_type -> quartet.waiting.v1.CancelWaitResponse
-	7,  // 37: quartet.waiting.v1.WaitingService.GetWait:output_type -> quartet.waiting.v1.GetWaitResponse
-	9,  // 38: quartet.waiting.v1.WaitingService.ListWaits:output_type -> quartet.waiting.v1.ListWaitsResponse
-	11, // 39: quartet.waiting.v1.WaitingService.CreateExternalTrigger:output_type -> quartet.waiting.v1.CreateExternalTriggerResponse
-	13, // 40: quartet.waiting.v1.WaitingService.CancelExternalTrigger:output_type -> quartet.waiting.v1.CancelExternalTriggerResponse
-	15, // 41: quartet.waiting.v1.WaitingService.ListExternalTriggers:output_type -> quartet.waiting.v1.ListExternalTriggersResponse
-	17, // 42: quartet.waiting.v1.WaitingService.DeliverTrigger:output_type -> quartet.waiting.v1.DeliverTriggerResponse
-	19, // 43: quartet.waiting.v1.WaitingService.CreateTimer:output_type -> quartet.waiting.v1.CreateTimerResponse
-	21, // 44: quartet.waiting.v1.WaitingService.CancelTimer:output_type -> quartet.waiting.v1.CancelTimerResponse
-	23, // 45: quartet.waiting.v1.WaitingService.ListTimers:output_type -> quartet.waiting.v1.ListTimersResponse
-	34, // [34:46] is the sub-list for method output_type
-	22, // [22:34] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	26, // 0: quartet.waiting.v1.WaitForRequest.wake:type_name -> quartet.waiting.v1.Wake
+	27, // 1: quartet.waiting.v1.WaitForRequest.after:type_name -> google.protobuf.Duration
+	28, // 2: quartet.waiting.v1.WaitForRequest.at:type_name -> google.protobuf.Timestamp
+	27, // 3: quartet.waiting.v1.WaitForRequest.recheck_after:type_name -> google.protobuf.Duration
+	29, // 4: quartet.waiting.v1.WaitForRequest.delivery_mode:type_name -> quartet.waiting.v1.DeliveryMode
+	30, // 5: quartet.waiting.v1.WaitForResponse.wait:type_name -> quartet.waiting.v1.Wait
+	31, // 6: quartet.waiting.v1.WaitForResponse.warnings:type_name -> quartet.waiting.v1.WaitWarning
+	29, // 7: quartet.waiting.v1.CreateWaitRequest.delivery_mode:type_name -> quartet.waiting.v1.DeliveryMode
+	30, // 8: quartet.waiting.v1.CreateWaitResponse.wait:type_name -> quartet.waiting.v1.Wait
+	31, // 9: quartet.waiting.v1.CreateWaitResponse.warnings:type_name -> quartet.waiting.v1.WaitWarning
+	30, // 10: quartet.waiting.v1.CancelWaitResponse.wait:type_name -> quartet.waiting.v1.Wait
+	30, // 11: quartet.waiting.v1.GetWaitResponse.wait:type_name -> quartet.waiting.v1.Wait
+	30, // 12: quartet.waiting.v1.ListWaitsResponse.waits:type_name -> quartet.waiting.v1.Wait
+	29, // 13: quartet.waiting.v1.CreateExternalTriggerRequest.delivery_mode:type_name -> quartet.waiting.v1.DeliveryMode
+	28, // 14: quartet.waiting.v1.CreateExternalTriggerRequest.expires_at:type_name -> google.protobuf.Timestamp
+	32, // 15: quartet.waiting.v1.CreateExternalTriggerRequest.signature_scheme:type_name -> quartet.waiting.v1.SignatureScheme
+	33, // 16: quartet.waiting.v1.CreateExternalTriggerResponse.trigger:type_name -> quartet.waiting.v1.Trigger
+	33, // 17: quartet.waiting.v1.RotateExternalTriggerResponse.trigger:type_name -> quartet.waiting.v1.Trigger
+	33, // 18: quartet.waiting.v1.CancelExternalTriggerResponse.trigger:type_name -> quartet.waiting.v1.Trigger
+	33, // 19: quartet.waiting.v1.ListExternalTriggersResponse.triggers:type_name -> quartet.waiting.v1.Trigger
+	34, // 20: quartet.waiting.v1.DeliverTriggerResponse.outcome:type_name -> quartet.waiting.v1.DeliveryOutcome
+	27, // 21: quartet.waiting.v1.CreateTimerRequest.after:type_name -> google.protobuf.Duration
+	28, // 22: quartet.waiting.v1.CreateTimerRequest.at:type_name -> google.protobuf.Timestamp
+	27, // 23: quartet.waiting.v1.CreateTimerRequest.every:type_name -> google.protobuf.Duration
+	35, // 24: quartet.waiting.v1.CreateTimerResponse.timer:type_name -> quartet.waiting.v1.Timer
+	35, // 25: quartet.waiting.v1.CancelTimerResponse.timer:type_name -> quartet.waiting.v1.Timer
+	35, // 26: quartet.waiting.v1.ListTimersResponse.timers:type_name -> quartet.waiting.v1.Timer
+	0,  // 27: quartet.waiting.v1.WaitingService.WaitFor:input_type -> quartet.waiting.v1.WaitForRequest
+	2,  // 28: quartet.waiting.v1.WaitingService.CreateWait:input_type -> quartet.waiting.v1.CreateWaitRequest
+	4,  // 29: quartet.waiting.v1.WaitingService.CancelWait:input_type -> quartet.waiting.v1.CancelWaitRequest
+	6,  // 30: quartet.waiting.v1.WaitingService.GetWait:input_type -> quartet.waiting.v1.GetWaitRequest
+	8,  // 31: quartet.waiting.v1.WaitingService.ListWaits:input_type -> quartet.waiting.v1.ListWaitsRequest
+	10, // 32: quartet.waiting.v1.WaitingService.CreateExternalTrigger:input_type -> quartet.waiting.v1.CreateExternalTriggerRequest
+	14, // 33: quartet.waiting.v1.WaitingService.CancelExternalTrigger:input_type -> quartet.waiting.v1.CancelExternalTriggerRequest
+	12, // 34: quartet.waiting.v1.WaitingService.RotateExternalTrigger:input_type -> quartet.waiting.v1.RotateExternalTriggerRequest
+	16, // 35: quartet.waiting.v1.WaitingService.ListExternalTriggers:input_type -> quartet.waiting.v1.ListExternalTriggersRequest
+	18, // 36: quartet.waiting.v1.WaitingService.DeliverTrigger:input_type -> quartet.waiting.v1.DeliverTriggerRequest
+	20, // 37: quartet.waiting.v1.WaitingService.CreateTimer:input_type -> quartet.waiting.v1.CreateTimerRequest
+	22, // 38: quartet.waiting.v1.WaitingService.CancelTimer:input_type -> quartet.waiting.v1.CancelTimerRequest
+	24, // 39: quartet.waiting.v1.WaitingService.ListTimers:input_type -> quartet.waiting.v1.ListTimersRequest
+	1,  // 40: quartet.waiting.v1.WaitingService.WaitFor:output_type -> quartet.waiting.v1.WaitForResponse
+	3,  // 41: quartet.waiting.v1.WaitingService.CreateWait:output_type -> quartet.waiting.v1.CreateWaitResponse
+	5,  // 42: quartet.waiting.v1.WaitingService.CancelWait:output_type -> quartet.waiting.v1.CancelWaitResponse
+	7,  // 43: quartet.waiting.v1.WaitingService.GetWait:output_type -> quartet.waiting.v1.GetWaitResponse
+	9,  // 44: quartet.waiting.v1.WaitingService.ListWaits:output_type -> quartet.waiting.v1.ListWaitsResponse
+	11, // 45: quartet.waiting.v1.WaitingService.CreateExternalTrigger:output_type -> quartet.waiting.v1.CreateExternalTriggerResponse
+	15, // 46: quartet.waiting.v1.WaitingService.CancelExternalTrigger:output_type -> quartet.waiting.v1.CancelExternalTriggerResponse
+	13, // 47: quartet.waiting.v1.WaitingService.RotateExternalTrigger:output_type -> quartet.waiting.v1.RotateExternalTriggerResponse
+	17, // 48: quartet.waiting.v1.WaitingService.ListExternalTriggers:output_type -> quartet.waiting.v1.ListExternalTriggersResponse
+	19, // 49: quartet.waiting.v1.WaitingService.DeliverTrigger:output_type -> quartet.waiting.v1.DeliverTriggerResponse
+	21, // 50: quartet.waiting.v1.WaitingService.CreateTimer:output_type -> quartet.waiting.v1.CreateTimerResponse
+	23, // 51: quartet.waiting.v1.WaitingService.CancelTimer:output_type -> quartet.waiting.v1.CancelTimerResponse
+	25, // 52: quartet.waiting.v1.WaitingService.ListTimers:output_type -> quartet.waiting.v1.ListTimersResponse
+	40, // [40:53] is the sub-list for method output_type
+	27, // [27:40] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_quartet_waiting_v1_waiting_service_proto_init() }
@@ -1870,7 +2158,7 @@ func file_quartet_waiting_v1_waiting_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_waiting_v1_waiting_service_proto_rawDesc), len(file_quartet_waiting_v1_waiting_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   24,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -26,6 +26,7 @@ const (
 	WaitingService_ListWaits_FullMethodName             = "/quartet.waiting.v1.WaitingService/ListWaits"
 	WaitingService_CreateExternalTrigger_FullMethodName = "/quartet.waiting.v1.WaitingService/CreateExternalTrigger"
 	WaitingService_CancelExternalTrigger_FullMethodName = "/quartet.waiting.v1.WaitingService/CancelExternalTrigger"
+	WaitingService_RotateExternalTrigger_FullMethodName = "/quartet.waiting.v1.WaitingService/RotateExternalTrigger"
 	WaitingService_ListExternalTriggers_FullMethodName  = "/quartet.waiting.v1.WaitingService/ListExternalTriggers"
 	WaitingService_DeliverTrigger_FullMethodName        = "/quartet.waiting.v1.WaitingService/DeliverTrigger"
 	WaitingService_CreateTimer_FullMethodName           = "/quartet.waiting.v1.WaitingService/CreateTimer"
@@ -51,15 +52,22 @@ type WaitingServiceClient interface {
 	// ListWaits reads an agent's waits.
 	ListWaits(ctx context.Context, in *ListWaitsRequest, opts ...grpc.CallOption) (*ListWaitsResponse, error)
 	// CreateExternalTrigger makes a secret address for an outside system (SPEC P3).
+	// A delivery for which no wait was made registers an interest of its own, so that the
+	// agent is woken, and what follows is counted until the agent has looked.
 	CreateExternalTrigger(ctx context.Context, in *CreateExternalTriggerRequest, opts ...grpc.CallOption) (*CreateExternalTriggerResponse, error)
 	// CancelExternalTrigger kills the address. Repeating it changes nothing.
 	CancelExternalTrigger(ctx context.Context, in *CancelExternalTriggerRequest, opts ...grpc.CallOption) (*CancelExternalTriggerResponse, error)
+	// RotateExternalTrigger replaces the secret; waits and counts stay. The old address is
+	// refused as revoked from then on.
+	// Errors: NOT_FOUND, TRIGGER_REVOKED, TRIGGER_EXPIRED.
+	RotateExternalTrigger(ctx context.Context, in *RotateExternalTriggerRequest, opts ...grpc.CallOption) (*RotateExternalTriggerResponse, error)
 	// ListExternalTriggers reads an agent's triggers, without their secrets.
 	ListExternalTriggers(ctx context.Context, in *ListExternalTriggersRequest, opts ...grpc.CallOption) (*ListExternalTriggersResponse, error)
 	// DeliverTrigger takes what an outside system sent. The token is the credential.
-	// Errors: NOT_FOUND, TRIGGER_REVOKED, TRIGGER_EXPIRED, AGENT_STOPPED, TOO_LARGE.
+	// Errors: NOT_FOUND, TRIGGER_REVOKED, TRIGGER_EXPIRED, AGENT_STOPPED, TOO_LARGE,
+	// SIGNATURE_INVALID.
 	DeliverTrigger(ctx context.Context, in *DeliverTriggerRequest, opts ...grpc.CallOption) (*DeliverTriggerResponse, error)
-	// CreateTimer sets a point in time (SPEC P4).
+	// CreateTimer sets a point in time, or many (SPEC P4).
 	CreateTimer(ctx context.Context, in *CreateTimerRequest, opts ...grpc.CallOption) (*CreateTimerResponse, error)
 	// CancelTimer gives a timer up. Repeating it changes nothing.
 	CancelTimer(ctx context.Context, in *CancelTimerRequest, opts ...grpc.CallOption) (*CancelTimerResponse, error)
@@ -145,6 +153,16 @@ func (c *waitingServiceClient) CancelExternalTrigger(ctx context.Context, in *Ca
 	return out, nil
 }
 
+func (c *waitingServiceClient) RotateExternalTrigger(ctx context.Context, in *RotateExternalTriggerRequest, opts ...grpc.CallOption) (*RotateExternalTriggerResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RotateExternalTriggerResponse)
+	err := c.cc.Invoke(ctx, WaitingService_RotateExternalTrigger_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *waitingServiceClient) ListExternalTriggers(ctx context.Context, in *ListExternalTriggersRequest, opts ...grpc.CallOption) (*ListExternalTriggersResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListExternalTriggersResponse)
@@ -213,15 +231,22 @@ type WaitingServiceServer interface {
 	// ListWaits reads an agent's waits.
 	ListWaits(context.Context, *ListWaitsRequest) (*ListWaitsResponse, error)
 	// CreateExternalTrigger makes a secret address for an outside system (SPEC P3).
+	// A delivery for which no wait was made registers an interest of its own, so that the
+	// agent is woken, and what follows is counted until the agent has looked.
 	CreateExternalTrigger(context.Context, *CreateExternalTriggerRequest) (*CreateExternalTriggerResponse, error)
 	// CancelExternalTrigger kills the address. Repeating it changes nothing.
 	CancelExternalTrigger(context.Context, *CancelExternalTriggerRequest) (*CancelExternalTriggerResponse, error)
+	// RotateExternalTrigger replaces the secret; waits and counts stay. The old address is
+	// refused as revoked from then on.
+	// Errors: NOT_FOUND, TRIGGER_REVOKED, TRIGGER_EXPIRED.
+	RotateExternalTrigger(context.Context, *RotateExternalTriggerRequest) (*RotateExternalTriggerResponse, error)
 	// ListExternalTriggers reads an agent's triggers, without their secrets.
 	ListExternalTriggers(context.Context, *ListExternalTriggersRequest) (*ListExternalTriggersResponse, error)
 	// DeliverTrigger takes what an outside system sent. The token is the credential.
-	// Errors: NOT_FOUND, TRIGGER_REVOKED, TRIGGER_EXPIRED, AGENT_STOPPED, TOO_LARGE.
+	// Errors: NOT_FOUND, TRIGGER_REVOKED, TRIGGER_EXPIRED, AGENT_STOPPED, TOO_LARGE,
+	// SIGNATURE_INVALID.
 	DeliverTrigger(context.Context, *DeliverTriggerRequest) (*DeliverTriggerResponse, error)
-	// CreateTimer sets a point in time (SPEC P4).
+	// CreateTimer sets a point in time, or many (SPEC P4).
 	CreateTimer(context.Context, *CreateTimerRequest) (*CreateTimerResponse, error)
 	// CancelTimer gives a timer up. Repeating it changes nothing.
 	CancelTimer(context.Context, *CancelTimerRequest) (*CancelTimerResponse, error)
@@ -257,6 +282,9 @@ func (UnimplementedWaitingServiceServer) CreateExternalTrigger(context.Context, 
 }
 func (UnimplementedWaitingServiceServer) CancelExternalTrigger(context.Context, *CancelExternalTriggerRequest) (*CancelExternalTriggerResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CancelExternalTrigger not implemented")
+}
+func (UnimplementedWaitingServiceServer) RotateExternalTrigger(context.Context, *RotateExternalTriggerRequest) (*RotateExternalTriggerResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RotateExternalTrigger not implemented")
 }
 func (UnimplementedWaitingServiceServer) ListExternalTriggers(context.Context, *ListExternalTriggersRequest) (*ListExternalTriggersResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListExternalTriggers not implemented")
@@ -420,6 +448,24 @@ func _WaitingService_CancelExternalTrigger_Handler(srv interface{}, ctx context.
 	return interceptor(ctx, in, info, handler)
 }
 
+func _WaitingService_RotateExternalTrigger_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RotateExternalTriggerRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(WaitingServiceServer).RotateExternalTrigger(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: WaitingService_RotateExternalTrigger_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(WaitingServiceServer).RotateExternalTrigger(ctx, req.(*RotateExternalTriggerRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _WaitingService_ListExternalTriggers_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListExternalTriggersRequest)
 	if err := dec(in); err != nil {
@@ -544,6 +590,10 @@ var WaitingService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "CancelExternalTrigger",
 			Handler:    _WaitingService_CancelExternalTrigger_Handler,
+		},
+		{
+			MethodName: "RotateExternalTrigger",
+			Handler:    _WaitingService_RotateExternalTrigger_Handler,
 		},
 		{
 			MethodName: "ListExternalTriggers",

@@ -9,6 +9,7 @@ package workv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	structpb "google.golang.org/protobuf/types/known/structpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -585,8 +586,9 @@ type PlanArtifact struct {
 	Preview string `protobuf:"bytes,5,opt,name=preview,proto3" json:"preview,omitempty"`
 	// Whether preview is the whole file.
 	PreviewComplete bool `protobuf:"varint,6,opt,name=preview_complete,json=previewComplete,proto3" json:"preview_complete,omitempty"`
-	// Why the file could not be described (missing, too large, not a regular file,
-	// not text); empty if it could.
+	// Why the file could not be described as a plan: missing, not_a_regular_file (a link,
+	// a directory, a pipe), unreadable, not_text, too_large (beyond 128 MiB: shown, not
+	// hashed). Empty if it could.
 	Problem       string `protobuf:"bytes,7,opt,name=problem,proto3" json:"problem,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -699,8 +701,10 @@ type AttachedWait struct {
 	RecheckAt *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=recheck_at,json=recheckAt,proto3" json:"recheck_at,omitempty"`
 	// The wait whose unseen triggers it inherited; its counts go on from there.
 	ReplacesWaitId string `protobuf:"bytes,12,opt,name=replaces_wait_id,json=replacesWaitId,proto3" json:"replaces_wait_id,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// When the owner was reminded of it.
+	RecheckConsumedAt *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=recheck_consumed_at,json=recheckConsumedAt,proto3" json:"recheck_consumed_at,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *AttachedWait) Reset() {
@@ -817,6 +821,13 @@ func (x *AttachedWait) GetReplacesWaitId() string {
 	return ""
 }
 
+func (x *AttachedWait) GetRecheckConsumedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.RecheckConsumedAt
+	}
+	return nil
+}
+
 // WorkItem is a durable objective of one agent.
 type WorkItem struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -840,7 +851,8 @@ type WorkItem struct {
 	ResultSummary string `protobuf:"bytes,9,opt,name=result_summary,json=resultSummary,proto3" json:"result_summary,omitempty"`
 	// The brief that delivered the report.
 	ResultBriefId string `protobuf:"bytes,10,opt,name=result_brief_id,json=resultBriefId,proto3" json:"result_brief_id,omitempty"`
-	// When to remind the owner once (SPEC P5).
+	// When the owner is reminded next: the earliest of own_recheck_at and of what its
+	// waits brought that was not given yet, else the one that was given last (SPEC P5).
 	RecheckAt *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=recheck_at,json=recheckAt,proto3" json:"recheck_at,omitempty"`
 	// When that reminder was given.
 	RecheckConsumedAt *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=recheck_consumed_at,json=recheckConsumedAt,proto3" json:"recheck_consumed_at,omitempty"`
@@ -856,7 +868,14 @@ type WorkItem struct {
 	CompletedAt *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=completed_at,json=completedAt,proto3" json:"completed_at,omitempty"`
 	// The turn in whose round it was completed.
 	CompletedInTurnId string `protobuf:"bytes,18,opt,name=completed_in_turn_id,json=completedInTurnId,proto3" json:"completed_in_turn_id,omitempty"`
-	// The plan file. Computed on read.
+	// The reminder that UpdateWorkItem set, until it is given. Waits come and go beside it.
+	OwnRecheckAt *timestamppb.Timestamp `protobuf:"bytes,19,opt,name=own_recheck_at,json=ownRecheckAt,proto3" json:"own_recheck_at,omitempty"`
+	// The reminder that was given last, while recheck_at shows one that is to come.
+	GivenRecheckAt *timestamppb.Timestamp `protobuf:"bytes,20,opt,name=given_recheck_at,json=givenRecheckAt,proto3" json:"given_recheck_at,omitempty"`
+	// When that one was given.
+	GivenRecheckConsumedAt *timestamppb.Timestamp `protobuf:"bytes,21,opt,name=given_recheck_consumed_at,json=givenRecheckConsumedAt,proto3" json:"given_recheck_consumed_at,omitempty"`
+	// The plan file. Computed on read; in the answer of an update it is what the last
+	// read found.
 	PlanArtifact *PlanArtifact `protobuf:"bytes,30,opt,name=plan_artifact,json=planArtifact,proto3" json:"plan_artifact,omitempty"`
 	// Derived, never stored.
 	SchedulingState SchedulingState `protobuf:"varint,31,opt,name=scheduling_state,json=schedulingState,proto3,enum=quartet.work.v1.SchedulingState" json:"scheduling_state,omitempty"`
@@ -1034,6 +1053,27 @@ func (x *WorkItem) GetCompletedInTurnId() string {
 	return ""
 }
 
+func (x *WorkItem) GetOwnRecheckAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.OwnRecheckAt
+	}
+	return nil
+}
+
+func (x *WorkItem) GetGivenRecheckAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.GivenRecheckAt
+	}
+	return nil
+}
+
+func (x *WorkItem) GetGivenRecheckConsumedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.GivenRecheckConsumedAt
+	}
+	return nil
+}
+
 func (x *WorkItem) GetPlanArtifact() *PlanArtifact {
 	if x != nil {
 		return x.PlanArtifact
@@ -1188,11 +1228,229 @@ func (x *Warning) GetTaskIds() []string {
 	return nil
 }
 
+// FieldChange is one field of an item before and after a mutation, as JSON.
+type FieldChange struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The field's name, such as blocked_by; is_current for the focus.
+	Field string `protobuf:"bytes,1,opt,name=field,proto3" json:"field,omitempty"`
+	// What it was; null if it was not set.
+	From *structpb.Value `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"`
+	// What it became; null if it was cleared.
+	To            *structpb.Value `protobuf:"bytes,3,opt,name=to,proto3" json:"to,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FieldChange) Reset() {
+	*x = FieldChange{}
+	mi := &file_quartet_work_v1_work_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FieldChange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FieldChange) ProtoMessage() {}
+
+func (x *FieldChange) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_work_v1_work_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FieldChange.ProtoReflect.Descriptor instead.
+func (*FieldChange) Descriptor() ([]byte, []int) {
+	return file_quartet_work_v1_work_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *FieldChange) GetField() string {
+	if x != nil {
+		return x.Field
+	}
+	return ""
+}
+
+func (x *FieldChange) GetFrom() *structpb.Value {
+	if x != nil {
+		return x.From
+	}
+	return nil
+}
+
+func (x *FieldChange) GetTo() *structpb.Value {
+	if x != nil {
+		return x.To
+	}
+	return nil
+}
+
+// WorkItemMutation is one entry of an item's history (SPEC W11).
+type WorkItemMutation struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its place in the history: 1 is the creation, without gaps.
+	Number int64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	// The journal's event, such as evt_….
+	EventId string `protobuf:"bytes,2,opt,name=event_id,json=eventId,proto3" json:"event_id,omitempty"`
+	// What happened, such as work_item_updated or wait_attached.
+	EventType string `protobuf:"bytes,3,opt,name=event_type,json=eventType,proto3" json:"event_type,omitempty"`
+	// When.
+	At *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=at,proto3" json:"at,omitempty"`
+	// The item's revision after it. Moves of the focus write no revision.
+	Revision int64 `protobuf:"varint,5,opt,name=revision,proto3" json:"revision,omitempty"`
+	// Who: the name of the credential.
+	Principal string `protobuf:"bytes,6,opt,name=principal,proto3" json:"principal,omitempty"`
+	// In which role.
+	Role string `protobuf:"bytes,7,opt,name=role,proto3" json:"role,omitempty"`
+	// The agent that acted; empty if none did.
+	ActorAgentId string `protobuf:"bytes,8,opt,name=actor_agent_id,json=actorAgentId,proto3" json:"actor_agent_id,omitempty"`
+	// The run in which it acted; empty outside runs.
+	RunId string `protobuf:"bytes,9,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
+	// The turn of that run.
+	TurnId string `protobuf:"bytes,10,opt,name=turn_id,json=turnId,proto3" json:"turn_id,omitempty"`
+	// The request that asked for it, where the caller named one.
+	RequestId string `protobuf:"bytes,11,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// What changed, field by field, in the order of the record.
+	Changes []*FieldChange `protobuf:"bytes,12,rep,name=changes,proto3" json:"changes,omitempty"`
+	// Why, where the event says so: of a pick, and of a release of the focus.
+	Reason        string `protobuf:"bytes,13,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WorkItemMutation) Reset() {
+	*x = WorkItemMutation{}
+	mi := &file_quartet_work_v1_work_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WorkItemMutation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WorkItemMutation) ProtoMessage() {}
+
+func (x *WorkItemMutation) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_work_v1_work_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WorkItemMutation.ProtoReflect.Descriptor instead.
+func (*WorkItemMutation) Descriptor() ([]byte, []int) {
+	return file_quartet_work_v1_work_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *WorkItemMutation) GetNumber() int64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *WorkItemMutation) GetEventId() string {
+	if x != nil {
+		return x.EventId
+	}
+	return ""
+}
+
+func (x *WorkItemMutation) GetEventType() string {
+	if x != nil {
+		return x.EventType
+	}
+	return ""
+}
+
+func (x *WorkItemMutation) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *WorkItemMutation) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *WorkItemMutation) GetPrincipal() string {
+	if x != nil {
+		return x.Principal
+	}
+	return ""
+}
+
+func (x *WorkItemMutation) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *WorkItemMutation) GetActorAgentId() string {
+	if x != nil {
+		return x.ActorAgentId
+	}
+	return ""
+}
+
+func (x *WorkItemMutation) GetRunId() string {
+	if x != nil {
+		return x.RunId
+	}
+	return ""
+}
+
+func (x *WorkItemMutation) GetTurnId() string {
+	if x != nil {
+		return x.TurnId
+	}
+	return ""
+}
+
+func (x *WorkItemMutation) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *WorkItemMutation) GetChanges() []*FieldChange {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
+func (x *WorkItemMutation) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 var File_quartet_work_v1_work_proto protoreflect.FileDescriptor
 
 const file_quartet_work_v1_work_proto_rawDesc = "" +
 	"\n" +
-	"\x1aquartet/work/v1/work.proto\x12\x0fquartet.work.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"P\n" +
+	"\x1aquartet/work/v1/work.proto\x12\x0fquartet.work.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"P\n" +
 	"\bTodoItem\x12\x12\n" +
 	"\x04text\x18\x01 \x01(\tR\x04text\x120\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x1a.quartet.work.v1.TodoStateR\x05state\"\xea\x01\n" +
@@ -1204,7 +1462,7 @@ const file_quartet_work_v1_work_proto_rawDesc = "" +
 	"updated_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tupdatedAt\x12\x18\n" +
 	"\apreview\x18\x05 \x01(\tR\apreview\x12)\n" +
 	"\x10preview_complete\x18\x06 \x01(\bR\x0fpreviewComplete\x12\x18\n" +
-	"\aproblem\x18\a \x01(\tR\aproblem\"\x89\x04\n" +
+	"\aproblem\x18\a \x01(\tR\aproblem\"\xd5\x04\n" +
 	"\fAttachedWait\x12\x17\n" +
 	"\await_id\x18\x01 \x01(\tR\x06waitId\x12-\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x19.quartet.work.v1.WaitKindR\x04kind\x12-\n" +
@@ -1220,8 +1478,8 @@ const file_quartet_work_v1_work_proto_rawDesc = "" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x129\n" +
 	"\n" +
 	"recheck_at\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\trecheckAt\x12(\n" +
-	"\x10replaces_wait_id\x18\f \x01(\tR\x0ereplacesWaitId\"\xd7\n" +
-	"\n" +
+	"\x10replaces_wait_id\x18\f \x01(\tR\x0ereplacesWaitId\x12J\n" +
+	"\x13recheck_consumed_at\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\x11recheckConsumedAt\"\xb6\f\n" +
 	"\bWorkItem\x12 \n" +
 	"\fwork_item_id\x18\x01 \x01(\tR\n" +
 	"workItemId\x12\x19\n" +
@@ -1247,7 +1505,10 @@ const file_quartet_work_v1_work_proto_rawDesc = "" +
 	"\n" +
 	"updated_at\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\tupdatedAt\x12=\n" +
 	"\fcompleted_at\x18\x11 \x01(\v2\x1a.google.protobuf.TimestampR\vcompletedAt\x12/\n" +
-	"\x14completed_in_turn_id\x18\x12 \x01(\tR\x11completedInTurnId\x12B\n" +
+	"\x14completed_in_turn_id\x18\x12 \x01(\tR\x11completedInTurnId\x12@\n" +
+	"\x0eown_recheck_at\x18\x13 \x01(\v2\x1a.google.protobuf.TimestampR\fownRecheckAt\x12D\n" +
+	"\x10given_recheck_at\x18\x14 \x01(\v2\x1a.google.protobuf.TimestampR\x0egivenRecheckAt\x12U\n" +
+	"\x19given_recheck_consumed_at\x18\x15 \x01(\v2\x1a.google.protobuf.TimestampR\x16givenRecheckConsumedAt\x12B\n" +
 	"\rplan_artifact\x18\x1e \x01(\v2\x1d.quartet.work.v1.PlanArtifactR\fplanArtifact\x12K\n" +
 	"\x10scheduling_state\x18\x1f \x01(\x0e2 .quartet.work.v1.SchedulingStateR\x0fschedulingState\x128\n" +
 	"\treadiness\x18  \x01(\x0e2\x1a.quartet.work.v1.ReadinessR\treadiness\x12\x1f\n" +
@@ -1265,7 +1526,28 @@ const file_quartet_work_v1_work_proto_rawDesc = "" +
 	"\rpending_count\x18\x03 \x01(\x05R\fpendingCount\x12*\n" +
 	"\x11in_progress_count\x18\x04 \x01(\x05R\x0finProgressCount\x121\n" +
 	"\x06sample\x18\x05 \x03(\v2\x19.quartet.work.v1.TodoItemR\x06sample\x12\x19\n" +
-	"\btask_ids\x18\x06 \x03(\tR\ataskIds*i\n" +
+	"\btask_ids\x18\x06 \x03(\tR\ataskIds\"w\n" +
+	"\vFieldChange\x12\x14\n" +
+	"\x05field\x18\x01 \x01(\tR\x05field\x12*\n" +
+	"\x04from\x18\x02 \x01(\v2\x16.google.protobuf.ValueR\x04from\x12&\n" +
+	"\x02to\x18\x03 \x01(\v2\x16.google.protobuf.ValueR\x02to\"\xa3\x03\n" +
+	"\x10WorkItemMutation\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x03R\x06number\x12\x19\n" +
+	"\bevent_id\x18\x02 \x01(\tR\aeventId\x12\x1d\n" +
+	"\n" +
+	"event_type\x18\x03 \x01(\tR\teventType\x12*\n" +
+	"\x02at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x1a\n" +
+	"\brevision\x18\x05 \x01(\x03R\brevision\x12\x1c\n" +
+	"\tprincipal\x18\x06 \x01(\tR\tprincipal\x12\x12\n" +
+	"\x04role\x18\a \x01(\tR\x04role\x12$\n" +
+	"\x0eactor_agent_id\x18\b \x01(\tR\factorAgentId\x12\x15\n" +
+	"\x06run_id\x18\t \x01(\tR\x05runId\x12\x17\n" +
+	"\aturn_id\x18\n" +
+	" \x01(\tR\x06turnId\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\v \x01(\tR\trequestId\x126\n" +
+	"\achanges\x18\f \x03(\v2\x1c.quartet.work.v1.FieldChangeR\achanges\x12\x16\n" +
+	"\x06reason\x18\r \x01(\tR\x06reason*i\n" +
 	"\rWorkItemState\x12\x1f\n" +
 	"\x1bWORK_ITEM_STATE_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14WORK_ITEM_STATE_OPEN\x10\x01\x12\x1d\n" +
@@ -1330,7 +1612,7 @@ func file_quartet_work_v1_work_proto_rawDescGZIP() []byte {
 }
 
 var file_quartet_work_v1_work_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_quartet_work_v1_work_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_quartet_work_v1_work_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_quartet_work_v1_work_proto_goTypes = []any{
 	(WorkItemState)(0),            // 0: quartet.work.v1.WorkItemState
 	(PlanStatus)(0),               // 1: quartet.work.v1.PlanStatus
@@ -1345,36 +1627,47 @@ var file_quartet_work_v1_work_proto_goTypes = []any{
 	(*AttachedWait)(nil),          // 10: quartet.work.v1.AttachedWait
 	(*WorkItem)(nil),              // 11: quartet.work.v1.WorkItem
 	(*Warning)(nil),               // 12: quartet.work.v1.Warning
-	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
+	(*FieldChange)(nil),           // 13: quartet.work.v1.FieldChange
+	(*WorkItemMutation)(nil),      // 14: quartet.work.v1.WorkItemMutation
+	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
+	(*structpb.Value)(nil),        // 16: google.protobuf.Value
 }
 var file_quartet_work_v1_work_proto_depIdxs = []int32{
 	2,  // 0: quartet.work.v1.TodoItem.state:type_name -> quartet.work.v1.TodoState
-	13, // 1: quartet.work.v1.PlanArtifact.updated_at:type_name -> google.protobuf.Timestamp
+	15, // 1: quartet.work.v1.PlanArtifact.updated_at:type_name -> google.protobuf.Timestamp
 	6,  // 2: quartet.work.v1.AttachedWait.kind:type_name -> quartet.work.v1.WaitKind
 	7,  // 3: quartet.work.v1.AttachedWait.mode:type_name -> quartet.work.v1.WaitMode
-	13, // 4: quartet.work.v1.AttachedWait.last_triggered_at:type_name -> google.protobuf.Timestamp
-	13, // 5: quartet.work.v1.AttachedWait.created_at:type_name -> google.protobuf.Timestamp
-	13, // 6: quartet.work.v1.AttachedWait.recheck_at:type_name -> google.protobuf.Timestamp
-	0,  // 7: quartet.work.v1.WorkItem.state:type_name -> quartet.work.v1.WorkItemState
-	1,  // 8: quartet.work.v1.WorkItem.plan_status:type_name -> quartet.work.v1.PlanStatus
-	8,  // 9: quartet.work.v1.WorkItem.todo_list:type_name -> quartet.work.v1.TodoItem
-	13, // 10: quartet.work.v1.WorkItem.recheck_at:type_name -> google.protobuf.Timestamp
-	13, // 11: quartet.work.v1.WorkItem.recheck_consumed_at:type_name -> google.protobuf.Timestamp
-	10, // 12: quartet.work.v1.WorkItem.waits:type_name -> quartet.work.v1.AttachedWait
-	13, // 13: quartet.work.v1.WorkItem.created_at:type_name -> google.protobuf.Timestamp
-	13, // 14: quartet.work.v1.WorkItem.updated_at:type_name -> google.protobuf.Timestamp
-	13, // 15: quartet.work.v1.WorkItem.completed_at:type_name -> google.protobuf.Timestamp
-	9,  // 16: quartet.work.v1.WorkItem.plan_artifact:type_name -> quartet.work.v1.PlanArtifact
-	3,  // 17: quartet.work.v1.WorkItem.scheduling_state:type_name -> quartet.work.v1.SchedulingState
-	4,  // 18: quartet.work.v1.WorkItem.readiness:type_name -> quartet.work.v1.Readiness
-	5,  // 19: quartet.work.v1.WorkItem.candidate_class:type_name -> quartet.work.v1.CandidateClass
-	8,  // 20: quartet.work.v1.WorkItem.current_todo:type_name -> quartet.work.v1.TodoItem
-	8,  // 21: quartet.work.v1.Warning.sample:type_name -> quartet.work.v1.TodoItem
-	22, // [22:22] is the sub-list for method output_type
-	22, // [22:22] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	15, // 4: quartet.work.v1.AttachedWait.last_triggered_at:type_name -> google.protobuf.Timestamp
+	15, // 5: quartet.work.v1.AttachedWait.created_at:type_name -> google.protobuf.Timestamp
+	15, // 6: quartet.work.v1.AttachedWait.recheck_at:type_name -> google.protobuf.Timestamp
+	15, // 7: quartet.work.v1.AttachedWait.recheck_consumed_at:type_name -> google.protobuf.Timestamp
+	0,  // 8: quartet.work.v1.WorkItem.state:type_name -> quartet.work.v1.WorkItemState
+	1,  // 9: quartet.work.v1.WorkItem.plan_status:type_name -> quartet.work.v1.PlanStatus
+	8,  // 10: quartet.work.v1.WorkItem.todo_list:type_name -> quartet.work.v1.TodoItem
+	15, // 11: quartet.work.v1.WorkItem.recheck_at:type_name -> google.protobuf.Timestamp
+	15, // 12: quartet.work.v1.WorkItem.recheck_consumed_at:type_name -> google.protobuf.Timestamp
+	10, // 13: quartet.work.v1.WorkItem.waits:type_name -> quartet.work.v1.AttachedWait
+	15, // 14: quartet.work.v1.WorkItem.created_at:type_name -> google.protobuf.Timestamp
+	15, // 15: quartet.work.v1.WorkItem.updated_at:type_name -> google.protobuf.Timestamp
+	15, // 16: quartet.work.v1.WorkItem.completed_at:type_name -> google.protobuf.Timestamp
+	15, // 17: quartet.work.v1.WorkItem.own_recheck_at:type_name -> google.protobuf.Timestamp
+	15, // 18: quartet.work.v1.WorkItem.given_recheck_at:type_name -> google.protobuf.Timestamp
+	15, // 19: quartet.work.v1.WorkItem.given_recheck_consumed_at:type_name -> google.protobuf.Timestamp
+	9,  // 20: quartet.work.v1.WorkItem.plan_artifact:type_name -> quartet.work.v1.PlanArtifact
+	3,  // 21: quartet.work.v1.WorkItem.scheduling_state:type_name -> quartet.work.v1.SchedulingState
+	4,  // 22: quartet.work.v1.WorkItem.readiness:type_name -> quartet.work.v1.Readiness
+	5,  // 23: quartet.work.v1.WorkItem.candidate_class:type_name -> quartet.work.v1.CandidateClass
+	8,  // 24: quartet.work.v1.WorkItem.current_todo:type_name -> quartet.work.v1.TodoItem
+	8,  // 25: quartet.work.v1.Warning.sample:type_name -> quartet.work.v1.TodoItem
+	16, // 26: quartet.work.v1.FieldChange.from:type_name -> google.protobuf.Value
+	16, // 27: quartet.work.v1.FieldChange.to:type_name -> google.protobuf.Value
+	15, // 28: quartet.work.v1.WorkItemMutation.at:type_name -> google.protobuf.Timestamp
+	13, // 29: quartet.work.v1.WorkItemMutation.changes:type_name -> quartet.work.v1.FieldChange
+	30, // [30:30] is the sub-list for method output_type
+	30, // [30:30] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_quartet_work_v1_work_proto_init() }
@@ -1388,7 +1681,7 @@ func file_quartet_work_v1_work_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_work_v1_work_proto_rawDesc), len(file_quartet_work_v1_work_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   5,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

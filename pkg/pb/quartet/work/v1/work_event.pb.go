@@ -757,9 +757,11 @@ type RecheckConsumed struct {
 	// The item after the event, without derived fields.
 	WorkItem *WorkItem `protobuf:"bytes,1,opt,name=work_item,json=workItem,proto3" json:"work_item,omitempty"`
 	// When.
-	ConsumedAt    *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=consumed_at,json=consumedAt,proto3" json:"consumed_at,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	ConsumedAt *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=consumed_at,json=consumedAt,proto3" json:"consumed_at,omitempty"`
+	// The agent's focus after the event.
+	CurrentWorkItemId string `protobuf:"bytes,3,opt,name=current_work_item_id,json=currentWorkItemId,proto3" json:"current_work_item_id,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *RecheckConsumed) Reset() {
@@ -806,11 +808,139 @@ func (x *RecheckConsumed) GetConsumedAt() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *RecheckConsumed) GetCurrentWorkItemId() string {
+	if x != nil {
+		return x.CurrentWorkItemId
+	}
+	return ""
+}
+
+// HomeFileWritten: a file of an agent's home was written through the API (SPEC A11). Its
+// content is on disk before the event.
+type HomeFileWritten struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The file as it was written.
+	File *HomeFile `protobuf:"bytes,1,opt,name=file,proto3" json:"file,omitempty"`
+	// Whether there was none before.
+	Created bool `protobuf:"varint,2,opt,name=created,proto3" json:"created,omitempty"`
+	// Its SHA-256 before.
+	PreviousSha256 string `protobuf:"bytes,3,opt,name=previous_sha256,json=previousSha256,proto3" json:"previous_sha256,omitempty"`
+	// How many places an edit replaced; 0 where the whole file was written.
+	Replaced      int32 `protobuf:"varint,4,opt,name=replaced,proto3" json:"replaced,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HomeFileWritten) Reset() {
+	*x = HomeFileWritten{}
+	mi := &file_quartet_work_v1_work_event_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HomeFileWritten) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HomeFileWritten) ProtoMessage() {}
+
+func (x *HomeFileWritten) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_work_v1_work_event_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HomeFileWritten.ProtoReflect.Descriptor instead.
+func (*HomeFileWritten) Descriptor() ([]byte, []int) {
+	return file_quartet_work_v1_work_event_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *HomeFileWritten) GetFile() *HomeFile {
+	if x != nil {
+		return x.File
+	}
+	return nil
+}
+
+func (x *HomeFileWritten) GetCreated() bool {
+	if x != nil {
+		return x.Created
+	}
+	return false
+}
+
+func (x *HomeFileWritten) GetPreviousSha256() string {
+	if x != nil {
+		return x.PreviousSha256
+	}
+	return ""
+}
+
+func (x *HomeFileWritten) GetReplaced() int32 {
+	if x != nil {
+		return x.Replaced
+	}
+	return 0
+}
+
+// OwnerDeleted: the agent is deleted. Its open items were given the blocker owner_deleted;
+// no item is made for it any more (SPEC A8).
+type OwnerDeleted struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent.
+	AgentId       string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OwnerDeleted) Reset() {
+	*x = OwnerDeleted{}
+	mi := &file_quartet_work_v1_work_event_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OwnerDeleted) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OwnerDeleted) ProtoMessage() {}
+
+func (x *OwnerDeleted) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_work_v1_work_event_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OwnerDeleted.ProtoReflect.Descriptor instead.
+func (*OwnerDeleted) Descriptor() ([]byte, []int) {
+	return file_quartet_work_v1_work_event_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *OwnerDeleted) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
 var File_quartet_work_v1_work_event_proto protoreflect.FileDescriptor
 
 const file_quartet_work_v1_work_event_proto_rawDesc = "" +
 	"\n" +
-	" quartet/work/v1/work_event.proto\x12\x0fquartet.work.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1aquartet/work/v1/work.proto\"z\n" +
+	" quartet/work/v1/work_event.proto\x12\x0fquartet.work.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1aquartet/work/v1/home.proto\x1a\x1aquartet/work/v1/work.proto\"z\n" +
 	"\x0fWorkItemCreated\x126\n" +
 	"\twork_item\x18\x01 \x01(\v2\x19.quartet.work.v1.WorkItemR\bworkItem\x12/\n" +
 	"\x14current_work_item_id\x18\x02 \x01(\tR\x11currentWorkItemId\"\xfb\x01\n" +
@@ -868,11 +998,19 @@ const file_quartet_work_v1_work_event_proto_rawDesc = "" +
 	"\await_id\x18\x01 \x01(\tR\x06waitId\x12 \n" +
 	"\fwork_item_id\x18\x02 \x01(\tR\n" +
 	"workItemId\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\"\x86\x01\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"\xb7\x01\n" +
 	"\x0fRecheckConsumed\x126\n" +
 	"\twork_item\x18\x01 \x01(\v2\x19.quartet.work.v1.WorkItemR\bworkItem\x12;\n" +
 	"\vconsumed_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"consumedAtB'Z%quartet/pkg/pb/quartet/work/v1;workv1b\x06proto3"
+	"consumedAt\x12/\n" +
+	"\x14current_work_item_id\x18\x03 \x01(\tR\x11currentWorkItemId\"\x9f\x01\n" +
+	"\x0fHomeFileWritten\x12-\n" +
+	"\x04file\x18\x01 \x01(\v2\x19.quartet.work.v1.HomeFileR\x04file\x12\x18\n" +
+	"\acreated\x18\x02 \x01(\bR\acreated\x12'\n" +
+	"\x0fprevious_sha256\x18\x03 \x01(\tR\x0epreviousSha256\x12\x1a\n" +
+	"\breplaced\x18\x04 \x01(\x05R\breplaced\")\n" +
+	"\fOwnerDeleted\x12\x19\n" +
+	"\bagent_id\x18\x01 \x01(\tR\aagentIdB'Z%quartet/pkg/pb/quartet/work/v1;workv1b\x06proto3"
 
 var (
 	file_quartet_work_v1_work_event_proto_rawDescOnce sync.Once
@@ -886,7 +1024,7 @@ func file_quartet_work_v1_work_event_proto_rawDescGZIP() []byte {
 	return file_quartet_work_v1_work_event_proto_rawDescData
 }
 
-var file_quartet_work_v1_work_event_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_quartet_work_v1_work_event_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_quartet_work_v1_work_event_proto_goTypes = []any{
 	(*WorkItemCreated)(nil),       // 0: quartet.work.v1.WorkItemCreated
 	(*WorkItemUpdated)(nil),       // 1: quartet.work.v1.WorkItemUpdated
@@ -898,34 +1036,38 @@ var file_quartet_work_v1_work_event_proto_goTypes = []any{
 	(*WaitDetached)(nil),          // 7: quartet.work.v1.WaitDetached
 	(*WaitAttachRefused)(nil),     // 8: quartet.work.v1.WaitAttachRefused
 	(*RecheckConsumed)(nil),       // 9: quartet.work.v1.RecheckConsumed
-	(*WorkItem)(nil),              // 10: quartet.work.v1.WorkItem
-	(*Warning)(nil),               // 11: quartet.work.v1.Warning
-	(Readiness)(0),                // 12: quartet.work.v1.Readiness
-	(*AttachedWait)(nil),          // 13: quartet.work.v1.AttachedWait
-	(*timestamppb.Timestamp)(nil), // 14: google.protobuf.Timestamp
+	(*HomeFileWritten)(nil),       // 10: quartet.work.v1.HomeFileWritten
+	(*OwnerDeleted)(nil),          // 11: quartet.work.v1.OwnerDeleted
+	(*WorkItem)(nil),              // 12: quartet.work.v1.WorkItem
+	(*Warning)(nil),               // 13: quartet.work.v1.Warning
+	(Readiness)(0),                // 14: quartet.work.v1.Readiness
+	(*AttachedWait)(nil),          // 15: quartet.work.v1.AttachedWait
+	(*timestamppb.Timestamp)(nil), // 16: google.protobuf.Timestamp
+	(*HomeFile)(nil),              // 17: quartet.work.v1.HomeFile
 }
 var file_quartet_work_v1_work_event_proto_depIdxs = []int32{
-	10, // 0: quartet.work.v1.WorkItemCreated.work_item:type_name -> quartet.work.v1.WorkItem
-	10, // 1: quartet.work.v1.WorkItemUpdated.work_item:type_name -> quartet.work.v1.WorkItem
-	11, // 2: quartet.work.v1.WorkItemUpdated.warnings:type_name -> quartet.work.v1.Warning
-	12, // 3: quartet.work.v1.WorkItemPicked.previous_readiness:type_name -> quartet.work.v1.Readiness
-	12, // 4: quartet.work.v1.WorkItemPicked.current_readiness:type_name -> quartet.work.v1.Readiness
-	10, // 5: quartet.work.v1.WorkItemPicked.work_item:type_name -> quartet.work.v1.WorkItem
-	10, // 6: quartet.work.v1.WorkItemPicked.previous_work_item:type_name -> quartet.work.v1.WorkItem
-	10, // 7: quartet.work.v1.WorkItemCompleted.work_item:type_name -> quartet.work.v1.WorkItem
-	11, // 8: quartet.work.v1.WorkItemCompleted.warnings:type_name -> quartet.work.v1.Warning
-	10, // 9: quartet.work.v1.ReportPromoted.work_item:type_name -> quartet.work.v1.WorkItem
-	11, // 10: quartet.work.v1.ReportPromoted.warnings:type_name -> quartet.work.v1.Warning
-	10, // 11: quartet.work.v1.WaitAttached.work_item:type_name -> quartet.work.v1.WorkItem
-	13, // 12: quartet.work.v1.WaitAttached.wait:type_name -> quartet.work.v1.AttachedWait
-	10, // 13: quartet.work.v1.WaitDetached.work_item:type_name -> quartet.work.v1.WorkItem
-	10, // 14: quartet.work.v1.RecheckConsumed.work_item:type_name -> quartet.work.v1.WorkItem
-	14, // 15: quartet.work.v1.RecheckConsumed.consumed_at:type_name -> google.protobuf.Timestamp
-	16, // [16:16] is the sub-list for method output_type
-	16, // [16:16] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	12, // 0: quartet.work.v1.WorkItemCreated.work_item:type_name -> quartet.work.v1.WorkItem
+	12, // 1: quartet.work.v1.WorkItemUpdated.work_item:type_name -> quartet.work.v1.WorkItem
+	13, // 2: quartet.work.v1.WorkItemUpdated.warnings:type_name -> quartet.work.v1.Warning
+	14, // 3: quartet.work.v1.WorkItemPicked.previous_readiness:type_name -> quartet.work.v1.Readiness
+	14, // 4: quartet.work.v1.WorkItemPicked.current_readiness:type_name -> quartet.work.v1.Readiness
+	12, // 5: quartet.work.v1.WorkItemPicked.work_item:type_name -> quartet.work.v1.WorkItem
+	12, // 6: quartet.work.v1.WorkItemPicked.previous_work_item:type_name -> quartet.work.v1.WorkItem
+	12, // 7: quartet.work.v1.WorkItemCompleted.work_item:type_name -> quartet.work.v1.WorkItem
+	13, // 8: quartet.work.v1.WorkItemCompleted.warnings:type_name -> quartet.work.v1.Warning
+	12, // 9: quartet.work.v1.ReportPromoted.work_item:type_name -> quartet.work.v1.WorkItem
+	13, // 10: quartet.work.v1.ReportPromoted.warnings:type_name -> quartet.work.v1.Warning
+	12, // 11: quartet.work.v1.WaitAttached.work_item:type_name -> quartet.work.v1.WorkItem
+	15, // 12: quartet.work.v1.WaitAttached.wait:type_name -> quartet.work.v1.AttachedWait
+	12, // 13: quartet.work.v1.WaitDetached.work_item:type_name -> quartet.work.v1.WorkItem
+	12, // 14: quartet.work.v1.RecheckConsumed.work_item:type_name -> quartet.work.v1.WorkItem
+	16, // 15: quartet.work.v1.RecheckConsumed.consumed_at:type_name -> google.protobuf.Timestamp
+	17, // 16: quartet.work.v1.HomeFileWritten.file:type_name -> quartet.work.v1.HomeFile
+	17, // [17:17] is the sub-list for method output_type
+	17, // [17:17] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_quartet_work_v1_work_event_proto_init() }
@@ -933,6 +1075,7 @@ func file_quartet_work_v1_work_event_proto_init() {
 	if File_quartet_work_v1_work_event_proto != nil {
 		return
 	}
+	file_quartet_work_v1_home_proto_init()
 	file_quartet_work_v1_work_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -940,7 +1083,7 @@ func file_quartet_work_v1_work_event_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_work_v1_work_event_proto_rawDesc), len(file_quartet_work_v1_work_event_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   10,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

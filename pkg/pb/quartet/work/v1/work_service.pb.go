@@ -705,7 +705,8 @@ type UpdateWorkItemRequest struct {
 	BlockedBy *string `protobuf:"bytes,8,opt,name=blocked_by,json=blockedBy,proto3,oneof" json:"blocked_by,omitempty"`
 	// Clear the blocker.
 	ClearBlockedBy bool `protobuf:"varint,9,opt,name=clear_blocked_by,json=clearBlockedBy,proto3" json:"clear_blocked_by,omitempty"`
-	// Remind the owner once at this time.
+	// Remind the owner once at this time, at most 100 years ahead. It replaces the one
+	// that was set before; what a wait brought stays beside it.
 	RecheckAt     *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=recheck_at,json=recheckAt,proto3" json:"recheck_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1024,7 +1025,9 @@ type PromoteReportRequest struct {
 	// The report.
 	Text string `protobuf:"bytes,4,opt,name=text,proto3" json:"text,omitempty"`
 	// The turn.
-	TurnId        string `protobuf:"bytes,5,opt,name=turn_id,json=turnId,proto3" json:"turn_id,omitempty"`
+	TurnId string `protobuf:"bytes,5,opt,name=turn_id,json=turnId,proto3" json:"turn_id,omitempty"`
+	// Warnings that the completion was answered with; they are kept with the report.
+	Warnings      []*Warning `protobuf:"bytes,6,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1092,6 +1095,13 @@ func (x *PromoteReportRequest) GetTurnId() string {
 		return x.TurnId
 	}
 	return ""
+}
+
+func (x *PromoteReportRequest) GetWarnings() []*Warning {
+	if x != nil {
+		return x.Warnings
+	}
+	return nil
 }
 
 // PromoteReportResponse answers with the item as reported.
@@ -1304,7 +1314,8 @@ type GetWorkQueueResponse struct {
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	// The journal position that this was read at.
 	Revision int64 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
-	// The focus, runnable or not.
+	// The focus, runnable or not. It stands here only: it is in none of the classes below
+	// and in none of their counts, whatever its own candidate_class; only open counts it.
 	Current *WorkItem `protobuf:"bytes,3,opt,name=current,proto3" json:"current,omitempty"`
 	// By last trigger, newest first; then by update, newest first.
 	TriggeredBlocked []*WorkItem `protobuf:"bytes,4,rep,name=triggered_blocked,json=triggeredBlocked,proto3" json:"triggered_blocked,omitempty"`
@@ -1316,7 +1327,7 @@ type GetWorkQueueResponse struct {
 	Blocked []*WorkItem `protobuf:"bytes,7,rep,name=blocked,proto3" json:"blocked,omitempty"`
 	// By update, newest first.
 	CompletedRecent []*WorkItem `protobuf:"bytes,8,rep,name=completed_recent,json=completedRecent,proto3" json:"completed_recent,omitempty"`
-	// How many there are in all.
+	// How many there are in each class, beyond what is shown too.
 	Counts *WorkQueueCounts `protobuf:"bytes,9,opt,name=counts,proto3" json:"counts,omitempty"`
 	// Items whose recheck time is set and not consumed, by time, at most 5.
 	Rechecks []*WorkItem `protobuf:"bytes,10,rep,name=rechecks,proto3" json:"rechecks,omitempty"`
@@ -1680,6 +1691,143 @@ func (x *ConsumeRecheckResponse) GetWorkItem() *WorkItem {
 	return nil
 }
 
+// ListWorkItemHistoryRequest names the item.
+type ListWorkItemHistoryRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The owner.
+	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// The item.
+	WorkItemId string `protobuf:"bytes,2,opt,name=work_item_id,json=workItemId,proto3" json:"work_item_id,omitempty"`
+	// 1 to 500; default 50.
+	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// From next_page_token.
+	PageToken string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Begin with the last mutation instead of the first.
+	NewestFirst   bool `protobuf:"varint,5,opt,name=newest_first,json=newestFirst,proto3" json:"newest_first,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListWorkItemHistoryRequest) Reset() {
+	*x = ListWorkItemHistoryRequest{}
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListWorkItemHistoryRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListWorkItemHistoryRequest) ProtoMessage() {}
+
+func (x *ListWorkItemHistoryRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListWorkItemHistoryRequest.ProtoReflect.Descriptor instead.
+func (*ListWorkItemHistoryRequest) Descriptor() ([]byte, []int) {
+	return file_quartet_work_v1_work_service_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *ListWorkItemHistoryRequest) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
+func (x *ListWorkItemHistoryRequest) GetWorkItemId() string {
+	if x != nil {
+		return x.WorkItemId
+	}
+	return ""
+}
+
+func (x *ListWorkItemHistoryRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListWorkItemHistoryRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+func (x *ListWorkItemHistoryRequest) GetNewestFirst() bool {
+	if x != nil {
+		return x.NewestFirst
+	}
+	return false
+}
+
+// ListWorkItemHistoryResponse is one page of an item's history.
+type ListWorkItemHistoryResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The mutations.
+	Mutations []*WorkItemMutation `protobuf:"bytes,1,rep,name=mutations,proto3" json:"mutations,omitempty"`
+	// Where the next page begins; empty at the end.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListWorkItemHistoryResponse) Reset() {
+	*x = ListWorkItemHistoryResponse{}
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListWorkItemHistoryResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListWorkItemHistoryResponse) ProtoMessage() {}
+
+func (x *ListWorkItemHistoryResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListWorkItemHistoryResponse.ProtoReflect.Descriptor instead.
+func (*ListWorkItemHistoryResponse) Descriptor() ([]byte, []int) {
+	return file_quartet_work_v1_work_service_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *ListWorkItemHistoryResponse) GetMutations() []*WorkItemMutation {
+	if x != nil {
+		return x.Mutations
+	}
+	return nil
+}
+
+func (x *ListWorkItemHistoryResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
 var File_quartet_work_v1_work_service_proto protoreflect.FileDescriptor
 
 const file_quartet_work_v1_work_service_proto_rawDesc = "" +
@@ -1766,7 +1914,7 @@ const file_quartet_work_v1_work_service_proto_rawDesc = "" +
 	"\bwarnings\x18\x02 \x03(\v2\x18.quartet.work.v1.WarningR\bwarnings\x12\x1f\n" +
 	"\vwas_current\x18\x03 \x01(\bR\n" +
 	"wasCurrent\x12+\n" +
-	"\x11already_completed\x18\x04 \x01(\bR\x10alreadyCompleted\"\x9f\x01\n" +
+	"\x11already_completed\x18\x04 \x01(\bR\x10alreadyCompleted\"\xd5\x01\n" +
 	"\x14PromoteReportRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1d\n" +
 	"\n" +
@@ -1774,7 +1922,8 @@ const file_quartet_work_v1_work_service_proto_rawDesc = "" +
 	"\fwork_item_id\x18\x03 \x01(\tR\n" +
 	"workItemId\x12\x12\n" +
 	"\x04text\x18\x04 \x01(\tR\x04text\x12\x17\n" +
-	"\aturn_id\x18\x05 \x01(\tR\x06turnId\"k\n" +
+	"\aturn_id\x18\x05 \x01(\tR\x06turnId\x124\n" +
+	"\bwarnings\x18\x06 \x03(\v2\x18.quartet.work.v1.WarningR\bwarnings\"k\n" +
 	"\x15PromoteReportResponse\x126\n" +
 	"\twork_item\x18\x01 \x01(\v2\x19.quartet.work.v1.WorkItemR\bworkItem\x12\x1a\n" +
 	"\bpromoted\x18\x02 \x01(\bR\bpromoted\"O\n" +
@@ -1821,7 +1970,18 @@ const file_quartet_work_v1_work_service_proto_rawDesc = "" +
 	"\n" +
 	"recheck_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\trecheckAt\"P\n" +
 	"\x16ConsumeRecheckResponse\x126\n" +
-	"\twork_item\x18\x01 \x01(\v2\x19.quartet.work.v1.WorkItemR\bworkItem*\xaa\x02\n" +
+	"\twork_item\x18\x01 \x01(\v2\x19.quartet.work.v1.WorkItemR\bworkItem\"\xb8\x01\n" +
+	"\x1aListWorkItemHistoryRequest\x12\x19\n" +
+	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12 \n" +
+	"\fwork_item_id\x18\x02 \x01(\tR\n" +
+	"workItemId\x12\x1b\n" +
+	"\tpage_size\x18\x03 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x04 \x01(\tR\tpageToken\x12!\n" +
+	"\fnewest_first\x18\x05 \x01(\bR\vnewestFirst\"\x86\x01\n" +
+	"\x1bListWorkItemHistoryResponse\x12?\n" +
+	"\tmutations\x18\x01 \x03(\v2!.quartet.work.v1.WorkItemMutationR\tmutations\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken*\xaa\x02\n" +
 	"\x0eWorkItemFilter\x12 \n" +
 	"\x1cWORK_ITEM_FILTER_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14WORK_ITEM_FILTER_ALL\x10\x01\x12\x19\n" +
@@ -1831,7 +1991,7 @@ const file_quartet_work_v1_work_service_proto_rawDesc = "" +
 	"\x17WORK_ITEM_FILTER_QUEUED\x10\x05\x12\x1c\n" +
 	"\x18WORK_ITEM_FILTER_BLOCKED\x10\x06\x12)\n" +
 	"%WORK_ITEM_FILTER_WAITING_FOR_OPERATOR\x10\a\x12\x1d\n" +
-	"\x19WORK_ITEM_FILTER_RUNNABLE\x10\b2\xca\a\n" +
+	"\x19WORK_ITEM_FILTER_RUNNABLE\x10\b2\xbc\b\n" +
 	"\vWorkService\x12a\n" +
 	"\x0eCreateWorkItem\x12&.quartet.work.v1.CreateWorkItemRequest\x1a'.quartet.work.v1.CreateWorkItemResponse\x12X\n" +
 	"\vGetWorkItem\x12#.quartet.work.v1.GetWorkItemRequest\x1a$.quartet.work.v1.GetWorkItemResponse\x12^\n" +
@@ -1840,7 +2000,8 @@ const file_quartet_work_v1_work_service_proto_rawDesc = "" +
 	"\x0eUpdateWorkItem\x12&.quartet.work.v1.UpdateWorkItemRequest\x1a'.quartet.work.v1.UpdateWorkItemResponse\x12g\n" +
 	"\x10CompleteWorkItem\x12(.quartet.work.v1.CompleteWorkItemRequest\x1a).quartet.work.v1.CompleteWorkItemResponse\x12^\n" +
 	"\rPromoteReport\x12%.quartet.work.v1.PromoteReportRequest\x1a&.quartet.work.v1.PromoteReportResponse\x12[\n" +
-	"\fGetWorkQueue\x12$.quartet.work.v1.GetWorkQueueRequest\x1a%.quartet.work.v1.GetWorkQueueResponse\x12U\n" +
+	"\fGetWorkQueue\x12$.quartet.work.v1.GetWorkQueueRequest\x1a%.quartet.work.v1.GetWorkQueueResponse\x12p\n" +
+	"\x13ListWorkItemHistory\x12+.quartet.work.v1.ListWorkItemHistoryRequest\x1a,.quartet.work.v1.ListWorkItemHistoryResponse\x12U\n" +
 	"\n" +
 	"AttachWait\x12\".quartet.work.v1.AttachWaitRequest\x1a#.quartet.work.v1.AttachWaitResponse\x12a\n" +
 	"\x0eConsumeRecheck\x12&.quartet.work.v1.ConsumeRecheckRequest\x1a'.quartet.work.v1.ConsumeRecheckResponseB'Z%quartet/pkg/pb/quartet/work/v1;workv1b\x06proto3"
@@ -1858,96 +2019,103 @@ func file_quartet_work_v1_work_service_proto_rawDescGZIP() []byte {
 }
 
 var file_quartet_work_v1_work_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_quartet_work_v1_work_service_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_quartet_work_v1_work_service_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_quartet_work_v1_work_service_proto_goTypes = []any{
-	(WorkItemFilter)(0),              // 0: quartet.work.v1.WorkItemFilter
-	(*TodoList)(nil),                 // 1: quartet.work.v1.TodoList
-	(*CreateWorkItemRequest)(nil),    // 2: quartet.work.v1.CreateWorkItemRequest
-	(*CreateWorkItemResponse)(nil),   // 3: quartet.work.v1.CreateWorkItemResponse
-	(*GetWorkItemRequest)(nil),       // 4: quartet.work.v1.GetWorkItemRequest
-	(*GetWorkItemResponse)(nil),      // 5: quartet.work.v1.GetWorkItemResponse
-	(*ListWorkItemsRequest)(nil),     // 6: quartet.work.v1.ListWorkItemsRequest
-	(*ListWorkItemsResponse)(nil),    // 7: quartet.work.v1.ListWorkItemsResponse
-	(*PickWorkItemRequest)(nil),      // 8: quartet.work.v1.PickWorkItemRequest
-	(*PickWorkItemResponse)(nil),     // 9: quartet.work.v1.PickWorkItemResponse
-	(*UpdateWorkItemRequest)(nil),    // 10: quartet.work.v1.UpdateWorkItemRequest
-	(*UpdateWorkItemResponse)(nil),   // 11: quartet.work.v1.UpdateWorkItemResponse
-	(*CompleteWorkItemRequest)(nil),  // 12: quartet.work.v1.CompleteWorkItemRequest
-	(*CompleteWorkItemResponse)(nil), // 13: quartet.work.v1.CompleteWorkItemResponse
-	(*PromoteReportRequest)(nil),     // 14: quartet.work.v1.PromoteReportRequest
-	(*PromoteReportResponse)(nil),    // 15: quartet.work.v1.PromoteReportResponse
-	(*GetWorkQueueRequest)(nil),      // 16: quartet.work.v1.GetWorkQueueRequest
-	(*WorkQueueCounts)(nil),          // 17: quartet.work.v1.WorkQueueCounts
-	(*GetWorkQueueResponse)(nil),     // 18: quartet.work.v1.GetWorkQueueResponse
-	(*AttachWaitRequest)(nil),        // 19: quartet.work.v1.AttachWaitRequest
-	(*AttachWaitResponse)(nil),       // 20: quartet.work.v1.AttachWaitResponse
-	(*ConsumeRecheckRequest)(nil),    // 21: quartet.work.v1.ConsumeRecheckRequest
-	(*ConsumeRecheckResponse)(nil),   // 22: quartet.work.v1.ConsumeRecheckResponse
-	(*TodoItem)(nil),                 // 23: quartet.work.v1.TodoItem
-	(PlanStatus)(0),                  // 24: quartet.work.v1.PlanStatus
-	(*WorkItem)(nil),                 // 25: quartet.work.v1.WorkItem
-	(*Warning)(nil),                  // 26: quartet.work.v1.Warning
-	(*timestamppb.Timestamp)(nil),    // 27: google.protobuf.Timestamp
-	(*AttachedWait)(nil),             // 28: quartet.work.v1.AttachedWait
+	(WorkItemFilter)(0),                 // 0: quartet.work.v1.WorkItemFilter
+	(*TodoList)(nil),                    // 1: quartet.work.v1.TodoList
+	(*CreateWorkItemRequest)(nil),       // 2: quartet.work.v1.CreateWorkItemRequest
+	(*CreateWorkItemResponse)(nil),      // 3: quartet.work.v1.CreateWorkItemResponse
+	(*GetWorkItemRequest)(nil),          // 4: quartet.work.v1.GetWorkItemRequest
+	(*GetWorkItemResponse)(nil),         // 5: quartet.work.v1.GetWorkItemResponse
+	(*ListWorkItemsRequest)(nil),        // 6: quartet.work.v1.ListWorkItemsRequest
+	(*ListWorkItemsResponse)(nil),       // 7: quartet.work.v1.ListWorkItemsResponse
+	(*PickWorkItemRequest)(nil),         // 8: quartet.work.v1.PickWorkItemRequest
+	(*PickWorkItemResponse)(nil),        // 9: quartet.work.v1.PickWorkItemResponse
+	(*UpdateWorkItemRequest)(nil),       // 10: quartet.work.v1.UpdateWorkItemRequest
+	(*UpdateWorkItemResponse)(nil),      // 11: quartet.work.v1.UpdateWorkItemResponse
+	(*CompleteWorkItemRequest)(nil),     // 12: quartet.work.v1.CompleteWorkItemRequest
+	(*CompleteWorkItemResponse)(nil),    // 13: quartet.work.v1.CompleteWorkItemResponse
+	(*PromoteReportRequest)(nil),        // 14: quartet.work.v1.PromoteReportRequest
+	(*PromoteReportResponse)(nil),       // 15: quartet.work.v1.PromoteReportResponse
+	(*GetWorkQueueRequest)(nil),         // 16: quartet.work.v1.GetWorkQueueRequest
+	(*WorkQueueCounts)(nil),             // 17: quartet.work.v1.WorkQueueCounts
+	(*GetWorkQueueResponse)(nil),        // 18: quartet.work.v1.GetWorkQueueResponse
+	(*AttachWaitRequest)(nil),           // 19: quartet.work.v1.AttachWaitRequest
+	(*AttachWaitResponse)(nil),          // 20: quartet.work.v1.AttachWaitResponse
+	(*ConsumeRecheckRequest)(nil),       // 21: quartet.work.v1.ConsumeRecheckRequest
+	(*ConsumeRecheckResponse)(nil),      // 22: quartet.work.v1.ConsumeRecheckResponse
+	(*ListWorkItemHistoryRequest)(nil),  // 23: quartet.work.v1.ListWorkItemHistoryRequest
+	(*ListWorkItemHistoryResponse)(nil), // 24: quartet.work.v1.ListWorkItemHistoryResponse
+	(*TodoItem)(nil),                    // 25: quartet.work.v1.TodoItem
+	(PlanStatus)(0),                     // 26: quartet.work.v1.PlanStatus
+	(*WorkItem)(nil),                    // 27: quartet.work.v1.WorkItem
+	(*Warning)(nil),                     // 28: quartet.work.v1.Warning
+	(*timestamppb.Timestamp)(nil),       // 29: google.protobuf.Timestamp
+	(*AttachedWait)(nil),                // 30: quartet.work.v1.AttachedWait
+	(*WorkItemMutation)(nil),            // 31: quartet.work.v1.WorkItemMutation
 }
 var file_quartet_work_v1_work_service_proto_depIdxs = []int32{
-	23, // 0: quartet.work.v1.TodoList.items:type_name -> quartet.work.v1.TodoItem
-	24, // 1: quartet.work.v1.CreateWorkItemRequest.plan_status:type_name -> quartet.work.v1.PlanStatus
-	23, // 2: quartet.work.v1.CreateWorkItemRequest.todo_list:type_name -> quartet.work.v1.TodoItem
-	25, // 3: quartet.work.v1.CreateWorkItemResponse.work_item:type_name -> quartet.work.v1.WorkItem
-	26, // 4: quartet.work.v1.CreateWorkItemResponse.warnings:type_name -> quartet.work.v1.Warning
-	25, // 5: quartet.work.v1.GetWorkItemResponse.work_item:type_name -> quartet.work.v1.WorkItem
+	25, // 0: quartet.work.v1.TodoList.items:type_name -> quartet.work.v1.TodoItem
+	26, // 1: quartet.work.v1.CreateWorkItemRequest.plan_status:type_name -> quartet.work.v1.PlanStatus
+	25, // 2: quartet.work.v1.CreateWorkItemRequest.todo_list:type_name -> quartet.work.v1.TodoItem
+	27, // 3: quartet.work.v1.CreateWorkItemResponse.work_item:type_name -> quartet.work.v1.WorkItem
+	28, // 4: quartet.work.v1.CreateWorkItemResponse.warnings:type_name -> quartet.work.v1.Warning
+	27, // 5: quartet.work.v1.GetWorkItemResponse.work_item:type_name -> quartet.work.v1.WorkItem
 	0,  // 6: quartet.work.v1.ListWorkItemsRequest.filter:type_name -> quartet.work.v1.WorkItemFilter
-	25, // 7: quartet.work.v1.ListWorkItemsResponse.work_items:type_name -> quartet.work.v1.WorkItem
-	25, // 8: quartet.work.v1.PickWorkItemResponse.work_item:type_name -> quartet.work.v1.WorkItem
-	25, // 9: quartet.work.v1.PickWorkItemResponse.previous_work_item:type_name -> quartet.work.v1.WorkItem
-	26, // 10: quartet.work.v1.PickWorkItemResponse.warnings:type_name -> quartet.work.v1.Warning
-	24, // 11: quartet.work.v1.UpdateWorkItemRequest.plan_status:type_name -> quartet.work.v1.PlanStatus
+	27, // 7: quartet.work.v1.ListWorkItemsResponse.work_items:type_name -> quartet.work.v1.WorkItem
+	27, // 8: quartet.work.v1.PickWorkItemResponse.work_item:type_name -> quartet.work.v1.WorkItem
+	27, // 9: quartet.work.v1.PickWorkItemResponse.previous_work_item:type_name -> quartet.work.v1.WorkItem
+	28, // 10: quartet.work.v1.PickWorkItemResponse.warnings:type_name -> quartet.work.v1.Warning
+	26, // 11: quartet.work.v1.UpdateWorkItemRequest.plan_status:type_name -> quartet.work.v1.PlanStatus
 	1,  // 12: quartet.work.v1.UpdateWorkItemRequest.todo_list:type_name -> quartet.work.v1.TodoList
-	27, // 13: quartet.work.v1.UpdateWorkItemRequest.recheck_at:type_name -> google.protobuf.Timestamp
-	25, // 14: quartet.work.v1.UpdateWorkItemResponse.work_item:type_name -> quartet.work.v1.WorkItem
-	26, // 15: quartet.work.v1.UpdateWorkItemResponse.warnings:type_name -> quartet.work.v1.Warning
-	25, // 16: quartet.work.v1.CompleteWorkItemResponse.work_item:type_name -> quartet.work.v1.WorkItem
-	26, // 17: quartet.work.v1.CompleteWorkItemResponse.warnings:type_name -> quartet.work.v1.Warning
-	25, // 18: quartet.work.v1.PromoteReportResponse.work_item:type_name -> quartet.work.v1.WorkItem
-	25, // 19: quartet.work.v1.GetWorkQueueResponse.current:type_name -> quartet.work.v1.WorkItem
-	25, // 20: quartet.work.v1.GetWorkQueueResponse.triggered_blocked:type_name -> quartet.work.v1.WorkItem
-	25, // 21: quartet.work.v1.GetWorkQueueResponse.queued_runnable:type_name -> quartet.work.v1.WorkItem
-	25, // 22: quartet.work.v1.GetWorkQueueResponse.waiting_for_operator:type_name -> quartet.work.v1.WorkItem
-	25, // 23: quartet.work.v1.GetWorkQueueResponse.blocked:type_name -> quartet.work.v1.WorkItem
-	25, // 24: quartet.work.v1.GetWorkQueueResponse.completed_recent:type_name -> quartet.work.v1.WorkItem
-	17, // 25: quartet.work.v1.GetWorkQueueResponse.counts:type_name -> quartet.work.v1.WorkQueueCounts
-	25, // 26: quartet.work.v1.GetWorkQueueResponse.rechecks:type_name -> quartet.work.v1.WorkItem
-	27, // 27: quartet.work.v1.GetWorkQueueResponse.changed_at:type_name -> google.protobuf.Timestamp
-	28, // 28: quartet.work.v1.AttachWaitRequest.wait:type_name -> quartet.work.v1.AttachedWait
-	25, // 29: quartet.work.v1.AttachWaitResponse.work_item:type_name -> quartet.work.v1.WorkItem
-	27, // 30: quartet.work.v1.ConsumeRecheckRequest.recheck_at:type_name -> google.protobuf.Timestamp
-	25, // 31: quartet.work.v1.ConsumeRecheckResponse.work_item:type_name -> quartet.work.v1.WorkItem
-	2,  // 32: quartet.work.v1.WorkService.CreateWorkItem:input_type -> quartet.work.v1.CreateWorkItemRequest
-	4,  // 33: quartet.work.v1.WorkService.GetWorkItem:input_type -> quartet.work.v1.GetWorkItemRequest
-	6,  // 34: quartet.work.v1.WorkService.ListWorkItems:input_type -> quartet.work.v1.ListWorkItemsRequest
-	8,  // 35: quartet.work.v1.WorkService.PickWorkItem:input_type -> quartet.work.v1.PickWorkItemRequest
-	10, // 36: quartet.work.v1.WorkService.UpdateWorkItem:input_type -> quartet.work.v1.UpdateWorkItemRequest
-	12, // 37: quartet.work.v1.WorkService.CompleteWorkItem:input_type -> quartet.work.v1.CompleteWorkItemRequest
-	14, // 38: quartet.work.v1.WorkService.PromoteReport:input_type -> quartet.work.v1.PromoteReportRequest
-	16, // 39: quartet.work.v1.WorkService.GetWorkQueue:input_type -> quartet.work.v1.GetWorkQueueRequest
-	19, // 40: quartet.work.v1.WorkService.AttachWait:input_type -> quartet.work.v1.AttachWaitRequest
-	21, // 41: quartet.work.v1.WorkService.ConsumeRecheck:input_type -> quartet.work.v1.ConsumeRecheckRequest
-	3,  // 42: quartet.work.v1.WorkService.CreateWorkItem:output_type -> quartet.work.v1.CreateWorkItemResponse
-	5,  // 43: quartet.work.v1.WorkService.GetWorkItem:output_type -> quartet.work.v1.GetWorkItemResponse
-	7,  // 44: quartet.work.v1.WorkService.ListWorkItems:output_type -> quartet.work.v1.ListWorkItemsResponse
-	9,  // 45: quartet.work.v1.WorkService.PickWorkItem:output_type -> quartet.work.v1.PickWorkItemResponse
-	11, // 46: quartet.work.v1.WorkService.UpdateWorkItem:output_type -> quartet.work.v1.UpdateWorkItemResponse
-	13, // 47: quartet.work.v1.WorkService.CompleteWorkItem:output_type -> quartet.work.v1.CompleteWorkItemResponse
-	15, // 48: quartet.work.v1.WorkService.PromoteReport:output_type -> quartet.work.v1.PromoteReportResponse
-	18, // 49: quartet.work.v1.WorkService.GetWorkQueue:output_type -> quartet.work.v1.GetWorkQueueResponse
-	20, // 50: quartet.work.v1.WorkService.AttachWait:output_type -> quartet.work.v1.AttachWaitResponse
-	22, // 51: quartet.work.v1.WorkService.ConsumeRecheck:output_type -> quartet.work.v1.ConsumeRecheckResponse
-	42, // [42:52] is the sub-list for method output_type
-	32, // [32:42] is the sub-list for method input_type
-	32, // [32:32] is the sub-list for extension type_name
-	32, // [32:32] is the sub-list for extension extendee
-	0,  // [0:32] is the sub-list for field type_name
+	29, // 13: quartet.work.v1.UpdateWorkItemRequest.recheck_at:type_name -> google.protobuf.Timestamp
+	27, // 14: quartet.work.v1.UpdateWorkItemResponse.work_item:type_name -> quartet.work.v1.WorkItem
+	28, // 15: quartet.work.v1.UpdateWorkItemResponse.warnings:type_name -> quartet.work.v1.Warning
+	27, // 16: quartet.work.v1.CompleteWorkItemResponse.work_item:type_name -> quartet.work.v1.WorkItem
+	28, // 17: quartet.work.v1.CompleteWorkItemResponse.warnings:type_name -> quartet.work.v1.Warning
+	28, // 18: quartet.work.v1.PromoteReportRequest.warnings:type_name -> quartet.work.v1.Warning
+	27, // 19: quartet.work.v1.PromoteReportResponse.work_item:type_name -> quartet.work.v1.WorkItem
+	27, // 20: quartet.work.v1.GetWorkQueueResponse.current:type_name -> quartet.work.v1.WorkItem
+	27, // 21: quartet.work.v1.GetWorkQueueResponse.triggered_blocked:type_name -> quartet.work.v1.WorkItem
+	27, // 22: quartet.work.v1.GetWorkQueueResponse.queued_runnable:type_name -> quartet.work.v1.WorkItem
+	27, // 23: quartet.work.v1.GetWorkQueueResponse.waiting_for_operator:type_name -> quartet.work.v1.WorkItem
+	27, // 24: quartet.work.v1.GetWorkQueueResponse.blocked:type_name -> quartet.work.v1.WorkItem
+	27, // 25: quartet.work.v1.GetWorkQueueResponse.completed_recent:type_name -> quartet.work.v1.WorkItem
+	17, // 26: quartet.work.v1.GetWorkQueueResponse.counts:type_name -> quartet.work.v1.WorkQueueCounts
+	27, // 27: quartet.work.v1.GetWorkQueueResponse.rechecks:type_name -> quartet.work.v1.WorkItem
+	29, // 28: quartet.work.v1.GetWorkQueueResponse.changed_at:type_name -> google.protobuf.Timestamp
+	30, // 29: quartet.work.v1.AttachWaitRequest.wait:type_name -> quartet.work.v1.AttachedWait
+	27, // 30: quartet.work.v1.AttachWaitResponse.work_item:type_name -> quartet.work.v1.WorkItem
+	29, // 31: quartet.work.v1.ConsumeRecheckRequest.recheck_at:type_name -> google.protobuf.Timestamp
+	27, // 32: quartet.work.v1.ConsumeRecheckResponse.work_item:type_name -> quartet.work.v1.WorkItem
+	31, // 33: quartet.work.v1.ListWorkItemHistoryResponse.mutations:type_name -> quartet.work.v1.WorkItemMutation
+	2,  // 34: quartet.work.v1.WorkService.CreateWorkItem:input_type -> quartet.work.v1.CreateWorkItemRequest
+	4,  // 35: quartet.work.v1.WorkService.GetWorkItem:input_type -> quartet.work.v1.GetWorkItemRequest
+	6,  // 36: quartet.work.v1.WorkService.ListWorkItems:input_type -> quartet.work.v1.ListWorkItemsRequest
+	8,  // 37: quartet.work.v1.WorkService.PickWorkItem:input_type -> quartet.work.v1.PickWorkItemRequest
+	10, // 38: quartet.work.v1.WorkService.UpdateWorkItem:input_type -> quartet.work.v1.UpdateWorkItemRequest
+	12, // 39: quartet.work.v1.WorkService.CompleteWorkItem:input_type -> quartet.work.v1.CompleteWorkItemRequest
+	14, // 40: quartet.work.v1.WorkService.PromoteReport:input_type -> quartet.work.v1.PromoteReportRequest
+	16, // 41: quartet.work.v1.WorkService.GetWorkQueue:input_type -> quartet.work.v1.GetWorkQueueRequest
+	23, // 42: quartet.work.v1.WorkService.ListWorkItemHistory:input_type -> quartet.work.v1.ListWorkItemHistoryRequest
+	19, // 43: quartet.work.v1.WorkService.AttachWait:input_type -> quartet.work.v1.AttachWaitRequest
+	21, // 44: quartet.work.v1.WorkService.ConsumeRecheck:input_type -> quartet.work.v1.ConsumeRecheckRequest
+	3,  // 45: quartet.work.v1.WorkService.CreateWorkItem:output_type -> quartet.work.v1.CreateWorkItemResponse
+	5,  // 46: quartet.work.v1.WorkService.GetWorkItem:output_type -> quartet.work.v1.GetWorkItemResponse
+	7,  // 47: quartet.work.v1.WorkService.ListWorkItems:output_type -> quartet.work.v1.ListWorkItemsResponse
+	9,  // 48: quartet.work.v1.WorkService.PickWorkItem:output_type -> quartet.work.v1.PickWorkItemResponse
+	11, // 49: quartet.work.v1.WorkService.UpdateWorkItem:output_type -> quartet.work.v1.UpdateWorkItemResponse
+	13, // 50: quartet.work.v1.WorkService.CompleteWorkItem:output_type -> quartet.work.v1.CompleteWorkItemResponse
+	15, // 51: quartet.work.v1.WorkService.PromoteReport:output_type -> quartet.work.v1.PromoteReportResponse
+	18, // 52: quartet.work.v1.WorkService.GetWorkQueue:output_type -> quartet.work.v1.GetWorkQueueResponse
+	24, // 53: quartet.work.v1.WorkService.ListWorkItemHistory:output_type -> quartet.work.v1.ListWorkItemHistoryResponse
+	20, // 54: quartet.work.v1.WorkService.AttachWait:output_type -> quartet.work.v1.AttachWaitResponse
+	22, // 55: quartet.work.v1.WorkService.ConsumeRecheck:output_type -> quartet.work.v1.ConsumeRecheckResponse
+	45, // [45:56] is the sub-list for method output_type
+	34, // [34:45] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_quartet_work_v1_work_service_proto_init() }
@@ -1964,7 +2132,7 @@ func file_quartet_work_v1_work_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_work_v1_work_service_proto_rawDesc), len(file_quartet_work_v1_work_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   22,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -438,6 +438,75 @@ func local_request_WorkService_GetWorkQueue_0(ctx context.Context, marshaler run
 	return msg, metadata, err
 }
 
+var filter_WorkService_ListWorkItemHistory_0 = &utilities.DoubleArray{Encoding: map[string]int{"agent_id": 0, "work_item_id": 1}, Base: []int{1, 1, 2, 0, 0}, Check: []int{0, 1, 1, 2, 3}}
+
+func request_WorkService_ListWorkItemHistory_0(ctx context.Context, marshaler runtime.Marshaler, client WorkServiceClient, req *http.Request, pathParams map[string]string) (proto.Message, runtime.ServerMetadata, error) {
+	var (
+		protoReq ListWorkItemHistoryRequest
+		metadata runtime.ServerMetadata
+		err      error
+	)
+	val, ok := pathParams["agent_id"]
+	if !ok {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "missing parameter %s", "agent_id")
+	}
+	protoReq.AgentId, err = runtime.String(val)
+	if err != nil {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "type mismatch, parameter: %s, error: %v", "agent_id", err)
+	}
+	val, ok = pathParams["work_item_id"]
+	if !ok {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "missing parameter %s", "work_item_id")
+	}
+	protoReq.WorkItemId, err = runtime.String(val)
+	if err != nil {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "type mismatch, parameter: %s, error: %v", "work_item_id", err)
+	}
+	if err := req.ParseForm(); err != nil {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "%v", err)
+	}
+	if err := runtime.PopulateQueryParameters(&protoReq, req.Form, filter_WorkService_ListWorkItemHistory_0); err != nil {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "%v", err)
+	}
+	if req.Body != nil {
+		_, _ = io.Copy(io.Discard, req.Body)
+	}
+	msg, err := client.ListWorkItemHistory(ctx, &protoReq, grpc.Header(&metadata.HeaderMD), grpc.Trailer(&metadata.TrailerMD))
+	return msg, metadata, err
+}
+
+func local_request_WorkService_ListWorkItemHistory_0(ctx context.Context, marshaler runtime.Marshaler, server WorkServiceServer, req *http.Request, pathParams map[string]string) (proto.Message, runtime.ServerMetadata, error) {
+	var (
+		protoReq ListWorkItemHistoryRequest
+		metadata runtime.ServerMetadata
+		err      error
+	)
+	val, ok := pathParams["agent_id"]
+	if !ok {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "missing parameter %s", "agent_id")
+	}
+	protoReq.AgentId, err = runtime.String(val)
+	if err != nil {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "type mismatch, parameter: %s, error: %v", "agent_id", err)
+	}
+	val, ok = pathParams["work_item_id"]
+	if !ok {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "missing parameter %s", "work_item_id")
+	}
+	protoReq.WorkItemId, err = runtime.String(val)
+	if err != nil {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "type mismatch, parameter: %s, error: %v", "work_item_id", err)
+	}
+	if err := req.ParseForm(); err != nil {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "%v", err)
+	}
+	if err := runtime.PopulateQueryParameters(&protoReq, req.Form, filter_WorkService_ListWorkItemHistory_0); err != nil {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "%v", err)
+	}
+	msg, err := server.ListWorkItemHistory(ctx, &protoReq)
+	return msg, metadata, err
+}
+
 // RegisterWorkServiceHandlerServer registers the http handlers for service WorkService to "mux".
 // UnaryRPC     :call WorkServiceServer directly.
 // StreamingRPC :currently unsupported pending https://github.com/grpc/grpc-go/issues/906.
@@ -583,6 +652,26 @@ func RegisterWorkServiceHandlerServer(ctx context.Context, mux *runtime.ServeMux
 			return
 		}
 		forward_WorkService_GetWorkQueue_0(annotatedContext, mux, outboundMarshaler, w, req, resp, mux.GetForwardResponseOptions()...)
+	})
+	mux.Handle(http.MethodGet, pattern_WorkService_ListWorkItemHistory_0, func(w http.ResponseWriter, req *http.Request, pathParams map[string]string) {
+		ctx, cancel := context.WithCancel(req.Context())
+		defer cancel()
+		var stream runtime.ServerTransportStream
+		ctx = grpc.NewContextWithServerTransportStream(ctx, &stream)
+		inboundMarshaler, outboundMarshaler := runtime.MarshalerForRequest(mux, req)
+		annotatedContext, err := runtime.AnnotateIncomingContext(ctx, mux, req, "/quartet.work.v1.WorkService/ListWorkItemHistory", runtime.WithHTTPPathPattern("/v1/agents/{agent_id}/work-items/{work_item_id}/history"))
+		if err != nil {
+			runtime.HTTPError(ctx, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		resp, md, err := local_request_WorkService_ListWorkItemHistory_0(annotatedContext, inboundMarshaler, server, req, pathParams)
+		md.HeaderMD, md.TrailerMD = metadata.Join(md.HeaderMD, stream.Header()), metadata.Join(md.TrailerMD, stream.Trailer())
+		annotatedContext = runtime.NewServerMetadataContext(annotatedContext, md)
+		if err != nil {
+			runtime.HTTPError(annotatedContext, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		forward_WorkService_ListWorkItemHistory_0(annotatedContext, mux, outboundMarshaler, w, req, resp, mux.GetForwardResponseOptions()...)
 	})
 
 	return nil
@@ -743,25 +832,44 @@ func RegisterWorkServiceHandlerClient(ctx context.Context, mux *runtime.ServeMux
 		}
 		forward_WorkService_GetWorkQueue_0(annotatedContext, mux, outboundMarshaler, w, req, resp, mux.GetForwardResponseOptions()...)
 	})
+	mux.Handle(http.MethodGet, pattern_WorkService_ListWorkItemHistory_0, func(w http.ResponseWriter, req *http.Request, pathParams map[string]string) {
+		ctx, cancel := context.WithCancel(req.Context())
+		defer cancel()
+		inboundMarshaler, outboundMarshaler := runtime.MarshalerForRequest(mux, req)
+		annotatedContext, err := runtime.AnnotateContext(ctx, mux, req, "/quartet.work.v1.WorkService/ListWorkItemHistory", runtime.WithHTTPPathPattern("/v1/agents/{agent_id}/work-items/{work_item_id}/history"))
+		if err != nil {
+			runtime.HTTPError(ctx, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		resp, md, err := request_WorkService_ListWorkItemHistory_0(annotatedContext, inboundMarshaler, client, req, pathParams)
+		annotatedContext = runtime.NewServerMetadataContext(annotatedContext, md)
+		if err != nil {
+			runtime.HTTPError(annotatedContext, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		forward_WorkService_ListWorkItemHistory_0(annotatedContext, mux, outboundMarshaler, w, req, resp, mux.GetForwardResponseOptions()...)
+	})
 	return nil
 }
 
 var (
-	pattern_WorkService_CreateWorkItem_0   = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3}, []string{"v1", "agents", "agent_id", "work-items"}, ""))
-	pattern_WorkService_GetWorkItem_0      = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "agents", "agent_id", "work-items", "work_item_id"}, ""))
-	pattern_WorkService_ListWorkItems_0    = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3}, []string{"v1", "agents", "agent_id", "work-items"}, ""))
-	pattern_WorkService_PickWorkItem_0     = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "agents", "agent_id", "work-items", "work_item_id"}, "pick"))
-	pattern_WorkService_UpdateWorkItem_0   = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "agents", "agent_id", "work-items", "work_item_id"}, ""))
-	pattern_WorkService_CompleteWorkItem_0 = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "agents", "agent_id", "work-items", "work_item_id"}, "complete"))
-	pattern_WorkService_GetWorkQueue_0     = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3}, []string{"v1", "agents", "agent_id", "work-queue"}, ""))
+	pattern_WorkService_CreateWorkItem_0      = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3}, []string{"v1", "agents", "agent_id", "work-items"}, ""))
+	pattern_WorkService_GetWorkItem_0         = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "agents", "agent_id", "work-items", "work_item_id"}, ""))
+	pattern_WorkService_ListWorkItems_0       = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3}, []string{"v1", "agents", "agent_id", "work-items"}, ""))
+	pattern_WorkService_PickWorkItem_0        = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "agents", "agent_id", "work-items", "work_item_id"}, "pick"))
+	pattern_WorkService_UpdateWorkItem_0      = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "agents", "agent_id", "work-items", "work_item_id"}, ""))
+	pattern_WorkService_CompleteWorkItem_0    = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "agents", "agent_id", "work-items", "work_item_id"}, "complete"))
+	pattern_WorkService_GetWorkQueue_0        = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3}, []string{"v1", "agents", "agent_id", "work-queue"}, ""))
+	pattern_WorkService_ListWorkItemHistory_0 = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4, 2, 5}, []string{"v1", "agents", "agent_id", "work-items", "work_item_id", "history"}, ""))
 )
 
 var (
-	forward_WorkService_CreateWorkItem_0   = runtime.ForwardResponseMessage
-	forward_WorkService_GetWorkItem_0      = runtime.ForwardResponseMessage
-	forward_WorkService_ListWorkItems_0    = runtime.ForwardResponseMessage
-	forward_WorkService_PickWorkItem_0     = runtime.ForwardResponseMessage
-	forward_WorkService_UpdateWorkItem_0   = runtime.ForwardResponseMessage
-	forward_WorkService_CompleteWorkItem_0 = runtime.ForwardResponseMessage
-	forward_WorkService_GetWorkQueue_0     = runtime.ForwardResponseMessage
+	forward_WorkService_CreateWorkItem_0      = runtime.ForwardResponseMessage
+	forward_WorkService_GetWorkItem_0         = runtime.ForwardResponseMessage
+	forward_WorkService_ListWorkItems_0       = runtime.ForwardResponseMessage
+	forward_WorkService_PickWorkItem_0        = runtime.ForwardResponseMessage
+	forward_WorkService_UpdateWorkItem_0      = runtime.ForwardResponseMessage
+	forward_WorkService_CompleteWorkItem_0    = runtime.ForwardResponseMessage
+	forward_WorkService_GetWorkQueue_0        = runtime.ForwardResponseMessage
+	forward_WorkService_ListWorkItemHistory_0 = runtime.ForwardResponseMessage
 )

@@ -19,16 +19,17 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	WorkService_CreateWorkItem_FullMethodName   = "/quartet.work.v1.WorkService/CreateWorkItem"
-	WorkService_GetWorkItem_FullMethodName      = "/quartet.work.v1.WorkService/GetWorkItem"
-	WorkService_ListWorkItems_FullMethodName    = "/quartet.work.v1.WorkService/ListWorkItems"
-	WorkService_PickWorkItem_FullMethodName     = "/quartet.work.v1.WorkService/PickWorkItem"
-	WorkService_UpdateWorkItem_FullMethodName   = "/quartet.work.v1.WorkService/UpdateWorkItem"
-	WorkService_CompleteWorkItem_FullMethodName = "/quartet.work.v1.WorkService/CompleteWorkItem"
-	WorkService_PromoteReport_FullMethodName    = "/quartet.work.v1.WorkService/PromoteReport"
-	WorkService_GetWorkQueue_FullMethodName     = "/quartet.work.v1.WorkService/GetWorkQueue"
-	WorkService_AttachWait_FullMethodName       = "/quartet.work.v1.WorkService/AttachWait"
-	WorkService_ConsumeRecheck_FullMethodName   = "/quartet.work.v1.WorkService/ConsumeRecheck"
+	WorkService_CreateWorkItem_FullMethodName      = "/quartet.work.v1.WorkService/CreateWorkItem"
+	WorkService_GetWorkItem_FullMethodName         = "/quartet.work.v1.WorkService/GetWorkItem"
+	WorkService_ListWorkItems_FullMethodName       = "/quartet.work.v1.WorkService/ListWorkItems"
+	WorkService_PickWorkItem_FullMethodName        = "/quartet.work.v1.WorkService/PickWorkItem"
+	WorkService_UpdateWorkItem_FullMethodName      = "/quartet.work.v1.WorkService/UpdateWorkItem"
+	WorkService_CompleteWorkItem_FullMethodName    = "/quartet.work.v1.WorkService/CompleteWorkItem"
+	WorkService_PromoteReport_FullMethodName       = "/quartet.work.v1.WorkService/PromoteReport"
+	WorkService_GetWorkQueue_FullMethodName        = "/quartet.work.v1.WorkService/GetWorkQueue"
+	WorkService_ListWorkItemHistory_FullMethodName = "/quartet.work.v1.WorkService/ListWorkItemHistory"
+	WorkService_AttachWait_FullMethodName          = "/quartet.work.v1.WorkService/AttachWait"
+	WorkService_ConsumeRecheck_FullMethodName      = "/quartet.work.v1.WorkService/ConsumeRecheck"
 )
 
 // WorkServiceClient is the client API for WorkService service.
@@ -59,6 +60,11 @@ type WorkServiceClient interface {
 	PromoteReport(ctx context.Context, in *PromoteReportRequest, opts ...grpc.CallOption) (*PromoteReportResponse, error)
 	// GetWorkQueue reads focus, candidate classes and counts at one revision (SPEC W9).
 	GetWorkQueue(ctx context.Context, in *GetWorkQueueRequest, opts ...grpc.CallOption) (*GetWorkQueueResponse, error)
+	// ListWorkItemHistory reads back every mutation of an item: who, when, what
+	// changed, in which run and turn (SPEC W11). It is read from the journal, so
+	// nothing is ever too old for it.
+	// Errors: NOT_FOUND, PERMISSION_DENIED, CURSOR_INVALID.
+	ListWorkItemHistory(ctx context.Context, in *ListWorkItemHistoryRequest, opts ...grpc.CallOption) (*ListWorkItemHistoryResponse, error)
 	// AttachWait tells an item of a wait at once, ahead of the event that says the same.
 	// Idempotent by wait and revision. Role: service.
 	AttachWait(ctx context.Context, in *AttachWaitRequest, opts ...grpc.CallOption) (*AttachWaitResponse, error)
@@ -154,6 +160,16 @@ func (c *workServiceClient) GetWorkQueue(ctx context.Context, in *GetWorkQueueRe
 	return out, nil
 }
 
+func (c *workServiceClient) ListWorkItemHistory(ctx context.Context, in *ListWorkItemHistoryRequest, opts ...grpc.CallOption) (*ListWorkItemHistoryResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListWorkItemHistoryResponse)
+	err := c.cc.Invoke(ctx, WorkService_ListWorkItemHistory_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *workServiceClient) AttachWait(ctx context.Context, in *AttachWaitRequest, opts ...grpc.CallOption) (*AttachWaitResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(AttachWaitResponse)
@@ -202,6 +218,11 @@ type WorkServiceServer interface {
 	PromoteReport(context.Context, *PromoteReportRequest) (*PromoteReportResponse, error)
 	// GetWorkQueue reads focus, candidate classes and counts at one revision (SPEC W9).
 	GetWorkQueue(context.Context, *GetWorkQueueRequest) (*GetWorkQueueResponse, error)
+	// ListWorkItemHistory reads back every mutation of an item: who, when, what
+	// changed, in which run and turn (SPEC W11). It is read from the journal, so
+	// nothing is ever too old for it.
+	// Errors: NOT_FOUND, PERMISSION_DENIED, CURSOR_INVALID.
+	ListWorkItemHistory(context.Context, *ListWorkItemHistoryRequest) (*ListWorkItemHistoryResponse, error)
 	// AttachWait tells an item of a wait at once, ahead of the event that says the same.
 	// Idempotent by wait and revision. Role: service.
 	AttachWait(context.Context, *AttachWaitRequest) (*AttachWaitResponse, error)
@@ -240,6 +261,9 @@ func (UnimplementedWorkServiceServer) PromoteReport(context.Context, *PromoteRep
 }
 func (UnimplementedWorkServiceServer) GetWorkQueue(context.Context, *GetWorkQueueRequest) (*GetWorkQueueResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetWorkQueue not implemented")
+}
+func (UnimplementedWorkServiceServer) ListWorkItemHistory(context.Context, *ListWorkItemHistoryRequest) (*ListWorkItemHistoryResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListWorkItemHistory not implemented")
 }
 func (UnimplementedWorkServiceServer) AttachWait(context.Context, *AttachWaitRequest) (*AttachWaitResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method AttachWait not implemented")
@@ -412,6 +436,24 @@ func _WorkService_GetWorkQueue_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _WorkService_ListWorkItemHistory_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListWorkItemHistoryRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(WorkServiceServer).ListWorkItemHistory(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: WorkService_ListWorkItemHistory_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(WorkServiceServer).ListWorkItemHistory(ctx, req.(*ListWorkItemHistoryRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _WorkService_AttachWait_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(AttachWaitRequest)
 	if err := dec(in); err != nil {
@@ -486,6 +528,10 @@ var WorkService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetWorkQueue",
 			Handler:    _WorkService_GetWorkQueue_Handler,
+		},
+		{
+			MethodName: "ListWorkItemHistory",
+			Handler:    _WorkService_ListWorkItemHistory_Handler,
 		},
 		{
 			MethodName: "AttachWait",
