@@ -25,6 +25,8 @@ type Due struct {
 	heap    []*entry
 	index   map[string]*entry
 	order   uint64
+	firing  bool          // fire is being called, or keys were taken for it
+	settled *sync.Cond    // firing ended, or nothing is due any more
 	wake    chan struct{} // capacity 1: the earliest key changed
 	quit    chan struct{} // not nil while started
 	stopped chan struct{}
@@ -43,7 +45,20 @@ type entry struct {
 // re-Set while fire is being called may still be seen by that call: fire must
 // check the record, which is the truth.
 func NewDue(clk Clock, fire func(keys []string)) *Due {
-	return &Due{clk: clk, fire: fire, index: map[string]*entry{}, wake: make(chan struct{}, 1)}
+	d := &Due{clk: clk, fire: fire, index: map[string]*entry{}, wake: make(chan struct{}, 1)}
+	d.settled = sync.NewCond(&d.mu)
+	return d
+}
+
+// Settle waits until no key is due by the clock and every fire has returned. A
+// test that moved the clock knows then that all of it has happened. It returns
+// at once while d is stopped.
+func (d *Due) Settle() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for d.quit != nil && (d.firing || len(d.heap) > 0 && !d.heap[0].at.After(d.clk.Now())) {
+		d.settled.Wait()
+	}
 }
 
 // Set makes key due at at, in place of any earlier time of this key.
@@ -108,6 +123,7 @@ func (d *Due) Stop() {
 	d.mu.Lock()
 	quit, stopped := d.quit, d.stopped
 	d.quit, d.stopped = nil, nil
+	d.settled.Broadcast()
 	d.mu.Unlock()
 	if quit != nil {
 		close(quit)
@@ -155,6 +171,11 @@ func (d *Due) run(quit, stopped chan struct{}) {
 func (d *Due) take(now time.Time) (keys []string, next time.Time, pending bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	defer func() {
+		if d.firing = len(keys) > 0; !d.firing {
+			d.settled.Broadcast()
+		}
+	}()
 	for len(d.heap) > 0 && len(keys) < mostAtOnce {
 		first := d.heap[0]
 		if first.at.After(now) {

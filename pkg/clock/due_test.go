@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -224,4 +225,31 @@ func BenchmarkDueSet(b *testing.B) {
 		due.Set(keys[i%len(keys)], epoch.Add(time.Duration(r.IntN(1e9))))
 		i++
 	}
+}
+
+// Settle returns when all that the clock has reached was fired, also what a fire
+// set in its turn, and at once where nothing fires at all.
+func TestDueSettleWaitsForWhatIsDue(t *testing.T) {
+	clk := clock.NewFake(time.Unix(0, 0))
+	var fired atomic.Int32
+	var due *clock.Due
+	due = clock.NewDue(clk, func(keys []string) {
+		if fired.Add(int32(len(keys))) == 2 {
+			due.Set("c", clk.Now())
+		}
+	})
+	due.Set("a", clk.Now())
+	due.Settle() // not started: nothing to wait for
+	require.Zero(t, fired.Load())
+	due.Start()
+	due.Settle()
+	require.EqualValues(t, 1, fired.Load())
+	due.Set("b", clk.Now().Add(time.Hour))
+	due.Settle()
+	require.EqualValues(t, 1, fired.Load(), "not due yet")
+	clk.Advance(time.Hour)
+	due.Settle()
+	require.EqualValues(t, 3, fired.Load())
+	due.Stop()
+	due.Settle()
 }

@@ -3,6 +3,7 @@ package fault
 import (
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 )
 
@@ -162,6 +163,20 @@ func clip(s string) string {
 		cut--
 	}
 	return s[:cut] + "…"
+}
+
+// Horizon is how far from now a time may lie. A later one is a mistake in units,
+// and a sum that leaves the calendar must not become a time in the past.
+const Horizon = 100 * 365 * 24 * time.Hour
+
+// Ahead refuses a time beyond the horizon.
+func Ahead(field string, now, at time.Time) error {
+	if end := now.Add(Horizon); at.After(end) {
+		value := at.Format(time.RFC3339)
+		return LimitExceeded.Newf("%s is %s; it must be at most 100 years ahead, before %s", field, value, end.Format(time.RFC3339)).
+			With("field", field).With("value", value).WithField(field, "must be at most 100 years ahead")
+	}
+	return nil
 }
 
 // First is the first error that is not nil: a request is refused for one reason

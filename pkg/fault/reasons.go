@@ -6,35 +6,61 @@ import "google.golang.org/grpc/codes"
 // All below gives each its code and its sentence, and docs/errors.md is
 // generated from it.
 const (
-	InvalidArgument   Reason = "INVALID_ARGUMENT"
-	LimitExceeded     Reason = "LIMIT_EXCEEDED"
-	UnknownField      Reason = "UNKNOWN_FIELD"
-	MalformedJSON     Reason = "MALFORMED_JSON"
-	TooLarge          Reason = "TOO_LARGE"
-	CursorInvalid     Reason = "CURSOR_INVALID"
-	CursorOutOfRange  Reason = "CURSOR_OUT_OF_RANGE"
-	NotFound          Reason = "NOT_FOUND"
-	AlreadyExists     Reason = "ALREADY_EXISTS"
-	RequestIDReused   Reason = "REQUEST_ID_REUSED"
-	RevisionConflict  Reason = "REVISION_CONFLICT"
-	RunStale          Reason = "RUN_STALE"
-	TurnEnded         Reason = "TURN_ENDED"
-	WorkItemCompleted Reason = "WORK_ITEM_COMPLETED"
-	BlockingExecution Reason = "BLOCKING_EXECUTION"
-	TaskNotRunning    Reason = "TASK_NOT_RUNNING"
-	ToolNotAvailable  Reason = "TOOL_NOT_AVAILABLE"
-	TriggerRevoked    Reason = "TRIGGER_REVOKED"
-	TriggerExpired    Reason = "TRIGGER_EXPIRED"
-	AgentStopped      Reason = "AGENT_STOPPED"
-	PermissionDenied  Reason = "PERMISSION_DENIED"
-	Unauthenticated   Reason = "UNAUTHENTICATED"
-	Overloaded        Reason = "OVERLOADED"
-	Storage           Reason = "STORAGE"
-	NotReady          Reason = "NOT_READY"
-	Deadline          Reason = "DEADLINE"
-	Cancelled         Reason = "CANCELLED"
-	Unimplemented     Reason = "UNIMPLEMENTED"
-	InternalError     Reason = "INTERNAL"
+	InvalidArgument         Reason = "INVALID_ARGUMENT"
+	LimitExceeded           Reason = "LIMIT_EXCEEDED"
+	UnknownField            Reason = "UNKNOWN_FIELD"
+	MalformedJSON           Reason = "MALFORMED_JSON"
+	TooLarge                Reason = "TOO_LARGE"
+	CursorInvalid           Reason = "CURSOR_INVALID"
+	CursorOutOfRange        Reason = "CURSOR_OUT_OF_RANGE"
+	NotFound                Reason = "NOT_FOUND"
+	AlreadyExists           Reason = "ALREADY_EXISTS"
+	RequestIDReused         Reason = "REQUEST_ID_REUSED"
+	RevisionConflict        Reason = "REVISION_CONFLICT"
+	RunStale                Reason = "RUN_STALE"
+	TurnEnded               Reason = "TURN_ENDED"
+	WorkItemCompleted       Reason = "WORK_ITEM_COMPLETED"
+	BlockingExecution       Reason = "BLOCKING_EXECUTION"
+	PathOutsideHome         Reason = "PATH_OUTSIDE_HOME"
+	NotAFile                Reason = "NOT_A_FILE"
+	HashMismatch            Reason = "HASH_MISMATCH"
+	TextNotFound            Reason = "TEXT_NOT_FOUND"
+	TextNotUnique           Reason = "TEXT_NOT_UNIQUE"
+	BaselineOverBudget      Reason = "BASELINE_OVER_BUDGET"
+	TaskNotRunning          Reason = "TASK_NOT_RUNNING"
+	ToolNotAvailable        Reason = "TOOL_NOT_AVAILABLE"
+	TriggerRevoked          Reason = "TRIGGER_REVOKED"
+	TriggerExpired          Reason = "TRIGGER_EXPIRED"
+	SignatureInvalid        Reason = "SIGNATURE_INVALID"
+	AgentStopped            Reason = "AGENT_STOPPED"
+	AgentDeleted            Reason = "AGENT_DELETED"
+	ChildLimit              Reason = "CHILD_AGENT_LIMIT_EXCEEDED"
+	NotAWorkTree            Reason = "NOT_A_WORK_TREE"
+	WorktreeFailed          Reason = "WORKTREE_FAILED"
+	DependencyCycle         Reason = "DEPENDENCY_CYCLE"
+	UnknownDependency       Reason = "UNKNOWN_DEPENDENCY"
+	DuplicateStep           Reason = "DUPLICATE_STEP"
+	PathConflict            Reason = "PATH_CONFLICT"
+	StepHasDependents       Reason = "STEP_HAS_DEPENDENTS"
+	StepState               Reason = "STEP_STATE"
+	BoardState              Reason = "BOARD_STATE"
+	TaskTerminal            Reason = "TASK_TERMINAL"
+	StepAlreadyClaimed      Reason = "STEP_ALREADY_CLAIMED"
+	StepAlreadyClaimedByRun Reason = "STEP_ALREADY_CLAIMED_BY_RUN"
+	LeaseExpired            Reason = "LEASE_EXPIRED"
+	BoardNotDispatchable    Reason = "BOARD_NOT_DISPATCHABLE"
+	BoardNotCompleteable    Reason = "BOARD_NOT_COMPLETEABLE"
+	WorkerBusy              Reason = "WORKER_BUSY"
+	WorkerPoolBusy          Reason = "WORKER_POOL_BUSY"
+	PermissionDenied        Reason = "PERMISSION_DENIED"
+	Unauthenticated         Reason = "UNAUTHENTICATED"
+	Overloaded              Reason = "OVERLOADED"
+	Storage                 Reason = "STORAGE"
+	NotReady                Reason = "NOT_READY"
+	Deadline                Reason = "DEADLINE"
+	Cancelled               Reason = "CANCELLED"
+	Unimplemented           Reason = "UNIMPLEMENTED"
+	InternalError           Reason = "INTERNAL"
 )
 
 // Entry documents one reason.
@@ -61,11 +87,37 @@ var All = []Entry{
 	{TurnEnded, codes.FailedPrecondition, "An earlier call of the same round ended the turn, so this call was not run."},
 	{WorkItemCompleted, codes.FailedPrecondition, "The work item is completed and never changes again."},
 	{BlockingExecution, codes.FailedPrecondition, "A task marked blocking still runs for the work item; wait for it or stop it."},
+	{PathOutsideHome, codes.PermissionDenied, "The path leads out of the agent's home, by .., as an absolute path or through a link; give one relative to the home."},
+	{NotAFile, codes.FailedPrecondition, "What stands at the path is not of the kind that is needed: a directory, a link, a pipe or a device instead of a file, or a file instead of a directory."},
+	{HashMismatch, codes.Aborted, "The file is not the one that was expected; its sha256 is in the metadata; read it again and retry."},
+	{TextNotFound, codes.FailedPrecondition, "The text to be replaced does not stand in the file, exactly as given; read the file again."},
+	{TextNotUnique, codes.FailedPrecondition, "The text to be replaced stands in the file more than once; give more of what is around it, or set replace_all."},
+	{BaselineOverBudget, codes.FailedPrecondition, "What a context must show, the objective, the plan's descriptor and the open todos, does not fit into the budget; metadata has what is needed."},
 	{TaskNotRunning, codes.FailedPrecondition, "The task has ended, or has not started, so it takes no input or signal."},
 	{ToolNotAvailable, codes.PermissionDenied, "The agent's profile does not include this tool."},
 	{TriggerRevoked, codes.PermissionDenied, "The external trigger was revoked."},
 	{TriggerExpired, codes.PermissionDenied, "The external trigger is past its expiry."},
+	{SignatureInvalid, codes.PermissionDenied, "The delivery is not signed as its trigger demands; check the scheme, the signing secret and the clock."},
 	{AgentStopped, codes.PermissionDenied, "The agent is stopped and takes no external input until it is started."},
+	{AgentDeleted, codes.FailedPrecondition, "The agent is deleted, or about to be; it can be read, and nothing can be done for it any more."},
+	{ChildLimit, codes.ResourceExhausted, "The agent supervises as many children as it may; wait for one to end, or stop one."},
+	{NotAWorkTree, codes.FailedPrecondition, "The directory is not in a git work tree that a worker may use, so no worktree can be made of it; the message says why."},
+	{WorktreeFailed, codes.FailedPrecondition, "The worker could not make the worktree; the message has what git said."},
+	{DependencyCycle, codes.FailedPrecondition, "The dependencies of a board would run in a circle; metadata has the steps of one."},
+	{UnknownDependency, codes.FailedPrecondition, "A step depends on a step that the board does not have; metadata names both."},
+	{DuplicateStep, codes.AlreadyExists, "The board has a step of this id, or the request gives it twice."},
+	{PathConflict, codes.AlreadyExists, "A board of the session has, or had, the WAL name; choose another one."},
+	{StepHasDependents, codes.FailedPrecondition, "The step cannot be deleted while others depend on it; metadata names them."},
+	{StepState, codes.FailedPrecondition, "The step does not stand where this can be done; metadata has its status."},
+	{BoardState, codes.FailedPrecondition, "The board does not stand where this can be done; metadata has its status."},
+	{TaskTerminal, codes.FailedPrecondition, "The board has ended, or is being ended, and takes no changes; it can be read."},
+	{StepAlreadyClaimed, codes.Aborted, "Another run holds the step; query the steps again and take another one."},
+	{StepAlreadyClaimedByRun, codes.FailedPrecondition, "The run has claimed its one step already; metadata names it."},
+	{LeaseExpired, codes.Aborted, "The step's lease was over before the report came, and the step was given back; stop working on it."},
+	{BoardNotDispatchable, codes.FailedPrecondition, "The board is blocked or has ended, so nothing is dispatched or claimed; reopen a blocked one first."},
+	{BoardNotCompleteable, codes.FailedPrecondition, "Required steps are not completed, or steps are held by workers; metadata names them."},
+	{WorkerBusy, codes.ResourceExhausted, "The worker has no room for another run; there is no queue, so dispatch again later or to another one."},
+	{WorkerPoolBusy, codes.ResourceExhausted, "No connected worker of the pool has room for another run; there is no queue, so dispatch again later."},
 	{PermissionDenied, codes.PermissionDenied, "The credential does not allow this call on this record."},
 	{Unauthenticated, codes.Unauthenticated, "The credential is missing, malformed or unknown."},
 	{Overloaded, codes.ResourceExhausted, "The server has no room for this request now; retry with backoff."},

@@ -20,6 +20,9 @@ type Op[S State, R any] struct {
 	// RequestID is the caller's. Where it is empty the loop gives one, so that
 	// R5 holds for every command, but the caller cannot repeat the request.
 	RequestID string
+	// Recall asks for the first answer to RequestID alone: where there was none the
+	// command is refused with NOT_FOUND, and Decide does not run.
+	Recall bool
 	// Args is hashed, without its field request_id, to tell a repeated request
 	// from another one under the same id. Used only with RequestID.
 	Args proto.Message
@@ -54,6 +57,7 @@ type command[S State] struct {
 	agentID   string
 	requestID string
 	given     bool // requestID is the caller's
+	recalling bool // and nothing but its first answer is wanted
 	argsHash  uint64
 	key       memoryKey
 
@@ -105,7 +109,7 @@ func Do[S State, R any](ctx context.Context, p *Partition[S], op Op[S, R]) (R, R
 		if err != nil {
 			return zero, Result{}, internal(err)
 		}
-		c.given, c.requestID, c.argsHash = true, op.RequestID, h
+		c.given, c.recalling, c.requestID, c.argsHash = true, op.Recall, op.RequestID, h
 		c.key = keyOf(cmp.Or(op.Actor.Namespace, noNamespace), op.Actor.Principal, op.Method, op.RequestID)
 	}
 	if err := p.run(ctx, c); err != nil {
@@ -168,10 +172,8 @@ func View[S State, R any](ctx context.Context, p *Partition[S], read func(s S) (
 	for {
 		out, seq, fate, err := look(p, read)
 		if fate != nil {
-			select {
-			case <-fate.done:
-			case <-ctx.Done():
-				return zero, 0, unavailable(outcomeNone, "the deadline passed before the state that was read was durable", ctx.Err())
+			if err := fate.wait(ctx, p.cfg.ViewPatience); err != nil {
+				return zero, 0, err
 			}
 			if fate.lost {
 				continue
@@ -202,6 +204,20 @@ type fate struct {
 }
 
 func newFate() *fate { return &fate{done: make(chan struct{})} }
+
+// wait returns once it is known what became of the frame.
+func (f *fate) wait(ctx context.Context, most time.Duration) error {
+	patience := time.NewTimer(most)
+	defer patience.Stop()
+	select {
+	case <-f.done:
+		return nil
+	case <-patience.C:
+		return unavailable(outcomeNone, "the journal could not be written for "+most.String()+", so what stands in it cannot be shown; try again", nil)
+	case <-ctx.Done():
+		return unavailable(outcomeNone, "the deadline passed before the state that was read was durable", ctx.Err())
+	}
+}
 
 func (f *fate) settle(lost bool) {
 	f.lost = lost

@@ -50,8 +50,9 @@ type Reaction[S State] struct {
 	// partition's loop nothing.
 	Matters func(ev *Event) bool
 	// React gives the events that follow from ev: pure, in the loop, env.Now
-	// the time of hearing. A refusal is final: it is logged and passed. The
-	// same event may be seen again after a restart if it led to nothing.
+	// the time of hearing. A refusal is final: it is logged and passed. An
+	// event that led to nothing may be seen again after a restart, by the same
+	// state: whatever changes the state writes down what was heard before it.
 	React func(s S, env Env, ev *Event) ([]*Event, error)
 }
 
@@ -197,6 +198,7 @@ func (p *Partition[S]) executeConsume(c *command[S]) {
 	base := len(f.Body)
 	mark := func(line int) {
 		p.mark(c, f, in.key, in.seq, line)
+		p.markHeard(c, f)
 		f.cmds = append(f.cmds, c)
 		c.stored, c.seq = true, p.core.applied
 	}
@@ -229,6 +231,7 @@ func (p *Partition[S]) executeConsume(c *command[S]) {
 		// at once, and after a restart these frames are read again.
 		pos.seq, pos.line = in.seq, 0
 		pos.unmarked += in.foreign
+		pos.heard = pos.heard || len(in.events) > 0
 	}
 	if effects || pos.unmarked >= markEvery {
 		mark(0)
@@ -261,6 +264,18 @@ func (p *Partition[S]) reaction(c *command[S], h heard) ([]*Event, []byte) {
 		p.loop.scratch = body[:0]
 	}
 	return events, body
+}
+
+// markHeard writes into a frame that changes the state how far the sources were
+// heard whose events led to nothing. Without it they would be heard again after a
+// restart, in a state that came later: an operator's message would end a wait that
+// was made after it (SPEC P6).
+func (p *Partition[S]) markHeard(c *command[S], f *pending[S]) {
+	for key, pos := range p.core.positions {
+		if pos.heard {
+			p.mark(c, f, key, pos.seq, 0)
+		}
+	}
 }
 
 // mark writes a source_consumed into f.

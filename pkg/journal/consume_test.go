@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -164,4 +165,57 @@ func TestConsumeMarksDoNotAnswerMarks(t *testing.T) {
 	stopB()
 	require.NoError(t, a.Close(t.Context()))
 	require.NoError(t, b.Close(t.Context()))
+}
+
+// What a source said and led to nothing is not heard again by a state that came
+// later, whether a command or another source brought that about.
+func TestConsumeNothingIsHeardByALaterState(t *testing.T) {
+	from, other, log := open(t, memlog.New(), "from"), open(t, memlog.New(), "other"), memlog.New()
+	seen := make(chan int, 100)
+	start := func() (*partition, func()) {
+		to := open(t, log, "to")
+		ctx, cancel := context.WithCancel(context.Background())
+		var done sync.WaitGroup
+		for _, src := range []journal.Source{from.Source(), other.Source()} {
+			done.Go(func() {
+				_ = journal.Consume(ctx, to, journal.Reaction[*journaltest.State]{ // ends with ctx
+					Source: src, Registry: journaltest.Registry(),
+					React: func(s *journaltest.State, _ journal.Env, ev *journal.Event) ([]*journal.Event, error) {
+						defer func() { seen <- s.Puts["wait"] }()
+						if m := ev.Payload.(*errdetails.ErrorInfo); m.GetReason() == "wait" || s.Puts["wait"] > s.Puts["resolved"] {
+							return []*journal.Event{journaltest.Event(map[bool]string{true: "wait", false: "resolved"}[m.GetReason() == "wait"], m.GetDomain())}, nil
+						}
+						return nil, nil
+					},
+				})
+			})
+		}
+		return to, func() {
+			cancel()
+			done.Wait()
+			require.NoError(t, to.Close(t.Context()))
+		}
+	}
+	for n, wait := range []func(to *partition){
+		func(to *partition) { put(t, to, "wait", "a command's") },
+		func(*partition) { put(t, other, "wait", "another source's"); <-seen },
+	} {
+		to, stop := start()
+		put(t, from, "message", "before")
+		require.Equal(t, n, <-seen)
+		wait(to)
+		settled := func(want ...string) {
+			heardEventually(t, to, want...)
+		}
+		log := [][]string{{"wait=a command's"}, {"wait=a command's", "resolved=after", "wait=another source's"}}[n]
+		settled(log...)
+		stop()
+		to, stop = start()
+		put(t, from, "message", "after")
+		settled(append(log, "resolved=after")...)
+		require.Equal(t, n+1, <-seen, "the message before was heard once")
+		stop()
+	}
+	require.NoError(t, from.Close(t.Context()))
+	require.NoError(t, other.Close(t.Context()))
 }

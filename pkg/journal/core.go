@@ -33,6 +33,10 @@ type position struct {
 	seq      uint64 // frame
 	line     int    // lines of it that were consumed; 0: all
 	unmarked int    // frames with foreign events passed since the last mark
+	// heard: since the last mark there were events that led to nothing. What is
+	// written next must not come before them at a replay: they would be heard
+	// again, by a state in which they may lead to something.
+	heard bool
 }
 
 func newCore[S State](cfg *Config[S]) *core[S] {
@@ -118,7 +122,7 @@ func (c *core[S]) applyInternal(ev *Event) error {
 	}
 	k := sourceKey{s.GetFields()["plane"].GetStringValue(), int(number("partition"))}
 	pos := c.position(k)
-	pos.seq, pos.line, pos.unmarked = number("sequence"), int(number("line")), 0
+	pos.seq, pos.line, pos.unmarked, pos.heard = number("sequence"), int(number("line")), 0, false
 	return nil
 }
 

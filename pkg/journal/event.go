@@ -39,6 +39,13 @@ type Event struct {
 	CreatedAt time.Time // UTC, microseconds
 }
 
+// By gives an event of a reaction the actor of the event that caused it. What a
+// command commits is always its caller's.
+func (ev *Event) By(cause *Event) {
+	ev.ActorNamespace, ev.ActorAgentID, ev.ActorRunID = cause.ActorNamespace, cause.ActorAgentID, cause.ActorRunID
+	ev.Principal, ev.Role = cause.Principal, cause.Role
+}
+
 // Events that belong to the journal itself. State.Apply never sees them.
 const (
 	TypePartitionOpened = "partition_opened" // {generation}

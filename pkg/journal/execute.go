@@ -22,6 +22,11 @@ func (p *Partition[S]) execute(c *command[S]) {
 			p.repeat(c, r)
 			return
 		}
+		if c.recalling {
+			c.err = unheardOf(c.requestID)
+			p.settled(c)
+			return
+		}
 	} else if c.requestID == "" {
 		p.loop.count++
 		c.requestID = p.loop.prefix + strconv.FormatUint(p.loop.count, 36)
@@ -55,6 +60,7 @@ func (p *Partition[S]) execute(c *command[S]) {
 	}
 	f.cmds = append(f.cmds, c)
 	c.events, c.stored, c.seq = events, true, events[len(events)-1].WalSeq
+	p.markHeard(c, f)
 	if c.given {
 		p.core.memory.add(c.key, remembered{first: events[0].WalSeq, args: c.argsHash, count: uint32(len(events)), unix: unix32(now)})
 	}
@@ -187,8 +193,12 @@ func (p *Partition[S]) stamp(c *command[S], events []*Event, now time.Time) erro
 		if ev.Namespace != c.actor.Namespace {
 			ev.ActorNamespace = cmp.Or(c.actor.Namespace, noNamespace)
 		}
-		ev.ActorAgentID, ev.ActorRunID = c.actor.AgentID, c.actor.RunID
-		ev.Principal, ev.Role = c.actor.Principal, c.actor.Role
+		if c.consume == nil || ev.Principal == "" { // else By said on whose behalf
+			// A command of a connection that carries many runs has none of its own;
+			// its rule says whose each event is.
+			ev.ActorAgentID, ev.ActorRunID = c.actor.AgentID, cmp.Or(c.actor.RunID, ev.ActorRunID)
+			ev.Principal, ev.Role = c.actor.Principal, c.actor.Role
+		}
 		ev.Method, ev.RequestID, ev.RequestHash = c.method, c.requestID, hash
 		if ev.CreatedAt.IsZero() {
 			ev.CreatedAt = now
@@ -208,10 +218,18 @@ func (p *Partition[S]) frameFor(size, count int) *pending[S] {
 			return f
 		}
 	}
+	room := l.size
+	body := l.spare
+	if cap(body) < max(size, room.body) {
+		body = make([]byte, 0, max(size, room.body))
+	}
 	f := &pending[S]{
-		Frame: Frame{ID: p.cfg.NewID(""), Generation: p.core.generation, Body: l.spare},
+		Frame: Frame{ID: p.cfg.NewID(""), Generation: p.core.generation, Body: body},
 		first: p.core.applied + 1,
 		fate:  newFate(),
+
+		events: make([]*Event, 0, max(count, room.events)),
+		cmds:   make([]*command[S], 0, max(1, room.cmds)),
 	}
 	l.spare = nil
 	l.frames = append(l.frames, f)

@@ -27,6 +27,10 @@ func reused(requestID string) error {
 		"request_id "+requestID+" was used with other arguments; use a new one for a new request", "request_id", requestID)
 }
 
+func unheardOf(requestID string) error {
+	return fault.NotFound.Newf("no request with the id %s changed anything here", requestID).With("request_id", requestID)
+}
+
 func tooLarge(eventType string, size, limit int) error {
 	return fault.TooLarge.Newf("event %s has %d bytes, at most %d are allowed (SPEC X8)", eventType, size, limit)
 }

@@ -48,10 +48,13 @@ type Config[S State] struct {
 	// Feed hands durable frames to followers in this process; nil: none.
 	Feed *Feed
 
-	RequestMemory  int              // entries; default 4 000 000 (SPEC X2)
-	MaxFrame       int              // bytes; default 900 KB
-	MaxEvent       int              // bytes; default 3 MiB (SPEC X8)
-	AppendTimeout  time.Duration    // of one attempt; default 5 s
+	RequestMemory int           // entries; default 4 000 000 (SPEC X2)
+	MaxFrame      int           // bytes; default 900 KB
+	MaxEvent      int           // bytes; default 3 MiB (SPEC X8)
+	AppendTimeout time.Duration // of one attempt; default 5 s
+	// ViewPatience is how long a reader waits for the log; default 5 s. A write
+	// has to wait for its outcome; who only reads is better told soon.
+	ViewPatience   time.Duration
 	UnhealthyAfter time.Duration    // of a stall; default 30 s
 	Mono           func() time.Time // measures stalls; default time.Now. Tests only.
 }
@@ -79,6 +82,7 @@ func (c *Config[S]) complete() error {
 	c.MaxFrame = orDefault(c.MaxFrame, DefaultMaxFrame)
 	c.MaxEvent = orDefault(c.MaxEvent, DefaultMaxEvent)
 	c.AppendTimeout = orDefault(c.AppendTimeout, 5*time.Second)
+	c.ViewPatience = orDefault(c.ViewPatience, 5*time.Second)
 	c.UnhealthyAfter = orDefault(c.UnhealthyAfter, 30*time.Second)
 	return nil
 }
@@ -103,6 +107,7 @@ type Partition[S State] struct {
 	inbox inbox[S]
 	loop  loop[S]
 
+	shelf  shelf
 	stall  stall
 	failed atomic.Pointer[error] // set once: the partition answers no more
 

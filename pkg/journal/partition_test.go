@@ -3,11 +3,14 @@ package journal_test
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"quartet/pkg/fault"
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/faultlog"
 	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/journal/memlog"
 )
@@ -29,5 +32,33 @@ func TestX1_DoThenView(t *testing.T) {
 	require.Equal(t, 3, n)
 	require.Equal(t, uint64(4), rev)
 	require.NoError(t, p.Close(context.Background()))
+	require.NoError(t, p.Close(context.Background()))
+}
+
+// While the log answers nothing a reader is told so within its patience; the
+// write goes on waiting for its outcome.
+func TestR4_AReaderIsToldSoonThatTheLogStandsStill(t *testing.T) {
+	ctx := t.Context()
+	log := faultlog.New(memlog.New())
+	cfg := journaltest.Config(log)
+	cfg.ViewPatience = 20 * time.Millisecond
+	p, err := journal.Open(ctx, cfg)
+	require.NoError(t, err)
+	log.Inject(faultlog.Late)
+	written := make(chan error, 1)
+	go func() {
+		_, _, err := journal.Do(ctx, p, journaltest.Put("k", "v", ""))
+		written <- err
+	}()
+	<-log.Held()
+	_, _, err = journal.View(ctx, p, journaltest.Count("k"))
+	require.ErrorIs(t, err, fault.Storage)
+	require.Equal(t, "none", fault.From(err).Metadata()["outcome"])
+	require.Empty(t, written)
+	log.Release()
+	require.NoError(t, <-written)
+	n, _, err := journal.View(ctx, p, journaltest.Count("k"))
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
 	require.NoError(t, p.Close(context.Background()))
 }

@@ -1,10 +1,10 @@
 package natsd_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -63,9 +63,15 @@ func TestRestart(t *testing.T) {
 	_, err = js.Publish(t.Context(), "s", []byte("kept"))
 	require.NoError(t, err)
 	require.NoError(t, s.Restart())
-	require.Eventually(t, func() bool { return nc.Status() == nats.CONNECTED }, 10*time.Second, time.Millisecond)
-	str, err := js.Stream(t.Context(), "S")
-	require.NoError(t, err)
+	// A connection that has not yet noticed loses what it sends, so the first
+	// questions may go unanswered.
+	var str jetstream.Stream
+	require.Eventually(t, func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		str, err = js.Stream(ctx, "S")
+		return err == nil
+	}, 30*time.Second, 5*time.Millisecond)
 	m, err := str.GetMsg(t.Context(), 1)
 	require.NoError(t, err)
 	require.Equal(t, "kept", string(m.Data))

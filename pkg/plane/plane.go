@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"quartet/pkg/clock"
+	"quartet/pkg/fault"
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
 	"quartet/pkg/rpc"
@@ -188,6 +189,21 @@ func (e *Engine[S]) StallTotal() time.Duration {
 	return sum
 }
 
+// Settle waits until all that was handed to the partitions before, by handlers
+// and by following, has been decided and is on disk.
+func (e *Engine[S]) Settle(ctx context.Context) error {
+	for _, p := range e.parts.All() {
+		_, _, err := journal.Do(ctx, p, journal.Op[S, struct{}]{
+			Method: "settle", Actor: *System(""),
+			Decide: func(S, journal.Env) (d journal.Decision[struct{}], _ error) { return d, nil },
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // For is the partition that holds an agent.
 func (e *Engine[S]) For(namespace, agentID string) *journal.Partition[S] {
 	return e.parts.For(namespace, agentID)
@@ -218,7 +234,7 @@ func Do[S journal.State, R any](ctx context.Context, e *Engine[S], c Command[S, 
 	}
 	reply, result, err := journal.Do(ctx, e.For(actor.Namespace, c.AgentID), journal.Op[S, R]{
 		Method: c.Method, Actor: actor, AgentID: c.AgentID,
-		RequestID: c.RequestID, Args: c.Args, Decide: c.Decide, Answer: c.Answer,
+		RequestID: c.RequestID, Recall: rpc.Recalling(ctx), Args: c.Args, Decide: c.Decide, Answer: c.Answer,
 	})
 	if result.Replayed {
 		rpc.Replayed(ctx)
@@ -233,7 +249,34 @@ func View[S journal.State, R any](ctx context.Context, e *Engine[S], agentID str
 	return out, int64(seq & (1<<63 - 1)), err
 }
 
+// OnBehalf gives what a plane writes because of another plane's event to whoever
+// caused that, if it was a person's or an agent's act (SPEC X4, W11). What follows
+// from the system's own acts, or from what came from outside, stays the system's.
+func OnBehalf(cause *journal.Event, events []*journal.Event) []*journal.Event {
+	switch cause.Role {
+	case rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleAgent:
+		for _, ev := range events {
+			ev.By(cause)
+		}
+	}
+	return events
+}
+
 // System is the actor of what a plane does by itself, such as firing a timer.
 func System(namespace string) *journal.Actor {
 	return &journal.Actor{Namespace: namespace, Principal: "quartet", Role: rpc.RoleService}
+}
+
+// NeverMade is NOT_FOUND when an agent of whom a plane knows nothing was never
+// made: an empty list would look like good news to somebody who mistyped a
+// name. An agent plane that cannot be asked is no reason to refuse the list,
+// and other services know whom they ask about.
+func NeverMade(ctx context.Context, agentID string, exists func(ctx context.Context, agentID string) error) error {
+	if exists == nil || rpc.ActorFrom(ctx).Role == rpc.RoleService {
+		return nil
+	}
+	if err := exists(ctx, agentID); errors.Is(err, fault.NotFound) {
+		return err
+	}
+	return nil
 }

@@ -51,9 +51,10 @@ func NewKeyring(key []byte, keyless bool) *Keyring {
 }
 
 // MintRun makes the credential of one run: it acts for its own agent only, and
-// run_id fences it.
+// run_id fences it. Its principal is that of the agent's tool calls, so that a
+// request id means the same by either way (SPEC X2).
 func (k *Keyring) MintRun(namespace, agentID, runID string) string {
-	return k.Mint(Actor{Namespace: namespace, Principal: "agent:" + agentID, Role: RoleAgent, AgentID: agentID, RunID: runID})
+	return k.Mint(Actor{Namespace: namespace, Principal: "agent/" + agentID, Role: RoleAgent, AgentID: agentID, RunID: runID})
 }
 
 // MintService makes the credential that a service presents to others.

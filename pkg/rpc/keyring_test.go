@@ -17,7 +17,7 @@ func TestKeyringMintsAndChecks(t *testing.T) {
 	ctx := t.Context()
 	run := k.MintRun("ns", "keeper", "run_1")
 	require.True(t, strings.HasPrefix(run, "qrt_"))
-	want := Actor{Namespace: "ns", Principal: "agent:keeper", Role: RoleAgent, AgentID: "keeper", RunID: "run_1"}
+	want := Actor{Namespace: "ns", Principal: "agent/keeper", Role: RoleAgent, AgentID: "keeper", RunID: "run_1"}
 	for range 2 {
 		got, err := k.Authenticate(ctx, run)
 		require.NoError(t, err)

@@ -116,7 +116,7 @@ func TestX4_ActorTravelsWithTheCall(t *testing.T) {
 		return &pb.SimpleResponse{}, rpc.RequireService(ctx)
 	}
 	s.both(t, func(t *testing.T, c pb.TestServiceClient) {
-		agent := rpc.Actor{Namespace: "ns", Principal: "agent:keeper", Role: rpc.RoleAgent, AgentID: "keeper", RunID: "run_1"}
+		agent := rpc.Actor{Namespace: "ns", Principal: "agent/keeper", Role: rpc.RoleAgent, AgentID: "keeper", RunID: "run_1"}
 		for range 2 { // the second call comes from the caches
 			_, err := c.UnaryCall(rpc.WithActor(t.Context(), agent), &pb.SimpleRequest{})
 			require.NoError(t, err)

@@ -50,6 +50,8 @@ type Log struct {
 	release chan struct{}
 	held    chan struct{} // one for each append that waits for Release
 	appends int
+
+	gets, getting, mostGets int
 }
 
 type late struct {
@@ -108,6 +110,28 @@ func (l *Log) Appends() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.appends
+}
+
+// Get implements journal.Log, and counts.
+func (l *Log) Get(ctx context.Context, seq uint64) (journal.Frame, error) {
+	l.mu.Lock()
+	l.gets++
+	l.getting++
+	l.mostGets = max(l.mostGets, l.getting)
+	l.mu.Unlock()
+	defer func() {
+		l.mu.Lock()
+		l.getting--
+		l.mu.Unlock()
+	}()
+	return l.Log.Get(ctx, seq)
+}
+
+// Gets is how often Get was called, and by how many at once at most.
+func (l *Log) Gets() (calls, atOnce int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.gets, l.mostGets
 }
 
 func (l *Log) next() (f Fault, before, after []late, release chan struct{}) {

@@ -30,6 +30,7 @@ func RunPartition(t *testing.T, open func(t *testing.T) journal.Log) {
 		"X1 too large an event":              oversize,
 		"X2 repeated request":                repeated,
 		"X2 memory across reload":            memoryAcrossReload,
+		"X2 repeated by all at once":         repeatedByAll,
 		"R4 a view never shows undurable":    viewWaits,
 		"R4 a refusal waits for what it saw": refusalWaits,
 		"R5 ambiguous faults":                ambiguous,
@@ -194,6 +195,43 @@ func memoryAcrossReload(t *testing.T, r *rig) {
 	require.Equal(t, 3, n)
 	_, _, err = journal.Do(t.Context(), r.p, Put("k", "w", "one"))
 	require.ErrorIs(t, err, fault.RequestIDReused)
+}
+
+// repeatedByAll: after a restart all callers repeat what they asked, at once.
+func repeatedByAll(t *testing.T, r *rig) {
+	const callers = 100
+	value := strings.Repeat("v", 2000)
+	ask := func(check func(i int, res journal.Result)) {
+		var all sync.WaitGroup
+		for i := range callers {
+			all.Go(func() {
+				_, res, err := journal.Do(t.Context(), r.p, Put("k", value, fmt.Sprint("req", i)))
+				if err != nil {
+					t.Error(err)
+				}
+				check(i, res)
+			})
+		}
+		all.Wait()
+	}
+	seqs := make([]uint64, callers)
+	ask(func(i int, res journal.Result) { seqs[i] = res.Seq })
+	require.NoError(t, r.p.Close(t.Context()))
+	r.p = r.open(t)
+	ask(func(i int, res journal.Result) {
+		if !res.Replayed || res.Seq != seqs[i] {
+			t.Errorf("request %d: %+v, first time %d", i, res, seqs[i])
+		}
+	})
+	require.Equal(t, callers, r.live(t).Puts["k"])
+	before, atOnce := r.log.Gets()
+	require.LessOrEqual(t, atOnce, 4, "frames read at once")
+	for range 3 {
+		_, res := r.put(t, "k", value, "req7")
+		require.True(t, res.Replayed)
+	}
+	after, _ := r.log.Gets()
+	require.LessOrEqual(t, after-before, 1, "a frame that was read is kept for a while")
 }
 
 func viewWaits(t *testing.T, r *rig) {

@@ -111,8 +111,14 @@ func (j *Journals) NewVoice(t *testing.T, plane string, events protoreflect.File
 // Say commits events in one frame.
 func (v *Voice) Say(events ...*journal.Event) {
 	v.t.Helper()
+	v.SayAs(journal.Actor{Namespace: "acme", Principal: "test", Role: rpc.RoleService}, events...)
+}
+
+// SayAs is Say for an actor.
+func (v *Voice) SayAs(actor journal.Actor, events ...*journal.Event) {
+	v.t.Helper()
 	_, _, err := journal.Do(context.Background(), v.part, journal.Op[nothing, struct{}]{
-		Method: "say", Actor: journal.Actor{Namespace: "acme", Principal: "test", Role: rpc.RoleService},
+		Method: "say", Actor: actor,
 		Decide: func(nothing, journal.Env) (journal.Decision[struct{}], error) {
 			return journal.Decision[struct{}]{Events: events}, nil
 		},

@@ -1,0 +1,110 @@
+package journal
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strconv"
+)
+
+// located is where an event is: with the frame that holds it on its way to the
+// log, or in the log.
+type located struct {
+	walSeq uint64
+	ev     *Event
+	frame  uint64 // sequence in the log
+}
+
+// ReadBack reads events of a partition from its log by their wal_seqs, in the
+// order given. Every one must be of a state that View showed. For readers that
+// keep coordinates instead of records: it costs the loop a look, and the
+// caller one read of the log a frame.
+func ReadBack[S State](ctx context.Context, p *Partition[S], walSeqs []uint64) ([]*Event, error) {
+	var at []located
+	c := &command[S]{method: "read_back", done: make(chan struct{})}
+	c.decide = func(S, Env) ([]*Event, error) {
+		at = make([]located, 0, len(walSeqs)) // a reload runs this again
+		for _, n := range walSeqs {
+			l, err := p.locate(n)
+			if err != nil {
+				return nil, err
+			}
+			at = append(at, l)
+		}
+		return nil, nil
+	}
+	if err := p.run(ctx, c); err != nil {
+		return nil, err
+	}
+	if c.err != nil {
+		return nil, c.err
+	}
+	events := make([]*Event, 0, len(at))
+	for _, l := range at {
+		if l.ev != nil {
+			events = append(events, l.ev)
+			continue
+		}
+		lines, err := p.shelf.lines(ctx, p.cfg.Log, l.frame)
+		if err != nil {
+			return nil, unavailable(outcomeNone, "the journal could not be read back", err)
+		}
+		ev, err := p.readLine(lines, l)
+		if err != nil {
+			return nil, internal(err)
+		}
+		events = append(events, ev)
+	}
+	return events, nil
+}
+
+// locate finds an event. Only the loop calls it.
+func (p *Partition[S]) locate(walSeq uint64) (located, error) {
+	for _, f := range p.loop.frames {
+		if n := uint64(len(f.events)); walSeq >= f.first && walSeq < f.first+n {
+			return located{walSeq: walSeq, ev: f.events[walSeq-f.first]}, nil
+		}
+	}
+	seq, ok := frameOf(p.core.frames, walSeq)
+	if !ok || walSeq > p.core.applied {
+		return located{}, internal(fmt.Errorf("no frame holds wal_seq %d", walSeq))
+	}
+	return located{walSeq: walSeq, frame: seq}, nil
+}
+
+// readLine finds an event among the lines of its frame, whose wal_seqs have no gaps.
+func (p *Partition[S]) readLine(lines [][]byte, l located) (*Event, error) {
+	if len(lines) == 0 {
+		return nil, fmt.Errorf("frame %d is empty, wal_seq %d should be in it", l.frame, l.walSeq)
+	}
+	first, err := lineSeq(lines[0])
+	if err != nil {
+		return nil, fmt.Errorf("frame %d: %w", l.frame, err)
+	}
+	at := l.walSeq - first
+	if at >= uint64(len(lines)) {
+		return nil, fmt.Errorf("frame %d holds %d events from wal_seq %d, not %d", l.frame, len(lines), first, l.walSeq)
+	}
+	raw, err := ParseLine(lines[at])
+	if err != nil {
+		return nil, fmt.Errorf("frame %d: %w", l.frame, err)
+	}
+	return raw.Decode(p.cfg.Registry)
+}
+
+// lineSeq is a line's wal_seq, which stands first. The first line of a frame is
+// asked for it once for every event that is read from the frame, and may have
+// megabytes.
+func lineSeq(line []byte) (uint64, error) {
+	const first = `{"wal_seq":`
+	if rest, ok := bytes.CutPrefix(line, []byte(first)); ok {
+		if end := bytes.IndexByte(rest, ','); end > 0 {
+			return strconv.ParseUint(string(rest[:end]), 10, 64)
+		}
+	}
+	raw, err := ParseLine(line)
+	if err != nil {
+		return 0, err
+	}
+	return raw.WalSeq, nil
+}
