@@ -10,6 +10,7 @@ import (
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
@@ -32,7 +33,7 @@ func (s *Service) AttachWait(ctx context.Context, req *workv1.AttachWaitRequest)
 			events, refusal := attachWait(st, env, env.Actor.Namespace, req.GetAgentId(), req.GetWorkItemId(), req.GetWait())
 			d := journal.Decision[*workv1.AttachWaitResponse]{Events: events}
 			if len(events) == 0 {
-				it := st.items[key{env.Actor.Namespace, req.GetWorkItemId()}]
+				it := st.record(env.Actor.Namespace, req.GetWorkItemId())
 				d.Reply = &workv1.AttachWaitResponse{
 					WorkItem: view(it, st.current(env.Actor.Namespace, req.GetAgentId())),
 					Refused:  refusal != "", Reason: refusal,
@@ -59,7 +60,7 @@ func answerAttach(events []*journal.Event) (*workv1.AttachWaitResponse, error) {
 // attachWait is the rule for the direct call and for the event alike. refusal
 // says why the item cannot wait, also when that was recorded before.
 func attachWait(s *State, env journal.Env, namespace, agentID, itemID string, w *workv1.AttachedWait) (events []*journal.Event, refusal string) {
-	old := s.items[key{namespace, itemID}]
+	old := s.record(namespace, itemID)
 	switch {
 	case old == nil:
 		refusal = "work_item_unknown"
@@ -82,7 +83,11 @@ func attachWait(s *State, env journal.Env, namespace, agentID, itemID string, w 
 		return nil, "" // it ended, or was replaced, before this was heard
 	}
 	it := next(old, env)
-	it.Waits = append(without(old.GetWaits(), w.GetWaitId()), w)
+	if known != nil {
+		w = proto.CloneOf(w) // that its reminder was given is this plane's to know
+		w.RecheckConsumedAt = attached(it, w.GetWaitId()).GetRecheckConsumedAt()
+	}
+	it.Waits = append(without(it.GetWaits(), w.GetWaitId()), w)
 	attachedEvent := &workv1.WaitAttached{WorkItem: it, Wait: w, CurrentWorkItemId: s.current(namespace, agentID)}
 	release := false
 	if known == nil && w.GetMode() == workv1.WaitMode_WAIT_MODE_WAIT {
@@ -96,13 +101,11 @@ func attachWait(s *State, env journal.Env, namespace, agentID, itemID string, w 
 		// The wait explains itself in blocked_by, for display; the item yields
 		// its focus in the same commit (SPEC P1, W5).
 		it.BlockedBy, it.BlockedByWaitId = w.GetReason(), w.GetWaitId()
-		if w.GetRecheckAt() != nil {
-			it.RecheckAt, it.RecheckConsumedAt = w.GetRecheckAt(), nil
-		}
 		if release = attachedEvent.GetCurrentWorkItemId() == itemID; release {
 			attachedEvent.CurrentWorkItemId = ""
 		}
 	}
+	remind(it)
 	ev := itemEvent(it, old, attachedEvent)
 	ev.Namespace = namespace
 	events = append(events, ev)
@@ -117,7 +120,7 @@ func attachWait(s *State, env journal.Env, namespace, agentID, itemID string, w 
 // detachWait ends an item's wait. blocked_by goes with it only if that wait
 // wrote it and nobody wrote it since: two authorities, one text (SPEC P2).
 func detachWait(s *State, env journal.Env, namespace, agentID, itemID, waitID string, revision int64, outcome string, clearsBlocker bool) []*journal.Event {
-	old := s.items[key{namespace, itemID}]
+	old := s.record(namespace, itemID)
 	if old == nil || old.GetAgentId() != agentID {
 		return nil
 	}
@@ -153,12 +156,10 @@ func superseded(it *workv1.WorkItem, w *workv1.AttachedWait) bool {
 }
 
 // forget takes a wait off an item, and the reminder that it brought: nobody
-// needs to be reminded of what is over. A reminder set by anybody else stays.
+// needs to be reminded of what is over. The item's own comes back.
 func forget(it *workv1.WorkItem, w *workv1.AttachedWait) {
 	it.Waits = without(it.GetWaits(), w.GetWaitId())
-	if w.GetRecheckAt() != nil && recheckPending(it) && compare(it.GetRecheckAt(), w.GetRecheckAt()) == 0 {
-		it.RecheckAt = nil
-	}
+	remind(it)
 }
 
 func attached(it *workv1.WorkItem, waitID string) *workv1.AttachedWait {
@@ -193,14 +194,16 @@ func (s *Service) ConsumeRecheck(ctx context.Context, req *workv1.ConsumeRecheck
 				return d, nil
 			}
 			it := next(old, env)
-			it.RecheckConsumedAt = timestamppb.New(env.Now)
-			d.Events = []*journal.Event{itemEvent(it, old, &workv1.RecheckConsumed{WorkItem: it, ConsumedAt: it.GetRecheckConsumedAt()})}
+			given(it, env.Now)
+			d.Events = []*journal.Event{itemEvent(it, old, &workv1.RecheckConsumed{
+				WorkItem: it, ConsumedAt: timestamppb.New(env.Now), CurrentWorkItemId: st.current(env.Actor.Namespace, req.GetAgentId()),
+			})}
 			return d, nil
 		},
 		Answer: func(events []*journal.Event) (*workv1.ConsumeRecheckResponse, error) {
 			for _, ev := range events {
 				if p, ok := ev.Payload.(*workv1.RecheckConsumed); ok {
-					return &workv1.ConsumeRecheckResponse{WorkItem: view(p.GetWorkItem(), "")}, nil
+					return &workv1.ConsumeRecheckResponse{WorkItem: view(p.GetWorkItem(), p.GetCurrentWorkItemId())}, nil
 				}
 			}
 			return nil, fmt.Errorf("work: no recheck_consumed among %d events", len(events))

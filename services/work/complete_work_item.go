@@ -79,6 +79,7 @@ func decideComplete(s *State, env journal.Env, req *workv1.CompleteWorkItemReque
 	it.CompletedAt = it.GetUpdatedAt()
 	it.BlockedBy, it.BlockedByWaitId = "", ""
 	it.RecheckAt, it.RecheckConsumedAt = nil, nil
+	it.OwnRecheckAt, it.GivenRecheckAt, it.GivenRecheckConsumedAt = nil, nil, nil
 	it.Waits = nil
 	done := &workv1.WorkItemCompleted{WorkItem: it, WasCurrent: current == it.GetWorkItemId(), CurrentWorkItemId: current}
 	for _, w := range old.GetWaits() {

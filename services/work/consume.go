@@ -2,17 +2,27 @@ package work
 
 import (
 	"quartet/pkg/journal"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/plane"
 )
 
 // waitTypes is what this plane hears: where waits begin, are triggered, and end.
 var waitTypes = []string{"wait_registered", "wait_triggered", "wait_consumed", "wait_resolved", "wait_cancelled"}
 
 // react is the rule for what other planes say. It repeats what AttachWait said
-// already in most cases; the wait's revision makes that a no-op.
+// already in most cases; the wait's revision makes that a no-op. Whichever comes
+// first, an item's history names who made or ended the wait (SPEC W11).
 func react(s *State, env journal.Env, ev *journal.Event) ([]*journal.Event, error) {
+	events, err := reaction(s, env, ev)
+	return plane.OnBehalf(ev, events), err
+}
+
+func reaction(s *State, env journal.Env, ev *journal.Event) ([]*journal.Event, error) {
 	switch p := ev.Payload.(type) {
+	case *agentv1.AgentDeleting:
+		return s.ownerDeleted(env, ev.Namespace, ev.AgentID), nil
 	case *waitingv1.WaitRegistered:
 		return onWait(s, env, ev.Namespace, p.GetWait()), nil
 	case *waitingv1.WaitTriggered:

@@ -69,7 +69,10 @@ func validateCreate(req *workv1.CreateWorkItemRequest) error {
 
 func decideCreate(s *State, env journal.Env, itemID string, req *workv1.CreateWorkItemRequest) (journal.Decision[*workv1.CreateWorkItemResponse], error) {
 	var none journal.Decision[*workv1.CreateWorkItemResponse]
-	if s.items[key{env.Actor.Namespace, itemID}] != nil {
+	if err := s.ownerAlive(env.Actor.Namespace, req.GetAgentId()); err != nil {
+		return none, err
+	}
+	if s.record(env.Actor.Namespace, itemID) != nil {
 		return none, fault.AlreadyExists.Newf("work item %q exists already", itemID)
 	}
 	status := req.GetPlanStatus()

@@ -7,9 +7,10 @@
 // It neither makes waits nor runs anything.
 //
 // Reads: the waiting plane's events (wait_registered, wait_triggered,
-// wait_resolved, wait_cancelled, wait_consumed), which say what an item waits for.
+// wait_resolved, wait_cancelled, wait_consumed), which say what an item waits for;
+// agent_deleting of the agent plane.
 //
 // Emits: work_item_created, work_item_updated, work_item_picked, focus_released,
 // work_item_completed, report_promoted, wait_attached, wait_detached,
-// wait_attach_refused, recheck_consumed.
+// wait_attach_refused, recheck_consumed, owner_deleted.
 package work

@@ -3,6 +3,7 @@ package work
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
@@ -61,7 +62,7 @@ func decidePick(s *State, env journal.Env, req *workv1.PickWorkItemRequest) (jou
 		SwitchKind:         "explicit_focus_pick",
 		WorkItem:           it,
 	}
-	switch prev := s.items[key{env.Actor.Namespace, picked.GetPreviousWorkItemId()}]; {
+	switch prev := s.record(env.Actor.Namespace, picked.GetPreviousWorkItemId()); {
 	case picked.GetPreviousWorkItemId() == it.GetWorkItemId():
 		picked.SwitchKind = "same_work_item"
 		picked.PreviousReadiness = picked.GetCurrentReadiness()
@@ -71,7 +72,7 @@ func decidePick(s *State, env journal.Env, req *workv1.PickWorkItemRequest) (jou
 		if picked.GetPreviousReadiness() == workv1.Readiness_READINESS_RUNNABLE {
 			picked.SwitchKind = "explicit_focus_override"
 			picked.ReasonRequired = true
-			picked.ReasonMissing = req.GetReason() == ""
+			picked.ReasonMissing = strings.TrimSpace(req.GetReason()) == ""
 		}
 	}
 	ev := &journal.Event{AgentID: it.GetAgentId(), WorkItemID: it.GetWorkItemId(), Payload: picked}

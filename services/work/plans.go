@@ -1,39 +1,28 @@
 package work
 
 import (
-	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
 	"time"
-	"unicode/utf8"
 
 	"golang.org/x/time/rate"
 
 	"quartet/pkg/fault"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
-
-	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 const (
 	// previewChars bounds a preview (SPEC W3).
 	previewChars = 1600
-	// maxPlanBytes is the largest plan file that is read. Larger ones are shown
-	// by size alone: a plan that long is no plan, and reading it would stall
-	// every list it is in.
-	maxPlanBytes = 4 << 20
 	// Making a folder and a file costs 250 µs of ext4's time here, a hundred
 	// times what the journal costs per item. Up to this rate the file is made
 	// before the answer; above it whoever reads or picks the item first makes
 	// it. See docs/adr/0004.
-	eagerPerSecond = 100
-	eagerBurst     = 256
+	eagerPerSecond = 20
+	eagerBurst     = 64
 	// planCacheEntries bounds the descriptors kept.
 	planCacheEntries = 8192
 )
@@ -52,15 +41,24 @@ type plans struct {
 
 // described is a descriptor and the identity of the file it was made from.
 type described struct {
-	file     fs.FileInfo
+	file     fs.FileInfo // nil: there was none
 	artifact *workv1.PlanArtifact
 }
 
 // still says whether a look would find the same content again. A file that was
 // put in the place of another, as most editors do, is another one even with the
-// same size and time.
+// same size and time; and one that was written in place and given its old time
+// back, as some sync tools do, has another time of change.
 func (d described) still(st fs.FileInfo) bool {
-	return d.file.Size() == st.Size() && d.file.ModTime().Equal(st.ModTime()) && os.SameFile(d.file, st)
+	return d.file != nil && d.file.Size() == st.Size() && d.file.ModTime().Equal(st.ModTime()) && changedAt(d.file).Equal(changedAt(st)) && os.SameFile(d.file, st)
+}
+
+// settled says whether a file was left alone for longer than the clock's grain:
+// one written more recently could change again without its times changing, so
+// a look at it is not kept.
+func settled(st fs.FileInfo) bool {
+	const grain = 20 * time.Millisecond
+	return time.Since(st.ModTime()) > grain && time.Since(changedAt(st)) > grain
 }
 
 func openPlans(home string) (*plans, error) {
@@ -95,7 +93,11 @@ type home struct {
 }
 
 // close lets go of a directory that was only read through.
-func (h *home) close() { _ = h.Close() }
+func (h *home) close() {
+	if h != nil {
+		_ = h.Close()
+	}
+}
 
 // home opens an agent's home; with create, it is there afterwards.
 func (p *plans) home(namespace, agentID string, create bool) (*home, error) {
@@ -125,27 +127,8 @@ func (p *plans) seed(namespace, agentID, itemID, text string) error {
 	if _, err := h.Lstat(name); err == nil {
 		return nil
 	}
-	if err := h.MkdirAll(filepath.Dir(name), 0o750); err != nil {
-		return planTrouble(name, err)
-	}
 	// The name appears with its whole content or not at all.
-	tmp := name + ".new"
-	f, err := h.OpenFile(tmp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o640)
-	if err != nil {
-		return planTrouble(name, err)
-	}
-	_, err = f.WriteString(text)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return planTrouble(name, err)
-	}
-	if err := h.Rename(tmp, name); err != nil {
-		return planTrouble(name, err)
-	}
-	dir, err := h.Open(filepath.Dir(name))
-	if err != nil {
-		return planTrouble(name, err)
-	}
-	if err := errors.Join(dir.Sync(), dir.Close()); err != nil {
+	if err := h.place(name, []byte(text), 0o640, itemID); err != nil {
 		return planTrouble(name, err)
 	}
 	return nil
@@ -160,10 +143,11 @@ func planTrouble(name string, err error) error {
 type want int
 
 const (
-	asItIs  want = iota // a look is enough
-	present             // the file is there
-	soon                // the file is there unless too many are being made
-	fresh               // soon, of an item that nobody knew until now
+	asItIs   want = iota // a look is enough
+	lastSeen             // so is the last look: of the answer of a write, which is no read
+	present              // the file is there
+	soon                 // the file is there unless too many are being made
+	fresh                // soon, of an item that nobody knew until now
 )
 
 // attach puts the plan descriptor on an item that is about to be answered.
@@ -174,7 +158,8 @@ func (p *plans) attach(namespace string, it *workv1.WorkItem, w want) {
 	const sep = string(filepath.Separator)
 	// Every part is clean: a name or an id. See planName.
 	path := p.path + sep + namespace + sep + it.GetAgentId() + sep + "work-items" + sep + it.GetWorkItemId() + sep + "plan.md"
-	if a := p.glance(path); a != nil {
+	a := p.glance(path, w)
+	if a != nil {
 		it.PlanArtifact = a
 		return
 	}
@@ -198,20 +183,43 @@ func (p *plans) attach(namespace string, it *workv1.WorkItem, w want) {
 
 // glance is the descriptor that was made before, if the same file is still
 // there, unchanged; else nil. It is one system call where the confined way is
-// twelve, which were a seventh of an UpdateWorkItem's processor time. The look
+// twelve, which were a seventh of an UpdateWorkItem's processor time; the call
+// itself is another fifteenth, so the answers of writes do without. The look
 // itself follows whatever links there are, but it shows nothing: it only
-// compares with the file that was read the confined way.
-func (p *plans) glance(path string) *workv1.PlanArtifact {
+// compares with the file that was read the confined way, or says that there is
+// none, which is how most plans of a large installation are.
+func (p *plans) glance(path string, w want) *workv1.PlanArtifact {
 	p.mu.Lock()
 	d, ok := p.cache[path]
 	p.mu.Unlock()
-	if !ok {
-		return nil
+	if ok && w == lastSeen {
+		return d.artifact
 	}
-	if st, err := os.Lstat(path); err != nil || !d.still(st) {
-		return nil
+	st, err := os.Lstat(path)
+	switch {
+	case ok && err == nil && d.still(st):
+		return d.artifact
+	case errors.Is(err, fs.ErrNotExist) && w <= lastSeen:
+		a := problem(path, 0, "missing")
+		if ok || w == lastSeen {
+			p.keep(path, described{artifact: a})
+		}
+		return a
 	}
-	return d.artifact
+	return nil
+}
+
+// keep remembers what a look found.
+func (p *plans) keep(path string, d described) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.cache) >= planCacheEntries {
+		for k := range p.cache { // any one: the map's order is random
+			delete(p.cache, k)
+			break
+		}
+	}
+	p.cache[path] = d
 }
 
 // ensure makes an empty plan file the first time, which is when its folder is
@@ -241,72 +249,11 @@ func (p *plans) describe(h *home, name string) *workv1.PlanArtifact {
 	if !st.Mode().IsRegular() {
 		return problem(path, 0, "not_a_regular_file")
 	}
-	if st.Size() > maxPlanBytes {
-		return problem(path, st.Size(), "too_large")
-	}
 	artifact := h.read(name, st)
-	// A file written within the clock's grain of the look could change again
-	// without its time changing; such a look is not kept.
-	if time.Since(st.ModTime()) > 20*time.Millisecond {
-		p.mu.Lock()
-		if len(p.cache) >= planCacheEntries {
-			for k := range p.cache { // any one: the map's order is random
-				delete(p.cache, k)
-				break
-			}
-		}
-		p.cache[path] = described{file: st, artifact: artifact}
-		p.mu.Unlock()
+	if settled(st) {
+		p.keep(path, described{file: st, artifact: artifact})
 	}
 	return artifact
-}
-
-var emptySHA = hex.EncodeToString(sha256.New().Sum(nil))
-
-func (h *home) read(name string, st fs.FileInfo) *workv1.PlanArtifact {
-	path := filepath.Join(h.path, name)
-	a := &workv1.PlanArtifact{
-		Path: path, Bytes: st.Size(), UpdatedAt: timestamppb.New(st.ModTime().UTC()),
-	}
-	if st.Size() == 0 {
-		a.Sha256, a.PreviewComplete = emptySHA, true
-		return a
-	}
-	f, err := h.Open(name)
-	if err != nil {
-		return problem(path, st.Size(), missingOr(err))
-	}
-	body, err := io.ReadAll(io.LimitReader(f, maxPlanBytes+1))
-	if err = errors.Join(err, f.Close()); err != nil {
-		return problem(path, st.Size(), "unreadable")
-	}
-	sum := sha256.Sum256(body)
-	a.Sha256, a.Bytes = hex.EncodeToString(sum[:]), int64(len(body))
-	if !utf8.Valid(body) || bytes.IndexByte(body, 0) >= 0 {
-		a.Problem = "not_text"
-		return a
-	}
-	a.Preview = cut(string(body), previewChars)
-	a.PreviewComplete = len(a.GetPreview()) == len(body)
-	return a
-}
-
-// cut shortens valid text to n runes.
-func cut(s string, n int) string {
-	for i := range s {
-		if n == 0 {
-			return s[:i]
-		}
-		n--
-	}
-	return s
-}
-
-func missingOr(err error) string {
-	if errors.Is(err, fs.ErrNotExist) {
-		return "missing"
-	}
-	return "unreadable"
 }
 
 func problem(path string, size int64, what string) *workv1.PlanArtifact {

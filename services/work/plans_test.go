@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -146,9 +147,17 @@ func TestW3_WhatIsNoPlanIsSaidAndNotShown(t *testing.T) {
 		"text with a NUL": {func(t *testing.T, path string) {
 			require.NoError(t, os.WriteFile(path, []byte("a\x00b"), 0o600))
 		}, "not_text"},
-		"huge": {func(t *testing.T, path string) {
-			require.NoError(t, os.Truncate(path, maxPlanBytes+1))
-		}, "too_large"},
+		"a character cut off at the end": {func(t *testing.T, path string) {
+			require.NoError(t, os.WriteFile(path, []byte("caf\xc3"), 0o600))
+		}, "not_text"},
+		"a named pipe": {func(t *testing.T, path string) {
+			require.NoError(t, os.Remove(path))
+			require.NoError(t, syscall.Mkfifo(path, 0o600))
+		}, "not_a_regular_file"},
+		"a file where its folder should be": {func(t *testing.T, path string) {
+			require.NoError(t, os.RemoveAll(filepath.Dir(path)))
+			require.NoError(t, os.WriteFile(filepath.Dir(path), []byte("hunter2"), 0o600))
+		}, "unreadable"},
 		"a directory": {func(t *testing.T, path string) {
 			require.NoError(t, os.Remove(path))
 			require.NoError(t, os.Mkdir(path, 0o700))
@@ -183,15 +192,6 @@ func TestW3_WhatIsNoPlanIsSaidAndNotShown(t *testing.T) {
 			r.pick(itemID)
 		})
 	}
-}
-
-func TestW3_ThePlanAtItsLargestIsRead(t *testing.T) {
-	r := newRig(t)
-	itemID := r.create("ship").GetWorkItemId()
-	require.NoError(t, os.WriteFile(r.planPath(itemID), []byte(strings.Repeat("a", maxPlanBytes)), 0o600))
-	a := r.get(itemID).GetPlanArtifact()
-	require.Empty(t, a.GetProblem())
-	require.EqualValues(t, maxPlanBytes, a.GetBytes())
 }
 
 // Whoever links his folder into another agent's home sees nothing of it.

@@ -50,9 +50,21 @@ func decidePromote(s *State, env journal.Env, req *workv1.PromoteReportRequest) 
 	it.CompletedInTurnId = req.GetTurnId()
 	ev := itemEvent(it, old, &workv1.ReportPromoted{
 		WorkItem: it, Text: req.GetText(), BriefId: it.GetResultBriefId(), TurnId: req.GetTurnId(),
-		Warnings: unfinishedTodos(old.GetTodoList()),
+		Warnings: reportWarnings(old, req.GetWarnings()),
 	})
 	return journal.Decision[*workv1.PromoteReportResponse]{Events: []*journal.Event{ev}}, nil
+}
+
+// reportWarnings are kept with the report: what the item leaves undone, also
+// where the report is added later, and whatever else the completion warned of.
+func reportWarnings(it *workv1.WorkItem, given []*workv1.Warning) []*workv1.Warning {
+	kept := unfinishedTodos(it.GetTodoList())
+	for _, w := range given {
+		if w.GetKind() == "active_tasks" {
+			kept = append(kept, w)
+		}
+	}
+	return kept
 }
 
 func answerPromote(events []*journal.Event) (*workv1.PromoteReportResponse, error) {

@@ -197,7 +197,8 @@ func checkStep(t require.TestingT, seen map[string]*workv1.WorkItem, ev *journal
 func checkState(t require.TestingT, s *State) {
 	for k, a := range s.agents {
 		want := map[string][]*workv1.WorkItem{}
-		for ik, it := range s.items {
+		for ik, e := range s.items {
+			it := e.rec
 			if ik.namespace != k.namespace || it.GetAgentId() != k.id {
 				continue
 			}
@@ -207,6 +208,9 @@ func checkState(t require.TestingT, s *State) {
 			}
 			if recheckPending(it) {
 				want["rechecks"] = append(want["rechecks"], it)
+				require.True(t, proto.Equal(nextReminder(it), it.GetRecheckAt()), "what is shown is what comes next (SPEC P5)")
+			} else {
+				require.Nil(t, nextReminder(it), "no reminder is forgotten (SPEC P5)")
 			}
 			class := classOf(it).String()
 			want[class] = append(want[class], it)
@@ -234,7 +238,7 @@ func checkState(t require.TestingT, s *State) {
 			sameItems(t, want[workv1.CandidateClass(c).String()], a.classes[c], classOrder[c])
 		}
 		if a.current != "" {
-			it := s.items[key{k.namespace, a.current}]
+			it := s.record(k.namespace, a.current)
 			require.NotNil(t, it)
 			require.Equal(t, k.id, it.GetAgentId())
 			require.Equal(t, open, it.GetState(), "no completed item is in focus")
@@ -268,7 +272,8 @@ func sameItems(t require.TestingT, want []*workv1.WorkItem, tree *btree.BTreeG[*
 func sameState(t require.TestingT, a, b *State) {
 	require.ElementsMatch(t, slices.Collect(maps.Keys(a.items)), slices.Collect(maps.Keys(b.items)))
 	for k := range a.items {
-		require.True(t, proto.Equal(a.items[k], b.items[k]), "live %v\nreplayed %v", a.items[k], b.items[k])
+		require.True(t, proto.Equal(a.items[k].rec, b.items[k].rec), "live %v\nreplayed %v", a.items[k].rec, b.items[k].rec)
+		require.Equal(t, a.items[k].trail, b.items[k].trail)
 	}
 	for k := range b.agents {
 		require.NotNil(t, a.agents[k])

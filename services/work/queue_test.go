@@ -309,3 +309,59 @@ func TestX4_AnotherTenantSeesNothing(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, l.GetWorkItems())
 }
+
+// The focus stands apart from the classes, also when it is blocked or triggered,
+// so that nothing is shown twice; counts are those of the classes (SPEC W9, X6).
+func TestW9_TheFocusIsInNoClassAndNoCount(t *testing.T) {
+	for name, c := range map[string]struct {
+		triggers int64
+		class    workv1.CandidateClass
+	}{
+		"blocked":   {0, workv1.CandidateClass_CANDIDATE_CLASS_BLOCKED},
+		"triggered": {1, workv1.CandidateClass_CANDIDATE_CLASS_TRIGGERED_BLOCKED},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			for i, objective := range []string{"focus", "other"} {
+				_, err := r.service.AttachWait(planetest.As(t.Context(), rpc.RoleService), &workv1.AttachWaitRequest{
+					AgentId: "keeper", WorkItemId: r.create(objective).GetWorkItemId(), Wait: &workv1.AttachedWait{
+						WaitId: fmt.Sprintf("wt_%026d", i), Revision: 1, Mode: workv1.WaitMode_WAIT_MODE_WAIT, Kind: workv1.WaitKind_WAIT_KIND_EXTERNAL, Reason: "r", TriggerCount: c.triggers,
+					},
+				})
+				require.NoError(t, err)
+			}
+			get := func() (*workv1.GetWorkQueueResponse, int32) {
+				q, err := r.client.GetWorkQueue(r.ctx, &workv1.GetWorkQueueRequest{AgentId: "keeper"})
+				require.NoError(t, err)
+				n := q.GetCounts()
+				require.Len(t, q.GetTriggeredBlocked(), int(n.GetTriggeredBlocked()))
+				require.Len(t, q.GetBlocked(), int(n.GetBlocked()))
+				require.EqualValues(t, 2, n.GetOpen())
+				return q, n.GetTriggeredBlocked() + n.GetBlocked()
+			}
+			q, n := get()
+			require.EqualValues(t, 2, n)
+			r.pick(append(q.GetBlocked(), q.GetTriggeredBlocked()...)[0].GetWorkItemId())
+			q, n = get()
+			require.EqualValues(t, 1, n)
+			require.Equal(t, c.class, q.GetCurrent().GetCandidateClass())
+			require.NotEqual(t, q.GetCurrent().GetWorkItemId(), append(q.GetBlocked(), q.GetTriggeredBlocked()...)[0].GetWorkItemId())
+		})
+	}
+}
+
+// An empty list of an agent that was never made would look like good news.
+func TestX5_ListsOfNobody(t *testing.T) {
+	r := newRig(t)
+	operator := planetest.As(t.Context(), rpc.RoleOperator)
+	_, err := r.client.ListWorkItems(operator, &workv1.ListWorkItemsRequest{AgentId: "nobody"})
+	require.ErrorIs(t, err, fault.NotFound)
+	require.ErrorContains(t, err, `"nobody"`)
+	_, err = r.client.GetWorkQueue(operator, &workv1.GetWorkQueueRequest{AgentId: "nobody"})
+	require.ErrorIs(t, err, fault.NotFound)
+	got, err := r.client.ListWorkItems(operator, &workv1.ListWorkItemsRequest{AgentId: "other"})
+	require.NoError(t, err, "one that has nothing yet")
+	require.Empty(t, got.GetWorkItems())
+	_, err = r.service.GetWorkQueue(planetest.As(r.t.Context(), rpc.RoleService), &workv1.GetWorkQueueRequest{AgentId: "nobody"})
+	require.NoError(t, err, "services know whom they ask about")
+}

@@ -79,11 +79,18 @@ func (s *Service) ListWorkItems(ctx context.Context, req *workv1.ListWorkItemsRe
 		}
 		after = &workv1.WorkItem{WorkItemId: from[1], CreatedAt: timestamppb.New(time.Unix(0, nanos))}
 	}
+	met := false
 	items, _, err := plane.View(ctx, s.engine, req.GetAgentId(), func(st *State) ([]*workv1.WorkItem, error) {
+		met = st.met(actor.Namespace, req.GetAgentId())
 		return list(st, actor.Namespace, req.GetAgentId(), req.GetFilter(), after, size+1), nil
 	})
 	if err != nil {
 		return nil, err
+	}
+	if !met {
+		if err := s.neverMade(ctx, actor, req.GetAgentId()); err != nil {
+			return nil, err
+		}
 	}
 	resp := &workv1.ListWorkItemsResponse{}
 	bytes := 0
@@ -110,7 +117,7 @@ func list(s *State, namespace, agentID string, f workv1.WorkItemFilter, after *w
 	}
 	var out []*workv1.WorkItem
 	if f == workv1.WorkItemFilter_WORK_ITEM_FILTER_CURRENT {
-		if it := s.items[key{namespace, a.current}]; it != nil && after == nil {
+		if it := s.record(namespace, a.current); it != nil && after == nil {
 			out = append(out, view(it, a.current))
 		}
 		return out
@@ -178,11 +185,18 @@ func (s *Service) GetWorkQueue(ctx context.Context, req *workv1.GetWorkQueueRequ
 	if err := s.admit(actor, req.GetAgentId()); err != nil {
 		return nil, err
 	}
+	met := false
 	q, seq, err := plane.View(ctx, s.engine, req.GetAgentId(), func(st *State) (*workv1.GetWorkQueueResponse, error) {
+		met = st.met(actor.Namespace, req.GetAgentId())
 		return queue(st, actor.Namespace, req.GetAgentId()), nil
 	})
 	if err != nil {
 		return nil, err
+	}
+	if !met {
+		if err := s.neverMade(ctx, actor, req.GetAgentId()); err != nil {
+			return nil, err
+		}
 	}
 	q.Revision = seq
 	if !req.GetOmitPlans() {
@@ -203,7 +217,7 @@ func queue(s *State, namespace, agentID string) *workv1.GetWorkQueueResponse {
 	if a == nil {
 		return q
 	}
-	current := s.items[key{namespace, a.current}]
+	current := s.record(namespace, a.current)
 	q.Current = view(current, a.current)
 	top := func(c workv1.CandidateClass, limit int) (items []*workv1.WorkItem, total int32) {
 		t := a.classes[c]

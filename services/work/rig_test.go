@@ -2,6 +2,7 @@ package work
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
+	"quartet/pkg/page"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/plane/planetest"
@@ -84,7 +86,7 @@ func openRig(t *testing.T) *rig {
 
 func (r *rig) up() {
 	var err error
-	r.service, err = New(Config{Home: r.home}, Deps{Tasks: &r.tasks, Agents: known{"keeper": true, "other": true}, Deps: plane.Deps{
+	r.service, err = New(Config{Home: r.home}, Deps{Tasks: &r.tasks, Agents: known{"keeper": true, "other": true, strings.Repeat("a", 127): true, strings.Repeat("a", 128): true}, Deps: plane.Deps{
 		Log: r.journals.Log, Sources: r.journals.Sources, Clock: r.clk, IDs: r.ids,
 	}})
 	require.NoError(r.t, err)
@@ -152,4 +154,18 @@ func replayed(call func(opts ...grpc.CallOption) error) (bool, error) {
 	var header metadata.MD
 	err := call(grpc.Header(&header))
 	return rpc.WasReplayed(header), err
+}
+
+// look reads the state itself.
+func (r *rig) look(read func(s *State)) error {
+	_, _, err := journal.View(context.Background(), r.service.engine.All()[0], func(s *State) (struct{}, error) {
+		read(s)
+		return struct{}{}, nil
+	})
+	return err
+}
+
+// token is a page token of an item's history.
+func token(itemID, at string) string {
+	return page.Token("work-item-history/"+itemID+"/false", at)
 }

@@ -11,6 +11,8 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
+	"quartet/pkg/keylock"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
@@ -47,11 +49,13 @@ type Deps struct {
 // Service is the work plane.
 type Service struct {
 	workv1.UnimplementedWorkServiceServer
+	workv1.UnimplementedHomeServiceServer
 
 	cfg    Config
 	deps   Deps
 	plans  *plans
 	engine *plane.Engine[*State]
+	files  keylock.Locks[fileKey]
 	known  sync.Map // key -> struct{}: agents that were seen to exist
 }
 
@@ -70,7 +74,10 @@ func New(cfg Config, deps Deps) (*Service, error) {
 func (s *Service) Name() string { return Plane }
 
 // Register puts the service on a server.
-func (s *Service) Register(srv grpc.ServiceRegistrar) { workv1.RegisterWorkServiceServer(srv, s) }
+func (s *Service) Register(srv grpc.ServiceRegistrar) {
+	workv1.RegisterWorkServiceServer(srv, s)
+	workv1.RegisterHomeServiceServer(srv, s)
+}
 
 // Start opens the plan folder and the journal and begins to follow the waiting plane.
 func (s *Service) Start(ctx context.Context) error {
@@ -87,6 +94,9 @@ func (s *Service) Start(ctx context.Context) error {
 		Follow: []plane.Followed{{
 			Plane: "waiting", Types: waitTypes,
 			Registry: journal.NewRegistry(waitingv1.File_quartet_waiting_v1_waiting_event_proto),
+		}, {
+			Plane: "agent", Types: []string{"agent_deleting"},
+			Registry: journal.NewRegistry(agentv1.File_quartet_agent_v1_agent_event_proto),
 		}},
 		React: react,
 	}, s.deps.Deps)
@@ -145,15 +155,25 @@ func (s *Service) admitAgent(ctx context.Context, actor rpc.Actor, agentID strin
 	if err := s.admitWrite(ctx, actor, agentID); err != nil {
 		return err
 	}
-	k := key{actor.Namespace, agentID}
+	return s.exists(ctx, key{actor.Namespace, agentID})
+}
+
+func (s *Service) exists(ctx context.Context, k key) error {
 	if _, ok := s.known.Load(k); ok {
 		return nil
 	}
-	if err := s.deps.Agents.AgentExists(ctx, agentID); err != nil {
+	if err := s.deps.Agents.AgentExists(ctx, k.id); err != nil {
 		return err
 	}
 	s.known.Store(k, struct{}{})
 	return nil
+}
+
+// neverMade refuses to say that an agent has nothing when there is no such agent.
+func (s *Service) neverMade(ctx context.Context, actor rpc.Actor, agentID string) error {
+	return plane.NeverMade(ctx, agentID, func(ctx context.Context, agentID string) error {
+		return s.exists(ctx, key{actor.Namespace, agentID})
+	})
 }
 
 // Stalled is how long the journal has been unable to write.

@@ -17,8 +17,17 @@ import (
 // State is one partition of the work plane. Records are replaced, never edited,
 // so that readers may keep what they found.
 type State struct {
-	items  map[key]*workv1.WorkItem
+	items  map[key]item
 	agents map[key]*agentWork
+	// free is shared by all trees: one of its own would be a quarter of what an
+	// idle agent takes.
+	free *btree.FreeListG[*workv1.WorkItem]
+}
+
+// item is a record and the way back to everything that made it so.
+type item struct {
+	rec   *workv1.WorkItem
+	trail trail
 }
 
 // key names an agent or an item within its namespace.
@@ -28,6 +37,7 @@ type key struct{ namespace, id string }
 // that reading a queue costs the same with ten items and with a million.
 type agentWork struct {
 	current  string
+	deleted  bool                            // the agent is deleted, or about to be
 	all      *btree.BTreeG[*workv1.WorkItem] // by creation
 	open     *btree.BTreeG[*workv1.WorkItem] // by creation
 	rechecks *btree.BTreeG[*workv1.WorkItem] // open, recheck set and not consumed; by time
@@ -50,7 +60,10 @@ const treeDegree = 8
 
 // NewState returns the state of an empty log.
 func NewState() *State {
-	return &State{items: map[key]*workv1.WorkItem{}, agents: map[key]*agentWork{}}
+	return &State{
+		items: map[key]item{}, agents: map[key]*agentWork{},
+		free: btree.NewFreeListG[*workv1.WorkItem](btree.DefaultFreeListSize),
+	}
 }
 
 // Apply folds one event in.
@@ -58,16 +71,21 @@ func (s *State) Apply(ev *journal.Event) error {
 	if s.telling(ev) {
 		s.agent(key{ev.Namespace, ev.AgentID}).changed = ev.CreatedAt
 	}
-	return s.fold(ev)
+	if err := s.fold(ev); err != nil {
+		return err
+	}
+	s.remember(ev)
+	return nil
 }
 
 // telling says whether an event is news for the agent's next turn.
 func (s *State) telling(ev *journal.Event) bool {
 	switch p := ev.Payload.(type) {
-	case *workv1.WaitAttachRefused, *workv1.RecheckConsumed, *workv1.FocusReleased, *workv1.ReportPromoted:
+	case *workv1.WaitAttachRefused, *workv1.RecheckConsumed, *workv1.FocusReleased, *workv1.ReportPromoted,
+		*workv1.HomeFileWritten:
 		return false
 	case *workv1.WaitAttached:
-		known := attached(s.items[key{ev.Namespace, ev.WorkItemID}], p.GetWait().GetWaitId())
+		known := attached(s.record(ev.Namespace, ev.WorkItemID), p.GetWait().GetWaitId())
 		return known == nil || p.GetWait().GetTriggerCount() > known.GetTriggerCount()
 	}
 	return true
@@ -101,6 +119,10 @@ func (s *State) fold(ev *journal.Event) error {
 		s.put(k, p.GetWorkItem())
 	case *workv1.WaitAttachRefused:
 		// For the waiting plane; nothing here changes.
+	case *workv1.HomeFileWritten:
+		// For those who watch; the file is the truth.
+	case *workv1.OwnerDeleted:
+		s.agent(k).deleted = true
 	default:
 		return fmt.Errorf("work: unknown event %T", ev.Payload)
 	}
@@ -111,19 +133,24 @@ func (s *State) agent(k key) *agentWork {
 	a := s.agents[k]
 	if a == nil {
 		a = &agentWork{
-			all:  btree.NewG(treeDegree, byCreation),
-			open: btree.NewG(treeDegree, byCreation),
+			all:  s.tree(byCreation),
+			open: s.tree(byCreation),
 		}
 		s.agents[k] = a
 	}
 	return a
 }
 
+func (s *State) tree(less btree.LessFunc[*workv1.WorkItem]) *btree.BTreeG[*workv1.WorkItem] {
+	return btree.NewWithFreeListG(treeDegree, less, s.free)
+}
+
 // put replaces a record in every index.
 func (s *State) put(k key, it *workv1.WorkItem) {
 	a := s.agent(k)
 	ik := key{k.namespace, it.GetWorkItemId()}
-	if old := s.items[ik]; old != nil {
+	e := s.items[ik]
+	if old := e.rec; old != nil {
 		a.all.Delete(old)
 		a.open.Delete(old)
 		if t := a.classes[classOf(old)]; t != nil {
@@ -133,28 +160,40 @@ func (s *State) put(k key, it *workv1.WorkItem) {
 			a.rechecks.Delete(old)
 		}
 	}
-	s.items[ik] = it
+	e.rec = it
+	s.items[ik] = e
 	a.all.ReplaceOrInsert(it)
 	if it.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_OPEN {
 		a.open.ReplaceOrInsert(it)
 	}
 	c := classOf(it)
 	if a.classes[c] == nil {
-		a.classes[c] = btree.NewG(treeDegree, classOrder[c])
+		a.classes[c] = s.tree(classOrder[c])
 	}
 	a.classes[c].ReplaceOrInsert(it)
 	if recheckPending(it) {
 		if a.rechecks == nil {
-			a.rechecks = btree.NewG(treeDegree, byRecheck)
+			a.rechecks = s.tree(byRecheck)
 		}
 		a.rechecks.ReplaceOrInsert(it)
 	}
 }
 
+// record is an item as it stands, nil if there is none.
+func (s *State) record(namespace, itemID string) *workv1.WorkItem {
+	return s.items[key{namespace, itemID}].rec
+}
+
+// met says whether this plane knows of an agent.
+func (s *State) met(namespace, agentID string) bool {
+	_, ok := s.agents[key{namespace, agentID}]
+	return ok
+}
+
 // owned finds an item of an agent. A foreign item is refused, not hidden: ids
 // are unguessable and agents of one namespace may know of each other.
 func (s *State) owned(namespace, agentID, itemID string) (*workv1.WorkItem, error) {
-	it := s.items[key{namespace, itemID}]
+	it := s.record(namespace, itemID)
 	switch {
 	case it == nil:
 		return nil, fault.NotFound.Newf("work item %q does not exist; ListWorkItems shows what agent %q has", itemID, agentID).With("work_item_id", itemID)

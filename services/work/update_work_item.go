@@ -35,7 +35,7 @@ func (s *Service) UpdateWorkItem(ctx context.Context, req *workv1.UpdateWorkItem
 	if err != nil {
 		return nil, err
 	}
-	s.plans.attach(actor.Namespace, resp.GetWorkItem(), asItIs)
+	s.plans.attach(actor.Namespace, resp.GetWorkItem(), lastSeen)
 	return resp, nil
 }
 
@@ -100,6 +100,11 @@ func decideUpdate(s *State, env journal.Env, req *workv1.UpdateWorkItemRequest) 
 	if err := writable(old, req.ExpectedRevision); err != nil {
 		return none, err
 	}
+	if at := req.GetRecheckAt(); at != nil {
+		if err := fault.Ahead("recheck_at", env.Now, at.AsTime()); err != nil {
+			return none, err
+		}
+	}
 	it := next(old, env)
 	if req.Objective != nil {
 		it.Objective = req.GetObjective()
@@ -126,7 +131,8 @@ func decideUpdate(s *State, env journal.Env, req *workv1.UpdateWorkItemRequest) 
 		it.BlockedBy, it.BlockedByWaitId = req.GetBlockedBy(), ""
 	}
 	if at := req.GetRecheckAt(); at != nil {
-		it.RecheckAt, it.RecheckConsumedAt = pbjson.Timestamp(at.AsTime()), nil
+		it.OwnRecheckAt = pbjson.Timestamp(at.AsTime())
+		remind(it)
 	}
 
 	current := s.current(env.Actor.Namespace, req.GetAgentId())
@@ -168,6 +174,7 @@ func next(old *workv1.WorkItem, env journal.Env) *workv1.WorkItem {
 	it := proto.CloneOf(old)
 	it.Revision = old.GetRevision() + 1
 	it.UpdatedAt = timestamppb.New(env.Now)
+	parted(it)
 	return it
 }
 

@@ -1,0 +1,236 @@
+package work
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/journal"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
+)
+
+// absent is the precondition that there is no file yet.
+const absent = "absent"
+
+// WriteFile writes a whole file (SPEC A11).
+func (s *Service) WriteFile(ctx context.Context, req *workv1.WriteFileRequest) (*workv1.WriteFileResponse, error) {
+	content := req.GetData()
+	if req.GetText() != "" {
+		if len(content) > 0 {
+			return nil, fault.InvalidArgument.New("give text or data, not both").WithField("data", "must be empty beside text")
+		}
+		content = []byte(req.GetText())
+	}
+	ev, err := s.changeFile(ctx, change{
+		method: "WriteFile", agentID: req.GetAgentId(), requestID: req.GetRequestId(), args: req,
+		path: req.GetPath(), expected: req.GetExpectedSha256(),
+		content: func([]byte) ([]byte, int32, error) { return content, 0, nil },
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &workv1.WriteFileResponse{File: ev.GetFile(), Created: ev.GetCreated()}, nil
+}
+
+// EditFile replaces an exact piece of text (SPEC A11).
+func (s *Service) EditFile(ctx context.Context, req *workv1.EditFileRequest) (*workv1.EditFileResponse, error) {
+	if err := fault.First(
+		fault.TextBytes("old_text", req.GetOldText(), maxReadBytes, true),
+		fault.TextBytes("new_text", req.GetNewText(), maxReadBytes, false),
+	); err != nil {
+		return nil, err
+	}
+	if req.GetOldText() == req.GetNewText() {
+		return nil, fault.InvalidArgument.New("old_text and new_text are the same, so nothing would change").WithField("new_text", "must differ from old_text")
+	}
+	if req.GetExpectedSha256() == absent {
+		return nil, fault.Invalid("expected_sha256", absent, "must be a SHA-256; a file that is absent cannot be edited")
+	}
+	ev, err := s.changeFile(ctx, change{
+		method: "EditFile", agentID: req.GetAgentId(), requestID: req.GetRequestId(), args: req,
+		path: req.GetPath(), expected: req.GetExpectedSha256(), needsFile: true,
+		content: func(old []byte) ([]byte, int32, error) { return replaced(req, old) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &workv1.EditFileResponse{File: ev.GetFile(), Replaced: ev.GetReplaced()}, nil
+}
+
+func replaced(req *workv1.EditFileRequest, old []byte) ([]byte, int32, error) {
+	n := bytes.Count(old, []byte(req.GetOldText()))
+	switch {
+	case n == 0:
+		return nil, 0, fault.TextNotFound.Newf("old_text does not stand in %q, exactly as given; read the file again", req.GetPath()).With("path", req.GetPath())
+	case n > 1 && !req.GetReplaceAll():
+		return nil, 0, fault.TextNotUnique.Newf("old_text stands in %q %d times; give more of what is around it, or set replace_all", req.GetPath(), n).
+			With("path", req.GetPath()).With("places", fmt.Sprint(n))
+	}
+	return bytes.ReplaceAll(old, []byte(req.GetOldText()), []byte(req.GetNewText())), int32(n), nil
+}
+
+// change is one write to a home.
+type change struct {
+	method, agentID, requestID string
+	args                       proto.Message
+	path                       string
+	expected                   string // precondition: a SHA-256, absent, or empty
+	needsFile                  bool
+	content                    func(old []byte) (content []byte, replaced int32, err error)
+}
+
+// errNotDone says that a request is not known yet.
+var errNotDone = errors.New("work: this request was not done before")
+
+// changeFile writes a file and then its event, one writer of a file at a time.
+// The disk comes first, so that no event tells of what is not there. A process
+// that dies in between has written the file and told nobody: the same WriteFile
+// finds its own content and goes on; the same EditFile finds its text replaced
+// and says so.
+func (s *Service) changeFile(ctx context.Context, c change) (*workv1.HomeFileWritten, error) {
+	p, err := homePath("path", c.path)
+	if err != nil {
+		return nil, err
+	}
+	if err := fault.First(fault.RequestID(c.requestID), validHash(c.expected)); err != nil {
+		return nil, err
+	}
+	if p == "." {
+		return nil, notAFile(c.path, "it is the home itself")
+	}
+	actor := rpc.ActorFrom(ctx)
+	h, err := s.openHome(ctx, c.agentID, true)
+	if err != nil {
+		return nil, err
+	}
+	defer h.close()
+	defer s.files.Lock(fileKey{key{actor.Namespace, c.agentID}, p})()
+	if c.requestID != "" {
+		if ev, err := s.record(ctx, c, nil); !errors.Is(err, errNotDone) {
+			return ev, err
+		}
+	}
+	ev, err := s.write(h, p, c)
+	if err != nil {
+		return nil, err
+	}
+	return s.record(ctx, c, ev)
+}
+
+func validHash(expected string) error {
+	if expected == "" || expected == absent {
+		return nil
+	}
+	if raw, err := hex.DecodeString(expected); err != nil || len(raw) != sha256.Size || strings.ToLower(expected) != expected {
+		return fault.Invalid("expected_sha256", expected, `must be a SHA-256 in lower-case hex, "absent", or empty`)
+	}
+	return nil
+}
+
+// write checks the precondition and puts the new content in place.
+func (s *Service) write(h *home, p string, c change) (*workv1.HomeFileWritten, error) {
+	before, mode, err := h.hash(p)
+	missing := errors.Is(err, fault.NotFound)
+	switch {
+	case missing && c.needsFile, err != nil && !missing:
+		return nil, err
+	case missing:
+		mode = 0o640
+	}
+	var old []byte
+	if c.needsFile {
+		if old, err = h.all(p); err != nil {
+			return nil, err
+		}
+	}
+	content, n, err := c.content(old)
+	if err != nil {
+		return nil, err
+	}
+	if len(content) > maxHomeFileBytes {
+		return nil, fault.TooLarge.Newf("file %q would have %d bytes; at most %d are written through the API", p, len(content), maxHomeFileBytes).
+			With("path", p).With("limit", fmt.Sprint(maxHomeFileBytes)).With("value", fmt.Sprint(len(content)))
+	}
+	sum := sha256.Sum256(content)
+	after := hex.EncodeToString(sum[:])
+	written := &workv1.HomeFileWritten{Created: missing, PreviousSha256: before, Replaced: n}
+	if before != after || missing { // else it is there already
+		if err := precondition(p, c.expected, before, missing); err != nil {
+			return nil, err
+		}
+		if err := h.place(filepath.FromSlash(p), content, mode, s.deps.IDs.New("")); err != nil {
+			return nil, homeTrouble(p, err)
+		}
+	}
+	st, err := h.Stat(filepath.FromSlash(p))
+	if err != nil {
+		return nil, homeTrouble(p, err)
+	}
+	written.File = homeFile(p, st)
+	written.File.Sha256 = after
+	written.File.UpdatedAt = timestamppb.New(st.ModTime().UTC().Truncate(time.Microsecond)) // as the journal keeps it
+	return written, nil
+}
+
+func precondition(p, expected, is string, missing bool) error {
+	switch {
+	case expected == "" || expected == absent && missing || !missing && expected == is:
+		return nil
+	case missing:
+		return fault.HashMismatch.Newf("file %q does not exist, expected was %s", p, expected).With("path", p).With("sha256", absent)
+	}
+	return fault.HashMismatch.Newf("file %q has sha256 %s, expected was %s; read it again", p, is, expected).With("path", p).With("sha256", is)
+}
+
+// all reads a file that is to be edited.
+func (h *home) all(p string) ([]byte, error) {
+	f, st, err := h.regular(p)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	if st.Size() > maxHomeFileBytes {
+		return nil, fault.TooLarge.Newf("file %q has %d bytes; at most %d are edited through the API", p, st.Size(), maxHomeFileBytes).With("path", p)
+	}
+	content, err := readAtMost(f, maxHomeFileBytes)
+	if err != nil {
+		return nil, homeTrouble(p, err)
+	}
+	return content, nil
+}
+
+// record tells of a write, and remembers the request. Without an event it only
+// looks whether the request was done before.
+func (s *Service) record(ctx context.Context, c change, ev *workv1.HomeFileWritten) (*workv1.HomeFileWritten, error) {
+	return plane.Do(ctx, s.engine, plane.Command[*State, *workv1.HomeFileWritten]{
+		Method: c.method, AgentID: c.agentID, RequestID: c.requestID, Args: c.args,
+		Decide: func(*State, journal.Env) (journal.Decision[*workv1.HomeFileWritten], error) {
+			var d journal.Decision[*workv1.HomeFileWritten]
+			if ev == nil {
+				return d, errNotDone
+			}
+			d.Events = []*journal.Event{{AgentID: c.agentID, Payload: ev}}
+			return d, nil
+		},
+		Answer: func(events []*journal.Event) (*workv1.HomeFileWritten, error) {
+			for _, e := range events {
+				if p, ok := e.Payload.(*workv1.HomeFileWritten); ok {
+					return p, nil
+				}
+			}
+			return nil, fmt.Errorf("work: no home_file_written among %d events", len(events))
+		},
+	})
+}

@@ -1,0 +1,231 @@
+package work
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/id"
+	"quartet/pkg/journal"
+	"quartet/pkg/page"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/pbjson"
+	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
+)
+
+// historyChunk is how many events are read from the journal at once: a page is
+// bounded by bytes too, and what it leaves out need not be read.
+const historyChunk = 20
+
+// ListWorkItemHistory reads every mutation of an item back from the journal
+// (SPEC W11).
+func (s *Service) ListWorkItemHistory(ctx context.Context, req *workv1.ListWorkItemHistoryRequest) (*workv1.ListWorkItemHistoryResponse, error) {
+	actor := rpc.ActorFrom(ctx)
+	if err := fault.First(s.admit(actor, req.GetAgentId()), fault.ID("work_item_id", req.GetWorkItemId(), "wi_")); err != nil {
+		return nil, err
+	}
+	size, err := page.Size(req.GetPageSize(), page.DefaultSize)
+	if err != nil {
+		return nil, err
+	}
+	kind := "work-item-history/" + req.GetWorkItemId() + "/" + strconv.FormatBool(req.GetNewestFirst())
+	from, err := page.Position(kind, req.GetPageToken(), 1)
+	if err != nil {
+		return nil, err
+	}
+	trail, _, err := plane.View(ctx, s.engine, req.GetAgentId(), func(st *State) ([]uint64, error) {
+		if _, err := st.owned(actor.Namespace, req.GetAgentId(), req.GetWorkItemId()); err != nil {
+			return nil, err
+		}
+		return st.items[key{actor.Namespace, req.GetWorkItemId()}].trail.all(), nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	at := 0 // how many mutations lie behind this page in its direction
+	if from != nil {
+		if at, err = strconv.Atoi(from[0]); err != nil || at < 0 || at > len(trail) {
+			return nil, fault.CursorInvalid.Newf("page_token %q was not made by this list", req.GetPageToken())
+		}
+		if req.GetNewestFirst() {
+			at = len(trail) - at // it names the next entry from the beginning: that stays
+		}
+	}
+	h := past{ctx: ctx, part: s.engine.For(actor.Namespace, req.GetAgentId()), item: req.GetWorkItemId(), trail: trail}
+	resp, next, err := h.page(at, size, req.GetNewestFirst())
+	if err != nil {
+		return nil, err
+	}
+	if next < len(trail) {
+		if req.GetNewestFirst() {
+			next = len(trail) - next
+		}
+		resp.NextPageToken = page.Token(kind, strconv.Itoa(next))
+	}
+	return resp, nil
+}
+
+// past is an item's trail on its way back out of the journal.
+type past struct {
+	ctx   context.Context //nolint:containedctx // lives for one request
+	part  *journal.Partition[*State]
+	item  string
+	trail []uint64
+}
+
+// page reads from the at-th mutation on, counted from the end that is first,
+// and says where the next page begins.
+func (h *past) page(at, size int, newestFirst bool) (*workv1.ListWorkItemHistoryResponse, int, error) {
+	resp := &workv1.ListWorkItemHistoryResponse{}
+	bytes := 0
+	for at < len(h.trail) && len(resp.GetMutations()) < size {
+		n := min(historyChunk, len(h.trail)-at, size-len(resp.GetMutations()))
+		low := at
+		if newestFirst {
+			low = len(h.trail) - at - n
+		}
+		chunk, err := h.read(low, low+n)
+		if err != nil {
+			return nil, 0, err
+		}
+		if newestFirst {
+			slices.Reverse(chunk)
+		}
+		for _, m := range chunk {
+			if bytes += proto.Size(m); bytes > page.MaxBytes && len(resp.GetMutations()) > 0 {
+				return resp, at, nil
+			}
+			resp.Mutations = append(resp.Mutations, m)
+			at++
+		}
+	}
+	return resp, at, nil
+}
+
+// read gives the mutations of trail[low:high]. What changed follows from the
+// record before, so the events before them are read until one shows it.
+func (h *past) read(low, high int) ([]*workv1.WorkItemMutation, error) {
+	first := low
+	var before *workv1.WorkItem
+	for first > 0 && before == nil {
+		first--
+		events, err := journal.ReadBack(h.ctx, h.part, h.trail[first:first+1])
+		if err != nil {
+			return nil, err
+		}
+		before = recordIn(events[0], h.item)
+	}
+	events, err := journal.ReadBack(h.ctx, h.part, h.trail[low:high])
+	if err != nil {
+		return nil, err
+	}
+	var out []*workv1.WorkItemMutation
+	for i, ev := range events {
+		m, after, err := mutation(ev, h.item, before)
+		if err != nil {
+			return nil, err
+		}
+		m.Number = int64(low + i + 1)
+		out = append(out, m)
+		before = after
+	}
+	return out, nil
+}
+
+// recordIn is the record of an item as an event left it, nil if the event does
+// not show it.
+func recordIn(ev *journal.Event, itemID string) *workv1.WorkItem {
+	var it *workv1.WorkItem
+	switch p := ev.Payload.(type) {
+	case *workv1.WorkItemPicked:
+		if p.GetPreviousWorkItemId() == itemID && p.GetCurrentWorkItemId() != itemID {
+			return p.GetPreviousWorkItem()
+		}
+		return p.GetWorkItem()
+	case interface{ GetWorkItem() *workv1.WorkItem }:
+		it = p.GetWorkItem()
+	}
+	return it
+}
+
+// mutation is one entry of an item's history, and the record after it.
+func mutation(ev *journal.Event, itemID string, before *workv1.WorkItem) (*workv1.WorkItemMutation, *workv1.WorkItem, error) {
+	m := &workv1.WorkItemMutation{
+		EventId: ev.ID, EventType: ev.Type, At: timestamppb.New(ev.CreatedAt),
+		Principal: ev.Principal, Role: ev.Role, ActorAgentId: ev.ActorAgentID, RunId: ev.ActorRunID, TurnId: id.TurnOf(ev.ActorRunID),
+	}
+	if ev.RequestHash != "" {
+		m.RequestId = ev.RequestID // else the journal's own, which nobody outside knows
+	}
+	after := before
+	switch p := ev.Payload.(type) {
+	case *workv1.WorkItemPicked:
+		m.Reason = p.GetReason()
+		if p.GetPreviousWorkItemId() != p.GetCurrentWorkItemId() {
+			m.Changes = focusChange(p.GetCurrentWorkItemId() == itemID)
+		}
+	case *workv1.FocusReleased:
+		m.Reason = p.GetReason()
+		m.Changes = focusChange(false)
+	default:
+		after = recordIn(ev, itemID)
+		var err error
+		if m.Changes, err = changes(before, after); err != nil {
+			return nil, nil, err
+		}
+	}
+	m.Revision = after.GetRevision()
+	return m, after, nil
+}
+
+func focusChange(focused bool) []*workv1.FieldChange {
+	return []*workv1.FieldChange{{Field: "is_current", From: structpb.NewBoolValue(!focused), To: structpb.NewBoolValue(focused)}}
+}
+
+// uncompared are the fields that say which item it is, or change with every write.
+var uncompared = []string{"work_item_id", "agent_id", "revision", "updated_at"}
+
+// changes compares two records field by field, in the order of the record.
+func changes(before, after *workv1.WorkItem) ([]*workv1.FieldChange, error) {
+	from, err := fieldsOf(before)
+	if err != nil {
+		return nil, err
+	}
+	to, err := fieldsOf(after)
+	if err != nil {
+		return nil, err
+	}
+	var out []*workv1.FieldChange
+	fields := after.ProtoReflect().Descriptor().Fields()
+	for i := range fields.Len() {
+		name := string(fields.Get(i).Name())
+		a, b := from[name], to[name]
+		if slices.Contains(uncompared, name) || proto.Equal(a, b) {
+			continue
+		}
+		out = append(out, &workv1.FieldChange{Field: name, From: a, To: b})
+	}
+	return out, nil
+}
+
+func fieldsOf(it *workv1.WorkItem) (map[string]*structpb.Value, error) {
+	if it == nil {
+		return nil, nil
+	}
+	raw, err := pbjson.Append(nil, it)
+	if err != nil {
+		return nil, fault.Internal(fmt.Errorf("work: history: %w", err))
+	}
+	s := &structpb.Struct{}
+	if err := pbjson.Unmarshal(raw, s); err != nil {
+		return nil, fault.Internal(fmt.Errorf("work: history: %w", err))
+	}
+	return s.GetFields(), nil
+}

@@ -1,0 +1,61 @@
+package work
+
+import (
+	"google.golang.org/protobuf/proto"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/journal"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+)
+
+const (
+	// ownerDeleted is the blocker of the open items of a deleted agent (SPEC A8).
+	ownerDeleted = "owner_deleted"
+	// deletedBytes bounds the items that are blocked in one frame. Whoever
+	// deletes the agent blocks the others one by one.
+	deletedBytes = 512 << 10
+)
+
+// ownerDeleted notes that an agent is deleted, so that no item is made for it
+// any more. Its open items stay open, for whoever takes over what they say.
+func (s *State) ownerDeleted(env journal.Env, namespace, agentID string) []*journal.Event {
+	k := key{namespace, agentID}
+	a := s.agents[k]
+	if a != nil && a.deleted {
+		return nil
+	}
+	events := []*journal.Event{{Namespace: namespace, AgentID: agentID, Payload: &workv1.OwnerDeleted{AgentId: agentID}}}
+	if a == nil {
+		return events
+	}
+	current, size := a.current, 0
+	a.open.Ascend(func(old *workv1.WorkItem) bool {
+		if size += proto.Size(old); size > deletedBytes {
+			return false
+		}
+		it := next(old, env)
+		it.BlockedBy, it.BlockedByWaitId = ownerDeleted, ""
+		release := current == it.GetWorkItemId()
+		if release {
+			current = ""
+		}
+		ev := itemEvent(it, old, &workv1.WorkItemUpdated{WorkItem: it, ChangedFields: []string{"blocked_by"}, CurrentWorkItemId: current})
+		ev.Namespace = namespace
+		events = append(events, ev)
+		if release {
+			rel := focusReleased(it, "blocked")
+			rel.Namespace = namespace
+			events = append(events, rel)
+		}
+		return true
+	})
+	return events
+}
+
+// ownerAlive refuses to make items for an agent that is deleted.
+func (s *State) ownerAlive(namespace, agentID string) error {
+	if a := s.agents[key{namespace, agentID}]; a != nil && a.deleted {
+		return fault.AgentDeleted.Newf("agent %q is deleted; no item is made for it any more", agentID).With("agent_id", agentID)
+	}
+	return nil
+}
