@@ -21,7 +21,9 @@ func follows() []plane.Followed {
 			Registry: journal.NewRegistry(workv1.File_quartet_work_v1_work_event_proto), Matters: matters,
 		},
 		{
-			Plane: "agent", Types: []string{"message_queued", "turn_completed"},
+			// Each event of the agent plane that carries the agent says by its
+			// control whether it is stopped, and by its lifecycle whether it lives.
+			Plane: "agent", Types: []string{"message_queued", "turn_completed", "agent_stopped", "agent_started", "agent_deleting"},
 			Registry: journal.NewRegistry(agentv1.File_quartet_agent_v1_agent_event_proto), Matters: matters,
 		},
 	}
@@ -41,8 +43,19 @@ func matters(ev *journal.Event) bool {
 	return true
 }
 
-// react is the rule for what other planes say.
+// react is the rule for what other planes say. What an operator or an agent did
+// there is theirs here too; that a task ended, or that a turn was shown a trigger,
+// is the system's, whoever stopped the task or finished the turn (SPEC X4).
 func react(s *State, env journal.Env, ev *journal.Event) ([]*journal.Event, error) {
+	events, err := reaction(s, env, ev)
+	switch ev.Payload.(type) {
+	case *taskv1.TaskCompleted, *taskv1.TaskFailed, *taskv1.TaskCancelled, *taskv1.TaskInterrupted, *agentv1.TurnCompleted:
+		return events, err
+	}
+	return plane.OnBehalf(ev, events), err
+}
+
+func reaction(s *State, env journal.Env, ev *journal.Event) ([]*journal.Event, error) {
 	k := key{ev.Namespace, ev.AgentID}
 	a := s.agents[k]
 	switch p := ev.Payload.(type) {
@@ -65,7 +78,48 @@ func react(s *State, env journal.Env, ev *journal.Event) ([]*journal.Event, erro
 	case *agentv1.TurnCompleted:
 		return a.consumed(env, k, p.GetTurn()), nil
 	}
+	if p, ok := ev.Payload.(interface{ GetAgent() *agentv1.Agent }); ok {
+		return a.controlled(env, k, p.GetAgent()), nil
+	}
 	return nil, nil
+}
+
+// controlled notes whether an agent is stopped: in this plane's own log, so that
+// what it refuses and holds back is decided by what it knew (ARCHITECTURE R8).
+// A deleted agent waits for nothing, and nothing comes for it (SPEC A8).
+func (a *agentWaits) controlled(env journal.Env, k key, agent *agentv1.Agent) []*journal.Event {
+	switch agent.GetLifecycle() {
+	case agentv1.Lifecycle_LIFECYCLE_DELETING, agentv1.Lifecycle_LIFECYCLE_DELETED:
+		return a.ownerDeleted(env, k)
+	case agentv1.Lifecycle_LIFECYCLE_ACTIVE, agentv1.Lifecycle_LIFECYCLE_UNSPECIFIED:
+	}
+	stopped := agent.GetControl() == agentv1.Control_CONTROL_STOPPED
+	if a == nil && !stopped || a != nil && a.stopped == stopped {
+		return nil
+	}
+	return []*journal.Event{{Namespace: k.namespace, AgentID: k.id, Payload: &waitingv1.AgentNoted{AgentId: k.id, Stopped: stopped}}}
+}
+
+func (a *agentWaits) ownerDeleted(env journal.Env, k key) []*journal.Event {
+	if a != nil && a.deleted {
+		return nil
+	}
+	events := []*journal.Event{{
+		Namespace: k.namespace, AgentID: k.id, Payload: &waitingv1.AgentNoted{AgentId: k.id, Stopped: a != nil && a.stopped, Deleted: true},
+	}}
+	if a == nil {
+		return events
+	}
+	for _, w := range a.activeWaits(func(w *waitingv1.Wait) bool { return !ownInterest(w) }) {
+		events = append(events, cancelled(k.namespace, w, env, "agent_deleted"))
+	}
+	for _, t := range a.triggers.list("", len(a.triggers.order), lives) {
+		events = append(events, a.endTrigger(k, t, env, waitingv1.TriggerStatus_TRIGGER_STATUS_REVOKED)...)
+	}
+	for _, t := range a.timers.list("", len(a.timers.order), ticking) {
+		events = append(events, cancelledTimer(k.namespace, t))
+	}
+	return events
 }
 
 // taskEnded notes the end, for waits to come, and resolves those that stand.
@@ -77,12 +131,23 @@ func (a *agentWaits) taskEnded(env journal.Env, k key, t *taskv1.Task) []*journa
 		Namespace: k.namespace, AgentID: k.id, TaskID: t.GetTaskId(), WorkItemID: t.GetWorkItemId(),
 		Payload: &waitingv1.TaskNoted{TaskId: t.GetTaskId(), AgentId: k.id, Revision: t.GetRevision(), Terminal: true, State: t.GetState().String()},
 	}}
-	for _, w := range a.activeWaits(func(w *waitingv1.Wait) bool {
-		return w.GetKind() == waitingv1.WaitKind_WAIT_KIND_TASK && w.GetResource() == t.GetTaskId()
-	}) {
-		events = append(events, resolved(k.namespace, w, env, causeTask, t.GetTaskId()))
+	return append(events, a.comes(env, k, happening{
+		cause: causeTask, id: t.GetTaskId(), itemID: t.GetWorkItemId(),
+		matches: func(w *waitingv1.Wait) bool { return w.GetResource() == t.GetTaskId() },
+	})...)
+}
+
+// comes resolves the one-shot waits that something satisfies, and records for
+// the others that it came (SPEC P2, P6).
+func (a *agentWaits) comes(env journal.Env, k key, h happening) []*journal.Event {
+	if a == nil {
+		return nil
 	}
-	return events
+	var events []*journal.Event
+	for _, w := range a.expected(h) {
+		events = append(events, resolved(k.namespace, w, env, h.cause, h.id))
+	}
+	return append(events, a.mismatches(k, h)...)
 }
 
 // itemCompleted ends all that the item waited for (SPEC P9). Triggers stay.
@@ -117,13 +182,13 @@ func (a *agentWaits) operatorSaid(env journal.Env, k key, m *agentv1.Message) []
 		return nil
 	}
 	waits := a.activeWaits(func(w *waitingv1.Wait) bool {
-		return w.GetKind() == waitingv1.WaitKind_WAIT_KIND_OPERATOR && w.GetMode() == waitingv1.WaitMode_WAIT_MODE_WAIT &&
+		return w.GetKind() == waitingv1.WaitKind_WAIT_KIND_OPERATOR && yields(w) &&
 			(m.GetWorkItemId() == "" || w.GetWorkItemId() == m.GetWorkItemId())
 	})
-	if len(waits) != 1 {
-		return nil
-	}
-	return []*journal.Event{resolved(k.namespace, waits[0], env, causeOperator, m.GetMessageId())}
+	return a.comes(env, k, happening{
+		cause: causeOperator, id: m.GetMessageId(), itemID: m.GetWorkItemId(), everywhere: m.GetWorkItemId() == "",
+		matches: func(w *waitingv1.Wait) bool { return len(waits) == 1 && waits[0] == w },
+	})
 }
 
 // heir is the active wait that holds the counts of a wait: itself, or the one
@@ -159,6 +224,11 @@ func (a *agentWaits) consumed(env journal.Env, k key, t *agentv1.Turn) []*journa
 		n := nextWait(w)
 		n.ConsumedCount = min(sw.GetTriggerCount(), w.GetTriggerCount())
 		events = append(events, waitEvent(k.namespace, n, &waitingv1.WaitConsumed{Wait: n, TurnId: t.GetTurnId()}))
+		if a.untold(w) && unseen(n) && n.GetWorkItemId() == "" {
+			// Deliveries came during the turn that the agent was not woken by
+			// yet. An item shows them by the event above.
+			events = append(events, a.tellAgain(k, n))
+		}
 	}
 	return events
 }

@@ -7,10 +7,18 @@
 // or judge whether what came is what was hoped for (SPEC P2).
 //
 // Reads: terminal tasks of the task plane, completed items and refused waits of
-// the work plane, operators' messages and completed turns of the agent plane.
+// the work plane, operators' messages, completed turns and, once an event of the
+// agent plane says so, stopped and deleted agents.
 //
-// Emits: wait_registered, wait_triggered, wait_resolved, wait_cancelled,
-// wait_consumed, external_trigger_created, external_trigger_cancelled,
-// trigger_delivered, timer_created, timer_fired, timer_cancelled, task_noted,
-// work_item_noted.
+// Emits: wait_registered, wait_triggered, wait_consumed, wait_mismatched,
+// wait_rechecked, wait_resolved, wait_cancelled, external_trigger_created,
+// external_trigger_rotated, external_trigger_cancelled, trigger_expired,
+// trigger_delivered, deliveries_counted, timer_created, timer_fired,
+// timer_cancelled, task_noted, work_item_noted, agent_noted.
+//
+// A delivery from outside is news (trigger_delivered, with a wait_triggered for
+// each wait that it reached) or one more of what nobody has looked at yet
+// (deliveries_counted: a number). Others hear of counted ones together, at most
+// four times a second for a wait, and at once when a turn was shown fewer than
+// there are; so a storm costs little and its last delivery is never lost.
 package waiting

@@ -44,6 +44,7 @@ type rig struct {
 	ids      *id.Sequence
 	journals *planetest.Journals
 	others   *others
+	cfg      Config
 	service  *Service
 }
 
@@ -51,9 +52,10 @@ type rig struct {
 type others struct {
 	mu       sync.Mutex
 	current  string
-	ended    map[string]bool // tasks
-	down     bool            // the work plane cannot be reached
-	refuse   bool            // and when it can, it refuses waits
+	ended    map[string]bool  // tasks
+	down     bool             // the work plane cannot be reached
+	refuse   bool             // and when it can, it refuses waits
+	recheck  *workv1.WorkItem // of what the owner of any item is reminded
 	attached []*workv1.AttachWaitRequest
 }
 
@@ -69,7 +71,12 @@ func (o *others) GetWorkQueue(context.Context, *workv1.GetWorkQueueRequest, ...g
 func (o *others) GetWorkItem(_ context.Context, req *workv1.GetWorkItemRequest, _ ...grpc.CallOption) (*workv1.GetWorkItemResponse, error) {
 	switch req.GetWorkItemId() {
 	case itemA, itemB:
-		return &workv1.GetWorkItemResponse{WorkItem: &workv1.WorkItem{WorkItemId: req.GetWorkItemId(), State: workv1.WorkItemState_WORK_ITEM_STATE_OPEN}}, nil
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		return &workv1.GetWorkItemResponse{WorkItem: &workv1.WorkItem{
+			WorkItemId: req.GetWorkItemId(), State: workv1.WorkItemState_WORK_ITEM_STATE_OPEN,
+			RecheckAt: o.recheck.GetRecheckAt(), RecheckConsumedAt: o.recheck.GetRecheckConsumedAt(),
+		}}, nil
 	case gone:
 		return &workv1.GetWorkItemResponse{WorkItem: &workv1.WorkItem{WorkItemId: gone, State: workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED}}, nil
 	}
@@ -115,7 +122,7 @@ func (o *others) attaches() []*workv1.AttachWaitRequest {
 }
 
 func newRig(t *testing.T) *rig {
-	r := &rig{t: t, clk: clock.NewFake(epoch), ids: &id.Sequence{}, journals: planetest.NewJournals(), others: &others{ended: map[string]bool{}}}
+	r := &rig{t: t, clk: clock.NewFake(epoch), ids: &id.Sequence{}, journals: planetest.NewJournals(), others: &others{ended: map[string]bool{}}, cfg: Config{PublicURL: "https://q.example/"}}
 	r.up()
 	t.Cleanup(func() { r.down() })
 	return r
@@ -124,7 +131,7 @@ func newRig(t *testing.T) *rig {
 func (r *rig) up() {
 	r.t.Helper()
 	var err error
-	r.service, err = New(Config{PublicURL: "https://q.example/"}, Deps{
+	r.service, err = New(r.cfg, Deps{
 		Deps: plane.Deps{Log: r.journals.Log, Sources: r.journals.Sources, Clock: r.clk, IDs: r.ids},
 		Work: r.others, Tasks: r.others, Agents: r.others,
 		TriggerSecret: func(triggerID string) string { return secret + triggerID },
@@ -222,3 +229,49 @@ const (
 	contentful = waitingv1.DeliveryMode_DELIVERY_MODE_CONTENTFUL
 	wakeHint   = waitingv1.DeliveryMode_DELIVERY_MODE_WAKE_HINT
 )
+
+// state is the live state; the caller must not race with commands.
+func (s *Service) state() *State {
+	st, _, err := journal.View(context.Background(), s.engine.All()[0], func(st *State) (*State, error) { return st, nil })
+	if err != nil {
+		panic(err)
+	}
+	return st
+}
+
+// rawLog is every byte of the journal.
+func (r *rig) rawLog() string {
+	r.t.Helper()
+	log, err := r.journals.Log(Plane, 0)
+	require.NoError(r.t, err)
+	var all []byte
+	require.NoError(r.t, log.Scan(context.Background(), 0, func(_ uint64, f journal.Frame) error {
+		all = append(all, f.Body...)
+		return nil
+	}))
+	return string(all)
+}
+
+// idle waits until all that is due by the test's clock has fired: fires are one
+// after another, so a key that is set last is fired last.
+func (r *rig) idle() {
+	r.t.Helper()
+	const last = "last"
+	for range 2 { // what fires may set another key that is due
+		r.service.due.Set(last, r.clk.Now())
+		r.eventually(func() bool {
+			_, set := r.service.due.At(last)
+			return !set
+		})
+		r.service.due.Set(last, r.clk.Now())
+		r.eventually(func() bool {
+			_, set := r.service.due.At(last)
+			return !set
+		})
+	}
+}
+
+func envAt(now time.Time) journal.Env {
+	ids := &id.Sequence{}
+	return journal.Env{Now: now, Actor: journal.Actor{Namespace: "acme"}, NewID: ids.New}
+}

@@ -3,6 +3,8 @@ package waiting
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
 	"time"
 
 	"google.golang.org/grpc"
@@ -42,6 +44,11 @@ type Config struct {
 	Partitions int
 	// PublicURL is the gateway's address as outside systems see it.
 	PublicURL string
+	// DefaultRecheck is after how long the owner of a wait is reminded of it,
+	// where WaitFor does not say; 0: never (SPEC P8). NamespaceRechecks are the
+	// namespaces with another default.
+	DefaultRecheck    time.Duration
+	NamespaceRechecks map[string]time.Duration
 }
 
 // Deps is what this plane needs of its process and of other planes.
@@ -50,9 +57,9 @@ type Deps struct {
 	Work   Work
 	Tasks  Tasks
 	Agents Agents
-	// TriggerSecret gives the secret of a trigger: 256 bits that only this
-	// installation can compute.
-	TriggerSecret func(triggerID string) string
+	// TriggerSecret gives the secret that follows from a name, such as a
+	// trigger's id: 256 bits that only this installation can compute.
+	TriggerSecret func(name string) string
 }
 
 // Service is the waiting plane.
@@ -63,12 +70,24 @@ type Service struct {
 	deps   Deps
 	engine *plane.Engine[*State]
 	due    *clock.Due
+	crowds crowds
+	held   held
 }
 
 // New completes the configuration. Nothing is opened before Start.
 func New(cfg Config, deps Deps) (*Service, error) {
 	if deps.Work == nil || deps.Tasks == nil || deps.Agents == nil || deps.TriggerSecret == nil {
 		return nil, errors.New("waiting: Deps needs Work, Tasks, Agents and TriggerSecret")
+	}
+	all := maps.Clone(cfg.NamespaceRechecks)
+	if all == nil {
+		all = map[string]time.Duration{}
+	}
+	all["(every other namespace)"] = cfg.DefaultRecheck
+	for namespace, d := range all {
+		if d < 0 || d > horizon {
+			return nil, fmt.Errorf("waiting: the default recheck of %s is %s; it must be 0 to 100 years", namespace, d)
+		}
 	}
 	return &Service{cfg: cfg, deps: deps}, deps.Complete()
 }
@@ -110,7 +129,9 @@ func (s *Service) Stop(ctx context.Context) error {
 		return nil
 	}
 	s.due.Stop()
-	return s.engine.Close(ctx)
+	err := s.engine.Close(ctx)
+	s.crowds.leading.Wait() // the engine answers them, if only that it is closed
+	return err
 }
 
 // Ready is nil once the journal is open and while it can be written.

@@ -2,7 +2,6 @@ package waiting
 
 import (
 	"fmt"
-	"slices"
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
@@ -19,14 +18,17 @@ const keptEnded = 256
 // State is one partition of the waiting plane. Records are replaced, never edited.
 type State struct {
 	agents map[key]*agentWaits
-	tokens map[string]tokenOwner // hash of the secret -> its trigger
+	tokens map[string]address // by the hash of the secret
 }
 
 type key struct{ namespace, id string }
 
-type tokenOwner struct {
+// address is where a secret leads. A dead one is known for ever: it is refused,
+// not unknown, also when its trigger has left the memory.
+type address struct {
 	agent     key
 	triggerID string
+	dead      waitingv1.TriggerStatus // how it died; active: it lives
 }
 
 // agentWaits is what one agent waits for, and what may come for it.
@@ -39,11 +41,22 @@ type agentWaits struct {
 	// missed (ARCHITECTURE R8).
 	tasks memory
 	items memory
+	// tellings and mismatched are by active wait.
+	tellings   map[string]telling
+	mismatched map[string]map[string]bool // what came and did not satisfy it
+	stopped    bool                       // by an operator (SPEC A8)
+	deleted    bool                       // or about to be: nothing new is made for it
+}
+
+// telling is how far others were told of a wait's deliveries.
+type telling struct {
+	count                 int64 // the trigger count they know
+	triggerID, deliveryID string
 }
 
 // NewState returns the state of an empty log.
 func NewState() *State {
-	return &State{agents: map[key]*agentWaits{}, tokens: map[string]tokenOwner{}}
+	return &State{agents: map[key]*agentWaits{}, tokens: map[string]address{}}
 }
 
 // Apply folds one event in.
@@ -51,30 +64,27 @@ func (s *State) Apply(ev *journal.Event) error {
 	k := key{ev.Namespace, ev.AgentID}
 	a := s.agents[k]
 	if a == nil {
-		a = &agentWaits{}
+		a = &agentWaits{tellings: map[string]telling{}, mismatched: map[string]map[string]bool{}}
 		s.agents[k] = a
 	}
 	switch p := ev.Payload.(type) {
 	case *waitingv1.WaitRegistered:
-		a.waits.put(p.GetWait(), active(p.GetWait()))
+		a.told(p.GetWait())
 	case *waitingv1.WaitTriggered:
-		a.waits.put(p.GetWait(), true)
+		a.told(p.GetWait())
 	case *waitingv1.WaitConsumed:
-		a.waits.put(p.GetWait(), active(p.GetWait()))
+		a.told(p.GetWait())
+	case *waitingv1.WaitRechecked:
+		a.told(p.GetWait())
 	case *waitingv1.WaitResolved:
-		a.waits.put(p.GetWait(), false)
+		a.told(p.GetWait())
 	case *waitingv1.WaitCancelled:
-		a.waits.put(p.GetWait(), false)
+		a.told(p.GetWait())
 	case *waitingv1.WaitMismatched:
-		// Evidence for readers of the stream; the wait stands as it did.
-	case *waitingv1.ExternalTriggerCreated:
-		a.triggers.put(p.GetTrigger(), true)
-		s.tokens[p.GetTrigger().GetTokenHash()] = tokenOwner{k, p.GetTrigger().GetTriggerId()}
-	case *waitingv1.ExternalTriggerCancelled:
-		// The hash stays known: a revoked address is refused, not unknown.
-		a.triggers.put(p.GetTrigger(), true)
-	case *waitingv1.TriggerDelivered:
-		a.triggers.put(p.GetTrigger(), true)
+		if a.mismatched[p.GetWaitId()] == nil {
+			a.mismatched[p.GetWaitId()] = map[string]bool{}
+		}
+		a.mismatched[p.GetWaitId()][p.GetCause()+"/"+p.GetCauseId()] = true
 	case *waitingv1.TimerCreated:
 		a.timers.put(p.GetTimer(), true)
 	case *waitingv1.TimerFired:
@@ -87,116 +97,86 @@ func (s *State) Apply(ev *journal.Event) error {
 		}
 	case *waitingv1.WorkItemNoted:
 		a.items.add(p.GetWorkItemId())
+	case *waitingv1.AgentNoted:
+		a.stopped, a.deleted = p.GetStopped(), p.GetDeleted()
 	default:
-		return fmt.Errorf("waiting: unknown event %T", ev.Payload)
+		return s.applyTrigger(k, a, ev)
 	}
 	return nil
 }
 
-// records keeps the records of one kind in order of creation: all that live
-// and the newest of those that ended.
-type records[R record] struct {
-	byID  map[string]R
-	order []string
-	ended []string
+func (s *State) applyTrigger(k key, a *agentWaits, ev *journal.Event) error {
+	var t *waitingv1.Trigger
+	switch p := ev.Payload.(type) {
+	case *waitingv1.ExternalTriggerCreated:
+		t = p.GetTrigger()
+	case *waitingv1.ExternalTriggerRotated:
+		t = p.GetTrigger()
+		if old := a.triggers.byID[t.GetTriggerId()]; old != nil {
+			s.tokens[old.GetTokenHash()] = address{k, t.GetTriggerId(), waitingv1.TriggerStatus_TRIGGER_STATUS_REVOKED}
+		}
+	case *waitingv1.ExternalTriggerCancelled:
+		t = p.GetTrigger()
+	case *waitingv1.TriggerExpired:
+		t = p.GetTrigger()
+	case *waitingv1.TriggerDelivered:
+		t = p.GetTrigger()
+	case *waitingv1.DeliveriesCounted:
+		a.counted(p)
+		return nil
+	default:
+		return fmt.Errorf("waiting: unknown event %T", ev.Payload)
+	}
+	a.triggers.put(t, lives(t))
+	s.tokens[t.GetTokenHash()] = address{k, t.GetTriggerId(), t.GetStatus()}
+	return nil
 }
 
-type record interface {
-	proto.Message
-	comparable
-	GetCreatedAt() *timestamppb.Timestamp
-}
-
-func idOf(r proto.Message) string {
-	switch r := r.(type) {
-	case *waitingv1.Wait:
-		return r.GetWaitId()
-	case *waitingv1.Trigger:
-		return r.GetTriggerId()
-	case *waitingv1.Timer:
-		return r.GetTimerId()
-	}
-	return ""
-}
-
-func (rs *records[R]) put(r R, lives bool) {
-	id := idOf(r)
-	if rs.byID == nil {
-		rs.byID = map[string]R{}
-	}
-	if _, known := rs.byID[id]; !known {
-		rs.order = append(rs.order, id)
-	}
-	rs.byID[id] = r
-	if lives || slices.Contains(rs.ended, id) {
+// told keeps a wait that everybody who follows this plane knows now.
+func (a *agentWaits) told(w *waitingv1.Wait) {
+	a.waits.put(w, active(w))
+	if active(w) {
+		a.tellings[w.GetWaitId()] = telling{count: w.GetTriggerCount()}
 		return
 	}
-	rs.ended = append(rs.ended, id)
-	if len(rs.ended) > keptEnded {
-		gone := rs.ended[0]
-		rs.ended = slices.Delete(rs.ended, 0, 1)
-		delete(rs.byID, gone)
-		if i := slices.Index(rs.order, gone); i >= 0 {
-			rs.order = slices.Delete(rs.order, i, i+1)
+	delete(a.tellings, w.GetWaitId())
+	delete(a.mismatched, w.GetWaitId())
+}
+
+// counted adds deliveries to a trigger and to the waits that they reached.
+func (a *agentWaits) counted(p *waitingv1.DeliveriesCounted) {
+	if t := a.triggers.byID[p.GetTriggerId()]; t != nil {
+		a.triggers.put(delivered(t, p.GetOutcome(), p.GetCount(), p.GetDeliveredAt()), lives(t))
+	}
+	for _, waitID := range p.GetWaitIds() {
+		w := a.waits.byID[waitID]
+		if w == nil {
+			continue
 		}
+		a.waits.put(triggeredBy(w, p.GetCount(), p.GetDeliveredAt()), active(w))
+		known := a.tellings[waitID]
+		known.triggerID, known.deliveryID = p.GetTriggerId(), p.GetDeliveryId()
+		a.tellings[waitID] = known
 	}
 }
 
-// list gives up to limit records after a position that keep accepts.
-func (rs *records[R]) list(after string, limit int, keep func(R) bool) []R {
-	var out []R
-	start := 0
-	if after != "" {
-		// Ids grow with creation, so the place is found also when the record
-		// that the page before ended with is gone.
-		start = len(rs.order)
-		if i := slices.IndexFunc(rs.order, func(id string) bool { return id > after }); i >= 0 {
-			start = i
-		}
-	}
-	for _, id := range rs.order[start:] {
-		if len(out) == limit {
-			break
-		}
-		if r := rs.byID[id]; keep(r) {
-			out = append(out, r)
-		}
-	}
-	return out
-}
-
-// memory remembers ids, the newest few thousand: what it answers is asked
-// within milliseconds, and the caller looked at the record itself just before.
-type memory struct {
-	ids   map[string]struct{}
-	order []string
-}
-
-const memorySize = 4096
-
-func (m *memory) add(id string) {
-	if m.ids == nil {
-		m.ids = map[string]struct{}{}
-	}
-	if _, known := m.ids[id]; known {
-		return
-	}
-	if len(m.order) == memorySize {
-		delete(m.ids, m.order[0])
-		m.order = slices.Delete(m.order, 0, 1)
-	}
-	m.ids[id] = struct{}{}
-	m.order = append(m.order, id)
-}
-
-func (m *memory) has(id string) bool {
-	_, ok := m.ids[id]
-	return ok
+func lives(t *waitingv1.Trigger) bool {
+	return t.GetStatus() == waitingv1.TriggerStatus_TRIGGER_STATUS_ACTIVE
 }
 
 func active(w *waitingv1.Wait) bool {
 	return w.GetStatus() == waitingv1.WaitStatus_WAIT_STATUS_ACTIVE
 }
+
+func yields(w *waitingv1.Wait) bool { return w.GetMode() == waitingv1.WaitMode_WAIT_MODE_WAIT }
+
+// untold says whether deliveries were counted that nobody else knows of.
+func (a *agentWaits) untold(w *waitingv1.Wait) bool {
+	return active(w) && w.GetTriggerCount() > a.tellings[w.GetWaitId()].count
+}
+
+// unseen says whether a wait counts deliveries that no completed turn was shown.
+func unseen(w *waitingv1.Wait) bool { return w.GetTriggerCount() > w.GetConsumedCount() }
 
 // activeWaits are the active waits that keep accepts, in order of creation.
 func (a *agentWaits) activeWaits(keep func(*waitingv1.Wait) bool) []*waitingv1.Wait {
@@ -208,9 +188,7 @@ func (a *agentWaits) activeWaits(keep func(*waitingv1.Wait) bool) []*waitingv1.W
 
 // yielding is the one WaitFor wait of an owner, an item or (with "") the agent.
 func (a *agentWaits) yielding(itemID string) *waitingv1.Wait {
-	for _, w := range a.activeWaits(func(w *waitingv1.Wait) bool {
-		return w.GetMode() == waitingv1.WaitMode_WAIT_MODE_WAIT && w.GetWorkItemId() == itemID
-	}) {
+	for _, w := range a.activeWaits(func(w *waitingv1.Wait) bool { return yields(w) && w.GetWorkItemId() == itemID }) {
 		return w
 	}
 	return nil
@@ -226,6 +204,23 @@ func (s *State) wait(namespace, agentID, waitID string) (*waitingv1.Wait, error)
 	return nil, fault.NotFound.Newf("agent %q has no wait %q; ListWaits shows what it has", agentID, waitID).With("wait_id", waitID)
 }
 
+func (s *State) trigger(namespace, agentID, triggerID string) (*waitingv1.Trigger, error) {
+	if a := s.agents[key{namespace, agentID}]; a != nil {
+		if t := a.triggers.byID[triggerID]; t != nil {
+			return t, nil
+		}
+	}
+	return nil, fault.NotFound.Newf("agent %q has no trigger %q; ListExternalTriggers shows what it has", agentID, triggerID).With("trigger_id", triggerID)
+}
+
+// alive refuses to make something for an agent that is deleted.
+func (s *State) alive(namespace, agentID string) error {
+	if a := s.agents[key{namespace, agentID}]; a != nil && a.deleted {
+		return fault.AgentDeleted.Newf("agent %q is deleted; nothing is made for it any more", agentID).With("agent_id", agentID)
+	}
+	return nil
+}
+
 // ended is a wait in its last state.
 func ended(w *waitingv1.Wait, env journal.Env, status waitingv1.WaitStatus, reason string) *waitingv1.Wait {
 	n := nextWait(w)
@@ -236,15 +231,16 @@ func ended(w *waitingv1.Wait, env journal.Env, status waitingv1.WaitStatus, reas
 func nextWait(w *waitingv1.Wait) *waitingv1.Wait {
 	n := proto.CloneOf(w)
 	n.Revision++
-	n.Triggered = false
+	n.Triggered, n.WeakReason = false, ""
 	return n
 }
 
-// shown is a wait as readers see it.
-func shown(w *waitingv1.Wait) *waitingv1.Wait {
-	v := proto.CloneOf(w)
-	v.Triggered = v.GetTriggerCount() > v.GetConsumedCount()
-	return v
+// triggeredBy is a wait after some deliveries.
+func triggeredBy(w *waitingv1.Wait, count int64, at *timestamppb.Timestamp) *waitingv1.Wait {
+	n := nextWait(w)
+	n.TriggerCount += count
+	n.LastTriggeredAt = at
+	return n
 }
 
 func waitEvent(namespace string, w *waitingv1.Wait, payload proto.Message) *journal.Event {
@@ -264,11 +260,3 @@ func resolved(namespace string, w *waitingv1.Wait, env journal.Env, cause, cause
 	}
 	return ev
 }
-
-// What ends a one-shot wait.
-const (
-	causeTask        = "task_result"
-	causeTaskPresent = "task_result_present" // it was there before the wait was
-	causeTimer       = "timer"
-	causeOperator    = "operator_input"
-)

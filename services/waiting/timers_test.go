@@ -118,7 +118,7 @@ func TestP4_TimesThatAreNone(t *testing.T) {
 		"neither":         {},
 		"both":            {After: seconds(1), At: timestamppb.New(epoch)},
 		"negative":        {After: seconds(-1)},
-		"centuries":       {After: durationpb.New(maxAhead + 1)},
+		"centuries":       {After: durationpb.New(horizon + 1)},
 		"beyond all":      {After: &durationpb.Duration{Seconds: 1 << 60}},
 		"no duration":     {After: &durationpb.Duration{Seconds: -1, Nanos: 1}},
 		"beyond 9999":     {At: &timestamppb.Timestamp{Seconds: 1 << 40}},
@@ -135,7 +135,7 @@ func TestP4_TimesThatAreNone(t *testing.T) {
 	}
 	require.Empty(t, r.events())
 	// The longest that is taken, and the past, which is now.
-	r.setTimer(maxAhead)
+	r.setTimer(horizon)
 	resp, err := r.service.CreateTimer(r.agent(), &waitingv1.CreateTimerRequest{AgentId: "keeper", At: timestamppb.New(epoch.Add(-time.Hour))})
 	require.NoError(t, err)
 	r.eventually(func() bool { return len(r.fired(resp.GetTimer().GetTimerId())) == 1 })
@@ -213,6 +213,9 @@ func TestX7_ReplayIsLive(t *testing.T) {
 		same(t, a.timers, b.timers)
 		require.Equal(t, a.tasks, b.tasks)
 		require.Equal(t, a.items, b.items)
+		require.Equal(t, a.tellings, b.tellings)
+		require.Equal(t, a.mismatched, b.mismatched)
+		require.Equal(t, a.stopped, b.stopped)
 	}
 }
 

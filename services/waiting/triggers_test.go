@@ -129,40 +129,58 @@ func TestP2_Deliveries(t *testing.T) {
 	type want struct {
 		outcome    waitingv1.DeliveryOutcome
 		contentful bool
-		wake       bool
+		wake       bool // the agent itself
 		waits      int
 	}
+	news, again := want{triggered, false, false, 1}, want{coalesced, false, false, 1}
 	for name, c := range map[string]struct {
 		trigger string // item
 		mode    waitingv1.DeliveryMode
 		setup   func(r *rig, trg *waitingv1.Trigger)
 		want    []want // of deliveries in turn
 	}{
-		"nobody waits, wake hint":  {"", wakeHint, nil, []want{{triggered, false, true, 0}, {triggered, false, true, 0}}},
-		"nobody waits, contentful": {"", contentful, nil, []want{{triggered, true, false, 0}}},
-		"an item's, nobody waits":  {itemA, wakeHint, nil, []want{{triggered, false, true, 0}}},
+		"nobody waits, wake hint":  {"", wakeHint, nil, []want{{triggered, false, true, 1}, again, again}},
+		"nobody waits, contentful": {"", contentful, nil, []want{{triggered, true, false, 0}, {triggered, true, false, 0}}},
+		"an item's, nobody waits":  {itemA, wakeHint, nil, []want{news, again}},
 		"an item waits for it": {itemA, wakeHint, func(r *rig, trg *waitingv1.Trigger) {
 			r.waitFor(&waitingv1.WaitForRequest{Wake: external, Resource: trg.GetTriggerId(), WorkItemId: itemA})
-		}, []want{{triggered, false, false, 1}, {coalesced, false, false, 1}, {coalesced, false, false, 1}}},
+		}, []want{news, again, again}},
 		"an item waits for any": {itemA, wakeHint, func(r *rig, _ *waitingv1.Trigger) {
 			r.waitFor(&waitingv1.WaitForRequest{Wake: external, WorkItemId: itemA})
-		}, []want{{triggered, false, false, 1}, {coalesced, false, false, 1}}},
+		}, []want{news, again}},
 		"another item waits for any": {itemA, wakeHint, func(r *rig, _ *waitingv1.Trigger) {
 			r.waitFor(&waitingv1.WaitForRequest{Wake: external, WorkItemId: itemB})
-		}, []want{{triggered, false, true, 0}}},
+		}, []want{news, again}},
 		"the item wants the content, each time": {itemA, wakeHint, func(r *rig, _ *waitingv1.Trigger) {
 			r.waitFor(&waitingv1.WaitForRequest{Wake: external, WorkItemId: itemA, DeliveryMode: contentful})
 		}, []want{{triggered, true, false, 1}, {triggered, true, false, 1}}},
 		"the wait's mode counts, not the trigger's": {itemA, contentful, func(r *rig, _ *waitingv1.Trigger) {
-			r.waitFor(&waitingv1.WaitForRequest{Wake: external, WorkItemId: itemA})
-		}, []want{{triggered, false, false, 1}}},
+			r.waitFor(&waitingv1.WaitForRequest{Wake: external, WorkItemId: itemA, DeliveryMode: wakeHint})
+		}, []want{news, again}},
+		"a wait that says nothing takes what the trigger brings": {itemA, contentful, func(r *rig, trg *waitingv1.Trigger) {
+			r.waitFor(&waitingv1.WaitForRequest{Wake: external, WorkItemId: itemA, Resource: trg.GetTriggerId()})
+		}, []want{{triggered, true, false, 1}, {triggered, true, false, 1}}},
+		"so does an interest": {itemA, contentful, func(r *rig, _ *waitingv1.Trigger) {
+			_, err := r.service.CreateWait(r.agent(), &waitingv1.CreateWaitRequest{AgentId: "keeper", WorkItemId: itemA})
+			require.NoError(r.t, err)
+		}, []want{{triggered, true, false, 1}}},
+		"so does the agent's own": {"", contentful, func(r *rig, _ *waitingv1.Trigger) {
+			r.waitFor(&waitingv1.WaitForRequest{Wake: external})
+		}, []want{{triggered, true, false, 1}}},
+		"one wants a hint, another inherits the content": {itemA, contentful, func(r *rig, _ *waitingv1.Trigger) {
+			r.waitFor(&waitingv1.WaitForRequest{Wake: external, WorkItemId: itemA, DeliveryMode: wakeHint})
+			_, err := r.service.CreateWait(r.agent(), &waitingv1.CreateWaitRequest{AgentId: "keeper", WorkItemId: itemA})
+			require.NoError(r.t, err)
+		}, []want{{triggered, true, false, 2}}},
 		"the agent waits by itself": {"", wakeHint, func(r *rig, _ *waitingv1.Trigger) {
 			r.waitFor(&waitingv1.WaitForRequest{Wake: external})
-		}, []want{{triggered, false, true, 1}, {coalesced, false, true, 1}}},
+		}, []want{{triggered, false, true, 1}, again}},
+		"the agent waits by itself for the content": {"", wakeHint, func(r *rig, _ *waitingv1.Trigger) {
+			r.waitFor(&waitingv1.WaitForRequest{Wake: external, DeliveryMode: contentful})
+		}, []want{{triggered, true, false, 1}}},
 		"other waits are not meant": {itemA, wakeHint, func(r *rig, _ *waitingv1.Trigger) {
-			r.waitFor(&waitingv1.WaitForRequest{Wake: operatorInput, WorkItemId: itemA})
 			r.waitFor(&waitingv1.WaitForRequest{Wake: taskResult, Resource: taskX, WorkItemId: itemB})
-		}, []want{{triggered, false, true, 0}}},
+		}, []want{news}},
 		"a wait and an interest": {itemA, wakeHint, func(r *rig, _ *waitingv1.Trigger) {
 			r.waitFor(&waitingv1.WaitForRequest{Wake: external, WorkItemId: itemA})
 			_, err := r.service.CreateWait(r.agent(), &waitingv1.CreateWaitRequest{AgentId: "keeper", WorkItemId: itemA, DeliveryMode: contentful})
@@ -179,18 +197,43 @@ func TestP2_Deliveries(t *testing.T) {
 				before := len(r.events())
 				out := r.deliver(made.GetToken(), "body")
 				require.Equal(t, w.outcome, out.GetOutcome(), "delivery %d", i)
-				events := r.events()[before:]
-				del := events[0].Payload.(*waitingv1.TriggerDelivered)
-				require.Equal(t, []bool{w.contentful, w.wake}, []bool{del.GetContentful(), del.GetWakeAgent()}, "delivery %d", i)
-				require.Len(t, del.GetWaitIds(), w.waits)
-				require.Len(t, events, 1+w.waits, "all in one commit (upstream #2132)")
-				require.Equal(t, rpc.RoleIntegration, events[0].Role)
-				require.EqualValues(t, 4, del.GetBodyBytes())
-				require.Equal(t, w.contentful, len(del.GetBody()) > 0, "the body is kept for those who want it")
-				require.EqualValues(t, i+1, del.GetTrigger().GetDeliveryCount())
+				var reached []string
+				woken := false
+				for _, ev := range r.events()[before:] {
+					require.Equal(t, rpc.RoleIntegration, ev.Role)
+					switch p := ev.Payload.(type) {
+					case *waitingv1.TriggerDelivered:
+						reached = p.GetWaitIds()
+						require.Equal(t, w.contentful, p.GetContentful(), "delivery %d", i)
+						require.EqualValues(t, 4, p.GetBodyBytes())
+						require.Equal(t, w.contentful, len(p.GetBody()) > 0, "the body is kept for those who want it")
+					case *waitingv1.DeliveriesCounted:
+						reached = p.GetWaitIds()
+						require.EqualValues(t, 1, p.GetCount())
+						require.Len(t, r.events(), before+1, "what only counts is one line")
+					case *waitingv1.WaitTriggered:
+						woken = woken || p.GetWakeAgent()
+						require.Equal(t, out.GetDeliveryId(), p.GetDeliveryId())
+					}
+				}
+				require.Len(t, reached, w.waits)
+				require.Equal(t, w.wake, woken, "delivery %d", i)
+				got := r.listTriggers()[0]
+				require.EqualValues(t, i+1, got.GetDeliveryCount())
+				require.EqualValues(t, i+2, got.GetRevision())
+				for _, id := range reached {
+					require.EqualValues(t, i+1, r.wait(id).GetTriggerCount())
+				}
 			}
 		})
 	}
+}
+
+func (r *rig) listTriggers() []*waitingv1.Trigger {
+	r.t.Helper()
+	l, err := r.service.ListExternalTriggers(r.agent(), &waitingv1.ListExternalTriggersRequest{AgentId: "keeper", IncludeRevoked: true})
+	require.NoError(r.t, err)
+	return l.GetTriggers()
 }
 
 // An external wait stays over many events; completed turns consume what they
@@ -209,10 +252,9 @@ func TestP2_AnExternalWaitStaysAndCounts(t *testing.T) {
 		require.True(t, got.GetTriggered())
 	}
 	turn := &agentv1.Turn{TurnId: "trn_1", ShownWaits: []*agentv1.ShownWait{{WaitId: w, TriggerCount: 2}}}
-	before := len(r.events())
 	r.hear("", &agentv1.TurnFailed{Turn: turn})
 	r.hear("", &agentv1.TurnInterrupted{Turn: turn})
-	require.Len(t, r.events(), before, "a turn that failed consumes nothing")
+	require.NotContains(t, r.since(0), "wait_consumed", "a turn that failed consumes nothing")
 	r.hear("", &agentv1.TurnCompleted{Turn: turn})
 	require.EqualValues(t, 2, r.wait(w).GetConsumedCount())
 	require.True(t, r.wait(w).GetTriggered(), "the third came after that look")
@@ -220,6 +262,7 @@ func TestP2_AnExternalWaitStaysAndCounts(t *testing.T) {
 	r.hear("", &agentv1.TurnCompleted{Turn: turn})
 	require.False(t, r.wait(w).GetTriggered())
 	require.Equal(t, triggered, r.deliver(token, "").GetOutcome(), "the next one is news again")
+	require.True(t, r.wait(w).GetTriggered())
 	r.restart()
 	require.EqualValues(t, 4, r.wait(w).GetTriggerCount())
 	require.EqualValues(t, 3, r.wait(w).GetConsumedCount())

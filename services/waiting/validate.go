@@ -1,14 +1,9 @@
 package waiting
 
 import (
-	"time"
-
 	"quartet/pkg/fault"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/pkg/rpc"
-
-	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 // admitWrite is admit for calls that change something: the agent's own, an
@@ -50,37 +45,11 @@ func knownDelivery(m waitingv1.DeliveryMode) error {
 	return nil
 }
 
+// orWakeHint is what a trigger brings. A wait that says nothing stays silent, so
+// that it takes what its trigger brings.
 func orWakeHint(m waitingv1.DeliveryMode) waitingv1.DeliveryMode {
 	if m == waitingv1.DeliveryMode_DELIVERY_MODE_UNSPECIFIED {
 		return waitingv1.DeliveryMode_DELIVERY_MODE_WAKE_HINT
 	}
 	return m
-}
-
-// validDuration takes a span from now; none is fine.
-func validDuration(field string, d *durationpb.Duration) error {
-	if d == nil {
-		return nil
-	}
-	if err := d.CheckValid(); err != nil {
-		return fault.Invalid(field, d.String(), "must be a duration")
-	}
-	if v := d.AsDuration(); v < 0 || v > maxAhead || d.GetSeconds() > int64(maxAhead/time.Second) {
-		return fault.LimitExceeded.Newf("%s is %d s; it must be 0 s to 100 years", field, d.GetSeconds()).
-			WithField(field, "must be 0 s to 100 years")
-	}
-	return nil
-}
-
-// validTime takes exactly one of a span and a time. The past is due at once.
-func validTime(after *durationpb.Duration, at *timestamppb.Timestamp) error {
-	switch {
-	case (after == nil) == (at == nil):
-		return fault.Invalid("after", "", "or at must be given, and only one of them")
-	case after != nil:
-		return validDuration("after", after)
-	case at.CheckValid() != nil:
-		return fault.Invalid("at", at.String(), "must be a time between the years 1 and 9999")
-	}
-	return nil
 }

@@ -3,6 +3,7 @@ package waiting
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"quartet/pkg/fault"
@@ -18,10 +19,6 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// maxAhead is how far ahead a time may lie. A later one is a mistake in units,
-// and a sum that leaves the calendar must not become a time in the past.
-const maxAhead = 100 * 365 * 24 * time.Hour
-
 // WaitFor makes an item, or the agent, yield until something comes (SPEC P1).
 //
 // The wait is committed here first; then the work plane is told by a direct
@@ -32,13 +29,17 @@ func (s *Service) WaitFor(ctx context.Context, req *waitingv1.WaitForRequest) (*
 		return nil, err
 	}
 	target, present, refused := s.look(ctx, req)
+	reminded := refused == nil && req.GetWake() == waitingv1.Wake_WAKE_EXTERNAL && s.reminded(ctx, req.GetAgentId(), target)
 	resp, err := plane.Do(ctx, s.engine, plane.Command[*State, *waitingv1.WaitForResponse]{
 		Method: "WaitFor", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
 		Decide: func(st *State, env journal.Env) (journal.Decision[*waitingv1.WaitForResponse], error) {
 			if refused != nil {
 				return journal.Decision[*waitingv1.WaitForResponse]{}, refused
 			}
-			return decideWaitFor(st, env, req, target, present)
+			if err := st.alive(env.Actor.Namespace, req.GetAgentId()); err != nil {
+				return journal.Decision[*waitingv1.WaitForResponse]{}, err
+			}
+			return decideWaitFor(st, env, req, target, s.recheck(env.Actor.Namespace, req), present, reminded)
 		},
 		Answer: answerWaitFor,
 	})
@@ -56,14 +57,27 @@ func (s *Service) look(ctx context.Context, req *waitingv1.WaitForRequest) (targ
 	if err != nil {
 		return "", false, err
 	}
-	if target == "" && req.GetRecheckAfter() != nil {
-		return "", false, fault.Invalid("recheck_after", req.GetRecheckAfter().AsDuration().String(), "needs a work item to recheck; name one")
-	}
 	if req.GetWake() != waitingv1.Wake_WAKE_TASK_RESULT {
 		return target, false, nil
 	}
 	t, err := s.deps.Tasks.GetTask(ctx, &taskv1.GetTaskRequest{AgentId: req.GetAgentId(), TaskId: req.GetResource()})
 	return target, t.GetTask().GetTerminal(), err
+}
+
+// recheck is after how long the owner is reminded although the wait stands: as
+// the caller says, else as the namespace's default (SPEC P8).
+func (s *Service) recheck(namespace string, req *waitingv1.WaitForRequest) *durationpb.Duration {
+	if req.GetRecheckAfter() != nil {
+		return req.GetRecheckAfter()
+	}
+	d, own := s.cfg.NamespaceRechecks[namespace]
+	if !own {
+		d = s.cfg.DefaultRecheck
+	}
+	if d <= 0 {
+		return nil
+	}
+	return durationpb.New(d)
 }
 
 func admitWaitFor(actor rpc.Actor, req *waitingv1.WaitForRequest) error {
@@ -74,11 +88,17 @@ func admitWaitFor(actor rpc.Actor, req *waitingv1.WaitForRequest) error {
 		fault.NotBlank("reason", req.GetReason()),
 		itemID(req.GetWorkItemId()),
 		knownDelivery(req.GetDeliveryMode()),
-		validDuration("recheck_after", req.GetRecheckAfter()),
+		validSpan("recheck_after", req.GetRecheckAfter(), 0),
 	); err != nil {
 		return err
 	}
-	timed := req.GetAfter() != nil || req.GetAt() != nil
+	return arguments(req)
+}
+
+// arguments checks what goes with which wake. What would be ignored is refused:
+// whoever gives it means something by it.
+func arguments(req *waitingv1.WaitForRequest) error {
+	wake := strings.ToLower(strings.TrimPrefix(req.GetWake().String(), "WAKE_"))
 	switch req.GetWake() {
 	case waitingv1.Wake_WAKE_TASK_RESULT:
 		if err := fault.ID("resource", req.GetResource(), "tsk_"); err != nil {
@@ -90,43 +110,56 @@ func admitWaitFor(actor rpc.Actor, req *waitingv1.WaitForRequest) error {
 				return err
 			}
 		}
-	case waitingv1.Wake_WAKE_TIMER:
-		return validTime(req.GetAfter(), req.GetAt())
-	case waitingv1.Wake_WAKE_OPERATOR_INPUT:
+	case waitingv1.Wake_WAKE_OPERATOR_INPUT, waitingv1.Wake_WAKE_TIMER:
+		if req.GetResource() != "" {
+			return fault.Invalid("resource", req.GetResource(), "must be left out with wake "+wake+": only task_result and external wait for a record")
+		}
 	case waitingv1.Wake_WAKE_UNSPECIFIED:
 		return fault.Invalid("wake", "", "must be operator_input, task_result, external or timer")
 	default:
 		return fault.Invalid("wake", req.GetWake().String(), "must be operator_input, task_result, external or timer")
 	}
-	if timed {
-		return fault.Invalid("after", "", "and at go with wake timer only")
+	if m := req.GetDeliveryMode(); m != waitingv1.DeliveryMode_DELIVERY_MODE_UNSPECIFIED && req.GetWake() != waitingv1.Wake_WAKE_EXTERNAL {
+		return fault.Invalid("delivery_mode", strings.ToLower(strings.TrimPrefix(m.String(), "DELIVERY_MODE_")), "must be left out with wake "+wake+": it says what a trigger brings")
+	}
+	if req.GetWake() == waitingv1.Wake_WAKE_TIMER {
+		return validTime(req.GetAfter(), req.GetAt(), false)
+	}
+	switch {
+	case req.GetAfter() != nil:
+		return fault.Invalid("after", req.GetAfter().AsDuration().String(), "must be left out with wake "+wake+"; recheck_after reminds of any wait")
+	case req.GetAt() != nil:
+		return fault.Invalid("at", req.GetAt().AsTime().Format(time.RFC3339), "must be left out with wake "+wake+"; recheck_after reminds of any wait")
 	}
 	return nil
 }
 
-func decideWaitFor(s *State, env journal.Env, req *waitingv1.WaitForRequest, target string, present bool) (journal.Decision[*waitingv1.WaitForResponse], error) {
+func decideWaitFor(s *State, env journal.Env, req *waitingv1.WaitForRequest, target string, recheck *durationpb.Duration, present, reminded bool) (journal.Decision[*waitingv1.WaitForResponse], error) {
 	var d journal.Decision[*waitingv1.WaitForResponse]
 	ns := env.Actor.Namespace
 	a := s.agents[key{ns, req.GetAgentId()}]
 	if a != nil && target != "" && a.items.has(target) {
 		return d, itemCompleted(target)
 	}
-	if t := req.GetResource(); a != nil && req.GetWake() == waitingv1.Wake_WAKE_EXTERNAL && t != "" && a.triggers.byID[t] == nil ||
-		a == nil && req.GetWake() == waitingv1.Wake_WAKE_EXTERNAL && t != "" {
-		return d, fault.NotFound.Newf("agent %q has no trigger %q; CreateExternalTrigger makes one", req.GetAgentId(), t).With("trigger_id", t)
+	if req.GetWake() == waitingv1.Wake_WAKE_EXTERNAL && req.GetResource() != "" {
+		if _, err := s.trigger(ns, req.GetAgentId(), req.GetResource()); err != nil {
+			return d, err
+		}
 	}
-	now := timestamppb.New(env.Now)
+	if err := within("at", env.Now, req.GetAt(), false); err != nil {
+		return d, err
+	}
 	w := &waitingv1.Wait{
 		WaitId: env.NewID("wt_"), AgentId: req.GetAgentId(), WorkItemId: target,
 		Mode: waitingv1.WaitMode_WAIT_MODE_WAIT, Kind: kinds[req.GetWake()], Reason: req.GetReason(), Resource: req.GetResource(),
-		DeliveryMode: orWakeHint(req.GetDeliveryMode()), Status: waitingv1.WaitStatus_WAIT_STATUS_ACTIVE,
-		Revision: 1, CreatedAt: now,
+		DeliveryMode: req.GetDeliveryMode(), Status: waitingv1.WaitStatus_WAIT_STATUS_ACTIVE,
+		Revision: 1, CreatedAt: timestamppb.New(env.Now),
 	}
 	if req.GetWake() == waitingv1.Wake_WAKE_TIMER {
 		w.DueAt = dueAt(env.Now, req.GetAfter(), req.GetAt())
 	}
-	if r := req.GetRecheckAfter(); r != nil {
-		w.RecheckAt = pbjson.Timestamp(env.Now.Add(r.AsDuration()))
+	if recheck != nil {
+		w.RecheckAt = pbjson.Timestamp(env.Now.Add(recheck.AsDuration()))
 	}
 	old := (*waitingv1.Wait)(nil)
 	if a != nil {
@@ -136,15 +169,18 @@ func decideWaitFor(s *State, env journal.Env, req *waitingv1.WaitForRequest, tar
 		}
 	}
 	if old != nil && old.GetTriggerCount() > old.GetConsumedCount() {
-		// What came for the old wait and was not looked at yet is not lost. The
-		// counts go on from the old ones: this very turn may have been shown the
-		// trigger, and then its end consumes what was inherited (consume.go).
+		// What came for the old wait and was not looked at yet is not lost: the
+		// item goes on being shown as triggered, whatever the new wait is for.
+		// The counts go on from the old ones: this very turn may have been shown
+		// the trigger, and then its end consumes what was inherited (consume.go).
+		// To answer the new wait at once instead would wake an agent that has
+		// just looked, and then chosen to wait.
 		w.TriggerCount, w.ConsumedCount, w.LastTriggeredAt = old.GetTriggerCount(), old.GetConsumedCount(), old.GetLastTriggeredAt()
 		w.ReplacesWaitId = old.GetWaitId()
 	}
-	d.Events = append(d.Events, waitEvent(ns, w, &waitingv1.WaitRegistered{Wait: w}))
+	d.Events = append(d.Events, waitEvent(ns, w, &waitingv1.WaitRegistered{Wait: w, WeakReason: a.weakIf(w, env.Now, reminded)}))
 	if old != nil {
-		d.Events = append(d.Events, cancelled(ns, old, env, "replaced"))
+		d.Events = append(d.Events, cancelled(ns, old, env, "wait_replaced"))
 	}
 	if present {
 		// The task has ended: there is nothing to wait for, and the agent is
@@ -166,9 +202,10 @@ func answerWaitFor(events []*journal.Event) (*waitingv1.WaitForResponse, error) 
 	for _, ev := range events {
 		switch p := ev.Payload.(type) {
 		case *waitingv1.WaitRegistered:
-			resp.Wait = shown(p.GetWait())
+			resp.Wait, resp.Warnings = asStored(p.GetWait()), warnings(p.GetWeakReason())
+			resp.Wait.WeakReason = p.GetWeakReason()
 		case *waitingv1.WaitResolved:
-			resp.Wait = shown(p.GetWait())
+			resp.Wait = asStored(p.GetWait())
 		case *waitingv1.WaitCancelled:
 			resp.ReplacedWaitId = p.GetWait().GetWaitId()
 		}
@@ -211,16 +248,18 @@ func itemCompleted(itemID string) error {
 
 // attach tells the work plane of a wait at once. A plane that is down hears of
 // it by the event; the wait stands either way. A repeated request may come long
-// after the wait has ended, so it is the wait as it stands now that counts.
-func (s *Service) attach(ctx context.Context, answered *waitingv1.Wait) error {
-	if answered.GetWorkItemId() == "" || !active(answered) {
+// after the wait has ended, which nobody is to be told then. What came for the wait
+// since it was made is told by its events: a repeated request changes nothing
+// (SPEC X2).
+func (s *Service) attach(ctx context.Context, w *waitingv1.Wait) error {
+	if w.GetWorkItemId() == "" || !active(w) {
 		return nil
 	}
 	namespace := rpc.ActorFrom(ctx).Namespace
-	w, _, err := plane.View(ctx, s.engine, answered.GetAgentId(), func(st *State) (*waitingv1.Wait, error) {
-		return st.wait(namespace, answered.GetAgentId(), answered.GetWaitId())
+	now, _, err := plane.View(ctx, s.engine, w.GetAgentId(), func(st *State) (*waitingv1.Wait, error) {
+		return st.wait(namespace, w.GetAgentId(), w.GetWaitId())
 	})
-	if err != nil || !active(w) {
+	if err != nil || !active(now) {
 		return nil //nolint:nilerr // the wait is committed; what is left of it is told by its events
 	}
 	r, err := s.deps.Work.AttachWait(ctx, &workv1.AttachWaitRequest{
@@ -237,11 +276,4 @@ func (s *Service) attach(ctx context.Context, answered *waitingv1.Wait) error {
 		return itemCompleted(w.GetWorkItemId())
 	}
 	return nil
-}
-
-func dueAt(now time.Time, after *durationpb.Duration, at *timestamppb.Timestamp) *timestamppb.Timestamp {
-	if after != nil {
-		return pbjson.Timestamp(now.Add(after.AsDuration()))
-	}
-	return pbjson.Timestamp(at.AsTime())
 }

@@ -65,7 +65,7 @@ func TestP1_WaitForRefusals(t *testing.T) {
 		"a time without timer":  {Wake: operatorInput, After: seconds(1)},
 		"a negative span":       {Wake: timer, After: seconds(-1)},
 		"a span without end":    {Wake: timer, After: &durationpb.Duration{Seconds: 1 << 40}},
-		"101 years":             {Wake: timer, After: durationpb.New(maxAhead + time.Second)},
+		"101 years":             {Wake: timer, After: durationpb.New(horizon + time.Second)},
 		"no span at all":        {Wake: timer, After: &durationpb.Duration{Seconds: 1, Nanos: -1}},
 		"a time out of time":    {Wake: timer, At: &timestamppb.Timestamp{Seconds: 1 << 40}},
 		"a recheck without end": {Wake: operatorInput, RecheckAfter: &durationpb.Duration{Seconds: 1 << 40}},
@@ -74,7 +74,15 @@ func TestP1_WaitForRefusals(t *testing.T) {
 		"not an item":           {Wake: operatorInput, WorkItemId: taskX},
 		"blanks for a reason":   {Wake: operatorInput, Reason: "  "},
 		"too long a reason":     {Wake: operatorInput, Reason: strings.Repeat("r", 16<<10+1)},
-		"recheck of no item":    {Wake: operatorInput, RecheckAfter: seconds(1)},
+		"an operator's record":  {Wake: operatorInput, Resource: taskX},
+		"a timer's record":      {Wake: timer, After: seconds(1), Resource: "tmr_0000000000000000000000000x"},
+		"an operator's mode":    {Wake: operatorInput, DeliveryMode: contentful},
+		"a task's mode":         {Wake: taskResult, Resource: taskX, DeliveryMode: wakeHint},
+		"a timer's mode":        {Wake: timer, After: seconds(1), DeliveryMode: contentful},
+		"a task's time":         {Wake: taskResult, Resource: taskX, At: timestamppb.New(epoch)},
+		"a trigger's time":      {Wake: external, After: seconds(1)},
+		"beyond the horizon":    {Wake: timer, At: timestamppb.New(epoch.Add(horizon + time.Second))},
+		"the year 9999":         {Wake: timer, At: timestamppb.New(time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC))},
 		"an unknown mode":       {Wake: external, DeliveryMode: 99},
 	} {
 		_, err := r.tryWaitFor(req)
@@ -154,7 +162,7 @@ func TestP1_Replacement(t *testing.T) {
 	second := resp.GetWait()
 	require.Equal(t, first.GetWaitId(), resp.GetReplacedWaitId())
 	require.Equal(t, over, r.wait(first.GetWaitId()).GetStatus())
-	require.Equal(t, "replaced", r.wait(first.GetWaitId()).GetEndReason())
+	require.Equal(t, "wait_replaced", r.wait(first.GetWaitId()).GetEndReason())
 	require.True(t, second.GetTriggered())
 	require.EqualValues(t, 2, second.GetTriggerCount())
 	require.Equal(t, first.GetWaitId(), second.GetReplacesWaitId())
@@ -363,4 +371,20 @@ func TestX9_PagesOutliveTheirRecords(t *testing.T) {
 	require.Len(t, rest, 4)
 	require.Equal(t, name(2), rest[0].GetWaitId())
 	require.Empty(t, rs.list("wt_z", 10, all))
+}
+
+// A repeated WaitFor says no more of the wait than the first one did: the work
+// plane is told of deliveries by their events (SPEC X2).
+func TestX2_ARepeatedWaitTellsNothingNew(t *testing.T) {
+	r := newRig(t)
+	token := r.trigger(itemA, wakeHint).GetToken()
+	req := &waitingv1.WaitForRequest{Wake: external, WorkItemId: itemA, RequestId: "once"}
+	r.waitFor(req)
+	r.deliver(token, "")
+	r.deliver(token, "")
+	r.waitFor(req)
+	for _, a := range r.others.attaches() {
+		require.EqualValues(t, 1, a.GetWait().GetRevision())
+		require.Zero(t, a.GetWait().GetTriggerCount())
+	}
 }

@@ -33,34 +33,42 @@ func (s *Service) CreateWait(ctx context.Context, req *waitingv1.CreateWaitReque
 		}
 	}
 	target, refused := s.target(ctx, req.GetAgentId(), req.GetWorkItemId(), false)
+	reminded := refused == nil && s.reminded(ctx, req.GetAgentId(), target)
 	resp, err := plane.Do(ctx, s.engine, plane.Command[*State, *waitingv1.CreateWaitResponse]{
 		Method: "CreateWait", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
 		Decide: func(st *State, env journal.Env) (journal.Decision[*waitingv1.CreateWaitResponse], error) {
 			if refused != nil { // for the rule to say: a repetition has its first answer
 				return journal.Decision[*waitingv1.CreateWaitResponse]{}, refused
 			}
+			if err := st.alive(env.Actor.Namespace, req.GetAgentId()); err != nil {
+				return journal.Decision[*waitingv1.CreateWaitResponse]{}, err
+			}
 			var d journal.Decision[*waitingv1.CreateWaitResponse]
 			a := st.agents[key{env.Actor.Namespace, req.GetAgentId()}]
 			if a != nil && target != "" && a.items.has(target) {
 				return d, itemCompleted(target)
 			}
-			if t := req.GetResource(); t != "" && (a == nil || a.triggers.byID[t] == nil) {
-				return d, fault.NotFound.Newf("agent %q has no trigger %q; CreateExternalTrigger makes one", req.GetAgentId(), t).With("trigger_id", t)
+			if req.GetResource() != "" {
+				if _, err := st.trigger(env.Actor.Namespace, req.GetAgentId(), req.GetResource()); err != nil {
+					return d, err
+				}
 			}
 			w := &waitingv1.Wait{
 				WaitId: env.NewID("wt_"), AgentId: req.GetAgentId(), WorkItemId: target,
 				Mode: waitingv1.WaitMode_WAIT_MODE_INTENT, Kind: waitingv1.WaitKind_WAIT_KIND_EXTERNAL,
 				Source: req.GetSource(), Resource: req.GetResource(), Condition: req.GetCondition(),
-				DeliveryMode: orWakeHint(req.GetDeliveryMode()), Status: waitingv1.WaitStatus_WAIT_STATUS_ACTIVE,
+				DeliveryMode: req.GetDeliveryMode(), Status: waitingv1.WaitStatus_WAIT_STATUS_ACTIVE,
 				Revision: 1, CreatedAt: timestamppb.New(env.Now),
 			}
-			d.Events = []*journal.Event{waitEvent(env.Actor.Namespace, w, &waitingv1.WaitRegistered{Wait: w})}
+			d.Events = []*journal.Event{waitEvent(env.Actor.Namespace, w, &waitingv1.WaitRegistered{Wait: w, WeakReason: a.weakIf(w, env.Now, reminded)})}
 			return d, nil
 		},
 		Answer: func(events []*journal.Event) (*waitingv1.CreateWaitResponse, error) {
 			for _, ev := range events {
 				if p, ok := ev.Payload.(*waitingv1.WaitRegistered); ok {
-					return &waitingv1.CreateWaitResponse{Wait: shown(p.GetWait())}, nil
+					resp := &waitingv1.CreateWaitResponse{Wait: asStored(p.GetWait()), Warnings: warnings(p.GetWeakReason())}
+					resp.Wait.WeakReason = p.GetWeakReason()
+					return resp, nil
 				}
 			}
 			return nil, fmt.Errorf("waiting: no wait_registered among %d events", len(events))
@@ -91,7 +99,7 @@ func (s *Service) CancelWait(ctx context.Context, req *waitingv1.CancelWaitReque
 				return d, err
 			}
 			if !active(w) {
-				d.Reply = &waitingv1.CancelWaitResponse{Wait: shown(w)}
+				d.Reply = &waitingv1.CancelWaitResponse{Wait: asStored(w)}
 				return d, nil
 			}
 			d.Events = []*journal.Event{cancelled(env.Actor.Namespace, w, env, "cancelled")}
@@ -100,7 +108,7 @@ func (s *Service) CancelWait(ctx context.Context, req *waitingv1.CancelWaitReque
 		Answer: func(events []*journal.Event) (*waitingv1.CancelWaitResponse, error) {
 			for _, ev := range events {
 				if p, ok := ev.Payload.(*waitingv1.WaitCancelled); ok {
-					return &waitingv1.CancelWaitResponse{Wait: shown(p.GetWait())}, nil
+					return &waitingv1.CancelWaitResponse{Wait: asStored(p.GetWait())}, nil
 				}
 			}
 			return nil, fmt.Errorf("waiting: no wait_cancelled among %d events", len(events))
@@ -114,13 +122,19 @@ func (s *Service) GetWait(ctx context.Context, req *waitingv1.GetWaitRequest) (*
 	if err := fault.First(admit(actor, req.GetAgentId()), fault.ID("wait_id", req.GetWaitId(), "wt_")); err != nil {
 		return nil, err
 	}
+	now := s.deps.Clock.Now()
 	w, _, err := plane.View(ctx, s.engine, req.GetAgentId(), func(st *State) (*waitingv1.Wait, error) {
-		return st.wait(actor.Namespace, req.GetAgentId(), req.GetWaitId())
+		w, err := st.wait(actor.Namespace, req.GetAgentId(), req.GetWaitId())
+		if err != nil {
+			return nil, err
+		}
+		return st.agents[key{actor.Namespace, req.GetAgentId()}].shown(w, now), nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &waitingv1.GetWaitResponse{Wait: shown(w)}, nil
+	s.strengthen(ctx, w)
+	return &waitingv1.GetWaitResponse{Wait: w}, nil
 }
 
 // ListWaits reads an agent's waits in order of creation.
@@ -128,24 +142,23 @@ func (s *Service) ListWaits(ctx context.Context, req *waitingv1.ListWaitsRequest
 	if err := itemID(req.GetWorkItemId()); err != nil {
 		return nil, err
 	}
+	now := s.deps.Clock.Now()
 	ws, next, seq, err := listed(ctx, s, "waits", req.GetAgentId(), req.GetPageSize(), req.GetPageToken(),
 		func(a *agentWaits) *records[*waitingv1.Wait] { return &a.waits },
 		func(w *waitingv1.Wait) bool {
 			return (req.GetIncludeEnded() || active(w)) && (req.GetWorkItemId() == "" || w.GetWorkItemId() == req.GetWorkItemId())
-		})
+		},
+		func(a *agentWaits, w *waitingv1.Wait) *waitingv1.Wait { return a.shown(w, now) })
 	if err != nil {
 		return nil, err
 	}
-	resp := &waitingv1.ListWaitsResponse{NextPageToken: next, Revision: seq}
-	for _, w := range ws {
-		resp.Waits = append(resp.Waits, shown(w))
-	}
-	return resp, nil
+	s.strengthen(ctx, ws...)
+	return &waitingv1.ListWaitsResponse{Waits: ws, NextPageToken: next, Revision: seq}, nil
 }
 
 // listed reads one page of an agent's records of one kind.
 func listed[R record](ctx context.Context, s *Service, kind, agentID string, pageSize int32, token string,
-	of func(*agentWaits) *records[R], keep func(R) bool,
+	of func(*agentWaits) *records[R], keep func(R) bool, shown func(*agentWaits, R) R,
 ) (out []R, next string, seq int64, err error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := admit(actor, agentID); err != nil {
@@ -163,13 +176,22 @@ func listed[R record](ctx context.Context, s *Service, kind, agentID string, pag
 	if from != nil {
 		after = from[0]
 	}
+	met := false
 	out, seq, err = plane.View(ctx, s.engine, agentID, func(st *State) ([]R, error) {
 		a := st.agents[key{actor.Namespace, agentID}]
 		if a == nil {
 			return nil, nil
 		}
-		return of(a).list(after, size+1, keep), nil
+		met = true
+		rs := of(a).list(after, size+1, keep)
+		for i, r := range rs {
+			rs[i] = shown(a, r)
+		}
+		return rs, nil
 	})
+	if err == nil && !met {
+		err = plane.NeverMade(ctx, agentID, s.deps.Agents.AgentExists)
+	}
 	if err == nil && len(out) > size {
 		out = out[:size]
 		next = page.Token(kind, idOf(out[size-1]))

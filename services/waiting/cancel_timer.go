@@ -1,0 +1,75 @@
+package waiting
+
+import (
+	"context"
+	"fmt"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/journal"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
+
+	"google.golang.org/protobuf/proto"
+)
+
+// CancelTimer gives a timer up. Repeating it changes nothing.
+func (s *Service) CancelTimer(ctx context.Context, req *waitingv1.CancelTimerRequest) (*waitingv1.CancelTimerResponse, error) {
+	actor := rpc.ActorFrom(ctx)
+	if err := fault.First(
+		admitWrite(actor, req.GetAgentId()),
+		fault.RequestID(req.GetRequestId()),
+		fault.ID("timer_id", req.GetTimerId(), "tmr_"),
+	); err != nil {
+		return nil, err
+	}
+	return plane.Do(ctx, s.engine, plane.Command[*State, *waitingv1.CancelTimerResponse]{
+		Method: "CancelTimer", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
+		Decide: func(st *State, env journal.Env) (journal.Decision[*waitingv1.CancelTimerResponse], error) {
+			var d journal.Decision[*waitingv1.CancelTimerResponse]
+			var t *waitingv1.Timer
+			if a := st.agents[key{env.Actor.Namespace, req.GetAgentId()}]; a != nil {
+				t = a.timers.byID[req.GetTimerId()]
+			}
+			switch {
+			case t == nil:
+				return d, fault.NotFound.Newf("agent %q has no timer %q", req.GetAgentId(), req.GetTimerId()).With("timer_id", req.GetTimerId())
+			case !ticking(t):
+				d.Reply = &waitingv1.CancelTimerResponse{Timer: t}
+				return d, nil
+			}
+			d.Events = []*journal.Event{cancelledTimer(env.Actor.Namespace, t)}
+			return d, nil
+		},
+		Answer: func(events []*journal.Event) (*waitingv1.CancelTimerResponse, error) {
+			for _, ev := range events {
+				if p, ok := ev.Payload.(*waitingv1.TimerCancelled); ok {
+					return &waitingv1.CancelTimerResponse{Timer: p.GetTimer()}, nil
+				}
+			}
+			return nil, fmt.Errorf("waiting: no timer_cancelled among %d events", len(events))
+		},
+	})
+}
+
+// ListTimers reads an agent's timers in order of creation.
+func (s *Service) ListTimers(ctx context.Context, req *waitingv1.ListTimersRequest) (*waitingv1.ListTimersResponse, error) {
+	ts, next, _, err := listed(ctx, s, "timers", req.GetAgentId(), req.GetPageSize(), req.GetPageToken(),
+		func(a *agentWaits) *records[*waitingv1.Timer] { return &a.timers },
+		func(t *waitingv1.Timer) bool {
+			return req.GetIncludeEnded() || ticking(t)
+		},
+		func(_ *agentWaits, t *waitingv1.Timer) *waitingv1.Timer { return t })
+	return &waitingv1.ListTimersResponse{Timers: ts, NextPageToken: next}, err
+}
+
+func ticking(t *waitingv1.Timer) bool {
+	return t.GetStatus() == waitingv1.TimerStatus_TIMER_STATUS_ACTIVE
+}
+
+func cancelledTimer(namespace string, t *waitingv1.Timer) *journal.Event {
+	n := proto.CloneOf(t)
+	n.Revision++
+	n.Status, n.NextFireAt = waitingv1.TimerStatus_TIMER_STATUS_CANCELLED, nil
+	return timerEvent(namespace, n, &waitingv1.TimerCancelled{Timer: n})
+}

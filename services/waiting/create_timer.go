@@ -1,0 +1,117 @@
+package waiting
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/journal"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+	"quartet/pkg/pbjson"
+	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+// CreateTimer sets a point in time, or many (SPEC P4).
+func (s *Service) CreateTimer(ctx context.Context, req *waitingv1.CreateTimerRequest) (*waitingv1.CreateTimerResponse, error) {
+	actor := rpc.ActorFrom(ctx)
+	if err := fault.First(
+		admitWrite(actor, req.GetAgentId()),
+		fault.RequestID(req.GetRequestId()),
+		itemID(req.GetWorkItemId()),
+		fault.TextBytes("description", req.GetDescription(), fault.MaxFreeTextBytes, false),
+		validTime(req.GetAfter(), req.GetAt(), req.GetEvery() != nil),
+		validSpan("every", req.GetEvery(), shortest),
+		validCount(req),
+	); err != nil {
+		return nil, err
+	}
+	target, refused := s.target(ctx, req.GetAgentId(), req.GetWorkItemId(), false)
+	return plane.Do(ctx, s.engine, plane.Command[*State, *waitingv1.CreateTimerResponse]{
+		Method: "CreateTimer", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
+		Decide: func(st *State, env journal.Env) (journal.Decision[*waitingv1.CreateTimerResponse], error) {
+			if refused != nil { // for the rule to say: a repetition has its first answer
+				return journal.Decision[*waitingv1.CreateTimerResponse]{}, refused
+			}
+			if err := st.alive(env.Actor.Namespace, req.GetAgentId()); err != nil {
+				return journal.Decision[*waitingv1.CreateTimerResponse]{}, err
+			}
+			return decideCreateTimer(env, req, target)
+		},
+		Answer: func(events []*journal.Event) (*waitingv1.CreateTimerResponse, error) {
+			for _, ev := range events {
+				if p, ok := ev.Payload.(*waitingv1.TimerCreated); ok {
+					return &waitingv1.CreateTimerResponse{Timer: p.GetTimer()}, nil
+				}
+			}
+			return nil, fmt.Errorf("waiting: no timer_created among %d events", len(events))
+		},
+	})
+}
+
+func validCount(req *waitingv1.CreateTimerRequest) error {
+	switch n := req.GetCount(); {
+	case n < 0:
+		return fault.Invalid("count", strconv.FormatInt(n, 10), "must be 0 (for ever) or more")
+	case n > 0 && req.GetEvery() == nil:
+		return fault.Invalid("count", strconv.FormatInt(n, 10), "needs every: a timer without a period fires once")
+	}
+	return nil
+}
+
+func decideCreateTimer(env journal.Env, req *waitingv1.CreateTimerRequest, target string) (journal.Decision[*waitingv1.CreateTimerResponse], error) {
+	var d journal.Decision[*waitingv1.CreateTimerResponse]
+	if err := within("at", env.Now, req.GetAt(), req.GetEvery() != nil); err != nil {
+		return d, err
+	}
+	t := &waitingv1.Timer{
+		TimerId: env.NewID("tmr_"), AgentId: req.GetAgentId(), WorkItemId: target, Description: req.GetDescription(),
+		Status:   waitingv1.TimerStatus_TIMER_STATUS_ACTIVE,
+		Revision: 1, CreatedAt: timestamppb.New(env.Now), Count: req.GetCount(),
+	}
+	after := req.GetAfter()
+	if req.GetEvery() != nil {
+		// Whole microseconds, as the journal's times: slots are counted from
+		// start_at, and a rest would make one of them come twice.
+		t.Every = durationpb.New(req.GetEvery().AsDuration().Truncate(time.Microsecond))
+		if after == nil && req.GetAt() == nil {
+			after = t.GetEvery()
+		}
+	}
+	t.NextFireAt = dueAt(env.Now, after, req.GetAt())
+	if t.GetEvery() != nil {
+		t.StartAt = t.GetNextFireAt()
+	}
+	d.Events = []*journal.Event{timerEvent(env.Actor.Namespace, t, &waitingv1.TimerCreated{Timer: t})}
+	return d, nil
+}
+
+func timerEvent(namespace string, t *waitingv1.Timer, payload proto.Message) *journal.Event {
+	return &journal.Event{Namespace: namespace, AgentID: t.GetAgentId(), WorkItemID: t.GetWorkItemId(), Payload: payload}
+}
+
+// fired is a timer after it fired now. The next time is counted from the first,
+// never from now, so a late fire shifts nothing; slots that passed meanwhile are
+// skipped, as those of cron and systemd timers are after a downtime.
+func fired(t *waitingv1.Timer, now time.Time) *waitingv1.Timer {
+	n := proto.CloneOf(t)
+	n.Revision++
+	n.FireCount++
+	n.LastFiredAt = timestamppb.New(now)
+	every := t.GetEvery().AsDuration()
+	if t.GetEvery() == nil || t.GetCount() > 0 && n.GetFireCount() >= t.GetCount() {
+		n.Status, n.NextFireAt = waitingv1.TimerStatus_TIMER_STATUS_COMPLETED, nil
+		return n
+	}
+	start := t.GetStartAt().AsTime()
+	slot, passed := int64(t.GetNextFireAt().AsTime().Sub(start)/every), int64(now.Sub(start)/every)
+	n.SkippedCount += passed - slot
+	n.NextFireAt = pbjson.Timestamp(start.Add(every * time.Duration(passed+1)))
+	return n
+}

@@ -1,0 +1,136 @@
+package waiting
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/id"
+	"quartet/pkg/journal"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+	"quartet/pkg/pbjson"
+	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+// CreateExternalTrigger makes a secret address for an outside system (SPEC P3).
+// The secret follows from the trigger's id and this installation's key, so a
+// repeated request answers with the same one although only its hash is stored.
+func (s *Service) CreateExternalTrigger(ctx context.Context, req *waitingv1.CreateExternalTriggerRequest) (*waitingv1.CreateExternalTriggerResponse, error) {
+	actor := rpc.ActorFrom(ctx)
+	if err := fault.First(
+		admitWrite(actor, req.GetAgentId()),
+		fault.RequestID(req.GetRequestId()),
+		itemID(req.GetWorkItemId()),
+		fault.TextBytes("description", req.GetDescription(), fault.MaxFreeTextBytes, false),
+		knownDelivery(req.GetDeliveryMode()),
+		knownScheme(req.GetSignatureScheme()),
+		validSigning(req.GetSignatureScheme(), req.GetSigningSecret()),
+		discreet(actor, req.GetSigningSecret()),
+	); err != nil {
+		return nil, err
+	}
+	if at := req.GetExpiresAt(); at != nil && at.CheckValid() != nil {
+		return nil, fault.Invalid("expires_at", at.String(), "must be a time between the years 1 and 9999")
+	}
+	target, refused := s.target(ctx, req.GetAgentId(), req.GetWorkItemId(), false)
+	args := proto.CloneOf(req)
+	if req.GetSigningSecret() != "" {
+		args.SigningSecret = s.secrets().digest(req.GetSigningSecret())
+	}
+	return plane.Do(ctx, s.engine, plane.Command[*State, *waitingv1.CreateExternalTriggerResponse]{
+		Method: "CreateExternalTrigger", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: args,
+		Decide: func(st *State, env journal.Env) (journal.Decision[*waitingv1.CreateExternalTriggerResponse], error) {
+			if refused != nil { // for the rule to say: a repetition has its first answer
+				return journal.Decision[*waitingv1.CreateExternalTriggerResponse]{}, refused
+			}
+			if err := st.alive(env.Actor.Namespace, req.GetAgentId()); err != nil {
+				return journal.Decision[*waitingv1.CreateExternalTriggerResponse]{}, err
+			}
+			return decideCreateTrigger(env, req, target, s.secrets())
+		},
+		Answer: func(events []*journal.Event) (*waitingv1.CreateExternalTriggerResponse, error) {
+			for _, ev := range events {
+				if p, ok := ev.Payload.(*waitingv1.ExternalTriggerCreated); ok {
+					token := s.secrets().token(p.GetTrigger())
+					return &waitingv1.CreateExternalTriggerResponse{
+						Trigger: publicTrigger(p.GetTrigger()), Token: token, Url: s.address(token), SigningSecret: s.toldSigning(p.GetTrigger()),
+					}, nil
+				}
+			}
+			return nil, fmt.Errorf("waiting: no external_trigger_created among %d events", len(events))
+		},
+	})
+}
+
+func (s *Service) secrets() secrets { return s.deps.TriggerSecret }
+
+// toldSigning is the signing secret that is told: one that was made here. A
+// caller knows its own.
+func (s *Service) toldSigning(t *waitingv1.Trigger) string {
+	if t.GetSignatureScheme() == waitingv1.SignatureScheme_SIGNATURE_SCHEME_UNSPECIFIED || len(t.GetSealedSigningSecret()) > 0 {
+		return ""
+	}
+	return s.secrets().signing(t)
+}
+
+// discreet refuses a secret from somebody whose words are written down: the
+// rounds of a run are in the journal, with the arguments of its calls.
+func discreet(actor rpc.Actor, secret string) error {
+	if secret != "" && actor.Role != rpc.RoleAdmin && actor.Role != rpc.RoleOperator {
+		return fault.PermissionDenied.New("signing_secret is an operator's to give, since what an agent says is recorded; leave it out, and one is made")
+	}
+	return nil
+}
+
+func decideCreateTrigger(env journal.Env, req *waitingv1.CreateExternalTriggerRequest, target string, secrets secrets) (journal.Decision[*waitingv1.CreateExternalTriggerResponse], error) {
+	var d journal.Decision[*waitingv1.CreateExternalTriggerResponse]
+	if at := req.GetExpiresAt(); at != nil && !at.AsTime().After(env.Now) {
+		return d, fault.Invalid("expires_at", at.AsTime().Format(time.RFC3339), "must lie in the future")
+	}
+	if err := within("expires_at", env.Now, req.GetExpiresAt(), false); err != nil {
+		return d, err
+	}
+	t := &waitingv1.Trigger{
+		TriggerId: env.NewID("trg_"), AgentId: req.GetAgentId(), WorkItemId: target, Description: req.GetDescription(),
+		DeliveryMode: orWakeHint(req.GetDeliveryMode()), Status: waitingv1.TriggerStatus_TRIGGER_STATUS_ACTIVE,
+		Revision: 1, CreatedAt: timestamppb.New(env.Now), SignatureScheme: req.GetSignatureScheme(),
+	}
+	if at := req.GetExpiresAt(); at != nil {
+		t.ExpiresAt = pbjson.Timestamp(at.AsTime())
+	}
+	if req.GetSigningSecret() != "" {
+		var err error
+		if t.SealedSigningSecret, err = secrets.seal(t.GetTriggerId(), req.GetSigningSecret()); err != nil {
+			return d, err
+		}
+	}
+	t.TokenHash = id.Hash(secrets.token(t))
+	d.Events = []*journal.Event{triggerEvent(env.Actor.Namespace, t, &waitingv1.ExternalTriggerCreated{Trigger: t})}
+	return d, nil
+}
+
+// publicTrigger leaves out what nobody needs to see.
+func publicTrigger(t *waitingv1.Trigger) *waitingv1.Trigger {
+	v := proto.CloneOf(t)
+	v.TokenHash, v.SealedSigningSecret = "", nil
+	return v
+}
+
+func nextTrigger(t *waitingv1.Trigger) *waitingv1.Trigger {
+	n := proto.CloneOf(t)
+	n.Revision++
+	return n
+}
+
+func expired(t *waitingv1.Trigger, now time.Time) bool {
+	return t.GetExpiresAt() != nil && !now.Before(t.GetExpiresAt().AsTime())
+}
+
+func triggerEvent(namespace string, t *waitingv1.Trigger, payload proto.Message) *journal.Event {
+	return &journal.Event{Namespace: namespace, AgentID: t.GetAgentId(), WorkItemID: t.GetWorkItemId(), Payload: payload}
+}

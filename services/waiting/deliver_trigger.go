@@ -1,0 +1,292 @@
+package waiting
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/id"
+	"quartet/pkg/journal"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+const (
+	// maxBody is the largest delivery (SPEC P3).
+	maxBody = 256 << 10
+	// maxHeader is the longest of a delivery's headers that is looked at.
+	maxHeader = 1024
+	// sourceTrigger is the source of an interest that a delivery registered.
+	sourceTrigger = "trigger"
+)
+
+// DeliverTrigger takes what an outside system sent (SPEC P2, P3). The token is
+// the only credential: who calls, and for which tenant, follows from it.
+func (s *Service) DeliverTrigger(ctx context.Context, req *waitingv1.DeliverTriggerRequest) (*waitingv1.DeliverTriggerResponse, error) {
+	if err := fault.First(
+		fault.RequestID(req.GetRequestId()),
+		header("content_type", req.GetContentType(), 255),
+		header("hub_signature_256", req.GetHubSignature_256(), maxHeader),
+		header("webhook_id", req.GetWebhookId(), maxHeader),
+		header("webhook_timestamp", req.GetWebhookTimestamp(), maxHeader),
+		header("webhook_signature", req.GetWebhookSignature(), maxHeader),
+	); err != nil {
+		return nil, err
+	}
+	if n := len(req.GetBody()); n > maxBody {
+		return nil, fault.TooLarge.Newf("the body has %d bytes; a trigger takes at most %d", n, maxBody).With("limit", strconv.Itoa(maxBody)).With("value", strconv.Itoa(n))
+	}
+	to, t, err := s.find(ctx, req.GetToken())
+	if err != nil {
+		return nil, err
+	}
+	if lives(t) && t.GetSignatureScheme() != waitingv1.SignatureScheme_SIGNATURE_SCHEME_UNSPECIFIED {
+		secret, err := s.secrets().signingOf(t)
+		if err != nil {
+			return nil, fault.Internal(err)
+		}
+		if err := verify(t.GetSignatureScheme(), secret, s.deps.Clock.Now(), req); err != nil {
+			return nil, err
+		}
+	}
+	if req.GetRequestId() == "" {
+		return s.crowds.join(ctx, s, to, req)
+	}
+	return plane.Do(ctx, s.engine, plane.Command[*State, *waitingv1.DeliverTriggerResponse]{
+		Method: "DeliverTrigger", AgentID: to.agent.id, RequestID: req.GetRequestId(),
+		// What repeats a delivery brings the same; the secret is nobody's to
+		// keep, and the signature is made anew for each attempt.
+		Args:  &waitingv1.DeliverTriggerRequest{RequestId: req.GetRequestId(), ContentType: req.GetContentType(), Body: req.GetBody()},
+		Actor: outside(to),
+		Decide: func(st *State, env journal.Env) (d journal.Decision[*waitingv1.DeliverTriggerResponse], err error) {
+			d.Events, err = decideDeliver(st, env, to, id.Hash(req.GetToken()), []*waitingv1.DeliverTriggerRequest{req})
+			return d, err
+		},
+		Answer: func(events []*journal.Event) (*waitingv1.DeliverTriggerResponse, error) {
+			if all := outcomes(events); len(all) == 1 {
+				return all[0], nil
+			}
+			return nil, fmt.Errorf("waiting: no delivery among %d events", len(events))
+		},
+	})
+}
+
+// find looks an address up. Its hash is looked up, never compared: nothing about
+// a secret can be learnt from how long the look takes.
+func (s *Service) find(ctx context.Context, token string) (to address, t *waitingv1.Trigger, err error) {
+	hash := id.Hash(token)
+	for _, p := range s.engine.All() {
+		_, _, err := journal.View(ctx, p, func(st *State) (struct{}, error) {
+			if at, known := st.tokens[hash]; known {
+				to, t = at, st.agents[at.agent].triggers.byID[at.triggerID]
+			}
+			return struct{}{}, nil
+		})
+		if err != nil {
+			return to, nil, err
+		}
+	}
+	if to.triggerID == "" {
+		return to, nil, fault.NotFound.New("no such trigger")
+	}
+	return to, t, nil
+}
+
+// outside is the actor of a delivery.
+func outside(to address) *journal.Actor {
+	return &journal.Actor{Namespace: to.agent.namespace, Principal: "trigger/" + to.triggerID, Role: rpc.RoleIntegration}
+}
+
+// header checks what came as a header: it may go into a message or an event.
+func header(field, value string, most int) error {
+	if len(value) > most {
+		return fault.LimitExceeded.Newf("%s has %d bytes, the limit is %d", field, len(value), most).With("field", field).WithField(field, "at most "+strconv.Itoa(most)+" bytes")
+	}
+	for i := range len(value) {
+		if c := value[i]; (c < ' ' && c != '\t') || c > '~' {
+			return fault.Invalid(field, value, "must be printable ASCII")
+		}
+	}
+	return nil
+}
+
+// decideDeliver is the rule for one delivery, or for several to the same address
+// that came at the same time. They are told of in their order.
+//
+// A delivery that finds somebody who has not been told of another one yet is
+// news, and so is every one whose content is wanted. All others are counted.
+func decideDeliver(s *State, env journal.Env, to address, hash string, reqs []*waitingv1.DeliverTriggerRequest) ([]*journal.Event, error) {
+	a := s.agents[to.agent]
+	t := a.triggers.byID[to.triggerID]
+	status := s.tokens[hash].dead // it may have been rotated since it was looked up
+	if t == nil {
+		status = waitingv1.TriggerStatus_TRIGGER_STATUS_REVOKED
+	}
+	if err := dead(status, t, env.Now); err != nil {
+		return nil, err
+	}
+	if a.stopped {
+		return nil, fault.AgentStopped.New("the agent is stopped and takes nothing from outside until an operator starts it")
+	}
+	d := &delivery{a: a, k: to.agent, env: env, trigger: t, reached: a.activeWaits(func(w *waitingv1.Wait) bool { return reaches(t, w) })}
+	contentful, news := false, len(d.reached) == 0
+	for _, w := range d.reached {
+		contentful = contentful || brings(t, w)
+		news = news || w.GetTriggerCount() == w.GetConsumedCount()
+	}
+	switch {
+	case len(d.reached) == 0 && t.GetWorkItemId() != "" && a.items.has(t.GetWorkItemId()):
+		d.count(waitingv1.DeliveryOutcome_DELIVERY_OUTCOME_IGNORED, "work_item_completed", len(reqs))
+	case contentful || len(d.reached) == 0 && brings(t, nil):
+		for _, req := range reqs {
+			d.tell(req, true)
+		}
+		d.mismatches()
+	case news:
+		if len(d.reached) == 0 {
+			d.register()
+		}
+		d.tell(reqs[0], false)
+		d.mismatches()
+		d.count(waitingv1.DeliveryOutcome_DELIVERY_OUTCOME_COALESCED, "", len(reqs)-1)
+	default:
+		d.count(waitingv1.DeliveryOutcome_DELIVERY_OUTCOME_COALESCED, "", len(reqs))
+	}
+	return d.events, nil
+}
+
+// delivery is a delivery while it is decided: the records as they are by then.
+type delivery struct {
+	a       *agentWaits
+	k       key
+	env     journal.Env
+	trigger *waitingv1.Trigger
+	reached []*waitingv1.Wait
+	events  []*journal.Event
+}
+
+// tell makes a delivery known to all: as a message with its content, or as
+// something that happened.
+func (d *delivery) tell(req *waitingv1.DeliverTriggerRequest, contentful bool) {
+	at := timestamppb.New(d.env.Now)
+	d.trigger = delivered(d.trigger, waitingv1.DeliveryOutcome_DELIVERY_OUTCOME_TRIGGERED, 1, at)
+	del := &waitingv1.TriggerDelivered{
+		Trigger: d.trigger, DeliveryId: d.env.NewID("dlv_"), ContentType: req.GetContentType(), BodyBytes: int64(len(req.GetBody())),
+		Outcome: waitingv1.DeliveryOutcome_DELIVERY_OUTCOME_TRIGGERED, Contentful: contentful,
+	}
+	if contentful {
+		del.Body = req.GetBody()
+	}
+	d.events = append(d.events, triggerEvent(d.k.namespace, d.trigger, del))
+	for i, w := range d.reached {
+		u := triggeredBy(w, 1, at)
+		d.reached[i] = u
+		del.WaitIds = append(del.WaitIds, w.GetWaitId())
+		d.events = append(d.events, waitEvent(d.k.namespace, u, &waitingv1.WaitTriggered{
+			Wait: u, TriggerId: d.trigger.GetTriggerId(), DeliveryId: del.GetDeliveryId(),
+			// An item shows that it was triggered, and a message wakes by itself.
+			WakeAgent: w.GetWorkItemId() == "" && !contentful,
+		}))
+	}
+}
+
+// mismatches are recorded for what is news; a storm of the same adds nothing.
+func (d *delivery) mismatches() {
+	d.events = append(d.events, d.a.mismatches(d.k, happening{
+		cause: causeExternal, id: d.trigger.GetTriggerId(), itemID: d.trigger.GetWorkItemId(),
+		matches: func(w *waitingv1.Wait) bool { return reaches(d.trigger, w) },
+	})...)
+}
+
+// count makes deliveries count, and nothing else.
+func (d *delivery) count(outcome waitingv1.DeliveryOutcome, reason string, n int) {
+	if n == 0 {
+		return
+	}
+	c := &waitingv1.DeliveriesCounted{
+		TriggerId: d.trigger.GetTriggerId(), DeliveryId: d.env.NewID("dlv_"), Outcome: outcome, OutcomeReason: reason,
+		Count: int64(n), DeliveredAt: timestamppb.New(d.env.Now),
+	}
+	for _, w := range d.reached {
+		c.WaitIds = append(c.WaitIds, w.GetWaitId())
+	}
+	d.events = append(d.events, triggerEvent(d.k.namespace, d.trigger, c))
+}
+
+// register makes the trigger an interest of its own, since no wait was made for
+// it: whoever made the trigger wants to hear of it. With that the first delivery
+// is news and the ones after it are counted until a turn was shown them, like
+// those of any other interest (SPEC P7).
+func (d *delivery) register() {
+	w := &waitingv1.Wait{
+		WaitId: d.env.NewID("wt_"), AgentId: d.trigger.GetAgentId(), WorkItemId: d.trigger.GetWorkItemId(),
+		Mode: waitingv1.WaitMode_WAIT_MODE_INTENT, Kind: waitingv1.WaitKind_WAIT_KIND_EXTERNAL,
+		Source: sourceTrigger, Resource: d.trigger.GetTriggerId(), Condition: d.trigger.GetDescription(),
+		DeliveryMode: waitingv1.DeliveryMode_DELIVERY_MODE_WAKE_HINT, Status: waitingv1.WaitStatus_WAIT_STATUS_ACTIVE,
+		Revision: 1, CreatedAt: timestamppb.New(d.env.Now),
+	}
+	d.reached = []*waitingv1.Wait{w}
+	d.events = append(d.events, waitEvent(d.k.namespace, w, &waitingv1.WaitRegistered{Wait: w}))
+}
+
+// ownInterest says whether a wait is an interest that a delivery registered.
+func ownInterest(w *waitingv1.Wait) bool {
+	return w.GetMode() == waitingv1.WaitMode_WAIT_MODE_INTENT && w.GetSource() == sourceTrigger
+}
+
+// delivered is a trigger after some deliveries.
+func delivered(t *waitingv1.Trigger, outcome waitingv1.DeliveryOutcome, count int64, at *timestamppb.Timestamp) *waitingv1.Trigger {
+	n := nextTrigger(t)
+	n.DeliveryCount += count
+	n.LastDeliveredAt = at
+	switch outcome {
+	case waitingv1.DeliveryOutcome_DELIVERY_OUTCOME_COALESCED:
+		n.CoalescedCount += count
+	case waitingv1.DeliveryOutcome_DELIVERY_OUTCOME_IGNORED:
+		n.IgnoredCount += count
+	case waitingv1.DeliveryOutcome_DELIVERY_OUTCOME_TRIGGERED, waitingv1.DeliveryOutcome_DELIVERY_OUTCOME_UNSPECIFIED:
+	}
+	return n
+}
+
+// reaches says which waits a trigger speaks to: those that name it, and those
+// that take any trigger of their owner (SPEC P2).
+func reaches(t *waitingv1.Trigger, w *waitingv1.Wait) bool {
+	if w.GetKind() != waitingv1.WaitKind_WAIT_KIND_EXTERNAL {
+		return false
+	}
+	if w.GetResource() != "" {
+		return w.GetResource() == t.GetTriggerId()
+	}
+	return w.GetWorkItemId() == t.GetWorkItemId() || w.GetWorkItemId() == "" || t.GetWorkItemId() == ""
+}
+
+// brings says whether a trigger brings a wait its content: as the wait says, and
+// where it does not, or where nobody waits, as the trigger says (SPEC P2).
+func brings(t *waitingv1.Trigger, w *waitingv1.Wait) bool {
+	mode := w.GetDeliveryMode()
+	if mode == waitingv1.DeliveryMode_DELIVERY_MODE_UNSPECIFIED {
+		mode = t.GetDeliveryMode()
+	}
+	return mode == waitingv1.DeliveryMode_DELIVERY_MODE_CONTENTFUL
+}
+
+// outcomes are what the deliveries of a command came to, in their order.
+func outcomes(events []*journal.Event) []*waitingv1.DeliverTriggerResponse {
+	var all []*waitingv1.DeliverTriggerResponse
+	for _, ev := range events {
+		switch p := ev.Payload.(type) {
+		case *waitingv1.TriggerDelivered:
+			all = append(all, &waitingv1.DeliverTriggerResponse{Outcome: p.GetOutcome(), Reason: p.GetOutcomeReason(), DeliveryId: p.GetDeliveryId()})
+		case *waitingv1.DeliveriesCounted:
+			for range p.GetCount() {
+				all = append(all, &waitingv1.DeliverTriggerResponse{Outcome: p.GetOutcome(), Reason: p.GetOutcomeReason(), DeliveryId: p.GetDeliveryId()})
+			}
+		}
+	}
+	return all
+}

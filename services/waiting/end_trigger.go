@@ -1,0 +1,90 @@
+package waiting
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/journal"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
+)
+
+// CancelExternalTrigger kills an address. Repeating it changes nothing.
+func (s *Service) CancelExternalTrigger(ctx context.Context, req *waitingv1.CancelExternalTriggerRequest) (*waitingv1.CancelExternalTriggerResponse, error) {
+	actor := rpc.ActorFrom(ctx)
+	if err := fault.First(
+		admitWrite(actor, req.GetAgentId()),
+		fault.RequestID(req.GetRequestId()),
+		fault.ID("trigger_id", req.GetTriggerId(), "trg_"),
+	); err != nil {
+		return nil, err
+	}
+	return plane.Do(ctx, s.engine, plane.Command[*State, *waitingv1.CancelExternalTriggerResponse]{
+		Method: "CancelExternalTrigger", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
+		Decide: func(st *State, env journal.Env) (journal.Decision[*waitingv1.CancelExternalTriggerResponse], error) {
+			var d journal.Decision[*waitingv1.CancelExternalTriggerResponse]
+			t, err := st.trigger(env.Actor.Namespace, req.GetAgentId(), req.GetTriggerId())
+			if err != nil {
+				return d, err
+			}
+			if !lives(t) {
+				d.Reply = &waitingv1.CancelExternalTriggerResponse{Trigger: publicTrigger(t)}
+				return d, nil
+			}
+			k := key{env.Actor.Namespace, req.GetAgentId()}
+			d.Events = st.agents[k].endTrigger(k, t, env, waitingv1.TriggerStatus_TRIGGER_STATUS_REVOKED)
+			return d, nil
+		},
+		Answer: func(events []*journal.Event) (*waitingv1.CancelExternalTriggerResponse, error) {
+			for _, ev := range events {
+				if p, ok := ev.Payload.(*waitingv1.ExternalTriggerCancelled); ok {
+					return &waitingv1.CancelExternalTriggerResponse{Trigger: publicTrigger(p.GetTrigger())}, nil
+				}
+			}
+			return nil, fmt.Errorf("waiting: no external_trigger_cancelled among %d events", len(events))
+		},
+	})
+}
+
+// endTrigger ends a trigger and the interest that its deliveries registered.
+// Waits that others made for it stand, and are said to be weak now (SPEC P8).
+func (a *agentWaits) endTrigger(k key, t *waitingv1.Trigger, env journal.Env, status waitingv1.TriggerStatus) []*journal.Event {
+	n := nextTrigger(t)
+	n.Status = status
+	weakened := a.weakened(t, env.Now)
+	ev, reason := triggerEvent(k.namespace, n, &waitingv1.ExternalTriggerCancelled{Trigger: n, WeakenedWaitIds: weakened}), "trigger_cancelled"
+	if status == waitingv1.TriggerStatus_TRIGGER_STATUS_EXPIRED {
+		ev, reason = triggerEvent(k.namespace, n, &waitingv1.TriggerExpired{Trigger: n, WeakenedWaitIds: weakened}), "trigger_expired"
+	}
+	events := []*journal.Event{ev}
+	for _, w := range a.activeWaits(func(w *waitingv1.Wait) bool { return ownInterest(w) && w.GetResource() == t.GetTriggerId() }) {
+		events = append(events, cancelled(k.namespace, w, env, reason))
+	}
+	return events
+}
+
+// dead says why an address takes nothing any more; nil while it lives.
+func dead(status waitingv1.TriggerStatus, t *waitingv1.Trigger, now time.Time) error {
+	switch {
+	case status == waitingv1.TriggerStatus_TRIGGER_STATUS_REVOKED:
+		return fault.TriggerRevoked.New("this address was revoked; ask its owner for a new one")
+	case status == waitingv1.TriggerStatus_TRIGGER_STATUS_EXPIRED, expired(t, now):
+		return fault.TriggerExpired.New("this address has expired; ask its owner for a new one")
+	}
+	return nil
+}
+
+// ListExternalTriggers reads an agent's triggers, without their secrets.
+func (s *Service) ListExternalTriggers(ctx context.Context, req *waitingv1.ListExternalTriggersRequest) (*waitingv1.ListExternalTriggersResponse, error) {
+	ts, next, _, err := listed(ctx, s, "triggers", req.GetAgentId(), req.GetPageSize(), req.GetPageToken(),
+		func(a *agentWaits) *records[*waitingv1.Trigger] { return &a.triggers },
+		func(t *waitingv1.Trigger) bool { return req.GetIncludeRevoked() || lives(t) },
+		func(_ *agentWaits, t *waitingv1.Trigger) *waitingv1.Trigger { return publicTrigger(t) })
+	if err != nil {
+		return nil, err
+	}
+	return &waitingv1.ListExternalTriggersResponse{Triggers: ts, NextPageToken: next}, nil
+}

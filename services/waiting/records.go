@@ -1,0 +1,111 @@
+package waiting
+
+import (
+	"slices"
+
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+// records keeps the records of one kind in order of creation: all that live
+// and the newest of those that ended.
+type records[R record] struct {
+	byID  map[string]R
+	order []string
+	ended []string
+}
+
+type record interface {
+	proto.Message
+	comparable
+	GetCreatedAt() *timestamppb.Timestamp
+}
+
+func idOf(r proto.Message) string {
+	switch r := r.(type) {
+	case *waitingv1.Wait:
+		return r.GetWaitId()
+	case *waitingv1.Trigger:
+		return r.GetTriggerId()
+	case *waitingv1.Timer:
+		return r.GetTimerId()
+	}
+	return ""
+}
+
+func (rs *records[R]) put(r R, lives bool) {
+	id := idOf(r)
+	if rs.byID == nil {
+		rs.byID = map[string]R{}
+	}
+	if _, known := rs.byID[id]; !known {
+		rs.order = append(rs.order, id)
+	}
+	rs.byID[id] = r
+	if lives || slices.Contains(rs.ended, id) {
+		return
+	}
+	rs.ended = append(rs.ended, id)
+	if len(rs.ended) > keptEnded {
+		gone := rs.ended[0]
+		rs.ended = slices.Delete(rs.ended, 0, 1)
+		delete(rs.byID, gone)
+		if i := slices.Index(rs.order, gone); i >= 0 {
+			rs.order = slices.Delete(rs.order, i, i+1)
+		}
+	}
+}
+
+// list gives up to limit records after a position that keep accepts.
+func (rs *records[R]) list(after string, limit int, keep func(R) bool) []R {
+	var out []R
+	start := 0
+	if after != "" {
+		// Ids grow with creation, so the place is found also when the record
+		// that the page before ended with is gone.
+		start = len(rs.order)
+		if i := slices.IndexFunc(rs.order, func(id string) bool { return id > after }); i >= 0 {
+			start = i
+		}
+	}
+	for _, id := range rs.order[start:] {
+		if len(out) == limit {
+			break
+		}
+		if r := rs.byID[id]; keep(r) {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// memory remembers ids, the newest few thousand: what it answers is asked
+// within milliseconds, and the caller looked at the record itself just before.
+type memory struct {
+	ids   map[string]struct{}
+	order []string
+}
+
+const memorySize = 4096
+
+func (m *memory) add(id string) {
+	if m.ids == nil {
+		m.ids = map[string]struct{}{}
+	}
+	if _, known := m.ids[id]; known {
+		return
+	}
+	if len(m.order) == memorySize {
+		delete(m.ids, m.order[0])
+		m.order = slices.Delete(m.order, 0, 1)
+	}
+	m.ids[id] = struct{}{}
+	m.order = append(m.order, id)
+}
+
+func (m *memory) has(id string) bool {
+	_, ok := m.ids[id]
+	return ok
+}

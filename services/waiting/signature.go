@@ -1,0 +1,100 @@
+package waiting
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"strconv"
+	"strings"
+	"time"
+
+	"quartet/pkg/fault"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+)
+
+const (
+	// standardSkew is how far a delivery's timestamp may be off: after that
+	// somebody may be playing an old one again.
+	standardSkew   = 5 * time.Minute
+	standardPrefix = "whsec_"
+	// maxSignatures bounds how many signatures of one delivery are looked at.
+	// Senders send two while they change their secret.
+	maxSignatures = 8
+)
+
+// verify checks that a delivery is signed as its trigger demands (SPEC P3). All
+// comparisons take the same time, right or wrong.
+func verify(scheme waitingv1.SignatureScheme, secret string, now time.Time, req *waitingv1.DeliverTriggerRequest) error {
+	switch scheme {
+	case waitingv1.SignatureScheme_SIGNATURE_SCHEME_HUB_SHA256:
+		return verifyHub(secret, req.GetHubSignature_256(), req.GetBody())
+	case waitingv1.SignatureScheme_SIGNATURE_SCHEME_STANDARD_WEBHOOKS:
+		return verifyStandard(secret, now, req)
+	case waitingv1.SignatureScheme_SIGNATURE_SCHEME_UNSPECIFIED:
+		return nil
+	}
+	// A scheme of a newer version: better closed than open.
+	return fault.SignatureInvalid.New("this server does not know the signature scheme of the trigger")
+}
+
+func verifyHub(secret, header string, body []byte) error {
+	if header == "" {
+		return fault.SignatureInvalid.New("X-Hub-Signature-256 is missing; this trigger takes signed deliveries only")
+	}
+	text, ok := strings.CutPrefix(header, "sha256=")
+	given, err := hex.DecodeString(text)
+	if !ok || err != nil || len(given) != sha256.Size {
+		return fault.SignatureInvalid.New("X-Hub-Signature-256 must be sha256= and 64 hex digits")
+	}
+	mac := hmac.New(sha256.New, []byte(secret))
+	mac.Write(body)
+	if !hmac.Equal(given, mac.Sum(nil)) {
+		return fault.SignatureInvalid.New("X-Hub-Signature-256 is not that of this body; is the secret the right one?")
+	}
+	return nil
+}
+
+func verifyStandard(secret string, now time.Time, req *waitingv1.DeliverTriggerRequest) error {
+	id, stamp := req.GetWebhookId(), req.GetWebhookTimestamp()
+	if id == "" || stamp == "" || req.GetWebhookSignature() == "" {
+		return fault.SignatureInvalid.New("webhook-id, webhook-timestamp and webhook-signature are needed; this trigger takes signed deliveries only")
+	}
+	seconds, err := strconv.ParseInt(stamp, 10, 64)
+	// Compared as seconds: a difference of times ends at 292 years.
+	if err != nil || seconds < now.Add(-standardSkew).Unix() || seconds > now.Add(standardSkew).Unix() {
+		return fault.SignatureInvalid.New("webhook-timestamp must be Unix seconds within 5 minutes of the server's clock")
+	}
+	key, err := standardKey(secret)
+	if err != nil {
+		return fault.Internal(err)
+	}
+	mac := hmac.New(sha256.New, key)
+	mac.Write([]byte(id + "." + stamp + "."))
+	mac.Write(req.GetBody())
+	want := mac.Sum(nil)
+	for i, one := range strings.Fields(req.GetWebhookSignature()) {
+		if i == maxSignatures {
+			break
+		}
+		text, ok := strings.CutPrefix(one, "v1,")
+		given, err := base64.StdEncoding.DecodeString(text)
+		if ok && err == nil && hmac.Equal(given, want) {
+			return nil
+		}
+	}
+	return fault.SignatureInvalid.New("webhook-signature has no v1 signature of this delivery; is the secret the right one?")
+}
+
+func standardKey(secret string) ([]byte, error) {
+	text, ok := strings.CutPrefix(secret, standardPrefix)
+	if !ok {
+		return nil, errors.New("waiting: a signing secret does not begin with " + standardPrefix)
+	}
+	key, err := base64.StdEncoding.DecodeString(text)
+	if err == nil && len(key) == 0 {
+		err = errors.New("waiting: a signing secret is empty")
+	}
+	return key, err
+}

@@ -1,0 +1,177 @@
+package waiting
+
+import (
+	"bytes"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"quartet/pkg/fault"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+)
+
+const (
+	hub      = waitingv1.SignatureScheme_SIGNATURE_SCHEME_HUB_SHA256
+	standard = waitingv1.SignatureScheme_SIGNATURE_SCHEME_STANDARD_WEBHOOKS
+)
+
+func signHub(secret string, body []byte) string {
+	mac := hmac.New(sha256.New, []byte(secret))
+	mac.Write(body)
+	return "sha256=" + hex.EncodeToString(mac.Sum(nil))
+}
+
+func signStandard(key []byte, id string, at time.Time, body []byte) string {
+	mac := hmac.New(sha256.New, key)
+	fmt.Fprintf(mac, "%s.%d.%s", id, at.Unix(), body)
+	return "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil))
+}
+
+// The example of GitHub's documentation.
+func TestP3_HubSignature(t *testing.T) {
+	const secret, body = "It's a Secret to Everybody", "Hello, World!"
+	const right = "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17"
+	require.NoError(t, verifyHub(secret, right, []byte(body)))
+	for name, c := range map[string]struct{ header, body string }{
+		"missing": {"", body}, "another body": {right, body + "!"}, "sha1": {"sha1=757107ea0eb2509fc211221cce984b8a37570b6d", body},
+		"no scheme": {right[7:], body}, "short": {right[:len(right)-2], body}, "no hex": {"sha256=zz", body}, "empty": {"sha256=", body},
+		"another's": {signHub("x", []byte(body)), body},
+	} {
+		require.ErrorIs(t, verifyHub(secret, c.header, []byte(c.body)), fault.SignatureInvalid, name)
+	}
+	require.ErrorIs(t, verify(99, secret, epoch, &waitingv1.DeliverTriggerRequest{}), fault.SignatureInvalid, "an unknown scheme is closed")
+}
+
+// The example of standardwebhooks.com.
+func TestP3_StandardWebhooksSignature(t *testing.T) {
+	const secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+	const id, stamp, body = "msg_p5jXN8AQM9LWM0D4loKWxJek", "1614265330", `{"test": 2432232314}`
+	const right = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+	at := time.Unix(1614265330, 0)
+	req := func() *waitingv1.DeliverTriggerRequest {
+		return &waitingv1.DeliverTriggerRequest{WebhookId: id, WebhookTimestamp: stamp, WebhookSignature: right, Body: []byte(body)}
+	}
+	require.NoError(t, verify(standard, secret, at, req()))
+	require.NoError(t, verify(standard, secret, at.Add(standardSkew), req()))
+	require.NoError(t, verify(standard, secret, at.Add(-standardSkew), req()))
+	several := req()
+	several.WebhookSignature = "v1a,AAAA v1,AAAA " + right
+	require.NoError(t, verify(standard, secret, at, several), "two secrets while one is changed")
+	for name, change := range map[string]func(*waitingv1.DeliverTriggerRequest){
+		"no id":           func(r *waitingv1.DeliverTriggerRequest) { r.WebhookId = "" },
+		"no time":         func(r *waitingv1.DeliverTriggerRequest) { r.WebhookTimestamp = "" },
+		"no signature":    func(r *waitingv1.DeliverTriggerRequest) { r.WebhookSignature = "" },
+		"another id":      func(r *waitingv1.DeliverTriggerRequest) { r.WebhookId = "msg_2" },
+		"another time":    func(r *waitingv1.DeliverTriggerRequest) { r.WebhookTimestamp = "1614265331" },
+		"no number":       func(r *waitingv1.DeliverTriggerRequest) { r.WebhookTimestamp = "soon" },
+		"beyond all time": func(r *waitingv1.DeliverTriggerRequest) { r.WebhookTimestamp = "9223372036854775807" },
+		"before all time": func(r *waitingv1.DeliverTriggerRequest) { r.WebhookTimestamp = "-9223372036854775808" },
+		"another body":    func(r *waitingv1.DeliverTriggerRequest) { r.Body = []byte("x") },
+		"no base64":       func(r *waitingv1.DeliverTriggerRequest) { r.WebhookSignature = "v1,!" },
+		"no version":      func(r *waitingv1.DeliverTriggerRequest) { r.WebhookSignature = right[3:] },
+		"asymmetric":      func(r *waitingv1.DeliverTriggerRequest) { r.WebhookSignature = "v1a," + right[3:] },
+		"the ninth": func(r *waitingv1.DeliverTriggerRequest) {
+			r.WebhookSignature = string(bytes.Repeat([]byte("v1,AAAA "), 8)) + right
+		},
+	} {
+		bad := req()
+		change(bad)
+		require.ErrorIs(t, verify(standard, secret, at, bad), fault.SignatureInvalid, name)
+	}
+	for _, late := range []time.Duration{standardSkew + time.Second, -standardSkew - time.Second} {
+		require.ErrorIs(t, verify(standard, secret, at.Add(late), req()), fault.SignatureInvalid, "somebody plays it again")
+	}
+}
+
+// Signed deliveries through the service: bad ones leave no trace.
+func TestP3_SignedDeliveries(t *testing.T) {
+	r := newRig(t)
+	made, err := r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{AgentId: "keeper", SignatureScheme: standard, DeliveryMode: contentful})
+	require.NoError(t, err)
+	key, err := standardKey(made.GetSigningSecret())
+	require.NoError(t, err)
+	send := func(at time.Time, key []byte) (*waitingv1.DeliverTriggerResponse, error) {
+		return r.service.DeliverTrigger(t.Context(), &waitingv1.DeliverTriggerRequest{
+			Token: made.GetToken(), RequestId: "webhook-id:msg_1", Body: []byte("x"),
+			WebhookId: "msg_1", WebhookTimestamp: strconv.FormatInt(at.Unix(), 10), WebhookSignature: signStandard(key, "msg_1", at, []byte("x")),
+		})
+	}
+	before := len(r.events())
+	_, err = send(r.clk.Now(), []byte("guess"))
+	require.ErrorIs(t, err, fault.SignatureInvalid)
+	require.ErrorIs(t, r.tryDeliver(&waitingv1.DeliverTriggerRequest{Token: made.GetToken(), Body: []byte("x")}), fault.SignatureInvalid)
+	require.Len(t, r.events(), before)
+	require.Zero(t, r.listTriggers()[0].GetDeliveryCount())
+
+	first, err := send(r.clk.Now(), key)
+	require.NoError(t, err)
+	r.clk.Advance(time.Minute)
+	again, err := send(r.clk.Now(), key)
+	require.NoError(t, err, "an attempt is signed anew, and is the same delivery")
+	require.Equal(t, first.GetDeliveryId(), again.GetDeliveryId())
+	require.EqualValues(t, 1, r.listTriggers()[0].GetDeliveryCount())
+	r.clk.Advance(time.Hour)
+	_, err = send(epoch, key)
+	require.ErrorIs(t, err, fault.SignatureInvalid, "a replay is refused, repeated or not")
+}
+
+// A secret opens for its own trigger and under its own key only.
+func TestP3_SealedSecrets(t *testing.T) {
+	mine, theirs := secrets(func(n string) string { return "a" + n }), secrets(func(n string) string { return "b" + n })
+	sealed, err := mine.seal("trg_1", "secret")
+	require.NoError(t, err)
+	again, err := mine.seal("trg_1", "secret")
+	require.NoError(t, err)
+	require.Equal(t, sealed, again, "a rule gives the same answer twice")
+	require.NotContains(t, string(sealed), "secret")
+	other, err := mine.seal("trg_2", "secret")
+	require.NoError(t, err)
+	require.NotEqual(t, sealed, other)
+	got, err := mine.open("trg_1", sealed)
+	require.NoError(t, err)
+	require.Equal(t, "secret", got)
+	for _, try := range []struct {
+		by secrets
+		id string
+		in []byte
+	}{{theirs, "trg_1", sealed}, {mine, "trg_2", sealed}, {mine, "trg_1", sealed[:len(sealed)-1]}, {mine, "trg_1", sealed[:3]}, {mine, "trg_1", nil}} {
+		_, err := try.by.open(try.id, try.in)
+		require.Error(t, err)
+	}
+}
+
+// FuzzSignature: no header lets a delivery in whose sender does not have the
+// secret, and none breaks anything.
+func FuzzSignature(f *testing.F) {
+	const secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+	key, err := standardKey(secret)
+	require.NoError(f, err)
+	f.Add("sha256=00", "msg_1", "1614265330", "v1,AAAA", []byte("x"))
+	f.Add(signHub(secret, []byte("x")), "msg_1", strconv.FormatInt(epoch.Unix(), 10), signStandard(key, "msg_1", epoch, []byte("x")), []byte("x"))
+	f.Add("sha256=", "", "-1", " , v1, ,", []byte(nil))
+	f.Fuzz(func(t *testing.T, hubHeader, id, stamp, signature string, body []byte) {
+		req := &waitingv1.DeliverTriggerRequest{HubSignature_256: hubHeader, WebhookId: id, WebhookTimestamp: stamp, WebhookSignature: signature, Body: body}
+		if verify(hub, secret, epoch, req) == nil {
+			given, err := hex.DecodeString(hubHeader[len("sha256="):])
+			require.NoError(t, err)
+			want, err := hex.DecodeString(signHub(secret, body)[len("sha256="):])
+			require.NoError(t, err)
+			require.Equal(t, want, given)
+		}
+		if verify(standard, secret, epoch, req) == nil {
+			seconds, err := strconv.ParseInt(stamp, 10, 64)
+			require.NoError(t, err)
+			mac := hmac.New(sha256.New, key)
+			mac.Write([]byte(id + "." + stamp + "." + string(body)))
+			require.Contains(t, signature, "v1,"+base64.StdEncoding.EncodeToString(mac.Sum(nil)))
+			require.LessOrEqual(t, time.Unix(seconds, 0).Sub(epoch).Abs(), standardSkew+time.Second)
+		}
+	})
+}
