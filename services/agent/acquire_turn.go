@@ -8,8 +8,10 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"google.golang.org/grpc/codes"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/id"
 	"quartet/pkg/journal"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/pkg/plane"
@@ -32,8 +34,9 @@ const (
 	commitTerm = 20 * time.Second
 	// retryHint is when a runner that got nothing should ask again.
 	retryHint = 100 * time.Millisecond
-	// failedPause is when agents are looked at again whose turn could not be prepared.
-	failedPause = time.Second
+	// prepareTerm bounds how long a runner is held up by an agent whose context
+	// cannot be read. It is longer than settleTerm, which is no failure.
+	prepareTerm = 5 * time.Second
 )
 
 // Deadlines are the calls that wait longer than a server's default allows.
@@ -61,31 +64,44 @@ func (s *Service) AcquireTurn(ctx context.Context, req *agentv1.AcquireTurnReque
 	if err != nil {
 		return nil, err
 	}
+	var granted <-chan struct{} // to the same request, whichever call of it
 	if req.GetRequestId() != "" {
+		var forget func()
+		granted, forget = s.asking.add(acquireKey{actor.Namespace, actor.Principal, req.GetRequestId()})
+		defer forget()
 		if resp, err := s.repeatedAcquire(ctx, actor, req); resp != nil || err != nil {
 			return resp, err
 		}
 	}
 	deadline := time.NewTimer(wait)
 	defer deadline.Stop()
+	// A runner that was woken for one agent may take another one's turn: whom it
+	// was woken for is passed on.
+	passOn := map[string]bool{actor.Namespace: true}
 	for {
-		w := s.waiters.add(actor.Namespace, req.GetAgentIds())
-		resp, failed, err := s.tryAcquire(ctx, actor, req)
+		w := s.waiters.add(actor.Namespace, req.GetAgentIds(), req.GetAllNamespaces())
+		resp, err := s.tryAcquire(ctx, actor, req)
 		if errors.Is(err, errRepeated) {
 			resp, err = s.repeatedAcquire(ctx, actor, req)
 		}
 		if resp != nil || err != nil {
 			s.waiters.remove(w)
-			s.wakeNext(ctx, actor.Namespace)
+			if resp != nil {
+				passOn[resp.GetNamespace()] = true
+			}
+			for namespace := range passOn {
+				s.wakeNext(ctx, namespace)
+			}
 			return resp, err
 		}
-		var again <-chan time.Time
-		if failed {
-			again = time.After(failedPause)
-		}
 		select {
-		case <-w.woken:
-		case <-again:
+		case k := <-w.woken:
+			passOn[k.namespace] = true
+		case <-granted:
+			if resp, err := s.repeatedAcquire(ctx, actor, req); resp != nil || err != nil {
+				s.waiters.remove(w)
+				return resp, err
+			}
 		case <-deadline.C:
 			s.waiters.remove(w)
 			return &agentv1.AcquireTurnResponse{Pending: true, PollAfter: durationpb.New(retryHint)}, nil
@@ -118,6 +134,14 @@ func admitAcquire(actor rpc.Actor, req *agentv1.AcquireTurnRequest) (time.Durati
 			return 0, err
 		}
 	}
+	if req.GetAllNamespaces() {
+		if actor.Role != rpc.RoleAdmin && actor.Role != rpc.RoleService {
+			return 0, fault.PermissionDenied.Newf("role %s serves its own namespace; all_namespaces takes admin or service", actor.Role)
+		}
+		if len(req.GetAgentIds()) > 0 {
+			return 0, fault.Invalid("agent_ids", req.GetAgentIds()[0], "must be empty with all_namespaces: agents of several namespaces may have one name")
+		}
+	}
 	if actor.Role == rpc.RoleAgent && len(req.GetAgentIds()) == 0 {
 		return 0, fault.Invalid("agent_ids", "", "must name the agent of the credential")
 	}
@@ -133,102 +157,125 @@ func admitAcquire(actor rpc.Actor, req *agentv1.AcquireTurnRequest) (time.Durati
 
 // offer is an agent whose turn may be taken.
 type offer struct {
+	key     key
+	since   time.Time // ready since
 	agent   *agentv1.Agent
 	message *agentv1.Message
+	woken   *agentv1.AgentWoken // what woke the agent itself
 }
 
 // tryAcquire takes one turn if there is one. Neither answer nor error: nothing
-// to do yet.
-func (s *Service) tryAcquire(ctx context.Context, actor rpc.Actor, req *agentv1.AcquireTurnRequest) (resp *agentv1.AcquireTurnResponse, failed bool, err error) {
-	// One agent's trouble keeps a runner from no other (SPEC D5): an agent whose
-	// turn cannot be prepared is passed over and tried again later.
-	skip := map[key]bool{}
+// to do yet. One agent's trouble keeps a runner from no other (SPEC D5): an
+// agent whose turn cannot be prepared is passed over for a while by every
+// runner; only who asks for it alone is told why.
+func (s *Service) tryAcquire(ctx context.Context, actor rpc.Actor, req *agentv1.AcquireTurnRequest) (*agentv1.AcquireTurnResponse, error) {
+	alone := len(req.GetAgentIds()) == 1
 	for {
-		o, release, err := s.nextOffer(ctx, actor, req.GetAgentIds(), skip)
+		o, done, err := s.nextOffer(ctx, actor, req)
 		if o == nil || err != nil {
-			return nil, len(skip) > 0, err
+			return nil, err
 		}
+		began := s.deps.Clock.Now()
 		resp, err := s.take(ctx, actor, req, o)
-		release()
 		switch {
-		case errors.Is(err, errNotTaken):
-		case err == nil, errors.Is(err, errRepeated), ctx.Err() != nil, len(req.GetAgentIds()) == 1:
-			return resp, false, err
+		case err == nil:
+			s.ailing.taken(o.key)
+		case errors.Is(err, errNotTaken), errors.Is(err, errRepeated), ctx.Err() != nil, alone:
 		default:
-			skip[key{actor.Namespace, o.agent.GetAgentId()}] = true
-			s.deps.Logger.Warn("a turn could not be prepared; another agent is served", zap.String("agent_id", o.agent.GetAgentId()), zap.Error(err))
+			s.ailing.failed(o.key, s.deps.Clock.Now().Sub(began))
+			s.deps.Logger.Warn("a turn could not be prepared; other agents are served", zap.String("namespace", o.key.namespace), zap.String("agent_id", o.key.id), zap.Error(err))
+			err = errNotTaken
+		}
+		done(resp != nil)
+		if !errors.Is(err, errNotTaken) {
+			return resp, err
 		}
 	}
 }
 
 // nextOffer finds the agent that has been ready longest and reserves it in
 // this process, so that runners which ask at once do not all prepare a context
-// for the same one.
-func (s *Service) nextOffer(ctx context.Context, actor rpc.Actor, agentIDs []string, skip map[key]bool) (*offer, func(), error) {
-	for _, p := range s.engine.All() {
-		// The look may run twice, and fail after it ran: what it reserved in
-		// vain would be kept from every runner until a restart.
-		var held *key
-		release := func() {
-			if held != nil {
-				s.unreserve(*held)
-				held = nil
+// for the same one. A shared runner serves the namespace whose turn it is
+// (SPEC D7). done gives the agent free, and says whether its turn was taken.
+func (s *Service) nextOffer(ctx context.Context, actor rpc.Actor, req *agentv1.AcquireTurnRequest) (o *offer, done func(taken bool), err error) {
+	for {
+		namespace, mark := actor.Namespace, uint64(0)
+		if req.GetAllNamespaces() {
+			var ok bool
+			if namespace, mark, ok = s.shares.next(); !ok {
+				return nil, nil, nil
 			}
 		}
+		o, err := s.oldest(ctx, namespace, req.GetAgentIds())
+		switch {
+		case err != nil:
+			return nil, nil, err
+		case o == nil && !req.GetAllNamespaces():
+			return nil, nil, nil
+		case o == nil:
+			s.shares.leave(namespace, mark)
+			continue
+		case !s.reserve(o.key):
+			continue // another runner was quicker
+		}
+		if req.GetAllNamespaces() {
+			s.shares.charge(namespace)
+		}
+		return o, func(taken bool) {
+			s.unreserve(o.key)
+			if req.GetAllNamespaces() && !taken {
+				s.shares.refund(namespace)
+			}
+			// While it was reserved, nobody could see that it is ready.
+			s.shares.touch(namespace)
+		}, nil
+	}
+}
+
+// oldest is the ready agent of longest standing that no other runner of this
+// process is about to take, over all partitions.
+func (s *Service) oldest(ctx context.Context, namespace string, agentIDs []string) (*offer, error) {
+	alone := len(agentIDs) == 1
+	var first *offer
+	for _, p := range s.engine.All() {
 		o, _, err := journal.View(ctx, p, func(st *State) (*offer, error) {
-			release()
-			return st.firstReady(actor.Namespace, agentIDs, func(k key) bool {
-				if skip[k] || !s.reserve(k) {
-					return false
-				}
-				held = &k
-				return true
+			return st.firstReady(namespace, agentIDs, func(k key) bool {
+				return !s.reserved(k) && (alone || !s.ailing.passed(k))
 			}), nil
 		})
 		if err != nil {
-			release()
-			return nil, nil, err
+			return nil, err
 		}
-		if o != nil {
-			return o, release, nil
+		if o != nil && (first == nil || o.since.Before(first.since)) {
+			first = o
 		}
 	}
-	return nil, nil, nil
+	return first, nil
 }
 
-// firstReady is the ready agent of longest standing that reserve accepts.
-func (s *State) firstReady(namespace string, agentIDs []string, reserve func(key) bool) *offer {
-	accept := func(agentID string) *offer {
-		a := s.agents[key{namespace, agentID}]
-		if a == nil || !a.takeable() || !reserve(key{namespace, agentID}) {
+// firstReady is the ready agent of longest standing that accept lets pass.
+func (s *State) firstReady(namespace string, agentIDs []string, accept func(key) bool) *offer {
+	try := func(a *agentState) *offer {
+		if a == nil || !a.takeable() || !accept(key{namespace, a.rec.GetAgentId()}) {
 			return nil
 		}
-		return &offer{agent: a.rec, message: a.head()}
-	}
-	if len(agentIDs) > 0 {
-		known := make([]*agentState, 0, len(agentIDs))
-		for _, agentID := range agentIDs {
-			if a := s.agents[key{namespace, agentID}]; a != nil && a.takeable() {
-				known = append(known, a)
-			}
-		}
-		slices.SortStableFunc(known, func(x, y *agentState) int { return x.readyAt.Compare(y.readyAt) })
-		for _, a := range known {
-			if o := accept(a.rec.GetAgentId()); o != nil {
-				return o
-			}
-		}
-		return nil
-	}
-	t := s.ready[namespace]
-	if t == nil {
-		return nil
+		return &offer{key: key{namespace, a.rec.GetAgentId()}, since: a.readyAt, agent: a.rec, message: a.head(), woken: a.woken}
 	}
 	var found *offer
-	t.Ascend(func(r readyAgent) bool {
-		found = accept(r.id)
-		return found == nil
-	})
+	if len(agentIDs) > 0 {
+		for _, agentID := range agentIDs {
+			if o := try(s.agents[key{namespace, agentID}]); o != nil && (found == nil || o.since.Before(found.since)) {
+				found = o
+			}
+		}
+		return found
+	}
+	if t := s.ready[namespace]; t != nil {
+		t.Ascend(func(r readyAgent) bool {
+			found = try(s.agents[key{namespace, r.id}])
+			return found == nil
+		})
+	}
 	return found
 }
 
@@ -236,45 +283,72 @@ func (s *State) firstReady(namespace string, agentIDs []string, reserve func(key
 // runner will be told is fetched first, so that the lease does not run while
 // another plane is slow.
 func (s *Service) take(ctx context.Context, actor rpc.Actor, req *agentv1.AcquireTurnRequest, o *offer) (*agentv1.AcquireTurnResponse, error) {
-	queue, err := s.projection(ctx, actor.Namespace, o)
+	if o.key.namespace != actor.Namespace {
+		own := actor
+		own.Namespace = o.key.namespace
+		ctx = rpc.WithActor(ctx, own)
+	}
+	queue, err := s.prepare(ctx, o)
 	if err != nil {
 		return nil, err
 	}
 	if reason := staleTick(o.message, queue, o.agent); reason != "" {
-		return nil, s.drop(ctx, actor, o, reason)
+		return nil, s.drop(ctx, o, reason)
 	}
+	turnID := s.deps.IDs.New("trn_")
 	turn := &agentv1.Turn{
-		TurnId: s.deps.IDs.New("trn_"), RunId: s.deps.IDs.New("run_"),
+		TurnId: turnID, RunId: id.RunOf(turnID),
 		AgentId: o.agent.GetAgentId(), MessageId: o.message.GetMessageId(), RunnerId: req.GetRunnerId(),
 		WorkItemId: queue.GetCurrent().GetWorkItemId(), ShownWaits: queue.shown(),
 		AcquireRequestId: req.GetRequestId(), AcquiredBy: actor.Principal,
 	}
 	turn.BoundWorkItemId = turn.GetWorkItemId()
+	if o.key.namespace != actor.Namespace {
+		turn.AcquiredFrom = actor.Namespace
+	}
+	defer s.handovers.begin(turn.GetRunId())()
 	// From here on the turn may be on disk whatever becomes of the caller, so
 	// the outcome is waited for.
-	commit, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTerm)
+	commit, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.commitTerm)
 	defer cancel()
 	started, err := plane.Do(commit, s.engine, plane.Command[*State, *agentv1.TurnStarted]{
 		Method: "AcquireTurn", AgentID: o.agent.GetAgentId(),
 		Decide: func(st *State, env journal.Env) (journal.Decision[*agentv1.TurnStarted], error) {
+			if a := st.agents[o.key]; a != nil && a.woken != o.woken {
+				// It was woken since its context was read, which does not show why.
+				return journal.Decision[*agentv1.TurnStarted]{}, errNotTaken
+			}
 			return decideAcquire(st, env, turn)
 		},
 		Answer: answerAcquire,
 	})
 	if err != nil {
+		if fault.From(err).Code() == codes.Unavailable {
+			s.handovers.unheard(turn.GetRunId()) // it may land yet
+		}
 		return nil, err
 	}
-	resp, err := s.granted(ctx, actor, started.GetTurn(), o.message, queue)
+	resp, err := s.granted(ctx, o.key.namespace, started.GetTurn(), o.message, queue)
 	if err == nil {
 		err = ctx.Err()
 	}
 	if err != nil {
-		// Nobody is there to hear the answer. The message goes back without an
-		// attempt counted, so that a flapping runner cannot poison it.
-		s.undeliver(context.WithoutCancel(ctx), actor.Namespace, started.GetTurn())
+		// Nobody is there to hear the answer, unless the same request was sent
+		// again and got it. The message goes back without an attempt counted, so
+		// that a flapping runner cannot poison it.
+		if s.handovers.giveBack(turn.GetRunId()) {
+			s.undeliver(context.WithoutCancel(ctx), o.key.namespace, started.GetTurn())
+		}
 		return nil, fault.From(err)
 	}
 	return resp, nil
+}
+
+// prepare reads what the turn will show, within its term.
+func (s *Service) prepare(ctx context.Context, o *offer) (*projection, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.prepareTerm)
+	defer cancel()
+	return s.projection(ctx, o.key.namespace, o)
 }
 
 func decideAcquire(s *State, env journal.Env, turn *agentv1.Turn) (journal.Decision[*agentv1.TurnStarted], error) {
@@ -303,6 +377,7 @@ func decideAcquire(s *State, env journal.Env, turn *agentv1.Turn) (journal.Decis
 		turnEvent(t, &agentv1.TurnStarted{Turn: t}),
 	}
 	events, _ = a.interject(env, t, m.GetMessageId(), events)
+	events = append(events, a.acknowledged(env, t, m)...)
 	return journal.Decision[*agentv1.TurnStarted]{Events: events}, nil
 }
 
@@ -328,14 +403,14 @@ func turnEvent(t *agentv1.Turn, payload proto.Message) *journal.Event {
 }
 
 // granted is the answer for a turn that is held.
-func (s *Service) granted(ctx context.Context, actor rpc.Actor, turn *agentv1.Turn, m *agentv1.Message, queue *projection) (*agentv1.AcquireTurnResponse, error) {
-	until := s.leases.arm(key{actor.Namespace, turn.GetAgentId()}, turn.GetRunId())
+func (s *Service) granted(ctx context.Context, namespace string, turn *agentv1.Turn, m *agentv1.Message, queue *projection) (*agentv1.AcquireTurnResponse, error) {
+	until := s.leases.arm(key{namespace, turn.GetAgentId()}, turn.GetRunId())
 	view, _, err := plane.View(ctx, s.engine, turn.GetAgentId(), func(st *State) (*agentv1.AcquireTurnResponse, error) {
-		ag, err := st.agent(actor.Namespace, turn.GetAgentId())
+		ag, err := st.agent(namespace, turn.GetAgentId())
 		if err != nil {
 			return nil, err
 		}
-		resp := &agentv1.AcquireTurnResponse{Agent: ag.rec}
+		resp := &agentv1.AcquireTurnResponse{Agent: ag.rec, Namespace: namespace}
 		if t := ag.find(turn.GetTurnId()); t != nil {
 			for _, id := range t.rec.GetInterjectedMessageIds() {
 				resp.Interjections = append(resp.Interjections, ag.messages[id])
@@ -349,8 +424,8 @@ func (s *Service) granted(ctx context.Context, actor rpc.Actor, turn *agentv1.Tu
 	view.Turn = withLease(turn, until)
 	view.Message = m
 	view.Context = queue.context(m)
-	view.Tools = toolNames()
-	view.RunToken = s.deps.MintRun(actor.Namespace, turn.GetAgentId(), turn.GetRunId())
+	view.Tools = profile(view.GetAgent().GetToolFamilies()).names()
+	view.RunToken = s.deps.MintRun(namespace, turn.GetAgentId(), turn.GetRunId())
 	return view, nil
 }
 
@@ -362,13 +437,14 @@ func withLease(t *agentv1.Turn, until time.Time) *agentv1.Turn {
 
 // reused says whether a request that got a turn could not have got this one.
 func reused(req *agentv1.AcquireTurnRequest, t *agentv1.Turn) bool {
-	return req.GetRunnerId() != t.GetRunnerId() ||
+	return req.GetRunnerId() != t.GetRunnerId() || t.GetAcquiredFrom() != "" && !req.GetAllNamespaces() ||
 		len(req.GetAgentIds()) > 0 && !slices.Contains(req.GetAgentIds(), t.GetAgentId())
 }
 
 // repeatedAcquire answers a request id that got a turn before: the answer may
 // have been lost on the way (SPEC X2). Of a turn that has ended it answers the
-// record alone.
+// record alone. A turn that was given back unheard answers nothing: the request
+// waits for the next one.
 func (s *Service) repeatedAcquire(ctx context.Context, actor rpc.Actor, req *agentv1.AcquireTurnRequest) (*agentv1.AcquireTurnResponse, error) {
 	type found struct {
 		offer
@@ -380,9 +456,9 @@ func (s *Service) repeatedAcquire(ctx context.Context, actor rpc.Actor, req *age
 			if !ok {
 				return nil, nil
 			}
-			a := st.agents[key{actor.Namespace, at.agentID}]
+			a := st.agents[at.agent]
 			t := a.find(at.turnID)
-			return &found{offer{a.rec, a.messages[t.rec.GetMessageId()]}, t.rec}, nil
+			return &found{offer{key: at.agent, agent: a.rec, message: a.messages[t.rec.GetMessageId()]}, t.rec}, nil
 		})
 		if err != nil {
 			return nil, err
@@ -394,15 +470,21 @@ func (s *Service) repeatedAcquire(ctx context.Context, actor rpc.Actor, req *age
 			return nil, fault.RequestIDReused.Newf("request_id %q acquired a turn of agent %q for runner %q before", req.GetRequestId(), f.turn.GetAgentId(), f.turn.GetRunnerId()).
 				With("request_id", req.GetRequestId())
 		}
+		if !s.handovers.repeat(f.turn.GetRunId()) {
+			return nil, nil
+		}
+		s.handovers.heard(f.turn.GetRunId())
 		rpc.Replayed(ctx)
 		if f.turn.GetState() != agentv1.TurnState_TURN_STATE_OPEN {
-			return &agentv1.AcquireTurnResponse{Turn: f.turn, Message: f.message, Agent: f.agent}, nil
+			return &agentv1.AcquireTurnResponse{Turn: f.turn, Message: f.message, Agent: f.agent, Namespace: f.key.namespace}, nil
 		}
-		queue, err := s.projection(ctx, actor.Namespace, &f.offer)
+		queue, err := s.prepare(ctx, &f.offer)
 		if err != nil {
 			return nil, err
 		}
-		return s.granted(ctx, actor, f.turn, f.message, queue)
+		own := actor
+		own.Namespace = f.key.namespace
+		return s.granted(rpc.WithActor(ctx, own), f.key.namespace, f.turn, f.message, queue)
 	}
 	return nil, nil
 }

@@ -45,7 +45,7 @@ func TestA6_AcquireGivesEverythingARunnerNeeds(t *testing.T) {
 		require.Contains(t, a.GetContext().GetText(), part)
 	}
 	require.Contains(t, a.GetTools(), "CreateWorkItem")
-	require.Equal(t, []string{"agent_spawned", "message_queued", "message_dequeued", "turn_started"}, planetest.Types(r.events()))
+	require.Equal(t, []string{"agent_spawned", "message_queued", "message_dequeued", "turn_started", "brief_written"}, planetest.Types(r.events()))
 	require.True(t, r.poll("keeper").GetPending(), "one open run per agent")
 
 	r.finish(a, done)
@@ -156,9 +156,7 @@ func TestX13_AWaitingRunnerIsWoken(t *testing.T) {
 		got <- resp
 	}()
 	r.eventually(func() bool {
-		r.service.waiters.mu.Lock()
-		defer r.service.waiters.mu.Unlock()
-		return len(r.service.waiters.list) == 1
+		return r.service.waiters.count(key{"acme", "keeper"}) == 1
 	})
 	r.send("keeper", "x", normal)
 	select {
@@ -172,16 +170,21 @@ func TestX13_AWaitingRunnerIsWoken(t *testing.T) {
 // A wake that reaches a runner in the moment it gives up goes to the next one.
 func TestX13_AWakeIsHandedOn(t *testing.T) {
 	var ws waiters
-	first, second := ws.add("acme", nil), ws.add("acme", nil)
-	ws.wake("acme", "keeper")
+	keeper := key{"acme", "keeper"}
+	first, second := ws.add("acme", nil, false), ws.add("acme", nil, false)
+	ws.wake(keeper)
 	require.Len(t, first.woken, 1)
 	ws.remove(first) // its deadline passed in the same moment
 	require.Len(t, second.woken, 1)
 
-	third := ws.add("acme", []string{"other"})
+	third := ws.add("acme", []string{"other", "other"}, false)
 	ws.remove(second)
 	require.Empty(t, third.woken, "it does not serve that agent")
-	require.Len(t, ws.list, 1)
+	require.Zero(t, ws.count(keeper))
+	require.Equal(t, 1, ws.count(key{"acme", "other"}))
+	ws.remove(third)
+	require.Empty(t, ws.open)
+	require.Empty(t, ws.named, "what is at rest takes no memory")
 }
 
 func TestX2_ARepeatedAcquireIsTheSameTurn(t *testing.T) {
@@ -228,9 +231,7 @@ func TestX2_TwoAcquiresUnderWayAreOneTurn(t *testing.T) {
 		}()
 	}
 	r.eventually(func() bool {
-		r.service.waiters.mu.Lock()
-		defer r.service.waiters.mu.Unlock()
-		return len(r.service.waiters.list) == 2
+		return r.service.waiters.count(key{"acme", "keeper"}) == 2
 	})
 	r.send("keeper", "x", normal)
 	r.send("other", "y", normal)
@@ -271,6 +272,40 @@ func TestA6_AnUndeliveredTurnIsGivenBackUncounted(t *testing.T) {
 	require.Equal(t, messageID, r.take("keeper").GetMessage().GetMessageId())
 }
 
+// A request that is sent again while the first call loses its caller has the
+// turn that it is answered, or waits for another: never one that is being given
+// back (SPEC X2).
+func TestX2_ARepeatedAcquireHoldsWhatItIsAnswered(t *testing.T) {
+	r := newRig(t)
+	r.spawn("keeper")
+	messageID := r.send("keeper", "x", normal)
+	for i := range 300 {
+		req := &agentv1.AcquireTurnRequest{RequestId: fmt.Sprintf("r%d", i), Wait: durationpb.New(20 * time.Second)}
+		first, leave := context.WithCancel(r.runner())
+		left := make(chan struct{})
+		r.others.set(func() {
+			r.others.queue = func() (*workv1.GetWorkQueueResponse, error) {
+				time.AfterFunc(time.Duration(i)*time.Microsecond, leave)
+				return &workv1.GetWorkQueueResponse{AgentId: "keeper"}, nil
+			}
+		})
+		go func() {
+			defer close(left)
+			_, _ = r.service.AcquireTurn(first, req)
+		}()
+		again, err := r.service.AcquireTurn(r.runner(), req)
+		require.NoError(t, err)
+		<-left
+		require.Equal(t, agentv1.TurnState_TURN_STATE_OPEN, again.GetTurn().GetState())
+		_, err = r.service.RenewTurn(r.runner(), &agentv1.RenewTurnRequest{AgentId: "keeper", TurnId: again.GetTurn().GetTurnId(), RunId: again.GetTurn().GetRunId()})
+		require.NoError(t, err)
+		require.Equal(t, messageID, again.GetMessage().GetMessageId())
+		r.finish(again, done)
+		leave()
+		messageID = r.send("keeper", "x", normal)
+	}
+}
+
 // A look that fails after it reserved an agent keeps it from nobody.
 func TestD5_AFailedLookReservesNothing(t *testing.T) {
 	r := newRig(t)
@@ -286,9 +321,9 @@ func TestD5_AFailedLookReservesNothing(t *testing.T) {
 	require.True(t, got.GetPending(), "who serves all waits for another")
 	ctx, cancel := context.WithCancel(r.runner())
 	cancel()
-	_, _, err = r.service.nextOffer(ctx, rpc.ActorFrom(ctx), nil, nil)
-	if err == nil {
-		r.service.unreserve(key{"acme", "keeper"})
+	o, release, err := r.service.nextOffer(ctx, rpc.ActorFrom(ctx), &agentv1.AcquireTurnRequest{AgentIds: []string{"keeper"}})
+	if err == nil && o != nil {
+		release(false)
 	}
 	require.Empty(t, r.service.reservations)
 	r.others.set(func() { r.others.queue = nil })

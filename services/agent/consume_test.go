@@ -86,6 +86,18 @@ func TestP4_ATimerIsOneTickAFire(t *testing.T) {
 	second.Timer.FireCount = 2
 	r.hear(said(second))
 	require.EqualValues(t, 1, r.facts("keeper").GetQueued(), "the next fire is another tick")
+
+	// Nobody looks: the ticks of a timer are one, those of another are its own (SPEC P7).
+	for n := int64(3); n < 10; n++ {
+		late := proto.CloneOf(fired)
+		late.Timer.FireCount = n
+		r.hear(said(late))
+	}
+	require.EqualValues(t, 1, r.facts("keeper").GetQueued())
+	other := proto.CloneOf(fired)
+	other.Timer.TimerId = "tmr_2"
+	r.hear(said(other))
+	require.EqualValues(t, 2, r.facts("keeper").GetQueued())
 }
 
 func TestP2_ContentfulDeliveriesBecomeEvidence(t *testing.T) {

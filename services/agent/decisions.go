@@ -3,6 +3,8 @@ package agent
 import (
 	"context"
 	"fmt"
+	"math"
+	"strconv"
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
@@ -28,10 +30,22 @@ func (s *Service) GetFacts(ctx context.Context, req *agentv1.GetFactsRequest) (*
 			if err != nil {
 				return nil, err
 			}
-			return a.factsNow(), nil
+			f := a.factsNow()
+			if a.turn != nil {
+				f.OpenTurn = a.turn.rec
+			}
+			f.ReadyAhead = st.ahead(a)
+			return f, nil
 		})
 		if err != nil {
 			return nil, err
+		}
+		k := key{actor.Namespace, req.GetAgentId()}
+		f.RunnersWaiting = int32(s.waiters.count(k))
+		if f.GetOpenTurn() != nil {
+			if until, ok := s.leases.until(k, f.GetOpenTurn().GetRunId()); ok {
+				f.OpenTurn = withLease(f.GetOpenTurn(), until)
+			}
 		}
 		return &agentv1.GetFactsResponse{Facts: []*agentv1.AgentFacts{f}, Namespaces: []string{actor.Namespace}}, nil
 	}
@@ -64,6 +78,9 @@ func (s *Service) sweepFacts(ctx context.Context, req *agentv1.GetFactsRequest) 
 				return false
 			}
 			last = k
+			if st.agents[k].rec.GetLifecycle() == agentv1.Lifecycle_LIFECYCLE_DELETED {
+				return true // nothing will ever be decided for it (upstream #2534)
+			}
 			resp.Facts = append(resp.Facts, st.agents[k].factsNow())
 			resp.Namespaces = append(resp.Namespaces, k.namespace)
 			return true
@@ -76,10 +93,32 @@ func (s *Service) sweepFacts(ctx context.Context, req *agentv1.GetFactsRequest) 
 	return resp, err
 }
 
+// mostAhead bounds a count that people read.
+const mostAhead = 1000
+
+// ahead is how many agents of its namespace have been ready for longer.
+func (s *State) ahead(a *agentState) (n int32) {
+	t := s.ready[a.namespace]
+	if t == nil || a.readyAt.IsZero() {
+		return 0
+	}
+	t.Ascend(func(r readyAgent) bool {
+		if r.id == a.rec.GetAgentId() || n == mostAhead {
+			return false
+		}
+		n++
+		return true
+	})
+	return n
+}
+
 func (a *agentState) factsNow() *agentv1.AgentFacts {
 	f := &agentv1.AgentFacts{
 		Agent: a.rec, Queued: int32(a.queued()), TickPending: a.tick != "", FactsRevision: a.facts,
-		WakeHint: a.woken != nil, WakeHintSource: a.woken.GetSourceId(),
+		WakeHint: a.woken != nil, WakeHintSource: a.woken.GetSourceId(), FailedTicks: a.failedTicks,
+	}
+	if a.woken != nil {
+		f.WokenAt = timestamppb.New(a.wokenAt)
 	}
 	f.QueuedInput = f.GetQueued()
 	if t := a.messages[a.tick]; t.GetState() == agentv1.MessageState_MESSAGE_STATE_QUEUED {
@@ -157,11 +196,12 @@ func decideOffer(s *State, env journal.Env, req *agentv1.OfferDecisionRequest) (
 		return d, err
 	}
 	dec := proto.CloneOf(req.GetDecision())
-	dec.LastTurnId = a.rec.GetLastTurnId()
+	dec.LastTurnId, dec.FactsRevision = a.rec.GetLastTurnId(), a.facts
 	dec.DecidedAt = timestamppb.New(env.Now)
 	tick := dec.GetAction() == "tick"
 	switch {
-	case a.facts != req.GetFactsRevision():
+	case a.facts != req.GetFactsRevision(),
+		tick && (a.rec.GetControl() != agentv1.Control_CONTROL_RUNNING || !a.lives()): // the scheduler knows better by now
 		return answer(offerStale)
 	case tick && a.tick != "":
 		return answer(offerPending)
@@ -195,18 +235,18 @@ func sameDecision(a, b *agentv1.Decision) bool {
 
 // drop takes a stale tick out of the lane and says why (SPEC D4). It answers
 // errNotTaken: the caller looks for another turn.
-func (s *Service) drop(ctx context.Context, actor rpc.Actor, o *offer, reason string) error {
+func (s *Service) drop(ctx context.Context, o *offer, reason string) error {
 	_, err := plane.Do(ctx, s.engine, plane.Command[*State, struct{}]{
-		Method: "DropMessage", AgentID: o.agent.GetAgentId(), Actor: plane.System(actor.Namespace),
+		Method: "DropMessage", AgentID: o.key.id, Actor: plane.System(o.key.namespace),
 		Decide: func(st *State, env journal.Env) (journal.Decision[struct{}], error) {
 			var d journal.Decision[struct{}]
-			a, err := st.agent(actor.Namespace, o.agent.GetAgentId())
+			a, err := st.agent(o.key.namespace, o.key.id)
 			if err != nil {
 				return d, err
 			}
 			h := a.head()
-			if h.GetMessageId() != o.message.GetMessageId() {
-				return d, nil
+			if h.GetMessageId() != o.message.GetMessageId() || a.woken != o.woken {
+				return d, nil // another message, or news: it is looked at again
 			}
 			m := moved(h, env, agentv1.MessageState_MESSAGE_STATE_DROPPED, reason)
 			d.Events = []*journal.Event{messageEvent(m, &agentv1.MessageDropped{Message: m})}
@@ -219,7 +259,11 @@ func (s *Service) drop(ctx context.Context, actor rpc.Actor, o *offer, reason st
 	return errNotTaken
 }
 
-// ListDecisions reads the recorded decisions, newest first (SPEC D6).
+// defaultDecisions is the page of a request that names no size.
+const defaultDecisions = 20
+
+// ListDecisions reads the recorded decisions, newest first (SPEC D6). The newest
+// keptDecisions are kept; all of them are events.
 func (s *Service) ListDecisions(ctx context.Context, req *agentv1.ListDecisionsRequest) (*agentv1.ListDecisionsResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := admitRead(actor, req.GetAgentId()); err != nil {
@@ -230,21 +274,44 @@ func (s *Service) ListDecisions(ctx context.Context, req *agentv1.ListDecisionsR
 		return nil, fault.LimitExceeded.Newf("page_size is %d; it must be 0 to %d", n, keptDecisions).WithField("page_size", "must be 0 to 100")
 	}
 	if n == 0 {
-		n = 20
+		n = defaultDecisions
 	}
-	ds, _, err := plane.View(ctx, s.engine, req.GetAgentId(), func(st *State) ([]*agentv1.Decision, error) {
+	from, err := page.Position("decisions", req.GetPageToken(), 1)
+	if err != nil {
+		return nil, err
+	}
+	before := int64(math.MaxInt64)
+	if from != nil {
+		if before, err = strconv.ParseInt(from[0], 10, 64); err != nil {
+			return nil, fault.CursorInvalid.Newf("page_token %q was not made by this list", req.GetPageToken())
+		}
+	}
+	resp, _, err := plane.View(ctx, s.engine, req.GetAgentId(), func(st *State) (*agentv1.ListDecisionsResponse, error) {
 		a, err := st.agent(actor.Namespace, req.GetAgentId())
 		if err != nil {
 			return nil, err
 		}
-		var out []*agentv1.Decision
-		for i := len(a.decisions) - 1; i >= 0 && len(out) < n; i-- {
-			out = append(out, a.decisions[i])
-		}
-		return out, nil
+		return a.decisionsBefore(before, n), nil
 	})
-	if err != nil {
-		return nil, err
+	return resp, err
+}
+
+// decisionsBefore is a page of the decisions that rest on older facts. Each
+// rests on newer ones than the decision before, so the position stays what it
+// is while others are recorded.
+func (a *agentState) decisionsBefore(before int64, n int) *agentv1.ListDecisionsResponse {
+	resp := &agentv1.ListDecisionsResponse{}
+	for i := len(a.decisions) - 1; i >= 0; i-- {
+		d := a.decisions[i]
+		switch {
+		case d.GetFactsRevision() >= before:
+			continue
+		case len(resp.GetDecisions()) == n:
+			last := resp.GetDecisions()[n-1].GetFactsRevision()
+			resp.NextPageToken = page.Token("decisions", strconv.FormatInt(last, 10))
+			return resp
+		}
+		resp.Decisions = append(resp.Decisions, d)
 	}
-	return &agentv1.ListDecisionsResponse{Decisions: ds}, nil
+	return resp
 }

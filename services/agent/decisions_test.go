@@ -3,12 +3,15 @@ package agent
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/page"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane/planetest"
 	"quartet/pkg/rpc"
@@ -161,6 +164,7 @@ func TestP7_FactsNameWhatTurnsWereShown(t *testing.T) {
 	r.spawn("keeper")
 	count := int64(0)
 	r.others.set(func() {
+		r.others.waits = []*waitingv1.Wait{{WaitId: "wt_1"}}
 		r.others.queue = func() (*workv1.GetWorkQueueResponse, error) {
 			count++
 			return &workv1.GetWorkQueueResponse{TriggeredBlocked: []*workv1.WorkItem{{WorkItemId: "wi_1", Waits: []*workv1.AttachedWait{{WaitId: "wt_1", TriggerCount: count}}}}}, nil
@@ -180,4 +184,85 @@ func TestP7_FactsNameWhatTurnsWereShown(t *testing.T) {
 		turn(done)
 	}
 	require.Len(t, r.facts("keeper").GetShownWaits(), recentTurns)
+}
+
+// Pages of decisions neither repeat nor skip while others are recorded (SPEC D6, X9).
+func TestD6_DecisionsArePaged(t *testing.T) {
+	r := newRig(t)
+	r.spawn("keeper")
+	record := func(i int) {
+		require.Equal(t, "recorded", r.offer(r.facts("keeper").GetFactsRevision(), &agentv1.Decision{Action: "idle", Reason: fmt.Sprint(i)}).GetResult())
+	}
+	for i := range 25 {
+		record(i)
+	}
+	var got []string
+	req := &agentv1.ListDecisionsRequest{AgentId: "keeper", PageSize: 10}
+	for {
+		l, err := r.service.ListDecisions(r.operator(), req)
+		require.NoError(t, err)
+		for _, d := range l.GetDecisions() {
+			got = append(got, d.GetReason())
+		}
+		record(100 + len(got))
+		if req.PageToken = l.GetNextPageToken(); req.GetPageToken() == "" {
+			break
+		}
+	}
+	require.Len(t, got, 25)
+	require.Equal(t, "24", got[0])
+	require.Equal(t, "0", got[24])
+	l, err := r.service.ListDecisions(r.operator(), &agentv1.ListDecisionsRequest{AgentId: "keeper"})
+	require.NoError(t, err)
+	require.Len(t, l.GetDecisions(), defaultDecisions)
+	for _, bad := range []string{"x", page.Token("facts", "1"), page.Token("decisions", "x")} {
+		_, err := r.service.ListDecisions(r.operator(), &agentv1.ListDecisionsRequest{AgentId: "keeper", PageToken: bad})
+		require.ErrorIs(t, err, fault.CursorInvalid, bad)
+	}
+}
+
+// What a person wants to know of a busy or a ready agent is among its facts.
+func TestD6_FactsNameTheRunAndTheLine(t *testing.T) {
+	r := newRig(t)
+	for _, agentID := range []string{"a", "b", "keeper"} {
+		r.spawn(agentID)
+		r.clk.Advance(time.Second)
+		r.send(agentID, "x", normal)
+	}
+	f := r.facts("keeper")
+	require.EqualValues(t, 2, f.GetReadyAhead())
+	require.Zero(t, r.facts("a").GetReadyAhead())
+	require.Nil(t, f.GetOpenTurn())
+	w := r.service.waiters.add("acme", nil, false)
+	require.EqualValues(t, 1, r.facts("keeper").GetRunnersWaiting())
+	r.service.waiters.remove(w)
+	r.take("keeper")
+	r.clk.Advance(10 * time.Second)
+	f = r.facts("keeper")
+	require.Equal(t, epoch.Add(33*time.Second), f.GetOpenTurn().GetLeaseExpiresAt().AsTime(), "as known now")
+	require.Zero(t, f.GetReadyAhead())
+}
+
+// What woke the agent counts as told by a turn that completed, and a tick that
+// no turn survives is counted (SPEC P7, D4).
+func TestP7_AWakeThatNoTurnSurvivedComesBack(t *testing.T) {
+	r := newRig(t)
+	r.spawn("keeper")
+	r.hear(said(&waitingv1.TriggerDelivered{Trigger: &waitingv1.Trigger{TriggerId: "trg_1"}, WakeAgent: true}))
+	wake := &agentv1.Decision{Action: "tick", TickReason: agentv1.TickReason_TICK_REASON_WAKE_HINT, Reason: "agent_triggered"}
+	for i := range int32(2) {
+		require.Equal(t, i, r.facts("keeper").GetFailedTicks())
+		require.Equal(t, epoch, r.facts("keeper").GetWokenAt().AsTime())
+		r.offer(r.facts("keeper").GetFactsRevision(), wake)
+		a := r.take("keeper")
+		require.False(t, r.facts("keeper").GetWakeHint(), "a turn that begins is awake")
+		r.finish(a, fatal)
+		require.True(t, r.facts("keeper").GetWakeHint(), "and if it fails nobody is")
+	}
+	r.restart()
+	require.EqualValues(t, 2, r.facts("keeper").GetFailedTicks())
+	r.offer(r.facts("keeper").GetFactsRevision(), wake)
+	r.finish(r.take("keeper"), done)
+	require.False(t, r.facts("keeper").GetWakeHint())
+	require.Zero(t, r.facts("keeper").GetFailedTicks())
 }

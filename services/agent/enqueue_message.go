@@ -60,6 +60,8 @@ func admitMessage(actor rpc.Actor, req *agentv1.EnqueueMessageRequest) (*agentv1
 		return nil, err
 	}
 	switch {
+	case actor.Role == rpc.RoleService && req.GetKind() == agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP && req.GetWorkItemId() != "":
+		return nil, fault.Invalid("work_item_id", req.GetWorkItemId(), "must be empty: a parent's item is not its child's")
 	case req.GetText() == "" && len(req.GetData()) == 0:
 		return nil, fault.Invalid("text", "", "must not be empty (or give data)")
 	case req.GetText() != "" && len(req.GetData()) > 0:
@@ -84,6 +86,12 @@ func admitMessage(actor rpc.Actor, req *agentv1.EnqueueMessageRequest) (*agentv1
 	}
 	operator := actor.Role == rpc.RoleAdmin || actor.Role == rpc.RoleOperator
 	kind, allowed := req.GetKind(), integrationKinds
+	if actor.Role == rpc.RoleService {
+		// The task plane hands over what a supervisor says to its child.
+		allowed = []agentv1.MessageKind{
+			agentv1.MessageKind_MESSAGE_KIND_CHANNEL_EVENT, agentv1.MessageKind_MESSAGE_KIND_WEBHOOK_EVENT, agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP,
+		}
+	}
 	if operator {
 		allowed = operatorKinds
 	}
@@ -110,6 +118,8 @@ func admitMessage(actor rpc.Actor, req *agentv1.EnqueueMessageRequest) (*agentv1
 		m.Origin = agentv1.Origin_ORIGIN_OPERATOR
 	case agentv1.MessageKind_MESSAGE_KIND_CHANNEL_EVENT:
 		m.Origin = agentv1.Origin_ORIGIN_CHANNEL
+	case agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP:
+		m.Origin = agentv1.Origin_ORIGIN_PARENT
 	default:
 		m.Origin = agentv1.Origin_ORIGIN_WEBHOOK
 	}
@@ -123,12 +133,16 @@ func decideEnqueue(s *State, env journal.Env, m *agentv1.Message) (journal.Decis
 		return none, err
 	}
 	operator := m.GetOrigin() == agentv1.Origin_ORIGIN_OPERATOR
+	followUp := m.GetOrigin() == agentv1.Origin_ORIGIN_PARENT
+	private := a.rec.GetVisibility() == agentv1.Visibility_VISIBILITY_PRIVATE
 	switch {
-	case a.rec.GetLifecycle() != agentv1.Lifecycle_LIFECYCLE_ACTIVE:
-		return none, fault.NotFound.Newf("agent %q is deleted", m.GetAgentId()).With("agent_id", m.GetAgentId())
-	case a.rec.GetVisibility() == agentv1.Visibility_VISIBILITY_PRIVATE:
-		return none, fault.PermissionDenied.Newf("agent %q is private: only its supervisor reaches it", m.GetAgentId()).With("agent_id", m.GetAgentId())
-	case a.rec.GetControl() == agentv1.Control_CONTROL_STOPPED && !operator:
+	case private && !followUp:
+		return none, fault.PermissionDenied.Newf("agent %q is private: only its supervisor %q reaches it, with SendTaskInput", m.GetAgentId(), a.rec.GetSupervisorAgentId()).With("agent_id", m.GetAgentId())
+	case !private && followUp:
+		return none, fault.PermissionDenied.Newf("agent %q has no supervisor that could follow up", m.GetAgentId()).With("agent_id", m.GetAgentId())
+	case a.gone() != nil:
+		return none, a.gone()
+	case a.rec.GetControl() == agentv1.Control_CONTROL_STOPPED && !operator && !followUp:
 		return none, fault.AgentStopped.Newf("agent %q is stopped; start it first", m.GetAgentId()).With("agent_id", m.GetAgentId())
 	}
 	if n := a.queued(); n >= maxQueued {

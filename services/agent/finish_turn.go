@@ -29,11 +29,11 @@ func (s *Service) FinishTurn(ctx context.Context, req *agentv1.FinishTurnRequest
 		return nil, err
 	}
 	k := key{actor.Namespace, req.GetAgentId()}
-	unlock := s.rounds.lock(req.GetTurnId())
+	unlock := s.rounds.Lock(req.GetTurnId())
 	defer unlock()
 	if how.state == agentv1.TurnState_TURN_STATE_COMPLETED {
 		// A round that was cut short by a crash may have earned a report.
-		if _, err := s.recoverRound(ctx, k, req.GetRunId()); err != nil {
+		if _, how.reported, err = s.recoverRound(ctx, k, req.GetRunId()); err != nil {
 			return nil, err
 		}
 	}
@@ -59,6 +59,8 @@ type ending struct {
 	requeue    bool // the message goes back to its lane
 	uncounted  bool // and the attempt does not count
 	quarantine bool // the message is put aside at once
+	dropTick   bool // but a tick is not offered again
+	reported   bool // what was said last is an item's report, which has its brief
 }
 
 func endingOf(req *agentv1.FinishTurnRequest) (ending, error) {
@@ -102,11 +104,27 @@ func (a *agentState) endEvents(env journal.Env, how ending, before []*journal.Ev
 	t := proto.CloneOf(a.turn.rec)
 	t.State, t.EndReason, t.EndedAt = how.state, how.reason, timestamppb.New(env.Now)
 	events := before
+	if how.state != agentv1.TurnState_TURN_STATE_COMPLETED && how.reason != agentDeleted {
+		// What was interjected into a run that failed or was aborted is heard again
+		// (SPEC A9): an abort takes the turn's own message out, and no other words.
+		// It goes to the front of the lane;
+		// last first, since each goes to the front of its band, and before the
+		// message itself, which may stand before them in theirs (SPEC A5).
+		ids := t.GetInterjectedMessageIds()
+		for i := len(ids) - 1; i >= 0; i-- {
+			if im := a.messages[ids[i]]; im.GetState() == agentv1.MessageState_MESSAGE_STATE_INTERJECTED {
+				q := moved(im, env, agentv1.MessageState_MESSAGE_STATE_QUEUED, "turn_"+how.reason)
+				events = append(events, messageEvent(q, &agentv1.MessageRequeued{Message: q}))
+			}
+		}
+	}
 	m := a.messages[t.GetMessageId()]
 	switch {
 	case how.quarantine:
 		q := moved(m, env, agentv1.MessageState_MESSAGE_STATE_QUARANTINED, reasonOf(how))
 		events = append(events, messageEvent(q, &agentv1.MessageQuarantined{Message: q}))
+	case how.dropTick && m.GetTick() != nil:
+		events = append(events, dropped(m, env, reasonOf(how)))
 	case how.requeue && (m.GetAttempts() < maxAttempts || how.uncounted):
 		q := moved(m, env, agentv1.MessageState_MESSAGE_STATE_QUEUED, reasonOf(how))
 		if how.uncounted {
@@ -117,24 +135,17 @@ func (a *agentState) endEvents(env journal.Env, how ending, before []*journal.Ev
 		q := moved(m, env, agentv1.MessageState_MESSAGE_STATE_QUARANTINED, fmt.Sprintf("%s, attempt %d of %d", reasonOf(how), m.GetAttempts(), maxAttempts))
 		events = append(events, messageEvent(q, &agentv1.MessageQuarantined{Message: q}))
 	case how.state == agentv1.TurnState_TURN_STATE_ABORTED:
-		q := moved(m, env, agentv1.MessageState_MESSAGE_STATE_ABORTED, how.reason)
+		q := moved(m, env, agentv1.MessageState_MESSAGE_STATE_ABORTED, reasonOf(how))
 		events = append(events, messageEvent(q, &agentv1.MessageAborted{Message: q}))
 	default:
 		q := moved(m, env, agentv1.MessageState_MESSAGE_STATE_PROCESSED, how.reason)
 		events = append(events, messageEvent(q, &agentv1.MessageProcessed{Message: q}))
 	}
-	if how.state != agentv1.TurnState_TURN_STATE_COMPLETED && how.state != agentv1.TurnState_TURN_STATE_ABORTED {
-		// What was interjected into a run that failed is heard again (SPEC A9);
-		// last first, since each goes to the front of its band.
-		ids := t.GetInterjectedMessageIds()
-		for i := len(ids) - 1; i >= 0; i-- {
-			if im := a.messages[ids[i]]; im.GetState() == agentv1.MessageState_MESSAGE_STATE_INTERJECTED {
-				q := moved(im, env, agentv1.MessageState_MESSAGE_STATE_QUEUED, "turn_"+how.reason)
-				events = append(events, messageEvent(q, &agentv1.MessageRequeued{Message: q}))
-			}
-		}
+	events = append(events, turnEvent(t, turnPayload(t)))
+	if how.reported {
+		return events
 	}
-	return append(events, turnEvent(t, turnPayload(t)))
+	return append(events, a.concluded(env, t, events)...)
 }
 
 func reasonOf(how ending) string {

@@ -214,12 +214,30 @@ func TestA6_EventsOfATurnAreInOrder(t *testing.T) {
 	r.submit(a, 0, "x", use("ListWorkItems"))
 	r.finish(a, done)
 	require.Equal(t, []string{
-		"agent_spawned", "message_queued", "message_dequeued", "turn_started", "round_submitted", "tool_result_recorded",
-		"round_settled", "message_processed", "turn_completed",
+		"agent_spawned", "message_queued", "message_dequeued", "turn_started", "brief_written", "round_submitted", "tool_result_recorded",
+		"round_settled", "message_processed", "turn_completed", "brief_written",
 	}, planetest.Types(r.events()))
 	for _, ev := range r.events() {
 		require.Equal(t, "acme", ev.Namespace)
 		require.Equal(t, "keeper", ev.AgentID)
 		require.NotEmpty(t, ev.Principal)
 	}
+}
+
+// A band is first in, first out, also when a run fails that had several of its
+// messages: the one it was about came first (SPEC A5).
+func TestA5_AFailedRunGivesItsMessagesBackInOrder(t *testing.T) {
+	r := newRig(t)
+	r.spawn("keeper")
+	for _, text := range []string{"first", "second", "third"} {
+		r.send("keeper", text, interject)
+	}
+	a := r.take("keeper")
+	require.Equal(t, "first", a.GetMessage().GetText())
+	require.Len(t, a.GetInterjections(), 2)
+	r.finish(a, retryable)
+	again := r.take("keeper")
+	require.Equal(t, "first", again.GetMessage().GetText())
+	require.Equal(t, "second", again.GetInterjections()[0].GetText())
+	require.Equal(t, "third", again.GetInterjections()[1].GetText())
 }

@@ -64,7 +64,7 @@ func TestA1_SpawnRefusals(t *testing.T) {
 		_, err := r.service.SpawnAgent(r.operator(), req)
 		require.Error(t, err, name)
 	}
-	for _, role := range []string{rpc.RoleRunner, rpc.RoleAgent, rpc.RoleIntegration, rpc.RoleWorker} {
+	for _, role := range []string{rpc.RoleRunner, rpc.RoleIntegration, rpc.RoleWorker} {
 		_, err := r.service.SpawnAgent(planetest.As(t.Context(), role), &agentv1.SpawnAgentRequest{AgentId: "a", Preset: public})
 		require.ErrorIs(t, err, fault.PermissionDenied, role)
 	}

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"sync"
@@ -113,6 +114,9 @@ func (l *leases) use(k key, runID string) (release func()) {
 	return func() { count(-1) }
 }
 
+// until is when the term of a run ends, as known now.
+func (l *leases) until(k key, runID string) (time.Time, bool) { return l.due.At(leaseKey(k, runID)) }
+
 // disarm forgets a run that ended.
 func (l *leases) disarm(k key, runID string) {
 	dk := leaseKey(k, runID)
@@ -195,6 +199,8 @@ func (s *State) held(namespace, agentID, turnID, runID string) (*turnState, erro
 	}
 	t := a.find(turnID)
 	switch {
+	case t == nil && !a.lives():
+		return nil, stale(&agentv1.Turn{TurnId: turnID, EndReason: agentDeleted}, runID)
 	case t == nil:
 		return nil, fault.NotFound.Newf("agent %q has no turn %q", agentID, turnID).With("turn_id", turnID)
 	case t.rec.GetRunId() != runID:
@@ -208,9 +214,12 @@ func (s *State) held(namespace, agentID, turnID, runID string) (*turnState, erro
 	return t, nil
 }
 
+// stale says why a run does not hold a turn: how the turn ended, or that
+// another run holds it.
 func stale(t *agentv1.Turn, runID string) error {
-	return fault.RunStale.Newf("run %q no longer holds turn %q (%s); stop working on it", runID, t.GetTurnId(), t.GetEndReason()).
-		With("run_id", runID).With("turn_id", t.GetTurnId())
+	why := cmp.Or(t.GetEndReason(), "another_run")
+	return fault.RunStale.Newf("run %q does not hold turn %q (%s); stop working on it", runID, t.GetTurnId(), why).
+		With("run_id", runID).With("turn_id", t.GetTurnId()).With("stale_reason", why)
 }
 
 // expire ends a turn whose runner gave no sign of life.
@@ -218,9 +227,16 @@ func (s *Service) expire(ctx context.Context, k key, runID string) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	ctx = rpc.WithActor(ctx, rpc.Actor(*plane.System(k.namespace)))
-	turn, err := s.recoverRound(ctx, k, runID)
+	turn, _, err := s.recoverRound(ctx, k, runID)
 	if err == nil && turn != nil {
-		err = s.endTurn(ctx, k, turn, ending{state: agentv1.TurnState_TURN_STATE_INTERRUPTED, reason: "lease_lost", requeue: true})
+		how := ending{state: agentv1.TurnState_TURN_STATE_INTERRUPTED, reason: "lease_lost", requeue: true}
+		if s.handovers.isUnheard(runID) {
+			how.reason, how.uncounted = undelivered, true
+		}
+		err = s.endTurn(ctx, k, turn, how)
+	}
+	if err == nil {
+		s.handovers.heard(runID)
 	}
 	if err != nil {
 		s.deps.Logger.Warn("a lost turn could not be ended; trying again", zap.String("agent_id", k.id), zap.String("run_id", runID), zap.Error(err))
@@ -228,14 +244,19 @@ func (s *Service) expire(ctx context.Context, k key, runID string) {
 	}
 }
 
+// undelivered is the end of a turn whose caller never heard of it: its request
+// got nothing and may come again (SPEC X2).
+const undelivered = "undelivered"
+
 // undeliver gives a turn back whose answer could not be delivered. Should that
 // fail, its term ends it.
 func (s *Service) undeliver(ctx context.Context, namespace string, turn *agentv1.Turn) {
 	k := key{namespace, turn.GetAgentId()}
 	ctx, cancel := context.WithTimeout(rpc.WithActor(ctx, rpc.Actor(*plane.System(namespace))), commitTerm)
 	defer cancel()
-	err := s.endTurn(ctx, k, turn, ending{state: agentv1.TurnState_TURN_STATE_INTERRUPTED, reason: "undelivered", requeue: true, uncounted: true})
+	err := s.endTurn(ctx, k, turn, ending{state: agentv1.TurnState_TURN_STATE_INTERRUPTED, reason: undelivered, requeue: true, uncounted: true})
 	if err != nil {
+		s.handovers.unheard(turn.GetRunId())
 		s.deps.Logger.Warn("a turn could not be given back; its lease ends it", zap.String("agent_id", k.id), zap.Error(err))
 	}
 }
@@ -243,6 +264,10 @@ func (s *Service) undeliver(ctx context.Context, namespace string, turn *agentv1
 // loaded gives every open turn of a state one full term: after a restart, and
 // after another writer had the partition.
 func (s *Service) loaded(st *State) {
+	for namespace := range st.ready {
+		s.shares.touch(namespace)
+	}
+	s.supervision.recall(st)
 	for k, a := range st.agents {
 		if a.turn != nil {
 			s.leases.arm(k, a.turn.rec.GetRunId())

@@ -27,55 +27,92 @@ func admitRead(actor rpc.Actor, agentID string) error {
 	return rpc.CheckAgent(actor, agentID)
 }
 
-// GetAgent reads an agent with its posture (SPEC A4). It wakes nobody (SPEC X11).
+// shownWaits is how many waits GetAgent lists; ListWaits has them all.
+const shownWaits = 100
+
+// GetAgent reads an agent with its posture, its waits and its visible children
+// (SPEC A4). It wakes nobody (SPEC X11).
 func (s *Service) GetAgent(ctx context.Context, req *agentv1.GetAgentRequest) (*agentv1.GetAgentResponse, error) {
 	actor := rpc.ActorFrom(ctx)
-	if err := admitRead(actor, req.GetAgentId()); err != nil {
+	if err := fault.Name("agent_id", req.GetAgentId()); err != nil {
 		return nil, err
 	}
 	type seen struct {
-		rec  *agentv1.Agent
-		lane *agentv1.Lane
+		rec         *agentv1.Agent
+		lane        *agentv1.Lane
+		delegations []*agentv1.Delegation
 	}
 	a, _, err := plane.View(ctx, s.engine, req.GetAgentId(), func(st *State) (seen, error) {
+		a := st.agents[key{actor.Namespace, req.GetAgentId()}]
+		if own := a != nil && a.rec.GetSupervisorAgentId() == actor.AgentID; !own {
+			// An agent sees itself and its children; whether there are others is
+			// not for it to know.
+			if err := rpc.CheckAgent(actor, req.GetAgentId()); err != nil {
+				return seen{}, err
+			}
+		}
 		a, err := st.agent(actor.Namespace, req.GetAgentId())
 		if err != nil {
 			return seen{}, err
 		}
-		return seen{a.rec, a.counts()}, nil
+		out := seen{rec: a.rec, lane: a.counts()}
+		for _, d := range a.delegations {
+			out.delegations = append(out.delegations, d.rec)
+		}
+		return out, nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	view, err := s.derived(ctx, a.rec, a.lane)
+	view, waits, err := s.derived(ctx, a.rec, a.lane)
 	if err != nil {
 		return nil, err
 	}
-	return &agentv1.GetAgentResponse{Agent: view}, nil
+	resp := &agentv1.GetAgentResponse{Agent: view, Waits: waits[:min(len(waits), shownWaits)], TotalWaits: int32(len(waits))}
+	for _, d := range a.delegations {
+		c, err := s.child(ctx, key{actor.Namespace, d.GetChildAgentId()})
+		if err != nil {
+			return nil, err
+		}
+		if c.rec != nil && c.rec.GetLifecycle() != agentv1.Lifecycle_LIFECYCLE_DELETED {
+			resp.Children = append(resp.Children, c.rec)
+		}
+	}
+	return resp, nil
 }
 
 // derived is an agent as every surface shows it: its record, and what follows
-// from the other planes (SPEC X6).
-func (s *Service) derived(ctx context.Context, rec *agentv1.Agent, lane *agentv1.Lane) (*agentv1.Agent, error) {
+// from the other planes (SPEC X6); and all its active waits and intents, in order
+// of creation.
+func (s *Service) derived(ctx context.Context, rec *agentv1.Agent, lane *agentv1.Lane) (*agentv1.Agent, []*waitingv1.Wait, error) {
 	// Who may see the agent may see its posture; what it follows from is asked
 	// for on this plane's own account.
 	ctx = rpc.WithActor(ctx, rpc.Actor(*plane.System(rpc.ActorFrom(ctx).Namespace)))
 	queue, err := s.deps.Work.GetWorkQueue(ctx, &workv1.GetWorkQueueRequest{AgentId: rec.GetAgentId(), OmitPlans: true})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	waits, err := s.deps.Waiting.ListWaits(ctx, &waitingv1.ListWaitsRequest{AgentId: rec.GetAgentId(), PageSize: 500})
-	if err != nil {
-		return nil, err
+	var waits, own []*waitingv1.Wait
+	for token := ""; ; {
+		r, err := s.deps.Waiting.ListWaits(ctx, &waitingv1.ListWaitsRequest{AgentId: rec.GetAgentId(), PageSize: 500, PageToken: token})
+		if err != nil {
+			return nil, nil, err
+		}
+		waits = append(waits, r.GetWaits()...)
+		if token = r.GetNextPageToken(); token == "" {
+			break
+		}
 	}
-	own := slices.DeleteFunc(waits.GetWaits(), func(w *waitingv1.Wait) bool {
-		return w.GetWorkItemId() != "" || w.GetMode() != waitingv1.WaitMode_WAIT_MODE_WAIT
-	})
+	for _, w := range waits {
+		if w.GetWorkItemId() == "" && w.GetMode() == waitingv1.WaitMode_WAIT_MODE_WAIT {
+			own = append(own, w)
+		}
+	}
 	view := proto.CloneOf(rec)
 	view.Lane = lane
 	view.CurrentWorkItemId = queue.GetCurrent().GetWorkItemId()
 	view.Posture, view.PostureReason = posture(rec, lane, queue, own)
-	return view, nil
+	return view, waits, nil
 }
 
 // posture is the first that holds (SPEC section 2). A wait of a queued item is
@@ -84,10 +121,12 @@ func posture(a *agentv1.Agent, lane *agentv1.Lane, q *workv1.GetWorkQueueRespons
 	n := q.GetCounts()
 	current := q.GetCurrent()
 	switch {
+	case a.GetLifecycle() == agentv1.Lifecycle_LIFECYCLE_DELETING, a.GetLifecycle() == agentv1.Lifecycle_LIFECYCLE_DELETED:
+		return agentv1.Posture_POSTURE_STOPPED, "it is " + lower(a.GetLifecycle().String(), "LIFECYCLE_")
 	case a.GetControl() == agentv1.Control_CONTROL_STOPPED:
-		return agentv1.Posture_POSTURE_STOPPED, "an operator stopped it"
+		return agentv1.Posture_POSTURE_STOPPED, commandedBy("stopped", a)
 	case a.GetControl() == agentv1.Control_CONTROL_PAUSED:
-		return agentv1.Posture_POSTURE_PAUSED, "it is paused"
+		return agentv1.Posture_POSTURE_PAUSED, commandedBy("paused", a)
 	case a.GetCurrentTurnId() != "":
 		return agentv1.Posture_POSTURE_RUNNING_TURN, "turn " + a.GetCurrentTurnId() + " is open"
 	case lane.GetQueued() > 0:
@@ -126,11 +165,31 @@ func posture(a *agentv1.Agent, lane *agentv1.Lane, q *workv1.GetWorkQueueRespons
 	return agentv1.Posture_POSTURE_IDLE, "nothing is open that it could do"
 }
 
-// ListAgents reads the agents of the namespace in order of id (SPEC A4).
+// commandedBy says who gave the order that an agent stands under, and why.
+func commandedBy(how string, a *agentv1.Agent) string {
+	text := "it was " + how
+	if a.GetControlBy() != "" {
+		text += " by " + a.GetControlBy()
+	}
+	if a.GetControlReason() != "" {
+		text += ": " + a.GetControlReason()
+	}
+	return text
+}
+
+// ListAgents reads the agents of the namespace in order of id (SPEC A4). An
+// agent is shown those that it made.
 func (s *Service) ListAgents(ctx context.Context, req *agentv1.ListAgentsRequest) (*agentv1.ListAgentsResponse, error) {
 	actor := rpc.ActorFrom(ctx)
-	if err := rpc.RequireRole(ctx, rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleRunner, rpc.RoleService, rpc.RoleIntegration); err != nil {
+	if err := rpc.RequireRole(ctx, rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleRunner, rpc.RoleService, rpc.RoleIntegration, rpc.RoleAgent); err != nil {
 		return nil, err
+	}
+	parent := req.GetLineageParentAgentId()
+	if actor.Role == rpc.RoleAgent {
+		if parent != "" && parent != actor.AgentID {
+			return nil, rpc.CheckAgent(actor, parent)
+		}
+		parent = actor.AgentID
 	}
 	size, err := page.Size(req.GetPageSize(), 0)
 	if err != nil {
@@ -154,8 +213,8 @@ func (s *Service) ListAgents(ctx context.Context, req *agentv1.ListAgentsRequest
 				}
 				a := st.agents[k]
 				private := a.rec.GetVisibility() == agentv1.Visibility_VISIBILITY_PRIVATE
-				parent := req.GetLineageParentAgentId()
-				if k != after && (req.GetIncludePrivate() || !private) && (parent == "" || a.rec.GetLineageParentAgentId() == parent) {
+				deleted := a.rec.GetLifecycle() == agentv1.Lifecycle_LIFECYCLE_DELETED
+				if k != after && (req.GetIncludePrivate() || !private) && (req.GetIncludeDeleted() || !deleted) && (parent == "" || a.rec.GetLineageParentAgentId() == parent) {
 					v := proto.CloneOf(a.rec)
 					v.Lane = a.counts()
 					out = append(out, v)
@@ -176,7 +235,7 @@ func (s *Service) ListAgents(ctx context.Context, req *agentv1.ListAgentsRequest
 		resp.NextPageToken = page.Token("agents", all[size-1].GetAgentId())
 	}
 	for i, a := range resp.GetAgents() {
-		if resp.Agents[i], err = s.derived(ctx, a, a.GetLane()); err != nil {
+		if resp.Agents[i], _, err = s.derived(ctx, a, a.GetLane()); err != nil {
 			return nil, err
 		}
 	}
@@ -258,26 +317,6 @@ func (s *Service) ListMessages(ctx context.Context, req *agentv1.ListMessagesReq
 		resp.Messages = append(resp.Messages, m)
 	}
 	return resp, nil
-}
-
-// GetTurn reads a turn with its rounds.
-func (s *Service) GetTurn(ctx context.Context, req *agentv1.GetTurnRequest) (*agentv1.GetTurnResponse, error) {
-	actor := rpc.ActorFrom(ctx)
-	if err := admitRead(actor, req.GetAgentId()); err != nil {
-		return nil, err
-	}
-	r, _, err := plane.View(ctx, s.engine, req.GetAgentId(), func(st *State) (*agentv1.GetTurnResponse, error) {
-		a, err := st.agent(actor.Namespace, req.GetAgentId())
-		if err != nil {
-			return nil, err
-		}
-		t := a.find(req.GetTurnId())
-		if t == nil {
-			return nil, fault.NotFound.Newf("agent %q has no turn %q in memory; old ones are in the event stream", req.GetAgentId(), req.GetTurnId())
-		}
-		return &agentv1.GetTurnResponse{Turn: t.rec, Rounds: slices.Clone(t.rounds)}, nil
-	})
-	return r, err
 }
 
 // ListTurns reads an agent's turns, newest first.

@@ -51,6 +51,7 @@ type others struct {
 	answer  map[string]func(context.Context, proto.Message) (proto.Message, error)
 	calls   []called
 	reports []*workv1.PromoteReportRequest
+	history []*workv1.WorkItemMutation
 }
 
 // called is one tool call as the other plane saw it.
@@ -92,6 +93,15 @@ func (o *others) PromoteReport(_ context.Context, req *workv1.PromoteReportReque
 	}
 	o.reports = append(o.reports, req)
 	return &workv1.PromoteReportResponse{Promoted: true, WorkItem: &workv1.WorkItem{WorkItemId: req.GetWorkItemId(), ResultBriefId: "brf_1"}}, nil
+}
+
+func (o *others) ListWorkItemHistory(context.Context, *workv1.ListWorkItemHistoryRequest, ...grpc.CallOption) (*workv1.ListWorkItemHistoryResponse, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.history == nil {
+		return nil, fault.NotFound.New("no item")
+	}
+	return &workv1.ListWorkItemHistoryResponse{Mutations: o.history}, nil
 }
 
 func (o *others) set(change func()) {

@@ -18,7 +18,7 @@ const toolCreateExternalTrigger = "CreateExternalTrigger"
 
 // secretFields of its result never reach the journal, and with it the events
 // that everybody of the namespace may watch (SPEC P3).
-var secretFields = []string{"token", "url"}
+var secretFields = []string{"token", "url", "signing_secret"}
 
 // conceal takes the secret out of a result that is about to be recorded.
 func conceal(r *agentv1.ToolResult) {
@@ -56,7 +56,9 @@ func (s *Service) reveal(ctx context.Context, k key, runID string, round *agentv
 		resp.ToolResults = slices.Clone(resp.GetToolResults()) // the state has them too
 		whole := proto.CloneOf(r)
 		for _, f := range secretFields {
-			whole.Result.Fields[f] = again.result.GetResult().GetFields()[f]
+			if v := again.result.GetResult().GetFields()[f]; v != nil {
+				whole.Result.Fields[f] = v
+			}
 		}
 		resp.ToolResults[i] = whole
 	}

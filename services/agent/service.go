@@ -3,13 +3,16 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc"
 
 	"quartet/pkg/journal"
+	"quartet/pkg/keylock"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
@@ -24,6 +27,7 @@ type Work interface {
 	GetWorkQueue(ctx context.Context, in *workv1.GetWorkQueueRequest, opts ...grpc.CallOption) (*workv1.GetWorkQueueResponse, error)
 	GetWorkItem(ctx context.Context, in *workv1.GetWorkItemRequest, opts ...grpc.CallOption) (*workv1.GetWorkItemResponse, error)
 	PromoteReport(ctx context.Context, in *workv1.PromoteReportRequest, opts ...grpc.CallOption) (*workv1.PromoteReportResponse, error)
+	ListWorkItemHistory(ctx context.Context, in *workv1.ListWorkItemHistoryRequest, opts ...grpc.CallOption) (*workv1.ListWorkItemHistoryResponse, error)
 }
 
 // Waiting is what this plane asks of the waiting plane by itself: what the
@@ -32,9 +36,21 @@ type Waiting interface {
 	ListWaits(ctx context.Context, in *waitingv1.ListWaitsRequest, opts ...grpc.CallOption) (*waitingv1.ListWaitsResponse, error)
 }
 
+// Tasks is what this plane asks of the task plane by itself: what still runs,
+// for a turn's context.
+type Tasks interface {
+	ListTasks(ctx context.Context, in *taskv1.ListTasksRequest, opts ...grpc.CallOption) (*taskv1.ListTasksResponse, error)
+}
+
 // Config is what an operator sets.
 type Config struct {
 	Partitions int
+	// Weights are the namespaces' shares of the turns that shared runners take
+	// (SPEC D7), 1 to MaxWeight; 1 where none is given.
+	Weights map[string]int
+	// MaxChildren is how many children an agent supervises at a time (SPEC A2);
+	// 0: DefaultMaxChildren.
+	MaxChildren int
 }
 
 // Deps is what this plane needs of its process and of other planes.
@@ -42,6 +58,7 @@ type Deps struct {
 	plane.Deps
 	Work    Work
 	Waiting Waiting
+	Tasks   Tasks // nil: a context shows no tasks
 	// Conn reaches another plane, for tool calls.
 	Conn func(plane string) (grpc.ClientConnInterface, error)
 	// MintRun makes the credential of a run.
@@ -52,17 +69,30 @@ type Deps struct {
 type Service struct {
 	agentv1.UnimplementedAgentServiceServer
 
-	cfg      Config
-	deps     Deps
-	engine   *plane.Engine[*State]
-	leases   *leases
-	waiters  waiters
-	rounds   turnLocks
+	cfg     Config
+	deps    Deps
+	engine  *plane.Engine[*State]
+	leases  *leases
+	waiters waiters
+	watches watches
+	shares  *shares
+	ailing  *ailing
+	// supervision ends children and deletions.
+	supervision *supervision
+	// rounds lets one call at a time work on a turn's rounds: a runner that asks
+	// again while its first call still runs waits for it and gets its answer.
+	rounds   keylock.Locks[string]
+	digests  digests
+	profiles sync.Map // key -> profile, of agents that used tools
 	stopping chan struct{}
 	stopOnce sync.Once
 
+	handovers    handovers
+	asking       asking
 	reservedMu   sync.Mutex
 	reservations map[key]struct{}
+	prepareTerm  time.Duration
+	commitTerm   time.Duration
 }
 
 // New completes the configuration. Nothing is opened before Start.
@@ -70,8 +100,20 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if deps.Work == nil || deps.Waiting == nil || deps.Conn == nil || deps.MintRun == nil {
 		return nil, errors.New("agent: Deps needs Work, Waiting, Conn and MintRun")
 	}
+	for namespace, weight := range cfg.Weights {
+		if weight < 1 || weight > MaxWeight {
+			return nil, fmt.Errorf("agent: the weight of namespace %q is %d; it must be 1 to %d", namespace, weight, MaxWeight)
+		}
+	}
+	if cfg.MaxChildren < 0 {
+		return nil, fmt.Errorf("agent: MaxChildren is %d; it must not be negative", cfg.MaxChildren)
+	}
+	if cfg.MaxChildren == 0 {
+		cfg.MaxChildren = DefaultMaxChildren
+	}
 	return &Service{
 		cfg: cfg, deps: deps, stopping: make(chan struct{}), reservations: map[key]struct{}{},
+		shares: newShares(cfg.Weights), prepareTerm: prepareTerm, commitTerm: commitTerm,
 	}, deps.Complete()
 }
 
@@ -88,16 +130,23 @@ func (s *Service) Start(ctx context.Context) error {
 		return err
 	}
 	s.leases = newLeases(s.deps.Clock, s.expire)
+	s.ailing = newAiling(s.deps.Clock, func(k key) {
+		s.shares.touch(k.namespace)
+		s.waiters.wake(k)
+	})
+	s.supervision = newSupervision(s.deps.Clock, s.tend, s.untended)
 	engine, err := plane.Open(ctx, plane.Config[*State]{
 		Plane: Plane, Partitions: s.cfg.Partitions, New: NewState,
 		Events: agentv1.File_quartet_agent_v1_agent_event_proto,
-		Follow: follows(), React: react, OnCommit: s.committed, OnLoad: s.loaded,
+		Follow: follows(s.supervision.spared), React: react, OnCommit: s.committed, OnLoad: s.loaded,
 	}, s.deps.Deps)
 	if err != nil {
 		return err
 	}
 	s.engine = engine
+	s.supervision.start()
 	s.leases.start(engine.StallTotal)
+	s.ailing.due.Start()
 	if err := engine.Follow(ctx); err != nil {
 		return errors.Join(err, s.Stop(ctx))
 	}
@@ -110,7 +159,9 @@ func (s *Service) Stop(ctx context.Context) error {
 	if s.engine == nil {
 		return nil
 	}
+	s.supervision.stop()
 	s.leases.stop()
+	s.ailing.due.Stop()
 	return s.engine.Close(ctx)
 }
 
@@ -138,49 +189,23 @@ func (s *Service) Release() { s.stopOnce.Do(func() { close(s.stopping) }) }
 func (s *Service) committed(_ int, events []*journal.Event) {
 	for _, ev := range events {
 		if p, ok := ev.Payload.(*agentv1.TurnStarted); ok {
-			s.leases.arm(key{ev.Namespace, ev.AgentID}, p.GetTurn().GetRunId())
+			term := turnTerm
+			if s.handovers.isUnheard(p.GetTurn().GetRunId()) {
+				term = retryTerm // it landed after its caller was told that it had not
+			}
+			s.leases.armFor(key{ev.Namespace, ev.AgentID}, p.GetTurn().GetRunId(), term)
+			s.asking.tell(acquireOf(ev.Namespace, p.GetTurn()))
 		} else if t := endedTurn([]*journal.Event{ev}); t != nil {
 			s.leases.disarm(key{ev.Namespace, ev.AgentID}, t.GetRunId())
 		}
+		s.watches.tell(ev)
+		s.supervision.heed(ev)
 		switch ev.Payload.(type) {
 		case *agentv1.MessageQueued, *agentv1.MessageRequeued, *agentv1.MessageDropped, *agentv1.AgentSpawned,
+			*agentv1.AgentResumed, *agentv1.AgentStarted,
 			*agentv1.TurnCompleted, *agentv1.TurnFailed, *agentv1.TurnInterrupted, *agentv1.TurnAborted:
-			s.waiters.wake(ev.Namespace, ev.AgentID)
-		}
-	}
-}
-
-// turnLocks let one call at a time work on a turn's rounds: a runner that asks
-// again while its first call still runs waits for it and gets its answer.
-type turnLocks struct {
-	mu    sync.Mutex
-	locks map[string]*turnLock
-}
-
-type turnLock struct {
-	mu    sync.Mutex
-	users int
-}
-
-func (l *turnLocks) lock(turnID string) (unlock func()) {
-	l.mu.Lock()
-	if l.locks == nil {
-		l.locks = map[string]*turnLock{}
-	}
-	t := l.locks[turnID]
-	if t == nil {
-		t = &turnLock{}
-		l.locks[turnID] = t
-	}
-	t.users++
-	l.mu.Unlock()
-	t.mu.Lock()
-	return func() {
-		t.mu.Unlock()
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if t.users--; t.users == 0 {
-			delete(l.locks, turnID)
+			s.shares.touch(ev.Namespace)
+			s.waiters.wake(key{ev.Namespace, ev.AgentID})
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"path/filepath"
@@ -14,18 +15,44 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// SpawnAgent makes an agent (SPEC A1). Of the two presets public_named stands;
-// private children come with supervision.
+// SpawnAgent makes an agent (SPEC A1): for an operator, or for an agent whose
+// profile lets it. A public agent that an agent made keeps the lineage and
+// nothing else of it; a private child is its parent's to supervise.
 func (s *Service) SpawnAgent(ctx context.Context, req *agentv1.SpawnAgentRequest) (*agentv1.SpawnAgentResponse, error) {
-	if err := rpc.RequireRole(ctx, rpc.RoleAdmin, rpc.RoleOperator); err != nil {
+	if err := rpc.RequireRole(ctx, rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleAgent); err != nil {
 		return nil, err
+	}
+	actor := rpc.ActorFrom(ctx)
+	switch req.GetPreset() {
+	case agentv1.Preset_PRESET_UNSPECIFIED, agentv1.Preset_PRESET_PRIVATE_CHILD:
+		parentID := cmp.Or(req.GetParentAgentId(), actor.AgentID)
+		if err := fault.First(validateSpawnChild(req), fault.Name("parent_agent_id", parentID), rpc.CheckAgent(actor, parentID)); err != nil {
+			return nil, err
+		}
+		return s.spawnChild(ctx, req, parentID)
+	case agentv1.Preset_PRESET_PUBLIC_NAMED:
+	default:
+		return nil, fault.Invalid("preset", req.GetPreset().String(), "must be private_child or public_named")
 	}
 	if err := validateSpawn(req); err != nil {
 		return nil, err
 	}
+	var refused error
+	if actor.Role == rpc.RoleAgent {
+		if req.GetWorkspaceRoot() != "" {
+			return nil, fault.Invalid("workspace_root", req.GetWorkspaceRoot(), "must be empty: an agent chooses no root, an operator does")
+		}
+		_, _, refused = plane.View(ctx, s.engine, actor.AgentID, func(st *State) (struct{}, error) {
+			_, err := st.spawner(journal.Actor(actor), actor.AgentID, agentv1.ToolFamily_TOOL_FAMILY_AUTHORITY_EXPANSION)
+			return struct{}{}, err
+		})
+	}
 	return plane.Do(ctx, s.engine, plane.Command[*State, *agentv1.SpawnAgentResponse]{
 		Method: "SpawnAgent", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
 		Decide: func(st *State, env journal.Env) (journal.Decision[*agentv1.SpawnAgentResponse], error) {
+			if refused != nil { // for the rule to say: a repetition has its first answer
+				return journal.Decision[*agentv1.SpawnAgentResponse]{}, refused
+			}
 			return decideSpawn(st, env, req)
 		},
 		Answer: answerSpawn,
@@ -33,16 +60,12 @@ func (s *Service) SpawnAgent(ctx context.Context, req *agentv1.SpawnAgentRequest
 }
 
 func validateSpawn(req *agentv1.SpawnAgentRequest) error {
-	if err := fault.RequestID(req.GetRequestId()); err != nil {
-		return err
-	}
-	if req.GetPreset() != agentv1.Preset_PRESET_PUBLIC_NAMED {
-		return fault.Invalid("preset", req.GetPreset().String(), "must be PRESET_PUBLIC_NAMED; an operator cannot spawn a private child")
-	}
-	if err := fault.Name("agent_id", req.GetAgentId()); err != nil {
-		return err
-	}
-	if err := fault.TextBytes("initial_message", req.GetInitialMessage(), fault.MaxMessageBytes, false); err != nil {
+	if err := fault.First(
+		fault.RequestID(req.GetRequestId()),
+		fault.Name("agent_id", req.GetAgentId()),
+		fault.TextBytes("initial_message", req.GetInitialMessage(), fault.MaxMessageBytes, false),
+		fault.NotBlank("initial_message", req.GetInitialMessage()),
+	); err != nil {
 		return err
 	}
 	switch req.GetWorkspaceMode() {
@@ -72,13 +95,14 @@ func decideSpawn(s *State, env journal.Env, req *agentv1.SpawnAgentRequest) (jou
 	}
 	now := timestamppb.New(env.Now)
 	a := &agentv1.Agent{
-		AgentId:       req.GetAgentId(),
-		Visibility:    agentv1.Visibility_VISIBILITY_PUBLIC,
-		Ownership:     agentv1.Ownership_OWNERSHIP_SELF_OWNED,
-		Preset:        agentv1.Preset_PRESET_PUBLIC_NAMED,
-		Context:       agentv1.Context_CONTEXT_FRESH,
-		WorkspaceMode: agentv1.WorkspaceMode_WORKSPACE_MODE_INHERIT,
-		WorkspaceRoot: req.GetWorkspaceRoot(),
+		AgentId:              req.GetAgentId(),
+		Visibility:           agentv1.Visibility_VISIBILITY_PUBLIC,
+		Ownership:            agentv1.Ownership_OWNERSHIP_SELF_OWNED,
+		Preset:               agentv1.Preset_PRESET_PUBLIC_NAMED,
+		LineageParentAgentId: env.Actor.AgentID,
+		Context:              agentv1.Context_CONTEXT_FRESH,
+		WorkspaceMode:        agentv1.WorkspaceMode_WORKSPACE_MODE_INHERIT,
+		WorkspaceRoot:        req.GetWorkspaceRoot(),
 		ToolFamilies: []agentv1.ToolFamily{
 			agentv1.ToolFamily_TOOL_FAMILY_CORE, agentv1.ToolFamily_TOOL_FAMILY_LOCAL_ENVIRONMENT,
 			agentv1.ToolFamily_TOOL_FAMILY_AGENT_CREATION, agentv1.ToolFamily_TOOL_FAMILY_AUTHORITY_EXPANSION,
@@ -90,10 +114,13 @@ func decideSpawn(s *State, env journal.Env, req *agentv1.SpawnAgentRequest) (jou
 	}
 	events := []*journal.Event{{AgentID: a.GetAgentId(), Payload: &agentv1.AgentSpawned{Agent: a}}}
 	if req.GetInitialMessage() != "" {
-		m := newMessage(env, &agentv1.Message{
-			AgentId: a.GetAgentId(), Kind: agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT,
-			Origin: agentv1.Origin_ORIGIN_OPERATOR, Text: req.GetInitialMessage(),
-		})
+		m := &agentv1.Message{AgentId: a.GetAgentId(), Kind: agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT, Origin: agentv1.Origin_ORIGIN_OPERATOR, Text: req.GetInitialMessage()}
+		if env.Actor.Role == rpc.RoleAgent {
+			// An agent's words are not an operator's, and a public agent has no
+			// supervisor whose words they could be.
+			m.Kind, m.Origin = agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP, agentv1.Origin_ORIGIN_SYSTEM
+		}
+		m = newMessage(env, m)
 		events = append(events, messageEvent(m, &agentv1.MessageQueued{Message: m}))
 	}
 	return journal.Decision[*agentv1.SpawnAgentResponse]{Events: events}, nil

@@ -3,6 +3,7 @@ package agent
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/btree"
@@ -35,7 +36,10 @@ type State struct {
 
 type acquireKey struct{ namespace, principal, requestID string }
 
-type acquiredTurn struct{ agentID, turnID string }
+type acquiredTurn struct {
+	agent  key
+	turnID string
+}
 
 // key names an agent.
 type key struct{ namespace, id string }
@@ -56,11 +60,25 @@ type agentState struct {
 	turn      *turnState
 	turns     []*turnState // ended, oldest first
 	decisions []*agentv1.Decision
-	tick      string // the message of the tick that is queued or in the open turn
-	dropped   bool   // the last tick was dropped as stale, which frees its key
-	woken     *agentv1.AgentWoken
+	tick      string              // the message of the tick that is queued or in the open turn
+	dropped   bool                // the last tick was dropped as stale, which frees its key
+	woken     *agentv1.AgentWoken // what woke the agent itself, until a completed turn was told
+	wokenAt   time.Time
 	facts     int64 // grows with every event of this agent
 	readyAt   time.Time
+	// failedTicks are the ticks in a row that no turn survived. What was not
+	// told yet is told again, but not for ever (SPEC D4).
+	failedTicks int32
+	// answered are the commands whose results were answers of their calls.
+	answered []string
+	// transcript is where all its rounds are.
+	transcript transcript
+	briefs     []briefAt // oldest first
+	// delegations are those of the agent as a parent, oldest first.
+	delegations []*delegation
+	firstItem   string                 // the first item that a child made
+	ended       *agentv1.AgentDeleting // how its end began
+	inherited   string                 // what a forked child started from
 }
 
 // turnState is a turn with its rounds.
@@ -70,6 +88,7 @@ type turnState struct {
 	// settled is what the answer to a round said beside its results, for a
 	// runner that asks again; nil where there was nothing.
 	settled map[int32]*agentv1.RoundSettled
+	told    *agentv1.AgentWoken // what had woken the agent when the turn began
 }
 
 // NewState returns the state of an empty log.
@@ -96,7 +115,7 @@ func (s *State) Apply(ev *journal.Event) error {
 		if a != nil {
 			return fmt.Errorf("agent: %s was spawned twice", ev.AgentID)
 		}
-		s.agents[k] = &agentState{namespace: ev.Namespace, rec: p.GetAgent(), messages: map[string]*agentv1.Message{}, facts: 1}
+		s.agents[k] = &agentState{namespace: ev.Namespace, rec: p.GetAgent(), messages: map[string]*agentv1.Message{}, facts: 1, inherited: p.GetInherited()}
 		s.ids.ReplaceOrInsert(k)
 		return nil
 	}
@@ -107,11 +126,17 @@ func (s *State) Apply(ev *journal.Event) error {
 	if err := a.apply(ev); err != nil {
 		return err
 	}
+	if _, ok := ev.Payload.(*agentv1.AgentDeleted); ok {
+		s.forget(a)
+	}
 	if p, ok := ev.Payload.(*agentv1.TurnStarted); ok && p.GetTurn().GetAcquireRequestId() != "" {
-		s.acquired[acquireOf(a.namespace, p.GetTurn())] = acquiredTurn{ev.AgentID, p.GetTurn().GetTurnId()}
+		s.acquired[acquireOf(a.namespace, p.GetTurn())] = acquiredTurn{k, p.GetTurn().GetTurnId()}
+	}
+	if p, ok := ev.Payload.(*agentv1.TurnInterrupted); ok && p.GetTurn().GetEndReason() == undelivered {
+		s.unacquire(a, p.GetTurn())
 	}
 	if len(a.turns) > keptTurns {
-		delete(s.acquired, acquireOf(a.namespace, a.turns[0].rec))
+		s.unacquire(a, a.turns[0].rec)
 		a.turns = slices.Delete(a.turns, 0, 1)
 	}
 	a.facts++
@@ -119,7 +144,20 @@ func (s *State) Apply(ev *journal.Event) error {
 	return nil
 }
 
+// unacquire forgets which request got a turn, unless the request got another
+// one since.
+func (s *State) unacquire(a *agentState, t *agentv1.Turn) {
+	if of := acquireOf(a.namespace, t); s.acquired[of].turnID == t.GetTurnId() {
+		delete(s.acquired, of)
+	}
+}
+
+// acquireOf names the request by the namespace of who asked, which is the
+// agent's own unless a shared runner did.
 func acquireOf(namespace string, t *agentv1.Turn) acquireKey {
+	if t.GetAcquiredFrom() != "" {
+		namespace = t.GetAcquiredFrom()
+	}
 	return acquireKey{namespace, t.GetAcquiredBy(), t.GetAcquireRequestId()}
 }
 
@@ -133,6 +171,7 @@ func (a *agentState) apply(ev *journal.Event) error {
 			a.tick = m.GetMessageId()
 		} else {
 			a.edit(func(r *agentv1.Agent) { r.IdleTurns = 0 })
+			a.failedTicks = 0
 		}
 	case *agentv1.MessageRequeued:
 		a.queue(p.GetMessage(), true)
@@ -149,18 +188,50 @@ func (a *agentState) apply(ev *journal.Event) error {
 		}
 	case *agentv1.MessageAborted:
 		a.settle(p.GetMessage())
+	case *agentv1.BriefWritten:
+		a.briefs = append(a.briefs, briefAt{ev.WalSeq, p.GetBrief().GetKind(), p.GetBrief().GetWorkItemId()})
+	case *agentv1.TaskAnswered:
+		if len(a.answered) == keptAnswers {
+			a.answered = slices.Delete(a.answered, 0, 1)
+		}
+		a.answered = append(a.answered, p.GetTaskId())
 	case *agentv1.MessageDropped:
 		a.settle(p.GetMessage())
 		a.dropped = p.GetMessage().GetTick() != nil
+		if p.GetMessage().GetTick().GetReason() == agentv1.TickReason_TICK_REASON_WAKE_HINT && strings.HasPrefix(p.GetMessage().GetStateReason(), staleReason) {
+			a.woken = nil // there is nothing left to tell; whatever came since keeps the tick
+		}
 	case *agentv1.MessageQuarantined:
 		a.settle(p.GetMessage())
 		if p.GetMessage().GetTick() != nil {
 			// A tick that no turn survives would come again for ever: it counts
 			// as a turn that changed nothing (SPEC D4).
 			a.edit(func(r *agentv1.Agent) { r.IdleTurns++ })
+			a.failedTicks++
 		}
 	case *agentv1.AgentWoken:
-		a.woken = p
+		a.woken, a.wokenAt = p, ev.CreatedAt
+	case *agentv1.AgentPaused:
+		a.applyOrder(p.GetAgent())
+	case *agentv1.AgentResumed:
+		a.applyOrder(p.GetAgent())
+	case *agentv1.AgentStopped:
+		a.applyOrder(p.GetAgent())
+	case *agentv1.AgentStarted:
+		a.applyOrder(p.GetAgent())
+	case *agentv1.AgentDeleting:
+		a.applyOrder(p.GetAgent())
+		a.ended = p
+	case *agentv1.AgentDeleted:
+		a.applyOrder(p.GetAgent())
+	case *agentv1.DelegationOpened:
+		a.delegations = append(slices.Clone(a.delegations), &delegation{p.GetDelegation(), p.GetChild(), p.GetInitialMessage(), p.GetInherited()})
+	case *agentv1.DelegationUpdated:
+		return a.applyDelegation(p.GetDelegation())
+	case *agentv1.DelegationCompleted:
+		return a.applyDelegation(p.GetDelegation())
+	case *agentv1.FirstItemNoted:
+		a.firstItem = p.GetWorkItemId()
 	case *agentv1.DecisionRecorded:
 		a.decisions = append(a.decisions, p.GetDecision())
 		a.dropped = false
@@ -177,7 +248,9 @@ func (a *agentState) applyTurn(ev *journal.Event) error {
 	switch p := ev.Payload.(type) {
 	case *agentv1.TurnStarted:
 		a.turn = &turnState{rec: p.GetTurn()}
-		a.woken = nil
+		a.transcript.began(p.GetTurn().GetTurnId())
+		// Its context shows what woke the agent; should it fail, that comes back.
+		a.turn.told, a.woken = a.woken, nil
 		a.edit(func(r *agentv1.Agent) {
 			r.CurrentRunId, r.CurrentTurnId = p.GetTurn().GetRunId(), p.GetTurn().GetTurnId()
 		})
@@ -186,6 +259,7 @@ func (a *agentState) applyTurn(ev *journal.Event) error {
 		if err != nil {
 			return err
 		}
+		a.transcript.submitted(ev.WalSeq, p.GetRound().GetWorkItemId())
 		t.rounds = append(slices.Clone(t.rounds), p.GetRound())
 		t.edit(func(r *agentv1.Turn) { r.Rounds = int32(len(t.rounds)) })
 	case *agentv1.ToolResultRecorded:
@@ -193,6 +267,7 @@ func (a *agentState) applyTurn(ev *journal.Event) error {
 		if err != nil {
 			return err
 		}
+		a.transcript.more(ev.WalSeq)
 		t.round(p.GetRoundIndex(), func(r *agentv1.Round) { r.ToolResults = append(r.ToolResults, p.GetResult()) })
 		t.edit(func(r *agentv1.Turn) {
 			r.WorkItemId = p.GetWorkItemId()
@@ -205,6 +280,7 @@ func (a *agentState) applyTurn(ev *journal.Event) error {
 		if err != nil {
 			return err
 		}
+		a.transcript.more(ev.WalSeq)
 		t.round(p.GetRoundIndex(), func(r *agentv1.Round) { r.Settled = true })
 		if len(p.GetInterjections()) > 0 || len(p.GetNotices()) > 0 || p.GetPromotedWorkItemId() != "" {
 			if t.settled == nil {
@@ -213,13 +289,13 @@ func (a *agentState) applyTurn(ev *journal.Event) error {
 			t.settled[p.GetRoundIndex()] = p
 		}
 	case *agentv1.TurnCompleted:
-		a.end(p.GetTurn(), true)
+		a.end(p.GetTurn(), true, ev.WalSeq)
 	case *agentv1.TurnFailed:
-		a.end(p.GetTurn(), false)
+		a.end(p.GetTurn(), false, ev.WalSeq)
 	case *agentv1.TurnInterrupted:
-		a.end(p.GetTurn(), false)
+		a.end(p.GetTurn(), false, ev.WalSeq)
 	case *agentv1.TurnAborted:
-		a.end(p.GetTurn(), false)
+		a.end(p.GetTurn(), false, ev.WalSeq)
 	default:
 		return fmt.Errorf("agent: unknown event %T", ev.Payload)
 	}
@@ -228,7 +304,7 @@ func (a *agentState) applyTurn(ev *journal.Event) error {
 
 // end closes the open turn. Three completed turns in a row without a call or a
 // change leave the agent idle until new input (SPEC D4).
-func (a *agentState) end(t *agentv1.Turn, completed bool) {
+func (a *agentState) end(t *agentv1.Turn, completed bool, walSeq uint64) {
 	if a.turn == nil || a.turn.rec.GetTurnId() != t.GetTurnId() {
 		return
 	}
@@ -236,9 +312,17 @@ func (a *agentState) end(t *agentv1.Turn, completed bool) {
 	for _, r := range a.turn.rounds {
 		calls += len(r.GetToolCalls()) + len(r.GetLocalToolResults())
 	}
+	// What woke the agent counts as told by a completed turn only (SPEC P2, P7).
+	if completed {
+		a.failedTicks = 0
+	} else if a.woken == nil {
+		a.woken = a.turn.told
+	}
 	a.turn.rec = t
 	a.turns = append(a.turns, a.turn)
 	a.turn = nil
+	a.transcript.ended(walSeq)
+	a.slim()
 	a.edit(func(r *agentv1.Agent) {
 		r.CurrentRunId, r.CurrentTurnId, r.LastTurnId = "", "", t.GetTurnId()
 		switch {

@@ -3,6 +3,8 @@ package agent
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -13,6 +15,7 @@ import (
 	"quartet/pkg/rpc"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
@@ -35,14 +38,20 @@ func (s *Service) SubmitRound(ctx context.Context, req *agentv1.SubmitRoundReque
 	if err := validateRound(req); err != nil {
 		return nil, err
 	}
-	unlock := s.rounds.lock(req.GetTurnId())
+	unlock := s.rounds.Lock(req.GetTurnId())
 	defer unlock()
 
+	k := key{actor.Namespace, req.GetAgentId()}
+	if round, resp, err := s.longAgo(ctx, k, req); err != nil || resp != nil {
+		if err == nil {
+			err = s.reveal(ctx, k, req.GetRunId(), round, resp)
+		}
+		return resp, err
+	}
 	round, err := s.keepRound(ctx, req)
 	if err != nil {
 		return nil, err
 	}
-	k := key{actor.Namespace, req.GetAgentId()}
 	if !round.GetSettled() {
 		release := s.leases.use(k, req.GetRunId())
 		defer release()
@@ -85,8 +94,44 @@ func validateRound(req *agentv1.SubmitRoundRequest) error {
 			return fault.Invalid(fmt.Sprintf("tool_calls[%d].call_id", i), id, "must be unique in its round")
 		}
 		seen[c.GetCallId()] = true
+		if err := shallow(fmt.Sprintf("tool_calls[%d].arguments", i), c.GetArguments()); err != nil {
+			return err
+		}
+	}
+	for i, r := range req.GetLocalToolResults() {
+		for _, s := range append(r.GetWarnings(), r.GetResult(), r.GetError().GetDetails()) {
+			if err := shallow(fmt.Sprintf("local_tool_results[%d]", i), s); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
+}
+
+// maxNesting is how deep arguments and results may be nested. The journal takes
+// no more, and nobody says more so.
+const maxNesting = 32
+
+// shallow refuses what is nested too deep to be kept.
+func shallow(field string, s *structpb.Struct) error {
+	if deeper(structpb.NewStructValue(s), maxNesting) {
+		return fault.Invalid(field, fmt.Sprintf("nested more than %d deep", maxNesting), fmt.Sprintf("must be nested at most %d deep", maxNesting))
+	}
+	return nil
+}
+
+// deeper reports whether a value is nested deeper than n.
+func deeper(v *structpb.Value, n int) bool {
+	var below []*structpb.Value
+	switch k := v.GetKind().(type) {
+	case *structpb.Value_StructValue:
+		below = slices.Collect(maps.Values(k.StructValue.GetFields()))
+	case *structpb.Value_ListValue:
+		below = k.ListValue.GetValues()
+	default:
+		return false
+	}
+	return n == 0 || slices.ContainsFunc(below, func(v *structpb.Value) bool { return deeper(v, n-1) })
 }
 
 // keepRound writes the reply down, or finds it written.
@@ -109,10 +154,7 @@ func (s *Service) keepRound(ctx context.Context, req *agentv1.SubmitRoundRequest
 
 func decideRound(s *State, env journal.Env, req *agentv1.SubmitRoundRequest) (journal.Decision[*agentv1.Round], error) {
 	var d journal.Decision[*agentv1.Round]
-	round := &agentv1.Round{
-		TurnId: req.GetTurnId(), Index: req.GetRoundIndex(), Text: req.GetText(), ToolCalls: req.GetToolCalls(),
-		LocalToolResults: req.GetLocalToolResults(), Usage: req.GetUsage(),
-	}
+	round := submitted(req)
 	a, err := s.agent(env.Actor.Namespace, req.GetAgentId())
 	if err != nil {
 		return d, err
@@ -122,8 +164,7 @@ func decideRound(s *State, env journal.Env, req *agentv1.SubmitRoundRequest) (jo
 	if t := a.find(req.GetTurnId()); t != nil && t.rec.GetRunId() == req.GetRunId() && int(req.GetRoundIndex()) < len(t.rounds) {
 		kept := t.rounds[req.GetRoundIndex()]
 		if !sameRound(kept, round) {
-			return d, fault.RequestIDReused.Newf("round %d of turn %q was submitted before with another text or other calls", req.GetRoundIndex(), req.GetTurnId()).
-				With("turn_id", req.GetTurnId()).With("round_index", fmt.Sprint(req.GetRoundIndex()))
+			return d, roundReused(req)
 		}
 		if kept.GetSettled() {
 			d.Reply = kept
@@ -152,15 +193,10 @@ func decideRound(s *State, env journal.Env, req *agentv1.SubmitRoundRequest) (jo
 }
 
 func sameRound(a, b *agentv1.Round) bool {
-	if a.GetText() != b.GetText() || len(a.GetToolCalls()) != len(b.GetToolCalls()) {
-		return false
-	}
-	for i, c := range a.GetToolCalls() {
-		if !proto.Equal(c, b.GetToolCalls()[i]) {
-			return false
-		}
-	}
-	return true
+	return a.GetText() == b.GetText() &&
+		slices.EqualFunc(a.GetToolCalls(), b.GetToolCalls(), func(x, y *agentv1.ToolCall) bool { return proto.Equal(x, y) }) &&
+		slices.EqualFunc(a.GetLocalToolResults(), b.GetLocalToolResults(), func(x, y *agentv1.ToolResult) bool { return proto.Equal(x, y) }) &&
+		a.GetUsage().GetInputTokens() == b.GetUsage().GetInputTokens() && a.GetUsage().GetOutputTokens() == b.GetUsage().GetOutputTokens()
 }
 
 // runCalls executes the calls that have no result yet, in order, and records
@@ -181,7 +217,7 @@ func (s *Service) runCalls(ctx context.Context, k key, runID string, round *agen
 		default:
 			out = s.call(ctx, callScope{
 				agent: k, runID: runID, turnID: round.GetTurnId(), binding: binding,
-				requestID: fmt.Sprintf("%s/%d/%d", runID, round.GetIndex(), i), left: time.Until(deadline), silent: strings.TrimSpace(round.GetText()) == "",
+				requestID: callID(runID, round, i), left: time.Until(deadline), silent: strings.TrimSpace(round.GetText()) == "",
 			}, call)
 		}
 		if err := ctx.Err(); err != nil {
@@ -196,6 +232,11 @@ func (s *Service) runCalls(ctx context.Context, k key, runID string, round *agen
 		ended = endedBy(round)
 	}
 	return nil
+}
+
+// callID is the request id of a call: who repeats it gets the first answer.
+func callID(runID string, round *agentv1.Round, index int) string {
+	return fmt.Sprintf("%s/%d/%d", runID, round.GetIndex(), index)
 }
 
 // endedBy names the call of a round that ended the turn at once.
@@ -236,6 +277,7 @@ func (s *Service) record(ctx context.Context, k key, runID string, round *agentv
 					Result: out.result, Mutated: out.mutated, WorkItemId: out.bind,
 				},
 			}}
+			d.Events = append(d.Events, st.agents[k].answer(env, answeredTask(out.result))...)
 			return d, nil
 		},
 	})
@@ -255,6 +297,7 @@ func (s *Service) settleRound(ctx context.Context, k key, turnID, runID string, 
 		round   *agentv1.Round
 		turn    *agentv1.Turn
 		settled *agentv1.RoundSettled
+		due     *reminder
 	}
 	f, _, err := plane.View(ctx, s.engine, k.id, func(st *State) (found, error) {
 		a, err := st.agent(k.namespace, k.id)
@@ -265,7 +308,7 @@ func (s *Service) settleRound(ctx context.Context, k key, turnID, runID string, 
 		if t == nil || int(index) >= len(t.rounds) {
 			return found{}, fault.NotFound.Newf("turn %q has no round %d", turnID, index)
 		}
-		return found{t.rounds[index], t.rec, t.settled[index]}, nil
+		return found{t.rounds[index], t.rec, t.settled[index], t.reminder()}, nil
 	})
 	if err != nil {
 		return nil, false, err
@@ -273,16 +316,7 @@ func (s *Service) settleRound(ctx context.Context, k key, turnID, runID string, 
 	if f.round.GetSettled() {
 		rpc.Replayed(ctx)
 		open := f.turn.GetState() == agentv1.TurnState_TURN_STATE_OPEN
-		// What was interjected is handed over once more: the first answer may
-		// never have arrived (SPEC A9).
-		resp := &agentv1.SubmitRoundResponse{
-			ToolResults: f.round.GetToolResults(), Interjections: f.settled.GetInterjections(),
-			Notices: f.settled.GetNotices(), PromotedWorkItemId: f.settled.GetPromotedWorkItemId(),
-		}
-		if !open && index == f.turn.GetRounds()-1 {
-			resp.TurnEnded, resp.EndReason = true, f.turn.GetEndReason()
-		}
-		return resp, open, nil
+		return answerAgain(f.round, f.settled, f.turn, index == f.turn.GetRounds()-1), open, nil
 	}
 	promoted, notices, err := s.promote(ctx, k, runID, f.round)
 	if err != nil {
@@ -294,6 +328,10 @@ func (s *Service) settleRound(ctx context.Context, k key, turnID, runID string, 
 		how.reason = "wait_for"
 	case promoted != "":
 		how.reason = "completion_promoted"
+	default:
+		if n := s.remind(ctx, k, runID, f.due); n != "" {
+			notices = append(notices, n)
+		}
 	}
 	resp, err = plane.Do(ctx, s.engine, plane.Command[*State, *agentv1.SubmitRoundResponse]{
 		Method: "SettleRound", AgentID: k.id,
@@ -341,79 +379,6 @@ func (a *agentState) interject(env journal.Env, t *agentv1.Turn, but string, eve
 		handed = append(handed, i)
 	}
 	return events, handed
-}
-
-// promote makes the round's text the report of the one item completed in it
-// (SPEC W7). It may run again after a crash: an item has one report for ever.
-func (s *Service) promote(ctx context.Context, k key, runID string, round *agentv1.Round) (itemID string, notices []string, err error) {
-	completions := 0
-	candidate := ""
-	seen := map[string]bool{}
-	for _, r := range round.GetToolResults() {
-		if r.GetToolName() != toolCompleteWorkItem || r.GetStatus() != statusSuccess {
-			continue
-		}
-		f := r.GetResult().GetFields()
-		item := f["work_item"].GetStructValue().GetFields()
-		again := f["already_completed"].GetBoolValue()
-		id := item["work_item_id"].GetStringValue()
-		if again && (item["result_brief_id"].GetStringValue() != "" || seen[id]) {
-			continue // it has its report, or this very round completed it
-		}
-		seen[id] = true
-		completions++
-		if again || f["was_current"].GetBoolValue() {
-			candidate = id
-		}
-	}
-	text := strings.TrimSpace(round.GetText())
-	switch {
-	case completions == 0:
-		return "", nil, nil
-	case completions > 1:
-		return "", []string{"multiple_completions: the round completed several work items, so its text is the report of none of them"}, nil
-	case text == "":
-		return "", []string{"report_missing: write the report as text in the same round as CompleteWorkItem; completing the item again with text adds it"}, nil
-	case candidate == "":
-		return "", []string{"not_current: the completed work item was not in focus, so the text is not its report"}, nil
-	}
-	done, err := s.deps.Work.PromoteReport(s.asRun(ctx, k, runID), &promoteRequest{
-		AgentId: k.id, WorkItemId: candidate, Text: round.GetText(), TurnId: round.GetTurnId(),
-		RequestId: fmt.Sprintf("%s/%d/promote", runID, round.GetIndex()),
-	})
-	if err != nil {
-		return "", nil, err
-	}
-	if done.GetWorkItem().GetResultBriefId() == "" {
-		return "", nil, nil
-	}
-	return candidate, nil, nil
-}
-
-// recoverRound finishes what a crash or a lost runner left of the newest round:
-// a completion that is recorded keeps its report. Calls without a result are
-// not run again (SPEC A6). It gives the open turn of the run, nil if it ended.
-func (s *Service) recoverRound(ctx context.Context, k key, runID string) (*agentv1.Turn, error) {
-	type found struct {
-		turn  *agentv1.Turn
-		round *agentv1.Round
-	}
-	f, _, err := plane.View(ctx, s.engine, k.id, func(st *State) (found, error) {
-		a := st.agents[k]
-		if a == nil || a.turn == nil || a.turn.rec.GetRunId() != runID {
-			return found{}, nil
-		}
-		f := found{turn: a.turn.rec}
-		if n := len(a.turn.rounds); n > 0 && !a.turn.rounds[n-1].GetSettled() {
-			f.round = a.turn.rounds[n-1]
-		}
-		return f, nil
-	})
-	if err != nil || f.round == nil {
-		return f.turn, err
-	}
-	_, _, err = s.promote(ctx, k, runID, f.round)
-	return f.turn, err
 }
 
 // asRun makes calls to other planes act as the agent in its run (SPEC X4).

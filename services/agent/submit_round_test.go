@@ -138,7 +138,7 @@ func TestC4_ABadCallIsAResultAndNothingMore(t *testing.T) {
 	})
 	resp := r.submit(a, 0, "",
 		use("Nonsense"),
-		use("agent_task_create"),
+		use("agent_task_claim_step"), // a worker's
 		use("CreateWorkItem", "objective", "x", "colour", "red"),
 		use("CreateWorkItem", "objective", 7),
 		use("CreateWorkItem", "objective", "x", "agent_id", "other"),
@@ -173,6 +173,25 @@ func TestC4_SeedShapes(t *testing.T) {
 	require.Nil(t, first.BlockedBy)
 	require.Equal(t, workv1.TodoState_TODO_STATE_IN_PROGRESS, second.GetTodoList().GetItems()[0].GetState())
 	require.Equal(t, workv1.PlanStatus_PLAN_STATUS_NEEDS_INPUT, second.GetPlanStatus())
+
+	// The seeds' names of what a read shows; a plan's body is asked for in vain.
+	resp := r.submit(a, 1, "",
+		use("GetWorkItem", "work_item_id", "wi_1", "include_todo_list", false),
+		use("GetWorkItem", "work_item_id", "wi_1", "include_todo_list", true),
+		use("ListWorkItems", "filter", "queued", "limit", 7, "include_todo_list", true),
+		use("GetWorkItem", "work_item_id", "wi_1", "include_plan", true),
+		use("ListWorkItems", "include_plan", true),
+		use("ListWorkItems", "limit", 7, "page_size", 8),
+		use("GetWorkItem", "work_item_id", "wi_1", "include_todo_list", "yes"),
+	)
+	require.Equal(t, []string{"success", "success", "success", "error/unknown_field", "error/unknown_field", "error/unknown_field", "error/unknown_field"}, statuses(resp))
+	seen := r.others.seen()[2:]
+	require.True(t, seen[0].req.(*workv1.GetWorkItemRequest).GetOmitTodoList())
+	require.False(t, seen[1].req.(*workv1.GetWorkItemRequest).GetOmitTodoList())
+	list := seen[2].req.(*workv1.ListWorkItemsRequest)
+	require.EqualValues(t, 7, list.GetPageSize())
+	require.Equal(t, workv1.WorkItemFilter_WORK_ITEM_FILTER_QUEUED, list.GetFilter())
+	require.True(t, list.GetIncludeTodoList())
 }
 
 // A pick inside the turn rebinds the calls that follow (SPEC A6).
@@ -304,6 +323,7 @@ func TestW7_Promotion(t *testing.T) {
 			require.Equal(t, c.text, reports[0].GetText())
 			require.Equal(t, c.promoted, reports[0].GetWorkItemId())
 			require.Equal(t, a.GetTurn().GetRunId()+"/0/promote", reports[0].GetRequestId())
+			require.Equal(t, "unfinished_todos", reports[0].GetWarnings()[0].GetKind(), "warnings are kept with the report")
 			require.Equal(t, "completion_promoted", resp.GetEndReason())
 			require.Equal(t, agentv1.MessageState_MESSAGE_STATE_PROCESSED, r.message("keeper", a.GetMessage().GetMessageId()).GetState())
 			require.Len(t, resp.GetToolResults()[len(calls)-2].GetWarnings(), 1)
@@ -345,6 +365,52 @@ func TestW7_APromotionIsNotLost(t *testing.T) {
 			require.Len(t, r.others.reports, 1)
 			require.Equal(t, "done", r.others.reports[0].GetText())
 		})
+	}
+}
+
+// A crash after the work plane completed an item and before the result was
+// recorded: the item's history tells whether the call landed, and nothing is
+// run again (SPEC A6, W7).
+func TestW7_ACompletionThatLandedUnrecordedKeepsItsReport(t *testing.T) {
+	completed := func(requestID string) *workv1.WorkItemMutation {
+		return &workv1.WorkItemMutation{EventType: "work_item_completed", RequestId: requestID}
+	}
+	released := &workv1.WorkItemMutation{EventType: "focus_released"}
+	for name, c := range map[string]struct {
+		history  func(requestID string) []*workv1.WorkItemMutation
+		promoted bool
+	}{
+		"it landed":              {func(id string) []*workv1.WorkItemMutation { return []*workv1.WorkItemMutation{released, completed(id)} }, true},
+		"it landed out of focus": {func(id string) []*workv1.WorkItemMutation { return []*workv1.WorkItemMutation{completed(id)} }, false},
+		"it did not":             {func(string) []*workv1.WorkItemMutation { return []*workv1.WorkItemMutation{} }, false},
+		"somebody else completed it": {func(string) []*workv1.WorkItemMutation {
+			return []*workv1.WorkItemMutation{released, completed("another")}
+		}, false},
+		"there is no such item": {func(string) []*workv1.WorkItemMutation { return nil }, false},
+	} {
+		for _, lost := range []bool{false, true} {
+			r, a := turn(t)
+			ctx, crash := context.WithCancel(r.runner())
+			r.on("CompleteWorkItem", func(context.Context, proto.Message) (proto.Message, error) {
+				crash()
+				return &workv1.CompleteWorkItemResponse{WorkItem: &workv1.WorkItem{WorkItemId: "wi_1"}, WasCurrent: true}, nil
+			})
+			_, err := r.service.SubmitRound(ctx, &agentv1.SubmitRoundRequest{
+				AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId(), Text: "done",
+				ToolCalls: []*agentv1.ToolCall{use("CompleteWorkItem", "work_item_id", "wi_1")},
+			})
+			require.Error(t, err, name)
+			r.restart()
+			r.others.set(func() { r.others.history = c.history(a.GetTurn().GetRunId() + "/0/0") })
+			if lost {
+				r.clk.Advance(turnTerm)
+				r.eventually(func() bool { return r.facts("keeper").GetAgent().GetCurrentRunId() == "" })
+			} else {
+				r.finish(a, done)
+			}
+			require.Len(t, r.others.seen(), 1, "%s: nothing is run again", name)
+			require.Equal(t, c.promoted, len(r.others.reports) == 1, "%s, lost: %v", name, lost)
+		}
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -16,119 +15,19 @@ import (
 
 	"quartet/pkg/fault"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
-	taskv1 "quartet/pkg/pb/quartet/task/v1"
-	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/pbjson"
 	"quartet/pkg/rpc"
 )
 
 const (
+	toolExecCommand      = "ExecCommand"
 	toolWaitFor          = "WaitFor"
+	toolSpawnAgent       = "SpawnAgent"
 	toolCompleteWorkItem = "CompleteWorkItem"
 	statusSuccess        = "success"
 	statusError          = "error"
 )
-
-// tool is one entry of the table: a seed's name and the call behind it. The
-// arguments are the request message in the seeds' JSON; agent_id and request_id
-// come from the run, never from the model (SPEC X4).
-type tool struct {
-	name    string
-	plane   string
-	method  string
-	request func() proto.Message
-	reply   func() proto.Message
-	mutates bool
-	// bound: the call goes to the turn's item unless it names another.
-	bound bool
-	// adapt fits the seed's shape of the arguments to the message's.
-	adapt func(args map[string]any, left time.Duration)
-}
-
-// tools is the whole table (SPEC C4).
-var tools = []tool{
-	{
-		name: "CreateWorkItem", plane: "work", method: workv1.WorkService_CreateWorkItem_FullMethodName, mutates: true,
-		request: func() proto.Message { return &workv1.CreateWorkItemRequest{} }, reply: func() proto.Message { return &workv1.CreateWorkItemResponse{} },
-	},
-	{
-		name: "PickWorkItem", plane: "work", method: workv1.WorkService_PickWorkItem_FullMethodName, mutates: true,
-		request: func() proto.Message { return &workv1.PickWorkItemRequest{} }, reply: func() proto.Message { return &workv1.PickWorkItemResponse{} },
-	},
-	{
-		name: "UpdateWorkItem", plane: "work", method: workv1.WorkService_UpdateWorkItem_FullMethodName, mutates: true, bound: true, adapt: adaptUpdate,
-		request: func() proto.Message { return &workv1.UpdateWorkItemRequest{} }, reply: func() proto.Message { return &workv1.UpdateWorkItemResponse{} },
-	},
-	{
-		name: toolCompleteWorkItem, plane: "work", method: workv1.WorkService_CompleteWorkItem_FullMethodName, mutates: true,
-		request: func() proto.Message { return &workv1.CompleteWorkItemRequest{} }, reply: func() proto.Message { return &workv1.CompleteWorkItemResponse{} },
-	},
-	{
-		name: "GetWorkItem", plane: "work", method: workv1.WorkService_GetWorkItem_FullMethodName, bound: true,
-		request: func() proto.Message { return &workv1.GetWorkItemRequest{} }, reply: func() proto.Message { return &workv1.GetWorkItemResponse{} },
-	},
-	{
-		name: "ListWorkItems", plane: "work", method: workv1.WorkService_ListWorkItems_FullMethodName,
-		request: func() proto.Message { return &workv1.ListWorkItemsRequest{} }, reply: func() proto.Message { return &workv1.ListWorkItemsResponse{} },
-	},
-	{
-		name: toolWaitFor, plane: "waiting", method: waitingv1.WaitingService_WaitFor_FullMethodName, mutates: true, bound: true,
-		request: func() proto.Message { return &waitingv1.WaitForRequest{} }, reply: func() proto.Message { return &waitingv1.WaitForResponse{} },
-	},
-	{
-		name: "CreateWait", plane: "waiting", method: waitingv1.WaitingService_CreateWait_FullMethodName, mutates: true, bound: true,
-		request: func() proto.Message { return &waitingv1.CreateWaitRequest{} }, reply: func() proto.Message { return &waitingv1.CreateWaitResponse{} },
-	},
-	{
-		name: "CancelWait", plane: "waiting", method: waitingv1.WaitingService_CancelWait_FullMethodName, mutates: true,
-		request: func() proto.Message { return &waitingv1.CancelWaitRequest{} }, reply: func() proto.Message { return &waitingv1.CancelWaitResponse{} },
-	},
-	{
-		name: "CreateExternalTrigger", plane: "waiting", method: waitingv1.WaitingService_CreateExternalTrigger_FullMethodName, mutates: true, bound: true,
-		request: func() proto.Message { return &waitingv1.CreateExternalTriggerRequest{} }, reply: func() proto.Message { return &waitingv1.CreateExternalTriggerResponse{} },
-	},
-	{
-		name: "CancelExternalTrigger", plane: "waiting", method: waitingv1.WaitingService_CancelExternalTrigger_FullMethodName, mutates: true,
-		request: func() proto.Message { return &waitingv1.CancelExternalTriggerRequest{} }, reply: func() proto.Message { return &waitingv1.CancelExternalTriggerResponse{} },
-	},
-	{
-		name: "CreateTimer", plane: "waiting", method: waitingv1.WaitingService_CreateTimer_FullMethodName, mutates: true, bound: true,
-		request: func() proto.Message { return &waitingv1.CreateTimerRequest{} }, reply: func() proto.Message { return &waitingv1.CreateTimerResponse{} },
-	},
-	{
-		name: "ExecCommand", plane: "task", method: taskv1.TaskService_ExecCommand_FullMethodName, mutates: true, bound: true, adapt: adaptExec,
-		request: func() proto.Message { return &taskv1.ExecCommandRequest{} }, reply: func() proto.Message { return &taskv1.ExecCommandResponse{} },
-	},
-	{
-		name: "TaskList", plane: "task", method: taskv1.TaskService_ListTasks_FullMethodName,
-		request: func() proto.Message { return &taskv1.ListTasksRequest{} }, reply: func() proto.Message { return &taskv1.ListTasksResponse{} },
-	},
-	{
-		name: "TaskStatus", plane: "task", method: taskv1.TaskService_GetTask_FullMethodName,
-		request: func() proto.Message { return &taskv1.GetTaskRequest{} }, reply: func() proto.Message { return &taskv1.GetTaskResponse{} },
-	},
-	{
-		name: "TaskOutput", plane: "task", method: taskv1.TaskService_GetTaskOutput_FullMethodName,
-		request: func() proto.Message { return &taskv1.GetTaskOutputRequest{} }, reply: func() proto.Message { return &taskv1.GetTaskOutputResponse{} },
-	},
-	{
-		name: "TaskInput", plane: "task", method: taskv1.TaskService_SendTaskInput_FullMethodName, mutates: true,
-		request: func() proto.Message { return &taskv1.SendTaskInputRequest{} }, reply: func() proto.Message { return &taskv1.SendTaskInputResponse{} },
-	},
-	{
-		name: "TaskStop", plane: "task", method: taskv1.TaskService_StopTask_FullMethodName, mutates: true,
-		request: func() proto.Message { return &taskv1.StopTaskRequest{} }, reply: func() proto.Message { return &taskv1.StopTaskResponse{} },
-	},
-}
-
-func toolNames() []string {
-	names := make([]string, len(tools))
-	for i, t := range tools {
-		names[i] = t.name
-	}
-	return names
-}
 
 // adaptUpdate: in the seeds todo_list is a list, and blocked_by null clears.
 func adaptUpdate(args map[string]any, _ time.Duration) {
@@ -138,6 +37,23 @@ func adaptUpdate(args map[string]any, _ time.Duration) {
 	if v, given := args["blocked_by"]; given && v == nil {
 		delete(args, "blocked_by")
 		args["clear_blocked_by"] = true
+	}
+}
+
+// adaptGet: in the seeds the checklist is asked for; here it comes unless it is
+// left out.
+func adaptGet(args map[string]any, _ time.Duration) {
+	if include, ok := args["include_todo_list"].(bool); ok {
+		delete(args, "include_todo_list")
+		args["omit_todo_list"] = !include
+	}
+}
+
+// adaptList: the seeds' limit is a page's size.
+func adaptList(args map[string]any, _ time.Duration) {
+	if limit, given := args["limit"]; given && args["page_size"] == nil {
+		delete(args, "limit")
+		args["page_size"] = limit
 	}
 }
 
@@ -206,12 +122,16 @@ func (s *Service) call(ctx context.Context, scope callScope, c *agentv1.ToolCall
 
 func (s *Service) callAs(ctx context.Context, actor rpc.Actor, scope callScope, c *agentv1.ToolCall) outcome {
 	out := outcome{bind: scope.binding}
-	i := slices.IndexFunc(tools, func(t tool) bool { return t.name == c.GetName() })
-	if i < 0 {
-		out.result = failed(c, fault.ToolNotAvailable.Newf("tool %q is not available; the turn's tools are %s", c.GetName(), strings.Join(toolNames(), ", ")))
+	has, err := s.profile(ctx, scope.agent)
+	if err != nil {
+		out.result = failed(c, err)
 		return out
 	}
-	t := tools[i]
+	t, err := has.find(c.GetName())
+	if err != nil {
+		out.result = failed(c, err)
+		return out
+	}
 	req, err := t.prepare(scope, c.GetArguments())
 	if err != nil {
 		out.result = failed(c, err)
@@ -264,8 +184,8 @@ func invoke(ctx context.Context, conn grpc.ClientConnInterface, method string, r
 // prepare makes the request of a call.
 func (t tool) prepare(scope callScope, arguments *structpb.Struct) (proto.Message, error) {
 	args := arguments.AsMap()
-	for _, own := range []string{"agent_id", "request_id"} {
-		if _, given := args[own]; given {
+	for _, own := range []string{"agent_id", "request_id", "session_id"} {
+		if _, given := args[own]; given && (own != "agent_id" || !t.anyAgent) {
 			return nil, fault.UnknownField.Newf("%s: argument %q is set by the runtime; leave it out", t.name, own)
 		}
 	}
@@ -280,7 +200,14 @@ func (t tool) prepare(scope callScope, arguments *structpb.Struct) (proto.Messag
 	if err := pbjson.Unmarshal(raw, req); err != nil {
 		return nil, err
 	}
-	set(req, "agent_id", scope.agent.id, true)
+	if spawn, ok := req.(*agentv1.SpawnAgentRequest); ok {
+		if spawn.GetPreset() != agentv1.Preset_PRESET_PUBLIC_NAMED {
+			spawn.ParentAgentId = scope.agent.id
+		}
+	} else {
+		set(req, "agent_id", scope.agent.id, !t.anyAgent)
+		set(req, "session_id", scope.agent.id, true)
+	}
 	if t.mutates {
 		set(req, "request_id", scope.requestID, true)
 	}
@@ -324,6 +251,12 @@ func succeeded(c *agentv1.ToolCall, t tool, reply proto.Message) (*agentv1.ToolR
 		CallId: c.GetCallId(), ToolName: t.name, Status: statusSuccess, Result: result,
 		SummaryText: t.name + " succeeded" + subject(result),
 	}
+	if spawned, ok := reply.(*agentv1.SpawnAgentResponse); ok && spawned.GetTaskId() != "" {
+		// The handle in the seed's shape (S4, Spawn Result Contract).
+		result.Fields["task_handle"] = structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
+			"task_id": structpb.NewStringValue(spawned.GetTaskId()), "task_kind": structpb.NewStringValue("child_agent_task"), "status": structpb.NewStringValue("running"),
+		}})
+	}
 	if ws := result.GetFields()["warnings"].GetListValue().GetValues(); len(ws) > 0 {
 		for _, w := range ws {
 			out.Warnings = append(out.Warnings, w.GetStructValue())
@@ -336,6 +269,9 @@ func succeeded(c *agentv1.ToolCall, t tool, reply proto.Message) (*agentv1.ToolR
 
 // subject names the record that a result is about.
 func subject(result *structpb.Struct) string {
+	if id := result.GetFields()["agent_id"].GetStringValue(); id != "" {
+		return ": " + id
+	}
 	for _, at := range [][2]string{{"work_item", "work_item_id"}, {"wait", "wait_id"}, {"handle", "task_id"}, {"task", "task_id"}, {"trigger", "trigger_id"}, {"timer", "timer_id"}} {
 		if id := result.GetFields()[at[0]].GetStructValue().GetFields()[at[1]].GetStringValue(); id != "" {
 			return ": " + id

@@ -1,8 +1,8 @@
 package agent
 
 import (
+	"container/list"
 	"context"
-	"slices"
 	"sync"
 
 	"quartet/pkg/journal"
@@ -11,24 +11,84 @@ import (
 // waiters are the runners that wait for a turn. When an agent becomes ready one
 // of them is woken, not all: with a thousand idle runners a broadcast would
 // make each message cost a thousand looks. A runner that took a turn wakes the
-// next one if there is more to take, so that no wake is lost.
+// next one if there is more to take, so that no wake is lost. They are kept by
+// what they serve, so that a wake looks at three of them and not at all.
 type waiters struct {
-	mu   sync.Mutex
-	list []*waiter
+	mu     sync.Mutex
+	serial uint64
+	shared line            // who serves every namespace
+	open   map[string]line // by namespace, who serves all its agents
+	named  map[key]line    // who serves this agent among others
 }
+
+// line is a queue of waiters, longest waiting first. Whoever is woken leaves it.
+type line struct{ *list.List }
 
 type waiter struct {
+	serial    uint64
 	namespace string
-	agentIDs  []string
-	woken     chan string // one slot: the agent that it was woken for
+	woken     chan key // one slot: the agent that it was woken for
+	places    []place
 }
 
-func (ws *waiters) add(namespace string, agentIDs []string) *waiter {
-	w := &waiter{namespace: namespace, agentIDs: agentIDs, woken: make(chan string, 1)}
+type place struct {
+	line line
+	at   *list.Element
+	gone func() // the line is empty
+}
+
+// add lines a waiter up for the agents named; for all of its namespace if none
+// is; for those of every namespace if shared.
+func (ws *waiters) add(namespace string, agentIDs []string, shared bool) *waiter {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	ws.list = append(ws.list, w)
+	ws.serial++
+	w := &waiter{serial: ws.serial, namespace: namespace, woken: make(chan key, 1)}
+	switch {
+	case shared:
+		if ws.shared.List == nil {
+			ws.shared.List = list.New()
+		}
+		w.join(ws.shared, func() {})
+	case len(agentIDs) == 0:
+		joinIn(w, &ws.open, namespace)
+	default:
+		seen := map[string]bool{}
+		for _, id := range agentIDs {
+			if !seen[id] {
+				seen[id] = true
+				joinIn(w, &ws.named, key{namespace, id})
+			}
+		}
+	}
 	return w
+}
+
+func joinIn[K comparable](w *waiter, lines *map[K]line, k K) {
+	if *lines == nil {
+		*lines = map[K]line{}
+	}
+	l, ok := (*lines)[k]
+	if !ok {
+		l = line{list.New()}
+		(*lines)[k] = l
+	}
+	w.join(l, func() { delete(*lines, k) })
+}
+
+func (w *waiter) join(l line, gone func()) {
+	w.places = append(w.places, place{l, l.PushBack(w), gone})
+}
+
+// quit takes a waiter out of its lines.
+func (w *waiter) quit() {
+	for _, p := range w.places {
+		p.line.Remove(p.at)
+		if p.line.Len() == 0 {
+			p.gone()
+		}
+	}
+	w.places = nil
 }
 
 // remove takes a waiter off. If it was woken and will not look any more, its
@@ -36,34 +96,52 @@ func (ws *waiters) add(namespace string, agentIDs []string) *waiter {
 func (ws *waiters) remove(w *waiter) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	if i := slices.Index(ws.list, w); i >= 0 {
-		ws.list = slices.Delete(ws.list, i, i+1)
-	}
+	w.quit()
 	select {
-	case agentID := <-w.woken:
-		ws.wakeLocked(w.namespace, agentID)
+	case k := <-w.woken:
+		ws.wakeLocked(k)
 	default:
 	}
 }
 
 // wake tells the longest waiting runner that serves the agent to look.
-func (ws *waiters) wake(namespace, agentID string) {
+func (ws *waiters) wake(k key) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	ws.wakeLocked(namespace, agentID)
+	ws.wakeLocked(k)
 }
 
-func (ws *waiters) wakeLocked(namespace, agentID string) {
-	for _, w := range ws.list {
-		if w.namespace != namespace || len(w.agentIDs) > 0 && !slices.Contains(w.agentIDs, agentID) {
+func (ws *waiters) wakeLocked(k key) {
+	var first *waiter
+	for _, l := range ws.serving(k) {
+		if l.List == nil || l.Len() == 0 {
 			continue
 		}
-		select {
-		case w.woken <- agentID:
-			return
-		default: // woken already, for another agent
+		if w, ok := l.Front().Value.(*waiter); ok && (first == nil || w.serial < first.serial) {
+			first = w
 		}
 	}
+	if first != nil {
+		first.quit()
+		first.woken <- k // one slot, and whoever is in a line was not woken
+	}
+}
+
+func (ws *waiters) serving(k key) [3]line {
+	return [3]line{ws.open[k.namespace], ws.named[k], ws.shared}
+}
+
+// count is how many runners wait that serve the agent.
+func (ws *waiters) count(k key) int {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	n := 0
+	for _, l := range ws.serving(k) {
+		if l.List != nil {
+			n += l.Len()
+		}
+	}
+	return n
 }
 
 // wakeNext passes a wake on: another agent of the namespace may be ready.
@@ -71,12 +149,12 @@ func (s *Service) wakeNext(ctx context.Context, namespace string) {
 	ctx = context.WithoutCancel(ctx)
 	for _, p := range s.engine.All() {
 		// A failed look loses no wake: the next commit or poll wakes again.
-		next, _, err := journal.View(ctx, p, func(st *State) ([]string, error) {
-			var ready []string
+		next, _, err := journal.View(ctx, p, func(st *State) ([]key, error) {
+			var ready []key
 			if t := st.ready[namespace]; t != nil {
 				t.Ascend(func(r readyAgent) bool {
-					if !s.reserved(key{namespace, r.id}) {
-						ready = append(ready, r.id)
+					if k := (key{namespace, r.id}); !s.reserved(k) && !s.ailing.passed(k) {
+						ready = append(ready, k)
 					}
 					return len(ready) < 8
 				})
@@ -86,8 +164,8 @@ func (s *Service) wakeNext(ctx context.Context, namespace string) {
 		if err != nil {
 			return
 		}
-		for _, agentID := range next {
-			s.waiters.wake(namespace, agentID)
+		for _, k := range next {
+			s.waiters.wake(k)
 		}
 	}
 }

@@ -1,0 +1,81 @@
+package agent
+
+import (
+	"context"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/id"
+	"quartet/pkg/journal"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
+)
+
+// CallTool executes one tool outside of a turn, as the caller (SPEC C4). A call
+// that fails has a result that says so; what is an error here concerns the
+// request itself. A completion with round_text has its report as in a round;
+// WaitFor registers, and ends nothing. No call is bound to the item in focus: a
+// repeated request would mean another one after the focus moved on.
+func (s *Service) CallTool(ctx context.Context, req *agentv1.CallToolRequest) (*agentv1.CallToolResponse, error) {
+	actor := rpc.ActorFrom(ctx)
+	if err := fault.First(
+		admitRead(actor, req.GetAgentId()),
+		fault.RequestID(req.GetRequestId()),
+		fault.Text("name", req.GetName(), fault.MaxNameChars, true),
+		fault.TextBytes("round_text", req.GetRoundText(), fault.MaxRoundTextBytes, false),
+		shallow("arguments", req.GetArguments()),
+	); err != nil {
+		return nil, err
+	}
+	k := key{actor.Namespace, req.GetAgentId()}
+	if _, err := s.profile(ctx, k); err != nil {
+		return nil, err // no such agent
+	}
+	c := &agentv1.ToolCall{Name: req.GetName(), Arguments: req.GetArguments()}
+	round := &agentv1.Round{Text: req.GetRoundText(), ToolCalls: []*agentv1.ToolCall{c}}
+	out := s.callAs(ctx, actor, callScope{
+		agent: k, requestID: req.GetRequestId(), left: roundTerm, silent: req.GetRoundText() == "",
+	}, c)
+	if err := ctx.Err(); err != nil {
+		return nil, fault.From(err) // the result may be the deadline's
+	}
+	resp := &agentv1.CallToolResponse{Result: out.result}
+	if taskID := answeredTask(out.result); taskID != "" {
+		if err := s.noteAnswer(ctx, k, taskID); err != nil {
+			return nil, err
+		}
+	}
+	round.ToolResults = []*agentv1.ToolResult{out.result}
+	of := reportOf(round)
+	if of.itemID == "" {
+		return resp, nil
+	}
+	promotion := ""
+	if req.GetRequestId() != "" {
+		promotion = promotionID(req.GetRequestId())
+	}
+	var err error
+	resp.PromotedWorkItemId, err = s.deliver(ctx, k, of, round, promotion)
+	return resp, err
+}
+
+// noteAnswer keeps the result of a command from coming again as a message.
+func (s *Service) noteAnswer(ctx context.Context, k key, taskID string) error {
+	_, err := plane.Do(ctx, s.engine, plane.Command[*State, struct{}]{
+		Method: "NoteAnswer", AgentID: k.id,
+		Decide: func(st *State, env journal.Env) (journal.Decision[struct{}], error) {
+			var d journal.Decision[struct{}]
+			a, err := st.agent(k.namespace, k.id)
+			if err != nil {
+				return d, err
+			}
+			d.Events = a.answer(env, taskID)
+			return d, nil
+		},
+	})
+	return err
+}
+
+// promotionID is the request id of the report that belongs to a completion. A
+// request id has up to 128 characters, so it is folded rather than lengthened.
+func promotionID(requestID string) string { return id.Derived("promote_", requestID) }

@@ -1,0 +1,207 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/journal"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/plane/planetest"
+)
+
+// exampleOf makes a value that a schema allows.
+func exampleOf(s *structpb.Struct) any {
+	if e := s.GetFields()["enum"].GetListValue().GetValues(); len(e) > 0 {
+		return e[0].GetStringValue()
+	}
+	kind := s.GetFields()["type"].GetStringValue()
+	if l := s.GetFields()["type"].GetListValue().GetValues(); len(l) > 0 {
+		kind = l[0].GetStringValue()
+	}
+	switch kind {
+	case "integer", "number":
+		return 1
+	case "boolean":
+		return true
+	case "array":
+		return []any{exampleOf(s.GetFields()["items"].GetStructValue())}
+	case "object":
+		out := map[string]any{}
+		for name, p := range s.GetFields()["properties"].GetStructValue().GetFields() {
+			out[name] = exampleOf(p.GetStructValue())
+		}
+		return out
+	}
+	switch {
+	case s.GetFields()["pattern"] != nil:
+		return "1.5s"
+	case s.GetFields()["format"] != nil:
+		return "2026-03-01T12:00:00Z"
+	case s.GetFields()["contentEncoding"] != nil:
+		return "AAEC"
+	}
+	return "x"
+}
+
+// Every property that a schema offers is one that the call takes, with a value
+// of the schema's type, and every one is described.
+func TestC4_SchemasSayWhatCallsTake(t *testing.T) {
+	for i, spec := range specs() {
+		tl := tools[i]
+		require.Equal(t, tl.name, spec.GetName())
+		require.Greater(t, len(spec.GetDescription()), 10, spec.GetName())
+		require.NotZero(t, spec.GetFamily(), spec.GetName())
+		schema := spec.GetInputSchema().GetFields()
+		require.False(t, schema["additionalProperties"].GetBoolValue())
+		properties := schema["properties"].GetStructValue().GetFields()
+		for _, r := range schema["required"].GetListValue().GetValues() {
+			require.Contains(t, properties, r.GetStringValue(), "%s requires it", spec.GetName())
+		}
+		for name, p := range properties {
+			require.NotEmpty(t, p.GetStructValue().GetFields()["description"].GetStringValue(), "%s.%s is not described", spec.GetName(), name)
+			args, err := structpb.NewStruct(map[string]any{name: exampleOf(p.GetStructValue())})
+			require.NoError(t, err)
+			_, err = tl.prepare(callScope{agent: key{"acme", "keeper"}, left: time.Minute}, args)
+			require.NoError(t, err, "%s.%s", spec.GetName(), name)
+		}
+		_, err := json.Marshal(spec.GetInputSchema().AsMap())
+		require.NoError(t, err)
+	}
+}
+
+// What a profile lacks is neither offered nor run (SPEC A2, C4).
+func TestC4_ToolsGoByProfile(t *testing.T) {
+	r := newRig(t)
+	r.spawn("keeper")
+	all, err := r.service.ListTools(r.operator(), &agentv1.ListToolsRequest{AgentId: "keeper"})
+	require.NoError(t, err)
+	require.Len(t, all.GetTools(), len(tools))
+	k := key{"acme", "keeper"}
+	r.service.profiles.Store(k, profile{agentv1.ToolFamily_TOOL_FAMILY_CORE})
+	few, err := r.service.ListTools(r.operator(), &agentv1.ListToolsRequest{AgentId: "keeper"})
+	require.NoError(t, err)
+	for _, tl := range few.GetTools() {
+		require.Equal(t, agentv1.ToolFamily_TOOL_FAMILY_CORE, tl.GetFamily())
+	}
+	require.Less(t, len(few.GetTools()), len(tools))
+	resp, err := r.service.CallTool(r.operator(), &agentv1.CallToolRequest{AgentId: "keeper", Name: "ExecCommand", Arguments: use("", "cmd", "true").GetArguments()})
+	require.NoError(t, err)
+	require.Equal(t, "tool_not_available", resp.GetResult().GetError().GetKind())
+	require.Empty(t, r.others.seen())
+}
+
+func (r *rig) callTool(ctx context.Context, requestID, text, name string, args ...any) *agentv1.CallToolResponse {
+	r.t.Helper()
+	resp, err := r.service.CallTool(ctx, &agentv1.CallToolRequest{
+		AgentId: "keeper", RequestId: requestID, Name: name, Arguments: use(name, args...).GetArguments(), RoundText: text,
+	})
+	require.NoError(r.t, err)
+	return resp
+}
+
+// Outside a turn a tool runs as its caller, under the caller's request id.
+func TestC4_CallToolOutsideATurn(t *testing.T) {
+	r := newRig(t)
+	r.spawn("keeper")
+	own := planetest.AsAgent(t.Context(), "keeper")
+	resp := r.callTool(own, "once", "", "CreateWorkItem", "objective", "x")
+	require.Equal(t, statusSuccess, resp.GetResult().GetStatus())
+	c := r.others.seen()[0]
+	require.Equal(t, "once", c.requestID)
+	require.Equal(t, "agent/keeper", c.actor.Principal)
+	require.Equal(t, "keeper", c.req.(*workv1.CreateWorkItemRequest).GetAgentId())
+	require.Equal(t, "unknown_field", r.callTool(own, "", "", "CreateWorkItem", "nonsense", 1).GetResult().GetError().GetKind())
+	require.Equal(t, "tool_not_available", r.callTool(own, "", "", "Nonsense").GetResult().GetError().GetKind())
+	require.Len(t, r.others.seen(), 1)
+
+	for _, bad := range []*agentv1.CallToolRequest{
+		{AgentId: "nobody", Name: "ListWorkItems"}, {AgentId: "keeper"}, {AgentId: "", Name: "ListWorkItems"},
+		{AgentId: "keeper", Name: "ListWorkItems", RoundText: string(make([]byte, fault.MaxRoundTextBytes+1))},
+	} {
+		_, err := r.service.CallTool(r.operator(), bad)
+		require.Error(t, err)
+	}
+	_, err := r.service.CallTool(planetest.AsAgent(t.Context(), "other"), &agentv1.CallToolRequest{AgentId: "keeper", Name: "ListWorkItems"})
+	require.ErrorIs(t, err, fault.PermissionDenied)
+}
+
+// Text beside a completion outside a turn is its report (SPEC C4, W7).
+func TestC4_W7_RoundTextIsTheReport(t *testing.T) {
+	r := newRig(t)
+	r.spawn("keeper")
+	current := true
+	r.on("CompleteWorkItem", func(context.Context, proto.Message) (proto.Message, error) {
+		return &workv1.CompleteWorkItemResponse{WorkItem: &workv1.WorkItem{WorkItemId: "wi_1"}, WasCurrent: current}, nil
+	})
+	own := planetest.AsAgent(t.Context(), "keeper")
+	resp := r.callTool(own, "once", "it is done", "CompleteWorkItem", "work_item_id", "wi_1")
+	require.Equal(t, "wi_1", resp.GetPromotedWorkItemId())
+	require.Len(t, r.others.reports, 1)
+	require.Equal(t, "it is done", r.others.reports[0].GetText())
+	r.callTool(own, "once", "it is done", "CompleteWorkItem", "work_item_id", "wi_1")
+	require.Equal(t, r.others.reports[0].GetRequestId(), r.others.reports[1].GetRequestId(), "a repetition promotes nothing new")
+	silent := r.callTool(own, "", "", "CompleteWorkItem", "work_item_id", "wi_1")
+	require.Empty(t, silent.GetPromotedWorkItemId())
+	require.Equal(t, "report_missing", silent.GetResult().GetWarnings()[0].GetFields()["kind"].GetStringValue())
+	current = false
+	require.Empty(t, r.callTool(own, "", "text", "CompleteWorkItem", "work_item_id", "wi_1").GetPromotedWorkItemId())
+	require.Len(t, r.others.reports, 2)
+}
+
+// A command that ends within its call is answered once: no message tells it
+// again, whichever of the two comes first (SPEC T1, T5).
+func TestT1_AnAnsweredCommandBringsNoMessage(t *testing.T) {
+	ended := func(id string) *journal.Event {
+		return &journal.Event{Namespace: "acme", AgentID: "keeper", TaskID: id, Payload: &taskv1.TaskCompleted{Task: &taskv1.Task{
+			TaskId: id, AgentId: "keeper", State: taskv1.TaskState_TASK_STATE_COMPLETED,
+		}}}
+	}
+	for name, inTurn := range map[string]bool{"in a turn": true, "outside": false} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			r.spawn("keeper")
+			r.send("keeper", "go", normal)
+			a := r.take()
+			id, outcome, early := "", taskv1.ExecOutcome_EXEC_OUTCOME_COMPLETED, false
+			r.on("ExecCommand", func(context.Context, proto.Message) (proto.Message, error) {
+				if early {
+					r.hear(ended(id))
+				}
+				return &taskv1.ExecCommandResponse{Outcome: outcome, Task: &taskv1.Task{TaskId: id}}, nil
+			})
+			round := int32(0)
+			exec := func() {
+				if inTurn {
+					r.submit(a, round, "", use("ExecCommand", "cmd", "true"))
+					round++
+					return
+				}
+				r.callTool(planetest.AsAgent(t.Context(), "keeper"), "", "", "ExecCommand", "cmd", "true")
+			}
+			id = "tsk_late"
+			exec()
+			r.hear(ended(id))
+			id, early = "tsk_early", true
+			exec()
+			require.Zero(t, r.facts("keeper").GetQueued())
+			r.restart()
+			r.hear(ended("tsk_late"))
+			require.Zero(t, r.facts("keeper").GetQueued(), "it is remembered")
+			id, outcome, early = "tsk_promoted", taskv1.ExecOutcome_EXEC_OUTCOME_PROMOTED_TO_TASK, false
+			exec()
+			r.hear(ended(id))
+			require.EqualValues(t, 1, r.facts("keeper").GetQueued(), "what went on as a task brings its message")
+			r.hear(ended(id))
+			require.EqualValues(t, 1, r.facts("keeper").GetQueued())
+		})
+	}
+}

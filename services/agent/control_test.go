@@ -1,0 +1,271 @@
+package agent
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"quartet/pkg/fault"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+	"quartet/pkg/plane/planetest"
+	"quartet/pkg/rpc"
+)
+
+const (
+	running = agentv1.Control_CONTROL_RUNNING
+	paused  = agentv1.Control_CONTROL_PAUSED
+	stopped = agentv1.Control_CONTROL_STOPPED
+)
+
+// order gives one order by name.
+func (r *rig) order(ctx context.Context, verb, agentID, requestID, reason string) (*agentv1.Agent, error) {
+	switch verb {
+	case "pause":
+		resp, err := r.service.PauseAgent(ctx, &agentv1.PauseAgentRequest{AgentId: agentID, RequestId: requestID, Reason: reason})
+		return resp.GetAgent(), err
+	case "resume":
+		resp, err := r.service.ResumeAgent(ctx, &agentv1.ResumeAgentRequest{AgentId: agentID, RequestId: requestID, Reason: reason})
+		return resp.GetAgent(), err
+	case "stop":
+		resp, err := r.service.StopAgent(ctx, &agentv1.StopAgentRequest{AgentId: agentID, RequestId: requestID, Reason: reason})
+		return resp.GetAgent(), err
+	case "start":
+		resp, err := r.service.StartAgent(ctx, &agentv1.StartAgentRequest{AgentId: agentID, RequestId: requestID, Reason: reason})
+		return resp.GetAgent(), err
+	case "abort":
+		resp, err := r.service.AbortRun(ctx, &agentv1.AbortRunRequest{AgentId: agentID, RequestId: requestID, Reason: reason})
+		return resp.GetAgent(), err
+	}
+	panic(verb)
+}
+
+func (r *rig) must(verb, agentID string) *agentv1.Agent {
+	r.t.Helper()
+	a, err := r.order(r.operator(), verb, agentID, "", "")
+	require.NoError(r.t, err)
+	return a
+}
+
+// A8: from every control, every order; what changes nothing writes nothing.
+func TestA8_OrdersAndWhereTheyLead(t *testing.T) {
+	for _, c := range []struct {
+		from, order string
+		to          agentv1.Control
+		event       string
+		refused     fault.Reason
+	}{
+		{"", "pause", paused, "agent_paused", ""},
+		{"", "resume", running, "", ""},
+		{"", "stop", stopped, "agent_stopped", ""},
+		{"", "start", running, "", ""},
+		{"pause", "pause", paused, "", ""},
+		{"pause", "resume", running, "agent_resumed", ""},
+		{"pause", "stop", stopped, "agent_stopped", ""},
+		{"pause", "start", running, "agent_started", ""},
+		{"stop", "pause", stopped, "", ""},
+		{"stop", "resume", stopped, "", fault.AgentStopped},
+		{"stop", "stop", stopped, "", ""},
+		{"stop", "start", running, "agent_started", ""},
+	} {
+		t.Run(c.from+" then "+c.order, func(t *testing.T) {
+			r := newRig(t)
+			r.spawn("keeper")
+			if c.from != "" {
+				r.must(c.from, "keeper")
+			}
+			before, rec := len(r.events()), r.facts("keeper").GetAgent()
+			a, err := r.order(r.operator(), c.order, "keeper", "req", "because")
+			if c.refused != "" {
+				require.ErrorIs(t, err, c.refused)
+			} else {
+				require.NoError(t, err)
+				require.Equal(t, c.to, a.GetControl())
+			}
+			now := r.facts("keeper").GetAgent()
+			require.Equal(t, c.to, now.GetControl())
+			if c.event == "" {
+				require.Len(t, r.events(), before)
+				require.Equal(t, rec.GetRevision(), now.GetRevision())
+				return
+			}
+			require.Equal(t, c.event, r.events()[before].Type)
+			require.Len(t, r.events(), before+1)
+			require.Equal(t, rec.GetRevision()+1, now.GetRevision())
+			require.Equal(t, "because", now.GetControlReason())
+			require.Equal(t, rpc.ActorFrom(r.operator()).Principal, now.GetControlBy())
+			require.Equal(t, epoch, now.GetControlAt().AsTime())
+
+			// The same request again, also after the agent moved on and a restart.
+			other := "start"
+			if c.to == running {
+				other = "stop"
+			}
+			r.must(other, "keeper")
+			r.restart()
+			again, err := r.order(r.operator(), c.order, "keeper", "req", "because")
+			require.NoError(t, err)
+			require.Equal(t, c.to, again.GetControl(), "the first answer")
+			require.NotEqual(t, c.to, r.facts("keeper").GetAgent().GetControl(), "nothing changed")
+			_, err = r.order(r.operator(), c.order, "keeper", "req", "another reason")
+			require.ErrorIs(t, err, fault.RequestIDReused)
+		})
+	}
+}
+
+// X15: operators and administrators; agents not, not even themselves.
+func TestX15_WhoGivesOrders(t *testing.T) {
+	r := newRig(t)
+	r.spawn("keeper")
+	for _, verb := range []string{"pause", "resume", "stop", "start", "abort"} {
+		before := len(r.events())
+		for _, role := range []string{rpc.RoleRunner, rpc.RoleIntegration, rpc.RoleWorker} {
+			_, err := r.order(planetest.As(t.Context(), role), verb, "keeper", "", "")
+			require.ErrorIs(t, err, fault.PermissionDenied, role)
+		}
+		_, err := r.order(planetest.AsAgent(t.Context(), "keeper"), verb, "keeper", "", "")
+		require.ErrorIs(t, err, fault.PermissionDenied)
+		_, err = r.order(r.operator(), verb, "nobody", "", "")
+		require.ErrorIs(t, err, fault.NotFound)
+		_, err = r.order(r.operator(), verb, "Bad Name", "", "")
+		require.ErrorIs(t, err, fault.InvalidArgument)
+		_, err = r.order(r.operator(), verb, "keeper", "", strings.Repeat("ä", maxReasonChars+1))
+		require.ErrorIs(t, err, fault.LimitExceeded)
+		require.Len(t, r.events(), before, "a refusal writes nothing")
+		_, err = r.order(planetest.As(t.Context(), rpc.RoleAdmin), verb, "keeper", "", strings.Repeat("ä", maxReasonChars))
+		require.NoError(t, err)
+	}
+}
+
+// A8: a paused agent takes everything and begins no turn.
+func TestA8_APausedAgentBeginsNoTurn(t *testing.T) {
+	r := newRig(t)
+	r.spawn("keeper")
+	r.send("keeper", "one", normal)
+	a := r.take("keeper")
+	r.must("pause", "keeper")
+	r.submit(a, 0, "the open turn goes on")
+	require.Equal(t, agentv1.TurnState_TURN_STATE_COMPLETED, r.finish(a, done).GetState())
+
+	r.send("keeper", "two", normal)
+	_, err := r.service.EnqueueMessage(planetest.As(t.Context(), rpc.RoleIntegration), &agentv1.EnqueueMessageRequest{AgentId: "keeper", Text: "an event"})
+	require.NoError(t, err)
+	require.True(t, r.poll("keeper").GetPending())
+	require.Equal(t, agentv1.Posture_POSTURE_PAUSED, r.posture("keeper"))
+	r.restart()
+	require.True(t, r.poll("keeper").GetPending(), "a pause survives a restart")
+	r.must("resume", "keeper")
+	require.Equal(t, "two", r.take("keeper").GetMessage().GetText())
+}
+
+func (r *rig) posture(agentID string) agentv1.Posture {
+	r.t.Helper()
+	resp, err := r.service.GetAgent(r.operator(), &agentv1.GetAgentRequest{AgentId: agentID})
+	require.NoError(r.t, err)
+	return resp.GetAgent().GetPosture()
+}
+
+// A8, upstream #1953: a stop is no failure. The message waits at the front of
+// its lane with no attempt counted, however often that happens.
+func TestA8_AStopGivesTheMessageBack(t *testing.T) {
+	r := newRig(t)
+	r.spawn("keeper")
+	id := r.send("keeper", "one", normal)
+	r.send("keeper", "two", normal)
+	for range maxAttempts + 1 {
+		a := r.take("keeper")
+		in := r.send("keeper", "hurry", interject)
+		require.Len(t, r.submit(a, 0, "working").GetInterjections(), 1)
+		stoppedAgent := r.must("stop", "keeper")
+		require.Empty(t, stoppedAgent.GetCurrentRunId())
+		require.Equal(t, a.GetTurn().GetTurnId(), stoppedAgent.GetLastTurnId())
+		ended := r.turn(a)
+		require.Equal(t, agentv1.TurnState_TURN_STATE_INTERRUPTED, ended.GetState())
+		require.Equal(t, "operator_stopped", ended.GetEndReason())
+		m := r.message("keeper", id)
+		require.Equal(t, agentv1.MessageState_MESSAGE_STATE_QUEUED, m.GetState())
+		require.Zero(t, m.GetAttempts())
+		require.Equal(t, agentv1.MessageState_MESSAGE_STATE_QUEUED, r.message("keeper", in).GetState(), "an interjection is not lost either")
+
+		before := len(r.events())
+		_, err := r.trySubmit(a, 1, "late", use("UpdateWorkItem", "work_item_id", "wi_1", "objective", "x"))
+		require.ErrorIs(t, err, fault.RunStale)
+		_, err = r.tryFinish(a, done)
+		require.ErrorIs(t, err, fault.RunStale)
+		_, err = r.service.RenewTurn(r.runner(), &agentv1.RenewTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId()})
+		require.ErrorIs(t, err, fault.RunStale)
+		require.Len(t, r.events(), before)
+		require.NotContains(t, r.others.methods(), "UpdateWorkItem")
+
+		require.True(t, r.poll("keeper").GetPending())
+		r.must("start", "keeper")
+		// The interjection is first now: it found no running turn.
+		first := r.take("keeper")
+		require.Equal(t, "hurry", first.GetMessage().GetText())
+		r.finish(first, done)
+	}
+	require.Equal(t, "one", r.take("keeper").GetMessage().GetText())
+}
+
+func (r *rig) turn(a *agentv1.AcquireTurnResponse) *agentv1.Turn {
+	r.t.Helper()
+	resp, err := r.service.GetTurn(r.operator(), &agentv1.GetTurnRequest{AgentId: a.GetTurn().GetAgentId(), TurnId: a.GetTurn().GetTurnId()})
+	require.NoError(r.t, err)
+	return resp.GetTurn()
+}
+
+// A8: a stopped agent takes operators' words and the results of tasks.
+func TestA8_WhatAStoppedAgentTakes(t *testing.T) {
+	r := newRig(t)
+	r.spawn("keeper")
+	r.must("stop", "keeper")
+	operatorID := r.send("keeper", "for later", normal)
+	_, err := r.service.EnqueueMessage(planetest.As(t.Context(), rpc.RoleIntegration), &agentv1.EnqueueMessageRequest{AgentId: "keeper", Text: "an event"})
+	require.ErrorIs(t, err, fault.AgentStopped)
+	r.hear(said(&taskv1.TaskCompleted{Task: &taskv1.Task{TaskId: "tsk_1"}}))
+	require.EqualValues(t, 2, r.facts("keeper").GetQueued())
+	require.True(t, r.poll("keeper").GetPending())
+	r.restart()
+	require.True(t, r.poll("keeper").GetPending())
+	r.must("start", "keeper")
+	a := r.take("keeper")
+	require.Equal(t, operatorID, a.GetMessage().GetMessageId())
+	r.finish(a, done)
+	require.Equal(t, "tsk_1", r.take("keeper").GetMessage().GetTaskId())
+}
+
+// wakeTick is a scheduler's tick for what woke the agent.
+func (r *rig) wakeTick() string {
+	r.t.Helper()
+	resp := r.offer(r.facts("keeper").GetFactsRevision(), &agentv1.Decision{Action: "tick", TickReason: agentv1.TickReason_TICK_REASON_WAKE_HINT, Reason: "agent_triggered"})
+	require.Equal(r.t, offerRecorded, resp.GetResult())
+	return resp.GetMessageId()
+}
+
+// A8: no ticks for a stopped agent; the tick that stands is dropped and its
+// cause is not forgotten.
+func TestA8_AStopDropsTheTick(t *testing.T) {
+	for _, inTurn := range []bool{false, true} {
+		r := newRig(t)
+		r.spawn("keeper")
+		r.hear(said(&waitingv1.WaitResolved{Wait: &waitingv1.Wait{WaitId: "wt_1"}, Cause: "timer"}))
+		tick := r.wakeTick()
+		if inTurn {
+			r.take("keeper")
+		}
+		r.must("stop", "keeper")
+		m := r.message("keeper", tick)
+		require.Equal(t, agentv1.MessageState_MESSAGE_STATE_DROPPED, m.GetState())
+		f := r.facts("keeper")
+		require.False(t, f.GetTickPending())
+		require.True(t, f.GetWakeHint(), "what woke the agent was not told")
+		offered := r.offer(f.GetFactsRevision(), &agentv1.Decision{Action: "tick", TickReason: agentv1.TickReason_TICK_REASON_WAKE_HINT})
+		require.Equal(t, offerStale, offered.GetResult())
+		r.must("start", "keeper")
+		r.wakeTick()
+		require.Equal(t, agentv1.MessageKind_MESSAGE_KIND_SYSTEM_TICK, r.take("keeper").GetMessage().GetKind())
+	}
+}

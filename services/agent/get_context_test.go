@@ -1,0 +1,72 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+
+	"quartet/pkg/fault"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/services/agent/prompt"
+)
+
+// GetContext shows the open turn's message, the item in focus and what was done
+// for it, at the work plane's revision, and counts nothing as seen (SPEC C1, C2, X11).
+func TestC1_GetContext(t *testing.T) {
+	r := newRig(t)
+	r.spawn("keeper")
+	r.others.set(func() {
+		r.others.queue = func() (*workv1.GetWorkQueueResponse, error) {
+			return &workv1.GetWorkQueueResponse{Revision: 7, Current: &workv1.WorkItem{WorkItemId: "wi_1", Objective: "ship it"}}, nil
+		}
+	})
+	r.on("PickWorkItem", func(context.Context, proto.Message) (proto.Message, error) {
+		return &workv1.PickWorkItemResponse{WorkItem: &workv1.WorkItem{WorkItemId: "wi_1"}}, nil
+	})
+	r.send("keeper", "hello", normal)
+	a := r.take("keeper")
+	r.submit(a, 0, "I look around", use("PickWorkItem", "work_item_id", "wi_1", "reason", "it is urgent"))
+	r.submit(a, 1, "I do nothing about it")
+	before := len(r.events())
+	get := func(budget int32) (*agentv1.ContextProjection, error) {
+		resp, err := r.service.GetContext(r.operator(), &agentv1.GetContextRequest{AgentId: "keeper", BudgetTokens: budget})
+		return resp.GetContext(), err
+	}
+	c, err := get(0)
+	require.NoError(t, err)
+	require.EqualValues(t, 7, c.GetWorkRevision())
+	require.EqualValues(t, prompt.DefaultBudget, c.GetBudgetTokens())
+	for _, want := range []string{"> hello", "Objective: ship it", "I look around", "I do nothing about it", "decision: picked wi_1, it is urgent"} {
+		require.Contains(t, c.GetText(), want)
+	}
+	require.Less(t, strings.Index(c.GetText(), "I do nothing"), strings.Index(c.GetText(), "I look around"), "newest first")
+	var names []string
+	for _, s := range c.GetSections() {
+		names = append(names, s.GetName())
+	}
+	require.Equal(t, []string{"guidance", "message", "current_item", "notes", "trace"}, names)
+	require.Len(t, r.events(), before)
+
+	for budget, reason := range map[int32]error{-1: fault.LimitExceeded, 511: fault.LimitExceeded, 512: nil, 200_000: nil, 200_001: fault.LimitExceeded} {
+		_, err := get(budget)
+		require.ErrorIs(t, err, reason, "%d", budget)
+	}
+	r.others.set(func() {
+		r.others.queue = func() (*workv1.GetWorkQueueResponse, error) {
+			return &workv1.GetWorkQueueResponse{Current: &workv1.WorkItem{WorkItemId: "wi_1", Objective: strings.Repeat("long ", 1000)}}, nil
+		}
+	})
+	_, err = get(512)
+	require.ErrorIs(t, err, fault.BaselineOverBudget)
+	var needed int32
+	_, _ = fmt.Sscan(fault.From(err).Metadata()["needed"], &needed)
+	_, err = get(needed)
+	require.NoError(t, err, "what it says is needed is enough")
+	_, err = r.service.GetContext(r.operator(), &agentv1.GetContextRequest{AgentId: "nobody"})
+	require.ErrorIs(t, err, fault.NotFound)
+}

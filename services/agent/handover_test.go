@@ -1,0 +1,75 @@
+package agent
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/journal"
+	"quartet/pkg/journal/faultlog"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+)
+
+// A5, A6: a turn that lands after its caller was told that it had not was
+// delivered to nobody: it is given back soon, and counts no attempt. The same
+// request sent again has it instead, and then it counts.
+func TestA6_ATurnThatLandedLateCountsNoAttempt(t *testing.T) {
+	for name, again := range map[string]bool{"nobody asks": false, "the request is sent again": true} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			var log *faultlog.Log
+			r.journals.Wrap = func(_ string, inner journal.Log) journal.Log {
+				log = faultlog.New(inner)
+				return log
+			}
+			r.restart()
+			r.spawn("keeper")
+			messageID := r.send("keeper", "x", normal)
+			r.service.commitTerm = 50 * time.Millisecond
+			log.Inject(faultlog.Late)
+			req := &agentv1.AcquireTurnRequest{AgentIds: []string{"keeper"}, RequestId: "a1", Wait: durationpb.New(0)}
+			failed := make(chan error, 1)
+			go func() {
+				_, err := r.service.AcquireTurn(r.runner(), req)
+				failed <- err
+			}()
+			r.eventually(func() bool {
+				r.service.handovers.mu.Lock()
+				defer r.service.handovers.mu.Unlock()
+				return len(r.service.handovers.unheardOf) > 0
+			})
+			log.Release()
+			err := <-failed
+			require.ErrorIs(t, err, fault.Storage)
+			if again {
+				var got *agentv1.AcquireTurnResponse
+				r.eventually(func() bool {
+					got, err = r.service.AcquireTurn(r.runner(), req)
+					return err == nil && got.GetTurn() != nil
+				})
+				require.Equal(t, messageID, got.GetMessage().GetMessageId())
+				r.finish(got, retryable)
+				require.EqualValues(t, 1, r.message("keeper", messageID).GetAttempts())
+				return
+			}
+			r.eventually(func() bool {
+				return r.message("keeper", messageID).GetState() == agentv1.MessageState_MESSAGE_STATE_DEQUEUED
+			})
+			r.clk.Advance(retryTerm)
+			r.eventually(func() bool {
+				return r.message("keeper", messageID).GetState() == agentv1.MessageState_MESSAGE_STATE_QUEUED
+			})
+			require.Zero(t, r.message("keeper", messageID).GetAttempts())
+			// What was delivered and lost counts.
+			r.take("keeper")
+			r.clk.Advance(turnTerm)
+			r.eventually(func() bool {
+				return r.message("keeper", messageID).GetState() == agentv1.MessageState_MESSAGE_STATE_QUEUED
+			})
+			require.EqualValues(t, 1, r.message("keeper", messageID).GetAttempts())
+		})
+	}
+}

@@ -1,0 +1,192 @@
+package prompt
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+)
+
+// What a forked child is shown of its parent's work at most (SPEC A10). The
+// budget holds the longest objective there may be.
+const (
+	ForkBudget  = 3072 // tokens
+	ForkOthers  = 5    // items that are not the current one
+	ForkReports = 3    // of other children of the current item
+	ForkRounds  = 4    // the recent tail
+	forkWaits   = 20
+)
+
+// Fork is a parent's work as a forked child may see it. What the rules keep out
+// does not come in by being in here.
+type Fork struct {
+	Message string             // the child's initial message
+	Current *workv1.WorkItem   // the parent's current item, with its plan; may be nil
+	Others  []*workv1.WorkItem // of the same parent
+	Reports []*agentv1.Delegation
+	Trace   []*agentv1.Round // bound to the current item, newest first
+}
+
+// Admitted is an item beside the current one, and the rule that lets it in.
+type Admitted struct{ ItemID, Why string }
+
+var itemID = regexp.MustCompile(`\bwi_[0-9a-z_-]+`)
+
+// Admit gives the other items that a fork may show: those that the initial
+// message names, those that the current item is blocked by, and those that hold
+// what it must obey, which are the ones that its objective, plan or todos name.
+// All else of the parent stays with the parent (SPEC A10, S4 "Non-active work
+// should stay out by default").
+func Admit(message string, current *workv1.WorkItem) []Admitted {
+	var out []Admitted
+	add := func(why string, texts ...string) {
+		for _, text := range texts {
+			for _, id := range itemID.FindAllString(text, -1) {
+				known := slices.ContainsFunc(out, func(a Admitted) bool { return a.ItemID == id })
+				if !known && id != current.GetWorkItemId() && len(out) < ForkOthers {
+					out = append(out, Admitted{id, why})
+				}
+			}
+		}
+	}
+	add("your instructions name it", message)
+	add("it blocks the item above", current.GetBlockedBy())
+	for _, w := range current.GetWaits() {
+		add("it blocks the item above", w.GetResource(), w.GetReason())
+	}
+	const binds = "the item above refers to it"
+	add(binds, current.GetObjective(), current.GetPlanArtifact().GetPreview())
+	for _, t := range current.GetTodoList() {
+		add(binds, t.GetText())
+	}
+	return out
+}
+
+// Inherit renders the view. It is the same text for the same records, stays
+// within ForkBudget, and always has the current item's objective, the place of
+// its plan and its blocker; the rest comes as far as there is room.
+func Inherit(in Fork) string {
+	v := &view{room: ForkBudget * bytesPerToken}
+	it := in.Current
+	if it == nil {
+		v.add("\n## Inherited: your supervisor has no work item in focus\n")
+	} else {
+		v.item(it)
+	}
+	var others []string
+	for _, a := range Admit(in.Message, it) {
+		for _, o := range in.Others {
+			if o.GetWorkItemId() == a.ItemID {
+				others = append(others, otherItem(o, a.Why))
+			}
+		}
+	}
+	v.list("Inherited: other items of your supervisor", others, 100)
+	var reports []string
+	for _, d := range in.Reports {
+		if it != nil && d.GetParentWorkItemId() == it.GetWorkItemId() && d.GetResultSummary() != "" && len(reports) < ForkReports {
+			reports = append(reports, fmt.Sprintf("- %s (%s): %s\n", fold(d.GetLabel(), lineChars), d.GetOutcome(), fold(d.GetResultSummary(), reportChars)))
+		}
+	}
+	v.list("Inherited: reports on it so far, newest first", reports, 100)
+	if it != nil {
+		v.list("Inherited: what your supervisor said and did for it last, newest first", traceOf(in.Trace[:min(len(in.Trace), ForkRounds)]), 100)
+	}
+	return v.String()
+}
+
+// view is a text that grows within its room.
+type view struct {
+	strings.Builder
+	room int // bytes
+}
+
+// add writes a text if it fits.
+func (v *view) add(text string) bool {
+	if len(text) > v.room {
+		return false
+	}
+	v.room -= len(text)
+	v.WriteString(text)
+	return true
+}
+
+// list writes as many lines as fit into a share of the room, and how many do not.
+func (v *view) list(title string, lines []string, percent int) {
+	if len(lines) == 0 {
+		return
+	}
+	room := v.room * percent / 100
+	for _, f := range lineForms(title, lines, room, keepFirst) {
+		if len(f.text) <= room && v.add(f.text) {
+			return
+		}
+	}
+}
+
+func (v *view) item(it *workv1.WorkItem) {
+	head := fmt.Sprintf("\n## Inherited: the work item of your supervisor\n%s (%s, plan %s)\nObjective: %s\n", it.GetWorkItemId(),
+		lower(it.GetSchedulingState().String(), "SCHEDULING_STATE_"), lower(it.GetPlanStatus().String(), "PLAN_STATUS_"), hang(it.GetObjective()))
+	if plan := it.GetPlanArtifact(); plan != nil {
+		head += descriptor(plan)
+	}
+	if it.GetBlockedBy() != "" {
+		head += fmt.Sprintf("Blocked by: %s\n", fold(it.GetBlockedBy(), noteChars))
+	}
+	v.add(head)
+	var waits, todos []string
+	for _, w := range it.GetWaits()[:min(len(it.GetWaits()), forkWaits)] {
+		waits = append(waits, fmt.Sprintf("- for %s: %s %s\n", lower(w.GetKind().String(), "WAIT_KIND_"), fold(w.GetReason(), lineChars), fold(w.GetResource(), lineChars)))
+	}
+	v.list("Inherited: it waits", waits, 25)
+	// What is left to do comes before what is done.
+	for _, done := range []bool{false, true} {
+		for _, t := range it.GetTodoList() {
+			if (t.GetState() == workv1.TodoState_TODO_STATE_COMPLETED) == done {
+				todos = append(todos, fmt.Sprintf("- [%s] %s\n", lower(t.GetState().String(), "TODO_STATE_"), fold(t.GetText(), noteChars)))
+			}
+		}
+	}
+	v.list("Inherited: its todos", todos, 50)
+	preview := it.GetPlanArtifact().GetPreview()
+	if preview == "" {
+		return
+	}
+	const cut = "[cut: the plan goes on in its file]\n"
+	title := "\n## Inherited: its plan\n"
+	whole := title + quote(preview)
+	if !it.GetPlanArtifact().GetPreviewComplete() {
+		whole += cut
+	}
+	if len(whole) <= v.room/2 && v.add(whole) {
+		return
+	}
+	if room := v.room/2 - len(title) - len(cut); room > 0 {
+		v.add(title + within(preview, room) + cut)
+	}
+}
+
+func otherItem(it *workv1.WorkItem, why string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "- %s: %s [%s; %s]\n", it.GetWorkItemId(), fold(it.GetObjective(), reportChars), lower(it.GetSchedulingState().String(), "SCHEDULING_STATE_"), why)
+	for _, line := range []struct {
+		title, text string
+		chars       int
+	}{{"blocked by", it.GetBlockedBy(), noteChars}, {"plan", it.GetPlanArtifact().GetPreview(), previewChars}, {"report", it.GetResultSummary(), reportChars}} {
+		if line.text != "" {
+			fmt.Fprintf(&b, "  %s: %s\n", line.title, fold(line.text, line.chars))
+		}
+	}
+	return b.String()
+}
+
+// inheritedForms show what a forked child started from: whole, or its beginning.
+func inheritedForms(text string, room int) []form {
+	forms := []form{{full, text}}
+	const note = "[cut: the rest of what was inherited does not fit]\n"
+	at := strings.LastIndexByte(text[:max(0, min(len(text), room-len(note)))], '\n')
+	return append(forms, form{truncated, text[:at+1] + note})
+}

@@ -1,0 +1,103 @@
+package prompt
+
+import (
+	"fmt"
+	"slices"
+
+	"google.golang.org/protobuf/types/known/structpb"
+
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+)
+
+// maxNotes is how many notes are kept of an item; the newest matter most.
+const maxNotes = 60
+
+// Digest derives durable notes from what an agent did for an item: decisions,
+// steps done, blockers, things made, scope (SPEC C2, S3 "Process Notes"). There
+// is no ledger of them: the same rounds give the same notes, and chatter gives
+// none. Its zero value works.
+type Digest struct {
+	lines []string
+	done  map[string]bool
+}
+
+// Lines are the notes, oldest first.
+func (d *Digest) Lines() []string { return slices.Clone(d.lines) }
+
+// Add takes a settled round in; rounds come oldest first.
+func (d *Digest) Add(r *agentv1.Round) {
+	for i, c := range r.GetToolCalls() {
+		if i < len(r.GetToolResults()) && r.GetToolResults()[i].GetStatus() == "success" {
+			d.call(c.GetName(), c.GetArguments().GetFields(), r.GetToolResults()[i].GetResult().GetFields())
+		}
+	}
+	if n := len(d.lines) - maxNotes; n > 0 {
+		d.lines = slices.Delete(d.lines, 0, n)
+	}
+}
+
+func (d *Digest) note(kind, format string, args ...any) {
+	d.lines = append(d.lines, fmt.Sprintf("- %s: %s\n", kind, fold(fmt.Sprintf(format, args...), noteChars)))
+}
+
+func (d *Digest) call(name string, args, result map[string]*structpb.Value) {
+	switch name {
+	case "PickWorkItem":
+		if reason := text(args, "reason"); reason != "" {
+			d.note("decision", "picked %s, %s", text(args, "work_item_id"), reason)
+		}
+	case "UpdateWorkItem":
+		d.update(args)
+	case "CreateWorkItem":
+		d.note("made", "work item %s: %s", idOf(result, "work_item", "work_item_id"), text(args, "objective"))
+	case "CompleteWorkItem":
+		d.note("done", "completed %s", text(args, "work_item_id"))
+	case "WaitFor":
+		d.note("blocker", "waits for %s: %s", text(args, "wake"), text(args, "reason"))
+	case "CreateExternalTrigger":
+		d.note("made", "trigger %s %s", idOf(result, "trigger", "trigger_id"), text(args, "description"))
+	case "CreateTimer":
+		d.note("made", "timer %s %s", idOf(result, "timer", "timer_id"), text(args, "description"))
+	case "SpawnAgent":
+		d.note("made", "agent %s: %s", text(result, "agent_id"), text(args, "initial_message"))
+	case "ExecCommand":
+		if h := idOf(result, "handle", "task_id"); h != "" && text(result, "outcome") != "completed" {
+			d.note("made", "task %s: %s", h, text(args, "cmd"))
+		}
+	}
+}
+
+// update notes what an update says about the work, each step that is done once.
+func (d *Digest) update(args map[string]*structpb.Value) {
+	if objective := text(args, "objective"); objective != "" {
+		d.note("scope", "the objective is now: %s", objective)
+	}
+	if status := text(args, "plan_status"); status != "" {
+		d.note("decision", "the plan is %s", status)
+	}
+	if blocker, given := args["blocked_by"]; given {
+		if blocker.GetStringValue() == "" {
+			d.note("blocker", "cleared")
+		} else {
+			d.note("blocker", "%s", blocker.GetStringValue())
+		}
+	}
+	for _, todo := range args["todo_list"].GetListValue().GetValues() {
+		f := todo.GetStructValue().GetFields()
+		if t := text(f, "text"); text(f, "state") == "completed" && !d.done[t] {
+			if d.done == nil {
+				d.done = map[string]bool{}
+			}
+			d.done[t] = true
+			d.note("done", "%s", t)
+		}
+	}
+}
+
+func text(fields map[string]*structpb.Value, name string) string {
+	return fields[name].GetStringValue()
+}
+
+func idOf(fields map[string]*structpb.Value, record, name string) string {
+	return text(fields[record].GetStructValue().GetFields(), name)
+}

@@ -1,0 +1,287 @@
+package prompt
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+)
+
+// Characters that the short forms keep.
+const (
+	lineChars    = 160
+	previewChars = 400 // of a candidate's plan
+	reportChars  = 600
+	traceChars   = 600
+	noteChars    = 240
+)
+
+// heading begins a section and says how much of it follows.
+func heading(title string, o outcome, more int) string {
+	switch {
+	case more > 0:
+		return fmt.Sprintf("\n## %s (%s, %d more)\n", title, o, more)
+	case o == full:
+		return fmt.Sprintf("\n## %s\n", title)
+	}
+	return fmt.Sprintf("\n## %s (%s)\n", title, o)
+}
+
+// messageForms show what the turn is about: whole, or its beginning.
+func messageForms(in Input, room int) []form {
+	m := in.Message
+	if m == nil {
+		return nil
+	}
+	var b strings.Builder
+	if in.Woken != nil {
+		fmt.Fprintf(&b, "The agent itself was woken by %s %s.\n", in.Woken.GetSource(), in.Woken.GetSourceId())
+	}
+	for _, w := range in.Own {
+		fmt.Fprintf(&b, "Triggered %d time(s): %s\n", w.GetTriggerCount()-w.GetConsumedCount(), fold(cmp.Or(w.GetReason()+w.GetCondition(), w.GetResource(), w.GetWaitId()), lineChars))
+	}
+	if n := len(m.GetData()); n > 0 {
+		fmt.Fprintf(&b, "[%d bytes of %s]\n", n, m.GetContentType())
+	}
+	title := fmt.Sprintf("Message (%s, %s)", lower(m.GetKind().String(), "MESSAGE_KIND_"), lower(m.GetAuthority().String(), "AUTHORITY_"))
+	text := heading(title, full, 0) + quote(m.GetText()) + b.String()
+	forms := []form{{full, text}}
+	note := fmt.Sprintf("[cut: the message has %d bytes]\n", len(m.GetText()))
+	head := heading(title, truncated, 0)
+	if spare := room - len(head) - len(note) - b.Len(); spare > 0 {
+		forms = append(forms, form{truncated, head + within(m.GetText(), spare) + note + b.String()})
+	}
+	return append(forms, form{truncated, head + note})
+}
+
+// core is what every text has of the current item: objective, plan descriptor,
+// todos that are not done, blocker.
+func core(it *workv1.WorkItem) string {
+	if it == nil {
+		return "No work item is in focus.\n"
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s (%s, plan %s)\nObjective: %s\n", it.GetWorkItemId(),
+		lower(it.GetSchedulingState().String(), "SCHEDULING_STATE_"), lower(it.GetPlanStatus().String(), "PLAN_STATUS_"), hang(it.GetObjective()))
+	b.WriteString(descriptor(it.GetPlanArtifact()))
+	if it.GetBlockedBy() != "" {
+		fmt.Fprintf(&b, "Blocked by: %s\n", fold(it.GetBlockedBy(), noteChars))
+	}
+	for _, t := range it.GetTodoList() {
+		if t.GetState() != workv1.TodoState_TODO_STATE_COMPLETED {
+			fmt.Fprintf(&b, "- [%s] %s\n", lower(t.GetState().String(), "TODO_STATE_"), hang(t.GetText()))
+		}
+	}
+	return b.String()
+}
+
+func descriptor(plan *workv1.PlanArtifact) string {
+	switch {
+	case plan.GetProblem() != "":
+		return fmt.Sprintf("Plan: %s (%s)\n", plan.GetPath(), plan.GetProblem())
+	case plan.GetBytes() == 0:
+		return fmt.Sprintf("Plan: %s (empty)\n", plan.GetPath())
+	}
+	return fmt.Sprintf("Plan: %s (%d bytes, sha256 %s)\n", plan.GetPath(), plan.GetBytes(), plan.GetSha256())
+}
+
+// currentForms add the waits, the todos that are done and the plan's preview to
+// the core, as far as there is room.
+func currentForms(it *workv1.WorkItem, previewRoom int) []form {
+	least := form{compact, heading("Current work item", compact, 0) + core(it)}
+	if it == nil {
+		return []form{{full, heading("Current work item", full, 0) + core(it)}, least}
+	}
+	var extras strings.Builder
+	for _, w := range it.GetWaits() {
+		fmt.Fprintf(&extras, "Waits for %s: %s", lower(w.GetKind().String(), "WAIT_KIND_"), fold(w.GetReason(), lineChars))
+		if w.GetResource() != "" {
+			fmt.Fprintf(&extras, " (%s)", w.GetResource())
+		}
+		if n := w.GetTriggerCount() - w.GetConsumedCount(); n > 0 {
+			fmt.Fprintf(&extras, ", triggered %d time(s) since you looked", n)
+		}
+		extras.WriteByte('\n')
+	}
+	done := 0
+	for _, t := range it.GetTodoList() {
+		if t.GetState() == workv1.TodoState_TODO_STATE_COMPLETED {
+			done++
+		}
+	}
+	if done > 0 {
+		fmt.Fprintf(&extras, "%d of %d todos are done.\n", done, len(it.GetTodoList()))
+	}
+	body := core(it) + extras.String()
+	forms := []form{}
+	if preview := it.GetPlanArtifact().GetPreview(); preview != "" {
+		rest := ""
+		if !it.GetPlanArtifact().GetPreviewComplete() {
+			rest = "[the plan goes on in its file]\n"
+		}
+		forms = append(forms,
+			form{full, heading("Current work item", full, 0) + body + "Plan begins:\n" + quote(preview) + rest},
+			form{truncated, heading("Current work item", truncated, 0) + body + "Plan begins:\n" + within(preview, previewRoom) + "[cut: the plan goes on in its file]\n"})
+	} else {
+		forms = append(forms, form{full, heading("Current work item", full, 0) + body})
+	}
+	return append(forms, form{compact, heading("Current work item", compact, 0) + body}, least)
+}
+
+// candidateForms show items of one class: with plan and todo, as lines, as many
+// lines as fit, or their number.
+func candidateForms(title string, items []*workv1.WorkItem, total, room int) []form {
+	var long, short []string
+	for _, it := range items {
+		line := fmt.Sprintf("- %s: %s [%s]", it.GetWorkItemId(), fold(it.GetObjective(), lineChars), lower(it.GetSchedulingState().String(), "SCHEDULING_STATE_"))
+		var b strings.Builder
+		fmt.Fprintf(&b, "- %s: %s [%s]\n", it.GetWorkItemId(), hang(it.GetObjective()), lower(it.GetSchedulingState().String(), "SCHEDULING_STATE_"))
+		if it.GetBlockedBy() != "" {
+			line += " " + fold(it.GetBlockedBy(), lineChars)
+			fmt.Fprintf(&b, "  blocked by: %s\n", fold(it.GetBlockedBy(), noteChars))
+		}
+		if n := unseen(it); n > 0 {
+			line += fmt.Sprintf(" triggered %d time(s)", n)
+			fmt.Fprintf(&b, "  triggered %d time(s) since you looked\n", n)
+		}
+		if todo := it.GetCurrentTodo().GetText(); todo != "" {
+			fmt.Fprintf(&b, "  todo: %s\n", fold(todo, noteChars))
+		}
+		if preview := it.GetPlanArtifact().GetPreview(); preview != "" {
+			fmt.Fprintf(&b, "  plan: %s\n", fold(preview, previewChars))
+		}
+		if it.GetResultSummary() != "" {
+			line += " => " + fold(it.GetResultSummary(), lineChars)
+			fmt.Fprintf(&b, "  report: %s\n", fold(it.GetResultSummary(), reportChars))
+		}
+		long, short = append(long, b.String()), append(short, line+"\n")
+	}
+	more := total - len(items)
+	forms := []form{
+		{full, heading(title, full, more) + strings.Join(long, "")},
+		{compact, heading(title, compact, more) + strings.Join(short, "")},
+	}
+	return append(forms, fewer(title, short, total, room, keepFirst)...)
+}
+
+func unseen(it *workv1.WorkItem) int64 {
+	var n int64
+	for _, w := range it.GetWaits() {
+		n += max(0, w.GetTriggerCount()-w.GetConsumedCount())
+	}
+	return n
+}
+
+// keep says which lines of a list matter more.
+type keep int
+
+const (
+	keepFirst keep = iota
+	keepLast
+)
+
+// lineForms show a list of lines: all, or those that fit.
+func lineForms(title string, lines []string, room int, which keep) []form {
+	if len(lines) == 0 {
+		return nil
+	}
+	return append([]form{{full, heading(title, full, 0) + strings.Join(lines, "")}}, fewer(title, lines, len(lines), room, which)...)
+}
+
+// fewer shows as many lines as fit into room, or only how many there are.
+func fewer(title string, lines []string, total, room int, which keep) []form {
+	for n := len(lines) - 1; n > 0; n-- {
+		shown := lines[:n]
+		if which == keepLast {
+			shown = lines[len(lines)-n:]
+		}
+		if text := heading(title, truncated, total-n) + strings.Join(shown, ""); len(text) <= room {
+			return []form{{truncated, text}}
+		}
+	}
+	return []form{{truncated, heading(title, truncated, total)}}
+}
+
+func taskLines(tasks []*taskv1.Task) []string {
+	var out []string
+	for _, t := range tasks {
+		line := fmt.Sprintf("- %s %s: %s", t.GetTaskId(), lower(t.GetState().String(), "TASK_STATE_"), fold(t.GetLabel(), noteChars))
+		if t.GetWorkItemId() != "" {
+			line += " (for " + t.GetWorkItemId() + ")"
+		}
+		out = append(out, line+"\n")
+	}
+	return out
+}
+
+// traceOf is what was said and done, newest first.
+func traceOf(rounds []*agentv1.Round) []string {
+	var out []string
+	for _, r := range rounds {
+		var b strings.Builder
+		fmt.Fprintf(&b, "- %s/%d: %s\n", r.GetTurnId(), r.GetIndex(), fold(r.GetText(), traceChars))
+		for i, c := range r.GetToolCalls() {
+			status := "no result"
+			if i < len(r.GetToolResults()) {
+				res := r.GetToolResults()[i]
+				status = res.GetStatus()
+				if res.GetError() != nil {
+					status = res.GetError().GetKind()
+				}
+			}
+			fmt.Fprintf(&b, "  %s: %s\n", c.GetName(), status)
+		}
+		out = append(out, b.String())
+	}
+	return out
+}
+
+// quote keeps what others wrote apart from what the runtime says: no line of it
+// can look like a heading.
+func quote(text string) string {
+	if text == "" {
+		return ""
+	}
+	return "> " + strings.ReplaceAll(strings.TrimRight(text, "\n"), "\n", "\n> ") + "\n"
+}
+
+// within quotes as much of a text as fits into n bytes.
+func within(text string, n int) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		room := n - b.Len() - len("> \n")
+		if room <= 0 {
+			break
+		}
+		line = strings.TrimSuffix(line, "\n")
+		whole := len(line) <= room
+		for !whole && room > 0 && !utf8.RuneStart(line[room]) {
+			room--
+		}
+		b.WriteString("> " + line[:min(room, len(line))] + "\n")
+		if !whole {
+			break
+		}
+	}
+	return b.String()
+}
+
+// hang keeps the further lines of a text from looking like lines of their own.
+func hang(text string) string { return strings.ReplaceAll(text, "\n", "\n  ") }
+
+// fold makes one line of a text, cut at n characters.
+func fold(text string, n int) string {
+	text = strings.Join(strings.Fields(text), " ")
+	for i := range text {
+		if n--; n < 0 {
+			return text[:i] + "…"
+		}
+	}
+	return text
+}
+
+func lower(name, prefix string) string { return strings.ToLower(strings.TrimPrefix(name, prefix)) }

@@ -1,0 +1,67 @@
+package agent
+
+import (
+	"context"
+
+	"quartet/pkg/journal"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+)
+
+// StopAgent ends the open turn and takes nothing but operators' input and the
+// results of tasks until StartAgent (SPEC A8). The message of the turn goes back
+// to its lane, and the attempt does not count: nobody failed (upstream #1953).
+func (s *Service) StopAgent(ctx context.Context, req *agentv1.StopAgentRequest) (*agentv1.StopAgentResponse, error) {
+	o := order{req.GetAgentId(), req.GetRequestId(), req.GetReason()}
+	a, err := s.obey(ctx, "StopAgent", o, req, func(a *agentState, env journal.Env) ([]*journal.Event, error) {
+		return a.stop(env, o.reason), nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &agentv1.StopAgentResponse{Agent: a}, nil
+}
+
+func (a *agentState) stop(env journal.Env, reason string) []*journal.Event {
+	if a.rec.GetControl() == agentv1.Control_CONTROL_STOPPED {
+		return nil
+	}
+	var events []*journal.Event
+	if a.turn != nil {
+		events = a.endEvents(env, ending{
+			state: agentv1.TurnState_TURN_STATE_INTERRUPTED, reason: "operator_stopped", message: reason, requeue: true, uncounted: true, dropTick: true,
+		}, nil)
+	}
+	// A tick is a proposal of the scheduler, which makes another one after the
+	// start if there is cause.
+	if t := a.messages[a.tick]; t.GetState() == agentv1.MessageState_MESSAGE_STATE_QUEUED {
+		events = append(events, dropped(t, env, "agent_stopped"))
+	}
+	r := a.withoutTurn(a.ordered(env, agentv1.Control_CONTROL_STOPPED, reason))
+	return append(events, agentEvent(r, &agentv1.AgentStopped{Agent: r}))
+}
+
+func dropped(m *agentv1.Message, env journal.Env, reason string) *journal.Event {
+	gone := moved(m, env, agentv1.MessageState_MESSAGE_STATE_DROPPED, reason)
+	return messageEvent(gone, &agentv1.MessageDropped{Message: gone})
+}
+
+// StartAgent lets an agent go on, whether it was stopped or paused. It begins
+// no turn and replays no task by itself (SPEC A8).
+func (s *Service) StartAgent(ctx context.Context, req *agentv1.StartAgentRequest) (*agentv1.StartAgentResponse, error) {
+	o := order{req.GetAgentId(), req.GetRequestId(), req.GetReason()}
+	a, err := s.obey(ctx, "StartAgent", o, req, func(a *agentState, env journal.Env) ([]*journal.Event, error) {
+		return a.start(env, o.reason), nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &agentv1.StartAgentResponse{Agent: a}, nil
+}
+
+func (a *agentState) start(env journal.Env, reason string) []*journal.Event {
+	if a.rec.GetControl() == agentv1.Control_CONTROL_RUNNING {
+		return nil
+	}
+	r := a.ordered(env, agentv1.Control_CONTROL_RUNNING, reason)
+	return []*journal.Event{agentEvent(r, &agentv1.AgentStarted{Agent: r})}
+}
