@@ -2,7 +2,6 @@ package scheduler
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -26,7 +25,9 @@ var interest = map[string]func(*journal.Event) bool{
 	},
 	"work": func(ev *journal.Event) bool {
 		switch ev.Type {
-		case "work_item_picked", "focus_released", "wait_attached":
+		case "work_item_picked", "focus_released", "wait_attached", "wait_detached":
+			// A wait that ends is a change by somebody else: new input for an agent
+			// whose turns came to nothing (SPEC D4), readiness moved or not.
 			return true
 		case "work_item_updated":
 			return true // it may have set a reminder
@@ -75,93 +76,4 @@ func (s *Service) listen(ctx context.Context, src journal.Source, next uint64) {
 		}
 		pause = min(2*pause, time.Second)
 	}
-}
-
-// dirty is the set of agents to look at. An agent is looked at by one goroutine
-// at a time; what is marked meanwhile is looked at once more. That coalesces a
-// storm of events to one look after another (SPEC P7).
-type dirty struct {
-	mu     sync.Mutex
-	cond   *sync.Cond
-	queue  []key
-	agents map[key]*mark
-	closed bool
-}
-
-type mark struct {
-	queued, looking, again bool
-	busy                   bool // only the agent plane can end its state
-}
-
-func newDirty() *dirty {
-	d := &dirty{agents: map[key]*mark{}}
-	d.cond = sync.NewCond(&d.mu)
-	return d
-}
-
-// mark says that an agent is to be looked at.
-func (d *dirty) mark(k key) { d.add(k, true) }
-
-// nudge is mark for events of other planes: while the agent has a turn or a
-// message there is nothing to decide, and the end of that marks it anyhow.
-func (d *dirty) nudge(k key) { d.add(k, false) }
-
-func (d *dirty) add(k key, always bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	m := d.agents[k]
-	if m == nil {
-		m = &mark{}
-		d.agents[k] = m
-	}
-	switch {
-	case m.looking:
-		m.again = true
-	case m.queued, !always && m.busy:
-	default:
-		m.queued = true
-		d.queue = append(d.queue, k)
-		d.cond.Signal()
-	}
-}
-
-// take waits for an agent to look at; false when the set is closed.
-func (d *dirty) take() (key, bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for len(d.queue) == 0 && !d.closed {
-		d.cond.Wait()
-	}
-	if d.closed {
-		return key{}, false
-	}
-	k := d.queue[0]
-	d.queue = d.queue[1:]
-	m := d.agents[k]
-	m.queued, m.looking, m.again = false, true, false
-	return k, true
-}
-
-// done ends a look. A busy agent is remembered, others are not: that keeps the
-// set as small as what is going on.
-func (d *dirty) done(k key, busy bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	m := d.agents[k]
-	m.looking, m.busy = false, busy
-	switch {
-	case m.again && !d.closed:
-		m.queued = true
-		d.queue = append(d.queue, k)
-		d.cond.Signal()
-	case !busy:
-		delete(d.agents, k)
-	}
-}
-
-func (d *dirty) close() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.closed = true
-	d.cond.Broadcast()
 }

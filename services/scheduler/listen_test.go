@@ -14,7 +14,7 @@ import (
 // next takes an agent that must be there.
 func (d *dirty) next(t *testing.T) key {
 	t.Helper()
-	require.NotEmpty(t, d.queue)
+	require.Positive(t, d.named.n+d.swept.n)
 	k, ok := d.take()
 	require.True(t, ok)
 	return k
@@ -27,18 +27,18 @@ func TestP7_MarksCoalesceAndNoneIsLost(t *testing.T) {
 		d.mark(a)
 	}
 	d.mark(b)
-	require.Len(t, d.queue, 2, "a storm is one look")
+	require.Equal(t, 2, d.named.n, "a storm is one look")
 	require.Equal(t, a, d.next(t))
 	require.Equal(t, b, d.next(t))
 	for range 5 {
 		d.mark(a) // while it is being looked at
 	}
-	require.Empty(t, d.queue, "one look at a time")
+	require.Zero(t, d.named.n, "one look at a time")
 	d.done(a, false)
 	require.Equal(t, a, d.next(t), "the last mark is not lost")
 	d.done(a, false)
 	d.done(b, false)
-	require.Empty(t, d.queue)
+	require.Zero(t, d.named.n)
 	require.Empty(t, d.agents, "what is at rest takes no memory")
 }
 
@@ -50,7 +50,7 @@ func TestP7_NudgesWaitForABusyAgent(t *testing.T) {
 	require.Equal(t, a, d.next(t))
 	d.done(a, true)
 	d.nudge(a)
-	require.Empty(t, d.queue)
+	require.Zero(t, d.named.n)
 	d.mark(a)
 	require.Equal(t, a, d.next(t))
 	d.nudge(a) // during the look: nobody knows yet what it will find
@@ -60,6 +60,55 @@ func TestP7_NudgesWaitForABusyAgent(t *testing.T) {
 	d.nudge(a)
 	require.Equal(t, a, d.next(t))
 	d.done(a, false)
+}
+
+// A start marks every agent. What happens meanwhile does not wait for them, and
+// they do not wait for ever (SPEC D5).
+func TestD5_AWakeDoesNotWaitForTheSweep(t *testing.T) {
+	d := newDirty()
+	for i := range 100_000 {
+		d.later(key{"acme", fmt.Sprint(i)})
+	}
+	for i := range 50 {
+		d.mark(key{"acme", fmt.Sprint("busy-", i)})
+	}
+	d.mark(key{"acme", "99999"}) // it is among those of the sweep as well
+	named, takes := 0, 0
+	for d.named.n > 0 {
+		k := d.next(t)
+		takes++
+		if len(k.id) > 5 || k.id == "99999" {
+			named++
+		}
+		d.done(k, false)
+	}
+	require.Equal(t, 51, named)
+	require.LessOrEqual(t, takes, 51*sweptShare/(sweptShare-1)+1)
+	require.Greater(t, takes, 51, "the sweep goes on as well")
+	seen := map[key]bool{}
+	for d.swept.n > 1 {
+		k := d.next(t)
+		require.False(t, seen[k])
+		seen[k] = true
+		d.done(k, false)
+	}
+	require.NotContains(t, seen, key{"acme", "99999"}, "it was looked at already")
+	require.Empty(t, d.agents)
+}
+
+// A storm in one namespace delays no other one (SPEC D7).
+func TestD7_NamespacesTakeTurns(t *testing.T) {
+	d := newDirty()
+	for i := range 10_000 {
+		d.mark(key{"loud", fmt.Sprint(i)})
+	}
+	d.mark(key{"calm", "a"})
+	d.mark(key{"quiet", "b"})
+	var first []string
+	for range 5 {
+		first = append(first, d.next(t).namespace)
+	}
+	require.Equal(t, []string{"loud", "calm", "quiet", "loud", "loud"}, first)
 }
 
 func TestP7_ClosingLetsEverybodyGo(t *testing.T) {
@@ -134,14 +183,13 @@ func TestD1_WhatIsHeard(t *testing.T) {
 			"round_submitted": false, "tool_result_recorded": false, "round_settled": false, "decision_recorded": false, "message_dequeued": false, "turn_started": false,
 		},
 		"work": {
-			"work_item_picked": true, "focus_released": true, "wait_attached": true, "work_item_updated": true,
-			"report_promoted": false, "recheck_consumed": false, "wait_detached": false,
+			"work_item_picked": true, "focus_released": true, "wait_attached": true, "wait_detached": true, "work_item_updated": true,
+			"report_promoted": false, "recheck_consumed": false,
 		},
 	} {
 		for name, heard := range events {
 			require.Equal(t, heard, interest[plane](&journal.Event{Type: name}), name)
 		}
 	}
-	require.True(t, interest["work"](&journal.Event{Type: "wait_detached", ReadinessFrom: "blocked", ReadinessTo: "runnable"}))
 	require.True(t, interest["work"](&journal.Event{Type: "work_item_created", ReadinessTo: "runnable"}))
 }

@@ -3,6 +3,7 @@ package scheduler_test
 import (
 	"context"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -43,6 +44,9 @@ type site struct {
 	waits    waitingv1.WaitingServiceClient
 	workDown atomic.Bool
 	refused  atomic.Int32 // looks at the work plane while it was down
+	hung     sync.Map     // agents for which the work plane does not answer
+	hanging  atomic.Int32
+	sweeps   atomic.Int32 // first pages of all agents that were read
 }
 
 // quiet answers what the planes ask of the task plane.
@@ -102,12 +106,30 @@ func (f flaky) GetWorkQueue(ctx context.Context, in *workv1.GetWorkQueueRequest,
 		f.site.refused.Add(1)
 		return nil, fault.NotReady.New("starting")
 	}
+	if _, hung := f.site.hung.Load(in.GetAgentId()); hung {
+		f.site.hanging.Add(1)
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
 	return f.WorkServiceClient.GetWorkQueue(ctx, in, opts...)
+}
+
+// counted is the agent plane as a scheduler reaches it.
+type counted struct {
+	agentv1.AgentServiceClient
+	site *site
+}
+
+func (c counted) GetFacts(ctx context.Context, in *agentv1.GetFactsRequest, opts ...grpc.CallOption) (*agentv1.GetFactsResponse, error) {
+	if in.GetAgentId() == "" && in.GetPageToken() == "" {
+		c.site.sweeps.Add(1)
+	}
+	return c.AgentServiceClient.GetFacts(ctx, in, opts...)
 }
 
 func (s *site) schedule() *scheduler.Service {
 	s.t.Helper()
-	sc, err := scheduler.New(scheduler.Config{}, scheduler.Deps{Sources: s.journals.Sources, Agents: s.agents, Work: flaky{s.works, s}, Clock: s.clk})
+	sc, err := scheduler.New(scheduler.Config{}, scheduler.Deps{Sources: s.journals.Sources, Agents: counted{s.agents, s}, Work: flaky{s.works, s}, Waiting: s.waits, Clock: s.clk})
 	require.NoError(s.t, err)
 	require.NoError(s.t, sc.Start(context.Background()))
 	s.t.Cleanup(func() {
@@ -226,7 +248,7 @@ func TestD4_NoProgressEndsTheLoop(t *testing.T) {
 	e, err := sc.Explain(planetest.As(t.Context(), rpc.RoleOperator), &schedulerv1.ExplainRequest{AgentId: "keeper"})
 	require.NoError(t, err)
 	require.Equal(t, "idle", e.GetVerdict().GetAction())
-	require.Contains(t, e.GetVerdict().GetExplanation(), "3 turns in a row changed nothing")
+	require.Contains(t, e.GetVerdict().GetExplanation(), "no_progress after 3 turns in a row")
 	require.Len(t, e.GetCandidates(), 1)
 	require.NotEmpty(t, e.GetRecent())
 
@@ -351,4 +373,32 @@ func TestX15_ExplainIsForWhoMaySee(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "no_work_items", e.GetVerdict().GetReason())
 	require.GreaterOrEqual(t, s.facts("keeper").GetFactsRevision(), before, "explaining changes nothing")
+}
+
+// A wait of the agent itself is nobody's item, but it is why the agent sits
+// still, and Explain says so (SPEC D6, P1).
+func TestD6_ExplainNamesTheAgentsOwnWait(t *testing.T) {
+	s := newSite(t)
+	s.spawn("keeper")
+	sc := s.schedule()
+	explain := func() (string, map[string]string) {
+		e, err := sc.Explain(s.as(rpc.RoleOperator), &schedulerv1.ExplainRequest{AgentId: "keeper"})
+		require.NoError(t, err)
+		facts := map[string]string{}
+		for _, f := range e.GetFacts() {
+			facts[f.GetName()] = f.GetValue()
+		}
+		return e.GetVerdict().GetExplanation(), facts
+	}
+	said, facts := explain()
+	require.Equal(t, "idle: there are no work items and no messages", said)
+	require.Equal(t, "0", facts["own_waits"])
+	_, err := s.waits.WaitFor(s.as(rpc.RoleOperator), &waitingv1.WaitForRequest{AgentId: "keeper", Wake: waitingv1.Wake_WAKE_EXTERNAL, Reason: "the bank's answer"})
+	require.NoError(t, err)
+	// A registered interest stops nothing, so it is no reason to sit still.
+	_, err = s.waits.CreateWait(s.as(rpc.RoleOperator), &waitingv1.CreateWaitRequest{AgentId: "keeper", Source: "post"})
+	require.NoError(t, err)
+	said, facts = explain()
+	require.Equal(t, "idle: there are no work items and no messages; the agent itself waits for any trigger of its own, since just now: the bank's answer", said)
+	require.Equal(t, "1", facts["own_waits"])
 }

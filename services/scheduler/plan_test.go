@@ -185,73 +185,22 @@ func TestD2_Plan(t *testing.T) {
 			if v.ItemID != "" {
 				require.EqualValues(t, 7, v.Revision)
 			}
-			text := explain(v, f)
+			text := sentence(v, f)
 			require.NotContains(t, text, "%!")
 			require.Greater(t, len(text), len(v.Action)+2, "a sentence: %q", text)
 		})
 	}
 }
 
-func TestD6_ExplanationsAreForPeople(t *testing.T) {
-	for _, c := range []struct {
-		facts []func(*Facts)
-		want  string
-	}{
-		{[]func(*Facts){control(agentv1.Control_CONTROL_STOPPED)}, "nothing: an operator stopped the agent; StartAgent lets it go on"},
-		{[]func(*Facts){running}, "nothing: run run_1 is open, and an agent has one run at a time"},
-		{[]func(*Facts){queued(2)}, "dispatch: 2 message(s) are queued since 5 s; the next runner that asks gets the turn"},
-		{[]func(*Facts){current(item("wi_1", runnable))}, `continue_current: the item in focus is runnable: wi_1 ("objective of wi_1")`},
-		{[]func(*Facts){woken}, "wake_hint: the agent itself was triggered by trg_1"},
-		{[]func(*Facts){inQueue(item("wi_1", runnable))}, `pick_queued: nothing runnable is in focus and 1 item(s) are runnable, first wi_1 ("objective of wi_1")`},
-		{[]func(*Facts){isBlocked(item("wi_1", blocked, waitFor(task, 0, 0)))}, "idle: the only open item waits for task tsk_1 since 90 s: the reply"},
-		{[]func(*Facts){isBlocked(item("wi_1", blocked, waitFor(timed, 0, 0)))}, "idle: the only open item waits for a time since 90 s: the reply"},
-		{[]func(*Facts){asks(item("wi_1", asking, waitFor(operator, 0, 0)))}, "idle: the only open item waits for an operator's message since 90 s: the reply"},
-		{[]func(*Facts){asks(item("wi_1", asking)), isBlocked(item("wi_2", blocked))}, `idle: none of 2 open items is runnable; wi_1 ("objective of wi_1") is not runnable (why)`},
-		{[]func(*Facts){idleTurns(3), current(item("wi_1", runnable))}, `idle: 3 turns in a row changed nothing, although wi_1 ("objective of wi_1") is runnable; new input wakes the agent`},
-		{[]func(*Facts){completedItems(4)}, "idle: all 4 work items are completed and no message is queued"},
-		{nil, "idle: there are no work items and no messages"},
-	} {
-		f := facts(c.facts...)
-		require.Equal(t, c.want, explain(Plan(f), f))
-	}
-	long := item("wi_1", runnable)
-	long.Objective = "世 a very long objective that goes on and on, well beyond what anybody would want to read"
-	f := facts(current(long))
-	require.Contains(t, explain(Plan(f), f), "…")
-	blockedBy := item("wi_1", blocked)
-	blockedBy.BlockedBy = "no budget"
-	f = facts(isBlocked(blockedBy))
-	require.Equal(t, "idle: the only open item is blocked: no budget", explain(Plan(f), f))
-}
-
-func TestD6_EveryCandidateHasItsReason(t *testing.T) {
-	f := facts(current(item("cur", blocked, waitFor(external, 0, 0))), inQueue(item("a", runnable)), inQueue(item("b", runnable)), asks(item("c", asking)))
-	v := Plan(f)
-	got := map[string]string{}
-	for _, c := range candidates(v, f) {
-		got[c.GetWorkItemId()] = c.GetWhy()
-		require.Equal(t, c.GetWorkItemId() == "a", c.GetChosen())
-	}
-	require.Equal(t, map[string]string{
-		"cur": "not chosen: it waits for trigger tsk_1 since 90 s: the reply",
-		"a":   "chosen: queued_runnable",
-		"b":   "not chosen: queued_runnable comes first",
-		"c":   "not chosen: it is not runnable (why)",
-	}, got)
-	for _, fact := range factList(f) {
-		require.NotEmpty(t, fact.GetName())
-	}
-}
-
 func TestD6_DurationsForPeople(t *testing.T) {
 	for d, want := range map[time.Duration]string{
-		0: "just now", 999 * time.Millisecond: "just now", time.Second: "1 s", 119 * time.Second: "119 s", 2 * time.Minute: "2 min",
-		119 * time.Minute: "119 min", 2 * time.Hour: "2 h", 100 * time.Hour: "100 h", -time.Second: "just now",
+		0: "since just now", 999 * time.Millisecond: "since just now", time.Second: "since 1 s", 119 * time.Second: "since 119 s", 2 * time.Minute: "since 2 min",
+		119 * time.Minute: "since 119 min", 2 * time.Hour: "since 2 h", 47 * time.Hour: "since 47 h", 100 * time.Hour: "since 4 days", -time.Second: "since just now",
 	} {
-		require.Equal(t, want, ago(now.Add(-d), now), d)
+		require.Equal(t, want, since(now.Add(-d), now), d)
 	}
-	require.Equal(t, "an unknown time", ago(time.Time{}, now))
-	require.Equal(t, "an unknown time", ago((*timestamppb.Timestamp)(nil).AsTime(), now))
+	require.Equal(t, "since an unknown time", since(time.Time{}, now))
+	require.Equal(t, "since an unknown time", since((*timestamppb.Timestamp)(nil).AsTime(), now))
 }
 
 // D4: after turns that changed nothing, whatever somebody else changed since

@@ -18,8 +18,6 @@ import (
 	schedulerv1 "quartet/pkg/pb/quartet/scheduler/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/rpc"
-
-	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 // Agents is what the scheduler asks of the agent plane.
@@ -38,9 +36,11 @@ type Work interface {
 // Config is what an operator sets.
 type Config struct {
 	// Sweep is how often all agents are looked at, whether or not an event
-	// named them. Events only make it faster (SPEC D1). Default 30 s.
+	// named them. Events only make it faster (SPEC D1). Default 30 s; a sweep
+	// takes at least sweepPace for each agent.
 	Sweep time.Duration
-	// Lookers is how many agents are looked at at once. Default 8.
+	// Lookers is how many agents are looked at at once, not counting looks that
+	// are held up by a plane. Default 8.
 	Lookers int
 }
 
@@ -50,6 +50,7 @@ type Deps struct {
 	Sources func(plane string) ([]journal.Source, error)
 	Agents  Agents
 	Work    Work
+	Waiting Waiting
 	Clock   clock.Clock
 	Logger  *zap.Logger
 }
@@ -61,18 +62,20 @@ type Service struct {
 	cfg      Config
 	deps     Deps
 	dirty    *dirty
+	lookers  lookers
 	rechecks *clock.Due
 	stop     context.CancelFunc
 	running  sync.WaitGroup
 
 	mu    sync.Mutex
 	swept bool
+	fails map[key]int // looks in a row that failed
 }
 
 // New completes the configuration.
 func New(cfg Config, deps Deps) (*Service, error) {
-	if deps.Sources == nil || deps.Agents == nil || deps.Work == nil {
-		return nil, errors.New("scheduler: Deps needs Sources, Agents and Work")
+	if deps.Sources == nil || deps.Agents == nil || deps.Work == nil || deps.Waiting == nil {
+		return nil, errors.New("scheduler: Deps needs Sources, Agents, Work and Waiting")
 	}
 	if cfg.Sweep == 0 {
 		cfg.Sweep = 30 * time.Second
@@ -86,7 +89,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if deps.Logger == nil {
 		deps.Logger = zap.NewNop()
 	}
-	return &Service{cfg: cfg, deps: deps, dirty: newDirty()}, nil
+	return &Service{cfg: cfg, deps: deps, dirty: newDirty(), fails: map[key]int{}}, nil
 }
 
 // Name is the module's name.
@@ -124,10 +127,7 @@ func (s *Service) Start(ctx context.Context) error {
 			go s.listen(ctx, src, end)
 		}
 	}
-	for range s.cfg.Lookers {
-		s.running.Add(1)
-		go s.look(ctx)
-	}
+	s.startLookers(ctx)
 	s.running.Add(1)
 	go s.sweep(ctx)
 	return nil
@@ -156,26 +156,6 @@ func (s *Service) Ready() error {
 	return nil
 }
 
-// look takes marked agents one by one and decides for each. One agent's
-// trouble delays no other (SPEC D5).
-func (s *Service) look(ctx context.Context) {
-	defer s.running.Done()
-	for {
-		k, ok := s.dirty.take()
-		if !ok {
-			return
-		}
-		busy, err := s.decide(ctx, k)
-		s.dirty.done(k, busy)
-		if err != nil && ctx.Err() == nil {
-			s.deps.Logger.Debug("an agent could not be decided; trying again", zap.String("agent_id", k.id), zap.Error(err))
-			if fault.From(err).Reason() != fault.NotFound {
-				s.rechecks.Set(alarmKey("retry", k), s.deps.Clock.Now().Add(retryTerm))
-			}
-		}
-	}
-}
-
 // decide looks at one agent, and offers what it decided until the facts hold
 // still. busy says that the agent has a turn or a message: until the agent
 // plane reports the end of that, no other plane's event needs a look.
@@ -194,6 +174,9 @@ func (s *Service) decide(ctx context.Context, k key) (busy bool, err error) {
 		if v.Action != ActionTick && v.Action != ActionIdle {
 			return v.Reason == "run_open" || v.Reason == "message_queued", nil
 		}
+		if v.Action == ActionIdle && recorded(f.Agent, v) {
+			return false, nil // what a sweep finds of almost every agent
+		}
 		if v.Recheck != nil && given(f.Agent.GetLastDecision(), v) {
 			// The tick was queued and this process died before it was marked.
 			return false, s.consume(ctx, k, v)
@@ -202,7 +185,7 @@ func (s *Service) decide(ctx context.Context, k key) (busy bool, err error) {
 			AgentId: k.id, FactsRevision: f.Agent.GetFactsRevision(),
 			Decision: &agentv1.Decision{
 				Action: v.Action, TickReason: v.Tick, Reason: v.Reason,
-				WorkItemId: v.ItemID, WorkItemRevision: v.Revision, Explanation: explain(v, f),
+				WorkItemId: v.ItemID, WorkItemRevision: v.Revision, Explanation: sentence(v, f),
 			},
 		})
 		if err != nil {
@@ -218,6 +201,13 @@ func (s *Service) decide(ctx context.Context, k key) (busy bool, err error) {
 		return queued, nil
 	}
 	return false, fmt.Errorf("scheduler: the facts of agent %s changed %d times while it was decided", k.id, tries)
+}
+
+// recorded says whether the last decision on record says the same. The agent
+// plane would answer "unchanged"; it need not be asked.
+func recorded(a *agentv1.AgentFacts, v Verdict) bool {
+	last := a.GetLastDecision()
+	return last.GetAction() == v.Action && last.GetReason() == v.Reason && given(last, v) && last.GetLastTurnId() == a.GetAgent().GetLastTurnId()
 }
 
 func given(last *agentv1.Decision, v Verdict) bool {
@@ -248,10 +238,6 @@ func (s *Service) facts(ctx context.Context, k key) (Facts, error) {
 	return Facts{Agent: a.GetFacts()[0], Queue: q, Now: s.deps.Clock.Now()}, nil
 }
 
-// retryTerm is the pause after a look that failed, such as while a plane starts
-// anew. The sweep would come too, but much later.
-const retryTerm = time.Second
-
 func alarmKey(kind string, k key) string {
 	return strings.Join([]string{kind, k.namespace, k.id}, "\x00")
 }
@@ -266,137 +252,4 @@ func (s *Service) plan(k key, f Facts) {
 		}
 	}
 	s.rechecks.Remove(due)
-}
-
-// sweep marks every agent at once and then again and again: a lost event costs
-// time, never a wake (SPEC D1, X14).
-func (s *Service) sweep(ctx context.Context) {
-	defer s.running.Done()
-	for {
-		err := s.sweepOnce(ctx)
-		if err == nil {
-			s.mu.Lock()
-			s.swept = true
-			s.mu.Unlock()
-		}
-		pause := s.cfg.Sweep
-		if err != nil {
-			pause = min(pause, time.Second)
-		}
-		t := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-			t.Stop()
-			return
-		case <-t.C:
-		}
-	}
-}
-
-func (s *Service) sweepOnce(ctx context.Context) error {
-	token := ""
-	for {
-		page, err := s.deps.Agents.GetFacts(ctx, &agentv1.GetFactsRequest{PageToken: token})
-		if err != nil {
-			return err
-		}
-		for i, f := range page.GetFacts() {
-			s.dirty.mark(key{page.GetNamespaces()[i], f.GetAgent().GetAgentId()})
-		}
-		if token = page.GetNextPageToken(); token == "" {
-			return nil
-		}
-	}
-}
-
-// Explain decides from the facts of this moment and changes nothing (SPEC D6).
-func (s *Service) Explain(ctx context.Context, req *schedulerv1.ExplainRequest) (*schedulerv1.ExplainResponse, error) {
-	actor := rpc.ActorFrom(ctx)
-	if err := fault.Name("agent_id", req.GetAgentId()); err != nil {
-		return nil, err
-	}
-	if err := rpc.CheckAgent(actor, req.GetAgentId()); err != nil {
-		return nil, err
-	}
-	f, err := s.facts(ctx, key{actor.Namespace, req.GetAgentId()})
-	if err != nil {
-		return nil, err
-	}
-	recorded, err := s.deps.Agents.ListDecisions(ctx, &agentv1.ListDecisionsRequest{AgentId: req.GetAgentId(), PageSize: 10})
-	if err != nil {
-		return nil, err
-	}
-	v := Plan(f)
-	resp := &schedulerv1.ExplainResponse{
-		AgentId: req.GetAgentId(), Facts: factList(f), Candidates: candidates(v, f),
-		Verdict: &schedulerv1.Verdict{
-			Action: v.Action, TickReason: tickName(v.Tick), Reason: v.Reason, WorkItemId: v.ItemID,
-			WorkItemRevision: v.Revision, Explanation: explain(v, f), DecidedAt: timestamppb.New(f.Now),
-		},
-	}
-	for _, d := range recorded.GetDecisions() {
-		resp.Recent = append(resp.Recent, &schedulerv1.Verdict{
-			Action: d.GetAction(), TickReason: tickName(d.GetTickReason()), Reason: d.GetReason(), WorkItemId: d.GetWorkItemId(),
-			WorkItemRevision: d.GetWorkItemRevision(), Explanation: d.GetExplanation(), DecidedAt: d.GetDecidedAt(),
-		})
-	}
-	return resp, nil
-}
-
-func tickName(t agentv1.TickReason) string {
-	if t == agentv1.TickReason_TICK_REASON_UNSPECIFIED {
-		return ""
-	}
-	return strings.ToLower(strings.TrimPrefix(t.String(), "TICK_REASON_"))
-}
-
-func factList(f Facts) []*schedulerv1.Fact {
-	a, n := f.Agent.GetAgent(), f.Queue.GetCounts()
-	fact := func(name string, value any) *schedulerv1.Fact {
-		return &schedulerv1.Fact{Name: name, Value: fmt.Sprint(value)}
-	}
-	return []*schedulerv1.Fact{
-		fact("control", strings.ToLower(strings.TrimPrefix(a.GetControl().String(), "CONTROL_"))),
-		fact("open_run", a.GetCurrentRunId()),
-		fact("queued_messages", f.Agent.GetQueued()),
-		fact("tick_pending", f.Agent.GetTickPending()),
-		fact("wake_hint", f.Agent.GetWakeHint()),
-		fact("idle_turns", a.GetIdleTurns()),
-		fact("last_turn", a.GetLastTurnId()),
-		fact("current_work_item", f.Queue.GetCurrent().GetWorkItemId()),
-		fact("open_items", n.GetOpen()),
-		fact("triggered_blocked", n.GetTriggeredBlocked()),
-		fact("queued_runnable", n.GetQueuedRunnable()),
-		fact("waiting_for_operator", n.GetWaitingForOperator()),
-		fact("blocked", n.GetBlocked()),
-		fact("completed", n.GetCompleted()),
-	}
-}
-
-// candidates says of every item that was looked at why it was or was not chosen.
-func candidates(v Verdict, f Facts) []*schedulerv1.Candidate {
-	var out []*schedulerv1.Candidate
-	for _, it := range items(f.Queue) {
-		c := &schedulerv1.Candidate{
-			WorkItemId: it.GetWorkItemId(), Objective: it.GetObjective(), Revision: it.GetRevision(), ReasonCode: it.GetReasonCode(),
-			CandidateClass:  strings.ToLower(strings.TrimPrefix(it.GetCandidateClass().String(), "CANDIDATE_CLASS_")),
-			SchedulingState: strings.ToLower(strings.TrimPrefix(it.GetSchedulingState().String(), "SCHEDULING_STATE_")),
-			Chosen:          v.ItemID == it.GetWorkItemId() && v.Action == ActionTick,
-		}
-		switch {
-		case c.GetChosen():
-			c.Why = "chosen: " + v.Reason
-		case it.GetReadiness() == workv1.Readiness_READINESS_COMPLETED:
-			c.Why = "not chosen: it is completed"
-		case it.GetReadiness() != workv1.Readiness_READINESS_RUNNABLE:
-			c.WaitingFor = waitsFor(it, f.Now)
-			c.Why = "not chosen: it " + c.GetWaitingFor()
-		case v.Action == ActionTick:
-			c.Why = "not chosen: " + v.Reason + " comes first"
-		default:
-			c.Why = "not chosen: " + v.Reason
-		}
-		out = append(out, c)
-	}
-	return out
 }

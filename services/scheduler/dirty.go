@@ -1,0 +1,189 @@
+package scheduler
+
+import "sync"
+
+// sweptShare is how often an agent of the sweep is taken while events name others:
+// one in so many. A start marks every agent, and a wake must not wait for them.
+const sweptShare = 8
+
+// dirty is the set of agents to look at. An agent is looked at by one goroutine
+// at a time; what is marked meanwhile is looked at once more. That coalesces a
+// storm of events to one look after another (SPEC P7). Namespaces take turns,
+// so that a storm in one delays none of the others (SPEC D7).
+type dirty struct {
+	mu     sync.Mutex
+	cond   *sync.Cond
+	named  ring // by events
+	swept  ring // by sweeps
+	taken  int
+	looks  int        // under way
+	still  *sync.Cond // nobody is marked or looked at
+	agents map[key]*mark
+	closed bool
+}
+
+type mark struct {
+	queued  bool // in named
+	swept   bool // in swept
+	looking bool
+	again   bool
+	busy    bool // only the agent plane can end its state
+}
+
+func newDirty() *dirty {
+	d := &dirty{agents: map[key]*mark{}, named: newRing(), swept: newRing()}
+	d.cond, d.still = sync.NewCond(&d.mu), sync.NewCond(&d.mu)
+	return d
+}
+
+// mark says that an agent is to be looked at.
+func (d *dirty) mark(k key) { d.add(k, true) }
+
+// nudge is mark for events of other planes: while the agent has a turn or a
+// message there is nothing to decide, and the end of that marks it anyhow.
+func (d *dirty) nudge(k key) { d.add(k, false) }
+
+// later is mark for sweeps: agents that events name come first.
+func (d *dirty) later(k key) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	m := d.of(k)
+	if m.queued || m.swept || m.looking {
+		return
+	}
+	m.swept = true
+	d.swept.push(k)
+	d.cond.Signal()
+}
+
+func (d *dirty) of(k key) *mark {
+	m := d.agents[k]
+	if m == nil {
+		m = &mark{}
+		d.agents[k] = m
+	}
+	return m
+}
+
+func (d *dirty) add(k key, always bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	m := d.of(k)
+	switch {
+	case m.looking:
+		m.again = true
+	case m.queued, !always && m.busy:
+	default:
+		m.queued = true
+		d.named.push(k)
+		d.cond.Signal()
+	}
+}
+
+// take waits for an agent to look at; false when the set is closed.
+func (d *dirty) take() (key, bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for {
+		for d.named.n+d.swept.n == 0 && !d.closed {
+			if d.looks == 0 {
+				d.still.Broadcast() // what was taken before had been looked at already
+			}
+			d.cond.Wait()
+		}
+		if d.closed {
+			return key{}, false
+		}
+		d.taken++
+		if d.swept.n > 0 && (d.named.n == 0 || d.taken%sweptShare == 0) {
+			k := d.swept.pop()
+			if m := d.agents[k]; m != nil && m.swept && !m.looking {
+				d.begin(m)
+				return k, true
+			}
+			continue // an event had it looked at meanwhile
+		}
+		k := d.named.pop()
+		if m := d.agents[k]; m != nil && m.queued && !m.looking {
+			d.begin(m)
+			return k, true
+		}
+	}
+}
+
+func (d *dirty) begin(m *mark) {
+	m.queued, m.swept, m.looking, m.again = false, false, true, false
+	d.looks++
+}
+
+// settle waits until no agent is marked or looked at, or the set is closed.
+func (d *dirty) settle() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for !d.closed && d.looks+d.named.n+d.swept.n > 0 {
+		d.still.Wait()
+	}
+}
+
+// done ends a look. A busy agent is remembered, others are not: that keeps the
+// set as small as what is going on.
+func (d *dirty) done(k key, busy bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	m := d.agents[k]
+	m.looking, m.busy = false, busy
+	d.looks--
+	switch {
+	case m.again && !d.closed:
+		m.queued = true
+		d.named.push(k)
+		d.cond.Signal()
+	case !busy:
+		delete(d.agents, k)
+	}
+	if d.looks+d.named.n+d.swept.n == 0 {
+		d.still.Broadcast()
+	}
+}
+
+func (d *dirty) close() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.closed = true
+	d.cond.Broadcast()
+	d.still.Broadcast()
+}
+
+// ring is a queue in which namespaces take turns; within one it is first in,
+// first out. Every operation is O(1).
+type ring struct {
+	n     int
+	order []string
+	lines map[string][]string
+}
+
+func newRing() ring { return ring{lines: map[string][]string{}} }
+
+func (r *ring) push(k key) {
+	line, waits := r.lines[k.namespace]
+	if !waits {
+		r.order = append(r.order, k.namespace)
+	}
+	r.lines[k.namespace] = append(line, k.id)
+	r.n++
+}
+
+func (r *ring) pop() key {
+	namespace := r.order[0]
+	r.order = r.order[1:]
+	line := r.lines[namespace]
+	k := key{namespace, line[0]}
+	r.n--
+	if len(line) == 1 {
+		delete(r.lines, namespace)
+		return k
+	}
+	r.lines[namespace] = line[1:]
+	r.order = append(r.order, namespace)
+	return k
+}

@@ -1,0 +1,389 @@
+package scheduler
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"quartet/pkg/fault"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	schedulerv1 "quartet/pkg/pb/quartet/scheduler/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/rpc"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+// shownDecisions is how many recorded decisions Explain answers; ListDecisions
+// has the rest.
+const shownDecisions = 10
+
+// Explain decides from the facts of this moment and changes nothing (SPEC D6).
+func (s *Service) Explain(ctx context.Context, req *schedulerv1.ExplainRequest) (*schedulerv1.ExplainResponse, error) {
+	actor := rpc.ActorFrom(ctx)
+	if err := fault.Name("agent_id", req.GetAgentId()); err != nil {
+		return nil, err
+	}
+	if err := rpc.CheckAgent(actor, req.GetAgentId()); err != nil {
+		return nil, err
+	}
+	f, err := s.facts(ctx, key{actor.Namespace, req.GetAgentId()})
+	if err != nil {
+		return nil, err
+	}
+	own, err := s.ownWaits(ctx, req.GetAgentId())
+	if err != nil {
+		return nil, err
+	}
+	recorded, err := s.deps.Agents.ListDecisions(ctx, &agentv1.ListDecisionsRequest{AgentId: req.GetAgentId(), PageSize: shownDecisions})
+	if err != nil {
+		return nil, err
+	}
+	resp := account(f)
+	resp.Facts = append(resp.Facts, &schedulerv1.Fact{Name: "own_waits", Value: strconv.Itoa(len(own))})
+	if resp.GetVerdict().GetAction() == ActionIdle {
+		resp.Verdict.Explanation += alsoWaits(own, f.Now)
+	}
+	for _, d := range recorded.GetDecisions() {
+		resp.Recent = append(resp.Recent, &schedulerv1.Verdict{
+			Action: d.GetAction(), TickReason: tickName(d.GetTickReason()), Reason: d.GetReason(), WorkItemId: d.GetWorkItemId(),
+			WorkItemRevision: d.GetWorkItemRevision(), Explanation: d.GetExplanation(), DecidedAt: d.GetDecidedAt(),
+		})
+	}
+	return resp, nil
+}
+
+// account is the decision with all that it rests on, as structure and as text.
+// Whoever records a decision and whoever explains one takes both from here.
+func account(f Facts) *schedulerv1.ExplainResponse {
+	v := Plan(f)
+	return &schedulerv1.ExplainResponse{
+		AgentId: f.Agent.GetAgent().GetAgentId(), Facts: factList(f), Candidates: candidates(v, f),
+		Verdict: &schedulerv1.Verdict{
+			Action: v.Action, TickReason: tickName(v.Tick), Reason: v.Reason, WorkItemId: v.ItemID,
+			WorkItemRevision: v.Revision, Explanation: sentence(v, f), DecidedAt: timestamppb.New(f.Now),
+		},
+	}
+}
+
+// sentence says a verdict to a person: what, why, since when, and what would
+// change it.
+func sentence(v Verdict, f Facts) string {
+	a := f.Agent.GetAgent()
+	switch v.Reason {
+	case "agent_deleted":
+		return "nothing: the agent is deleted, or about to be"
+	case "agent_stopped":
+		return "nothing: " + controlled("stopped", a, f.Now) + "; StartAgent lets it go on"
+	case "agent_paused":
+		return "nothing: " + controlled("paused", a, f.Now) + "; ResumeAgent lets it go on"
+	case "run_open":
+		return "nothing: " + openRun(f)
+	case "message_queued":
+		return "dispatch: " + inLine(f)
+	case "current_runnable":
+		return "continue_current: the item in focus is runnable: " + named(v.ItemID, f)
+	case "triggered_blocked":
+		return "review_triggered: something came for an item that waits, which the agent must look at: " + named(v.ItemID, f)
+	case "agent_triggered":
+		return fmt.Sprintf("wake_hint: the agent itself was woken by %s %s", f.Agent.GetWakeHintSource(), since(f.Agent.GetWokenAt().AsTime(), f.Now))
+	case "queued_runnable":
+		return fmt.Sprintf("pick_queued: nothing runnable is in focus; of %s the first is %s",
+			plural(f.Queue.GetCounts().GetQueuedRunnable(), "runnable item", "runnable items"), named(v.ItemID, f))
+	case "recheck_due":
+		return "recheck: the reminder is due for " + named(v.ItemID, f)
+	case "no_progress":
+		if n := f.Agent.GetFailedTicks(); n >= maxIdleTurns {
+			return fmt.Sprintf("idle: no_progress after %d ticks in a row whose turns failed, although there is work: %s; mend the runner and send a message to go on", n, stillThere(v, f))
+		}
+		return fmt.Sprintf("idle: no_progress after %d turns in a row without a change or a tool call, although there is work: %s; send a message to go on", a.GetIdleTurns(), stillThere(v, f))
+	case "no_work_items":
+		return "idle: there are no work items and no messages"
+	case "all_completed":
+		if n := f.Queue.GetCounts().GetCompleted(); n > 1 {
+			return fmt.Sprintf("idle: all %d work items are completed and no message is queued", n)
+		}
+		return "idle: the only work item is completed and no message is queued"
+	}
+	return "idle: " + allWait(f)
+}
+
+func controlled(how string, a *agentv1.Agent, now time.Time) string {
+	text := "the agent is " + how
+	if a.GetControlBy() != "" {
+		text += " by " + a.GetControlBy()
+	}
+	if a.GetControlAt() != nil {
+		text += " " + since(a.GetControlAt().AsTime(), now)
+	}
+	if a.GetControlReason() != "" {
+		text += " (" + a.GetControlReason() + ")"
+	}
+	return text
+}
+
+// openRun tells who holds the agent, and for how long at least.
+func openRun(f Facts) string {
+	t := f.Agent.GetOpenTurn()
+	if t == nil {
+		return fmt.Sprintf("run %s is open, and an agent has one run at a time", f.Agent.GetAgent().GetCurrentRunId())
+	}
+	runner := t.GetRunnerId()
+	if runner == "" {
+		runner = "of " + t.GetAcquiredBy()
+	}
+	text := fmt.Sprintf("running turn %s %s, round %d, runner %s", t.GetTurnId(), since(t.GetStartedAt().AsTime(), f.Now), t.GetRounds(), runner)
+	if t.GetLeaseExpiresAt() == nil {
+		return text
+	}
+	left := t.GetLeaseExpiresAt().AsTime().Sub(f.Now)
+	if left <= 0 {
+		return text + ", lease is over"
+	}
+	return text + ", lease ends in " + span(left)
+}
+
+// inLine tells what a queued message waits for: a runner, or its turn among
+// other agents.
+func inLine(f Facts) string {
+	what := plural(f.Agent.GetQueued(), "message is", "messages are") + " queued, the first " + since(f.Agent.GetHeadQueuedAt().AsTime(), f.Now)
+	if f.Agent.GetTickPending() && f.Agent.GetQueuedInput() == 0 {
+		// Nobody sent anything: what is queued is the scheduler's own tick.
+		what = "a tick is queued " + since(f.Agent.GetHeadQueuedAt().AsTime(), f.Now)
+		if last := f.Agent.GetLastDecision(); last.GetAction() == ActionTick {
+			what += " (" + tickName(last.GetTickReason()) + ")"
+		}
+	}
+	switch ahead, waiting := f.Agent.GetReadyAhead(), f.Agent.GetRunnersWaiting(); {
+	case waiting > 0:
+		return what + "; a runner is about to take the turn"
+	case ahead >= 1000:
+		return what + "; no runner waits, and 1000 or more agents have been ready for longer"
+	case ahead > 0:
+		return what + "; no runner waits, and " + plural(ahead, "agent has", "agents have") + " been ready for longer"
+	}
+	return what + "; no runner waits: the next one that asks gets the turn"
+}
+
+func stillThere(v Verdict, f Facts) string {
+	if v.ItemID == "" {
+		return "the agent was woken by " + f.Agent.GetWakeHintSource()
+	}
+	return named(v.ItemID, f)
+}
+
+// allWait says of the open items why none of them goes on.
+func allWait(f Facts) string {
+	open := waitingItems(f.Queue)
+	n := f.Queue.GetCounts().GetOpen()
+	switch {
+	case len(open) == 0:
+		return "nothing is runnable"
+	case n <= 1:
+		return "the only open item " + waitsFor(open[0], f.Now)
+	}
+	return fmt.Sprintf("none of %d open items is runnable; %s %s", n, named(open[0].GetWorkItemId(), f), waitsFor(open[0], f.Now))
+}
+
+// waitsFor says what an item waits for, and since when.
+func waitsFor(it *workv1.WorkItem, now time.Time) string {
+	for _, w := range it.GetWaits() {
+		if w.GetMode() != workv1.WaitMode_WAIT_MODE_WAIT {
+			continue
+		}
+		return fmt.Sprintf("waits for %s, %s: %s", awaited(w.GetKind(), w.GetResource()), since(w.GetCreatedAt().AsTime(), now), w.GetReason())
+	}
+	switch {
+	case it.GetBlockedBy() != "":
+		return "is blocked: " + it.GetBlockedBy()
+	case it.GetPlanStatus() == workv1.PlanStatus_PLAN_STATUS_NEEDS_INPUT:
+		return "needs input from an operator before its plan can be settled"
+	}
+	return "is not runnable (" + it.GetReasonCode() + ")"
+}
+
+func awaited(kind workv1.WaitKind, resource string) string {
+	switch kind {
+	case workv1.WaitKind_WAIT_KIND_TASK:
+		return "task " + resource
+	case workv1.WaitKind_WAIT_KIND_EXTERNAL:
+		if resource != "" {
+			return "trigger " + resource
+		}
+		return "any trigger of its own"
+	case workv1.WaitKind_WAIT_KIND_TIMER:
+		return "a time"
+	case workv1.WaitKind_WAIT_KIND_OPERATOR:
+		return "an operator's message"
+	case workv1.WaitKind_WAIT_KIND_UNSPECIFIED, workv1.WaitKind_WAIT_KIND_SYSTEM:
+	}
+	return "the system"
+}
+
+// candidates says of every item that was looked at why it was or was not chosen.
+func candidates(v Verdict, f Facts) []*schedulerv1.Candidate {
+	var out []*schedulerv1.Candidate
+	for _, it := range items(f.Queue) {
+		c := &schedulerv1.Candidate{
+			WorkItemId: it.GetWorkItemId(), Objective: it.GetObjective(), Revision: it.GetRevision(), ReasonCode: it.GetReasonCode(),
+			CandidateClass:  strings.ToLower(strings.TrimPrefix(it.GetCandidateClass().String(), "CANDIDATE_CLASS_")),
+			SchedulingState: strings.ToLower(strings.TrimPrefix(it.GetSchedulingState().String(), "SCHEDULING_STATE_")),
+			Chosen:          v.ItemID == it.GetWorkItemId() && v.Action == ActionTick,
+		}
+		if it.GetReadiness() != workv1.Readiness_READINESS_COMPLETED && it.GetReadiness() != workv1.Readiness_READINESS_RUNNABLE {
+			c.WaitingFor = waitsFor(it, f.Now)
+		}
+		c.Why = verdictOn(it, c, v, f)
+		out = append(out, c)
+	}
+	return out
+}
+
+// instead is what an action means for a runnable item that was not chosen.
+var instead = map[string]string{
+	"agent_deleted":     "the agent is deleted",
+	"agent_stopped":     "the agent is stopped",
+	"agent_paused":      "the agent is paused",
+	"run_open":          "a turn is running; what comes next is decided when it has ended",
+	"message_queued":    "a queued message comes first",
+	"current_runnable":  "the item in focus comes first",
+	"triggered_blocked": "what was triggered comes first",
+	"agent_triggered":   "what woke the agent itself comes first",
+	"queued_runnable":   "it was updated later than the one chosen",
+	"recheck_due":       "the reminder comes first",
+	"no_progress":       "the last turns made no progress; new input lets it go on",
+}
+
+func verdictOn(it *workv1.WorkItem, c *schedulerv1.Candidate, v Verdict, f Facts) string {
+	why := instead[v.Reason]
+	switch {
+	case c.GetChosen():
+		return "chosen: " + v.Reason
+	case it.GetReadiness() == workv1.Readiness_READINESS_COMPLETED:
+		return "not chosen: it is completed"
+	case c.GetWaitingFor() == "" && why != "":
+		return "not chosen: " + why
+	case c.GetWaitingFor() == "":
+		return "not chosen: " + v.Reason
+	case unseen(it, f.Agent, time.Time{}) && why != "":
+		return "not chosen: it was triggered, but " + why
+	case it.GetHasTriggeredWaits() && !unseen(it, f.Agent, time.Time{}):
+		return "not chosen: it " + c.GetWaitingFor() + ", and a turn was shown what came"
+	}
+	return "not chosen: it " + c.GetWaitingFor()
+}
+
+func factList(f Facts) []*schedulerv1.Fact {
+	a, n := f.Agent.GetAgent(), f.Queue.GetCounts()
+	fact := func(name string, value any) *schedulerv1.Fact {
+		return &schedulerv1.Fact{Name: name, Value: fmt.Sprint(value)}
+	}
+	list := []*schedulerv1.Fact{
+		fact("control", strings.ToLower(strings.TrimPrefix(a.GetControl().String(), "CONTROL_"))),
+		fact("open_run", a.GetCurrentRunId()),
+		fact("queued_messages", f.Agent.GetQueued()),
+		fact("tick_pending", f.Agent.GetTickPending()),
+		fact("wake_hint", f.Agent.GetWakeHint()),
+		fact("idle_turns", a.GetIdleTurns()),
+		fact("failed_ticks", f.Agent.GetFailedTicks()),
+		fact("last_turn", a.GetLastTurnId()),
+		fact("current_work_item", f.Queue.GetCurrent().GetWorkItemId()),
+		fact("open_items", n.GetOpen()),
+		fact("triggered_blocked", n.GetTriggeredBlocked()),
+		fact("queued_runnable", n.GetQueuedRunnable()),
+		fact("waiting_for_operator", n.GetWaitingForOperator()),
+		fact("blocked", n.GetBlocked()),
+		fact("completed", n.GetCompleted()),
+		fact("runners_waiting", f.Agent.GetRunnersWaiting()),
+		fact("agents_ahead", f.Agent.GetReadyAhead()),
+		fact("agent_revision", f.Agent.GetFactsRevision()),
+		fact("work_revision", f.Queue.GetRevision()),
+	}
+	next := ""
+	for _, it := range f.Queue.GetRechecks() {
+		next = it.GetRecheckAt().AsTime().UTC().Format(time.RFC3339)
+		break
+	}
+	return append(list, fact("next_recheck", next))
+}
+
+func items(q *workv1.GetWorkQueueResponse) []*workv1.WorkItem {
+	var all []*workv1.WorkItem
+	if q.GetCurrent() != nil {
+		all = append(all, q.GetCurrent())
+	}
+	for _, class := range [][]*workv1.WorkItem{q.GetTriggeredBlocked(), q.GetQueuedRunnable(), q.GetWaitingForOperator(), q.GetBlocked(), q.GetCompletedRecent()} {
+		all = append(all, class...)
+	}
+	return all
+}
+
+func waitingItems(q *workv1.GetWorkQueueResponse) []*workv1.WorkItem {
+	var open []*workv1.WorkItem
+	for _, it := range items(q) {
+		if it.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_OPEN && it.GetReadiness() != workv1.Readiness_READINESS_RUNNABLE {
+			open = append(open, it)
+		}
+	}
+	return open
+}
+
+// named is an item's id with its objective.
+func named(id string, f Facts) string {
+	for _, it := range append(items(f.Queue), f.Queue.GetRechecks()...) {
+		if it.GetWorkItemId() == id {
+			return fmt.Sprintf("%s (%q)", id, short(it.GetObjective()))
+		}
+	}
+	return id
+}
+
+func tickName(t agentv1.TickReason) string {
+	if t == agentv1.TickReason_TICK_REASON_UNSPECIFIED {
+		return ""
+	}
+	return strings.ToLower(strings.TrimPrefix(t.String(), "TICK_REASON_"))
+}
+
+func plural(n int32, one, more string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprint(n, " ", more)
+}
+
+func short(s string) string {
+	const most = 60
+	r := []rune(s)
+	if len(r) <= most {
+		return s
+	}
+	return string(r[:most-1]) + "…"
+}
+
+// since is how long ago something was, for people.
+func since(t, now time.Time) string {
+	d := now.Sub(t)
+	switch {
+	case t.IsZero() || t.Unix() == 0:
+		return "since an unknown time"
+	case d < time.Second:
+		return "since just now"
+	}
+	return "since " + span(d)
+}
+
+// span is a duration for people.
+func span(d time.Duration) string {
+	switch {
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%d s", int(max(d, time.Second).Seconds()))
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%d min", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h", int(d.Hours()))
+	}
+	return fmt.Sprintf("%d days", int(d.Hours()/24))
+}

@@ -1,0 +1,46 @@
+package scheduler
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc"
+
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+)
+
+// Waiting is what the scheduler asks of the waiting plane: only to explain, since
+// a wait of the agent itself stops nothing and counts when it wakes the agent.
+type Waiting interface {
+	ListWaits(ctx context.Context, in *waitingv1.ListWaitsRequest, opts ...grpc.CallOption) (*waitingv1.ListWaitsResponse, error)
+}
+
+// waitsLookedAt bounds the look for waits of the agent itself.
+const waitsLookedAt = 200
+
+// ownWaits are the agent's waits that belong to none of its items.
+func (s *Service) ownWaits(ctx context.Context, agentID string) ([]*waitingv1.Wait, error) {
+	got, err := s.deps.Waiting.ListWaits(ctx, &waitingv1.ListWaitsRequest{AgentId: agentID, PageSize: waitsLookedAt})
+	if err != nil {
+		return nil, err
+	}
+	var own []*waitingv1.Wait
+	for _, w := range got.GetWaits() {
+		if w.GetWorkItemId() == "" && w.GetMode() == waitingv1.WaitMode_WAIT_MODE_WAIT {
+			own = append(own, w)
+		}
+	}
+	return own, nil
+}
+
+// alsoWaits says what an idle agent itself waits for.
+func alsoWaits(own []*waitingv1.Wait, now time.Time) string {
+	if len(own) == 0 {
+		return ""
+	}
+	w := own[0]
+	kind := workv1.WaitKind(workv1.WaitKind_value[w.GetKind().String()])
+	return fmt.Sprintf("; the agent itself waits for %s, %s: %s", awaited(kind, w.GetResource()), since(w.GetCreatedAt().AsTime(), now), w.GetReason())
+}
