@@ -2,6 +2,7 @@ package task
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -22,7 +23,12 @@ func (s *Service) committed(partition int, events []*journal.Event) {
 		case *taskv1.TaskQueued:
 			s.floor.poke()
 		case *taskv1.TaskStarted:
-			s.handOver(partition, ev.Namespace, p)
+			if !isChild(p.GetTask()) {
+				s.handOver(partition, ev.Namespace, p)
+			}
+		case *taskv1.OwnerDeleted:
+			continue
+		case *taskv1.TaskWorktreeChanged: // no worker has a child's handle
 		case *taskv1.TaskCancelling:
 			if one := s.lives.get(ev.TaskID); one != nil {
 				s.floor.send(one.worker, stopMessage(ev.TaskID, p.GetForce()))
@@ -93,6 +99,8 @@ func (s *Service) dispatch() {
 // leaseFrom leases what one partition has queued.
 func (s *Service) leaseFrom(p *journal.Partition[*State], index int, slots []slot) (int, error) {
 	if len(s.engine.All()) > 1 {
+		// The rule for the partition before may still run when its caller has left.
+		slots = slices.Clone(slots)
 		for i := range slots {
 			slots[i].elsewhere = 0
 			for j, other := range s.engine.All() {

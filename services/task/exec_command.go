@@ -178,10 +178,14 @@ func checkWorkdir(spec *taskv1.CommandSpec) error {
 }
 
 // decideExec queues a command, or finds the same one running (T1). spec is
-// what checkExec made of the request.
-func decideExec(s *State, env journal.Env, req *taskv1.ExecCommandRequest, spec *taskv1.CommandSpec) (journal.Decision[*taskv1.ExecCommandResponse], error) {
+// what checkExec made of the request; worktree, if the agent has one, says which
+// worker runs it.
+func decideExec(s *State, env journal.Env, req *taskv1.ExecCommandRequest, spec *taskv1.CommandSpec, worktree *taskv1.Worktree) (journal.Decision[*taskv1.ExecCommandResponse], error) {
 	var d journal.Decision[*taskv1.ExecCommandResponse]
 	ns, agent := env.Actor.Namespace, req.GetAgentId()
+	if s.deleted[owner{ns, agent}] {
+		return d, fault.AgentDeleted.Newf("agent %q is deleted; no command is started for it", agent).With("agent_id", agent)
+	}
 	if req.GetDuplicatePolicy() == taskv1.DuplicatePolicy_DUPLICATE_POLICY_REUSE_RUNNING {
 		if same := s.running(owner{ns, agent}, spec); same != nil {
 			d.Reply = &taskv1.ExecCommandResponse{
@@ -202,6 +206,9 @@ func decideExec(s *State, env journal.Env, req *taskv1.ExecCommandRequest, spec 
 		Blocking:   req.GetBlocking(),
 		Revision:   1,
 		CreatedAt:  stamp(env.Now),
+
+		PinnedWorkerId:     worktree.GetWorkerId(),
+		PinnedSharedWorker: worktree.GetSharedWorker(),
 	}
 	d.Events = []*journal.Event{event(ns, t, &taskv1.TaskQueued{Task: t})}
 	return d, nil
@@ -247,6 +254,14 @@ func label(spec *taskv1.CommandSpec) string {
 	return string([]rune(line)[:labelChars-1]) + "…"
 }
 
+// arguments are what makes one request another (SPEC X2). How long the caller
+// waits is none of it: a call that is repeated has less time left in its round.
+func arguments(req *taskv1.ExecCommandRequest) *taskv1.ExecCommandRequest {
+	args := proto.CloneOf(req)
+	args.YieldTime = nil
+	return args
+}
+
 func answerExec(events []*journal.Event) (*taskv1.ExecCommandResponse, error) {
 	return &taskv1.ExecCommandResponse{Task: taskOf(events[0])}, nil
 }
@@ -262,13 +277,13 @@ func (s *Service) ExecCommand(ctx context.Context, req *taskv1.ExecCommandReques
 	if err != nil {
 		return nil, err
 	}
+	var space Workspace
 	if s.deps.Workspace != nil {
-		root, err := s.deps.Workspace(ctx, req.GetAgentId())
-		if err != nil {
+		if space, err = s.deps.Workspace(ctx, req.GetAgentId()); err != nil {
 			return nil, err
 		}
 		if spec.GetWorkdir() == "" {
-			spec.Workdir = root
+			spec.Workdir = space.Root
 		}
 	}
 	var refused error
@@ -278,12 +293,12 @@ func (s *Service) ExecCommand(ctx context.Context, req *taskv1.ExecCommandReques
 	p := s.engine.For(actor.Namespace, req.GetAgentId())
 	resp, done, err := journal.Do(ctx, p, journal.Op[*State, *taskv1.ExecCommandResponse]{
 		Method: taskv1.TaskService_ExecCommand_FullMethodName, Actor: actor,
-		AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
+		AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Recall: rpc.Recalling(ctx), Args: arguments(req),
 		Decide: func(st *State, env journal.Env) (journal.Decision[*taskv1.ExecCommandResponse], error) {
 			if refused != nil { // for the rule to say: a repetition has its first answer
 				return journal.Decision[*taskv1.ExecCommandResponse]{}, refused
 			}
-			return decideExec(st, env, req, spec)
+			return decideExec(st, env, req, spec, space.Worktree)
 		},
 		Answer: answerExec,
 	})

@@ -27,9 +27,11 @@ func (s *Service) FollowTaskOutput(req *taskv1.FollowTaskOutputRequest, stream g
 		if err != nil {
 			return err
 		}
-		piece, err := s.output.Read(ctx, actor.Namespace, req.GetTaskId(), offset, MaxChunk)
-		if err != nil {
-			return err
+		piece := Piece{}
+		if !isChild(t) || terminal(t.GetState()) {
+			if piece, err = s.pieceOf(ctx, actor.Namespace, t, offset, MaxChunk); err != nil {
+				return err
+			}
 		}
 		if offset < 0 {
 			offset = piece.Start

@@ -56,7 +56,7 @@ func shown(t *taskv1.Task) *taskv1.Task {
 	c := proto.CloneOf(t)
 	c.Terminal = terminal(t.GetState())
 	c.AcceptsInputNow = t.GetState() == taskv1.TaskState_TASK_STATE_RUNNING &&
-		(t.GetCommand().GetAcceptsInput() || t.GetCommand().GetTty())
+		(isChild(t) || t.GetCommand().GetAcceptsInput() || t.GetCommand().GetTty())
 	return c
 }
 

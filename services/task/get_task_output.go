@@ -57,13 +57,16 @@ func (s *Service) GetTaskOutput(ctx context.Context, req *taskv1.GetTaskOutputRe
 		if err != nil {
 			return nil, err
 		}
-		piece, err := s.output.Read(ctx, actor.Namespace, req.GetTaskId(), offset, limit)
+		piece, err := s.pieceOf(ctx, actor.Namespace, t, offset, limit)
 		if err != nil {
 			return nil, err
 		}
 		resp := outputAnswer(t, piece, offset)
 		resp.Task = s.present(t)
-		if resp.GetText() != "" || terminal(t.GetState()) {
+		if isChild(t) && !terminal(t.GetState()) {
+			resp.NextOffset, resp.TotalBytes = 0, 0 // the result will begin there
+		}
+		if resp.GetText() != "" && !isChild(t) || terminal(t.GetState()) {
 			resp.RetrievalStatus = retrievalSuccess
 			return resp, nil
 		}
@@ -88,6 +91,31 @@ func (s *Service) GetTaskOutput(ctx context.Context, req *taskv1.GetTaskOutputRe
 			return nil, fault.NotReady.New("the task service is stopping; ask again")
 		}
 	}
+}
+
+// pieceOf reads a piece of what a task has to show. A child writes nothing: what
+// it shows while it lives is how it stands, which is not there to be continued.
+func (s *Service) pieceOf(ctx context.Context, ns string, t *taskv1.Task, offset int64, limit int) (Piece, error) {
+	if !isChild(t) {
+		return s.output.Read(ctx, ns, t.GetTaskId(), offset, limit)
+	}
+	text, err := s.childText(ctx, t)
+	if err != nil {
+		return Piece{}, err
+	}
+	from := int64(0)
+	if terminal(t.GetState()) {
+		if from = offset; offset < 0 {
+			from = max(0, int64(len(text))+offset)
+		}
+	}
+	from = min(from, int64(len(text)))
+	rest := text[from:min(int64(len(text)), from+int64(limit))]
+	p := Piece{Start: from, End: int64(len(text))}
+	if rest != "" {
+		p.Chunks = []*taskv1.OutputChunk{{Stream: taskv1.OutputStream_OUTPUT_STREAM_STDOUT, Offset: from, Data: []byte(rest)}}
+	}
+	return p, nil
 }
 
 // outputAnswer makes the text form of a piece.

@@ -13,8 +13,17 @@ type slot struct {
 	elsewhere int // commands it runs for other partitions
 }
 
-// takes reports whether commands of a namespace may go to the worker.
-func (w slot) takes(ns string) bool {
+// takes reports whether a command may go to the worker: one of its namespace, and
+// one that is pinned only if it is pinned to this worker (SPEC T4).
+func (w slot) takes(r *record) bool {
+	if pin := r.task.GetPinnedWorkerId(); pin != "" {
+		return w.worker == holder(r.namespace, pin, r.task.GetPinnedSharedWorker())
+	}
+	return w.worker.namespace == "" || w.worker.namespace == r.namespace
+}
+
+// takesOf reports whether commands of a namespace may go to the worker at all.
+func (w slot) takesOf(ns string) bool {
 	return w.worker.namespace == "" || w.worker.namespace == ns
 }
 
@@ -40,7 +49,7 @@ func decideLease(s *State, env journal.Env, slots []slot) (journal.Decision[int]
 		}
 		best := -1
 		for i, w := range slots {
-			if free[i] > 0 && w.takes(ns) && (best < 0 || free[i] > free[best]) {
+			if free[i] > 0 && w.takes(r) && (best < 0 || free[i] > free[best]) {
 				best = i
 			}
 		}
@@ -65,14 +74,14 @@ func (s *State) headFor(slots []slot, free []int, taken map[string]int) (string,
 	for ns, q := range s.queues {
 		room := false
 		for i, w := range slots {
-			room = room || free[i] > 0 && w.takes(ns)
+			room = room || free[i] > 0 && w.takesOf(ns)
 		}
 		if !room {
 			continue
 		}
 		at := taken[ns]
-		for at < len(q.ids) && s.tasks[q.ids[at]].task.GetState() != taskv1.TaskState_TASK_STATE_QUEUED {
-			at++ // stopped while queued
+		for at < len(q.ids) && !s.leasable(s.tasks[q.ids[at]], slots, free) {
+			at++ // it keeps its place, and nobody behind it waits for it
 		}
 		taken[ns] = at
 		if at == len(q.ids) {
@@ -87,4 +96,18 @@ func (s *State) headFor(slots []slot, free []int, taken map[string]int) (string,
 	}
 	taken[oldest.namespace]++
 	return oldest.namespace, oldest
+}
+
+// leasable reports whether a queued command could be leased now: it was not
+// stopped meanwhile, and if it is pinned its worker has room.
+func (s *State) leasable(r *record, slots []slot, free []int) bool {
+	if r.task.GetState() != taskv1.TaskState_TASK_STATE_QUEUED {
+		return false
+	}
+	for i, w := range slots {
+		if free[i] > 0 && w.takes(r) {
+			return true
+		}
+	}
+	return false
 }

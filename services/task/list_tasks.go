@@ -12,6 +12,7 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/page"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/pkg/plane"
 )
 
 // pageKind marks the page tokens of ListTasks.
@@ -98,6 +99,14 @@ func (s *Service) ListTasks(ctx context.Context, req *taskv1.ListTasksRequest) (
 	})
 	if err != nil {
 		return nil, err
+	}
+	if len(found.tasks) == 0 && s.deps.Workspace != nil {
+		if err := plane.NeverMade(ctx, o.agent, func(ctx context.Context, agentID string) error {
+			_, err := s.deps.Workspace(ctx, agentID)
+			return err
+		}); err != nil {
+			return nil, err
+		}
 	}
 	resp := &taskv1.ListTasksResponse{TotalActive: int32(min(found.active, 1<<30))}
 	for _, t := range found.tasks {

@@ -63,7 +63,7 @@ func (w *world) exec(t require.TestingT, req *taskv1.ExecCommandRequest) (*taskv
 		return nil, err
 	}
 	d, err := run(t, w, func(s *State, env journal.Env) (journal.Decision[*taskv1.ExecCommandResponse], error) {
-		return decideExec(s, env, req, spec)
+		return decideExec(s, env, req, spec, nil)
 	})
 	require.NoError(t, err)
 	if len(d.Events) == 0 {

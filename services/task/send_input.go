@@ -90,6 +90,11 @@ func (s *Service) SendTaskInput(ctx context.Context, req *taskv1.SendTaskInputRe
 	if err := fault.Bytes("text", len(req.GetText()), fault.MaxFreeTextBytes); err != nil {
 		return nil, err
 	}
+	if t, err := s.read(ctx, actor.Namespace, req.GetAgentId(), req.GetTaskId()); err != nil {
+		return nil, err
+	} else if isChild(t) {
+		return s.inputToChild(ctx, t, actor.Principal, req)
+	}
 	to := s.reachOf(req.GetTaskId())
 	resp, done, err := journal.Do(ctx, s.engine.For(actor.Namespace, req.GetAgentId()), journal.Op[*State, *taskv1.SendTaskInputResponse]{
 		Method: taskv1.TaskService_SendTaskInput_FullMethodName, Actor: actor,

@@ -35,18 +35,29 @@ type Deps struct {
 	plane.Deps
 	// Output keeps what commands write.
 	Output Output
-	// Workspace gives the directory that an agent's commands run in by default,
-	// NOT_FOUND for an agent that was never made. nil takes every agent and
-	// leaves the choice to the worker.
-	Workspace func(ctx context.Context, agentID string) (string, error)
+	// Workspace says where an agent's commands run, NOT_FOUND for an agent that
+	// was never made. nil takes every agent and leaves the choice to the worker.
+	Workspace func(ctx context.Context, agentID string) (Workspace, error)
 	// OwnsItem refuses an item that is not the agent's. nil takes every item.
 	OwnsItem func(ctx context.Context, agentID, workItemID string) error
+	// Children reaches the agent plane for handles of children. nil: they take
+	// no input and say nothing.
+	Children Children
+}
+
+// Workspace is where an agent's commands run.
+type Workspace struct {
+	// Root is their directory unless they name another; empty: the worker's choice.
+	Root string
+	// Worktree, if the agent has one, says which worker they are pinned to (SPEC T4).
+	Worktree *taskv1.Worktree
 }
 
 // Service is the task plane.
 type Service struct {
 	taskv1.UnimplementedTaskServiceServer
 	taskv1.UnimplementedWorkerServiceServer
+	taskv1.UnimplementedWorktreeServiceServer
 
 	cfg    Config
 	deps   Deps
@@ -57,6 +68,7 @@ type Service struct {
 	watches *watches
 	lives   *leases
 	floor   *floor
+	errands errands
 
 	ctx    context.Context //nolint:containedctx // of what runs between requests; ends with Stop
 	cancel context.CancelFunc
@@ -88,10 +100,11 @@ func New(cfg Config, deps Deps) (*Service, error) {
 // Name is the module's name.
 func (s *Service) Name() string { return Plane }
 
-// Register puts both services of the plane on a server.
+// Register puts the services of the plane on a server.
 func (s *Service) Register(srv grpc.ServiceRegistrar) {
 	taskv1.RegisterTaskServiceServer(srv, s)
 	taskv1.RegisterWorkerServiceServer(srv, s)
+	taskv1.RegisterWorktreeServiceServer(srv, s)
 }
 
 // Start opens the journal, gives every live lease one full term (SPEC X12),
@@ -101,7 +114,7 @@ func (s *Service) Start(ctx context.Context) error {
 	s.engine, err = plane.Open(ctx, plane.Config[*State]{
 		Plane: Plane, Partitions: s.cfg.Partitions, New: NewState,
 		Events:   taskv1.File_quartet_task_v1_task_event_proto,
-		OnCommit: s.committed,
+		OnCommit: s.committed, Follow: follows(), React: react,
 	}, s.deps.Deps)
 	if err != nil {
 		return err
@@ -117,6 +130,9 @@ func (s *Service) Start(ctx context.Context) error {
 	}
 	s.lives.due.Start()
 	s.background(s.dispatch)
+	if err := s.engine.Follow(ctx); err != nil {
+		return errors.Join(err, s.Stop(ctx))
+	}
 	return nil
 }
 

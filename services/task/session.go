@@ -28,6 +28,7 @@ type session struct {
 	bootID   string
 	capacity int
 	ready    bool // guarded by floor.mu
+	forester bool // it makes worktrees
 
 	ctx context.Context //nolint:containedctx // the session is what ends with it
 	end context.CancelCauseFunc
@@ -42,7 +43,7 @@ type session struct {
 
 func newSession(ctx context.Context, s *Service, actor journal.Actor, key workerKey, hello *taskv1.WorkerHello) *session {
 	se := &session{
-		s: s, actor: actor, worker: key, bootID: hello.GetBootId(), capacity: int(hello.GetCapacity()),
+		s: s, actor: actor, worker: key, bootID: hello.GetBootId(), capacity: int(hello.GetCapacity()), forester: hello.GetWorktrees(),
 		more: make(chan struct{}, 1), lanes: make(map[string][]*taskv1.ConnectRequest),
 	}
 	se.ctx, se.end = context.WithCancelCause(ctx)
@@ -122,6 +123,9 @@ func (se *session) take(m *taskv1.ConnectRequest) error {
 		lane = r.Ended.GetTaskId()
 	case *taskv1.ConnectRequest_InputTaken:
 		lane = r.InputTaken.GetTaskId()
+	case *taskv1.ConnectRequest_Worktree:
+		se.s.errands.tell(r.Worktree)
+		return nil
 	case *taskv1.ConnectRequest_Heartbeat:
 		// The terms begin anew here and not in the lane: a heartbeat must not
 		// wait for the journal.

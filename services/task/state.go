@@ -24,6 +24,7 @@ type State struct {
 	items   map[itemKey][]string              // every task of a work item, oldest first
 	queues  map[string]*queue                 // commands that wait for a worker, by namespace
 	workers map[workerKey]map[string]struct{} // live commands by worker
+	deleted map[owner]bool                    // agents that are deleted, or about to be
 	last    int64                             // ordinal of the newest task
 }
 
@@ -70,6 +71,7 @@ func NewState() *State {
 		items:   make(map[itemKey][]string),
 		queues:  make(map[string]*queue),
 		workers: make(map[workerKey]map[string]struct{}),
+		deleted: make(map[owner]bool),
 	}
 }
 
@@ -106,6 +108,8 @@ func (s *State) Apply(ev *journal.Event) error {
 		})
 	case *taskv1.TaskCancelling:
 		return s.replace(ev.Namespace, p.GetTask(), func(r *record) { r.forced = r.forced || p.GetForce() })
+	case *taskv1.TaskWorktreeChanged:
+		return s.replace(ev.Namespace, p.GetTask(), nil)
 	case *taskv1.TaskCompleted:
 		return s.replace(ev.Namespace, p.GetTask(), nil)
 	case *taskv1.TaskFailed:
@@ -116,6 +120,9 @@ func (s *State) Apply(ev *journal.Event) error {
 		return s.replace(ev.Namespace, p.GetTask(), nil)
 	case *taskv1.TaskInputAccepted:
 		return s.applyInput(p)
+	case *taskv1.OwnerDeleted:
+		s.deleted[owner{ev.Namespace, p.GetAgentId()}] = true
+		return nil
 	}
 	return fmt.Errorf("task: event with payload %T", ev.Payload)
 }
@@ -162,7 +169,7 @@ func (s *State) replace(ns string, t *taskv1.Task, also func(*record)) error {
 	}
 	from, to := r.task.GetState(), t.GetState()
 	switch {
-	case terminal(from), phase(to) < phase(from), from == to && to != taskv1.TaskState_TASK_STATE_CANCELLING:
+	case terminal(from), phase(to) < phase(from), from == to && to != taskv1.TaskState_TASK_STATE_CANCELLING && !isChild(t):
 		return fmt.Errorf("task: %s cannot go from %s to %s", t.GetTaskId(), from, to)
 	case t.GetRevision() != r.task.GetRevision()+1:
 		return fmt.Errorf("task: %s goes from revision %d to %d", t.GetTaskId(), r.task.GetRevision(), t.GetRevision())

@@ -23,24 +23,30 @@ func decideStop(s *State, env journal.Env, req *taskv1.StopTaskRequest) (journal
 		return d, fault.TaskNotRunning.New("task "+req.GetTaskId()+" has ended: "+stateName(state)+"; there is nothing to stop",
 			"task_id", req.GetTaskId(), "state", stateName(state))
 	}
+	if r.forced || isChild(r.task) && state == taskv1.TaskState_TASK_STATE_CANCELLING {
+		d.Reply = &taskv1.StopTaskResponse{Task: r.task} // killing it once more changes nothing
+		return d, nil
+	}
+	d.Events = []*journal.Event{stopEvent(env, ns, r, "stopped before it was started")}
+	return d, nil
+}
+
+// stopEvent is the next step towards the end of a task that has not ended.
+// unstarted is what one says of it that no worker had.
+func stopEvent(env journal.Env, ns string, r *record, unstarted string) *journal.Event {
 	t := next(r.task)
-	switch state {
+	switch r.task.GetState() {
 	case taskv1.TaskState_TASK_STATE_QUEUED:
 		t.State = taskv1.TaskState_TASK_STATE_CANCELLED
-		t.EndReason, t.EndMessage = reasonStopped, "stopped before it was started"
+		t.EndReason, t.EndMessage = reasonStopped, unstarted
 		t.EndedAt = stamp(env.Now)
-		d.Events = []*journal.Event{event(ns, t, &taskv1.TaskCancelled{Task: t})}
+		return event(ns, t, &taskv1.TaskCancelled{Task: t})
 	case taskv1.TaskState_TASK_STATE_CANCELLING:
-		if r.forced { // killing it a third time changes nothing
-			d.Reply = &taskv1.StopTaskResponse{Task: r.task}
-			return d, nil
-		}
-		d.Events = []*journal.Event{event(ns, t, &taskv1.TaskCancelling{Task: t, Force: true})}
+		return event(ns, t, &taskv1.TaskCancelling{Task: t, Force: true})
 	default:
 		t.State = taskv1.TaskState_TASK_STATE_CANCELLING
-		d.Events = []*journal.Event{event(ns, t, &taskv1.TaskCancelling{Task: t})}
+		return event(ns, t, &taskv1.TaskCancelling{Task: t})
 	}
-	return d, nil
 }
 
 // StopTask implements SPEC T3. Its answer does not wait for the command to end.
@@ -57,7 +63,7 @@ func (s *Service) StopTask(ctx context.Context, req *taskv1.StopTaskRequest) (*t
 	}
 	resp, done, err := journal.Do(ctx, s.engine.For(actor.Namespace, req.GetAgentId()), journal.Op[*State, *taskv1.StopTaskResponse]{
 		Method: taskv1.TaskService_StopTask_FullMethodName, Actor: actor,
-		AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
+		AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Recall: rpc.Recalling(ctx), Args: req,
 		Decide: func(st *State, env journal.Env) (journal.Decision[*taskv1.StopTaskResponse], error) {
 			return decideStop(st, env, req)
 		},

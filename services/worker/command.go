@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/pkg/spool"
 )
 
 // Why a command was ended by the worker (CommandEnded.reason).
@@ -29,7 +30,7 @@ type command struct {
 	w    *Worker
 	task *taskv1.Task
 	gen  int64
-	buf  *buffer
+	buf  *spool.Buffer
 	done chan struct{} // run returned: no process of it is left
 
 	mu        sync.Mutex
@@ -49,7 +50,7 @@ type command struct {
 func newCommand(w *Worker, l *taskv1.CommandLease) *command {
 	return &command{
 		w: w, task: l.GetTask(), gen: l.GetLeaseGeneration(),
-		buf: newBuffer(), done: make(chan struct{}), moreInput: make(chan struct{}, 1),
+		buf: spool.New(), done: make(chan struct{}), moreInput: make(chan struct{}, 1),
 	}
 }
 
@@ -174,7 +175,7 @@ func (c *command) kill() {
 // abandon ends a command whose lease is somebody else's or nobody's: nothing
 // that it says is of interest.
 func (c *command) abandon() {
-	c.buf.discard()
+	c.buf.Discard()
 	c.stop(causeStopped, true)
 	c.w.forget(c.task.GetTaskId())
 }
@@ -211,7 +212,7 @@ func (c *command) verdict(state *os.ProcessState) *taskv1.CommandEnded {
 // finish makes the end known. It is repeated until it is acknowledged.
 func (c *command) finish(end *taskv1.CommandEnded) {
 	end.TaskId, end.LeaseGeneration = c.task.GetTaskId(), c.gen
-	end.OutputBytes = c.buf.total()
+	end.OutputBytes = c.buf.Total()
 	end.Message = strings.ToValidUTF8(end.GetMessage(), "\uFFFD")
 	c.mu.Lock()
 	c.exited = true
@@ -251,8 +252,8 @@ func (c *command) read(p *process, out output) {
 
 // emit buffers output and sees to it that it is sent, at once or in a moment.
 func (c *command) emit(stream taskv1.OutputStream, data []byte) {
-	c.buf.add(stream, data)
-	if c.buf.full() {
+	c.buf.Add(stream, data)
+	if c.buf.Full() {
 		c.w.markDirty(c)
 		return
 	}

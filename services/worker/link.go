@@ -32,7 +32,9 @@ type link struct {
 
 	mu    sync.Mutex
 	dirty map[*command]struct{}
-	more  chan struct{} // capacity 1
+	// reports are those about worktrees. They are sent once: who misses one asks again.
+	reports []*taskv1.WorktreeReport
+	more    chan struct{} // capacity 1
 
 	told map[*command]*told // used by the sender alone
 }
@@ -99,7 +101,7 @@ func (w *Worker) once() error {
 	l := &link{w: w, stream: s, dirty: make(map[*command]struct{}), more: make(chan struct{}, 1), told: make(map[*command]*told)}
 	hello := &taskv1.WorkerHello{
 		WorkerId: w.cfg.ID, BootId: w.boot, Capacity: int32(w.cfg.Capacity), //nolint:gosec // a worker runs no two billion commands
-		Labels: w.cfg.Labels, RunningTaskIds: w.holding(),
+		Labels: w.cfg.Labels, RunningTaskIds: w.holding(), Worktrees: true,
 	}
 	if err := s.Send(&taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_Hello{Hello: hello}}); err != nil {
 		return l.why(err)
@@ -110,7 +112,7 @@ func (w *Worker) once() error {
 	w.mu.Lock()
 	w.link, w.lastErr = l, nil
 	for _, c := range w.commands {
-		c.buf.rewind()
+		c.buf.Rewind()
 		l.dirty[c] = struct{}{}
 	}
 	w.mu.Unlock()
@@ -145,6 +147,17 @@ func (l *link) mark(c *command) {
 	}
 }
 
+// report has a report about a worktree sent. It never blocks.
+func (l *link) report(r *taskv1.WorktreeReport) {
+	l.mu.Lock()
+	l.reports = append(l.reports, r)
+	l.mu.Unlock()
+	select {
+	case l.more <- struct{}{}:
+	default:
+	}
+}
+
 // sendAll sends what commands have to say, and heartbeats, until ctx ends or
 // the stream breaks.
 func (l *link) sendAll(ctx context.Context) {
@@ -154,7 +167,14 @@ func (l *link) sendAll(ctx context.Context) {
 		l.mu.Lock()
 		dirty := l.dirty
 		l.dirty = make(map[*command]struct{})
+		reports := l.reports
+		l.reports = nil
 		l.mu.Unlock()
+		for _, r := range reports {
+			if !l.send(&taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_Worktree{Worktree: r}}) {
+				return
+			}
+		}
 		for c := range dirty {
 			if !l.flush(c) {
 				return
@@ -209,7 +229,7 @@ func (l *link) flush(c *command) bool {
 			return false
 		}
 	}
-	for _, chunk := range c.buf.next() {
+	for _, chunk := range c.buf.Next() {
 		if !l.send(&taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_Output{Output: &taskv1.CommandOutput{TaskId: id, LeaseGeneration: c.gen, Chunk: chunk}}}) {
 			return false
 		}
@@ -239,6 +259,8 @@ func (l *link) receive() error {
 			if c := l.w.command(r.Input.GetTaskId()); c != nil {
 				c.input(r.Input)
 			}
+		case *taskv1.ConnectResponse_Worktree:
+			l.w.order(r.Worktree)
 		case *taskv1.ConnectResponse_Ack:
 			l.acknowledged(r.Ack)
 		}
@@ -254,6 +276,6 @@ func (l *link) acknowledged(a *taskv1.ReportAck) {
 	case a.GetEnded():
 		l.w.forget(a.GetTaskId())
 	default:
-		c.buf.acknowledge(a.GetOutputBytes())
+		c.buf.Acknowledge(a.GetOutputBytes())
 	}
 }

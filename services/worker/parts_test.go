@@ -1,25 +1,17 @@
 package worker
 
 import (
-	"bytes"
 	"context"
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
-	"pgregory.net/rapid"
 
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
-)
-
-const (
-	stdout = taskv1.OutputStream_OUTPUT_STREAM_STDOUT
-	stderr = taskv1.OutputStream_OUTPUT_STREAM_STDERR
 )
 
 func TestConfigIsChecked(t *testing.T) {
@@ -38,73 +30,6 @@ func TestConfigIsChecked(t *testing.T) {
 	require.NoError(t, w.Stop(t.Context()), "stopping what never started")
 	require.ErrorContains(t, w.Start(t.Context()), "/no/such/root")
 	require.ErrorContains(t, w.Ready(), "not connected")
-}
-
-// Whatever is added, sent, acknowledged, lost and sent again, the other side
-// gets every byte at its offset, and characters whole.
-func TestT6_BufferLosesNothing(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		b := newBuffer()
-		var want, got []byte
-		acked := int64(0)
-		take := func() {
-			for _, c := range b.next() {
-				require.LessOrEqual(t, len(c.GetData()), chunkSize)
-				require.LessOrEqual(t, c.GetOffset(), int64(len(got)), "no gap")
-				got = append(got[:c.GetOffset()], c.GetData()...)
-			}
-		}
-		for range rapid.IntRange(1, 30).Draw(t, "steps") {
-			switch rapid.IntRange(0, 3).Draw(t, "op") {
-			case 0:
-				data := []byte(strings.Repeat(rapid.SampledFrom([]string{"a", "é", "中", "😀"}).Draw(t, "text"), rapid.SampledFrom([]int{1, 3, 20_000}).Draw(t, "n")))
-				if b.held+len(data) >= window {
-					continue // it would wait
-				}
-				want = append(want, data...)
-				b.add(rapid.SampledFrom([]taskv1.OutputStream{stdout, stderr}).Draw(t, "stream"), data)
-			case 1:
-				take()
-			case 2:
-				if int64(len(got)) > acked {
-					acked = rapid.Int64Range(acked, int64(len(got))).Draw(t, "ack")
-					b.acknowledge(acked)
-				}
-			case 3:
-				b.rewind() // a new link: what was not acknowledged may be lost
-				got = got[:min(int64(len(got)), b.sent)]
-			}
-		}
-		take()
-		require.Equal(t, string(want), string(got))
-		require.EqualValues(t, len(want), b.total())
-		b.acknowledge(b.total())
-		require.Zero(t, b.held)
-	})
-}
-
-func TestT6_BufferMakesWritersWait(t *testing.T) {
-	b := newBuffer()
-	b.add(stdout, bytes.Repeat([]byte("x"), window))
-	require.True(t, b.full())
-	added := make(chan struct{})
-	go func() {
-		b.add(stdout, []byte("more"))
-		close(added)
-	}()
-	b.next()
-	select {
-	case <-added:
-		require.Fail(t, "there was no room")
-	default:
-	}
-	b.acknowledge(chunkSize)
-	<-added
-	require.EqualValues(t, window+4, b.total())
-	go b.add(stdout, bytes.Repeat([]byte("x"), window))
-	b.discard() // lets everybody pass
-	b.add(stdout, bytes.Repeat([]byte("x"), 10*window))
-	require.LessOrEqual(t, b.held, window+window)
 }
 
 func TestT6_SweepEndsOnlyItsOwn(t *testing.T) {

@@ -32,10 +32,7 @@ func (w *Worker) workdir(asked string) (string, error) {
 	case err != nil:
 		return "", fmt.Errorf("workdir_not_found: %w", err)
 	}
-	within := func(root string) bool {
-		return dir == root || strings.HasPrefix(dir, strings.TrimSuffix(root, "/")+"/")
-	}
-	if !slices.ContainsFunc(w.roots, within) {
+	if !w.inRoots(dir) {
 		return "", fmt.Errorf("execution_root_violation: %s is outside the roots of worker %s; use a directory under %s",
 			asked, w.cfg.ID, strings.Join(w.roots, " or "))
 	}
@@ -43,6 +40,11 @@ func (w *Worker) workdir(asked string) (string, error) {
 		return "", fmt.Errorf("workdir_not_found: %s is not a directory", asked)
 	}
 	return dir, nil
+}
+
+// within reports whether a clean path is a root or below it.
+func within(dir, root string) bool {
+	return dir == root || strings.HasPrefix(dir, strings.TrimSuffix(root, "/")+"/")
 }
 
 // environ is all that a command sees: nothing of the worker's own environment

@@ -71,6 +71,11 @@ type Worker struct {
 	ctx    context.Context //nolint:containedctx // of the connection; ends with Stop
 	cancel context.CancelFunc
 	done   chan struct{} // the connection loop ended
+	// errands is what orders about worktrees run under; it ends as soon as the
+	// worker begins to stop.
+	errands context.Context //nolint:containedctx // as above
+	drop    context.CancelFunc
+	orders  orders
 
 	mu       sync.Mutex
 	commands map[string]*command
@@ -144,6 +149,7 @@ func (w *Worker) Start(ctx context.Context) error {
 	}
 	w.spawn = newSpawner()
 	w.ctx, w.cancel = context.WithCancel(context.Background())
+	w.errands, w.drop = context.WithCancel(w.ctx)
 	w.done = make(chan struct{})
 	w.mu.Lock()
 	w.started = true
@@ -205,6 +211,7 @@ func (w *Worker) Stop(ctx context.Context) error {
 		running = append(running, c)
 	}
 	w.mu.Unlock()
+	w.drop()
 	for _, c := range running {
 		c.stop(causeWorkerStopped, false)
 	}
@@ -212,7 +219,7 @@ func (w *Worker) Stop(ctx context.Context) error {
 	err := w.awaitIdle(report)
 	cancel()
 	for _, c := range running { // what could not be reported must not live on either
-		c.buf.discard()
+		c.buf.Discard()
 		c.kill()
 	}
 	w.running.Wait()

@@ -1,0 +1,309 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	"quartet/pkg/fault"
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
+)
+
+const (
+	// worktreesDir holds the worktrees of the repositories beside it, or of the
+	// one that it lies in where that fills its root. It ignores itself, so no
+	// repository shows it as a change.
+	worktreesDir = ".quartet-worktrees"
+	branchPrefix = "quartet/"
+)
+
+var commitID = regexp.MustCompile(`^[0-9a-f]{40}([0-9a-f]{24})?$`)
+
+// carryOut does what an order says. Every order may come again, also after a
+// crash in the middle of it, so each begins by looking at what there is.
+func (w *Worker) carryOut(ctx context.Context, o *taskv1.WorktreeOrder) *taskv1.WorktreeReport {
+	r := &taskv1.WorktreeReport{OrderId: o.GetOrderId()}
+	var err error
+	switch o.GetVerb() {
+	case taskv1.WorktreeVerb_WORKTREE_VERB_PLAN:
+		err = w.planWorktree(ctx, o.GetWorkspaceRoot(), r)
+	case taskv1.WorktreeVerb_WORKTREE_VERB_MAKE:
+		r.Worktree = proto.CloneOf(o.GetWorktree())
+		err = w.makeWorktree(ctx, r.Worktree)
+	case taskv1.WorktreeVerb_WORKTREE_VERB_REMOVE:
+		r.Worktree = proto.CloneOf(o.GetWorktree())
+		err = w.removeWorktree(ctx, r.Worktree)
+	default:
+		err = fmt.Errorf("worker %s does not know the order %s", w.cfg.ID, o.GetVerb())
+	}
+	if err != nil {
+		r.Failure = strings.ToValidUTF8(err.Error(), "\uFFFD")
+	}
+	return r
+}
+
+// planWorktree says what a worktree of the work tree around a directory would
+// be made from.
+func (w *Worker) planWorktree(ctx context.Context, root string, r *taskv1.WorktreeReport) error {
+	dir, err := w.workdir(root)
+	if err != nil {
+		return err
+	}
+	out, err := w.git(ctx, dir, "rev-parse", "--show-toplevel", "--show-prefix")
+	if err != nil {
+		return fmt.Errorf("%s on worker %s: %w", dir, w.cfg.ID, err)
+	}
+	around, below, _ := strings.Cut(out, "\n")
+	top, err := w.workdir(around)
+	if err != nil {
+		return fmt.Errorf("the work tree around %s: %w", dir, err)
+	}
+	base, err := w.git(ctx, dir, "rev-parse", "--verify", "HEAD^{commit}")
+	if err != nil {
+		return fmt.Errorf("%s on worker %s has no commit to begin at: %w", dir, w.cfg.ID, err)
+	}
+	r.Worktree = &taskv1.Worktree{WorkerId: w.cfg.ID, Repository: top, BaseCommit: base}
+	r.Directory, r.Subdirectory = w.worktreesOf(top), strings.TrimSuffix(below, "/")
+	return nil
+}
+
+// worktreesOf is where the worktrees of a repository go: beside it, or into it
+// where beside it is outside of the roots (SPEC T7).
+func (w *Worker) worktreesOf(top string) string {
+	if beside := filepath.Dir(top); w.inRoots(beside) {
+		return filepath.Join(beside, worktreesDir)
+	}
+	return filepath.Join(top, worktreesDir)
+}
+
+// admit refuses what this worker would not have planned.
+func (w *Worker) admit(wt *taskv1.Worktree) error {
+	name := filepath.Base(wt.GetPath())
+	switch top := wt.GetRepository(); {
+	case !filepath.IsAbs(top) || filepath.Clean(top) != top || !w.inRoots(top):
+		return fmt.Errorf("execution_root_violation: the repository %s is outside the roots of worker %s", top, w.cfg.ID)
+	case fault.Name("worktree", name) != nil || wt.GetPath() != filepath.Join(w.worktreesOf(top), name):
+		return fmt.Errorf("execution_root_violation: worker %s keeps worktrees of %s in %s, not at %s", w.cfg.ID, top, w.worktreesOf(top), wt.GetPath())
+	case wt.GetBranch() != branchPrefix+name:
+		return fmt.Errorf("the branch of worktree %s is %s%s, not %s", name, branchPrefix, name, wt.GetBranch())
+	case !commitID.MatchString(wt.GetBaseCommit()):
+		return fmt.Errorf("%q is no commit", wt.GetBaseCommit())
+	}
+	return nil
+}
+
+func (w *Worker) inRoots(dir string) bool {
+	return slices.ContainsFunc(w.roots, func(root string) bool { return within(dir, root) })
+}
+
+// makeWorktree makes a worktree on a branch of its own, or finds it made. What a
+// make that was cut off left is removed first: nobody has worked in it, since a
+// child begins after its worktree is known to be ready.
+func (w *Worker) makeWorktree(ctx context.Context, wt *taskv1.Worktree) error {
+	if err := w.admit(wt); err != nil {
+		return err
+	}
+	whole, err := w.whole(ctx, wt)
+	if err != nil {
+		return err
+	}
+	if whole {
+		wt.State = taskv1.WorktreeState_WORKTREE_STATE_READY
+		return nil
+	}
+	dir := filepath.Dir(wt.GetPath())
+	if err := makeDirectory(dir); err != nil {
+		return err
+	}
+	if err := w.discard(ctx, wt); err != nil {
+		return err
+	}
+	if _, err := w.git(ctx, wt.GetRepository(), "worktree", "add", "--quiet", "--no-track", "-b", wt.GetBranch(), wt.GetPath(), wt.GetBaseCommit()); err != nil {
+		return err
+	}
+	wt.State = taskv1.WorktreeState_WORKTREE_STATE_READY
+	return nil
+}
+
+func makeDirectory(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // as readable as the repository beside it
+		return err
+	}
+	if to, err := filepath.EvalSymlinks(dir); err != nil || to != dir {
+		return fmt.Errorf("execution_root_violation: %s must be a directory, not a link to %s", dir, to)
+	}
+	ignore := filepath.Join(dir, ".gitignore")
+	if _, err := os.Lstat(ignore); err == nil {
+		return nil
+	}
+	return os.WriteFile(ignore, []byte("*\n"), 0o644) //nolint:gosec // as above
+}
+
+// whole reports whether a worktree stands and was made to its end: git holds it
+// locked until then.
+func (w *Worker) whole(ctx context.Context, wt *taskv1.Worktree) (bool, error) {
+	on, err := w.headOf(ctx, wt)
+	if err != nil || on != wt.GetBranch() {
+		return false, err
+	}
+	lock, err := w.git(ctx, wt.GetPath(), "rev-parse", "--path-format=absolute", "--git-path", "locked")
+	if err != nil {
+		return false, unlessRefused(err)
+	}
+	_, err = os.Lstat(lock)
+	return errors.Is(err, fs.ErrNotExist), nil
+}
+
+// headOf is the branch that a worktree is on; empty if there is no worktree of
+// the repository at its path, or it is on none.
+func (w *Worker) headOf(ctx context.Context, wt *taskv1.Worktree) (string, error) {
+	if _, err := os.Lstat(filepath.Join(wt.GetPath(), ".git")); err != nil {
+		return "", nil //nolint:nilerr // it is not there, which is the answer
+	}
+	top, err := w.git(ctx, wt.GetPath(), "rev-parse", "--path-format=absolute", "--show-toplevel", "--git-common-dir")
+	if err != nil {
+		return "", unlessRefused(err)
+	}
+	common, err := w.git(ctx, wt.GetRepository(), "rev-parse", "--path-format=absolute", "--git-common-dir")
+	if err != nil {
+		return "", unlessRefused(err)
+	}
+	if top != wt.GetPath()+"\n"+common {
+		return "", nil
+	}
+	head, err := w.git(ctx, wt.GetPath(), "symbolic-ref", "--quiet", "--short", "HEAD")
+	return head, unlessRefused(err)
+}
+
+// unlessRefused drops an error by which git says no.
+func unlessRefused(err error) error {
+	if refused(err) {
+		return nil
+	}
+	return err
+}
+
+// discard removes what a make that was cut off left.
+func (w *Worker) discard(ctx context.Context, wt *taskv1.Worktree) error {
+	// Twice forced, since git locks what it is making. A path that git knows
+	// nothing of is removed by hand, which admit has found to be ours.
+	if _, err := w.git(ctx, wt.GetRepository(), "worktree", "remove", "--force", "--force", wt.GetPath()); unlessRefused(err) != nil {
+		return err
+	}
+	if err := os.RemoveAll(wt.GetPath()); err != nil {
+		return err
+	}
+	at, err := w.branchAt(ctx, wt)
+	if err != nil || at == "" {
+		return err
+	}
+	if at != wt.GetBaseCommit() {
+		return fmt.Errorf("the branch %s exists and is at %s; it is not touched", wt.GetBranch(), at)
+	}
+	return w.deleteBranch(ctx, wt, at)
+}
+
+// branchAt is the commit of the worktree's branch; empty without a branch.
+func (w *Worker) branchAt(ctx context.Context, wt *taskv1.Worktree) (string, error) {
+	at, err := w.git(ctx, wt.GetRepository(), "rev-parse", "--verify", "--quiet", "refs/heads/"+wt.GetBranch())
+	return at, unlessRefused(err)
+}
+
+// deleteBranch deletes the branch if it is where it was seen.
+func (w *Worker) deleteBranch(ctx context.Context, wt *taskv1.Worktree, at string) error {
+	_, err := w.git(ctx, wt.GetRepository(), "update-ref", "-d", "refs/heads/"+wt.GetBranch(), at)
+	return err
+}
+
+// removeWorktree removes a worktree in which nothing was changed, with its
+// branch; what is gone already counts as removed. Everything else stays, and
+// the reason is said. Only what kept git from being asked is an error.
+func (w *Worker) removeWorktree(ctx context.Context, wt *taskv1.Worktree) error {
+	kept := func(format string, args ...any) error {
+		wt.State, wt.Reason = taskv1.WorktreeState_WORKTREE_STATE_KEPT, fmt.Sprintf(format, args...)
+		return nil
+	}
+	fail := func(err error) error {
+		if refused(err) {
+			return kept("%v", err)
+		}
+		return err
+	}
+	if err := w.admit(wt); err != nil {
+		return kept("%v", err)
+	}
+	if _, err := os.Lstat(wt.GetRepository()); errors.Is(err, fs.ErrNotExist) {
+		return kept("the repository %s is gone", wt.GetRepository())
+	}
+	if wt.GetState() == taskv1.WorktreeState_WORKTREE_STATE_PREPARING {
+		if err := w.discard(ctx, wt); err != nil { // nobody ever worked in it
+			return fail(err)
+		}
+		wt.State = taskv1.WorktreeState_WORKTREE_STATE_REMOVED
+		return nil
+	}
+	if _, err := os.Lstat(wt.GetPath()); err == nil {
+		why, err := w.changes(ctx, wt)
+		switch {
+		case err != nil:
+			return fail(err)
+		case why != "":
+			return kept("%s", why)
+		}
+	}
+	at, err := w.branchAt(ctx, wt)
+	if err != nil {
+		return err
+	}
+	if at != "" {
+		own, err := w.git(ctx, wt.GetRepository(), "rev-list", "--count", wt.GetBaseCommit()+".."+at)
+		switch {
+		case err != nil:
+			return fail(err)
+		case own != "0":
+			return kept("%s commit(s) of its own", own)
+		}
+	}
+	// Git looks once more itself and refuses if something has changed since. Of
+	// a worktree that is gone it forgets what it knew; one that it never knew is
+	// no worktree.
+	if _, err := w.git(ctx, wt.GetRepository(), "worktree", "remove", wt.GetPath()); err != nil {
+		if _, gone := os.Lstat(wt.GetPath()); !errors.Is(gone, fs.ErrNotExist) || !refused(err) {
+			return fail(err)
+		}
+	}
+	if at != "" {
+		if err := w.deleteBranch(ctx, wt, at); err != nil {
+			return fail(err)
+		}
+	}
+	wt.State, wt.Reason = taskv1.WorktreeState_WORKTREE_STATE_REMOVED, ""
+	return nil
+}
+
+// changes says what of a worktree must not be lost; empty: nothing.
+func (w *Worker) changes(ctx context.Context, wt *taskv1.Worktree) (string, error) {
+	on, err := w.headOf(ctx, wt)
+	if err != nil {
+		return "", err
+	}
+	if on != wt.GetBranch() {
+		if on == "" {
+			return "it is not on its branch any more", nil
+		}
+		return "it is on the branch " + on, nil
+	}
+	out, err := w.git(ctx, wt.GetPath(), "status", "--porcelain", "--untracked-files=all")
+	if err != nil || out == "" {
+		return "", err
+	}
+	return fmt.Sprintf("%d uncommitted change(s)", strings.Count(out, "\n")+1), nil
+}
