@@ -1,0 +1,341 @@
+package board
+
+import (
+	"errors"
+	"strings"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/journal"
+	boardv1 "quartet/pkg/pb/quartet/board/v1"
+)
+
+// overdueError names a board whose leases must be taken back first.
+type overdueError struct {
+	k     key
+	board string
+}
+
+func (*overdueError) Error() string { return errOverdue.Error() }
+
+// batch is what one stream asks for at once: reports, dispatched runs to start,
+// and steps for as many runs as the worker has room for.
+type batch struct {
+	s       *Service
+	w       *worker
+	chooses bool
+	turn    int
+	want    int // claims at most
+
+	st    *State
+	env   journal.Env
+	flows []*flow
+	of    map[*board]*flow
+	said  map[*step]report
+
+	acks     []*boardv1.ReportAck
+	assigned []*boardv1.StepAssignment
+	over     []string // runs
+	claims   int
+}
+
+// batch writes one batch for each partition that it touches.
+func (l *link) batch(reports []*boardv1.StepReport, begin []*boardv1.WorkerRun) error {
+	parts := l.s.engine.All()
+	for i, p := range parts {
+		// A run's partition is not in its id; with several, each takes what it
+		// knows, and the last says what nobody knew.
+		if err := l.commit(p, reports, begin, i == len(parts)-1, len(parts) > 1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *link) commit(p *journal.Partition[*State], reports []*boardv1.StepReport, begin []*boardv1.WorkerRun, last, several bool) error {
+	f := &l.s.floor
+	f.mu.Lock()
+	want, room := l.w.want, l.w.room()
+	f.mu.Unlock()
+	if len(reports) == 0 && len(begin) == 0 && min(want, room) <= 0 {
+		return nil
+	}
+	var b *batch
+	for {
+		_, _, err := journal.Do(l.ctx, p, journal.Op[*State, struct{}]{
+			Method: "Connect", Actor: l.actor,
+			Decide: func(st *State, env journal.Env) (d journal.Decision[struct{}], err error) {
+				b = &batch{
+					s: l.s, w: l.w, chooses: l.w.hello.GetChoosesSteps(), turn: l.turn, want: want,
+					st: st, env: env, of: map[*board]*flow{}, said: map[*step]report{},
+				}
+				d.Events, err = b.decide(reports, begin, room, several && !last)
+				return d, err
+			},
+		})
+		var late *overdueError
+		switch {
+		case errors.As(err, &late):
+			if err := l.s.reconcile(l.ctx, late.k, late.board); err != nil {
+				return err
+			}
+			continue
+		case errors.Is(err, fault.LimitExceeded) && len(reports) > 1:
+			// Together they make more lines than a frame holds.
+			half := len(reports) / 2
+			if err := l.commit(p, reports[:half], begin, last, several); err != nil {
+				return err
+			}
+			return l.commit(p, reports[half:], nil, last, several)
+		case err != nil:
+			return err
+		}
+		break
+	}
+	l.turn++
+	f.release(l.w.namespace, b.over...)
+	for _, a := range b.assigned {
+		f.took(l.w, a.GetRun().GetRunId())
+	}
+	f.mu.Lock()
+	l.w.want -= b.claims
+	f.mu.Unlock()
+	if len(b.acks)+len(b.assigned) > 0 {
+		l.send(&boardv1.ConnectResponse{Acks: b.acks, Assigned: b.assigned})
+	}
+	return nil
+}
+
+// decide is the rule.
+func (b *batch) decide(reports []*boardv1.StepReport, begin []*boardv1.WorkerRun, room int, others bool) ([]*journal.Event, error) {
+	for _, rep := range reports {
+		r := b.st.runs[key{b.w.namespace, rep.GetRunId()}]
+		if r == nil && others {
+			continue // another partition's, perhaps
+		}
+		if r != nil && b.s.late(r.board, b.env.Now) {
+			return nil, &overdueError{key{r.board.key.namespace, r.board.key.session}, r.board.id}
+		}
+		ack := &boardv1.ReportAck{RunId: rep.GetRunId()}
+		if err := b.report(r, rep); err != nil {
+			e := fault.From(err)
+			ack.Error, ack.Message = strings.ToLower(string(e.Reason())), e.Message()
+		}
+		b.acks = append(b.acks, ack)
+	}
+	for _, f := range b.flows {
+		f.settle()
+	}
+	for _, rec := range begin {
+		b.start(rec)
+	}
+	if n := min(b.want, room+len(b.over)); n > 0 && !b.chooses {
+		if err := b.claim(n); err != nil {
+			return nil, err
+		}
+	}
+	if len(b.flows) == 1 {
+		return b.flows[0].events, nil
+	}
+	var events []*journal.Event
+	for _, f := range b.flows {
+		events = append(events, f.events...)
+	}
+	return events, nil
+}
+
+func (b *batch) flow(of *board) *flow {
+	f := b.of[of]
+	if f == nil {
+		f = newFlow(of, b.env)
+		b.of[of] = f
+		b.flows = append(b.flows, f)
+	}
+	return f
+}
+
+// report takes one report.
+func (b *batch) report(r *run, rep *boardv1.StepReport) error {
+	if r == nil {
+		return runOver(rep.GetRunId())
+	}
+	if r.rec.GetWorkerId() != b.w.id {
+		return fault.PermissionDenied.Newf("run %s is another worker's", rep.GetRunId()).With("run_id", rep.GetRunId())
+	}
+	if err := fault.First(
+		checkResult(rep.GetResultSummary(), rep.GetArtifactIds(), rep.GetReason()),
+		fault.TextBytes("worker_result", rep.GetWorkerResult(), fault.MaxFreeTextBytes, false),
+	); err != nil {
+		return err
+	}
+	if rep.GetStatus() == 0 && !rep.GetFinished() {
+		return fault.InvalidArgument.New("a report says where the step stands, or that the run is finished").WithField("status", "is required")
+	}
+	f := b.flow(r.board)
+	if rep.GetStatus() != 0 {
+		if repeated(r, rep) {
+			return nil
+		}
+		s, err := f.own(r, "")
+		if err != nil {
+			return err
+		}
+		said := report{rep.GetStatus(), rep.ResultSummary, rep.GetArtifactIds(), rep.GetReason()}
+		if _, err := f.take(r, s, said); err != nil {
+			return err
+		}
+		if rep.GetStatus() == stepCompleted {
+			b.said[s] = said
+		}
+		if r.dispatch != nil && !held(f.at(s)) {
+			b.ended(f, r)
+			if rep.GetWorkerResult() != "" {
+				f.emit(nil, &boardv1.WorkerRunEnded{RunId: r.rec.GetRunId(), Status: boardv1.RunStatus_RUN_STATUS_FINISHED, WorkerResult: rep.GetWorkerResult()}).
+					ActorRunID = r.rec.GetRunId()
+			}
+			return nil
+		}
+	}
+	if !rep.GetFinished() {
+		return nil
+	}
+	if _, over := f.over[r]; over || !r.live() {
+		return f.late(r)
+	}
+	before := len(f.events)
+	f.finish(r, boardv1.RunStatus_RUN_STATUS_FINISHED, whyFinished, &boardv1.WorkerRunEnded{
+		WorkerResult: rep.GetWorkerResult(), NoStepClaimed: r.step == nil && f.took[r] == nil,
+	})
+	for _, ev := range f.events[before:] {
+		ev.ActorRunID = r.rec.GetRunId()
+	}
+	b.ended(f, r)
+	return nil
+}
+
+// ended notes that a run is over with this batch.
+func (b *batch) ended(f *flow, r *run) {
+	f.over = put(f.over, r, boardv1.RunStatus_RUN_STATUS_FINISHED)
+	if r.dispatch != nil {
+		f.running = put(f.running, r.dispatch, f.running[r.dispatch]-1)
+	}
+	b.over = append(b.over, r.rec.GetRunId())
+}
+
+// repeated says whether a report was stored before: the answer was lost, and
+// the worker says it again.
+func repeated(r *run, rep *boardv1.StepReport) bool {
+	return !r.live() && r.rec.GetStatus() == boardv1.RunStatus_RUN_STATUS_FINISHED && r.rec.GetStepStatus() == rep.GetStatus() &&
+		r.rec.GetStepResultSummary() == rep.GetResultSummary()
+}
+
+// start begins a dispatched run: its step is claimed for it, unless its worker
+// chooses.
+func (b *batch) start(rec *boardv1.WorkerRun) {
+	r := b.st.runs[key{b.w.namespace, rec.GetRunId()}]
+	if r == nil || !r.live() {
+		return
+	}
+	if b.chooses {
+		b.assigned = append(b.assigned, &boardv1.StepAssignment{
+			Run: r.shown(), RunToken: b.s.deps.MintRun(b.w.namespace, b.w.id, rec.GetRunId()),
+		})
+		return
+	}
+	if r.step != nil {
+		return
+	}
+	f := b.flow(r.board)
+	var s *step
+	if r.board.dispatchable() {
+		s = f.candidate(r.rec.GetWorkerPoolId(), r.bits, r.allowed)
+	}
+	if s == nil {
+		f.over = put(f.over, r, boardv1.RunStatus_RUN_STATUS_FINISHED)
+		f.emit(nil, &boardv1.WorkerRunEnded{RunId: rec.GetRunId(), Status: boardv1.RunStatus_RUN_STATUS_FINISHED, NoStepClaimed: true}).
+			ActorRunID = rec.GetRunId()
+		b.over = append(b.over, rec.GetRunId())
+		return
+	}
+	f.claim(s, rec.GetRunId(), b.w.id, "")
+	f.took = put(f.took, r, s)
+	b.assign(f, copyRun(r.rec), s)
+}
+
+// claim takes steps from the standing dispatches of the worker's pools, from
+// one after the other.
+func (b *batch) claim(n int) error {
+	var from []*dispatch
+	seen := map[*dispatch]bool{}
+	add := func(d *dispatch) {
+		if !seen[d] {
+			seen[d] = true
+			from = append(from, d)
+		}
+	}
+	for _, id := range b.w.hello.GetWorkerPoolIds() {
+		if p := b.st.pools[key{b.w.namespace, id}]; p != nil {
+			// More than are wanted need not be looked at.
+			for i := range min(len(p.claimable), n) {
+				add(p.claimable[(b.turn+i)%len(p.claimable)])
+			}
+		}
+		for _, f := range b.flows { // what became claimable in this batch
+			for _, d := range f.b.dispatches {
+				if d.rec.GetWorkerPoolId() == id {
+					add(d)
+				}
+			}
+		}
+	}
+	for i := 0; n > 0 && len(from) > 0; {
+		i %= len(from)
+		d := from[i]
+		if b.s.late(d.board, b.env.Now) {
+			return &overdueError{key{d.board.key.namespace, d.board.key.session}, d.board.id}
+		}
+		if !b.claimFrom(d) {
+			from = append(from[:i], from[i+1:]...)
+			continue
+		}
+		n--
+		i++
+	}
+	return nil
+}
+
+func (b *batch) claimFrom(d *dispatch) bool {
+	if !d.board.dispatchable() {
+		return false
+	}
+	f := b.of[d.board]
+	if f == nil {
+		f = b.flow(d.board)
+	}
+	if d.running+f.running[d] >= int(d.rec.GetMaxParallel()) {
+		return false
+	}
+	s := f.candidate(d.rec.GetWorkerPoolId(), d.bits, d.allowed)
+	if s == nil {
+		return false
+	}
+	runID := b.env.NewID("run_")
+	f.claim(s, runID, b.w.id, d.rec.GetDispatchId())
+	f.running = put(f.running, d, f.running[d]+1)
+	b.claims++
+	b.assign(f, &boardv1.WorkerRun{
+		RunId: runID, SessionId: d.board.key.session, BoardId: d.board.id, WorkerPoolId: d.rec.GetWorkerPoolId(), WorkerId: b.w.id,
+		DispatchId: d.rec.GetDispatchId(), AllowedStepIds: d.rec.GetAllowedStepIds(), Instruction: d.rec.GetInstruction(),
+		Status: boardv1.RunStatus_RUN_STATUS_RUNNING, DispatchedAt: timestamppb.New(b.env.Now),
+	}, s)
+	return true
+}
+
+func (b *batch) assign(f *flow, run *boardv1.WorkerRun, s *step) {
+	rec := copyStep(s.rec, b.env.Now)
+	rec.Status, rec.ClaimedByAgentId, rec.ClaimedByRunId = stepClaimed, b.w.id, run.GetRunId()
+	rec.LeaseExpiresAt = timestamppb.New(b.env.Now.Add(f.b.term))
+	run.ClaimedStepId, run.AllowedStepIds = s.id(), nil
+	b.assigned = append(b.assigned, &boardv1.StepAssignment{Run: run, Step: rec, Dependencies: results(s, b.said)})
+}

@@ -1,0 +1,95 @@
+package board
+
+import "math/bits"
+
+// bitset is a set of small numbers that gives its smallest member behind a
+// position quickly: one bit for each number, and one for each word of those
+// that is not empty. With 10 000 steps that is three words to look through.
+type bitset struct {
+	words  []uint64
+	filled []uint64 // bit i: words[i] is not 0
+	n      int
+}
+
+func (b *bitset) has(i int) bool {
+	w := i >> 6
+	return w < len(b.words) && b.words[w]&(1<<(i&63)) != 0
+}
+
+func (b *bitset) add(i int) {
+	w := i >> 6
+	for len(b.words) <= w {
+		b.words = append(b.words, 0)
+	}
+	for len(b.filled) <= w>>6 {
+		b.filled = append(b.filled, 0)
+	}
+	if b.words[w]&(1<<(i&63)) != 0 {
+		return
+	}
+	b.words[w] |= 1 << (i & 63)
+	b.filled[w>>6] |= 1 << (w & 63)
+	b.n++
+}
+
+func (b *bitset) remove(i int) {
+	if !b.has(i) {
+		return
+	}
+	w := i >> 6
+	b.words[w] &^= 1 << (i & 63)
+	if b.words[w] == 0 {
+		b.filled[w>>6] &^= 1 << (w & 63)
+	}
+	b.n--
+}
+
+// len of a nil set is 0.
+func (b *bitset) len() int {
+	if b == nil {
+		return 0
+	}
+	return b.n
+}
+
+// next is the smallest member that is at least from and, where within is not
+// nil, in it too; -1 if there is none. A nil set has none.
+func (b *bitset) next(from int, within *bitset) int {
+	if b == nil {
+		return -1
+	}
+	for w := from >> 6; w < len(b.words); {
+		word := b.words[w]
+		if within != nil {
+			if w >= len(within.words) {
+				return -1
+			}
+			word &= within.words[w]
+		}
+		if w == from>>6 {
+			word &= ^uint64(0) << (from & 63)
+		}
+		if word != 0 {
+			return w<<6 + bits.TrailingZeros64(word)
+		}
+		w = b.nextWord(w + 1)
+		if w < 0 {
+			return -1
+		}
+	}
+	return -1
+}
+
+// nextWord is the first word from w on that is not empty, or -1.
+func (b *bitset) nextWord(w int) int {
+	for s := w >> 6; s < len(b.filled); s++ {
+		f := b.filled[s]
+		if s == w>>6 {
+			f &= ^uint64(0) << (w & 63)
+		}
+		if f != 0 {
+			return s<<6 + bits.TrailingZeros64(f)
+		}
+	}
+	return -1
+}

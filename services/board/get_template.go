@@ -1,0 +1,26 @@
+package board
+
+import (
+	"context"
+	_ "embed"
+
+	boardv1 "quartet/pkg/pb/quartet/board/v1"
+	"quartet/pkg/rpc"
+)
+
+//go:embed template.md
+var template string
+
+// GetTemplate answers with the guide to writing a board (S2-296 to S2-302). It
+// looks at no board and writes nothing.
+func (s *Service) GetTemplate(ctx context.Context, _ *boardv1.GetTemplateRequest) (*boardv1.GetTemplateResponse, error) {
+	a := rpc.ActorFrom(ctx)
+	session := a.AgentID
+	if session == "" {
+		session = "none"
+	}
+	if err := s.operate(ctx, "agent.task_template", session); err != nil {
+		return nil, err
+	}
+	return &boardv1.GetTemplateResponse{Name: "task_template", Role: "user", Text: template}, nil
+}

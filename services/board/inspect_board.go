@@ -1,0 +1,65 @@
+package board
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	"quartet/pkg/fault"
+	boardv1 "quartet/pkg/pb/quartet/board/v1"
+)
+
+// runsInspected is how many runs InspectBoard shows.
+const runsInspected = 100
+
+// InspectBoard shows what debugging needs (S2-160, S2-236, S2-474, SPEC B13).
+func (s *Service) InspectBoard(ctx context.Context, req *boardv1.InspectBoardRequest) (*boardv1.InspectBoardResponse, error) {
+	if err := fault.First(s.operate(ctx, "agent.task_inspect", req.GetSessionId()), fault.Name("board_id", req.GetBoardId()), optionalName("wal_name", req.GetWalName())); err != nil {
+		return nil, err
+	}
+	lines, err := bounded(req.GetTimeline(), 0, 50)
+	if err != nil {
+		return nil, err
+	}
+	var k boardKey
+	out, err := view(ctx, s, sessionKey(ctx, req.GetSessionId()), req.GetBoardId(), req.GetWalName(), func(st *State, b *board) (*boardv1.InspectBoardResponse, error) {
+		k = b.key
+		out := &boardv1.InspectBoardResponse{Board: b.named(), Dispatches: b.openDispatches()}
+		out.Runs, _ = st.runsOf(b, runsInspected, false)
+		for id, r := range b.runs {
+			if r.holds() {
+				out.Dispatched = append(out.Dispatched, &boardv1.DispatchedStep{
+					RunId: id, AtDispatch: r.step.claimed, Now: b.shown(r.step), UpdatedAfterDispatch: otherwise(r.step.claimed, r.step.rec),
+				})
+			}
+		}
+		slices.SortFunc(out.Dispatched, func(x, y *boardv1.DispatchedStep) int { return cmp.Compare(x.GetRunId(), y.GetRunId()) })
+		return out, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	after := max(0, out.GetBoard().GetRevision()-int64(lines))
+	p, err := s.walOf(ctx, k, after, lines)
+	if err != nil {
+		return nil, err
+	}
+	if text := strings.TrimSuffix(string(p.lines), "\n"); text != "" {
+		out.Timeline = strings.Split(text, "\n")
+	}
+	return out, nil
+}
+
+// otherwise says whether the orchestrator changed a step since it was claimed.
+func otherwise(then, now *boardv1.Step) bool {
+	content := func(s *boardv1.Step) *boardv1.Step {
+		return &boardv1.Step{
+			Title: s.GetTitle(), Summary: s.GetSummary(), DependsOnStepIds: s.GetDependsOnStepIds(),
+			Required: s.GetRequired(), WorkerPoolId: s.GetWorkerPoolId(),
+		}
+	}
+	return !proto.Equal(content(then), content(now))
+}

@@ -1,0 +1,99 @@
+package board
+
+import (
+	"context"
+	"slices"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/journal"
+	boardv1 "quartet/pkg/pb/quartet/board/v1"
+)
+
+// ListBoards reads boards without their steps (S2-062 to S2-072).
+func (s *Service) ListBoards(ctx context.Context, req *boardv1.ListBoardsRequest) (*boardv1.ListBoardsResponse, error) {
+	if err := s.operate(ctx, "agent.task_list", req.GetSessionId()); err != nil {
+		return nil, err
+	}
+	limit, err := bounded(req.GetLimit(), req.GetOffset(), 50)
+	if err != nil {
+		return nil, err
+	}
+	ended := req.GetIncludeTerminal()
+	for _, st := range req.GetStatuses() {
+		if _, known := boardv1.BoardStatus_name[int32(st)]; !known || st == 0 {
+			return nil, fault.Invalid("statuses", st.String(), "must be statuses of boards")
+		}
+		ended = ended || terminal(st)
+	}
+	k := sessionKey(ctx, req.GetSessionId())
+	if err := s.reconcileSession(ctx, k); err != nil {
+		return nil, err
+	}
+	out, _, err := journal.View(ctx, s.engine.For(k.namespace, k.id), func(st *State) (*boardv1.ListBoardsResponse, error) {
+		out := &boardv1.ListBoardsResponse{}
+		se := st.sessions[k]
+		if se == nil {
+			return out, nil
+		}
+		n := 0
+		show := func(b *board) {
+			if len(req.GetStatuses()) > 0 && !slices.Contains(req.GetStatuses(), b.status) {
+				return
+			}
+			n++
+			if n > int(req.GetOffset()) && len(out.Boards) < limit {
+				out.Boards = append(out.Boards, b.summarized())
+			}
+		}
+		for _, b := range se.order {
+			show(b)
+		}
+		if ended {
+			for _, b := range slices.Backward(se.ended) { // they ended in this order
+				show(b)
+			}
+		}
+		out.Total = int32(n & (1<<31 - 1))
+		out.Truncated = n > int(req.GetOffset())+len(out.Boards)
+		return out, nil
+	})
+	return out, err
+}
+
+// reconcileSession takes back what is overdue on a session's boards.
+func (s *Service) reconcileSession(ctx context.Context, k key) error {
+	late, _, err := journal.View(ctx, s.engine.For(k.namespace, k.id), func(st *State) ([]string, error) {
+		var out []string
+		if se := st.sessions[k]; se != nil {
+			for _, b := range se.order {
+				if s.late(b, s.deps.Clock.Now()) {
+					out = append(out, b.id)
+				}
+			}
+		}
+		return out, nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, id := range late {
+		if err := s.reconcile(ctx, k, id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bounded checks S2's limit and offset.
+func bounded(limit, offset int32, def int) (int, error) {
+	const most = 500
+	switch {
+	case limit < 0 || limit > most:
+		return 0, fault.LimitExceeded.Newf("limit is %d; it must be 0 to %d", limit, most).WithField("limit", "must be 0 to 500")
+	case offset < 0:
+		return 0, fault.InvalidArgument.Newf("offset is %d; it must be at least 0", offset).WithField("offset", "must be at least 0")
+	case limit == 0:
+		return def, nil
+	}
+	return int(limit), nil
+}

@@ -1,0 +1,119 @@
+package board
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/journal"
+	boardv1 "quartet/pkg/pb/quartet/board/v1"
+)
+
+var registry = journal.NewRegistry(boardv1.File_quartet_board_v1_board_event_proto)
+
+// Replay is what a WAL says.
+type Replay struct {
+	// Board is the board as of the last whole line, nil where there is none.
+	Board *boardv1.Board
+	// Lines is how many lines were taken over.
+	Lines int64
+	// Torn is how many bytes behind them are no whole line: a write or a copy
+	// that was cut off.
+	Torn int
+}
+
+// ReplayWAL makes a board out of its WAL, and out of nothing else (SPEC B1). A
+// log that was cut off, at whatever byte, gives the board as of its last whole
+// line, and Torn says so. A line that is missing, was changed or cannot follow
+// what stands before it is an error (STORAGE) that names it; the Replay holds
+// the board before it.
+func ReplayWAL(r io.Reader) (Replay, error) {
+	p := replayer{}
+	in := bufio.NewReaderSize(r, 64<<10)
+	offset := int64(0)
+	for {
+		line, err := in.ReadBytes('\n')
+		if err != nil && !errors.Is(err, io.EOF) {
+			return p.out(0), err
+		}
+		whole := err == nil
+		text := bytes.TrimSuffix(line, []byte("\n"))
+		if len(text) > 0 || whole {
+			if wrong := p.take(text); wrong != nil {
+				if !whole {
+					return p.out(len(line)), nil
+				}
+				return p.out(0), fault.Storage.Newf("line %d, at byte %d: %v", p.lines+1, offset, wrong).
+					With("line", strconv.FormatInt(p.lines+1, 10)).With("byte", strconv.FormatInt(offset, 10)).WithCause(wrong)
+			}
+		}
+		offset += int64(len(line))
+		if !whole {
+			return p.out(0), nil
+		}
+	}
+}
+
+type replayer struct {
+	b     *board
+	lines int64
+	hash  chainHash
+}
+
+func (p *replayer) out(torn int) Replay {
+	out := Replay{Lines: p.lines, Torn: torn}
+	if p.b != nil {
+		out.Board = p.b.whole()
+	}
+	return out
+}
+
+// take takes over one line, or says what is wrong with it.
+func (p *replayer) take(line []byte) error {
+	body, hash, ok := unhashed(line)
+	if !ok {
+		return errors.New("it has no hash at its end, so it is cut off or no line of a WAL")
+	}
+	raw, err := journal.ParseLine(line)
+	if err != nil {
+		return fmt.Errorf("it is damaged: %w", err)
+	}
+	if next := uint64(p.lines) + 1; raw.WalSeq != next { //nolint:gosec // a count of lines
+		if raw.WalSeq > next {
+			return fmt.Errorf("it has wal_seq %d; %d to %d are missing", raw.WalSeq, next, raw.WalSeq-1)
+		}
+		return fmt.Errorf("it has wal_seq %d, and %d should follow", raw.WalSeq, next)
+	}
+	ev, err := raw.Decode(registry)
+	if err != nil {
+		return fmt.Errorf("it is damaged: %w", err)
+	}
+	before := p.hash
+	if p.b == nil {
+		first, ok := ev.Payload.(*boardv1.TaskCreated)
+		if !ok {
+			return fmt.Errorf("a WAL begins with task_created, not with %s", ev.Type)
+		}
+		before = firstHash(ev.SessionID, first.GetWalName())
+	}
+	if chained(before, body) != hash {
+		return errors.New("its hash is wrong: it was changed, or does not belong behind the line before it")
+	}
+	if p.b == nil {
+		first, _ := ev.Payload.(*boardv1.TaskCreated)
+		p.b = newBoard(boardKey{session: ev.SessionID, wal: first.GetWalName()}, ev.TaskID)
+	}
+	if ev.SessionID != p.b.key.session || ev.TaskID != p.b.id {
+		return fmt.Errorf("it is about board %s of session %s", ev.TaskID, ev.SessionID)
+	}
+	if err := p.b.apply(ev); err != nil {
+		return err
+	}
+	p.b.note(ev)
+	p.lines, p.hash = p.lines+1, hash
+	return nil
+}

@@ -1,0 +1,294 @@
+package board
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+
+	"quartet/pkg/clock"
+	"quartet/pkg/id"
+	"quartet/pkg/journal"
+	boardv1 "quartet/pkg/pb/quartet/board/v1"
+	"quartet/pkg/plane"
+	"quartet/pkg/plane/planetest"
+	"quartet/pkg/rpc"
+)
+
+var epoch = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+const owner = "keeper" // the session and its orchestrator
+
+// rig is the plane over memory.
+type rig struct {
+	t        testing.TB
+	clk      *clock.Fake
+	ids      *id.Sequence
+	journals *planetest.Journals
+	cfg      Config
+	service  *Service
+}
+
+func openRig(t testing.TB) *rig {
+	r := &rig{t: t, clk: clock.NewFake(epoch), ids: &id.Sequence{}, journals: planetest.NewJournals()}
+	r.up()
+	return r
+}
+
+func newRig(t testing.TB) *rig {
+	r := openRig(t)
+	t.Cleanup(r.down)
+	return r
+}
+
+func (r *rig) up() {
+	s, err := New(r.cfg, Deps{
+		Deps:    plane.Deps{Log: r.journals.Log, Sources: r.journals.Sources, Clock: r.clk, IDs: r.ids},
+		MintRun: func(_, _, runID string) string { return "token-of-" + runID },
+	})
+	require.NoError(r.t, err)
+	require.NoError(r.t, s.Start(context.Background()))
+	r.service = s
+}
+
+func (r *rig) down() {
+	if r.service != nil {
+		require.NoError(r.t, r.service.Stop(context.Background()))
+		r.service = nil
+	}
+}
+
+func (r *rig) restart() {
+	r.down()
+	r.up()
+}
+
+// owner acts as the session's agent, operator as an operator, as as a run of worker w.
+func (r *rig) owner() context.Context { return planetest.AsAgent(within(r.t), owner) }
+
+func (r *rig) operator() context.Context { return planetest.As(within(r.t), rpc.RoleOperator) }
+
+func (r *rig) as(worker, runID string) context.Context {
+	return rpc.WithActor(within(r.t), rpc.Actor{Namespace: "acme", Principal: "worker/" + worker, Role: rpc.RoleWorker, AgentID: worker, RunID: runID})
+}
+
+// within is a context that ends a test which would hang.
+func within(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func in(id string, deps ...string) *boardv1.StepInput {
+	return &boardv1.StepInput{StepId: id, Title: "Step " + id, DependsOnStepIds: deps}
+}
+
+func optional(s *boardv1.StepInput) *boardv1.StepInput {
+	no := false
+	s.Required = &no
+	return s
+}
+
+func (r *rig) create(board string, steps ...*boardv1.StepInput) *boardv1.Board {
+	r.t.Helper()
+	resp, err := r.service.CreateBoard(r.owner(), &boardv1.CreateBoardRequest{
+		SessionId: owner, BoardId: board, WalName: board + "-wal", Title: "Board " + board, Steps: steps,
+	})
+	require.NoError(r.t, err)
+	return resp.GetBoard()
+}
+
+func (r *rig) get(board string) *boardv1.Board {
+	r.t.Helper()
+	resp, err := r.service.GetBoard(r.owner(), &boardv1.GetBoardRequest{SessionId: owner, BoardId: board})
+	require.NoError(r.t, err)
+	return resp.GetBoard()
+}
+
+func (r *rig) step(board, id string) *boardv1.Step {
+	r.t.Helper()
+	for _, s := range r.get(board).GetSteps() {
+		if s.GetStepId() == id {
+			return s
+		}
+	}
+	require.Fail(r.t, "no such step", id)
+	return nil
+}
+
+// run dispatches a run by hand, as a worker with a stream would get it.
+func (r *rig) run(board, worker string, allowed ...string) string {
+	r.t.Helper()
+	return r.runIn(board, worker, DefaultPool, allowed...)
+}
+
+func (r *rig) runIn(board, worker, pool string, allowed ...string) string {
+	r.t.Helper()
+	runID := r.ids.New("run_")
+	_, err := r.service.change(r.owner(), change{
+		method: "test", k: key{"acme", owner}, board: board, actor: plane.System("acme"),
+		decide: func(_ *State, b *board_, _ journal.Env) ([]*journal.Event, error) {
+			return []*journal.Event{b.event("", &boardv1.WorkerDispatched{Run: &boardv1.WorkerRun{
+				RunId: runID, SessionId: owner, BoardId: board, WorkerPoolId: pool, WorkerId: worker, AllowedStepIds: allowed,
+				Status: boardv1.RunStatus_RUN_STATUS_RUNNING,
+			}})}, nil
+		},
+	})
+	require.NoError(r.t, err)
+	return runID
+}
+
+type board_ = board
+
+func (r *rig) claim(board, worker, runID, step string) error {
+	_, err := r.service.ClaimStep(r.as(worker, runID), &boardv1.ClaimStepRequest{SessionId: owner, BoardId: board, StepId: step})
+	return err
+}
+
+// held claims a step with a new run of a worker of its own.
+func (r *rig) held(board, step string) string {
+	r.t.Helper()
+	runID := r.run(board, "w-"+step)
+	require.NoError(r.t, r.claim(board, "w-"+step, runID, step))
+	return runID
+}
+
+func (r *rig) report(board, worker, runID, step string, to status) error {
+	_, err := r.service.UpdateStep(r.as(worker, runID), &boardv1.UpdateStepRequest{SessionId: owner, BoardId: board, StepId: step, Status: to})
+	return err
+}
+
+func (r *rig) say(board, step string, to status) error {
+	_, err := r.service.UpdateStep(r.owner(), &boardv1.UpdateStepRequest{SessionId: owner, BoardId: board, StepId: step, Status: to})
+	return err
+}
+
+func (r *rig) update(board string, ops ...*boardv1.Operation) error {
+	_, err := r.service.UpdateBoard(r.owner(), &boardv1.UpdateBoardRequest{SessionId: owner, BoardId: board, Operations: ops})
+	return err
+}
+
+func (r *rig) events() []*journal.Event {
+	r.t.Helper()
+	t, ok := r.t.(*testing.T)
+	require.True(r.t, ok)
+	return r.journals.Events(t, Plane, registry)
+}
+
+// wal is a whole WAL.
+func (r *rig) wal(name string) []byte {
+	r.t.Helper()
+	var out []byte
+	for {
+		resp, err := r.service.ReadWal(r.owner(), &boardv1.ReadWalRequest{SessionId: owner, WalName: name, AfterWalSeq: int64(countLines(out))})
+		require.NoError(r.t, err)
+		out = append(out, resp.GetLines()...)
+		if !resp.GetTruncated() {
+			return out
+		}
+	}
+}
+
+func countLines(b []byte) (n int) {
+	for _, c := range b {
+		if c == '\n' {
+			n++
+		}
+	}
+	return n
+}
+
+// pair is a stream between a worker and the plane, without a network.
+type pair struct {
+	grpc.ServerStream
+	ctx    context.Context //nolint:containedctx // of the stream, which has one anyway
+	cancel context.CancelFunc
+	in     chan *boardv1.ConnectRequest
+	out    chan *boardv1.ConnectResponse
+	ended  chan error
+}
+
+func (p *pair) Context() context.Context { return p.ctx }
+
+func (p *pair) Recv() (*boardv1.ConnectRequest, error) {
+	select {
+	case m := <-p.in:
+		return m, nil
+	case <-p.ctx.Done():
+		return nil, p.ctx.Err()
+	}
+}
+
+func (p *pair) Send(m *boardv1.ConnectResponse) error {
+	select {
+	case p.out <- m:
+		return nil
+	case <-p.ctx.Done():
+		return p.ctx.Err()
+	}
+}
+
+func (p *pair) SendHeader(metadata.MD) error { return nil }
+
+// connect joins a worker; its stream ends with the test.
+func (r *rig) connect(hello *boardv1.BoardWorkerHello) *pair {
+	r.t.Helper()
+	if len(hello.GetWorkerPoolIds()) == 0 {
+		hello.WorkerPoolIds = []string{DefaultPool}
+	}
+	hello.BootId = "boot"
+	ctx, cancel := context.WithCancel(planetest.As(within(r.t), rpc.RoleWorker))
+	p := &pair{ctx: ctx, cancel: cancel, in: make(chan *boardv1.ConnectRequest, 16), out: make(chan *boardv1.ConnectResponse, 1024), ended: make(chan error, 1)}
+	service := r.service
+	go func() { p.ended <- service.Connect(p) }()
+	p.in <- &boardv1.ConnectRequest{Hello: hello}
+	r.t.Cleanup(func() {
+		cancel()
+		<-p.ended
+	})
+	require.Eventually(r.t, func() bool {
+		resp, err := service.ListWorkers(r.owner(), &boardv1.ListWorkersRequest{})
+		if err != nil {
+			return false
+		}
+		for _, w := range resp.GetWorkers() {
+			if w.GetWorkerId() == hello.GetWorkerId() {
+				return true
+			}
+		}
+		return false
+	}, 30*time.Second, time.Millisecond)
+	return p
+}
+
+// next is what the worker is told next.
+func (p *pair) next(t testing.TB) *boardv1.ConnectResponse {
+	t.Helper()
+	select {
+	case m := <-p.out:
+		return m
+	case <-time.After(30 * time.Second):
+		require.Fail(t, "the worker was told nothing")
+		return nil
+	}
+}
+
+func ids(n int) []string {
+	out := make([]string, n)
+	for i := range out {
+		out[i] = fmt.Sprintf("s%d", i)
+	}
+	return out
+}
+
+// changeOf writes events as they are.
+func changeOf(board string, events ...*journal.Event) change {
+	return change{
+		method: "test", k: key{"acme", owner}, board: board, actor: plane.System("acme"),
+		decide: func(*State, *board_, journal.Env) ([]*journal.Event, error) { return events, nil },
+	}
+}
