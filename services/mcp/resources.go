@@ -1,0 +1,180 @@
+package mcp
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"strings"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"quartet/pkg/client"
+	"quartet/pkg/fault"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	eventv1 "quartet/pkg/pb/quartet/event/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+)
+
+const (
+	markdown = "text/markdown"
+	jsonText = "application/json"
+	// plansShown bounds the list of resources; plans of further items are read
+	// by their address.
+	plansShown = 200
+	// briefsShown is how many briefs their resource has.
+	briefsShown = 50
+)
+
+func (a *agentServer) base() string          { return "quartet://agents/" + a.agentID }
+func (a *agentServer) plan(wi string) string { return a.base() + "/work-items/" + wi + "/plan.md" }
+
+// templates registers what is always there: every item's plan, and the briefs.
+func (a *agentServer) templates() {
+	a.srv.AddResourceTemplate(&sdk.ResourceTemplate{
+		Name: "plan", Title: "A work item's plan", URITemplate: a.base() + "/work-items/{work_item_id}/plan.md", MIMEType: markdown,
+		Description: "The plan file of a work item as it is now, completed items included. HomeEdit and HomeWrite change it.",
+	}, a.readPlan)
+	a.srv.AddResource(&sdk.Resource{
+		Name: "briefs", Title: "Briefs", URI: a.base() + "/briefs", MIMEType: jsonText,
+		Description: "The newest briefs: what was taken up, reported and failed.",
+	}, a.readBriefs)
+}
+
+// syncPlans makes the list of resources that of the open items' plans. Clients
+// that listen are told of a change.
+func (a *agentServer) syncPlans(ctx context.Context) error {
+	unlock, err := a.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	open := map[string]string{}
+	req := &workv1.ListWorkItemsRequest{AgentId: a.agentID, Filter: workv1.WorkItemFilter_WORK_ITEM_FILTER_OPEN, PageSize: plansShown}
+	got, err := client.Again(ctx, func(ctx context.Context) (*workv1.ListWorkItemsResponse, error) {
+		return a.work.ListWorkItems(a.as(ctx), req)
+	})
+	if err != nil {
+		return err
+	}
+	for _, it := range got.GetWorkItems() {
+		open[a.plan(it.GetWorkItemId())] = it.GetObjective()
+	}
+	var gone []string
+	for uri := range a.shown {
+		if _, still := open[uri]; !still {
+			gone = append(gone, uri)
+			delete(a.shown, uri)
+		}
+	}
+	if len(gone) > 0 {
+		a.srv.RemoveResources(gone...)
+	}
+	for uri, objective := range open {
+		if a.shown[uri] {
+			continue
+		}
+		a.shown[uri] = true
+		a.srv.AddResource(&sdk.Resource{
+			Name: strings.TrimPrefix(uri, a.base()+"/work-items/"), Title: "Plan: " + objective, URI: uri, MIMEType: markdown,
+			Description: "Plan of the open work item: " + objective,
+		}, a.readPlan)
+	}
+	return nil
+}
+
+// readPlan reads the file itself, whose truth it is.
+func (a *agentServer) readPlan(ctx context.Context, req *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
+	rest, ok := strings.CutPrefix(req.Params.URI, a.base()+"/work-items/")
+	wi, file, _ := strings.Cut(rest, "/")
+	wi, err := url.PathUnescape(wi)
+	if !ok || file != "plan.md" || err != nil || fault.Name("work_item_id", wi) != nil {
+		return nil, sdk.ResourceNotFoundError(req.Params.URI)
+	}
+	var text strings.Builder
+	for offset := int64(0); ; {
+		got, err := client.Again(ctx, func(ctx context.Context) (*workv1.ReadFileResponse, error) {
+			return a.home.ReadFile(a.as(ctx), &workv1.ReadFileRequest{
+				AgentId: a.agentID, Path: "work-items/" + wi + "/plan.md", Offset: offset, Limit: 1 << 20,
+			})
+		})
+		switch {
+		case errors.Is(err, fault.NotFound):
+			return nil, sdk.ResourceNotFoundError(req.Params.URI)
+		case err != nil:
+			return nil, protocolError(err)
+		}
+		text.WriteString(got.GetText())
+		text.Write(got.GetData())
+		if offset = got.GetNextOffset(); offset == 0 || text.Len() > fault.MaxRequestBytes {
+			break
+		}
+	}
+	return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{{
+		URI: req.Params.URI, MIMEType: markdown, Text: strings.ToValidUTF8(text.String(), "\uFFFD"),
+	}}}, nil
+}
+
+func (a *agentServer) readBriefs(ctx context.Context, req *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
+	got, err := client.Again(ctx, func(ctx context.Context) (*agentv1.ListBriefsResponse, error) {
+		return a.agents.ListBriefs(a.as(ctx), &agentv1.ListBriefsRequest{AgentId: a.agentID, PageSize: briefsShown})
+	})
+	if err != nil {
+		return nil, protocolError(err)
+	}
+	text, err := protojson.MarshalOptions{UseProtoNames: true, EmitUnpopulated: true}.Marshal(got)
+	if err != nil {
+		return nil, err
+	}
+	return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{{URI: req.Params.URI, MIMEType: jsonText, Text: string(text)}}}, nil
+}
+
+// follow keeps the list of resources up to date while a client listens: each
+// item that is made or completed changes it.
+func (a *agentServer) follow(ctx context.Context) {
+	req := &eventv1.WatchEventsRequest{
+		AgentId: a.agentID, Planes: []string{"work"}, EventTypes: []string{"work_item_created", "work_item_completed"},
+	}
+	for ctx.Err() == nil {
+		err := a.followOnce(ctx, req)
+		if errors.Is(err, fault.Unimplemented) || errors.Is(err, fault.PermissionDenied) {
+			return // the lists are read afresh all the same
+		}
+		if errors.Is(err, fault.CursorOutOfRange) {
+			req.Cursor = ""
+		}
+		timer := time.NewTimer(a.cfg.Progress)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+		case <-timer.C:
+		}
+	}
+}
+
+func (a *agentServer) followOnce(ctx context.Context, req *eventv1.WatchEventsRequest) error {
+	stream, err := a.events.WatchEvents(a.as(ctx), req)
+	if err != nil {
+		return err
+	}
+	// The first message says where the stream stands; the list is read only then,
+	// so nothing falls between.
+	for standing := false; ; standing = true {
+		m, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		if m.GetEvent() == nil {
+			req.Cursor = m.GetHeartbeatCursor()
+		} else {
+			req.Cursor = m.GetEvent().GetCursor()
+		}
+		if standing && m.GetEvent() == nil {
+			continue
+		}
+		if err := a.syncPlans(ctx); err != nil {
+			return err
+		}
+	}
+}

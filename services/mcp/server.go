@@ -1,0 +1,205 @@
+package mcp
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+	"google.golang.org/grpc"
+
+	"quartet/pkg/client"
+	"quartet/pkg/fault"
+	"quartet/pkg/id"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	eventv1 "quartet/pkg/pb/quartet/event/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+)
+
+// Config of the servers.
+type Config struct {
+	// Version is the build's, for clients to show.
+	Version string
+	// Progress is how often a client that asks for it hears that a call still
+	// runs. Default 1 s.
+	Progress time.Duration
+	// MaxBody bounds a request over HTTP. Default 4 MiB (SPEC X8).
+	MaxBody int64
+}
+
+// Deps is how the planes are reached.
+type Deps struct {
+	// Conn reaches a service by name: agent, work, event. Its calls act for the
+	// actor of their context, or by a credential of their own.
+	Conn func(service string) (grpc.ClientConnInterface, error)
+}
+
+// Service makes MCP servers.
+type Service struct {
+	cfg    Config
+	agents agentv1.AgentServiceClient
+	work   workv1.WorkServiceClient
+	home   workv1.HomeServiceClient
+	events eventv1.EventServiceClient
+	ids    id.Source
+}
+
+// New completes the configuration. Nothing is connected before the first call.
+func New(cfg Config, deps Deps) (*Service, error) {
+	if deps.Conn == nil {
+		return nil, errors.New("mcp: Deps needs Conn")
+	}
+	if cfg.Progress <= 0 {
+		cfg.Progress = time.Second
+	}
+	if cfg.MaxBody <= 0 {
+		cfg.MaxBody = fault.MaxRequestBytes
+	}
+	to := func(service string) grpc.ClientConnInterface { return lazy{deps.Conn, service} }
+	return &Service{
+		cfg: cfg, ids: id.New(),
+		agents: agentv1.NewAgentServiceClient(to("agent")), work: workv1.NewWorkServiceClient(to("work")),
+		home: workv1.NewHomeServiceClient(to("work")), events: eventv1.NewEventServiceClient(to("event")),
+	}, nil
+}
+
+// lazy dials a service for each call; dialling is a look into a map after the
+// first time.
+type lazy struct {
+	dial    func(string) (grpc.ClientConnInterface, error)
+	service string
+}
+
+func (l lazy) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	conn, err := l.dial(l.service)
+	if err != nil {
+		return err
+	}
+	return conn.Invoke(ctx, method, args, reply, opts...)
+}
+
+func (l lazy) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	conn, err := l.dial(l.service)
+	if err != nil {
+		return nil, err
+	}
+	return conn.NewStream(ctx, desc, method, opts...)
+}
+
+// ServeStdio serves one agent to the client at the other end of in and out, one
+// message a line, until the client closes its side or ctx ends. With create an
+// agent that is not there is made.
+func (s *Service) ServeStdio(ctx context.Context, in io.Reader, out io.Writer, agentID string, create bool) error {
+	if err := s.admit(ctx, agentID, create); err != nil {
+		return err
+	}
+	a := s.server(agentID, func(ctx context.Context) context.Context { return ctx })
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		a.follow(ctx)
+	}()
+	err := a.srv.Run(ctx, newLine(ctx, in, out, int(s.cfg.MaxBody)).transport())
+	if ctx.Err() != nil || errors.Is(err, io.EOF) || errors.Is(err, io.ErrClosedPipe) || errors.Is(err, os.ErrClosed) {
+		err = nil // it was told to end, or the client left: how a session ends
+	}
+	cancel()
+	<-watched
+	return err
+}
+
+// admit makes sure that the agent is there.
+func (s *Service) admit(ctx context.Context, agentID string, create bool) error {
+	if err := fault.Name("agent_id", agentID); err != nil {
+		return err
+	}
+	_, err := client.Again(ctx, func(ctx context.Context) (*agentv1.ListToolsResponse, error) {
+		return s.agents.ListTools(ctx, &agentv1.ListToolsRequest{AgentId: agentID})
+	})
+	if !create || !errors.Is(err, fault.NotFound) {
+		return err
+	}
+	_, err = client.Again(ctx, func(ctx context.Context) (*agentv1.SpawnAgentResponse, error) {
+		return s.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+			AgentId: agentID, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED, RequestId: "mcp-create-" + id.Derived("", agentID),
+		})
+	})
+	if errors.Is(err, fault.AlreadyExists) {
+		return nil // somebody else's first use was a moment earlier
+	}
+	return err
+}
+
+// agentServer is the MCP server of one agent, for one client.
+type agentServer struct {
+	*Service
+	agentID string
+	as      func(context.Context) context.Context // makes calls act for the client
+	srv     *sdk.Server
+
+	sync   chan struct{}   // capacity 1: a lock that gives up with its context
+	tooled bool            // the tools are in their list; guarded by sync
+	shown  map[string]bool // URIs of the plans in theirs; guarded by sync
+}
+
+// lock guards the lists while they are brought up to date.
+func (a *agentServer) lock(ctx context.Context) (unlock func(), err error) {
+	select {
+	case a.sync <- struct{}{}:
+		return func() { <-a.sync }, nil
+	case <-ctx.Done():
+		return func() {}, ctx.Err()
+	}
+}
+
+func (s *Service) server(agentID string, as func(context.Context) context.Context) *agentServer {
+	a := &agentServer{Service: s, agentID: agentID, as: as, shown: map[string]bool{}, sync: make(chan struct{}, 1)}
+	a.srv = sdk.NewServer(&sdk.Implementation{Name: "quartet", Title: "Quartet: durable memory for agents", Version: s.cfg.Version}, &sdk.ServerOptions{
+		Instructions: instructions,
+		Capabilities: &sdk.ServerCapabilities{
+			Tools: &sdk.ToolCapabilities{ListChanged: true}, Resources: &sdk.ResourceCapabilities{ListChanged: true},
+		},
+		// What a client keeps would be somebody's work as it was a while ago.
+		SetCacheable: func(_ context.Context, _ sdk.Request, c *sdk.Cacheable) { c.TTLMs, c.CacheScope = 0, "private" },
+	})
+	a.templates()
+	a.srv.AddReceivingMiddleware(a.live)
+	return a
+}
+
+// live brings the lists up to date before they are read. Calls of tools go to
+// the agent plane, which alone knows what there is.
+func (a *agentServer) live(next sdk.MethodHandler) sdk.MethodHandler {
+	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
+		switch method {
+		case "tools/list":
+			if err := a.syncTools(ctx); err != nil {
+				return nil, protocolError(err)
+			}
+		case "resources/list":
+			if err := a.syncPlans(ctx); err != nil {
+				return nil, protocolError(err)
+			}
+		case "tools/call":
+			if call, ok := req.(*sdk.CallToolRequest); ok {
+				return a.call(ctx, call)
+			}
+		case "subscriptions/listen":
+			watching, cancel := context.WithCancel(ctx)
+			watched := make(chan struct{})
+			go func() {
+				defer close(watched)
+				a.follow(watching)
+			}()
+			defer func() {
+				cancel()
+				<-watched
+			}()
+		}
+		return next(ctx, method, req)
+	}
+}

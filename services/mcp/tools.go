@@ -1,0 +1,235 @@
+package mcp
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"quartet/pkg/client"
+	"quartet/pkg/fault"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+)
+
+const (
+	toolComplete = "CompleteWorkItem"
+	// report is the argument that stands for the text of a reply: MCP calls a
+	// tool without one.
+	report = "report"
+	// RequestIDKey in a call's _meta, or an Idempotency-Key header, is the
+	// request id of the call: sent again, it is answered and not run again.
+	RequestIDKey = "quartet/request_id"
+	// callTerm bounds one call: the 45 s that its wait may take, a restart of a
+	// plane, and time to answer.
+	callTerm = 75 * time.Second
+)
+
+// creative are tools that add or move and destroy nothing; hosts ask before
+// others.
+var creative = map[string]bool{
+	"CreateWorkItem": true, "PickWorkItem": true, "UpdateWorkItem": true, toolComplete: true, "WaitFor": true,
+	"CreateWait": true, "CreateExternalTrigger": true, "CreateTimer": true, "SpawnAgent": true,
+}
+
+// outward are tools whose effects leave Quartet.
+var outward = map[string]bool{"ExecCommand": true, "TaskInput": true}
+
+// syncTools fills the list of tools once: an agent's profile never changes, and
+// each addition would be announced as a change.
+func (a *agentServer) syncTools(ctx context.Context) error {
+	unlock, err := a.lock(ctx)
+	if err != nil || a.tooled {
+		unlock()
+		return err
+	}
+	defer unlock()
+	got, err := client.Again(ctx, func(ctx context.Context) (*agentv1.ListToolsResponse, error) {
+		return a.agents.ListTools(a.as(ctx), &agentv1.ListToolsRequest{AgentId: a.agentID})
+	})
+	if err != nil {
+		return err
+	}
+	a.tooled = true
+	for _, t := range got.GetTools() {
+		a.srv.AddTool(toolOf(t), func(ctx context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			return a.call(ctx, req)
+		})
+	}
+	return nil
+}
+
+// toolOf passes a tool's schema through. A completion also takes its report.
+func toolOf(t *agentv1.ToolSpec) *sdk.Tool {
+	schema := t.GetInputSchema().AsMap()
+	about := t.GetDescription()
+	if t.GetName() == toolComplete {
+		about = "Complete a work item. Give the report for the operator as report: it becomes the item's one report, if the item is in focus (PickWorkItem). Complete one item at a time."
+		if properties, ok := schema["properties"].(map[string]any); ok {
+			properties[report] = map[string]any{
+				"type": "string", "description": "What was done, for the operator: results, decisions, what is left. At most 256 KiB.",
+			}
+		}
+	}
+	return &sdk.Tool{
+		Name: t.GetName(), Description: about, InputSchema: schema,
+		Annotations: &sdk.ToolAnnotations{
+			ReadOnlyHint: !t.GetMutates(), IdempotentHint: !t.GetMutates(),
+			DestructiveHint: new(t.GetMutates() && !creative[t.GetName()]), OpenWorldHint: new(outward[t.GetName()]),
+		},
+	}
+}
+
+// call executes a tool. What goes wrong with the call is a result, for the model
+// to see and mend; an error of the protocol is only what no model can mend.
+func (a *agentServer) call(ctx context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+	call := &agentv1.CallToolRequest{AgentId: a.agentID, Name: req.Params.Name, RequestId: a.requestID(req)}
+	var args map[string]any
+	if raw := req.Params.Arguments; len(raw) > 0 {
+		if err := json.Unmarshal(raw, &args); err != nil {
+			return refused(call.GetName(), fault.MalformedJSON.Newf("the arguments are not a JSON object: %v", err)), nil
+		}
+	}
+	if text, ok := args[report].(string); ok && call.GetName() == toolComplete {
+		call.RoundText = text
+		args = maps.Clone(args)
+		delete(args, report)
+	}
+	var err error
+	if call.Arguments, err = structpb.NewStruct(args); err != nil {
+		return refused(call.GetName(), fault.MalformedJSON.Newf("the arguments cannot be read: %v", err)), nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTerm)
+	defer cancel()
+	stop := a.progress(ctx, req)
+	got, err := client.Again(ctx, func(ctx context.Context) (*agentv1.CallToolResponse, error) {
+		return a.agents.CallTool(a.as(ctx), call)
+	})
+	stop()
+	if err != nil {
+		return refused(call.GetName(), err), nil
+	}
+	return resultOf(got)
+}
+
+// requestID is the client's, if it gives one. The protocol's own ids are of no
+// use: every connection counts them from the beginning.
+func (a *agentServer) requestID(req *sdk.CallToolRequest) string {
+	if own, ok := req.Params.Meta[RequestIDKey].(string); ok && own != "" {
+		return own
+	}
+	if req.Extra != nil {
+		if own := req.Extra.Header.Get("Idempotency-Key"); own != "" {
+			return strings.Trim(own, `"`)
+		}
+	}
+	return a.ids.New("mcp_")
+}
+
+// progress tells a client that asked for it that the call still runs, until the
+// returned function is called.
+func (a *agentServer) progress(ctx context.Context, req *sdk.CallToolRequest) (stop func()) {
+	token := req.Params.GetProgressToken()
+	if token == nil {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	began := time.Now()
+	go func() {
+		defer close(ended)
+		tick := time.NewTicker(a.cfg.Progress)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case now := <-tick.C:
+				seconds := now.Sub(began).Seconds()
+				err := req.Session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{
+					ProgressToken: token, Progress: seconds, Message: fmt.Sprintf("%s runs for %.0f s", req.Params.Name, seconds),
+				})
+				if err != nil {
+					return // nobody listens any more
+				}
+			}
+		}
+	}()
+	return func() {
+		cancel()
+		<-ended
+	}
+}
+
+// resultOf is the envelope of SPEC C4, as structure and as text.
+func resultOf(got *agentv1.CallToolResponse) (*sdk.CallToolResult, error) {
+	r := got.GetResult()
+	raw, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(r)
+	if err != nil {
+		return nil, err
+	}
+	var envelope map[string]any
+	if err := json.Unmarshal(raw, &envelope); err != nil {
+		return nil, err
+	}
+	delete(envelope, "call_id")
+	if got.GetPromotedWorkItemId() != "" {
+		envelope["promoted_work_item_id"] = got.GetPromotedWorkItemId()
+	}
+	text, err := json.Marshal(envelope)
+	if err != nil {
+		return nil, err
+	}
+	out := &sdk.CallToolResult{StructuredContent: envelope, Content: []sdk.Content{&sdk.TextContent{Text: string(text)}}}
+	if e := r.GetError(); e != nil {
+		out.IsError = true
+		out.Content = []sdk.Content{&sdk.TextContent{Text: errorText(e)}}
+	}
+	return out, nil
+}
+
+// errorText says to a model what is wrong, and how to mend it.
+func errorText(e *agentv1.ToolError) string {
+	text := e.GetKind() + ": " + e.GetMessage()
+	if e.GetRecoveryHint() != "" {
+		text += "\nHow to mend it: " + e.GetRecoveryHint()
+	}
+	if e.GetRetryable() {
+		text += "\nThe same call may succeed later."
+	}
+	return text
+}
+
+// refused is the result of a call that no plane answered.
+func refused(name string, err error) *sdk.CallToolResult {
+	f := fault.From(err)
+	e := &agentv1.ToolError{Kind: strings.ToLower(string(f.Reason())), Message: f.Message(), Retryable: client.Passing(err)}
+	return &sdk.CallToolResult{
+		IsError: true, Content: []sdk.Content{&sdk.TextContent{Text: errorText(e)}},
+		StructuredContent: map[string]any{
+			"tool_name": name, "status": "error", "summary_text": e.GetMessage(),
+			"error": map[string]any{"kind": e.GetKind(), "message": e.GetMessage(), "retryable": e.GetRetryable()},
+		},
+	}
+}
+
+// protocolError is a refusal that is no tool's result.
+func protocolError(err error) error {
+	f := fault.From(err)
+	code := int64(jsonrpc.CodeInternalError)
+	if errors.Is(err, fault.NotFound) || errors.Is(err, fault.InvalidArgument) {
+		code = jsonrpc.CodeInvalidParams
+	}
+	data, merr := json.Marshal(map[string]any{"reason": f.Reason(), "metadata": f.Metadata()})
+	if merr != nil {
+		data = nil
+	}
+	return &jsonrpc.Error{Code: code, Message: f.Error(), Data: data}
+}

@@ -1,0 +1,128 @@
+package runner
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+
+	"github.com/anthropics/anthropic-sdk-go"
+	"github.com/anthropics/anthropic-sdk-go/option"
+)
+
+// AnthropicURL is the provider's own address.
+const AnthropicURL = "https://api.anthropic.com"
+
+// defaultMaxTokens of a reply, where the provider wants a limit.
+const defaultMaxTokens = 8192
+
+// claude speaks the Messages API.
+type claude struct {
+	client    anthropic.Client
+	model     string
+	maxTokens int64
+}
+
+func newAnthropic(cfg Config, hc *http.Client) Model {
+	m := &claude{model: cfg.Model, maxTokens: int64(cfg.MaxTokens)}
+	if m.maxTokens <= 0 {
+		m.maxTokens = defaultMaxTokens
+	}
+	m.client = anthropic.NewClient(
+		option.WithoutEnvironmentDefaults(), option.WithBaseURL(cfg.BaseURL), option.WithAPIKey(cfg.Key),
+		option.WithHTTPClient(hc), option.WithMaxRetries(0), // the runner paces itself
+	)
+	return m
+}
+
+// Reply implements Model.
+func (m *claude) Reply(ctx context.Context, req Request, onText func(string)) (*Answer, error) {
+	stream := m.client.Messages.NewStreaming(ctx, m.params(req))
+	defer func() { _ = stream.Close() }()
+	var whole anthropic.Message
+	stopped := false
+	for stream.Next() {
+		event := stream.Current()
+		if err := whole.Accumulate(event); err != nil {
+			return nil, err
+		}
+		switch e := event.AsAny().(type) {
+		case anthropic.ContentBlockDeltaEvent:
+			if e.Delta.Type == "text_delta" {
+				onText(e.Delta.Text)
+			}
+		case anthropic.MessageStopEvent:
+			stopped = true
+		}
+	}
+	if err := stream.Err(); err != nil {
+		return nil, err
+	}
+	if !stopped {
+		return nil, errCut
+	}
+	if whole.StopReason == anthropic.StopReasonRefusal {
+		return nil, errDeclined
+	}
+	// A reply may also grow to the end of the context. It is cut off then as by a
+	// limit of tokens, and the next request is the one that does not fit.
+	out := &Answer{
+		InputTokens:  whole.Usage.InputTokens + whole.Usage.CacheReadInputTokens + whole.Usage.CacheCreationInputTokens,
+		OutputTokens: whole.Usage.OutputTokens, CutOff: whole.StopReason == anthropic.StopReasonMaxTokens || whole.StopReason == anthropic.StopReasonModelContextWindowExceeded,
+	}
+	for _, b := range whole.Content {
+		switch b.Type {
+		case "text":
+			out.Text += b.Text
+		case "tool_use":
+			out.Calls = append(out.Calls, Call{ID: b.ID, Name: b.Name, Arguments: b.Input})
+		}
+	}
+	return out, nil
+}
+
+func (m *claude) params(req Request) anthropic.MessageNewParams {
+	p := anthropic.MessageNewParams{
+		Model: m.model, MaxTokens: m.maxTokens,
+		// The tools and the system text stay the same through a turn.
+		System: []anthropic.TextBlockParam{{Text: req.System, CacheControl: anthropic.NewCacheControlEphemeralParam()}},
+	}
+	for _, t := range req.Tools {
+		schema := anthropic.ToolInputSchemaParam{Properties: t.Schema["properties"], ExtraFields: map[string]any{}}
+		for k, v := range t.Schema {
+			if k != "properties" && k != "type" {
+				schema.ExtraFields[k] = v
+			}
+		}
+		p.Tools = append(p.Tools, anthropic.ToolUnionParam{OfTool: &anthropic.ToolParam{
+			Name: t.Name, Description: anthropic.String(t.Description), InputSchema: schema,
+		}})
+	}
+	for _, e := range req.Entries {
+		var blocks []anthropic.ContentBlockParamUnion
+		for _, r := range e.Results {
+			blocks = append(blocks, anthropic.NewToolResultBlock(r.CallID, r.Text, r.Failed))
+		}
+		if e.Text != "" {
+			blocks = append(blocks, anthropic.NewTextBlock(e.Text))
+		}
+		for _, c := range e.Calls {
+			blocks = append(blocks, anthropic.NewToolUseBlock(c.ID, object(c.Arguments), c.Name))
+		}
+		if e.Assistant {
+			p.Messages = append(p.Messages, anthropic.NewAssistantMessage(blocks...))
+		} else {
+			p.Messages = append(p.Messages, anthropic.NewUserMessage(blocks...))
+		}
+	}
+	return p
+}
+
+// object gives arguments back as they may be sent: providers want an object,
+// also where the model wrote none.
+func object(raw json.RawMessage) json.RawMessage {
+	var o map[string]any
+	if json.Unmarshal(raw, &o) != nil || o == nil {
+		return json.RawMessage("{}")
+	}
+	return raw
+}

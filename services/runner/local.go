@@ -1,0 +1,247 @@
+package runner
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"google.golang.org/protobuf/types/known/structpb"
+
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+)
+
+// readMax bounds what one WorkspaceRead answers; writeMax what is kept of one write.
+const (
+	readMax  = 256 << 10
+	writeMax = 4 << 20
+)
+
+// workspace are the file tools that the runner executes itself: the agent's
+// files may be on this machine only. No path leaves the root, links included.
+type workspace struct{ root *os.Root }
+
+// localTools describes them.
+var localTools = []Tool{
+	{
+		Name: "WorkspaceRead", Description: "Read a text file of the workspace. Lines are numbered from 1; offset and limit count lines.",
+		Schema: schema([]string{"path"}, map[string]any{
+			"path":   property("string", "Relative to the workspace."),
+			"offset": property("integer", "First line; default 1."),
+			"limit":  property("integer", "Lines at most; default 2000."),
+		}),
+	},
+	{
+		Name: "WorkspaceWrite", Description: "Write a whole text file of the workspace. Directories are made. To change a part of a file use WorkspaceEdit.",
+		Schema: schema([]string{"path", "text"}, map[string]any{
+			"path": property("string", "Relative to the workspace."),
+			"text": property("string", "All of its text."),
+		}),
+	},
+	{
+		Name: "WorkspaceEdit", Description: "Replace an exact piece of text in a file of the workspace. It must stand there once, unless replace_all is set.",
+		Schema: schema([]string{"path", "old_text", "new_text"}, map[string]any{
+			"path":        property("string", "Relative to the workspace."),
+			"old_text":    property("string", "What stands there, exactly."),
+			"new_text":    property("string", "What is to stand there."),
+			"replace_all": property("boolean", "Replace every occurrence."),
+		}),
+	},
+}
+
+func property(kind, about string) map[string]any {
+	return map[string]any{"type": kind, "description": about}
+}
+
+func schema(required []string, properties map[string]any) map[string]any {
+	list := make([]any, len(required))
+	for i, r := range required {
+		list[i] = r
+	}
+	return map[string]any{"type": "object", "additionalProperties": false, "properties": properties, "required": list}
+}
+
+func isLocal(name string) bool {
+	for _, t := range localTools {
+		if t.Name == name {
+			return true
+		}
+	}
+	return false
+}
+
+// fileArguments are those of all three.
+type fileArguments struct {
+	Path       string `json:"path"`
+	Text       string `json:"text"`
+	OldText    string `json:"old_text"`
+	NewText    string `json:"new_text"`
+	ReplaceAll bool   `json:"replace_all"`
+	Offset     int    `json:"offset"`
+	Limit      int    `json:"limit"`
+}
+
+// localError is a failure that a model can mend.
+type localError struct{ kind, text string }
+
+func (e *localError) Error() string { return e.text }
+
+// run executes a call. It always gives a result.
+func (w *workspace) run(c Call) *agentv1.ToolResult {
+	var args fileArguments
+	d := json.NewDecoder(strings.NewReader(string(c.Arguments)))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&args); err != nil {
+		return failedLocal(c, &localError{"invalid_argument", fmt.Sprintf("the arguments do not fit the schema of %s: %v", c.Name, err)})
+	}
+	var out map[string]any
+	name, err := clean(args.Path)
+	if err == nil {
+		switch c.Name {
+		case "WorkspaceRead":
+			out, err = w.read(name, args)
+		case "WorkspaceWrite":
+			out, err = w.write(name, args)
+		default:
+			out, err = w.edit(name, args)
+		}
+	}
+	if err != nil {
+		return failedLocal(c, err)
+	}
+	result, err := structpb.NewStruct(out)
+	if err != nil {
+		return failedLocal(c, err)
+	}
+	return &agentv1.ToolResult{CallId: c.ID, ToolName: c.Name, Status: "success", SummaryText: c.Name + " succeeded: " + name, Result: result}
+}
+
+func failedLocal(c Call, err error) *agentv1.ToolResult {
+	e := &agentv1.ToolError{Kind: "internal", Message: err.Error()}
+	var own *localError
+	var p *fs.PathError
+	switch {
+	case errors.As(err, &own):
+		e.Kind = own.kind
+	case errors.Is(err, fs.ErrNotExist):
+		e.Kind, e.RecoveryHint = "not_found", "list the directory with ExecCommand, and give the path relative to the workspace"
+	case errors.Is(err, fs.ErrPermission), errors.As(err, &p) && strings.Contains(p.Err.Error(), "escapes"):
+		e.Kind, e.RecoveryHint = "permission_denied", "only files below the workspace can be read and written"
+	}
+	return &agentv1.ToolResult{CallId: c.ID, ToolName: c.Name, Status: "error", SummaryText: e.GetMessage(), Error: e}
+}
+
+// clean takes a path as models write them.
+func clean(name string) (string, error) {
+	if name == "" {
+		return "", &localError{"invalid_argument", "path is empty; give one relative to the workspace"}
+	}
+	if filepath.IsAbs(name) {
+		return "", &localError{"permission_denied", fmt.Sprintf("path %q is absolute; give one relative to the workspace", name)}
+	}
+	return path.Clean(filepath.ToSlash(name)), nil
+}
+
+func (w *workspace) load(name string) (string, error) {
+	f, err := w.root.Open(name)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		return "", &localError{"not_a_file", fmt.Sprintf("%q is no regular file", name)}
+	}
+	b, err := io.ReadAll(io.LimitReader(f, writeMax+1))
+	if len(b) > writeMax {
+		return "", &localError{"limit_exceeded", fmt.Sprintf("%q is larger than %d bytes; read a part of it with ExecCommand", name, writeMax)}
+	}
+	return string(b), err
+}
+
+func (w *workspace) read(name string, args fileArguments) (map[string]any, error) {
+	text, err := w.load(name)
+	if err != nil {
+		return nil, err
+	}
+	lines := strings.SplitAfter(text, "\n")
+	if n := len(lines); lines[n-1] == "" {
+		lines = lines[:n-1]
+	}
+	first, limit := max(args.Offset, 1), args.Limit
+	if limit <= 0 {
+		limit = 2000
+	}
+	var b strings.Builder
+	next := first
+	for ; next <= len(lines) && next < first+limit && b.Len() < readMax; next++ {
+		b.WriteString(strings.ToValidUTF8(lines[next-1], "\uFFFD"))
+	}
+	out := map[string]any{"path": name, "text": b.String(), "first_line": first, "total_lines": len(lines)}
+	if next <= len(lines) {
+		out["next_offset"] = next
+	}
+	return out, nil
+}
+
+func (w *workspace) write(name string, args fileArguments) (map[string]any, error) {
+	if len(args.Text) > writeMax {
+		return nil, &localError{"limit_exceeded", fmt.Sprintf("text has %d bytes; %d is the most", len(args.Text), writeMax)}
+	}
+	if dir := path.Dir(name); dir != "." {
+		if err := w.root.MkdirAll(dir, 0o755); err != nil {
+			return nil, err
+		}
+	}
+	if err := w.save(name, args.Text); err != nil {
+		return nil, err
+	}
+	return map[string]any{"path": name, "bytes": len(args.Text)}, nil
+}
+
+func (w *workspace) edit(name string, args fileArguments) (map[string]any, error) {
+	text, err := w.load(name)
+	if err != nil {
+		return nil, err
+	}
+	n := strings.Count(text, args.OldText)
+	switch {
+	case args.OldText == "":
+		return nil, &localError{"invalid_argument", "old_text is empty; WorkspaceWrite writes whole files"}
+	case n == 0:
+		return nil, &localError{"text_not_found", fmt.Sprintf("old_text does not stand in %q, exactly as given; read the file again", name)}
+	case n > 1 && !args.ReplaceAll:
+		return nil, &localError{"text_not_unique", fmt.Sprintf("old_text stands in %q %d times; give more of what is around it, or set replace_all", name, n)}
+	}
+	if err := w.save(name, strings.ReplaceAll(text, args.OldText, args.NewText)); err != nil {
+		return nil, err
+	}
+	return map[string]any{"path": name, "replaced": n}, nil
+}
+
+// save replaces a file at once: whoever reads it meanwhile sees the one or the
+// other, and its mode stays.
+func (w *workspace) save(name, text string) error {
+	mode := fs.FileMode(0o644)
+	if st, err := w.root.Stat(name); err == nil {
+		if !st.Mode().IsRegular() {
+			return &localError{"not_a_file", fmt.Sprintf("%q is no regular file", name)}
+		}
+		mode = st.Mode().Perm()
+	}
+	if st, err := w.root.Lstat(name); err == nil && st.Mode()&fs.ModeSymlink != 0 {
+		return w.root.WriteFile(name, []byte(text), mode) // through the link, which stays
+	}
+	beside := path.Join(path.Dir(name), "."+path.Base(name)+".quartet-new")
+	if err := w.root.WriteFile(beside, []byte(text), mode); err != nil {
+		return err
+	}
+	if err := w.root.Rename(beside, name); err != nil {
+		return errors.Join(err, w.root.Remove(beside))
+	}
+	return nil
+}

@@ -1,0 +1,103 @@
+package runner
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func newWorkspace(t *testing.T) (*workspace, string) {
+	dir := filepath.Join(t.TempDir(), "root")
+	require.NoError(t, os.Mkdir(dir, 0o755))
+	root, err := os.OpenRoot(dir)
+	require.NoError(t, err)
+	t.Cleanup(func() { root.Close() })
+	return &workspace{root}, dir
+}
+
+func (w *workspace) call(t *testing.T, name string, args map[string]any) (map[string]any, string) {
+	raw, err := json.Marshal(args)
+	require.NoError(t, err)
+	r := w.run(Call{ID: "c", Name: name, Arguments: raw})
+	require.Equal(t, "c", r.GetCallId())
+	require.Equal(t, r.GetError() != nil, r.GetStatus() == "error")
+	return r.GetResult().AsMap(), r.GetError().GetKind()
+}
+
+func TestWorkspaceFiles(t *testing.T) {
+	w, dir := newWorkspace(t)
+	_, kind := w.call(t, "WorkspaceWrite", map[string]any{"path": "a/b.txt", "text": "one\ntwo\ntwo\nfour"})
+	require.Empty(t, kind)
+	got, kind := w.call(t, "WorkspaceRead", map[string]any{"path": "a/b.txt", "offset": 2, "limit": 2})
+	require.Empty(t, kind)
+	require.Equal(t, map[string]any{"path": "a/b.txt", "text": "two\ntwo\n", "first_line": 2.0, "total_lines": 4.0, "next_offset": 4.0}, got)
+
+	_, kind = w.call(t, "WorkspaceEdit", map[string]any{"path": "a/b.txt", "old_text": "three", "new_text": "3"})
+	require.Equal(t, "text_not_found", kind)
+	_, kind = w.call(t, "WorkspaceEdit", map[string]any{"path": "a/b.txt", "old_text": "two", "new_text": "2"})
+	require.Equal(t, "text_not_unique", kind)
+	_, kind = w.call(t, "WorkspaceEdit", map[string]any{"path": "a/b.txt", "old_text": "", "new_text": "2"})
+	require.Equal(t, "invalid_argument", kind)
+	require.NoError(t, os.Chmod(filepath.Join(dir, "a", "b.txt"), 0o750))
+	got, kind = w.call(t, "WorkspaceEdit", map[string]any{"path": "a/b.txt", "old_text": "two", "new_text": "2", "replace_all": true})
+	require.Empty(t, kind)
+	require.InDelta(t, 2, got["replaced"], 0)
+	b, err := os.ReadFile(filepath.Join(dir, "a", "b.txt"))
+	require.NoError(t, err)
+	require.Equal(t, "one\n2\n2\nfour", string(b))
+	st, err := os.Stat(filepath.Join(dir, "a", "b.txt"))
+	require.NoError(t, err)
+	require.EqualValues(t, 0o750, st.Mode().Perm(), "a script stays one")
+	left, err := os.ReadDir(filepath.Join(dir, "a"))
+	require.NoError(t, err)
+	require.Len(t, left, 1, "nothing is left beside it")
+}
+
+// No path leaves the workspace, whatever it looks like.
+func TestWorkspaceIsNotLeft(t *testing.T) {
+	w, dir := newWorkspace(t)
+	secret := filepath.Join(filepath.Dir(dir), "secret")
+	require.NoError(t, os.WriteFile(secret, []byte("secret"), 0o600))
+	require.NoError(t, os.Symlink(secret, filepath.Join(dir, "link")))
+	require.NoError(t, os.Symlink("..", filepath.Join(dir, "up")))
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "sub"), 0o755))
+	for _, name := range []string{"../secret", "sub/../../secret", "link", "up/secret", secret} {
+		for tool, args := range map[string]map[string]any{
+			"WorkspaceRead":  {"path": name},
+			"WorkspaceWrite": {"path": name, "text": "mine"},
+			"WorkspaceEdit":  {"path": name, "old_text": "secret", "new_text": "mine"},
+		} {
+			got, kind := w.call(t, tool, args)
+			require.Equal(t, "permission_denied", kind, "%s %s", tool, name)
+			require.Empty(t, got)
+		}
+	}
+	b, err := os.ReadFile(secret)
+	require.NoError(t, err)
+	require.Equal(t, "secret", string(b))
+}
+
+func TestWorkspaceRefusals(t *testing.T) {
+	w, _ := newWorkspace(t)
+	for kind, c := range map[string]struct {
+		name string
+		args map[string]any
+	}{
+		"not_found":        {"WorkspaceRead", map[string]any{"path": "none"}},
+		"not_a_file":       {"WorkspaceRead", map[string]any{"path": "."}},
+		"invalid_argument": {"WorkspaceRead", map[string]any{"path": "a", "colour": "red"}},
+		"limit_exceeded":   {"WorkspaceWrite", map[string]any{"path": "a", "text": strings.Repeat("x", writeMax+1)}},
+	} {
+		_, got := w.call(t, c.name, c.args)
+		require.Equal(t, kind, got)
+	}
+	_, kind := w.call(t, "WorkspaceWrite", map[string]any{"path": "a", "text": strings.Repeat("x", writeMax)})
+	require.Empty(t, kind)
+	got, kind := w.call(t, "WorkspaceRead", map[string]any{"path": "a"})
+	require.Empty(t, kind)
+	require.Len(t, got["text"], writeMax, "one line is given whole")
+}

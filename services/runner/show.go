@@ -1,0 +1,202 @@
+package runner
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+
+	"quartet/pkg/client"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+)
+
+// event is one thing that happened, as a line of JSON for programs.
+type event struct {
+	Time         string  `json:"time"`
+	Event        string  `json:"event"` // ready, turn_started, text, tool, usage, notice, announced, interjection, shrunk, retry, trouble, turn_ended
+	AgentID      string  `json:"agent_id,omitempty"`
+	TurnID       string  `json:"turn_id,omitempty"`
+	Text         string  `json:"text,omitempty"`
+	Tool         string  `json:"tool,omitempty"`
+	CallID       string  `json:"call_id,omitempty"`
+	Status       string  `json:"status,omitempty"`
+	Seconds      float64 `json:"seconds,omitempty"`
+	InputTokens  int64   `json:"input_tokens,omitempty"`
+	OutputTokens int64   `json:"output_tokens,omitempty"`
+}
+
+func turnEvent(t *client.Turn, name, text string) event {
+	return event{Event: name, AgentID: t.Record.GetAgentId(), TurnID: t.Record.GetTurnId(), Text: text}
+}
+
+// show tells what a runner does, to people or to programs.
+type show struct {
+	out          io.Writer
+	json, colour bool
+	names        bool // several agents: each line says whose it is
+
+	mu        sync.Mutex
+	streaming string // the turn whose text is being written, if the line is open
+	spent     map[string][2]int64
+}
+
+const (
+	bold   = "1"
+	dim    = "2"
+	green  = "32"
+	yellow = "33"
+	red    = "31"
+	cyan   = "36"
+)
+
+func (s *show) paint(colour, text string) string {
+	if !s.colour || text == "" {
+		return text
+	}
+	return "\x1b[" + colour + "m" + text + "\x1b[0m"
+}
+
+// printable keeps what comes from models and commands from steering the terminal.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '\n' || r == '\t' || unicode.IsPrint(r) {
+			return r
+		}
+		return '\uFFFD'
+	}, text)
+}
+
+// event writes a line.
+func (s *show) event(e event) {
+	colours := map[string]string{"retry": yellow, "trouble": yellow, "shrunk": yellow, "announced": cyan, "interjection": cyan, "notice": dim, "ready": dim}
+	s.line(e, s.paint(colours[e.Event], strings.ReplaceAll(e.Event, "_", " ")+": "+printable(e.Text)))
+}
+
+// line writes e for programs, text for people.
+func (s *show) line(e event, text string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.json {
+		e.Time = time.Now().UTC().Format("2006-01-02T15:04:05.000Z")
+		if raw, err := json.Marshal(e); err == nil {
+			fmt.Fprintf(s.out, "%s\n", raw) //nolint:errcheck // nobody looks on any more; the turn matters
+		}
+		return
+	}
+	s.close()
+	if s.names && e.AgentID != "" {
+		text = s.paint(bold, e.AgentID) + " " + text
+	}
+	fmt.Fprintln(s.out, text) //nolint:errcheck // as above
+}
+
+// close ends an open line of text.
+func (s *show) close() {
+	if s.streaming != "" {
+		fmt.Fprintln(s.out) //nolint:errcheck // as above
+		s.streaming = ""
+	}
+}
+
+// stream writes text as it comes, where only one turn runs.
+func (s *show) stream(t *client.Turn, text string) {
+	if s.json || s.names {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.streaming = t.Record.GetTurnId()
+	fmt.Fprint(s.out, printable(text)) //nolint:errcheck // as above
+}
+
+func (s *show) endStream(*client.Turn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.close()
+}
+
+// said is a whole text, for those who did not see it streamed.
+func (s *show) said(t *client.Turn, text string) {
+	if text != "" && (s.json || s.names) {
+		s.line(turnEvent(t, "text", text), printable(text))
+	}
+}
+
+func (s *show) began(t *client.Turn) {
+	m := t.Message
+	e := turnEvent(t, "turn_started", m.GetText())
+	kind := lower(m.GetKind().String(), "MESSAGE_KIND_")
+	s.line(e, s.paint(bold, "── "+kind)+" "+printable(brief(m.GetText()))+" "+s.paint(dim, t.Record.GetTurnId()))
+}
+
+// tool is one call: what, how it went, how long it took.
+func (s *show) tool(t *client.Turn, c Call, r *agentv1.ToolResult, took time.Duration) {
+	summary := r.GetSummaryText()
+	command, failed := client.CommandOf(r)
+	if command != "" {
+		summary = command
+	}
+	e := turnEvent(t, "tool", summary)
+	e.Tool, e.CallID, e.Status, e.Seconds = c.Name, c.ID, r.GetStatus(), took.Seconds()
+	mark, colour := "✓", green
+	if r.GetStatus() == "error" || failed {
+		mark, colour = "✗", red
+	}
+	arguments := brief(string(c.Arguments))
+	if len(arguments) > 100 {
+		arguments = strings.ToValidUTF8(arguments[:100], "") + "…"
+	}
+	text := s.paint(colour, mark+" "+printable(c.Name)) + " " + s.paint(dim, printable(arguments)) + " " + printable(brief(summary))
+	if took >= time.Millisecond {
+		text += s.paint(dim, fmt.Sprintf(" (%s)", took.Round(time.Millisecond)))
+	}
+	s.line(e, text)
+}
+
+// usage counts what a round cost; people see the sum at the turn's end.
+func (s *show) usage(t *client.Turn, a *Answer) {
+	s.mu.Lock()
+	if s.spent == nil {
+		s.spent = map[string][2]int64{}
+	}
+	sum := s.spent[t.Record.GetTurnId()]
+	s.spent[t.Record.GetTurnId()] = [2]int64{sum[0] + a.InputTokens, sum[1] + a.OutputTokens}
+	s.mu.Unlock()
+	if s.json {
+		e := turnEvent(t, "usage", "")
+		e.InputTokens, e.OutputTokens = a.InputTokens, a.OutputTokens
+		s.line(e, "")
+	}
+}
+
+func (s *show) retry(t *client.Turn, why string, pause time.Duration) {
+	e := turnEvent(t, "retry", why)
+	e.Seconds = pause.Seconds()
+	s.line(e, s.paint(yellow, fmt.Sprintf("again in %s: %s", pause.Round(10*time.Millisecond), printable(why))))
+}
+
+func (s *show) ended(t *client.Turn, err error) {
+	outcome := outcomeOf(t, err)
+	e := turnEvent(t, "turn_ended", "")
+	e.Status = outcome
+	if err != nil {
+		e.Text = err.Error()
+	}
+	s.mu.Lock()
+	sum := s.spent[t.Record.GetTurnId()]
+	delete(s.spent, t.Record.GetTurnId())
+	s.mu.Unlock()
+	e.InputTokens, e.OutputTokens = sum[0], sum[1]
+	colour := green
+	if err != nil {
+		colour = red
+	}
+	text := s.paint(colour, "── "+outcome) + s.paint(dim, fmt.Sprintf(", %d rounds, %d tokens in, %d out", t.Rounds(), sum[0], sum[1]))
+	if err != nil {
+		text += "\n   " + printable(err.Error())
+	}
+	s.line(e, text)
+}
