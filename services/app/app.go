@@ -22,7 +22,9 @@ import (
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 	"quartet/services/agent"
+	"quartet/services/board"
 	"quartet/services/gateway"
+	"quartet/services/mcp"
 	"quartet/services/scheduler"
 	"quartet/services/task"
 	"quartet/services/waiting"
@@ -52,6 +54,10 @@ type journaled interface{ Stalled() time.Duration }
 // New builds the table of modules. Nothing is opened before Start.
 func New(cfg Config, logger *zap.Logger, version string) (*App, error) {
 	if err := cfg.Complete(); err != nil {
+		return nil, err
+	}
+	weights, err := cfg.weights()
+	if err != nil {
 		return nil, err
 	}
 	key, err := loadKey(cfg.KeyFile)
@@ -109,24 +115,37 @@ func New(cfg Config, logger *zap.Logger, version string) (*App, error) {
 		needs []string
 	}{
 		{"agent", func() (life.Service, error) {
-			return agent.New(agent.Config{}, agent.Deps{
-				Deps: deps, Work: c.work(), Waiting: waitingv1.NewWaitingServiceClient(c.to("waiting")), Conn: c.conn, MintRun: keyring.MintRun,
+			return agent.New(agent.Config{Weights: weights, MaxChildren: cfg.MaxChildren}, agent.Deps{
+				Deps: deps, Work: c.work(), Waiting: waitingv1.NewWaitingServiceClient(c.to("waiting")),
+				Tasks: taskv1.NewTaskServiceClient(c.to("task")), Conn: c.conn, MintRun: keyring.MintRun,
 			})
 		}, []string{"nats"}},
 		{"work", func() (life.Service, error) {
 			return work.New(work.Config{Home: filepath.Join(cfg.DataDir, "home")}, work.Deps{Deps: deps, Tasks: c, Agents: c})
 		}, []string{"nats"}},
 		{"waiting", func() (life.Service, error) {
-			return waiting.New(waiting.Config{PublicURL: a.publicURL()}, waiting.Deps{
+			rechecks, err := cfg.rechecks()
+			if err != nil {
+				return nil, err
+			}
+			return waiting.New(waiting.Config{PublicURL: a.publicURL(), DefaultRecheck: cfg.DefaultRecheck, NamespaceRechecks: rechecks}, waiting.Deps{
 				Deps: deps, Work: c.work(), Tasks: taskv1.NewTaskServiceClient(c.to("task")), Agents: c, TriggerSecret: triggerSecrets(key),
 			})
 		}, []string{"nats"}},
 		{"task", func() (life.Service, error) {
-			return task.New(task.Config{}, task.Deps{Deps: deps, Output: out, Workspace: c.WorkspaceRoot, OwnsItem: c.OwnsItem})
+			return task.New(task.Config{}, task.Deps{Deps: deps, Output: out, Workspace: c.Workspace, OwnsItem: c.OwnsItem, Children: children{c}})
 		}, []string{"nats", "output"}},
+		{"board", func() (life.Service, error) {
+			return board.New(board.Config{LeaseTerm: cfg.StepLease, CancelWait: cfg.CancelWait, TokenBudget: cfg.BoardBudget}, board.Deps{
+				Deps: deps, Orchestrates: c.Orchestrates, MintRun: func(namespace, workerID, runID string) string {
+					return keyring.Mint(rpc.Actor{Namespace: namespace, Principal: "worker/" + workerID, Role: rpc.RoleWorker, AgentID: workerID, RunID: runID})
+				},
+			})
+		}, []string{"nats"}},
 		{"scheduler", func() (life.Service, error) {
 			return scheduler.New(scheduler.Config{}, scheduler.Deps{
-				Sources: a.broker.sources, Agents: agentv1.NewAgentServiceClient(c.to("agent")), Work: c.work(), Logger: logger,
+				Sources: a.broker.sources, Agents: agentv1.NewAgentServiceClient(c.to("agent")), Work: c.work(),
+				Waiting: waitingv1.NewWaitingServiceClient(c.to("waiting")), Logger: logger,
 			})
 		}, []string{"rpc"}},
 		{"worker", func() (life.Service, error) {
@@ -137,7 +156,12 @@ func New(cfg Config, logger *zap.Logger, version string) (*App, error) {
 			})
 		}, []string{"rpc"}},
 		{"gateway", func() (life.Service, error) {
+			tools, err := mcp.New(mcp.Config{Version: version}, mcp.Deps{Conn: c.conn})
+			if err != nil {
+				return nil, err
+			}
 			gw, err := gateway.New(gateway.Config{HTTPAddr: cfg.HTTPAddr}, gateway.Deps{
+				MCP:  tools.Handler,
 				Conn: c.conn, Auth: keyring, Sources: a.broker.sources, Ready: func() error { return a.Ready() },
 				OpenAPI: openapi.JSON, Logger: logger, Metrics: metrics, Version: version,
 			})

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	"google.golang.org/grpc"
@@ -11,6 +12,7 @@ import (
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/rpc"
+	"quartet/services/task"
 	"quartet/services/work"
 )
 
@@ -45,16 +47,32 @@ func (l lazy) NewStream(ctx context.Context, desc *grpc.StreamDesc, method strin
 
 func (c calls) to(service string) grpc.ClientConnInterface { return lazy{c.network, service} }
 
-// AgentExists asks the agent plane.
+// AgentExists asks the agent plane. AGENT_DELETED: it did.
 func (c calls) AgentExists(ctx context.Context, agentID string) error {
-	_, err := agentv1.NewAgentServiceClient(c.to("agent")).GetFacts(ctx, &agentv1.GetFactsRequest{AgentId: agentID})
-	return err
+	r, err := agentv1.NewAgentServiceClient(c.to("agent")).GetFacts(ctx, &agentv1.GetFactsRequest{AgentId: agentID})
+	if err != nil {
+		return err
+	}
+	return alive(r)
+}
+
+// alive refuses what would be made for an agent that is deleted.
+func alive(r *agentv1.GetFactsResponse) error {
+	for _, f := range r.GetFacts() {
+		if a := f.GetAgent(); a.GetLifecycle() != agentv1.Lifecycle_LIFECYCLE_ACTIVE {
+			return fault.AgentDeleted.Newf("agent %q is deleted; nothing is made for it any more", a.GetAgentId()).With("agent_id", a.GetAgentId())
+		}
+	}
+	return nil
 }
 
 // fence refuses what a run asks for after it ended: its credential is worth
 // nothing then (SPEC A6, X12). The agent plane fences its own verbs by run id.
 func (c calls) fence(ctx context.Context, method string, a rpc.Actor) error {
 	if strings.HasPrefix(method, "/"+agentv1.AgentService_ServiceDesc.ServiceName+"/") {
+		return nil
+	}
+	if a.Role == rpc.RoleWorker { // a run on a board, which the plane of boards fences itself
 		return nil
 	}
 	r, err := agentv1.NewAgentServiceClient(c.to("agent")).GetFacts(ctx, &agentv1.GetFactsRequest{AgentId: a.AgentID})
@@ -69,16 +87,34 @@ func (c calls) fence(ctx context.Context, method string, a rpc.Actor) error {
 	return fault.RunStale.Newf("run %s no longer holds agent %s; its credential ended with it", a.RunID, a.AgentID).With("run_id", a.RunID)
 }
 
-// WorkspaceRoot asks the agent plane where an agent's commands run.
-func (c calls) WorkspaceRoot(ctx context.Context, agentID string) (string, error) {
+// Orchestrates asks the agent plane whether an agent's profile has boards.
+func (c calls) Orchestrates(ctx context.Context, agentID string) (bool, error) {
 	r, err := agentv1.NewAgentServiceClient(c.to("agent")).GetFacts(ctx, &agentv1.GetFactsRequest{AgentId: agentID})
+	if err == nil {
+		err = alive(r)
+	}
 	if err != nil {
-		return "", err
+		return false, err
 	}
 	for _, f := range r.GetFacts() {
-		return f.GetAgent().GetWorkspaceRoot(), nil
+		return slices.Contains(f.GetAgent().GetToolFamilies(), agentv1.ToolFamily_TOOL_FAMILY_BOARDS), nil
 	}
-	return "", nil
+	return false, nil
+}
+
+// Workspace asks the agent plane where an agent's commands run.
+func (c calls) Workspace(ctx context.Context, agentID string) (task.Workspace, error) {
+	r, err := agentv1.NewAgentServiceClient(c.to("agent")).GetFacts(ctx, &agentv1.GetFactsRequest{AgentId: agentID})
+	if err == nil {
+		err = alive(r)
+	}
+	if err != nil {
+		return task.Workspace{}, err
+	}
+	for _, f := range r.GetFacts() {
+		return task.Workspace{Root: f.GetAgent().GetWorkspaceRoot(), Worktree: f.GetAgent().GetWorktree()}, nil
+	}
+	return task.Workspace{}, nil
 }
 
 // OwnsItem asks the work plane whether an item is the agent's.

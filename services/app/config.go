@@ -6,19 +6,23 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 
 	"quartet/pkg/conf"
+	"quartet/services/agent"
+	"quartet/services/board"
 )
 
 // Services are the names that a process can serve, in the order of the picture
 // in ARCHITECTURE.
-var Services = []string{"agent", "work", "task", "waiting", "scheduler", "gateway", "worker"}
+var Services = []string{"agent", "work", "task", "waiting", "board", "scheduler", "gateway", "worker"}
 
 // planes have a journal.
-var planes = []string{"agent", "work", "task", "waiting"}
+var planes = []string{"agent", "work", "task", "waiting", "board"}
 
 // Config is all that an operator sets.
 type Config struct {
@@ -34,6 +38,16 @@ type Config struct {
 	LogLevel  string
 	PProfAddr string
 	KeyFile   string
+
+	NamespaceWeights map[string]string
+	MaxChildren      int
+
+	DefaultRecheck    time.Duration
+	NamespaceRechecks map[string]string
+
+	StepLease   time.Duration
+	CancelWait  time.Duration
+	BoardBudget int
 
 	WorkerID       string
 	WorkerRoots    []string
@@ -59,6 +73,13 @@ func (c *Config) Flags(fs *pflag.FlagSet) *conf.Set {
 	s.String(&c.LogLevel, "log-level", "info", "debug, info, warn or error")
 	s.String(&c.PProfAddr, "pprof-addr", "", "Loopback address for profiles; empty: none")
 	s.String(&c.KeyFile, "key-file", "", "The installation's key, shared by its processes; empty: <data-dir>/key, made if missing")
+	s.Map(&c.NamespaceWeights, "namespace-weights", nil, "Shares of the turns that runners of all namespaces take, as a=3,b=1, 1 to 1000; 1 where none is given")
+	s.Int(&c.MaxChildren, "max-children", agent.DefaultMaxChildren, "How many private children an agent supervises at a time")
+	s.Duration(&c.DefaultRecheck, "default-recheck", 0, "After how long the owner of a wait is reminded of it where WaitFor does not say; 0: never")
+	s.Map(&c.NamespaceRechecks, "namespace-rechecks", nil, "Namespaces with a default-recheck of their own, as a=30m,b=0")
+	s.Duration(&c.StepLease, "step-lease", board.DefaultLeaseTerm, "How long a worker may be silent about a board's step before it is given back, 1s to 24h")
+	s.Duration(&c.CancelWait, "child-cancel-timeout", board.DefaultCancelWait, "How long failing or cancelling a board waits for its workers to stop, at most 5m")
+	s.Int(&c.BoardBudget, "board-token-budget", board.DefaultTokenBudget, "How many tokens the summary of boards in a prompt may take, 100 to 100000")
 	s.String(&c.WorkerID, "worker-id", "local", "This worker's lasting name")
 	s.Strings(&c.WorkerRoots, "worker-roots", nil, "Directories that commands may run in, the first by default; empty: the working directory")
 	s.Int(&c.WorkerCapacity, "worker-capacity", 4, "How many commands run at once")
@@ -98,6 +119,9 @@ func (c *Config) Complete() error {
 	if err := errors.Join(loopback("grpc-addr", c.GRPCAddr), loopback("http-addr", c.HTTPAddr)); err != nil {
 		return err
 	}
+	if c.MaxChildren < 0 {
+		return fmt.Errorf("max-children is %d; it must be at least 1, or 0 for %d", c.MaxChildren, agent.DefaultMaxChildren)
+	}
 	if c.KeyFile == "" {
 		c.KeyFile = filepath.Join(c.DataDir, "key")
 	}
@@ -109,6 +133,32 @@ func (c *Config) Complete() error {
 		c.WorkerRoots = []string{wd}
 	}
 	return nil
+}
+
+// weights are the shares of namespaces as numbers.
+func (c *Config) weights() (map[string]int, error) {
+	out := map[string]int{}
+	for namespace, text := range c.NamespaceWeights {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 || n > agent.MaxWeight {
+			return nil, fmt.Errorf("namespace-weights: the weight of %q is %q; it must be a number from 1 to %d", namespace, text, agent.MaxWeight)
+		}
+		out[namespace] = n
+	}
+	return out, nil
+}
+
+// rechecks are the namespaces' own reminders as spans.
+func (c *Config) rechecks() (map[string]time.Duration, error) {
+	out := map[string]time.Duration{}
+	for namespace, text := range c.NamespaceRechecks {
+		d, err := time.ParseDuration(text)
+		if err != nil {
+			return nil, fmt.Errorf("namespace-rechecks: that of %q is %q; it must be a duration such as 30m, or 0", namespace, text)
+		}
+		out[namespace] = d
+	}
+	return out, nil
 }
 
 func (c *Config) serves(name string) bool { return slices.Contains(c.Serve, name) }

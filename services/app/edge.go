@@ -10,6 +10,7 @@ import (
 
 	"quartet/pkg/rpc"
 	"quartet/services/agent"
+	"quartet/services/board"
 	"quartet/services/task"
 )
 
@@ -20,6 +21,7 @@ var errNoBroker = errors.New("NATS is not reachable")
 func deadlines() map[string]time.Duration {
 	all := task.Deadlines()
 	maps.Copy(all, agent.Deadlines())
+	maps.Copy(all, board.Deadlines())
 	return all
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"runtime/debug"
 	"time"
@@ -11,19 +12,21 @@ import (
 	"github.com/spf13/pflag"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+	"google.golang.org/grpc"
 
+	"quartet/pkg/client"
 	"quartet/pkg/conf"
+	"quartet/pkg/fault"
+	"quartet/services/board"
 	"quartet/services/cli"
+	"quartet/services/mcp"
+	"quartet/services/runner"
 )
 
 const (
 	startTerm = 2 * time.Minute // a million events are loaded well within
 	stopTerm  = 20 * time.Second
 )
-
-// gcPercent trades memory for time: the live heap is records that stay, and
-// collecting it at every doubling costs a fifth of the throughput.
-const gcPercent = 400
 
 // Servers gives the command line what it needs to run servers.
 func Servers() cli.Servers {
@@ -51,6 +54,30 @@ func Servers() cli.Servers {
 			}
 			return run(ctx, services)
 		},
+		Replay: func(log io.Reader) (cli.WAL, error) {
+			r, err := board.ReplayWAL(log)
+			return cli.WAL{Board: r.Board, Lines: r.Lines, Torn: r.Torn}, err
+		},
+		MCP: func(ctx context.Context, conn grpc.ClientConnInterface, o cli.MCPOptions) error {
+			s, err := mcp.New(mcp.Config{Version: Version()}, mcp.Deps{
+				Conn: func(string) (grpc.ClientConnInterface, error) { return conn, nil },
+			})
+			if err != nil {
+				return err
+			}
+			return s.ServeStdio(ctx, o.In, o.Out, o.AgentID, o.Create)
+		},
+		Run: func(ctx context.Context, conn grpc.ClientConnInterface, o cli.RunOptions) error {
+			r, err := runner.New(runner.Config{
+				AgentIDs: o.AgentIDs, Provider: o.Provider, Model: o.Model, BaseURL: o.BaseURL, Key: os.Getenv(runner.KeyVariable(o.Provider)),
+				MaxTokens: o.MaxTokens, MaxRounds: o.MaxRounds, MaxTurns: o.MaxTurns, Concurrency: o.Concurrency,
+				Workspace: o.Workspace, System: o.System, Out: o.Out, JSON: o.JSON, Colour: o.Colour,
+			}, client.New(conn))
+			if err != nil {
+				return fault.InvalidArgument.New(err.Error())
+			}
+			return r.Run(ctx)
+		},
 		Version: Version(),
 	}
 }
@@ -72,9 +99,7 @@ func Version() string {
 
 // Run serves until ctx ends, then stops in order.
 func Run(ctx context.Context, cfg Config) error {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
+	go TendMemory(ctx)
 	logger, err := newLogger(cfg.LogLevel)
 	if err != nil {
 		return err

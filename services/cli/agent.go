@@ -9,7 +9,9 @@ import (
 
 func (ss *session) agentCommand() *cobra.Command {
 	c := groupOnly(&cobra.Command{Use: "agent", Short: "Agents: who thinks", Aliases: []string{"agents"}})
-	c.AddCommand(ss.agentSpawn(), ss.agentGet(), ss.agentList(), ss.agentSay(), ss.agentMessages(), ss.agentTurns())
+	c.AddCommand(ss.agentSpawn(), ss.agentGet(), ss.agentList(), ss.agentSay(), ss.agentMessages(), ss.agentTurns(), ss.agentRounds(), ss.agentBriefs(), ss.agentChildren(),
+		ss.agentContext(), ss.agentTools(),
+		ss.agentPause(), ss.agentResume(), ss.agentStop(), ss.agentStart(), ss.agentAbort(), ss.agentDelete())
 	return c
 }
 
@@ -19,7 +21,8 @@ func (ss *session) agentSpawn() *cobra.Command {
 		Use: "spawn [AGENT]", Short: "Make an agent",
 		Long: `Make an agent. With a name it is a public one that operators talk to. Without,
 and with --parent, it is a private child with an id of its own; its first
-message is then required.`,
+message is then required, and its task is printed too: by that the parent
+follows up, reads the result and stops it.`,
 		Example: `  quartet agent spawn keeper
   quartet agent spawn keeper --message "You keep the releases" --workspace /srv/repo
   quartet agent spawn --parent keeper --context fork --message "Check the changelog"`,
@@ -33,7 +36,7 @@ message is then required.`,
 	cmd.Flags().StringVarP(&message, "message", "m", "", `Its first message; "-" reads stdin, "@FILE" a file`)
 	cmd.Flags().StringVar(&parent, "parent", "", "The agent that it is a private child of")
 	cmd.Flags().StringVar(&context, "context", "", "What it starts from: fresh or fork")
-	cmd.Flags().StringVar(&mode, "workspace-mode", "", "Where it works: inherit or worktree")
+	cmd.Flags().StringVar(&mode, "workspace-mode", "", "Where it works: inherit")
 	cmd.Flags().StringVar(&root, "workspace", "", "Directory where its commands run")
 	cmd.RunE = ss.calls(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
 		req := &agentv1.SpawnAgentRequest{RequestId: ss.requestID, ParentAgentId: parent, WorkspaceRoot: root, Preset: agentv1.Preset_PRESET_PRIVATE_CHILD}
@@ -56,15 +59,20 @@ message is then required.`,
 		if err != nil {
 			return err
 		}
-		return ss.show(cmd, resp, func(p *printer) { p.printf("%s\n", resp.GetAgentId()) })
+		return ss.show(cmd, resp, func(p *printer) {
+			p.printf("%s\n", resp.GetAgentId())
+			if resp.GetTaskId() != "" {
+				p.printf("%s\n", resp.GetTaskId())
+			}
+		})
 	})
 	return ss.mutates(cmd)
 }
 
 func (ss *session) agentGet() *cobra.Command {
 	return &cobra.Command{
-		Use: "get AGENT", Short: "Show an agent", Args: exactly("AGENT"),
-		Example: "  quartet agent get keeper",
+		Use: "get AGENT", Short: "Show an agent: what it is doing and why, its focus, its lane, its children", Args: exactly("AGENT"), Aliases: []string{"show"},
+		Example: "  quartet agent get keeper\n  quartet agent show keeper -o json",
 		RunE: ss.calls(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
 			resp, err := agentv1.NewAgentServiceClient(conn).GetAgent(cmd.Context(), &agentv1.GetAgentRequest{AgentId: args[0]})
 			if err != nil {
@@ -72,20 +80,25 @@ func (ss *session) agentGet() *cobra.Command {
 			}
 			return ss.show(cmd, resp, func(p *printer) {
 				a := resp.GetAgent()
-				p.fields(
+				fields := []string{
 					"agent", a.GetAgentId(),
-					"posture", printable(short(a.GetPosture())+because(a.GetPostureReason())),
-					"control", short(a.GetControl()),
+					"posture", printable(short(a.GetPosture()) + because(a.GetPostureReason())),
+					"control", controlOf(a),
 					"focus", a.GetCurrentWorkItemId(),
 					"lane", laneOf(a.GetLane()),
 					"run", a.GetCurrentRunId(),
 					"visibility", short(a.GetVisibility()),
 					"parent", a.GetLineageParentAgentId(),
+					"supervisor", a.GetSupervisorAgentId(),
 					"workspace", printable(a.GetWorkspaceRoot()),
 					"lifecycle", short(a.GetLifecycle()),
 					"revision", number(a.GetRevision()),
 					"created", when(a.GetCreatedAt()),
-				)
+				}
+				for _, c := range resp.GetChildren() {
+					fields = append(fields, "child", c.GetAgentId()+" "+short(c.GetLifecycle())+" "+short(c.GetControl()))
+				}
+				p.fields(fields...)
 			})
 		}),
 	}
@@ -137,6 +150,7 @@ func (ss *session) agentList() *cobra.Command {
 			})
 		}),
 	}
+	cmd.Flags().BoolVar(&req.IncludeDeleted, "deleted", false, "Also deleted agents")
 	cmd.Flags().BoolVar(&req.IncludePrivate, "private", false, "Also private agents")
 	cmd.Flags().StringVar(&req.LineageParentAgentId, "parent", "", "Only those that this agent made")
 	pages.flags(cmd)
@@ -146,15 +160,18 @@ func (ss *session) agentList() *cobra.Command {
 func (ss *session) agentSay() *cobra.Command {
 	req := &agentv1.EnqueueMessageRequest{}
 	var kind, priority string
+	var now bool
 	cmd := &cobra.Command{
 		Use: "say AGENT TEXT", Short: "Put a message into an agent's lane", Args: exactly("AGENT", "TEXT"),
 		Long: `Put a message into an agent's lane. It is on disk when the command answers.
---priority interject reaches a running turn at its next safe point.`,
+--interject reaches a running turn at its next safe point, between two replies of
+the model; if the turn ends first, it is the first thing of the next one.`,
 		Example: `  quartet agent say keeper "Prepare release 1.4"
-  quartet agent say keeper --priority interject "Stop, wrong branch"
+  quartet agent say keeper --interject "Stop, wrong branch"
   git diff | quartet agent say keeper -`,
 	}
 	cmd.Flags().StringVar(&priority, "priority", "", "interject, next, normal or background (default normal)")
+	cmd.Flags().BoolVar(&now, "interject", false, "The same as --priority interject")
 	cmd.Flags().StringVar(&kind, "kind", "", "operator_prompt, channel_event, webhook_event or callback_event (default by credential)")
 	cmd.Flags().StringVar(&req.WorkItemId, "item", "", "The work item it is about")
 	cmd.Flags().StringVar(&req.CorrelationId, "correlation", "", "Your own thread id")
@@ -163,6 +180,12 @@ func (ss *session) agentSay() *cobra.Command {
 		var err error
 		if req.Text, err = content(cmd, args[1]); err != nil {
 			return err
+		}
+		if now {
+			if priority != "" && priority != "interject" {
+				return usage("--interject and --priority " + priority + " contradict each other")
+			}
+			priority = "interject"
 		}
 		if req.Priority, err = enum[agentv1.Priority]("priority", priority); err != nil {
 			return err

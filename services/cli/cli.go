@@ -9,9 +9,11 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"google.golang.org/grpc"
 
 	"quartet/pkg/conf"
 )
@@ -28,8 +30,18 @@ type Servers struct {
 	Dev func(ctx context.Context, flags *pflag.FlagSet) error
 	// Serve runs some services until ctx ends.
 	Serve func(ctx context.Context, services []string, flags *pflag.FlagSet) error
+	// MCP serves one agent over MCP to a client that is at the other end of in
+	// and out, as a client of the server behind conn.
+	MCP func(ctx context.Context, conn grpc.ClientConnInterface, o MCPOptions) error
+	// Run drives agents with a model until ctx ends, as a client of the server
+	// behind conn.
+	Run func(ctx context.Context, conn grpc.ClientConnInterface, o RunOptions) error
+	// Replay makes a board out of a log alone.
+	Replay func(log io.Reader) (WAL, error)
 	// Version is the build's.
 	Version string
+	// Now is the time that ages are counted to; nil: the machine's.
+	Now func() time.Time
 }
 
 // session is one invocation: where to, as whom, and how to show it.
@@ -38,6 +50,8 @@ type session struct {
 	token     string
 	output    string
 	requestID string
+	now       func() time.Time
+	replay    func(io.Reader) (WAL, error)
 	settings  *conf.Set
 }
 
@@ -90,7 +104,10 @@ of events are lines of JSON only where the help says so. Errors go to stderr.`
 
 // Command builds the root command.
 func Command(s Servers) *cobra.Command {
-	ss := &session{}
+	ss := &session{now: s.Now, replay: s.Replay}
+	if ss.now == nil {
+		ss.now = time.Now
+	}
 	root := &cobra.Command{
 		Use: "quartet", Short: "A durable control plane for AI agents", Long: rootHelp,
 		SilenceErrors: true, SilenceUsage: true,
@@ -115,7 +132,8 @@ func Command(s Servers) *cobra.Command {
 		}
 	}
 	grouped("run", s.commands()...)
-	grouped("use", ss.agentCommand(), ss.workCommand(), ss.waitCommand(), ss.triggerCommand(), ss.timerCommand(), ss.taskCommand())
+	grouped("run", ss.workerCommand(), ss.mcpCommand(s.MCP), ss.runCommand(s.Run))
+	grouped("use", ss.agentCommand(), ss.workCommand(), ss.waitCommand(), ss.triggerCommand(), ss.timerCommand(), ss.taskCommand(), ss.boardCommand())
 	grouped("see", ss.explainCommand(), ss.eventsCommand())
 	root.AddCommand(&cobra.Command{
 		Use: "version", Short: "Show the version of this binary", Args: none,

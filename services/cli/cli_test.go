@@ -8,7 +8,9 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -18,6 +20,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"quartet/pkg/fault"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
@@ -30,21 +33,33 @@ import (
 func TestTables(t *testing.T) {
 	r := newRig(t)
 	for plane, lines := range map[string][]string{
-		"agent":   {"spawn keeper", "get keeper", "list", "list --parent x", "say keeper hello", "messages keeper", "turns keeper"},
-		"work":    {"create keeper objective", "list keeper", "get keeper wi_1", "get keeper wi_2", "pick keeper wi_1", "update keeper wi_1 --unblock", "complete keeper wi_1", "queue keeper"},
-		"wait":    {"for keeper reason --wake external", "create keeper condition", "cancel keeper wt_1", "list keeper"},
-		"trigger": {"create keeper", "cancel keeper trg_1", "list keeper", "deliver http://x/v1/triggers/qtr_x --data hi"},
-		"timer":   {"create keeper look --after 5m", "cancel keeper tmr_1", "list keeper"},
+		"agent": {"spawn keeper", "get keeper", "list", "list --parent x", "say keeper hello", "messages keeper", "turns keeper", "children keeper",
+			"pause keeper --reason lunch", "resume keeper", "stop keeper", "start keeper", "abort keeper", "abort keeper --run run_1", "delete keeper"},
+		"transcript": {"briefs keeper", "briefs keeper --kind failure", "rounds keeper", "rounds keeper --turn trn_1 --full", "rounds keeper --page-token abc", "transcript keeper --item wi_1",
+			"context keeper", "context keeper --budget 512 --text", "tools keeper", "tools keeper completeworkitem", "tools keeper Fly"},
+		"work":    {"create keeper objective", "list keeper", "get keeper wi_1", "get keeper wi_2", "pick keeper wi_1", "update keeper wi_1 --unblock", "complete keeper wi_1", "queue keeper", "board keeper"},
+		"wait":    {"for keeper reason --wake external", "create keeper condition", "get keeper wt_1", "cancel keeper wt_1", "list keeper"},
+		"trigger": {"create keeper CI", "create keeper CI --signing-secret visible", "rotate keeper trg_1", "cancel keeper trg_1", "list keeper", "deliver http://x/v1/triggers/qtr_x --data hi"},
+		"timer":   {"create keeper look --after 5m", "create keeper look --every 1d --count 3", "cancel keeper tmr_1", "list keeper"},
 		"task":    {"exec keeper --shell test", "exec keeper --shell build", "exec keeper --shell slow", "list keeper", "get keeper tsk_1", "output keeper tsk_1", "output -f keeper tsk_1", "input keeper tsk_1 yes", "input keeper tsk_1 no", "stop keeper tsk_1"},
-		"explain": {"keeper"},
+		"board": {"list keeper", "show keeper/build", "show build", "show keeper/other", "inspect keeper/build", "apply keeper testdata/board.yaml --dry-run", "apply keeper testdata/board.yaml --prune",
+			"apply keeper testdata/other.yaml", "complete keeper/build", "fail keeper/build --reason late", "cancel keeper/build", "block keeper/build --reason freeze", "reopen keeper/build --step test",
+			"step keeper/build release completed --result signed", "step keeper/build release done", "dispatch keeper/build --pool go --wait 5s", "open keeper/build go --parallel 4", "close keeper/build dsp_1",
+			"runs keeper/build", "cancel-run keeper/build run_1", "workers", "template", "summary keeper", "wal list keeper", "wal read keeper build", "wal read keeper build --follow",
+			"replay testdata/cut.wal.jsonl", "wal verify testdata/changed.wal.jsonl"},
+		"explain": {"keeper", "keeper --history"},
 		"events":  {""},
 	} {
 		t.Run(plane, func(t *testing.T) {
 			r.t = t
 			var all strings.Builder
+			words := plane
+			if plane == "transcript" { // of agents too, in a file of its own
+				words = "agent"
+			}
 			for _, line := range lines {
-				s := r.run(append([]string{plane}, strings.Fields(line)...)...)
-				fmt.Fprintf(&all, "$ quartet %s\n%s", strings.TrimSpace(plane+" "+line), s.out)
+				s := r.run(append([]string{words}, strings.Fields(line)...)...)
+				fmt.Fprintf(&all, "$ quartet %s\n%s", strings.TrimSpace(words+" "+line), s.out)
 				for _, e := range strings.SplitAfter(s.err, "\n") {
 					if e != "" {
 						all.WriteString("! " + e)
@@ -65,10 +80,12 @@ func TestTables(t *testing.T) {
 func TestJSONIsOneDocumentOnStdout(t *testing.T) {
 	r := newRig(t)
 	for _, line := range []string{
-		"agent spawn keeper", "agent get keeper", "agent list", "agent list --parent x", "agent say keeper hi", "agent messages keeper", "agent turns keeper",
-		"work create keeper x", "work list keeper", "work get keeper wi_1", "work pick keeper wi_1", "work update keeper wi_1 --unblock", "work complete keeper wi_1", "work queue keeper",
-		"wait for keeper r --wake operator", "wait create keeper c", "wait cancel keeper wt_1", "wait list keeper",
-		"trigger create keeper", "trigger cancel keeper t", "trigger list keeper", "trigger deliver x",
+		"agent spawn keeper", "agent get keeper", "agent list", "agent list --parent x", "agent say keeper hi", "agent messages keeper", "agent turns keeper", "agent children keeper",
+		"agent pause keeper", "agent resume keeper", "agent stop keeper", "agent start keeper", "agent abort keeper", "agent delete keeper", "agent show keeper",
+		"agent briefs keeper", "agent rounds keeper", "agent context keeper", "agent context keeper --text", "agent tools keeper", "agent tools keeper CompleteWorkItem",
+		"work create keeper x", "work list keeper", "work get keeper wi_1", "work pick keeper wi_1", "work update keeper wi_1 --unblock", "work complete keeper wi_1", "work queue keeper", "work board keeper", "explain keeper --history",
+		"wait for keeper r --wake operator", "wait create keeper c", "wait get keeper wt_1", "wait cancel keeper wt_1", "wait list keeper",
+		"trigger create keeper x", "trigger rotate keeper t", "trigger cancel keeper t", "trigger list keeper", "trigger deliver x",
 		"timer create keeper x --after 1s", "timer cancel keeper t", "timer list keeper",
 		"task exec keeper --shell test", "task list keeper", "task get keeper t", "task output keeper t", "task input keeper t yes", "task stop keeper t", "explain keeper",
 	} {
@@ -120,26 +137,36 @@ func TestExitCodesAndErrors(t *testing.T) {
 func TestUsageErrors(t *testing.T) {
 	r := newRig(t)
 	for line, says := range map[string]string{
-		"agnt":                                   `did you mean "agent"`,
-		"agent gt":                               "is not a command of",
-		"agent get":                              "AGENT is missing",
-		"agent get a b":                          "one argument too many",
-		"agent list x":                           "takes no arguments",
-		"agent get a --colour":                   "unknown flag",
-		"agent spawn":                            "AGENT is missing",
-		"agent spawn a b":                        "one AGENT",
-		"agent get a -o yaml":                    "use table or json",
-		"work create a":                          "OBJECTIVE is missing",
-		"work list a --filter odd":               "use one of all, open",
-		"wait for a r":                           "--wake is missing",
-		"wait for a r --wake rain":               "use one of operator_input",
-		"wait for a r --wake timer --after soon": "write 90s, 5m",
-		"timer create a d --at tomorrow":         "RFC 3339",
-		"task exec a":                            "either --shell",
-		"task exec a --shell x -- y":             "either --shell",
+		"agnt":                                        `did you mean "agent"`,
+		"agent gt":                                    "is not a command of",
+		"agent get":                                   "AGENT is missing",
+		"agent get a b":                               "one argument too many",
+		"agent list x":                                "takes no arguments",
+		"agent get a --colour":                        "unknown flag",
+		"agent spawn":                                 "AGENT is missing",
+		"agent spawn a b":                             "one AGENT",
+		"agent get a -o yaml":                         "use table or json",
+		"agent briefs a --kind rumour":                "use one of ack, result, failure",
+		"agent rounds":                                "AGENT is missing",
+		"agent tools":                                 "AGENT is missing",
+		"agent tools a b c":                           `"c" is one argument too many`,
+		"agent context a --budget much":               "invalid argument",
+		"work create a":                               "OBJECTIVE is missing",
+		"work list a --filter odd":                    "use one of all, open",
+		"wait for a r":                                "--wake is missing",
+		"wait for a r --wake rain":                    "use one of operator_input",
+		"wait for a r --wake timer --after soon":      "write 90s, 5m",
+		"timer create a d --at tomorrow":              "RFC 3339",
+		"timer create a":                              "DESCRIPTION is missing",
+		"trigger create a":                            "DESCRIPTION is missing",
+		"trigger create a d --signature md5":          "use one of hub_sha256, standard_webhooks",
+		"timer create a d --every often":              "write 90s, 5m",
+		"task exec a":                                 "either --shell",
+		"task exec a --shell x -- y":                  "either --shell",
 		"agent say a @" + filepath.Join("no", "such"): "no such file",
 		"agent get a --address %zz://":                "--address",
 		"serve":                                       "SERVICE is missing",
+		"events --timeout 5s":                         "--timeout is for -f",
 	} {
 		s := r.run(strings.Fields(line)...)
 		require.Equal(t, 2, s.code, "%s: %s", line, s.err)
@@ -201,6 +228,16 @@ func TestRequestsSayWhatWasTyped(t *testing.T) {
 	require.True(t, ok)
 	require.Equal(t, "from stdin", say.GetText())
 	require.Equal(t, agentv1.Priority_PRIORITY_INTERJECT, say.GetPriority())
+	require.Equal(t, 0, r.run("agent", "say", "keeper", "x", "--interject").code)
+	say, ok = r.planes.last.(*agentv1.EnqueueMessageRequest)
+	require.True(t, ok)
+	require.Equal(t, agentv1.Priority_PRIORITY_INTERJECT, say.GetPriority())
+	require.Equal(t, 2, r.run("agent", "say", "keeper", "x", "--interject", "--priority", "next").code)
+	require.Equal(t, 0, r.run("agent", "delete", "keeper", "--revision", "4", "--reason", "over").code)
+	del, ok := r.planes.last.(*agentv1.DeleteAgentRequest)
+	require.True(t, ok)
+	require.EqualValues(t, 4, del.GetExpectedRevision())
+	require.NotEmpty(t, del.GetRequestId())
 
 	require.Equal(t, 0, r.run("events", "--plane", "work,task", "--cursor", "c9").code)
 	watch, ok := r.planes.last.(*eventv1.WatchEventsRequest)
@@ -255,7 +292,162 @@ func TestX10_FollowersGoOnWhereTheyWere(t *testing.T) {
 	require.Equal(t, 0, s.code, s.err)
 	require.Equal(t, []string{"", "c1", "c2"}, asked)
 	require.Equal(t, 2, strings.Count(s.err, "connection lost"))
+	require.Equal(t, 2, strings.Count(s.err, "connected again"))
 	require.Len(t, strings.Split(strings.TrimSpace(s.out), "\n"), 2)
+}
+
+// signalled tells of the first thing that was written.
+type signalled struct {
+	bytes.Buffer
+	once  sync.Once
+	first chan struct{}
+}
+
+func (s *signalled) Write(b []byte) (int, error) {
+	defer s.once.Do(func() { close(s.first) })
+	return s.Buffer.Write(b)
+}
+
+// A follower outlives its server: the connection is refused for a while, then
+// there is another one, and the stream goes on from the cursor (SPEC X10).
+func TestX10_AFollowerOutlivesItsServer(t *testing.T) {
+	r := newRig(t)
+	r.planes.watch = func(_ *eventv1.WatchEventsRequest, out grpc.ServerStreamingServer[eventv1.WatchEventsResponse]) error {
+		if err := out.Send(happened("c0", "work_item_created")); err != nil {
+			return err
+		}
+		<-out.Context().Done()
+		return out.Context().Err()
+	}
+	out := &signalled{first: make(chan struct{})}
+	ended := make(chan said, 1)
+	go func() {
+		var errs bytes.Buffer
+		code := Run(t.Context(), Servers{}, []string{"--address", r.address, "events", "-f"}, nil, out, &errs)
+		ended <- said{code, out.String(), errs.String()}
+	}()
+	<-out.first
+	r.server.Stop()
+	next := &rig{t: t, keys: r.keys, planes: &planes{}}
+	var cursor string
+	next.planes.watch = func(req *eventv1.WatchEventsRequest, out grpc.ServerStreamingServer[eventv1.WatchEventsResponse]) error {
+		cursor = req.GetCursor()
+		return out.Send(happened("c1", "work_item_picked"))
+	}
+	next.serve(r.address)
+	s := <-ended
+	require.Equal(t, 0, s.code, s.err)
+	require.Equal(t, "c0", cursor)
+	require.Equal(t, 1, strings.Count(s.err, "connection lost"), "an outage is said once: %s", s.err)
+	require.Contains(t, s.out, "work_item_picked")
+}
+
+// Refusals end a follower, and so does a server that was never there.
+func TestX10_AFollowerGivesUpWhereWaitingIsVain(t *testing.T) {
+	r := newRig(t)
+	r.planes.watch = func(_ *eventv1.WatchEventsRequest, out grpc.ServerStreamingServer[eventv1.WatchEventsResponse]) error {
+		if err := out.Send(&eventv1.WatchEventsResponse{HeartbeatCursor: "c0"}); err != nil {
+			return err
+		}
+		return fault.CursorOutOfRange.New("the cursor is of another installation")
+	}
+	require.Equal(t, 2, r.run("events", "-f").code)
+	r.planes.watch = nil
+	r.address = "127.0.0.1:1"
+	require.Equal(t, 5, r.run("events", "-f").code)
+}
+
+func TestX10_ATimeoutEndsAFollowerWell(t *testing.T) {
+	r := newRig(t)
+	r.planes.watch = func(_ *eventv1.WatchEventsRequest, out grpc.ServerStreamingServer[eventv1.WatchEventsResponse]) error {
+		if err := out.Send(happened("c1", "work_item_picked")); err != nil {
+			return err
+		}
+		<-out.Context().Done()
+		return out.Context().Err()
+	}
+	for _, line := range []string{"events -f --timeout 100ms", "work board keeper --watch --timeout 100ms", "explain keeper --follow --timeout 100ms"} {
+		s := r.run(strings.Fields(line)...)
+		require.Equal(t, 0, s.code, "%s: %s", line, s.err)
+		require.NotEmpty(t, s.out)
+		require.Empty(t, s.err)
+	}
+}
+
+// The picture is drawn again for another revision only.
+func TestW9_AWatchedBoardFollows(t *testing.T) {
+	r := newRig(t)
+	r.planes.watch = func(_ *eventv1.WatchEventsRequest, out grpc.ServerStreamingServer[eventv1.WatchEventsResponse]) error {
+		for _, revision := range []int64{0, 7, 7, 8} {
+			r.planes.mu.Lock()
+			r.planes.revision = revision
+			r.planes.mu.Unlock()
+			if err := out.Send(happened(fmt.Sprint("c", revision), "work_item_updated")); err != nil {
+				return err
+			}
+			r.drawn(revision)
+		}
+		return nil
+	}
+	s := r.run("work", "board", "keeper", "--watch")
+	require.Equal(t, 0, s.code, s.err)
+	require.Equal(t, []string{"revision 0", "revision 7", "revision 8"}, regexp.MustCompile(`revision \d+`).FindAllString(s.out, -1))
+	require.NotContains(t, s.out, "\x1b", "a pipe is not wiped")
+}
+
+// Decisions are shown as they are recorded.
+func TestD6_ExplainFollows(t *testing.T) {
+	r := newRig(t)
+	r.planes.watch = func(req *eventv1.WatchEventsRequest, out grpc.ServerStreamingServer[eventv1.WatchEventsResponse]) error {
+		require.Equal(t, []string{"decision_recorded"}, req.GetEventTypes())
+		m := happened("c1", "decision_recorded")
+		var err error
+		m.Event.Payload, err = structpb.NewStruct(map[string]any{"decision": map[string]any{"action": "idle", "reason": "no_progress", "explanation": "idle: no_progress after 3 turns"}})
+		require.NoError(t, err)
+		return out.Send(m)
+	}
+	s := r.run("explain", "keeper", "--follow")
+	require.Equal(t, 0, s.code, s.err)
+	require.Contains(t, s.out, "From now on\n  2026-03-04 05:06:07  idle: no_progress after 3 turns\n")
+}
+
+// What a terminal shows: the same pictures, painted.
+func TestColours(t *testing.T) {
+	var out bytes.Buffer
+	p := &printer{w: &out, colour: true}
+	r := newRig(t)
+	e, err := r.planes.Explain(t.Context(), nil)
+	require.NoError(t, err)
+	explain(p, e)
+	out.WriteString("\n")
+	q, err := r.planes.GetWorkQueue(t.Context(), nil)
+	require.NoError(t, err)
+	board(p, "keeper", q, at.AsTime().Add(time.Hour))
+	require.NoError(t, p.err)
+	golden(t, "colours", strings.ReplaceAll(out.String(), "\x1b", "^"))
+
+	t.Setenv("NO_COLOR", "1")
+	require.False(t, wantsColour(os.Stdout))
+}
+
+func TestFoldedTextFits(t *testing.T) {
+	require.Equal(t, []string{"a b", "c d"}, fold("a b\n c d", 3, 3))
+	require.Equal(t, []string{"abcde", "fgh"}, fold("abcdefgh", 5, 3))
+	require.Equal(t, []string{"one two", "three …"}, fold("one two three four five", 7, 2))
+	require.Empty(t, fold(" ", 5, 3))
+	for _, s := range []string{strings.Repeat("語 ", 100), strings.Repeat("x", 500), "リリース 1.4 is published"} {
+		for columns := 4; columns < 40; columns++ {
+			lines := fold(s, columns, 3)
+			require.LessOrEqual(t, len(lines), 3)
+			for _, l := range lines {
+				require.LessOrEqual(t, width(l), columns, "%q", l)
+			}
+		}
+	}
+	t.Setenv("COLUMNS", "72")
+	require.Equal(t, 72, (&printer{w: &bytes.Buffer{}}).columns())
+	t.Setenv("COLUMNS", "7")
+	require.Equal(t, 60, (&printer{w: &bytes.Buffer{}}).columns())
 }
 
 func TestServersShareTheirFlags(t *testing.T) {

@@ -1,36 +1,15 @@
 package cli
 
 import (
-	"context"
-	"strings"
-
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/proto"
 
+	"quartet/pkg/client"
 	"quartet/pkg/id"
-	"quartet/pkg/rpc"
 )
 
-// answerMax is how large an answer may be: a page of 500 records with plans.
-const answerMax = 16 << 20
-
-// bearer is the credential of every call. Plain text is allowed because the
-// default is loopback; beyond it a tunnel or a proxy is expected.
-type bearer string
-
-// GetRequestMetadata implements credentials.PerRPCCredentials.
-func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
-	if b == "" {
-		return nil, nil
-	}
-	return map[string]string{"authorization": "Bearer " + string(b)}, nil
-}
-
-// RequireTransportSecurity implements credentials.PerRPCCredentials.
-func (bearer) RequireTransportSecurity() bool { return false }
-
+// connect prepares the connection that the flags name.
 func (ss *session) connect() (*grpc.ClientConn, error) {
 	if err := ss.settings.Load(""); err != nil {
 		return nil, usage(err.Error())
@@ -38,13 +17,7 @@ func (ss *session) connect() (*grpc.ClientConn, error) {
 	if ss.output != formTable && ss.output != formJSON {
 		return nil, usage("-o " + ss.output + " is unknown; use table or json")
 	}
-	conn, err := grpc.NewClient(ss.address,
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithPerRPCCredentials(bearer(strings.TrimSpace(ss.token))),
-		grpc.WithUnaryInterceptor(rpc.FaultsUnary),
-		grpc.WithStreamInterceptor(rpc.FaultsStream),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(answerMax)),
-	)
+	conn, err := client.Connect(ss.address, client.WithToken(ss.token))
 	if err != nil {
 		return nil, usage("--address " + ss.address + ": " + err.Error())
 	}

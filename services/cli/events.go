@@ -1,28 +1,26 @@
 package cli
 
 import (
-	"context"
-	"errors"
-	"io"
 	"time"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 
-	"quartet/pkg/fault"
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
 )
 
 func (ss *session) eventsCommand() *cobra.Command {
 	req := &eventv1.WatchEventsRequest{}
 	var follow bool
+	var limit time.Duration
 	cmd := &cobra.Command{
 		Use: "events", Short: "Show what happened, and what happens", Args: none,
 		Long: `Show events in order, one a line; -o json writes each as a line of JSON.
 
-Without -f: everything so far, then the end. With -f: from now on, and if the
-connection is lost, on from the last event without gap or duplicate. --cursor
-goes on after an event that was seen earlier.`,
+Without -f: everything so far, then the end. With -f: from now on, until ^C or
+--timeout. If the server goes away, it waits for it and goes on from the last
+event without gap or duplicate; stderr says so. --cursor goes on after an event
+that was seen earlier.`,
 		Example: `  quartet events --agent keeper
   quartet events -f --plane work --plane waiting
   quartet events -f -o json --from-start | jq .event.eventType`,
@@ -35,74 +33,30 @@ goes on after an event that was seen earlier.`,
 	f.StringSliceVar(&req.EventTypes, "type", nil, "Only of these types")
 	f.BoolVar(&req.FromStart, "from-start", false, "With -f: everything so far first")
 	f.StringVar(&req.Cursor, "cursor", "", "Go on after this cursor")
+	f.DurationVar(&limit, "timeout", 0, "With -f: end after this time; 0: never")
 	cmd.RunE = ss.calls(func(cmd *cobra.Command, conn *grpc.ClientConn, _ []string) error {
 		if !follow {
+			if limit != 0 {
+				return usage("--timeout is for -f")
+			}
 			req.StopAtEnd = true
 			req.FromStart = req.GetCursor() == ""
 		}
-		return ss.watch(cmd, eventv1.NewEventServiceClient(conn), req)
+		ctx, cancel := timed(cmd, limit)
+		defer cancel()
+		p := newPrinter(cmd.OutOrStdout())
+		return (&follower{cmd: cmd, conn: conn, req: req, take: func(m *eventv1.WatchEventsResponse) error {
+			switch {
+			case m.GetEvent() == nil:
+			case ss.output == formJSON:
+				p.jsonLine(m)
+			default:
+				line(p, m.GetEvent())
+			}
+			return p.err
+		}}).run(ctx)
 	})
 	return cmd
-}
-
-// watch streams, and goes on from the last cursor when the connection is lost.
-func (ss *session) watch(cmd *cobra.Command, client eventv1.EventServiceClient, req *eventv1.WatchEventsRequest) error {
-	p := newPrinter(cmd.OutOrStdout())
-	began := false // something came, so the request is good and the server was there
-	wait := 100 * time.Millisecond
-	for {
-		err := ss.receive(cmd.Context(), p, client, req, func(cursor string) {
-			req.Cursor, req.FromStart = cursor, false
-			began, wait = true, 100*time.Millisecond
-		})
-		switch {
-		case err == nil, p.err != nil:
-			return p.err
-		case cmd.Context().Err() != nil:
-			return nil //nolint:nilerr // interrupted: how a follower is ended
-		case !began || !errors.Is(err, fault.NotReady):
-			return err
-		}
-		cmd.PrintErrf("connection lost; going on from the last event\n")
-		timer := time.NewTimer(wait)
-		select {
-		case <-timer.C:
-		case <-cmd.Context().Done():
-			timer.Stop()
-			return nil
-		}
-		wait = min(2*wait, 5*time.Second)
-	}
-}
-
-func (ss *session) receive(ctx context.Context, p *printer, client eventv1.EventServiceClient, req *eventv1.WatchEventsRequest, reached func(cursor string)) error {
-	stream, err := client.WatchEvents(ctx, req)
-	if err != nil {
-		return err
-	}
-	for {
-		resp, err := stream.Recv()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		ev := resp.GetEvent()
-		switch {
-		case ev == nil:
-			reached(resp.GetHeartbeatCursor())
-			continue
-		case ss.output == formJSON:
-			p.jsonLine(resp)
-		default:
-			line(p, ev)
-		}
-		if p.err != nil {
-			return p.err
-		}
-		reached(ev.GetCursor())
-	}
 }
 
 func line(p *printer, ev *eventv1.Event) {

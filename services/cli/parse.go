@@ -53,7 +53,7 @@ func span(flag, text string) (*durationpb.Duration, error) {
 		return nil, nil
 	}
 	if days, ok := strings.CutSuffix(text, "d"); ok {
-		if n, err := strconv.Atoi(days); err == nil && n >= 0 && n <= 36500 {
+		if n, err := strconv.Atoi(days); err == nil && n >= 0 && n <= 100_000 { // 273 years: what is too far is the server's to say
 			return durationpb.New(time.Duration(n) * 24 * time.Hour), nil
 		}
 	}

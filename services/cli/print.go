@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -26,17 +27,47 @@ const (
 type printer struct {
 	w      io.Writer
 	colour bool
+	screen bool // a terminal, that can be wiped
 	err    error
 }
 
 func newPrinter(w io.Writer) *printer {
-	return &printer{w: w, colour: wantsColour(w)}
+	return &printer{w: w, colour: wantsColour(w), screen: isTerminal(w)}
 }
 
 // wantsColour is true for a terminal only, and never against NO_COLOR.
 func wantsColour(w io.Writer) bool {
+	return os.Getenv("NO_COLOR") == "" && isTerminal(w)
+}
+
+func isTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
-	return ok && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && term.IsTerminal(int(f.Fd()))
+	return ok && os.Getenv("TERM") != "dumb" && term.IsTerminal(int(f.Fd()))
+}
+
+// columns is how wide a picture may be: the terminal, else $COLUMNS, else what
+// most people have.
+func (p *printer) columns() int {
+	const usual, least = 100, 60
+	if f, ok := p.w.(*os.File); ok {
+		if n, _, err := term.GetSize(int(f.Fd())); err == nil && n > 0 {
+			return max(n, least)
+		}
+	}
+	if n, err := strconv.Atoi(os.Getenv("COLUMNS")); err == nil && n > 0 {
+		return max(n, least)
+	}
+	return usual
+}
+
+// wipe clears a screen; in a pipe pictures follow each other.
+func (p *printer) wipe(first bool) {
+	switch {
+	case p.screen:
+		p.printf("\x1b[H\x1b[2J\x1b[3J")
+	case !first:
+		p.printf("\n")
+	}
 }
 
 func (p *printer) printf(format string, args ...any) {
@@ -79,6 +110,8 @@ const (
 	green  = "32"
 	yellow = "33"
 	red    = "31"
+	cyan   = "36"
+	violet = "35"
 )
 
 func (p *printer) paint(colour, s string) string {
@@ -167,6 +200,34 @@ func brief(s string, columns int) string {
 		}
 	}
 	return s
+}
+
+// fold breaks s at blanks into at most lines lines of at most columns; what does
+// not fit ends with an ellipsis.
+func fold(s string, columns, lines int) []string {
+	var out []string
+	rest := printable(strings.Join(strings.Fields(s), " "))
+	for rest != "" {
+		if len(out) == lines-1 || width(rest) <= columns {
+			return append(out, brief(rest, columns))
+		}
+		at, blank, n := 0, 0, 0
+		for i, r := range rest {
+			if n += width(string(r)); n > columns {
+				break
+			}
+			at = i + len(string(r))
+			if r == ' ' {
+				blank = i
+			}
+		}
+		if blank > 0 && rest[at] != ' ' {
+			at = blank
+		}
+		out = append(out, strings.TrimRight(rest[:at], " "))
+		rest = strings.TrimLeft(rest[at:], " ")
+	}
+	return out
 }
 
 // printable keeps what comes from agents and outside systems from steering the

@@ -15,11 +15,13 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"quartet/pkg/fault"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
 	schedulerv1 "quartet/pkg/pb/quartet/scheduler/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
@@ -37,6 +39,7 @@ type rig struct {
 	address string
 	keys    *rpc.Keyring
 	planes  *planes
+	server  *rpc.Server
 }
 
 type planes struct {
@@ -46,11 +49,15 @@ type planes struct {
 	taskv1.UnimplementedTaskServiceServer
 	schedulerv1.UnimplementedSchedulerServiceServer
 	eventv1.UnimplementedEventServiceServer
+	boardv1.UnimplementedBoardServiceServer
 
 	mu    sync.Mutex
 	last  proto.Message
 	actor rpc.Actor
 	fails error
+	// revision is that of the work queue; asks counts how often it was read.
+	revision int64
+	asks     map[int64]int
 	// watch answers WatchEvents; nil sends two events.
 	watch func(req *eventv1.WatchEventsRequest, out grpc.ServerStreamingServer[eventv1.WatchEventsResponse]) error
 }
@@ -72,12 +79,13 @@ var (
 	release = &workv1.WorkItem{
 		WorkItemId: "wi_1", AgentId: "keeper", Objective: "リリース 1.4 is published", IsCurrent: true, Revision: 7, CreatedAt: at,
 		PlanStatus: workv1.PlanStatus_PLAN_STATUS_READY, SchedulingState: workv1.SchedulingState_SCHEDULING_STATE_RUNNABLE, ReasonCode: "runnable",
-		TodoList: []*workv1.TodoItem{{Text: "build", State: workv1.TodoState_TODO_STATE_COMPLETED}, {Text: "test", State: workv1.TodoState_TODO_STATE_IN_PROGRESS}, {Text: "publish"}},
+		CurrentTodo: &workv1.TodoItem{Text: "test the build on every machine that we promise to support"},
+		TodoList:    []*workv1.TodoItem{{Text: "build", State: workv1.TodoState_TODO_STATE_COMPLETED}, {Text: "test", State: workv1.TodoState_TODO_STATE_IN_PROGRESS}, {Text: "publish"}},
 	}
 	blocked = &workv1.WorkItem{
 		WorkItemId: "wi_2", AgentId: "keeper", Objective: "Upgrade the broker " + strings.Repeat("and everything around it ", 5), Revision: 1,
 		PlanStatus: workv1.PlanStatus_PLAN_STATUS_DRAFT, SchedulingState: workv1.SchedulingState_SCHEDULING_STATE_WAITING_EXTERNAL, BlockedBy: "CI\nruns",
-		Waits: []*workv1.AttachedWait{{WaitId: "wt_1", Kind: workv1.WaitKind_WAIT_KIND_EXTERNAL, Mode: workv1.WaitMode_WAIT_MODE_WAIT, Reason: "CI runs"}},
+		Waits: []*workv1.AttachedWait{{WaitId: "wt_1", Kind: workv1.WaitKind_WAIT_KIND_EXTERNAL, Mode: workv1.WaitMode_WAIT_MODE_WAIT, Reason: "CI runs", Resource: "trg_1", TriggerCount: 3, ConsumedCount: 1, CreatedAt: at}},
 	}
 	ci    = &waitingv1.Wait{WaitId: "wt_1", AgentId: "keeper", WorkItemId: "wi_2", Mode: waitingv1.WaitMode_WAIT_MODE_WAIT, Kind: waitingv1.WaitKind_WAIT_KIND_EXTERNAL, Reason: "CI runs", Resource: "trg_1", Status: waitingv1.WaitStatus_WAIT_STATUS_ACTIVE, TriggerCount: 2}
 	build = &taskv1.Task{TaskId: "tsk_1", AgentId: "keeper", State: taskv1.TaskState_TASK_STATE_FAILED, Label: "make build", ExitCode: proto.Int32(2), EndReason: "exited", WorkItemId: "wi_1", CreatedAt: at, OutputBytes: 12}
@@ -89,7 +97,47 @@ func (p *planes) SpawnAgent(ctx context.Context, r *agentv1.SpawnAgentRequest) (
 }
 
 func (p *planes) GetAgent(ctx context.Context, r *agentv1.GetAgentRequest) (*agentv1.GetAgentResponse, error) {
-	return &agentv1.GetAgentResponse{Agent: keeper}, p.asked(ctx, r)
+	child := &agentv1.Agent{AgentId: "agt_2", Lifecycle: agentv1.Lifecycle_LIFECYCLE_ACTIVE, Control: agentv1.Control_CONTROL_RUNNING}
+	return &agentv1.GetAgentResponse{Agent: keeper, Children: []*agentv1.Agent{child}}, p.asked(ctx, r)
+}
+
+func (p *planes) PauseAgent(ctx context.Context, r *agentv1.PauseAgentRequest) (*agentv1.PauseAgentResponse, error) {
+	return &agentv1.PauseAgentResponse{Agent: ordering(agentv1.Control_CONTROL_PAUSED, r.GetReason())}, p.asked(ctx, r)
+}
+
+func (p *planes) ResumeAgent(ctx context.Context, r *agentv1.ResumeAgentRequest) (*agentv1.ResumeAgentResponse, error) {
+	return &agentv1.ResumeAgentResponse{Agent: ordering(agentv1.Control_CONTROL_RUNNING, r.GetReason())}, p.asked(ctx, r)
+}
+
+func (p *planes) StopAgent(ctx context.Context, r *agentv1.StopAgentRequest) (*agentv1.StopAgentResponse, error) {
+	return &agentv1.StopAgentResponse{Agent: ordering(agentv1.Control_CONTROL_STOPPED, r.GetReason())}, p.asked(ctx, r)
+}
+
+func (p *planes) StartAgent(ctx context.Context, r *agentv1.StartAgentRequest) (*agentv1.StartAgentResponse, error) {
+	return &agentv1.StartAgentResponse{Agent: ordering(agentv1.Control_CONTROL_RUNNING, r.GetReason())}, p.asked(ctx, r)
+}
+
+func (p *planes) AbortRun(ctx context.Context, r *agentv1.AbortRunRequest) (*agentv1.AbortRunResponse, error) {
+	resp := &agentv1.AbortRunResponse{Agent: ordering(agentv1.Control_CONTROL_PAUSED, "operator_aborted")}
+	if r.GetRunId() != "" {
+		resp.Turn = &agentv1.Turn{TurnId: "trn_1", State: agentv1.TurnState_TURN_STATE_ABORTED}
+	}
+	return resp, p.asked(ctx, r)
+}
+
+func (p *planes) DeleteAgent(ctx context.Context, r *agentv1.DeleteAgentRequest) (*agentv1.DeleteAgentResponse, error) {
+	return &agentv1.DeleteAgentResponse{Agent: &agentv1.Agent{AgentId: r.GetAgentId(), Lifecycle: agentv1.Lifecycle_LIFECYCLE_DELETING, Revision: 4}}, p.asked(ctx, r)
+}
+
+func (p *planes) ListDelegations(ctx context.Context, r *agentv1.ListDelegationsRequest) (*agentv1.ListDelegationsResponse, error) {
+	return &agentv1.ListDelegationsResponse{Delegations: []*agentv1.Delegation{
+		{ChildAgentId: "agt_2", TaskId: "tsk_2", State: agentv1.DelegationState_DELEGATION_STATE_OPEN, Label: "Check the changelog", ParentWorkItemId: "wi_1"},
+		{ChildAgentId: "agt_1", TaskId: "tsk_1", State: agentv1.DelegationState_DELEGATION_STATE_COMPLETED, Outcome: "completed", Label: "Count", ResultSummary: "There are 7.\nAll fine."},
+	}}, p.asked(ctx, r)
+}
+
+func ordering(c agentv1.Control, reason string) *agentv1.Agent {
+	return &agentv1.Agent{AgentId: "keeper", Control: c, ControlBy: "ann", ControlAt: at, ControlReason: reason}
 }
 
 func (p *planes) ListAgents(ctx context.Context, r *agentv1.ListAgentsRequest) (*agentv1.ListAgentsResponse, error) {
@@ -112,6 +160,13 @@ func (p *planes) ListMessages(ctx context.Context, r *agentv1.ListMessagesReques
 
 func (p *planes) ListTurns(ctx context.Context, r *agentv1.ListTurnsRequest) (*agentv1.ListTurnsResponse, error) {
 	return &agentv1.ListTurnsResponse{Turns: []*agentv1.Turn{{TurnId: "trn_1", State: agentv1.TurnState_TURN_STATE_COMPLETED, EndReason: "wait_for", Rounds: 3, Mutations: 2, BoundWorkItemId: "wi_1", StartedAt: at}}}, p.asked(ctx, r)
+}
+
+func (p *planes) ListDecisions(ctx context.Context, r *agentv1.ListDecisionsRequest) (*agentv1.ListDecisionsResponse, error) {
+	return &agentv1.ListDecisionsResponse{Decisions: []*agentv1.Decision{
+		{Action: "tick", Reason: "queued_runnable", Explanation: "pick_queued: nothing runnable is in focus", DecidedAt: at},
+		{Action: "idle", Reason: "no_work_items", DecidedAt: at},
+	}, NextPageToken: "more"}, p.asked(ctx, r)
 }
 
 func (p *planes) CreateWorkItem(ctx context.Context, r *workv1.CreateWorkItemRequest) (*workv1.CreateWorkItemResponse, error) {
@@ -140,7 +195,14 @@ func (p *planes) CompleteWorkItem(ctx context.Context, r *workv1.CompleteWorkIte
 }
 
 func (p *planes) GetWorkQueue(ctx context.Context, r *workv1.GetWorkQueueRequest) (*workv1.GetWorkQueueResponse, error) {
-	return &workv1.GetWorkQueueResponse{Current: release, Blocked: []*workv1.WorkItem{blocked}, Counts: &workv1.WorkQueueCounts{Open: 2, Blocked: 1, Completed: 4}}, p.asked(ctx, r)
+	p.mu.Lock()
+	revision := p.revision
+	if p.asks == nil {
+		p.asks = map[int64]int{}
+	}
+	p.asks[revision]++
+	p.mu.Unlock()
+	return &workv1.GetWorkQueueResponse{Revision: revision, Current: release, Blocked: []*workv1.WorkItem{blocked}, Counts: &workv1.WorkQueueCounts{Open: 2, Blocked: 1, Completed: 4}}, p.asked(ctx, r)
 }
 
 func (p *planes) WaitFor(ctx context.Context, r *waitingv1.WaitForRequest) (*waitingv1.WaitForResponse, error) {
@@ -148,7 +210,13 @@ func (p *planes) WaitFor(ctx context.Context, r *waitingv1.WaitForRequest) (*wai
 }
 
 func (p *planes) CreateWait(ctx context.Context, r *waitingv1.CreateWaitRequest) (*waitingv1.CreateWaitResponse, error) {
-	return &waitingv1.CreateWaitResponse{Wait: ci}, p.asked(ctx, r)
+	return &waitingv1.CreateWaitResponse{Wait: ci, Warnings: []*waitingv1.WaitWarning{{Kind: "weak_wait", Message: "nothing can end it"}}}, p.asked(ctx, r)
+}
+
+func (p *planes) GetWait(ctx context.Context, r *waitingv1.GetWaitRequest) (*waitingv1.GetWaitResponse, error) {
+	w := proto.CloneOf(ci)
+	w.WeakReason = "trigger_dead"
+	return &waitingv1.GetWaitResponse{Wait: w}, p.asked(ctx, r)
 }
 
 func (p *planes) CancelWait(ctx context.Context, r *waitingv1.CancelWaitRequest) (*waitingv1.CancelWaitResponse, error) {
@@ -159,10 +227,14 @@ func (p *planes) ListWaits(ctx context.Context, r *waitingv1.ListWaitsRequest) (
 	return &waitingv1.ListWaitsResponse{Waits: []*waitingv1.Wait{ci}}, p.asked(ctx, r)
 }
 
-var trigger = &waitingv1.Trigger{TriggerId: "trg_1", Status: waitingv1.TriggerStatus_TRIGGER_STATUS_ACTIVE, DeliveryCount: 3, LastDeliveredAt: at, Description: "CI of main"}
+var trigger = &waitingv1.Trigger{TriggerId: "trg_1", Status: waitingv1.TriggerStatus_TRIGGER_STATUS_ACTIVE, DeliveryCount: 3, CoalescedCount: 2, SignatureScheme: waitingv1.SignatureScheme_SIGNATURE_SCHEME_HUB_SHA256, LastDeliveredAt: at, Description: "CI of main"}
 
 func (p *planes) CreateExternalTrigger(ctx context.Context, r *waitingv1.CreateExternalTriggerRequest) (*waitingv1.CreateExternalTriggerResponse, error) {
 	return &waitingv1.CreateExternalTriggerResponse{Trigger: trigger, Url: "http://127.0.0.1:7480/v1/triggers/qtr_x"}, p.asked(ctx, r)
+}
+
+func (p *planes) RotateExternalTrigger(ctx context.Context, r *waitingv1.RotateExternalTriggerRequest) (*waitingv1.RotateExternalTriggerResponse, error) {
+	return &waitingv1.RotateExternalTriggerResponse{Trigger: trigger, Url: "http://127.0.0.1:7480/v1/triggers/qtr_y", SigningSecret: "qts_z"}, p.asked(ctx, r)
 }
 
 func (p *planes) CancelExternalTrigger(ctx context.Context, r *waitingv1.CancelExternalTriggerRequest) (*waitingv1.CancelExternalTriggerResponse, error) {
@@ -188,7 +260,9 @@ func (p *planes) CancelTimer(ctx context.Context, r *waitingv1.CancelTimerReques
 }
 
 func (p *planes) ListTimers(ctx context.Context, r *waitingv1.ListTimersRequest) (*waitingv1.ListTimersResponse, error) {
-	return &waitingv1.ListTimersResponse{Timers: []*waitingv1.Timer{timer}}, p.asked(ctx, r)
+	again := proto.CloneOf(timer)
+	again.Every, again.Count, again.FireCount, again.SkippedCount = durationpb.New(24*time.Hour), 3, 1, 2
+	return &waitingv1.ListTimersResponse{Timers: []*waitingv1.Timer{timer, again}}, p.asked(ctx, r)
 }
 
 func (p *planes) ExecCommand(ctx context.Context, r *taskv1.ExecCommandRequest) (*taskv1.ExecCommandResponse, error) {
@@ -281,27 +355,49 @@ func (p *planes) WatchEvents(r *eventv1.WatchEventsRequest, out grpc.ServerStrea
 
 func newRig(t *testing.T) *rig {
 	r := &rig{t: t, keys: rpc.NewKeyring([]byte("key"), true), planes: &planes{}}
-	server := rpc.NewServer(rpc.Config{Auth: r.keys})
-	agentv1.RegisterAgentServiceServer(server, r.planes)
-	workv1.RegisterWorkServiceServer(server, r.planes)
-	waitingv1.RegisterWaitingServiceServer(server, r.planes)
-	taskv1.RegisterTaskServiceServer(server, r.planes)
-	schedulerv1.RegisterSchedulerServiceServer(server, r.planes)
-	eventv1.RegisterEventServiceServer(server, r.planes)
+	r.serve("127.0.0.1:0")
+	return r
+}
+
+// serve serves the planes until the test ends.
+func (r *rig) serve(address string) {
+	r.server = rpc.NewServer(rpc.Config{Auth: r.keys})
+	agentv1.RegisterAgentServiceServer(r.server, r.planes)
+	workv1.RegisterWorkServiceServer(r.server, r.planes)
+	waitingv1.RegisterWaitingServiceServer(r.server, r.planes)
+	taskv1.RegisterTaskServiceServer(r.server, r.planes)
+	schedulerv1.RegisterSchedulerServiceServer(r.server, r.planes)
+	eventv1.RegisterEventServiceServer(r.server, r.planes)
+	boardv1.RegisterBoardServiceServer(r.server, r.planes)
 	var lc net.ListenConfig
-	lis, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	lis, err := lc.Listen(r.t.Context(), "tcp", address)
+	require.NoError(r.t, err)
 	served := make(chan struct{})
+	server := r.server
 	go func() {
 		defer close(served)
 		_ = server.Serve(lis) // ends with Stop
 	}()
-	t.Cleanup(func() {
+	r.t.Cleanup(func() {
 		server.Stop()
 		<-served
 	})
 	r.address = lis.Addr().String()
-	return r
+}
+
+// drawn waits until the queue was read at a revision since it was set.
+func (r *rig) drawn(revision int64) {
+	r.planes.mu.Lock()
+	before := r.planes.asks[revision]
+	r.planes.mu.Unlock()
+	if revision == 0 {
+		before--
+	}
+	require.Eventually(r.t, func() bool {
+		r.planes.mu.Lock()
+		defer r.planes.mu.Unlock()
+		return r.planes.asks[revision] > before
+	}, 10*time.Second, time.Millisecond)
 }
 
 type said struct {
@@ -314,7 +410,7 @@ func (r *rig) run(args ...string) said { return r.runIn("", args...) }
 func (r *rig) runIn(stdin string, args ...string) said {
 	r.t.Helper()
 	var out, errs bytes.Buffer
-	code := Run(r.t.Context(), Servers{Version: "1.2.3"}, append([]string{"--address", r.address}, args...), strings.NewReader(stdin), &out, &errs)
+	code := Run(r.t.Context(), Servers{Version: "1.2.3", Replay: replayed, Now: func() time.Time { return at.AsTime().Add(3 * time.Minute) }}, append([]string{"--address", r.address}, args...), strings.NewReader(stdin), &out, &errs)
 	return said{code, out.String(), errs.String()}
 }
 

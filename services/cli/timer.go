@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"strconv"
+
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 
@@ -15,14 +17,23 @@ func (ss *session) timerCommand() *cobra.Command {
 
 func (ss *session) timerCreate() *cobra.Command {
 	req := &waitingv1.CreateTimerRequest{}
-	var after, at string
+	var after, at, every string
 	cmd := &cobra.Command{
-		Use: "create AGENT DESCRIPTION", Short: "Send the agent a tick at a point in time", Args: exactly("AGENT", "DESCRIPTION"),
+		Use: "create AGENT DESCRIPTION", Short: "Send the agent a tick at a point in time, or at many", Args: exactly("AGENT", "DESCRIPTION"),
+		Long: `Send the agent a timer_tick message once, or with --every again and again. The
+times of a repeating timer are counted from its first, which is --after or --at,
+else one period from now: a late tick shifts nothing. What was missed while the
+server was down, or the agent stopped, is one tick. At least 1s between ticks, at
+most 100 years ahead.`,
 		Example: `  quartet timer create keeper "look at the dashboards" --after 30m
-  quartet timer create keeper "the freeze begins" --at 2026-02-01T00:00:00Z`,
+  quartet timer create keeper "the freeze begins" --at 2026-02-01T00:00:00Z
+  quartet timer create keeper "the daily report" --at 2026-02-01T08:00:00Z --every 1d
+  quartet timer create keeper "is the build done?" --every 10m --count 6`,
 	}
 	cmd.Flags().StringVar(&after, "after", "", "After this long, such as 5m")
 	cmd.Flags().StringVar(&at, "at", "", "At this time (RFC 3339)")
+	cmd.Flags().StringVar(&every, "every", "", "Again after each such time, such as 10m or 1d")
+	cmd.Flags().Int64Var(&req.Count, "count", 0, "With --every: how often in all (default: for ever)")
 	cmd.Flags().StringVar(&req.WorkItemId, "item", "", "The work item it is about")
 	cmd.RunE = ss.calls(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
 		req.AgentId, req.Description, req.RequestId = args[0], args[1], ss.requestID
@@ -33,12 +44,15 @@ func (ss *session) timerCreate() *cobra.Command {
 		if req.At, err = point("at", at); err != nil {
 			return err
 		}
+		if req.Every, err = span("every", every); err != nil {
+			return err
+		}
 		resp, err := waitingv1.NewWaitingServiceClient(conn).CreateTimer(cmd.Context(), req)
 		if err != nil {
 			return err
 		}
 		return ss.show(cmd, resp, func(p *printer) {
-			p.printf("%s fires %s\n", resp.GetTimer().GetTimerId(), when(resp.GetTimer().GetNextFireAt()))
+			p.printf("%s fires %s%s\n", resp.GetTimer().GetTimerId(), when(resp.GetTimer().GetNextFireAt()), rhythm(resp.GetTimer(), ", then every "))
 		})
 	})
 	return ss.mutates(cmd)
@@ -76,9 +90,9 @@ func (ss *session) timerList() *cobra.Command {
 			return ss.show(cmd, resp, func(p *printer) {
 				var rows [][]string
 				for _, t := range resp.GetTimers() {
-					rows = append(rows, []string{t.GetTimerId(), short(t.GetStatus()), when(t.GetNextFireAt()), number(t.GetFireCount()), t.GetWorkItemId(), brief(t.GetDescription(), 50)})
+					rows = append(rows, []string{t.GetTimerId(), short(t.GetStatus()), when(t.GetNextFireAt()), number(t.GetFireCount()), rhythm(t, ""), number(t.GetSkippedCount()), t.GetWorkItemId(), brief(t.GetDescription(), 50)})
 				}
-				p.table("no timers", []string{"TIMER", "STATUS", "FIRES", "FIRED", "ITEM", "DESCRIPTION"}, rows)
+				p.table("no timers", []string{"TIMER", "STATUS", "FIRES", "FIRED", "EVERY", "SKIPPED", "ITEM", "DESCRIPTION"}, rows)
 				p.next(resp.GetNextPageToken())
 			})
 		}),
@@ -86,4 +100,16 @@ func (ss *session) timerList() *cobra.Command {
 	cmd.Flags().BoolVar(&req.IncludeEnded, "all", false, "Also those that ended")
 	pages.flags(cmd)
 	return cmd
+}
+
+// rhythm is the period of a repeating timer, and how often it fires in all.
+func rhythm(t *waitingv1.Timer, before string) string {
+	if t.GetEvery() == nil {
+		return ""
+	}
+	text := before + t.GetEvery().AsDuration().String()
+	if t.GetCount() > 0 {
+		text += " x" + strconv.FormatInt(t.GetCount(), 10)
+	}
+	return text
 }

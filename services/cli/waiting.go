@@ -11,7 +11,7 @@ import (
 
 func (ss *session) waitCommand() *cobra.Command {
 	c := groupOnly(&cobra.Command{Use: "wait", Short: "Waits: why something stands still", Aliases: []string{"waits"}})
-	c.AddCommand(ss.waitFor(), ss.waitCreate(), ss.waitCancel(), ss.waitList())
+	c.AddCommand(ss.waitFor(), ss.waitCreate(), ss.waitGet(), ss.waitCancel(), ss.waitList())
 	return c
 }
 
@@ -29,7 +29,19 @@ func (ss *session) waitFor() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "for AGENT REASON", Short: "Make a work item (or the agent) wait", Args: exactly("AGENT", "REASON"),
 		Long: `Make the named or focused item wait, else the agent itself. The reason becomes
-its blocker; the focus is released.`,
+its blocker; the focus is released. An item, and the agent, has one such wait:
+a new one takes the place of the old one, and what came for that and was not
+looked at yet counts for the new one.
+
+  --wake operator   the next operator's message that names the item, or any if
+                    this is the agent's only wait of the kind
+  --wake task       the end of --resource TASK
+  --wake external   deliveries to --resource TRIGGER, else to any of the owner's;
+                    it stays until the agent clears the blocker or completes
+  --wake timer      --after or --at, at most 100 years ahead
+
+A wait that nothing can end as things stand is weak, and the answer says so:
+make a trigger first, or give --recheck.`,
 		Example: `  quartet wait for keeper "CI runs" --wake external --resource trg_… --recheck 2h
   quartet wait for keeper "the build" --wake task --resource tsk_…
   quartet wait for keeper "the office opens" --wake timer --at 2026-02-02T08:00:00Z
@@ -70,9 +82,19 @@ its blocker; the focus is released.`,
 		if err != nil {
 			return err
 		}
-		return ss.show(cmd, resp, func(p *printer) { wait(p, resp.GetWait()) })
+		return ss.show(cmd, resp, func(p *printer) {
+			wait(p, resp.GetWait())
+			p.fields("replaces", resp.GetReplacedWaitId())
+			advise(cmd, resp.GetWarnings())
+		})
 	})
 	return ss.mutates(cmd)
+}
+
+func advise(cmd *cobra.Command, warnings []*waitingv1.WaitWarning) {
+	for _, w := range warnings {
+		cmd.PrintErrf("warning: %s: %s\n", w.GetKind(), printable(w.GetMessage()))
+	}
 }
 
 func wait(p *printer, w *waitingv1.Wait) {
@@ -88,6 +110,8 @@ func wait(p *printer, w *waitingv1.Wait) {
 		"due", when(w.GetDueAt()),
 		"recheck", when(w.GetRecheckAt()),
 		"triggered", number(w.GetTriggerCount()),
+		"unseen", number(w.GetTriggerCount()-w.GetConsumedCount()),
+		"weak", w.GetWeakReason(),
 	)
 }
 
@@ -108,9 +132,26 @@ func (ss *session) waitCreate() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return ss.show(cmd, resp, func(p *printer) { wait(p, resp.GetWait()) })
+		return ss.show(cmd, resp, func(p *printer) {
+			wait(p, resp.GetWait())
+			advise(cmd, resp.GetWarnings())
+		})
 	})
 	return ss.mutates(cmd)
+}
+
+func (ss *session) waitGet() *cobra.Command {
+	return &cobra.Command{
+		Use: "get AGENT WAIT", Short: "Show a wait or an interest", Args: exactly("AGENT", "WAIT"),
+		Example: "  quartet wait get keeper wt_01h455vb4pex5vsknk084sn02q",
+		RunE: ss.calls(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
+			resp, err := waitingv1.NewWaitingServiceClient(conn).GetWait(cmd.Context(), &waitingv1.GetWaitRequest{AgentId: args[0], WaitId: args[1]})
+			if err != nil {
+				return err
+			}
+			return ss.show(cmd, resp, func(p *printer) { wait(p, resp.GetWait()) })
+		}),
+	}
 }
 
 func (ss *session) waitCancel() *cobra.Command {
@@ -148,9 +189,9 @@ func (ss *session) waitList() *cobra.Command {
 						why = w.GetCondition()
 					}
 					rows = append(rows, []string{w.GetWaitId(), short(w.GetMode()), short(w.GetKind()), short(w.GetStatus()), number(w.GetTriggerCount()),
-						when(w.GetDueAt()), w.GetWorkItemId(), brief(why, 50)})
+						when(w.GetDueAt()), w.GetWeakReason(), w.GetWorkItemId(), brief(why, 50)})
 				}
-				p.table("no waits", []string{"WAIT", "MODE", "KIND", "STATUS", "TRIGGERED", "DUE", "ITEM", "WHY"}, rows)
+				p.table("no waits", []string{"WAIT", "MODE", "KIND", "STATUS", "TRIGGERED", "DUE", "WEAK", "ITEM", "WHY"}, rows)
 				p.next(resp.GetNextPageToken())
 			})
 		}),
@@ -163,28 +204,46 @@ func (ss *session) waitList() *cobra.Command {
 
 func (ss *session) triggerCommand() *cobra.Command {
 	c := groupOnly(&cobra.Command{Use: "trigger", Short: "External triggers: addresses for outside systems", Aliases: []string{"triggers"}})
-	c.AddCommand(ss.triggerCreate(), ss.triggerCancel(), ss.triggerList(), ss.triggerDeliver())
+	c.AddCommand(ss.triggerCreate(), ss.triggerRotate(), ss.triggerCancel(), ss.triggerList(), ss.triggerDeliver())
 	return c
 }
 
 func (ss *session) triggerCreate() *cobra.Command {
 	req := &waitingv1.CreateExternalTriggerRequest{}
 	var contentful bool
-	var expires string
+	var expires, signature, secret string
 	cmd := &cobra.Command{
-		Use: "create AGENT", Short: "Make a secret address that wakes an agent", Args: exactly("AGENT"),
-		Long: `Make a secret address. Whoever POSTs to it wakes the agent. It is shown once;
-only the hash of the secret is kept.`,
-		Example: `  quartet trigger create keeper --description "CI of main" --item wi_… --expires 7d`,
+		Use: "create AGENT DESCRIPTION", Short: "Make a secret address that wakes an agent", Args: exactly("AGENT", "DESCRIPTION"),
+		Long: `Make a secret address. Whoever POSTs to it, at most 256 KiB of anything, wakes
+the agent. It is shown once; only the hash of the secret is kept.
+
+With --signature deliveries must also be signed: hub_sha256 is what GitHub calls
+the secret of a webhook (X-Hub-Signature-256), standard_webhooks is that of
+standardwebhooks.com. A signing secret is made, and shown once, unless the
+outside system brings its own.
+
+A delivery that its sender repeats counts once: by Idempotency-Key, or by the id
+that GitHub, GitLab, Gitea, Bitbucket, Shopify and others put into a header.`,
+		Example: `  quartet trigger create keeper "CI of main" --item wi_… --expires 7d
+  quartet trigger create keeper "reviews" --contentful --signature hub_sha256
+  quartet trigger create keeper "payments" --signature standard_webhooks --signing-secret @secret.txt
+  curl -d '{"build":"green"}' "$URL"`,
 	}
 	cmd.Flags().StringVar(&req.WorkItemId, "item", "", "The work item it is for (default: the agent)")
-	cmd.Flags().StringVar(&req.Description, "description", "", "What it is for")
 	cmd.Flags().BoolVar(&contentful, "contentful", false, "What is delivered becomes a message")
 	cmd.Flags().StringVar(&expires, "expires", "", "Refuse deliveries after this time or duration")
+	cmd.Flags().StringVar(&signature, "signature", "", "Take signed deliveries only: hub_sha256 or standard_webhooks")
+	signing(cmd, &secret)
 	cmd.RunE = ss.calls(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
-		req.AgentId, req.RequestId, req.DeliveryMode = args[0], ss.requestID, delivery(contentful)
+		req.AgentId, req.Description, req.RequestId, req.DeliveryMode = args[0], args[1], ss.requestID, delivery(contentful)
 		var err error
 		if req.ExpiresAt, err = point("expires", expires); err != nil {
+			return err
+		}
+		if req.SignatureScheme, err = enum[waitingv1.SignatureScheme]("signature", signature); err != nil {
+			return err
+		}
+		if req.SigningSecret, err = signingSecret(cmd, secret); err != nil {
 			return err
 		}
 		resp, err := waitingv1.NewWaitingServiceClient(conn).CreateExternalTrigger(cmd.Context(), req)
@@ -192,7 +251,49 @@ only the hash of the secret is kept.`,
 			return err
 		}
 		return ss.show(cmd, resp, func(p *printer) {
-			p.fields("trigger", resp.GetTrigger().GetTriggerId(), "url", resp.GetUrl(), "expires", when(resp.GetTrigger().GetExpiresAt()))
+			p.fields("trigger", resp.GetTrigger().GetTriggerId(), "url", resp.GetUrl(), "signing secret", resp.GetSigningSecret(),
+				"expires", when(resp.GetTrigger().GetExpiresAt()))
+		})
+	})
+	return ss.mutates(cmd)
+}
+
+func signing(cmd *cobra.Command, secret *string) {
+	cmd.Flags().StringVar(secret, "signing-secret", "", `The outside system's own secret: "-" reads stdin, "@FILE" a file`)
+}
+
+// signingSecret reads a secret from where other users of the machine do not see it.
+func signingSecret(cmd *cobra.Command, text string) (string, error) {
+	if text != "" && text != "-" && !strings.HasPrefix(text, "@") {
+		return "", usage(`--signing-secret takes "-" (stdin) or "@FILE": everybody on this machine can read a command line`)
+	}
+	secret, err := content(cmd, text)
+	return strings.TrimSpace(secret), err
+}
+
+func (ss *session) triggerRotate() *cobra.Command {
+	var secret string
+	cmd := &cobra.Command{
+		Use: "rotate AGENT TRIGGER", Short: "Replace a trigger's secret", Args: exactly("AGENT", "TRIGGER"),
+		Long: `Replace the secret, and with it the address, for when it leaked. Waits and counts
+stay. Deliveries to the old address are refused (403) from then on. A signing
+secret that was made here is replaced too; one of the outside system's stays
+unless --signing-secret brings a new one.`,
+		Example: "  quartet trigger rotate keeper trg_01h455vb4pex5vsknk084sn02q",
+	}
+	signing(cmd, &secret)
+	cmd.RunE = ss.calls(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
+		req := &waitingv1.RotateExternalTriggerRequest{AgentId: args[0], TriggerId: args[1], RequestId: ss.requestID}
+		var err error
+		if req.SigningSecret, err = signingSecret(cmd, secret); err != nil {
+			return err
+		}
+		resp, err := waitingv1.NewWaitingServiceClient(conn).RotateExternalTrigger(cmd.Context(), req)
+		if err != nil {
+			return err
+		}
+		return ss.show(cmd, resp, func(p *printer) {
+			p.fields("trigger", resp.GetTrigger().GetTriggerId(), "url", resp.GetUrl(), "signing secret", resp.GetSigningSecret())
 		})
 	})
 	return ss.mutates(cmd)
@@ -231,15 +332,15 @@ func (ss *session) triggerList() *cobra.Command {
 			return ss.show(cmd, resp, func(p *printer) {
 				var rows [][]string
 				for _, t := range resp.GetTriggers() {
-					rows = append(rows, []string{t.GetTriggerId(), short(t.GetStatus()), number(t.GetDeliveryCount()), when(t.GetLastDeliveredAt()),
-						when(t.GetExpiresAt()), t.GetWorkItemId(), brief(t.GetDescription(), 50)})
+					rows = append(rows, []string{t.GetTriggerId(), short(t.GetStatus()), number(t.GetDeliveryCount()), number(t.GetCoalescedCount()), number(t.GetIgnoredCount()),
+						when(t.GetLastDeliveredAt()), when(t.GetExpiresAt()), short(t.GetSignatureScheme()), t.GetWorkItemId(), brief(t.GetDescription(), 50)})
 				}
-				p.table("no triggers", []string{"TRIGGER", "STATUS", "DELIVERIES", "LAST", "EXPIRES", "ITEM", "DESCRIPTION"}, rows)
+				p.table("no triggers", []string{"TRIGGER", "STATUS", "DELIVERIES", "COALESCED", "IGNORED", "LAST", "EXPIRES", "SIGNATURE", "ITEM", "DESCRIPTION"}, rows)
 				p.next(resp.GetNextPageToken())
 			})
 		}),
 	}
-	cmd.Flags().BoolVar(&req.IncludeRevoked, "all", false, "Also the revoked ones")
+	cmd.Flags().BoolVar(&req.IncludeRevoked, "all", false, "Also the revoked and the expired ones")
 	pages.flags(cmd)
 	return cmd
 }

@@ -9,7 +9,7 @@ import (
 
 func (ss *session) workCommand() *cobra.Command {
 	c := groupOnly(&cobra.Command{Use: "work", Short: "Work items: what is being achieved"})
-	c.AddCommand(ss.workCreate(), ss.workList(), ss.workGet(), ss.workPick(), ss.workUpdate(), ss.workComplete(), ss.workQueue())
+	c.AddCommand(ss.workCreate(), ss.workList(), ss.workGet(), ss.workPick(), ss.workUpdate(), ss.workComplete(), ss.workQueue(), ss.workBoard(), ss.workHistory())
 	return c
 }
 

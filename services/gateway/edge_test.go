@@ -157,3 +157,13 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 	require.Error(t, g.Start(t.Context()), "the address is taken")
 	require.NoError(t, g.Stop(t.Context()))
 }
+
+// A path that climbs or stammers is not found, in JSON: nobody is redirected.
+func TestX5_PathsAreWrittenAsTheyAreMeant(t *testing.T) {
+	r := newRig(t)
+	for _, path := range []string{"/v1/agents/../agents", "/v1//agents", "/v1/./agents", "/v1/agents/..%2f..%2fetc", "/v1/agents/.."} {
+		a := r.do(http.MethodGet, path, "")
+		require.Equal(t, http.StatusNotFound, a.status, path)
+		require.Equal(t, "NOT_FOUND", a.fault.Reason, path)
+	}
+}

@@ -45,7 +45,7 @@ type Config struct {
 
 // Deps is what the gateway needs of its process.
 type Deps struct {
-	// Conn reaches a service by name: agent, work, task, waiting, scheduler.
+	// Conn reaches a service by name: agent, work, task, waiting, board, scheduler.
 	// The connection speaks for the actor of the context.
 	Conn func(service string) (grpc.ClientConnInterface, error)
 	// Auth tells who calls over HTTP.
@@ -54,6 +54,9 @@ type Deps struct {
 	Sources func(plane string) ([]journal.Source, error)
 	// Ready says whether the process can serve; nil is always.
 	Ready func() error
+	// MCP makes the handler of /mcp/{agent_id}, which answers what it refuses with
+	// the function it is given; nil serves none.
+	MCP func(refuse func(http.ResponseWriter, *http.Request, error)) http.Handler
 	// OpenAPI is what GET /openapi.json answers.
 	OpenAPI []byte
 	// Metrics is what GET /metrics shows; nil shows nothing.

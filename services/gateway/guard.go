@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"path"
 	"slices"
 	"strings"
 
@@ -52,8 +53,8 @@ func (g *Service) origins(loopback bool, next http.Handler) http.Handler {
 		}
 		switch {
 		case r.Method == http.MethodOptions && allowed:
-			w.Header().Set("Access-Control-Allow-Methods", "GET, POST, PATCH")
-			w.Header().Set("Access-Control-Allow-Headers", "Authorization, Content-Type, Idempotency-Key, If-Match, Last-Event-ID")
+			w.Header().Set("Access-Control-Allow-Methods", "GET, POST, PUT, PATCH, DELETE")
+			w.Header().Set("Access-Control-Allow-Headers", "Authorization, Content-Type, Idempotency-Key, If-Match, Last-Event-ID, Mcp-Protocol-Version, Mcp-Session-Id, Mcp-Method, Mcp-Name")
 			w.Header().Set("Access-Control-Max-Age", "600")
 			w.WriteHeader(http.StatusNoContent)
 		case r.Method != http.MethodGet && r.Method != http.MethodHead && !allowed:
@@ -80,6 +81,19 @@ func (g *Service) allowedOriginHost(host string) bool {
 	return slices.ContainsFunc(g.cfg.AllowedOrigins, func(origin string) bool {
 		from, err := originHost(origin)
 		return err == nil && hostOnly(from) == host
+	})
+}
+
+// plain refuses paths that are not written as they are meant, such as with ..
+// in them: ServeMux would answer with a redirect in HTML, and no client that
+// builds its paths with care sends them.
+func plain(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if p := r.URL.Path; p != "/" && path.Clean(p) != strings.TrimSuffix(p, "/") {
+			unrouted(w, r, http.StatusNotFound)
+			return
+		}
+		next.ServeHTTP(w, r)
 	})
 }
 

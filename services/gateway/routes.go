@@ -1,9 +1,11 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
 	"errors"
-	"html/template"
+	"html"
+	"io"
 	"net/http"
 	"strings"
 
@@ -31,7 +33,11 @@ func (g *Service) handler(loopback bool) (http.Handler, error) {
 
 	known := http.NewServeMux()
 	known.Handle("/v1/", g.authenticated(g.patient(strict)))
+	known.Handle("/v1/sessions/{session_id}/wal/{file}", only(http.MethodGet, g.authenticated(g.patient(http.HandlerFunc(g.streamWAL)))))
 	known.Handle("/v1/events", only(http.MethodGet, g.authenticated(http.HandlerFunc(g.streamEvents))))
+	if g.deps.MCP != nil {
+		known.Handle("/mcp/", g.authenticated(g.patient(g.bounded(g.deps.MCP(refuse)))))
+	}
 	known.Handle("/openapi.json", only(http.MethodGet, http.HandlerFunc(g.openAPI)))
 	known.Handle("/version", only(http.MethodGet, http.HandlerFunc(g.version)))
 	known.Handle("/metrics", only(http.MethodGet, g.metrics()))
@@ -48,7 +54,7 @@ func (g *Service) handler(loopback bool) (http.Handler, error) {
 	}
 	all.Handle(triggerPath+"{token}", only(http.MethodPost, deliver))
 	all.Handle("/", g.hosts(loopback, g.origins(loopback, known)))
-	return g.logged(secure(all)), nil
+	return g.logged(secure(plain(all))), nil
 }
 
 // errCutShort is why a patient request was cut short.
@@ -60,7 +66,8 @@ var errCutShort = errors.New("the gateway stops")
 func (g *Service) patient(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		path := r.URL.Path
-		if path != "/v1/turns:acquire" && !strings.HasSuffix(path, "/tasks:exec") && !strings.HasSuffix(path, "/output") && !strings.HasSuffix(path, "/output:follow") {
+		waits := strings.HasPrefix(path, "/v1/sessions/") && (strings.Contains(path, "/runs") || strings.Contains(path, "/wal/") || strings.HasSuffix(path, ":fail") || strings.HasSuffix(path, ":cancel"))
+		if !waits && path != "/v1/turns:acquire" && !strings.HasSuffix(path, "/tasks:exec") && !strings.HasSuffix(path, "/output") && !strings.HasSuffix(path, "/output:follow") && !strings.HasPrefix(path, "/mcp/") {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -68,6 +75,20 @@ func (g *Service) patient(next http.Handler) http.Handler {
 		defer cancel(nil)
 		defer context.AfterFunc(g.life, func() { cancel(errCutShort) })()
 		next.ServeHTTP(w, r.WithContext(ctx))
+	})
+}
+
+// bounded takes the body in within its limits of size and time, for handlers
+// that would read it at their leisure.
+func (g *Service) bounded(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := readBody(w, r, g.cfg.MaxBody)
+		if err != nil {
+			refuse(w, r, err)
+			return
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		next.ServeHTTP(w, r)
 	})
 }
 
@@ -161,7 +182,9 @@ func (g *Service) metrics() http.Handler {
 	return promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{})
 }
 
-var page = template.Must(template.New("home").Parse(`<!doctype html>
+// page is no template: html/template calls methods by name, and the linker then
+// keeps every method of every type in the binary, a third of its size.
+const page = `<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Quartet</title>
 <style>body{font:16px/1.6 system-ui,sans-serif;max-width:46rem;margin:3rem auto;padding:0 1rem;color:#222;background:#fff}
 code{background:#f2f2f2;padding:.1em .3em;border-radius:3px}td{padding:.15rem 1rem .15rem 0;vertical-align:top}
@@ -172,6 +195,7 @@ code{background:#f2f2f2;padding:.1em .3em;border-radius:3px}td{padding:.15rem 1r
 <tr><td><a href="/v1/agents"><code>GET /v1/agents</code></a><td>the agents; below each its work items, waits, tasks and messages
 <tr><td><code>GET /v1/agents/{agent}:explain</code><td>why an agent does what it does, or nothing
 <tr><td><a href="/v1/events?from_start=true&amp;stop_at_end=true"><code>GET /v1/events</code></a><td>what happened, as lines of JSON or as server-sent events
+<tr><td><code>/mcp/{agent}</code><td>an agent's tools and plans over the Model Context Protocol
 <tr><td><code>POST /v1/triggers/{token}</code><td>deliveries of outside systems
 <tr><td><a href="/openapi.json"><code>/openapi.json</code></a><td>all of the REST API
 <tr><td><a href="/readyz"><code>/readyz</code></a>, <a href="/healthz"><code>/healthz</code></a><td>probes
@@ -180,10 +204,10 @@ code{background:#f2f2f2;padding:.1em .3em;border-radius:3px}td{padding:.15rem 1r
 </table>
 <p>On a terminal: <code>quartet --help</code>.</p>
 </html>
-`))
+`
 
 func (g *Service) home(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'")
-	_ = page.Execute(w, g.deps.Version) // a client that left misses nothing
+	_, _ = io.WriteString(w, strings.Replace(page, "{{.}}", html.EscapeString(g.deps.Version), 1)) // a client that left misses nothing
 }

@@ -19,6 +19,7 @@ import (
 
 	"quartet/pkg/fault"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	schedulerv1 "quartet/pkg/pb/quartet/scheduler/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
@@ -57,11 +58,17 @@ func (g *Service) api() (http.Handler, error) {
 		{"work", func(ctx context.Context, m *runtime.ServeMux, c grpc.ClientConnInterface) error {
 			return workv1.RegisterWorkServiceHandlerClient(ctx, m, workv1.NewWorkServiceClient(c))
 		}},
+		{"work", func(ctx context.Context, m *runtime.ServeMux, c grpc.ClientConnInterface) error {
+			return workv1.RegisterHomeServiceHandlerClient(ctx, m, workv1.NewHomeServiceClient(c))
+		}},
 		{"task", func(ctx context.Context, m *runtime.ServeMux, c grpc.ClientConnInterface) error {
 			return taskv1.RegisterTaskServiceHandlerClient(ctx, m, taskv1.NewTaskServiceClient(c))
 		}},
 		{"waiting", func(ctx context.Context, m *runtime.ServeMux, c grpc.ClientConnInterface) error {
 			return waitingv1.RegisterWaitingServiceHandlerClient(ctx, m, waitingv1.NewWaitingServiceClient(c))
+		}},
+		{"board", func(ctx context.Context, m *runtime.ServeMux, c grpc.ClientConnInterface) error {
+			return boardv1.RegisterBoardServiceHandlerClient(ctx, m, boardv1.NewBoardServiceClient(c))
 		}},
 		{"scheduler", func(ctx context.Context, m *runtime.ServeMux, c grpc.ClientConnInterface) error {
 			return schedulerv1.RegisterSchedulerServiceHandlerClient(ctx, m, schedulerv1.NewSchedulerServiceClient(c))

@@ -1,8 +1,11 @@
 package gateway
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"net/http"
+	"strings"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
@@ -16,7 +19,28 @@ const (
 	triggerPath = "/v1/triggers/"
 	// maxDelivery is the largest body of a delivery (SPEC P3).
 	maxDelivery = 256 << 10
+	// maxContentType is the longest Content-Type that is passed on.
+	maxContentType = 255
 )
+
+// deliveryKeys are the headers by which outside systems name a delivery, so that
+// one they repeat counts once (SPEC P3, X2). The first that is there is taken;
+// Idempotency-Key is anybody's, the others are what senders of webhooks set.
+var deliveryKeys = []string{
+	"Idempotency-Key",                // GitLab too
+	"Webhook-Id",                     // standardwebhooks.com
+	"Svix-Id",                        // Svix and its customers
+	"X-Github-Delivery",              // GitHub
+	"X-Gitea-Delivery",               // Gitea
+	"X-Forgejo-Delivery",             // Forgejo
+	"X-Gogs-Delivery",                // Gogs
+	"X-Request-Uuid",                 // Bitbucket
+	"X-Atlassian-Webhook-Identifier", // Jira
+	"X-Shopify-Webhook-Id",           // Shopify
+	"I-Twilio-Idempotency-Token",     // Twilio
+	"Linear-Delivery",                // Linear
+	"Ce-Id",                          // CloudEvents over HTTP, with ce-source
+}
 
 // deliveries takes what outside systems send (SPEC P3). The token in the path
 // is the credential: it never reaches a log or an answer, and a header that
@@ -28,21 +52,63 @@ func (g *Service) deliveries() (http.Handler, error) {
 	}
 	waiting := waitingv1.NewWaitingServiceClient(plane)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// Too large is said to everybody alike, whether or not the address leads
+		// anywhere.
 		body, err := readBody(w, r, maxDelivery)
 		if err != nil {
 			refuse(w, r, err)
 			return
 		}
 		req := &waitingv1.DeliverTriggerRequest{
-			Token: r.PathValue("token"), RequestId: unquoted(r.Header.Get("Idempotency-Key")),
-			ContentType: r.Header.Get("Content-Type"), Body: body,
+			Token: r.PathValue("token"), ContentType: contentType(r.Header.Get("Content-Type")), Body: body,
+			HubSignature_256: r.Header.Get("X-Hub-Signature-256"),
+			WebhookId:        r.Header.Get("Webhook-Id"), WebhookTimestamp: r.Header.Get("Webhook-Timestamp"), WebhookSignature: r.Header.Get("Webhook-Signature"),
 		}
-		if err := fault.RequestID(req.GetRequestId()); err != nil {
+		if req.RequestId, err = deliveryKey(r.Header); err != nil {
 			refuse(w, r, err)
 			return
 		}
 		g.deliver(w, r, waiting, req)
 	}), nil
+}
+
+// deliveryKey is the request id of a delivery, "" if its sender gives none. What
+// a sender's own header says is only ever compared with itself: it is long, or
+// odd, at the sender's pleasure.
+func deliveryKey(h http.Header) (string, error) {
+	for i, name := range deliveryKeys {
+		value := strings.TrimSpace(h.Get(name))
+		if value == "" {
+			continue
+		}
+		if i == 0 {
+			key := unquoted(value)
+			return key, fault.RequestID(key)
+		}
+		if name == "Ce-Id" {
+			value = h.Get("Ce-Source") + "#" + value // an id is its source's
+		}
+		key := strings.ToLower(name) + ":" + value
+		if fault.RequestID(key) == nil {
+			return key, nil
+		}
+		sum := sha256.Sum256([]byte(value))
+		return strings.ToLower(name) + ":sha256:" + hex.EncodeToString(sum[:]), nil
+	}
+	return "", nil
+}
+
+// contentType is what a sender says its body is, if it can be said again.
+func contentType(s string) string {
+	if len(s) > maxContentType {
+		return "application/octet-stream"
+	}
+	for i := range len(s) {
+		if s[i] < ' ' || s[i] > '~' {
+			return "application/octet-stream"
+		}
+	}
+	return s
 }
 
 func (g *Service) deliver(w http.ResponseWriter, r *http.Request, waiting waitingv1.WaitingServiceClient, req *waitingv1.DeliverTriggerRequest) {

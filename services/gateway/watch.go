@@ -18,7 +18,7 @@ import (
 )
 
 // watched are the planes whose journals are shown, in order of their numbers.
-var watched = []string{"agent", "work", "task", "waiting"}
+var watched = []string{"agent", "work", "task", "waiting", "board"}
 
 const maxEventTypes = 100
 
@@ -185,7 +185,13 @@ func (w *watch) run(ctx context.Context, out sink) error {
 		}
 		feeds.Go(func() { fd.follow(ctx, w, live) })
 	}
-	silence := time.NewTimer(w.events.heartbeat)
+	// A follower with nothing to catch up is told at once where it stands: should
+	// the connection break before the first event, it knows where to go on.
+	first := w.events.heartbeat
+	if len(behind) == 0 && !w.stop {
+		first = 0
+	}
+	silence := time.NewTimer(first)
 	defer silence.Stop()
 	s := &sending{watch: w, out: out, silence: silence}
 	if err := s.catchUp(ctx, behind); err != nil || w.stop {

@@ -1,0 +1,68 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
+)
+
+// children are the task plane's calls for handles of supervised children. The
+// task plane has checked that the caller is the child's parent, or may act for
+// it; it asks on its own account, since a parent's credential opens no child.
+type children struct{ calls }
+
+func (c children) agents() agentv1.AgentServiceClient {
+	return agentv1.NewAgentServiceClient(c.to("agent"))
+}
+
+func asPlane(ctx context.Context) context.Context {
+	return rpc.WithActor(ctx, rpc.Actor(*plane.System(rpc.ActorFrom(ctx).Namespace)))
+}
+
+// FollowUp puts a supervisor's words into the child's lane.
+func (c children) FollowUp(ctx context.Context, childID, requestID, text string) error {
+	_, err := c.agents().EnqueueMessage(asPlane(ctx), &agentv1.EnqueueMessageRequest{
+		AgentId: childID, RequestId: requestID, Kind: agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP, Text: text,
+	})
+	return err
+}
+
+// Progress is how the child stands, where it works if it has a worktree, and how
+// far its current item is.
+func (c children) Progress(ctx context.Context, childID string) (string, error) {
+	ctx = asPlane(ctx)
+	r, err := c.agents().GetAgent(ctx, &agentv1.GetAgentRequest{AgentId: childID})
+	if err != nil {
+		return "", err
+	}
+	a := r.GetAgent()
+	text := fmt.Sprintf("%s: %s\n", strings.ToLower(strings.TrimPrefix(a.GetPosture().String(), "POSTURE_")), a.GetPostureReason())
+	if wt := a.GetWorktree(); wt != nil {
+		text += fmt.Sprintf("works in: %s (branch %s, worker %s)\n", wt.GetPath(), wt.GetBranch(), wt.GetWorkerId())
+	}
+	if a.GetCurrentWorkItemId() == "" {
+		return text, nil
+	}
+	it, err := c.work().GetWorkItem(ctx, &workv1.GetWorkItemRequest{AgentId: childID, WorkItemId: a.GetCurrentWorkItemId()})
+	if err != nil {
+		return "", err
+	}
+	done := 0
+	for _, t := range it.GetWorkItem().GetTodoList() {
+		if t.GetState() == workv1.TodoState_TODO_STATE_COMPLETED {
+			done++
+		}
+	}
+	return text + fmt.Sprintf("works on: %s (%d of %d todos done)\n", it.GetWorkItem().GetObjective(), done, len(it.GetWorkItem().GetTodoList())), nil
+}
+
+// Result is what the delegation says came of the child.
+func (c children) Result(ctx context.Context, parentID, delegationID string) (string, error) {
+	r, err := c.agents().GetDelegation(asPlane(ctx), &agentv1.GetDelegationRequest{AgentId: parentID, DelegationId: delegationID})
+	return r.GetDelegation().GetResultSummary(), err
+}

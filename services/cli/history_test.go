@@ -1,0 +1,50 @@
+package cli
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+)
+
+func (p *planes) ListWorkItemHistory(ctx context.Context, r *workv1.ListWorkItemHistoryRequest) (*workv1.ListWorkItemHistoryResponse, error) {
+	if r.GetPageToken() != "" {
+		return &workv1.ListWorkItemHistoryResponse{}, p.asked(ctx, r)
+	}
+	todos, _ := structpb.NewValue([]any{map[string]any{"text": "build", "state": "pending"}})
+	return &workv1.ListWorkItemHistoryResponse{NextPageToken: "abc", Mutations: []*workv1.WorkItemMutation{
+		{
+			Number: 9, EventType: "work_item_picked", At: at, Revision: 7, Principal: "agent/keeper", RunId: "run_1", TurnId: "trn_1",
+			Reason:  "the operator\nasked \x1b[31m", // from a model, so not to be trusted
+			Changes: []*workv1.FieldChange{{Field: "is_current", From: structpb.NewBoolValue(true), To: structpb.NewBoolValue(false)}},
+		},
+		{
+			Number: 8, EventType: "work_item_updated", At: at, Revision: 7, Principal: "operator",
+			Changes: []*workv1.FieldChange{{Field: "blocked_by", From: structpb.NewStringValue("CI\x1b[31m")}, {Field: "todo_list", To: todos}},
+		},
+	}}, p.asked(ctx, r)
+}
+
+func TestW11_History(t *testing.T) {
+	r := newRig(t)
+	all := ""
+	for _, args := range [][]string{{"keeper", "wi_1"}, {"keeper", "wi_1", "--page-token", "abc"}} {
+		s := r.run(append([]string{"work", "history"}, args...)...)
+		require.Zero(t, s.code, s.err)
+		all += s.out + "\n"
+	}
+	require.NotContains(t, all, "\x1b")
+	golden(t, "history", all)
+
+	for oldest, args := range map[bool][]string{false: nil, true: {"--oldest-first"}} {
+		s := r.run(append([]string{"work", "history", "keeper", "wi_1", "--page-size", "7"}, args...)...)
+		require.Zero(t, s.code, s.err)
+		asked, ok := r.planes.last.(*workv1.ListWorkItemHistoryRequest)
+		require.True(t, ok)
+		require.Equal(t, !oldest, asked.GetNewestFirst())
+		require.EqualValues(t, 7, asked.GetPageSize())
+	}
+}
