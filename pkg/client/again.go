@@ -1,0 +1,66 @@
+package client
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"quartet/pkg/fault"
+)
+
+const (
+	// attemptTerm bounds one attempt of a call: the longest poll that the server
+	// knows, and time to answer.
+	attemptTerm = 90 * time.Second
+	firstPause  = 50 * time.Millisecond
+	lastPause   = 2 * time.Second
+)
+
+// Passing says whether an error may go by itself: the server is away, has no
+// room, or could not answer in time. A mutation that failed so may have happened
+// all the same; repeat it with the same request id.
+func Passing(err error) bool {
+	switch fault.From(err).Code() {
+	case codes.Unavailable, codes.ResourceExhausted, codes.DeadlineExceeded:
+		return true
+	}
+	return false
+}
+
+// Again repeats a call while its error is a passing one, until ctx ends; then
+// the error is ctx's cause. A call that changes something must carry the same
+// request id each time.
+func Again[R any](ctx context.Context, call func(context.Context) (R, error)) (R, error) {
+	pause := firstPause
+	for {
+		one, cancel := context.WithTimeout(ctx, attemptTerm)
+		r, err := call(one)
+		cancel()
+		switch {
+		case err == nil:
+			return r, nil
+		case ctx.Err() != nil:
+			return r, context.Cause(ctx)
+		case !Passing(err):
+			return r, err
+		}
+		if err := wait(ctx, pause); err != nil {
+			return r, err
+		}
+		pause = min(2*pause, lastPause)
+	}
+}
+
+// wait lets about d go by, so that many clients do not come back as one.
+func wait(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d/2 + rand.N(d/2+1))
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

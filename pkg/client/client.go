@@ -1,0 +1,153 @@
+package client
+
+import (
+	"context"
+	"crypto/tls"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
+
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	boardv1 "quartet/pkg/pb/quartet/board/v1"
+	eventv1 "quartet/pkg/pb/quartet/event/v1"
+	schedulerv1 "quartet/pkg/pb/quartet/scheduler/v1"
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/rpc"
+)
+
+// answerMax is how large an answer may be: a page of 500 records with plans.
+const answerMax = 16 << 20
+
+// Client is a connection to a server, and a typed client of each service. It is
+// safe for concurrent use.
+type Client struct {
+	Agents    agentv1.AgentServiceClient
+	Work      workv1.WorkServiceClient
+	Home      workv1.HomeServiceClient
+	Tasks     taskv1.TaskServiceClient
+	Workers   taskv1.WorkerServiceClient
+	Boards    boardv1.BoardServiceClient
+	Steps     boardv1.BoardWorkerServiceClient
+	Waiting   waitingv1.WaitingServiceClient
+	Scheduler schedulerv1.SchedulerServiceClient
+	Events    eventv1.EventServiceClient
+
+	conn grpc.ClientConnInterface
+	end  func() error
+}
+
+// Option changes how Dial connects.
+type Option func(*dialling)
+
+type dialling struct {
+	token     string
+	transport credentials.TransportCredentials
+	more      []grpc.DialOption
+}
+
+// WithToken sends a credential with every call. It names the namespace, the
+// principal and the role; there is no other way to choose a namespace (SPEC X4).
+func WithToken(token string) Option {
+	return func(d *dialling) { d.token = strings.TrimSpace(token) }
+}
+
+// WithTLS secures the connection. Without it the connection is plain text, as
+// `quartet dev` serves on loopback.
+func WithTLS(cfg *tls.Config) Option {
+	return func(d *dialling) { d.transport = credentials.NewTLS(cfg) }
+}
+
+// WithGRPC adds options of grpc itself, such as a dialler or a tracer.
+func WithGRPC(opts ...grpc.DialOption) Option {
+	return func(d *dialling) { d.more = append(d.more, opts...) }
+}
+
+// Dial prepares a connection to the gRPC address of a server. It is opened by
+// the first call, and again whenever it is lost.
+func Dial(addr string, opts ...Option) (*Client, error) {
+	conn, err := Connect(addr, opts...)
+	if err != nil {
+		return nil, err
+	}
+	c := New(conn)
+	c.end = conn.Close
+	return c, nil
+}
+
+// Connect is the connection of Dial alone, for programs that make their own
+// clients.
+func Connect(addr string, opts ...Option) (*grpc.ClientConn, error) {
+	d := &dialling{transport: insecure.NewCredentials()}
+	for _, o := range opts {
+		o(d)
+	}
+	dial := []grpc.DialOption{
+		grpc.WithTransportCredentials(d.transport),
+		grpc.WithPerRPCCredentials(bearer(d.token)),
+		grpc.WithChainUnaryInterceptor(rpc.FaultsUnary),
+		grpc.WithChainStreamInterceptor(rpc.FaultsStream),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(answerMax)),
+		// A server that was restarted is found again at once; the calls pace
+		// themselves.
+		grpc.WithConnectParams(grpc.ConnectParams{
+			MinConnectTimeout: 2 * time.Second,
+			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
+		}),
+		// A server that vanished without a word is noticed within 30 s.
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}),
+	}
+	return grpc.NewClient(addr, append(dial, d.more...)...)
+}
+
+// New makes a client over a connection that is there already and stays the
+// caller's. Its errors keep their reasons if the connection rebuilds faults.
+func New(conn grpc.ClientConnInterface) *Client {
+	return &Client{
+		Agents: agentv1.NewAgentServiceClient(conn), Work: workv1.NewWorkServiceClient(conn), Home: workv1.NewHomeServiceClient(conn),
+		Tasks: taskv1.NewTaskServiceClient(conn), Workers: taskv1.NewWorkerServiceClient(conn),
+		Boards: boardv1.NewBoardServiceClient(conn), Steps: boardv1.NewBoardWorkerServiceClient(conn),
+		Waiting: waitingv1.NewWaitingServiceClient(conn), Scheduler: schedulerv1.NewSchedulerServiceClient(conn),
+		Events: eventv1.NewEventServiceClient(conn),
+		conn:   conn, end: func() error { return nil },
+	}
+}
+
+// Conn is the connection itself, for calls that have no typed client.
+func (c *Client) Conn() grpc.ClientConnInterface { return c.conn }
+
+// Close ends the connection that Dial made.
+func (c *Client) Close() error { return c.end() }
+
+type actKey struct{}
+
+// As makes calls under ctx act by another credential than the client's, such as
+// a turn's own token.
+func As(ctx context.Context, token string) context.Context {
+	md, _ := metadata.FromOutgoingContext(ctx)
+	md = metadata.Join(md) // a copy: one token replaces another
+	md.Set("authorization", "Bearer "+token)
+	return metadata.NewOutgoingContext(context.WithValue(ctx, actKey{}, true), md)
+}
+
+// bearer is the credential of every call. Plain text is allowed because the
+// default is loopback; beyond it WithTLS, a tunnel or a proxy is expected.
+type bearer string
+
+// GetRequestMetadata implements credentials.PerRPCCredentials.
+func (b bearer) GetRequestMetadata(ctx context.Context, _ ...string) (map[string]string, error) {
+	if own, _ := ctx.Value(actKey{}).(bool); own || b == "" {
+		return nil, nil
+	}
+	return map[string]string{"authorization": "Bearer " + string(b)}, nil
+}
+
+// RequireTransportSecurity implements credentials.PerRPCCredentials.
+func (bearer) RequireTransportSecurity() bool { return false }

@@ -1,0 +1,223 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/pkg/spool"
+)
+
+// Why a command's context ended before its handler returned; ErrStopping is the
+// third.
+var (
+	// ErrStopped: somebody stopped the task.
+	ErrStopped = errors.New("the task was stopped")
+	// ErrTimeout: the command's time is over.
+	ErrTimeout = errors.New("the command's time is over")
+)
+
+// ExitError ends a command with an exit code.
+type ExitError struct{ Code int }
+
+// Error names the code.
+func (e *ExitError) Error() string { return fmt.Sprintf("exit code %d", e.Code) }
+
+// defaultTimeout is how long a command may take that does not say.
+const defaultTimeout = time.Hour
+
+// Command is a leased command.
+type Command struct {
+	// Task is what was leased; Task.Command says what to run.
+	Task *taskv1.Task
+
+	gen    int64
+	ctx    context.Context //nolint:containedctx // of the command, which is what ends with it
+	cancel context.CancelCauseFunc
+	wake   func()
+	input  *input
+
+	buf *spool.Buffer
+
+	mu     sync.Mutex
+	told   bool  // the start was said on this stream
+	heard  int64 // the input that was confirmed on this stream
+	over   *taskv1.CommandEnded
+	toldIt bool // the end was said on this stream
+}
+
+func newCommand(life context.Context, lease *taskv1.CommandLease, wake func()) *Command {
+	c := &Command{Task: lease.GetTask(), gen: lease.GetLeaseGeneration(), wake: wake, input: newInput(), buf: spool.New()}
+	c.ctx, c.cancel = context.WithCancelCause(life)
+	return c
+}
+
+// Stdout and Stderr take the command's output, in order of arrival.
+func (c *Command) Stdout() io.Writer {
+	return outputWriter{c, taskv1.OutputStream_OUTPUT_STREAM_STDOUT}
+}
+
+// Stderr is the other one.
+func (c *Command) Stderr() io.Writer {
+	return outputWriter{c, taskv1.OutputStream_OUTPUT_STREAM_STDERR}
+}
+
+// Stdin reads what is sent to the task, until its end is sent or the command
+// ends. A command that does not accept input reads none.
+func (c *Command) Stdin() io.Reader { return c.input }
+
+// run runs the handler and keeps how it ended.
+func (c *Command) run(handle CommandHandler) {
+	timeout := defaultTimeout
+	if t := c.Task.GetCommand().GetTimeout(); t.IsValid() && t.AsDuration() > 0 {
+		timeout = t.AsDuration()
+	}
+	timer := time.AfterFunc(timeout, func() { c.cancel(ErrTimeout) })
+	defer timer.Stop()
+	defer context.AfterFunc(c.ctx, c.input.close)()
+	c.wake()
+	err := handle(c.ctx, c)
+	e := &taskv1.CommandEnded{TaskId: c.Task.GetTaskId(), LeaseGeneration: c.gen, Reason: "exited"}
+	var exit *ExitError
+	switch cause := context.Cause(c.ctx); {
+	case err != nil && errors.Is(cause, ErrStopped):
+		e.Reason, e.Message = "stopped", "stopped on request"
+	case err != nil && errors.Is(cause, ErrTimeout):
+		e.Reason, e.Message = "timeout", fmt.Sprintf("not done after %s", timeout)
+	case err != nil && cause != nil:
+		e.Reason, e.Message = "worker_stopped", "the worker was told to end"
+	case errors.As(err, &exit):
+		e.ExitCode = proto.Int32(int32(exit.Code)) //nolint:gosec // an exit code is small
+	case err != nil:
+		e.ExitCode, e.Message = proto.Int32(1), cut(err.Error(), 1000)
+	default:
+		e.ExitCode = proto.Int32(0)
+	}
+	c.mu.Lock()
+	e.OutputBytes = c.buf.Total()
+	c.over = e
+	c.mu.Unlock()
+	c.wake()
+}
+
+// unsaid is what was not said on this stream: the end after all output.
+func (c *Command) unsaid() []*taskv1.ConnectRequest {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var out []*taskv1.ConnectRequest
+	id := c.Task.GetTaskId()
+	if !c.told {
+		c.told = true
+		out = append(out, &taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_Started{Started: &taskv1.CommandStarted{TaskId: id, LeaseGeneration: c.gen}}})
+	}
+	if seq := c.input.taken(); seq > c.heard {
+		c.heard = seq
+		out = append(out, &taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_InputTaken{InputTaken: &taskv1.CommandInputTaken{TaskId: id, LeaseGeneration: c.gen, InputSeq: seq}}})
+	}
+	for _, chunk := range c.buf.Next() { // all of it, if c.over is there: it came after
+		out = append(out, &taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_Output{Output: &taskv1.CommandOutput{TaskId: id, LeaseGeneration: c.gen, Chunk: chunk}}})
+	}
+	if c.over != nil && !c.toldIt {
+		c.toldIt = true
+		out = append(out, &taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_Ended{Ended: c.over}})
+	}
+	return out
+}
+
+// rewind makes everything that is not stored be said again.
+func (c *Command) rewind() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.told, c.toldIt, c.heard = false, false, 0
+	c.buf.Rewind()
+}
+
+// acknowledge forgets what is stored.
+func (c *Command) acknowledge(end int64) { c.buf.Acknowledge(end) }
+
+// abandon ends a command that nobody wants any more.
+func (c *Command) abandon() {
+	c.buf.Discard()
+	c.cancel(ErrStopped)
+}
+
+type outputWriter struct {
+	c      *Command
+	stream taskv1.OutputStream
+}
+
+// Write keeps output until it is stored; it waits for room. What is larger than
+// a chunk is said while the rest waits.
+func (w outputWriter) Write(p []byte) (int, error) {
+	for written := 0; written < len(p); {
+		n := spool.Cut(p[written:])
+		if !w.c.buf.Add(w.stream, p[written:written+n]) {
+			return written, context.Cause(w.c.ctx)
+		}
+		written += n
+		w.c.wake()
+	}
+	return len(p), nil
+}
+
+// input is what was sent to a command and not read yet.
+type input struct {
+	mu    sync.Mutex
+	some  *sync.Cond
+	data  []byte
+	seq   int64
+	ended bool
+}
+
+func newInput() *input {
+	i := &input{}
+	i.some = sync.NewCond(&i.mu)
+	return i
+}
+
+// take keeps input that was not seen before.
+func (i *input) take(m *taskv1.CommandInput) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if m.GetInputSeq() <= i.seq {
+		return
+	}
+	i.seq = m.GetInputSeq()
+	i.data = append(i.data, m.GetData()...)
+	i.ended = i.ended || m.GetEndOfInput()
+	i.some.Broadcast()
+}
+
+func (i *input) taken() int64 {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.seq
+}
+
+func (i *input) close() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.ended = true
+	i.some.Broadcast()
+}
+
+// Read implements io.Reader.
+func (i *input) Read(p []byte) (int, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for len(i.data) == 0 {
+		if i.ended {
+			return 0, io.EOF
+		}
+		i.some.Wait()
+	}
+	n := copy(p, i.data)
+	i.data = i.data[n:]
+	return n, nil
+}

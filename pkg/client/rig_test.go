@@ -1,0 +1,73 @@
+package client_test
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+
+	"quartet/pkg/client"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/tests/dev"
+)
+
+// attentive is longer than any turn of these tests.
+const attentive = time.Minute
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// rig is a whole server in this process, which can be started anew over the
+// same data and ports.
+type rig struct {
+	t testing.TB
+	*dev.Server
+}
+
+func newRig(t testing.TB, opts ...grpc.DialOption) *rig {
+	return &rig{t: t, Server: dev.Start(t, client.WithGRPC(opts...))}
+}
+
+func (r *rig) spawn(agentID, message string) {
+	_, err := r.Agents.SpawnAgent(context.Background(), &agentv1.SpawnAgentRequest{
+		AgentId: agentID, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED, InitialMessage: message,
+	})
+	require.NoError(r.t, err)
+}
+
+func (r *rig) say(agentID, text string, p agentv1.Priority) string {
+	resp, err := r.Agents.EnqueueMessage(context.Background(), &agentv1.EnqueueMessageRequest{AgentId: agentID, Text: text, Priority: p})
+	require.NoError(r.t, err)
+	return resp.GetMessageId()
+}
+
+func (r *rig) turn(agentID, turnID string) *agentv1.Turn {
+	resp, err := r.Agents.GetTurn(context.Background(), &agentv1.GetTurnRequest{AgentId: agentID, TurnId: turnID})
+	require.NoError(r.t, err)
+	return resp.GetTurn()
+}
+
+func (r *rig) message(agentID, messageID string) *agentv1.Message {
+	resp, err := r.Agents.GetMessage(context.Background(), &agentv1.GetMessageRequest{AgentId: agentID, MessageId: messageID})
+	require.NoError(r.t, err)
+	return resp.GetMessage()
+}
+
+func call(t testing.TB, id, name string, args map[string]any) *agentv1.ToolCall {
+	c, err := client.Call(id, name, args)
+	require.NoError(t, err)
+	return c
+}
+
+func listen(t testing.TB, addr string) net.Listener {
+	var lis net.Listener
+	require.Eventually(t, func() bool {
+		var err error
+		lis, err = net.Listen("tcp", addr)
+		return err == nil
+	}, 10*time.Second, 10*time.Millisecond)
+	return lis
+}

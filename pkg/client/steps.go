@@ -1,0 +1,384 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"quartet/pkg/id"
+	boardv1 "quartet/pkg/pb/quartet/board/v1"
+)
+
+const (
+	// stepHeartbeat is a tenth of a step's lease, as it is by default.
+	stepHeartbeat = 30 * time.Second
+	// reportsAtOnce bounds one message of reports.
+	reportsAtOnce = 1000
+)
+
+// StepOptions announce a worker of board steps.
+type StepOptions struct {
+	// ID is the worker's lasting name. Two living processes must not share one.
+	ID string
+	// Pools are those it joins, 1 to 100.
+	Pools []string
+	// Capacity is how many steps at once. Default 4.
+	Capacity int
+	// Labels are announced as they are.
+	Labels map[string]string
+	// Heartbeat keeps the leases. Default 30 s, and a quarter of a lease where
+	// that is less.
+	Heartbeat time.Duration
+	// Troubled is told of lost connections, which are made again, and of results
+	// that were not stored.
+	Troubled func(error)
+}
+
+// StepResult is what came of a step.
+type StepResult struct {
+	// Status is completed, blocked, failed or cancelled. Default: completed.
+	Status boardv1.StepStatus
+	// Summary is what whoever needs the step will read.
+	Summary string
+	// ArtifactIDs name what it made.
+	ArtifactIDs []string
+	// Reason says why it did not complete.
+	Reason string
+}
+
+// StepHandler works one step. Its ctx ends with ErrStopped when the run is
+// cancelled, and with ErrStopping when the worker ends. An error is a failed
+// step with the error as reason.
+type StepHandler func(ctx context.Context, a *boardv1.StepAssignment) (StepResult, error)
+
+// RunSteps takes steps of boards and lets handle work them, until ctx ends (SPEC
+// B11). All of it goes over one stream. Results are kept until they are stored,
+// and said again after a lost connection. When ctx ends the handlers are
+// cancelled and their runs given up, so that the steps can be claimed again. It
+// returns an error if the server refuses the worker for good.
+func (c *Client) RunSteps(ctx context.Context, opts StepOptions, handle StepHandler) error {
+	if opts.Capacity <= 0 {
+		opts.Capacity = defaultCapacity
+	}
+	if opts.Heartbeat <= 0 {
+		opts.Heartbeat = stepHeartbeat
+	}
+	if opts.Troubled == nil {
+		opts.Troubled = func(error) {}
+	}
+	life, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	w := &stepLoop{
+		client: c, opts: opts, handle: handle, life: life, boot: id.New().New("boot_"),
+		runs: map[string]*stepRun{}, more: make(chan struct{}, 1), idle: make(chan struct{}, 1),
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- linked(life, w.once, opts.Troubled) }()
+	var err error
+	select {
+	case err = <-ended:
+	case <-ctx.Done():
+		w.drain()
+	}
+	w.stop()
+	end(ErrStopping)
+	if err == nil {
+		err = <-ended
+	}
+	w.working.Wait()
+	return err
+}
+
+// stepLoop is one process life of a worker.
+type stepLoop struct {
+	client *Client
+	opts   StepOptions
+	handle StepHandler
+	life   context.Context //nolint:containedctx // of the steps, which outlive streams
+	boot   string
+
+	mu       sync.Mutex
+	runs     map[string]*stepRun // until their last report is stored
+	unsaid   []string            // runs with something to report, in order
+	freed    int                 // room that was not asked for again yet
+	stopping bool
+	lease    time.Duration  // the shortest term that the server gave
+	working  sync.WaitGroup // grows under mu, and not once stopping
+
+	more chan struct{} // capacity 1: there is something to say
+	idle chan struct{} // capacity 1: a run was forgotten
+}
+
+// stepRun is a run until its end is stored.
+type stepRun struct {
+	cancel  context.CancelCauseFunc
+	reports []*boardv1.StepReport // not stored yet: running, and the end
+	said    int                   // of them, on this stream
+	ended   bool
+}
+
+type stepStream = grpc.BidiStreamingClient[boardv1.ConnectRequest, boardv1.ConnectResponse]
+
+func (w *stepLoop) once(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	s, err := w.client.Steps.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	broken := make(chan error, 1)
+	go func() {
+		err := w.receive(s)
+		cancel()
+		broken <- err
+	}()
+	if s.Send(w.hello()) == nil {
+		w.sendAll(ctx, s)
+	}
+	cancel()
+	return <-broken // the receiver knows why
+}
+
+// hello begins a stream: what is held, and that there is room for the rest.
+func (w *stepLoop) hello() *boardv1.ConnectRequest {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	h := &boardv1.BoardWorkerHello{
+		WorkerId: w.opts.ID, BootId: w.boot, WorkerPoolIds: w.opts.Pools, Capacity: int32(min(w.opts.Capacity, 1<<30)), Labels: w.opts.Labels,
+	}
+	w.unsaid, w.freed = nil, w.opts.Capacity
+	for runID, r := range w.runs {
+		h.RunIds = append(h.RunIds, runID)
+		if r.said = 0; len(r.reports) > 0 {
+			w.unsaid = append(w.unsaid, runID)
+		}
+		if !r.ended {
+			w.freed--
+		}
+	}
+	return &boardv1.ConnectRequest{Hello: h}
+}
+
+func (w *stepLoop) sendAll(ctx context.Context, s stepStream) {
+	every := w.heartbeat()
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		for m := w.say(); m != nil; m = w.say() {
+			if s.Send(m) != nil {
+				return
+			}
+		}
+		if now := w.heartbeat(); now != every {
+			every = now
+			tick.Reset(every)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.more:
+		case <-tick.C:
+			if s.Send(&boardv1.ConnectRequest{RenewRunIds: w.held()}) != nil {
+				return
+			}
+		}
+	}
+}
+
+// heartbeat is often enough for the leases there are.
+func (w *stepLoop) heartbeat() time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.lease > 0 {
+		return min(w.opts.Heartbeat, max(w.lease/4, 10*time.Millisecond))
+	}
+	return w.opts.Heartbeat
+}
+
+// say is the next message, nil if there is nothing to say.
+func (w *stepLoop) say() *boardv1.ConnectRequest {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	m := &boardv1.ConnectRequest{}
+	if !w.stopping {
+		m.Want, w.freed = int32(min(w.freed, 1<<30)), 0
+	}
+	n := 0
+	for ; n < len(w.unsaid) && len(m.GetReports()) < reportsAtOnce; n++ {
+		if r := w.runs[w.unsaid[n]]; r != nil {
+			m.Reports = append(m.Reports, r.reports[r.said:]...)
+			r.said = len(r.reports)
+		}
+	}
+	w.unsaid = slices.Delete(w.unsaid, 0, n)
+	if m.GetWant() == 0 && len(m.GetReports()) == 0 {
+		return nil
+	}
+	return m
+}
+
+func (w *stepLoop) held() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var ids []string
+	for runID, r := range w.runs {
+		if !r.ended {
+			ids = append(ids, runID)
+		}
+	}
+	return ids
+}
+
+func (w *stepLoop) receive(s stepStream) error {
+	for {
+		m, err := s.Recv()
+		if err != nil {
+			return err
+		}
+		for _, a := range m.GetAssigned() {
+			w.accept(a)
+		}
+		for _, a := range m.GetAcks() {
+			w.acknowledged(a)
+		}
+		for _, runID := range m.GetCancelRunIds() {
+			w.stopRun(runID, ErrStopped)
+		}
+	}
+}
+
+// accept works a step, once.
+func (w *stepLoop) accept(a *boardv1.StepAssignment) {
+	runID := a.GetRun().GetRunId()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.stopping || w.runs[runID] != nil {
+		return
+	}
+	// Both times are the server's, so clocks that differ do no harm.
+	if term := a.GetStep().GetLeaseExpiresAt().AsTime().Sub(a.GetStep().GetUpdatedAt().AsTime()); term > 0 && (w.lease == 0 || term < w.lease) {
+		w.lease = term
+	}
+	ctx, cancel := context.WithCancelCause(w.life)
+	w.runs[runID] = &stepRun{cancel: cancel}
+	w.report(runID, &boardv1.StepReport{RunId: runID, Status: boardv1.StepStatus_STEP_STATUS_RUNNING})
+	w.working.Go(func() {
+		defer cancel(nil)
+		w.finished(runID, w.work(ctx, a))
+	})
+}
+
+// work is the handler's word as a report. A handler that panics has failed; one
+// that ended because the worker does gives its run up.
+func (w *stepLoop) work(ctx context.Context, a *boardv1.StepAssignment) (end *boardv1.StepReport) {
+	runID := a.GetRun().GetRunId()
+	defer func() {
+		if p := recover(); p != nil {
+			end = &boardv1.StepReport{RunId: runID, Status: boardv1.StepStatus_STEP_STATUS_FAILED, Reason: fmt.Sprint("the handler panicked: ", p), Finished: true}
+		}
+	}()
+	got, err := w.handle(ctx, a)
+	switch {
+	case err != nil && errors.Is(context.Cause(ctx), ErrStopping):
+		return &boardv1.StepReport{RunId: runID, Finished: true, WorkerResult: "the worker was stopped"}
+	case err != nil:
+		got = StepResult{Status: boardv1.StepStatus_STEP_STATUS_FAILED, Summary: got.Summary, ArtifactIDs: got.ArtifactIDs, Reason: err.Error()}
+	case got.Status == boardv1.StepStatus_STEP_STATUS_UNSPECIFIED:
+		got.Status = boardv1.StepStatus_STEP_STATUS_COMPLETED
+	}
+	end = &boardv1.StepReport{RunId: runID, Status: got.Status, ArtifactIds: got.ArtifactIDs, Reason: got.Reason, Finished: true}
+	if got.Summary != "" {
+		end.ResultSummary = &got.Summary
+	}
+	return end
+}
+
+// finished reports an end and asks for another step.
+func (w *stepLoop) finished(runID string, end *boardv1.StepReport) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if r := w.runs[runID]; r != nil {
+		r.ended = true
+		w.freed++
+		if r.said == 0 {
+			r.reports = nil // it was over before anybody was told that it runs
+		}
+		w.report(runID, end)
+	}
+}
+
+// report queues what is to be said of a run. w.mu is held.
+func (w *stepLoop) report(runID string, m *boardv1.StepReport) {
+	r := w.runs[runID]
+	r.reports = append(r.reports, m)
+	w.unsaid = append(w.unsaid, runID)
+	signal(w.more)
+}
+
+// acknowledged takes what was stored, or refused for good, off a run. What comes
+// after a refused report would be refused too.
+func (w *stepLoop) acknowledged(a *boardv1.ReportAck) {
+	w.mu.Lock()
+	r := w.runs[a.GetRunId()]
+	var cancel context.CancelCauseFunc
+	if r != nil {
+		if a.GetError() != "" {
+			cancel = r.cancel
+			if r.ended {
+				r.reports, r.said = nil, 0
+			}
+		}
+		if len(r.reports) > 0 {
+			r.reports = slices.Delete(r.reports, 0, 1)
+			r.said = max(r.said-1, 0)
+		}
+		if r.ended && len(r.reports) == 0 {
+			delete(w.runs, a.GetRunId())
+			signal(w.idle)
+		}
+	}
+	w.mu.Unlock()
+	if a.GetError() != "" {
+		w.opts.Troubled(fmt.Errorf("client: run %s: %s: %s", a.GetRunId(), a.GetError(), a.GetMessage()))
+	}
+	if cancel != nil {
+		cancel(ErrStopped)
+	}
+}
+
+func (w *stepLoop) stopRun(runID string, why error) {
+	w.mu.Lock()
+	r := w.runs[runID]
+	w.mu.Unlock()
+	if r != nil {
+		r.cancel(why)
+	}
+}
+
+// stop takes no more steps and ends the handlers.
+func (w *stepLoop) stop() {
+	w.mu.Lock()
+	w.stopping = true
+	var all []*stepRun
+	for _, r := range w.runs {
+		all = append(all, r)
+	}
+	w.mu.Unlock()
+	for _, r := range all {
+		r.cancel(ErrStopping)
+	}
+}
+
+// drain ends the handlers and waits until what they say is stored.
+func (w *stepLoop) drain() {
+	w.stop()
+	drained(func() int {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return len(w.runs)
+	}, w.idle)
+}

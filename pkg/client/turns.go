@@ -1,0 +1,200 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/id"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+)
+
+// RunnerOptions say which turns to take, and how many at once.
+type RunnerOptions struct {
+	// Name is what people call the runner; it stands in the turns.
+	Name string
+	// AgentIDs are whom to serve. Empty: all agents of the namespace.
+	AgentIDs []string
+	// AllNamespaces serves the agents of every namespace, by their weights
+	// (SPEC D7). It takes an administrator and no AgentIDs.
+	AllNamespaces bool
+	// Concurrency is how many turns run at once. Default 1.
+	Concurrency int
+	// MaxTurns ends RunTurns after so many turns. 0: none.
+	MaxTurns int
+	// Poll is how long one request waits for something to do. Default 30 s, at
+	// most 55 s.
+	Poll time.Duration
+	// Grace is how long running turns may go on once the runner is told to
+	// stop; then they are handed back. Default 0.
+	Grace time.Duration
+	// Announce is told of operators' messages that wait for the turn's next
+	// round. The round hands them over; this only hears of them earlier.
+	Announce func(*Turn, []*agentv1.Message)
+	// Finished is told how each turn went.
+	Finished func(*Turn, error)
+	// Troubled is told of errors that RunTurns mends by trying again.
+	Troubled func(error)
+}
+
+// Handler thinks one turn through. Its error makes the turn's outcome: nil is
+// completed, Retryable, Fatal and OverBudget say theirs, and any other error is
+// retryable. ctx ends with a cause when the run was aborted or lost, or when
+// the runner stops.
+type Handler func(ctx context.Context, t *Turn) error
+
+// RunTurns takes turns and lets handle think them through, until ctx ends or
+// MaxTurns are done, which is no error, or the server refuses for good. It
+// returns when no turn is running any more. Restarts of the server are
+// outlived: what was lost on the way is asked for again under the same id.
+func (c *Client) RunTurns(ctx context.Context, opts RunnerOptions, handle Handler) error {
+	if opts.Concurrency <= 0 {
+		opts.Concurrency = 1
+	}
+	if opts.Poll <= 0 {
+		opts.Poll = 30 * time.Second
+	}
+	if opts.Troubled == nil {
+		opts.Troubled = func(error) {}
+	}
+	r := &turnLoop{client: c, opts: opts, handle: handle, ids: id.New()}
+	r.left.Store(int64(opts.MaxTurns))
+	taking, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+
+	var lanes sync.WaitGroup
+	var first atomic.Pointer[error]
+	for range opts.Concurrency {
+		lanes.Go(func() {
+			if err := r.lane(taking); err != nil {
+				first.CompareAndSwap(nil, &err)
+				stop(ErrStopping)
+			}
+		})
+	}
+	lanes.Wait()
+	if err := first.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+type turnLoop struct {
+	client *Client
+	opts   RunnerOptions
+	handle Handler
+	ids    id.Source
+	left   atomic.Int64 // turns that may still be taken, if MaxTurns is set
+}
+
+// lane takes one turn after the other.
+func (r *turnLoop) lane(ctx context.Context) error {
+	for ctx.Err() == nil {
+		if r.opts.MaxTurns > 0 && r.left.Add(-1) < 0 {
+			return nil
+		}
+		t, err := r.acquire(ctx)
+		if err != nil || t == nil {
+			return err
+		}
+		r.run(ctx, t)
+	}
+	return nil
+}
+
+// acquire waits for a turn. nil: ctx ended.
+func (r *turnLoop) acquire(ctx context.Context) (*Turn, error) {
+	req := &agentv1.AcquireTurnRequest{
+		AgentIds: r.opts.AgentIDs, AllNamespaces: r.opts.AllNamespaces, RunnerId: r.opts.Name,
+		Wait: durationpb.New(r.opts.Poll), RequestId: r.ids.New("acq_"),
+	}
+	pause := firstPause
+	for ctx.Err() == nil {
+		one, cancel := context.WithTimeout(ctx, attemptTerm)
+		got, err := r.client.Agents.AcquireTurn(one, req)
+		cancel()
+		switch {
+		case err == nil && got.GetTurn().GetState() == agentv1.TurnState_TURN_STATE_OPEN:
+			return r.turn(got), nil
+		case err == nil && got.GetTurn() != nil: // it was lost before its answer arrived
+			req.RequestId = r.ids.New("acq_")
+		case err == nil:
+			pause = firstPause
+		case ctx.Err() != nil:
+		case !mayAcquireLater(err):
+			return nil, fmt.Errorf("acquire a turn: %w", err)
+		default:
+			r.opts.Troubled(err)
+			_ = wait(ctx, pause) // the loop looks at ctx
+			pause = min(2*pause, lastPause)
+		}
+	}
+	return nil, nil
+}
+
+// mayAcquireLater: a refusal that names the request or the credential stays;
+// everything else is the server's trouble, and passes.
+func mayAcquireLater(err error) bool {
+	switch fault.From(err).Code() {
+	case codes.InvalidArgument, codes.PermissionDenied, codes.Unauthenticated, codes.Unimplemented, codes.AlreadyExists, codes.NotFound:
+		return false
+	}
+	return true
+}
+
+func (r *turnLoop) turn(got *agentv1.AcquireTurnResponse) *Turn {
+	return &Turn{
+		Record: got.GetTurn(), Message: got.GetMessage(), Interjections: got.GetInterjections(), Context: got.GetContext(),
+		Tools: got.GetTools(), Agent: got.GetAgent(), Namespace: got.GetNamespace(), Token: got.GetRunToken(),
+		client: r.client, index: got.GetTurn().GetRounds(),
+	}
+}
+
+// run holds the turn while it is thought through, then finishes it.
+func (r *turnLoop) run(ctx context.Context, t *Turn) {
+	thinking, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	t.cancel = cancel
+	unstop := context.AfterFunc(ctx, func() {
+		timer := time.AfterFunc(r.opts.Grace, func() { cancel(ErrStopping) })
+		context.AfterFunc(thinking, func() { timer.Stop() })
+	})
+	defer unstop()
+
+	holding, release := context.WithCancel(context.WithoutCancel(ctx))
+	var holders sync.WaitGroup
+	holders.Go(func() { t.renew(holding, beat(t.Record)) })
+	holders.Go(func() {
+		var announce func([]*agentv1.Message)
+		if r.opts.Announce != nil {
+			announce = func(ms []*agentv1.Message) { r.opts.Announce(t, ms) }
+		}
+		t.watch(holding, announce)
+	})
+
+	err := r.handle(thinking, t)
+	if errors.Is(context.Cause(thinking), ErrStopping) && err != nil {
+		err = Retryable(ErrStopping)
+	}
+	// A handler that returned a while after the run was taken from it has
+	// nothing to finish; one that did not notice is told by the server.
+	if ferr := t.finish(thinking, err); ferr != nil {
+		r.opts.Troubled(ferr)
+	}
+	var gone *EndedError
+	if errors.As(context.Cause(thinking), &gone) && err == nil {
+		err = gone
+	}
+	release()
+	holders.Wait()
+	cancel(nil)
+	if r.opts.Finished != nil {
+		r.opts.Finished(t, err)
+	}
+}
