@@ -7,6 +7,7 @@ import (
 	"io"
 	"sync"
 
+	"quartet/pkg/client"
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -18,7 +19,7 @@ import (
 // eventLog is what a watcher saw live, over the kill and the restart, going on
 // at its cursor each time.
 type eventLog struct {
-	api *api
+	api *client.Client
 
 	mu     sync.Mutex
 	events []*eventv1.Event
@@ -26,14 +27,14 @@ type eventLog struct {
 	change chan struct{}
 }
 
-func newEventLog(a *api) *eventLog {
+func newEventLog(a *client.Client) *eventLog {
 	return &eventLog{api: a, counts: map[string]int{}, change: make(chan struct{})}
 }
 
 func (l *eventLog) follow(ctx context.Context) error {
 	cursor := ""
-	_, err := again(ctx, func(context.Context) (struct{}, error) {
-		stream, err := l.api.events.WatchEvents(ctx, &eventv1.WatchEventsRequest{AgentId: agentID, Cursor: cursor, FromStart: cursor == ""})
+	_, err := client.Again(ctx, func(context.Context) (struct{}, error) {
+		stream, err := l.api.Events.WatchEvents(ctx, &eventv1.WatchEventsRequest{AgentId: agentID, Cursor: cursor, FromStart: cursor == ""})
 		for err == nil {
 			var m *eventv1.WatchEventsResponse
 			if m, err = stream.Recv(); err == nil && m.GetEvent() != nil {
@@ -85,7 +86,7 @@ func (s *show) checkBooks(ctx context.Context) error {
 	if want := len(s.pkgs) + 2; len(items) != want {
 		return fmt.Errorf("there are %d work items, %d were made", len(items), want)
 	}
-	stream, err := s.api.events.WatchEvents(ctx, &eventv1.WatchEventsRequest{AgentId: agentID, FromStart: true, StopAtEnd: true})
+	stream, err := s.api.Events.WatchEvents(ctx, &eventv1.WatchEventsRequest{AgentId: agentID, FromStart: true, StopAtEnd: true})
 	if err != nil {
 		return err
 	}
@@ -149,8 +150,8 @@ func (s *show) tasks(ctx context.Context) ([]*taskv1.Task, error) {
 	var all []*taskv1.Task
 	token := ""
 	for {
-		page, err := again(ctx, func(ctx context.Context) (*taskv1.ListTasksResponse, error) {
-			return s.api.tasks.ListTasks(ctx, &taskv1.ListTasksRequest{AgentId: agentID, IncludeTerminal: true, PageSize: 500, PageToken: token})
+		page, err := client.Again(ctx, func(ctx context.Context) (*taskv1.ListTasksResponse, error) {
+			return s.api.Tasks.ListTasks(ctx, &taskv1.ListTasksRequest{AgentId: agentID, IncludeTerminal: true, PageSize: 500, PageToken: token})
 		})
 		if err != nil {
 			return nil, err

@@ -7,10 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"quartet/pkg/client"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
-
-	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/structpb"
 )
 
 const agentID = "release-keeper"
@@ -23,34 +21,31 @@ const (
 
 // keeper is the agent. Between two turns it remembers nothing.
 type keeper struct {
-	api  *api
+	api  *client.Client
 	tell *teller
 	pkgs []string
 	asks chan<- string // URLs that the outside world is asked to call
 }
 
-// run takes turns until ctx ends.
+// run takes turns until ctx ends. The play is over with the first turn that
+// fails: nothing in it is meant to.
 func (k *keeper) run(ctx context.Context) error {
-	for n := 0; ctx.Err() == nil; n++ {
-		req := &agentv1.AcquireTurnRequest{
-			AgentIds: []string{agentID}, RunnerId: "release-keeper-program",
-			RequestId: fmt.Sprintf("%d-%d", os.Getpid(), n), Wait: durationpb.New(20 * time.Second),
-		}
-		got, err := again(ctx, func(ctx context.Context) (*agentv1.AcquireTurnResponse, error) {
-			return k.api.agents.AcquireTurn(ctx, req)
-		})
-		if err != nil {
-			return unlessOver(ctx, fmt.Errorf("acquire a turn: %w", err))
-		}
-		if got.GetPending() {
-			continue
-		}
-		t := &turn{k: k, got: got}
-		if err := t.think(ctx); err != nil {
-			return unlessOver(ctx, fmt.Errorf("turn %s: %w", got.GetTurn().GetTurnId(), err))
-		}
+	turns, failed := context.WithCancelCause(ctx)
+	defer failed(nil)
+	err := k.api.RunTurns(turns, client.RunnerOptions{
+		Name: "release-keeper-program", AgentIDs: []string{agentID}, Poll: 20 * time.Second,
+		Finished: func(t *client.Turn, err error) {
+			if err != nil {
+				failed(fmt.Errorf("turn %s: %w", t.Record.GetTurnId(), err))
+			}
+		},
+	}, func(ctx context.Context, got *client.Turn) error {
+		return (&turn{k: k, got: got}).think(ctx)
+	})
+	if err == nil {
+		err = context.Cause(turns)
 	}
-	return nil
+	return unlessOver(ctx, err)
 }
 
 // unlessOver drops an error that is nothing but the end of the play.
@@ -65,16 +60,14 @@ func unlessOver(ctx context.Context, err error) error {
 
 // turn is one conversation about one message.
 type turn struct {
-	k     *keeper
-	got   *agentv1.AcquireTurnResponse
-	index int32
-	ended bool
+	k   *keeper
+	got *client.Turn
 }
 
 // think is the agent's mind: it looks at what woke it, and at the work as the
 // control plane shows it.
 func (t *turn) think(ctx context.Context) error {
-	m := t.got.GetMessage()
+	m := t.got.Message
 	item := m.GetWorkItemId()
 	switch m.GetKind() {
 	case agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT:
@@ -91,25 +84,33 @@ func (t *turn) think(ctx context.Context) error {
 	if item == "" || m.GetTick().GetReason() == agentv1.TickReason_TICK_REASON_PICK_QUEUED {
 		item = t.firstQueued(item)
 	}
-	if item != "" && !t.ended {
-		if err := t.advance(ctx, item); err != nil {
+	// What a turn shows as triggered counts as told: nobody wakes it for that again.
+	for _, id := range t.triggered() {
+		if id == item || t.got.Ended() {
+			continue
+		}
+		if err := t.advance(ctx, id); err != nil {
 			return err
 		}
 	}
-	if t.ended {
-		return nil
+	if item != "" && !t.got.Ended() {
+		return t.advance(ctx, item)
 	}
-	_, err := again(ctx, func(ctx context.Context) (*agentv1.FinishTurnResponse, error) {
-		return t.k.api.agents.FinishTurn(ctx, &agentv1.FinishTurnRequest{
-			AgentId: agentID, TurnId: t.got.GetTurn().GetTurnId(), RunId: t.got.GetTurn().GetRunId(),
-		})
-	})
-	return err
+	return nil
+}
+
+// triggered are the items of the context that something outside has answered.
+func (t *turn) triggered() []string {
+	var ids []string
+	for _, v := range t.got.Context.GetQueue().GetFields()["triggered_blocked"].GetListValue().GetValues() {
+		ids = append(ids, v.GetStructValue().GetFields()["work_item_id"].GetStringValue())
+	}
+	return ids
 }
 
 // firstQueued is the first runnable item of the context, else what was named.
 func (t *turn) firstQueued(named string) string {
-	queued := t.got.GetContext().GetQueue().GetFields()["queued_runnable"].GetListValue().GetValues()
+	queued := t.got.Context.GetQueue().GetFields()["queued_runnable"].GetListValue().GetValues()
 	for _, v := range queued {
 		return v.GetStructValue().GetFields()["work_item_id"].GetStringValue()
 	}
@@ -119,20 +120,12 @@ func (t *turn) firstQueued(named string) string {
 // round submits what the agent says and does, and gives the results.
 func (t *turn) round(ctx context.Context, text string, calls ...*agentv1.ToolCall) ([]*agentv1.ToolResult, error) {
 	for i, c := range calls {
-		c.CallId = fmt.Sprintf("call_%d_%d", t.index, i)
+		c.CallId = fmt.Sprintf("call_%d_%d", t.got.Rounds(), i)
 	}
-	req := &agentv1.SubmitRoundRequest{
-		AgentId: agentID, TurnId: t.got.GetTurn().GetTurnId(), RunId: t.got.GetTurn().GetRunId(),
-		RoundIndex: t.index, Text: text, ToolCalls: calls,
-	}
-	resp, err := again(ctx, func(ctx context.Context) (*agentv1.SubmitRoundResponse, error) {
-		return t.k.api.agents.SubmitRound(ctx, req)
-	})
+	resp, err := t.got.Round(ctx, client.Reply{Text: text, Calls: calls})
 	if err != nil {
 		return nil, err
 	}
-	t.index++
-	t.ended = resp.GetTurnEnded()
 	for i, r := range resp.GetToolResults() {
 		if r.GetStatus() != "success" {
 			return nil, fmt.Errorf("%s(%v): %s", calls[i].GetName(), calls[i].GetArguments(), r.GetError().GetMessage())
@@ -142,11 +135,7 @@ func (t *turn) round(ctx context.Context, text string, calls ...*agentv1.ToolCal
 }
 
 func call(name string, args map[string]any) (*agentv1.ToolCall, error) {
-	s, err := structpb.NewStruct(args)
-	if err != nil {
-		return nil, err
-	}
-	return &agentv1.ToolCall{Name: name, Arguments: s}, nil
+	return client.Call("", name, args) // round numbers it
 }
 
 // act is a round of one call, and its result.

@@ -21,6 +21,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"quartet/pkg/client"
 )
 
 type options struct {
@@ -89,11 +91,11 @@ func run(ctx context.Context, o options) error {
 	}
 	t.say("server", "up after %s at %s, data in %s", up.Round(time.Millisecond), srv.http, o.dataDir)
 
-	api, err := dial(srv.grpc)
+	api, err := client.Dial(srv.grpc)
 	if err != nil {
 		return err
 	}
-	defer api.close()
+	defer func() { _ = api.Close() }()
 	work, cancel := context.WithTimeout(ctx, o.limit)
 	defer cancel()
 	s := &show{api: api, srv: srv, tell: t, opts: o, pkgs: pkgs}

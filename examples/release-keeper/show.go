@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"quartet/pkg/client"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	schedulerv1 "quartet/pkg/pb/quartet/scheduler/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
@@ -18,7 +19,7 @@ import (
 
 // show is the play: an operator, an outside world, a catastrophe, and the agent.
 type show struct {
-	api  *api
+	api  *client.Client
 	srv  *server
 	tell *teller
 	opts options
@@ -28,16 +29,16 @@ type show struct {
 func (s *show) play(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if _, err := again(ctx, func(ctx context.Context) (*agentv1.SpawnAgentResponse, error) {
-		return s.api.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+	if _, err := client.Again(ctx, func(ctx context.Context) (*agentv1.SpawnAgentResponse, error) {
+		return s.api.Agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
 			AgentId: agentID, RequestId: "demo-spawn", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED, WorkspaceRoot: s.srv.repo,
 		})
 	}); err != nil {
 		return fmt.Errorf("spawn: %w", err)
 	}
 	const wish = "check every package of this repository"
-	if _, err := again(ctx, func(ctx context.Context) (*agentv1.EnqueueMessageResponse, error) {
-		return s.api.agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{AgentId: agentID, RequestId: "demo-wish", Text: wish})
+	if _, err := client.Again(ctx, func(ctx context.Context) (*agentv1.EnqueueMessageResponse, error) {
+		return s.api.Agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{AgentId: agentID, RequestId: "demo-wish", Text: wish})
 	}); err != nil {
 		return fmt.Errorf("message: %w", err)
 	}
@@ -127,8 +128,8 @@ func (s *show) untilIdle(ctx context.Context, failed <-chan error) error {
 			return err
 		case <-tick.C:
 		}
-		e, err := again(ctx, func(ctx context.Context) (*schedulerv1.ExplainResponse, error) {
-			return s.api.scheduler.Explain(ctx, &schedulerv1.ExplainRequest{AgentId: agentID})
+		e, err := client.Again(ctx, func(ctx context.Context) (*schedulerv1.ExplainResponse, error) {
+			return s.api.Scheduler.Explain(ctx, &schedulerv1.ExplainRequest{AgentId: agentID})
 		})
 		if err != nil {
 			return fmt.Errorf("explain: %w", err)
@@ -151,7 +152,7 @@ func (k *keeper) follow(ctx context.Context, taskID, command string) {
 	}
 	offset := int64(0)
 	for range 100 {
-		stream, err := k.api.tasks.FollowTaskOutput(ctx, &taskv1.FollowTaskOutputRequest{AgentId: agentID, TaskId: taskID, Offset: offset})
+		stream, err := k.api.Tasks.FollowTaskOutput(ctx, &taskv1.FollowTaskOutputRequest{AgentId: agentID, TaskId: taskID, Offset: offset})
 		for err == nil {
 			var m *taskv1.FollowTaskOutputResponse
 			if m, err = stream.Recv(); err != nil {
@@ -177,6 +178,11 @@ func goEnv() map[string]any {
 			env[name] = v
 		}
 	}
+	// Nobody debugs these test binaries, and without debug information they are
+	// linked in half the time.
+	if flags := os.Getenv("GOFLAGS"); !strings.Contains(flags, "-ldflags") {
+		env["GOFLAGS"] = strings.TrimSpace(flags + " -ldflags=-w")
+	}
 	return env
 }
 
@@ -185,8 +191,8 @@ func (s *show) items(ctx context.Context) ([]*workv1.WorkItem, error) {
 	var all []*workv1.WorkItem
 	token := ""
 	for {
-		page, err := again(ctx, func(ctx context.Context) (*workv1.ListWorkItemsResponse, error) {
-			return s.api.work.ListWorkItems(ctx, &workv1.ListWorkItemsRequest{AgentId: agentID, PageSize: 500, PageToken: token})
+		page, err := client.Again(ctx, func(ctx context.Context) (*workv1.ListWorkItemsResponse, error) {
+			return s.api.Work.ListWorkItems(ctx, &workv1.ListWorkItemsRequest{AgentId: agentID, PageSize: 500, PageToken: token})
 		})
 		if err != nil {
 			return nil, err
