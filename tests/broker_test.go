@@ -22,8 +22,7 @@ type connection = grpc.ClientConn
 // ARCHITECTURE R5).
 func TestR5_BrokerTrouble(t *testing.T) {
 	dir := t.TempDir()
-	bin, err := proc.Build(dir, "quartet/cmd/quartet", "quartet")
-	require.NoError(t, err)
+	bin := binary(t)
 	natsBin, err := proc.Build(dir, "github.com/nats-io/nats-server/v2", "nats-server")
 	require.NoError(t, err)
 	nats, url, err := proc.NewNATS(natsBin, filepath.Join(dir, "nats"))

@@ -234,7 +234,7 @@ func TestX4_ARunsTokenActsForItsAgentOnly(t *testing.T) {
 		_, err = s.agents.FinishTurn(as, &agentv1.FinishTurnRequest{AgentId: "a", TurnId: tn.got.GetTurn().GetTurnId(), RunId: tn.got.GetTurn().GetRunId()})
 		require.NoError(t, err, "finishing again changes nothing")
 		_, err = s.agents.SpawnAgent(as, &agentv1.SpawnAgentRequest{AgentId: "c", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
-		require.ErrorIs(t, err, fault.PermissionDenied)
+		require.ErrorIs(t, err, fault.RunStale)
 	})
 }
 

@@ -37,6 +37,9 @@ func (r *Runner) Run(ctx context.Context) error {
 			continue
 		}
 		t := got.GetTurn()
+		if t.GetState() != agentv1.TurnState_TURN_STATE_OPEN {
+			continue // the answer was lost, and its turn has ended since
+		}
 		if _, err := Again(ctx, func(ctx context.Context) (*agentv1.FinishTurnResponse, error) {
 			return r.agents.FinishTurn(ctx, &agentv1.FinishTurnRequest{AgentId: t.GetAgentId(), TurnId: t.GetTurnId(), RunId: t.GetRunId()})
 		}); err != nil && ctx.Err() == nil {

@@ -1,0 +1,272 @@
+package model
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+)
+
+// hear queues a message. It is input, unless the scheduler made it.
+func (m *model) hear(a *agent, q *message) {
+	a.lane = append(a.lane, q)
+	if q.tick == nil {
+		a.news, a.failed, a.idle = m.now, 0, 0
+	}
+}
+
+// wake notes that something came for the agent itself.
+func (m *model) wake(a *agent, waitID string) {
+	a.wakes, a.woken = append(a.wakes, waitID), m.now
+}
+
+// woken says whether there is something to tell still: a wake that was about
+// waits is over with those.
+func (m *model) woken(a *agent) bool {
+	return slices.ContainsFunc(a.wakes, func(id string) bool {
+		w := m.waits[id]
+		return w == nil || w.status == active && w.count > max(w.seen, a.shown[id], a.shown[w.replaces])
+	})
+}
+
+// inOrder are an agent's queued messages in the order in which turns take them.
+func (a *agent) inOrder() []*message {
+	return slices.SortedStableFunc(slices.Values(a.lane), func(x, y *message) int {
+		return cmp.Or(cmp.Compare(x.priority, y.priority), cmp.Compare(x.order, y.order))
+	})
+}
+
+// hollow says that an agent was woken for waits that are over since. The agent
+// plane learns of that when a turn is about to be taken and drops the tick then,
+// so one may be sent.
+func (m *model) hollow(a *agent) bool { return len(a.wakes) > 0 && !m.woken(a) }
+
+// verdict is what the scheduler is to do about an agent (SPEC D2). items are the
+// candidates that a tick may be about, best first; ties may go either way.
+type verdict struct {
+	action string
+	tick   agentv1.TickReason
+	reason string
+	items  []*item
+}
+
+func (m *model) plan(a *agent) verdict {
+	if a.paused {
+		return verdict{action: "nothing", reason: "agent_paused"}
+	}
+	if a.turn != nil {
+		return verdict{action: "nothing", reason: "run_open"}
+	}
+	if len(a.lane) > 0 {
+		return verdict{action: "dispatch", reason: "message_queued"}
+	}
+	v := m.candidate(a)
+	// Three turns in a row came to nothing, and there is no input since (SPEC D4).
+	// What no completed turn was shown is input still, unless turns fail.
+	news := a.news.After(a.began) || m.woken(a) && a.woken.After(a.began) || m.reminded(a)
+	if v.action == "tick" && !news && (a.failed >= patience || a.idle >= patience && !m.untold(a)) {
+		return verdict{action: "idle", reason: "no_progress"}
+	}
+	return v
+}
+
+func (m *model) untold(a *agent) bool {
+	return m.woken(a) || slices.ContainsFunc(a.items, func(i *item) bool { return !i.runnable() && i.triggered(a.shown) })
+}
+
+func (m *model) reminded(a *agent) bool {
+	return slices.ContainsFunc(a.items, func(i *item) bool { return !i.done && i.reminds(m.now) })
+}
+
+// candidate is what a tick would be about, were there nothing to keep it back.
+func (m *model) candidate(a *agent) verdict {
+	if i := m.items[a.focus]; i != nil && i.runnable() {
+		return verdict{"tick", agentv1.TickReason_TICK_REASON_CONTINUE_CURRENT, "", []*item{i}}
+	}
+	var triggered, queued, due []*item
+	for _, i := range a.items {
+		switch {
+		case i.done:
+		case i.runnable():
+			queued = append(queued, i)
+		case i.triggered(a.shown):
+			triggered = append(triggered, i)
+		}
+		if !i.done && i.reminds(m.now) {
+			due = append(due, i)
+		}
+	}
+	switch {
+	case len(triggered) > 0:
+		return verdict{"tick", agentv1.TickReason_TICK_REASON_REVIEW_TRIGGERED, "", ranked(triggered, byTrigger)}
+	case m.woken(a):
+		return verdict{"tick", agentv1.TickReason_TICK_REASON_WAKE_HINT, "", nil}
+	case len(queued) > 0:
+		return verdict{"tick", agentv1.TickReason_TICK_REASON_PICK_QUEUED, "", ranked(queued, byAge)}
+	case len(due) > 0:
+		return verdict{"tick", agentv1.TickReason_TICK_REASON_RECHECK, "", ranked(due, byRecheck)}
+	}
+	return verdict{action: "idle"}
+}
+
+func (i *item) reminds(now time.Time) bool {
+	return !i.recheck().IsZero() && !i.recheck().After(now)
+}
+
+// The rankings of S3 "Candidate Ranking".
+func byTrigger(x, y *item) int {
+	return cmp.Or(y.lastTriggered().Compare(x.lastTriggered()), y.updated.Compare(x.updated))
+}
+func byAge(x, y *item) int     { return cmp.Or(x.updated.Compare(y.updated), x.created.Compare(y.created)) }
+func byRecheck(x, y *item) int { return x.recheck().Compare(y.recheck()) }
+func byUpdate(x, y *item) int  { return y.updated.Compare(x.updated) }
+
+func ranked(all []*item, by func(x, y *item) int) []*item {
+	return slices.SortedStableFunc(slices.Values(all), by)
+}
+
+// stale says of a tick in the lane whether it must be dropped, or must not be,
+// when a runner would take it (SPEC D4). In between it may be: what it is about
+// has changed, but there is something of its kind to do.
+func (m *model) stale(a *agent, t *agentv1.Tick) (must, mustNot bool) {
+	v := m.candidate(a)
+	i := m.items[t.GetWorkItemId()]
+	switch t.GetReason() {
+	case agentv1.TickReason_TICK_REASON_CONTINUE_CURRENT:
+		must = i == nil || !i.current() || !i.runnable()
+	case agentv1.TickReason_TICK_REASON_REVIEW_TRIGGERED:
+		must = !slices.ContainsFunc(a.items, func(i *item) bool { return !i.done && i.triggered(nil) })
+	case agentv1.TickReason_TICK_REASON_WAKE_HINT:
+		must = len(a.wakes) == 0
+	case agentv1.TickReason_TICK_REASON_PICK_QUEUED:
+		must = !slices.ContainsFunc(a.items, func(i *item) bool { return i.runnable() && !i.current() })
+	case agentv1.TickReason_TICK_REASON_RECHECK:
+		must = i == nil || i.done
+	}
+	return must, !must && v.action == "tick" && v.tick == t.GetReason() && len(v.items) > 0 && v.items[0] == i
+}
+
+// take starts a turn with a message.
+func (m *model) take(a *agent, q *message, t *turn) {
+	a.lane = slices.DeleteFunc(a.lane, func(x *message) bool { return x == q })
+	q.attempts++
+	t.msg, t.until, t.item, t.started, t.previous = q, m.now.Add(turnTerm), a.focus, m.now, a.began
+	t.wakes, a.wakes = a.wakes, nil
+	a.turn, a.began = t, m.now
+}
+
+// finish ends the open turn. A completed one has dealt with its message and with
+// what it was shown; a failed one with nothing.
+func (m *model) finish(a *agent, completed, fatal bool) {
+	t := a.turn
+	a.turn, a.last = nil, t.id
+	if completed {
+		if a.failed = 0; t.calls > 0 {
+			a.idle = 0
+		} else {
+			a.idle++
+		}
+		for id, n := range t.shown {
+			a.shown[id] = max(a.shown[id], n)
+		}
+		if shown := maps.Clone(t.shown); len(shown) > 0 {
+			m.say("agent>waiting", func() { m.consumed(a, shown) })
+		}
+		return
+	}
+	a.wakes = append(t.wakes, a.wakes...)
+	// What reached the turn while it ran has not been dealt with either.
+	m.back(a, t.with...)
+	if fatal || t.msg.attempts >= attempts {
+		if t.msg.tick != nil { // it counts as a turn that came to nothing, too
+			a.failed++
+			a.idle++
+		}
+		return // quarantined
+	}
+	m.back(a, t.msg)
+}
+
+// abort ends the open turn for good: its message is not heard again, and what it
+// was shown is not consumed. The agent takes no other one until it is resumed
+// (SPEC A7).
+func (m *model) abort(a *agent) {
+	a.paused = true
+	if t := a.turn; t != nil {
+		a.turn, a.last = nil, t.id
+		a.wakes = append(t.wakes, a.wakes...)
+		m.back(a, t.with...) // an abort takes the turn's own message out, and no other words
+	}
+}
+
+// back puts messages at the front of their bands.
+func (m *model) back(a *agent, all ...*message) {
+	for _, q := range slices.Backward(all) {
+		first := 0
+		for _, x := range a.lane {
+			first = min(first, x.order)
+		}
+		q.order = first - 1
+		a.lane = append(a.lane, q)
+	}
+}
+
+// expire ends what the clock has overtaken in the agent and task planes.
+func (m *model) expire() (lapsed []*task) {
+	for _, a := range m.agents {
+		if a.turn != nil && !a.turn.until.After(m.now) {
+			m.finish(a, false, false)
+		}
+	}
+	for _, t := range m.tasks {
+		if !t.over && !t.until.After(m.now) {
+			lapsed = append(lapsed, t)
+			m.endTask(t)
+		}
+	}
+	return lapsed
+}
+
+func (m *model) endTask(t *task) {
+	t.over = true
+	m.say("task>waiting", func() { m.taskEnded(t) })
+	m.say("task>agent", func() {
+		m.hear(t.owner, &message{kind: agentv1.MessageKind_MESSAGE_KIND_TASK_RESULT, cause: t.id, item: t.item})
+	})
+}
+
+// posture is derived, by the first that holds (SPEC section 2). With a focus
+// what waits is said of that item alone.
+func (m *model) posture(a *agent) agentv1.Posture {
+	switch {
+	case a.paused:
+		return agentv1.Posture_POSTURE_PAUSED
+	case a.turn != nil:
+		return agentv1.Posture_POSTURE_RUNNING_TURN
+	case len(a.lane) > 0:
+		return agentv1.Posture_POSTURE_QUEUED_INPUT
+	case slices.ContainsFunc(a.items, (*item).runnable):
+		return agentv1.Posture_POSTURE_RUNNABLE_WORK
+	}
+	rank := map[workv1.SchedulingState]agentv1.Posture{
+		workv1.SchedulingState_SCHEDULING_STATE_WAITING_TASK:     agentv1.Posture_POSTURE_WAITING_TASK,
+		workv1.SchedulingState_SCHEDULING_STATE_WAITING_EXTERNAL: agentv1.Posture_POSTURE_WAITING_EXTERNAL,
+		workv1.SchedulingState_SCHEDULING_STATE_WAITING_TIMER:    agentv1.Posture_POSTURE_WAITING_EXTERNAL,
+		workv1.SchedulingState_SCHEDULING_STATE_WAITING_OPERATOR: agentv1.Posture_POSTURE_WAITING_OPERATOR,
+		workv1.SchedulingState_SCHEDULING_STATE_BLOCKED:          agentv1.Posture_POSTURE_BLOCKED,
+	}
+	best := agentv1.Posture_POSTURE_IDLE
+	for _, i := range a.items {
+		if p, ok := rank[i.derive().state]; ok && (a.focus == "" || i.current()) {
+			best = min(best, p)
+		}
+	}
+	if w := a.blocks(""); w != nil && a.focus == "" {
+		byKind := map[any]agentv1.Posture{onTask: agentv1.Posture_POSTURE_WAITING_TASK, external: agentv1.Posture_POSTURE_WAITING_EXTERNAL, onTimer: agentv1.Posture_POSTURE_WAITING_EXTERNAL, operator: agentv1.Posture_POSTURE_WAITING_OPERATOR}
+		best = min(best, byKind[w.kind])
+	}
+	return best
+}
