@@ -27,25 +27,19 @@ const (
 	nameUpdate   = "Quartet UpdateWorkItem"
 )
 
-// measureFsync is what the disk gives one writer.
-func measureFsync(ctx context.Context, o options, say func(row)) error {
-	if !o.wants(nameFsync) {
-		return nil
-	}
+// fsyncFigure is what the disk gives one writer.
+func fsyncFigure(o options) (figure, func(), error) {
 	f, err := os.Create(filepath.Join(o.dir, "fsync"))
 	if err != nil {
-		return err
+		return figure{}, nil, err
 	}
-	defer func() { _ = f.Close() }()
 	block := make([]byte, 4096)
-	s, err := load(ctx, 1, o.span, func(context.Context, int, int) error {
+	return figure{name: nameFsync, op: func(context.Context, int, int) error {
 		if _, err := f.Write(block); err != nil {
 			return err
 		}
 		return f.Sync()
-	})
-	say(row{name: nameFsync, callers: 1, stats: s})
-	return err
+	}}, func() { _ = f.Close() }, nil
 }
 
 // echo answers at once with a message of the size that the real one has.
@@ -62,36 +56,25 @@ func (echo) UpdateWorkItem(_ context.Context, r *workv1.UpdateWorkItemRequest) (
 	}}, nil
 }
 
-// measureEcho is what gRPC gives with nothing behind it.
-func measureEcho(ctx context.Context, o options, say func(row)) error {
-	if !o.wants(nameEcho) {
-		return nil
-	}
+// echoFigure is what gRPC gives with nothing behind it.
+func echoFigure(ctx context.Context) (figure, func(), error) {
 	lis, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
-		return err
+		return figure{}, nil, err
 	}
 	srv := grpc.NewServer()
 	workv1.RegisterWorkServiceServer(srv, echo{})
 	go func() { _ = srv.Serve(lis) }()
-	defer srv.Stop()
 	conn, err := dial(lis.Addr().String())
 	if err != nil {
-		return err
+		srv.Stop()
+		return figure{}, nil, err
 	}
-	defer func() { _ = conn.Close() }()
 	c := workv1.NewWorkServiceClient(conn)
-	for _, n := range o.callers {
-		s, err := load(ctx, n, o.span, func(ctx context.Context, caller, i int) error {
-			_, err := c.UpdateWorkItem(ctx, update("agent-1", "wi_00000000000000000000000000", caller, i))
-			return err
-		})
-		if err != nil {
-			return err
-		}
-		say(row{name: nameEcho, callers: n, stats: s, note: "no journal, no fsync"})
-	}
-	return nil
+	return figure{name: nameEcho, note: "no journal, no fsync", op: func(ctx context.Context, caller, i int) error {
+		_, err := c.UpdateWorkItem(ctx, update("agent-1", "wi_00000000000000000000000000", caller, i))
+		return err
+	}}, func() { _ = conn.Close(); srv.Stop() }, nil
 }
 
 func update(agentID, itemID string, caller, i int) *workv1.UpdateWorkItemRequest {
@@ -99,41 +82,32 @@ func update(agentID, itemID string, caller, i int) *workv1.UpdateWorkItemRequest
 	return &workv1.UpdateWorkItemRequest{AgentId: agentID, WorkItemId: itemID, Objective: &objective}
 }
 
-// measureMessages is the obvious design: each mutation a message of its own,
+// messagesFigure is the obvious design: each mutation a message of its own,
 // acknowledged when it is on disk.
-func measureMessages(ctx context.Context, o options, say func(row)) error {
-	if !o.wants(nameMessages) {
-		return nil
-	}
+func messagesFigure(ctx context.Context, o options) (figure, func(), error) {
 	srv, err := natsd.Start(natsd.Config{StoreDir: filepath.Join(o.dir, "messages"), Port: natsd.InProcess})
 	if err != nil {
-		return err
+		return figure{}, nil, err
 	}
-	defer srv.Stop()
 	nc, err := srv.Connect("bench")
 	if err != nil {
-		return err
+		srv.Stop()
+		return figure{}, nil, err
 	}
-	defer nc.Close()
+	done := func() { nc.Close(); srv.Stop() }
 	js, err := jetstream.New(nc)
-	if err != nil {
-		return err
+	if err == nil {
+		_, err = js.CreateStream(ctx, jetstream.StreamConfig{Name: "mutations", Subjects: []string{"mutations"}, Storage: jetstream.FileStorage})
 	}
-	if _, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: "mutations", Subjects: []string{"mutations"}, Storage: jetstream.FileStorage}); err != nil {
-		return err
+	if err != nil {
+		done()
+		return figure{}, nil, err
 	}
 	body := make([]byte, 500)
-	for _, n := range o.callers {
-		s, err := load(ctx, n, o.span, func(ctx context.Context, _, _ int) error {
-			_, err := js.Publish(ctx, "mutations", body)
-			return err
-		})
-		if err != nil {
-			return err
-		}
-		say(row{name: nameMessages, callers: n, stats: s, note: "no gRPC; every message fsynced"})
-	}
-	return nil
+	return figure{name: nameMessages, note: "no gRPC; every message fsynced", op: func(ctx context.Context, _, _ int) error {
+		_, err := js.Publish(ctx, "mutations", body)
+		return err
+	}}, done, nil
 }
 
 func dial(addr string) (*grpc.ClientConn, error) {

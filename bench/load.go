@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -13,18 +14,72 @@ import (
 // stats of one figure.
 type stats struct {
 	perSecond float64
-	p50, p99  time.Duration
+	// rates are perSecond of each turn.
+	rates    []float64
+	p50, p99 time.Duration
 	// cpu is what the process spent on one of them, client and server. Where
 	// others use the machine too it is the figure to compare.
 	cpu time.Duration
 }
 
-const warmUp = time.Second
+// turnsEach is how often each of the figures that are compared takes its turn. The
+// machines this runs on change their speed by a third within a minute; what is
+// compared is therefore measured in turns, not one after the other, and a ratio
+// is the median of those of the rounds.
+const turnsEach = 9
+
+// figure is something to be measured.
+type figure struct {
+	name, note string
+	op         func(ctx context.Context, caller, i int) error
+	// turn, if there is one, measures a turn elsewhere, in place of op.
+	turn func(ctx context.Context, callers int, span time.Duration) (turn, error)
+	kind string // what it is called there
+}
+
+// alternate measures figures side by side: each gets span in turns of a slice.
+func alternate(ctx context.Context, n int, span time.Duration, figures []figure) ([]row, error) {
+	turns := make([][]turn, len(figures))
+	for range turnsEach {
+		for f, fig := range figures {
+			measure := fig.turn
+			if measure == nil {
+				measure = func(ctx context.Context, n int, span time.Duration) (turn, error) {
+					return load(ctx, n, span, len(turns[f])<<32, fig.op)
+				}
+			}
+			t, err := measure(ctx, n, span/turnsEach)
+			if err != nil {
+				return nil, fmt.Errorf("%s, %d callers: %w", fig.name, n, err)
+			}
+			turns[f] = append(turns[f], t)
+		}
+	}
+	var rows []row
+	for f, fig := range figures {
+		s, err := summarise(turns[f])
+		if err != nil {
+			return nil, fmt.Errorf("%s, %d callers: %w", fig.name, n, err)
+		}
+		rows = append(rows, row{name: fig.name, callers: n, stats: s, note: fig.note})
+	}
+	return rows, nil
+}
+
+// turn is what one slice gave.
+type turn struct {
+	took []time.Duration // of each, where it is known
+	done int
+	span time.Duration
+	cpu  time.Duration // of the process
+}
 
 // load runs op from n callers at once, each waiting for its answer before the
-// next, and gives what was answered after the warm-up.
-func load(ctx context.Context, n int, span time.Duration, op func(ctx context.Context, caller, i int) error) (stats, error) {
+// next, and gives what was answered after the warm-up. Operations are numbered
+// from first on.
+func load(ctx context.Context, n int, span time.Duration, first int, op func(ctx context.Context, caller, i int) error) (turn, error) {
 	rest(ctx)
+	warmUp := max(span/4, 100*time.Millisecond)
 	ctx, cancel := context.WithTimeout(ctx, warmUp+span+30*time.Second)
 	defer cancel()
 	begin := time.Now().Add(warmUp)
@@ -36,8 +91,8 @@ func load(ctx context.Context, n int, span time.Duration, op func(ctx context.Co
 	var all sync.WaitGroup
 	for c := range n {
 		all.Go(func() {
-			lat := make([]time.Duration, 0, 1<<16)
-			for i := 0; ; i++ {
+			lat := make([]time.Duration, 0, 1<<12)
+			for i := first; ; i++ {
 				at := time.Now()
 				if at.After(end) {
 					break
@@ -46,7 +101,7 @@ func load(ctx context.Context, n int, span time.Duration, op func(ctx context.Co
 					errs[c] = err
 					return
 				}
-				if now := time.Now(); at.After(begin) && now.Before(end) {
+				if now := time.Now(); now.After(begin) && now.Before(end) {
 					lat = append(lat, now.Sub(at))
 				}
 			}
@@ -54,29 +109,30 @@ func load(ctx context.Context, n int, span time.Duration, op func(ctx context.Co
 		})
 	}
 	all.Wait()
-	spent := cpuTime() - time.Duration(before.Load())
-	for _, err := range errs {
-		if err != nil {
-			return stats{}, err
-		}
-	}
-	s, err := summarise(slices.Concat(took...), span)
-	if ops := s.perSecond * span.Seconds(); err == nil && ops > 0 {
-		s.cpu = time.Duration(float64(spent) / ops)
-	}
-	return s, err
+	t := turn{took: slices.Concat(took...), span: span, cpu: cpuTime() - time.Duration(before.Load())}
+	t.done = len(t.took)
+	return t, errors.Join(errs...)
 }
 
-func summarise(all []time.Duration, span time.Duration) (stats, error) {
-	if len(all) == 0 {
-		return stats{}, fmt.Errorf("nothing was measured")
+func summarise(turns []turn) (stats, error) {
+	var all []time.Duration
+	var span, cpu time.Duration
+	var rates []float64
+	done := 0
+	for _, t := range turns {
+		rates = append(rates, float64(t.done)/t.span.Seconds())
+		done += t.done
+		all, span, cpu = append(all, t.took...), span+t.span, cpu+t.cpu
 	}
-	slices.Sort(all)
-	return stats{
-		perSecond: float64(len(all)) / span.Seconds(),
-		p50:       all[len(all)/2],
-		p99:       all[len(all)*99/100],
-	}, nil
+	if done == 0 {
+		return stats{}, errors.New("nothing was measured")
+	}
+	s := stats{perSecond: float64(done) / span.Seconds(), rates: rates, cpu: cpu / time.Duration(done)}
+	if len(all) > 0 {
+		slices.Sort(all)
+		s.p50, s.p99 = all[len(all)/2], all[len(all)*99/100]
+	}
+	return s, nil
 }
 
 // rest waits until the process has little left to do, at most 20 s: what one
@@ -103,4 +159,17 @@ func cpuTime() time.Duration {
 		return 0
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// ratio is how much of z's throughput a has: the median over the rounds.
+func (s stats) ratio(z stats) float64 {
+	var of []float64
+	for i := range min(len(s.rates), len(z.rates)) {
+		of = append(of, s.rates[i]/z.rates[i])
+	}
+	if len(of) == 0 {
+		return s.perSecond / z.perSecond
+	}
+	slices.Sort(of)
+	return of[len(of)/2]
 }

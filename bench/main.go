@@ -14,10 +14,11 @@ import (
 	"os/signal"
 	"regexp"
 	"runtime"
-	"runtime/debug"
 	"strconv"
 	"strings"
 	"time"
+
+	"quartet/services/app"
 )
 
 type options struct {
@@ -33,12 +34,12 @@ type options struct {
 func main() {
 	var o options
 	flag.StringVar(&o.dir, "dir", "", "where to write; empty: a temporary directory on the default disk")
-	flag.DurationVar(&o.span, "for", 5*time.Second, "how long each figure is measured, after a second of warming up")
+	flag.DurationVar(&o.span, "for", 5*time.Second, "how long each figure is measured, in turns with those it is compared with")
 	flag.StringVar(&o.write, "write", "", "write the tables into this Markdown file")
 	only := flag.String("only", "", "measure only figures whose name matches this regular expression")
 	callers := flag.String("callers", "1,16,64,256", "how many callers at once, one figure each")
-	flag.StringVar(&o.cpu, "cpuprofile", "", "write a CPU profile of the figures about Quartet into this file")
-	flag.StringVar(&o.mem, "memprofile", "", "write what the figures about Quartet allocated into this file")
+	flag.StringVar(&o.cpu, "cpuprofile", "", "write a CPU profile into this file; --only Quartet keeps the limits out of it")
+	flag.StringVar(&o.mem, "memprofile", "", "write what was allocated into this file")
 	flag.Parse()
 	if err := o.parse(*only, *callers); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -71,8 +72,7 @@ func (o *options) parse(only, callers string) error {
 func (o *options) wants(name string) bool { return o.only.MatchString(name) }
 
 func run(ctx context.Context, o options) error {
-	// What the server does by itself when it is started (services/app).
-	debug.SetGCPercent(400)
+	go app.TendMemory(ctx) // as the server does
 	if o.dir == "" {
 		dir, err := os.MkdirTemp("", "quartet-bench-")
 		if err != nil {
@@ -86,9 +86,7 @@ func run(ctx context.Context, o options) error {
 		rows = append(rows, r)
 		fmt.Println(r.plain())
 	}
-	for _, measure := range []func(context.Context, options, func(row)) error{
-		measureFsync, measureEcho, measureMessages, measureQuartet,
-	} {
+	for _, measure := range []func(context.Context, options, func(row)) error{measureQuartet, measureRivals, measureSteps, measureIdle, measureCrowd, measureTurns} {
 		if err := measure(ctx, o, say); err != nil {
 			return err
 		}
@@ -108,6 +106,9 @@ type row struct {
 }
 
 func (r row) plain() string {
+	if r.perSecond == 0 {
+		return fmt.Sprintf("%-44s %s", r.name, r.note)
+	}
 	return fmt.Sprintf("%-44s %4d callers %10.0f/s   p50 %-9s p99 %-9s cpu %-7s %s",
 		r.name, r.callers, r.perSecond, r.p50.Round(time.Microsecond), r.p99.Round(time.Microsecond), r.cpu.Round(time.Microsecond), r.note)
 }
@@ -124,9 +125,12 @@ func find(rows []row, name string, callers int) (row, bool) {
 // document is docs/benchmarks.md.
 func document(rows []row, o options) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# Benchmarks\n\nWritten by `make bench ARGS=\"--write docs/benchmarks.md\"`: one run, %d cores, %s per figure, every write\nfsynced, gRPC over loopback TCP with client and server sharing the cores. Absolute\nfigures belong to that machine; the ratios are the point.\nBetween two figures the system comes to rest.\n\n", runtime.NumCPU(), o.span)
+	fmt.Fprintf(&b, "# Benchmarks\n\nWritten by `make bench ARGS=\"--write docs/benchmarks.md\"`: one run, %d cores, %s per figure, every write\nfsynced, gRPC over loopback TCP with client and server sharing the cores. Absolute\nfigures belong to that machine; the ratios are the point.\nFigures with the same number of callers are measured in %d turns each, one after the other round and round,\nsince the speed of a machine drifts; between two turns the system comes to rest. A ratio is the\nmedian of those of the rounds.\n\n", runtime.NumCPU(), o.span, turnsEach)
 	b.WriteString("| figure | callers | per second | p50 | p99 | CPU each | note |\n|---|---:|---:|---:|---:|---:|---|\n")
 	for _, r := range rows {
+		if r.perSecond == 0 {
+			continue
+		}
 		fmt.Fprintf(&b, "| %s | %d | %.0f | %s | %s | %s | %s |\n", r.name, r.callers, r.perSecond, r.p50.Round(time.Microsecond), r.p99.Round(time.Microsecond), r.cpu.Round(time.Microsecond), r.note)
 	}
 	b.WriteString("\n## Ratios\n\n| ratio | value | target |\n|---|---:|---:|\n")
@@ -134,21 +138,34 @@ func document(rows []row, o options) string {
 		a, ok1 := find(rows, of, ofN)
 		z, ok2 := find(rows, to, toN)
 		if ok1 && ok2 {
-			fmt.Fprintf(&b, "| %s | %.2f | %s |\n", label, a.perSecond/z.perSecond, target)
+			fmt.Fprintf(&b, "| %s | %.2f | %s |\n", label, a.ratio(z.stats), target)
 		}
 	}
 	for _, n := range o.callers {
 		ratio(fmt.Sprintf("UpdateWorkItem / bare echo, %d callers", n), nameUpdate, n, nameEcho, n, targetOf(n))
 	}
 	ratio("CreateWorkItem / bare echo, 256 callers", nameCreate, 256, nameEcho, 256, "≥ 0.60")
+	ratio("UpdateWorkItem / River's single inserts, 256 callers", nameUpdate, 256, nameRiver, 256, "≥ 4")
+	ratio("UpdateWorkItem / asynq's single tasks, 256 callers", nameUpdate, 256, nameAsynq, 256, "—")
+	ratio("board steps / River's jobs, claimed and completed, 32 workers", nameSteps, stepWorkers, nameRiverWork, stepWorkers, "> 1")
+	ratio("board steps / asynq's tasks, claimed and completed, 32 workers", nameSteps, stepWorkers, nameAsynqWork, stepWorkers, "> 1")
 	ratio("UpdateWorkItem / one JetStream message per mutation, 256 callers", nameUpdate, 256, nameMessages, 256, "—")
 	if u, ok := find(rows, nameUpdate, 1); ok {
 		e, _ := find(rows, nameEcho, 1)
 		f, _ := find(rows, nameFsync, 1)
 		fmt.Fprintf(&b, "| UpdateWorkItem p50 / (echo p50 + fsync p50), one caller | %.2f | ≤ 3 |\n", float64(u.p50)/float64(e.p50+f.p50))
 	}
+	b.WriteString("\n## Size\n\n")
+	for _, r := range rows {
+		if r.perSecond == 0 {
+			fmt.Fprintf(&b, "- %s: %s\n", r.name, r.note)
+		}
+	}
 	return b.String()
 }
+
+// anything matches every figure.
+var anything = regexp.MustCompile("")
 
 func targetOf(callers int) string {
 	if callers == 256 {

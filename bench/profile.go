@@ -7,8 +7,7 @@ import (
 )
 
 // profile starts what --cpuprofile and --memprofile ask for, and gives what
-// ends it. Only Quartet's own figures are in it: the limits beside it would
-// hide where the time goes.
+// ends it.
 func (o *options) profile() (stop func() error, err error) {
 	var cpu *os.File
 	if o.cpu != "" {
@@ -34,4 +33,13 @@ func (o *options) profile() (stop func() error, err error) {
 		}
 		return errors.Join(errs...)
 	}, nil
+}
+
+// writeHeap writes what is in use now.
+func writeHeap(name string) error {
+	f, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(pprof.Lookup("heap").WriteTo(f, 0), f.Close())
 }

@@ -7,10 +7,12 @@ import (
 	"io"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
 
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
@@ -26,102 +28,139 @@ const agents = 64
 // triggers is how many deliveries the latency is measured over.
 const triggers = 300
 
-// measureQuartet is the whole system in one process: planes, bus, scheduler,
-// gateway, with its usual settings.
-func measureQuartet(ctx context.Context, o options, say func(row)) error {
+// quartet is the whole system in one process: planes, bus, scheduler, gateway,
+// with its usual settings.
+type quartet struct {
+	app     *app.App
+	conn    *grpc.ClientConn
+	agents  agentv1.AgentServiceClient
+	work    workv1.WorkServiceClient
+	waiting waitingv1.WaitingServiceClient
+}
+
+func start(ctx context.Context, dir string) (*quartet, error) {
 	a, err := app.New(app.Config{
-		DataDir: filepath.Join(o.dir, "quartet"), GRPCAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:0",
+		DataDir: dir, GRPCAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:0",
 		Publish: true, Replicas: 1, WorkerID: "bench", WorkerCapacity: 1,
 	}, zap.NewNop(), "bench")
 	if err != nil {
-		return err
+		return nil, err
 	}
+	q := &quartet{app: a}
 	if err := a.Start(ctx); err != nil {
-		return err
+		q.stop(ctx)
+		return nil, err
 	}
-	defer func() {
-		stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
-		defer cancel()
-		_ = a.Stop(stopping)
-	}()
-	conn, err := dial(a.GRPCAddr())
+	if q.conn, err = dial(a.GRPCAddr()); err != nil {
+		q.stop(ctx)
+		return nil, err
+	}
+	q.agents, q.work = agentv1.NewAgentServiceClient(q.conn), workv1.NewWorkServiceClient(q.conn)
+	q.waiting = waitingv1.NewWaitingServiceClient(q.conn)
+	return q, nil
+}
+
+// stop ends it; a second one does nothing.
+func (q *quartet) stop(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
+	defer cancel()
+	if q == nil || q.app == nil {
+		return
+	}
+	if q.conn != nil {
+		_ = q.conn.Close()
+	}
+	_ = q.app.Stop(ctx)
+	q.app = nil
+}
+
+// measureQuartet is latency and mutations of a small installation.
+func measureQuartet(ctx context.Context, o options, say func(row)) error {
+	q, err := start(ctx, filepath.Join(o.dir, "quartet"))
 	if err != nil {
 		return err
 	}
-	defer func() { _ = conn.Close() }()
-	ag, wk := agentv1.NewAgentServiceClient(conn), workv1.NewWorkServiceClient(conn)
-	for i := range agents {
-		if _, err := ag.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: agentName(i), Preset: agentv1.Preset_PRESET_PUBLIC_NAMED}); err != nil {
-			return err
-		}
+	defer q.stop(ctx)
+	if err := q.spawn(ctx, agents); err != nil {
+		return err
 	}
 	stop, err := o.profile()
 	if err != nil {
 		return err
 	}
-	for _, measure := range []func() error{
-		func() error {
-			return measureLatency(ctx, o, a.HTTPAddr(), ag, waitingv1.NewWaitingServiceClient(conn), say)
-		},
-		func() error { return measureUpdate(ctx, o, wk, say) },
-		func() error { return measureCreate(ctx, o, wk, say) },
-	} {
-		if err := measure(); err != nil {
-			return errors.Join(err, stop())
-		}
+	if err := measureLatency(ctx, o, q, agentName(0), say); err != nil {
+		return errors.Join(err, stop())
 	}
-	return stop()
+	return errors.Join(measureMutations(ctx, o, q.work, say), stop())
 }
 
-func measureCreate(ctx context.Context, o options, wk workv1.WorkServiceClient, say func(row)) error {
-	if !o.wants(nameCreate) {
-		return nil
+// measureMutations measures Quartet's mutations in turns with their limits.
+func measureMutations(ctx context.Context, o options, wk workv1.WorkServiceClient, say func(row)) error {
+	echo, closeEcho, err := echoFigure(ctx)
+	if err != nil {
+		return err
+	}
+	defer closeEcho()
+	messages, closeMessages, err := messagesFigure(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer closeMessages()
+	fsync, closeFsync, err := fsyncFigure(o)
+	if err != nil {
+		return err
+	}
+	defer closeFsync()
+	up, err := updateFigure(ctx, wk)
+	if err != nil {
+		return err
 	}
 	for _, n := range o.callers {
-		s, err := load(ctx, n, o.span, func(ctx context.Context, caller, i int) error {
-			_, err := wk.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
-				AgentId: agentName(caller % agents), Objective: fmt.Sprintf("Item %d of caller %d, with an objective of ordinary length", i, caller),
-			})
-			return err
-		})
+		figures := []figure{echo, up, createFigure(wk), messages}
+		if n == 1 {
+			figures = append([]figure{fsync}, figures...)
+		}
+		figures = slices.DeleteFunc(figures, func(f figure) bool { return !o.wants(f.name) })
+		rows, err := alternate(ctx, n, o.span, figures)
 		if err != nil {
 			return err
 		}
-		say(row{name: nameCreate, callers: n, stats: s, note: "durable, bus on"})
+		for _, r := range rows {
+			say(r)
+		}
 	}
 	return nil
 }
 
-func measureUpdate(ctx context.Context, o options, wk workv1.WorkServiceClient, say func(row)) error {
-	if !o.wants(nameUpdate) {
-		return nil
-	}
+func createFigure(wk workv1.WorkServiceClient) figure {
+	return figure{name: nameCreate, note: "durable, bus on", op: func(ctx context.Context, caller, i int) error {
+		_, err := wk.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
+			AgentId: agentName(caller % agents), Objective: fmt.Sprintf("Item %d of caller %d, with an objective of ordinary length", i, caller),
+		})
+		return err
+	}}
+}
+
+func updateFigure(ctx context.Context, wk workv1.WorkServiceClient) (figure, error) {
 	items := make([]string, max(256, agents))
 	for i := range items {
 		r, err := wk.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: agentName(i % agents), Objective: "to be updated"})
 		if err != nil {
-			return err
+			return figure{}, err
 		}
 		items[i] = r.GetWorkItem().GetWorkItemId()
 	}
-	for _, n := range o.callers {
-		s, err := load(ctx, n, o.span, func(ctx context.Context, caller, i int) error {
-			_, err := wk.UpdateWorkItem(ctx, update(agentName(caller%agents), items[caller%len(items)], caller, i))
-			return err
-		})
-		if err != nil {
-			return err
-		}
-		say(row{name: nameUpdate, callers: n, stats: s, note: "durable, bus on"})
-	}
-	return nil
+	return figure{name: nameUpdate, note: "durable, bus on", op: func(ctx context.Context, caller, i int) error {
+		_, err := wk.UpdateWorkItem(ctx, update(agentName(caller%agents), items[caller%len(items)], caller, i))
+		return err
+	}}, nil
 }
 
 func agentName(i int) string { return fmt.Sprintf("agent-%d", i) }
 
 // measureLatency is from an outside system's POST to the runner holding the
 // turn, on an idle system.
-func measureLatency(ctx context.Context, o options, httpAddr string, ag agentv1.AgentServiceClient, wt waitingv1.WaitingServiceClient, say func(row)) error {
+func measureLatency(ctx context.Context, o options, q *quartet, agentID string, say func(row)) error {
 	for _, c := range []struct {
 		name string
 		mode waitingv1.DeliveryMode
@@ -132,24 +171,24 @@ func measureLatency(ctx context.Context, o options, httpAddr string, ag agentv1.
 		if !o.wants(c.name) {
 			continue
 		}
-		tr, err := wt.CreateExternalTrigger(ctx, &waitingv1.CreateExternalTriggerRequest{AgentId: agentName(0), DeliveryMode: c.mode})
+		tr, err := q.waiting.CreateExternalTrigger(ctx, &waitingv1.CreateExternalTriggerRequest{AgentId: agentID, DeliveryMode: c.mode})
 		if err != nil {
 			return err
 		}
-		url := "http://" + httpAddr + "/v1/triggers/" + tr.GetToken()
+		url := "http://" + q.app.HTTPAddr() + "/v1/triggers/" + tr.GetToken()
 		var all []time.Duration
 		for i := range triggers {
-			took, err := oneTrigger(ctx, ag, url)
+			took, err := oneTrigger(ctx, q.agents, agentID, url)
 			if err != nil {
 				return fmt.Errorf("%s, delivery %d: %w", c.name, i, err)
 			}
 			all = append(all, took)
 		}
-		var sum time.Duration
+		t := turn{took: all, done: len(all)}
 		for _, d := range all {
-			sum += d
+			t.span += d
 		}
-		s, err := summarise(all, sum)
+		s, err := summarise([]turn{t})
 		if err != nil {
 			return err
 		}
@@ -158,7 +197,7 @@ func measureLatency(ctx context.Context, o options, httpAddr string, ag agentv1.
 	return nil
 }
 
-func oneTrigger(ctx context.Context, ag agentv1.AgentServiceClient, url string) (time.Duration, error) {
+func oneTrigger(ctx context.Context, ag agentv1.AgentServiceClient, agentID, url string) (time.Duration, error) {
 	type got struct {
 		r   *agentv1.AcquireTurnResponse
 		at  time.Time
@@ -166,7 +205,7 @@ func oneTrigger(ctx context.Context, ag agentv1.AgentServiceClient, url string) 
 	}
 	held := make(chan got, 1)
 	go func() {
-		r, err := ag.AcquireTurn(ctx, &agentv1.AcquireTurnRequest{AgentIds: []string{agentName(0)}, Wait: durationpb.New(20 * time.Second)})
+		r, err := ag.AcquireTurn(ctx, &agentv1.AcquireTurnRequest{AgentIds: []string{agentID}, Wait: durationpb.New(20 * time.Second)})
 		held <- got{r, time.Now(), err}
 	}()
 	<-time.After(20 * time.Millisecond) // the runner waits, the system is idle
@@ -197,6 +236,6 @@ func oneTrigger(ctx context.Context, ag agentv1.AgentServiceClient, url string) 
 	if g.r.GetPending() {
 		return 0, fmt.Errorf("no turn within 20 s")
 	}
-	_, err = ag.FinishTurn(ctx, &agentv1.FinishTurnRequest{AgentId: agentName(0), TurnId: g.r.GetTurn().GetTurnId(), RunId: g.r.GetTurn().GetRunId()})
+	_, err = ag.FinishTurn(ctx, &agentv1.FinishTurnRequest{AgentId: agentID, TurnId: g.r.GetTurn().GetTurnId(), RunId: g.r.GetTurn().GetRunId()})
 	return g.at.Sub(began), err
 }

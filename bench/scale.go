@@ -1,0 +1,212 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+)
+
+// Sizes of the installations that are measured.
+const (
+	idleAgents    = 100_000
+	itemsPerIdle  = 3
+	crowdItems    = 1_000_000
+	crowdAgents   = 10_000
+	smallAgents   = 10 // with as many items each as the crowd's
+	fillers       = 256
+	readers       = 16
+	nameQueue     = "GetWorkQueue"
+	nameList      = "ListWorkItems, a page of 20 queued ones"
+	nameIdle      = "100 000 idle agents with 3 open items"
+	nameIdleItems = "heap for each of 100 000 idle agents with 3 open items"
+	nameRestart   = "restart with their journal"
+)
+
+// measureIdle is what 100 000 agents cost that do nothing.
+func measureIdle(ctx context.Context, o options, say func(row)) error {
+	if !o.wants(nameIdle) {
+		return nil
+	}
+	dir := filepath.Join(o.dir, "idle")
+	q, err := start(ctx, dir)
+	if err != nil {
+		return err
+	}
+	defer func() { q.stop(ctx) }()
+	empty := heap()
+	if err := q.spawn(ctx, idleAgents); err != nil {
+		return err
+	}
+	if err := q.fill(ctx, idleAgents, idleAgents*itemsPerIdle, workv1.PlanStatus_PLAN_STATUS_NEEDS_INPUT); err != nil {
+		return err
+	}
+	rest(ctx)
+	<-time.After(calmAfter)
+	each := (heap() - empty) / idleAgents
+	if o.mem != "" {
+		if err := writeHeap(o.mem + ".inuse"); err != nil {
+			return err
+		}
+	}
+	say(row{name: nameIdleItems, note: fmt.Sprintf("%.1f KiB of heap each (target ≤ 6), the whole process %d MiB resident (target ≤ 1024)", float64(each)/1024, resident()>>20)})
+	before := cpuTime()
+	const watched = 10 * time.Second
+	<-time.After(watched)
+	say(row{name: nameIdle, note: fmt.Sprintf("%.2f %% of one core", 100*(cpuTime()-before).Seconds()/watched.Seconds())})
+	// One more, with nothing of its own to do.
+	if _, err := q.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+		AgentId: agentName(idleAgents), Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+	}); err != nil {
+		return err
+	}
+	all := options{span: o.span, only: anything}
+	if err := measureLatency(ctx, all, q, agentName(idleAgents), func(r row) {
+		r.name += " among them"
+		say(r)
+	}); err != nil {
+		return err
+	}
+	q.stop(ctx)
+	profiled, err := o.profile() // of the restart
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	if q, err = start(ctx, dir); err != nil {
+		return err
+	}
+	took := time.Since(began)
+	if err := profiled(); err != nil {
+		return err
+	}
+	say(row{name: nameRestart, note: fmt.Sprintf("%s for the %d mutations that made them, until it answers; no snapshot", took.Round(10*time.Millisecond), idleAgents*(1+itemsPerIdle))})
+	return q.spawn(ctx, 1) // it answers
+}
+
+// calmAfter is when a server that has nothing to do has given back the memory of
+// its busy time.
+const calmAfter = 8 * time.Second
+
+// measureCrowd is whether a read costs the same whatever else there is.
+func measureCrowd(ctx context.Context, o options, say func(row)) error {
+	if !o.wants(nameQueue) && !o.wants(nameList) {
+		return nil
+	}
+	var q [2]*quartet
+	for i, agents := range []int{smallAgents, crowdAgents} {
+		var err error
+		if q[i], err = start(ctx, filepath.Join(o.dir, "crowd"+strconv.Itoa(i))); err != nil {
+			return err
+		}
+		defer q[i].stop(ctx)
+		if err := q[i].spawn(ctx, agents); err != nil {
+			return err
+		}
+		if err := q[i].fill(ctx, agents, agents*crowdItems/crowdAgents, workv1.PlanStatus_PLAN_STATUS_READY); err != nil {
+			return err
+		}
+	}
+	var figures []figure
+	for i, agents := range []int{smallAgents, crowdAgents} {
+		size := fmt.Sprintf(", %d items of %d agents", agents*crowdItems/crowdAgents, agents)
+		wk := q[i].work
+		figures = append(figures,
+			figure{name: nameQueue + size, op: func(ctx context.Context, caller, n int) error {
+				_, err := wk.GetWorkQueue(ctx, &workv1.GetWorkQueueRequest{AgentId: agentName(spread(caller, n, agents))})
+				return err
+			}},
+			figure{name: nameList + size, op: func(ctx context.Context, caller, n int) error {
+				_, err := wk.ListWorkItems(ctx, &workv1.ListWorkItemsRequest{
+					AgentId: agentName(spread(caller, n, agents)), PageSize: 20, Filter: workv1.WorkItemFilter_WORK_ITEM_FILTER_QUEUED,
+				})
+				return err
+			}})
+	}
+	rows, err := alternate(ctx, readers, o.span, figures)
+	for _, r := range rows {
+		say(r)
+	}
+	return err
+}
+
+// spread visits all agents in an order that no cache likes.
+func spread(caller, n, agents int) int { return (caller*7919 + n*104729) % agents }
+
+// spawn makes agents 0 to n-1 that are not there yet.
+func (q *quartet) spawn(ctx context.Context, n int) error {
+	return each(ctx, n, func(ctx context.Context, i int) error {
+		_, err := q.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+			AgentId: agentName(i), Preset: agentv1.Preset_PRESET_PUBLIC_NAMED, RequestId: "spawn-" + strconv.Itoa(i),
+		})
+		return err
+	})
+}
+
+// fill gives n items to agents in turn.
+func (q *quartet) fill(ctx context.Context, agents, n int, status workv1.PlanStatus) error {
+	return each(ctx, n, func(ctx context.Context, i int) error {
+		_, err := q.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
+			AgentId: agentName(i % agents), Objective: fmt.Sprintf("Item %d, with an objective of ordinary length for such a thing", i),
+			PlanStatus: status,
+		})
+		return err
+	})
+}
+
+// each calls fn for 0 to n-1 from many callers at once.
+func each(ctx context.Context, n int, fn func(ctx context.Context, i int) error) error {
+	var next atomic.Int64
+	var failed atomic.Pointer[error]
+	var all sync.WaitGroup
+	for range fillers {
+		all.Go(func() {
+			for failed.Load() == nil {
+				i := int(next.Add(1)) - 1
+				if i >= n {
+					return
+				}
+				if err := fn(ctx, i); err != nil {
+					failed.Store(&err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if err := failed.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// heap is what is in use after a collection.
+func heap() int64 {
+	runtime.GC()
+	runtime.GC() // what the first one found to be finalised
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// resident is the process's memory as the system counts it, 0 if it does not say.
+func resident() int64 {
+	stat, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		return 0
+	}
+	fields := strings.Fields(string(stat))
+	if len(fields) < 2 {
+		return 0
+	}
+	pages, _ := strconv.ParseInt(fields[1], 10, 64)
+	return pages * int64(os.Getpagesize())
+}

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"quartet/pkg/client"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	boardv1 "quartet/pkg/pb/quartet/board/v1"
+)
+
+const (
+	nameSteps   = "board steps claimed and completed"
+	stepWorkers = 32
+	largeBoard  = 10_000
+	smallBoard  = 100
+)
+
+// measureSteps is how fast workers claim and complete steps, durably, over one
+// stream; and whether a step of a large board costs what one of a small does.
+func measureSteps(ctx context.Context, o options, say func(row)) error {
+	if !o.wants(nameSteps) {
+		return nil
+	}
+	q, err := start(ctx, filepath.Join(o.dir, "steps"))
+	if err != nil {
+		return err
+	}
+	defer q.stop(ctx)
+	if _, err := q.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED}); err != nil {
+		return err
+	}
+	c := client.New(q.conn)
+	var worked atomic.Int64
+	working, stop := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() {
+		ended <- c.RunSteps(working, client.StepOptions{ID: "bench", Pools: []string{"bench"}, Capacity: stepWorkers}, func(context.Context, *boardv1.StepAssignment) (client.StepResult, error) {
+			worked.Add(1)
+			return client.StepResult{}, nil
+		})
+	}()
+	defer func() {
+		stop()
+		if err := <-ended; err != nil {
+			fmt.Fprintln(os.Stderr, "bench: the worker:", err)
+		}
+	}()
+	serial := 0
+	// boards works through as many boards of a size as have the large one's steps.
+	boards := func(steps int) func(context.Context, int, time.Duration) (turn, error) {
+		return func(ctx context.Context, _ int, _ time.Duration) (turn, error) {
+			var ids []string
+			for range largeBoard / steps {
+				serial++
+				id := fmt.Sprint("board-", serial)
+				ids = append(ids, id)
+				if err := layBoard(ctx, c, id, steps); err != nil {
+					return turn{}, err
+				}
+			}
+			rest(ctx)
+			worked.Store(0)
+			before, began := cpuTime(), time.Now()
+			for _, id := range ids {
+				if _, err := c.Boards.OpenStandingDispatch(ctx, &boardv1.OpenStandingDispatchRequest{SessionId: "keeper", BoardId: id, WorkerPoolId: "bench"}); err != nil {
+					return turn{}, err
+				}
+			}
+			for worked.Load() < largeBoard && ctx.Err() == nil {
+				<-time.After(time.Millisecond)
+			}
+			for _, id := range ids {
+				if err := completed(ctx, c, id, steps); err != nil {
+					return turn{}, err
+				}
+			}
+			t := turn{done: largeBoard, span: time.Since(began), cpu: cpuTime() - before}
+			for _, id := range ids {
+				if _, err := c.Boards.CompleteBoard(ctx, &boardv1.CompleteBoardRequest{SessionId: "keeper", BoardId: id}); err != nil {
+					return turn{}, err
+				}
+			}
+			return t, nil
+		}
+	}
+	profiled, err := o.profile()
+	if err != nil {
+		return err
+	}
+	rows, err := alternate(ctx, stepWorkers, o.span, []figure{
+		{name: nameSteps, note: "durable, one stream, a board of 10 000", turn: boards(largeBoard)},
+		{name: nameSteps + ", small boards", note: "100 boards of 100", turn: boards(smallBoard)},
+	})
+	for _, r := range rows {
+		say(r)
+	}
+	return errors.Join(err, profiled())
+}
+
+func layBoard(ctx context.Context, c *client.Client, id string, steps int) error {
+	req := &boardv1.CreateBoardRequest{SessionId: "keeper", BoardId: id, WalName: id, Title: "Bench", DefaultWorkerPoolId: "bench"}
+	for i := range steps {
+		req.Steps = append(req.Steps, &boardv1.StepInput{StepId: fmt.Sprint("step-", i), Title: "A step with a title of ordinary length"})
+	}
+	_, err := c.Boards.CreateBoard(ctx, req)
+	return err
+}
+
+// completed waits until every step is, as the board itself says.
+func completed(ctx context.Context, c *client.Client, id string, steps int) error {
+	for {
+		got, err := c.Boards.GetBoard(ctx, &boardv1.GetBoardRequest{SessionId: "keeper", BoardId: id, OmitSteps: true})
+		if err != nil {
+			return err
+		}
+		if int(got.GetBoard().GetCounts().GetCompleted()) == steps {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
