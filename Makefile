@@ -6,10 +6,16 @@ TOOLS := bin/tools
 ARGS  ?=
 FUZZTIME ?= 20s
 
+# What the binary is built with. Without the symbol table, DWARF and gRPC's
+# trace pages (which nothing serves) it is half as large; stack traces, profiles
+# and the version inside stay whole. make build STRIP= keeps it for a debugger.
+TAGS  ?= grpcnotrace
+STRIP ?= -s -w
+
 BUF    := $(TOOLS)/buf
 LINTER := $(TOOLS)/golangci-lint
 GEN    := $(BUF) $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-go-grpc \
-          $(TOOLS)/protoc-gen-grpc-gateway $(TOOLS)/protoc-gen-openapiv2 $(TOOLS)/openapi3
+          $(TOOLS)/protoc-gen-grpc-gateway $(TOOLS)/protoc-gen-openapiv2 $(TOOLS)/openapi3 $(TOOLS)/toolfields
 
 .PHONY: help
 help: ## Show the targets
@@ -17,7 +23,7 @@ help: ## Show the targets
 
 .PHONY: build
 build: ## Build bin/quartet, static
-	CGO_ENABLED=0 $(GO) build -trimpath -o bin/quartet ./cmd/quartet
+	CGO_ENABLED=0 $(GO) build -trimpath -tags '$(TAGS)' -ldflags '$(STRIP)' -o bin/quartet ./cmd/quartet
 
 .PHONY: generate
 generate: $(GEN) ## Write pkg/pb, deploy/openapi and the generated documents
@@ -26,6 +32,7 @@ generate: $(GEN) ## Write pkg/pb, deploy/openapi and the generated documents
 	mkdir -p pkg/pb deploy/openapi
 	rm -rf pkg/pb/quartet && cp -r bin/.gen/pkg/pb/quartet pkg/pb/
 	cp bin/.gen/deploy/openapi/* deploy/openapi/
+	cp bin/.gen/tool_fields.json services/agent/
 	$(GO) test ./pkg/fault -run TestDocs -rewrite
 
 .PHONY: generate-check
@@ -34,11 +41,14 @@ generate-check: $(GEN) ## Regenerate beside the tree and want no difference
 	$(call generate-into,bin/.gen)
 	diff -r bin/.gen/pkg/pb/quartet pkg/pb/quartet
 	for f in bin/.gen/deploy/openapi/*; do diff $$f deploy/openapi/$$(basename $$f) || exit 1; done
+	diff bin/.gen/tool_fields.json services/agent/tool_fields.json
 	$(GO) test ./pkg/fault -run TestDocs
 
 define generate-into
 	$(BUF) generate -o $(1)
 	$(TOOLS)/openapi3 $(1)/deploy/openapi/quartet.swagger.json $(1)/deploy/openapi/quartet.openapi.json
+	$(BUF) build -o $(1)/image.binpb
+	$(TOOLS)/toolfields $(1)/image.binpb $(1)/tool_fields.json
 endef
 
 .PHONY: lint
@@ -47,6 +57,7 @@ lint: $(BUF) $(LINTER) ## Lint proto and Go
 	@base=$$(git describe --tags --abbrev=0 2>/dev/null); \
 	if [ -n "$$base" ]; then $(BUF) breaking --against ".git#tag=$$base"; fi
 	$(LINTER) run ./...
+	cd bench/rivals && $(CURDIR)/$(LINTER) run ./...
 
 .PHONY: fmt
 fmt: $(BUF) ## Format Go and proto in place
@@ -54,13 +65,17 @@ fmt: $(BUF) ## Format Go and proto in place
 	$(BUF) format -w
 
 .PHONY: test
-test: tests/node/node_modules ## Test everything with the race detector (at most 10 minutes)
+test: tests/node/node_modules tests/mcp/node_modules examples/typescript-runner/node_modules ## Test everything with the race detector (at most 10 minutes)
 	$(GO) test -race -timeout 10m ./...
 
-# A client that is not Go takes part in the tests; it needs Node and its packages.
-tests/node/node_modules: tests/node/package-lock.json
+.PHONY: model
+model: ## Compare the whole with its model for 100 000 random steps; ARGS='-steps N -seed S' for others
+	$(GO) test -count=1 ./tests/model $(ARGS)
+
+# Clients that are not Go take part in the tests; they need Node and their packages.
+%/node_modules: %/package-lock.json
 	@command -v npm >/dev/null || { apt-get update -qq && apt-get install -y -qq nodejs npm; }
-	cd tests/node && npm ci --no-audit --no-fund --ignore-scripts
+	cd $* && npm ci --no-audit --no-fund --ignore-scripts
 	@touch $@
 
 .PHONY: fuzz
@@ -101,6 +116,8 @@ $(TOOLS)/protoc-gen-openapiv2: $(TOOL_PINS)
 	$(call build-tool,github.com/grpc-ecosystem/grpc-gateway/v2/protoc-gen-openapiv2)
 $(TOOLS)/openapi3: $(TOOL_PINS) $(wildcard tools/openapi3/*.go)
 	$(call build-tool,quartet/tools/openapi3)
+$(TOOLS)/toolfields: $(TOOL_PINS) $(wildcard tools/toolfields/*.go)
+	$(call build-tool,quartet/tools/toolfields)
 $(LINTER): $(TOOL_PINS)
 	$(call build-tool,github.com/golangci/golangci-lint/v2/cmd/golangci-lint)
 
