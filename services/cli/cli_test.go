@@ -379,13 +379,16 @@ func TestW9_AWatchedBoardFollows(t *testing.T) {
 	r := newRig(t)
 	r.planes.watch = func(_ *eventv1.WatchEventsRequest, out grpc.ServerStreamingServer[eventv1.WatchEventsResponse]) error {
 		for _, revision := range []int64{0, 7, 7, 8} {
+			before := r.asked(revision)
 			r.planes.mu.Lock()
 			r.planes.revision = revision
 			r.planes.mu.Unlock()
 			if err := out.Send(happened(fmt.Sprint("c", revision), "work_item_updated")); err != nil {
 				return err
 			}
-			r.drawn(revision)
+			if err := r.drawn(revision, before); err != nil {
+				return err
+			}
 		}
 		return nil
 	}
@@ -398,16 +401,20 @@ func TestW9_AWatchedBoardFollows(t *testing.T) {
 // Decisions are shown as they are recorded.
 func TestD6_ExplainFollows(t *testing.T) {
 	r := newRig(t)
+	var types []string
 	r.planes.watch = func(req *eventv1.WatchEventsRequest, out grpc.ServerStreamingServer[eventv1.WatchEventsResponse]) error {
-		require.Equal(t, []string{"decision_recorded"}, req.GetEventTypes())
+		types = req.GetEventTypes()
 		m := happened("c1", "decision_recorded")
 		var err error
 		m.Event.Payload, err = structpb.NewStruct(map[string]any{"decision": map[string]any{"action": "idle", "reason": "no_progress", "explanation": "idle: no_progress after 3 turns"}})
-		require.NoError(t, err)
+		if err != nil {
+			return err
+		}
 		return out.Send(m)
 	}
 	s := r.run("explain", "keeper", "--follow")
 	require.Equal(t, 0, s.code, s.err)
+	require.Equal(t, []string{"decision_recorded"}, types)
 	require.Contains(t, s.out, "From now on\n  2026-03-04 05:06:07  idle: no_progress after 3 turns\n")
 }
 

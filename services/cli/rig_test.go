@@ -385,19 +385,22 @@ func (r *rig) serve(address string) {
 	r.address = lis.Addr().String()
 }
 
-// drawn waits until the queue was read at a revision since it was set.
-func (r *rig) drawn(revision int64) {
+// asked counts the reads of the queue at a revision.
+func (r *rig) asked(revision int64) int {
 	r.planes.mu.Lock()
-	before := r.planes.asks[revision]
-	r.planes.mu.Unlock()
-	if revision == 0 {
-		before--
+	defer r.planes.mu.Unlock()
+	return r.planes.asks[revision]
+}
+
+// drawn waits until the queue was read more often at a revision than before. It
+// is for the server's goroutines, which must not end a test by themselves.
+func (r *rig) drawn(revision int64, before int) error {
+	for limit := time.Now().Add(30 * time.Second); r.asked(revision) <= before; time.Sleep(time.Millisecond) {
+		if time.Now().After(limit) {
+			return fault.NotReady.Newf("revision %d was not read again", revision)
+		}
 	}
-	require.Eventually(r.t, func() bool {
-		r.planes.mu.Lock()
-		defer r.planes.mu.Unlock()
-		return r.planes.asks[revision] > before
-	}, 10*time.Second, time.Millisecond)
+	return nil
 }
 
 type said struct {
@@ -410,7 +413,9 @@ func (r *rig) run(args ...string) said { return r.runIn("", args...) }
 func (r *rig) runIn(stdin string, args ...string) said {
 	r.t.Helper()
 	var out, errs bytes.Buffer
-	code := Run(r.t.Context(), Servers{Version: "1.2.3", Replay: replayed, Now: func() time.Time { return at.AsTime().Add(3 * time.Minute) }}, append([]string{"--address", r.address}, args...), strings.NewReader(stdin), &out, &errs)
+	ctx, cancel := context.WithTimeout(r.t.Context(), time.Minute) // a follower has no end of its own
+	defer cancel()
+	code := Run(ctx, Servers{Version: "1.2.3", Replay: replayed, Now: func() time.Time { return at.AsTime().Add(3 * time.Minute) }}, append([]string{"--address", r.address}, args...), strings.NewReader(stdin), &out, &errs)
 	return said{code, out.String(), errs.String()}
 }
 
