@@ -103,7 +103,8 @@ func TestA7_AbortAndInterjection(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, got.GetInterjections(), 1)
 		require.Equal(t, "wrong branch", got.GetInterjections()[0].GetText())
-		_, err = r.Agents.AbortRun(ctx, &agentv1.AbortRunRequest{AgentId: "keeper", RunId: turn.Record.GetRunId()})
+		// An operator has a context of its own: the handler's ends by the abort.
+		_, err = r.Agents.AbortRun(dev.Within(t), &agentv1.AbortRunRequest{AgentId: "keeper", RunId: turn.Record.GetRunId()})
 		require.NoError(t, err)
 		<-ctx.Done()
 		cause = context.Cause(ctx)
