@@ -3,6 +3,8 @@ package agent
 import (
 	"context"
 
+	"google.golang.org/protobuf/types/known/structpb"
+
 	"quartet/pkg/fault"
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
@@ -39,6 +41,7 @@ func (s *Service) CallTool(ctx context.Context, req *agentv1.CallToolRequest) (*
 	if err := ctx.Err(); err != nil {
 		return nil, fault.From(err) // the result may be the deadline's
 	}
+	unbind(out.result)
 	resp := &agentv1.CallToolResponse{Result: out.result}
 	if taskID := answeredTask(out.result); taskID != "" {
 		if err := s.noteAnswer(ctx, k, taskID); err != nil {
@@ -57,6 +60,14 @@ func (s *Service) CallTool(ctx context.Context, req *agentv1.CallToolRequest) (*
 	var err error
 	resp.PromotedWorkItemId, err = s.deliver(ctx, k, of, round, promotion)
 	return resp, err
+}
+
+// unbind corrects what a pick says of the calls that follow: they are bound to an
+// item in a turn only.
+func unbind(r *agentv1.ToolResult) {
+	if note := r.GetResult().GetFields()["binding_note"]; note != nil {
+		r.Result.Fields["binding_note"] = structpb.NewStringValue("The item is in focus. No turn is open, so further calls have to name it as their work_item_id.")
+	}
 }
 
 // noteAnswer keeps the result of a command from coming again as a message.

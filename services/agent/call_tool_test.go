@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"testing"
 	"time"
 
@@ -68,10 +69,22 @@ func TestC4_SchemasSayWhatCallsTake(t *testing.T) {
 		}
 		for name, p := range properties {
 			require.NotEmpty(t, p.GetStructValue().GetFields()["description"].GetStringValue(), "%s.%s is not described", spec.GetName(), name)
-			args, err := structpb.NewStruct(map[string]any{name: exampleOf(p.GetStructValue())})
+			with := map[string]any{name: exampleOf(p.GetStructValue())}
+			for _, r := range slices.Concat(tl.required, tl.oneOf) {
+				with[r] = exampleOf(properties[r].GetStructValue())
+			}
+			args, err := structpb.NewStruct(with)
 			require.NoError(t, err)
 			_, err = tl.prepare(callScope{agent: key{"acme", "keeper"}, left: time.Minute}, args)
 			require.NoError(t, err, "%s.%s", spec.GetName(), name)
+			for _, r := range slices.Concat(tl.required, tl.oneOf) {
+				delete(with, r)
+			}
+			args, err = structpb.NewStruct(with)
+			require.NoError(t, err)
+			if _, err = tl.prepare(callScope{agent: key{"acme", "keeper"}, left: time.Minute}, args); len(tl.required)+len(tl.oneOf) > 0 {
+				require.ErrorIs(t, err, fault.InvalidArgument, "%s without what it requires", spec.GetName())
+			}
 		}
 		_, err := json.Marshal(spec.GetInputSchema().AsMap())
 		require.NoError(t, err)

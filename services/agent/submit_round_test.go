@@ -438,7 +438,7 @@ func TestA9_AnInterjectionAfterTheEndIsTheNextTurn(t *testing.T) {
 		"finished": func(r *rig, a *agentv1.AcquireTurnResponse) { r.finish(a, done) },
 		"by WaitFor": func(r *rig, a *agentv1.AcquireTurnResponse) { // upstream #3001
 			r.on("WaitFor", func(context.Context, proto.Message) (proto.Message, error) { return &waitingv1.WaitForResponse{}, nil })
-			require.True(r.t, r.submit(a, 0, "", use("WaitFor")).GetTurnEnded())
+			require.True(r.t, r.submit(a, 0, "", use("WaitFor", "reason", "x", "wake", "external")).GetTurnEnded())
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -27,8 +27,12 @@ var specs = sync.OnceValue(func() []*agentv1.ToolSpec {
 	}
 	out := make([]*agentv1.ToolSpec, len(tools))
 	for i, t := range tools {
+		own := map[string]string{}
+		for field, text := range words {
+			own[field] = t.plain(text)
+		}
 		out[i] = &agentv1.ToolSpec{
-			Name: t.name, Description: t.about, Family: t.family, Mutates: t.mutates, InputSchema: t.schema(words),
+			Name: t.name, Description: t.about, Family: t.family, Mutates: t.mutates, InputSchema: t.schema(own),
 		}
 	}
 	return out
@@ -55,15 +59,32 @@ func objectSchema(m protoreflect.MessageDescriptor, words map[string]string) *st
 		fd := m.Fields().Get(i)
 		f := fieldSchema(fd, words)
 		if text := words[string(fd.FullName())]; text != "" {
+			if f.GetFields()["pattern"].GetStringValue() == durationPattern {
+				text += " Such as 90s, 15m or 1h30m."
+			}
 			f.Fields["description"] = structpb.NewStringValue(text)
 		}
 		properties[string(fd.Name())] = structpb.NewStructValue(f)
 	}
-	return &structpb.Struct{Fields: map[string]*structpb.Value{
+	s := &structpb.Struct{Fields: map[string]*structpb.Value{
 		"type": structpb.NewStringValue("object"), "additionalProperties": structpb.NewBoolValue(false),
 		"properties": structpb.NewStructValue(&structpb.Struct{Fields: properties}),
 	}}
+	if required := requiredIn[m.FullName()]; required != nil {
+		s.Fields["required"] = stringList(required...)
+	}
+	return s
 }
+
+// requiredIn are the fields that records within arguments cannot lack.
+var requiredIn = map[protoreflect.FullName][]string{
+	"quartet.work.v1.TodoItem":   {"text"},
+	"quartet.board.v1.StepInput": {"step_id", "title"},
+	"quartet.board.v1.Operation": {"op"},
+}
+
+// durationPattern is what durations takes: one number with its unit, or several.
+const durationPattern = `^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$`
 
 func fieldSchema(fd protoreflect.FieldDescriptor, words map[string]string) *structpb.Struct {
 	switch {
@@ -97,7 +118,7 @@ func valueSchema(fd protoreflect.FieldDescriptor, words map[string]string) *stru
 		switch fd.Message().FullName() {
 		case "google.protobuf.Duration":
 			s := schemaType("string")
-			s.Fields["pattern"] = structpb.NewStringValue(`^[0-9]+(\.[0-9]{1,9})?s$`)
+			s.Fields["pattern"] = structpb.NewStringValue(durationPattern)
 			return s
 		case "google.protobuf.Timestamp":
 			s := schemaType("string")
@@ -152,6 +173,7 @@ func shapeUpdate(properties map[string]*structpb.Value) {
 		items := wrapped.GetFields()["properties"].GetStructValue().GetFields()["items"]
 		properties["todo_list"] = items
 	}
+	shapeTodos(properties)
 	delete(properties, "clear_blocked_by")
 	if b := properties["blocked_by"].GetStructValue(); b != nil {
 		b.Fields["type"] = stringList("string", "null")
@@ -179,8 +201,16 @@ func shapeExec(properties map[string]*structpb.Value) {
 	}
 }
 
-// shapeSpawn: whose child it is follows from the caller.
+// shapeTodos: a state may be left out.
+func shapeTodos(properties map[string]*structpb.Value) {
+	state := properties["todo_list"].GetStructValue().GetFields()["items"].GetStructValue().GetFields()["properties"].GetStructValue().GetFields()["state"]
+	state.GetStructValue().Fields["default"] = structpb.NewStringValue("pending")
+}
+
+// shapeSpawn: whose child it is follows from the caller, and where it works from
+// the caller's place: an explicit root is an operator's to choose.
 func shapeSpawn(properties map[string]*structpb.Value) {
+	properties["workspace_mode"].GetStructValue().Fields["enum"] = stringList("inherit", "worktree")
 	for _, own := range []string{"parent_agent_id", "workspace_root", "template"} {
 		delete(properties, own)
 	}

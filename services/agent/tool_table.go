@@ -32,8 +32,10 @@ type tool struct {
 	anyAgent bool
 	// forgets: its plane cannot be asked later what came of the call.
 	forgets bool
-	// required arguments; the plane refuses a call without them too.
+	// required arguments; a call without them is refused before it goes anywhere.
 	required []string
+	// oneOf are arguments of which one is required.
+	oneOf []string
 	// adapt fits the seed's shape of the arguments to the message's.
 	adapt func(args map[string]any, left time.Duration)
 	// shape says to the schema what adapt does to the arguments.
@@ -58,7 +60,7 @@ var ownTools = []tool{
 		about: "Create a durable work item: an objective that outlives this conversation. Use it only for a genuinely separate objective with a life of its own; refine the current one with UpdateWorkItem. The item gets a plan file of its own, whose path the result names: keep the plan there with file tools, and progress in todo_list. Creating does not focus; call PickWorkItem for that.",
 		plane: "work", method: workv1.WorkService_CreateWorkItem_FullMethodName,
 		request: of[workv1.CreateWorkItemRequest], reply: of[workv1.CreateWorkItemResponse],
-		mutates: true, required: []string{"objective"},
+		mutates: true, required: []string{"objective"}, adapt: adaptCreate, shape: shapeTodos,
 	},
 	{
 		name: "PickWorkItem", family: agentv1.ToolFamily_TOOL_FAMILY_CORE,
@@ -211,14 +213,14 @@ var ownTools = []tool{
 		about: "Write a whole file in your home directory.",
 		plane: "work", method: workv1.HomeService_WriteFile_FullMethodName,
 		request: of[workv1.WriteFileRequest], reply: of[workv1.WriteFileResponse],
-		mutates: true, forgets: true, required: []string{"path"},
+		mutates: true, forgets: true, required: []string{"path"}, oneOf: []string{"text", "data"},
 	},
 	{
 		name: "HomeEdit", family: agentv1.ToolFamily_TOOL_FAMILY_CORE,
 		about: "Replace an exact piece of text in a file of your home directory.",
 		plane: "work", method: workv1.HomeService_EditFile_FullMethodName,
 		request: of[workv1.EditFileRequest], reply: of[workv1.EditFileResponse],
-		mutates: true, forgets: true, required: []string{"path", "old_text"},
+		mutates: true, forgets: true, required: []string{"path", "old_text", "new_text"},
 	},
 	{
 		name: "HomeList", family: agentv1.ToolFamily_TOOL_FAMILY_CORE,

@@ -15,6 +15,7 @@ import (
 
 	"quartet/pkg/fault"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/pbjson"
 	"quartet/pkg/rpc"
@@ -31,6 +32,7 @@ const (
 
 // adaptUpdate: in the seeds todo_list is a list, and blocked_by null clears.
 func adaptUpdate(args map[string]any, _ time.Duration) {
+	pending(args["todo_list"])
 	if list, ok := args["todo_list"].([]any); ok {
 		args["todo_list"] = map[string]any{"items": list}
 	}
@@ -120,8 +122,8 @@ func (s *Service) call(ctx context.Context, scope callScope, c *agentv1.ToolCall
 	return s.callAs(ctx, runActor(scope.agent, scope.runID), scope, c)
 }
 
-func (s *Service) callAs(ctx context.Context, actor rpc.Actor, scope callScope, c *agentv1.ToolCall) outcome {
-	out := outcome{bind: scope.binding}
+func (s *Service) callAs(ctx context.Context, actor rpc.Actor, scope callScope, c *agentv1.ToolCall) (out outcome) {
+	out.bind = scope.binding
 	has, err := s.profile(ctx, scope.agent)
 	if err != nil {
 		out.result = failed(c, err)
@@ -132,6 +134,7 @@ func (s *Service) callAs(ctx context.Context, actor rpc.Actor, scope callScope, 
 		out.result = failed(c, err)
 		return out
 	}
+	defer func() { t.reword(out.result) }()
 	req, err := t.prepare(scope, c.GetArguments())
 	if err != nil {
 		out.result = failed(c, err)
@@ -189,16 +192,23 @@ func (t tool) prepare(scope callScope, arguments *structpb.Struct) (proto.Messag
 			return nil, fault.UnknownField.Newf("%s: argument %q is set by the runtime; leave it out", t.name, own)
 		}
 	}
+	lack := t.lacks(args) // told after what is not an argument at all
 	if t.adapt != nil {
 		t.adapt(args, scope.left)
+	}
+	req := t.request()
+	if err := durations(args, req.ProtoReflect().Descriptor(), ""); err != nil {
+		return nil, err
 	}
 	raw, err := json.Marshal(args)
 	if err != nil {
 		return nil, fault.MalformedJSON.Newf("%s: the arguments are not JSON: %v", t.name, err)
 	}
-	req := t.request()
 	if err := pbjson.Unmarshal(raw, req); err != nil {
 		return nil, err
+	}
+	if lack != nil {
+		return nil, lack
 	}
 	if spawn, ok := req.(*agentv1.SpawnAgentRequest); ok {
 		if spawn.GetPreset() != agentv1.Preset_PRESET_PUBLIC_NAMED {
@@ -249,7 +259,7 @@ func succeeded(c *agentv1.ToolCall, t tool, reply proto.Message) (*agentv1.ToolR
 	}
 	out := &agentv1.ToolResult{
 		CallId: c.GetCallId(), ToolName: t.name, Status: statusSuccess, Result: result,
-		SummaryText: t.name + " succeeded" + subject(result),
+		SummaryText: summaryOf(t, result, reply),
 	}
 	if spawned, ok := reply.(*agentv1.SpawnAgentResponse); ok && spawned.GetTaskId() != "" {
 		// The handle in the seed's shape (S4, Spawn Result Contract).
@@ -265,6 +275,37 @@ func succeeded(c *agentv1.ToolCall, t tool, reply proto.Message) (*agentv1.ToolR
 		out.SummaryText += fmt.Sprintf(", with %d warning(s)", len(ws))
 	}
 	return out, nil
+}
+
+// summaryOf says what came of a call that worked. What it did may have failed all
+// the same: a command's end is said in so many words.
+func summaryOf(t tool, result *structpb.Struct, reply proto.Message) string {
+	exec, ok := reply.(*taskv1.ExecCommandResponse)
+	if ok && exec.GetOutcome() != taskv1.ExecOutcome_EXEC_OUTCOME_COMPLETED {
+		runs := "runs on as a task"
+		if exec.GetOutcome() == taskv1.ExecOutcome_EXEC_OUTCOME_ALREADY_RUNNING {
+			runs = "was running already"
+		}
+		return fmt.Sprintf("%s: the command %s%s", t.name, runs, subject(result))
+	}
+	about, ok := reply.(interface{ GetTask() *taskv1.Task })
+	task := (*taskv1.Task)(nil)
+	if ok {
+		task = about.GetTask()
+	}
+	end := lower(task.GetState().String(), "TASK_STATE_")
+	switch {
+	case task.GetEndedAt() == nil:
+		return t.name + " succeeded" + subject(result)
+	case task.GetEndMessage() != "":
+		end += ", " + cutLine(task.GetEndMessage(), remindObjective)
+	case task.ExitCode != nil:
+		end += fmt.Sprintf(", exit code %d", task.GetExitCode())
+	}
+	if t.name == toolExecCommand {
+		return fmt.Sprintf("%s: the command %s: %s", t.name, end, task.GetTaskId())
+	}
+	return fmt.Sprintf("%s succeeded: %s %s", t.name, task.GetTaskId(), end)
 }
 
 // subject names the record that a result is about.
@@ -306,7 +347,37 @@ func failed(c *agentv1.ToolCall, err error) *agentv1.ToolResult {
 	return &agentv1.ToolResult{CallId: c.GetCallId(), ToolName: c.GetName(), Status: statusError, SummaryText: f.Message(), Error: e}
 }
 
+// hints say to a model how to go on, where the list of reasons speaks to
+// programs.
+var hints = map[fault.Reason]string{
+	fault.InvalidArgument: "Correct that argument by the tool's schema and call again.",
+	fault.UnknownField:    "Leave that argument out; the tool's schema has all there are.",
+	fault.LimitExceeded:   "Keep to the limit: shorten or split it, and call again.",
+	fault.NotFound:        "Look up what there is with the tool that lists it, and use an id from there.",
+}
+
+// reword says an error in the tool's words.
+func (t tool) reword(r *agentv1.ToolResult) {
+	e := r.GetError()
+	if e == nil {
+		return
+	}
+	e.Message = t.plain(e.GetMessage())
+	r.SummaryText = e.GetMessage()
+	for name, v := range e.GetDetails().GetFields() {
+		if text := v.GetStringValue(); name == "field" || name == "value" {
+			if name == "field" || strings.ToUpper(text) == text {
+				text = t.plain(text)
+			}
+			e.Details.Fields[name] = structpb.NewStringValue(text)
+		}
+	}
+}
+
 func hint(r fault.Reason) string {
+	if text := hints[r]; text != "" {
+		return text
+	}
 	for _, e := range fault.All {
 		if e.Reason == r {
 			return e.Doc

@@ -173,6 +173,11 @@ func TestC5_TheLoop(t *testing.T) {
 			require.NoError(t, err)
 			require.Contains(t, string(schema), `"report"`)
 			require.Contains(t, string(schema), `"additionalProperties":false`)
+			for _, name := range []string{"GetWorkItem", "UpdateWorkItem"} { // no turn is open that they could be bound by
+				schema, err := json.Marshal(tools[name].InputSchema)
+				require.NoError(t, err)
+				require.Contains(t, string(schema), `"required":["work_item_id"]`)
+			}
 
 			made, got := call(t, s, "CreateWorkItem", map[string]any{"objective": "Ship it", "plan_status": "ready", "plan": "1. build\n"})
 			require.False(t, got.IsError)

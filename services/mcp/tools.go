@@ -42,6 +42,10 @@ var creative = map[string]bool{
 // outward are tools whose effects leave Quartet.
 var outward = map[string]bool{"ExecCommand": true, "TaskInput": true}
 
+// targeted are tools that go to the turn's item unless they name one. MCP calls
+// them outside of turns, so here they have to.
+var targeted = map[string]bool{"GetWorkItem": true, "UpdateWorkItem": true}
+
 // syncTools fills the list of tools once: an agent's profile never changes, and
 // each addition would be announced as a change.
 func (a *agentServer) syncTools(ctx context.Context) error {
@@ -66,7 +70,8 @@ func (a *agentServer) syncTools(ctx context.Context) error {
 	return nil
 }
 
-// toolOf passes a tool's schema through. A completion also takes its report.
+// toolOf passes a tool's schema through. A completion also takes its report, and
+// what is bound to an item in a turn has to name it.
 func toolOf(t *agentv1.ToolSpec) *sdk.Tool {
 	schema := t.GetInputSchema().AsMap()
 	about := t.GetDescription()
@@ -77,6 +82,9 @@ func toolOf(t *agentv1.ToolSpec) *sdk.Tool {
 				"type": "string", "description": "What was done, for the operator: results, decisions, what is left. At most 256 KiB.",
 			}
 		}
+	}
+	if targeted[t.GetName()] {
+		schema["required"] = []any{"work_item_id"}
 	}
 	return &sdk.Tool{
 		Name: t.GetName(), Description: about, InputSchema: schema,
