@@ -28,6 +28,15 @@ func binary(t *testing.T) string {
 	return built.path
 }
 
+// briefly lets a test with servers of its own run beside the others where the
+// run is to be short: cut down, it waits more than it works.
+func briefly(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Parallel()
+	}
+}
+
 func TestMain(m *testing.M) {
 	code := m.Run()
 	_ = os.RemoveAll(built.dir)

@@ -34,6 +34,7 @@ const (
 // is stored for a run that does not hold it, and nothing done is undone (SPEC B6,
 // B8, B9).
 func TestB6_ClaimsAreLinearizable(t *testing.T) {
+	briefly(t)
 	bin := binary(t)
 	if testing.Short() {
 		linearSteps = 100

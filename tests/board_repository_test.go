@@ -24,6 +24,7 @@ import (
 // killed half way; the server is killed too. Every package is built, each once
 // (SPEC B10, B11).
 func TestB11_ABoardOfThisRepositoryOverKills(t *testing.T) {
+	briefly(t)
 	bin := binary(t)
 	packages := []string{"./pkg/..."}
 	if testing.Short() { // few, and most of them need none of the others

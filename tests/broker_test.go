@@ -21,6 +21,7 @@ type connection = grpc.ClientConn
 // may be applied twice, and nothing acknowledged may be missing (SPEC X1, X2,
 // ARCHITECTURE R5).
 func TestR5_BrokerTrouble(t *testing.T) {
+	briefly(t)
 	dir := t.TempDir()
 	bin := binary(t)
 	natsBin, err := proc.Build(dir, "github.com/nats-io/nats-server/v2", "nats-server")

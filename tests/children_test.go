@@ -33,6 +33,7 @@ var jobs = map[string]string{"report": "completed", "words": "completed", "fatal
 // the real server is killed at random moments. In the end every delegation has
 // the end it should, once, for the item it was made for (SPEC A2, A3, A6, A7, A12, T8).
 func TestA12_ChildrenOverKillsAndAborts(t *testing.T) {
+	briefly(t)
 	bin := binary(t)
 	srv, err := proc.NewQuartet(bin, filepath.Join(t.TempDir(), "data"), "")
 	require.NoError(t, err)

@@ -28,6 +28,7 @@ const drivers = 8
 // random moments under load. After each restart every book is compared with
 // what the server says; at the end every event is (SPEC X1, X2, X10, X14).
 func TestX1_NothingAnsweredIsLostOverKills(t *testing.T) {
+	briefly(t)
 	bin := binary(t)
 	srv, err := proc.NewQuartet(bin, filepath.Join(t.TempDir(), "data"), "")
 	require.NoError(t, err)
