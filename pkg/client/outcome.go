@@ -15,7 +15,8 @@ var (
 	// ErrLost: the turn is no longer this runner's: its lease was lost, or its
 	// agent was stopped or deleted.
 	ErrLost = errors.New("the turn is no longer this runner's")
-	// ErrStopping: the runner is told to end; the turn is handed back.
+	// ErrStopping: the runner is told to end; the turn is handed back, which
+	// counts no attempt.
 	ErrStopping = errors.New("the runner stops")
 )
 
@@ -57,6 +58,12 @@ func (e ended) Unwrap() error { return e.error }
 func Retryable(err error) error {
 	return ended{err, agentv1.TurnOutcome_TURN_OUTCOME_RETRYABLE}
 }
+
+// Released gives a turn back that has no part in why its runner cannot go on: the
+// runner stops, or its credential is not good. Its message goes to the front of
+// the lane and is offered at once, without an attempt counted; so whoever releases
+// takes no further turn before that is mended.
+func Released(err error) error { return ended{err, agentv1.TurnOutcome_TURN_OUTCOME_RELEASED} }
 
 // Fatal makes a turn fail for good: its message is put aside at once.
 func Fatal(err error) error { return ended{err, agentv1.TurnOutcome_TURN_OUTCOME_FATAL} }

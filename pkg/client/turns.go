@@ -25,6 +25,11 @@ type RunnerOptions struct {
 	// AllNamespaces serves the agents of every namespace, by their weights
 	// (SPEC D7). It takes an administrator and no AgentIDs.
 	AllNamespaces bool
+	// ToolFamilies are what an agent's profile must have, all of them, to be
+	// served; Preset is what it must be, such as a child for a smaller model.
+	// Neither goes with AllNamespaces.
+	ToolFamilies []agentv1.ToolFamily
+	Preset       agentv1.Preset
 	// Concurrency is how many turns run at once. Default 1.
 	Concurrency int
 	// MaxTurns ends RunTurns after so many turns. 0: none.
@@ -45,7 +50,7 @@ type RunnerOptions struct {
 }
 
 // Handler thinks one turn through. Its error makes the turn's outcome: nil is
-// completed, Retryable, Fatal and OverBudget say theirs, and any other error is
+// completed, Retryable, Released, Fatal and OverBudget say theirs, and any other error is
 // retryable. ctx ends with a cause when the run was aborted or lost, or when
 // the runner stops.
 type Handler func(ctx context.Context, t *Turn) error
@@ -112,7 +117,8 @@ func (r *turnLoop) lane(ctx context.Context) error {
 // acquire waits for a turn. nil: ctx ended.
 func (r *turnLoop) acquire(ctx context.Context) (*Turn, error) {
 	req := &agentv1.AcquireTurnRequest{
-		AgentIds: r.opts.AgentIDs, AllNamespaces: r.opts.AllNamespaces, RunnerId: r.opts.Name,
+		AgentIds: r.opts.AgentIDs, AllNamespaces: r.opts.AllNamespaces,
+		ToolFamilies: r.opts.ToolFamilies, Preset: r.opts.Preset, RunnerId: r.opts.Name,
 		Wait: durationpb.New(r.opts.Poll), RequestId: r.ids.New("acq_"),
 	}
 	pause := firstPause
@@ -180,7 +186,7 @@ func (r *turnLoop) run(ctx context.Context, t *Turn) {
 
 	err := r.handle(thinking, t)
 	if errors.Is(context.Cause(thinking), ErrStopping) && err != nil {
-		err = Retryable(ErrStopping)
+		err = Released(ErrStopping)
 	}
 	// A handler that returned a while after the run was taken from it has
 	// nothing to finish; one that did not notice is told by the server.

@@ -29,6 +29,7 @@ func TestA6_TheErrorIsTheOutcome(t *testing.T) {
 		"passes": {client.Retryable(errors.New("busy")), agentv1.TurnState_TURN_STATE_FAILED, "retryable", agentv1.MessageState_MESSAGE_STATE_QUEUED},
 		"plain":  {errors.New("who knows"), agentv1.TurnState_TURN_STATE_FAILED, "retryable", agentv1.MessageState_MESSAGE_STATE_QUEUED},
 		"stays":  {client.Fatal(errors.New("no key")), agentv1.TurnState_TURN_STATE_FAILED, "fatal", agentv1.MessageState_MESSAGE_STATE_QUARANTINED},
+		"back":   {client.Released(errors.New("no key")), agentv1.TurnState_TURN_STATE_FAILED, "released", agentv1.MessageState_MESSAGE_STATE_QUEUED},
 		"large":  {client.OverBudget(errors.New("too long")), agentv1.TurnState_TURN_STATE_FAILED, "baseline_over_budget", agentv1.MessageState_MESSAGE_STATE_QUARANTINED},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -172,6 +173,7 @@ func TestA6_AStopHandsTheTurnBack(t *testing.T) {
 		return context.Cause(ctx)
 	}))
 	require.Equal(t, agentv1.MessageState_MESSAGE_STATE_QUEUED, r.message("keeper", messageID).GetState())
+	require.Zero(t, r.message("keeper", messageID).GetAttempts(), "however often a runner is stopped, the message is not put aside")
 }
 
 // Several turns run at once, and a grace lets them end by themselves.

@@ -79,7 +79,7 @@ func (s *Service) AcquireTurn(ctx context.Context, req *agentv1.AcquireTurnReque
 	// was woken for is passed on.
 	passOn := map[string]bool{actor.Namespace: true}
 	for {
-		w := s.waiters.add(actor.Namespace, req.GetAgentIds(), req.GetAllNamespaces())
+		w := s.waiters.add(actor.Namespace, req.GetAgentIds(), req.GetAllNamespaces(), choiceOf(req))
 		resp, err := s.tryAcquire(ctx, actor, req)
 		if errors.Is(err, errRepeated) {
 			resp, err = s.repeatedAcquire(ctx, actor, req)
@@ -141,6 +141,9 @@ func admitAcquire(actor rpc.Actor, req *agentv1.AcquireTurnRequest) (time.Durati
 		if len(req.GetAgentIds()) > 0 {
 			return 0, fault.Invalid("agent_ids", req.GetAgentIds()[0], "must be empty with all_namespaces: agents of several namespaces may have one name")
 		}
+	}
+	if err := admitChoice(req); err != nil {
+		return 0, err
 	}
 	if actor.Role == rpc.RoleAgent && len(req.GetAgentIds()) == 0 {
 		return 0, fault.Invalid("agent_ids", "", "must name the agent of the credential")
@@ -206,7 +209,7 @@ func (s *Service) nextOffer(ctx context.Context, actor rpc.Actor, req *agentv1.A
 				return nil, nil, nil
 			}
 		}
-		o, err := s.oldest(ctx, namespace, req.GetAgentIds())
+		o, err := s.oldest(ctx, namespace, req)
 		switch {
 		case err != nil:
 			return nil, nil, err
@@ -234,13 +237,14 @@ func (s *Service) nextOffer(ctx context.Context, actor rpc.Actor, req *agentv1.A
 
 // oldest is the ready agent of longest standing that no other runner of this
 // process is about to take, over all partitions.
-func (s *Service) oldest(ctx context.Context, namespace string, agentIDs []string) (*offer, error) {
+func (s *Service) oldest(ctx context.Context, namespace string, req *agentv1.AcquireTurnRequest) (*offer, error) {
+	agentIDs, wanted := req.GetAgentIds(), choiceOf(req)
 	alone := len(agentIDs) == 1
 	var first *offer
 	for _, p := range s.engine.All() {
 		o, _, err := journal.View(ctx, p, func(st *State) (*offer, error) {
 			return st.firstReady(namespace, agentIDs, func(k key) bool {
-				return !s.reserved(k) && (alone || !s.ailing.passed(k))
+				return !s.reserved(k) && (alone || !s.ailing.passed(k)) && wanted.admits(st.agents[k].rec)
 			}), nil
 		})
 		if err != nil {
@@ -466,7 +470,7 @@ func (s *Service) repeatedAcquire(ctx context.Context, actor rpc.Actor, req *age
 		if f == nil {
 			continue
 		}
-		if reused(req, f.turn) {
+		if reused(req, f.turn) || !choiceOf(req).admits(f.agent) {
 			return nil, fault.RequestIDReused.Newf("request_id %q acquired a turn of agent %q for runner %q before", req.GetRequestId(), f.turn.GetAgentId(), f.turn.GetRunnerId()).
 				With("request_id", req.GetRequestId())
 		}

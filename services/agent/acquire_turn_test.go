@@ -156,7 +156,7 @@ func TestX13_AWaitingRunnerIsWoken(t *testing.T) {
 		got <- resp
 	}()
 	r.eventually(func() bool {
-		return r.service.waiters.count(key{"acme", "keeper"}) == 1
+		return r.service.waiters.count(key{"acme", "keeper"}, nil) == 1
 	})
 	r.send("keeper", "x", normal)
 	select {
@@ -171,17 +171,17 @@ func TestX13_AWaitingRunnerIsWoken(t *testing.T) {
 func TestX13_AWakeIsHandedOn(t *testing.T) {
 	var ws waiters
 	keeper := key{"acme", "keeper"}
-	first, second := ws.add("acme", nil, false), ws.add("acme", nil, false)
+	first, second := ws.add("acme", nil, false, choice{}), ws.add("acme", nil, false, choice{})
 	ws.wake(keeper)
 	require.Len(t, first.woken, 1)
 	ws.remove(first) // its deadline passed in the same moment
 	require.Len(t, second.woken, 1)
 
-	third := ws.add("acme", []string{"other", "other"}, false)
+	third := ws.add("acme", []string{"other", "other"}, false, choice{})
 	ws.remove(second)
 	require.Empty(t, third.woken, "it does not serve that agent")
-	require.Zero(t, ws.count(keeper))
-	require.Equal(t, 1, ws.count(key{"acme", "other"}))
+	require.Zero(t, ws.count(keeper, nil))
+	require.Equal(t, 1, ws.count(key{"acme", "other"}, nil))
 	ws.remove(third)
 	require.Empty(t, ws.open)
 	require.Empty(t, ws.named, "what is at rest takes no memory")
@@ -231,7 +231,7 @@ func TestX2_TwoAcquiresUnderWayAreOneTurn(t *testing.T) {
 		}()
 	}
 	r.eventually(func() bool {
-		return r.service.waiters.count(key{"acme", "keeper"}) == 2
+		return r.service.waiters.count(key{"acme", "keeper"}, nil) == 2
 	})
 	r.send("keeper", "x", normal)
 	r.send("other", "y", normal)

@@ -67,7 +67,7 @@ func TestD5_PoisonedAgentsDelayNobody(t *testing.T) {
 		resp, _ := r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{Wait: durationpb.New(50 * time.Second)})
 		got <- resp
 	}()
-	r.eventually(func() bool { return r.service.waiters.count(key{"acme", p.fails}) == 1 })
+	r.eventually(func() bool { return r.service.waiters.count(key{"acme", p.fails}, nil) == 1 })
 	p.fails, p.hangs = "", ""
 	r.clk.Advance(failedPause)
 	require.NotNil(t, (<-got).GetTurn())

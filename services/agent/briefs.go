@@ -49,6 +49,10 @@ func (a *agentState) acknowledged(env journal.Env, t *agentv1.Turn, m *agentv1.M
 	if m.GetKind() != agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT || m.GetAttempts() > 1 {
 		return nil
 	}
+	// A turn that was given back counts no attempt, and was told of all the same.
+	if before := a.find(a.messages[m.GetMessageId()].GetTurnId()); before != nil && before.rec.GetMessageId() == m.GetMessageId() {
+		return nil
+	}
 	return a.brief(env, agentv1.BriefKind_BRIEF_KIND_ACK, a.briefID(m.GetMessageId(), "ack"),
 		"Took up: "+shortened(m.GetText(), 200), m.GetWorkItemId(), t.GetTurnId())
 }

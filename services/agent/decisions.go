@@ -41,7 +41,7 @@ func (s *Service) GetFacts(ctx context.Context, req *agentv1.GetFactsRequest) (*
 			return nil, err
 		}
 		k := key{actor.Namespace, req.GetAgentId()}
-		f.RunnersWaiting = int32(s.waiters.count(k))
+		f.RunnersWaiting = int32(s.waiters.count(k, f.GetAgent()))
 		if f.GetOpenTurn() != nil {
 			if until, ok := s.leases.until(k, f.GetOpenTurn().GetRunId()); ok {
 				f.OpenTurn = withLease(f.GetOpenTurn(), until)

@@ -233,7 +233,7 @@ func TestD6_FactsNameTheRunAndTheLine(t *testing.T) {
 	require.EqualValues(t, 2, f.GetReadyAhead())
 	require.Zero(t, r.facts("a").GetReadyAhead())
 	require.Nil(t, f.GetOpenTurn())
-	w := r.service.waiters.add("acme", nil, false)
+	w := r.service.waiters.add("acme", nil, false, choice{})
 	require.EqualValues(t, 1, r.facts("keeper").GetRunnersWaiting())
 	r.service.waiters.remove(w)
 	r.take("keeper")

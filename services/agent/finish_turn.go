@@ -70,12 +70,14 @@ func endingOf(req *agentv1.FinishTurnRequest) (ending, error) {
 		e.state, e.reason = agentv1.TurnState_TURN_STATE_COMPLETED, "finished"
 	case agentv1.TurnOutcome_TURN_OUTCOME_RETRYABLE:
 		e.reason, e.requeue = "retryable", true
+	case agentv1.TurnOutcome_TURN_OUTCOME_RELEASED:
+		e.reason, e.requeue, e.uncounted = "released", true, true
 	case agentv1.TurnOutcome_TURN_OUTCOME_FATAL:
 		e.reason, e.quarantine = "fatal", true
 	case agentv1.TurnOutcome_TURN_OUTCOME_BASELINE_OVER_BUDGET:
 		e.reason, e.quarantine = "baseline_over_budget", true
 	default:
-		return e, fault.Invalid("outcome", req.GetOutcome().String(), "must be completed, retryable, fatal or baseline_over_budget")
+		return e, fault.Invalid("outcome", req.GetOutcome().String(), "must be completed, retryable, released, fatal or baseline_over_budget")
 	}
 	return e, nil
 }

@@ -23,6 +23,7 @@ func TestA6_Outcomes(t *testing.T) {
 		"unspecified":          {0, agentv1.TurnState_TURN_STATE_COMPLETED, "finished", agentv1.MessageState_MESSAGE_STATE_PROCESSED},
 		"completed":            {done, agentv1.TurnState_TURN_STATE_COMPLETED, "finished", agentv1.MessageState_MESSAGE_STATE_PROCESSED},
 		"retryable":            {retryable, agentv1.TurnState_TURN_STATE_FAILED, "retryable", agentv1.MessageState_MESSAGE_STATE_QUEUED},
+		"released":             {released, agentv1.TurnState_TURN_STATE_FAILED, "released", agentv1.MessageState_MESSAGE_STATE_QUEUED},
 		"fatal":                {fatal, agentv1.TurnState_TURN_STATE_FAILED, "fatal", agentv1.MessageState_MESSAGE_STATE_QUARANTINED},
 		"baseline over budget": {agentv1.TurnOutcome_TURN_OUTCOME_BASELINE_OVER_BUDGET, agentv1.TurnState_TURN_STATE_FAILED, "baseline_over_budget", agentv1.MessageState_MESSAGE_STATE_QUARANTINED},
 	} {
@@ -34,7 +35,11 @@ func TestA6_Outcomes(t *testing.T) {
 			require.NotNil(t, ended.GetEndedAt())
 			m := r.message("keeper", a.GetMessage().GetMessageId())
 			require.Equal(t, c.message, m.GetState())
-			require.EqualValues(t, 1, m.GetAttempts())
+			if c.outcome == released {
+				require.Zero(t, m.GetAttempts(), "the message had no part in it")
+			} else {
+				require.EqualValues(t, 1, m.GetAttempts())
+			}
 			require.Empty(t, r.facts("keeper").GetAgent().GetCurrentRunId())
 			require.Equal(t, a.GetTurn().GetTurnId(), r.facts("keeper").GetAgent().GetLastTurnId())
 
@@ -50,6 +55,42 @@ func TestA6_Outcomes(t *testing.T) {
 	r, a := turn(t)
 	_, err := r.tryFinish(a, 99)
 	require.ErrorIs(t, err, fault.InvalidArgument)
+}
+
+// A runner that cannot go on gives its message back as often as it likes: the
+// message is never put aside for that, keeps its place, and is taken up once
+// for the operator. The attempts that count still do.
+func TestA6_AReleasedTurnCountsNoAttempt(t *testing.T) {
+	r, a := turn(t)
+	second := r.send("keeper", "second", normal)
+	first := a.GetMessage().GetMessageId()
+	for range 2 * maxAttempts {
+		said := r.send("keeper", "by the way", interject)
+		r.submit(a, 0, "thinking")
+		require.Equal(t, agentv1.MessageState_MESSAGE_STATE_INTERJECTED, r.message("keeper", said).GetState())
+		r.finish(a, released)
+		r.restart()
+		a = r.take("keeper")
+		require.Equal(t, said, a.GetMessage().GetMessageId(), "what was interjected is heard again, first")
+		r.finish(a, done)
+		a = r.take("keeper")
+		require.Equal(t, first, a.GetMessage().GetMessageId())
+		require.Zero(t, a.GetMessage().GetAttempts(), "as it stood before this turn")
+	}
+	acks := 0
+	for _, b := range r.briefs(&agentv1.ListBriefsRequest{Kind: agentv1.BriefKind_BRIEF_KIND_ACK}) {
+		if strings.Contains(b.GetText(), "by the way") {
+			continue
+		}
+		acks++
+	}
+	require.Equal(t, 1, acks)
+	for range maxAttempts {
+		r.finish(a, retryable)
+		a = r.take("keeper")
+	}
+	require.Equal(t, agentv1.MessageState_MESSAGE_STATE_QUARANTINED, r.message("keeper", first).GetState())
+	require.Equal(t, second, a.GetMessage().GetMessageId())
 }
 
 func TestA6_RunsAreFenced(t *testing.T) {

@@ -311,6 +311,7 @@ func use(name string, args ...any) *agentv1.ToolCall {
 
 const (
 	retryable = agentv1.TurnOutcome_TURN_OUTCOME_RETRYABLE
+	released  = agentv1.TurnOutcome_TURN_OUTCOME_RELEASED
 	fatal     = agentv1.TurnOutcome_TURN_OUTCOME_FATAL
 	done      = agentv1.TurnOutcome_TURN_OUTCOME_COMPLETED
 	normal    = agentv1.Priority_PRIORITY_NORMAL

@@ -269,16 +269,16 @@ func TestD7_ASharedRunnerServesAll(t *testing.T) {
 // ones according to who has waited longest.
 func TestD7_ASharedRunnerIsWoken(t *testing.T) {
 	var ws waiters
-	own, shared, named := ws.add("acme", nil, false), ws.add("", nil, true), ws.add("acme", []string{"a", "b"}, false)
-	require.Equal(t, 3, ws.count(key{"acme", "a"}))
-	require.Equal(t, 1, ws.count(key{"umbrella", "a"}))
+	own, shared, named := ws.add("acme", nil, false, choice{}), ws.add("", nil, true, choice{}), ws.add("acme", []string{"a", "b"}, false, choice{})
+	require.Equal(t, 3, ws.count(key{"acme", "a"}, nil))
+	require.Equal(t, 1, ws.count(key{"umbrella", "a"}, nil))
 	for _, w := range []*waiter{own, shared, named} {
 		ws.wake(key{"acme", "a"})
 		require.Len(t, w.woken, 1)
 	}
 	ws.wake(key{"acme", "a"})
-	require.Zero(t, ws.count(key{"acme", "a"}))
-	next := ws.add("umbrella", nil, false)
+	require.Zero(t, ws.count(key{"acme", "a"}, nil))
+	next := ws.add("umbrella", nil, false, choice{})
 	ws.remove(shared)
 	require.Empty(t, next.woken, "a wake is handed on within its namespace")
 }

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"quartet/pkg/journal"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 )
 
 // waiters are the runners that wait for a turn. When an agent becomes ready one
@@ -19,6 +20,15 @@ type waiters struct {
 	shared line            // who serves every namespace
 	open   map[string]line // by namespace, who serves all its agents
 	named  map[key]line    // who serves this agent among others
+	// choosy are those that want an agent to be capable of something. Whether one
+	// is, they see when they look; so they are woken beside whoever serves it
+	// anyhow, and a look in vain takes no wake from anybody.
+	choosy map[chosen]line
+}
+
+type chosen struct {
+	namespace string
+	choice
 }
 
 // line is a queue of waiters, longest waiting first. Whoever is woken leaves it.
@@ -39,7 +49,7 @@ type place struct {
 
 // add lines a waiter up for the agents named; for all of its namespace if none
 // is; for those of every namespace if shared.
-func (ws *waiters) add(namespace string, agentIDs []string, shared bool) *waiter {
+func (ws *waiters) add(namespace string, agentIDs []string, shared bool, wants choice) *waiter {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	ws.serial++
@@ -50,6 +60,8 @@ func (ws *waiters) add(namespace string, agentIDs []string, shared bool) *waiter
 			ws.shared.List = list.New()
 		}
 		w.join(ws.shared, func() {})
+	case wants != choice{}:
+		joinIn(w, &ws.choosy, chosen{namespace, wants})
 	case len(agentIDs) == 0:
 		joinIn(w, &ws.open, namespace)
 	default:
@@ -125,6 +137,15 @@ func (ws *waiters) wakeLocked(k key) {
 		first.quit()
 		first.woken <- k // one slot, and whoever is in a line was not woken
 	}
+	for c, l := range ws.choosy {
+		if c.namespace != k.namespace {
+			continue
+		}
+		if w, ok := l.Front().Value.(*waiter); ok { // a line that is kept is not empty
+			w.quit()
+			w.woken <- k
+		}
+	}
 }
 
 func (ws *waiters) serving(k key) [3]line {
@@ -132,12 +153,17 @@ func (ws *waiters) serving(k key) [3]line {
 }
 
 // count is how many runners wait that serve the agent.
-func (ws *waiters) count(k key) int {
+func (ws *waiters) count(k key, a *agentv1.Agent) int {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	n := 0
 	for _, l := range ws.serving(k) {
 		if l.List != nil {
+			n += l.Len()
+		}
+	}
+	for c, l := range ws.choosy {
+		if c.namespace == k.namespace && c.admits(a) {
 			n += l.Len()
 		}
 	}

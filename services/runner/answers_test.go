@@ -26,8 +26,9 @@ type fate int
 const (
 	passes    fate = iota // asked again; in the end the message goes back to the lane
 	overBound             // baseline_over_budget, put aside
-	unpaid                // the message goes back, and the runner ends
-	denied                // fatal, put aside, and the runner ends
+	unpaid                // the message goes back without an attempt counted, and the runner ends
+	denied                // the same: the credential is the operator's, not the message's
+	misset                // the same: there is no such model, or no API
 	refused               // fatal, put aside
 )
 
@@ -47,7 +48,7 @@ var answers = map[string]struct {
 	"anthropic-401-key":                 {fate: denied, says: "401 Unauthorized: authentication_error: invalid x-api-key"},
 	"anthropic-402-billing":             {fate: unpaid, says: "402 Payment Required: billing_error"},
 	"anthropic-403-permission":          {fate: denied, says: "may not use this model"},
-	"anthropic-404-model":               {fate: refused, says: "not_found_error: model: test-model"},
+	"anthropic-404-model":               {fate: misset, says: "not_found_error: model: test-model"},
 	"anthropic-413-too-large":           {fate: overBound, says: "exceeds the maximum size"},
 	"anthropic-429-rate-limit":          {says: "429 Too Many Requests: rate_limit_error", pause: 1},
 	"anthropic-429-spend-limit":         {fate: unpaid, says: "monthly spend limit"},
@@ -68,9 +69,10 @@ var answers = map[string]struct {
 	"openai-400-vllm-too-long":      {fate: overBound, says: "400 Bad Request: This model's maximum context length is 4096 tokens"},
 	"openai-401-key":                {fate: denied, says: "Incorrect API key provided"},
 	"openai-403-country":            {fate: denied, says: "territory not supported"},
-	"openai-404-model":              {fate: refused, says: "does not exist"},
-	"openai-404-no-api":             {fate: refused, says: "404 Not Found: 404 page not found; check --model and --base-url"},
-	"openai-404-ollama-model":       {fate: refused, says: "404 Not Found: model 'test-model' not found, try pulling it first; check --model"},
+	"openai-403-moderation":         {fate: refused, says: "declined to pass the message on: 403 Forbidden: The chosen model requires moderation"},
+	"openai-404-model":              {fate: misset, says: "does not exist"},
+	"openai-404-no-api":             {fate: misset, says: "404 Not Found: 404 page not found; check --model and --base-url"},
+	"openai-404-ollama-model":       {fate: misset, says: "404 Not Found: model 'test-model' not found, try pulling it first; check --model"},
 	"openai-429-quota":              {fate: unpaid, says: "exceeded your current quota"},
 	"openai-429-rate-limit":         {says: "requests per min (RPM)", pause: 0.12},
 	"openai-429-too-large":          {fate: overBound, says: "Requested 36278"},
@@ -151,16 +153,19 @@ func TestC6_RecordedAnswers(t *testing.T) {
 				require.Len(t, r.events("retry"), attempts-1)
 				require.Contains(t, r.events("retry")[0]["text"], want.says)
 				require.GreaterOrEqual(t, r.events("retry")[0]["seconds"], want.pause)
-			case unpaid:
+			case unpaid, denied, misset:
 				require.ErrorContains(t, err, want.says, "the runner ends")
+				if want.fate == denied {
+					require.ErrorContains(t, err, runner.KeyVariable(kind), "it says which key")
+				}
 				require.EqualValues(t, 1, asked, "asking again would cost nothing and bring nothing")
-				require.Equal(t, "retryable", turn.GetEndReason())
+				require.Equal(t, "released", turn.GetEndReason())
 				require.Equal(t, agentv1.MessageState_MESSAGE_STATE_QUEUED, c.message(id), "the message is not to blame")
-			case denied:
-				require.ErrorContains(t, err, runner.KeyVariable(kind), "the runner ends, and says which key")
-				require.EqualValues(t, 1, asked)
-				require.Equal(t, "fatal", turn.GetEndReason())
-				require.Equal(t, agentv1.MessageState_MESSAGE_STATE_QUARANTINED, c.message(id))
+				for range 4 { // however often it is started before somebody mends it
+					_, err = c.run(1000, attempts)
+					require.ErrorContains(t, err, want.says)
+				}
+				require.Equal(t, agentv1.MessageState_MESSAGE_STATE_QUEUED, c.message(id))
 			case overBound:
 				require.NoError(t, err)
 				require.EqualValues(t, 1, asked, "there is nothing to drop yet, and the same again would not fit either")
@@ -182,9 +187,9 @@ func TestC6_RecordedAnswers(t *testing.T) {
 
 			// The same once only: the next reply is taken as if nothing had been.
 			asked, err = c.run(1, attempts)
-			if want.fate == unpaid {
+			if want.fate == unpaid || want.fate == denied || want.fate == misset {
 				require.Error(t, err)
-				_, err = c.run(0, attempts) // somebody paid
+				_, err = c.run(0, attempts) // somebody paid, or gave another key
 			} else {
 				require.EqualValues(t, 2, asked)
 			}

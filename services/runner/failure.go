@@ -31,6 +31,7 @@ const (
 	tooLong               // the context does not fit
 	unpaid                // the account has no money left: nothing goes better until somebody pays
 	denied                // the credential is not good: no other turn would go better
+	misset                // there is no such model or API: neither would it there
 	refused               // the request will never be good
 	declined              // the model does not want to
 )
@@ -69,8 +70,12 @@ func judge(err error) failure {
 		f.class = declined
 	case status == http.StatusPaymentRequired, status < http.StatusInternalServerError && contains(said, unpaidWords):
 		f.class = unpaid
+	case status == http.StatusForbidden && contains(said, declinedWords):
+		f.class = declined
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
 		f.class = denied
+	case status == http.StatusNotFound:
+		f.class = misset
 	case status == http.StatusRequestEntityTooLarge, contains(said, tooLongWords):
 		f.class = tooLong
 	case status == 0, status == http.StatusRequestTimeout, status == http.StatusConflict, status == http.StatusTooManyRequests,
@@ -92,6 +97,9 @@ var (
 		"context_length_exceeded", "maximum context length", "context window", "request too large for",
 		"exceed_context_size_error", "available context size", "model token limit",
 	}
+	// declinedWords come with 403 from providers that moderate what they pass on:
+	// this message is refused, and the key is good.
+	declinedWords = []string{"moderation", "was flagged", "content policy", "content_policy"}
 	// unpaidWords come with 400 and 429, as if waiting or another request helped.
 	unpaidWords = []string{
 		"enforced_spend_limit_reached", "credit balance is too low", "specified api usage limits", "billing_error",

@@ -48,7 +48,9 @@ type Config struct {
 	Workspace string
 	// System is said to the model before everything else.
 	System string
-	// Attempts bounds how often one reply is asked for. Default 6.
+	// Attempts bounds how often one reply is asked for. Default 10, which takes about
+	// five minutes: a message is put aside after three turns, and trouble of a
+	// provider is not its fault.
 	Attempts int
 	// Backoff is the pause before the second attempt, doubled each time up to
 	// MaxBackoff. Default 1 s and 60 s.
@@ -101,7 +103,7 @@ func New(cfg Config, api *client.Client) (*Runner, error) {
 	if cfg.Key == "" {
 		cfg.Key = "none" // a local server does not look at it; the SDKs want one
 	}
-	for p, d := range map[*int]int{&cfg.MaxRounds: 100, &cfg.Concurrency: 1, &cfg.Attempts: 6} {
+	for p, d := range map[*int]int{&cfg.MaxRounds: 100, &cfg.Concurrency: 1, &cfg.Attempts: 10} {
 		if *p <= 0 {
 			*p = d
 		}

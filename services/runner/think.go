@@ -211,13 +211,19 @@ func (c *conversation) reply(ctx context.Context) (*Answer, error) {
 		f := judge(err)
 		switch f.class {
 		case denied:
-			return nil, client.Fatal(&endError{fmt.Sprintf("the provider refuses the credential in $%s: %s; check the key and what it may do", KeyVariable(c.r.cfg.Provider), f.text)})
+			// The operator's key is at fault, and every message would meet it.
+			return nil, client.Released(&endError{fmt.Sprintf("the provider refuses the credential in $%s: %s; check the key and what it may do; the message is back in the lane", KeyVariable(c.r.cfg.Provider), f.text)})
+		case misset:
+			return nil, client.Released(&endError{fmt.Sprintf("the provider does not know what is asked for: %s; check --model and --base-url; the message is back in the lane", f.text)})
 		case unpaid:
 			// The message is not to blame: it waits for whoever runs next.
-			return nil, client.Retryable(&endError{fmt.Sprintf("the provider's account has no credit left, or is at its spending limit: %s; the message is back in the lane", f.text)})
+			return nil, client.Released(&endError{fmt.Sprintf("the provider's account has no credit left, or is at its spending limit: %s; the message is back in the lane", f.text)})
 		case refused:
-			return nil, client.Fatal(fmt.Errorf("the provider refuses the request: %s; check --model and --base-url", f.text))
+			return nil, client.Fatal(fmt.Errorf("the provider refuses the request: %s", f.text))
 		case declined:
+			if !errors.Is(err, errDeclined) {
+				err = fmt.Errorf("the provider declined to pass the message on: %s", f.text)
+			}
 			return nil, client.Fatal(err)
 		case tooLong:
 			if !c.shrink() {

@@ -993,6 +993,10 @@ const (
 	TurnOutcome_TURN_OUTCOME_FATAL TurnOutcome = 3
 	// What must be in the context does not fit.
 	TurnOutcome_TURN_OUTCOME_BASELINE_OVER_BUDGET TurnOutcome = 4
+	// The runner cannot go on, and the message has no part in it: the runner ends, or
+	// its credential or account is not good. The message goes back to the front of its
+	// lane, and the attempt does not count.
+	TurnOutcome_TURN_OUTCOME_RELEASED TurnOutcome = 5
 )
 
 // Enum value maps for TurnOutcome.
@@ -1003,6 +1007,7 @@ var (
 		2: "TURN_OUTCOME_RETRYABLE",
 		3: "TURN_OUTCOME_FATAL",
 		4: "TURN_OUTCOME_BASELINE_OVER_BUDGET",
+		5: "TURN_OUTCOME_RELEASED",
 	}
 	TurnOutcome_value = map[string]int32{
 		"TURN_OUTCOME_UNSPECIFIED":          0,
@@ -1010,6 +1015,7 @@ var (
 		"TURN_OUTCOME_RETRYABLE":            2,
 		"TURN_OUTCOME_FATAL":                3,
 		"TURN_OUTCOME_BASELINE_OVER_BUDGET": 4,
+		"TURN_OUTCOME_RELEASED":             5,
 	}
 )
 
@@ -1992,7 +1998,7 @@ type Turn struct {
 	BoundWorkItemId string `protobuf:"bytes,6,opt,name=bound_work_item_id,json=boundWorkItemId,proto3" json:"bound_work_item_id,omitempty"`
 	// Where it stands.
 	State TurnState `protobuf:"varint,7,opt,name=state,proto3,enum=quartet.agent.v1.TurnState" json:"state,omitempty"`
-	// Why it ended: finished, wait_for, completion_promoted, lease_lost, retryable, fatal,
+	// Why it ended: finished, wait_for, completion_promoted, lease_lost, retryable, released, fatal,
 	// baseline_over_budget, undelivered, operator_aborted, operator_stopped, agent_deleted.
 	EndReason string `protobuf:"bytes,8,opt,name=end_reason,json=endReason,proto3" json:"end_reason,omitempty"`
 	// How many rounds it has.
@@ -3485,13 +3491,14 @@ const file_quartet_agent_v1_agent_proto_rawDesc = "" +
 	"\x14TURN_STATE_COMPLETED\x10\x02\x12\x15\n" +
 	"\x11TURN_STATE_FAILED\x10\x03\x12\x1a\n" +
 	"\x16TURN_STATE_INTERRUPTED\x10\x04\x12\x16\n" +
-	"\x12TURN_STATE_ABORTED\x10\x05*\xa2\x01\n" +
+	"\x12TURN_STATE_ABORTED\x10\x05*\xbd\x01\n" +
 	"\vTurnOutcome\x12\x1c\n" +
 	"\x18TURN_OUTCOME_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16TURN_OUTCOME_COMPLETED\x10\x01\x12\x1a\n" +
 	"\x16TURN_OUTCOME_RETRYABLE\x10\x02\x12\x16\n" +
 	"\x12TURN_OUTCOME_FATAL\x10\x03\x12%\n" +
-	"!TURN_OUTCOME_BASELINE_OVER_BUDGET\x10\x04*\xbe\x01\n" +
+	"!TURN_OUTCOME_BASELINE_OVER_BUDGET\x10\x04\x12\x19\n" +
+	"\x15TURN_OUTCOME_RELEASED\x10\x05*\xbe\x01\n" +
 	"\n" +
 	"TickReason\x12\x1b\n" +
 	"\x17TICK_REASON_UNSPECIFIED\x10\x00\x12 \n" +

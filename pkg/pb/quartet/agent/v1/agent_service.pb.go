@@ -893,6 +893,12 @@ type AcquireTurnRequest struct {
 	// Serve the agents of every namespace, by the namespaces' weights (SPEC D7). Roles:
 	// admin, service. Cannot be combined with agent_ids.
 	AllNamespaces bool `protobuf:"varint,5,opt,name=all_namespaces,json=allNamespaces,proto3" json:"all_namespaces,omitempty"`
+	// Only agents whose profile has all of these families. Cannot be combined with
+	// all_namespaces.
+	ToolFamilies []ToolFamily `protobuf:"varint,6,rep,packed,name=tool_families,json=toolFamilies,proto3,enum=quartet.agent.v1.ToolFamily" json:"tool_families,omitempty"`
+	// Only agents of this preset, such as private_child for a smaller model. Cannot be
+	// combined with all_namespaces.
+	Preset        Preset `protobuf:"varint,7,opt,name=preset,proto3,enum=quartet.agent.v1.Preset" json:"preset,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -960,6 +966,20 @@ func (x *AcquireTurnRequest) GetAllNamespaces() bool {
 		return x.AllNamespaces
 	}
 	return false
+}
+
+func (x *AcquireTurnRequest) GetToolFamilies() []ToolFamily {
+	if x != nil {
+		return x.ToolFamilies
+	}
+	return nil
+}
+
+func (x *AcquireTurnRequest) GetPreset() Preset {
+	if x != nil {
+		return x.Preset
+	}
+	return Preset_PRESET_UNSPECIFIED
 }
 
 // AcquireTurnResponse is a turn, or a hint when to ask again.
@@ -4136,14 +4156,16 @@ const file_quartet_agent_v1_agent_service_proto_rawDesc = "" +
 	"page_token\x18\x04 \x01(\tR\tpageToken\"u\n" +
 	"\x14ListMessagesResponse\x125\n" +
 	"\bmessages\x18\x01 \x03(\v2\x19.quartet.agent.v1.MessageR\bmessages\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xc3\x01\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xb8\x02\n" +
 	"\x12AcquireTurnRequest\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12\x1b\n" +
 	"\tagent_ids\x18\x02 \x03(\tR\bagentIds\x12\x1b\n" +
 	"\trunner_id\x18\x03 \x01(\tR\brunnerId\x12-\n" +
 	"\x04wait\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x04wait\x12%\n" +
-	"\x0eall_namespaces\x18\x05 \x01(\bR\rallNamespaces\"\xca\x03\n" +
+	"\x0eall_namespaces\x18\x05 \x01(\bR\rallNamespaces\x12A\n" +
+	"\rtool_families\x18\x06 \x03(\x0e2\x1c.quartet.agent.v1.ToolFamilyR\ftoolFamilies\x120\n" +
+	"\x06preset\x18\a \x01(\x0e2\x18.quartet.agent.v1.PresetR\x06preset\"\xca\x03\n" +
 	"\x13AcquireTurnResponse\x12*\n" +
 	"\x04turn\x18\x01 \x01(\v2\x16.quartet.agent.v1.TurnR\x04turn\x123\n" +
 	"\amessage\x18\x02 \x01(\v2\x19.quartet.agent.v1.MessageR\amessage\x12?\n" +
@@ -4499,21 +4521,22 @@ var file_quartet_agent_v1_agent_service_proto_goTypes = []any{
 	(*Message)(nil),                 // 67: quartet.agent.v1.Message
 	(MessageState)(0),               // 68: quartet.agent.v1.MessageState
 	(*durationpb.Duration)(nil),     // 69: google.protobuf.Duration
-	(*Turn)(nil),                    // 70: quartet.agent.v1.Turn
-	(*structpb.Struct)(nil),         // 71: google.protobuf.Struct
-	(*ShownWait)(nil),               // 72: quartet.agent.v1.ShownWait
-	(*ContextSection)(nil),          // 73: quartet.agent.v1.ContextSection
-	(*timestamppb.Timestamp)(nil),   // 74: google.protobuf.Timestamp
-	(*ToolCall)(nil),                // 75: quartet.agent.v1.ToolCall
-	(*ToolResult)(nil),              // 76: quartet.agent.v1.ToolResult
-	(*TokenUsage)(nil),              // 77: quartet.agent.v1.TokenUsage
-	(TurnOutcome)(0),                // 78: quartet.agent.v1.TurnOutcome
-	(*Round)(nil),                   // 79: quartet.agent.v1.Round
-	(*Decision)(nil),                // 80: quartet.agent.v1.Decision
-	(*Delegation)(nil),              // 81: quartet.agent.v1.Delegation
-	(BriefKind)(0),                  // 82: quartet.agent.v1.BriefKind
-	(*Brief)(nil),                   // 83: quartet.agent.v1.Brief
-	(*ToolSpec)(nil),                // 84: quartet.agent.v1.ToolSpec
+	(ToolFamily)(0),                 // 70: quartet.agent.v1.ToolFamily
+	(*Turn)(nil),                    // 71: quartet.agent.v1.Turn
+	(*structpb.Struct)(nil),         // 72: google.protobuf.Struct
+	(*ShownWait)(nil),               // 73: quartet.agent.v1.ShownWait
+	(*ContextSection)(nil),          // 74: quartet.agent.v1.ContextSection
+	(*timestamppb.Timestamp)(nil),   // 75: google.protobuf.Timestamp
+	(*ToolCall)(nil),                // 76: quartet.agent.v1.ToolCall
+	(*ToolResult)(nil),              // 77: quartet.agent.v1.ToolResult
+	(*TokenUsage)(nil),              // 78: quartet.agent.v1.TokenUsage
+	(TurnOutcome)(0),                // 79: quartet.agent.v1.TurnOutcome
+	(*Round)(nil),                   // 80: quartet.agent.v1.Round
+	(*Decision)(nil),                // 81: quartet.agent.v1.Decision
+	(*Delegation)(nil),              // 82: quartet.agent.v1.Delegation
+	(BriefKind)(0),                  // 83: quartet.agent.v1.BriefKind
+	(*Brief)(nil),                   // 84: quartet.agent.v1.Brief
+	(*ToolSpec)(nil),                // 85: quartet.agent.v1.ToolSpec
 }
 var file_quartet_agent_v1_agent_service_proto_depIdxs = []int32{
 	60, // 0: quartet.agent.v1.SpawnAgentRequest.preset:type_name -> quartet.agent.v1.Preset
@@ -4531,119 +4554,121 @@ var file_quartet_agent_v1_agent_service_proto_depIdxs = []int32{
 	68, // 12: quartet.agent.v1.ListMessagesRequest.state:type_name -> quartet.agent.v1.MessageState
 	67, // 13: quartet.agent.v1.ListMessagesResponse.messages:type_name -> quartet.agent.v1.Message
 	69, // 14: quartet.agent.v1.AcquireTurnRequest.wait:type_name -> google.protobuf.Duration
-	70, // 15: quartet.agent.v1.AcquireTurnResponse.turn:type_name -> quartet.agent.v1.Turn
-	67, // 16: quartet.agent.v1.AcquireTurnResponse.message:type_name -> quartet.agent.v1.Message
-	67, // 17: quartet.agent.v1.AcquireTurnResponse.interjections:type_name -> quartet.agent.v1.Message
-	14, // 18: quartet.agent.v1.AcquireTurnResponse.context:type_name -> quartet.agent.v1.ContextProjection
-	63, // 19: quartet.agent.v1.AcquireTurnResponse.agent:type_name -> quartet.agent.v1.Agent
-	69, // 20: quartet.agent.v1.AcquireTurnResponse.poll_after:type_name -> google.protobuf.Duration
-	71, // 21: quartet.agent.v1.ContextProjection.current:type_name -> google.protobuf.Struct
-	71, // 22: quartet.agent.v1.ContextProjection.queue:type_name -> google.protobuf.Struct
-	72, // 23: quartet.agent.v1.ContextProjection.shown_waits:type_name -> quartet.agent.v1.ShownWait
-	73, // 24: quartet.agent.v1.ContextProjection.sections:type_name -> quartet.agent.v1.ContextSection
-	74, // 25: quartet.agent.v1.RenewTurnResponse.lease_expires_at:type_name -> google.protobuf.Timestamp
-	75, // 26: quartet.agent.v1.SubmitRoundRequest.tool_calls:type_name -> quartet.agent.v1.ToolCall
-	76, // 27: quartet.agent.v1.SubmitRoundRequest.local_tool_results:type_name -> quartet.agent.v1.ToolResult
-	77, // 28: quartet.agent.v1.SubmitRoundRequest.usage:type_name -> quartet.agent.v1.TokenUsage
-	76, // 29: quartet.agent.v1.SubmitRoundResponse.tool_results:type_name -> quartet.agent.v1.ToolResult
-	67, // 30: quartet.agent.v1.SubmitRoundResponse.interjections:type_name -> quartet.agent.v1.Message
-	74, // 31: quartet.agent.v1.SubmitRoundResponse.lease_expires_at:type_name -> google.protobuf.Timestamp
-	78, // 32: quartet.agent.v1.FinishTurnRequest.outcome:type_name -> quartet.agent.v1.TurnOutcome
-	70, // 33: quartet.agent.v1.FinishTurnResponse.turn:type_name -> quartet.agent.v1.Turn
-	70, // 34: quartet.agent.v1.GetTurnResponse.turn:type_name -> quartet.agent.v1.Turn
-	79, // 35: quartet.agent.v1.GetTurnResponse.rounds:type_name -> quartet.agent.v1.Round
-	70, // 36: quartet.agent.v1.ListTurnsResponse.turns:type_name -> quartet.agent.v1.Turn
-	80, // 37: quartet.agent.v1.ListDecisionsResponse.decisions:type_name -> quartet.agent.v1.Decision
-	63, // 38: quartet.agent.v1.AgentFacts.agent:type_name -> quartet.agent.v1.Agent
-	74, // 39: quartet.agent.v1.AgentFacts.head_queued_at:type_name -> google.protobuf.Timestamp
-	80, // 40: quartet.agent.v1.AgentFacts.last_decision:type_name -> quartet.agent.v1.Decision
-	72, // 41: quartet.agent.v1.AgentFacts.shown_waits:type_name -> quartet.agent.v1.ShownWait
-	74, // 42: quartet.agent.v1.AgentFacts.last_turn_started_at:type_name -> google.protobuf.Timestamp
-	70, // 43: quartet.agent.v1.AgentFacts.open_turn:type_name -> quartet.agent.v1.Turn
-	74, // 44: quartet.agent.v1.AgentFacts.woken_at:type_name -> google.protobuf.Timestamp
-	27, // 45: quartet.agent.v1.GetFactsResponse.facts:type_name -> quartet.agent.v1.AgentFacts
-	80, // 46: quartet.agent.v1.OfferDecisionRequest.decision:type_name -> quartet.agent.v1.Decision
-	67, // 47: quartet.agent.v1.WatchTurnResponse.interjections:type_name -> quartet.agent.v1.Message
-	70, // 48: quartet.agent.v1.WatchTurnResponse.ended:type_name -> quartet.agent.v1.Turn
-	70, // 49: quartet.agent.v1.AbortRunResponse.turn:type_name -> quartet.agent.v1.Turn
-	63, // 50: quartet.agent.v1.AbortRunResponse.agent:type_name -> quartet.agent.v1.Agent
-	63, // 51: quartet.agent.v1.PauseAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	63, // 52: quartet.agent.v1.ResumeAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	63, // 53: quartet.agent.v1.StopAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	63, // 54: quartet.agent.v1.StartAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	63, // 55: quartet.agent.v1.DeleteAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	81, // 56: quartet.agent.v1.GetDelegationResponse.delegation:type_name -> quartet.agent.v1.Delegation
-	81, // 57: quartet.agent.v1.ListDelegationsResponse.delegations:type_name -> quartet.agent.v1.Delegation
-	79, // 58: quartet.agent.v1.ListRoundsResponse.rounds:type_name -> quartet.agent.v1.Round
-	14, // 59: quartet.agent.v1.GetContextResponse.context:type_name -> quartet.agent.v1.ContextProjection
-	82, // 60: quartet.agent.v1.ListBriefsRequest.kind:type_name -> quartet.agent.v1.BriefKind
-	83, // 61: quartet.agent.v1.ListBriefsResponse.briefs:type_name -> quartet.agent.v1.Brief
-	84, // 62: quartet.agent.v1.ListToolsResponse.tools:type_name -> quartet.agent.v1.ToolSpec
-	71, // 63: quartet.agent.v1.CallToolRequest.arguments:type_name -> google.protobuf.Struct
-	76, // 64: quartet.agent.v1.CallToolResponse.result:type_name -> quartet.agent.v1.ToolResult
-	0,  // 65: quartet.agent.v1.AgentService.SpawnAgent:input_type -> quartet.agent.v1.SpawnAgentRequest
-	2,  // 66: quartet.agent.v1.AgentService.GetAgent:input_type -> quartet.agent.v1.GetAgentRequest
-	4,  // 67: quartet.agent.v1.AgentService.ListAgents:input_type -> quartet.agent.v1.ListAgentsRequest
-	6,  // 68: quartet.agent.v1.AgentService.EnqueueMessage:input_type -> quartet.agent.v1.EnqueueMessageRequest
-	8,  // 69: quartet.agent.v1.AgentService.GetMessage:input_type -> quartet.agent.v1.GetMessageRequest
-	10, // 70: quartet.agent.v1.AgentService.ListMessages:input_type -> quartet.agent.v1.ListMessagesRequest
-	12, // 71: quartet.agent.v1.AgentService.AcquireTurn:input_type -> quartet.agent.v1.AcquireTurnRequest
-	15, // 72: quartet.agent.v1.AgentService.RenewTurn:input_type -> quartet.agent.v1.RenewTurnRequest
-	17, // 73: quartet.agent.v1.AgentService.SubmitRound:input_type -> quartet.agent.v1.SubmitRoundRequest
-	19, // 74: quartet.agent.v1.AgentService.FinishTurn:input_type -> quartet.agent.v1.FinishTurnRequest
-	21, // 75: quartet.agent.v1.AgentService.GetTurn:input_type -> quartet.agent.v1.GetTurnRequest
-	23, // 76: quartet.agent.v1.AgentService.ListTurns:input_type -> quartet.agent.v1.ListTurnsRequest
-	25, // 77: quartet.agent.v1.AgentService.ListDecisions:input_type -> quartet.agent.v1.ListDecisionsRequest
-	32, // 78: quartet.agent.v1.AgentService.WatchTurn:input_type -> quartet.agent.v1.WatchTurnRequest
-	34, // 79: quartet.agent.v1.AgentService.AbortRun:input_type -> quartet.agent.v1.AbortRunRequest
-	36, // 80: quartet.agent.v1.AgentService.PauseAgent:input_type -> quartet.agent.v1.PauseAgentRequest
-	38, // 81: quartet.agent.v1.AgentService.ResumeAgent:input_type -> quartet.agent.v1.ResumeAgentRequest
-	40, // 82: quartet.agent.v1.AgentService.StopAgent:input_type -> quartet.agent.v1.StopAgentRequest
-	42, // 83: quartet.agent.v1.AgentService.StartAgent:input_type -> quartet.agent.v1.StartAgentRequest
-	44, // 84: quartet.agent.v1.AgentService.DeleteAgent:input_type -> quartet.agent.v1.DeleteAgentRequest
-	46, // 85: quartet.agent.v1.AgentService.GetDelegation:input_type -> quartet.agent.v1.GetDelegationRequest
-	48, // 86: quartet.agent.v1.AgentService.ListDelegations:input_type -> quartet.agent.v1.ListDelegationsRequest
-	50, // 87: quartet.agent.v1.AgentService.ListRounds:input_type -> quartet.agent.v1.ListRoundsRequest
-	52, // 88: quartet.agent.v1.AgentService.GetContext:input_type -> quartet.agent.v1.GetContextRequest
-	54, // 89: quartet.agent.v1.AgentService.ListBriefs:input_type -> quartet.agent.v1.ListBriefsRequest
-	56, // 90: quartet.agent.v1.AgentService.ListTools:input_type -> quartet.agent.v1.ListToolsRequest
-	58, // 91: quartet.agent.v1.AgentService.CallTool:input_type -> quartet.agent.v1.CallToolRequest
-	28, // 92: quartet.agent.v1.AgentService.GetFacts:input_type -> quartet.agent.v1.GetFactsRequest
-	30, // 93: quartet.agent.v1.AgentService.OfferDecision:input_type -> quartet.agent.v1.OfferDecisionRequest
-	1,  // 94: quartet.agent.v1.AgentService.SpawnAgent:output_type -> quartet.agent.v1.SpawnAgentResponse
-	3,  // 95: quartet.agent.v1.AgentService.GetAgent:output_type -> quartet.agent.v1.GetAgentResponse
-	5,  // 96: quartet.agent.v1.AgentService.ListAgents:output_type -> quartet.agent.v1.ListAgentsResponse
-	7,  // 97: quartet.agent.v1.AgentService.EnqueueMessage:output_type -> quartet.agent.v1.EnqueueMessageResponse
-	9,  // 98: quartet.agent.v1.AgentService.GetMessage:output_type -> quartet.agent.v1.GetMessageResponse
-	11, // 99: quartet.agent.v1.AgentService.ListMessages:output_type -> quartet.agent.v1.ListMessagesResponse
-	13, // 100: quartet.agent.v1.AgentService.AcquireTurn:output_type -> quartet.agent.v1.AcquireTurnResponse
-	16, // 101: quartet.agent.v1.AgentService.RenewTurn:output_type -> quartet.agent.v1.RenewTurnResponse
-	18, // 102: quartet.agent.v1.AgentService.SubmitRound:output_type -> quartet.agent.v1.SubmitRoundResponse
-	20, // 103: quartet.agent.v1.AgentService.FinishTurn:output_type -> quartet.agent.v1.FinishTurnResponse
-	22, // 104: quartet.agent.v1.AgentService.GetTurn:output_type -> quartet.agent.v1.GetTurnResponse
-	24, // 105: quartet.agent.v1.AgentService.ListTurns:output_type -> quartet.agent.v1.ListTurnsResponse
-	26, // 106: quartet.agent.v1.AgentService.ListDecisions:output_type -> quartet.agent.v1.ListDecisionsResponse
-	33, // 107: quartet.agent.v1.AgentService.WatchTurn:output_type -> quartet.agent.v1.WatchTurnResponse
-	35, // 108: quartet.agent.v1.AgentService.AbortRun:output_type -> quartet.agent.v1.AbortRunResponse
-	37, // 109: quartet.agent.v1.AgentService.PauseAgent:output_type -> quartet.agent.v1.PauseAgentResponse
-	39, // 110: quartet.agent.v1.AgentService.ResumeAgent:output_type -> quartet.agent.v1.ResumeAgentResponse
-	41, // 111: quartet.agent.v1.AgentService.StopAgent:output_type -> quartet.agent.v1.StopAgentResponse
-	43, // 112: quartet.agent.v1.AgentService.StartAgent:output_type -> quartet.agent.v1.StartAgentResponse
-	45, // 113: quartet.agent.v1.AgentService.DeleteAgent:output_type -> quartet.agent.v1.DeleteAgentResponse
-	47, // 114: quartet.agent.v1.AgentService.GetDelegation:output_type -> quartet.agent.v1.GetDelegationResponse
-	49, // 115: quartet.agent.v1.AgentService.ListDelegations:output_type -> quartet.agent.v1.ListDelegationsResponse
-	51, // 116: quartet.agent.v1.AgentService.ListRounds:output_type -> quartet.agent.v1.ListRoundsResponse
-	53, // 117: quartet.agent.v1.AgentService.GetContext:output_type -> quartet.agent.v1.GetContextResponse
-	55, // 118: quartet.agent.v1.AgentService.ListBriefs:output_type -> quartet.agent.v1.ListBriefsResponse
-	57, // 119: quartet.agent.v1.AgentService.ListTools:output_type -> quartet.agent.v1.ListToolsResponse
-	59, // 120: quartet.agent.v1.AgentService.CallTool:output_type -> quartet.agent.v1.CallToolResponse
-	29, // 121: quartet.agent.v1.AgentService.GetFacts:output_type -> quartet.agent.v1.GetFactsResponse
-	31, // 122: quartet.agent.v1.AgentService.OfferDecision:output_type -> quartet.agent.v1.OfferDecisionResponse
-	94, // [94:123] is the sub-list for method output_type
-	65, // [65:94] is the sub-list for method input_type
-	65, // [65:65] is the sub-list for extension type_name
-	65, // [65:65] is the sub-list for extension extendee
-	0,  // [0:65] is the sub-list for field type_name
+	70, // 15: quartet.agent.v1.AcquireTurnRequest.tool_families:type_name -> quartet.agent.v1.ToolFamily
+	60, // 16: quartet.agent.v1.AcquireTurnRequest.preset:type_name -> quartet.agent.v1.Preset
+	71, // 17: quartet.agent.v1.AcquireTurnResponse.turn:type_name -> quartet.agent.v1.Turn
+	67, // 18: quartet.agent.v1.AcquireTurnResponse.message:type_name -> quartet.agent.v1.Message
+	67, // 19: quartet.agent.v1.AcquireTurnResponse.interjections:type_name -> quartet.agent.v1.Message
+	14, // 20: quartet.agent.v1.AcquireTurnResponse.context:type_name -> quartet.agent.v1.ContextProjection
+	63, // 21: quartet.agent.v1.AcquireTurnResponse.agent:type_name -> quartet.agent.v1.Agent
+	69, // 22: quartet.agent.v1.AcquireTurnResponse.poll_after:type_name -> google.protobuf.Duration
+	72, // 23: quartet.agent.v1.ContextProjection.current:type_name -> google.protobuf.Struct
+	72, // 24: quartet.agent.v1.ContextProjection.queue:type_name -> google.protobuf.Struct
+	73, // 25: quartet.agent.v1.ContextProjection.shown_waits:type_name -> quartet.agent.v1.ShownWait
+	74, // 26: quartet.agent.v1.ContextProjection.sections:type_name -> quartet.agent.v1.ContextSection
+	75, // 27: quartet.agent.v1.RenewTurnResponse.lease_expires_at:type_name -> google.protobuf.Timestamp
+	76, // 28: quartet.agent.v1.SubmitRoundRequest.tool_calls:type_name -> quartet.agent.v1.ToolCall
+	77, // 29: quartet.agent.v1.SubmitRoundRequest.local_tool_results:type_name -> quartet.agent.v1.ToolResult
+	78, // 30: quartet.agent.v1.SubmitRoundRequest.usage:type_name -> quartet.agent.v1.TokenUsage
+	77, // 31: quartet.agent.v1.SubmitRoundResponse.tool_results:type_name -> quartet.agent.v1.ToolResult
+	67, // 32: quartet.agent.v1.SubmitRoundResponse.interjections:type_name -> quartet.agent.v1.Message
+	75, // 33: quartet.agent.v1.SubmitRoundResponse.lease_expires_at:type_name -> google.protobuf.Timestamp
+	79, // 34: quartet.agent.v1.FinishTurnRequest.outcome:type_name -> quartet.agent.v1.TurnOutcome
+	71, // 35: quartet.agent.v1.FinishTurnResponse.turn:type_name -> quartet.agent.v1.Turn
+	71, // 36: quartet.agent.v1.GetTurnResponse.turn:type_name -> quartet.agent.v1.Turn
+	80, // 37: quartet.agent.v1.GetTurnResponse.rounds:type_name -> quartet.agent.v1.Round
+	71, // 38: quartet.agent.v1.ListTurnsResponse.turns:type_name -> quartet.agent.v1.Turn
+	81, // 39: quartet.agent.v1.ListDecisionsResponse.decisions:type_name -> quartet.agent.v1.Decision
+	63, // 40: quartet.agent.v1.AgentFacts.agent:type_name -> quartet.agent.v1.Agent
+	75, // 41: quartet.agent.v1.AgentFacts.head_queued_at:type_name -> google.protobuf.Timestamp
+	81, // 42: quartet.agent.v1.AgentFacts.last_decision:type_name -> quartet.agent.v1.Decision
+	73, // 43: quartet.agent.v1.AgentFacts.shown_waits:type_name -> quartet.agent.v1.ShownWait
+	75, // 44: quartet.agent.v1.AgentFacts.last_turn_started_at:type_name -> google.protobuf.Timestamp
+	71, // 45: quartet.agent.v1.AgentFacts.open_turn:type_name -> quartet.agent.v1.Turn
+	75, // 46: quartet.agent.v1.AgentFacts.woken_at:type_name -> google.protobuf.Timestamp
+	27, // 47: quartet.agent.v1.GetFactsResponse.facts:type_name -> quartet.agent.v1.AgentFacts
+	81, // 48: quartet.agent.v1.OfferDecisionRequest.decision:type_name -> quartet.agent.v1.Decision
+	67, // 49: quartet.agent.v1.WatchTurnResponse.interjections:type_name -> quartet.agent.v1.Message
+	71, // 50: quartet.agent.v1.WatchTurnResponse.ended:type_name -> quartet.agent.v1.Turn
+	71, // 51: quartet.agent.v1.AbortRunResponse.turn:type_name -> quartet.agent.v1.Turn
+	63, // 52: quartet.agent.v1.AbortRunResponse.agent:type_name -> quartet.agent.v1.Agent
+	63, // 53: quartet.agent.v1.PauseAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	63, // 54: quartet.agent.v1.ResumeAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	63, // 55: quartet.agent.v1.StopAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	63, // 56: quartet.agent.v1.StartAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	63, // 57: quartet.agent.v1.DeleteAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	82, // 58: quartet.agent.v1.GetDelegationResponse.delegation:type_name -> quartet.agent.v1.Delegation
+	82, // 59: quartet.agent.v1.ListDelegationsResponse.delegations:type_name -> quartet.agent.v1.Delegation
+	80, // 60: quartet.agent.v1.ListRoundsResponse.rounds:type_name -> quartet.agent.v1.Round
+	14, // 61: quartet.agent.v1.GetContextResponse.context:type_name -> quartet.agent.v1.ContextProjection
+	83, // 62: quartet.agent.v1.ListBriefsRequest.kind:type_name -> quartet.agent.v1.BriefKind
+	84, // 63: quartet.agent.v1.ListBriefsResponse.briefs:type_name -> quartet.agent.v1.Brief
+	85, // 64: quartet.agent.v1.ListToolsResponse.tools:type_name -> quartet.agent.v1.ToolSpec
+	72, // 65: quartet.agent.v1.CallToolRequest.arguments:type_name -> google.protobuf.Struct
+	77, // 66: quartet.agent.v1.CallToolResponse.result:type_name -> quartet.agent.v1.ToolResult
+	0,  // 67: quartet.agent.v1.AgentService.SpawnAgent:input_type -> quartet.agent.v1.SpawnAgentRequest
+	2,  // 68: quartet.agent.v1.AgentService.GetAgent:input_type -> quartet.agent.v1.GetAgentRequest
+	4,  // 69: quartet.agent.v1.AgentService.ListAgents:input_type -> quartet.agent.v1.ListAgentsRequest
+	6,  // 70: quartet.agent.v1.AgentService.EnqueueMessage:input_type -> quartet.agent.v1.EnqueueMessageRequest
+	8,  // 71: quartet.agent.v1.AgentService.GetMessage:input_type -> quartet.agent.v1.GetMessageRequest
+	10, // 72: quartet.agent.v1.AgentService.ListMessages:input_type -> quartet.agent.v1.ListMessagesRequest
+	12, // 73: quartet.agent.v1.AgentService.AcquireTurn:input_type -> quartet.agent.v1.AcquireTurnRequest
+	15, // 74: quartet.agent.v1.AgentService.RenewTurn:input_type -> quartet.agent.v1.RenewTurnRequest
+	17, // 75: quartet.agent.v1.AgentService.SubmitRound:input_type -> quartet.agent.v1.SubmitRoundRequest
+	19, // 76: quartet.agent.v1.AgentService.FinishTurn:input_type -> quartet.agent.v1.FinishTurnRequest
+	21, // 77: quartet.agent.v1.AgentService.GetTurn:input_type -> quartet.agent.v1.GetTurnRequest
+	23, // 78: quartet.agent.v1.AgentService.ListTurns:input_type -> quartet.agent.v1.ListTurnsRequest
+	25, // 79: quartet.agent.v1.AgentService.ListDecisions:input_type -> quartet.agent.v1.ListDecisionsRequest
+	32, // 80: quartet.agent.v1.AgentService.WatchTurn:input_type -> quartet.agent.v1.WatchTurnRequest
+	34, // 81: quartet.agent.v1.AgentService.AbortRun:input_type -> quartet.agent.v1.AbortRunRequest
+	36, // 82: quartet.agent.v1.AgentService.PauseAgent:input_type -> quartet.agent.v1.PauseAgentRequest
+	38, // 83: quartet.agent.v1.AgentService.ResumeAgent:input_type -> quartet.agent.v1.ResumeAgentRequest
+	40, // 84: quartet.agent.v1.AgentService.StopAgent:input_type -> quartet.agent.v1.StopAgentRequest
+	42, // 85: quartet.agent.v1.AgentService.StartAgent:input_type -> quartet.agent.v1.StartAgentRequest
+	44, // 86: quartet.agent.v1.AgentService.DeleteAgent:input_type -> quartet.agent.v1.DeleteAgentRequest
+	46, // 87: quartet.agent.v1.AgentService.GetDelegation:input_type -> quartet.agent.v1.GetDelegationRequest
+	48, // 88: quartet.agent.v1.AgentService.ListDelegations:input_type -> quartet.agent.v1.ListDelegationsRequest
+	50, // 89: quartet.agent.v1.AgentService.ListRounds:input_type -> quartet.agent.v1.ListRoundsRequest
+	52, // 90: quartet.agent.v1.AgentService.GetContext:input_type -> quartet.agent.v1.GetContextRequest
+	54, // 91: quartet.agent.v1.AgentService.ListBriefs:input_type -> quartet.agent.v1.ListBriefsRequest
+	56, // 92: quartet.agent.v1.AgentService.ListTools:input_type -> quartet.agent.v1.ListToolsRequest
+	58, // 93: quartet.agent.v1.AgentService.CallTool:input_type -> quartet.agent.v1.CallToolRequest
+	28, // 94: quartet.agent.v1.AgentService.GetFacts:input_type -> quartet.agent.v1.GetFactsRequest
+	30, // 95: quartet.agent.v1.AgentService.OfferDecision:input_type -> quartet.agent.v1.OfferDecisionRequest
+	1,  // 96: quartet.agent.v1.AgentService.SpawnAgent:output_type -> quartet.agent.v1.SpawnAgentResponse
+	3,  // 97: quartet.agent.v1.AgentService.GetAgent:output_type -> quartet.agent.v1.GetAgentResponse
+	5,  // 98: quartet.agent.v1.AgentService.ListAgents:output_type -> quartet.agent.v1.ListAgentsResponse
+	7,  // 99: quartet.agent.v1.AgentService.EnqueueMessage:output_type -> quartet.agent.v1.EnqueueMessageResponse
+	9,  // 100: quartet.agent.v1.AgentService.GetMessage:output_type -> quartet.agent.v1.GetMessageResponse
+	11, // 101: quartet.agent.v1.AgentService.ListMessages:output_type -> quartet.agent.v1.ListMessagesResponse
+	13, // 102: quartet.agent.v1.AgentService.AcquireTurn:output_type -> quartet.agent.v1.AcquireTurnResponse
+	16, // 103: quartet.agent.v1.AgentService.RenewTurn:output_type -> quartet.agent.v1.RenewTurnResponse
+	18, // 104: quartet.agent.v1.AgentService.SubmitRound:output_type -> quartet.agent.v1.SubmitRoundResponse
+	20, // 105: quartet.agent.v1.AgentService.FinishTurn:output_type -> quartet.agent.v1.FinishTurnResponse
+	22, // 106: quartet.agent.v1.AgentService.GetTurn:output_type -> quartet.agent.v1.GetTurnResponse
+	24, // 107: quartet.agent.v1.AgentService.ListTurns:output_type -> quartet.agent.v1.ListTurnsResponse
+	26, // 108: quartet.agent.v1.AgentService.ListDecisions:output_type -> quartet.agent.v1.ListDecisionsResponse
+	33, // 109: quartet.agent.v1.AgentService.WatchTurn:output_type -> quartet.agent.v1.WatchTurnResponse
+	35, // 110: quartet.agent.v1.AgentService.AbortRun:output_type -> quartet.agent.v1.AbortRunResponse
+	37, // 111: quartet.agent.v1.AgentService.PauseAgent:output_type -> quartet.agent.v1.PauseAgentResponse
+	39, // 112: quartet.agent.v1.AgentService.ResumeAgent:output_type -> quartet.agent.v1.ResumeAgentResponse
+	41, // 113: quartet.agent.v1.AgentService.StopAgent:output_type -> quartet.agent.v1.StopAgentResponse
+	43, // 114: quartet.agent.v1.AgentService.StartAgent:output_type -> quartet.agent.v1.StartAgentResponse
+	45, // 115: quartet.agent.v1.AgentService.DeleteAgent:output_type -> quartet.agent.v1.DeleteAgentResponse
+	47, // 116: quartet.agent.v1.AgentService.GetDelegation:output_type -> quartet.agent.v1.GetDelegationResponse
+	49, // 117: quartet.agent.v1.AgentService.ListDelegations:output_type -> quartet.agent.v1.ListDelegationsResponse
+	51, // 118: quartet.agent.v1.AgentService.ListRounds:output_type -> quartet.agent.v1.ListRoundsResponse
+	53, // 119: quartet.agent.v1.AgentService.GetContext:output_type -> quartet.agent.v1.GetContextResponse
+	55, // 120: quartet.agent.v1.AgentService.ListBriefs:output_type -> quartet.agent.v1.ListBriefsResponse
+	57, // 121: quartet.agent.v1.AgentService.ListTools:output_type -> quartet.agent.v1.ListToolsResponse
+	59, // 122: quartet.agent.v1.AgentService.CallTool:output_type -> quartet.agent.v1.CallToolResponse
+	29, // 123: quartet.agent.v1.AgentService.GetFacts:output_type -> quartet.agent.v1.GetFactsResponse
+	31, // 124: quartet.agent.v1.AgentService.OfferDecision:output_type -> quartet.agent.v1.OfferDecisionResponse
+	96, // [96:125] is the sub-list for method output_type
+	67, // [67:96] is the sub-list for method input_type
+	67, // [67:67] is the sub-list for extension type_name
+	67, // [67:67] is the sub-list for extension extendee
+	0,  // [0:67] is the sub-list for field type_name
 }
 
 func init() { file_quartet_agent_v1_agent_service_proto_init() }
