@@ -30,6 +30,8 @@ type projection struct {
 	notes []string
 	// tasks are those that run.
 	tasks []*taskv1.Task
+	// boards is how the agent's boards stand.
+	boards prompt.Boards
 	// inherited is what a forked child started from.
 	inherited string
 	// lost are rounds that no runner was answered with.
@@ -95,7 +97,7 @@ func (p *projection) context(m *agentv1.Message) *agentv1.ContextProjection {
 }
 
 func (p *projection) input(m *agentv1.Message) prompt.Input {
-	return prompt.Input{Message: m, Woken: p.woken, Own: p.own, Queue: p.GetWorkQueueResponse, Trace: p.trace, Notes: p.notes, Tasks: p.tasks, Inherited: p.inherited, Lost: p.lost}
+	return prompt.Input{Message: m, Woken: p.woken, Own: p.own, Queue: p.GetWorkQueueResponse, Trace: p.trace, Notes: p.notes, Tasks: p.tasks, Boards: p.boards, Inherited: p.inherited, Lost: p.lost}
 }
 
 // render is the projection in sections, as text and as records.

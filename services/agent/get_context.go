@@ -3,8 +3,11 @@ package agent
 import (
 	"context"
 
+	"go.uber.org/zap"
+
 	"quartet/pkg/fault"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
@@ -60,8 +63,33 @@ func (s *Service) GetContext(ctx context.Context, req *agentv1.GetContextRequest
 	return &agentv1.GetContextResponse{Context: c}, nil
 }
 
-// recall adds what the agent did for its current item, what it inherited, and
-// what still runs.
+// summarized is how the boards of an orchestrator stand, within the budget that
+// the board plane keeps for it (S2-464, S2-465). An agent without the family has
+// no boards. A board plane that is away holds no turn back: what is missing is
+// said (SPEC D5).
+func (s *Service) summarized(ctx context.Context, k key) (prompt.Boards, error) {
+	if s.deps.Boards == nil {
+		return prompt.Boards{}, nil
+	}
+	has, err := s.profile(ctx, k)
+	if err != nil || !has.has(agentv1.ToolFamily_TOOL_FAMILY_BOARDS) {
+		return prompt.Boards{}, err
+	}
+	term, cancel := context.WithTimeout(ctx, settleTerm)
+	defer cancel()
+	r, err := s.deps.Boards.GetSummary(term, &boardv1.GetSummaryRequest{SessionId: k.id})
+	switch {
+	case err == nil:
+		return prompt.Boards{Text: r.GetText(), Truncated: r.GetTruncated()}, nil
+	case ctx.Err() != nil:
+		return prompt.Boards{}, fault.From(ctx.Err())
+	}
+	s.deps.Logger.Warn("the boards of a context could not be read", zap.String("namespace", k.namespace), zap.String("agent_id", k.id), zap.Error(err))
+	return prompt.Boards{Unknown: true}, nil
+}
+
+// recall adds what the agent did for its current item, what it inherited, how
+// its boards stand, and what still runs.
 func (s *Service) recall(ctx context.Context, k key, p *projection) error {
 	if err := s.inheritance(ctx, k, p); err != nil {
 		return err
@@ -75,8 +103,8 @@ func (s *Service) recall(ctx context.Context, k key, p *projection) error {
 			return err
 		}
 	}
-	if s.deps.Tasks == nil {
-		return nil
+	if p.boards, err = s.summarized(ctx, k); err != nil || s.deps.Tasks == nil {
+		return err
 	}
 	r, err := s.deps.Tasks.ListTasks(ctx, &taskv1.ListTasksRequest{AgentId: k.id, PageSize: shownTasks})
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"quartet/pkg/fault"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/services/agent/prompt"
 )
@@ -69,4 +70,58 @@ func TestC1_GetContext(t *testing.T) {
 	require.NoError(t, err, "what it says is needed is enough")
 	_, err = r.service.GetContext(r.operator(), &agentv1.GetContextRequest{AgentId: "nobody"})
 	require.ErrorIs(t, err, fault.NotFound)
+}
+
+// An orchestrator is shown how its boards stand, in its turns and by GetContext;
+// a child has none, and a board plane that is away holds nobody back (S2-464,
+// S2-465, SPEC D5).
+func TestC1_AnOrchestratorSeesItsBoards(t *testing.T) {
+	r := newRig(t)
+	r.spawn("keeper")
+	var asked []string
+	budget := int32(0)
+	r.others.set(func() {
+		r.others.boards = func(req *boardv1.GetSummaryRequest) (*boardv1.GetSummaryResponse, error) {
+			asked = append(asked, req.GetSessionId())
+			budget += req.GetTokenBudget()
+			return &boardv1.GetSummaryResponse{Text: "## Task boards\n- build [running] of " + req.GetSessionId() + "\n"}, nil
+		}
+	})
+	child := r.delegate(r.operator(), "one", "do it").GetAgentId()
+	r.send("keeper", "go", normal)
+	a := r.take("keeper")
+	require.Contains(t, a.GetContext().GetText(), "\n## Task boards\n- build [running] of keeper\n")
+	require.NotContains(t, r.take(child).GetContext().GetText(), "boards")
+	got := func() *agentv1.ContextProjection {
+		resp, err := r.service.GetContext(r.operator(), &agentv1.GetContextRequest{AgentId: "keeper"})
+		require.NoError(t, err)
+		return resp.GetContext()
+	}
+	require.Equal(t, a.GetContext().GetText(), got().GetText())
+	require.NotContains(t, asked, child)
+	require.Zero(t, budget, "the budget is the board plane's setting")
+
+	r.others.set(func() {
+		r.others.boards = func(*boardv1.GetSummaryRequest) (*boardv1.GetSummaryResponse, error) {
+			return nil, fault.NotReady.New("away")
+		}
+	})
+	sections := got().GetSections()
+	last := sections[len(sections)-1]
+	require.Equal(t, "boards", last.GetName())
+	require.Equal(t, agentv1.SectionOutcome_SECTION_OUTCOME_OMITTED, last.GetOutcome())
+	r.finish(a, done)
+	r.send("keeper", "and again", normal)
+	require.Equal(t, "and again", r.take("keeper").GetMessage().GetText())
+}
+
+// Outside of a turn there is no message, so none was left out.
+func TestC1_NoMessageIsNotAnOmission(t *testing.T) {
+	r := newRig(t)
+	r.spawn("keeper")
+	resp, err := r.service.GetContext(r.operator(), &agentv1.GetContextRequest{AgentId: "keeper"})
+	require.NoError(t, err)
+	for _, s := range resp.GetContext().GetSections() {
+		require.NotEqual(t, "message", s.GetName())
+	}
 }

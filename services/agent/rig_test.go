@@ -19,6 +19,7 @@ import (
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
@@ -51,6 +52,7 @@ type others struct {
 	answer  map[string]func(context.Context, proto.Message) (proto.Message, error)
 	calls   []called
 	reports []*workv1.PromoteReportRequest
+	boards  func(*boardv1.GetSummaryRequest) (*boardv1.GetSummaryResponse, error)
 	history []*workv1.WorkItemMutation
 }
 
@@ -102,6 +104,15 @@ func (o *others) ListWorkItemHistory(context.Context, *workv1.ListWorkItemHistor
 		return nil, fault.NotFound.New("no item")
 	}
 	return &workv1.ListWorkItemHistoryResponse{Mutations: o.history}, nil
+}
+
+func (o *others) GetSummary(_ context.Context, req *boardv1.GetSummaryRequest, _ ...grpc.CallOption) (*boardv1.GetSummaryResponse, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.boards == nil {
+		return &boardv1.GetSummaryResponse{}, nil
+	}
+	return o.boards(req)
 }
 
 func (o *others) set(change func()) {
@@ -180,6 +191,7 @@ func (r *rig) up() {
 		Deps:    plane.Deps{Log: r.journals.Log, Sources: r.journals.Sources, Clock: r.clk, IDs: r.ids},
 		Work:    r.others,
 		Waiting: r.others,
+		Boards:  r.others,
 		Conn:    func(p string) (grpc.ClientConnInterface, error) { return conn{p, r.others}, nil },
 		MintRun: func(ns, agent, run string) string { return "token/" + ns + "/" + agent + "/" + run },
 	})

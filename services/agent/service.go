@@ -12,6 +12,7 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/keylock"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -42,6 +43,12 @@ type Tasks interface {
 	ListTasks(ctx context.Context, in *taskv1.ListTasksRequest, opts ...grpc.CallOption) (*taskv1.ListTasksResponse, error)
 }
 
+// Boards is what this plane asks of the board plane by itself: how an
+// orchestrator's boards stand, for a turn's context.
+type Boards interface {
+	GetSummary(ctx context.Context, in *boardv1.GetSummaryRequest, opts ...grpc.CallOption) (*boardv1.GetSummaryResponse, error)
+}
+
 // Config is what an operator sets.
 type Config struct {
 	Partitions int
@@ -58,7 +65,8 @@ type Deps struct {
 	plane.Deps
 	Work    Work
 	Waiting Waiting
-	Tasks   Tasks // nil: a context shows no tasks
+	Tasks   Tasks  // nil: a context shows no tasks
+	Boards  Boards // nil: a context shows no boards
 	// Conn reaches another plane, for tool calls.
 	Conn func(plane string) (grpc.ClientConnInterface, error)
 	// MintRun makes the credential of a run.

@@ -36,6 +36,7 @@ const (
 	previewShare   = 40
 	notesShare     = 15
 	traceShare     = 25
+	boardsShare    = 60
 )
 
 // Input is what the planes said, at one revision.
@@ -47,6 +48,7 @@ type Input struct {
 	Trace   []*agentv1.Round // bound to the current item, newest first
 	Notes   []string         // on it, oldest first; see Digest
 	Tasks   []*taskv1.Task   // running
+	Boards  Boards
 	// Inherited is what a forked child started from; see Inherit.
 	Inherited string
 	// Lost are rounds that no runner was answered with, oldest first.
@@ -114,9 +116,9 @@ func Render(in Input, budget int) ([]*agentv1.ContextSection, error) {
 	if in.Inherited != "" { // first, since it is the same in every turn
 		p.share("inherited", 1, inheritedShare, inheritedForms(in.Inherited, p.left*inheritedShare/100)...)
 	}
-	p.share("message", 1, messageShare, messageForms(in, p.left*messageShare/100)...)
+	p.share("message", one(in.Message != nil), messageShare, messageForms(in, p.left*messageShare/100)...)
 	p.left += len(least)
-	p.put("current_item", records(it != nil), currentForms(it, p.left*previewShare/100)...)
+	p.put("current_item", one(it != nil), currentForms(it, p.left*previewShare/100)...)
 	if it != nil {
 		p.share("notes", len(in.Notes), notesShare, lineForms("Notes on it, from what was done", in.Notes, p.left*notesShare/100, keepLast)...)
 		trace := traceOf(in.Trace)
@@ -124,6 +126,7 @@ func Render(in Input, budget int) ([]*agentv1.ContextSection, error) {
 	}
 	n := q.GetCounts()
 	p.candidates("triggered", "Triggered, to review", q.GetTriggeredBlocked(), n.GetTriggeredBlocked())
+	p.share("boards", one(in.Boards != (Boards{})), boardsShare, in.Boards.forms(p.left*boardsShare/100)...)
 	p.candidates("queued", "Queued and runnable", q.GetQueuedRunnable(), n.GetQueuedRunnable())
 	p.candidates("waiting_for_operator", "Waiting for an operator", q.GetWaitingForOperator(), n.GetWaitingForOperator())
 	p.candidates("blocked", "Blocked", q.GetBlocked(), n.GetBlocked())
@@ -173,7 +176,8 @@ func (p *page) candidates(name, title string, items []*workv1.WorkItem, total in
 	}
 }
 
-func records(there bool) int {
+// one record, or none.
+func one(there bool) int {
 	if there {
 		return 1
 	}

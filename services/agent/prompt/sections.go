@@ -240,19 +240,22 @@ func traceOf(rounds []*agentv1.Round) []string {
 	return out
 }
 
+// breaks are what a reader may take for the end of a line, beside the usual.
+var breaks = strings.NewReplacer("\r\n", "\n", "\r", "\n", "\v", "\n", "\f", "\n", "\u0085", "\n", "\u2028", "\n", "\u2029", "\n")
+
 // quote keeps what others wrote apart from what the runtime says: no line of it
 // can look like a heading.
 func quote(text string) string {
 	if text == "" {
 		return ""
 	}
-	return "> " + strings.ReplaceAll(strings.TrimRight(text, "\n"), "\n", "\n> ") + "\n"
+	return "> " + strings.ReplaceAll(strings.TrimRight(breaks.Replace(text), "\n"), "\n", "\n> ") + "\n"
 }
 
 // within quotes as much of a text as fits into n bytes.
 func within(text string, n int) string {
 	var b strings.Builder
-	for line := range strings.Lines(text) {
+	for line := range strings.Lines(breaks.Replace(text)) {
 		room := n - b.Len() - len("> \n")
 		if room <= 0 {
 			break
@@ -271,7 +274,7 @@ func within(text string, n int) string {
 }
 
 // hang keeps the further lines of a text from looking like lines of their own.
-func hang(text string) string { return strings.ReplaceAll(text, "\n", "\n  ") }
+func hang(text string) string { return strings.ReplaceAll(breaks.Replace(text), "\n", "\n  ") }
 
 // fold makes one line of a text, cut at n characters.
 func fold(text string, n int) string {

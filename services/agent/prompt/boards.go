@@ -1,0 +1,41 @@
+package prompt
+
+import "strings"
+
+// Boards is how an orchestrator's task boards stand: the board plane's summary,
+// whose sections and lines come by what they are worth (S2-464 to S2-473).
+type Boards struct {
+	Text      string // headings of the second level and lines of lists; empty: none is active
+	Truncated bool   // by the board plane already, within its own budget
+	Unknown   bool   // it could not be asked
+}
+
+// cutBoards says that more is to be had where it came from.
+const cutBoards = "[cut: agent_task_list and agent_task_get show all of it]\n"
+
+// forms are the whole summary, or as many of its lines as fit: the first are
+// worth most.
+func (b Boards) forms(room int) []form {
+	if b.Text == "" {
+		return nil // nothing, or nothing that is known, which shows as omitted
+	}
+	whole := full
+	if b.Truncated {
+		whole = truncated
+	}
+	text := "\n" + strings.ReplaceAll(b.Text, "\n## ", "\n\n## ")
+	forms := []form{{whole, text}}
+	fits, end := 0, 0 // the end of the last line of a list that fits
+	for line := range strings.Lines(text) {
+		if end += len(line); end+len(cutBoards) > room {
+			break
+		}
+		if strings.HasPrefix(line, "- ") {
+			fits = end
+		}
+	}
+	if fits > 0 {
+		forms = append(forms, form{truncated, text[:fits] + cutBoards})
+	}
+	return append(forms, form{truncated, heading("Task boards", truncated, 0) + cutBoards})
+}
