@@ -1,0 +1,216 @@
+package archive
+
+import (
+	"archive/tar"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"io/fs"
+	"strings"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+const (
+	// maxDocument bounds the manifest and the end.
+	maxDocument = 1 << 20
+	// maxWindow bounds what a reader keeps, whatever a file claims to need.
+	maxWindow = 64 << 20
+)
+
+// Visitor is told what is in an archive. Fields that are nil are not told; an
+// error of one ends Read. All of it was well only when Read gives no error.
+type Visitor struct {
+	Manifest func(Manifest) error
+	Message  func(Message) error
+	File     func(path string, mode, size int64, body io.Reader) error
+}
+
+// Read reads an archive to its end and checks it. It gives what it contains.
+func Read(r io.Reader, v Visitor) (Manifest, Totals, error) {
+	rd := &reader{visitor: v, files: sha256.New(), streams: map[string]*Digest{}}
+	zip, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow))
+	if err != nil {
+		return Manifest{}, Totals{}, fmt.Errorf("%w: %w", ErrForeign, err)
+	}
+	defer zip.Close()
+	totals, err := rd.read(tar.NewReader(zip))
+	if err == nil {
+		// What follows the end would be of somebody else.
+		if n, tail := io.Copy(io.Discard, zip); tail != nil || n > 0 {
+			err = fmt.Errorf("%w: something follows its end", ErrDamaged)
+		}
+	}
+	return rd.manifest, totals, err
+}
+
+// own is an error of the visitor.
+type own struct{ error }
+
+func (o own) Unwrap() error { return o.error }
+
+type reader struct {
+	visitor  Visitor
+	manifest Manifest
+	began    bool
+	streams  map[string]*Digest
+	files    hash.Hash
+	count    uint64
+}
+
+func (r *reader) read(in *tar.Reader) (Totals, error) {
+	for {
+		h, err := in.Next()
+		if err != nil {
+			return Totals{}, r.trouble(err)
+		}
+		if !r.began {
+			if err := r.begin(h, in); err != nil {
+				return Totals{}, err
+			}
+			continue
+		}
+		if h.Name == endName {
+			return r.end(h, in)
+		}
+		if err := r.entry(h, in); err != nil {
+			var mine own
+			if errors.As(err, &mine) {
+				return Totals{}, mine.error
+			}
+			return Totals{}, r.trouble(err)
+		}
+	}
+}
+
+// trouble says what an error of reading means.
+func (r *reader) trouble(err error) error {
+	switch {
+	case errors.Is(err, ErrDamaged), errors.Is(err, ErrForeign):
+		return err
+	case !r.began && errors.Is(err, io.EOF):
+		return fmt.Errorf("%w: it is empty", ErrForeign)
+	case !r.began && !errors.Is(err, io.ErrUnexpectedEOF):
+		return fmt.Errorf("%w: %w", ErrForeign, err)
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return fmt.Errorf("%w: it ends before it says that it does; make another one", ErrCut)
+	default:
+		var path *fs.PathError
+		if errors.As(err, &path) {
+			return err // the disk's trouble, not the file's
+		}
+		return fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+}
+
+func (r *reader) begin(h *tar.Header, in io.Reader) error {
+	if h.Name != manifestName {
+		return fmt.Errorf("%w: it begins with %q", ErrForeign, h.Name)
+	}
+	if err := document(h, in, &r.manifest); err != nil {
+		return r.trouble(err)
+	}
+	if r.manifest.Format != Format {
+		return fmt.Errorf("%w of a format that this version knows: its format is %d, known is %d", ErrForeign, r.manifest.Format, Format)
+	}
+	r.began = true
+	for _, s := range r.manifest.Streams {
+		r.streams[s] = NewDigest()
+	}
+	if r.visitor.Manifest != nil {
+		return r.visitor.Manifest(r.manifest)
+	}
+	return nil
+}
+
+func document(h *tar.Header, in io.Reader, v any) error {
+	if h.Size > maxDocument {
+		return fmt.Errorf("%w: %s has %d bytes", ErrDamaged, h.Name, h.Size)
+	}
+	raw, err := io.ReadAll(in)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(raw, v); err != nil {
+		return fmt.Errorf("%w: %s: %w", ErrDamaged, h.Name, err)
+	}
+	return nil
+}
+
+func (r *reader) entry(h *tar.Header, in io.Reader) error {
+	if path, ok := strings.CutPrefix(h.Name, fileDir); ok && h.Typeflag == tar.TypeReg {
+		return r.file(path, h, in)
+	}
+	stream, seq, ok := streamOf(h.Name)
+	d := r.streams[stream]
+	switch {
+	case !ok, d == nil, h.Typeflag != tar.TypeReg:
+		return fmt.Errorf("%w: it holds %q, which no backup has", ErrDamaged, h.Name)
+	case h.Size > MaxMessage:
+		return fmt.Errorf("%w: message %d of %s has %d bytes", ErrDamaged, seq, stream, h.Size)
+	case seq <= d.Last():
+		return fmt.Errorf("%w: message %d of %s comes after %d", ErrDamaged, seq, stream, d.Last())
+	}
+	m := Message{Stream: stream, Seq: seq, Subject: h.PAXRecords[paxSubject]}
+	if raw := h.PAXRecords[paxHeader]; raw != "" {
+		if err := json.Unmarshal([]byte(raw), &m.Header); err != nil {
+			return fmt.Errorf("%w: headers of message %d of %s: %w", ErrDamaged, seq, stream, err)
+		}
+	}
+	var err error
+	if m.Data, err = io.ReadAll(in); err != nil {
+		return err
+	}
+	d.Add(m)
+	if r.visitor.Message != nil {
+		if err := r.visitor.Message(m); err != nil {
+			return own{err}
+		}
+	}
+	return nil
+}
+
+func (r *reader) file(path string, h *tar.Header, in io.Reader) error {
+	if !fs.ValidPath(path) || path == "." {
+		return fmt.Errorf("%w: the path %q leaves its directory", ErrDamaged, path)
+	}
+	r.count++
+	beginFile(r.files, path, h.Size)
+	body := io.TeeReader(in, r.files)
+	if r.visitor.File != nil {
+		if err := r.visitor.File(path, h.Mode&0o777, h.Size, body); err != nil {
+			return own{err}
+		}
+	}
+	_, err := io.Copy(io.Discard, body) // what the visitor left
+	return err
+}
+
+func (r *reader) end(h *tar.Header, in *tar.Reader) (Totals, error) {
+	var t Totals
+	if err := document(h, in, &t); err != nil {
+		return t, r.trouble(err)
+	}
+	for name, d := range r.streams {
+		if got, want := d.Sum(), t.Streams[name]; got != want {
+			return t, fmt.Errorf("%w: stream %s has %d messages up to %d, its end says %d up to %d, or their contents differ", ErrDamaged, name, got.Messages, got.Last, want.Messages, want.Last)
+		}
+	}
+	if len(t.Streams) != len(r.streams) {
+		return t, fmt.Errorf("%w: its end speaks of %d streams, its beginning of %d", ErrDamaged, len(t.Streams), len(r.streams))
+	}
+	if next, err := in.Next(); !errors.Is(err, io.EOF) {
+		if err == nil {
+			err = fmt.Errorf("%w: %q follows its end", ErrDamaged, next.Name)
+		}
+		return t, r.trouble(err)
+	}
+	if sum := hex.EncodeToString(r.files.Sum(nil)); t.Files != r.count || t.FilesSHA256 != sum {
+		return t, fmt.Errorf("%w: it has %d files, its end says %d, or their contents differ", ErrDamaged, r.count, t.Files)
+	}
+	return t, nil
+}
