@@ -9,10 +9,13 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/protoadapt"
+	"google.golang.org/protobuf/types/known/durationpb"
 )
 
 // Domain is the ErrorInfo domain of every fault.
@@ -54,7 +57,8 @@ type Error struct {
 	message    string
 	metadata   map[string]string
 	violations []Violation
-	cause      error // never leaves the process
+	retryAfter time.Duration // 0: nobody knows
+	cause      error         // never leaves the process
 }
 
 // New makes a fault. meta is key, value, key, value; a key without a value is
@@ -129,6 +133,16 @@ func (e *Error) WithField(field, description string) *Error {
 	return &c
 }
 
+// WithRetryAfter says when the same request is worth another try.
+func (e *Error) WithRetryAfter(d time.Duration) *Error {
+	c := *e
+	c.retryAfter = d
+	return &c
+}
+
+// RetryAfter is when the same request is worth another try; 0 where nobody knows.
+func (e *Error) RetryAfter() time.Duration { return e.retryAfter }
+
 // WithCause keeps err for the log and for errors.Is in this process.
 func (e *Error) WithCause(err error) *Error {
 	c := *e
@@ -148,13 +162,8 @@ func (e *Error) GRPCStatus() *status.Status {
 			info.Metadata[strings.ToValidUTF8(k, "\uFFFD")] = strings.ToValidUTF8(v, "\uFFFD")
 		}
 	}
-	var (
-		full *status.Status
-		err  error
-	)
-	if len(e.violations) == 0 {
-		full, err = st.WithDetails(info)
-	} else {
+	details := []protoadapt.MessageV1{info}
+	if len(e.violations) > 0 {
 		bad := &errdetails.BadRequest{}
 		for _, v := range e.violations {
 			bad.FieldViolations = append(bad.FieldViolations, &errdetails.BadRequest_FieldViolation{
@@ -162,8 +171,12 @@ func (e *Error) GRPCStatus() *status.Status {
 				Description: strings.ToValidUTF8(v.Description, "\uFFFD"),
 			})
 		}
-		full, err = st.WithDetails(info, bad)
+		details = append(details, bad)
 	}
+	if e.retryAfter > 0 {
+		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(e.retryAfter)})
+	}
+	full, err := st.WithDetails(details...)
 	if err != nil { // only for codes.OK, which no fault has
 		return st
 	}
@@ -210,6 +223,8 @@ func fromStatus(st *status.Status, cause error) *Error {
 			for _, v := range d.GetFieldViolations() {
 				e.violations = append(e.violations, Violation{v.GetField(), v.GetDescription()})
 			}
+		case *errdetails.RetryInfo:
+			e.retryAfter = d.GetRetryDelay().AsDuration()
 		}
 	}
 	if e.reason != "" {

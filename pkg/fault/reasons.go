@@ -55,6 +55,8 @@ const (
 	PermissionDenied        Reason = "PERMISSION_DENIED"
 	Unauthenticated         Reason = "UNAUTHENTICATED"
 	Overloaded              Reason = "OVERLOADED"
+	QuotaExceeded           Reason = "QUOTA_EXCEEDED"
+	RateLimited             Reason = "RATE_LIMITED"
 	Storage                 Reason = "STORAGE"
 	NotReady                Reason = "NOT_READY"
 	Deadline                Reason = "DEADLINE"
@@ -121,6 +123,8 @@ var All = []Entry{
 	{PermissionDenied, codes.PermissionDenied, "The credential does not allow this call on this record."},
 	{Unauthenticated, codes.Unauthenticated, "The credential is missing, malformed or unknown."},
 	{Overloaded, codes.ResourceExhausted, "The server has no room for this request now; retry with backoff."},
+	{QuotaExceeded, codes.ResourceExhausted, "The namespace holds as much as it may; metadata has quota, limit and value. Remove something, or have an admin raise the quota."},
+	{RateLimited, codes.ResourceExhausted, "The namespace sends more requests than it may; metadata has the limit. Repeat the request after Retry-After (gRPC: RetryInfo)."},
 	{Storage, codes.Unavailable, "The journal did not acknowledge the write; retry with the same request_id, also when metadata says outcome=unknown."},
 	{NotReady, codes.Unavailable, "The service cannot be reached or is still catching up; retry."},
 	{Deadline, codes.DeadlineExceeded, "The deadline passed first; retry with the same request_id to learn the outcome."},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"strings"
 
 	"google.golang.org/grpc"
@@ -17,17 +18,21 @@ const (
 	actorHeader    = "quartet-actor"
 	replayedHeader = "idempotent-replayed"
 
+	scheme = "bearer "
+
 	identityCache = 4096
 )
 
 // identity reads who calls from a request's metadata.
 type identity struct {
 	auth     Authenticator
+	holder   Holder                 // auth, if its credentials may end meanwhile
 	spokeFor *recent[string, Actor] // decoded quartet-actor headers
 }
 
 func newIdentity(auth Authenticator) *identity {
-	return &identity{auth: auth, spokeFor: newRecent[string, Actor](identityCache)}
+	holder, _ := auth.(Holder)
+	return &identity{auth: auth, holder: holder, spokeFor: newRecent[string, Actor](identityCache)}
 }
 
 // admit gives ctx with its caller, or UNAUTHENTICATED.
@@ -35,7 +40,6 @@ func (i *identity) admit(ctx context.Context) (context.Context, error) {
 	bearer := ""
 	// An empty header is a header: it is wrong, not absent.
 	if values := metadata.ValueFromIncomingContext(ctx, authHeader); len(values) > 0 {
-		const scheme = "bearer "
 		if len(values[0]) <= len(scheme) || !strings.EqualFold(values[0][:len(scheme)], scheme) {
 			return nil, fault.Unauthenticated.New("the Authorization header must be: Bearer <token>")
 		}
@@ -55,6 +59,24 @@ func (i *identity) admit(ctx context.Context) (context.Context, error) {
 		}
 	}
 	return context.WithValue(ctx, callerKey{}, c), nil
+}
+
+// hold is for a call that was admitted and may take long: its context ends when
+// its credential does.
+func (i *identity) hold(ctx context.Context) (context.Context, context.CancelFunc) {
+	values := metadata.ValueFromIncomingContext(ctx, authHeader)
+	if i.holder == nil || len(values) == 0 {
+		return ctx, func() {}
+	}
+	return i.holder.Hold(ctx, values[0][len(scheme):])
+}
+
+// ended is why a held call ended, if it was its credential.
+func ended(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil && err != nil && errors.Is(cause, fault.Unauthenticated) {
+		return cause
+	}
+	return err
 }
 
 func (i *identity) original(header string) (Actor, error) {

@@ -8,6 +8,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"strings"
+	"time"
 
 	"quartet/pkg/fault"
 )
@@ -18,6 +19,19 @@ import (
 // every request, from many goroutines.
 type Authenticator interface {
 	Authenticate(ctx context.Context, bearer string) (Actor, error)
+}
+
+// Holder is an Authenticator whose credentials may end while a call runs.
+type Holder interface {
+	// Hold gives a context that ends, with the reason as its cause, when the
+	// credential does: it was revoked, or its time is over. release frees what
+	// that took and is called when the call has ended.
+	Hold(ctx context.Context, bearer string) (held context.Context, release context.CancelFunc)
+}
+
+// IsMinted tells the credentials that a Keyring minted, good or not.
+func IsMinted(bearer string) bool {
+	return strings.HasPrefix(bearer, runPrefix) || strings.HasPrefix(bearer, servicePrefix) || strings.HasPrefix(bearer, rolePrefix)
 }
 
 const (
@@ -62,13 +76,26 @@ func (k *Keyring) MintService(name string) string {
 	return k.Mint(Actor{Namespace: DefaultNamespace, Principal: name, Role: RoleService})
 }
 
+// MintUntil is Mint for a credential that ends by itself.
+func (k *Keyring) MintUntil(a Actor, end time.Time) string {
+	return k.seal(a.Role, claims{Actor: a, End: end.Unix()})
+}
+
+// claims are what a token says.
+type claims struct {
+	Actor
+	End int64 `json:"exp,omitempty"` // Unix time; 0: never
+}
+
 // Mint makes a credential for any actor. The caller decides who may have it.
-func (k *Keyring) Mint(a Actor) string {
-	payload, err := json.Marshal(a)
+func (k *Keyring) Mint(a Actor) string { return k.seal(a.Role, claims{Actor: a}) }
+
+func (k *Keyring) seal(role string, c claims) string {
+	payload, err := json.Marshal(c)
 	if err != nil {
 		panic("rpc: an Actor always marshals: " + err.Error())
 	}
-	body := prefixOf(a.Role) + base64.RawURLEncoding.EncodeToString(payload)
+	body := prefixOf(role) + base64.RawURLEncoding.EncodeToString(payload)
 	return body + "." + base64.RawURLEncoding.EncodeToString(k.sign(body))
 }
 
@@ -89,7 +116,6 @@ func (k *Keyring) Authenticate(_ context.Context, bearer string) (Actor, error) 
 		// somebody who is guessing.
 		return Actor{}, fault.Unauthenticated.New("the credential is malformed or not signed by this installation")
 	}
-	k.verified.put(bearer, a)
 	return a, nil
 }
 
@@ -113,11 +139,14 @@ func (k *Keyring) verify(token string) (Actor, bool) {
 	if err != nil {
 		return Actor{}, false
 	}
-	var a Actor
-	if json.Unmarshal(payload, &a) != nil || a.Namespace == "" || !strings.HasPrefix(body, prefixOf(a.Role)) {
+	var c claims
+	if json.Unmarshal(payload, &c) != nil || c.Namespace == "" || !strings.HasPrefix(body, prefixOf(c.Role)) {
 		return Actor{}, false
 	}
-	return a, true
+	if c.End == 0 {
+		k.verified.put(token, c.Actor)
+	}
+	return c.Actor, c.End == 0 || time.Now().Unix() < c.End
 }
 
 // sign covers the prefix too, so that a token cannot change its kind.

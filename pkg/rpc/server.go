@@ -51,6 +51,9 @@ type Config struct {
 	// Fence refuses calls of a run that no longer holds its agent (SPEC X12); it
 	// is asked for every actor with a run. nil lets all pass.
 	Fence func(ctx context.Context, method string, a Actor) error
+	// Permit refuses what a role may not do at all (SPEC X15); it is asked for every
+	// call but probes, so it must cost next to nothing. nil lets all pass.
+	Permit func(ctx context.Context, method string, a Actor) error
 	// Transport secures TCP; nil is plain text.
 	Transport credentials.TransportCredentials
 }
@@ -63,13 +66,17 @@ type server struct {
 	deadline  time.Duration
 	deadlines map[string]time.Duration
 	fence     func(ctx context.Context, method string, a Actor) error
+	permit    func(ctx context.Context, method string, a Actor) error
 }
 
 func (s *server) fenced(ctx context.Context, method string) error {
-	if s.fence == nil {
-		return nil
+	a := ActorFrom(ctx)
+	if s.permit != nil {
+		if err := s.permit(ctx, method, a); err != nil {
+			return err
+		}
 	}
-	if a := ActorFrom(ctx); a.RunID != "" {
+	if s.fence != nil && a.RunID != "" {
 		return s.fence(ctx, method, a)
 	}
 	return nil
@@ -81,7 +88,7 @@ func (s *server) fenced(ctx context.Context, method string) error {
 func NewServer(cfg Config) *Server {
 	s := &server{
 		log: cfg.Log, identity: newIdentity(cfg.Auth), meter: newMeter(cfg.Metrics),
-		deadline: cfg.Deadline, deadlines: cfg.Deadlines, fence: cfg.Fence,
+		deadline: cfg.Deadline, deadlines: cfg.Deadlines, fence: cfg.Fence, permit: cfg.Permit,
 	}
 	if s.log == nil {
 		s.log = zap.NewNop()
@@ -138,6 +145,14 @@ func (s *server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 		ctx, cancel = context.WithTimeout(ctx, limit)
 		defer cancel()
 	}
+	if s.identity.holder != nil {
+		if _, long := s.deadlines[info.FullMethod]; long {
+			held, release := s.identity.hold(ctx)
+			defer release()
+			resp, err = handle(held, req)
+			return resp, ended(held, err)
+		}
+	}
 	return handle(ctx, req)
 }
 
@@ -161,6 +176,9 @@ func (s *server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 		if err = s.fenced(ctx, info.FullMethod); err != nil {
 			return err
 		}
+		held, release := s.identity.hold(ctx)
+		defer release()
+		return ended(held, handle(srv, &serverStream{ss, held}))
 	}
 	return handle(srv, &serverStream{ss, ctx})
 }

@@ -17,6 +17,7 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/life"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/pkg/plane"
@@ -24,6 +25,7 @@ import (
 	"quartet/services/agent"
 	"quartet/services/board"
 	"quartet/services/gateway"
+	"quartet/services/identity"
 	"quartet/services/mcp"
 	"quartet/services/scheduler"
 	"quartet/services/task"
@@ -69,23 +71,28 @@ func New(cfg Config, logger *zap.Logger, version string) (*App, error) {
 	}
 	a := &App{cfg: cfg, logger: logger}
 	metrics := prometheus.NewRegistry()
-	keyring := rpc.NewKeyring(key, true)
+	creds, err := newCredentials(&a.cfg, key)
+	if err != nil {
+		return nil, err
+	}
+	keyring := creds.keyring
 	network := rpc.NewNetwork(rpc.NetworkConfig{
 		Service: "quartet", Token: keyring.MintService("quartet"), Addresses: cfg.Addresses,
 	})
 	c := calls{network}
 	a.broker = &broker{cfg: &a.cfg, logger: logger, feeds: journal.NewFeeds()}
+	creds.follow(a.broker, c, logger)
 	deps := plane.Deps{Log: a.broker.log, Sources: a.broker.sources, Feeds: a.broker.feeds, IDs: id.New(), Logger: logger}
 
 	server := rpc.NewServer(rpc.Config{
-		Auth: keyring, Log: logger.Named("rpc"), Metrics: metrics, Deadlines: deadlines(),
-		Ready: func() error { return a.Ready() }, Fence: c.fence,
+		Auth: creds.door, Log: logger.Named("rpc"), Metrics: metrics, Deadlines: deadlines(),
+		Ready: func() error { return a.Ready() }, Fence: c.fence, Permit: identity.Permit,
 	})
 	a.edge = &edge{addr: cfg.GRPCAddr, network: network, server: server}
 
 	// The architecture on one screen: what runs, and what must run before it
 	// in the same process. Whom it calls is in its Deps.
-	modules := []life.Module{{Service: a.broker}}
+	modules := []life.Module{{Service: a.broker}, {Service: creds.keys, Needs: []string{"nats"}}}
 	out := &output{broker: a.broker}
 	var served []string
 	var stalls []journaled
@@ -98,7 +105,9 @@ func New(cfg Config, logger *zap.Logger, version string) (*App, error) {
 		}
 		if j, ok := s.(journaled); ok {
 			stalls = append(stalls, j)
-			served = append(served, s.Name())
+			if s.Name() != identity.Plane { // who may come in is nobody else's business
+				served = append(served, s.Name())
+			}
 		}
 		if r, ok := s.(interface{ Release() }); ok {
 			a.edge.release = append(a.edge.release, r.Release)
@@ -117,7 +126,7 @@ func New(cfg Config, logger *zap.Logger, version string) (*App, error) {
 		{"agent", func() (life.Service, error) {
 			return agent.New(agent.Config{Weights: weights, MaxChildren: cfg.MaxChildren}, agent.Deps{
 				Deps: deps, Work: c.work(), Waiting: waitingv1.NewWaitingServiceClient(c.to("waiting")),
-				Tasks: taskv1.NewTaskServiceClient(c.to("task")), Conn: c.conn, MintRun: keyring.MintRun,
+				Tasks: taskv1.NewTaskServiceClient(c.to("task")), Boards: boardv1.NewBoardServiceClient(c.to("board")), Conn: c.conn, MintRun: keyring.MintRun,
 			})
 		}, []string{"nats"}},
 		{"work", func() (life.Service, error) {
@@ -142,6 +151,9 @@ func New(cfg Config, logger *zap.Logger, version string) (*App, error) {
 				},
 			})
 		}, []string{"nats"}},
+		{"identity", func() (life.Service, error) {
+			return identity.New(identity.Deps{Deps: deps, Secret: identity.Secrets(key), Known: creds.keys.Known, Version: version})
+		}, []string{"nats"}},
 		{"scheduler", func() (life.Service, error) {
 			return scheduler.New(scheduler.Config{}, scheduler.Deps{
 				Sources: a.broker.sources, Agents: agentv1.NewAgentServiceClient(c.to("agent")), Work: c.work(),
@@ -151,6 +163,8 @@ func New(cfg Config, logger *zap.Logger, version string) (*App, error) {
 		{"worker", func() (life.Service, error) {
 			return worker.New(worker.Config{
 				ID: cfg.WorkerID, Roots: cfg.WorkerRoots, Capacity: cfg.WorkerCapacity, Logger: logger,
+				Pools: cfg.WorkerPools, Labels: cfg.WorkerLabels, Guard: cfg.WorkerGuard,
+				MaxMemory: int64(cfg.WorkerMemory) << 20, MaxProcesses: cfg.WorkerProcesses,
 				StateDir: filepath.Join(cfg.DataDir, "worker"),
 				Dial:     func() (grpc.ClientConnInterface, error) { return network.Dial("task") },
 			})
@@ -162,14 +176,14 @@ func New(cfg Config, logger *zap.Logger, version string) (*App, error) {
 			}
 			gw, err := gateway.New(gateway.Config{HTTPAddr: cfg.HTTPAddr}, gateway.Deps{
 				MCP:  tools.Handler,
-				Conn: c.conn, Auth: keyring, Sources: a.broker.sources, Ready: func() error { return a.Ready() },
+				Conn: c.conn, Auth: creds.door, Sources: a.broker.sources, Ready: func() error { return a.Ready() },
 				OpenAPI: openapi.JSON, Logger: logger, Metrics: metrics, Version: version,
 			})
 			a.gateway = gw
 			return gw, err
 		}, []string{"rpc"}},
 	}
-	before := []string{"nats"}
+	before := []string{"nats", "keys"}
 	for _, row := range table {
 		if !cfg.serves(row.name) {
 			continue

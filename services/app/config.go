@@ -19,10 +19,10 @@ import (
 
 // Services are the names that a process can serve, in the order of the picture
 // in ARCHITECTURE.
-var Services = []string{"agent", "work", "task", "waiting", "board", "scheduler", "gateway", "worker"}
+var Services = []string{"agent", "work", "task", "waiting", "board", "identity", "scheduler", "gateway", "worker"}
 
 // planes have a journal.
-var planes = []string{"agent", "work", "task", "waiting", "board"}
+var planes = []string{"agent", "work", "task", "waiting", "board", "identity"}
 
 // Config is all that an operator sets.
 type Config struct {
@@ -39,6 +39,9 @@ type Config struct {
 	PProfAddr string
 	KeyFile   string
 
+	Auth           string
+	BootstrapToken string
+
 	NamespaceWeights map[string]string
 	MaxChildren      int
 
@@ -52,6 +55,14 @@ type Config struct {
 	WorkerID       string
 	WorkerRoots    []string
 	WorkerCapacity int
+	WorkerPools    []string
+	WorkerLabels   map[string]string
+	// WorkerMemory is in MiB; it and WorkerProcesses bound every command, 0: not at all.
+	WorkerMemory    int
+	WorkerProcesses int
+	// WorkerGuard ends what commands leave should this process be killed; see
+	// worker.Config. It is no setting: the binary names itself.
+	WorkerGuard []string
 
 	// Serve are the services of this process; empty: all of them.
 	Serve []string
@@ -73,6 +84,8 @@ func (c *Config) Flags(fs *pflag.FlagSet) *conf.Set {
 	s.String(&c.LogLevel, "log-level", "info", "debug, info, warn or error")
 	s.String(&c.PProfAddr, "pprof-addr", "", "Loopback address for profiles; empty: none")
 	s.String(&c.KeyFile, "key-file", "", "The installation's key, shared by its processes; empty: <data-dir>/key, made if missing")
+	s.String(&c.Auth, "auth", AuthAuto, "required: every call takes a credential; off: calls without one are the admin's, on loopback only; auto: off if grpc-addr and http-addr are loopback, else required")
+	s.Secret(&c.BootstrapToken, "bootstrap-token", "Lets in whoever has it as admin, for making the first keys; at least 32 characters; empty: nobody")
 	s.Map(&c.NamespaceWeights, "namespace-weights", nil, "Shares of the turns that runners of all namespaces take, as a=3,b=1, 1 to 1000; 1 where none is given")
 	s.Int(&c.MaxChildren, "max-children", agent.DefaultMaxChildren, "How many private children an agent supervises at a time")
 	s.Duration(&c.DefaultRecheck, "default-recheck", 0, "After how long the owner of a wait is reminded of it where WaitFor does not say; 0: never")
@@ -83,6 +96,10 @@ func (c *Config) Flags(fs *pflag.FlagSet) *conf.Set {
 	s.String(&c.WorkerID, "worker-id", "local", "This worker's lasting name")
 	s.Strings(&c.WorkerRoots, "worker-roots", nil, "Directories that commands may run in, the first by default; empty: the working directory")
 	s.Int(&c.WorkerCapacity, "worker-capacity", 4, "How many commands run at once")
+	s.Strings(&c.WorkerPools, "worker-pools", nil, "Pools whose commands this worker takes; empty: default")
+	s.Map(&c.WorkerLabels, "worker-labels", nil, "Labels of this worker that commands may ask for, as os=linux,gpu=yes")
+	s.Int(&c.WorkerMemory, "worker-max-memory-mib", 0, "The most memory of any command of this worker, in MiB; 0: no limit")
+	s.Int(&c.WorkerProcesses, "worker-max-processes", 0, "The most processes of any command of this worker; 0: no limit")
 	return s
 }
 
@@ -114,13 +131,14 @@ func (c *Config) Complete() error {
 	if c.NATSURL == "" && len(c.Serve) != len(Services) {
 		return errors.New("some services alone need a NATS server that all processes share: give nats-url")
 	}
-	// Without credentials everybody who reaches a port is the administrator,
-	// so the ports must not be reachable from elsewhere (SPEC X15).
-	if err := errors.Join(loopback("grpc-addr", c.GRPCAddr), loopback("http-addr", c.HTTPAddr)); err != nil {
+	if err := c.completeAuth(); err != nil {
 		return err
 	}
 	if c.MaxChildren < 0 {
 		return fmt.Errorf("max-children is %d; it must be at least 1, or 0 for %d", c.MaxChildren, agent.DefaultMaxChildren)
+	}
+	if c.WorkerMemory < 0 || c.WorkerProcesses < 0 {
+		return fmt.Errorf("worker-max-memory-mib is %d, worker-max-processes %d; they must be at least 1, or 0 for no limit", c.WorkerMemory, c.WorkerProcesses)
 	}
 	if c.KeyFile == "" {
 		c.KeyFile = filepath.Join(c.DataDir, "key")

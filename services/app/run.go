@@ -37,7 +37,7 @@ func Servers() cli.Servers {
 		if err := settings.Load(file); err != nil {
 			return err
 		}
-		cfg.Serve = services
+		cfg.Serve, cfg.WorkerGuard = services, cli.GuardCommand()
 		return Run(ctx, cfg)
 	}
 	return cli.Servers{
@@ -78,6 +78,8 @@ func Servers() cli.Servers {
 			}
 			return r.Run(ctx)
 		},
+		Worker:  executeCommands,
+		Guard:   cli.GuardCommand(),
 		Version: Version(),
 	}
 }

@@ -38,6 +38,11 @@ type Servers struct {
 	Run func(ctx context.Context, conn grpc.ClientConnInterface, o RunOptions) error
 	// Replay makes a board out of a log alone.
 	Replay func(log io.Reader) (WAL, error)
+	// Worker executes commands until ctx ends, as a client of the server behind conn.
+	Worker func(ctx context.Context, conn grpc.ClientConnInterface, o WorkerOptions) error
+	// Guard is how this binary is started to end what a worker leaves that is
+	// killed: GuardCommand in the binary, nothing in tests, which are another binary.
+	Guard []string
 	// Version is the build's.
 	Version string
 	// Now is the time that ages are counted to; nil: the machine's.
@@ -50,8 +55,12 @@ type session struct {
 	token     string
 	output    string
 	requestID string
+	bootstrap bool // act by the installation's key file
+	keyFile   string
 	now       func() time.Time
 	replay    func(io.Reader) (WAL, error)
+	worker    func(context.Context, grpc.ClientConnInterface, WorkerOptions) error
+	guard     []string
 	settings  *conf.Set
 }
 
@@ -104,7 +113,7 @@ of events are lines of JSON only where the help says so. Errors go to stderr.`
 
 // Command builds the root command.
 func Command(s Servers) *cobra.Command {
-	ss := &session{now: s.Now, replay: s.Replay}
+	ss := &session{now: s.Now, replay: s.Replay, worker: s.Worker, guard: s.Guard}
 	if ss.now == nil {
 		ss.now = time.Now
 	}
@@ -133,9 +142,9 @@ func Command(s Servers) *cobra.Command {
 	}
 	grouped("run", s.commands()...)
 	grouped("run", ss.workerCommand(), ss.mcpCommand(s.MCP), ss.runCommand(s.Run))
-	grouped("use", ss.agentCommand(), ss.workCommand(), ss.waitCommand(), ss.triggerCommand(), ss.timerCommand(), ss.taskCommand(), ss.boardCommand())
-	grouped("see", ss.explainCommand(), ss.eventsCommand())
-	root.AddCommand(&cobra.Command{
+	grouped("use", ss.agentCommand(), ss.workCommand(), ss.waitCommand(), ss.triggerCommand(), ss.timerCommand(), ss.taskCommand(), ss.boardCommand(), ss.keyCommand())
+	grouped("see", ss.explainCommand(), ss.eventsCommand(), ss.whoamiCommand())
+	root.AddCommand(guardCommand(), &cobra.Command{
 		Use: "version", Short: "Show the version of this binary", Args: none,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if ss.output == formJSON {

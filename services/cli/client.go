@@ -17,6 +17,12 @@ func (ss *session) connect() (*grpc.ClientConn, error) {
 	if ss.output != formTable && ss.output != formJSON {
 		return nil, usage("-o " + ss.output + " is unknown; use table or json")
 	}
+	if ss.bootstrap {
+		var err error
+		if ss.token, err = ss.bootstrapToken(); err != nil {
+			return nil, err
+		}
+	}
 	conn, err := client.Connect(ss.address, client.WithToken(ss.token))
 	if err != nil {
 		return nil, usage("--address " + ss.address + ": " + err.Error())

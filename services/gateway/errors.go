@@ -1,9 +1,14 @@
 package gateway
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
+	"math"
 	"net/http"
+	"strconv"
 	"strings"
+	"time"
 
 	rpccode "google.golang.org/genproto/googleapis/rpc/code"
 
@@ -46,6 +51,9 @@ func errorOf(err error, httpStatus int, requestID string) errorBody {
 
 // refuse answers with err under its own HTTP status.
 func refuse(w http.ResponseWriter, r *http.Request, err error) {
+	if cause := context.Cause(r.Context()); cause != nil && errors.Is(cause, fault.Unauthenticated) {
+		err = cause // its credential ended while the call ran
+	}
 	refuseAs(w, r, err, fault.HTTPStatus(fault.From(err)))
 }
 
@@ -58,7 +66,8 @@ func refuseAs(w http.ResponseWriter, r *http.Request, err error, httpStatus int)
 	case http.StatusUnauthorized:
 		w.Header().Set("WWW-Authenticate", `Bearer realm="quartet"`)
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
-		w.Header().Set("Retry-After", "1")
+		seconds := math.Ceil(max(fault.From(err).RetryAfter(), time.Second).Seconds())
+		w.Header().Set("Retry-After", strconv.FormatFloat(seconds, 'f', 0, 64))
 	}
 	answerJSON(w, httpStatus, errorOf(err, httpStatus, c.requestID))
 }

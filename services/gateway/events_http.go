@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -42,7 +43,10 @@ func (g *Service) streamEvents(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodHead || out.Flush() != nil {
 		return
 	}
-	if err := stream.run(r.Context(), out); err != nil && r.Context().Err() == nil && !errors.Is(err, errGone) {
+	err = stream.run(r.Context(), out)
+	if cause := context.Cause(r.Context()); errors.Is(cause, fault.Unauthenticated) {
+		_ = out.write(out.form.fail(errorOf(cause, http.StatusUnauthorized, ""))) // its credential ended
+	} else if err != nil && r.Context().Err() == nil && !errors.Is(err, errGone) {
 		_ = out.write(out.form.fail(errorOf(err, fault.HTTPStatus(fault.From(err)), "")))
 	}
 }

@@ -115,7 +115,13 @@ func (g *Service) authenticated(next http.Handler) http.Handler {
 			refuse(w, r, err)
 			return
 		}
-		next.ServeHTTP(w, r.WithContext(rpc.WithActor(r.Context(), actor)))
+		ctx := rpc.WithActor(r.Context(), actor)
+		if holder, ok := g.deps.Auth.(rpc.Holder); ok && bearer != "" {
+			held, release := holder.Hold(ctx, bearer)
+			defer release()
+			ctx = held
+		}
+		next.ServeHTTP(w, r.WithContext(ctx))
 	})
 }
 

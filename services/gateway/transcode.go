@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -20,6 +21,7 @@ import (
 	"quartet/pkg/fault"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
+	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	schedulerv1 "quartet/pkg/pb/quartet/scheduler/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
@@ -36,7 +38,12 @@ func (g *Service) api() (http.Handler, error) {
 		runtime.WithRoutingErrorHandler(func(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, r *http.Request, httpStatus int) {
 			unrouted(w, r, httpStatus)
 		}),
-		runtime.WithStreamErrorHandler(func(_ context.Context, err error) *status.Status { return fault.From(err).GRPCStatus() }),
+		runtime.WithStreamErrorHandler(func(ctx context.Context, err error) *status.Status {
+			if cause := context.Cause(ctx); errors.Is(cause, fault.Unauthenticated) {
+				err = cause // its credential ended
+			}
+			return fault.From(err).GRPCStatus()
+		}),
 		runtime.WithForwardResponseOption(tag),
 		runtime.WithOutgoingHeaderMatcher(func(key string) (string, bool) {
 			return "Idempotent-Replayed", key == "idempotent-replayed" // SPEC X2
@@ -69,6 +76,9 @@ func (g *Service) api() (http.Handler, error) {
 		}},
 		{"board", func(ctx context.Context, m *runtime.ServeMux, c grpc.ClientConnInterface) error {
 			return boardv1.RegisterBoardServiceHandlerClient(ctx, m, boardv1.NewBoardServiceClient(c))
+		}},
+		{"identity", func(ctx context.Context, m *runtime.ServeMux, c grpc.ClientConnInterface) error {
+			return identityv1.RegisterIdentityServiceHandlerClient(ctx, m, identityv1.NewIdentityServiceClient(c))
 		}},
 		{"scheduler", func(ctx context.Context, m *runtime.ServeMux, c grpc.ClientConnInterface) error {
 			return schedulerv1.RegisterSchedulerServiceHandlerClient(ctx, m, schedulerv1.NewSchedulerServiceClient(c))

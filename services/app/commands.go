@@ -1,0 +1,43 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"google.golang.org/grpc"
+
+	"quartet/pkg/fault"
+	"quartet/services/cli"
+	"quartet/services/worker"
+)
+
+// executeCommands is `quartet worker --root`: the worker of `quartet dev` as a
+// process of its own, anywhere (SPEC T4).
+func executeCommands(ctx context.Context, conn grpc.ClientConnInterface, o cli.WorkerOptions) error {
+	logger, err := newLogger("info")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = logger.Sync() }() // stderr cannot always be synced
+	w, err := worker.New(worker.Config{
+		ID: o.ID, Roots: o.Roots, Capacity: o.Capacity, StateDir: o.StateDir, Labels: o.Labels, Pools: o.Pools,
+		MaxMemory: o.MaxMemory, MaxProcesses: o.MaxProcesses, Guard: o.Guard, Logger: logger,
+		Dial: func() (grpc.ClientConnInterface, error) { return conn, nil },
+	})
+	if err != nil {
+		return fault.InvalidArgument.New(err.Error())
+	}
+	if err := w.Start(ctx); err != nil {
+		return err
+	}
+	pools := strings.Join(o.Pools, ", ")
+	if pools == "" {
+		pools = "default"
+	}
+	o.Said(fmt.Sprintf("%s executes commands of %s under %s", o.ID, pools, strings.Join(o.Roots, ", ")))
+	<-ctx.Done()
+	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTerm)
+	defer cancel()
+	return w.Stop(stopping)
+}

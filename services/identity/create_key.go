@@ -1,0 +1,121 @@
+package identity
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/journal"
+	identityv1 "quartet/pkg/pb/quartet/identity/v1"
+	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+const (
+	shortestLife = time.Second
+	longestLife  = 10 * 365 * 24 * time.Hour
+	// MaxKeys bounds the keys of an installation, ended ones included: all of
+	// them are in the memory of every process.
+	MaxKeys = 100_000
+)
+
+// CreateKey makes a key and shows its secret (SPEC X15).
+func (s *Service) CreateKey(ctx context.Context, req *identityv1.CreateKeyRequest) (*identityv1.CreateKeyResponse, error) {
+	namespace := req.GetNamespace()
+	if namespace == "" {
+		namespace = rpc.ActorFrom(ctx).Namespace
+	}
+	if err := fault.First(
+		rpc.RequireRole(ctx, rpc.RoleAdmin),
+		fault.RequestID(req.GetRequestId()),
+		fault.Name("name", req.GetName()),
+		fault.Name("namespace", namespace),
+		validRole(req),
+		validLife(req.GetExpiresAfter()),
+	); err != nil {
+		return nil, err
+	}
+	resp, err := plane.Do(ctx, s.engine, plane.Command[*State, *identityv1.CreateKeyResponse]{
+		Method: "CreateKey", RequestID: req.GetRequestId(), Args: req,
+		Decide: func(st *State, env journal.Env) (journal.Decision[*identityv1.CreateKeyResponse], error) {
+			return decideCreateKey(st, env, req, namespace, s.deps.Secret)
+		},
+		Answer: func(events []*journal.Event) (*identityv1.CreateKeyResponse, error) {
+			for _, ev := range events {
+				if p, ok := ev.Payload.(*identityv1.KeyCreated); ok {
+					return &identityv1.CreateKeyResponse{Key: p.GetKey(), Secret: s.deps.Secret(p.GetKey().GetKeyId())}, nil
+				}
+			}
+			return nil, fmt.Errorf("identity: no key_created among %d events", len(events))
+		},
+	})
+	if err == nil {
+		s.deps.Known(ctx, resp.GetKey().GetKeyId())
+	}
+	return resp, err
+}
+
+func decideCreateKey(st *State, env journal.Env, req *identityv1.CreateKeyRequest, namespace string, secret func(string) string) (journal.Decision[*identityv1.CreateKeyResponse], error) {
+	var d journal.Decision[*identityv1.CreateKeyResponse]
+	if len(st.keys) >= MaxKeys {
+		return d, fault.QuotaExceeded.Newf("the installation has %d keys, which is the most it holds", len(st.keys)).
+			With("quota", "keys").With("limit", fmt.Sprint(MaxKeys)).With("value", fmt.Sprint(len(st.keys)))
+	}
+	k := &identityv1.Key{
+		KeyId: env.NewID(keyPrefix), Namespace: namespace, Role: req.GetRole(), Name: req.GetName(), AgentId: req.GetAgentId(),
+		Status: identityv1.KeyStatus_KEY_STATUS_ACTIVE, CreatedAt: timestamppb.New(env.Now), CreatedBy: by(env.Actor), Revision: 1,
+	}
+	if life := req.GetExpiresAfter(); life != nil {
+		k.ExpiresAt = timestamppb.New(env.Now.Add(life.AsDuration().Truncate(time.Microsecond)))
+	}
+	d.Events = []*journal.Event{{Namespace: namespace, Payload: &identityv1.KeyCreated{Key: k, SecretHash: hashOf(secret(k.GetKeyId()))}}}
+	return d, nil
+}
+
+func by(a journal.Actor) string { return a.Namespace + "/" + a.Principal }
+
+// roleNames are the roles as credentials name them.
+var roleNames = map[identityv1.Role]string{
+	identityv1.Role_ROLE_ADMIN: rpc.RoleAdmin, identityv1.Role_ROLE_OPERATOR: rpc.RoleOperator, identityv1.Role_ROLE_RUNNER: rpc.RoleRunner,
+	identityv1.Role_ROLE_AGENT: rpc.RoleAgent, identityv1.Role_ROLE_WORKER: rpc.RoleWorker, identityv1.Role_ROLE_INTEGRATION: rpc.RoleIntegration,
+	identityv1.Role_ROLE_SERVICE: rpc.RoleService,
+}
+
+func roleOf(name string) identityv1.Role {
+	for r, n := range roleNames {
+		if n == name {
+			return r
+		}
+	}
+	return identityv1.Role_ROLE_UNSPECIFIED
+}
+
+func validRole(req *identityv1.CreateKeyRequest) error {
+	const roles = "must be admin, operator, runner, agent, worker or integration"
+	switch role := req.GetRole(); {
+	case role == identityv1.Role_ROLE_SERVICE:
+		return fault.Invalid("role", "service", roles+"; services know each other by the installation's key")
+	case roleNames[role] == "":
+		return fault.Invalid("role", strings.ToLower(strings.TrimPrefix(role.String(), "ROLE_")), roles)
+	case role == identityv1.Role_ROLE_AGENT:
+		return fault.Name("agent_id", req.GetAgentId())
+	case req.GetAgentId() != "":
+		return fault.Invalid("agent_id", req.GetAgentId(), "must be left out: only a key of role agent is an agent's")
+	}
+	return nil
+}
+
+func validLife(d *durationpb.Duration) error {
+	if d == nil {
+		return nil
+	}
+	if life := d.AsDuration(); d.CheckValid() != nil || life < shortestLife || life > longestLife {
+		return fault.Invalid("expires_after", d.AsDuration().String(), "must be 1s to 87600h (10 years)")
+	}
+	return nil
+}

@@ -1,0 +1,304 @@
+package identity
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	"pgregory.net/rapid"
+
+	"quartet/pkg/clock"
+	"quartet/pkg/fault"
+	"quartet/pkg/journal"
+	identityv1 "quartet/pkg/pb/quartet/identity/v1"
+	"quartet/pkg/plane"
+	"quartet/pkg/plane/planetest"
+	"quartet/pkg/rpc"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var epoch = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+type rig struct {
+	t        testing.TB
+	clk      *clock.Fake
+	journals *planetest.Journals
+	service  *Service
+	keys     *Keys
+}
+
+func newRig(t testing.TB) *rig {
+	r := &rig{t: t, clk: clock.NewFake(epoch), journals: planetest.NewJournals()}
+	r.keys = NewKeys(KeysConfig{Sources: r.journals.Sources, Clock: r.clk})
+	var err error
+	r.service, err = New(Deps{
+		Deps:   plane.Deps{Log: r.journals.Log, Sources: r.journals.Sources, Clock: r.clk},
+		Secret: Secrets([]byte("installation")), Known: func(ctx context.Context, id string) { r.keys.Known(ctx, id) },
+	})
+	require.NoError(t, err)
+	require.NoError(t, r.service.Start(context.Background()))
+	require.NoError(t, r.keys.Start(context.Background()))
+	t.Cleanup(func() {
+		require.NoError(t, r.keys.Stop(context.Background()))
+		require.NoError(t, r.service.Stop(context.Background()))
+	})
+	return r
+}
+
+func (r *rig) admin() context.Context {
+	return rpc.WithActor(context.Background(), rpc.Actor{Namespace: "default", Principal: "root", Role: rpc.RoleAdmin})
+}
+
+func (r *rig) create(req *identityv1.CreateKeyRequest) *identityv1.CreateKeyResponse {
+	resp, err := r.service.CreateKey(r.admin(), req)
+	require.NoError(r.t, err)
+	return resp
+}
+
+func (r *rig) enters(secret string) (rpc.Actor, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	return r.keys.Authenticate(ctx, secret)
+}
+
+// TestX4_TheActorOfAKey is what stands on events.
+func TestX4_TheActorOfAKey(t *testing.T) {
+	r := newRig(t)
+	for _, c := range []struct {
+		req  *identityv1.CreateKeyRequest
+		want rpc.Actor
+	}{
+		{&identityv1.CreateKeyRequest{Name: "ci", Role: identityv1.Role_ROLE_OPERATOR}, rpc.Actor{Namespace: "default", Principal: "ci", Role: rpc.RoleOperator}},
+		{&identityv1.CreateKeyRequest{Name: "ci", Role: identityv1.Role_ROLE_WORKER, Namespace: "acme"}, rpc.Actor{Namespace: "acme", Principal: "ci", Role: rpc.RoleWorker}},
+		{&identityv1.CreateKeyRequest{Name: "k", Role: identityv1.Role_ROLE_AGENT, Namespace: "acme", AgentId: "keeper"}, rpc.Actor{Namespace: "acme", Principal: "agent/keeper", Role: rpc.RoleAgent, AgentID: "keeper"}},
+	} {
+		got, err := r.enters(r.create(c.req).GetSecret())
+		require.NoError(t, err)
+		require.Equal(t, c.want, got)
+	}
+}
+
+// TestX15_ASecretIsAllOrNothing: whatever is changed of it lets nobody in.
+func TestX15_ASecretIsAllOrNothing(t *testing.T) {
+	r := newRig(t)
+	secret := r.create(&identityv1.CreateKeyRequest{Name: "ci", Role: identityv1.Role_ROLE_OPERATOR}).GetSecret()
+	_, err := r.enters(secret)
+	require.NoError(t, err)
+	rapid.Check(t, func(rt *rapid.T) {
+		b := []byte(secret)
+		switch rapid.IntRange(0, 2).Draw(rt, "how") {
+		case 0:
+			at := rapid.IntRange(0, len(b)-1).Draw(rt, "at")
+			b[at] ^= byte(rapid.IntRange(1, 255).Draw(rt, "by"))
+		case 1:
+			b = b[:rapid.IntRange(0, len(b)-1).Draw(rt, "cut")]
+		case 2:
+			b = append(b, rapid.Byte().Draw(rt, "more"))
+		}
+		_, err := r.enters(string(b))
+		require.ErrorIs(rt, err, fault.Unauthenticated)
+	})
+}
+
+// TestX9_KeysAreListedInPages and filtered.
+func TestX9_KeysAreListedInPages(t *testing.T) {
+	r := newRig(t)
+	var ids []string
+	for i := range 7 {
+		ids = append(ids, r.create(&identityv1.CreateKeyRequest{Name: fmt.Sprintf("k%d", i), Role: identityv1.Role_ROLE_RUNNER, Namespace: []string{"a", "b"}[i%2]}).GetKey().GetKeyId())
+	}
+	_, err := r.service.RevokeKey(r.admin(), &identityv1.RevokeKeyRequest{KeyId: ids[2]})
+	require.NoError(t, err)
+	list := func(req *identityv1.ListKeysRequest) (got []string) {
+		for {
+			resp, err := r.service.ListKeys(r.admin(), req)
+			require.NoError(t, err)
+			require.LessOrEqual(t, len(resp.GetKeys()), 2)
+			for _, k := range resp.GetKeys() {
+				got = append(got, k.GetKeyId())
+			}
+			if req.PageToken = resp.GetNextPageToken(); req.PageToken == "" {
+				return got
+			}
+		}
+	}
+	require.Equal(t, ids, list(&identityv1.ListKeysRequest{PageSize: 2, IncludeEnded: true}))
+	require.Equal(t, append(ids[:2:2], ids[3:]...), list(&identityv1.ListKeysRequest{PageSize: 2}))
+	require.Equal(t, []string{ids[0], ids[4], ids[6]}, list(&identityv1.ListKeysRequest{PageSize: 2, Namespace: "a"}))
+	_, err = r.service.ListKeys(r.admin(), &identityv1.ListKeysRequest{PageToken: "nonsense"})
+	require.ErrorIs(t, err, fault.CursorInvalid)
+	_, err = r.service.ListKeys(r.admin(), &identityv1.ListKeysRequest{PageSize: 501})
+	require.ErrorIs(t, err, fault.LimitExceeded)
+}
+
+// TestX15_ExpiryIsExact at, below and above the moment.
+func TestX15_ExpiryIsExact(t *testing.T) {
+	r := newRig(t)
+	secret := r.create(&identityv1.CreateKeyRequest{Name: "ci", Role: identityv1.Role_ROLE_OPERATOR, ExpiresAfter: durationpb.New(time.Hour)}).GetSecret()
+	held, release := r.keys.Hold(context.Background(), secret)
+	defer release()
+	r.clk.Advance(time.Hour - time.Microsecond)
+	_, err := r.enters(secret)
+	require.NoError(t, err)
+	require.NoError(t, held.Err())
+	r.clk.Advance(time.Microsecond)
+	_, err = r.enters(secret)
+	require.ErrorIs(t, err, fault.Unauthenticated)
+	select {
+	case <-held.Done():
+		require.ErrorIs(t, context.Cause(held), fault.Unauthenticated)
+	case <-time.After(30 * time.Second):
+		t.Fatal("what the key opened goes on")
+	}
+}
+
+// TestX15_UsesAreToldCoarsely: six lines an hour at most, and only of later uses.
+func TestX15_UsesAreToldCoarsely(t *testing.T) {
+	r := newRig(t)
+	made := r.create(&identityv1.CreateKeyRequest{Name: "ci", Role: identityv1.Role_ROLE_OPERATOR})
+	service := rpc.WithActor(context.Background(), rpc.Actor{Namespace: "default", Principal: "s", Role: rpc.RoleService})
+	r.keys.cfg.Report = func(_ context.Context, uses []*identityv1.KeyUse) error {
+		_, err := r.service.ReportKeyUse(service, &identityv1.ReportKeyUseRequest{Uses: uses})
+		return err
+	}
+	used := func() time.Time {
+		r.keys.tell(context.Background())
+		got, err := r.service.GetKey(r.admin(), &identityv1.GetKeyRequest{KeyId: made.GetKey().GetKeyId()})
+		require.NoError(t, err)
+		if got.GetKey().GetLastUsedAt() == nil {
+			return time.Time{}
+		}
+		return got.GetKey().GetLastUsedAt().AsTime()
+	}
+	require.True(t, used().IsZero())
+	for range 60 {
+		_, err := r.enters(made.GetSecret())
+		require.NoError(t, err)
+		require.WithinRange(t, used(), r.clk.Now().Add(-useGrain), r.clk.Now())
+		r.clk.Advance(time.Minute)
+	}
+	lines := 0
+	for _, ev := range r.journals.Events(t, Plane, registry) {
+		if ev.Type == "key_used" {
+			lines++
+		}
+	}
+	require.Equal(t, 6, lines)
+	_, err := r.service.ReportKeyUse(service, &identityv1.ReportKeyUseRequest{Uses: []*identityv1.KeyUse{
+		{KeyId: made.GetKey().GetKeyId(), UsedAt: timestamppb.New(epoch)}, {KeyId: "key_00000000000000000000000000", UsedAt: timestamppb.New(epoch)},
+		{KeyId: made.GetKey().GetKeyId(), UsedAt: timestamppb.New(epoch.Add(100 * time.Hour))},
+	}})
+	require.NoError(t, err, "earlier ones, unknown ones and those of a clock ahead are passed over")
+	require.WithinRange(t, used(), r.clk.Now().Add(-2*useGrain), r.clk.Now())
+}
+
+// TestX14_ReplayIsTheLiveState, and a Keys that begins later knows the same.
+func TestX14_ReplayIsTheLiveState(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		r := newRig(t)
+		var secrets, ids []string
+		revoked := map[int]bool{}
+		for range rapid.IntRange(1, 12).Draw(rt, "steps") {
+			if len(ids) == 0 || rapid.Bool().Draw(rt, "create") {
+				resp := r.create(&identityv1.CreateKeyRequest{Name: "n", Role: identityv1.Role_ROLE_RUNNER})
+				ids, secrets = append(ids, resp.GetKey().GetKeyId()), append(secrets, resp.GetSecret())
+				continue
+			}
+			i := rapid.IntRange(0, len(ids)-1).Draw(rt, "which")
+			_, err := r.service.RevokeKey(r.admin(), &identityv1.RevokeKeyRequest{KeyId: ids[i]})
+			require.NoError(rt, err)
+			revoked[i] = true
+		}
+		replayed := NewState()
+		for _, ev := range r.journals.Events(t, Plane, registry) {
+			require.NoError(rt, replayed.Apply(ev))
+		}
+		_, err := journalView(r, func(st *State) {
+			require.Equal(rt, st.order, replayed.order)
+			for id, rec := range st.keys {
+				require.True(rt, proto.Equal(rec.key, replayed.keys[id].key))
+				require.Equal(rt, rec.hash, replayed.keys[id].hash)
+			}
+		})
+		require.NoError(rt, err)
+		late := NewKeys(KeysConfig{Sources: r.journals.Sources, Clock: r.clk})
+		require.NoError(rt, late.Start(context.Background()))
+		defer func() { require.NoError(rt, late.Stop(context.Background())) }()
+		for i, secret := range secrets {
+			_, err := late.Authenticate(context.Background(), secret)
+			require.Equal(rt, revoked[i], err != nil, "%v", err)
+		}
+	})
+}
+
+func journalView(r *rig, look func(st *State)) (int64, error) {
+	_, seq, err := plane.View(r.admin(), r.service.engine, "", func(st *State) (struct{}, error) {
+		look(st)
+		return struct{}{}, nil
+	})
+	return seq, err
+}
+
+// Apply refuses what no rule of this plane emits.
+func TestApplyRefusesWhatDoesNotFit(t *testing.T) {
+	for _, payload := range []proto.Message{
+		&identityv1.KeyRevoked{Key: &identityv1.Key{KeyId: "key_1"}}, &identityv1.KeyUsed{KeyId: "key_1"}, &identityv1.Key{},
+	} {
+		require.Error(t, NewState().Apply(&journal.Event{Payload: payload}))
+	}
+	s := NewState()
+	made := &journal.Event{Payload: &identityv1.KeyCreated{Key: &identityv1.Key{KeyId: "key_1"}}}
+	require.NoError(t, s.Apply(made))
+	require.Error(t, s.Apply(made))
+}
+
+// TestX15_KeysHaveALimit at, below and above it.
+func TestX15_KeysHaveALimit(t *testing.T) {
+	st := NewState()
+	env := journal.Env{Now: epoch, Actor: journal.Actor{Namespace: "default", Principal: "root", Role: rpc.RoleAdmin}, NewID: func(p string) string { return p + "x" }}
+	req := &identityv1.CreateKeyRequest{Name: "n", Role: identityv1.Role_ROLE_RUNNER}
+	for i := range MaxKeys - 1 {
+		st.keys[fmt.Sprint(i)] = &record{}
+	}
+	_, err := decideCreateKey(st, env, req, "acme", Secrets(nil))
+	require.NoError(t, err)
+	st.keys["last"] = &record{}
+	_, err = decideCreateKey(st, env, req, "acme", Secrets(nil))
+	require.ErrorIs(t, err, fault.QuotaExceeded)
+	require.Equal(t, fmt.Sprint(MaxKeys), fault.From(err).Metadata()["limit"])
+}
+
+func TestBootstrapTokens(t *testing.T) {
+	d := &Door{Keyring: rpc.NewKeyring(nil, false)}
+	require.NoError(t, d.SetBootstrap(""))
+	_, err := d.Authenticate(t.Context(), "")
+	require.ErrorIs(t, err, fault.Unauthenticated)
+	require.Error(t, d.SetBootstrap(strings.Repeat("x", MinBootstrap-1)))
+	require.Error(t, d.SetBootstrap(strings.Repeat("x", MinBootstrap)+" "))
+	require.NoError(t, d.SetBootstrap(strings.Repeat("x", MinBootstrap)))
+	a, err := d.Authenticate(t.Context(), strings.Repeat("x", MinBootstrap))
+	require.NoError(t, err)
+	require.Equal(t, rpc.RoleAdmin, a.Role)
+	_, err = d.Authenticate(t.Context(), strings.Repeat("x", MinBootstrap+1))
+	require.ErrorIs(t, err, fault.Unauthenticated)
+}
+
+func FuzzKeyOf(f *testing.F) {
+	f.Add("qk_00000000000000000000000000_" + strings.Repeat("0", 64))
+	f.Add("qk_")
+	f.Fuzz(func(t *testing.T, secret string) {
+		id, ok := keyOf(secret)
+		if ok {
+			require.Len(t, id, len(keyPrefix)+26)
+			require.Len(t, secret, secretLength)
+		}
+	})
+}

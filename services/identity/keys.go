@@ -1,0 +1,396 @@
+package identity
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"quartet/pkg/clock"
+	"quartet/pkg/fault"
+	"quartet/pkg/journal"
+	identityv1 "quartet/pkg/pb/quartet/identity/v1"
+	"quartet/pkg/rpc"
+)
+
+const (
+	// useGrain is how exact last_used_at is. A key in steady use costs six
+	// journal lines an hour.
+	useGrain = 10 * time.Minute
+	// catchUpTerm is how long a secret that is not known yet may have to wait
+	// for the journal, and catchUpQueue how many may wait at once: whoever sends
+	// guesses holds no more than that.
+	catchUpTerm  = 2 * time.Second
+	catchUpQueue = 64
+)
+
+// KeysConfig is what Keys needs.
+type KeysConfig struct {
+	// Sources are the journal of this plane.
+	Sources func(plane string) ([]journal.Source, error)
+	// Report tells the identity plane of uses. nil: they are not told.
+	Report func(ctx context.Context, uses []*identityv1.KeyUse) error
+	Clock  clock.Clock
+	Logger *zap.Logger
+}
+
+// Keys knows every API key, in every process. It is a life.Service: it has read
+// the journal to its end before Start returns, and follows it from then on.
+type Keys struct {
+	cfg KeysConfig
+
+	mu    sync.RWMutex
+	known map[string]*credential
+	at    map[int]uint64 // by partition: the frame that comes next
+	moved chan struct{}  // closed and replaced when at changes
+	ready bool
+
+	source  []journal.Source
+	asking  chan struct{} // one at a time asks the journal where it ends
+	waiting atomic.Int64
+	stop    context.CancelFunc
+	running sync.WaitGroup
+}
+
+// credential is a key as it is checked.
+type credential struct {
+	id      string
+	hash    [sha256.Size]byte
+	actor   rpc.Actor
+	expires time.Time // zero: never
+	ended   chan struct{}
+	used    atomic.Int64 // Unix time of the last use, in grains
+	told    int64
+}
+
+// NewKeys makes Keys. Nothing is read before Start.
+func NewKeys(cfg KeysConfig) *Keys {
+	if cfg.Clock == nil {
+		cfg.Clock = clock.System()
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = zap.NewNop()
+	}
+	return &Keys{cfg: cfg, known: map[string]*credential{}, at: map[int]uint64{}, moved: make(chan struct{}), asking: make(chan struct{}, 1)}
+}
+
+// Name is the module's name.
+func (k *Keys) Name() string { return "keys" }
+
+// Start reads the journal to where it ends now, and follows it.
+func (k *Keys) Start(ctx context.Context) error {
+	var err error
+	if k.source, err = k.cfg.Sources(Plane); err != nil {
+		return fmt.Errorf("keys: %w", err)
+	}
+	var follow context.Context
+	follow, k.stop = context.WithCancel(context.WithoutCancel(ctx))
+	for _, src := range k.source {
+		k.running.Go(func() { k.follow(follow, src) })
+	}
+	if err := k.caughtUp(ctx); err != nil {
+		return errors.Join(fmt.Errorf("keys: the journal cannot be read: %w", err), k.Stop(ctx))
+	}
+	k.mu.Lock()
+	k.ready = true
+	k.mu.Unlock()
+	if k.cfg.Report != nil {
+		k.running.Go(func() { k.report(follow) })
+	}
+	return nil
+}
+
+// Stop ends following. It is idempotent.
+func (k *Keys) Stop(context.Context) error {
+	if k.stop != nil {
+		k.stop()
+	}
+	k.running.Wait()
+	return nil
+}
+
+// Ready is nil once all keys are known.
+func (k *Keys) Ready() error {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	if !k.ready {
+		return errors.New("keys: not read yet")
+	}
+	return nil
+}
+
+func (k *Keys) follow(ctx context.Context, src journal.Source) {
+	next, pause := uint64(1), 10*time.Millisecond
+	for ctx.Err() == nil {
+		err := src.Follow(ctx, next, func(seq uint64, lines []journal.Line) error {
+			for _, line := range lines {
+				k.hear(line)
+			}
+			next, pause = seq+1, 10*time.Millisecond
+			k.mu.Lock()
+			k.at[src.Partition()] = next
+			close(k.moved)
+			k.moved = make(chan struct{})
+			k.mu.Unlock()
+			return nil
+		})
+		if ctx.Err() != nil {
+			return
+		}
+		k.cfg.Logger.Warn("keys: following the journal again", zap.Error(err))
+		t := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+		case <-t.C:
+		}
+		t.Stop()
+		pause = min(2*pause, time.Second)
+	}
+}
+
+// hear folds one line in. What cannot be read is a key that lets nobody in.
+func (k *Keys) hear(line journal.Line) {
+	eventType, _ := line.Type()
+	if eventType == "" || journal.Internal(eventType) {
+		return
+	}
+	ev, err := line.Read(registry)
+	if err != nil {
+		k.cfg.Logger.Error("keys: an event cannot be read", zap.String("type", eventType), zap.Error(err))
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch p := ev.Payload.(type) {
+	case *identityv1.KeyCreated:
+		key := p.GetKey()
+		if k.known[key.GetKeyId()] != nil {
+			return // followed again
+		}
+		c := &credential{id: key.GetKeyId(), actor: actorOf(key), ended: make(chan struct{})}
+		if n, err := hex.Decode(c.hash[:], []byte(p.GetSecretHash())); err != nil || n != len(c.hash) {
+			k.cfg.Logger.Error("keys: a key has no hash and lets nobody in", zap.String("key_id", c.id))
+			return
+		}
+		if key.GetExpiresAt() != nil {
+			c.expires = key.GetExpiresAt().AsTime()
+		}
+		k.known[c.id] = c
+	case *identityv1.KeyRevoked:
+		c := k.known[p.GetKey().GetKeyId()]
+		if c != nil && !c.revoked() {
+			close(c.ended)
+		}
+	}
+}
+
+func (c *credential) revoked() bool {
+	select {
+	case <-c.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+func actorOf(key *identityv1.Key) rpc.Actor {
+	a := rpc.Actor{Namespace: key.GetNamespace(), Principal: key.GetName(), Role: roleNames[key.GetRole()]}
+	if a.Role == rpc.RoleAgent {
+		// As the credentials of its runs, so that a request id means the same by
+		// either way (SPEC X2).
+		a.AgentID, a.Principal = key.GetAgentId(), "agent/"+key.GetAgentId()
+	}
+	return a
+}
+
+// Authenticate implements rpc.Authenticator for secrets of keys.
+func (k *Keys) Authenticate(ctx context.Context, secret string) (rpc.Actor, error) {
+	c, err := k.check(ctx, secret)
+	if err != nil {
+		return rpc.Actor{}, err
+	}
+	return c.actor, nil
+}
+
+// Hold gives a context that ends when the key does.
+func (k *Keys) Hold(ctx context.Context, secret string) (context.Context, context.CancelFunc) {
+	c, err := k.check(ctx, secret)
+	ctx, cancel := context.WithCancelCause(ctx)
+	if err != nil {
+		cancel(err)
+		return ctx, func() {}
+	}
+	var expiry <-chan time.Time
+	stop := func() {}
+	if !c.expires.IsZero() {
+		t := k.cfg.Clock.TimerAt(c.expires)
+		expiry, stop = t.C(), func() { t.Stop() }
+	}
+	go func() {
+		defer stop()
+		select {
+		case <-c.ended:
+			cancel(revoked(c))
+		case <-expiry:
+			cancel(expired(c))
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() { cancel(nil) }
+}
+
+func (k *Keys) check(ctx context.Context, secret string) (*credential, error) {
+	id, ok := keyOf(secret)
+	if !ok {
+		return nil, unknown()
+	}
+	c := k.find(id)
+	if c == nil {
+		// It may have been made a moment ago by another process.
+		if err := k.await(ctx, id); err != nil {
+			return nil, err
+		}
+		if c = k.find(id); c == nil {
+			return nil, unknown()
+		}
+	}
+	if sum := sha256.Sum256([]byte(secret)); subtle.ConstantTimeCompare(sum[:], c.hash[:]) != 1 {
+		return nil, unknown()
+	}
+	// Whoever has the secret may know why it does not help.
+	now := k.cfg.Clock.Now()
+	switch {
+	case c.revoked():
+		return nil, revoked(c)
+	case !c.expires.IsZero() && !now.Before(c.expires):
+		return nil, expired(c)
+	}
+	if grain := now.Unix() / int64(useGrain/time.Second); c.used.Load() < grain {
+		c.used.Store(grain)
+	}
+	return c, nil
+}
+
+func unknown() error {
+	return fault.Unauthenticated.New("the credential is malformed or not of this installation")
+}
+
+func revoked(c *credential) error {
+	return fault.Unauthenticated.New("key "+c.id+" was revoked; ask an admin for another one", "key_id", c.id)
+}
+
+func expired(c *credential) error {
+	return fault.Unauthenticated.New("key "+c.id+" is past its expiry; ask an admin for another one", "key_id", c.id)
+}
+
+func (k *Keys) find(id string) *credential {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	return k.known[id]
+}
+
+// Known waits until a key that was just made lets in here.
+func (k *Keys) Known(ctx context.Context, id string) { _ = k.await(ctx, id) }
+
+// await makes sure that what is in the journal now is known, before a key is
+// called unknown. One caller at a time asks the journal.
+func (k *Keys) await(ctx context.Context, id string) error {
+	if k.waiting.Add(1) > catchUpQueue {
+		k.waiting.Add(-1)
+		return unknown()
+	}
+	defer k.waiting.Add(-1)
+	ctx, cancel := context.WithTimeout(ctx, catchUpTerm)
+	defer cancel()
+	select {
+	case k.asking <- struct{}{}:
+		defer func() { <-k.asking }()
+	case <-ctx.Done():
+		return notKnown(ctx.Err())
+	}
+	if k.find(id) != nil {
+		return nil
+	}
+	if err := k.caughtUp(ctx); err != nil {
+		return notKnown(err)
+	}
+	return nil
+}
+
+func notKnown(err error) error {
+	return fault.NotReady.New("whether the key is known cannot be told now; repeat the call in a moment").WithCause(err)
+}
+
+// caughtUp waits until everything that is in the journal now was heard.
+func (k *Keys) caughtUp(ctx context.Context) error {
+	for _, src := range k.source {
+		end, err := src.End(ctx)
+		if err != nil {
+			return err
+		}
+		for {
+			k.mu.RLock()
+			there, moved := end <= 1 || k.at[src.Partition()] >= end, k.moved
+			k.mu.RUnlock()
+			if there {
+				break
+			}
+			select {
+			case <-moved:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+	}
+	return nil
+}
+
+// reportEvery is how often uses are told.
+const reportEvery = 10 * time.Second
+
+func (k *Keys) report(ctx context.Context) {
+	tick := time.NewTicker(reportEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			k.tell(ctx)
+		}
+	}
+}
+
+// tell reports the keys that were used in a later grain than was told. What
+// fails is told the next time.
+func (k *Keys) tell(ctx context.Context) {
+	var uses []*identityv1.KeyUse
+	var told []*credential
+	k.mu.RLock()
+	for _, c := range k.known {
+		if used := c.used.Load(); used > c.told && len(uses) < maxUses {
+			uses = append(uses, &identityv1.KeyUse{KeyId: c.id, UsedAt: grainTime(used)})
+			told = append(told, c)
+		}
+	}
+	k.mu.RUnlock()
+	if len(uses) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, reportEvery)
+	defer cancel()
+	if err := k.cfg.Report(ctx, uses); err != nil {
+		k.cfg.Logger.Debug("keys: uses are told later", zap.Error(err))
+		return
+	}
+	for i, c := range told {
+		c.told = uses[i].GetUsedAt().GetSeconds() / int64(useGrain/time.Second)
+	}
+}

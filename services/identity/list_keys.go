@@ -1,0 +1,81 @@
+package identity
+
+import (
+	"context"
+	"slices"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/page"
+	identityv1 "quartet/pkg/pb/quartet/identity/v1"
+	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+// GetKey reads a key.
+func (s *Service) GetKey(ctx context.Context, req *identityv1.GetKeyRequest) (*identityv1.GetKeyResponse, error) {
+	if err := fault.First(rpc.RequireRole(ctx, rpc.RoleAdmin), fault.ID("key_id", req.GetKeyId(), keyPrefix)); err != nil {
+		return nil, err
+	}
+	k, _, err := plane.View(ctx, s.engine, "", func(st *State) (*identityv1.Key, error) {
+		if r := st.keys[req.GetKeyId()]; r != nil {
+			return r.seen(s.deps.Clock.Now()), nil
+		}
+		return nil, noKey(req.GetKeyId())
+	})
+	return &identityv1.GetKeyResponse{Key: k}, err
+}
+
+// ListKeys reads keys in the order they were made (SPEC X9).
+func (s *Service) ListKeys(ctx context.Context, req *identityv1.ListKeysRequest) (*identityv1.ListKeysResponse, error) {
+	if err := rpc.RequireRole(ctx, rpc.RoleAdmin); err != nil {
+		return nil, err
+	}
+	if req.GetNamespace() != "" {
+		if err := fault.Name("namespace", req.GetNamespace()); err != nil {
+			return nil, err
+		}
+	}
+	size, err := page.Size(req.GetPageSize(), 0)
+	if err != nil {
+		return nil, err
+	}
+	after, err := page.Position("keys", req.GetPageToken(), 1)
+	if err != nil {
+		return nil, err
+	}
+	out, _, err := plane.View(ctx, s.engine, "", func(st *State) (*identityv1.ListKeysResponse, error) {
+		out := &identityv1.ListKeysResponse{}
+		now, at := s.deps.Clock.Now(), 0
+		if after != nil {
+			at = slices.Index(st.order, after[0]) + 1
+		}
+		for _, id := range st.order[at:] {
+			k := st.keys[id].seen(now)
+			if req.GetNamespace() != "" && k.GetNamespace() != req.GetNamespace() ||
+				!req.GetIncludeEnded() && k.GetStatus() != identityv1.KeyStatus_KEY_STATUS_ACTIVE {
+				continue
+			}
+			if len(out.GetKeys()) == size {
+				out.NextPageToken = page.Token("keys", out.GetKeys()[size-1].GetKeyId())
+				break
+			}
+			out.Keys = append(out.Keys, k)
+		}
+		return out, nil
+	})
+	return out, err
+}
+
+// WhoAmI tells a caller who it is here.
+func (s *Service) WhoAmI(ctx context.Context, _ *identityv1.WhoAmIRequest) (*identityv1.WhoAmIResponse, error) {
+	a := rpc.ActorFrom(ctx)
+	if a.Role == "" {
+		return nil, fault.Unauthenticated.New("the call has no actor; send a credential")
+	}
+	return &identityv1.WhoAmIResponse{
+		Namespace: a.Namespace, Principal: a.Principal, Role: roleOf(a.Role), AgentId: a.AgentID, RunId: a.RunID,
+		ServerTime: timestamppb.New(s.deps.Clock.Now()), ServerVersion: s.deps.Version,
+	}, nil
+}

@@ -1,0 +1,54 @@
+package identity
+
+import (
+	"context"
+	"time"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/journal"
+	identityv1 "quartet/pkg/pb/quartet/identity/v1"
+	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+const maxUses = 1000
+
+// ReportKeyUse notes when keys were used. Only a later use than the one known
+// is written, so several processes may report the same key.
+func (s *Service) ReportKeyUse(ctx context.Context, req *identityv1.ReportKeyUseRequest) (*identityv1.ReportKeyUseResponse, error) {
+	if err := fault.First(rpc.RequireRole(ctx, rpc.RoleService), fault.Entries("uses", len(req.GetUses()), maxUses)); err != nil {
+		return nil, err
+	}
+	return plane.Do(ctx, s.engine, plane.Command[*State, *identityv1.ReportKeyUseResponse]{
+		Method: "ReportKeyUse", Args: req,
+		Decide: func(st *State, env journal.Env) (journal.Decision[*identityv1.ReportKeyUseResponse], error) {
+			return decideReportKeyUse(st, env, req), nil
+		},
+		Answer: func([]*journal.Event) (*identityv1.ReportKeyUseResponse, error) {
+			return &identityv1.ReportKeyUseResponse{}, nil
+		},
+	})
+}
+
+func decideReportKeyUse(st *State, env journal.Env, req *identityv1.ReportKeyUseRequest) journal.Decision[*identityv1.ReportKeyUseResponse] {
+	d := journal.Decision[*identityv1.ReportKeyUseResponse]{Reply: &identityv1.ReportKeyUseResponse{}}
+	told := map[string]bool{}
+	for _, u := range req.GetUses() {
+		r := st.keys[u.GetKeyId()]
+		at := u.GetUsedAt().AsTime().Truncate(useGrain)
+		if r == nil || told[u.GetKeyId()] || at.After(env.Now) || !at.After(r.key.GetLastUsedAt().AsTime()) && r.key.GetLastUsedAt() != nil {
+			continue
+		}
+		told[u.GetKeyId()] = true
+		d.Events = append(d.Events, &journal.Event{
+			Namespace: r.key.GetNamespace(), Payload: &identityv1.KeyUsed{KeyId: u.GetKeyId(), UsedAt: timestamppb.New(at)},
+		})
+	}
+	return d
+}
+
+func grainTime(grain int64) *timestamppb.Timestamp {
+	return &timestamppb.Timestamp{Seconds: grain * int64(useGrain/time.Second)}
+}

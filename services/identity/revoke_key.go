@@ -1,0 +1,61 @@
+package identity
+
+import (
+	"context"
+	"fmt"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/journal"
+	identityv1 "quartet/pkg/pb/quartet/identity/v1"
+	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+// RevokeKey ends a key. Repeating it changes nothing (SPEC X7).
+func (s *Service) RevokeKey(ctx context.Context, req *identityv1.RevokeKeyRequest) (*identityv1.RevokeKeyResponse, error) {
+	if err := fault.First(
+		rpc.RequireRole(ctx, rpc.RoleAdmin),
+		fault.RequestID(req.GetRequestId()),
+		fault.ID("key_id", req.GetKeyId(), keyPrefix),
+	); err != nil {
+		return nil, err
+	}
+	return plane.Do(ctx, s.engine, plane.Command[*State, *identityv1.RevokeKeyResponse]{
+		Method: "RevokeKey", RequestID: req.GetRequestId(), Args: req,
+		Decide: func(st *State, env journal.Env) (journal.Decision[*identityv1.RevokeKeyResponse], error) {
+			return decideRevokeKey(st, env, req.GetKeyId())
+		},
+		Answer: func(events []*journal.Event) (*identityv1.RevokeKeyResponse, error) {
+			for _, ev := range events {
+				if p, ok := ev.Payload.(*identityv1.KeyRevoked); ok {
+					return &identityv1.RevokeKeyResponse{Key: p.GetKey()}, nil
+				}
+			}
+			return nil, fmt.Errorf("identity: no key_revoked among %d events", len(events))
+		},
+	})
+}
+
+func decideRevokeKey(st *State, env journal.Env, keyID string) (journal.Decision[*identityv1.RevokeKeyResponse], error) {
+	var d journal.Decision[*identityv1.RevokeKeyResponse]
+	r := st.keys[keyID]
+	switch {
+	case r == nil:
+		return d, noKey(keyID)
+	case r.key.GetRevokedAt() != nil:
+		d.Reply = &identityv1.RevokeKeyResponse{Key: r.seen(env.Now)}
+		return d, nil
+	}
+	k := proto.CloneOf(r.key)
+	k.RevokedAt, k.RevokedBy, k.Status = timestamppb.New(env.Now), by(env.Actor), identityv1.KeyStatus_KEY_STATUS_REVOKED
+	k.Revision++
+	d.Events = []*journal.Event{{Namespace: k.GetNamespace(), Payload: &identityv1.KeyRevoked{Key: k}}}
+	return d, nil
+}
+
+func noKey(keyID string) error {
+	return fault.NotFound.Newf("there is no key %q; `quartet key list --all` shows those there are", keyID).With("key_id", keyID)
+}

@@ -1,0 +1,42 @@
+package identity
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+
+	"quartet/pkg/id"
+)
+
+const (
+	// SecretPrefix begins every API key, for people and for scanners of leaked
+	// secrets: qk_[0-9a-hjkmnp-tv-z]{26}_[0-9a-f]{64}
+	SecretPrefix = "qk_"
+	keyPrefix    = "key_"
+	secretLength = len(SecretPrefix) + id.Length + 1 + 2*sha256.Size
+)
+
+// Secrets derives the secret of a key from its id: 256 bits that only this
+// installation can compute. Nothing of it is stored, and yet a repeated
+// CreateKey is answered as the first one was (SPEC X2).
+func Secrets(installation []byte) func(keyID string) string {
+	return func(keyID string) string {
+		mac := hmac.New(sha256.New, installation)
+		mac.Write([]byte("api-key\x00" + keyID))
+		return SecretPrefix + strings.TrimPrefix(keyID, keyPrefix) + "_" + hex.EncodeToString(mac.Sum(nil))
+	}
+}
+
+// keyOf is the id of the key that a secret claims to be of.
+func keyOf(secret string) (keyID string, ok bool) {
+	if len(secret) != secretLength || !strings.HasPrefix(secret, SecretPrefix) || secret[len(SecretPrefix)+id.Length] != '_' {
+		return "", false
+	}
+	return keyPrefix + secret[len(SecretPrefix):len(SecretPrefix)+id.Length], true
+}
+
+func hashOf(secret string) string {
+	sum := sha256.Sum256([]byte(secret))
+	return hex.EncodeToString(sum[:])
+}

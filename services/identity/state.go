@@ -1,0 +1,79 @@
+package identity
+
+import (
+	"fmt"
+	"time"
+
+	"quartet/pkg/journal"
+	identityv1 "quartet/pkg/pb/quartet/identity/v1"
+
+	"google.golang.org/protobuf/proto"
+)
+
+// Plane is the name of this plane in journals and subjects.
+const Plane = "identity"
+
+// registry knows the payloads of its events.
+var registry = journal.NewRegistry(identityv1.File_quartet_identity_v1_identity_event_proto)
+
+// record is a key and the hash of its secret.
+type record struct {
+	key  *identityv1.Key
+	hash string // SHA-256 in hex
+}
+
+// State is all keys. Records are replaced, never edited.
+type State struct {
+	keys  map[string]*record
+	order []string // ids as they were made, which is their order too
+}
+
+// NewState returns the state of an empty log.
+func NewState() *State { return &State{keys: map[string]*record{}} }
+
+// Apply folds one event in.
+func (s *State) Apply(ev *journal.Event) error {
+	switch p := ev.Payload.(type) {
+	case *identityv1.KeyCreated:
+		id := p.GetKey().GetKeyId()
+		if s.keys[id] != nil {
+			return fmt.Errorf("identity: key %s was made before", id)
+		}
+		s.keys[id] = &record{key: p.GetKey(), hash: p.GetSecretHash()}
+		s.order = append(s.order, id)
+	case *identityv1.KeyRevoked:
+		old := s.keys[p.GetKey().GetKeyId()]
+		if old == nil {
+			return fmt.Errorf("identity: no key %s", p.GetKey().GetKeyId())
+		}
+		s.keys[p.GetKey().GetKeyId()] = &record{key: p.GetKey(), hash: old.hash}
+	case *identityv1.KeyUsed:
+		old := s.keys[p.GetKeyId()]
+		if old == nil {
+			return fmt.Errorf("identity: no key %s", p.GetKeyId())
+		}
+		k := proto.CloneOf(old.key)
+		k.LastUsedAt = p.GetUsedAt()
+		s.keys[p.GetKeyId()] = &record{key: k, hash: old.hash}
+	default:
+		return fmt.Errorf("identity: %T is no event of this plane", ev.Payload)
+	}
+	return nil
+}
+
+// seen is a key as it stands now.
+func (r *record) seen(now time.Time) *identityv1.Key {
+	k := proto.CloneOf(r.key)
+	k.Status = status(k, now)
+	return k
+}
+
+func status(k *identityv1.Key, now time.Time) identityv1.KeyStatus {
+	switch {
+	case k.GetRevokedAt() != nil:
+		return identityv1.KeyStatus_KEY_STATUS_REVOKED
+	case k.GetExpiresAt() != nil && !now.Before(k.GetExpiresAt().AsTime()):
+		return identityv1.KeyStatus_KEY_STATUS_EXPIRED
+	}
+	return identityv1.KeyStatus_KEY_STATUS_ACTIVE
+}
