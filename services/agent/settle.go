@@ -61,7 +61,7 @@ func (s *Service) told(ctx context.Context, m *agentv1.Message, p *projection) (
 	case m.GetTaskId() != "":
 		it, err := s.subject(ctx, m)
 		return !waitsForTask(it, m.GetTaskId()), err
-	case m.GetKind() == agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT, m.GetKind() == agentv1.MessageKind_MESSAGE_KIND_CALLBACK_EVENT:
+	case instructs(m), m.GetKind() == agentv1.MessageKind_MESSAGE_KIND_CALLBACK_EVENT:
 	default:
 		return true, nil
 	}
@@ -89,12 +89,19 @@ func (s *Service) subject(ctx context.Context, m *agentv1.Message) (*workv1.Work
 	return r.GetWorkItem(), nil
 }
 
+// instructs says whether a message is an operator's word, or a supervisor's to its
+// child: by the waiting plane's own rule it answers who waits for an operator.
+func instructs(m *agentv1.Message) bool {
+	return m.GetKind() == agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT ||
+		m.GetKind() == agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP && m.GetOrigin() == agentv1.Origin_ORIGIN_PARENT
+}
+
 // awaits says whether a wait stands that the waiting plane will end when it
 // hears of the message, by its own rule (SPEC P2): the operator wait of the item
 // that is named, else the only one. Waits that are younger than the message may
 // have been made after it was heard, so they are nobody's evidence.
 func awaits(waits []*waitingv1.Wait, m *agentv1.Message) bool {
-	if m.GetKind() != agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT {
+	if !instructs(m) {
 		return false
 	}
 	n := 0

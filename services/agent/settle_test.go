@@ -59,6 +59,11 @@ func TestP2_WhatAMessageWillEnd(t *testing.T) {
 		m := &agentv1.Message{Kind: c.kind, WorkItemId: c.item, CreatedAt: timestamppb.New(c.at)}
 		require.Equal(t, c.want, awaits(c.waits, m), name)
 	}
+	// A child's supervisor answers it as an operator does; the runtime does not.
+	m := &agentv1.Message{Kind: agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP, Origin: agentv1.Origin_ORIGIN_PARENT, CreatedAt: timestamppb.New(at(9))}
+	require.True(t, awaits([]*waitingv1.Wait{one}, m))
+	m.Origin = agentv1.Origin_ORIGIN_SYSTEM
+	require.False(t, awaits([]*waitingv1.Wait{one}, m))
 }
 
 // A turn that an operator's message begins shows what the message did: the wait

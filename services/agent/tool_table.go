@@ -99,7 +99,7 @@ var ownTools = []tool{
 	},
 	{
 		name: "WaitFor", family: agentv1.ToolFamily_TOOL_FAMILY_CORE,
-		about: "Wait for an operator, a task's result, an outside event or a time, and end this turn. It attaches to the current work item, else to you. You are woken when it happens; the blocker of an outside event is yours to clear with UpdateWorkItem when you have looked at it.",
+		about: "Wait for an operator (a child: for its supervisor), a task's result, an outside event or a time, and end this turn. It attaches to the current work item, else to you. You are woken when it happens; the blocker of an outside event is yours to clear with UpdateWorkItem when you have looked at it.",
 		plane: "waiting", method: waitingv1.WaitingService_WaitFor_FullMethodName,
 		request: of[waitingv1.WaitForRequest], reply: of[waitingv1.WaitForResponse],
 		mutates: true, bound: true, required: []string{"reason", "wake"},

@@ -30,13 +30,14 @@ func follows() []plane.Followed {
 }
 
 // matters keeps the two most frequent events from waking this plane for
-// nothing: most updates end no wait, and few messages are an operator's.
+// nothing: most updates end no wait, and few messages are an operator's or a
+// supervisor's.
 func matters(ev *journal.Event) bool {
 	switch p := ev.Payload.(type) {
 	case *workv1.WorkItemUpdated:
 		return p.GetEndedWaitId() != ""
 	case *agentv1.MessageQueued:
-		return p.GetMessage().GetKind() == agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT
+		return instructs(p.GetMessage())
 	case *agentv1.TurnCompleted:
 		return len(p.GetTurn().GetShownWaits()) > 0
 	}
@@ -175,10 +176,18 @@ func (a *agentWaits) cancel(env journal.Env, k key, waitID, reason string) []*jo
 	return nil
 }
 
+// instructs says whether a message is an operator's word. Nobody reaches a private
+// child but its supervisor (SPEC A2), whose follow-up is the only answer that the
+// child's question to an operator can get.
+func instructs(m *agentv1.Message) bool {
+	return m.GetKind() == agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT ||
+		m.GetKind() == agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP && m.GetOrigin() == agentv1.Origin_ORIGIN_PARENT
+}
+
 // operatorSaid resolves the named item's operator wait, else the only one of
 // the agent, else none (SPEC P2): two waits and one answer is a guess.
 func (a *agentWaits) operatorSaid(env journal.Env, k key, m *agentv1.Message) []*journal.Event {
-	if m.GetKind() != agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT {
+	if !instructs(m) {
 		return nil
 	}
 	waits := a.activeWaits(func(w *waitingv1.Wait) bool {

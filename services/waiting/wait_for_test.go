@@ -263,20 +263,24 @@ func TestP2_ClearingTheBlockerEndsItsWait(t *testing.T) {
 // one, else none (SPEC P2).
 func TestP2_OperatorMessages(t *testing.T) {
 	const prompt, channel = agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT, agentv1.MessageKind_MESSAGE_KIND_CHANNEL_EVENT
+	const followUp = agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP
 	for name, c := range map[string]struct {
 		waits   []string // items, "" the agent
 		kind    agentv1.MessageKind
 		names   string
 		resolve []bool
+		origin  agentv1.Origin
 	}{
-		"the only one":              {[]string{itemA}, prompt, "", []bool{true}},
-		"the agent's own":           {[]string{""}, prompt, "", []bool{true}},
-		"the named one of two":      {[]string{itemA, itemB}, prompt, itemB, []bool{false, true}},
-		"two, and none is named":    {[]string{itemA, itemB}, prompt, "", []bool{false, false}},
-		"the named item has none":   {[]string{itemA}, prompt, itemB, []bool{false}},
-		"a channel is no operator":  {[]string{itemA}, channel, "", []bool{false}},
-		"nobody waits":              {nil, prompt, "", nil},
-		"the item's, not the agent": {[]string{itemA, ""}, prompt, itemA, []bool{true, false}},
+		"the only one":               {[]string{itemA}, prompt, "", []bool{true}, 0},
+		"the agent's own":            {[]string{""}, prompt, "", []bool{true}, 0},
+		"the named one of two":       {[]string{itemA, itemB}, prompt, itemB, []bool{false, true}, 0},
+		"two, and none is named":     {[]string{itemA, itemB}, prompt, "", []bool{false, false}, 0},
+		"the named item has none":    {[]string{itemA}, prompt, itemB, []bool{false}, 0},
+		"a channel is no operator":   {[]string{itemA}, channel, "", []bool{false}, 0},
+		"a child's supervisor":       {[]string{itemA}, followUp, "", []bool{true}, agentv1.Origin_ORIGIN_PARENT},
+		"the runtime is no operator": {[]string{itemA}, followUp, "", []bool{false}, agentv1.Origin_ORIGIN_SYSTEM},
+		"nobody waits":               {nil, prompt, "", nil, 0},
+		"the item's, not the agent":  {[]string{itemA, ""}, prompt, itemA, []bool{true, false}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
@@ -289,7 +293,7 @@ func TestP2_OperatorMessages(t *testing.T) {
 			if len(c.waits) == 1 && c.waits[0] == itemA {
 				r.waitFor(&waitingv1.WaitForRequest{Wake: external, WorkItemId: itemB})
 			}
-			r.hear("", &agentv1.MessageQueued{Message: &agentv1.Message{MessageId: "msg_1", Kind: c.kind, WorkItemId: c.names}})
+			r.hear("", &agentv1.MessageQueued{Message: &agentv1.Message{MessageId: "msg_1", Kind: c.kind, WorkItemId: c.names, Origin: c.origin}})
 			for i, waitID := range waits {
 				w := r.wait(waitID)
 				require.Equal(t, c.resolve[i], w.GetStatus() == came, "%s", c.waits[i])
