@@ -53,7 +53,7 @@ type Command struct {
 }
 
 func newCommand(life context.Context, lease *taskv1.CommandLease, wake func()) *Command {
-	c := &Command{Task: lease.GetTask(), gen: lease.GetLeaseGeneration(), wake: wake, input: newInput(), buf: spool.New()}
+	c := &Command{Task: lease.GetTask(), gen: lease.GetLeaseGeneration(), wake: wake, input: newInput(), buf: spool.NewAt(lease.GetOutputOffset())}
 	c.ctx, c.cancel = context.WithCancelCause(life)
 	return c
 }

@@ -60,7 +60,7 @@ func (c *Client) RunWorker(ctx context.Context, opts WorkerOptions, handle Comma
 	life, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	w := &workerLoop{
 		client: c, opts: opts, handle: handle, life: life, boot: id.New().New("boot_"),
-		commands: map[string]*Command{}, seen: map[string]bool{}, more: make(chan struct{}, 1), idle: make(chan struct{}, 1),
+		commands: map[string]*Command{}, seen: map[string]int64{}, more: make(chan struct{}, 1), idle: make(chan struct{}, 1),
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- linked(life, w.once, opts.Troubled) }()
@@ -90,8 +90,8 @@ type workerLoop struct {
 
 	mu       sync.Mutex
 	commands map[string]*Command
-	seen     map[string]bool // commands of this life: a repeated lease starts nothing
-	former   []string        // of those in seen, the forgotten ones, oldest first
+	seen     map[string]int64 // commands of this life: a repeated lease starts nothing
+	former   []string         // of those in seen, the forgotten ones, oldest first
 	stopping bool
 	running  sync.WaitGroup // grows under mu, and not once stopping
 
@@ -195,18 +195,21 @@ func (w *workerLoop) accept(lease *taskv1.CommandLease) {
 	taskID := lease.GetTask().GetTaskId()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.stopping || w.seen[taskID] {
+	if w.stopping || w.seen[taskID] >= lease.GetLeaseGeneration() {
 		return
 	}
+	if before := w.commands[taskID]; before != nil { // under a lease that was lost
+		before.abandon()
+	}
 	c := newCommand(w.life, lease, w.wake)
-	w.seen[taskID], w.commands[taskID] = true, c
+	w.seen[taskID], w.commands[taskID] = lease.GetLeaseGeneration(), c
 	w.running.Go(func() { c.run(w.handle) })
 }
 
 func (w *workerLoop) acknowledged(a *taskv1.ReportAck) {
 	c := w.find(a.GetTaskId())
 	switch {
-	case c == nil:
+	case c == nil, a.GetLeaseGeneration() != 0 && a.GetLeaseGeneration() != c.gen:
 	case a.GetStale():
 		c.abandon()
 		w.forget(a.GetTaskId())

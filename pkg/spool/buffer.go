@@ -29,8 +29,12 @@ type Buffer struct {
 }
 
 // New makes an empty one.
-func New() *Buffer {
-	b := &Buffer{}
+func New() *Buffer { return NewAt(0) }
+
+// NewAt makes an empty one whose first byte has an offset: behind what was written
+// under an earlier lease.
+func NewAt(offset int64) *Buffer {
+	b := &Buffer{end: offset, sent: offset}
 	b.free = sync.NewCond(&b.mu)
 	return b
 }

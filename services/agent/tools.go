@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -60,7 +61,7 @@ func adaptList(args map[string]any, _ time.Duration) {
 }
 
 // commandFields of ExecCommand stand beside the others in the seeds' shape.
-var commandFields = []string{"cmd", "argv", "workdir", "env", "tty", "accepts_input", "timeout"}
+var commandFields = []string{"cmd", "argv", "workdir", "env", "tty", "accepts_input", "timeout", "pool", "worker_labels", "limits", "restart_policy"}
 
 // adaptExec folds the command together and keeps the round's calls within their
 // common term.
@@ -115,6 +116,8 @@ type outcome struct {
 	result  *agentv1.ToolResult
 	mutated bool
 	bind    string
+	// replayed: the plane had run the call before, under the same request id.
+	replayed bool
 }
 
 // call runs one tool call. It always gives a result; a failure is one too.
@@ -135,6 +138,10 @@ func (s *Service) callAs(ctx context.Context, actor rpc.Actor, scope callScope, 
 		return out
 	}
 	defer func() { t.reword(out.result) }()
+	if !s.may(actor.Role, t) {
+		out.result = failed(c, fault.ToolNotAvailable.Newf("tool %q is not for role %s; an agent has it in its turns", c.GetName(), actor.Role).With("tool", c.GetName()).With("role", actor.Role))
+		return out
+	}
 	req, err := t.prepare(scope, c.GetArguments())
 	if err != nil {
 		out.result = failed(c, err)
@@ -147,10 +154,12 @@ func (s *Service) callAs(ctx context.Context, actor rpc.Actor, scope callScope, 
 	}
 	reply := t.reply()
 	ctx = rpc.WithActor(ctx, actor)
-	if err := invoke(ctx, conn, t.method, req, reply); err != nil {
+	var header metadata.MD
+	if err := invoke(ctx, conn, t.method, req, reply, grpc.Header(&header)); err != nil {
 		out.result = failed(c, err)
 		return out
 	}
+	out.replayed = rpc.WasReplayed(header)
 	out.result, err = succeeded(c, t, reply)
 	if err != nil {
 		out.result = failed(c, err)
@@ -166,10 +175,10 @@ func (s *Service) callAs(ctx context.Context, actor rpc.Actor, scope callScope, 
 
 // invoke tries again while the other side cannot be reached: the request id
 // makes that safe, and a restart of one plane must not fail an agent's call.
-func invoke(ctx context.Context, conn grpc.ClientConnInterface, method string, req, reply proto.Message) error {
+func invoke(ctx context.Context, conn grpc.ClientConnInterface, method string, req, reply proto.Message, opts ...grpc.CallOption) error {
 	wait := 20 * time.Millisecond
 	for {
-		err := conn.Invoke(ctx, method, req, reply)
+		err := conn.Invoke(ctx, method, req, reply, opts...)
 		if err == nil || fault.From(err).Code() != codes.Unavailable {
 			return err
 		}

@@ -4,7 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"math"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
@@ -21,14 +25,19 @@ func (ss *session) taskCommand() *cobra.Command {
 func (ss *session) taskExec() *cobra.Command {
 	req := &taskv1.ExecCommandRequest{Command: &taskv1.CommandSpec{}}
 	var shell, yield, timeout string
-	var reuse bool
+	var reuse, restart bool
+	limits := &taskv1.CommandLimits{}
+	var memory, output string
 	cmd := &cobra.Command{
 		Use: "exec AGENT [-- PROGRAM ARG...]", Short: "Run a command for an agent", Args: atLeast("AGENT"),
 		Long: `Run a command on a worker and wait for it as long as --yield says. What takes
-longer goes on as a task. Ends with code 1 if the command failed.`,
+longer goes on as a task. Ends with code 1 if the command failed. One that no worker
+may take waits; quartet task get says why.`,
 		Example: `  quartet task exec keeper -- go test ./...
   quartet task exec keeper --shell "make build | tail" --yield 0
-  quartet task exec keeper --input --yield 0 -- psql`,
+  quartet task exec keeper --input --yield 0 -- psql
+  quartet task exec keeper --pool gpu --label cuda=12 --max-memory 8GiB -- ./train
+  quartet task exec keeper --restart --yield 0 -- ./index    # again, should its worker be lost`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&shell, "shell", "", "A shell command line instead of a program")
@@ -38,6 +47,12 @@ longer goes on as a task. Ends with code 1 if the command failed.`,
 	f.BoolVar(&req.Command.AcceptsInput, "input", false, "Keep its input open for: quartet task input")
 	f.StringVar(&yield, "yield", "", "Wait this long for its end; 0 does not wait (default 10s)")
 	f.StringVar(&timeout, "timeout", "", "Kill it after this long (default 1h)")
+	f.StringVar(&req.Command.Pool, "pool", "", "The pool whose workers may take it (default default)")
+	f.StringToStringVar(&req.Command.WorkerLabels, "label", nil, "A label that its worker must have, as os=linux; may be repeated")
+	f.StringVar(&memory, "max-memory", "", "End it when it has more memory, as 512MiB; with all that it starts")
+	f.StringVar(&output, "max-output", "", "End it when it writes more, as 10MiB")
+	f.Int32Var(&limits.Processes, "max-processes", 0, "End it when it has more processes")
+	f.BoolVar(&restart, "restart", false, "Run it again should its worker be lost, at most 5 times")
 	f.BoolVar(&req.Blocking, "blocking", false, "Completing the item must wait for it")
 	f.StringVar(&req.WorkItemId, "item", "", "The work item it is for")
 	f.BoolVar(&reuse, "reuse", false, "If the same command already runs, take that one")
@@ -50,7 +65,19 @@ longer goes on as a task. Ends with code 1 if the command failed.`,
 		if reuse {
 			req.DuplicatePolicy = taskv1.DuplicatePolicy_DUPLICATE_POLICY_REUSE_RUNNING
 		}
+		if restart {
+			req.Command.RestartPolicy = taskv1.RestartPolicy_RESTART_POLICY_ON_WORKER_LOSS
+		}
 		var err error
+		if limits.MemoryBytes, err = size("max-memory", memory); err != nil {
+			return err
+		}
+		if limits.OutputBytes, err = size("max-output", output); err != nil {
+			return err
+		}
+		if memory != "" || output != "" || limits.Processes != 0 {
+			req.Command.Limits = limits
+		}
 		if req.YieldTime, err = span("yield", yield); err != nil {
 			return err
 		}
@@ -150,6 +177,10 @@ func task(p *printer, t *taskv1.Task) {
 		"what", printable(t.GetLabel()),
 		"item", t.GetWorkItemId(),
 		"worker", printable(t.GetWorkerId()),
+		"waits for", printable(t.GetQueueMessage()),
+		"pool", t.GetCommand().GetPool(),
+		"labels", printable(pairs(t.GetCommand().GetWorkerLabels())),
+		"restarts", count(t.GetRestarts()),
 		"output", fmt.Sprintf("%d bytes", t.GetOutputBytes()),
 		"takes input", yes(t.GetAcceptsInputNow()),
 		"asked for", when(t.GetCreatedAt()),
@@ -157,6 +188,47 @@ func task(p *printer, t *taskv1.Task) {
 		"ended", when(t.GetEndedAt()),
 		"message", printable(t.GetEndMessage()),
 	)
+}
+
+// count is a number; "" for none.
+func count(n int32) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.Itoa(int(n))
+}
+
+// pairs shows labels in order.
+func pairs(m map[string]string) string {
+	var out []string
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		out = append(out, k+"="+m[k])
+	}
+	return strings.Join(out, ",")
+}
+
+// units of sizes; the longer ones first, since all end with B.
+var units = []struct {
+	name  string
+	bytes int64
+}{{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"B", 1}, {"", 1}}
+
+// size reads an amount of bytes such as 512MiB; "" is 0.
+func size(flag, text string) (int64, error) {
+	if text == "" {
+		return 0, nil
+	}
+	for _, u := range units {
+		digits, ok := strings.CutSuffix(text, u.name)
+		if !ok {
+			continue
+		}
+		n, err := strconv.ParseInt(digits, 10, 64)
+		if err == nil && n > 0 && n <= math.MaxInt64/u.bytes {
+			return n * u.bytes, nil
+		}
+	}
+	return 0, usage(fmt.Sprintf("--%s %q: give bytes as 1048576, 512KiB, 512MiB or 2GiB", flag, text))
 }
 
 // exitOf is a task's exit code; "" while it has none.

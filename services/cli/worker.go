@@ -21,6 +21,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/id"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
+	"quartet/pkg/proctree"
 )
 
 // Bounds of what a handler may say: a step's summary and reason have 16 KiB.
@@ -29,13 +30,47 @@ const (
 	handlerGrace = 5 * time.Second
 )
 
+// WorkerOptions say how commands are executed.
+type WorkerOptions struct {
+	// ID is the worker's lasting name.
+	ID string
+	// Roots are the directories that commands may run in, the first by default.
+	Roots []string
+	// StateDir tells workers of one host apart; empty: the system's temporary one.
+	StateDir string
+	Pools    []string
+	Labels   map[string]string
+	// Capacity is how many commands run at once.
+	Capacity int
+	// MaxMemory in bytes and MaxProcesses bound every command; 0: not at all.
+	MaxMemory    int64
+	MaxProcesses int
+	// Guard is what Servers.Guard is.
+	Guard []string
+	// Said shows a line to people.
+	Said func(line string)
+}
+
+// workerFlags are those of quartet worker.
+type workerFlags struct {
+	steps    client.StepOptions
+	commands WorkerOptions
+	handler  string
+	capacity int
+	memory   int64 // MiB
+}
+
 func (ss *session) workerCommand() *cobra.Command {
-	var o client.StepOptions
-	var handler string
+	var o workerFlags
 	cmd := &cobra.Command{
-		Use: "worker --pool POOL --handler COMMAND", Short: "Work steps of boards with a command", Args: none,
-		Long: `Join a pool, take the steps that its boards dispatch, and run COMMAND (by sh -c) for
-each, until ^C. The step comes as JSON on stdin:
+		Use: "worker (--root DIR... | --pool POOL... --handler COMMAND)", Short: "Execute commands, or steps of boards", Args: none,
+		Long: `Execute what the server hands out, until ^C. With --root: commands of agents (quartet
+task exec) in these directories and below, those of the pool "default" unless --pool
+names others. A command may ask for labels that its worker must have. With --handler:
+steps of boards.
+
+For each step that the boards dispatch to a pool, COMMAND is run (by sh -c). The step
+comes as JSON on stdin:
 
   {"run": …, "step": {"step_id": …, "title": …, "summary": …}, "dependencies": [{"step_id": …, "result_summary": …}]}
 
@@ -48,66 +83,139 @@ stdout that is a JSON object may say more:
 
   {"summary": "12 packages", "artifacts": ["report.html"], "status": "blocked", "reason": "needs a key"}
 
-A step that is cancelled gets SIGTERM, and SIGKILL 5 s later, with all that it
-started. The worker's own commands (quartet task exec) are run by "quartet serve
-worker".`,
-		Example: `  quartet worker --pool go --handler ./run-step --capacity 4
+What is stopped gets SIGTERM, and SIGKILL 5 s later, with all that it started. Nothing
+of it outlives this worker, also when that is killed.`,
+		Example: `  quartet worker --root ~/src --label os=linux --capacity 8
+  quartet worker --root /srv/gpu --pool gpu --max-memory-mib 8192
+  quartet worker --pool go --handler ./run-step --capacity 4
   quartet worker --pool go,slow --handler 'go test "$QUARTET_STEP_TITLE"'`,
 	}
 	fl := cmd.Flags()
-	fl.StringSliceVar(&o.Pools, "pool", nil, "The pool to join (required); may be repeated")
-	fl.StringVar(&handler, "handler", "", "What to run for each step (required)")
-	fl.IntVar(&o.Capacity, "capacity", 1, "How many steps at once")
-	fl.StringVar(&o.ID, "id", "", "The worker's lasting name (default: the host's name and a random end)")
-	fl.StringToStringVar(&o.Labels, "label", nil, "A label, as in os=linux; may be repeated")
+	fl.StringSliceVar(&o.commands.Roots, "root", nil, "Execute commands in this directory and below; may be repeated")
+	fl.StringVar(&o.handler, "handler", "", "Execute steps of boards: what to run for each")
+	fl.StringSliceVar(&o.steps.Pools, "pool", nil, "The pool to join (required with --handler); may be repeated")
+	fl.IntVar(&o.capacity, "capacity", 0, "How many at once (default 4 commands, 1 step)")
+	fl.StringVar(&o.steps.ID, "id", "", "The worker's lasting name (default: the host's name and a random end)")
+	fl.StringToStringVar(&o.steps.Labels, "label", nil, "A label, as in os=linux; may be repeated")
+	fl.StringVar(&o.commands.StateDir, "state-dir", "", "Where the lock of this worker lies (default: the system's temporary directory)")
+	fl.Int64Var(&o.memory, "max-memory-mib", 0, "The most memory of any command, in MiB; 0: no limit")
+	fl.IntVar(&o.commands.MaxProcesses, "max-processes", 0, "The most processes of any command; 0: no limit")
 	cmd.RunE = ss.waits(func(cmd *cobra.Command, conn *grpc.ClientConn, _ []string) error {
-		switch {
-		case len(o.Pools) == 0:
-			return usage("--pool is missing")
-		case strings.TrimSpace(handler) == "":
-			return usage("--handler is missing")
-		case o.Capacity < 1 || o.Capacity > 10_000:
-			return usage(fmt.Sprintf("--capacity %d: must be 1 to 10000", o.Capacity))
-		}
-		if o.ID == "" {
-			o.ID = workerName()
-		}
-		p := newPrinter(cmd.ErrOrStderr())
-		said := make(chan string, 100) // one writer; what does not fit is not said
-		say := func(format string, args ...any) {
-			select {
-			case said <- fmt.Sprintf(format, args...):
-			default:
+		if !cmd.Flags().Changed("capacity") {
+			o.capacity = 1
+			if len(o.commands.Roots) > 0 {
+				o.capacity = 4
 			}
 		}
-		o.Troubled = func(err error) { say("%s", fault.From(err).Message()) }
-		ended := make(chan error, 1)
-		go func() {
-			ended <- client.New(conn).RunSteps(cmd.Context(), o, func(ctx context.Context, a *boardv1.StepAssignment) (client.StepResult, error) {
-				step := a.GetRun().GetSessionId() + "/" + a.GetRun().GetBoardId() + " " + a.GetStep().GetStepId()
-				say("%s begins", step)
-				began := time.Now()
-				got, err := handle(ctx, handler, a)
-				switch {
-				case err != nil:
-					say("%s failed after %s: %v", step, time.Since(began).Round(time.Millisecond), err)
-				default:
-					say("%s %s after %s", step, orCompleted(got.Status), time.Since(began).Round(time.Millisecond))
-				}
-				return got, err
-			})
-		}()
-		p.printf("%s serves %s with up to %d steps at once\n", o.ID, strings.Join(o.Pools, ", "), o.Capacity)
-		for {
-			select {
-			case line := <-said:
-				p.printf("%s\n", printable(brief(line, 4*p.columns())))
-			case err := <-ended:
-				return err
-			}
+		if err := o.check(); err != nil {
+			return err
 		}
+		if o.steps.ID == "" {
+			o.steps.ID = workerName()
+		}
+		o.steps.Capacity = o.capacity
+		if len(o.commands.Roots) > 0 {
+			return ss.executes(cmd, conn, o)
+		}
+		return ss.serveSteps(cmd, conn, o)
 	})
 	return cmd
+}
+
+func (o *workerFlags) check() error {
+	steps := strings.TrimSpace(o.handler) != ""
+	switch {
+	case steps && len(o.commands.Roots) > 0:
+		return usage("give --root for commands or --handler for steps; a process serves one of both")
+	case !steps && len(o.commands.Roots) == 0 && len(o.steps.Pools) == 0:
+		return usage("give --root DIR to execute commands, or --pool and --handler to execute steps of boards")
+	case !steps && len(o.commands.Roots) == 0:
+		return usage("--handler is missing; or --root DIR, to execute the commands of that pool")
+	case steps && len(o.steps.Pools) == 0:
+		return usage("--pool is missing")
+	case steps && (o.memory != 0 || o.commands.MaxProcesses != 0):
+		return usage("--max-memory-mib and --max-processes are for commands, with --root")
+	case o.capacity < 1 || o.capacity > 10_000:
+		return usage(fmt.Sprintf("--capacity %d: must be 1 to 10000", o.capacity))
+	case o.memory < 0 || o.memory > 1<<24:
+		return usage(fmt.Sprintf("--max-memory-mib %d: must be 1 to %d, or 0 for no limit", o.memory, 1<<24))
+	case o.commands.MaxProcesses < 0:
+		return usage(fmt.Sprintf("--max-processes %d: must be at least 1, or 0 for no limit", o.commands.MaxProcesses))
+	}
+	return nil
+}
+
+// executes runs commands.
+func (ss *session) executes(cmd *cobra.Command, conn *grpc.ClientConn, o workerFlags) error {
+	if ss.worker == nil {
+		return errors.New("this binary has no worker")
+	}
+	p := newPrinter(cmd.ErrOrStderr())
+	c := o.commands
+	c.ID, c.Pools, c.Labels, c.Capacity = o.steps.ID, o.steps.Pools, o.steps.Labels, o.capacity
+	c.MaxMemory, c.Guard = o.memory<<20, ss.guard
+	c.Said = func(line string) { p.printf("%s\n", printable(line)) }
+	return ss.worker(cmd.Context(), conn, c)
+}
+
+// serveSteps runs steps of boards.
+func (ss *session) serveSteps(cmd *cobra.Command, conn *grpc.ClientConn, f workerFlags) error {
+	o := f.steps
+	host, err := proctree.Open(cmd.Context(), proctree.Config{Owner: "steps of " + o.ID, Life: id.New().New("boot_"), Guard: ss.guard})
+	if err != nil {
+		return err
+	}
+	p := newPrinter(cmd.ErrOrStderr())
+	said := make(chan string, 100) // one writer; what does not fit is not said
+	say := func(format string, args ...any) {
+		select {
+		case said <- fmt.Sprintf(format, args...):
+		default:
+		}
+	}
+	o.Troubled = func(err error) { say("%s", fault.From(err).Message()) }
+	ended := make(chan error, 1)
+	go func() {
+		ended <- client.New(conn).RunSteps(cmd.Context(), o, func(ctx context.Context, a *boardv1.StepAssignment) (client.StepResult, error) {
+			step := a.GetRun().GetSessionId() + "/" + a.GetRun().GetBoardId() + " " + a.GetStep().GetStepId()
+			say("%s begins", step)
+			began := time.Now()
+			got, err := handle(ctx, host, f.handler, a)
+			switch {
+			case err != nil:
+				say("%s failed after %s: %v", step, time.Since(began).Round(time.Millisecond), err)
+			default:
+				say("%s %s after %s", step, orCompleted(got.Status), time.Since(began).Round(time.Millisecond))
+			}
+			return got, err
+		})
+	}()
+	p.printf("%s serves %s with up to %d steps at once\n", o.ID, strings.Join(o.Pools, ", "), o.Capacity)
+	for {
+		select {
+		case line := <-said:
+			p.printf("%s\n", printable(brief(line, 4*p.columns())))
+		case err := <-ended:
+			return errors.Join(err, host.Close(context.WithoutCancel(cmd.Context())))
+		}
+	}
+}
+
+// guardVerb starts a guard; nobody types it.
+const guardVerb = "guard-processes"
+
+// GuardCommand is how the binary of this process is started as a guard.
+func GuardCommand() []string { return []string{"/proc/self/exe", guardVerb} }
+
+// guardCommand waits for the end of its worker and ends what that has left.
+func guardCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: guardVerb + " MARK", Hidden: true, Args: exactly("MARK"), Short: "End what a worker leaves that is killed",
+		Example: "  quartet " + guardVerb + " 1202763838112399360    # by a worker, with a pipe as stdin",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return proctree.Guard(context.WithoutCancel(cmd.Context()), cmd.InOrStdin(), args[0])
+		},
+	}
 }
 
 func orCompleted(s boardv1.StepStatus) string {
@@ -132,7 +240,7 @@ func workerName() string {
 }
 
 // handle runs the handler's command for one step.
-func handle(ctx context.Context, command string, a *boardv1.StepAssignment) (client.StepResult, error) {
+func handle(ctx context.Context, host *proctree.Host, command string, a *boardv1.StepAssignment) (client.StepResult, error) {
 	in, err := protojson.MarshalOptions{UseProtoNames: true, EmitUnpopulated: true}.Marshal(a)
 	if err != nil {
 		return client.StepResult{}, err
@@ -148,9 +256,12 @@ func handle(ctx context.Context, command string, a *boardv1.StepAssignment) (cli
 	cmd.SysProcAttr = ownGroup()
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	cmd.WaitDelay = handlerGrace
-	err = cmd.Run()
-	if cmd.Process != nil {
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // whatever it left behind
+	mark, err := host.Start(cmd.Start)
+	if err == nil {
+		err = cmd.Wait()
+		if _, left := host.End(context.WithoutCancel(ctx), mark, 0); left != nil { // whatever it left behind
+			err = errors.Join(err, left)
+		}
 	}
 	got := resultOf(out.String())
 	var exit *exec.ExitError

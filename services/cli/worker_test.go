@@ -15,6 +15,7 @@ import (
 
 	"quartet/pkg/client"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
+	"quartet/pkg/proctree"
 )
 
 func anAssignment() *boardv1.StepAssignment {
@@ -23,6 +24,13 @@ func anAssignment() *boardv1.StepAssignment {
 		Step:         &boardv1.Step{StepId: "vet", Title: "quartet/pkg/id", Summary: "go vet it"},
 		Dependencies: []*boardv1.Step{{StepId: "fetch", ResultSummary: "12 MB"}},
 	}
+}
+
+func aHost(t *testing.T) *proctree.Host {
+	h, err := proctree.Open(t.Context(), proctree.Config{Owner: t.TempDir(), Life: "1"})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, h.Close(context.Background())) })
+	return h
 }
 
 // SPEC B11: the step on stdin, the result by exit code, stdout and stderr.
@@ -45,7 +53,7 @@ func TestB11_Handler(t *testing.T) {
 		"no such command": {`no-such-command-at-all`, client.StepResult{}, "exit status 127"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := handle(t.Context(), c.command, anAssignment())
+			got, err := handle(t.Context(), aHost(t), c.command, anAssignment())
 			if c.err == "" {
 				require.NoError(t, err)
 			} else {
@@ -58,7 +66,7 @@ func TestB11_Handler(t *testing.T) {
 
 // Output without end costs bounded memory, and its end is kept.
 func TestB11_HandlerThatSaysMuch(t *testing.T) {
-	got, err := handle(t.Context(), `yes 0123456789 | head -c 5000000; echo; echo the end`, anAssignment())
+	got, err := handle(t.Context(), aHost(t), `yes 0123456789 | head -c 5000000; echo; echo the end`, anAssignment())
 	require.NoError(t, err)
 	require.LessOrEqual(t, len(got.Summary), summaryBytes)
 	require.True(t, strings.HasSuffix(got.Summary, "the end"))
@@ -71,7 +79,7 @@ func TestB11_CancelledHandler(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		_, err := handle(ctx, `trap "" TERM; sleep 600 & echo $! $$ > `+pids+`; wait; wait; sleep 600`, anAssignment())
+		_, err := handle(ctx, aHost(t), `trap "" TERM; sleep 600 & echo $! $$ > `+pids+`; wait; wait; sleep 600`, anAssignment())
 		ended <- err
 	}()
 	var started []byte
@@ -101,9 +109,17 @@ func gone(pid int) bool {
 func TestWorkerNeedsAPoolAndAHandler(t *testing.T) {
 	r := newRig(t)
 	for args, says := range map[string]string{
-		"worker":           "--pool is missing",
-		"worker --pool go": "--handler is missing",
-		"worker --pool go --handler x --capacity 0": "--capacity 0",
+		"worker":                                         "give --root DIR",
+		"worker --handler x":                             "--pool is missing",
+		"worker --root / --pool go --handler x":          "one of both",
+		"worker --root / --capacity 10001":               "--capacity 10001",
+		"worker --root / --max-memory-mib -1":            "--max-memory-mib -1",
+		"worker --root / --max-processes -1":             "--max-processes -1",
+		"worker --pool go --handler x --max-processes 3": "for commands",
+		"task exec keeper --max-memory 12XB -- x":        "--max-memory \"12XB\"",
+		"task exec keeper --max-output 0 -- x":           "--max-output \"0\"",
+		"worker --pool go":                               "--handler is missing",
+		"worker --pool go --handler x --capacity 0":      "--capacity 0",
 	} {
 		got := r.run(strings.Fields(args)...)
 		require.Equal(t, 2, got.code)

@@ -18,6 +18,9 @@ import (
 // maxCapacity bounds what a worker may announce.
 const maxCapacity = 10_000
 
+// maxPools bounds how many pools one worker joins.
+const maxPools = 100
+
 // Connect holds a worker's one stream (SPEC T4). A worker of a tenant takes
 // the commands of its namespace; one with a service's credential those of all.
 func (s *Service) Connect(stream grpc.BidiStreamingServer[taskv1.ConnectRequest, taskv1.ConnectResponse]) error {
@@ -79,7 +82,15 @@ func checkHello(h *taskv1.WorkerHello) error {
 		return fault.LimitExceeded.Newf("hello.capacity is %d; it must be 0 to %d", c, maxCapacity).
 			WithField("hello.capacity", "must be 0 to 10000")
 	}
-	return nil
+	for _, pool := range h.GetPools() {
+		if err := fault.Name("hello.pools", pool); err != nil {
+			return err
+		}
+	}
+	if err := fault.Entries("hello.pools", len(h.GetPools()), maxPools); err != nil {
+		return err
+	}
+	return checkLabels("hello.labels", h.GetLabels())
 }
 
 // welcome settles what a worker that (re)connects holds: what an earlier life
@@ -177,7 +188,7 @@ func (s *Service) disown(se *session, ids []string, held []holding) {
 	for _, id := range ids {
 		mine := func(h holding) bool { return h.task.GetTaskId() == id }
 		if !slices.ContainsFunc(held, mine) {
-			se.send(staleMessage(id))
+			se.send(staleMessage(id, 0))
 		}
 	}
 }

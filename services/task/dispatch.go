@@ -29,6 +29,8 @@ func (s *Service) committed(partition int, events []*journal.Event) {
 		case *taskv1.OwnerDeleted:
 			continue
 		case *taskv1.TaskWorktreeChanged: // no worker has a child's handle
+		case *taskv1.TaskRestarting:
+			s.unarm(p.GetTask(), true)
 		case *taskv1.TaskCancelling:
 			if one := s.lives.get(ev.TaskID); one != nil {
 				s.floor.send(one.worker, stopMessage(ev.TaskID, p.GetForce()))
@@ -59,10 +61,13 @@ func (s *Service) handOver(partition int, ns string, p *taskv1.TaskStarted) {
 func (s *Service) partition(n int) *journal.Partition[*State] { return s.engine.All()[n] }
 
 // settled forgets the lease of a task that ended, and frees its worker's place.
-func (s *Service) settled(t *taskv1.Task) {
-	if one := s.lives.get(t.GetTaskId()); one != nil && t.GetEndReason() == reasonWorkerLost {
+func (s *Service) settled(t *taskv1.Task) { s.unarm(t, t.GetEndReason() == reasonWorkerLost) }
+
+// unarm forgets a lease; lost: the worker is not known to have ended the command.
+func (s *Service) unarm(t *taskv1.Task, lost bool) {
+	if one := s.lives.get(t.GetTaskId()); one != nil && lost {
 		// Should the worker live after all, it must end the command.
-		s.floor.send(one.worker, staleMessage(t.GetTaskId()))
+		s.floor.send(one.worker, staleMessage(t.GetTaskId(), one.generation))
 	}
 	s.lives.drop(t.GetTaskId())
 	s.floor.poke()
@@ -163,8 +168,11 @@ func (s *Service) end(ctx context.Context, one *lease, actor journal.Actor, end 
 		return false, err
 	}
 	one.ended = true
-	// The event did this already, unless the journal had to load anew.
-	s.lives.drop(one.taskID)
+	// The event did this already, unless the journal had to load anew. By now the
+	// command may have another lease.
+	if s.lives.get(one.taskID) == one {
+		s.lives.drop(one.taskID)
+	}
 	s.watches.signal(one.taskID)
 	s.floor.poke()
 	return counted, nil
@@ -172,7 +180,7 @@ func (s *Service) end(ctx context.Context, one *lease, actor journal.Actor, end 
 
 func leaseMessage(t *taskv1.Task, expires time.Time) *taskv1.ConnectResponse {
 	return &taskv1.ConnectResponse{Message: &taskv1.ConnectResponse_Lease{Lease: &taskv1.CommandLease{
-		Task: t, LeaseGeneration: t.GetLeaseGeneration(), ExpiresAt: timestamppb.New(expires),
+		Task: t, LeaseGeneration: t.GetLeaseGeneration(), ExpiresAt: timestamppb.New(expires), OutputOffset: t.GetOutputBytes(),
 	}}}
 }
 
@@ -186,10 +194,14 @@ func inputMessage(p *taskv1.TaskInputAccepted) *taskv1.ConnectResponse {
 	}}}
 }
 
-func staleMessage(taskID string) *taskv1.ConnectResponse { return ackMessage(taskID, 0, true, true) }
+// staleMessage has a worker end a command whose lease is not its own any more;
+// generation 0: under whichever lease.
+func staleMessage(taskID string, generation int64) *taskv1.ConnectResponse {
+	return ackMessage(taskID, generation, 0, true, true)
+}
 
-func ackMessage(taskID string, bytes int64, ended, stale bool) *taskv1.ConnectResponse {
+func ackMessage(taskID string, generation, bytes int64, ended, stale bool) *taskv1.ConnectResponse {
 	return &taskv1.ConnectResponse{Message: &taskv1.ConnectResponse_Ack{Ack: &taskv1.ReportAck{
-		TaskId: taskID, OutputBytes: bytes, Ended: ended, Stale: stale,
+		TaskId: taskID, OutputBytes: bytes, Ended: ended, Stale: stale, LeaseGeneration: generation,
 	}}}
 }

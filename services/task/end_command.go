@@ -1,6 +1,7 @@
 package task
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 
@@ -17,7 +18,14 @@ const (
 	reasonSpawnFailed   = "spawn_failed"
 	reasonWorkerStopped = "worker_stopped"
 	reasonWorkerLost    = "worker_lost"
+	reasonMemory        = "memory_limit_exceeded"
+	reasonProcesses     = "process_limit_exceeded"
+	reasonOutput        = "output_limit_exceeded"
 )
+
+// MaxRestarts bounds how often a command is begun anew: one that takes its
+// workers down with it must come to an end (SPEC T4).
+const MaxRestarts = 5
 
 // TailChars is how much output a terminal event carries.
 const TailChars = 8000
@@ -41,14 +49,26 @@ type ending struct {
 func decideEnd(s *State, env journal.Env, end ending) (journal.Decision[bool], error) {
 	var d journal.Decision[bool]
 	r := s.tasks[end.taskID]
-	if r == nil || !live(r.task.GetState()) || r.task.GetLeaseGeneration() != end.generation {
+	if r == nil || !live(r.task.GetState()) || waits(r.task) || r.task.GetLeaseGeneration() != end.generation {
+		return d, nil
+	}
+	if restarts(r.task, end) {
+		t := next(r.task)
+		t.WorkerId, t.WorkerBootId = "", ""
+		t.Restarts++
+		t.OutputBytes, t.OutputTruncated = end.bytes, end.truncated
+		d.Events = []*journal.Event{event(r.namespace, t, &taskv1.TaskRestarting{Task: t, Reason: end.reason, Message: endMessage(end.message)})}
+		d.Reply = true
 		return d, nil
 	}
 	t := next(r.task)
 	t.State = endState(r.task.GetState(), end)
 	t.ExitCode = end.exitCode
 	t.EndReason = end.reason
-	t.EndMessage = lastChars(strings.ToValidUTF8(end.message, "\uFFFD"), 500)
+	t.EndMessage = endMessage(end.message)
+	if end.lost() && t.GetRestarts() > 0 {
+		t.EndMessage = endMessage(fmt.Sprintf("%s; it was begun anew %d times", end.message, t.GetRestarts()))
+	}
 	t.OutputBytes, t.OutputTruncated = end.bytes, end.truncated
 	t.EndedAt = stamp(env.Now)
 	ev := event(r.namespace, t, nil)
@@ -64,6 +84,18 @@ func decideEnd(s *State, env journal.Env, end ending) (journal.Decision[bool], e
 	}
 	d.Events, d.Reply = []*journal.Event{ev}, true
 	return d, nil
+}
+
+func endMessage(text string) string { return lastChars(strings.ToValidUTF8(text, "\uFFFD"), 500) }
+
+// lost reports whether a command ended with its worker and not by itself.
+func (e ending) lost() bool { return e.reason == reasonWorkerLost || e.reason == reasonWorkerStopped }
+
+// restarts reports whether a command that was lost is run again: only if its
+// caller asked for that, nobody asked for its end, and not for ever (SPEC T4).
+func restarts(t *taskv1.Task, end ending) bool {
+	return end.lost() && t.GetState() == taskv1.TaskState_TASK_STATE_RUNNING && t.GetRestarts() < MaxRestarts &&
+		t.GetCommand().GetRestartPolicy() == taskv1.RestartPolicy_RESTART_POLICY_ON_WORKER_LOSS
 }
 
 // endState maps how a command ended to its final state. A command that ended
@@ -95,7 +127,7 @@ func endState(from taskv1.TaskState, end ending) taskv1.TaskState {
 // checkedReason keeps a worker's words within the documented ones.
 func checkedReason(r *taskv1.CommandEnded) (reason, message string) {
 	switch r.GetReason() {
-	case reasonExited, reasonSignalled, reasonTimeout, reasonStopped, reasonSpawnFailed, reasonWorkerStopped:
+	case reasonExited, reasonSignalled, reasonTimeout, reasonStopped, reasonSpawnFailed, reasonWorkerStopped, reasonMemory, reasonProcesses, reasonOutput:
 		return r.GetReason(), r.GetMessage()
 	}
 	return reasonExited, "the worker gave the unknown reason " + strconv.Quote(r.GetReason())

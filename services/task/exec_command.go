@@ -68,7 +68,7 @@ func checkExec(req *taskv1.ExecCommandRequest) (*taskv1.CommandSpec, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, check := range []func(*taskv1.CommandSpec) error{checkProgram, checkEnv, checkWorkdir} {
+	for _, check := range []func(*taskv1.CommandSpec) error{checkProgram, checkEnv, checkWorkdir, checkPlacement, checkLimits} {
 		if err := check(spec); err != nil {
 			return nil, err
 		}
@@ -235,10 +235,11 @@ func (s *State) running(o owner, spec *taskv1.CommandSpec) *record {
 }
 
 // sameCommand is the identity of a command: what runs, where, with which
-// variables, and whether on a terminal. How long it may run does not count.
+// variables, and whether on a terminal. What it may use does not count.
 func sameCommand(a, b *taskv1.CommandSpec) bool {
 	return a.GetCmd() == b.GetCmd() && slices.Equal(a.GetArgv(), b.GetArgv()) &&
-		a.GetWorkdir() == b.GetWorkdir() && a.GetTty() == b.GetTty() && maps.Equal(a.GetEnv(), b.GetEnv())
+		a.GetWorkdir() == b.GetWorkdir() && a.GetTty() == b.GetTty() && maps.Equal(a.GetEnv(), b.GetEnv()) &&
+		a.GetPool() == b.GetPool() && maps.Equal(a.GetWorkerLabels(), b.GetWorkerLabels())
 }
 
 // label is one line for people.
@@ -329,7 +330,7 @@ func (s *Service) execAnswer(ctx context.Context, ns string, t *taskv1.Task, out
 	if most == 0 {
 		most = DefaultMaxOutput
 	}
-	resp := &taskv1.ExecCommandResponse{Outcome: outcome, Task: s.present(t)}
+	resp := &taskv1.ExecCommandResponse{Outcome: outcome, Task: s.present(ns, t)}
 	resp.Handle = &taskv1.TaskHandle{TaskId: t.GetTaskId(), TaskKind: t.GetKind(), Status: t.GetState()}
 	if t.GetState() == taskv1.TaskState_TASK_STATE_QUEUED {
 		return resp, nil // nothing was written yet

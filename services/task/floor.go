@@ -87,10 +87,17 @@ func (f *floor) slots() []slot {
 	var out []slot
 	for key, se := range f.sessions {
 		if se.ready && se.capacity > 0 {
-			out = append(out, slot{worker: key, bootID: se.bootID, capacity: se.capacity})
+			out = append(out, slot{worker: key, bootID: se.bootID, capacity: se.capacity, pools: se.pools, labels: se.labels})
 		}
 	}
 	return out
+}
+
+// shut keeps a session from taking more commands.
+func (f *floor) shut(se *session) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	se.ready = false
 }
 
 // open lets a session take commands.

@@ -50,7 +50,7 @@ func (s *Service) FollowTaskOutput(req *taskv1.FollowTaskOutputRequest, stream g
 			continue
 		}
 		if terminal(t.GetState()) {
-			return stream.Send(&taskv1.FollowTaskOutputResponse{Ended: s.present(t)})
+			return stream.Send(&taskv1.FollowTaskOutputResponse{Ended: shown(t)})
 		}
 		select {
 		case <-watch.c:

@@ -36,7 +36,7 @@ func (s *Service) GetTask(ctx context.Context, req *taskv1.GetTaskRequest) (*tas
 	if err != nil {
 		return nil, err
 	}
-	return &taskv1.GetTaskResponse{Task: s.present(t)}, nil
+	return &taskv1.GetTaskResponse{Task: s.present(actor.Namespace, t)}, nil
 }
 
 // read gives a task as it is on disk, without derived fields.
@@ -56,15 +56,32 @@ func shown(t *taskv1.Task) *taskv1.Task {
 	c := proto.CloneOf(t)
 	c.Terminal = terminal(t.GetState())
 	c.AcceptsInputNow = t.GetState() == taskv1.TaskState_TASK_STATE_RUNNING &&
-		(isChild(t) || t.GetCommand().GetAcceptsInput() || t.GetCommand().GetTty())
+		!waits(t) && (isChild(t) || t.GetCommand().GetAcceptsInput() || t.GetCommand().GetTty())
 	return c
 }
 
-// present is shown, with the output that a live task has written so far.
-func (s *Service) present(t *taskv1.Task) *taskv1.Task {
-	c := shown(t)
-	if live(t.GetState()) {
-		c.OutputBytes = max(c.GetOutputBytes(), s.lives.outputEnd(t.GetTaskId()))
+// present is shown, with the output that a live task has written so far, and why
+// one that waits for a worker does.
+func (s *Service) present(ns string, t *taskv1.Task) *taskv1.Task {
+	return s.presentAll(ns, []*taskv1.Task{t})[0]
+}
+
+func (s *Service) presentAll(ns string, tasks []*taskv1.Task) []*taskv1.Task {
+	out := make([]*taskv1.Task, len(tasks))
+	var slots []slot
+	var running map[workerKey]int
+	for i, t := range tasks {
+		c := shown(t)
+		if live(t.GetState()) {
+			c.OutputBytes = max(c.GetOutputBytes(), s.lives.outputEnd(t.GetTaskId()))
+		}
+		if waits(t) {
+			if running == nil {
+				slots, running = s.floor.slots(), s.lives.running()
+			}
+			c.QueueReason, c.QueueMessage = whyQueued(placementOf(ns, t), slots, func(w workerKey) int { return running[w] })
+		}
+		out[i] = c
 	}
-	return c
+	return out
 }

@@ -62,7 +62,7 @@ func (s *Service) GetTaskOutput(ctx context.Context, req *taskv1.GetTaskOutputRe
 			return nil, err
 		}
 		resp := outputAnswer(t, piece, offset)
-		resp.Task = s.present(t)
+		resp.Task = s.present(actor.Namespace, t)
 		if isChild(t) && !terminal(t.GetState()) {
 			resp.NextOffset, resp.TotalBytes = 0, 0 // the result will begin there
 		}

@@ -5,28 +5,6 @@ import (
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 )
 
-// slot is a connected worker that may take commands.
-type slot struct {
-	worker    workerKey // its namespace is whose commands it takes
-	bootID    string
-	capacity  int
-	elsewhere int // commands it runs for other partitions
-}
-
-// takes reports whether a command may go to the worker: one of its namespace, and
-// one that is pinned only if it is pinned to this worker (SPEC T4).
-func (w slot) takes(r *record) bool {
-	if pin := r.task.GetPinnedWorkerId(); pin != "" {
-		return w.worker == holder(r.namespace, pin, r.task.GetPinnedSharedWorker())
-	}
-	return w.worker.namespace == "" || w.worker.namespace == r.namespace
-}
-
-// takesOf reports whether commands of a namespace may go to the worker at all.
-func (w slot) takesOf(ns string) bool {
-	return w.worker.namespace == "" || w.worker.namespace == ns
-}
-
 // maxLeases bounds one command of the dispatcher, and so one frame.
 const maxLeases = 256
 
@@ -41,15 +19,15 @@ func decideLease(s *State, env journal.Env, slots []slot) (journal.Decision[int]
 	for i, w := range slots {
 		free[i] = w.capacity - w.elsewhere - len(s.workers[w.worker])
 	}
-	taken := make(map[string]int) // queued commands looked at, by namespace
+	taken := make(map[string]int) // queued commands looked at, by queue
 	for len(d.Events) < maxLeases {
-		ns, r := s.headFor(slots, free, taken)
+		r, where := s.headFor(slots, free, taken)
 		if r == nil {
 			break
 		}
 		best := -1
 		for i, w := range slots {
-			if free[i] > 0 && w.takes(r) && (best < 0 || free[i] > free[best]) {
+			if free[i] > 0 && w.takes(where) && (best < 0 || free[i] > free[best]) {
 				best = i
 			}
 		}
@@ -59,7 +37,7 @@ func decideLease(s *State, env journal.Env, slots []slot) (journal.Decision[int]
 		t.WorkerId, t.WorkerBootId = slots[best].worker.id, slots[best].bootID
 		t.LeaseGeneration++
 		t.StartedAt = stamp(env.Now)
-		d.Events = append(d.Events, event(ns, t, &taskv1.TaskStarted{
+		d.Events = append(d.Events, event(r.namespace, t, &taskv1.TaskStarted{
 			Task: t, SharedWorker: slots[best].worker.namespace == "",
 		}))
 	}
@@ -67,47 +45,35 @@ func decideLease(s *State, env journal.Env, slots []slot) (journal.Decision[int]
 	return d, nil
 }
 
-// headFor gives the oldest queued command that some slot has room for, and
-// remembers in taken how far it looked.
-func (s *State) headFor(slots []slot, free []int, taken map[string]int) (string, *record) {
+// headFor gives the oldest command that waits and that some slot has room for, and
+// remembers in taken how far it looked. A queue that nobody serves costs one look,
+// however long it is, and nobody waits behind it.
+func (s *State) headFor(slots []slot, free []int, taken map[string]int) (*record, placement) {
 	var oldest *record
-	for ns, q := range s.queues {
+	var from string
+	for key, q := range s.queues {
 		room := false
 		for i, w := range slots {
-			room = room || free[i] > 0 && w.takesOf(ns)
+			room = room || free[i] > 0 && w.takes(q.placement)
 		}
 		if !room {
 			continue
 		}
-		at := taken[ns]
-		for at < len(q.ids) && !s.leasable(s.tasks[q.ids[at]], slots, free) {
-			at++ // it keeps its place, and nobody behind it waits for it
+		at := taken[key]
+		for at < len(q.ids) && !waits(s.tasks[q.ids[at]].task) {
+			at++ // it was stopped meanwhile
 		}
-		taken[ns] = at
+		taken[key] = at
 		if at == len(q.ids) {
 			continue
 		}
 		if r := s.tasks[q.ids[at]]; oldest == nil || r.ordinal < oldest.ordinal {
-			oldest = r
+			oldest, from = r, key
 		}
 	}
 	if oldest == nil {
-		return "", nil
+		return nil, placement{}
 	}
-	taken[oldest.namespace]++
-	return oldest.namespace, oldest
-}
-
-// leasable reports whether a queued command could be leased now: it was not
-// stopped meanwhile, and if it is pinned its worker has room.
-func (s *State) leasable(r *record, slots []slot, free []int) bool {
-	if r.task.GetState() != taskv1.TaskState_TASK_STATE_QUEUED {
-		return false
-	}
-	for i, w := range slots {
-		if free[i] > 0 && w.takes(r) {
-			return true
-		}
-	}
-	return false
+	taken[from]++
+	return oldest, s.queues[from].placement
 }

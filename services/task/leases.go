@@ -150,6 +150,17 @@ func (l *leases) confirmed(one *lease) int64 {
 	return one.confirmed
 }
 
+// running counts the commands that each worker has.
+func (l *leases) running() map[workerKey]int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := make(map[workerKey]int)
+	for _, one := range l.byTask {
+		n[one.worker]++
+	}
+	return n
+}
+
 // outputEnd is where the stored output of a live command ends, 0 if unknown.
 func (l *leases) outputEnd(taskID string) int64 {
 	l.mu.Lock()

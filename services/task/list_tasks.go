@@ -109,9 +109,7 @@ func (s *Service) ListTasks(ctx context.Context, req *taskv1.ListTasksRequest) (
 		}
 	}
 	resp := &taskv1.ListTasksResponse{TotalActive: int32(min(found.active, 1<<30))}
-	for _, t := range found.tasks {
-		resp.Tasks = append(resp.Tasks, s.present(t))
-	}
+	resp.Tasks = s.presentAll(o.namespace, found.tasks)
 	if found.more {
 		resp.NextPageToken = page.Token(pageKind, strconv.FormatInt(found.last, 10))
 	}

@@ -196,7 +196,33 @@ func TestT1_BadRequestsAreRefused(t *testing.T) {
 		"impossible duration": {func(r *taskv1.ExecCommandRequest) { r.YieldTime = &durationpb.Duration{Seconds: 1, Nanos: -1} }, fault.LimitExceeded, "yield_time"},
 		"negative output":     {func(r *taskv1.ExecCommandRequest) { r.MaxOutput = -1 }, fault.LimitExceeded, "-1"},
 		"large output":        {func(r *taskv1.ExecCommandRequest) { r.MaxOutput = MaxMaxOutput + 1 }, fault.LimitExceeded, "256001"},
-		"unknown policy":      {func(r *taskv1.ExecCommandRequest) { r.DuplicatePolicy = 9 }, fault.InvalidArgument, "duplicate_policy"},
+		"unknown restart":     {func(r *taskv1.ExecCommandRequest) { r.Command.RestartPolicy = 9 }, fault.InvalidArgument, "restart_policy"},
+		"bad pool":            {func(r *taskv1.ExecCommandRequest) { r.Command.Pool = "a b" }, fault.InvalidArgument, `"a b"`},
+		"bad label":           {func(r *taskv1.ExecCommandRequest) { r.Command.WorkerLabels = map[string]string{"A": "x"} }, fault.InvalidArgument, `"A"`},
+		"long label": {func(r *taskv1.ExecCommandRequest) {
+			r.Command.WorkerLabels = map[string]string{"a": strings.Repeat("v", maxLabelValue+1)}
+		}, fault.LimitExceeded, "129"},
+		"many labels": {func(r *taskv1.ExecCommandRequest) {
+			r.Command.WorkerLabels = map[string]string{}
+			for i := range maxLabels + 1 {
+				r.Command.WorkerLabels[fmt.Sprint("l", i)] = "v"
+			}
+		}, fault.LimitExceeded, "65"},
+		"little memory": {func(r *taskv1.ExecCommandRequest) {
+			r.Command.Limits = &taskv1.CommandLimits{MemoryBytes: MinMemory - 1}
+		}, fault.LimitExceeded, "1048575"},
+		"much memory": {func(r *taskv1.ExecCommandRequest) {
+			r.Command.Limits = &taskv1.CommandLimits{MemoryBytes: MaxMemory + 1}
+		}, fault.LimitExceeded, "memory_bytes"},
+		"negative output limit": {func(r *taskv1.ExecCommandRequest) { r.Command.Limits = &taskv1.CommandLimits{OutputBytes: -1} }, fault.LimitExceeded, "output_bytes"},
+		"large output limit": {func(r *taskv1.ExecCommandRequest) {
+			r.Command.Limits = &taskv1.CommandLimits{OutputBytes: MaxOutput + 1}
+		}, fault.LimitExceeded, "output_bytes"},
+		"negative processes": {func(r *taskv1.ExecCommandRequest) { r.Command.Limits = &taskv1.CommandLimits{Processes: -1} }, fault.LimitExceeded, "processes is -1"},
+		"many processes": {func(r *taskv1.ExecCommandRequest) {
+			r.Command.Limits = &taskv1.CommandLimits{Processes: MaxProcesses + 1}
+		}, fault.LimitExceeded, "100001"},
+		"unknown policy": {func(r *taskv1.ExecCommandRequest) { r.DuplicatePolicy = 9 }, fault.InvalidArgument, "duplicate_policy"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			req := good()
@@ -435,9 +461,13 @@ func TestT2_RandomHistories(t *testing.T) {
 			case 0, 1:
 				w.env.Actor.Namespace = rapid.SampledFrom([]string{"acme", "beta"}).Draw(t, "ns")
 				got, err := w.exec(t, &taskv1.ExecCommandRequest{
-					AgentId:         rapid.SampledFrom([]string{"a", "keeper"}).Draw(t, "agent"),
-					WorkItemId:      rapid.SampledFrom([]string{"", "wi_1"}).Draw(t, "item"),
-					Command:         &taskv1.CommandSpec{Cmd: rapid.SampledFrom([]string{"x", "y"}).Draw(t, "cmd"), AcceptsInput: true},
+					AgentId:    rapid.SampledFrom([]string{"a", "keeper"}).Draw(t, "agent"),
+					WorkItemId: rapid.SampledFrom([]string{"", "wi_1"}).Draw(t, "item"),
+					Command: &taskv1.CommandSpec{
+						Cmd: rapid.SampledFrom([]string{"x", "y"}).Draw(t, "cmd"), AcceptsInput: true,
+						Pool:          rapid.SampledFrom([]string{"", "gpu"}).Draw(t, "pool"),
+						RestartPolicy: taskv1.RestartPolicy(rapid.IntRange(0, 2).Draw(t, "restart")),
+					},
 					DuplicatePolicy: taskv1.DuplicatePolicy(rapid.IntRange(0, 2).Draw(t, "policy")),
 				})
 				require.NoError(t, err)
@@ -446,13 +476,13 @@ func TestT2_RandomHistories(t *testing.T) {
 				}
 			case 2:
 				ns := rapid.SampledFrom([]string{"", "acme", "beta"}).Draw(t, "worker ns")
-				w.lease(t, slot{worker: workerKey{ns, "w"}, bootID: "b", capacity: rapid.IntRange(0, 4).Draw(t, "capacity")})
+				w.lease(t, slot{worker: workerKey{ns, "w"}, bootID: "b", capacity: rapid.IntRange(0, 4).Draw(t, "capacity"), pools: rapid.SampledFrom([][]string{nil, {"gpu"}, {"gpu", "default"}}).Draw(t, "pools")})
 			case 3:
 				_ = w.stop(t, "keeper", pick()) // a refusal is fine
 			case 4:
 				w.end(t, ending{
-					taskID: pick(), generation: rapid.Int64Range(0, 2).Draw(t, "gen"), exitCode: code(0),
-					reason: rapid.SampledFrom([]string{reasonExited, reasonStopped, reasonWorkerLost, reasonTimeout}).Draw(t, "reason"),
+					taskID: pick(), generation: rapid.Int64Range(0, 4).Draw(t, "gen"), exitCode: code(0),
+					reason: rapid.SampledFrom([]string{reasonExited, reasonStopped, reasonWorkerLost, reasonWorkerLost, reasonWorkerStopped, reasonMemory, reasonTimeout}).Draw(t, "reason"),
 				})
 			case 5:
 				if id := pick(); w.state.find(w.env.Actor.Namespace, "keeper", id) != nil {
@@ -505,12 +535,12 @@ func requireIndexes(t require.TestingT, s *State) {
 		if item := r.task.GetWorkItemId(); item != "" {
 			require.Contains(t, s.items[itemKey{o, item}], id)
 		}
-		if state == taskv1.TaskState_TASK_STATE_QUEUED {
-			require.Contains(t, s.queues[r.namespace].ids, id)
+		if waits(r.task) {
+			require.Contains(t, s.queues[placementOf(r.namespace, r.task).key()].ids, id)
 		}
 		_, bound := s.workers[r.worker][id]
-		require.Equal(t, live(state), bound)
-		if live(state) {
+		require.Equal(t, live(state) && !waits(r.task), bound)
+		if bound {
 			held++
 		} else {
 			require.Empty(t, r.inputs)

@@ -49,7 +49,7 @@ func decideInput(s *State, env journal.Env, req *taskv1.SendTaskInputRequest, to
 		refusal = refusedNoInput
 	case r.inputEnd:
 		refusal = refusedEnded
-	case !to.connected:
+	case waits(r.task), !to.connected:
 		refusal = refusedUnreachable
 	case r.inputSeq-to.confirmed >= maxUnconfirmed:
 		refusal = refusedBacklog

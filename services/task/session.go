@@ -27,6 +27,8 @@ type session struct {
 	worker   workerKey
 	bootID   string
 	capacity int
+	pools    []string
+	labels   map[string]string
 	ready    bool // guarded by floor.mu
 	forester bool // it makes worktrees
 
@@ -44,6 +46,7 @@ type session struct {
 func newSession(ctx context.Context, s *Service, actor journal.Actor, key workerKey, hello *taskv1.WorkerHello) *session {
 	se := &session{
 		s: s, actor: actor, worker: key, bootID: hello.GetBootId(), capacity: int(hello.GetCapacity()), forester: hello.GetWorktrees(),
+		pools: hello.GetPools(), labels: hello.GetLabels(),
 		more: make(chan struct{}, 1), lanes: make(map[string][]*taskv1.ConnectRequest),
 	}
 	se.ctx, se.end = context.WithCancelCause(ctx)
@@ -207,7 +210,7 @@ type report interface {
 func (se *session) lease(r report) *lease {
 	one := se.s.lives.get(r.GetTaskId())
 	if one == nil || one.worker != se.worker || one.generation != r.GetLeaseGeneration() {
-		se.send(staleMessage(r.GetTaskId()))
+		se.send(staleMessage(r.GetTaskId(), r.GetLeaseGeneration()))
 		return nil
 	}
 	return one
@@ -225,7 +228,7 @@ func (se *session) output(r *taskv1.CommandOutput) error {
 	one.write.Lock()
 	defer one.write.Unlock()
 	if one.ended {
-		se.send(staleMessage(one.taskID))
+		se.send(staleMessage(one.taskID, one.generation))
 		return nil
 	}
 	end, err := se.s.output.Append(se.ctx, one.namespace, one.taskID, chunk)
@@ -235,7 +238,7 @@ func (se *session) output(r *taskv1.CommandOutput) error {
 	se.s.lives.stored(one, end)
 	se.s.renew(one)
 	se.s.watches.signal(one.taskID)
-	se.send(ackMessage(one.taskID, end, false, false))
+	se.send(ackMessage(one.taskID, one.generation, end, false, false))
 	return nil
 }
 
@@ -245,12 +248,15 @@ func (se *session) ended(r *taskv1.CommandEnded) error {
 		return nil
 	}
 	reason, message := checkedReason(r)
+	if reason == reasonWorkerStopped { // it takes nothing any more, least of all this command again
+		se.s.floor.shut(se)
+	}
 	actor := se.actor
 	actor.Namespace = one.namespace
 	counted, err := se.s.end(se.ctx, one, actor, ending{exitCode: r.ExitCode, reason: reason, message: message})
 	if err != nil {
 		return err
 	}
-	se.send(ackMessage(one.taskID, r.GetOutputBytes(), true, !counted))
+	se.send(ackMessage(one.taskID, one.generation, r.GetOutputBytes(), true, !counted))
 	return nil
 }

@@ -1,7 +1,9 @@
 package task
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -22,7 +24,7 @@ type State struct {
 	tasks   map[string]*record                // by task id, which is unique over all namespaces
 	agents  map[owner]*ownerTasks             // every task of an agent
 	items   map[itemKey][]string              // every task of a work item, oldest first
-	queues  map[string]*queue                 // commands that wait for a worker, by namespace
+	queues  map[string]*queue                 // commands that wait for a worker, by placement.key
 	workers map[workerKey]map[string]struct{} // live commands by worker
 	deleted map[owner]bool                    // agents that are deleted, or about to be
 	last    int64                             // ordinal of the newest task
@@ -57,10 +59,11 @@ type ownerTasks struct {
 	active map[string]struct{}
 }
 
-// queue is a FIFO. Tasks that were stopped while queued stay in it until they
-// reach the head.
+// queue is a FIFO of commands that the same workers may take. Tasks that were
+// stopped while queued stay in it until they reach the head.
 type queue struct {
-	ids []string
+	placement placement
+	ids       []string
 }
 
 // NewState gives an empty state.
@@ -110,6 +113,8 @@ func (s *State) Apply(ev *journal.Event) error {
 		return s.replace(ev.Namespace, p.GetTask(), func(r *record) { r.forced = r.forced || p.GetForce() })
 	case *taskv1.TaskWorktreeChanged:
 		return s.replace(ev.Namespace, p.GetTask(), nil)
+	case *taskv1.TaskRestarting:
+		return s.applyRestarting(ev.Namespace, p.GetTask())
 	case *taskv1.TaskCompleted:
 		return s.replace(ev.Namespace, p.GetTask(), nil)
 	case *taskv1.TaskFailed:
@@ -150,13 +155,56 @@ func (s *State) applyQueued(ns string, t *taskv1.Task) error {
 		s.items[k] = append(s.items[k], id)
 	}
 	if t.GetKind() == taskv1.TaskKind_TASK_KIND_COMMAND_TASK {
-		q := s.queues[ns]
-		if q == nil {
-			q = &queue{}
-			s.queues[ns] = q
-		}
+		q := s.queueOf(ns, t)
 		q.ids = append(q.ids, id)
 	}
+	return nil
+}
+
+// queueOf gives the queue that a command waits in.
+func (s *State) queueOf(ns string, t *taskv1.Task) *queue {
+	where := placementOf(ns, t)
+	q := s.queues[where.key()]
+	if q == nil {
+		q = &queue{placement: where}
+		s.queues[where.key()] = q
+	}
+	return q
+}
+
+// waits reports whether a task waits for a worker: it was never given to one, or
+// that was lost and it is to be run again.
+func waits(t *taskv1.Task) bool {
+	switch t.GetState() {
+	case taskv1.TaskState_TASK_STATE_QUEUED:
+		return true
+	case taskv1.TaskState_TASK_STATE_RUNNING:
+		return t.GetWorkerId() == "" && !isChild(t)
+	}
+	return false
+}
+
+// applyRestarting takes a command from its worker and puts it where its age
+// belongs, which is before all that were asked for later.
+func (s *State) applyRestarting(ns string, t *taskv1.Task) error {
+	if !waits(t) || isChild(t) {
+		return fmt.Errorf("task: %s restarts in state %s with worker %q", t.GetTaskId(), t.GetState(), t.GetWorkerId())
+	}
+	r := s.tasks[t.GetTaskId()]
+	if r != nil && !live(r.task.GetState()) {
+		return fmt.Errorf("task: %s restarts from state %s", t.GetTaskId(), r.task.GetState())
+	}
+	err := s.replace(ns, t, func(r *record) {
+		s.unbind(r)
+		// A fresh start: what was typed to the lost one is not typed to the next.
+		r.worker, r.inputSeq, r.inputEnd, r.inputs = workerKey{}, 0, false, nil
+	})
+	if err != nil {
+		return err
+	}
+	q := s.queueOf(ns, t)
+	at, _ := slices.BinarySearchFunc(q.ids, r.ordinal, func(id string, ordinal int64) int { return cmp.Compare(s.tasks[id].ordinal, ordinal) })
+	q.ids = slices.Insert(q.ids, at, t.GetTaskId())
 	return nil
 }
 
@@ -169,7 +217,8 @@ func (s *State) replace(ns string, t *taskv1.Task, also func(*record)) error {
 	}
 	from, to := r.task.GetState(), t.GetState()
 	switch {
-	case terminal(from), phase(to) < phase(from), from == to && to != taskv1.TaskState_TASK_STATE_CANCELLING && !isChild(t):
+	case terminal(from), phase(to) < phase(from),
+		from == to && to != taskv1.TaskState_TASK_STATE_CANCELLING && !isChild(t) && waits(r.task) == waits(t):
 		return fmt.Errorf("task: %s cannot go from %s to %s", t.GetTaskId(), from, to)
 	case t.GetRevision() != r.task.GetRevision()+1:
 		return fmt.Errorf("task: %s goes from revision %d to %d", t.GetTaskId(), r.task.GetRevision(), t.GetRevision())
@@ -186,7 +235,7 @@ func (s *State) replace(ns string, t *taskv1.Task, also func(*record)) error {
 		s.unbind(r)
 		r.inputs = nil
 	}
-	s.trim(ns)
+	s.trim(placementOf(ns, t).key())
 	return nil
 }
 
@@ -214,22 +263,22 @@ func (s *State) unbind(r *record) {
 }
 
 // trim takes what is not queued any more from the head of a queue.
-func (s *State) trim(ns string) {
-	q := s.queues[ns]
+func (s *State) trim(key string) {
+	q := s.queues[key]
 	if q == nil {
 		return
 	}
-	for len(q.ids) > 0 && s.tasks[q.ids[0]].task.GetState() != taskv1.TaskState_TASK_STATE_QUEUED {
+	for len(q.ids) > 0 && !waits(s.tasks[q.ids[0]].task) {
 		q.ids = q.ids[1:]
 	}
 	if len(q.ids) == 0 {
-		delete(s.queues, ns)
+		delete(s.queues, key)
 	}
 }
 
 func (s *State) applyInput(p *taskv1.TaskInputAccepted) error {
 	r := s.tasks[p.GetTaskId()]
-	if r == nil || r.task.GetState() != taskv1.TaskState_TASK_STATE_RUNNING {
+	if r == nil || r.task.GetState() != taskv1.TaskState_TASK_STATE_RUNNING || waits(r.task) {
 		return fmt.Errorf("task: input for %q, which does not run", p.GetTaskId())
 	}
 	if p.GetInputSeq() != r.inputSeq+1 || r.inputEnd {

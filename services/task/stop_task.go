@@ -35,13 +35,13 @@ func decideStop(s *State, env journal.Env, req *taskv1.StopTaskRequest) (journal
 // unstarted is what one says of it that no worker had.
 func stopEvent(env journal.Env, ns string, r *record, unstarted string) *journal.Event {
 	t := next(r.task)
-	switch r.task.GetState() {
-	case taskv1.TaskState_TASK_STATE_QUEUED:
+	switch {
+	case waits(r.task):
 		t.State = taskv1.TaskState_TASK_STATE_CANCELLED
 		t.EndReason, t.EndMessage = reasonStopped, unstarted
 		t.EndedAt = stamp(env.Now)
 		return event(ns, t, &taskv1.TaskCancelled{Task: t})
-	case taskv1.TaskState_TASK_STATE_CANCELLING:
+	case r.task.GetState() == taskv1.TaskState_TASK_STATE_CANCELLING:
 		return event(ns, t, &taskv1.TaskCancelling{Task: t, Force: true})
 	default:
 		t.State = taskv1.TaskState_TASK_STATE_CANCELLING
@@ -77,5 +77,5 @@ func (s *Service) StopTask(ctx context.Context, req *taskv1.StopTaskRequest) (*t
 	if err != nil {
 		return nil, err
 	}
-	return &taskv1.StopTaskResponse{Task: s.present(resp.GetTask())}, nil
+	return &taskv1.StopTaskResponse{Task: s.present(actor.Namespace, resp.GetTask())}, nil
 }

@@ -17,6 +17,9 @@ import (
 
 // Why a command was ended by the worker (CommandEnded.reason).
 const (
+	causeMemory        = "memory_limit_exceeded"
+	causeProcesses     = "process_limit_exceeded"
+	causeOutput        = "output_limit_exceeded"
 	causeStopped       = "stopped"
 	causeTimeout       = "timeout"
 	causeWorkerStopped = "worker_stopped"
@@ -31,12 +34,16 @@ type command struct {
 	task *taskv1.Task
 	gen  int64
 	buf  *spool.Buffer
+	most limits
+	prev *command      // under an earlier lease; it ends first
 	done chan struct{} // run returned: no process of it is left
 
 	mu        sync.Mutex
 	proc      *process // nil before it was spawned and after it was reaped
 	exited    bool     // it ended by itself, or nothing was spawned: too late to stop
 	cause     string   // who ended it, if the worker did; the first one counts
+	written   int64    // output, for its limit
+	detail    string   // the figures of a limit
 	killer    *time.Timer
 	flusher   *time.Timer
 	inputs    []*taskv1.CommandInput // accepted and not written
@@ -47,10 +54,10 @@ type command struct {
 	ended     *taskv1.CommandEnded
 }
 
-func newCommand(w *Worker, l *taskv1.CommandLease) *command {
+func newCommand(w *Worker, l *taskv1.CommandLease, prev *command) *command {
 	return &command{
-		w: w, task: l.GetTask(), gen: l.GetLeaseGeneration(),
-		buf: spool.New(), done: make(chan struct{}), moreInput: make(chan struct{}, 1),
+		w: w, task: l.GetTask(), gen: l.GetLeaseGeneration(), prev: prev, most: w.limitsOf(l.GetTask()),
+		buf: spool.NewAt(l.GetOutputOffset()), done: make(chan struct{}), moreInput: make(chan struct{}, 1),
 	}
 }
 
@@ -58,6 +65,10 @@ func newCommand(w *Worker, l *taskv1.CommandLease) *command {
 // no process of the command's group is left.
 func (c *command) run() {
 	defer close(c.done)
+	if c.prev != nil {
+		<-c.prev.done
+		c.prev = nil
+	}
 	p, err := c.spawn()
 	if err != nil {
 		c.finish(&taskv1.CommandEnded{Reason: "spawn_failed", Message: err.Error()})
@@ -78,11 +89,12 @@ func (c *command) run() {
 		writing.Go(func() { c.write(p) })
 	}
 
+	unwatch := c.w.watchers.add(c, p.mark)
 	p.awaitExit()
+	unwatch()
 	limit.Stop()
 	c.mu.Lock()
 	c.exited = true
-	stopped := c.cause != ""
 	c.mu.Unlock()
 	// A grandchild may hold the pipe. It gets a moment for its last words, then
 	// the group is killed, so that nothing of the command lives on.
@@ -99,10 +111,9 @@ func (c *command) run() {
 	}
 	patience.Stop()
 	p.signal(unix.SIGKILL)
-	if stopped { // also what has left the group (SPEC T6)
-		if _, err := sweepTask(context.Background(), c.task.GetTaskId(), c.w.boot); err != nil {
-			c.w.cfg.Logger.Warn("could not look for what a stopped command left", zap.String("task_id", c.task.GetTaskId()), zap.Error(err))
-		}
+	// Also what has left the group, however the command ended (SPEC T6).
+	if err := p.endTree(context.Background(), c.w.host); err != nil {
+		c.w.cfg.Logger.Warn("a command has left processes that do not end", zap.String("task_id", c.task.GetTaskId()), zap.Error(err))
 	}
 	<-drained
 	c.mu.Lock()
@@ -128,7 +139,7 @@ func (c *command) spawn() (*process, error) {
 		c.exited = true
 		return nil, nil
 	}
-	p, err := start(c.w.spawn, c.task.GetCommand(), dir, c.w.environ(c.task))
+	p, err := start(c.w.host, c.task.GetCommand(), dir, c.w.environ(c.task))
 	if err != nil {
 		c.exited = true
 		return nil, fmt.Errorf("command_spawn_failed: %w", err)
@@ -142,6 +153,10 @@ func (c *command) spawn() (*process, error) {
 func (c *command) stop(cause string, force bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.stopLocked(cause, force)
+}
+
+func (c *command) stopLocked(cause string, force bool) {
 	if c.exited {
 		return
 	}
@@ -177,13 +192,13 @@ func (c *command) kill() {
 func (c *command) abandon() {
 	c.buf.Discard()
 	c.stop(causeStopped, true)
-	c.w.forget(c.task.GetTaskId())
+	c.w.forget(c)
 }
 
 // verdict says how the command ended. state is nil if it never ran.
 func (c *command) verdict(state *os.ProcessState) *taskv1.CommandEnded {
 	c.mu.Lock()
-	cause := c.cause
+	cause, detail := c.cause, c.detail
 	c.mu.Unlock()
 	end := &taskv1.CommandEnded{Reason: cause}
 	if state != nil && state.Exited() {
@@ -193,6 +208,8 @@ func (c *command) verdict(state *os.ProcessState) *taskv1.CommandEnded {
 	switch cause {
 	case causeTimeout:
 		end.Message = "ended after its time limit of " + c.task.GetCommand().GetTimeout().AsDuration().String()
+	case causeMemory, causeProcesses, causeOutput:
+		end.Message = detail
 	case causeStopped:
 		end.Message = "stopped on request"
 	case causeWorkerStopped:
@@ -252,6 +269,10 @@ func (c *command) read(p *process, out output) {
 
 // emit buffers output and sees to it that it is sent, at once or in a moment.
 func (c *command) emit(stream taskv1.OutputStream, data []byte) {
+	data, over := c.within(data)
+	if over {
+		c.exceed(causeOutput, fmt.Sprintf("ended: it wrote more than its limit of %d bytes", c.most.output))
+	}
 	c.buf.Add(stream, data)
 	if c.buf.Full() {
 		c.w.markDirty(c)

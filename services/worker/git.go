@@ -35,7 +35,7 @@ func (w *Worker) git(ctx context.Context, dir string, args ...string) (string, e
 	cmd.WaitDelay = time.Second
 	var out, said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &said
-	err := w.spawn.do(cmd.Start)
+	_, err := w.host.Start(cmd.Start)
 	if err == nil {
 		err = cmd.Wait()
 	}

@@ -101,7 +101,7 @@ func (w *Worker) once() error {
 	l := &link{w: w, stream: s, dirty: make(map[*command]struct{}), more: make(chan struct{}, 1), told: make(map[*command]*told)}
 	hello := &taskv1.WorkerHello{
 		WorkerId: w.cfg.ID, BootId: w.boot, Capacity: int32(w.cfg.Capacity), //nolint:gosec // a worker runs no two billion commands
-		Labels: w.cfg.Labels, RunningTaskIds: w.holding(), Worktrees: true,
+		Labels: w.cfg.Labels, Pools: w.cfg.Pools, RunningTaskIds: w.holding(), Worktrees: true,
 	}
 	if err := s.Send(&taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_Hello{Hello: hello}}); err != nil {
 		return l.why(err)
@@ -270,11 +270,11 @@ func (l *link) receive() error {
 func (l *link) acknowledged(a *taskv1.ReportAck) {
 	c := l.w.command(a.GetTaskId())
 	switch {
-	case c == nil:
+	case c == nil, a.GetLeaseGeneration() != 0 && a.GetLeaseGeneration() != c.gen:
 	case a.GetStale():
 		c.abandon()
 	case a.GetEnded():
-		l.w.forget(a.GetTaskId())
+		l.w.forget(c)
 	default:
 		c.buf.Acknowledge(a.GetOutputBytes())
 	}

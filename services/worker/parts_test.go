@@ -2,7 +2,6 @@ package worker
 
 import (
 	"context"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"testing"
@@ -12,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/pkg/proctree"
 )
 
 func TestConfigIsChecked(t *testing.T) {
@@ -32,44 +32,12 @@ func TestConfigIsChecked(t *testing.T) {
 	require.ErrorContains(t, w.Ready(), "not connected")
 }
 
-func TestT6_SweepEndsOnlyItsOwn(t *testing.T) {
-	start := func(env ...string) (*exec.Cmd, chan error) {
-		cmd := exec.Command("sleep", "300")
-		cmd.Env = env
-		require.NoError(t, cmd.Start())
-		gone := make(chan error, 1)
-		go func() { gone <- cmd.Wait() }()
-		return cmd, gone
-	}
-	id := "sweep@" + t.TempDir()
-	task := "tsk_" + id
-	_, old := start(envWorker+"="+id, envBoot+"=before")
-	mine, mineGone := start(envWorker+"="+id, envBoot+"=now", envTask+"="+task)
-	other, otherGone := start(envWorker+"=another", envBoot+"=before")
-	t.Cleanup(func() {
-		_ = other.Process.Kill()
-		<-otherGone
-	})
-	n, err := sweep(t.Context(), id, "now")
-	require.NoError(t, err)
-	require.Equal(t, 1, n)
-	require.ErrorContains(t, <-old, "killed")
-	require.Empty(t, mineGone)
-	n, err = sweepTask(t.Context(), task, "now")
-	require.NoError(t, err)
-	require.Equal(t, 1, n)
-	require.ErrorContains(t, <-mineGone, "killed", mine)
-	require.Empty(t, otherGone)
-	n, err = sweep(context.Background(), id, "now")
-	require.NoError(t, err)
-	require.Zero(t, n)
-}
-
 // A command dies with the thread that forked it, so that must not be one of
 // those that come and go: it outlives whoever asked.
 func TestSpawnerOutlivesGoroutines(t *testing.T) {
-	s := newSpawner()
-	defer s.close()
+	s, err := proctree.Open(t.Context(), proctree.Config{Owner: "w@" + t.TempDir(), Life: "1"})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, s.Close(context.Background())) }()
 	started := make(chan *process)
 	go func() {
 		runtime.LockOSThread() // this thread ends with the goroutine
@@ -90,7 +58,7 @@ func TestSpawnerOutlivesGoroutines(t *testing.T) {
 		<-done
 	}
 	up := make([]byte, 2)
-	_, err := p.outputs[0].file.Read(up)
+	_, err = p.outputs[0].file.Read(up)
 	require.NoError(t, err)
 	p.signal(unix.SIGTERM)
 	p.awaitExit()

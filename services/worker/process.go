@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"context"
 	"errors"
 	"os"
 	"os/exec"
@@ -14,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/pkg/proctree"
 )
 
 const (
@@ -29,6 +31,8 @@ const (
 type process struct {
 	cmd     *exec.Cmd
 	pid     int
+	mark    proctree.Mark // of all that comes of it
+	began   time.Time
 	tty     bool
 	stdin   *os.File // nil without input
 	outputs []output
@@ -46,14 +50,14 @@ type output struct {
 
 // start spawns a command. It leads its own process group, so that a signal
 // reaches its children as well (#872), and is killed should the worker die.
-func start(on *spawner, spec *taskv1.CommandSpec, dir string, env []string) (*process, error) {
+func start(on *proctree.Host, spec *taskv1.CommandSpec, dir string, env []string) (*process, error) {
 	argv := spec.GetArgv()
 	if len(argv) == 0 {
 		argv = []string{"/bin/sh", "-c", spec.GetCmd()}
 	}
 	cmd := exec.Command(argv[0], argv[1:]...) //nolint:noctx // its end is ours to manage
 	cmd.Dir, cmd.Env = dir, env
-	p := &process{cmd: cmd, tty: spec.GetTty(), gone: make(chan struct{})}
+	p := &process{cmd: cmd, tty: spec.GetTty(), gone: make(chan struct{}), began: time.Now()}
 	var err error
 	if p.tty {
 		err = p.startOnTerminal(on)
@@ -67,8 +71,8 @@ func start(on *spawner, spec *taskv1.CommandSpec, dir string, env []string) (*pr
 	return p, nil
 }
 
-func (p *process) startOnTerminal(on *spawner) error {
-	return on.do(func() error {
+func (p *process) startOnTerminal(on *proctree.Host) (err error) {
+	p.mark, err = on.Start(func() error {
 		master, err := pty.StartWithAttrs(p.cmd, &pty.Winsize{Rows: 24, Cols: 80},
 			&syscall.SysProcAttr{Setsid: true, Setctty: true, Pdeathsig: syscall.SIGKILL})
 		if err != nil {
@@ -78,9 +82,10 @@ func (p *process) startOnTerminal(on *spawner) error {
 		p.outputs = []output{{taskv1.OutputStream_OUTPUT_STREAM_STDOUT, master}}
 		return nil
 	})
+	return err
 }
 
-func (p *process) startOnPipes(on *spawner, input bool) (err error) {
+func (p *process) startOnPipes(on *proctree.Host, input bool) (err error) {
 	var ours, theirs []*os.File
 	defer func() {
 		for _, f := range theirs {
@@ -120,7 +125,8 @@ func (p *process) startOnPipes(on *spawner, input bool) (err error) {
 		p.outputs = append(p.outputs, output{stream, r})
 	}
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	return on.do(p.cmd.Start)
+	p.mark, err = on.Start(p.cmd.Start)
+	return err
 }
 
 // awaitExit returns when the process has ended, and leaves it unreaped: as long
@@ -139,6 +145,20 @@ func (p *process) awaitExit() {
 func (p *process) signal(sig unix.Signal) {
 	// ESRCH is all that can go wrong, and means that there is nobody to tell.
 	_ = unix.Kill(-p.pid, sig)
+}
+
+// young is how long a process number cannot have been given out twice.
+const young = 2 * time.Second
+
+// endTree kills what is left of all that the process started, also what left its
+// group. The process must have ended and not be reaped.
+func (p *process) endTree(ctx context.Context, on *proctree.Host) error {
+	leader := p.pid
+	if time.Since(p.began) > young {
+		leader = 0
+	}
+	_, err := on.End(ctx, p.mark, leader)
+	return err
 }
 
 // beginDrain makes reads end after d without news.

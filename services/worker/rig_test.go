@@ -178,7 +178,9 @@ func (r *rig) awaitOutput(id, text string) string {
 // await follows a task to its end.
 func (r *rig) await(id string) *taskv1.Task {
 	r.t.Helper()
-	stream, err := r.client().FollowTaskOutput(r.ctx, &taskv1.FollowTaskOutputRequest{AgentId: "keeper", TaskId: id})
+	ctx, cancel := context.WithTimeout(r.ctx, time.Minute)
+	defer cancel()
+	stream, err := r.client().FollowTaskOutput(ctx, &taskv1.FollowTaskOutputRequest{AgentId: "keeper", TaskId: id})
 	require.NoError(r.t, err)
 	for {
 		m, err := stream.Recv()
@@ -207,6 +209,21 @@ func (r *rig) events(taskID string) []string {
 	})
 	require.NoError(r.t, err)
 	return types
+}
+
+// commands counts the processes with a command line.
+func commands(t testing.TB, line string) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc")
+	require.NoError(t, err)
+	n := 0
+	for _, e := range entries {
+		raw, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
+		if err == nil && strings.TrimSuffix(strings.ReplaceAll(string(raw), "\x00", " "), " ") == line {
+			n++
+		}
+	}
+	return n
 }
 
 // alive counts the processes whose environment holds a marker.

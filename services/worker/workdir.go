@@ -12,7 +12,7 @@ import (
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 )
 
-// Names of the variables by which a worker knows its processes again.
+// Names of the variables by which people know a worker's processes.
 const (
 	envTask   = "QUARTET_TASK_ID"
 	envWorker = "QUARTET_TASK_WORKER" // id@state directory

@@ -16,6 +16,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/id"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/pkg/proctree"
 )
 
 // Config of a worker. ID, Roots and Dial are required.
@@ -36,8 +37,17 @@ type Config struct {
 	// and a lock is held in it. Default the system's temporary
 	// directory.
 	StateDir string
-	// Labels are announced as they are.
+	// Labels are announced; commands may ask for them (SPEC T4).
 	Labels map[string]string
+	// Pools are those whose commands it takes; none: default.
+	Pools []string
+	// MaxMemory and MaxProcesses bound every command, also one that asks for more or
+	// for no limit (SPEC T7). 0: none.
+	MaxMemory    int64 // bytes
+	MaxProcesses int
+	// Guard is the program that ends what runs should this process be killed; see
+	// proctree.Config.
+	Guard  []string
 	Logger *zap.Logger
 
 	Heartbeat time.Duration // default 10 s, a third of a lease
@@ -65,7 +75,7 @@ type Worker struct {
 	cfg   Config
 	boot  string
 	roots []string // real paths
-	spawn *spawner
+	host  *proctree.Host
 	lock  *os.File // held from Start to Stop
 
 	ctx    context.Context //nolint:containedctx // of the connection; ends with Stop
@@ -77,11 +87,13 @@ type Worker struct {
 	drop    context.CancelFunc
 	orders  orders
 
+	watchers watchers
+
 	mu       sync.Mutex
 	commands map[string]*command
-	seen     map[string]struct{} // commands of this life: a lease that is repeated starts nothing
-	former   []string            // of those in seen, the ones that were forgotten, oldest first
-	link     *link               // the open stream, or nil
+	seen     map[string]int64 // newest leases of this life: one that is repeated starts nothing
+	former   []string         // of those in seen, the ones that were forgotten, oldest first
+	link     *link            // the open stream, or nil
 	stopping bool
 	started  bool
 	running  sync.WaitGroup // grows under mu, not once stopping
@@ -113,7 +125,7 @@ func New(cfg Config) (*Worker, error) {
 		cfg:      cfg,
 		boot:     id.New().New("boot_"),
 		commands: make(map[string]*command),
-		seen:     make(map[string]struct{}),
+		seen:     make(map[string]int64),
 		idle:     make(chan struct{}),
 	}, nil
 }
@@ -147,7 +159,6 @@ func (w *Worker) Start(ctx context.Context) error {
 	if err := w.takeOver(ctx); err != nil {
 		return err
 	}
-	w.spawn = newSpawner()
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	w.errands, w.drop = context.WithCancel(w.ctx)
 	w.done = make(chan struct{})
@@ -180,15 +191,11 @@ func (w *Worker) takeOver(ctx context.Context) error {
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		err = fmt.Errorf("worker: another process runs worker %s with the state directory %s; give one of them another id or directory", w.cfg.ID, w.cfg.StateDir)
 	}
-	n := 0
 	if err == nil {
-		n, err = sweep(ctx, w.owner(), w.boot)
+		w.host, err = proctree.Open(ctx, proctree.Config{Owner: w.owner(), Life: w.boot, Guard: w.cfg.Guard, Logger: w.cfg.Logger})
 	}
 	if err != nil {
 		return errors.Join(fmt.Errorf("worker: take over from an earlier life: %w", err), lock.Close())
-	}
-	if n > 0 {
-		w.cfg.Logger.Warn("ended processes that an earlier life of this worker left", zap.Int("processes", n))
 	}
 	w.lock = lock
 	return nil
@@ -225,8 +232,7 @@ func (w *Worker) Stop(ctx context.Context) error {
 	w.running.Wait()
 	w.cancel()
 	<-w.done
-	w.spawn.close()
-	return errors.Join(err, w.unlock())
+	return errors.Join(err, w.host.Close(context.WithoutCancel(ctx)), w.unlock())
 }
 
 // unlock lets another process be this worker. It is idempotent.
@@ -272,10 +278,11 @@ func (w *Worker) Ready() error {
 }
 
 // forget drops a command whose end is stored or of no interest.
-func (w *Worker) forget(taskID string) {
+func (w *Worker) forget(c *command) {
+	taskID := c.task.GetTaskId()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if _, ok := w.commands[taskID]; !ok {
+	if w.commands[taskID] != c {
 		return
 	}
 	delete(w.commands, taskID)
@@ -306,18 +313,22 @@ func (w *Worker) holding() []string {
 
 // accept starts a command that was leased. A lease seen before starts nothing.
 func (w *Worker) accept(l *taskv1.CommandLease) {
-	w.mu.Lock()
 	taskID := l.GetTask().GetTaskId()
-	if _, again := w.seen[taskID]; again || w.stopping {
+	w.mu.Lock()
+	if w.seen[taskID] >= l.GetLeaseGeneration() || w.stopping {
 		// While stopping the lease is left to lapse or, sooner, to the next life.
 		w.mu.Unlock()
 		return
 	}
-	w.seen[taskID] = struct{}{}
-	c := newCommand(w, l)
+	w.seen[taskID] = l.GetLeaseGeneration()
+	prev := w.commands[taskID] // under a lease that was lost; this one begins when that is gone
+	c := newCommand(w, l, prev)
 	w.commands[taskID] = c
 	w.running.Go(c.run)
 	w.mu.Unlock()
+	if prev != nil {
+		prev.abandon()
+	}
 }
 
 // markDirty tells the stream, if there is one, that a command has news.

@@ -312,6 +312,60 @@ func (OutputStream) EnumDescriptor() ([]byte, []int) {
 	return file_quartet_task_v1_task_proto_rawDescGZIP(), []int{4}
 }
 
+// RestartPolicy says what becomes of a command whose worker is lost (SPEC T4).
+type RestartPolicy int32
+
+const (
+	// Same as never.
+	RestartPolicy_RESTART_POLICY_UNSPECIFIED RestartPolicy = 0
+	// It is interrupted, and its owner decides.
+	RestartPolicy_RESTART_POLICY_NEVER RestartPolicy = 1
+	// It is run again from its beginning, by any worker that may, at most 5 times. For
+	// commands that may be run twice.
+	RestartPolicy_RESTART_POLICY_ON_WORKER_LOSS RestartPolicy = 2
+)
+
+// Enum value maps for RestartPolicy.
+var (
+	RestartPolicy_name = map[int32]string{
+		0: "RESTART_POLICY_UNSPECIFIED",
+		1: "RESTART_POLICY_NEVER",
+		2: "RESTART_POLICY_ON_WORKER_LOSS",
+	}
+	RestartPolicy_value = map[string]int32{
+		"RESTART_POLICY_UNSPECIFIED":    0,
+		"RESTART_POLICY_NEVER":          1,
+		"RESTART_POLICY_ON_WORKER_LOSS": 2,
+	}
+)
+
+func (x RestartPolicy) Enum() *RestartPolicy {
+	p := new(RestartPolicy)
+	*p = x
+	return p
+}
+
+func (x RestartPolicy) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (RestartPolicy) Descriptor() protoreflect.EnumDescriptor {
+	return file_quartet_task_v1_task_proto_enumTypes[5].Descriptor()
+}
+
+func (RestartPolicy) Type() protoreflect.EnumType {
+	return &file_quartet_task_v1_task_proto_enumTypes[5]
+}
+
+func (x RestartPolicy) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use RestartPolicy.Descriptor instead.
+func (RestartPolicy) EnumDescriptor() ([]byte, []int) {
+	return file_quartet_task_v1_task_proto_rawDescGZIP(), []int{5}
+}
+
 // WorktreeState says what became of a worktree (SPEC T9).
 type WorktreeState int32
 
@@ -357,11 +411,11 @@ func (x WorktreeState) String() string {
 }
 
 func (WorktreeState) Descriptor() protoreflect.EnumDescriptor {
-	return file_quartet_task_v1_task_proto_enumTypes[5].Descriptor()
+	return file_quartet_task_v1_task_proto_enumTypes[6].Descriptor()
 }
 
 func (WorktreeState) Type() protoreflect.EnumType {
-	return &file_quartet_task_v1_task_proto_enumTypes[5]
+	return &file_quartet_task_v1_task_proto_enumTypes[6]
 }
 
 func (x WorktreeState) Number() protoreflect.EnumNumber {
@@ -370,7 +424,77 @@ func (x WorktreeState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use WorktreeState.Descriptor instead.
 func (WorktreeState) EnumDescriptor() ([]byte, []int) {
-	return file_quartet_task_v1_task_proto_rawDescGZIP(), []int{5}
+	return file_quartet_task_v1_task_proto_rawDescGZIP(), []int{6}
+}
+
+// CommandLimits bounds a command with all that it starts (SPEC T7). 0 is no limit of
+// the command's own; a worker may have one for all commands. The one that is reached
+// first ends the command, and end_reason and end_message say which.
+type CommandLimits struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Private and shared memory and swap of all its processes together, in bytes; 1 MiB at
+	// least. memory_limit_exceeded. Workers measure it ten times a second, so a command may
+	// be over it for that long.
+	MemoryBytes int64 `protobuf:"varint,1,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
+	// Bytes that both outputs may have together. output_limit_exceeded. What is within is kept
+	// as far as output is kept at all.
+	OutputBytes int64 `protobuf:"varint,2,opt,name=output_bytes,json=outputBytes,proto3" json:"output_bytes,omitempty"`
+	// Living processes at a time, itself included; threads do not count.
+	// process_limit_exceeded. Measured like memory.
+	Processes     int32 `protobuf:"varint,3,opt,name=processes,proto3" json:"processes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CommandLimits) Reset() {
+	*x = CommandLimits{}
+	mi := &file_quartet_task_v1_task_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CommandLimits) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CommandLimits) ProtoMessage() {}
+
+func (x *CommandLimits) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_task_v1_task_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CommandLimits.ProtoReflect.Descriptor instead.
+func (*CommandLimits) Descriptor() ([]byte, []int) {
+	return file_quartet_task_v1_task_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *CommandLimits) GetMemoryBytes() int64 {
+	if x != nil {
+		return x.MemoryBytes
+	}
+	return 0
+}
+
+func (x *CommandLimits) GetOutputBytes() int64 {
+	if x != nil {
+		return x.OutputBytes
+	}
+	return 0
+}
+
+func (x *CommandLimits) GetProcesses() int32 {
+	if x != nil {
+		return x.Processes
+	}
+	return 0
 }
 
 // CommandSpec is what to run.
@@ -389,14 +513,22 @@ type CommandSpec struct {
 	// Keep its standard input open for SendTaskInput.
 	AcceptsInput bool `protobuf:"varint,6,opt,name=accepts_input,json=acceptsInput,proto3" json:"accepts_input,omitempty"`
 	// Kill it after this long; default 1 h, at most 24 h.
-	Timeout       *durationpb.Duration `protobuf:"bytes,7,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	Timeout *durationpb.Duration `protobuf:"bytes,7,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	// The pool whose workers may take it; default default.
+	Pool string `protobuf:"bytes,8,opt,name=pool,proto3" json:"pool,omitempty"`
+	// Labels that its worker must have, all of them with just these values.
+	WorkerLabels map[string]string `protobuf:"bytes,9,rep,name=worker_labels,json=workerLabels,proto3" json:"worker_labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// What it may use beyond time.
+	Limits *CommandLimits `protobuf:"bytes,10,opt,name=limits,proto3" json:"limits,omitempty"`
+	// What becomes of it if its worker is lost.
+	RestartPolicy RestartPolicy `protobuf:"varint,11,opt,name=restart_policy,json=restartPolicy,proto3,enum=quartet.task.v1.RestartPolicy" json:"restart_policy,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CommandSpec) Reset() {
 	*x = CommandSpec{}
-	mi := &file_quartet_task_v1_task_proto_msgTypes[0]
+	mi := &file_quartet_task_v1_task_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -408,7 +540,7 @@ func (x *CommandSpec) String() string {
 func (*CommandSpec) ProtoMessage() {}
 
 func (x *CommandSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_task_v1_task_proto_msgTypes[0]
+	mi := &file_quartet_task_v1_task_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -421,7 +553,7 @@ func (x *CommandSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommandSpec.ProtoReflect.Descriptor instead.
 func (*CommandSpec) Descriptor() ([]byte, []int) {
-	return file_quartet_task_v1_task_proto_rawDescGZIP(), []int{0}
+	return file_quartet_task_v1_task_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *CommandSpec) GetCmd() string {
@@ -473,6 +605,34 @@ func (x *CommandSpec) GetTimeout() *durationpb.Duration {
 	return nil
 }
 
+func (x *CommandSpec) GetPool() string {
+	if x != nil {
+		return x.Pool
+	}
+	return ""
+}
+
+func (x *CommandSpec) GetWorkerLabels() map[string]string {
+	if x != nil {
+		return x.WorkerLabels
+	}
+	return nil
+}
+
+func (x *CommandSpec) GetLimits() *CommandLimits {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
+func (x *CommandSpec) GetRestartPolicy() RestartPolicy {
+	if x != nil {
+		return x.RestartPolicy
+	}
+	return RestartPolicy_RESTART_POLICY_UNSPECIFIED
+}
+
 // Worktree is a git worktree that belongs to a child's task (SPEC T9): a checkout of the
 // parent's repository on a branch of its own, on the worker that holds the repository.
 type Worktree struct {
@@ -499,7 +659,7 @@ type Worktree struct {
 
 func (x *Worktree) Reset() {
 	*x = Worktree{}
-	mi := &file_quartet_task_v1_task_proto_msgTypes[1]
+	mi := &file_quartet_task_v1_task_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -511,7 +671,7 @@ func (x *Worktree) String() string {
 func (*Worktree) ProtoMessage() {}
 
 func (x *Worktree) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_task_v1_task_proto_msgTypes[1]
+	mi := &file_quartet_task_v1_task_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -524,7 +684,7 @@ func (x *Worktree) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Worktree.ProtoReflect.Descriptor instead.
 func (*Worktree) Descriptor() ([]byte, []int) {
-	return file_quartet_task_v1_task_proto_rawDescGZIP(), []int{1}
+	return file_quartet_task_v1_task_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Worktree) GetState() WorktreeState {
@@ -602,7 +762,8 @@ type Task struct {
 	Command *CommandSpec `protobuf:"bytes,7,opt,name=command,proto3" json:"command,omitempty"`
 	// Exit code, once ended by itself.
 	ExitCode *int32 `protobuf:"varint,8,opt,name=exit_code,json=exitCode,proto3,oneof" json:"exit_code,omitempty"`
-	// Why it ended so: exited, signalled, timeout, stopped, spawn_failed, worker_stopped,
+	// Why it ended so: exited, signalled, timeout, memory_limit_exceeded,
+	// process_limit_exceeded, output_limit_exceeded, stopped, spawn_failed, worker_stopped,
 	// worker_lost; a child: finished, child_failed, stopped.
 	EndReason string `protobuf:"bytes,9,opt,name=end_reason,json=endReason,proto3" json:"end_reason,omitempty"`
 	// One line on the end, for people.
@@ -640,17 +801,24 @@ type Task struct {
 	PinnedWorkerId string `protobuf:"bytes,25,opt,name=pinned_worker_id,json=pinnedWorkerId,proto3" json:"pinned_worker_id,omitempty"`
 	// Whether that worker serves all namespaces.
 	PinnedSharedWorker bool `protobuf:"varint,26,opt,name=pinned_shared_worker,json=pinnedSharedWorker,proto3" json:"pinned_shared_worker,omitempty"`
+	// How often it was begun anew after its worker was lost (restart_policy).
+	Restarts int32 `protobuf:"varint,27,opt,name=restarts,proto3" json:"restarts,omitempty"`
 	// Derived: whether it is in a terminal state.
 	Terminal bool `protobuf:"varint,30,opt,name=terminal,proto3" json:"terminal,omitempty"`
 	// Derived: whether SendTaskInput would be taken now.
 	AcceptsInputNow bool `protobuf:"varint,31,opt,name=accepts_input_now,json=acceptsInputNow,proto3" json:"accepts_input_now,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Derived: why no worker has it yet: no_worker, no_matching_worker, workers_busy,
+	// pinned_worker_away or not_yet_leased. Empty: one has it, or it ended.
+	QueueReason string `protobuf:"bytes,32,opt,name=queue_reason,json=queueReason,proto3" json:"queue_reason,omitempty"`
+	// Derived: the same for people, with what is asked for and who is connected.
+	QueueMessage  string `protobuf:"bytes,33,opt,name=queue_message,json=queueMessage,proto3" json:"queue_message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Task) Reset() {
 	*x = Task{}
-	mi := &file_quartet_task_v1_task_proto_msgTypes[2]
+	mi := &file_quartet_task_v1_task_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -662,7 +830,7 @@ func (x *Task) String() string {
 func (*Task) ProtoMessage() {}
 
 func (x *Task) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_task_v1_task_proto_msgTypes[2]
+	mi := &file_quartet_task_v1_task_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -675,7 +843,7 @@ func (x *Task) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Task.ProtoReflect.Descriptor instead.
 func (*Task) Descriptor() ([]byte, []int) {
-	return file_quartet_task_v1_task_proto_rawDescGZIP(), []int{2}
+	return file_quartet_task_v1_task_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Task) GetTaskId() string {
@@ -860,6 +1028,13 @@ func (x *Task) GetPinnedSharedWorker() bool {
 	return false
 }
 
+func (x *Task) GetRestarts() int32 {
+	if x != nil {
+		return x.Restarts
+	}
+	return 0
+}
+
 func (x *Task) GetTerminal() bool {
 	if x != nil {
 		return x.Terminal
@@ -872,6 +1047,20 @@ func (x *Task) GetAcceptsInputNow() bool {
 		return x.AcceptsInputNow
 	}
 	return false
+}
+
+func (x *Task) GetQueueReason() string {
+	if x != nil {
+		return x.QueueReason
+	}
+	return ""
+}
+
+func (x *Task) GetQueueMessage() string {
+	if x != nil {
+		return x.QueueMessage
+	}
+	return ""
 }
 
 // TaskHandle is the receipt that ExecCommand and SpawnAgent return.
@@ -891,7 +1080,7 @@ type TaskHandle struct {
 
 func (x *TaskHandle) Reset() {
 	*x = TaskHandle{}
-	mi := &file_quartet_task_v1_task_proto_msgTypes[3]
+	mi := &file_quartet_task_v1_task_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -903,7 +1092,7 @@ func (x *TaskHandle) String() string {
 func (*TaskHandle) ProtoMessage() {}
 
 func (x *TaskHandle) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_task_v1_task_proto_msgTypes[3]
+	mi := &file_quartet_task_v1_task_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -916,7 +1105,7 @@ func (x *TaskHandle) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskHandle.ProtoReflect.Descriptor instead.
 func (*TaskHandle) Descriptor() ([]byte, []int) {
-	return file_quartet_task_v1_task_proto_rawDescGZIP(), []int{3}
+	return file_quartet_task_v1_task_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *TaskHandle) GetTaskId() string {
@@ -951,7 +1140,11 @@ var File_quartet_task_v1_task_proto protoreflect.FileDescriptor
 
 const file_quartet_task_v1_task_proto_rawDesc = "" +
 	"\n" +
-	"\x1aquartet/task/v1/task.proto\x12\x0fquartet.task.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xaa\x02\n" +
+	"\x1aquartet/task/v1/task.proto\x12\x0fquartet.task.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"s\n" +
+	"\rCommandLimits\x12!\n" +
+	"\fmemory_bytes\x18\x01 \x01(\x03R\vmemoryBytes\x12!\n" +
+	"\foutput_bytes\x18\x02 \x01(\x03R\voutputBytes\x12\x1c\n" +
+	"\tprocesses\x18\x03 \x01(\x05R\tprocesses\"\xd3\x04\n" +
 	"\vCommandSpec\x12\x10\n" +
 	"\x03cmd\x18\x01 \x01(\tR\x03cmd\x12\x12\n" +
 	"\x04argv\x18\x02 \x03(\tR\x04argv\x12\x18\n" +
@@ -959,8 +1152,16 @@ const file_quartet_task_v1_task_proto_rawDesc = "" +
 	"\x03env\x18\x04 \x03(\v2%.quartet.task.v1.CommandSpec.EnvEntryR\x03env\x12\x10\n" +
 	"\x03tty\x18\x05 \x01(\bR\x03tty\x12#\n" +
 	"\raccepts_input\x18\x06 \x01(\bR\facceptsInput\x123\n" +
-	"\atimeout\x18\a \x01(\v2\x19.google.protobuf.DurationR\atimeout\x1a6\n" +
+	"\atimeout\x18\a \x01(\v2\x19.google.protobuf.DurationR\atimeout\x12\x12\n" +
+	"\x04pool\x18\b \x01(\tR\x04pool\x12S\n" +
+	"\rworker_labels\x18\t \x03(\v2..quartet.task.v1.CommandSpec.WorkerLabelsEntryR\fworkerLabels\x126\n" +
+	"\x06limits\x18\n" +
+	" \x01(\v2\x1e.quartet.task.v1.CommandLimitsR\x06limits\x12E\n" +
+	"\x0erestart_policy\x18\v \x01(\x0e2\x1e.quartet.task.v1.RestartPolicyR\rrestartPolicy\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a?\n" +
+	"\x11WorkerLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x87\x02\n" +
 	"\bWorktree\x124\n" +
@@ -974,7 +1175,7 @@ const file_quartet_task_v1_task_proto_rawDesc = "" +
 	"\x06branch\x18\x06 \x01(\tR\x06branch\x12\x1f\n" +
 	"\vbase_commit\x18\a \x01(\tR\n" +
 	"baseCommit\x12\x16\n" +
-	"\x06reason\x18\b \x01(\tR\x06reason\"\xdb\b\n" +
+	"\x06reason\x18\b \x01(\tR\x06reason\"\xbf\t\n" +
 	"\x04Task\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x19\n" +
 	"\bagent_id\x18\x02 \x01(\tR\aagentId\x12-\n" +
@@ -1008,8 +1209,11 @@ const file_quartet_task_v1_task_proto_rawDesc = "" +
 	"\bworktree\x18\x18 \x01(\v2\x19.quartet.task.v1.WorktreeR\bworktree\x12(\n" +
 	"\x10pinned_worker_id\x18\x19 \x01(\tR\x0epinnedWorkerId\x120\n" +
 	"\x14pinned_shared_worker\x18\x1a \x01(\bR\x12pinnedSharedWorker\x12\x1a\n" +
+	"\brestarts\x18\x1b \x01(\x05R\brestarts\x12\x1a\n" +
 	"\bterminal\x18\x1e \x01(\bR\bterminal\x12*\n" +
-	"\x11accepts_input_now\x18\x1f \x01(\bR\x0facceptsInputNowB\f\n" +
+	"\x11accepts_input_now\x18\x1f \x01(\bR\x0facceptsInputNow\x12!\n" +
+	"\fqueue_reason\x18  \x01(\tR\vqueueReason\x12#\n" +
+	"\rqueue_message\x18! \x01(\tR\fqueueMessageB\f\n" +
 	"\n" +
 	"_exit_code\"\xb8\x01\n" +
 	"\n" +
@@ -1043,7 +1247,11 @@ const file_quartet_task_v1_task_proto_rawDesc = "" +
 	"\fOutputStream\x12\x1d\n" +
 	"\x19OUTPUT_STREAM_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14OUTPUT_STREAM_STDOUT\x10\x01\x12\x18\n" +
-	"\x14OUTPUT_STREAM_STDERR\x10\x02*\x9c\x01\n" +
+	"\x14OUTPUT_STREAM_STDERR\x10\x02*l\n" +
+	"\rRestartPolicy\x12\x1e\n" +
+	"\x1aRESTART_POLICY_UNSPECIFIED\x10\x00\x12\x18\n" +
+	"\x14RESTART_POLICY_NEVER\x10\x01\x12!\n" +
+	"\x1dRESTART_POLICY_ON_WORKER_LOSS\x10\x02*\x9c\x01\n" +
 	"\rWorktreeState\x12\x1e\n" +
 	"\x1aWORKTREE_STATE_UNSPECIFIED\x10\x00\x12\x1c\n" +
 	"\x18WORKTREE_STATE_PREPARING\x10\x01\x12\x18\n" +
@@ -1063,41 +1271,47 @@ func file_quartet_task_v1_task_proto_rawDescGZIP() []byte {
 	return file_quartet_task_v1_task_proto_rawDescData
 }
 
-var file_quartet_task_v1_task_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
-var file_quartet_task_v1_task_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_quartet_task_v1_task_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
+var file_quartet_task_v1_task_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_quartet_task_v1_task_proto_goTypes = []any{
 	(TaskKind)(0),                 // 0: quartet.task.v1.TaskKind
 	(TaskState)(0),                // 1: quartet.task.v1.TaskState
 	(DuplicatePolicy)(0),          // 2: quartet.task.v1.DuplicatePolicy
 	(ExecOutcome)(0),              // 3: quartet.task.v1.ExecOutcome
 	(OutputStream)(0),             // 4: quartet.task.v1.OutputStream
-	(WorktreeState)(0),            // 5: quartet.task.v1.WorktreeState
-	(*CommandSpec)(nil),           // 6: quartet.task.v1.CommandSpec
-	(*Worktree)(nil),              // 7: quartet.task.v1.Worktree
-	(*Task)(nil),                  // 8: quartet.task.v1.Task
-	(*TaskHandle)(nil),            // 9: quartet.task.v1.TaskHandle
-	nil,                           // 10: quartet.task.v1.CommandSpec.EnvEntry
-	(*durationpb.Duration)(nil),   // 11: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
+	(RestartPolicy)(0),            // 5: quartet.task.v1.RestartPolicy
+	(WorktreeState)(0),            // 6: quartet.task.v1.WorktreeState
+	(*CommandLimits)(nil),         // 7: quartet.task.v1.CommandLimits
+	(*CommandSpec)(nil),           // 8: quartet.task.v1.CommandSpec
+	(*Worktree)(nil),              // 9: quartet.task.v1.Worktree
+	(*Task)(nil),                  // 10: quartet.task.v1.Task
+	(*TaskHandle)(nil),            // 11: quartet.task.v1.TaskHandle
+	nil,                           // 12: quartet.task.v1.CommandSpec.EnvEntry
+	nil,                           // 13: quartet.task.v1.CommandSpec.WorkerLabelsEntry
+	(*durationpb.Duration)(nil),   // 14: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
 }
 var file_quartet_task_v1_task_proto_depIdxs = []int32{
-	10, // 0: quartet.task.v1.CommandSpec.env:type_name -> quartet.task.v1.CommandSpec.EnvEntry
-	11, // 1: quartet.task.v1.CommandSpec.timeout:type_name -> google.protobuf.Duration
-	5,  // 2: quartet.task.v1.Worktree.state:type_name -> quartet.task.v1.WorktreeState
-	0,  // 3: quartet.task.v1.Task.kind:type_name -> quartet.task.v1.TaskKind
-	1,  // 4: quartet.task.v1.Task.state:type_name -> quartet.task.v1.TaskState
-	6,  // 5: quartet.task.v1.Task.command:type_name -> quartet.task.v1.CommandSpec
-	12, // 6: quartet.task.v1.Task.created_at:type_name -> google.protobuf.Timestamp
-	12, // 7: quartet.task.v1.Task.started_at:type_name -> google.protobuf.Timestamp
-	12, // 8: quartet.task.v1.Task.ended_at:type_name -> google.protobuf.Timestamp
-	7,  // 9: quartet.task.v1.Task.worktree:type_name -> quartet.task.v1.Worktree
-	0,  // 10: quartet.task.v1.TaskHandle.task_kind:type_name -> quartet.task.v1.TaskKind
-	1,  // 11: quartet.task.v1.TaskHandle.status:type_name -> quartet.task.v1.TaskState
-	12, // [12:12] is the sub-list for method output_type
-	12, // [12:12] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	12, // 0: quartet.task.v1.CommandSpec.env:type_name -> quartet.task.v1.CommandSpec.EnvEntry
+	14, // 1: quartet.task.v1.CommandSpec.timeout:type_name -> google.protobuf.Duration
+	13, // 2: quartet.task.v1.CommandSpec.worker_labels:type_name -> quartet.task.v1.CommandSpec.WorkerLabelsEntry
+	7,  // 3: quartet.task.v1.CommandSpec.limits:type_name -> quartet.task.v1.CommandLimits
+	5,  // 4: quartet.task.v1.CommandSpec.restart_policy:type_name -> quartet.task.v1.RestartPolicy
+	6,  // 5: quartet.task.v1.Worktree.state:type_name -> quartet.task.v1.WorktreeState
+	0,  // 6: quartet.task.v1.Task.kind:type_name -> quartet.task.v1.TaskKind
+	1,  // 7: quartet.task.v1.Task.state:type_name -> quartet.task.v1.TaskState
+	8,  // 8: quartet.task.v1.Task.command:type_name -> quartet.task.v1.CommandSpec
+	15, // 9: quartet.task.v1.Task.created_at:type_name -> google.protobuf.Timestamp
+	15, // 10: quartet.task.v1.Task.started_at:type_name -> google.protobuf.Timestamp
+	15, // 11: quartet.task.v1.Task.ended_at:type_name -> google.protobuf.Timestamp
+	9,  // 12: quartet.task.v1.Task.worktree:type_name -> quartet.task.v1.Worktree
+	0,  // 13: quartet.task.v1.TaskHandle.task_kind:type_name -> quartet.task.v1.TaskKind
+	1,  // 14: quartet.task.v1.TaskHandle.status:type_name -> quartet.task.v1.TaskState
+	15, // [15:15] is the sub-list for method output_type
+	15, // [15:15] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_quartet_task_v1_task_proto_init() }
@@ -1105,14 +1319,14 @@ func file_quartet_task_v1_task_proto_init() {
 	if File_quartet_task_v1_task_proto != nil {
 		return
 	}
-	file_quartet_task_v1_task_proto_msgTypes[2].OneofWrappers = []any{}
+	file_quartet_task_v1_task_proto_msgTypes[3].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_task_v1_task_proto_rawDesc), len(file_quartet_task_v1_task_proto_rawDesc)),
-			NumEnums:      6,
-			NumMessages:   5,
+			NumEnums:      7,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -399,6 +399,71 @@ func (x *TaskInterrupted) GetOutputTail() string {
 	return ""
 }
 
+// TaskRestarting: its worker was lost and it is to be run again (restart_policy). It stays
+// running, without a worker, until task_started says who has it.
+type TaskRestarting struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The task after the event.
+	Task *Task `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
+	// Why the worker lost it: worker_lost or worker_stopped.
+	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	// The same for people.
+	Message       string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TaskRestarting) Reset() {
+	*x = TaskRestarting{}
+	mi := &file_quartet_task_v1_task_event_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TaskRestarting) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TaskRestarting) ProtoMessage() {}
+
+func (x *TaskRestarting) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_task_v1_task_event_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TaskRestarting.ProtoReflect.Descriptor instead.
+func (*TaskRestarting) Descriptor() ([]byte, []int) {
+	return file_quartet_task_v1_task_event_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *TaskRestarting) GetTask() *Task {
+	if x != nil {
+		return x.Task
+	}
+	return nil
+}
+
+func (x *TaskRestarting) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *TaskRestarting) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
 // TaskInputAccepted: input was handed to its worker.
 type TaskInputAccepted struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -420,7 +485,7 @@ type TaskInputAccepted struct {
 
 func (x *TaskInputAccepted) Reset() {
 	*x = TaskInputAccepted{}
-	mi := &file_quartet_task_v1_task_event_proto_msgTypes[7]
+	mi := &file_quartet_task_v1_task_event_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -432,7 +497,7 @@ func (x *TaskInputAccepted) String() string {
 func (*TaskInputAccepted) ProtoMessage() {}
 
 func (x *TaskInputAccepted) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_task_v1_task_event_proto_msgTypes[7]
+	mi := &file_quartet_task_v1_task_event_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -445,7 +510,7 @@ func (x *TaskInputAccepted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskInputAccepted.ProtoReflect.Descriptor instead.
 func (*TaskInputAccepted) Descriptor() ([]byte, []int) {
-	return file_quartet_task_v1_task_event_proto_rawDescGZIP(), []int{7}
+	return file_quartet_task_v1_task_event_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *TaskInputAccepted) GetTaskId() string {
@@ -501,7 +566,7 @@ type TaskWorktreeChanged struct {
 
 func (x *TaskWorktreeChanged) Reset() {
 	*x = TaskWorktreeChanged{}
-	mi := &file_quartet_task_v1_task_event_proto_msgTypes[8]
+	mi := &file_quartet_task_v1_task_event_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -513,7 +578,7 @@ func (x *TaskWorktreeChanged) String() string {
 func (*TaskWorktreeChanged) ProtoMessage() {}
 
 func (x *TaskWorktreeChanged) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_task_v1_task_event_proto_msgTypes[8]
+	mi := &file_quartet_task_v1_task_event_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -526,7 +591,7 @@ func (x *TaskWorktreeChanged) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskWorktreeChanged.ProtoReflect.Descriptor instead.
 func (*TaskWorktreeChanged) Descriptor() ([]byte, []int) {
-	return file_quartet_task_v1_task_event_proto_rawDescGZIP(), []int{8}
+	return file_quartet_task_v1_task_event_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *TaskWorktreeChanged) GetTask() *Task {
@@ -548,7 +613,7 @@ type OwnerDeleted struct {
 
 func (x *OwnerDeleted) Reset() {
 	*x = OwnerDeleted{}
-	mi := &file_quartet_task_v1_task_event_proto_msgTypes[9]
+	mi := &file_quartet_task_v1_task_event_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -560,7 +625,7 @@ func (x *OwnerDeleted) String() string {
 func (*OwnerDeleted) ProtoMessage() {}
 
 func (x *OwnerDeleted) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_task_v1_task_event_proto_msgTypes[9]
+	mi := &file_quartet_task_v1_task_event_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -573,7 +638,7 @@ func (x *OwnerDeleted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnerDeleted.ProtoReflect.Descriptor instead.
 func (*OwnerDeleted) Descriptor() ([]byte, []int) {
-	return file_quartet_task_v1_task_event_proto_rawDescGZIP(), []int{9}
+	return file_quartet_task_v1_task_event_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *OwnerDeleted) GetAgentId() string {
@@ -613,7 +678,11 @@ const file_quartet_task_v1_task_event_proto_rawDesc = "" +
 	"\x0fTaskInterrupted\x12)\n" +
 	"\x04task\x18\x01 \x01(\v2\x15.quartet.task.v1.TaskR\x04task\x12\x1f\n" +
 	"\voutput_tail\x18\x02 \x01(\tR\n" +
-	"outputTail\"\xb8\x01\n" +
+	"outputTail\"m\n" +
+	"\x0eTaskRestarting\x12)\n" +
+	"\x04task\x18\x01 \x01(\v2\x15.quartet.task.v1.TaskR\x04task\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\"\xb8\x01\n" +
 	"\x11TaskInputAccepted\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x14\n" +
 	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\x12\x12\n" +
@@ -639,7 +708,7 @@ func file_quartet_task_v1_task_event_proto_rawDescGZIP() []byte {
 	return file_quartet_task_v1_task_event_proto_rawDescData
 }
 
-var file_quartet_task_v1_task_event_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_quartet_task_v1_task_event_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_quartet_task_v1_task_event_proto_goTypes = []any{
 	(*TaskQueued)(nil),          // 0: quartet.task.v1.TaskQueued
 	(*TaskStarted)(nil),         // 1: quartet.task.v1.TaskStarted
@@ -648,25 +717,27 @@ var file_quartet_task_v1_task_event_proto_goTypes = []any{
 	(*TaskFailed)(nil),          // 4: quartet.task.v1.TaskFailed
 	(*TaskCancelled)(nil),       // 5: quartet.task.v1.TaskCancelled
 	(*TaskInterrupted)(nil),     // 6: quartet.task.v1.TaskInterrupted
-	(*TaskInputAccepted)(nil),   // 7: quartet.task.v1.TaskInputAccepted
-	(*TaskWorktreeChanged)(nil), // 8: quartet.task.v1.TaskWorktreeChanged
-	(*OwnerDeleted)(nil),        // 9: quartet.task.v1.OwnerDeleted
-	(*Task)(nil),                // 10: quartet.task.v1.Task
+	(*TaskRestarting)(nil),      // 7: quartet.task.v1.TaskRestarting
+	(*TaskInputAccepted)(nil),   // 8: quartet.task.v1.TaskInputAccepted
+	(*TaskWorktreeChanged)(nil), // 9: quartet.task.v1.TaskWorktreeChanged
+	(*OwnerDeleted)(nil),        // 10: quartet.task.v1.OwnerDeleted
+	(*Task)(nil),                // 11: quartet.task.v1.Task
 }
 var file_quartet_task_v1_task_event_proto_depIdxs = []int32{
-	10, // 0: quartet.task.v1.TaskQueued.task:type_name -> quartet.task.v1.Task
-	10, // 1: quartet.task.v1.TaskStarted.task:type_name -> quartet.task.v1.Task
-	10, // 2: quartet.task.v1.TaskCancelling.task:type_name -> quartet.task.v1.Task
-	10, // 3: quartet.task.v1.TaskCompleted.task:type_name -> quartet.task.v1.Task
-	10, // 4: quartet.task.v1.TaskFailed.task:type_name -> quartet.task.v1.Task
-	10, // 5: quartet.task.v1.TaskCancelled.task:type_name -> quartet.task.v1.Task
-	10, // 6: quartet.task.v1.TaskInterrupted.task:type_name -> quartet.task.v1.Task
-	10, // 7: quartet.task.v1.TaskWorktreeChanged.task:type_name -> quartet.task.v1.Task
-	8,  // [8:8] is the sub-list for method output_type
-	8,  // [8:8] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	11, // 0: quartet.task.v1.TaskQueued.task:type_name -> quartet.task.v1.Task
+	11, // 1: quartet.task.v1.TaskStarted.task:type_name -> quartet.task.v1.Task
+	11, // 2: quartet.task.v1.TaskCancelling.task:type_name -> quartet.task.v1.Task
+	11, // 3: quartet.task.v1.TaskCompleted.task:type_name -> quartet.task.v1.Task
+	11, // 4: quartet.task.v1.TaskFailed.task:type_name -> quartet.task.v1.Task
+	11, // 5: quartet.task.v1.TaskCancelled.task:type_name -> quartet.task.v1.Task
+	11, // 6: quartet.task.v1.TaskInterrupted.task:type_name -> quartet.task.v1.Task
+	11, // 7: quartet.task.v1.TaskRestarting.task:type_name -> quartet.task.v1.Task
+	11, // 8: quartet.task.v1.TaskWorktreeChanged.task:type_name -> quartet.task.v1.Task
+	9,  // [9:9] is the sub-list for method output_type
+	9,  // [9:9] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_quartet_task_v1_task_event_proto_init() }
@@ -681,7 +752,7 @@ func file_quartet_task_v1_task_event_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_task_v1_task_event_proto_rawDesc), len(file_quartet_task_v1_task_event_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   10,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

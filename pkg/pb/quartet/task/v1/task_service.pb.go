@@ -1172,7 +1172,9 @@ type WorkerHello struct {
 	// The tasks it still runs or whose end was not acknowledged (after a reconnect).
 	RunningTaskIds []string `protobuf:"bytes,5,rep,name=running_task_ids,json=runningTaskIds,proto3" json:"running_task_ids,omitempty"`
 	// Whether it makes worktrees; it is given no orders about them otherwise (SPEC T9).
-	Worktrees     bool `protobuf:"varint,6,opt,name=worktrees,proto3" json:"worktrees,omitempty"`
+	Worktrees bool `protobuf:"varint,6,opt,name=worktrees,proto3" json:"worktrees,omitempty"`
+	// The pools whose commands it takes; none: default.
+	Pools         []string `protobuf:"bytes,7,rep,name=pools,proto3" json:"pools,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1247,6 +1249,13 @@ func (x *WorkerHello) GetWorktrees() bool {
 		return x.Worktrees
 	}
 	return false
+}
+
+func (x *WorkerHello) GetPools() []string {
+	if x != nil {
+		return x.Pools
+	}
+	return nil
 }
 
 // CommandStarted reports a start.
@@ -1377,8 +1386,9 @@ type CommandEnded struct {
 	LeaseGeneration int64 `protobuf:"varint,2,opt,name=lease_generation,json=leaseGeneration,proto3" json:"lease_generation,omitempty"`
 	// Exit code, if it ended by itself.
 	ExitCode *int32 `protobuf:"varint,3,opt,name=exit_code,json=exitCode,proto3,oneof" json:"exit_code,omitempty"`
-	// exited, signalled, timeout, stopped, spawn_failed, or worker_stopped when the
-	// worker itself was told to end.
+	// exited, signalled, timeout, memory_limit_exceeded, process_limit_exceeded,
+	// output_limit_exceeded, stopped, spawn_failed, or worker_stopped when the worker
+	// itself was told to end.
 	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	// One line for people.
 	Message string `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
@@ -1906,7 +1916,9 @@ type CommandLease struct {
 	// The lease under which to report.
 	LeaseGeneration int64 `protobuf:"varint,2,opt,name=lease_generation,json=leaseGeneration,proto3" json:"lease_generation,omitempty"`
 	// When it lapses without a heartbeat.
-	ExpiresAt     *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	// Where its output begins: behind what it wrote before it was restarted.
+	OutputOffset  int64 `protobuf:"varint,4,opt,name=output_offset,json=outputOffset,proto3" json:"output_offset,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1960,6 +1972,13 @@ func (x *CommandLease) GetExpiresAt() *timestamppb.Timestamp {
 		return x.ExpiresAt
 	}
 	return nil
+}
+
+func (x *CommandLease) GetOutputOffset() int64 {
+	if x != nil {
+		return x.OutputOffset
+	}
+	return 0
 }
 
 // CommandStop asks for a stop.
@@ -2100,9 +2119,11 @@ type ReportAck struct {
 	// Whether the end is stored.
 	Ended bool `protobuf:"varint,3,opt,name=ended,proto3" json:"ended,omitempty"`
 	// Whether the lease is stale: the worker must kill the command and forget it.
-	Stale         bool `protobuf:"varint,4,opt,name=stale,proto3" json:"stale,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Stale bool `protobuf:"varint,4,opt,name=stale,proto3" json:"stale,omitempty"`
+	// The lease that it is about; 0: whichever the worker has of the task.
+	LeaseGeneration int64 `protobuf:"varint,5,opt,name=lease_generation,json=leaseGeneration,proto3" json:"lease_generation,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *ReportAck) Reset() {
@@ -2161,6 +2182,13 @@ func (x *ReportAck) GetStale() bool {
 		return x.Stale
 	}
 	return false
+}
+
+func (x *ReportAck) GetLeaseGeneration() int64 {
+	if x != nil {
+		return x.LeaseGeneration
+	}
+	return 0
 }
 
 // ConnectResponse is what a worker is told.
@@ -2389,14 +2417,15 @@ const file_quartet_task_v1_task_service_proto_rawDesc = "" +
 	"request_id\x18\x02 \x01(\tR\trequestId\x12\x17\n" +
 	"\atask_id\x18\x03 \x01(\tR\x06taskId\"=\n" +
 	"\x10StopTaskResponse\x12)\n" +
-	"\x04task\x18\x01 \x01(\v2\x15.quartet.task.v1.TaskR\x04task\"\xa4\x02\n" +
+	"\x04task\x18\x01 \x01(\v2\x15.quartet.task.v1.TaskR\x04task\"\xba\x02\n" +
 	"\vWorkerHello\x12\x1b\n" +
 	"\tworker_id\x18\x01 \x01(\tR\bworkerId\x12\x17\n" +
 	"\aboot_id\x18\x02 \x01(\tR\x06bootId\x12\x1a\n" +
 	"\bcapacity\x18\x03 \x01(\x05R\bcapacity\x12@\n" +
 	"\x06labels\x18\x04 \x03(\v2(.quartet.task.v1.WorkerHello.LabelsEntryR\x06labels\x12(\n" +
 	"\x10running_task_ids\x18\x05 \x03(\tR\x0erunningTaskIds\x12\x1c\n" +
-	"\tworktrees\x18\x06 \x01(\bR\tworktrees\x1a9\n" +
+	"\tworktrees\x18\x06 \x01(\bR\tworktrees\x12\x14\n" +
+	"\x05pools\x18\a \x03(\tR\x05pools\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"T\n" +
@@ -2442,12 +2471,13 @@ const file_quartet_task_v1_task_service_proto_rawDesc = "" +
 	"\vinput_taken\x18\x06 \x01(\v2\".quartet.task.v1.CommandInputTakenH\x00R\n" +
 	"inputTaken\x12=\n" +
 	"\bworktree\x18\a \x01(\v2\x1f.quartet.task.v1.WorktreeReportH\x00R\bworktreeB\t\n" +
-	"\amessage\"\x9f\x01\n" +
+	"\amessage\"\xc4\x01\n" +
 	"\fCommandLease\x12)\n" +
 	"\x04task\x18\x01 \x01(\v2\x15.quartet.task.v1.TaskR\x04task\x12)\n" +
 	"\x10lease_generation\x18\x02 \x01(\x03R\x0fleaseGeneration\x129\n" +
 	"\n" +
-	"expires_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\"<\n" +
+	"expires_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12#\n" +
+	"\routput_offset\x18\x04 \x01(\x03R\foutputOffset\"<\n" +
 	"\vCommandStop\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x14\n" +
 	"\x05force\x18\x02 \x01(\bR\x05force\"z\n" +
@@ -2456,12 +2486,13 @@ const file_quartet_task_v1_task_service_proto_rawDesc = "" +
 	"\x04data\x18\x02 \x01(\fR\x04data\x12\x1b\n" +
 	"\tinput_seq\x18\x03 \x01(\x03R\binputSeq\x12 \n" +
 	"\fend_of_input\x18\x04 \x01(\bR\n" +
-	"endOfInput\"s\n" +
+	"endOfInput\"\x9e\x01\n" +
 	"\tReportAck\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12!\n" +
 	"\foutput_bytes\x18\x02 \x01(\x03R\voutputBytes\x12\x14\n" +
 	"\x05ended\x18\x03 \x01(\bR\x05ended\x12\x14\n" +
-	"\x05stale\x18\x04 \x01(\bR\x05stale\"\xac\x02\n" +
+	"\x05stale\x18\x04 \x01(\bR\x05stale\x12)\n" +
+	"\x10lease_generation\x18\x05 \x01(\x03R\x0fleaseGeneration\"\xac\x02\n" +
 	"\x0fConnectResponse\x125\n" +
 	"\x05lease\x18\x01 \x01(\v2\x1d.quartet.task.v1.CommandLeaseH\x00R\x05lease\x122\n" +
 	"\x04stop\x18\x02 \x01(\v2\x1c.quartet.task.v1.CommandStopH\x00R\x04stop\x125\n" +

@@ -35,6 +35,7 @@ const (
 // TaskService owns what is being executed.
 type TaskServiceClient interface {
 	// ExecCommand runs a command and waits for it as long as the caller yields (SPEC T1).
+	// One that no connected worker may take waits, and its task says why.
 	// Errors: INVALID_ARGUMENT, NOT_FOUND, LIMIT_EXCEEDED. What the worker finds (no such
 	// directory, outside of its roots) is the result of the task.
 	ExecCommand(ctx context.Context, in *ExecCommandRequest, opts ...grpc.CallOption) (*ExecCommandResponse, error)
@@ -147,6 +148,7 @@ func (c *taskServiceClient) StopTask(ctx context.Context, in *StopTaskRequest, o
 // TaskService owns what is being executed.
 type TaskServiceServer interface {
 	// ExecCommand runs a command and waits for it as long as the caller yields (SPEC T1).
+	// One that no connected worker may take waits, and its task says why.
 	// Errors: INVALID_ARGUMENT, NOT_FOUND, LIMIT_EXCEEDED. What the worker finds (no such
 	// directory, outside of its roots) is the result of the task.
 	ExecCommand(context.Context, *ExecCommandRequest) (*ExecCommandResponse, error)
