@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 
 	"google.golang.org/protobuf/types/known/structpb"
 
@@ -41,6 +42,9 @@ func (s *Service) CallTool(ctx context.Context, req *agentv1.CallToolRequest) (*
 	if err := ctx.Err(); err != nil {
 		return nil, fault.From(err) // the result may be the deadline's
 	}
+	if out.replayed {
+		rpc.Replayed(ctx)
+	}
 	unbind(out.result)
 	resp := &agentv1.CallToolResponse{Result: out.result}
 	if taskID := answeredTask(out.result); taskID != "" {
@@ -59,6 +63,9 @@ func (s *Service) CallTool(ctx context.Context, req *agentv1.CallToolRequest) (*
 	}
 	var err error
 	resp.PromotedWorkItemId, err = s.deliver(ctx, k, of, round, promotion)
+	if errors.Is(err, fault.RequestIDReused) {
+		err = fault.RequestIDReused.Newf("request_id %s gave the completion another round_text before; use a new one for a new request", req.GetRequestId()).With("request_id", req.GetRequestId())
+	}
 	return resp, err
 }
 

@@ -12,7 +12,8 @@ import (
 )
 
 // ListTools describes the tools that the caller may use for an agent: those of
-// the families in its profile (SPEC C4).
+// the families in its profile, and of these the ones that the caller's role has
+// (SPEC C4, X15). A runner asks for its turns, in which it acts as the agent.
 func (s *Service) ListTools(ctx context.Context, req *agentv1.ListToolsRequest) (*agentv1.ListToolsResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := admitRead(actor, req.GetAgentId()); err != nil {
@@ -23,12 +24,21 @@ func (s *Service) ListTools(ctx context.Context, req *agentv1.ListToolsRequest) 
 		return nil, err
 	}
 	resp := &agentv1.ListToolsResponse{}
-	for _, t := range specs() {
-		if profile.has(t.GetFamily()) {
+	role := actor.Role
+	if role == rpc.RoleRunner {
+		role = rpc.RoleAgent
+	}
+	for i, t := range specs() {
+		if profile.has(t.GetFamily()) && s.may(role, tools[i]) {
 			resp.Tools = append(resp.Tools, t)
 		}
 	}
 	return resp, nil
+}
+
+// may says whether a role has a tool, which is whether it may call its method.
+func (s *Service) may(role string, t tool) bool {
+	return s.deps.Allowed == nil || s.deps.Allowed(role, t.method)
 }
 
 // profile is what an agent was spawned with; it never changes.

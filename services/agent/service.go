@@ -69,6 +69,9 @@ type Deps struct {
 	Boards  Boards // nil: a context shows no boards
 	// Conn reaches another plane, for tool calls.
 	Conn func(plane string) (grpc.ClientConnInterface, error)
+	// Allowed says whether a role may call a method, given as "/service/Method"; nil:
+	// every role may call all.
+	Allowed func(role, method string) bool
 	// MintRun makes the credential of a run.
 	MintRun func(namespace, agentID, runID string) string
 }

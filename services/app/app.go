@@ -126,7 +126,7 @@ func New(cfg Config, logger *zap.Logger, version string) (*App, error) {
 		{"agent", func() (life.Service, error) {
 			return agent.New(agent.Config{Weights: weights, MaxChildren: cfg.MaxChildren}, agent.Deps{
 				Deps: deps, Work: c.work(), Waiting: waitingv1.NewWaitingServiceClient(c.to("waiting")),
-				Tasks: taskv1.NewTaskServiceClient(c.to("task")), Boards: boardv1.NewBoardServiceClient(c.to("board")), Conn: c.conn, MintRun: keyring.MintRun,
+				Tasks: taskv1.NewTaskServiceClient(c.to("task")), Boards: boardv1.NewBoardServiceClient(c.to("board")), Conn: c.conn, MintRun: keyring.MintRun, Allowed: allowed,
 			})
 		}, []string{"nats"}},
 		{"work", func() (life.Service, error) {
