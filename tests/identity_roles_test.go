@@ -155,10 +155,10 @@ func TestX15_EveryMethodForEveryRole(t *testing.T) {
 // and with one of another installation.
 func TestX15_NobodyWithoutACredential(t *testing.T) {
 	h := newHouse(t, nil)
-	_, real := h.key(t, &identityv1.CreateKeyRequest{Name: "x", Role: identityv1.Role_ROLE_OPERATOR})
+	_, whole := h.key(t, &identityv1.CreateKeyRequest{Name: "x", Role: identityv1.Role_ROLE_OPERATOR})
 	foreign := rpc.NewKeyring(nil, false).Mint(rpc.Actor{Namespace: "default", Principal: "p", Role: rpc.RoleAdmin})
 	for name, token := range map[string]string{
-		"none": "", "nonsense": "nonsense", "another installation's": foreign, "cut": real[:len(real)-1], "changed": real[:len(real)-1] + "z",
+		"none": "", "nonsense": "nonsense", "another installation's": foreign, "cut": whole[:len(whole)-1], "changed": whole[:len(whole)-1] + "z",
 		"of nobody": "qk_" + strings.Repeat("0", 26) + "_" + strings.Repeat("0", 64), "bootstrap, cut": bootstrap[1:], "none algorithm": "eyJhbGciOiJub25lIn0.eyJyb2xlIjoiYWRtaW4ifQ.",
 	} {
 		conn := h.conn(t, token)

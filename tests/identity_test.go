@@ -146,8 +146,9 @@ func TestX15_RevocationEndsStreams(t *testing.T) {
 
 	// A long poll at the planes' process.
 	polled := make(chan error, 1)
+	turns := agentv1.NewAgentServiceClient(planes.conn(t, runner))
 	go func() {
-		_, err := agentv1.NewAgentServiceClient(planes.conn(t, runner)).AcquireTurn(ctx, &agentv1.AcquireTurnRequest{Wait: durationpb.New(50 * time.Second)})
+		_, err := turns.AcquireTurn(ctx, &agentv1.AcquireTurnRequest{Wait: durationpb.New(50 * time.Second)})
 		polled <- err
 	}()
 
