@@ -35,7 +35,10 @@ type Config struct {
 	// and that one stays wedged after space is freed.
 	MaxStore int64
 	// Port on the loopback interface; InProcess for none, 0 for a free one.
-	Port   int
+	Port int
+	// Bulk syncs when the server sees fit, for who fills a directory that counts
+	// for nothing before it is full, and syncs it then.
+	Bulk   bool
 	Logger *zap.Logger
 }
 
@@ -69,7 +72,7 @@ func Start(cfg Config) (*Server, error) {
 			JetStream:         true,
 			StoreDir:          cfg.StoreDir,
 			JetStreamMaxStore: cfg.MaxStore,
-			SyncAlways:        true,
+			SyncAlways:        !cfg.Bulk,
 			MaxPayload:        MaxPayload,
 			MaxPending:        64 << 20,
 			NoSigs:            true,
@@ -102,7 +105,7 @@ func (s *Server) boot() (*server.Server, error) {
 		return nil, errors.New("natsd: the server did not become ready; see its log for why")
 	}
 	// The default syncs every two minutes and loses acknowledged messages.
-	if cfg := srv.JetStreamConfig(); cfg == nil || !cfg.SyncAlways {
+	if cfg := srv.JetStreamConfig(); cfg == nil || cfg.SyncAlways != s.opts.SyncAlways {
 		srv.Shutdown()
 		srv.WaitForShutdown()
 		return nil, errors.New("natsd: the server does not sync every write")

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
@@ -23,6 +24,7 @@ import (
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 	"quartet/services/agent"
+	"quartet/services/backup"
 	"quartet/services/board"
 	"quartet/services/gateway"
 	"quartet/services/identity"
@@ -150,6 +152,11 @@ func New(cfg Config, logger *zap.Logger, version string) (*App, error) {
 					return keyring.Mint(rpc.Actor{Namespace: namespace, Principal: "worker/" + workerID, Role: rpc.RoleWorker, AgentID: workerID, RunID: runID})
 				},
 			})
+		}, []string{"nats"}},
+		{"backup", func() (life.Service, error) {
+			return backup.New(backup.Config{
+				Journals: journalStreams(), Output: task.OutputStream, Home: filepath.Join(cfg.DataDir, "home"), Key: fingerprint(key), Version: version,
+			}, backup.Deps{Conn: func() *nats.Conn { return a.broker.readers }, Logger: logger.Named("backup")})
 		}, []string{"nats"}},
 		{"identity", func() (life.Service, error) {
 			return identity.New(identity.Deps{Deps: deps, Secret: identity.Secrets(key), Known: creds.keys.Known, Version: version})

@@ -179,4 +179,11 @@ func (c *Config) rechecks() (map[string]time.Duration, error) {
 	return out, nil
 }
 
-func (c *Config) serves(name string) bool { return slices.Contains(c.Serve, name) }
+// serves says whether this process has a module. Backups are made where the
+// agents' homes are.
+func (c *Config) serves(name string) bool {
+	if name == "backup" {
+		name = "work"
+	}
+	return slices.Contains(c.Serve, name)
+}

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap/zapcore"
 	"google.golang.org/grpc"
 
+	"quartet/pkg/archive"
 	"quartet/pkg/client"
 	"quartet/pkg/conf"
 	"quartet/pkg/fault"
@@ -32,9 +33,9 @@ const (
 func Servers() cli.Servers {
 	var cfg Config
 	var settings *conf.Set
-	var file string
+	var config string
 	run := func(ctx context.Context, services []string) error {
-		if err := settings.Load(file); err != nil {
+		if err := settings.Load(config); err != nil {
 			return err
 		}
 		cfg.Serve, cfg.WorkerGuard = services, cli.GuardCommand()
@@ -43,7 +44,7 @@ func Servers() cli.Servers {
 	return cli.Servers{
 		Flags: func(fs *pflag.FlagSet) {
 			settings = cfg.Flags(fs)
-			fs.StringVar(&file, "config", "", "A YAML or JSON file of settings; flags and QUARTET_… variables win over it")
+			fs.StringVar(&config, "config", "", "A YAML or JSON file of settings; flags and QUARTET_… variables win over it")
 		},
 		Dev: func(ctx context.Context, _ *pflag.FlagSet) error {
 			return run(ctx, nil)
@@ -53,6 +54,12 @@ func Servers() cli.Servers {
 				services = nil
 			}
 			return run(ctx, services)
+		},
+		Restore: func(ctx context.Context, _ *pflag.FlagSet, file string) (archive.Manifest, archive.Totals, error) {
+			if err := settings.Load(config); err != nil {
+				return archive.Manifest{}, archive.Totals{}, err
+			}
+			return Restore(ctx, cfg, file)
 		},
 		Replay: func(log io.Reader) (cli.WAL, error) {
 			r, err := board.ReplayWAL(log)

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/pflag"
 	"google.golang.org/grpc"
 
+	"quartet/pkg/archive"
 	"quartet/pkg/conf"
 )
 
@@ -36,6 +37,8 @@ type Servers struct {
 	// Run drives agents with a model until ctx ends, as a client of the server
 	// behind conn.
 	Run func(ctx context.Context, conn grpc.ClientConnInterface, o RunOptions) error
+	// Restore makes an installation out of a backup.
+	Restore func(ctx context.Context, flags *pflag.FlagSet, file string) (archive.Manifest, archive.Totals, error)
 	// Replay makes a board out of a log alone.
 	Replay func(log io.Reader) (WAL, error)
 	// Worker executes commands until ctx ends, as a client of the server behind conn.
@@ -140,7 +143,7 @@ func Command(s Servers) *cobra.Command {
 			root.AddCommand(c)
 		}
 	}
-	grouped("run", s.commands()...)
+	grouped("run", s.commands(ss)...)
 	grouped("run", ss.workerCommand(), ss.mcpCommand(s.MCP), ss.runCommand(s.Run))
 	grouped("use", ss.agentCommand(), ss.workCommand(), ss.waitCommand(), ss.triggerCommand(), ss.timerCommand(), ss.taskCommand(), ss.boardCommand(), ss.keyCommand())
 	grouped("see", ss.explainCommand(), ss.eventsCommand(), ss.whoamiCommand())
@@ -176,7 +179,7 @@ func groupOnly(c *cobra.Command) *cobra.Command {
 	return c
 }
 
-func (s Servers) commands() []*cobra.Command {
+func (s Servers) commands(ss *session) []*cobra.Command {
 	shared := pflag.NewFlagSet("servers", pflag.ContinueOnError)
 	if s.Flags != nil {
 		s.Flags(shared)
@@ -207,7 +210,7 @@ of other processes. "all" runs all of them.`,
 	}
 	dev.Flags().AddFlagSet(shared)
 	serve.Flags().AddFlagSet(shared)
-	return []*cobra.Command{dev, serve}
+	return []*cobra.Command{dev, serve, ss.backupCommand(), ss.restoreCommand(s.Restore, shared)}
 }
 
 // none, exactly and atLeast check arguments and name what is missing.

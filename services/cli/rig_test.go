@@ -395,12 +395,18 @@ func (r *rig) asked(revision int64) int {
 // drawn waits until the queue was read more often at a revision than before. It
 // is for the server's goroutines, which must not end a test by themselves.
 func (r *rig) drawn(revision int64, before int) error {
-	for limit := time.Now().Add(30 * time.Second); r.asked(revision) <= before; time.Sleep(time.Millisecond) {
-		if time.Now().After(limit) {
+	look := time.NewTicker(time.Millisecond)
+	defer look.Stop()
+	for limit := time.After(30 * time.Second); ; {
+		select {
+		case <-look.C:
+			if r.asked(revision) > before {
+				return nil
+			}
+		case <-limit:
 			return fault.NotReady.Newf("revision %d was not read again", revision)
 		}
 	}
-	return nil
 }
 
 type said struct {

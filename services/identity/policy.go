@@ -63,6 +63,7 @@ var policy = map[string]map[string]string{
 	"quartet.event.v1.EventService":            {"WatchEvents": "AORGS"},
 	"quartet.scheduler.v1.SchedulerService":    {"Explain": "AORGS"},
 	"quartet.identity.v1.IdentityService":      {"CreateKey": "A", "GetKey": "A", "ListKeys": "A", "RevokeKey": "A", "WhoAmI": letters, "ReportKeyUse": between},
+	"quartet.backup.v1.BackupService":          {"ExportBackup": "A"},
 	"grpc.reflection.v1.ServerReflection":      {"ServerReflectionInfo": letters},
 	"grpc.reflection.v1alpha.ServerReflection": {"ServerReflectionInfo": letters},
 }

@@ -1,0 +1,316 @@
+package app
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"quartet/pkg/archive"
+	"quartet/pkg/journal/jetlog"
+	"quartet/pkg/natsd"
+	"quartet/services/task"
+)
+
+const (
+	// inFlight is how many messages of a restore are not acknowledged yet.
+	inFlight = 256
+	ackTerm  = 30 * time.Second
+	// underWay marks directories of a restore that is not complete.
+	underWay = ".restoring"
+)
+
+// fingerprint tells two keys apart without telling anything about them.
+func fingerprint(key []byte) string {
+	mac := hmac.New(sha256.New, key)
+	mac.Write([]byte("fingerprint"))
+	return hex.EncodeToString(mac.Sum(nil)[:8])
+}
+
+// journalStreams are the streams that a backup must have.
+func journalStreams() []string {
+	var names []string
+	for _, p := range planes {
+		names = append(names, jetlog.StreamName(p))
+	}
+	return names
+}
+
+// Restore makes an installation out of a backup (see `quartet restore --help`).
+// The file is read twice: nothing is written of one that is not whole.
+func Restore(ctx context.Context, cfg Config, file string) (archive.Manifest, archive.Totals, error) {
+	if err := cfg.Complete(); err != nil {
+		return archive.Manifest{}, archive.Totals{}, err
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return archive.Manifest{}, archive.Totals{}, err
+	}
+	defer f.Close()
+	m, totals, err := archive.Read(f, archive.Visitor{})
+	if err != nil {
+		return m, totals, err
+	}
+	unlock, err := lockDir(cfg.DataDir)
+	if err != nil {
+		return m, totals, err
+	}
+	defer func() { _ = unlock() }()
+	if err := fits(cfg, m); err != nil {
+		return m, totals, err
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return m, totals, err
+	}
+	return m, totals, restore(ctx, cfg, f, totals)
+}
+
+// fits refuses a place where there is something already, and a foreign key.
+func fits(cfg Config, m archive.Manifest) error {
+	for _, name := range []string{"nats", "home"} {
+		entries, err := os.ReadDir(filepath.Join(cfg.DataDir, name))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if len(entries) > 0 {
+			return fmt.Errorf("data-dir %s has an installation already; choose an empty one, or move %s away", cfg.DataDir, filepath.Join(cfg.DataDir, name))
+		}
+	}
+	if _, err := os.Stat(cfg.KeyFile); errors.Is(err, fs.ErrNotExist) {
+		return nil // the operator may put it there later
+	}
+	key, err := loadKey(cfg.KeyFile)
+	if err != nil {
+		return err
+	}
+	if m.Key != "" && m.Key != fingerprint(key) {
+		return fmt.Errorf("the key in %s is not that of the installation in the backup; put that one there, or none", cfg.KeyFile)
+	}
+	return nil
+}
+
+func restore(ctx context.Context, cfg Config, from io.Reader, totals archive.Totals) error {
+	store, home := filepath.Join(cfg.DataDir, "nats"+underWay), filepath.Join(cfg.DataDir, "home"+underWay)
+	for _, dir := range []string{store, home} { // of one that was broken off
+		if err := os.RemoveAll(dir); err != nil {
+			return err
+		}
+	}
+	if err := os.Mkdir(home, 0o700); err != nil {
+		return err
+	}
+	homes, err := os.OpenRoot(home)
+	if err != nil {
+		return err
+	}
+	defer homes.Close()
+
+	var nc *nats.Conn
+	closeBroker := func() {}
+	if cfg.NATSURL != "" {
+		nc, err = natsd.Connect(ctx, cfg.NATSURL, "quartet-restore")
+	} else {
+		var embedded *natsd.Server
+		embedded, err = natsd.Start(natsd.Config{StoreDir: store, MaxStore: int64(cfg.MaxStore) << 20, Port: natsd.InProcess, Logger: zap.NewNop(), Bulk: true})
+		if err != nil {
+			return err
+		}
+		closeBroker = embedded.Stop
+		nc, err = embedded.Connect("quartet-restore")
+	}
+	if err == nil {
+		err = refill(ctx, cfg, nc, homes, from, totals)
+		nc.Close()
+	}
+	closeBroker()
+	if err != nil {
+		return err
+	}
+	if err := syncDir(cfg.DataDir); err != nil {
+		return err
+	}
+	for _, dir := range []string{store, home} {
+		if err := os.Rename(dir, strings.TrimSuffix(dir, underWay)); err != nil && (dir == home || !errors.Is(err, fs.ErrNotExist)) {
+			return err
+		}
+	}
+	return syncDir(cfg.DataDir)
+}
+
+// syncDir brings the file system that holds dir to the disk: the broker did not
+// sync every message.
+func syncDir(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := unix.Syncfs(int(f.Fd())); err != nil {
+		return fmt.Errorf("sync %s: %w", dir, err)
+	}
+	return nil
+}
+
+func refill(ctx context.Context, cfg Config, nc *nats.Conn, homes *os.Root, from io.Reader, totals archive.Totals) error {
+	js, err := jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(inFlight))
+	if err != nil {
+		return err
+	}
+	for _, plane := range planes {
+		if err := jetlog.EnsureStream(ctx, nc, plane, cfg.Replicas); err != nil {
+			return err
+		}
+	}
+	if _, err := js.CreateOrUpdateStream(ctx, task.OutputStreamConfig(cfg.Replicas)); err != nil {
+		return err
+	}
+	for name := range totals.Streams {
+		s, err := js.Stream(ctx, name)
+		if err != nil {
+			return fmt.Errorf("stream %s: %w", name, err)
+		}
+		if last := s.CachedInfo().State.LastSeq; last > 0 {
+			return fmt.Errorf("stream %s of %s has messages already; a backup is restored into a cluster without any", name, cfg.NATSURL)
+		}
+	}
+	p := &publishing{js: js}
+	if _, _, err := archive.Read(from, archive.Visitor{
+		Message: func(m archive.Message) error { return p.publish(ctx, m) },
+		File:    func(name string, mode, _ int64, body io.Reader) error { return putFile(homes, name, mode, body) },
+	}); err != nil {
+		return err
+	}
+	if err := p.drain(ctx, 0); err != nil {
+		return err
+	}
+	for name, want := range totals.Streams {
+		if name == task.OutputStream { // its sequences are others, and old ones may have left it
+			continue
+		}
+		if err := compare(ctx, js, name, want); err != nil {
+			return fmt.Errorf("stream %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// publishing sends messages without waiting for each.
+type publishing struct {
+	js    jetstream.JetStream
+	waits []sent
+}
+
+type sent struct {
+	ack jetstream.PubAckFuture
+	m   archive.Message
+}
+
+func (p *publishing) publish(ctx context.Context, m archive.Message) error {
+	msg := &nats.Msg{Subject: m.Subject, Data: m.Data, Header: m.Header}
+	journal := m.Stream != task.OutputStream
+	if !journal {
+		// What a chunk expected before it were sequences of the old stream.
+		msg.Header = nats.Header{}
+		for k, v := range m.Header {
+			if !strings.HasPrefix(k, "Nats-Expected-") {
+				msg.Header[k] = v
+			}
+		}
+	}
+	ack, err := p.js.PublishMsgAsync(msg)
+	if err != nil {
+		return fmt.Errorf("publish %d of %s: %w", m.Seq, m.Stream, err)
+	}
+	m.Data = nil
+	p.waits = append(p.waits, sent{ack, m})
+	if len(p.waits) < inFlight {
+		return nil
+	}
+	return p.drain(ctx, inFlight/2)
+}
+
+// drain waits until at most n are not acknowledged.
+func (p *publishing) drain(ctx context.Context, n int) error {
+	limit := time.NewTimer(ackTerm)
+	defer limit.Stop()
+	for len(p.waits) > n {
+		w := p.waits[0]
+		select {
+		case ack := <-w.ack.Ok():
+			// Planes remember each other's messages by their sequences.
+			if ack.Stream != w.m.Stream || w.m.Stream != task.OutputStream && ack.Sequence != w.m.Seq {
+				return fmt.Errorf("message %d of %s became message %d of %s", w.m.Seq, w.m.Stream, ack.Sequence, ack.Stream)
+			}
+		case err := <-w.ack.Err():
+			return fmt.Errorf("message %d of %s: %w", w.m.Seq, w.m.Stream, err)
+		case <-limit.C:
+			return fmt.Errorf("message %d of %s was not acknowledged within %s", w.m.Seq, w.m.Stream, ackTerm)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		p.waits = p.waits[1:]
+	}
+	return nil
+}
+
+// compare reads a stream again.
+func compare(ctx context.Context, js jetstream.JetStream, name string, want archive.Sum) error {
+	got := archive.NewDigest()
+	if want.Messages > 0 {
+		cons, err := js.OrderedConsumer(ctx, name, jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverAllPolicy})
+		if err != nil {
+			return err
+		}
+		msgs, err := cons.Messages(jetstream.PullMaxBytes(16 << 20))
+		if err != nil {
+			return err
+		}
+		defer msgs.Stop()
+		for got.Last() < want.Last {
+			next, cancel := context.WithTimeout(ctx, ackTerm)
+			msg, err := msgs.Next(jetstream.NextContext(next))
+			cancel()
+			if err != nil {
+				return err
+			}
+			meta, err := msg.Metadata()
+			if err != nil {
+				return err
+			}
+			got.Add(archive.Message{Subject: msg.Subject(), Seq: meta.Sequence.Stream, Header: msg.Headers(), Data: msg.Data()})
+		}
+	}
+	if sum := got.Sum(); sum != want {
+		return errors.New("what was written differs from the backup: " + strconv.FormatUint(sum.Messages, 10) + " messages up to " + strconv.FormatUint(sum.Last, 10))
+	}
+	return nil
+}
+
+func putFile(root *os.Root, name string, mode int64, body io.Reader) error {
+	if dir := path.Dir(name); dir != "." {
+		if err := root.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+	}
+	f, err := root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, os.FileMode(mode))
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(f, body)
+	return errors.Join(err, f.Close())
+}

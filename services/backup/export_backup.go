@@ -1,0 +1,204 @@
+package backup
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+
+	"quartet/pkg/archive"
+	"quartet/pkg/fault"
+	backupv1 "quartet/pkg/pb/quartet/backup/v1"
+)
+
+const (
+	// chunkBytes is what one message of the answer carries.
+	chunkBytes = 256 << 10
+	// readBytes bounds what the broker sends ahead.
+	readBytes = 16 << 20
+	// stallTerm is how long the broker may say nothing.
+	stallTerm = 30 * time.Second
+	// wholeFile is up to where a file is read before it is written: a program
+	// that shortens it meanwhile then does no harm.
+	wholeFile = 8 << 20
+)
+
+// ExportBackup implements BackupService.
+func (s *Service) ExportBackup(req *backupv1.ExportBackupRequest, out grpc.ServerStreamingServer[backupv1.ExportBackupResponse]) error {
+	ctx := out.Context()
+	began := time.Now()
+	totals, err := s.export(ctx, req.GetOmitOutput(), sender{out})
+	switch {
+	case err == nil:
+	case ctx.Err() != nil:
+		return ctx.Err()
+	default:
+		s.deps.Logger.Warn("backup failed", zap.Error(err))
+		return fault.Storage.Newf("the backup could not be made: %s; try again", err)
+	}
+	messages := uint64(0)
+	for _, sum := range totals.Streams {
+		messages += sum.Messages
+	}
+	s.deps.Logger.Info("backup made", zap.Uint64("messages", messages), zap.Uint64("files", totals.Files), zap.Duration("took", time.Since(began)))
+	return nil
+}
+
+func (s *Service) export(ctx context.Context, omitOutput bool, to io.Writer) (archive.Totals, error) {
+	js, err := jetstream.New(s.deps.Conn())
+	if err != nil {
+		return archive.Totals{}, err
+	}
+	// The broker stamps messages as it stores them. What follows from a message
+	// is stored after it, so a moment cuts through all streams at once.
+	m := archive.Manifest{Version: s.cfg.Version, CutAt: time.Now().UTC(), Key: s.cfg.Key, Streams: s.cfg.Journals}
+	if s.cfg.Output != "" && !omitOutput {
+		switch _, err := js.Stream(ctx, s.cfg.Output); {
+		case err == nil:
+			m.Streams = append(m.Streams[:len(m.Streams):len(m.Streams)], s.cfg.Output)
+		case !errors.Is(err, jetstream.ErrStreamNotFound):
+			return archive.Totals{}, fmt.Errorf("stream %s: %w", s.cfg.Output, err)
+		}
+	}
+	buffered := bufio.NewWriterSize(to, chunkBytes)
+	w, err := archive.NewWriter(buffered, m)
+	if err != nil {
+		return archive.Totals{}, err
+	}
+	totals, err := s.fill(ctx, js, m, w)
+	if err != nil {
+		w.Abandon()
+		return totals, err
+	}
+	return totals, buffered.Flush()
+}
+
+func (s *Service) fill(ctx context.Context, js jetstream.JetStream, m archive.Manifest, w *archive.Writer) (archive.Totals, error) {
+	for _, name := range m.Streams {
+		if err := copyStream(ctx, js, name, m.CutAt, w); err != nil {
+			return archive.Totals{}, fmt.Errorf("stream %s: %w", name, err)
+		}
+	}
+	if err := copyHome(s.cfg.Home, w); err != nil {
+		return archive.Totals{}, fmt.Errorf("agents' homes: %w", err)
+	}
+	return w.Close()
+}
+
+// copyStream writes the messages of a stream that were stored up to cut.
+func copyStream(ctx context.Context, js jetstream.JetStream, name string, cut time.Time, w *archive.Writer) error {
+	stream, err := js.Stream(ctx, name)
+	if err != nil {
+		return err
+	}
+	if stream.CachedInfo().State.Msgs == 0 {
+		return nil
+	}
+	cons, err := js.OrderedConsumer(ctx, name, jetstream.OrderedConsumerConfig{
+		DeliverPolicy: jetstream.DeliverAllPolicy, InactiveThreshold: time.Minute,
+	})
+	if err != nil {
+		return err
+	}
+	msgs, err := cons.Messages(jetstream.PullMaxBytes(readBytes))
+	if err != nil {
+		return err
+	}
+	defer msgs.Stop()
+	for {
+		next, cancel := context.WithTimeout(ctx, stallTerm)
+		msg, err := msgs.Next(jetstream.NextContext(next))
+		cancel()
+		if err != nil {
+			return err
+		}
+		meta, err := msg.Metadata()
+		if err != nil {
+			return err
+		}
+		if meta.Timestamp.After(cut) {
+			return nil
+		}
+		if err := w.Message(archive.Message{
+			Stream: name, Subject: msg.Subject(), Seq: meta.Sequence.Stream, Header: msg.Headers(), Data: msg.Data(),
+		}); err != nil {
+			return err
+		}
+		if meta.NumPending == 0 {
+			return nil
+		}
+	}
+}
+
+// copyHome writes all regular files of a directory. Links are left out: what
+// they point to is not the agents'.
+func copyHome(dir string, w *archive.Writer) error {
+	root, err := os.OpenRoot(dir)
+	if errors.Is(err, fs.ErrNotExist) || dir == "" {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	return fs.WalkDir(root.FS(), ".", func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // removed meanwhile
+			return nil
+		case err != nil:
+			return err
+		case !d.Type().IsRegular():
+			return nil
+		}
+		return copyFile(root, path, w)
+	})
+}
+
+func copyFile(root *os.Root, path string, w *archive.Writer) error {
+	f, err := root.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if info.Size() > wholeFile {
+		return w.File(path, int64(info.Mode().Perm()), info.Size(), f)
+	}
+	text, err := io.ReadAll(io.LimitReader(f, wholeFile))
+	if err != nil {
+		return err
+	}
+	return w.File(path, int64(info.Mode().Perm()), int64(len(text)), bytes.NewReader(text))
+}
+
+// sender is a stream of answers as a writer.
+type sender struct {
+	out grpc.ServerStreamingServer[backupv1.ExportBackupResponse]
+}
+
+func (s sender) Write(b []byte) (int, error) {
+	n := 0
+	for n < len(b) {
+		piece := b[n:min(n+chunkBytes, len(b))]
+		if err := s.out.Send(&backupv1.ExportBackupResponse{Chunk: piece}); err != nil {
+			return n, err
+		}
+		n += len(piece)
+	}
+	return n, nil
+}

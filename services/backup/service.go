@@ -1,0 +1,67 @@
+package backup
+
+import (
+	"context"
+	"errors"
+
+	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+
+	backupv1 "quartet/pkg/pb/quartet/backup/v1"
+)
+
+// Config says what there is to be copied.
+type Config struct {
+	// Journals are the streams that must be there, one a plane.
+	Journals []string
+	// Output is the stream of what commands wrote; it may be missing.
+	Output string
+	// Home is the directory of the agents' homes; it may be missing.
+	Home string
+	// Key is the fingerprint of the installation's key.
+	Key string
+	// Version is the build's.
+	Version string
+}
+
+// Deps is what the service needs of its process.
+type Deps struct {
+	// Conn is the way to the broker; it is asked for after Start.
+	Conn   func() *nats.Conn
+	Logger *zap.Logger
+}
+
+// Service is BackupService.
+type Service struct {
+	backupv1.UnimplementedBackupServiceServer
+
+	cfg  Config
+	deps Deps
+}
+
+// New makes the service.
+func New(cfg Config, deps Deps) (*Service, error) {
+	if len(cfg.Journals) == 0 || deps.Conn == nil {
+		return nil, errors.New("backup: Journals and Deps.Conn are needed")
+	}
+	if deps.Logger == nil {
+		deps.Logger = zap.NewNop()
+	}
+	return &Service{cfg: cfg, deps: deps}, nil
+}
+
+// Name is the module's name.
+func (s *Service) Name() string { return "backup" }
+
+// Register puts the service on a server.
+func (s *Service) Register(srv grpc.ServiceRegistrar) { backupv1.RegisterBackupServiceServer(srv, s) }
+
+// Start has nothing to open.
+func (s *Service) Start(context.Context) error { return nil }
+
+// Stop has nothing to close: a backup under way ends with its stream.
+func (s *Service) Stop(context.Context) error { return nil }
+
+// Ready is nil: without a broker a backup says so itself.
+func (s *Service) Ready() error { return nil }
