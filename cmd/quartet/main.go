@@ -4,10 +4,9 @@ package main
 import (
 	"os"
 
-	"quartet/services/app"
 	"quartet/services/cli"
 )
 
 func main() {
-	os.Exit(cli.Main(app.Servers()))
+	os.Exit(cli.Main(servers()))
 }

@@ -1,4 +1,4 @@
-package app
+package main
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc"
 
 	"quartet/pkg/fault"
+	"quartet/services/app"
 	"quartet/services/cli"
 	"quartet/services/worker"
 )
@@ -15,7 +16,7 @@ import (
 // executeCommands is `quartet worker --root`: the worker of `quartet dev` as a
 // process of its own, anywhere (SPEC T4).
 func executeCommands(ctx context.Context, conn grpc.ClientConnInterface, o cli.WorkerOptions) error {
-	logger, err := newLogger("info")
+	logger, err := app.NewLogger("info")
 	if err != nil {
 		return err
 	}
@@ -37,7 +38,7 @@ func executeCommands(ctx context.Context, conn grpc.ClientConnInterface, o cli.W
 	}
 	o.Said(fmt.Sprintf("%s executes commands of %s under %s", o.ID, pools, strings.Join(o.Roots, ", ")))
 	<-ctx.Done()
-	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTerm)
+	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), app.StopTerm)
 	defer cancel()
 	return w.Stop(stopping)
 }

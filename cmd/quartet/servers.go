@@ -1,0 +1,82 @@
+package main
+
+import (
+	"context"
+	"io"
+	"os"
+
+	"github.com/spf13/pflag"
+	"google.golang.org/grpc"
+
+	"quartet/pkg/archive"
+	"quartet/pkg/client"
+	"quartet/pkg/conf"
+	"quartet/pkg/fault"
+	"quartet/services/app"
+	"quartet/services/board"
+	"quartet/services/cli"
+	"quartet/services/mcp"
+	"quartet/services/runner"
+)
+
+// servers gives the command line what it needs to run servers.
+func servers() cli.Servers {
+	var cfg app.Config
+	var settings *conf.Set
+	var config string
+	run := func(ctx context.Context, services []string) error {
+		if err := settings.Load(config); err != nil {
+			return err
+		}
+		cfg.Serve, cfg.WorkerGuard = services, cli.GuardCommand()
+		return app.Run(ctx, cfg)
+	}
+	return cli.Servers{
+		Flags: func(fs *pflag.FlagSet) {
+			settings = cfg.Flags(fs)
+			fs.StringVar(&config, "config", "", "A YAML or JSON file of settings; flags and QUARTET_… variables win over it")
+		},
+		Dev: func(ctx context.Context, _ *pflag.FlagSet) error {
+			return run(ctx, nil)
+		},
+		Serve: func(ctx context.Context, services []string, _ *pflag.FlagSet) error {
+			if len(services) == 1 && services[0] == "all" {
+				services = nil
+			}
+			return run(ctx, services)
+		},
+		Restore: func(ctx context.Context, _ *pflag.FlagSet, file string) (archive.Manifest, archive.Totals, error) {
+			if err := settings.Load(config); err != nil {
+				return archive.Manifest{}, archive.Totals{}, err
+			}
+			return app.Restore(ctx, cfg, file)
+		},
+		Replay: func(log io.Reader) (cli.WAL, error) {
+			r, err := board.ReplayWAL(log)
+			return cli.WAL{Board: r.Board, Lines: r.Lines, Torn: r.Torn}, err
+		},
+		MCP: func(ctx context.Context, conn grpc.ClientConnInterface, o cli.MCPOptions) error {
+			s, err := mcp.New(mcp.Config{Version: app.Version()}, mcp.Deps{
+				Conn: func(string) (grpc.ClientConnInterface, error) { return conn, nil },
+			})
+			if err != nil {
+				return err
+			}
+			return s.ServeStdio(ctx, o.In, o.Out, o.AgentID, o.Create)
+		},
+		Run: func(ctx context.Context, conn grpc.ClientConnInterface, o cli.RunOptions) error {
+			r, err := runner.New(runner.Config{
+				AgentIDs: o.AgentIDs, Provider: o.Provider, Model: o.Model, BaseURL: o.BaseURL, Key: os.Getenv(runner.KeyVariable(o.Provider)),
+				MaxTokens: o.MaxTokens, MaxRounds: o.MaxRounds, MaxTurns: o.MaxTurns, Concurrency: o.Concurrency,
+				Workspace: o.Workspace, System: o.System, Out: o.Out, JSON: o.JSON, Colour: o.Colour,
+			}, client.New(conn))
+			if err != nil {
+				return fault.InvalidArgument.New(err.Error())
+			}
+			return r.Run(ctx)
+		},
+		Worker:  executeCommands,
+		Guard:   cli.GuardCommand(),
+		Version: app.Version(),
+	}
+}
