@@ -69,6 +69,19 @@ func twoDoors(t *testing.T) (planes, door *house) {
 	return &house{cfg: first, app: startApp(t, first)}, &house{cfg: second, app: startApp(t, second)}
 }
 
+const (
+	eventually = 30 * time.Second
+	tick       = 5 * time.Millisecond
+)
+
+// stop ends a server in order.
+func stop(t *testing.T, h *house) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	require.NoError(t, h.app.Stop(ctx))
+}
+
 // conn is a connection that shows token.
 func (h *house) conn(t *testing.T, token string, opts ...client.Option) *grpc.ClientConn {
 	conn, err := client.Connect(h.cfg.GRPCAddr, append(opts, client.WithToken(token))...)

@@ -3,7 +3,6 @@ package tests
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"fmt"
 	"io/fs"
 	"net/http"
@@ -213,9 +212,7 @@ func TestX15_KeysOutliveTheServer(t *testing.T) {
 	goneID, gone := h.key(t, &identityv1.CreateKeyRequest{Name: "gone", Role: operator})
 	_, err := h.identity(t, bootstrap).RevokeKey(soon(t), &identityv1.RevokeKeyRequest{KeyId: goneID})
 	require.NoError(t, err)
-	stop, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	require.NoError(t, h.app.Stop(stop))
+	stop(t, h)
 	h.cfg.BootstrapToken = ""
 	again := &house{cfg: h.cfg, app: startApp(t, h.cfg)}
 	require.Equal(t, http.StatusOK, again.rest(t, kept, "GET", "/v1/keys", "").status)

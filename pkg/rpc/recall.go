@@ -23,6 +23,14 @@ func Recalling(ctx context.Context) bool {
 	return len(v) > 0 && v[0] == "true"
 }
 
+// AskRecall makes a call that is being served one that asks so, for who stands
+// before its handler.
+func AskRecall(ctx context.Context) context.Context {
+	md, _ := metadata.FromIncomingContext(ctx) // a copy
+	md.Set(recallHeader, "true")
+	return metadata.NewIncomingContext(ctx, md)
+}
+
 // AsksRecall reports whether calls under ctx will ask so, for who stands in for
 // the other side.
 func AsksRecall(ctx context.Context) bool {

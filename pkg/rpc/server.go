@@ -54,6 +54,9 @@ type Config struct {
 	// Permit refuses what a role may not do at all (SPEC X15); it is asked for every
 	// call but probes, so it must cost next to nothing. nil lets all pass.
 	Permit func(ctx context.Context, method string, a Actor) error
+	// Around stands around the handler of every unary call, such as one that
+	// counts them. nil is nothing.
+	Around func(ctx context.Context, method string, req any, handle grpc.UnaryHandler) (any, error)
 	// Transport secures TCP; nil is plain text.
 	Transport credentials.TransportCredentials
 }
@@ -67,6 +70,7 @@ type server struct {
 	deadlines map[string]time.Duration
 	fence     func(ctx context.Context, method string, a Actor) error
 	permit    func(ctx context.Context, method string, a Actor) error
+	around    func(ctx context.Context, method string, req any, handle grpc.UnaryHandler) (any, error)
 }
 
 func (s *server) fenced(ctx context.Context, method string) error {
@@ -88,7 +92,7 @@ func (s *server) fenced(ctx context.Context, method string) error {
 func NewServer(cfg Config) *Server {
 	s := &server{
 		log: cfg.Log, identity: newIdentity(cfg.Auth), meter: newMeter(cfg.Metrics),
-		deadline: cfg.Deadline, deadlines: cfg.Deadlines, fence: cfg.Fence, permit: cfg.Permit,
+		deadline: cfg.Deadline, deadlines: cfg.Deadlines, fence: cfg.Fence, permit: cfg.Permit, around: cfg.Around,
 	}
 	if s.log == nil {
 		s.log = zap.NewNop()
@@ -149,11 +153,18 @@ func (s *server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 		if _, long := s.deadlines[info.FullMethod]; long {
 			held, release := s.identity.hold(ctx)
 			defer release()
-			resp, err = handle(held, req)
+			resp, err = s.serve(held, req, info.FullMethod, handle)
 			return resp, ended(held, err)
 		}
 	}
-	return handle(ctx, req)
+	return s.serve(ctx, req, info.FullMethod, handle)
+}
+
+func (s *server) serve(ctx context.Context, req any, method string, handle grpc.UnaryHandler) (any, error) {
+	if s.around == nil || open(method) {
+		return handle(ctx, req)
+	}
+	return s.around(ctx, method, req, handle)
 }
 
 func (s *server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) (err error) {

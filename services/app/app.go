@@ -29,6 +29,7 @@ import (
 	"quartet/services/gateway"
 	"quartet/services/identity"
 	"quartet/services/mcp"
+	"quartet/services/quota"
 	"quartet/services/scheduler"
 	"quartet/services/task"
 	"quartet/services/waiting"
@@ -86,15 +87,32 @@ func New(cfg Config, logger *zap.Logger, version string) (*App, error) {
 	creds.follow(a.broker, c, logger)
 	deps := plane.Deps{Log: a.broker.log, Sources: a.broker.sources, Feeds: a.broker.feeds, IDs: id.New(), Logger: logger}
 
+	limits, err := cfg.quotas()
+	if err != nil {
+		return nil, err
+	}
+	gate := quota.NewGate(quota.Config{Limits: limits, Sources: a.broker.sources, Serves: cfg.serves, Logger: logger})
+	var around func(context.Context, string, any, grpc.UnaryHandler) (any, error)
+	var limit func(namespace string) error
+	permit := identity.Permit
+	if gate != nil {
+		around, limit, permit = gate.Unary, gate.Request, permitWithin(gate)
+	}
 	server := rpc.NewServer(rpc.Config{
-		Auth: creds.door, Log: logger.Named("rpc"), Metrics: metrics, Deadlines: deadlines(),
-		Ready: func() error { return a.Ready() }, Fence: c.fence, Permit: identity.Permit,
+		Around: around,
+		Auth:   creds.door, Log: logger.Named("rpc"), Metrics: metrics, Deadlines: deadlines(),
+		Ready: func() error { return a.Ready() }, Fence: c.fence, Permit: permit,
 	})
 	a.edge = &edge{addr: cfg.GRPCAddr, network: network, server: server}
 
 	// The architecture on one screen: what runs, and what must run before it
 	// in the same process. Whom it calls is in its Deps.
 	modules := []life.Module{{Service: a.broker}, {Service: creds.keys, Needs: []string{"nats"}}}
+	before := []string{"nats", "keys"}
+	if gate != nil {
+		modules = append(modules, life.Module{Service: gate, Needs: []string{"nats"}})
+		before = append(before, gate.Name())
+	}
 	out := &output{broker: a.broker}
 	var served []string
 	var stalls []journaled
@@ -183,14 +201,13 @@ func New(cfg Config, logger *zap.Logger, version string) (*App, error) {
 			}
 			gw, err := gateway.New(gateway.Config{HTTPAddr: cfg.HTTPAddr}, gateway.Deps{
 				MCP:  tools.Handler,
-				Conn: c.conn, Auth: creds.door, Sources: a.broker.sources, Ready: func() error { return a.Ready() },
+				Conn: c.conn, Auth: creds.door, Limit: limit, Sources: a.broker.sources, Ready: func() error { return a.Ready() },
 				OpenAPI: openapi.JSON, Logger: logger, Metrics: metrics, Version: version,
 			})
 			a.gateway = gw
 			return gw, err
 		}, []string{"rpc"}},
 	}
-	before := []string{"nats", "keys"}
 	for _, row := range table {
 		if !cfg.serves(row.name) {
 			continue

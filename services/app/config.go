@@ -15,6 +15,7 @@ import (
 	"quartet/pkg/conf"
 	"quartet/services/agent"
 	"quartet/services/board"
+	"quartet/services/quota"
 )
 
 // Services are the names that a process can serve, in the order of the picture
@@ -38,6 +39,12 @@ type Config struct {
 	LogLevel  string
 	PProfAddr string
 	KeyFile   string
+
+	QuotaAgents     int
+	QuotaItems      int
+	QuotaMiB        int
+	QuotaRequests   int
+	NamespaceQuotas map[string]string
 
 	Auth           string
 	BootstrapToken string
@@ -86,6 +93,11 @@ func (c *Config) Flags(fs *pflag.FlagSet) *conf.Set {
 	s.String(&c.KeyFile, "key-file", "", "The installation's key, shared by its processes; empty: <data-dir>/key, made if missing")
 	s.String(&c.Auth, "auth", AuthAuto, "required: every call takes a credential; off: calls without one are the admin's, on loopback only; auto: off if grpc-addr and http-addr are loopback, else required")
 	s.Secret(&c.BootstrapToken, "bootstrap-token", "Lets in whoever has it as admin, for making the first keys; at least 32 characters; empty: nobody")
+	s.Int(&c.QuotaAgents, "quota-agents", 0, "How many agents a namespace may have, children included; 0: no limit")
+	s.Int(&c.QuotaItems, "quota-open-items", 0, "How many open work items a namespace may have; 0: no limit")
+	s.Int(&c.QuotaMiB, "quota-mib", 0, "How much a namespace may write to journals, ever, in MiB; 0: no limit")
+	s.Int(&c.QuotaRequests, "quota-requests", 0, "How many requests a second a namespace may send to each process, a second's worth at once; 0: no limit")
+	s.Map(&c.NamespaceQuotas, "namespace-quotas", nil, "Namespaces with quotas of their own, as acme.agents=100,acme.open-items=0,acme.mib=1024,acme.requests=50")
 	s.Map(&c.NamespaceWeights, "namespace-weights", nil, "Shares of the turns that runners of all namespaces take, as a=3,b=1, 1 to 1000; 1 where none is given")
 	s.Int(&c.MaxChildren, "max-children", agent.DefaultMaxChildren, "How many private children an agent supervises at a time")
 	s.Duration(&c.DefaultRecheck, "default-recheck", 0, "After how long the owner of a wait is reminded of it where WaitFor does not say; 0: never")
@@ -164,6 +176,13 @@ func (c *Config) weights() (map[string]int, error) {
 		out[namespace] = n
 	}
 	return out, nil
+}
+
+// quotas are the limits of namespaces.
+func (c *Config) quotas() (*quota.Limits, error) {
+	return quota.Parse(map[string]int{
+		quota.Agents: c.QuotaAgents, quota.OpenItems: c.QuotaItems, quota.MiB: c.QuotaMiB, quota.Requests: c.QuotaRequests,
+	}, c.NamespaceQuotas)
 }
 
 // rechecks are the namespaces' own reminders as spans.

@@ -50,6 +50,8 @@ type Deps struct {
 	Conn func(service string) (grpc.ClientConnInterface, error)
 	// Auth tells who calls over HTTP.
 	Auth rpc.Authenticator
+	// Limit counts a request of a namespace, or refuses it; nil refuses none.
+	Limit func(namespace string) error
 	// Sources are the journals of a plane.
 	Sources func(plane string) ([]journal.Source, error)
 	// Ready says whether the process can serve; nil is always.

@@ -115,6 +115,12 @@ func (g *Service) authenticated(next http.Handler) http.Handler {
 			refuse(w, r, err)
 			return
 		}
+		if g.deps.Limit != nil {
+			if err := g.deps.Limit(actor.Namespace); err != nil {
+				refuse(w, r, err)
+				return
+			}
+		}
 		ctx := rpc.WithActor(r.Context(), actor)
 		if holder, ok := g.deps.Auth.(rpc.Holder); ok && bearer != "" {
 			held, release := holder.Hold(ctx, bearer)

@@ -1,0 +1,77 @@
+package quota
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"quartet/pkg/fault"
+)
+
+// The kinds of quotas.
+const (
+	Agents    = "agents"     // that are not deleted, children included
+	OpenItems = "open-items" // work items that are not completed
+	MiB       = "mib"        // written to journals, ever
+	Requests  = "requests"   // a second, at each process that they come to
+)
+
+// Kinds are all of them.
+var Kinds = []string{Agents, OpenItems, MiB, Requests}
+
+// Limits says how much a namespace may have; 0 is no limit.
+type Limits struct {
+	// Default is for every namespace, by kind.
+	Default map[string]int
+	// Of are the limits of single namespaces, by namespace and kind.
+	Of map[string]map[string]int
+}
+
+// Of reads the limit of a namespace.
+func (l *Limits) limit(namespace, kind string) int64 {
+	if of, ok := l.Of[namespace][kind]; ok {
+		return int64(of)
+	}
+	return int64(l.Default[kind])
+}
+
+// any reports whether some namespace has a limit of this kind.
+func (l *Limits) any(kind string) bool {
+	if l.Default[kind] > 0 {
+		return true
+	}
+	for of := range maps.Values(l.Of) {
+		if of[kind] > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// Parse reads the settings: the limits of all, and those of single namespaces as
+// "acme.agents": "100".
+func Parse(def map[string]int, single map[string]string) (*Limits, error) {
+	l := &Limits{Default: def, Of: map[string]map[string]int{}}
+	for kind, n := range def {
+		if n < 0 {
+			return nil, fmt.Errorf("quota-%s is %d; it must be at least 1, or 0 for no limit", kind, n)
+		}
+	}
+	for name, text := range single {
+		namespace, kind, _ := strings.Cut(name, ".")
+		n, err := strconv.Atoi(text)
+		switch {
+		case fault.Name("namespace", namespace) != nil || !slices.Contains(Kinds, kind):
+			return nil, fmt.Errorf("namespace-quotas: %q must be a namespace, a dot and one of %s", name, strings.Join(Kinds, ", "))
+		case err != nil || n < 0:
+			return nil, fmt.Errorf("namespace-quotas: %s is %q; it must be a number, 0 for no limit", name, text)
+		}
+		if l.Of[namespace] == nil {
+			l.Of[namespace] = map[string]int{}
+		}
+		l.Of[namespace][kind] = n
+	}
+	return l, nil
+}

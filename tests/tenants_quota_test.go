@@ -1,0 +1,203 @@
+package tests
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+
+	"quartet/pkg/fault"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	identityv1 "quartet/pkg/pb/quartet/identity/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/services/app"
+)
+
+// member gives a token of a namespace's operator.
+func (h *house) member(t *testing.T, namespace string) string {
+	_, secret := h.key(t, &identityv1.CreateKeyRequest{Name: "op", Role: operator, Namespace: namespace})
+	return secret
+}
+
+// refusedFull checks a refusal over REST: what, how many, how to mend it, when.
+func refusedFull(t *testing.T, a answer, kind string, limit, value int) {
+	t.Helper()
+	require.Equal(t, http.StatusTooManyRequests, a.status, a.body)
+	require.Equal(t, "QUOTA_EXCEEDED", a.field(t, "error", "reason"))
+	require.Equal(t, "RESOURCE_EXHAUSTED", a.field(t, "error", "status"))
+	require.Equal(t, []string{kind, strconv.Itoa(limit), strconv.Itoa(value)},
+		[]string{a.field(t, "error", "metadata", "quota"), a.field(t, "error", "metadata", "limit"), a.field(t, "error", "metadata", "value")})
+	require.Contains(t, a.field(t, "error", "message"), "or have an admin raise the quota")
+	require.Equal(t, "30", a.header.Get("Retry-After"))
+}
+
+// TestX15_AgentsHaveAQuota at, below and above it, for one namespace and not for
+// another, over a restart, and with room again after a deletion.
+func TestX15_AgentsHaveAQuota(t *testing.T) {
+	h := newHouse(t, func(cfg *app.Config) {
+		cfg.QuotaAgents, cfg.NamespaceQuotas = 2, map[string]string{"large.agents": "3", "free.agents": "0"}
+	})
+	small, large, free := h.member(t, "small"), h.member(t, "large"), h.member(t, "free")
+	spawn := func(h *house, token, id string) answer {
+		return h.rest(t, token, "POST", "/v1/agents", `{"agentId":"`+id+`","preset":"public_named","requestId":"spawn-`+id+`"}`)
+	}
+	for i := range 2 {
+		require.Equal(t, http.StatusOK, spawn(h, small, fmt.Sprint("a", i)).status)
+	}
+	refusedFull(t, spawn(h, small, "a2"), "agents", 2, 2)
+	again := spawn(h, small, "a1")
+	require.Equal(t, http.StatusOK, again.status, "a repetition has its first answer, full or not (X2): %s", again.body)
+	require.Equal(t, "true", again.header.Get("Idempotent-Replayed"))
+	reused := h.rest(t, small, "POST", "/v1/agents", `{"agentId":"other","preset":"public_named","requestId":"spawn-a1"}`)
+	require.Equal(t, "REQUEST_ID_REUSED", reused.field(t, "error", "reason"), reused.body)
+	for i := range 3 {
+		require.Equal(t, http.StatusOK, spawn(h, large, fmt.Sprint("a", i)).status)
+	}
+	refusedFull(t, spawn(h, large, "a3"), "agents", 3, 3)
+	for i := range 5 {
+		require.Equal(t, http.StatusOK, spawn(h, free, fmt.Sprint("a", i)).status)
+	}
+	require.Equal(t, http.StatusNotFound, h.rest(t, small, "GET", "/v1/agents/a2", "").status, "a refusal changes nothing")
+
+	stop(t, h)
+	h = &house{cfg: h.cfg, app: startApp(t, h.cfg)}
+	refusedFull(t, spawn(h, small, "a2"), "agents", 2, 2)
+	require.Equal(t, http.StatusOK, h.rest(t, small, "DELETE", "/v1/agents/a0", "").status)
+	require.Eventually(t, func() bool { return spawn(h, small, "a2").status == http.StatusOK }, eventually, tick)
+	refusedFull(t, spawn(h, small, "a4"), "agents", 2, 2)
+}
+
+// TestX15_OpenItemsHaveAQuota: completed ones make room, and those of many
+// callers at once are counted exactly.
+func TestX15_OpenItemsHaveAQuota(t *testing.T) {
+	h := newHouse(t, func(cfg *app.Config) { cfg.QuotaItems = 10 })
+	token := h.member(t, "acme")
+	require.Equal(t, http.StatusOK, h.rest(t, token, "POST", "/v1/agents", `{"agentId":"keeper","preset":"public_named"}`).status)
+	work, ctx := workv1.NewWorkServiceClient(h.conn(t, token)), soon(t)
+	var (
+		mu    sync.Mutex
+		made  []string
+		wrong []error
+		wg    sync.WaitGroup
+	)
+	for range 40 {
+		wg.Go(func() {
+			r, err := work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: "keeper", Objective: "x"})
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err == nil:
+				made = append(made, r.GetWorkItem().GetWorkItemId())
+			case fault.From(err).Reason() != fault.QuotaExceeded:
+				wrong = append(wrong, err)
+			}
+		})
+	}
+	wg.Wait()
+	require.Empty(t, wrong)
+	require.Len(t, made, 10, "no more, and no fewer")
+	for range 3 {
+		_, err := work.CompleteWorkItem(ctx, &workv1.CompleteWorkItemRequest{AgentId: "keeper", WorkItemId: made[0]})
+		require.NoError(t, err)
+		r, err := work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: "keeper", Objective: "x"})
+		require.NoError(t, err)
+		made = append(made[1:], r.GetWorkItem().GetWorkItemId())
+		_, err = work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: "keeper", Objective: "x"})
+		e := fault.From(err)
+		require.Equal(t, codes.ResourceExhausted, e.Code())
+		require.Equal(t, map[string]string{"quota": "open-items", "limit": "10", "value": "10", "namespace": "acme"}, e.Metadata())
+		require.Equal(t, "30s", e.RetryAfter().String())
+	}
+}
+
+// TestX15_BytesHaveAQuota: a namespace that has written its share writes no more;
+// it reads, and ends what it has.
+func TestX15_BytesHaveAQuota(t *testing.T) {
+	h := newHouse(t, func(cfg *app.Config) { cfg.QuotaMiB = 1 })
+	token, other := h.member(t, "acme"), h.member(t, "other")
+	for _, tok := range []string{token, other} {
+		require.Equal(t, http.StatusOK, h.rest(t, tok, "POST", "/v1/agents", `{"agentId":"keeper","preset":"public_named"}`).status)
+	}
+	text := strings.Repeat("x", 100_000)
+	say := func(tok string) answer {
+		return h.rest(t, tok, "POST", "/v1/agents/keeper/messages", `{"text":"`+text+`","priority":"background"}`)
+	}
+	sent := 0
+	require.Eventually(t, func() bool {
+		a := say(token)
+		if a.status == http.StatusOK {
+			sent++
+			return false
+		}
+		require.Equal(t, "mib", a.field(t, "error", "metadata", "quota"), a.body)
+		require.Equal(t, "1", a.field(t, "error", "metadata", "limit"))
+		return true
+	}, eventually, tick)
+	require.Greater(t, sent, 8, "1 MiB holds ten of them")
+	require.Equal(t, http.StatusOK, say(other).status)
+	require.Equal(t, http.StatusOK, h.rest(t, token, "GET", "/v1/agents/keeper/messages", "").status)
+	require.Equal(t, http.StatusOK, h.rest(t, token, "DELETE", "/v1/agents/keeper", "").status)
+}
+
+// TestX15_RequestsHaveARate, over REST and over gRPC together with when to come
+// again; others are not slowed.
+func TestX15_RequestsHaveARate(t *testing.T) {
+	h := newHouse(t, func(cfg *app.Config) { cfg.NamespaceQuotas = map[string]string{"acme.requests": "5"} })
+	token, other := h.member(t, "acme"), h.member(t, "other")
+	agents, ctx := agentv1.NewAgentServiceClient(h.conn(t, token)), soon(t)
+	limited := 0
+	for range 200 {
+		_, err := agents.ListAgents(ctx, &agentv1.ListAgentsRequest{})
+		if err == nil {
+			continue
+		}
+		e := fault.From(err)
+		require.ErrorIs(t, err, fault.RateLimited)
+		require.Equal(t, codes.ResourceExhausted, e.Code())
+		require.Equal(t, "5", e.Metadata()["limit"])
+		require.Positive(t, e.RetryAfter())
+		require.LessOrEqual(t, e.RetryAfter().Seconds(), 1.0)
+		info := false
+		for _, d := range e.GRPCStatus().Details() {
+			_, ok := d.(*errdetails.RetryInfo)
+			info = info || ok
+		}
+		require.True(t, info)
+		limited++
+	}
+	require.Positive(t, limited, "200 requests take 40 s at this rate")
+	require.Eventually(t, func() bool { // until one comes in the wrong moment
+		a := h.rest(t, token, "GET", "/v1/agents", "")
+		if a.status == http.StatusOK {
+			return false
+		}
+		require.Equal(t, http.StatusTooManyRequests, a.status)
+		require.Equal(t, "RATE_LIMITED", a.field(t, "error", "reason"))
+		require.Equal(t, "1", a.header.Get("Retry-After"))
+		return true
+	}, eventually, 1)
+	for range 50 {
+		require.Equal(t, http.StatusOK, h.rest(t, other, "GET", "/v1/agents", "").status)
+	}
+}
+
+// TestX15_QuotasAreChecked before anything starts.
+func TestX15_QuotasAreChecked(t *testing.T) {
+	for name, cfg := range map[string]app.Config{
+		"quota-agents is -1":    {QuotaAgents: -1},
+		"must be a namespace":   {NamespaceQuotas: map[string]string{"acme.cows": "1"}},
+		"a dot and one of":      {NamespaceQuotas: map[string]string{"Acme.agents": "1"}},
+		"it must be a number":   {NamespaceQuotas: map[string]string{"acme.agents": "many"}},
+		"acme.agents is \"-1\"": {NamespaceQuotas: map[string]string{"acme.agents": "-1"}},
+	} {
+		cfg.DataDir, cfg.GRPCAddr, cfg.HTTPAddr = t.TempDir(), "127.0.0.1:0", "127.0.0.1:0"
+		_, err := app.New(cfg, nil, "test")
+		require.ErrorContains(t, err, name)
+	}
+}
