@@ -156,9 +156,15 @@ func (s *Service) end(ctx context.Context, one *lease, actor journal.Actor, end 
 	if err != nil {
 		return false, err
 	}
+	trimmed := piece.End-piece.Oldest > KeptOutput+KeptOutput/4
+	if trimmed {
+		if err := s.output.Settle(ctx, one.namespace, one.taskID); err != nil {
+			return false, err
+		}
+	}
 	end.taskID, end.generation = one.taskID, one.generation
 	end.tail = lastChars(endText(piece, 4*TailChars), TailChars)
-	end.bytes, end.truncated = piece.End, piece.Oldest > 0
+	end.bytes, end.truncated = piece.End, trimmed || piece.Oldest > 0
 	counted, _, err := journal.Do(ctx, s.engine.For(one.namespace, one.agent), journal.Op[*State, bool]{
 		Method: "end", Actor: actor, AgentID: one.agent,
 		Decide: func(st *State, env journal.Env) (journal.Decision[bool], error) { return decideEnd(st, env, end) },

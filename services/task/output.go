@@ -23,6 +23,8 @@ type Output interface {
 	// Read returns up to limit bytes from offset on; FromEnd gives an offset
 	// that counts from the end. A task without output has an empty piece.
 	Read(ctx context.Context, namespace, taskID string, offset int64, limit int) (Piece, error)
+	// Settle says that a task ended: what is kept of it beyond KeptOutput may go.
+	Settle(ctx context.Context, namespace, taskID string) error
 	// Remove forgets a task's output.
 	Remove(ctx context.Context, namespace, taskID string) error
 }
@@ -30,7 +32,8 @@ type Output interface {
 // MaxChunk is the most that one chunk may hold.
 const MaxChunk = 64 << 10
 
-// KeptOutput is about how much output of a task is kept: 4 MiB.
+// KeptOutput is about how much output of a task is kept: 4 MiB, and up to 40 MiB
+// while it runs.
 const KeptOutput = 4 << 20
 
 // Piece is a part of a task's output.

@@ -94,6 +94,9 @@ func fill(p *Piece, chunks []*taskv1.OutputChunk, limit int) bool {
 	return limit <= 0
 }
 
+// Settle implements Output. There is never more than is kept.
+func (m *MemoryOutput) Settle(context.Context, string, string) error { return nil }
+
 // Remove implements Output.
 func (m *MemoryOutput) Remove(_ context.Context, namespace, taskID string) error {
 	m.mu.Lock()

@@ -28,8 +28,12 @@ const (
 	// keptChunks bounds a task that writes little and often; the broker drops
 	// the oldest chunk by itself. KeptOutput bounds one that writes much.
 	keptChunks = 4096
-	// A task may grow over KeptOutput by a quarter before its beginning is purged.
-	trimShare = 4
+	// A living task may grow by trimSlack over KeptOutput before its beginning is
+	// purged. The broker notes what a purge takes from the middle of a block in the
+	// newest one, and cannot remove a block with such notes before its next sync: a
+	// purge for each MiB left 1.2 GB on disk of 1.3 GB of output, one for each 32 MiB
+	// leaves an eighth, for as long as a sync takes to come.
+	trimSlack = 32 << 20
 
 	appendTimeout     = 5 * time.Second
 	codeWrongSequence = 10071
@@ -60,6 +64,7 @@ type StreamOutput struct {
 	js     jetstream.JetStream
 	stream jetstream.Stream
 	kept   int64 // KeptOutput, less in tests
+	slack  int64 // trimSlack, less in tests
 
 	mu   sync.Mutex
 	ends map[string]tailEnd // of the tasks appended to lately, by subject
@@ -83,7 +88,7 @@ func OpenStreamOutput(ctx context.Context, nc *nats.Conn, replicas int) (*Stream
 	if err != nil {
 		return nil, fmt.Errorf("task: stream %s: %w", OutputStream, err)
 	}
-	return &StreamOutput{js: js, stream: stream, kept: KeptOutput, ends: make(map[string]tailEnd)}, nil
+	return &StreamOutput{js: js, stream: stream, kept: KeptOutput, slack: trimSlack, ends: make(map[string]tailEnd)}, nil
 }
 
 func subjectOf(namespace, taskID string) string { return outputSubject + namespace + "." + taskID }
@@ -115,7 +120,8 @@ func (o *StreamOutput) Append(ctx context.Context, namespace, taskID string, chu
 		}, jetstream.WithExpectLastSequencePerSubject(at.seq), jetstream.WithRetryAttempts(0))
 		if err == nil {
 			at.seq, at.end = ack.Sequence, chunkEnd(fresh)
-			return at.end, o.trim(ctx, subject, at)
+			o.trim(ctx, subject, at, o.slack)
+			return at.end, nil
 		}
 		o.forget(subject)
 		if api := (*jetstream.APIError)(nil); !errors.As(err, &api) || api.ErrorCode != codeWrongSequence {
@@ -145,10 +151,10 @@ func (o *StreamOutput) tail(ctx context.Context, subject string) (tailEnd, error
 }
 
 // trim remembers the end, and purges the beginning of what grew too large.
-func (o *StreamOutput) trim(ctx context.Context, subject string, at tailEnd) error {
+func (o *StreamOutput) trim(ctx context.Context, subject string, at tailEnd, slack int64) {
 	keep := at.end - o.kept
 	var purge error
-	if keep-at.oldest > o.kept/trimShare {
+	if keep-at.oldest > slack {
 		var m *stored
 		if m, purge = o.locate(ctx, subject, at.seq, keep); purge == nil {
 			purge = o.stream.Purge(ctx, jetstream.WithPurgeSubject(subject), jetstream.WithPurgeSequence(m.seq))
@@ -157,7 +163,7 @@ func (o *StreamOutput) trim(ctx context.Context, subject string, at tailEnd) err
 	}
 	if purge != nil { // the chunk is stored; the next append tries again
 		o.forget(subject)
-		return nil
+		return
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -165,6 +171,19 @@ func (o *StreamOutput) trim(ctx context.Context, subject string, at tailEnd) err
 		clear(o.ends)
 	}
 	o.ends[subject] = at
+}
+
+// Settle implements Output.
+func (o *StreamOutput) Settle(ctx context.Context, namespace, taskID string) error {
+	ctx, cancel := context.WithTimeout(ctx, appendTimeout)
+	defer cancel()
+	subject := subjectOf(namespace, taskID)
+	at, err := o.tail(ctx, subject)
+	if err != nil {
+		return storageFault("output of task "+taskID+" could not be trimmed", err)
+	}
+	o.trim(ctx, subject, at, o.kept/4)
+	o.forget(subject) // nothing follows
 	return nil
 }
 

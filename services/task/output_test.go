@@ -26,7 +26,7 @@ func TestMemoryOutput(t *testing.T) {
 
 func TestStreamOutput(t *testing.T) {
 	o := openStreamOutput(t)
-	o.kept = testKept
+	o.kept, o.slack = testKept, testKept/4
 	testOutput(t, o)
 }
 
@@ -140,7 +140,7 @@ func testOutput(t *testing.T, o Output) {
 
 func TestStreamOutputSurvivesAnotherWriter(t *testing.T) {
 	o := openStreamOutput(t)
-	other := &StreamOutput{js: o.js, stream: o.stream, kept: o.kept, ends: make(map[string]tailEnd)}
+	other := &StreamOutput{js: o.js, stream: o.stream, kept: o.kept, slack: o.slack, ends: make(map[string]tailEnd)}
 	ctx := t.Context()
 	for i, via := range []*StreamOutput{o, other, o, other, other, o} {
 		end, err := via.Append(ctx, "acme", "tsk_a", chunkAt(int64(2*i), stdout, fmt.Sprintf("%02d", i)))

@@ -104,6 +104,13 @@ func (p *Process) signal(s os.Signal) error {
 	return p.cmd.Process.Signal(s)
 }
 
+// PID is the process's number; it must have been started.
+func (p *Process) PID() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.cmd.Process.Pid
+}
+
 // Kill is SIGKILL, and waits for the end.
 func (p *Process) Kill() error {
 	if err := p.signal(syscall.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {
