@@ -208,6 +208,10 @@ func (s *Service) runCalls(ctx context.Context, k key, runID string, round *agen
 	}
 	deadline := time.Now().Add(roundTerm)
 	ended := endedBy(round)
+	taken := 0
+	for _, r := range round.GetToolResults() {
+		taken += proto.Size(r)
+	}
 	for i := len(round.GetToolResults()); i < len(round.GetToolCalls()); i++ {
 		call := round.GetToolCalls()[i]
 		out := outcome{bind: binding}
@@ -223,6 +227,7 @@ func (s *Service) runCalls(ctx context.Context, k key, runID string, round *agen
 		if err := ctx.Err(); err != nil {
 			return fault.From(err) // the result may be the deadline's; the repetition asks again
 		}
+		taken = fit(&out, call, taken)
 		out.result.WorkItemId = binding
 		conceal(out.result)
 		if round, err = s.record(ctx, k, runID, round, i, out); err != nil {

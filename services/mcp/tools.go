@@ -191,11 +191,14 @@ func resultOf(got *agentv1.CallToolResponse) (*sdk.CallToolResult, error) {
 	if got.GetPromotedWorkItemId() != "" {
 		envelope["promoted_work_item_id"] = got.GetPromotedWorkItemId()
 	}
-	text, err := json.Marshal(envelope)
-	if err != nil {
+	// Code is full of < and &, which a model should read as they are.
+	var text strings.Builder
+	e := json.NewEncoder(&text)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(envelope); err != nil {
 		return nil, err
 	}
-	out := &sdk.CallToolResult{StructuredContent: envelope, Content: []sdk.Content{&sdk.TextContent{Text: string(text)}}}
+	out := &sdk.CallToolResult{StructuredContent: envelope, Content: []sdk.Content{&sdk.TextContent{Text: strings.TrimSuffix(text.String(), "\n")}}}
 	if e := r.GetError(); e != nil {
 		out.IsError = true
 		out.Content = []sdk.Content{&sdk.TextContent{Text: errorText(e)}}

@@ -16,9 +16,10 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 )
 
-// readMax bounds what one WorkspaceRead answers; writeMax what is kept of one write.
+// readMax bounds what one WorkspaceRead answers, as the model sees it: whatever it
+// is told to go on from must follow what it was shown. writeMax bounds a file.
 const (
-	readMax  = 256 << 10
+	readMax  = resultMax - 2<<10
 	writeMax = 4 << 20
 )
 
@@ -176,16 +177,39 @@ func (w *workspace) read(name string, args fileArguments) (map[string]any, error
 	if limit <= 0 {
 		limit = 2000
 	}
+	out := map[string]any{"path": name, "first_line": first, "total_lines": len(lines)}
 	var b strings.Builder
-	next := first
-	for ; next <= len(lines) && next < first+limit && b.Len() < readMax; next++ {
-		b.WriteString(strings.ToValidUTF8(lines[next-1], "\uFFFD"))
+	next, room := first, readMax-seen(name)
+	for ; next <= len(lines) && next < first+limit; next++ {
+		line := strings.ToValidUTF8(lines[next-1], "\uFFFD")
+		if room -= seen(line); room < 0 {
+			if next == first { // it alone is too long
+				line, out["line_cut"] = within(line, readMax-seen(name)), "the line goes on; read it with ExecCommand"
+				b.WriteString(line)
+				next++
+			}
+			break
+		}
+		b.WriteString(line)
 	}
-	out := map[string]any{"path": name, "text": b.String(), "first_line": first, "total_lines": len(lines)}
+	out["text"] = b.String()
 	if next <= len(lines) {
 		out["next_offset"] = next
 	}
 	return out, nil
+}
+
+// seen is how long a text is as the model sees it, within JSON.
+func seen(text string) int { return len(compact(text)) - len(`""`) }
+
+// within is the beginning of a text that takes no more than room within JSON.
+func within(text string, room int) string {
+	for i, r := range text {
+		if room -= seen(string(r)); room < 0 {
+			return text[:i]
+		}
+	}
+	return text
 }
 
 func (w *workspace) write(name string, args fileArguments) (map[string]any, error) {

@@ -2,6 +2,7 @@ package runner
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -57,6 +58,46 @@ func TestWorkspaceFiles(t *testing.T) {
 	require.Len(t, left, 1, "nothing is left beside it")
 }
 
+// What a model is told to go on from follows what it was shown, whatever its
+// limits did in between: it can read any file to the end, without a gap.
+func TestC6_AFileIsReadWithoutAGap(t *testing.T) {
+	w, _ := newWorkspace(t)
+	var text strings.Builder
+	for i := range 6000 {
+		fmt.Fprintf(&text, "%d: if a < b && b > c { \"quoted\" }\t\x1b[0m %s\n", i, strings.Repeat("é", i%70))
+	}
+	_, kind := w.call(t, "WorkspaceWrite", map[string]any{"path": "large", "text": text.String()})
+	require.Empty(t, kind)
+	var read strings.Builder
+	offset, calls := 1.0, 0
+	for ; offset > 0; calls++ {
+		raw, err := json.Marshal(map[string]any{"path": "large", "offset": offset})
+		require.NoError(t, err)
+		shown := resultText(w.run(Call{ID: "c", Name: "WorkspaceRead", Arguments: raw}))
+		require.NotContains(t, shown, `\u003c`)
+		var got struct {
+			Text string  `json:"text"`
+			Next float64 `json:"next_offset"`
+		}
+		require.NoError(t, json.Unmarshal([]byte(shown), &got), "all of it is shown: nothing is cut off")
+		read.WriteString(got.Text)
+		offset = got.Next
+	}
+	require.Equal(t, text.String(), read.String())
+	require.Less(t, calls, 20)
+
+	// A line that is longer than all that can be shown is cut, and says so.
+	_, kind = w.call(t, "WorkspaceWrite", map[string]any{"path": "minified", "text": strings.Repeat("\"x\",", 100_000) + "\nlast\n"})
+	require.Empty(t, kind)
+	got, _ := w.call(t, "WorkspaceRead", map[string]any{"path": "minified"})
+	require.Contains(t, got["line_cut"], "ExecCommand")
+	require.Greater(t, len(got["text"].(string)), readMax/2)
+	require.LessOrEqual(t, seen(got["text"].(string)), readMax)
+	require.InDelta(t, 2, got["next_offset"], 0)
+	got, _ = w.call(t, "WorkspaceRead", map[string]any{"path": "minified", "offset": 2})
+	require.Equal(t, "last\n", got["text"])
+}
+
 // No path leaves the workspace, whatever it looks like.
 func TestWorkspaceIsNotLeft(t *testing.T) {
 	w, dir := newWorkspace(t)
@@ -99,5 +140,7 @@ func TestWorkspaceRefusals(t *testing.T) {
 	require.Empty(t, kind)
 	got, kind := w.call(t, "WorkspaceRead", map[string]any{"path": "a"})
 	require.Empty(t, kind)
-	require.Len(t, got["text"], writeMax, "one line is given whole")
+	text, _ := got["text"].(string)
+	require.LessOrEqual(t, len(text), readMax, "what no model is shown is not kept either")
+	require.NotEmpty(t, got["line_cut"])
 }

@@ -305,6 +305,36 @@ func TestC6_StopHandsBack(t *testing.T) {
 	require.Contains(t, r.out.String(), "handed back")
 }
 
+// A model that reads more in one reply than can be kept is told so, and its turn
+// goes on: every call has its one result (SPEC C4).
+func TestC6_AReplyThatReadsTooMuch(t *testing.T) {
+	both(t, func(t *testing.T, kind string) {
+		r := newRig(t)
+		require.NoError(t, os.WriteFile(filepath.Join(r.workspace, "large"), []byte(strings.Repeat("\x1b[31m< & >\x1b[0m\n", 100_000)), 0o600))
+		p := newProvider(t, kind, func(n int, _ asked) answer {
+			if n > 0 {
+				return answer{text: "Read."}
+			}
+			var calls []toolCall
+			for i := range 60 {
+				calls = append(calls, toolCall{name: "WorkspaceRead", args: map[string]any{"path": "large", "offset": 1 + i}})
+			}
+			return answer{text: "I read all of it.", calls: calls}
+		})
+		id := r.say("read", agentv1.Priority_PRIORITY_NORMAL)
+		require.NoError(t, r.run(p, nil))
+		require.Equal(t, agentv1.MessageState_MESSAGE_STATE_PROCESSED, r.message(id).GetState())
+		require.Len(t, p.all(), 2)
+		results := p.all()[1].results
+		require.Len(t, results, 60)
+		require.Contains(t, results[0], "next_offset")
+		require.Contains(t, results[59], "limit_exceeded")
+		got, err := r.Agents.GetTurn(dev.Within(t), &agentv1.GetTurnRequest{AgentId: "keeper", TurnId: r.lastTurn().GetTurnId()})
+		require.NoError(t, err)
+		require.Len(t, got.GetRounds()[0].GetLocalToolResults(), 60)
+	})
+}
+
 // SPEC X5: what is wrong with the settings is said before a turn is taken.
 func TestC6_Settings(t *testing.T) {
 	good := runner.Config{AgentIDs: []string{"keeper"}, Provider: runner.OpenAI, Model: "m", BaseURL: "http://127.0.0.1:1/v1"}

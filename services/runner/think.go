@@ -17,8 +17,13 @@ import (
 )
 
 const (
-	// resultMax bounds what one result puts into the model's context.
-	resultMax = 48 << 10
+	// resultMax bounds what one result puts into the model's context. It holds what
+	// the server's tools answer where the model asks for nothing else, 64 KiB of
+	// a file, since what follows is asked for from behind that.
+	resultMax = 96 << 10
+	// localMax bounds the results of local tools that are kept with one round: a
+	// request has 4 MiB at most, and an event 3.
+	localMax = 1 << 20
 	// callsMax is how many calls one round may have.
 	callsMax = 64
 	dropped  = "[dropped: the context became too long; ask again for what you need]"
@@ -101,9 +106,13 @@ func (c *conversation) round(ctx context.Context) (goOn bool, err error) {
 	reply := client.Reply{
 		Text: limit(said.Text, fault.MaxRoundTextBytes), Usage: &agentv1.TokenUsage{InputTokens: said.InputTokens, OutputTokens: said.OutputTokens},
 	}
-	local := map[string]*agentv1.ToolResult{}
+	local, taken := map[string]*agentv1.ToolResult{}, 0
 	for _, call := range said.Calls {
 		if r := c.runLocal(ctx, call); r != nil {
+			if taken += len(jsonOf(r.GetResult())); taken > localMax {
+				taken -= len(jsonOf(r.GetResult()))
+				r = failedLocal(call, &localError{"limit_exceeded", fmt.Sprintf("the local results of this reply take more than %d bytes, so this one is left out; what was written is written; read less in one reply", localMax)})
+			}
 			local[call.ID] = r
 			reply.Local = append(reply.Local, r)
 			continue
@@ -289,7 +298,11 @@ func resultText(r *agentv1.ToolResult) string {
 	for _, w := range r.GetWarnings() {
 		text += "\nwarning: " + jsonOf(w)
 	}
-	return limit(text, resultMax)
+	if len(text) > resultMax {
+		const mark = "\n[the rest is not shown, also of what next_offset follows; ask for less at a time]"
+		text = limit(text, resultMax-len(mark)) + mark
+	}
+	return text
 }
 
 func jsonOf(s *structpb.Struct) string {
@@ -298,13 +311,22 @@ func jsonOf(s *structpb.Struct) string {
 	if err == nil {
 		err = json.Unmarshal(raw, &out)
 	}
-	if err == nil {
-		raw, err = json.Marshal(out) // protojson's blanks are not stable
-	}
 	if err != nil {
 		return "{}"
 	}
-	return string(raw)
+	return compact(out) // protojson's blanks are not stable
+}
+
+// compact is JSON for a model: what is text in it stays readable, with < and &
+// as they are.
+func compact(v any) string {
+	var b strings.Builder
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		return "{}"
+	}
+	return strings.TrimSuffix(b.String(), "\n")
 }
 
 // limit cuts text at most bytes, and says so.
