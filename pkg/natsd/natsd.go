@@ -55,6 +55,10 @@ const startTimeout = 30 * time.Second
 
 var errStopped = errors.New("natsd: server stopped")
 
+// compactEvery is how often blocks of which most was purged are written anew, or
+// removed. Output of commands comes and goes by hundreds of MB a minute.
+const compactEvery = 20 * time.Second
+
 // Start starts a server and returns when JetStream is ready.
 func Start(cfg Config) (*Server, error) {
 	if cfg.StoreDir == "" {
@@ -73,6 +77,7 @@ func Start(cfg Config) (*Server, error) {
 			StoreDir:          cfg.StoreDir,
 			JetStreamMaxStore: cfg.MaxStore,
 			SyncAlways:        !cfg.Bulk,
+			SyncInterval:      compactEvery,
 			MaxPayload:        MaxPayload,
 			MaxPending:        64 << 20,
 			NoSigs:            true,
