@@ -50,7 +50,7 @@ func fit(out *outcome, c *agentv1.ToolCall, taken int) int {
 		}}
 	} else {
 		warnings := out.result.GetWarnings()
-		out.result = failed(c, fault.LimitExceeded.Newf("the result has %d bytes, and %d are left in this round; %s", size, most, more).
+		out.result = failed(c, fault.LimitExceeded.Newf("the result has %d bytes where %d fit; %s", size, most, more).
 			With("limit", fmt.Sprint(most)).With("value", fmt.Sprint(size)))
 		if len(warnings) < 64 {
 			out.result.Warnings = warnings

@@ -305,6 +305,40 @@ func TestC6_StopHandsBack(t *testing.T) {
 	require.Contains(t, r.out.String(), "handed back")
 }
 
+// A reply that the server does not take as it is comes back to the model, which
+// can mend it; the message is not to blame (SPEC C6, A5).
+func TestC6_AReplyThatIsNotTaken(t *testing.T) {
+	deep := map[string]any{}
+	for range 40 {
+		deep = map[string]any{"x": deep}
+	}
+	both(t, func(t *testing.T, kind string) {
+		r := newRig(t)
+		p := newProvider(t, kind, func(n int, _ asked) answer {
+			switch n {
+			case 0:
+				return answer{text: "nul: \x00.", calls: []toolCall{{name: "CreateWorkItem", args: map[string]any{"objective": "never"}}, {name: strings.Repeat("Tool", 50)}}}
+			case 1:
+				return answer{calls: []toolCall{{name: "CreateWorkItem", args: deep}}}
+			case 2:
+				return answer{calls: []toolCall{{name: "CreateWorkItem", args: map[string]any{"objective": "now"}}}}
+			}
+			return answer{text: "Done."}
+		})
+		id := r.say("try", agentv1.Priority_PRIORITY_NORMAL)
+		require.NoError(t, r.run(p, nil))
+		require.Equal(t, agentv1.MessageState_MESSAGE_STATE_PROCESSED, r.message(id).GetState())
+		asks := p.all()
+		require.Len(t, asks, 4)
+		require.Contains(t, asks[1].results[0], "none of its calls was run")
+		require.Contains(t, asks[2].results[len(asks[2].results)-1], "nested")
+		items, err := r.Work.ListWorkItems(dev.Within(t), &workv1.ListWorkItemsRequest{AgentId: "keeper"})
+		require.NoError(t, err)
+		require.Len(t, items.GetWorkItems(), 1)
+		require.Equal(t, "now", items.GetWorkItems()[0].GetObjective())
+	})
+}
+
 // A model that reads more in one reply than can be kept is told so, and its turn
 // goes on: every call has its one result (SPEC C4).
 func TestC6_AReplyThatReadsTooMuch(t *testing.T) {

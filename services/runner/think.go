@@ -104,7 +104,7 @@ func (c *conversation) round(ctx context.Context) (goOn bool, err error) {
 	}
 	c.name(said)
 	reply := client.Reply{
-		Text: limit(said.Text, fault.MaxRoundTextBytes), Usage: &agentv1.TokenUsage{InputTokens: said.InputTokens, OutputTokens: said.OutputTokens},
+		Text: limit(strings.ReplaceAll(said.Text, "\x00", "\uFFFD"), fault.MaxRoundTextBytes), Usage: &agentv1.TokenUsage{InputTokens: said.InputTokens, OutputTokens: said.OutputTokens},
 	}
 	local, taken := map[string]*agentv1.ToolResult{}, 0
 	for _, call := range said.Calls {
@@ -126,6 +126,18 @@ func (c *conversation) round(ctx context.Context) (goOn bool, err error) {
 	}
 	began := time.Now()
 	got, err := c.t.Round(ctx, reply)
+	if errors.Is(err, fault.InvalidArgument) || errors.Is(err, fault.LimitExceeded) || errors.Is(err, fault.TooLarge) {
+		// What the model wrote is not taken as it is. It is for the model to mend,
+		// and nothing of it was kept or run.
+		for _, call := range reply.Calls {
+			r := failedLocal(Call{ID: call.GetCallId(), Name: call.GetName()}, &localError{"invalid_argument", "the reply was not taken, and none of its calls was run: " + fault.From(err).Message()})
+			local[call.GetCallId()] = r
+			r.ToolName = limit(r.GetToolName(), fault.MaxNameChars)
+			reply.Local = append(reply.Local, r)
+		}
+		reply.Calls = nil
+		got, err = c.t.Round(ctx, reply)
+	}
 	if err != nil {
 		return false, err
 	}
