@@ -46,7 +46,9 @@ func newHouse(t *testing.T, change func(cfg *app.Config)) *house {
 
 // twoDoors is one installation with two processes that callers may come to: the
 // planes in one, and a gateway in the other.
-func twoDoors(t *testing.T) (planes, door *house) {
+func twoDoors(t *testing.T) (planes, door *house) { return twoDoorsWith(t, func(*app.Config) {}) }
+
+func twoDoorsWith(t *testing.T, change func(cfg *app.Config)) (planes, door *house) {
 	dir := t.TempDir()
 	broker, err := natsd.Start(natsd.Config{StoreDir: filepath.Join(dir, "nats"), Port: 0})
 	require.NoError(t, err)
@@ -56,6 +58,7 @@ func twoDoors(t *testing.T) (planes, door *house) {
 		require.NoError(t, err)
 		cfg.Auth, cfg.NATSURL, cfg.KeyFile = app.AuthRequired, broker.URL(), filepath.Join(dir, "key")
 		cfg.WorkerRoots = []string{dir}
+		change(&cfg)
 		return cfg
 	}
 	first, second := config("planes"), config("door")

@@ -394,7 +394,8 @@ func about(md protoreflect.MethodDescriptor, other *tenant, role string, theirs 
 		case fd.Kind() != protoreflect.StringKind || fd.IsList() || !strings.HasSuffix(name, "_id") && name != "wal_name" || name == "request_id":
 			continue
 		}
-		value, ids := "", other.ids[name]
+		var value string
+		ids := other.ids[name]
 		switch {
 		case name == "agent_id" || name == "session_id":
 			if value = other.own(); !theirs {

@@ -27,12 +27,13 @@ const (
 type identity struct {
 	auth     Authenticator
 	holder   Holder                 // auth, if its credentials may end meanwhile
+	mutual   bool                   // services show certificates
 	spokeFor *recent[string, Actor] // decoded quartet-actor headers
 }
 
-func newIdentity(auth Authenticator) *identity {
+func newIdentity(auth Authenticator, mutual bool) *identity {
 	holder, _ := auth.(Holder)
-	return &identity{auth: auth, holder: holder, spokeFor: newRecent[string, Actor](identityCache)}
+	return &identity{auth: auth, holder: holder, mutual: mutual, spokeFor: newRecent[string, Actor](identityCache)}
 }
 
 // admit gives ctx with its caller, or UNAUTHENTICATED.
@@ -51,6 +52,11 @@ func (i *identity) admit(ctx context.Context) (context.Context, error) {
 	}
 	c := &caller{actor: a}
 	if a.Role == RoleService {
+		if i.mutual {
+			if err := vouched(ctx); err != nil {
+				return nil, err
+			}
+		}
 		c.via = a.Principal
 		if values := metadata.ValueFromIncomingContext(ctx, actorHeader); len(values) > 0 {
 			if c.actor, err = i.original(values[0]); err != nil {

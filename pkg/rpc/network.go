@@ -47,6 +47,7 @@ type Network struct {
 	local   map[string]*bufconn.Listener
 	servers map[string]*Server // of local
 	conns   map[string]*Conn
+	bare    map[string]*grpc.ClientConn
 	closed  bool
 }
 
@@ -54,7 +55,7 @@ type Network struct {
 func NewNetwork(cfg NetworkConfig) *Network {
 	return &Network{
 		cfg: cfg, cred: newCredential(cfg.Service, cfg.Token),
-		local: map[string]*bufconn.Listener{}, servers: map[string]*Server{}, conns: map[string]*Conn{},
+		local: map[string]*bufconn.Listener{}, servers: map[string]*Server{}, conns: map[string]*Conn{}, bare: map[string]*grpc.ClientConn{},
 	}
 }
 
@@ -116,16 +117,7 @@ func (n *Network) Dial(name string) (*Conn, error) {
 			grpc.WithConnectParams(grpc.ConnectParams{Backoff: quickBackoff, MinConnectTimeout: time.Second}))
 	} else {
 		target = "dns:///" + addr
-		transport := n.cfg.Transport
-		if transport == nil {
-			transport = insecure.NewCredentials()
-		}
-		opts = append(opts,
-			grpc.WithTransportCredentials(transport),
-			grpc.WithDefaultServiceConfig(`{"loadBalancingConfig":[{"round_robin":{}}]}`),
-			grpc.WithConnectParams(grpc.ConnectParams{Backoff: patientBackoff, MinConnectTimeout: 5 * time.Second}),
-			// A peer that vanished without a word is noticed within 20 s + 5 s.
-			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 5 * time.Second}))
+		opts = append(opts, n.remote()...)
 	}
 	conn, err := grpc.NewClient(target, opts...)
 	if err != nil {
@@ -134,6 +126,43 @@ func (n *Network) Dial(name string) (*Conn, error) {
 	c := &Conn{ClientConn: conn, network: n, name: near}
 	n.conns[name] = c
 	return c, nil
+}
+
+// Bare gives a connection to a service elsewhere that sends nothing of its own:
+// who forwards a call does not speak for the caller. nil: the service has no
+// address.
+func (n *Network) Bare(name string) *grpc.ClientConn {
+	addr, ok := n.cfg.Addresses[name]
+	if !ok {
+		return nil
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if conn := n.bare[name]; conn != nil || n.closed {
+		return conn
+	}
+	conn, err := grpc.NewClient("dns:///"+addr, n.remote()...)
+	if err != nil {
+		return nil // the address was read at the start, and is refused there
+	}
+	n.bare[name] = conn
+	return conn
+}
+
+func (n *Network) remote() []grpc.DialOption {
+	transport := n.cfg.Transport
+	if transport == nil {
+		transport = insecure.NewCredentials()
+	}
+	return []grpc.DialOption{
+		grpc.WithTransportCredentials(transport),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(clientRecvMax)),
+		grpc.WithDisableRetry(),
+		grpc.WithDefaultServiceConfig(`{"loadBalancingConfig":[{"round_robin":{}}]}`),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: patientBackoff, MinConnectTimeout: 5 * time.Second}),
+		// A peer that vanished without a word is noticed within 20 s + 5 s.
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 5 * time.Second}),
+	}
 }
 
 func (n *Network) pipe(ctx context.Context, name string) (net.Conn, error) {
@@ -150,11 +179,14 @@ func (n *Network) pipe(ctx context.Context, name string) (net.Conn, error) {
 func (n *Network) Close() error {
 	n.mu.Lock()
 	n.closed = true
-	conns, local := n.conns, n.local
-	n.conns, n.local, n.servers = nil, nil, nil
+	conns, bare, local := n.conns, n.bare, n.local
+	n.conns, n.bare, n.local, n.servers = nil, nil, nil, nil
 	n.mu.Unlock()
 	var errs []error
 	for _, c := range conns {
+		errs = append(errs, c.Close())
+	}
+	for _, c := range bare {
 		errs = append(errs, c.Close())
 	}
 	for _, l := range local {

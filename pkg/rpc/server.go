@@ -57,8 +57,14 @@ type Config struct {
 	// Around stands around the handler of every unary call, such as one that
 	// counts them. nil is nothing.
 	Around func(ctx context.Context, method string, req any, handle grpc.UnaryHandler) (any, error)
+	// Elsewhere gives the connection to a service, by its full name, that this
+	// server does not serve, or nil. It must send nothing of its own: the call is
+	// the caller's. Without it such calls are UNIMPLEMENTED.
+	Elsewhere func(service string) grpc.ClientConnInterface
 	// Transport secures TCP; nil is plain text.
 	Transport credentials.TransportCredentials
+	// Mutual takes services' credentials over TCP with a verified certificate only.
+	Mutual bool
 }
 
 // server holds what the interceptors share.
@@ -71,6 +77,7 @@ type server struct {
 	fence     func(ctx context.Context, method string, a Actor) error
 	permit    func(ctx context.Context, method string, a Actor) error
 	around    func(ctx context.Context, method string, req any, handle grpc.UnaryHandler) (any, error)
+	elsewhere func(service string) grpc.ClientConnInterface
 }
 
 func (s *server) fenced(ctx context.Context, method string) error {
@@ -91,7 +98,7 @@ func (s *server) fenced(ctx context.Context, method string) error {
 // both.
 func NewServer(cfg Config) *Server {
 	s := &server{
-		log: cfg.Log, identity: newIdentity(cfg.Auth), meter: newMeter(cfg.Metrics),
+		log: cfg.Log, identity: newIdentity(cfg.Auth, cfg.Mutual), meter: newMeter(cfg.Metrics),
 		deadline: cfg.Deadline, deadlines: cfg.Deadlines, fence: cfg.Fence, permit: cfg.Permit, around: cfg.Around,
 	}
 	if s.log == nil {
@@ -111,8 +118,12 @@ func NewServer(cfg Config) *Server {
 		grpc.NumStreamWorkers(streamWorkers),
 		grpc.WaitForHandlers(true), // Stop returns when nothing of ours runs any more
 	}
+	if cfg.Elsewhere != nil {
+		s.elsewhere = cfg.Elsewhere
+		opts = append(opts, grpc.UnknownServiceHandler(s.forward), grpc.ForceServerCodecV2(rawCodec{}))
+	}
 	if cfg.Transport != nil {
-		opts = append(opts, grpc.Creds(cfg.Transport))
+		opts = append(opts, grpc.Creds(newEdge(cfg.Transport)))
 	}
 	srv := newLocalServer(grpc.NewServer(opts...), s.unary)
 	grpc_health_v1.RegisterHealthServer(srv, &health{ready: cfg.Ready})
@@ -169,7 +180,11 @@ func (s *server) serve(ctx context.Context, req any, method string, handle grpc.
 
 func (s *server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) (err error) {
 	start := time.Now()
-	m := s.meter.method(info.FullMethod)
+	name := info.FullMethod
+	if srv == nil { // callers choose the names of what is elsewhere
+		name = "/elsewhere/any"
+	}
+	m := s.meter.method(name)
 	defer func() {
 		if p := recover(); p != nil {
 			err = s.panicked(info.FullMethod, p)

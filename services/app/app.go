@@ -74,13 +74,17 @@ func New(cfg Config, logger *zap.Logger, version string) (*App, error) {
 	}
 	a := &App{cfg: cfg, logger: logger}
 	metrics := prometheus.NewRegistry()
-	creds, err := newCredentials(&a.cfg, key)
+	creds, err := newCallers(&a.cfg, key)
 	if err != nil {
 		return nil, err
 	}
 	keyring := creds.keyring
+	wire, err := openTLS(cfg.TLS, logger)
+	if err != nil {
+		return nil, err
+	}
 	network := rpc.NewNetwork(rpc.NetworkConfig{
-		Service: "quartet", Token: keyring.MintService("quartet"), Addresses: cfg.Addresses,
+		Service: "quartet", Token: keyring.MintService("quartet"), Addresses: cfg.Addresses, Transport: wire.dial,
 	})
 	c := calls{network}
 	a.broker = &broker{cfg: &a.cfg, logger: logger, feeds: journal.NewFeeds()}
@@ -99,9 +103,10 @@ func New(cfg Config, logger *zap.Logger, version string) (*App, error) {
 		around, limit, permit = gate.Unary, gate.Request, permitWithin(gate)
 	}
 	server := rpc.NewServer(rpc.Config{
-		Around: around,
-		Auth:   creds.door, Log: logger.Named("rpc"), Metrics: metrics, Deadlines: deadlines(),
+		Around: around, Transport: wire.serve, Mutual: wire.mutual,
+		Auth: creds.door, Log: logger.Named("rpc"), Metrics: metrics, Deadlines: deadlines(),
 		Ready: func() error { return a.Ready() }, Fence: c.fence, Permit: permit,
+		Elsewhere: func(service string) grpc.ClientConnInterface { return elsewhere(network, service) },
 	})
 	a.edge = &edge{addr: cfg.GRPCAddr, network: network, server: server}
 
@@ -201,7 +206,7 @@ func New(cfg Config, logger *zap.Logger, version string) (*App, error) {
 			}
 			gw, err := gateway.New(gateway.Config{HTTPAddr: cfg.HTTPAddr}, gateway.Deps{
 				MCP:  tools.Handler,
-				Conn: c.conn, Auth: creds.door, Limit: limit, Sources: a.broker.sources, Ready: func() error { return a.Ready() },
+				Conn: c.conn, Auth: creds.door, Limit: limit, TLS: wire.http, Sources: a.broker.sources, Ready: func() error { return a.Ready() },
 				OpenAPI: openapi.JSON, Logger: logger, Metrics: metrics, Version: version,
 			})
 			a.gateway = gw
@@ -246,7 +251,7 @@ func (a *App) publicURL() string {
 	if a.cfg.PublicURL != "" {
 		return a.cfg.PublicURL
 	}
-	return "http://" + a.cfg.HTTPAddr
+	return a.scheme() + "://" + a.cfg.HTTPAddr
 }
 
 // Start runs the modules in order. A failing one unwinds those before it.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"quartet/pkg/certs"
 	"quartet/pkg/conf"
 	"quartet/services/agent"
 	"quartet/services/board"
@@ -39,6 +40,8 @@ type Config struct {
 	LogLevel  string
 	PProfAddr string
 	KeyFile   string
+
+	TLS certs.Files
 
 	QuotaAgents     int
 	QuotaItems      int
@@ -93,6 +96,11 @@ func (c *Config) Flags(fs *pflag.FlagSet) *conf.Set {
 	s.String(&c.KeyFile, "key-file", "", "The installation's key, shared by its processes; empty: <data-dir>/key, made if missing")
 	s.String(&c.Auth, "auth", AuthAuto, "required: every call takes a credential; off: calls without one are the admin's, on loopback only; auto: off if grpc-addr and http-addr are loopback, else required")
 	s.Secret(&c.BootstrapToken, "bootstrap-token", "Lets in whoever has it as admin, for making the first keys; at least 32 characters; empty: nobody")
+	s.String(&c.TLS.Cert, "tls-cert-file", "", "The server's certificate (PEM, with its chain), for grpc-addr and http-addr and for showing to other services; empty: plain text")
+	s.String(&c.TLS.Key, "tls-key-file", "", "Its private key (PEM)")
+	s.String(&c.TLS.CA, "tls-ca-file", "", "Who signs the certificates of the services in addresses (PEM); empty, with a certificate of its own: the system's authorities")
+	s.String(&c.TLS.ClientCA, "tls-client-ca-file", "", "Who signs the certificates of clients (PEM); if given, other processes' services must show one")
+	s.Bool(&c.TLS.RequireClient, "tls-require-client-cert", false, "Every client of grpc-addr and http-addr must show a certificate")
 	s.Int(&c.QuotaAgents, "quota-agents", 0, "How many agents a namespace may have, children included; 0: no limit")
 	s.Int(&c.QuotaItems, "quota-open-items", 0, "How many open work items a namespace may have; 0: no limit")
 	s.Int(&c.QuotaMiB, "quota-mib", 0, "How much a namespace may write to journals, ever, in MiB; 0: no limit")
@@ -143,7 +151,7 @@ func (c *Config) Complete() error {
 	if c.NATSURL == "" && len(c.Serve) != len(Services) {
 		return errors.New("some services alone need a NATS server that all processes share: give nats-url")
 	}
-	if err := c.completeAuth(); err != nil {
+	if err := errors.Join(c.completeAuth(), c.TLS.Check()); err != nil {
 		return err
 	}
 	if c.MaxChildren < 0 {

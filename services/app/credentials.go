@@ -41,21 +41,21 @@ func (c *Config) completeAuth() error {
 	return nil
 }
 
-// credentials are what tells who calls, in this process.
-type credentials struct {
+// callers is what tells who calls, in this process.
+type callers struct {
 	keyring *rpc.Keyring
 	keys    *identity.Keys
 	door    *identity.Door
 }
 
-func newCredentials(cfg *Config, key []byte) (*credentials, error) {
-	c := &credentials{keyring: rpc.NewKeyring(key, cfg.Auth == AuthOff)}
+func newCallers(cfg *Config, key []byte) (*callers, error) {
+	c := &callers{keyring: rpc.NewKeyring(key, cfg.Auth == AuthOff)}
 	c.door = &identity.Door{Keyring: c.keyring}
 	return c, c.door.SetBootstrap(cfg.BootstrapToken)
 }
 
 // follow gives the door the keys, which are in the journal.
-func (c *credentials) follow(b *broker, to calls, logger *zap.Logger) {
+func (c *callers) follow(b *broker, to calls, logger *zap.Logger) {
 	client := identityv1.NewIdentityServiceClient(to.to("identity"))
 	c.keys = identity.NewKeys(identity.KeysConfig{
 		Sources: b.sources, Logger: logger,

@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"strings"
 	"time"
+
+	"google.golang.org/grpc"
 
 	"quartet/pkg/rpc"
 	"quartet/services/agent"
@@ -75,4 +78,21 @@ func (e *edge) Addr() string {
 		return e.addr
 	}
 	return e.bound.Addr().String()
+}
+
+// elsewhere is the way to a gRPC service that other processes serve: packages
+// are named after their services. Backups are made where the homes are.
+func elsewhere(network *rpc.Network, service string) grpc.ClientConnInterface {
+	name, ok := strings.CutPrefix(service, "quartet.")
+	if !ok {
+		return nil
+	}
+	name, _, _ = strings.Cut(name, ".")
+	if name == "backup" {
+		name = "work"
+	}
+	if conn := network.Bare(name); conn != nil {
+		return conn
+	}
+	return nil
 }

@@ -63,7 +63,8 @@ func Run(ctx context.Context, cfg Config) error {
 func (a *App) hello(took time.Duration) {
 	fmt.Fprintf(os.Stderr, "quartet %s is up after %s, data in %s\n", Version(), took.Round(time.Millisecond), a.cfg.DataDir)
 	if addr := a.HTTPAddr(); addr != "" {
-		fmt.Fprintf(os.Stderr, "  REST   http://%s/v1   OpenAPI http://%s/openapi.json   events http://%s/v1/events\n", addr, addr, addr)
+		at := a.scheme() + "://" + addr
+		fmt.Fprintf(os.Stderr, "  REST   %s/v1   OpenAPI %s/openapi.json   events %s/v1/events\n", at, at, at)
 	}
 	fmt.Fprintf(os.Stderr, "  gRPC   %s\n", a.GRPCAddr())
 }

@@ -58,6 +58,7 @@ type session struct {
 	token     string
 	output    string
 	requestID string
+	tls       secured
 	bootstrap bool // act by the installation's key file
 	keyFile   string
 	now       func() time.Time
@@ -129,6 +130,10 @@ func Command(s Servers) *cobra.Command {
 	ss.settings = conf.New(flags)
 	ss.settings.String(&ss.address, "address", DefaultAddress, "Where the server's gRPC is, host:port ($QUARTET_ADDRESS)")
 	ss.settings.Secret(&ss.token, "token", "Credential ($QUARTET_TOKEN, or a file in $QUARTET_TOKEN_FILE)")
+	ss.settings.Bool(&ss.tls.on, "tls", false, "Connect with TLS; also where one of the next three is given ($QUARTET_TLS)")
+	ss.settings.String(&ss.tls.files.CA, "tls-ca-file", "", "Who signs the server's certificate (PEM); empty: the system's authorities")
+	ss.settings.String(&ss.tls.files.Cert, "tls-cert-file", "", "A certificate to show to the server (PEM)")
+	ss.settings.String(&ss.tls.files.Key, "tls-key-file", "", "Its private key (PEM)")
 	flags.StringVarP(&ss.output, "output", "o", formTable, "How to answer: table or json")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err.Error()) })
 

@@ -23,7 +23,11 @@ func (ss *session) connect() (*grpc.ClientConn, error) {
 			return nil, err
 		}
 	}
-	conn, err := client.Connect(ss.address, client.WithToken(ss.token))
+	opts, err := ss.tls.options()
+	if err != nil {
+		return nil, usage(err.Error())
+	}
+	conn, err := client.Connect(ss.address, append(opts, client.WithToken(ss.token))...)
 	if err != nil {
 		return nil, usage("--address " + ss.address + ": " + err.Error())
 	}

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -50,6 +51,8 @@ type Deps struct {
 	Conn func(service string) (grpc.ClientConnInterface, error)
 	// Auth tells who calls over HTTP.
 	Auth rpc.Authenticator
+	// TLS secures the listener; nil is plain HTTP.
+	TLS *tls.Config
 	// Limit counts a request of a namespace, or refuses it; nil refuses none.
 	Limit func(namespace string) error
 	// Sources are the journals of a plane.
@@ -150,12 +153,17 @@ func (g *Service) Start(ctx context.Context) error {
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
+		TLSConfig:         g.deps.TLS,
 		ErrorLog:          zap.NewStdLog(g.deps.Logger.Named("http")),
 	}
 	g.served = make(chan struct{})
 	go func(srv *http.Server, served chan struct{}) {
 		defer close(served)
-		if err := srv.Serve(lis); err != nil && !errors.Is(err, http.ErrServerClosed) {
+		serve := srv.Serve
+		if srv.TLSConfig != nil {
+			serve = func(lis net.Listener) error { return srv.ServeTLS(lis, "", "") }
+		}
+		if err := serve(lis); err != nil && !errors.Is(err, http.ErrServerClosed) {
 			g.deps.Logger.Error("gateway: serving ended", zap.Error(err))
 		}
 	}(g.server, g.served)

@@ -1,0 +1,119 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/encoding/proto"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/metadata"
+
+	"quartet/pkg/fault"
+)
+
+// forwardedKey marks a call that one process has handed on: two that name each
+// other as the server of a service must not play ball with it.
+const forwardedKey = "quartet-forwarded"
+
+// forward hands calls of services that are elsewhere to them, so that a client
+// needs the address of one process. The call was let in by then as the caller's;
+// it goes on with the caller's own credential, and messages cross as bytes.
+func (s *server) forward(_ any, in grpc.ServerStream) error {
+	ctx := in.Context()
+	method, _ := grpc.MethodFromServerStream(in)
+	service, _, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
+	md, _ := metadata.FromIncomingContext(ctx)
+	conn := s.elsewhere(service)
+	switch {
+	case conn == nil:
+		return fault.Unimplemented.New("this process does not serve "+service+", and addresses does not say who does", "service", service)
+	case len(md.Get(forwardedKey)) > 0:
+		return fault.Unimplemented.New("this process does not serve "+service+" but another one sent the call here; mend its addresses", "service", service)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	out, err := conn.NewStream(metadata.NewOutgoingContext(ctx, handOn(md)),
+		&grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, method, grpc.ForceCodecV2(rawCodec{}))
+	if err != nil {
+		return err
+	}
+	go func() {
+		// An end of the client's side is handed on; an end of the call comes back
+		// the other way.
+		if err := pump(out, in); err == nil {
+			_ = out.CloseSend()
+		} else {
+			cancel()
+		}
+	}()
+	header, err := out.Header()
+	if err != nil {
+		return err
+	}
+	if err := in.SetHeader(header); err != nil {
+		return err
+	}
+	err = pump(in, out)
+	in.SetTrailer(out.Trailer())
+	return err
+}
+
+// handOn is the caller's metadata without what belongs to its connection.
+func handOn(md metadata.MD) metadata.MD {
+	out := metadata.MD{forwardedKey: {"1"}}
+	for k, v := range md {
+		if strings.HasPrefix(k, ":") || strings.HasPrefix(k, "grpc-") || k == "content-type" || k == "user-agent" || k == "te" {
+			continue
+		}
+		out[k] = v
+	}
+	return out
+}
+
+// pump copies messages until from ends well.
+func pump(to interface{ SendMsg(m any) error }, from interface{ RecvMsg(m any) error }) error {
+	for {
+		var m raw
+		if err := from.RecvMsg(&m); err != nil {
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return err
+		}
+		err := to.SendMsg(&m)
+		m.bytes.Free()
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// raw is a message that nobody here reads.
+type raw struct{ bytes mem.BufferSlice }
+
+// rawCodec passes raw messages through, and is protobuf for all others.
+type rawCodec struct{}
+
+func (rawCodec) Marshal(v any) (mem.BufferSlice, error) {
+	if m, ok := v.(*raw); ok {
+		m.bytes.Ref()
+		return m.bytes, nil
+	}
+	return encoding.GetCodecV2(proto.Name).Marshal(v)
+}
+
+func (rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
+	if m, ok := v.(*raw); ok {
+		data.Ref()
+		m.bytes = data
+		return nil
+	}
+	return encoding.GetCodecV2(proto.Name).Unmarshal(data, v)
+}
+
+// Name is protobuf's, which is what is on the wire.
+func (rawCodec) Name() string { return proto.Name }
