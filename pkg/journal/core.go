@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"go.uber.org/zap"
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
@@ -21,6 +22,8 @@ type core[S State] struct {
 	// found holds, after a reload, the commands that the log turned out to
 	// contain, by the request id the loop gave them.
 	found map[string]remembered
+	// damaged is told of lines that could not be read and were contained.
+	damaged func(Damage)
 }
 
 type sourceKey struct {
@@ -45,6 +48,10 @@ func newCore[S State](cfg *Config[S]) *core[S] {
 		memory:    newMemory(cfg.RequestMemory),
 		positions: make(map[sourceKey]*position),
 		found:     make(map[string]remembered),
+		damaged: func(d Damage) {
+			cfg.Logger.Error("journal: a damaged record; what it was about cannot be used", zap.String("plane", cfg.Plane), zap.Uint64("frame", d.Frame),
+				zap.Uint64("wal_seq", d.WalSeq), zap.Error(d.Cause))
+		},
 	}
 }
 
@@ -72,15 +79,18 @@ func (c *core[S]) replay(reg *Registry, seq uint64, f Frame, mine map[string]str
 	c.frames = append(c.frames, frameRef{c.applied + 1, seq})
 	for _, line := range Lines(f.Body) {
 		raw, err := ParseLine(line)
-		if err != nil {
-			return &replayError{fmt.Errorf("frame %d: %w", seq, err)}
-		}
-		if raw.WalSeq != c.applied+1 {
+		if err == nil && raw.WalSeq != c.applied+1 {
 			return &replayError{fmt.Errorf("frame %d: wal_seq %d follows %d", seq, raw.WalSeq, c.applied)}
 		}
-		ev, err := raw.Decode(reg)
+		var ev *Event
+		if err == nil {
+			ev, err = raw.Decode(reg)
+		}
 		if err != nil {
-			return &replayError{fmt.Errorf("frame %d: %w", seq, err)}
+			if err := c.contain(Damage{Frame: seq, WalSeq: c.applied + 1, Line: line, Cause: err}); err != nil {
+				return &replayError{err}
+			}
+			continue
 		}
 		if err := c.apply(ev); err != nil {
 			return &replayError{fmt.Errorf("frame %d: apply %s, wal_seq %d: %w", seq, ev.Type, ev.WalSeq, err)}

@@ -78,6 +78,12 @@ func (p *Partition[S]) readLine(lines [][]byte, l located) (*Event, error) {
 		return nil, fmt.Errorf("frame %d is empty, wal_seq %d should be in it", l.frame, l.walSeq)
 	}
 	first, err := lineSeq(lines[0])
+	for i := 1; err != nil && i < len(lines); i++ { // a damaged one says nothing, the next does
+		var later uint64
+		if later, err = lineSeq(lines[i]); err == nil {
+			first = later - uint64(i)
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("frame %d: %w", l.frame, err)
 	}

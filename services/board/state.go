@@ -102,6 +102,7 @@ func (s *State) Apply(ev *journal.Event) error {
 		holder = b.runs[before.rec.GetClaimedByRunId()]
 	}
 	if b.damage(b.apply(ev), ev) {
+		s.withdraw(b)
 		return nil
 	}
 	s.follow(b, before, holder, ev)
@@ -129,16 +130,21 @@ func inWAL(ev *journal.Event) bool {
 }
 
 func (s *State) create(ev *journal.Event, p *boardv1.TaskCreated) {
-	k := key{ev.Namespace, ev.SessionID}
+	b := newBoard(boardKey{ev.Namespace, ev.SessionID, p.GetWalName()}, ev.TaskID)
+	b.note(ev)
+	b.damage(b.apply(ev), ev)
+	s.admit(b)
+}
+
+// admit takes a new board in.
+func (s *State) admit(b *board) {
+	k := key{b.key.namespace, b.key.session}
 	se := s.sessions[k]
 	if se == nil {
 		se = &session{active: map[string]*board{}, byWal: map[string]*board{}}
 		s.sessions[k] = se
 	}
-	b := newBoard(boardKey{ev.Namespace, ev.SessionID, p.GetWalName()}, ev.TaskID)
 	b.term = s.term
-	b.note(ev)
-	b.damage(b.apply(ev), ev)
 	se.active[b.id] = b
 	se.order = append(se.order, b)
 	se.wals = append(se.wals, b)
