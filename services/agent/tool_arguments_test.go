@@ -187,6 +187,26 @@ func TestC4_ASummaryTellsHowACommandEnded(t *testing.T) {
 	require.Equal(t, "TaskStatus succeeded: tsk_1 failed, exit code 3", r.submit(a, r.turn(a).GetRounds(), "", use("TaskStatus", "task_id", "tsk_1")).GetToolResults()[0].GetSummaryText())
 }
 
+// A list without entries is a list, and its summary counts.
+func TestC4_ListsAreCounted(t *testing.T) {
+	r, a := turn(t)
+	one := func(name string, args ...any) *agentv1.ToolResult {
+		return r.submit(a, r.turn(a).GetRounds(), "", use(name, args...)).GetToolResults()[0]
+	}
+	none := one("ListWorkItems")
+	require.Equal(t, "ListWorkItems succeeded: 0 work items", none.GetSummaryText())
+	require.NotNil(t, none.GetResult().GetFields()["work_items"].GetListValue())
+	r.on("ListWorkItems", func(context.Context, proto.Message) (proto.Message, error) {
+		return &workv1.ListWorkItemsResponse{WorkItems: []*workv1.WorkItem{{WorkItemId: "wi_1"}, {WorkItemId: "wi_2"}}}, nil
+	})
+	require.Equal(t, "ListWorkItems succeeded: 2 work items", one("ListWorkItems").GetSummaryText())
+	for _, name := range []string{"TaskList", "HomeList", "agent_task_list"} {
+		require.Contains(t, one(name).GetSummaryText(), "succeeded: 0 ")
+	}
+	require.Contains(t, one("HomeGrep", "pattern", "x").GetSummaryText(), "succeeded: 0 ")
+	require.Equal(t, "HomeRead succeeded", one("HomeRead", "path", "x").GetSummaryText())
+}
+
 // Outside of a turn nothing is bound, and a pick does not promise it.
 func TestC4_APickOutsideATurnBindsNothing(t *testing.T) {
 	r := newRig(t)

@@ -266,6 +266,9 @@ func succeeded(c *agentv1.ToolCall, t tool, reply proto.Message) (*agentv1.ToolR
 	if err != nil {
 		return nil, err
 	}
+	if !t.mutates {
+		countList(result, reply.ProtoReflect().Descriptor())
+	}
 	out := &agentv1.ToolResult{
 		CallId: c.GetCallId(), ToolName: t.name, Status: statusSuccess, Result: result,
 		SummaryText: summaryOf(t, result, reply),
@@ -286,6 +289,30 @@ func succeeded(c *agentv1.ToolCall, t tool, reply proto.Message) (*agentv1.ToolR
 	return out, nil
 }
 
+// countList says of an answer that is a list of records how many it has, none too:
+// a message leaves out what is empty, and a model cannot tell that from nothing.
+func countList(result *structpb.Struct, m protoreflect.MessageDescriptor) {
+	if name := listOf(m); name != "" && result.GetFields()[name] == nil {
+		result.Fields[name] = structpb.NewListValue(&structpb.ListValue{})
+	}
+}
+
+// listOf names the one list of records that a message is about; "" if it is not.
+func listOf(m protoreflect.MessageDescriptor) string {
+	name := ""
+	for i := range m.Fields().Len() {
+		fd := m.Fields().Get(i)
+		switch {
+		case !fd.IsList() || fd.Message() == nil || fd.Name() == "warnings":
+		case name != "":
+			return ""
+		default:
+			name = string(fd.Name())
+		}
+	}
+	return name
+}
+
 // summaryOf says what came of a call that worked. What it did may have failed all
 // the same: a command's end is said in so many words.
 func summaryOf(t tool, result *structpb.Struct, reply proto.Message) string {
@@ -303,7 +330,9 @@ func summaryOf(t tool, result *structpb.Struct, reply proto.Message) string {
 		task = about.GetTask()
 	}
 	end := lower(task.GetState().String(), "TASK_STATE_")
-	switch {
+	switch list := listOf(reply.ProtoReflect().Descriptor()); {
+	case !t.mutates && task == nil && list != "" && subject(result) == "":
+		return fmt.Sprintf("%s succeeded: %d %s", t.name, len(result.GetFields()[list].GetListValue().GetValues()), strings.ReplaceAll(list, "_", " "))
 	case task.GetEndedAt() == nil:
 		return t.name + " succeeded" + subject(result)
 	case task.GetEndMessage() != "":
@@ -362,6 +391,7 @@ var hints = map[fault.Reason]string{
 	fault.InvalidArgument: "Correct that argument by the tool's schema and call again.",
 	fault.UnknownField:    "Leave that argument out; the tool's schema has all there are.",
 	fault.LimitExceeded:   "Keep to the limit: shorten or split it, and call again.",
+	fault.TooLarge:        "Send less at a time: a smaller text, or several files.",
 	fault.NotFound:        "Look up what there is with the tool that lists it, and use an id from there.",
 }
 

@@ -247,6 +247,7 @@ func TestC5_RefusalsAreResults(t *testing.T) {
 		{"CreateWorkItem", map[string]any{"objective": ""}, "invalid_argument", "objective"},
 		{"CreateWorkItem", map[string]any{"objective": "x", "nonsense": 1}, "unknown_field", "nonsense"},
 		{"ListWorkItems", map[string]any{"report": "no report here"}, "unknown_field", "report"},
+		{"CompleteWorkItem", map[string]any{"report": 5, "work_item_id": "wi_01m7xc9djrj3khnachkj8gd2n0"}, "invalid_argument", "must be text"},
 		{"Fly", nil, "tool_not_available", "CreateWorkItem"},
 	} {
 		envelope, got := call(t, s, c.tool, c.args)

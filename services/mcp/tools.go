@@ -11,6 +11,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/structpb"
 
@@ -105,8 +106,10 @@ func (a *agentServer) call(ctx context.Context, req *sdk.CallToolRequest) (*sdk.
 			return refused(call.GetName(), fault.MalformedJSON.Newf("the arguments are not a JSON object: %v", err)), nil
 		}
 	}
-	if text, ok := args[report].(string); ok && call.GetName() == toolComplete {
-		call.RoundText = text
+	if given, ok := args[report]; ok && call.GetName() == toolComplete {
+		if call.RoundText, ok = given.(string); !ok && given != nil {
+			return refused(call.GetName(), fault.Invalid(report, fmt.Sprint(given), "must be text")), nil
+		}
 		args = maps.Clone(args)
 		delete(args, report)
 	}
@@ -222,11 +225,16 @@ func errorText(e *agentv1.ToolError) string {
 func refused(name string, err error) *sdk.CallToolResult {
 	f := fault.From(err)
 	e := &agentv1.ToolError{Kind: strings.ToLower(string(f.Reason())), Message: f.Message(), Retryable: client.Passing(err)}
+	envelope := map[string]any{"kind": e.GetKind(), "message": e.GetMessage(), "retryable": e.GetRetryable()}
+	if f.Code() == codes.InvalidArgument {
+		e.RecoveryHint = "Correct the call by the tool's schema and send it again."
+		envelope["recovery_hint"] = e.GetRecoveryHint()
+	}
 	return &sdk.CallToolResult{
 		IsError: true, Content: []sdk.Content{&sdk.TextContent{Text: errorText(e)}},
 		StructuredContent: map[string]any{
 			"tool_name": name, "status": "error", "summary_text": e.GetMessage(),
-			"error": map[string]any{"kind": e.GetKind(), "message": e.GetMessage(), "retryable": e.GetRetryable()},
+			"error": envelope,
 		},
 	}
 }
