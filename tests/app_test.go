@@ -98,7 +98,7 @@ func oneProcess(t *testing.T) *system {
 
 // split is the same services in three processes' worth of apps over TCP, with
 // one NATS server that they share.
-func split(t *testing.T) *system {
+func split(t *testing.T, throughOne bool) *system {
 	dir := t.TempDir()
 	broker, err := natsd.Start(natsd.Config{StoreDir: filepath.Join(dir, "nats"), Port: 0})
 	require.NoError(t, err)
@@ -126,7 +126,14 @@ func split(t *testing.T) *system {
 		cfg.GRPCAddr = grpcAddrs[i]
 		startApp(t, cfg)
 	}
-	s := connect(addr, httpAddr)
+	ask := addr
+	if throughOne { // it hands on what it does not serve
+		ask = map[string]string{}
+		for service := range addr {
+			ask[service] = addr["gateway"]
+		}
+	}
+	s := connect(ask, httpAddr)
 	s.more = func(t *testing.T, services ...string) {
 		cfg := config(len(groups), services)
 		cfg.GRPCAddr, cfg.HTTPAddr = freeAddr(t), freeAddr(t)
@@ -141,10 +148,14 @@ func freeAddr(t *testing.T) string {
 	return addr
 }
 
-// eachWay runs a body over both deployments: in process is a network, so
+// eachWay runs a body over each deployment: in process is a network, so
 // nothing may tell them apart.
 func eachWay(t *testing.T, body func(t *testing.T, ctx context.Context, s *system)) {
-	for name, start := range map[string]func(*testing.T) *system{"one process": oneProcess, "split over TCP": split} {
+	for name, start := range map[string]func(*testing.T) *system{
+		"one process":    oneProcess,
+		"split over TCP": func(t *testing.T) *system { return split(t, false) },
+		"split over TCP, asked at the gateway's process": func(t *testing.T) *system { return split(t, true) },
+	} {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()

@@ -241,7 +241,7 @@ func TestX4_ARunsTokenActsForItsAgentOnly(t *testing.T) {
 // TestD1_TwoSchedulersChangeNothing: with two of them at once every tick is
 // still one.
 func TestD1_TwoSchedulersChangeNothing(t *testing.T) {
-	ctx, s := t.Context(), split(t)
+	ctx, s := t.Context(), split(t, false)
 	s.more(t, "scheduler")
 	s.spawn(t, ctx, "a")
 	for i := range 20 {
