@@ -46,6 +46,9 @@ func (s *Service) CreateBoard(ctx context.Context, req *boardv1.CreateBoardReque
 		Method: "CreateBoard", AgentID: k.id, RequestID: req.GetRequestId(), Args: req,
 		Decide: func(st *State, env journal.Env) (d journal.Decision[done], _ error) {
 			d.Events = nil
+			if err := st.owned(k); err != nil {
+				return d, err
+			}
 			if err := st.vacant(k, req.GetBoardId(), req.GetWalName()); err != nil {
 				return d, err
 			}

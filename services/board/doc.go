@@ -8,7 +8,7 @@
 // the DAG does not give, end a board by itself, or touch a file of a project
 // (S2-012 to S2-015, S2-280).
 //
-// Reads: nobody's journal.
+// Reads: agent_deleting of the agent plane, which ends that agent's boards.
 //
 // Emits: task_created, task_updated, task_running, task_blocked, task_reopened,
 // task_step_ready, task_step_claimed, task_step_started, task_step_updated,
@@ -16,8 +16,8 @@
 // task_step_cancelled, task_step_reopened, task_step_lease_expired,
 // task_completed, task_failed, task_cancelled, which are a board's WAL; and
 // board_terminating, child_agent_cancel_timeout, worker_dispatched,
-// worker_run_ended, standing_dispatch_opened, standing_dispatch_closed, which
-// are not.
+// worker_run_ended, standing_dispatch_opened, standing_dispatch_closed,
+// owner_deleted, which are not.
 //
 // What a step costs does not depend on its board: an event carries what
 // changed, the ready steps of a pool are a set of bits in the order of

@@ -126,13 +126,16 @@ func (s *Service) Start(ctx context.Context) error {
 	s.engine, err = plane.Open(ctx, plane.Config[*State]{
 		Plane: Plane, Partitions: s.cfg.Partitions, New: func() *State { return NewState(s.cfg.LeaseTerm) },
 		Events:   boardv1.File_quartet_board_v1_board_event_proto,
-		OnCommit: s.committed, OnLoad: s.loaded,
+		OnCommit: s.committed, OnLoad: s.loaded, Follow: follows(), React: react,
 	}, s.deps.Deps)
 	if err != nil {
 		return err
 	}
 	s.due.Set(dueLook, s.deps.Clock.Now().Add(lookEvery))
 	s.due.Start()
+	if err := s.engine.Follow(ctx); err != nil {
+		return errors.Join(err, s.Stop(ctx))
+	}
 	return nil
 }
 
@@ -203,6 +206,10 @@ func (s *Service) committed(_ int, events []*journal.Event) {
 		switch p := ev.Payload.(type) {
 		case *boardv1.TaskStepReady, *boardv1.StandingDispatchOpened, *boardv1.TaskReopened:
 			poke = true
+		case *boardv1.BoardTerminating:
+			if p.GetReason() == reasonOwnerDeleted {
+				s.orphaned(ev)
+			}
 		case *boardv1.WorkerRunEnded:
 			s.floor.release(ev.Namespace, p.GetRunId())
 			poke = true

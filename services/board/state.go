@@ -26,7 +26,8 @@ type State struct {
 	sessions map[key]*session
 	runs     map[key]*run
 	pools    map[key]*pool
-	ended    []key // runs, oldest first
+	ended    []key        // runs, oldest first
+	deleted  map[key]bool // orchestrators
 }
 
 type key struct{ namespace, id string }
@@ -72,12 +73,16 @@ type pool struct {
 
 // NewState returns the state of an empty log. term is that of leases.
 func NewState(term time.Duration) *State {
-	return &State{term: term, busy: map[*board]struct{}{}, sessions: map[key]*session{}, runs: map[key]*run{}, pools: map[key]*pool{}}
+	return &State{term: term, busy: map[*board]struct{}{}, sessions: map[key]*session{}, runs: map[key]*run{}, pools: map[key]*pool{}, deleted: map[key]bool{}}
 }
 
 // Apply folds one event in. A line that does not fit makes its board unusable
 // and nothing else (SPEC B2).
 func (s *State) Apply(ev *journal.Event) error {
+	if p, ok := ev.Payload.(*boardv1.OwnerDeleted); ok {
+		s.deleted[key{ev.Namespace, p.GetAgentId()}] = true
+		return nil
+	}
 	if ev.TaskID == "" || ev.SessionID == "" {
 		return fmt.Errorf("board: %s names no board", ev.Type)
 	}

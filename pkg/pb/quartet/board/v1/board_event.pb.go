@@ -1408,6 +1408,53 @@ func (x *StandingDispatchClosed) GetDispatchId() string {
 	return ""
 }
 
+// OwnerDeleted: the session's orchestrator is deleted. Its active boards are being
+// cancelled, and it gets no new ones (SPEC A8). Not a line of any WAL.
+type OwnerDeleted struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent.
+	AgentId       string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OwnerDeleted) Reset() {
+	*x = OwnerDeleted{}
+	mi := &file_quartet_board_v1_board_event_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OwnerDeleted) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OwnerDeleted) ProtoMessage() {}
+
+func (x *OwnerDeleted) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_board_v1_board_event_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OwnerDeleted.ProtoReflect.Descriptor instead.
+func (*OwnerDeleted) Descriptor() ([]byte, []int) {
+	return file_quartet_board_v1_board_event_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *OwnerDeleted) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
 var File_quartet_board_v1_board_event_proto protoreflect.FileDescriptor
 
 const file_quartet_board_v1_board_event_proto_rawDesc = "" +
@@ -1500,7 +1547,9 @@ const file_quartet_board_v1_board_event_proto_rawDesc = "" +
 	"\bdispatch\x18\x01 \x01(\v2\".quartet.board.v1.StandingDispatchR\bdispatch\"9\n" +
 	"\x16StandingDispatchClosed\x12\x1f\n" +
 	"\vdispatch_id\x18\x01 \x01(\tR\n" +
-	"dispatchIdB)Z'quartet/pkg/pb/quartet/board/v1;boardv1b\x06proto3"
+	"dispatchId\")\n" +
+	"\fOwnerDeleted\x12\x19\n" +
+	"\bagent_id\x18\x01 \x01(\tR\aagentIdB)Z'quartet/pkg/pb/quartet/board/v1;boardv1b\x06proto3"
 
 var (
 	file_quartet_board_v1_board_event_proto_rawDescOnce sync.Once
@@ -1514,7 +1563,7 @@ func file_quartet_board_v1_board_event_proto_rawDescGZIP() []byte {
 	return file_quartet_board_v1_board_event_proto_rawDescData
 }
 
-var file_quartet_board_v1_board_event_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_quartet_board_v1_board_event_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_quartet_board_v1_board_event_proto_goTypes = []any{
 	(*TaskCreated)(nil),             // 0: quartet.board.v1.TaskCreated
 	(*TaskUpdated)(nil),             // 1: quartet.board.v1.TaskUpdated
@@ -1541,24 +1590,25 @@ var file_quartet_board_v1_board_event_proto_goTypes = []any{
 	(*WorkerRunEnded)(nil),          // 22: quartet.board.v1.WorkerRunEnded
 	(*StandingDispatchOpened)(nil),  // 23: quartet.board.v1.StandingDispatchOpened
 	(*StandingDispatchClosed)(nil),  // 24: quartet.board.v1.StandingDispatchClosed
-	(*StepInput)(nil),               // 25: quartet.board.v1.StepInput
-	(*Operation)(nil),               // 26: quartet.board.v1.Operation
-	(*timestamppb.Timestamp)(nil),   // 27: google.protobuf.Timestamp
-	(BoardStatus)(0),                // 28: quartet.board.v1.BoardStatus
-	(*WorkerRun)(nil),               // 29: quartet.board.v1.WorkerRun
-	(RunStatus)(0),                  // 30: quartet.board.v1.RunStatus
-	(*StandingDispatch)(nil),        // 31: quartet.board.v1.StandingDispatch
+	(*OwnerDeleted)(nil),            // 25: quartet.board.v1.OwnerDeleted
+	(*StepInput)(nil),               // 26: quartet.board.v1.StepInput
+	(*Operation)(nil),               // 27: quartet.board.v1.Operation
+	(*timestamppb.Timestamp)(nil),   // 28: google.protobuf.Timestamp
+	(BoardStatus)(0),                // 29: quartet.board.v1.BoardStatus
+	(*WorkerRun)(nil),               // 30: quartet.board.v1.WorkerRun
+	(RunStatus)(0),                  // 31: quartet.board.v1.RunStatus
+	(*StandingDispatch)(nil),        // 32: quartet.board.v1.StandingDispatch
 }
 var file_quartet_board_v1_board_event_proto_depIdxs = []int32{
-	25, // 0: quartet.board.v1.TaskCreated.steps:type_name -> quartet.board.v1.StepInput
-	26, // 1: quartet.board.v1.TaskUpdated.operations:type_name -> quartet.board.v1.Operation
-	27, // 2: quartet.board.v1.TaskStepClaimed.lease_expires_at:type_name -> google.protobuf.Timestamp
-	27, // 3: quartet.board.v1.TaskStepStarted.lease_expires_at:type_name -> google.protobuf.Timestamp
-	27, // 4: quartet.board.v1.TaskStepUpdated.lease_expires_at:type_name -> google.protobuf.Timestamp
-	28, // 5: quartet.board.v1.BoardTerminating.status:type_name -> quartet.board.v1.BoardStatus
-	29, // 6: quartet.board.v1.WorkerDispatched.run:type_name -> quartet.board.v1.WorkerRun
-	30, // 7: quartet.board.v1.WorkerRunEnded.status:type_name -> quartet.board.v1.RunStatus
-	31, // 8: quartet.board.v1.StandingDispatchOpened.dispatch:type_name -> quartet.board.v1.StandingDispatch
+	26, // 0: quartet.board.v1.TaskCreated.steps:type_name -> quartet.board.v1.StepInput
+	27, // 1: quartet.board.v1.TaskUpdated.operations:type_name -> quartet.board.v1.Operation
+	28, // 2: quartet.board.v1.TaskStepClaimed.lease_expires_at:type_name -> google.protobuf.Timestamp
+	28, // 3: quartet.board.v1.TaskStepStarted.lease_expires_at:type_name -> google.protobuf.Timestamp
+	28, // 4: quartet.board.v1.TaskStepUpdated.lease_expires_at:type_name -> google.protobuf.Timestamp
+	29, // 5: quartet.board.v1.BoardTerminating.status:type_name -> quartet.board.v1.BoardStatus
+	30, // 6: quartet.board.v1.WorkerDispatched.run:type_name -> quartet.board.v1.WorkerRun
+	31, // 7: quartet.board.v1.WorkerRunEnded.status:type_name -> quartet.board.v1.RunStatus
+	32, // 8: quartet.board.v1.StandingDispatchOpened.dispatch:type_name -> quartet.board.v1.StandingDispatch
 	9,  // [9:9] is the sub-list for method output_type
 	9,  // [9:9] is the sub-list for method input_type
 	9,  // [9:9] is the sub-list for extension type_name
@@ -1584,7 +1634,7 @@ func file_quartet_board_v1_board_event_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_board_v1_board_event_proto_rawDesc), len(file_quartet_board_v1_board_event_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   25,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,0 +1,69 @@
+package board
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"quartet/pkg/clock"
+	"quartet/pkg/fault"
+	"quartet/pkg/id"
+	"quartet/pkg/journal"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	boardv1 "quartet/pkg/pb/quartet/board/v1"
+	"quartet/pkg/plane/planetest"
+)
+
+// TestA8_BoardsOfADeletedOrchestrator: they are cancelled, with their workers' steps
+// after the bounded wait, each once and over restarts; others' stay, and no new
+// one is made. A pause or a stop changes nothing.
+func TestA8_BoardsOfADeletedOrchestrator(t *testing.T) {
+	r := &rig{t: t, clk: clock.NewFake(epoch), ids: &id.Sequence{}, journals: planetest.NewJournals()}
+	voice := r.journals.NewVoice(t, "agent", agentv1.File_quartet_agent_v1_agent_event_proto)
+	r.up()
+	t.Cleanup(r.down)
+	r.create("free", in("a"), in("b", "a"))
+	r.create("held", in("a"), in("b"))
+	r.create("done", in("a"))
+	_, err := r.service.CancelBoard(r.owner(), &boardv1.CancelBoardRequest{SessionId: owner, BoardId: "done", Reason: "before"})
+	require.NoError(t, err)
+	r.held("held", "a")
+	_, err = r.service.CreateBoard(planetest.AsAgent(within(t), "other"), &boardv1.CreateBoardRequest{
+		SessionId: "other", BoardId: "free", WalName: "w", Title: "Other", Steps: []*boardv1.StepInput{in("a")},
+	})
+	require.NoError(t, err)
+	say := func() {
+		voice.Say(&journal.Event{Namespace: "acme", AgentID: owner, Payload: &agentv1.AgentDeleting{Agent: &agentv1.Agent{AgentId: owner}}})
+	}
+	say()
+	eventually := func(ok func() bool) {
+		t.Helper()
+		require.Eventually(t, ok, 20*time.Second, 2*time.Millisecond)
+	}
+	eventually(func() bool { return r.get("free").GetStatus() == taskCancelled })
+	require.Equal(t, reasonOwnerDeleted, r.get("free").GetReason())
+	require.NotEqual(t, taskCancelled, r.get("held").GetStatus(), "a worker has its time to stop")
+	r.restart() // in the middle of it
+	say()       // again
+	eventually(func() bool {
+		r.clk.Advance(DefaultCancelWait)
+		return r.get("held").GetStatus() == taskCancelled
+	})
+	require.Equal(t, "before", r.get("done").GetReason())
+	ends := 0
+	for _, ev := range r.events() {
+		if ev.Type == "task_cancelled" {
+			ends++
+		}
+	}
+	require.Equal(t, 3, ends, "each once")
+	_, err = r.service.CreateBoard(r.owner(), &boardv1.CreateBoardRequest{
+		SessionId: owner, BoardId: "late", WalName: "late", Title: "Late", Steps: []*boardv1.StepInput{in("a")},
+	})
+	require.ErrorIs(t, err, fault.AgentDeleted)
+	got, err := r.service.GetBoard(planetest.AsAgent(within(t), "other"), &boardv1.GetBoardRequest{SessionId: "other", BoardId: "free"})
+	require.NoError(t, err)
+	require.Equal(t, taskRunning, got.GetBoard().GetStatus())
+	require.NotEmpty(t, r.wal("held-wal"), "the logs stay")
+}
