@@ -74,7 +74,7 @@ func New(cfg Config, logger *zap.Logger, version string) (*App, error) {
 	}
 	a := &App{cfg: cfg, logger: logger}
 	metrics := prometheus.NewRegistry()
-	creds, err := newCallers(&a.cfg, key)
+	creds, err := newCallers(&a.cfg, key, logger)
 	if err != nil {
 		return nil, err
 	}

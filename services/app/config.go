@@ -16,6 +16,7 @@ import (
 	"quartet/pkg/conf"
 	"quartet/services/agent"
 	"quartet/services/board"
+	"quartet/services/identity"
 	"quartet/services/quota"
 )
 
@@ -51,6 +52,7 @@ type Config struct {
 
 	Auth           string
 	BootstrapToken string
+	OIDC           identity.TokensConfig
 
 	NamespaceWeights map[string]string
 	MaxChildren      int
@@ -96,6 +98,13 @@ func (c *Config) Flags(fs *pflag.FlagSet) *conf.Set {
 	s.String(&c.KeyFile, "key-file", "", "The installation's key, shared by its processes; empty: <data-dir>/key, made if missing")
 	s.String(&c.Auth, "auth", AuthAuto, "required: every call takes a credential; off: calls without one are the admin's, on loopback only; auto: off if grpc-addr and http-addr are loopback, else required")
 	s.Secret(&c.BootstrapToken, "bootstrap-token", "Lets in whoever has it as admin, for making the first keys; at least 32 characters; empty: nobody")
+	s.String(&c.OIDC.Issuer, "oidc-issuer", "", "An OpenID provider whose tokens (JWT) let in beside keys; empty: none")
+	s.String(&c.OIDC.Audience, "oidc-audience", "", "What must be among the audiences of its tokens")
+	s.String(&c.OIDC.PrincipalClaim, "oidc-principal-claim", "sub", "The claim that says who acts; on events it stands behind oidc:")
+	s.String(&c.OIDC.Namespace, "oidc-namespace", "", "The namespace of all its tokens; this or oidc-namespace-claim")
+	s.String(&c.OIDC.NamespaceClaim, "oidc-namespace-claim", "", "The claim that names a token's namespace; a path as in realm.tenant may be given")
+	s.String(&c.OIDC.RoleClaim, "oidc-role-claim", "", "The claim, a text or a list, that oidc-roles reads; a path as in realm_access.roles may be given")
+	s.Map(&c.OIDC.Roles, "oidc-roles", nil, "What its values may do, as admins=admin,developers=operator; of several the mightiest")
 	s.String(&c.TLS.Cert, "tls-cert-file", "", "The server's certificate (PEM, with its chain), for grpc-addr and http-addr and for showing to other services; empty: plain text")
 	s.String(&c.TLS.Key, "tls-key-file", "", "Its private key (PEM)")
 	s.String(&c.TLS.CA, "tls-ca-file", "", "Who signs the certificates of the services in addresses (PEM); empty, with a certificate of its own: the system's authorities")

@@ -48,9 +48,17 @@ type callers struct {
 	door    *identity.Door
 }
 
-func newCallers(cfg *Config, key []byte) (*callers, error) {
+func newCallers(cfg *Config, key []byte, logger *zap.Logger) (*callers, error) {
 	c := &callers{keyring: rpc.NewKeyring(key, cfg.Auth == AuthOff)}
 	c.door = &identity.Door{Keyring: c.keyring}
+	cfg.OIDC.Logger = logger
+	tokens, err := identity.NewTokens(cfg.OIDC)
+	if err != nil {
+		return nil, err
+	}
+	if tokens != nil {
+		c.door.Tokens = tokens
+	}
 	return c, c.door.SetBootstrap(cfg.BootstrapToken)
 }
 

@@ -1,0 +1,295 @@
+package identity
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+
+	"github.com/coreos/go-oidc/v3/oidc"
+	"go.uber.org/zap"
+	"golang.org/x/time/rate"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/rpc"
+)
+
+const (
+	// tokensKept is how many tokens that were good are remembered, and for how
+	// long at most: a signature costs 50 µs to check, on every call.
+	tokensKept  = 4096
+	tokenKept   = time.Minute
+	tokenMax    = 16 << 10
+	askProvider = 10 * time.Second
+	// A token of an unknown key makes the provider be asked for its keys.
+	// Whoever sends made-up ones must not do that at their pleasure.
+	checksASecond, checksAtOnce = 50, 200
+)
+
+// TokensConfig says whose tokens let in, and as whom.
+type TokensConfig struct {
+	// Issuer is the provider's address, as its discovery document names it. https,
+	// or http on loopback.
+	Issuer string
+	// Audience must be among the token's.
+	Audience string
+	// PrincipalClaim is who acts; default "sub". On events it stands behind "oidc:".
+	PrincipalClaim string
+	// Namespace is that of all tokens; or NamespaceClaim tells it.
+	Namespace, NamespaceClaim string
+	// RoleClaim holds a text or a list, and Roles says what role a value gives;
+	// the first in the order of Roles (admin, operator, …) counts. Claims may be
+	// paths: "realm_access.roles".
+	RoleClaim string
+	Roles     map[string]string
+	Logger    *zap.Logger
+}
+
+// tokenRoles are the roles that a provider may give: an agent's credential comes
+// with its turn, and a service's from the installation's key.
+var tokenRoles = []string{rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleRunner, rpc.RoleWorker, rpc.RoleIntegration}
+
+// Check says what is missing or does not go together.
+func (c *TokensConfig) Check() error {
+	if c.Issuer == "" {
+		if c.Audience != "" || len(c.Roles) > 0 || c.Namespace != "" || c.NamespaceClaim != "" || c.RoleClaim != "" {
+			return errors.New("oidc settings need oidc-issuer, the provider's address")
+		}
+		return nil
+	}
+	u, err := url.Parse(c.Issuer)
+	if err != nil || u.Host == "" || u.Scheme != "https" && (u.Scheme != "http" || !onLoopback(u.Hostname())) {
+		return fmt.Errorf("oidc-issuer %q must be an https address, or an http one on loopback", c.Issuer)
+	}
+	if c.Audience == "" || c.RoleClaim == "" || len(c.Roles) == 0 {
+		return errors.New("oidc-issuer needs oidc-audience, oidc-role-claim and oidc-roles: which tokens are meant for this server, and what they may do")
+	}
+	if (c.Namespace == "") == (c.NamespaceClaim == "") {
+		return errors.New("give one of oidc-namespace and oidc-namespace-claim: whose tenants the tokens are")
+	}
+	if c.Namespace != "" {
+		if err := fault.Name("oidc-namespace", c.Namespace); err != nil {
+			return err
+		}
+	}
+	for value, role := range c.Roles {
+		if !slices.Contains(tokenRoles, role) {
+			return fmt.Errorf("oidc-roles: %s gives role %q; it must be one of %s", value, role, strings.Join(tokenRoles, ", "))
+		}
+	}
+	return nil
+}
+
+func onLoopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// Tokens is the rpc.Authenticator of an OpenID provider's JWTs. The provider is
+// asked when the first token comes, and again when it could not be reached: a
+// server starts without it.
+type Tokens struct {
+	cfg    TokensConfig
+	client *http.Client
+	checks *rate.Limiter
+
+	asking   sync.Mutex // guards the next two, while the provider is asked
+	verifier *oidc.IDTokenVerifier
+	asked    time.Time // when it was last tried to get one
+
+	mu   sync.Mutex
+	good map[[sha256.Size]byte]admitted
+}
+
+type admitted struct {
+	actor rpc.Actor
+	until time.Time // of the memory
+	ends  time.Time // of the token
+}
+
+// NewTokens makes Tokens, or nil without an issuer.
+func NewTokens(cfg TokensConfig) (*Tokens, error) {
+	if err := cfg.Check(); err != nil || cfg.Issuer == "" {
+		return nil, err
+	}
+	if cfg.PrincipalClaim == "" {
+		cfg.PrincipalClaim = "sub"
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = zap.NewNop()
+	}
+	return &Tokens{
+		cfg: cfg, checks: rate.NewLimiter(checksASecond, checksAtOnce), good: map[[sha256.Size]byte]admitted{},
+		client: &http.Client{Timeout: askProvider, Transport: &http.Transport{
+			Proxy: http.ProxyFromEnvironment, IdleConnTimeout: 30 * time.Second, TLSHandshakeTimeout: askProvider,
+		}},
+	}, nil
+}
+
+// Close lets the provider's connections go.
+func (t *Tokens) Close() { t.client.CloseIdleConnections() }
+
+// Authenticate implements rpc.Authenticator.
+func (t *Tokens) Authenticate(ctx context.Context, token string) (rpc.Actor, error) {
+	a, err := t.admit(ctx, token)
+	return a.actor, err
+}
+
+// Hold implements rpc.Holder.
+func (t *Tokens) Hold(ctx context.Context, token string) (context.Context, context.CancelFunc) {
+	a, err := t.admit(ctx, token)
+	if err != nil {
+		ctx, cancel := context.WithCancelCause(ctx)
+		cancel(err)
+		return ctx, func() {}
+	}
+	return context.WithDeadlineCause(ctx, a.ends, tokenOver(a.ends))
+}
+
+func tokenOver(at time.Time) error {
+	return fault.Unauthenticated.New("the token ended at " + at.UTC().Format(time.RFC3339) + "; get a new one from the identity provider")
+}
+
+func (t *Tokens) admit(ctx context.Context, token string) (admitted, error) {
+	if len(token) > tokenMax {
+		return admitted{}, fault.Unauthenticated.New("the token is longer than 16 KiB")
+	}
+	sum, now := sha256.Sum256([]byte(token)), time.Now()
+	t.mu.Lock()
+	a, ok := t.good[sum]
+	t.mu.Unlock()
+	if ok && now.Before(a.until) {
+		return a, nil
+	}
+	if r := t.checks.Reserve(); r.Delay() > 0 {
+		wait := r.Delay()
+		r.Cancel()
+		return admitted{}, fault.RateLimited.New("more new tokens come than are checked; repeat the request in a moment").WithRetryAfter(wait)
+	}
+	verifier, err := t.provider(ctx)
+	if err != nil {
+		return admitted{}, err
+	}
+	verified, err := verifier.Verify(ctx, token)
+	if err != nil {
+		return admitted{}, t.refused(err)
+	}
+	actor, err := t.actor(verified)
+	if err != nil {
+		return admitted{}, err
+	}
+	a = admitted{actor: actor, until: now.Add(tokenKept), ends: verified.Expiry}
+	if verified.Expiry.Before(a.until) {
+		a.until = verified.Expiry
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.good) >= tokensKept {
+		clear(t.good)
+	}
+	t.good[sum] = a
+	return a, nil
+}
+
+// provider asks the issuer who it is, once.
+func (t *Tokens) provider(ctx context.Context) (*oidc.IDTokenVerifier, error) {
+	t.asking.Lock()
+	defer t.asking.Unlock()
+	if t.verifier != nil {
+		return t.verifier, nil
+	}
+	away := fault.NotReady.New("the identity provider cannot be reached, so tokens cannot be checked; repeat the request in a moment").WithRetryAfter(time.Second)
+	if time.Since(t.asked) < time.Second {
+		return nil, away
+	}
+	t.asked = time.Now()
+	// The keys are fetched by this client later on too, when no request of now is
+	// there any more.
+	p, err := oidc.NewProvider(oidc.ClientContext(context.WithoutCancel(ctx), t.client), t.cfg.Issuer)
+	if err != nil {
+		t.cfg.Logger.Warn("the identity provider does not answer as it should", zap.String("issuer", t.cfg.Issuer), zap.Error(err))
+		return nil, away.WithCause(err)
+	}
+	t.verifier = p.VerifierContext(oidc.ClientContext(context.WithoutCancel(ctx), t.client), &oidc.Config{ClientID: t.cfg.Audience})
+	return t.verifier, nil
+}
+
+// refused says what is wrong with a token as far as its bearer may know.
+func (t *Tokens) refused(err error) error {
+	var over *oidc.TokenExpiredError
+	if errors.As(err, &over) {
+		return tokenOver(over.Expiry)
+	}
+	t.cfg.Logger.Debug("a token was refused", zap.Error(err))
+	if strings.Contains(err.Error(), "fetching keys") {
+		return fault.NotReady.New("the identity provider's keys cannot be fetched, so tokens cannot be checked; repeat the request in a moment").WithCause(err).WithRetryAfter(time.Second)
+	}
+	return fault.Unauthenticated.New("the token was not issued by this installation's identity provider for it").WithCause(err)
+}
+
+// actor is who a token is here.
+func (t *Tokens) actor(verified *oidc.IDToken) (rpc.Actor, error) {
+	var claims map[string]any
+	if err := verified.Claims(&claims); err != nil {
+		return rpc.Actor{}, fault.Unauthenticated.New("the token's claims cannot be read")
+	}
+	a := rpc.Actor{Namespace: t.cfg.Namespace}
+	who := texts(claims, t.cfg.PrincipalClaim)
+	if len(who) != 1 || who[0] == "" || len(who[0]) > 255 || strings.ContainsFunc(who[0], func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return a, fault.Unauthenticated.New("the token does not say who acts: its claim " + t.cfg.PrincipalClaim + " must be one text of at most 255 characters")
+	}
+	a.Principal = "oidc:" + who[0] // so that it is never a key's
+	if t.cfg.NamespaceClaim != "" {
+		found := texts(claims, t.cfg.NamespaceClaim)
+		if len(found) != 1 || fault.Name("namespace", found[0]) != nil {
+			return a, fault.PermissionDenied.New("the token opens no namespace here: its claim " + t.cfg.NamespaceClaim + " must be one name of a-z, 0-9, - and _")
+		}
+		a.Namespace = found[0]
+	}
+	given := texts(claims, t.cfg.RoleClaim)
+	for _, role := range tokenRoles {
+		for _, value := range given {
+			if t.cfg.Roles[value] == role {
+				a.Role = role
+				return a, nil
+			}
+		}
+	}
+	return a, fault.PermissionDenied.New("the token gives no role here: no value of its claim "+t.cfg.RoleClaim+" is among oidc-roles", "principal", a.Principal)
+}
+
+// texts are the values of a claim, which may be a path into objects.
+func texts(claims map[string]any, path string) []string {
+	v, found := claims[path] // a claim with a dot in its name comes first
+	if !found {
+		v = any(claims)
+		for part := range strings.SplitSeq(path, ".") {
+			object, ok := v.(map[string]any)
+			if !ok {
+				return nil
+			}
+			v = object[part]
+		}
+	}
+	switch v := v.(type) {
+	case string:
+		return []string{v}
+	case []any:
+		var out []string
+		for _, e := range v {
+			if s, ok := e.(string); ok {
+				out = append(out, s)
+			}
+		}
+		return out
+	}
+	return nil
+}
