@@ -56,7 +56,11 @@ func (s *Service) GetContext(ctx context.Context, req *agentv1.GetContextRequest
 	if err := s.recall(ctx, k, p); err != nil {
 		return nil, err
 	}
-	c, err := p.render(p.input(m), budget)
+	in := p.input(m)
+	if req.GetBudgetTokens() == 0 { // as a turn has it, which is made large enough
+		budget = max(budget, prompt.Needed(in))
+	}
+	c, err := p.render(in, budget)
 	if err != nil {
 		return nil, err
 	}

@@ -64,6 +64,17 @@ func TestC1_GetContext(t *testing.T) {
 	})
 	_, err = get(512)
 	require.ErrorIs(t, err, fault.BaselineOverBudget)
+	r.others.set(func() {
+		r.others.queue = func() (*workv1.GetWorkQueueResponse, error) {
+			return &workv1.GetWorkQueueResponse{Current: &workv1.WorkItem{WorkItemId: "wi_1", Objective: strings.Repeat("long ", 8000)}}, nil
+		}
+	})
+	_, err = get(prompt.DefaultBudget)
+	require.ErrorIs(t, err, fault.BaselineOverBudget)
+	c, err = get(0)
+	require.NoError(t, err, "who names no budget sees what a turn would be shown")
+	require.Greater(t, c.GetBudgetTokens(), int32(prompt.DefaultBudget))
+	_, err = get(512)
 	var needed int32
 	_, _ = fmt.Sscan(fault.From(err).Metadata()["needed"], &needed)
 	_, err = get(needed)

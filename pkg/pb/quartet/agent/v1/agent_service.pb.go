@@ -3624,7 +3624,8 @@ type GetContextRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// Estimated tokens that the text may take: 1 token for 4 bytes. Default 4096, 512 to 200 000.
+	// Estimated tokens that the text may take: 1 token for 4 bytes. 512 to 200 000; default 4096, or as much more as a turn
+	// would get for what must be shown.
 	BudgetTokens  int32 `protobuf:"varint,2,opt,name=budget_tokens,json=budgetTokens,proto3" json:"budget_tokens,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
