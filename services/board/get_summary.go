@@ -49,6 +49,7 @@ func (s *Service) GetSummary(ctx context.Context, req *boardv1.GetSummaryRequest
 			if r == nil || r.board.key.session != k.id {
 				return m, runOver(runID)
 			}
+			m.run = r
 			only, m.worker, m.pool = r.board, rpc.ActorFrom(ctx).AgentID, r.rec.GetWorkerPoolId()
 		}
 		se := st.sessions[k]
@@ -71,6 +72,7 @@ func (s *Service) GetSummary(ctx context.Context, req *boardv1.GetSummaryRequest
 	if m.recent, err = journal.ReadBack(ctx, s.engine.For(k.namespace, k.id), recent); err != nil {
 		return nil, err
 	}
+	m.recent = slices.DeleteFunc(m.recent, func(ev *journal.Event) bool { return m.hidden[ev.StepID] })
 	text, truncated := m.render(budget * tokenBytes)
 	return &boardv1.GetSummaryResponse{Text: text, Tokens: int32(((len(text) + tokenBytes - 1) / tokenBytes) & (1<<31 - 1)), Truncated: truncated}, nil
 }
@@ -78,6 +80,8 @@ func (s *Service) GetSummary(ctx context.Context, req *boardv1.GetSummaryRequest
 // material is what a summary is made of.
 type material struct {
 	worker, pool string
+	run          *run // whose credential asks, or nil; it is told of what it sees
+	hidden       map[string]bool
 	boards       []*boardv1.Board
 	mine         []line
 	running      []line
@@ -93,6 +97,13 @@ func (m *material) add(b *board) {
 	m.boards = append(m.boards, b.summarized())
 	for _, s := range b.order {
 		if s == nil {
+			continue
+		}
+		if m.run != nil && !m.run.sees(s) {
+			if m.hidden == nil {
+				m.hidden = map[string]bool{}
+			}
+			m.hidden[s.id()] = true
 			continue
 		}
 		switch st := s.rec.GetStatus(); {
