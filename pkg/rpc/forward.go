@@ -7,10 +7,12 @@ import (
 	"strings"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
 	"quartet/pkg/fault"
 )
@@ -39,7 +41,7 @@ func (s *server) forward(_ any, in grpc.ServerStream) error {
 	out, err := conn.NewStream(metadata.NewOutgoingContext(ctx, handOn(md)),
 		&grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, method, grpc.ForceCodecV2(rawCodec{}))
 	if err != nil {
-		return err
+		return away(service, err)
 	}
 	go func() {
 		// An end of the client's side is handed on; an end of the call comes back
@@ -52,13 +54,22 @@ func (s *server) forward(_ any, in grpc.ServerStream) error {
 	}()
 	header, err := out.Header()
 	if err != nil {
-		return err
+		return away(service, err)
 	}
 	if err := in.SetHeader(header); err != nil {
 		return err
 	}
 	err = pump(in, out)
 	in.SetTrailer(out.Trailer())
+	return away(service, err)
+}
+
+// away names the service that cannot be reached: the caller knows only of this
+// process, and that one is there. Refusals of the service itself say who it is.
+func away(service string, err error) error {
+	if st, ok := status.FromError(err); ok && st.Code() == codes.Unavailable && len(st.Details()) == 0 {
+		return fault.NotReady.New(service+" cannot be reached from here at the moment: "+st.Message(), "service", service)
+	}
 	return err
 }
 

@@ -212,6 +212,14 @@ func TestForwardingEnds(t *testing.T) {
 	require.Equal(t, codes.Unimplemented, fault.From(err).Code())
 	require.Nil(t, n.Bare("nobody"))
 
+	// A service that is away is named.
+	n2 := rpc.NewNetwork(rpc.NetworkConfig{Addresses: map[string]string{"probe": "127.0.0.1:1"}})
+	t.Cleanup(func() { require.NoError(t, n2.Close()) })
+	c, _ = door(t, keys, prometheus.NewRegistry(), func(string) grpc.ClientConnInterface { return n2.Bare("probe") })
+	_, err = c.UnaryCall(ctx, &pb.SimpleRequest{})
+	require.ErrorIs(t, err, fault.NotReady)
+	require.ErrorContains(t, err, "grpc.testing.TestService cannot be reached from here")
+
 	families, err := metrics.Gather()
 	require.NoError(t, err)
 	for _, f := range families {

@@ -46,6 +46,8 @@ type Servers struct {
 	// Guard is how this binary is started to end what a worker leaves that is
 	// killed: GuardCommand in the binary, nothing in tests, which are another binary.
 	Guard []string
+	// Doctor says what is wrong with an installation.
+	Doctor func(ctx context.Context, conn grpc.ClientConnInterface, o DoctorOptions) []Finding
 	// Version is the build's.
 	Version string
 	// Now is the time that ages are counted to; nil: the machine's.
@@ -151,7 +153,7 @@ func Command(s Servers) *cobra.Command {
 	grouped("run", s.commands(ss)...)
 	grouped("run", ss.workerCommand(), ss.mcpCommand(s.MCP), ss.runCommand(s.Run))
 	grouped("use", ss.agentCommand(), ss.workCommand(), ss.waitCommand(), ss.triggerCommand(), ss.timerCommand(), ss.taskCommand(), ss.boardCommand(), ss.keyCommand())
-	grouped("see", ss.explainCommand(), ss.eventsCommand(), ss.whoamiCommand())
+	grouped("see", ss.explainCommand(), ss.eventsCommand(), ss.readyCommand(), ss.whoamiCommand())
 	root.AddCommand(guardCommand(), &cobra.Command{
 		Use: "version", Short: "Show the version of this binary", Args: none,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -1,0 +1,29 @@
+# Two images out of one binary. `docker compose build` makes both; deploy/images.sh makes the same
+# ones without any base image, from what `make build` wrote.
+FROM golang:1.26 AS build
+WORKDIR /src
+COPY go.mod go.sum ./
+RUN go mod download
+COPY . .
+RUN make build && mkdir -p /empty
+
+# The services: one static binary and nothing else, nobody's user, and a root that can be read-only.
+FROM scratch AS server
+COPY --from=build /src/bin/quartet /quartet
+COPY --from=build --chown=65532:65532 /empty /data
+COPY --from=build --chown=65532:65532 /empty /tmp
+ENV QUARTET_DATA_DIR=/data
+USER 65532:65532
+ENTRYPOINT ["/quartet"]
+
+# A worker runs commands, so it has a shell and git. Whatever else they need is yours to add:
+# FROM quartet-worker, then your tools.
+FROM debian:bookworm-slim AS worker
+RUN apt-get update && apt-get install -y --no-install-recommends ca-certificates git && rm -rf /var/lib/apt/lists/*
+COPY --from=build /src/bin/quartet /usr/local/bin/quartet
+COPY --from=build --chown=65532:65532 /empty /workspace
+COPY --from=build --chown=65532:65532 /empty /data
+ENV QUARTET_DATA_DIR=/data HOME=/workspace
+USER 65532:65532
+WORKDIR /workspace
+ENTRYPOINT ["/usr/local/bin/quartet"]

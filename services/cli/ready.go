@@ -1,0 +1,37 @@
+package cli
+
+import (
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health/grpc_health_v1"
+
+	"quartet/pkg/fault"
+)
+
+func (ss *session) readyCommand() *cobra.Command {
+	var limit time.Duration
+	cmd := &cobra.Command{
+		Use: "ready", Short: "Say whether the server at --address is ready", Args: none,
+		Long: `Ask the server at --address whether all that it serves can be served. Exit code
+0: it is ready, 5: it is not, or cannot be reached. It takes no credential: it is
+for health checks of containers and for scripts.`,
+		Example: "  quartet ready\n  until quartet ready; do sleep 1; done",
+		RunE: ss.calls(func(cmd *cobra.Command, conn *grpc.ClientConn, _ []string) error {
+			ctx, cancel := context.WithTimeout(cmd.Context(), limit)
+			defer cancel()
+			resp, err := grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{})
+			if err != nil {
+				return err
+			}
+			if resp.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
+				return fault.NotReady.Newf("the server at %s is there and not ready; its log says why", printable(ss.address))
+			}
+			return nil
+		}),
+	}
+	cmd.Flags().DurationVar(&limit, "timeout", 2*time.Second, "How long to wait for the answer")
+	return cmd
+}
