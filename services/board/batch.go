@@ -37,29 +37,34 @@ type batch struct {
 	acks     []*boardv1.ReportAck
 	assigned []*boardv1.StepAssignment
 	over     []string // runs
+	unknown  []*boardv1.StepReport
 	claims   int
 }
 
 // batch writes one batch for each partition that it touches.
 func (l *link) batch(reports []*boardv1.StepReport, begin []*boardv1.WorkerRun) error {
 	parts := l.s.engine.All()
-	for i, p := range parts {
+	first := l.turn // none is always the first to give steps
+	for i := range parts {
 		// A run's partition is not in its id; with several, each takes what it
 		// knows, and the last says what nobody knew.
-		if err := l.commit(p, reports, begin, i == len(parts)-1, len(parts) > 1); err != nil {
+		var err error
+		if reports, err = l.commit(parts[(first+i)%len(parts)], reports, begin, i < len(parts)-1); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (l *link) commit(p *journal.Partition[*State], reports []*boardv1.StepReport, begin []*boardv1.WorkerRun, last, several bool) error {
+// commit writes one batch of one partition. With others behind it, it gives the
+// reports of runs that this one does not know.
+func (l *link) commit(p *journal.Partition[*State], reports []*boardv1.StepReport, begin []*boardv1.WorkerRun, others bool) (unknown []*boardv1.StepReport, _ error) {
 	f := &l.s.floor
 	f.mu.Lock()
 	want, room := l.w.want, l.w.room()
 	f.mu.Unlock()
 	if len(reports) == 0 && len(begin) == 0 && min(want, room) <= 0 {
-		return nil
+		return nil, nil
 	}
 	var b *batch
 	for {
@@ -70,7 +75,7 @@ func (l *link) commit(p *journal.Partition[*State], reports []*boardv1.StepRepor
 					s: l.s, w: l.w, chooses: l.w.hello.GetChoosesSteps(), turn: l.turn, want: want,
 					st: st, env: env, of: map[*board]*flow{}, said: map[*step]report{},
 				}
-				d.Events, err = b.decide(reports, begin, room, several && !last)
+				d.Events, err = b.decide(reports, begin, room, others)
 				return d, err
 			},
 		})
@@ -78,18 +83,20 @@ func (l *link) commit(p *journal.Partition[*State], reports []*boardv1.StepRepor
 		switch {
 		case errors.As(err, &late):
 			if err := l.s.reconcile(l.ctx, late.k, late.board); err != nil {
-				return err
+				return nil, err
 			}
 			continue
 		case errors.Is(err, fault.LimitExceeded) && len(reports) > 1:
 			// Together they make more lines than a frame holds.
 			half := len(reports) / 2
-			if err := l.commit(p, reports[:half], begin, last, several); err != nil {
-				return err
+			first, err := l.commit(p, reports[:half], begin, others)
+			if err != nil {
+				return nil, err
 			}
-			return l.commit(p, reports[half:], nil, last, several)
+			second, err := l.commit(p, reports[half:], nil, others)
+			return append(first, second...), err
 		case err != nil:
-			return err
+			return nil, err
 		}
 		break
 	}
@@ -104,7 +111,7 @@ func (l *link) commit(p *journal.Partition[*State], reports []*boardv1.StepRepor
 	if len(b.acks)+len(b.assigned) > 0 {
 		l.send(&boardv1.ConnectResponse{Acks: b.acks, Assigned: b.assigned})
 	}
-	return nil
+	return b.unknown, nil
 }
 
 // decide is the rule.
@@ -112,7 +119,8 @@ func (b *batch) decide(reports []*boardv1.StepReport, begin []*boardv1.WorkerRun
 	for _, rep := range reports {
 		r := b.st.runs[key{b.w.namespace, rep.GetRunId()}]
 		if r == nil && others {
-			continue // another partition's, perhaps
+			b.unknown = append(b.unknown, rep) // another partition's, perhaps
+			continue
 		}
 		if r != nil && b.s.late(r.board, b.env.Now) {
 			return nil, &overdueError{key{r.board.key.namespace, r.board.key.session}, r.board.id}
