@@ -44,6 +44,7 @@ type batch struct {
 // batch writes one batch for each partition that it touches.
 func (l *link) batch(reports []*boardv1.StepReport, begin []*boardv1.WorkerRun) error {
 	parts := l.s.engine.All()
+	freed := len(reports) > 0 && len(parts) > 1
 	first := l.turn // none is always the first to give steps
 	for i := range parts {
 		// A run's partition is not in its id; with several, each takes what it
@@ -51,6 +52,15 @@ func (l *link) batch(reports []*boardv1.StepReport, begin []*boardv1.WorkerRun) 
 		var err error
 		if reports, err = l.commit(parts[(first+i)%len(parts)], reports, begin, i < len(parts)-1); err != nil {
 			return err
+		}
+	}
+	if freed {
+		// The reports made room, and the partitions before theirs were asked when
+		// there was none.
+		for i := range parts {
+			if _, err := l.commit(parts[(first+i)%len(parts)], nil, nil, false); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
