@@ -45,6 +45,7 @@ func (s *Service) CallTool(ctx context.Context, req *agentv1.CallToolRequest) (*
 	if out.replayed {
 		rpc.Replayed(ctx)
 	}
+	fit(&out, c, 0)
 	unbind(out.result)
 	resp := &agentv1.CallToolResponse{Result: out.result}
 	if taskID := answeredTask(out.result); taskID != "" {

@@ -60,6 +60,10 @@ func TestC4_ResultsThatAreTooLarge(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, proto.Equal(resp.GetToolResults()[39], again.GetToolResults()[39]))
 
+	// Outside of a turn it is the same for each call.
+	text = strings.Repeat("a", maxResult+1)
+	require.Equal(t, "limit_exceeded", r.callTool(r.operator(), "", "", "HomeRead", "path", "x").GetResult().GetError().GetKind())
+
 	// What was done stays done, and says so.
 	r.on("CreateWorkItem", func(context.Context, proto.Message) (proto.Message, error) {
 		return &workv1.CreateWorkItemResponse{WorkItem: &workv1.WorkItem{WorkItemId: "wi_1", Objective: strings.Repeat("a", maxResult)}}, nil
