@@ -31,6 +31,7 @@ type guard struct {
 	first  Mark
 	logger *zap.Logger
 	done   chan struct{}
+	quit   chan struct{} // closed by stop
 
 	mu      sync.Mutex
 	stopped bool
@@ -38,7 +39,7 @@ type guard struct {
 }
 
 func startGuard(argv []string, first Mark, logger *zap.Logger) (*guard, error) {
-	g := &guard{argv: argv, first: first, logger: logger, done: make(chan struct{})}
+	g := &guard{argv: argv, first: first, logger: logger, done: make(chan struct{}), quit: make(chan struct{})}
 	cmd, err := g.start()
 	if err != nil {
 		return nil, fmt.Errorf("proctree: start the guard %q: %w", argv[0], err)
@@ -87,7 +88,13 @@ func (g *guard) keep(cmd *exec.Cmd) {
 			return
 		}
 		g.logger.Warn("the guard of this worker's processes ended; starting another", zap.Error(err))
-		time.Sleep(guardPause)
+		pause := time.NewTimer(guardPause)
+		select {
+		case <-pause.C:
+		case <-g.quit:
+			pause.Stop()
+			return
+		}
 		if cmd, err = g.start(); err != nil {
 			g.logger.Error("there is no guard: should this process be killed, its next life ends what it left", zap.Error(err))
 			return
@@ -99,6 +106,7 @@ func (g *guard) keep(cmd *exec.Cmd) {
 func (g *guard) stop() {
 	g.mu.Lock()
 	g.stopped = true
+	close(g.quit)
 	if g.hold != nil {
 		_ = g.hold.Close()
 		g.hold = nil

@@ -39,7 +39,7 @@ func runHost(owner, pids string) int {
 	if _, err := h.Start(exec.Command("sh", "-c", wild(pids)).Start); err != nil {
 		return 2
 	}
-	time.Sleep(time.Minute)
+	<-time.After(time.Minute)
 	return 0
 }
 

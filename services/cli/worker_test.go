@@ -78,8 +78,9 @@ func TestB11_CancelledHandler(t *testing.T) {
 	why := errors.New("given up")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	ended := make(chan error, 1)
+	host := aHost(t)
 	go func() {
-		_, err := handle(ctx, aHost(t), `trap "" TERM; sleep 600 & echo $! $$ > `+pids+`; wait; wait; sleep 600`, anAssignment())
+		_, err := handle(ctx, host, `trap "" TERM; sleep 600 & echo $! $$ > `+pids+`; wait; wait; sleep 600`, anAssignment())
 		ended <- err
 	}()
 	var started []byte
