@@ -113,11 +113,29 @@ func (l *Log) handle(ctx context.Context) (jetstream.Stream, error) {
 	if s := l.stored.Load(); s != nil {
 		return *s, nil
 	}
-	s, err := l.js.Stream(ctx, l.stream)
+	s, err := patiently(ctx, func(ctx context.Context) (jetstream.Stream, error) { return l.js.Stream(ctx, l.stream) })
 	if err == nil {
 		l.stored.Store(&s)
 	}
 	return s, err
+}
+
+// askTerm is how long one question waits. A cluster that chooses a leader loses
+// questions, and would leave its asker waiting for as long as he may.
+const askTerm = 3 * time.Second
+
+// patiently asks again what was not answered, until ctx ends. It is for what
+// changes nothing, or the same twice.
+func patiently[R any](ctx context.Context, ask func(context.Context) (R, error)) (R, error) {
+	for {
+		one, cancel := context.WithTimeout(ctx, askTerm)
+		r, err := ask(one)
+		unanswered := one.Err() != nil
+		cancel()
+		if err == nil || !unanswered || ctx.Err() != nil {
+			return r, err
+		}
+	}
 }
 
 // Tail implements journal.Log. AllowDirect is off, so the leader answers.
@@ -126,7 +144,7 @@ func (l *Log) Tail(ctx context.Context) (journal.Frame, uint64, error) {
 	if err != nil {
 		return journal.Frame{}, 0, fmt.Errorf("jetlog: tail: %w", err)
 	}
-	m, err := s.GetLastMsgForSubject(ctx, l.subject)
+	m, err := patiently(ctx, func(ctx context.Context) (*jetstream.RawStreamMsg, error) { return s.GetLastMsgForSubject(ctx, l.subject) })
 	switch {
 	case errors.Is(err, jetstream.ErrMsgNotFound):
 		return journal.Frame{}, 0, nil
@@ -142,7 +160,7 @@ func (l *Log) Get(ctx context.Context, seq uint64) (journal.Frame, error) {
 	if err != nil {
 		return journal.Frame{}, fmt.Errorf("jetlog: get %d: %w", seq, err)
 	}
-	m, err := s.GetMsg(ctx, seq)
+	m, err := patiently(ctx, func(ctx context.Context) (*jetstream.RawStreamMsg, error) { return s.GetMsg(ctx, seq) })
 	switch {
 	case errors.Is(err, jetstream.ErrMsgNotFound), err == nil && m.Subject != l.subject:
 		return journal.Frame{}, fmt.Errorf("%w: %d", journal.ErrNoFrame, seq)

@@ -40,10 +40,13 @@ func EnsureStream(ctx context.Context, nc *nats.Conn, plane string, replicas int
 		return fmt.Errorf("jetlog: %w", err)
 	}
 	want := StreamConfig(plane, replicas)
-	s, err := js.CreateStream(ctx, want)
-	if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
-		s, err = js.Stream(ctx, want.Name)
-	}
+	s, err := patiently(ctx, func(ctx context.Context) (jetstream.Stream, error) {
+		s, err := js.CreateStream(ctx, want)
+		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
+			return js.Stream(ctx, want.Name)
+		}
+		return s, err
+	})
 	if err != nil {
 		return fmt.Errorf("jetlog: stream %s: %w", want.Name, err)
 	}
