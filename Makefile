@@ -68,6 +68,10 @@ fmt: $(BUF) ## Format Go and proto in place
 test: tests/node/node_modules tests/mcp/node_modules examples/typescript-runner/node_modules ## Test everything with the race detector (at most 10 minutes)
 	$(GO) test -race -timeout 10m ./...
 
+.PHONY: compose-test
+compose-test: ## Run the app tests against docker-compose.yml on this machine; needs root for apt and dockerd
+	deploy/compose-test.sh
+
 .PHONY: model
 model: ## Compare the whole with its model for 100 000 random steps; ARGS='-steps N -seed S' for others
 	$(GO) test -count=1 ./tests/model $(ARGS)

@@ -37,6 +37,7 @@ type system struct {
 	scheduler schedulerv1.SchedulerServiceClient
 	events    eventv1.EventServiceClient
 	http      string
+	token     string // of REST, where it needs one
 	// dial opens a connection of its own to the process that serves a service.
 	dial func(t *testing.T, service string, opts ...grpc.DialOption) *grpc.ClientConn
 	// more starts another process that serves only these services.
@@ -151,11 +152,15 @@ func freeAddr(t *testing.T) string {
 // eachWay runs a body over each deployment: in process is a network, so
 // nothing may tell them apart.
 func eachWay(t *testing.T, body func(t *testing.T, ctx context.Context, s *system)) {
-	for name, start := range map[string]func(*testing.T) *system{
+	ways := map[string]func(*testing.T) *system{
 		"one process":    oneProcess,
 		"split over TCP": func(t *testing.T) *system { return split(t, false) },
 		"split over TCP, asked at the gateway's process": func(t *testing.T) *system { return split(t, true) },
-	} {
+	}
+	if *deployedGRPC != "" {
+		ways = map[string]func(*testing.T) *system{"deployed": deployed}
+	}
+	for name, start := range ways {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()

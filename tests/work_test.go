@@ -31,6 +31,9 @@ func (s *system) ask(t *testing.T, ctx context.Context, method, path string, bod
 	req, err := http.NewRequestWithContext(ctx, method, s.http+path, bytes.NewReader(raw))
 	require.NoError(t, err)
 	req.Header.Set("Content-Type", "application/json")
+	if s.token != "" {
+		req.Header.Set("Authorization", "Bearer "+s.token)
+	}
 	resp, err := http.DefaultClient.Do(req)
 	require.NoError(t, err)
 	defer func() { _ = resp.Body.Close() }()
