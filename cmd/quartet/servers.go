@@ -15,6 +15,7 @@ import (
 	"quartet/services/app"
 	"quartet/services/board"
 	"quartet/services/cli"
+	"quartet/services/doctor"
 	"quartet/services/mcp"
 	"quartet/services/runner"
 )
@@ -50,6 +51,14 @@ func servers() cli.Servers {
 				return archive.Manifest{}, archive.Totals{}, err
 			}
 			return app.Restore(ctx, cfg, file)
+		},
+		Doctor: func(ctx context.Context, conn grpc.ClientConnInterface, o cli.DoctorOptions) []cli.Finding {
+			err := settings.Load(config)
+			var out []cli.Finding
+			for _, f := range app.Examine(ctx, cfg, err, doctor.Client{Address: o.Address, Conn: conn, TLS: o.TLS, Token: o.Token, Now: o.Now}) {
+				out = append(out, cli.Finding(f))
+			}
+			return out
 		},
 		Replay: func(log io.Reader) (cli.WAL, error) {
 			r, err := board.ReplayWAL(log)

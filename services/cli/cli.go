@@ -217,7 +217,7 @@ of other processes. "all" runs all of them.`,
 	}
 	dev.Flags().AddFlagSet(shared)
 	serve.Flags().AddFlagSet(shared)
-	return []*cobra.Command{dev, serve, ss.backupCommand(), ss.restoreCommand(s.Restore, shared)}
+	return []*cobra.Command{dev, serve, ss.backupCommand(), ss.restoreCommand(s.Restore, shared), ss.doctorCommand(s.Doctor, shared)}
 }
 
 // none, exactly and atLeast check arguments and name what is missing.

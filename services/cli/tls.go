@@ -15,7 +15,7 @@ type secured struct {
 
 // options are those of a connection; none: plain text, as on loopback.
 func (s *secured) options() ([]client.Option, error) {
-	if !s.on && s.files == (certs.Files{}) {
+	if !s.given() {
 		return nil, nil
 	}
 	store, err := certs.Open(s.files, nil)
@@ -26,3 +26,5 @@ func (s *secured) options() ([]client.Option, error) {
 	// workers and runners that run for months.
 	return []client.Option{client.WithGRPC(grpc.WithTransportCredentials(store.Transport()))}, nil
 }
+
+func (s *secured) given() bool { return s.on || s.files != (certs.Files{}) }

@@ -1,0 +1,115 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health/grpc_health_v1"
+
+	"quartet/pkg/fault"
+	identityv1 "quartet/pkg/pb/quartet/identity/v1"
+)
+
+// Clocks that differ by more than this are told of: webhook signatures are good
+// for five minutes, and tokens of identity providers often for as long.
+const (
+	skewNoted = 2 * time.Second
+	skewBad   = 60 * time.Second
+)
+
+// Client is how a client would reach the server.
+type Client struct {
+	Address string
+	Conn    grpc.ClientConnInterface
+	TLS     bool
+	Token   bool // one is given
+	Version string
+	Now     func() time.Time
+}
+
+// client looks at the server from outside, and reports whether one answered.
+func (r *report) client(ctx context.Context, c Client) bool {
+	ctx, cancel := context.WithTimeout(ctx, checkTerm)
+	defer cancel()
+	health, err := grpc_health_v1.NewHealthClient(c.Conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{})
+	if err != nil {
+		r.unreachable(c, err)
+		for _, check := range []string{"ready", "credential", "clock", "version"} {
+			r.skip(check, "there is no server to ask")
+		}
+		return false
+	}
+	r.ok("connection", "a server answers at %s", c.Address)
+	if health.GetStatus() == grpc_health_v1.HealthCheckResponse_SERVING {
+		r.ok("ready", "the server is ready")
+	} else {
+		r.add("ready", Problem, "GET /readyz of its http-addr says what is missing; its log says why", "the server at %s is up and not ready", c.Address)
+	}
+	began := c.Now()
+	me, err := identityv1.NewIdentityServiceClient(c.Conn).WhoAmI(ctx, &identityv1.WhoAmIRequest{})
+	took := c.Now().Sub(began)
+	switch e := fault.From(err); {
+	case err == nil:
+		role := strings.ToLower(strings.TrimPrefix(me.GetRole().String(), "ROLE_"))
+		r.ok("credential", "you are %s, %s of namespace %s", me.GetPrincipal(), role, me.GetNamespace())
+	case errors.Is(err, fault.Unauthenticated) && !c.Token:
+		r.add("credential", Problem, "give a key with --token, $QUARTET_TOKEN or $QUARTET_TOKEN_FILE; on the server's machine `quartet key create NAME --role admin --bootstrap` makes the first one", "the server asks for a credential, and none was given")
+	case errors.Is(err, fault.Unauthenticated):
+		r.add("credential", Problem, "ask an admin for another key; `quartet key list --all` shows those there are", "the credential is refused: %s", e.Message())
+	default:
+		r.add("credential", Problem, "the identity service must run in some process: `quartet serve identity …`, named in addresses of the others", "who you are cannot be asked: %s", e.Error())
+	}
+	if err != nil {
+		r.skip("clock", "the server tells its time to those it knows")
+		r.skip("version", "the server tells its version to those it knows")
+		return true
+	}
+	// The server read its clock somewhere within the call.
+	early, late := me.GetServerTime().AsTime().Sub(began.Add(took)), me.GetServerTime().AsTime().Sub(began)
+	skew := time.Duration(0)
+	if early > 0 {
+		skew = early
+	} else if late < 0 {
+		skew = late
+	}
+	const mend = "synchronize both clocks (chrony, systemd-timesyncd): expiries, timers and signatures of webhooks are counted by them"
+	switch {
+	case skew.Abs() >= skewBad:
+		r.add("clock", Problem, mend, "the server's clock is %s off this machine's", skew.Round(time.Second))
+	case skew.Abs() >= skewNoted:
+		r.add("clock", Warning, mend, "the server's clock is %s off this machine's", skew.Round(time.Millisecond))
+	default:
+		r.ok("clock", "the server's clock agrees with this machine's")
+	}
+	if me.GetServerVersion() != c.Version {
+		r.add("version", Warning, "use the same release on both sides", "the server is %s and this program %s", me.GetServerVersion(), c.Version)
+	} else {
+		r.ok("version", "server and program are %s", c.Version)
+	}
+	return true
+}
+
+func (r *report) unreachable(c Client, err error) {
+	e := fault.From(err)
+	text := e.Message()
+	switch {
+	case strings.Contains(text, "certificate") || strings.Contains(text, "x509"):
+		r.add("connection", Problem, "give who signed the server's certificate with --tls-ca-file, connect by a name that stands in it, or renew it", "the server at %s shows a certificate that is not accepted: %s", c.Address, text)
+	case strings.Contains(text, "first record does not look like a TLS handshake"):
+		r.add("connection", Problem, "leave --tls out, or give the server tls-cert-file and tls-key-file", "the server at %s speaks plain text and you speak TLS", c.Address)
+	case !c.TLS && (strings.Contains(text, "error reading server preface") || strings.Contains(text, "EOF") || strings.Contains(text, "reset")):
+		r.add("connection", Problem, "connect with --tls, if it is a server with TLS; or correct --address", "what listens at %s does not speak gRPC in plain text", c.Address)
+	case strings.Contains(text, "refused"):
+		r.add("connection", Problem, "start a server (`quartet dev`), or give its address with --address or $QUARTET_ADDRESS", "nothing listens at %s", c.Address)
+	case strings.Contains(text, "no such host") || strings.Contains(text, "produced zero addresses"):
+		r.add("connection", Problem, "correct --address or $QUARTET_ADDRESS", "the name in %s is not known", c.Address)
+	case e.Code() == codes.DeadlineExceeded:
+		r.add("connection", Problem, "see whether a firewall is between, and whether the server's machine is up", "%s does not answer within %s", c.Address, checkTerm)
+	default:
+		r.add("connection", Problem, "correct --address, or see the server's log", "%s cannot be reached: %s", c.Address, text)
+	}
+}

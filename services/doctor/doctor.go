@@ -1,0 +1,45 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// The states of a Finding.
+const (
+	OK      = "ok"
+	Warning = "warning" // works, and should not stay so
+	Problem = "problem" // does not work
+	Skipped = "skipped" // could not be looked at, and why
+)
+
+// Finding is what one check found.
+type Finding struct {
+	Check   string
+	Status  string
+	Message string
+	Mend    string // what to do; empty where nothing is to be done
+}
+
+// checkTerm is how long one check may take.
+const checkTerm = 5 * time.Second
+
+// report collects findings in order.
+type report struct{ found []Finding }
+
+func (r *report) add(check, status, mend, format string, args ...any) {
+	r.found = append(r.found, Finding{Check: check, Status: status, Mend: mend, Message: fmt.Sprintf(format, args...)})
+}
+
+func (r *report) ok(check, format string, args ...any) { r.add(check, OK, "", format, args...) }
+
+func (r *report) skip(check, format string, args ...any) { r.add(check, Skipped, "", format, args...) }
+
+// Examine makes all checks.
+func Examine(ctx context.Context, c Client, s Server) []Finding {
+	r := &report{}
+	answered := r.client(ctx, c)
+	r.server(ctx, s, answered)
+	return r.found
+}

@@ -1,0 +1,130 @@
+package doctor
+
+import (
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"quartet/pkg/fault"
+	identityv1 "quartet/pkg/pb/quartet/identity/v1"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// odd is a server with a clock and a version of its own.
+type odd struct {
+	identityv1.UnimplementedIdentityServiceServer
+	ahead time.Duration
+	err   error
+}
+
+func (o *odd) WhoAmI(context.Context, *identityv1.WhoAmIRequest) (*identityv1.WhoAmIResponse, error) {
+	return &identityv1.WhoAmIResponse{Namespace: "acme", Principal: "ci", Role: identityv1.Role_ROLE_OPERATOR, ServerTime: timestamppb.New(time.Now().Add(o.ahead)), ServerVersion: "v2"}, o.err
+}
+
+func (o *odd) serve(t *testing.T, status grpc_health_v1.HealthCheckResponse_ServingStatus) grpc.ClientConnInterface {
+	srv, probe := grpc.NewServer(), health.NewServer()
+	probe.SetServingStatus("", status)
+	grpc_health_v1.RegisterHealthServer(srv, probe)
+	identityv1.RegisterIdentityServiceServer(srv, o)
+	lis, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // a test's
+	require.NoError(t, err)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = srv.Serve(lis) // ends with the server
+	}()
+	conn, err := grpc.NewClient(lis.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		_ = conn.Close()
+		srv.Stop()
+		<-done
+	})
+	return conn
+}
+
+func statuses(found []Finding) map[string]string {
+	out := map[string]string{}
+	for _, f := range found {
+		out[f.Check] = f.Status
+	}
+	return out
+}
+
+func TestWhatAServerSaysOfItself(t *testing.T) {
+	up := grpc_health_v1.HealthCheckResponse_SERVING
+	for name, c := range map[string]struct {
+		server  *odd
+		status  grpc_health_v1.HealthCheckResponse_ServingStatus
+		version string
+		token   bool
+		check   string
+		want    string
+	}{
+		"all is well":        {&odd{}, up, "v2", true, "clock", OK},
+		"a second off":       {&odd{ahead: time.Second}, up, "v2", true, "clock", OK},
+		"ten seconds ahead":  {&odd{ahead: 10 * time.Second}, up, "v2", true, "clock", Warning},
+		"ten seconds behind": {&odd{ahead: -10 * time.Second}, up, "v2", true, "clock", Warning},
+		"an hour ahead":      {&odd{ahead: time.Hour}, up, "v2", true, "clock", Problem},
+		"the same release":   {&odd{}, up, "v2", true, "version", OK},
+		"another release":    {&odd{}, up, "v1", true, "version", Warning},
+		"not ready":          {&odd{}, grpc_health_v1.HealthCheckResponse_NOT_SERVING, "v2", true, "ready", Problem},
+		"a wrong key":        {&odd{err: fault.Unauthenticated.New("no")}, up, "v2", true, "credential", Problem},
+		"no key":             {&odd{err: fault.Unauthenticated.New("no")}, up, "v2", false, "credential", Problem},
+		"no identity":        {&odd{err: fault.NotReady.New("no")}, up, "v2", false, "credential", Problem},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := &report{}
+			require.True(t, r.client(t.Context(), Client{Address: "x", Conn: c.server.serve(t, c.status), Token: c.token, Version: c.version, Now: time.Now}))
+			require.Equal(t, c.want, statuses(r.found)[c.check], r.found)
+			for _, f := range r.found {
+				require.Equal(t, f.Status == Warning || f.Status == Problem, f.Mend != "", "what is wrong can be mended: %v", f)
+			}
+		})
+	}
+}
+
+func TestWhatIsOnTheDisk(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	s := Server{DataDir: dir, KeyFile: filepath.Join(dir, "key")}
+	look := func() map[string]string {
+		r := &report{}
+		r.dataDir(s)
+		r.keyFile(s)
+		return statuses(r.found)
+	}
+	require.Equal(t, map[string]string{"data-dir": Skipped, "disk": Skipped, "key-file": Skipped}, look())
+	require.NoError(t, os.Mkdir(dir, 0o700))
+	require.NoError(t, os.WriteFile(s.KeyFile, nil, 0o600))
+	got := look()
+	require.Equal(t, []string{OK, OK}, []string{got["data-dir"], got["key-file"]})
+	require.NotEmpty(t, got["fsync"])
+	left, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Len(t, left, 1, "nothing is left behind")
+	require.NoError(t, os.Chmod(dir, 0o755))
+	require.NoError(t, os.Chmod(s.KeyFile, 0o640))
+	got = look()
+	require.Equal(t, []string{Warning, Problem}, []string{got["data-dir"], got["key-file"]})
+	s.DataDir = s.KeyFile
+	require.Equal(t, Problem, look()["data-dir"], "a file")
+	_, err = syncedWrite(filepath.Join(dir, "nothing"))
+	require.Error(t, err)
+}
+
+func TestPasswordsStayOutOfMessages(t *testing.T) {
+	require.Equal(t, "connect to nats://…@h:1: refused", withoutSecrets("connect to nats://u:p@h:1: refused", "nats://u:p@h:1"))
+	require.Equal(t, "x", withoutSecrets("x", "nats://h:1"))
+}

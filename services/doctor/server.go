@@ -1,0 +1,307 @@
+package doctor
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sys/unix"
+
+	"quartet/pkg/natsd"
+)
+
+const (
+	// fsyncNoted is the median of small synced writes above which every mutation
+	// is slow: one is on the way of each frame.
+	fsyncNoted = 20 * time.Millisecond
+	fsyncs     = 15
+	// freeNoted and freeBad are how much of a disk should be left.
+	freeNoted, freeBad = 2 << 30, 128 << 20
+	// certNoted is how long before its end a certificate is told of.
+	certNoted = 14 * 24 * time.Hour
+)
+
+// Server is what a server here would run with.
+type Server struct {
+	// Err is what is wrong with the settings; the rest then counts for nothing.
+	Err                        error
+	DataDir, KeyFile           string
+	NATSURL                    string
+	GRPCAddr, HTTPAddr         string
+	CertFile, TLSKeyFile       string
+	AuthRequired, OpenToOthers bool
+	Issuer                     string
+	Replicas                   int
+}
+
+func (r *report) server(ctx context.Context, s Server, answered bool) {
+	if s.Err != nil {
+		r.add("settings", Problem, "correct it: docs/configuration.md has every setting", "%v", s.Err)
+		return
+	}
+	r.ok("settings", "the settings go together")
+	inUse := r.dataDir(s)
+	r.keyFile(s)
+	r.broker(ctx, s)
+	r.ports(ctx, s, answered || inUse)
+	r.certificate(s)
+	switch {
+	case s.OpenToOthers && s.CertFile == "":
+		r.add("exposure", Warning, "give tls-cert-file and tls-key-file, or keep the ports behind a proxy that speaks TLS", "other machines reach the ports, and credentials travel in plain text")
+	case s.OpenToOthers:
+		r.ok("exposure", "other machines reach the ports, with TLS and credentials")
+	case s.AuthRequired:
+		r.ok("exposure", "only this machine reaches the ports, with credentials")
+	default:
+		r.ok("exposure", "only this machine reaches the ports; everybody on it is the admin")
+	}
+	r.issuer(ctx, s)
+}
+
+// dataDir reports whether a server has the directory open.
+func (r *report) dataDir(s Server) (inUse bool) {
+	fi, err := os.Stat(s.DataDir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		if err := writable(parent(s.DataDir)); err != nil {
+			r.add("data-dir", Problem, "choose another data-dir, or let this user write there", "%s is not there and cannot be made: %v", s.DataDir, err)
+		} else {
+			r.skip("data-dir", "%s is not there yet; a server makes it", s.DataDir)
+		}
+		r.skip("disk", "there is no data-dir yet")
+		return false
+	case err != nil:
+		r.add("data-dir", Problem, "let this user reach it, or choose another data-dir", "%v", err)
+		return false
+	case !fi.IsDir():
+		r.add("data-dir", Problem, "choose another data-dir", "%s is no directory", s.DataDir)
+		return false
+	}
+	if err := writable(s.DataDir); err != nil {
+		r.add("data-dir", Problem, "run the server as the user whose directory it is, or give it to this one (chown -R)", "this user cannot write to %s: %v", s.DataDir, err)
+		return false
+	}
+	if fi.Mode().Perm()&0o077 != 0 {
+		r.add("data-dir", Warning, "chmod 700 "+s.DataDir, "other users can look into %s (mode %o): journals and the installation's key are there", s.DataDir, fi.Mode().Perm())
+	} else {
+		r.ok("data-dir", "%s belongs to this user alone", s.DataDir)
+	}
+	r.disk(s.DataDir)
+	return locked(filepath.Join(s.DataDir, "lock"))
+}
+
+func parent(path string) string {
+	for {
+		path = filepath.Dir(path)
+		if _, err := os.Stat(path); err == nil || path == filepath.Dir(path) {
+			return path
+		}
+	}
+}
+
+// writable tries it: permissions alone do not tell of read-only file systems.
+func writable(dir string) error {
+	f, err := os.CreateTemp(dir, ".quartet-doctor-")
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Close(), os.Remove(f.Name()))
+}
+
+// locked reports whether a server holds the directory.
+func locked(path string) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
+}
+
+func (r *report) disk(dir string) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		r.skip("disk", "how full it is cannot be told: %v", err)
+		return
+	}
+	free := uint64(st.Bavail) * uint64(st.Bsize) //nolint:unconvert,gosec // their types differ by system
+	switch {
+	case free < freeBad:
+		r.add("disk", Problem, "make room, or move data-dir to a larger disk: what cannot be written is refused with STORAGE", "%d MiB are left on the disk of %s", free>>20, dir)
+	case free < freeNoted:
+		r.add("disk", Warning, "make room soon, or move data-dir to a larger disk", "%d MiB are left on the disk of %s", free>>20, dir)
+	default:
+		r.ok("disk", "%d GiB are left", free>>30)
+	}
+	took, err := syncedWrite(dir)
+	switch {
+	case err != nil:
+		r.add("fsync", Problem, "see the system's log for errors of the disk", "a small file cannot be written and synced: %v", err)
+	case took > fsyncNoted:
+		r.add("fsync", Warning, "use a disk with a fast, power-safe cache; network disks and virtual ones with barriers are slow. Every mutation waits for one", "a synced write takes %s in the median of %d", took.Round(time.Millisecond), fsyncs)
+	default:
+		r.ok("fsync", "a synced write takes %s in the median of %d", took.Round(10*time.Microsecond), fsyncs)
+	}
+}
+
+func syncedWrite(dir string) (time.Duration, error) {
+	f, err := os.CreateTemp(dir, ".quartet-doctor-")
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = errors.Join(f.Close(), os.Remove(f.Name())) }()
+	block := make([]byte, 4096)
+	_, _ = rand.Read(block) // never fails
+	var took []time.Duration
+	for range fsyncs {
+		began := time.Now()
+		if _, err := f.Write(block); err != nil {
+			return 0, err
+		}
+		if err := f.Sync(); err != nil {
+			return 0, err
+		}
+		took = append(took, time.Since(began))
+	}
+	slices.Sort(took)
+	return took[len(took)/2], nil
+}
+
+func (r *report) keyFile(s Server) {
+	fi, err := os.Stat(s.KeyFile)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		r.skip("key-file", "%s is not there yet; the first server makes it", s.KeyFile)
+	case err != nil:
+		r.add("key-file", Problem, "let the server's user read it", "%v", err)
+	case fi.Mode().Perm()&0o077 != 0:
+		r.add("key-file", Problem, "chmod 600 "+s.KeyFile+"; if somebody may have read it, all credentials that services mint are theirs too", "other users can read %s (mode %o): whoever has it is the admin", s.KeyFile, fi.Mode().Perm())
+	default:
+		if f, err := os.Open(s.KeyFile); err != nil {
+			r.add("key-file", Problem, "run as the server's user, or let it read the file", "%v", err)
+		} else {
+			_ = f.Close()
+			r.ok("key-file", "%s is there, for this user alone", s.KeyFile)
+		}
+	}
+}
+
+func (r *report) broker(ctx context.Context, s Server) {
+	if s.NATSURL == "" {
+		r.ok("nats", "the server brings its own")
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, checkTerm)
+	defer cancel()
+	nc, err := natsd.Connect(ctx, s.NATSURL, "quartet-doctor")
+	if err != nil {
+		r.add("nats", Problem, "start it, or correct nats-url; a firewall may be between", "NATS is not reachable: %s", withoutSecrets(err.Error(), s.NATSURL))
+		return
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err == nil {
+		_, err = js.AccountInfo(ctx)
+	}
+	if err != nil {
+		r.add("nats", Problem, "switch JetStream on in its configuration, with sync_interval: always", "NATS is there and JetStream is not: %v", err)
+		return
+	}
+	if servers := len(nc.Servers()); servers < s.Replicas {
+		r.add("nats", Warning, "let all of the cluster's nodes run, or lower replicas", "replicas is %d, and %d server(s) of the cluster are known", s.Replicas, servers)
+		return
+	}
+	r.ok("nats", "NATS %s answers at %s", nc.ConnectedServerVersion(), nc.ConnectedUrlRedacted())
+}
+
+// withoutSecrets keeps the password of an address out of messages.
+func withoutSecrets(text, address string) string {
+	if at := strings.LastIndexByte(address, '@'); at > 0 {
+		if begin := strings.Index(address, "://"); begin >= 0 && begin+3 < at {
+			text = strings.ReplaceAll(text, address[begin+3:at], "…")
+		}
+	}
+	return text
+}
+
+func (r *report) ports(ctx context.Context, s Server, running bool) {
+	for _, port := range [][2]string{{"grpc-addr", s.GRPCAddr}, {"http-addr", s.HTTPAddr}} {
+		lis, err := (&net.ListenConfig{}).Listen(ctx, "tcp", port[1])
+		switch {
+		case err == nil:
+			_ = lis.Close()
+			r.ok(port[0], "%s is free", port[1])
+		case errors.Is(err, unix.EADDRINUSE) && running:
+			r.ok(port[0], "%s is in use, and a server runs", port[1])
+		case errors.Is(err, unix.EADDRINUSE):
+			r.add(port[0], Problem, "end what has it (`ss -ltnp` tells what that is), or choose another "+port[0], "%s is taken by another program", port[1])
+		case errors.Is(err, unix.EACCES):
+			r.add(port[0], Problem, "choose a port above 1023, or give the program CAP_NET_BIND_SERVICE", "this user may not listen at %s", port[1])
+		default:
+			r.add(port[0], Problem, "correct "+port[0], "%v", err)
+		}
+	}
+}
+
+func (r *report) certificate(s Server) {
+	if s.CertFile == "" {
+		return
+	}
+	pair, err := tls.LoadX509KeyPair(s.CertFile, s.TLSKeyFile)
+	var leaf *x509.Certificate
+	if err == nil {
+		leaf, err = x509.ParseCertificate(pair.Certificate[0])
+	}
+	const mend = "renew it: replaced files are taken up without a restart"
+	switch left := time.Duration(0); {
+	case err != nil:
+		r.add("certificate", Problem, "give a certificate and its key in PEM", "%s with %s: %v", s.CertFile, s.TLSKeyFile, err)
+	default:
+		left = time.Until(leaf.NotAfter)
+		switch {
+		case left <= 0:
+			r.add("certificate", Problem, mend, "%s ended at %s", s.CertFile, leaf.NotAfter.UTC().Format(time.RFC3339))
+		case left < certNoted:
+			r.add("certificate", Warning, mend, "%s ends at %s", s.CertFile, leaf.NotAfter.UTC().Format(time.RFC3339))
+		default:
+			r.ok("certificate", "%s is good until %s", s.CertFile, leaf.NotAfter.UTC().Format(time.RFC3339))
+		}
+	}
+}
+
+func (r *report) issuer(ctx context.Context, s Server) {
+	if s.Issuer == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, checkTerm)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(s.Issuer, "/")+"/.well-known/openid-configuration", nil)
+	status := 0
+	if err == nil {
+		var resp *http.Response
+		if resp, err = http.DefaultClient.Do(req); err == nil {
+			status = resp.StatusCode
+			_ = resp.Body.Close()
+		}
+	}
+	const mend = "correct oidc-issuer, or let this machine reach it; keys work meanwhile"
+	switch {
+	case err != nil:
+		r.add("oidc-issuer", Problem, mend, "the identity provider cannot be reached: %v", err)
+	case status != http.StatusOK:
+		r.add("oidc-issuer", Problem, mend, "%s has no discovery document: status %d", s.Issuer, status)
+	default:
+		r.ok("oidc-issuer", "%s answers", s.Issuer)
+	}
+}
