@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
-	"sync/atomic"
 
 	"go.uber.org/zap"
 )
@@ -28,11 +27,14 @@ type Config struct {
 // Host starts processes and ends whatever comes of them.
 type Host struct {
 	first   Mark
-	last    atomic.Uint64 // of the trees of this life
 	spawner *spawner
 	guard   *guard
 	logger  *zap.Logger
 	closing sync.Once
+
+	mu   sync.Mutex
+	last Mark              // given, without what it has in common with first
+	live map[Mark]struct{} // that were not ended
 }
 
 // Open ends what former lives of the owner left, and begins.
@@ -52,7 +54,7 @@ func Open(ctx context.Context, cfg Config) (*Host, error) {
 	if n > 0 {
 		cfg.Logger.Warn("ended processes that a former life left", zap.Int("processes", n))
 	}
-	h := &Host{first: first, logger: cfg.Logger}
+	h := &Host{first: first, logger: cfg.Logger, live: make(map[Mark]struct{})}
 	if len(cfg.Guard) > 0 {
 		if h.guard, err = startGuard(cfg.Guard, first, cfg.Logger); err != nil {
 			return nil, err
@@ -62,19 +64,48 @@ func Open(ctx context.Context, cfg Config) (*Host, error) {
 	return h, nil
 }
 
-// Start has f fork the first process of a tree and gives the tree's mark. Forks
+// Start has f fork the first process of a tree and gives the tree's mark, which End
+// has to be called for when that process has ended. Forks
 // happen one after the other, on a thread that lives as long as the host, so
 // that Pdeathsig means the death of this process.
 func (h *Host) Start(f func() error) (Mark, error) {
-	m := h.first + Mark(h.last.Add(1)&partMask)
-	return m, h.spawner.do(func() error { return marked(m, f) })
+	m := h.take()
+	err := h.spawner.do(func() error { return marked(m, f) })
+	if err != nil {
+		h.free(m)
+	}
+	return m, err
+}
+
+// take gives a mark that no living tree has: they come round after a million.
+func (h *Host) take() Mark {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for {
+		h.last = (h.last + 1) & treeMask
+		m := h.first | h.last
+		if _, taken := h.live[m]; !taken {
+			h.live[m] = struct{}{}
+			return m
+		}
+	}
+}
+
+func (h *Host) free(m Mark) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.live, m)
 }
 
 // End kills what lives of a tree and returns when nothing does. leader is the
 // tree's first process if that is not reaped yet, and began less than two seconds
 // ago; it saves a look at processes that are older. 0: look at all.
 func (h *Host) End(ctx context.Context, m Mark, leader int) (int, error) {
-	return kill(ctx, func(have Mark) bool { return have == m }, leader)
+	n, err := kill(ctx, func(have Mark) bool { return have == m }, leader)
+	if err == nil { // what does not die keeps its mark to itself
+		h.free(m)
+	}
+	return n, err
 }
 
 // Close ends whatever the host started, and the guard. It is idempotent.

@@ -2,9 +2,10 @@ package proctree
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"math"
 	"os"
 	"strconv"
@@ -13,33 +14,34 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Mark is the number of a tree of processes: 20 bits for whose it is, 20 for the
-// life of that, 20 for the tree, and a leading one.
+// Mark is the number of a tree of processes: 28 bits for whose it is, so that a
+// hundred workers of a host share one by a chance of 1 in 50 000; 14 for the life
+// of that, 20 for the tree, and a leading one.
 type Mark uint64
 
 const (
-	partBits  = 20
-	partMask  = 1<<partBits - 1
-	lifeShift = partBits
-	ownShift  = 2 * partBits
-	leading   = 1 << (3 * partBits)
+	ownBits   = 28
+	lifeBits  = 14
+	treeBits  = 20
+	treeMask  = 1<<treeBits - 1
+	lifeShift = treeBits
+	ownShift  = treeBits + lifeBits
+	leading   = 1 << (treeBits + lifeBits + ownBits)
 )
 
 // owners gives the part of a mark that says whose it is.
 func (m Mark) owner() Mark { return m &^ (1<<ownShift - 1) }
 
 // life gives the parts that say whose it is and in which life.
-func (m Mark) life() Mark { return m &^ partMask }
+func (m Mark) life() Mark { return m &^ treeMask }
 
 // firstMark is the mark before the first tree of a life.
 func firstMark(owner, life string) Mark {
-	part := func(s string) uint64 {
-		h := fnv.New64a()
-		_, _ = h.Write([]byte(s)) // cannot fail
-		v := h.Sum64()
-		return (v ^ v>>partBits ^ v>>(2*partBits)) & partMask
+	part := func(s string, bits int) uint64 {
+		sum := sha256.Sum256([]byte(s))
+		return binary.BigEndian.Uint64(sum[:]) >> (64 - bits)
 	}
-	return Mark(leading | part(owner)<<ownShift | part(life)<<lifeShift)
+	return Mark(leading | part(owner, ownBits)<<ownShift | part(life, lifeBits)<<lifeShift)
 }
 
 // forking is held while a tree's first process is forked: limits are the whole

@@ -230,7 +230,7 @@ func TestMarksOfDifferentOwnersLivesAndTrees(t *testing.T) {
 			m := firstMark(owner, life)
 			require.False(t, seen[m])
 			seen[m] = true
-			require.Equal(t, m, (m + partMask).life())
+			require.Equal(t, m, (m + treeMask).life())
 			require.Equal(t, firstMark(owner, "other").owner(), m.owner())
 			require.Less(t, uint64(m), uint64(2*leading))
 			require.GreaterOrEqual(t, uint64(m), uint64(leading))
@@ -238,5 +238,12 @@ func TestMarksOfDifferentOwnersLivesAndTrees(t *testing.T) {
 	}
 	_, err := Open(t.Context(), Config{})
 	require.Error(t, err)
+	h := open(t, "o@"+t.TempDir(), "1")
+	first, again := h.take(), h.take()
+	require.NotEqual(t, first, again)
+	h.free(again)
+	h.last = treeMask // they come round
+	require.Equal(t, h.first, h.take())
+	require.Equal(t, again, h.take(), "the first one is still taken")
 	require.Zero(t, markOf(os.Getpid(), make([]byte, 4<<10)))
 }

@@ -35,9 +35,12 @@ func (w *Worker) git(ctx context.Context, dir string, args ...string) (string, e
 	cmd.WaitDelay = time.Second
 	var out, said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &said
-	_, err := w.host.Start(cmd.Start)
+	mark, err := w.host.Start(cmd.Start)
 	if err == nil {
 		err = cmd.Wait()
+		if _, left := w.host.End(context.WithoutCancel(ctx), mark, 0); left != nil {
+			err = errors.Join(err, left)
+		}
 	}
 	if ctx.Err() != nil {
 		return "", ctx.Err()
