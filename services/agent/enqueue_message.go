@@ -70,6 +70,11 @@ func admitMessage(actor rpc.Actor, req *agentv1.EnqueueMessageRequest) (*agentv1
 	if err := fault.TextBytes("text", req.GetText(), fault.MaxMessageBytes, false); err != nil {
 		return nil, err
 	}
+	if actor.Role != rpc.RoleService { // what came from outside is brought as it is
+		if err := fault.NotBlank("text", req.GetText()); err != nil {
+			return nil, err
+		}
+	}
 	if err := fault.Bytes("data", len(req.GetData()), fault.MaxMessageBytes); err != nil {
 		return nil, err
 	}

@@ -147,6 +147,7 @@ func TestX8_MessageLimitsAtBelowAndAbove(t *testing.T) {
 	}
 	for name, req := range map[string]*agentv1.EnqueueMessageRequest{
 		"nothing":             {AgentId: "keeper"},
+		"blanks":              {AgentId: "keeper", Text: " \n\t"},
 		"text and data":       {AgentId: "keeper", Text: "x", Data: []byte("y")},
 		"a NUL":               {AgentId: "keeper", Text: "a\x00b"},
 		"a bad item":          {AgentId: "keeper", Text: "x", WorkItemId: "nonsense"},
