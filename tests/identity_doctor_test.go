@@ -21,7 +21,7 @@ func TestX15_TheDoctor(t *testing.T) {
 	ca := newAuthority(t, "ours")
 	certFile, keyFile, _ := ca.issue(t, "server")
 	secured := newHouse(t, func(cfg *app.Config) { cfg.TLS.Cert, cfg.TLS.Key = certFile, keyFile })
-	taken, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // a test's
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = taken.Close() })
 	free := func() string {

@@ -190,6 +190,9 @@ func TestX15_ServicesKnowEachOtherByCertificates(t *testing.T) {
 	service := door.minted(t, rpc.Actor{Namespace: "default", Principal: "quartet", Role: rpc.RoleService})
 	require.ErrorIs(t, planes.who(t, ca.trust(t), service), fault.Unauthenticated, "a service's token without a certificate")
 	require.NoError(t, planes.who(t, ca.trust(t, ownCert, ownKey), service))
+	refused, err := door.https(t, ca.trust(t, ownCert, ownKey), service)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusUnauthorized, refused.status, "nor by the back door of REST")
 	// Through the gateway, whose process is another.
 	made, err := identityv1.NewIdentityServiceClient(planes.conn(t, bootstrap, client.WithTLS(ca.trust(t)))).
 		CreateKey(soon(t), &identityv1.CreateKeyRequest{Name: "ci", Role: operator})

@@ -38,7 +38,7 @@ func (o *odd) serve(t *testing.T, status grpc_health_v1.HealthCheckResponse_Serv
 	probe.SetServingStatus("", status)
 	grpc_health_v1.RegisterHealthServer(srv, probe)
 	identityv1.RegisterIdentityServiceServer(srv, o)
-	lis, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // a test's
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	done := make(chan struct{})
 	go func() {

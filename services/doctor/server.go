@@ -263,20 +263,19 @@ func (r *report) certificate(s Server) {
 	if err == nil {
 		leaf, err = x509.ParseCertificate(pair.Certificate[0])
 	}
-	const mend = "renew it: replaced files are taken up without a restart"
-	switch left := time.Duration(0); {
-	case err != nil:
+	if err != nil {
 		r.add("certificate", Problem, "give a certificate and its key in PEM", "%s with %s: %v", s.CertFile, s.TLSKeyFile, err)
+		return
+	}
+	const mend = "renew it: replaced files are taken up without a restart"
+	end := leaf.NotAfter.UTC().Format(time.RFC3339)
+	switch left := time.Until(leaf.NotAfter); {
+	case left <= 0:
+		r.add("certificate", Problem, mend, "%s ended at %s", s.CertFile, end)
+	case left < certNoted:
+		r.add("certificate", Warning, mend, "%s ends at %s", s.CertFile, end)
 	default:
-		left = time.Until(leaf.NotAfter)
-		switch {
-		case left <= 0:
-			r.add("certificate", Problem, mend, "%s ended at %s", s.CertFile, leaf.NotAfter.UTC().Format(time.RFC3339))
-		case left < certNoted:
-			r.add("certificate", Warning, mend, "%s ends at %s", s.CertFile, leaf.NotAfter.UTC().Format(time.RFC3339))
-		default:
-			r.ok("certificate", "%s is good until %s", s.CertFile, leaf.NotAfter.UTC().Format(time.RFC3339))
-		}
+		r.ok("certificate", "%s is good until %s", s.CertFile, end)
 	}
 }
 

@@ -111,6 +111,10 @@ func (g *Service) authenticated(next http.Handler) http.Handler {
 			bearer = values[0][len(scheme):]
 		}
 		actor, err := g.deps.Auth.Authenticate(r.Context(), bearer)
+		if err == nil && actor.Role == rpc.RoleService {
+			// It would come to the planes as this gateway's word, certificate and all.
+			err = fault.Unauthenticated.New("services speak gRPC; their credentials are not taken here")
+		}
 		if err != nil {
 			refuse(w, r, err)
 			return
