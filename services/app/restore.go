@@ -12,7 +12,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
@@ -24,6 +23,7 @@ import (
 	"quartet/pkg/archive"
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/natsd"
+	"quartet/services/backup"
 	"quartet/services/task"
 )
 
@@ -271,32 +271,14 @@ func (p *publishing) drain(ctx context.Context, n int) error {
 // compare reads a stream again.
 func compare(ctx context.Context, js jetstream.JetStream, name string, want archive.Sum) error {
 	got := archive.NewDigest()
-	if want.Messages > 0 {
-		cons, err := js.OrderedConsumer(ctx, name, jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverAllPolicy})
-		if err != nil {
-			return err
-		}
-		msgs, err := cons.Messages(jetstream.PullMaxBytes(16 << 20))
-		if err != nil {
-			return err
-		}
-		defer msgs.Stop()
-		for got.Last() < want.Last {
-			next, cancel := context.WithTimeout(ctx, ackTerm)
-			msg, err := msgs.Next(jetstream.NextContext(next))
-			cancel()
-			if err != nil {
-				return err
-			}
-			meta, err := msg.Metadata()
-			if err != nil {
-				return err
-			}
-			got.Add(archive.Message{Subject: msg.Subject(), Seq: meta.Sequence.Stream, Header: msg.Headers(), Data: msg.Data()})
-		}
+	if err := backup.Messages(ctx, js, name, func(m archive.Message, _ time.Time) (bool, error) {
+		got.Add(m)
+		return true, nil
+	}); err != nil {
+		return err
 	}
 	if sum := got.Sum(); sum != want {
-		return errors.New("what was written differs from the backup: " + strconv.FormatUint(sum.Messages, 10) + " messages up to " + strconv.FormatUint(sum.Last, 10))
+		return fmt.Errorf("what was written differs from the backup: %d messages up to %d", sum.Messages, sum.Last)
 	}
 	return nil
 }

@@ -96,6 +96,17 @@ func (s *Service) fill(ctx context.Context, js jetstream.JetStream, m archive.Ma
 
 // copyStream writes the messages of a stream that were stored up to cut.
 func copyStream(ctx context.Context, js jetstream.JetStream, name string, cut time.Time, w *archive.Writer) error {
+	return Messages(ctx, js, name, func(m archive.Message, stored time.Time) (bool, error) {
+		if stored.After(cut) {
+			return false, nil
+		}
+		return true, w.Message(m)
+	})
+}
+
+// Messages gives the messages that a stream holds, in order, until there are no
+// more or fn wants none.
+func Messages(ctx context.Context, js jetstream.JetStream, name string, fn func(m archive.Message, stored time.Time) (more bool, err error)) error {
 	stream, err := js.Stream(ctx, name)
 	if err != nil {
 		return err
@@ -125,16 +136,11 @@ func copyStream(ctx context.Context, js jetstream.JetStream, name string, cut ti
 		if err != nil {
 			return err
 		}
-		if meta.Timestamp.After(cut) {
-			return nil
-		}
-		if err := w.Message(archive.Message{
+		more, err := fn(archive.Message{
 			Stream: name, Subject: msg.Subject(), Seq: meta.Sequence.Stream, Header: msg.Headers(), Data: msg.Data(),
-		}); err != nil {
+		}, meta.Timestamp)
+		if err != nil || !more || meta.NumPending == 0 {
 			return err
-		}
-		if meta.NumPending == 0 {
-			return nil
 		}
 	}
 }
