@@ -147,7 +147,9 @@ func TestForwardedStreams(t *testing.T) {
 }
 
 // echo answers both ways at once.
-type echo struct{ pb.UnimplementedTestServiceServer }
+type echo struct {
+	pb.UnimplementedTestServiceServer
+}
 
 func (echo) FullDuplexCall(s grpc.BidiStreamingServer[pb.StreamingOutputCallRequest, pb.StreamingOutputCallResponse]) error {
 	for {

@@ -144,7 +144,9 @@ func (l *Log) Tail(ctx context.Context) (journal.Frame, uint64, error) {
 	if err != nil {
 		return journal.Frame{}, 0, fmt.Errorf("jetlog: tail: %w", err)
 	}
-	m, err := patiently(ctx, func(ctx context.Context) (*jetstream.RawStreamMsg, error) { return s.GetLastMsgForSubject(ctx, l.subject) })
+	m, err := patiently(ctx, func(ctx context.Context) (*jetstream.RawStreamMsg, error) {
+		return s.GetLastMsgForSubject(ctx, l.subject)
+	})
 	switch {
 	case errors.Is(err, jetstream.ErrMsgNotFound):
 		return journal.Frame{}, 0, nil
