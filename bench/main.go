@@ -148,6 +148,7 @@ func document(rows []row, o options) string {
 	ratio("UpdateWorkItem / River's single inserts, 256 callers", nameUpdate, 256, nameRiver, 256, "≥ 4")
 	ratio("UpdateWorkItem / asynq's single tasks, 256 callers", nameUpdate, 256, nameAsynq, 256, "—")
 	ratio("board steps / River's jobs, claimed and completed, 32 workers", nameSteps, stepWorkers, nameRiverWork, stepWorkers, "> 1")
+	ratio("board steps / River's jobs, claimed and completed, 2000 workers", nameSteps, manyWorkers, nameRiverWork, manyWorkers, "> 1")
 	ratio("board steps / asynq's tasks, claimed and completed, 32 workers", nameSteps, stepWorkers, nameAsynqWork, stepWorkers, "> 1")
 	ratio("UpdateWorkItem / one JetStream message per mutation, 256 callers", nameUpdate, 256, nameMessages, 256, "—")
 	if u, ok := find(rows, nameUpdate, 1); ok {

@@ -22,7 +22,7 @@ const (
 	nameAsynqWork   = "asynq on Redis (appendfsync always), tasks claimed and completed"
 	rivalsDir       = "bench/rivals"
 	noteRiver       = "no gRPC"
-	noteRiverWork   = "2000 workers, jobs laid in before"
+	noteRiverWork   = "jobs laid in before"
 	noteAsynqWork   = "tasks laid in before"
 	rivalsAreAbsent = "not measured: "
 )
@@ -105,8 +105,9 @@ func measureRivals(ctx context.Context, o options, say func(row)) error {
 	}{
 		{nameRiver, "river_insert", noteRiver, 256},
 		{nameAsynq, "asynq_enqueue", noteRiver, 256},
-		{nameRiverWork, "river_work", noteRiverWork, 32},
-		{nameAsynqWork, "asynq_work", noteAsynqWork, 32},
+		{nameRiverWork, "river_work", noteRiverWork, stepWorkers},
+		{nameAsynqWork, "asynq_work", noteAsynqWork, stepWorkers},
+		{nameRiverWork, "river_work", noteRiverWork, manyWorkers},
 	} {
 		if o.wants(f.name) {
 			figures[f.callers] = append(figures[f.callers], figure{name: f.name, note: f.note, kind: f.figure})
@@ -120,7 +121,10 @@ func measureRivals(ctx context.Context, o options, say func(row)) error {
 		say(row{name: "River and asynq", note: rivalsAreAbsent + err.Error()})
 		return nil //nolint:nilerr // the rest is measured without them
 	}
-	for _, callers := range []int{256, 32} {
+	for _, callers := range []int{256, stepWorkers, manyWorkers} {
+		if len(figures[callers]) == 0 {
+			continue
+		}
 		for i := range figures[callers] {
 			figures[callers][i].turn = r.turn(figures[callers][i].kind)
 		}

@@ -17,6 +17,7 @@ import (
 const (
 	nameSteps   = "board steps claimed and completed"
 	stepWorkers = 32
+	manyWorkers = 2000 // as River likes best
 	largeBoard  = 10_000
 	smallBoard  = 100
 )
@@ -32,15 +33,34 @@ func measureSteps(ctx context.Context, o options, say func(row)) error {
 		return err
 	}
 	defer q.stop(ctx)
-	if _, err := q.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED}); err != nil {
+	profiled, err := o.profile()
+	if err != nil {
 		return err
+	}
+	for _, workers := range []int{stepWorkers, manyWorkers} {
+		rows, err := stepsOf(ctx, q, o, workers)
+		if err != nil {
+			return errors.Join(err, profiled())
+		}
+		for _, r := range rows {
+			say(r)
+		}
+	}
+	return profiled()
+}
+
+// stepsOf measures with so many workers at once, all over one stream.
+func stepsOf(ctx context.Context, q *quartet, o options, workers int) ([]row, error) {
+	keeper := fmt.Sprint("keeper-", workers)
+	if _, err := q.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: keeper, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED}); err != nil {
+		return nil, err
 	}
 	c := client.New(q.conn)
 	var worked atomic.Int64
 	working, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() {
-		ended <- c.RunSteps(working, client.StepOptions{ID: "bench", Pools: []string{"bench"}, Capacity: stepWorkers}, func(context.Context, *boardv1.StepAssignment) (client.StepResult, error) {
+		ended <- c.RunSteps(working, client.StepOptions{ID: "bench", Pools: []string{"bench"}, Capacity: workers}, func(context.Context, *boardv1.StepAssignment) (client.StepResult, error) {
 			worked.Add(1)
 			return client.StepResult{}, nil
 		})
@@ -60,7 +80,7 @@ func measureSteps(ctx context.Context, o options, say func(row)) error {
 				serial++
 				id := fmt.Sprint("board-", serial)
 				ids = append(ids, id)
-				if err := layBoard(ctx, c, id, steps); err != nil {
+				if err := layBoard(ctx, c, keeper, id, steps); err != nil {
 					return turn{}, err
 				}
 			}
@@ -68,7 +88,7 @@ func measureSteps(ctx context.Context, o options, say func(row)) error {
 			worked.Store(0)
 			before, began := cpuTime(), time.Now()
 			for _, id := range ids {
-				if _, err := c.Boards.OpenStandingDispatch(ctx, &boardv1.OpenStandingDispatchRequest{SessionId: "keeper", BoardId: id, WorkerPoolId: "bench"}); err != nil {
+				if _, err := c.Boards.OpenStandingDispatch(ctx, &boardv1.OpenStandingDispatchRequest{SessionId: keeper, BoardId: id, WorkerPoolId: "bench"}); err != nil {
 					return turn{}, err
 				}
 			}
@@ -76,35 +96,27 @@ func measureSteps(ctx context.Context, o options, say func(row)) error {
 				<-time.After(time.Millisecond)
 			}
 			for _, id := range ids {
-				if err := completed(ctx, c, id, steps); err != nil {
+				if err := completed(ctx, c, keeper, id, steps); err != nil {
 					return turn{}, err
 				}
 			}
 			t := turn{done: largeBoard, span: time.Since(began), cpu: cpuTime() - before}
 			for _, id := range ids {
-				if _, err := c.Boards.CompleteBoard(ctx, &boardv1.CompleteBoardRequest{SessionId: "keeper", BoardId: id}); err != nil {
+				if _, err := c.Boards.CompleteBoard(ctx, &boardv1.CompleteBoardRequest{SessionId: keeper, BoardId: id}); err != nil {
 					return turn{}, err
 				}
 			}
 			return t, nil
 		}
 	}
-	profiled, err := o.profile()
-	if err != nil {
-		return err
-	}
-	rows, err := alternate(ctx, stepWorkers, o.span, []figure{
+	return alternate(ctx, workers, o.span, []figure{
 		{name: nameSteps, note: "durable, one stream, a board of 10 000", turn: boards(largeBoard)},
 		{name: nameSteps + ", small boards", note: "100 boards of 100", turn: boards(smallBoard)},
 	})
-	for _, r := range rows {
-		say(r)
-	}
-	return errors.Join(err, profiled())
 }
 
-func layBoard(ctx context.Context, c *client.Client, id string, steps int) error {
-	req := &boardv1.CreateBoardRequest{SessionId: "keeper", BoardId: id, WalName: id, Title: "Bench", DefaultWorkerPoolId: "bench"}
+func layBoard(ctx context.Context, c *client.Client, keeper, id string, steps int) error {
+	req := &boardv1.CreateBoardRequest{SessionId: keeper, BoardId: id, WalName: id, Title: "Bench", DefaultWorkerPoolId: "bench"}
 	for i := range steps {
 		req.Steps = append(req.Steps, &boardv1.StepInput{StepId: fmt.Sprint("step-", i), Title: "A step with a title of ordinary length"})
 	}
@@ -113,9 +125,9 @@ func layBoard(ctx context.Context, c *client.Client, id string, steps int) error
 }
 
 // completed waits until every step is, as the board itself says.
-func completed(ctx context.Context, c *client.Client, id string, steps int) error {
+func completed(ctx context.Context, c *client.Client, keeper, id string, steps int) error {
 	for {
-		got, err := c.Boards.GetBoard(ctx, &boardv1.GetBoardRequest{SessionId: "keeper", BoardId: id, OmitSteps: true})
+		got, err := c.Boards.GetBoard(ctx, &boardv1.GetBoardRequest{SessionId: keeper, BoardId: id, OmitSteps: true})
 		if err != nil {
 			return err
 		}

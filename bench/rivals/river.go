@@ -92,9 +92,8 @@ func (r *riverRig) inserts(ctx context.Context, callers int, span time.Duration)
 }
 
 // works is how fast jobs that are there are claimed, worked and completed. River
-// fetches for free workers only, so it gets as many as it likes best, not as
-// many as its rivals.
-func (r *riverRig) works(ctx context.Context, _ int, _ time.Duration) (answer, error) {
+// fetches for free workers only, so it likes many.
+func (r *riverRig) works(ctx context.Context, count int, _ time.Duration) (answer, error) {
 	if _, err := r.pool.Exec(ctx, "TRUNCATE river_job"); err != nil {
 		return answer{}, err
 	}
@@ -111,7 +110,7 @@ func (r *riverRig) works(ctx context.Context, _ int, _ time.Duration) (answer, e
 	workers := river.NewWorkers()
 	river.AddWorker(workers, w)
 	c, err := river.NewClient(riverpgxv5.New(r.pool), &river.Config{
-		Queues:        map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: 2000}},
+		Queues:        map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: count}},
 		FetchCooldown: time.Millisecond, FetchPollInterval: 10 * time.Millisecond,
 		Workers: workers, Logger: silent(),
 	})
