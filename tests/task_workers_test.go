@@ -116,7 +116,7 @@ func running(t *testing.T, argument string) int {
 // ends once and in time, or is run again if that was asked for, elsewhere.
 func TestT4_T6_ALostWorker(t *testing.T) {
 	t.Parallel()
-	s := newWorkshop(t)
+	s := newWorkshop(t, "--command-lease", "15s")
 	a := s.worker("a", "--label", "kind=x")
 	mark := strconv.Itoa(os.Getpid()) + ".25"
 	line := "setsid env -i sleep " + mark + " & (setsid sleep " + mark + " &); sleep " + mark + " & echo on $PWD; wait"

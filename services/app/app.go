@@ -167,7 +167,7 @@ func New(cfg Config, logger *zap.Logger, version string) (*App, error) {
 			})
 		}, []string{"nats"}},
 		{"task", func() (life.Service, error) {
-			return task.New(task.Config{}, task.Deps{Deps: deps, Output: out, Workspace: c.Workspace, OwnsItem: c.OwnsItem, Children: children{c}})
+			return task.New(task.Config{LeaseTerm: cfg.CommandLease}, task.Deps{Deps: deps, Output: out, Workspace: c.Workspace, OwnsItem: c.OwnsItem, Children: children{c}})
 		}, []string{"nats", "output"}},
 		{"board", func() (life.Service, error) {
 			return board.New(board.Config{LeaseTerm: cfg.StepLease, CancelWait: cfg.CancelWait, TokenBudget: cfg.BoardBudget}, board.Deps{

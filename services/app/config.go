@@ -18,6 +18,7 @@ import (
 	"quartet/services/board"
 	"quartet/services/identity"
 	"quartet/services/quota"
+	"quartet/services/task"
 )
 
 // Services are the names that a process can serve, in the order of the picture
@@ -60,9 +61,10 @@ type Config struct {
 	DefaultRecheck    time.Duration
 	NamespaceRechecks map[string]string
 
-	StepLease   time.Duration
-	CancelWait  time.Duration
-	BoardBudget int
+	CommandLease time.Duration
+	StepLease    time.Duration
+	CancelWait   time.Duration
+	BoardBudget  int
 
 	WorkerID       string
 	WorkerRoots    []string
@@ -119,6 +121,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) *conf.Set {
 	s.Int(&c.MaxChildren, "max-children", agent.DefaultMaxChildren, "How many private children an agent supervises at a time")
 	s.Duration(&c.DefaultRecheck, "default-recheck", 0, "After how long the owner of a wait is reminded of it where WaitFor does not say; 0: never")
 	s.Map(&c.NamespaceRechecks, "namespace-rechecks", nil, "Namespaces with a default-recheck of their own, as a=30m,b=0")
+	s.Duration(&c.CommandLease, "command-lease", task.LeaseTerm, "How long a worker may be silent about a command before that is lost or run again, 15s to 24h")
 	s.Duration(&c.StepLease, "step-lease", board.DefaultLeaseTerm, "How long a worker may be silent about a board's step before it is given back, 1s to 24h")
 	s.Duration(&c.CancelWait, "child-cancel-timeout", board.DefaultCancelWait, "How long failing or cancelling a board waits for its workers to stop, at most 5m")
 	s.Int(&c.BoardBudget, "board-token-budget", board.DefaultTokenBudget, "How many tokens the summary of boards in a prompt may take, 100 to 100000")
@@ -165,6 +168,10 @@ func (c *Config) Complete() error {
 	}
 	if c.MaxChildren < 0 {
 		return fmt.Errorf("max-children is %d; it must be at least 1, or 0 for %d", c.MaxChildren, agent.DefaultMaxChildren)
+	}
+	// A worker speaks every 10 s.
+	if c.CommandLease != 0 && (c.CommandLease < 15*time.Second || c.CommandLease > 24*time.Hour) {
+		return fmt.Errorf("command-lease is %s; it must be 15s to 24h", c.CommandLease)
 	}
 	if c.WorkerMemory < 0 || c.WorkerProcesses < 0 {
 		return fmt.Errorf("worker-max-memory-mib is %d, worker-max-processes %d; they must be at least 1, or 0 for no limit", c.WorkerMemory, c.WorkerProcesses)
