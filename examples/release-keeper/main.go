@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -114,9 +115,10 @@ func run(ctx context.Context, o options) error {
 	return nil
 }
 
-// listPackages asks the go command, since it alone knows.
+// listPackages asks the go command, since it alone knows. Those with the most
+// tests come first, so that the longest does not run alone at the end.
 func listPackages(ctx context.Context, repo, pattern string) ([]string, error) {
-	cmd := exec.CommandContext(ctx, "go", "list", pattern)
+	cmd := exec.CommandContext(ctx, "go", "list", "-f", "{{.ImportPath}} {{len .TestGoFiles}} {{len .XTestGoFiles}}", pattern)
 	cmd.Dir = repo
 	out, err := cmd.Output()
 	if err != nil {
@@ -126,9 +128,20 @@ func listPackages(ctx context.Context, repo, pattern string) ([]string, error) {
 		}
 		return nil, fmt.Errorf("go list %s in %s: %w", pattern, repo, err)
 	}
-	pkgs := strings.Fields(string(out))
+	var pkgs []string
+	tests := map[string]int{}
+	for line := range strings.Lines(string(out)) {
+		var path string
+		var inside, outside int
+		if _, err := fmt.Sscan(line, &path, &inside, &outside); err != nil {
+			return nil, fmt.Errorf("go list says %q: %w", line, err)
+		}
+		pkgs = append(pkgs, path)
+		tests[path] = inside + outside
+	}
 	if len(pkgs) == 0 {
 		return nil, fmt.Errorf("go list %s finds no package in %s", pattern, repo)
 	}
+	slices.SortStableFunc(pkgs, func(a, b string) int { return tests[b] - tests[a] })
 	return pkgs, nil
 }
