@@ -17,12 +17,13 @@ import (
 )
 
 // Build builds a main package of this module, or of one it depends on, into
-// dir, and gives the binary's path.
+// dir, and gives the binary's path. go run keeps what it linked for the next one
+// who asks, as go build does not: linking is most of it.
 func Build(dir, pkg, name string) (string, error) {
 	bin := filepath.Join(dir, name)
-	cmd := exec.Command("go", "build", "-ldflags=-w", "-o", bin, pkg)
+	cmd := exec.Command("go", "run", "-ldflags=-w", "-exec", "cp", pkg, bin)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("go build %s: %w\n%s", pkg, err, out)
+		return "", fmt.Errorf("build %s: %w\n%s", pkg, err, out)
 	}
 	return bin, nil
 }
