@@ -163,6 +163,7 @@ func TestX15_TokensOfAnIdentityProvider(t *testing.T) {
 
 // TestX15_TheProvidersKeysRotate, and it may be away for a while.
 func TestX15_TheProvidersKeysRotate(t *testing.T) {
+	briefly(t)
 	p := newProvider(t)
 	p.set(func() { p.down = true })
 	h := p.house(t)
@@ -199,6 +200,7 @@ func TestX15_TheProvidersKeysRotate(t *testing.T) {
 
 // TestX15_StreamsEndWithTheirToken.
 func TestX15_StreamsEndWithTheirToken(t *testing.T) {
+	briefly(t)
 	p := newProvider(t)
 	h := p.house(t)
 	token := p.token(t, "k1", map[string]any{"exp": time.Now().Add(2 * time.Second).Unix()})

@@ -119,6 +119,7 @@ func addressed(md protoreflect.MethodDescriptor, agentID string) proto.Message {
 // TestX15_EveryMethodForEveryRole walks the table: what it says yes to is not
 // refused for want of a role, and everything else is, with the same words.
 func TestX15_EveryMethodForEveryRole(t *testing.T) {
+	briefly(t)
 	h := newHouse(t, nil)
 	const nobody = "nobody" // so that what is allowed changes nothing
 	var wrong []string

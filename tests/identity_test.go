@@ -188,6 +188,7 @@ func TestX15_AKeyIsKnownEverywhereAtOnce(t *testing.T) {
 
 // TestX15_AKeyEndsByItself: calls and streams end with its time.
 func TestX15_AKeyEndsByItself(t *testing.T) {
+	briefly(t)
 	h := newHouse(t, nil)
 	id, secret := h.key(t, &identityv1.CreateKeyRequest{Name: "ci", Role: operator, ExpiresAfter: durationpb.New(2 * time.Second)})
 	ctx := soon(t)

@@ -124,6 +124,7 @@ func (h *house) who(t *testing.T, cfg *tls.Config, token string) error {
 // TestX15_TLSAtTheEdges: both edges speak TLS with the configured certificate,
 // and take a renewed one without a restart.
 func TestX15_TLSAtTheEdges(t *testing.T) {
+	briefly(t)
 	ca, stranger := newAuthority(t, "ours"), newAuthority(t, "another")
 	certFile, keyFile, serial := ca.issue(t, "server")
 	h := newHouse(t, func(cfg *app.Config) { cfg.TLS.Cert, cfg.TLS.Key = certFile, keyFile })

@@ -208,6 +208,7 @@ func rounds(t *testing.T) (n int, seed uint64) {
 // other's records stay as they are, and what is the other's is told as what
 // never was.
 func TestX4_NoTenantSeesAnothersByte(t *testing.T) {
+	briefly(t)
 	h := newHouse(t, nil)
 	// One of them is the tenant that is taken where none is named: what forgets
 	// the tenant finds this one's.
