@@ -18,7 +18,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
-	"golang.org/x/sys/unix"
 
 	"quartet/pkg/archive"
 	"quartet/pkg/journal/jetlog"
@@ -150,20 +149,6 @@ func restore(ctx context.Context, cfg Config, from io.Reader, totals archive.Tot
 		}
 	}
 	return syncDir(cfg.DataDir)
-}
-
-// syncDir brings the file system that holds dir to the disk: the broker did not
-// sync every message.
-func syncDir(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	if err := unix.Syncfs(int(f.Fd())); err != nil {
-		return fmt.Errorf("sync %s: %w", dir, err)
-	}
-	return nil
 }
 
 func refill(ctx context.Context, cfg Config, nc *nats.Conn, homes *os.Root, from io.Reader, totals archive.Totals) error {
