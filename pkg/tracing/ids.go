@@ -1,0 +1,41 @@
+package tracing
+
+import (
+	"context"
+	"encoding/binary"
+	"math/rand/v2"
+
+	"go.opentelemetry.io/otel/trace"
+)
+
+type reservedKey struct{}
+
+// ids are random, but for a span that was reserved.
+type ids struct{}
+
+// NewIDs implements sdktrace.IDGenerator, for roots.
+func (ids) NewIDs(ctx context.Context) (tid trace.TraceID, sid trace.SpanID) {
+	if own, ok := ctx.Value(reservedKey{}).(trace.SpanContext); ok {
+		return own.TraceID(), own.SpanID()
+	}
+	for !tid.IsValid() {
+		binary.BigEndian.PutUint64(tid[:8], rand.Uint64())
+		binary.BigEndian.PutUint64(tid[8:], rand.Uint64())
+	}
+	return tid, newSpanID()
+}
+
+// NewSpanID implements sdktrace.IDGenerator, for children.
+func (ids) NewSpanID(ctx context.Context, _ trace.TraceID) trace.SpanID {
+	if own, ok := ctx.Value(reservedKey{}).(trace.SpanContext); ok {
+		return own.SpanID()
+	}
+	return newSpanID()
+}
+
+func newSpanID() (sid trace.SpanID) {
+	for !sid.IsValid() {
+		binary.BigEndian.PutUint64(sid[:], rand.Uint64())
+	}
+	return sid
+}
