@@ -36,13 +36,15 @@ type Files struct {
 	ClientCA string
 	// RequireClient refuses clients without one.
 	RequireClient bool
+	// Prefix stands before the names of these settings in messages, as in nats-.
+	Prefix string
 }
 
 // Check says what does not go together.
 func (f Files) Check() error {
 	switch {
 	case (f.Cert == "") != (f.Key == ""):
-		return errors.New("tls-cert-file and tls-key-file go together; give both or none")
+		return fmt.Errorf("%[1]stls-cert-file and %[1]stls-key-file go together; give both or none", f.Prefix)
 	case f.ClientCA != "" && f.Cert == "":
 		return errors.New("tls-client-ca-file needs a certificate of the server's own: give tls-cert-file and tls-key-file")
 	case f.RequireClient && f.ClientCA == "":
@@ -106,11 +108,11 @@ func (s *Store) read() (c contents, err error) {
 	if s.files.Cert != "" {
 		pair, err := tls.LoadX509KeyPair(s.files.Cert, s.files.Key)
 		if err != nil {
-			return c, fmt.Errorf("tls-cert-file %s with tls-key-file %s: %w", s.files.Cert, s.files.Key, err)
+			return c, fmt.Errorf("%[1]stls-cert-file %[2]s with %[1]stls-key-file %[3]s: %[4]w", s.files.Prefix, s.files.Cert, s.files.Key, err)
 		}
 		c.cert = &pair
 	}
-	if c.roots, err = pool("tls-ca-file", s.files.CA); err != nil {
+	if c.roots, err = pool(s.files.Prefix+"tls-ca-file", s.files.CA); err != nil {
 		return c, err
 	}
 	if c.clients, err = pool("tls-client-ca-file", s.files.ClientCA); err != nil {

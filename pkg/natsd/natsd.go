@@ -8,7 +8,6 @@
 package natsd
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -173,19 +172,6 @@ func (s *Server) Connect(name string) (*nats.Conn, error) {
 	nc, err := nats.Connect("", append(Options(name), nats.InProcessServer(s))...)
 	if err != nil {
 		return nil, fmt.Errorf("natsd: connect in process: %w", err)
-	}
-	return nc, nil
-}
-
-// Connect connects to a server elsewhere with the settings of Options.
-func Connect(ctx context.Context, url, name string) (*nats.Conn, error) {
-	opts := Options(name)
-	if at, ok := ctx.Deadline(); ok {
-		opts = append(opts, nats.Timeout(time.Until(at)))
-	}
-	nc, err := nats.Connect(url, opts...)
-	if err != nil {
-		return nil, fmt.Errorf("natsd: connect to %s: %w", url, err)
 	}
 	return nc, nil
 }

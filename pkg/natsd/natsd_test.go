@@ -37,11 +37,11 @@ func TestInProcessOnly(t *testing.T) {
 func TestListensOnLoopback(t *testing.T) {
 	s := start(t, 0)
 	require.Contains(t, s.URL(), "127.0.0.1")
-	nc, err := natsd.Connect(t.Context(), s.URL(), "test")
+	nc, err := natsd.Remote{URL: s.URL()}.Connect(t.Context(), "test", nil)
 	require.NoError(t, err)
 	nc.Close()
 	s.Stop()
-	_, err = natsd.Connect(t.Context(), "nats://127.0.0.1:1", "test")
+	_, err = natsd.Remote{URL: "nats://127.0.0.1:1"}.Connect(t.Context(), "test", nil)
 	require.Error(t, err)
 }
 

@@ -40,7 +40,7 @@ type broker struct {
 func (b *broker) Name() string { return "nats" }
 
 func (b *broker) Start(ctx context.Context) error {
-	connect := func(name string) (*nats.Conn, error) { return natsd.Connect(ctx, b.cfg.NATSURL, name) }
+	connect := func(name string) (*nats.Conn, error) { return b.cfg.remote().Connect(ctx, name, b.logger) }
 	if b.cfg.NATSURL == "" {
 		unlock, err := lockDir(b.cfg.DataDir)
 		if err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"quartet/pkg/certs"
 	"quartet/pkg/conf"
+	"quartet/pkg/natsd"
 	"quartet/services/agent"
 	"quartet/services/board"
 	"quartet/services/identity"
@@ -44,6 +45,8 @@ type Config struct {
 	KeyFile   string
 
 	TLS certs.Files
+	// NATS is how the servers of NATSURL let this process in; its URL is NATSURL.
+	NATS natsd.Remote
 
 	QuotaAgents     int
 	QuotaItems      int
@@ -88,6 +91,14 @@ func (c *Config) Flags(fs *pflag.FlagSet) *conf.Set {
 	s := conf.New(fs)
 	s.String(&c.DataDir, "data-dir", defaultDataDir(), "Where journals, agent homes and the installation's key live")
 	s.String(&c.NATSURL, "nats-url", "", "NATS server or cluster; empty: an embedded server in data-dir")
+	s.String(&c.NATS.User, "nats-user", "", "The user to name to the servers of nats-url")
+	s.String(&c.NATS.PasswordFile, "nats-password-file", "", "A file with that user's password")
+	s.String(&c.NATS.CredsFile, "nats-creds-file", "", "A file with a JWT and its seed, as nsc writes them, instead of nats-user")
+	s.String(&c.NATS.NKeyFile, "nats-nkey-file", "", "A file with the seed of an nkey, instead of nats-user")
+	s.String(&c.NATS.TLS.CA, "nats-tls-ca-file", "", "Who signs the certificates of the servers of nats-url (PEM); this or another nats-tls setting switches TLS on")
+	s.String(&c.NATS.TLS.Cert, "nats-tls-cert-file", "", "A certificate to show to them (PEM)")
+	s.String(&c.NATS.TLS.Key, "nats-tls-key-file", "", "Its private key (PEM)")
+	s.String(&c.NATS.ServerName, "nats-tls-server-name", "", "The name that their certificates must have; empty: that of each address")
 	s.String(&c.GRPCAddr, "grpc-addr", "127.0.0.1:7481", "Where gRPC is served")
 	s.String(&c.HTTPAddr, "http-addr", "127.0.0.1:7480", "Where REST, events and OpenAPI are served")
 	s.String(&c.PublicURL, "public-url", "", "How outside systems reach http-addr, for trigger URLs; empty: http://<http-addr>")
@@ -163,7 +174,7 @@ func (c *Config) Complete() error {
 	if c.NATSURL == "" && len(c.Serve) != len(Services) {
 		return errors.New("some services alone need a NATS server that all processes share: give nats-url")
 	}
-	if err := errors.Join(c.completeAuth(), c.TLS.Check()); err != nil {
+	if err := errors.Join(c.completeAuth(), c.TLS.Check(), c.remote().Check()); err != nil {
 		return err
 	}
 	if c.MaxChildren < 0 {
@@ -187,6 +198,13 @@ func (c *Config) Complete() error {
 		c.WorkerRoots = []string{wd}
 	}
 	return nil
+}
+
+// remote is the way to the servers of nats-url.
+func (c *Config) remote() natsd.Remote {
+	r := c.NATS
+	r.URL, r.TLS.Prefix = c.NATSURL, "nats-"
+	return r
 }
 
 // weights are the shares of namespaces as numbers.

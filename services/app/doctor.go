@@ -13,7 +13,7 @@ func Examine(ctx context.Context, cfg Config, err error, c doctor.Client) []doct
 		err = cfg.Complete()
 	}
 	here := doctor.Server{
-		Err: err, DataDir: cfg.DataDir, KeyFile: cfg.KeyFile, NATSURL: cfg.NATSURL, GRPCAddr: cfg.GRPCAddr, HTTPAddr: cfg.HTTPAddr,
+		Err: err, DataDir: cfg.DataDir, KeyFile: cfg.KeyFile, NATS: cfg.remote(), GRPCAddr: cfg.GRPCAddr, HTTPAddr: cfg.HTTPAddr,
 		CertFile: cfg.TLS.Cert, TLSKeyFile: cfg.TLS.Key, AuthRequired: cfg.Auth == AuthRequired, Issuer: cfg.OIDC.Issuer, Replicas: cfg.Replicas,
 	}
 	if err == nil {

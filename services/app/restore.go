@@ -122,7 +122,7 @@ func restore(ctx context.Context, cfg Config, from io.Reader, totals archive.Tot
 	var nc *nats.Conn
 	closeBroker := func() {}
 	if cfg.NATSURL != "" {
-		nc, err = natsd.Connect(ctx, cfg.NATSURL, "quartet-restore")
+		nc, err = cfg.remote().Connect(ctx, "quartet-restore", nil)
 	} else {
 		var embedded *natsd.Server
 		embedded, err = natsd.Start(natsd.Config{StoreDir: store, MaxStore: int64(cfg.MaxStore) << 20, Port: natsd.InProcess, Logger: zap.NewNop(), Bulk: true})
@@ -170,7 +170,7 @@ func refill(ctx context.Context, cfg Config, nc *nats.Conn, homes *os.Root, from
 			return fmt.Errorf("stream %s: %w", name, err)
 		}
 		if last := s.CachedInfo().State.LastSeq; last > 0 {
-			return fmt.Errorf("stream %s of %s has messages already; a backup is restored into a cluster without any", name, cfg.NATSURL)
+			return fmt.Errorf("stream %s of %s has messages already; a backup is restored into a cluster without any", name, natsd.Redact(cfg.NATSURL, cfg.NATSURL))
 		}
 	}
 	p := &publishing{js: js}

@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"io/fs"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -37,7 +38,7 @@ type Server struct {
 	// Err is what is wrong with the settings; the rest then counts for nothing.
 	Err                        error
 	DataDir, KeyFile           string
-	NATSURL                    string
+	NATS                       natsd.Remote
 	GRPCAddr, HTTPAddr         string
 	CertFile, TLSKeyFile       string
 	AuthRequired, OpenToOthers bool
@@ -198,15 +199,21 @@ func (r *report) keyFile(s Server) {
 }
 
 func (r *report) broker(ctx context.Context, s Server) {
-	if s.NATSURL == "" {
+	if s.NATS.URL == "" {
 		r.ok("nats", "the server brings its own")
 		return
 	}
+	r.brokerFiles(s.NATS)
 	ctx, cancel := context.WithTimeout(ctx, checkTerm)
 	defer cancel()
-	nc, err := natsd.Connect(ctx, s.NATSURL, "quartet-doctor")
+	nc, err := s.NATS.Connect(ctx, "quartet-doctor", nil)
+	var refused *natsd.Refused
+	if errors.As(err, &refused) {
+		r.add("nats", Problem, refused.Mend, "%s", refused.Text)
+		return
+	}
 	if err != nil {
-		r.add("nats", Problem, "start it, or correct nats-url; a firewall may be between", "NATS is not reachable: %s", withoutSecrets(err.Error(), s.NATSURL))
+		r.add("nats", Problem, "correct the nats settings", "%v", err)
 		return
 	}
 	defer nc.Close()
@@ -222,17 +229,40 @@ func (r *report) broker(ctx context.Context, s Server) {
 		r.add("nats", Warning, "let all of the cluster's nodes run, or lower replicas", "replicas is %d, and %d server(s) of the cluster are known", s.Replicas, servers)
 		return
 	}
-	r.ok("nats", "NATS %s answers at %s", nc.ConnectedServerVersion(), nc.ConnectedUrlRedacted())
+	switch plain := !s.NATS.Encrypted() && nc.ConnectedAddr() != "" && !local(nc.ConnectedAddr()); {
+	case natsd.Redact(s.NATS.URL, s.NATS.URL) != s.NATS.URL:
+		r.add("nats", Warning, "give nats-user and nats-password-file instead: addresses stand in lists of processes and in environments", "NATS answers at %s, and nats-url has a credential in it", nc.ConnectedUrlRedacted())
+	case plain:
+		r.add("nats", Warning, "give the servers certificates, and nats-tls-ca-file here", "NATS answers at %s, and everything is said to it in plain text", nc.ConnectedUrlRedacted())
+	default:
+		r.ok("nats", "NATS %s answers at %s", nc.ConnectedServerVersion(), nc.ConnectedUrlRedacted())
+	}
 }
 
-// withoutSecrets keeps the password of an address out of messages.
-func withoutSecrets(text, address string) string {
-	if at := strings.LastIndexByte(address, '@'); at > 0 {
-		if begin := strings.Index(address, "://"); begin >= 0 && begin+3 < at {
-			text = strings.ReplaceAll(text, address[begin+3:at], "…")
+// local reports whether an address is on this machine.
+func local(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	ip := net.ParseIP(host)
+	return err == nil && ip != nil && ip.IsLoopback()
+}
+
+// brokerFiles looks at what opens the servers of NATS.
+func (r *report) brokerFiles(n natsd.Remote) {
+	for _, name := range slices.Sorted(maps.Keys(n.Files())) {
+		path := n.Files()[name]
+		fi, err := os.Stat(path)
+		switch {
+		case err != nil:
+			r.add(name, Problem, "correct the path, or let this user read the file", "%v", err)
+		case fi.Mode().Perm()&0o077 != 0:
+			r.add(name, Problem, "chmod 600 "+path, "other users can read %s (mode %o): whoever has it writes journals", path, fi.Mode().Perm())
+		default:
+			r.ok(name, "%s is there, for this user alone", path)
 		}
 	}
-	return text
+	if n.TLS.Cert != "" {
+		r.certificateFile("nats-certificate", n.TLS.Cert, n.TLS.Key)
+	}
 }
 
 func (r *report) ports(ctx context.Context, s Server, running bool) {
@@ -255,27 +285,30 @@ func (r *report) ports(ctx context.Context, s Server, running bool) {
 }
 
 func (r *report) certificate(s Server) {
-	if s.CertFile == "" {
-		return
+	if s.CertFile != "" {
+		r.certificateFile("certificate", s.CertFile, s.TLSKeyFile)
 	}
-	pair, err := tls.LoadX509KeyPair(s.CertFile, s.TLSKeyFile)
+}
+
+func (r *report) certificateFile(check, certFile, keyFile string) {
+	pair, err := tls.LoadX509KeyPair(certFile, keyFile)
 	var leaf *x509.Certificate
 	if err == nil {
 		leaf, err = x509.ParseCertificate(pair.Certificate[0])
 	}
 	if err != nil {
-		r.add("certificate", Problem, "give a certificate and its key in PEM", "%s with %s: %v", s.CertFile, s.TLSKeyFile, err)
+		r.add(check, Problem, "give a certificate and its key in PEM", "%s with %s: %v", certFile, keyFile, err)
 		return
 	}
 	const mend = "renew it: replaced files are taken up without a restart"
 	end := leaf.NotAfter.UTC().Format(time.RFC3339)
 	switch left := time.Until(leaf.NotAfter); {
 	case left <= 0:
-		r.add("certificate", Problem, mend, "%s ended at %s", s.CertFile, end)
+		r.add(check, Problem, mend, "%s ended at %s", certFile, end)
 	case left < certNoted:
-		r.add("certificate", Warning, mend, "%s ends at %s", s.CertFile, end)
+		r.add(check, Warning, mend, "%s ends at %s", certFile, end)
 	default:
-		r.ok("certificate", "%s is good until %s", s.CertFile, end)
+		r.ok(check, "%s is good until %s", certFile, end)
 	}
 }
 

@@ -1,0 +1,247 @@
+package natsd
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
+
+	"quartet/pkg/certs"
+)
+
+// Remote is a NATS server or cluster elsewhere, and what it lets us in by. Files
+// are read at every connect, so that what is renewed counts from the next one
+// on. A zero Remote but for URL is plain text and no credential.
+type Remote struct {
+	// URL is one address, or several of a cluster with commas between.
+	URL string
+	// User and the contents of PasswordFile; without a file the user alone.
+	User, PasswordFile string
+	// CredsFile has a user's JWT and seed, as nsc writes them.
+	CredsFile string
+	// NKeyFile has the seed of an nkey.
+	NKeyFile string
+	// TLS: who signed the servers (CA), and what we show them (Cert, Key).
+	TLS certs.Files
+	// ServerName is the name that the servers' certificates must have; empty: that
+	// of the address.
+	ServerName string
+}
+
+// Check says what does not go together.
+func (r Remote) Check() error {
+	ways := 0
+	for _, given := range []bool{r.User != "" || r.PasswordFile != "", r.CredsFile != "", r.NKeyFile != ""} {
+		if given {
+			ways++
+		}
+	}
+	switch {
+	case r.URL == "" && (ways > 0 || r.secured()):
+		return errors.New("nats-user, nats-creds-file, nats-tls-ca-file and their like are for a server elsewhere: give nats-url, or leave them out")
+	case ways > 1:
+		return errors.New("nats-user with nats-password-file, nats-creds-file and nats-nkey-file are three ways in; give one")
+	case r.PasswordFile != "" && r.User == "":
+		return errors.New("nats-password-file needs nats-user")
+	}
+	for address := range strings.SplitSeq(r.URL, ",") {
+		if _, err := url.Parse(strings.TrimSpace(address)); err != nil {
+			return errors.New("nats-url: " + Redact(err.Error(), r.URL))
+		}
+	}
+	return r.TLS.Check()
+}
+
+// secured reports whether the connection must be TLS whatever the address says.
+func (r Remote) secured() bool {
+	return r.ServerName != "" || r.TLS.CA != "" || r.TLS.Cert != "" || r.TLS.Key != ""
+}
+
+// Encrypted reports whether what is said to the servers can be read on the way.
+func (r Remote) Encrypted() bool {
+	return r.secured() || strings.HasPrefix(strings.TrimSpace(r.URL), "tls://")
+}
+
+// Files are those that nobody but this user should read, by setting.
+func (r Remote) Files() map[string]string {
+	out := map[string]string{}
+	for name, path := range map[string]string{
+		"nats-password-file": r.PasswordFile, "nats-creds-file": r.CredsFile, "nats-nkey-file": r.NKeyFile, "nats-tls-key-file": r.TLS.Key,
+	} {
+		if path != "" {
+			out[name] = path
+		}
+	}
+	return out
+}
+
+// Refused is why a server elsewhere is not connected to, and how to mend it. Its
+// texts have no password in them.
+type Refused struct {
+	Text, Mend string
+	err        error
+}
+
+func (e *Refused) Error() string { return e.Text + "; " + e.Mend }
+
+// Unwrap gives what the connection met.
+func (e *Refused) Unwrap() error { return e.err }
+
+// Connect connects with the settings of Options. What goes wrong is a *Refused.
+// A nil logger is silent about what happens to the connection later.
+func (r Remote) Connect(ctx context.Context, name string, logger *zap.Logger) (*nats.Conn, error) {
+	if logger == nil {
+		logger = zap.NewNop()
+	}
+	opts := append(Options(name),
+		// A password that is replaced on both sides may be refused for a while.
+		nats.IgnoreAuthErrorAbort(),
+		nats.ReconnectErrHandler(r.told(logger)))
+	if at, ok := ctx.Deadline(); ok {
+		opts = append(opts, nats.Timeout(time.Until(at)))
+	}
+	more, err := r.options(logger)
+	if err != nil {
+		return nil, r.refused(err)
+	}
+	nc, err := nats.Connect(r.URL, append(opts, more...)...)
+	if err != nil {
+		return nil, r.refused(err)
+	}
+	return nc, nil
+}
+
+// told logs why a lost connection does not come back, once a reason: it is tried
+// ten times a second.
+func (r Remote) told(logger *zap.Logger) nats.ConnErrHandler {
+	var mu sync.Mutex
+	var last string
+	return func(_ *nats.Conn, err error) {
+		text := r.refused(err).Error()
+		mu.Lock()
+		known := text == last
+		last = text
+		mu.Unlock()
+		if !known {
+			logger.Warn("NATS does not take the connection back; trying on", zap.String("error", text))
+		}
+	}
+}
+
+func (r Remote) options(logger *zap.Logger) (opts []nats.Option, err error) {
+	switch {
+	case r.CredsFile != "":
+		opts = append(opts, nats.UserCredentials(r.CredsFile))
+		_, err = os.Stat(r.CredsFile)
+	case r.NKeyFile != "":
+		var nkey nats.Option
+		if nkey, err = nats.NkeyOptionFromSeed(r.NKeyFile); err == nil {
+			opts = append(opts, nkey)
+		}
+	case r.User != "":
+		if _, err = r.password(); err == nil {
+			opts = append(opts, nats.UserInfoHandler(func() (string, string) {
+				secret, err := r.password()
+				if err != nil {
+					logger.Warn("the password of NATS cannot be read", zap.Error(err))
+				}
+				return r.User, secret
+			}))
+		}
+	}
+	if err != nil || !r.secured() {
+		return opts, err
+	}
+	files := r.TLS
+	files.Prefix = "nats-"
+	store, err := certs.Open(files, logger)
+	if err != nil {
+		return nil, err
+	}
+	opts = append(opts, nats.Secure(&tls.Config{MinVersion: tls.VersionTLS12, ServerName: r.ServerName}))
+	var show nats.TLSCertHandler
+	if files.Cert != "" {
+		show = func() (tls.Certificate, error) { return store.Client().Certificates[0], nil }
+	}
+	return append(opts, nats.ClientTLSConfig(show, func() (*x509.CertPool, error) { return store.Client().RootCAs, nil })), nil
+}
+
+func (r Remote) password() (string, error) {
+	if r.PasswordFile == "" {
+		return "", nil
+	}
+	raw, err := os.ReadFile(r.PasswordFile)
+	if err != nil {
+		return "", fmt.Errorf("nats-password-file: %w", err)
+	}
+	// Editors and `echo` end files with a newline that is not the secret's.
+	return strings.TrimRight(string(raw), "\r\n"), nil
+}
+
+func (r Remote) refused(err error) *Refused {
+	return &Refused{
+		Text: "NATS at " + Redact(r.URL, r.URL) + ": " + Redact(err.Error(), r.URL),
+		Mend: r.mend(err), err: err,
+	}
+}
+
+// mend says what an operator does about an error.
+func (r Remote) mend(err error) string {
+	var unknown x509.UnknownAuthorityError
+	var name x509.HostnameError
+	var invalid x509.CertificateInvalidError
+	text := err.Error()
+	says := func(parts ...string) bool {
+		for _, part := range parts {
+			if strings.Contains(text, part) {
+				return true
+			}
+		}
+		return false
+	}
+	switch {
+	case errors.As(err, &unknown):
+		return "nats-tls-ca-file must be the certificate of the authority that signed the servers'"
+	case errors.As(err, &name):
+		return "connect by a name that stands in the servers' certificate, or give one as nats-tls-server-name"
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		return "renew the servers' certificate and reload the servers, or set this machine's clock"
+	case says("tls: certificate required", "tls: handshake failure", "didn't provide a certificate"):
+		return "the servers want a certificate: give nats-tls-cert-file and nats-tls-key-file"
+	case says("tls: expired certificate"):
+		return "renew nats-tls-cert-file: the servers find it expired"
+	case says("tls: unknown certificate authority", "tls: bad certificate", "tls: unknown certificate"):
+		return "nats-tls-cert-file must be signed by the authority that the servers trust"
+	case errors.Is(err, nats.ErrSecureConnWanted):
+		return "switch TLS on in the servers' configuration, or leave the nats-tls settings out"
+	case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthExpired), errors.Is(err, nats.ErrAuthRevoked), says("Authorization Violation", "nkeys", "nkey"):
+		return "the servers do not know this user: correct nats-user and nats-password-file, nats-creds-file or nats-nkey-file, or let the certificate's name in"
+	case errors.Is(err, os.ErrNotExist), errors.Is(err, os.ErrPermission):
+		return "correct the path, or let this user read the file"
+	case says("tls:"):
+		return "correct the nats-tls settings"
+	}
+	return "start it, or correct nats-url; a firewall may be between"
+}
+
+// Redact takes the credentials of addresses out of a text.
+func Redact(text, addresses string) string {
+	for address := range strings.SplitSeq(addresses, ",") {
+		if begin, at := strings.Index(address, "://"), strings.LastIndexByte(address, '@'); begin >= 0 && begin+3 < at {
+			text = strings.ReplaceAll(text, address[begin+3:at], "…")
+			if _, secret, found := strings.Cut(address[begin+3:at], ":"); found && secret != "" {
+				text = strings.ReplaceAll(text, secret, "…")
+			}
+		}
+	}
+	return text
+}
