@@ -29,7 +29,7 @@ func (s *State) ownerDeleted(env journal.Env, namespace, agentID string) []*jour
 		return events
 	}
 	current, size := a.current, 0
-	a.open.Ascend(func(old *workv1.WorkItem) bool {
+	a.open.each(byCreation, nil, func(old *workv1.WorkItem) bool {
 		if size += proto.Size(old); size > deletedBytes {
 			return false
 		}

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/btree"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -202,9 +201,10 @@ func checkState(t require.TestingT, s *State) {
 			if ik.namespace != k.namespace || it.GetAgentId() != k.id {
 				continue
 			}
-			want["all"] = append(want["all"], it)
 			if it.GetState() == open {
 				want["open"] = append(want["open"], it)
+			} else {
+				want["done"] = append(want["done"], it)
 			}
 			if recheckPending(it) {
 				want["rechecks"] = append(want["rechecks"], it)
@@ -231,7 +231,7 @@ func checkState(t require.TestingT, s *State) {
 				require.NotNil(t, attached(it, id), "a blocker names a wait that stands")
 			}
 		}
-		sameItems(t, want["all"], a.all, byCreation)
+		sameItems(t, want["done"], a.done, byCreation)
 		sameItems(t, want["open"], a.open, byCreation)
 		sameItems(t, want["rechecks"], a.rechecks, byRecheck)
 		for c := range a.classes {
@@ -246,26 +246,26 @@ func checkState(t require.TestingT, s *State) {
 	}
 }
 
-func sameItems(t require.TestingT, want []*workv1.WorkItem, tree *btree.BTreeG[*workv1.WorkItem], less btree.LessFunc[*workv1.WorkItem]) {
+func sameItems(t require.TestingT, want []*workv1.WorkItem, sorted tree, o *order) {
 	slices.SortFunc(want, func(a, b *workv1.WorkItem) int {
+		x, y := place{o.at(a), &item{rec: a}}, place{o.at(b), &item{rec: b}}
 		switch {
-		case less(a, b):
+		case o.less(x, y):
 			return -1
-		case less(b, a):
+		case o.less(y, x):
 			return 1
 		}
 		return 0
 	})
+	require.Equal(t, len(want), sorted.size())
 	var got []*workv1.WorkItem
-	if tree != nil {
-		tree.Ascend(func(it *workv1.WorkItem) bool {
-			got = append(got, it)
-			return true
-		})
-	}
+	sorted.each(o, nil, func(it *workv1.WorkItem) bool {
+		got = append(got, it)
+		return true
+	})
 	require.Len(t, got, len(want))
 	for i := range want {
-		require.Equal(t, want[i].GetWorkItemId(), got[i].GetWorkItemId())
+		require.Same(t, want[i], got[i])
 	}
 }
 

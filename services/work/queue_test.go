@@ -135,7 +135,7 @@ func TestP5_RemindersAreListedInOrder(t *testing.T) {
 func TestW10_FiltersAndPages(t *testing.T) {
 	r := newRig(t)
 	ids := map[string]string{}
-	for _, name := range []string{"cur", "queued", "blocked", "waiting", "input", "done"} {
+	for _, name := range []string{"cur", "queued", "done", "blocked", "waiting", "input"} {
 		r.clk.Advance(time.Second)
 		ids[name] = r.create(name).GetWorkItemId()
 	}
@@ -145,7 +145,7 @@ func TestW10_FiltersAndPages(t *testing.T) {
 	r.complete(ids["done"])
 	r.pick(ids["cur"])
 	for filter, want := range map[string]string{
-		"UNSPECIFIED": "cur queued blocked waiting input done", "ALL": "cur queued blocked waiting input done",
+		"UNSPECIFIED": "cur queued done blocked waiting input", "ALL": "cur queued done blocked waiting input",
 		"OPEN": "cur queued blocked waiting input", "COMPLETED": "done", "CURRENT": "cur",
 		"QUEUED": "queued input", "BLOCKED": "blocked waiting", "WAITING_FOR_OPERATOR": "input", "RUNNABLE": "cur queued",
 	} {

@@ -2,10 +2,9 @@ package work
 
 import (
 	"context"
+	"sort"
 	"strconv"
 	"time"
-
-	"github.com/google/btree"
 
 	"quartet/pkg/fault"
 	"quartet/pkg/page"
@@ -122,26 +121,31 @@ func list(s *State, namespace, agentID string, f workv1.WorkItemFilter, after *w
 		}
 		return out
 	}
-	// Completed items are most of a long life; every other filter looks at open
-	// ones only.
-	tree := a.open
-	if f == workv1.WorkItemFilter_WORK_ITEM_FILTER_UNSPECIFIED || f == workv1.WorkItemFilter_WORK_ITEM_FILTER_ALL ||
-		f == workv1.WorkItemFilter_WORK_ITEM_FILTER_COMPLETED {
-		tree = a.all
+	// Completed items are most of a long life; most filters look at open ones
+	// only.
+	trees := []tree{a.open}
+	switch f { //nolint:exhaustive // the others show what is open
+	case workv1.WorkItemFilter_WORK_ITEM_FILTER_UNSPECIFIED, workv1.WorkItemFilter_WORK_ITEM_FILTER_ALL:
+		trees = []tree{a.open, a.done}
+	case workv1.WorkItemFilter_WORK_ITEM_FILTER_COMPLETED:
+		trees = []tree{a.done}
 	}
-	visit := func(it *workv1.WorkItem) bool {
-		if after != nil && !byCreation(after, it) {
-			return true
-		}
-		if matches(it, a.current, f) {
-			out = append(out, view(it, a.current))
-		}
-		return len(out) < limit
+	var found []*workv1.WorkItem
+	for _, t := range trees {
+		n := 0
+		t.each(byCreation, after, func(it *workv1.WorkItem) bool {
+			if matches(it, a.current, f) {
+				found = append(found, it)
+				n++
+			}
+			return n < limit
+		})
 	}
-	if after != nil {
-		tree.AscendGreaterOrEqual(after, visit)
-	} else {
-		tree.Ascend(visit)
+	if len(trees) > 1 {
+		sort.Slice(found, func(i, j int) bool { return older(found[i], found[j]) })
+	}
+	for _, it := range found[:min(len(found), limit)] {
+		out = append(out, view(it, a.current))
 	}
 	return out
 }
@@ -221,14 +225,11 @@ func queue(s *State, namespace, agentID string) *workv1.GetWorkQueueResponse {
 	q.Current = view(current, a.current)
 	top := func(c workv1.CandidateClass, limit int) (items []*workv1.WorkItem, total int32) {
 		t := a.classes[c]
-		if t == nil {
-			return nil, 0
-		}
-		n := t.Len()
+		n := t.size()
 		if current != nil && classOf(current) == c {
 			n--
 		}
-		t.Ascend(func(it *workv1.WorkItem) bool {
+		t.each(classOrder[c], nil, func(it *workv1.WorkItem) bool {
 			if len(items) == limit {
 				return false
 			}
@@ -245,26 +246,15 @@ func queue(s *State, namespace, agentID string) *workv1.GetWorkQueueResponse {
 	q.WaitingForOperator, counts.WaitingForOperator = top(workv1.CandidateClass_CANDIDATE_CLASS_WAITING_FOR_OPERATOR, capOperator)
 	q.Blocked, counts.Blocked = top(workv1.CandidateClass_CANDIDATE_CLASS_BLOCKED, capBlocked)
 	q.CompletedRecent, counts.Completed = top(workv1.CandidateClass_CANDIDATE_CLASS_COMPLETED_RECENT, capCompleted)
-	counts.Open = count(a.open.Len())
+	counts.Open = count(a.open.size())
 	if !a.changed.IsZero() {
 		q.ChangedAt = timestamppb.New(a.changed)
 	}
-	if a.rechecks != nil {
-		ascend(a.rechecks, capRechecks, func(it *workv1.WorkItem) { q.Rechecks = append(q.Rechecks, view(it, a.current)) })
-	}
-	return q
-}
-
-func ascend(t *btree.BTreeG[*workv1.WorkItem], limit int, visit func(*workv1.WorkItem)) {
-	n := 0
-	t.Ascend(func(it *workv1.WorkItem) bool {
-		if n == limit {
-			return false
-		}
-		n++
-		visit(it)
-		return true
+	a.rechecks.each(byRecheck, nil, func(it *workv1.WorkItem) bool {
+		q.Rechecks = append(q.Rechecks, view(it, a.current))
+		return len(q.GetRechecks()) < capRechecks
 	})
+	return q
 }
 
 func count(n int) int32 {

@@ -10,18 +10,16 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
-
-	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 // State is one partition of the work plane. Records are replaced, never edited,
 // so that readers may keep what they found.
 type State struct {
-	items  map[key]item
+	items  map[key]*item
 	agents map[key]*agentWork
 	// free is shared by all trees: one of its own would be a quarter of what an
 	// idle agent takes.
-	free *btree.FreeListG[*workv1.WorkItem]
+	free *btree.FreeListG[place]
 }
 
 // item is a record and the way back to everything that made it so.
@@ -37,11 +35,11 @@ type key struct{ namespace, id string }
 // that reading a queue costs the same with ten items and with a million.
 type agentWork struct {
 	current  string
-	deleted  bool                            // the agent is deleted, or about to be
-	all      *btree.BTreeG[*workv1.WorkItem] // by creation
-	open     *btree.BTreeG[*workv1.WorkItem] // by creation
-	rechecks *btree.BTreeG[*workv1.WorkItem] // open, recheck set and not consumed; by time
-	classes  [7]*btree.BTreeG[*workv1.WorkItem]
+	deleted  bool // the agent is deleted, or about to be
+	open     tree // by creation
+	done     tree // by creation
+	rechecks tree // open, recheck set and not consumed; by time
+	classes  [7]tree
 	// ended holds the waits that ended last, oldest first. The direct call and
 	// the event that say the same wait began may come in any order, also after
 	// its end; without this memory the late one would stop the item for ever.
@@ -55,14 +53,11 @@ type agentWork struct {
 // milliseconds apart, and an agent makes one wait a turn.
 const endedMemory = 32
 
-// A small degree keeps an idle agent with a handful of items under a few KiB.
-const treeDegree = 8
-
 // NewState returns the state of an empty log.
 func NewState() *State {
 	return &State{
-		items: map[key]item{}, agents: map[key]*agentWork{},
-		free: btree.NewFreeListG[*workv1.WorkItem](btree.DefaultFreeListSize),
+		items: map[key]*item{}, agents: map[key]*agentWork{},
+		free: btree.NewFreeListG[place](btree.DefaultFreeListSize),
 	}
 }
 
@@ -132,56 +127,62 @@ func (s *State) fold(ev *journal.Event) error {
 func (s *State) agent(k key) *agentWork {
 	a := s.agents[k]
 	if a == nil {
-		a = &agentWork{
-			all:  s.tree(byCreation),
-			open: s.tree(byCreation),
-		}
+		a = &agentWork{}
 		s.agents[k] = a
 	}
 	return a
 }
 
-func (s *State) tree(less btree.LessFunc[*workv1.WorkItem]) *btree.BTreeG[*workv1.WorkItem] {
-	return btree.NewWithFreeListG(treeDegree, less, s.free)
+// put replaces a record and moves it in every order that it stands elsewhere in.
+func (s *State) put(k key, rec *workv1.WorkItem) {
+	a := s.agent(k)
+	ik := key{k.namespace, rec.GetWorkItemId()}
+	it := s.items[ik]
+	if it == nil {
+		it = &item{}
+		s.items[ik] = it
+	}
+	old := it.rec
+	// A tree compares by the record as it stands: what leaves one does so first.
+	if old != nil {
+		c := classOf(old)
+		a.classes[c].remove(classOrder[c], it)
+		if recheckPending(old) {
+			a.rechecks.remove(byRecheck, it)
+		}
+		if isCompleted(old) != isCompleted(rec) {
+			a.made(old).remove(byCreation, it)
+		}
+	}
+	it.rec = rec
+	if old == nil || isCompleted(old) != isCompleted(rec) {
+		a.made(rec).add(byCreation, it, s.free)
+	}
+	c := classOf(rec)
+	a.classes[c].add(classOrder[c], it, s.free)
+	if recheckPending(rec) {
+		a.rechecks.add(byRecheck, it, s.free)
+	}
 }
 
-// put replaces a record in every index.
-func (s *State) put(k key, it *workv1.WorkItem) {
-	a := s.agent(k)
-	ik := key{k.namespace, it.GetWorkItemId()}
-	e := s.items[ik]
-	if old := e.rec; old != nil {
-		a.all.Delete(old)
-		a.open.Delete(old)
-		if t := a.classes[classOf(old)]; t != nil {
-			t.Delete(old)
-		}
-		if a.rechecks != nil && recheckPending(old) {
-			a.rechecks.Delete(old)
-		}
+// made is the tree by creation that a record belongs into.
+func (a *agentWork) made(rec *workv1.WorkItem) *tree {
+	if isCompleted(rec) {
+		return &a.done
 	}
-	e.rec = it
-	s.items[ik] = e
-	a.all.ReplaceOrInsert(it)
-	if it.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_OPEN {
-		a.open.ReplaceOrInsert(it)
-	}
-	c := classOf(it)
-	if a.classes[c] == nil {
-		a.classes[c] = s.tree(classOrder[c])
-	}
-	a.classes[c].ReplaceOrInsert(it)
-	if recheckPending(it) {
-		if a.rechecks == nil {
-			a.rechecks = s.tree(byRecheck)
-		}
-		a.rechecks.ReplaceOrInsert(it)
-	}
+	return &a.open
+}
+
+func isCompleted(rec *workv1.WorkItem) bool {
+	return rec.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED
 }
 
 // record is an item as it stands, nil if there is none.
 func (s *State) record(namespace, itemID string) *workv1.WorkItem {
-	return s.items[key{namespace, itemID}].rec
+	if it := s.items[key{namespace, itemID}]; it != nil {
+		return it.rec
+	}
+	return nil
 }
 
 // met says whether this plane knows of an agent.
@@ -231,75 +232,4 @@ func (s *State) current(namespace, agentID string) string {
 func recheckPending(it *workv1.WorkItem) bool {
 	return it.GetRecheckAt() != nil && it.GetRecheckConsumedAt() == nil &&
 		it.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_OPEN
-}
-
-func before(a, b *timestamppb.Timestamp) bool { return compare(a, b) < 0 }
-
-func compare(a, b *timestamppb.Timestamp) int {
-	switch {
-	case a.GetSeconds() != b.GetSeconds():
-		if a.GetSeconds() < b.GetSeconds() {
-			return -1
-		}
-		return 1
-	case a.GetNanos() < b.GetNanos():
-		return -1
-	case a.GetNanos() > b.GetNanos():
-		return 1
-	}
-	return 0
-}
-
-func byCreation(a, b *workv1.WorkItem) bool {
-	if c := compare(a.GetCreatedAt(), b.GetCreatedAt()); c != 0 {
-		return c < 0
-	}
-	return a.GetWorkItemId() < b.GetWorkItemId()
-}
-
-func byRecheck(a, b *workv1.WorkItem) bool {
-	if c := compare(a.GetRecheckAt(), b.GetRecheckAt()); c != 0 {
-		return c < 0
-	}
-	return a.GetWorkItemId() < b.GetWorkItemId()
-}
-
-// classOrder is S3 "Candidate Ranking", ended by the id so that it is total.
-var classOrder = [7]btree.LessFunc[*workv1.WorkItem]{
-	workv1.CandidateClass_CANDIDATE_CLASS_TRIGGERED_BLOCKED:    byTriggerNewest,
-	workv1.CandidateClass_CANDIDATE_CLASS_QUEUED_RUNNABLE:      byUpdateOldest,
-	workv1.CandidateClass_CANDIDATE_CLASS_WAITING_FOR_OPERATOR: byUpdateNewest,
-	workv1.CandidateClass_CANDIDATE_CLASS_BLOCKED:              byUpdateNewest,
-	workv1.CandidateClass_CANDIDATE_CLASS_COMPLETED_RECENT:     byUpdateNewest,
-}
-
-func byUpdateNewest(a, b *workv1.WorkItem) bool {
-	if c := compare(a.GetUpdatedAt(), b.GetUpdatedAt()); c != 0 {
-		return c > 0
-	}
-	return a.GetWorkItemId() < b.GetWorkItemId()
-}
-
-func byUpdateOldest(a, b *workv1.WorkItem) bool {
-	if c := compare(a.GetUpdatedAt(), b.GetUpdatedAt()); c != 0 {
-		return c < 0
-	}
-	return byCreation(a, b)
-}
-
-func byTriggerNewest(a, b *workv1.WorkItem) bool {
-	if c := compare(lastTriggered(a), lastTriggered(b)); c != 0 {
-		return c > 0
-	}
-	return byUpdateNewest(a, b)
-}
-
-func lastTriggered(it *workv1.WorkItem) *timestamppb.Timestamp {
-	var last *timestamppb.Timestamp
-	for _, w := range it.GetWaits() {
-		if w.GetTriggerCount() > w.GetConsumedCount() && (last == nil || before(last, w.GetLastTriggeredAt())) {
-			last = w.GetLastTriggeredAt()
-		}
-	}
-	return last
 }

@@ -37,10 +37,8 @@ func (t trail) all() []uint64 {
 // focus is no field of an item, but who moved it away belongs to its history.
 func (s *State) remember(ev *journal.Event) {
 	note := func(itemID string) {
-		k := key{ev.Namespace, itemID}
-		if e := s.items[k]; e.rec != nil {
-			e.trail = e.trail.with(ev.WalSeq)
-			s.items[k] = e
+		if it := s.items[key{ev.Namespace, itemID}]; it != nil {
+			it.trail = it.trail.with(ev.WalSeq)
 		}
 	}
 	switch p := ev.Payload.(type) {
