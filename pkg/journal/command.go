@@ -116,6 +116,10 @@ func Do[S State, R any](ctx context.Context, p *Partition[S], op Op[S, R]) (R, R
 		return zero, Result{}, err
 	}
 	res := Result{Replayed: c.replayed, Seq: c.seq}
+	if len(c.events) == 0 && c.recall == nil && !p.held() {
+		// It stored nothing, so the log did not say whose the partition is.
+		return zero, Result{}, lapsed()
+	}
 	if c.err != nil {
 		return zero, Result{}, c.err
 	}
@@ -180,7 +184,10 @@ func View[S State, R any](ctx context.Context, p *Partition[S], read func(s S) (
 			}
 		}
 		if p.failed.Load() != nil {
-			return zero, 0, unavailable(outcomeNone, "the partition is closed", *p.failed.Load())
+			return zero, 0, unavailable(outcomeNone, "the partition is not held here any more", *p.failed.Load())
+		}
+		if !p.held() {
+			return zero, 0, lapsed()
 		}
 		if err != nil {
 			return zero, 0, err

@@ -141,7 +141,7 @@ func Consume[S State](ctx context.Context, p *Partition[S], r Reaction[S]) error
 			return ctx.Err()
 		}
 		if p.closing.Load() || p.failed.Load() != nil {
-			return errClosed
+			return ErrNotHeld
 		}
 		if stop != nil {
 			return stop

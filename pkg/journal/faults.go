@@ -20,6 +20,10 @@ func unavailable(outcome, msg string, cause error) error {
 	return e
 }
 
+func lapsed() error {
+	return unavailable(outcomeNone, "the lease of the partition is over, so what stands here may be old; try again", ErrNotHeld)
+}
+
 func internal(cause error) error { return fault.Internal(cause) }
 
 func reused(requestID string) error {

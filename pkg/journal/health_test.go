@@ -79,7 +79,7 @@ func TestOpenRefusesWhatItCannotRead(t *testing.T) {
 
 func TestSetSpreadsOwners(t *testing.T) {
 	open := func(n int) (*journal.Set[*journaltest.State], error) {
-		return journal.OpenSet(t.Context(), n, func(int) (journal.Config[*journaltest.State], error) {
+		return journal.OpenSet(t.Context(), journal.Whole(n), func(int) (journal.Config[*journaltest.State], error) {
 			return journaltest.Config(memlog.New()), nil
 		})
 	}

@@ -6,7 +6,10 @@ import (
 	"time"
 )
 
-var errClosed = errors.New("journal: partition closed")
+// ErrNotHeld is the cause of every refusal of a partition that was closed, or
+// whose lease was lost: another process may hold it by now. Whatever is refused
+// with it, and not said to have an unknown outcome, stored nothing.
+var ErrNotHeld = errors.New("journal: the partition is not held here")
 
 // inbox is the hand-over from handlers to the loop: a slice that is swapped
 // and a channel of one slot. A channel of commands costs a lock and a wake-up
@@ -25,7 +28,7 @@ func (p *Partition[S]) enqueue(c *command[S]) error {
 	switch {
 	case b.closed:
 		b.mu.Unlock()
-		return unavailable(outcomeNone, "the partition is closed", errClosed)
+		return unavailable(outcomeNone, "the partition is not held here", ErrNotHeld)
 	case len(b.queue) >= maxQueued:
 		b.mu.Unlock()
 		return unavailable(outcomeNone, "too many requests are waiting for the journal; try again later", nil)

@@ -26,6 +26,9 @@ func (p *Partition[S]) load(ctx context.Context, mine map[string]struct{}) (*cor
 			next = seq + 1
 			return nil
 		})
+		if !p.held() {
+			return nil, ErrNotHeld
+		}
 		if err == nil {
 			err = p.takeOver(ctx, c)
 		}

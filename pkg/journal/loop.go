@@ -14,6 +14,8 @@ type pending[S State] struct {
 	events []*Event
 	cmds   []*command[S] // to be answered with it, in order
 	fate   *fate
+	sent   bool // an attempt to store it was made
+	gone   bool // it is not in the log and never will be
 }
 
 // loop is what belongs to the loop goroutine alone, except fencing.
@@ -60,7 +62,7 @@ func (p *Partition[S]) serve() {
 		p.fill()
 		if !l.sending && len(l.frames) > 0 {
 			f := l.frames[0]
-			l.sending = true
+			l.sending, f.sent = true, true
 			l.work <- delivery{f.Frame, p.core.tail}
 		}
 		if l.doom != nil && len(l.frames) == 0 {
@@ -71,7 +73,7 @@ func (p *Partition[S]) serve() {
 			continue
 		}
 		if l.closed && len(l.frames) == 0 && l.next == len(l.backlog) {
-			p.giveUp(errClosed)
+			p.giveUp(ErrNotHeld)
 			return
 		}
 		signal := p.inbox.signal
@@ -89,7 +91,7 @@ func (p *Partition[S]) serve() {
 			if l.sending {
 				<-l.results
 			}
-			p.giveUp(errClosed)
+			p.giveUp(ErrNotHeld)
 			return
 		}
 	}
@@ -155,6 +157,7 @@ func (p *Partition[S]) settle(v verdict) error {
 		}
 		return p.reload(f)
 	case absent:
+		f.gone = v.foreign // another frame has the place that was meant for it
 		return p.reload(nil)
 	default:
 		return fmt.Errorf("journal: %w", v.err)
@@ -215,9 +218,20 @@ func (p *Partition[S]) notify(events []*Event) {
 
 // reload throws the state away, loads it again, and puts the commands whose
 // frames are not in it back to the front of the queue, in order (R5). gone is
-// a refused frame whose commands are answered already.
+// a refused frame whose commands are answered already. A partition whose lease
+// is over is not taken back: its next holder may have it.
 func (p *Partition[S]) reload(gone *pending[S]) error {
 	l := &p.loop
+	if !p.held() {
+		if gone != nil {
+			gone.fate.settle(true)
+		}
+		if l.doom != nil {
+			l.doom.settle(true)
+			l.doom = nil
+		}
+		return ErrNotHeld
+	}
 	p.stall.begin(p.cfg.Mono())
 	p.cfg.Feed.end()
 	lost := l.frames
@@ -293,7 +307,7 @@ func (p *Partition[S]) giveUp(cause error) {
 	for _, f := range l.frames {
 		f.fate.settle(true)
 		for _, c := range f.cmds {
-			p.abandon(c, c.stage.Load() != stageSettled, cause)
+			p.abandon(c, f.sent && !f.gone && c.stage.Load() != stageSettled, cause)
 		}
 	}
 	l.frames = nil
@@ -311,7 +325,7 @@ func (p *Partition[S]) abandon(c *command[S], unknown bool, cause error) {
 	if unknown {
 		c.err = unavailable(outcomeUnknown, "the journal stopped while it was writing; repeat with the same request_id to learn what happened", cause)
 	} else {
-		c.err = unavailable(outcomeNone, "the partition is closed", cause)
+		c.err = unavailable(outcomeNone, "the partition is not held here any more", cause)
 	}
 	close(c.done)
 }

@@ -45,6 +45,10 @@ type Config[S State] struct {
 	// indexes (due times) start over from it. It must not block.
 	OnLoad func(state S)
 
+	// Lease, if set, says whether this process holds the partition (R6). Writes
+	// are fenced by the log whatever it says; reads rely on it.
+	Lease Lease
+
 	// Feed hands durable frames to followers in this process; nil: none.
 	Feed *Feed
 
@@ -92,6 +96,13 @@ func orDefault[T int | time.Duration](v, d T) T {
 		return d
 	}
 	return v
+}
+
+// Lease is the right to answer for a partition.
+type Lease interface {
+	// Valid is asked after a state was looked at: nobody else can have changed it
+	// before. It must not block.
+	Valid() bool
 }
 
 // Partition is one log and its state. Use it through Do, View and Consume.
@@ -154,6 +165,9 @@ func (p *Partition[S]) Close(ctx context.Context) error {
 	<-p.stopped
 	return ctx.Err()
 }
+
+// held says whether what stands in memory is the newest there is.
+func (p *Partition[S]) held() bool { return p.cfg.Lease == nil || p.cfg.Lease.Valid() }
 
 // Plane is the plane's name.
 func (p *Partition[S]) Plane() string { return p.cfg.Plane }

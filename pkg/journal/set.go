@@ -7,25 +7,62 @@ import (
 	"hash/fnv"
 )
 
-// Set is the partitions of one plane in this process.
-type Set[S State] struct {
-	parts []*Partition[S]
+// Share is which partitions of a plane somebody holds.
+type Share struct {
+	First, Count int
+	Of           int // how many the plane has
 }
 
-// OpenSet opens n partitions of one plane. config gives the Config of each; it
-// is called in order. If one fails, those opened before are closed.
-func OpenSet[S State](ctx context.Context, n int, config func(partition int) (Config[S], error)) (*Set[S], error) {
-	if n < 1 {
-		return nil, fmt.Errorf("journal: %d partitions, at least 1 is needed", n)
+// Whole is a plane of n partitions.
+func Whole(n int) Share { return Share{Count: n, Of: n} }
+
+// One is a single partition of a plane of n.
+func One(partition, n int) Share { return Share{First: partition, Count: 1, Of: n} }
+
+func (h Share) check() error {
+	if h.First < 0 || h.Count < 1 || h.First+h.Count > h.Of {
+		return fmt.Errorf("journal: %d partitions from %d on of %d; there must be at least 1, and no more than there are", h.Count, h.First, h.Of)
 	}
-	s := &Set[S]{}
-	for i := range n {
+	return nil
+}
+
+// PartitionOf is the partition that holds an owner's state, among n: an agent,
+// or for boards a session. The same owner has the same partition as long as
+// their number stays; changing it is an offline command.
+func PartitionOf(namespace, owner string, n int) int {
+	if n <= 1 {
+		return 0
+	}
+	h := fnv.New64a()
+	// A hash never fails to write. The zero byte keeps ("ab","c") and ("a","bc") apart.
+	_, _ = h.Write([]byte(namespace))
+	_, _ = h.Write([]byte{0})
+	_, _ = h.Write([]byte(owner))
+	return int(h.Sum64() % uint64(n)) //nolint:gosec // below n
+}
+
+// Set is the partitions of one plane that are held together.
+type Set[S State] struct {
+	share   Share
+	parts   []*Partition[S]
+	foreign *Partition[S] // answers for those that are not held here
+}
+
+// OpenSet opens the partitions of a share. config gives the Config of each; it
+// is called in order. If one fails, those opened before are closed.
+func OpenSet[S State](ctx context.Context, share Share, config func(partition int) (Config[S], error)) (*Set[S], error) {
+	if err := share.check(); err != nil {
+		return nil, err
+	}
+	s := &Set[S]{share: share}
+	for i := share.First; i < share.First+share.Count; i++ {
 		cfg, err := config(i)
 		if err == nil {
 			cfg.Partition = i
 			var p *Partition[S]
 			if p, err = Open(ctx, cfg); err == nil {
 				s.parts = append(s.parts, p)
+				s.foreign = notHeld[S](cfg)
 				continue
 			}
 		}
@@ -34,19 +71,28 @@ func OpenSet[S State](ctx context.Context, n int, config func(partition int) (Co
 	return s, nil
 }
 
-// For returns the partition that holds an owner's state: an agent, or for
-// boards a session. The same owner has the same partition as long as their
-// number stays; changing it is an offline command.
+// notHeld is a partition that refuses everything with ErrNotHeld.
+func notHeld[S State](cfg Config[S]) *Partition[S] {
+	p := &Partition[S]{cfg: cfg, core: newCore(&cfg), stopped: make(chan struct{})}
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	p.cancel()
+	cause := ErrNotHeld
+	p.failed.Store(&cause)
+	p.inbox.signal = make(chan struct{}, 1)
+	p.inbox.close()
+	p.closing.Store(true)
+	close(p.stopped)
+	return p
+}
+
+// For returns the partition that holds an owner's state. One that is not in
+// the share refuses everything with ErrNotHeld.
 func (s *Set[S]) For(namespace, owner string) *Partition[S] {
-	if len(s.parts) == 1 {
-		return s.parts[0]
+	i := PartitionOf(namespace, owner, s.share.Of) - s.share.First
+	if i < 0 || i >= len(s.parts) {
+		return s.foreign
 	}
-	h := fnv.New64a()
-	// A hash never fails to write. The zero byte keeps ("ab","c") and ("a","bc") apart.
-	_, _ = h.Write([]byte(namespace))
-	_, _ = h.Write([]byte{0})
-	_, _ = h.Write([]byte(owner))
-	return s.parts[h.Sum64()%uint64(len(s.parts))]
+	return s.parts[i]
 }
 
 // All returns the partitions in order. The slice must not be changed.

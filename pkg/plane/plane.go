@@ -7,6 +7,7 @@
 package plane
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,6 +31,9 @@ type Deps struct {
 	Log func(plane string, partition int) (journal.Log, error)
 	// Sources are the partitions of another plane, to follow.
 	Sources func(plane string) ([]journal.Source, error)
+	// Lease is the right to answer for the partitions that are opened with these
+	// Deps; nil: nobody else can hold them.
+	Lease journal.Lease
 	// Feeds are for followers in the same process. Optional.
 	Feeds  *journal.Feeds
 	Clock  clock.Clock
@@ -66,11 +70,13 @@ type Followed struct {
 
 // Config describes one plane.
 type Config[S journal.State] struct {
-	Plane      string
-	Partitions int
-	New        func() S
-	Events     protoreflect.FileDescriptor
-	Follow     []Followed
+	Plane string
+	// Share is which partitions of the plane are held together; zero: the plane
+	// has one, and it is.
+	Share  journal.Share
+	New    func() S
+	Events protoreflect.FileDescriptor
+	Follow []Followed
 	// React is the rule for what other planes say: pure, like Decide.
 	React func(s S, env journal.Env, ev *journal.Event) ([]*journal.Event, error)
 	// OnCommit hears a partition's durable events in order. It must not block.
@@ -100,7 +106,7 @@ func Open[S journal.State](ctx context.Context, cfg Config[S], deps Deps) (*Engi
 	e := &Engine[S]{cfg: cfg, deps: deps}
 	registry := journal.NewRegistry(cfg.Events)
 	var err error
-	e.parts, err = journal.OpenSet(ctx, max(cfg.Partitions, 1), func(partition int) (journal.Config[S], error) {
+	e.parts, err = journal.OpenSet(ctx, cmp.Or(cfg.Share, journal.Whole(1)), func(partition int) (journal.Config[S], error) {
 		log, err := deps.Log(cfg.Plane, partition)
 		c := journal.Config[S]{
 			Log: log, Plane: cfg.Plane, New: cfg.New, Registry: registry,
@@ -109,7 +115,7 @@ func Open[S journal.State](ctx context.Context, cfg Config[S], deps Deps) (*Engi
 		if cfg.OnCommit != nil {
 			c.OnCommit = func(events []*journal.Event) { cfg.OnCommit(partition, events) }
 		}
-		c.OnLoad, c.Feed = cfg.OnLoad, deps.Feeds.Of(cfg.Plane, partition)
+		c.OnLoad, c.Feed, c.Lease = cfg.OnLoad, deps.Feeds.Of(cfg.Plane, partition), deps.Lease
 		return c, err
 	})
 	if err != nil {

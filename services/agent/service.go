@@ -51,7 +51,7 @@ type Boards interface {
 
 // Config is what an operator sets.
 type Config struct {
-	Partitions int
+	Share journal.Share // the partitions that it holds; zero: the plane has one
 	// Weights are the namespaces' shares of the turns that shared runners take
 	// (SPEC D7), 1 to MaxWeight; 1 where none is given.
 	Weights map[string]int
@@ -147,7 +147,7 @@ func (s *Service) Start(ctx context.Context) error {
 	})
 	s.supervision = newSupervision(s.deps.Clock, s.tend, s.untended)
 	engine, err := plane.Open(ctx, plane.Config[*State]{
-		Plane: Plane, Partitions: s.cfg.Partitions, New: NewState,
+		Plane: Plane, Share: s.cfg.Share, New: NewState,
 		Events: agentv1.File_quartet_agent_v1_agent_event_proto,
 		Follow: follows(s.supervision.spared), React: react, OnCommit: s.committed, OnLoad: s.loaded,
 	}, s.deps.Deps)

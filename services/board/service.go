@@ -30,7 +30,7 @@ const (
 
 // Config is what an operator sets.
 type Config struct {
-	Partitions int
+	Share journal.Share // the partitions that it holds; zero: the plane has one
 	// LeaseTerm is how long a worker may be silent about a step: S2's
 	// task.step_lease_timeout_ms.
 	LeaseTerm time.Duration
@@ -124,7 +124,7 @@ func (s *Service) Start(ctx context.Context) error {
 	s.due = clock.NewDue(s.deps.Clock, s.fire)
 	var err error
 	s.engine, err = plane.Open(ctx, plane.Config[*State]{
-		Plane: Plane, Partitions: s.cfg.Partitions, New: func() *State { return NewState(s.cfg.LeaseTerm) },
+		Plane: Plane, Share: s.cfg.Share, New: func() *State { return NewState(s.cfg.LeaseTerm) },
 		Events:   boardv1.File_quartet_board_v1_board_event_proto,
 		OnCommit: s.committed, OnLoad: s.loaded, Follow: follows(), React: react,
 	}, s.deps.Deps)

@@ -19,7 +19,7 @@ import (
 // run, wherever they live.
 func TestT4_CapacityCountsOverPartitions(t *testing.T) {
 	logs := []journal.Log{memlog.New(), memlog.New(), memlog.New()}
-	svc, err := New(Config{Partitions: 3}, Deps{Output: NewMemoryOutput(KeptOutput), Deps: plane.Deps{
+	svc, err := New(Config{Share: journal.Whole(3)}, Deps{Output: NewMemoryOutput(KeptOutput), Deps: plane.Deps{
 		Log:     func(_ string, n int) (journal.Log, error) { return logs[n], nil },
 		Sources: func(string) ([]journal.Source, error) { return nil, nil },
 	}})

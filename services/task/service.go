@@ -26,8 +26,8 @@ const LeaseTerm = 30 * time.Second
 
 // Config is what an operator sets.
 type Config struct {
-	Partitions int
-	LeaseTerm  time.Duration // default LeaseTerm
+	Share     journal.Share // the partitions that it holds; zero: the plane has one
+	LeaseTerm time.Duration // default LeaseTerm
 }
 
 // Deps is what this plane needs of its process.
@@ -112,7 +112,7 @@ func (s *Service) Register(srv grpc.ServiceRegistrar) {
 func (s *Service) Start(ctx context.Context) error {
 	var err error
 	s.engine, err = plane.Open(ctx, plane.Config[*State]{
-		Plane: Plane, Partitions: s.cfg.Partitions, New: NewState,
+		Plane: Plane, Share: s.cfg.Share, New: NewState,
 		Events:   taskv1.File_quartet_task_v1_task_event_proto,
 		OnCommit: s.committed, Follow: follows(), React: react,
 	}, s.deps.Deps)

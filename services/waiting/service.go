@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 
 	"quartet/pkg/clock"
+	"quartet/pkg/journal"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -41,7 +42,7 @@ type Agents interface {
 
 // Config is what an operator sets.
 type Config struct {
-	Partitions int
+	Share journal.Share // the partitions that it holds; zero: the plane has one
 	// PublicURL is the gateway's address as outside systems see it.
 	PublicURL string
 	// DefaultRecheck is after how long the owner of a wait is reminded of it,
@@ -108,7 +109,7 @@ func (s *Service) Start(ctx context.Context) error {
 	}
 	s.due = clock.NewDue(s.deps.Clock, s.fire)
 	engine, err := plane.Open(ctx, plane.Config[*State]{
-		Plane: Plane, Partitions: s.cfg.Partitions, New: NewState,
+		Plane: Plane, Share: s.cfg.Share, New: NewState,
 		Events: waitingv1.File_quartet_waiting_v1_waiting_event_proto,
 		Follow: follows(), React: react, OnCommit: s.index, OnLoad: s.reindex,
 	}, s.deps.Deps)

@@ -35,8 +35,8 @@ type Agents interface {
 
 // Config is what an operator sets.
 type Config struct {
-	Home       string // the directory of the agents' homes
-	Partitions int
+	Home  string        // the directory of the agents' homes
+	Share journal.Share // the partitions that it holds; zero: the plane has one
 }
 
 // Deps is what this plane needs of its process and of other planes.
@@ -89,7 +89,7 @@ func (s *Service) Start(ctx context.Context) error {
 		return fmt.Errorf("work: home %s: %w", s.cfg.Home, err)
 	}
 	s.engine, err = plane.Open(ctx, plane.Config[*State]{
-		Plane: Plane, Partitions: s.cfg.Partitions, New: NewState,
+		Plane: Plane, Share: s.cfg.Share, New: NewState,
 		Events: workv1.File_quartet_work_v1_work_event_proto,
 		Follow: []plane.Followed{{
 			Plane: "waiting", Types: waitTypes,
