@@ -176,6 +176,9 @@ func (s *Server) Connect(name string) (*nats.Conn, error) {
 	return nc, nil
 }
 
+// reconnectWait is the pause before a server is tried again.
+const reconnectWait = 100 * time.Millisecond
+
 // Options are the settings of every connection of Quartet: reconnect for ever,
 // and keep nothing to be sent after a reconnect. A frame that was buffered and
 // sent late would be one whose caller was told otherwise (R5).
@@ -183,7 +186,7 @@ func Options(name string) []nats.Option {
 	return []nats.Option{
 		nats.Name(name),
 		nats.MaxReconnects(-1),
-		nats.ReconnectWait(100 * time.Millisecond),
+		nats.ReconnectWait(reconnectWait),
 		nats.ReconnectJitter(50*time.Millisecond, 50*time.Millisecond),
 		nats.ReconnectBufSize(-1),
 		nats.PingInterval(10 * time.Second),

@@ -6,10 +6,12 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/url"
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -102,10 +104,27 @@ func (r Remote) Connect(ctx context.Context, name string, logger *zap.Logger) (*
 	if logger == nil {
 		logger = zap.NewNop()
 	}
+	told := r.told(logger)
+	var conn atomic.Pointer[nats.Conn]
 	opts := append(Options(name),
+		// A handshake that fails is told to no handler, so the pause between attempts asks.
+		nats.CustomReconnectDelay(func(int) time.Duration {
+			if nc := conn.Load(); nc != nil && nc.LastError() != nil {
+				told(nc.LastError())
+			}
+			return reconnectWait + rand.N(reconnectWait/2) //nolint:gosec // no secret depends on it
+		}),
 		// A password that is replaced on both sides may be refused for a while.
 		nats.IgnoreAuthErrorAbort(),
-		nats.ReconnectErrHandler(r.told(logger)))
+		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { told(err) }),
+		// Without a handler of ours, errors of the moment go to stderr as they are.
+		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
+			if sub == nil {
+				told(err)
+				return
+			}
+			logger.Warn("NATS", zap.String("subject", sub.Subject), zap.Error(err))
+		}))
 	if at, ok := ctx.Deadline(); ok {
 		opts = append(opts, nats.Timeout(time.Until(at)))
 	}
@@ -117,22 +136,23 @@ func (r Remote) Connect(ctx context.Context, name string, logger *zap.Logger) (*
 	if err != nil {
 		return nil, r.refused(err)
 	}
+	conn.Store(nc)
 	return nc, nil
 }
 
 // told logs why a lost connection does not come back, once a reason: it is tried
 // ten times a second.
-func (r Remote) told(logger *zap.Logger) nats.ConnErrHandler {
+func (r Remote) told(logger *zap.Logger) func(error) {
 	var mu sync.Mutex
 	var last string
-	return func(_ *nats.Conn, err error) {
+	return func(err error) {
 		text := r.refused(err).Error()
 		mu.Lock()
 		known := text == last
 		last = text
 		mu.Unlock()
 		if !known {
-			logger.Warn("NATS does not take the connection back; trying on", zap.String("error", text))
+			logger.Warn("NATS does not take the connection; trying on", zap.String("error", text))
 		}
 	}
 }
@@ -215,12 +235,9 @@ func (r Remote) mend(err error) string {
 		return "connect by a name that stands in the servers' certificate, or give one as nats-tls-server-name"
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
 		return "renew the servers' certificate and reload the servers, or set this machine's clock"
-	case says("tls: certificate required", "tls: handshake failure", "didn't provide a certificate"):
-		return "the servers want a certificate: give nats-tls-cert-file and nats-tls-key-file"
-	case says("tls: expired certificate"):
-		return "renew nats-tls-cert-file: the servers find it expired"
-	case says("tls: unknown certificate authority", "tls: bad certificate", "tls: unknown certificate"):
-		return "nats-tls-cert-file must be signed by the authority that the servers trust"
+	case says("remote error: tls:", "closed by remote after TLS handshake"):
+		// What they say about our certificate may be lost with the connection.
+		return r.refusedCertificate()
 	case errors.Is(err, nats.ErrSecureConnWanted):
 		return "switch TLS on in the servers' configuration, or leave the nats-tls settings out"
 	case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthExpired), errors.Is(err, nats.ErrAuthRevoked), says("Authorization Violation", "nkeys", "nkey"):
@@ -231,6 +248,17 @@ func (r Remote) mend(err error) string {
 		return "correct the nats-tls settings"
 	}
 	return "start it, or correct nats-url; a firewall may be between"
+}
+
+// refusedCertificate says why servers may not like what we show them.
+func (r Remote) refusedCertificate() string {
+	if r.TLS.Cert == "" {
+		return "the servers want a certificate: give nats-tls-cert-file and nats-tls-key-file"
+	}
+	if pair, err := tls.LoadX509KeyPair(r.TLS.Cert, r.TLS.Key); err == nil && pair.Leaf != nil && time.Now().After(pair.Leaf.NotAfter) {
+		return "renew nats-tls-cert-file: it ended at " + pair.Leaf.NotAfter.UTC().Format(time.RFC3339)
+	}
+	return "nats-tls-cert-file must be signed by the authority that the servers trust"
 }
 
 // Redact takes the credentials of addresses out of a text.

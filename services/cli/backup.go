@@ -22,7 +22,9 @@ import (
 )
 
 // restoreSettings are those of a server's settings that a restore needs.
-var restoreSettings = []string{"config", "data-dir", "key-file", "max-store", "nats-url", "replicas"}
+var restoreSettings = []string{"config", "data-dir", "key-file", "max-store-mib", "replicas",
+	"nats-url", "nats-user", "nats-password-file", "nats-creds-file", "nats-nkey-file",
+	"nats-tls-ca-file", "nats-tls-cert-file", "nats-tls-key-file", "nats-tls-server-name"}
 
 func (ss *session) backupCommand() *cobra.Command {
 	req := &backupv1.ExportBackupRequest{}

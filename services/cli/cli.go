@@ -151,7 +151,7 @@ func Command(s Servers) *cobra.Command {
 		}
 	}
 	grouped("run", s.commands(ss)...)
-	grouped("run", ss.workerCommand(), ss.mcpCommand(s.MCP), ss.runCommand(s.Run))
+	grouped("run", ss.workerCommand(), ss.mcpCommand(s.MCP), ss.runCommand(s.Run), ss.certsCommand())
 	grouped("use", ss.agentCommand(), ss.workCommand(), ss.waitCommand(), ss.triggerCommand(), ss.timerCommand(), ss.taskCommand(), ss.boardCommand(), ss.keyCommand())
 	grouped("see", ss.explainCommand(), ss.eventsCommand(), ss.readyCommand(), ss.whoamiCommand())
 	root.AddCommand(guardCommand(), &cobra.Command{

@@ -1,0 +1,233 @@
+package tests
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	issuer "quartet/pkg/authority"
+	"quartet/pkg/certs"
+	"quartet/pkg/client"
+	"quartet/pkg/journal/jetlog"
+	"quartet/pkg/natsd"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/services/app"
+	"quartet/tests/proc"
+)
+
+// natsCluster is three NATS servers with the configuration of the deployment,
+// deploy/nats/nats.conf, on loopback.
+type natsCluster struct {
+	dir     string // of the authority
+	url     string
+	servers []*proc.Process
+	routes  []string
+}
+
+func (c *natsCluster) files(name string) certs.Files {
+	at := filepath.Join(c.dir, name)
+	return certs.Files{CA: filepath.Join(c.dir, "ca.pem"), Cert: filepath.Join(at, "tls.pem"), Key: filepath.Join(at, "tls.key")}
+}
+
+func (c *natsCluster) remote(name string) natsd.Remote {
+	return natsd.Remote{URL: c.url, TLS: c.files(name), ServerName: "nats"}
+}
+
+func newNATSCluster(t *testing.T) *natsCluster {
+	c := &natsCluster{dir: t.TempDir()}
+	a, err := issuer.Open(issuer.Config{Dir: c.dir, Owner: -1})
+	require.NoError(t, err)
+	for name, hosts := range map[string][]string{
+		"nats": {"nats", "localhost"}, "service": {"quartet-service", "localhost", "127.0.0.1"}, "guest": {"guest"}, "route": {"elsewhere"},
+	} {
+		_, err := a.Issue(name, hosts)
+		require.NoError(t, err)
+	}
+	bin, err := proc.Build(t.TempDir(), "github.com/nats-io/nats-server/v2", "nats-server")
+	require.NoError(t, err)
+	conf, err := filepath.Abs("../deploy/nats/nats.conf")
+	require.NoError(t, err)
+	var clients []string
+	for range 3 {
+		client, err := proc.FreeAddr()
+		require.NoError(t, err)
+		route, err := proc.FreeAddr()
+		require.NoError(t, err)
+		clients = append(clients, "nats://"+client)
+		c.routes = append(c.routes, strings.Replace(route, "127.0.0.1", "localhost", 1))
+	}
+	c.url = strings.Join(clients, ",")
+	var routes []string
+	for _, r := range c.routes {
+		routes = append(routes, "nats://"+r)
+	}
+	for i := range 3 {
+		dir := t.TempDir()
+		f := c.files("nats")
+		monitor, err := proc.FreeAddr()
+		require.NoError(t, err)
+		c.servers = append(c.servers, &proc.Process{
+			Binary: "/usr/bin/env", Log: filepath.Join(dir, "nats.log"),
+			Args: []string{
+				fmt.Sprintf("NATS_NAME=nats-%d", i+1), fmt.Sprintf("NATS_LISTEN=%q", strings.TrimPrefix(clients[i], "nats://")), fmt.Sprintf("NATS_HTTP=%q", monitor),
+				fmt.Sprintf("NATS_STORE=%q", dir), "NATS_MAX_STORE=1GB", fmt.Sprintf("NATS_TLS_CERT=%q", f.Cert), fmt.Sprintf("NATS_TLS_KEY=%q", f.Key), fmt.Sprintf("NATS_TLS_CA=%q", f.CA),
+				fmt.Sprintf("NATS_CLUSTER_LISTEN=%q", strings.Replace(c.routes[i], "localhost", "127.0.0.1", 1)), "NATS_ROUTES=[" + strings.Join(routes, ", ") + "]",
+				bin, "-c", conf,
+			},
+			Ready: func(ctx context.Context) bool { return proc.OK(ctx, "http://"+monitor+"/healthz?js-server-only=true") },
+		})
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for _, s := range c.servers {
+		require.NoError(t, s.Start(ctx))
+		t.Cleanup(func() { _ = s.Kill() })
+	}
+	return c
+}
+
+// TestX15_TheDeploymentsNATS takes services with their certificate and nobody
+// else, keeps every journal three times and syncs every write (SPEC X1, X15).
+func TestX15_TheDeploymentsNATS(t *testing.T) {
+	briefly(t)
+	c := newNATSCluster(t)
+	h := newHouse(t, func(cfg *app.Config) {
+		cfg.NATSURL, cfg.NATS, cfg.Replicas = c.url, c.remote("service"), 3
+		cfg.TLS = c.files("service")
+		cfg.TLS.ClientCA = cfg.TLS.CA
+	})
+	files := c.files("service")
+	bin := binary(t)
+	out, err := exec.CommandContext(soon(t), bin, "agent", "spawn", "keeper", "--address", h.cfg.GRPCAddr, "--token", bootstrap, "--tls-ca-file", files.CA).CombinedOutput()
+	require.NoError(t, err, string(out))
+	require.Contains(t, string(out), "keeper")
+
+	nc, err := c.remote("service").Connect(t.Context(), "test", nil)
+	require.NoError(t, err)
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	stream, err := js.Stream(t.Context(), jetlog.StreamName("agent"))
+	require.NoError(t, err)
+	require.Equal(t, 3, stream.CachedInfo().Config.Replicas)
+	conf, err := os.ReadFile("../deploy/nats/nats.conf")
+	require.NoError(t, err)
+	require.Contains(t, string(conf), "sync_interval: always")
+
+	for name, r := range map[string]natsd.Remote{
+		"a certificate of another name": c.remote("guest"),
+		"no certificate":                {URL: c.url, TLS: certs.Files{CA: files.CA}, ServerName: "nats"},
+		"a name that is not a password": {URL: c.url, TLS: c.files("guest"), ServerName: "nats", User: "quartet-service"},
+	} {
+		_, err := r.Connect(t.Context(), "test", nil)
+		require.Error(t, err, name)
+	}
+	_, err = nats.Connect(strings.Split(c.url, ",")[0], nats.Timeout(5*time.Second))
+	require.Error(t, err, "plain text")
+
+	// A server that the routes do not name stays outside, though the authority
+	// signed its certificate; one of the cluster would be answered.
+	require.True(t, c.routeAnswers(t, "nats"))
+	require.False(t, c.routeAnswers(t, "route"))
+	require.False(t, c.routeAnswers(t, ""))
+
+	// The doctor, as an operator sees it.
+	look := func(more ...string) (status, message, mend string) {
+		args := append([]string{
+			"doctor", "-o", "json", "--data-dir", h.cfg.DataDir, "--grpc-addr", h.cfg.GRPCAddr, "--http-addr", h.cfg.HTTPAddr, "--address", h.cfg.GRPCAddr,
+			"--token", bootstrap, "--tls-ca-file", files.CA, "--tls-cert-file", files.Cert, "--tls-key-file", files.Key, "--nats-url", c.url, "--replicas", "3", "--nats-tls-server-name", "nats",
+		}, more...)
+		out, _ := exec.CommandContext(soon(t), bin, args...).Output() // its findings count, not its exit
+		var said struct {
+			Findings []struct{ Check, Status, Message, Mend string }
+		}
+		require.NoError(t, json.Unmarshal(out, &said), string(out))
+		for _, f := range said.Findings {
+			if f.Check == "nats" {
+				status, message, mend = f.Status, f.Message, f.Mend
+			}
+		}
+		return status, message, mend
+	}
+	status, message, _ := look("--nats-tls-ca-file", files.CA, "--nats-tls-cert-file", files.Cert, "--nats-tls-key-file", files.Key)
+	require.Equal(t, "ok", status, message)
+	other := t.TempDir()
+	_, err = issuer.Open(issuer.Config{Dir: other, Owner: -1})
+	require.NoError(t, err)
+	for says, more := range map[string][]string{
+		"nats-tls-ca-file must be":       {"--nats-tls-ca-file", filepath.Join(other, "ca.pem")},
+		"the servers want a certificate": {"--nats-tls-ca-file", files.CA},
+		"let the certificate's name in":  {"--nats-tls-ca-file", files.CA, "--nats-tls-cert-file", c.files("guest").Cert, "--nats-tls-key-file", c.files("guest").Key},
+		"nats-tls-server-name":           {"--nats-tls-ca-file", files.CA, "--nats-tls-cert-file", files.Cert, "--nats-tls-key-file", files.Key, "--nats-tls-server-name", "x"},
+		"let this user read the file":    {"--nats-tls-ca-file", files.CA + "x"},
+	} {
+		status, message, mend := look(more...)
+		require.Equal(t, "problem", status, says)
+		require.Contains(t, message+mend, says)
+	}
+
+	// One server may go, and what was answered is there.
+	require.NoError(t, c.servers[0].Kill())
+	agents := agentv1.NewAgentServiceClient(h.conn(t, bootstrap, client.WithTLS(c.trust(t))))
+	require.Eventually(t, func() bool {
+		_, err := agents.GetAgent(soon(t), &agentv1.GetAgentRequest{AgentId: "keeper"})
+		return err == nil
+	}, eventually, tick)
+}
+
+// trust is a client's configuration.
+func (c *natsCluster) trust(t *testing.T) *tls.Config {
+	raw, err := os.ReadFile(filepath.Join(c.dir, "ca.pem"))
+	require.NoError(t, err)
+	cfg := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: x509.NewCertPool()}
+	require.True(t, cfg.RootCAs.AppendCertsFromPEM(raw))
+	return cfg
+}
+
+// routeAnswers opens a route with a name's certificate and reports whether the
+// cluster goes on with it.
+func (c *natsCluster) routeAnswers(t *testing.T, name string) bool {
+	conn, err := net.DialTimeout("tcp", strings.Replace(c.routes[1], "localhost", "127.0.0.1", 1), 5*time.Second)
+	require.NoError(t, err)
+	defer conn.Close()
+	require.NoError(t, conn.SetDeadline(time.Now().Add(10*time.Second)))
+	cfg := c.trust(t)
+	cfg.ServerName = "nats"
+	if name != "" {
+		f := c.files(name)
+		pair, err := tls.LoadX509KeyPair(f.Cert, f.Key)
+		require.NoError(t, err)
+		cfg.Certificates = []tls.Certificate{pair}
+	}
+	route := tls.Client(conn, cfg)
+	require.NoError(t, route.Handshake(), "what is shown is looked at after it")
+	lines := bufio.NewReader(route)
+	if _, err := lines.ReadString('\n'); err != nil { // INFO
+		return false
+	}
+	_, err = route.Write([]byte(`CONNECT {"verbose":false,"tls_required":true,"name":"stranger","cluster":"quartet"}` + "\r\nPING\r\n"))
+	require.NoError(t, err)
+	for {
+		line, err := lines.ReadString('\n')
+		switch {
+		case err != nil || strings.HasPrefix(line, "-ERR"):
+			return false
+		case strings.HasPrefix(line, "PONG"):
+			return true
+		}
+	}
+}
