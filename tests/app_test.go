@@ -67,8 +67,10 @@ func (s *system) open(t *testing.T) *system {
 	return s
 }
 
-func startApp(t *testing.T, cfg app.Config) *app.App {
-	a, err := app.New(cfg, zap.NewNop(), "test")
+func startApp(t *testing.T, cfg app.Config) *app.App { return startLogged(t, cfg, zap.NewNop()) }
+
+func startLogged(t *testing.T, cfg app.Config, log *zap.Logger) *app.App {
+	a, err := app.New(cfg, log, "test")
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -83,7 +85,9 @@ func startApp(t *testing.T, cfg app.Config) *app.App {
 }
 
 // oneProcess is everything over memory and an embedded NATS.
-func oneProcess(t *testing.T) *system {
+func oneProcess(t *testing.T) *system { return oneProcessWith(t, startApp) }
+
+func oneProcessWith(t *testing.T, startApp func(*testing.T, app.Config) *app.App) *system {
 	dir := t.TempDir()
 	grpcAddr, httpAddr := freeAddr(t), freeAddr(t)
 	a := startApp(t, app.Config{
@@ -99,7 +103,9 @@ func oneProcess(t *testing.T) *system {
 
 // split is the same services in three processes' worth of apps over TCP, with
 // one NATS server that they share.
-func split(t *testing.T, throughOne bool) *system {
+func split(t *testing.T, throughOne bool) *system { return splitWith(t, throughOne, startApp) }
+
+func splitWith(t *testing.T, throughOne bool, startApp func(*testing.T, app.Config) *app.App) *system {
 	dir := t.TempDir()
 	broker, err := natsd.Start(natsd.Config{StoreDir: filepath.Join(dir, "nats"), Port: 0})
 	require.NoError(t, err)

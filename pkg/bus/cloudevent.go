@@ -51,6 +51,10 @@ func appendCloudEvent(dst, line []byte, ev *journal.Event) []byte {
 	}
 	dst = append(dst, `,"time":`...)
 	dst = journal.AppendTime(dst, ev.CreatedAt)
+	if ev.Traceparent != "" { // CloudEvents' extension for distributed tracing
+		dst = append(dst, `,"traceparent":`...)
+		dst = journal.AppendString(dst, ev.Traceparent)
+	}
 	dst = append(dst, `,"datacontenttype":"application/json","data":`...)
 	dst = append(dst, line...)
 	return append(dst, '}')

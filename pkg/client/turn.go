@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"quartet/pkg/fault"
@@ -98,7 +99,7 @@ func (t *Turn) Round(ctx context.Context, r Reply) (*agentv1.SubmitRoundResponse
 		Text: r.Text, ToolCalls: r.Calls, LocalToolResults: r.Local, Usage: r.Usage,
 	}
 	resp, err := Again(ctx, func(ctx context.Context) (*agentv1.SubmitRoundResponse, error) {
-		return t.client.Agents.SubmitRound(t.as(ctx), req)
+		return t.client.Agents.SubmitRound(t.Traced(t.as(ctx)), req)
 	})
 	if err != nil {
 		if over(err) {
@@ -123,6 +124,18 @@ func (t *Turn) as(ctx context.Context) context.Context {
 		return ctx
 	}
 	return As(ctx, t.Token)
+}
+
+// Traced makes calls under ctx part of the turn's trace (W3C Trace Context), if it
+// has one and ctx does not say otherwise. Rounds are by themselves.
+func (t *Turn) Traced(ctx context.Context) context.Context {
+	if t.Record.GetTraceparent() == "" {
+		return ctx
+	}
+	if md, _ := metadata.FromOutgoingContext(ctx); len(md.Get("traceparent")) > 0 {
+		return ctx
+	}
+	return metadata.AppendToOutgoingContext(ctx, "traceparent", t.Record.GetTraceparent())
 }
 
 // Rounds is how many rounds the turn has so far.
@@ -179,7 +192,7 @@ func (t *Turn) finish(ctx context.Context, result error) error {
 		context.AfterFunc(ending, func() { timer.Stop() })
 	})()
 	_, err := Again(ending, func(ctx context.Context) (*agentv1.FinishTurnResponse, error) {
-		return t.client.Agents.FinishTurn(t.as(ctx), req)
+		return t.client.Agents.FinishTurn(t.Traced(t.as(ctx)), req)
 	})
 	if err != nil && !over(err) {
 		return fmt.Errorf("finish turn %s: %w", req.GetTurnId(), err)

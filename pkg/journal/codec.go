@@ -40,6 +40,7 @@ func appendLine(dst []byte, ev *Event) ([]byte, error) {
 	dst = appendField(dst, `,"method":`, ev.Method)
 	dst = appendField(dst, `,"request_id":`, ev.RequestID)
 	dst = appendField(dst, `,"request_hash":`, ev.RequestHash)
+	dst = appendField(dst, `,"traceparent":`, ev.Traceparent)
 	dst = appendField(dst, `,"readiness_from":`, ev.ReadinessFrom)
 	dst = appendField(dst, `,"readiness_to":`, ev.ReadinessTo)
 	dst = appendField(dst, `,"readiness_reason":`, ev.ReadinessReason)

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -60,6 +61,8 @@ type command[S State] struct {
 	recalling bool // and nothing but its first answer is wanted
 	argsHash  uint64
 	key       memoryKey
+	// traceparent is what the events are part of; "" where nothing is traced.
+	traceparent string
 
 	stage  atomic.Int32
 	stored bool // its events are applied and on their way to the log
@@ -111,6 +114,11 @@ func Do[S State, R any](ctx context.Context, p *Partition[S], op Op[S, R]) (R, R
 		}
 		c.given, c.recalling, c.requestID, c.argsHash = true, op.Recall, op.RequestID, h
 		c.key = keyOf(cmp.Or(op.Actor.Namespace, noNamespace), op.Actor.Principal, op.Method, op.RequestID)
+	}
+	if p.cfg.Tracer.On() {
+		var span trace.Span
+		ctx, span = p.traced(ctx, c)
+		defer func() { p.told(span, c) }()
 	}
 	if err := p.run(ctx, c); err != nil {
 		return zero, Result{}, err

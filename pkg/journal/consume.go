@@ -3,6 +3,7 @@ package journal
 import (
 	"context"
 
+	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/zap"
 )
 
@@ -247,7 +248,11 @@ func (p *Partition[S]) reaction(c *command[S], h heard) ([]*Event, []byte) {
 	c.actor = Actor{Namespace: h.ev.Namespace, Principal: "quartet", Role: "service"}
 	c.agentID = h.ev.AgentID
 	c.decide = func(s S, env Env) ([]*Event, error) { return c.consume.react(s, env, h.ev) }
-	events, err := p.decide(c, Env{Now: now, Actor: c.actor, NewID: p.cfg.NewID})
+	var span trace.Span
+	if c.traceparent = ""; p.cfg.Tracer.On() && h.ev.Traceparent != "" {
+		span = p.reacting(c, h.ev)
+	}
+	events, err := p.decide(c, Env{Now: now, Actor: c.actor, NewID: p.cfg.NewID, Traceparent: c.traceparent})
 	if err == nil && len(events) > 0 {
 		err = p.stamp(c, events, now)
 	}
@@ -257,11 +262,14 @@ func (p *Partition[S]) reaction(c *command[S], h heard) ([]*Event, []byte) {
 	}
 	if err != nil {
 		p.cfg.Logger.Warn("journal: a source's event is refused and passed", zap.String("source", c.consume.key.plane),
-			zap.String("event_type", h.ev.Type), zap.String("event_id", h.ev.ID), zap.Error(err))
+			zap.String("event_type", h.ev.Type), zap.String("event_id", h.ev.ID), zap.String("traceparent", h.ev.Traceparent), zap.Error(err))
 		return nil, nil
 	}
 	if body != nil {
 		p.loop.scratch = body[:0]
+		if span != nil {
+			span.End()
+		}
 	}
 	return events, body
 }

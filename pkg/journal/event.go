@@ -31,6 +31,10 @@ type Event struct {
 	RequestID   string
 	RequestHash string // hex; empty where the loop gave the request id
 
+	// Traceparent is the trace that the event is part of, as W3C Trace Context; ""
+	// where it is not traced, and then nothing of it is on the line.
+	Traceparent string
+
 	ReadinessFrom   string // SPEC X10; the three are omitted when empty
 	ReadinessTo     string
 	ReadinessReason string
@@ -82,6 +86,9 @@ type Env struct {
 	Now   time.Time // UTC, microseconds
 	Actor Actor
 	NewID func(prefix string) string
+	// Traceparent is what the command or reaction is part of, "" if it is not
+	// traced. A rule may keep it in a record that something goes on from.
+	Traceparent string
 }
 
 // Decision is what a rule answers: events in order, or no events and the reply

@@ -35,7 +35,7 @@ func (p *Partition[S]) execute(c *command[S]) {
 		p.repeat(c, r)
 		return
 	}
-	events, err := p.decide(c, Env{Now: now, Actor: c.actor, NewID: p.cfg.NewID})
+	events, err := p.decide(c, Env{Now: now, Actor: c.actor, NewID: p.cfg.NewID, Traceparent: c.traceparent})
 	if err == nil && len(events) > 0 {
 		err = p.stamp(c, events, now)
 	}
@@ -200,6 +200,7 @@ func (p *Partition[S]) stamp(c *command[S], events []*Event, now time.Time) erro
 			ev.Principal, ev.Role = c.actor.Principal, c.actor.Role
 		}
 		ev.Method, ev.RequestID, ev.RequestHash = c.method, c.requestID, hash
+		ev.Traceparent = cmp.Or(c.traceparent, ev.Traceparent)
 		if ev.CreatedAt.IsZero() {
 			ev.CreatedAt = now
 		}

@@ -132,6 +132,8 @@ func (r *RawEvent) field(key string) *string {
 		return &r.RequestID
 	case "request_hash":
 		return &r.RequestHash
+	case "traceparent":
+		return &r.Traceparent
 	case "readiness_from":
 		return &r.ReadinessFrom
 	case "readiness_to":

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"quartet/pkg/tracing"
 )
 
 // Limits of the wire. The broker's max_payload is 8 MiB; a message of 900 KB
@@ -48,6 +50,9 @@ type Config[S State] struct {
 	// Lease, if set, says whether this process holds the partition (R6). Writes
 	// are fenced by the log whatever it says; reads rely on it.
 	Lease Lease
+	// Tracer has commands and reactions told of as spans, and their events carry
+	// them on; nil: none.
+	Tracer *tracing.Tracer
 
 	// Feed hands durable frames to followers in this process; nil: none.
 	Feed *Feed

@@ -23,6 +23,7 @@ import (
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
 	"quartet/pkg/rpc"
+	"quartet/pkg/tracing"
 )
 
 // Deps is what a plane needs of its process.
@@ -39,6 +40,8 @@ type Deps struct {
 	Clock  clock.Clock
 	IDs    id.Source
 	Logger *zap.Logger
+	// Tracer follows what requests cause. Optional.
+	Tracer *tracing.Tracer
 }
 
 // Complete checks what is required and fills in the rest.
@@ -110,7 +113,7 @@ func Open[S journal.State](ctx context.Context, cfg Config[S], deps Deps) (*Engi
 		log, err := deps.Log(cfg.Plane, partition)
 		c := journal.Config[S]{
 			Log: log, Plane: cfg.Plane, New: cfg.New, Registry: registry,
-			Now: deps.Clock.Now, NewID: deps.IDs.New, Logger: deps.Logger,
+			Now: deps.Clock.Now, NewID: deps.IDs.New, Logger: deps.Logger, Tracer: deps.Tracer,
 		}
 		if cfg.OnCommit != nil {
 			c.OnCommit = func(events []*journal.Event) { cfg.OnCommit(partition, events) }

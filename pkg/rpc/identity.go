@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/tracing"
 )
 
 const (
@@ -106,6 +107,7 @@ type credential struct {
 	bearer  string
 	self    string // header of a call without actor
 	encoded *recent[Actor, string]
+	tracer  *tracing.Tracer
 }
 
 func newCredential(service, token string) *credential {
@@ -118,6 +120,11 @@ func newCredential(service, token string) *credential {
 }
 
 func (c *credential) attach(ctx context.Context) context.Context {
+	if c.tracer.On() {
+		if own := tracing.Carried(ctx); own != "" {
+			ctx = metadata.AppendToOutgoingContext(ctx, tracing.Header, own)
+		}
+	}
 	if c.bearer == "" {
 		return ctx
 	}

@@ -13,6 +13,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/test/bufconn"
+
+	"quartet/pkg/tracing"
 )
 
 const (
@@ -36,6 +38,8 @@ type NetworkConfig struct {
 	Addresses map[string]string
 	// Transport secures TCP connections; nil is plain text.
 	Transport credentials.TransportCredentials
+	// Tracer has calls carry the trace that they are part of; nil: none.
+	Tracer *tracing.Tracer
 }
 
 // Network gives connections to services by name.
@@ -53,8 +57,10 @@ type Network struct {
 
 // NewNetwork makes the network of one process.
 func NewNetwork(cfg NetworkConfig) *Network {
+	cred := newCredential(cfg.Service, cfg.Token)
+	cred.tracer = cfg.Tracer
 	return &Network{
-		cfg: cfg, cred: newCredential(cfg.Service, cfg.Token),
+		cfg: cfg, cred: cred,
 		local: map[string]*bufconn.Listener{}, servers: map[string]*Server{}, conns: map[string]*Conn{}, bare: map[string]*grpc.ClientConn{},
 	}
 }

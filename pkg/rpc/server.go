@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
@@ -17,6 +18,7 @@ import (
 	"google.golang.org/grpc/reflection"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/tracing"
 )
 
 // DefaultDeadline is what a unary call gets that brought none.
@@ -63,6 +65,11 @@ type Config struct {
 	Elsewhere func(service string) grpc.ClientConnInterface
 	// Transport secures TCP; nil is plain text.
 	Transport credentials.TransportCredentials
+	// Tracer has calls told of as spans; nil: none.
+	Tracer *tracing.Tracer
+	// Quiet are the methods, by full name, that begin no trace: polls and heartbeats.
+	// They continue the caller's.
+	Quiet map[string]bool
 	// Mutual takes services' credentials over TCP with a verified certificate only.
 	Mutual bool
 }
@@ -78,6 +85,8 @@ type server struct {
 	permit    func(ctx context.Context, method string, a Actor) error
 	around    func(ctx context.Context, method string, req any, handle grpc.UnaryHandler) (any, error)
 	elsewhere func(service string) grpc.ClientConnInterface
+	tracer    *tracing.Tracer
+	quiet     map[string]bool
 }
 
 func (s *server) fenced(ctx context.Context, method string) error {
@@ -100,6 +109,7 @@ func NewServer(cfg Config) *Server {
 	s := &server{
 		log: cfg.Log, identity: newIdentity(cfg.Auth, cfg.Mutual), meter: newMeter(cfg.Metrics),
 		deadline: cfg.Deadline, deadlines: cfg.Deadlines, fence: cfg.Fence, permit: cfg.Permit, around: cfg.Around,
+		tracer: cfg.Tracer, quiet: cfg.Quiet,
 	}
 	if s.log == nil {
 		s.log = zap.NewNop()
@@ -134,18 +144,25 @@ func NewServer(cfg Config) *Server {
 func (s *server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (resp any, err error) {
 	start := time.Now()
 	m := s.meter.method(info.FullMethod)
+	var span trace.Span
 	defer func() {
 		if p := recover(); p != nil {
-			err = s.panicked(info.FullMethod, p)
+			err = s.panicked(ctx, info.FullMethod, p)
 		}
 		if err != nil {
-			resp, err = nil, s.refused(info.FullMethod, err)
+			resp, err = nil, s.refused(ctx, info.FullMethod, err)
 		}
-		s.finish(m, err, start)
+		s.finish(ctx, m, err, start)
+		if span != nil {
+			endSpan(span, err)
+		}
 	}()
 	if !open(info.FullMethod) {
 		if ctx, err = s.identity.admit(ctx); err != nil {
 			return nil, err
+		}
+		if s.tracer.On() {
+			ctx, span = s.traced(ctx, m, req, start)
 		}
 		if err = s.fenced(ctx, info.FullMethod); err != nil {
 			return nil, err
@@ -185,19 +202,26 @@ func (s *server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 		name = "/elsewhere/any"
 	}
 	m := s.meter.method(name)
+	ctx := ss.Context()
+	var span trace.Span
 	defer func() {
 		if p := recover(); p != nil {
-			err = s.panicked(info.FullMethod, p)
+			err = s.panicked(ctx, info.FullMethod, p)
 		}
 		if err != nil {
-			err = s.refused(info.FullMethod, err)
+			err = s.refused(ctx, info.FullMethod, err)
 		}
-		s.finish(m, err, start)
+		s.finish(ctx, m, err, start)
+		if span != nil {
+			endSpan(span, err)
+		}
 	}()
-	ctx := ss.Context()
 	if !open(info.FullMethod) {
 		if ctx, err = s.identity.admit(ctx); err != nil {
 			return err
+		}
+		if s.tracer.On() && srv != nil { // what is elsewhere is told of there
+			ctx, span = s.continued(ctx, m, start)
 		}
 		if err = s.fenced(ctx, info.FullMethod); err != nil {
 			return err
@@ -221,26 +245,26 @@ type serverStream struct {
 
 func (s *serverStream) Context() context.Context { return s.ctx }
 
-func (s *server) panicked(method string, p any) error {
+func (s *server) panicked(ctx context.Context, method string, p any) error {
 	e := fault.Internal(fmt.Errorf("panic: %v", p))
-	s.log.Error("panic", zap.String("method", method), zap.Any("panic", p),
+	s.log.With(tracing.Fields(ctx)...).Error("panic", zap.String("method", method), zap.Any("panic", p),
 		zap.String("error_id", e.Metadata()[fault.ErrorIDKey]), zap.ByteString("stack", debug.Stack()))
 	return e
 }
 
 // refused makes err a fault and logs the cause of those that are ours.
-func (s *server) refused(method string, err error) *fault.Error {
+func (s *server) refused(ctx context.Context, method string, err error) *fault.Error {
 	e := fault.From(err)
 	switch e.Code() {
 	case codes.Internal, codes.Unknown, codes.DataLoss, codes.Unavailable, codes.Unimplemented:
-		s.log.Warn("rpc failed", zap.String("method", method), zap.String("code", e.Code().String()),
+		s.log.With(tracing.Fields(ctx)...).Warn("rpc failed", zap.String("method", method), zap.String("code", e.Code().String()),
 			zap.String("reason", string(e.Reason())), zap.String("message", e.Message()),
 			zap.String("error_id", e.Metadata()[fault.ErrorIDKey]), zap.NamedError("cause", e.Unwrap()))
 	}
 	return e
 }
 
-func (s *server) finish(m *method, err error, start time.Time) {
+func (s *server) finish(ctx context.Context, m *method, err error, start time.Time) {
 	took := time.Since(start)
 	code := codes.OK
 	if e, ok := err.(*fault.Error); ok { //nolint:errorlint // refused has just made it one
@@ -248,7 +272,7 @@ func (s *server) finish(m *method, err error, start time.Time) {
 	}
 	m.observe(code, took)
 	if entry := s.log.Check(zap.DebugLevel, "rpc"); entry != nil {
-		entry.Write(zap.String("method", m.full), zap.String("code", code.String()), zap.Duration("took", took))
+		entry.Write(append(tracing.Fields(ctx), zap.String("method", m.full), zap.String("code", code.String()), zap.Duration("took", took))...)
 	}
 }
 

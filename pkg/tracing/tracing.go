@@ -27,9 +27,19 @@ type Tracer struct {
 // On says whether anything is traced.
 func (t *Tracer) On() bool { return t != nil }
 
-// Start begins a span under the one in ctx. The caller ends it.
-func (t *Tracer) Start(ctx context.Context, name string, opts ...trace.SpanStartOption) (context.Context, trace.Span) {
+// Begin begins a span under the one in ctx, or a trace where there is none: at the
+// edge. The caller ends it.
+func (t *Tracer) Begin(ctx context.Context, name string, opts ...trace.SpanStartOption) (context.Context, trace.Span) {
 	if t == nil {
+		return ctx, noop.Span{}
+	}
+	return t.tracer.Start(ctx, name, opts...)
+}
+
+// Start begins a span under the one in ctx, and none where ctx is not traced. The
+// caller ends it.
+func (t *Tracer) Start(ctx context.Context, name string, opts ...trace.SpanStartOption) (context.Context, trace.Span) {
+	if t == nil || !trace.SpanContextFromContext(ctx).IsSampled() {
 		return ctx, noop.Span{}
 	}
 	return t.tracer.Start(ctx, name, opts...)
@@ -38,13 +48,10 @@ func (t *Tracer) Start(ctx context.Context, name string, opts ...trace.SpanStart
 // Under begins a span under the one of a traceparent; under none, if the
 // traceparent is empty or unreadable, there is nothing to begin.
 func (t *Tracer) Under(ctx context.Context, traceparent, name string, opts ...trace.SpanStartOption) (context.Context, trace.Span) {
-	if t == nil {
+	if t == nil || traceparent == "" {
 		return ctx, noop.Span{}
 	}
-	if ctx = Continue(ctx, traceparent); !trace.SpanContextFromContext(ctx).IsValid() {
-		return ctx, noop.Span{}
-	}
-	return t.tracer.Start(ctx, name, opts...)
+	return t.Start(Continue(ctx, traceparent), name, opts...)
 }
 
 // Continue makes what is started under ctx continue a traceparent. One that

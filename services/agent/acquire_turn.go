@@ -16,6 +16,7 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
+	"quartet/pkg/tracing"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -165,6 +166,7 @@ type offer struct {
 	agent   *agentv1.Agent
 	message *agentv1.Message
 	woken   *agentv1.AgentWoken // what woke the agent itself
+	fresh   bool                // its turn has a trace of its own
 }
 
 // tryAcquire takes one turn if there is one. Neither answer nor error: nothing
@@ -263,7 +265,7 @@ func (s *State) firstReady(namespace string, agentIDs []string, accept func(key)
 		if a == nil || !a.takeable() || !accept(key{namespace, a.rec.GetAgentId()}) {
 			return nil
 		}
-		return &offer{key: key{namespace, a.rec.GetAgentId()}, since: a.readyAt, agent: a.rec, message: a.head(), woken: a.woken}
+		return &offer{key: key{namespace, a.rec.GetAgentId()}, since: a.readyAt, agent: a.rec, message: a.head(), woken: a.woken, fresh: a.tracedBefore(a.head())}
 	}
 	var found *offer
 	if len(agentIDs) > 0 {
@@ -305,6 +307,7 @@ func (s *Service) take(ctx context.Context, actor rpc.Actor, req *agentv1.Acquir
 		AgentId: o.agent.GetAgentId(), MessageId: o.message.GetMessageId(), RunnerId: req.GetRunnerId(),
 		WorkItemId: queue.GetCurrent().GetWorkItemId(), ShownWaits: queue.shown(),
 		AcquireRequestId: req.GetRequestId(), AcquiredBy: actor.Principal,
+		Traceparent: s.deps.Tracer.Reserve(o.message.GetTraceparent(), o.fresh),
 	}
 	turn.BoundWorkItemId = turn.GetWorkItemId()
 	if o.key.namespace != actor.Namespace {
@@ -315,7 +318,7 @@ func (s *Service) take(ctx context.Context, actor rpc.Actor, req *agentv1.Acquir
 	// the outcome is waited for.
 	commit, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.commitTerm)
 	defer cancel()
-	started, err := plane.Do(commit, s.engine, plane.Command[*State, *agentv1.TurnStarted]{
+	started, err := plane.Do(tracing.Continue(commit, turn.GetTraceparent()), s.engine, plane.Command[*State, *agentv1.TurnStarted]{
 		Method: "AcquireTurn", AgentID: o.agent.GetAgentId(),
 		Decide: func(st *State, env journal.Env) (journal.Decision[*agentv1.TurnStarted], error) {
 			if a := st.agents[o.key]; a != nil && a.woken != o.woken {

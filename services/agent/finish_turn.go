@@ -29,6 +29,8 @@ func (s *Service) FinishTurn(ctx context.Context, req *agentv1.FinishTurnRequest
 		return nil, err
 	}
 	k := key{actor.Namespace, req.GetAgentId()}
+	ctx, span := s.within(ctx, k, req.GetTurnId(), "finish")
+	defer span.End()
 	unlock := s.rounds.Lock(req.GetTurnId())
 	defer unlock()
 	if how.state == agentv1.TurnState_TURN_STATE_COMPLETED {

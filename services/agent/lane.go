@@ -126,6 +126,7 @@ func newMessage(env journal.Env, m *agentv1.Message) *agentv1.Message {
 	m.Authority = authorityOf(m.GetOrigin())
 	m.State = agentv1.MessageState_MESSAGE_STATE_QUEUED
 	m.CreatedAt, m.UpdatedAt = now, now
+	m.Traceparent = env.Traceparent
 	return m
 }
 

@@ -199,6 +199,9 @@ func (s *Service) Release() { s.stopOnce.Do(func() { close(s.stopping) }) }
 // may have a turn to take. It runs in the journal's loop, so it only signals.
 func (s *Service) committed(_ int, events []*journal.Event) {
 	for _, ev := range events {
+		if s.deps.Tracer.On() {
+			s.tellTurn(ev, events)
+		}
 		if p, ok := ev.Payload.(*agentv1.TurnStarted); ok {
 			term := turnTerm
 			if s.handovers.isUnheard(p.GetTurn().GetRunId()) {

@@ -14,6 +14,7 @@ import (
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 
+	"go.opentelemetry.io/otel/attribute"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -42,6 +43,9 @@ func (s *Service) SubmitRound(ctx context.Context, req *agentv1.SubmitRoundReque
 	defer unlock()
 
 	k := key{actor.Namespace, req.GetAgentId()}
+	ctx, span := s.within(ctx, k, req.GetTurnId(), "round", attribute.Int("quartet.round", int(req.GetRoundIndex())),
+		attribute.Int64("gen_ai.usage.input_tokens", req.GetUsage().GetInputTokens()), attribute.Int64("gen_ai.usage.output_tokens", req.GetUsage().GetOutputTokens()))
+	defer span.End()
 	if round, resp, err := s.longAgo(ctx, k, req); err != nil || resp != nil {
 		if err == nil {
 			err = s.reveal(ctx, k, req.GetRunId(), round, resp)

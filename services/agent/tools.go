@@ -153,6 +153,8 @@ func (s *Service) callAs(ctx context.Context, actor rpc.Actor, scope callScope, 
 		return out
 	}
 	reply := t.reply()
+	ctx, span := s.toolSpan(ctx, t, c)
+	defer func() { endTool(span, out.result) }()
 	ctx = rpc.WithActor(ctx, actor)
 	var header metadata.MD
 	if err := invoke(ctx, conn, t.method, req, reply, grpc.Header(&header)); err != nil {

@@ -23,6 +23,7 @@ import (
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
+	"quartet/pkg/tracing"
 	"quartet/services/agent"
 	"quartet/services/backup"
 	"quartet/services/board"
@@ -44,6 +45,7 @@ type App struct {
 	broker  *broker
 	edge    *edge
 	gateway *gateway.Service
+	tracer  *tracing.Tracer
 	group   *life.Group
 }
 
@@ -83,13 +85,17 @@ func New(cfg Config, logger *zap.Logger, version string) (*App, error) {
 	if err != nil {
 		return nil, err
 	}
+	a.tracer, err = tracing.New(context.Background(), cfg.tracing(logger, metrics, version))
+	if err != nil {
+		return nil, err
+	}
 	network := rpc.NewNetwork(rpc.NetworkConfig{
-		Service: "quartet", Token: keyring.MintService("quartet"), Addresses: cfg.Addresses, Transport: wire.dial,
+		Service: "quartet", Token: keyring.MintService("quartet"), Addresses: cfg.Addresses, Transport: wire.dial, Tracer: a.tracer,
 	})
 	c := calls{network}
 	a.broker = &broker{cfg: &a.cfg, logger: logger, feeds: journal.NewFeeds()}
 	creds.follow(a.broker, c, logger)
-	deps := plane.Deps{Log: a.broker.log, Sources: a.broker.sources, Feeds: a.broker.feeds, IDs: id.New(), Logger: logger}
+	deps := plane.Deps{Log: a.broker.log, Sources: a.broker.sources, Feeds: a.broker.feeds, IDs: id.New(), Logger: logger, Tracer: a.tracer}
 
 	limits, err := cfg.quotas()
 	if err != nil {
@@ -106,6 +112,7 @@ func New(cfg Config, logger *zap.Logger, version string) (*App, error) {
 		Around: around, Transport: wire.serve, Mutual: wire.mutual,
 		Auth: creds.door, Log: logger.Named("rpc"), Metrics: metrics, Deadlines: deadlines(),
 		Ready: func() error { return a.Ready() }, Fence: c.fence, Permit: permit,
+		Tracer: a.tracer, Quiet: quiet,
 		Elsewhere: func(service string) grpc.ClientConnInterface { return elsewhere(network, service) },
 	})
 	a.edge = &edge{addr: cfg.GRPCAddr, network: network, server: server}
@@ -187,7 +194,7 @@ func New(cfg Config, logger *zap.Logger, version string) (*App, error) {
 		{"scheduler", func() (life.Service, error) {
 			return scheduler.New(scheduler.Config{}, scheduler.Deps{
 				Sources: a.broker.sources, Agents: agentv1.NewAgentServiceClient(c.to("agent")), Work: c.work(),
-				Waiting: waitingv1.NewWaitingServiceClient(c.to("waiting")), Logger: logger,
+				Waiting: waitingv1.NewWaitingServiceClient(c.to("waiting")), Logger: logger, Tracer: a.tracer,
 			})
 		}, []string{"rpc"}},
 		{"worker", func() (life.Service, error) {
@@ -195,8 +202,8 @@ func New(cfg Config, logger *zap.Logger, version string) (*App, error) {
 				ID: cfg.WorkerID, Roots: cfg.WorkerRoots, Capacity: cfg.WorkerCapacity, Logger: logger,
 				Pools: cfg.WorkerPools, Labels: cfg.WorkerLabels, Guard: cfg.WorkerGuard,
 				MaxMemory: int64(cfg.WorkerMemory) << 20, MaxProcesses: cfg.WorkerProcesses,
-				StateDir: filepath.Join(cfg.DataDir, "worker"),
-				Dial:     func() (grpc.ClientConnInterface, error) { return network.Dial("task") },
+				StateDir: filepath.Join(cfg.DataDir, "worker"), Tracer: a.tracer,
+				Dial: func() (grpc.ClientConnInterface, error) { return network.Dial("task") },
 			})
 		}, []string{"rpc"}},
 		{"gateway", func() (life.Service, error) {
@@ -207,7 +214,7 @@ func New(cfg Config, logger *zap.Logger, version string) (*App, error) {
 			gw, err := gateway.New(gateway.Config{HTTPAddr: cfg.HTTPAddr}, gateway.Deps{
 				MCP:  tools.Handler,
 				Conn: c.conn, Auth: creds.door, Limit: limit, TLS: wire.http, Sources: a.broker.sources, Ready: func() error { return a.Ready() },
-				OpenAPI: openapi.JSON, Logger: logger, Metrics: metrics, Version: version,
+				OpenAPI: openapi.JSON, Logger: logger, Metrics: metrics, Tracer: a.tracer, Version: version,
 			})
 			a.gateway = gw
 			return gw, err
@@ -264,7 +271,11 @@ func (a *App) Start(ctx context.Context) error {
 }
 
 // Stop ends the modules in reverse.
-func (a *App) Stop(ctx context.Context) error { return a.group.Stop(ctx) }
+func (a *App) Stop(ctx context.Context) error {
+	err := a.group.Stop(ctx)
+	a.flush(ctx)
+	return err
+}
 
 // Ready is nil when everything that this process serves can be served.
 func (a *App) Ready() error { return a.group.Ready() }

@@ -42,7 +42,14 @@ type Config struct {
 	Publish   bool
 	LogLevel  string
 	PProfAddr string
-	KeyFile   string
+
+	OTLPEndpoint    string
+	OTLPProtocol    string
+	TraceRatio      float64
+	ServiceName     string
+	ServiceInstance string
+
+	KeyFile string
 
 	TLS certs.Files
 	// NATS is how the servers of NATSURL let this process in; its URL is NATSURL.
@@ -108,6 +115,11 @@ func (c *Config) Flags(fs *pflag.FlagSet) *conf.Set {
 	s.Bool(&c.Publish, "publish-events", true, "Copy events to the EVENTS stream as CloudEvents for outsiders")
 	s.String(&c.LogLevel, "log-level", "info", "debug, info, warn or error")
 	s.String(&c.PProfAddr, "pprof-addr", "", "Loopback address for profiles; empty: none")
+	s.String(&c.OTLPEndpoint, "otlp-endpoint", "", "OpenTelemetry collector that traces go to, as http://127.0.0.1:4317; empty: as OTEL_EXPORTER_OTLP_ENDPOINT says, else nothing is traced")
+	s.String(&c.OTLPProtocol, "otlp-protocol", "", "How it is reached, grpc or http/protobuf; empty: as OTEL_EXPORTER_OTLP_PROTOCOL says, else grpc")
+	s.Float(&c.TraceRatio, "trace-ratio", 1, "Which share of the traces that begin here is kept, 0 to 1; what callers sampled is")
+	s.String(&c.ServiceName, "service-name", "", "This process's service.name in traces; empty: as OTEL_SERVICE_NAME says, else quartet")
+	s.String(&c.ServiceInstance, "service-instance", "", "Its service.instance.id; empty: the host's name")
 	s.String(&c.KeyFile, "key-file", "", "The installation's key, shared by its processes; empty: <data-dir>/key, made if missing")
 	s.String(&c.Auth, "auth", AuthAuto, "required: every call takes a credential; off: calls without one are the admin's, on loopback only; auto: off if grpc-addr and http-addr are loopback, else required")
 	s.Secret(&c.BootstrapToken, "bootstrap-token", "Lets in whoever has it as admin, for making the first keys; at least 32 characters; empty: nobody")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
@@ -11,6 +12,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/tracing"
 )
 
 // conn stands between the generated REST handlers and a plane. They hand over
@@ -25,11 +27,13 @@ func (c conn) Invoke(ctx context.Context, method string, args, reply any, opts .
 	if err != nil {
 		return err
 	}
+	route(ctx)
 	return c.plane.Invoke(onward(ctx), method, req, reply, opts...)
 }
 
 // NewStream implements grpc.ClientConnInterface.
 func (c conn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	route(ctx)
 	s, err := c.plane.NewStream(onward(ctx), desc, method, opts...)
 	if err != nil {
 		return nil, err
@@ -47,8 +51,9 @@ func complete(ctx context.Context, args any) (proto.Message, error) {
 
 func onward(ctx context.Context) context.Context {
 	md := metadata.MD{}
-	if t := callFrom(ctx).traceparent; t != "" {
-		md.Set("traceparent", t)
+	// With a span of the gateway's own the connection sends that.
+	if t := callFrom(ctx).traceparent; t != "" && !trace.SpanContextFromContext(ctx).IsValid() {
+		md.Set(tracing.Header, t)
 	}
 	return metadata.NewOutgoingContext(ctx, md)
 }

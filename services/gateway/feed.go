@@ -130,7 +130,7 @@ func eventOf(raw *journal.RawEvent) (*eventv1.Event, error) {
 		AgentId: raw.AgentID, SessionId: raw.SessionID, TaskId: raw.TaskID, StepId: raw.StepID, WorkItemId: raw.WorkItemID,
 		ActorAgentId: raw.ActorAgentID, ActorRunId: raw.ActorRunID, Principal: raw.Principal, RequestId: raw.RequestID,
 		Payload: payload, CreatedAt: timestamppb.New(raw.CreatedAt),
-		ReadinessFrom: raw.ReadinessFrom, ReadinessTo: raw.ReadinessTo, ReadinessReason: raw.ReadinessReason,
+		ReadinessFrom: raw.ReadinessFrom, ReadinessTo: raw.ReadinessTo, ReadinessReason: raw.ReadinessReason, Traceparent: raw.Traceparent,
 	}, nil
 }
 

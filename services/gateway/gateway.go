@@ -20,6 +20,7 @@ import (
 	"quartet/pkg/life"
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
 	"quartet/pkg/rpc"
+	"quartet/pkg/tracing"
 )
 
 // DefaultHTTPAddr is loopback: whoever opens the port to others says so.
@@ -67,6 +68,8 @@ type Deps struct {
 	// Metrics is what GET /metrics shows; nil shows nothing.
 	Metrics prometheus.Gatherer
 	Logger  *zap.Logger
+	// Tracer has requests told of as spans; nil: none.
+	Tracer  *tracing.Tracer
 	Version string
 }
 

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/tracing"
 )
 
 // handler is all of the gateway's addresses.
@@ -54,7 +55,7 @@ func (g *Service) handler(loopback bool) (http.Handler, error) {
 	}
 	all.Handle(triggerPath+"{token}", only(http.MethodPost, deliver))
 	all.Handle("/", g.hosts(loopback, g.origins(loopback, known)))
-	return g.logged(secure(plain(all))), nil
+	return g.traced(g.logged(secure(plain(all)))), nil
 }
 
 // errCutShort is why a patient request was cut short.
@@ -134,7 +135,7 @@ func (g *Service) logged(next http.Handler) http.Handler {
 			if strings.HasPrefix(path, triggerPath) {
 				path = triggerPath + "…"
 			}
-			entry.Write(zap.String("method", r.Method), zap.String("path", path))
+			entry.Write(append(tracing.Fields(r.Context()), zap.String("method", r.Method), zap.String("path", path))...)
 		}
 	})
 }

@@ -28,7 +28,13 @@ type mark struct {
 	looking bool
 	again   bool
 	busy    bool // only the agent plane can end its state
+	// causes are the traces of what marked it since its last look, and looked is
+	// that of the look under way; none where nothing is traced.
+	causes, looked []string
 }
+
+// maxCauses is how many traces a look knows of that it follows from.
+const maxCauses = 8
 
 func newDirty() *dirty {
 	d := &dirty{agents: map[key]*mark{}, named: newRing(), swept: newRing()}
@@ -37,11 +43,11 @@ func newDirty() *dirty {
 }
 
 // mark says that an agent is to be looked at.
-func (d *dirty) mark(k key) { d.add(k, true) }
+func (d *dirty) mark(k key) { d.add(k, true, "") }
 
 // nudge is mark for events of other planes: while the agent has a turn or a
 // message there is nothing to decide, and the end of that marks it anyhow.
-func (d *dirty) nudge(k key) { d.add(k, false) }
+func (d *dirty) nudge(k key) { d.add(k, false, "") }
 
 // later is mark for sweeps: agents that events name come first.
 func (d *dirty) later(k key) {
@@ -65,19 +71,31 @@ func (d *dirty) of(k key) *mark {
 	return m
 }
 
-func (d *dirty) add(k key, always bool) {
+func (d *dirty) add(k key, always bool, cause string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	m := d.of(k)
 	switch {
 	case m.looking:
 		m.again = true
-	case m.queued, !always && m.busy:
+	case m.queued:
+	case !always && m.busy:
+		return
 	default:
 		m.queued = true
 		d.named.push(k)
 		d.cond.Signal()
 	}
+	if cause != "" && len(m.causes) < maxCauses {
+		m.causes = append(m.causes, cause)
+	}
+}
+
+// causes are the traces that the look under way at an agent follows from.
+func (d *dirty) causes(k key) []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.agents[k].looked
 }
 
 // take waits for an agent to look at; false when the set is closed.
@@ -113,6 +131,7 @@ func (d *dirty) take() (key, bool) {
 
 func (d *dirty) begin(m *mark) {
 	m.queued, m.swept, m.looking, m.again = false, false, true, false
+	m.looked, m.causes = m.causes, nil
 	d.looks++
 }
 

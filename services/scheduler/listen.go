@@ -55,11 +55,11 @@ func (s *Service) listen(ctx context.Context, src journal.Source, next uint64) {
 					continue
 				}
 				k := key{ev.Namespace, ev.AgentID}
-				if own {
-					s.dirty.mark(k)
-				} else {
-					s.dirty.nudge(k)
+				cause := ""
+				if s.deps.Tracer.On() {
+					cause = ev.Traceparent
 				}
+				s.dirty.add(k, own, cause)
 			}
 			return nil
 		})

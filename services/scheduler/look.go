@@ -2,12 +2,16 @@ package scheduler
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/zap"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/tracing"
 )
 
 const (
@@ -47,12 +51,41 @@ func (s *Service) look(ctx context.Context) {
 			return
 		}
 		ended := s.standIn(ctx)
-		busy, err := s.decide(ctx, k)
+		traced, span := s.span(ctx, k)
+		busy, err := s.decide(traced, k)
+		span.End()
 		s.dirty.done(k, busy)
 		s.settle(ctx, k, err)
 		if ended() {
 			return
 		}
+	}
+}
+
+// span is a look's part of the trace of what had the agent looked at. Several
+// events may have: it is below the first and linked to the others. What only a
+// sweep looks at is not traced.
+func (s *Service) span(ctx context.Context, k key) (context.Context, trace.Span) {
+	if !s.deps.Tracer.On() {
+		return s.deps.Tracer.Start(ctx, "")
+	}
+	causes := s.dirty.causes(k)
+	if len(causes) == 0 {
+		return s.deps.Tracer.Start(ctx, "")
+	}
+	return s.deps.Tracer.Under(ctx, causes[0], "schedule", trace.WithSpanKind(trace.SpanKindConsumer), tracing.LinkTo(causes[1:]...),
+		trace.WithAttributes(attribute.String("quartet.namespace", k.namespace), attribute.String("quartet.agent_id", k.id)))
+}
+
+// note tells a look's span what came of it.
+func note(ctx context.Context, v Verdict) {
+	span := trace.SpanFromContext(ctx)
+	if !span.IsRecording() {
+		return
+	}
+	span.SetAttributes(attribute.String("quartet.decision", v.Action), attribute.String("quartet.reason", v.Reason))
+	if v.Action == ActionTick {
+		span.SetAttributes(attribute.String("quartet.tick", strings.ToLower(strings.TrimPrefix(v.Tick.String(), "TICK_REASON_"))), attribute.String("quartet.work_item_id", v.ItemID))
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	schedulerv1 "quartet/pkg/pb/quartet/scheduler/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/rpc"
+	"quartet/pkg/tracing"
 )
 
 // Agents is what the scheduler asks of the agent plane.
@@ -53,6 +54,8 @@ type Deps struct {
 	Waiting Waiting
 	Clock   clock.Clock
 	Logger  *zap.Logger
+	// Tracer follows what has agents looked at. Optional.
+	Tracer *tracing.Tracer
 }
 
 // Service is the scheduler.
@@ -170,6 +173,7 @@ func (s *Service) decide(ctx context.Context, k key) (busy bool, err error) {
 			return false, err
 		}
 		v := Plan(f)
+		note(ctx, v)
 		s.plan(k, f)
 		if v.Action != ActionTick && v.Action != ActionIdle {
 			return v.Reason == "run_open" || v.Reason == "message_queued", nil

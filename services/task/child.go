@@ -72,6 +72,7 @@ func (s *State) openHandle(env journal.Env, ns string, d *agentv1.Delegation) []
 		TaskId: d.GetTaskId(), AgentId: d.GetParentAgentId(), Kind: taskv1.TaskKind_TASK_KIND_CHILD_AGENT_TASK,
 		State: taskv1.TaskState_TASK_STATE_QUEUED, Label: d.GetLabel(), WorkItemId: d.GetParentWorkItemId(),
 		ChildAgentId: d.GetChildAgentId(), DelegationId: d.GetDelegationId(), Worktree: d.GetWorktree(), Revision: 1, CreatedAt: d.GetCreatedAt(),
+		Traceparent: env.Traceparent,
 	}
 	started := next(queued)
 	started.State, started.StartedAt = taskv1.TaskState_TASK_STATE_RUNNING, stamp(env.Now)

@@ -207,6 +207,8 @@ func decideExec(s *State, env journal.Env, req *taskv1.ExecCommandRequest, spec 
 		Revision:   1,
 		CreatedAt:  stamp(env.Now),
 
+		Traceparent: env.Traceparent,
+
 		PinnedWorkerId:     worktree.GetWorkerId(),
 		PinnedSharedWorker: worktree.GetSharedWorker(),
 	}

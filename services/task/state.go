@@ -315,6 +315,8 @@ func event(ns string, t *taskv1.Task, payload proto.Message) *journal.Event {
 		TaskID:     t.GetTaskId(),
 		WorkItemID: t.GetWorkItemId(),
 		Payload:    payload,
+		// What a worker reports is part of what had the command started.
+		Traceparent: t.GetTraceparent(),
 	}
 }
 

@@ -6,11 +6,14 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"quartet/pkg/fault"
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/pkg/plane"
+	"quartet/pkg/tracing"
 )
 
 const (
@@ -20,6 +23,8 @@ const (
 	crowdBytes = 1 << 20
 	// crowdTerm is how long a crowd waits for the journal.
 	crowdTerm = 30 * time.Second
+	// maxLinks is how many traces of a crowd are named.
+	maxLinks = 32
 )
 
 var errCrowd = errors.New("waiting: the deliveries of a crowd and their outcomes are not as many")
@@ -42,10 +47,15 @@ type arrival struct {
 	resp *waitingv1.DeliverTriggerResponse
 	err  error
 	done chan struct{}
+	// traceparent is the delivery's trace, if it has one.
+	traceparent string
 }
 
 func (c *crowds) join(ctx context.Context, s *Service, to address, req *waitingv1.DeliverTriggerRequest) (*waitingv1.DeliverTriggerResponse, error) {
 	one := &arrival{req: req, done: make(chan struct{})}
+	if s.deps.Tracer.On() {
+		one.traceparent = tracing.Carried(ctx)
+	}
 	// Addresses, and not triggers: who used the old one of a rotated trigger
 	// must not be answered with those who use the new one.
 	hash := id.Hash(req.GetToken())
@@ -106,8 +116,17 @@ func (s *Service) deliverAll(to address, hash string, part []*arrival) ([]*waiti
 	ctx, cancel := context.WithTimeout(context.Background(), crowdTerm)
 	defer cancel()
 	reqs := make([]*waitingv1.DeliverTriggerRequest, len(part))
+	var traces []string
 	for i, one := range part {
 		reqs[i] = one.req
+		if one.traceparent != "" {
+			traces = append(traces, one.traceparent)
+		}
+	}
+	if len(traces) > 0 { // what follows is the first one's, and linked to the others
+		var span trace.Span
+		ctx, span = s.deps.Tracer.Under(ctx, traces[0], "deliver together", tracing.LinkTo(traces[1:min(len(traces), maxLinks)]...))
+		defer span.End()
 	}
 	answers, err := plane.Do(ctx, s.engine, plane.Command[*State, []*waitingv1.DeliverTriggerResponse]{
 		Method: "DeliverTrigger", AgentID: to.agent.id, Actor: outside(to),

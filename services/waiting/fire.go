@@ -203,6 +203,9 @@ func (s *Service) fire(keys []string) {
 func (s *Service) fireOne(kind string, k key, id string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
+	// Nobody asks for what time brings about: a trace begins here.
+	ctx, span := s.deps.Tracer.Begin(ctx, "due "+kind)
+	defer span.End()
 	due := dueKey(kind, k.namespace, k.id, id)
 	if kind == dueTimer {
 		// Held before it is decided: a start in between must find it.

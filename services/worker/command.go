@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
@@ -65,6 +66,7 @@ func newCommand(w *Worker, l *taskv1.CommandLease, prev *command) *command {
 // no process of the command's group is left.
 func (c *command) run() {
 	defer close(c.done)
+	defer c.told(c.w.cfg.Tracer.Under(context.Background(), c.task.GetTraceparent(), "command", trace.WithSpanKind(trace.SpanKindConsumer)))
 	if c.prev != nil {
 		<-c.prev.done
 		c.prev = nil

@@ -60,6 +60,9 @@ func (w *Worker) environ(t *taskv1.Task) []string {
 	if t.GetCommand().GetTty() {
 		vars["TERM"] = "xterm-256color"
 	}
+	if t.GetTraceparent() != "" { // as tools expect that take part in a trace
+		vars["TRACEPARENT"] = t.GetTraceparent()
+	}
 	for name, v := range t.GetCommand().GetEnv() {
 		vars[name] = v
 	}

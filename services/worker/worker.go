@@ -17,6 +17,7 @@ import (
 	"quartet/pkg/id"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/proctree"
+	"quartet/pkg/tracing"
 )
 
 // Config of a worker. ID, Roots and Dial are required.
@@ -49,6 +50,9 @@ type Config struct {
 	// proctree.Config.
 	Guard  []string
 	Logger *zap.Logger
+	// Tracer has commands told of as spans of the traces that they are part of.
+	// Optional.
+	Tracer *tracing.Tracer
 
 	Heartbeat time.Duration // default 10 s, a third of a lease
 	Grace     time.Duration // between TERM and KILL; default 5 s (SPEC T3)

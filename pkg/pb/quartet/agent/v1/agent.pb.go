@@ -1751,7 +1751,9 @@ type Message struct {
 	// When it was queued.
 	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,19,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	// When it reached its last state.
-	UpdatedAt     *timestamppb.Timestamp `protobuf:"bytes,20,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
+	UpdatedAt *timestamppb.Timestamp `protobuf:"bytes,20,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
+	// The trace of what had it queued (W3C Trace Context); empty: not traced.
+	Traceparent   string `protobuf:"bytes,21,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1926,6 +1928,13 @@ func (x *Message) GetUpdatedAt() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Message) GetTraceparent() string {
+	if x != nil {
+		return x.Traceparent
+	}
+	return ""
+}
+
 // ShownWait is a trigger count that a turn's context showed.
 type ShownWait struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2024,6 +2033,8 @@ type Turn struct {
 	// The namespace of the credential that acquired it, where that served all namespaces;
 	// empty: the agent's own.
 	AcquiredFrom string `protobuf:"bytes,19,opt,name=acquired_from,json=acquiredFrom,proto3" json:"acquired_from,omitempty"`
+	// The turn as a span (W3C Trace Context); its runner's calls continue it. Empty: not traced.
+	Traceparent string `protobuf:"bytes,20,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
 	// The lease's end, as known now. Not stored: heartbeats write no journal line (SPEC X12).
 	LeaseExpiresAt *timestamppb.Timestamp `protobuf:"bytes,30,opt,name=lease_expires_at,json=leaseExpiresAt,proto3" json:"lease_expires_at,omitempty"`
 	unknownFields  protoimpl.UnknownFields
@@ -2189,6 +2200,13 @@ func (x *Turn) GetAcquiredBy() string {
 func (x *Turn) GetAcquiredFrom() string {
 	if x != nil {
 		return x.AcquiredFrom
+	}
+	return ""
+}
+
+func (x *Turn) GetTraceparent() string {
+	if x != nil {
+		return x.Traceparent
 	}
 	return ""
 }
@@ -3237,7 +3255,7 @@ const file_quartet_agent_v1_agent_proto_rawDesc = "" +
 	"\aposture\x18\x1e \x01(\x0e2\x19.quartet.agent.v1.PostureR\aposture\x12%\n" +
 	"\x0eposture_reason\x18\x1f \x01(\tR\rpostureReason\x12/\n" +
 	"\x14current_work_item_id\x18  \x01(\tR\x11currentWorkItemId\x12*\n" +
-	"\x04lane\x18! \x01(\v2\x16.quartet.agent.v1.LaneR\x04lane\"\x9b\x06\n" +
+	"\x04lane\x18! \x01(\v2\x16.quartet.agent.v1.LaneR\x04lane\"\xbd\x06\n" +
 	"\aMessage\x12\x1d\n" +
 	"\n" +
 	"message_id\x18\x01 \x01(\tR\tmessageId\x12\x19\n" +
@@ -3263,10 +3281,11 @@ const file_quartet_agent_v1_agent_proto_rawDesc = "" +
 	"\n" +
 	"created_at\x18\x13 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x129\n" +
 	"\n" +
-	"updated_at\x18\x14 \x01(\v2\x1a.google.protobuf.TimestampR\tupdatedAt\"I\n" +
+	"updated_at\x18\x14 \x01(\v2\x1a.google.protobuf.TimestampR\tupdatedAt\x12 \n" +
+	"\vtraceparent\x18\x15 \x01(\tR\vtraceparent\"I\n" +
 	"\tShownWait\x12\x17\n" +
 	"\await_id\x18\x01 \x01(\tR\x06waitId\x12#\n" +
-	"\rtrigger_count\x18\x02 \x01(\x03R\ftriggerCount\"\xb1\x06\n" +
+	"\rtrigger_count\x18\x02 \x01(\x03R\ftriggerCount\"\xd3\x06\n" +
 	"\x04Turn\x12\x17\n" +
 	"\aturn_id\x18\x01 \x01(\tR\x06turnId\x12\x15\n" +
 	"\x06run_id\x18\x02 \x01(\tR\x05runId\x12\x19\n" +
@@ -3293,7 +3312,8 @@ const file_quartet_agent_v1_agent_proto_rawDesc = "" +
 	"\x12acquire_request_id\x18\x11 \x01(\tR\x10acquireRequestId\x12\x1f\n" +
 	"\vacquired_by\x18\x12 \x01(\tR\n" +
 	"acquiredBy\x12#\n" +
-	"\racquired_from\x18\x13 \x01(\tR\facquiredFrom\x12D\n" +
+	"\racquired_from\x18\x13 \x01(\tR\facquiredFrom\x12 \n" +
+	"\vtraceparent\x18\x14 \x01(\tR\vtraceparent\x12D\n" +
 	"\x10lease_expires_at\x18\x1e \x01(\v2\x1a.google.protobuf.TimestampR\x0eleaseExpiresAt\"n\n" +
 	"\bToolCall\x12\x17\n" +
 	"\acall_id\x18\x01 \x01(\tR\x06callId\x12\x12\n" +

@@ -803,6 +803,8 @@ type Task struct {
 	PinnedSharedWorker bool `protobuf:"varint,26,opt,name=pinned_shared_worker,json=pinnedSharedWorker,proto3" json:"pinned_shared_worker,omitempty"`
 	// How often it was begun anew after its worker was lost (restart_policy).
 	Restarts int32 `protobuf:"varint,27,opt,name=restarts,proto3" json:"restarts,omitempty"`
+	// The trace of what had it queued (W3C Trace Context), which its worker continues; empty: not traced.
+	Traceparent string `protobuf:"bytes,28,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
 	// Derived: whether it is in a terminal state.
 	Terminal bool `protobuf:"varint,30,opt,name=terminal,proto3" json:"terminal,omitempty"`
 	// Derived: whether SendTaskInput would be taken now.
@@ -1035,6 +1037,13 @@ func (x *Task) GetRestarts() int32 {
 	return 0
 }
 
+func (x *Task) GetTraceparent() string {
+	if x != nil {
+		return x.Traceparent
+	}
+	return ""
+}
+
 func (x *Task) GetTerminal() bool {
 	if x != nil {
 		return x.Terminal
@@ -1175,7 +1184,7 @@ const file_quartet_task_v1_task_proto_rawDesc = "" +
 	"\x06branch\x18\x06 \x01(\tR\x06branch\x12\x1f\n" +
 	"\vbase_commit\x18\a \x01(\tR\n" +
 	"baseCommit\x12\x16\n" +
-	"\x06reason\x18\b \x01(\tR\x06reason\"\xbf\t\n" +
+	"\x06reason\x18\b \x01(\tR\x06reason\"\xe1\t\n" +
 	"\x04Task\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x19\n" +
 	"\bagent_id\x18\x02 \x01(\tR\aagentId\x12-\n" +
@@ -1209,7 +1218,8 @@ const file_quartet_task_v1_task_proto_rawDesc = "" +
 	"\bworktree\x18\x18 \x01(\v2\x19.quartet.task.v1.WorktreeR\bworktree\x12(\n" +
 	"\x10pinned_worker_id\x18\x19 \x01(\tR\x0epinnedWorkerId\x120\n" +
 	"\x14pinned_shared_worker\x18\x1a \x01(\bR\x12pinnedSharedWorker\x12\x1a\n" +
-	"\brestarts\x18\x1b \x01(\x05R\brestarts\x12\x1a\n" +
+	"\brestarts\x18\x1b \x01(\x05R\brestarts\x12 \n" +
+	"\vtraceparent\x18\x1c \x01(\tR\vtraceparent\x12\x1a\n" +
 	"\bterminal\x18\x1e \x01(\bR\bterminal\x12*\n" +
 	"\x11accepts_input_now\x18\x1f \x01(\bR\x0facceptsInputNow\x12!\n" +
 	"\fqueue_reason\x18  \x01(\tR\vqueueReason\x12#\n" +

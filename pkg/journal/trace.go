@@ -1,0 +1,53 @@
+package journal
+
+import (
+	"context"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+
+	"quartet/pkg/tracing"
+)
+
+// traced begins the span of a command, from its way into the loop until its
+// frame is on disk. Its events carry it, so what they cause elsewhere is below.
+func (p *Partition[S]) traced(ctx context.Context, c *command[S]) (context.Context, trace.Span) {
+	ctx, span := p.cfg.Tracer.Start(ctx, "journal "+p.cfg.Plane, trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(
+		attribute.String("quartet.plane", p.cfg.Plane), attribute.Int("quartet.partition", p.cfg.Partition), attribute.String("quartet.command", c.method)))
+	if !span.IsRecording() {
+		return ctx, nil
+	}
+	c.traceparent = tracing.Carried(ctx)
+	return ctx, span
+}
+
+// told ends the span of a command.
+func (p *Partition[S]) told(span trace.Span, c *command[S]) {
+	if span == nil {
+		return
+	}
+	defer span.End()
+	select {
+	case <-c.done:
+	default: // the caller left before; the loop may still write to c
+		span.SetStatus(codes.Error, "outcome unknown")
+		return
+	}
+	span.SetAttributes(attribute.Int("quartet.events", len(c.events)), attribute.Int64("quartet.wal_seq", int64(c.seq)), attribute.Bool("quartet.replayed", c.replayed)) //nolint:gosec // no journal has that many lines
+	if c.err != nil {
+		span.SetStatus(codes.Error, "refused")
+	}
+}
+
+// reacting begins the span of a reaction to an event: a child of the command that
+// wrote it, however much later. One
+// that leads to nothing is told to nobody: its span is not ended.
+func (p *Partition[S]) reacting(c *command[S], ev *Event) trace.Span {
+	ctx, span := p.cfg.Tracer.Under(context.Background(), ev.Traceparent, p.cfg.Plane+" hears "+ev.Type,
+		trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(
+			attribute.String("quartet.plane", p.cfg.Plane), attribute.String("quartet.event_type", ev.Type), attribute.String("quartet.event_id", ev.ID),
+			attribute.String("quartet.namespace", ev.Namespace), attribute.String("quartet.agent_id", ev.AgentID)))
+	c.traceparent = tracing.Carried(ctx)
+	return span
+}

@@ -1,0 +1,102 @@
+package rpc
+
+import (
+	"context"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	otelcodes "go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/tracing"
+)
+
+// about are the records that requests are about, by what their messages have in
+// common. Nothing else of a request goes into a span: it may be a secret, or long.
+type (
+	aboutAgent interface{ GetAgentId() string }
+	aboutItem  interface{ GetWorkItemId() string }
+	aboutTask  interface{ GetTaskId() string }
+	aboutBoard interface{ GetSessionId() string }
+)
+
+// maxAttribute keeps what is no id, since it was not validated yet, out of spans.
+const maxAttribute = fault.MaxNameChars
+
+// traced begins the span of a call. Calls of services among themselves begin no
+// trace: whatever was asked for from outside has one already.
+func (s *server) traced(ctx context.Context, m *method, req any, start time.Time) (context.Context, trace.Span) {
+	parent := incoming(ctx)
+	if parent == "" && (Via(ctx) != "" || s.quiet[m.full]) {
+		return ctx, nil
+	}
+	ctx, span := s.tracer.Begin(tracing.Continue(ctx, parent), m.name, s.opening(ctx, m, start)...)
+	if !span.IsRecording() {
+		return ctx, nil
+	}
+	note := func(key, value string) {
+		if value != "" && len(value) <= maxAttribute {
+			span.SetAttributes(attribute.String(key, value))
+		}
+	}
+	if r, ok := req.(aboutAgent); ok {
+		note("quartet.agent_id", r.GetAgentId())
+	}
+	if r, ok := req.(aboutItem); ok {
+		note("quartet.work_item_id", r.GetWorkItemId())
+	}
+	if r, ok := req.(aboutTask); ok {
+		note("quartet.task_id", r.GetTaskId())
+	}
+	if r, ok := req.(aboutBoard); ok {
+		note("quartet.session_id", r.GetSessionId())
+	}
+	return ctx, span
+}
+
+// continued begins the span of a stream, if its caller is part of a trace: a
+// stream may last for ever, and says nothing by itself.
+func (s *server) continued(ctx context.Context, m *method, start time.Time) (context.Context, trace.Span) {
+	parent := incoming(ctx)
+	if parent == "" {
+		return ctx, nil
+	}
+	ctx, span := s.tracer.Start(tracing.Continue(ctx, parent), m.name, s.opening(ctx, m, start)...)
+	return ctx, span
+}
+
+func (s *server) opening(ctx context.Context, m *method, start time.Time) []trace.SpanStartOption {
+	a := ActorFrom(ctx)
+	return []trace.SpanStartOption{
+		trace.WithSpanKind(trace.SpanKindServer), trace.WithTimestamp(start), trace.WithAttributes(
+			attribute.String("rpc.system", "grpc"), attribute.String("rpc.service", m.service), attribute.String("rpc.method", m.name),
+			attribute.String("quartet.namespace", a.Namespace), attribute.String("quartet.role", a.Role)),
+	}
+}
+
+// endSpan says how a call ended. err is nil or a fault.
+func endSpan(span trace.Span, err error) {
+	code := codes.OK
+	if err != nil {
+		e := fault.From(err)
+		code = e.Code()
+		span.SetAttributes(attribute.String("quartet.reason", string(e.Reason())))
+		switch code { // those that are the server's fault, as OpenTelemetry has it
+		case codes.Unknown, codes.DeadlineExceeded, codes.Unimplemented, codes.Internal, codes.Unavailable, codes.DataLoss:
+			span.SetStatus(otelcodes.Error, string(e.Reason()))
+		}
+	}
+	span.SetAttributes(attribute.Int("rpc.grpc.status_code", int(code)))
+	span.End()
+}
+
+// incoming is the traceparent that a caller sent.
+func incoming(ctx context.Context) string {
+	if v := metadata.ValueFromIncomingContext(ctx, tracing.Header); len(v) > 0 {
+		return v[0]
+	}
+	return ""
+}
