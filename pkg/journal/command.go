@@ -183,7 +183,7 @@ func View[S State, R any](ctx context.Context, p *Partition[S], read func(s S) (
 	var zero R
 	for {
 		out, seq, fate, err := look(p, read)
-		if fate != nil {
+		if fate != nil && ctx.Value(aheadKey{}) != any(p) {
 			if err := fate.wait(ctx, p.cfg.ViewPatience); err != nil {
 				return zero, 0, err
 			}
@@ -202,6 +202,16 @@ func View[S State, R any](ctx context.Context, p *Partition[S], read func(s S) (
 		}
 		return out, seq, nil
 	}
+}
+
+type aheadKey struct{}
+
+// Ahead lets Views of p under the context show what is on its way to the log. It
+// is for who prepares a command on p meanwhile and tells nobody what he saw but
+// by its answer: that comes after the frames he saw, and the command's rule sees
+// whether they are still there.
+func Ahead[S State](ctx context.Context, p *Partition[S]) context.Context {
+	return context.WithValue(ctx, aheadKey{}, p)
 }
 
 // look reads under the lock, which is given back even if read panics.

@@ -166,6 +166,9 @@ func (p *Partition[S]) commit(c *command[S], f *pending[S], events []*Event, bod
 	p.mu.Unlock()
 	f.Body = append(f.Body, body...)
 	f.events = append(f.events, events...)
+	if p.cfg.OnApply != nil {
+		p.cfg.OnApply(events)
+	}
 	return nil
 }
 

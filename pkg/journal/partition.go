@@ -42,6 +42,11 @@ type Config[S State] struct {
 	// block. Events that another writer made arrive by load only.
 	OnCommit func(events []*Event)
 
+	// OnApply gets the events of each command once they are applied, before they
+	// are durable; a reload may take them back. For who can prepare what follows
+	// while the frame is written; see Ahead. It runs in the loop and must not block.
+	OnApply func(events []*Event)
+
 	// OnLoad gets the state of every load, at Open and whenever the partition
 	// was lost and taken back, before anything else happens to it. Derived
 	// indexes (due times) start over from it. It must not block.

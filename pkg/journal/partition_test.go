@@ -62,3 +62,36 @@ func TestR4_AReaderIsToldSoonThatTheLogStandsStill(t *testing.T) {
 	require.Equal(t, 1, n)
 	require.NoError(t, p.Close(context.Background()))
 }
+
+// Who prepares the next command is told of a frame as it is applied and sees it
+// while it is written; readers of other partitions' journals, and everybody else, wait.
+func TestR4_WhoWritesNextSeesWhatIsBeingWritten(t *testing.T) {
+	ctx := t.Context()
+	log := faultlog.New(memlog.New())
+	cfg := journaltest.Config(log)
+	cfg.ViewPatience = 20 * time.Millisecond
+	applied := make(chan string, 1)
+	cfg.OnApply = func(events []*journal.Event) { applied <- events[0].Type }
+	p, err := journal.Open(ctx, cfg)
+	require.NoError(t, err)
+	other, err := journal.Open(ctx, journaltest.Config(memlog.New()))
+	require.NoError(t, err)
+	log.Inject(faultlog.Late)
+	written := make(chan error, 1)
+	go func() {
+		_, _, err := journal.Do(ctx, p, journaltest.Put("k", "v", ""))
+		written <- err
+	}()
+	<-log.Held()
+	require.NotEmpty(t, <-applied)
+	n, _, err := journal.View(journal.Ahead(ctx, p), p, journaltest.Count("k"))
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	_, _, err = journal.View(journal.Ahead(ctx, other), p, journaltest.Count("k"))
+	require.ErrorIs(t, err, fault.Storage)
+	require.Empty(t, written)
+	log.Release()
+	require.NoError(t, <-written)
+	require.NoError(t, p.Close(context.Background()))
+	require.NoError(t, other.Close(context.Background()))
+}

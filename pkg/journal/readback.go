@@ -20,6 +20,9 @@ type located struct {
 // keep coordinates instead of records: it costs the loop a look, and the
 // caller one read of the log a frame.
 func ReadBack[S State](ctx context.Context, p *Partition[S], walSeqs []uint64) ([]*Event, error) {
+	if len(walSeqs) == 0 {
+		return nil, nil
+	}
 	var at []located
 	c := &command[S]{method: "read_back", done: make(chan struct{})}
 	c.decide = func(S, Env) ([]*Event, error) {

@@ -84,6 +84,9 @@ type Config[S journal.State] struct {
 	React func(s S, env journal.Env, ev *journal.Event) ([]*journal.Event, error)
 	// OnCommit hears a partition's durable events in order. It must not block.
 	OnCommit func(partition int, events []*journal.Event)
+	// OnApply hears a partition's events before they are durable; see
+	// journal.Config. It must not block.
+	OnApply func(events []*journal.Event)
 	// OnLoad sees a partition's state whenever it was loaded: at the start, and
 	// after another writer had taken the partition. Due-time indexes are rebuilt
 	// here. It must not block, and may come before Open returns.
@@ -118,6 +121,7 @@ func Open[S journal.State](ctx context.Context, cfg Config[S], deps Deps) (*Engi
 		if cfg.OnCommit != nil {
 			c.OnCommit = func(events []*journal.Event) { cfg.OnCommit(partition, events) }
 		}
+		c.OnApply = cfg.OnApply
 		c.OnLoad, c.Feed, c.Lease = cfg.OnLoad, deps.Feeds.Of(cfg.Plane, partition), deps.Lease
 		return c, err
 	})

@@ -244,7 +244,8 @@ func (s *Service) oldest(ctx context.Context, namespace string, req *agentv1.Acq
 	alone := len(agentIDs) == 1
 	var first *offer
 	for _, p := range s.engine.All() {
-		o, _, err := journal.View(ctx, p, func(st *State) (*offer, error) {
+		// Whose message is still being written may be taken: see take.
+		o, _, err := journal.View(journal.Ahead(ctx, p), p, func(st *State) (*offer, error) {
 			return st.firstReady(namespace, agentIDs, func(k key) bool {
 				return !s.reserved(k) && (alone || !s.ailing.passed(k)) && wanted.admits(st.agents[k].rec)
 			}), nil
@@ -294,7 +295,9 @@ func (s *Service) take(ctx context.Context, actor rpc.Actor, req *agentv1.Acquir
 		own.Namespace = o.key.namespace
 		ctx = rpc.WithActor(ctx, own)
 	}
-	queue, err := s.prepare(ctx, o)
+	// Nothing of this is told before the turn's frame is on disk, which comes behind
+	// those that are being written now.
+	queue, err := s.prepare(journal.Ahead(ctx, s.engine.For(o.key.namespace, o.key.id)), o)
 	if err != nil {
 		return nil, err
 	}

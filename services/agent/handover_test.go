@@ -11,6 +11,7 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/faultlog"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
 )
 
 // A5, A6: a turn that lands after its caller was told that it had not was
@@ -70,6 +71,58 @@ func TestA6_ATurnThatLandedLateCountsNoAttempt(t *testing.T) {
 				return r.message("keeper", messageID).GetState() == agentv1.MessageState_MESSAGE_STATE_QUEUED
 			})
 			require.EqualValues(t, 1, r.message("keeper", messageID).GetAttempts())
+		})
+	}
+}
+
+// A6, X1: a runner prepares the turn while its message is still being written,
+// and holds it only if that lands.
+func TestA6_ATurnIsPreparedWhileItsMessageIsWritten(t *testing.T) {
+	for name, c := range map[string]struct {
+		fault faultlog.Fault
+		lands bool
+	}{"it lands": {faultlog.Late, true}, "it is refused": {faultlog.HeldRefused, false}} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			var log *faultlog.Log
+			r.journals.Wrap = func(_ string, inner journal.Log) journal.Log {
+				log = faultlog.New(inner)
+				return log
+			}
+			r.restart()
+			r.spawn("keeper")
+			got := make(chan *agentv1.AcquireTurnResponse, 1)
+			go func() {
+				resp, _ := r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{AgentIds: []string{"keeper"}, Wait: durationpb.New(20 * time.Second)})
+				got <- resp
+			}()
+			r.eventually(func() bool { return r.facts("keeper").GetRunnersWaiting() == 1 })
+			read := make(chan struct{}, 8)
+			r.others.set(func() {
+				r.others.queue = func() (*workv1.GetWorkQueueResponse, error) {
+					read <- struct{}{}
+					return &workv1.GetWorkQueueResponse{AgentId: "keeper"}, nil
+				}
+			})
+			log.Inject(c.fault)
+			sent := make(chan error, 1)
+			go func() {
+				_, err := r.service.EnqueueMessage(r.operator(), &agentv1.EnqueueMessageRequest{AgentId: "keeper", Text: "first"})
+				sent <- err
+			}()
+			<-log.Held()
+			r.eventually(func() bool { return len(read) > 0 })
+			require.Empty(t, got)
+			log.Release()
+			want := "first"
+			if err := <-sent; c.lands {
+				require.NoError(t, err)
+			} else {
+				require.ErrorIs(t, err, fault.Storage)
+				want = "second"
+				r.send("keeper", want, normal)
+			}
+			require.Equal(t, want, (<-got).GetMessage().GetText())
 		})
 	}
 }

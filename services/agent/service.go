@@ -149,7 +149,7 @@ func (s *Service) Start(ctx context.Context) error {
 	engine, err := plane.Open(ctx, plane.Config[*State]{
 		Plane: Plane, Share: s.cfg.Share, New: NewState,
 		Events: agentv1.File_quartet_agent_v1_agent_event_proto,
-		Follow: follows(s.supervision.spared), React: react, OnCommit: s.committed, OnLoad: s.loaded,
+		Follow: follows(s.supervision.spared), React: react, OnApply: s.applied, OnCommit: s.committed, OnLoad: s.loaded,
 	}, s.deps.Deps)
 	if err != nil {
 		return err
@@ -214,6 +214,13 @@ func (s *Service) committed(_ int, events []*journal.Event) {
 		}
 		s.watches.tell(ev)
 		s.supervision.heed(ev)
+	}
+}
+
+// applied wakes a runner for what may make an agent ready. It prepares the turn
+// while the frame is written: that is a fifth of the way from a trigger to its turn.
+func (s *Service) applied(events []*journal.Event) {
+	for _, ev := range events {
 		switch ev.Payload.(type) {
 		case *agentv1.MessageQueued, *agentv1.MessageRequeued, *agentv1.MessageDropped, *agentv1.AgentSpawned,
 			*agentv1.AgentResumed, *agentv1.AgentStarted,
