@@ -1,0 +1,482 @@
+package lease
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
+)
+
+// Bucket is the name of the bucket that leases are in.
+const Bucket = "quartet-leases"
+
+// DefaultTerm is how long a killed instance's partitions stand still at most,
+// but for the time that loading them takes.
+const DefaultTerm = 10 * time.Second
+
+// Config is what a Keeper needs.
+type Config struct {
+	Conn     *nats.Conn
+	Replicas int
+	Peer     Peer          // without Groups
+	ID       string        // of the session; a lost one gets a suffix
+	Term     time.Duration // default DefaultTerm
+	Logger   *zap.Logger
+}
+
+// Keeper is the one session of a process.
+type Keeper struct {
+	cfg   Config
+	born  time.Time // spans are measured from here
+	js    jetstream.JetStream
+	kv    jetstream.KeyValue
+	stop  context.CancelFunc
+	ended chan struct{}
+	work  sync.WaitGroup // takes and drops under way
+	lives int            // sessions so far
+
+	mu     sync.Mutex
+	table  table
+	since  time.Time // when the table was begun
+	whole  bool      // it holds everything that was in the bucket
+	own    *own
+	peer   Peer
+	groups []*Group
+	news   chan struct{} // closed and replaced when anything but a renewal changed
+	kick   chan struct{} // capacity 1: look again
+}
+
+// own is this process's session.
+type own struct {
+	id       string
+	revision uint64       // guarded by Keeper.mu
+	until    atomic.Int64 // what was read may be shown until then; a span since Keeper.born
+	dead     atomic.Bool
+	ctx      context.Context //nolint:containedctx // the session's life
+	end      context.CancelFunc
+}
+
+// NewKeeper makes a keeper that holds nothing before Start.
+func NewKeeper(cfg Config) *Keeper {
+	if cfg.Term <= 0 {
+		cfg.Term = DefaultTerm
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = zap.NewNop()
+	}
+	return &Keeper{
+		cfg: cfg, born: time.Now(), peer: cfg.Peer, table: newTable(),
+		news: make(chan struct{}), kick: make(chan struct{}, 1), ended: make(chan struct{}),
+	}
+}
+
+func (k *Keeper) renewEvery() time.Duration { return k.cfg.Term / 5 }
+func (k *Keeper) goodFor() time.Duration    { return k.cfg.Term * 6 / 10 }
+func (k *Keeper) silence() time.Duration    { return k.cfg.Term * 8 / 10 }
+
+// Start opens the bucket and begins a session. It returns when this process
+// knows who holds what; taking goes on behind it.
+func (k *Keeper) Start(ctx context.Context) error {
+	for _, g := range k.groups {
+		k.peer.Groups = append(k.peer.Groups, g.name)
+	}
+	if err := k.open(ctx); err != nil {
+		return err
+	}
+	run, stop := context.WithCancel(context.WithoutCancel(ctx))
+	k.stop = stop
+	go func() {
+		defer close(k.ended)
+		k.run(run)
+	}()
+	for {
+		k.mu.Lock()
+		whole, news := k.whole && k.own != nil, k.news
+		k.mu.Unlock()
+		if whole {
+			return nil
+		}
+		select {
+		case <-news:
+		case <-ctx.Done():
+			stop()
+			<-k.ended
+			return fmt.Errorf("lease: nothing was heard of who holds what: %w", ctx.Err())
+		}
+	}
+}
+
+// open makes the bucket or takes the one that is there.
+func (k *Keeper) open(ctx context.Context) error {
+	js, err := jetstream.New(k.cfg.Conn)
+	if err != nil {
+		return fmt.Errorf("lease: %w", err)
+	}
+	for pause := 50 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+		kv, err := js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
+			Bucket: Bucket, Description: "Quartet: which instance holds which partition",
+			Storage: jetstream.MemoryStorage, Replicas: max(k.cfg.Replicas, 1), History: 1,
+		})
+		if errors.Is(err, jetstream.ErrBucketExists) {
+			kv, err = js.KeyValue(ctx, Bucket)
+		}
+		if err == nil {
+			k.js, k.kv = js, kv
+			return nil
+		}
+		// A cluster without a leader for the moment.
+		if !rest(ctx, pause) {
+			return fmt.Errorf("lease: bucket %s: %w", Bucket, err)
+		}
+	}
+}
+
+// run has one session after the other until ctx ends.
+func (k *Keeper) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		err := k.live(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		k.cfg.Logger.Warn("the session is over; what it held is given up", zap.Error(err))
+		k.mu.Lock()
+		k.own, k.whole = nil, false
+		k.table = newTable()
+		k.mu.Unlock()
+		k.changed()
+		k.work.Wait()
+		k.reconcile()
+		k.work.Wait() // nothing of the old session is answered by the new one
+		if !rest(ctx, k.renewEvery()) || k.open(ctx) != nil {
+			return
+		}
+	}
+}
+
+// live is one session, from its key to its end.
+func (k *Keeper) live(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	o, err := k.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer o.end()
+	defer o.dead.Store(true)
+	var w watcher
+	defer func() { w.stop() }()
+	renew := time.NewTicker(k.renewEvery())
+	defer renew.Stop()
+	for {
+		if err := w.begin(ctx, k); err != nil {
+			k.cfg.Logger.Warn("the bucket of leases cannot be followed; trying again", zap.Error(err))
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case e, open := <-w.updates:
+			if !open {
+				w.stop()
+				continue
+			}
+			k.hear(e)
+		case <-renew.C:
+			if err := k.renew(ctx, o); err != nil {
+				return err
+			}
+			k.bury(ctx, o)
+			k.poke()
+		case <-k.kick:
+		}
+		if len(w.updates) == 0 {
+			k.reconcile()
+		}
+	}
+}
+
+// begin makes the session's key.
+func (k *Keeper) begin(ctx context.Context) (*own, error) {
+	k.lives++
+	o := &own{id: k.cfg.ID}
+	if k.lives > 1 {
+		o.id = fmt.Sprintf("%s-%d", k.cfg.ID, k.lives)
+	}
+	o.ctx, o.end = context.WithCancel(ctx)
+	sent := time.Now()
+	rev, err := k.within(ctx, func(ctx context.Context) (uint64, error) {
+		return k.kv.Create(ctx, sessionPrefix+o.id, k.value())
+	})
+	if err != nil {
+		o.end()
+		return nil, fmt.Errorf("lease: begin session %s: %w", o.id, err)
+	}
+	o.revision = rev
+	k.extend(o, sent)
+	k.mu.Lock()
+	k.own, k.since = o, time.Now()
+	k.mu.Unlock()
+	return o, nil
+}
+
+func (k *Keeper) extend(o *own, sent time.Time) {
+	o.until.Store(int64(sent.Add(k.goodFor()).Sub(k.born)))
+}
+
+func (k *Keeper) value() []byte {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	b, err := json.Marshal(k.peer)
+	if err != nil { // strings always marshal
+		return []byte("{}")
+	}
+	return b
+}
+
+// within bounds one request to the bucket.
+func (k *Keeper) within(ctx context.Context, f func(ctx context.Context) (uint64, error)) (uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, max(k.renewEvery(), 250*time.Millisecond))
+	defer cancel()
+	return f(ctx)
+}
+
+// renew keeps the session. An error means that it is over; trouble with the
+// broker is none, since nobody else can end it either.
+func (k *Keeper) renew(ctx context.Context, o *own) error {
+	key := sessionPrefix + o.id
+	k.mu.Lock()
+	revision := o.revision
+	k.mu.Unlock()
+	sent := time.Now()
+	rev, err := k.within(ctx, func(ctx context.Context) (uint64, error) { return k.kv.Update(ctx, key, k.value(), revision) })
+	switch {
+	case err == nil:
+		k.mu.Lock()
+		o.revision = rev
+		k.mu.Unlock()
+		k.extend(o, sent)
+		return nil
+	case !conflicts(err) && k.lost(ctx):
+		return fmt.Errorf("lease: the bucket is gone: %w", err)
+	case !conflicts(err):
+		k.cfg.Logger.Warn("the session could not be renewed; trying again", zap.Error(err))
+		return nil
+	}
+	// Either somebody ended it, or a renewal landed whose answer was lost.
+	var gone bool
+	rev, err = k.within(ctx, func(ctx context.Context) (uint64, error) {
+		e, err := k.kv.Get(ctx, key)
+		if errors.Is(err, jetstream.ErrKeyNotFound) {
+			gone = true
+			return 0, nil
+		}
+		if err != nil {
+			return 0, err
+		}
+		return e.Revision(), nil
+	})
+	switch {
+	case gone:
+		return errors.New("lease: another instance ended this session, since it was silent for too long")
+	case err != nil:
+		return nil //nolint:nilerr // asked again at the next renewal
+	}
+	k.mu.Lock()
+	o.revision = max(o.revision, rev)
+	k.mu.Unlock()
+	return nil
+}
+
+// bury ends the sessions that were silent for too long, at the revision that
+// was seen: one that was renewed meanwhile stays.
+func (k *Keeper) bury(ctx context.Context, o *own) {
+	k.mu.Lock()
+	silent := map[string]uint64{}
+	if k.whole {
+		for _, id := range k.table.silent(time.Now(), k.silence()) {
+			if id != o.id {
+				silent[id] = k.table.sessions[id].revision
+			}
+		}
+	}
+	k.mu.Unlock()
+	for id, revision := range silent {
+		_, err := k.within(ctx, func(ctx context.Context) (uint64, error) {
+			return 0, k.kv.Delete(ctx, sessionPrefix+id, jetstream.LastRevision(revision))
+		})
+		if err == nil {
+			k.cfg.Logger.Warn("an instance is silent; what it held is taken", zap.String("session", id), zap.Duration("for", k.silence()))
+		}
+	}
+}
+
+// watcher follows the bucket from what is in it on.
+type watcher struct {
+	from    jetstream.KeyWatcher
+	updates <-chan jetstream.KeyValueEntry // nil: it is not followed for the moment
+	again   time.Time
+	cancel  context.CancelFunc
+}
+
+func (w *watcher) begin(ctx context.Context, k *Keeper) error {
+	if w.updates != nil || time.Now().Before(w.again) {
+		return nil
+	}
+	w.again = time.Now().Add(k.renewEvery())
+	// It lives longer than the time that it may take to begin.
+	ctx, cancel := context.WithCancel(ctx)
+	late := time.AfterFunc(k.renewEvery(), cancel)
+	from, err := k.kv.WatchAll(ctx)
+	if err == nil && !late.Stop() {
+		_ = from.Stop()
+		err = context.DeadlineExceeded
+	}
+	if err != nil {
+		cancel()
+		return err
+	}
+	w.from, w.updates, w.cancel = from, from.Updates(), cancel
+	return nil
+}
+
+func (w *watcher) stop() {
+	if w.from != nil {
+		_ = w.from.Stop() // says at most that it was stopped already
+		w.cancel()
+	}
+	w.from, w.updates = nil, nil
+}
+
+// lost says that there is no bucket any more: it is in memory, and whoever kept
+// it was started anew.
+func (k *Keeper) lost(ctx context.Context) bool {
+	_, err := k.within(ctx, func(ctx context.Context) (uint64, error) {
+		_, err := k.js.KeyValue(ctx, Bucket)
+		return 0, err
+	})
+	return errors.Is(err, jetstream.ErrBucketNotFound)
+}
+
+// hear takes one change; nil says that everything that was there was told.
+func (k *Keeper) hear(e jetstream.KeyValueEntry) {
+	k.mu.Lock()
+	news := false
+	if e == nil {
+		news = !k.whole
+		k.whole = true
+	} else {
+		news = k.table.note(e.Key(), e.Value(), e.Revision(), e.Operation() != jetstream.KeyValuePut, time.Now())
+	}
+	k.mu.Unlock()
+	if news {
+		k.changed()
+	}
+}
+
+// changed tells everybody who waits that something is different.
+func (k *Keeper) changed() {
+	k.mu.Lock()
+	close(k.news)
+	k.news = make(chan struct{})
+	k.mu.Unlock()
+	k.poke()
+}
+
+func (k *Keeper) poke() {
+	select {
+	case k.kick <- struct{}{}:
+	default:
+	}
+}
+
+// Stop hands everything over: what it holds is closed and given back, piece by
+// piece, while the process still serves and forwards.
+func (k *Keeper) Stop(ctx context.Context) error {
+	if k.stop == nil {
+		return nil
+	}
+	k.mu.Lock()
+	k.peer.Leaving = true
+	o := k.own
+	k.mu.Unlock()
+	if o != nil {
+		_ = k.renew(ctx, o) // tells the others; if it fails they see it by what is given back
+	}
+	k.changed()
+	var err error
+	for err == nil && k.holds() {
+		k.mu.Lock()
+		news := k.news
+		k.mu.Unlock()
+		if !k.holds() {
+			break
+		}
+		select {
+		case <-news:
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+	}
+	k.stop()
+	<-k.ended
+	k.mu.Lock()
+	k.own = nil
+	k.mu.Unlock()
+	k.reconcile() // what could not be given back in time is closed all the same
+	k.work.Wait()
+	if o != nil {
+		k.mu.Lock()
+		revision := o.revision
+		k.mu.Unlock()
+		_, _ = k.within(context.WithoutCancel(ctx), func(ctx context.Context) (uint64, error) {
+			return 0, k.kv.Delete(ctx, sessionPrefix+o.id, jetstream.LastRevision(revision))
+		}) // if it fails the others wait the session out
+	}
+	return err
+}
+
+// Ready is nil while this process's session can be relied on and everything
+// that it is to hold is open.
+func (k *Keeper) Ready() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case k.own == nil || !k.whole:
+		return errors.New("lease: no session; NATS was not reachable for too long")
+	case !k.valid(k.own):
+		return errors.New("lease: the session could not be renewed")
+	}
+	for _, g := range k.groups {
+		if err := g.readyLocked(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (k *Keeper) valid(o *own) bool {
+	return !o.dead.Load() && int64(time.Since(k.born)) < o.until.Load()
+}
+
+func rest(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// conflicts says that a key is not at the revision that was expected.
+func conflicts(err error) bool {
+	var api *jetstream.APIError
+	return errors.Is(err, jetstream.ErrKeyExists) || errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence
+}

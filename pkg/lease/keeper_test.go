@@ -1,0 +1,239 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"quartet/pkg/lease"
+	"quartet/pkg/natsd"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	term  = 500 * time.Millisecond
+	parts = 6
+)
+
+// house is instances on one broker, and who answers for what.
+type house struct {
+	t      *testing.T
+	server *natsd.Server
+
+	mu    sync.Mutex
+	open  map[int]map[string]*lease.Lease // by partition and instance
+	twice []string
+	ever  map[int]bool    // partitions that were held once
+	fail  map[string]bool // instances that cannot open anything
+}
+
+type instance struct {
+	name   string
+	nc     *nats.Conn
+	keeper *lease.Keeper
+	group  *lease.Group
+}
+
+func newHouse(t *testing.T) *house {
+	server, err := natsd.Start(natsd.Config{StoreDir: t.TempDir(), Port: natsd.InProcess})
+	require.NoError(t, err)
+	t.Cleanup(server.Stop)
+	h := &house{t: t, server: server, open: map[int]map[string]*lease.Lease{}, ever: map[int]bool{}, fail: map[string]bool{}}
+	for n := range parts {
+		h.open[n] = map[string]*lease.Lease{}
+	}
+	return h
+}
+
+// note is called whenever an instance opens: at most one of all may be believed.
+func (h *house) valid(n int) (names []string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for name, l := range h.open[n] {
+		if l.Valid() {
+			names = append(names, name)
+		}
+	}
+	if len(names) > 1 {
+		h.twice = append(h.twice, fmt.Sprint(n, names))
+	}
+	return names
+}
+
+func (h *house) join(name string) *instance {
+	h.t.Helper()
+	nc, err := h.server.Connect(name)
+	require.NoError(h.t, err)
+	h.t.Cleanup(nc.Close)
+	i := &instance{name: name, nc: nc}
+	i.keeper = lease.NewKeeper(lease.Config{Conn: nc, ID: name, Term: term, Peer: lease.Peer{Addr: name + ":1"}})
+	i.group = i.keeper.Group("work", parts, lease.Hooks{
+		Unused: func(_ context.Context, n int) (bool, error) {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			return !h.ever[n], nil
+		},
+		Take: func(_ context.Context, n int, l *lease.Lease) error {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			if h.fail[name] {
+				return errors.New("the disk is full")
+			}
+			h.open[n][name], h.ever[n] = l, true
+			return nil
+		},
+		Drop: func(n int) {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			delete(h.open[n], name)
+		},
+	})
+	ctx, cancel := context.WithTimeout(h.t.Context(), 30*time.Second)
+	defer cancel()
+	require.NoError(h.t, i.keeper.Start(ctx))
+	h.t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		_ = i.keeper.Stop(ctx)
+	})
+	return i
+}
+
+// spread waits until exactly these instances hold everything, evenly.
+func (h *house) spread(names ...string) {
+	h.t.Helper()
+	require.Eventually(h.t, func() bool {
+		count := map[string]int{}
+		for n := range parts {
+			v := h.valid(n)
+			if len(v) != 1 {
+				return false
+			}
+			count[v[0]]++
+		}
+		for _, name := range names {
+			if count[name] < parts/len(names) {
+				return false
+			}
+		}
+		return len(count) == len(names)
+	}, 30*time.Second, 5*time.Millisecond)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	require.Empty(h.t, h.twice, "two answered for one partition")
+}
+
+func TestR6_PartitionsAreSpreadAndHandedOver(t *testing.T) {
+	h := newHouse(t)
+	a := h.join("a")
+	h.spread("a")
+	require.NoError(t, a.keeper.Ready())
+	b, c := h.join("b"), h.join("c")
+	h.spread("a", "b", "c")
+
+	// Everybody knows where everything is.
+	for n := range parts {
+		owner := h.valid(n)[0]
+		for _, i := range []*instance{a, b, c} {
+			require.Eventually(t, func() bool {
+				w, _ := i.group.Where(n)
+				return w.Here && i.name == owner || !w.Here && w.Peer.Addr == owner+":1"
+			}, 10*time.Second, time.Millisecond)
+		}
+	}
+
+	// Who leaves gives back, and nobody waits for its term to end.
+	began := time.Now()
+	require.NoError(t, a.keeper.Stop(t.Context()))
+	h.spread("b", "c")
+	t.Log("handed over in", time.Since(began))
+	require.NoError(t, b.keeper.Stop(t.Context()))
+	h.spread("c")
+}
+
+func TestR6_ASilentInstanceLosesItsPartitions(t *testing.T) {
+	h := newHouse(t)
+	a, b := h.join("a"), h.join("b")
+	h.spread("a", "b")
+	h.mu.Lock()
+	var lost []*lease.Lease
+	for n := range parts {
+		if l := h.open[n]["a"]; l != nil {
+			lost = append(lost, l)
+		}
+	}
+	h.mu.Unlock()
+	require.NotEmpty(t, lost)
+
+	a.nc.Close() // as if it were killed: it renews nothing and gives nothing back
+	require.Eventually(t, func() bool {
+		n := 0
+		for i := range parts {
+			if w, _ := b.group.Where(i); w.Here {
+				n++
+				require.NotContains(t, h.valid(i), "a")
+			}
+		}
+		return n == parts
+	}, 30*time.Second, time.Millisecond)
+	for _, l := range lost {
+		require.False(t, l.Valid(), "it was taken while its holder could still answer")
+	}
+	require.Error(t, a.keeper.Ready())
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	require.Empty(t, h.twice)
+}
+
+func TestR6_WhatCannotBeOpenedIsGivenBack(t *testing.T) {
+	h := newHouse(t)
+	h.fail["a"] = true
+	a := h.join("a")
+	require.Never(t, func() bool { return a.keeper.Ready() == nil }, term, 20*time.Millisecond)
+	h.mu.Lock()
+	h.fail["a"] = false
+	h.mu.Unlock()
+	h.spread("a")
+	require.Eventually(t, func() bool { return a.keeper.Ready() == nil }, 10*time.Second, 5*time.Millisecond)
+}
+
+// TestR6_TheBucketIsLost: leases are in memory. What was written is in the
+// journals; who holds what is found out anew, and nobody answers beside another.
+func TestR6_TheBucketIsLost(t *testing.T) {
+	h := newHouse(t)
+	h.join("a")
+	h.join("b")
+	h.spread("a", "b")
+	done := make(chan struct{})
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-done:
+				return
+			default:
+				for n := range parts {
+					h.valid(n)
+				}
+				time.Sleep(time.Millisecond)
+			}
+		}
+	}()
+	require.NoError(t, h.server.Restart())
+	time.Sleep(2 * term) // whoever held something has lost it by then, or found it again
+	h.spread("a", "b")
+	close(done)
+	<-ended
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	require.Empty(t, h.twice)
+}
