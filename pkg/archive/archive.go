@@ -38,6 +38,8 @@ type Manifest struct {
 	Key string `json:"key,omitempty"`
 	// Streams are the names of the streams, in the order in which they come.
 	Streams []string `json:"streams"`
+	// Partitions is into how many each plane is split, where it is.
+	Partitions map[string]int `json:"partitions,omitempty"`
 }
 
 // Message is one message of a stream.

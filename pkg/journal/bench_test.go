@@ -25,7 +25,8 @@ func jetLog(tb testing.TB) journal.Log {
 	nc, err := srv.Connect("test")
 	require.NoError(tb, err)
 	tb.Cleanup(nc.Close)
-	require.NoError(tb, jetlog.EnsureStream(context.Background(), nc, "test", 1))
+	_, err = jetlog.EnsureStream(context.Background(), nc, "test", 1, 1)
+	require.NoError(tb, err)
 	log, err := jetlog.New(nc, "test", 0)
 	require.NoError(tb, err)
 	return log

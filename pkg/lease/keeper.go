@@ -77,6 +77,10 @@ func NewKeeper(cfg Config) *Keeper {
 	}
 }
 
+// Present says how this process presents itself, and over which connection.
+// Call it before Start.
+func (k *Keeper) Present(conn *nats.Conn, as Peer) { k.cfg.Conn, k.peer = conn, as }
+
 func (k *Keeper) renewEvery() time.Duration { return k.cfg.Term / 5 }
 func (k *Keeper) goodFor() time.Duration    { return k.cfg.Term * 6 / 10 }
 func (k *Keeper) silence() time.Duration    { return k.cfg.Term * 8 / 10 }
@@ -87,6 +91,7 @@ func (k *Keeper) Start(ctx context.Context) error {
 	for _, g := range k.groups {
 		k.peer.Groups = append(k.peer.Groups, g.name)
 	}
+	k.peer.Process = process()
 	if err := k.open(ctx); err != nil {
 		return err
 	}
@@ -187,6 +192,9 @@ func (k *Keeper) live(ctx context.Context) error {
 				continue
 			}
 			k.hear(e)
+			if e == nil {
+				k.bury(ctx, o) // whoever was killed on this machine, this process's own former life say
+			}
 		case <-renew.C:
 			if err := k.renew(ctx, o); err != nil {
 				return err
@@ -293,17 +301,21 @@ func (k *Keeper) renew(ctx context.Context, o *own) error {
 	return nil
 }
 
-// bury ends the sessions that were silent for too long, at the revision that
-// was seen: one that was renewed meanwhile stays.
+// bury ends the sessions that were silent for too long, or whose process is over,
+// at the revision that was seen: one that was renewed meanwhile stays.
 func (k *Keeper) bury(ctx context.Context, o *own) {
 	k.mu.Lock()
 	silent := map[string]uint64{}
 	if k.whole {
 		for _, id := range k.table.silent(time.Now(), k.silence()) {
-			if id != o.id {
-				silent[id] = k.table.sessions[id].revision
+			silent[id] = k.table.sessions[id].revision
+		}
+		for id, s := range k.table.sessions {
+			if over(s.Process, k.peer.Process) {
+				silent[id] = s.revision
 			}
 		}
+		delete(silent, o.id)
 	}
 	k.mu.Unlock()
 	for id, revision := range silent {
@@ -311,7 +323,7 @@ func (k *Keeper) bury(ctx context.Context, o *own) {
 			return 0, k.kv.Delete(ctx, sessionPrefix+id, jetstream.LastRevision(revision))
 		})
 		if err == nil {
-			k.cfg.Logger.Warn("an instance is silent; what it held is taken", zap.String("session", id), zap.Duration("for", k.silence()))
+			k.cfg.Logger.Warn("an instance is over, or was silent for too long; what it held is taken", zap.String("session", id))
 		}
 	}
 }
@@ -366,7 +378,7 @@ func (k *Keeper) lost(ctx context.Context) bool {
 // hear takes one change; nil says that everything that was there was told.
 func (k *Keeper) hear(e jetstream.KeyValueEntry) {
 	k.mu.Lock()
-	news := false
+	var news bool
 	if e == nil {
 		news = !k.whole
 		k.whole = true

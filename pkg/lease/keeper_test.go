@@ -212,27 +212,17 @@ func TestR6_TheBucketIsLost(t *testing.T) {
 	h.join("a")
 	h.join("b")
 	h.spread("a", "b")
-	done := make(chan struct{})
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		for {
-			select {
-			case <-done:
-				return
-			default:
-				for n := range parts {
-					h.valid(n)
-				}
-				time.Sleep(time.Millisecond)
-			}
-		}
-	}()
 	require.NoError(t, h.server.Restart())
-	time.Sleep(2 * term) // whoever held something has lost it by then, or found it again
+	// Whoever held something has lost it by the end of that, or found it again.
+	require.Never(t, func() bool {
+		for n := range parts {
+			h.valid(n)
+		}
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return len(h.twice) > 0
+	}, 2*term, time.Millisecond)
 	h.spread("a", "b")
-	close(done)
-	<-ended
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	require.Empty(t, h.twice)

@@ -18,6 +18,8 @@ type Peer struct {
 	Name string `json:"name,omitempty"`
 	// Groups are the services that it takes partitions of.
 	Groups []string `json:"groups"`
+	// Process lets others on its machine see that it is over; see process.go.
+	Process string `json:"process,omitempty"`
 	// Leaving: it hands over and takes nothing.
 	Leaving bool `json:"leaving,omitempty"`
 }

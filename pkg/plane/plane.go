@@ -32,6 +32,8 @@ type Deps struct {
 	Log func(plane string, partition int) (journal.Log, error)
 	// Sources are the partitions of another plane, to follow.
 	Sources func(plane string) ([]journal.Source, error)
+	// Partitions is how many a plane has; nil: each has one.
+	Partitions func(plane string) int
 	// Lease is the right to answer for the partitions that are opened with these
 	// Deps; nil: nobody else can hold them.
 	Lease journal.Lease
@@ -48,6 +50,9 @@ type Deps struct {
 func (d *Deps) Complete() error {
 	if d.Log == nil || d.Sources == nil {
 		return errors.New("plane: Deps needs Log and Sources")
+	}
+	if d.Partitions == nil {
+		d.Partitions = func(string) int { return 1 }
 	}
 	if d.Clock == nil {
 		d.Clock = clock.System()
@@ -74,8 +79,8 @@ type Followed struct {
 // Config describes one plane.
 type Config[S journal.State] struct {
 	Plane string
-	// Share is which partitions of the plane are held together; zero: the plane
-	// has one, and it is.
+	// Share is which partitions of the plane are held together; zero: all
+	// that it has.
 	Share  journal.Share
 	New    func() S
 	Events protoreflect.FileDescriptor
@@ -112,7 +117,7 @@ func Open[S journal.State](ctx context.Context, cfg Config[S], deps Deps) (*Engi
 	e := &Engine[S]{cfg: cfg, deps: deps}
 	registry := journal.NewRegistry(cfg.Events)
 	var err error
-	e.parts, err = journal.OpenSet(ctx, cmp.Or(cfg.Share, journal.Whole(1)), func(partition int) (journal.Config[S], error) {
+	e.parts, err = journal.OpenSet(ctx, cmp.Or(cfg.Share, journal.Whole(deps.Partitions(cfg.Plane))), func(partition int) (journal.Config[S], error) {
 		log, err := deps.Log(cfg.Plane, partition)
 		c := journal.Config[S]{
 			Log: log, Plane: cfg.Plane, New: cfg.New, Registry: registry,

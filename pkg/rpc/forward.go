@@ -1,7 +1,6 @@
 package rpc
 
 import (
-	"context"
 	"errors"
 	"io"
 	"strings"
@@ -36,31 +35,11 @@ func (s *server) forward(_ any, in grpc.ServerStream) error {
 	case len(md.Get(forwardedKey)) > 0:
 		return fault.Unimplemented.New("this process does not serve "+service+" but another one sent the call here; mend its addresses", "service", service)
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	out, err := conn.NewStream(metadata.NewOutgoingContext(ctx, handOn(md)),
-		&grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, method, grpc.ForceCodecV2(rawCodec{}))
-	if err != nil {
-		return away(service, err)
+	err := relay(metadata.NewOutgoingContext(ctx, handOn(md)), conn, method, in)
+	var late *beginError
+	if errors.As(err, &late) {
+		err = late.error
 	}
-	go func() {
-		// An end of the client's side is handed on; an end of the call comes back
-		// the other way.
-		if err := pump(out, in); err == nil {
-			_ = out.CloseSend()
-		} else {
-			cancel()
-		}
-	}()
-	header, err := out.Header()
-	if err != nil {
-		return away(service, err)
-	}
-	if err := in.SetHeader(header); err != nil {
-		return err
-	}
-	err = pump(in, out)
-	in.SetTrailer(out.Trailer())
 	return away(service, err)
 }
 

@@ -142,16 +142,33 @@ func (n *Network) Bare(name string) *grpc.ClientConn {
 	if !ok {
 		return nil
 	}
+	return n.plain(name, "dns:///"+addr)
+}
+
+// Peer gives a connection to one process, which presents itself by name where
+// that is not in its address. It sends nothing of its own, and nobody else is
+// asked in its place.
+func (n *Network) Peer(addr, name string) *grpc.ClientConn {
+	// One address, and no connecting again to it unless somebody calls: it may never
+	// come back.
+	as := []grpc.DialOption{grpc.WithDefaultServiceConfig(`{}`)}
+	if name != "" {
+		as = append(as, grpc.WithAuthority(name))
+	}
+	return n.plain("peer "+name+" "+addr, "passthrough:///"+addr, as...)
+}
+
+func (n *Network) plain(key, target string, more ...grpc.DialOption) *grpc.ClientConn {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if conn := n.bare[name]; conn != nil || n.closed {
+	if conn := n.bare[key]; conn != nil || n.closed {
 		return conn
 	}
-	conn, err := grpc.NewClient("dns:///"+addr, n.remote()...)
+	conn, err := grpc.NewClient(target, append(n.remote(), more...)...)
 	if err != nil {
 		return nil // the address was read at the start, and is refused there
 	}
-	n.bare[name] = conn
+	n.bare[key] = conn
 	return conn
 }
 

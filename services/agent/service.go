@@ -51,7 +51,7 @@ type Boards interface {
 
 // Config is what an operator sets.
 type Config struct {
-	Share journal.Share // the partitions that it holds; zero: the plane has one
+	Share journal.Share // the partitions that it holds; zero: all of them
 	// Weights are the namespaces' shares of the turns that shared runners take
 	// (SPEC D7), 1 to MaxWeight; 1 where none is given.
 	Weights map[string]int

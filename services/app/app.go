@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -16,25 +17,20 @@ import (
 	"quartet/deploy/openapi"
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
+	"quartet/pkg/lease"
 	"quartet/pkg/life"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
-	boardv1 "quartet/pkg/pb/quartet/board/v1"
-	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 	"quartet/pkg/tracing"
-	"quartet/services/agent"
 	"quartet/services/backup"
-	"quartet/services/board"
 	"quartet/services/gateway"
 	"quartet/services/identity"
 	"quartet/services/mcp"
 	"quartet/services/quota"
 	"quartet/services/scheduler"
 	"quartet/services/task"
-	"quartet/services/waiting"
-	"quartet/services/work"
 	"quartet/services/worker"
 )
 
@@ -95,8 +91,14 @@ func New(cfg Config, logger *zap.Logger, version string) (*App, error) {
 	c := calls{network}
 	a.broker = &broker{cfg: &a.cfg, logger: logger, feeds: journal.NewFeeds()}
 	creds.follow(a.broker, c, logger)
-	deps := plane.Deps{Log: a.broker.log, Sources: a.broker.sources, Feeds: a.broker.feeds, IDs: id.New(), Logger: logger, Tracer: a.tracer}
+	deps := plane.Deps{Log: a.broker.log, Sources: a.broker.sources, Feeds: a.broker.feeds, Partitions: a.broker.partitions, IDs: id.New(), Logger: logger, Tracer: a.tracer}
 
+	var keeper *lease.Keeper
+	if cfg.clustered() && slices.ContainsFunc(planes, cfg.serves) {
+		keeper = lease.NewKeeper(lease.Config{
+			ID: deps.IDs.New("inst_"), Replicas: cfg.Replicas, Term: cfg.PartitionLease, Logger: logger.Named("lease"),
+		})
+	}
 	limits, err := cfg.quotas()
 	if err != nil {
 		return nil, err
@@ -150,46 +152,27 @@ func New(cfg Config, logger *zap.Logger, version string) (*App, error) {
 	if cfg.serves("task") {
 		modules = append(modules, life.Module{Service: out, Needs: []string{"nats"}})
 	}
-	table := []struct {
+	type row struct {
 		name  string
 		build func() (life.Service, error)
 		needs []string
-	}{
-		{"agent", func() (life.Service, error) {
-			return agent.New(agent.Config{Weights: weights, MaxChildren: cfg.MaxChildren}, agent.Deps{
-				Deps: deps, Work: c.work(), Waiting: waitingv1.NewWaitingServiceClient(c.to("waiting")),
-				Tasks: taskv1.NewTaskServiceClient(c.to("task")), Boards: boardv1.NewBoardServiceClient(c.to("board")), Conn: c.conn, MintRun: keyring.MintRun, Allowed: allowed,
-			})
-		}, []string{"nats"}},
-		{"work", func() (life.Service, error) {
-			return work.New(work.Config{Home: filepath.Join(cfg.DataDir, "home")}, work.Deps{Deps: deps, Tasks: c, Agents: c})
-		}, []string{"nats"}},
-		{"waiting", func() (life.Service, error) {
-			rechecks, err := cfg.rechecks()
-			if err != nil {
-				return nil, err
+	}
+	var table []row
+	w := wiring{cfg: &a.cfg, calls: c, creds: creds, key: key, output: out, weights: weights, publicURL: a.publicURL(), version: version}
+	for _, p := range w.planes() {
+		table = append(table, row{p.name, func() (life.Service, error) {
+			if keeper == nil {
+				return p.build(deps, journal.Share{})
 			}
-			return waiting.New(waiting.Config{PublicURL: a.publicURL(), DefaultRecheck: cfg.DefaultRecheck, NamespaceRechecks: rechecks}, waiting.Deps{
-				Deps: deps, Work: c.work(), Tasks: taskv1.NewTaskServiceClient(c.to("task")), Agents: c, TriggerSecret: triggerSecrets(key),
-			})
-		}, []string{"nats"}},
-		{"task", func() (life.Service, error) {
-			return task.New(task.Config{LeaseTerm: cfg.CommandLease}, task.Deps{Deps: deps, Output: out, Workspace: c.Workspace, OwnsItem: c.OwnsItem, Children: children{c}})
-		}, []string{"nats", "output"}},
-		{"board", func() (life.Service, error) {
-			return board.New(board.Config{LeaseTerm: cfg.StepLease, CancelWait: cfg.CancelWait, TokenBudget: cfg.BoardBudget}, board.Deps{
-				Deps: deps, Orchestrates: c.Orchestrates, MintRun: func(namespace, workerID, runID string) string {
-					return keyring.Mint(rpc.Actor{Namespace: namespace, Principal: "worker/" + workerID, Role: rpc.RoleWorker, AgentID: workerID, RunID: runID})
-				},
-			})
-		}, []string{"nats"}},
+			h := &host{name: p.name, build: p.build, deps: deps, broker: a.broker, keeper: keeper, copy: cfg.Publish, logger: logger, units: map[int]*unit{}}
+			return h, h.route(server, network, deps.IDs.New, p.search...)
+		}, p.needs})
+	}
+	table = append(table, []row{
 		{"backup", func() (life.Service, error) {
 			return backup.New(backup.Config{
 				Journals: journalStreams(), Output: task.OutputStream, Home: filepath.Join(cfg.DataDir, "home"), Key: fingerprint(key), Version: version,
-			}, backup.Deps{Conn: func() *nats.Conn { return a.broker.readers }, Logger: logger.Named("backup")})
-		}, []string{"nats"}},
-		{"identity", func() (life.Service, error) {
-			return identity.New(identity.Deps{Deps: deps, Secret: identity.Secrets(key), Known: creds.keys.Known, Version: version})
+			}, backup.Deps{Conn: func() *nats.Conn { return a.broker.readers }, Partitions: a.broker.split, Logger: logger.Named("backup")})
 		}, []string{"nats"}},
 		{"scheduler", func() (life.Service, error) {
 			return scheduler.New(scheduler.Config{}, scheduler.Deps{
@@ -219,12 +202,16 @@ func New(cfg Config, logger *zap.Logger, version string) (*App, error) {
 			a.gateway = gw
 			return gw, err
 		}, []string{"rpc"}},
-	}
+	}...)
 	for _, row := range table {
 		if !cfg.serves(row.name) {
 			continue
 		}
 		s, err := row.build()
+		if keeper != nil && row.needs[0] == "rpc" {
+			// What calls this process's planes ends before they are handed over.
+			row.needs = []string{"leases"}
+		}
 		if err := add(s, err, row.needs...); err != nil {
 			return nil, fmt.Errorf("%s: %w", row.name, err)
 		}
@@ -237,6 +224,10 @@ func New(cfg Config, logger *zap.Logger, version string) (*App, error) {
 		a.edge.names = append(a.edge.names, "event")
 	}
 	modules = append(modules, life.Module{Service: a.edge, Needs: before})
+	if keeper != nil {
+		// It begins when this process can be reached, and hands over while it still can.
+		modules = append(modules, life.Module{Service: &leases{cfg: &a.cfg, broker: a.broker, edge: a.edge, keeper: keeper}, Needs: []string{a.edge.Name()}})
+	}
 	if cfg.Publish && len(served) > 0 {
 		modules = append(modules, life.Module{Service: &publisher{broker: a.broker, planes: served, logger: logger}, Needs: []string{"nats"}})
 	}

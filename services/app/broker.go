@@ -2,6 +2,8 @@ package app
 
 import (
 	"context"
+	"fmt"
+	"maps"
 	"path/filepath"
 	"time"
 
@@ -32,6 +34,8 @@ type broker struct {
 	// must not stand in front of a frame.
 	journals *nats.Conn
 	readers  *nats.Conn
+
+	counts map[string]int // how many partitions each plane has
 
 	// feeds are a short cut past NATS to the partitions held in this process.
 	feeds *journal.Feeds
@@ -67,13 +71,33 @@ func (b *broker) Start(ctx context.Context) error {
 		b.conns = append(b.conns, nc)
 		*c.to = nc
 	}
+	b.counts = map[string]int{}
 	for _, plane := range planes {
-		if err := jetlog.EnsureStream(ctx, b.journals, plane, b.cfg.Replicas); err != nil {
+		if err := b.openJournal(ctx, plane); err != nil {
 			return joinStop(ctx, err, b)
 		}
 	}
 	return nil
 }
+
+func (b *broker) openJournal(ctx context.Context, plane string) error {
+	want, asked, err := b.cfg.partitions(plane)
+	if err != nil {
+		return err
+	}
+	n, err := jetlog.EnsureStream(ctx, b.journals, plane, b.cfg.Replicas, want)
+	if err != nil {
+		return err
+	}
+	if asked && n != want {
+		return fmt.Errorf("partitions: the journal of %s has %d, not %d; what is in it is spread by that number, so it stays: leave the setting out, or give %d", plane, n, want, n)
+	}
+	b.counts[plane] = n
+	return nil
+}
+
+// partitions is how many partitions a plane has, once the broker was started.
+func (b *broker) partitions(plane string) int { return max(b.counts[plane], 1) }
 
 func (b *broker) Stop(context.Context) error {
 	for _, nc := range b.conns {
@@ -98,6 +122,13 @@ func (b *broker) Ready() error {
 	return nil
 }
 
+// split are the planes with more than one partition.
+func (b *broker) split() map[string]int {
+	out := maps.Clone(b.counts)
+	maps.DeleteFunc(out, func(_ string, n int) bool { return n == 1 })
+	return out
+}
+
 // log opens the log of a partition.
 func (b *broker) log(plane string, partition int) (journal.Log, error) {
 	return jetlog.New(b.journals, plane, partition)
@@ -105,11 +136,15 @@ func (b *broker) log(plane string, partition int) (journal.Log, error) {
 
 // sources are the partitions of a plane, to follow.
 func (b *broker) sources(plane string) ([]journal.Source, error) {
-	src, err := bus.Source(b.readers, plane, 0)
-	if err != nil {
-		return nil, err
+	all := make([]journal.Source, b.partitions(plane))
+	for i := range all {
+		src, err := bus.Source(b.readers, plane, i)
+		if err != nil {
+			return nil, err
+		}
+		all[i] = b.feeds.Source(src)
 	}
-	return []journal.Source{b.feeds.Source(src)}, nil
+	return all, nil
 }
 
 // output is the store of what commands write, opened once there is a broker.

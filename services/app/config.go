@@ -14,6 +14,7 @@ import (
 
 	"quartet/pkg/certs"
 	"quartet/pkg/conf"
+	"quartet/pkg/lease"
 	"quartet/pkg/natsd"
 	"quartet/services/agent"
 	"quartet/services/board"
@@ -38,6 +39,12 @@ type Config struct {
 	PublicURL string
 	Addresses map[string]string
 	Replicas  int
+
+	AdvertiseAddr  string
+	AdvertiseName  string
+	Partitions     map[string]string
+	PartitionLease time.Duration
+
 	MaxStore  int
 	Publish   bool
 	LogLevel  string
@@ -110,6 +117,10 @@ func (c *Config) Flags(fs *pflag.FlagSet) *conf.Set {
 	s.String(&c.HTTPAddr, "http-addr", "127.0.0.1:7480", "Where REST, events and OpenAPI are served")
 	s.String(&c.PublicURL, "public-url", "", "How outside systems reach http-addr, for trigger URLs; empty: http://<http-addr>")
 	s.Map(&c.Addresses, "addresses", nil, "Services that other processes serve, as name=host:port")
+	s.String(&c.AdvertiseAddr, "advertise-addr", "", "Where other instances of its services reach this process, host:port; empty: grpc-addr, with the machine's name if that is of all interfaces")
+	s.String(&c.AdvertiseName, "advertise-name", "", "The name in this process's certificate, if it is not the host in advertise-addr")
+	s.Map(&c.Partitions, "partitions", nil, "Into how many parts a new installation's planes are split, each held by one instance, as work=6,waiting=6, 1 to 64; empty: 6 of each with nats-url, else 1. It cannot be changed later")
+	s.Duration(&c.PartitionLease, "partition-lease", lease.DefaultTerm, "How long at most the partitions of an instance that was killed stand still until others have them, 1s to 1h")
 	s.Int(&c.Replicas, "replicas", 1, "Copies of every journal; 3 in a cluster")
 	s.Int(&c.MaxStore, "max-store-mib", 0, "Disk space of the embedded server's streams in MiB; 0: what is reasonable for the disk")
 	s.Bool(&c.Publish, "publish-events", true, "Copy events to the EVENTS stream as CloudEvents for outsiders")
@@ -185,6 +196,9 @@ func (c *Config) Complete() error {
 	}
 	if c.NATSURL == "" && len(c.Serve) != len(Services) {
 		return errors.New("some services alone need a NATS server that all processes share: give nats-url")
+	}
+	if err := c.checkPartitions(); err != nil {
+		return err
 	}
 	if err := errors.Join(c.completeAuth(), c.TLS.Check(), c.remote().Check()); err != nil {
 		return err

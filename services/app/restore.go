@@ -76,7 +76,7 @@ func Restore(ctx context.Context, cfg Config, file string) (archive.Manifest, ar
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return m, totals, err
 	}
-	return m, totals, restore(ctx, cfg, f, totals)
+	return m, totals, restore(ctx, cfg, m, f, totals)
 }
 
 // fits refuses a place where there is something already, and a foreign key.
@@ -103,7 +103,7 @@ func fits(cfg Config, m archive.Manifest) error {
 	return nil
 }
 
-func restore(ctx context.Context, cfg Config, from io.Reader, totals archive.Totals) error {
+func restore(ctx context.Context, cfg Config, m archive.Manifest, from io.Reader, totals archive.Totals) error {
 	store, home := filepath.Join(cfg.DataDir, "nats"+underWay), filepath.Join(cfg.DataDir, "home"+underWay)
 	for _, dir := range []string{store, home} { // of one that was broken off
 		if err := os.RemoveAll(dir); err != nil {
@@ -133,7 +133,7 @@ func restore(ctx context.Context, cfg Config, from io.Reader, totals archive.Tot
 		nc, err = embedded.Connect("quartet-restore")
 	}
 	if err == nil {
-		err = refill(ctx, cfg, nc, homes, from, totals)
+		err = refill(ctx, cfg, m, nc, homes, from, totals)
 		nc.Close()
 	}
 	closeBroker()
@@ -151,14 +151,17 @@ func restore(ctx context.Context, cfg Config, from io.Reader, totals archive.Tot
 	return syncDir(cfg.DataDir)
 }
 
-func refill(ctx context.Context, cfg Config, nc *nats.Conn, homes *os.Root, from io.Reader, totals archive.Totals) error {
+func refill(ctx context.Context, cfg Config, m archive.Manifest, nc *nats.Conn, homes *os.Root, from io.Reader, totals archive.Totals) error {
 	js, err := jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(inFlight))
 	if err != nil {
 		return err
 	}
 	for _, plane := range planes {
-		if err := jetlog.EnsureStream(ctx, nc, plane, cfg.Replicas); err != nil {
+		n := max(m.Partitions[plane], 1)
+		if got, err := jetlog.EnsureStream(ctx, nc, plane, cfg.Replicas, n); err != nil {
 			return err
+		} else if got != n {
+			return fmt.Errorf("the journal of %s is there already and has %d partitions, the backup's has %d; restore into a cluster without one", plane, got, n)
 		}
 	}
 	if _, err := js.CreateOrUpdateStream(ctx, task.OutputStreamConfig(cfg.Replicas)); err != nil {

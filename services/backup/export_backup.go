@@ -61,6 +61,9 @@ func (s *Service) export(ctx context.Context, omitOutput bool, to io.Writer) (ar
 	// The broker stamps messages as it stores them. What follows from a message
 	// is stored after it, so a moment cuts through all streams at once.
 	m := archive.Manifest{Version: s.cfg.Version, CutAt: time.Now().UTC(), Key: s.cfg.Key, Streams: s.cfg.Journals}
+	if s.deps.Partitions != nil {
+		m.Partitions = s.deps.Partitions()
+	}
 	if s.cfg.Output != "" && !omitOutput {
 		switch _, err := js.Stream(ctx, s.cfg.Output); {
 		case err == nil:

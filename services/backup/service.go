@@ -28,8 +28,10 @@ type Config struct {
 // Deps is what the service needs of its process.
 type Deps struct {
 	// Conn is the way to the broker; it is asked for after Start.
-	Conn   func() *nats.Conn
-	Logger *zap.Logger
+	Conn func() *nats.Conn
+	// Partitions are into how many each plane is split; nil: none is.
+	Partitions func() map[string]int
+	Logger     *zap.Logger
 }
 
 // Service is BackupService.

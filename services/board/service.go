@@ -30,7 +30,7 @@ const (
 
 // Config is what an operator sets.
 type Config struct {
-	Share journal.Share // the partitions that it holds; zero: the plane has one
+	Share journal.Share // the partitions that it holds; zero: all of them
 	// LeaseTerm is how long a worker may be silent about a step: S2's
 	// task.step_lease_timeout_ms.
 	LeaseTerm time.Duration

@@ -26,7 +26,7 @@ const LeaseTerm = 30 * time.Second
 
 // Config is what an operator sets.
 type Config struct {
-	Share     journal.Share // the partitions that it holds; zero: the plane has one
+	Share     journal.Share // the partitions that it holds; zero: all of them
 	LeaseTerm time.Duration // default LeaseTerm
 }
 

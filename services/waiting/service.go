@@ -42,7 +42,7 @@ type Agents interface {
 
 // Config is what an operator sets.
 type Config struct {
-	Share journal.Share // the partitions that it holds; zero: the plane has one
+	Share journal.Share // the partitions that it holds; zero: all of them
 	// PublicURL is the gateway's address as outside systems see it.
 	PublicURL string
 	// DefaultRecheck is after how long the owner of a wait is reminded of it,

@@ -36,7 +36,7 @@ type Agents interface {
 // Config is what an operator sets.
 type Config struct {
 	Home  string        // the directory of the agents' homes
-	Share journal.Share // the partitions that it holds; zero: the plane has one
+	Share journal.Share // the partitions that it holds; zero: all of them
 }
 
 // Deps is what this plane needs of its process and of other planes.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -31,15 +32,21 @@ func StreamConfig(plane string, replicas int) jetstream.StreamConfig {
 	}
 }
 
+// partitionsKey is where a stream says how many partitions its plane has. It is
+// settled when the stream is made: the owners of what is in it are spread by it.
+const partitionsKey = "quartet-partitions"
+
 // EnsureStream creates the stream of a plane's journal, or verifies the one
 // that is there: a service that finds it without its durability settings must
-// not become ready.
-func EnsureStream(ctx context.Context, nc *nats.Conn, plane string, replicas int) error {
+// not become ready. It answers how many partitions the plane has; partitions is
+// for a new one.
+func EnsureStream(ctx context.Context, nc *nats.Conn, plane string, replicas, partitions int) (int, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
-		return fmt.Errorf("jetlog: %w", err)
+		return 0, fmt.Errorf("jetlog: %w", err)
 	}
 	want := StreamConfig(plane, replicas)
+	want.Metadata = map[string]string{partitionsKey: strconv.Itoa(max(partitions, 1))}
 	s, err := patiently(ctx, func(ctx context.Context) (jetstream.Stream, error) {
 		s, err := js.CreateStream(ctx, want)
 		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
@@ -48,9 +55,31 @@ func EnsureStream(ctx context.Context, nc *nats.Conn, plane string, replicas int
 		return s, err
 	})
 	if err != nil {
-		return fmt.Errorf("jetlog: stream %s: %w", want.Name, err)
+		return 0, fmt.Errorf("jetlog: stream %s: %w", want.Name, err)
 	}
-	return verify(want, s.CachedInfo().Config)
+	got := s.CachedInfo().Config
+	if err := verify(want, got); err != nil {
+		return 0, err
+	}
+	n, err := Partitions(got)
+	if err != nil {
+		return 0, fmt.Errorf("jetlog: stream %s: %w", want.Name, err)
+	}
+	return n, nil
+}
+
+// Partitions is how many a plane's stream says that it has; one that says nothing
+// has one.
+func Partitions(stream jetstream.StreamConfig) (int, error) {
+	text, said := stream.Metadata[partitionsKey]
+	if !said {
+		return 1, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 {
+		return 0, fmt.Errorf("its metadata %s is %q; it must be a number from 1 on", partitionsKey, text)
+	}
+	return n, nil
 }
 
 func verify(want, got jetstream.StreamConfig) error {

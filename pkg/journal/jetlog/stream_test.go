@@ -33,7 +33,36 @@ func TestR6_StreamIsVerified(t *testing.T) {
 		spoil(&cfg)
 		_, err := js.CreateStream(t.Context(), cfg)
 		require.NoError(t, err, plane)
-		require.Error(t, jetlog.EnsureStream(t.Context(), nc, plane, 1), plane)
+		_, err = jetlog.EnsureStream(t.Context(), nc, plane, 1, 1)
+		require.Error(t, err, plane)
 	}
-	require.NoError(t, jetlog.EnsureStream(t.Context(), nc, "good", 1))
+	_, err = jetlog.EnsureStream(t.Context(), nc, "good", 1, 1)
+	require.NoError(t, err)
+}
+
+// How many partitions a plane has is settled with its stream: what is in it is
+// spread by that number.
+func TestR6_PartitionsAreSettledOnce(t *testing.T) {
+	srv, err := natsd.Start(natsd.Config{StoreDir: t.TempDir(), Port: natsd.InProcess})
+	require.NoError(t, err)
+	defer srv.Stop()
+	nc, err := srv.Connect("test")
+	require.NoError(t, err)
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	for i, asked := range []int{6, 3, 6} {
+		n, err := jetlog.EnsureStream(t.Context(), nc, "split", 1, asked)
+		require.NoError(t, err, i)
+		require.Equal(t, 6, n)
+	}
+	_, err = js.CreateStream(t.Context(), jetlog.StreamConfig("silent", 1))
+	require.NoError(t, err)
+	n, err := jetlog.EnsureStream(t.Context(), nc, "silent", 1, 6)
+	require.NoError(t, err)
+	require.Equal(t, 1, n, "a stream that says nothing has one")
+	for _, text := range []string{"0", "-1", "six", ""} {
+		_, err = jetlog.Partitions(jetstream.StreamConfig{Metadata: map[string]string{"quartet-partitions": text}})
+		require.Error(t, err, text)
+	}
 }

@@ -1,0 +1,150 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+)
+
+// Instance is the gRPC services of one module, taken off it instead of put on a
+// server: whoever stands before several of them calls the one that it means.
+type Instance struct {
+	descs   []*grpc.ServiceDesc
+	methods map[string]call
+	streams map[string]streaming
+	err     error
+
+	mu     sync.Mutex
+	calls  int
+	closed bool
+	idle   chan struct{} // closed when it takes no calls and none is left
+}
+
+// enter begins a call; false once Drain was called.
+func (i *Instance) enter() bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.closed {
+		return false
+	}
+	i.calls++
+	return true
+}
+
+func (i *Instance) leave() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.calls--; i.calls == 0 && i.closed {
+		close(i.idle)
+	}
+}
+
+// Drain takes no more calls, and waits until those under way have ended or ctx
+// has. It is called once.
+func (i *Instance) Drain(ctx context.Context) {
+	i.mu.Lock()
+	i.closed = true
+	if i.calls == 0 {
+		close(i.idle)
+	}
+	i.mu.Unlock()
+	select {
+	case <-i.idle:
+	case <-ctx.Done():
+	}
+}
+
+// call runs a method; errDrained where it takes no more.
+func (i *Instance) call(ctx context.Context, full string, req proto.Message) (proto.Message, error) {
+	if !i.enter() {
+		return nil, errDrained
+	}
+	defer i.leave()
+	return i.methods[full].do(ctx, req)
+}
+
+func (i *Instance) stream(full string, ss grpc.ServerStream) error {
+	if !i.enter() {
+		return errDrained
+	}
+	defer i.leave()
+	return i.streams[full].handle(ss)
+}
+
+// errDrained: nothing was done.
+var errDrained = errors.New("rpc: the instance takes no more calls")
+
+type call struct {
+	do  func(ctx context.Context, req proto.Message) (proto.Message, error)
+	in  protoreflect.MessageType
+	out protoreflect.MessageType
+}
+
+type streaming struct {
+	desc   grpc.StreamDesc
+	handle func(ss grpc.ServerStream) error
+	in     protoreflect.MessageType
+}
+
+// NewInstance takes what register would have put on a server.
+func NewInstance(register func(grpc.ServiceRegistrar)) (*Instance, error) {
+	i := &Instance{methods: map[string]call{}, streams: map[string]streaming{}, idle: make(chan struct{})}
+	register(i)
+	return i, i.err
+}
+
+// RegisterService implements grpc.ServiceRegistrar.
+func (i *Instance) RegisterService(desc *grpc.ServiceDesc, impl any) {
+	i.descs = append(i.descs, desc)
+	for _, m := range desc.Methods {
+		full := "/" + desc.ServiceName + "/" + m.MethodName
+		in, out, err := messages(desc.ServiceName, m.MethodName)
+		f := reflect.ValueOf(impl).MethodByName(m.MethodName)
+		if err == nil && !f.IsValid() {
+			err = fmt.Errorf("rpc: %T has no method %s", impl, m.MethodName)
+		}
+		if err != nil {
+			i.err = err
+			return
+		}
+		i.methods[full] = call{in: in, out: out, do: func(ctx context.Context, req proto.Message) (proto.Message, error) {
+			// The signature is the generated interface's.
+			got := f.Call([]reflect.Value{reflect.ValueOf(ctx), reflect.ValueOf(req)})
+			err, _ := got[1].Interface().(error)
+			resp, _ := got[0].Interface().(proto.Message)
+			return resp, err
+		}}
+	}
+	for _, s := range desc.Streams {
+		in, _, err := messages(desc.ServiceName, s.StreamName)
+		if err != nil {
+			i.err = err
+			return
+		}
+		i.streams["/"+desc.ServiceName+"/"+s.StreamName] = streaming{desc: s, in: in, handle: func(ss grpc.ServerStream) error { return s.Handler(impl, ss) }}
+	}
+}
+
+func messages(service, name string) (in, out protoreflect.MessageType, err error) {
+	d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(service))
+	if err != nil {
+		return nil, nil, err
+	}
+	sd, ok := d.(protoreflect.ServiceDescriptor)
+	if !ok || sd.Methods().ByName(protoreflect.Name(name)) == nil {
+		return nil, nil, fmt.Errorf("rpc: %s.%s has no descriptor", service, name)
+	}
+	md := sd.Methods().ByName(protoreflect.Name(name))
+	if in, err = protoregistry.GlobalTypes.FindMessageByName(md.Input().FullName()); err != nil {
+		return nil, nil, err
+	}
+	out, err = protoregistry.GlobalTypes.FindMessageByName(md.Output().FullName())
+	return in, out, err
+}

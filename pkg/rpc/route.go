@@ -1,0 +1,310 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/tracing"
+)
+
+// partitionKey names the partition that a call is for, between two instances of
+// a service. Whoever gets it answers or refuses and never hands it on: forwarded
+// is once.
+const partitionKey = "quartet-partition"
+
+// Place is where a partition is: held by Local in this process, or at Addr. With
+// neither it is nowhere for the moment.
+type Place struct {
+	Local      *Instance
+	Addr, Name string
+}
+
+// Routes say where the partitions of a service are.
+type Routes struct {
+	// Service is its name, for messages.
+	Service string
+	// Size is how many partitions there are.
+	Size func() int
+	// Of is the partition of an agent; not asked where Size is 1.
+	Of func(namespace, agentID string) int
+	// Search are the full names of methods that do not say whose they are: they
+	// are asked of one partition after the other until one does not say NOT_FOUND.
+	Search []string
+	// Where is where a partition is. changed is closed when that may be different.
+	Where func(partition int) (p Place, changed <-chan struct{})
+	// Left says of an error that the partition was given up before anything was done.
+	Left func(err error) bool
+	// Peer reaches another instance; it sends nothing of its own.
+	Peer func(addr, name string) grpc.ClientConnInterface
+	// NewID makes the request ids of calls that came without.
+	NewID func(prefix string) string
+}
+
+// patience is how often a partition that is nowhere is looked for beside the
+// news of it.
+const patience = 250 * time.Millisecond
+
+// router stands before the instances of a service.
+type router struct {
+	Routes
+	search map[string]bool
+	shape  *Instance
+}
+
+// Route puts a service on a server whose partitions may be here or in other
+// processes. shape is any instance of it, for what methods there are.
+func Route(srv grpc.ServiceRegistrar, shape *Instance, routes Routes) {
+	r := &router{Routes: routes, search: map[string]bool{}, shape: shape}
+	for _, m := range routes.Search {
+		r.search[m] = true
+	}
+	for _, d := range shape.descs {
+		desc := grpc.ServiceDesc{ServiceName: d.ServiceName, HandlerType: (*any)(nil), Metadata: d.Metadata}
+		for _, m := range d.Methods {
+			full := "/" + d.ServiceName + "/" + m.MethodName
+			desc.Methods = append(desc.Methods, grpc.MethodDesc{MethodName: m.MethodName, Handler: r.handler(full)})
+		}
+		for _, s := range d.Streams {
+			full := "/" + d.ServiceName + "/" + s.StreamName
+			desc.Streams = append(desc.Streams, grpc.StreamDesc{
+				StreamName: s.StreamName, ServerStreams: s.ServerStreams, ClientStreams: s.ClientStreams,
+				Handler: func(_ any, ss grpc.ServerStream) error { return r.stream(full, ss) },
+			})
+		}
+		srv.RegisterService(&desc, r)
+	}
+}
+
+func (r *router) handler(full string) grpc.MethodHandler {
+	in := r.shape.methods[full].in
+	return func(srv any, ctx context.Context, decode func(any) error, around grpc.UnaryServerInterceptor) (any, error) {
+		req := in.New().Interface()
+		if err := decode(req); err != nil {
+			return nil, err
+		}
+		handle := func(ctx context.Context, req any) (any, error) {
+			return r.unary(ctx, full, req.(proto.Message)) //nolint:forcetypeassert // made above
+		}
+		if around == nil {
+			return handle(ctx, req)
+		}
+		return around(ctx, req, &grpc.UnaryServerInfo{Server: srv, FullMethod: full}, handle)
+	}
+}
+
+func (r *router) unary(ctx context.Context, full string, req proto.Message) (proto.Message, error) {
+	n, sent, err := r.sentFor(ctx)
+	switch {
+	case err != nil:
+		return nil, err
+	case sent:
+		return r.here(ctx, n, full, req)
+	case !r.search[full]:
+		return r.at(ctx, r.owner(ctx, req), full, req)
+	}
+	var resp proto.Message
+	for n := range r.Size() {
+		if resp, err = r.at(ctx, n, full, req); !errors.Is(err, fault.NotFound) {
+			break
+		}
+	}
+	return resp, err
+}
+
+// sentFor is the partition that another instance sent a call for.
+func (r *router) sentFor(ctx context.Context) (n int, sent bool, err error) {
+	v := metadata.ValueFromIncomingContext(ctx, partitionKey)
+	if len(v) == 0 {
+		return 0, false, nil
+	}
+	n, err = strconv.Atoi(v[0])
+	if err != nil || n < 0 || n >= r.Size() {
+		return 0, true, fault.Invalid(partitionKey, v[0], "must be the number of a partition of "+r.Service+", 0 to "+strconv.Itoa(r.Size()-1)+"; clients leave it out")
+	}
+	return n, true, nil
+}
+
+// owner is the partition that a request is about.
+func (r *router) owner(ctx context.Context, req proto.Message) int {
+	if r.Size() == 1 {
+		return 0
+	}
+	agent := ""
+	if q, ok := req.(interface{ GetAgentId() string }); ok {
+		agent = q.GetAgentId()
+	}
+	return r.Of(ActorFrom(ctx).Namespace, agent)
+}
+
+// here answers a call that was sent for a partition, once it is open. Its sender
+// looks again if it is not, or not any more.
+func (r *router) here(ctx context.Context, n int, full string, req proto.Message) (proto.Message, error) {
+	for {
+		p, changed := r.Where(n)
+		if p.Local == nil && p.Addr != "" {
+			return nil, r.moved(n)
+		}
+		if p.Local != nil {
+			resp, err := p.Local.call(ctx, full, req)
+			if err != nil && r.gone(n, p, err) {
+				return nil, r.moved(n)
+			}
+			return resp, err
+		}
+		if !waitFor(ctx, changed) {
+			return nil, r.moved(n)
+		}
+	}
+}
+
+func (r *router) moved(n int) error {
+	return fault.PartitionMoved.Newf("partition %d of %s is held by another instance", n, r.Service).With("partition", strconv.Itoa(n))
+}
+
+// gone says of an error that the call was not done, because the partition was
+// given up meanwhile.
+func (r *router) gone(n int, was Place, err error) bool {
+	if errors.Is(err, errDrained) {
+		return true
+	}
+	if r.Left(err) {
+		return fault.From(err).Metadata()["outcome"] != "unknown"
+	}
+	if !errors.Is(err, fault.NotReady) {
+		return false
+	}
+	// A long poll that was let go since the service stops.
+	now, _ := r.Where(n)
+	return now.Local != was.Local
+}
+
+// at brings a call to the partition, wherever it is, and waits for it within the
+// caller's deadline where it is nowhere.
+func (r *router) at(ctx context.Context, n int, full string, req proto.Message) (proto.Message, error) {
+	if requestID(req) == "" {
+		// Should the partition, and with it the answer, be lost half way, the next
+		// holder must know what was done.
+		setRequestID(req, r.NewID)
+	}
+	for {
+		p, changed := r.Where(n)
+		switch {
+		case p.Local != nil:
+			resp, err := p.Local.call(ctx, full, req)
+			if err == nil || !r.gone(n, p, err) && !r.Left(err) {
+				return resp, err
+			}
+		case p.Addr != "":
+			resp, err := r.ask(ctx, p, n, full, req)
+			if err == nil {
+				return resp, nil
+			}
+			if fresh := rebuild(err); !r.again(n, p, fresh) && !disconnected(err) {
+				return nil, fresh
+			}
+		}
+		if !waitFor(ctx, changed) {
+			return nil, fault.PartitionMoved.Newf("nobody holds partition %d of %s at the moment; its instance was lost or hands it over", n, r.Service).
+				With("partition", strconv.Itoa(n))
+		}
+	}
+}
+
+// again says of another instance's error that the call is to be repeated: it does
+// not hold the partition any more. The call has a request id or changes nothing.
+func (r *router) again(n int, was Place, err error) bool {
+	if errors.Is(err, fault.PartitionMoved) {
+		return true
+	}
+	if fault.From(err).Code() != codes.Unavailable {
+		return false
+	}
+	now, _ := r.Where(n)
+	return now.Addr != was.Addr
+}
+
+// disconnected says that the connection failed, and not the service.
+func disconnected(err error) bool {
+	st, ok := status.FromError(err)
+	return ok && st.Code() == codes.Unavailable && len(st.Details()) == 0
+}
+
+// ask sends a call to another instance, as the caller's.
+func (r *router) ask(ctx context.Context, p Place, n int, full string, req proto.Message) (proto.Message, error) {
+	var header, trailer metadata.MD
+	resp := r.shape.methods[full].out.New().Interface()
+	err := r.Peer(p.Addr, p.Name).Invoke(r.outgoing(ctx, n), full, req, resp, grpc.Header(&header), grpc.Trailer(&trailer))
+	if err != nil {
+		return nil, err
+	}
+	_ = grpc.SetHeader(ctx, own(header)) // fails only where there is no call to answer
+	_ = grpc.SetTrailer(ctx, own(trailer))
+	return resp, nil
+}
+
+func (r *router) outgoing(ctx context.Context, n int) context.Context {
+	in, _ := metadata.FromIncomingContext(ctx)
+	md := handOn(in)
+	delete(md, forwardedKey)
+	md.Set(partitionKey, strconv.Itoa(n))
+	if carried := tracing.Carried(ctx); carried != "" {
+		md.Set(tracing.Header, carried)
+	}
+	return metadata.NewOutgoingContext(ctx, md)
+}
+
+// own is metadata without what belongs to a connection.
+func own(md metadata.MD) metadata.MD {
+	out := metadata.MD{}
+	for k, v := range md {
+		if !strings.HasPrefix(k, ":") && !strings.HasPrefix(k, "grpc-") && k != "content-type" {
+			out[k] = v
+		}
+	}
+	return out
+}
+
+// waitFor waits for news, or a little while. It is false when ctx is over.
+func waitFor(ctx context.Context, changed <-chan struct{}) bool {
+	t := time.NewTimer(patience)
+	defer t.Stop()
+	select {
+	case <-changed:
+	case <-t.C:
+	case <-ctx.Done():
+		return false
+	}
+	return true
+}
+
+func requestField(req proto.Message) protoreflect.FieldDescriptor {
+	f := req.ProtoReflect().Descriptor().Fields().ByName("request_id")
+	if f == nil || f.Kind() != protoreflect.StringKind || f.IsList() {
+		return nil
+	}
+	return f
+}
+
+func requestID(req proto.Message) string {
+	if q, ok := req.(interface{ GetRequestId() string }); ok {
+		return q.GetRequestId()
+	}
+	return ""
+}
+
+func setRequestID(req proto.Message, newID func(string) string) {
+	if f := requestField(req); f != nil {
+		req.ProtoReflect().Set(f, protoreflect.ValueOfString(newID("req_")))
+	}
+}

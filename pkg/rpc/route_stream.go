@@ -1,0 +1,114 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	"quartet/pkg/fault"
+)
+
+// stream brings a stream to its partition. It is brought there once: a stream
+// that breaks is its client's to open again, where it left off.
+func (r *router) stream(full string, ss grpc.ServerStream) error {
+	ctx := ss.Context()
+	s := r.shape.streams[full]
+	n, sent, err := r.sentFor(ctx)
+	if err != nil {
+		return err
+	}
+	if !sent && r.Size() > 1 {
+		first := s.in.New().Interface()
+		if err := ss.RecvMsg(first); err != nil {
+			return err
+		}
+		n, ss = r.owner(ctx, first), &begun{ss, first}
+	}
+	for {
+		p, changed := r.Where(n)
+		switch {
+		case p.Local != nil:
+			err := p.Local.stream(full, ss)
+			switch {
+			case err == nil || !r.gone(n, p, err):
+				return err
+			case !errors.Is(err, errDrained):
+				return r.moved(n)
+			}
+		case p.Addr != "" && sent:
+			return r.moved(n)
+		case p.Addr != "":
+			err := relay(r.outgoing(ctx, n), r.Peer(p.Addr, p.Name), full, ss)
+			var late *beginError
+			if !errors.As(err, &late) {
+				return away(r.Service, err)
+			}
+			if !disconnected(late.error) {
+				return rebuild(late.error)
+			}
+		}
+		if !waitFor(ctx, changed) {
+			return fault.PartitionMoved.Newf("nobody holds partition %d of %s at the moment", n, r.Service)
+		}
+	}
+}
+
+// begun is a stream whose first message was read already.
+type begun struct {
+	grpc.ServerStream
+	first proto.Message
+}
+
+// RecvMsg implements grpc.ServerStream.
+func (b *begun) RecvMsg(m any) error {
+	if b.first == nil {
+		return b.ServerStream.RecvMsg(m)
+	}
+	first := b.first
+	b.first = nil
+	switch m := m.(type) {
+	case *raw:
+		buf, err := rawCodec{}.Marshal(first)
+		m.bytes = buf
+		return err
+	case proto.Message:
+		proto.Merge(m, first)
+		return nil
+	}
+	return errors.New("rpc: a message of an unknown kind")
+}
+
+// beginError is a call that could not be begun: nothing of in was read.
+type beginError struct{ error }
+
+// relay opens a call and copies messages both ways until the other side ends it.
+func relay(ctx context.Context, conn grpc.ClientConnInterface, method string, in grpc.ServerStream) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	out, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, method, grpc.ForceCodecV2(rawCodec{}))
+	if err != nil {
+		return &beginError{err}
+	}
+	go func() {
+		// An end of the client's side is handed on; an end of the call comes back
+		// the other way.
+		if err := pump(out, in); err == nil {
+			_ = out.CloseSend()
+		} else {
+			cancel()
+		}
+	}()
+	header, err := out.Header()
+	if err != nil {
+		return err
+	}
+	// Not with the first message: a worker takes the header for its welcome.
+	if err := in.SendHeader(own(header)); err != nil {
+		return err
+	}
+	err = pump(in, out)
+	in.SetTrailer(own(out.Trailer()))
+	return err
+}

@@ -1,0 +1,76 @@
+package app
+
+import (
+	"path/filepath"
+
+	"quartet/pkg/journal"
+	boardv1 "quartet/pkg/pb/quartet/board/v1"
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
+	"quartet/services/agent"
+	"quartet/services/board"
+	"quartet/services/identity"
+	"quartet/services/task"
+	"quartet/services/waiting"
+	"quartet/services/work"
+)
+
+// wiring is what planes are built with.
+type wiring struct {
+	cfg       *Config
+	calls     calls
+	creds     *callers
+	key       []byte
+	output    *output
+	weights   map[string]int
+	publicURL string
+	version   string
+}
+
+// planeRow says how a plane is built for the partitions that it is to hold, what
+// must run before it in the same process, and which of its methods do not say
+// whose they are.
+type planeRow struct {
+	name   string
+	build  func(d plane.Deps, share journal.Share) (planeService, error)
+	needs  []string
+	search []string
+}
+
+func (w wiring) planes() []planeRow {
+	return []planeRow{
+		{"agent", func(d plane.Deps, share journal.Share) (planeService, error) {
+			return agent.New(agent.Config{Share: share, Weights: w.weights, MaxChildren: w.cfg.MaxChildren}, agent.Deps{
+				Deps: d, Work: w.calls.work(), Waiting: waitingv1.NewWaitingServiceClient(w.calls.to("waiting")),
+				Tasks: taskv1.NewTaskServiceClient(w.calls.to("task")), Boards: boardv1.NewBoardServiceClient(w.calls.to("board")), Conn: w.calls.conn, MintRun: w.creds.keyring.MintRun, Allowed: allowed,
+			})
+		}, []string{"nats"}, nil},
+		{"work", func(d plane.Deps, share journal.Share) (planeService, error) {
+			return work.New(work.Config{Share: share, Home: filepath.Join(w.cfg.DataDir, "home")}, work.Deps{Deps: d, Tasks: w.calls, Agents: w.calls})
+		}, []string{"nats"}, nil},
+		{"waiting", func(d plane.Deps, share journal.Share) (planeService, error) {
+			rechecks, err := w.cfg.rechecks()
+			if err != nil {
+				return nil, err
+			}
+			return waiting.New(waiting.Config{Share: share, PublicURL: w.publicURL, DefaultRecheck: w.cfg.DefaultRecheck, NamespaceRechecks: rechecks}, waiting.Deps{
+				Deps: d, Work: w.calls.work(), Tasks: taskv1.NewTaskServiceClient(w.calls.to("task")), Agents: w.calls, TriggerSecret: triggerSecrets(w.key),
+			})
+		}, []string{"nats"}, []string{waitingv1.WaitingService_DeliverTrigger_FullMethodName}},
+		{"task", func(d plane.Deps, share journal.Share) (planeService, error) {
+			return task.New(task.Config{Share: share, LeaseTerm: w.cfg.CommandLease}, task.Deps{Deps: d, Output: w.output, Workspace: w.calls.Workspace, OwnsItem: w.calls.OwnsItem, Children: children{w.calls}})
+		}, []string{"nats", "output"}, nil},
+		{"board", func(d plane.Deps, share journal.Share) (planeService, error) {
+			return board.New(board.Config{Share: share, LeaseTerm: w.cfg.StepLease, CancelWait: w.cfg.CancelWait, TokenBudget: w.cfg.BoardBudget}, board.Deps{
+				Deps: d, Orchestrates: w.calls.Orchestrates, MintRun: func(namespace, workerID, runID string) string {
+					return w.creds.keyring.Mint(rpc.Actor{Namespace: namespace, Principal: "worker/" + workerID, Role: rpc.RoleWorker, AgentID: workerID, RunID: runID})
+				},
+			})
+		}, []string{"nats"}, nil},
+		{"identity", func(d plane.Deps, _ journal.Share) (planeService, error) {
+			return identity.New(identity.Deps{Deps: d, Secret: identity.Secrets(w.key), Known: w.creds.keys.Known, Version: w.version})
+		}, []string{"nats"}, nil},
+	}
+}
