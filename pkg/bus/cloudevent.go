@@ -60,29 +60,38 @@ func appendCloudEvent(dst, line []byte, ev *journal.Event) []byte {
 	return append(dst, '}')
 }
 
-// message is one CloudEvent on its way.
+// message is one CloudEvent on its way: where in the buffer it stands.
 type message struct {
-	subject string
-	body    []byte
+	subject  string
+	from, to int
 }
 
-// messages turns a frame into what is published for it, in order. Lines of the
+// wrapped are the CloudEvents of one frame. The next frame uses the buffer again:
+// the connection copies what it is given, and a buffer for each event was 5 % of
+// all that a mutation allocates.
+type wrapped struct {
+	events []message
+	buf    []byte
+}
+
+// wrap turns a frame into what is published for it, in order. Lines of the
 // journal itself are no events.
-func messages(frame []journal.Line) ([]message, error) {
-	out := make([]message, 0, len(frame))
+func (w *wrapped) wrap(frame []journal.Line) error {
+	w.events, w.buf = w.events[:0], w.buf[:0]
 	for _, line := range frame {
 		if t, _ := line.Type(); journal.Internal(t) {
 			continue
 		}
 		ev, err := line.Envelope()
 		if err != nil {
-			return nil, fmt.Errorf("bus: %w", err)
+			return fmt.Errorf("bus: %w", err)
 		}
-		body := appendCloudEvent(make([]byte, 0, len(line.Text)+320), line.Text, ev)
-		out = append(out, message{Subject(ev.Namespace, ev.Plane, ev.AgentID, ev.Type), body})
+		from := len(w.buf)
+		w.buf = appendCloudEvent(w.buf, line.Text, ev)
+		w.events = append(w.events, message{Subject(ev.Namespace, ev.Plane, ev.AgentID, ev.Type), from, len(w.buf)})
 		if ev.ReadinessFrom != "" || ev.ReadinessTo != "" {
-			out = append(out, message{Subject(ev.Namespace, "work", ev.AgentID, ReadinessChanged), body})
+			w.events = append(w.events, message{Subject(ev.Namespace, "work", ev.AgentID, ReadinessChanged), from, len(w.buf)})
 		}
 	}
-	return out, nil
+	return nil
 }

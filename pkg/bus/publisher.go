@@ -103,6 +103,8 @@ type Publisher struct {
 	cfg    Config
 	cancel context.CancelFunc
 	done   chan struct{}
+	// wrapped is the copying goroutine's.
+	wrapped wrapped
 }
 
 // Start starts copying where EVENTS says that it stopped. Both the stream and
@@ -292,14 +294,13 @@ func (p *Publisher) position(ctx context.Context, js jetstream.JetStream) (uint6
 // waits until EVENTS has them all.
 func (p *Publisher) copyWindow(ctx context.Context, out *batches, frames []frame) error {
 	for _, f := range frames {
-		events, err := messages(f.lines)
-		if err != nil {
+		if err := p.wrapped.wrap(f.lines); err != nil {
 			// It will not become readable. Others must not wait for it.
 			p.cfg.Logger.Error("bus: a frame cannot be read and is passed", zap.Uint64("sequence", f.seq), zap.Error(err))
 			continue
 		}
-		for _, e := range events {
-			if err := out.publish(ctx, &nats.Msg{Subject: e.subject, Data: e.body}, false); err != nil {
+		for _, e := range p.wrapped.events {
+			if err := out.publish(ctx, &nats.Msg{Subject: e.subject, Data: p.wrapped.buf[e.from:e.to]}, false); err != nil {
 				return err
 			}
 		}

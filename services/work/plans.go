@@ -36,7 +36,7 @@ type plans struct {
 	eager *rate.Limiter
 
 	mu    sync.Mutex
-	cache map[string]described
+	cache map[key]described // by item, which has one agent for ever
 }
 
 // described is a descriptor and the identity of the file it was made from.
@@ -74,7 +74,7 @@ func openPlans(home string) (*plans, error) {
 		return nil, err
 	}
 	return &plans{
-		path: abs, root: root, cache: map[string]described{},
+		path: abs, root: root, cache: map[key]described{},
 		eager: rate.NewLimiter(eagerPerSecond, eagerBurst),
 	}, nil
 }
@@ -155,10 +155,17 @@ func (p *plans) attach(namespace string, it *workv1.WorkItem, w want) {
 	if it == nil {
 		return
 	}
+	k := key{namespace, it.GetWorkItemId()}
+	if w == lastSeen {
+		if d, ok := p.seen(k); ok {
+			it.PlanArtifact = d.artifact
+			return
+		}
+	}
 	const sep = string(filepath.Separator)
 	// Every part is clean: a name or an id. See planName.
 	path := p.path + sep + namespace + sep + it.GetAgentId() + sep + "work-items" + sep + it.GetWorkItemId() + sep + "plan.md"
-	a := p.glance(path, w)
+	a := p.glance(k, path, w)
 	if a != nil {
 		it.PlanArtifact = a
 		return
@@ -178,7 +185,7 @@ func (p *plans) attach(namespace string, it *workv1.WorkItem, w want) {
 	if create {
 		h.ensure(name)
 	}
-	it.PlanArtifact = p.describe(h, name)
+	it.PlanArtifact = p.describe(h, k, name)
 }
 
 // glance is the descriptor that was made before, if the same file is still
@@ -188,13 +195,8 @@ func (p *plans) attach(namespace string, it *workv1.WorkItem, w want) {
 // itself follows whatever links there are, but it shows nothing: it only
 // compares with the file that was read the confined way, or says that there is
 // none, which is how most plans of a large installation are.
-func (p *plans) glance(path string, w want) *workv1.PlanArtifact {
-	p.mu.Lock()
-	d, ok := p.cache[path]
-	p.mu.Unlock()
-	if ok && w == lastSeen {
-		return d.artifact
-	}
+func (p *plans) glance(k key, path string, w want) *workv1.PlanArtifact {
+	d, ok := p.seen(k)
 	st, err := os.Lstat(path)
 	switch {
 	case ok && err == nil && d.still(st):
@@ -202,24 +204,32 @@ func (p *plans) glance(path string, w want) *workv1.PlanArtifact {
 	case errors.Is(err, fs.ErrNotExist) && w <= lastSeen:
 		a := problem(path, 0, "missing")
 		if ok || w == lastSeen {
-			p.keep(path, described{artifact: a})
+			p.keep(k, described{artifact: a})
 		}
 		return a
 	}
 	return nil
 }
 
+// seen is what the last look found.
+func (p *plans) seen(k key) (described, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	d, ok := p.cache[k]
+	return d, ok
+}
+
 // keep remembers what a look found.
-func (p *plans) keep(path string, d described) {
+func (p *plans) keep(k key, d described) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.cache) >= planCacheEntries {
-		for k := range p.cache { // any one: the map's order is random
-			delete(p.cache, k)
+		for any := range p.cache { // the map's order is random
+			delete(p.cache, any)
 			break
 		}
 	}
-	p.cache[path] = d
+	p.cache[k] = d
 }
 
 // ensure makes an empty plan file the first time, which is when its folder is
@@ -240,7 +250,7 @@ func (h *home) ensure(name string) {
 
 // describe computes the descriptor of a plan file, cached by the identity of
 // the file: an edit by another program is seen on the next read (SPEC W3).
-func (p *plans) describe(h *home, name string) *workv1.PlanArtifact {
+func (p *plans) describe(h *home, k key, name string) *workv1.PlanArtifact {
 	path := filepath.Join(h.path, name)
 	st, err := h.Lstat(name)
 	if err != nil {
@@ -251,7 +261,7 @@ func (p *plans) describe(h *home, name string) *workv1.PlanArtifact {
 	}
 	artifact := h.read(name, st)
 	if settled(st) {
-		p.keep(path, described{file: st, artifact: artifact})
+		p.keep(k, described{file: st, artifact: artifact})
 	}
 	return artifact
 }

@@ -171,7 +171,12 @@ func answerUpdate(events []*journal.Event) (*workv1.UpdateWorkItemResponse, erro
 
 // next is a copy of a record, one revision on, ready to be written to.
 func next(old *workv1.WorkItem, env journal.Env) *workv1.WorkItem {
-	it := proto.CloneOf(old)
+	it := shallow(old)
+	// Waits are the only parts that are written to in place.
+	it.Waits = make([]*workv1.AttachedWait, len(old.GetWaits()))
+	for i, w := range old.GetWaits() {
+		it.Waits[i] = proto.CloneOf(w)
+	}
 	it.Revision = old.GetRevision() + 1
 	it.UpdatedAt = timestamppb.New(env.Now)
 	parted(it)
