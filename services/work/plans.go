@@ -224,8 +224,8 @@ func (p *plans) keep(k key, d described) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.cache) >= planCacheEntries {
-		for any := range p.cache { // the map's order is random
-			delete(p.cache, any)
+		for one := range p.cache { // the map's order is random
+			delete(p.cache, one)
 			break
 		}
 	}
