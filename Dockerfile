@@ -1,11 +1,11 @@
-# Two images out of one binary. `docker compose build` makes both; deploy/images.sh makes the same
+# The images of docker-compose.yml. `docker compose build` makes them; deploy/images.sh makes the same
 # ones without any base image, from what `make build` wrote.
 FROM golang:1.26 AS build
 WORKDIR /src
 COPY go.mod go.sum ./
 RUN go mod download
 COPY . .
-RUN make build && mkdir -p /empty
+RUN make build && mkdir -m 700 /empty
 
 # The services: one static binary and nothing else, nobody's user, and a root that can be read-only.
 FROM scratch AS server
@@ -15,6 +15,14 @@ COPY --from=build --chown=65532:65532 /empty /tmp
 ENV QUARTET_DATA_DIR=/data
 USER 65532:65532
 ENTRYPOINT ["/quartet"]
+
+# NATS as it is published, as nobody's user.
+FROM nats:2.12 AS published
+FROM scratch AS nats
+COPY --from=published /nats-server /nats-server
+COPY --from=build --chown=65532:65532 /empty /data
+USER 65532:65532
+ENTRYPOINT ["/nats-server"]
 
 # A worker runs commands, so it has a shell and git. Whatever else they need is yours to add:
 # FROM quartet-worker, then your tools.

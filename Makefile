@@ -68,6 +68,14 @@ fmt: $(BUF) ## Format Go and proto in place
 test: tests/node/node_modules tests/mcp/node_modules examples/typescript-runner/node_modules ## Test everything with the race detector (at most 10 minutes)
 	$(GO) test -race -timeout 10m ./...
 
+.PHONY: up
+up: ## Run docker-compose.yml from images built here, with TLS and a first admin's key; IMAGES=static without base images
+	deploy/up.sh
+
+.PHONY: down
+down: ## Stop what make up runs; its volumes stay
+	docker compose --profile workers down || docker-compose --profile workers down
+
 .PHONY: compose-test
 compose-test: ## Run the app tests against docker-compose.yml on this machine; needs root for apt and dockerd
 	deploy/compose-test.sh

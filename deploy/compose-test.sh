@@ -1,33 +1,45 @@
 #!/usr/bin/env bash
-# Brings docker-compose.yml up on this machine, with images of static binaries, and runs the app tests against it: once as it is,
-# once more with a NATS server gone, and once after every service was killed. Ends with everything removed.
-# Takes Docker and compose where they are, and Debian's packages with a daemon of its own where they are not.
+# Brings docker-compose.yml up on this machine as README.md says it, with images of static binaries, and tests it from
+# outside: the commands of README.md, the app tests, and work that goes on while everything there is killed or restarted,
+# a piece at a time. Ends with everything removed.
+# Takes Docker and compose where they are, and Debian's packages with a daemon of its own where they are not. Only what
+# this script started is stopped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
-export COMPOSE_PROJECT_NAME=quartet-test COMPOSE_FILE=$PWD/docker-compose.yml
 daemon=
 
 say() { printf '\n--- %s (%ss)\n' "$1" "$SECONDS"; }
 
 need() {
-  command -v "$1" >/dev/null || { apt-get update -qq && apt-get install -y -qq "$2" >/dev/null; }
+  command -v "$1" >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends "$2" >/dev/null; }
 }
 need dockerd docker.io
 need busybox busybox-static
-if ! docker compose version >/dev/null 2>&1; then need docker-compose docker-compose; fi
-compose() {
-  if docker compose version >/dev/null 2>&1; then
-    docker compose --env-file "$work/env" "$@"
-  else
-    docker-compose --env-file "$work/env" "$@"
-  fi
-}
+export DOCKER_CONFIG=$work/docker-config
+if ! docker compose version >/dev/null 2>&1; then
+  # The older compose as `docker compose`, which is what people have and documents say.
+  need docker-compose docker-compose
+  mkdir -p "$DOCKER_CONFIG/cli-plugins"
+  cat >"$DOCKER_CONFIG/cli-plugins/docker-compose" <<'PLUGIN'
+#!/bin/sh
+if [ "$1" = docker-cli-plugin-metadata ]; then
+  echo '{"SchemaVersion":"0.1.0","Vendor":"docker-compose","Version":"1"}'
+  exit 0
+fi
+shift
+exec docker-compose "$@"
+PLUGIN
+  chmod +x "$DOCKER_CONFIG/cli-plugins/docker-compose"
+fi
 
+# A copy, so that .env and installation/ of this directory stay as they are.
+tree=$work/quartet
+export COMPOSE_PROJECT_NAME=quartet-test-$$
 finish() {
   status=$?
-  if [ "$status" -ne 0 ]; then compose logs --tail 20 || true; fi
-  compose down -v --remove-orphans >/dev/null 2>&1 || true
+  if [ "$status" -ne 0 ]; then (cd "$tree" && docker compose --profile workers logs --tail 20 2>&1 | cut -c1-300) || true; fi
+  (cd "$tree" && docker compose --profile workers down -v --remove-orphans -t 1 >/dev/null 2>&1) || true
   if [ -n "$daemon" ]; then kill "$daemon" && wait "$daemon" || true; fi
   rm -rf "$work"
   exit "$status"
@@ -38,59 +50,42 @@ if ! docker info >/dev/null 2>&1; then
   say "dockerd"
   dockerd --data-root "$work/docker" >"$work/dockerd.log" 2>&1 &
   daemon=$!
-  for _ in $(seq 60); do docker info >/dev/null 2>&1 && break; sleep 1; done
+  for _ in $(seq 120); do docker info >/dev/null 2>&1 && break; sleep 0.5; done
+  docker info >/dev/null || { tail "$work/dockerd.log" >&2; exit 1; }
 fi
 
-secret() { head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n'; }
-secret >"$work/key"
-chown 65532 "$work/key" && chmod 400 "$work/key"
-export QUARTET_TOKEN=$(secret)
-cat >"$work/env" <<EOF
-QUARTET_KEY_PATH=$work/key
-QUARTET_BOOTSTRAP_TOKEN=$QUARTET_TOKEN
-NATS_PASSWORD=$(secret)
-NATS_IMAGE=quartet-nats:dev
-NATS_MAX_STORE=2GB
-QUARTET_GRPC_PORT=127.0.0.1:17491
-QUARTET_HTTP_PORT=127.0.0.1:17490
-QUARTET_PUBLIC_URL=http://127.0.0.1:17490
-EOF
-
 say "images"
-deploy/images.sh dev
+export QUARTET_TAG=test-$$ IMAGES=none
+deploy/images.sh "$QUARTET_TAG"
+mkdir -p "$tree/bin"
+git ls-files -z --cached --others --exclude-standard docker-compose.yml Makefile deploy .env.example | tar --null -cf - -T - | tar -xf - -C "$tree"
+cp bin/quartet "$tree/bin/"
 
-# ready waits until every service says that it is.
-ready() {
-  for _ in $(seq 120); do
-    compose ps -q | xargs docker inspect --format '{{if .State.Health}}{{.State.Health.Status}}{{else}}healthy{{end}}' | grep -qv '^healthy$' || return 0
-    sleep 1
-  done
-  echo "not every service became ready" >&2
-  return 1
+# Ports of its own: whoever works here may have a server on the usual ones.
+free() {
+  local port
+  while port=$((20000 + RANDOM % 10000)); (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do :; done
+  echo "$port"
 }
-bodies() {
-  go test -count=1 -timeout 10m ./tests -run 'TestOneLoop|TestX4_ARuns|TestX5_Bad|TestW7_Every|TestW6_|TestP2_' \
-    -deployed 127.0.0.1:17491 -deployed-http http://127.0.0.1:17490
-}
+grpc=127.0.0.1:$(free) http=127.0.0.1:$(free)
+cat >"$tree/.env" <<EOF_ENV
+QUARTET_GRPC_PORT=$grpc
+QUARTET_HTTP_PORT=$http
+QUARTET_PUBLIC_URL=https://$http
+NATS_MAX_STORE=2GB
+EOF_ENV
 
-say "up"
-compose up -d --no-build
-ready
+go test -c -tags deployed -o "$work/tests" ./tests
+deployed() { (cd tests && "$work/tests" -test.count=1 -test.timeout 12m -deployed "$grpc" -deployed-http "https://$http" -deployed-dir "$tree" "$@"); }
+
+say "the commands of README.md"
+deployed -test.run '^TestTheReadmeIsRun$'
+export QUARTET_TOKEN SSL_CERT_FILE=$tree/installation/ca.pem
+QUARTET_TOKEN=$(cat "$tree/installation/admin.key")
+
 say "app tests"
-bodies
+deployed -test.run 'TestOneLoop|TestX4_ARuns|TestX5_Bad|TestW7_Every|TestW6_|TestP2_'
 
-say "app tests without nats-2"
-compose stop nats-2
-sleep 10 # the others choose leaders; meanwhile callers are asked to come again
-ready
-bodies
-compose start nats-2
-
-say "app tests after every service was killed"
-for s in agent work task waiting board identity scheduler gateway; do
-  kill -9 "$(docker inspect "$(compose ps -q "$s")" --format '{{.State.Pid}}')"
-done
-sleep 2
-ready
-bodies
+say "work while everything is killed or restarted, a piece at a time"
+deployed -test.v -test.run '^TestX1_NothingIsLostInTheDeployment$'
 say "done"

@@ -13,6 +13,7 @@ root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
 mkdir -p "$root"/{server,worker/bin,nats}
 mkdir -p "$root"/server/{data,tmp} "$root"/worker/{data,workspace,tmp} "$root"/nats/data
+chmod 700 "$root"/*/data # what the volumes and file systems there begin with
 cp bin/quartet "$root/server/quartet"
 cp bin/quartet "$root/worker/bin/quartet"
 cp "$shell" "$root/worker/bin/busybox"
@@ -23,7 +24,7 @@ CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "$root/nats/nats-server" gi
 
 # image NAME ENTRYPOINT WORKDIR
 image() {
-  docker build -q -t "$1:$tag" -f - "$root/$2" <<EOF
+  DOCKER_BUILDKIT=0 docker build -q -t "$1:$tag" -f - "$root/$2" 2>/dev/null <<EOF
 FROM scratch
 COPY --chown=65532:65532 . /
 ENV PATH=/bin QUARTET_DATA_DIR=/data HOME=$4

@@ -3,7 +3,9 @@ package tests
 import (
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"flag"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 
@@ -24,8 +27,17 @@ import (
 // up and gives its addresses. $QUARTET_TOKEN is an admin's.
 var (
 	deployedGRPC = flag.String("deployed", "", "run the bodies that run over each deployment against the server whose gRPC is here, and nothing else")
-	deployedHTTP = flag.String("deployed-http", "", "the REST address of -deployed, as http://host:port")
+	deployedDir  = flag.String("deployed-dir", "", "the directory that `make up` was run in, for what does harm to it (-tags deployed)")
+	deployedHTTP = flag.String("deployed-http", "", "the REST address of -deployed, as https://host:port; $SSL_CERT_FILE names who signed its certificate")
 )
+
+// transport is TLS if the deployment speaks it; $SSL_CERT_FILE says who signed.
+func transport() credentials.TransportCredentials {
+	if strings.HasPrefix(*deployedHTTP, "https://") {
+		return credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS12})
+	}
+	return insecure.NewCredentials()
+}
 
 // bearing sends a token with every call that brings none.
 func bearing(token string) []grpc.DialOption {
@@ -36,7 +48,7 @@ func bearing(token string) []grpc.DialOption {
 		return metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
 	}
 	return []grpc.DialOption{
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithTransportCredentials(transport()),
 		grpc.WithUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 			return rpc.FaultsUnary(with(ctx), method, req, reply, cc, invoke, opts...)
 		}),
@@ -44,6 +56,12 @@ func bearing(token string) []grpc.DialOption {
 			return rpc.FaultsStream(with(ctx), d, cc, method, open, opts...)
 		}),
 	}
+}
+
+func keyOf(t *testing.T, ctx context.Context, root grpc.ClientConnInterface, role identityv1.Role, namespace string) string {
+	made, err := identityv1.NewIdentityServiceClient(root).CreateKey(ctx, &identityv1.CreateKeyRequest{Name: "test", Role: role, Namespace: namespace})
+	require.NoError(t, err)
+	return made.GetSecret()
 }
 
 // deployed is a namespace of its own in what runs elsewhere, with a worker of its
@@ -55,11 +73,7 @@ func deployed(t *testing.T) *system {
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = root.Close() })
 	namespace := "t-" + strings.ToLower(rand.Text())
-	key := func(role identityv1.Role) string {
-		made, err := identityv1.NewIdentityServiceClient(root).CreateKey(ctx, &identityv1.CreateKeyRequest{Name: "test", Role: role, Namespace: namespace})
-		require.NoError(t, err)
-		return made.GetSecret()
-	}
+	key := func(role identityv1.Role) string { return keyOf(t, ctx, root, role, namespace) }
 	admin := key(identityv1.Role_ROLE_ADMIN)
 	s := &system{http: *deployedHTTP, token: admin}
 	s.dial = func(t *testing.T, _ string, opts ...grpc.DialOption) *grpc.ClientConn {
@@ -74,7 +88,7 @@ func deployed(t *testing.T) *system {
 	log, err := os.Create(filepath.Join(dir, "worker.log"))
 	require.NoError(t, err)
 	worker := exec.Command(binary(t), "worker", "--root", dir, "--state-dir", dir, "--address", *deployedGRPC)
-	worker.Env = append(os.Environ(), "QUARTET_TOKEN="+key(identityv1.Role_ROLE_WORKER))
+	worker.Env = append(os.Environ(), "QUARTET_TOKEN="+key(identityv1.Role_ROLE_WORKER), fmt.Sprintf("QUARTET_TLS=%t", strings.HasPrefix(*deployedHTTP, "https://")))
 	worker.Stdout, worker.Stderr = log, log
 	require.NoError(t, worker.Start())
 	t.Cleanup(func() {

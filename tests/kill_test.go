@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
 
 	"quartet/tests/load"
 	"quartet/tests/proc"
@@ -87,8 +88,8 @@ type workload struct {
 	aside   sync.WaitGroup
 }
 
-func newWorkload(t *testing.T, ctx context.Context, addr string, rng *rand.Rand, ownIDs func(i int) bool) *workload {
-	conn, err := load.Dial(addr)
+func newWorkload(t *testing.T, ctx context.Context, addr string, rng *rand.Rand, ownIDs func(i int) bool, opts ...grpc.DialOption) *workload {
+	conn, err := load.Dial(addr, opts...)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	w := &workload{t: t, ctx: ctx, conn: conn, watcher: load.NewWatcher(conn), runner: load.NewRunner(conn, "runner")}

@@ -5,12 +5,13 @@
 //
 //	release-keeper --repo . --exit
 //
-// It starts a server of its own in a temporary directory. The agent keeps no
+// It starts a server of its own in a temporary directory, or uses that of --server. The agent keeps no
 // notes: whatever it knows when it is woken, the control plane told it.
 package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"flag"
 	"fmt"
@@ -34,6 +35,7 @@ type options struct {
 	noKill   bool
 	packages string
 	limit    time.Duration
+	server   string
 }
 
 func main() {
@@ -52,6 +54,7 @@ func main() {
 	flag.StringVar(&o.dataDir, "data-dir", "", "where the server keeps its data; empty: a temporary directory, removed at the end")
 	flag.BoolVar(&o.exit, "exit", false, "stop the server at the end instead of leaving it up")
 	flag.BoolVar(&o.noKill, "no-kill", false, "do not kill the server in the middle")
+	flag.StringVar(&o.server, "server", "", "the gRPC address of a server that runs, with TLS and the key in $QUARTET_TOKEN, and a worker that has the repository; empty: one of its own")
 	flag.DurationVar(&o.limit, "limit", 10*time.Minute, "give up after this long")
 	flag.Parse()
 
@@ -81,18 +84,23 @@ func run(ctx context.Context, o options) error {
 	t := newTeller(os.Stdout)
 	t.title("Quartet: an agent that survives", fmt.Sprintf("%d packages of %s", len(pkgs), repo))
 
-	srv, err := newServer(o.binary, o.dataDir, repo)
-	if err != nil {
-		return err
+	srv, dial := &server{grpc: o.server, repo: repo}, []client.Option{client.WithToken(os.Getenv("QUARTET_TOKEN")), client.WithTLS(&tls.Config{MinVersion: tls.VersionTLS12})}
+	if o.server != "" {
+		o.noKill, o.exit = true, true // it is not ours
+	} else {
+		if srv, err = newServer(o.binary, o.dataDir, repo); err != nil {
+			return err
+		}
+		defer srv.stop()
+		up, err := srv.start(ctx)
+		if err != nil {
+			return err
+		}
+		t.say("server", "up after %s at %s, data in %s", up.Round(time.Millisecond), srv.http, o.dataDir)
+		dial = nil
 	}
-	defer srv.stop()
-	up, err := srv.start(ctx)
-	if err != nil {
-		return err
-	}
-	t.say("server", "up after %s at %s, data in %s", up.Round(time.Millisecond), srv.http, o.dataDir)
 
-	api, err := client.Dial(srv.grpc)
+	api, err := client.Dial(srv.grpc, dial...)
 	if err != nil {
 		return err
 	}

@@ -98,7 +98,7 @@ func (r *report) dataDir(s Server) (inUse bool) {
 	} else {
 		r.ok("data-dir", "%s belongs to this user alone", s.DataDir)
 	}
-	r.disk(s.DataDir)
+	r.disk(s.DataDir, s.NATS.URL != "")
 	return locked(filepath.Join(s.DataDir, "lock"))
 }
 
@@ -130,20 +130,29 @@ func locked(path string) bool {
 	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
 }
 
-func (r *report) disk(dir string) {
+// disk looks at where the journals are. If they are elsewhere, on the servers of
+// NATS, the directory has homes at most, and may be small on purpose.
+func (r *report) disk(dir string, elsewhere bool) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
 		r.skip("disk", "how full it is cannot be told: %v", err)
 		return
 	}
 	free := uint64(st.Bavail) * uint64(st.Bsize) //nolint:unconvert,gosec // their types differ by system
+	total := st.Blocks * uint64(st.Bsize)        //nolint:gosec // as above
 	switch {
+	case elsewhere && total < freeNoted && free > total/2:
+		r.ok("disk", "%d of %d MiB are left; journals are on the servers of NATS", free>>20, total>>20)
 	case free < freeBad:
 		r.add("disk", Problem, "make room, or move data-dir to a larger disk: what cannot be written is refused with STORAGE", "%d MiB are left on the disk of %s", free>>20, dir)
 	case free < freeNoted:
 		r.add("disk", Warning, "make room soon, or move data-dir to a larger disk", "%d MiB are left on the disk of %s", free>>20, dir)
 	default:
 		r.ok("disk", "%d GiB are left", free>>30)
+	}
+	if elsewhere {
+		r.skip("fsync", "journals are on the servers of NATS")
+		return
 	}
 	took, err := syncedWrite(dir)
 	switch {

@@ -20,14 +20,15 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 )
 
-// Dial connects and goes on connecting.
-func Dial(addr string) (*grpc.ClientConn, error) {
-	return grpc.NewClient("passthrough:///"+addr,
+// Dial connects and goes on connecting, in plain text where opts say nothing else.
+func Dial(addr string, opts ...grpc.DialOption) (*grpc.ClientConn, error) {
+	return grpc.NewClient("passthrough:///"+addr, append([]grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			MinConnectTimeout: time.Second,
 			Backoff:           backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1.5, MaxDelay: 100 * time.Millisecond},
-		}))
+		}),
+	}, opts...)...)
 }
 
 // Again repeats a call with the same arguments until it is answered for good.
