@@ -13,13 +13,14 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/tests/dev"
+	"quartet/tests/proc"
 )
 
 // SPEC A6, A7: a runner in another language does a whole turn over REST, hears
 // at once that its run is aborted, and compiles against the API's description.
-// `make test` installs Node and its packages.
 func TestA6_ARunnerInTypeScript(t *testing.T) {
 	ctx := dev.Within(t)
+	require.NoError(t, proc.NodePackages(ctx, "."))
 	out, err := exec.CommandContext(ctx, "npm", "run", "--silent", "build").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	r := dev.Start(t)

@@ -26,9 +26,9 @@ func inspect(ctx context.Context, t *testing.T, server []string, args ...string)
 	return answer
 }
 
-// SPEC C5: tools, calls and resources over both transports. `make test`
-// installs Node and the inspector.
+// SPEC C5: tools, calls and resources over both transports.
 func TestC5_AnIndependentClient(t *testing.T) {
+	require.NoError(t, proc.NodePackages(t.Context(), "."))
 	bin, err := proc.Build(t.TempDir(), "quartet/cmd/quartet", "quartet")
 	require.NoError(t, err)
 	srv, err := proc.NewQuartet(bin, filepath.Join(t.TempDir(), "data"), "")

@@ -17,9 +17,9 @@ import (
 )
 
 // TestAnyClientWorks runs loop.mjs with grpc-js against the real binary, and
-// asks the server what it serves by reflection. `make test` installs Node and
-// the packages.
+// asks the server what it serves by reflection.
 func TestAnyClientWorks(t *testing.T) {
+	require.NoError(t, proc.NodePackages(t.Context(), "."))
 	bin, err := proc.Build(t.TempDir(), "quartet/cmd/quartet", "quartet")
 	require.NoError(t, err)
 	srv, err := proc.NewQuartet(bin, filepath.Join(t.TempDir(), "data"), "")

@@ -28,6 +28,25 @@ func Build(dir, pkg, name string) (string, error) {
 	return bin, nil
 }
 
+// NodePackages has the packages of package-lock.json in dir, for clients that are
+// not Go. `make test` installs them, and Node; who runs a test by itself has it
+// install them where they are missing.
+func NodePackages(ctx context.Context, dir string) error {
+	// npm writes this file last.
+	if _, err := os.Stat(filepath.Join(dir, "node_modules", ".package-lock.json")); err == nil {
+		return nil
+	}
+	if _, err := exec.LookPath("npm"); err != nil {
+		return errors.New("this test needs Node and npm, which are not installed here; make test installs them")
+	}
+	cmd := exec.CommandContext(ctx, "npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts")
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("npm ci: %w\n%s", err, out)
+	}
+	return nil
+}
+
 // FreeAddr gives a loopback address that is free now.
 func FreeAddr() (string, error) {
 	l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
