@@ -9,9 +9,11 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
 	"quartet/pkg/journal"
+	"quartet/pkg/meter"
 )
 
 // Stream is the name of the stream for everybody outside.
@@ -89,6 +91,8 @@ type Config struct {
 	Conn   *nats.Conn
 	Source journal.Source // what is copied; one Publisher for each
 	Logger *zap.Logger
+	// Metrics gets quartet_events_…; nil counts nothing that anybody sees.
+	Metrics prometheus.Registerer
 	// AckTimeout is how long EVENTS may take for one batch before it is
 	// copied again; default 10 s.
 	AckTimeout time.Duration
@@ -105,6 +109,9 @@ type Publisher struct {
 	done   chan struct{}
 	// wrapped is the copying goroutine's.
 	wrapped wrapped
+
+	published, interrupted prometheus.Counter
+	lag                    prometheus.Observer
 }
 
 // Start starts copying where EVENTS says that it stopped. Both the stream and
@@ -135,6 +142,10 @@ func Start(ctx context.Context, cfg Config) (*Publisher, error) {
 	}
 	run, cancel := context.WithCancel(context.Background())
 	p := &Publisher{cfg: cfg, cancel: cancel, done: make(chan struct{})}
+	plane := cfg.Source.Plane()
+	p.published = meter.Counter(cfg.Metrics, "quartet_events_published_total", "Events copied to the EVENTS stream.", "plane").WithLabelValues(plane)
+	p.interrupted = meter.Counter(cfg.Metrics, "quartet_events_interruptions_total", "Times that copying stopped on trouble and went on from its last position.", "plane").WithLabelValues(plane)
+	p.lag = meter.Histogram(cfg.Metrics, "quartet_events_publish_lag_seconds", "Time from an event to its copy in EVENTS, one observation a window.", meter.Work, "plane").WithLabelValues(plane)
 	go func() {
 		defer close(p.done)
 		p.run(run)
@@ -157,6 +168,7 @@ func (p *Publisher) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+		p.interrupted.Inc()
 		p.cfg.Logger.Warn("bus: copying events is interrupted and goes on from the last position", zap.Error(err))
 		if copied {
 			wait = 0
@@ -293,12 +305,14 @@ func (p *Publisher) position(ctx context.Context, js jetstream.JetStream) (uint6
 // copyWindow publishes the events of frames in order, then the position, and
 // waits until EVENTS has them all.
 func (p *Publisher) copyWindow(ctx context.Context, out *batches, frames []frame) error {
+	count := 0
 	for _, f := range frames {
 		if err := p.wrapped.wrap(f.lines); err != nil {
 			// It will not become readable. Others must not wait for it.
 			p.cfg.Logger.Error("bus: a frame cannot be read and is passed", zap.Uint64("sequence", f.seq), zap.Error(err))
 			continue
 		}
+		count += len(p.wrapped.events)
 		for _, e := range p.wrapped.events {
 			if err := out.publish(ctx, &nats.Msg{Subject: e.subject, Data: p.wrapped.buf[e.from:e.to]}, false); err != nil {
 				return err
@@ -306,7 +320,27 @@ func (p *Publisher) copyWindow(ctx context.Context, out *batches, frames []frame
 		}
 	}
 	// Behind events that are all there: a position never covers a gap.
-	return out.publish(ctx, &nats.Msg{Subject: positionSubject(p.cfg.Source), Header: nats.Header{
+	err := out.publish(ctx, &nats.Msg{Subject: positionSubject(p.cfg.Source), Header: nats.Header{
 		headerSequence: {strconv.FormatUint(frames[len(frames)-1].seq, 10)},
 	}}, true)
+	if err == nil {
+		p.published.Add(float64(count))
+		p.observe(frames)
+	}
+	return err
+}
+
+// observe notes how old the oldest event of a window is by now.
+func (p *Publisher) observe(frames []frame) {
+	for _, f := range frames {
+		for _, line := range f.lines {
+			if t, _ := line.Type(); journal.Internal(t) {
+				continue
+			}
+			if ev, err := line.Envelope(); err == nil {
+				p.lag.Observe(max(time.Since(ev.CreatedAt), 0).Seconds())
+				return
+			}
+		}
+	}
 }

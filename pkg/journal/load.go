@@ -12,7 +12,7 @@ import (
 // on through trouble until ctx ends. mine are the request ids that the loop
 // gave to commands which wait for the outcome.
 func (p *Partition[S]) load(ctx context.Context, mine map[string]struct{}) (*core[S], error) {
-	c := newCore(&p.cfg)
+	c, began := newCore(&p.cfg), time.Now()
 	next := uint64(1)
 	var wait backoff
 	for {
@@ -39,6 +39,7 @@ func (p *Partition[S]) load(ctx context.Context, mine map[string]struct{}) (*cor
 				p.cfg.OnLoad(c.state)
 			}
 			p.cfg.Feed.begin(c.tail)
+			p.gauges.loaded(time.Since(began))
 			return c, nil
 		case ctx.Err() != nil:
 			return nil, errors.Join(ctx.Err(), err)

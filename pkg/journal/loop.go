@@ -215,6 +215,7 @@ func (p *Partition[S]) committed(f *pending[S], clean bool) {
 		p.mu.Unlock()
 	}
 	f.fate.settle(false)
+	p.gauges.committed(f.events)
 	if p.cfg.OnCommit != nil {
 		p.notify(f.events)
 	}

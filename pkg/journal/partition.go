@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
 	"quartet/pkg/tracing"
@@ -58,6 +59,8 @@ type Config[S State] struct {
 	// Tracer has commands and reactions told of as spans, and their events carry
 	// them on; nil: none.
 	Tracer *tracing.Tracer
+	// Metrics gets quartet_journal_…; nil counts nothing.
+	Metrics prometheus.Registerer
 
 	// Feed hands durable frames to followers in this process; nil: none.
 	Feed *Feed
@@ -128,6 +131,7 @@ type Partition[S State] struct {
 	inbox inbox[S]
 	loop  loop[S]
 
+	gauges *gauges
 	shelf  shelf
 	stall  stall
 	failed atomic.Pointer[error] // set once: the partition answers no more
@@ -149,6 +153,7 @@ func Open[S State](ctx context.Context, cfg Config[S]) (*Partition[S], error) {
 	}
 	p := &Partition[S]{cfg: cfg, stopped: make(chan struct{})}
 	p.inbox.signal = make(chan struct{}, 1)
+	p.gauges = newGauges(cfg.Metrics, cfg.Plane)
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	core, err := p.load(ctx, nil)
 	if err != nil {

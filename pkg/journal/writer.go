@@ -2,6 +2,7 @@ package journal
 
 import (
 	"errors"
+	"time"
 
 	"go.uber.org/zap"
 )
@@ -35,8 +36,10 @@ type delivery struct {
 func (p *Partition[S]) writer(work <-chan delivery, results chan<- verdict) {
 	for d := range work {
 		p.stall.begin(p.cfg.Mono())
+		began := time.Now()
 		v := p.deliver(d)
 		if v.outcome == landed {
+			p.gauges.written(d.frame, time.Since(began))
 			p.stall.end(p.cfg.Mono())
 		}
 		p.loop.fencing.Store(false)
@@ -53,6 +56,7 @@ func (p *Partition[S]) deliver(d delivery) verdict {
 	var wait backoff
 	for {
 		seq, err := p.append(p.ctx, expect, d.frame)
+		p.gauges.appended(err)
 		switch {
 		case err == nil:
 			return verdict{outcome: landed, seq: seq, tail: seq, clean: clean}

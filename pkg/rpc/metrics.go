@@ -7,62 +7,60 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+
+	"quartet/pkg/meter"
 )
 
-// meter hands out the metric children of a method. Looking them up by label
-// costs more than counting, so each method keeps its own.
-type meter struct {
-	requests *prometheus.CounterVec
+// meters hands out the metric children of a method, under the names that gRPC's
+// own middleware made known. Looking them up by label costs more than counting,
+// so each method keeps its own.
+type meters struct {
+	started  *prometheus.CounterVec
+	handled  *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec
+	refusals *prometheus.CounterVec
 	methods  sync.Map // full method -> *method
 }
 
-func newMeter(reg prometheus.Registerer) *meter {
-	m := &meter{
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "quartet_rpc_requests_total", Help: "Calls answered, by gRPC code.",
-		}, []string{"service", "method", "code"}),
-		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "quartet_rpc_seconds", Help: "Time from the request to its answer; streams until they end.",
-			// From one in-memory answer to a long poll.
-			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
-		}, []string{"service", "method"}),
+func newMeters(reg prometheus.Registerer) *meters {
+	return &meters{
+		started:  meter.Counter(reg, "grpc_server_started_total", "Calls begun.", "grpc_type", "grpc_service", "grpc_method"),
+		handled:  meter.Counter(reg, "grpc_server_handled_total", "Calls answered, by gRPC code.", "grpc_type", "grpc_service", "grpc_method", "grpc_code"),
+		seconds:  meter.Histogram(reg, "grpc_server_handling_seconds", "Time from the request to its answer; streams until they end.", meter.Calls, "grpc_type", "grpc_service", "grpc_method"),
+		refusals: meter.Counter(reg, "quartet_refusals_total", "Calls refused, by reason (docs/errors.md).", "reason"),
 	}
-	if reg != nil {
-		m.requests = shared(reg, m.requests)
-		m.seconds = shared(reg, m.seconds)
-	}
-	return m
-}
-
-// shared registers c, or gives the one that another server registered before.
-func shared[C prometheus.Collector](reg prometheus.Registerer, c C) C {
-	err := reg.Register(c)
-	if err == nil {
-		return c
-	}
-	if are, ok := err.(prometheus.AlreadyRegisteredError); ok { //nolint:errorlint // Register returns it bare
-		if first, ok := are.ExistingCollector.(C); ok {
-			return first
-		}
-	}
-	panic("rpc: " + err.Error()) // a foreign metric of this name: a mistake of wiring
 }
 
 type method struct {
-	full, service, name string
-	meter               *meter
-	seconds             prometheus.Observer
-	codes               [codes.Unauthenticated + 1]atomic.Pointer[prometheus.Counter]
+	full, kind, service, name string
+	meters                    *meters
+	started                   prometheus.Counter
+	seconds                   prometheus.Observer
+	codes                     [codes.Unauthenticated + 1]atomic.Pointer[prometheus.Counter]
 }
 
-func (m *meter) method(full string) *method {
+// kindOf is a stream's grpc_type.
+func kindOf(info *grpc.StreamServerInfo) string {
+	switch {
+	case info.IsClientStream && info.IsServerStream:
+		return "bidi_stream"
+	case info.IsClientStream:
+		return "client_stream"
+	}
+	return "server_stream"
+}
+
+func (m *meters) method(full, kind string) *method {
 	if known, ok := m.methods.Load(full); ok {
 		return known.(*method)
 	}
 	service, name, _ := strings.Cut(strings.TrimPrefix(full, "/"), "/")
-	made := &method{full: full, service: service, name: name, meter: m, seconds: m.seconds.WithLabelValues(service, name)}
+	made := &method{
+		full: full, kind: kind, service: service, name: name, meters: m,
+		started: m.started.WithLabelValues(kind, service, name), seconds: m.seconds.WithLabelValues(kind, service, name),
+	}
 	known, _ := m.methods.LoadOrStore(full, made)
 	return known.(*method)
 }
@@ -74,7 +72,7 @@ func (m *method) observe(code codes.Code, took time.Duration) {
 	slot := &m.codes[code]
 	counter := slot.Load()
 	if counter == nil {
-		c := m.meter.requests.WithLabelValues(m.service, m.name, code.String())
+		c := m.meters.handled.WithLabelValues(m.kind, m.service, m.name, code.String())
 		counter = &c
 		slot.Store(counter)
 	}

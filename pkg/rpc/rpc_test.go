@@ -360,13 +360,22 @@ func TestMetrics(t *testing.T) {
 			for _, l := range m.GetLabel() {
 				labels[l.GetName()] = l.GetValue()
 			}
-			require.Equal(t, "grpc.testing.TestService", labels["service"])
-			require.Equal(t, "UnaryCall", labels["method"])
-			if f.GetName() == "quartet_rpc_requests_total" {
-				counts[labels["code"]] = m.GetCounter().GetValue()
-			} else {
-				require.Equal(t, "quartet_rpc_seconds", f.GetName())
+			if f.GetName() == "quartet_refusals_total" {
+				require.Equal(t, "NOT_FOUND", labels["reason"])
+				require.InDelta(t, 2, m.GetCounter().GetValue(), 0)
+				continue
+			}
+			require.Equal(t, "grpc.testing.TestService", labels["grpc_service"])
+			require.Equal(t, "UnaryCall", labels["grpc_method"])
+			require.Equal(t, "unary", labels["grpc_type"])
+			switch f.GetName() {
+			case "grpc_server_handled_total":
+				counts[labels["grpc_code"]] = m.GetCounter().GetValue()
+			case "grpc_server_handling_seconds":
 				seconds += m.GetHistogram().GetSampleCount()
+			default:
+				require.Equal(t, "grpc_server_started_total", f.GetName())
+				require.InDelta(t, 5, m.GetCounter().GetValue(), 0)
 			}
 		}
 	}

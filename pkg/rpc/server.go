@@ -41,7 +41,7 @@ type Config struct {
 	// Log gets every call at debug, and what is the server's fault at warn.
 	// Never a body. nil is silent.
 	Log *zap.Logger
-	// Metrics gets quartet_rpc_requests_total and quartet_rpc_seconds; several
+	// Metrics gets grpc_server_… of every call and quartet_refusals_total; several
 	// servers may share one. nil counts nothing that anybody sees.
 	Metrics prometheus.Registerer
 	// Ready is asked by health checks; nil is always ready.
@@ -78,7 +78,7 @@ type Config struct {
 type server struct {
 	log       *zap.Logger
 	identity  *identity
-	meter     *meter
+	meters    *meters
 	deadline  time.Duration
 	deadlines map[string]time.Duration
 	fence     func(ctx context.Context, method string, a Actor) error
@@ -107,7 +107,7 @@ func (s *server) fenced(ctx context.Context, method string) error {
 // both.
 func NewServer(cfg Config) *Server {
 	s := &server{
-		log: cfg.Log, identity: newIdentity(cfg.Auth, cfg.Mutual), meter: newMeter(cfg.Metrics),
+		log: cfg.Log, identity: newIdentity(cfg.Auth, cfg.Mutual), meters: newMeters(cfg.Metrics),
 		deadline: cfg.Deadline, deadlines: cfg.Deadlines, fence: cfg.Fence, permit: cfg.Permit, around: cfg.Around,
 		tracer: cfg.Tracer, quiet: cfg.Quiet,
 	}
@@ -143,7 +143,8 @@ func NewServer(cfg Config) *Server {
 
 func (s *server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (resp any, err error) {
 	start := time.Now()
-	m := s.meter.method(info.FullMethod)
+	m := s.meters.method(info.FullMethod, "unary")
+	m.started.Inc()
 	var span trace.Span
 	defer func() {
 		if p := recover(); p != nil {
@@ -201,7 +202,8 @@ func (s *server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 	if srv == nil { // callers choose the names of what is elsewhere
 		name = "/elsewhere/any"
 	}
-	m := s.meter.method(name)
+	m := s.meters.method(name, kindOf(info))
+	m.started.Inc()
 	ctx := ss.Context()
 	var span trace.Span
 	defer func() {
@@ -269,6 +271,7 @@ func (s *server) finish(ctx context.Context, m *method, err error, start time.Ti
 	code := codes.OK
 	if e, ok := err.(*fault.Error); ok { //nolint:errorlint // refused has just made it one
 		code = e.Code()
+		s.meters.refusals.WithLabelValues(string(e.Reason())).Inc()
 	}
 	m.observe(code, took)
 	if entry := s.log.Check(zap.DebugLevel, "rpc"); entry != nil {

@@ -18,6 +18,8 @@ import (
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.uber.org/zap"
+
+	"quartet/pkg/meter"
 )
 
 // The protocols by which a collector is reached.
@@ -165,15 +167,11 @@ type sent struct {
 const complainEvery = time.Minute
 
 func newSent(to sdktrace.SpanExporter, c Config) *sent {
-	e := &sent{
+	return &sent{
 		SpanExporter: to, log: c.Logger,
-		good:     prometheus.NewCounter(prometheus.CounterOpts{Name: "quartet_trace_spans_exported_total", Help: "Spans that a collector took."}),
-		failures: prometheus.NewCounter(prometheus.CounterOpts{Name: "quartet_trace_spans_failed_total", Help: "Spans that could not be sent to a collector and are lost."}),
+		good:     meter.Counter(c.Metrics, "quartet_trace_spans_exported_total", "Spans that a collector took.").WithLabelValues(),
+		failures: meter.Counter(c.Metrics, "quartet_trace_spans_failed_total", "Spans that could not be sent to a collector and are lost.").WithLabelValues(),
 	}
-	if c.Metrics != nil {
-		c.Metrics.MustRegister(e.good, e.failures)
-	}
-	return e
 }
 
 // ExportSpans implements sdktrace.SpanExporter.

@@ -22,6 +22,9 @@ import (
 // again: its message should be free soon after what was in the way is gone.
 const retryTerm = time.Second
 
+// leaseLost is why a turn ended whose runner fell silent.
+const leaseLost = "lease_lost"
+
 // leases are the terms of open turns. They live in memory: a heartbeat writes
 // no journal line, and after a restart every open turn gets one full term
 // (SPEC X12). A term begins with the turn's first frame, seen by the journal's
@@ -229,7 +232,7 @@ func (s *Service) expire(ctx context.Context, k key, runID string) {
 	ctx = rpc.WithActor(ctx, rpc.Actor(*plane.System(k.namespace)))
 	turn, _, err := s.recoverRound(ctx, k, runID)
 	if err == nil && turn != nil {
-		how := ending{state: agentv1.TurnState_TURN_STATE_INTERRUPTED, reason: "lease_lost", requeue: true}
+		how := ending{state: agentv1.TurnState_TURN_STATE_INTERRUPTED, reason: leaseLost, requeue: true}
 		if s.handovers.isUnheard(runID) {
 			how.reason, how.uncounted = undelivered, true
 		}

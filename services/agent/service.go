@@ -98,6 +98,7 @@ type Service struct {
 	stopping chan struct{}
 	stopOnce sync.Once
 
+	metrics      *metrics // nil: nothing is counted
 	handovers    handovers
 	asking       asking
 	reservedMu   sync.Mutex
@@ -125,6 +126,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	return &Service{
 		cfg: cfg, deps: deps, stopping: make(chan struct{}), reservations: map[key]struct{}{},
 		shares: newShares(cfg.Weights), prepareTerm: prepareTerm, commitTerm: commitTerm,
+		metrics: newMetrics(deps.Metrics),
 	}, deps.Complete()
 }
 
@@ -173,7 +175,9 @@ func (s *Service) Stop(ctx context.Context) error {
 	s.supervision.stop()
 	s.leases.stop()
 	s.ailing.due.Stop()
-	return s.engine.Close(ctx)
+	err := s.engine.Close(ctx)
+	s.metrics.forget(s.engine.All())
+	return err
 }
 
 // Ready is nil once the journal is open and while it can be written.
@@ -201,6 +205,9 @@ func (s *Service) committed(_ int, events []*journal.Event) {
 	for _, ev := range events {
 		if s.deps.Tracer.On() {
 			s.tellTurn(ev, events)
+		}
+		if s.metrics != nil {
+			s.metrics.count(ev)
 		}
 		if p, ok := ev.Payload.(*agentv1.TurnStarted); ok {
 			term := turnTerm

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 
@@ -42,6 +41,7 @@ type App struct {
 	edge    *edge
 	gateway *gateway.Service
 	tracer  *tracing.Tracer
+	metrics *metricsPort
 	group   *life.Group
 }
 
@@ -71,7 +71,7 @@ func New(cfg Config, logger *zap.Logger, version string) (*App, error) {
 		return nil, errors.New("http-addr is empty")
 	}
 	a := &App{cfg: cfg, logger: logger}
-	metrics := prometheus.NewRegistry()
+	metrics := newRegistry(version)
 	creds, err := newCallers(&a.cfg, key, logger)
 	if err != nil {
 		return nil, err
@@ -103,7 +103,7 @@ func New(cfg Config, logger *zap.Logger, version string) (*App, error) {
 	if err != nil {
 		return nil, err
 	}
-	gate := quota.NewGate(quota.Config{Limits: limits, Sources: a.broker.sources, Serves: cfg.serves, Logger: logger})
+	gate := quota.NewGate(quota.Config{Limits: limits, Sources: a.broker.sources, Serves: cfg.serves, Logger: logger, Metrics: metrics})
 	var around func(context.Context, string, any, grpc.UnaryHandler) (any, error)
 	var limit func(namespace string) error
 	permit := identity.Permit
@@ -127,9 +127,11 @@ func New(cfg Config, logger *zap.Logger, version string) (*App, error) {
 		modules = append(modules, life.Module{Service: gate, Needs: []string{"nats"}})
 		before = append(before, gate.Name())
 	}
+	deps.Metrics = metrics
 	out := &output{broker: a.broker}
 	var served []string
 	var stalls []journaled
+	gauges := newGauges(metrics)
 	add := func(s life.Service, err error, needs ...string) error {
 		if err != nil {
 			return err
@@ -139,9 +141,13 @@ func New(cfg Config, logger *zap.Logger, version string) (*App, error) {
 		}
 		if j, ok := s.(journaled); ok {
 			stalls = append(stalls, j)
+			gauges.journals[s.Name()] = append(gauges.journals[s.Name()], j)
 			if s.Name() != identity.Plane { // who may come in is nobody else's business
 				served = append(served, s.Name())
 			}
+		}
+		if g, ok := s.(sampled); ok {
+			gauges.of = append(gauges.of, g)
 		}
 		if r, ok := s.(interface{ Release() }); ok {
 			a.edge.release = append(a.edge.release, r.Release)
@@ -177,7 +183,7 @@ func New(cfg Config, logger *zap.Logger, version string) (*App, error) {
 		{"scheduler", func() (life.Service, error) {
 			return scheduler.New(scheduler.Config{}, scheduler.Deps{
 				Sources: a.broker.sources, Agents: agentv1.NewAgentServiceClient(c.to("agent")), Work: c.work(),
-				Waiting: waitingv1.NewWaitingServiceClient(c.to("waiting")), Logger: logger, Tracer: a.tracer,
+				Waiting: waitingv1.NewWaitingServiceClient(c.to("waiting")), Logger: logger, Tracer: a.tracer, Metrics: metrics,
 			})
 		}, []string{"rpc"}},
 		{"worker", func() (life.Service, error) {
@@ -229,7 +235,7 @@ func New(cfg Config, logger *zap.Logger, version string) (*App, error) {
 		modules = append(modules, life.Module{Service: &leases{cfg: &a.cfg, broker: a.broker, edge: a.edge, keeper: keeper}, Needs: []string{a.edge.Name()}})
 	}
 	if cfg.Publish && len(served) > 0 {
-		modules = append(modules, life.Module{Service: &publisher{broker: a.broker, planes: served, logger: logger}, Needs: []string{"nats"}})
+		modules = append(modules, life.Module{Service: &publisher{broker: a.broker, planes: served, logger: logger, metrics: metrics}, Needs: []string{"nats"}})
 	}
 	modules = append(modules, life.Module{Needs: before, Service: &guard{broker: a.broker, logger: logger, stalled: func() time.Duration {
 		var most time.Duration
@@ -238,6 +244,11 @@ func New(cfg Config, logger *zap.Logger, version string) (*App, error) {
 		}
 		return most
 	}}})
+	modules = append(modules, life.Module{Needs: before, Service: gauges})
+	if cfg.MetricsAddr != "" {
+		a.metrics = &metricsPort{addr: cfg.MetricsAddr, from: metrics}
+		modules = append(modules, life.Module{Service: a.metrics})
+	}
 	if cfg.PProfAddr != "" {
 		modules = append(modules, life.Module{Service: &profiles{addr: cfg.PProfAddr}})
 	}

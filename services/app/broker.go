@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
 	"quartet/pkg/bus"
@@ -170,6 +171,7 @@ type publisher struct {
 	broker  *broker
 	planes  []string
 	logger  *zap.Logger
+	metrics prometheus.Registerer
 	running []*bus.Publisher
 }
 
@@ -185,7 +187,7 @@ func (p *publisher) Start(ctx context.Context) error {
 			return joinStop(ctx, err, p)
 		}
 		for _, src := range sources {
-			pub, err := bus.Start(ctx, bus.Config{Conn: p.broker.readers, Source: src, Logger: p.logger})
+			pub, err := bus.Start(ctx, bus.Config{Conn: p.broker.readers, Source: src, Logger: p.logger, Metrics: p.metrics})
 			if err != nil {
 				return joinStop(ctx, err, p)
 			}

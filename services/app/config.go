@@ -50,6 +50,7 @@ type Config struct {
 	LogLevel  string
 	PProfAddr string
 
+	MetricsAddr     string
 	OTLPEndpoint    string
 	OTLPProtocol    string
 	TraceRatio      float64
@@ -126,6 +127,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) *conf.Set {
 	s.Bool(&c.Publish, "publish-events", true, "Copy events to the EVENTS stream as CloudEvents for outsiders")
 	s.String(&c.LogLevel, "log-level", "info", "debug, info, warn or error")
 	s.String(&c.PProfAddr, "pprof-addr", "", "Loopback address for profiles; empty: none")
+	s.String(&c.MetricsAddr, "metrics-addr", "", "Where GET /metrics is served to Prometheus by a process without a gateway, which serves it too; it asks for no credential and names no tenant; empty: nowhere")
 	s.String(&c.OTLPEndpoint, "otlp-endpoint", "", "OpenTelemetry collector that traces go to, as http://127.0.0.1:4317; empty: as OTEL_EXPORTER_OTLP_ENDPOINT says, else nothing is traced")
 	s.String(&c.OTLPProtocol, "otlp-protocol", "", "How it is reached, grpc or http/protobuf; empty: as OTEL_EXPORTER_OTLP_PROTOCOL says, else grpc")
 	s.Float(&c.TraceRatio, "trace-ratio", 1, "Which share of the traces that begin here is kept, 0 to 1; what callers sampled is")

@@ -186,7 +186,7 @@ func (h *host) publish(ctx context.Context, u *unit, share journal.Share) error 
 		return err
 	}
 	for _, src := range sources[share.First : share.First+share.Count] {
-		pub, err := bus.Start(ctx, bus.Config{Conn: h.broker.readers, Source: src, Logger: h.logger})
+		pub, err := bus.Start(ctx, bus.Config{Conn: h.broker.readers, Source: src, Logger: h.logger, Metrics: h.deps.Metrics})
 		if err != nil {
 			return err
 		}

@@ -64,6 +64,7 @@ type Service struct {
 	watches watches
 	floor   floor
 	chains  chains
+	metrics *metrics // nil: nothing is counted
 
 	ctx    context.Context //nolint:containedctx // of what runs between requests; ends with Stop
 	cancel context.CancelFunc
@@ -104,7 +105,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err := deps.Complete(); err != nil {
 		return nil, err
 	}
-	s := &Service{cfg: cfg, deps: deps}
+	s := &Service{cfg: cfg, deps: deps, metrics: newMetrics(deps.Metrics)}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s, nil
 }
@@ -203,6 +204,9 @@ func (s *Service) loaded(st *State) {
 func (s *Service) committed(_ int, events []*journal.Event) {
 	poke := false
 	for _, ev := range events {
+		if s.metrics != nil {
+			s.metrics.count(ev)
+		}
 		switch p := ev.Payload.(type) {
 		case *boardv1.TaskStepReady, *boardv1.StandingDispatchOpened, *boardv1.TaskReopened:
 			poke = true

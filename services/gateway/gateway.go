@@ -65,8 +65,9 @@ type Deps struct {
 	MCP func(refuse func(http.ResponseWriter, *http.Request, error)) http.Handler
 	// OpenAPI is what GET /openapi.json answers.
 	OpenAPI []byte
-	// Metrics is what GET /metrics shows; nil shows nothing.
-	Metrics prometheus.Gatherer
+	// Metrics is what GET /metrics shows, and where requests are counted; nil shows
+	// nothing.
+	Metrics *prometheus.Registry
 	Logger  *zap.Logger
 	// Tracer has requests told of as spans; nil: none.
 	Tracer  *tracing.Tracer

@@ -55,7 +55,7 @@ func (g *Service) handler(loopback bool) (http.Handler, error) {
 	}
 	all.Handle(triggerPath+"{token}", only(http.MethodPost, deliver))
 	all.Handle("/", g.hosts(loopback, g.origins(loopback, known)))
-	return g.traced(g.logged(secure(plain(all)))), nil
+	return g.counted(g.traced(g.logged(secure(plain(all))))), nil
 }
 
 // errCutShort is why a patient request was cut short.
@@ -176,11 +176,10 @@ func (g *Service) openAPI(w http.ResponseWriter, r *http.Request) {
 }
 
 func (g *Service) metrics() http.Handler {
-	gatherer := g.deps.Metrics
-	if gatherer == nil {
-		gatherer = prometheus.NewRegistry()
+	if g.deps.Metrics == nil {
+		return promhttp.HandlerFor(prometheus.NewRegistry(), promhttp.HandlerOpts{})
 	}
-	return promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{})
+	return promhttp.HandlerFor(g.deps.Metrics, promhttp.HandlerOpts{})
 }
 
 // page is no template: html/template calls methods by name, and the linker then

@@ -77,30 +77,3 @@ func route(ctx context.Context) {
 
 // methodKey is of the request's method, in the contexts of traced requests.
 type methodKey struct{}
-
-// answered remembers the status of an answer.
-type answered struct {
-	http.ResponseWriter
-	code  int
-	wrote bool
-}
-
-// WriteHeader implements http.ResponseWriter.
-func (s *answered) WriteHeader(code int) {
-	if !s.wrote {
-		s.code, s.wrote = code, code >= http.StatusOK
-	}
-	s.ResponseWriter.WriteHeader(code)
-}
-
-// Write implements http.ResponseWriter.
-func (s *answered) Write(b []byte) (int, error) {
-	s.wrote = true
-	return s.ResponseWriter.Write(b)
-}
-
-// Flush implements http.Flusher, which streams ask for.
-func (s *answered) Flush() { _ = http.NewResponseController(s.ResponseWriter).Flush() }
-
-// Unwrap is for http.ResponseController.
-func (s *answered) Unwrap() http.ResponseWriter { return s.ResponseWriter }

@@ -9,12 +9,14 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
+	"quartet/pkg/meter"
 	"quartet/pkg/rpc"
 )
 
@@ -61,12 +63,15 @@ type Config struct {
 	// Serves tells which planes' methods come to this process.
 	Serves func(plane string) bool
 	Logger *zap.Logger
+	// Metrics gets quartet_quota_refusals_total; nil counts nothing that anybody sees.
+	Metrics prometheus.Registerer
 }
 
 // Gate lets requests through, or refuses them. It is a life.Service.
 type Gate struct {
-	cfg    Config
-	counts *counts
+	cfg      Config
+	counts   *counts
+	refusals *prometheus.CounterVec
 
 	mu      sync.Mutex
 	tallies map[tallyKey]*tally
@@ -93,7 +98,8 @@ func NewGate(cfg Config) *Gate {
 	if cfg.Logger == nil {
 		cfg.Logger = zap.NewNop()
 	}
-	return &Gate{cfg: cfg, counts: newCounts(cfg.Logger), tallies: map[tallyKey]*tally{}, rates: map[string]*rate.Limiter{}}
+	refusals := meter.Counter(cfg.Metrics, "quartet_quota_refusals_total", "Requests refused because of a quota of their namespace.", "quota")
+	return &Gate{cfg: cfg, refusals: refusals, counts: newCounts(cfg.Logger), tallies: map[tallyKey]*tally{}, rates: map[string]*rate.Limiter{}}
 }
 
 // Name is the module's name.
@@ -175,6 +181,7 @@ func (g *Gate) Request(namespace string) error {
 		return nil
 	}
 	r.Cancel()
+	g.refusals.WithLabelValues(Requests).Inc()
 	n := strconv.FormatInt(limit, 10)
 	return fault.RateLimited.New("namespace "+namespace+" sends more than its "+n+" requests a second; repeat this one in "+wait.Round(time.Millisecond).String()+", with the same request_id",
 		"quota", Requests, "limit", n, "namespace", namespace).WithRetryAfter(wait)
@@ -187,6 +194,7 @@ func (g *Gate) written(namespace, method string) error {
 		return nil
 	}
 	if bytes := g.counts.get(namespace, MiB); bytes >= limit<<20 {
+		g.refusals.WithLabelValues(MiB).Inc()
 		return full(namespace, MiB, limit, bytes>>20, "journals keep everything, so an admin has to raise the quota").With("bytes", strconv.FormatInt(bytes, 10))
 	}
 	return nil
@@ -219,6 +227,7 @@ func (g *Gate) room(ctx context.Context, namespace, kind string) (done func(), e
 		t.base, t.since = g.counts.get(namespace, kind), t.running
 	}
 	if t.base+t.since >= limit {
+		g.refusals.WithLabelValues(kind).Inc()
 		mend := map[string]string{Agents: "delete an agent", OpenItems: "complete an item"}[kind]
 		return nil, full(namespace, kind, limit, t.base+t.since, mend+", or have an admin raise the quota")
 	}

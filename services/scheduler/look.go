@@ -52,7 +52,9 @@ func (s *Service) look(ctx context.Context) {
 		}
 		ended := s.standIn(ctx)
 		traced, span := s.span(ctx, k)
+		began := time.Now()
 		busy, err := s.decide(traced, k)
+		s.metrics.took.Observe(time.Since(began).Seconds())
 		span.End()
 		s.dirty.done(k, busy)
 		s.settle(ctx, k, err)
@@ -134,6 +136,7 @@ func (s *Service) settle(ctx context.Context, k key, err error) {
 		delete(s.fails, k)
 	} else {
 		s.fails[k] = n + 1
+		s.metrics.failures.WithLabelValues().Inc()
 	}
 	s.mu.Unlock()
 	if err == nil || ctx.Err() != nil {

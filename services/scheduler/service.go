@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 
@@ -56,6 +57,8 @@ type Deps struct {
 	Logger  *zap.Logger
 	// Tracer follows what has agents looked at. Optional.
 	Tracer *tracing.Tracer
+	// Metrics gets what is counted. Optional.
+	Metrics prometheus.Registerer
 }
 
 // Service is the scheduler.
@@ -65,6 +68,7 @@ type Service struct {
 	cfg      Config
 	deps     Deps
 	dirty    *dirty
+	metrics  *metrics
 	lookers  lookers
 	rechecks *clock.Due
 	stop     context.CancelFunc
@@ -92,7 +96,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if deps.Logger == nil {
 		deps.Logger = zap.NewNop()
 	}
-	return &Service{cfg: cfg, deps: deps, dirty: newDirty(), fails: map[key]int{}}, nil
+	return &Service{cfg: cfg, deps: deps, dirty: newDirty(), fails: map[key]int{}, metrics: newMetrics(deps.Metrics)}, nil
 }
 
 // Name is the module's name.
@@ -174,6 +178,7 @@ func (s *Service) decide(ctx context.Context, k key) (busy bool, err error) {
 		}
 		v := Plan(f)
 		note(ctx, v)
+		s.metrics.decided(v)
 		s.plan(k, f)
 		if v.Action != ActionTick && v.Action != ActionIdle {
 			return v.Reason == "run_open" || v.Reason == "message_queued", nil

@@ -19,6 +19,9 @@ import (
 // again at their next heartbeat if it did not arrive.
 func (s *Service) committed(partition int, events []*journal.Event) {
 	for _, ev := range events {
+		if s.metrics != nil {
+			s.metrics.count(ev)
+		}
 		switch p := ev.Payload.(type) {
 		case *taskv1.TaskQueued:
 			s.floor.poke()

@@ -59,11 +59,12 @@ type Service struct {
 	taskv1.UnimplementedWorkerServiceServer
 	taskv1.UnimplementedWorktreeServiceServer
 
-	cfg    Config
-	deps   Deps
-	clk    clock.Clock
-	output Output
-	engine *plane.Engine[*State]
+	cfg     Config
+	deps    Deps
+	metrics *metrics // nil: nothing is counted
+	clk     clock.Clock
+	output  Output
+	engine  *plane.Engine[*State]
 
 	watches *watches
 	lives   *leases
@@ -90,7 +91,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if cfg.LeaseTerm <= 0 {
 		cfg.LeaseTerm = LeaseTerm
 	}
-	s := &Service{cfg: cfg, deps: deps, clk: deps.Clock, output: deps.Output, watches: newWatches(), floor: newFloor()}
+	s := &Service{cfg: cfg, deps: deps, clk: deps.Clock, output: deps.Output, watches: newWatches(), floor: newFloor(), metrics: newMetrics(deps.Metrics)}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.quit = s.ctx.Done()
 	s.lives = newLeases(s.clk, cfg.LeaseTerm, func(one *lease) { s.background(func() { s.lapse(one) }) })
@@ -148,7 +149,9 @@ func (s *Service) Stop(ctx context.Context) error {
 	if s.engine == nil {
 		return nil
 	}
-	return s.engine.Close(ctx)
+	err := s.engine.Close(ctx)
+	s.metrics.forget(s.engine.All())
+	return err
 }
 
 // Ready is nil once the journal is open and while it can be written.

@@ -38,6 +38,9 @@ func dueKey(kind, namespace, agentID, id string) string {
 // the journal's loop.
 func (s *Service) index(_ int, events []*journal.Event) {
 	for _, ev := range events {
+		if s.metrics != nil {
+			s.metrics.count(ev)
+		}
 		switch p := ev.Payload.(type) {
 		case *waitingv1.WaitRegistered:
 			s.indexWait(ev.Namespace, p.GetWait())

@@ -73,6 +73,8 @@ type Service struct {
 	due    *clock.Due
 	crowds crowds
 	held   held
+
+	metrics *metrics // nil: nothing is counted
 }
 
 // New completes the configuration. Nothing is opened before Start.
@@ -90,7 +92,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 			return nil, fmt.Errorf("waiting: the default recheck of %s is %s; it must be 0 to 100 years", namespace, d)
 		}
 	}
-	return &Service{cfg: cfg, deps: deps}, deps.Complete()
+	return &Service{cfg: cfg, deps: deps, metrics: newMetrics(deps.Metrics)}, deps.Complete()
 }
 
 // Name is the module's name.
@@ -132,6 +134,7 @@ func (s *Service) Stop(ctx context.Context) error {
 	s.due.Stop()
 	err := s.engine.Close(ctx)
 	s.crowds.leading.Wait() // the engine answers them, if only that it is closed
+	s.metrics.forget(s.engine.All())
 	return err
 }
 

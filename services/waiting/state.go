@@ -19,7 +19,11 @@ const keptEnded = 256
 type State struct {
 	agents map[key]*agentWaits
 	tokens map[string]address // by the hash of the secret
+	open   [waitKinds]int     // active waits, by kind
 }
+
+// waitKinds is how many kinds of waits there are, the unspecified one among them.
+const waitKinds = 5
 
 type key struct{ namespace, id string }
 
@@ -69,17 +73,17 @@ func (s *State) Apply(ev *journal.Event) error {
 	}
 	switch p := ev.Payload.(type) {
 	case *waitingv1.WaitRegistered:
-		a.told(p.GetWait())
+		s.told(a, p.GetWait())
 	case *waitingv1.WaitTriggered:
-		a.told(p.GetWait())
+		s.told(a, p.GetWait())
 	case *waitingv1.WaitConsumed:
-		a.told(p.GetWait())
+		s.told(a, p.GetWait())
 	case *waitingv1.WaitRechecked:
-		a.told(p.GetWait())
+		s.told(a, p.GetWait())
 	case *waitingv1.WaitResolved:
-		a.told(p.GetWait())
+		s.told(a, p.GetWait())
 	case *waitingv1.WaitCancelled:
-		a.told(p.GetWait())
+		s.told(a, p.GetWait())
 	case *waitingv1.WaitMismatched:
 		if a.mismatched[p.GetWaitId()] == nil {
 			a.mismatched[p.GetWaitId()] = map[string]bool{}
@@ -133,7 +137,12 @@ func (s *State) applyTrigger(k key, a *agentWaits, ev *journal.Event) error {
 }
 
 // told keeps a wait that everybody who follows this plane knows now.
-func (a *agentWaits) told(w *waitingv1.Wait) {
+func (s *State) told(a *agentWaits, w *waitingv1.Wait) {
+	if before := active(a.waits.byID[w.GetWaitId()]); before != active(w) && w.GetKind() < waitKinds {
+		if s.open[w.GetKind()]++; before {
+			s.open[w.GetKind()] -= 2
+		}
+	}
 	a.waits.put(w, active(w))
 	if active(w) {
 		a.tellings[w.GetWaitId()] = telling{count: w.GetTriggerCount()}

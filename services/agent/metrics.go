@@ -1,0 +1,192 @@
+package agent
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"quartet/pkg/journal"
+	"quartet/pkg/meter"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+// metrics count what is on disk, and look at the lanes now and then. Nothing in
+// them names a tenant or an agent.
+type metrics struct {
+	queued, rounds, tools, tokens, started, ended, expired, quarantined *prometheus.CounterVec
+	waited, took                                                        *prometheus.HistogramVec
+
+	agents, waiting, oldest, running *prometheus.GaugeVec
+}
+
+func newMetrics(reg prometheus.Registerer) *metrics {
+	if reg == nil {
+		return nil
+	}
+	return &metrics{
+		queued:      meter.Counter(reg, "quartet_messages_queued_total", "Messages put into lanes.", "kind"),
+		quarantined: meter.Counter(reg, "quartet_messages_quarantined_total", "Messages put aside after failed turns."),
+		waited:      meter.Histogram(reg, "quartet_message_wait_seconds", "Time from a message's queueing to the turn that takes it.", meter.Work),
+		started:     meter.Counter(reg, "quartet_turns_started_total", "Turns leased to runners."),
+		ended:       meter.Counter(reg, "quartet_turns_ended_total", "Turns that ended, by state and reason.", "state", "reason"),
+		took:        meter.Histogram(reg, "quartet_turn_seconds", "Time from a turn's start to its end.", meter.Work, "state"),
+		expired:     meter.Counter(reg, "quartet_turn_leases_expired_total", "Turns whose runner fell silent."),
+		rounds:      meter.Counter(reg, "quartet_rounds_total", "Rounds submitted."),
+		tools:       meter.Counter(reg, "quartet_tool_calls_total", "Tool calls of rounds, by tool and status.", "tool", "status"),
+		tokens:      meter.Counter(reg, "quartet_model_tokens_total", "Tokens that runners say their models took and gave.", "direction"),
+		agents:      meter.Gauge(reg, "quartet_agents", "Agents that are not deleted, by control.", "partition", "control"),
+		waiting:     meter.Gauge(reg, "quartet_lane_queued_messages", "Messages queued in all lanes.", "partition"),
+		oldest:      meter.Gauge(reg, "quartet_lane_oldest_message_age_seconds", "Age of the oldest message that a running agent has queued; 0: none.", "partition"),
+		running:     meter.Gauge(reg, "quartet_turns_running", "Turns that runners hold.", "partition"),
+	}
+}
+
+// count counts a durable event.
+func (m *metrics) count(ev *journal.Event) {
+	switch p := ev.Payload.(type) {
+	case *agentv1.MessageQueued:
+		m.queued.WithLabelValues(lower(p.GetMessage().GetKind().String(), "MESSAGE_KIND_")).Inc()
+	case *agentv1.MessageDequeued:
+		m.waited.WithLabelValues().Observe(between(p.GetMessage().GetCreatedAt(), p.GetMessage().GetUpdatedAt()))
+	case *agentv1.MessageQuarantined:
+		m.quarantined.WithLabelValues().Inc()
+	case *agentv1.TurnStarted:
+		m.started.WithLabelValues().Inc()
+	case *agentv1.RoundSubmitted:
+		m.rounds.WithLabelValues().Inc()
+		m.tokens.WithLabelValues("input").Add(float64(max(p.GetRound().GetUsage().GetInputTokens(), 0)))
+		m.tokens.WithLabelValues("output").Add(float64(max(p.GetRound().GetUsage().GetOutputTokens(), 0)))
+	case *agentv1.ToolResultRecorded:
+		m.tools.WithLabelValues(knownTool(p.GetResult().GetToolName()), p.GetResult().GetStatus()).Inc()
+	default:
+		if t := endedTurn([]*journal.Event{ev}); t != nil {
+			state := lower(t.GetState().String(), "TURN_STATE_")
+			m.ended.WithLabelValues(state, t.GetEndReason()).Inc()
+			m.took.WithLabelValues(state).Observe(between(t.GetStartedAt(), t.GetEndedAt()))
+			if t.GetEndReason() == leaseLost {
+				m.expired.WithLabelValues().Inc()
+			}
+		}
+	}
+}
+
+// knownTool keeps names that a model made up out of the labels.
+func knownTool(name string) string {
+	for _, t := range tools {
+		if t.name == name {
+			return name
+		}
+	}
+	return "unknown"
+}
+
+func between(from, to *timestamppb.Timestamp) float64 {
+	return max(to.AsTime().Sub(from.AsTime()), 0).Seconds()
+}
+
+// sampled is how many agents are looked at at once: the journal's loop waits
+// meanwhile, and a hundred thousand agents would hold it up for milliseconds.
+const sampled = 1000
+
+// lanes is what a sample found.
+type lanes struct {
+	agents  map[string]int
+	queued  int
+	running int
+	oldest  time.Time
+}
+
+// forget takes the gauges of partitions back that are not held here any more.
+func (m *metrics) forget(parts []*journal.Partition[*State]) {
+	if m == nil {
+		return
+	}
+	for _, p := range parts {
+		for _, g := range []*prometheus.GaugeVec{m.agents, m.waiting, m.oldest, m.running} {
+			g.DeletePartialMatch(prometheus.Labels{"partition": strconv.Itoa(p.Index())})
+		}
+	}
+}
+
+// Sample looks at all lanes for the gauges.
+func (s *Service) Sample(ctx context.Context) {
+	if s.metrics == nil || s.engine == nil {
+		return
+	}
+	for _, p := range s.engine.All() {
+		found, err := sample(ctx, p)
+		if err != nil {
+			continue // the gauges keep what they said; the journal's own tell why
+		}
+		partition := strconv.Itoa(p.Index())
+		for _, control := range []string{"running", "paused", "stopped"} {
+			s.metrics.agents.WithLabelValues(partition, control).Set(float64(found.agents[control]))
+		}
+		s.metrics.waiting.WithLabelValues(partition).Set(float64(found.queued))
+		s.metrics.running.WithLabelValues(partition).Set(float64(found.running))
+		age := time.Duration(0)
+		if !found.oldest.IsZero() {
+			age = max(s.deps.Clock.Now().Sub(found.oldest), 0)
+		}
+		s.metrics.oldest.WithLabelValues(partition).Set(age.Seconds())
+	}
+}
+
+func sample(ctx context.Context, p *journal.Partition[*State]) (*lanes, error) {
+	found := &lanes{agents: map[string]int{}}
+	from, more := key{}, true
+	for more {
+		part := &lanes{agents: map[string]int{}}
+		_, _, err := journal.View(ctx, p, func(st *State) (struct{}, error) {
+			part, more = &lanes{agents: map[string]int{}}, false // it may run again
+			n := 0
+			st.ids.AscendGreaterOrEqual(from, func(k key) bool {
+				if n++; n > sampled {
+					from, more = k, true
+					return false
+				}
+				part.add(st.agents[k])
+				return true
+			})
+			return struct{}{}, nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		for control, n := range part.agents {
+			found.agents[control] += n
+		}
+		found.queued += part.queued
+		found.running += part.running
+		found.heed(part.oldest)
+	}
+	return found, nil
+}
+
+func (l *lanes) add(a *agentState) {
+	if a == nil || !a.lives() {
+		return
+	}
+	control := a.rec.GetControl()
+	l.agents[lower(control.String(), "CONTROL_")]++
+	if a.turn != nil {
+		l.running++
+	}
+	for _, b := range a.lane {
+		l.queued += len(b)
+		// A paused agent keeps its messages on purpose.
+		if len(b) > 0 && control == agentv1.Control_CONTROL_RUNNING {
+			l.heed(b[0].GetCreatedAt().AsTime())
+		}
+	}
+}
+
+func (l *lanes) heed(at time.Time) {
+	if !at.IsZero() && (l.oldest.IsZero() || at.Before(l.oldest)) {
+		l.oldest = at
+	}
+}

@@ -1,0 +1,159 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"runtime"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"quartet/pkg/meter"
+)
+
+// newRegistry is where all of a process is counted, and what every process says
+// of itself.
+func newRegistry(version string) *prometheus.Registry {
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	meter.Gauge(reg, "quartet_build_info", "1, with what runs.", "version", "goversion").WithLabelValues(version, runtime.Version()).Set(1)
+	return reg
+}
+
+// sampleEvery is how often gauges that take a look at a whole state are set. It is
+// below what Prometheus usually scrapes at, and costs the same whether it does.
+const sampleEvery = 10 * time.Second
+
+// sampleTerm bounds one look: what it needs may stand still.
+const sampleTerm = 3 * time.Second
+
+// sampled has gauges that are set by a look.
+type sampled interface{ Sample(ctx context.Context) }
+
+// Sample looks at what is held here.
+func (h *host) Sample(ctx context.Context) {
+	h.mu.Lock()
+	var held []sampled
+	for _, u := range h.units {
+		if s, ok := u.service.(sampled); ok {
+			held = append(held, s)
+		}
+	}
+	h.mu.Unlock()
+	for _, s := range held {
+		s.Sample(ctx)
+	}
+}
+
+// gauges has looks taken.
+type gauges struct {
+	of       []sampled
+	journals map[string][]journaled // by plane
+	stalled  *prometheus.GaugeVec
+	stop     context.CancelFunc
+	done     chan struct{}
+}
+
+func newGauges(reg prometheus.Registerer) *gauges {
+	return &gauges{
+		journals: map[string][]journaled{},
+		stalled:  meter.Gauge(reg, "quartet_journal_stalled_seconds", "For how long a journal could not be written, counted until now; 0 while it can.", "plane"),
+	}
+}
+
+// Name is the module's name.
+func (g *gauges) Name() string { return "gauges" }
+
+// Start takes the first look, and then one after another.
+func (g *gauges) Start(ctx context.Context) error {
+	ctx, g.stop = context.WithCancel(context.WithoutCancel(ctx))
+	g.done = make(chan struct{})
+	go func() {
+		defer close(g.done)
+		tick := time.NewTicker(sampleEvery)
+		defer tick.Stop()
+		for {
+			g.look(ctx)
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+		}
+	}()
+	return nil
+}
+
+func (g *gauges) look(ctx context.Context) {
+	for plane, all := range g.journals {
+		var most time.Duration
+		for _, j := range all {
+			most = max(most, j.Stalled())
+		}
+		g.stalled.WithLabelValues(plane).Set(most.Seconds())
+	}
+	for _, s := range g.of {
+		term, cancel := context.WithTimeout(ctx, sampleTerm)
+		s.Sample(term)
+		cancel()
+	}
+}
+
+// Stop ends that.
+func (g *gauges) Stop(context.Context) error {
+	g.stop()
+	<-g.done
+	return nil
+}
+
+// Ready is nil: nobody waits for a gauge.
+func (g *gauges) Ready() error { return nil }
+
+// metricsPort serves metrics by themselves, for processes without a gateway and
+// for networks where the gateway is not Prometheus' business.
+type metricsPort struct {
+	addr   string
+	from   prometheus.Gatherer
+	server *http.Server
+	bound  net.Listener
+}
+
+// Name is the module's name.
+func (m *metricsPort) Name() string { return "metrics" }
+
+// Start listens and serves.
+func (m *metricsPort) Start(ctx context.Context) error {
+	lis, err := (&net.ListenConfig{}).Listen(ctx, "tcp", m.addr)
+	if err != nil {
+		return fmt.Errorf("metrics-addr %s: %w", m.addr, err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(m.from, promhttp.HandlerOpts{}))
+	m.bound, m.server = lis, &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute}
+	go func() { _ = m.server.Serve(lis) }() // ends with the server
+	return nil
+}
+
+// Stop ends that. A scrape that is cut off comes again.
+func (m *metricsPort) Stop(context.Context) error {
+	if err := m.server.Close(); err != nil && !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// Ready is nil: a probe has its own address.
+func (m *metricsPort) Ready() error { return nil }
+
+// MetricsAddr is where metrics are served by themselves, "" if they are not.
+func (a *App) MetricsAddr() string {
+	if a.metrics == nil || a.metrics.bound == nil {
+		return ""
+	}
+	return a.metrics.bound.Addr().String()
+}

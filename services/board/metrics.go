@@ -1,0 +1,41 @@
+package board
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"quartet/pkg/journal"
+	"quartet/pkg/meter"
+	boardv1 "quartet/pkg/pb/quartet/board/v1"
+)
+
+// metrics count what is on disk.
+type metrics struct{ boards, claimed, completed, failed, expired *prometheus.CounterVec }
+
+func newMetrics(reg prometheus.Registerer) *metrics {
+	if reg == nil {
+		return nil
+	}
+	return &metrics{
+		boards:    meter.Counter(reg, "quartet_boards_created_total", "Boards made."),
+		claimed:   meter.Counter(reg, "quartet_steps_claimed_total", "Steps of boards that workers took."),
+		completed: meter.Counter(reg, "quartet_steps_completed_total", "Steps of boards that were completed."),
+		failed:    meter.Counter(reg, "quartet_steps_failed_total", "Steps of boards that failed."),
+		expired:   meter.Counter(reg, "quartet_step_leases_expired_total", "Steps whose worker fell silent."),
+	}
+}
+
+// count counts a durable event.
+func (m *metrics) count(ev *journal.Event) {
+	switch ev.Payload.(type) {
+	case *boardv1.TaskCreated:
+		m.boards.WithLabelValues().Inc()
+	case *boardv1.TaskStepClaimed:
+		m.claimed.WithLabelValues().Inc()
+	case *boardv1.TaskStepCompleted:
+		m.completed.WithLabelValues().Inc()
+	case *boardv1.TaskStepFailed:
+		m.failed.WithLabelValues().Inc()
+	case *boardv1.TaskStepLeaseExpired:
+		m.expired.WithLabelValues().Inc()
+	}
+}

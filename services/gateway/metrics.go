@@ -1,0 +1,66 @@
+package gateway
+
+import (
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"quartet/pkg/meter"
+)
+
+// counted counts requests and how long they took. Routes are not told apart: the
+// calls behind them are, as grpc_server_….
+func (g *Service) counted(next http.Handler) http.Handler {
+	if g.deps.Metrics == nil {
+		return next
+	}
+	var reg prometheus.Registerer = g.deps.Metrics
+	requests := meter.Counter(reg, "quartet_http_requests_total", "HTTP requests answered, by status.", "method", "code")
+	seconds := meter.Histogram(reg, "quartet_http_request_seconds", "Time from an HTTP request to the end of its answer; event streams last.", meter.Calls, "method")
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		began := time.Now()
+		seen := &answered{ResponseWriter: w, code: http.StatusOK}
+		next.ServeHTTP(seen, r)
+		method := knownMethod(r.Method)
+		requests.WithLabelValues(method, strconv.Itoa(seen.code)).Inc()
+		seconds.WithLabelValues(method).Observe(time.Since(began).Seconds())
+	})
+}
+
+// knownMethod keeps what callers make up out of the labels.
+func knownMethod(method string) string {
+	switch method {
+	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:
+		return method
+	}
+	return "other"
+}
+
+// answered remembers the status of an answer.
+type answered struct {
+	http.ResponseWriter
+	code  int
+	wrote bool
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (s *answered) WriteHeader(code int) {
+	if !s.wrote {
+		s.code, s.wrote = code, code >= http.StatusOK
+	}
+	s.ResponseWriter.WriteHeader(code)
+}
+
+// Write implements http.ResponseWriter.
+func (s *answered) Write(b []byte) (int, error) {
+	s.wrote = true
+	return s.ResponseWriter.Write(b)
+}
+
+// Flush implements http.Flusher, which streams ask for.
+func (s *answered) Flush() { _ = http.NewResponseController(s.ResponseWriter).Flush() }
+
+// Unwrap is for http.ResponseController.
+func (s *answered) Unwrap() http.ResponseWriter { return s.ResponseWriter }

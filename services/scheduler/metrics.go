@@ -1,0 +1,45 @@
+package scheduler
+
+import (
+	"context"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"quartet/pkg/meter"
+)
+
+// metrics count looks and what they decided. They are always there, if nobody
+// may see them: a look takes a millisecond.
+type metrics struct {
+	decisions, failures *prometheus.CounterVec
+	took                prometheus.Observer
+	marked              *prometheus.GaugeVec
+}
+
+func newMetrics(reg prometheus.Registerer) *metrics {
+	return &metrics{
+		decisions: meter.Counter(reg, "quartet_scheduler_decisions_total", "Decisions about agents, by action, the rule behind it, and the tick that was offered.", "action", "reason", "tick"),
+		failures:  meter.Counter(reg, "quartet_scheduler_failures_total", "Looks at agents that failed and come again."),
+		took:      meter.Histogram(reg, "quartet_scheduler_look_seconds", "Time that a look at an agent took.", meter.Calls).WithLabelValues(),
+		marked:    meter.Gauge(reg, "quartet_scheduler_marked_agents", "Agents that are still to be looked at, by what marked them: an event or a sweep.", "cause"),
+	}
+}
+
+// decided counts a verdict.
+func (m *metrics) decided(v Verdict) {
+	tick := ""
+	if v.Action == ActionTick {
+		tick = strings.ToLower(strings.TrimPrefix(v.Tick.String(), "TICK_REASON_"))
+	}
+	m.decisions.WithLabelValues(v.Action, v.Reason, tick).Inc()
+}
+
+// Sample looks at how many agents are marked for the gauges.
+func (s *Service) Sample(context.Context) {
+	s.dirty.mu.Lock()
+	named, swept := s.dirty.named.n, s.dirty.swept.n
+	s.dirty.mu.Unlock()
+	s.metrics.marked.WithLabelValues("event").Set(float64(named))
+	s.metrics.marked.WithLabelValues("sweep").Set(float64(swept))
+}

@@ -1,0 +1,168 @@
+package task
+
+import (
+	"context"
+	"strconv"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"quartet/pkg/journal"
+	"quartet/pkg/meter"
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+// metrics count what is on disk, and look at the queues now and then.
+type metrics struct {
+	queued, ended, expired, restarted *prometheus.CounterVec
+	waited, took                      *prometheus.HistogramVec
+
+	waiting, running, workers, places *prometheus.GaugeVec
+}
+
+func newMetrics(reg prometheus.Registerer) *metrics {
+	if reg == nil {
+		return nil
+	}
+	return &metrics{
+		queued:    meter.Counter(reg, "quartet_tasks_queued_total", "Tasks made, by kind.", "kind"),
+		ended:     meter.Counter(reg, "quartet_tasks_ended_total", "Tasks that ended, by kind, state and reason.", "kind", "state", "reason"),
+		expired:   meter.Counter(reg, "quartet_command_leases_expired_total", "Commands whose worker fell silent."),
+		restarted: meter.Counter(reg, "quartet_commands_restarted_total", "Commands that run again since their worker was lost."),
+		waited:    meter.Histogram(reg, "quartet_command_wait_seconds", "Time from a command's queueing to its lease.", meter.Work),
+		took:      meter.Histogram(reg, "quartet_command_seconds", "Time from a command's lease to its end.", meter.Work, "state"),
+		waiting:   meter.Gauge(reg, "quartet_commands_queued", "Commands that wait for a worker, by pool.", "partition", "pool"),
+		running:   meter.Gauge(reg, "quartet_commands_running", "Commands that workers hold, by pool.", "partition", "pool"),
+		workers:   meter.Gauge(reg, "quartet_workers_connected", "Workers for commands that are connected, by pool; one that serves several counts in each.", "pool"),
+		places:    meter.Gauge(reg, "quartet_worker_places", "Commands that connected workers can run at once, by pool.", "pool"),
+	}
+}
+
+// count counts a durable event.
+func (m *metrics) count(ev *journal.Event) {
+	t := taskOf(ev)
+	if t == nil {
+		return
+	}
+	kind := strings.ToLower(strings.TrimPrefix(t.GetKind().String(), "TASK_KIND_"))
+	command := t.GetKind() == taskv1.TaskKind_TASK_KIND_COMMAND_TASK
+	switch ev.Payload.(type) {
+	case *taskv1.TaskQueued:
+		m.queued.WithLabelValues(kind).Inc()
+	case *taskv1.TaskStarted:
+		if command {
+			m.waited.WithLabelValues().Observe(between(t.GetCreatedAt(), t.GetStartedAt()))
+		}
+	case *taskv1.TaskRestarting:
+		m.restarted.WithLabelValues().Inc()
+		m.expired.WithLabelValues().Inc()
+	case *taskv1.TaskCompleted, *taskv1.TaskFailed, *taskv1.TaskCancelled, *taskv1.TaskInterrupted:
+		state := strings.ToLower(strings.TrimPrefix(t.GetState().String(), "TASK_STATE_"))
+		m.ended.WithLabelValues(kind, state, t.GetEndReason()).Inc()
+		if command && t.GetStartedAt() != nil {
+			m.took.WithLabelValues(state).Observe(between(t.GetStartedAt(), t.GetEndedAt()))
+		}
+		if t.GetEndReason() == reasonWorkerLost {
+			m.expired.WithLabelValues().Inc()
+		}
+	}
+}
+
+func between(from, to *timestamppb.Timestamp) float64 {
+	return max(to.AsTime().Sub(from.AsTime()), 0).Seconds()
+}
+
+// mostPools is how many pools have series of their own: callers choose the names.
+const (
+	mostPools  = 32
+	otherPools = "(others)"
+	// mostCounted is how long a queue may be to be counted one by one.
+	mostCounted = 10_000
+)
+
+// pools counts by pool, the first ones by name.
+type pools map[string]int
+
+func (p pools) add(pool string, n int) {
+	if _, known := p[pool]; !known && len(p) >= mostPools {
+		pool = otherPools
+	}
+	p[pool] += n
+}
+
+// forget takes the gauges back of what is not held here any more.
+func (m *metrics) forget(parts []*journal.Partition[*State]) {
+	if m == nil {
+		return
+	}
+	for _, p := range parts {
+		set(m.waiting, nil, strconv.Itoa(p.Index()))
+		set(m.running, nil, strconv.Itoa(p.Index()))
+	}
+	m.workers.Reset()
+	m.places.Reset()
+}
+
+// Sample looks at the queues and the workers for the gauges.
+func (s *Service) Sample(ctx context.Context) {
+	if s.metrics == nil || s.engine == nil {
+		return
+	}
+	for _, p := range s.engine.All() {
+		type found struct{ waiting, running pools }
+		f, _, err := journal.View(ctx, p, func(st *State) (found, error) {
+			f := found{pools{}, pools{}}
+			for _, q := range st.queues {
+				n := len(q.ids) // those that were stopped among them
+				if n <= mostCounted {
+					n = 0
+					for _, id := range q.ids {
+						if waits(st.tasks[id].task) {
+							n++
+						}
+					}
+				}
+				f.waiting.add(q.placement.pool, n)
+			}
+			for _, held := range st.workers {
+				for id := range held {
+					f.running.add(placementOf("", st.tasks[id].task).pool, 1)
+				}
+			}
+			return f, nil
+		})
+		if err != nil {
+			continue
+		}
+		partition := strconv.Itoa(p.Index())
+		set(s.metrics.waiting, f.waiting, partition)
+		set(s.metrics.running, f.running, partition)
+	}
+	workers, places := pools{}, pools{}
+	for _, w := range s.floor.slots() {
+		served := w.pools
+		if len(served) == 0 {
+			served = []string{DefaultPool}
+		}
+		for _, pool := range served {
+			workers.add(pool, 1)
+			places.add(pool, w.capacity)
+		}
+	}
+	set(s.metrics.workers, workers)
+	set(s.metrics.places, places)
+}
+
+// set replaces the series of a gauge, so that a pool nobody uses any more goes.
+func set(g *prometheus.GaugeVec, by pools, before ...string) {
+	if len(before) > 0 {
+		g.DeletePartialMatch(prometheus.Labels{"partition": before[0]})
+	} else {
+		g.Reset()
+	}
+	for pool, n := range by {
+		g.WithLabelValues(append(before[:len(before):len(before)], pool)...).Set(float64(n))
+	}
+}

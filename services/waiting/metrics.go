@@ -1,0 +1,87 @@
+package waiting
+
+import (
+	"context"
+	"strconv"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"quartet/pkg/journal"
+	"quartet/pkg/meter"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+)
+
+// metrics count what is on disk.
+type metrics struct {
+	registered, ended, deliveries, fired *prometheus.CounterVec
+	late                                 *prometheus.HistogramVec
+	open                                 *prometheus.GaugeVec
+}
+
+func newMetrics(reg prometheus.Registerer) *metrics {
+	if reg == nil {
+		return nil
+	}
+	return &metrics{
+		registered: meter.Counter(reg, "quartet_waits_registered_total", "Waits and intents made, by kind.", "kind"),
+		ended:      meter.Counter(reg, "quartet_waits_ended_total", "Waits and intents that ended, by kind and how.", "kind", "outcome"),
+		deliveries: meter.Counter(reg, "quartet_trigger_deliveries_total", "Calls of triggers, by what they came to.", "outcome"),
+		fired:      meter.Counter(reg, "quartet_timers_fired_total", "Timers that fired."),
+		late:       meter.Histogram(reg, "quartet_timer_lag_seconds", "How much later than due timers fired.", meter.Work),
+		open:       meter.Gauge(reg, "quartet_waits_open", "Waits and intents that stand, by kind.", "partition", "kind"),
+	}
+}
+
+// count counts a durable event.
+func (m *metrics) count(ev *journal.Event) {
+	switch p := ev.Payload.(type) {
+	case *waitingv1.WaitRegistered:
+		m.registered.WithLabelValues(kindName(p.GetWait().GetKind())).Inc()
+	case *waitingv1.WaitResolved:
+		m.ended.WithLabelValues(kindName(p.GetWait().GetKind()), "resolved").Inc()
+	case *waitingv1.WaitCancelled:
+		m.ended.WithLabelValues(kindName(p.GetWait().GetKind()), "cancelled").Inc()
+	case *waitingv1.TriggerDelivered:
+		m.deliveries.WithLabelValues(outcomeName(p.GetOutcome())).Inc()
+	case *waitingv1.DeliveriesCounted:
+		m.deliveries.WithLabelValues(outcomeName(p.GetOutcome())).Add(float64(p.GetCount()))
+	case *waitingv1.TimerFired:
+		m.fired.WithLabelValues().Inc()
+		m.late.WithLabelValues().Observe(max(ev.CreatedAt.Sub(p.GetDueAt().AsTime()), 0).Seconds())
+	}
+}
+
+func kindName(k waitingv1.WaitKind) string {
+	return strings.ToLower(strings.TrimPrefix(k.String(), "WAIT_KIND_"))
+}
+
+func outcomeName(o waitingv1.DeliveryOutcome) string {
+	return strings.ToLower(strings.TrimPrefix(o.String(), "DELIVERY_OUTCOME_"))
+}
+
+// forget takes the gauges of partitions back that are not held here any more.
+func (m *metrics) forget(parts []*journal.Partition[*State]) {
+	if m == nil {
+		return
+	}
+	for _, p := range parts {
+		m.open.DeletePartialMatch(prometheus.Labels{"partition": strconv.Itoa(p.Index())})
+	}
+}
+
+// Sample looks at how many waits stand for the gauges.
+func (s *Service) Sample(ctx context.Context) {
+	if s.metrics == nil || s.engine == nil {
+		return
+	}
+	for _, p := range s.engine.All() {
+		open, _, err := journal.View(ctx, p, func(st *State) ([waitKinds]int, error) { return st.open, nil })
+		if err != nil {
+			continue
+		}
+		for kind := waitingv1.WaitKind(1); kind < waitKinds; kind++ {
+			s.metrics.open.WithLabelValues(strconv.Itoa(p.Index()), kindName(kind)).Set(float64(open[kind]))
+		}
+	}
+}

@@ -1,0 +1,46 @@
+package work
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"quartet/pkg/journal"
+	"quartet/pkg/meter"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+)
+
+// metrics count what is on disk.
+type metrics struct {
+	created, completed, changed *prometheus.CounterVec
+	took                        *prometheus.HistogramVec
+}
+
+func newMetrics(reg prometheus.Registerer) *metrics {
+	if reg == nil {
+		return nil
+	}
+	return &metrics{
+		created:   meter.Counter(reg, "quartet_work_items_created_total", "Work items made."),
+		completed: meter.Counter(reg, "quartet_work_items_completed_total", "Work items completed."),
+		changed:   meter.Counter(reg, "quartet_work_item_readiness_changes_total", "Changes of readiness, by the one that came of it.", "to"),
+		took:      meter.Histogram(reg, "quartet_work_item_seconds", "Time from a work item's making to its completion.", meter.Work),
+	}
+}
+
+// count counts durable events.
+func (m *metrics) count(_ int, events []*journal.Event) {
+	if m == nil {
+		return
+	}
+	for _, ev := range events {
+		if ev.ReadinessFrom != ev.ReadinessTo && ev.ReadinessTo != "" {
+			m.changed.WithLabelValues(ev.ReadinessTo).Inc()
+		}
+		switch p := ev.Payload.(type) {
+		case *workv1.WorkItemCreated:
+			m.created.WithLabelValues().Inc()
+		case *workv1.WorkItemCompleted:
+			m.completed.WithLabelValues().Inc()
+			m.took.WithLabelValues().Observe(max(p.GetWorkItem().GetCompletedAt().AsTime().Sub(p.GetWorkItem().GetCreatedAt().AsTime()), 0).Seconds())
+		}
+	}
+}

@@ -1,0 +1,115 @@
+package tests
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	"github.com/stretchr/testify/require"
+
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/services/app"
+)
+
+// scrape is what Prometheus would get.
+func scrape(t *testing.T, ctx context.Context, url string) string {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	require.NoError(t, err)
+	resp, err := http.DefaultClient.Do(req)
+	require.NoError(t, err)
+	defer func() { _ = resp.Body.Close() }()
+	b, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusOK, resp.StatusCode, "%s", b)
+	return string(b)
+}
+
+// What is served is what is documented, is well named, tells what happened, and
+// names no tenant, agent or secret.
+func TestSight_MetricsTellWhatHappened(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	addr := freeAddr(t)
+	s := oneProcessWith(t, func(t *testing.T, cfg app.Config) *app.App {
+		cfg.MetricsAddr, cfg.QuotaAgents = addr, 1
+		return startApp(t, cfg)
+	})
+	item, url := waitsForTheWorld(t, ctx, s)
+	post(t, ctx, url, "{}")
+	tn := s.acquire(t, ctx, "keeper")
+	tn.round(t, ctx, "", tool(t, "PickWorkItem", map[string]any{"work_item_id": item}), tool(t, "ExecCommand", map[string]any{"cmd": "exit 3", "yield_time": "20s"}))
+	s.say(t, ctx, "keeper", "one that waits")
+	_, err := s.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: "toomany", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+	require.Error(t, err)
+
+	want := []string{
+		`grpc_server_handled_total{grpc_code="OK",grpc_method="DeliverTrigger",grpc_service="quartet.waiting.v1.WaitingService",grpc_type="unary"} 1`,
+		`quartet_refusals_total{reason="QUOTA_EXCEEDED"} 1`,
+		`quartet_quota_refusals_total{quota="agents"} 1`,
+		`quartet_build_info{goversion="go`,
+		`quartet_trigger_deliveries_total{outcome="triggered"} 1`,
+		`quartet_waits_registered_total{kind="external"} 1`,
+		`quartet_waits_open{kind="external",partition="0"} 1`,
+		`quartet_messages_queued_total{kind="operator_prompt"} 2`,
+		`quartet_messages_queued_total{kind="system_tick"} 1`,
+		`quartet_turns_started_total 2`,
+		`quartet_turns_ended_total{reason="wait_for",state="completed"} 1`,
+		`quartet_turns_running{partition="0"} 1`,
+		`quartet_lane_queued_messages{partition="0"} 1`,
+		`quartet_agents{control="running",partition="0"} 1`,
+		`quartet_tool_calls_total{status="success",tool="ExecCommand"} 1`,
+		`quartet_tasks_ended_total{kind="command_task",reason="exited",state="failed"} 1`,
+		`quartet_work_items_created_total 1`,
+		`quartet_workers_connected{pool="default"} 1`,
+		`quartet_worker_places{pool="default"} 4`,
+		`quartet_scheduler_decisions_total{action="tick",reason="triggered_blocked",tick="review_triggered"} 1`,
+		`quartet_journal_stalled_seconds{plane="work"} 0`,
+		`quartet_journal_events_total{event_type="trigger_delivered",plane="waiting"} 1`,
+		`quartet_journal_appends_total{outcome="ok",plane="agent"}`,
+		`quartet_events_published_total{plane="work"}`,
+		`go_goroutines `, `process_resident_memory_bytes `,
+	}
+	text, missing := "", ""
+	defer func() {
+		if t.Failed() {
+			t.Logf("missing: %s of\n%s", missing, text)
+		}
+	}()
+	// Gauges are set every ten seconds.
+	require.Eventually(t, func() bool {
+		text, missing = scrape(t, ctx, s.http+"/metrics"), ""
+		for _, line := range want {
+			if !strings.Contains(text, "\n"+line) {
+				missing = line
+				return false
+			}
+		}
+		return true
+	}, 30*time.Second, 100*time.Millisecond)
+	require.NotContains(t, text, "keeper", "no agent")
+	require.NotContains(t, text, `"default",namespace`, "no tenant")
+	require.NotContains(t, text, item, "no record")
+	require.NotContains(t, text, url[strings.LastIndex(url, "/")+1:], "no secret")
+
+	problems, err := promlint.New(bytes.NewReader([]byte(text))).Lint()
+	require.NoError(t, err)
+	require.Empty(t, problems)
+	doc, err := os.ReadFile(filepath.Join("..", "docs", "metrics.md"))
+	require.NoError(t, err)
+	for _, m := range regexp.MustCompile(`(?m)^# TYPE (\S+)`).FindAllStringSubmatch(text, -1) {
+		if strings.HasPrefix(m[1], "go_") || strings.HasPrefix(m[1], "process_") {
+			continue
+		}
+		require.Contains(t, string(doc), "| `"+m[1]+"` |")
+	}
+	alone := scrape(t, ctx, "http://"+addr+"/metrics")
+	require.Contains(t, alone, "quartet_build_info{", "a process without a gateway has a port for it")
+}
