@@ -102,7 +102,8 @@ func oneProcessWith(t *testing.T, startApp func(*testing.T, app.Config) *app.App
 }
 
 // split is the same services in three processes' worth of apps over TCP, with
-// one NATS server that they share.
+// one NATS server that they share; or, asked at one of them, with a second
+// instance of every plane.
 func split(t *testing.T, throughOne bool) *system { return splitWith(t, throughOne, startApp) }
 
 func splitWith(t *testing.T, throughOne bool, startApp func(*testing.T, app.Config) *app.App) *system {
@@ -123,7 +124,7 @@ func splitWith(t *testing.T, throughOne bool, startApp func(*testing.T, app.Conf
 	httpAddr := freeAddr(t)
 	config := func(i int, services []string) app.Config {
 		return app.Config{
-			DataDir: filepath.Join(dir, fmt.Sprint(i)), NATSURL: broker.URL(), KeyFile: filepath.Join(dir, "key"),
+			DataDir: filepath.Join(dir, fmt.Sprint(i)), HomeDir: filepath.Join(dir, "home"), NATSURL: broker.URL(), KeyFile: filepath.Join(dir, "key"),
 			Addresses: addr, Serve: services, HTTPAddr: httpAddr, PublicURL: "http://" + httpAddr,
 			Publish: true, Replicas: 1, WorkerID: "w1", WorkerRoots: []string{dir}, WorkerCapacity: 4,
 		}
@@ -135,6 +136,10 @@ func splitWith(t *testing.T, throughOne bool, startApp func(*testing.T, app.Conf
 	}
 	ask := addr
 	if throughOne { // it hands on what it does not serve
+		// And to whoever holds it: half of what can be split is elsewhere.
+		cfg := config(len(groups)+1, []string{"agent", "work", "task", "waiting", "board", "identity"})
+		cfg.GRPCAddr, cfg.HTTPAddr = freeAddr(t), freeAddr(t)
+		startApp(t, cfg)
 		ask = map[string]string{}
 		for service := range addr {
 			ask[service] = addr["gateway"]
@@ -161,7 +166,7 @@ func eachWay(t *testing.T, body func(t *testing.T, ctx context.Context, s *syste
 	ways := map[string]func(*testing.T) *system{
 		"one process":    oneProcess,
 		"split over TCP": func(t *testing.T) *system { return split(t, false) },
-		"split over TCP, asked at the gateway's process": func(t *testing.T) *system { return split(t, true) },
+		"two instances, asked at the gateway's process": func(t *testing.T) *system { return split(t, true) },
 	}
 	if *deployedGRPC != "" {
 		ways = map[string]func(*testing.T) *system{"deployed": deployed}

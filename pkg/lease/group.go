@@ -38,6 +38,9 @@ type Holder struct {
 	// Peer is the instance that has it; without an address nobody has it now, or
 	// this process is opening or closing it.
 	Peer Peer
+	// Lives ends with the instance's session: nobody needs to wait for its answer
+	// any more. nil where Peer has no address.
+	Lives context.Context //nolint:containedctx // the life of a session
 }
 
 // Group is the partitions of one service.
@@ -88,10 +91,30 @@ func (g *Group) Where(n int) (h Holder, changed <-chan struct{}) {
 		h.Here = true
 	case p.status == none:
 		if id, lives := k.holder(g, n); lives && (k.own == nil || id != k.own.id) {
-			h.Peer = k.table.sessions[id].Peer
+			h.Peer, h.Lives = k.table.sessions[id].Peer, k.life(id)
 		}
 	}
 	return h, k.news
+}
+
+// life is the context of another's session.
+func (k *Keeper) life(id string) context.Context {
+	l, ok := k.others[id]
+	if !ok {
+		l.ctx, l.end = context.WithCancel(context.Background())
+		k.others[id] = l
+	}
+	return l.ctx
+}
+
+// mourn ends the lives of sessions that are no more.
+func (k *Keeper) mournLocked() {
+	for id, l := range k.others {
+		if _, lives := k.table.sessions[id]; !lives {
+			l.end()
+			delete(k.others, id)
+		}
+	}
 }
 
 func (k *Keeper) holder(g *Group, n int) (string, bool) {

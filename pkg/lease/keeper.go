@@ -44,8 +44,9 @@ type Keeper struct {
 
 	mu     sync.Mutex
 	table  table
-	since  time.Time // when the table was begun
-	whole  bool      // it holds everything that was in the bucket
+	others map[string]life // sessions of others that somebody asked about
+	since  time.Time       // when the table was begun
+	whole  bool            // it holds everything that was in the bucket
 	own    *own
 	peer   Peer
 	groups []*Group
@@ -63,6 +64,11 @@ type own struct {
 	end      context.CancelFunc
 }
 
+type life struct {
+	ctx context.Context //nolint:containedctx // of a session
+	end context.CancelFunc
+}
+
 // NewKeeper makes a keeper that holds nothing before Start.
 func NewKeeper(cfg Config) *Keeper {
 	if cfg.Term <= 0 {
@@ -72,7 +78,7 @@ func NewKeeper(cfg Config) *Keeper {
 		cfg.Logger = zap.NewNop()
 	}
 	return &Keeper{
-		cfg: cfg, born: time.Now(), peer: cfg.Peer, table: newTable(),
+		cfg: cfg, born: time.Now(), peer: cfg.Peer, table: newTable(), others: map[string]life{},
 		news: make(chan struct{}), kick: make(chan struct{}, 1), ended: make(chan struct{}),
 	}
 }
@@ -154,6 +160,7 @@ func (k *Keeper) run(ctx context.Context) {
 		k.mu.Lock()
 		k.own, k.whole = nil, false
 		k.table = newTable()
+		k.mournLocked()
 		k.mu.Unlock()
 		k.changed()
 		k.work.Wait()
@@ -385,6 +392,9 @@ func (k *Keeper) hear(e jetstream.KeyValueEntry) {
 	} else {
 		news = k.table.note(e.Key(), e.Value(), e.Revision(), e.Operation() != jetstream.KeyValuePut, time.Now())
 	}
+	if news {
+		k.mournLocked()
+	}
 	k.mu.Unlock()
 	if news {
 		k.changed()
@@ -438,7 +448,8 @@ func (k *Keeper) Stop(ctx context.Context) error {
 	k.stop()
 	<-k.ended
 	k.mu.Lock()
-	k.own = nil
+	k.own, k.table = nil, newTable()
+	k.mournLocked()
 	k.mu.Unlock()
 	k.reconcile() // what could not be given back in time is closed all the same
 	k.work.Wait()

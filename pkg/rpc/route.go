@@ -28,6 +28,8 @@ const partitionKey = "quartet-partition"
 type Place struct {
 	Local      *Instance
 	Addr, Name string
+	// Lives ends when nobody there needs to be waited for any more.
+	Lives context.Context //nolint:containedctx // the life of another instance
 }
 
 // Routes say where the partitions of a service are.
@@ -210,7 +212,7 @@ func (r *router) at(ctx context.Context, n int, full string, req proto.Message) 
 			if err == nil {
 				return resp, nil
 			}
-			if fresh := rebuild(err); !r.again(n, p, fresh) && !disconnected(err) {
+			if fresh := rebuild(err); !r.again(n, p, fresh) && !disconnected(err) && !(over(p) && ctx.Err() == nil) {
 				return nil, fresh
 			}
 		}
@@ -240,11 +242,19 @@ func disconnected(err error) bool {
 	return ok && st.Code() == codes.Unavailable && len(st.Details()) == 0
 }
 
-// ask sends a call to another instance, as the caller's.
+func over(p Place) bool { return p.Lives != nil && p.Lives.Err() != nil }
+
+// ask sends a call to another instance, as the caller's. An instance that is
+// frozen never answers; it is given up with its session.
 func (r *router) ask(ctx context.Context, p Place, n int, full string, req proto.Message) (proto.Message, error) {
 	var header, trailer metadata.MD
 	resp := r.shape.methods[full].out.New().Interface()
-	err := r.Peer(p.Addr, p.Name).Invoke(r.outgoing(ctx, n), full, req, resp, grpc.Header(&header), grpc.Trailer(&trailer))
+	asking, cancel := context.WithCancel(r.outgoing(ctx, n))
+	defer cancel()
+	if p.Lives != nil {
+		defer context.AfterFunc(p.Lives, cancel)()
+	}
+	err := r.Peer(p.Addr, p.Name).Invoke(asking, full, req, resp, grpc.Header(&header), grpc.Trailer(&trailer))
 	if err != nil {
 		return nil, err
 	}

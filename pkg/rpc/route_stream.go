@@ -40,7 +40,17 @@ func (r *router) stream(full string, ss grpc.ServerStream) error {
 		case p.Addr != "" && sent:
 			return r.moved(n)
 		case p.Addr != "":
-			err := relay(r.outgoing(ctx, n), r.Peer(p.Addr, p.Name), full, ss)
+			asking, cancel := context.WithCancel(r.outgoing(ctx, n))
+			stop := func() bool { return true }
+			if p.Lives != nil {
+				stop = context.AfterFunc(p.Lives, cancel)
+			}
+			err := relay(asking, r.Peer(p.Addr, p.Name), full, ss)
+			stop()
+			cancel()
+			if over(p) && err != nil && ctx.Err() == nil {
+				return r.moved(n) // where it left off is its client's to know
+			}
 			var late *beginError
 			if !errors.As(err, &late) {
 				return away(r.Service, err)

@@ -177,7 +177,7 @@ func New(cfg Config, logger *zap.Logger, version string) (*App, error) {
 	table = append(table, []row{
 		{"backup", func() (life.Service, error) {
 			return backup.New(backup.Config{
-				Journals: journalStreams(), Output: task.OutputStream, Home: filepath.Join(cfg.DataDir, "home"), Key: fingerprint(key), Version: version,
+				Journals: journalStreams(), Output: task.OutputStream, Home: a.cfg.HomeDir, Key: fingerprint(key), Version: version,
 			}, backup.Deps{Conn: func() *nats.Conn { return a.broker.readers }, Partitions: a.broker.split, Logger: logger.Named("backup")})
 		}, []string{"nats"}},
 		{"scheduler", func() (life.Service, error) {

@@ -33,6 +33,7 @@ var planes = []string{"agent", "work", "task", "waiting", "board", "identity"}
 // Config is all that an operator sets.
 type Config struct {
 	DataDir   string
+	HomeDir   string
 	NATSURL   string
 	GRPCAddr  string
 	HTTPAddr  string
@@ -105,6 +106,7 @@ type Config struct {
 func (c *Config) Flags(fs *pflag.FlagSet) *conf.Set {
 	s := conf.New(fs)
 	s.String(&c.DataDir, "data-dir", defaultDataDir(), "Where journals, agent homes and the installation's key live")
+	s.String(&c.HomeDir, "home-dir", "", "Where the agents' homes live; several instances of work share it; empty: <data-dir>/home")
 	s.String(&c.NATSURL, "nats-url", "", "NATS server or cluster; empty: an embedded server in data-dir")
 	s.String(&c.NATS.User, "nats-user", "", "The user to name to the servers of nats-url")
 	s.String(&c.NATS.PasswordFile, "nats-password-file", "", "A file with that user's password")
@@ -188,6 +190,9 @@ func (c *Config) Complete() error {
 		return fmt.Errorf("data-dir %q: %w", c.DataDir, err)
 	}
 	c.DataDir = abs
+	if c.HomeDir == "" {
+		c.HomeDir = filepath.Join(c.DataDir, "home")
+	}
 	if len(c.Serve) == 0 {
 		c.Serve = Services
 	}

@@ -122,7 +122,7 @@ func (h *host) where(n int) (rpc.Place, <-chan struct{}) {
 	}
 	at, changed := h.group.Where(n)
 	if !at.Here {
-		return rpc.Place{Addr: at.Peer.Addr, Name: at.Peer.Name}, changed
+		return rpc.Place{Addr: at.Peer.Addr, Name: at.Peer.Name, Lives: at.Lives}, changed
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()

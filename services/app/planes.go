@@ -1,8 +1,6 @@
 package app
 
 import (
-	"path/filepath"
-
 	"quartet/pkg/journal"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
@@ -48,7 +46,7 @@ func (w wiring) planes() []planeRow {
 			})
 		}, []string{"nats"}, nil},
 		{"work", func(d plane.Deps, share journal.Share) (planeService, error) {
-			return work.New(work.Config{Share: share, Home: filepath.Join(w.cfg.DataDir, "home")}, work.Deps{Deps: d, Tasks: w.calls, Agents: w.calls})
+			return work.New(work.Config{Share: share, Home: w.cfg.HomeDir}, work.Deps{Deps: d, Tasks: w.calls, Agents: w.calls})
 		}, []string{"nats"}, nil},
 		{"waiting", func(d plane.Deps, share journal.Share) (planeService, error) {
 			rechecks, err := w.cfg.rechecks()

@@ -81,13 +81,13 @@ func Restore(ctx context.Context, cfg Config, file string) (archive.Manifest, ar
 
 // fits refuses a place where there is something already, and a foreign key.
 func fits(cfg Config, m archive.Manifest) error {
-	for _, name := range []string{"nats", "home"} {
-		entries, err := os.ReadDir(filepath.Join(cfg.DataDir, name))
+	for _, dir := range []string{filepath.Join(cfg.DataDir, "nats"), cfg.HomeDir} {
+		entries, err := os.ReadDir(dir)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 		if len(entries) > 0 {
-			return fmt.Errorf("data-dir %s has an installation already; choose an empty one, or move %s away", cfg.DataDir, filepath.Join(cfg.DataDir, name))
+			return fmt.Errorf("data-dir %s has an installation already; choose an empty one, or move %s away", cfg.DataDir, dir)
 		}
 	}
 	if _, err := os.Stat(cfg.KeyFile); errors.Is(err, fs.ErrNotExist) {
@@ -104,7 +104,7 @@ func fits(cfg Config, m archive.Manifest) error {
 }
 
 func restore(ctx context.Context, cfg Config, m archive.Manifest, from io.Reader, totals archive.Totals) error {
-	store, home := filepath.Join(cfg.DataDir, "nats"+underWay), filepath.Join(cfg.DataDir, "home"+underWay)
+	store, home := filepath.Join(cfg.DataDir, "nats"+underWay), cfg.HomeDir+underWay
 	for _, dir := range []string{store, home} { // of one that was broken off
 		if err := os.RemoveAll(dir); err != nil {
 			return err

@@ -284,11 +284,24 @@ func (d *Driver) message(ctx context.Context) error {
 }
 
 // Check compares the books with what the server says of some items, at most n.
-func (d *Driver) Check(ctx context.Context, n int) error {
+func (d *Driver) Check(ctx context.Context, n int) error { return d.check(ctx, d.work, n) }
+
+// CheckAt is Check at another address.
+func (d *Driver) CheckAt(ctx context.Context, conn grpc.ClientConnInterface, n int) error {
+	return d.check(ctx, workv1.NewWorkServiceClient(conn), n)
+}
+
+// Create makes one item.
+func (d *Driver) Create(ctx context.Context) error {
+	d.n++
+	return d.create(ctx)
+}
+
+func (d *Driver) check(ctx context.Context, work workv1.WorkServiceClient, n int) error {
 	for i := len(d.items) - 1; i >= 0 && n > 0; i, n = i-1, n-1 {
 		it := d.items[i]
 		r, err := Again(ctx, func(ctx context.Context) (*workv1.GetWorkItemResponse, error) {
-			return d.work.GetWorkItem(ctx, &workv1.GetWorkItemRequest{AgentId: d.AgentID, WorkItemId: it.id})
+			return work.GetWorkItem(ctx, &workv1.GetWorkItemRequest{AgentId: d.AgentID, WorkItemId: it.id})
 		})
 		if err != nil {
 			return fmt.Errorf("agent %s lost item %s: %w", d.AgentID, it.id, err)

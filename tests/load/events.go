@@ -80,8 +80,9 @@ func Audit(ctx context.Context, conn grpc.ClientConnInterface, live *Watcher, dr
 		return err
 	}
 	// The live watcher read on while the other had stopped, or the other way
-	// round: compare per plane, up to the shorter one.
-	seen, kept := byPlane(live.Seen), byPlane(afresh.Seen)
+	// round: compare per plane and agent, which are in one partition, up to the
+	// shorter one.
+	seen, kept := byOwner(live.Seen), byOwner(afresh.Seen)
 	for plane, want := range kept {
 		got := seen[plane]
 		for i := range min(len(got), len(want)) {
@@ -159,10 +160,11 @@ func (d *Driver) audit(requests, messages, created, revisions map[string]int) er
 	return nil
 }
 
-func byPlane(events []*eventv1.Event) map[string][]*eventv1.Event {
+func byOwner(events []*eventv1.Event) map[string][]*eventv1.Event {
 	out := map[string][]*eventv1.Event{}
 	for _, e := range events {
-		out[e.GetPlane()] = append(out[e.GetPlane()], e)
+		k := e.GetPlane() + " of " + e.GetAgentId()
+		out[k] = append(out[k], e)
 	}
 	return out
 }
