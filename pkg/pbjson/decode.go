@@ -59,6 +59,7 @@ type badField struct {
 	text   string   // what is wrong, without the path
 	must   string   // how to mend it
 	value  string
+	limit  string // of what is too large
 }
 
 func (e *badField) Error() string { return e.text }
@@ -91,6 +92,9 @@ func refusal(err error) error {
 	e := bad.reason.New(name+" "+bad.text, "field", path.String()).WithField(path.String(), bad.must)
 	if bad.value != "" {
 		e = e.With("value", bad.value)
+	}
+	if bad.limit != "" {
+		e = e.With("limit", bad.limit)
 	}
 	return e
 }

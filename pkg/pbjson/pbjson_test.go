@@ -111,7 +111,7 @@ func TestX5_RefusalsNameTheField(t *testing.T) {
 		{`{"lease":"5"}`, fault.InvalidArgument, "lease", "seconds"},
 		{`{"lease":"1.s"}`, fault.InvalidArgument, "lease", "seconds"},
 		{`{"lease":"--1s"}`, fault.InvalidArgument, "lease", "seconds"},
-		{`{"lease":"315576000001s"}`, fault.InvalidArgument, "lease", "seconds"},
+		{`{"lease":"315576000001s"}`, fault.LimitExceeded, "lease", "10000 years"},
 		{`{"args":5}`, fault.InvalidArgument, "args", "object"},
 		{`{"items":{}}`, fault.InvalidArgument, "items", "list"},
 		{`{"args":{"a":1e999}}`, fault.InvalidArgument, "args", "64-bit"},
@@ -205,6 +205,28 @@ func TestAppendRefusesWhatJSONCannotSay(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "kept{}", string(out))
 	require.Equal(t, "{}", text(t, (*typepb.Type)(nil)))
+}
+
+// A duration that is well written and too long is refused as that, with the limit.
+func TestHowLongADurationMayBe(t *testing.T) {
+	for in, reason := range map[string]fault.Reason{
+		"315575999999s": "", "315576000000s": "", "-315576000000s": "", "315575999999.999999999s": "",
+		"315576000001s": fault.LimitExceeded, "-315576000001s": fault.LimitExceeded,
+		"999999999999999s": fault.LimitExceeded, "99999999999999999999999s": fault.LimitExceeded, "99999999999999999999999.5s": fault.LimitExceeded,
+		"99999999999999999999999.0123456789s": fault.InvalidArgument, "9999999999999x9s": fault.InvalidArgument, "99999999999999999999999": fault.InvalidArgument,
+	} {
+		err := Unmarshal([]byte(`"`+in+`"`), &durationpb.Duration{})
+		if reason == "" {
+			require.NoError(t, err, in)
+			continue
+		}
+		require.ErrorIs(t, err, reason, in)
+		require.ErrorContains(t, err, in)
+		if reason == fault.LimitExceeded {
+			require.ErrorContains(t, err, "at most 315576000000s (10000 years)")
+			require.Equal(t, "315576000000s", fault.From(err).Metadata()["limit"])
+		}
+	}
 }
 
 func TestUpperSnake(t *testing.T) {

@@ -1,6 +1,7 @@
 package pbjson
 
 import (
+	"errors"
 	"strconv"
 	"strings"
 	"time"
@@ -130,18 +131,30 @@ func (d *decoder) duration(v *durationpb.Duration) error {
 	text, negative := strings.CutPrefix(text, "-")
 	whole, part, _ := strings.Cut(text, ".")
 	seconds, err := strconv.ParseUint(whole, 10, 63)
-	if err != nil || seconds > maxDuration || len(part) > 9 || strings.HasSuffix(text, ".") {
+	long := errors.Is(err, strconv.ErrRange) || err == nil && seconds > maxDuration
+	if err != nil && !long || len(part) > 9 || strings.HasSuffix(text, ".") {
 		return d.invalid(start, must)
 	}
 	nanos, err := strconv.ParseUint(part+strings.Repeat("0", 9-len(part)), 10, 31)
 	if err != nil {
 		return d.invalid(start, must)
 	}
+	if long {
+		return d.tooLong(start)
+	}
 	v.Seconds, v.Nanos = int64(seconds), int32(nanos)
 	if negative {
 		v.Seconds, v.Nanos = -v.Seconds, -v.Nanos
 	}
 	return nil
+}
+
+// tooLong refuses a duration that is well written and that no message can hold.
+// Most fields take less; who owns them says how much.
+func (d *decoder) tooLong(start int) error {
+	value := clip(string(d.in[start+1 : d.pos-1]))
+	const must = "must be at most 315576000000s (10000 years)"
+	return &badField{reason: fault.LimitExceeded, text: "is " + value + ", which is too long a duration: it " + must, must: must, value: value, limit: "315576000000s"}
 }
 
 func (d *decoder) structure(v *structpb.Struct, depth int) error {

@@ -161,6 +161,7 @@ func TestUsageErrors(t *testing.T) {
 		"trigger create a":                            "DESCRIPTION is missing",
 		"trigger create a d --signature md5":          "use one of hub_sha256, standard_webhooks",
 		"timer create a d --every often":              "write 90s, 5m",
+		"timer create a d --after 999999999999999s":   "is too long a duration",
 		"task exec a":                                 "either --shell",
 		"task exec a --shell x -- y":                  "either --shell",
 		"agent say a @" + filepath.Join("no", "such"): "no such file",

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -47,6 +48,9 @@ func enum[E interface {
 	return zero, usage(fmt.Sprintf("--%s %s is unknown; use one of %s", flag, text, strings.Join(names, ", ")))
 }
 
+// wholeSpan is a duration of one unit; what of it cannot be read is beyond 273 years.
+var wholeSpan = regexp.MustCompile(`^[0-9]+[smhd]$`)
+
 // span reads a duration: 90s, 5m, 1h30m, and days as 2d.
 func span(flag, text string) (*durationpb.Duration, error) {
 	if text == "" {
@@ -58,6 +62,9 @@ func span(flag, text string) (*durationpb.Duration, error) {
 		}
 	}
 	d, err := time.ParseDuration(text)
+	if err != nil && wholeSpan.MatchString(text) {
+		return nil, usage(fmt.Sprintf("--%s %s is too long a duration; nothing takes more than 876000h (100 years)", flag, text))
+	}
 	if err != nil || d < 0 {
 		return nil, usage(fmt.Sprintf("--%s %s is no duration; write 90s, 5m, 1h30m or 2d", flag, text))
 	}

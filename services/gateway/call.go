@@ -80,25 +80,34 @@ func (g *Service) read(w http.ResponseWriter, r *http.Request) (*http.Request, e
 	return out, nil
 }
 
-// readBody reads at most limit bytes, within bodyTime.
+// drainTime413 is how long a client may go on sending what is too large, before the
+// answer and the end of the connection.
+const drainTime413 = time.Second
+
+// readBody reads at most limit bytes, within bodyTime. Of more than that it reads
+// and forgets as much again, for drainTime413 at most: most clients read the answer
+// only when they have sent it all, and a connection that is closed before takes the
+// answer with it.
 func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
-	tooLarge := func() error {
-		l := strconv.FormatInt(limit, 10)
-		return fault.TooLarge.New("the body is larger than the limit of "+l+" bytes", "limit", l)
-	}
-	if r.ContentLength > limit {
-		// Not a byte of it is read; the connection is of no more use.
-		w.Header().Set("Connection", "close")
-		return nil, tooLarge()
-	}
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(time.Now().Add(bodyTime)) // a writer without deadlines has no slow clients
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
-	_ = control.SetReadDeadline(time.Time{})
-	var over *http.MaxBytesError
+	defer func() { _ = control.SetReadDeadline(time.Time{}) }()
+	var body []byte
+	var err error
+	announced := r.ContentLength > limit
+	if !announced {
+		body, err = io.ReadAll(io.LimitReader(r.Body, limit+1))
+	}
 	switch {
-	case errors.As(err, &over):
-		return nil, tooLarge()
+	case announced || int64(len(body)) > limit:
+		_ = control.SetReadDeadline(time.Now().Add(drainTime413))
+		rest := 2*limit - int64(len(body))
+		// One byte more tells whether that was all.
+		if n, err := io.CopyN(io.Discard, r.Body, rest+1); !errors.Is(err, io.EOF) || n > rest {
+			w.Header().Set("Connection", "close") // it is of no more use
+		}
+		l := strconv.FormatInt(limit, 10)
+		return nil, fault.TooLarge.New("the body is larger than the limit of "+l+" bytes", "limit", l)
 	case err != nil:
 		return nil, fault.InvalidArgument.New("the body could not be read to its end").WithCause(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -44,19 +45,77 @@ func TestP3_Deliveries(t *testing.T) {
 	}
 }
 
-// TestP3_TooLargeIsSaidBeforeTheBodyIsRead announces a body and sends none.
-func TestP3_TooLargeIsSaidBeforeTheBodyIsRead(t *testing.T) {
-	r := newRig(t)
-	var d net.Dialer
-	c, err := d.DialContext(t.Context(), "tcp", r.gateway.Addr())
-	require.NoError(t, err)
-	defer c.Close()
-	_, err = fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\n", triggerPath+goodToken)
-	require.NoError(t, err)
-	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
-	require.NoError(t, err)
-	defer resp.Body.Close()
-	require.Equal(t, 413, resp.StatusCode)
+// TestX8_TooLargeReachesWhoReadsLate: clients that send all before they read see the
+// answer, if they send no more than twice the limit; who announces a body and sends
+// none is not waited for.
+func TestX8_TooLargeReachesWhoReadsLate(t *testing.T) {
+	r := newRig(t, func(c *Config, _ *Deps) { c.MaxBody = 1 << 20 })
+	for name, c := range map[string]struct {
+		path    string
+		sent    int
+		chunked bool
+		status  int
+		kept    bool // the connection goes on
+	}{
+		"at the limit":             {items, 1 << 20, false, 400, true}, // it is no JSON
+		"above":                    {items, 1<<20 + 1, false, 413, true},
+		"above, without length":    {items, 1<<20 + 1, true, 413, true},
+		"below twice":              {items, 2<<20 - 1, false, 413, true},
+		"twice":                    {items, 2 << 20, false, 413, true},
+		"twice, without length":    {items, 2 << 20, true, 413, true},
+		"a delivery":               {triggerPath + goodToken, maxDelivery + 1, false, 413, true},
+		"a delivery, twice":        {triggerPath + goodToken, 2 * maxDelivery, true, 413, true},
+		"announced and never sent": {items, 0, false, 413, false},
+		"above twice":              {items, 2<<20 + 1, false, 413, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var d net.Dialer
+			conn, err := d.DialContext(t.Context(), "tcp", r.gateway.Addr())
+			require.NoError(t, err)
+			defer conn.Close()
+			require.NoError(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
+			length := fmt.Sprintf("Content-Length: %d", max(c.sent, 0))
+			if c.sent == 0 {
+				length = "Content-Length: 1000000000"
+			}
+			if c.chunked {
+				length = "Transfer-Encoding: chunked"
+			}
+			_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\n%s\r\n\r\n", c.path, length)
+			require.NoError(t, err)
+			body := strings.Repeat("x", c.sent)
+			for len(body) > 0 { // in pieces, as programs do
+				piece := body[:min(len(body), 64<<10)]
+				body = body[len(piece):]
+				if c.chunked {
+					piece = fmt.Sprintf("%x\r\n%s\r\n", len(piece), piece)
+				}
+				_, err = io.WriteString(conn, piece)
+				require.NoError(t, err)
+			}
+			if c.chunked {
+				_, err = io.WriteString(conn, "0\r\n\r\n")
+				require.NoError(t, err)
+			}
+			from := bufio.NewReader(conn)
+			resp, err := http.ReadResponse(from, nil)
+			require.NoError(t, err)
+			said, err := io.ReadAll(resp.Body)
+			require.NoError(t, err)
+			require.NoError(t, resp.Body.Close())
+			require.Equal(t, c.status, resp.StatusCode, string(said))
+			require.Equal(t, c.kept, !resp.Close)
+			if !c.kept {
+				return
+			}
+			_, err = io.WriteString(conn, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+			require.NoError(t, err)
+			resp, err = http.ReadResponse(from, nil)
+			require.NoError(t, err)
+			require.NoError(t, resp.Body.Close())
+			require.Equal(t, 200, resp.StatusCode)
+		})
+	}
 }
 
 func TestHostAndOriginOnLoopback(t *testing.T) {

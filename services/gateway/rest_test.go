@@ -115,6 +115,7 @@ func TestX5_BadInputIsRefusedByName(t *testing.T) {
 		{"If-Match against body", "PATCH", path, `{"objective":"x","expectedRevision":"2"}`, []string{"If-Match", `"1"`}, 400, "INVALID_ARGUMENT", "expected_revision"},
 		{"If-Match where it means nothing", "POST", items, `{"objective":"x"}`, []string{"If-Match", `"1"`}, 400, "INVALID_ARGUMENT", ""},
 		{"nothing given", "PATCH", path, `{}`, nil, 400, "INVALID_ARGUMENT", ""},
+		{"too long a duration", "POST", "/v1/agents/keeper/timers", `{"description":"x","after":"999999999999999s"}`, nil, 400, "LIMIT_EXCEEDED", "after"},
 		{"no such item", "GET", items + "/wi_00000000000000000000000000", ``, nil, 404, "NOT_FOUND", ""},
 		{"bad agent", "GET", "/v1/agents/UPPER/work-items", ``, nil, 400, "INVALID_ARGUMENT", "agent_id"},
 		{"unknown address", "GET", "/v1/nothing", ``, nil, 404, "NOT_FOUND", ""},

@@ -26,9 +26,8 @@ func validSpan(field string, d *durationpb.Duration, least time.Duration) error 
 	if d == nil {
 		return nil
 	}
-	if err := d.CheckValid(); err != nil {
-		// Seconds and nanoseconds of different signs, or 10 000 years.
-		return fault.Invalid(field, d.String(), "must be a duration of "+least.String()+" to 100 years")
+	if s, n := d.GetSeconds(), d.GetNanos(); n <= -1e9 || n >= 1e9 || s > 0 && n < 0 || s < 0 && n > 0 {
+		return fault.Invalid(field, d.String(), "must be a duration of "+least.String()+" to 100 years: seconds and nanoseconds of one sign, less than 1e9 of these")
 	}
 	if v := d.AsDuration(); v < least || v > horizon || d.GetSeconds() > int64(horizon/time.Second) {
 		text := v.String()
