@@ -92,6 +92,6 @@ func (s *State) forget(a *agentState) {
 	for _, t := range a.turns {
 		s.unacquire(a, t.rec)
 	}
-	a.messages, a.settled, a.order = map[string]*agentv1.Message{}, nil, nil
+	a.messages, a.settled, a.order = nil, nil, nil
 	a.turns, a.decisions, a.answered, a.woken, a.tick, a.inherited = nil, nil, nil, nil, "", ""
 }

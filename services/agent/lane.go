@@ -33,7 +33,7 @@ func band(p agentv1.Priority) int {
 // queue puts a message into the lane: at the end of its band, or at the front
 // when its turn ended without it.
 func (a *agentState) queue(m *agentv1.Message, front bool) {
-	a.messages[m.GetMessageId()] = m
+	a.note(m)
 	// An interjection whose turn was lost comes back.
 	a.settled = slices.DeleteFunc(a.settled, func(id string) bool { return id == m.GetMessageId() })
 	b := band(m.GetPriority())
@@ -44,9 +44,16 @@ func (a *agentState) queue(m *agentv1.Message, front bool) {
 	a.lane[b] = append(a.lane[b], m)
 }
 
+func (a *agentState) note(m *agentv1.Message) {
+	if a.messages == nil {
+		a.messages = map[string]*agentv1.Message{}
+	}
+	a.messages[m.GetMessageId()] = m
+}
+
 // unqueue takes a message out of the lane and keeps its new record.
 func (a *agentState) unqueue(m *agentv1.Message) {
-	a.messages[m.GetMessageId()] = m
+	a.note(m)
 	b := band(m.GetPriority())
 	a.lane[b] = slices.DeleteFunc(slices.Clone(a.lane[b]), func(q *agentv1.Message) bool {
 		return q.GetMessageId() == m.GetMessageId()

@@ -54,7 +54,7 @@ type agentState struct {
 	namespace string
 	rec       *agentv1.Agent
 	lane      [bands][]*agentv1.Message // queued, first in first out
-	messages  map[string]*agentv1.Message
+	messages  map[string]*agentv1.Message // nil until there is one
 	settled   []string // messages that left the lane for good, oldest first
 	order     []string // messages in order of arrival
 	turn      *turnState
@@ -115,7 +115,7 @@ func (s *State) Apply(ev *journal.Event) error {
 		if a != nil {
 			return fmt.Errorf("agent: %s was spawned twice", ev.AgentID)
 		}
-		s.agents[k] = &agentState{namespace: ev.Namespace, rec: p.GetAgent(), messages: map[string]*agentv1.Message{}, facts: 1, inherited: p.GetInherited()}
+		s.agents[k] = &agentState{namespace: ev.Namespace, rec: p.GetAgent(), facts: 1, inherited: p.GetInherited()}
 		s.ids.ReplaceOrInsert(k)
 		return nil
 	}

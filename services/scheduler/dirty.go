@@ -6,6 +6,9 @@ import "sync"
 // one in so many. A start marks every agent, and a wake must not wait for them.
 const sweptShare = 8
 
+// fewAgents is a set that is not worth being made anew when it is empty.
+const fewAgents = 1024
+
 // dirty is the set of agents to look at. An agent is looked at by one goroutine
 // at a time; what is marked meanwhile is looked at once more. That coalesces a
 // storm of events to one look after another (SPEC P7). Namespaces take turns,
@@ -19,6 +22,7 @@ type dirty struct {
 	looks  int        // under way
 	still  *sync.Cond // nobody is marked or looked at
 	agents map[key]*mark
+	most   int // that agents held since it was made
 	closed bool
 }
 
@@ -67,6 +71,7 @@ func (d *dirty) of(k key) *mark {
 	if m == nil {
 		m = &mark{}
 		d.agents[k] = m
+		d.most = max(d.most, len(d.agents))
 	}
 	return m
 }
@@ -159,6 +164,10 @@ func (d *dirty) done(k key, busy bool) {
 		d.cond.Signal()
 	case !busy:
 		delete(d.agents, k)
+		if len(d.agents) == 0 && d.most > fewAgents {
+			// A map keeps its size: after a sweep of 100 000 agents 10 MB.
+			d.agents, d.most = map[key]*mark{}, 0
+		}
 	}
 	if d.looks+d.named.n+d.swept.n == 0 {
 		d.still.Broadcast()

@@ -193,3 +193,21 @@ func TestD1_WhatIsHeard(t *testing.T) {
 	}
 	require.True(t, interest["work"](&journal.Event{Type: "work_item_created", ReadinessTo: "runnable"}))
 }
+
+// What a sweep of very many agents took is given back when all are done; what is
+// marked afterwards is looked at as ever.
+func TestD1_AnEmptySetIsMadeAnew(t *testing.T) {
+	for _, n := range []int{fewAgents - 1, fewAgents, fewAgents + 1} {
+		d := newDirty()
+		for i := range n {
+			d.later(key{"acme", fmt.Sprint(i)})
+		}
+		for range n {
+			d.done(d.next(t), false)
+		}
+		require.Empty(t, d.agents)
+		require.Equal(t, n > fewAgents, d.most == 0)
+		d.mark(key{"acme", "again"})
+		require.Equal(t, key{"acme", "again"}, d.next(t))
+	}
+}

@@ -56,7 +56,9 @@ type Service struct {
 	plans  *plans
 	engine *plane.Engine[*State]
 	files  keylock.Locks[fileKey]
-	known  sync.Map // key -> struct{}: agents that were seen to exist
+
+	knownMu sync.RWMutex
+	known   map[key]struct{} // agents that were seen to exist
 }
 
 // New completes the configuration. Nothing is opened before Start.
@@ -67,7 +69,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if deps.Tasks == nil || deps.Agents == nil {
 		return nil, errors.New("work: Deps needs Tasks and Agents")
 	}
-	return &Service{cfg: cfg, deps: deps}, deps.Complete()
+	return &Service{cfg: cfg, deps: deps, known: map[key]struct{}{}}, deps.Complete()
 }
 
 // Name is the module's name.
@@ -159,13 +161,18 @@ func (s *Service) admitAgent(ctx context.Context, actor rpc.Actor, agentID strin
 }
 
 func (s *Service) exists(ctx context.Context, k key) error {
-	if _, ok := s.known.Load(k); ok {
+	s.knownMu.RLock()
+	_, ok := s.known[k]
+	s.knownMu.RUnlock()
+	if ok {
 		return nil
 	}
 	if err := s.deps.Agents.AgentExists(ctx, k.id); err != nil {
 		return err
 	}
-	s.known.Store(k, struct{}{})
+	s.knownMu.Lock()
+	defer s.knownMu.Unlock()
+	s.known[k] = struct{}{}
 	return nil
 }
 
