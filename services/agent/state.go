@@ -53,10 +53,10 @@ type readyAgent struct {
 type agentState struct {
 	namespace string
 	rec       *agentv1.Agent
-	lane      [bands][]*agentv1.Message // queued, first in first out
+	lane      [bands][]*agentv1.Message   // queued, first in first out
 	messages  map[string]*agentv1.Message // nil until there is one
-	settled   []string // messages that left the lane for good, oldest first
-	order     []string // messages in order of arrival
+	settled   []string                    // messages that left the lane for good, oldest first
+	order     []string                    // messages in order of arrival
 	turn      *turnState
 	turns     []*turnState // ended, oldest first
 	decisions []*agentv1.Decision
