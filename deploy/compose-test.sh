@@ -8,6 +8,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
 daemon=
+# As `make demo` builds, so that nothing is compiled twice.
+export CGO_ENABLED=0
 
 say() { printf '\n--- %s (%ss)\n' "$1" "$SECONDS"; }
 

@@ -71,6 +71,24 @@ func EnsureStream(ctx context.Context, nc *nats.Conn, replicas int) error {
 	if cfg.Replicas == 1 {
 		cfg.PersistMode = jetstream.AsyncPersistMode
 	}
+	for {
+		one, cancel := context.WithTimeout(ctx, ensureTerm)
+		err := ensure(one, js, cfg)
+		cancel()
+		switch {
+		case err == nil:
+			return nil
+		case !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil:
+			return fmt.Errorf("bus: stream %s: %w", Stream, err)
+		}
+	}
+}
+
+// ensureTerm is how long one attempt at the stream may take. A cluster that
+// chooses a leader drops requests, and who waits for its answer waits for ever.
+const ensureTerm = 3 * time.Second
+
+func ensure(ctx context.Context, js jetstream.JetStream, cfg jetstream.StreamConfig) error {
 	s, err := js.Stream(ctx, Stream)
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound):
@@ -80,10 +98,7 @@ func EnsureStream(ctx context.Context, nc *nats.Conn, replicas int) error {
 		cfg.PersistMode = s.CachedInfo().Config.PersistMode
 		_, err = js.UpdateStream(ctx, cfg)
 	}
-	if err != nil {
-		return fmt.Errorf("bus: stream %s: %w", Stream, err)
-	}
-	return nil
+	return err
 }
 
 // Config is what a Publisher needs.

@@ -1,0 +1,50 @@
+package bus
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+)
+
+// A cluster that chooses a leader drops requests. Each is asked for again.
+func TestAStreamThatIsNotAnsweredFor(t *testing.T) {
+	srv, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoLog: true, NoSigs: true})
+	require.NoError(t, err)
+	srv.Start()
+	t.Cleanup(func() {
+		srv.Shutdown()
+		srv.WaitForShutdown()
+	})
+	require.True(t, srv.ReadyForConnections(10*time.Second))
+	nc, err := nats.Connect(srv.ClientURL())
+	require.NoError(t, err)
+	t.Cleanup(nc.Close)
+	var asked atomic.Int32
+	// JetStream's side: the first question for the stream is lost, and so is the
+	// first order to make it.
+	_, err = nc.Subscribe("$JS.API.STREAM.>", func(m *nats.Msg) {
+		n := asked.Add(1)
+		switch {
+		case n == 1, n == 3:
+		case strings.Contains(m.Subject, ".INFO."):
+			_ = m.Respond([]byte(`{"error":{"code":404,"err_code":10059,"description":"stream not found"}}`)) // fails with the test
+		default:
+			_ = m.Respond([]byte(`{"config":{"name":"EVENTS","subjects":["quartet.events.>"]},"state":{},"created":"2026-01-01T00:00:00Z"}`))
+		}
+	})
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	require.NoError(t, EnsureStream(ctx, nc, 3))
+	require.EqualValues(t, 5, asked.Load(), "info, info, create, info, create")
+
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, EnsureStream(over, nc, 3), context.Canceled)
+}
