@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -199,6 +198,6 @@ func TestR6_PartitionsThatDoNotFit(t *testing.T) {
 			continue
 		}
 		require.Error(t, err, c.set)
-		require.True(t, strings.Contains(err.Error(), c.says), "%s: %s", c.set, err)
+		require.Contains(t, err.Error(), c.says, c.set)
 	}
 }

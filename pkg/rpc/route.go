@@ -49,6 +49,9 @@ type Routes struct {
 	Left func(err error) bool
 	// Peer reaches another instance; it sends nothing of its own.
 	Peer func(addr, name string) grpc.ClientConnInterface
+	// Missing looks again at a refusal with NOT_FOUND, which one partition says of
+	// what may be in another; nil leaves it.
+	Missing func(ctx context.Context, req proto.Message, err error) error
 	// NewID makes the request ids of calls that came without.
 	NewID func(prefix string) string
 }
@@ -113,7 +116,11 @@ func (r *router) unary(ctx context.Context, full string, req proto.Message) (pro
 	case sent:
 		return r.here(ctx, n, full, req)
 	case !r.search[full]:
-		return r.at(ctx, r.owner(ctx, req), full, req)
+		resp, err := r.at(ctx, r.owner(ctx, req), full, req)
+		if r.Missing != nil && r.Size() > 1 && errors.Is(err, fault.NotFound) {
+			err = r.Missing(ctx, req, err)
+		}
+		return resp, err
 	}
 	var resp proto.Message
 	for n := range r.Size() {
@@ -212,7 +219,8 @@ func (r *router) at(ctx context.Context, n int, full string, req proto.Message) 
 			if err == nil {
 				return resp, nil
 			}
-			if fresh := rebuild(err); !r.again(n, p, fresh) && !disconnected(err) && !(over(p) && ctx.Err() == nil) {
+			lost := disconnected(err) || over(p) && ctx.Err() == nil
+			if fresh := rebuild(err); !lost && !r.again(n, p, fresh) {
 				return nil, fresh
 			}
 		}

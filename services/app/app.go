@@ -56,6 +56,9 @@ type journaled interface{ Stalled() time.Duration }
 
 // New builds the table of modules. Nothing is opened before Start.
 func New(cfg Config, logger *zap.Logger, version string) (*App, error) {
+	if logger == nil {
+		logger = zap.NewNop()
+	}
 	if err := cfg.Complete(); err != nil {
 		return nil, err
 	}
@@ -171,7 +174,7 @@ func New(cfg Config, logger *zap.Logger, version string) (*App, error) {
 				return p.build(deps, journal.Share{})
 			}
 			h := &host{name: p.name, build: p.build, deps: deps, broker: a.broker, keeper: keeper, copy: cfg.Publish, logger: logger, units: map[int]*unit{}}
-			return h, h.route(server, network, deps.IDs.New, p.search...)
+			return h, h.route(server, network, deps.IDs.New, p.missing, p.search...)
 		}, p.needs})
 	}
 	table = append(table, []row{

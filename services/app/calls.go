@@ -6,11 +6,13 @@ import (
 	"strings"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
 	"quartet/pkg/fault"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 	"quartet/services/task"
 	"quartet/services/work"
@@ -137,3 +139,19 @@ func (c calls) RunningTasks(ctx context.Context, agentID, workItemID string) ([]
 }
 
 func (c calls) work() workv1.WorkServiceClient { return workv1.NewWorkServiceClient(c.to("work")) }
+
+// foreignItem tells an agent that the item it asked for is another's: a partition
+// knows its own agents' only (SPEC W4).
+func (c calls) foreignItem(ctx context.Context, req proto.Message, err error) error {
+	agent, ok := req.(interface{ GetAgentId() string })
+	item := fault.From(err).Metadata()["work_item_id"]
+	if !ok || item == "" {
+		return err
+	}
+	system := rpc.WithActor(ctx, rpc.Actor(*plane.System(rpc.ActorFrom(ctx).Namespace)))
+	found, ferr := c.work().FindWorkItem(system, &workv1.FindWorkItemRequest{WorkItemId: item})
+	if ferr != nil || found.GetAgentId() == agent.GetAgentId() {
+		return err
+	}
+	return work.Foreign(agent.GetAgentId(), item)
+}

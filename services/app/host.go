@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
 	"quartet/pkg/bus"
 	"quartet/pkg/journal"
@@ -61,7 +62,7 @@ const takeTerm = 2 * time.Minute
 func (h *host) Name() string { return h.name }
 
 // route puts the plane on the process's server.
-func (h *host) route(server *rpc.Server, network *rpc.Network, newID func(string) string, search ...string) error {
+func (h *host) route(server *rpc.Server, network *rpc.Network, newID func(string) string, missing func(context.Context, proto.Message, error) error, search ...string) error {
 	prototype, err := h.build(h.deps, journal.Share{})
 	if err != nil {
 		return err
@@ -71,7 +72,7 @@ func (h *host) route(server *rpc.Server, network *rpc.Network, newID func(string
 		return err
 	}
 	rpc.Route(server, shape, rpc.Routes{
-		Service: h.name, Size: h.size, Search: search, Where: h.where, NewID: newID,
+		Service: h.name, Size: h.size, Search: search, Missing: missing, Where: h.where, NewID: newID,
 		Of:   func(namespace, agentID string) int { return journal.PartitionOf(namespace, agentID, h.size()) },
 		Left: func(err error) bool { return errors.Is(err, journal.ErrNotHeld) },
 		Peer: func(addr, name string) grpc.ClientConnInterface { return network.Peer(addr, name) },

@@ -1,10 +1,15 @@
 package app
 
 import (
+	"context"
+
+	"google.golang.org/protobuf/proto"
+
 	"quartet/pkg/journal"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 	"quartet/services/agent"
@@ -35,6 +40,8 @@ type planeRow struct {
 	build  func(d plane.Deps, share journal.Share) (planeService, error)
 	needs  []string
 	search []string
+	// missing looks again at a NOT_FOUND of one partition of several.
+	missing func(ctx context.Context, req proto.Message, err error) error
 }
 
 func (w wiring) planes() []planeRow {
@@ -44,10 +51,10 @@ func (w wiring) planes() []planeRow {
 				Deps: d, Work: w.calls.work(), Waiting: waitingv1.NewWaitingServiceClient(w.calls.to("waiting")),
 				Tasks: taskv1.NewTaskServiceClient(w.calls.to("task")), Boards: boardv1.NewBoardServiceClient(w.calls.to("board")), Conn: w.calls.conn, MintRun: w.creds.keyring.MintRun, Allowed: allowed,
 			})
-		}, []string{"nats"}, nil},
+		}, []string{"nats"}, nil, nil},
 		{"work", func(d plane.Deps, share journal.Share) (planeService, error) {
 			return work.New(work.Config{Share: share, Home: w.cfg.HomeDir}, work.Deps{Deps: d, Tasks: w.calls, Agents: w.calls})
-		}, []string{"nats"}, nil},
+		}, []string{"nats"}, []string{workv1.WorkService_FindWorkItem_FullMethodName}, w.calls.foreignItem},
 		{"waiting", func(d plane.Deps, share journal.Share) (planeService, error) {
 			rechecks, err := w.cfg.rechecks()
 			if err != nil {
@@ -56,19 +63,19 @@ func (w wiring) planes() []planeRow {
 			return waiting.New(waiting.Config{Share: share, PublicURL: w.publicURL, DefaultRecheck: w.cfg.DefaultRecheck, NamespaceRechecks: rechecks}, waiting.Deps{
 				Deps: d, Work: w.calls.work(), Tasks: taskv1.NewTaskServiceClient(w.calls.to("task")), Agents: w.calls, TriggerSecret: triggerSecrets(w.key),
 			})
-		}, []string{"nats"}, []string{waitingv1.WaitingService_DeliverTrigger_FullMethodName}},
+		}, []string{"nats"}, []string{waitingv1.WaitingService_DeliverTrigger_FullMethodName}, nil},
 		{"task", func(d plane.Deps, share journal.Share) (planeService, error) {
 			return task.New(task.Config{Share: share, LeaseTerm: w.cfg.CommandLease}, task.Deps{Deps: d, Output: w.output, Workspace: w.calls.Workspace, OwnsItem: w.calls.OwnsItem, Children: children{w.calls}})
-		}, []string{"nats", "output"}, nil},
+		}, []string{"nats", "output"}, nil, nil},
 		{"board", func(d plane.Deps, share journal.Share) (planeService, error) {
 			return board.New(board.Config{Share: share, LeaseTerm: w.cfg.StepLease, CancelWait: w.cfg.CancelWait, TokenBudget: w.cfg.BoardBudget}, board.Deps{
 				Deps: d, Orchestrates: w.calls.Orchestrates, MintRun: func(namespace, workerID, runID string) string {
 					return w.creds.keyring.Mint(rpc.Actor{Namespace: namespace, Principal: "worker/" + workerID, Role: rpc.RoleWorker, AgentID: workerID, RunID: runID})
 				},
 			})
-		}, []string{"nats"}, nil},
+		}, []string{"nats"}, nil, nil},
 		{"identity", func(d plane.Deps, _ journal.Share) (planeService, error) {
 			return identity.New(identity.Deps{Deps: d, Secret: identity.Secrets(w.key), Known: w.creds.keys.Known, Version: w.version})
-		}, []string{"nats"}, nil},
+		}, []string{"nats"}, nil, nil},
 	}
 }

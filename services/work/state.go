@@ -199,9 +199,14 @@ func (s *State) owned(namespace, agentID, itemID string) (*workv1.WorkItem, erro
 	case it == nil:
 		return nil, fault.NotFound.Newf("work item %q does not exist; ListWorkItems shows what agent %q has", itemID, agentID).With("work_item_id", itemID)
 	case it.GetAgentId() != agentID:
-		return nil, fault.PermissionDenied.Newf("work item %q belongs to another agent than %q", itemID, agentID).With("work_item_id", itemID)
+		return nil, Foreign(agentID, itemID)
 	}
 	return it, nil
+}
+
+// Foreign is the refusal of an item that is another agent's.
+func Foreign(agentID, itemID string) error {
+	return fault.PermissionDenied.Newf("work item %q belongs to another agent than %q", itemID, agentID).With("work_item_id", itemID)
 }
 
 // end remembers waits that are over.

@@ -1828,6 +1828,98 @@ func (x *ListWorkItemHistoryResponse) GetNextPageToken() string {
 	return ""
 }
 
+// FindWorkItemRequest names an item.
+type FindWorkItemRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The item.
+	WorkItemId    string `protobuf:"bytes,1,opt,name=work_item_id,json=workItemId,proto3" json:"work_item_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FindWorkItemRequest) Reset() {
+	*x = FindWorkItemRequest{}
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FindWorkItemRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FindWorkItemRequest) ProtoMessage() {}
+
+func (x *FindWorkItemRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FindWorkItemRequest.ProtoReflect.Descriptor instead.
+func (*FindWorkItemRequest) Descriptor() ([]byte, []int) {
+	return file_quartet_work_v1_work_service_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *FindWorkItemRequest) GetWorkItemId() string {
+	if x != nil {
+		return x.WorkItemId
+	}
+	return ""
+}
+
+// FindWorkItemResponse answers with its owner.
+type FindWorkItemResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whose it is.
+	AgentId       string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FindWorkItemResponse) Reset() {
+	*x = FindWorkItemResponse{}
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FindWorkItemResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FindWorkItemResponse) ProtoMessage() {}
+
+func (x *FindWorkItemResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FindWorkItemResponse.ProtoReflect.Descriptor instead.
+func (*FindWorkItemResponse) Descriptor() ([]byte, []int) {
+	return file_quartet_work_v1_work_service_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *FindWorkItemResponse) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
 var File_quartet_work_v1_work_service_proto protoreflect.FileDescriptor
 
 const file_quartet_work_v1_work_service_proto_rawDesc = "" +
@@ -1981,7 +2073,12 @@ const file_quartet_work_v1_work_service_proto_rawDesc = "" +
 	"\fnewest_first\x18\x05 \x01(\bR\vnewestFirst\"\x86\x01\n" +
 	"\x1bListWorkItemHistoryResponse\x12?\n" +
 	"\tmutations\x18\x01 \x03(\v2!.quartet.work.v1.WorkItemMutationR\tmutations\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken*\xaa\x02\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"7\n" +
+	"\x13FindWorkItemRequest\x12 \n" +
+	"\fwork_item_id\x18\x01 \x01(\tR\n" +
+	"workItemId\"1\n" +
+	"\x14FindWorkItemResponse\x12\x19\n" +
+	"\bagent_id\x18\x01 \x01(\tR\aagentId*\xaa\x02\n" +
 	"\x0eWorkItemFilter\x12 \n" +
 	"\x1cWORK_ITEM_FILTER_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14WORK_ITEM_FILTER_ALL\x10\x01\x12\x19\n" +
@@ -1991,7 +2088,7 @@ const file_quartet_work_v1_work_service_proto_rawDesc = "" +
 	"\x17WORK_ITEM_FILTER_QUEUED\x10\x05\x12\x1c\n" +
 	"\x18WORK_ITEM_FILTER_BLOCKED\x10\x06\x12)\n" +
 	"%WORK_ITEM_FILTER_WAITING_FOR_OPERATOR\x10\a\x12\x1d\n" +
-	"\x19WORK_ITEM_FILTER_RUNNABLE\x10\b2\xbc\b\n" +
+	"\x19WORK_ITEM_FILTER_RUNNABLE\x10\b2\x99\t\n" +
 	"\vWorkService\x12a\n" +
 	"\x0eCreateWorkItem\x12&.quartet.work.v1.CreateWorkItemRequest\x1a'.quartet.work.v1.CreateWorkItemResponse\x12X\n" +
 	"\vGetWorkItem\x12#.quartet.work.v1.GetWorkItemRequest\x1a$.quartet.work.v1.GetWorkItemResponse\x12^\n" +
@@ -2004,7 +2101,8 @@ const file_quartet_work_v1_work_service_proto_rawDesc = "" +
 	"\x13ListWorkItemHistory\x12+.quartet.work.v1.ListWorkItemHistoryRequest\x1a,.quartet.work.v1.ListWorkItemHistoryResponse\x12U\n" +
 	"\n" +
 	"AttachWait\x12\".quartet.work.v1.AttachWaitRequest\x1a#.quartet.work.v1.AttachWaitResponse\x12a\n" +
-	"\x0eConsumeRecheck\x12&.quartet.work.v1.ConsumeRecheckRequest\x1a'.quartet.work.v1.ConsumeRecheckResponseB'Z%quartet/pkg/pb/quartet/work/v1;workv1b\x06proto3"
+	"\x0eConsumeRecheck\x12&.quartet.work.v1.ConsumeRecheckRequest\x1a'.quartet.work.v1.ConsumeRecheckResponse\x12[\n" +
+	"\fFindWorkItem\x12$.quartet.work.v1.FindWorkItemRequest\x1a%.quartet.work.v1.FindWorkItemResponseB'Z%quartet/pkg/pb/quartet/work/v1;workv1b\x06proto3"
 
 var (
 	file_quartet_work_v1_work_service_proto_rawDescOnce sync.Once
@@ -2019,7 +2117,7 @@ func file_quartet_work_v1_work_service_proto_rawDescGZIP() []byte {
 }
 
 var file_quartet_work_v1_work_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_quartet_work_v1_work_service_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_quartet_work_v1_work_service_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_quartet_work_v1_work_service_proto_goTypes = []any{
 	(WorkItemFilter)(0),                 // 0: quartet.work.v1.WorkItemFilter
 	(*TodoList)(nil),                    // 1: quartet.work.v1.TodoList
@@ -2046,49 +2144,51 @@ var file_quartet_work_v1_work_service_proto_goTypes = []any{
 	(*ConsumeRecheckResponse)(nil),      // 22: quartet.work.v1.ConsumeRecheckResponse
 	(*ListWorkItemHistoryRequest)(nil),  // 23: quartet.work.v1.ListWorkItemHistoryRequest
 	(*ListWorkItemHistoryResponse)(nil), // 24: quartet.work.v1.ListWorkItemHistoryResponse
-	(*TodoItem)(nil),                    // 25: quartet.work.v1.TodoItem
-	(PlanStatus)(0),                     // 26: quartet.work.v1.PlanStatus
-	(*WorkItem)(nil),                    // 27: quartet.work.v1.WorkItem
-	(*Warning)(nil),                     // 28: quartet.work.v1.Warning
-	(*timestamppb.Timestamp)(nil),       // 29: google.protobuf.Timestamp
-	(*AttachedWait)(nil),                // 30: quartet.work.v1.AttachedWait
-	(*WorkItemMutation)(nil),            // 31: quartet.work.v1.WorkItemMutation
+	(*FindWorkItemRequest)(nil),         // 25: quartet.work.v1.FindWorkItemRequest
+	(*FindWorkItemResponse)(nil),        // 26: quartet.work.v1.FindWorkItemResponse
+	(*TodoItem)(nil),                    // 27: quartet.work.v1.TodoItem
+	(PlanStatus)(0),                     // 28: quartet.work.v1.PlanStatus
+	(*WorkItem)(nil),                    // 29: quartet.work.v1.WorkItem
+	(*Warning)(nil),                     // 30: quartet.work.v1.Warning
+	(*timestamppb.Timestamp)(nil),       // 31: google.protobuf.Timestamp
+	(*AttachedWait)(nil),                // 32: quartet.work.v1.AttachedWait
+	(*WorkItemMutation)(nil),            // 33: quartet.work.v1.WorkItemMutation
 }
 var file_quartet_work_v1_work_service_proto_depIdxs = []int32{
-	25, // 0: quartet.work.v1.TodoList.items:type_name -> quartet.work.v1.TodoItem
-	26, // 1: quartet.work.v1.CreateWorkItemRequest.plan_status:type_name -> quartet.work.v1.PlanStatus
-	25, // 2: quartet.work.v1.CreateWorkItemRequest.todo_list:type_name -> quartet.work.v1.TodoItem
-	27, // 3: quartet.work.v1.CreateWorkItemResponse.work_item:type_name -> quartet.work.v1.WorkItem
-	28, // 4: quartet.work.v1.CreateWorkItemResponse.warnings:type_name -> quartet.work.v1.Warning
-	27, // 5: quartet.work.v1.GetWorkItemResponse.work_item:type_name -> quartet.work.v1.WorkItem
+	27, // 0: quartet.work.v1.TodoList.items:type_name -> quartet.work.v1.TodoItem
+	28, // 1: quartet.work.v1.CreateWorkItemRequest.plan_status:type_name -> quartet.work.v1.PlanStatus
+	27, // 2: quartet.work.v1.CreateWorkItemRequest.todo_list:type_name -> quartet.work.v1.TodoItem
+	29, // 3: quartet.work.v1.CreateWorkItemResponse.work_item:type_name -> quartet.work.v1.WorkItem
+	30, // 4: quartet.work.v1.CreateWorkItemResponse.warnings:type_name -> quartet.work.v1.Warning
+	29, // 5: quartet.work.v1.GetWorkItemResponse.work_item:type_name -> quartet.work.v1.WorkItem
 	0,  // 6: quartet.work.v1.ListWorkItemsRequest.filter:type_name -> quartet.work.v1.WorkItemFilter
-	27, // 7: quartet.work.v1.ListWorkItemsResponse.work_items:type_name -> quartet.work.v1.WorkItem
-	27, // 8: quartet.work.v1.PickWorkItemResponse.work_item:type_name -> quartet.work.v1.WorkItem
-	27, // 9: quartet.work.v1.PickWorkItemResponse.previous_work_item:type_name -> quartet.work.v1.WorkItem
-	28, // 10: quartet.work.v1.PickWorkItemResponse.warnings:type_name -> quartet.work.v1.Warning
-	26, // 11: quartet.work.v1.UpdateWorkItemRequest.plan_status:type_name -> quartet.work.v1.PlanStatus
+	29, // 7: quartet.work.v1.ListWorkItemsResponse.work_items:type_name -> quartet.work.v1.WorkItem
+	29, // 8: quartet.work.v1.PickWorkItemResponse.work_item:type_name -> quartet.work.v1.WorkItem
+	29, // 9: quartet.work.v1.PickWorkItemResponse.previous_work_item:type_name -> quartet.work.v1.WorkItem
+	30, // 10: quartet.work.v1.PickWorkItemResponse.warnings:type_name -> quartet.work.v1.Warning
+	28, // 11: quartet.work.v1.UpdateWorkItemRequest.plan_status:type_name -> quartet.work.v1.PlanStatus
 	1,  // 12: quartet.work.v1.UpdateWorkItemRequest.todo_list:type_name -> quartet.work.v1.TodoList
-	29, // 13: quartet.work.v1.UpdateWorkItemRequest.recheck_at:type_name -> google.protobuf.Timestamp
-	27, // 14: quartet.work.v1.UpdateWorkItemResponse.work_item:type_name -> quartet.work.v1.WorkItem
-	28, // 15: quartet.work.v1.UpdateWorkItemResponse.warnings:type_name -> quartet.work.v1.Warning
-	27, // 16: quartet.work.v1.CompleteWorkItemResponse.work_item:type_name -> quartet.work.v1.WorkItem
-	28, // 17: quartet.work.v1.CompleteWorkItemResponse.warnings:type_name -> quartet.work.v1.Warning
-	28, // 18: quartet.work.v1.PromoteReportRequest.warnings:type_name -> quartet.work.v1.Warning
-	27, // 19: quartet.work.v1.PromoteReportResponse.work_item:type_name -> quartet.work.v1.WorkItem
-	27, // 20: quartet.work.v1.GetWorkQueueResponse.current:type_name -> quartet.work.v1.WorkItem
-	27, // 21: quartet.work.v1.GetWorkQueueResponse.triggered_blocked:type_name -> quartet.work.v1.WorkItem
-	27, // 22: quartet.work.v1.GetWorkQueueResponse.queued_runnable:type_name -> quartet.work.v1.WorkItem
-	27, // 23: quartet.work.v1.GetWorkQueueResponse.waiting_for_operator:type_name -> quartet.work.v1.WorkItem
-	27, // 24: quartet.work.v1.GetWorkQueueResponse.blocked:type_name -> quartet.work.v1.WorkItem
-	27, // 25: quartet.work.v1.GetWorkQueueResponse.completed_recent:type_name -> quartet.work.v1.WorkItem
+	31, // 13: quartet.work.v1.UpdateWorkItemRequest.recheck_at:type_name -> google.protobuf.Timestamp
+	29, // 14: quartet.work.v1.UpdateWorkItemResponse.work_item:type_name -> quartet.work.v1.WorkItem
+	30, // 15: quartet.work.v1.UpdateWorkItemResponse.warnings:type_name -> quartet.work.v1.Warning
+	29, // 16: quartet.work.v1.CompleteWorkItemResponse.work_item:type_name -> quartet.work.v1.WorkItem
+	30, // 17: quartet.work.v1.CompleteWorkItemResponse.warnings:type_name -> quartet.work.v1.Warning
+	30, // 18: quartet.work.v1.PromoteReportRequest.warnings:type_name -> quartet.work.v1.Warning
+	29, // 19: quartet.work.v1.PromoteReportResponse.work_item:type_name -> quartet.work.v1.WorkItem
+	29, // 20: quartet.work.v1.GetWorkQueueResponse.current:type_name -> quartet.work.v1.WorkItem
+	29, // 21: quartet.work.v1.GetWorkQueueResponse.triggered_blocked:type_name -> quartet.work.v1.WorkItem
+	29, // 22: quartet.work.v1.GetWorkQueueResponse.queued_runnable:type_name -> quartet.work.v1.WorkItem
+	29, // 23: quartet.work.v1.GetWorkQueueResponse.waiting_for_operator:type_name -> quartet.work.v1.WorkItem
+	29, // 24: quartet.work.v1.GetWorkQueueResponse.blocked:type_name -> quartet.work.v1.WorkItem
+	29, // 25: quartet.work.v1.GetWorkQueueResponse.completed_recent:type_name -> quartet.work.v1.WorkItem
 	17, // 26: quartet.work.v1.GetWorkQueueResponse.counts:type_name -> quartet.work.v1.WorkQueueCounts
-	27, // 27: quartet.work.v1.GetWorkQueueResponse.rechecks:type_name -> quartet.work.v1.WorkItem
-	29, // 28: quartet.work.v1.GetWorkQueueResponse.changed_at:type_name -> google.protobuf.Timestamp
-	30, // 29: quartet.work.v1.AttachWaitRequest.wait:type_name -> quartet.work.v1.AttachedWait
-	27, // 30: quartet.work.v1.AttachWaitResponse.work_item:type_name -> quartet.work.v1.WorkItem
-	29, // 31: quartet.work.v1.ConsumeRecheckRequest.recheck_at:type_name -> google.protobuf.Timestamp
-	27, // 32: quartet.work.v1.ConsumeRecheckResponse.work_item:type_name -> quartet.work.v1.WorkItem
-	31, // 33: quartet.work.v1.ListWorkItemHistoryResponse.mutations:type_name -> quartet.work.v1.WorkItemMutation
+	29, // 27: quartet.work.v1.GetWorkQueueResponse.rechecks:type_name -> quartet.work.v1.WorkItem
+	31, // 28: quartet.work.v1.GetWorkQueueResponse.changed_at:type_name -> google.protobuf.Timestamp
+	32, // 29: quartet.work.v1.AttachWaitRequest.wait:type_name -> quartet.work.v1.AttachedWait
+	29, // 30: quartet.work.v1.AttachWaitResponse.work_item:type_name -> quartet.work.v1.WorkItem
+	31, // 31: quartet.work.v1.ConsumeRecheckRequest.recheck_at:type_name -> google.protobuf.Timestamp
+	29, // 32: quartet.work.v1.ConsumeRecheckResponse.work_item:type_name -> quartet.work.v1.WorkItem
+	33, // 33: quartet.work.v1.ListWorkItemHistoryResponse.mutations:type_name -> quartet.work.v1.WorkItemMutation
 	2,  // 34: quartet.work.v1.WorkService.CreateWorkItem:input_type -> quartet.work.v1.CreateWorkItemRequest
 	4,  // 35: quartet.work.v1.WorkService.GetWorkItem:input_type -> quartet.work.v1.GetWorkItemRequest
 	6,  // 36: quartet.work.v1.WorkService.ListWorkItems:input_type -> quartet.work.v1.ListWorkItemsRequest
@@ -2100,19 +2200,21 @@ var file_quartet_work_v1_work_service_proto_depIdxs = []int32{
 	23, // 42: quartet.work.v1.WorkService.ListWorkItemHistory:input_type -> quartet.work.v1.ListWorkItemHistoryRequest
 	19, // 43: quartet.work.v1.WorkService.AttachWait:input_type -> quartet.work.v1.AttachWaitRequest
 	21, // 44: quartet.work.v1.WorkService.ConsumeRecheck:input_type -> quartet.work.v1.ConsumeRecheckRequest
-	3,  // 45: quartet.work.v1.WorkService.CreateWorkItem:output_type -> quartet.work.v1.CreateWorkItemResponse
-	5,  // 46: quartet.work.v1.WorkService.GetWorkItem:output_type -> quartet.work.v1.GetWorkItemResponse
-	7,  // 47: quartet.work.v1.WorkService.ListWorkItems:output_type -> quartet.work.v1.ListWorkItemsResponse
-	9,  // 48: quartet.work.v1.WorkService.PickWorkItem:output_type -> quartet.work.v1.PickWorkItemResponse
-	11, // 49: quartet.work.v1.WorkService.UpdateWorkItem:output_type -> quartet.work.v1.UpdateWorkItemResponse
-	13, // 50: quartet.work.v1.WorkService.CompleteWorkItem:output_type -> quartet.work.v1.CompleteWorkItemResponse
-	15, // 51: quartet.work.v1.WorkService.PromoteReport:output_type -> quartet.work.v1.PromoteReportResponse
-	18, // 52: quartet.work.v1.WorkService.GetWorkQueue:output_type -> quartet.work.v1.GetWorkQueueResponse
-	24, // 53: quartet.work.v1.WorkService.ListWorkItemHistory:output_type -> quartet.work.v1.ListWorkItemHistoryResponse
-	20, // 54: quartet.work.v1.WorkService.AttachWait:output_type -> quartet.work.v1.AttachWaitResponse
-	22, // 55: quartet.work.v1.WorkService.ConsumeRecheck:output_type -> quartet.work.v1.ConsumeRecheckResponse
-	45, // [45:56] is the sub-list for method output_type
-	34, // [34:45] is the sub-list for method input_type
+	25, // 45: quartet.work.v1.WorkService.FindWorkItem:input_type -> quartet.work.v1.FindWorkItemRequest
+	3,  // 46: quartet.work.v1.WorkService.CreateWorkItem:output_type -> quartet.work.v1.CreateWorkItemResponse
+	5,  // 47: quartet.work.v1.WorkService.GetWorkItem:output_type -> quartet.work.v1.GetWorkItemResponse
+	7,  // 48: quartet.work.v1.WorkService.ListWorkItems:output_type -> quartet.work.v1.ListWorkItemsResponse
+	9,  // 49: quartet.work.v1.WorkService.PickWorkItem:output_type -> quartet.work.v1.PickWorkItemResponse
+	11, // 50: quartet.work.v1.WorkService.UpdateWorkItem:output_type -> quartet.work.v1.UpdateWorkItemResponse
+	13, // 51: quartet.work.v1.WorkService.CompleteWorkItem:output_type -> quartet.work.v1.CompleteWorkItemResponse
+	15, // 52: quartet.work.v1.WorkService.PromoteReport:output_type -> quartet.work.v1.PromoteReportResponse
+	18, // 53: quartet.work.v1.WorkService.GetWorkQueue:output_type -> quartet.work.v1.GetWorkQueueResponse
+	24, // 54: quartet.work.v1.WorkService.ListWorkItemHistory:output_type -> quartet.work.v1.ListWorkItemHistoryResponse
+	20, // 55: quartet.work.v1.WorkService.AttachWait:output_type -> quartet.work.v1.AttachWaitResponse
+	22, // 56: quartet.work.v1.WorkService.ConsumeRecheck:output_type -> quartet.work.v1.ConsumeRecheckResponse
+	26, // 57: quartet.work.v1.WorkService.FindWorkItem:output_type -> quartet.work.v1.FindWorkItemResponse
+	46, // [46:58] is the sub-list for method output_type
+	34, // [34:46] is the sub-list for method input_type
 	34, // [34:34] is the sub-list for extension type_name
 	34, // [34:34] is the sub-list for extension extendee
 	0,  // [0:34] is the sub-list for field type_name
@@ -2132,7 +2234,7 @@ func file_quartet_work_v1_work_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_work_v1_work_service_proto_rawDesc), len(file_quartet_work_v1_work_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   24,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -30,6 +30,7 @@ const (
 	WorkService_ListWorkItemHistory_FullMethodName = "/quartet.work.v1.WorkService/ListWorkItemHistory"
 	WorkService_AttachWait_FullMethodName          = "/quartet.work.v1.WorkService/AttachWait"
 	WorkService_ConsumeRecheck_FullMethodName      = "/quartet.work.v1.WorkService/ConsumeRecheck"
+	WorkService_FindWorkItem_FullMethodName        = "/quartet.work.v1.WorkService/FindWorkItem"
 )
 
 // WorkServiceClient is the client API for WorkService service.
@@ -70,6 +71,10 @@ type WorkServiceClient interface {
 	AttachWait(ctx context.Context, in *AttachWaitRequest, opts ...grpc.CallOption) (*AttachWaitResponse, error)
 	// ConsumeRecheck marks that the owner was reminded (SPEC P5). Role: service.
 	ConsumeRecheck(ctx context.Context, in *ConsumeRecheckRequest, opts ...grpc.CallOption) (*ConsumeRecheckResponse, error)
+	// FindWorkItem says whose an item of the namespace is. Whoever asks for an item
+	// that is not its own is told so, wherever the item lies (SPEC W4). Role: service.
+	// Errors: NOT_FOUND.
+	FindWorkItem(ctx context.Context, in *FindWorkItemRequest, opts ...grpc.CallOption) (*FindWorkItemResponse, error)
 }
 
 type workServiceClient struct {
@@ -190,6 +195,16 @@ func (c *workServiceClient) ConsumeRecheck(ctx context.Context, in *ConsumeReche
 	return out, nil
 }
 
+func (c *workServiceClient) FindWorkItem(ctx context.Context, in *FindWorkItemRequest, opts ...grpc.CallOption) (*FindWorkItemResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(FindWorkItemResponse)
+	err := c.cc.Invoke(ctx, WorkService_FindWorkItem_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // WorkServiceServer is the server API for WorkService service.
 // All implementations must embed UnimplementedWorkServiceServer
 // for forward compatibility.
@@ -228,6 +243,10 @@ type WorkServiceServer interface {
 	AttachWait(context.Context, *AttachWaitRequest) (*AttachWaitResponse, error)
 	// ConsumeRecheck marks that the owner was reminded (SPEC P5). Role: service.
 	ConsumeRecheck(context.Context, *ConsumeRecheckRequest) (*ConsumeRecheckResponse, error)
+	// FindWorkItem says whose an item of the namespace is. Whoever asks for an item
+	// that is not its own is told so, wherever the item lies (SPEC W4). Role: service.
+	// Errors: NOT_FOUND.
+	FindWorkItem(context.Context, *FindWorkItemRequest) (*FindWorkItemResponse, error)
 	mustEmbedUnimplementedWorkServiceServer()
 }
 
@@ -270,6 +289,9 @@ func (UnimplementedWorkServiceServer) AttachWait(context.Context, *AttachWaitReq
 }
 func (UnimplementedWorkServiceServer) ConsumeRecheck(context.Context, *ConsumeRecheckRequest) (*ConsumeRecheckResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ConsumeRecheck not implemented")
+}
+func (UnimplementedWorkServiceServer) FindWorkItem(context.Context, *FindWorkItemRequest) (*FindWorkItemResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method FindWorkItem not implemented")
 }
 func (UnimplementedWorkServiceServer) mustEmbedUnimplementedWorkServiceServer() {}
 func (UnimplementedWorkServiceServer) testEmbeddedByValue()                     {}
@@ -490,6 +512,24 @@ func _WorkService_ConsumeRecheck_Handler(srv interface{}, ctx context.Context, d
 	return interceptor(ctx, in, info, handler)
 }
 
+func _WorkService_FindWorkItem_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(FindWorkItemRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(WorkServiceServer).FindWorkItem(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: WorkService_FindWorkItem_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(WorkServiceServer).FindWorkItem(ctx, req.(*FindWorkItemRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // WorkService_ServiceDesc is the grpc.ServiceDesc for WorkService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -540,6 +580,10 @@ var WorkService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ConsumeRecheck",
 			Handler:    _WorkService_ConsumeRecheck_Handler,
+		},
+		{
+			MethodName: "FindWorkItem",
+			Handler:    _WorkService_FindWorkItem_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -1,0 +1,34 @@
+package work
+
+import (
+	"context"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/journal"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/rpc"
+)
+
+// FindWorkItem says whose an item is, of the items in the partitions that are held
+// here. Who stands before several instances asks one after the other.
+func (s *Service) FindWorkItem(ctx context.Context, req *workv1.FindWorkItemRequest) (*workv1.FindWorkItemResponse, error) {
+	if err := rpc.RequireRole(ctx, rpc.RoleService); err != nil {
+		return nil, err
+	}
+	if err := fault.ID("work_item_id", req.GetWorkItemId(), "wi_"); err != nil {
+		return nil, err
+	}
+	namespace := rpc.ActorFrom(ctx).Namespace
+	for _, p := range s.engine.All() {
+		owner, _, err := journal.View(ctx, p, func(st *State) (string, error) {
+			return st.record(namespace, req.GetWorkItemId()).GetAgentId(), nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		if owner != "" {
+			return &workv1.FindWorkItemResponse{AgentId: owner}, nil
+		}
+	}
+	return nil, fault.NotFound.Newf("work item %q does not exist", req.GetWorkItemId()).With("work_item_id", req.GetWorkItemId())
+}
