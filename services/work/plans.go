@@ -165,10 +165,11 @@ func (p *plans) attach(namespace string, it *workv1.WorkItem, w want) {
 	const sep = string(filepath.Separator)
 	// Every part is clean: a name or an id. See planName.
 	path := p.path + sep + namespace + sep + it.GetAgentId() + sep + "work-items" + sep + it.GetWorkItemId() + sep + "plan.md"
-	a := p.glance(k, path, w)
-	if a != nil {
-		it.PlanArtifact = a
-		return
+	if w != fresh {
+		if a := p.glance(k, path, w); a != nil {
+			it.PlanArtifact = a
+			return
+		}
 	}
 	name := planName(it.GetWorkItemId())
 	create := it.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_OPEN && (w == present || w >= soon && p.eager.Allow())
