@@ -255,7 +255,7 @@ func Do[S journal.State, R any](ctx context.Context, e *Engine[S], c Command[S, 
 	}
 	reply, result, err := journal.Do(ctx, e.For(actor.Namespace, c.AgentID), journal.Op[S, R]{
 		Method: c.Method, Actor: actor, AgentID: c.AgentID,
-		RequestID: c.RequestID, Recall: rpc.Recalling(ctx), Args: c.Args, Decide: c.Decide, Answer: c.Answer,
+		RequestID: c.RequestID, Recall: c.RequestID != "" && rpc.Recalling(ctx), Args: c.Args, Decide: c.Decide, Answer: c.Answer,
 	})
 	if result.Replayed {
 		rpc.Replayed(ctx)
