@@ -2,6 +2,7 @@ package tests
 
 import (
 	"context"
+	"encoding/hex"
 	"net/http"
 	"strings"
 	"testing"
@@ -15,6 +16,7 @@ import (
 
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
+	"quartet/pkg/tracing"
 	"quartet/services/app"
 	"quartet/tests/collector"
 )
@@ -181,4 +183,55 @@ func (s *system) eventsCarry(t *testing.T, ctx context.Context, types ...string)
 	for _, typ := range types {
 		require.Contains(t, newest[typ], knownTrace, typ)
 	}
+}
+
+// An agent that goes on by itself does not have one trace for ever: a turn that
+// follows from a turn of the same agent begins a trace of its own, linked to the
+// other. A turn that is offered again stays where it was.
+func TestSight_ATraceHoldsOneTurnOfAnAgent(t *testing.T) {
+	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "20")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	c := collector.Start(t)
+	s := oneProcessWith(t, func(t *testing.T, cfg app.Config) *app.App {
+		cfg.OTLPEndpoint, cfg.TraceRatio = c.GRPC, 1
+		return startApp(t, cfg)
+	})
+	s.spawn(t, ctx, "keeper")
+	s.say(t, ctx, "keeper", "run it")
+	tn := s.acquire(t, ctx, "keeper")
+	first := tn.got.GetTurn().GetTraceparent()
+	require.NotEmpty(t, first, "whoever asks from outside begins a trace")
+	_, err := s.agents.FinishTurn(ctx, &agentv1.FinishTurnRequest{
+		AgentId: "keeper", TurnId: tn.got.GetTurn().GetTurnId(), RunId: tn.got.GetTurn().GetRunId(), Outcome: agentv1.TurnOutcome_TURN_OUTCOME_RETRYABLE,
+	})
+	require.NoError(t, err)
+	tn = s.acquire(t, ctx, "keeper")
+	require.True(t, tracing.SameTrace(first, tn.got.GetTurn().GetTraceparent()), "the same message again")
+	r := tn.round(t, ctx, "", tool(t, "ExecCommand", map[string]any{"cmd": "true", "yield_time": "0s"}))
+	tn.round(t, ctx, "", tool(t, "WaitFor", map[string]any{"wake": "task_result", "resource": at(r.GetToolResults()[0], "handle", "task_id"), "reason": "the command"}))
+
+	tn = s.acquire(t, ctx, "keeper")
+	second := tn.got.GetTurn().GetTraceparent()
+	require.True(t, tracing.SameTrace(first, tn.got.GetMessage().GetTraceparent()), "the result is part of what had the command run")
+	require.NotEmpty(t, second)
+	require.False(t, tracing.SameTrace(first, second))
+	tn.round(t, ctx, "Done.")
+	_, err = s.agents.FinishTurn(ctx, &agentv1.FinishTurnRequest{AgentId: "keeper", TurnId: tn.got.GetTurn().GetTurnId(), RunId: tn.got.GetTurn().GetRunId()})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		for _, span := range c.Spans(second[3:35]) {
+			if span.GetName() == "turn" {
+				return span.Parent() == "" && len(span.GetLinks()) == 1 && strings.Contains(first, hex.EncodeToString(span.GetLinks()[0].GetTraceId()))
+			}
+		}
+		return false
+	}, 20*time.Second, 20*time.Millisecond)
+	failed := 0
+	for _, span := range c.Spans(first[3:35]) {
+		if span.GetName() == "turn" && span.GetStatus().GetMessage() == "retryable" {
+			failed++
+		}
+	}
+	require.Equal(t, 1, failed, "how a turn ended is told")
 }

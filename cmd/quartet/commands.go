@@ -21,8 +21,14 @@ func executeCommands(ctx context.Context, conn grpc.ClientConnInterface, o cli.W
 		return err
 	}
 	defer func() { _ = logger.Sync() }() // stderr cannot always be synced
+	tracer, flush, err := app.ClientTracer(ctx, "quartet-worker", o.ID)
+	if err != nil {
+		return fault.InvalidArgument.New(err.Error())
+	}
+	defer flush()
 	w, err := worker.New(worker.Config{
-		ID: o.ID, Roots: o.Roots, Capacity: o.Capacity, StateDir: o.StateDir, Labels: o.Labels, Pools: o.Pools,
+		Tracer: tracer,
+		ID:     o.ID, Roots: o.Roots, Capacity: o.Capacity, StateDir: o.StateDir, Labels: o.Labels, Pools: o.Pools,
 		MaxMemory: o.MaxMemory, MaxProcesses: o.MaxProcesses, Guard: o.Guard, Logger: logger,
 		Dial: func() (grpc.ClientConnInterface, error) { return conn, nil },
 	})

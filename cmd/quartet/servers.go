@@ -74,8 +74,13 @@ func servers() cli.Servers {
 			return s.ServeStdio(ctx, o.In, o.Out, o.AgentID, o.Create)
 		},
 		Run: func(ctx context.Context, conn grpc.ClientConnInterface, o cli.RunOptions) error {
+			tracer, flush, err := app.ClientTracer(ctx, "quartet-runner", "")
+			if err != nil {
+				return fault.InvalidArgument.New(err.Error())
+			}
+			defer flush()
 			r, err := runner.New(runner.Config{
-				AgentIDs: o.AgentIDs, Provider: o.Provider, Model: o.Model, BaseURL: o.BaseURL, Key: os.Getenv(runner.KeyVariable(o.Provider)),
+				Tracer: tracer, AgentIDs: o.AgentIDs, Provider: o.Provider, Model: o.Model, BaseURL: o.BaseURL, Key: os.Getenv(runner.KeyVariable(o.Provider)),
 				MaxTokens: o.MaxTokens, MaxRounds: o.MaxRounds, MaxTurns: o.MaxTurns, Concurrency: o.Concurrency,
 				Workspace: o.Workspace, System: o.System, Out: o.Out, JSON: o.JSON, Colour: o.Colour,
 			}, client.New(conn))

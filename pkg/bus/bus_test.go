@@ -98,6 +98,7 @@ func TestX10_CloudEvents(t *testing.T) {
 	ready.AgentID = ""
 	ready.Decide = func(*journaltest.State, journal.Env) (journal.Decision[int], error) {
 		ev := journaltest.Event("x", "")
+		ev.Traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 		ev.AgentID, ev.ReadinessFrom, ev.ReadinessTo, ev.ReadinessReason = "a.b", "blocked", "runnable", "WAIT_RESOLVED"
 		return journal.Decision[int]{Events: []*journal.Event{ev}}, nil
 	}
@@ -121,6 +122,10 @@ func TestX10_CloudEvents(t *testing.T) {
 	require.Equal(t, "application/json", ev["datacontenttype"])
 	require.EqualValues(t, 2, data["wal_seq"])
 	require.Equal(t, events[1], events[2])
+	require.NotContains(t, ev, "traceparent", "what is not traced says nothing of it")
+	require.NotContains(t, data, "traceparent")
+	require.Equal(t, "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", events[1]["traceparent"], "CloudEvents' extension for distributed tracing")
+	require.Equal(t, events[1]["traceparent"], events[1]["data"].(map[string]any)["traceparent"])
 	pub.Stop()
 	pub.Stop()
 }

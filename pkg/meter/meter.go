@@ -21,7 +21,11 @@ var (
 
 // Counter is the counter of that name.
 func Counter(reg prometheus.Registerer, name, help string, labels ...string) *prometheus.CounterVec {
-	return shared(reg, prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels))
+	c := shared(reg, prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels))
+	if len(labels) == 0 {
+		c.WithLabelValues() // 0 is something else than nothing: a rate begins there
+	}
+	return c
 }
 
 // Gauge is the gauge of that name.

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"os"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -40,4 +41,19 @@ func (a *App) flush(ctx context.Context) {
 	if err := a.tracer.Stop(ctx); err != nil {
 		a.logger.Warn("the last traces could not be sent", zap.Error(err))
 	}
+}
+
+// ClientTracer is the tracer of a worker or runner that is a process of its own. It
+// is off unless OpenTelemetry's own variables (OTEL_EXPORTER_OTLP_ENDPOINT) name a
+// collector. flush sends what is left.
+func ClientTracer(ctx context.Context, service, instance string) (t *tracing.Tracer, flush func(), err error) {
+	if os.Getenv("OTEL_SERVICE_NAME") != "" {
+		service = "" // it says so itself
+	}
+	t, err = tracing.New(ctx, tracing.Config{Ratio: 1, Service: service, Instance: instance, Version: Version()})
+	return t, func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTerm)
+		defer cancel()
+		_ = t.Stop(ctx) // a collector that is away is no reason to fail
+	}, err
 }

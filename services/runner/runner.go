@@ -14,6 +14,7 @@ import (
 	"quartet/pkg/client"
 	"quartet/pkg/fault"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/tracing"
 )
 
 // The providers.
@@ -61,6 +62,8 @@ type Config struct {
 	// Out is where the runner shows what it does: JSON lines, or text in colour.
 	Out          io.Writer
 	JSON, Colour bool
+	// Tracer has calls of the model told of as spans of their turn's trace. Optional.
+	Tracer *tracing.Tracer
 	// Transport carries requests to the provider; nil is the usual one.
 	Transport http.RoundTripper
 }

@@ -98,7 +98,9 @@ func interjected(ms []*agentv1.Message) string {
 // round asks the model once, submits what it said, and says whether the turn
 // goes on.
 func (c *conversation) round(ctx context.Context) (goOn bool, err error) {
-	said, err := c.reply(ctx)
+	asked, span := c.span(ctx)
+	said, err := c.reply(asked)
+	told(span, said, err)
 	if err != nil {
 		return false, err
 	}
