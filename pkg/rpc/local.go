@@ -190,8 +190,9 @@ func (l *localStream) tell(opts []grpc.CallOption) {
 // Conn is a connection to a service by name.
 type Conn struct {
 	*grpc.ClientConn
-	network *Network
-	name    string // "" if the service is elsewhere
+	network  *Network
+	name     string // "" if the service is elsewhere
+	affinity affinity
 }
 
 // Invoke implements grpc.ClientConnInterface.
@@ -203,6 +204,9 @@ func (c *Conn) Invoke(ctx context.Context, method string, args, reply any, opts 
 				return rebuild(err)
 			}
 		}
+	}
+	if c.name == "" {
+		return c.invoke(ctx, method, args, reply, opts)
 	}
 	return c.ClientConn.Invoke(ctx, method, args, reply, opts...)
 }

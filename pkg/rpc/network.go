@@ -36,6 +36,9 @@ type NetworkConfig struct {
 	// Addresses maps service names to host:port, for those elsewhere. A name
 	// that resolves to several addresses is balanced over them.
 	Addresses map[string]string
+	// NewID makes request ids for calls that may have to be repeated; nil: they are
+	// not.
+	NewID func(prefix string) string
 	// Transport secures TCP connections; nil is plain text.
 	Transport credentials.TransportCredentials
 	// Tracer has calls carry the trace that they are part of; nil: none.
@@ -156,6 +159,18 @@ func (n *Network) Peer(addr, name string) *grpc.ClientConn {
 		as = append(as, grpc.WithAuthority(name))
 	}
 	return n.plain("peer "+name+" "+addr, "passthrough:///"+addr, as...)
+}
+
+// holder is the connection to one instance of a service, for calls of this
+// process.
+func (n *Network) holder(addr, name string) *grpc.ClientConn {
+	as := []grpc.DialOption{
+		grpc.WithDefaultServiceConfig(`{}`), grpc.WithUnaryInterceptor(n.cred.unary), grpc.WithStreamInterceptor(n.cred.stream),
+	}
+	if name != "" {
+		as = append(as, grpc.WithAuthority(name))
+	}
+	return n.plain("holder "+name+" "+addr, "passthrough:///"+addr, as...)
 }
 
 func (n *Network) plain(key, target string, more ...grpc.DialOption) *grpc.ClientConn {

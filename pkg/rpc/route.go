@@ -266,7 +266,11 @@ func (r *router) ask(ctx context.Context, p Place, n int, full string, req proto
 	if err != nil {
 		return nil, err
 	}
-	_ = grpc.SetHeader(ctx, own(header)) // fails only where there is no call to answer
+	header = own(header)
+	if r.Size() > 1 { // what is held as a whole has calls that wait long
+		header.Set(holderKey, p.Addr+" "+p.Name)
+	}
+	_ = grpc.SetHeader(ctx, header) // fails only where there is no call to answer
 	_ = grpc.SetTrailer(ctx, own(trailer))
 	return resp, nil
 }

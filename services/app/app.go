@@ -89,7 +89,7 @@ func New(cfg Config, logger *zap.Logger, version string) (*App, error) {
 		return nil, err
 	}
 	network := rpc.NewNetwork(rpc.NetworkConfig{
-		Service: "quartet", Token: keyring.MintService("quartet"), Addresses: cfg.Addresses, Transport: wire.dial, Tracer: a.tracer,
+		Service: "quartet", Token: keyring.MintService("quartet"), Addresses: cfg.Addresses, Transport: wire.dial, Tracer: a.tracer, NewID: id.New().New,
 	})
 	c := calls{network}
 	a.broker = &broker{cfg: &a.cfg, logger: logger, feeds: journal.NewFeeds()}

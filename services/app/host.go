@@ -23,7 +23,7 @@ import (
 // Planes whose partitions may be held by different instances: whatever they do
 // concerns one agent. The others are held as a whole: agents supervise each
 // other, and a worker's one stream takes commands and steps of everybody
-// (ADR 0021).
+// (ADR 0022).
 var splits = map[string]bool{"work": true, "waiting": true}
 
 // planeService is an instance of a plane over some of its partitions.

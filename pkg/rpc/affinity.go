@@ -1,0 +1,114 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
+
+	"quartet/pkg/fault"
+)
+
+// holderKey is how an instance that handed a call on tells its caller who answered:
+// a caller that can reach that one saves a hop the next time.
+const holderKey = "quartet-holder"
+
+// maxAffinity bounds what a connection remembers; beyond it it begins anew.
+const maxAffinity = 100_000
+
+// affinity is which instance of a service answers for whom, as was learnt from
+// answers. It may be wrong: whoever is asked hands the call on and says so.
+type affinity struct {
+	mu sync.RWMutex
+	at map[owner]string // "address name"
+}
+
+// directTerm is how long the instance that is thought to be the right one may
+// take. One that is frozen never answers, and only the others know it.
+const directTerm = 2 * time.Second
+
+type owner struct{ namespace, agent string }
+
+func (a *affinity) find(o owner) string {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	return a.at[o]
+}
+
+func (a *affinity) learn(o owner, at string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.at == nil || len(a.at) >= maxAffinity {
+		a.at = map[owner]string{}
+	}
+	if at == "" {
+		delete(a.at, o)
+		return
+	}
+	a.at[o] = at
+}
+
+// invoke calls a service elsewhere, at the instance that answered for the same
+// agent before, if that is known.
+func (c *Conn) invoke(ctx context.Context, method string, args, reply any, opts []grpc.CallOption) error {
+	q, ok := args.(interface{ GetAgentId() string })
+	if !ok || q.GetAgentId() == "" {
+		return c.ClientConn.Invoke(ctx, method, args, reply, opts...)
+	}
+	o := owner{agent: q.GetAgentId()}
+	if in, ok := ctx.Value(callerKey{}).(*caller); ok {
+		o.namespace = in.actor.Namespace
+	}
+	var header metadata.MD
+	opts = append(opts, grpc.Header(&header))
+	if at := c.affinity.find(o); at != "" {
+		addr, name, _ := strings.Cut(at, " ")
+		if conn := c.network.holder(addr, name); conn != nil {
+			args = identified(args, c.network.cfg.NewID)
+			direct, cancel := context.WithTimeout(ctx, directTerm)
+			err := conn.Invoke(direct, method, args, reply, opts...)
+			cancel()
+			if !unreached(ctx, err) {
+				c.heed(o, header)
+				return err
+			}
+			c.affinity.learn(o, "")
+		}
+	}
+	err := c.ClientConn.Invoke(ctx, method, args, reply, opts...)
+	c.heed(o, header)
+	return err
+}
+
+func (c *Conn) heed(o owner, header metadata.MD) {
+	if at := header.Get(holderKey); len(at) > 0 {
+		c.affinity.learn(o, at[0])
+	}
+}
+
+// identified gives a request an id if it takes one and has none: should its
+// instance be lost half way, another one is asked the same.
+func identified(args any, newID func(string) string) any {
+	req, ok := args.(proto.Message)
+	if !ok || newID == nil || requestField(req) == nil || requestID(req) != "" {
+		return args
+	}
+	own := proto.Clone(req)
+	setRequestID(own, newID)
+	return own
+}
+
+// unreached says that nothing was heard of the service itself.
+func unreached(ctx context.Context, err error) bool {
+	if err == nil || ctx.Err() != nil {
+		return false
+	}
+	e := fault.From(err)
+	return e.Code() == codes.DeadlineExceeded || e.Code() == codes.Unavailable && (errors.Is(err, fault.PartitionMoved) || len(e.Metadata()) == 0)
+}
