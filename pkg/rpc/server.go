@@ -126,11 +126,13 @@ func NewServer(cfg Config) *Server {
 		// Handlers run on goroutines that are kept: their stacks have grown already,
 		// which saves copying them on every call.
 		grpc.NumStreamWorkers(streamWorkers),
+		// Calls that are handed on cross as bytes.
+		grpc.ForceServerCodecV2(rawCodec{}),
 		grpc.WaitForHandlers(true), // Stop returns when nothing of ours runs any more
 	}
 	if cfg.Elsewhere != nil {
 		s.elsewhere = cfg.Elsewhere
-		opts = append(opts, grpc.UnknownServiceHandler(s.forward), grpc.ForceServerCodecV2(rawCodec{}))
+		opts = append(opts, grpc.UnknownServiceHandler(s.forward))
 	}
 	if cfg.Transport != nil {
 		opts = append(opts, grpc.Creds(newEdge(cfg.Transport)))
