@@ -5,6 +5,8 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/zap"
+
+	"quartet/pkg/tracing"
 )
 
 // Source is another partition's journal. Follow calls fn for each frame from
@@ -261,8 +263,8 @@ func (p *Partition[S]) reaction(c *command[S], h heard) ([]*Event, []byte) {
 		body, err = p.encode(p.loop.scratch[:0], events)
 	}
 	if err != nil {
-		p.cfg.Logger.Warn("journal: a source's event is refused and passed", zap.String("source", c.consume.key.plane),
-			zap.String("event_type", h.ev.Type), zap.String("event_id", h.ev.ID), zap.String("traceparent", h.ev.Traceparent), zap.Error(err))
+		p.cfg.Logger.With(tracing.FieldsOf(h.ev.Traceparent)...).Warn("journal: a source's event is refused and passed", zap.String("source", c.consume.key.plane),
+			zap.String("event_type", h.ev.Type), zap.String("event_id", h.ev.ID), zap.Error(err))
 		return nil, nil
 	}
 	if body != nil {

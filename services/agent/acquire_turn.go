@@ -188,7 +188,7 @@ func (s *Service) tryAcquire(ctx context.Context, actor rpc.Actor, req *agentv1.
 		case errors.Is(err, errNotTaken), errors.Is(err, errRepeated), ctx.Err() != nil, alone:
 		default:
 			s.ailing.failed(o.key, s.deps.Clock.Now().Sub(began))
-			s.deps.Logger.Warn("a turn could not be prepared; other agents are served", zap.String("namespace", o.key.namespace), zap.String("agent_id", o.key.id), zap.Error(err))
+			s.deps.Logger.With(tracing.FieldsOf(o.message.GetTraceparent())...).Warn("a turn could not be prepared; other agents are served", zap.String("namespace", o.key.namespace), zap.String("agent_id", o.key.id), zap.Error(err))
 			err = errNotTaken
 		}
 		done(resp != nil)

@@ -14,6 +14,7 @@ import (
 
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/spool"
+	"quartet/pkg/tracing"
 )
 
 // Why a command was ended by the worker (CommandEnded.reason).
@@ -115,7 +116,7 @@ func (c *command) run() {
 	p.signal(unix.SIGKILL)
 	// Also what has left the group, however the command ended (SPEC T6).
 	if err := p.endTree(context.Background(), c.w.host); err != nil {
-		c.w.cfg.Logger.Warn("a command has left processes that do not end", zap.String("task_id", c.task.GetTaskId()), zap.Error(err))
+		c.w.cfg.Logger.With(tracing.FieldsOf(c.task.GetTraceparent())...).Warn("a command has left processes that do not end", zap.String("task_id", c.task.GetTaskId()), zap.Error(err))
 	}
 	<-drained
 	c.mu.Lock()
