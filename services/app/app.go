@@ -173,7 +173,7 @@ func New(cfg Config, logger *zap.Logger, version string) (*App, error) {
 			if keeper == nil {
 				return p.build(deps, journal.Share{})
 			}
-			h := &host{name: p.name, build: p.build, deps: deps, broker: a.broker, keeper: keeper, copy: cfg.Publish, logger: logger, units: map[int]*unit{}}
+			h := newHost(&host{name: p.name, build: p.build, deps: deps, broker: a.broker, keeper: keeper, copy: cfg.Publish, logger: logger}, metrics)
 			return h, h.route(server, network, deps.IDs.New, p.missing, p.search...)
 		}, p.needs})
 	}

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
@@ -15,6 +16,7 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/lease"
 	"quartet/pkg/life"
+	"quartet/pkg/meter"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 	"quartet/services/identity"
@@ -51,9 +53,21 @@ type host struct {
 	copy   bool // events to EVENTS
 	logger *zap.Logger
 
+	held    prometheus.Gauge
+	taken   prometheus.Counter
+	opening prometheus.Observer
+
 	group *lease.Group
 	mu    sync.Mutex
 	units map[int]*unit
+}
+
+func newHost(h *host, metrics prometheus.Registerer) *host {
+	h.units = map[int]*unit{}
+	h.held = meter.Gauge(metrics, "quartet_partitions_held", "Partitions that this process holds; a plane that is not split is one.", "plane").WithLabelValues(h.name)
+	h.taken = meter.Counter(metrics, "quartet_partitions_taken_total", "Partitions that this process took, at a start, from one that left, or from one that was lost.", "plane").WithLabelValues(h.name)
+	h.opening = meter.Histogram(metrics, "quartet_partition_open_seconds", "Time from a partition's lease to its first answer.", meter.Work, "plane").WithLabelValues(h.name)
+	return h
 }
 
 // takeTerm is how long loading a partition may take.
@@ -149,6 +163,7 @@ func (h *host) unused(ctx context.Context, n int) (bool, error) {
 }
 
 func (h *host) take(ctx context.Context, n int, l *lease.Lease) error {
+	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, takeTerm)
 	defer cancel()
 	d := h.deps
@@ -169,6 +184,9 @@ func (h *host) take(ctx context.Context, n int, l *lease.Lease) error {
 		h.end(u)
 		return err
 	}
+	h.opening.Observe(time.Since(began).Seconds())
+	h.taken.Inc()
+	h.held.Inc()
 	h.mu.Lock()
 	h.units[n] = u
 	h.mu.Unlock()
@@ -202,6 +220,7 @@ func (h *host) drop(n int) {
 	delete(h.units, n)
 	h.mu.Unlock()
 	if u != nil {
+		h.held.Dec()
 		h.end(u)
 	}
 }
