@@ -37,11 +37,12 @@ fi
 
 # A copy, so that .env and installation/ of this directory stay as they are.
 tree=$work/quartet
-export COMPOSE_PROJECT_NAME=quartet-test-$$
+export COMPOSE_PROJECT_NAME=quartet-test-$$ QUARTET_TAG=test-$$ IMAGES=none
 finish() {
   status=$?
   if [ "$status" -ne 0 ]; then (cd "$tree" && docker compose --profile workers logs --tail 20 2>&1 | cut -c1-300) || true; fi
   (cd "$tree" && docker compose --profile workers down -v --remove-orphans -t 1 >/dev/null 2>&1) || true
+  docker rmi -f "quartet-server:$QUARTET_TAG" "quartet-worker:$QUARTET_TAG" "quartet-nats:$QUARTET_TAG" >/dev/null 2>&1 || true
   if [ -n "$daemon" ]; then kill "$daemon" && wait "$daemon" || true; fi
   rm -rf "$work"
   exit "$status"
@@ -57,7 +58,6 @@ if ! docker info >/dev/null 2>&1; then
 fi
 
 say "images"
-export QUARTET_TAG=test-$$ IMAGES=none
 deploy/images.sh "$QUARTET_TAG"
 mkdir -p "$tree/bin"
 git ls-files -z --cached --others --exclude-standard docker-compose.yml Makefile deploy .env.example | tar --null -cf - -T - | tar -xf - -C "$tree"

@@ -5,6 +5,8 @@ package tests
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -80,6 +82,8 @@ func (c *compose) restart(service string) {
 	}
 }
 
+var deployedWorks = flag.Int("deployed-works", 1, "how many instances of the work service take part")
+
 // planeServices are the processes of the deployment, in the order of their names in
 // docker-compose.yml.
 var planeServices = []string{"agent", "work", "task", "waiting", "board", "identity", "scheduler", "gateway"}
@@ -90,6 +94,7 @@ var planeServices = []string{"agent", "work", "task", "waiting", "board", "ident
 // compared with what the API says: none is lost, none took effect twice (SPEC X1,
 // X2, X10, T4).
 func TestX1_NothingIsLostInTheDeployment(t *testing.T) {
+	binary(t) // so that its building counts for nobody's deadline
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	defer cancel()
 	c := &compose{t: t, dir: *deployedDir}
@@ -99,11 +104,17 @@ func TestX1_NothingIsLostInTheDeployment(t *testing.T) {
 
 	// Several instances of a plane: `docker compose up --scale work=3` belongs here,
 	// and the crash of one of them among the steps below.
+	if n := *deployedWorks; n > 1 {
+		c.run("docker", "compose", "up", "-d", "--no-build", "--no-deps", "--scale", fmt.Sprintf("work=%d", n), "work")
+		require.Len(t, c.containers("work"), n)
+		c.ready("work")
+	}
 
 	// Four workers of the deployment, with a key of this test's namespace.
-	jobs := newJobs(t, ctx, c, root)
-	keeper := startKeeper(t, ctx, root)
-	admin := keyOf(t, ctx, root, identityv1.Role_ROLE_ADMIN, "losses")
+	run := strings.ToLower(rand.Text()[:8]) // so that it can be done again
+	jobs := newJobs(t, ctx, c, root, run)
+	keeper := startKeeper(t, ctx, root, "release-"+run)
+	admin := keyOf(t, ctx, root, identityv1.Role_ROLE_ADMIN, "losses-"+run)
 	w := newWorkload(t, ctx, *deployedGRPC, random(t), func(i int) bool { return i%2 == 0 }, bearing(admin)...)
 	stop := w.start()
 	jobs.start(ctx)
@@ -134,9 +145,7 @@ func TestX1_NothingIsLostInTheDeployment(t *testing.T) {
 	})
 	for _, service := range []string{"gateway", "work", "agent", "task"} {
 		step(service+" is killed", func() {
-			for _, id := range c.containers(service) {
-				c.crash(id)
-			}
+			c.crash(c.containers(service)[0]) // of several instances one
 			progress()
 			c.ready(service)
 		})
@@ -176,8 +185,7 @@ func TestX1_NothingIsLostInTheDeployment(t *testing.T) {
 
 // startKeeper runs the release keeper over the gateway, on a repository of a few
 // packages, with a worker of its own on this machine; the function waits for it.
-func startKeeper(t *testing.T, ctx context.Context, root grpc.ClientConnInterface) (wait func() error) {
-	const namespace = "release"
+func startKeeper(t *testing.T, ctx context.Context, root grpc.ClientConnInterface, namespace string) (wait func() error) {
 	repo := t.TempDir()
 	write := func(name, text string) {
 		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(repo, name)), 0o700))
@@ -228,6 +236,7 @@ type chores struct {
 	c      *compose
 	agents agentv1.AgentServiceClient
 	tasks  taskv1.TaskServiceClient
+	file   string // that all workers write to
 	quit   chan struct{}
 	all    sync.WaitGroup
 
@@ -238,8 +247,8 @@ type chores struct {
 
 const jobLoops = 16 // as many commands at once as four workers take
 
-func newJobs(t *testing.T, ctx context.Context, c *compose, root grpc.ClientConnInterface) *chores {
-	const namespace = "jobs"
+func newJobs(t *testing.T, ctx context.Context, c *compose, root grpc.ClientConnInterface, run string) *chores {
+	namespace := "jobs-" + run
 	c.env = []string{"QUARTET_WORKER_TOKEN=" + keyOf(t, ctx, root, identityv1.Role_ROLE_WORKER, namespace)}
 	c.run("docker", "compose", "--profile", "workers", "up", "-d", "--no-build", "--no-deps", "--force-recreate", "--scale", "worker=4", "worker")
 	require.Len(t, c.containers("worker"), 4)
@@ -248,7 +257,7 @@ func newJobs(t *testing.T, ctx context.Context, c *compose, root grpc.ClientConn
 	t.Cleanup(func() { _ = conn.Close() })
 	return &chores{
 		t: t, c: c, agents: agentv1.NewAgentServiceClient(conn), tasks: taskv1.NewTaskServiceClient(conn),
-		quit: make(chan struct{}), ended: map[string]*taskv1.Task{}, seen: map[string]bool{},
+		file: "/workspace/ran-" + run, quit: make(chan struct{}), ended: map[string]*taskv1.Task{}, seen: map[string]bool{},
 	}
 }
 
@@ -278,7 +287,7 @@ func (j *chores) loop(ctx context.Context, i int) error {
 		line := fmt.Sprintf("%s-%d", agent, n)
 		req := &taskv1.ExecCommandRequest{
 			AgentId: agent, RequestId: line, YieldTime: durationpb.New(0),
-			Command: &taskv1.CommandSpec{Cmd: "sleep 0.5; echo " + line + " >> /workspace/ran; echo " + line},
+			Command: &taskv1.CommandSpec{Cmd: "sleep 0.5; echo " + line + " >> " + j.file + "; echo " + line},
 		}
 		exec := func(ctx context.Context) (*taskv1.ExecCommandResponse, error) { return j.tasks.ExecCommand(ctx, req) }
 		made, err := load.Again(ctx, exec)
@@ -338,7 +347,7 @@ func (j *chores) finish() {
 // the tasks as the API has them now.
 func (j *chores) audit(ctx context.Context) {
 	ran := map[string]int{}
-	for line := range strings.FieldsSeq(j.c.run("docker", "compose", "--profile", "workers", "exec", "-T", "worker", "cat", "/workspace/ran")) {
+	for line := range strings.FieldsSeq(j.c.run("docker", "compose", "--profile", "workers", "exec", "-T", "worker", "cat", j.file)) {
 		ran[line]++
 	}
 	listed := map[string]string{} // task by line

@@ -67,6 +67,7 @@ func keyOf(t *testing.T, ctx context.Context, root grpc.ClientConnInterface, rol
 // deployed is a namespace of its own in what runs elsewhere, with a worker of its
 // own that runs here: bodies share nothing but the servers.
 func deployed(t *testing.T) *system {
+	bin := binary(t) // which may take longer than the rest is given
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	root, err := grpc.NewClient(*deployedGRPC, bearing(os.Getenv("QUARTET_TOKEN"))...)
@@ -87,7 +88,7 @@ func deployed(t *testing.T) *system {
 	dir := t.TempDir()
 	log, err := os.Create(filepath.Join(dir, "worker.log"))
 	require.NoError(t, err)
-	worker := exec.Command(binary(t), "worker", "--root", dir, "--state-dir", dir, "--address", *deployedGRPC)
+	worker := exec.Command(bin, "worker", "--root", dir, "--state-dir", dir, "--address", *deployedGRPC)
 	worker.Env = append(os.Environ(), "QUARTET_TOKEN="+key(identityv1.Role_ROLE_WORKER), fmt.Sprintf("QUARTET_TLS=%t", strings.HasPrefix(*deployedHTTP, "https://")))
 	worker.Stdout, worker.Stderr = log, log
 	require.NoError(t, worker.Start())
