@@ -172,7 +172,7 @@ func (g *Group) reconcileLocked() {
 			holders[n] = id
 		}
 	}
-	should := assign(k.table.members(g.name), holders)
+	should := assign(g.name, k.table.members(g.name), holders)
 	now := time.Now()
 	for n := range g.places {
 		p := &g.places[n]

@@ -186,6 +186,8 @@ func (k *Keeper) live(ctx context.Context) error {
 	defer func() { w.stop() }()
 	renew := time.NewTicker(k.renewEvery())
 	defer renew.Stop()
+	look := time.NewTicker(k.cfg.Term / 40) // a silence is seen when it is long enough, not a renewal later
+	defer look.Stop()
 	for {
 		if err := w.begin(ctx, k); err != nil {
 			k.cfg.Logger.Warn("the bucket of leases cannot be followed; trying again", zap.Error(err))
@@ -200,14 +202,17 @@ func (k *Keeper) live(ctx context.Context) error {
 			}
 			k.hear(e)
 			if e == nil {
-				k.bury(ctx, o) // whoever was killed on this machine, this process's own former life say
+				k.bury(ctx, o, true) // whoever was killed on this machine, this process's own former life say
 			}
 		case <-renew.C:
 			if err := k.renew(ctx, o); err != nil {
 				return err
 			}
-			k.bury(ctx, o)
+			k.bury(ctx, o, true)
 			k.poke()
+		case <-look.C:
+			k.bury(ctx, o, false)
+			continue
 		case <-k.kick:
 		}
 		if len(w.updates) == 0 {
@@ -310,7 +315,7 @@ func (k *Keeper) renew(ctx context.Context, o *own) error {
 
 // bury ends the sessions that were silent for too long, or whose process is over,
 // at the revision that was seen: one that was renewed meanwhile stays.
-func (k *Keeper) bury(ctx context.Context, o *own) {
+func (k *Keeper) bury(ctx context.Context, o *own, processes bool) {
 	k.mu.Lock()
 	silent := map[string]uint64{}
 	if k.whole {
@@ -318,7 +323,7 @@ func (k *Keeper) bury(ctx context.Context, o *own) {
 			silent[id] = k.table.sessions[id].revision
 		}
 		for id, s := range k.table.sessions {
-			if over(s.Process, k.peer.Process) {
+			if processes && over(s.Process, k.peer.Process) {
 				silent[id] = s.revision
 			}
 		}
@@ -330,6 +335,13 @@ func (k *Keeper) bury(ctx context.Context, o *own) {
 			return 0, k.kv.Delete(ctx, sessionPrefix+id, jetstream.LastRevision(revision))
 		})
 		if err == nil {
+			// The bucket will tell of it too; until then nobody tries again.
+			k.mu.Lock()
+			delete(k.table.sessions, id)
+			k.table.ended[id] = true
+			k.mournLocked()
+			k.mu.Unlock()
+			k.changed()
 			k.cfg.Logger.Warn("an instance is over, or was silent for too long; what it held is taken", zap.String("session", id))
 		}
 	}

@@ -3,6 +3,7 @@ package lease
 import (
 	"cmp"
 	"encoding/json"
+	"hash/fnv"
 	"maps"
 	"slices"
 	"strconv"
@@ -131,7 +132,7 @@ func (t table) silent(now time.Time, span time.Duration) []string {
 // others, give or take one, and nothing changes hands that need not. holders
 // are those of now, "" for none. Everybody who sees the same bucket comes to the
 // same result.
-func assign(members []string, holders []string) []string {
+func assign(group string, members []string, holders []string) []string {
 	out := make([]string, len(holders))
 	if len(members) == 0 {
 		return out
@@ -158,10 +159,17 @@ func assign(members []string, holders []string) []string {
 			continue
 		}
 		least := slices.MinFunc(byLoad, func(a, b string) int {
-			return cmp.Or(cmp.Compare(count[a], count[b]), cmp.Compare(a, b))
+			// Not by name alone: whatever is held as a whole would be the same member's.
+			return cmp.Or(cmp.Compare(count[a], count[b]), cmp.Compare(lot(group, a), lot(group, b)), cmp.Compare(a, b))
 		})
 		out[i] = least
 		count[least]++
 	}
 	return out
+}
+
+func lot(group, member string) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(group + "\x00" + member)) // never fails
+	return h.Sum64()
 }

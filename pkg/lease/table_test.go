@@ -20,7 +20,7 @@ func TestAssignIsEvenAndSteady(t *testing.T) {
 		}
 		held := append([]string{"", "gone"}, members...)
 		holders := rapid.SliceOfN(rapid.SampledFrom(held), 1, 32).Draw(t, "holders")
-		got := assign(members, holders)
+		got := assign("work", members, holders)
 		count := map[string]int{}
 		before := map[string]int{}
 		for i, m := range got {
@@ -42,10 +42,10 @@ func TestAssignIsEvenAndSteady(t *testing.T) {
 			}
 			require.GreaterOrEqual(t, stayed, min(before[m], len(holders)/len(members)), "%s had to give up more than it has too much", m)
 		}
-		require.Equal(t, got, assign(members, got), "what is even stays")
-		require.Equal(t, got, assign(members, slices.Clone(holders)))
+		require.Equal(t, got, assign("work", members, got), "what is even stays")
+		require.Equal(t, got, assign("work", members, slices.Clone(holders)))
 	})
-	require.Equal(t, []string{"", ""}, assign(nil, []string{"a", ""}))
+	require.Equal(t, []string{"", ""}, assign("work", nil, []string{"a", ""}))
 }
 
 func TestTableHearsWhatTheBucketSays(t *testing.T) {
