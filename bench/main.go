@@ -72,7 +72,8 @@ func (o *options) parse(only, callers string) error {
 func (o *options) wants(name string) bool { return o.only.MatchString(name) }
 
 func run(ctx context.Context, o options) error {
-	go app.TendMemory(ctx) // as the server does
+	app.MoreProcessors() // as the server does, this and the next
+	go app.TendMemory(ctx)
 	if o.dir == "" {
 		dir, err := os.MkdirTemp("", "quartet-bench-")
 		if err != nil {
