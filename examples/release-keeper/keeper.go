@@ -2,13 +2,16 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strings"
 	"time"
 
 	"quartet/pkg/client"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
 )
 
 const agentID = "release-keeper"
@@ -189,7 +192,12 @@ func (t *turn) begin(ctx context.Context) error {
 			item := r.GetResult().GetFields()["work_item"].GetStructValue().GetFields()
 			// The plan is a file of the agent's, edited like any file.
 			path := item["plan_artifact"].GetStructValue().GetFields()["path"].GetStringValue()
-			if err := appendTo(path, "\nAccepted by the agent at "+time.Now().UTC().Format(time.RFC3339)+".\n"); err != nil {
+			accepted := "\nAccepted by the agent at " + time.Now().UTC().Format(time.RFC3339) + ".\n"
+			err := appendTo(path, accepted)
+			if errors.Is(err, fs.ErrNotExist) { // the server is another machine
+				err = t.k.appendAfar(ctx, path, accepted)
+			}
+			if err != nil {
 				return err
 			}
 		}
@@ -215,6 +223,23 @@ func appendTo(path, text string) error {
 		return err
 	}
 	return f.Close()
+}
+
+// appendAfar does over the API what appendTo does on the server's machine.
+func (k *keeper) appendAfar(ctx context.Context, path, text string) error {
+	parts := strings.Split(path, "/")
+	name := strings.Join(parts[max(0, len(parts)-3):], "/") // work-items/ID/plan.md, in the home
+	read, err := client.Again(ctx, func(ctx context.Context) (*workv1.ReadFileResponse, error) {
+		return k.api.Home.ReadFile(ctx, &workv1.ReadFileRequest{AgentId: agentID, Path: name})
+	})
+	if err != nil {
+		return err
+	}
+	text = read.GetText() + text
+	_, err = client.Again(ctx, func(ctx context.Context) (*workv1.WriteFileResponse, error) {
+		return k.api.Home.WriteFile(ctx, &workv1.WriteFileRequest{AgentId: agentID, Path: name, Text: text})
+	})
+	return err
 }
 
 // advance brings one item as far as it goes now: to a wait, or to its end.
