@@ -72,8 +72,7 @@ func (o *options) parse(only, callers string) error {
 func (o *options) wants(name string) bool { return o.only.MatchString(name) }
 
 func run(ctx context.Context, o options) error {
-	app.MoreProcessors() // as the server does, this and the next
-	go app.TendMemory(ctx)
+	go app.TendMemory(ctx) // as the server does
 	if o.dir == "" {
 		dir, err := os.MkdirTemp("", "quartet-bench-")
 		if err != nil {

@@ -35,7 +35,6 @@ func Version() string {
 
 // Run serves until ctx ends, then stops in order.
 func Run(ctx context.Context, cfg Config) error {
-	MoreProcessors()
 	go TendMemory(ctx)
 	logger, err := NewLogger(cfg.LogLevel)
 	if err != nil {
