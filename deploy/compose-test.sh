@@ -89,5 +89,5 @@ say "app tests"
 deployed -test.run 'TestOneLoop|TestX4_ARuns|TestX5_Bad|TestW7_Every|TestW6_|TestP2_'
 
 say "work while everything is killed or restarted, a piece at a time"
-deployed -test.v -test.run '^TestX1_NothingIsLostInTheDeployment$'
+deployed -test.v -test.run '^TestX1_NothingIsLostInTheDeployment$' -deployed-works 3
 say "done"

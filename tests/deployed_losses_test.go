@@ -222,7 +222,7 @@ func startKeeper(t *testing.T, ctx context.Context, root grpc.ClientConnInterfac
 		text := said.String()
 		if err != nil {
 			worker, _ := os.ReadFile(log)
-			return fmt.Errorf("%w\n%s\nits worker said:\n%s", err, text[max(0, len(text)-6000):], worker[max(0, len(worker)-3000):])
+			return fmt.Errorf("%w\n%s\nits worker said:\n%s", err, text[max(0, len(text)-20000):], worker[max(0, len(worker)-3000):])
 		}
 		t.Log(text[max(0, len(text)-600):])
 		return nil

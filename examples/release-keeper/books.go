@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"quartet/pkg/client"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -136,13 +137,31 @@ func (s *show) checkBooks(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	alone := 0
 	for _, t := range tasks {
-		if results[t.GetTaskId()] != 1 {
-			return fmt.Errorf("task %s brought %d results", t.GetTaskId(), results[t.GetTaskId()])
+		n := results[t.GetTaskId()]
+		if n == 1 {
+			continue
 		}
+		// A turn that was lost between a command and the wait for it left a command
+		// that nobody waits for; the next turn begins another one.
+		r, err := client.Again(ctx, func(ctx context.Context) (*agentv1.GetTurnResponse, error) {
+			return s.api.Agents.GetTurn(ctx, &agentv1.GetTurnRequest{AgentId: agentID, TurnId: t.GetTurnId()})
+		})
+		if err != nil {
+			return fmt.Errorf("task %s brought %d results, and its turn is not known: %w", t.GetTaskId(), n, err)
+		}
+		turn := r.GetTurn()
+		if n != 0 || turn.GetState() != agentv1.TurnState_TURN_STATE_INTERRUPTED {
+			return fmt.Errorf("task %s brought %d results; its turn is %s (%s)", t.GetTaskId(), n, turn.GetState(), turn.GetEndReason())
+		}
+		alone++
 	}
 	s.tell.say("check", "%d events in order, none twice; %d items completed once, each with one report; %d tasks, each with one result",
-		total, len(items), len(tasks))
+		total, len(items), len(tasks)-alone)
+	if alone > 0 {
+		s.tell.say("check", "%d commands of turns that were lost before they waited for them", alone)
+	}
 	return nil
 }
 
