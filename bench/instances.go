@@ -47,7 +47,7 @@ func startFleet(ctx context.Context, dir string, n int) (f *fleet, err error) {
 	addr := map[string]string{}
 	var first string
 	for i := range n + 1 {
-		lis, err := net.Listen("tcp", "127.0.0.1:0")
+		lis, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 		if err != nil {
 			return f, err
 		}
