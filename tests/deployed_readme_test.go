@@ -4,6 +4,7 @@ package tests
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -15,6 +16,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 )
+
+var deployedDir = flag.String("deployed-dir", "", "the directory that `make up` was run in, for what does harm to it")
 
 // TestTheReadmeIsRun runs the commands of "Run it for real" in their order, in one
 // shell, in the directory of -deployed-dir: a copy of this tree whose .env has other

@@ -27,7 +27,6 @@ import (
 // up and gives its addresses. $QUARTET_TOKEN is an admin's.
 var (
 	deployedGRPC = flag.String("deployed", "", "run the bodies that run over each deployment against the server whose gRPC is here, and nothing else")
-	deployedDir  = flag.String("deployed-dir", "", "the directory that `make up` was run in, for what does harm to it (-tags deployed)")
 	deployedHTTP = flag.String("deployed-http", "", "the REST address of -deployed, as https://host:port; $SSL_CERT_FILE names who signed its certificate")
 )
 

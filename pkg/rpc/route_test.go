@@ -244,7 +244,7 @@ func TestR6_AFrozenHolderIsGivenUp(t *testing.T) {
 		return ctx.Err()
 	}}
 	w.give(1, 1, frozen)
-	w.move(func() { w.where[1].Lives = lives })
+	w.move(func() { w.where[1] = rpc.Place{Addr: w.where[1].Addr, Name: w.where[1].Name, Lives: lives} })
 	done := make(chan error, 2)
 	go func() {
 		_, err := w.agents(0).SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: "ben"})
@@ -265,7 +265,6 @@ func TestR6_AFrozenHolderIsGivenUp(t *testing.T) {
 	w.move(func() { w.where[1] = rpc.Place{} })
 	end()
 	w.give(1, 0, &held{name: "other"})
-	w.move(func() { w.where[1].Lives = nil })
 	require.NoError(t, <-done)
 	require.NoError(t, <-done)
 }
