@@ -175,6 +175,7 @@ func TestR6_AKilledInstanceCostsItsOwnOnly(t *testing.T) {
 // TestR6_PartitionsThatDoNotFit: how many there are is settled with the first
 // start, and what cannot be is refused with what can.
 func TestR6_PartitionsThatDoNotFit(t *testing.T) {
+	briefly(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	in := startInstances(t, ctx, 1)

@@ -97,10 +97,10 @@ func (s *show) outside(ctx context.Context, asks <-chan string) error {
 	}
 }
 
-// catastrophe kills the server when a tenth of the work is done: what ran begins
+// catastrophe kills the server when the first commands have ended: what ran begins
 // again, and the longest run first.
 func (s *show) catastrophe(ctx context.Context, log *eventLog) error {
-	if !log.await(ctx, "work_item_completed", max(1, len(s.pkgs)/10)) {
+	if !log.await(ctx, "task_completed", min(3, len(s.pkgs))) {
 		return nil
 	}
 	began := time.Now()
