@@ -33,7 +33,7 @@ func startInstances(t *testing.T, ctx context.Context, n int) *instances {
 	in.nats, url, err = proc.NewNATS(natsBin, filepath.Join(dir, "nats"))
 	require.NoError(t, err)
 	require.NoError(t, in.nats.Start(ctx))
-	t.Cleanup(func() { _ = in.nats.Kill() })
+	t.Cleanup(func() { _ = in.nats.Thaw(); _ = in.nats.Kill() })
 	for i := range n {
 		q, err := proc.NewQuartet(bin, filepath.Join(dir, fmt.Sprint(i)), url, "--key-file", filepath.Join(dir, "key"), "--home-dir", filepath.Join(dir, "home"),
 			"--worker-id", fmt.Sprint("w", i), "--partition-lease", partitionLease.String(), "--log-level", "info")
@@ -47,7 +47,7 @@ func startInstances(t *testing.T, ctx context.Context, n int) *instances {
 
 // TestR6_InstancesComeAndGo: three instances of every service, under load at the
 // first one. Others are killed, frozen for longer than their lease, and stopped
-// in order; the first one too. Nothing that was answered is missing, nothing
+// in order; the first one too, and the broker is frozen as long. Nothing that was answered is missing, nothing
 // happens twice, and who was frozen answers nothing old (ARCHITECTURE R5, R6,
 // section 7).
 func TestR6_InstancesComeAndGo(t *testing.T) {
@@ -78,6 +78,11 @@ func TestR6_InstancesComeAndGo(t *testing.T) {
 			require.NoError(t, in.all[0].Kill()) // where the load comes in
 			require.NoError(t, in.all[0].Start(ctx))
 		}
+		// Nobody can renew for longer than a lease, and writes are in doubt.
+		require.NoError(t, in.nats.Freeze())
+		<-time.After(partitionLease + partitionLease/2)
+		require.NoError(t, in.nats.Thaw())
+		<-time.After(200 * time.Millisecond)
 		stop()
 		in.sleeper(t, ctx, w, other)
 		for _, d := range w.drivers {

@@ -20,6 +20,10 @@ type Hooks struct {
 	// Drop closes one that Take opened. When it returns nothing is read or written
 	// any more.
 	Drop func(n int)
+	// Over says of one that Take opened that it answers no more: it gave itself up
+	// while the session could not be renewed. It is dropped, and taken again. nil:
+	// that does not happen. It must not block, nor call the keeper.
+	Over func(n int) bool
 }
 
 // Lease is the right to answer for one partition.
@@ -178,7 +182,7 @@ func (g *Group) reconcileLocked() {
 		p := &g.places[n]
 		mine := should[n] == k.own.id && !k.peer.Leaving
 		switch {
-		case p.status == open && !mine:
+		case p.status == open && (!mine || g.hooks.Over != nil && g.hooks.Over(n)):
 			g.beginDrop(n, true)
 		case p.status == none && mine && (holders[n] == "" || holders[n] == k.own.id) && now.After(p.again):
 			// What was free here may be another's by the time that it is taken: it is

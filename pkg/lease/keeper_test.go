@@ -33,6 +33,7 @@ type house struct {
 	twice []string
 	ever  map[int]bool    // partitions that were held once
 	fail  map[string]bool // instances that cannot open anything
+	over  map[int]bool    // partitions that gave themselves up
 }
 
 type instance struct {
@@ -46,7 +47,7 @@ func newHouse(t *testing.T) *house {
 	server, err := natsd.Start(natsd.Config{StoreDir: t.TempDir(), Port: natsd.InProcess})
 	require.NoError(t, err)
 	t.Cleanup(server.Stop)
-	h := &house{t: t, server: server, open: map[int]map[string]*lease.Lease{}, ever: map[int]bool{}, fail: map[string]bool{}}
+	h := &house{t: t, server: server, open: map[int]map[string]*lease.Lease{}, ever: map[int]bool{}, fail: map[string]bool{}, over: map[int]bool{}}
 	for n := range parts {
 		h.open[n] = map[string]*lease.Lease{}
 	}
@@ -87,13 +88,18 @@ func (h *house) join(name string) *instance {
 			if h.fail[name] {
 				return errors.New("the disk is full")
 			}
-			h.open[n][name], h.ever[n] = l, true
+			h.open[n][name], h.ever[n], h.over[n] = l, true, false
 			return nil
 		},
 		Drop: func(n int) {
 			h.mu.Lock()
 			defer h.mu.Unlock()
 			delete(h.open[n], name)
+		},
+		Over: func(n int) bool {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			return h.over[n]
 		},
 	})
 	ctx, cancel := context.WithTimeout(h.t.Context(), 30*time.Second)
@@ -203,6 +209,23 @@ func TestR6_WhatCannotBeOpenedIsGivenBack(t *testing.T) {
 	h.mu.Unlock()
 	h.spread("a")
 	require.Eventually(t, func() bool { return a.keeper.Ready() == nil }, 10*time.Second, 5*time.Millisecond)
+}
+
+// A partition that gave itself up is opened anew.
+func TestR6_WhatGaveItselfUpIsTakenAgain(t *testing.T) {
+	h := newHouse(t)
+	h.join("a")
+	h.spread("a")
+	h.mu.Lock()
+	old := h.open[2]["a"]
+	h.over[2] = true
+	h.mu.Unlock()
+	require.Eventually(t, func() bool {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return !h.over[2] && h.open[2]["a"] != nil && h.open[2]["a"] != old
+	}, 10*time.Second, 5*time.Millisecond)
+	h.spread("a")
 }
 
 // TestR6_TheBucketIsLost: leases are in memory. What was written is in the

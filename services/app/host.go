@@ -112,7 +112,7 @@ func (h *host) share(n int) journal.Share {
 // Start declares what there is to hold; the keeper does the rest once this
 // process can be reached.
 func (h *host) Start(context.Context) error {
-	h.group = h.keeper.Group(h.name, h.size(), lease.Hooks{Unused: h.unused, Take: h.take, Drop: h.drop})
+	h.group = h.keeper.Group(h.name, h.size(), lease.Hooks{Unused: h.unused, Take: h.take, Drop: h.drop, Over: h.over})
 	return nil
 }
 
@@ -212,6 +212,15 @@ func (h *host) publish(ctx context.Context, u *unit, share journal.Share) error 
 		u.publishers = append(u.publishers, pub)
 	}
 	return nil
+}
+
+// over says that a unit's journal gave itself up. It does where the broker did
+// not answer for longer than the lease and left a write in doubt.
+func (h *host) over(n int) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	u := h.units[n]
+	return u != nil && errors.Is(u.service.Ready(), journal.ErrNotHeld)
 }
 
 func (h *host) drop(n int) {
