@@ -24,6 +24,8 @@ type Op[S State, R any] struct {
 	// Recall asks for the first answer to RequestID alone: where there was none the
 	// command is refused with NOT_FOUND, and Decide does not run.
 	Recall bool
+	// Sequel marks what OnApply announces.
+	Sequel bool
 	// Args is hashed, without its field request_id, to tell a repeated request
 	// from another one under the same id. Used only with RequestID.
 	Args proto.Message
@@ -59,6 +61,7 @@ type command[S State] struct {
 	requestID string
 	given     bool // requestID is the caller's
 	recalling bool // and nothing but its first answer is wanted
+	sequel    bool // Op.Sequel
 	argsHash  uint64
 	key       memoryKey
 	// traceparent is what the events are part of; "" where nothing is traced.
@@ -97,6 +100,7 @@ func Do[S State, R any](ctx context.Context, p *Partition[S], op Op[S, R]) (R, R
 		method:  op.Method,
 		actor:   op.Actor,
 		agentID: op.AgentID,
+		sequel:  op.Sequel,
 		done:    make(chan struct{}),
 	}
 	c.decide = func(s S, env Env) ([]*Event, error) {
@@ -183,7 +187,7 @@ func View[S State, R any](ctx context.Context, p *Partition[S], read func(s S) (
 	var zero R
 	for {
 		out, seq, fate, err := look(p, read)
-		if fate != nil && ctx.Value(aheadKey{}) != any(p) {
+		if fate != nil && (fate.hidden || ctx.Value(aheadKey{}) != any(p)) {
 			if err := fate.wait(ctx, p.cfg.ViewPatience); err != nil {
 				return zero, 0, err
 			}
@@ -224,8 +228,9 @@ func look[S State, R any](p *Partition[S], read func(s S) (R, error)) (out R, se
 
 // fate is what becomes of a frame. done is closed once it is known.
 type fate struct {
-	done chan struct{}
-	lost bool // read after done: the state that held the frame is gone
+	done   chan struct{}
+	lost   bool // read after done: the state that held the frame is gone
+	hidden bool // nobody may see the state, not even ahead
 }
 
 func newFate() *fate { return &fate{done: make(chan struct{})} }

@@ -16,6 +16,9 @@ func (p *Partition[S]) execute(c *command[S]) {
 		p.executeConsume(c)
 		return
 	}
+	if c.sequel {
+		p.arrived()
+	}
 	now := micros(p.cfg.Now())
 	if c.given {
 		if r, ok := p.core.memory.lookup(c.key, now); ok {
@@ -152,6 +155,7 @@ func (p *Partition[S]) commit(c *command[S], f *pending[S], events []*Event, bod
 	for _, ev := range events {
 		if err := p.core.apply(ev); err != nil {
 			p.loop.doom = newFate()
+			p.loop.doom.hidden = true
 			p.newest = p.loop.doom
 			p.core.applied = events[0].WalSeq - 1
 			p.mu.Unlock()
@@ -167,8 +171,9 @@ func (p *Partition[S]) commit(c *command[S], f *pending[S], events []*Event, bod
 	f.Body = append(f.Body, body...)
 	f.events = append(f.events, events...)
 	if p.cfg.OnApply != nil {
-		p.cfg.OnApply(events)
+		f.sequels += p.cfg.OnApply(p.core.state, events)
 	}
+	p.cfg.Feed.hint(events, false)
 	return nil
 }
 

@@ -3,6 +3,7 @@ package journal
 import (
 	"context"
 	"errors"
+	"slices"
 	"sort"
 	"sync"
 	"sync/atomic"
@@ -119,6 +120,55 @@ type Feed struct {
 	bytes   int
 	news    chan struct{} // closed and replaced when any of the above changed
 	checked time.Time     // when the log was last heard of
+
+	hints atomic.Pointer[[]*hint]
+}
+
+type hint struct {
+	fn func(events []*Event, lost bool)
+}
+
+// Hinter is a Source in this process. fn gets events as soon as they are applied,
+// so that who looks at what they name, in the way that journal.Ahead is meant for,
+// does so an fsync earlier. What was taken back, or will not be heard of any more
+// here, it gets again as lost: whoever looked meanwhile must look again. fn runs in
+// the loop of the partition and must not block.
+type Hinter interface {
+	Hint(fn func(events []*Event, lost bool)) (stop func())
+}
+
+// Hint implements Hinter.
+func (s fedSource) Hint(fn func(events []*Event, lost bool)) (stop func()) {
+	f, h := s.feed, &hint{fn}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.setHints(append(slices.Clone(f.listHints()), h))
+	return func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.setHints(slices.DeleteFunc(slices.Clone(f.listHints()), func(other *hint) bool { return other == h }))
+	}
+}
+
+func (f *Feed) setHints(all []*hint) { f.hints.Store(&all) }
+
+func (f *Feed) listHints() []*hint {
+	if f == nil {
+		return nil
+	}
+	if all := f.hints.Load(); all != nil {
+		return *all
+	}
+	return nil
+}
+
+// Hinted says whether somebody gets hints of the partition.
+func (f *Feed) Hinted() bool { return len(f.listHints()) > 0 }
+
+func (f *Feed) hint(events []*Event, lost bool) {
+	for _, h := range f.listHints() {
+		h.fn(events, lost)
+	}
 }
 
 type fedFrame struct {

@@ -15,8 +15,10 @@ type pending[S State] struct {
 	events []*Event
 	cmds   []*command[S] // to be answered with it, in order
 	fate   *fate
-	sent   bool // an attempt to store it was made
-	gone   bool // it is not in the log and never will be
+	// sequels are on their way that should share the frame.
+	sequels int
+	sent    bool // an attempt to store it was made
+	gone    bool // it is not in the log and never will be
 }
 
 // loop is what belongs to the loop goroutine alone, except fencing.
@@ -30,6 +32,7 @@ type loop[S State] struct {
 	scratch []byte
 	spare   []byte // a body to write into
 	size    frameSize
+	hope    hope
 	prefix  string // of the request ids the loop gives
 	count   uint64
 
@@ -61,6 +64,7 @@ func (p *Partition[S]) serve() {
 	l := &p.loop
 	for {
 		p.fill()
+		p.await()
 		p.gather()
 		p.send()
 		if l.doom != nil && len(l.frames) == 0 {
@@ -178,7 +182,7 @@ func (p *Partition[S]) settle(v verdict) error {
 		after := p.core.tail
 		p.core.tail = v.tail
 		p.core.frames = append(p.core.frames, frameRef{f.first, v.seq})
-		if !v.foreign && len(l.frames) > 0 && len(l.frames[0].cmds) < crowd {
+		if !v.foreign && len(l.frames) > 0 && len(l.frames[0].cmds) < crowd && l.frames[0].sequels == 0 {
 			p.send() // nothing to gather: it is written while this one is answered
 		}
 		p.committed(f, v.clean)
@@ -273,6 +277,9 @@ func (p *Partition[S]) reload(gone *pending[S]) error {
 			l.doom.settle(true)
 			l.doom = nil
 		}
+		if gone != nil {
+			p.hintLost([]*pending[S]{gone})
+		}
 		return ErrNotHeld
 	}
 	p.stall.begin(p.cfg.Mono())
@@ -284,6 +291,7 @@ func (p *Partition[S]) reload(gone *pending[S]) error {
 	own := l.doom
 	if own == nil {
 		own = newFate()
+		own.hidden = true
 	}
 	p.mu.Lock()
 	if p.newest == nil {
@@ -322,11 +330,19 @@ func (p *Partition[S]) reload(gone *pending[S]) error {
 	}
 	l.frames, l.doom = nil, nil
 	p.stall.end(p.cfg.Mono())
+	p.hintLost(lost)
 	for _, c := range again {
 		c.reset()
 	}
 	l.backlog, l.next = again, 0
 	return nil
+}
+
+// hintLost tells those who looked ahead that what they saw is gone, or may be.
+func (p *Partition[S]) hintLost(frames []*pending[S]) {
+	for _, f := range frames {
+		p.cfg.Feed.hint(f.events, true)
+	}
 }
 
 // reset makes a command ready to run again. One that was withdrawn meanwhile
@@ -353,6 +369,7 @@ func (p *Partition[S]) giveUp(cause error) {
 			p.abandon(c, f.sent && !f.gone && c.stage.Load() != stageSettled, cause)
 		}
 	}
+	p.hintLost(l.frames)
 	l.frames = nil
 	rest, _ := p.inbox.take(nil)
 	for _, c := range append(l.backlog[l.next:], rest...) {

@@ -45,8 +45,11 @@ type Config[S State] struct {
 
 	// OnApply gets the events of each command once they are applied, before they
 	// are durable; a reload may take them back. For who can prepare what follows
-	// while the frame is written; see Ahead. It runs in the loop and must not block.
-	OnApply func(events []*Event)
+	// while the frame is written; see Ahead. It answers how many sequels of them
+	// (Op.Sequel) are on their way by now: a frame that nobody shares waits half a
+	// millisecond for them, so that what belongs together is one write. It runs in
+	// the loop, must not block, and must not change or keep state.
+	OnApply func(state S, events []*Event) (sequels int)
 
 	// OnLoad gets the state of every load, at Open and whenever the partition
 	// was lost and taken back, before anything else happens to it. Derived
@@ -73,6 +76,7 @@ type Config[S State] struct {
 	// has to wait for its outcome; who only reads is better told soon.
 	ViewPatience   time.Duration
 	UnhealthyAfter time.Duration    // of a stall; default 30 s
+	SequelTerm     time.Duration    // that a frame waits for sequels; default 0.5 ms
 	Mono           func() time.Time // measures stalls; default time.Now. Tests only.
 }
 
@@ -101,6 +105,7 @@ func (c *Config[S]) complete() error {
 	c.AppendTimeout = orDefault(c.AppendTimeout, 5*time.Second)
 	c.ViewPatience = orDefault(c.ViewPatience, 5*time.Second)
 	c.UnhealthyAfter = orDefault(c.UnhealthyAfter, 30*time.Second)
+	c.SequelTerm = orDefault(c.SequelTerm, sequelTerm)
 	return nil
 }
 

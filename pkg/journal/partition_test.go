@@ -71,7 +71,10 @@ func TestR4_WhoWritesNextSeesWhatIsBeingWritten(t *testing.T) {
 	cfg := journaltest.Config(log)
 	cfg.ViewPatience = 20 * time.Millisecond
 	applied := make(chan string, 1)
-	cfg.OnApply = func(events []*journal.Event) { applied <- events[0].Type }
+	cfg.OnApply = func(_ *journaltest.State, events []*journal.Event) int {
+		applied <- events[0].Type
+		return 0
+	}
 	p, err := journal.Open(ctx, cfg)
 	require.NoError(t, err)
 	other, err := journal.Open(ctx, journaltest.Config(memlog.New()))

@@ -94,7 +94,7 @@ type Config[S journal.State] struct {
 	OnCommit func(partition int, events []*journal.Event)
 	// OnApply hears a partition's events before they are durable; see
 	// journal.Config. It must not block.
-	OnApply func(events []*journal.Event)
+	OnApply func(state S, events []*journal.Event) (sequels int)
 	// OnLoad sees a partition's state whenever it was loaded: at the start, and
 	// after another writer had taken the partition. Due-time indexes are rebuilt
 	// here. It must not block, and may come before Open returns.
@@ -225,6 +225,12 @@ func (e *Engine[S]) Settle(ctx context.Context) error {
 	return nil
 }
 
+// Hinted says whether somebody in this process hears of an agent's events before
+// they are durable.
+func (e *Engine[S]) Hinted(namespace, agentID string) bool {
+	return e.deps.Feeds.Of(e.cfg.Plane, e.For(namespace, agentID).Index()).Hinted()
+}
+
 // For is the partition that holds an agent.
 func (e *Engine[S]) For(namespace, agentID string) *journal.Partition[S] {
 	return e.parts.For(namespace, agentID)
@@ -243,6 +249,8 @@ type Command[S journal.State, R any] struct {
 	// repeated request.
 	Decide func(s S, env journal.Env) (journal.Decision[R], error)
 	Answer func(events []*journal.Event) (R, error)
+	// Sequel marks a command that Config.OnApply announces.
+	Sequel bool
 	// Actor acts instead of the caller: for what the plane does by itself.
 	Actor *journal.Actor
 }
@@ -255,7 +263,8 @@ func Do[S journal.State, R any](ctx context.Context, e *Engine[S], c Command[S, 
 	}
 	reply, result, err := journal.Do(ctx, e.For(actor.Namespace, c.AgentID), journal.Op[S, R]{
 		Method: c.Method, Actor: actor, AgentID: c.AgentID,
-		RequestID: c.RequestID, Recall: c.RequestID != "" && rpc.Recalling(ctx), Args: c.Args, Decide: c.Decide, Answer: c.Answer,
+		RequestID: c.RequestID, Recall: c.RequestID != "" && rpc.Recalling(ctx), Args: c.Args, Sequel: c.Sequel,
+		Decide: c.Decide, Answer: c.Answer,
 	})
 	if result.Replayed {
 		rpc.Replayed(ctx)
