@@ -201,7 +201,7 @@ func (r *router) gone(n int, was Place, err error) bool {
 // at brings a call to the partition, wherever it is, and waits for it within the
 // caller's deadline where it is nowhere.
 func (r *router) at(ctx context.Context, n int, full string, req proto.Message) (proto.Message, error) {
-	if requestID(req) == "" {
+	if requestID(req) == "" && !Recalling(ctx) {
 		// Should the partition, and with it the answer, be lost half way, the next
 		// holder must know what was done.
 		setRequestID(req, r.NewID)
