@@ -316,13 +316,14 @@ func (s *Service) take(ctx context.Context, actor rpc.Actor, req *agentv1.Acquir
 	if o.key.namespace != actor.Namespace {
 		turn.AcquiredFrom = actor.Namespace
 	}
+	shown := queue.context(o.message)
 	defer s.handovers.begin(turn.GetRunId())()
 	// From here on the turn may be on disk whatever becomes of the caller, so
 	// the outcome is waited for.
 	commit, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.commitTerm)
 	defer cancel()
 	started, err := plane.Do(tracing.Continue(commit, turn.GetTraceparent()), s.engine, plane.Command[*State, *agentv1.TurnStarted]{
-		Method: "AcquireTurn", AgentID: o.agent.GetAgentId(),
+		Method: "AcquireTurn", AgentID: o.agent.GetAgentId(), Sequel: true,
 		Decide: func(st *State, env journal.Env) (journal.Decision[*agentv1.TurnStarted], error) {
 			if a := st.agents[o.key]; a != nil && a.woken != o.woken {
 				// It was woken since its context was read, which does not show why.
@@ -338,7 +339,7 @@ func (s *Service) take(ctx context.Context, actor rpc.Actor, req *agentv1.Acquir
 		}
 		return nil, err
 	}
-	resp, err := s.granted(ctx, o.key.namespace, started.GetTurn(), o.message, queue)
+	resp, err := s.granted(ctx, o.key.namespace, started.GetTurn(), o.message, shown)
 	if err == nil {
 		err = ctx.Err()
 	}
@@ -413,7 +414,7 @@ func turnEvent(t *agentv1.Turn, payload proto.Message) *journal.Event {
 }
 
 // granted is the answer for a turn that is held.
-func (s *Service) granted(ctx context.Context, namespace string, turn *agentv1.Turn, m *agentv1.Message, queue *projection) (*agentv1.AcquireTurnResponse, error) {
+func (s *Service) granted(ctx context.Context, namespace string, turn *agentv1.Turn, m *agentv1.Message, shown *agentv1.ContextProjection) (*agentv1.AcquireTurnResponse, error) {
 	until := s.leases.arm(key{namespace, turn.GetAgentId()}, turn.GetRunId())
 	view, _, err := plane.View(ctx, s.engine, turn.GetAgentId(), func(st *State) (*agentv1.AcquireTurnResponse, error) {
 		ag, err := st.agent(namespace, turn.GetAgentId())
@@ -433,7 +434,7 @@ func (s *Service) granted(ctx context.Context, namespace string, turn *agentv1.T
 	}
 	view.Turn = withLease(turn, until)
 	view.Message = m
-	view.Context = queue.context(m)
+	view.Context = shown
 	view.Tools = profile(view.GetAgent().GetToolFamilies()).names()
 	view.RunToken = s.deps.MintRun(namespace, turn.GetAgentId(), turn.GetRunId())
 	return view, nil
@@ -494,7 +495,7 @@ func (s *Service) repeatedAcquire(ctx context.Context, actor rpc.Actor, req *age
 		}
 		own := actor
 		own.Namespace = f.key.namespace
-		return s.granted(rpc.WithActor(ctx, own), f.key.namespace, f.turn, f.message, queue)
+		return s.granted(rpc.WithActor(ctx, own), f.key.namespace, f.turn, f.message, queue.context(f.message))
 	}
 	return nil, nil
 }

@@ -25,6 +25,9 @@ func (s *Service) GetFacts(ctx context.Context, req *agentv1.GetFactsRequest) (*
 	}
 	if req.GetAgentId() != "" {
 		actor := rpc.ActorFrom(ctx)
+		if req.GetAhead() {
+			ctx = journal.Ahead(ctx, s.engine.For(actor.Namespace, req.GetAgentId()))
+		}
 		f, _, err := plane.View(ctx, s.engine, req.GetAgentId(), func(st *State) (*agentv1.AgentFacts, error) {
 			a, err := st.agent(actor.Namespace, req.GetAgentId())
 			if err != nil {
@@ -170,7 +173,7 @@ func (s *Service) OfferDecision(ctx context.Context, req *agentv1.OfferDecisionR
 	}
 	actor := rpc.ActorFrom(ctx)
 	return plane.Do(ctx, s.engine, plane.Command[*State, *agentv1.OfferDecisionResponse]{
-		Method: "OfferDecision", AgentID: req.GetAgentId(), Actor: plane.System(actor.Namespace),
+		Method: "OfferDecision", AgentID: req.GetAgentId(), Actor: plane.System(actor.Namespace), Sequel: true,
 		Decide: func(st *State, env journal.Env) (journal.Decision[*agentv1.OfferDecisionResponse], error) {
 			return decideOffer(st, env, req)
 		},

@@ -93,7 +93,8 @@ func (s *Service) summarized(ctx context.Context, k key) (prompt.Boards, error) 
 }
 
 // recall adds what the agent did for its current item, what it inherited, how
-// its boards stand, and what still runs.
+// its boards stand, and what still runs. One after the other: reads that run side
+// by side take longer, since a second processor must wake up for them.
 func (s *Service) recall(ctx context.Context, k key, p *projection) error {
 	if err := s.inheritance(ctx, k, p); err != nil {
 		return err

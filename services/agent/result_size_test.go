@@ -15,6 +15,9 @@ import (
 // A result that the journal cannot take does not hold the round up: the call has
 // its one result, which says so, and the turn goes on (SPEC C4, X8).
 func TestC4_ResultsThatAreTooLarge(t *testing.T) {
+	if testing.Short() {
+		t.Skip("go test -short leaves this out; make test runs it")
+	}
 	r, a := turn(t)
 	text := ""
 	r.on("ReadFile", func(context.Context, proto.Message) (proto.Message, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -225,15 +226,27 @@ func (s *Service) committed(_ int, events []*journal.Event) {
 }
 
 // applied wakes a runner for what may make an agent ready. It prepares the turn
-// while the frame is written: that is a fifth of the way from a trigger to its turn.
-func (s *Service) applied(events []*journal.Event) {
+// while the frame is written, or waits with that: the frame of the turn itself is
+// a fourth of the way from a trigger to its turn.
+func (s *Service) applied(st *State, events []*journal.Event) (sequels int) {
+	var comes []key // whose turn, or tick, is on its way
 	for _, ev := range events {
+		k := key{ev.Namespace, ev.AgentID}
 		switch ev.Payload.(type) {
 		case *agentv1.MessageQueued, *agentv1.MessageRequeued, *agentv1.MessageDropped, *agentv1.AgentSpawned,
 			*agentv1.AgentResumed, *agentv1.AgentStarted,
 			*agentv1.TurnCompleted, *agentv1.TurnFailed, *agentv1.TurnInterrupted, *agentv1.TurnAborted:
 			s.shares.touch(ev.Namespace)
-			s.waiters.wake(key{ev.Namespace, ev.AgentID})
+			if s.waiters.wake(k) && st.agents[k].takeable() && !slices.Contains(comes, k) {
+				comes = append(comes, k)
+			}
+		case *agentv1.AgentWoken:
+			// The scheduler of this process looks at the agent by now, and offers
+			// a tick for the runner that waits for it.
+			if a := st.agents[k]; a.idle() && s.waiters.count(k, a.rec) > 0 && s.engine.Hinted(k.namespace, k.id) && !slices.Contains(comes, k) {
+				comes = append(comes, k)
+			}
 		}
 	}
+	return len(comes)
 }

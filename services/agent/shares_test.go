@@ -285,6 +285,9 @@ func TestD7_ASharedRunnerIsWoken(t *testing.T) {
 
 // 100 000 ready agents in 1 000 namespaces: a turn costs a few looks, not a scan.
 func TestD7_AcquiringDoesNotScan(t *testing.T) {
+	if testing.Short() {
+		t.Skip("go test -short leaves this out; make test runs it")
+	}
 	b := newBoard(t, map[string]int{"n1": 4})
 	const agents, namespaces = 100_000, 1_000
 	for i := range agents {

@@ -393,6 +393,11 @@ func (a *agentState) takeable() bool {
 		a.turn == nil && a.head() != nil
 }
 
+// idle says that the agent could take a turn and has none to take.
+func (a *agentState) idle() bool {
+	return a.lives() && a.rec.GetControl() == agentv1.Control_CONTROL_RUNNING && a.turn == nil && a.head() == nil
+}
+
 func (s *State) unready(a *agentState) {
 	if a.readyAt.IsZero() {
 		return

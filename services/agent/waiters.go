@@ -116,14 +116,15 @@ func (ws *waiters) remove(w *waiter) {
 	}
 }
 
-// wake tells the longest waiting runner that serves the agent to look.
-func (ws *waiters) wake(k key) {
+// wake tells the longest waiting runner that serves the agent to look, and says
+// whether there is one.
+func (ws *waiters) wake(k key) bool {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	ws.wakeLocked(k)
+	return ws.wakeLocked(k)
 }
 
-func (ws *waiters) wakeLocked(k key) {
+func (ws *waiters) wakeLocked(k key) bool {
 	var first *waiter
 	for _, l := range ws.serving(k) {
 		if l.List == nil || l.Len() == 0 {
@@ -146,6 +147,7 @@ func (ws *waiters) wakeLocked(k key) {
 			w.woken <- k
 		}
 	}
+	return first != nil
 }
 
 func (ws *waiters) serving(k key) [3]line {

@@ -1,6 +1,9 @@
 package scheduler
 
-import "sync"
+import (
+	"slices"
+	"sync"
+)
 
 // sweptShare is how often an agent of the sweep is taken while events name others:
 // one in so many. A start marks every agent, and a wake must not wait for them.
@@ -32,10 +35,19 @@ type mark struct {
 	looking bool
 	again   bool
 	busy    bool // only the agent plane can end its state
+	// ahead says that a hint marked it since its last look, lookAhead that one had
+	// the look under way begin; hinted are the events of hints, for which it need
+	// not be marked again.
+	ahead, lookAhead bool
+	hinted           []string
 	// causes are the traces of what marked it since its last look, and looked is
 	// that of the look under way; none where nothing is traced.
 	causes, looked []string
 }
+
+// maxHinted is how many events are remembered of an agent; those that are not only
+// have it looked at once more.
+const maxHinted = 16
 
 // maxCauses is how many traces a look knows of that it follows from.
 const maxCauses = 8
@@ -76,16 +88,40 @@ func (d *dirty) of(k key) *mark {
 	return m
 }
 
+// hint is mark for an event of the agent plane that is not durable yet.
+func (d *dirty) hint(k key, cause, eventID string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	m := d.addLocked(k, true, cause)
+	m.ahead = true
+	if len(m.hinted) < maxHinted {
+		m.hinted = append(m.hinted, eventID)
+	}
+}
+
+// lost is mark for an event that was taken back: whoever looked ahead saw what is
+// not so, and no event of the durable kind is spared for a hint any more.
+func (d *dirty) lost(k key) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	m := d.addLocked(k, true, "")
+	m.ahead, m.hinted = false, nil
+}
+
 func (d *dirty) add(k key, always bool, cause string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.addLocked(k, always, cause)
+}
+
+func (d *dirty) addLocked(k key, always bool, cause string) *mark {
 	m := d.of(k)
 	switch {
 	case m.looking:
 		m.again = true
 	case m.queued:
 	case !always && m.busy:
-		return
+		return m
 	default:
 		m.queued = true
 		d.named.push(k)
@@ -94,13 +130,33 @@ func (d *dirty) add(k key, always bool, cause string) {
 	if cause != "" && len(m.causes) < maxCauses {
 		m.causes = append(m.causes, cause)
 	}
+	return m
 }
 
-// causes are the traces that the look under way at an agent follows from.
-func (d *dirty) causes(k key) []string {
+// hinted says that a hint had an agent marked for this event.
+func (d *dirty) hinted(k key, eventID string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.agents[k].looked
+	m := d.agents[k]
+	if m == nil {
+		return false
+	}
+	i := slices.Index(m.hinted, eventID)
+	if i < 0 {
+		return false
+	}
+	m.hinted = slices.Delete(m.hinted, i, i+1)
+	d.forget(k, m)
+	return true
+}
+
+// causes are the traces that the look under way at an agent follows from; ahead
+// says whether a hint did.
+func (d *dirty) causes(k key) (traces []string, ahead bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	m := d.agents[k]
+	return m.looked, m.lookAhead
 }
 
 // take waits for an agent to look at; false when the set is closed.
@@ -137,6 +193,7 @@ func (d *dirty) take() (key, bool) {
 func (d *dirty) begin(m *mark) {
 	m.queued, m.swept, m.looking, m.again = false, false, true, false
 	m.looked, m.causes = m.causes, nil
+	m.lookAhead, m.ahead = m.ahead, false
 	d.looks++
 }
 
@@ -162,15 +219,23 @@ func (d *dirty) done(k key, busy bool) {
 		m.queued = true
 		d.named.push(k)
 		d.cond.Signal()
-	case !busy:
-		delete(d.agents, k)
-		if len(d.agents) == 0 && d.most > fewAgents {
-			// A map keeps its size: after a sweep of 100 000 agents 10 MB.
-			d.agents, d.most = map[key]*mark{}, 0
-		}
+	default:
+		d.forget(k, m)
 	}
 	if d.looks+d.named.n+d.swept.n == 0 {
 		d.still.Broadcast()
+	}
+}
+
+// forget drops what need not be remembered of an agent.
+func (d *dirty) forget(k key, m *mark) {
+	if m.queued || m.swept || m.looking || m.busy || len(m.hinted) > 0 {
+		return
+	}
+	delete(d.agents, k)
+	if len(d.agents) == 0 && d.most > fewAgents {
+		// A map keeps its size: after a sweep of 100 000 agents 10 MB.
+		d.agents, d.most = map[key]*mark{}, 0
 	}
 }
 

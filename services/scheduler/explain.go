@@ -29,7 +29,7 @@ func (s *Service) Explain(ctx context.Context, req *schedulerv1.ExplainRequest) 
 	if err := rpc.CheckAgent(actor, req.GetAgentId()); err != nil {
 		return nil, err
 	}
-	f, err := s.facts(ctx, key{actor.Namespace, req.GetAgentId()})
+	f, err := s.facts(ctx, key{actor.Namespace, req.GetAgentId()}, false)
 	if err != nil {
 		return nil, err
 	}

@@ -44,6 +44,19 @@ func (s *Service) listen(ctx context.Context, src journal.Source, next uint64) {
 	defer s.running.Done()
 	matters := interest[src.Plane()]
 	own := src.Plane() == "agent"
+	if h, here := src.(journal.Hinter); own && here {
+		defer h.Hint(func(events []*journal.Event, lost bool) {
+			for _, ev := range events {
+				switch k := (key{ev.Namespace, ev.AgentID}); {
+				case journal.Internal(ev.Type) || ev.AgentID == "":
+				case lost: // whatever it was, a look may have seen it
+					s.dirty.lost(k)
+				case matters(ev):
+					s.dirty.hint(k, s.causeOf(ev), ev.ID)
+				}
+			}
+		})()
+	}
 	pause := 10 * time.Millisecond
 	for ctx.Err() == nil {
 		err := src.Follow(ctx, next, func(seq uint64, lines []journal.Line) error {
@@ -55,11 +68,10 @@ func (s *Service) listen(ctx context.Context, src journal.Source, next uint64) {
 					continue
 				}
 				k := key{ev.Namespace, ev.AgentID}
-				cause := ""
-				if s.deps.Tracer.On() {
-					cause = ev.Traceparent
+				if own && s.dirty.hinted(k, ev.ID) {
+					continue
 				}
-				s.dirty.add(k, own, cause)
+				s.dirty.add(k, own, s.causeOf(ev))
 			}
 			return nil
 		})
@@ -76,4 +88,12 @@ func (s *Service) listen(ctx context.Context, src journal.Source, next uint64) {
 		}
 		pause = min(2*pause, time.Second)
 	}
+}
+
+// causeOf is the trace that an event is part of; "" where nothing is traced.
+func (s *Service) causeOf(ev *journal.Event) string {
+	if !s.deps.Tracer.On() {
+		return ""
+	}
+	return ev.Traceparent
 }

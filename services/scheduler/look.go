@@ -51,9 +51,10 @@ func (s *Service) look(ctx context.Context) {
 			return
 		}
 		ended := s.standIn(ctx)
-		traced, span := s.span(ctx, k)
+		causes, ahead := s.dirty.causes(k)
+		traced, span := s.span(ctx, k, causes)
 		began := time.Now()
-		busy, err := s.decide(traced, k)
+		busy, err := s.decide(traced, k, ahead)
 		s.metrics.took.Observe(time.Since(began).Seconds())
 		span.End()
 		s.dirty.done(k, busy)
@@ -67,12 +68,8 @@ func (s *Service) look(ctx context.Context) {
 // span is a look's part of the trace of what had the agent looked at. Several
 // events may have: it is below the first and linked to the others. What only a
 // sweep looks at is not traced.
-func (s *Service) span(ctx context.Context, k key) (context.Context, trace.Span) {
-	if !s.deps.Tracer.On() {
-		return s.deps.Tracer.Start(ctx, "")
-	}
-	causes := s.dirty.causes(k)
-	if len(causes) == 0 {
+func (s *Service) span(ctx context.Context, k key, causes []string) (context.Context, trace.Span) {
+	if !s.deps.Tracer.On() || len(causes) == 0 {
 		return s.deps.Tracer.Start(ctx, "")
 	}
 	return s.deps.Tracer.Under(ctx, causes[0], "schedule", trace.WithSpanKind(trace.SpanKindConsumer), tracing.LinkTo(causes[1:]...),

@@ -16,6 +16,7 @@ import (
 	"quartet/pkg/clock"
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/faultlog"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	schedulerv1 "quartet/pkg/pb/quartet/scheduler/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
@@ -47,6 +48,23 @@ type site struct {
 	hung     sync.Map     // agents for which the work plane does not answer
 	hanging  atomic.Int32
 	sweeps   atomic.Int32 // first pages of all agents that were read
+	sources  func(plane string) ([]journal.Source, error)
+	agentLog *faultlog.Log
+	// looking, if armed, holds the next look at an agent up until it is let go.
+	looking held
+}
+
+// held is one call that a test holds up.
+type held struct {
+	armed  atomic.Bool
+	begun  chan struct{}
+	let    chan struct{}
+	aheads atomic.Int32 // looks that read what is not durable
+}
+
+func (h *held) arm() {
+	h.begun, h.let = make(chan struct{}), make(chan struct{})
+	h.armed.Store(true)
 }
 
 // quiet answers what the planes ask of the task plane.
@@ -64,7 +82,22 @@ func (quiet) GetTask(context.Context, *taskv1.GetTaskRequest, ...grpc.CallOption
 
 func newSite(t *testing.T) *site {
 	s := &site{t: t, clk: clock.NewFake(epoch), journals: planetest.NewJournals(), net: planetest.NewNet(t)}
-	deps := plane.Deps{Log: s.journals.Log, Sources: s.journals.Sources, Clock: s.clk}
+	s.journals.Wrap = func(plane string, log journal.Log) journal.Log {
+		if plane == "agent" {
+			s.agentLog = faultlog.New(log)
+			return s.agentLog
+		}
+		return log
+	}
+	feeds := journal.NewFeeds()
+	s.sources = func(plane string) ([]journal.Source, error) {
+		all, err := s.journals.Sources(plane)
+		for i := range all {
+			all[i] = feeds.Source(all[i])
+		}
+		return all, err
+	}
+	deps := plane.Deps{Log: s.journals.Log, Sources: s.sources, Feeds: feeds, Clock: s.clk}
 	conn := func(name string) grpc.ClientConnInterface {
 		c, err := s.net.Conn(name)
 		require.NoError(t, err)
@@ -124,12 +157,19 @@ func (c counted) GetFacts(ctx context.Context, in *agentv1.GetFactsRequest, opts
 	if in.GetAgentId() == "" && in.GetPageToken() == "" {
 		c.site.sweeps.Add(1)
 	}
+	if in.GetAhead() {
+		c.site.looking.aheads.Add(1)
+	}
+	if h := &c.site.looking; in.GetAgentId() != "" && h.armed.CompareAndSwap(true, false) {
+		close(h.begun)
+		<-h.let
+	}
 	return c.AgentServiceClient.GetFacts(ctx, in, opts...)
 }
 
 func (s *site) schedule() *scheduler.Service {
 	s.t.Helper()
-	sc, err := scheduler.New(scheduler.Config{}, scheduler.Deps{Sources: s.journals.Sources, Agents: counted{s.agents, s}, Work: flaky{s.works, s}, Waiting: s.waits, Clock: s.clk})
+	sc, err := scheduler.New(scheduler.Config{}, scheduler.Deps{Sources: s.sources, Agents: counted{s.agents, s}, Work: flaky{s.works, s}, Waiting: s.waits, Clock: s.clk})
 	require.NoError(s.t, err)
 	require.NoError(s.t, sc.Start(context.Background()))
 	s.t.Cleanup(func() {

@@ -166,13 +166,16 @@ func (s *Service) Ready() error {
 // decide looks at one agent, and offers what it decided until the facts hold
 // still. busy says that the agent has a turn or a message: until the agent
 // plane reports the end of that, no other plane's event needs a look.
-func (s *Service) decide(ctx context.Context, k key) (busy bool, err error) {
+//
+// ahead is for a look that a hint has begun: it sees what is on its way to disk,
+// and its offer is on disk after that.
+func (s *Service) decide(ctx context.Context, k key, ahead bool) (busy bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	ctx = rpc.WithActor(ctx, rpc.Actor{Namespace: k.namespace, Principal: "scheduler", Role: rpc.RoleService})
 	const tries = 5
 	for range tries {
-		f, err := s.facts(ctx, k)
+		f, err := s.facts(ctx, k, ahead)
 		if err != nil {
 			return false, err
 		}
@@ -187,6 +190,10 @@ func (s *Service) decide(ctx context.Context, k key) (busy bool, err error) {
 			return false, nil // what a sweep finds of almost every agent
 		}
 		if v.Recheck != nil && given(f.Agent.GetLastDecision(), v) {
+			if ahead {
+				ahead = false // another plane is told only of what is durable
+				continue
+			}
 			// The tick was queued and this process died before it was marked.
 			return false, s.consume(ctx, k, v)
 		}
@@ -232,8 +239,8 @@ func (s *Service) consume(ctx context.Context, k key, v Verdict) error {
 
 // facts reads the agent plane first: what happens there afterwards makes the
 // offer stale, so a decision never rests on a queue that is older than a turn.
-func (s *Service) facts(ctx context.Context, k key) (Facts, error) {
-	a, err := s.deps.Agents.GetFacts(ctx, &agentv1.GetFactsRequest{AgentId: k.id})
+func (s *Service) facts(ctx context.Context, k key, ahead bool) (Facts, error) {
+	a, err := s.deps.Agents.GetFacts(ctx, &agentv1.GetFactsRequest{AgentId: k.id, Ahead: ahead})
 	if err != nil {
 		return Facts{}, err
 	}

@@ -42,7 +42,7 @@ func TestD5_HungAgentsDelayNobody(t *testing.T) {
 		s.hung.Store(fmt.Sprint("hung-", i), true)
 		s.spawn(fmt.Sprint("hung-", i))
 	}
-	sc, err := scheduler.New(scheduler.Config{Lookers: 2}, scheduler.Deps{Sources: s.journals.Sources, Agents: s.agents, Work: flaky{s.works, s}, Waiting: s.waits, Clock: s.clk})
+	sc, err := scheduler.New(scheduler.Config{Lookers: 2}, scheduler.Deps{Sources: s.sources, Agents: s.agents, Work: flaky{s.works, s}, Waiting: s.waits, Clock: s.clk})
 	require.NoError(t, err)
 	require.NoError(t, sc.Start(context.Background()))
 	t.Cleanup(func() { require.NoError(t, sc.Stop(context.Background())) })
@@ -165,6 +165,9 @@ func (s *site) ends() map[string]uint64 {
 // Thousands of agents become ready at once; each gets its one tick, and an agent
 // that comes last is not lost among them (SPEC D5).
 func TestD5_ThousandsReadyAtOnce(t *testing.T) {
+	if testing.Short() {
+		t.Skip("go test -short leaves this out; make test runs it")
+	}
 	s := newSite(t)
 	s.schedule()
 	const agents = 2000

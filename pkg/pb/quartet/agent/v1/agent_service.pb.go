@@ -2204,7 +2204,10 @@ type GetFactsRequest struct {
 	// The agent; empty: a page of all agents of all namespaces.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	// From next_page_token.
-	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// With agent_id: facts that are on their way to disk count. Only for who offers
+	// a decision on them, which is on disk after they are.
+	Ahead         bool `protobuf:"varint,3,opt,name=ahead,proto3" json:"ahead,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2251,6 +2254,13 @@ func (x *GetFactsRequest) GetPageToken() string {
 		return x.PageToken
 	}
 	return ""
+}
+
+func (x *GetFactsRequest) GetAhead() bool {
+	if x != nil {
+		return x.Ahead
+	}
+	return false
 }
 
 // GetFactsResponse answers with facts.
@@ -4267,11 +4277,12 @@ const file_quartet_agent_v1_agent_service_proto_rawDesc = "" +
 	"\ffailed_ticks\x18\x0e \x01(\x05R\vfailedTicks\x12'\n" +
 	"\x0frunners_waiting\x18\x0f \x01(\x05R\x0erunnersWaiting\x12\x1f\n" +
 	"\vready_ahead\x18\x10 \x01(\x05R\n" +
-	"readyAhead\"K\n" +
+	"readyAhead\"a\n" +
 	"\x0fGetFactsRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x02 \x01(\tR\tpageToken\"\x8e\x01\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\x12\x14\n" +
+	"\x05ahead\x18\x03 \x01(\bR\x05ahead\"\x8e\x01\n" +
 	"\x10GetFactsResponse\x122\n" +
 	"\x05facts\x18\x01 \x03(\v2\x1c.quartet.agent.v1.AgentFactsR\x05facts\x12\x1e\n" +
 	"\n" +
