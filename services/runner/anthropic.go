@@ -1,16 +1,14 @@
+//go:build !nomodels
+
 package runner
 
 import (
 	"context"
-	"encoding/json"
 	"net/http"
 
 	"github.com/anthropics/anthropic-sdk-go"
 	"github.com/anthropics/anthropic-sdk-go/option"
 )
-
-// AnthropicURL is the provider's own address.
-const AnthropicURL = "https://api.anthropic.com"
 
 // defaultMaxTokens of a reply, where the provider wants a limit.
 const defaultMaxTokens = 8192
@@ -115,14 +113,4 @@ func (m *claude) params(req Request) anthropic.MessageNewParams {
 		}
 	}
 	return p
-}
-
-// object gives arguments back as they may be sent: providers want an object,
-// also where the model wrote none.
-func object(raw json.RawMessage) json.RawMessage {
-	var o map[string]any
-	if json.Unmarshal(raw, &o) != nil || o == nil {
-		return json.RawMessage("{}")
-	}
-	return raw
 }

@@ -12,9 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/anthropics/anthropic-sdk-go"
-	"github.com/openai/openai-go/v3/packages/ssestream"
 )
 
 // errCut: a stream ended before its reply did.
@@ -50,14 +47,11 @@ const overloadedStatus = 529 // Anthropic's own
 // otherwise) passes.
 func judge(err error) failure {
 	r := &refusal{header: http.Header{}, body: err.Error()}
-	var a *anthropic.Error
-	var o *ssestream.StreamError
+	event, inStream := streamError(err)
 	switch {
 	case errors.As(err, &r):
-	case errors.As(err, &a): // an error event in the middle of a stream that began well
-		r.body = a.RawJSON()
-	case errors.As(err, &o):
-		r.body = string(o.Event.Data)
+	case inStream:
+		r.body = event
 	case !errors.Is(err, errCut) && !errors.Is(err, errDeclined) && !errors.Is(err, errForeignHost): // a lost connection, a stream that is no JSON
 		r.body = "no whole reply came: " + r.body
 	}

@@ -54,3 +54,13 @@ type Answer struct {
 	// CutOff: the reply ends at the limit of tokens.
 	CutOff bool
 }
+
+// object gives arguments back as they may be sent: providers want an object,
+// also where the model wrote none.
+func object(raw json.RawMessage) json.RawMessage {
+	var o map[string]any
+	if json.Unmarshal(raw, &o) != nil || o == nil {
+		return json.RawMessage("{}")
+	}
+	return raw
+}

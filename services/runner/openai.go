@@ -1,3 +1,5 @@
+//go:build !nomodels
+
 package runner
 
 import (
@@ -11,9 +13,6 @@ import (
 	"github.com/openai/openai-go/v3/option"
 	"github.com/openai/openai-go/v3/shared"
 )
-
-// OpenAIURL is the provider's own address. Compatible servers have others.
-const OpenAIURL = "https://api.openai.com/v1"
 
 // gpt speaks the Chat Completions API, which other servers speak too.
 type gpt struct {

@@ -1,3 +1,5 @@
+//go:build !nomodels
+
 package runner_test
 
 import (

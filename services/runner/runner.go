@@ -23,6 +23,12 @@ const (
 	OpenAI    = "openai"
 )
 
+// Their own addresses. Compatible servers have others.
+const (
+	AnthropicURL = "https://api.anthropic.com"
+	OpenAIURL    = "https://api.openai.com/v1"
+)
+
 // Config of a runner.
 type Config struct {
 	// AgentIDs are whom it drives.
@@ -131,12 +137,8 @@ func New(cfg Config, api *client.Client) (*Runner, error) {
 		return nil, err
 	}
 	r := &Runner{cfg: cfg, api: api, show: &show{out: cfg.Out, json: cfg.JSON, colour: cfg.Colour, names: cfg.Concurrency > 1 || len(cfg.AgentIDs) != 1}}
-	if cfg.Provider == OpenAI {
-		r.model = newOpenAI(cfg, hc)
-	} else {
-		r.model = newAnthropic(cfg, hc)
-	}
-	return r, nil
+	r.model, err = newModel(cfg, hc)
+	return r, err
 }
 
 // Run takes turns until ctx ends, MaxTurns are done, or no further turn would go

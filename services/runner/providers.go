@@ -1,0 +1,31 @@
+//go:build !nomodels
+
+package runner
+
+import (
+	"errors"
+	"net/http"
+
+	"github.com/anthropics/anthropic-sdk-go"
+	"github.com/openai/openai-go/v3/packages/ssestream"
+)
+
+func newModel(cfg Config, hc *http.Client) (Model, error) {
+	if cfg.Provider == OpenAI {
+		return newOpenAI(cfg, hc), nil
+	}
+	return newAnthropic(cfg, hc), nil
+}
+
+// streamError is what a provider said in the middle of a stream that began well.
+func streamError(err error) (event string, ok bool) {
+	var a *anthropic.Error
+	var o *ssestream.StreamError
+	switch {
+	case errors.As(err, &a):
+		return a.RawJSON(), true
+	case errors.As(err, &o):
+		return string(o.Event.Data), true
+	}
+	return "", false
+}
