@@ -49,7 +49,7 @@ func (t *turn) check(ctx context.Context, it map[string]any) error {
 		case task == nil || state == "interrupted":
 			// Not begun, or its worker died with the server: nobody runs a
 			// command again behind the agent's back, so the agent does.
-			return t.exec(ctx, id, todos, i, command)
+			return t.exec(ctx, id, todos, tasks, i, command)
 		case state == "queued" || state == "running" || state == "cancelling":
 			return t.await(ctx, str(task, "task_id"), command)
 		}
@@ -80,7 +80,7 @@ func newest(tasks []any, command string) map[string]any {
 	return nil
 }
 
-func (t *turn) exec(ctx context.Context, id string, todos []map[string]any, i int, command string) error {
+func (t *turn) exec(ctx context.Context, id string, todos []map[string]any, tasks []any, i int, command string) error {
 	update, err := call("UpdateWorkItem", map[string]any{"work_item_id": id, "todo_list": with(todos, i, "in_progress")})
 	if err != nil {
 		return err
@@ -95,7 +95,14 @@ func (t *turn) exec(ctx context.Context, id string, todos []map[string]any, i in
 	}
 	taskID := rs[1].GetResult().GetFields()["handle"].GetStructValue().GetFields()["task_id"].GetStringValue()
 	t.k.tell.say("agent", "starts task %s: %s", short(taskID), command)
-	go t.k.follow(context.WithoutCancel(ctx), taskID, command)
+	if len(tasks) == 0 && strings.HasSuffix(command, " "+t.k.pkgs[0]) {
+		// Most of what it compiles the others need too, and go commands that run
+		// side by side would each compile it.
+		t.k.tell.say("agent", "looks on instead of taking up others: what this command compiles, they need too")
+		t.k.follow(ctx, taskID, command)
+	} else {
+		go t.k.follow(context.WithoutCancel(ctx), taskID, command)
+	}
 	return t.await(ctx, taskID, command)
 }
 

@@ -19,6 +19,7 @@ import (
 // SPEC A6, A7: a runner in another language does a whole turn over REST, hears
 // at once that its run is aborted, and compiles against the API's description.
 func TestA6_ARunnerInTypeScript(t *testing.T) {
+	proc.Long(t)
 	ctx := dev.Within(t)
 	require.NoError(t, proc.NodePackages(ctx, "."))
 	out, err := exec.CommandContext(ctx, "npm", "run", "--silent", "build").CombinedOutput()
