@@ -9,6 +9,7 @@ import (
 
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/tests/proc"
 )
 
 // SPEC A2, P2, A12: a child that waits for an operator is answered by the one who
@@ -16,6 +17,7 @@ import (
 // and the child's end brings the result. Nobody else can answer it, and without
 // this it would wait for ever.
 func TestP2_ASupervisorAnswersItsChild(t *testing.T) {
+	proc.Long(t)
 	eachWay(t, func(t *testing.T, ctx context.Context, s *system) {
 		s.spawn(t, ctx, "lead")
 		s.say(t, ctx, "lead", "go")

@@ -173,9 +173,10 @@ func eachWay(t *testing.T, body func(t *testing.T, ctx context.Context, s *syste
 	}
 	for name, start := range ways {
 		t.Run(name, func(t *testing.T) {
+			s := start(t) // may build its binary first
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()
-			body(t, ctx, start(t))
+			body(t, ctx, s)
 		})
 	}
 }

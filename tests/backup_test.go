@@ -28,7 +28,6 @@ import (
 // the restored server goes on. A restore over an installation, of half a file, or
 // with another installation's key changes nothing.
 func TestBackup_UnderLoad(t *testing.T) {
-	briefly(t)
 	bin, dir := binary(t), t.TempDir()
 	data := filepath.Join(dir, "data")
 	srv, err := proc.NewQuartet(bin, data, "")

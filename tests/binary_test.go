@@ -19,6 +19,8 @@ var built struct {
 }
 
 func binary(t *testing.T) string {
+	t.Helper()
+	proc.Long(t)
 	built.once.Do(func() {
 		if built.dir, built.err = os.MkdirTemp("", "quartet-tests-"); built.err == nil { //nolint:usetesting // it outlives the test that builds it
 			built.path, built.err = proc.Build(built.dir, "quartet/cmd/quartet", "quartet")
@@ -26,15 +28,6 @@ func binary(t *testing.T) string {
 	})
 	require.NoError(t, built.err)
 	return built.path
-}
-
-// briefly lets a test with servers of its own run beside the others where the
-// run is to be short: cut down, it waits more than it works.
-func briefly(t *testing.T) {
-	t.Helper()
-	if testing.Short() {
-		t.Parallel()
-	}
 }
 
 func TestMain(m *testing.M) {

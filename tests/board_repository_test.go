@@ -24,12 +24,8 @@ import (
 // killed half way; the server is killed too. Every package is built, each once
 // (SPEC B10, B11).
 func TestB11_ABoardOfThisRepositoryOverKills(t *testing.T) {
-	briefly(t)
 	bin := binary(t)
 	packages := []string{"./pkg/..."}
-	if testing.Short() { // few, and most of them need none of the others
-		packages = []string{"./pkg/clock", "./pkg/conf", "./pkg/id", "./pkg/keylock", "./pkg/life", "./pkg/natsd"}
-	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	srv, err := proc.NewQuartet(bin, filepath.Join(t.TempDir(), "data"), "", "--step-lease", "2s")

@@ -21,7 +21,6 @@ type connection = grpc.ClientConn
 // may be applied twice, and nothing acknowledged may be missing (SPEC X1, X2,
 // ARCHITECTURE R5).
 func TestR5_BrokerTrouble(t *testing.T) {
-	briefly(t)
 	dir := t.TempDir()
 	bin := binary(t)
 	natsBin, err := proc.Build(dir, "github.com/nats-io/nats-server/v2", "nats-server")
@@ -40,9 +39,6 @@ func TestR5_BrokerTrouble(t *testing.T) {
 	rng := random(t)
 	w := newWorkload(t, ctx, srv.GRPC, rng, func(i int) bool { return i%2 == 0 })
 	span := *brokerTime
-	if testing.Short() {
-		span = min(span, 3*time.Second)
-	}
 	began := time.Now()
 	freezes, killed := 0, 0
 	stop := w.start()

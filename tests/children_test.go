@@ -33,7 +33,6 @@ var jobs = map[string]string{"report": "completed", "words": "completed", "fatal
 // the real server is killed at random moments. In the end every delegation has
 // the end it should, once, for the item it was made for (SPEC A2, A3, A6, A7, A12, T8).
 func TestA12_ChildrenOverKillsAndAborts(t *testing.T) {
-	briefly(t)
 	bin := binary(t)
 	srv, err := proc.NewQuartet(bin, filepath.Join(t.TempDir(), "data"), "")
 	require.NoError(t, err)
@@ -57,11 +56,7 @@ func TestA12_ChildrenOverKillsAndAborts(t *testing.T) {
 	running.Go(func() { h.shepherd(aside) })
 
 	rng := random(t)
-	n := *families
-	if testing.Short() {
-		n = min(n, 2)
-	}
-	for k := range n {
+	for k := range *families {
 		h.say(fmt.Sprint("delegate ", k))
 		for range rng.IntN(6) {
 			<-time.After(time.Duration(rng.IntN(40)) * time.Millisecond)
@@ -71,10 +66,10 @@ func TestA12_ChildrenOverKillsAndAborts(t *testing.T) {
 		require.NoError(t, srv.Kill())
 		require.NoError(t, srv.Start(ctx), "kill %d", k)
 	}
-	h.settle(n)
+	h.settle(*families)
 	stop()
 	running.Wait()
-	h.audit(conn, n)
+	h.audit(conn, *families)
 }
 
 // household is the parent, its children, and who works for them.

@@ -17,7 +17,7 @@ import (
 // TestX15_TheDoctor says what is wrong, with the real binary, and nothing of what
 // is right.
 func TestX15_TheDoctor(t *testing.T) {
-	briefly(t)
+	proc.Long(t)
 	h := newHouse(t, nil)
 	ca := newAuthority(t, "ours")
 	certFile, keyFile, _ := ca.issue(t, "server")

@@ -18,6 +18,7 @@ import (
 	"quartet/pkg/fault"
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
 	"quartet/services/app"
+	"quartet/tests/proc"
 )
 
 // provider is an OpenID provider: a discovery document, keys, and tokens that a
@@ -163,7 +164,7 @@ func TestX15_TokensOfAnIdentityProvider(t *testing.T) {
 
 // TestX15_TheProvidersKeysRotate, and it may be away for a while.
 func TestX15_TheProvidersKeysRotate(t *testing.T) {
-	briefly(t)
+	proc.Long(t)
 	p := newProvider(t)
 	p.set(func() { p.down = true })
 	h := p.house(t)
@@ -200,7 +201,7 @@ func TestX15_TheProvidersKeysRotate(t *testing.T) {
 
 // TestX15_StreamsEndWithTheirToken.
 func TestX15_StreamsEndWithTheirToken(t *testing.T) {
-	briefly(t)
+	proc.Long(t)
 	p := newProvider(t)
 	h := p.house(t)
 	token := p.token(t, "k1", map[string]any{"exp": time.Now().Add(2 * time.Second).Unix()})

@@ -25,6 +25,7 @@ import (
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	"quartet/pkg/rpc"
 	"quartet/services/identity"
+	"quartet/tests/proc"
 )
 
 // methods are all methods of the API, from the descriptors: one that is added
@@ -119,7 +120,7 @@ func addressed(md protoreflect.MethodDescriptor, agentID string) proto.Message {
 // TestX15_EveryMethodForEveryRole walks the table: what it says yes to is not
 // refused for want of a role, and everything else is, with the same words.
 func TestX15_EveryMethodForEveryRole(t *testing.T) {
-	briefly(t)
+	proc.Long(t)
 	h := newHouse(t, nil)
 	const nobody = "nobody" // so that what is allowed changes nothing
 	var wrong []string

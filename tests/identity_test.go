@@ -178,6 +178,7 @@ func TestX15_RevocationEndsStreams(t *testing.T) {
 // TestX15_AKeyIsKnownEverywhereAtOnce: whoever was just given a key uses it at
 // any process.
 func TestX15_AKeyIsKnownEverywhereAtOnce(t *testing.T) {
+	proc.Long(t)
 	planes, door := twoDoors(t)
 	for i := range 20 {
 		_, secret := planes.key(t, &identityv1.CreateKeyRequest{Name: fmt.Sprintf("k%d", i), Role: operator, Namespace: "acme"})
@@ -188,7 +189,7 @@ func TestX15_AKeyIsKnownEverywhereAtOnce(t *testing.T) {
 
 // TestX15_AKeyEndsByItself: calls and streams end with its time.
 func TestX15_AKeyEndsByItself(t *testing.T) {
-	briefly(t)
+	proc.Long(t)
 	h := newHouse(t, nil)
 	id, secret := h.key(t, &identityv1.CreateKeyRequest{Name: "ci", Role: operator, ExpiresAfter: durationpb.New(2 * time.Second)})
 	ctx := soon(t)
@@ -255,7 +256,6 @@ func TestX15_NotOpenToOtherMachines(t *testing.T) {
 // TestX15_TheFirstKey is made on the server's machine, with the real binary, by
 // whoever can read the installation's key file.
 func TestX15_TheFirstKey(t *testing.T) {
-	briefly(t)
 	bin, dir := binary(t), t.TempDir()
 	q, err := proc.NewQuartet(bin, dir, "", "--auth", "required")
 	require.NoError(t, err)

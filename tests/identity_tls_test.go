@@ -25,6 +25,7 @@ import (
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	"quartet/pkg/rpc"
 	"quartet/services/app"
+	"quartet/tests/proc"
 )
 
 // authority signs certificates.
@@ -124,7 +125,7 @@ func (h *house) who(t *testing.T, cfg *tls.Config, token string) error {
 // TestX15_TLSAtTheEdges: both edges speak TLS with the configured certificate,
 // and take a renewed one without a restart.
 func TestX15_TLSAtTheEdges(t *testing.T) {
-	briefly(t)
+	proc.Long(t)
 	ca, stranger := newAuthority(t, "ours"), newAuthority(t, "another")
 	certFile, keyFile, serial := ca.issue(t, "server")
 	h := newHouse(t, func(cfg *app.Config) { cfg.TLS.Cert, cfg.TLS.Key = certFile, keyFile })
@@ -179,6 +180,7 @@ func TestX15_ClientsShowCertificates(t *testing.T) {
 // TestX15_ServicesKnowEachOtherByCertificates: with tls-client-ca-file a service's
 // token alone opens nothing, and services with certificates work as before.
 func TestX15_ServicesKnowEachOtherByCertificates(t *testing.T) {
+	proc.Long(t)
 	ca := newAuthority(t, "ours")
 	certFile, keyFile, _ := ca.issue(t, "service")
 	ownCert, ownKey, _ := ca.issue(t, "client")

@@ -51,16 +51,13 @@ func startInstances(t *testing.T, ctx context.Context, n int) *instances {
 // happens twice, and who was frozen answers nothing old (ARCHITECTURE R5, R6,
 // section 7).
 func TestR6_InstancesComeAndGo(t *testing.T) {
-	briefly(t)
+	proc.Long(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	in := startInstances(t, ctx, 3)
 	rng := random(t)
 	w := newWorkload(t, ctx, in.all[0].GRPC, rng, func(i int) bool { return i%2 == 0 })
-	rounds := 4
-	if testing.Short() {
-		rounds = 1
-	}
+	const rounds = 4
 	for round := range rounds {
 		one, other := in.all[1+round%2], in.all[2-round%2]
 
@@ -128,7 +125,7 @@ func (in *instances) sleeper(t *testing.T, ctx context.Context, w *workload, q *
 // TestR6_AKilledInstanceCostsItsOwnOnly: while an instance's partitions wait for
 // its lease to end, whatever the others hold is answered as ever.
 func TestR6_AKilledInstanceCostsItsOwnOnly(t *testing.T) {
-	briefly(t)
+	proc.Long(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	in := startInstances(t, ctx, 3)
@@ -180,7 +177,7 @@ func TestR6_AKilledInstanceCostsItsOwnOnly(t *testing.T) {
 // TestR6_PartitionsThatDoNotFit: how many there are is settled with the first
 // start, and what cannot be is refused with what can.
 func TestR6_PartitionsThatDoNotFit(t *testing.T) {
-	briefly(t)
+	proc.Long(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	in := startInstances(t, ctx, 1)

@@ -29,7 +29,6 @@ const drivers = 8
 // random moments under load. After each restart every book is compared with
 // what the server says; at the end every event is (SPEC X1, X2, X10, X14).
 func TestX1_NothingAnsweredIsLostOverKills(t *testing.T) {
-	briefly(t)
 	bin := binary(t)
 	srv, err := proc.NewQuartet(bin, filepath.Join(t.TempDir(), "data"), "")
 	require.NoError(t, err)
@@ -41,9 +40,6 @@ func TestX1_NothingAnsweredIsLostOverKills(t *testing.T) {
 	rng := random(t)
 	w := newWorkload(t, ctx, srv.GRPC, rng, func(int) bool { return true })
 	n := *kills
-	if testing.Short() {
-		n = min(n, 3)
-	}
 	for k := range n {
 		stop := w.start()
 		<-time.After(time.Duration(20+rng.IntN(400)) * time.Millisecond)

@@ -103,7 +103,7 @@ func newNATSCluster(t *testing.T) *natsCluster {
 // TestX15_TheDeploymentsNATS takes services with their certificate and nobody
 // else, keeps every journal three times and syncs every write (SPEC X1, X15).
 func TestX15_TheDeploymentsNATS(t *testing.T) {
-	briefly(t)
+	proc.Long(t)
 	c := newNATSCluster(t)
 	h := newHouse(t, func(cfg *app.Config) {
 		cfg.NATSURL, cfg.NATS, cfg.Replicas = c.url, c.remote("service"), 3

@@ -18,6 +18,7 @@ import (
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/tests/proc"
 )
 
 func post(t *testing.T, ctx context.Context, url, body string) string {
@@ -69,6 +70,7 @@ func (s *system) journalled(t *testing.T, ctx context.Context) int {
 // reason, over gRPC in both deployments, and leaves no line in the journal.
 // The same list over REST is in services/gateway.
 func TestX5_BadInputIsRefusedAndChangesNothing(t *testing.T) {
+	proc.Long(t)
 	eachWay(t, func(t *testing.T, ctx context.Context, s *system) {
 		s.spawn(t, ctx, "a")
 		s.spawn(t, ctx, "b")
@@ -217,6 +219,7 @@ func quiet(t *testing.T, ctx context.Context, s *system) {
 
 // TestX4_ARunsTokenActsForItsAgentOnly: the credential that a turn brings.
 func TestX4_ARunsTokenActsForItsAgentOnly(t *testing.T) {
+	proc.Long(t)
 	eachWay(t, func(t *testing.T, ctx context.Context, s *system) {
 		s.spawn(t, ctx, "a")
 		s.spawn(t, ctx, "b")
@@ -241,6 +244,7 @@ func TestX4_ARunsTokenActsForItsAgentOnly(t *testing.T) {
 // TestD1_TwoSchedulersChangeNothing: with two of them at once every tick is
 // still one.
 func TestD1_TwoSchedulersChangeNothing(t *testing.T) {
+	proc.Long(t)
 	ctx, s := t.Context(), split(t, false)
 	s.more(t, "scheduler")
 	s.spawn(t, ctx, "a")

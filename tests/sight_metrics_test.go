@@ -17,6 +17,7 @@ import (
 
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/services/app"
+	"quartet/tests/proc"
 )
 
 // scrape is what Prometheus would get.
@@ -35,6 +36,7 @@ func scrape(t *testing.T, ctx context.Context, url string) string {
 // What is served is what is documented, is well named, tells what happened, and
 // names no tenant, agent or secret.
 func TestSight_MetricsTellWhatHappened(t *testing.T) {
+	proc.Long(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	addr := freeAddr(t)

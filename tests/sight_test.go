@@ -16,9 +16,11 @@ import (
 
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
+	schedulerv1 "quartet/pkg/pb/quartet/scheduler/v1"
 	"quartet/pkg/tracing"
 	"quartet/services/app"
 	"quartet/tests/collector"
+	"quartet/tests/proc"
 )
 
 // sightWays is eachWay with a collector that all processes send to, and their logs.
@@ -80,12 +82,20 @@ func waitsForTheWorld(t *testing.T, ctx context.Context, s *system) (item, url s
 	r = tn.round(t, ctx, "", tool(t, "PickWorkItem", map[string]any{"work_item_id": item}), tool(t, "CreateExternalTrigger", map[string]any{}))
 	url = at(r.GetToolResults()[1], "url")
 	tn.round(t, ctx, "", tool(t, "WaitFor", map[string]any{"wake": "external", "resource": at(r.GetToolResults()[1], "trigger", "trigger_id"), "reason": "the world"}))
+	// Looks that this turn's events cause are no part of any trace, and one of them
+	// might see what comes next.
+	require.Eventually(t, func() bool {
+		e, err := s.scheduler.Explain(ctx, &schedulerv1.ExplainRequest{AgentId: "keeper"})
+		return err == nil && e.GetVerdict().GetAction() == "idle"
+	}, 20*time.Second, 10*time.Millisecond)
+	<-time.After(200 * time.Millisecond)
 	return item, url
 }
 
 // One trace shows a trigger's call and all that it caused, across planes and
 // processes (SPEC X10, X13; ARCHITECTURE section 8).
 func TestSight_OneTraceFromTriggerToCommand(t *testing.T) {
+	proc.Long(t)
 	sightWays(t, func(t *testing.T, ctx context.Context, s *system, c *collector.Collector, logs *observer.ObservedLogs) {
 		item, url := waitsForTheWorld(t, ctx, s)
 		postTraced(t, ctx, url)

@@ -181,7 +181,7 @@ func (s *workshop) results(taskID string) (n int) {
 // leaves a pipe open, and many at once, with real processes: memory and disk are
 // bounded, and nobody waits for a child that stays behind.
 func TestT6_Floods(t *testing.T) {
-	briefly(t)
+	proc.Long(t)
 	s := newWorkshop(t)
 	w := s.worker("w", "--capacity", "16")
 	size := func(mb int) string { return strconv.Itoa(mb * 1_000_000) }

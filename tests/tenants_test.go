@@ -23,6 +23,7 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/rpc"
+	"quartet/tests/proc"
 )
 
 // poison are values that mean something to somebody on the way: subjects of
@@ -208,7 +209,7 @@ func rounds(t *testing.T) (n int, seed uint64) {
 // other's records stay as they are, and what is the other's is told as what
 // never was.
 func TestX4_NoTenantSeesAnothersByte(t *testing.T) {
-	briefly(t)
+	proc.Long(t)
 	h := newHouse(t, nil)
 	// One of them is the tenant that is taken where none is named: what forgets
 	// the tenant finds this one's.

@@ -18,6 +18,7 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/tests/proc"
 )
 
 // ask sends one REST request and gives the status and the answer.
@@ -63,6 +64,7 @@ func (tn *turn) try(t *testing.T, ctx context.Context, text string, calls ...*ag
 
 // Every way in which items may be completed, with the planes as they are (SPEC W6, W7).
 func TestW7_EveryWayToComplete(t *testing.T) {
+	proc.Long(t)
 	eachWay(t, func(t *testing.T, ctx context.Context, s *system) {
 		complete := func(item string) *agentv1.ToolCall {
 			return tool(t, "CompleteWorkItem", map[string]any{"work_item_id": item})
@@ -187,6 +189,7 @@ func TestW7_EveryWayToComplete(t *testing.T) {
 
 // What still runs is warned of; what blocks is waited for (SPEC W6).
 func TestW6_RunningTasks(t *testing.T) {
+	proc.Long(t)
 	eachWay(t, func(t *testing.T, ctx context.Context, s *system) {
 		s.spawn(t, ctx, "keeper")
 		s.say(t, ctx, "keeper", "go")

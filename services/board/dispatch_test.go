@@ -279,6 +279,9 @@ func TestX12_AWorkerComesBack(t *testing.T) {
 // TestARCH11_AStepCostsTheSameOnEveryBoard compares the lines that one step
 // takes on a small board with those on a large one.
 func TestARCH11_AStepCostsTheSameOnEveryBoard(t *testing.T) {
+	if testing.Short() {
+		t.Skip("go test -short leaves this out; make test runs it")
+	}
 	r := newRig(t)
 	size := func(board string, n int) int {
 		var steps []*boardv1.StepInput

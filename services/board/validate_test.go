@@ -69,6 +69,9 @@ func TestB3_WhatABoardMayNotBe(t *testing.T) {
 // TestX8_TenThousandSteps: at the limit a board can be made, finished and
 // ended; one step more is refused.
 func TestX8_TenThousandSteps(t *testing.T) {
+	if testing.Short() {
+		t.Skip("go test -short leaves this out; make test runs it")
+	}
 	r := newRig(t)
 	steps := []*boardv1.StepInput{in("root")}
 	for i := range MaxSteps - 1 {

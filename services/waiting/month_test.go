@@ -31,6 +31,9 @@ type month struct {
 // everything fires exactly once, nothing early, and repeats stay at their slots
 // (SPEC P4, P5, P3, X14).
 func TestX14_AMonthOfTenThousandAgents(t *testing.T) {
+	if testing.Short() {
+		t.Skip("go test -short leaves this out; make test runs it")
+	}
 	const agents, days = 10_000, 30
 	m := &month{
 		r: newRig(t), rand: rand.New(rand.NewPCG(7, 11)),

@@ -22,6 +22,9 @@ import (
 // and exact counts; what they leave in memory does not depend on how many they
 // were, and neither do the lines of those without a key (SPEC P3, P7).
 func TestP7_AStorm(t *testing.T) {
+	if testing.Short() {
+		t.Skip("go test -short leaves this out; make test runs it")
+	}
 	const callers, each, keyed = 128, 240, 4 // every fourth has a key
 	r := newRig(t)
 	made := r.trigger(itemA, wakeHint)

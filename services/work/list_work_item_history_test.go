@@ -134,6 +134,9 @@ func TestW11_HistoryPagesAreStableUnderWrites(t *testing.T) {
 }
 
 func TestX9_HistoryIsBoundedByBytes(t *testing.T) {
+	if testing.Short() {
+		t.Skip("go test -short leaves this out; make test runs it")
+	}
 	r := newRig(t)
 	itemID := r.create("ship").GetWorkItemId()
 	todos := make([]*workv1.TodoItem, 200)

@@ -40,6 +40,9 @@ func TestW3_AnEditInPlaceIsSeenThoughSizeAndTimeAreTheSame(t *testing.T) {
 
 // A file of 100 MB is hashed, and its beginning shown, in a fixed amount of memory.
 func TestW3_AHugePlanTakesLittleMemory(t *testing.T) {
+	if testing.Short() {
+		t.Skip("go test -short leaves this out; make test runs it")
+	}
 	r := newRig(t)
 	itemID := r.create("ship").GetWorkItemId()
 	f, err := os.Create(r.planPath(itemID))

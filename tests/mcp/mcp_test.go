@@ -28,6 +28,7 @@ func inspect(ctx context.Context, t *testing.T, server []string, args ...string)
 
 // SPEC C5: tools, calls and resources over both transports.
 func TestC5_AnIndependentClient(t *testing.T) {
+	proc.Long(t)
 	require.NoError(t, proc.NodePackages(t.Context(), "."))
 	bin, err := proc.Build(t.TempDir(), "quartet/cmd/quartet", "quartet")
 	require.NoError(t, err)

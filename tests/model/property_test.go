@@ -40,7 +40,7 @@ func TestModel_RandomHistories(t *testing.T) {
 	slices.Sort(names)
 	most := *stepsFlag
 	if testing.Short() {
-		most = min(most, 1000)
+		most = min(most, 300)
 	}
 	began, happened := time.Now(), map[string]int{}
 	var failed []history

@@ -19,6 +19,7 @@ import (
 // TestAnyClientWorks runs loop.mjs with grpc-js against the real binary, and
 // asks the server what it serves by reflection.
 func TestAnyClientWorks(t *testing.T) {
+	proc.Long(t)
 	require.NoError(t, proc.NodePackages(t.Context(), "."))
 	bin, err := proc.Build(t.TempDir(), "quartet/cmd/quartet", "quartet")
 	require.NoError(t, err)

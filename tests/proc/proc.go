@@ -11,10 +11,21 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"syscall"
+	"testing"
 	"time"
 )
+
+// Long leaves a test out of go test -short: it has processes of its own or takes
+// more than Go, or waits for what takes its time. make test runs it.
+func Long(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("go test -short leaves this out; make test runs it")
+	}
+}
 
 // Build builds a main package of this module, or of one it depends on, into
 // dir, and gives the binary's path. go run keeps what it linked for the next one
@@ -80,17 +91,25 @@ func (p *Process) Start(ctx context.Context) error {
 	cmd := exec.Command(p.Binary, p.Args...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // no test leaves a server behind
-	if err := cmd.Start(); err != nil {
+	started, ended := make(chan error, 1), make(chan struct{})
+	go func() {
+		// Pdeathsig is about the thread that started the child, and threads end with
+		// goroutines that keep theirs. This one stays as long as the child.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			_ = cmd.Wait() // a killed process ends with an error, as it should
+			close(ended)
+		}
+	}()
+	if err := <-started; err != nil {
 		return err
 	}
-	ended := make(chan struct{})
 	p.mu.Lock()
 	p.cmd, p.ended = cmd, ended
 	p.mu.Unlock()
-	go func() {
-		_ = cmd.Wait() // a killed process ends with an error, as it should
-		close(ended)
-	}()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for {
