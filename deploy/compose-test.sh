@@ -8,8 +8,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
 daemon=
-# As `make demo` builds, so that nothing is compiled twice.
-export CGO_ENABLED=0
+export CGO_ENABLED=0 GOFLAGS=-trimpath # as make build has it: what the tests build was compiled by then
 
 say() { printf '\n--- %s (%ss)\n' "$1" "$SECONDS"; }
 
