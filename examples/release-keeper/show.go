@@ -174,7 +174,7 @@ func (k *keeper) follow(ctx context.Context, taskID, command string) {
 // goEnv is what the go command needs and a clean environment lacks.
 func goEnv() map[string]any {
 	env := map[string]any{}
-	for _, name := range []string{"GOCACHE", "GOPATH", "GOMODCACHE", "GOPROXY", "GONOSUMDB", "GOFLAGS", "GOROOT", "GOTOOLCHAIN", "CGO_ENABLED"} {
+	for _, name := range []string{"GOCACHE", "GOPATH", "GOMODCACHE", "GOPROXY", "GONOSUMDB", "GOFLAGS", "GOROOT", "GOTOOLCHAIN", "GOTMPDIR", "CGO_ENABLED"} {
 		if v := os.Getenv(name); v != "" {
 			env[name] = v
 		}
