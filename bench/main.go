@@ -156,6 +156,12 @@ func document(rows []row, o options) string {
 		f, _ := find(rows, nameFsync, 1)
 		fmt.Fprintf(&b, "| UpdateWorkItem p50 / (echo p50 + fsync p50), one caller | %.2f | ≤ 3 |\n", float64(u.p50)/float64(e.p50+f.p50))
 	}
+	for _, name := range []string{nameMessage, nameHint} {
+		if l, ok := find(rows, name, 1); ok {
+			f, _ := find(rows, nameWay, 1)
+			fmt.Fprintf(&b, "| p50 of %s / the same way with nothing behind it | %.2f | — |\n", name, float64(l.p50)/float64(f.p50))
+		}
+	}
 	b.WriteString("\n## Size\n\n")
 	for _, r := range rows {
 		if r.perSecond == 0 {

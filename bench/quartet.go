@@ -4,11 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -18,15 +15,10 @@ import (
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/services/app"
-
-	"google.golang.org/protobuf/types/known/durationpb"
 )
 
 // agents share the callers, as tenants of one server do.
 const agents = 64
-
-// triggers is how many deliveries the latency is measured over.
-const triggers = 300
 
 // quartet is the whole system in one process: planes, bus, scheduler, gateway,
 // with its usual settings.
@@ -88,7 +80,7 @@ func measureQuartet(ctx context.Context, o options, say func(row)) error {
 	if err != nil {
 		return err
 	}
-	if err := measureLatency(ctx, o, q, agentName(0), say); err != nil {
+	if err := measureLatency(ctx, o, q, agentName(0), true, say); err != nil {
 		return errors.Join(err, stop())
 	}
 	return errors.Join(measureMutations(ctx, o, q.work, say), stop())
@@ -157,85 +149,3 @@ func updateFigure(ctx context.Context, wk workv1.WorkServiceClient) (figure, err
 }
 
 func agentName(i int) string { return fmt.Sprintf("agent-%d", i) }
-
-// measureLatency is from an outside system's POST to the runner holding the
-// turn, on an idle system.
-func measureLatency(ctx context.Context, o options, q *quartet, agentID string, say func(row)) error {
-	for _, c := range []struct {
-		name string
-		mode waitingv1.DeliveryMode
-	}{
-		{"trigger POST → turn held (message)", waitingv1.DeliveryMode_DELIVERY_MODE_CONTENTFUL},
-		{"trigger POST → turn held (wake hint)", waitingv1.DeliveryMode_DELIVERY_MODE_WAKE_HINT},
-	} {
-		if !o.wants(c.name) {
-			continue
-		}
-		tr, err := q.waiting.CreateExternalTrigger(ctx, &waitingv1.CreateExternalTriggerRequest{AgentId: agentID, DeliveryMode: c.mode})
-		if err != nil {
-			return err
-		}
-		url := "http://" + q.app.HTTPAddr() + "/v1/triggers/" + tr.GetToken()
-		var all []time.Duration
-		for i := range triggers {
-			took, err := oneTrigger(ctx, q.agents, agentID, url)
-			if err != nil {
-				return fmt.Errorf("%s, delivery %d: %w", c.name, i, err)
-			}
-			all = append(all, took)
-		}
-		t := turn{took: all, done: len(all)}
-		for _, d := range all {
-			t.span += d
-		}
-		s, err := summarise([]turn{t})
-		if err != nil {
-			return err
-		}
-		say(row{name: c.name, callers: 1, stats: s, note: "target p50 ≤ 3 ms, p99 ≤ 10 ms"})
-	}
-	return nil
-}
-
-func oneTrigger(ctx context.Context, ag agentv1.AgentServiceClient, agentID, url string) (time.Duration, error) {
-	type got struct {
-		r   *agentv1.AcquireTurnResponse
-		at  time.Time
-		err error
-	}
-	held := make(chan got, 1)
-	go func() {
-		r, err := ag.AcquireTurn(ctx, &agentv1.AcquireTurnRequest{AgentIds: []string{agentID}, Wait: durationpb.New(20 * time.Second)})
-		held <- got{r, time.Now(), err}
-	}()
-	<-time.After(20 * time.Millisecond) // the runner waits, the system is idle
-	began := time.Now()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(`{"build":"green"}`))
-	if err != nil {
-		return 0, err
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return 0, err
-	}
-	// Read to its end, or the connection is given up and the next delivery
-	// measures how long it takes to make another one.
-	if _, err := io.Copy(io.Discard, resp.Body); err != nil {
-		return 0, err
-	}
-	if err := resp.Body.Close(); err != nil {
-		return 0, err
-	}
-	if resp.StatusCode != http.StatusOK {
-		return 0, fmt.Errorf("the trigger answered %s", resp.Status)
-	}
-	g := <-held
-	if g.err != nil {
-		return 0, g.err
-	}
-	if g.r.GetPending() {
-		return 0, fmt.Errorf("no turn within 20 s")
-	}
-	_, err = ag.FinishTurn(ctx, &agentv1.FinishTurnRequest{AgentId: agentID, TurnId: g.r.GetTurn().GetTurnId(), RunId: g.r.GetTurn().GetRunId()})
-	return g.at.Sub(began), err
-}

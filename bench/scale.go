@@ -70,7 +70,7 @@ func measureIdle(ctx context.Context, o options, say func(row)) error {
 		return err
 	}
 	all := options{span: o.span, only: anything}
-	if err := measureLatency(ctx, all, q, agentName(idleAgents), func(r row) {
+	if err := measureLatency(ctx, all, q, agentName(idleAgents), false, func(r row) {
 		r.name += " among them"
 		say(r)
 	}); err != nil {
