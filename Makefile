@@ -21,9 +21,26 @@ GEN    := $(BUF) $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-go-grpc \
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
 
+# The version stands in pkg/version/VERSION. The go command records revision and date of
+# a clone by itself; where there is none (an image, an archive) they are given here.
+REVISION ?=
+DATE     ?=
+STAMP    := $(if $(REVISION),-X quartet/pkg/version.revision=$(REVISION)) $(if $(DATE),-X quartet/pkg/version.date=$(DATE))
+
 .PHONY: build
 build: ## Build bin/quartet, static
-	CGO_ENABLED=0 $(GO) build -trimpath -tags '$(TAGS)' -ldflags '$(STRIP)' -o bin/quartet ./cmd/quartet
+	CGO_ENABLED=0 $(GO) build -trimpath -tags '$(TAGS)' -ldflags '$(STRIP) $(STAMP)' -o bin/quartet ./cmd/quartet
+
+# What is weaker elsewhere than on Linux stands in docs/platforms.md.
+PLATFORMS := linux/amd64 linux/arm64 darwin/amd64 darwin/arm64
+
+.PHONY: platforms
+platforms: ## Build bin/quartet-OS-ARCH for every supported platform, and vet what only some of them compile
+	@set -e; for p in $(PLATFORMS); do \
+	  echo "$$p"; \
+	  GOOS=$${p%/*} GOARCH=$${p#*/} CGO_ENABLED=0 $(GO) build -trimpath -tags '$(TAGS)' -ldflags '$(STRIP) $(STAMP)' -o bin/quartet-$${p%/*}-$${p#*/} ./cmd/quartet; \
+	done
+	GOOS=darwin GOARCH=arm64 CGO_ENABLED=0 $(GO) vet ./pkg/proctree ./pkg/lease ./services/worker ./services/doctor ./services/work
 
 .PHONY: generate
 generate: $(GEN) ## Write pkg/pb, deploy/openapi and the generated documents

@@ -28,6 +28,7 @@ import (
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/rpc"
+	"quartet/pkg/version"
 )
 
 var rewrite = flag.Bool("rewrite", false, "rewrite testdata/*.txt")
@@ -421,7 +422,7 @@ func (r *rig) runIn(stdin string, args ...string) said {
 	var out, errs bytes.Buffer
 	ctx, cancel := context.WithTimeout(r.t.Context(), time.Minute) // a follower has no end of its own
 	defer cancel()
-	code := Run(ctx, Servers{Version: "1.2.3", Replay: replayed, Now: func() time.Time { return at.AsTime().Add(3 * time.Minute) }}, append([]string{"--address", r.address}, args...), strings.NewReader(stdin), &out, &errs)
+	code := Run(ctx, Servers{Version: version.Info{Version: "1.2.3", Revision: "0123456789abcdef", Date: "2026-01-02T03:04:05Z", Go: "go1", Platform: "linux/amd64"}, Replay: replayed, Now: func() time.Time { return at.AsTime().Add(3 * time.Minute) }}, append([]string{"--address", r.address}, args...), strings.NewReader(stdin), &out, &errs)
 	return said{code, out.String(), errs.String()}
 }
 
