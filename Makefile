@@ -14,7 +14,7 @@ STRIP ?= -s -w
 
 BUF    := $(TOOLS)/buf
 LINTER := $(TOOLS)/golangci-lint
-GEN    := $(BUF) $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-go-grpc \
+GEN    := $(TOOLS)/protogen $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-go-grpc \
           $(TOOLS)/protoc-gen-grpc-gateway $(TOOLS)/protoc-gen-openapiv2 $(TOOLS)/openapi3 $(TOOLS)/toolfields
 
 .PHONY: help
@@ -62,9 +62,8 @@ generate-check: $(GEN) ## Regenerate beside the tree and want no difference
 	$(GO) test ./pkg/fault -run TestDocs
 
 define generate-into
-	$(BUF) generate -o $(1)
+	$(TOOLS)/protogen -tools $(TOOLS) -out $(1) -image $(1)/image.binpb proto
 	$(TOOLS)/openapi3 $(1)/deploy/openapi/quartet.swagger.json $(1)/deploy/openapi/quartet.openapi.json
-	$(BUF) build -o $(1)/image.binpb
 	$(TOOLS)/toolfields $(1)/image.binpb $(1)/tool_fields.json
 endef
 
@@ -164,6 +163,8 @@ $(TOOLS)/protoc-gen-openapiv2: $(TOOL_PINS)
 	$(call build-tool,github.com/grpc-ecosystem/grpc-gateway/v2/protoc-gen-openapiv2)
 $(TOOLS)/openapi3: $(TOOL_PINS) $(wildcard tools/openapi3/*.go)
 	$(call build-tool,quartet/tools/openapi3)
+$(TOOLS)/protogen: $(TOOL_PINS) $(wildcard tools/protogen/*.go)
+	$(call build-tool,quartet/tools/protogen)
 $(TOOLS)/toolfields: $(TOOL_PINS) $(wildcard tools/toolfields/*.go)
 	$(call build-tool,quartet/tools/toolfields)
 $(LINTER): $(TOOL_PINS)
