@@ -35,7 +35,7 @@ func (g *Service) decoded(routes routeTable) runtime.Middleware {
 				defer cancel()
 				r = r.WithContext(ctx)
 			}
-			g.span(rt.pattern, !rt.waits, func(w http.ResponseWriter, r *http.Request) {
+			g.span(rt.pattern, rt.traced, func(w http.ResponseWriter, r *http.Request) {
 				query, err := g.request(w, r, rt, in, path)
 				out := r.Clone(r.Context())
 				out.Body = in

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	protofiles "quartet/proto"
 )
 
@@ -19,8 +20,11 @@ type route struct {
 	input   protoreflect.MessageType
 	body    bool // the request is the body; otherwise it is the query string
 	// waits: the RPC may wait for most of a minute, or streams. It is ended when the
-	// gateway stops, and begins no trace of its own.
+	// gateway stops.
 	waits bool
+	// traced: a request without a trace begins one. A stream does not, nor does
+	// AcquireTurn: the turn that it returns has a trace of its own.
+	traced bool
 }
 
 // routeTable finds the route of a request by its HTTP method and the pattern that the mux
@@ -69,7 +73,8 @@ func newRouteTable(waits func(method string) bool) (routeTable, error) {
 		method := "/" + string(md.Parent().FullName()) + "/" + string(md.Name())
 		table[routeKey(httpMethod, strings.ReplaceAll(pattern, "}", "=*}"))] = &route{
 			pattern: pattern, method: method, input: input, body: rule.Body != "",
-			waits: md.IsStreamingServer() || waits != nil && waits(method),
+			waits:  md.IsStreamingServer() || waits != nil && waits(method),
+			traced: !md.IsStreamingServer() && method != agentv1.AgentService_AcquireTurn_FullMethodName,
 		}
 	}
 	return table, nil

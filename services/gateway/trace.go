@@ -12,8 +12,7 @@ import (
 
 // span makes each request that next serves a span: of the caller's trace if the caller sent
 // one, otherwise of a new trace if begins. pattern names it, never the path, which may hold
-// the token of a trigger. Long polls and streams begin no trace: they wait rather than do
-// something.
+// the token of a trigger.
 func (g *Service) span(pattern string, begins bool, next http.HandlerFunc) http.HandlerFunc {
 	if !g.deps.Tracer.On() {
 		return next
