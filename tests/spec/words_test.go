@@ -100,3 +100,20 @@ func TestInventedWords(t *testing.T) {
 		}
 	}
 }
+
+var entry = regexp.MustCompile(`(?m)^\| \*\*([^*]+)\*\* \| (.+) \|$`)
+
+// TestGlossary wants one entry for each word, in alphabetical order.
+func TestGlossary(t *testing.T) {
+	var last string
+	n := 0
+	for _, f := range files(t, "docs/glossary.md") {
+		for _, m := range entry.FindAllStringSubmatch(f.text, -1) {
+			n++
+			require.Less(t, last, strings.ReplaceAll(m[1], "-", ""), "each word once, in order")
+			last = strings.ReplaceAll(m[1], "-", "")
+			require.Contains(t, m[2], ".", "%s has a sentence", m[1])
+		}
+	}
+	require.Greater(t, n, 50)
+}
