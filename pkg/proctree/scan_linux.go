@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"os/exec"
 	"strconv"
 	"time"
 
@@ -13,23 +15,45 @@ import (
 )
 
 const (
-	// killTime bounds a kill: a process that hangs in the kernel dies later.
+	// killTime bounds a kill. A process that hangs in the kernel dies later.
 	killTime  = 2 * time.Second
 	killPause = 2 * time.Millisecond
 )
 
-// Usage is what a tree takes now.
-type Usage struct {
-	Processes int
-	Memory    int64 // bytes: private and shared memory, and swap; not file pages
+// trees finds the processes of this host by the mark that each of them carries.
+type trees struct{ first Mark }
+
+func newTrees(first Mark) *trees { return &trees{first} }
+
+// Supported describes this system.
+func Supported() Capabilities {
+	return Capabilities{Memory: true, Escapes: "a process that sets its own RLIMIT_RTTIME, or is started by another program on request"}
 }
 
-// Use measures all trees of this life at one time.
-func (h *Host) Use() (map[Mark]Usage, error) {
+// report is for systems on which the guard must be told of each process. Here it
+// reads the marks itself.
+func (t *trees) report(*guard) {}
+
+func (t *trees) start(m Mark, _ *exec.Cmd, start func() error) error { return withMark(m, start) }
+
+func (t *trees) kill(ctx context.Context, m Mark, leader int) (int, error) {
+	return kill(ctx, func(have Mark) bool { return have == m }, leader)
+}
+
+func (t *trees) killOwner(ctx context.Context) (int, error) {
+	return kill(ctx, func(m Mark) bool { return m.owner() == t.first.owner() }, 0)
+}
+
+func (t *trees) killBoot(ctx context.Context) (int, error) {
+	return kill(ctx, func(m Mark) bool { return m.boot() == t.first.boot() }, 0)
+}
+
+// use measures all trees of this boot in one pass over /proc.
+func (t *trees) use() (map[Mark]Usage, error) {
 	out := make(map[Mark]Usage)
 	var status []byte
 	err := each(0, func(pid int, m Mark) {
-		if m.life() != h.first.life() {
+		if m.boot() != t.first.boot() {
 			return
 		}
 		if status == nil {
@@ -44,25 +68,37 @@ func (h *Host) Use() (map[Mark]Usage, error) {
 	return out, err
 }
 
-// kill ends the processes whose mark matches until nothing of them lives, since
-// one may fork while it is looked for. leader is not signalled itself, and is
-// what Host.End says.
+// orphans is what a guard needs to find what its host left: the marks suffice.
+type orphans struct{ first Mark }
+
+func newOrphans(first Mark) *orphans { return &orphans{first} }
+
+// follow reads from the host until the host has ended.
+func (o *orphans) follow(in io.Reader) { _, _ = io.Copy(io.Discard, in) } // a failed read is an end, too
+
+func (o *orphans) kill(ctx context.Context) (int, error) {
+	return kill(ctx, func(m Mark) bool { return m.boot() == o.first.boot() }, 0)
+}
+
+// kill sends SIGKILL to the processes whose mark matches and repeats that until none
+// is alive, because one may fork during the search. It returns how many it killed.
+// leader is as in Host.End; it is not signalled itself.
 func kill(ctx context.Context, match func(Mark) bool, leader int) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, killTime)
 	defer cancel()
 	killed := make(map[int]struct{})
 	status := make([]byte, 4<<10)
 	for {
-		var stubborn error
+		var failed error
 		left := 0
 		err := each(leader, func(pid int, m Mark) {
 			if !match(m) || pid == leader || pid == os.Getpid() {
 				return
 			}
-			// A handle first, and the mark again: the number may be another's by now.
+			// Open a handle, then read the mark again: the pid may have been reused.
 			fd, err := unix.PidfdOpen(pid, 0)
 			if err != nil {
-				return // it is gone
+				return // it has ended
 			}
 			defer func() { _ = unix.Close(fd) }()
 			if _, alive := memoryOf(pid, status); !alive || markOf(pid, status) != m {
@@ -70,12 +106,12 @@ func kill(ctx context.Context, match func(Mark) bool, leader int) (int, error) {
 			}
 			left++
 			if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
-				stubborn = fmt.Errorf("proctree: kill process %d: %w", pid, err)
+				failed = fmt.Errorf("proctree: kill process %d: %w", pid, err)
 				return
 			}
 			killed[pid] = struct{}{}
 		})
-		if err = errors.Join(err, stubborn); err != nil || left == 0 {
+		if err = errors.Join(err, failed); err != nil || left == 0 {
 			return len(killed), err
 		}
 		pause := time.NewTimer(killPause)
@@ -88,8 +124,8 @@ func kill(ctx context.Context, match func(Mark) bool, leader int) (int, error) {
 	}
 }
 
-// each calls f for the processes that have a mark; with a leader only for those
-// that were made after it, unless numbers began anew since then.
+// each calls f for every process that has a mark. With a leader it visits only younger
+// processes, by pid, unless pids have wrapped around since the leader started.
 func each(leader int, f func(pid int, m Mark)) error {
 	dir, err := os.Open("/proc")
 	if err != nil {
@@ -100,7 +136,7 @@ func each(leader int, f func(pid int, m Mark)) error {
 	if err != nil {
 		return fmt.Errorf("proctree: %w", err)
 	}
-	if leader > 0 && newest() < leader {
+	if leader > 0 && newestPID() < leader {
 		leader = 0
 	}
 	buf := make([]byte, 4<<10)
@@ -119,8 +155,8 @@ func each(leader int, f func(pid int, m Mark)) error {
 	return nil
 }
 
-// newest is the number of the process that was made last; 0: not known.
-func newest() int {
+// newestPID returns the pid that was assigned last, or 0 if it is not known.
+func newestPID() int {
 	raw, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
 		return 0
@@ -133,8 +169,8 @@ func newest() int {
 	return pid
 }
 
-// memoryOf gives what a process takes; alive is false for one that is gone or only
-// waits to be reaped.
+// memoryOf returns the memory of a process in bytes. alive is false for a process that
+// has ended, whether or not it was reaped. buf is scratch space.
 func memoryOf(pid int, buf []byte) (memory int64, alive bool) {
 	f, err := os.Open("/proc/" + strconv.Itoa(pid) + "/status")
 	if err != nil {

@@ -32,19 +32,19 @@ func TestMain(m *testing.M) {
 // runHost starts a tree that leaves its group, its session and its environment
 // behind, and waits for its own end.
 func runHost(owner, pids string) int {
-	h, err := Open(context.Background(), Config{Owner: owner, Life: "1", Guard: []string{"/proc/self/exe", "guard"}})
+	h, err := Open(context.Background(), Config{Owner: owner, Boot: "1", Guard: []string{"/proc/self/exe", "guard"}})
 	if err != nil {
 		return 1
 	}
-	if _, err := h.Start(exec.Command("sh", "-c", wild(pids)).Start); err != nil {
+	if _, err := h.Start(exec.Command("sh", "-c", escaping(pids)), nil); err != nil {
 		return 2
 	}
 	<-time.After(time.Minute)
 	return 0
 }
 
-// wild is a shell line that starts processes in every way that is known to escape.
-func wild(pids string) string {
+// escaping is a shell line that starts processes in every way that is known to escape.
+func escaping(pids string) string {
 	line := "echo $$ >> " + pids + "; exec sleep 300"
 	return "sh -c '" + line + "' & " +
 		"setsid sh -c '" + line + "' & " +
@@ -52,7 +52,7 @@ func wild(pids string) string {
 		"(setsid env -i sh -c 'sh -c \"echo \\$\\$ >> " + pids + "; exec sleep 300\" & ' &) ; wait; sleep 300"
 }
 
-const wildOnes = 4
+const escapingProcesses = 4
 
 func readPIDs(t *testing.T, path string) (out []int) {
 	raw, _ := os.ReadFile(path)
@@ -74,8 +74,8 @@ func eventually(t *testing.T, ok func() bool) {
 	require.Eventually(t, ok, 20*time.Second, 5*time.Millisecond)
 }
 
-func open(t *testing.T, owner, life string) *Host {
-	h, err := Open(t.Context(), Config{Owner: owner, Life: life})
+func open(t *testing.T, owner, boot string) *Host {
+	h, err := Open(t.Context(), Config{Owner: owner, Boot: boot})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, h.Close(context.Background())) })
 	return h
@@ -84,7 +84,7 @@ func open(t *testing.T, owner, life string) *Host {
 // start runs a shell line as a tree, to be reaped when it ends.
 func start(t *testing.T, h *Host, line string) (Mark, *exec.Cmd, chan error) {
 	cmd := exec.Command("sh", "-c", line)
-	m, err := h.Start(cmd.Start)
+	m, err := h.Start(cmd, nil)
 	require.NoError(t, err)
 	gone := make(chan error, 1)
 	go func() { gone <- cmd.Wait() }()
@@ -92,17 +92,17 @@ func start(t *testing.T, h *Host, line string) (Mark, *exec.Cmd, chan error) {
 }
 
 // T6: whatever it did to get away, all of a tree is ended, and nothing else.
-func TestT6_NothingGetsAway(t *testing.T) {
+func TestT6_NoProcessEscapes(t *testing.T) {
 	h := open(t, "o@"+t.TempDir(), "1")
 	other, kept, keptGone := start(t, h, "sleep 300")
 	for range 3 {
 		pids := filepath.Join(t.TempDir(), "pids")
-		m, _, gone := start(t, h, wild(pids))
+		m, _, gone := start(t, h, escaping(pids))
 		require.NotEqual(t, other, m)
-		eventually(t, func() bool { return len(readPIDs(t, pids)) == wildOnes })
+		eventually(t, func() bool { return len(readPIDs(t, pids)) == escapingProcesses })
 		n, err := h.End(t.Context(), m, 0)
 		require.NoError(t, err)
-		require.GreaterOrEqual(t, n, wildOnes)
+		require.GreaterOrEqual(t, n, escapingProcesses)
 		require.ErrorContains(t, <-gone, "killed")
 		for _, pid := range readPIDs(t, pids) {
 			require.False(t, lives(pid), pid)
@@ -122,7 +122,7 @@ func TestT6_EndAfterTheLeader(t *testing.T) {
 	h := open(t, "o@"+t.TempDir(), "1")
 	pids := filepath.Join(t.TempDir(), "pids")
 	cmd := exec.Command("sh", "-c", "setsid sh -c 'echo $$ >> "+pids+"; exec sleep 300' & exit 0")
-	m, err := h.Start(cmd.Start)
+	m, err := h.Start(cmd, nil)
 	require.NoError(t, err)
 	eventually(t, func() bool { return len(readPIDs(t, pids)) == 1 })
 	require.NoError(t, unix.Waitid(unix.P_PID, cmd.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil))
@@ -133,8 +133,8 @@ func TestT6_EndAfterTheLeader(t *testing.T) {
 	require.NoError(t, cmd.Wait())
 }
 
-// The next life ends what a former one left, and what is another's stays.
-func TestT6_ANewLife(t *testing.T) {
+// A later boot of an owner ends what an earlier one left, and leaves other owners alone.
+func TestT6_ALaterBootEndsWhatAnEarlierOneLeft(t *testing.T) {
 	owner := "o@" + t.TempDir()
 	first := open(t, owner, "1")
 	stranger := open(t, "p@"+t.TempDir(), "1")
@@ -154,7 +154,7 @@ func TestT6_CloseEndsWhatIsLeft(t *testing.T) {
 }
 
 // T6: a host that is killed leaves nothing, with nobody to start it again.
-func TestT6_TheGuard(t *testing.T) {
+func TestT6_TheGuardEndsWhatAKilledHostLeft(t *testing.T) {
 	pids := filepath.Join(t.TempDir(), "pids")
 	host := exec.Command("/proc/self/exe", "host", "o@"+t.TempDir(), pids)
 	host.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -162,7 +162,7 @@ func TestT6_TheGuard(t *testing.T) {
 	err := host.Start()
 	forking.Unlock()
 	require.NoError(t, err)
-	eventually(t, func() bool { return len(readPIDs(t, pids)) == wildOnes })
+	eventually(t, func() bool { return len(readPIDs(t, pids)) == escapingProcesses })
 	for _, pid := range readPIDs(t, pids) {
 		require.True(t, lives(pid))
 	}
@@ -180,7 +180,7 @@ func TestT6_TheGuard(t *testing.T) {
 
 // A guard that is killed is replaced; it ends when its host is closed.
 func TestT6_TheGuardIsReplaced(t *testing.T) {
-	h, err := Open(t.Context(), Config{Owner: "o@" + t.TempDir(), Life: "1", Guard: []string{"/proc/self/exe", "guard"}})
+	h, err := Open(t.Context(), Config{Owner: "o@" + t.TempDir(), Boot: "1", Guard: []string{"/proc/self/exe", "guard"}})
 	require.NoError(t, err)
 	guards := func() (out []int) {
 		entries, err := os.ReadDir("/proc")
@@ -223,14 +223,14 @@ func TestT7_Use(t *testing.T) {
 	require.NotContains(t, used, m)
 }
 
-func TestMarksOfDifferentOwnersLivesAndTrees(t *testing.T) {
+func TestMarksOfDifferentOwnersBootsAndTrees(t *testing.T) {
 	seen := map[Mark]bool{}
 	for _, owner := range []string{"a", "b", "w@/x", "w@/y"} {
-		for _, life := range []string{"1", "2", "boot_01h455vb4pex5vsknk084sn02q"} {
-			m := firstMark(owner, life)
+		for _, boot := range []string{"1", "2", "boot_01h455vb4pex5vsknk084sn02q"} {
+			m := firstMark(owner, boot)
 			require.False(t, seen[m])
 			seen[m] = true
-			require.Equal(t, m, (m + treeMask).life())
+			require.Equal(t, m, (m + treeMask).boot())
 			require.Equal(t, firstMark(owner, "other").owner(), m.owner())
 			require.Less(t, uint64(m), uint64(2*leading))
 			require.GreaterOrEqual(t, uint64(m), uint64(leading))
@@ -239,11 +239,11 @@ func TestMarksOfDifferentOwnersLivesAndTrees(t *testing.T) {
 	_, err := Open(t.Context(), Config{})
 	require.Error(t, err)
 	h := open(t, "o@"+t.TempDir(), "1")
-	first, again := h.take(), h.take()
+	first, again := h.reserve(), h.reserve()
 	require.NotEqual(t, first, again)
-	h.free(again)
-	h.last = treeMask // they come round
-	require.Equal(t, h.first, h.take())
-	require.Equal(t, again, h.take(), "the first one is still taken")
+	h.release(again)
+	h.last = treeMask // wrap around
+	require.Equal(t, h.first, h.reserve())
+	require.Equal(t, again, h.reserve(), "the first one is still taken")
 	require.NotEqual(t, h.first.owner(), markOf(os.Getpid(), make([]byte, 4<<10)).owner(), "this process may be of a tree, but of none of these")
 }
