@@ -12,20 +12,20 @@ import (
 func (d *decoder) scalar(f *field) (protoreflect.Value, error) {
 	switch f.kind {
 	case protoreflect.StringKind:
-		if d.peek() != '"' {
+		if d.Peek() != '"' {
 			return protoreflect.Value{}, d.wrongType("must be a string")
 		}
-		s, err := d.str()
+		s, err := d.Str()
 		return protoreflect.ValueOfString(string(s)), err
 	case protoreflect.EnumKind:
 		n, err := d.enum(f.enum)
 		return protoreflect.ValueOfEnum(n), err
 	case protoreflect.BoolKind:
-		switch d.peek() {
+		switch d.Peek() {
 		case 't':
-			return protoreflect.ValueOfBool(true), d.literal("true")
+			return protoreflect.ValueOfBool(true), d.Literal("true")
 		case 'f':
-			return protoreflect.ValueOfBool(false), d.literal("false")
+			return protoreflect.ValueOfBool(false), d.Literal("false")
 		}
 		return protoreflect.Value{}, d.wrongType("must be true or false")
 	case protoreflect.Int32Kind, protoreflect.Sint32Kind, protoreflect.Sfixed32Kind:
@@ -53,10 +53,10 @@ func (d *decoder) scalar(f *field) (protoreflect.Value, error) {
 }
 
 func (d *decoder) enum(e *enum) (protoreflect.EnumNumber, error) {
-	switch c := d.peek(); {
+	switch c := d.Peek(); {
 	case c == '"':
-		start := d.pos
-		s, err := d.str()
+		start := d.Pos
+		s, err := d.Str()
 		if err != nil {
 			return 0, err
 		}
@@ -75,9 +75,9 @@ func (d *decoder) enum(e *enum) (protoreflect.EnumNumber, error) {
 
 // integer reads a whole number. 5.0 and 1e3 are whole too: models write them.
 func (d *decoder) integer(low, high int64) (int64, error) {
-	if d.quotedIntegers && low == math.MinInt64 && d.peek() == '"' {
-		start := d.pos
-		s, err := d.str()
+	if d.quotedIntegers && low == math.MinInt64 && d.Peek() == '"' {
+		start := d.Pos
+		s, err := d.Str()
 		if err != nil {
 			return 0, err
 		}
@@ -87,11 +87,11 @@ func (d *decoder) integer(low, high int64) (int64, error) {
 		}
 		return n, nil
 	}
-	if c := d.peek(); c != '-' && (c < '0' || c > '9') {
+	if c := d.Peek(); c != '-' && (c < '0' || c > '9') {
 		return 0, d.wrongType(within(low, high))
 	}
-	start := d.pos
-	text, whole, err := d.number()
+	start := d.Pos
+	text, whole, err := d.Number()
 	if err != nil {
 		return 0, err
 	}
@@ -114,9 +114,9 @@ func within(low, high int64) string {
 }
 
 func (d *decoder) natural(high uint64) (uint64, error) {
-	if d.quotedIntegers && high == math.MaxUint64 && d.peek() == '"' {
-		start := d.pos
-		s, err := d.str()
+	if d.quotedIntegers && high == math.MaxUint64 && d.Peek() == '"' {
+		start := d.Pos
+		s, err := d.Str()
 		if err != nil {
 			return 0, err
 		}
@@ -126,11 +126,11 @@ func (d *decoder) natural(high uint64) (uint64, error) {
 		}
 		return n, nil
 	}
-	if c := d.peek(); c != '-' && (c < '0' || c > '9') {
+	if c := d.Peek(); c != '-' && (c < '0' || c > '9') {
 		return 0, d.wrongType("must be a whole number from 0 to " + strconv.FormatUint(high, 10))
 	}
-	start := d.pos
-	text, whole, err := d.number()
+	start := d.Pos
+	text, whole, err := d.Number()
 	if err != nil {
 		return 0, err
 	}
@@ -186,10 +186,10 @@ func wholeFloat(text []byte) (int64, error) {
 
 func (d *decoder) float(bits int) (float64, error) {
 	const must = `must be a number, "NaN", "Infinity" or "-Infinity"`
-	c := d.peek()
-	start := d.pos
+	c := d.Peek()
+	start := d.Pos
 	if c == '"' {
-		s, err := d.str()
+		s, err := d.Str()
 		if err != nil {
 			return 0, err
 		}
@@ -206,7 +206,7 @@ func (d *decoder) float(bits int) (float64, error) {
 	if c != '-' && (c < '0' || c > '9') {
 		return 0, d.wrongType(must)
 	}
-	text, _, err := d.number()
+	text, _, err := d.Number()
 	if err != nil {
 		return 0, err
 	}
@@ -220,11 +220,11 @@ func (d *decoder) float(bits int) (float64, error) {
 // bytes takes both alphabets of base64, with or without padding.
 func (d *decoder) bytes() (protoreflect.Value, error) {
 	const must = "must be base64"
-	if d.peek() != '"' {
+	if d.Peek() != '"' {
 		return protoreflect.Value{}, d.wrongType(must)
 	}
-	start := d.pos
-	s, err := d.str()
+	start := d.Pos
+	s, err := d.Str()
 	if err != nil {
 		return protoreflect.Value{}, err
 	}

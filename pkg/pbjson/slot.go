@@ -209,10 +209,10 @@ func (d *decoder) slot(f *field, base unsafe.Pointer) (done bool, err error) {
 	at := unsafe.Add(base, f.offset)
 	switch f.slot {
 	case slotString, slotStringPtr:
-		if d.peek() != '"' {
+		if d.Peek() != '"' {
 			return false, nil // for the refusal
 		}
-		raw, err := d.str()
+		raw, err := d.Str()
 		if err != nil {
 			return true, err
 		}
