@@ -34,19 +34,7 @@ func appendMessage(b []byte, m protoreflect.Message, p *plan, depth int) (_ []by
 	}
 	b = append(b, '{')
 	first := true
-	base := p.base(m)
 	for _, f := range p.fields {
-		if base != nil {
-			out, wrote, done, err := appendSlot(b, f, base, first)
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", f.name, err)
-			}
-			b = out
-			if done {
-				first = first && !wrote
-				continue
-			}
-		}
 		if !m.Has(f.fd) {
 			continue
 		}
@@ -195,4 +183,12 @@ func clip(s string) string {
 		return s[:80]
 	}
 	return s
+}
+
+// begin appends what precedes the value of a field: a comma but for the first, and the key.
+func begin(b []byte, f *field, first bool) []byte {
+	if !first {
+		b = append(b, ',')
+	}
+	return append(b, f.key...)
 }

@@ -151,7 +151,6 @@ func (d *decoder) message(m protoreflect.Message, p *plan, depth int) error {
 	}
 	d.Pos++
 	var seen, oneofs bits
-	base := p.base(m)
 	for first := true; ; first = false {
 		more, err := d.Next('}', first)
 		if err != nil || !more {
@@ -184,16 +183,8 @@ func (d *decoder) message(m protoreflect.Message, p *plan, depth int) error {
 			return in(f.name, &badField{reason: fault.InvalidArgument,
 				text: "comes together with another field of " + string(f.fd.ContainingOneof().Name()), must: "must come alone"})
 		}
-		done := false
-		if base != nil {
-			if done, err = d.slot(f, base); err != nil {
-				return in(f.name, err)
-			}
-		}
-		if !done {
-			if err := d.field(m, f, depth); err != nil {
-				return in(f.name, err)
-			}
+		if err := d.field(m, f, depth); err != nil {
+			return in(f.name, err)
 		}
 	}
 }
