@@ -18,24 +18,32 @@ import (
 //
 // null means absent for every field, but for one of type Value.
 func Unmarshal(b []byte, m proto.Message) error {
-	_, err := read(b, m, false)
+	_, err := read(m, decoder{lexer: lexer{in: b}})
+	return err
+}
+
+// UnmarshalProtoJSON is Unmarshal that takes 64-bit integers as strings too, which is how
+// ProtoJSON writes them.
+func UnmarshalProtoJSON(b []byte, m proto.Message) error {
+	_, err := read(m, decoder{lexer: lexer{in: b}, quotedIntegers: true})
 	return err
 }
 
 // UnmarshalNulls is Unmarshal that also gives the paths of the fields that were
 // explicitly null: tools clear a field by null (SPEC W5).
 func UnmarshalNulls(b []byte, m proto.Message) (nulls []string, err error) {
-	return read(b, m, true)
+	return read(m, decoder{lexer: lexer{in: b}, wantNulls: true})
 }
 
-func read(b []byte, m proto.Message, wantNulls bool) ([]string, error) {
+// read decodes all of d's input into m and returns the paths of explicit nulls, if d
+// collects them.
+func read(m proto.Message, d decoder) ([]string, error) {
 	proto.Reset(m)
-	d := decoder{lexer: lexer{in: b}, wantNulls: wantNulls}
 	r := m.ProtoReflect()
 	err := d.message(r, planOf(r.Descriptor()), 0)
 	if err == nil {
 		// The position decides, not peek's 0, which a NUL byte gives as well.
-		if d.peek(); d.pos < len(b) {
+		if d.peek(); d.pos < len(d.in) {
 			err = d.unexpected("the end")
 		}
 	}
@@ -47,9 +55,10 @@ func read(b []byte, m proto.Message, wantNulls bool) ([]string, error) {
 
 type decoder struct {
 	lexer
-	wantNulls bool
-	nulls     []string
-	path      []string // of the message being read; kept only for nulls
+	quotedIntegers bool // also take 64-bit integers as strings
+	wantNulls      bool
+	nulls          []string
+	path           []string // of the message being read; kept only for nulls
 }
 
 // badField is a refusal on its way up, collecting its path from the inside out.

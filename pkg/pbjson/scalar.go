@@ -75,6 +75,18 @@ func (d *decoder) enum(e *enum) (protoreflect.EnumNumber, error) {
 
 // integer reads a whole number. 5.0 and 1e3 are whole too: models write them.
 func (d *decoder) integer(low, high int64) (int64, error) {
+	if d.quotedIntegers && low == math.MinInt64 && d.peek() == '"' {
+		start := d.pos
+		s, err := d.str()
+		if err != nil {
+			return 0, err
+		}
+		n, err := strconv.ParseInt(string(s), 10, 64)
+		if err != nil || strconv.FormatInt(n, 10) != string(s) {
+			return 0, d.invalid(start, within(low, high))
+		}
+		return n, nil
+	}
 	if c := d.peek(); c != '-' && (c < '0' || c > '9') {
 		return 0, d.wrongType(within(low, high))
 	}
@@ -102,6 +114,18 @@ func within(low, high int64) string {
 }
 
 func (d *decoder) natural(high uint64) (uint64, error) {
+	if d.quotedIntegers && high == math.MaxUint64 && d.peek() == '"' {
+		start := d.pos
+		s, err := d.str()
+		if err != nil {
+			return 0, err
+		}
+		n, err := strconv.ParseUint(string(s), 10, 64)
+		if err != nil || strconv.FormatUint(n, 10) != string(s) {
+			return 0, d.invalid(start, "must be a whole number from 0 to "+strconv.FormatUint(high, 10))
+		}
+		return n, nil
+	}
 	if c := d.peek(); c != '-' && (c < '0' || c > '9') {
 		return 0, d.wrongType("must be a whole number from 0 to " + strconv.FormatUint(high, 10))
 	}
