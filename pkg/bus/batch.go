@@ -67,8 +67,7 @@ func (b *batches) publish(ctx context.Context, m *nats.Msg, last bool) error {
 	case b.sent == 1:
 		op = opStart
 	}
-	reply := append(b.prefix, strconv.Itoa(b.sent)...)
-	m.Reply = string(append(append(reply, '.', byte('0'+op)), ".$FI"...))
+	m.Reply = string(b.prefix) + strconv.Itoa(b.sent) + "." + string(byte('0'+op)) + ".$FI"
 	if err := b.nc.PublishMsg(m); err != nil {
 		return fmt.Errorf("bus: publish: %w", err)
 	}

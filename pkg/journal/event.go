@@ -1,6 +1,8 @@
 package journal
 
 import (
+	"errors"
+	"fmt"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -102,4 +104,14 @@ type Decision[R any] struct {
 type Result struct {
 	Replayed bool   // a repeated request: the first answer, nothing changed
 	Seq      uint64 // wal_seq of the command's last event; without events, of the state it saw
+}
+
+// ErrUnknownEvent is what State.Apply returns, wrapped by UnknownEvent, for an event that it
+// has no case for: a type was added to the plane's events and not to its fold.
+var ErrUnknownEvent = errors.New("journal: an event that the state does not fold")
+
+// UnknownEvent is the default case of State.Apply, and of every other switch that must know
+// each event type of its plane.
+func UnknownEvent(ev *Event) error {
+	return fmt.Errorf("%w: %s (%T)", ErrUnknownEvent, ev.Type, ev.Payload)
 }

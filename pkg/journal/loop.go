@@ -226,8 +226,7 @@ func (p *Partition[S]) committed(f *pending[S], clean bool) {
 	for _, c := range f.cmds {
 		close(c.done)
 	}
-	switch {
-	case p.cfg.Feed == nil && clean: // the feed keeps the body
+	if p.cfg.Feed == nil && clean { // the feed keeps the body
 		l.spare = f.Body[:0]
 	}
 	l.size.learn(min(len(f.Body), p.cfg.MaxFrame), len(f.events), len(f.cmds))

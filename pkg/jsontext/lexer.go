@@ -111,7 +111,8 @@ func (l *Lexer) Str() ([]byte, error) {
 // escaped continues Str in a string that has escapes or runes beyond ASCII. start is where
 // its content begins.
 func (l *Lexer) escaped(start int) ([]byte, error) {
-	out := append(l.scratch[:0], l.In[start:l.Pos]...)
+	out := l.scratch[:0]
+	out = append(out, l.In[start:l.Pos]...)
 	for l.Pos < len(l.In) {
 		c := l.In[l.Pos]
 		switch {

@@ -33,15 +33,15 @@ func (d *decoder) wellKnown(m protoreflect.Message, s shape, depth int) error {
 			return d.wrongType("must be a list")
 		}
 		return fill(m, &structpb.ListValue{}, func(v *structpb.ListValue) error { return d.values(v, depth) })
-	default:
-		return fill(m, &structpb.Value{}, func(v *structpb.Value) error {
-			got, err := d.any(depth)
-			if err == nil {
-				v.Kind = got.GetKind()
-			}
-			return err
-		})
+	case plain, anyValue: // a plain message is read by its fields and does not come here
 	}
+	return fill(m, &structpb.Value{}, func(v *structpb.Value) error {
+		got, err := d.any(depth)
+		if err == nil {
+			v.Kind = got.GetKind()
+		}
+		return err
+	})
 }
 
 // fill reads into m itself if it is of the generated type M, else into spare

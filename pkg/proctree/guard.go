@@ -103,16 +103,6 @@ func (g *guard) keep(cmd *exec.Cmd) {
 	}
 }
 
-// write sends a line to the guard. Without a guard, or when the guard has just died,
-// the line is lost.
-func (g *guard) write(line string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.pipe != nil {
-		_, _ = g.pipe.WriteString(line)
-	}
-}
-
 // stop closes the pipe, so that the guard ends, and waits for that for guardPatience.
 func (g *guard) stop() {
 	g.mu.Lock()

@@ -242,3 +242,13 @@ func (o *orphans) kill(ctx context.Context) (int, error) {
 		return o.known.members
 	})
 }
+
+// write sends a line to the guard. Without a guard, or when the guard has just died,
+// the line is lost.
+func (g *guard) write(line string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.pipe != nil {
+		_, _ = g.pipe.WriteString(line)
+	}
+}

@@ -19,8 +19,8 @@ func (ids) NewIDs(ctx context.Context) (tid trace.TraceID, sid trace.SpanID) {
 		return own.TraceID(), own.SpanID()
 	}
 	for !tid.IsValid() {
-		binary.BigEndian.PutUint64(tid[:8], rand.Uint64())
-		binary.BigEndian.PutUint64(tid[8:], rand.Uint64())
+		binary.BigEndian.PutUint64(tid[:8], rand.Uint64()) //nolint:gosec // ids of traces are no secrets
+		binary.BigEndian.PutUint64(tid[8:], rand.Uint64()) //nolint:gosec // ids of traces are no secrets
 	}
 	return tid, newSpanID()
 }
@@ -35,7 +35,7 @@ func (ids) NewSpanID(ctx context.Context, _ trace.TraceID) trace.SpanID {
 
 func newSpanID() (sid trace.SpanID) {
 	for !sid.IsValid() {
-		binary.BigEndian.PutUint64(sid[:], rand.Uint64())
+		binary.BigEndian.PutUint64(sid[:], rand.Uint64()) //nolint:gosec // ids of traces are no secrets
 	}
 	return sid
 }

@@ -56,7 +56,7 @@ func (s *State) Apply(ev *journal.Event) error {
 		k.LastUsedAt = p.GetUsedAt()
 		s.keys[p.GetKeyId()] = &record{key: k, hash: old.hash}
 	default:
-		return fmt.Errorf("identity: %T is no event of this plane", ev.Payload)
+		return journal.UnknownEvent(ev)
 	}
 	return nil
 }

@@ -73,7 +73,9 @@ func TestP8_WeaknessIsDerived(t *testing.T) {
 	require.Len(t, intent.GetWarnings(), 1)
 	reminded := r.waitFor(&waitingv1.WaitForRequest{Wake: external, WorkItemId: itemA, RecheckAfter: seconds(60)}).GetWait().GetWaitId()
 	ids := []string{intent.GetWait().GetWaitId(), reminded}
-	weak := func() []waitingv1.WeakReason { return []waitingv1.WeakReason{r.wait(ids[0]).GetWeakReason(), r.wait(ids[1]).GetWeakReason()} }
+	weak := func() []waitingv1.WeakReason {
+		return []waitingv1.WeakReason{r.wait(ids[0]).GetWeakReason(), r.wait(ids[1]).GetWeakReason()}
+	}
 	require.Equal(t, []waitingv1.WeakReason{weakNoTrigger, notWeak}, weak())
 
 	one, two := r.trigger(itemA, wakeHint).GetTrigger().GetTriggerId(), r.trigger("", wakeHint).GetTrigger().GetTriggerId()

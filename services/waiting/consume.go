@@ -48,41 +48,41 @@ func matters(ev *journal.Event) bool {
 // there is theirs here too; that a task ended, or that a turn was shown a trigger,
 // is the system's, whoever stopped the task or finished the turn (SPEC X4).
 func react(s *State, env journal.Env, ev *journal.Event) ([]*journal.Event, error) {
-	events, err := reaction(s, env, ev)
+	events := reaction(s, env, ev)
 	switch ev.Payload.(type) {
 	case *taskv1.TaskCompleted, *taskv1.TaskFailed, *taskv1.TaskCancelled, *taskv1.TaskInterrupted, *agentv1.TurnCompleted:
-		return events, err
+		return events, nil
 	}
-	return plane.OnBehalf(ev, events), err
+	return plane.OnBehalf(ev, events), nil
 }
 
-func reaction(s *State, env journal.Env, ev *journal.Event) ([]*journal.Event, error) {
+func reaction(s *State, env journal.Env, ev *journal.Event) []*journal.Event {
 	k := key{ev.Namespace, ev.AgentID}
 	a := s.agents[k]
 	switch p := ev.Payload.(type) {
 	case *taskv1.TaskCompleted:
-		return a.taskEnded(env, k, p.GetTask()), nil
+		return a.taskEnded(env, k, p.GetTask())
 	case *taskv1.TaskFailed:
-		return a.taskEnded(env, k, p.GetTask()), nil
+		return a.taskEnded(env, k, p.GetTask())
 	case *taskv1.TaskCancelled:
-		return a.taskEnded(env, k, p.GetTask()), nil
+		return a.taskEnded(env, k, p.GetTask())
 	case *taskv1.TaskInterrupted:
-		return a.taskEnded(env, k, p.GetTask()), nil
+		return a.taskEnded(env, k, p.GetTask())
 	case *workv1.WorkItemCompleted:
-		return a.itemCompleted(env, k, ev.WorkItemID), nil
+		return a.itemCompleted(env, k, ev.WorkItemID)
 	case *workv1.WorkItemUpdated:
-		return a.cancel(env, k, p.GetEndedWaitId(), waitingv1.WaitEndReason_WAIT_END_REASON_BLOCKER_CLEARED), nil
+		return a.cancel(env, k, p.GetEndedWaitId(), waitingv1.WaitEndReason_WAIT_END_REASON_BLOCKER_CLEARED)
 	case *workv1.WaitAttachRefused:
-		return a.cancel(env, k, p.GetWaitId(), waitingv1.WaitEndReason_WAIT_END_REASON_ATTACH_REFUSED), nil
+		return a.cancel(env, k, p.GetWaitId(), waitingv1.WaitEndReason_WAIT_END_REASON_ATTACH_REFUSED)
 	case *agentv1.MessageQueued:
-		return a.operatorSaid(env, k, p.GetMessage()), nil
+		return a.operatorSaid(env, k, p.GetMessage())
 	case *agentv1.TurnCompleted:
-		return a.consumed(env, k, p.GetTurn()), nil
+		return a.consumed(k, p.GetTurn())
 	}
 	if p, ok := ev.Payload.(interface{ GetAgent() *agentv1.Agent }); ok {
-		return a.controlled(env, k, p.GetAgent()), nil
+		return a.controlled(env, k, p.GetAgent())
 	}
-	return nil, nil
+	return nil
 }
 
 // controlled notes whether an agent is stopped: in this plane's own log, so that
@@ -220,7 +220,7 @@ func (a *agentWaits) heir(waitID string) *waitingv1.Wait {
 
 // consumed marks the triggers that a completed turn was shown; a turn that
 // failed marks nothing (SPEC section 4).
-func (a *agentWaits) consumed(env journal.Env, k key, t *agentv1.Turn) []*journal.Event {
+func (a *agentWaits) consumed(k key, t *agentv1.Turn) []*journal.Event {
 	if a == nil {
 		return nil
 	}
@@ -233,7 +233,7 @@ func (a *agentWaits) consumed(env journal.Env, k key, t *agentv1.Turn) []*journa
 		n := nextWait(w)
 		n.ConsumedCount = min(sw.GetTriggerCount(), w.GetTriggerCount())
 		events = append(events, waitEvent(k.namespace, n, &waitingv1.WaitConsumed{Wait: n, TurnId: t.GetTurnId()}))
-		if a.untold(w) && unseen(n) && n.GetWorkItemId() == "" {
+		if a.unpublished(w) && unseen(n) && n.GetWorkItemId() == "" {
 			// Deliveries came during the turn that the agent was not woken by
 			// yet. An item shows them by the event above.
 			events = append(events, a.tellAgain(k, n))

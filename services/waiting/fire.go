@@ -125,7 +125,7 @@ func (s *Service) reindex(st *State) {
 	for k, a := range st.agents {
 		for _, w := range a.waits.byID {
 			s.indexWait(k.namespace, w)
-			if a.untold(w) {
+			if a.unpublished(w) {
 				s.indexTelling(dueKey(dueTell, k.namespace, k.id, w.GetWaitId()))
 			}
 		}
@@ -258,7 +258,7 @@ func (a *agentWaits) falls(kind string, k key, id string, env journal.Env) (even
 			events = []*journal.Event{waitEvent(k.namespace, n, &waitingv1.WaitRechecked{Wait: n})}
 		}
 	case dueTell:
-		if a.untold(w) {
+		if a.unpublished(w) {
 			events = []*journal.Event{a.tellAgain(k, w)}
 		}
 	case dueTimer:
@@ -283,7 +283,7 @@ func (a *agentWaits) falls(kind string, k key, id string, env journal.Env) (even
 // tellAgain tells others of the deliveries that a wait has counted since they
 // heard of it last. It wakes nobody for what a turn was shown meanwhile.
 func (a *agentWaits) tellAgain(k key, w *waitingv1.Wait) *journal.Event {
-	n, last := nextWait(w), a.tellings[w.GetWaitId()]
+	n, last := nextWait(w), a.published[w.GetWaitId()]
 	return waitEvent(k.namespace, n, &waitingv1.WaitTriggered{
 		Wait: n, TriggerId: last.triggerID, DeliveryId: last.deliveryID, WakeAgent: w.GetWorkItemId() == "" && unseen(w),
 	})

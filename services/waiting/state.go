@@ -1,8 +1,6 @@
 package waiting
 
 import (
-	"fmt"
-
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
@@ -45,16 +43,16 @@ type agentWaits struct {
 	// missed (ARCHITECTURE R8).
 	tasks memory
 	items memory
-	// tellings and mismatched are by active wait.
-	tellings   map[string]telling
+	// published and mismatched are by active wait.
+	published  map[string]publishedCount
 	mismatched map[string]map[arrival]bool // what came and did not satisfy it
 	stopped    bool                        // by an operator (SPEC A8)
 	deleted    bool                        // or about to be: nothing new is made for it
 }
 
-// telling is how far others were told of a wait's deliveries.
-type telling struct {
-	count                 int64 // the trigger count they know
+// publishedCount is the trigger count of a wait that its last event showed to other planes.
+type publishedCount struct {
+	count                 int64
 	triggerID, deliveryID string
 }
 
@@ -68,22 +66,22 @@ func (s *State) Apply(ev *journal.Event) error {
 	k := key{ev.Namespace, ev.AgentID}
 	a := s.agents[k]
 	if a == nil {
-		a = &agentWaits{tellings: map[string]telling{}, mismatched: map[string]map[arrival]bool{}}
+		a = &agentWaits{published: map[string]publishedCount{}, mismatched: map[string]map[arrival]bool{}}
 		s.agents[k] = a
 	}
 	switch p := ev.Payload.(type) {
 	case *waitingv1.WaitRegistered:
-		s.told(a, p.GetWait())
+		s.putWait(a, p.GetWait())
 	case *waitingv1.WaitTriggered:
-		s.told(a, p.GetWait())
+		s.putWait(a, p.GetWait())
 	case *waitingv1.WaitConsumed:
-		s.told(a, p.GetWait())
+		s.putWait(a, p.GetWait())
 	case *waitingv1.WaitRechecked:
-		s.told(a, p.GetWait())
+		s.putWait(a, p.GetWait())
 	case *waitingv1.WaitResolved:
-		s.told(a, p.GetWait())
+		s.putWait(a, p.GetWait())
 	case *waitingv1.WaitCancelled:
-		s.told(a, p.GetWait())
+		s.putWait(a, p.GetWait())
 	case *waitingv1.WaitMismatched:
 		if a.mismatched[p.GetWaitId()] == nil {
 			a.mismatched[p.GetWaitId()] = map[arrival]bool{}
@@ -129,15 +127,16 @@ func (s *State) applyTrigger(k key, a *agentWaits, ev *journal.Event) error {
 		a.counted(p)
 		return nil
 	default:
-		return fmt.Errorf("waiting: unknown event %T", ev.Payload)
+		return journal.UnknownEvent(ev)
 	}
 	a.triggers.put(t, lives(t))
 	s.tokens[t.GetTokenHash()] = address{k, t.GetTriggerId(), t.GetStatus()}
 	return nil
 }
 
-// told keeps a wait that everybody who follows this plane knows now.
-func (s *State) told(a *agentWaits, w *waitingv1.Wait) {
+// putWait stores a wait whose new state is in an event, so that everybody who follows this
+// plane knows its count.
+func (s *State) putWait(a *agentWaits, w *waitingv1.Wait) {
 	if before := active(a.waits.byID[w.GetWaitId()]); before != active(w) && w.GetKind() < waitKinds {
 		if s.open[w.GetKind()]++; before {
 			s.open[w.GetKind()] -= 2
@@ -145,10 +144,10 @@ func (s *State) told(a *agentWaits, w *waitingv1.Wait) {
 	}
 	a.waits.put(w, active(w))
 	if active(w) {
-		a.tellings[w.GetWaitId()] = telling{count: w.GetTriggerCount()}
+		a.published[w.GetWaitId()] = publishedCount{count: w.GetTriggerCount()}
 		return
 	}
-	delete(a.tellings, w.GetWaitId())
+	delete(a.published, w.GetWaitId())
 	delete(a.mismatched, w.GetWaitId())
 }
 
@@ -163,9 +162,9 @@ func (a *agentWaits) counted(p *waitingv1.DeliveriesCounted) {
 			continue
 		}
 		a.waits.put(triggeredBy(w, p.GetCount(), p.GetDeliveredAt()), active(w))
-		known := a.tellings[waitID]
+		known := a.published[waitID]
 		known.triggerID, known.deliveryID = p.GetTriggerId(), p.GetDeliveryId()
-		a.tellings[waitID] = known
+		a.published[waitID] = known
 	}
 }
 
@@ -179,9 +178,9 @@ func active(w *waitingv1.Wait) bool {
 
 func yields(w *waitingv1.Wait) bool { return w.GetMode() == waitingv1.WaitMode_WAIT_MODE_WAIT }
 
-// untold says whether deliveries were counted that nobody else knows of.
-func (a *agentWaits) untold(w *waitingv1.Wait) bool {
-	return active(w) && w.GetTriggerCount() > a.tellings[w.GetWaitId()].count
+// unpublished reports whether deliveries were counted that no event of the wait shows yet.
+func (a *agentWaits) unpublished(w *waitingv1.Wait) bool {
+	return active(w) && w.GetTriggerCount() > a.published[w.GetWaitId()].count
 }
 
 // unseen says whether a wait counts deliveries that no completed turn was shown.

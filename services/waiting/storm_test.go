@@ -72,7 +72,7 @@ func TestP7_AStorm(t *testing.T) {
 	require.Less(t, lines["deliveries_counted"], all, "those without a key share lines")
 	require.GreaterOrEqual(t, lines["deliveries_counted"], all/keyed-1, "those with a key have their own")
 	a := r.service.state().agents[key{"acme", "keeper"}]
-	require.Equal(t, []int{1, 1, 1}, []int{len(a.waits.byID), len(a.triggers.byID), len(a.tellings)})
+	require.Equal(t, []int{1, 1, 1}, []int{len(a.waits.byID), len(a.triggers.byID), len(a.published)})
 	require.Equal(t, 1, r.service.due.Len(), "what is due is one telling")
 	require.Empty(t, r.service.batcher.queues)
 	r.restart()
@@ -101,7 +101,7 @@ func TestP7_TheLastDeliveryIsTold(t *testing.T) {
 			r := newRig(t)
 			token := r.trigger(item, wakeHint).GetToken()
 			w := r.waitFor(&waitingv1.WaitForRequest{Wake: external, WorkItemId: item}).GetWait().GetWaitId()
-			tellings := func() (counts []int64, wakes int) {
+			published := func() (counts []int64, wakes int) {
 				for _, ev := range r.events() {
 					if p, ok := ev.Payload.(*waitingv1.WaitTriggered); ok {
 						counts = append(counts, p.GetWait().GetTriggerCount())
@@ -115,16 +115,16 @@ func TestP7_TheLastDeliveryIsTold(t *testing.T) {
 			for range 5 {
 				r.deliver(token, "")
 			}
-			counts, wakes := tellings()
+			counts, wakes := published()
 			require.Equal(t, []int64{1}, counts)
 			require.Equal(t, item == "", wakes == 1)
 			r.clk.Advance(tellEvery)
 			r.idle()
-			counts, _ = tellings()
+			counts, _ = published()
 			require.Equal(t, []int64{1, 5}, counts, "the others are told of together")
 			r.clk.Advance(time.Hour)
 			r.idle()
-			counts, _ = tellings()
+			counts, _ = published()
 			require.Len(t, counts, 2, "and once")
 
 			// A turn was shown five; two came during it. It ends before they are
@@ -156,7 +156,7 @@ func TestP7_TheLastDeliveryIsTold(t *testing.T) {
 			r.up()
 			r.clk.Advance(tellEvery)
 			r.idle()
-			counts, _ = tellings()
+			counts, _ = published()
 			require.EqualValues(t, 9, counts[len(counts)-1])
 		})
 	}

@@ -213,7 +213,7 @@ func TestX7_ReplayIsLive(t *testing.T) {
 		same(t, a.timers, b.timers)
 		require.Equal(t, a.tasks, b.tasks)
 		require.Equal(t, a.items, b.items)
-		require.Equal(t, a.tellings, b.tellings)
+		require.Equal(t, a.published, b.published)
 		require.Equal(t, a.mismatched, b.mismatched)
 		require.Equal(t, a.stopped, b.stopped)
 	}

@@ -15,30 +15,29 @@ var waitTypes = []string{"wait_registered", "wait_triggered", "wait_consumed", "
 // already in most cases; the wait's revision makes that a no-op. Whichever comes
 // first, an item's history names who made or ended the wait (SPEC W11).
 func react(s *State, env journal.Env, ev *journal.Event) ([]*journal.Event, error) {
-	events, err := reaction(s, env, ev)
-	return plane.OnBehalf(ev, events), err
+	return plane.OnBehalf(ev, reaction(s, env, ev)), nil
 }
 
-func reaction(s *State, env journal.Env, ev *journal.Event) ([]*journal.Event, error) {
+func reaction(s *State, env journal.Env, ev *journal.Event) []*journal.Event {
 	switch p := ev.Payload.(type) {
 	case *agentv1.AgentDeleting:
-		return s.ownerDeleted(env, ev.Namespace, ev.AgentID), nil
+		return s.ownerDeleted(env, ev.Namespace, ev.AgentID)
 	case *waitingv1.WaitRegistered:
-		return onWait(s, env, ev.Namespace, p.GetWait()), nil
+		return onWait(s, env, ev.Namespace, p.GetWait())
 	case *waitingv1.WaitTriggered:
-		return onWait(s, env, ev.Namespace, p.GetWait()), nil
+		return onWait(s, env, ev.Namespace, p.GetWait())
 	case *waitingv1.WaitConsumed:
-		return onWait(s, env, ev.Namespace, p.GetWait()), nil
+		return onWait(s, env, ev.Namespace, p.GetWait())
 	case *waitingv1.WaitResolved:
 		w := p.GetWait()
-		return detachWait(s, env, ev.Namespace, w.GetAgentId(), w.GetWorkItemId(), w.GetWaitId(), w.GetRevision(), waitingv1.WaitStatus_WAIT_STATUS_RESOLVED, true), nil
+		return detachWait(s, env, ev.Namespace, w.GetAgentId(), w.GetWorkItemId(), w.GetWaitId(), w.GetRevision(), waitingv1.WaitStatus_WAIT_STATUS_RESOLVED, true)
 	case *waitingv1.WaitCancelled:
 		// A replaced wait leaves the text to its successor; any other end
 		// leaves nothing that could still explain it.
 		w := p.GetWait()
-		return detachWait(s, env, ev.Namespace, w.GetAgentId(), w.GetWorkItemId(), w.GetWaitId(), w.GetRevision(), waitingv1.WaitStatus_WAIT_STATUS_CANCELLED, true), nil
+		return detachWait(s, env, ev.Namespace, w.GetAgentId(), w.GetWorkItemId(), w.GetWaitId(), w.GetRevision(), waitingv1.WaitStatus_WAIT_STATUS_CANCELLED, true)
 	}
-	return nil, nil
+	return nil
 }
 
 func onWait(s *State, env journal.Env, namespace string, w *waitingv1.Wait) []*journal.Event {

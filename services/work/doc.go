@@ -12,5 +12,5 @@
 //
 // Emits: work_item_created, work_item_updated, work_item_picked, focus_released,
 // work_item_completed, report_promoted, wait_attached, wait_detached,
-// wait_attach_refused, recheck_consumed, owner_deleted.
+// wait_attach_refused, recheck_consumed, home_file_written, owner_deleted.
 package work

@@ -40,44 +40,44 @@ func (s *Service) ListWorkItemHistory(ctx context.Context, req *workv1.ListWorkI
 	if err != nil {
 		return nil, err
 	}
-	trail, _, err := plane.View(ctx, s.engine, req.GetAgentId(), func(st *State) ([]uint64, error) {
+	seqs, _, err := plane.View(ctx, s.engine, req.GetAgentId(), func(st *State) ([]uint64, error) {
 		if _, err := st.owned(actor.Namespace, req.GetAgentId(), req.GetWorkItemId()); err != nil {
 			return nil, err
 		}
-		return st.items[key{actor.Namespace, req.GetWorkItemId()}].trail.all(), nil
+		return st.items[key{actor.Namespace, req.GetWorkItemId()}].history.all(), nil
 	})
 	if err != nil {
 		return nil, err
 	}
 	at := 0 // how many mutations lie behind this page in its direction
 	if from != nil {
-		if at, err = strconv.Atoi(from[0]); err != nil || at < 0 || at > len(trail) {
+		if at, err = strconv.Atoi(from[0]); err != nil || at < 0 || at > len(seqs) {
 			return nil, fault.CursorInvalid.Newf("page_token %q was not made by this list", req.GetPageToken())
 		}
 		if req.GetNewestFirst() {
-			at = len(trail) - at // it names the next entry from the beginning: that stays
+			at = len(seqs) - at // it names the next entry from the beginning: that stays
 		}
 	}
-	h := past{ctx: ctx, part: s.engine.For(actor.Namespace, req.GetAgentId()), item: req.GetWorkItemId(), trail: trail}
+	h := past{ctx: ctx, part: s.engine.For(actor.Namespace, req.GetAgentId()), item: req.GetWorkItemId(), seqs: seqs}
 	resp, next, err := h.page(at, size, req.GetNewestFirst())
 	if err != nil {
 		return nil, err
 	}
-	if next < len(trail) {
+	if next < len(seqs) {
 		if req.GetNewestFirst() {
-			next = len(trail) - next
+			next = len(seqs) - next
 		}
 		resp.NextPageToken = page.Token(kind, strconv.Itoa(next))
 	}
 	return resp, nil
 }
 
-// past is an item's trail on its way back out of the journal.
+// past reads the history of one item back from the journal.
 type past struct {
-	ctx   context.Context //nolint:containedctx // lives for one request
-	part  *journal.Partition[*State]
-	item  string
-	trail []uint64
+	ctx  context.Context //nolint:containedctx // lives for one request
+	part *journal.Partition[*State]
+	item string
+	seqs []uint64
 }
 
 // page reads from the at-th mutation on, counted from the end that is first,
@@ -85,11 +85,11 @@ type past struct {
 func (h *past) page(at, size int, newestFirst bool) (*workv1.ListWorkItemHistoryResponse, int, error) {
 	resp := &workv1.ListWorkItemHistoryResponse{}
 	bytes := 0
-	for at < len(h.trail) && len(resp.GetMutations()) < size {
-		n := min(historyChunk, len(h.trail)-at, size-len(resp.GetMutations()))
+	for at < len(h.seqs) && len(resp.GetMutations()) < size {
+		n := min(historyChunk, len(h.seqs)-at, size-len(resp.GetMutations()))
 		low := at
 		if newestFirst {
-			low = len(h.trail) - at - n
+			low = len(h.seqs) - at - n
 		}
 		chunk, err := h.read(low, low+n)
 		if err != nil {
@@ -109,20 +109,20 @@ func (h *past) page(at, size int, newestFirst bool) (*workv1.ListWorkItemHistory
 	return resp, at, nil
 }
 
-// read gives the mutations of trail[low:high]. What changed follows from the
+// read gives the mutations of seqs[low:high]. What changed follows from the
 // record before, so the events before them are read until one shows it.
 func (h *past) read(low, high int) ([]*workv1.WorkItemMutation, error) {
 	first := low
 	var before *workv1.WorkItemRecord
 	for first > 0 && before == nil {
 		first--
-		events, err := journal.ReadBack(h.ctx, h.part, h.trail[first:first+1])
+		events, err := journal.ReadBack(h.ctx, h.part, h.seqs[first:first+1])
 		if err != nil {
 			return nil, err
 		}
 		before = recordIn(events[0], h.item)
 	}
-	events, err := journal.ReadBack(h.ctx, h.part, h.trail[low:high])
+	events, err := journal.ReadBack(h.ctx, h.part, h.seqs[low:high])
 	if err != nil {
 		return nil, err
 	}

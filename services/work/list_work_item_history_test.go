@@ -186,7 +186,7 @@ func TestW11_HistoriesTellEverything(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		r := openRig(t)
 		defer func() { r.down() }()
-		h := &history{rig: r, rt: rt, agents: []string{"keeper"}}
+		h := &randomRun{rig: r, rt: rt, agents: []string{"keeper"}}
 		for range rapid.IntRange(1, 40).Draw(rt, "steps") {
 			h.step()
 		}
@@ -237,7 +237,7 @@ func TestW11_HistoriesTellEverything(t *testing.T) {
 // An item's whole history costs its agent's memory two or three bytes a
 // mutation; the journal holds the rest.
 func TestW11_ATrailIsSmall(t *testing.T) {
-	tr := trail{}
+	tr := history{}
 	var want []uint64
 	for n := range uint64(1000) {
 		at := 5_000_000 + n*9_000

@@ -27,7 +27,7 @@ func TestX7_RandomHistories(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		r := openRig(t)
 		defer r.down()
-		h := &history{rig: r, rt: rt, agents: []string{"keeper", "other"}}
+		h := &randomRun{rig: r, rt: rt, agents: []string{"keeper", "other"}}
 		for range rapid.IntRange(1, 40).Draw(rt, "steps") {
 			h.step()
 		}
@@ -49,7 +49,7 @@ func TestX7_RandomHistories(t *testing.T) {
 	})
 }
 
-type history struct {
+type randomRun struct {
 	*rig
 	rt     *rapid.T
 	agents []string
@@ -59,7 +59,7 @@ type history struct {
 }
 
 // step does one random thing. Whether it is refused does not matter here.
-func (h *history) step() {
+func (h *randomRun) step() {
 	rt := h.rt
 	h.clk.Advance(time.Duration(rapid.Int64Range(0, int64(3*time.Second)).Draw(rt, "pause")))
 	agent := rapid.SampledFrom(h.agents).Draw(rt, "agent")
@@ -111,7 +111,7 @@ func (h *history) step() {
 }
 
 // beginWait makes a wait and tells of it by the call, by the event, or by both.
-func (h *history) beginWait(ctx context.Context, agent, item string) {
+func (h *randomRun) beginWait(ctx context.Context, agent, item string) {
 	h.n++
 	w := &waitingv1.Wait{
 		WaitId: fmt.Sprintf("wt_%026d", h.n), AgentId: agent, WorkItemId: item, Mode: waitingv1.WaitMode(rapid.Int32Range(1, 2).Draw(h.rt, "mode")),
@@ -123,7 +123,7 @@ func (h *history) beginWait(ctx context.Context, agent, item string) {
 }
 
 // moveWait triggers or ends a wait, or says again what was said.
-func (h *history) moveWait(ctx context.Context) {
+func (h *randomRun) moveWait(ctx context.Context) {
 	if len(h.waits) == 0 {
 		return
 	}
@@ -153,7 +153,7 @@ func (h *history) moveWait(ctx context.Context) {
 	h.waits[i] = w
 }
 
-func (h *history) tell(ctx context.Context, w *waitingv1.Wait, payload proto.Message) {
+func (h *randomRun) tell(ctx context.Context, w *waitingv1.Wait, payload proto.Message) {
 	if rapid.Bool().Draw(h.rt, "call") && w.GetStatus() == waitingv1.WaitStatus_WAIT_STATUS_ACTIVE {
 		_, _ = h.service.AttachWait(ctx, &workv1.AttachWaitRequest{AgentId: w.GetAgentId(), WorkItemId: w.GetWorkItemId(), Wait: AttachedWaitOf(w)})
 	}
@@ -271,7 +271,7 @@ func sameState(t require.TestingT, a, b *State) {
 	require.ElementsMatch(t, slices.Collect(maps.Keys(a.items)), slices.Collect(maps.Keys(b.items)))
 	for k := range a.items {
 		require.True(t, proto.Equal(a.items[k].rec, b.items[k].rec), "live %v\nreplayed %v", a.items[k].rec, b.items[k].rec)
-		require.Equal(t, a.items[k].trail, b.items[k].trail)
+		require.Equal(t, a.items[k].history, b.items[k].history)
 	}
 	for k := range b.agents {
 		require.NotNil(t, a.agents[k])

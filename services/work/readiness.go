@@ -141,6 +141,7 @@ func currentTodo(todos []*workv1.TodoItem) *workv1.TodoItem {
 			if pending == nil {
 				pending = t
 			}
+		case workv1.TodoState_TODO_STATE_COMPLETED, workv1.TodoState_TODO_STATE_UNSPECIFIED:
 		}
 	}
 	return pending

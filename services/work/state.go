@@ -1,7 +1,6 @@
 package work
 
 import (
-	"fmt"
 	"slices"
 	"time"
 
@@ -24,8 +23,8 @@ type State struct {
 
 // item is a record and the way back to everything that made it so.
 type item struct {
-	rec   *workv1.WorkItemRecord
-	trail trail
+	rec     *workv1.WorkItemRecord
+	history history
 }
 
 // key names an agent or an item within its namespace.
@@ -61,29 +60,38 @@ func NewState() *State {
 	}
 }
 
-// Apply folds one event in.
+// Apply folds one event in: into the records, into the time of the agent's last change and
+// into the history of the items that it is about. Each of the three knows every event type of
+// the plane.
 func (s *State) Apply(ev *journal.Event) error {
-	if s.telling(ev) {
+	changes, err := s.changesWork(ev)
+	if err != nil {
+		return err
+	}
+	if changes {
 		s.agent(key{ev.Namespace, ev.AgentID}).changed = ev.CreatedAt
 	}
 	if err := s.fold(ev); err != nil {
 		return err
 	}
-	s.remember(ev)
-	return nil
+	return s.index(ev)
 }
 
-// telling says whether an event is news for the agent's next turn.
-func (s *State) telling(ev *journal.Event) bool {
+// changesWork reports whether an event changes what the agent's next turn is shown. It is
+// called before the event is folded.
+func (s *State) changesWork(ev *journal.Event) (bool, error) {
 	switch p := ev.Payload.(type) {
+	case *workv1.WorkItemCreated, *workv1.WorkItemUpdated, *workv1.WorkItemPicked, *workv1.WorkItemCompleted,
+		*workv1.WaitDetached, *workv1.OwnerDeleted:
+		return true, nil
 	case *workv1.WaitAttachRefused, *workv1.RecheckConsumed, *workv1.FocusReleased, *workv1.ReportPromoted,
 		*workv1.HomeFileWritten:
-		return false
+		return false, nil
 	case *workv1.WaitAttached:
 		known := attached(s.record(ev.Namespace, ev.WorkItemID), p.GetWait().GetWaitId())
-		return known == nil || p.GetWait().GetTriggerCount() > known.GetTriggerCount()
+		return known == nil || p.GetWait().GetTriggerCount() > known.GetTriggerCount(), nil
 	}
-	return true
+	return false, journal.UnknownEvent(ev)
 }
 
 func (s *State) fold(ev *journal.Event) error {
@@ -119,7 +127,7 @@ func (s *State) fold(ev *journal.Event) error {
 	case *workv1.OwnerDeleted:
 		s.agent(k).deleted = true
 	default:
-		return fmt.Errorf("work: unknown event %T", ev.Payload)
+		return journal.UnknownEvent(ev)
 	}
 	return nil
 }
