@@ -191,8 +191,6 @@ func (l *Log) Append(ctx context.Context, expect uint64, f journal.Frame) (uint6
 			l.after = append(l.after, late{expect, kept})
 		}
 		return 0, ErrLost
-	case None, Last:
-		// The write goes through.
 	case Duplicated:
 		seq, err := l.Log.Append(ctx, expect, f)
 		l.land(ctx, []late{{expect, kept}})
