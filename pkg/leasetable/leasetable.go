@@ -29,21 +29,24 @@ type Config[V any] struct {
 	Clock clock.Clock
 	// Term is how long a holder may be silent.
 	Term time.Duration
-	// Stall reports how long the journal behind a lease has been unable to accept
-	// writes, in total since the process started, and whether it is unable to now.
-	// Both only matter as differences. Nil: it never is.
-	Stall func(value V) (total time.Duration, now bool)
-	// Expired is called with the keys and values of leases whose term has passed,
-	// from one goroutine, so it must not block for long. The leases stay in the
-	// table, and are reported again after a second, until Drop, Arm or Renew.
+	// Expired is called with leases whose term has passed, from one goroutine: no
+	// other lease is reported until it returns. The leases stay in the table, and
+	// are reported again after a second, until Drop, Arm or Renew.
 	Expired func(leases []Lease[V])
 }
+
+// StallFunc reports how long the journal behind a lease has been unable to accept
+// writes, in total since the process started, and whether it is unable to now.
+type StallFunc[V any] func(value V) (total time.Duration, now bool)
 
 // Lease is a copy of one lease in a table.
 type Lease[V any] struct {
 	Key     string
 	Value   V
 	Expires time.Time
+	// Limit says that the lease ended by its limit, and not by the silence of its
+	// holder.
+	Limit bool
 }
 
 // Table holds leases by key. All methods are safe for concurrent use.
@@ -55,6 +58,7 @@ type Table[V any] struct {
 	overdue atomic.Int64
 
 	mu     sync.Mutex
+	stall  StallFunc[V]
 	leases map[string]*lease[V]
 }
 
@@ -62,23 +66,31 @@ type lease[V any] struct {
 	value   V
 	expires time.Time
 	limit   time.Time     // the lease ends then whatever its holder says; zero: never
-	stall   time.Duration // Stall's total when the term began
+	stall   time.Duration // the journal's total stall when the term began
 	expired bool
 	busy    int // calls of Keep that have not been released
 }
 
 // New makes an empty table. Nothing expires before Start.
 func New[V any](cfg Config[V]) *Table[V] {
-	if cfg.Stall == nil {
-		cfg.Stall = func(V) (time.Duration, bool) { return 0, false }
+	t := &Table[V]{
+		cfg: cfg, leases: make(map[string]*lease[V]),
+		stall: func(V) (time.Duration, bool) { return 0, false },
 	}
-	t := &Table[V]{cfg: cfg, leases: make(map[string]*lease[V])}
 	t.due = clock.NewDue(cfg.Clock, t.fire)
 	return t
 }
 
-// Start begins to expire leases.
-func (t *Table[V]) Start() { t.due.Start() }
+// Start begins to expire leases. A nil stall stands for a journal that never
+// stalls. stall is called with the table locked and must not call the table.
+func (t *Table[V]) Start(stall StallFunc[V]) {
+	if stall != nil {
+		t.mu.Lock()
+		t.stall = stall
+		t.mu.Unlock()
+	}
+	t.due.Start()
+}
 
 // Stop ends expiry and waits for a running Expired to return. The leases stay.
 func (t *Table[V]) Stop() { t.due.Stop() }
@@ -94,9 +106,9 @@ func (t *Table[V]) Arm(key string, value V) time.Time { return t.ArmUntil(key, v
 // ArmUntil is Arm for a lease that also ends at limit, however often it is
 // renewed; a zero limit is none. A stalled journal does not move limit.
 func (t *Table[V]) ArmUntil(key string, value V, limit time.Time) time.Time {
-	stall, _ := t.cfg.Stall(value)
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	stall, _ := t.stall(value)
 	l := t.leases[key]
 	if l == nil {
 		l = &lease[V]{}
@@ -121,7 +133,7 @@ func (t *Table[V]) RenewFor(key string, term time.Duration) (expires time.Time, 
 	if l == nil {
 		return time.Time{}, false
 	}
-	stall, _ := t.cfg.Stall(l.value)
+	stall, _ := t.stall(l.value)
 	return t.extend(key, l, term, stall), true
 }
 
@@ -239,9 +251,25 @@ func (t *Table[V]) Expired(key string) (expired, limit bool) {
 	return t.check(l)
 }
 
+// ListExpired returns the leases that have expired and whose value matches.
+func (t *Table[V]) ListExpired(matches func(value V) bool) []Lease[V] {
+	var out []Lease[V]
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for key, l := range t.leases {
+		if !matches(l.value) {
+			continue
+		}
+		if expired, limit := t.check(l); expired {
+			out = append(out, Lease[V]{key, l.value, l.expires, limit})
+		}
+	}
+	return out
+}
+
 // check decides whether a lease has expired now. The caller holds mu.
 func (t *Table[V]) check(l *lease[V]) (expired, limit bool) {
-	total, stalled := t.cfg.Stall(l.value)
+	total, stalled := t.stall(l.value)
 	if stalled || l.busy > 0 {
 		return false, false
 	}
@@ -263,10 +291,10 @@ func (t *Table[V]) fire(keys []string) {
 		if l == nil {
 			continue
 		}
-		over, _ := t.check(l)
+		over, limit := t.check(l)
 		if over {
 			t.setExpired(l, true)
-			expired = append(expired, Lease[V]{key, l.value, l.expires})
+			expired = append(expired, Lease[V]{key, l.value, l.expires, limit})
 		}
 		again := l.due()
 		if soon := t.cfg.Clock.Now().Add(retryAfter); again.Before(soon) && (over || !again.After(t.cfg.Clock.Now())) {

@@ -24,14 +24,13 @@ func newHarness(t *testing.T) *harness {
 	h := &harness{clk: clock.NewFake(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)), expired: make(chan string, 100)}
 	h.Table = New(Config[string]{
 		Clock: h.clk, Term: term,
-		Stall: func(string) (time.Duration, bool) { return h.stall, h.stalled },
 		Expired: func(leases []Lease[string]) {
 			for _, l := range leases {
 				h.expired <- l.Key
 			}
 		},
 	})
-	h.Start()
+	h.Start(func(string) (time.Duration, bool) { return h.stall, h.stalled })
 	t.Cleanup(h.Stop)
 	return h
 }
@@ -53,6 +52,8 @@ func TestALeaseExpiresAfterItsTermAndNotBefore(t *testing.T) {
 	expired, limit := h.Expired("a")
 	require.True(t, expired)
 	require.False(t, limit)
+	require.Len(t, h.ListExpired(func(v string) bool { return v == "value" }), 1)
+	require.Empty(t, h.ListExpired(func(v string) bool { return v == "another" }))
 }
 
 func TestARenewalBeginsAFullTerm(t *testing.T) {

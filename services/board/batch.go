@@ -9,11 +9,13 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
+	"quartet/services/board/model"
+	"quartet/services/board/rules"
 )
 
 // overdueError names a board whose leases must be taken back first.
 type overdueError struct {
-	k     key
+	k     model.Key
 	board string
 }
 
@@ -28,11 +30,11 @@ type batch struct {
 	turn    int
 	want    int // claims at most
 
-	st    *State
+	st    *model.State
 	env   journal.Env
-	flows []*flow
-	of    map[*board]*flow
-	said  map[*step]report
+	flows []*rules.Transition
+	of    map[*model.Board]*rules.Transition
+	said  map[*model.Step]rules.Report
 
 	acks     []*boardv1.ReportAck
 	assigned []*boardv1.StepAssignment
@@ -68,7 +70,7 @@ func (l *link) batch(reports []*boardv1.StepReport, begin []*boardv1.WorkerRun) 
 
 // commit writes one batch of one partition. With others behind it, it gives the
 // reports of runs that this one does not know.
-func (l *link) commit(p *journal.Partition[*State], reports []*boardv1.StepReport, begin []*boardv1.WorkerRun, others bool) (unknown []*boardv1.StepReport, _ error) {
+func (l *link) commit(p *journal.Partition[*model.State], reports []*boardv1.StepReport, begin []*boardv1.WorkerRun, others bool) (unknown []*boardv1.StepReport, _ error) {
 	f := &l.s.floor
 	f.mu.Lock()
 	want, room := l.w.want, l.w.room()
@@ -78,12 +80,12 @@ func (l *link) commit(p *journal.Partition[*State], reports []*boardv1.StepRepor
 	}
 	var b *batch
 	for {
-		_, _, err := journal.Do(l.ctx, p, journal.Op[*State, struct{}]{
+		_, _, err := journal.Do(l.ctx, p, journal.Op[*model.State, struct{}]{
 			Method: "Connect", Actor: l.actor,
-			Decide: func(st *State, env journal.Env) (d journal.Decision[struct{}], err error) {
+			Decide: func(st *model.State, env journal.Env) (d journal.Decision[struct{}], err error) {
 				b = &batch{
 					s: l.s, w: l.w, chooses: l.w.hello.GetChoosesSteps(), turn: l.turn, want: want,
-					st: st, env: env, of: map[*board]*flow{}, said: map[*step]report{},
+					st: st, env: env, of: map[*model.Board]*rules.Transition{}, said: map[*model.Step]rules.Report{},
 				}
 				d.Events, err = b.decide(reports, begin, room, others)
 				return d, err
@@ -127,13 +129,13 @@ func (l *link) commit(p *journal.Partition[*State], reports []*boardv1.StepRepor
 // decide is the rule.
 func (b *batch) decide(reports []*boardv1.StepReport, begin []*boardv1.WorkerRun, room int, others bool) ([]*journal.Event, error) {
 	for _, rep := range reports {
-		r := b.st.runs[key{b.w.namespace, rep.GetRunId()}]
+		r := b.st.Runs[model.Key{Namespace: b.w.namespace, ID: rep.GetRunId()}]
 		if r == nil && others {
 			b.unknown = append(b.unknown, rep) // another partition's, perhaps
 			continue
 		}
-		if r != nil && b.s.late(r.board, b.env.Now) {
-			return nil, &overdueError{key{r.board.key.namespace, r.board.key.session}, r.board.id}
+		if r != nil && b.s.late(r.Board, b.env.Now) {
+			return nil, &overdueError{model.Key{Namespace: r.Board.Key.Namespace, ID: r.Board.Key.Session}, r.Board.ID}
 		}
 		ack := &boardv1.ReportAck{RunId: rep.GetRunId()}
 		if err := b.report(r, rep); err != nil {
@@ -143,7 +145,7 @@ func (b *batch) decide(reports []*boardv1.StepReport, begin []*boardv1.WorkerRun
 		b.acks = append(b.acks, ack)
 	}
 	for _, f := range b.flows {
-		f.settle()
+		f.FollowUps()
 	}
 	for _, rec := range begin {
 		b.start(rec)
@@ -154,19 +156,19 @@ func (b *batch) decide(reports []*boardv1.StepReport, begin []*boardv1.WorkerRun
 		}
 	}
 	if len(b.flows) == 1 {
-		return b.flows[0].events, nil
+		return b.flows[0].Events, nil
 	}
 	var events []*journal.Event
 	for _, f := range b.flows {
-		events = append(events, f.events...)
+		events = append(events, f.Events...)
 	}
 	return events, nil
 }
 
-func (b *batch) flow(of *board) *flow {
+func (b *batch) flow(of *model.Board) *rules.Transition {
 	f := b.of[of]
 	if f == nil {
-		f = newFlow(of, b.env)
+		f = rules.NewTransition(of, b.env)
 		b.of[of] = f
 		b.flows = append(b.flows, f)
 	}
@@ -174,15 +176,15 @@ func (b *batch) flow(of *board) *flow {
 }
 
 // report takes one report.
-func (b *batch) report(r *run, rep *boardv1.StepReport) error {
+func (b *batch) report(r *model.Run, rep *boardv1.StepReport) error {
 	if r == nil {
-		return runOver(rep.GetRunId())
+		return model.RunEnded(rep.GetRunId())
 	}
-	if r.rec.GetWorkerId() != b.w.id {
+	if r.Record.GetWorkerId() != b.w.id {
 		return fault.PermissionDenied.Newf("run %s is another worker's", rep.GetRunId()).With("run_id", rep.GetRunId())
 	}
 	if err := fault.First(
-		checkResult(rep.GetResultSummary(), rep.GetArtifactIds(), rep.GetReason()),
+		rules.CheckResult(rep.GetResultSummary(), rep.GetArtifactIds(), rep.GetReason()),
 		fault.TextBytes("worker_result", rep.GetWorkerResult(), fault.MaxFreeTextBytes, false),
 	); err != nil {
 		return err
@@ -190,27 +192,27 @@ func (b *batch) report(r *run, rep *boardv1.StepReport) error {
 	if rep.GetStatus() == 0 && !rep.GetFinished() {
 		return fault.InvalidArgument.New("a report says where the step stands, or that the run is finished").WithField("status", "is required")
 	}
-	f := b.flow(r.board)
+	f := b.flow(r.Board)
 	if rep.GetStatus() != 0 {
 		if repeated(r, rep) {
 			return nil
 		}
-		s, err := f.own(r, "")
+		s, err := f.HeldStep(r, "")
 		if err != nil {
 			return err
 		}
-		said := report{rep.GetStatus(), rep.ResultSummary, rep.GetArtifactIds(), rep.GetReason()}
-		if _, err := f.take(r, s, said); err != nil {
+		said := rules.Report{Status: rep.GetStatus(), Summary: rep.ResultSummary, Artifacts: rep.GetArtifactIds(), Reason: rep.GetReason()}
+		if _, err := f.Report(r, s, said); err != nil {
 			return err
 		}
-		if rep.GetStatus() == stepCompleted {
+		if rep.GetStatus() == model.StepCompleted {
 			b.said[s] = said
 		}
-		if r.dispatch != nil && !held(f.at(s)) {
+		if r.Dispatch != nil && !model.Held(f.Status(s)) {
 			b.ended(f, r)
 			if rep.GetWorkerResult() != "" {
-				f.emit(nil, &boardv1.WorkerRunEnded{RunId: r.rec.GetRunId(), Status: boardv1.RunStatus_RUN_STATUS_FINISHED, WorkerResult: rep.GetWorkerResult()}).
-					ActorRunID = r.rec.GetRunId()
+				f.Emit(nil, &boardv1.WorkerRunEnded{RunId: r.Record.GetRunId(), Status: boardv1.RunStatus_RUN_STATUS_FINISHED, WorkerResult: rep.GetWorkerResult()}).
+					ActorRunID = r.Record.GetRunId()
 			}
 			return nil
 		}
@@ -218,90 +220,90 @@ func (b *batch) report(r *run, rep *boardv1.StepReport) error {
 	if !rep.GetFinished() {
 		return nil
 	}
-	if _, over := f.over[r]; over || !r.live() {
-		return f.late(r)
+	if _, over := f.EndedRuns[r]; over || !r.Running() {
+		return f.EndedError(r)
 	}
-	before := len(f.events)
-	f.finish(r, boardv1.RunStatus_RUN_STATUS_FINISHED, whyFinished, &boardv1.WorkerRunEnded{
-		WorkerResult: rep.GetWorkerResult(), NoStepClaimed: r.step == nil && f.took[r] == nil,
+	before := len(f.Events)
+	f.FinishRun(r, boardv1.RunStatus_RUN_STATUS_FINISHED, rules.WhyFinished, &boardv1.WorkerRunEnded{
+		WorkerResult: rep.GetWorkerResult(), NoStepClaimed: r.Step == nil && f.Claimed[r] == nil,
 	})
-	for _, ev := range f.events[before:] {
-		ev.ActorRunID = r.rec.GetRunId()
+	for _, ev := range f.Events[before:] {
+		ev.ActorRunID = r.Record.GetRunId()
 	}
 	b.ended(f, r)
 	return nil
 }
 
 // ended notes that a run is over with this batch.
-func (b *batch) ended(f *flow, r *run) {
-	f.over = put(f.over, r, boardv1.RunStatus_RUN_STATUS_FINISHED)
-	if r.dispatch != nil {
-		f.running = put(f.running, r.dispatch, f.running[r.dispatch]-1)
+func (b *batch) ended(f *rules.Transition, r *model.Run) {
+	f.EndedRuns = rules.AddTo(f.EndedRuns, r, boardv1.RunStatus_RUN_STATUS_FINISHED)
+	if r.Dispatch != nil {
+		f.StartedRuns = rules.AddTo(f.StartedRuns, r.Dispatch, f.StartedRuns[r.Dispatch]-1)
 	}
-	b.over = append(b.over, r.rec.GetRunId())
+	b.over = append(b.over, r.Record.GetRunId())
 }
 
 // repeated says whether a report was stored before: the answer was lost, and
 // the worker says it again.
-func repeated(r *run, rep *boardv1.StepReport) bool {
-	return !r.live() && r.rec.GetStatus() == boardv1.RunStatus_RUN_STATUS_FINISHED && r.rec.GetStepStatus() == rep.GetStatus() &&
-		r.rec.GetStepResultSummary() == rep.GetResultSummary()
+func repeated(r *model.Run, rep *boardv1.StepReport) bool {
+	return !r.Running() && r.Record.GetStatus() == boardv1.RunStatus_RUN_STATUS_FINISHED && r.Record.GetStepStatus() == rep.GetStatus() &&
+		r.Record.GetStepResultSummary() == rep.GetResultSummary()
 }
 
 // start begins a dispatched run: its step is claimed for it, unless its worker
 // chooses.
 func (b *batch) start(rec *boardv1.WorkerRun) {
-	r := b.st.runs[key{b.w.namespace, rec.GetRunId()}]
-	if r == nil || !r.live() {
+	r := b.st.Runs[model.Key{Namespace: b.w.namespace, ID: rec.GetRunId()}]
+	if r == nil || !r.Running() {
 		return
 	}
 	if b.chooses {
 		b.assigned = append(b.assigned, &boardv1.StepAssignment{
-			Run: r.shown(), RunToken: b.s.deps.MintRun(b.w.namespace, b.w.id, rec.GetRunId()),
+			Run: r.Shown(), RunToken: b.s.deps.MintRun(b.w.namespace, b.w.id, rec.GetRunId()),
 		})
 		return
 	}
-	if r.step != nil {
+	if r.Step != nil {
 		return
 	}
-	f := b.flow(r.board)
-	var s *step
-	if r.board.dispatchable() {
-		s = f.candidate(r.rec.GetWorkerPoolId(), r.bits, r.allowed)
+	f := b.flow(r.Board)
+	var s *model.Step
+	if r.Board.Dispatchable() {
+		s = f.Candidate(r.Record.GetWorkerPoolId(), r.AllowedSet, r.Allowed)
 	}
 	if s == nil {
-		f.over = put(f.over, r, boardv1.RunStatus_RUN_STATUS_FINISHED)
-		f.emit(nil, &boardv1.WorkerRunEnded{RunId: rec.GetRunId(), Status: boardv1.RunStatus_RUN_STATUS_FINISHED, NoStepClaimed: true}).
+		f.EndedRuns = rules.AddTo(f.EndedRuns, r, boardv1.RunStatus_RUN_STATUS_FINISHED)
+		f.Emit(nil, &boardv1.WorkerRunEnded{RunId: rec.GetRunId(), Status: boardv1.RunStatus_RUN_STATUS_FINISHED, NoStepClaimed: true}).
 			ActorRunID = rec.GetRunId()
 		b.over = append(b.over, rec.GetRunId())
 		return
 	}
-	f.claim(s, rec.GetRunId(), b.w.id, "")
-	f.took = put(f.took, r, s)
-	b.assign(f, copyRun(r.rec), s)
+	f.Claim(s, rec.GetRunId(), b.w.id, "")
+	f.Claimed = rules.AddTo(f.Claimed, r, s)
+	b.assign(f, model.CopyRun(r.Record), s)
 }
 
 // claim takes steps from the standing dispatches of the worker's pools, from
 // one after the other.
 func (b *batch) claim(n int) error {
-	var from []*dispatch
-	seen := map[*dispatch]bool{}
-	add := func(d *dispatch) {
+	var from []*model.Dispatch
+	seen := map[*model.Dispatch]bool{}
+	add := func(d *model.Dispatch) {
 		if !seen[d] {
 			seen[d] = true
 			from = append(from, d)
 		}
 	}
 	for _, id := range b.w.hello.GetWorkerPoolIds() {
-		if p := b.st.pools[key{b.w.namespace, id}]; p != nil {
+		if p := b.st.Pools[model.Key{Namespace: b.w.namespace, ID: id}]; p != nil {
 			// More than are wanted need not be looked at.
-			for i := range min(len(p.claimable), n) {
-				add(p.claimable[(b.turn+i)%len(p.claimable)])
+			for i := range min(len(p.Claimable), n) {
+				add(p.Claimable[(b.turn+i)%len(p.Claimable)])
 			}
 		}
 		for _, f := range b.flows { // what became claimable in this batch
-			for _, d := range f.b.dispatches {
-				if d.rec.GetWorkerPoolId() == id {
+			for _, d := range f.Board.Dispatches {
+				if d.Record.GetWorkerPoolId() == id {
 					add(d)
 				}
 			}
@@ -310,8 +312,8 @@ func (b *batch) claim(n int) error {
 	for i := 0; n > 0 && len(from) > 0; {
 		i %= len(from)
 		d := from[i]
-		if b.s.late(d.board, b.env.Now) {
-			return &overdueError{key{d.board.key.namespace, d.board.key.session}, d.board.id}
+		if b.s.late(d.Board, b.env.Now) {
+			return &overdueError{model.Key{Namespace: d.Board.Key.Namespace, ID: d.Board.Key.Session}, d.Board.ID}
 		}
 		if !b.claimFrom(d) {
 			from = append(from[:i], from[i+1:]...)
@@ -323,37 +325,37 @@ func (b *batch) claim(n int) error {
 	return nil
 }
 
-func (b *batch) claimFrom(d *dispatch) bool {
-	if !d.board.dispatchable() {
+func (b *batch) claimFrom(d *model.Dispatch) bool {
+	if !d.Board.Dispatchable() {
 		return false
 	}
-	f := b.of[d.board]
+	f := b.of[d.Board]
 	if f == nil {
-		f = b.flow(d.board)
+		f = b.flow(d.Board)
 	}
-	if d.running+f.running[d] >= int(d.rec.GetMaxParallel()) {
+	if d.Running+f.StartedRuns[d] >= int(d.Record.GetMaxParallel()) {
 		return false
 	}
-	s := f.candidate(d.rec.GetWorkerPoolId(), d.bits, d.allowed)
+	s := f.Candidate(d.Record.GetWorkerPoolId(), d.AllowedSet, d.Allowed)
 	if s == nil {
 		return false
 	}
 	runID := b.env.NewID("run_")
-	f.claim(s, runID, b.w.id, d.rec.GetDispatchId())
-	f.running = put(f.running, d, f.running[d]+1)
+	f.Claim(s, runID, b.w.id, d.Record.GetDispatchId())
+	f.StartedRuns = rules.AddTo(f.StartedRuns, d, f.StartedRuns[d]+1)
 	b.claims++
 	b.assign(f, &boardv1.WorkerRun{
-		RunId: runID, SessionId: d.board.key.session, BoardId: d.board.id, WorkerPoolId: d.rec.GetWorkerPoolId(), WorkerId: b.w.id,
-		DispatchId: d.rec.GetDispatchId(), AllowedStepIds: d.rec.GetAllowedStepIds(), Instruction: d.rec.GetInstruction(),
+		RunId: runID, SessionId: d.Board.Key.Session, BoardId: d.Board.ID, WorkerPoolId: d.Record.GetWorkerPoolId(), WorkerId: b.w.id,
+		DispatchId: d.Record.GetDispatchId(), AllowedStepIds: d.Record.GetAllowedStepIds(), Instruction: d.Record.GetInstruction(),
 		Status: boardv1.RunStatus_RUN_STATUS_RUNNING, DispatchedAt: timestamppb.New(b.env.Now),
 	}, s)
 	return true
 }
 
-func (b *batch) assign(f *flow, run *boardv1.WorkerRun, s *step) {
-	rec := copyStep(s.rec, b.env.Now)
-	rec.Status, rec.ClaimedByAgentId, rec.ClaimedByRunId = stepClaimed, b.w.id, run.GetRunId()
-	rec.LeaseExpiresAt = timestamppb.New(b.env.Now.Add(f.b.term))
-	run.ClaimedStepId, run.AllowedStepIds = s.id(), nil
+func (b *batch) assign(f *rules.Transition, run *boardv1.WorkerRun, s *model.Step) {
+	rec := model.CopyStep(s.Record, b.env.Now)
+	rec.Status, rec.ClaimedByAgentId, rec.ClaimedByRunId = model.StepClaimed, b.w.id, run.GetRunId()
+	rec.LeaseExpiresAt = timestamppb.New(b.env.Now.Add(f.Board.LeaseTerm))
+	run.ClaimedStepId, run.AllowedStepIds = s.ID(), nil
 	b.assigned = append(b.assigned, &boardv1.StepAssignment{Run: run, Step: rec, Dependencies: results(s, b.said)})
 }

@@ -15,6 +15,8 @@ import (
 	"quartet/pkg/journal"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/rpc"
+	"quartet/services/board/model"
+	"quartet/services/board/rules"
 )
 
 // Limits of a worker's stream.
@@ -264,11 +266,11 @@ func (l *link) renewed(ids []string) error {
 		over[id] = true
 	}
 	for _, p := range l.s.engine.All() {
-		_, _, err := journal.View(l.ctx, p, func(st *State) (struct{}, error) {
+		_, _, err := journal.View(l.ctx, p, func(st *model.State) (struct{}, error) {
 			until := l.s.deps.Clock.Now().Add(l.s.cfg.LeaseTerm)
 			for _, id := range ids {
-				if r := st.runs[key{l.w.namespace, id}]; r != nil && r.live() && r.rec.GetWorkerId() == l.w.id {
-					r.lease(until)
+				if r := st.Runs[model.Key{Namespace: l.w.namespace, ID: id}]; r != nil && r.Running() && r.Record.GetWorkerId() == l.w.id {
+					r.Lease(until)
 					delete(over, id)
 				}
 			}
@@ -304,24 +306,24 @@ func (l *link) welcome() error {
 			begin  []*boardv1.WorkerRun
 			cancel []string
 		}
-		got, _, err := journal.View(l.ctx, p, func(st *State) (found, error) {
+		got, _, err := journal.View(l.ctx, p, func(st *model.State) (found, error) {
 			var f found
 			until := l.s.deps.Clock.Now().Add(l.s.cfg.LeaseTerm)
-			for b := range st.busy {
-				for id, r := range b.runs {
-					if b.key.namespace != l.w.namespace || r.rec.GetWorkerId() != l.w.id {
+			for b := range st.WithRuns {
+				for id, r := range b.Runs {
+					if b.Key.Namespace != l.w.namespace || r.Record.GetWorkerId() != l.w.id {
 						continue
 					}
-					r.lease(until)
-					f.runs = append(f.runs, r.rec)
+					r.Lease(until)
+					f.runs = append(f.runs, r.Record)
 					switch {
-					case r.rec.GetCancelling():
+					case r.Record.GetCancelling():
 						f.cancel = append(f.cancel, id)
 					case knows[id]:
-					case r.step != nil && r.holds() && !l.w.hello.GetChoosesSteps():
-						f.again = append(f.again, &boardv1.StepAssignment{Run: r.shown(), Step: b.shown(r.step), Dependencies: results(r.step, nil)})
+					case r.Step != nil && r.HoldsStep() && !l.w.hello.GetChoosesSteps():
+						f.again = append(f.again, &boardv1.StepAssignment{Run: r.Shown(), Step: b.ShownStep(r.Step), Dependencies: results(r.Step, nil)})
 					default:
-						f.begin = append(f.begin, r.rec)
+						f.begin = append(f.begin, r.Record)
 					}
 				}
 			}
@@ -355,18 +357,18 @@ const maxDependencyResults = 100
 
 // results are the steps that a step depends on, with what was said of them in
 // a flow that is not applied yet.
-func results(s *step, said map[*step]report) []*boardv1.Step {
+func results(s *model.Step, said map[*model.Step]rules.Report) []*boardv1.Step {
 	var out []*boardv1.Step
-	for _, d := range s.deps {
+	for _, d := range s.DependsOn {
 		if len(out) == maxDependencyResults {
 			break
 		}
-		rec := d.rec
+		rec := d.Record
 		if rep, now := said[d]; now {
-			rec = copyStep(rec, rec.GetUpdatedAt().AsTime())
-			rec.Status = rep.status
-			if p, ok := rep.payload().(result); ok {
-				told(rec, p)
+			rec = model.CopyStep(rec, rec.GetUpdatedAt().AsTime())
+			rec.Status = rep.Status
+			if p, ok := rep.Payload().(model.StepResult); ok {
+				model.MergeResult(rec, p)
 			}
 		}
 		out = append(out, rec)

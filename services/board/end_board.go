@@ -12,6 +12,8 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
+	"quartet/services/board/model"
+	"quartet/services/board/rules"
 )
 
 // CompleteBoard closes a board that is done (S2-425 to S2-427).
@@ -24,10 +26,10 @@ func (s *Service) CompleteBoard(ctx context.Context, req *boardv1.CompleteBoardR
 		return nil, err
 	}
 	k := sessionKey(ctx, req.GetSessionId())
-	out, err := s.change(ctx, change{
+	out, err := s.change(ctx, command{
 		method: "CompleteBoard", k: k, board: req.GetBoardId(), requestID: req.GetRequestId(), args: req,
-		decide: func(_ *State, b *board, _ journal.Env) ([]*journal.Event, error) {
-			return completed(b, req.GetReason())
+		decide: func(_ *model.State, b *model.Board, _ journal.Env) ([]*journal.Event, error) {
+			return rules.DecideComplete(b, req.GetReason())
 		},
 	})
 	if err != nil {
@@ -37,30 +39,10 @@ func (s *Service) CompleteBoard(ctx context.Context, req *boardv1.CompleteBoardR
 	return &boardv1.CompleteBoardResponse{Board: b, EventIds: out.ids, EventsWritten: out.n}, err
 }
 
-// completed is the rule of CompleteBoard.
-func completed(b *board, reason string) ([]*journal.Event, error) {
-	if err := b.changeable(); err != nil {
-		return nil, err
-	}
-	if !b.completeable() {
-		ids := b.hindering()
-		return nil, fault.BoardNotCompleteable.Newf("board %q cannot be completed: %s must be completed, be optional and ended, or be deleted; no step may be held", b.id, "steps "+some(ids)).
-			With("step_ids", some(ids))
-	}
-	var events []*journal.Event
-	for _, s := range b.order {
-		// Optional, or the board would not be completeable.
-		if s != nil && (s.rec.GetStatus() == stepPending || s.rec.GetStatus() == stepReady) {
-			events = append(events, b.event(s.id(), &boardv1.TaskStepCancelled{Reason: "task_completed"}))
-		}
-	}
-	return append(events, b.event("", &boardv1.TaskCompleted{Reason: reason})), nil
-}
-
 // FailBoard stops the workers and fails what has not ended (S2-428 to S2-436).
 func (s *Service) FailBoard(ctx context.Context, req *boardv1.FailBoardRequest) (*boardv1.FailBoardResponse, error) {
 	o, err := s.end(ctx, endRequest{
-		method: "FailBoard", tool: "agent.task_fail", to: taskFailed,
+		method: "FailBoard", tool: "agent.task_fail", to: model.BoardFailed,
 		session: req.GetSessionId(), board: req.GetBoardId(), requestID: req.GetRequestId(), reason: req.GetReason(), args: req,
 	})
 	if err != nil {
@@ -72,7 +54,7 @@ func (s *Service) FailBoard(ctx context.Context, req *boardv1.FailBoardRequest) 
 // CancelBoard stops the workers and cancels what has not ended (S2-429 to S2-436).
 func (s *Service) CancelBoard(ctx context.Context, req *boardv1.CancelBoardRequest) (*boardv1.CancelBoardResponse, error) {
 	o, err := s.end(ctx, endRequest{
-		method: "CancelBoard", tool: "agent.task_cancel", to: taskCancelled,
+		method: "CancelBoard", tool: "agent.task_cancel", to: model.BoardCancelled,
 		session: req.GetSessionId(), board: req.GetBoardId(), requestID: req.GetRequestId(), reason: req.GetReason(), args: req,
 	})
 	if err != nil {
@@ -84,7 +66,7 @@ func (s *Service) CancelBoard(ctx context.Context, req *boardv1.CancelBoardReque
 // endRequest is one FailBoard or CancelBoard.
 type endRequest struct {
 	method, tool              string
-	to                        taskStatus
+	to                        model.BoardStatus
 	session, board, requestID string
 	reason                    string
 	args                      proto.Message
@@ -110,18 +92,18 @@ func (s *Service) end(ctx context.Context, e endRequest) (ended, error) {
 		return ended{}, err
 	}
 	k := sessionKey(ctx, e.session)
-	out, err := s.change(ctx, change{
+	out, err := s.change(ctx, command{
 		method: e.method, k: k, board: e.board, requestID: e.requestID, args: e.args,
-		decide: func(_ *State, b *board, env journal.Env) ([]*journal.Event, error) {
-			if err := b.changeable(); err != nil {
+		decide: func(_ *model.State, b *model.Board, env journal.Env) ([]*journal.Event, error) {
+			if err := b.CheckChangeable(); err != nil {
 				return nil, err
 			}
-			if runs := b.holding(); len(runs) > 0 || b.unsettled() > endChunk {
-				return []*journal.Event{b.event("", &boardv1.BoardTerminating{Status: e.to, Reason: e.reason, RunIds: runs})}, nil
+			if runs := b.HoldingRuns(); len(runs) > 0 || b.CountUnfinished() > rules.EndBatch {
+				return []*journal.Event{b.NewEvent("", &boardv1.BoardTerminating{Status: e.to, Reason: e.reason, RunIds: runs})}, nil
 			}
-			f := newFlow(b, env)
-			f.endSteps(e.to, e.reason)
-			return f.events, nil
+			f := rules.NewTransition(b, env)
+			f.EndSteps(e.to, e.reason)
+			return f.Events, nil
 		},
 	})
 	if err != nil {
@@ -135,66 +117,49 @@ func (s *Service) end(ctx context.Context, e endRequest) (ended, error) {
 	if _, waits := out.events[0].Payload.(*boardv1.BoardTerminating); !waits {
 		return o, nil
 	}
-	last, err := s.awaitEnd(ctx, boardKey{k.namespace, k.id, o.board.GetWalName()}, e.board)
+	last, err := s.awaitEnd(ctx, model.BoardKey{Namespace: k.Namespace, Session: k.ID, WAL: o.board.GetWalName()}, e.board)
 	if err != nil {
 		return ended{}, err
 	}
 	return last, nil
 }
 
-// unsettled is how many steps have not come to an end of their own.
-func (b *board) unsettled() int {
-	return len(b.steps) - b.count[stepCompleted] - b.count[stepFailed] - b.count[stepCancelled]
-}
-
-// holding are the runs that hold steps, in order.
-func (b *board) holding() []string {
-	var out []string
-	for id, r := range b.runs {
-		if r.holds() {
-			out = append(out, id)
-		}
-	}
-	slices.Sort(out)
-	return out
-}
-
 // endedAs is the board that a change was about.
-func (s *Service) endedAs(ctx context.Context, k key, boardID string, out done) (*boardv1.Board, error) {
-	at := func(b *board) bool { return len(out.events) == 0 || b.lastAt >= out.events[0].WalSeq }
-	return journalView(ctx, s, k, func(st *State) (*boardv1.Board, error) {
+func (s *Service) endedAs(ctx context.Context, k model.Key, boardID string, out written) (*boardv1.Board, error) {
+	at := func(b *model.Board) bool { return len(out.events) == 0 || b.LastPosition >= out.events[0].WalSeq }
+	return journalView(ctx, s, k, func(st *model.State) (*boardv1.Board, error) {
 		// By now the id may mean a newer board; the one that ended is the first
 		// that was written to afterwards.
-		if se := st.sessions[k]; se != nil {
-			for _, b := range se.ended {
-				if b.id == boardID && at(b) {
-					return b.summarized(), nil
+		if se := st.Sessions[k]; se != nil {
+			for _, b := range se.Ended {
+				if b.ID == boardID && at(b) {
+					return b.Overview(), nil
 				}
 			}
 		}
-		b, err := st.find(k, boardID, "")
+		b, err := st.FindBoard(k, boardID, "")
 		if err != nil {
 			return nil, err
 		}
-		return b.summarized(), nil
+		return b.Overview(), nil
 	})
 }
 
 // awaitEnd tells the workers of a terminating board to stop, and waits until it
 // has ended.
-func (s *Service) awaitEnd(ctx context.Context, bk boardKey, boardID string) (ended, error) {
-	k := key{bk.namespace, bk.session}
+func (s *Service) awaitEnd(ctx context.Context, bk model.BoardKey, boardID string) (ended, error) {
+	k := model.Key{Namespace: bk.Namespace, ID: bk.Session}
 	s.background(func() { s.tellToStop(bk) })
 	for {
-		changed := s.watches.on(watchKey{bk.namespace, bk.session, boardID})
+		changed := s.watches.on(watchKey{bk.Namespace, bk.Session, boardID})
 		type look struct {
 			b     *boardv1.Board
 			ended bool
 			free  bool
 		}
-		l, err := journalView(ctx, s, k, func(st *State) (look, error) {
-			b := st.sessions[k].byWal[bk.wal]
-			return look{b.summarized(), terminal(b.status), b.terminating != nil && len(b.holding()) == 0}, nil
+		l, err := journalView(ctx, s, k, func(st *model.State) (look, error) {
+			b := st.Sessions[k].ByWAL[bk.WAL]
+			return look{b.Overview(), model.Ended(b.Status), b.Terminating != nil && len(b.HoldingRuns()) == 0}, nil
 		})
 		if err != nil {
 			return ended{}, err
@@ -219,37 +184,37 @@ func (s *Service) awaitEnd(ctx context.Context, bk boardKey, boardID string) (en
 }
 
 // lastWords are the lines by which a board ended.
-func (s *Service) lastWords(ctx context.Context, bk boardKey, b *boardv1.Board) (ended, error) {
+func (s *Service) lastWords(ctx context.Context, bk model.BoardKey, b *boardv1.Board) (ended, error) {
 	o := ended{board: b}
-	k := key{bk.namespace, bk.session}
-	at, err := journalView(ctx, s, k, func(st *State) ([]uint64, error) {
-		b := st.sessions[k].byWal[bk.wal]
+	k := model.Key{Namespace: bk.Namespace, ID: bk.Session}
+	at, err := journalView(ctx, s, k, func(st *model.State) ([]uint64, error) {
+		b := st.Sessions[k].ByWAL[bk.WAL]
 		// What ends the steps stands right before the board's end.
-		steps := int64(b.count[stepFailed] + b.count[stepCancelled])
-		return b.positions(max(0, b.lines-1-steps), int(steps)+1), nil
+		steps := int64(b.Count[model.StepFailed] + b.Count[model.StepCancelled])
+		return b.LinePositions(max(0, b.Lines-1-steps), int(steps)+1), nil
 	})
 	if err != nil {
 		return o, err
 	}
-	events, err := journal.ReadBack(ctx, s.engine.For(bk.namespace, bk.session), at)
+	events, err := journal.ReadBack(ctx, s.engine.For(bk.Namespace, bk.Session), at)
 	if err != nil || len(events) == 0 {
 		return o, err
 	}
 	last := events[len(events)-1]
 	events = slices.DeleteFunc(events, func(ev *journal.Event) bool { return ev.RequestID != last.RequestID || ev.Method != last.Method })
-	o.ids, o.n = written(events)
+	o.ids, o.n = walEvents(events)
 	o.timedOut = s.timedOut(ctx, bk, events[0].WalSeq)
 	return o, nil
 }
 
 // timedOut reads the line in front of the end, which names the runs that had
 // not stopped.
-func (s *Service) timedOut(ctx context.Context, bk boardKey, first uint64) []string {
+func (s *Service) timedOut(ctx context.Context, bk model.BoardKey, first uint64) []string {
 	if first < 2 {
 		return nil
 	}
-	before, err := journal.ReadBack(ctx, s.engine.For(bk.namespace, bk.session), []uint64{first - 1})
-	if err != nil || len(before) == 0 || before[0].SessionID != bk.session {
+	before, err := journal.ReadBack(ctx, s.engine.For(bk.Namespace, bk.Session), []uint64{first - 1})
+	if err != nil || len(before) == 0 || before[0].SessionID != bk.Session {
 		return nil // what is missing is a hint
 	}
 	if p, ok := before[0].Payload.(*boardv1.ChildAgentCancelTimeout); ok {
@@ -258,17 +223,17 @@ func (s *Service) timedOut(ctx context.Context, bk boardKey, first uint64) []str
 	return nil
 }
 
-func endKey(k boardKey) string {
-	return dueEnd + strings.Join([]string{k.namespace, k.session, k.wal}, "\x00")
+func endKey(k model.BoardKey) string {
+	return dueEnd + strings.Join([]string{k.Namespace, k.Session, k.WAL}, "\x00")
 }
 
 // tellToStop tells the workers of a terminating board to stop, and sees to it
 // that the board ends even if they do not.
-func (s *Service) tellToStop(bk boardKey) {
-	k := key{bk.namespace, bk.session}
-	runs, err := journalView(s.ctx, s, k, func(st *State) ([]string, error) {
-		if b := st.sessions[k].byWal[bk.wal]; b.terminating != nil {
-			return b.terminating.GetRunIds(), nil
+func (s *Service) tellToStop(bk model.BoardKey) {
+	k := model.Key{Namespace: bk.Namespace, ID: bk.Session}
+	runs, err := journalView(s.ctx, s, k, func(st *model.State) ([]string, error) {
+		if b := st.Sessions[k].ByWAL[bk.WAL]; b.Terminating != nil {
+			return b.Terminating.GetRunIds(), nil
 		}
 		return nil, nil
 	})
@@ -276,7 +241,7 @@ func (s *Service) tellToStop(bk boardKey) {
 		s.deps.Logger.Warn("board: could not tell workers to stop; the board ends regardless", zap.Error(err))
 	}
 	for _, id := range runs {
-		s.floor.stop(bk.namespace, id)
+		s.floor.stop(bk.Namespace, id)
 	}
 	if _, set := s.due.At(endKey(bk)); !set {
 		s.due.Set(endKey(bk), s.deps.Clock.Now().Add(s.cfg.CancelWait))
@@ -291,7 +256,7 @@ func (s *Service) endDue(due string) {
 	}
 	ctx, cancel := context.WithTimeout(s.ctx, 10*time.Second)
 	defer cancel()
-	if err := s.finishEnd(ctx, boardKey{parts[0], parts[1], parts[2]}, true); err != nil {
+	if err := s.finishEnd(ctx, model.BoardKey{Namespace: parts[0], Session: parts[1], WAL: parts[2]}, true); err != nil {
 		s.deps.Logger.Warn("board: could not end a board; trying again", zap.Error(err))
 		s.due.Set(due, s.deps.Clock.Now().Add(time.Second))
 	}
@@ -299,42 +264,42 @@ func (s *Service) endDue(due string) {
 
 // finishEnd writes the end of a terminating board: of its workers' steps too,
 // once they have stopped or, with late, whether they have or not.
-func (s *Service) finishEnd(ctx context.Context, bk boardKey, late bool) error {
-	k := key{bk.namespace, bk.session}
+func (s *Service) finishEnd(ctx context.Context, bk model.BoardKey, late bool) error {
+	k := model.Key{Namespace: bk.Namespace, ID: bk.Session}
 	type whose struct {
 		actor   journal.Actor
 		boardID string
 		over    bool
 	}
 	// The end is written on behalf of whoever asked for it.
-	at, err := journalView(ctx, s, k, func(st *State) (whose, error) {
-		se := st.sessions[k]
-		if se == nil || se.byWal[bk.wal] == nil || se.byWal[bk.wal].terminating == nil {
+	at, err := journalView(ctx, s, k, func(st *model.State) (whose, error) {
+		se := st.Sessions[k]
+		if se == nil || se.ByWAL[bk.WAL] == nil || se.ByWAL[bk.WAL].Terminating == nil {
 			return whose{over: true}, nil
 		}
-		b := se.byWal[bk.wal]
-		return whose{actor: b.endedBy, boardID: b.id}, nil
+		b := se.ByWAL[bk.WAL]
+		return whose{actor: b.EndedBy, boardID: b.ID}, nil
 	})
 	if err != nil || at.over {
 		return err
 	}
 	for {
-		out, err := s.change(ctx, change{
+		out, err := s.change(ctx, command{
 			method: "EndBoard", k: k, board: at.boardID, actor: &at.actor, ended: true,
-			decide: func(_ *State, b *board, env journal.Env) ([]*journal.Event, error) {
-				if b.key != bk || b.terminating == nil {
+			decide: func(_ *model.State, b *model.Board, env journal.Env) ([]*journal.Event, error) {
+				if b.Key != bk || b.Terminating == nil {
 					return nil, nil
 				}
-				runs := b.holding()
+				runs := b.HoldingRuns()
 				if len(runs) > 0 && !late {
 					return nil, nil
 				}
-				f := newFlow(b, env)
+				f := rules.NewTransition(b, env)
 				if len(runs) > 0 {
-					f.emit(nil, &boardv1.ChildAgentCancelTimeout{RunIds: runs})
+					f.Emit(nil, &boardv1.ChildAgentCancelTimeout{RunIds: runs})
 				}
-				f.endSteps(b.terminating.GetStatus(), b.terminating.GetReason())
-				return f.events, nil
+				f.EndSteps(b.Terminating.GetStatus(), b.Terminating.GetReason())
+				return f.Events, nil
 			},
 		})
 		if err != nil || len(out.events) == 0 {

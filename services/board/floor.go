@@ -12,14 +12,16 @@ import (
 	"quartet/pkg/fault"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/rpc"
+	"quartet/services/board/model"
+	"quartet/services/board/patch"
 )
 
 // floor is the connected workers. What they have is in the journal too; this is
 // who can be reached, and who has room. Its zero value works.
 type floor struct {
 	mu      sync.Mutex
-	workers map[key]*worker // by namespace and worker_id
-	byRun   map[key]*worker
+	workers map[model.Key]*worker // by namespace and worker_id
+	byRun   map[model.Key]*worker
 }
 
 // worker is one stream of one worker. Guarded by floor.mu but for what never changes.
@@ -46,9 +48,9 @@ func (f *floor) join(w *worker) (replaced *link) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.workers == nil {
-		f.workers, f.byRun = map[key]*worker{}, map[key]*worker{}
+		f.workers, f.byRun = map[model.Key]*worker{}, map[model.Key]*worker{}
 	}
-	k := key{w.namespace, w.id}
+	k := model.Key{Namespace: w.namespace, ID: w.id}
 	if old := f.workers[k]; old != nil {
 		replaced = old.link
 	}
@@ -59,11 +61,11 @@ func (f *floor) join(w *worker) (replaced *link) {
 func (f *floor) leave(w *worker) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if k := (key{w.namespace, w.id}); f.workers[k] == w {
+	if k := (model.Key{Namespace: w.namespace, ID: w.id}); f.workers[k] == w {
 		delete(f.workers, k)
 	}
 	for id := range w.runs {
-		if k := (key{w.namespace, id}); f.byRun[k] == w {
+		if k := (model.Key{Namespace: w.namespace, ID: id}); f.byRun[k] == w {
 			delete(f.byRun, k)
 		}
 	}
@@ -75,7 +77,7 @@ func (f *floor) took(w *worker, runIDs ...string) {
 	defer f.mu.Unlock()
 	for _, id := range runIDs {
 		w.runs[id] = true
-		f.byRun[key{w.namespace, id}] = w
+		f.byRun[model.Key{Namespace: w.namespace, ID: id}] = w
 	}
 }
 
@@ -84,7 +86,7 @@ func (f *floor) release(namespace string, runIDs ...string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, id := range runIDs {
-		k := key{namespace, id}
+		k := model.Key{Namespace: namespace, ID: id}
 		if w := f.byRun[k]; w != nil {
 			delete(w.runs, id)
 			delete(f.byRun, k)
@@ -97,7 +99,7 @@ func (f *floor) reserve(namespace, pool, workerID string) (place, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if workerID != "" {
-		w := f.workers[key{namespace, workerID}]
+		w := f.workers[model.Key{Namespace: namespace, ID: workerID}]
 		switch {
 		case w == nil:
 			return place{}, fault.NotFound.Newf("no worker %q is connected; ListWorkers shows who is", workerID).With("worker_id", workerID)
@@ -112,7 +114,7 @@ func (f *floor) reserve(namespace, pool, workerID string) (place, error) {
 	var best *worker
 	n := 0
 	for k, w := range f.workers {
-		if k.namespace != namespace || !slices.Contains(w.hello.GetWorkerPoolIds(), pool) {
+		if k.Namespace != namespace || !slices.Contains(w.hello.GetWorkerPoolIds(), pool) {
 			continue
 		}
 		n++
@@ -143,7 +145,7 @@ func (f *floor) hand(p place, run *boardv1.WorkerRun) bool {
 		return false
 	}
 	f.mu.Lock()
-	if f.workers[key{p.on.namespace, p.on.id}] != p.on {
+	if f.workers[model.Key{Namespace: p.on.namespace, ID: p.on.id}] != p.on {
 		f.mu.Unlock()
 		return false
 	}
@@ -153,7 +155,7 @@ func (f *floor) hand(p place, run *boardv1.WorkerRun) bool {
 	}
 	p.on.reserved--
 	p.on.runs[run.GetRunId()] = true
-	f.byRun[key{p.on.namespace, run.GetRunId()}] = p.on
+	f.byRun[model.Key{Namespace: p.on.namespace, ID: run.GetRunId()}] = p.on
 	f.mu.Unlock()
 	p.on.link.start(run)
 	return true
@@ -162,7 +164,7 @@ func (f *floor) hand(p place, run *boardv1.WorkerRun) bool {
 // stop tells a run's worker to stop it.
 func (f *floor) stop(namespace, runID string) {
 	f.mu.Lock()
-	w := f.byRun[key{namespace, runID}]
+	w := f.byRun[model.Key{Namespace: namespace, ID: runID}]
 	f.mu.Unlock()
 	if w != nil {
 		w.link.send(&boardv1.ConnectResponse{CancelRunIds: []string{runID}})
@@ -184,7 +186,7 @@ func (f *floor) poke() {
 func (s *Service) ListWorkers(ctx context.Context, req *boardv1.ListWorkersRequest) (*boardv1.ListWorkersResponse, error) {
 	if err := fault.First(
 		rpc.RequireRole(ctx, rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleAgent, rpc.RoleService, rpc.RoleRunner),
-		optionalName("worker_pool_id", req.GetWorkerPoolId()),
+		patch.OptionalName("worker_pool_id", req.GetWorkerPoolId()),
 	); err != nil {
 		return nil, err
 	}
@@ -194,7 +196,7 @@ func (s *Service) ListWorkers(ctx context.Context, req *boardv1.ListWorkersReque
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for k, w := range f.workers {
-		if k.namespace != namespace || req.GetWorkerPoolId() != "" && !slices.Contains(w.hello.GetWorkerPoolIds(), req.GetWorkerPoolId()) {
+		if k.Namespace != namespace || req.GetWorkerPoolId() != "" && !slices.Contains(w.hello.GetWorkerPoolIds(), req.GetWorkerPoolId()) {
 			continue
 		}
 		out.Workers = append(out.Workers, &boardv1.BoardWorker{

@@ -10,6 +10,8 @@ import (
 
 	"quartet/pkg/fault"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
+	"quartet/services/board/model"
+	"quartet/services/board/patch"
 )
 
 // runsInspected is how many runs InspectBoard shows.
@@ -17,22 +19,22 @@ const runsInspected = 100
 
 // InspectBoard shows what debugging needs (S2-160, S2-236, S2-474, SPEC B13).
 func (s *Service) InspectBoard(ctx context.Context, req *boardv1.InspectBoardRequest) (*boardv1.InspectBoardResponse, error) {
-	if err := fault.First(s.operate(ctx, "agent.task_inspect", req.GetSessionId()), fault.Name("board_id", req.GetBoardId()), optionalName("wal_name", req.GetWalName())); err != nil {
+	if err := fault.First(s.operate(ctx, "agent.task_inspect", req.GetSessionId()), fault.Name("board_id", req.GetBoardId()), patch.OptionalName("wal_name", req.GetWalName())); err != nil {
 		return nil, err
 	}
 	lines, err := bounded(req.GetTimeline(), 0, 50)
 	if err != nil {
 		return nil, err
 	}
-	var k boardKey
-	out, err := view(ctx, s, sessionKey(ctx, req.GetSessionId()), req.GetBoardId(), req.GetWalName(), func(st *State, b *board) (*boardv1.InspectBoardResponse, error) {
-		k = b.key
-		out := &boardv1.InspectBoardResponse{Board: b.named(), Dispatches: b.openDispatches()}
-		out.Runs, _ = st.runsOf(b, runsInspected, false)
-		for id, r := range b.runs {
-			if r.holds() {
+	var k model.BoardKey
+	out, err := view(ctx, s, sessionKey(ctx, req.GetSessionId()), req.GetBoardId(), req.GetWalName(), func(st *model.State, b *model.Board) (*boardv1.InspectBoardResponse, error) {
+		k = b.Key
+		out := &boardv1.InspectBoardResponse{Board: b.WithDiagnostics(), Dispatches: b.OpenDispatches()}
+		out.Runs, _ = st.RunsOf(b, runsInspected, false)
+		for id, r := range b.Runs {
+			if r.HoldsStep() {
 				out.Dispatched = append(out.Dispatched, &boardv1.DispatchedStep{
-					RunId: id, AtDispatch: r.step.claimed, Now: b.shown(r.step), UpdatedAfterDispatch: otherwise(r.step.claimed, r.step.rec),
+					RunId: id, AtDispatch: r.Step.AtClaim, Now: b.ShownStep(r.Step), UpdatedAfterDispatch: otherwise(r.Step.AtClaim, r.Step.Record),
 				})
 			}
 		}
@@ -43,7 +45,7 @@ func (s *Service) InspectBoard(ctx context.Context, req *boardv1.InspectBoardReq
 		return nil, err
 	}
 	after := max(0, out.GetBoard().GetRevision()-int64(lines))
-	p, err := s.walOf(ctx, k, after, lines)
+	p, err := s.readLines(ctx, k, after, lines)
 	if err != nil {
 		return nil, err
 	}

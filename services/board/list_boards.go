@@ -7,6 +7,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
+	"quartet/services/board/model"
 )
 
 // ListBoards reads boards without their steps (S2-062 to S2-072).
@@ -23,33 +24,33 @@ func (s *Service) ListBoards(ctx context.Context, req *boardv1.ListBoardsRequest
 		if _, known := boardv1.BoardStatus_name[int32(st)]; !known || st == 0 {
 			return nil, fault.Invalid("statuses", st.String(), "must be statuses of boards")
 		}
-		ended = ended || terminal(st)
+		ended = ended || model.Ended(st)
 	}
 	k := sessionKey(ctx, req.GetSessionId())
 	if err := s.reconcileSession(ctx, k); err != nil {
 		return nil, err
 	}
-	out, _, err := journal.View(ctx, s.engine.For(k.namespace, k.id), func(st *State) (*boardv1.ListBoardsResponse, error) {
+	out, _, err := journal.View(ctx, s.engine.For(k.Namespace, k.ID), func(st *model.State) (*boardv1.ListBoardsResponse, error) {
 		out := &boardv1.ListBoardsResponse{}
-		se := st.sessions[k]
+		se := st.Sessions[k]
 		if se == nil {
 			return out, nil
 		}
 		n := 0
-		show := func(b *board) {
-			if len(req.GetStatuses()) > 0 && !slices.Contains(req.GetStatuses(), b.status) {
+		show := func(b *model.Board) {
+			if len(req.GetStatuses()) > 0 && !slices.Contains(req.GetStatuses(), b.Status) {
 				return
 			}
 			n++
 			if n > int(req.GetOffset()) && len(out.Boards) < limit {
-				out.Boards = append(out.Boards, b.summarized())
+				out.Boards = append(out.Boards, b.Overview())
 			}
 		}
-		for _, b := range se.order {
+		for _, b := range se.Order {
 			show(b)
 		}
 		if ended {
-			for _, b := range slices.Backward(se.ended) { // they ended in this order
+			for _, b := range slices.Backward(se.Ended) { // they ended in this order
 				show(b)
 			}
 		}
@@ -61,13 +62,13 @@ func (s *Service) ListBoards(ctx context.Context, req *boardv1.ListBoardsRequest
 }
 
 // reconcileSession takes back what is overdue on a session's boards.
-func (s *Service) reconcileSession(ctx context.Context, k key) error {
-	late, _, err := journal.View(ctx, s.engine.For(k.namespace, k.id), func(st *State) ([]string, error) {
+func (s *Service) reconcileSession(ctx context.Context, k model.Key) error {
+	late, _, err := journal.View(ctx, s.engine.For(k.Namespace, k.ID), func(st *model.State) ([]string, error) {
 		var out []string
-		if se := st.sessions[k]; se != nil {
-			for _, b := range se.order {
+		if se := st.Sessions[k]; se != nil {
+			for _, b := range se.Order {
 				if s.late(b, s.deps.Clock.Now()) {
-					out = append(out, b.id)
+					out = append(out, b.ID)
 				}
 			}
 		}

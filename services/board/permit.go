@@ -71,22 +71,3 @@ func runner(ctx context.Context, tool string) (rpc.Actor, error) {
 	}
 	return a, nil
 }
-
-// seen is the run of a caller that is one, or nil. A run sees the board that it
-// was dispatched to and no other (S2-365).
-func (s *State) seen(b *board, runID string) (*run, error) {
-	if runID == "" {
-		return nil, nil
-	}
-	r := s.runs[key{b.key.namespace, runID}]
-	switch {
-	case r == nil:
-		return nil, runOver(runID)
-	case r.board == b:
-		return r, nil
-	case r.board.key.session == b.key.session && r.board.id == b.id:
-		return nil, r.board.unended() // the id means another board by now
-	}
-	return nil, fault.PermissionDenied.Newf("run %s was dispatched to board %s of session %s and sees no other", runID, r.board.id, r.board.key.session).
-		With("run_id", runID)
-}

@@ -16,6 +16,9 @@ import (
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
+	"quartet/services/board/model"
+	"quartet/services/board/rules"
+	"quartet/services/board/wal"
 )
 
 // Plane is the name of this plane in journals, subjects and cursors.
@@ -57,13 +60,13 @@ type Service struct {
 
 	cfg       Config
 	deps      Deps
-	engine    *plane.Engine[*State]
+	engine    *plane.Engine[*model.State]
 	due       *clock.Due
 	stallSeen atomic.Int64 // stalls that deadlines hold already
 
 	watches watches
 	floor   floor
-	chains  chains
+	chains  wal.Checkpoints
 	metrics *metrics // nil: nothing is counted
 
 	ctx    context.Context //nolint:containedctx // of what runs between requests; ends with Stop
@@ -124,10 +127,10 @@ func (s *Service) Register(srv grpc.ServiceRegistrar) {
 func (s *Service) Start(ctx context.Context) error {
 	s.due = clock.NewDue(s.deps.Clock, s.fire)
 	var err error
-	s.engine, err = plane.Open(ctx, plane.Config[*State]{
-		Plane: Plane, Share: s.cfg.Share, New: func() *State { return NewState(s.cfg.LeaseTerm) },
+	s.engine, err = plane.Open(ctx, plane.Config[*model.State]{
+		Plane: Plane, Share: s.cfg.Share, New: func() *model.State { return model.NewState(s.cfg.LeaseTerm) },
 		Events:   boardv1.File_quartet_board_v1_board_event_proto,
-		OnCommit: s.committed, OnLoad: s.loaded, Follow: follows(), React: react,
+		OnCommit: s.committed, OnLoad: s.loaded, Follow: follows(), React: rules.React,
 	}, s.deps.Deps)
 	if err != nil {
 		return err
@@ -189,12 +192,12 @@ func Deadlines() map[string]time.Duration {
 }
 
 // loaded follows every load of a partition: indexes start over.
-func (s *Service) loaded(st *State) {
+func (s *Service) loaded(st *model.State) {
 	s.regrant(st)
-	for _, se := range st.sessions {
-		for _, b := range se.order {
-			if b.terminating != nil {
-				s.due.Set(endKey(b.key), s.deps.Clock.Now().Add(s.cfg.CancelWait))
+	for _, se := range st.Sessions {
+		for _, b := range se.Order {
+			if b.Terminating != nil {
+				s.due.Set(endKey(b.Key), s.deps.Clock.Now().Add(s.cfg.CancelWait))
 			}
 		}
 	}
@@ -211,7 +214,7 @@ func (s *Service) committed(_ int, events []*journal.Event) {
 		case *boardv1.TaskStepReady, *boardv1.StandingDispatchOpened, *boardv1.TaskReopened:
 			poke = true
 		case *boardv1.BoardTerminating:
-			if p.GetReason() == reasonOwnerDeleted {
+			if p.GetReason() == rules.ReasonOwnerDeleted {
 				s.orphaned(ev)
 			}
 		case *boardv1.WorkerRunEnded:
@@ -249,38 +252,38 @@ func (s *Service) background(f func()) {
 	}
 }
 
-// change is one change of one board.
-type change struct {
+// command is one change of one board.
+type command struct {
 	method    string
-	k         key
+	k         model.Key
 	board     string
 	requestID string
 	args      proto.Message
 	actor     *journal.Actor
 	// decide gets the board, which is usable and, unless ended is set, not ended.
-	decide func(st *State, b *board, env journal.Env) ([]*journal.Event, error)
+	decide func(st *model.State, b *model.Board, env journal.Env) ([]*journal.Event, error)
 	ended  bool
 }
 
-// done is what a change wrote.
-type done struct {
+// written is what a change wrote.
+type written struct {
 	ids    []string
 	n      int32
 	events []*journal.Event
 }
 
 // change runs a change; leases that are over are taken back first.
-func (s *Service) change(ctx context.Context, c change) (done, error) {
+func (s *Service) change(ctx context.Context, c command) (written, error) {
 	for {
-		out, err := plane.Do(ctx, s.engine, plane.Command[*State, done]{
-			Method: c.method, AgentID: c.k.id, RequestID: c.requestID, Args: c.args, Actor: c.actor,
-			Decide: func(st *State, env journal.Env) (d journal.Decision[done], err error) {
-				b, err := st.find(c.k, c.board, "")
+		out, err := plane.Do(ctx, s.engine, plane.Command[*model.State, written]{
+			Method: c.method, AgentID: c.k.ID, RequestID: c.requestID, Args: c.args, Actor: c.actor,
+			Decide: func(st *model.State, env journal.Env) (d journal.Decision[written], err error) {
+				b, err := st.FindBoard(c.k, c.board, "")
 				if err == nil {
-					err = b.usable()
+					err = b.CheckUsable()
 				}
 				if err == nil && !c.ended {
-					err = b.unended()
+					err = b.CheckOpen()
 				}
 				if err != nil {
 					return d, err
@@ -291,9 +294,9 @@ func (s *Service) change(ctx context.Context, c change) (done, error) {
 				d.Events, err = c.decide(st, b, env)
 				return d, err
 			},
-			Answer: func(events []*journal.Event) (done, error) {
-				ids, n := written(events)
-				return done{ids, n, events}, nil
+			Answer: func(events []*journal.Event) (written, error) {
+				ids, n := walEvents(events)
+				return written{ids, n, events}, nil
 			},
 		})
 		if !errors.Is(err, errOverdue) {
@@ -306,12 +309,12 @@ func (s *Service) change(ctx context.Context, c change) (done, error) {
 }
 
 // view reads a board; leases that are over are taken back first.
-func view[R any](ctx context.Context, s *Service, k key, boardID, wal string, read func(st *State, b *board) (R, error)) (R, error) {
+func view[R any](ctx context.Context, s *Service, k model.Key, boardID, wal string, read func(st *model.State, b *model.Board) (R, error)) (R, error) {
 	for {
-		out, _, err := journal.View(ctx, s.engine.For(k.namespace, k.id), func(st *State) (out R, err error) {
-			b, err := st.find(k, boardID, wal)
+		out, _, err := journal.View(ctx, s.engine.For(k.Namespace, k.ID), func(st *model.State) (out R, err error) {
+			b, err := st.FindBoard(k, boardID, wal)
 			if err == nil {
-				err = b.usable()
+				err = b.CheckUsable()
 			}
 			if err != nil {
 				return out, err
@@ -331,11 +334,11 @@ func view[R any](ctx context.Context, s *Service, k key, boardID, wal string, re
 }
 
 // journalView reads a session's partition as it is.
-func journalView[R any](ctx context.Context, s *Service, k key, read func(st *State) (R, error)) (R, error) {
-	out, _, err := journal.View(ctx, s.engine.For(k.namespace, k.id), read)
+func journalView[R any](ctx context.Context, s *Service, k model.Key, read func(st *model.State) (R, error)) (R, error) {
+	out, _, err := journal.View(ctx, s.engine.For(k.Namespace, k.ID), read)
 	return out, err
 }
 
-func sessionKey(ctx context.Context, sessionID string) key {
-	return key{rpc.ActorFrom(ctx).Namespace, sessionID}
+func sessionKey(ctx context.Context, sessionID string) model.Key {
+	return model.Key{Namespace: rpc.ActorFrom(ctx).Namespace, ID: sessionID}
 }

@@ -51,20 +51,20 @@ func follows() []plane.Followed {
 func react(s *State, env journal.Env, ev *journal.Event) ([]*journal.Event, error) {
 	switch p := ev.Payload.(type) {
 	case *agentv1.DelegationOpened:
-		return s.openHandle(env, ev.Namespace, p.GetDelegation()), nil
+		return openHandle(s, env, ev.Namespace, p.GetDelegation()), nil
 	case *agentv1.DelegationUpdated:
-		return s.noteWorktree(ev.Namespace, p.GetDelegation()), nil
+		return noteWorktree(s, ev.Namespace, p.GetDelegation()), nil
 	case *agentv1.DelegationCompleted:
-		return s.closeHandle(env, ev.Namespace, p.GetDelegation()), nil
+		return closeHandle(s, env, ev.Namespace, p.GetDelegation()), nil
 	case *agentv1.AgentDeleting:
-		return s.ownerDeleted(env, ev.Namespace, ev.AgentID), nil
+		return ownerDeleted(s, env, ev.Namespace, ev.AgentID), nil
 	}
 	return nil, nil
 }
 
 // openHandle makes the parent's handle of a child. It runs from the beginning:
 // the child is made without a worker.
-func (s *State) openHandle(env journal.Env, ns string, d *agentv1.Delegation) []*journal.Event {
+func openHandle(s *State, env journal.Env, ns string, d *agentv1.Delegation) []*journal.Event {
 	if s.tasks[d.GetTaskId()] != nil {
 		return nil
 	}
@@ -83,7 +83,7 @@ func (s *State) openHandle(env journal.Env, ns string, d *agentv1.Delegation) []
 
 // closeHandle ends the handle as its delegation did. The event carries what
 // came of the child, whole, for the parent's message (SPEC A12).
-func (s *State) closeHandle(env journal.Env, ns string, d *agentv1.Delegation) []*journal.Event {
+func closeHandle(s *State, env journal.Env, ns string, d *agentv1.Delegation) []*journal.Event {
 	r := s.find(ns, d.GetParentAgentId(), d.GetTaskId())
 	if r == nil || terminal(r.task.GetState()) {
 		return nil
@@ -108,7 +108,7 @@ func (s *State) closeHandle(env journal.Env, ns string, d *agentv1.Delegation) [
 
 // ownerDeleted stops an agent's commands, and keeps new ones from beginning
 // (SPEC A8). Handles of children end with their delegations.
-func (s *State) ownerDeleted(env journal.Env, ns, agent string) []*journal.Event {
+func ownerDeleted(s *State, env journal.Env, ns, agent string) []*journal.Event {
 	o := owner{ns, agent}
 	if s.deleted[o] {
 		return nil

@@ -187,7 +187,7 @@ func decideExec(s *State, env journal.Env, req *taskv1.ExecCommandRequest, spec 
 		return d, fault.AgentDeleted.Newf("agent %q is deleted; no command is started for it", agent).With("agent_id", agent)
 	}
 	if req.GetDuplicatePolicy() == taskv1.DuplicatePolicy_DUPLICATE_POLICY_REUSE_RUNNING {
-		if same := s.running(owner{ns, agent}, spec); same != nil {
+		if same := runningCommand(s, owner{ns, agent}, spec); same != nil {
 			d.Reply = &taskv1.ExecCommandResponse{
 				Outcome: taskv1.ExecOutcome_EXEC_OUTCOME_ALREADY_RUNNING,
 				Task:    same.task,
@@ -216,9 +216,9 @@ func decideExec(s *State, env journal.Env, req *taskv1.ExecCommandRequest, spec 
 	return d, nil
 }
 
-// running finds the oldest command of an owner that does the same and was not
+// runningCommand finds the oldest command of an owner that does the same and was not
 // asked to stop.
-func (s *State) running(o owner, spec *taskv1.CommandSpec) *record {
+func runningCommand(s *State, o owner, spec *taskv1.CommandSpec) *record {
 	of := s.agents[o]
 	if of == nil {
 		return nil

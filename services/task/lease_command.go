@@ -21,7 +21,7 @@ func decideLease(s *State, env journal.Env, slots []slot) (journal.Decision[int]
 	}
 	taken := make(map[string]int) // queued commands looked at, by queue
 	for len(d.Events) < maxLeases {
-		r, where := s.headFor(slots, free, taken)
+		r, where := headFor(s, slots, free, taken)
 		if r == nil {
 			break
 		}
@@ -48,7 +48,7 @@ func decideLease(s *State, env journal.Env, slots []slot) (journal.Decision[int]
 // headFor gives the oldest command that waits and that some slot has room for, and
 // remembers in taken how far it looked. A queue that nobody serves costs one look,
 // however long it is, and nobody waits behind it.
-func (s *State) headFor(slots []slot, free []int, taken map[string]int) (*record, placement) {
+func headFor(s *State, slots []slot, free []int, taken map[string]int) (*record, placement) {
 	var oldest *record
 	var from string
 	for key, q := range s.queues {

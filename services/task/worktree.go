@@ -200,7 +200,7 @@ func (f *floor) foresters(ns string) []workerKey {
 }
 
 // noteWorktree writes into a child's handle that its worktree is ready.
-func (s *State) noteWorktree(ns string, d *agentv1.Delegation) []*journal.Event {
+func noteWorktree(s *State, ns string, d *agentv1.Delegation) []*journal.Event {
 	r := s.find(ns, d.GetParentAgentId(), d.GetTaskId())
 	if r == nil || terminal(r.task.GetState()) || proto.Equal(r.task.GetWorktree(), d.GetWorktree()) {
 		return nil

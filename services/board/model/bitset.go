@@ -1,22 +1,24 @@
-package board
+package model
 
-import "math/bits"
+import (
+	"math/bits"
+)
 
-// bitset is a set of small numbers that gives its smallest member behind a
+// Bitset is a set of small numbers that gives its smallest member behind a
 // position quickly: one bit for each number, and one for each word of those
 // that is not empty. With 10 000 steps that is three words to look through.
-type bitset struct {
+type Bitset struct {
 	words  []uint64
 	filled []uint64 // bit i: words[i] is not 0
 	n      int
 }
 
-func (b *bitset) has(i int) bool {
+func (b *Bitset) Has(i int) bool {
 	w := i >> 6
 	return w < len(b.words) && b.words[w]&(1<<(i&63)) != 0
 }
 
-func (b *bitset) add(i int) {
+func (b *Bitset) add(i int) {
 	w := i >> 6
 	for len(b.words) <= w {
 		b.words = append(b.words, 0)
@@ -32,8 +34,8 @@ func (b *bitset) add(i int) {
 	b.n++
 }
 
-func (b *bitset) remove(i int) {
-	if !b.has(i) {
+func (b *Bitset) remove(i int) {
+	if !b.Has(i) {
 		return
 	}
 	w := i >> 6
@@ -44,17 +46,17 @@ func (b *bitset) remove(i int) {
 	b.n--
 }
 
-// len of a nil set is 0.
-func (b *bitset) len() int {
+// Len of a nil set is 0.
+func (b *Bitset) Len() int {
 	if b == nil {
 		return 0
 	}
 	return b.n
 }
 
-// next is the smallest member that is at least from and, where within is not
+// Next is the smallest member that is at least from and, where within is not
 // nil, in it too; -1 if there is none. A nil set has none.
-func (b *bitset) next(from int, within *bitset) int {
+func (b *Bitset) Next(from int, within *Bitset) int {
 	if b == nil {
 		return -1
 	}
@@ -81,7 +83,7 @@ func (b *bitset) next(from int, within *bitset) int {
 }
 
 // nextWord is the first word from w on that is not empty, or -1.
-func (b *bitset) nextWord(w int) int {
+func (b *Bitset) nextWord(w int) int {
 	for s := w >> 6; s < len(b.filled); s++ {
 		f := b.filled[s]
 		if s == w>>6 {

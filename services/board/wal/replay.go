@@ -1,4 +1,4 @@
-package board
+package wal
 
 import (
 	"bufio"
@@ -11,12 +11,13 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
+	"quartet/services/board/model"
 )
 
-var registry = journal.NewRegistry(boardv1.File_quartet_board_v1_board_event_proto)
+var Registry = journal.NewRegistry(boardv1.File_quartet_board_v1_board_event_proto)
 
-// Replay is what a WAL says.
-type Replay struct {
+// Result is what a WAL says.
+type Result struct {
 	// Board is the board as of the last whole line, nil where there is none.
 	Board *boardv1.Board
 	// Lines is how many lines were taken over.
@@ -26,55 +27,55 @@ type Replay struct {
 	Torn int
 }
 
-// ReplayWAL makes a board out of its WAL, and out of nothing else (SPEC B1). A
+// Replay makes a board out of its WAL, and out of nothing else (SPEC B1). A
 // log that was cut off, at whatever byte, gives the board as of its last whole
 // line, and Torn says so. A line that is missing, was changed or cannot follow
 // what stands before it is an error (STORAGE) that names it; the Replay holds
 // the board before it.
-func ReplayWAL(r io.Reader) (Replay, error) {
+func Replay(r io.Reader) (Result, error) {
 	p := replayer{}
 	in := bufio.NewReaderSize(r, 64<<10)
 	offset := int64(0)
 	for {
 		line, err := in.ReadBytes('\n')
 		if err != nil && !errors.Is(err, io.EOF) {
-			return p.out(0), err
+			return p.result(0), err
 		}
 		whole := err == nil
 		text := bytes.TrimSuffix(line, []byte("\n"))
 		if len(text) > 0 || whole {
-			if wrong := p.take(text); wrong != nil {
+			if wrong := p.addLine(text); wrong != nil {
 				if !whole {
-					return p.out(len(line)), nil
+					return p.result(len(line)), nil
 				}
-				return p.out(0), fault.Storage.Newf("line %d, at byte %d: %v", p.lines+1, offset, wrong).
+				return p.result(0), fault.Storage.Newf("line %d, at byte %d: %v", p.lines+1, offset, wrong).
 					With("line", strconv.FormatInt(p.lines+1, 10)).With("byte", strconv.FormatInt(offset, 10)).WithCause(wrong)
 			}
 		}
 		offset += int64(len(line))
 		if !whole {
-			return p.out(0), nil
+			return p.result(0), nil
 		}
 	}
 }
 
 type replayer struct {
-	b     *board
+	b     *model.Board
 	lines int64
-	hash  chainHash
+	hash  Hash
 }
 
-func (p *replayer) out(torn int) Replay {
-	out := Replay{Lines: p.lines, Torn: torn}
+func (p *replayer) result(torn int) Result {
+	out := Result{Lines: p.lines, Torn: torn}
 	if p.b != nil {
-		out.Board = p.b.whole()
+		out.Board = p.b.WithSteps()
 	}
 	return out
 }
 
-// take takes over one line, or says what is wrong with it.
-func (p *replayer) take(line []byte) error {
-	body, hash, ok := unhashed(line)
+// addLine takes over one line, or says what is wrong with it.
+func (p *replayer) addLine(line []byte) error {
+	body, hash, ok := splitHash(line)
 	if !ok {
 		return errors.New("it has no hash at its end, so it is cut off or no line of a WAL")
 	}
@@ -88,7 +89,7 @@ func (p *replayer) take(line []byte) error {
 		}
 		return fmt.Errorf("it has wal_seq %d, and %d should follow", raw.WalSeq, next)
 	}
-	ev, err := raw.Decode(registry)
+	ev, err := raw.Decode(Registry)
 	if err != nil {
 		return fmt.Errorf("it is damaged: %w", err)
 	}
@@ -98,22 +99,22 @@ func (p *replayer) take(line []byte) error {
 		if !ok {
 			return fmt.Errorf("a WAL begins with task_created, not with %s", ev.Type)
 		}
-		before = firstHash(ev.SessionID, first.GetWalName())
+		before = FirstHash(ev.SessionID, first.GetWalName())
 	}
-	if chained(before, body) != hash {
+	if chainHash(before, body) != hash {
 		return errors.New("its hash is wrong: it was changed, or does not belong behind the line before it")
 	}
 	if p.b == nil {
 		first, _ := ev.Payload.(*boardv1.TaskCreated)
-		p.b = newBoard(boardKey{session: ev.SessionID, wal: first.GetWalName()}, ev.TaskID)
+		p.b = model.NewBoard(model.BoardKey{Session: ev.SessionID, WAL: first.GetWalName()}, ev.TaskID)
 	}
-	if ev.SessionID != p.b.key.session || ev.TaskID != p.b.id {
+	if ev.SessionID != p.b.Key.Session || ev.TaskID != p.b.ID {
 		return fmt.Errorf("it is about board %s of session %s", ev.TaskID, ev.SessionID)
 	}
-	if err := p.b.apply(ev); err != nil {
+	if err := p.b.Apply(ev); err != nil {
 		return err
 	}
-	p.b.note(ev)
+	p.b.AddLine(ev)
 	p.lines, p.hash = p.lines+1, hash
 	return nil
 }

@@ -1,4 +1,4 @@
-package board
+package model
 
 import (
 	"errors"
@@ -20,33 +20,33 @@ func (s *State) Contain(d journal.Damage) error {
 	if !known || !named || !numbered {
 		return errWhose
 	}
-	k := key{namespace, session}
-	b := s.active(k, id)
+	k := Key{namespace, session}
+	b := s.ActiveBoard(k, id)
 	if b == nil { // it was the line that made it, or one behind its end
 		if kind, _ := d.Field("event_type"); kind != "task_created" && s.hadBoard(k, id) {
 			return nil
 		}
-		b = newBoard(boardKey{namespace, session, fmt.Sprintf("damaged-%d", d.WalSeq)}, id)
-		s.admit(b)
+		b = NewBoard(BoardKey{namespace, session, fmt.Sprintf("damaged-%d", d.WalSeq)}, id)
+		s.addBoard(b)
 	}
-	b.note(&journal.Event{WalSeq: d.WalSeq, CreatedAt: b.updated})
-	if !b.broken() {
-		b.damaged = fmt.Errorf("line %d, which is wal_seq %d in frame %d of the journal: %w", b.lines, d.WalSeq, d.Frame, d.Cause)
+	b.AddLine(&journal.Event{WalSeq: d.WalSeq, CreatedAt: b.UpdatedAt})
+	if !b.IsDamaged() {
+		b.Damaged = fmt.Errorf("line %d, which is wal_seq %d in frame %d of the journal: %w", b.Lines, d.WalSeq, d.Frame, d.Cause)
 	}
 	s.withdraw(b)
 	return nil
 }
 
 // hadBoard reports whether a board of that name has ended.
-func (s *State) hadBoard(k key, id string) bool {
-	se := s.sessions[k]
-	return se != nil && slices.ContainsFunc(se.ended, func(b *board) bool { return b.id == id })
+func (s *State) hadBoard(k Key, id string) bool {
+	se := s.Sessions[k]
+	return se != nil && slices.ContainsFunc(se.Ended, func(b *Board) bool { return b.ID == id })
 }
 
 // withdraw keeps workers and the timer of leases away from a board that cannot be used.
-func (s *State) withdraw(b *board) {
-	for _, d := range b.dispatches {
+func (s *State) withdraw(b *Board) {
+	for _, d := range b.Dispatches {
 		d.unlist()
 	}
-	delete(s.busy, b)
+	delete(s.WithRuns, b)
 }

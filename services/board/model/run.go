@@ -1,0 +1,237 @@
+package model
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"quartet/pkg/fault"
+	boardv1 "quartet/pkg/pb/quartet/board/v1"
+)
+
+// FindRun is a run as readers see it.
+func (s *State) FindRun(k Key, boardID, runID string) (*boardv1.WorkerRun, error) {
+	r := s.Runs[Key{k.Namespace, runID}]
+	if r == nil || r.Board.Key.Session != k.ID || r.Board.ID != boardID {
+		return nil, fault.NotFound.Newf("board %q has no run %q; long ended ones stand in the events only", boardID, runID).With("run_id", runID)
+	}
+	return r.Shown(), nil
+}
+
+func (r *Run) Shown() *boardv1.WorkerRun {
+	if !r.Running() || r.Step == nil {
+		return r.Record
+	}
+	n := CopyRun(r.Record)
+	n.StepStatus = r.Record.GetStepStatus()
+	if r.HoldsStep() {
+		n.StepStatus = r.Step.Record.GetStatus()
+	}
+	return n
+}
+
+// VisibleSteps are the steps that a run with a scope may see: those and what they
+// depend on, for its results (SPEC B11).
+func (r *Run) VisibleSteps(b *Board) []*boardv1.Step {
+	var out []*boardv1.Step
+	for _, s := range b.Order {
+		if s != nil && r.Sees(s) {
+			out = append(out, b.ShownStep(s))
+		}
+	}
+	return out
+}
+
+func (r *Run) Sees(s *Step) bool {
+	if r.Allowed == nil || r.Allowed[s.ID()] {
+		return true
+	}
+	for _, k := range s.Dependents {
+		if r.Allowed[k.ID()] {
+			return true
+		}
+	}
+	return false
+}
+
+// Lease begins a run's term.
+func (r *Run) Lease(until time.Time) {
+	r.Deadline.Store(until.UnixMicro())
+	r.Board.soonest(until.UnixMicro())
+}
+
+// soonest lowers the moment before which nothing of the board is over.
+func (b *Board) soonest(at int64) {
+	for {
+		old := b.Earliest.Load()
+		if old <= at || b.Earliest.CompareAndSwap(old, at) {
+			return
+		}
+	}
+}
+
+// Overdue are the runs of a board whose lease or time is over.
+func (b *Board) Overdue(now time.Time, slack time.Duration) []*Run {
+	at := now.UnixMicro()
+	if at < b.Earliest.Load() || len(b.Runs) == 0 {
+		return nil
+	}
+	var out []*Run
+	first := int64(math.MaxInt64)
+	for _, r := range b.Runs {
+		lease, limit := r.Deadline.Load()+slack.Microseconds(), r.Limit()
+		if min(lease, limit) <= at {
+			out = append(out, r)
+		}
+		first = min(first, lease, limit)
+	}
+	if len(out) == 0 {
+		b.Earliest.Store(first)
+	}
+	return out
+}
+
+// Limit is when a run's time is over, whatever its worker says.
+func (r *Run) Limit() int64 {
+	if r.Record.GetDeadlineAt() == nil {
+		return math.MaxInt64
+	}
+	return r.Record.GetDeadlineAt().AsTime().UnixMicro()
+}
+
+func (b *Board) OpenDispatches() []*boardv1.StandingDispatch {
+	out := make([]*boardv1.StandingDispatch, len(b.Dispatches))
+	for i, d := range b.Dispatches {
+		out[i] = d.shown()
+	}
+	return out
+}
+
+// RunsOf are a board's runs, newest first.
+func (s *State) RunsOf(b *Board, limit int, runningOnly bool) (out []*boardv1.WorkerRun, more bool) {
+	live := make([]*Run, 0, len(b.Runs))
+	for _, r := range b.Runs {
+		live = append(live, r)
+	}
+	slices.SortFunc(live, func(x, y *Run) int { return cmp.Compare(y.Record.GetRunId(), x.Record.GetRunId()) })
+	for _, r := range live {
+		if len(out) == limit {
+			return out, true
+		}
+		out = append(out, r.Shown())
+	}
+	if runningOnly {
+		return out, false
+	}
+	for _, k := range slices.Backward(s.ended) {
+		r := s.Runs[k]
+		if r == nil || r.Board != b {
+			continue
+		}
+		if len(out) == limit {
+			return out, true
+		}
+		out = append(out, r.Record)
+	}
+	return out, false
+}
+
+// Run is one worker's run.
+type Run struct {
+	Record       *boardv1.WorkerRun // replaced, never edited
+	Board        *Board
+	Dispatch     *Dispatch // standing; else nil
+	Allowed      map[string]bool
+	AllowedSet   *Bitset // allowed, by place
+	Step         *Step   // claimed; it may be another run's by now
+	LeaseExpired bool    // its lease was over
+	// deadline is when its lease is over, in microseconds. Heartbeats move it
+	// outside of the log (SPEC X12).
+	Deadline atomic.Int64
+}
+
+// Dispatch is a standing one.
+type Dispatch struct {
+	Record     *boardv1.StandingDispatch
+	Board      *Board
+	pool       *pool
+	Allowed    map[string]bool
+	AllowedSet *Bitset
+	Running    int
+	slot       int // in pool.claimable; -1: not there
+}
+
+// pool is where workers of a namespace look for steps.
+type pool struct {
+	Claimable []*Dispatch // those that would give a step now
+}
+
+func (r *Run) arm(at *timestamppb.Timestamp) {
+	if r != nil && at != nil {
+		r.Lease(at.AsTime())
+	}
+}
+
+func (r *Run) Running() bool { return r.Record.GetStatus() == boardv1.RunStatus_RUN_STATUS_RUNNING }
+
+// HoldsStep says whether the run still has its step.
+func (r *Run) HoldsStep() bool {
+	return r.Step != nil && Held(r.Step.Record.GetStatus()) && r.Step.Record.GetClaimedByRunId() == r.Record.GetRunId()
+}
+
+// stepSet is a list of allowed steps as sets; nil: no limit. Steps that are not
+// there yet are in it by name.
+func (b *Board) stepSet(ids []string) (map[string]bool, *Bitset) {
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	allowed := make(map[string]bool, len(ids))
+	for _, id := range ids {
+		allowed[id] = true
+	}
+	return allowed, b.bitsOf(allowed)
+}
+
+func (b *Board) bitsOf(allowed map[string]bool) *Bitset {
+	bits := &Bitset{}
+	for id := range allowed {
+		if s := b.Steps[id]; s != nil {
+			bits.add(s.Index)
+		}
+	}
+	return bits
+}
+
+func (d *Dispatch) unlist() {
+	if d.slot < 0 {
+		return
+	}
+	list := d.pool.Claimable
+	last := list[len(list)-1]
+	list[d.slot], last.slot = last, d.slot
+	d.pool.Claimable, d.slot = list[:len(list)-1], -1
+}
+
+// shown is a dispatch as readers see it.
+func (d *Dispatch) shown() *boardv1.StandingDispatch {
+	return &boardv1.StandingDispatch{
+		DispatchId: d.Record.GetDispatchId(), SessionId: d.Record.GetSessionId(), BoardId: d.Record.GetBoardId(), WorkerPoolId: d.Record.GetWorkerPoolId(),
+		MaxParallel: d.Record.GetMaxParallel(), AllowedStepIds: d.Record.GetAllowedStepIds(), Instruction: d.Record.GetInstruction(),
+		Open: true, Running: int32(d.Running & 0xffff), OpenedAt: d.Record.GetOpenedAt(),
+	}
+}
+
+func CopyRun(o *boardv1.WorkerRun) *boardv1.WorkerRun {
+	return &boardv1.WorkerRun{
+		RunId: o.GetRunId(), SessionId: o.GetSessionId(), BoardId: o.GetBoardId(), WorkerPoolId: o.GetWorkerPoolId(), WorkerId: o.GetWorkerId(),
+		DispatchId: o.GetDispatchId(), AllowedStepIds: o.GetAllowedStepIds(), Instruction: o.GetInstruction(), Context: o.GetContext(),
+		AllowedTools: o.GetAllowedTools(), Status: o.GetStatus(), ClaimedStepId: o.GetClaimedStepId(), ClaimedStep: o.GetClaimedStep(),
+		StepStatus: o.GetStepStatus(), StepResultSummary: o.GetStepResultSummary(), NoStepClaimed: o.GetNoStepClaimed(),
+		WorkerResult: o.GetWorkerResult(), EndReason: o.GetEndReason(), DispatchedAt: o.GetDispatchedAt(), DeadlineAt: o.GetDeadlineAt(),
+		EndedAt: o.GetEndedAt(), Cancelling: o.GetCancelling(),
+	}
+}

@@ -1,0 +1,201 @@
+package model
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"quartet/pkg/journal"
+	boardv1 "quartet/pkg/pb/quartet/board/v1"
+)
+
+// Step is a node. Its record is replaced, never edited.
+type Step struct {
+	Record           *boardv1.Step
+	Index            int     // its place in the order of creation
+	DependsOn        []*Step // as rec names them
+	Dependents       []*Step // who names it
+	OpenDependencies int     // deps that are not completed
+	// claimed is the record as it was when the run that holds it claimed it.
+	AtClaim *boardv1.Step
+}
+
+func (s *Step) ID() string { return s.Record.GetStepId() }
+
+func (b *Board) addStep(in *boardv1.StepInput, at time.Time) error {
+	if b.Steps[in.GetStepId()] != nil {
+		return fmt.Errorf("step %s is there already", in.GetStepId())
+	}
+	s := &Step{Record: NewStep(in, b.DefaultPool, at), Index: len(b.Order)}
+	b.Steps[s.ID()] = s
+	b.Order = append(b.Order, s)
+	b.Count[s.Record.GetStatus()]++
+	b.RequiredOpen += RequiredOpen(s.Record)
+	b.IDBytes += len(s.ID())
+	return nil
+}
+
+// NewStep is a new step as its orchestrator wrote it.
+func NewStep(in *boardv1.StepInput, pool string, at time.Time) *boardv1.Step {
+	if in.GetWorkerPoolId() != "" {
+		pool = in.GetWorkerPoolId()
+	}
+	now := timestamppb.New(at)
+	return &boardv1.Step{
+		StepId: in.GetStepId(), Title: in.GetTitle(), Summary: in.GetSummary(), Status: StepPending,
+		DependsOnStepIds: slices.Clone(in.GetDependsOnStepIds()), Required: in.Required == nil || in.GetRequired(),
+		WorkerPoolId: pool, CreatedAt: now, UpdatedAt: now,
+	}
+}
+
+// linkDependencies makes a step's edges what its record says.
+func (b *Board) linkDependencies(s *Step) error {
+	for _, d := range s.DependsOn {
+		d.Dependents = slices.DeleteFunc(d.Dependents, func(k *Step) bool { return k == s })
+	}
+	s.DependsOn, s.OpenDependencies = nil, 0
+	for _, id := range s.Record.GetDependsOnStepIds() {
+		d := b.Steps[id]
+		if d == nil {
+			return fmt.Errorf("step %s depends on %s, which is not there", s.ID(), id)
+		}
+		s.DependsOn = append(s.DependsOn, d)
+		d.Dependents = append(d.Dependents, s)
+		if d.Record.GetStatus() != StepCompleted {
+			s.OpenDependencies++
+		}
+	}
+	return nil
+}
+
+func (b *Board) findRoots() {
+	roots := make([]string, 0, len(b.roots))
+	for _, s := range b.Order {
+		if s != nil && len(s.Record.GetDependsOnStepIds()) == 0 {
+			roots = append(roots, s.ID())
+		}
+	}
+	b.roots = roots
+}
+
+// RequiredOpen is 1 for a step that must still be completed before the board can be.
+func RequiredOpen(s *boardv1.Step) int {
+	if s.GetRequired() && s.GetStatus() != StepCompleted {
+		return 1
+	}
+	return 0
+}
+
+// setRecord replaces a step's record.
+func (b *Board) setRecord(s *Step, rec *boardv1.Step) {
+	old := s.Record
+	b.Count[old.GetStatus()]--
+	b.Count[rec.GetStatus()]++
+	b.RequiredOpen += RequiredOpen(rec) - RequiredOpen(old)
+	if old.GetStatus() == StepReady {
+		b.readyIn(old.GetWorkerPoolId()).remove(s.Index)
+	}
+	if rec.GetStatus() == StepReady {
+		b.readyIn(rec.GetWorkerPoolId()).add(s.Index)
+	}
+	s.Record = rec
+	if rec.GetStatus() == StepCompleted && old.GetStatus() != StepCompleted {
+		for _, k := range s.Dependents {
+			k.OpenDependencies--
+		}
+	}
+}
+
+func (b *Board) readyIn(pool string) *Bitset {
+	r := b.Ready[pool]
+	if r == nil {
+		r = &Bitset{}
+		b.Ready[pool] = r
+	}
+	return r
+}
+
+// applyStep is apply for lines about one step.
+func (b *Board) applyStep(ev *journal.Event) error {
+	s := b.Steps[ev.StepID]
+	if s == nil {
+		return fmt.Errorf("%s of step %q, which is not there", ev.Type, ev.StepID)
+	}
+	from, n := s.Record.GetStatus(), CopyStep(s.Record, ev.CreatedAt)
+	n.Reason = ""
+	switch p := ev.Payload.(type) {
+	case *boardv1.TaskStepReady:
+		n.Status, n.Reason = StepReady, s.Record.GetReason()
+		if s.OpenDependencies > 0 {
+			return fmt.Errorf("step %s is ready and waits for %d others", s.ID(), s.OpenDependencies)
+		}
+	case *boardv1.TaskStepClaimed:
+		n.Status, n.LeaseExpiresAt = StepClaimed, p.GetLeaseExpiresAt()
+		n.ClaimedByAgentId, n.ClaimedByRunId = p.GetClaimedByAgentId(), p.GetClaimedByRunId()
+		s.AtClaim = s.Record
+	case *boardv1.TaskStepStarted:
+		n.Status, n.LeaseExpiresAt = StepRunning, p.GetLeaseExpiresAt()
+		MergeResult(n, p)
+	case *boardv1.TaskStepUpdated:
+		n.Status, n.LeaseExpiresAt = StepRunning, p.GetLeaseExpiresAt()
+		MergeResult(n, p)
+	case *boardv1.TaskStepBlocked:
+		n.Status, n.Reason = StepBlocked, p.GetReason()
+		MergeResult(n, p)
+	case *boardv1.TaskStepCompleted:
+		n.Status = StepCompleted
+		MergeResult(n, p)
+	case *boardv1.TaskStepFailed:
+		n.Status, n.Reason = StepFailed, p.GetReason()
+		MergeResult(n, p)
+	case *boardv1.TaskStepCancelled:
+		n.Status, n.Reason = StepCancelled, p.GetReason()
+		MergeResult(n, p)
+	case *boardv1.TaskStepReopened:
+		n.Status, n.Reason = StepPending, p.GetReason()
+	case *boardv1.TaskStepLeaseExpired:
+		n.Status = StepPending
+	default:
+		return fmt.Errorf("unknown event %s", ev.Type)
+	}
+	if !Held(n.GetStatus()) {
+		n.ClaimedByAgentId, n.ClaimedByRunId, n.LeaseExpiresAt, s.AtClaim = "", "", nil, nil
+	}
+	if stepMoves[stepMove{from, n.GetStatus()}] == 0 {
+		return fmt.Errorf("%s of step %s, which is %s", ev.Type, s.ID(), StepStatusName(from))
+	}
+	b.setRecord(s, n)
+	return nil
+}
+
+// StepResult is what lines say of what came of a step.
+type StepResult interface {
+	proto.Message
+	GetResultSummary() string
+	GetArtifactIds() []string
+}
+
+// MergeResult takes over what was given and leaves the rest as it was.
+func MergeResult(n *boardv1.Step, p StepResult) {
+	if p.GetResultSummary() != "" {
+		n.ResultSummary = p.GetResultSummary()
+	}
+	if len(p.GetArtifactIds()) > 0 {
+		n.ArtifactIds = p.GetArtifactIds()
+	}
+}
+
+// CopyStep is a step's record to change. By hand, since this is done for every
+// line and proto.Clone costs ten times as much.
+func CopyStep(o *boardv1.Step, at time.Time) *boardv1.Step {
+	return &boardv1.Step{
+		StepId: o.GetStepId(), Title: o.GetTitle(), Summary: o.GetSummary(), Status: o.GetStatus(),
+		DependsOnStepIds: o.GetDependsOnStepIds(), Required: o.GetRequired(), WorkerPoolId: o.GetWorkerPoolId(),
+		ClaimedByAgentId: o.GetClaimedByAgentId(), ClaimedByRunId: o.GetClaimedByRunId(), LeaseExpiresAt: o.GetLeaseExpiresAt(),
+		ResultSummary: o.GetResultSummary(), ArtifactIds: o.GetArtifactIds(), Reason: o.GetReason(),
+		CreatedAt: o.GetCreatedAt(), UpdatedAt: timestamppb.New(at),
+	}
+}

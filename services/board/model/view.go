@@ -1,0 +1,108 @@
+package model
+
+import (
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	boardv1 "quartet/pkg/pb/quartet/board/v1"
+)
+
+// mostNamed bounds the steps that diagnostics name.
+const mostNamed = 50
+
+// WalPath is where a WAL is served.
+func WalPath(k BoardKey) string { return "/v1/sessions/" + k.Session + "/wal/" + k.WAL + ".wal.jsonl" }
+
+// Overview is the board without what grows with its steps.
+func (b *Board) Overview() *boardv1.Board {
+	c := func(s StepStatus) int32 { return int32(b.Count[s] & (1<<31 - 1)) }
+	out := &boardv1.Board{
+		BoardId: b.ID, SessionId: b.Key.Session, WalName: b.Key.WAL, WalPath: WalPath(b.Key),
+		Title: b.title, Summary: b.summary, Status: b.Status, Reason: b.reason,
+		CreatedByAgentId: b.creator.agent, CreatedByRunId: b.creator.run, DefaultWorkerPoolId: b.DefaultPool,
+		CreatedAt: timestamppb.New(b.CreatedAt), UpdatedAt: timestamppb.New(b.UpdatedAt), Revision: b.Lines,
+		Counts: &boardv1.StepCounts{
+			Pending: c(StepPending), Ready: c(StepReady), Claimed: c(StepClaimed), Running: c(StepRunning),
+			Blocked: c(StepBlocked), Completed: c(StepCompleted), Failed: c(StepFailed), Cancelled: c(StepCancelled),
+		},
+		Terminating: b.Terminating != nil,
+	}
+	if !Ended(b.Status) && b.Damaged == nil {
+		out.Diagnostics = &boardv1.Diagnostics{Stalled: b.stalled(), Completeable: b.Completeable()}
+	}
+	return out
+}
+
+// WithSteps is the board with its steps.
+func (b *Board) WithSteps() *boardv1.Board {
+	out := b.WithDiagnostics()
+	out.Steps = make([]*boardv1.Step, 0, len(b.Steps))
+	for _, s := range b.Order {
+		if s != nil {
+			out.Steps = append(out.Steps, b.ShownStep(s))
+		}
+	}
+	return out
+}
+
+// WithDiagnostics is the board without its steps and with the steps that stand in its way.
+func (b *Board) WithDiagnostics() *boardv1.Board {
+	out := b.Overview()
+	out.RootStepIds = b.roots
+	d := out.GetDiagnostics()
+	if d == nil {
+		return out
+	}
+	if d.GetStalled() {
+		for _, of := range []StepStatus{StepBlocked, StepFailed, StepCancelled, StepPending} {
+			d.StalledByStepIds = b.collectIDs(d.GetStalledByStepIds(), func(r *boardv1.Step) bool {
+				return r.GetStatus() == of && (of != StepCancelled || r.GetRequired())
+			})
+		}
+	}
+	if !d.GetCompleteable() {
+		d.NotCompleteableByStepIds = b.BlockingCompletion()
+	}
+	return out
+}
+
+// BlockingCompletion are the steps because of which the board cannot be completed.
+func (b *Board) BlockingCompletion() []string {
+	return b.collectIDs(nil, func(r *boardv1.Step) bool { return Held(r.GetStatus()) || RequiredOpen(r) > 0 })
+}
+
+func (b *Board) collectIDs(to []string, keep func(*boardv1.Step) bool) []string {
+	for _, s := range b.Order {
+		if len(to) == mostNamed {
+			break
+		}
+		if s != nil && keep(s.Record) {
+			to = append(to, s.ID())
+		}
+	}
+	return to
+}
+
+// Completeable says whether CompleteBoard would be accepted (S2-168, S2-170).
+func (b *Board) Completeable() bool {
+	return !Ended(b.Status) && b.Terminating == nil && b.RequiredOpen == 0 && b.Count[StepClaimed]+b.Count[StepRunning] == 0
+}
+
+// stalled says that nothing goes on and something is left (S2-160).
+func (b *Board) stalled() bool {
+	return b.Count[StepReady]+b.Count[StepClaimed]+b.Count[StepRunning] == 0 &&
+		b.Count[StepPending]+b.Count[StepBlocked]+b.Count[StepFailed] > 0
+}
+
+// ShownStep is a step as readers see it: its lease runs until what heartbeats made of it.
+func (b *Board) ShownStep(s *Step) *boardv1.Step {
+	if !Held(s.Record.GetStatus()) {
+		return s.Record
+	}
+	r := b.Runs[s.Record.GetClaimedByRunId()]
+	if r == nil {
+		return s.Record
+	}
+	n := CopyStep(s.Record, s.Record.GetUpdatedAt().AsTime())
+	n.LeaseExpiresAt = &timestamppb.Timestamp{Seconds: r.Deadline.Load() / 1e6, Nanos: int32(r.Deadline.Load() % 1e6 * 1000)}
+	return n
+}

@@ -1,0 +1,145 @@
+package rules
+
+import (
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"quartet/pkg/journal"
+	boardv1 "quartet/pkg/pb/quartet/board/v1"
+	"quartet/services/board/model"
+)
+
+// Transition is what a command does to one board: its lines so far, and how the
+// steps stand with them, over a board that it leaves alone. So one command can
+// take many reports and hand out many steps.
+type Transition struct {
+	Board  *model.Board
+	env    journal.Env
+	Events []*journal.Event
+
+	status          map[*model.Step]model.StepStatus
+	openDeps        map[*model.Step]int
+	holders         map[*model.Step]string // run
+	boardStatus     model.BoardStatus
+	readyCandidates []*model.Step // may be ready now
+	newlyReady      []*model.Step // became ready in this flow
+	scanFrom        map[*model.Bitset]map[*model.Bitset]int
+	StartedRuns     map[*model.Dispatch]int    // added
+	Claimed         map[*model.Run]*model.Step // claimed in this flow
+	EndedRuns       map[*model.Run]boardv1.RunStatus
+}
+
+func NewTransition(b *model.Board, env journal.Env) *Transition {
+	return &Transition{Board: b, env: env, boardStatus: b.Status, status: map[*model.Step]model.StepStatus{}, openDeps: map[*model.Step]int{}, holders: map[*model.Step]string{}}
+}
+
+func (f *Transition) Status(s *model.Step) model.StepStatus {
+	if st, moved := f.status[s]; moved {
+		return st
+	}
+	return s.Record.GetStatus()
+}
+
+func (f *Transition) Holder(s *model.Step) string {
+	if id, moved := f.holders[s]; moved {
+		return id
+	}
+	return s.Record.GetClaimedByRunId()
+}
+
+func (f *Transition) openDependencies(s *model.Step) int {
+	if n, moved := f.openDeps[s]; moved {
+		return n
+	}
+	return s.OpenDependencies
+}
+
+func (f *Transition) Emit(s *model.Step, payload proto.Message) *journal.Event {
+	id := ""
+	if s != nil {
+		id = s.ID()
+	}
+	ev := f.Board.NewEvent(id, payload)
+	f.Events = append(f.Events, ev)
+	return ev
+}
+
+// move writes a line by which a step moves. Whether it may is the caller's to know.
+func (f *Transition) move(s *model.Step, to model.StepStatus, payload proto.Message) *journal.Event {
+	f.status[s] = to
+	if !model.Held(to) {
+		f.holders[s] = ""
+	}
+	switch to {
+	case model.StepCompleted:
+		for _, k := range s.Dependents {
+			f.openDeps[k] = f.openDependencies(k) - 1
+			f.readyCandidates = append(f.readyCandidates, k)
+		}
+	case model.StepPending:
+		f.readyCandidates = append(f.readyCandidates, s)
+	}
+	return f.Emit(s, payload)
+}
+
+// FollowUps writes what follows by itself: steps become ready, and with the first
+// of them the board runs (S2-149, S2-191).
+func (f *Transition) FollowUps() {
+	for _, s := range f.readyCandidates {
+		if f.Status(s) == model.StepPending && f.openDependencies(s) == 0 {
+			f.status[s] = model.StepReady
+			f.newlyReady = append(f.newlyReady, s)
+			f.Emit(s, &boardv1.TaskStepReady{})
+		}
+	}
+	f.readyCandidates = f.readyCandidates[:0]
+	if f.boardStatus == model.BoardPending && len(f.newlyReady) > 0 {
+		f.boardStatus = model.BoardRunning
+		f.Emit(nil, &boardv1.TaskRunning{})
+	}
+}
+
+// Candidate is the first ready step of a pool, within a scope, in the order of
+// creation; nil if there is none.
+func (f *Transition) Candidate(pool string, scope *model.Bitset, allowed map[string]bool) *model.Step {
+	ready := f.Board.Ready[pool]
+	from := f.scanFrom[ready][scope]
+	for {
+		i := ready.Next(from, scope)
+		if i < 0 {
+			break
+		}
+		from = i + 1
+		if s := f.Board.Order[i]; f.Status(s) == model.StepReady {
+			// What lies before i is taken in this flow, and stays so.
+			if f.scanFrom == nil {
+				f.scanFrom = map[*model.Bitset]map[*model.Bitset]int{}
+			}
+			if f.scanFrom[ready] == nil {
+				f.scanFrom[ready] = map[*model.Bitset]int{}
+			}
+			f.scanFrom[ready][scope] = i
+			return s
+		}
+	}
+	for len(f.newlyReady) > 0 && f.Status(f.newlyReady[0]) != model.StepReady {
+		f.newlyReady = f.newlyReady[1:]
+	}
+	for _, s := range f.newlyReady {
+		if f.Status(s) == model.StepReady && s.Record.GetWorkerPoolId() == pool && (allowed == nil || allowed[s.ID()]) {
+			return s
+		}
+	}
+	return nil
+}
+
+// Claim gives a step to a run.
+func (f *Transition) Claim(s *model.Step, runID, workerID, dispatchID string) *journal.Event {
+	ev := f.move(s, model.StepClaimed, &boardv1.TaskStepClaimed{
+		ClaimedByAgentId: workerID, ClaimedByRunId: runID, DispatchId: dispatchID,
+		LeaseExpiresAt: timestamppb.New(f.env.Now.Add(f.Board.LeaseTerm)),
+	})
+	ev.ActorRunID = runID
+	f.holders[s] = runID
+	return ev
+}
