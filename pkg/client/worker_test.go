@@ -22,6 +22,7 @@ import (
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 	"quartet/services/task"
+	taskoutput "quartet/services/task/output"
 	"quartet/tests/dev"
 )
 
@@ -29,7 +30,7 @@ import (
 type floor struct {
 	t       *testing.T
 	log     journal.Log
-	output  task.Output
+	output  taskoutput.Store
 	addr    string
 	service *task.Service
 	server  *rpc.Server
@@ -37,7 +38,7 @@ type floor struct {
 }
 
 func newFloor(t *testing.T) *floor {
-	f := &floor{t: t, log: memlog.New(), output: task.NewMemoryOutput(task.KeptOutput), addr: "127.0.0.1:0"}
+	f := &floor{t: t, log: memlog.New(), output: taskoutput.NewMemory(taskoutput.Kept), addr: "127.0.0.1:0"}
 	f.up()
 	t.Cleanup(f.down)
 	var err error

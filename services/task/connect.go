@@ -13,6 +13,8 @@ import (
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
+	"quartet/services/task/model"
+	"quartet/services/task/rules"
 )
 
 // maxCapacity bounds what a worker may announce.
@@ -37,15 +39,15 @@ func (s *Service) Connect(stream grpc.BidiStreamingServer[taskv1.ConnectRequest,
 	if err := checkHello(hello); err != nil {
 		return err
 	}
-	key := workerKey{actor.Namespace, hello.GetWorkerId()}
+	key := model.WorkerKey{Namespace: actor.Namespace, ID: hello.GetWorkerId()}
 	if actor.Role == rpc.RoleService {
-		key.namespace = ""
+		key.Namespace = ""
 	}
 	se := newSession(ctx, s, actor, key, hello)
 	defer se.close()
 	if !s.floor.join(se) {
-		return fault.AlreadyExists.New("worker "+key.id+" was taken over by a newer process; this one must end, or take another worker id",
-			"worker_id", key.id, "boot_id", hello.GetBootId())
+		return fault.AlreadyExists.New("worker "+key.ID+" was taken over by a newer process; this one must end, or take another worker id",
+			"worker_id", key.ID, "boot_id", hello.GetBootId())
 	}
 	defer s.floor.leave(se)
 	if err := s.welcome(se, hello); err != nil {
@@ -90,7 +92,7 @@ func checkHello(h *taskv1.WorkerHello) error {
 	if err := fault.Entries("hello.pools", len(h.GetPools()), maxPools); err != nil {
 		return err
 	}
-	return checkLabels("hello.labels", h.GetLabels())
+	return rules.CheckLabels("hello.labels", h.GetLabels())
 }
 
 // welcome settles what a worker that (re)connects holds: what an earlier life
@@ -101,27 +103,27 @@ func (s *Service) welcome(se *session, hello *taskv1.WorkerHello) error {
 		return err
 	}
 	for _, h := range held {
-		one := s.lives.get(h.task.GetTaskId())
+		one := s.lives.get(h.Task.GetTaskId())
 		if one == nil {
 			continue // it ended meanwhile
 		}
-		knows := slices.Contains(hello.GetRunningTaskIds(), h.task.GetTaskId())
-		var end ending
+		knows := slices.Contains(hello.GetRunningTaskIds(), h.Task.GetTaskId())
+		var end rules.End
 		switch {
 		case knows:
 			s.remind(se, one, h)
 			continue
-		case h.task.GetWorkerBootId() != se.bootID:
-			end = ending{reason: reasonWorkerLost, message: "worker " + se.worker.id + " was started anew and the command with its former life is gone"}
-		case h.task.GetState() == taskv1.TaskState_TASK_STATE_CANCELLING:
-			end = ending{reason: reasonStopped, message: "stopped before the worker heard of it"}
+		case h.Task.GetWorkerBootId() != se.bootID:
+			end = rules.End{Reason: rules.ReasonWorkerLost, Message: "worker " + se.worker.ID + " was started anew and the command with its former life is gone"}
+		case h.Task.GetState() == taskv1.TaskState_TASK_STATE_CANCELLING:
+			end = rules.End{Reason: rules.ReasonStopped, Message: "stopped before the worker heard of it"}
 		default: // the lease was lost on its way
 			s.renew(one)
-			se.send(leaseMessage(h.task, s.lives.expiry(one)))
+			se.send(leaseMessage(h.Task, s.lives.expiry(one)))
 			s.remind(se, one, h)
 			continue
 		}
-		if _, err := s.end(se.ctx, one, *plane.System(h.namespace), end); err != nil {
+		if _, err := s.end(se.ctx, one, *plane.System(h.Namespace), end); err != nil {
 			return err
 		}
 	}
@@ -137,14 +139,14 @@ func (s *Service) heartbeat(se *session, ids []string) error {
 		return err
 	}
 	for _, h := range held {
-		one := s.lives.get(h.task.GetTaskId())
+		one := s.lives.get(h.Task.GetTaskId())
 		if one == nil {
 			continue
 		}
-		if !slices.Contains(ids, h.task.GetTaskId()) {
+		if !slices.Contains(ids, h.Task.GetTaskId()) {
 			// Not renewed: the lease lapses unless the worker comes to know it.
 			// It ignores what it has heard before.
-			se.send(leaseMessage(h.task, s.lives.expiry(one)))
+			se.send(leaseMessage(h.Task, s.lives.expiry(one)))
 		}
 		s.remind(se, one, h)
 	}
@@ -153,16 +155,16 @@ func (s *Service) heartbeat(se *session, ids []string) error {
 }
 
 // heldBy gives what a worker holds as the journal has it, each with a lease.
-func (s *Service) heldBy(se *session) ([]holding, error) {
-	var all []holding
+func (s *Service) heldBy(se *session) ([]model.HeldTask, error) {
+	var all []model.HeldTask
 	for _, p := range s.engine.All() {
-		held, _, err := journal.View(se.ctx, p, func(st *State) ([]holding, error) { return st.holdings(&se.worker), nil })
+		held, _, err := journal.View(se.ctx, p, func(st *model.State) ([]model.HeldTask, error) { return st.HeldTasks(&se.worker), nil })
 		if err != nil {
 			return nil, err
 		}
 		for _, h := range held {
-			if s.lives.get(h.task.GetTaskId()) == nil { // the journal had to load anew
-				s.lives.arm(h.namespace, h.worker, h.task, p.StallTotal())
+			if s.lives.get(h.Task.GetTaskId()) == nil { // the journal had to load anew
+				s.lives.arm(h.Namespace, h.Worker, h.Task, p.StallTotal())
 			}
 		}
 		all = append(all, held...)
@@ -171,22 +173,22 @@ func (s *Service) heldBy(se *session) ([]holding, error) {
 }
 
 // remind repeats input that the worker has not confirmed, and a stop.
-func (s *Service) remind(se *session, one *lease, h holding) {
+func (s *Service) remind(se *session, one *lease, h model.HeldTask) {
 	confirmed := s.lives.confirmed(one)
-	for _, in := range h.inputs {
+	for _, in := range h.Inputs {
 		if in.GetInputSeq() > confirmed {
 			se.send(inputMessage(in))
 		}
 	}
-	if h.task.GetState() == taskv1.TaskState_TASK_STATE_CANCELLING {
-		se.send(stopMessage(h.task.GetTaskId(), h.forced))
+	if h.Task.GetState() == taskv1.TaskState_TASK_STATE_CANCELLING {
+		se.send(stopMessage(h.Task.GetTaskId(), h.Forced))
 	}
 }
 
 // disown tells a worker of commands that are not its own any more.
-func (s *Service) disown(se *session, ids []string, held []holding) {
+func (s *Service) disown(se *session, ids []string, held []model.HeldTask) {
 	for _, id := range ids {
-		mine := func(h holding) bool { return h.task.GetTaskId() == id }
+		mine := func(h model.HeldTask) bool { return h.Task.GetTaskId() == id }
 		if !slices.ContainsFunc(held, mine) {
 			se.send(staleMessage(id, 0))
 		}

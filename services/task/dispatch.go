@@ -6,12 +6,14 @@ import (
 	"time"
 
 	"go.uber.org/zap"
-
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"quartet/pkg/journal"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/plane"
+	"quartet/services/task/model"
+	"quartet/services/task/output"
+	"quartet/services/task/rules"
 )
 
 // committed hears every event of the plane once it is durable. It runs in a
@@ -26,7 +28,7 @@ func (s *Service) committed(partition int, events []*journal.Event) {
 		case *taskv1.TaskQueued:
 			s.floor.poke()
 		case *taskv1.TaskStarted:
-			if !isChild(p.GetTask()) {
+			if !model.IsChild(p.GetTask()) {
 				s.handOver(partition, ev.Namespace, p)
 			}
 		case *taskv1.OwnerDeleted:
@@ -43,7 +45,7 @@ func (s *Service) committed(partition int, events []*journal.Event) {
 				s.floor.send(one.worker, inputMessage(p))
 			}
 		default:
-			s.settled(taskOf(ev))
+			s.settled(model.TaskOf(ev))
 		}
 		s.watches.signal(ev.TaskID)
 	}
@@ -51,9 +53,9 @@ func (s *Service) committed(partition int, events []*journal.Event) {
 
 // handOver sends a lease that is durable to its worker.
 func (s *Service) handOver(partition int, ns string, p *taskv1.TaskStarted) {
-	worker := workerKey{ns, p.GetTask().GetWorkerId()}
+	worker := model.WorkerKey{Namespace: ns, ID: p.GetTask().GetWorkerId()}
 	if p.GetSharedWorker() {
-		worker.namespace = ""
+		worker.Namespace = ""
 	}
 	one := s.lives.arm(ns, worker, p.GetTask(), s.partition(partition).StallTotal())
 	s.floor.send(worker, leaseMessage(p.GetTask(), s.lives.expiry(one)))
@@ -61,10 +63,10 @@ func (s *Service) handOver(partition int, ns string, p *taskv1.TaskStarted) {
 
 // partition gives a partition by number. Events arrive only after Start has
 // opened all of them or, at the latest, while it does.
-func (s *Service) partition(n int) *journal.Partition[*State] { return s.engine.All()[n] }
+func (s *Service) partition(n int) *journal.Partition[*model.State] { return s.engine.All()[n] }
 
 // settled forgets the lease of a task that ended, and frees its worker's place.
-func (s *Service) settled(t *taskv1.Task) { s.unarm(t, t.GetEndReason() == reasonWorkerLost) }
+func (s *Service) settled(t *taskv1.Task) { s.unarm(t, t.GetEndReason() == rules.ReasonWorkerLost) }
 
 // unarm forgets a lease; lost: the worker is not known to have ended the command.
 func (s *Service) unarm(t *taskv1.Task, lost bool) {
@@ -97,7 +99,7 @@ func (s *Service) dispatch() {
 				s.log().Warn("no command could be leased", zap.Error(err))
 				again = s.clk.TimerAt(s.clk.Now().Add(time.Second)).C()
 			}
-			if n == maxLeases {
+			if n == rules.MaxLeases {
 				s.floor.poke()
 			}
 		}
@@ -105,27 +107,29 @@ func (s *Service) dispatch() {
 }
 
 // leaseFrom leases what one partition has queued.
-func (s *Service) leaseFrom(p *journal.Partition[*State], index int, slots []slot) (int, error) {
+func (s *Service) leaseFrom(p *journal.Partition[*model.State], index int, slots []model.WorkerSlot) (int, error) {
 	if len(s.engine.All()) > 1 {
 		// The rule for the partition before may still run when its caller has left.
 		slots = slices.Clone(slots)
 		for i := range slots {
-			slots[i].elsewhere = 0
+			slots[i].HeldElsewhere = 0
 			for j, other := range s.engine.All() {
 				if j == index {
 					continue
 				}
-				n, _, err := journal.View(s.ctx, other, func(st *State) (int, error) { return len(st.workers[slots[i].worker]), nil })
+				n, _, err := journal.View(s.ctx, other, func(st *model.State) (int, error) { return len(st.Workers[slots[i].Worker]), nil })
 				if err != nil {
 					return 0, err
 				}
-				slots[i].elsewhere += n
+				slots[i].HeldElsewhere += n
 			}
 		}
 	}
-	n, _, err := journal.Do(s.ctx, p, journal.Op[*State, int]{
+	n, _, err := journal.Do(s.ctx, p, journal.Op[*model.State, int]{
 		Method: "lease", Actor: *plane.System(""),
-		Decide: func(st *State, env journal.Env) (journal.Decision[int], error) { return decideLease(st, env, slots) },
+		Decide: func(st *model.State, env journal.Env) (journal.Decision[int], error) {
+			return rules.DecideLease(st, env, slots)
+		},
 		Answer: func(events []*journal.Event) (int, error) { return len(events), nil },
 	})
 	return n, err
@@ -137,9 +141,9 @@ func (s *Service) lapse(one *lease) {
 	if !s.lives.over(one, p.Stalled(), p.StallTotal()) {
 		return
 	}
-	_, err := s.end(s.ctx, one, *plane.System(one.namespace), ending{
-		reason:  reasonWorkerLost,
-		message: "worker " + one.worker.id + " did not report for " + s.cfg.LeaseTerm.String(),
+	_, err := s.end(s.ctx, one, *plane.System(one.namespace), rules.End{
+		Reason:  rules.ReasonWorkerLost,
+		Message: "worker " + one.worker.ID + " did not report for " + s.cfg.LeaseTerm.String(),
 	})
 	if err != nil {
 		s.lives.again(one)
@@ -149,28 +153,30 @@ func (s *Service) lapse(one *lease) {
 // end writes the end of a command after the last of its output: whatever is
 // stored of it is stored before, and nothing after (SPEC T5). It reports
 // whether this end was the one that counts.
-func (s *Service) end(ctx context.Context, one *lease, actor journal.Actor, end ending) (bool, error) {
+func (s *Service) end(ctx context.Context, one *lease, actor journal.Actor, end rules.End) (bool, error) {
 	one.write.Lock()
 	defer one.write.Unlock()
 	if one.ended {
 		return false, nil
 	}
-	piece, err := s.output.Read(ctx, one.namespace, one.taskID, FromEnd(4*TailChars), 4*TailChars)
+	piece, err := s.output.Read(ctx, one.namespace, one.taskID, output.FromEnd(4*rules.TailChars), 4*rules.TailChars)
 	if err != nil {
 		return false, err
 	}
-	trimmed := piece.End-piece.Oldest > KeptOutput+KeptOutput/4
+	trimmed := piece.End-piece.Oldest > output.Kept+output.Kept/4
 	if trimmed {
-		if err := s.output.Settle(ctx, one.namespace, one.taskID); err != nil {
+		if err := s.output.Trim(ctx, one.namespace, one.taskID); err != nil {
 			return false, err
 		}
 	}
-	end.taskID, end.generation = one.taskID, one.generation
-	end.tail = lastChars(endText(piece, 4*TailChars), TailChars)
-	end.bytes, end.truncated = piece.End, trimmed || piece.Oldest > 0
-	counted, _, err := journal.Do(ctx, s.engine.For(one.namespace, one.agent), journal.Op[*State, bool]{
+	end.TaskID, end.Generation = one.taskID, one.generation
+	end.Tail = rules.LastChars(output.EndText(piece, 4*rules.TailChars), rules.TailChars)
+	end.Bytes, end.Truncated = piece.End, trimmed || piece.Oldest > 0
+	counted, _, err := journal.Do(ctx, s.engine.For(one.namespace, one.agent), journal.Op[*model.State, bool]{
 		Method: "end", Actor: actor, AgentID: one.agent,
-		Decide: func(st *State, env journal.Env) (journal.Decision[bool], error) { return decideEnd(st, env, end) },
+		Decide: func(st *model.State, env journal.Env) (journal.Decision[bool], error) {
+			return rules.DecideEnd(st, env, end)
+		},
 		Answer: func([]*journal.Event) (bool, error) { return true, nil },
 	})
 	if err != nil {

@@ -4,16 +4,17 @@ import (
 	"sync"
 
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/services/task/model"
 )
 
 // floor is where the connected workers stand: one session for each worker.
 type floor struct {
 	mu       sync.Mutex
-	sessions map[workerKey]*session
+	sessions map[model.WorkerKey]*session
 	// former are the process lives that a newer one of the same worker has
 	// replaced. They may not come back, or two processes with one worker id
 	// would interrupt each other's commands for ever.
-	former map[workerKey]map[string]struct{}
+	former map[model.WorkerKey]map[string]struct{}
 	kick   chan struct{} // capacity 1: look for commands to hand out
 }
 
@@ -22,8 +23,8 @@ const maxFormer = 64
 
 func newFloor() *floor {
 	return &floor{
-		sessions: make(map[workerKey]*session),
-		former:   make(map[workerKey]map[string]struct{}),
+		sessions: make(map[model.WorkerKey]*session),
+		former:   make(map[model.WorkerKey]map[string]struct{}),
 		kick:     make(chan struct{}, 1),
 	}
 }
@@ -67,27 +68,27 @@ func (f *floor) leave(se *session) {
 }
 
 // find gives the session of a worker, or nil.
-func (f *floor) find(worker workerKey) *session {
+func (f *floor) find(worker model.WorkerKey) *session {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.sessions[worker]
 }
 
 // send hands a message to a worker if it is connected. It never blocks.
-func (f *floor) send(worker workerKey, m *taskv1.ConnectResponse) {
+func (f *floor) send(worker model.WorkerKey, m *taskv1.ConnectResponse) {
 	if se := f.find(worker); se != nil {
 		se.send(m)
 	}
 }
 
 // slots gives the workers that may take commands.
-func (f *floor) slots() []slot {
+func (f *floor) slots() []model.WorkerSlot {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var out []slot
+	var out []model.WorkerSlot
 	for key, se := range f.sessions {
 		if se.ready && se.capacity > 0 {
-			out = append(out, slot{worker: key, bootID: se.bootID, capacity: se.capacity, pools: se.pools, labels: se.labels})
+			out = append(out, model.WorkerSlot{Worker: key, BootID: se.bootID, Capacity: se.capacity, Pools: se.pools, Labels: se.labels})
 		}
 	}
 	return out

@@ -5,6 +5,8 @@ import (
 
 	"quartet/pkg/fault"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/services/task/model"
+	"quartet/services/task/output"
 )
 
 // FollowTaskOutput streams output from an offset until the task ended; the
@@ -27,9 +29,9 @@ func (s *Service) FollowTaskOutput(req *taskv1.FollowTaskOutputRequest, stream g
 		if err != nil {
 			return err
 		}
-		piece := Piece{}
-		if !isChild(t) || terminal(t.GetState()) {
-			if piece, err = s.pieceOf(ctx, actor.Namespace, t, offset, MaxChunk); err != nil {
+		piece := output.Piece{}
+		if !model.IsChild(t) || model.Terminal(t.GetState()) {
+			if piece, err = s.pieceOf(ctx, actor.Namespace, t, offset, output.MaxChunk); err != nil {
 				return err
 			}
 		}
@@ -38,19 +40,19 @@ func (s *Service) FollowTaskOutput(req *taskv1.FollowTaskOutputRequest, stream g
 		}
 		for i, c := range piece.Chunks {
 			// A read may end inside a character; the next one begins with it.
-			if open := trailing(c.GetData()); i == len(piece.Chunks)-1 && open < len(c.GetData()) {
-				c = cut(c, c.GetOffset(), len(c.GetData())-open)
+			if open := output.TrailingBytes(c.GetData()); i == len(piece.Chunks)-1 && open < len(c.GetData()) {
+				c = output.Cut(c, c.GetOffset(), len(c.GetData())-open)
 			}
 			if err := stream.Send(&taskv1.FollowTaskOutputResponse{Chunk: c}); err != nil {
 				return err
 			}
-			offset = chunkEnd(c)
+			offset = output.ChunkEnd(c)
 		}
 		if len(piece.Chunks) > 0 {
 			continue
 		}
-		if terminal(t.GetState()) {
-			return stream.Send(&taskv1.FollowTaskOutputResponse{Ended: shown(t)})
+		if model.Terminal(t.GetState()) {
+			return stream.Send(&taskv1.FollowTaskOutputResponse{Ended: model.WithDerived(t)})
 		}
 		select {
 		case <-watch.c:

@@ -3,17 +3,11 @@ package task
 import (
 	"context"
 
-	"google.golang.org/protobuf/proto"
-
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/services/task/model"
 )
-
-func notFound(taskID, agent string) error {
-	return fault.NotFound.New("agent "+agent+" has no task "+taskID+"; ListTasks with include_terminal shows what it has",
-		"task_id", taskID, "agent_id", agent)
-}
 
 // checkRef validates the coordinates of a task.
 func checkRef(agent, taskID string) error {
@@ -41,23 +35,14 @@ func (s *Service) GetTask(ctx context.Context, req *taskv1.GetTaskRequest) (*tas
 
 // read gives a task as it is on disk, without derived fields.
 func (s *Service) read(ctx context.Context, ns, agent, taskID string) (*taskv1.Task, error) {
-	t, _, err := journal.View(ctx, s.engine.For(ns, agent), func(st *State) (*taskv1.Task, error) {
-		r := st.find(ns, agent, taskID)
+	t, _, err := journal.View(ctx, s.engine.For(ns, agent), func(st *model.State) (*taskv1.Task, error) {
+		r := st.FindTask(ns, agent, taskID)
 		if r == nil {
-			return nil, notFound(taskID, agent)
+			return nil, model.NotFound(taskID, agent)
 		}
-		return r.task, nil
+		return r.Task, nil
 	})
 	return t, err
-}
-
-// shown gives a task as a reader sees it, with its derived fields (SPEC X6).
-func shown(t *taskv1.Task) *taskv1.Task {
-	c := proto.CloneOf(t)
-	c.Terminal = terminal(t.GetState())
-	c.AcceptsInputNow = t.GetState() == taskv1.TaskState_TASK_STATE_RUNNING &&
-		!waits(t) && (isChild(t) || t.GetCommand().GetAcceptsInput() || t.GetCommand().GetTty())
-	return c
 }
 
 // present is shown, with the output that a live task has written so far, and why
@@ -68,18 +53,18 @@ func (s *Service) present(ns string, t *taskv1.Task) *taskv1.Task {
 
 func (s *Service) presentAll(ns string, tasks []*taskv1.Task) []*taskv1.Task {
 	out := make([]*taskv1.Task, len(tasks))
-	var slots []slot
-	var running map[workerKey]int
+	var slots []model.WorkerSlot
+	var running map[model.WorkerKey]int
 	for i, t := range tasks {
-		c := shown(t)
-		if live(t.GetState()) {
+		c := model.WithDerived(t)
+		if model.HeldByWorker(t.GetState()) {
 			c.OutputBytes = max(c.GetOutputBytes(), s.lives.outputEnd(t.GetTaskId()))
 		}
-		if waits(t) {
+		if model.AwaitsWorker(t) {
 			if running == nil {
 				slots, running = s.floor.slots(), s.lives.running()
 			}
-			c.QueueReason, c.QueueMessage = whyQueued(placementOf(ns, t), slots, func(w workerKey) int { return running[w] })
+			c.QueueReason, c.QueueMessage = model.ExplainQueued(model.PlacementOf(ns, t), slots, func(w model.WorkerKey) int { return running[w] })
 		}
 		out[i] = c
 	}

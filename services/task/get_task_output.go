@@ -6,6 +6,9 @@ import (
 
 	"quartet/pkg/fault"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/services/task/model"
+	"quartet/services/task/output"
+	"quartet/services/task/rules"
 )
 
 // Limits of GetTaskOutput.
@@ -42,7 +45,7 @@ func (s *Service) GetTaskOutput(ctx context.Context, req *taskv1.GetTaskOutputRe
 		return nil, fault.LimitExceeded.Newf("max_bytes is %d; it must be 0 (default) to %d", limit, MaxOutputBytes).
 			WithField("max_bytes", "must be 0 to 1000000")
 	}
-	block, err := duration("timeout", req.GetTimeout(), DefaultBlock, 0, MaxBlock)
+	block, err := rules.DurationIn("timeout", req.GetTimeout(), DefaultBlock, 0, MaxBlock)
 	if err != nil {
 		return nil, err
 	}
@@ -63,10 +66,10 @@ func (s *Service) GetTaskOutput(ctx context.Context, req *taskv1.GetTaskOutputRe
 		}
 		resp := outputAnswer(t, piece, offset)
 		resp.Task = s.present(actor.Namespace, t)
-		if isChild(t) && !terminal(t.GetState()) {
+		if model.IsChild(t) && !model.Terminal(t.GetState()) {
 			resp.NextOffset, resp.TotalBytes = 0, 0 // the result will begin there
 		}
-		if resp.GetText() != "" && !isChild(t) || terminal(t.GetState()) {
+		if resp.GetText() != "" && !model.IsChild(t) || model.Terminal(t.GetState()) {
 			resp.RetrievalStatus = retrievalSuccess
 			return resp, nil
 		}
@@ -95,23 +98,23 @@ func (s *Service) GetTaskOutput(ctx context.Context, req *taskv1.GetTaskOutputRe
 
 // pieceOf reads a piece of what a task has to show. A child writes nothing: what
 // it shows while it lives is how it stands, which is not there to be continued.
-func (s *Service) pieceOf(ctx context.Context, ns string, t *taskv1.Task, offset int64, limit int) (Piece, error) {
-	if !isChild(t) {
+func (s *Service) pieceOf(ctx context.Context, ns string, t *taskv1.Task, offset int64, limit int) (output.Piece, error) {
+	if !model.IsChild(t) {
 		return s.output.Read(ctx, ns, t.GetTaskId(), offset, limit)
 	}
 	text, err := s.childText(ctx, t)
 	if err != nil {
-		return Piece{}, err
+		return output.Piece{}, err
 	}
 	from := int64(0)
-	if terminal(t.GetState()) {
+	if model.Terminal(t.GetState()) {
 		if from = offset; offset < 0 {
 			from = max(0, int64(len(text))+offset)
 		}
 	}
 	from = min(from, int64(len(text)))
 	rest := text[from:min(int64(len(text)), from+int64(limit))]
-	p := Piece{Start: from, End: int64(len(text))}
+	p := output.Piece{Start: from, End: int64(len(text))}
 	if rest != "" {
 		p.Chunks = []*taskv1.OutputChunk{{Stream: taskv1.OutputStream_OUTPUT_STREAM_STDOUT, Offset: from, Data: []byte(rest)}}
 	}
@@ -119,21 +122,21 @@ func (s *Service) pieceOf(ctx context.Context, ns string, t *taskv1.Task, offset
 }
 
 // outputAnswer makes the text form of a piece.
-func outputAnswer(t *taskv1.Task, p Piece, asked int64) *taskv1.GetTaskOutputResponse {
-	b, nextOffset := join(p)
+func outputAnswer(t *taskv1.Task, p output.Piece, asked int64) *taskv1.GetTaskOutputResponse {
+	b, nextOffset := output.Join(p)
 	resp := &taskv1.GetTaskOutputResponse{Offset: p.Start, TotalBytes: p.End}
 	if asked < 0 && p.Start > 0 {
-		skip := leading(b)
+		skip := output.LeadingBytes(b)
 		b, resp.Offset = b[skip:], p.Start+int64(skip)
 	}
 	// Nothing completes a character at the very end of an ended task, and a
 	// caller who takes less than a character at a time must get on as well.
-	if ended := terminal(t.GetState()) && nextOffset >= p.End; !ended {
-		if open := trailing(b); open < len(b) || nextOffset >= p.End {
+	if ended := model.Terminal(t.GetState()) && nextOffset >= p.End; !ended {
+		if open := output.TrailingBytes(b); open < len(b) || nextOffset >= p.End {
 			b, nextOffset = b[:len(b)-open], nextOffset-int64(open)
 		}
 	}
-	resp.Text = toText(b)
+	resp.Text = output.ToText(b)
 	resp.NextOffset = nextOffset
 	resp.Truncated = p.Oldest > 0 && (asked < p.Oldest || asked < 0 && p.Start == p.Oldest)
 	return resp

@@ -6,6 +6,7 @@ import (
 
 	"quartet/pkg/clock"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/services/task/model"
 )
 
 // lease is what the service knows of a live command beyond the journal: until
@@ -13,7 +14,7 @@ import (
 // rebuilt at every start, with a full term (SPEC X12).
 type lease struct {
 	taskID, namespace, agent string
-	worker                   workerKey
+	worker                   model.WorkerKey
 	generation               int64
 
 	// write is held while output is stored and while the end is written, so
@@ -52,7 +53,7 @@ func newLeases(clk clock.Clock, term time.Duration, lapsed func(*lease)) *leases
 }
 
 // arm begins a term for a command that was leased, or renews it.
-func (l *leases) arm(ns string, worker workerKey, t *taskv1.Task, stall time.Duration) *lease {
+func (l *leases) arm(ns string, worker model.WorkerKey, t *taskv1.Task, stall time.Duration) *lease {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	one := l.byTask[t.GetTaskId()]
@@ -151,10 +152,10 @@ func (l *leases) confirmed(one *lease) int64 {
 }
 
 // running counts the commands that each worker has.
-func (l *leases) running() map[workerKey]int {
+func (l *leases) running() map[model.WorkerKey]int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	n := make(map[workerKey]int)
+	n := make(map[model.WorkerKey]int)
 	for _, one := range l.byTask {
 		n[one.worker]++
 	}

@@ -8,15 +8,16 @@ import (
 
 	"quartet/pkg/clock"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/services/task/model"
 )
 
 // While the journal stalls no lease lapses, and the stall is added to the term
 // (SPEC X12): a worker cannot report what cannot be written.
 func TestX12_StallsAreAddedToTheTerm(t *testing.T) {
-	clk := clock.NewFake(epoch)
+	clk := clock.NewFake(start)
 	l := newLeases(clk, LeaseTerm, func(*lease) {})
 	stall := 3 * time.Second // of earlier times
-	one := l.arm("acme", workerKey{"acme", "w1"}, &taskv1.Task{TaskId: "tsk_a", LeaseGeneration: 1}, stall)
+	one := l.arm("acme", model.WorkerKey{Namespace: "acme", ID: "w1"}, &taskv1.Task{TaskId: "tsk_a", LeaseGeneration: 1}, stall)
 	require.False(t, l.over(one, 0, stall))
 
 	clk.Advance(LeaseTerm)
@@ -26,7 +27,7 @@ func TestX12_StallsAreAddedToTheTerm(t *testing.T) {
 	require.Equal(t, clk.Now().Add(time.Second), at, "and is looked at again")
 
 	require.False(t, l.over(one, 0, stall+10*time.Second), "it stalled for 10 s")
-	require.Equal(t, epoch.Add(LeaseTerm+10*time.Second), l.expiry(one))
+	require.Equal(t, start.Add(LeaseTerm+10*time.Second), l.expiry(one))
 	require.False(t, l.over(one, 0, stall+10*time.Second), "which is added once")
 	clk.Advance(10 * time.Second)
 	require.True(t, l.over(one, 0, stall+10*time.Second))

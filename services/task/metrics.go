@@ -6,12 +6,13 @@ import (
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"quartet/pkg/journal"
 	"quartet/pkg/meter"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
-
-	"google.golang.org/protobuf/types/known/timestamppb"
+	"quartet/services/task/model"
+	"quartet/services/task/rules"
 )
 
 // metrics count what is on disk, and look at the queues now and then.
@@ -42,7 +43,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 
 // count counts a durable event.
 func (m *metrics) count(ev *journal.Event) {
-	t := taskOf(ev)
+	t := model.TaskOf(ev)
 	if t == nil {
 		return
 	}
@@ -64,7 +65,7 @@ func (m *metrics) count(ev *journal.Event) {
 		if command && t.GetStartedAt() != nil {
 			m.took.WithLabelValues(state).Observe(between(t.GetStartedAt(), t.GetEndedAt()))
 		}
-		if t.GetEndReason() == reasonWorkerLost {
+		if t.GetEndReason() == rules.ReasonWorkerLost {
 			m.expired.WithLabelValues().Inc()
 		}
 	}
@@ -93,7 +94,7 @@ func (p pools) add(pool string, n int) {
 }
 
 // forget takes the gauges back of what is not held here any more.
-func (m *metrics) forget(parts []*journal.Partition[*State]) {
+func (m *metrics) forget(parts []*journal.Partition[*model.State]) {
 	if m == nil {
 		return
 	}
@@ -112,23 +113,23 @@ func (s *Service) Sample(ctx context.Context) {
 	}
 	for _, p := range s.engine.All() {
 		type found struct{ waiting, running pools }
-		f, _, err := journal.View(ctx, p, func(st *State) (found, error) {
+		f, _, err := journal.View(ctx, p, func(st *model.State) (found, error) {
 			f := found{pools{}, pools{}}
-			for _, q := range st.queues {
-				n := len(q.ids) // those that were stopped among them
+			for _, q := range st.Queues {
+				n := len(q.Ids) // those that were stopped among them
 				if n <= mostCounted {
 					n = 0
-					for _, id := range q.ids {
-						if waits(st.tasks[id].task) {
+					for _, id := range q.Ids {
+						if model.AwaitsWorker(st.Tasks[id].Task) {
 							n++
 						}
 					}
 				}
-				f.waiting.add(q.placement.pool, n)
+				f.waiting.add(q.Placement.Pool, n)
 			}
-			for _, held := range st.workers {
+			for _, held := range st.Workers {
 				for id := range held {
-					f.running.add(placementOf("", st.tasks[id].task).pool, 1)
+					f.running.add(model.PlacementOf("", st.Tasks[id].Task).Pool, 1)
 				}
 			}
 			return f, nil
@@ -142,13 +143,13 @@ func (s *Service) Sample(ctx context.Context) {
 	}
 	workers, places := pools{}, pools{}
 	for _, w := range s.floor.slots() {
-		served := w.pools
+		served := w.Pools
 		if len(served) == 0 {
-			served = []string{DefaultPool}
+			served = []string{model.DefaultPool}
 		}
 		for _, pool := range served {
 			workers.add(pool, 1)
-			places.add(pool, w.capacity)
+			places.add(pool, w.Capacity)
 		}
 	}
 	set(s.metrics.workers, workers)

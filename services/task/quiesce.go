@@ -1,6 +1,8 @@
 package task
 
-import "context"
+import (
+	"context"
+)
 
 // Quiesce waits until what was asked of this plane before is on disk. A test
 // knows then that the plane does nothing more by itself, unless a worker says something.

@@ -1,10 +1,8 @@
 package task
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"time"
 
@@ -16,6 +14,9 @@ import (
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
+	"quartet/services/task/model"
+	"quartet/services/task/output"
+	"quartet/services/task/rules"
 )
 
 // Plane is the name of this plane in journals, subjects and cursors.
@@ -34,7 +35,7 @@ type Config struct {
 type Deps struct {
 	plane.Deps
 	// Output keeps what commands write.
-	Output Output
+	Output output.Store
 	// Workspace says where an agent's commands run, NOT_FOUND for an agent that
 	// was never made. nil takes every agent and leaves the choice to the worker.
 	Workspace func(ctx context.Context, agentID string) (Workspace, error)
@@ -63,8 +64,8 @@ type Service struct {
 	deps    Deps
 	metrics *metrics // nil: nothing is counted
 	clk     clock.Clock
-	output  Output
-	engine  *plane.Engine[*State]
+	output  output.Store
+	engine  *plane.Engine[*model.State]
 
 	watches *watches
 	lives   *leases
@@ -112,21 +113,21 @@ func (s *Service) Register(srv grpc.ServiceRegistrar) {
 // and begins to hand commands to workers.
 func (s *Service) Start(ctx context.Context) error {
 	var err error
-	s.engine, err = plane.Open(ctx, plane.Config[*State]{
-		Plane: Plane, Share: s.cfg.Share, New: NewState,
+	s.engine, err = plane.Open(ctx, plane.Config[*model.State]{
+		Plane: Plane, Share: s.cfg.Share, New: model.NewState,
 		Events:   taskv1.File_quartet_task_v1_task_event_proto,
-		OnCommit: s.committed, Follow: follows(), React: react,
+		OnCommit: s.committed, Follow: follows(), React: rules.React,
 	}, s.deps.Deps)
 	if err != nil {
 		return err
 	}
 	for _, p := range s.engine.All() {
-		held, _, err := journal.View(ctx, p, func(st *State) ([]holding, error) { return st.holdings(nil), nil })
+		held, _, err := journal.View(ctx, p, func(st *model.State) ([]model.HeldTask, error) { return st.HeldTasks(nil), nil })
 		if err != nil {
 			return errors.Join(err, s.Stop(ctx))
 		}
 		for _, h := range held {
-			s.lives.arm(h.namespace, h.worker, h.task, p.StallTotal())
+			s.lives.arm(h.Namespace, h.Worker, h.Task, p.StallTotal())
 		}
 	}
 	s.lives.due.Start()
@@ -203,52 +204,21 @@ func admit(ctx context.Context, agentID string, roles ...string) (journal.Actor,
 	return journal.Actor(actor), rpc.CheckAgent(actor, agentID)
 }
 
-// holding is a live command with what its worker may have to be told again.
-type holding struct {
-	namespace string
-	worker    workerKey
-	task      *taskv1.Task
-	forced    bool
-	inputs    []*taskv1.TaskInputAccepted
-}
-
-// holdings gives the live commands of one worker, or of all, oldest first.
-func (s *State) holdings(of *workerKey) []holding {
-	var found []*record
-	if of != nil {
-		for id := range s.workers[*of] {
-			found = append(found, s.tasks[id])
-		}
-	} else {
-		for _, held := range s.workers {
-			for id := range held {
-				found = append(found, s.tasks[id])
-			}
-		}
-	}
-	slices.SortFunc(found, func(a, b *record) int { return cmp.Compare(a.ordinal, b.ordinal) })
-	out := make([]holding, len(found))
-	for i, r := range found {
-		out[i] = holding{r.namespace, r.worker, r.task, r.forced, r.inputs}
-	}
-	return out
-}
-
 // reachOf says whether a command's worker is connected and how much input it
 // has confirmed.
-func (s *Service) reachOf(taskID string) reach {
+func (s *Service) reachOf(taskID string) rules.Reach {
 	one := s.lives.get(taskID)
 	if one == nil {
-		return reach{}
+		return rules.Reach{}
 	}
-	return reach{connected: s.floor.find(one.worker) != nil, confirmed: s.lives.confirmed(one)}
+	return rules.Reach{Connected: s.floor.find(one.worker) != nil, ConfirmedInput: s.lives.confirmed(one)}
 }
 
 // Deadlines gives the calls that may outlive a server's default deadline
 // because they wait: for a command's end, or for output.
 func Deadlines() map[string]time.Duration {
 	return map[string]time.Duration{
-		taskv1.TaskService_ExecCommand_FullMethodName:   MaxYield + 10*time.Second,
+		taskv1.TaskService_ExecCommand_FullMethodName:   rules.MaxYield + 10*time.Second,
 		taskv1.TaskService_GetTaskOutput_FullMethodName: MaxBlock + 4*time.Second,
 	}
 }

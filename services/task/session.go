@@ -9,6 +9,9 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/services/task/model"
+	"quartet/services/task/output"
+	"quartet/services/task/rules"
 )
 
 // maxBehind bounds the reports of one command that wait to be stored. A worker
@@ -24,7 +27,7 @@ const beat = ""
 type session struct {
 	s        *Service
 	actor    journal.Actor
-	worker   workerKey
+	worker   model.WorkerKey
 	bootID   string
 	capacity int
 	pools    []string
@@ -43,7 +46,7 @@ type session struct {
 	busy   sync.WaitGroup
 }
 
-func newSession(ctx context.Context, s *Service, actor journal.Actor, key workerKey, hello *taskv1.WorkerHello) *session {
+func newSession(ctx context.Context, s *Service, actor journal.Actor, key model.WorkerKey, hello *taskv1.WorkerHello) *session {
 	se := &session{
 		s: s, actor: actor, worker: key, bootID: hello.GetBootId(), capacity: int(hello.GetCapacity()), forester: hello.GetWorktrees(),
 		pools: hello.GetPools(), labels: hello.GetLabels(),
@@ -63,7 +66,7 @@ func (se *session) close() {
 }
 
 func errReplaced(by *session) error {
-	return fault.Cancelled.New("worker " + by.worker.id + " connected again; this stream is not used any more")
+	return fault.Cancelled.New("worker " + by.worker.ID + " connected again; this stream is not used any more")
 }
 
 // send queues a message for the worker. It never blocks: what is queued is
@@ -218,8 +221,8 @@ func (se *session) lease(r report) *lease {
 
 func (se *session) output(r *taskv1.CommandOutput) error {
 	chunk := r.GetChunk()
-	if n := len(chunk.GetData()); n > MaxChunk || chunk.GetOffset() < 0 {
-		return fault.LimitExceeded.Newf("output of task %s: %d bytes at offset %d; a chunk has at most %d", r.GetTaskId(), n, chunk.GetOffset(), MaxChunk)
+	if n := len(chunk.GetData()); n > output.MaxChunk || chunk.GetOffset() < 0 {
+		return fault.LimitExceeded.Newf("output of task %s: %d bytes at offset %d; a chunk has at most %d", r.GetTaskId(), n, chunk.GetOffset(), output.MaxChunk)
 	}
 	one := se.lease(r)
 	if one == nil {
@@ -247,13 +250,13 @@ func (se *session) ended(r *taskv1.CommandEnded) error {
 	if one == nil {
 		return nil
 	}
-	reason, message := checkedReason(r)
-	if reason == reasonWorkerStopped { // it takes nothing any more, least of all this command again
+	reason, message := rules.CheckedReason(r)
+	if reason == rules.ReasonWorkerStopped { // it takes nothing any more, least of all this command again
 		se.s.floor.shut(se)
 	}
 	actor := se.actor
 	actor.Namespace = one.namespace
-	counted, err := se.s.end(se.ctx, one, actor, ending{exitCode: r.ExitCode, reason: reason, message: message})
+	counted, err := se.s.end(se.ctx, one, actor, rules.End{ExitCode: r.ExitCode, Reason: reason, Message: message})
 	if err != nil {
 		return err
 	}

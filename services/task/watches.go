@@ -1,6 +1,8 @@
 package task
 
-import "sync"
+import (
+	"sync"
+)
 
 // watches wakes those who wait for a task: for its end or for its output. A
 // signal says only "look again"; several may melt into one.

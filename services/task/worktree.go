@@ -12,9 +12,10 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
-	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/rpc"
+	"quartet/services/task/model"
+	"quartet/services/task/rules"
 )
 
 // orderTerm bounds how long an order about a worktree waits for its report. The
@@ -55,10 +56,10 @@ func (e *errands) tell(r *taskv1.WorktreeReport) {
 
 // order has one worker do something about a worktree and waits for its report.
 // NOT_READY: the worker is not connected, or went, or takes its time.
-func (s *Service) order(ctx context.Context, worker workerKey, o *taskv1.WorktreeOrder) (*taskv1.WorktreeReport, error) {
+func (s *Service) order(ctx context.Context, worker model.WorkerKey, o *taskv1.WorktreeOrder) (*taskv1.WorktreeReport, error) {
 	se := s.floor.find(worker)
 	if se == nil {
-		return nil, fault.NotReady.Newf("worker %s is not connected", worker.id).With("worker_id", worker.id)
+		return nil, fault.NotReady.Newf("worker %s is not connected", worker.ID).With("worker_id", worker.ID)
 	}
 	o.OrderId = s.deps.IDs.New("ord_")
 	report, forget := s.errands.add(o.GetOrderId())
@@ -70,22 +71,14 @@ func (s *Service) order(ctx context.Context, worker workerKey, o *taskv1.Worktre
 	case r := <-report:
 		return r, nil
 	case <-se.ctx.Done():
-		return nil, fault.NotReady.Newf("worker %s went before it reported", worker.id).With("worker_id", worker.id)
+		return nil, fault.NotReady.Newf("worker %s went before it reported", worker.ID).With("worker_id", worker.ID)
 	case <-term.C:
-		return nil, fault.NotReady.Newf("worker %s has not reported within %s; ask again", worker.id, orderTerm).With("worker_id", worker.id)
+		return nil, fault.NotReady.Newf("worker %s has not reported within %s; ask again", worker.ID, orderTerm).With("worker_id", worker.ID)
 	case <-ctx.Done():
 		return nil, fault.From(ctx.Err())
 	case <-s.quit:
 		return nil, fault.NotReady.New("the task service is stopping; ask again")
 	}
-}
-
-// holder is the worker that holds a worktree, of those that a namespace may use.
-func holder(ns string, id string, shared bool) workerKey {
-	if shared {
-		ns = ""
-	}
-	return workerKey{ns, id}
 }
 
 // admitService: orders about worktrees are the agent plane's to give.
@@ -100,12 +93,12 @@ func (s *Service) PlanWorktree(ctx context.Context, req *taskv1.PlanWorktreeRequ
 	if err != nil {
 		return nil, err
 	}
-	if err := fault.TextBytes("workspace_root", req.GetWorkspaceRoot(), maxWorkdirBytes, false); err != nil {
+	if err := fault.TextBytes("workspace_root", req.GetWorkspaceRoot(), rules.MaxWorkdirBytes, false); err != nil {
 		return nil, err
 	}
 	workers := s.floor.foresters(actor.Namespace)
 	if req.GetWorkerId() != "" {
-		workers = []workerKey{holder(actor.Namespace, req.GetWorkerId(), req.GetSharedWorker())}
+		workers = []model.WorkerKey{model.WorkerOf(actor.Namespace, req.GetWorkerId(), req.GetSharedWorker())}
 	}
 	if len(workers) == 0 {
 		return nil, fault.NotReady.New("no worker is connected that could make a worktree; start one, or spawn with workspace_mode inherit")
@@ -134,7 +127,7 @@ func (s *Service) PlanWorktree(ctx context.Context, req *taskv1.PlanWorktreeRequ
 			failures = append(failures, a.report.GetFailure())
 		default:
 			wt := proto.CloneOf(a.report.GetWorktree())
-			wt.State, wt.WorkerId, wt.SharedWorker = taskv1.WorktreeState_WORKTREE_STATE_PREPARING, workers[i].id, workers[i].namespace == ""
+			wt.State, wt.WorkerId, wt.SharedWorker = taskv1.WorktreeState_WORKTREE_STATE_PREPARING, workers[i].ID, workers[i].Namespace == ""
 			return &taskv1.PlanWorktreeResponse{Worktree: wt, Directory: a.report.GetDirectory(), Subdirectory: a.report.GetSubdirectory()}, nil
 		}
 	}
@@ -179,33 +172,22 @@ func (s *Service) about(ctx context.Context, verb taskv1.WorktreeVerb, wt *taskv
 	if err := fault.Name("worktree.worker_id", wt.GetWorkerId()); err != nil {
 		return nil, err
 	}
-	return s.order(ctx, holder(actor.Namespace, wt.GetWorkerId(), wt.GetSharedWorker()), &taskv1.WorktreeOrder{Verb: verb, Worktree: wt})
+	return s.order(ctx, model.WorkerOf(actor.Namespace, wt.GetWorkerId(), wt.GetSharedWorker()), &taskv1.WorktreeOrder{Verb: verb, Worktree: wt})
 }
 
 // foresters are the connected workers that make worktrees for a namespace, in
 // order of their names.
-func (f *floor) foresters(ns string) []workerKey {
+func (f *floor) foresters(ns string) []model.WorkerKey {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var out []workerKey
+	var out []model.WorkerKey
 	for key, se := range f.sessions {
-		if se.ready && se.forester && (key.namespace == "" || key.namespace == ns) {
+		if se.ready && se.forester && (key.Namespace == "" || key.Namespace == ns) {
 			out = append(out, key)
 		}
 	}
-	slices.SortFunc(out, func(a, b workerKey) int {
-		return cmp.Or(cmp.Compare(a.id, b.id), cmp.Compare(a.namespace, b.namespace))
+	slices.SortFunc(out, func(a, b model.WorkerKey) int {
+		return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(a.Namespace, b.Namespace))
 	})
 	return out
-}
-
-// noteWorktree writes into a child's handle that its worktree is ready.
-func noteWorktree(s *State, ns string, d *agentv1.Delegation) []*journal.Event {
-	r := s.find(ns, d.GetParentAgentId(), d.GetTaskId())
-	if r == nil || terminal(r.task.GetState()) || proto.Equal(r.task.GetWorktree(), d.GetWorktree()) {
-		return nil
-	}
-	t := next(r.task)
-	t.Worktree = d.GetWorktree()
-	return []*journal.Event{event(ns, t, &taskv1.TaskWorktreeChanged{Task: t})}
 }

@@ -22,6 +22,7 @@ import (
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/rpc"
 	"quartet/services/task"
+	taskoutput "quartet/services/task/output"
 	"quartet/services/worker"
 )
 
@@ -257,7 +258,7 @@ func TestOverNATS(t *testing.T) {
 	require.NoError(t, err)
 	log, err := jetlog.New(nc, task.Plane, 0)
 	require.NoError(t, err)
-	output, err := task.OpenStreamOutput(t.Context(), nc, 1)
+	output, err := taskoutput.OpenStream(t.Context(), nc, 1)
 	require.NoError(t, err)
 	r := newRigOver(t, log, output)
 	r.worker(nil)

@@ -1,4 +1,4 @@
-package task
+package output
 
 import (
 	"context"
@@ -8,9 +8,9 @@ import (
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 )
 
-// MemoryOutput is Output without a disk: for tests and for planes that run
+// Memory is Output without a disk: for tests and for planes that run
 // without a broker. Nothing survives the process.
-type MemoryOutput struct {
+type Memory struct {
 	mu    sync.Mutex
 	kept  int64
 	tasks map[string]*memoryTask
@@ -22,13 +22,13 @@ type memoryTask struct {
 	end    int64
 }
 
-// NewMemoryOutput keeps up to kept bytes of each task.
-func NewMemoryOutput(kept int64) *MemoryOutput {
-	return &MemoryOutput{kept: kept, tasks: make(map[string]*memoryTask)}
+// NewMemory keeps up to kept bytes of each task.
+func NewMemory(kept int64) *Memory {
+	return &Memory{kept: kept, tasks: make(map[string]*memoryTask)}
 }
 
 // Append implements Output.
-func (m *MemoryOutput) Append(_ context.Context, namespace, taskID string, chunk *taskv1.OutputChunk) (int64, error) {
+func (m *Memory) Append(_ context.Context, namespace, taskID string, chunk *taskv1.OutputChunk) (int64, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	key := namespace + "/" + taskID
@@ -37,14 +37,14 @@ func (m *MemoryOutput) Append(_ context.Context, namespace, taskID string, chunk
 		t = &memoryTask{}
 		m.tasks[key] = t
 	}
-	fresh := after(chunk, t.end)
+	fresh := newBytes(chunk, t.end)
 	if fresh == nil {
 		return t.end, nil
 	}
 	fresh.Data = slices.Clone(fresh.GetData())
 	t.chunks = append(t.chunks, fresh)
 	t.bytes += int64(len(fresh.GetData()))
-	t.end = chunkEnd(fresh)
+	t.end = ChunkEnd(fresh)
 	for t.bytes > m.kept && len(t.chunks) > 1 {
 		t.bytes -= int64(len(t.chunks[0].GetData()))
 		t.chunks = t.chunks[1:]
@@ -53,7 +53,7 @@ func (m *MemoryOutput) Append(_ context.Context, namespace, taskID string, chunk
 }
 
 // Read implements Output.
-func (m *MemoryOutput) Read(_ context.Context, namespace, taskID string, offset int64, limit int) (Piece, error) {
+func (m *Memory) Read(_ context.Context, namespace, taskID string, offset int64, limit int) (Piece, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	t := m.tasks[namespace+"/"+taskID]
@@ -63,7 +63,7 @@ func (m *MemoryOutput) Read(_ context.Context, namespace, taskID string, offset 
 	p := Piece{Oldest: t.chunks[0].GetOffset(), End: t.end}
 	p.Start = resolve(offset, p.Oldest, p.End)
 	from, _ := slices.BinarySearchFunc(t.chunks, p.Start+1, func(c *taskv1.OutputChunk, at int64) int {
-		if chunkEnd(c) < at {
+		if ChunkEnd(c) < at {
 			return -1
 		}
 		return 1
@@ -81,7 +81,7 @@ func fill(p *Piece, chunks []*taskv1.OutputChunk, limit int) bool {
 		if limit <= 0 {
 			return true
 		}
-		part := cut(c, p.Start, limit)
+		part := Cut(c, p.Start, limit)
 		if len(part.GetData()) == 0 {
 			continue
 		}
@@ -94,11 +94,11 @@ func fill(p *Piece, chunks []*taskv1.OutputChunk, limit int) bool {
 	return limit <= 0
 }
 
-// Settle implements Output. There is never more than is kept.
-func (m *MemoryOutput) Settle(context.Context, string, string) error { return nil }
+// Trim implements Output. There is never more than is kept.
+func (m *Memory) Trim(context.Context, string, string) error { return nil }
 
 // Remove implements Output.
-func (m *MemoryOutput) Remove(_ context.Context, namespace, taskID string) error {
+func (m *Memory) Remove(_ context.Context, namespace, taskID string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.tasks, namespace+"/"+taskID)

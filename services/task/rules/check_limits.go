@@ -1,4 +1,4 @@
-package task
+package rules
 
 import (
 	"fmt"
@@ -30,11 +30,11 @@ func checkPlacement(spec *taskv1.CommandSpec) error {
 	if _, known := taskv1.RestartPolicy_name[int32(spec.GetRestartPolicy())]; !known {
 		return fault.Invalid("command.restart_policy", spec.GetRestartPolicy().String(), "must be never or on_worker_loss")
 	}
-	return checkLabels("command.worker_labels", spec.GetWorkerLabels())
+	return CheckLabels("command.worker_labels", spec.GetWorkerLabels())
 }
 
-// checkLabels validates labels of a worker, or those that a command asks for.
-func checkLabels(field string, labels map[string]string) error {
+// CheckLabels validates labels of a worker, or those that a command asks for.
+func CheckLabels(field string, labels map[string]string) error {
 	if err := fault.Entries(field, len(labels), maxLabels); err != nil {
 		return err
 	}
@@ -53,17 +53,17 @@ func checkLabels(field string, labels map[string]string) error {
 // checkLimits validates what a command may use at most.
 func checkLimits(spec *taskv1.CommandSpec) error {
 	l := spec.GetLimits()
-	if err := within("command.limits.memory_bytes", l.GetMemoryBytes(), MinMemory, MaxMemory); err != nil {
+	if err := checkWithin("command.limits.memory_bytes", l.GetMemoryBytes(), MinMemory, MaxMemory); err != nil {
 		return err
 	}
-	if err := within("command.limits.output_bytes", l.GetOutputBytes(), 1, MaxOutput); err != nil {
+	if err := checkWithin("command.limits.output_bytes", l.GetOutputBytes(), 1, MaxOutput); err != nil {
 		return err
 	}
-	return within("command.limits.processes", int64(l.GetProcesses()), 1, MaxProcesses)
+	return checkWithin("command.limits.processes", int64(l.GetProcesses()), 1, MaxProcesses)
 }
 
-// within refuses a limit that is out of its bounds; 0 is no limit.
-func within(field string, v, low, high int64) error {
+// checkWithin refuses a limit that is out of its bounds; 0 is no limit.
+func checkWithin(field string, v, low, high int64) error {
 	if v == 0 || v >= low && v <= high {
 		return nil
 	}

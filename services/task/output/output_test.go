@@ -1,4 +1,4 @@
-package task
+package output
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 
 	"quartet/pkg/natsd"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/services/task/rules"
 )
 
 // testKept keeps the tests quick: the broker is slow under the race detector.
@@ -21,7 +22,7 @@ const (
 )
 
 func TestMemoryOutput(t *testing.T) {
-	testOutput(t, NewMemoryOutput(testKept))
+	testOutput(t, NewMemory(testKept))
 }
 
 func TestStreamOutput(t *testing.T) {
@@ -30,14 +31,14 @@ func TestStreamOutput(t *testing.T) {
 	testOutput(t, o)
 }
 
-func openStreamOutput(t *testing.T) *StreamOutput {
+func openStreamOutput(t *testing.T) *Stream {
 	srv, err := natsd.Start(natsd.Config{StoreDir: t.TempDir(), Port: natsd.InProcess})
 	require.NoError(t, err)
 	t.Cleanup(srv.Stop)
 	nc, err := srv.Connect("test")
 	require.NoError(t, err)
 	t.Cleanup(nc.Close)
-	o, err := OpenStreamOutput(t.Context(), nc, 1)
+	o, err := OpenStream(t.Context(), nc, 1)
 	require.NoError(t, err)
 	return o
 }
@@ -47,9 +48,9 @@ func chunkAt(offset int64, kind taskv1.OutputStream, data string) *taskv1.Output
 }
 
 // testOutput is what every Output must do.
-func testOutput(t *testing.T, o Output) {
+func testOutput(t *testing.T, o Store) {
 	ctx := context.Background()
-	text := func(p Piece) string { b, _ := join(p); return string(b) }
+	text := func(p Piece) string { b, _ := Join(p); return string(b) }
 	read := func(t *testing.T, task string, offset int64, limit int) Piece {
 		p, err := o.Read(ctx, "acme", task, offset, limit)
 		require.NoError(t, err)
@@ -140,30 +141,30 @@ func testOutput(t *testing.T, o Output) {
 
 func TestStreamOutputSurvivesAnotherWriter(t *testing.T) {
 	o := openStreamOutput(t)
-	other := &StreamOutput{js: o.js, stream: o.stream, kept: o.kept, slack: o.slack, ends: make(map[string]tailEnd)}
+	other := &Stream{js: o.js, stream: o.stream, kept: o.kept, slack: o.slack, ends: make(map[string]tail)}
 	ctx := t.Context()
-	for i, via := range []*StreamOutput{o, other, o, other, other, o} {
+	for i, via := range []*Stream{o, other, o, other, other, o} {
 		end, err := via.Append(ctx, "acme", "tsk_a", chunkAt(int64(2*i), stdout, fmt.Sprintf("%02d", i)))
 		require.NoError(t, err)
 		require.EqualValues(t, 2*i+2, end)
 	}
 	p, err := o.Read(ctx, "acme", "tsk_a", 0, 100)
 	require.NoError(t, err)
-	b, _ := join(p)
+	b, _ := Join(p)
 	require.Equal(t, "000102030405", string(b))
 }
 
 func TestT6_TextOfPieces(t *testing.T) {
-	require.Equal(t, "é中", endText(Piece{Start: 1, Chunks: []*taskv1.OutputChunk{chunkAt(1, stdout, "\xad\xadé中")}}, 100))
-	require.Equal(t, "中", endText(Piece{Chunks: []*taskv1.OutputChunk{chunkAt(0, stdout, "é中")}}, 4))
-	require.Equal(t, "\uFFFD", endText(Piece{Chunks: []*taskv1.OutputChunk{chunkAt(0, stdout, "a\xff")}}, 3))
-	require.Equal(t, "中b", lastChars("é中b", 2))
-	require.Equal(t, "é中b", lastChars("é中b", 3))
-	require.Empty(t, lastChars("abc", 0))
+	require.Equal(t, "é中", EndText(Piece{Start: 1, Chunks: []*taskv1.OutputChunk{chunkAt(1, stdout, "\xad\xadé中")}}, 100))
+	require.Equal(t, "中", EndText(Piece{Chunks: []*taskv1.OutputChunk{chunkAt(0, stdout, "é中")}}, 4))
+	require.Equal(t, "\uFFFD", EndText(Piece{Chunks: []*taskv1.OutputChunk{chunkAt(0, stdout, "a\xff")}}, 3))
+	require.Equal(t, "中b", rules.LastChars("é中b", 2))
+	require.Equal(t, "é中b", rules.LastChars("é中b", 3))
+	require.Empty(t, rules.LastChars("abc", 0))
 	for _, c := range []struct {
 		in   string
 		open int
 	}{{"", 0}, {"a", 0}, {"中", 0}, {"\xe4", 1}, {"a\xe4\xb8", 2}, {"\xf0\x9f\x98", 3}, {"\xff", 0}, {"\x80\x80\x80\x80", 0}, {"中\xc3", 1}} {
-		require.Equal(t, c.open, trailing([]byte(c.in)), "%q", c.in)
+		require.Equal(t, c.open, TrailingBytes([]byte(c.in)), "%q", c.in)
 	}
 }

@@ -1,4 +1,4 @@
-package task
+package output
 
 import (
 	"context"
@@ -19,8 +19,8 @@ import (
 const (
 	// OutputStream is the JetStream stream that holds all output, one subject a
 	// task, one message a chunk.
-	OutputStream  = "quartet-output"
-	outputSubject = "quartet.output."
+	StreamName    = "quartet-output"
+	subjectPrefix = "quartet.output."
 
 	headerOffset = "Quartet-Offset"
 	headerStream = "Quartet-Stream"
@@ -41,13 +41,13 @@ const (
 	maxEnds           = 4096
 )
 
-// OutputStreamConfig is the stream that StreamOutput needs. Only its leader
+// StreamConfig is the stream that StreamOutput needs. Only its leader
 // answers reads, since a follower that was frozen answers with old data (R6).
-func OutputStreamConfig(replicas int) jetstream.StreamConfig {
+func StreamConfig(replicas int) jetstream.StreamConfig {
 	return jetstream.StreamConfig{
-		Name:              OutputStream,
+		Name:              StreamName,
 		Description:       "Quartet: what commands wrote, the end of it",
-		Subjects:          []string{outputSubject + ">"},
+		Subjects:          []string{subjectPrefix + ">"},
 		Retention:         jetstream.LimitsPolicy,
 		Discard:           jetstream.DiscardOld,
 		Storage:           jetstream.FileStorage,
@@ -59,53 +59,53 @@ func OutputStreamConfig(replicas int) jetstream.StreamConfig {
 	}
 }
 
-// StreamOutput is Output on NATS JetStream.
-type StreamOutput struct {
+// Stream is Output on NATS JetStream.
+type Stream struct {
 	js     jetstream.JetStream
 	stream jetstream.Stream
 	kept   int64 // KeptOutput, less in tests
 	slack  int64 // trimSlack, less in tests
 
 	mu   sync.Mutex
-	ends map[string]tailEnd // of the tasks appended to lately, by subject
+	ends map[string]tail // of the tasks appended to lately, by subject
 }
 
-// tailEnd is where a subject ends. It is a guess: the expected sequence of
+// tail is where a subject ends. It is a guess: the expected sequence of
 // every append shows whether it still holds.
-type tailEnd struct {
+type tail struct {
 	seq    uint64 // of the last message, 0 if none
 	end    int64
 	oldest int64 // nothing before it is kept
 }
 
-// OpenStreamOutput creates or updates the stream and opens the output on it.
-func OpenStreamOutput(ctx context.Context, nc *nats.Conn, replicas int) (*StreamOutput, error) {
+// OpenStream creates or updates the stream and opens the output on it.
+func OpenStream(ctx context.Context, nc *nats.Conn, replicas int) (*Stream, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return nil, fmt.Errorf("task: output: %w", err)
 	}
-	stream, err := js.CreateOrUpdateStream(ctx, OutputStreamConfig(replicas))
+	stream, err := js.CreateOrUpdateStream(ctx, StreamConfig(replicas))
 	if err != nil {
-		return nil, fmt.Errorf("task: stream %s: %w", OutputStream, err)
+		return nil, fmt.Errorf("task: stream %s: %w", StreamName, err)
 	}
-	return &StreamOutput{js: js, stream: stream, kept: KeptOutput, slack: trimSlack, ends: make(map[string]tailEnd)}, nil
+	return &Stream{js: js, stream: stream, kept: Kept, slack: trimSlack, ends: make(map[string]tail)}, nil
 }
 
-func subjectOf(namespace, taskID string) string { return outputSubject + namespace + "." + taskID }
+func subjectOf(namespace, taskID string) string { return subjectPrefix + namespace + "." + taskID }
 
 // Append implements Output. An append whose answer was lost is found again by
 // its offset; one that lands late is refused by its expected sequence.
-func (o *StreamOutput) Append(ctx context.Context, namespace, taskID string, chunk *taskv1.OutputChunk) (int64, error) {
+func (o *Stream) Append(ctx context.Context, namespace, taskID string, chunk *taskv1.OutputChunk) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, appendTimeout)
 	defer cancel()
 	subject := subjectOf(namespace, taskID)
 	var err error
 	for range appendAttempts {
-		var at tailEnd
-		if at, err = o.tail(ctx, subject); err != nil {
+		var at tail
+		if at, err = o.findTail(ctx, subject); err != nil {
 			break
 		}
-		fresh := after(chunk, at.end)
+		fresh := newBytes(chunk, at.end)
 		if fresh == nil {
 			return at.end, nil
 		}
@@ -119,8 +119,8 @@ func (o *StreamOutput) Append(ctx context.Context, namespace, taskID string, chu
 			Data: fresh.GetData(),
 		}, jetstream.WithExpectLastSequencePerSubject(at.seq), jetstream.WithRetryAttempts(0))
 		if err == nil {
-			at.seq, at.end = ack.Sequence, chunkEnd(fresh)
-			o.trim(ctx, subject, at, o.slack)
+			at.seq, at.end = ack.Sequence, ChunkEnd(fresh)
+			o.purge(ctx, subject, at, o.slack)
 			return at.end, nil
 		}
 		o.forget(subject)
@@ -131,8 +131,8 @@ func (o *StreamOutput) Append(ctx context.Context, namespace, taskID string, chu
 	return 0, storageFault("output of task "+taskID+" could not be stored", err)
 }
 
-// tail gives where a subject ends, as remembered or as the broker knows.
-func (o *StreamOutput) tail(ctx context.Context, subject string) (tailEnd, error) {
+// findTail gives where a subject ends, as remembered or as the broker knows.
+func (o *Stream) findTail(ctx context.Context, subject string) (tail, error) {
 	o.mu.Lock()
 	at, known := o.ends[subject]
 	o.mu.Unlock()
@@ -141,21 +141,21 @@ func (o *StreamOutput) tail(ctx context.Context, subject string) (tailEnd, error
 	}
 	last, err := o.last(ctx, subject)
 	if err != nil || last == nil {
-		return tailEnd{}, err
+		return tail{}, err
 	}
 	first, err := o.from(ctx, subject, 1)
 	if err != nil {
-		return tailEnd{}, err
+		return tail{}, err
 	}
-	return tailEnd{last.seq, chunkEnd(last.chunk), first.chunk.GetOffset()}, nil
+	return tail{last.seq, ChunkEnd(last.chunk), first.chunk.GetOffset()}, nil
 }
 
-// trim remembers the end, and purges the beginning of what grew too large.
-func (o *StreamOutput) trim(ctx context.Context, subject string, at tailEnd, slack int64) {
+// purge remembers the end, and purges the beginning of what grew too large.
+func (o *Stream) purge(ctx context.Context, subject string, at tail, slack int64) {
 	keep := at.end - o.kept
 	var purge error
 	if keep-at.oldest > slack {
-		var m *stored
+		var m *storedChunk
 		if m, purge = o.locate(ctx, subject, at.seq, keep); purge == nil {
 			purge = o.stream.Purge(ctx, jetstream.WithPurgeSubject(subject), jetstream.WithPurgeSequence(m.seq))
 			at.oldest = m.chunk.GetOffset()
@@ -173,21 +173,21 @@ func (o *StreamOutput) trim(ctx context.Context, subject string, at tailEnd, sla
 	o.ends[subject] = at
 }
 
-// Settle implements Output.
-func (o *StreamOutput) Settle(ctx context.Context, namespace, taskID string) error {
+// Trim implements Output.
+func (o *Stream) Trim(ctx context.Context, namespace, taskID string) error {
 	ctx, cancel := context.WithTimeout(ctx, appendTimeout)
 	defer cancel()
 	subject := subjectOf(namespace, taskID)
-	at, err := o.tail(ctx, subject)
+	at, err := o.findTail(ctx, subject)
 	if err != nil {
 		return storageFault("output of task "+taskID+" could not be trimmed", err)
 	}
-	o.trim(ctx, subject, at, o.kept/4)
+	o.purge(ctx, subject, at, o.kept/4)
 	o.forget(subject) // nothing follows
 	return nil
 }
 
-func (o *StreamOutput) forget(subject string) {
+func (o *Stream) forget(subject string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	delete(o.ends, subject)
@@ -195,7 +195,7 @@ func (o *StreamOutput) forget(subject string) {
 
 // Read implements Output. Where to begin is found by a search over the
 // sequences, since offsets grow with them; nothing is kept in memory for it.
-func (o *StreamOutput) Read(ctx context.Context, namespace, taskID string, offset int64, limit int) (Piece, error) {
+func (o *Stream) Read(ctx context.Context, namespace, taskID string, offset int64, limit int) (Piece, error) {
 	subject := subjectOf(namespace, taskID)
 	p, err := o.read(ctx, subject, offset, limit)
 	if err != nil {
@@ -204,7 +204,7 @@ func (o *StreamOutput) Read(ctx context.Context, namespace, taskID string, offse
 	return p, nil
 }
 
-func (o *StreamOutput) read(ctx context.Context, subject string, offset int64, limit int) (Piece, error) {
+func (o *Stream) read(ctx context.Context, subject string, offset int64, limit int) (Piece, error) {
 	last, err := o.last(ctx, subject)
 	if err != nil || last == nil {
 		return Piece{}, err
@@ -213,7 +213,7 @@ func (o *StreamOutput) read(ctx context.Context, subject string, offset int64, l
 	if err != nil {
 		return Piece{}, err
 	}
-	p := Piece{Oldest: first.chunk.GetOffset(), End: chunkEnd(last.chunk)}
+	p := Piece{Oldest: first.chunk.GetOffset(), End: ChunkEnd(last.chunk)}
 	p.Start = resolve(offset, p.Oldest, p.End)
 	if p.Start == p.End {
 		return p, nil
@@ -221,7 +221,7 @@ func (o *StreamOutput) read(ctx context.Context, subject string, offset int64, l
 	m := first
 	if p.Start >= last.chunk.GetOffset() {
 		m = last
-	} else if p.Start >= chunkEnd(first.chunk) {
+	} else if p.Start >= ChunkEnd(first.chunk) {
 		if m, err = o.locate(ctx, subject, last.seq, p.Start); err != nil {
 			return Piece{}, err
 		}
@@ -239,12 +239,12 @@ func lastEnd(p Piece) int64 {
 	if len(p.Chunks) == 0 {
 		return 0
 	}
-	return chunkEnd(p.Chunks[len(p.Chunks)-1])
+	return ChunkEnd(p.Chunks[len(p.Chunks)-1])
 }
 
 // locate finds the last message up to sequence high that begins at or before
 // offset; the first one if none does.
-func (o *StreamOutput) locate(ctx context.Context, subject string, high uint64, offset int64) (*stored, error) {
+func (o *Stream) locate(ctx context.Context, subject string, high uint64, offset int64) (*storedChunk, error) {
 	best, err := o.from(ctx, subject, 1)
 	if err != nil {
 		return nil, err
@@ -265,7 +265,7 @@ func (o *StreamOutput) locate(ctx context.Context, subject string, high uint64, 
 }
 
 // Remove implements Output.
-func (o *StreamOutput) Remove(ctx context.Context, namespace, taskID string) error {
+func (o *Stream) Remove(ctx context.Context, namespace, taskID string) error {
 	subject := subjectOf(namespace, taskID)
 	o.forget(subject)
 	if err := o.stream.Purge(ctx, jetstream.WithPurgeSubject(subject)); err != nil {
@@ -274,14 +274,14 @@ func (o *StreamOutput) Remove(ctx context.Context, namespace, taskID string) err
 	return nil
 }
 
-// stored is a chunk with its sequence in the stream.
-type stored struct {
+// storedChunk is a chunk with its sequence in the stream.
+type storedChunk struct {
 	seq   uint64
 	chunk *taskv1.OutputChunk
 }
 
 // last gives the last chunk of a subject, or nil.
-func (o *StreamOutput) last(ctx context.Context, subject string) (*stored, error) {
+func (o *Stream) last(ctx context.Context, subject string) (*storedChunk, error) {
 	m, err := o.stream.GetLastMsgForSubject(ctx, subject)
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
 		return nil, nil
@@ -290,23 +290,23 @@ func (o *StreamOutput) last(ctx context.Context, subject string) (*stored, error
 }
 
 // from gives the first chunk of a subject at or behind a sequence.
-func (o *StreamOutput) from(ctx context.Context, subject string, seq uint64) (*stored, error) {
+func (o *Stream) from(ctx context.Context, subject string, seq uint64) (*storedChunk, error) {
 	return parse(o.stream.GetMsg(ctx, seq, jetstream.WithGetMsgSubject(subject)))
 }
 
-func parse(m *jetstream.RawStreamMsg, err error) (*stored, error) {
+func parse(m *jetstream.RawStreamMsg, err error) (*storedChunk, error) {
 	if err != nil {
 		return nil, err
 	}
 	offset, err := strconv.ParseInt(m.Header.Get(headerOffset), 10, 64)
 	if err != nil {
-		return nil, fmt.Errorf("message %d of %s has no offset: %w", m.Sequence, OutputStream, err)
+		return nil, fmt.Errorf("message %d of %s has no offset: %w", m.Sequence, StreamName, err)
 	}
 	kind, err := strconv.ParseInt(m.Header.Get(headerStream), 10, 32)
 	if err != nil {
-		return nil, fmt.Errorf("message %d of %s does not say which output it is: %w", m.Sequence, OutputStream, err)
+		return nil, fmt.Errorf("message %d of %s does not say which output it is: %w", m.Sequence, StreamName, err)
 	}
-	return &stored{m.Sequence, &taskv1.OutputChunk{Offset: offset, Stream: taskv1.OutputStream(kind), Data: m.Data}}, nil
+	return &storedChunk{m.Sequence, &taskv1.OutputChunk{Offset: offset, Stream: taskv1.OutputStream(kind), Data: m.Data}}, nil
 }
 
 // storageFault hides the broker's words. An append may be repeated without

@@ -1,4 +1,4 @@
-package task
+package rules
 
 import (
 	"testing"
@@ -8,6 +8,7 @@ import (
 
 	"quartet/pkg/journal"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/services/task/model"
 )
 
 // Apply is the last line of defence: whatever would move a task backwards or
@@ -49,9 +50,9 @@ func TestT2_ApplyRefusesWhatCannotBe(t *testing.T) {
 	refuse("acme", &taskv1.TaskInputAccepted{TaskId: id, InputSeq: 2})
 	require.NoError(t, w.stop(t, "keeper", id))
 	refuse("acme", &taskv1.TaskStarted{Task: as(w.task(id), runningState, nil)})
-	require.True(t, w.end(t, ending{taskID: id, generation: 1, reason: reasonExited, exitCode: code(0)}))
+	require.True(t, w.end(t, End{TaskID: id, Generation: 1, Reason: ReasonExited, ExitCode: code(0)}))
 	refuse("acme", &taskv1.TaskCancelled{Task: as(w.task(id), taskv1.TaskState_TASK_STATE_CANCELLED, nil)})
 	refuse("acme", &taskv1.TaskCancelling{Task: as(w.task(id), cancelling, nil)})
-	require.True(t, shown(w.task(id)).GetTerminal())
+	require.True(t, model.WithDerived(w.task(id)).GetTerminal())
 	require.False(t, w.task(id).GetTerminal(), "derived fields are not in state (X6)")
 }

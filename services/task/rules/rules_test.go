@@ -1,4 +1,4 @@
-package task
+package rules
 
 import (
 	"fmt"
@@ -16,6 +16,7 @@ import (
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/services/task/model"
 )
 
 var epoch = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -23,19 +24,19 @@ var epoch = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 // world is a state with what a partition's loop does to it: rules run, their
 // events are applied and remembered.
 type world struct {
-	state  *State
+	state  *model.State
 	env    journal.Env
 	events []*journal.Event
 }
 
 func newWorld() *world {
-	return &world{state: NewState(), env: journal.Env{
+	return &world{state: model.NewState(), env: journal.Env{
 		Now: epoch, Actor: journal.Actor{Namespace: "acme", Principal: "op"}, NewID: new(id.Sequence).New,
 	}}
 }
 
 // run runs a rule as the loop does.
-func run[R any](t require.TestingT, w *world, rule func(*State, journal.Env) (journal.Decision[R], error)) (journal.Decision[R], error) {
+func run[R any](t require.TestingT, w *world, rule func(*model.State, journal.Env) (journal.Decision[R], error)) (journal.Decision[R], error) {
 	before := dump(w.state)
 	d, err := rule(w.state, w.env)
 	require.Equal(t, before, dump(w.state), "a rule must not write")
@@ -58,80 +59,82 @@ func (w *world) exec(t require.TestingT, req *taskv1.ExecCommandRequest) (*taskv
 	if req.AgentId == "" {
 		req.AgentId = "keeper"
 	}
-	spec, err := checkExec(req)
+	spec, err := CheckExec(req)
 	if err != nil {
 		return nil, err
 	}
-	d, err := run(t, w, func(s *State, env journal.Env) (journal.Decision[*taskv1.ExecCommandResponse], error) {
-		return decideExec(s, env, req, spec, nil)
+	d, err := run(t, w, func(s *model.State, env journal.Env) (journal.Decision[*taskv1.ExecCommandResponse], error) {
+		return DecideExec(s, env, req, spec, nil)
 	})
 	require.NoError(t, err)
 	if len(d.Events) == 0 {
 		return d.Reply.GetTask(), nil
 	}
-	resp, err := answerExec(d.Events)
+	resp, err := AnswerExec(d.Events)
 	require.NoError(t, err)
 	return resp.GetTask(), nil
 }
 
-func (w *world) lease(t require.TestingT, slots ...slot) int {
-	d, err := run(t, w, func(s *State, env journal.Env) (journal.Decision[int], error) { return decideLease(s, env, slots) })
+func (w *world) lease(t require.TestingT, slots ...model.WorkerSlot) int {
+	d, err := run(t, w, func(s *model.State, env journal.Env) (journal.Decision[int], error) {
+		return DecideLease(s, env, slots)
+	})
 	require.NoError(t, err)
 	return d.Reply
 }
 
-func (w *world) end(t require.TestingT, e ending) bool {
-	d, err := run(t, w, func(s *State, env journal.Env) (journal.Decision[bool], error) { return decideEnd(s, env, e) })
+func (w *world) end(t require.TestingT, e End) bool {
+	d, err := run(t, w, func(s *model.State, env journal.Env) (journal.Decision[bool], error) { return DecideEnd(s, env, e) })
 	require.NoError(t, err)
 	require.Equal(t, d.Reply, len(d.Events) == 1)
 	return d.Reply
 }
 
 func (w *world) stop(t require.TestingT, agent, taskID string) error {
-	_, err := run(t, w, func(s *State, env journal.Env) (journal.Decision[*taskv1.StopTaskResponse], error) {
-		return decideStop(s, env, &taskv1.StopTaskRequest{AgentId: agent, TaskId: taskID})
+	_, err := run(t, w, func(s *model.State, env journal.Env) (journal.Decision[*taskv1.StopTaskResponse], error) {
+		return DecideStop(s, env, &taskv1.StopTaskRequest{AgentId: agent, TaskId: taskID})
 	})
 	return err
 }
 
-func (w *world) input(t require.TestingT, taskID string, end bool, to reach) *taskv1.SendTaskInputResponse {
-	d, err := run(t, w, func(s *State, env journal.Env) (journal.Decision[*taskv1.SendTaskInputResponse], error) {
-		return decideInput(s, env, &taskv1.SendTaskInputRequest{AgentId: "keeper", TaskId: taskID, Text: "hi", EndOfInput: end}, to)
+func (w *world) input(t require.TestingT, taskID string, end bool, to Reach) *taskv1.SendTaskInputResponse {
+	d, err := run(t, w, func(s *model.State, env journal.Env) (journal.Decision[*taskv1.SendTaskInputResponse], error) {
+		return DecideInput(s, env, &taskv1.SendTaskInputRequest{AgentId: "keeper", TaskId: taskID, Text: "hi", EndOfInput: end}, to)
 	})
 	require.NoError(t, err)
 	if len(d.Events) == 0 {
 		return d.Reply
 	}
-	resp, err := answerInput(d.Events)
+	resp, err := AnswerInput(d.Events)
 	require.NoError(t, err)
 	return resp
 }
 
-func (w *world) task(id string) *taskv1.Task { return w.state.tasks[id].task }
+func (w *world) task(id string) *taskv1.Task { return w.state.Tasks[id].Task }
 
 // dump writes a state out, stable, for comparison.
-func dump(s *State) string {
+func dump(s *model.State) string {
 	var lines []string
 	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
-	for id, r := range s.tasks {
-		raw, _ := proto.MarshalOptions{Deterministic: true}.Marshal(r.task)
-		add("task %s %s %d %v %t %d %t %d %x", id, r.namespace, r.ordinal, r.worker, r.forced, r.inputSeq, r.inputEnd, len(r.inputs), raw)
+	for id, r := range s.Tasks {
+		raw, _ := proto.MarshalOptions{Deterministic: true}.Marshal(r.Task)
+		add("task %s %s %d %v %t %d %t %d %x", id, r.Namespace, r.Ordinal, r.Worker, r.StopForced, r.InputSeq, r.InputEnded, len(r.Inputs), raw)
 	}
-	for o, of := range s.agents {
-		active := make([]string, 0, len(of.active))
-		for id := range of.active {
+	for o, of := range s.Agents {
+		active := make([]string, 0, len(of.Active))
+		for id := range of.Active {
 			active = append(active, id)
 		}
 		slices.Sort(active)
-		add("agent %v %v active %v", o, of.ids, active)
+		add("agent %v %v active %v", o, of.Ids, active)
 	}
-	for k, ids := range s.items {
+	for k, ids := range s.Items {
 		add("item %v %v", k, ids)
 	}
-	for ns, q := range s.queues {
-		add("queue %s %v", ns, q.ids)
+	for ns, q := range s.Queues {
+		add("queue %s %v", ns, q.Ids)
 	}
-	for w, held := range s.workers {
+	for w, held := range s.Workers {
 		ids := make([]string, 0, len(held))
 		for id := range held {
 			ids = append(ids, id)
@@ -143,8 +146,8 @@ func dump(s *State) string {
 	return strings.Join(lines, "\n")
 }
 
-func one(capacity int) slot {
-	return slot{worker: workerKey{"acme", "w1"}, bootID: "b1", capacity: capacity}
+func one(capacity int) model.WorkerSlot {
+	return model.WorkerSlot{Worker: model.WorkerKey{Namespace: "acme", ID: "w1"}, BootID: "b1", Capacity: capacity}
 }
 
 func code(n int32) *int32 { return &n }
@@ -153,7 +156,7 @@ func TestT1_BadRequestsAreRefused(t *testing.T) {
 	good := func() *taskv1.ExecCommandRequest {
 		return &taskv1.ExecCommandRequest{AgentId: "keeper", Command: &taskv1.CommandSpec{Cmd: "true"}}
 	}
-	_, err := checkExec(good())
+	_, err := CheckExec(good())
 	require.NoError(t, err)
 	long := strings.Repeat("x", maxCommandBytes+1)
 	many := map[string]string{}
@@ -227,7 +230,7 @@ func TestT1_BadRequestsAreRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			req := good()
 			c.change(req)
-			_, err := checkExec(req)
+			_, err := CheckExec(req)
 			require.ErrorIs(t, err, c.reason)
 			require.ErrorContains(t, err, c.says)
 			require.NotEmpty(t, fault.From(err).Violations())
@@ -303,15 +306,15 @@ func TestT2_EndStates(t *testing.T) {
 		exit                *int32
 		running, cancelling taskv1.TaskState
 	}{
-		{reasonExited, code(0), completed, completed},
-		{reasonExited, code(1), failed, failed},
-		{reasonExited, nil, failed, failed},
+		{ReasonExited, code(0), completed, completed},
+		{ReasonExited, code(1), failed, failed},
+		{ReasonExited, nil, failed, failed},
 		{reasonSignalled, nil, failed, cancelled},
 		{reasonTimeout, nil, failed, failed},
-		{reasonStopped, code(0), cancelled, cancelled},
+		{ReasonStopped, code(0), cancelled, cancelled},
 		{reasonSpawnFailed, nil, failed, failed},
-		{reasonWorkerStopped, nil, interrupted, cancelled},
-		{reasonWorkerLost, nil, interrupted, cancelled},
+		{ReasonWorkerStopped, nil, interrupted, cancelled},
+		{ReasonWorkerLost, nil, interrupted, cancelled},
 	} {
 		for _, stopped := range []bool{false, true} {
 			w := newWorld()
@@ -322,12 +325,12 @@ func TestT2_EndStates(t *testing.T) {
 				require.NoError(t, w.stop(t, "keeper", task.GetTaskId()))
 				want = c.cancelling
 			}
-			require.True(t, w.end(t, ending{taskID: task.GetTaskId(), generation: 1, reason: c.reason, exitCode: c.exit, tail: "tail"}))
+			require.True(t, w.end(t, End{TaskID: task.GetTaskId(), Generation: 1, Reason: c.reason, ExitCode: c.exit, Tail: "tail"}))
 			got := w.task(task.GetTaskId())
 			require.Equal(t, want, got.GetState(), "%s %t", c.reason, stopped)
 			require.Equal(t, c.reason, got.GetEndReason())
 			before := len(w.events)
-			require.False(t, w.end(t, ending{taskID: task.GetTaskId(), generation: 1, reason: reasonExited, exitCode: code(0)}))
+			require.False(t, w.end(t, End{TaskID: task.GetTaskId(), Generation: 1, Reason: ReasonExited, ExitCode: code(0)}))
 			require.ErrorIs(t, w.stop(t, "keeper", task.GetTaskId()), fault.TaskNotRunning)
 			require.Len(t, w.events, before, "late writers leave no trace (X7)")
 		}
@@ -337,12 +340,12 @@ func TestT2_EndStates(t *testing.T) {
 func TestX12_StaleGenerationsAreRefused(t *testing.T) {
 	w := newWorld()
 	task, _ := w.exec(t, &taskv1.ExecCommandRequest{Command: &taskv1.CommandSpec{Cmd: "x"}})
-	require.False(t, w.end(t, ending{taskID: task.GetTaskId(), reason: reasonExited}), "it does not run yet")
+	require.False(t, w.end(t, End{TaskID: task.GetTaskId(), Reason: ReasonExited}), "it does not run yet")
 	w.lease(t, one(1))
 	for _, gen := range []int64{0, 2} {
-		require.False(t, w.end(t, ending{taskID: task.GetTaskId(), generation: gen, reason: reasonExited}))
+		require.False(t, w.end(t, End{TaskID: task.GetTaskId(), Generation: gen, Reason: ReasonExited}))
 	}
-	require.False(t, w.end(t, ending{taskID: "tsk_none", generation: 1, reason: reasonExited}))
+	require.False(t, w.end(t, End{TaskID: "tsk_none", Generation: 1, Reason: ReasonExited}))
 	require.Equal(t, taskv1.TaskState_TASK_STATE_RUNNING, w.task(task.GetTaskId()).GetState())
 }
 
@@ -356,46 +359,46 @@ func TestT4_LeasesGoToTheRightWorker(t *testing.T) {
 		ids = append(ids, got.GetTaskId())
 	}
 	require.Zero(t, w.lease(t))
-	require.Zero(t, w.lease(t, slot{worker: workerKey{"gamma", "w"}, capacity: 9}))
+	require.Zero(t, w.lease(t, model.WorkerSlot{Worker: model.WorkerKey{Namespace: "gamma", ID: "w"}, Capacity: 9}))
 	// acme's worker takes acme's oldest only.
-	require.Equal(t, 1, w.lease(t, slot{worker: workerKey{"acme", "w"}, bootID: "b", capacity: 1}))
+	require.Equal(t, 1, w.lease(t, model.WorkerSlot{Worker: model.WorkerKey{Namespace: "acme", ID: "w"}, BootID: "b", Capacity: 1}))
 	require.Equal(t, "w", w.task(ids[0]).GetWorkerId())
-	require.Zero(t, w.lease(t, slot{worker: workerKey{"acme", "w"}, bootID: "b", capacity: 1}), "it is full")
+	require.Zero(t, w.lease(t, model.WorkerSlot{Worker: model.WorkerKey{Namespace: "acme", ID: "w"}, BootID: "b", Capacity: 1}), "it is full")
 	// A shared one of the same name is another worker, and takes the oldest of all.
-	require.Equal(t, 2, w.lease(t, slot{worker: workerKey{"", "w"}, bootID: "c", capacity: 3, elsewhere: 1}))
+	require.Equal(t, 2, w.lease(t, model.WorkerSlot{Worker: model.WorkerKey{Namespace: "", ID: "w"}, BootID: "c", Capacity: 3, HeldElsewhere: 1}))
 	require.Equal(t, "c", w.task(ids[1]).GetWorkerBootId())
 	require.Equal(t, "c", w.task(ids[2]).GetWorkerBootId())
-	require.Len(t, w.state.workers[workerKey{"", "w"}], 2)
+	require.Len(t, w.state.Workers[model.WorkerKey{Namespace: "", ID: "w"}], 2)
 	// Stopped ones are passed over; room is shared out.
 	w.env.Actor.Namespace = "beta"
 	require.NoError(t, w.stop(t, "keeper", ids[3]))
-	require.Equal(t, 2, w.lease(t, slot{worker: workerKey{"beta", "x"}, capacity: 1}, slot{worker: workerKey{"acme", "y"}, capacity: 9}))
+	require.Equal(t, 2, w.lease(t, model.WorkerSlot{Worker: model.WorkerKey{Namespace: "beta", ID: "x"}, Capacity: 1}, model.WorkerSlot{Worker: model.WorkerKey{Namespace: "acme", ID: "y"}, Capacity: 9}))
 	require.Equal(t, "y", w.task(ids[4]).GetWorkerId())
 	require.Equal(t, "x", w.task(ids[5]).GetWorkerId())
-	require.Empty(t, w.state.queues)
+	require.Empty(t, w.state.Queues)
 }
 
 func TestT3_InputRefusals(t *testing.T) {
 	w := newWorld()
 	task, _ := w.exec(t, &taskv1.ExecCommandRequest{Command: &taskv1.CommandSpec{Cmd: "cat", AcceptsInput: true}})
-	here := reach{connected: true}
-	require.Equal(t, refusedNotRunning, w.input(t, task.GetTaskId(), false, here).GetReason())
+	here := Reach{Connected: true}
+	require.Equal(t, RefusedNotRunning, w.input(t, task.GetTaskId(), false, here).GetReason())
 	w.lease(t, one(1))
-	require.Equal(t, refusedUnreachable, w.input(t, task.GetTaskId(), false, reach{}).GetReason())
+	require.Equal(t, RefusedUnreachable, w.input(t, task.GetTaskId(), false, Reach{}).GetReason())
 	for range maxUnconfirmed {
 		require.True(t, w.input(t, task.GetTaskId(), false, here).GetAcceptedInput())
 	}
-	require.Equal(t, refusedBacklog, w.input(t, task.GetTaskId(), false, here).GetReason())
-	for i := range 2 * keptInputs {
-		require.True(t, w.input(t, task.GetTaskId(), false, reach{true, int64(i + 1)}).GetAcceptedInput())
+	require.Equal(t, RefusedBacklog, w.input(t, task.GetTaskId(), false, here).GetReason())
+	for i := range 2 * model.KeptInputs {
+		require.True(t, w.input(t, task.GetTaskId(), false, Reach{true, int64(i + 1)}).GetAcceptedInput())
 	}
-	require.Len(t, w.state.tasks[task.GetTaskId()].inputs, keptInputs)
-	last := w.state.tasks[task.GetTaskId()].inputSeq
-	require.True(t, w.input(t, task.GetTaskId(), true, reach{true, last}).GetAcceptedInput())
-	require.Equal(t, refusedEnded, w.input(t, task.GetTaskId(), false, reach{true, last + 1}).GetReason())
+	require.Len(t, w.state.Tasks[task.GetTaskId()].Inputs, model.KeptInputs)
+	last := w.state.Tasks[task.GetTaskId()].InputSeq
+	require.True(t, w.input(t, task.GetTaskId(), true, Reach{true, last}).GetAcceptedInput())
+	require.Equal(t, refusedEnded, w.input(t, task.GetTaskId(), false, Reach{true, last + 1}).GetReason())
 	plain, _ := w.exec(t, &taskv1.ExecCommandRequest{Command: &taskv1.CommandSpec{Cmd: "true"}})
 	w.lease(t, one(2))
-	require.Equal(t, refusedNoInput, w.input(t, plain.GetTaskId(), false, here).GetReason())
+	require.Equal(t, RefusedNoInput, w.input(t, plain.GetTaskId(), false, here).GetReason())
 }
 
 func TestX9_ListPages(t *testing.T) {
@@ -406,11 +409,11 @@ func TestX9_ListPages(t *testing.T) {
 	}
 	_, _ = w.exec(t, &taskv1.ExecCommandRequest{AgentId: "other", Command: &taskv1.CommandSpec{Cmd: "x"}})
 	for i := 1; i <= 3; i++ {
-		require.NoError(t, w.stop(t, "keeper", w.state.agents[owner{"acme", "keeper"}].ids[i]))
+		require.NoError(t, w.stop(t, "keeper", w.state.Agents[model.Owner{Namespace: "acme", AgentID: "keeper"}].Ids[i]))
 	}
-	names := func(l listing) string {
+	names := func(l model.Page) string {
 		var out []string
-		for _, x := range l.tasks {
+		for _, x := range l.Tasks {
 			out = append(out, x.GetLabel())
 		}
 		return strings.Join(out, "")
@@ -419,14 +422,14 @@ func TestX9_ListPages(t *testing.T) {
 		var out string
 		var sizes []int
 		for before := int64(1 << 62); ; {
-			l := w.state.list(owner{"acme", "keeper"}, req, before, size)
-			require.Equal(t, 4, l.active)
+			l := w.state.ListPage(model.Owner{Namespace: "acme", AgentID: "keeper"}, req, before, size)
+			require.Equal(t, 4, l.Active)
 			out += names(l)
-			sizes = append(sizes, len(l.tasks))
-			if !l.more {
+			sizes = append(sizes, len(l.Tasks))
+			if !l.More {
 				return out, sizes
 			}
-			before = l.last
+			before = l.Last
 		}
 	}
 	for size := 1; size <= 8; size++ {
@@ -440,7 +443,7 @@ func TestX9_ListPages(t *testing.T) {
 		got, _ = all(&taskv1.ListTasksRequest{WorkItemId: "wi_1", IncludeTerminal: true}, size)
 		require.Equal(t, "531", got)
 	}
-	require.Empty(t, w.state.list(owner{"beta", "keeper"}, &taskv1.ListTasksRequest{}, 1<<62, 5).tasks)
+	require.Empty(t, w.state.ListPage(model.Owner{Namespace: "beta", AgentID: "keeper"}, &taskv1.ListTasksRequest{}, 1<<62, 5).Tasks)
 }
 
 // Random histories: states only move forward, terminals stay, every prefix
@@ -476,33 +479,33 @@ func TestT2_RandomHistories(t *testing.T) {
 				}
 			case 2:
 				ns := rapid.SampledFrom([]string{"", "acme", "beta"}).Draw(t, "worker ns")
-				w.lease(t, slot{worker: workerKey{ns, "w"}, bootID: "b", capacity: rapid.IntRange(0, 4).Draw(t, "capacity"), pools: rapid.SampledFrom([][]string{nil, {"gpu"}, {"gpu", "default"}}).Draw(t, "pools")})
+				w.lease(t, model.WorkerSlot{Worker: model.WorkerKey{Namespace: ns, ID: "w"}, BootID: "b", Capacity: rapid.IntRange(0, 4).Draw(t, "capacity"), Pools: rapid.SampledFrom([][]string{nil, {"gpu"}, {"gpu", "default"}}).Draw(t, "pools")})
 			case 3:
 				_ = w.stop(t, "keeper", pick()) // a refusal is fine
 			case 4:
-				w.end(t, ending{
-					taskID: pick(), generation: rapid.Int64Range(0, 4).Draw(t, "gen"), exitCode: code(0),
-					reason: rapid.SampledFrom([]string{reasonExited, reasonStopped, reasonWorkerLost, reasonWorkerLost, reasonWorkerStopped, reasonMemory, reasonTimeout}).Draw(t, "reason"),
+				w.end(t, End{
+					TaskID: pick(), Generation: rapid.Int64Range(0, 4).Draw(t, "gen"), ExitCode: code(0),
+					Reason: rapid.SampledFrom([]string{ReasonExited, ReasonStopped, ReasonWorkerLost, ReasonWorkerLost, ReasonWorkerStopped, reasonMemory, reasonTimeout}).Draw(t, "reason"),
 				})
 			case 5:
-				if id := pick(); w.state.find(w.env.Actor.Namespace, "keeper", id) != nil {
-					w.input(t, id, rapid.Bool().Draw(t, "eof"), reach{connected: rapid.Bool().Draw(t, "connected")})
+				if id := pick(); w.state.FindTask(w.env.Actor.Namespace, "keeper", id) != nil {
+					w.input(t, id, rapid.Bool().Draw(t, "eof"), Reach{Connected: rapid.Bool().Draw(t, "connected")})
 				}
 			case 6:
 				w.env.Actor.Namespace = rapid.SampledFrom([]string{"acme", "beta"}).Draw(t, "ns")
 			}
 			for _, id := range ids {
-				p := phase(w.task(id).GetState())
+				p := model.Phase(w.task(id).GetState())
 				require.GreaterOrEqual(t, p, phases[id])
 				phases[id] = p
 			}
 			requireIndexes(t, w.state)
 		}
-		replayed := NewState()
+		replayed := model.NewState()
 		terminals := map[string]int{}
 		for _, ev := range w.events {
 			require.NoError(t, replayed.Apply(throughTheWire(t, ev)))
-			if terminal(taskOf(ev).GetState()) {
+			if model.Terminal(model.TaskOf(ev).GetState()) {
 				terminals[ev.TaskID]++
 			}
 			requireIndexes(t, replayed)
@@ -524,29 +527,29 @@ func throughTheWire(t require.TestingT, ev *journal.Event) *journal.Event {
 	return &c
 }
 
-func requireIndexes(t require.TestingT, s *State) {
+func requireIndexes(t require.TestingT, s *model.State) {
 	held := 0
-	for id, r := range s.tasks {
-		state := r.task.GetState()
-		o := owner{r.namespace, r.task.GetAgentId()}
-		_, active := s.agents[o].active[id]
-		require.Equal(t, !terminal(state), active)
-		require.Contains(t, s.agents[o].ids, id)
-		if item := r.task.GetWorkItemId(); item != "" {
-			require.Contains(t, s.items[itemKey{o, item}], id)
+	for id, r := range s.Tasks {
+		state := r.Task.GetState()
+		o := model.Owner{Namespace: r.Namespace, AgentID: r.Task.GetAgentId()}
+		_, active := s.Agents[o].Active[id]
+		require.Equal(t, !model.Terminal(state), active)
+		require.Contains(t, s.Agents[o].Ids, id)
+		if item := r.Task.GetWorkItemId(); item != "" {
+			require.Contains(t, s.Items[model.ItemKey{Owner: o, Item: item}], id)
 		}
-		if waits(r.task) {
-			require.Contains(t, s.queues[placementOf(r.namespace, r.task).key()].ids, id)
+		if model.AwaitsWorker(r.Task) {
+			require.Contains(t, s.Queues[model.PlacementOf(r.Namespace, r.Task).Key()].Ids, id)
 		}
-		_, bound := s.workers[r.worker][id]
-		require.Equal(t, live(state) && !waits(r.task), bound)
+		_, bound := s.Workers[r.Worker][id]
+		require.Equal(t, model.HeldByWorker(state) && !model.AwaitsWorker(r.Task), bound)
 		if bound {
 			held++
 		} else {
-			require.Empty(t, r.inputs)
+			require.Empty(t, r.Inputs)
 		}
 	}
-	for w, ids := range s.workers {
+	for w, ids := range s.Workers {
 		require.NotEmpty(t, ids, w)
 		held -= len(ids)
 	}

@@ -1,0 +1,148 @@
+package rules
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"quartet/pkg/journal"
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/services/task/model"
+)
+
+// Why a command ended (Task.end_reason).
+const (
+	ReasonExited        = "exited"
+	reasonSignalled     = "signalled"
+	reasonTimeout       = "timeout"
+	ReasonStopped       = "stopped"
+	reasonSpawnFailed   = "spawn_failed"
+	ReasonWorkerStopped = "worker_stopped"
+	ReasonWorkerLost    = "worker_lost"
+	reasonMemory        = "memory_limit_exceeded"
+	reasonProcesses     = "process_limit_exceeded"
+	reasonOutput        = "output_limit_exceeded"
+)
+
+// MaxRestarts bounds how often a command is begun anew: one that takes its
+// workers down with it must come to an end (SPEC T4).
+const MaxRestarts = 5
+
+// TailChars is how much output a terminal event carries.
+const TailChars = 8000
+
+// End is the end of a command: as its worker reported it, or as the plane
+// found out. The output was read before the rule runs.
+type End struct {
+	TaskID     string
+	Generation int64
+	ExitCode   *int32
+	Reason     string
+	Message    string
+	Tail       string
+	Bytes      int64
+	Truncated  bool
+}
+
+// DecideEnd writes a task's end, if it has none yet and the lease is the
+// current one. A late end leaves no trace (SPEC X7); the reply says whether
+// this one counted.
+func DecideEnd(s *model.State, env journal.Env, end End) (journal.Decision[bool], error) {
+	var d journal.Decision[bool]
+	r := s.Tasks[end.TaskID]
+	if r == nil || !model.HeldByWorker(r.Task.GetState()) || model.AwaitsWorker(r.Task) || r.Task.GetLeaseGeneration() != end.Generation {
+		return d, nil
+	}
+	if restarts(r.Task, end) {
+		t := model.NextRevision(r.Task)
+		t.WorkerId, t.WorkerBootId = "", ""
+		t.Restarts++
+		t.OutputBytes, t.OutputTruncated = end.Bytes, end.Truncated
+		d.Events = []*journal.Event{model.NewEvent(r.Namespace, t, &taskv1.TaskRestarting{Task: t, Reason: end.Reason, Message: endMessage(end.Message)})}
+		d.Reply = true
+		return d, nil
+	}
+	t := model.NextRevision(r.Task)
+	t.State = endState(r.Task.GetState(), end)
+	t.ExitCode = end.ExitCode
+	t.EndReason = end.Reason
+	t.EndMessage = endMessage(end.Message)
+	if end.lost() && t.GetRestarts() > 0 {
+		t.EndMessage = endMessage(fmt.Sprintf("%s; it was begun anew %d times", end.Message, t.GetRestarts()))
+	}
+	t.OutputBytes, t.OutputTruncated = end.Bytes, end.Truncated
+	t.EndedAt = model.Timestamp(env.Now)
+	ev := model.NewEvent(r.Namespace, t, nil)
+	switch t.State {
+	case taskv1.TaskState_TASK_STATE_COMPLETED:
+		ev.Payload = &taskv1.TaskCompleted{Task: t, OutputTail: end.Tail}
+	case taskv1.TaskState_TASK_STATE_FAILED:
+		ev.Payload = &taskv1.TaskFailed{Task: t, OutputTail: end.Tail}
+	case taskv1.TaskState_TASK_STATE_CANCELLED:
+		ev.Payload = &taskv1.TaskCancelled{Task: t, OutputTail: end.Tail}
+	default:
+		ev.Payload = &taskv1.TaskInterrupted{Task: t, OutputTail: end.Tail}
+	}
+	d.Events, d.Reply = []*journal.Event{ev}, true
+	return d, nil
+}
+
+func endMessage(text string) string { return LastChars(strings.ToValidUTF8(text, "\uFFFD"), 500) }
+
+// lost reports whether a command ended with its worker and not by itself.
+func (e End) lost() bool { return e.Reason == ReasonWorkerLost || e.Reason == ReasonWorkerStopped }
+
+// restarts reports whether a command that was lost is run again: only if its
+// caller asked for that, nobody asked for its end, and not for ever (SPEC T4).
+func restarts(t *taskv1.Task, end End) bool {
+	return end.lost() && t.GetState() == taskv1.TaskState_TASK_STATE_RUNNING && t.GetRestarts() < MaxRestarts &&
+		t.GetCommand().GetRestartPolicy() == taskv1.RestartPolicy_RESTART_POLICY_ON_WORKER_LOSS
+}
+
+// endState maps how a command ended to its final state. A command that ended
+// by itself before the stop reached it did not get cancelled; one that was to
+// be stopped and whose worker is gone did.
+func endState(from taskv1.TaskState, end End) taskv1.TaskState {
+	cancelling := from == taskv1.TaskState_TASK_STATE_CANCELLING
+	switch end.Reason {
+	case ReasonExited:
+		if end.ExitCode != nil && *end.ExitCode == 0 {
+			return taskv1.TaskState_TASK_STATE_COMPLETED
+		}
+		return taskv1.TaskState_TASK_STATE_FAILED
+	case ReasonStopped:
+		return taskv1.TaskState_TASK_STATE_CANCELLED
+	case ReasonWorkerLost, ReasonWorkerStopped:
+		if cancelling {
+			return taskv1.TaskState_TASK_STATE_CANCELLED
+		}
+		return taskv1.TaskState_TASK_STATE_INTERRUPTED
+	case reasonSignalled:
+		if cancelling {
+			return taskv1.TaskState_TASK_STATE_CANCELLED
+		}
+	}
+	return taskv1.TaskState_TASK_STATE_FAILED
+}
+
+// CheckedReason keeps a worker's words within the documented ones.
+func CheckedReason(r *taskv1.CommandEnded) (reason, message string) {
+	switch r.GetReason() {
+	case ReasonExited, reasonSignalled, reasonTimeout, ReasonStopped, reasonSpawnFailed, ReasonWorkerStopped, reasonMemory, reasonProcesses, reasonOutput:
+		return r.GetReason(), r.GetMessage()
+	}
+	return ReasonExited, "the worker gave the unknown reason " + strconv.Quote(r.GetReason())
+}
+
+// LastChars keeps the last n characters of a text.
+func LastChars(s string, n int) string {
+	count := utf8.RuneCountInString(s)
+	for i := range s {
+		if count <= n {
+			return s[i:]
+		}
+		count--
+	}
+	return ""
+}
