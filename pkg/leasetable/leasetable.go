@@ -118,6 +118,25 @@ func (t *Table[V]) ArmUntil(key string, value V, limit time.Time) time.Time {
 	return t.extend(key, l, t.cfg.Term, stall)
 }
 
+// Ensure renews the lease of key if its value is the same one by the given
+// function, and else arms key with value. It returns the value that the lease has
+// now, and when its term ends. So that of several callers that learn of a lease,
+// all get the same value.
+func (t *Table[V]) Ensure(key string, value V, same func(current V) bool) (V, time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	l := t.leases[key]
+	if l == nil || !same(l.value) {
+		l = &lease[V]{value: value}
+		if old := t.leases[key]; old != nil {
+			t.setExpired(old, false)
+		}
+		t.leases[key] = l
+	}
+	stall, _ := t.stall(l.value)
+	return l.value, t.extend(key, l, t.cfg.Term, stall)
+}
+
 // Renew gives the lease of key a full term. It reports when that ends, and false
 // if key has no lease.
 func (t *Table[V]) Renew(key string) (expires time.Time, ok bool) {

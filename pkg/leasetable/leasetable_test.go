@@ -119,6 +119,19 @@ func TestALeaseInUseDoesNotExpire(t *testing.T) {
 	require.Equal(t, "a", <-h.expired)
 }
 
+func TestEnsureKeepsTheValueOfTheSameLease(t *testing.T) {
+	h := newHarness(t)
+	same := func(want string) func(string) bool { return func(v string) bool { return v[0] == want[0] } }
+	got, _ := h.Ensure("a", "1 first", same("1"))
+	require.Equal(t, "1 first", got)
+	h.advance(term / 2)
+	got, expires := h.Ensure("a", "1 second", same("1"))
+	require.Equal(t, "1 first", got)
+	require.Equal(t, h.clk.Now().Add(term), expires)
+	got, _ = h.Ensure("a", "2 third", same("2"))
+	require.Equal(t, "2 third", got)
+}
+
 func TestReadingALease(t *testing.T) {
 	h := newHarness(t)
 	expires := h.Arm("a", "value")

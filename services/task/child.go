@@ -15,20 +15,21 @@ import (
 	"quartet/services/task/rules"
 )
 
-// Children is what this plane asks of the agent plane for the handles of
-// supervised children (SPEC T8).
+// Children reaches the agent plane for the handles of supervised children (SPEC
+// T8). Its methods are safe for concurrent use.
 type Children interface {
-	// FollowUp puts a supervisor's words into a child's lane, once for a request
-	// id. AGENT_DELETED: the child takes nothing any more.
+	// FollowUp appends a message to a child's lane, once for each request id. It
+	// returns AGENT_DELETED once the child accepts no messages any more, OVERLOADED
+	// while its lane is full, and NOT_FOUND while the child is being created.
 	FollowUp(ctx context.Context, childID, requestID, text string) error
-	// Progress says in a few lines how a child stands.
+	// Progress describes the state of a running child in a few lines.
 	Progress(ctx context.Context, childID string) (string, error)
-	// Result is what came of a child.
+	// Result returns the result of an ended child.
 	Result(ctx context.Context, parentID, delegationID string) (string, error)
 }
 
-// follows is what this plane hears of the agent plane: where handles of
-// children begin and end, and whose commands are to be stopped.
+// follows lists the events of the agent plane that this plane reacts to: those by
+// which handles of children begin, change and end, and the deletion of agents.
 func follows() []plane.Followed {
 	return []plane.Followed{{
 		Plane: "agent", Types: []string{"delegation_opened", "delegation_updated", "delegation_completed", "agent_deleting"},
@@ -40,15 +41,15 @@ func follows() []plane.Followed {
 	}}
 }
 
-// inputToChild hands a supervisor's words to its child. The agent plane has the
-// word whether the child still takes them, so that none is accepted and lost.
+// inputToChild sends a supervisor's message to its child. The agent plane decides
+// whether the child accepts it, so that no message is accepted and then lost.
 func (s *Service) inputToChild(ctx context.Context, t *taskv1.Task, principal string, req *taskv1.SendTaskInputRequest) (*taskv1.SendTaskInputResponse, error) {
 	refused := func(reason string) (*taskv1.SendTaskInputResponse, error) {
 		return &taskv1.SendTaskInputResponse{InputTarget: rules.ChildFollowUp, Reason: reason}, nil
 	}
 	switch {
 	case s.deps.Children == nil, req.GetText() == "":
-		return refused(rules.RefusedNoInput) // a child's input does not end before the child does
+		return refused(rules.RefusedNoInput) // the input of a child cannot be closed
 	case t.GetState() != taskv1.TaskState_TASK_STATE_RUNNING:
 		return refused(rules.RefusedNotRunning)
 	}
@@ -65,13 +66,13 @@ func (s *Service) inputToChild(ctx context.Context, t *taskv1.Task, principal st
 	case f.Reason() == fault.Overloaded:
 		return refused(rules.RefusedBacklog)
 	case f.Code() == codes.NotFound:
-		return refused(rules.RefusedUnreachable) // it is being made
+		return refused(rules.RefusedUnreachable) // the child is being created
 	}
 	return nil, err
 }
 
-// childText is what a parent reads of a child: how it stands while it lives,
-// and what came of it then. Never its rounds, trace or context (SPEC A2).
+// childText returns what a parent may read of a child: its state while it runs,
+// and its result once it ended. Never its rounds, trace or context (SPEC A2).
 func (s *Service) childText(ctx context.Context, t *taskv1.Task) (string, error) {
 	if s.deps.Children == nil {
 		return "", nil

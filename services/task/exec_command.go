@@ -7,14 +7,15 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
-	"quartet/pkg/rpc"
+	"quartet/pkg/plane"
 	"quartet/services/task/model"
 	"quartet/services/task/output"
 	"quartet/services/task/rules"
 )
 
-// ExecCommand implements SPEC T1. A repeated request id finds the task of the
-// first request, waits for it again, and answers with how it stands then.
+// ExecCommand queues a command and waits for its end within the yield time (SPEC
+// T1). A repeated request finds the task of the first one, waits for it again,
+// and returns it as it is then.
 func (s *Service) ExecCommand(ctx context.Context, req *taskv1.ExecCommandRequest) (*taskv1.ExecCommandResponse, error) {
 	actor, err := s.agentActor(ctx, req.GetAgentId())
 	if err != nil {
@@ -37,26 +38,22 @@ func (s *Service) ExecCommand(ctx context.Context, req *taskv1.ExecCommandReques
 	if s.deps.OwnsItem != nil && req.GetWorkItemId() != "" {
 		refused = s.deps.OwnsItem(ctx, req.GetAgentId(), req.GetWorkItemId())
 	}
-	p := s.engine.For(actor.Namespace, req.GetAgentId())
-	resp, done, err := journal.Do(ctx, p, journal.Op[*model.State, *taskv1.ExecCommandResponse]{
-		Method: taskv1.TaskService_ExecCommand_FullMethodName, Actor: actor,
-		AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Recall: rpc.Recalling(ctx), Args: rules.RequestArguments(req),
+	resp, err := plane.Do(ctx, s.engine, plane.Command[*model.State, *taskv1.ExecCommandResponse]{
+		Method:  taskv1.TaskService_ExecCommand_FullMethodName,
+		AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: rules.RequestArguments(req),
 		Decide: func(st *model.State, env journal.Env) (journal.Decision[*taskv1.ExecCommandResponse], error) {
-			if refused != nil { // for the rule to say: a repetition has its first answer
+			if refused != nil { // the rule returns it, so that a repeated request gets its first response
 				return journal.Decision[*taskv1.ExecCommandResponse]{}, refused
 			}
 			return rules.DecideExec(st, env, req, spec, space.Worktree)
 		},
 		Answer: rules.AnswerExec,
 	})
-	if done.Replayed {
-		rpc.Replayed(ctx)
-	}
 	if err != nil {
 		return nil, err
 	}
 	if resp.GetOutcome() == taskv1.ExecOutcome_EXEC_OUTCOME_ALREADY_RUNNING {
-		return s.execAnswer(ctx, actor.Namespace, resp.GetTask(), resp.GetOutcome(), req)
+		return s.execResponse(ctx, actor.Namespace, resp.GetTask(), resp.GetOutcome(), req)
 	}
 	yield, _ := rules.DurationIn("yield_time", req.GetYieldTime(), rules.DefaultYield, 0, rules.MaxYield) // checked above
 	t, err := s.awaitEnd(ctx, actor.Namespace, resp.GetTask(), s.clk.Now().Add(yield))
@@ -67,25 +64,25 @@ func (s *Service) ExecCommand(ctx context.Context, req *taskv1.ExecCommandReques
 	if model.Terminal(t.GetState()) {
 		outcome = taskv1.ExecOutcome_EXEC_OUTCOME_COMPLETED
 	}
-	return s.execAnswer(ctx, actor.Namespace, t, outcome, req)
+	return s.execResponse(ctx, actor.Namespace, t, outcome, req)
 }
 
-// execAnswer adds the end of the output to an outcome.
-func (s *Service) execAnswer(ctx context.Context, ns string, t *taskv1.Task, outcome taskv1.ExecOutcome, req *taskv1.ExecCommandRequest) (*taskv1.ExecCommandResponse, error) {
-	most := int(req.GetMaxOutput())
-	if most == 0 {
-		most = rules.DefaultMaxOutput
+// execResponse adds the end of the output to an outcome.
+func (s *Service) execResponse(ctx context.Context, ns string, t *taskv1.Task, outcome taskv1.ExecOutcome, req *taskv1.ExecCommandRequest) (*taskv1.ExecCommandResponse, error) {
+	limit := int(req.GetMaxOutput())
+	if limit == 0 {
+		limit = rules.DefaultMaxOutput
 	}
 	resp := &taskv1.ExecCommandResponse{Outcome: outcome, Task: s.present(ns, t)}
 	resp.Handle = &taskv1.TaskHandle{TaskId: t.GetTaskId(), TaskKind: t.GetKind(), Status: t.GetState()}
 	if t.GetState() == taskv1.TaskState_TASK_STATE_QUEUED {
-		return resp, nil // nothing was written yet
+		return resp, nil // there is no output yet
 	}
-	piece, err := s.output.Read(ctx, ns, t.GetTaskId(), output.FromEnd(most), most)
+	piece, err := s.output.Read(ctx, ns, t.GetTaskId(), output.FromEnd(limit), limit)
 	if err != nil {
 		return nil, err
 	}
-	text := output.EndText(piece, most)
+	text := output.EndText(piece, limit)
 	if outcome != taskv1.ExecOutcome_EXEC_OUTCOME_COMPLETED {
 		resp.Handle.InitialOutput = text
 		return resp, nil
@@ -95,12 +92,11 @@ func (s *Service) execAnswer(ctx context.Context, ns string, t *taskv1.Task, out
 	return resp, nil
 }
 
-// awaitEnd returns a task once it ended, or until passes, or the service stops,
-// whichever is first, as it stands on disk (R4). It sleeps on a signal and
-// polls nothing.
+// awaitEnd waits until a task ended, the time until is reached, or the service
+// stops, and returns the task as it is on disk then.
 func (s *Service) awaitEnd(ctx context.Context, ns string, t *taskv1.Task, until time.Time) (*taskv1.Task, error) {
-	watch := s.watches.add(t.GetTaskId())
-	defer watch.remove()
+	changes := s.watches.Subscribe(t.GetTaskId())
+	defer changes.Close()
 	timer := s.clk.TimerAt(until)
 	defer timer.Stop()
 	for last := false; ; {
@@ -109,13 +105,13 @@ func (s *Service) awaitEnd(ctx context.Context, ns string, t *taskv1.Task, until
 			return now, err
 		}
 		select {
-		case <-watch.c:
+		case <-changes.C():
 		case <-timer.C():
-			last = true // one more look: the end may have come with the alarm
+			last = true // read once more: the task may have ended just now
 		case <-ctx.Done():
 			return nil, fault.From(ctx.Err())
-		case <-s.quit:
-			return now, nil // the task is durable; it can be followed after the restart
+		case <-s.watches.Stopped():
+			return now, nil // the task is durable, and can be read after the restart
 		}
 	}
 }

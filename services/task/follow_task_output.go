@@ -21,8 +21,8 @@ func (s *Service) FollowTaskOutput(req *taskv1.FollowTaskOutputRequest, stream g
 	if err := checkRef(req.GetAgentId(), req.GetTaskId()); err != nil {
 		return err
 	}
-	watch := s.watches.add(req.GetTaskId())
-	defer watch.remove()
+	changes := s.watches.Subscribe(req.GetTaskId())
+	defer changes.Close()
 	for offset := req.GetOffset(); ; {
 		// The task first: output that is there at its end was there before it.
 		t, err := s.read(ctx, actor.Namespace, req.GetAgentId(), req.GetTaskId())
@@ -55,10 +55,10 @@ func (s *Service) FollowTaskOutput(req *taskv1.FollowTaskOutputRequest, stream g
 			return stream.Send(&taskv1.FollowTaskOutputResponse{Ended: model.WithDerived(t)})
 		}
 		select {
-		case <-watch.c:
+		case <-changes.C():
 		case <-ctx.Done():
 			return fault.From(ctx.Err())
-		case <-s.quit:
+		case <-s.watches.Stopped():
 			return fault.NotReady.New("the task service is stopping; follow again from the next offset")
 		}
 	}

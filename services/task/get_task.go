@@ -9,7 +9,7 @@ import (
 	"quartet/services/task/model"
 )
 
-// checkRef validates the coordinates of a task.
+// checkRef validates the ids that name a task.
 func checkRef(agent, taskID string) error {
 	if err := fault.Name("agent_id", agent); err != nil {
 		return err
@@ -17,7 +17,7 @@ func checkRef(agent, taskID string) error {
 	return fault.Name("task_id", taskID)
 }
 
-// GetTask reads a task's lifecycle, never its output (SPEC T3).
+// GetTask reads a task without its output (SPEC T3).
 func (s *Service) GetTask(ctx context.Context, req *taskv1.GetTaskRequest) (*taskv1.GetTaskResponse, error) {
 	actor, err := s.reader(ctx, req.GetAgentId())
 	if err != nil {
@@ -33,7 +33,7 @@ func (s *Service) GetTask(ctx context.Context, req *taskv1.GetTaskRequest) (*tas
 	return &taskv1.GetTaskResponse{Task: s.present(actor.Namespace, t)}, nil
 }
 
-// read gives a task as it is on disk, without derived fields.
+// read returns a task as it is on disk, without derived fields.
 func (s *Service) read(ctx context.Context, ns, agent, taskID string) (*taskv1.Task, error) {
 	t, _, err := journal.View(ctx, s.engine.For(ns, agent), func(st *model.State) (*taskv1.Task, error) {
 		r := st.FindTask(ns, agent, taskID)
@@ -45,8 +45,9 @@ func (s *Service) read(ctx context.Context, ns, agent, taskID string) (*taskv1.T
 	return t, err
 }
 
-// present is shown, with the output that a live task has written so far, and why
-// one that waits for a worker does.
+// present returns a task as readers see it: with derived fields, with the amount
+// of output that a running command has written so far, and with the reason for
+// which a queued command has no worker yet.
 func (s *Service) present(ns string, t *taskv1.Task) *taskv1.Task {
 	return s.presentAll(ns, []*taskv1.Task{t})[0]
 }
@@ -58,11 +59,11 @@ func (s *Service) presentAll(ns string, tasks []*taskv1.Task) []*taskv1.Task {
 	for i, t := range tasks {
 		c := model.WithDerived(t)
 		if model.HeldByWorker(t.GetState()) {
-			c.OutputBytes = max(c.GetOutputBytes(), s.lives.outputEnd(t.GetTaskId()))
+			c.OutputBytes = max(c.GetOutputBytes(), s.workers.OutputEnd(t.GetTaskId()))
 		}
 		if model.AwaitsWorker(t) {
 			if running == nil {
-				slots, running = s.floor.slots(), s.lives.running()
+				slots, running = s.workers.Slots(), s.workers.CountRunning()
 			}
 			c.QueueReason, c.QueueMessage = model.ExplainQueued(model.PlacementOf(ns, t), slots, func(w model.WorkerKey) int { return running[w] })
 		}

@@ -49,8 +49,8 @@ func (s *Service) GetTaskOutput(ctx context.Context, req *taskv1.GetTaskOutputRe
 	if err != nil {
 		return nil, err
 	}
-	watch := s.watches.add(req.GetTaskId())
-	defer watch.remove()
+	changes := s.watches.Subscribe(req.GetTaskId())
+	defer changes.Close()
 	timer := s.clk.TimerAt(s.clk.Now().Add(block))
 	defer timer.Stop()
 	offset := req.GetOffset()
@@ -85,12 +85,12 @@ func (s *Service) GetTaskOutput(ctx context.Context, req *taskv1.GetTaskOutputRe
 			offset = piece.Start
 		}
 		select {
-		case <-watch.c:
+		case <-changes.C():
 		case <-timer.C():
 			timedOut = true
 		case <-ctx.Done():
 			return nil, fault.From(ctx.Err())
-		case <-s.quit:
+		case <-s.watches.Stopped():
 			return nil, fault.NotReady.New("the task service is stopping; ask again")
 		}
 	}

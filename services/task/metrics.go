@@ -11,6 +11,7 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/meter"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/pkg/pbjson"
 	"quartet/services/task/model"
 	"quartet/services/task/rules"
 )
@@ -61,7 +62,7 @@ func (m *metrics) count(ev *journal.Event) {
 		m.expired.WithLabelValues().Inc()
 	case *taskv1.TaskCompleted, *taskv1.TaskFailed, *taskv1.TaskCancelled, *taskv1.TaskInterrupted:
 		state := strings.ToLower(strings.TrimPrefix(t.GetState().String(), "TASK_STATE_"))
-		m.ended.WithLabelValues(kind, state, t.GetEndReason()).Inc()
+		m.ended.WithLabelValues(kind, state, pbjson.EnumName(t.GetEndReason())).Inc()
 		if command && t.GetStartedAt() != nil {
 			m.took.WithLabelValues(state).Observe(between(t.GetStartedAt(), t.GetEndedAt()))
 		}
@@ -142,7 +143,7 @@ func (s *Service) Sample(ctx context.Context) {
 		set(s.metrics.running, f.running, partition)
 	}
 	workers, places := pools{}, pools{}
-	for _, w := range s.floor.slots() {
+	for _, w := range s.workers.Slots() {
 		served := w.Pools
 		if len(served) == 0 {
 			served = []string{model.DefaultPool}

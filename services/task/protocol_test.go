@@ -3,6 +3,7 @@ package task
 import (
 	"context"
 	"io"
+	"slices"
 	"testing"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
+	"quartet/pkg/workerstream"
 	"quartet/services/task/model"
 	"quartet/services/task/output"
 	"quartet/services/task/rules"
@@ -95,14 +97,14 @@ func (s *site) get(id string) *taskv1.Task {
 // awaitState blocks on the plane's own signal.
 func (s *site) awaitState(id string, want taskv1.TaskState) *taskv1.Task {
 	s.t.Helper()
-	w := s.service.watches.add(id)
-	defer w.remove()
+	changes := s.service.watches.Subscribe(id)
+	defer changes.Close()
 	for {
 		if got := s.get(id); got.GetState() == want {
 			return got
 		}
 		select {
-		case <-w.c:
+		case <-changes.C():
 		case <-time.After(10 * time.Second):
 			require.FailNow(s.t, "not reached", "%s, is %v", want, s.get(id))
 		}
@@ -370,7 +372,9 @@ func TestT3_StopWaitsForItsWorker(t *testing.T) {
 
 // awaitGone waits until a worker's stream has ended.
 func (s *site) awaitGone(w model.WorkerKey) {
-	require.Eventually(s.t, func() bool { return s.service.floor.find(w) == nil }, 10*time.Second, time.Millisecond)
+	require.Eventually(s.t, func() bool {
+		return !slices.ContainsFunc(s.service.workers.Slots(), func(slot model.WorkerSlot) bool { return slot.Worker == w })
+	}, 10*time.Second, time.Millisecond)
 }
 
 func TestT3_InputReachesItsWorkerOnce(t *testing.T) {
@@ -472,8 +476,16 @@ func TestX15_WhoMay(t *testing.T) {
 	require.NoError(t, err)
 	_, err = stream.Recv()
 	require.ErrorIs(t, err, fault.PermissionDenied)
-	for _, h := range []*taskv1.WorkerHello{nil, {}, {WorkerId: "W!", BootId: "b"}, {WorkerId: "w"}, {WorkerId: "w", BootId: "b", Capacity: -1}, {WorkerId: "w", BootId: "b", Capacity: maxCapacity + 1}} {
-		require.Error(t, checkHello(h), "%v", h)
+	for _, h := range []*taskv1.WorkerHello{nil, {}, {WorkerId: "W!", BootId: "b"}, {WorkerId: "w"}, {WorkerId: "w", BootId: "b", Capacity: -1}, {WorkerId: "w", BootId: "b", Capacity: workerstream.MaxCapacity + 1}} {
+		stream, err := taskv1.NewWorkerServiceClient(conn).Connect(as(rpc.RoleWorker, ""))
+		require.NoError(t, err)
+		m := &taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_Hello{Hello: h}}
+		if h == nil {
+			m = &taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_Heartbeat{Heartbeat: &taskv1.WorkerHeartbeat{}}}
+		}
+		require.NoError(t, stream.Send(m))
+		_, err = stream.Recv()
+		require.Error(t, err, "%v", h)
 	}
 }
 

@@ -6,12 +6,13 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
-	"quartet/pkg/rpc"
+	"quartet/pkg/plane"
 	"quartet/services/task/model"
 	"quartet/services/task/rules"
 )
 
-// SendTaskInput writes to a running command (SPEC T3).
+// SendTaskInput writes to the input of a running command, or sends a message to a
+// child (SPEC T3).
 func (s *Service) SendTaskInput(ctx context.Context, req *taskv1.SendTaskInputRequest) (*taskv1.SendTaskInputResponse, error) {
 	actor, err := s.agentActor(ctx, req.GetAgentId())
 	if err != nil {
@@ -27,7 +28,7 @@ func (s *Service) SendTaskInput(ctx context.Context, req *taskv1.SendTaskInputRe
 		return nil, fault.InvalidArgument.New("text is empty; give text, or end_of_input to close the input").
 			WithField("text", "is required without end_of_input")
 	}
-	// NUL is fine on a pipe, so only the size counts.
+	// Any bytes may be written to a pipe, NUL included, so only the size is checked.
 	if err := fault.Bytes("text", len(req.GetText()), fault.MaxFreeTextBytes); err != nil {
 		return nil, err
 	}
@@ -36,17 +37,13 @@ func (s *Service) SendTaskInput(ctx context.Context, req *taskv1.SendTaskInputRe
 	} else if model.IsChild(t) {
 		return s.inputToChild(ctx, t, actor.Principal, req)
 	}
-	to := s.reachOf(req.GetTaskId())
-	resp, done, err := journal.Do(ctx, s.engine.For(actor.Namespace, req.GetAgentId()), journal.Op[*model.State, *taskv1.SendTaskInputResponse]{
-		Method: taskv1.TaskService_SendTaskInput_FullMethodName, Actor: actor,
+	reach := s.workers.Reach(req.GetTaskId())
+	return plane.Do(ctx, s.engine, plane.Command[*model.State, *taskv1.SendTaskInputResponse]{
+		Method:  taskv1.TaskService_SendTaskInput_FullMethodName,
 		AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
 		Decide: func(st *model.State, env journal.Env) (journal.Decision[*taskv1.SendTaskInputResponse], error) {
-			return rules.DecideInput(st, env, req, to)
+			return rules.DecideInput(st, env, req, reach)
 		},
 		Answer: rules.AnswerInput,
 	})
-	if done.Replayed {
-		rpc.Replayed(ctx)
-	}
-	return resp, err
 }

@@ -6,12 +6,12 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
-	"quartet/pkg/rpc"
+	"quartet/pkg/plane"
 	"quartet/services/task/model"
 	"quartet/services/task/rules"
 )
 
-// StopTask implements SPEC T3. Its answer does not wait for the command to end.
+// StopTask asks a task to stop (SPEC T3). It does not wait for the end.
 func (s *Service) StopTask(ctx context.Context, req *taskv1.StopTaskRequest) (*taskv1.StopTaskResponse, error) {
 	actor, err := s.agentActor(ctx, req.GetAgentId())
 	if err != nil {
@@ -23,9 +23,9 @@ func (s *Service) StopTask(ctx context.Context, req *taskv1.StopTaskRequest) (*t
 	if err := fault.RequestID(req.GetRequestId()); err != nil {
 		return nil, err
 	}
-	resp, done, err := journal.Do(ctx, s.engine.For(actor.Namespace, req.GetAgentId()), journal.Op[*model.State, *taskv1.StopTaskResponse]{
-		Method: taskv1.TaskService_StopTask_FullMethodName, Actor: actor,
-		AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Recall: rpc.Recalling(ctx), Args: req,
+	resp, err := plane.Do(ctx, s.engine, plane.Command[*model.State, *taskv1.StopTaskResponse]{
+		Method:  taskv1.TaskService_StopTask_FullMethodName,
+		AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
 		Decide: func(st *model.State, env journal.Env) (journal.Decision[*taskv1.StopTaskResponse], error) {
 			return rules.DecideStop(st, env, req)
 		},
@@ -33,9 +33,6 @@ func (s *Service) StopTask(ctx context.Context, req *taskv1.StopTaskRequest) (*t
 			return &taskv1.StopTaskResponse{Task: model.TaskOf(events[0])}, nil
 		},
 	})
-	if done.Replayed {
-		rpc.Replayed(ctx)
-	}
 	if err != nil {
 		return nil, err
 	}

@@ -19,12 +19,12 @@ import (
 
 // Why a command was ended by the worker (CommandEnded.reason).
 const (
-	causeMemory        = "memory_limit_exceeded"
-	causeProcesses     = "process_limit_exceeded"
-	causeOutput        = "output_limit_exceeded"
-	causeStopped       = "stopped"
-	causeTimeout       = "timeout"
-	causeWorkerStopped = "worker_stopped"
+	causeMemory        = taskv1.TaskEndReason_TASK_END_REASON_MEMORY_LIMIT_EXCEEDED
+	causeProcesses     = taskv1.TaskEndReason_TASK_END_REASON_PROCESS_LIMIT_EXCEEDED
+	causeOutput        = taskv1.TaskEndReason_TASK_END_REASON_OUTPUT_LIMIT_EXCEEDED
+	causeStopped       = taskv1.TaskEndReason_TASK_END_REASON_STOPPED
+	causeTimeout       = taskv1.TaskEndReason_TASK_END_REASON_TIMEOUT
+	causeWorkerStopped = taskv1.TaskEndReason_TASK_END_REASON_WORKER_STOPPED
 )
 
 // batch is how long output waits for more before it is sent.
@@ -41,11 +41,11 @@ type command struct {
 	done chan struct{} // run returned: no process of it is left
 
 	mu        sync.Mutex
-	proc      *process // nil before it was spawned and after it was reaped
-	exited    bool     // it ended by itself, or nothing was spawned: too late to stop
-	cause     string   // who ended it, if the worker did; the first one counts
-	written   int64    // output, for its limit
-	detail    string   // the figures of a limit
+	proc      *process             // nil before it was spawned and after it was reaped
+	exited    bool                 // it ended by itself, or nothing was spawned: too late to stop
+	cause     taskv1.TaskEndReason // why the worker ended it, if it did; the first reason counts
+	written   int64                // output, for its limit
+	detail    string               // the figures of a limit
 	killer    *time.Timer
 	flusher   *time.Timer
 	inputs    []*taskv1.CommandInput // accepted and not written
@@ -74,7 +74,7 @@ func (c *command) run() {
 	}
 	p, err := c.spawn()
 	if err != nil {
-		c.finish(&taskv1.CommandEnded{Reason: "spawn_failed", Message: err.Error()})
+		c.finish(&taskv1.CommandEnded{Reason: taskv1.TaskEndReason_TASK_END_REASON_SPAWN_FAILED, Message: err.Error()})
 		return
 	}
 	if p == nil { // stopped before it was started
@@ -138,7 +138,7 @@ func (c *command) spawn() (*process, error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.cause != "" {
+	if c.cause != 0 {
 		c.exited = true
 		return nil, nil
 	}
@@ -153,17 +153,17 @@ func (c *command) spawn() (*process, error) {
 
 // stop asks the process group to end: TERM, after the grace KILL; with force
 // KILL at once (SPEC T3). A command that ended by itself before is not touched.
-func (c *command) stop(cause string, force bool) {
+func (c *command) stop(cause taskv1.TaskEndReason, force bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.stopLocked(cause, force)
 }
 
-func (c *command) stopLocked(cause string, force bool) {
+func (c *command) stopLocked(cause taskv1.TaskEndReason, force bool) {
 	if c.exited {
 		return
 	}
-	first := c.cause == ""
+	first := c.cause == 0
 	if first {
 		c.cause = cause
 	}
@@ -218,9 +218,9 @@ func (c *command) verdict(state *os.ProcessState) *taskv1.CommandEnded {
 	case causeWorkerStopped:
 		end.Message = "worker " + c.w.cfg.ID + " was stopped"
 	default:
-		end.Reason = "exited"
+		end.Reason = taskv1.TaskEndReason_TASK_END_REASON_EXITED
 		if status, ok := waitStatus(state); ok && status.Signaled() {
-			end.Reason = "signalled"
+			end.Reason = taskv1.TaskEndReason_TASK_END_REASON_SIGNALLED
 			end.Message = "ended by " + unix.SignalName(status.Signal())
 		} else if end.ExitCode != nil {
 			end.Message = fmt.Sprintf("exit code %d", end.GetExitCode())

@@ -56,10 +56,10 @@ func (c *command) within(data []byte) ([]byte, bool) {
 }
 
 // exceed ends a command that went over a limit, at once: what it takes is needed.
-func (c *command) exceed(cause, detail string) {
+func (c *command) exceed(cause taskv1.TaskEndReason, detail string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.cause == "" && !c.exited {
+	if c.cause == 0 && !c.exited {
 		c.detail = detail
 	}
 	c.stopLocked(cause, true)

@@ -142,7 +142,7 @@ func TestT4_KilledWorkerLeavesNothing(t *testing.T) {
 	require.Zero(t, alive(t, "QUARTET_TASK_WORKER="+id+"@"+r.state))
 	end := r.await(task)
 	require.Equal(t, interrupted, end.GetState())
-	require.Equal(t, "worker_lost", end.GetEndReason())
+	require.Equal(t, taskv1.TaskEndReason_TASK_END_REASON_WORKER_LOST, end.GetEndReason())
 	require.Equal(t, []string{"task_queued", "task_started", "task_interrupted"}, r.events(task))
 	require.Equal(t, completed, r.sh("true").GetTask().GetState(), "and its place is free")
 }
@@ -169,7 +169,7 @@ func TestT4_StoppedWorkerInterrupts(t *testing.T) {
 	for _, id := range []string{a, b} {
 		got := r.get(id)
 		require.Equal(t, interrupted, got.GetState())
-		require.Equal(t, "worker_stopped", got.GetEndReason())
+		require.Equal(t, taskv1.TaskEndReason_TASK_END_REASON_WORKER_STOPPED, got.GetEndReason())
 		require.Zero(t, alive(t, "QUARTET_TASK_ID="+id))
 	}
 	r.awaitOutput(b, "bye")
@@ -308,7 +308,7 @@ func TestT5_NothingIsLostOrDoneTwiceOverRestarts(t *testing.T) {
 			r.up()
 		}
 		end := r.await(id)
-		require.Equal(t, "exited", end.GetEndReason(), end)
+		require.Equal(t, taskv1.TaskEndReason_TASK_END_REASON_EXITED, end.GetEndReason(), end)
 		require.EqualValues(t, i%2, end.GetExitCode())
 		var want strings.Builder
 		for k := 1; k <= 30; k++ {

@@ -34,8 +34,11 @@ func (f *Transition) FinishRun(r *model.Run, how boardv1.RunStatus, why string, 
 	}
 	f.EndedRuns = AddTo(f.EndedRuns, r, how)
 	ended.RunId, ended.Status = r.Record.GetRunId(), how
-	if how != boardv1.RunStatus_RUN_STATUS_FINISHED && ended.GetEndReason() == "" {
-		ended.EndReason = why
+	switch how {
+	case boardv1.RunStatus_RUN_STATUS_CANCELLED:
+		ended.EndReason = boardv1.RunEndReason_RUN_END_REASON_WORKER_CANCELLED
+	case boardv1.RunStatus_RUN_STATUS_TIMED_OUT:
+		ended.EndReason = boardv1.RunEndReason_RUN_END_REASON_WORKER_TIMEOUT
 	}
 	f.Emit(nil, ended).ActorRunID = f.env.Actor.RunID
 }
@@ -64,6 +67,6 @@ func (f *Transition) ExpireLease(r *model.Run) {
 	}
 	f.EndedRuns = AddTo(f.EndedRuns, r, boardv1.RunStatus_RUN_STATUS_LOST)
 	if r.Dispatch == nil || !r.HoldsStep() {
-		f.Emit(nil, &boardv1.WorkerRunEnded{RunId: r.Record.GetRunId(), Status: boardv1.RunStatus_RUN_STATUS_LOST, EndReason: "worker_lost"})
+		f.Emit(nil, &boardv1.WorkerRunEnded{RunId: r.Record.GetRunId(), Status: boardv1.RunStatus_RUN_STATUS_LOST, EndReason: boardv1.RunEndReason_RUN_END_REASON_WORKER_LOST})
 	}
 }

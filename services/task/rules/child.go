@@ -9,12 +9,6 @@ import (
 	"quartet/services/task/model"
 )
 
-// Why the handle of a child ended (Task.end_reason); reasonStopped is the third.
-const (
-	reasonFinished    = "finished"
-	reasonChildFailed = "child_failed"
-)
-
 // ChildFollowUp is the input target of a child's handle.
 const ChildFollowUp = "child_followup"
 
@@ -65,10 +59,10 @@ func closeHandle(s *model.State, env journal.Env, ns string, d *agentv1.Delegati
 	ev := model.NewEvent(ns, t, nil)
 	switch d.GetOutcome() {
 	case "completed":
-		t.State, t.EndReason = taskv1.TaskState_TASK_STATE_COMPLETED, reasonFinished
+		t.State, t.EndReason = taskv1.TaskState_TASK_STATE_COMPLETED, ReasonFinished
 		ev.Payload = &taskv1.TaskCompleted{Task: t, OutputTail: d.GetResultSummary()}
 	case "failed":
-		t.State, t.EndReason = taskv1.TaskState_TASK_STATE_FAILED, reasonChildFailed
+		t.State, t.EndReason = taskv1.TaskState_TASK_STATE_FAILED, ReasonChildFailed
 		ev.Payload = &taskv1.TaskFailed{Task: t, OutputTail: d.GetResultSummary()}
 	default:
 		t.State, t.EndReason = taskv1.TaskState_TASK_STATE_CANCELLED, ReasonStopped

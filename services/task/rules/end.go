@@ -2,27 +2,29 @@ package rules
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
 	"unicode/utf8"
 
 	"quartet/pkg/journal"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/pkg/pbjson"
 	"quartet/services/task/model"
 )
 
-// Why a command ended (Task.end_reason).
+// Reasons for which a task ended, in short.
 const (
-	ReasonExited        = "exited"
-	reasonSignalled     = "signalled"
-	reasonTimeout       = "timeout"
-	ReasonStopped       = "stopped"
-	reasonSpawnFailed   = "spawn_failed"
-	ReasonWorkerStopped = "worker_stopped"
-	ReasonWorkerLost    = "worker_lost"
-	reasonMemory        = "memory_limit_exceeded"
-	reasonProcesses     = "process_limit_exceeded"
-	reasonOutput        = "output_limit_exceeded"
+	ReasonExited        = taskv1.TaskEndReason_TASK_END_REASON_EXITED
+	ReasonSignalled     = taskv1.TaskEndReason_TASK_END_REASON_SIGNALLED
+	ReasonTimeout       = taskv1.TaskEndReason_TASK_END_REASON_TIMEOUT
+	ReasonStopped       = taskv1.TaskEndReason_TASK_END_REASON_STOPPED
+	ReasonSpawnFailed   = taskv1.TaskEndReason_TASK_END_REASON_SPAWN_FAILED
+	ReasonWorkerStopped = taskv1.TaskEndReason_TASK_END_REASON_WORKER_STOPPED
+	ReasonWorkerLost    = taskv1.TaskEndReason_TASK_END_REASON_WORKER_LOST
+	ReasonMemoryLimit   = taskv1.TaskEndReason_TASK_END_REASON_MEMORY_LIMIT_EXCEEDED
+	ReasonProcessLimit  = taskv1.TaskEndReason_TASK_END_REASON_PROCESS_LIMIT_EXCEEDED
+	ReasonOutputLimit   = taskv1.TaskEndReason_TASK_END_REASON_OUTPUT_LIMIT_EXCEEDED
+	ReasonFinished      = taskv1.TaskEndReason_TASK_END_REASON_FINISHED
+	ReasonChildFailed   = taskv1.TaskEndReason_TASK_END_REASON_CHILD_FAILED
 )
 
 // MaxRestarts bounds how often a command is begun anew: one that takes its
@@ -38,7 +40,7 @@ type End struct {
 	TaskID     string
 	Generation int64
 	ExitCode   *int32
-	Reason     string
+	Reason     taskv1.TaskEndReason
 	Message    string
 	Tail       string
 	Bytes      int64
@@ -118,7 +120,7 @@ func endState(from taskv1.TaskState, end End) taskv1.TaskState {
 			return taskv1.TaskState_TASK_STATE_CANCELLED
 		}
 		return taskv1.TaskState_TASK_STATE_INTERRUPTED
-	case reasonSignalled:
+	case ReasonSignalled:
 		if cancelling {
 			return taskv1.TaskState_TASK_STATE_CANCELLED
 		}
@@ -126,13 +128,15 @@ func endState(from taskv1.TaskState, end End) taskv1.TaskState {
 	return taskv1.TaskState_TASK_STATE_FAILED
 }
 
-// CheckedReason keeps a worker's words within the documented ones.
-func CheckedReason(r *taskv1.CommandEnded) (reason, message string) {
+// CheckedReason returns the reason and the message of a worker's report that a
+// command ended. A reason that is not a worker's to report counts as an exit.
+func CheckedReason(r *taskv1.CommandEnded) (reason taskv1.TaskEndReason, message string) {
 	switch r.GetReason() {
-	case ReasonExited, reasonSignalled, reasonTimeout, ReasonStopped, reasonSpawnFailed, ReasonWorkerStopped, reasonMemory, reasonProcesses, reasonOutput:
+	case ReasonExited, ReasonSignalled, ReasonTimeout, ReasonStopped, ReasonSpawnFailed, ReasonWorkerStopped,
+		ReasonMemoryLimit, ReasonProcessLimit, ReasonOutputLimit:
 		return r.GetReason(), r.GetMessage()
 	}
-	return ReasonExited, "the worker gave the unknown reason " + strconv.Quote(r.GetReason())
+	return ReasonExited, fmt.Sprintf("the worker reported the unknown reason %q", pbjson.EnumName(r.GetReason()))
 }
 
 // LastChars keeps the last n characters of a text.

@@ -132,14 +132,14 @@ func TestT4_OnWorkerLoss(t *testing.T) {
 	w := newWorld()
 	again := &taskv1.CommandSpec{Cmd: "index", RestartPolicy: taskv1.RestartPolicy_RESTART_POLICY_ON_WORKER_LOSS, AcceptsInput: true}
 	id := w.queue(t, again)
-	lost := func(reason string) End {
+	lost := func(reason taskv1.TaskEndReason) End {
 		return End{TaskID: id, Generation: w.task(id).GetLeaseGeneration(), Reason: reason, Message: "worker w1 did not report", Bytes: 10 * w.task(id).GetLeaseGeneration()}
 	}
 	for i := range MaxRestarts {
 		later := w.queue(t, &taskv1.CommandSpec{Cmd: "other"})
 		require.Equal(t, 1, w.lease(t, one(1)))
 		require.True(t, w.input(t, id, true, Reach{Connected: true}).GetAcceptedInput())
-		reason := []string{ReasonWorkerLost, ReasonWorkerStopped}[i%2]
+		reason := []taskv1.TaskEndReason{ReasonWorkerLost, ReasonWorkerStopped}[i%2]
 		old := lost(reason)
 		require.True(t, w.end(t, old))
 		require.False(t, w.end(t, old), "once")
@@ -168,15 +168,15 @@ func TestT4_OnWorkerLoss(t *testing.T) {
 	for _, c := range []struct {
 		spec   *taskv1.CommandSpec
 		stop   bool
-		reason string
+		reason taskv1.TaskEndReason
 		want   taskv1.TaskState
 	}{
 		{&taskv1.CommandSpec{Cmd: "x"}, false, ReasonWorkerLost, taskv1.TaskState_TASK_STATE_INTERRUPTED},
 		{&taskv1.CommandSpec{Cmd: "x", RestartPolicy: taskv1.RestartPolicy_RESTART_POLICY_NEVER}, false, ReasonWorkerLost, taskv1.TaskState_TASK_STATE_INTERRUPTED},
 		{again, true, ReasonWorkerLost, taskv1.TaskState_TASK_STATE_CANCELLED},
-		{again, false, reasonMemory, taskv1.TaskState_TASK_STATE_FAILED},
-		{again, false, reasonTimeout, taskv1.TaskState_TASK_STATE_FAILED},
-		{again, false, reasonSignalled, taskv1.TaskState_TASK_STATE_FAILED},
+		{again, false, ReasonMemoryLimit, taskv1.TaskState_TASK_STATE_FAILED},
+		{again, false, ReasonTimeout, taskv1.TaskState_TASK_STATE_FAILED},
+		{again, false, ReasonSignalled, taskv1.TaskState_TASK_STATE_FAILED},
 	} {
 		id = w.queue(t, proto.CloneOf(c.spec))
 		require.Equal(t, 1, w.lease(t, one(1)))

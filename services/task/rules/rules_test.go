@@ -302,17 +302,17 @@ func TestT2_EndStates(t *testing.T) {
 		interrupted = taskv1.TaskState_TASK_STATE_INTERRUPTED
 	)
 	for _, c := range []struct {
-		reason              string
+		reason              taskv1.TaskEndReason
 		exit                *int32
 		running, cancelling taskv1.TaskState
 	}{
 		{ReasonExited, code(0), completed, completed},
 		{ReasonExited, code(1), failed, failed},
 		{ReasonExited, nil, failed, failed},
-		{reasonSignalled, nil, failed, cancelled},
-		{reasonTimeout, nil, failed, failed},
+		{ReasonSignalled, nil, failed, cancelled},
+		{ReasonTimeout, nil, failed, failed},
 		{ReasonStopped, code(0), cancelled, cancelled},
-		{reasonSpawnFailed, nil, failed, failed},
+		{ReasonSpawnFailed, nil, failed, failed},
 		{ReasonWorkerStopped, nil, interrupted, cancelled},
 		{ReasonWorkerLost, nil, interrupted, cancelled},
 	} {
@@ -485,7 +485,7 @@ func TestT2_RandomHistories(t *testing.T) {
 			case 4:
 				w.end(t, End{
 					TaskID: pick(), Generation: rapid.Int64Range(0, 4).Draw(t, "gen"), ExitCode: code(0),
-					Reason: rapid.SampledFrom([]string{ReasonExited, ReasonStopped, ReasonWorkerLost, ReasonWorkerLost, ReasonWorkerStopped, reasonMemory, reasonTimeout}).Draw(t, "reason"),
+					Reason: rapid.SampledFrom([]taskv1.TaskEndReason{ReasonExited, ReasonStopped, ReasonWorkerLost, ReasonWorkerLost, ReasonWorkerStopped, ReasonMemoryLimit, ReasonTimeout}).Draw(t, "reason"),
 				})
 			case 5:
 				if id := pick(); w.state.FindTask(w.env.Actor.Namespace, "keeper", id) != nil {
