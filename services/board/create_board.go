@@ -63,9 +63,9 @@ func (s *Service) CreateBoard(ctx context.Context, req *boardv1.CreateBoardReque
 	if err != nil {
 		return nil, err
 	}
-	b, err := view(ctx, s, k, req.GetBoardId(), req.GetWalName(), func(_ *model.State, b *model.Board) (*boardv1.Board, error) { return b.WithDiagnostics(), nil })
+	b, err := viewBoard(ctx, s, k, req.GetBoardId(), req.GetWalName(), func(_ *model.State, b *model.Board) (*boardv1.Board, error) { return b.WithDiagnostics(), nil })
 	if err != nil {
 		return nil, err
 	}
-	return &boardv1.CreateBoardResponse{Board: b, EventIds: out.ids, EventsWritten: out.n}, nil
+	return &boardv1.CreateBoardResponse{Board: b, EventIds: out.ids, EventsWritten: out.count}, nil
 }

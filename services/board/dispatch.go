@@ -57,20 +57,24 @@ func (s *Service) DispatchWorker(ctx context.Context, req *boardv1.DispatchWorke
 		return nil, err
 	}
 	k := sessionKey(ctx, req.GetSessionId())
-	pool, err := view(ctx, s, k, req.GetBoardId(), "", func(_ *model.State, b *model.Board) (string, error) {
+	pool, err := viewBoard(ctx, s, k, req.GetBoardId(), "", func(_ *model.State, b *model.Board) (string, error) {
 		return cmp.Or(req.GetWorkerPoolId(), b.DefaultPool), nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	place, busy := s.floor.reserve(k.Namespace, pool, req.GetWorkerId())
-	out, err := s.change(ctx, command{
-		method: "DispatchWorker", k: k, board: req.GetBoardId(), requestID: req.GetRequestId(), args: req, ended: true,
+	reservation, busy := s.workers.Reserve(k.Namespace, pool, req.GetWorkerId())
+	workerID := ""
+	if busy == nil {
+		workerID = reservation.Session.Key.ID
+	}
+	out, err := s.do(ctx, change{
+		method: "DispatchWorker", session: k, board: req.GetBoardId(), requestID: req.GetRequestId(), args: req, mayBeEnded: true,
 		decide: func(_ *model.State, b *model.Board, env journal.Env) ([]*journal.Event, error) {
 			switch {
 			case !b.Dispatchable():
 				return nil, model.NotDispatchable(b)
-			case busy != nil: // for the rule to say: a repetition has its first answer
+			case busy != nil: // the rule returns it, so that a repeated request gets its first response
 				return nil, busy
 			case len(b.Runs) >= maxRunsOfBoard:
 				return nil, fault.WorkerPoolBusy.Newf("board %q has %d runs under way; that is the most", b.ID, len(b.Runs))
@@ -81,24 +85,26 @@ func (s *Service) DispatchWorker(ctx context.Context, req *boardv1.DispatchWorke
 				}
 			}
 			return []*journal.Event{b.NewEvent("", &boardv1.WorkerDispatched{Run: &boardv1.WorkerRun{
-				RunId: env.NewID("run_"), SessionId: k.ID, BoardId: b.ID, WorkerPoolId: pool, WorkerId: place.worker,
+				RunId: env.NewID("run_"), SessionId: k.ID, BoardId: b.ID, WorkerPoolId: pool, WorkerId: workerID,
 				AllowedStepIds: allowed, Instruction: req.GetInstruction(), Context: req.GetContext(), AllowedTools: req.GetAllowedTools(),
 				Status:       boardv1.RunStatus_RUN_STATUS_RUNNING,
 				DispatchedAt: timestamppb.New(env.Now), DeadlineAt: timestamppb.New(env.Now.Add(limit)),
 			}})}, nil
 		},
 	})
-	if err != nil || len(out.events) == 0 {
-		s.floor.giveBack(place)
+	p, dispatched := journal.Find[*boardv1.WorkerDispatched](out.events)
+	switch {
+	case busy != nil:
+	case err != nil || p.GetRun().GetWorkerId() != workerID: // refused, or a repeated request whose run another worker has
+		reservation.Cancel()
+	default:
+		s.workers.Begin(reservation, p.GetRun())
+	}
+	if err != nil {
 		return nil, err
 	}
-	p, ok := out.events[0].Payload.(*boardv1.WorkerDispatched)
-	if !ok {
-		s.floor.giveBack(place)
-		return nil, fmt.Errorf("board: a dispatch wrote %s", out.events[0].Type)
-	}
-	if p.GetRun().GetWorkerId() != place.worker || !s.floor.hand(place, p.GetRun()) {
-		s.floor.giveBack(place) // it was dispatched by an earlier call
+	if !dispatched {
+		return nil, fault.InternalError.New("a run was dispatched without an event")
 	}
 	run, pending, err := s.awaitRun(ctx, k, req.GetBoardId(), p.GetRun().GetRunId(), wait)
 	return &boardv1.DispatchWorkerResponse{Run: run, Pending: pending}, err
@@ -149,9 +155,10 @@ func (s *Service) GetWorkerRun(ctx context.Context, req *boardv1.GetWorkerRunReq
 func (s *Service) awaitRun(ctx context.Context, k model.Key, boardID, runID string, wait time.Duration) (*boardv1.WorkerRun, bool, error) {
 	timer := s.deps.Clock.TimerAt(s.deps.Clock.Now().Add(wait))
 	defer timer.Stop()
+	changes := s.watches.Subscribe(boardWatch{k.Namespace, k.ID, boardID})
+	defer changes.Close()
 	for {
-		changed := s.watches.on(watchKey{k.Namespace, k.ID, boardID})
-		run, err := journalView(ctx, s, k, func(st *model.State) (*boardv1.WorkerRun, error) { return st.FindRun(k, boardID, runID) })
+		run, err := viewSession(ctx, s, k, func(st *model.State) (*boardv1.WorkerRun, error) { return st.FindRun(k, boardID, runID) })
 		if err != nil {
 			return nil, false, err
 		}
@@ -160,10 +167,10 @@ func (s *Service) awaitRun(ctx context.Context, k model.Key, boardID, runID stri
 			return run, pending, nil
 		}
 		select {
-		case <-changed:
+		case <-changes.C():
 		case <-timer.C():
 			return run, true, nil
-		case <-s.ctx.Done():
+		case <-s.watches.Stopped():
 			return run, true, nil
 		case <-ctx.Done():
 			return nil, false, ctx.Err()
@@ -181,7 +188,7 @@ func (s *Service) ListWorkerRuns(ctx context.Context, req *boardv1.ListWorkerRun
 		return nil, err
 	}
 	k := sessionKey(ctx, req.GetSessionId())
-	return view(ctx, s, k, req.GetBoardId(), "", func(st *model.State, b *model.Board) (*boardv1.ListWorkerRunsResponse, error) {
+	return viewBoard(ctx, s, k, req.GetBoardId(), "", func(st *model.State, b *model.Board) (*boardv1.ListWorkerRunsResponse, error) {
 		out := &boardv1.ListWorkerRunsResponse{}
 		out.Runs, out.Truncated = st.RunsOf(b, limit, req.GetRunningOnly())
 		return out, nil
@@ -197,8 +204,8 @@ func (s *Service) CancelWorkerRun(ctx context.Context, req *boardv1.CancelWorker
 		return nil, err
 	}
 	k := sessionKey(ctx, req.GetSessionId())
-	_, err := s.change(ctx, command{
-		method: "CancelWorkerRun", k: k, board: req.GetBoardId(), requestID: req.GetRequestId(), args: req, ended: true,
+	_, err := s.do(ctx, change{
+		method: "CancelWorkerRun", session: k, board: req.GetBoardId(), requestID: req.GetRequestId(), args: req, mayBeEnded: true,
 		decide: func(st *model.State, b *model.Board, env journal.Env) ([]*journal.Event, error) {
 			r := st.Runs[model.Key{Namespace: k.Namespace, ID: req.GetRunId()}]
 			if r == nil || r.Board != b {
@@ -217,7 +224,7 @@ func (s *Service) CancelWorkerRun(ctx context.Context, req *boardv1.CancelWorker
 	if err != nil {
 		return nil, err
 	}
-	s.floor.stop(k.Namespace, req.GetRunId())
+	s.workers.Cancel(k.Namespace, req.GetRunId())
 	run, _, err := s.awaitRun(ctx, k, req.GetBoardId(), req.GetRunId(), 0)
 	return &boardv1.CancelWorkerRunResponse{Run: run}, err
 }
@@ -230,8 +237,8 @@ func (s *Service) FinishWorkerRun(ctx context.Context, req *boardv1.FinishWorker
 		return nil, err
 	}
 	k := sessionKey(ctx, req.GetSessionId())
-	_, err = s.change(ctx, command{
-		method: "FinishWorkerRun", k: k, board: req.GetBoardId(), requestID: req.GetRequestId(), args: req, ended: true,
+	_, err = s.do(ctx, change{
+		method: "FinishWorkerRun", session: k, board: req.GetBoardId(), requestID: req.GetRequestId(), args: req, mayBeEnded: true,
 		decide: func(st *model.State, b *model.Board, env journal.Env) ([]*journal.Event, error) {
 			r, err := st.CallerRun(b, actor.RunID)
 			switch {
@@ -260,14 +267,15 @@ func (s *Service) FinishWorkerRun(ctx context.Context, req *boardv1.FinishWorker
 	return &boardv1.FinishWorkerRunResponse{Run: run}, err
 }
 
-// RenewWorkerRun begins the calling run's lease anew. It writes nothing.
+// RenewWorkerRun gives the lease of the calling run a full term (SPEC X12). It
+// writes nothing to the journal.
 func (s *Service) RenewWorkerRun(ctx context.Context, req *boardv1.RenewWorkerRunRequest) (*boardv1.RenewWorkerRunResponse, error) {
 	actor, err := runner(ctx, "agent.renew_run")
 	if err := fault.First(err, fault.Name("session_id", req.GetSessionId()), fault.Name("board_id", req.GetBoardId())); err != nil {
 		return nil, err
 	}
 	k := sessionKey(ctx, req.GetSessionId())
-	return view(ctx, s, k, req.GetBoardId(), "", func(st *model.State, b *model.Board) (*boardv1.RenewWorkerRunResponse, error) {
+	resp, err := viewBoard(ctx, s, k, req.GetBoardId(), "", func(st *model.State, b *model.Board) (*boardv1.RenewWorkerRunResponse, error) {
 		r, err := st.CallerRun(b, actor.RunID)
 		if err != nil {
 			return nil, err
@@ -275,8 +283,15 @@ func (s *Service) RenewWorkerRun(ctx context.Context, req *boardv1.RenewWorkerRu
 		if !r.Running() {
 			return nil, rules.NewTransition(b, journal.Env{}).EndedError(r)
 		}
-		until := s.deps.Clock.Now().Add(s.cfg.LeaseTerm)
-		r.Lease(until)
-		return &boardv1.RenewWorkerRunResponse{LeaseExpiresAt: timestamppb.New(until), Cancelling: r.Record.GetCancelling()}, nil
+		return &boardv1.RenewWorkerRunResponse{Cancelling: r.Record.GetCancelling()}, nil
 	})
+	if err != nil {
+		return nil, err
+	}
+	expires, ok := s.leases.Renew(k.Namespace, actor.RunID)
+	if !ok { // it ended just now
+		return nil, model.RunEnded(actor.RunID)
+	}
+	resp.LeaseExpiresAt = timestamppb.New(expires)
+	return resp, nil
 }

@@ -18,7 +18,7 @@ func (s *Service) GetBoard(ctx context.Context, req *boardv1.GetBoardRequest) (*
 	}
 	k := sessionKey(ctx, req.GetSessionId())
 	var gone model.BoardKey
-	b, err := view(ctx, s, k, req.GetBoardId(), req.GetWalName(), func(st *model.State, b *model.Board) (*boardv1.Board, error) {
+	b, err := viewBoard(ctx, s, k, req.GetBoardId(), req.GetWalName(), func(st *model.State, b *model.Board) (*boardv1.Board, error) {
 		r, err := st.CallerRun(b, runID)
 		if err != nil {
 			return nil, err
@@ -30,9 +30,9 @@ func (s *Service) GetBoard(ctx context.Context, req *boardv1.GetBoardRequest) (*
 			gone = b.Key
 			return b.Overview(), nil
 		}
-		out := b.WithSteps()
+		out := b.WithSteps(s.leases.Expiry(k.Namespace))
 		if r != nil && r.Allowed != nil {
-			out.Steps = r.VisibleSteps(b)
+			out.Steps = r.VisibleSteps(b, s.leases.Expiry(k.Namespace))
 		}
 		return out, nil
 	})
@@ -44,7 +44,7 @@ func (s *Service) GetBoard(ctx context.Context, req *boardv1.GetBoardRequest) (*
 		if err != nil {
 			return nil, err
 		}
-		b = replayed.WithSteps()
+		b = replayed.WithSteps(nil)
 	}
 	return &boardv1.GetBoardResponse{Board: b}, nil
 }

@@ -36,11 +36,11 @@ func (s *Service) GetSummary(ctx context.Context, req *boardv1.GetSummaryRequest
 		return nil, fault.LimitExceeded.Newf("token_budget is %d; it must be %d to %d", budget, minBudget, maxBudget).WithField("token_budget", "must be 100 to 100000")
 	}
 	k := sessionKey(ctx, req.GetSessionId())
-	if err := s.reconcileSession(ctx, k); err != nil {
+	if err := s.leases.ExpireSession(ctx, k); err != nil {
 		return nil, err
 	}
 	var recent []uint64
-	m, err := journalView(ctx, s, k, func(st *model.State) (summary.Material, error) {
+	m, err := viewSession(ctx, s, k, func(st *model.State) (summary.Material, error) {
 		m := summary.Material{Worker: req.GetWorkerId(), Pool: req.GetWorkerPoolId()}
 		recent = nil
 		var only *model.Board

@@ -27,14 +27,15 @@ func (s *Service) InspectBoard(ctx context.Context, req *boardv1.InspectBoardReq
 		return nil, err
 	}
 	var k model.BoardKey
-	out, err := view(ctx, s, sessionKey(ctx, req.GetSessionId()), req.GetBoardId(), req.GetWalName(), func(st *model.State, b *model.Board) (*boardv1.InspectBoardResponse, error) {
+	session := sessionKey(ctx, req.GetSessionId())
+	out, err := viewBoard(ctx, s, session, req.GetBoardId(), req.GetWalName(), func(st *model.State, b *model.Board) (*boardv1.InspectBoardResponse, error) {
 		k = b.Key
 		out := &boardv1.InspectBoardResponse{Board: b.WithDiagnostics(), Dispatches: b.OpenDispatches()}
 		out.Runs, _ = st.RunsOf(b, runsInspected, false)
 		for id, r := range b.Runs {
 			if r.HoldsStep() {
 				out.Dispatched = append(out.Dispatched, &boardv1.DispatchedStep{
-					RunId: id, AtDispatch: r.Step.AtClaim, Now: b.ShownStep(r.Step), UpdatedAfterDispatch: otherwise(r.Step.AtClaim, r.Step.Record),
+					RunId: id, AtDispatch: r.Step.AtClaim, Now: b.ShownStep(r.Step, s.leases.Expiry(session.Namespace)), UpdatedAfterDispatch: otherwise(r.Step.AtClaim, r.Step.Record),
 				})
 			}
 		}

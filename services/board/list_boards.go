@@ -27,7 +27,7 @@ func (s *Service) ListBoards(ctx context.Context, req *boardv1.ListBoardsRequest
 		ended = ended || model.Ended(st)
 	}
 	k := sessionKey(ctx, req.GetSessionId())
-	if err := s.reconcileSession(ctx, k); err != nil {
+	if err := s.leases.ExpireSession(ctx, k); err != nil {
 		return nil, err
 	}
 	out, _, err := journal.View(ctx, s.engine.For(k.Namespace, k.ID), func(st *model.State) (*boardv1.ListBoardsResponse, error) {
@@ -59,30 +59,6 @@ func (s *Service) ListBoards(ctx context.Context, req *boardv1.ListBoardsRequest
 		return out, nil
 	})
 	return out, err
-}
-
-// reconcileSession takes back what is overdue on a session's boards.
-func (s *Service) reconcileSession(ctx context.Context, k model.Key) error {
-	late, _, err := journal.View(ctx, s.engine.For(k.Namespace, k.ID), func(st *model.State) ([]string, error) {
-		var out []string
-		if se := st.Sessions[k]; se != nil {
-			for _, b := range se.Order {
-				if s.late(b, s.deps.Clock.Now()) {
-					out = append(out, b.ID)
-				}
-			}
-		}
-		return out, nil
-	})
-	if err != nil {
-		return err
-	}
-	for _, id := range late {
-		if err := s.reconcile(ctx, k, id); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // bounded checks S2's limit and offset.

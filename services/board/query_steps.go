@@ -34,9 +34,9 @@ func (s *Service) QuerySteps(ctx context.Context, req *boardv1.QueryStepsRequest
 		return nil, err
 	}
 	k := sessionKey(ctx, req.GetSessionId())
-	q := query{req, limit}
+	q := query{req, limit, s.leases.Expiry(k.Namespace)}
 	var gone model.BoardKey
-	out, err := view(ctx, s, k, req.GetBoardId(), "", func(st *model.State, b *model.Board) (*boardv1.QueryStepsResponse, error) {
+	out, err := viewBoard(ctx, s, k, req.GetBoardId(), "", func(st *model.State, b *model.Board) (*boardv1.QueryStepsResponse, error) {
 		r, err := st.CallerRun(b, runID)
 		switch {
 		case err != nil:
@@ -62,8 +62,9 @@ func (s *Service) QuerySteps(ctx context.Context, req *boardv1.QueryStepsRequest
 }
 
 type query struct {
-	req   *boardv1.QueryStepsRequest
-	limit int
+	req    *boardv1.QueryStepsRequest
+	limit  int
+	leases model.LeaseExpiry
 }
 
 // add counts a step and takes it if it is on the page; false: the page is full.
@@ -85,7 +86,7 @@ func (q query) all(b *model.Board) *boardv1.QueryStepsResponse {
 	out := &boardv1.QueryStepsResponse{BoardStatus: b.Status}
 	n := 0
 	for _, s := range b.Order {
-		if s != nil && q.wants(s.Record) && !q.add(out, &n, b.ShownStep(s)) {
+		if s != nil && q.wants(s.Record) && !q.add(out, &n, b.ShownStep(s, q.leases)) {
 			break
 		}
 	}
@@ -133,7 +134,7 @@ func (q query) named(b *model.Board, r *model.Run) (*boardv1.QueryStepsResponse,
 		if !r.Sees(s) {
 			return nil, model.OutOfScope(r, id)
 		}
-		out.Steps = append(out.Steps, b.ShownStep(s))
+		out.Steps = append(out.Steps, b.ShownStep(s, q.leases))
 	}
 	return out, nil
 }

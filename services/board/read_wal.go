@@ -32,11 +32,11 @@ type walPage struct {
 // readLines reads lines behind one, at most most and about maxWALBytes.
 func (s *Service) readLines(ctx context.Context, k model.BoardKey, after int64, most int) (walPage, error) {
 	p := walPage{last: after}
-	from := s.chains.Before(k, after)
+	from := s.checkpoints.Before(k, after)
 	seq, hash := from.Seq, from.Hash
 	for {
 		var at []uint64
-		_, err := journalView(ctx, s, model.Key{Namespace: k.Namespace, ID: k.Session}, func(st *model.State) (struct{}, error) {
+		_, err := viewSession(ctx, s, model.Key{Namespace: k.Namespace, ID: k.Session}, func(st *model.State) (struct{}, error) {
 			b, err := st.FindWAL(k)
 			if err != nil {
 				return struct{}{}, err
@@ -79,7 +79,7 @@ func (s *Service) readLines(ctx context.Context, k model.BoardKey, after int64, 
 		}
 	}
 	if seq > from.Seq {
-		s.chains.Add(k, wal.Checkpoint{Seq: seq, Hash: hash})
+		s.checkpoints.Add(k, wal.Checkpoint{Seq: seq, Hash: hash})
 	}
 	return p, nil
 }
@@ -118,7 +118,7 @@ func (s *Service) FollowWal(req *boardv1.FollowWalRequest, stream grpc.ServerStr
 		return err
 	}
 	k := model.BoardKey{Namespace: rpc.ActorFrom(ctx).Namespace, Session: req.GetSessionId(), WAL: req.GetWalName()}
-	id, err := journalView(ctx, s, model.Key{Namespace: k.Namespace, ID: k.Session}, func(st *model.State) (string, error) {
+	id, err := viewSession(ctx, s, model.Key{Namespace: k.Namespace, ID: k.Session}, func(st *model.State) (string, error) {
 		b, err := st.FindWAL(k)
 		if err != nil {
 			return "", err
@@ -131,9 +131,10 @@ func (s *Service) FollowWal(req *boardv1.FollowWalRequest, stream grpc.ServerStr
 	if err := stream.SendHeader(nil); err != nil { // tells that the log is there
 		return err
 	}
+	changes := s.watches.Subscribe(boardWatch{k.Namespace, k.Session, id})
+	defer changes.Close()
 	after := req.GetAfterWalSeq()
 	for {
-		changed := s.watches.on(watchKey{k.Namespace, k.Session, id})
 		p, err := s.readLines(ctx, k, after, maxWALLines)
 		if err != nil {
 			return err
@@ -151,10 +152,10 @@ func (s *Service) FollowWal(req *boardv1.FollowWalRequest, stream grpc.ServerStr
 			return nil
 		}
 		select {
-		case <-changed:
+		case <-changes.C():
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-s.ctx.Done():
+		case <-s.watches.Stopped():
 			return fault.NotReady.New("the server stops; follow again behind the last line")
 		}
 	}
@@ -174,7 +175,7 @@ func (s *Service) ListWals(ctx context.Context, req *boardv1.ListWalsRequest) (*
 		return nil, err
 	}
 	k := sessionKey(ctx, req.GetSessionId())
-	return journalView(ctx, s, k, func(st *model.State) (*boardv1.ListWalsResponse, error) {
+	return viewSession(ctx, s, k, func(st *model.State) (*boardv1.ListWalsResponse, error) {
 		out := &boardv1.ListWalsResponse{}
 		se := st.Sessions[k]
 		if se == nil {
@@ -199,7 +200,7 @@ func (s *Service) ListWals(ctx context.Context, req *boardv1.ListWalsRequest) (*
 // replayEnded is a board that has ended, made from its WAL for one reader.
 func (s *Service) replayEnded(ctx context.Context, k model.BoardKey) (*model.Board, error) {
 	var at []uint64
-	id, err := journalView(ctx, s, model.Key{Namespace: k.Namespace, ID: k.Session}, func(st *model.State) (string, error) {
+	id, err := viewSession(ctx, s, model.Key{Namespace: k.Namespace, ID: k.Session}, func(st *model.State) (string, error) {
 		b, err := st.FindWAL(k)
 		if err != nil {
 			return "", err

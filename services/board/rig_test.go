@@ -131,8 +131,8 @@ func (r *rig) run(board, worker string, allowed ...string) string {
 func (r *rig) runIn(board, worker, pool string, allowed ...string) string {
 	r.t.Helper()
 	runID := r.ids.New("run_")
-	_, err := r.service.change(r.owner(), command{
-		method: "test", k: model.Key{Namespace: "acme", ID: owner}, board: board, actor: plane.System("acme"),
+	_, err := r.service.do(r.owner(), change{
+		method: "test", session: model.Key{Namespace: "acme", ID: owner}, board: board, actor: plane.System("acme"),
 		decide: func(_ *model.State, b *board_, _ journal.Env) ([]*journal.Event, error) {
 			return []*journal.Event{b.NewEvent("", &boardv1.WorkerDispatched{Run: &boardv1.WorkerRun{
 				RunId: runID, SessionId: owner, BoardId: board, WorkerPoolId: pool, WorkerId: worker, AllowedStepIds: allowed,
@@ -288,9 +288,9 @@ func ids(n int) []string {
 }
 
 // changeOf writes events as they are.
-func changeOf(board string, events ...*journal.Event) command {
-	return command{
-		method: "test", k: model.Key{Namespace: "acme", ID: owner}, board: board, actor: plane.System("acme"),
+func changeOf(board string, events ...*journal.Event) change {
+	return change{
+		method: "test", session: model.Key{Namespace: "acme", ID: owner}, board: board, actor: plane.System("acme"),
 		decide: func(*model.State, *board_, journal.Env) ([]*journal.Event, error) { return events, nil },
 	}
 }

@@ -28,8 +28,8 @@ func (s *Service) OpenStandingDispatch(ctx context.Context, req *boardv1.OpenSta
 		return nil, fault.LimitExceeded.Newf("max_parallel is %d; it must be 1 to %d", n, maxParallel).WithField("max_parallel", "must be 1 to 10000")
 	}
 	k := sessionKey(ctx, req.GetSessionId())
-	out, err := s.change(ctx, command{
-		method: "OpenStandingDispatch", k: k, board: req.GetBoardId(), requestID: req.GetRequestId(), args: req, ended: true,
+	out, err := s.do(ctx, change{
+		method: "OpenStandingDispatch", session: k, board: req.GetBoardId(), requestID: req.GetRequestId(), args: req, mayBeEnded: true,
 		decide: func(_ *model.State, b *model.Board, env journal.Env) ([]*journal.Event, error) {
 			switch {
 			case !b.Dispatchable():
@@ -72,8 +72,8 @@ func (s *Service) CloseStandingDispatch(ctx context.Context, req *boardv1.CloseS
 	resp := &boardv1.CloseStandingDispatchResponse{Dispatch: &boardv1.StandingDispatch{
 		DispatchId: req.GetDispatchId(), SessionId: k.ID, BoardId: req.GetBoardId(),
 	}}
-	_, err := s.change(ctx, command{
-		method: "CloseStandingDispatch", k: k, board: req.GetBoardId(), requestID: req.GetRequestId(), args: req, ended: true,
+	_, err := s.do(ctx, change{
+		method: "CloseStandingDispatch", session: k, board: req.GetBoardId(), requestID: req.GetRequestId(), args: req, mayBeEnded: true,
 		decide: func(_ *model.State, b *model.Board, _ journal.Env) ([]*journal.Event, error) {
 			open := slices.ContainsFunc(b.Dispatches, func(d *model.Dispatch) bool { return d.Record.GetDispatchId() == req.GetDispatchId() })
 			if !open {
@@ -90,7 +90,7 @@ func (s *Service) ListStandingDispatches(ctx context.Context, req *boardv1.ListS
 	if err := fault.First(s.operate(ctx, "agent.dispatch_worker", req.GetSessionId()), fault.Name("board_id", req.GetBoardId())); err != nil {
 		return nil, err
 	}
-	return view(ctx, s, sessionKey(ctx, req.GetSessionId()), req.GetBoardId(), "", func(_ *model.State, b *model.Board) (*boardv1.ListStandingDispatchesResponse, error) {
+	return viewBoard(ctx, s, sessionKey(ctx, req.GetSessionId()), req.GetBoardId(), "", func(_ *model.State, b *model.Board) (*boardv1.ListStandingDispatchesResponse, error) {
 		return &boardv1.ListStandingDispatchesResponse{Dispatches: b.OpenDispatches()}, nil
 	})
 }

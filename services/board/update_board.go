@@ -23,8 +23,8 @@ func (s *Service) UpdateBoard(ctx context.Context, req *boardv1.UpdateBoardReque
 		return nil, err
 	}
 	k := sessionKey(ctx, req.GetSessionId())
-	out, err := s.change(ctx, command{
-		method: "UpdateBoard", k: k, board: req.GetBoardId(), requestID: req.GetRequestId(), args: req,
+	out, err := s.do(ctx, change{
+		method: "UpdateBoard", session: k, board: req.GetBoardId(), requestID: req.GetRequestId(), args: req,
 		decide: func(_ *model.State, b *model.Board, _ journal.Env) ([]*journal.Event, error) {
 			if err := b.CheckChangeable(); err != nil {
 				return nil, err
@@ -39,11 +39,11 @@ func (s *Service) UpdateBoard(ctx context.Context, req *boardv1.UpdateBoardReque
 	if err != nil {
 		return nil, err
 	}
-	b, err := view(ctx, s, k, req.GetBoardId(), "", func(_ *model.State, b *model.Board) (*boardv1.Board, error) { return b.WithDiagnostics(), nil })
+	b, err := viewBoard(ctx, s, k, req.GetBoardId(), "", func(_ *model.State, b *model.Board) (*boardv1.Board, error) { return b.WithDiagnostics(), nil })
 	if err != nil {
 		return nil, err
 	}
-	return &boardv1.UpdateBoardResponse{Board: b, EventIds: out.ids, EventsWritten: out.n}, nil
+	return &boardv1.UpdateBoardResponse{Board: b, EventIds: out.ids, EventsWritten: out.count}, nil
 }
 
 // maySteer lets an operator block and reopen a board, and no more. A worker

@@ -30,8 +30,8 @@ func (s *Service) UpdateStep(ctx context.Context, req *boardv1.UpdateStepRequest
 	}
 	rep := rules.Report{Status: req.GetStatus(), Summary: req.ResultSummary, Artifacts: req.GetArtifactIds(), Reason: req.GetReason()}
 	k := sessionKey(ctx, req.GetSessionId())
-	out, err := s.change(ctx, command{
-		method: "UpdateStep", k: k, board: req.GetBoardId(), requestID: req.GetRequestId(), args: req,
+	out, err := s.do(ctx, change{
+		method: "UpdateStep", session: k, board: req.GetBoardId(), requestID: req.GetRequestId(), args: req,
 		decide: func(st *model.State, b *model.Board, env journal.Env) ([]*journal.Event, error) {
 			r, err := st.CallerRun(b, runID)
 			if err != nil {
@@ -54,10 +54,10 @@ func (s *Service) UpdateStep(ctx context.Context, req *boardv1.UpdateStepRequest
 		return nil, err
 	}
 	resp := &boardv1.UpdateStepResponse{EventIds: out.ids}
-	_, err = view(ctx, s, k, req.GetBoardId(), "", func(_ *model.State, b *model.Board) (struct{}, error) {
+	_, err = viewBoard(ctx, s, k, req.GetBoardId(), "", func(_ *model.State, b *model.Board) (struct{}, error) {
 		resp.Board = b.Overview()
 		if st := b.Steps[req.GetStepId()]; st != nil {
-			resp.Step = b.ShownStep(st)
+			resp.Step = b.ShownStep(st, s.leases.Expiry(k.Namespace))
 		}
 		return struct{}{}, nil
 	})

@@ -266,7 +266,7 @@ func TestB2_ADamagedLineTakesOneBoard(t *testing.T) {
 	r.create("bad", in("a"))
 	r.create("good", in("a"))
 	b := model.NewBoard(model.BoardKey{Namespace: "acme", Session: owner, WAL: "bad-wal"}, "bad")
-	_, err := r.service.change(r.owner(), changeOf("bad", b.NewEvent("nowhere", &boardv1.TaskStepReady{})))
+	_, err := r.service.do(r.owner(), changeOf("bad", b.NewEvent("nowhere", &boardv1.TaskStepReady{})))
 	require.NoError(t, err)
 	for range 2 {
 		_, err = r.service.GetBoard(r.owner(), &boardv1.GetBoardRequest{SessionId: owner, BoardId: "bad"})

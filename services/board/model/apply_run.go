@@ -22,10 +22,6 @@ func (s *State) applyToRuns(b *Board, st *Step, holder *Run, ev *journal.Event) 
 		s.refreshScopes(b)
 	case *boardv1.TaskStepClaimed:
 		s.applyClaimToRun(b, st, p, ev)
-	case *boardv1.TaskStepStarted:
-		holder.arm(p.GetLeaseExpiresAt())
-	case *boardv1.TaskStepUpdated:
-		holder.arm(p.GetLeaseExpiresAt())
 	case *boardv1.TaskStepLeaseExpired:
 		if holder != nil {
 			holder.LeaseExpired = true
@@ -70,16 +66,12 @@ func (s *State) applyClaimToRun(b *Board, st *Step, p *boardv1.TaskStepClaimed, 
 	n := CopyRun(r.Record)
 	n.ClaimedStepId, n.ClaimedStep = st.ID(), st.AtClaim
 	r.Record, r.Step = n, st
-	r.arm(p.GetLeaseExpiresAt())
 }
 
 func (s *State) addRun(r *Run) {
 	r.Board.Runs[r.Record.GetRunId()] = r
 	s.Runs[Key{r.Board.Key.Namespace, r.Record.GetRunId()}] = r
 	s.WithRuns[r.Board] = struct{}{}
-	if r.Record.GetDeadlineAt() != nil {
-		r.Board.soonest(r.Record.GetDeadlineAt().AsTime().UnixMicro())
-	}
 }
 
 // endRun takes a run off its board. It stays readable for a while.
@@ -122,12 +114,17 @@ func (s *State) applyOutsideWAL(b *Board, ev *journal.Event) error {
 				r.Record = n
 			}
 		}
-	case *boardv1.ChildAgentCancelTimeout:
+	case *boardv1.WorkerRunCancelling:
+		if r := b.Runs[p.GetRunId()]; r != nil {
+			n := CopyRun(r.Record)
+			n.Cancelling = true
+			r.Record = n
+		}
+	case *boardv1.ChildAgentCancelTimeout: // the end of the board, which follows, ends the runs
 	case *boardv1.WorkerDispatched:
 		r := &Run{Record: p.GetRun(), Board: b}
 		r.Allowed, r.AllowedSet = b.stepSet(p.GetRun().GetAllowedStepIds())
 		s.addRun(r)
-		r.Lease(ev.CreatedAt.Add(s.term))
 	case *boardv1.WorkerRunEnded:
 		s.applyWorkerRunEnded(p, ev)
 	case *boardv1.StandingDispatchOpened:

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -67,9 +66,6 @@ type Board struct {
 	EndedBy     journal.Actor   // who asked for that
 	Runs        map[string]*Run // under way
 	Dispatches  []*Dispatch     // open
-	// earliest is a moment before which no lease of this board is over. It is a
-	// memory of looks at runs, which are told of heartbeats outside of the log.
-	Earliest atomic.Int64
 }
 
 func NewBoard(key BoardKey, id string) *Board {

@@ -2,12 +2,7 @@ package model
 
 import (
 	"cmp"
-	"math"
 	"slices"
-	"sync/atomic"
-	"time"
-
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"quartet/pkg/fault"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
@@ -36,11 +31,11 @@ func (r *Run) Shown() *boardv1.WorkerRun {
 
 // VisibleSteps are the steps that a run with a scope may see: those and what they
 // depend on, for its results (SPEC B11).
-func (r *Run) VisibleSteps(b *Board) []*boardv1.Step {
+func (r *Run) VisibleSteps(b *Board, leases LeaseExpiry) []*boardv1.Step {
 	var out []*boardv1.Step
 	for _, s := range b.Order {
 		if s != nil && r.Sees(s) {
-			out = append(out, b.ShownStep(s))
+			out = append(out, b.ShownStep(s, leases))
 		}
 	}
 	return out
@@ -56,51 +51,6 @@ func (r *Run) Sees(s *Step) bool {
 		}
 	}
 	return false
-}
-
-// Lease begins a run's term.
-func (r *Run) Lease(until time.Time) {
-	r.Deadline.Store(until.UnixMicro())
-	r.Board.soonest(until.UnixMicro())
-}
-
-// soonest lowers the moment before which nothing of the board is over.
-func (b *Board) soonest(at int64) {
-	for {
-		old := b.Earliest.Load()
-		if old <= at || b.Earliest.CompareAndSwap(old, at) {
-			return
-		}
-	}
-}
-
-// Overdue are the runs of a board whose lease or time is over.
-func (b *Board) Overdue(now time.Time, slack time.Duration) []*Run {
-	at := now.UnixMicro()
-	if at < b.Earliest.Load() || len(b.Runs) == 0 {
-		return nil
-	}
-	var out []*Run
-	first := int64(math.MaxInt64)
-	for _, r := range b.Runs {
-		lease, limit := r.Deadline.Load()+slack.Microseconds(), r.Limit()
-		if min(lease, limit) <= at {
-			out = append(out, r)
-		}
-		first = min(first, lease, limit)
-	}
-	if len(out) == 0 {
-		b.Earliest.Store(first)
-	}
-	return out
-}
-
-// Limit is when a run's time is over, whatever its worker says.
-func (r *Run) Limit() int64 {
-	if r.Record.GetDeadlineAt() == nil {
-		return math.MaxInt64
-	}
-	return r.Record.GetDeadlineAt().AsTime().UnixMicro()
 }
 
 func (b *Board) OpenDispatches() []*boardv1.StandingDispatch {
@@ -149,9 +99,6 @@ type Run struct {
 	AllowedSet   *Bitset // allowed, by place
 	Step         *Step   // claimed; it may be another run's by now
 	LeaseExpired bool    // its lease was over
-	// deadline is when its lease is over, in microseconds. Heartbeats move it
-	// outside of the log (SPEC X12).
-	Deadline atomic.Int64
 }
 
 // Dispatch is a standing one.
@@ -168,12 +115,6 @@ type Dispatch struct {
 // pool is where workers of a namespace look for steps.
 type pool struct {
 	Claimable []*Dispatch // those that would give a step now
-}
-
-func (r *Run) arm(at *timestamppb.Timestamp) {
-	if r != nil && at != nil {
-		r.Lease(at.AsTime())
-	}
 }
 
 func (r *Run) Running() bool { return r.Record.GetStatus() == boardv1.RunStatus_RUN_STATUS_RUNNING }

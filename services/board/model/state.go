@@ -88,7 +88,7 @@ func (b *Board) IsDamaged() bool { return b.Damaged != nil }
 // InWAL says whether an event is a line of its board's WAL.
 func InWAL(ev *journal.Event) bool {
 	switch ev.Payload.(type) {
-	case *boardv1.BoardTerminating, *boardv1.ChildAgentCancelTimeout, *boardv1.WorkerDispatched, *boardv1.WorkerRunEnded,
+	case *boardv1.BoardTerminating, *boardv1.ChildAgentCancelTimeout, *boardv1.WorkerDispatched, *boardv1.WorkerRunCancelling, *boardv1.WorkerRunEnded,
 		*boardv1.StandingDispatchOpened, *boardv1.StandingDispatchClosed:
 		return false
 	}

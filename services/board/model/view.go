@@ -1,9 +1,12 @@
 package model
 
 import (
+	"time"
+
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
+	"quartet/pkg/pbjson"
 )
 
 // mostNamed bounds the steps that diagnostics name.
@@ -33,12 +36,12 @@ func (b *Board) Overview() *boardv1.Board {
 }
 
 // WithSteps is the board with its steps.
-func (b *Board) WithSteps() *boardv1.Board {
+func (b *Board) WithSteps(leases LeaseExpiry) *boardv1.Board {
 	out := b.WithDiagnostics()
 	out.Steps = make([]*boardv1.Step, 0, len(b.Steps))
 	for _, s := range b.Order {
 		if s != nil {
-			out.Steps = append(out.Steps, b.ShownStep(s))
+			out.Steps = append(out.Steps, b.ShownStep(s, leases))
 		}
 	}
 	return out
@@ -93,16 +96,22 @@ func (b *Board) stalled() bool {
 		b.Count[StepPending]+b.Count[StepBlocked]+b.Count[StepFailed] > 0
 }
 
-// ShownStep is a step as readers see it: its lease runs until what heartbeats made of it.
-func (b *Board) ShownStep(s *Step) *boardv1.Step {
-	if !Held(s.Record.GetStatus()) {
+// LeaseExpiry returns when the lease of a run of the board's namespace expires, and
+// false if the run has none. Leases are renewed outside of the log, so the time on
+// a step's record is only that of its last event.
+type LeaseExpiry func(runID string) (time.Time, bool)
+
+// ShownStep returns a step as readers see it: with the time at which its lease
+// expires now. A nil leases leaves the time of the record.
+func (b *Board) ShownStep(s *Step, leases LeaseExpiry) *boardv1.Step {
+	if !Held(s.Record.GetStatus()) || leases == nil {
 		return s.Record
 	}
-	r := b.Runs[s.Record.GetClaimedByRunId()]
-	if r == nil {
+	expires, ok := leases(s.Record.GetClaimedByRunId())
+	if !ok {
 		return s.Record
 	}
 	n := CopyStep(s.Record, s.Record.GetUpdatedAt().AsTime())
-	n.LeaseExpiresAt = &timestamppb.Timestamp{Seconds: r.Deadline.Load() / 1e6, Nanos: int32(r.Deadline.Load() % 1e6 * 1000)}
+	n.LeaseExpiresAt = pbjson.Timestamp(expires)
 	return n
 }

@@ -7,6 +7,37 @@ import (
 	"quartet/services/board/model"
 )
 
+// DecideEnd is the rule of FailBoard and CancelBoard. A board with steps that runs
+// hold, or with more steps to end than fit into one write, is marked as
+// terminating; any other one ends at once.
+func DecideEnd(b *model.Board, env journal.Env, status model.BoardStatus, reason string) ([]*journal.Event, error) {
+	if err := b.CheckChangeable(); err != nil {
+		return nil, err
+	}
+	if runs := b.HoldingRuns(); len(runs) > 0 || b.CountUnfinished() > endBatch {
+		return []*journal.Event{b.NewEvent("", &boardv1.BoardTerminating{Status: status, Reason: reason, RunIds: runs})}, nil
+	}
+	t := NewTransition(b, env)
+	t.EndSteps(status, reason)
+	return t.Events, nil
+}
+
+// DecideTerminated continues the end of a terminating board, and returns no events
+// for any other board. While runs hold steps it waits for them, unless timeout is
+// set.
+func DecideTerminated(b *model.Board, env journal.Env, timeout bool) []*journal.Event {
+	runs := b.HoldingRuns()
+	if b.Terminating == nil || len(runs) > 0 && !timeout {
+		return nil
+	}
+	t := NewTransition(b, env)
+	if len(runs) > 0 {
+		t.Emit(nil, &boardv1.ChildAgentCancelTimeout{RunIds: runs})
+	}
+	t.EndSteps(b.Terminating.GetStatus(), b.Terminating.GetReason())
+	return t.Events
+}
+
 // DecideComplete is the rule of CompleteBoard.
 func DecideComplete(b *model.Board, reason string) ([]*journal.Event, error) {
 	if err := b.CheckChangeable(); err != nil {
@@ -19,7 +50,7 @@ func DecideComplete(b *model.Board, reason string) ([]*journal.Event, error) {
 	}
 	var events []*journal.Event
 	for _, s := range b.Order {
-		// Optional, or the board would not be completeable.
+		// Such a step is optional, or the board could not be completed.
 		if s != nil && (s.Record.GetStatus() == model.StepPending || s.Record.GetStatus() == model.StepReady) {
 			events = append(events, b.NewEvent(s.ID(), &boardv1.TaskStepCancelled{Reason: "task_completed"}))
 		}
@@ -27,18 +58,18 @@ func DecideComplete(b *model.Board, reason string) ([]*journal.Event, error) {
 	return append(events, b.NewEvent("", &boardv1.TaskCompleted{Reason: reason})), nil
 }
 
-// EndBatch is how many steps are ended in one write.
-const EndBatch = 4000
+// endBatch bounds the steps that end in one write.
+const endBatch = 4000
 
-// EndSteps writes the end of steps that have none and, once none is left, the
-// board's.
+// EndSteps ends the steps that have not ended, at most endBatch of them, and then,
+// if none is left, the board.
 func (f *Transition) EndSteps(to model.BoardStatus, reason string) {
 	n := 0
 	for _, s := range f.Board.Order {
 		if s == nil || model.Finished(f.Status(s)) {
 			continue
 		}
-		if n++; n > EndBatch {
+		if n++; n > endBatch {
 			return
 		}
 		if to == model.BoardFailed {

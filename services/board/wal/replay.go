@@ -68,7 +68,7 @@ type replayer struct {
 func (p *replayer) result(torn int) Result {
 	out := Result{Lines: p.lines, Torn: torn}
 	if p.b != nil {
-		out.Board = p.b.WithSteps()
+		out.Board = p.b.WithSteps(nil)
 	}
 	return out
 }
