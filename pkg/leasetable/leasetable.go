@@ -13,6 +13,7 @@
 package leasetable
 
 import (
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,19 +21,30 @@ import (
 	"quartet/pkg/clock"
 )
 
-// retryAfter is how much later a due lease is checked again that could not be
-// expired yet.
-const retryAfter = time.Second
+const (
+	// retryAfter is how much later leases are checked again that have expired and were
+	// not dropped, or that could not expire yet.
+	retryAfter = time.Second
+
+	// leastPause is the least time between two checks of all leases, so that many
+	// leases that expire one after the other do not each cost a check of all.
+	leastPause = 20 * time.Millisecond
+
+	// checkKey is the only key in the due-time index: when to check all leases.
+	checkKey = "check"
+
+	never = math.MaxInt64
+)
 
 // Config describes a table.
-type Config[V any] struct {
+type Config[K comparable, V any] struct {
 	Clock clock.Clock
 	// Term is how long a holder may be silent.
 	Term time.Duration
 	// Expired is called with leases whose term has passed, from one goroutine: no
 	// other lease is reported until it returns. The leases stay in the table, and
 	// are reported again after a second, until Drop, Arm or Renew.
-	Expired func(leases []Lease[V])
+	Expired func(leases []Lease[K, V])
 }
 
 // StallFunc reports how long the journal behind a lease has been unable to accept
@@ -40,8 +52,8 @@ type Config[V any] struct {
 type StallFunc[V any] func(value V) (total time.Duration, now bool)
 
 // Lease is a copy of one lease in a table.
-type Lease[V any] struct {
-	Key     string
+type Lease[K comparable, V any] struct {
+	Key     K
 	Value   V
 	Expires time.Time
 	// Limit says that the lease ended by its limit, and not by the silence of its
@@ -50,16 +62,19 @@ type Lease[V any] struct {
 }
 
 // Table holds leases by key. All methods are safe for concurrent use.
-type Table[V any] struct {
-	cfg Config[V]
+type Table[K comparable, V any] struct {
+	cfg Config[K, V]
 	due *clock.Due
-	// overdue counts the leases that have expired and were not dropped or renewed
-	// since; it lets AnyExpired answer without a lock.
-	overdue atomic.Int64
+	// next is a time, in Unix microseconds, before which no lease is due. All terms are
+	// of one length, so a lease that is armed or renewed is nearly always due after all
+	// others, and neither costs an operation on an index.
+	next atomic.Int64
+	// nextCheck is when checkAll runs, and lastCheck when it last ran. Guarded by mu.
+	nextCheck, lastCheck time.Time
 
 	mu     sync.Mutex
 	stall  StallFunc[V]
-	leases map[string]*lease[V]
+	leases map[K]*lease[V]
 }
 
 type lease[V any] struct {
@@ -67,23 +82,23 @@ type lease[V any] struct {
 	expires time.Time
 	limit   time.Time     // the lease ends then whatever its holder says; zero: never
 	stall   time.Duration // the journal's total stall when the term began
-	expired bool
-	busy    int // calls of Keep that have not been released
+	busy    int           // calls of Keep that have not been released
 }
 
 // New makes an empty table. Nothing expires before Start.
-func New[V any](cfg Config[V]) *Table[V] {
-	t := &Table[V]{
-		cfg: cfg, leases: make(map[string]*lease[V]),
+func New[K comparable, V any](cfg Config[K, V]) *Table[K, V] {
+	t := &Table[K, V]{
+		cfg: cfg, leases: make(map[K]*lease[V]),
 		stall: func(V) (time.Duration, bool) { return 0, false },
 	}
-	t.due = clock.NewDue(cfg.Clock, t.fire)
+	t.next.Store(never)
+	t.due = clock.NewDue(cfg.Clock, func([]string) { t.checkAll() })
 	return t
 }
 
 // Start begins to expire leases. A nil stall stands for a journal that never
 // stalls. stall is called with the table locked and must not call the table.
-func (t *Table[V]) Start(stall StallFunc[V]) {
+func (t *Table[K, V]) Start(stall StallFunc[V]) {
 	if stall != nil {
 		t.mu.Lock()
 		t.stall = stall
@@ -93,19 +108,19 @@ func (t *Table[V]) Start(stall StallFunc[V]) {
 }
 
 // Stop ends expiry and waits for a running Expired to return. The leases stay.
-func (t *Table[V]) Stop() { t.due.Stop() }
+func (t *Table[K, V]) Stop() { t.due.Stop() }
 
 // Settle waits until no lease is due and Expired has returned. It is for tests
 // that moved the clock.
-func (t *Table[V]) Settle() { t.due.Settle() }
+func (t *Table[K, V]) Settle() { t.due.Settle() }
 
 // Arm gives key a full term and the given value, in place of any lease that it
 // has, and returns when the term ends.
-func (t *Table[V]) Arm(key string, value V) time.Time { return t.ArmUntil(key, value, time.Time{}) }
+func (t *Table[K, V]) Arm(key K, value V) time.Time { return t.ArmUntil(key, value, time.Time{}) }
 
 // ArmUntil is Arm for a lease that also ends at limit, however often it is
 // renewed; a zero limit is none. A stalled journal does not move limit.
-func (t *Table[V]) ArmUntil(key string, value V, limit time.Time) time.Time {
+func (t *Table[K, V]) ArmUntil(key K, value V, limit time.Time) time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	stall, _ := t.stall(value)
@@ -115,37 +130,34 @@ func (t *Table[V]) ArmUntil(key string, value V, limit time.Time) time.Time {
 		t.leases[key] = l
 	}
 	l.value, l.limit = value, limit
-	return t.extend(key, l, t.cfg.Term, stall)
+	return t.extend(l, t.cfg.Term, stall)
 }
 
 // Ensure renews the lease of key if its value is the same one by the given
 // function, and else arms key with value. It returns the value that the lease has
 // now, and when its term ends. So that of several callers that learn of a lease,
 // all get the same value.
-func (t *Table[V]) Ensure(key string, value V, same func(current V) bool) (V, time.Time) {
+func (t *Table[K, V]) Ensure(key K, value V, same func(current V) bool) (V, time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	l := t.leases[key]
 	if l == nil || !same(l.value) {
 		l = &lease[V]{value: value}
-		if old := t.leases[key]; old != nil {
-			t.setExpired(old, false)
-		}
 		t.leases[key] = l
 	}
 	stall, _ := t.stall(l.value)
-	return l.value, t.extend(key, l, t.cfg.Term, stall)
+	return l.value, t.extend(l, t.cfg.Term, stall)
 }
 
 // Renew gives the lease of key a full term. It reports when that ends, and false
 // if key has no lease.
-func (t *Table[V]) Renew(key string) (expires time.Time, ok bool) {
+func (t *Table[K, V]) Renew(key K) (expires time.Time, ok bool) {
 	return t.RenewFor(key, t.cfg.Term)
 }
 
 // RenewFor is Renew with a term of its own, such as a short one after which an
 // expiry that failed is tried again.
-func (t *Table[V]) RenewFor(key string, term time.Duration) (expires time.Time, ok bool) {
+func (t *Table[K, V]) RenewFor(key K, term time.Duration) (expires time.Time, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	l := t.leases[key]
@@ -153,15 +165,25 @@ func (t *Table[V]) RenewFor(key string, term time.Duration) (expires time.Time, 
 		return time.Time{}, false
 	}
 	stall, _ := t.stall(l.value)
-	return t.extend(key, l, term, stall), true
+	return t.extend(l, term, stall), true
 }
 
 // extend begins a term. The caller holds mu.
-func (t *Table[V]) extend(key string, l *lease[V], term, stall time.Duration) time.Time {
+func (t *Table[K, V]) extend(l *lease[V], term, stall time.Duration) time.Time {
 	l.expires, l.stall = t.cfg.Clock.Now().Add(term), stall
-	t.setExpired(l, false)
-	t.due.Set(key, l.due())
+	t.checkAt(l.due())
 	return l.expires
+}
+
+// checkAt has all leases checked at a time, or earlier. The caller holds mu.
+func (t *Table[K, V]) checkAt(at time.Time) {
+	if micro := at.UnixMicro(); micro < t.next.Load() {
+		t.next.Store(micro)
+	}
+	if t.nextCheck.IsZero() || at.Before(t.nextCheck) {
+		t.nextCheck = at
+		t.due.Set(checkKey, at)
+	}
 }
 
 // due is the moment at which the lease has to be checked.
@@ -172,20 +194,10 @@ func (l *lease[V]) due() time.Time {
 	return l.expires
 }
 
-func (t *Table[V]) setExpired(l *lease[V], expired bool) {
-	switch {
-	case expired && !l.expired:
-		t.overdue.Add(1)
-	case !expired && l.expired:
-		t.overdue.Add(-1)
-	}
-	l.expired = expired
-}
-
 // Keep renews the lease of key and keeps it from expiring until release is
 // called, which begins a full term: a holder that waits for an answer of ours is
 // alive. It does nothing for a key without a lease.
-func (t *Table[V]) Keep(key string) (release func()) {
+func (t *Table[K, V]) Keep(key K) (release func()) {
 	t.mu.Lock()
 	l := t.leases[key]
 	if l != nil {
@@ -204,18 +216,23 @@ func (t *Table[V]) Keep(key string) (release func()) {
 }
 
 // Drop forgets the lease of key; an unknown key is no error.
-func (t *Table[V]) Drop(key string) {
+func (t *Table[K, V]) Drop(key K) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if l := t.leases[key]; l != nil {
-		t.setExpired(l, false)
+	delete(t.leases, key)
+}
+
+// DropIf forgets the lease of key if its value matches.
+func (t *Table[K, V]) DropIf(key K, matches func(value V) bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if l := t.leases[key]; l != nil && matches(l.value) {
 		delete(t.leases, key)
-		t.due.Remove(key)
 	}
 }
 
 // Get returns the value of the lease of key, and false if it has none.
-func (t *Table[V]) Get(key string) (V, bool) {
+func (t *Table[K, V]) Get(key K) (V, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if l := t.leases[key]; l != nil {
@@ -227,7 +244,7 @@ func (t *Table[V]) Get(key string) (V, bool) {
 
 // Expires returns until when the holder of key may be silent, as known now, and
 // false if key has no lease.
-func (t *Table[V]) Expires(key string) (time.Time, bool) {
+func (t *Table[K, V]) Expires(key K) (time.Time, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if l := t.leases[key]; l != nil {
@@ -238,7 +255,7 @@ func (t *Table[V]) Expires(key string) (time.Time, bool) {
 
 // Each calls f with every lease, in no order, while it holds the table's lock:
 // f must be quick and must not call the table.
-func (t *Table[V]) Each(f func(key string, value V)) {
+func (t *Table[K, V]) Each(f func(key K, value V)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for key, l := range t.leases {
@@ -246,21 +263,15 @@ func (t *Table[V]) Each(f func(key string, value V)) {
 	}
 }
 
-// AnyDue reports whether some lease may have expired: one has and was not dropped
-// since, or the earliest one is due. Callers that must see every expiry before
-// they read use it to skip the search for expired leases.
-func (t *Table[V]) AnyDue() bool {
-	if t.overdue.Load() > 0 {
-		return true
-	}
-	at, any := t.due.Earliest()
-	return any && !at.After(t.cfg.Clock.Now())
-}
+// AnyDue reports whether some lease may have expired. Callers that must see every
+// expiry before they read use it to skip the search for expired leases; it costs two
+// loads and no lock.
+func (t *Table[K, V]) AnyDue() bool { return t.cfg.Clock.Now().UnixMicro() >= t.next.Load() }
 
 // Expired reports whether the lease of key has expired, and whether it reached
 // its limit rather than the end of its term. It compensates for stalls as the
 // table itself does.
-func (t *Table[V]) Expired(key string) (expired, limit bool) {
+func (t *Table[K, V]) Expired(key K) (expired, limit bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	l := t.leases[key]
@@ -271,23 +282,25 @@ func (t *Table[V]) Expired(key string) (expired, limit bool) {
 }
 
 // ListExpired returns the leases that have expired and whose value matches.
-func (t *Table[V]) ListExpired(matches func(value V) bool) []Lease[V] {
-	var out []Lease[V]
+func (t *Table[K, V]) ListExpired(matches func(value V) bool) []Lease[K, V] {
+	var out []Lease[K, V]
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	next := int64(never)
 	for key, l := range t.leases {
-		if !matches(l.value) {
-			continue
+		if matches(l.value) {
+			if expired, limit := t.check(l); expired {
+				out = append(out, Lease[K, V]{key, l.value, l.expires, limit})
+			}
 		}
-		if expired, limit := t.check(l); expired {
-			out = append(out, Lease[V]{key, l.value, l.expires, limit})
-		}
+		next = min(next, l.due().UnixMicro())
 	}
+	t.next.Store(next)
 	return out
 }
 
 // check decides whether a lease has expired now. The caller holds mu.
-func (t *Table[V]) check(l *lease[V]) (expired, limit bool) {
+func (t *Table[K, V]) check(l *lease[V]) (expired, limit bool) {
 	total, stalled := t.stall(l.value)
 	if stalled || l.busy > 0 {
 		return false, false
@@ -300,26 +313,35 @@ func (t *Table[V]) check(l *lease[V]) (expired, limit bool) {
 	return !l.expires.After(now), false
 }
 
-// fire checks leases that are due. Those that were renewed, or whose term is
-// longer because the journal stalled, are due again later.
-func (t *Table[V]) fire(keys []string) {
-	var expired []Lease[V]
+// checkAll reports the leases that have expired, and sets the time of the next
+// check: when the earliest of the others is due.
+func (t *Table[K, V]) checkAll() {
+	var expired []Lease[K, V]
 	t.mu.Lock()
-	for _, key := range keys {
-		l := t.leases[key]
-		if l == nil {
-			continue
+	now := t.cfg.Clock.Now()
+	next, check := int64(never), time.Time{}
+	for key, l := range t.leases {
+		if !l.due().After(now) {
+			if over, limit := t.check(l); over {
+				expired = append(expired, Lease[K, V]{key, l.value, l.expires, limit})
+			}
 		}
-		over, limit := t.check(l)
-		if over {
-			t.setExpired(l, true)
-			expired = append(expired, Lease[V]{key, l.value, l.expires, limit})
+		at := l.due() // later than before if the journal stalled
+		next = min(next, at.UnixMicro())
+		if !at.After(now) { // it has expired, or cannot expire now
+			at = now.Add(retryAfter)
 		}
-		again := l.due()
-		if soon := t.cfg.Clock.Now().Add(retryAfter); again.Before(soon) && (over || !again.After(t.cfg.Clock.Now())) {
-			again = soon // expired, or held back by a stall or a call in flight
+		if check.IsZero() || at.Before(check) {
+			check = at
 		}
-		t.due.Set(key, again)
+	}
+	t.next.Store(next)
+	if soonest := now.Add(leastPause); now.Sub(t.lastCheck) < leastPause && check.Before(soonest) && !check.IsZero() {
+		check = soonest
+	}
+	t.lastCheck, t.nextCheck = now, check
+	if !check.IsZero() {
+		t.due.Set(checkKey, check)
 	}
 	t.mu.Unlock()
 	if len(expired) > 0 {

@@ -13,7 +13,7 @@ const term = 30 * time.Second
 
 // harness is a table over a fake clock, with a journal whose stall the test sets.
 type harness struct {
-	*Table[string]
+	*Table[string, string]
 	clk     *clock.Fake
 	expired chan string
 	stall   time.Duration
@@ -22,9 +22,9 @@ type harness struct {
 
 func newHarness(t *testing.T) *harness {
 	h := &harness{clk: clock.NewFake(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)), expired: make(chan string, 100)}
-	h.Table = New(Config[string]{
+	h.Table = New(Config[string, string]{
 		Clock: h.clk, Term: term,
-		Expired: func(leases []Lease[string]) {
+		Expired: func(leases []Lease[string, string]) {
 			for _, l := range leases {
 				h.expired <- l.Key
 			}
@@ -79,6 +79,7 @@ func TestAnExpiredLeaseIsReportedAgainUntilItIsDropped(t *testing.T) {
 	h.advance(time.Second)
 	require.Equal(t, "a", <-h.expired)
 	h.Drop("a")
+	require.Empty(t, h.ListExpired(func(string) bool { return true }))
 	require.False(t, h.AnyDue())
 	h.advance(time.Hour)
 	require.Empty(t, h.expired)
@@ -130,6 +131,18 @@ func TestEnsureKeepsTheValueOfTheSameLease(t *testing.T) {
 	require.Equal(t, h.clk.Now().Add(term), expires)
 	got, _ = h.Ensure("a", "2 third", same("2"))
 	require.Equal(t, "2 third", got)
+}
+
+func TestADropThatDependsOnTheValue(t *testing.T) {
+	h := newHarness(t)
+	h.Arm("a", "keep")
+	h.DropIf("a", func(v string) bool { return v == "drop" })
+	_, ok := h.Get("a")
+	require.True(t, ok)
+	h.DropIf("a", func(v string) bool { return v == "keep" })
+	_, ok = h.Get("a")
+	require.False(t, ok)
+	h.DropIf("a", func(string) bool { return true })
 }
 
 func TestReadingALease(t *testing.T) {

@@ -48,7 +48,7 @@ func TestT7_Limits(t *testing.T) {
 			got := resp.GetTask()
 			require.Equal(t, c.reason, got.GetEndReason(), "%v", got)
 			require.Contains(t, got.GetEndMessage(), c.says)
-			if c.reason == "exited" {
+			if c.reason == taskv1.TaskEndReason_TASK_END_REASON_EXITED {
 				require.Equal(t, completed, got.GetState())
 			} else {
 				require.Equal(t, failed, got.GetState())

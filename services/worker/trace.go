@@ -11,8 +11,9 @@ import (
 	"quartet/pkg/pbjson"
 )
 
-// told ends the span of a command. What it ran and wrote is no part of it.
-func (c *command) told(_ context.Context, span trace.Span) {
+// endSpan ends the span of a command. The span has neither the command line nor
+// its output.
+func (c *command) endSpan(_ context.Context, span trace.Span) {
 	if !span.IsRecording() {
 		return
 	}

@@ -12,7 +12,6 @@ import (
 	"cmp"
 	"context"
 	"slices"
-	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -31,7 +30,7 @@ const expiryTimeout = 10 * time.Second
 
 // Leases holds the leases of the runs of the partitions that this process has.
 type Leases struct {
-	table  *leasetable.Table[lease]
+	table  *leasetable.Table[model.Key, lease]
 	engine *plane.Engine[*model.State] // set by Start
 	logger *zap.Logger
 	ctx    context.Context //nolint:containedctx // of expiry in the background; ends with Stop
@@ -56,7 +55,7 @@ type board struct {
 func New(clk clock.Clock, term time.Duration, logger *zap.Logger) *Leases {
 	l := &Leases{logger: logger}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
-	l.table = leasetable.New(leasetable.Config[lease]{Clock: clk, Term: term, Expired: l.expired})
+	l.table = leasetable.New(leasetable.Config[model.Key, lease]{Clock: clk, Term: term, Expired: l.expired})
 	return l
 }
 
@@ -78,9 +77,7 @@ func (l *Leases) Stop() {
 // Settle waits until every lease that is due has been expired. It is for tests.
 func (l *Leases) Settle() { l.table.Settle() }
 
-func key(namespace, runID string) string { return namespace + "/" + runID }
-
-func runOf(key string) string { return key[strings.IndexByte(key, '/')+1:] }
+func key(namespace, runID string) model.Key { return model.Key{Namespace: namespace, ID: runID} }
 
 // Load gives every running run of a state a lease with a full term.
 func (l *Leases) Load(st *model.State) {
@@ -118,9 +115,7 @@ func (l *Leases) Committed(ev *journal.Event) {
 	case *boardv1.TaskStepStarted, *boardv1.TaskStepUpdated:
 		l.table.Renew(key(ev.Namespace, ev.ActorRunID))
 	case *boardv1.TaskStepCompleted, *boardv1.TaskStepFailed, *boardv1.TaskStepBlocked, *boardv1.TaskStepCancelled:
-		if v, ok := l.table.Get(key(ev.Namespace, ev.ActorRunID)); ok && v.standing {
-			l.table.Drop(key(ev.Namespace, ev.ActorRunID))
-		}
+		l.table.DropIf(key(ev.Namespace, ev.ActorRunID), func(v lease) bool { return v.standing })
 	case *boardv1.TaskStepLeaseExpired:
 		l.table.Drop(key(ev.Namespace, p.GetClaimedByRunId()))
 	case *boardv1.WorkerRunEnded:
@@ -163,7 +158,7 @@ func (l *Leases) expireMatching(ctx context.Context, matches func(lease) bool) e
 }
 
 // expired is what the table calls with leases that are due.
-func (l *Leases) expired(leases []leasetable.Lease[lease]) {
+func (l *Leases) expired(leases []leasetable.Lease[model.Key, lease]) {
 	ctx, cancel := context.WithTimeout(l.ctx, expiryTimeout)
 	defer cancel()
 	if err := l.expire(ctx, leases); err != nil && l.ctx.Err() == nil {
@@ -172,11 +167,11 @@ func (l *Leases) expired(leases []leasetable.Lease[lease]) {
 }
 
 // expire ends the runs of expired leases, board by board.
-func (l *Leases) expire(ctx context.Context, leases []leasetable.Lease[lease]) error {
+func (l *Leases) expire(ctx context.Context, leases []leasetable.Lease[model.Key, lease]) error {
 	byBoard := make(map[board][]rules.ExpiredRun)
 	for _, one := range leases {
 		b := one.Value.board
-		byBoard[b] = append(byBoard[b], rules.ExpiredRun{RunID: runOf(one.Key), TimedOut: one.Limit})
+		byBoard[b] = append(byBoard[b], rules.ExpiredRun{RunID: one.Key.ID, TimedOut: one.Limit})
 	}
 	for b, runs := range byBoard {
 		slices.SortFunc(runs, func(x, y rules.ExpiredRun) int { return cmp.Compare(x.RunID, y.RunID) })

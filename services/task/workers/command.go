@@ -89,7 +89,7 @@ func (h *Hub) CountRunning() map[model.WorkerKey]int {
 
 // expired ends commands whose workers did not report for a whole term. Each ends
 // in a goroutine of its own, since the store of one's output may be slow.
-func (h *Hub) expired(leases []leasetable.Lease[*command]) {
+func (h *Hub) expired(leases []leasetable.Lease[string, *command]) {
 	for _, l := range leases {
 		c := l.Value
 		h.background(func() {

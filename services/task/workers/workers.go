@@ -34,7 +34,7 @@ type Config struct {
 type Hub struct {
 	cfg      Config
 	engine   *plane.Engine[*model.State] // set by Start
-	leases   *leasetable.Table[*command]
+	leases   *leasetable.Table[string, *command]
 	registry *workerstream.Registry[taskv1.ConnectResponse]
 	orders   pendingOrders
 	queued   chan struct{} // capacity 1: there may be commands to give to workers
@@ -51,7 +51,7 @@ type Hub struct {
 func New(cfg Config) *Hub {
 	h := &Hub{cfg: cfg, queued: make(chan struct{}, 1), registry: workerstream.NewRegistry[taskv1.ConnectResponse](true)}
 	h.ctx, h.cancel = context.WithCancel(context.Background())
-	h.leases = leasetable.New(leasetable.Config[*command]{Clock: cfg.Clock, Term: cfg.LeaseTerm, Expired: h.expired})
+	h.leases = leasetable.New(leasetable.Config[string, *command]{Clock: cfg.Clock, Term: cfg.LeaseTerm, Expired: h.expired})
 	return h
 }
 

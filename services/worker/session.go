@@ -3,10 +3,10 @@ package worker
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"sync"
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 
@@ -17,67 +17,70 @@ import (
 const (
 	firstPause = 50 * time.Millisecond
 	maxPause   = 5 * time.Second
-	// steady is how long a stream must have lasted for the next attempt to
-	// come at once.
+	// steady is how long a stream must have lasted for the pauses between attempts to
+	// begin with the shortest one again.
 	steady = 10 * time.Second
 )
 
 type stream = grpc.BidiStreamingClient[taskv1.ConnectRequest, taskv1.ConnectResponse]
 
-// link is one stream to the task plane. What was sent on it says nothing about
-// what arrived; only acknowledgements count, and a new link repeats the rest.
-type link struct {
+// session is one stream to the task plane. Sent reports may be lost with it: only
+// what was acknowledged has arrived, and the next session repeats the rest.
+type session struct {
 	w      *Worker
 	stream stream
 
 	mu    sync.Mutex
-	dirty map[*command]struct{}
-	// reports are those about worktrees. They are sent once: who misses one asks again.
-	reports []*taskv1.WorktreeReport
-	more    chan struct{} // capacity 1
+	dirty map[*command]struct{} // commands with something to report
+	// worktreeReports are sent once. A caller that misses one repeats its order.
+	worktreeReports []*taskv1.WorktreeReport
+	more            chan struct{} // capacity 1: there is something to send
 
-	told map[*command]*told // used by the sender alone
+	sent map[*command]*sentReports // used by sendAll alone
 }
 
-// told is what a command's server was told on this link.
-type told struct {
+// sentReports is what was reported of a command in a session.
+type sentReports struct {
 	started, ended bool
-	input          int64
+	input          int64 // the last input that was confirmed
 }
 
-// connect keeps a link open until the worker stops.
+// connect keeps a session open until the worker stops. Its pauses follow the
+// machine's clock, as sockets do.
 func (w *Worker) connect() {
-	pause := firstPause
+	pauses := backoff.NewExponentialBackOff()
+	pauses.InitialInterval, pauses.MaxInterval, pauses.Multiplier = firstPause, maxPause, 2
 	for w.ctx.Err() == nil {
 		began := time.Now()
-		err := w.once()
+		err := w.serveSession()
 		w.mu.Lock()
-		w.link, w.lastErr = nil, err
+		w.session, w.lastErr = nil, err
 		w.mu.Unlock()
 		if w.ctx.Err() != nil {
 			return
 		}
 		if time.Since(began) > steady {
-			pause = firstPause
+			pauses.Reset()
 		}
+		pause := pauses.NextBackOff()
 		if errors.Is(err, fault.AlreadyExists) {
-			// A newer process has this worker's id: what runs here was
-			// interrupted and must not go on beside it.
+			// A newer process has this worker's id. The plane considers what runs here as
+			// interrupted, so it must not continue.
 			w.cfg.Logger.Error("another process took this worker's id", zap.Error(err))
 			w.abandonAll()
 			pause = maxPause
 		}
 		w.cfg.Logger.Info("the task plane cannot be reached, trying again", zap.Duration("pause", pause), zap.Error(err))
-		timer := time.NewTimer(pause/2 + rand.N(pause/2+1))
+		timer := time.NewTimer(pause)
 		select {
 		case <-timer.C:
 		case <-w.ctx.Done():
 		}
 		timer.Stop()
-		pause = min(pause*2, maxPause)
 	}
 }
 
+// abandonAll kills all commands without reporting their ends.
 func (w *Worker) abandonAll() {
 	for _, id := range w.holding() {
 		if c := w.command(id); c != nil {
@@ -86,8 +89,8 @@ func (w *Worker) abandonAll() {
 	}
 }
 
-// once opens a link and serves it until it breaks.
-func (w *Worker) once() error {
+// serveSession opens a session and serves it until the stream breaks.
+func (w *Worker) serveSession() error {
 	conn, err := w.cfg.Dial()
 	if err != nil {
 		return err
@@ -98,19 +101,20 @@ func (w *Worker) once() error {
 	if err != nil {
 		return fault.From(err)
 	}
-	l := &link{w: w, stream: s, dirty: make(map[*command]struct{}), more: make(chan struct{}, 1), told: make(map[*command]*told)}
+	l := &session{w: w, stream: s, dirty: make(map[*command]struct{}), more: make(chan struct{}, 1), sent: make(map[*command]*sentReports)}
 	hello := &taskv1.WorkerHello{
 		WorkerId: w.cfg.ID, BootId: w.boot, Capacity: int32(w.cfg.Capacity), //nolint:gosec // a worker runs no two billion commands
 		Labels: w.cfg.Labels, Pools: w.cfg.Pools, RunningTaskIds: w.holding(), Worktrees: true,
 	}
 	if err := s.Send(&taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_Hello{Hello: hello}}); err != nil {
-		return l.why(err)
+		return l.streamError(err)
 	}
-	if _, err := s.Header(); err != nil { // comes once the hello is settled
-		return l.why(err)
+	// The header arrives once the plane has reconciled what this worker holds.
+	if _, err := s.Header(); err != nil {
+		return l.streamError(err)
 	}
 	w.mu.Lock()
-	w.link, w.lastErr = l, nil
+	w.session, w.lastErr = l, nil
 	for _, c := range w.commands {
 		c.buf.Rewind()
 		l.dirty[c] = struct{}{}
@@ -125,19 +129,22 @@ func (w *Worker) once() error {
 	}()
 	l.sendAll(ctx)
 	cancel()
-	return fault.From(<-broken) // the receiver knows why; and it ends before the next hello is composed
+	// The receiver has the stream's status. Waiting for it also keeps it from acting on
+	// messages of this session while the next hello is composed.
+	return fault.From(<-broken)
 }
 
-// why prefers the status of a stream over the EOF of a send.
-func (l *link) why(err error) error {
+// streamError returns the status of the stream if it has ended, since a failed
+// send only says that it has, and otherwise err.
+func (l *session) streamError(err error) error {
 	if _, status := l.stream.Recv(); status != nil {
 		return fault.From(status)
 	}
 	return err
 }
 
-// mark notes that a command has something to say. It never blocks.
-func (l *link) mark(c *command) {
+// mark records that a command has something to report. It never blocks.
+func (l *session) mark(c *command) {
 	l.mu.Lock()
 	l.dirty[c] = struct{}{}
 	l.mu.Unlock()
@@ -147,10 +154,10 @@ func (l *link) mark(c *command) {
 	}
 }
 
-// report has a report about a worktree sent. It never blocks.
-func (l *link) report(r *taskv1.WorktreeReport) {
+// reportWorktree queues a report about a worktree. It never blocks.
+func (l *session) reportWorktree(r *taskv1.WorktreeReport) {
 	l.mu.Lock()
-	l.reports = append(l.reports, r)
+	l.worktreeReports = append(l.worktreeReports, r)
 	l.mu.Unlock()
 	select {
 	case l.more <- struct{}{}:
@@ -158,17 +165,17 @@ func (l *link) report(r *taskv1.WorktreeReport) {
 	}
 }
 
-// sendAll sends what commands have to say, and heartbeats, until ctx ends or
-// the stream breaks.
-func (l *link) sendAll(ctx context.Context) {
-	beat := time.NewTicker(l.w.cfg.Heartbeat)
-	defer beat.Stop()
+// sendAll sends reports and heartbeats until ctx ends or the stream breaks. Its
+// heartbeats follow the machine's clock, as the leases that they renew do.
+func (l *session) sendAll(ctx context.Context) {
+	heartbeat := time.NewTicker(l.w.cfg.Heartbeat)
+	defer heartbeat.Stop()
 	for {
 		l.mu.Lock()
 		dirty := l.dirty
 		l.dirty = make(map[*command]struct{})
-		reports := l.reports
-		l.reports = nil
+		reports := l.worktreeReports
+		l.worktreeReports = nil
 		l.mu.Unlock()
 		for _, r := range reports {
 			if !l.send(&taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_Worktree{Worktree: r}}) {
@@ -184,7 +191,7 @@ func (l *link) sendAll(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-l.more:
-		case <-beat.C:
+		case <-heartbeat.C:
 			ids := l.w.holding()
 			if !l.send(&taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_Heartbeat{Heartbeat: &taskv1.WorkerHeartbeat{RunningTaskIds: ids}}}) {
 				return
@@ -194,24 +201,25 @@ func (l *link) sendAll(ctx context.Context) {
 	}
 }
 
-// prune forgets what was told of commands that are gone.
-func (l *link) prune() {
-	for c := range l.told {
+// prune forgets what was reported of commands that the worker has forgotten.
+func (l *session) prune() {
+	for c := range l.sent {
 		if l.w.command(c.task.GetTaskId()) != c {
-			delete(l.told, c)
+			delete(l.sent, c)
 		}
 	}
 }
 
-func (l *link) send(m *taskv1.ConnectRequest) bool { return l.stream.Send(m) == nil }
+func (l *session) send(m *taskv1.ConnectRequest) bool { return l.stream.Send(m) == nil }
 
-// flush sends what a command has to say and was not said on this link: the end
-// after all output.
-func (l *link) flush(c *command) bool {
-	t := l.told[c]
+// flush sends what a command has to report and was not reported in this session:
+// its start, input that was written, output, and, after all output, its end. It
+// reports false if the stream broke.
+func (l *session) flush(c *command) bool {
+	t := l.sent[c]
 	if t == nil {
-		t = &told{}
-		l.told[c] = t
+		t = &sentReports{}
+		l.sent[c] = t
 	}
 	id := c.task.GetTaskId()
 	c.mu.Lock()
@@ -241,8 +249,8 @@ func (l *link) flush(c *command) bool {
 	return true
 }
 
-// receive acts on what the task plane says, in order.
-func (l *link) receive() error {
+// receive handles the messages of the task plane, in order, until the stream ends.
+func (l *session) receive() error {
 	for {
 		m, err := l.stream.Recv()
 		if err != nil {
@@ -267,7 +275,9 @@ func (l *link) receive() error {
 	}
 }
 
-func (l *link) acknowledged(a *taskv1.ReportAck) {
+// acknowledged handles an acknowledgement: of output, of an end, or that the lease
+// of a command is not this worker's any more.
+func (l *session) acknowledged(a *taskv1.ReportAck) {
 	c := l.w.command(a.GetTaskId())
 	switch {
 	case c == nil, a.GetLeaseGeneration() != 0 && a.GetLeaseGeneration() != c.gen:
