@@ -11,11 +11,12 @@ import (
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 )
 
-// keptRuns is how many ended runs of a partition can be read and are told apart
-// when they come late.
+// keptRuns is how many ended runs of a partition stay in memory at least: they can be
+// read, and late reports on them get a precise error.
 const keptRuns = 4096
 
-// applyToRuns is what a line means for runs and dispatches.
+// applyToRuns applies a WAL line to runs and dispatches. holder is the run that held
+// the line's step before the line, or nil.
 func (s *State) applyToRuns(b *Board, st *Step, holder *Run, ev *journal.Event) {
 	switch p := ev.Payload.(type) {
 	case *boardv1.TaskUpdated:
@@ -42,7 +43,8 @@ func (s *State) applyToRuns(b *Board, st *Step, holder *Run, ev *journal.Event) 
 	s.refreshClaimable(b)
 }
 
-// applyClaimToRun gives a step to its run, which a standing dispatch mints with it.
+// applyClaimToRun gives a claimed step to its run. A claim under a standing dispatch
+// creates the run.
 func (s *State) applyClaimToRun(b *Board, st *Step, p *boardv1.TaskStepClaimed, ev *journal.Event) {
 	r := b.Runs[p.GetClaimedByRunId()]
 	if r == nil && p.GetDispatchId() != "" {
@@ -61,28 +63,29 @@ func (s *State) applyClaimToRun(b *Board, st *Step, p *boardv1.TaskStepClaimed, 
 		s.addRun(r)
 	}
 	if r == nil {
-		return // a run that this state never heard of: the board is right without it
+		return // the claim is valid for the board even if its run is not known
 	}
 	n := CopyRun(r.Record)
 	n.ClaimedStepId, n.ClaimedStep = st.ID(), st.AtClaim
 	r.Record, r.Step = n, st
 }
 
+// addRun adds a run in progress.
 func (s *State) addRun(r *Run) {
 	r.Board.Runs[r.Record.GetRunId()] = r
 	s.Runs[Key{r.Board.Key.Namespace, r.Record.GetRunId()}] = r
 	s.WithRuns[r.Board] = struct{}{}
 }
 
-// endRun takes a run off its board. It stays readable for a while.
-func (s *State) endRun(r *Run, how boardv1.RunStatus, at StepStatus, when time.Time) {
+// endRun ends a run, unless it has ended. step is the status of its step then.
+func (s *State) endRun(r *Run, status boardv1.RunStatus, step StepStatus, at time.Time) {
 	if !r.Running() {
 		return
 	}
 	n := CopyRun(r.Record)
-	n.Status, n.EndedAt = how, timestamppb.New(when)
+	n.Status, n.EndedAt = status, timestamppb.New(at)
 	if r.Step != nil {
-		n.StepStatus = at
+		n.StepStatus = step
 	}
 	r.Record = n
 	delete(r.Board.Runs, n.GetRunId())
@@ -101,7 +104,7 @@ func (s *State) endRun(r *Run, how boardv1.RunStatus, at StepStatus, when time.T
 	}
 }
 
-// applyOutsideWAL is Apply for what is not in the WAL.
+// applyOutsideWAL is Apply for events of a board that are not lines of its WAL.
 func (s *State) applyOutsideWAL(b *Board, ev *journal.Event) error {
 	switch p := ev.Payload.(type) {
 	case *boardv1.BoardTerminating:
@@ -153,7 +156,7 @@ func (s *State) applyWorkerRunEnded(p *boardv1.WorkerRunEnded, ev *journal.Event
 	}
 	n := CopyRun(r.Record)
 	n.WorkerResult, n.EndReason, n.NoStepClaimed = p.GetWorkerResult(), p.GetEndReason(), p.GetNoStepClaimed()
-	if !r.Running() { // its step's end was its own
+	if !r.Running() { // it ended with its step; this event adds its result
 		n.Status = p.GetStatus()
 	}
 	r.Record = n
@@ -164,7 +167,7 @@ func (s *State) applyWorkerRunEnded(p *boardv1.WorkerRunEnded, ev *journal.Event
 	s.endRun(r, p.GetStatus(), at, ev.CreatedAt)
 }
 
-// applyAfterEnd is Apply for what comes after a board's end.
+// applyAfterEnd is Apply for events of a board that has ended.
 func (s *State) applyAfterEnd(ev *journal.Event) error {
 	if p, ok := ev.Payload.(*boardv1.WorkerRunEnded); ok {
 		s.applyWorkerRunEnded(p, ev)
@@ -173,6 +176,7 @@ func (s *State) applyAfterEnd(ev *journal.Event) error {
 	return fmt.Errorf("board: %s of %s/%s, which has no active board", ev.Type, ev.SessionID, ev.TaskID)
 }
 
+// poolOf returns a pool, which it creates if necessary.
 func (s *State) poolOf(namespace, id string) *pool {
 	k := Key{namespace, id}
 	if s.Pools[k] == nil {
@@ -181,7 +185,8 @@ func (s *State) poolOf(namespace, id string) *pool {
 	return s.Pools[k]
 }
 
-// refreshScopes follows a patch, which may have replaced steps.
+// refreshScopes computes the scopes of runs and dispatches again after a change of
+// the board, which may have replaced steps.
 func (s *State) refreshScopes(b *Board) {
 	for _, d := range b.Dispatches {
 		if d.Allowed != nil {
@@ -197,15 +202,16 @@ func (s *State) refreshScopes(b *Board) {
 	}
 }
 
-// refreshClaimable keeps the pools' lists of dispatches that would give a step.
+// refreshClaimable adds the board's standing dispatches that have a step to claim to
+// the lists of their pools, and removes the others.
 func (s *State) refreshClaimable(b *Board) {
 	for _, d := range b.Dispatches {
-		gives := b.Dispatchable() && d.Running < int(d.Record.GetMaxParallel()) && b.Ready[d.Record.GetWorkerPoolId()].Next(0, d.AllowedSet) >= 0
+		claimable := b.Dispatchable() && d.Running < int(d.Record.GetMaxParallel()) && b.Ready[d.Record.GetWorkerPoolId()].Next(0, d.AllowedSet) >= 0
 		switch {
-		case gives && d.slot < 0:
+		case claimable && d.slot < 0:
 			d.slot = len(d.pool.Claimable)
 			d.pool.Claimable = append(d.pool.Claimable, d)
-		case !gives && d.slot >= 0:
+		case !claimable && d.slot >= 0:
 			d.unlist()
 		}
 	}

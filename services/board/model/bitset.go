@@ -4,13 +4,14 @@ import (
 	"math/bits"
 )
 
-// Bitset is a set of small numbers that gives its smallest member behind a
-// position quickly: one bit for each number, and one for each word of those
-// that is not empty. With 10 000 steps that is three words to look through.
+// Bitset is a set of small numbers that finds its smallest member from a position
+// on quickly: it has one bit for each number, and one bit for each 64-bit word of
+// those that is not empty. With 10 000 steps a search reads three words. A nil
+// *Bitset is an empty set that cannot be modified.
 type Bitset struct {
 	words  []uint64
-	filled []uint64 // bit i: words[i] is not 0
-	n      int
+	filled []uint64 // bit i is set: words[i] is not 0
+	n      int      // how many members the set has
 }
 
 func (b *Bitset) Has(i int) bool {
@@ -54,8 +55,8 @@ func (b *Bitset) Len() int {
 	return b.n
 }
 
-// Next is the smallest member that is at least from and, where within is not
-// nil, in it too; -1 if there is none. A nil set has none.
+// Next returns the smallest member that is at least from and, if within is not nil,
+// also a member of within; -1 if there is none.
 func (b *Bitset) Next(from int, within *Bitset) int {
 	if b == nil {
 		return -1
@@ -82,7 +83,7 @@ func (b *Bitset) Next(from int, within *Bitset) int {
 	return -1
 }
 
-// nextWord is the first word from w on that is not empty, or -1.
+// nextWord returns the index of the first word from w on that is not empty, or -1.
 func (b *Bitset) nextWord(w int) int {
 	for s := w >> 6; s < len(b.filled); s++ {
 		f := b.filled[s]

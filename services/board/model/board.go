@@ -12,12 +12,12 @@ import (
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 )
 
-// CountUnfinished is how many steps have not come to an end of their own.
+// CountUnfinished returns how many steps are not completed, failed or cancelled.
 func (b *Board) CountUnfinished() int {
 	return len(b.Steps) - b.Count[StepCompleted] - b.Count[StepFailed] - b.Count[StepCancelled]
 }
 
-// HoldingRuns are the runs that hold steps, in order.
+// HoldingRuns returns the ids of the runs that hold steps, sorted.
 func (b *Board) HoldingRuns() []string {
 	var out []string
 	for id, r := range b.Runs {
@@ -29,18 +29,18 @@ func (b *Board) HoldingRuns() []string {
 	return out
 }
 
-// BoardKey names a board among all. The WAL's name is in it because a board_id
-// may be used again after a board has ended.
+// BoardKey names a board among all boards. It has the name of the WAL, since a
+// board_id may be reused once its board has ended.
 type BoardKey struct{ Namespace, Session, WAL string }
 
-// Board is one DAG. Only apply changes it, so that a board that was replayed
-// from its WAL is the same as the live one.
+// Board is a directed acyclic graph of steps. Of a board's own fields only Apply
+// changes those that its WAL determines; State.Apply changes the others.
 type Board struct {
 	Key         BoardKey
 	ID          string
 	title       string
 	summary     string
-	DefaultPool string // the default
+	DefaultPool string // of steps that name none
 	Status      BoardStatus
 	reason      string
 	creator     struct{ agent, run string }
@@ -48,31 +48,32 @@ type Board struct {
 	UpdatedAt   time.Time
 
 	Steps        map[string]*Step
-	Order        []*Step // by ord; nil: deleted
+	Order        []*Step // by Step.Index; nil where a step was deleted
 	roots        []string
-	Count        [9]int // of steps by status
-	RequiredOpen int    // required steps that are not completed
-	IDBytes      int    // bytes of all step ids
-	Ready        map[string]*Bitset
+	Count        [9]int             // of steps by status
+	RequiredOpen int                // required steps that are not completed
+	IDBytes      int                // bytes of all step ids
+	Ready        map[string]*Bitset // ready steps by pool: the set of their indexes
 
 	Lines        int64  // wal_seq of the last line
-	lineOffsets  []byte // where the lines are in the journal: distances, as varints
-	LastPosition uint64
-	Damaged      error // the board cannot be used (SPEC B2)
+	lineOffsets  []byte // journal positions of the lines, each as a varint of the distance to the one before
+	LastPosition uint64 // journal position of the last line
+	Damaged      error  // not nil: the WAL cannot be replayed, so the board cannot be used (SPEC B2)
 
-	// What is not in the WAL.
-	LeaseTerm   time.Duration // of leases
-	Terminating *boardv1.BoardTerminating
-	EndedBy     journal.Actor   // who asked for that
-	Runs        map[string]*Run // under way
-	Dispatches  []*Dispatch     // open
+	// The fields below are not determined by the WAL.
+	LeaseTerm   time.Duration
+	Terminating *boardv1.BoardTerminating // not nil: the board is being failed or cancelled
+	EndedBy     journal.Actor             // who requested that
+	Runs        map[string]*Run           // in progress, by id
+	Dispatches  []*Dispatch               // open
 }
 
+// NewBoard returns a board without events.
 func NewBoard(key BoardKey, id string) *Board {
 	return &Board{Key: key, ID: id, Steps: map[string]*Step{}, Ready: map[string]*Bitset{}, Runs: map[string]*Run{}}
 }
 
-// AddLine counts one line of the WAL.
+// AddLine records the position of the next line of the WAL.
 func (b *Board) AddLine(ev *journal.Event) {
 	b.Lines++
 	b.lineOffsets = binary.AppendUvarint(b.lineOffsets, ev.WalSeq-b.LastPosition)
@@ -80,12 +81,13 @@ func (b *Board) AddLine(ev *journal.Event) {
 	b.UpdatedAt = ev.CreatedAt
 }
 
-// LinePositions are where some lines behind one are in the journal.
-func (b *Board) LinePositions(after int64, most int) []uint64 {
+// LinePositions returns the journal positions of the lines after one, at most limit
+// of them.
+func (b *Board) LinePositions(after int64, limit int) []uint64 {
 	var out []uint64
 	var at uint64
 	rest := b.lineOffsets
-	for n := int64(1); len(rest) > 0 && len(out) < most; n++ {
+	for n := int64(1); len(rest) > 0 && len(out) < limit; n++ {
 		d, size := binary.Uvarint(rest)
 		rest = rest[size:]
 		at += d
@@ -96,8 +98,8 @@ func (b *Board) LinePositions(after int64, most int) []uint64 {
 	return out
 }
 
-// Apply folds one line in. An error means that the line cannot follow what was
-// there; the board is of no use then.
+// Apply folds one line of the WAL. An error means that the line cannot follow the
+// lines before it; the board must not be used any more.
 func (b *Board) Apply(ev *journal.Event) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -128,7 +130,7 @@ func (b *Board) Apply(ev *journal.Event) (err error) {
 	return b.applyStep(ev)
 }
 
-// setStatus moves the board, if it may.
+// setStatus changes the status, if the status machine of boards allows it.
 func (b *Board) setStatus(to BoardStatus, reason string) error {
 	if BoardMoves[BoardMove{b.Status, to}] == 0 {
 		return fmt.Errorf("the board is %s and cannot become %s", BoardStatusName(b.Status), BoardStatusName(to))
@@ -158,7 +160,8 @@ func (b *Board) applyCreated(ev *journal.Event, p *boardv1.TaskCreated) error {
 	return nil
 }
 
-// NewEvent is a line about the board, or with stepID about one step.
+// NewEvent returns an event about the board or, if stepID is not empty, about one of
+// its steps.
 func (b *Board) NewEvent(stepID string, payload proto.Message) *journal.Event {
 	return &journal.Event{
 		Namespace: b.Key.Namespace, AgentID: b.Key.Session, SessionID: b.Key.Session,
@@ -166,10 +169,10 @@ func (b *Board) NewEvent(stepID string, payload proto.Message) *journal.Event {
 	}
 }
 
-// Dispatchable says whether runs may be started and steps claimed.
+// Dispatchable reports whether runs may be started and steps claimed.
 func (b *Board) Dispatchable() bool {
 	return b.Damaged == nil && b.Terminating == nil && (b.Status == BoardPending || b.Status == BoardRunning)
 }
 
-// DefaultPool is the pool of boards that name none.
+// DefaultPool is the worker pool of boards that name none.
 const DefaultPool = "default"

@@ -8,15 +8,17 @@ import (
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 )
 
-// FindRun is a run as readers see it.
+// FindRun returns a run of a board as readers see it.
 func (s *State) FindRun(k Key, boardID, runID string) (*boardv1.WorkerRun, error) {
 	r := s.Runs[Key{k.Namespace, runID}]
 	if r == nil || r.Board.Key.Session != k.ID || r.Board.ID != boardID {
-		return nil, fault.NotFound.Newf("board %q has no run %q; long ended ones stand in the events only", boardID, runID).With("run_id", runID)
+		return nil, fault.NotFound.Newf("board %q has no run %q; those that ended long ago are in the events only", boardID, runID).With("run_id", runID)
 	}
 	return r.Shown(), nil
 }
 
+// Shown returns the run as readers see it: with the current status of the step that
+// it holds.
 func (r *Run) Shown() *boardv1.WorkerRun {
 	if !r.Running() || r.Step == nil {
 		return r.Record
@@ -29,8 +31,7 @@ func (r *Run) Shown() *boardv1.WorkerRun {
 	return n
 }
 
-// VisibleSteps are the steps that a run with a scope may see: those and what they
-// depend on, for its results (SPEC B11).
+// VisibleSteps returns the steps that a run may read (SPEC B11).
 func (r *Run) VisibleSteps(b *Board, leases LeaseExpiry) []*boardv1.Step {
 	var out []*boardv1.Step
 	for _, s := range b.Order {
@@ -41,6 +42,8 @@ func (r *Run) VisibleSteps(b *Board, leases LeaseExpiry) []*boardv1.Step {
 	return out
 }
 
+// Sees reports whether the run may read a step: one in its scope, or one that such a
+// step depends on, whose result it may need.
 func (r *Run) Sees(s *Step) bool {
 	if r.Allowed == nil || r.Allowed[s.ID()] {
 		return true
@@ -53,6 +56,7 @@ func (r *Run) Sees(s *Step) bool {
 	return false
 }
 
+// OpenDispatches returns the board's standing dispatches as readers see them.
 func (b *Board) OpenDispatches() []*boardv1.StandingDispatch {
 	out := make([]*boardv1.StandingDispatch, len(b.Dispatches))
 	for i, d := range b.Dispatches {
@@ -61,7 +65,8 @@ func (b *Board) OpenDispatches() []*boardv1.StandingDispatch {
 	return out
 }
 
-// RunsOf are a board's runs, newest first.
+// RunsOf returns the runs of a board, newest first: those in progress, then the ended
+// ones that are in memory. more reports that there are others.
 func (s *State) RunsOf(b *Board, limit int, runningOnly bool) (out []*boardv1.WorkerRun, more bool) {
 	live := make([]*Run, 0, len(b.Runs))
 	for _, r := range b.Runs {

@@ -9,36 +9,37 @@ import (
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 )
 
-// State is one partition of the plane: sessions with their boards, runs, and
-// the pools that may claim.
+// State is one partition of the plane.
 type State struct {
-	term     time.Duration // of leases
-	WithRuns map[*Board]struct{}
+	term     time.Duration       // of leases
+	WithRuns map[*Board]struct{} // active boards with runs in progress
 	Sessions map[Key]*session
-	Runs     map[Key]*Run
+	Runs     map[Key]*Run // in progress, and those that ended last
 	Pools    map[Key]*pool
-	ended    []Key        // runs, oldest first
-	Deleted  map[Key]bool // orchestrators
+	ended    []Key        // ended runs in Runs, oldest first
+	Deleted  map[Key]bool // sessions whose orchestrator was deleted
 }
 
+// Key names a session, a run or a pool within a namespace.
 type Key struct{ Namespace, ID string }
 
-// session is an orchestrator's boards.
+// session has the boards of one orchestrator.
 type session struct {
 	active map[string]*Board
-	Order  []*Board // active, by creation
-	Ended  []*Board // without their steps, by end
-	WALs   []*Board // all, by creation
+	Order  []*Board // the active ones, in the order of creation
+	Ended  []*Board // without their steps, in the order of their ends
+	WALs   []*Board // all, in the order of creation
 	ByWAL  map[string]*Board
 }
 
-// NewState returns the state of an empty log. term is that of leases.
+// NewState returns the state of an empty log. term is the term of leases.
 func NewState(term time.Duration) *State {
 	return &State{term: term, WithRuns: map[*Board]struct{}{}, Sessions: map[Key]*session{}, Runs: map[Key]*Run{}, Pools: map[Key]*pool{}, Deleted: map[Key]bool{}}
 }
 
-// Apply folds one event in. A line that does not fit makes its board unusable
-// and nothing else (SPEC B2).
+// Apply folds one event. A WAL line that cannot follow the lines before it makes its
+// board unusable, and affects nothing else (SPEC B2). An event that is not known is
+// an error.
 func (s *State) Apply(ev *journal.Event) error {
 	if p, ok := ev.Payload.(*boardv1.OwnerDeleted); ok {
 		s.Deleted[Key{ev.Namespace, p.GetAgentId()}] = true
@@ -75,7 +76,8 @@ func (s *State) Apply(ev *journal.Event) error {
 	return nil
 }
 
-// markDamaged notes that a line does not fit.
+// markDamaged records why a line cannot be folded, if there is a cause, and reports
+// whether the board is damaged.
 func (b *Board) markDamaged(cause error, ev *journal.Event) bool {
 	if cause != nil {
 		b.Damaged = fmt.Errorf("line %d, %s: %w", b.Lines, ev.Type, cause)
@@ -83,9 +85,10 @@ func (b *Board) markDamaged(cause error, ev *journal.Event) bool {
 	return b.IsDamaged()
 }
 
+// IsDamaged reports whether the board cannot be used.
 func (b *Board) IsDamaged() bool { return b.Damaged != nil }
 
-// InWAL says whether an event is a line of its board's WAL.
+// InWAL reports whether an event is a line of its board's WAL.
 func InWAL(ev *journal.Event) bool {
 	switch ev.Payload.(type) {
 	case *boardv1.BoardTerminating, *boardv1.ChildAgentCancelTimeout, *boardv1.WorkerDispatched, *boardv1.WorkerRunCancelling, *boardv1.WorkerRunEnded,
@@ -102,7 +105,7 @@ func (s *State) createBoard(ev *journal.Event, p *boardv1.TaskCreated) {
 	s.addBoard(b)
 }
 
-// addBoard takes a new board in.
+// addBoard adds a new board to its session.
 func (s *State) addBoard(b *Board) {
 	k := Key{b.Key.Namespace, b.Key.Session}
 	se := s.Sessions[k]
@@ -117,14 +120,15 @@ func (s *State) addBoard(b *Board) {
 	se.ByWAL[b.Key.WAL] = b
 }
 
-// closeBoard puts a board away without its steps, which its WAL has (S2-061).
+// closeBoard ends the runs of a board that ended, and moves it to the ended boards.
+// Its steps are dropped from memory; readers replay them from the WAL (S2-061).
 func (s *State) closeBoard(b *Board, at time.Time) {
 	for _, r := range b.Runs {
-		stands := StepStatus(0)
+		status := StepStatus(0)
 		if r.Step != nil {
-			stands = r.Step.Record.GetStatus()
+			status = r.Step.Record.GetStatus()
 		}
-		s.endRun(r, boardv1.RunStatus_RUN_STATUS_CANCELLED, stands, at)
+		s.endRun(r, boardv1.RunStatus_RUN_STATUS_CANCELLED, status, at)
 	}
 	for _, d := range b.Dispatches {
 		d.unlist()

@@ -11,7 +11,7 @@ type (
 	BoardStatus = boardv1.BoardStatus
 )
 
-// Where steps and boards stand, in short.
+// Statuses of steps and boards, in short.
 const (
 	StepPending   = boardv1.StepStatus_STEP_STATUS_PENDING
 	StepReady     = boardv1.StepStatus_STEP_STATUS_READY
@@ -30,11 +30,11 @@ const (
 	BoardCancelled = boardv1.BoardStatus_BOARD_STATUS_CANCELLED
 )
 
-// Mover is who moves a step or a board. One move may be several movers'.
+// Mover is who moves a step or a board. One change may be allowed to several.
 type Mover uint8
 
 const (
-	byPlane        Mover = 1 << iota // the plane itself
+	byPlane        Mover = 1 << iota // the plane, as a consequence of something else
 	ByHolder                         // the run that holds the step
 	ByOrchestrator                   // the board's owner, by UpdateStep or UpdateBoard
 	byBoardEnd                       // the end of the board
@@ -42,9 +42,8 @@ const (
 
 type stepMove struct{ from, to StepStatus }
 
-// stepMoves is the whole state machine of steps (S2-132 to S2-249, SPEC B5 to
-// B8). What does not stand here does not happen; the tests go through all that
-// does not.
+// stepMoves is the status machine of steps (S2-132 to S2-249, SPEC B5 to B8): every
+// allowed change, and who may make it. A test tries all others.
 var stepMoves = map[stepMove]Mover{
 	{StepPending, StepReady}:     byPlane,
 	{StepPending, StepBlocked}:   ByOrchestrator,
@@ -59,14 +58,14 @@ var stepMoves = map[stepMove]Mover{
 	{StepReady, StepCancelled}: ByOrchestrator | byBoardEnd,
 
 	{StepClaimed, StepRunning}:   ByHolder,
-	{StepClaimed, StepPending}:   byPlane, // the lease is over
+	{StepClaimed, StepPending}:   byPlane, // the lease expired
 	{StepClaimed, StepBlocked}:   ByHolder | ByOrchestrator,
 	{StepClaimed, StepCompleted}: ByHolder | ByOrchestrator,
 	{StepClaimed, StepFailed}:    ByHolder | ByOrchestrator | byPlane | byBoardEnd,
 	{StepClaimed, StepCancelled}: ByHolder | byBoardEnd,
 
-	{StepRunning, StepRunning}:   ByHolder, // it goes on
-	{StepRunning, StepPending}:   byPlane,  // the lease is over
+	{StepRunning, StepRunning}:   ByHolder, // a report on progress
+	{StepRunning, StepPending}:   byPlane,  // the lease expired
 	{StepRunning, StepBlocked}:   ByHolder | ByOrchestrator,
 	{StepRunning, StepCompleted}: ByHolder | ByOrchestrator,
 	{StepRunning, StepFailed}:    ByHolder | ByOrchestrator | byPlane | byBoardEnd,
@@ -83,7 +82,7 @@ func StepMayMove(who Mover, from, to StepStatus) bool { return stepMoves[stepMov
 
 type BoardMove struct{ From, To BoardStatus }
 
-// BoardMoves is the whole state machine of boards (S2-148 to S2-183).
+// BoardMoves is the status machine of boards (S2-148 to S2-183).
 var BoardMoves = map[BoardMove]Mover{
 	{BoardPending, BoardRunning}:   byPlane,
 	{BoardPending, BoardBlocked}:   ByOrchestrator,

@@ -12,22 +12,26 @@ import (
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 )
 
-// Step is a node. Its record is replaced, never edited.
+// Step is a node of a board. Its record is replaced and never modified, so that
+// readers may keep it.
 type Step struct {
 	Record           *boardv1.Step
-	Index            int     // its place in the order of creation
-	DependsOn        []*Step // as rec names them
-	Dependents       []*Step // who names it
-	OpenDependencies int     // deps that are not completed
-	// claimed is the record as it was when the run that holds it claimed it.
+	Index            int     // position in Board.Order
+	DependsOn        []*Step // in the order of the record
+	Dependents       []*Step // the steps that depend on it
+	OpenDependencies int     // how many of DependsOn are not completed
+	// AtClaim is the record as it was when the run that holds the step claimed it; nil
+	// if no run does.
 	AtClaim *boardv1.Step
 }
 
+// ID returns the step's id.
 func (s *Step) ID() string { return s.Record.GetStepId() }
 
+// addStep adds a step without its edges.
 func (b *Board) addStep(in *boardv1.StepInput, at time.Time) error {
 	if b.Steps[in.GetStepId()] != nil {
-		return fmt.Errorf("step %s is there already", in.GetStepId())
+		return fmt.Errorf("step %s exists already", in.GetStepId())
 	}
 	s := &Step{Record: NewStep(in, b.DefaultPool, at), Index: len(b.Order)}
 	b.Steps[s.ID()] = s
@@ -38,7 +42,7 @@ func (b *Board) addStep(in *boardv1.StepInput, at time.Time) error {
 	return nil
 }
 
-// NewStep is a new step as its orchestrator wrote it.
+// NewStep returns the record of a new step. pool is its pool if it names none.
 func NewStep(in *boardv1.StepInput, pool string, at time.Time) *boardv1.Step {
 	if in.GetWorkerPoolId() != "" {
 		pool = in.GetWorkerPoolId()
@@ -51,7 +55,7 @@ func NewStep(in *boardv1.StepInput, pool string, at time.Time) *boardv1.Step {
 	}
 }
 
-// linkDependencies makes a step's edges what its record says.
+// linkDependencies sets the edges of a step to those of its record.
 func (b *Board) linkDependencies(s *Step) error {
 	for _, d := range s.DependsOn {
 		d.Dependents = slices.DeleteFunc(d.Dependents, func(k *Step) bool { return k == s })
@@ -60,7 +64,7 @@ func (b *Board) linkDependencies(s *Step) error {
 	for _, id := range s.Record.GetDependsOnStepIds() {
 		d := b.Steps[id]
 		if d == nil {
-			return fmt.Errorf("step %s depends on %s, which is not there", s.ID(), id)
+			return fmt.Errorf("step %s depends on %s, which does not exist", s.ID(), id)
 		}
 		s.DependsOn = append(s.DependsOn, d)
 		d.Dependents = append(d.Dependents, s)
@@ -71,6 +75,7 @@ func (b *Board) linkDependencies(s *Step) error {
 	return nil
 }
 
+// findRoots finds the steps without dependencies.
 func (b *Board) findRoots() {
 	roots := make([]string, 0, len(b.roots))
 	for _, s := range b.Order {
@@ -81,7 +86,8 @@ func (b *Board) findRoots() {
 	b.roots = roots
 }
 
-// RequiredOpen is 1 for a step that must still be completed before the board can be.
+// RequiredOpen returns 1 for a step that must still be completed before the board
+// can be, and else 0.
 func RequiredOpen(s *boardv1.Step) int {
 	if s.GetRequired() && s.GetStatus() != StepCompleted {
 		return 1
@@ -89,7 +95,7 @@ func RequiredOpen(s *boardv1.Step) int {
 	return 0
 }
 
-// setRecord replaces a step's record.
+// setRecord replaces the record of a step and updates what is derived from it.
 func (b *Board) setRecord(s *Step, rec *boardv1.Step) {
 	old := s.Record
 	b.Count[old.GetStatus()]--
@@ -109,6 +115,7 @@ func (b *Board) setRecord(s *Step, rec *boardv1.Step) {
 	}
 }
 
+// readyIn returns the ready steps of a pool, for modification.
 func (b *Board) readyIn(pool string) *Bitset {
 	r := b.Ready[pool]
 	if r == nil {
@@ -118,11 +125,11 @@ func (b *Board) readyIn(pool string) *Bitset {
 	return r
 }
 
-// applyStep is apply for lines about one step.
+// applyStep is Apply for lines about one step.
 func (b *Board) applyStep(ev *journal.Event) error {
 	s := b.Steps[ev.StepID]
 	if s == nil {
-		return fmt.Errorf("%s of step %q, which is not there", ev.Type, ev.StepID)
+		return fmt.Errorf("%s of step %q, which does not exist", ev.Type, ev.StepID)
 	}
 	from, n := s.Record.GetStatus(), CopyStep(s.Record, ev.CreatedAt)
 	n.Reason = ""
@@ -130,7 +137,7 @@ func (b *Board) applyStep(ev *journal.Event) error {
 	case *boardv1.TaskStepReady:
 		n.Status, n.Reason = StepReady, s.Record.GetReason()
 		if s.OpenDependencies > 0 {
-			return fmt.Errorf("step %s is ready and waits for %d others", s.ID(), s.OpenDependencies)
+			return fmt.Errorf("step %s is ready but has %d dependencies that are not completed", s.ID(), s.OpenDependencies)
 		}
 	case *boardv1.TaskStepClaimed:
 		n.Status, n.LeaseExpiresAt = StepClaimed, p.GetLeaseExpiresAt()
@@ -171,14 +178,14 @@ func (b *Board) applyStep(ev *journal.Event) error {
 	return nil
 }
 
-// StepResult is what lines say of what came of a step.
+// StepResult is what the events that carry a result have in common.
 type StepResult interface {
 	proto.Message
 	GetResultSummary() string
 	GetArtifactIds() []string
 }
 
-// MergeResult takes over what was given and leaves the rest as it was.
+// MergeResult sets the fields of a result that are given.
 func MergeResult(n *boardv1.Step, p StepResult) {
 	if p.GetResultSummary() != "" {
 		n.ResultSummary = p.GetResultSummary()
@@ -188,8 +195,9 @@ func MergeResult(n *boardv1.Step, p StepResult) {
 	}
 }
 
-// CopyStep is a step's record to change. By hand, since this is done for every
-// line and proto.Clone costs ten times as much.
+// CopyStep returns a copy of a record to modify, with a new time of change. It is
+// written by hand, since it runs for every line and proto.Clone takes ten times as
+// long.
 func CopyStep(o *boardv1.Step, at time.Time) *boardv1.Step {
 	return &boardv1.Step{
 		StepId: o.GetStepId(), Title: o.GetTitle(), Summary: o.GetSummary(), Status: o.GetStatus(),

@@ -9,13 +9,14 @@ import (
 	"quartet/pkg/pbjson"
 )
 
-// mostNamed bounds the steps that diagnostics name.
-const mostNamed = 50
+// maxNamedSteps bounds the steps that diagnostics name.
+const maxNamedSteps = 50
 
-// WalPath is where a WAL is served.
+// WalPath returns the REST path at which a WAL is served.
 func WalPath(k BoardKey) string { return "/v1/sessions/" + k.Session + "/wal/" + k.WAL + ".wal.jsonl" }
 
-// Overview is the board without what grows with its steps.
+// Overview returns the board without its steps and without anything whose size
+// depends on their number.
 func (b *Board) Overview() *boardv1.Board {
 	c := func(s StepStatus) int32 { return int32(b.Count[s] & (1<<31 - 1)) }
 	out := &boardv1.Board{
@@ -35,7 +36,7 @@ func (b *Board) Overview() *boardv1.Board {
 	return out
 }
 
-// WithSteps is the board with its steps.
+// WithSteps returns the board with its steps. leases may be nil, see ShownStep.
 func (b *Board) WithSteps(leases LeaseExpiry) *boardv1.Board {
 	out := b.WithDiagnostics()
 	out.Steps = make([]*boardv1.Step, 0, len(b.Steps))
@@ -47,7 +48,8 @@ func (b *Board) WithSteps(leases LeaseExpiry) *boardv1.Board {
 	return out
 }
 
-// WithDiagnostics is the board without its steps and with the steps that stand in its way.
+// WithDiagnostics returns the board without its steps, but with the steps because of
+// which it makes no progress or cannot be completed.
 func (b *Board) WithDiagnostics() *boardv1.Board {
 	out := b.Overview()
 	out.RootStepIds = b.roots
@@ -68,14 +70,16 @@ func (b *Board) WithDiagnostics() *boardv1.Board {
 	return out
 }
 
-// BlockingCompletion are the steps because of which the board cannot be completed.
+// BlockingCompletion returns the steps because of which the board cannot be completed,
+// at most 50.
 func (b *Board) BlockingCompletion() []string {
 	return b.collectIDs(nil, func(r *boardv1.Step) bool { return Held(r.GetStatus()) || RequiredOpen(r) > 0 })
 }
 
+// collectIDs appends the ids of the steps to keep, until there are maxNamedSteps.
 func (b *Board) collectIDs(to []string, keep func(*boardv1.Step) bool) []string {
 	for _, s := range b.Order {
-		if len(to) == mostNamed {
+		if len(to) == maxNamedSteps {
 			break
 		}
 		if s != nil && keep(s.Record) {
@@ -85,12 +89,13 @@ func (b *Board) collectIDs(to []string, keep func(*boardv1.Step) bool) []string 
 	return to
 }
 
-// Completeable says whether CompleteBoard would be accepted (S2-168, S2-170).
+// Completeable reports whether CompleteBoard would be accepted (S2-168, S2-170).
 func (b *Board) Completeable() bool {
 	return !Ended(b.Status) && b.Terminating == nil && b.RequiredOpen == 0 && b.Count[StepClaimed]+b.Count[StepRunning] == 0
 }
 
-// stalled says that nothing goes on and something is left (S2-160).
+// stalled reports whether no step can make progress although some are not completed
+// (S2-160).
 func (b *Board) stalled() bool {
 	return b.Count[StepReady]+b.Count[StepClaimed]+b.Count[StepRunning] == 0 &&
 		b.Count[StepPending]+b.Count[StepBlocked]+b.Count[StepFailed] > 0
