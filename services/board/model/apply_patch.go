@@ -8,7 +8,7 @@ import (
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 )
 
-// What an operation does, in short.
+// Kinds of operations, in short.
 const (
 	OpUpdateTask       = boardv1.OperationKind_OPERATION_KIND_UPDATE_TASK
 	OpAddStep          = boardv1.OperationKind_OPERATION_KIND_ADD_STEP
@@ -22,18 +22,18 @@ const (
 	OpReopenBoard      = boardv1.OperationKind_OPERATION_KIND_REOPEN_BOARD
 )
 
-// applyPatch is task_updated: contents and edges. What a patch does to the
-// status of steps and board stands in the lines that follow it, but for a
-// ready step that waits again.
+// applyPatch folds task_updated: it applies the operations to texts, steps and
+// dependencies. Changes of statuses are lines of their own, except that a ready step
+// with a new dependency that is not completed becomes pending.
 func (b *Board) applyPatch(ops []*boardv1.Operation, at time.Time) error {
-	var moved []*Step // whose edges changed, in order
+	var relinked []*Step // whose dependencies changed, in order
 	seen := map[*Step]bool{}
 	relink := func(s *Step) {
 		if !seen[s] {
-			seen[s], moved = true, append(moved, s)
+			seen[s], relinked = true, append(relinked, s)
 		}
 	}
-	dropped := false
+	deleted := false
 	for _, op := range ops {
 		s := b.Steps[op.GetStepId()]
 		switch op.GetOp() {
@@ -51,7 +51,7 @@ func (b *Board) applyPatch(ops []*boardv1.Operation, at time.Time) error {
 			relink(b.Steps[op.GetStep().GetStepId()])
 		case OpUpdateStep, OpAddDependency, OpRemoveDependency:
 			if s == nil {
-				return fmt.Errorf("%s of step %q, which is not there", op.GetOp(), op.GetStepId())
+				return fmt.Errorf("%s of step %q, which does not exist", op.GetOp(), op.GetStepId())
 			}
 			n := CopyStep(s.Record, at)
 			if ApplyOperation(n, op) {
@@ -60,13 +60,13 @@ func (b *Board) applyPatch(ops []*boardv1.Operation, at time.Time) error {
 			b.setRecord(s, n)
 		case OpDeleteStep:
 			if s == nil {
-				return fmt.Errorf("delete_step of step %q, which is not there", op.GetStepId())
+				return fmt.Errorf("delete_step of step %q, which does not exist", op.GetStepId())
 			}
 			b.deleteStep(s)
-			dropped = true
+			deleted = true
 		}
 	}
-	for _, s := range moved {
+	for _, s := range relinked {
 		if b.Steps[s.ID()] != s {
 			continue // deleted by a later operation
 		}
@@ -74,20 +74,20 @@ func (b *Board) applyPatch(ops []*boardv1.Operation, at time.Time) error {
 			return err
 		}
 	}
-	for _, s := range moved {
+	for _, s := range relinked {
 		if s.Record.GetStatus() == StepReady && s.OpenDependencies > 0 {
 			n := CopyStep(s.Record, at)
 			n.Status = StepPending
 			b.setRecord(s, n)
 		}
 	}
-	if dropped || len(moved) > 0 {
+	if deleted || len(relinked) > 0 {
 		b.findRoots()
 	}
 	return nil
 }
 
-// deleteStep takes a step off the board.
+// deleteStep removes a step, on which no other step depends.
 func (b *Board) deleteStep(s *Step) {
 	for _, d := range s.DependsOn {
 		d.Dependents = slices.DeleteFunc(d.Dependents, func(k *Step) bool { return k == s })
@@ -102,8 +102,8 @@ func (b *Board) deleteStep(s *Step) {
 	delete(b.Steps, s.ID())
 }
 
-// ApplyOperation changes a copy of a step's record as an operation says, and tells
-// whether its edges are others now.
+// ApplyOperation applies an operation to a copy of a step's record, and reports
+// whether it changed the step's dependencies.
 func ApplyOperation(n *boardv1.Step, op *boardv1.Operation) bool {
 	switch op.GetOp() {
 	case OpAddDependency:

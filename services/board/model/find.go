@@ -9,6 +9,7 @@ import (
 	"quartet/pkg/fault"
 )
 
+// NotDispatchable refuses a dispatch or a claim because of the status of the board.
 func NotDispatchable(b *Board) error {
 	why := BoardStatusName(b.Status)
 	if b.Terminating != nil {
@@ -34,15 +35,17 @@ func (s *State) CheckVacant(k Key, boardID, wal string) error {
 	return nil
 }
 
+// RunEnded refuses a call of a run that has ended.
 func RunEnded(runID string) error {
-	return fault.RunStale.Newf("run %s is over; stop working on it", runID).With("run_id", runID)
+	return fault.RunStale.Newf("run %s has ended; stop working on it", runID).With("run_id", runID)
 }
 
+// NoStep is the error for a step that does not exist.
 func NoStep(b *Board, stepID string) error {
 	return fault.NotFound.Newf("board %q has no step %q; QuerySteps shows what it has", b.ID, stepID).With("step_id", stepID)
 }
 
-// CheckOwner refuses boards for an orchestrator that is deleted.
+// CheckOwner refuses new boards of a deleted orchestrator.
 func (s *State) CheckOwner(k Key) error {
 	if s.Deleted[k] {
 		return fault.AgentDeleted.Newf("agent %q is deleted; it gets no boards any more", k.ID).With("agent_id", k.ID)
@@ -50,17 +53,17 @@ func (s *State) CheckOwner(k Key) error {
 	return nil
 }
 
-// JoinIDs bounds a list of ids in a message.
+// JoinIDs returns the first 20 ids, for a message.
 func JoinIDs(ids []string) string {
-	const most = 20
-	if len(ids) <= most {
+	const limit = 20
+	if len(ids) <= limit {
 		return strings.Join(ids, ", ")
 	}
-	return fmt.Sprintf("%s and %d more", strings.Join(ids[:most], ", "), len(ids)-most)
+	return fmt.Sprintf("%s and %d more", strings.Join(ids[:limit], ", "), len(ids)-limit)
 }
 
-// CallerRun is the run of a caller that is one, or nil. A run sees the board that it
-// was dispatched to and no other (S2-365).
+// CallerRun returns the run that calls, or nil if runID is empty. A run may read the
+// board that it was dispatched to and no other (S2-365).
 func (s *State) CallerRun(b *Board, runID string) (*Run, error) {
 	if runID == "" {
 		return nil, nil
@@ -72,17 +75,19 @@ func (s *State) CallerRun(b *Board, runID string) (*Run, error) {
 	case r.Board == b:
 		return r, nil
 	case r.Board.Key.Session == b.Key.Session && r.Board.ID == b.ID:
-		return nil, r.Board.CheckOpen() // the id means another board by now
+		return nil, r.Board.CheckOpen() // its board has ended, and the id means a newer one
 	}
 	return nil, fault.PermissionDenied.Newf("run %s was dispatched to board %s of session %s and sees no other", runID, r.Board.ID, r.Board.Key.Session).
 		With("run_id", runID)
 }
 
+// OutOfScope refuses a step that a run may not read or claim.
 func OutOfScope(r *Run, stepID string) error {
 	return fault.PermissionDenied.Newf("step %q is outside of what run %s was dispatched to", stepID, r.Record.GetRunId()).
 		With("step_id", stepID).With("run_id", r.Record.GetRunId())
 }
 
+// ActiveBoard returns the active board of a session with an id, or nil.
 func (s *State) ActiveBoard(k Key, boardID string) *Board {
 	if se := s.Sessions[k]; se != nil {
 		return se.active[boardID]
@@ -90,8 +95,8 @@ func (s *State) ActiveBoard(k Key, boardID string) *Board {
 	return nil
 }
 
-// FindBoard is the board that an id means: the active one, else the newest that
-// ended; with a WAL's name the one of that name.
+// FindBoard returns the board that an id means: the active one, or else the one that
+// ended last. If wal is not empty, it is the board with that WAL.
 func (s *State) FindBoard(k Key, boardID, wal string) (*Board, error) {
 	se := s.Sessions[k]
 	if se != nil && wal != "" {
@@ -111,7 +116,7 @@ func (s *State) FindBoard(k Key, boardID, wal string) (*Board, error) {
 	return nil, fault.NotFound.Newf("session %q has no board %q; ListBoards with include_terminal shows what it has", k.ID, boardID).With("board_id", boardID)
 }
 
-// CheckOpen refuses a change of a board that has ended.
+// CheckOpen refuses to change a board that has ended.
 func (b *Board) CheckOpen() error {
 	if Ended(b.Status) {
 		return fault.TaskTerminal.Newf("board %q is %s and takes no changes", b.ID, BoardStatusName(b.Status)).With("board_status", BoardStatusName(b.Status))
@@ -119,7 +124,7 @@ func (b *Board) CheckOpen() error {
 	return nil
 }
 
-// CheckChangeable refuses an orchestrator's change also while the board is being ended.
+// CheckChangeable refuses a change by the orchestrator while the board is being ended.
 func (b *Board) CheckChangeable() error {
 	if b.Terminating != nil {
 		return fault.TaskTerminal.Newf("board %q is about to be %s and takes no changes", b.ID, BoardStatusName(b.Terminating.GetStatus())).
@@ -137,7 +142,7 @@ func (b *Board) CheckUsable() error {
 		With("board_id", b.ID).With("wal_name", b.Key.WAL).WithCause(errors.Unwrap(b.Damaged))
 }
 
-// FindWAL is the board of a WAL.
+// FindWAL returns the board that has a WAL.
 func (s *State) FindWAL(k BoardKey) (*Board, error) {
 	if se := s.Sessions[Key{k.Namespace, k.Session}]; se != nil {
 		if b := se.ByWAL[k.WAL]; b != nil {

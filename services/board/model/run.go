@@ -68,12 +68,12 @@ func (b *Board) OpenDispatches() []*boardv1.StandingDispatch {
 // RunsOf returns the runs of a board, newest first: those in progress, then the ended
 // ones that are in memory. more reports that there are others.
 func (s *State) RunsOf(b *Board, limit int, runningOnly bool) (out []*boardv1.WorkerRun, more bool) {
-	live := make([]*Run, 0, len(b.Runs))
+	running := make([]*Run, 0, len(b.Runs))
 	for _, r := range b.Runs {
-		live = append(live, r)
+		running = append(running, r)
 	}
-	slices.SortFunc(live, func(x, y *Run) int { return cmp.Compare(y.Record.GetRunId(), x.Record.GetRunId()) })
-	for _, r := range live {
+	slices.SortFunc(running, func(x, y *Run) int { return cmp.Compare(y.Record.GetRunId(), x.Record.GetRunId()) })
+	for _, r := range running {
 		if len(out) == limit {
 			return out, true
 		}
@@ -95,42 +95,43 @@ func (s *State) RunsOf(b *Board, limit int, runningOnly bool) (out []*boardv1.Wo
 	return out, false
 }
 
-// Run is one worker's run.
+// Run is the run of one worker.
 type Run struct {
-	Record       *boardv1.WorkerRun // replaced, never edited
+	Record       *boardv1.WorkerRun // replaced, never modified
 	Board        *Board
-	Dispatch     *Dispatch // standing; else nil
-	Allowed      map[string]bool
-	AllowedSet   *Bitset // allowed, by place
-	Step         *Step   // claimed; it may be another run's by now
-	LeaseExpired bool    // its lease was over
+	Dispatch     *Dispatch       // the standing dispatch that created it, or nil
+	Allowed      map[string]bool // the only steps that it may claim; nil: all
+	AllowedSet   *Bitset         // the indexes of those that exist; nil: all
+	Step         *Step           // that it claimed; another run may hold it by now
+	LeaseExpired bool
 }
 
-// Dispatch is a standing one.
+// Dispatch is a standing dispatch that is open.
 type Dispatch struct {
 	Record     *boardv1.StandingDispatch
 	Board      *Board
 	pool       *pool
-	Allowed    map[string]bool
-	AllowedSet *Bitset
-	Running    int
-	slot       int // in pool.claimable; -1: not there
+	Allowed    map[string]bool // the only steps that its runs may claim; nil: all
+	AllowedSet *Bitset         // the indexes of those that exist; nil: all
+	Running    int             // how many of its runs are in progress
+	slot       int             // index in pool.Claimable; -1: it is not in there
 }
 
-// pool is where workers of a namespace look for steps.
+// pool is a worker pool of a namespace.
 type pool struct {
-	Claimable []*Dispatch // those that would give a step now
+	Claimable []*Dispatch // the dispatches that have a step to claim, in no order
 }
 
+// Running reports whether the run is in progress.
 func (r *Run) Running() bool { return r.Record.GetStatus() == boardv1.RunStatus_RUN_STATUS_RUNNING }
 
-// HoldsStep says whether the run still has its step.
+// HoldsStep reports whether the run holds the step that it claimed.
 func (r *Run) HoldsStep() bool {
 	return r.Step != nil && Held(r.Step.Record.GetStatus()) && r.Step.Record.GetClaimedByRunId() == r.Record.GetRunId()
 }
 
-// stepSet is a list of allowed steps as sets; nil: no limit. Steps that are not
-// there yet are in it by name.
+// stepSet returns a list of allowed steps as a set of ids and as a set of the indexes
+// of those that exist. Both are nil for an empty list, which allows all steps.
 func (b *Board) stepSet(ids []string) (map[string]bool, *Bitset) {
 	if len(ids) == 0 {
 		return nil, nil
@@ -142,6 +143,7 @@ func (b *Board) stepSet(ids []string) (map[string]bool, *Bitset) {
 	return allowed, b.bitsOf(allowed)
 }
 
+// bitsOf returns the indexes of the allowed steps that exist.
 func (b *Board) bitsOf(allowed map[string]bool) *Bitset {
 	bits := &Bitset{}
 	for id := range allowed {
@@ -152,6 +154,7 @@ func (b *Board) bitsOf(allowed map[string]bool) *Bitset {
 	return bits
 }
 
+// unlist removes the dispatch from the claimable ones of its pool.
 func (d *Dispatch) unlist() {
 	if d.slot < 0 {
 		return
@@ -162,7 +165,7 @@ func (d *Dispatch) unlist() {
 	d.pool.Claimable, d.slot = list[:len(list)-1], -1
 }
 
-// shown is a dispatch as readers see it.
+// shown returns the dispatch as readers see it.
 func (d *Dispatch) shown() *boardv1.StandingDispatch {
 	return &boardv1.StandingDispatch{
 		DispatchId: d.Record.GetDispatchId(), SessionId: d.Record.GetSessionId(), BoardId: d.Record.GetBoardId(), WorkerPoolId: d.Record.GetWorkerPoolId(),
@@ -171,6 +174,7 @@ func (d *Dispatch) shown() *boardv1.StandingDispatch {
 	}
 }
 
+// CopyRun returns a copy of a record to modify, written by hand like CopyStep.
 func CopyRun(o *boardv1.WorkerRun) *boardv1.WorkerRun {
 	return &boardv1.WorkerRun{
 		RunId: o.GetRunId(), SessionId: o.GetSessionId(), BoardId: o.GetBoardId(), WorkerPoolId: o.GetWorkerPoolId(), WorkerId: o.GetWorkerId(),

@@ -6,7 +6,8 @@ import (
 	"quartet/services/board/model"
 )
 
-// DecideClaim is the rule of ClaimStep. No events: there is nothing to claim.
+// DecideClaim is the rule of ClaimStep. It returns no events if stepID is empty and
+// there is no step to claim.
 func DecideClaim(b *model.Board, r *model.Run, stepID string, env journal.Env) ([]*journal.Event, error) {
 	f := NewTransition(b, env)
 	switch {

@@ -8,7 +8,8 @@ import (
 	"quartet/services/board/model"
 )
 
-// DecideCreate are the first lines of a board.
+// DecideCreate returns the first events of a board: its creation, the steps that are
+// ready at once, and that it is running.
 func DecideCreate(k model.BoardKey, req *boardv1.CreateBoardRequest, agentID, runID string) []*journal.Event {
 	b := model.NewBoard(k, req.GetBoardId())
 	first := b.NewEvent("", &boardv1.TaskCreated{

@@ -7,12 +7,13 @@ import (
 	"quartet/services/board/model"
 )
 
-// ReasonOwnerDeleted is why the boards of a deleted orchestrator were cancelled.
-const ReasonOwnerDeleted = "owner_deleted"
+// reasonOwnerDeleted is the reason of boards that were cancelled because their
+// orchestrator was deleted.
+const reasonOwnerDeleted = "owner_deleted"
 
-// React is the rule for what the agent plane says: deleting an orchestrator ends
-// its boards as CancelBoard does, since nobody else may say what becomes of them
-// (SPEC A8, S2-429). Its WALs stay.
+// React is the rule for events of the agent plane: deleting an orchestrator cancels
+// its boards, as CancelBoard does, since nobody else may decide about them (SPEC A8,
+// S2-429). Their WALs stay.
 func React(s *model.State, env journal.Env, ev *journal.Event) ([]*journal.Event, error) {
 	if _, deleting := ev.Payload.(*agentv1.AgentDeleting); !deleting {
 		return nil, nil
@@ -32,7 +33,7 @@ func React(s *model.State, env journal.Env, ev *journal.Event) ([]*journal.Event
 		if b.IsDamaged() || b.Terminating != nil {
 			continue
 		}
-		events = append(events, b.NewEvent("", &boardv1.BoardTerminating{Status: model.BoardCancelled, Reason: ReasonOwnerDeleted, RunIds: b.HoldingRuns()}))
+		events = append(events, b.NewEvent("", &boardv1.BoardTerminating{Status: model.BoardCancelled, Reason: reasonOwnerDeleted, RunIds: b.HoldingRuns()}))
 	}
 	return events, nil
 }

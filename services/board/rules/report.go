@@ -12,15 +12,16 @@ import (
 	"quartet/services/board/model"
 )
 
-// Report is what a worker, or the orchestrator, says of a step.
+// Report is a report of a worker, or a change by the orchestrator, of one step.
 type Report struct {
 	Status    model.StepStatus
-	Summary   *string
-	Artifacts []string
+	Summary   *string  // nil: unchanged
+	Artifacts []string // empty: unchanged
 	Reason    string
 }
 
-// Report writes a report of the run that holds the step, or refuses it.
+// Report adds the event for a report of the run that holds the step, or refuses the
+// report.
 func (f *Transition) Report(r *model.Run, s *model.Step, rep Report) (*journal.Event, error) {
 	from := f.Status(s)
 	if rep.Status == model.StepRunning && from == model.StepRunning {
@@ -39,6 +40,8 @@ func (f *Transition) Report(r *model.Run, s *model.Step, rep Report) (*journal.E
 	return f.emitFor(s, r, rep.Status, rep.Payload()), nil
 }
 
+// emitFor adds an event that changes the status of a step, as an act of a run if r is
+// not nil.
 func (f *Transition) emitFor(s *model.Step, r *model.Run, to model.StepStatus, payload proto.Message) *journal.Event {
 	ev := f.move(s, to, payload)
 	if r != nil {
@@ -47,7 +50,7 @@ func (f *Transition) emitFor(s *model.Step, r *model.Run, to model.StepStatus, p
 	return ev
 }
 
-// Payload is the line for a report that ends a lease.
+// Payload returns the payload of the event for a report with any status but running.
 func (rep Report) Payload() proto.Message {
 	switch rep.Status {
 	case model.StepBlocked:
@@ -62,14 +65,16 @@ func (rep Report) Payload() proto.Message {
 	return &boardv1.TaskStepReopened{Reason: rep.Reason}
 }
 
+// cannotMove refuses a change that the status machine of steps does not allow.
 func cannotMove(s *model.Step, from, to model.StepStatus) error {
 	return fault.StepState.Newf("step %q is %s and cannot become %s by this", s.ID(), model.StepStatusName(from), model.StepStatusName(to)).
 		With("step_id", s.ID()).With("step_status", model.StepStatusName(from))
 }
 
-// HeldStep is the run's own step, or why it has none to report on.
+// HeldStep returns the step that a run holds, or why it holds none. A stepID that is
+// not empty must name that step.
 func (f *Transition) HeldStep(r *model.Run, stepID string) (*model.Step, error) {
-	if _, over := f.EndedRuns[r]; over || !r.Running() {
+	if _, ended := f.EndedRuns[r]; ended || !r.Running() {
 		return nil, f.EndedError(r)
 	}
 	s := f.Claimed[r]
@@ -88,13 +93,13 @@ func (f *Transition) HeldStep(r *model.Run, stepID string) (*model.Step, error) 
 		if r.LeaseExpired {
 			return nil, f.EndedError(r)
 		}
-		return nil, fault.StepState.Newf("step %q is %s and not the run's any more", s.ID(), model.StepStatusName(f.Status(s))).
+		return nil, fault.StepState.Newf("step %q is %s, and the run does not hold it any more", s.ID(), model.StepStatusName(f.Status(s))).
 			With("step_id", s.ID()).With("step_status", model.StepStatusName(f.Status(s)))
 	}
 	return s, nil
 }
 
-// revise is what the orchestrator itself may say of a step (SPEC B7).
+// revise adds the event for a change of a step by the orchestrator (SPEC B7).
 func (f *Transition) revise(s *model.Step, rep Report) error {
 	from := f.Status(s)
 	if !model.StepMayMove(model.ByOrchestrator, from, rep.Status) {
@@ -108,7 +113,7 @@ func (f *Transition) revise(s *model.Step, rep Report) error {
 	return nil
 }
 
-// Revise is the orchestrator's own report.
+// Revise applies a change of a step by the orchestrator, or refuses it.
 func (f *Transition) Revise(stepID string, rep Report) error {
 	if err := f.Board.CheckChangeable(); err != nil {
 		return err
@@ -126,6 +131,7 @@ const (
 	maxArtifact  = 256 // characters
 )
 
+// CheckResult refuses a result that is too large.
 func CheckResult(summary string, artifacts []string, reason string) error {
 	if err := fault.First(
 		fault.TextBytes("result_summary", summary, fault.MaxFreeTextBytes, false),

@@ -6,10 +6,10 @@ import (
 	"quartet/services/board/model"
 )
 
-// EndedError is what a run hears that is over.
+// EndedError returns why a run that has ended may not do anything any more.
 func (f *Transition) EndedError(r *model.Run) error {
 	if r.LeaseExpired {
-		return fault.LeaseExpired.Newf("the lease of run %s on step %q was over and the step was given back; stop working on it", r.Record.GetRunId(), r.Record.GetClaimedStepId()).
+		return fault.LeaseExpired.Newf("the lease of run %s on step %q expired and the step was made available again; stop working on it", r.Record.GetRunId(), r.Record.GetClaimedStepId()).
 			With("run_id", r.Record.GetRunId()).With("step_id", r.Record.GetClaimedStepId())
 	}
 	if err := f.Board.CheckOpen(); err != nil {
@@ -18,8 +18,9 @@ func (f *Transition) EndedError(r *model.Run) error {
 	return model.RunEnded(r.Record.GetRunId())
 }
 
-// FinishRun ends a run. A step that it still holds fails, unless its board is
-// being ended, which settles the step itself (S2-415 to S2-421, S2-436).
+// FinishRun ends a run with a status (S2-415 to S2-421, S2-436). A step that it still
+// holds fails with the reason why, unless the board is being ended, since then the
+// step ends with the board. ended is the payload of the event, to complete.
 func (f *Transition) FinishRun(r *model.Run, how boardv1.RunStatus, why string, ended *boardv1.WorkerRunEnded) {
 	s := f.Claimed[r]
 	if s == nil {
@@ -29,7 +30,7 @@ func (f *Transition) FinishRun(r *model.Run, how boardv1.RunStatus, why string, 
 		f.emitFor(s, r, model.StepFailed, &boardv1.TaskStepFailed{Reason: why, ResultSummary: &why})
 		if r.Dispatch != nil && how == boardv1.RunStatus_RUN_STATUS_FINISHED && ended.GetWorkerResult() == "" {
 			f.EndedRuns = AddTo(f.EndedRuns, r, how)
-			return // ended with its step
+			return // the run ends with its step
 		}
 	}
 	f.EndedRuns = AddTo(f.EndedRuns, r, how)
@@ -43,6 +44,7 @@ func (f *Transition) FinishRun(r *model.Run, how boardv1.RunStatus, why string, 
 	f.Emit(nil, ended).ActorRunID = f.env.Actor.RunID
 }
 
+// AddTo sets an entry of a map that is made when it is first needed.
 func AddTo[K comparable, V any](m map[K]V, k K, v V) map[K]V {
 	if m == nil {
 		m = map[K]V{}
@@ -51,14 +53,14 @@ func AddTo[K comparable, V any](m map[K]V, k K, v V) map[K]V {
 	return m
 }
 
-// Why a step failed that its run left behind.
+// Reasons of steps that fail because their run ended.
 const (
 	WhyFinished  = "worker_finished_without_terminal_step_status"
 	WhyCancelled = "worker_cancelled"
 	WhyTimeout   = "worker_timeout"
 )
 
-// ExpireLease takes the step of a silent run back, and ends the run.
+// ExpireLease ends a run whose lease expired; the step that it holds becomes pending.
 func (f *Transition) ExpireLease(r *model.Run) {
 	if r.HoldsStep() {
 		rec := r.Step.Record

@@ -9,9 +9,10 @@ import (
 	"quartet/services/board/model"
 )
 
-// Transition is what a command does to one board: its lines so far, and how the
-// steps stand with them, over a board that it leaves alone. So one command can
-// take many reports and hand out many steps.
+// Transition is the effect of one command on one board: the events so far, and the
+// statuses and holders that steps have with them. It does not change the board, so
+// that a command can apply many reports and claim many steps before anything is
+// folded.
 type Transition struct {
 	Board  *model.Board
 	env    journal.Env
@@ -19,20 +20,24 @@ type Transition struct {
 
 	status          map[*model.Step]model.StepStatus
 	openDeps        map[*model.Step]int
-	holders         map[*model.Step]string // run
+	holders         map[*model.Step]string // run ids; empty: none
 	boardStatus     model.BoardStatus
-	readyCandidates []*model.Step // may be ready now
-	newlyReady      []*model.Step // became ready in this flow
-	scanFrom        map[*model.Bitset]map[*model.Bitset]int
-	StartedRuns     map[*model.Dispatch]int    // added
-	Claimed         map[*model.Run]*model.Step // claimed in this flow
-	EndedRuns       map[*model.Run]boardv1.RunStatus
+	readyCandidates []*model.Step // that FollowUps has to check
+	newlyReady      []*model.Step // that became ready in this transition
+	// scanFrom is where Candidate continues, by ready steps and scope: all ready steps
+	// before it are claimed in this transition.
+	scanFrom    map[*model.Bitset]map[*model.Bitset]int
+	StartedRuns map[*model.Dispatch]int    // runs started minus runs ended in this transition
+	Claimed     map[*model.Run]*model.Step // by existing runs in this transition
+	EndedRuns   map[*model.Run]boardv1.RunStatus
 }
 
+// NewTransition begins a transition of a board.
 func NewTransition(b *model.Board, env journal.Env) *Transition {
 	return &Transition{Board: b, env: env, boardStatus: b.Status, status: map[*model.Step]model.StepStatus{}, openDeps: map[*model.Step]int{}, holders: map[*model.Step]string{}}
 }
 
+// Status returns the status that a step has with the events so far.
 func (f *Transition) Status(s *model.Step) model.StepStatus {
 	if st, moved := f.status[s]; moved {
 		return st
@@ -40,6 +45,7 @@ func (f *Transition) Status(s *model.Step) model.StepStatus {
 	return s.Record.GetStatus()
 }
 
+// Holder returns the run that holds a step with the events so far, or "".
 func (f *Transition) Holder(s *model.Step) string {
 	if id, moved := f.holders[s]; moved {
 		return id
@@ -47,6 +53,7 @@ func (f *Transition) Holder(s *model.Step) string {
 	return s.Record.GetClaimedByRunId()
 }
 
+// openDependencies returns how many dependencies of a step are not completed.
 func (f *Transition) openDependencies(s *model.Step) int {
 	if n, moved := f.openDeps[s]; moved {
 		return n
@@ -54,6 +61,7 @@ func (f *Transition) openDependencies(s *model.Step) int {
 	return s.OpenDependencies
 }
 
+// Emit adds an event about a step or, if s is nil, about the board.
 func (f *Transition) Emit(s *model.Step, payload proto.Message) *journal.Event {
 	id := ""
 	if s != nil {
@@ -64,7 +72,8 @@ func (f *Transition) Emit(s *model.Step, payload proto.Message) *journal.Event {
 	return ev
 }
 
-// move writes a line by which a step moves. Whether it may is the caller's to know.
+// move adds an event that changes the status of a step. The caller has checked that
+// the status machine allows it.
 func (f *Transition) move(s *model.Step, to model.StepStatus, payload proto.Message) *journal.Event {
 	f.status[s] = to
 	if !model.Held(to) {
@@ -82,8 +91,8 @@ func (f *Transition) move(s *model.Step, to model.StepStatus, payload proto.Mess
 	return f.Emit(s, payload)
 }
 
-// FollowUps writes what follows by itself: steps become ready, and with the first
-// of them the board runs (S2-149, S2-191).
+// FollowUps adds the events that follow from the others: steps become ready, and
+// with the first ready step the board becomes running (S2-149, S2-191).
 func (f *Transition) FollowUps() {
 	for _, s := range f.readyCandidates {
 		if f.Status(s) == model.StepPending && f.openDependencies(s) == 0 {
@@ -99,8 +108,9 @@ func (f *Transition) FollowUps() {
 	}
 }
 
-// Candidate is the first ready step of a pool, within a scope, in the order of
-// creation; nil if there is none.
+// Candidate returns the first ready step of a pool within a scope, in the order of
+// creation, or nil. allowed is the same scope by ids; a nil scope is all steps. Steps
+// that became ready in this transition come last.
 func (f *Transition) Candidate(pool string, scope *model.Bitset, allowed map[string]bool) *model.Step {
 	ready := f.Board.Ready[pool]
 	from := f.scanFrom[ready][scope]
@@ -111,7 +121,6 @@ func (f *Transition) Candidate(pool string, scope *model.Bitset, allowed map[str
 		}
 		from = i + 1
 		if s := f.Board.Order[i]; f.Status(s) == model.StepReady {
-			// What lies before i is taken in this flow, and stays so.
 			if f.scanFrom == nil {
 				f.scanFrom = map[*model.Bitset]map[*model.Bitset]int{}
 			}
@@ -133,7 +142,9 @@ func (f *Transition) Candidate(pool string, scope *model.Bitset, allowed map[str
 	return nil
 }
 
-// Claim gives a step to a run.
+// Claim adds the event by which a run claims a ready step. dispatchID names the
+// standing dispatch that creates the run with this claim; it is empty for an
+// existing run.
 func (f *Transition) Claim(s *model.Step, runID, workerID, dispatchID string) *journal.Event {
 	ev := f.move(s, model.StepClaimed, &boardv1.TaskStepClaimed{
 		ClaimedByAgentId: workerID, ClaimedByRunId: runID, DispatchId: dispatchID,

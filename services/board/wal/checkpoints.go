@@ -6,25 +6,27 @@ import (
 	"quartet/services/board/model"
 )
 
-// Checkpoints remembers the hash of some line of each WAL that was read last, so
-// that who goes on reading need not begin at the first. Its zero value works.
+// Checkpoints remembers hashes of lines of the WALs that were read last, so that a
+// reader that continues does not have to hash a WAL from its first line. Its zero
+// value is ready for use.
 type Checkpoints struct {
 	mu          sync.Mutex
 	byWAL       map[model.BoardKey][]Checkpoint
 	oldestFirst []model.BoardKey
 }
 
+// Checkpoint is the number of a line and its hash.
 type Checkpoint struct {
 	Seq  int64
 	Hash Hash
 }
 
 const (
-	keptChains = 256
-	keptLinks  = 8
+	maxWALs   = 256
+	maxPerWAL = 8
 )
 
-// Before is the last known line at or before one.
+// Before returns the last known line at or before a line.
 func (c *Checkpoints) Before(k model.BoardKey, after int64) Checkpoint {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -37,22 +39,23 @@ func (c *Checkpoints) Before(k model.BoardKey, after int64) Checkpoint {
 	return best
 }
 
+// Add remembers a line of a WAL. The oldest ones are forgotten.
 func (c *Checkpoints) Add(k model.BoardKey, l Checkpoint) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.byWAL == nil {
 		c.byWAL = map[model.BoardKey][]Checkpoint{}
 	}
-	links, known := c.byWAL[k]
-	if !known {
-		if len(c.oldestFirst) == keptChains {
+	points, exists := c.byWAL[k]
+	if !exists {
+		if len(c.oldestFirst) == maxWALs {
 			delete(c.byWAL, c.oldestFirst[0])
 			c.oldestFirst = c.oldestFirst[1:]
 		}
 		c.oldestFirst = append(c.oldestFirst, k)
 	}
-	if len(links) == keptLinks {
-		links = links[1:]
+	if len(points) == maxPerWAL {
+		points = points[1:]
 	}
-	c.byWAL[k] = append(links, l)
+	c.byWAL[k] = append(points, l)
 }

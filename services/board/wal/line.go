@@ -9,19 +9,13 @@ import (
 	"quartet/pkg/pbjson"
 )
 
-// A board's WAL is JSON Lines with the fields of S2-041 to S2-051. It is made
-// from the journal's events, so it is always as far as they are, and is the
-// same whenever it is made. Each line ends with a hash of itself and of the
-// line before it (the name of the log before the first), so that a line that
-// was changed, left out or put in is found (SPEC B1).
-
-// hashSize is how much of a SHA-256 a line carries: enough against accidents
-// and against edits that do not write all that follows anew.
+// hashSize is how many bytes of a SHA-256 a line has. They detect accidents and any
+// edit that does not also rewrite all later lines.
 const hashSize = 16
 
 type Hash [hashSize]byte
 
-// FirstHash is what the first line is chained to.
+// FirstHash returns the hash that the first line is chained to.
 func FirstHash(session, wal string) Hash {
 	sum := sha256.Sum256([]byte(session + "/" + wal))
 	return Hash(sum[:hashSize])
@@ -29,7 +23,8 @@ func FirstHash(session, wal string) Hash {
 
 const hashField = `,"hash":"`
 
-// AppendLine appends an event as line seq.
+// AppendLine appends an event as the line with number seq, chained to the hash of the
+// line before. It returns the extended slice and the hash of the line.
 func AppendLine(dst []byte, before Hash, seq int64, ev *journal.Event) ([]byte, Hash, error) {
 	start := len(dst)
 	dst = append(dst, `{"wal_seq":`...)
@@ -54,7 +49,7 @@ func AppendLine(dst []byte, before Hash, seq int64, ev *journal.Event) ([]byte, 
 	return append(dst, '"', '}', '\n'), hash, nil
 }
 
-// chainHash is the hash of a line, given without its hash.
+// chainHash returns the hash of a line, which is given without its hash.
 func chainHash(before Hash, line []byte) Hash {
 	h := sha256.New()
 	h.Write(before[:])
@@ -75,7 +70,7 @@ func appendInt(dst []byte, n int64) []byte {
 	}
 }
 
-// splitHash is a line without its hash, and the hash.
+// splitHash splits a line into the part before its hash and the hash.
 func splitHash(line []byte) ([]byte, Hash, bool) {
 	i := bytes.LastIndex(line, []byte(hashField))
 	var h Hash

@@ -14,24 +14,24 @@ import (
 	"quartet/services/board/model"
 )
 
+// Registry decodes the events of the board plane.
 var Registry = journal.NewRegistry(boardv1.File_quartet_board_v1_board_event_proto)
 
-// Result is what a WAL says.
+// Result is the result of a replay.
 type Result struct {
-	// Board is the board as of the last whole line, nil where there is none.
+	// Board is the board after the last complete line; nil if there is none.
 	Board *boardv1.Board
-	// Lines is how many lines were taken over.
+	// Lines is how many lines were replayed.
 	Lines int64
-	// Torn is how many bytes behind them are no whole line: a write or a copy
-	// that was cut off.
+	// Torn is how many bytes follow them that are no complete line, because a write or
+	// a copy was interrupted.
 	Torn int
 }
 
-// Replay makes a board out of its WAL, and out of nothing else (SPEC B1). A
-// log that was cut off, at whatever byte, gives the board as of its last whole
-// line, and Torn says so. A line that is missing, was changed or cannot follow
-// what stands before it is an error (STORAGE) that names it; the Replay holds
-// the board before it.
+// Replay makes a board from its WAL and from nothing else (SPEC B1). A log that was
+// cut off at any byte gives the board after its last complete line, and Torn. A line
+// that is missing, was changed, or cannot follow the lines before it is an error with
+// reason STORAGE that names it; the result then has the board before that line.
 func Replay(r io.Reader) (Result, error) {
 	p := replayer{}
 	in := bufio.NewReaderSize(r, 64<<10)
@@ -41,11 +41,11 @@ func Replay(r io.Reader) (Result, error) {
 		if err != nil && !errors.Is(err, io.EOF) {
 			return p.result(0), err
 		}
-		whole := err == nil
+		complete := err == nil
 		text := bytes.TrimSuffix(line, []byte("\n"))
-		if len(text) > 0 || whole {
+		if len(text) > 0 || complete {
 			if wrong := p.addLine(text); wrong != nil {
-				if !whole {
+				if !complete {
 					return p.result(len(line)), nil
 				}
 				return p.result(0), fault.Storage.Newf("line %d, at byte %d: %v", p.lines+1, offset, wrong).
@@ -53,18 +53,20 @@ func Replay(r io.Reader) (Result, error) {
 			}
 		}
 		offset += int64(len(line))
-		if !whole {
+		if !complete {
 			return p.result(0), nil
 		}
 	}
 }
 
+// replayer replays lines into a board.
 type replayer struct {
 	b     *model.Board
 	lines int64
 	hash  Hash
 }
 
+// result returns the board so far.
 func (p *replayer) result(torn int) Result {
 	out := Result{Lines: p.lines, Torn: torn}
 	if p.b != nil {
@@ -73,7 +75,7 @@ func (p *replayer) result(torn int) Result {
 	return out
 }
 
-// addLine takes over one line, or says what is wrong with it.
+// addLine replays one line, or returns what is wrong with it.
 func (p *replayer) addLine(line []byte) error {
 	body, hash, ok := splitHash(line)
 	if !ok {
