@@ -14,7 +14,7 @@ import (
 	"quartet/services/board/rules"
 )
 
-// CreateBoard makes a board out of a whole DAG (S2-303 to S2-308, SPEC B3).
+// CreateBoard creates a board with all of its steps (S2-303 to S2-308, SPEC B3).
 func (s *Service) CreateBoard(ctx context.Context, req *boardv1.CreateBoardRequest) (*boardv1.CreateBoardResponse, error) {
 	if err := fault.First(
 		s.orchestrate(ctx, "agent.task_create", req.GetSessionId()),

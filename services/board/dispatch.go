@@ -19,7 +19,7 @@ import (
 
 // Limits of runs.
 const (
-	// MaxWait is how long a call waits for a run's end.
+	// MaxWait bounds how long a call waits for a run to end.
 	MaxWait           = 55 * time.Second
 	defaultRunTime    = time.Hour
 	maxRunTime        = 24 * time.Hour
@@ -32,7 +32,7 @@ const (
 	maxAllowedToolLen = 128
 )
 
-// DispatchWorker starts one run on a worker that is free (SPEC B10).
+// DispatchWorker starts a run on a connected worker that has room (SPEC B10).
 func (s *Service) DispatchWorker(ctx context.Context, req *boardv1.DispatchWorkerRequest) (*boardv1.DispatchWorkerResponse, error) {
 	allowed, err := checkAllowed(req.GetAllowedStepIds(), maxAllowedOfRun)
 	if err := fault.First(
@@ -77,7 +77,7 @@ func (s *Service) DispatchWorker(ctx context.Context, req *boardv1.DispatchWorke
 			case busy != nil: // the rule returns it, so that a repeated request gets its first response
 				return nil, busy
 			case len(b.Runs) >= maxRunsOfBoard:
-				return nil, fault.WorkerPoolBusy.Newf("board %q has %d runs under way; that is the most", b.ID, len(b.Runs))
+				return nil, fault.WorkerPoolBusy.Newf("board %q has %d runs in progress, which is the most", b.ID, len(b.Runs))
 			}
 			for _, id := range allowed {
 				if b.Steps[id] == nil {
@@ -132,7 +132,7 @@ func span(field string, d *durationpb.Duration, def, most time.Duration) (time.D
 	return d.AsDuration(), nil
 }
 
-// GetWorkerRun reads a run, and waits for its end on request.
+// GetWorkerRun reads a run and, if requested, waits for it to end.
 func (s *Service) GetWorkerRun(ctx context.Context, req *boardv1.GetWorkerRunRequest) (*boardv1.GetWorkerRunResponse, error) {
 	if err := fault.First(
 		s.operate(ctx, "agent.dispatch_worker", req.GetSessionId()),
@@ -151,7 +151,8 @@ func (s *Service) GetWorkerRun(ctx context.Context, req *boardv1.GetWorkerRunReq
 	return &boardv1.GetWorkerRunResponse{Run: run, Pending: pending}, nil
 }
 
-// awaitRun reads a run, once it has ended or the wait is over.
+// awaitRun waits until a run has ended or the wait has passed, and returns it.
+// pending reports that it has not ended.
 func (s *Service) awaitRun(ctx context.Context, k model.Key, boardID, runID string, wait time.Duration) (*boardv1.WorkerRun, bool, error) {
 	timer := s.deps.Clock.TimerAt(s.deps.Clock.Now().Add(wait))
 	defer timer.Stop()
@@ -183,7 +184,7 @@ func (s *Service) ListWorkerRuns(ctx context.Context, req *boardv1.ListWorkerRun
 	if err := fault.First(s.operate(ctx, "agent.dispatch_worker", req.GetSessionId()), fault.Name("board_id", req.GetBoardId())); err != nil {
 		return nil, err
 	}
-	limit, err := bounded(req.GetLimit(), 0, 50)
+	limit, err := checkPage(req.GetLimit(), 0, 50)
 	if err != nil {
 		return nil, err
 	}
@@ -245,7 +246,7 @@ func (s *Service) FinishWorkerRun(ctx context.Context, req *boardv1.FinishWorker
 			case err != nil:
 				return nil, err
 			case !r.Running() && model.Ended(b.Status) && r.Record.GetWorkerResult() == "" && req.GetWorkerResult() != "":
-				// Its board has ended; its own last word is kept (S2-186).
+				// The run ended with its board; its result is recorded all the same (S2-186).
 				return []*journal.Event{b.NewEvent("", &boardv1.WorkerRunEnded{
 					RunId: actor.RunID, Status: r.Record.GetStatus(), WorkerResult: req.GetWorkerResult(), EndReason: r.Record.GetEndReason(),
 				})}, nil

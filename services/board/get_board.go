@@ -9,15 +9,15 @@ import (
 	"quartet/services/board/patch"
 )
 
-// GetBoard reads a board with its steps. One that has ended is replayed from
-// its WAL, for this reader alone (S2-064, S2-065).
+// GetBoard reads a board with its steps. A board that has ended is replayed from its
+// WAL for the reader (S2-064, S2-065).
 func (s *Service) GetBoard(ctx context.Context, req *boardv1.GetBoardRequest) (*boardv1.GetBoardResponse, error) {
 	runID, err := s.reader(ctx, "agent.task_get", req.GetSessionId())
 	if err := fault.First(err, fault.Name("board_id", req.GetBoardId()), patch.OptionalName("wal_name", req.GetWalName())); err != nil {
 		return nil, err
 	}
 	k := sessionKey(ctx, req.GetSessionId())
-	var gone model.BoardKey
+	var endedKey model.BoardKey
 	b, err := viewBoard(ctx, s, k, req.GetBoardId(), req.GetWalName(), func(st *model.State, b *model.Board) (*boardv1.Board, error) {
 		r, err := st.CallerRun(b, runID)
 		if err != nil {
@@ -27,7 +27,7 @@ func (s *Service) GetBoard(ctx context.Context, req *boardv1.GetBoardRequest) (*
 			return b.WithDiagnostics(), nil
 		}
 		if model.Ended(b.Status) {
-			gone = b.Key
+			endedKey = b.Key
 			return b.Overview(), nil
 		}
 		out := b.WithSteps(s.leases.Expiry(k.Namespace))
@@ -39,8 +39,8 @@ func (s *Service) GetBoard(ctx context.Context, req *boardv1.GetBoardRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	if gone.WAL != "" && runID == "" {
-		replayed, err := s.replayEnded(ctx, gone)
+	if endedKey.WAL != "" && runID == "" {
+		replayed, err := s.replayEnded(ctx, endedKey)
 		if err != nil {
 			return nil, err
 		}

@@ -15,7 +15,7 @@ func (s *Service) ListBoards(ctx context.Context, req *boardv1.ListBoardsRequest
 	if err := s.operate(ctx, "agent.task_list", req.GetSessionId()); err != nil {
 		return nil, err
 	}
-	limit, err := bounded(req.GetLimit(), req.GetOffset(), 50)
+	limit, err := checkPage(req.GetLimit(), req.GetOffset(), 50)
 	if err != nil {
 		return nil, err
 	}
@@ -37,7 +37,7 @@ func (s *Service) ListBoards(ctx context.Context, req *boardv1.ListBoardsRequest
 			return out, nil
 		}
 		n := 0
-		show := func(b *model.Board) {
+		add := func(b *model.Board) {
 			if len(req.GetStatuses()) > 0 && !slices.Contains(req.GetStatuses(), b.Status) {
 				return
 			}
@@ -47,11 +47,11 @@ func (s *Service) ListBoards(ctx context.Context, req *boardv1.ListBoardsRequest
 			}
 		}
 		for _, b := range se.Order {
-			show(b)
+			add(b)
 		}
 		if ended {
-			for _, b := range slices.Backward(se.Ended) { // they ended in this order
-				show(b)
+			for _, b := range slices.Backward(se.Ended) { // latest end first
+				add(b)
 			}
 		}
 		out.Total = int32(n & (1<<31 - 1))
@@ -61,12 +61,13 @@ func (s *Service) ListBoards(ctx context.Context, req *boardv1.ListBoardsRequest
 	return out, err
 }
 
-// bounded checks S2's limit and offset.
-func bounded(limit, offset int32, def int) (int, error) {
-	const most = 500
+// checkPage validates a limit and an offset, and returns the limit, which is def if
+// none is given.
+func checkPage(limit, offset int32, def int) (int, error) {
+	const maxLimit = 500
 	switch {
-	case limit < 0 || limit > most:
-		return 0, fault.LimitExceeded.Newf("limit is %d; it must be 0 to %d", limit, most).WithField("limit", "must be 0 to 500")
+	case limit < 0 || limit > maxLimit:
+		return 0, fault.LimitExceeded.Newf("limit is %d; it must be 0 to %d", limit, maxLimit).WithField("limit", "must be 0 to 500")
 	case offset < 0:
 		return 0, fault.InvalidArgument.Newf("offset is %d; it must be at least 0", offset).WithField("offset", "must be at least 0")
 	case limit == 0:

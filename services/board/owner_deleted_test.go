@@ -44,7 +44,7 @@ func TestA8_BoardsOfADeletedOrchestrator(t *testing.T) {
 		require.Eventually(t, ok, 20*time.Second, 2*time.Millisecond)
 	}
 	eventually(func() bool { return r.get("free").GetStatus() == model.BoardCancelled })
-	require.Equal(t, rules.ReasonOwnerDeleted, r.get("free").GetReason())
+	require.Equal(t, "owner_deleted", r.get("free").GetReason())
 	require.NotEqual(t, model.BoardCancelled, r.get("held").GetStatus(), "a worker has its time to stop")
 	r.restart() // in the middle of it
 	say()       // again

@@ -29,20 +29,20 @@ func (s *Service) QuerySteps(ctx context.Context, req *boardv1.QueryStepsRequest
 	if runID != "" {
 		def = runCandidates
 	}
-	limit, err := bounded(req.GetLimit(), req.GetOffset(), def)
+	limit, err := checkPage(req.GetLimit(), req.GetOffset(), def)
 	if err != nil {
 		return nil, err
 	}
 	k := sessionKey(ctx, req.GetSessionId())
 	q := query{req, limit, s.leases.Expiry(k.Namespace)}
-	var gone model.BoardKey
+	var endedKey model.BoardKey
 	out, err := viewBoard(ctx, s, k, req.GetBoardId(), "", func(st *model.State, b *model.Board) (*boardv1.QueryStepsResponse, error) {
 		r, err := st.CallerRun(b, runID)
 		switch {
 		case err != nil:
 			return nil, err
 		case model.Ended(b.Status):
-			gone = b.Key
+			endedKey = b.Key
 			return &boardv1.QueryStepsResponse{BoardStatus: b.Status}, nil
 		case r == nil:
 			return q.all(b), nil
@@ -51,23 +51,25 @@ func (s *Service) QuerySteps(ctx context.Context, req *boardv1.QueryStepsRequest
 		}
 		return q.claimable(b, r), nil
 	})
-	if err != nil || gone.WAL == "" || runID != "" {
+	if err != nil || endedKey.WAL == "" || runID != "" {
 		return out, err
 	}
-	replayed, err := s.replayEnded(ctx, gone)
+	replayed, err := s.replayEnded(ctx, endedKey)
 	if err != nil {
 		return nil, err
 	}
 	return q.all(replayed), nil
 }
 
+// query is a QuerySteps request that is being answered.
 type query struct {
 	req    *boardv1.QueryStepsRequest
 	limit  int
 	leases model.LeaseExpiry
 }
 
-// add counts a step and takes it if it is on the page; false: the page is full.
+// add counts a matching step in n and adds it to the page if it belongs there. It
+// reports false if the page is full.
 func (q query) add(out *boardv1.QueryStepsResponse, n *int, rec *boardv1.Step) bool {
 	*n++
 	if *n <= int(q.req.GetOffset()) {
@@ -81,19 +83,20 @@ func (q query) add(out *boardv1.QueryStepsResponse, n *int, rec *boardv1.Step) b
 	return true
 }
 
-// all is what an orchestrator is shown.
+// all returns what an orchestrator or an operator sees.
 func (q query) all(b *model.Board) *boardv1.QueryStepsResponse {
 	out := &boardv1.QueryStepsResponse{BoardStatus: b.Status}
 	n := 0
 	for _, s := range b.Order {
-		if s != nil && q.wants(s.Record) && !q.add(out, &n, b.ShownStep(s, q.leases)) {
+		if s != nil && q.matches(s.Record) && !q.add(out, &n, b.ShownStep(s, q.leases)) {
 			break
 		}
 	}
 	return out
 }
 
-func (q query) wants(rec *boardv1.Step) bool {
+// matches reports whether the request selects a step.
+func (q query) matches(rec *boardv1.Step) bool {
 	st := rec.GetStatus()
 	switch {
 	case model.Finished(st) && !q.req.GetIncludeTerminalSteps():
@@ -108,7 +111,7 @@ func (q query) wants(rec *boardv1.Step) bool {
 	return q.req.GetClaimedByAgentId() == "" || rec.GetClaimedByAgentId() == q.req.GetClaimedByAgentId()
 }
 
-// claimable is what a run is shown: what it could claim now (S2-366).
+// claimable returns the steps that a run could claim now (S2-366).
 func (q query) claimable(b *model.Board, r *model.Run) *boardv1.QueryStepsResponse {
 	out := &boardv1.QueryStepsResponse{BoardStatus: b.Status}
 	if r.Step == nil && r.Running() && b.Dispatchable() {
@@ -123,7 +126,7 @@ func (q query) claimable(b *model.Board, r *model.Run) *boardv1.QueryStepsRespon
 	return out
 }
 
-// named are steps that a run asks for by name, within what it may see.
+// named returns the steps that a run names in its request.
 func (q query) named(b *model.Board, r *model.Run) (*boardv1.QueryStepsResponse, error) {
 	out := &boardv1.QueryStepsResponse{BoardStatus: b.Status}
 	for _, id := range q.req.GetStepIds() {

@@ -14,23 +14,23 @@ import (
 	"quartet/services/board/wal"
 )
 
-// Limits of one answer.
+// Limits of one response.
 const (
 	maxWALLines = 2000
 	maxWALBytes = 1 << 20
-	walChunk    = 500 // lines that are read at once
+	walChunk    = 500 // lines that are read from the journal at once
 )
 
-// walPage is some lines of a WAL.
+// walPage is a page of a WAL.
 type walPage struct {
 	lines []byte
-	last  int64 // its last line
-	end   int64 // the log's last line
+	last  int64 // number of the last of lines
+	end   int64 // number of the last line of the WAL
 	ended bool
 }
 
-// readLines reads lines behind one, at most most and about maxWALBytes.
-func (s *Service) readLines(ctx context.Context, k model.BoardKey, after int64, most int) (walPage, error) {
+// readLines reads lines after a line, at most limit lines and about maxWALBytes.
+func (s *Service) readLines(ctx context.Context, k model.BoardKey, after int64, limit int) (walPage, error) {
 	p := walPage{last: after}
 	from := s.checkpoints.Before(k, after)
 	seq, hash := from.Seq, from.Hash
@@ -41,8 +41,8 @@ func (s *Service) readLines(ctx context.Context, k model.BoardKey, after int64, 
 			if err != nil {
 				return struct{}{}, err
 			}
-			// What lies before after is read for its hashes only.
-			n := min(walChunk, int(min(b.Lines-seq, after-seq+int64(most))))
+			// Lines up to after are read only for their hashes.
+			n := min(walChunk, int(min(b.Lines-seq, after-seq+int64(limit))))
 			at = nil
 			if n > 0 {
 				at = b.LinePositions(seq, n)
@@ -62,7 +62,7 @@ func (s *Service) readLines(ctx context.Context, k model.BoardKey, after int64, 
 		}
 		full := false
 		for _, ev := range events {
-			if full = len(p.lines) >= maxWALBytes || p.last-after >= int64(most); full {
+			if full = len(p.lines) >= maxWALBytes || p.last-after >= int64(limit); full {
 				break
 			}
 			var line []byte
@@ -86,35 +86,37 @@ func (s *Service) readLines(ctx context.Context, k model.BoardKey, after int64, 
 
 // ReadWal reads lines of a WAL.
 func (s *Service) ReadWal(ctx context.Context, req *boardv1.ReadWalRequest) (*boardv1.ReadWalResponse, error) {
-	if err := fault.First(s.operate(ctx, "agent.task_get", req.GetSessionId()), fault.Name("wal_name", req.GetWalName()), afterSeq(req.GetAfterWalSeq())); err != nil {
+	if err := fault.First(s.operate(ctx, "agent.task_get", req.GetSessionId()), fault.Name("wal_name", req.GetWalName()), checkAfter(req.GetAfterWalSeq())); err != nil {
 		return nil, err
 	}
-	most := int(req.GetLimit())
+	limit := int(req.GetLimit())
 	switch {
-	case most < 0 || most > maxWALLines:
-		return nil, fault.LimitExceeded.Newf("limit is %d; it must be 0 to %d", most, maxWALLines).WithField("limit", "must be 0 to 2000")
-	case most == 0:
-		most = 500
+	case limit < 0 || limit > maxWALLines:
+		return nil, fault.LimitExceeded.Newf("limit is %d; it must be 0 to %d", limit, maxWALLines).WithField("limit", "must be 0 to 2000")
+	case limit == 0:
+		limit = 500
 	}
 	k := model.BoardKey{Namespace: rpc.ActorFrom(ctx).Namespace, Session: req.GetSessionId(), WAL: req.GetWalName()}
-	p, err := s.readLines(ctx, k, req.GetAfterWalSeq(), most)
+	p, err := s.readLines(ctx, k, req.GetAfterWalSeq(), limit)
 	if err != nil {
 		return nil, err
 	}
 	return &boardv1.ReadWalResponse{Lines: p.lines, LastWalSeq: p.last, Truncated: p.last < p.end, Ended: p.ended}, nil
 }
 
-func afterSeq(n int64) error {
+// checkAfter validates after_wal_seq.
+func checkAfter(n int64) error {
 	if n < 0 {
 		return fault.InvalidArgument.Newf("after_wal_seq is %d; it must be at least 0", n).WithField("after_wal_seq", "must be at least 0")
 	}
 	return nil
 }
 
-// FollowWal streams lines as they are written, and ends after the board did.
+// FollowWal streams lines as they are written. It ends after the last line of the
+// board.
 func (s *Service) FollowWal(req *boardv1.FollowWalRequest, stream grpc.ServerStreamingServer[boardv1.FollowWalResponse]) error {
 	ctx := stream.Context()
-	if err := fault.First(s.operate(ctx, "agent.task_get", req.GetSessionId()), fault.Name("wal_name", req.GetWalName()), afterSeq(req.GetAfterWalSeq())); err != nil {
+	if err := fault.First(s.operate(ctx, "agent.task_get", req.GetSessionId()), fault.Name("wal_name", req.GetWalName()), checkAfter(req.GetAfterWalSeq())); err != nil {
 		return err
 	}
 	k := model.BoardKey{Namespace: rpc.ActorFrom(ctx).Namespace, Session: req.GetSessionId(), WAL: req.GetWalName()}
@@ -128,7 +130,7 @@ func (s *Service) FollowWal(req *boardv1.FollowWalRequest, stream grpc.ServerStr
 	if err != nil {
 		return err
 	}
-	if err := stream.SendHeader(nil); err != nil { // tells that the log is there
+	if err := stream.SendHeader(nil); err != nil { // the header tells the caller that the WAL exists
 		return err
 	}
 	changes := s.watches.Subscribe(boardWatch{k.Namespace, k.Session, id})
@@ -156,12 +158,12 @@ func (s *Service) FollowWal(req *boardv1.FollowWalRequest, stream grpc.ServerStr
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-s.watches.Stopped():
-			return fault.NotReady.New("the server stops; follow again behind the last line")
+			return fault.NotReady.New("the server stops; follow again after the last line")
 		}
 	}
 }
 
-// ListWals reads a session's WALs in the order in which they were made.
+// ListWals reads the WALs of a session in the order of creation.
 func (s *Service) ListWals(ctx context.Context, req *boardv1.ListWalsRequest) (*boardv1.ListWalsResponse, error) {
 	if err := s.operate(ctx, "agent.task_list", req.GetSessionId()); err != nil {
 		return nil, err
@@ -197,7 +199,7 @@ func (s *Service) ListWals(ctx context.Context, req *boardv1.ListWalsRequest) (*
 	})
 }
 
-// replayEnded is a board that has ended, made from its WAL for one reader.
+// replayEnded makes an ended board from its WAL, for one reader.
 func (s *Service) replayEnded(ctx context.Context, k model.BoardKey) (*model.Board, error) {
 	var at []uint64
 	id, err := viewSession(ctx, s, model.Key{Namespace: k.Namespace, ID: k.Session}, func(st *model.State) (string, error) {

@@ -14,7 +14,7 @@ import (
 	"quartet/services/board/patch"
 )
 
-// OpenStandingDispatch lets a pool claim steps of a board (SPEC B10).
+// OpenStandingDispatch lets the workers of a pool claim steps of a board (SPEC B10).
 func (s *Service) OpenStandingDispatch(ctx context.Context, req *boardv1.OpenStandingDispatchRequest) (*boardv1.OpenStandingDispatchResponse, error) {
 	allowed, err := checkAllowed(req.GetAllowedStepIds(), maxAllowed)
 	if err := fault.First(
@@ -35,7 +35,7 @@ func (s *Service) OpenStandingDispatch(ctx context.Context, req *boardv1.OpenSta
 			case !b.Dispatchable():
 				return nil, model.NotDispatchable(b)
 			case len(b.Dispatches) >= maxDispatches:
-				return nil, fault.LimitExceeded.Newf("board %q has %d open dispatches; that is the most, so close one", b.ID, len(b.Dispatches))
+				return nil, fault.LimitExceeded.Newf("board %q has %d open dispatches, which is the most; close one first", b.ID, len(b.Dispatches))
 			}
 			for _, id := range allowed {
 				if b.Steps[id] == nil {
@@ -52,15 +52,13 @@ func (s *Service) OpenStandingDispatch(ctx context.Context, req *boardv1.OpenSta
 	if err != nil {
 		return nil, err
 	}
-	for _, ev := range out.events {
-		if p, ok := ev.Payload.(*boardv1.StandingDispatchOpened); ok {
-			return &boardv1.OpenStandingDispatchResponse{Dispatch: p.GetDispatch()}, nil
-		}
+	if p, ok := journal.Find[*boardv1.StandingDispatchOpened](out.events); ok {
+		return &boardv1.OpenStandingDispatchResponse{Dispatch: p.GetDispatch()}, nil
 	}
-	return nil, fault.InternalError.New("a dispatch was opened without an event")
+	return nil, fault.InternalError.New("a standing dispatch was opened without an event")
 }
 
-// CloseStandingDispatch ends a dispatch; its runs go on.
+// CloseStandingDispatch closes a standing dispatch. Its runs continue.
 func (s *Service) CloseStandingDispatch(ctx context.Context, req *boardv1.CloseStandingDispatchRequest) (*boardv1.CloseStandingDispatchResponse, error) {
 	if err := fault.First(
 		s.operate(ctx, "agent.dispatch_worker", req.GetSessionId()),
@@ -85,7 +83,7 @@ func (s *Service) CloseStandingDispatch(ctx context.Context, req *boardv1.CloseS
 	return resp, err
 }
 
-// ListStandingDispatches reads a board's open dispatches.
+// ListStandingDispatches reads the open standing dispatches of a board.
 func (s *Service) ListStandingDispatches(ctx context.Context, req *boardv1.ListStandingDispatchesRequest) (*boardv1.ListStandingDispatchesResponse, error) {
 	if err := fault.First(s.operate(ctx, "agent.dispatch_worker", req.GetSessionId()), fault.Name("board_id", req.GetBoardId())); err != nil {
 		return nil, err

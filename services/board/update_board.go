@@ -12,10 +12,10 @@ import (
 	"quartet/services/board/patch"
 )
 
-// UpdateBoard applies a patch, all of it or nothing (S2-309 to S2-353, SPEC B4).
+// UpdateBoard applies operations to a board, all of them or none (S2-309 to S2-353, SPEC B4).
 func (s *Service) UpdateBoard(ctx context.Context, req *boardv1.UpdateBoardRequest) (*boardv1.UpdateBoardResponse, error) {
 	if err := fault.First(
-		s.maySteer(ctx, req),
+		s.admitUpdate(ctx, req),
 		fault.RequestID(req.GetRequestId()),
 		fault.Name("board_id", req.GetBoardId()),
 		patch.CheckOperations(req.GetOperations()),
@@ -46,14 +46,14 @@ func (s *Service) UpdateBoard(ctx context.Context, req *boardv1.UpdateBoardReque
 	return &boardv1.UpdateBoardResponse{Board: b, EventIds: out.ids, EventsWritten: out.count}, nil
 }
 
-// maySteer lets an operator block and reopen a board, and no more. A worker
-// that would change what a board says is refused as such (S2-460).
-func (s *Service) maySteer(ctx context.Context, req *boardv1.UpdateBoardRequest) error {
+// admitUpdate admits the orchestrator, and operators for blocking and reopening a board
+// only. Workers are refused with PERMISSION_DENIED (S2-460).
+func (s *Service) admitUpdate(ctx context.Context, req *boardv1.UpdateBoardRequest) error {
 	switch rpc.ActorFrom(ctx).Role {
 	case rpc.RoleOperator:
 		for _, op := range req.GetOperations() {
 			if op.GetOp() != model.OpBlockBoard && op.GetOp() != model.OpReopenBoard {
-				return fault.PermissionDenied.New("an operator may block and reopen a board; what it says is its orchestrator's")
+				return fault.PermissionDenied.New("an operator may block and reopen a board; only its orchestrator may change its content")
 			}
 		}
 		return fault.Name("session_id", req.GetSessionId())

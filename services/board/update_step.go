@@ -11,8 +11,8 @@ import (
 	"quartet/services/board/rules"
 )
 
-// UpdateStep reports on a step: as the run that holds it, or as the
-// orchestrator (S2-396 to S2-414, SPEC B7).
+// UpdateStep changes the status of a step, as a report of the run that holds it or as
+// the orchestrator (S2-396 to S2-414, SPEC B7).
 func (s *Service) UpdateStep(ctx context.Context, req *boardv1.UpdateStepRequest) (*boardv1.UpdateStepResponse, error) {
 	runID := ""
 	var err error
@@ -26,7 +26,7 @@ func (s *Service) UpdateStep(ctx context.Context, req *boardv1.UpdateStepRequest
 		return nil, err
 	}
 	if _, known := boardv1.StepStatus_name[int32(req.GetStatus())]; !known || req.GetStatus() == 0 {
-		return nil, fault.Invalid("status", req.GetStatus().String(), "must be where the step stands now")
+		return nil, fault.Invalid("status", req.GetStatus().String(), "must be a status of steps")
 	}
 	rep := rules.Report{Status: req.GetStatus(), Summary: req.ResultSummary, Artifacts: req.GetArtifactIds(), Reason: req.GetReason()}
 	k := sessionKey(ctx, req.GetSessionId())

@@ -9,7 +9,7 @@ import (
 	"quartet/services/board/model"
 )
 
-// CheckGraph is the validation of a whole DAG (S2-306).
+// CheckGraph refuses steps that are no directed acyclic graph (S2-306).
 func CheckGraph(steps []*boardv1.StepInput) error {
 	deps := make(map[string][]string, len(steps))
 	for _, in := range steps {
@@ -54,15 +54,15 @@ func chain(circle []string) string {
 	return s
 }
 
-// cycleFinder looks for circles. What it has gone through without finding one it does
-// not go through again.
+// cycleFinder finds cycles among dependencies. It visits each step once over all
+// searches.
 type cycleFinder struct {
 	deps     func(id string) []string
-	finished map[string]bool // false: on the way
+	finished map[string]bool // by step; false: it is on the path of the current search
 }
 
-// find gives a circle that can be reached from a step, its first member at
-// both ends, or nil. It keeps a stack of its own: a chain may have 10 000 steps.
+// find returns a cycle that can be reached from a step, with its first member at both
+// ends, or nil. It is not recursive, since a chain may have 10 000 steps.
 func (w *cycleFinder) find(id string) []string {
 	if w.finished == nil {
 		w.finished = map[string]bool{}
@@ -74,14 +74,14 @@ func (w *cycleFinder) find(id string) []string {
 	if _, seen := w.finished[id]; seen {
 		return nil
 	}
-	way := []frame{{id: id}}
+	path := []frame{{id: id}}
 	w.finished[id] = false
-	for len(way) > 0 {
-		at := &way[len(way)-1]
+	for len(path) > 0 {
+		at := &path[len(path)-1]
 		deps := w.deps(at.id)
 		if at.next == len(deps) {
 			w.finished[at.id] = true
-			way = way[:len(way)-1]
+			path = path[:len(path)-1]
 			continue
 		}
 		to := deps[at.next]
@@ -90,11 +90,11 @@ func (w *cycleFinder) find(id string) []string {
 		switch {
 		case !seen:
 			w.finished[to] = false
-			way = append(way, frame{id: to})
+			path = append(path, frame{id: to})
 		case !done:
-			first := slices.IndexFunc(way, func(f frame) bool { return f.id == to })
+			first := slices.IndexFunc(path, func(f frame) bool { return f.id == to })
 			var circle []string
-			for _, f := range way[first:] {
+			for _, f := range path[first:] {
 				circle = append(circle, f.id)
 			}
 			return append(circle, to)

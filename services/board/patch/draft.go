@@ -11,31 +11,32 @@ import (
 	"quartet/services/board/model"
 )
 
-// draft is a board with a patch on it: the steps that the patch touches, over
-// those of the board, which it leaves alone (S2-349).
+// draft is a board with the operations of a request applied: the steps that the
+// operations touch, over those of the board, which it does not change (S2-349).
 type draft struct {
 	b           *model.Board
 	touched     map[string]*node
-	order       []*node                    // as they were touched first
-	newEdges    map[string]map[string]bool // edges that the patch made: dependency -> steps
-	steps       int                        // how many there are
+	order       []*node                    // the values of touched, in the order of the first touch
+	newEdges    map[string]map[string]bool // dependencies that the operations added: the steps by what they depend on
+	steps       int                        // how many the board has
 	idBytes     int                        // bytes of their ids
 	boardStatus model.BoardStatus
-	// effects follow task_updated, in this order (SPEC B4).
+	// effects are the events that follow task_updated, in this order (SPEC B4).
 	effects          []effect
-	changedWhileHeld []string // changed while a worker held them
+	changedWhileHeld []string // steps that were changed while a run held them
 }
 
-// node is a step of a draft.
+// node is a step that the operations touch.
 type node struct {
 	rec          *boardv1.Step
-	original     *model.Step // nil: new
+	original     *model.Step // nil: the operations added it
 	deleted      bool
-	edgesChanged bool // they were changed
+	edgesChanged bool // its dependencies were changed
 }
 
+// effect is a change of a status by an operation.
 type effect struct {
-	node  *node // nil: the board
+	node  *node // the step that the event is about; nil: the board
 	event *journal.Event
 }
 
@@ -43,7 +44,7 @@ func newDraft(b *model.Board) *draft {
 	return &draft{b: b, touched: map[string]*node{}, newEdges: map[string]map[string]bool{}, steps: len(b.Steps), idBytes: b.IDBytes, boardStatus: b.Status}
 }
 
-// record is a step's record on the draft, nil if it is not there.
+// record returns the record of a step in the draft, or nil if it has none.
 func (d *draft) record(id string) *boardv1.Step {
 	if n := d.touched[id]; n != nil {
 		if n.deleted {
@@ -57,7 +58,7 @@ func (d *draft) record(id string) *boardv1.Step {
 	return nil
 }
 
-// touch is a step of the draft to change.
+// touch returns a step of the draft, for modification. i is the number of the operation.
 func (d *draft) touch(i int, id string) (*node, error) {
 	if n := d.touched[id]; n != nil && !n.deleted {
 		return n, nil
@@ -72,7 +73,7 @@ func (d *draft) touch(i int, id string) (*node, error) {
 	return n, nil
 }
 
-// dependents are the steps that depend on one, in no order.
+// dependents returns the steps that depend on a step, in no order.
 func (d *draft) dependents(id string) []string {
 	var out []string
 	depends := func(k string) bool {
@@ -94,6 +95,7 @@ func (d *draft) dependents(id string) []string {
 	return out
 }
 
+// addEdge records that step from depends on step to.
 func (d *draft) addEdge(from, to string) {
 	if d.newEdges[to] == nil {
 		d.newEdges[to] = map[string]bool{}
@@ -101,7 +103,7 @@ func (d *draft) addEdge(from, to string) {
 	d.newEdges[to][from] = true
 }
 
-// apply applies one operation.
+// apply applies operation number i.
 func (d *draft) apply(i int, op *boardv1.Operation) error {
 	switch op.GetOp() {
 	case model.OpUpdateTask:
@@ -212,7 +214,7 @@ func (d *draft) moveBoard(i int, to model.BoardStatus, ev *journal.Event) error 
 	return nil
 }
 
-// validate is the validation of what the operations lead to as a whole (S2-351).
+// validate refuses operations whose result, as a whole, is no valid board (S2-351).
 func (d *draft) validate() error {
 	if err := fault.Entries("steps", d.steps, MaxSteps); err != nil {
 		return err
@@ -230,8 +232,8 @@ func (d *draft) validate() error {
 	return d.acyclic()
 }
 
-// acyclic looks for a circle. There was none before, so one goes through a
-// step whose edges changed; and not through one that nobody depends on.
+// acyclic refuses a cycle. There was none before, so a cycle has a step whose
+// dependencies changed and on which another step depends.
 func (d *draft) acyclic() error {
 	w := cycleFinder{deps: func(id string) []string {
 		if rec := d.record(id); rec != nil {
@@ -254,8 +256,8 @@ func (d *draft) acyclic() error {
 	return nil
 }
 
-// events are the lines of the patch: task_updated, what became of steps and
-// board in the order of the operations, then what is ready now.
+// events returns the events of the request: task_updated, the changes of statuses in
+// the order of the operations, and then the steps that are ready now.
 func (d *draft) events(ops []*boardv1.Operation) []*journal.Event {
 	out := []*journal.Event{d.b.NewEvent("", &boardv1.TaskUpdated{Operations: ops, UpdatedAfterDispatchStepIds: d.changedWhileHeld})}
 	for _, e := range d.effects {
@@ -292,6 +294,7 @@ func (d *draft) events(ops []*boardv1.Operation) []*journal.Event {
 	return out
 }
 
+// dependenciesMet reports whether all dependencies of a step are completed.
 func (d *draft) dependenciesMet(rec *boardv1.Step) bool {
 	for _, id := range rec.GetDependsOnStepIds() {
 		if d.record(id).GetStatus() != model.StepCompleted {
@@ -303,11 +306,13 @@ func (d *draft) dependenciesMet(rec *boardv1.Step) bool {
 
 func isActive(s model.StepStatus) bool { return s == model.StepReady || model.Held(s) }
 
+// stepState refuses an operation because of the status of its step.
 func stepState(i int, rec *boardv1.Step, what string) error {
 	return fault.StepState.Newf("operations[%d]: step %q is %s and cannot %s", i, rec.GetStepId(), model.StepStatusName(rec.GetStatus()), what).
 		With("step_id", rec.GetStepId()).With("step_status", model.StepStatusName(rec.GetStatus()))
 }
 
+// dependText is the subject and the verb of a sentence about dependents.
 func dependText(on []string) string {
 	if len(on) == 1 {
 		return "step " + on[0] + " depends"

@@ -11,20 +11,21 @@ import (
 
 // Limits of a board.
 const (
-	// MaxSteps is how many steps a board has at most.
+	// MaxSteps bounds the steps of a board.
 	MaxSteps        = 10_000
 	maxDependencies = 1000
 	MaxTitle        = 1000 // characters
 	maxOperations   = 10_000
-	// maxLines is what one line about each step may take: the last of their
-	// dependencies makes them ready in one frame, and a frame is a message of
-	// the broker.
+	// maxLines bounds the bytes of one event for each step of a board. All steps can
+	// become ready at once, which is one frame of the journal, and a frame is one message
+	// of the broker.
 	maxLines = 6_200_000
-	// lineSize is what such a line takes without its ids. A test holds it to that.
+	// lineSize is the size of such an event without its ids. A test checks it.
 	lineSize = 540
 )
 
-// CheckSteps is what can be said about new steps without a board.
+// CheckSteps refuses new steps that are not valid by themselves, on any board. field is
+// the path of the list, for refusals.
 func CheckSteps(field string, steps []*boardv1.StepInput) error {
 	for i, in := range steps {
 		if err := checkStep(fmt.Sprintf("%s[%d]", field, i), in); err != nil {
@@ -48,6 +49,7 @@ func checkStep(at string, in *boardv1.StepInput) error {
 	)
 }
 
+// OptionalName validates a name that may be empty.
 func OptionalName(field, s string) error {
 	if s == "" {
 		return nil
@@ -72,7 +74,7 @@ func checkDependencies(field string, ids []string) error {
 	return nil
 }
 
-// CheckOperations is what can be said about a patch without a board.
+// CheckOperations refuses operations that are not valid by themselves, on any board.
 func CheckOperations(ops []*boardv1.Operation) error {
 	if len(ops) == 0 {
 		return fault.InvalidArgument.New("operations is empty; give at least one").WithField("operations", "must have an entry")
@@ -92,8 +94,8 @@ func checkOperation(at string, op *boardv1.Operation) error {
 	if err := fault.TextBytes(at+".reason", op.GetReason(), fault.MaxFreeTextBytes, false); err != nil {
 		return err
 	}
-	// What does not belong to an operation is refused rather than left out, as
-	// an unknown field is: whoever gave it expects something of it.
+	// Fields that the operation does not take are refused like unknown fields, since
+	// the caller expects an effect of them.
 	kind := op.GetOp()
 	for _, extra := range []struct {
 		field string
@@ -142,6 +144,7 @@ func checkOperation(at string, op *boardv1.Operation) error {
 	return fault.Invalid(at+".op", kind.String(), "must be one of the ten operations of UpdateBoard")
 }
 
+// ifSet validates a string that may not be set.
 func ifSet(s *string, check func(string) error) error {
 	if s == nil {
 		return nil
@@ -149,6 +152,7 @@ func ifSet(s *string, check func(string) error) error {
 	return check(*s)
 }
 
+// checkNoStepID refuses step_id for an operation that does not take it.
 func checkNoStepID(at string, op *boardv1.Operation) error {
 	if op.GetStepId() == "" || op.GetOp() == model.OpAddStep && op.GetStepId() == op.GetStep().GetStepId() {
 		return nil
@@ -156,8 +160,8 @@ func checkNoStepID(at string, op *boardv1.Operation) error {
 	return fault.InvalidArgument.New(at+".step_id does not belong to this operation").WithField(at+".step_id", "must be left out")
 }
 
-// CheckSize refuses a board of which a line about each step would not fit into one
-// frame: what makes them all ready, or completes the board, could not be written.
+// CheckSize refuses a board for which one event for each step would not fit into one
+// frame: making all of them ready, or completing the board, could not be written.
 func CheckSize(key model.BoardKey, boardID string, steps, idBytes int) error {
 	size := steps*(lineSize+2*len(key.Session)+len(key.Namespace)+len(boardID)) + idBytes
 	if size <= maxLines {

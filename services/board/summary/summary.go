@@ -11,16 +11,17 @@ import (
 )
 
 const (
-	// tokenBytes is how many bytes a token is taken to have.
+	// tokenBytes is the estimated number of bytes of a token.
 	TokenBytes = 4
-	// mostOfKind bounds what is gathered of one kind; no budget has room for more.
-	mostOfKind = 2000
+	// maxLinesOfKind bounds the lines of a section that are collected. No budget has room
+	// for more.
+	maxLinesOfKind = 2000
 )
 
-// Material is what a summary is made of.
+// Material is what a summary is made from.
 type Material struct {
 	Worker, Pool string
-	Run          *model.Run // whose credential asks, or nil; it is told of what it sees
+	Run          *model.Run // the run that calls, or nil; the summary has only what it may read
 	Hidden       map[string]bool
 	boards       []*boardv1.Board
 	mine         []summaryLine
@@ -62,7 +63,7 @@ func (m *Material) Add(b *model.Board) {
 }
 
 func addLine(to *[]summaryLine, b *model.Board, s *model.Step) {
-	if len(*to) >= mostOfKind {
+	if len(*to) >= maxLinesOfKind {
 		return
 	}
 	rec := s.Record
@@ -76,7 +77,7 @@ func addLine(to *[]summaryLine, b *model.Board, s *model.Step) {
 	*to = append(*to, summaryLine{b.ID, text})
 }
 
-// oneLine is text without line breaks, of at most n characters.
+// oneLine returns text without line breaks, shortened to n characters.
 func oneLine(s string, n int) string {
 	s = strings.Join(strings.Fields(s), " ")
 	if r := []rune(s); len(r) > n {
@@ -85,9 +86,10 @@ func oneLine(s string, n int) string {
 	return s
 }
 
-// Render writes the sections by what they are worth until the budget is used:
-// blocked, held by the reader, held by others, then ready ones and the newest
-// changes (S2-473). What is left out is counted.
+// Render writes the sections in the order of their importance until the budget, in
+// bytes, is used (S2-473), and counts what it leaves out: boards, steps that the
+// reader holds, blocked and failed ones, steps that others hold, ready ones, and the
+// newest changes.
 func (m *Material) Render(budget int) (text string, truncated bool) {
 	if len(m.boards) == 0 {
 		return "", false
@@ -107,8 +109,8 @@ func (m *Material) Render(budget int) (text string, truncated bool) {
 			b.GetBoardId(), model.BoardStatusName(b.GetStatus()), note, oneLine(b.GetTitle(), 120), c.GetReady(), c.GetClaimed()+c.GetRunning(),
 			c.GetBlocked(), c.GetFailed(), c.GetPending(), c.GetCompleted())})
 	}
-	// A fifth of the budget at most for the list of boards: a hundred boards
-	// must not leave the blocked steps of one unsaid.
+	// The list of boards gets at most a fifth of the budget, so that a hundred boards do
+	// not crowd out the blocked steps.
 	out.section("Task boards", boards, max(budget/5, len(boards[0].text)+40))
 	out.section("Held by you", m.mine, budget)
 	out.section("Blocked or failed", m.blocked, budget)
@@ -133,16 +135,16 @@ type sheet struct {
 	truncated bool
 }
 
-// moreLine is what a section that is cut ends with.
+// moreLine is the last line of a section that was cut.
 const moreLine = "- … %d more\n"
 
-// section writes as many lines as fit, of at most most bytes.
-func (p *sheet) section(title string, lines []summaryLine, most int) {
+// section writes as many lines as fit into limit bytes and into the budget.
+func (p *sheet) section(title string, lines []summaryLine, limit int) {
 	if len(lines) == 0 {
 		return
 	}
 	head := "## " + title + "\n"
-	room := min(p.budget-p.text.Len(), most) - len(head)
+	room := min(p.budget-p.text.Len(), limit) - len(head)
 	n := 0
 	for n < len(lines) {
 		need := len(lines[n].text) + 1
