@@ -14,7 +14,6 @@ import (
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/plane/planetest"
 	"quartet/services/board/model"
-	"quartet/services/board/rules"
 )
 
 // TestA8_BoardsOfADeletedOrchestrator: they are cancelled, with their workers' steps

@@ -9,9 +9,9 @@ import (
 	"quartet/services/task/output"
 )
 
-// FollowTaskOutput streams output from an offset until the task ended; the
-// last message is the task (SPEC T3). Chunks are the raw bytes: dropped output
-// shows as a gap between their offsets.
+// FollowTaskOutput streams output from an offset until the task ended; the last message
+// has the task (SPEC T3). Chunks have the raw bytes. Where output was dropped, there
+// is a gap between their offsets.
 func (s *Service) FollowTaskOutput(req *taskv1.FollowTaskOutputRequest, stream grpc.ServerStreamingServer[taskv1.FollowTaskOutputResponse]) error {
 	ctx := stream.Context()
 	actor, err := s.reader(ctx, req.GetAgentId())
@@ -24,7 +24,7 @@ func (s *Service) FollowTaskOutput(req *taskv1.FollowTaskOutputRequest, stream g
 	changes := s.watches.Subscribe(req.GetTaskId())
 	defer changes.Close()
 	for offset := req.GetOffset(); ; {
-		// The task first: output that is there at its end was there before it.
+		// The task is read first: all output of an ended task is stored before its end.
 		t, err := s.read(ctx, actor.Namespace, req.GetAgentId(), req.GetTaskId())
 		if err != nil {
 			return err
@@ -39,7 +39,7 @@ func (s *Service) FollowTaskOutput(req *taskv1.FollowTaskOutputRequest, stream g
 			offset = piece.Start
 		}
 		for i, c := range piece.Chunks {
-			// A read may end inside a character; the next one begins with it.
+			// An incomplete character at the end is left for the next read.
 			if open := output.TrailingBytes(c.GetData()); i == len(piece.Chunks)-1 && open < len(c.GetData()) {
 				c = output.Cut(c, c.GetOffset(), len(c.GetData())-open)
 			}

@@ -19,16 +19,16 @@ const (
 	MaxBlock           = 55 * time.Second
 )
 
-// What GetTaskOutput answers in retrieval_status.
+// Values of GetTaskOutputResponse.retrieval_status.
 const (
 	retrievalSuccess  = "success"
 	retrievalTimeout  = "timeout"
 	retrievalNotReady = "not_ready"
 )
 
-// GetTaskOutput reads a bounded piece of output and, if told to block, waits
-// for one (SPEC T3). A character that is not complete yet is left for the next
-// piece, so that pieces joined together are the text.
+// GetTaskOutput reads a part of the output and, if block is set, waits for it (SPEC
+// T3). A character that is not complete yet is left for the next part, so that the
+// joined parts are the text.
 func (s *Service) GetTaskOutput(ctx context.Context, req *taskv1.GetTaskOutputRequest) (*taskv1.GetTaskOutputResponse, error) {
 	actor, err := s.reader(ctx, req.GetAgentId())
 	if err != nil {
@@ -55,7 +55,7 @@ func (s *Service) GetTaskOutput(ctx context.Context, req *taskv1.GetTaskOutputRe
 	defer timer.Stop()
 	offset := req.GetOffset()
 	for timedOut := false; ; {
-		// The task first: output that is there at its end was there before it.
+		// The task is read first: all output of an ended task is stored before its end.
 		t, err := s.read(ctx, actor.Namespace, req.GetAgentId(), req.GetTaskId())
 		if err != nil {
 			return nil, err
@@ -64,10 +64,10 @@ func (s *Service) GetTaskOutput(ctx context.Context, req *taskv1.GetTaskOutputRe
 		if err != nil {
 			return nil, err
 		}
-		resp := outputAnswer(t, piece, offset)
+		resp := outputResponse(t, piece, offset)
 		resp.Task = s.present(actor.Namespace, t)
 		if model.IsChild(t) && !model.Terminal(t.GetState()) {
-			resp.NextOffset, resp.TotalBytes = 0, 0 // the result will begin there
+			resp.NextOffset, resp.TotalBytes = 0, 0 // the result will begin at 0
 		}
 		if resp.GetText() != "" && !model.IsChild(t) || model.Terminal(t.GetState()) {
 			resp.RetrievalStatus = retrievalSuccess
@@ -81,7 +81,7 @@ func (s *Service) GetTaskOutput(ctx context.Context, req *taskv1.GetTaskOutputRe
 			resp.RetrievalStatus = retrievalTimeout
 			return resp, nil
 		}
-		if offset < 0 { // it counts from the end at the time of the call
+		if offset < 0 { // a negative offset counts from the end at the time of the call
 			offset = piece.Start
 		}
 		select {
@@ -96,8 +96,8 @@ func (s *Service) GetTaskOutput(ctx context.Context, req *taskv1.GetTaskOutputRe
 	}
 }
 
-// pieceOf reads a piece of what a task has to show. A child writes nothing: what
-// it shows while it lives is how it stands, which is not there to be continued.
+// pieceOf reads a part of the output of a task. A child has no output: while it runs,
+// this is a description of its state, which has no further parts, and then its result.
 func (s *Service) pieceOf(ctx context.Context, ns string, t *taskv1.Task, offset int64, limit int) (output.Piece, error) {
 	if !model.IsChild(t) {
 		return s.output.Read(ctx, ns, t.GetTaskId(), offset, limit)
@@ -121,16 +121,16 @@ func (s *Service) pieceOf(ctx context.Context, ns string, t *taskv1.Task, offset
 	return p, nil
 }
 
-// outputAnswer makes the text form of a piece.
-func outputAnswer(t *taskv1.Task, p output.Piece, asked int64) *taskv1.GetTaskOutputResponse {
+// outputResponse converts a piece to a response.
+func outputResponse(t *taskv1.Task, p output.Piece, asked int64) *taskv1.GetTaskOutputResponse {
 	b, nextOffset := output.Join(p)
 	resp := &taskv1.GetTaskOutputResponse{Offset: p.Start, TotalBytes: p.End}
 	if asked < 0 && p.Start > 0 {
 		skip := output.LeadingBytes(b)
 		b, resp.Offset = b[skip:], p.Start+int64(skip)
 	}
-	// Nothing completes a character at the very end of an ended task, and a
-	// caller who takes less than a character at a time must get on as well.
+	// An incomplete character is left for the next part, except at the end of an ended
+	// task, where nothing completes it, and where it is all that fits into the limit.
 	if ended := model.Terminal(t.GetState()) && nextOffset >= p.End; !ended {
 		if open := output.TrailingBytes(b); open < len(b) || nextOffset >= p.End {
 			b, nextOffset = b[:len(b)-open], nextOffset-int64(open)

@@ -60,7 +60,7 @@ func (s *Service) ListTasks(ctx context.Context, req *taskv1.ListTasksRequest) (
 	return resp, nil
 }
 
-// pageStart gives the ordinal below which a page begins.
+// pageStart returns the ordinal before which a page begins.
 func pageStart(token string) (int64, error) {
 	const newest = 1<<63 - 1
 	at, err := page.Position(pageKind, token, 1)

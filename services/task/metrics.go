@@ -16,7 +16,7 @@ import (
 	"quartet/services/task/rules"
 )
 
-// metrics count what is on disk, and look at the queues now and then.
+// metrics count durable events. Sample sets the gauges.
 type metrics struct {
 	queued, ended, expired, restarted *prometheus.CounterVec
 	waited, took                      *prometheus.HistogramVec
@@ -42,7 +42,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	}
 }
 
-// count counts a durable event.
+// count counts one event.
 func (m *metrics) count(ev *journal.Event) {
 	t := model.TaskOf(ev)
 	if t == nil {
@@ -76,25 +76,25 @@ func between(from, to *timestamppb.Timestamp) float64 {
 	return max(to.AsTime().Sub(from.AsTime()), 0).Seconds()
 }
 
-// mostPools is how many pools have series of their own: callers choose the names.
+// maxPools bounds the pools with series of their own, since callers choose the names.
 const (
-	mostPools  = 32
+	maxPools   = 32
 	otherPools = "(others)"
-	// mostCounted is how long a queue may be to be counted one by one.
-	mostCounted = 10_000
+	// maxCounted bounds the queues whose waiting commands are counted exactly.
+	maxCounted = 10_000
 )
 
-// pools counts by pool, the first ones by name.
+// pools counts by pool: the first maxPools pools by name, and the others together.
 type pools map[string]int
 
 func (p pools) add(pool string, n int) {
-	if _, known := p[pool]; !known && len(p) >= mostPools {
+	if _, known := p[pool]; !known && len(p) >= maxPools {
 		pool = otherPools
 	}
 	p[pool] += n
 }
 
-// forget takes the gauges back of what is not held here any more.
+// forget removes the gauges of partitions that this process does not hold any more.
 func (m *metrics) forget(parts []*journal.Partition[*model.State]) {
 	if m == nil {
 		return
@@ -107,7 +107,7 @@ func (m *metrics) forget(parts []*journal.Partition[*model.State]) {
 	m.places.Reset()
 }
 
-// Sample looks at the queues and the workers for the gauges.
+// Sample sets the gauges from the queues and the connected workers.
 func (s *Service) Sample(ctx context.Context) {
 	if s.metrics == nil || s.engine == nil {
 		return
@@ -117,8 +117,8 @@ func (s *Service) Sample(ctx context.Context) {
 		f, _, err := journal.View(ctx, p, func(st *model.State) (found, error) {
 			f := found{pools{}, pools{}}
 			for _, q := range st.Queues {
-				n := len(q.Ids) // those that were stopped among them
-				if n <= mostCounted {
+				n := len(q.Ids) // including those that were stopped while queued
+				if n <= maxCounted {
 					n = 0
 					for _, id := range q.Ids {
 						if model.AwaitsWorker(st.Tasks[id].Task) {
@@ -157,7 +157,8 @@ func (s *Service) Sample(ctx context.Context) {
 	set(s.metrics.places, places)
 }
 
-// set replaces the series of a gauge, so that a pool nobody uses any more goes.
+// set replaces the series of a gauge, so that pools that are not used any more
+// disappear.
 func set(g *prometheus.GaugeVec, by pools, before ...string) {
 	if len(before) > 0 {
 		g.DeletePartialMatch(prometheus.Labels{"partition": before[0]})

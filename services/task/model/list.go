@@ -10,7 +10,7 @@ import (
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 )
 
-// Page is what one page is made of.
+// Page is one page of an agent's tasks.
 type Page struct {
 	Tasks  []*taskv1.Task
 	Last   int64 // ordinal of the last task of the page
@@ -18,8 +18,9 @@ type Page struct {
 	Active int
 }
 
-// ListPage selects tasks, newest first, those created before ordinal before. The
-// order is that of creation, so pages stay stable under writes (SPEC X9).
+// ListPage returns the tasks of an owner that were created before the one with the
+// given ordinal, newest first. The order is that of creation, so that pages do not
+// change with writes (SPEC X9).
 func (s *State) ListPage(o Owner, req *taskv1.ListTasksRequest, before int64, size int) Page {
 	var out Page
 	of := s.Agents[o]
@@ -39,7 +40,7 @@ func (s *State) ListPage(o Owner, req *taskv1.ListTasksRequest, before int64, si
 		if item := req.GetWorkItemId(); item != "" {
 			ids = s.Items[ItemKey{o, item}]
 		}
-		// Only what the page may show is looked up: ids are in order.
+		// The ids are sorted by ordinal, so only those of the page are read.
 		upto, _ := slices.BinarySearchFunc(ids, before, func(id string, at int64) int {
 			return cmp.Compare(s.Tasks[id].Ordinal, at)
 		})

@@ -16,10 +16,11 @@ const DefaultPool = "default"
 type Placement struct {
 	Namespace string
 	Pool      string
-	labels    map[string]string // all of them, with just these values
-	PinnedTo  WorkerKey         // the one worker that may; no id: any
+	labels    map[string]string // the worker must have all of them with these values
+	PinnedTo  WorkerKey         // the only worker that may; an empty id: any
 }
 
+// PlacementOf returns the placement of a task.
 func PlacementOf(ns string, t *taskv1.Task) Placement {
 	p := Placement{Namespace: ns, Pool: DefaultPool, labels: t.GetCommand().GetWorkerLabels()}
 	if pool := t.GetCommand().GetPool(); pool != "" {
@@ -31,7 +32,7 @@ func PlacementOf(ns string, t *taskv1.Task) Placement {
 	return p
 }
 
-// Key is the same for commands that the same workers may take.
+// Key returns a string that is the same for commands that the same workers may take.
 func (p Placement) Key() string {
 	if p.PinnedTo.ID == "" && len(p.labels) == 0 {
 		return p.Namespace + "\n" + p.Pool
@@ -46,17 +47,17 @@ func (p Placement) Key() string {
 
 // WorkerSlot is a connected worker that may take commands.
 type WorkerSlot struct {
-	Worker        WorkerKey // its namespace is whose commands it takes
+	Worker        WorkerKey // its namespace is that of the commands it takes; empty: all
 	BootID        string
 	Capacity      int
-	Pools         []string // none: DefaultPool
+	Pools         []string // empty: DefaultPool
 	Labels        map[string]string
-	HeldElsewhere int // commands it runs for other partitions
+	HeldElsewhere int // commands that it has in other partitions
 }
 
-// Accepts reports whether commands placed so may go to the worker: those of its
-// namespace and pools whose labels it has. One that is pinned goes to the worker
-// that holds its worktree, whatever that serves besides.
+// Accepts reports whether the worker may take commands with a placement: those of its
+// namespace and pools whose labels it has. A pinned command goes to the worker that
+// has its worktree, whichever pools that serves.
 func (w WorkerSlot) Accepts(p Placement) bool {
 	if p.PinnedTo.ID != "" {
 		return w.Worker == p.PinnedTo
@@ -75,7 +76,8 @@ func (w WorkerSlot) Accepts(p Placement) bool {
 	return true
 }
 
-// WorkerOf is the worker that holds a worktree, of those that a namespace may use.
+// WorkerOf returns the key of a worker that a namespace uses. shared says that the
+// worker serves all namespaces.
 func WorkerOf(ns string, id string, shared bool) WorkerKey {
 	if shared {
 		ns = ""

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Why no worker has a command (Task.queue_reason).
+// Values of Task.queue_reason: why no worker has a command yet.
 const (
 	QueuedNoWorker   = "no_worker"
 	QueuedNoMatch    = "no_matching_worker"
@@ -16,17 +16,18 @@ const (
 	QueuedSoon       = "not_yet_leased"
 )
 
-// shownWorkers bounds how many workers a message names.
-const shownWorkers = 5
+// maxNamedWorkers bounds how many workers a message names.
+const maxNamedWorkers = 5
 
-// ExplainQueued explains to people why a command waits, from who is connected and how
-// many commands each of them runs.
+// ExplainQueued returns why a command waits, as a value of Task.queue_reason and as a
+// message for people. slots are the connected workers, and running returns how many
+// commands each of them has.
 func ExplainQueued(p Placement, slots []WorkerSlot, running func(WorkerKey) int) (reason, message string) {
 	var match []WorkerSlot
 	reachable := slots[:0:0]
 	room := 0
 	for _, w := range slots {
-		if w.Worker.Namespace == "" || w.Worker.Namespace == p.Namespace { // no tenant hears of another's workers
+		if w.Worker.Namespace == "" || w.Worker.Namespace == p.Namespace { // a tenant must not learn of another tenant's workers
 			reachable = append(reachable, w)
 		}
 		if w.Accepts(p) {
@@ -36,17 +37,18 @@ func ExplainQueued(p Placement, slots []WorkerSlot, running func(WorkerKey) int)
 	}
 	switch {
 	case len(match) > 0 && room == 0:
-		return QueuedBusy, fmt.Sprintf("waits for a free place: %s", describeWorkers(match, running))
+		return QueuedBusy, fmt.Sprintf("waits for free capacity: %s", describeWorkers(match, running))
 	case len(match) > 0:
 		return QueuedSoon, fmt.Sprintf("is about to be given to one of %s", describeWorkers(match, running))
 	case p.PinnedTo.ID != "":
-		return QueuedPinnedAway, fmt.Sprintf("only worker %s may run it, since that holds its worktree, and it is not connected; start it again with the same id", p.PinnedTo.ID)
+		return QueuedPinnedAway, fmt.Sprintf("only worker %s may run it, because it has the worktree, and it is not connected; start it again with the same id", p.PinnedTo.ID)
 	case len(reachable) == 0:
 		return QueuedNoWorker, "no worker is connected; start one with quartet worker --root DIR"
 	}
 	return QueuedNoMatch, fmt.Sprintf("needs a worker of pool %s%s; connected: %s", p.Pool, labelText(" with ", p.labels), describeWorkers(reachable, running))
 }
 
+// labelText returns labels after a prefix, or "" without labels.
 func labelText(before string, labels map[string]string) string {
 	if len(labels) == 0 {
 		return ""
@@ -58,12 +60,12 @@ func labelText(before string, labels map[string]string) string {
 	return before + strings.Join(parts, ",")
 }
 
-// describeWorkers names workers with what they serve and how full they are.
+// describeWorkers lists workers with their pools, labels and free capacity.
 func describeWorkers(slots []WorkerSlot, running func(WorkerKey) int) string {
 	slices.SortFunc(slots, func(a, b WorkerSlot) int { return strings.Compare(a.Worker.ID, b.Worker.ID) })
 	var parts []string
 	for i, w := range slots {
-		if i == shownWorkers {
+		if i == maxNamedWorkers {
 			parts = append(parts, fmt.Sprintf("and %d more", len(slots)-i))
 			break
 		}
@@ -71,7 +73,7 @@ func describeWorkers(slots []WorkerSlot, running func(WorkerKey) int) string {
 		if pools == "" {
 			pools = DefaultPool
 		}
-		parts = append(parts, fmt.Sprintf("%s (pool %s%s, %d of %d places taken)", w.Worker.ID, pools, labelText(", ", w.Labels), running(w.Worker), w.Capacity))
+		parts = append(parts, fmt.Sprintf("%s (pool %s%s, %d of %d commands)", w.Worker.ID, pools, labelText(", ", w.Labels), running(w.Worker), w.Capacity))
 	}
 	return strings.Join(parts, ", ")
 }

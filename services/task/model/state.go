@@ -9,7 +9,8 @@ import (
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 )
 
-// HeldTask is a live command with what its worker may have to be told again.
+// HeldTask is a command that a worker has, with what may have to be sent to the worker
+// again.
 type HeldTask struct {
 	Namespace string
 	Worker    WorkerKey
@@ -18,7 +19,8 @@ type HeldTask struct {
 	Inputs    []*taskv1.TaskInputAccepted
 }
 
-// HeldTasks gives the live commands of one worker, or of all, oldest first.
+// HeldTasks returns the commands that one worker has or, if of is nil, that any worker
+// has, oldest first.
 func (s *State) HeldTasks(of *WorkerKey) []HeldTask {
 	var found []*Record
 	if of != nil {
@@ -40,27 +42,27 @@ func (s *State) HeldTasks(of *WorkerKey) []HeldTask {
 	return out
 }
 
-// KeptInputs is how many inputs of a live task are kept for a worker that
-// reconnects. decideInput refuses more unconfirmed ones than half of it, so
-// what a worker may still lack is always kept.
+// KeptInputs is how many inputs of a running command are kept for a worker that
+// connects again. The rule refuses input while more than half as many are
+// unconfirmed, so that all that a worker may lack are kept.
 const KeptInputs = 64
 
-// State is a partition of the plane in memory. Task messages in it are
-// replaced, never edited; derived fields are not in them (SPEC X6).
+// State is one partition of the plane. Its Task messages are replaced and never
+// modified, so that readers may keep them. They have no derived fields (SPEC X6).
 type State struct {
 	Tasks   map[string]*Record                // by task id, which is unique over all namespaces
-	Agents  map[Owner]*ownerTasks             // every task of an agent
-	Items   map[ItemKey][]string              // every task of a work item, oldest first
-	Queues  map[string]*queue                 // commands that wait for a worker, by placement.key
-	Workers map[WorkerKey]map[string]struct{} // live commands by worker
-	Deleted map[Owner]bool                    // agents that are deleted, or about to be
+	Agents  map[Owner]*ownerTasks             // the tasks of each agent
+	Items   map[ItemKey][]string              // the tasks of each work item, oldest first
+	Queues  map[string]*queue                 // commands that wait for a worker, by Placement.Key
+	Workers map[WorkerKey]map[string]struct{} // the tasks that each worker has
+	Deleted map[Owner]bool                    // agents that were deleted
 	last    int64                             // ordinal of the newest task
 }
 
 type Owner struct{ Namespace, AgentID string }
 
-// WorkerKey names a worker: by its namespace, which is empty for one that
-// serves all of them, and its id. So no tenant can take another's name.
+// WorkerKey names a worker. The namespace is empty for a worker that serves all
+// namespaces, so that a tenant's worker never has the same key.
 type WorkerKey struct{ Namespace, ID string }
 
 type ItemKey struct {
@@ -68,17 +70,17 @@ type ItemKey struct {
 	Item string
 }
 
-// Record is one task. ordinal orders tasks by their creation and is what page
-// tokens hold.
+// Record is one task. Ordinals order tasks by their creation and are what page tokens
+// have.
 type Record struct {
 	Namespace  string
 	Ordinal    int64
 	Task       *taskv1.Task
-	Worker     WorkerKey                   // that has it while it is live
-	StopForced bool                        // a second stop was asked for
+	Worker     WorkerKey                   // that has it; empty: none
+	StopForced bool                        // it was asked to stop a second time
 	InputSeq   int64                       // of the last input
 	InputEnded bool                        // no input follows
-	Inputs     []*taskv1.TaskInputAccepted // the last keptInputs of a live task
+	Inputs     []*taskv1.TaskInputAccepted // the last KeptInputs, while a worker has it
 }
 
 type ownerTasks struct {
@@ -86,14 +88,14 @@ type ownerTasks struct {
 	Active map[string]struct{}
 }
 
-// queue is a FIFO of commands that the same workers may take. Tasks that were
-// stopped while queued stay in it until they reach the head.
+// queue has commands that the same workers may take, oldest first. Tasks that were
+// stopped while they were queued stay in it until they reach the head.
 type queue struct {
 	Placement Placement
 	Ids       []string
 }
 
-// NewState gives an empty state.
+// NewState returns the state of an empty log.
 func NewState() *State {
 	return &State{
 		Tasks:   make(map[string]*Record),
@@ -105,7 +107,8 @@ func NewState() *State {
 	}
 }
 
-// Apply implements journal.State.
+// Apply folds one event. It refuses an event that cannot follow the ones before it,
+// and one that is not known.
 func (s *State) Apply(ev *journal.Event) error {
 	switch p := ev.Payload.(type) {
 	case *taskv1.TaskQueued:
@@ -137,7 +140,7 @@ func (s *State) Apply(ev *journal.Event) error {
 		s.Deleted[Owner{ev.Namespace, p.GetAgentId()}] = true
 		return nil
 	}
-	return fmt.Errorf("task: event with payload %T", ev.Payload)
+	return fmt.Errorf("task: unknown event %s", ev.Type)
 }
 
 func (s *State) applyQueued(ns string, t *taskv1.Task) error {
@@ -169,7 +172,7 @@ func (s *State) applyQueued(ns string, t *taskv1.Task) error {
 	return nil
 }
 
-// queueOf gives the queue that a command waits in.
+// queueOf returns the queue in which a command waits, which it creates if necessary.
 func (s *State) queueOf(ns string, t *taskv1.Task) *queue {
 	where := PlacementOf(ns, t)
 	q := s.Queues[where.Key()]
@@ -180,8 +183,8 @@ func (s *State) queueOf(ns string, t *taskv1.Task) *queue {
 	return q
 }
 
-// applyRestarting takes a command from its worker and puts it where its age
-// belongs, which is before all that were asked for later.
+// applyRestarting takes a command from its worker and queues it before all commands
+// that were created later.
 func (s *State) applyRestarting(ns string, t *taskv1.Task) error {
 	if !AwaitsWorker(t) || IsChild(t) {
 		return fmt.Errorf("task: %s restarts in state %s with worker %q", t.GetTaskId(), t.GetState(), t.GetWorkerId())
@@ -192,7 +195,7 @@ func (s *State) applyRestarting(ns string, t *taskv1.Task) error {
 	}
 	err := s.replace(ns, t, func(r *Record) {
 		s.removeFromWorker(r)
-		// A fresh start: what was typed to the lost one is not typed to the next.
+		// The command starts again: input of the lost execution is not written to the next.
 		r.Worker, r.InputSeq, r.InputEnded, r.Inputs = WorkerKey{}, 0, false, nil
 	})
 	if err != nil {
@@ -204,8 +207,9 @@ func (s *State) applyRestarting(ns string, t *taskv1.Task) error {
 	return nil
 }
 
-// replace puts a task in place of its former self. It is the only transition
-// function: whatever would move a task backwards, or past its end, is refused.
+// replace replaces a task. All changes go through it: one that would move a task
+// backwards, or change one that has ended, is refused. also, if not nil, changes the
+// record.
 func (s *State) replace(ns string, t *taskv1.Task, also func(*Record)) error {
 	r := s.Tasks[t.GetTaskId()]
 	if r == nil || r.Namespace != ns || r.Task.GetAgentId() != t.GetAgentId() {
@@ -236,7 +240,7 @@ func (s *State) replace(ns string, t *taskv1.Task, also func(*Record)) error {
 }
 
 func (s *State) addToWorker(r *Record) {
-	if r.Worker.ID == "" { // no worker runs it
+	if r.Worker.ID == "" { // a child, or waiting for a worker
 		return
 	}
 	if s.Workers[r.Worker] == nil {
@@ -253,7 +257,7 @@ func (s *State) removeFromWorker(r *Record) {
 	}
 }
 
-// trimQueue takes what is not queued any more from the head of a queue.
+// trimQueue removes tasks that do not wait any more from the head of a queue.
 func (s *State) trimQueue(key string) {
 	q := s.Queues[key]
 	if q == nil {
@@ -276,13 +280,13 @@ func (s *State) applyInput(p *taskv1.TaskInputAccepted) error {
 		return fmt.Errorf("task: %s got input %d after %d", p.GetTaskId(), p.GetInputSeq(), r.InputSeq)
 	}
 	r.InputSeq, r.InputEnded = p.GetInputSeq(), p.GetEndOfInput()
-	// A fresh slice: readers may hold the old one.
+	// A new slice, since readers may have the old one.
 	from := max(0, len(r.Inputs)+1-KeptInputs)
 	r.Inputs = append(append(make([]*taskv1.TaskInputAccepted, 0, len(r.Inputs)+1-from), r.Inputs[from:]...), p)
 	return nil
 }
 
-// FindTask gives a task of this agent, or nil.
+// FindTask returns a task of an agent, or nil.
 func (s *State) FindTask(namespace, agent, taskID string) *Record {
 	r := s.Tasks[taskID]
 	if r == nil || r.Namespace != namespace || r.Task.GetAgentId() != agent {

@@ -12,21 +12,23 @@ import (
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 )
 
+// IsChild reports whether a task is the handle of a child.
 func IsChild(t *taskv1.Task) bool {
 	return t.GetKind() == taskv1.TaskKind_TASK_KIND_CHILD_AGENT_TASK
 }
 
-// StateName is a state in the seeds' lower-case form.
+// StateName returns the name of a state in lower case.
 func StateName(s taskv1.TaskState) string {
 	return strings.ToLower(strings.TrimPrefix(s.String(), "TASK_STATE_"))
 }
 
+// NotFound is the error for a task that does not exist.
 func NotFound(taskID, agent string) error {
 	return fault.NotFound.New("agent "+agent+" has no task "+taskID+"; ListTasks with include_terminal shows what it has",
 		"task_id", taskID, "agent_id", agent)
 }
 
-// WithDerived gives a task as a reader sees it, with its derived fields (SPEC X6).
+// WithDerived returns a copy of a task with its derived fields (SPEC X6).
 func WithDerived(t *taskv1.Task) *taskv1.Task {
 	c := proto.CloneOf(t)
 	c.Terminal = Terminal(t.GetState())
@@ -38,7 +40,7 @@ func WithDerived(t *taskv1.Task) *taskv1.Task {
 // Terminal reports whether a state is final (SPEC X7).
 func Terminal(s taskv1.TaskState) bool { return Phase(s) == 3 }
 
-// Phase orders the states: a task's phase never falls (SPEC T2).
+// Phase orders the states: the phase of a task never decreases (SPEC T2).
 func Phase(s taskv1.TaskState) int {
 	switch s {
 	case taskv1.TaskState_TASK_STATE_QUEUED:
@@ -54,8 +56,8 @@ func Phase(s taskv1.TaskState) int {
 	return -1
 }
 
-// AwaitsWorker reports whether a task waits for a worker: it was never given to one, or
-// that was lost and it is to be run again.
+// AwaitsWorker reports whether a task waits for a worker: none has had it, or its
+// worker was lost and it is to be run again.
 func AwaitsWorker(t *taskv1.Task) bool {
 	switch t.GetState() {
 	case taskv1.TaskState_TASK_STATE_QUEUED:
@@ -66,19 +68,19 @@ func AwaitsWorker(t *taskv1.Task) bool {
 	return false
 }
 
-// HeldByWorker reports whether a worker holds a task in this state.
+// HeldByWorker reports whether tasks in a state are with a worker, or to be run again.
 func HeldByWorker(s taskv1.TaskState) bool {
 	return s == taskv1.TaskState_TASK_STATE_RUNNING || s == taskv1.TaskState_TASK_STATE_CANCELLING
 }
 
-// NextRevision gives a copy of a task as the next write's result, for a rule to fill.
+// NextRevision returns a copy of a task with the next revision, for a rule to modify.
 func NextRevision(t *taskv1.Task) *taskv1.Task {
 	c := proto.CloneOf(t)
 	c.Revision++
 	return c
 }
 
-// NewEvent wraps a payload with the task's coordinates (SPEC X10).
+// NewEvent returns an event about a task.
 func NewEvent(ns string, t *taskv1.Task, payload proto.Message) *journal.Event {
 	return &journal.Event{
 		Namespace:  ns,
@@ -86,12 +88,12 @@ func NewEvent(ns string, t *taskv1.Task, payload proto.Message) *journal.Event {
 		TaskID:     t.GetTaskId(),
 		WorkItemID: t.GetWorkItemId(),
 		Payload:    payload,
-		// What a worker reports is part of what had the command started.
+		// Reports of workers belong to the trace of the request that created the task.
 		Traceparent: t.GetTraceparent(),
 	}
 }
 
-// TaskOf gives the task that an event carries, or nil.
+// TaskOf returns the task that an event carries, or nil.
 func TaskOf(ev *journal.Event) *taskv1.Task {
 	if p, ok := ev.Payload.(interface{ GetTask() *taskv1.Task }); ok {
 		return p.GetTask()
@@ -99,4 +101,5 @@ func TaskOf(ev *journal.Event) *taskv1.Task {
 	return nil
 }
 
+// Timestamp converts a time for a record.
 func Timestamp(t time.Time) *timestamppb.Timestamp { return timestamppb.New(t) }

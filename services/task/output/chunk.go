@@ -4,7 +4,7 @@ import (
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 )
 
-// resolve gives the absolute offset where a read begins.
+// resolve returns the absolute offset at which a read begins.
 func resolve(offset, oldest, end int64) int64 {
 	if offset < 0 {
 		offset = end + offset
@@ -12,7 +12,7 @@ func resolve(offset, oldest, end int64) int64 {
 	return min(max(offset, oldest), end)
 }
 
-// Cut gives the part of a chunk from offset from on, at most limit bytes.
+// Cut returns the part of a chunk from offset from on, at most limit bytes of it.
 func Cut(c *taskv1.OutputChunk, from int64, limit int) *taskv1.OutputChunk {
 	data, at := c.GetData(), c.GetOffset()
 	if from > at {
@@ -24,7 +24,7 @@ func Cut(c *taskv1.OutputChunk, from int64, limit int) *taskv1.OutputChunk {
 	return &taskv1.OutputChunk{Offset: at, Stream: c.GetStream(), Data: data}
 }
 
-// newBytes gives what of a chunk lies behind end, or nil if nothing does.
+// newBytes returns the part of a chunk after end, or nil if there is none.
 func newBytes(c *taskv1.OutputChunk, end int64) *taskv1.OutputChunk {
 	if c.GetOffset()+int64(len(c.GetData())) <= end {
 		return nil
@@ -32,9 +32,10 @@ func newBytes(c *taskv1.OutputChunk, end int64) *taskv1.OutputChunk {
 	return Cut(c, end, len(c.GetData()))
 }
 
+// ChunkEnd returns the offset after the last byte of a chunk.
 func ChunkEnd(c *taskv1.OutputChunk) int64 { return c.GetOffset() + int64(len(c.GetData())) }
 
-// Join gives the bytes of a piece and where they end.
+// Join returns the bytes of a piece and the offset at which they end.
 func Join(p Piece) ([]byte, int64) {
 	var b []byte
 	next := p.Start

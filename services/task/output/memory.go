@@ -8,8 +8,8 @@ import (
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 )
 
-// Memory is Output without a disk: for tests and for planes that run
-// without a broker. Nothing survives the process.
+// Memory is a Store in memory, for tests and for planes without a broker. Nothing
+// survives the process.
 type Memory struct {
 	mu    sync.Mutex
 	kept  int64
@@ -22,12 +22,12 @@ type memoryTask struct {
 	end    int64
 }
 
-// NewMemory keeps up to kept bytes of each task.
+// NewMemory returns a Store that keeps up to kept bytes of each task.
 func NewMemory(kept int64) *Memory {
 	return &Memory{kept: kept, tasks: make(map[string]*memoryTask)}
 }
 
-// Append implements Output.
+// Append implements Store.
 func (m *Memory) Append(_ context.Context, namespace, taskID string, chunk *taskv1.OutputChunk) (int64, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -52,7 +52,7 @@ func (m *Memory) Append(_ context.Context, namespace, taskID string, chunk *task
 	return t.end, nil
 }
 
-// Read implements Output.
+// Read implements Store.
 func (m *Memory) Read(_ context.Context, namespace, taskID string, offset int64, limit int) (Piece, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -72,7 +72,7 @@ func (m *Memory) Read(_ context.Context, namespace, taskID string, offset int64,
 	return p, nil
 }
 
-// fill puts up to limit bytes of chunks into p, and reports whether it is full.
+// fill adds chunks to p until it has limit bytes, and reports whether it has.
 func fill(p *Piece, chunks []*taskv1.OutputChunk, limit int) bool {
 	for _, c := range p.Chunks {
 		limit -= len(c.GetData())
@@ -94,10 +94,10 @@ func fill(p *Piece, chunks []*taskv1.OutputChunk, limit int) bool {
 	return limit <= 0
 }
 
-// Trim implements Output. There is never more than is kept.
+// Trim implements Store. Append keeps no more than is kept after the end.
 func (m *Memory) Trim(context.Context, string, string) error { return nil }
 
-// Remove implements Output.
+// Remove implements Store.
 func (m *Memory) Remove(_ context.Context, namespace, taskID string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -17,22 +17,22 @@ import (
 )
 
 const (
-	// OutputStream is the JetStream stream that holds all output, one subject a
-	// task, one message a chunk.
+	// StreamName is the name of the JetStream stream with all output: one subject for
+	// each task, one message for each chunk.
 	StreamName    = "quartet-output"
 	subjectPrefix = "quartet.output."
 
 	headerOffset = "Quartet-Offset"
 	headerStream = "Quartet-Stream"
 
-	// keptChunks bounds a task that writes little and often; the broker drops
-	// the oldest chunk by itself. KeptOutput bounds one that writes much.
+	// keptChunks bounds the chunks of a task, for one that writes little and often; the
+	// broker drops the oldest ones. Kept bounds the bytes.
 	keptChunks = 4096
-	// A living task may grow by trimSlack over KeptOutput before its beginning is
-	// purged. The broker notes what a purge takes from the middle of a block in the
-	// newest one, and cannot remove a block with such notes before its next sync: a
-	// purge for each MiB left 1.2 GB on disk of 1.3 GB of output, one for each 32 MiB
-	// leaves an eighth, for as long as a sync takes to come.
+	// The output of a running task may exceed Kept by trimSlack before its beginning is
+	// purged. The broker records in its newest block what a purge removes from the middle
+	// of a block, and cannot delete a block with such records before its next sync. With a
+	// purge for each MiB, 1.2 GB of 1.3 GB of output stayed on disk until then; with one
+	// for each 32 MiB, an eighth.
 	trimSlack = 32 << 20
 
 	appendTimeout     = 5 * time.Second
@@ -41,8 +41,8 @@ const (
 	maxEnds           = 4096
 )
 
-// StreamConfig is the stream that StreamOutput needs. Only its leader
-// answers reads, since a follower that was frozen answers with old data (R6).
+// StreamConfig returns the configuration of the stream that Stream needs. Only its
+// leader serves reads, since a follower that was suspended may return old data (R6).
 func StreamConfig(replicas int) jetstream.StreamConfig {
 	return jetstream.StreamConfig{
 		Name:              StreamName,
@@ -59,26 +59,26 @@ func StreamConfig(replicas int) jetstream.StreamConfig {
 	}
 }
 
-// Stream is Output on NATS JetStream.
+// Stream is a Store on NATS JetStream.
 type Stream struct {
 	js     jetstream.JetStream
 	stream jetstream.Stream
-	kept   int64 // KeptOutput, less in tests
+	kept   int64 // Kept, less in tests
 	slack  int64 // trimSlack, less in tests
 
 	mu   sync.Mutex
-	ends map[string]tail // of the tasks appended to lately, by subject
+	ends map[string]tail // of tasks that were appended to recently, by subject
 }
 
-// tail is where a subject ends. It is a guess: the expected sequence of
-// every append shows whether it still holds.
+// tail is the end of a subject as remembered. Another writer may have appended since;
+// the expected sequence of every append detects that.
 type tail struct {
 	seq    uint64 // of the last message, 0 if none
 	end    int64
-	oldest int64 // nothing before it is kept
+	oldest int64 // offset of the oldest byte that is kept
 }
 
-// OpenStream creates or updates the stream and opens the output on it.
+// OpenStream creates or updates the stream and returns a Store on it.
 func OpenStream(ctx context.Context, nc *nats.Conn, replicas int) (*Stream, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -93,8 +93,9 @@ func OpenStream(ctx context.Context, nc *nats.Conn, replicas int) (*Stream, erro
 
 func subjectOf(namespace, taskID string) string { return subjectPrefix + namespace + "." + taskID }
 
-// Append implements Output. An append whose answer was lost is found again by
-// its offset; one that lands late is refused by its expected sequence.
+// Append implements Store. An append whose acknowledgement was lost is recognized by its
+// offset; one that arrives late is refused by its expected sequence, and tried again
+// from the current end.
 func (o *Stream) Append(ctx context.Context, namespace, taskID string, chunk *taskv1.OutputChunk) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, appendTimeout)
 	defer cancel()
@@ -131,7 +132,7 @@ func (o *Stream) Append(ctx context.Context, namespace, taskID string, chunk *ta
 	return 0, storageFault("output of task "+taskID+" could not be stored", err)
 }
 
-// findTail gives where a subject ends, as remembered or as the broker knows.
+// findTail returns the end of a subject, as remembered or else from the broker.
 func (o *Stream) findTail(ctx context.Context, subject string) (tail, error) {
 	o.mu.Lock()
 	at, known := o.ends[subject]
@@ -150,7 +151,8 @@ func (o *Stream) findTail(ctx context.Context, subject string) (tail, error) {
 	return tail{last.seq, ChunkEnd(last.chunk), first.chunk.GetOffset()}, nil
 }
 
-// purge remembers the end, and purges the beginning of what grew too large.
+// purge remembers the end of a subject, and purges its beginning if it exceeds what is
+// kept by more than slack.
 func (o *Stream) purge(ctx context.Context, subject string, at tail, slack int64) {
 	keep := at.end - o.kept
 	var purge error
@@ -161,7 +163,7 @@ func (o *Stream) purge(ctx context.Context, subject string, at tail, slack int64
 			at.oldest = m.chunk.GetOffset()
 		}
 	}
-	if purge != nil { // the chunk is stored; the next append tries again
+	if purge != nil { // not an error: the chunk is stored, and the next append purges again
 		o.forget(subject)
 		return
 	}
@@ -173,7 +175,7 @@ func (o *Stream) purge(ctx context.Context, subject string, at tail, slack int64
 	o.ends[subject] = at
 }
 
-// Trim implements Output.
+// Trim implements Store.
 func (o *Stream) Trim(ctx context.Context, namespace, taskID string) error {
 	ctx, cancel := context.WithTimeout(ctx, appendTimeout)
 	defer cancel()
@@ -183,7 +185,7 @@ func (o *Stream) Trim(ctx context.Context, namespace, taskID string) error {
 		return storageFault("output of task "+taskID+" could not be trimmed", err)
 	}
 	o.purge(ctx, subject, at, o.kept/4)
-	o.forget(subject) // nothing follows
+	o.forget(subject) // nothing is appended any more
 	return nil
 }
 
@@ -193,8 +195,8 @@ func (o *Stream) forget(subject string) {
 	delete(o.ends, subject)
 }
 
-// Read implements Output. Where to begin is found by a search over the
-// sequences, since offsets grow with them; nothing is kept in memory for it.
+// Read implements Store. It finds the first message by a binary
+// search over the sequences, since offsets grow with them.
 func (o *Stream) Read(ctx context.Context, namespace, taskID string, offset int64, limit int) (Piece, error) {
 	subject := subjectOf(namespace, taskID)
 	p, err := o.read(ctx, subject, offset, limit)
@@ -242,8 +244,8 @@ func lastEnd(p Piece) int64 {
 	return ChunkEnd(p.Chunks[len(p.Chunks)-1])
 }
 
-// locate finds the last message up to sequence high that begins at or before
-// offset; the first one if none does.
+// locate returns the last message up to sequence high that begins at or before offset,
+// or the first message if none does.
 func (o *Stream) locate(ctx context.Context, subject string, high uint64, offset int64) (*storedChunk, error) {
 	best, err := o.from(ctx, subject, 1)
 	if err != nil {
@@ -264,7 +266,7 @@ func (o *Stream) locate(ctx context.Context, subject string, high uint64, offset
 	return best, nil
 }
 
-// Remove implements Output.
+// Remove implements Store.
 func (o *Stream) Remove(ctx context.Context, namespace, taskID string) error {
 	subject := subjectOf(namespace, taskID)
 	o.forget(subject)
@@ -280,7 +282,7 @@ type storedChunk struct {
 	chunk *taskv1.OutputChunk
 }
 
-// last gives the last chunk of a subject, or nil.
+// last returns the last chunk of a subject, or nil.
 func (o *Stream) last(ctx context.Context, subject string) (*storedChunk, error) {
 	m, err := o.stream.GetLastMsgForSubject(ctx, subject)
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
@@ -289,7 +291,7 @@ func (o *Stream) last(ctx context.Context, subject string) (*storedChunk, error)
 	return parse(m, err)
 }
 
-// from gives the first chunk of a subject at or behind a sequence.
+// from returns the first chunk of a subject at or after a sequence.
 func (o *Stream) from(ctx context.Context, subject string, seq uint64) (*storedChunk, error) {
 	return parse(o.stream.GetMsg(ctx, seq, jetstream.WithGetMsgSubject(subject)))
 }
@@ -309,8 +311,9 @@ func parse(m *jetstream.RawStreamMsg, err error) (*storedChunk, error) {
 	return &storedChunk{m.Sequence, &taskv1.OutputChunk{Offset: offset, Stream: taskv1.OutputStream(kind), Data: m.Data}}, nil
 }
 
-// storageFault hides the broker's words. An append may be repeated without
-// harm, so its outcome needs no further words either.
+// storageFault is the error for a failure of the broker, whose message is not shown to
+// callers. Since an append may be repeated, the error does not say whether it took
+// effect.
 func storageFault(what string, cause error) error {
 	return fault.New(codes.Unavailable, fault.Storage, what+"; try again").WithCause(cause)
 }

@@ -5,23 +5,23 @@ import (
 	"unicode/utf8"
 )
 
-// EndText is the end of an output as text of at most limit bytes. A piece that
-// begins inside a character begins with the next one.
+// EndText returns the end of a piece as text of at most limit bytes. An incomplete
+// character at its beginning is left out.
 func EndText(p Piece, limit int) string {
 	b, _ := Join(p)
 	if p.Start > 0 {
 		b = b[LeadingBytes(b):]
 	}
 	text := strings.ToValidUTF8(string(b), "\uFFFD")
-	if over := len(text) - limit; over > 0 { // U+FFFD is longer than what it stands for
+	if over := len(text) - limit; over > 0 { // U+FFFD is longer than the bytes that it replaces
 		text = text[over:]
 		text = text[LeadingBytes([]byte(text)):]
 	}
 	return text
 }
 
-// LeadingBytes counts the bytes at the beginning that belong to a character that
-// began earlier.
+// LeadingBytes returns how many bytes at the beginning belong to a character that began
+// before b.
 func LeadingBytes(b []byte) int {
 	n := 0
 	for n < len(b) && n < utf8.UTFMax-1 && !utf8.RuneStart(b[n]) {
@@ -30,7 +30,7 @@ func LeadingBytes(b []byte) int {
 	return n
 }
 
-// TrailingBytes counts the bytes at the end that begin a character without ending it.
+// TrailingBytes returns how many bytes at the end belong to an incomplete character.
 func TrailingBytes(b []byte) int {
 	for n := 1; n <= len(b) && n < utf8.UTFMax; n++ {
 		c := b[len(b)-n]
@@ -45,5 +45,5 @@ func TrailingBytes(b []byte) int {
 	return 0
 }
 
-// ToText shows bytes as text: what is not UTF-8 becomes U+FFFD.
+// ToText converts bytes to text, with U+FFFD for what is not UTF-8.
 func ToText(b []byte) string { return strings.ToValidUTF8(string(b), "\uFFFD") }

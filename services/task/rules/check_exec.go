@@ -23,7 +23,7 @@ const (
 	DefaultMaxOutput = 32_000
 	MaxMaxOutput     = 256_000
 
-	// Linux takes at most 128 KiB for one argument and cmd becomes one.
+	// Linux limits one argument to 128 KiB, and cmd is passed as one argument.
 	maxCommandBytes = 64 << 10
 	maxArgs         = 1000
 	maxEnvBytes     = 64 << 10
@@ -31,12 +31,13 @@ const (
 	MaxWorkdirBytes = 4096
 	labelChars      = 120
 
-	// reservedEnv begins the names by which a worker knows its processes.
+	// reservedEnv is the prefix of the variables by which a worker identifies its
+	// processes.
 	reservedEnv = "QUARTET_"
 )
 
-// CheckExec validates a request and gives the command as it will be stored:
-// clean working directory, timeout filled in.
+// CheckExec validates a request and returns the command as it will be stored, with a
+// clean working directory and with the default timeout if it has none.
 func CheckExec(req *taskv1.ExecCommandRequest) (*taskv1.CommandSpec, error) {
 	if err := fault.Name("agent_id", req.GetAgentId()); err != nil {
 		return nil, err
@@ -77,7 +78,8 @@ func CheckExec(req *taskv1.ExecCommandRequest) (*taskv1.CommandSpec, error) {
 	return spec, nil
 }
 
-// DurationIn reads an optional duration; a missing one is def.
+// DurationIn returns an optional duration, or def if it is not set, and refuses one that
+// is not within low and high.
 func DurationIn(field string, d *durationpb.Duration, def, low, high time.Duration) (time.Duration, error) {
 	if d == nil {
 		return def, nil
@@ -129,7 +131,7 @@ func checkEnv(spec *taskv1.CommandSpec) error {
 		return err
 	}
 	total := 0
-	// In order, so that the same request always gets the same refusal.
+	// Sorted, so that the same request always gets the same refusal.
 	for _, name := range slices.Sorted(maps.Keys(env)) {
 		if !envName(name) {
 			return fault.Invalid("command.env", name, "must be named [A-Za-z_][A-Za-z0-9_]{0,127}")

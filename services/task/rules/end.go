@@ -27,15 +27,15 @@ const (
 	ReasonChildFailed   = taskv1.TaskEndReason_TASK_END_REASON_CHILD_FAILED
 )
 
-// MaxRestarts bounds how often a command is begun anew: one that takes its
-// workers down with it must come to an end (SPEC T4).
+// MaxRestarts bounds how often a command is run again, so that a command that crashes
+// its workers comes to an end (SPEC T4).
 const MaxRestarts = 5
 
-// TailChars is how much output a terminal event carries.
+// TailChars is how many characters of output a terminal event carries.
 const TailChars = 8000
 
-// End is the end of a command: as its worker reported it, or as the plane
-// found out. The output was read before the rule runs.
+// End describes how a command ended, as its worker reported it or as the plane found
+// out. The end of the output is read before the rule runs.
 type End struct {
 	TaskID     string
 	Generation int64
@@ -47,9 +47,9 @@ type End struct {
 	Truncated  bool
 }
 
-// DecideEnd writes a task's end, if it has none yet and the lease is the
-// current one. A late end leaves no trace (SPEC X7); the reply says whether
-// this one counted.
+// DecideEnd ends a task, or has it run again, if it has not ended and the lease is its
+// current one. Any other end is ignored (SPEC X7); the reply says whether this one
+// counted.
 func DecideEnd(s *model.State, env journal.Env, end End) (journal.Decision[bool], error) {
 	var d journal.Decision[bool]
 	r := s.Tasks[end.TaskID]
@@ -71,7 +71,7 @@ func DecideEnd(s *model.State, env journal.Env, end End) (journal.Decision[bool]
 	t.EndReason = end.Reason
 	t.EndMessage = endMessage(end.Message)
 	if end.lost() && t.GetRestarts() > 0 {
-		t.EndMessage = endMessage(fmt.Sprintf("%s; it was begun anew %d times", end.Message, t.GetRestarts()))
+		t.EndMessage = endMessage(fmt.Sprintf("%s; it was run again %d times", end.Message, t.GetRestarts()))
 	}
 	t.OutputBytes, t.OutputTruncated = end.Bytes, end.Truncated
 	t.EndedAt = model.Timestamp(env.Now)
@@ -90,21 +90,22 @@ func DecideEnd(s *model.State, env journal.Env, end End) (journal.Decision[bool]
 	return d, nil
 }
 
+// endMessage returns a message that fits into a task.
 func endMessage(text string) string { return LastChars(strings.ToValidUTF8(text, "\uFFFD"), 500) }
 
-// lost reports whether a command ended with its worker and not by itself.
+// lost reports whether a command ended because its worker did.
 func (e End) lost() bool { return e.Reason == ReasonWorkerLost || e.Reason == ReasonWorkerStopped }
 
-// restarts reports whether a command that was lost is run again: only if its
-// caller asked for that, nobody asked for its end, and not for ever (SPEC T4).
+// restarts reports whether a lost command is run again (SPEC T4): its restart policy
+// says so, nobody asked it to stop, and it was not run again too often.
 func restarts(t *taskv1.Task, end End) bool {
 	return end.lost() && t.GetState() == taskv1.TaskState_TASK_STATE_RUNNING && t.GetRestarts() < MaxRestarts &&
 		t.GetCommand().GetRestartPolicy() == taskv1.RestartPolicy_RESTART_POLICY_ON_WORKER_LOSS
 }
 
-// endState maps how a command ended to its final state. A command that ended
-// by itself before the stop reached it did not get cancelled; one that was to
-// be stopped and whose worker is gone did.
+// endState returns the final state of a command. A command that was asked to stop and
+// exited by itself before is completed or failed; one whose worker was lost then is
+// cancelled.
 func endState(from taskv1.TaskState, end End) taskv1.TaskState {
 	cancelling := from == taskv1.TaskState_TASK_STATE_CANCELLING
 	switch end.Reason {
@@ -139,7 +140,7 @@ func CheckedReason(r *taskv1.CommandEnded) (reason taskv1.TaskEndReason, message
 	return ReasonExited, fmt.Sprintf("the worker reported the unknown reason %q", pbjson.EnumName(r.GetReason()))
 }
 
-// LastChars keeps the last n characters of a text.
+// LastChars returns the last n characters of a text.
 func LastChars(s string, n int) string {
 	count := utf8.RuneCountInString(s)
 	for i := range s {

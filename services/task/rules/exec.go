@@ -14,9 +14,9 @@ import (
 	"quartet/services/task/model"
 )
 
-// DecideExec queues a command, or finds the same one running (T1). spec is
-// what checkExec made of the request; worktree, if the agent has one, says which
-// worker runs it.
+// DecideExec queues a command, or returns the same one if that is running and the
+// request asks for it (SPEC T1). spec is the command from CheckExec. worktree, if the
+// agent has one, names the only worker that may run the command.
 func DecideExec(s *model.State, env journal.Env, req *taskv1.ExecCommandRequest, spec *taskv1.CommandSpec, worktree *taskv1.Worktree) (journal.Decision[*taskv1.ExecCommandResponse], error) {
 	var d journal.Decision[*taskv1.ExecCommandResponse]
 	ns, agent := env.Actor.Namespace, req.GetAgentId()
@@ -53,8 +53,8 @@ func DecideExec(s *model.State, env journal.Env, req *taskv1.ExecCommandRequest,
 	return d, nil
 }
 
-// runningCommand finds the oldest command of an owner that does the same and was not
-// asked to stop.
+// runningCommand returns the oldest active command of an owner that is the same as
+// spec and was not asked to stop, or nil.
 func runningCommand(s *model.State, o model.Owner, spec *taskv1.CommandSpec) *model.Record {
 	of := s.Agents[o]
 	if of == nil {
@@ -73,15 +73,16 @@ func runningCommand(s *model.State, o model.Owner, spec *taskv1.CommandSpec) *mo
 	return found
 }
 
-// sameCommand is the identity of a command: what runs, where, with which
-// variables, and whether on a terminal. What it may use does not count.
+// sameCommand reports whether two commands are the same: they run the same program in
+// the same directory, with the same variables and placement, and both or neither on a
+// terminal. Limits do not matter.
 func sameCommand(a, b *taskv1.CommandSpec) bool {
 	return a.GetCmd() == b.GetCmd() && slices.Equal(a.GetArgv(), b.GetArgv()) &&
 		a.GetWorkdir() == b.GetWorkdir() && a.GetTty() == b.GetTty() && maps.Equal(a.GetEnv(), b.GetEnv()) &&
 		a.GetPool() == b.GetPool() && maps.Equal(a.GetWorkerLabels(), b.GetWorkerLabels())
 }
 
-// commandLabel is one line for people.
+// commandLabel describes a command in one line.
 func commandLabel(spec *taskv1.CommandSpec) string {
 	line := spec.GetCmd()
 	if line == "" {
@@ -94,14 +95,16 @@ func commandLabel(spec *taskv1.CommandSpec) string {
 	return string([]rune(line)[:labelChars-1]) + "…"
 }
 
-// RequestArguments are what makes one request another (SPEC X2). How long the caller
-// waits is none of it: a call that is repeated has less time left in its round.
+// RequestArguments returns the part of a request by which a repeated one is recognized
+// (SPEC X2). The yield time is not part of it, since a repeated call may have less
+// time left.
 func RequestArguments(req *taskv1.ExecCommandRequest) *taskv1.ExecCommandRequest {
 	args := proto.CloneOf(req)
 	args.YieldTime = nil
 	return args
 }
 
+// AnswerExec builds the response from the events.
 func AnswerExec(events []*journal.Event) (*taskv1.ExecCommandResponse, error) {
 	return &taskv1.ExecCommandResponse{Task: model.TaskOf(events[0])}, nil
 }

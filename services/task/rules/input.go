@@ -6,8 +6,9 @@ import (
 	"quartet/services/task/model"
 )
 
-// Why SendTaskInput refuses. A refusal is a normal answer (SPEC T3) and is not
-// remembered under the request id, so that the same call may succeed later.
+// Reasons for which SendTaskInput does not accept input. That is a normal response
+// (SPEC T3), which is not remembered under the request id, so that the same call may
+// succeed later.
 const (
 	RefusedNotRunning  = "task_not_running"
 	RefusedNoInput     = "input_not_accepted"
@@ -16,16 +17,17 @@ const (
 	RefusedBacklog     = "input_backlog"
 )
 
-// maxUnconfirmed bounds input that the worker has not confirmed. State keeps
-// twice as many, so none that may have to be sent again is gone.
+// maxUnconfirmed bounds the inputs that the worker has not confirmed. The state keeps
+// twice as many, so that all that may have to be sent again are kept.
 const maxUnconfirmed = model.KeptInputs / 2
 
-// Reach is what the service knows of a task's worker, and the rule does not.
+// Reach is what the state does not have of a task's worker.
 type Reach struct {
 	Connected      bool
-	ConfirmedInput int64 // the last input that the worker handed to the command
+	ConfirmedInput int64 // the last input that the worker wrote to the command
 }
 
+// DecideInput accepts input for a command, or says in the reply why not.
 func DecideInput(s *model.State, env journal.Env, req *taskv1.SendTaskInputRequest, to Reach) (journal.Decision[*taskv1.SendTaskInputResponse], error) {
 	var d journal.Decision[*taskv1.SendTaskInputResponse]
 	ns := env.Actor.Namespace
@@ -62,6 +64,7 @@ func DecideInput(s *model.State, env journal.Env, req *taskv1.SendTaskInputReque
 	return d, nil
 }
 
+// AnswerInput builds the response from the events.
 func AnswerInput(events []*journal.Event) (*taskv1.SendTaskInputResponse, error) {
 	p, _ := events[0].Payload.(*taskv1.TaskInputAccepted)
 	return &taskv1.SendTaskInputResponse{AcceptedInput: true, InputTarget: p.GetInputTarget(), BytesWritten: p.GetBytes()}, nil

@@ -6,21 +6,20 @@ import (
 	"quartet/services/task/model"
 )
 
-// MaxLeases bounds one command of the dispatcher, and so one frame.
+// MaxLeases bounds the leases of one write.
 const MaxLeases = 256
 
-// DecideLease gives queued commands to workers: oldest command first, to the
-// worker with the most room. That a task is running, with whom and under which
-// lease, is durable before the worker hears of it; so a crash between the two
-// leaves a lease to repeat or to let lapse, and never runs a command twice
-// (SPEC T4, X12).
+// DecideLease gives queued commands to workers: the oldest command first, to the worker
+// with the most room. The lease is durable before it is sent to the worker, so that a
+// crash between the two leaves a lease to send again or to expire, and never runs a
+// command twice (SPEC T4, X12).
 func DecideLease(s *model.State, env journal.Env, slots []model.WorkerSlot) (journal.Decision[int], error) {
 	var d journal.Decision[int]
 	free := make([]int, len(slots))
 	for i, w := range slots {
 		free[i] = w.Capacity - w.HeldElsewhere - len(s.Workers[w.Worker])
 	}
-	taken := make(map[string]int) // queued commands looked at, by queue
+	taken := make(map[string]int) // how many commands of each queue were considered
 	for len(d.Events) < MaxLeases {
 		r, where := oldestWaiting(s, slots, free, taken)
 		if r == nil {
@@ -46,9 +45,9 @@ func DecideLease(s *model.State, env journal.Env, slots []model.WorkerSlot) (jou
 	return d, nil
 }
 
-// oldestWaiting gives the oldest command that waits and that some slot has room for, and
-// remembers in taken how far it looked. A queue that nobody serves costs one look,
-// however long it is, and nobody waits behind it.
+// oldestWaiting returns the oldest waiting command for which some worker has room, and
+// counts in taken how many commands of each queue were considered. A queue that no
+// worker serves costs one check, however long it is, and delays no other queue.
 func oldestWaiting(s *model.State, slots []model.WorkerSlot, free []int, taken map[string]int) (*model.Record, model.Placement) {
 	var oldest *model.Record
 	var from string

@@ -42,7 +42,7 @@ func TestT4_PoolsAndLabels(t *testing.T) {
 	small := serving("small", 1, map[string]string{"os": "linux", "gpu": "t4"})
 	reason, message = w.why(gpu, small, model.WorkerSlot{Worker: model.WorkerKey{Namespace: "beta", ID: "theirs"}, Capacity: 1, Labels: map[string]string{"gpu": "a100", "os": "linux"}})
 	require.Equal(t, model.QueuedNoMatch, reason)
-	require.Equal(t, "needs a worker of pool default with gpu=a100,os=linux; connected: small (pool default, gpu=t4,os=linux, 0 of 1 places taken)", message)
+	require.Equal(t, "needs a worker of pool default with gpu=a100,os=linux; connected: small (pool default, gpu=t4,os=linux, 0 of 1 commands)", message)
 
 	require.Equal(t, 1, w.lease(t, small), "only the plain one fits")
 	require.Equal(t, "small", w.task(plain).GetWorkerId())
@@ -56,7 +56,7 @@ func TestT4_PoolsAndLabels(t *testing.T) {
 	next := w.queue(t, &taskv1.CommandSpec{Cmd: "deploy", Pool: "prod"})
 	reason, message = w.why(next, small, serving("prod", 1, nil, "prod"))
 	require.Equal(t, model.QueuedBusy, reason)
-	require.Contains(t, message, "prod (pool prod, 1 of 1 places taken)")
+	require.Contains(t, message, "prod (pool prod, 1 of 1 commands)")
 	reason, _ = w.why(next, serving("prod", 2, nil, "prod"))
 	require.Equal(t, model.QueuedSoon, reason)
 
@@ -162,7 +162,7 @@ func TestT4_OnWorkerLoss(t *testing.T) {
 	require.True(t, w.end(t, lost(ReasonWorkerLost)))
 	got := w.task(id)
 	require.Equal(t, taskv1.TaskState_TASK_STATE_INTERRUPTED, got.GetState())
-	require.Contains(t, got.GetEndMessage(), "begun anew 5 times")
+	require.Contains(t, got.GetEndMessage(), "run again 5 times")
 
 	// Whoever else ended it, it stays ended.
 	for _, c := range []struct {

@@ -16,6 +16,7 @@ import (
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/pkg/workerstream"
 	"quartet/services/task/model"
 )
 
@@ -203,11 +204,11 @@ func TestT1_BadRequestsAreRefused(t *testing.T) {
 		"bad pool":            {func(r *taskv1.ExecCommandRequest) { r.Command.Pool = "a b" }, fault.InvalidArgument, `"a b"`},
 		"bad label":           {func(r *taskv1.ExecCommandRequest) { r.Command.WorkerLabels = map[string]string{"A": "x"} }, fault.InvalidArgument, `"A"`},
 		"long label": {func(r *taskv1.ExecCommandRequest) {
-			r.Command.WorkerLabels = map[string]string{"a": strings.Repeat("v", maxLabelValue+1)}
+			r.Command.WorkerLabels = map[string]string{"a": strings.Repeat("v", workerstream.MaxLabelValueBytes+1)}
 		}, fault.LimitExceeded, "129"},
 		"many labels": {func(r *taskv1.ExecCommandRequest) {
 			r.Command.WorkerLabels = map[string]string{}
-			for i := range maxLabels + 1 {
+			for i := range workerstream.MaxLabels + 1 {
 				r.Command.WorkerLabels[fmt.Sprint("l", i)] = "v"
 			}
 		}, fault.LimitExceeded, "65"},

@@ -7,8 +7,8 @@ import (
 	"quartet/services/task/model"
 )
 
-// DecideStop: what is queued is cancelled at once, what runs is asked to stop,
-// and asked again it is killed (SPEC T3).
+// DecideStop stops a task (SPEC T3): a queued one is cancelled at once, a running one
+// is asked to stop, and one that was asked before is to be killed.
 func DecideStop(s *model.State, env journal.Env, req *taskv1.StopTaskRequest) (journal.Decision[*taskv1.StopTaskResponse], error) {
 	var d journal.Decision[*taskv1.StopTaskResponse]
 	ns := env.Actor.Namespace
@@ -22,15 +22,15 @@ func DecideStop(s *model.State, env journal.Env, req *taskv1.StopTaskRequest) (j
 			"task_id", req.GetTaskId(), "state", model.StateName(state))
 	}
 	if r.StopForced || model.IsChild(r.Task) && state == taskv1.TaskState_TASK_STATE_CANCELLING {
-		d.Reply = &taskv1.StopTaskResponse{Task: r.Task} // killing it once more changes nothing
+		d.Reply = &taskv1.StopTaskResponse{Task: r.Task} // it is being killed already
 		return d, nil
 	}
 	d.Events = []*journal.Event{stopEvent(env, ns, r, "stopped before it was started")}
 	return d, nil
 }
 
-// stopEvent is the next step towards the end of a task that has not ended.
-// unstarted is what one says of it that no worker had.
+// stopEvent returns the event that stops a task that has not ended. unstarted is the
+// end message of one that no worker has.
 func stopEvent(env journal.Env, ns string, r *model.Record, unstarted string) *journal.Event {
 	t := model.NextRevision(r.Task)
 	switch {
