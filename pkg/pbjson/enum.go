@@ -2,18 +2,29 @@ package pbjson
 
 import (
 	"strings"
+	"sync"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// EnumName returns the name under which Append writes an enum value: lower case
-// and without the prefix of its type. The zero value, and a value that the type
-// does not have, give "".
-func EnumName(e protoreflect.Enum) string {
-	d := e.Descriptor()
-	v := d.Values().ByNumber(e.Number())
-	if v == nil || e.Number() == 0 {
+// enumPrefixes caches what EnumText cuts off, by descriptor.
+var enumPrefixes sync.Map
+
+// EnumText returns the name that journal lines and tools use for an enum value: lower case,
+// without the prefix of its type, such as "in_progress" for TODO_STATE_IN_PROGRESS. It is ""
+// for the zero value, and the number for a value of a newer version.
+func EnumText(e protoreflect.Enum) string {
+	if e.Number() == 0 {
 		return ""
 	}
-	return strings.ToLower(strings.TrimPrefix(string(v.Name()), upperSnake(string(d.Name()))+"_"))
+	d := e.Descriptor()
+	prefix, ok := enumPrefixes.Load(d)
+	if !ok {
+		prefix, _ = enumPrefixes.LoadOrStore(d, upperSnake(string(d.Name()))+"_")
+	}
+	v := d.Values().ByNumber(e.Number())
+	if v == nil {
+		return protoreflect.ValueOfEnum(e.Number()).String()
+	}
+	return strings.ToLower(strings.TrimPrefix(string(v.Name()), prefix.(string)))
 }

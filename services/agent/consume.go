@@ -103,7 +103,7 @@ func react(s *State, env journal.Env, ev *journal.Event) ([]*journal.Event, erro
 		// waited by itself has nothing but this to wake it; what came with a
 		// message has woken it already. A result that was there before the wait
 		// may have been read long ago, so it wakes too (SPEC P1).
-		if p.GetWait().GetWorkItemId() == "" && (p.GetCause() == "timer" || p.GetCause() == "task_result_present") {
+		if p.GetWait().GetWorkItemId() == "" && (p.GetCause() == waitingv1.WaitCause_WAIT_CAUSE_TIMER || p.GetCause() == waitingv1.WaitCause_WAIT_CAUSE_TASK_RESULT_PRESENT) {
 			return a.wake("wait", p.GetWait().GetWaitId(), nil), nil
 		}
 	}

@@ -61,7 +61,7 @@ func TestT5_TheTurnWaitsUntilTheItemIsFree(t *testing.T) {
 		r.others.item = func() *workv1.WorkItem {
 			looks++
 			if looks < 3 {
-				return &workv1.WorkItem{WorkItemId: "wi_a", Waits: []*workv1.AttachedWait{{Kind: workv1.WaitKind_WAIT_KIND_TASK, Resource: "tsk_1"}}}
+				return &workv1.WorkItem{WorkItemId: "wi_a", Waits: []*workv1.AttachedWait{{Kind: waitingv1.WaitKind_WAIT_KIND_TASK, Resource: "tsk_1"}}}
 			}
 			return &workv1.WorkItem{WorkItemId: "wi_a"}
 		}
@@ -153,7 +153,10 @@ func TestP7_WakesCoalesce(t *testing.T) {
 
 // What wakes an agent that waited by itself.
 func TestP1_ResolvedAgentWaits(t *testing.T) {
-	for cause, wakes := range map[string]bool{"timer": true, "task_result_present": true, "task_result": false, "operator_input": false} {
+	for cause, wakes := range map[waitingv1.WaitCause]bool{
+		waitingv1.WaitCause_WAIT_CAUSE_TIMER: true, waitingv1.WaitCause_WAIT_CAUSE_TASK_RESULT_PRESENT: true,
+		waitingv1.WaitCause_WAIT_CAUSE_TASK_RESULT: false, waitingv1.WaitCause_WAIT_CAUSE_OPERATOR_INPUT: false,
+	} {
 		for item, own := range map[string]bool{"": true, "wi_a": false} {
 			r := newRig(t)
 			r.spawn("keeper")

@@ -54,7 +54,7 @@ func (s *Service) ownWaits(ctx context.Context, o *offer) ([]*waitingv1.Wait, er
 
 func waitsForTask(it *workv1.WorkItem, taskID string) bool {
 	for _, w := range it.GetWaits() {
-		if w.GetKind() == workv1.WaitKind_WAIT_KIND_TASK && w.GetResource() == taskID {
+		if w.GetKind() == waitingv1.WaitKind_WAIT_KIND_TASK && w.GetResource() == taskID {
 			return true
 		}
 	}

@@ -85,7 +85,7 @@ func TestP2_ATurnWaitsUntilTheAnswerIsHeard(t *testing.T) {
 	looks := make(chan struct{}, 64)
 	var queue *workv1.GetWorkQueueResponse
 	r.others.set(func() {
-		queue = item(&workv1.AttachedWait{WaitId: "wt_1", Kind: workv1.WaitKind_WAIT_KIND_OPERATOR, Mode: workv1.WaitMode_WAIT_MODE_WAIT})
+		queue = item(&workv1.AttachedWait{WaitId: "wt_1", Kind: waitingv1.WaitKind_WAIT_KIND_OPERATOR, Mode: waitingv1.WaitMode_WAIT_MODE_WAIT})
 		r.others.waits = []*waitingv1.Wait{operatorWait("wt_1", "wi_1", epoch.Add(-time.Minute))}
 		r.others.queue = func() (*workv1.GetWorkQueueResponse, error) {
 			select {

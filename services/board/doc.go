@@ -1,5 +1,5 @@
 // Package board is the plane of boards: graphs of steps that an orchestrator
-// maintains and workers execute (docs/s2-conformance.md).
+// maintains and workers execute (docs/spec/boards.md).
 //
 // Owns: boards, their steps and the leases on them, worker runs, standing
 // dispatches, and the WAL of each board.

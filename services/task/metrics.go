@@ -62,7 +62,7 @@ func (m *metrics) count(ev *journal.Event) {
 		m.expired.WithLabelValues().Inc()
 	case *taskv1.TaskCompleted, *taskv1.TaskFailed, *taskv1.TaskCancelled, *taskv1.TaskInterrupted:
 		state := strings.ToLower(strings.TrimPrefix(t.GetState().String(), "TASK_STATE_"))
-		m.ended.WithLabelValues(kind, state, pbjson.EnumName(t.GetEndReason())).Inc()
+		m.ended.WithLabelValues(kind, state, pbjson.EnumText(t.GetEndReason())).Inc()
 		if command && t.GetStartedAt() != nil {
 			m.took.WithLabelValues(state).Observe(between(t.GetStartedAt(), t.GetEndedAt()))
 		}

@@ -73,9 +73,9 @@ func start(on *proctree.Host, spec *taskv1.CommandSpec, dir string, env []string
 }
 
 func (p *process) startOnTerminal(on *proctree.Host) (err error) {
-	p.mark, err = on.Start(func() error {
+	p.mark, err = on.Start(p.cmd, func() error {
 		master, err := pty.StartWithAttrs(p.cmd, &pty.Winsize{Rows: 24, Cols: 80},
-			&syscall.SysProcAttr{Setsid: true, Setctty: true, Pdeathsig: syscall.SIGKILL})
+			proctree.TerminalAttr())
 		if err != nil {
 			return err
 		}
@@ -125,20 +125,15 @@ func (p *process) startOnPipes(on *proctree.Host, input bool) (err error) {
 		}
 		p.outputs = append(p.outputs, output{stream, r})
 	}
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	p.mark, err = on.Start(p.cmd.Start)
+	p.cmd.SysProcAttr = proctree.GroupAttr()
+	p.mark, err = on.Start(p.cmd, nil)
 	return err
 }
 
 // awaitExit waits until the process has ended and leaves it unreaped: until it is
 // reaped, the number of its process group is not reused.
 func (p *process) awaitExit() {
-	for {
-		err := unix.Waitid(unix.P_PID, p.pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
-		if !errors.Is(err, unix.EINTR) {
-			break
-		}
-	}
+	proctree.AwaitExit(p.pid)
 	close(p.exited)
 }
 

@@ -6,12 +6,12 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cenkalti/backoff/v5"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 
 	"quartet/pkg/fault"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/pkg/retry"
 )
 
 const (
@@ -48,8 +48,7 @@ type sentReports struct {
 // connect keeps a session open until the worker stops. Its pauses follow the
 // machine's clock, as sockets do.
 func (w *Worker) connect() {
-	pauses := backoff.NewExponentialBackOff()
-	pauses.InitialInterval, pauses.MaxInterval, pauses.Multiplier = firstPause, maxPause, 2
+	pauses := retry.New(firstPause, maxPause)
 	for w.ctx.Err() == nil {
 		began := time.Now()
 		err := w.serveSession()
@@ -62,21 +61,17 @@ func (w *Worker) connect() {
 		if time.Since(began) > steady {
 			pauses.Reset()
 		}
-		pause := pauses.NextBackOff()
+		w.cfg.Logger.Info("the stream to the task plane ended; connecting again", zap.Error(err))
 		if errors.Is(err, fault.AlreadyExists) {
 			// A newer process has this worker's id. The plane considers what runs here as
 			// interrupted, so it must not continue.
 			w.cfg.Logger.Error("another process took this worker's id", zap.Error(err))
 			w.abandonAll()
-			pause = maxPause
+			pauses = retry.New(maxPause, maxPause)
 		}
-		w.cfg.Logger.Info("the task plane cannot be reached, trying again", zap.Duration("pause", pause), zap.Error(err))
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-w.ctx.Done():
+		if pauses.Wait(w.ctx) != nil {
+			return
 		}
-		timer.Stop()
 	}
 }
 

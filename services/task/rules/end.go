@@ -137,7 +137,7 @@ func CheckedReason(r *taskv1.CommandEnded) (reason taskv1.TaskEndReason, message
 		ReasonMemoryLimit, ReasonProcessLimit, ReasonOutputLimit:
 		return r.GetReason(), r.GetMessage()
 	}
-	return ReasonExited, fmt.Sprintf("the worker reported the unknown reason %q", pbjson.EnumName(r.GetReason()))
+	return ReasonExited, fmt.Sprintf("the worker reported the unknown reason %q", pbjson.EnumText(r.GetReason()))
 }
 
 // LastChars returns the last n characters of a text.
