@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"quartet/services/board"
+	"quartet/services/board/wal"
 	"quartet/tests/dev"
 )
 
@@ -33,7 +33,7 @@ func TestB1_AWALAsAFile(t *testing.T) {
 	call(http.MethodPost, "boards", `{"boardId":"one","walName":"first","title":"One","steps":[{"stepId":"a","title":"A"},{"stepId":"b","title":"B","dependsOnStepIds":["a"]}]}`, 200)
 	call(http.MethodPatch, "boards/one/steps/a", `{"status":"STEP_STATUS_COMPLETED","resultSummary":"fine"}`, 200)
 	before := call(http.MethodGet, "wal/first.wal.jsonl", "", 200)
-	replayed, err := board.ReplayWAL(strings.NewReader(before))
+	replayed, err := wal.Replay(strings.NewReader(before))
 	require.NoError(t, err)
 	require.EqualValues(t, 5, replayed.Lines)
 	require.Equal(t, "fine", replayed.Board.GetSteps()[0].GetResultSummary())
@@ -63,7 +63,7 @@ func TestB1_AWALAsAFile(t *testing.T) {
 	require.True(t, strings.HasPrefix(all, before))
 	require.Equal(t, call(http.MethodGet, "wal/first.wal.jsonl", "", 200), all)
 	require.Equal(t, all[len(before):], call(http.MethodGet, "wal/first.wal.jsonl?after_wal_seq=5", "", 200))
-	replayed, err = board.ReplayWAL(bytes.NewReader([]byte(all)))
+	replayed, err = wal.Replay(bytes.NewReader([]byte(all)))
 	require.NoError(t, err)
 	require.Equal(t, "enough", replayed.Board.GetReason())
 	require.Contains(t, call(http.MethodGet, "wal/none.wal.jsonl", "", 404), "NOT_FOUND")

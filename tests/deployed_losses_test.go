@@ -374,9 +374,9 @@ func (j *chores) audit(ctx context.Context) {
 	for line, task := range j.ended {
 		require.Equal(j.t, task.GetTaskId(), listed[line], line)
 		switch {
-		case task.GetEndReason() == "exited" && task.GetExitCode() == 0:
+		case task.GetEndReason() == taskv1.TaskEndReason_TASK_END_REASON_EXITED && task.GetExitCode() == 0:
 			require.Equal(j.t, 1, ran[line], "%s ended well", line)
-		case slices.Contains([]string{"worker_lost", "worker_stopped"}, task.GetEndReason()):
+		case task.GetEndReason() == taskv1.TaskEndReason_TASK_END_REASON_WORKER_LOST || task.GetEndReason() == taskv1.TaskEndReason_TASK_END_REASON_WORKER_STOPPED:
 			lost++
 			require.LessOrEqual(j.t, ran[line], 1, "%s ended with its worker", line)
 		default:

@@ -14,7 +14,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/version"
 	"quartet/services/app"
-	"quartet/services/board"
+	"quartet/services/board/wal"
 	"quartet/services/cli"
 	"quartet/services/doctor"
 	"quartet/services/mcp"
@@ -62,7 +62,7 @@ func servers() cli.Servers {
 			return out
 		},
 		Replay: func(log io.Reader) (cli.WAL, error) {
-			r, err := board.ReplayWAL(log)
+			r, err := wal.Replay(log)
 			return cli.WAL{Board: r.Board, Lines: r.Lines, Torn: r.Torn}, err
 		},
 		MCP: func(ctx context.Context, conn grpc.ClientConnInterface, o cli.MCPOptions) error {

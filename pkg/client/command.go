@@ -83,15 +83,15 @@ func (c *Command) run(handle CommandHandler) {
 	defer context.AfterFunc(c.ctx, c.input.close)()
 	c.wake()
 	err := handle(c.ctx, c)
-	e := &taskv1.CommandEnded{TaskId: c.Task.GetTaskId(), LeaseGeneration: c.gen, Reason: "exited"}
+	e := &taskv1.CommandEnded{TaskId: c.Task.GetTaskId(), LeaseGeneration: c.gen, Reason: taskv1.TaskEndReason_TASK_END_REASON_EXITED}
 	var exit *ExitError
 	switch cause := context.Cause(c.ctx); {
 	case err != nil && errors.Is(cause, ErrStopped):
-		e.Reason, e.Message = "stopped", "stopped on request"
+		e.Reason, e.Message = taskv1.TaskEndReason_TASK_END_REASON_STOPPED, "stopped on request"
 	case err != nil && errors.Is(cause, ErrTimeout):
-		e.Reason, e.Message = "timeout", fmt.Sprintf("not done after %s", timeout)
+		e.Reason, e.Message = taskv1.TaskEndReason_TASK_END_REASON_TIMEOUT, fmt.Sprintf("not done after %s", timeout)
 	case err != nil && cause != nil:
-		e.Reason, e.Message = "worker_stopped", "the worker was told to end"
+		e.Reason, e.Message = taskv1.TaskEndReason_TASK_END_REASON_WORKER_STOPPED, "the worker was told to end"
 	case errors.As(err, &exit):
 		e.ExitCode = proto.Int32(int32(exit.Code)) //nolint:gosec // an exit code is small
 	case err != nil:

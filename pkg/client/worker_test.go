@@ -22,6 +22,7 @@ import (
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 	"quartet/services/task"
+	taskoutput "quartet/services/task/output"
 	"quartet/tests/dev"
 )
 
@@ -29,7 +30,7 @@ import (
 type floor struct {
 	t       *testing.T
 	log     journal.Log
-	output  task.Output
+	output  taskoutput.Store
 	addr    string
 	service *task.Service
 	server  *rpc.Server
@@ -37,7 +38,7 @@ type floor struct {
 }
 
 func newFloor(t *testing.T) *floor {
-	f := &floor{t: t, log: memlog.New(), output: task.NewMemoryOutput(task.KeptOutput), addr: "127.0.0.1:0"}
+	f := &floor{t: t, log: memlog.New(), output: taskoutput.NewMemory(taskoutput.Kept), addr: "127.0.0.1:0"}
 	f.up()
 	t.Cleanup(f.down)
 	var err error
@@ -179,7 +180,7 @@ func TestT3_InputAndStop(t *testing.T) {
 	require.Equal(t, taskv1.TaskState_TASK_STATE_CANCELLED, f.ended(ctx, taskID).GetState())
 
 	taskID = f.exec(ctx, &taskv1.CommandSpec{Cmd: "slow", Timeout: durationpb.New(10 * time.Millisecond)}, 0).GetHandle().GetTaskId()
-	require.Equal(t, "timeout", f.ended(ctx, taskID).GetEndReason())
+	require.Equal(t, taskv1.TaskEndReason_TASK_END_REASON_TIMEOUT, f.ended(ctx, taskID).GetEndReason())
 }
 
 // SPEC T4, T5: a handler goes on through a restart of the task plane, and what
@@ -238,7 +239,7 @@ func TestX12_ANewerWorkerTakesOver(t *testing.T) {
 	second := make(chan error, 1)
 	go func() { second <- other.RunWorker(ctx, client.WorkerOptions{ID: "mine"}, run) }()
 	require.ErrorIs(t, <-first, fault.AlreadyExists)
-	require.Equal(t, "worker_lost", f.ended(dev.Within(t), taskID).GetEndReason())
+	require.Equal(t, taskv1.TaskEndReason_TASK_END_REASON_WORKER_LOST, f.ended(dev.Within(t), taskID).GetEndReason())
 	cancel()
 	require.NoError(t, <-second)
 }

@@ -29,7 +29,7 @@ import (
 	"quartet/services/mcp"
 	"quartet/services/quota"
 	"quartet/services/scheduler"
-	"quartet/services/task"
+	taskoutput "quartet/services/task/output"
 	"quartet/services/worker"
 )
 
@@ -180,7 +180,7 @@ func New(cfg Config, logger *zap.Logger, version string) (*App, error) {
 	table = append(table, []row{
 		{"backup", func() (life.Service, error) {
 			return backup.New(backup.Config{
-				Journals: journalStreams(), Output: task.OutputStream, Home: a.cfg.HomeDir, Key: fingerprint(key), Version: version,
+				Journals: journalStreams(), Output: taskoutput.StreamName, Home: a.cfg.HomeDir, Key: fingerprint(key), Version: version,
 			}, backup.Deps{Conn: func() *nats.Conn { return a.broker.readers }, Partitions: a.broker.split, Logger: logger.Named("backup")})
 		}, []string{"nats"}},
 		{"scheduler", func() (life.Service, error) {

@@ -15,7 +15,7 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/natsd"
-	"quartet/services/task"
+	taskoutput "quartet/services/task/output"
 )
 
 // stallRestart is how long a journal may stand still before the embedded
@@ -150,15 +150,15 @@ func (b *broker) sources(plane string) ([]journal.Source, error) {
 
 // output is the store of what commands write, opened once there is a broker.
 type output struct {
-	task.Output
+	taskoutput.Store
 	broker *broker
 }
 
 func (o *output) Name() string { return "output" }
 
 func (o *output) Start(ctx context.Context) error {
-	opened, err := task.OpenStreamOutput(ctx, o.broker.readers, o.broker.cfg.Replicas)
-	o.Output = opened
+	opened, err := taskoutput.OpenStream(ctx, o.broker.readers, o.broker.cfg.Replicas)
+	o.Store = opened
 	return err
 }
 

@@ -23,7 +23,7 @@ import (
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/natsd"
 	"quartet/services/backup"
-	"quartet/services/task"
+	taskoutput "quartet/services/task/output"
 )
 
 const (
@@ -164,7 +164,7 @@ func refill(ctx context.Context, cfg Config, m archive.Manifest, nc *nats.Conn, 
 			return fmt.Errorf("the journal of %s is there already and has %d partitions, the backup's has %d; restore into a cluster without one", plane, got, n)
 		}
 	}
-	if _, err := js.CreateOrUpdateStream(ctx, task.OutputStreamConfig(cfg.Replicas)); err != nil {
+	if _, err := js.CreateOrUpdateStream(ctx, taskoutput.StreamConfig(cfg.Replicas)); err != nil {
 		return err
 	}
 	for name := range totals.Streams {
@@ -187,7 +187,7 @@ func refill(ctx context.Context, cfg Config, m archive.Manifest, nc *nats.Conn, 
 		return err
 	}
 	for name, want := range totals.Streams {
-		if name == task.OutputStream { // its sequences are others, and old ones may have left it
+		if name == taskoutput.StreamName { // its sequences are others, and old ones may have left it
 			continue
 		}
 		if err := compare(ctx, js, name, want); err != nil {
@@ -210,7 +210,7 @@ type sent struct {
 
 func (p *publishing) publish(ctx context.Context, m archive.Message) error {
 	msg := &nats.Msg{Subject: m.Subject, Data: m.Data, Header: m.Header}
-	journal := m.Stream != task.OutputStream
+	journal := m.Stream != taskoutput.StreamName
 	if !journal {
 		// What a chunk expected before it were sequences of the old stream.
 		msg.Header = nats.Header{}
@@ -241,7 +241,7 @@ func (p *publishing) drain(ctx context.Context, n int) error {
 		select {
 		case ack := <-w.ack.Ok():
 			// Planes remember each other's messages by their sequences.
-			if ack.Stream != w.m.Stream || w.m.Stream != task.OutputStream && ack.Sequence != w.m.Seq {
+			if ack.Stream != w.m.Stream || w.m.Stream != taskoutput.StreamName && ack.Sequence != w.m.Seq {
 				return fmt.Errorf("message %d of %s became message %d of %s", w.m.Seq, w.m.Stream, ack.Sequence, ack.Stream)
 			}
 		case err := <-w.ack.Err():

@@ -14,6 +14,7 @@ import (
 	"quartet/pkg/journal"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/plane"
+	"quartet/services/board/model"
 )
 
 // spoiled is a log in which one line reads otherwise than it was written.
@@ -69,7 +70,7 @@ func TestB2_AnyDamagedRecord(t *testing.T) {
 	r.open("two", 2)
 	for _, b := range names {
 		r.held(b, "a")
-		require.NoError(t, r.say(b, "c", stepFailed))
+		require.NoError(t, r.say(b, "c", model.StepFailed))
 	}
 	want := map[string]*boardv1.Board{}
 	for _, b := range names {

@@ -12,11 +12,14 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
+	"quartet/services/board/model"
+	"quartet/services/board/patch"
+	"quartet/services/board/rules"
 )
 
 // Limits of runs.
 const (
-	// MaxWait is how long a call waits for a run's end.
+	// MaxWait bounds how long a call waits for a run to end.
 	MaxWait           = 55 * time.Second
 	defaultRunTime    = time.Hour
 	maxRunTime        = 24 * time.Hour
@@ -29,13 +32,13 @@ const (
 	maxAllowedToolLen = 128
 )
 
-// DispatchWorker starts one run on a worker that is free (SPEC B10).
+// DispatchWorker starts a run on a connected worker that has room (SPEC B10).
 func (s *Service) DispatchWorker(ctx context.Context, req *boardv1.DispatchWorkerRequest) (*boardv1.DispatchWorkerResponse, error) {
 	allowed, err := checkAllowed(req.GetAllowedStepIds(), maxAllowedOfRun)
 	if err := fault.First(
 		s.orchestrate(ctx, "agent.dispatch_worker", req.GetSessionId()),
 		fault.RequestID(req.GetRequestId()), fault.Name("board_id", req.GetBoardId()),
-		optionalName("worker_pool_id", req.GetWorkerPoolId()), optionalName("worker_id", req.GetWorkerId()), err,
+		patch.OptionalName("worker_pool_id", req.GetWorkerPoolId()), patch.OptionalName("worker_id", req.GetWorkerId()), err,
 		fault.TextBytes("instruction", req.GetInstruction(), fault.MaxFreeTextBytes, false),
 		fault.TextBytes("context", req.GetContext(), fault.MaxFreeTextBytes, false),
 		checkTools(req.GetAllowedTools()),
@@ -54,48 +57,54 @@ func (s *Service) DispatchWorker(ctx context.Context, req *boardv1.DispatchWorke
 		return nil, err
 	}
 	k := sessionKey(ctx, req.GetSessionId())
-	pool, err := view(ctx, s, k, req.GetBoardId(), "", func(_ *State, b *board) (string, error) {
-		return cmp.Or(req.GetWorkerPoolId(), b.pool), nil
+	pool, err := viewBoard(ctx, s, k, req.GetBoardId(), "", func(_ *model.State, b *model.Board) (string, error) {
+		return cmp.Or(req.GetWorkerPoolId(), b.DefaultPool), nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	place, busy := s.floor.reserve(k.namespace, pool, req.GetWorkerId())
-	out, err := s.change(ctx, change{
-		method: "DispatchWorker", k: k, board: req.GetBoardId(), requestID: req.GetRequestId(), args: req, ended: true,
-		decide: func(_ *State, b *board, env journal.Env) ([]*journal.Event, error) {
+	reservation, busy := s.workers.Reserve(k.Namespace, pool, req.GetWorkerId())
+	workerID := ""
+	if busy == nil {
+		workerID = reservation.Session.Key.ID
+	}
+	out, err := s.do(ctx, change{
+		method: "DispatchWorker", session: k, board: req.GetBoardId(), requestID: req.GetRequestId(), args: req, mayBeEnded: true,
+		decide: func(_ *model.State, b *model.Board, env journal.Env) ([]*journal.Event, error) {
 			switch {
-			case !b.dispatchable():
-				return nil, notDispatchable(b)
-			case busy != nil: // for the rule to say: a repetition has its first answer
+			case !b.Dispatchable():
+				return nil, model.NotDispatchable(b)
+			case busy != nil: // the rule returns it, so that a repeated request gets its first response
 				return nil, busy
-			case len(b.runs) >= maxRunsOfBoard:
-				return nil, fault.WorkerPoolBusy.Newf("board %q has %d runs under way; that is the most", b.id, len(b.runs))
+			case len(b.Runs) >= maxRunsOfBoard:
+				return nil, fault.WorkerPoolBusy.Newf("board %q has %d runs in progress, which is the most", b.ID, len(b.Runs))
 			}
 			for _, id := range allowed {
-				if b.steps[id] == nil {
-					return nil, noStep(b, id)
+				if b.Steps[id] == nil {
+					return nil, model.NoStep(b, id)
 				}
 			}
-			return []*journal.Event{b.event("", &boardv1.WorkerDispatched{Run: &boardv1.WorkerRun{
-				RunId: env.NewID("run_"), SessionId: k.id, BoardId: b.id, WorkerPoolId: pool, WorkerId: place.worker,
+			return []*journal.Event{b.NewEvent("", &boardv1.WorkerDispatched{Run: &boardv1.WorkerRun{
+				RunId: env.NewID("run_"), SessionId: k.ID, BoardId: b.ID, WorkerPoolId: pool, WorkerId: workerID,
 				AllowedStepIds: allowed, Instruction: req.GetInstruction(), Context: req.GetContext(), AllowedTools: req.GetAllowedTools(),
 				Status:       boardv1.RunStatus_RUN_STATUS_RUNNING,
 				DispatchedAt: timestamppb.New(env.Now), DeadlineAt: timestamppb.New(env.Now.Add(limit)),
 			}})}, nil
 		},
 	})
-	if err != nil || len(out.events) == 0 {
-		s.floor.giveBack(place)
+	p, dispatched := journal.Find[*boardv1.WorkerDispatched](out.events)
+	switch {
+	case busy != nil:
+	case err != nil || p.GetRun().GetWorkerId() != workerID: // refused, or a repeated request whose run another worker has
+		reservation.Cancel()
+	default:
+		s.workers.Begin(reservation, p.GetRun())
+	}
+	if err != nil {
 		return nil, err
 	}
-	p, ok := out.events[0].Payload.(*boardv1.WorkerDispatched)
-	if !ok {
-		s.floor.giveBack(place)
-		return nil, fmt.Errorf("board: a dispatch wrote %s", out.events[0].Type)
-	}
-	if p.GetRun().GetWorkerId() != place.worker || !s.floor.hand(place, p.GetRun()) {
-		s.floor.giveBack(place) // it was dispatched by an earlier call
+	if !dispatched {
+		return nil, fault.InternalError.New("a run was dispatched without an event")
 	}
 	run, pending, err := s.awaitRun(ctx, k, req.GetBoardId(), p.GetRun().GetRunId(), wait)
 	return &boardv1.DispatchWorkerResponse{Run: run, Pending: pending}, err
@@ -123,7 +132,7 @@ func span(field string, d *durationpb.Duration, def, most time.Duration) (time.D
 	return d.AsDuration(), nil
 }
 
-// GetWorkerRun reads a run, and waits for its end on request.
+// GetWorkerRun reads a run and, if requested, waits for it to end.
 func (s *Service) GetWorkerRun(ctx context.Context, req *boardv1.GetWorkerRunRequest) (*boardv1.GetWorkerRunResponse, error) {
 	if err := fault.First(
 		s.operate(ctx, "agent.dispatch_worker", req.GetSessionId()),
@@ -142,13 +151,15 @@ func (s *Service) GetWorkerRun(ctx context.Context, req *boardv1.GetWorkerRunReq
 	return &boardv1.GetWorkerRunResponse{Run: run, Pending: pending}, nil
 }
 
-// awaitRun reads a run, once it has ended or the wait is over.
-func (s *Service) awaitRun(ctx context.Context, k key, boardID, runID string, wait time.Duration) (*boardv1.WorkerRun, bool, error) {
+// awaitRun waits until a run has ended or the wait has passed, and returns it.
+// pending reports that it has not ended.
+func (s *Service) awaitRun(ctx context.Context, k model.Key, boardID, runID string, wait time.Duration) (*boardv1.WorkerRun, bool, error) {
 	timer := s.deps.Clock.TimerAt(s.deps.Clock.Now().Add(wait))
 	defer timer.Stop()
+	changes := s.watches.Subscribe(boardWatch{k.Namespace, k.ID, boardID})
+	defer changes.Close()
 	for {
-		changed := s.watches.on(watchKey{k.namespace, k.id, boardID})
-		run, err := journalView(ctx, s, k, func(st *State) (*boardv1.WorkerRun, error) { return st.run(k, boardID, runID) })
+		run, err := viewSession(ctx, s, k, func(st *model.State) (*boardv1.WorkerRun, error) { return st.FindRun(k, boardID, runID) })
 		if err != nil {
 			return nil, false, err
 		}
@@ -157,10 +168,10 @@ func (s *Service) awaitRun(ctx context.Context, k key, boardID, runID string, wa
 			return run, pending, nil
 		}
 		select {
-		case <-changed:
+		case <-changes.C():
 		case <-timer.C():
 			return run, true, nil
-		case <-s.ctx.Done():
+		case <-s.watches.Stopped():
 			return run, true, nil
 		case <-ctx.Done():
 			return nil, false, ctx.Err()
@@ -168,40 +179,19 @@ func (s *Service) awaitRun(ctx context.Context, k key, boardID, runID string, wa
 	}
 }
 
-// run is a run as readers see it.
-func (s *State) run(k key, boardID, runID string) (*boardv1.WorkerRun, error) {
-	r := s.runs[key{k.namespace, runID}]
-	if r == nil || r.board.key.session != k.id || r.board.id != boardID {
-		return nil, fault.NotFound.Newf("board %q has no run %q; long ended ones stand in the events only", boardID, runID).With("run_id", runID)
-	}
-	return r.shown(), nil
-}
-
-func (r *run) shown() *boardv1.WorkerRun {
-	if !r.live() || r.step == nil {
-		return r.rec
-	}
-	n := copyRun(r.rec)
-	n.StepStatus = r.rec.GetStepStatus()
-	if r.holds() {
-		n.StepStatus = r.step.rec.GetStatus()
-	}
-	return n
-}
-
 // ListWorkerRuns reads a board's runs.
 func (s *Service) ListWorkerRuns(ctx context.Context, req *boardv1.ListWorkerRunsRequest) (*boardv1.ListWorkerRunsResponse, error) {
 	if err := fault.First(s.operate(ctx, "agent.dispatch_worker", req.GetSessionId()), fault.Name("board_id", req.GetBoardId())); err != nil {
 		return nil, err
 	}
-	limit, err := bounded(req.GetLimit(), 0, 50)
+	limit, err := checkPage(req.GetLimit(), 0, 50)
 	if err != nil {
 		return nil, err
 	}
 	k := sessionKey(ctx, req.GetSessionId())
-	return view(ctx, s, k, req.GetBoardId(), "", func(st *State, b *board) (*boardv1.ListWorkerRunsResponse, error) {
+	return viewBoard(ctx, s, k, req.GetBoardId(), "", func(st *model.State, b *model.Board) (*boardv1.ListWorkerRunsResponse, error) {
 		out := &boardv1.ListWorkerRunsResponse{}
-		out.Runs, out.Truncated = st.runsOf(b, limit, req.GetRunningOnly())
+		out.Runs, out.Truncated = st.RunsOf(b, limit, req.GetRunningOnly())
 		return out, nil
 	})
 }
@@ -215,27 +205,27 @@ func (s *Service) CancelWorkerRun(ctx context.Context, req *boardv1.CancelWorker
 		return nil, err
 	}
 	k := sessionKey(ctx, req.GetSessionId())
-	_, err := s.change(ctx, change{
-		method: "CancelWorkerRun", k: k, board: req.GetBoardId(), requestID: req.GetRequestId(), args: req, ended: true,
-		decide: func(st *State, b *board, env journal.Env) ([]*journal.Event, error) {
-			r := st.runs[key{k.namespace, req.GetRunId()}]
-			if r == nil || r.board != b {
-				_, err := st.run(k, req.GetBoardId(), req.GetRunId())
+	_, err := s.do(ctx, change{
+		method: "CancelWorkerRun", session: k, board: req.GetBoardId(), requestID: req.GetRequestId(), args: req, mayBeEnded: true,
+		decide: func(st *model.State, b *model.Board, env journal.Env) ([]*journal.Event, error) {
+			r := st.Runs[model.Key{Namespace: k.Namespace, ID: req.GetRunId()}]
+			if r == nil || r.Board != b {
+				_, err := st.FindRun(k, req.GetBoardId(), req.GetRunId())
 				return nil, err
 			}
-			if !r.live() {
+			if !r.Running() {
 				return nil, nil
 			}
-			f := newFlow(b, env)
-			f.finish(r, boardv1.RunStatus_RUN_STATUS_CANCELLED, whyCancelled, &boardv1.WorkerRunEnded{})
-			f.settle()
-			return f.events, nil
+			f := rules.NewTransition(b, env)
+			f.FinishRun(r, boardv1.RunStatus_RUN_STATUS_CANCELLED, rules.WhyCancelled, &boardv1.WorkerRunEnded{})
+			f.FollowUps()
+			return f.Events, nil
 		},
 	})
 	if err != nil {
 		return nil, err
 	}
-	s.floor.stop(k.namespace, req.GetRunId())
+	s.workers.Cancel(k.Namespace, req.GetRunId())
 	run, _, err := s.awaitRun(ctx, k, req.GetBoardId(), req.GetRunId(), 0)
 	return &boardv1.CancelWorkerRunResponse{Run: run}, err
 }
@@ -248,27 +238,27 @@ func (s *Service) FinishWorkerRun(ctx context.Context, req *boardv1.FinishWorker
 		return nil, err
 	}
 	k := sessionKey(ctx, req.GetSessionId())
-	_, err = s.change(ctx, change{
-		method: "FinishWorkerRun", k: k, board: req.GetBoardId(), requestID: req.GetRequestId(), args: req, ended: true,
-		decide: func(st *State, b *board, env journal.Env) ([]*journal.Event, error) {
-			r, err := st.seen(b, actor.RunID)
+	_, err = s.do(ctx, change{
+		method: "FinishWorkerRun", session: k, board: req.GetBoardId(), requestID: req.GetRequestId(), args: req, mayBeEnded: true,
+		decide: func(st *model.State, b *model.Board, env journal.Env) ([]*journal.Event, error) {
+			r, err := st.CallerRun(b, actor.RunID)
 			switch {
 			case err != nil:
 				return nil, err
-			case !r.live() && terminal(b.status) && r.rec.GetWorkerResult() == "" && req.GetWorkerResult() != "":
-				// Its board has ended; its own last word is kept (S2-186).
-				return []*journal.Event{b.event("", &boardv1.WorkerRunEnded{
-					RunId: actor.RunID, Status: r.rec.GetStatus(), WorkerResult: req.GetWorkerResult(), EndReason: r.rec.GetEndReason(),
+			case !r.Running() && model.Ended(b.Status) && r.Record.GetWorkerResult() == "" && req.GetWorkerResult() != "":
+				// The run ended with its board; its result is recorded all the same (S2-186).
+				return []*journal.Event{b.NewEvent("", &boardv1.WorkerRunEnded{
+					RunId: actor.RunID, Status: r.Record.GetStatus(), WorkerResult: req.GetWorkerResult(), EndReason: r.Record.GetEndReason(),
 				})}, nil
-			case !r.live():
-				return nil, newFlow(b, env).late(r)
+			case !r.Running():
+				return nil, rules.NewTransition(b, env).EndedError(r)
 			}
-			f := newFlow(b, env)
-			f.finish(r, boardv1.RunStatus_RUN_STATUS_FINISHED, whyFinished, &boardv1.WorkerRunEnded{
-				WorkerResult: req.GetWorkerResult(), NoStepClaimed: r.step == nil,
+			f := rules.NewTransition(b, env)
+			f.FinishRun(r, boardv1.RunStatus_RUN_STATUS_FINISHED, rules.WhyFinished, &boardv1.WorkerRunEnded{
+				WorkerResult: req.GetWorkerResult(), NoStepClaimed: r.Step == nil,
 			})
-			f.settle()
-			return f.events, nil
+			f.FollowUps()
+			return f.Events, nil
 		},
 	})
 	if err != nil {
@@ -278,23 +268,31 @@ func (s *Service) FinishWorkerRun(ctx context.Context, req *boardv1.FinishWorker
 	return &boardv1.FinishWorkerRunResponse{Run: run}, err
 }
 
-// RenewWorkerRun begins the calling run's lease anew. It writes nothing.
+// RenewWorkerRun gives the lease of the calling run a full term (SPEC X12). It
+// writes nothing to the journal.
 func (s *Service) RenewWorkerRun(ctx context.Context, req *boardv1.RenewWorkerRunRequest) (*boardv1.RenewWorkerRunResponse, error) {
 	actor, err := runner(ctx, "agent.renew_run")
 	if err := fault.First(err, fault.Name("session_id", req.GetSessionId()), fault.Name("board_id", req.GetBoardId())); err != nil {
 		return nil, err
 	}
 	k := sessionKey(ctx, req.GetSessionId())
-	return view(ctx, s, k, req.GetBoardId(), "", func(st *State, b *board) (*boardv1.RenewWorkerRunResponse, error) {
-		r, err := st.seen(b, actor.RunID)
+	resp, err := viewBoard(ctx, s, k, req.GetBoardId(), "", func(st *model.State, b *model.Board) (*boardv1.RenewWorkerRunResponse, error) {
+		r, err := st.CallerRun(b, actor.RunID)
 		if err != nil {
 			return nil, err
 		}
-		if !r.live() {
-			return nil, newFlow(b, journal.Env{}).late(r)
+		if !r.Running() {
+			return nil, rules.NewTransition(b, journal.Env{}).EndedError(r)
 		}
-		until := s.deps.Clock.Now().Add(s.cfg.LeaseTerm)
-		r.lease(until)
-		return &boardv1.RenewWorkerRunResponse{LeaseExpiresAt: timestamppb.New(until), Cancelling: r.rec.GetCancelling()}, nil
+		return &boardv1.RenewWorkerRunResponse{Cancelling: r.Record.GetCancelling()}, nil
 	})
+	if err != nil {
+		return nil, err
+	}
+	expires, ok := s.leases.Renew(k.Namespace, actor.RunID)
+	if !ok { // it ended just now
+		return nil, model.RunEnded(actor.RunID)
+	}
+	resp.LeaseExpiresAt = timestamppb.New(expires)
+	return resp, nil
 }

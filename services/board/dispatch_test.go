@@ -12,10 +12,12 @@ import (
 	"quartet/pkg/fault"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/plane/planetest"
+	"quartet/services/board/model"
+	"quartet/services/board/rules"
 )
 
 func stepDone(runID, what string) *boardv1.StepReport {
-	return &boardv1.StepReport{RunId: runID, Status: stepCompleted, ResultSummary: &what}
+	return &boardv1.StepReport{RunId: runID, Status: model.StepCompleted, ResultSummary: &what}
 }
 
 func (r *rig) open(board string, parallel int32, allowed ...string) string {
@@ -58,7 +60,7 @@ func TestB10_DispatchRunsOneStep(t *testing.T) {
 	require.False(t, got.GetPending())
 	run := got.GetRun()
 	require.Equal(t, "a", run.GetClaimedStepId())
-	require.Equal(t, stepCompleted, run.GetStepStatus())
+	require.Equal(t, model.StepCompleted, run.GetStepStatus())
 	require.Equal(t, "fine", run.GetStepResultSummary())
 	require.Equal(t, "I did it", run.GetWorkerResult())
 	require.Equal(t, "fine", r.step("one", "a").GetResultSummary())
@@ -106,9 +108,9 @@ func TestB11_AWorkerThatChooses(t *testing.T) {
 	require.ErrorIs(t, r.claim("one", "w2", r.run("one", "w2"), "b"), fault.StepAlreadyClaimed)
 	fin, err := r.service.FinishWorkerRun(ctx, &boardv1.FinishWorkerRunRequest{SessionId: owner, BoardId: "one", WorkerResult: "gave up"})
 	require.NoError(t, err)
-	require.Equal(t, stepFailed, fin.GetRun().GetStepStatus())
-	require.Equal(t, whyFinished, r.step("one", "b").GetReason())
-	require.Equal(t, whyFinished, r.step("one", "b").GetResultSummary())
+	require.Equal(t, model.StepFailed, fin.GetRun().GetStepStatus())
+	require.Equal(t, rules.WhyFinished, r.step("one", "b").GetReason())
+	require.Equal(t, rules.WhyFinished, r.step("one", "b").GetResultSummary())
 }
 
 func TestS2_418_ACancelledRunAndOneThatTookTooLong(t *testing.T) {
@@ -190,7 +192,7 @@ func TestB11_EveryStepOnce(t *testing.T) {
 					for _, a := range m.GetAssigned() {
 						seen[a.GetRun().GetBoardId()+"/"+a.GetStep().GetStepId()]++
 						for _, d := range a.GetDependencies() {
-							if d.GetStatus() != stepCompleted || d.GetResultSummary() != "ok" {
+							if d.GetStatus() != model.StepCompleted || d.GetResultSummary() != "ok" {
 								seen["wrong dependency"]++
 							}
 						}
@@ -247,7 +249,7 @@ func TestB10_AStandingDispatch(t *testing.T) {
 	m = w.next(t)
 	require.Len(t, m.GetAcks(), 2)
 	require.Empty(t, m.GetAssigned())
-	require.Equal(t, stepReady, r.step("one", "b").GetStatus())
+	require.Equal(t, model.StepReady, r.step("one", "b").GetStatus())
 	list, err := r.service.ListStandingDispatches(r.owner(), &boardv1.ListStandingDispatchesRequest{SessionId: owner, BoardId: "one"})
 	require.NoError(t, err)
 	require.Empty(t, list.GetDispatches())
@@ -292,7 +294,7 @@ func TestARCH11_AStepCostsTheSameOnEveryBoard(t *testing.T) {
 		before := len(r.events())
 		runID := r.run(board, "worker")
 		require.NoError(t, r.claim(board, "worker", runID, ""))
-		require.NoError(t, r.report(board, "worker", runID, "s00000", stepCompleted))
+		require.NoError(t, r.report(board, "worker", runID, "s00000", model.StepCompleted))
 		require.Equal(t, []string{"worker_dispatched", "task_step_claimed", "task_step_completed"}, planetest.Types(r.events()[before:]))
 		lines := r.wal(board + "-wal")
 		return len(lines) - len(lastLines(lines, 2))
@@ -328,7 +330,7 @@ func TestS2_186_TheLastWordOfALateRun(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "too late", got.GetRun().GetWorkerResult())
 	require.Equal(t, boardv1.RunStatus_RUN_STATUS_CANCELLED, got.GetRun().GetStatus())
-	_, err = r.service.UpdateStep(r.as("w1", runID), &boardv1.UpdateStepRequest{SessionId: owner, BoardId: "one", StepId: "a", Status: stepCompleted})
+	_, err = r.service.UpdateStep(r.as("w1", runID), &boardv1.UpdateStepRequest{SessionId: owner, BoardId: "one", StepId: "a", Status: model.StepCompleted})
 	require.ErrorIs(t, err, fault.TaskTerminal)
 	require.Equal(t, lines, string(r.wal("one-wal")))
 }

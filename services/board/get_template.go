@@ -11,8 +11,8 @@ import (
 //go:embed template.md
 var template string
 
-// GetTemplate answers with the guide to writing a board (S2-296 to S2-302). It
-// looks at no board and writes nothing.
+// GetTemplate returns the guide to writing a board (S2-296 to S2-302). It reads no
+// board and writes nothing.
 func (s *Service) GetTemplate(ctx context.Context, _ *boardv1.GetTemplateRequest) (*boardv1.GetTemplateResponse, error) {
 	a := rpc.ActorFrom(ctx)
 	session := a.AgentID

@@ -10,29 +10,32 @@ import (
 
 	"quartet/pkg/fault"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
+	"quartet/services/board/model"
+	"quartet/services/board/patch"
 )
 
-// runsInspected is how many runs InspectBoard shows.
-const runsInspected = 100
+// maxInspectedRuns is how many runs InspectBoard returns.
+const maxInspectedRuns = 100
 
-// InspectBoard shows what debugging needs (S2-160, S2-236, S2-474, SPEC B13).
+// InspectBoard returns what debugging a board needs (S2-160, S2-236, S2-474, SPEC B13).
 func (s *Service) InspectBoard(ctx context.Context, req *boardv1.InspectBoardRequest) (*boardv1.InspectBoardResponse, error) {
-	if err := fault.First(s.operate(ctx, "agent.task_inspect", req.GetSessionId()), fault.Name("board_id", req.GetBoardId()), optionalName("wal_name", req.GetWalName())); err != nil {
+	if err := fault.First(s.operate(ctx, "agent.task_inspect", req.GetSessionId()), fault.Name("board_id", req.GetBoardId()), patch.OptionalName("wal_name", req.GetWalName())); err != nil {
 		return nil, err
 	}
-	lines, err := bounded(req.GetTimeline(), 0, 50)
+	lines, err := checkPage(req.GetTimeline(), 0, 50)
 	if err != nil {
 		return nil, err
 	}
-	var k boardKey
-	out, err := view(ctx, s, sessionKey(ctx, req.GetSessionId()), req.GetBoardId(), req.GetWalName(), func(st *State, b *board) (*boardv1.InspectBoardResponse, error) {
-		k = b.key
-		out := &boardv1.InspectBoardResponse{Board: b.named(), Dispatches: b.openDispatches()}
-		out.Runs, _ = st.runsOf(b, runsInspected, false)
-		for id, r := range b.runs {
-			if r.holds() {
+	var k model.BoardKey
+	session := sessionKey(ctx, req.GetSessionId())
+	out, err := viewBoard(ctx, s, session, req.GetBoardId(), req.GetWalName(), func(st *model.State, b *model.Board) (*boardv1.InspectBoardResponse, error) {
+		k = b.Key
+		out := &boardv1.InspectBoardResponse{Board: b.WithDiagnostics(), Dispatches: b.OpenDispatches()}
+		out.Runs, _ = st.RunsOf(b, maxInspectedRuns, false)
+		for id, r := range b.Runs {
+			if r.HoldsStep() {
 				out.Dispatched = append(out.Dispatched, &boardv1.DispatchedStep{
-					RunId: id, AtDispatch: r.step.claimed, Now: b.shown(r.step), UpdatedAfterDispatch: otherwise(r.step.claimed, r.step.rec),
+					RunId: id, AtDispatch: r.Step.AtClaim, Now: b.ShownStep(r.Step, s.leases.Expiry(session.Namespace)), UpdatedAfterDispatch: contentChanged(r.Step.AtClaim, r.Step.Record),
 				})
 			}
 		}
@@ -43,7 +46,7 @@ func (s *Service) InspectBoard(ctx context.Context, req *boardv1.InspectBoardReq
 		return nil, err
 	}
 	after := max(0, out.GetBoard().GetRevision()-int64(lines))
-	p, err := s.walOf(ctx, k, after, lines)
+	p, err := s.readLines(ctx, k, after, lines)
 	if err != nil {
 		return nil, err
 	}
@@ -53,8 +56,8 @@ func (s *Service) InspectBoard(ctx context.Context, req *boardv1.InspectBoardReq
 	return out, nil
 }
 
-// otherwise says whether the orchestrator changed a step since it was claimed.
-func otherwise(then, now *boardv1.Step) bool {
+// contentChanged reports whether the orchestrator changed a step since it was claimed.
+func contentChanged(then, now *boardv1.Step) bool {
 	content := func(s *boardv1.Step) *boardv1.Step {
 		return &boardv1.Step{
 			Title: s.GetTitle(), Summary: s.GetSummary(), DependsOnStepIds: s.GetDependsOnStepIds(),

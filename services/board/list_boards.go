@@ -7,6 +7,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
+	"quartet/services/board/model"
 )
 
 // ListBoards reads boards without their steps (S2-062 to S2-072).
@@ -14,7 +15,7 @@ func (s *Service) ListBoards(ctx context.Context, req *boardv1.ListBoardsRequest
 	if err := s.operate(ctx, "agent.task_list", req.GetSessionId()); err != nil {
 		return nil, err
 	}
-	limit, err := bounded(req.GetLimit(), req.GetOffset(), 50)
+	limit, err := checkPage(req.GetLimit(), req.GetOffset(), 50)
 	if err != nil {
 		return nil, err
 	}
@@ -23,34 +24,34 @@ func (s *Service) ListBoards(ctx context.Context, req *boardv1.ListBoardsRequest
 		if _, known := boardv1.BoardStatus_name[int32(st)]; !known || st == 0 {
 			return nil, fault.Invalid("statuses", st.String(), "must be statuses of boards")
 		}
-		ended = ended || terminal(st)
+		ended = ended || model.Ended(st)
 	}
 	k := sessionKey(ctx, req.GetSessionId())
-	if err := s.reconcileSession(ctx, k); err != nil {
+	if err := s.leases.ExpireSession(ctx, k); err != nil {
 		return nil, err
 	}
-	out, _, err := journal.View(ctx, s.engine.For(k.namespace, k.id), func(st *State) (*boardv1.ListBoardsResponse, error) {
+	out, _, err := journal.View(ctx, s.engine.For(k.Namespace, k.ID), func(st *model.State) (*boardv1.ListBoardsResponse, error) {
 		out := &boardv1.ListBoardsResponse{}
-		se := st.sessions[k]
+		se := st.Sessions[k]
 		if se == nil {
 			return out, nil
 		}
 		n := 0
-		show := func(b *board) {
-			if len(req.GetStatuses()) > 0 && !slices.Contains(req.GetStatuses(), b.status) {
+		add := func(b *model.Board) {
+			if len(req.GetStatuses()) > 0 && !slices.Contains(req.GetStatuses(), b.Status) {
 				return
 			}
 			n++
 			if n > int(req.GetOffset()) && len(out.Boards) < limit {
-				out.Boards = append(out.Boards, b.summarized())
+				out.Boards = append(out.Boards, b.Overview())
 			}
 		}
-		for _, b := range se.order {
-			show(b)
+		for _, b := range se.Order {
+			add(b)
 		}
 		if ended {
-			for _, b := range slices.Backward(se.ended) { // they ended in this order
-				show(b)
+			for _, b := range slices.Backward(se.Ended) { // latest end first
+				add(b)
 			}
 		}
 		out.Total = int32(n & (1<<31 - 1))
@@ -60,36 +61,13 @@ func (s *Service) ListBoards(ctx context.Context, req *boardv1.ListBoardsRequest
 	return out, err
 }
 
-// reconcileSession takes back what is overdue on a session's boards.
-func (s *Service) reconcileSession(ctx context.Context, k key) error {
-	late, _, err := journal.View(ctx, s.engine.For(k.namespace, k.id), func(st *State) ([]string, error) {
-		var out []string
-		if se := st.sessions[k]; se != nil {
-			for _, b := range se.order {
-				if s.late(b, s.deps.Clock.Now()) {
-					out = append(out, b.id)
-				}
-			}
-		}
-		return out, nil
-	})
-	if err != nil {
-		return err
-	}
-	for _, id := range late {
-		if err := s.reconcile(ctx, k, id); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// bounded checks S2's limit and offset.
-func bounded(limit, offset int32, def int) (int, error) {
-	const most = 500
+// checkPage validates a limit and an offset, and returns the limit, which is def if
+// none is given.
+func checkPage(limit, offset int32, def int) (int, error) {
+	const maxLimit = 500
 	switch {
-	case limit < 0 || limit > most:
-		return 0, fault.LimitExceeded.Newf("limit is %d; it must be 0 to %d", limit, most).WithField("limit", "must be 0 to 500")
+	case limit < 0 || limit > maxLimit:
+		return 0, fault.LimitExceeded.Newf("limit is %d; it must be 0 to %d", limit, maxLimit).WithField("limit", "must be 0 to 500")
 	case offset < 0:
 		return 0, fault.InvalidArgument.Newf("offset is %d; it must be at least 0", offset).WithField("offset", "must be at least 0")
 	case limit == 0:

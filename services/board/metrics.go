@@ -8,7 +8,7 @@ import (
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 )
 
-// metrics count what is on disk.
+// metrics count durable events.
 type metrics struct{ boards, claimed, completed, failed, expired *prometheus.CounterVec }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -24,7 +24,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	}
 }
 
-// count counts a durable event.
+// count counts one event.
 func (m *metrics) count(ev *journal.Event) {
 	switch ev.Payload.(type) {
 	case *boardv1.TaskCreated:

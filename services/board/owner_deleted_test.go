@@ -13,6 +13,7 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/plane/planetest"
+	"quartet/services/board/model"
 )
 
 // TestA8_BoardsOfADeletedOrchestrator: they are cancelled, with their workers' steps
@@ -41,14 +42,14 @@ func TestA8_BoardsOfADeletedOrchestrator(t *testing.T) {
 		t.Helper()
 		require.Eventually(t, ok, 20*time.Second, 2*time.Millisecond)
 	}
-	eventually(func() bool { return r.get("free").GetStatus() == taskCancelled })
-	require.Equal(t, reasonOwnerDeleted, r.get("free").GetReason())
-	require.NotEqual(t, taskCancelled, r.get("held").GetStatus(), "a worker has its time to stop")
+	eventually(func() bool { return r.get("free").GetStatus() == model.BoardCancelled })
+	require.Equal(t, "owner_deleted", r.get("free").GetReason())
+	require.NotEqual(t, model.BoardCancelled, r.get("held").GetStatus(), "a worker has its time to stop")
 	r.restart() // in the middle of it
 	say()       // again
 	eventually(func() bool {
 		r.clk.Advance(DefaultCancelWait)
-		return r.get("held").GetStatus() == taskCancelled
+		return r.get("held").GetStatus() == model.BoardCancelled
 	})
 	require.Equal(t, "before", r.get("done").GetReason())
 	ends := 0
@@ -64,6 +65,6 @@ func TestA8_BoardsOfADeletedOrchestrator(t *testing.T) {
 	require.ErrorIs(t, err, fault.AgentDeleted)
 	got, err := r.service.GetBoard(planetest.AsAgent(within(t), "other"), &boardv1.GetBoardRequest{SessionId: "other", BoardId: "free"})
 	require.NoError(t, err)
-	require.Equal(t, taskRunning, got.GetBoard().GetStatus())
+	require.Equal(t, model.BoardRunning, got.GetBoard().GetStatus())
 	require.NotEmpty(t, r.wal("held-wal"), "the logs stay")
 }

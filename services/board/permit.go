@@ -7,9 +7,10 @@ import (
 	"quartet/pkg/rpc"
 )
 
-// Who may do what (S2-252 to S2-278, S2-456 to S2-463, SPEC X15).
+// The functions below decide who may make which calls (S2-252 to S2-278, S2-456 to
+// S2-463, SPEC X15). tool is the name of the call for agents, for refusals.
 
-// orchestrate lets pass who acts as a session's orchestrator.
+// orchestrate admits callers that may act as the orchestrator of a session.
 func (s *Service) orchestrate(ctx context.Context, tool, sessionID string) error {
 	a := rpc.ActorFrom(ctx)
 	if err := fault.Name("session_id", sessionID); err != nil {
@@ -36,7 +37,7 @@ func (s *Service) orchestrate(ctx context.Context, tool, sessionID string) error
 	return fault.ToolNotAvailable.Newf("%s belongs to orchestrators; role %s does not have it", tool, a.Role).With("tool", tool).With("role", a.Role)
 }
 
-// operate lets pass also an operator, for what stops things.
+// operate also admits operators, for calls that read or stop something.
 func (s *Service) operate(ctx context.Context, tool, sessionID string) error {
 	if rpc.ActorFrom(ctx).Role == rpc.RoleOperator {
 		return fault.Name("session_id", sessionID)
@@ -44,14 +45,14 @@ func (s *Service) operate(ctx context.Context, tool, sessionID string) error {
 	return s.orchestrate(ctx, tool, sessionID)
 }
 
-// reader lets pass who may read a session's boards; runID is not empty for a
-// worker's run, which sees its own board only.
+// reader admits callers that may read boards of a session. runID is not empty if the
+// caller is a worker's run, which may read its own board only.
 func (s *Service) reader(ctx context.Context, tool, sessionID string) (runID string, err error) {
 	a := rpc.ActorFrom(ctx)
 	switch a.Role {
 	case rpc.RoleWorker:
 		if a.RunID == "" {
-			return "", fault.ToolNotAvailable.Newf("%s takes the credential of a run, which comes with its assignment", tool).With("tool", tool)
+			return "", fault.ToolNotAvailable.Newf("%s takes the credential of a run, which a worker gets with its assignment", tool).With("tool", tool)
 		}
 		return a.RunID, fault.Name("session_id", sessionID)
 	case rpc.RoleOperator:
@@ -60,33 +61,14 @@ func (s *Service) reader(ctx context.Context, tool, sessionID string) (runID str
 	return "", s.orchestrate(ctx, tool, sessionID)
 }
 
-// runner is the run that calls.
+// runner returns the caller if it is a worker's run.
 func runner(ctx context.Context, tool string) (rpc.Actor, error) {
 	a := rpc.ActorFrom(ctx)
 	switch {
 	case a.Role == "":
 		return a, fault.Unauthenticated.New("the call has no actor; send a credential")
 	case a.Role != rpc.RoleWorker || a.RunID == "":
-		return a, fault.ToolNotAvailable.Newf("%s takes the credential of a worker's run, which comes with its assignment", tool).With("tool", tool)
+		return a, fault.ToolNotAvailable.Newf("%s takes the credential of a worker's run, which a worker gets with its assignment", tool).With("tool", tool)
 	}
 	return a, nil
-}
-
-// seen is the run of a caller that is one, or nil. A run sees the board that it
-// was dispatched to and no other (S2-365).
-func (s *State) seen(b *board, runID string) (*run, error) {
-	if runID == "" {
-		return nil, nil
-	}
-	r := s.runs[key{b.key.namespace, runID}]
-	switch {
-	case r == nil:
-		return nil, runOver(runID)
-	case r.board == b:
-		return r, nil
-	case r.board.key.session == b.key.session && r.board.id == b.id:
-		return nil, r.board.unended() // the id means another board by now
-	}
-	return nil, fault.PermissionDenied.Newf("run %s was dispatched to board %s of session %s and sees no other", runID, r.board.id, r.board.key.session).
-		With("run_id", runID)
 }

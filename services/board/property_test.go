@@ -16,6 +16,8 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
+	"quartet/services/board/model"
+	"quartet/services/board/wal"
 )
 
 // TestB1_ReplayIsTheLiveState runs random histories, refused commands among
@@ -32,15 +34,15 @@ func TestB1_ReplayIsTheLiveState(t *testing.T) {
 		}
 		live := h.live()
 		h.invariants()
-		wal := r.wal("random-wal")
-		replayed, err := ReplayWAL(bytes.NewReader(wal))
+		log := r.wal("random-wal")
+		replayed, err := wal.Replay(bytes.NewReader(log))
 		require.NoError(rt, err)
 		require.Zero(rt, replayed.Torn)
 		require.Equal(rt, text(live), text(replayed.Board))
 		require.Equal(rt, live.GetRevision(), replayed.Lines)
 		r.restart()
 		require.Equal(rt, text(live), text(h.live()))
-		require.Equal(rt, string(wal), string(r.wal("random-wal")))
+		require.Equal(rt, string(log), string(r.wal("random-wal")))
 	})
 }
 
@@ -48,13 +50,13 @@ func TestB1_ReplayIsTheLiveState(t *testing.T) {
 // the rest is said to be torn.
 func TestB1_AWALCutAnywhere(t *testing.T) {
 	r := newRig(t)
-	wal := r.sample()
-	for cut := range wal {
-		got, err := ReplayWAL(bytes.NewReader(wal[:cut]))
+	log := r.sample()
+	for cut := range log {
+		got, err := wal.Replay(bytes.NewReader(log[:cut]))
 		require.NoError(t, err, cut)
-		whole := countLines(wal[:cut])
-		rest := cut - (bytes.LastIndexByte(wal[:cut], '\n') + 1)
-		if rest > 0 && wal[cut] == '\n' { // only its end is missing
+		whole := countLines(log[:cut])
+		rest := cut - (bytes.LastIndexByte(log[:cut], '\n') + 1)
+		if rest > 0 && log[cut] == '\n' { // only its end is missing
 			whole, rest = whole+1, 0
 		}
 		require.EqualValues(t, whole, got.Lines, cut)
@@ -67,15 +69,15 @@ func TestB1_AWALCutAnywhere(t *testing.T) {
 // TestB1_AChangedByteIsFound changes each byte of a WAL in turn.
 func TestB1_AChangedByteIsFound(t *testing.T) {
 	r := newRig(t)
-	wal := r.sample()
-	for at := range wal {
-		bad := slices.Clone(wal)
+	log := r.sample()
+	for at := range log {
+		bad := slices.Clone(log)
 		bad[at] ^= 0x01
-		line := countLines(wal[:at]) + 1
-		got, err := ReplayWAL(bytes.NewReader(bad))
+		line := countLines(log[:at]) + 1
+		got, err := wal.Replay(bytes.NewReader(bad))
 		if err == nil {
 			// A last newline that is something else leaves a torn line.
-			require.Equal(t, len(wal)-1, at)
+			require.Equal(t, len(log)-1, at)
 			require.NotZero(t, got.Torn)
 			continue
 		}
@@ -92,14 +94,14 @@ func TestB1_AMissingLineIsNamed(t *testing.T) {
 	lines = lines[:len(lines)-1]
 	for i := range lines {
 		if i < len(lines)-1 {
-			_, err := ReplayWAL(bytes.NewReader(bytes.Join(slices.Delete(slices.Clone(lines), i, i+1), nil)))
+			_, err := wal.Replay(bytes.NewReader(bytes.Join(slices.Delete(slices.Clone(lines), i, i+1), nil)))
 			require.ErrorIs(t, err, fault.Storage)
 			if i > 0 {
 				require.ErrorContains(t, err, fmt.Sprintf("line %d, at byte", i+1))
 				require.ErrorContains(t, err, fmt.Sprintf("%d to %d are missing", i+1, i+1))
 			}
 		}
-		_, err := ReplayWAL(bytes.NewReader(bytes.Join(slices.Insert(slices.Clone(lines), i, lines[i]), nil)))
+		_, err := wal.Replay(bytes.NewReader(bytes.Join(slices.Insert(slices.Clone(lines), i, lines[i]), nil)))
 		require.ErrorIs(t, err, fault.Storage)
 		require.Equal(t, fmt.Sprint(i+2), fault.From(err).Metadata()["line"])
 	}
@@ -112,7 +114,7 @@ func TestB1_ALineOfAnotherHistoryIsFound(t *testing.T) {
 	r.create("other", in("a"), in("b", "a"))
 	b := bytes.SplitAfter(r.wal("other-wal"), []byte("\n"))
 	a[1] = b[1]
-	_, err := ReplayWAL(bytes.NewReader(bytes.Join(a, nil)))
+	_, err := wal.Replay(bytes.NewReader(bytes.Join(a, nil)))
 	require.ErrorIs(t, err, fault.Storage)
 	require.Equal(t, "2", fault.From(err).Metadata()["line"])
 }
@@ -122,10 +124,10 @@ func (r *rig) sample() []byte {
 	r.t.Helper()
 	r.create("sample", in("a"), in("b", "a"), optional(in("c")))
 	runID := r.held("sample", "a")
-	require.NoError(r.t, r.report("sample", "w-a", runID, "a", stepRunning))
-	require.NoError(r.t, r.report("sample", "w-a", runID, "a", stepCompleted))
-	require.NoError(r.t, r.update("sample", &boardv1.Operation{Op: opAddStep, Step: in("d", "b")}, &boardv1.Operation{Op: opCancelStep, StepId: "c", Reason: "no \"need\"\n"}))
-	require.NoError(r.t, r.say("sample", "b", stepFailed))
+	require.NoError(r.t, r.report("sample", "w-a", runID, "a", model.StepRunning))
+	require.NoError(r.t, r.report("sample", "w-a", runID, "a", model.StepCompleted))
+	require.NoError(r.t, r.update("sample", &boardv1.Operation{Op: model.OpAddStep, Step: in("d", "b")}, &boardv1.Operation{Op: model.OpCancelStep, StepId: "c", Reason: "no \"need\"\n"}))
+	require.NoError(r.t, r.say("sample", "b", model.StepFailed))
 	return r.wal("sample-wal")
 }
 
@@ -180,7 +182,7 @@ func (h *history) step() {
 	switch rapid.IntRange(0, 11).Draw(rt, "what") {
 	case 0, 1:
 		b, _ := h.service.GetBoard(h.owner(), &boardv1.GetBoardRequest{SessionId: owner, BoardId: "random"})
-		if s := b.GetBoard().GetStatus(); s == taskPending || s == taskRunning {
+		if s := b.GetBoard().GetStatus(); s == model.BoardPending || s == model.BoardRunning {
 			h.runs = append(h.runs, h.run("random", fmt.Sprint("w", len(h.runs))))
 		}
 	case 2, 3, 4:
@@ -201,10 +203,10 @@ func (h *history) step() {
 					step = s.GetStepId()
 				}
 			}
-			err = h.report("random", fmt.Sprint("w", i), h.runs[i], step, status(rapid.Int32Range(1, 8).Draw(rt, "to")))
+			err = h.report("random", fmt.Sprint("w", i), h.runs[i], step, model.StepStatus(rapid.Int32Range(1, 8).Draw(rt, "to")))
 		}
 	case 8:
-		err = h.say("random", h.id(), status(rapid.Int32Range(1, 8).Draw(rt, "to")))
+		err = h.say("random", h.id(), model.StepStatus(rapid.Int32Range(1, 8).Draw(rt, "to")))
 	case 9, 10:
 		var ops []*boardv1.Operation
 		for range rapid.IntRange(1, 4).Draw(rt, "ops") {
@@ -230,20 +232,20 @@ func (h *history) step() {
 func (h *history) operation() *boardv1.Operation {
 	op := &boardv1.Operation{Op: boardv1.OperationKind(rapid.Int32Range(1, 10).Draw(h.rt, "op"))}
 	switch op.GetOp() {
-	case opUpdateTask:
+	case model.OpUpdateTask:
 		title := "T"
 		op.Task = &boardv1.UpdateTask{Title: &title}
-	case opAddStep:
+	case model.OpAddStep:
 		op.Step = in(h.id(), h.deps()...)
-	case opUpdateStep:
+	case model.OpUpdateStep:
 		op.StepId, op.Fields = h.id(), &boardv1.StepFields{DependsOnStepIds: &boardv1.StepList{StepIds: h.deps()}}
-		pool := rapid.SampledFrom([]string{DefaultPool, "other"}).Draw(h.rt, "pool")
+		pool := rapid.SampledFrom([]string{model.DefaultPool, "other"}).Draw(h.rt, "pool")
 		op.Fields.WorkerPoolId = &pool
-	case opAddDependency, opRemoveDependency:
+	case model.OpAddDependency, model.OpRemoveDependency:
 		op.StepId, op.DependsOnStepId = h.id(), h.id()
-	case opBlockBoard:
+	case model.OpBlockBoard:
 		op.Reason = "wait"
-	case opReopenBoard:
+	case model.OpReopenBoard:
 	default:
 		op.StepId = h.id()
 	}
@@ -256,46 +258,46 @@ func (h *history) deps() []string {
 
 // invariants hold for every live board.
 func (h *history) invariants() {
-	st, _, err := journal.View(context.Background(), h.service.engine.All()[0], func(s *State) (*State, error) { return s, nil })
+	st, _, err := journal.View(context.Background(), h.service.engine.All()[0], func(s *model.State) (*model.State, error) { return s, nil })
 	require.NoError(h.rt, err)
-	b := st.active(key{"acme", owner}, "random")
+	b := st.ActiveBoard(model.Key{Namespace: "acme", ID: owner}, "random")
 	if b == nil {
 		return
 	}
-	require.NoError(h.rt, b.damaged)
+	require.NoError(h.rt, b.Damaged)
 	var count [9]int
 	open, ready, bytesOfIDs := 0, 0, 0
-	for _, s := range b.steps {
-		bytesOfIDs += len(s.id())
-		count[s.rec.GetStatus()]++
-		open += openness(s.rec)
+	for _, s := range b.Steps {
+		bytesOfIDs += len(s.ID())
+		count[s.Record.GetStatus()]++
+		open += model.RequiredOpen(s.Record)
 		waiting := 0
-		for _, d := range s.rec.GetDependsOnStepIds() {
-			require.NotNil(h.rt, b.steps[d])
-			require.True(h.rt, slices.Contains(b.steps[d].kids, s))
-			if b.steps[d].rec.GetStatus() != stepCompleted {
+		for _, d := range s.Record.GetDependsOnStepIds() {
+			require.NotNil(h.rt, b.Steps[d])
+			require.True(h.rt, slices.Contains(b.Steps[d].Dependents, s))
+			if b.Steps[d].Record.GetStatus() != model.StepCompleted {
 				waiting++
 			}
 		}
-		require.Equal(h.rt, waiting, s.waiting, s.id())
-		isReady := s.rec.GetStatus() == stepReady
-		require.Equal(h.rt, isReady, b.ready[s.rec.GetWorkerPoolId()] != nil && b.ready[s.rec.GetWorkerPoolId()].has(s.ord))
+		require.Equal(h.rt, waiting, s.OpenDependencies, s.ID())
+		isReady := s.Record.GetStatus() == model.StepReady
+		require.Equal(h.rt, isReady, b.Ready[s.Record.GetWorkerPoolId()] != nil && b.Ready[s.Record.GetWorkerPoolId()].Has(s.Index))
 		if isReady {
 			ready++
 			require.Zero(h.rt, waiting, "ready and waiting")
 		}
-		require.False(h.rt, s.rec.GetStatus() == stepPending && waiting == 0, "pending and waiting for nothing")
-		require.Equal(h.rt, held(s.rec.GetStatus()), s.rec.GetClaimedByRunId() != "")
+		require.False(h.rt, s.Record.GetStatus() == model.StepPending && waiting == 0, "pending and waiting for nothing")
+		require.Equal(h.rt, model.Held(s.Record.GetStatus()), s.Record.GetClaimedByRunId() != "")
 	}
-	require.Equal(h.rt, count, b.count)
-	require.Equal(h.rt, open, b.open)
-	require.Equal(h.rt, bytesOfIDs, b.ids)
+	require.Equal(h.rt, count, b.Count)
+	require.Equal(h.rt, open, b.RequiredOpen)
+	require.Equal(h.rt, bytesOfIDs, b.IDBytes)
 	inSets := 0
-	for _, set := range b.ready {
-		inSets += set.len()
+	for _, set := range b.Ready {
+		inSets += set.Len()
 	}
 	require.Equal(h.rt, ready, inSets)
-	if b.status == taskPending {
-		require.Zero(h.rt, b.count[stepReady]+b.count[stepClaimed]+b.count[stepRunning])
+	if b.Status == model.BoardPending {
+		require.Zero(h.rt, b.Count[model.StepReady]+b.Count[model.StepClaimed]+b.Count[model.StepRunning])
 	}
 }

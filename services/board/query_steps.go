@@ -6,6 +6,8 @@ import (
 
 	"quartet/pkg/fault"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
+	"quartet/services/board/model"
+	"quartet/services/board/patch"
 )
 
 // runCandidates is how many steps a run is shown by default (S2-367).
@@ -14,8 +16,8 @@ const runCandidates = 5
 // QuerySteps reads steps in the order of their creation (S2-354 to S2-375).
 func (s *Service) QuerySteps(ctx context.Context, req *boardv1.QueryStepsRequest) (*boardv1.QueryStepsResponse, error) {
 	runID, err := s.reader(ctx, "agent.task_query_steps", req.GetSessionId())
-	if err := fault.First(err, fault.Name("board_id", req.GetBoardId()), optionalName("worker_pool_id", req.GetWorkerPoolId()),
-		optionalName("claimed_by_agent_id", req.GetClaimedByAgentId()), fault.Entries("step_ids", len(req.GetStepIds()), 500)); err != nil {
+	if err := fault.First(err, fault.Name("board_id", req.GetBoardId()), patch.OptionalName("worker_pool_id", req.GetWorkerPoolId()),
+		patch.OptionalName("claimed_by_agent_id", req.GetClaimedByAgentId()), fault.Entries("step_ids", len(req.GetStepIds()), 500)); err != nil {
 		return nil, err
 	}
 	for _, st := range req.GetStatuses() {
@@ -27,21 +29,21 @@ func (s *Service) QuerySteps(ctx context.Context, req *boardv1.QueryStepsRequest
 	if runID != "" {
 		def = runCandidates
 	}
-	limit, err := bounded(req.GetLimit(), req.GetOffset(), def)
+	limit, err := checkPage(req.GetLimit(), req.GetOffset(), def)
 	if err != nil {
 		return nil, err
 	}
 	k := sessionKey(ctx, req.GetSessionId())
-	q := query{req, limit}
-	var gone boardKey
-	out, err := view(ctx, s, k, req.GetBoardId(), "", func(st *State, b *board) (*boardv1.QueryStepsResponse, error) {
-		r, err := st.seen(b, runID)
+	q := query{req, limit, s.leases.Expiry(k.Namespace)}
+	var endedKey model.BoardKey
+	out, err := viewBoard(ctx, s, k, req.GetBoardId(), "", func(st *model.State, b *model.Board) (*boardv1.QueryStepsResponse, error) {
+		r, err := st.CallerRun(b, runID)
 		switch {
 		case err != nil:
 			return nil, err
-		case terminal(b.status):
-			gone = b.key
-			return &boardv1.QueryStepsResponse{BoardStatus: b.status}, nil
+		case model.Ended(b.Status):
+			endedKey = b.Key
+			return &boardv1.QueryStepsResponse{BoardStatus: b.Status}, nil
 		case r == nil:
 			return q.all(b), nil
 		case len(req.GetStepIds()) > 0:
@@ -49,22 +51,25 @@ func (s *Service) QuerySteps(ctx context.Context, req *boardv1.QueryStepsRequest
 		}
 		return q.claimable(b, r), nil
 	})
-	if err != nil || gone.wal == "" || runID != "" {
+	if err != nil || endedKey.WAL == "" || runID != "" {
 		return out, err
 	}
-	replayed, err := s.replayed(ctx, gone)
+	replayed, err := s.replayEnded(ctx, endedKey)
 	if err != nil {
 		return nil, err
 	}
 	return q.all(replayed), nil
 }
 
+// query is a QuerySteps request that is being answered.
 type query struct {
-	req   *boardv1.QueryStepsRequest
-	limit int
+	req    *boardv1.QueryStepsRequest
+	limit  int
+	leases model.LeaseExpiry
 }
 
-// add counts a step and takes it if it is on the page; false: the page is full.
+// add counts a matching step in n and adds it to the page if it belongs there. It
+// reports false if the page is full.
 func (q query) add(out *boardv1.QueryStepsResponse, n *int, rec *boardv1.Step) bool {
 	*n++
 	if *n <= int(q.req.GetOffset()) {
@@ -78,22 +83,23 @@ func (q query) add(out *boardv1.QueryStepsResponse, n *int, rec *boardv1.Step) b
 	return true
 }
 
-// all is what an orchestrator is shown.
-func (q query) all(b *board) *boardv1.QueryStepsResponse {
-	out := &boardv1.QueryStepsResponse{BoardStatus: b.status}
+// all returns what an orchestrator or an operator sees.
+func (q query) all(b *model.Board) *boardv1.QueryStepsResponse {
+	out := &boardv1.QueryStepsResponse{BoardStatus: b.Status}
 	n := 0
-	for _, s := range b.order {
-		if s != nil && q.wants(s.rec) && !q.add(out, &n, b.shown(s)) {
+	for _, s := range b.Order {
+		if s != nil && q.matches(s.Record) && !q.add(out, &n, b.ShownStep(s, q.leases)) {
 			break
 		}
 	}
 	return out
 }
 
-func (q query) wants(rec *boardv1.Step) bool {
+// matches reports whether the request selects a step.
+func (q query) matches(rec *boardv1.Step) bool {
 	st := rec.GetStatus()
 	switch {
-	case settledStep(st) && !q.req.GetIncludeTerminalSteps():
+	case model.Finished(st) && !q.req.GetIncludeTerminalSteps():
 		return false
 	case len(q.req.GetStatuses()) > 0 && !slices.Contains(q.req.GetStatuses(), st):
 		return false
@@ -105,38 +111,33 @@ func (q query) wants(rec *boardv1.Step) bool {
 	return q.req.GetClaimedByAgentId() == "" || rec.GetClaimedByAgentId() == q.req.GetClaimedByAgentId()
 }
 
-// claimable is what a run is shown: what it could claim now (S2-366).
-func (q query) claimable(b *board, r *run) *boardv1.QueryStepsResponse {
-	out := &boardv1.QueryStepsResponse{BoardStatus: b.status}
-	if r.step == nil && r.live() && b.dispatchable() {
-		ready, n := b.ready[r.rec.GetWorkerPoolId()], 0
-		for i := ready.next(0, r.bits); i >= 0; i = ready.next(i+1, r.bits) {
-			if !q.add(out, &n, b.order[i].rec) {
+// claimable returns the steps that a run could claim now (S2-366).
+func (q query) claimable(b *model.Board, r *model.Run) *boardv1.QueryStepsResponse {
+	out := &boardv1.QueryStepsResponse{BoardStatus: b.Status}
+	if r.Step == nil && r.Running() && b.Dispatchable() {
+		ready, n := b.Ready[r.Record.GetWorkerPoolId()], 0
+		for i := ready.Next(0, r.AllowedSet); i >= 0; i = ready.Next(i+1, r.AllowedSet) {
+			if !q.add(out, &n, b.Order[i].Record) {
 				break
 			}
 		}
 	}
-	out.NoStepClaimed = len(out.Steps) == 0 && r.step == nil
+	out.NoStepClaimed = len(out.Steps) == 0 && r.Step == nil
 	return out
 }
 
-// named are steps that a run asks for by name, within what it may see.
-func (q query) named(b *board, r *run) (*boardv1.QueryStepsResponse, error) {
-	out := &boardv1.QueryStepsResponse{BoardStatus: b.status}
+// named returns the steps that a run names in its request.
+func (q query) named(b *model.Board, r *model.Run) (*boardv1.QueryStepsResponse, error) {
+	out := &boardv1.QueryStepsResponse{BoardStatus: b.Status}
 	for _, id := range q.req.GetStepIds() {
-		s := b.steps[id]
+		s := b.Steps[id]
 		if s == nil {
-			return nil, noStep(b, id)
+			return nil, model.NoStep(b, id)
 		}
-		if !r.sees(s) {
-			return nil, outOfScope(r, id)
+		if !r.Sees(s) {
+			return nil, model.OutOfScope(r, id)
 		}
-		out.Steps = append(out.Steps, b.shown(s))
+		out.Steps = append(out.Steps, b.ShownStep(s, q.leases))
 	}
 	return out, nil
-}
-
-func outOfScope(r *run, stepID string) error {
-	return fault.PermissionDenied.Newf("step %q is outside of what run %s was dispatched to", stepID, r.rec.GetRunId()).
-		With("step_id", stepID).With("run_id", r.rec.GetRunId())
 }

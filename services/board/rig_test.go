@@ -17,6 +17,8 @@ import (
 	"quartet/pkg/plane"
 	"quartet/pkg/plane/planetest"
 	"quartet/pkg/rpc"
+	"quartet/services/board/model"
+	"quartet/services/board/wal"
 )
 
 var epoch = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -123,16 +125,16 @@ func (r *rig) step(board, id string) *boardv1.Step {
 // run dispatches a run by hand, as a worker with a stream would get it.
 func (r *rig) run(board, worker string, allowed ...string) string {
 	r.t.Helper()
-	return r.runIn(board, worker, DefaultPool, allowed...)
+	return r.runIn(board, worker, model.DefaultPool, allowed...)
 }
 
 func (r *rig) runIn(board, worker, pool string, allowed ...string) string {
 	r.t.Helper()
 	runID := r.ids.New("run_")
-	_, err := r.service.change(r.owner(), change{
-		method: "test", k: key{"acme", owner}, board: board, actor: plane.System("acme"),
-		decide: func(_ *State, b *board_, _ journal.Env) ([]*journal.Event, error) {
-			return []*journal.Event{b.event("", &boardv1.WorkerDispatched{Run: &boardv1.WorkerRun{
+	_, err := r.service.do(r.owner(), change{
+		method: "test", session: model.Key{Namespace: "acme", ID: owner}, board: board, actor: plane.System("acme"),
+		decide: func(_ *model.State, b *board_, _ journal.Env) ([]*journal.Event, error) {
+			return []*journal.Event{b.NewEvent("", &boardv1.WorkerDispatched{Run: &boardv1.WorkerRun{
 				RunId: runID, SessionId: owner, BoardId: board, WorkerPoolId: pool, WorkerId: worker, AllowedStepIds: allowed,
 				Status: boardv1.RunStatus_RUN_STATUS_RUNNING,
 			}})}, nil
@@ -142,7 +144,7 @@ func (r *rig) runIn(board, worker, pool string, allowed ...string) string {
 	return runID
 }
 
-type board_ = board
+type board_ = model.Board
 
 func (r *rig) claim(board, worker, runID, step string) error {
 	_, err := r.service.ClaimStep(r.as(worker, runID), &boardv1.ClaimStepRequest{SessionId: owner, BoardId: board, StepId: step})
@@ -157,12 +159,12 @@ func (r *rig) held(board, step string) string {
 	return runID
 }
 
-func (r *rig) report(board, worker, runID, step string, to status) error {
+func (r *rig) report(board, worker, runID, step string, to model.StepStatus) error {
 	_, err := r.service.UpdateStep(r.as(worker, runID), &boardv1.UpdateStepRequest{SessionId: owner, BoardId: board, StepId: step, Status: to})
 	return err
 }
 
-func (r *rig) say(board, step string, to status) error {
+func (r *rig) say(board, step string, to model.StepStatus) error {
 	_, err := r.service.UpdateStep(r.owner(), &boardv1.UpdateStepRequest{SessionId: owner, BoardId: board, StepId: step, Status: to})
 	return err
 }
@@ -176,7 +178,7 @@ func (r *rig) events() []*journal.Event {
 	r.t.Helper()
 	t, ok := r.t.(*testing.T)
 	require.True(r.t, ok)
-	return r.journals.Events(t, Plane, registry)
+	return r.journals.Events(t, Plane, wal.Registry)
 }
 
 // wal is a whole WAL.
@@ -238,7 +240,7 @@ func (p *pair) SendHeader(metadata.MD) error { return nil }
 func (r *rig) connect(hello *boardv1.BoardWorkerHello) *pair {
 	r.t.Helper()
 	if len(hello.GetWorkerPoolIds()) == 0 {
-		hello.WorkerPoolIds = []string{DefaultPool}
+		hello.WorkerPoolIds = []string{model.DefaultPool}
 	}
 	hello.BootId = "boot"
 	ctx, cancel := context.WithCancel(planetest.As(within(r.t), rpc.RoleWorker))
@@ -288,7 +290,7 @@ func ids(n int) []string {
 // changeOf writes events as they are.
 func changeOf(board string, events ...*journal.Event) change {
 	return change{
-		method: "test", k: key{"acme", owner}, board: board, actor: plane.System("acme"),
-		decide: func(*State, *board_, journal.Env) ([]*journal.Event, error) { return events, nil },
+		method: "test", session: model.Key{Namespace: "acme", ID: owner}, board: board, actor: plane.System("acme"),
+		decide: func(*model.State, *board_, journal.Env) ([]*journal.Event, error) { return events, nil },
 	}
 }

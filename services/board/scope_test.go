@@ -17,6 +17,7 @@ import (
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/plane/planetest"
 	"quartet/pkg/rpc"
+	"quartet/services/board/model"
 )
 
 // heard is the stream of an answer that is one.
@@ -75,7 +76,7 @@ func aim(t *testing.T, in protoreflect.MessageDescriptor, values map[string]stri
 		}
 	}
 	if u, ok := m.Interface().(*boardv1.UpdateStepRequest); ok {
-		u.Status = stepRunning
+		u.Status = model.StepRunning
 	}
 	return m.Interface()
 }
@@ -151,5 +152,5 @@ func TestS2_365_ARunAndNothingElse(t *testing.T) {
 	}
 	// Inside it may do what it was dispatched for.
 	require.NoError(t, r.claim("mine", "w1", mine, "mine"))
-	require.NoError(t, r.report("mine", "w1", mine, "mine", stepCompleted))
+	require.NoError(t, r.report("mine", "w1", mine, "mine", model.StepCompleted))
 }

@@ -5,23 +5,26 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/proto"
 
 	"quartet/pkg/clock"
 	"quartet/pkg/journal"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/plane"
-	"quartet/pkg/rpc"
+	"quartet/pkg/watch"
+	"quartet/services/board/leases"
+	"quartet/services/board/model"
+	"quartet/services/board/rules"
+	"quartet/services/board/wal"
+	"quartet/services/board/workers"
 )
 
 // Plane is the name of this plane in journals, subjects and cursors.
 const Plane = "board"
 
-// Defaults of what an operator sets.
+// Defaults of Config.
 const (
 	DefaultLeaseTerm   = 300 * time.Second
 	DefaultCancelWait  = 30 * time.Second
@@ -30,54 +33,53 @@ const (
 
 // Config is what an operator sets.
 type Config struct {
-	Share journal.Share // the partitions that it holds; zero: all of them
-	// LeaseTerm is how long a worker may be silent about a step: S2's
-	// task.step_lease_timeout_ms.
+	Share journal.Share // the partitions that this process holds; zero: all of them
+	// LeaseTerm is how long a worker may be silent about a step: 1 s to 24 h.
 	LeaseTerm time.Duration
-	// CancelWait is how long the end of a board waits for its workers to stop:
-	// S2's agents.child_cancel_timeout_ms.
+	// CancelWait is how long FailBoard and CancelBoard wait for workers to stop: at
+	// most 5 min.
 	CancelWait time.Duration
-	// TokenBudget bounds summaries for prompts: S2's context.task_board_token_budget.
+	// TokenBudget bounds the summary of boards that a prompt gets.
 	TokenBudget int
 }
 
 // Deps is what this plane needs of its process and of other planes.
 type Deps struct {
 	plane.Deps
-	// Orchestrates says whether an agent's profile has boards; nil: all have.
+	// Orchestrates reports whether an agent's profile has boards. Nil: every profile
+	// has.
 	Orchestrates func(ctx context.Context, agentID string) (bool, error)
-	// MintRun makes the credential of a worker's run.
+	// MintRun makes the credential of a worker's run. Required.
 	MintRun func(namespace, workerID, runID string) string
 }
 
-// Service is the plane of boards.
+// boardWatch names a board for those who wait for it to change.
+type boardWatch struct{ namespace, session, board string }
+
+// Service is the board plane.
 type Service struct {
 	boardv1.UnimplementedBoardServiceServer
 	boardv1.UnimplementedBoardWorkerServiceServer
 
-	cfg       Config
-	deps      Deps
-	engine    *plane.Engine[*State]
-	due       *clock.Due
-	stallSeen atomic.Int64 // stalls that deadlines hold already
+	cfg     Config
+	deps    Deps
+	engine  *plane.Engine[*model.State]
+	leases  *leases.Leases
+	workers *workers.Hub
+	// endings has the boards that are being failed or cancelled, due when they end
+	// whether their workers have stopped or not.
+	endings     *clock.Due
+	watches     watch.Hub[boardWatch]
+	checkpoints wal.Checkpoints
+	metrics     *metrics // nil: nothing is counted
 
-	watches watches
-	floor   floor
-	chains  chains
-	metrics *metrics // nil: nothing is counted
-
-	ctx    context.Context //nolint:containedctx // of what runs between requests; ends with Stop
+	ctx    context.Context //nolint:containedctx // of what runs between requests; ends with Release
 	cancel context.CancelFunc
 
 	mu       sync.Mutex // guards stopping, and that running grows only before it
 	stopping bool
 	running  sync.WaitGroup
 }
-
-const (
-	dueLook = "look"
-	dueEnd  = "end\x00"
-)
 
 // New completes the configuration. Nothing is opened before Start.
 func New(cfg Config, deps Deps) (*Service, error) {
@@ -107,6 +109,9 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}
 	s := &Service{cfg: cfg, deps: deps, metrics: newMetrics(deps.Metrics)}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.endings = clock.NewDue(deps.Clock, s.endDue)
+	s.leases = leases.New(deps.Clock, cfg.LeaseTerm, deps.Logger)
+	s.workers = workers.New(workers.Config{Clock: deps.Clock, Leases: s.leases, MintToken: deps.MintRun, Stopping: s.ctx.Done()})
 	return s, nil
 }
 
@@ -119,44 +124,49 @@ func (s *Service) Register(srv grpc.ServiceRegistrar) {
 	boardv1.RegisterBoardWorkerServiceServer(srv, s)
 }
 
-// Start opens the journal, gives every live lease one full term (SPEC X12) and
-// goes on with the boards that were being ended.
+// Start opens the journal, gives every running run a lease with a full term (SPEC
+// X12), and continues to end the boards that were being ended.
 func (s *Service) Start(ctx context.Context) error {
-	s.due = clock.NewDue(s.deps.Clock, s.fire)
 	var err error
-	s.engine, err = plane.Open(ctx, plane.Config[*State]{
-		Plane: Plane, Share: s.cfg.Share, New: func() *State { return NewState(s.cfg.LeaseTerm) },
+	s.engine, err = plane.Open(ctx, plane.Config[*model.State]{
+		Plane: Plane, Share: s.cfg.Share, New: func() *model.State { return model.NewState(s.cfg.LeaseTerm) },
 		Events:   boardv1.File_quartet_board_v1_board_event_proto,
-		OnCommit: s.committed, OnLoad: s.loaded, Follow: follows(), React: react,
+		OnCommit: s.committed, OnLoad: s.loaded, Follow: follows(), React: rules.React,
 	}, s.deps.Deps)
 	if err != nil {
 		return err
 	}
-	s.due.Set(dueLook, s.deps.Clock.Now().Add(lookEvery))
-	s.due.Start()
+	s.workers.Start(s.engine)
+	s.leases.Start(s.engine)
+	s.endings.Start()
 	if err := s.engine.Follow(ctx); err != nil {
 		return errors.Join(err, s.Stop(ctx))
 	}
 	return nil
 }
 
-// Stop ends streams and waits, then closes the journal. It is idempotent.
+// Release ends the streams of workers and the waits of callers, so that a stop
+// need not wait for them. Workers keep their runs and connect to the next process.
+func (s *Service) Release() {
+	s.watches.Stop()
+	s.cancel()
+}
+
+// Stop releases workers and callers, waits for what runs in the background and
+// closes the journal. It is idempotent.
 func (s *Service) Stop(ctx context.Context) error {
 	s.mu.Lock()
 	s.stopping = true
 	s.mu.Unlock()
-	s.cancel()
+	s.Release()
+	s.leases.Stop()
 	if s.engine == nil {
 		return nil
 	}
-	s.due.Stop()
+	s.endings.Stop()
 	s.running.Wait()
 	return s.engine.Close(ctx)
 }
-
-// Release ends streams and waits of callers, so that a stop need not wait for
-// them. Workers keep their steps and come back to the next process.
-func (s *Service) Release() { s.cancel() }
 
 // Ready is nil once the journal is open and while it can be written.
 func (s *Service) Ready() error {
@@ -166,7 +176,7 @@ func (s *Service) Ready() error {
 	return s.engine.Ready()
 }
 
-// Stalled is how long the journal has been unable to write.
+// Stalled is how long the journal has been unable to write; 0 while it can.
 func (s *Service) Stalled() time.Duration {
 	if s.engine == nil {
 		return 0
@@ -174,11 +184,15 @@ func (s *Service) Stalled() time.Duration {
 	return s.engine.Stalled()
 }
 
-// Quiesce waits until what was asked of this plane before is on disk.
-func (s *Service) Quiesce(ctx context.Context) error { return s.engine.Settle(ctx) }
+// Quiesce waits until everything that was requested of this plane before is on
+// disk. It is for tests.
+func (s *Service) Quiesce(ctx context.Context) error {
+	s.leases.Settle()
+	return s.engine.Settle(ctx)
+}
 
-// Deadlines gives the calls that may outlive a server's default deadline
-// because they wait.
+// Deadlines returns the deadlines of calls that wait and may take longer than a
+// server's default deadline.
 func Deadlines() map[string]time.Duration {
 	return map[string]time.Duration{
 		boardv1.BoardService_DispatchWorker_FullMethodName: MaxWait + 4*time.Second,
@@ -188,59 +202,49 @@ func Deadlines() map[string]time.Duration {
 	}
 }
 
-// loaded follows every load of a partition: indexes start over.
-func (s *Service) loaded(st *State) {
-	s.regrant(st)
-	for _, se := range st.sessions {
-		for _, b := range se.order {
-			if b.terminating != nil {
-				s.due.Set(endKey(b.key), s.deps.Clock.Now().Add(s.cfg.CancelWait))
+// loaded follows every load of a partition: after a start, and after another
+// writer had the partition.
+func (s *Service) loaded(st *model.State) {
+	s.leases.Load(st)
+	for _, se := range st.Sessions {
+		for _, b := range se.Order {
+			if b.Terminating != nil {
+				s.endings.Set(endingKey(b.Key), s.deps.Clock.Now().Add(s.cfg.CancelWait))
 			}
 		}
 	}
 }
 
-// committed hears durable events. It runs in the journal's loop.
+// committed handles the durable events of a frame. It runs in the loop of a
+// partition and never blocks.
 func (s *Service) committed(_ int, events []*journal.Event) {
-	poke := false
+	ownerDeleted := false
 	for _, ev := range events {
 		if s.metrics != nil {
 			s.metrics.count(ev)
 		}
-		switch p := ev.Payload.(type) {
-		case *boardv1.TaskStepReady, *boardv1.StandingDispatchOpened, *boardv1.TaskReopened:
-			poke = true
+		s.leases.Committed(ev)
+		switch ev.Payload.(type) {
+		case *boardv1.OwnerDeleted:
+			ownerDeleted = true
 		case *boardv1.BoardTerminating:
-			if p.GetReason() == reasonOwnerDeleted {
-				s.orphaned(ev)
+			// In the frame of an OwnerDeleted, no caller may be waiting for the end. If one
+			// is, both write the same end, once.
+			if ownerDeleted {
+				s.endInBackground(ev)
 			}
-		case *boardv1.WorkerRunEnded:
-			s.floor.release(ev.Namespace, p.GetRunId())
-			poke = true
 		}
 	}
-	if poke {
-		s.floor.poke()
-	}
-	if s.watches.any() {
+	s.workers.Committed(events)
+	if s.watches.Active() {
 		for _, ev := range events {
-			s.watches.signal(watchKey{ev.Namespace, ev.SessionID, ev.TaskID})
+			s.watches.Notify(boardWatch{ev.Namespace, ev.SessionID, ev.TaskID})
 		}
 	}
 }
 
-// fire is what falls due.
-func (s *Service) fire(keys []string) {
-	for _, k := range keys {
-		if k == dueLook {
-			s.look(nil)
-		} else {
-			s.endDue(k)
-		}
-	}
-}
-
-// background runs f, for which Stop waits; not at all once Stop began.
+// background runs f in a goroutine for which Stop waits. Once Stop has begun it
+// does nothing.
 func (s *Service) background(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -249,93 +253,7 @@ func (s *Service) background(f func()) {
 	}
 }
 
-// change is one change of one board.
-type change struct {
-	method    string
-	k         key
-	board     string
-	requestID string
-	args      proto.Message
-	actor     *journal.Actor
-	// decide gets the board, which is usable and, unless ended is set, not ended.
-	decide func(st *State, b *board, env journal.Env) ([]*journal.Event, error)
-	ended  bool
-}
-
-// done is what a change wrote.
-type done struct {
-	ids    []string
-	n      int32
-	events []*journal.Event
-}
-
-// change runs a change; leases that are over are taken back first.
-func (s *Service) change(ctx context.Context, c change) (done, error) {
-	for {
-		out, err := plane.Do(ctx, s.engine, plane.Command[*State, done]{
-			Method: c.method, AgentID: c.k.id, RequestID: c.requestID, Args: c.args, Actor: c.actor,
-			Decide: func(st *State, env journal.Env) (d journal.Decision[done], err error) {
-				b, err := st.find(c.k, c.board, "")
-				if err == nil {
-					err = b.usable()
-				}
-				if err == nil && !c.ended {
-					err = b.unended()
-				}
-				if err != nil {
-					return d, err
-				}
-				if s.late(b, env.Now) {
-					return d, errOverdue
-				}
-				d.Events, err = c.decide(st, b, env)
-				return d, err
-			},
-			Answer: func(events []*journal.Event) (done, error) {
-				ids, n := written(events)
-				return done{ids, n, events}, nil
-			},
-		})
-		if !errors.Is(err, errOverdue) {
-			return out, err
-		}
-		if err := s.reconcile(ctx, c.k, c.board); err != nil {
-			return out, err
-		}
-	}
-}
-
-// view reads a board; leases that are over are taken back first.
-func view[R any](ctx context.Context, s *Service, k key, boardID, wal string, read func(st *State, b *board) (R, error)) (R, error) {
-	for {
-		out, _, err := journal.View(ctx, s.engine.For(k.namespace, k.id), func(st *State) (out R, err error) {
-			b, err := st.find(k, boardID, wal)
-			if err == nil {
-				err = b.usable()
-			}
-			if err != nil {
-				return out, err
-			}
-			if s.late(b, s.deps.Clock.Now()) {
-				return out, errOverdue
-			}
-			return read(st, b)
-		})
-		if !errors.Is(err, errOverdue) {
-			return out, err
-		}
-		if err := s.reconcile(ctx, k, boardID); err != nil {
-			return out, err
-		}
-	}
-}
-
-// journalView reads a session's partition as it is.
-func journalView[R any](ctx context.Context, s *Service, k key, read func(st *State) (R, error)) (R, error) {
-	out, _, err := journal.View(ctx, s.engine.For(k.namespace, k.id), read)
-	return out, err
-}
-
-func sessionKey(ctx context.Context, sessionID string) key {
-	return key{rpc.ActorFrom(ctx).Namespace, sessionID}
+// Connect holds the stream of a worker.
+func (s *Service) Connect(stream grpc.BidiStreamingServer[boardv1.ConnectRequest, boardv1.ConnectResponse]) error {
+	return s.workers.Connect(stream)
 }

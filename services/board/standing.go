@@ -10,14 +10,16 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
+	"quartet/services/board/model"
+	"quartet/services/board/patch"
 )
 
-// OpenStandingDispatch lets a pool claim steps of a board (SPEC B10).
+// OpenStandingDispatch lets the workers of a pool claim steps of a board (SPEC B10).
 func (s *Service) OpenStandingDispatch(ctx context.Context, req *boardv1.OpenStandingDispatchRequest) (*boardv1.OpenStandingDispatchResponse, error) {
 	allowed, err := checkAllowed(req.GetAllowedStepIds(), maxAllowed)
 	if err := fault.First(
 		s.orchestrate(ctx, "agent.dispatch_worker", req.GetSessionId()),
-		fault.RequestID(req.GetRequestId()), fault.Name("board_id", req.GetBoardId()), optionalName("worker_pool_id", req.GetWorkerPoolId()), err,
+		fault.RequestID(req.GetRequestId()), fault.Name("board_id", req.GetBoardId()), patch.OptionalName("worker_pool_id", req.GetWorkerPoolId()), err,
 		fault.TextBytes("instruction", req.GetInstruction(), fault.MaxFreeTextBytes, false),
 	); err != nil {
 		return nil, err
@@ -26,22 +28,22 @@ func (s *Service) OpenStandingDispatch(ctx context.Context, req *boardv1.OpenSta
 		return nil, fault.LimitExceeded.Newf("max_parallel is %d; it must be 1 to %d", n, maxParallel).WithField("max_parallel", "must be 1 to 10000")
 	}
 	k := sessionKey(ctx, req.GetSessionId())
-	out, err := s.change(ctx, change{
-		method: "OpenStandingDispatch", k: k, board: req.GetBoardId(), requestID: req.GetRequestId(), args: req, ended: true,
-		decide: func(_ *State, b *board, env journal.Env) ([]*journal.Event, error) {
+	out, err := s.do(ctx, change{
+		method: "OpenStandingDispatch", session: k, board: req.GetBoardId(), requestID: req.GetRequestId(), args: req, mayBeEnded: true,
+		decide: func(_ *model.State, b *model.Board, env journal.Env) ([]*journal.Event, error) {
 			switch {
-			case !b.dispatchable():
-				return nil, notDispatchable(b)
-			case len(b.dispatches) >= maxDispatches:
-				return nil, fault.LimitExceeded.Newf("board %q has %d open dispatches; that is the most, so close one", b.id, len(b.dispatches))
+			case !b.Dispatchable():
+				return nil, model.NotDispatchable(b)
+			case len(b.Dispatches) >= maxDispatches:
+				return nil, fault.LimitExceeded.Newf("board %q has %d open dispatches, which is the most; close one first", b.ID, len(b.Dispatches))
 			}
 			for _, id := range allowed {
-				if b.steps[id] == nil {
-					return nil, noStep(b, id)
+				if b.Steps[id] == nil {
+					return nil, model.NoStep(b, id)
 				}
 			}
-			return []*journal.Event{b.event("", &boardv1.StandingDispatchOpened{Dispatch: &boardv1.StandingDispatch{
-				DispatchId: env.NewID("dsp_"), SessionId: k.id, BoardId: b.id, WorkerPoolId: cmp.Or(req.GetWorkerPoolId(), b.pool),
+			return []*journal.Event{b.NewEvent("", &boardv1.StandingDispatchOpened{Dispatch: &boardv1.StandingDispatch{
+				DispatchId: env.NewID("dsp_"), SessionId: k.ID, BoardId: b.ID, WorkerPoolId: cmp.Or(req.GetWorkerPoolId(), b.DefaultPool),
 				MaxParallel: cmp.Or(req.GetMaxParallel(), defaultParallel), AllowedStepIds: allowed, Instruction: req.GetInstruction(),
 				Open: true, OpenedAt: timestamppb.New(env.Now),
 			}})}, nil
@@ -50,15 +52,13 @@ func (s *Service) OpenStandingDispatch(ctx context.Context, req *boardv1.OpenSta
 	if err != nil {
 		return nil, err
 	}
-	for _, ev := range out.events {
-		if p, ok := ev.Payload.(*boardv1.StandingDispatchOpened); ok {
-			return &boardv1.OpenStandingDispatchResponse{Dispatch: p.GetDispatch()}, nil
-		}
+	if p, ok := journal.Find[*boardv1.StandingDispatchOpened](out.events); ok {
+		return &boardv1.OpenStandingDispatchResponse{Dispatch: p.GetDispatch()}, nil
 	}
-	return nil, fault.InternalError.New("a dispatch was opened without an event")
+	return nil, fault.InternalError.New("a standing dispatch was opened without an event")
 }
 
-// CloseStandingDispatch ends a dispatch; its runs go on.
+// CloseStandingDispatch closes a standing dispatch. Its runs continue.
 func (s *Service) CloseStandingDispatch(ctx context.Context, req *boardv1.CloseStandingDispatchRequest) (*boardv1.CloseStandingDispatchResponse, error) {
 	if err := fault.First(
 		s.operate(ctx, "agent.dispatch_worker", req.GetSessionId()),
@@ -68,64 +68,27 @@ func (s *Service) CloseStandingDispatch(ctx context.Context, req *boardv1.CloseS
 	}
 	k := sessionKey(ctx, req.GetSessionId())
 	resp := &boardv1.CloseStandingDispatchResponse{Dispatch: &boardv1.StandingDispatch{
-		DispatchId: req.GetDispatchId(), SessionId: k.id, BoardId: req.GetBoardId(),
+		DispatchId: req.GetDispatchId(), SessionId: k.ID, BoardId: req.GetBoardId(),
 	}}
-	_, err := s.change(ctx, change{
-		method: "CloseStandingDispatch", k: k, board: req.GetBoardId(), requestID: req.GetRequestId(), args: req, ended: true,
-		decide: func(_ *State, b *board, _ journal.Env) ([]*journal.Event, error) {
-			open := slices.ContainsFunc(b.dispatches, func(d *dispatch) bool { return d.rec.GetDispatchId() == req.GetDispatchId() })
+	_, err := s.do(ctx, change{
+		method: "CloseStandingDispatch", session: k, board: req.GetBoardId(), requestID: req.GetRequestId(), args: req, mayBeEnded: true,
+		decide: func(_ *model.State, b *model.Board, _ journal.Env) ([]*journal.Event, error) {
+			open := slices.ContainsFunc(b.Dispatches, func(d *model.Dispatch) bool { return d.Record.GetDispatchId() == req.GetDispatchId() })
 			if !open {
 				return nil, nil
 			}
-			return []*journal.Event{b.event("", &boardv1.StandingDispatchClosed{DispatchId: req.GetDispatchId()})}, nil
+			return []*journal.Event{b.NewEvent("", &boardv1.StandingDispatchClosed{DispatchId: req.GetDispatchId()})}, nil
 		},
 	})
 	return resp, err
 }
 
-// ListStandingDispatches reads a board's open dispatches.
+// ListStandingDispatches reads the open standing dispatches of a board.
 func (s *Service) ListStandingDispatches(ctx context.Context, req *boardv1.ListStandingDispatchesRequest) (*boardv1.ListStandingDispatchesResponse, error) {
 	if err := fault.First(s.operate(ctx, "agent.dispatch_worker", req.GetSessionId()), fault.Name("board_id", req.GetBoardId())); err != nil {
 		return nil, err
 	}
-	return view(ctx, s, sessionKey(ctx, req.GetSessionId()), req.GetBoardId(), "", func(_ *State, b *board) (*boardv1.ListStandingDispatchesResponse, error) {
-		return &boardv1.ListStandingDispatchesResponse{Dispatches: b.openDispatches()}, nil
+	return viewBoard(ctx, s, sessionKey(ctx, req.GetSessionId()), req.GetBoardId(), "", func(_ *model.State, b *model.Board) (*boardv1.ListStandingDispatchesResponse, error) {
+		return &boardv1.ListStandingDispatchesResponse{Dispatches: b.OpenDispatches()}, nil
 	})
-}
-
-func (b *board) openDispatches() []*boardv1.StandingDispatch {
-	out := make([]*boardv1.StandingDispatch, len(b.dispatches))
-	for i, d := range b.dispatches {
-		out[i] = d.shown()
-	}
-	return out
-}
-
-// runsOf are a board's runs, newest first.
-func (s *State) runsOf(b *board, limit int, runningOnly bool) (out []*boardv1.WorkerRun, more bool) {
-	live := make([]*run, 0, len(b.runs))
-	for _, r := range b.runs {
-		live = append(live, r)
-	}
-	slices.SortFunc(live, func(x, y *run) int { return cmp.Compare(y.rec.GetRunId(), x.rec.GetRunId()) })
-	for _, r := range live {
-		if len(out) == limit {
-			return out, true
-		}
-		out = append(out, r.shown())
-	}
-	if runningOnly {
-		return out, false
-	}
-	for _, k := range slices.Backward(s.ended) {
-		r := s.runs[k]
-		if r == nil || r.board != b {
-			continue
-		}
-		if len(out) == limit {
-			return out, true
-		}
-		out = append(out, r.rec)
-	}
-	return out, false
 }

@@ -10,22 +10,24 @@ import (
 	"quartet/pkg/fault"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/plane/planetest"
+	"quartet/services/board/model"
+	"quartet/services/board/rules"
 )
 
 // stand brings step "x" of a new board to a status. It gives the run that
 // holds it, or held it last.
-func (r *rig) stand(board string, at status) string {
+func (r *rig) stand(board string, at model.StepStatus) string {
 	r.t.Helper()
-	if at == stepPending {
+	if at == model.StepPending {
 		r.create(board, in("dep"), in("x", "dep"))
 		return ""
 	}
 	r.create(board, in("x"), in("other"))
-	if at == stepReady {
+	if at == model.StepReady {
 		return ""
 	}
 	runID := r.held(board, "x")
-	if at != stepClaimed {
+	if at != model.StepClaimed {
 		require.NoError(r.t, r.report(board, "w-x", runID, "x", at))
 	}
 	require.Equal(r.t, at, r.step(board, "x").GetStatus())
@@ -38,10 +40,10 @@ func (r *rig) stand(board string, at status) string {
 func TestS2_EveryMoveOfAStep(t *testing.T) {
 	r := newRig(t)
 	n := 0
-	for from := stepPending; from <= stepCancelled; from++ {
-		for to := stepPending; to <= stepCancelled; to++ {
-			for _, who := range []mover{holder, orchestrator} {
-				if who == holder && !held(from) {
+	for from := model.StepPending; from <= model.StepCancelled; from++ {
+		for to := model.StepPending; to <= model.StepCancelled; to++ {
+			for _, who := range []model.Mover{model.ByHolder, model.ByOrchestrator} {
+				if who == model.ByHolder && !model.Held(from) {
 					continue
 				}
 				n++
@@ -49,24 +51,24 @@ func TestS2_EveryMoveOfAStep(t *testing.T) {
 				runID := r.stand(board, from)
 				before := len(r.events())
 				var err error
-				if who == holder {
+				if who == model.ByHolder {
 					err = r.report(board, "w-x", runID, "x", to)
 				} else {
 					err = r.say(board, "x", to)
 				}
 				after := r.step(board, "x")
-				if mayStep(who, from, to) {
-					require.NoError(t, err, "%s to %s by %d", word(from), word(to), who)
-					if to == stepPending { // and ready again, since nothing is in the way
-						require.Contains(t, []status{stepPending, stepReady}, after.GetStatus())
+				if model.StepMayMove(who, from, to) {
+					require.NoError(t, err, "%s to %s by %d", model.StepStatusName(from), model.StepStatusName(to), who)
+					if to == model.StepPending { // and ready again, since nothing is in the way
+						require.Contains(t, []model.StepStatus{model.StepPending, model.StepReady}, after.GetStatus())
 						require.Empty(t, after.GetClaimedByAgentId())
 					} else {
 						require.Equal(t, to, after.GetStatus())
 					}
-					require.Equal(t, held(after.GetStatus()), after.GetClaimedByRunId() != "")
+					require.Equal(t, model.Held(after.GetStatus()), after.GetClaimedByRunId() != "")
 					continue
 				}
-				require.ErrorIs(t, err, fault.StepState, "%s to %s by %d", word(from), word(to), who)
+				require.ErrorIs(t, err, fault.StepState, "%s to %s by %d", model.StepStatusName(from), model.StepStatusName(to), who)
 				require.Equal(t, from, after.GetStatus())
 				require.Len(t, r.events(), before)
 			}
@@ -80,27 +82,27 @@ func TestB7_WhatReportsWrite(t *testing.T) {
 	r.create("one", in("a"), in("b", "a"))
 	runID := r.held("one", "a")
 	last := func() string { ev := r.events(); return ev[len(ev)-1].Type }
-	require.NoError(t, r.report("one", "w-a", runID, "a", stepRunning))
+	require.NoError(t, r.report("one", "w-a", runID, "a", model.StepRunning))
 	require.Equal(t, "task_step_started", last())
-	require.NoError(t, r.report("one", "w-a", runID, "a", stepRunning))
+	require.NoError(t, r.report("one", "w-a", runID, "a", model.StepRunning))
 	require.Equal(t, "task_step_updated", last())
 	events := r.events()
 	require.Equal(t, runID, events[len(events)-1].ActorRunID)
 	require.Equal(t, "w-a", events[len(events)-1].ActorAgentID)
-	require.NoError(t, r.report("one", "w-a", runID, "a", stepBlocked))
+	require.NoError(t, r.report("one", "w-a", runID, "a", model.StepBlocked))
 	require.Equal(t, "task_step_blocked", last())
 	s := r.step("one", "a")
 	require.Empty(t, s.GetClaimedByAgentId()+s.GetClaimedByRunId())
 	require.Nil(t, s.GetLeaseExpiresAt())
 	require.ErrorIs(t, r.claim("one", "w-a", runID, ""), fault.StepAlreadyClaimedByRun) // B6
-	require.ErrorIs(t, r.report("one", "w-a", runID, "a", stepPending), fault.StepState)
-	require.ErrorIs(t, r.report("one", "w-a", runID, "b", stepFailed), fault.PermissionDenied)
-	require.NoError(t, r.say("one", "a", stepPending))
+	require.ErrorIs(t, r.report("one", "w-a", runID, "a", model.StepPending), fault.StepState)
+	require.ErrorIs(t, r.report("one", "w-a", runID, "b", model.StepFailed), fault.PermissionDenied)
+	require.NoError(t, r.say("one", "a", model.StepPending))
 	require.Equal(t, []string{"task_step_reopened", "task_step_ready"}, planetest.Types(r.events()[len(r.events())-2:]))
 }
 
 func TestB9_ALeaseThatIsOver(t *testing.T) {
-	for _, how := range []string{"look", "timer"} {
+	for _, how := range []string{"read", "timer"} {
 		t.Run(how, func(t *testing.T) {
 			r := newRig(t)
 			r.create("one", in("a"))
@@ -110,27 +112,22 @@ func TestB9_ALeaseThatIsOver(t *testing.T) {
 			require.NoError(t, err)
 			n := len(r.events()) // a heartbeat writes nothing
 			r.clk.Advance(DefaultLeaseTerm - time.Second)
-			require.Equal(t, stepClaimed, r.step("one", "a").GetStatus())
+			require.Equal(t, model.StepClaimed, r.step("one", "a").GetStatus())
 			require.Len(t, r.events(), n)
-			if how == "look" {
-				r.service.due.Stop()
+			if how == "read" {
+				r.service.leases.Stop() // no timer ends the lease
 				r.clk.Advance(time.Second)
-				require.Equal(t, stepReady, r.step("one", "a").GetStatus())
+				require.Equal(t, model.StepReady, r.step("one", "a").GetStatus())
 			} else {
 				r.clk.Advance(time.Second)
-				r.service.due.Settle()
-				r.clk.Advance(time.Second)
-				r.service.due.Settle()
+				r.service.leases.Settle()
 			}
 			require.Equal(t, []string{"task_step_lease_expired", "task_step_ready", "worker_run_ended"}, planetest.Types(r.events()[n:]))
 			n = len(r.events())
-			err = r.report("one", "w-a", runID, "a", stepCompleted)
+			err = r.report("one", "w-a", runID, "a", model.StepCompleted)
 			require.ErrorIs(t, err, fault.LeaseExpired)
 			require.Len(t, r.events(), n)
 			require.NoError(t, r.claim("one", "w2", r.run("one", "w2"), "a"))
-			if how == "look" {
-				r.service.due.Start()
-			}
 		})
 	}
 }
@@ -143,8 +140,8 @@ func TestX12_AFullTermAfterARestart(t *testing.T) {
 	r.clk.Advance(10 * DefaultLeaseTerm)
 	r.up()
 	r.clk.Advance(DefaultLeaseTerm - time.Second)
-	require.Equal(t, stepClaimed, r.step("one", "a").GetStatus())
-	require.NoError(t, r.report("one", "w-a", runID, "a", stepCompleted))
+	require.Equal(t, model.StepClaimed, r.step("one", "a").GetStatus())
+	require.NoError(t, r.report("one", "w-a", runID, "a", model.StepCompleted))
 }
 
 func TestS2_151_ABlockedBoard(t *testing.T) {
@@ -152,22 +149,22 @@ func TestS2_151_ABlockedBoard(t *testing.T) {
 	r.create("one", in("a"), in("b", "a"), in("c"))
 	runID := r.held("one", "a")
 	idle := r.run("one", "w2")
-	require.NoError(t, r.update("one", &boardv1.Operation{Op: opBlockBoard, Reason: "wait for a decision"}))
-	require.Equal(t, taskBlocked, r.get("one").GetStatus())
+	require.NoError(t, r.update("one", &boardv1.Operation{Op: model.OpBlockBoard, Reason: "wait for a decision"}))
+	require.Equal(t, model.BoardBlocked, r.get("one").GetStatus())
 	require.ErrorIs(t, r.claim("one", "w2", idle, "c"), fault.BoardNotDispatchable)
 	_, err := r.service.OpenStandingDispatch(r.owner(), &boardv1.OpenStandingDispatchRequest{SessionId: owner, BoardId: "one"})
 	require.ErrorIs(t, err, fault.BoardNotDispatchable)
 	_, err = r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{SessionId: owner, BoardId: "one"})
 	require.ErrorIs(t, err, fault.BoardNotDispatchable)
-	require.NoError(t, r.report("one", "w-a", runID, "a", stepCompleted)) // its worker goes on
-	require.Equal(t, taskBlocked, r.get("one").GetStatus())
-	require.Equal(t, stepReady, r.step("one", "b").GetStatus()) // and so does what follows by itself
-	require.ErrorIs(t, r.update("one", &boardv1.Operation{Op: opBlockBoard}), fault.BoardState)
+	require.NoError(t, r.report("one", "w-a", runID, "a", model.StepCompleted)) // its worker goes on
+	require.Equal(t, model.BoardBlocked, r.get("one").GetStatus())
+	require.Equal(t, model.StepReady, r.step("one", "b").GetStatus()) // and so does what follows by itself
+	require.ErrorIs(t, r.update("one", &boardv1.Operation{Op: model.OpBlockBoard}), fault.BoardState)
 	n := len(r.events())
-	require.NoError(t, r.update("one", &boardv1.Operation{Op: opReopenBoard}))
+	require.NoError(t, r.update("one", &boardv1.Operation{Op: model.OpReopenBoard}))
 	require.Equal(t, []string{"task_updated", "task_reopened", "task_running"}, planetest.Types(r.events()[n:]))
 	require.NoError(t, r.claim("one", "w2", idle, "c"))
-	require.ErrorIs(t, r.update("one", &boardv1.Operation{Op: opReopenBoard}), fault.BoardState)
+	require.ErrorIs(t, r.update("one", &boardv1.Operation{Op: model.OpReopenBoard}), fault.BoardState)
 }
 
 func TestS2_425_CompletingABoard(t *testing.T) {
@@ -180,35 +177,35 @@ func TestS2_425_CompletingABoard(t *testing.T) {
 	err := complete()
 	require.ErrorIs(t, err, fault.BoardNotCompleteable)
 	require.Equal(t, "a", fault.From(err).Metadata()["step_ids"])
-	require.NoError(t, r.say("one", "a", stepCompleted))
+	require.NoError(t, r.say("one", "a", model.StepCompleted))
 	runID := r.held("one", "d")
 	require.ErrorIs(t, complete(), fault.BoardNotCompleteable) // an optional one is held
-	require.NoError(t, r.report("one", "w-d", runID, "d", stepFailed))
+	require.NoError(t, r.report("one", "w-d", runID, "d", model.StepFailed))
 	n := len(r.events())
 	require.NoError(t, complete())
 	require.Equal(t, []string{"task_step_cancelled", "task_step_cancelled", "task_completed"}, planetest.Types(r.events()[n:]))
-	require.Equal(t, stepFailed, r.step("one", "d").GetStatus())
+	require.Equal(t, model.StepFailed, r.step("one", "d").GetStatus())
 	require.ErrorIs(t, complete(), fault.TaskTerminal)
-	require.ErrorIs(t, r.say("one", "d", stepPending), fault.TaskTerminal)
-	require.ErrorIs(t, r.update("one", &boardv1.Operation{Op: opReopenBoard}), fault.TaskTerminal)
+	require.ErrorIs(t, r.say("one", "d", model.StepPending), fault.TaskTerminal)
+	require.ErrorIs(t, r.update("one", &boardv1.Operation{Op: model.OpReopenBoard}), fault.TaskTerminal)
 	require.Len(t, r.events(), n+3)
 	// The id may be used again, the WAL's name may not (SPEC §7, S2-038).
 	_, err = r.service.CreateBoard(r.owner(), &boardv1.CreateBoardRequest{SessionId: owner, BoardId: "one", WalName: "one-wal", Title: "t", Steps: []*boardv1.StepInput{in("a")}})
 	require.ErrorIs(t, err, fault.PathConflict)
 	_, err = r.service.CreateBoard(r.owner(), &boardv1.CreateBoardRequest{SessionId: owner, BoardId: "one", WalName: "one-again", Title: "t", Steps: []*boardv1.StepInput{in("a")}})
 	require.NoError(t, err)
-	require.Equal(t, taskRunning, r.get("one").GetStatus())
+	require.Equal(t, model.BoardRunning, r.get("one").GetStatus())
 	old, err := r.service.GetBoard(r.owner(), &boardv1.GetBoardRequest{SessionId: owner, BoardId: "one", WalName: "one-wal"})
 	require.NoError(t, err)
 	require.Len(t, old.GetBoard().GetSteps(), 4)
-	require.ErrorIs(t, r.report("one", "w-d", runID, "d", stepCompleted), fault.TaskTerminal)
+	require.ErrorIs(t, r.report("one", "w-d", runID, "d", model.StepCompleted), fault.TaskTerminal)
 }
 
 func TestB12_FailingABoardStopsItsWorkersFirst(t *testing.T) {
 	for _, stops := range []bool{true, false} {
 		r := newRig(t)
 		r.create("one", in("a"), in("b"), in("c", "a"), in("d"))
-		require.NoError(t, r.say("one", "d", stepCompleted))
+		require.NoError(t, r.say("one", "d", model.StepCompleted))
 		w := r.connect(&boardv1.BoardWorkerHello{WorkerId: "w1", Capacity: 1})
 		run, err := r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{SessionId: owner, BoardId: "one"})
 		require.NoError(t, err)
@@ -223,25 +220,27 @@ func TestB12_FailingABoardStopsItsWorkersFirst(t *testing.T) {
 		}()
 		require.Equal(t, []string{run.GetRun().GetRunId()}, w.next(t).GetCancelRunIds())
 		require.True(t, r.get("one").GetTerminating())
-		require.ErrorIs(t, r.update("one", &boardv1.Operation{Op: opCancelStep, StepId: "b"}), fault.TaskTerminal)
+		require.ErrorIs(t, r.update("one", &boardv1.Operation{Op: model.OpCancelStep, StepId: "b"}), fault.TaskTerminal)
 		if stops {
 			w.in <- &boardv1.ConnectRequest{Reports: []*boardv1.StepReport{{RunId: run.GetRun().GetRunId(), Finished: true}}}
 		} else {
-			r.service.due.Settle()
-			require.Eventually(t, func() bool { _, set := r.service.due.At(endKey(boardKey{"acme", owner, "one-wal"})); return set }, 10*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool {
+				_, set := r.service.endings.At(endingKey(model.BoardKey{Namespace: "acme", Session: owner, WAL: "one-wal"}))
+				return set
+			}, 10*time.Second, time.Millisecond)
 			r.clk.Advance(DefaultCancelWait)
 		}
 		resp := <-done
 		require.NoError(t, <-failed)
 		b := r.get("one")
-		require.Equal(t, taskFailed, b.GetStatus())
+		require.Equal(t, model.BoardFailed, b.GetStatus())
 		require.Equal(t, "no use", b.GetReason())
 		for _, s := range b.GetSteps() {
 			if s.GetStepId() == "d" {
-				require.Equal(t, stepCompleted, s.GetStatus())
+				require.Equal(t, model.StepCompleted, s.GetStatus())
 				continue
 			}
-			require.Equal(t, stepFailed, s.GetStatus(), s.GetStepId())
+			require.Equal(t, model.StepFailed, s.GetStatus(), s.GetStepId())
 			require.Equal(t, "task_failed", s.GetReason())
 			require.Equal(t, "task_failed", s.GetResultSummary())
 		}
@@ -278,33 +277,33 @@ func TestB12_AnEndThatARestartInterrupts(t *testing.T) {
 	_ = service
 	r.up()
 	r.clk.Advance(DefaultCancelWait)
-	require.Eventually(t, func() bool { return r.get("one").GetStatus() == taskCancelled }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return r.get("one").GetStatus() == model.BoardCancelled }, 10*time.Second, time.Millisecond)
 	require.Equal(t, "task_cancelled", r.step("one", "a").GetReason())
 }
 
 // TestS2_EveryMoveOfABoard writes every line about a board's status behind
 // every status: what the table does not have makes the board unusable.
 func TestS2_EveryMoveOfABoard(t *testing.T) {
-	lines := map[taskStatus]proto.Message{
-		taskPending: &boardv1.TaskReopened{}, taskRunning: &boardv1.TaskRunning{}, taskBlocked: &boardv1.TaskBlocked{},
-		taskCompleted: &boardv1.TaskCompleted{}, taskFailed: &boardv1.TaskFailed{}, taskCancelled: &boardv1.TaskCancelled{},
+	lines := map[model.BoardStatus]proto.Message{
+		model.BoardPending: &boardv1.TaskReopened{}, model.BoardRunning: &boardv1.TaskRunning{}, model.BoardBlocked: &boardv1.TaskBlocked{},
+		model.BoardCompleted: &boardv1.TaskCompleted{}, model.BoardFailed: &boardv1.TaskFailed{}, model.BoardCancelled: &boardv1.TaskCancelled{},
 	}
-	require.Len(t, taskMoves, 13)
-	for from := taskPending; from <= taskCancelled; from++ {
-		for to := taskPending; to <= taskCancelled; to++ {
-			b := newBoard(boardKey{session: owner, wal: "w"}, "one")
-			for _, ev := range created(b.key, request(in("a")), owner, "")[:1] {
-				require.NoError(t, b.apply(ev))
+	require.Len(t, model.BoardMoves, 13)
+	for from := model.BoardPending; from <= model.BoardCancelled; from++ {
+		for to := model.BoardPending; to <= model.BoardCancelled; to++ {
+			b := model.NewBoard(model.BoardKey{Session: owner, WAL: "w"}, "one")
+			for _, ev := range rules.DecideCreate(b.Key, request(in("a")), owner, "")[:1] {
+				require.NoError(t, b.Apply(ev))
 			}
-			b.status = from
-			err := b.apply(b.event("", lines[to]))
-			if taskMoves[taskMove{from, to}] != 0 {
-				require.NoError(t, err, "%s to %s", taskWord(from), taskWord(to))
-				require.Equal(t, to, b.status)
+			b.Status = from
+			err := b.Apply(b.NewEvent("", lines[to]))
+			if model.BoardMoves[model.BoardMove{From: from, To: to}] != 0 {
+				require.NoError(t, err, "%s to %s", model.BoardStatusName(from), model.BoardStatusName(to))
+				require.Equal(t, to, b.Status)
 				continue
 			}
-			require.Error(t, err, "%s to %s", taskWord(from), taskWord(to))
-			require.Equal(t, from, b.status)
+			require.Error(t, err, "%s to %s", model.BoardStatusName(from), model.BoardStatusName(to))
+			require.Equal(t, from, b.Status)
 		}
 	}
 }

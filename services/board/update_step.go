@@ -7,10 +7,12 @@ import (
 	"quartet/pkg/journal"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/rpc"
+	"quartet/services/board/model"
+	"quartet/services/board/rules"
 )
 
-// UpdateStep reports on a step: as the run that holds it, or as the
-// orchestrator (S2-396 to S2-414, SPEC B7).
+// UpdateStep changes the status of a step, as a report of the run that holds it or as
+// the orchestrator (S2-396 to S2-414, SPEC B7).
 func (s *Service) UpdateStep(ctx context.Context, req *boardv1.UpdateStepRequest) (*boardv1.UpdateStepResponse, error) {
 	runID := ""
 	var err error
@@ -20,56 +22,44 @@ func (s *Service) UpdateStep(ctx context.Context, req *boardv1.UpdateStepRequest
 		err = s.orchestrate(ctx, "agent.task_update_step", req.GetSessionId())
 	}
 	if err := fault.First(err, fault.RequestID(req.GetRequestId()), fault.Name("board_id", req.GetBoardId()), fault.Name("step_id", req.GetStepId()),
-		checkResult(req.GetResultSummary(), req.GetArtifactIds(), req.GetReason())); err != nil {
+		rules.CheckResult(req.GetResultSummary(), req.GetArtifactIds(), req.GetReason())); err != nil {
 		return nil, err
 	}
 	if _, known := boardv1.StepStatus_name[int32(req.GetStatus())]; !known || req.GetStatus() == 0 {
-		return nil, fault.Invalid("status", req.GetStatus().String(), "must be where the step stands now")
+		return nil, fault.Invalid("status", req.GetStatus().String(), "must be a status of steps")
 	}
-	rep := report{status: req.GetStatus(), summary: req.ResultSummary, artifacts: req.GetArtifactIds(), reason: req.GetReason()}
+	rep := rules.Report{Status: req.GetStatus(), Summary: req.ResultSummary, Artifacts: req.GetArtifactIds(), Reason: req.GetReason()}
 	k := sessionKey(ctx, req.GetSessionId())
-	out, err := s.change(ctx, change{
-		method: "UpdateStep", k: k, board: req.GetBoardId(), requestID: req.GetRequestId(), args: req,
-		decide: func(st *State, b *board, env journal.Env) ([]*journal.Event, error) {
-			r, err := st.seen(b, runID)
+	out, err := s.do(ctx, change{
+		method: "UpdateStep", session: k, board: req.GetBoardId(), requestID: req.GetRequestId(), args: req,
+		decide: func(st *model.State, b *model.Board, env journal.Env) ([]*journal.Event, error) {
+			r, err := st.CallerRun(b, runID)
 			if err != nil {
 				return nil, err
 			}
-			f := newFlow(b, env)
+			f := rules.NewTransition(b, env)
 			if r == nil {
-				err = f.reviseByID(req.GetStepId(), rep)
+				err = f.Revise(req.GetStepId(), rep)
 			} else {
-				var own *step
-				if own, err = f.own(r, req.GetStepId()); err == nil {
-					_, err = f.take(r, own, rep)
+				var own *model.Step
+				if own, err = f.HeldStep(r, req.GetStepId()); err == nil {
+					_, err = f.Report(r, own, rep)
 				}
 			}
-			f.settle()
-			return f.events, err
+			f.FollowUps()
+			return f.Events, err
 		},
 	})
 	if err != nil {
 		return nil, err
 	}
 	resp := &boardv1.UpdateStepResponse{EventIds: out.ids}
-	_, err = view(ctx, s, k, req.GetBoardId(), "", func(_ *State, b *board) (struct{}, error) {
-		resp.Board = b.summarized()
-		if st := b.steps[req.GetStepId()]; st != nil {
-			resp.Step = b.shown(st)
+	_, err = viewBoard(ctx, s, k, req.GetBoardId(), "", func(_ *model.State, b *model.Board) (struct{}, error) {
+		resp.Board = b.Overview()
+		if st := b.Steps[req.GetStepId()]; st != nil {
+			resp.Step = b.ShownStep(st, s.leases.Expiry(k.Namespace))
 		}
 		return struct{}{}, nil
 	})
 	return resp, err
-}
-
-// reviseByID is the orchestrator's own report.
-func (f *flow) reviseByID(stepID string, rep report) error {
-	if err := f.b.changeable(); err != nil {
-		return err
-	}
-	s := f.b.steps[stepID]
-	if s == nil {
-		return noStep(f.b, stepID)
-	}
-	return f.revise(s, rep)
 }

@@ -11,6 +11,9 @@ import (
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/plane/planetest"
 	"quartet/pkg/rpc"
+	"quartet/services/board/model"
+	"quartet/services/board/patch"
+	"quartet/services/board/wal"
 )
 
 func request(steps ...*boardv1.StepInput) *boardv1.CreateBoardRequest {
@@ -74,23 +77,23 @@ func TestX8_TenThousandSteps(t *testing.T) {
 	}
 	r := newRig(t)
 	steps := []*boardv1.StepInput{in("root")}
-	for i := range MaxSteps - 1 {
+	for i := range patch.MaxSteps - 1 {
 		steps = append(steps, in(fmt.Sprintf("step-%05d", i), "root"))
 	}
 	_, err := r.service.CreateBoard(r.owner(), request(append(steps, in("more"))...))
 	require.ErrorIs(t, err, fault.LimitExceeded)
 	_, err = r.service.CreateBoard(r.owner(), request(steps...))
 	require.NoError(t, err)
-	require.ErrorIs(t, r.update("one", &boardv1.Operation{Op: opAddStep, Step: in("more")}), fault.LimitExceeded)
+	require.ErrorIs(t, r.update("one", &boardv1.Operation{Op: model.OpAddStep, Step: in("more")}), fault.LimitExceeded)
 	runID := r.held("one", "root") // one that makes all others ready in one frame
-	require.NoError(t, r.report("one", "w-root", runID, "root", stepCompleted))
-	require.EqualValues(t, MaxSteps-1, r.get("one").GetCounts().GetReady())
+	require.NoError(t, r.report("one", "w-root", runID, "root", model.StepCompleted))
+	require.EqualValues(t, patch.MaxSteps-1, r.get("one").GetCounts().GetReady())
 	_, err = r.service.CancelBoard(r.owner(), &boardv1.CancelBoardRequest{SessionId: owner, BoardId: "one", RequestId: strings.Repeat("r", 128)})
 	require.NoError(t, err)
-	require.EqualValues(t, MaxSteps-1, r.get("one").GetCounts().GetCancelled())
+	require.EqualValues(t, patch.MaxSteps-1, r.get("one").GetCounts().GetCancelled())
 	longest := func(i int) string { return fmt.Sprintf("%0128d", i) }
 	var wide []*boardv1.StepInput
-	for i := range MaxSteps {
+	for i := range patch.MaxSteps {
 		wide = append(wide, in(longest(i)))
 	}
 	req := request(wide...)
@@ -109,44 +112,44 @@ func TestB4_APatchIsAllOrNothing(t *testing.T) {
 		reason fault.Reason
 		ops    []*boardv1.Operation
 	}{
-		"unknown step":       {fault.NotFound, []*boardv1.Operation{{Op: opUpdateStep, StepId: "z", Fields: fields}}},
-		"circle by edge":     {fault.DependencyCycle, []*boardv1.Operation{{Op: opAddDependency, StepId: "a", DependsOnStepId: "c"}}},
-		"circle by new step": {fault.DependencyCycle, []*boardv1.Operation{{Op: opAddStep, Step: in("d", "c")}, {Op: opAddDependency, StepId: "a", DependsOnStepId: "d"}}},
-		"self":               {fault.DependencyCycle, []*boardv1.Operation{{Op: opAddDependency, StepId: "a", DependsOnStepId: "a"}}},
-		"unknown dependency": {fault.UnknownDependency, []*boardv1.Operation{{Op: opAddStep, Step: in("d", "z")}}},
-		"twice":              {fault.DuplicateStep, []*boardv1.Operation{{Op: opAddStep, Step: in("a")}}},
-		"dependents":         {fault.StepHasDependents, []*boardv1.Operation{{Op: opDeleteStep, StepId: "b"}}},
+		"unknown step":       {fault.NotFound, []*boardv1.Operation{{Op: model.OpUpdateStep, StepId: "z", Fields: fields}}},
+		"circle by edge":     {fault.DependencyCycle, []*boardv1.Operation{{Op: model.OpAddDependency, StepId: "a", DependsOnStepId: "c"}}},
+		"circle by new step": {fault.DependencyCycle, []*boardv1.Operation{{Op: model.OpAddStep, Step: in("d", "c")}, {Op: model.OpAddDependency, StepId: "a", DependsOnStepId: "d"}}},
+		"self":               {fault.DependencyCycle, []*boardv1.Operation{{Op: model.OpAddDependency, StepId: "a", DependsOnStepId: "a"}}},
+		"unknown dependency": {fault.UnknownDependency, []*boardv1.Operation{{Op: model.OpAddStep, Step: in("d", "z")}}},
+		"twice":              {fault.DuplicateStep, []*boardv1.Operation{{Op: model.OpAddStep, Step: in("a")}}},
+		"dependents":         {fault.StepHasDependents, []*boardv1.Operation{{Op: model.OpDeleteStep, StepId: "b"}}},
 		"dependents by patch": {fault.StepHasDependents, []*boardv1.Operation{
-			{Op: opAddStep, Step: in("d", "c")}, {Op: opDeleteStep, StepId: "c"},
+			{Op: model.OpAddStep, Step: in("d", "c")}, {Op: model.OpDeleteStep, StepId: "c"},
 		}},
-		"not blocked":    {fault.StepState, []*boardv1.Operation{{Op: opReopenStep, StepId: "a"}}},
-		"twice the edge": {fault.InvalidArgument, []*boardv1.Operation{{Op: opAddDependency, StepId: "b", DependsOnStepId: "a"}}},
-		"no such edge":   {fault.UnknownDependency, []*boardv1.Operation{{Op: opRemoveDependency, StepId: "b", DependsOnStepId: "c"}}},
+		"not blocked":    {fault.StepState, []*boardv1.Operation{{Op: model.OpReopenStep, StepId: "a"}}},
+		"twice the edge": {fault.InvalidArgument, []*boardv1.Operation{{Op: model.OpAddDependency, StepId: "b", DependsOnStepId: "a"}}},
+		"no such edge":   {fault.UnknownDependency, []*boardv1.Operation{{Op: model.OpRemoveDependency, StepId: "b", DependsOnStepId: "c"}}},
 		"nothing":        {fault.InvalidArgument, nil},
 		"no kind":        {fault.InvalidArgument, []*boardv1.Operation{{StepId: "a"}}},
-		"foreign field":  {fault.InvalidArgument, []*boardv1.Operation{{Op: opCancelStep, StepId: "a", Fields: fields}}},
-		"missing field":  {fault.InvalidArgument, []*boardv1.Operation{{Op: opUpdateStep, StepId: "a"}}},
+		"foreign field":  {fault.InvalidArgument, []*boardv1.Operation{{Op: model.OpCancelStep, StepId: "a", Fields: fields}}},
+		"missing field":  {fault.InvalidArgument, []*boardv1.Operation{{Op: model.OpUpdateStep, StepId: "a"}}},
 	} {
 		// In front of what is refused stands something that is right.
 		ops := c.ops
 		if name != "nothing" {
-			ops = append([]*boardv1.Operation{{Op: opUpdateStep, StepId: "a", Fields: fields}}, ops...)
+			ops = append([]*boardv1.Operation{{Op: model.OpUpdateStep, StepId: "a", Fields: fields}}, ops...)
 		}
 		require.ErrorIs(t, r.update("one", ops...), c.reason, name)
 	}
 	require.Equal(t, text(before), text(r.get("one")))
 	require.Len(t, r.events(), n)
 	require.NoError(t, r.update("one",
-		&boardv1.Operation{Op: opAddStep, Step: in("early", "late")}, &boardv1.Operation{Op: opAddStep, Step: in("late")}, // validated as a whole
-		&boardv1.Operation{Op: opRemoveDependency, StepId: "c", DependsOnStepId: "b"}, &boardv1.Operation{Op: opDeleteStep, StepId: "b"},
-		&boardv1.Operation{Op: opCancelStep, StepId: "a", Reason: "no need"}, &boardv1.Operation{Op: opUpdateStep, StepId: "a", Fields: fields}))
+		&boardv1.Operation{Op: model.OpAddStep, Step: in("early", "late")}, &boardv1.Operation{Op: model.OpAddStep, Step: in("late")}, // validated as a whole
+		&boardv1.Operation{Op: model.OpRemoveDependency, StepId: "c", DependsOnStepId: "b"}, &boardv1.Operation{Op: model.OpDeleteStep, StepId: "b"},
+		&boardv1.Operation{Op: model.OpCancelStep, StepId: "a", Reason: "no need"}, &boardv1.Operation{Op: model.OpUpdateStep, StepId: "a", Fields: fields}))
 	require.Equal(t, []string{"task_updated", "task_step_cancelled", "task_step_ready", "task_step_ready"}, planetest.Types(r.events()[n:]))
 	require.Equal(t, "new", r.step("one", "a").GetTitle())
-	require.Equal(t, stepCancelled, r.step("one", "a").GetStatus())
-	require.Equal(t, stepReady, r.step("one", "c").GetStatus())
+	require.Equal(t, model.StepCancelled, r.step("one", "a").GetStatus())
+	require.Equal(t, model.StepReady, r.step("one", "c").GetStatus())
 	wrong := int64(1)
 	_, err := r.service.UpdateBoard(r.owner(), &boardv1.UpdateBoardRequest{
-		SessionId: owner, BoardId: "one", ExpectedRevision: &wrong, Operations: []*boardv1.Operation{{Op: opBlockBoard}},
+		SessionId: owner, BoardId: "one", ExpectedRevision: &wrong, Operations: []*boardv1.Operation{{Op: model.OpBlockBoard}},
 	})
 	require.ErrorIs(t, err, fault.RevisionConflict)
 }
@@ -154,34 +157,34 @@ func TestB4_APatchIsAllOrNothing(t *testing.T) {
 func TestB8_WhatIsDoneStays(t *testing.T) {
 	r := newRig(t)
 	r.create("one", in("a"), in("b", "a"), in("c"), in("d"))
-	require.NoError(t, r.say("one", "a", stepCompleted))
+	require.NoError(t, r.say("one", "a", model.StepCompleted))
 	runID := r.held("one", "c")
 	title, no, pool := "T", false, "p"
 	for _, f := range []*boardv1.StepFields{{Required: &no}, {WorkerPoolId: &pool}, {DependsOnStepIds: &boardv1.StepList{}}} {
-		require.ErrorIs(t, r.update("one", &boardv1.Operation{Op: opUpdateStep, StepId: "a", Fields: f}), fault.StepState)
+		require.ErrorIs(t, r.update("one", &boardv1.Operation{Op: model.OpUpdateStep, StepId: "a", Fields: f}), fault.StepState)
 	}
 	for _, id := range []string{"a", "c"} {
-		require.ErrorIs(t, r.update("one", &boardv1.Operation{Op: opDeleteStep, StepId: id}), fault.StepState)
-		require.ErrorIs(t, r.update("one", &boardv1.Operation{Op: opCancelStep, StepId: id}), fault.StepState)
+		require.ErrorIs(t, r.update("one", &boardv1.Operation{Op: model.OpDeleteStep, StepId: id}), fault.StepState)
+		require.ErrorIs(t, r.update("one", &boardv1.Operation{Op: model.OpCancelStep, StepId: id}), fault.StepState)
 	}
-	require.NoError(t, r.update("one", &boardv1.Operation{Op: opUpdateStep, StepId: "a", Fields: &boardv1.StepFields{Title: &title}}))
-	require.Equal(t, stepCompleted, r.step("one", "a").GetStatus())
+	require.NoError(t, r.update("one", &boardv1.Operation{Op: model.OpUpdateStep, StepId: "a", Fields: &boardv1.StepFields{Title: &title}}))
+	require.Equal(t, model.StepCompleted, r.step("one", "a").GetStatus())
 	// A held step may be changed; its worker goes on and the WAL says so.
-	require.NoError(t, r.update("one", &boardv1.Operation{Op: opAddDependency, StepId: "c", DependsOnStepId: "d"}))
+	require.NoError(t, r.update("one", &boardv1.Operation{Op: model.OpAddDependency, StepId: "c", DependsOnStepId: "d"}))
 	events := r.events()
 	updated, ok := events[len(events)-1].Payload.(*boardv1.TaskUpdated)
 	require.True(t, ok)
 	require.Equal(t, []string{"c"}, updated.GetUpdatedAfterDispatchStepIds())
-	require.Equal(t, stepClaimed, r.step("one", "c").GetStatus())
+	require.Equal(t, model.StepClaimed, r.step("one", "c").GetStatus())
 	got, err := r.service.InspectBoard(r.owner(), &boardv1.InspectBoardRequest{SessionId: owner, BoardId: "one", Timeline: 3})
 	require.NoError(t, err)
 	require.Len(t, got.GetTimeline(), 3)
 	require.Empty(t, got.GetDispatched()[0].GetAtDispatch().GetDependsOnStepIds())
 	require.Equal(t, []string{"d"}, got.GetDispatched()[0].GetNow().GetDependsOnStepIds())
 	require.True(t, got.GetDispatched()[0].GetUpdatedAfterDispatch())
-	require.NoError(t, r.report("one", "w-c", runID, "c", stepFailed))
-	require.NoError(t, r.update("one", &boardv1.Operation{Op: opReopenStep, StepId: "c"}))
-	require.Equal(t, stepPending, r.step("one", "c").GetStatus()) // it waits for d now
+	require.NoError(t, r.report("one", "w-c", runID, "c", model.StepFailed))
+	require.NoError(t, r.update("one", &boardv1.Operation{Op: model.OpReopenStep, StepId: "c"}))
+	require.Equal(t, model.StepPending, r.step("one", "c").GetStatus()) // it waits for d now
 }
 
 func TestX15_WhoMayDoWhat(t *testing.T) {
@@ -191,8 +194,8 @@ func TestX15_WhoMayDoWhat(t *testing.T) {
 	other := planetest.AsAgent(within(t), "other")
 	worker := r.as("w1", runID)
 	bare := planetest.As(within(t), rpc.RoleWorker)
-	block := &boardv1.UpdateBoardRequest{SessionId: owner, BoardId: "one", Operations: []*boardv1.Operation{{Op: opBlockBoard}}}
-	change := &boardv1.UpdateBoardRequest{SessionId: owner, BoardId: "one", Operations: []*boardv1.Operation{{Op: opCancelStep, StepId: "a"}}}
+	block := &boardv1.UpdateBoardRequest{SessionId: owner, BoardId: "one", Operations: []*boardv1.Operation{{Op: model.OpBlockBoard}}}
+	change := &boardv1.UpdateBoardRequest{SessionId: owner, BoardId: "one", Operations: []*boardv1.Operation{{Op: model.OpCancelStep, StepId: "a"}}}
 	_, err := r.service.CreateBoard(other, request(in("a")))
 	require.ErrorIs(t, err, fault.PermissionDenied)
 	_, err = r.service.CreateBoard(worker, request(in("a")))
@@ -247,7 +250,7 @@ func TestS2_062_ListingBoards(t *testing.T) {
 	require.True(t, got.GetTruncated())
 	require.EqualValues(t, 60, got.GetTotal())
 	require.Equal(t, "b59", got.GetBoards()[2].GetBoardId()) // newest first
-	got = list(&boardv1.ListBoardsRequest{Statuses: []taskStatus{taskCancelled}, Limit: 3, Offset: 56})
+	got = list(&boardv1.ListBoardsRequest{Statuses: []model.BoardStatus{model.BoardCancelled}, Limit: 3, Offset: 56})
 	require.Len(t, got.GetBoards(), 2)
 	require.Equal(t, "b02", got.GetBoards()[1].GetBoardId())
 	wals, err := r.service.ListWals(r.owner(), &boardv1.ListWalsRequest{SessionId: owner, PageSize: 59})
@@ -262,18 +265,18 @@ func TestB2_ADamagedLineTakesOneBoard(t *testing.T) {
 	r := newRig(t)
 	r.create("bad", in("a"))
 	r.create("good", in("a"))
-	b := newBoard(boardKey{"acme", owner, "bad-wal"}, "bad")
-	_, err := r.service.change(r.owner(), changeOf("bad", b.event("nowhere", &boardv1.TaskStepReady{})))
+	b := model.NewBoard(model.BoardKey{Namespace: "acme", Session: owner, WAL: "bad-wal"}, "bad")
+	_, err := r.service.do(r.owner(), changeOf("bad", b.NewEvent("nowhere", &boardv1.TaskStepReady{})))
 	require.NoError(t, err)
 	for range 2 {
 		_, err = r.service.GetBoard(r.owner(), &boardv1.GetBoardRequest{SessionId: owner, BoardId: "bad"})
 		require.ErrorIs(t, err, fault.Storage)
 		require.ErrorContains(t, err, "line 4")
-		require.ErrorIs(t, r.say("bad", "a", stepCompleted), fault.Storage)
+		require.ErrorIs(t, r.say("bad", "a", model.StepCompleted), fault.Storage)
 		r.restart()
 	}
-	require.NoError(t, r.say("good", "a", stepCompleted))
-	_, err = ReplayWAL(strings.NewReader(string(r.wal("bad-wal"))))
+	require.NoError(t, r.say("good", "a", model.StepCompleted))
+	_, err = wal.Replay(strings.NewReader(string(r.wal("bad-wal"))))
 	require.ErrorIs(t, err, fault.Storage)
 }
 
@@ -285,7 +288,7 @@ func TestB14_ASummaryWithinItsBudget(t *testing.T) {
 	}
 	r.create("one", steps...)
 	for i := range 5 {
-		require.NoError(t, r.say("one", fmt.Sprintf("s%03d", 390+i), stepBlocked))
+		require.NoError(t, r.say("one", fmt.Sprintf("s%03d", 390+i), model.StepBlocked))
 	}
 	runID := r.run("one", "me")
 	require.NoError(t, r.claim("one", "me", runID, "s399"))
@@ -343,7 +346,7 @@ func TestX8_TheLargestBoardCanBeFinished(t *testing.T) {
 	r := newRig(t)
 	board := strings.Repeat("b", 128)
 	n := 1
-	for fits(boardKey{"acme", owner, board}, board, n+1, (n+1)*128) == nil {
+	for patch.CheckSize(model.BoardKey{Namespace: "acme", Session: owner, WAL: board}, board, n+1, (n+1)*128) == nil {
 		n++
 	}
 	steps := []*boardv1.StepInput{in(strings.Repeat("r", 128))}
@@ -356,13 +359,13 @@ func TestX8_TheLargestBoardCanBeFinished(t *testing.T) {
 	require.NoError(t, err)
 	var ops []*boardv1.Operation
 	for _, s := range steps[n/2:] {
-		ops = append(ops, &boardv1.Operation{Op: opAddStep, Step: s})
+		ops = append(ops, &boardv1.Operation{Op: model.OpAddStep, Step: s})
 	}
-	more := &boardv1.Operation{Op: opAddStep, Step: in(fmt.Sprintf("%0128d", n))}
+	more := &boardv1.Operation{Op: model.OpAddStep, Step: in(fmt.Sprintf("%0128d", n))}
 	require.ErrorIs(t, r.update(board, append(ops, more)...), fault.LimitExceeded)
 	require.NoError(t, r.update(board, ops...))
 	_, err = r.service.UpdateStep(r.owner(), &boardv1.UpdateStepRequest{
-		SessionId: owner, BoardId: board, StepId: steps[0].GetStepId(), Status: stepCompleted, RequestId: strings.Repeat("q", 128),
+		SessionId: owner, BoardId: board, StepId: steps[0].GetStepId(), Status: model.StepCompleted, RequestId: strings.Repeat("q", 128),
 	})
 	require.NoError(t, err)
 	_, err = r.service.FailBoard(r.owner(), &boardv1.FailBoardRequest{SessionId: owner, BoardId: board, RequestId: strings.Repeat("q", 128)})

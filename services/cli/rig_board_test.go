@@ -95,7 +95,7 @@ func (p *planes) ListWorkerRuns(ctx context.Context, r *boardv1.ListWorkerRunsRe
 
 func (p *planes) CancelWorkerRun(ctx context.Context, r *boardv1.CancelWorkerRunRequest) (*boardv1.CancelWorkerRunResponse, error) {
 	run := aRun()
-	run.Status, run.EndReason = boardv1.RunStatus_RUN_STATUS_CANCELLED, "cancelled by its orchestrator"
+	run.Status, run.EndReason = boardv1.RunStatus_RUN_STATUS_CANCELLED, boardv1.RunEndReason_RUN_END_REASON_WORKER_CANCELLED
 	return &boardv1.CancelWorkerRunResponse{Run: run}, p.asked(ctx, r)
 }
 

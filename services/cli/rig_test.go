@@ -89,7 +89,7 @@ var (
 		Waits: []*workv1.AttachedWait{{WaitId: "wt_1", Kind: waitingv1.WaitKind_WAIT_KIND_EXTERNAL, Mode: waitingv1.WaitMode_WAIT_MODE_WAIT, Reason: "CI runs", Resource: "trg_1", TriggerCount: 3, ConsumedCount: 1, CreatedAt: at}},
 	}
 	ci    = &waitingv1.Wait{WaitId: "wt_1", AgentId: "keeper", WorkItemId: "wi_2", Mode: waitingv1.WaitMode_WAIT_MODE_WAIT, Kind: waitingv1.WaitKind_WAIT_KIND_EXTERNAL, Reason: "CI runs", Resource: "trg_1", Status: waitingv1.WaitStatus_WAIT_STATUS_ACTIVE, TriggerCount: 2}
-	build = &taskv1.Task{TaskId: "tsk_1", AgentId: "keeper", State: taskv1.TaskState_TASK_STATE_FAILED, Label: "make build", ExitCode: proto.Int32(2), EndReason: "exited", WorkItemId: "wi_1", CreatedAt: at, OutputBytes: 12}
+	build = &taskv1.Task{TaskId: "tsk_1", AgentId: "keeper", State: taskv1.TaskState_TASK_STATE_FAILED, Label: "make build", ExitCode: proto.Int32(2), EndReason: taskv1.TaskEndReason_TASK_END_REASON_EXITED, WorkItemId: "wi_1", CreatedAt: at, OutputBytes: 12}
 	test  = &taskv1.Task{TaskId: "tsk_2", AgentId: "keeper", State: taskv1.TaskState_TASK_STATE_COMPLETED, Label: "make test", ExitCode: proto.Int32(0), CreatedAt: at}
 )
 

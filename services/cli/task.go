@@ -120,7 +120,7 @@ func ended(cmd *cobra.Command, t *taskv1.Task) {
 	if t.GetState() == taskv1.TaskState_TASK_STATE_COMPLETED {
 		return
 	}
-	text := short(t.GetState()) + because(t.GetEndReason())
+	text := short(t.GetState()) + because(short(t.GetEndReason()))
 	if t.ExitCode != nil {
 		text += ", exit code " + exitOf(t)
 	}
@@ -172,7 +172,7 @@ func (ss *session) taskGet() *cobra.Command {
 func task(p *printer, t *taskv1.Task) {
 	p.fields(
 		"task", t.GetTaskId(),
-		"state", short(t.GetState())+because(t.GetEndReason()),
+		"state", short(t.GetState())+because(short(t.GetEndReason())),
 		"exit code", exitOf(t),
 		"what", printable(t.GetLabel()),
 		"item", t.GetWorkItemId(),

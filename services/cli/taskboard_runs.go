@@ -70,7 +70,7 @@ func runLine(p *printer, r *boardv1.WorkerRun) {
 		p.printf(", by %s", r.GetWorkerId())
 	}
 	p.printf("\n")
-	if text := joined(r.GetStepResultSummary(), r.GetWorkerResult(), r.GetEndReason()); text != "" {
+	if text := joined(r.GetStepResultSummary(), r.GetWorkerResult(), short(r.GetEndReason())); text != "" {
 		p.printf("%s\n", printable(text))
 	}
 }
@@ -152,7 +152,7 @@ func runTable(p *printer, runs []*boardv1.WorkerRun) {
 		if r.GetStepStatus() != boardv1.StepStatus_STEP_STATUS_UNSPECIFIED {
 			stands = short(r.GetStepStatus())
 		}
-		rows = append(rows, []string{r.GetRunId(), short(r.GetStatus()), r.GetWorkerId(), step, stands, when(r.GetDispatchedAt()), printable(brief(joined(r.GetStepResultSummary(), r.GetEndReason()), 60))})
+		rows = append(rows, []string{r.GetRunId(), short(r.GetStatus()), r.GetWorkerId(), step, stands, when(r.GetDispatchedAt()), printable(brief(joined(r.GetStepResultSummary(), short(r.GetEndReason())), 60))})
 	}
 	p.table("no runs", []string{"RUN", "STATUS", "WORKER", "STEP", "STANDS", "DISPATCHED", "RESULT"}, rows)
 }

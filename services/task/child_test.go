@@ -19,6 +19,8 @@ import (
 	"quartet/pkg/plane"
 	"quartet/pkg/plane/planetest"
 	"quartet/pkg/rpc"
+	"quartet/services/task/output"
+	"quartet/services/task/rules"
 )
 
 // nursery stands for the agent plane.
@@ -34,7 +36,9 @@ func (n *nursery) FollowUp(_ context.Context, childID, requestID, text string) e
 	}
 	return n.refuse
 }
+
 func (n *nursery) Progress(context.Context, string) (string, error) { return "idle: nothing\n", nil }
+
 func (n *nursery) Result(context.Context, string, string) (string, error) {
 	return n.result, nil
 }
@@ -59,8 +63,8 @@ func newChildSite(t *testing.T) *childSite {
 func (s *childSite) up() {
 	var err error
 	s.service, err = New(Config{}, Deps{
-		Output: NewMemoryOutput(KeptOutput), Children: s.nursery,
-		Deps: plane.Deps{Log: s.journals.Log, Sources: s.journals.Sources, Clock: clock.NewFake(epoch)},
+		Output: output.NewMemory(output.Kept), Children: s.nursery,
+		Deps: plane.Deps{Log: s.journals.Log, Sources: s.journals.Sources, Clock: clock.NewFake(start)},
 	})
 	require.NoError(s.t, err)
 	require.NoError(s.t, s.service.Start(context.Background()))
@@ -155,7 +159,7 @@ func TestT8_AHandleLivesWithItsDelegation(t *testing.T) {
 				text, at = text+out.GetText(), out.GetNextOffset()
 			}
 			require.Equal(t, "all ä good", text)
-			tail, err := s.service.GetTaskOutput(s.parent(), &taskv1.GetTaskOutputRequest{AgentId: "keeper", TaskId: "tsk_1", Offset: FromEnd(4)})
+			tail, err := s.service.GetTaskOutput(s.parent(), &taskv1.GetTaskOutputRequest{AgentId: "keeper", TaskId: "tsk_1", Offset: output.FromEnd(4)})
 			require.NoError(t, err)
 			require.Equal(t, "good", tail.GetText())
 		})
@@ -174,14 +178,14 @@ func TestT8_InputIsAFollowUp(t *testing.T) {
 	}
 	r := input("r1", "also the readme")
 	require.True(t, r.GetAcceptedInput())
-	require.Equal(t, childFollowUp, r.GetInputTarget())
+	require.Equal(t, rules.ChildFollowUp, r.GetInputTarget())
 	require.EqualValues(t, 15, r.GetBytesWritten())
 	input("r1", "also the readme")
 	require.Equal(t, s.nursery.said[1], s.nursery.said[4], "the same request has the same id")
 	require.Equal(t, []string{"agt_1", "also the readme"}, []string{s.nursery.said[0], s.nursery.said[2]})
-	require.Equal(t, refusedNoInput, input("", "").GetReason())
+	require.Equal(t, rules.RefusedNoInput, input("", "").GetReason())
 	for reason, refusal := range map[string]error{
-		refusedNotRunning: fault.AgentDeleted.New("x"), refusedBacklog: fault.Overloaded.New("x"), refusedUnreachable: fault.NotFound.New("x"),
+		rules.RefusedNotRunning: fault.AgentDeleted.New("x"), rules.RefusedBacklog: fault.Overloaded.New("x"), rules.RefusedUnreachable: fault.NotFound.New("x"),
 	} {
 		s.nursery.refuse = refusal
 		require.Equal(t, reason, input("", "x").GetReason())
@@ -197,7 +201,7 @@ func TestT8_InputIsAFollowUp(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, taskv1.TaskState_TASK_STATE_CANCELLING, stop.GetTask().GetState())
 	}
-	require.Equal(t, refusedNotRunning, input("", "x").GetReason())
+	require.Equal(t, rules.RefusedNotRunning, input("", "x").GetReason())
 	require.Equal(t, []string{"task_queued", "task_started", "task_cancelling"}, s.types())
 }
 
@@ -208,6 +212,7 @@ type following struct {
 }
 
 func (f *following) Context() context.Context { return f.ctx }
+
 func (f *following) Send(r *taskv1.FollowTaskOutputResponse) error {
 	f.got = append(f.got, r)
 	return nil

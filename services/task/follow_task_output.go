@@ -5,11 +5,13 @@ import (
 
 	"quartet/pkg/fault"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/services/task/model"
+	"quartet/services/task/output"
 )
 
-// FollowTaskOutput streams output from an offset until the task ended; the
-// last message is the task (SPEC T3). Chunks are the raw bytes: dropped output
-// shows as a gap between their offsets.
+// FollowTaskOutput streams output from an offset until the task ended; the last message
+// has the task (SPEC T3). Chunks have the raw bytes. Where output was dropped, there
+// is a gap between their offsets.
 func (s *Service) FollowTaskOutput(req *taskv1.FollowTaskOutputRequest, stream grpc.ServerStreamingServer[taskv1.FollowTaskOutputResponse]) error {
 	ctx := stream.Context()
 	actor, err := s.reader(ctx, req.GetAgentId())
@@ -19,17 +21,17 @@ func (s *Service) FollowTaskOutput(req *taskv1.FollowTaskOutputRequest, stream g
 	if err := checkRef(req.GetAgentId(), req.GetTaskId()); err != nil {
 		return err
 	}
-	watch := s.watches.add(req.GetTaskId())
-	defer watch.remove()
+	changes := s.watches.Subscribe(req.GetTaskId())
+	defer changes.Close()
 	for offset := req.GetOffset(); ; {
-		// The task first: output that is there at its end was there before it.
+		// The task is read first: all output of an ended task is stored before its end.
 		t, err := s.read(ctx, actor.Namespace, req.GetAgentId(), req.GetTaskId())
 		if err != nil {
 			return err
 		}
-		piece := Piece{}
-		if !isChild(t) || terminal(t.GetState()) {
-			if piece, err = s.pieceOf(ctx, actor.Namespace, t, offset, MaxChunk); err != nil {
+		piece := output.Piece{}
+		if !model.IsChild(t) || model.Terminal(t.GetState()) {
+			if piece, err = s.pieceOf(ctx, actor.Namespace, t, offset, output.MaxChunk); err != nil {
 				return err
 			}
 		}
@@ -37,26 +39,26 @@ func (s *Service) FollowTaskOutput(req *taskv1.FollowTaskOutputRequest, stream g
 			offset = piece.Start
 		}
 		for i, c := range piece.Chunks {
-			// A read may end inside a character; the next one begins with it.
-			if open := trailing(c.GetData()); i == len(piece.Chunks)-1 && open < len(c.GetData()) {
-				c = cut(c, c.GetOffset(), len(c.GetData())-open)
+			// An incomplete character at the end is left for the next read.
+			if open := output.TrailingBytes(c.GetData()); i == len(piece.Chunks)-1 && open < len(c.GetData()) {
+				c = output.Cut(c, c.GetOffset(), len(c.GetData())-open)
 			}
 			if err := stream.Send(&taskv1.FollowTaskOutputResponse{Chunk: c}); err != nil {
 				return err
 			}
-			offset = chunkEnd(c)
+			offset = output.ChunkEnd(c)
 		}
 		if len(piece.Chunks) > 0 {
 			continue
 		}
-		if terminal(t.GetState()) {
-			return stream.Send(&taskv1.FollowTaskOutputResponse{Ended: shown(t)})
+		if model.Terminal(t.GetState()) {
+			return stream.Send(&taskv1.FollowTaskOutputResponse{Ended: model.WithDerived(t)})
 		}
 		select {
-		case <-watch.c:
+		case <-changes.C():
 		case <-ctx.Done():
 			return fault.From(ctx.Err())
-		case <-s.quit:
+		case <-s.watches.Stopped():
 			return fault.NotReady.New("the task service is stopping; follow again from the next offset")
 		}
 	}

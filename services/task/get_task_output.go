@@ -6,6 +6,9 @@ import (
 
 	"quartet/pkg/fault"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/services/task/model"
+	"quartet/services/task/output"
+	"quartet/services/task/rules"
 )
 
 // Limits of GetTaskOutput.
@@ -16,16 +19,16 @@ const (
 	MaxBlock           = 55 * time.Second
 )
 
-// What GetTaskOutput answers in retrieval_status.
+// Values of GetTaskOutputResponse.retrieval_status.
 const (
 	retrievalSuccess  = "success"
 	retrievalTimeout  = "timeout"
 	retrievalNotReady = "not_ready"
 )
 
-// GetTaskOutput reads a bounded piece of output and, if told to block, waits
-// for one (SPEC T3). A character that is not complete yet is left for the next
-// piece, so that pieces joined together are the text.
+// GetTaskOutput reads a part of the output and, if block is set, waits for it (SPEC
+// T3). A character that is not complete yet is left for the next part, so that the
+// joined parts are the text.
 func (s *Service) GetTaskOutput(ctx context.Context, req *taskv1.GetTaskOutputRequest) (*taskv1.GetTaskOutputResponse, error) {
 	actor, err := s.reader(ctx, req.GetAgentId())
 	if err != nil {
@@ -42,17 +45,17 @@ func (s *Service) GetTaskOutput(ctx context.Context, req *taskv1.GetTaskOutputRe
 		return nil, fault.LimitExceeded.Newf("max_bytes is %d; it must be 0 (default) to %d", limit, MaxOutputBytes).
 			WithField("max_bytes", "must be 0 to 1000000")
 	}
-	block, err := duration("timeout", req.GetTimeout(), DefaultBlock, 0, MaxBlock)
+	block, err := rules.DurationIn("timeout", req.GetTimeout(), DefaultBlock, 0, MaxBlock)
 	if err != nil {
 		return nil, err
 	}
-	watch := s.watches.add(req.GetTaskId())
-	defer watch.remove()
+	changes := s.watches.Subscribe(req.GetTaskId())
+	defer changes.Close()
 	timer := s.clk.TimerAt(s.clk.Now().Add(block))
 	defer timer.Stop()
 	offset := req.GetOffset()
 	for timedOut := false; ; {
-		// The task first: output that is there at its end was there before it.
+		// The task is read first: all output of an ended task is stored before its end.
 		t, err := s.read(ctx, actor.Namespace, req.GetAgentId(), req.GetTaskId())
 		if err != nil {
 			return nil, err
@@ -61,12 +64,12 @@ func (s *Service) GetTaskOutput(ctx context.Context, req *taskv1.GetTaskOutputRe
 		if err != nil {
 			return nil, err
 		}
-		resp := outputAnswer(t, piece, offset)
+		resp := outputResponse(t, piece, offset)
 		resp.Task = s.present(actor.Namespace, t)
-		if isChild(t) && !terminal(t.GetState()) {
-			resp.NextOffset, resp.TotalBytes = 0, 0 // the result will begin there
+		if model.IsChild(t) && !model.Terminal(t.GetState()) {
+			resp.NextOffset, resp.TotalBytes = 0, 0 // the result will begin at 0
 		}
-		if resp.GetText() != "" && !isChild(t) || terminal(t.GetState()) {
+		if resp.GetText() != "" && !model.IsChild(t) || model.Terminal(t.GetState()) {
 			resp.RetrievalStatus = retrievalSuccess
 			return resp, nil
 		}
@@ -78,62 +81,62 @@ func (s *Service) GetTaskOutput(ctx context.Context, req *taskv1.GetTaskOutputRe
 			resp.RetrievalStatus = retrievalTimeout
 			return resp, nil
 		}
-		if offset < 0 { // it counts from the end at the time of the call
+		if offset < 0 { // a negative offset counts from the end at the time of the call
 			offset = piece.Start
 		}
 		select {
-		case <-watch.c:
+		case <-changes.C():
 		case <-timer.C():
 			timedOut = true
 		case <-ctx.Done():
 			return nil, fault.From(ctx.Err())
-		case <-s.quit:
+		case <-s.watches.Stopped():
 			return nil, fault.NotReady.New("the task service is stopping; ask again")
 		}
 	}
 }
 
-// pieceOf reads a piece of what a task has to show. A child writes nothing: what
-// it shows while it lives is how it stands, which is not there to be continued.
-func (s *Service) pieceOf(ctx context.Context, ns string, t *taskv1.Task, offset int64, limit int) (Piece, error) {
-	if !isChild(t) {
+// pieceOf reads a part of the output of a task. A child has no output: while it runs,
+// this is a description of its state, which has no further parts, and then its result.
+func (s *Service) pieceOf(ctx context.Context, ns string, t *taskv1.Task, offset int64, limit int) (output.Piece, error) {
+	if !model.IsChild(t) {
 		return s.output.Read(ctx, ns, t.GetTaskId(), offset, limit)
 	}
 	text, err := s.childText(ctx, t)
 	if err != nil {
-		return Piece{}, err
+		return output.Piece{}, err
 	}
 	from := int64(0)
-	if terminal(t.GetState()) {
+	if model.Terminal(t.GetState()) {
 		if from = offset; offset < 0 {
 			from = max(0, int64(len(text))+offset)
 		}
 	}
 	from = min(from, int64(len(text)))
 	rest := text[from:min(int64(len(text)), from+int64(limit))]
-	p := Piece{Start: from, End: int64(len(text))}
+	p := output.Piece{Start: from, End: int64(len(text))}
 	if rest != "" {
 		p.Chunks = []*taskv1.OutputChunk{{Stream: taskv1.OutputStream_OUTPUT_STREAM_STDOUT, Offset: from, Data: []byte(rest)}}
 	}
 	return p, nil
 }
 
-// outputAnswer makes the text form of a piece.
-func outputAnswer(t *taskv1.Task, p Piece, asked int64) *taskv1.GetTaskOutputResponse {
-	b, nextOffset := join(p)
+// outputResponse converts a piece to a response.
+func outputResponse(t *taskv1.Task, p output.Piece, asked int64) *taskv1.GetTaskOutputResponse {
+	b, nextOffset := output.Join(p)
 	resp := &taskv1.GetTaskOutputResponse{Offset: p.Start, TotalBytes: p.End}
 	if asked < 0 && p.Start > 0 {
-		skip := leading(b)
+		skip := output.LeadingBytes(b)
 		b, resp.Offset = b[skip:], p.Start+int64(skip)
 	}
-	// Nothing completes a character at the very end of an ended task, and a
-	// caller who takes less than a character at a time must get on as well.
-	if ended := terminal(t.GetState()) && nextOffset >= p.End; !ended {
-		if open := trailing(b); open < len(b) || nextOffset >= p.End {
+	// An incomplete character is left for the next part, except at the end of an ended
+	// task, where nothing completes it, and where it is all that fits into the limit.
+	if ended := model.Terminal(t.GetState()) && nextOffset >= p.End; !ended {
+		if open := output.TrailingBytes(b); open < len(b) || nextOffset >= p.End {
 			b, nextOffset = b[:len(b)-open], nextOffset-int64(open)
 		}
 	}
-	resp.Text = toText(b)
+	resp.Text = output.ToText(b)
 	resp.NextOffset = nextOffset
 	resp.Truncated = p.Oldest > 0 && (asked < p.Oldest || asked < 0 && p.Start == p.Oldest)
 	return resp

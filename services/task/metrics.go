@@ -6,15 +6,17 @@ import (
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"quartet/pkg/journal"
 	"quartet/pkg/meter"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
-
-	"google.golang.org/protobuf/types/known/timestamppb"
+	"quartet/pkg/pbjson"
+	"quartet/services/task/model"
+	"quartet/services/task/rules"
 )
 
-// metrics count what is on disk, and look at the queues now and then.
+// metrics count durable events. Sample sets the gauges.
 type metrics struct {
 	queued, ended, expired, restarted *prometheus.CounterVec
 	waited, took                      *prometheus.HistogramVec
@@ -40,9 +42,9 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	}
 }
 
-// count counts a durable event.
+// count counts one event.
 func (m *metrics) count(ev *journal.Event) {
-	t := taskOf(ev)
+	t := model.TaskOf(ev)
 	if t == nil {
 		return
 	}
@@ -60,11 +62,11 @@ func (m *metrics) count(ev *journal.Event) {
 		m.expired.WithLabelValues().Inc()
 	case *taskv1.TaskCompleted, *taskv1.TaskFailed, *taskv1.TaskCancelled, *taskv1.TaskInterrupted:
 		state := strings.ToLower(strings.TrimPrefix(t.GetState().String(), "TASK_STATE_"))
-		m.ended.WithLabelValues(kind, state, t.GetEndReason()).Inc()
+		m.ended.WithLabelValues(kind, state, pbjson.EnumText(t.GetEndReason())).Inc()
 		if command && t.GetStartedAt() != nil {
 			m.took.WithLabelValues(state).Observe(between(t.GetStartedAt(), t.GetEndedAt()))
 		}
-		if t.GetEndReason() == reasonWorkerLost {
+		if t.GetEndReason() == rules.ReasonWorkerLost {
 			m.expired.WithLabelValues().Inc()
 		}
 	}
@@ -74,26 +76,26 @@ func between(from, to *timestamppb.Timestamp) float64 {
 	return max(to.AsTime().Sub(from.AsTime()), 0).Seconds()
 }
 
-// mostPools is how many pools have series of their own: callers choose the names.
+// maxPools bounds the pools with series of their own, since callers choose the names.
 const (
-	mostPools  = 32
+	maxPools   = 32
 	otherPools = "(others)"
-	// mostCounted is how long a queue may be to be counted one by one.
-	mostCounted = 10_000
+	// maxCounted bounds the queues whose waiting commands are counted exactly.
+	maxCounted = 10_000
 )
 
-// pools counts by pool, the first ones by name.
+// pools counts by pool: the first maxPools pools by name, and the others together.
 type pools map[string]int
 
 func (p pools) add(pool string, n int) {
-	if _, known := p[pool]; !known && len(p) >= mostPools {
+	if _, known := p[pool]; !known && len(p) >= maxPools {
 		pool = otherPools
 	}
 	p[pool] += n
 }
 
-// forget takes the gauges back of what is not held here any more.
-func (m *metrics) forget(parts []*journal.Partition[*State]) {
+// forget removes the gauges of partitions that this process does not hold any more.
+func (m *metrics) forget(parts []*journal.Partition[*model.State]) {
 	if m == nil {
 		return
 	}
@@ -105,30 +107,30 @@ func (m *metrics) forget(parts []*journal.Partition[*State]) {
 	m.places.Reset()
 }
 
-// Sample looks at the queues and the workers for the gauges.
+// Sample sets the gauges from the queues and the connected workers.
 func (s *Service) Sample(ctx context.Context) {
 	if s.metrics == nil || s.engine == nil {
 		return
 	}
 	for _, p := range s.engine.All() {
 		type found struct{ waiting, running pools }
-		f, _, err := journal.View(ctx, p, func(st *State) (found, error) {
+		f, _, err := journal.View(ctx, p, func(st *model.State) (found, error) {
 			f := found{pools{}, pools{}}
-			for _, q := range st.queues {
-				n := len(q.ids) // those that were stopped among them
-				if n <= mostCounted {
+			for _, q := range st.Queues {
+				n := len(q.Ids) // including those that were stopped while queued
+				if n <= maxCounted {
 					n = 0
-					for _, id := range q.ids {
-						if waits(st.tasks[id].task) {
+					for _, id := range q.Ids {
+						if model.AwaitsWorker(st.Tasks[id].Task) {
 							n++
 						}
 					}
 				}
-				f.waiting.add(q.placement.pool, n)
+				f.waiting.add(q.Placement.Pool, n)
 			}
-			for _, held := range st.workers {
+			for _, held := range st.Workers {
 				for id := range held {
-					f.running.add(placementOf("", st.tasks[id].task).pool, 1)
+					f.running.add(model.PlacementOf("", st.Tasks[id].Task).Pool, 1)
 				}
 			}
 			return f, nil
@@ -141,21 +143,22 @@ func (s *Service) Sample(ctx context.Context) {
 		set(s.metrics.running, f.running, partition)
 	}
 	workers, places := pools{}, pools{}
-	for _, w := range s.floor.slots() {
-		served := w.pools
+	for _, w := range s.workers.Slots() {
+		served := w.Pools
 		if len(served) == 0 {
-			served = []string{DefaultPool}
+			served = []string{model.DefaultPool}
 		}
 		for _, pool := range served {
 			workers.add(pool, 1)
-			places.add(pool, w.capacity)
+			places.add(pool, w.Capacity)
 		}
 	}
 	set(s.metrics.workers, workers)
 	set(s.metrics.places, places)
 }
 
-// set replaces the series of a gauge, so that a pool nobody uses any more goes.
+// set replaces the series of a gauge, so that pools that are not used any more
+// disappear.
 func set(g *prometheus.GaugeVec, by pools, before ...string) {
 	if len(before) > 0 {
 		g.DeletePartialMatch(prometheus.Labels{"partition": before[0]})

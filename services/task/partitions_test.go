@@ -13,13 +13,15 @@ import (
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
+	"quartet/services/task/model"
+	"quartet/services/task/output"
 )
 
 // A worker's capacity counts over all partitions, and every agent's commands
 // run, wherever they live.
 func TestT4_CapacityCountsOverPartitions(t *testing.T) {
 	logs := []journal.Log{memlog.New(), memlog.New(), memlog.New()}
-	svc, err := New(Config{Share: journal.Whole(3)}, Deps{Output: NewMemoryOutput(KeptOutput), Deps: plane.Deps{
+	svc, err := New(Config{Share: journal.Whole(3)}, Deps{Output: output.NewMemory(output.Kept), Deps: plane.Deps{
 		Log:     func(_ string, n int) (journal.Log, error) { return logs[n], nil },
 		Sources: func(string) ([]journal.Source, error) { return nil, nil },
 	}})
@@ -37,7 +39,7 @@ func TestT4_CapacityCountsOverPartitions(t *testing.T) {
 		require.NoError(t, s.network.Close())
 	})
 	s.ctx = rpc.WithActor(t.Context(), rpc.Actor{Namespace: "acme", Principal: "op", Role: rpc.RoleOperator})
-	used := map[*journal.Partition[*State]]bool{}
+	used := map[*journal.Partition[*model.State]]bool{}
 	const n = 24
 	for i := range n {
 		agent := fmt.Sprintf("a%d", i%8)

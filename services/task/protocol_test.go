@@ -3,6 +3,7 @@ package task
 import (
 	"context"
 	"io"
+	"slices"
 	"testing"
 	"time"
 
@@ -18,14 +19,21 @@ import (
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
+	"quartet/pkg/workerstream"
+	"quartet/services/task/model"
+	"quartet/services/task/output"
+	"quartet/services/task/rules"
 )
+
+// start is when the clock of a test begins.
+var start = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 // site is the plane over memory, on a clock that the test moves.
 type site struct {
 	t       *testing.T
 	clk     *clock.Fake
 	log     journal.Log
-	output  Output
+	output  output.Store
 	ctx     context.Context //nolint:containedctx // the actor of the test
 	service *Service
 	network *rpc.Network
@@ -33,7 +41,7 @@ type site struct {
 }
 
 func newSite(t *testing.T) *site {
-	s := &site{t: t, clk: clock.NewFake(epoch), log: memlog.New(), output: NewMemoryOutput(KeptOutput)}
+	s := &site{t: t, clk: clock.NewFake(start), log: memlog.New(), output: output.NewMemory(output.Kept)}
 	s.ctx = rpc.WithActor(t.Context(), rpc.Actor{Namespace: "acme", Principal: "op", Role: rpc.RoleOperator})
 	s.up()
 	t.Cleanup(func() { s.stop() })
@@ -89,14 +97,14 @@ func (s *site) get(id string) *taskv1.Task {
 // awaitState blocks on the plane's own signal.
 func (s *site) awaitState(id string, want taskv1.TaskState) *taskv1.Task {
 	s.t.Helper()
-	w := s.service.watches.add(id)
-	defer w.remove()
+	changes := s.service.watches.Subscribe(id)
+	defer changes.Close()
 	for {
 		if got := s.get(id); got.GetState() == want {
 			return got
 		}
 		select {
-		case <-w.c:
+		case <-changes.C():
 		case <-time.After(10 * time.Second):
 			require.FailNow(s.t, "not reached", "%s, is %v", want, s.get(id))
 		}
@@ -172,13 +180,13 @@ func (h *hand) hear() *taskv1.ConnectResponse {
 
 func (h *hand) output(id string, offset int64, text string) {
 	h.say(&taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_Output{Output: &taskv1.CommandOutput{
-		TaskId: id, LeaseGeneration: 1, Chunk: chunkAt(offset, stdout, text),
+		TaskId: id, LeaseGeneration: 1, Chunk: &taskv1.OutputChunk{Offset: offset, Stream: taskv1.OutputStream_OUTPUT_STREAM_STDOUT, Data: []byte(text)},
 	}}})
 }
 
 func (h *hand) ended(id string, exit int32) {
 	h.say(&taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_Ended{Ended: &taskv1.CommandEnded{
-		TaskId: id, LeaseGeneration: 1, Reason: reasonExited, ExitCode: &exit,
+		TaskId: id, LeaseGeneration: 1, Reason: rules.ReasonExited, ExitCode: &exit,
 	}}})
 }
 
@@ -193,7 +201,7 @@ func TestT5_EndIsAcknowledgedOnce(t *testing.T) {
 	lease := h.hear().GetLease()
 	require.Equal(t, task.GetTaskId(), lease.GetTask().GetTaskId())
 	require.EqualValues(t, 1, lease.GetLeaseGeneration())
-	require.Equal(t, epoch.Add(LeaseTerm), lease.GetExpiresAt().AsTime())
+	require.Equal(t, start.Add(LeaseTerm), lease.GetExpiresAt().AsTime())
 	require.Equal(t, []string{"task_queued", "task_started"}, s.types(task.GetTaskId()), "durable before it is sent")
 
 	h.output(task.GetTaskId(), 0, "hello ")
@@ -236,7 +244,7 @@ func TestX12_SilentWorkerIsLost(t *testing.T) {
 	require.EqualValues(t, 1, again.GetLeaseGeneration())
 	s.clk.Advance(LeaseTerm - 20*time.Second)
 	lost := s.awaitState(b, taskv1.TaskState_TASK_STATE_INTERRUPTED)
-	require.Equal(t, reasonWorkerLost, lost.GetEndReason())
+	require.Equal(t, rules.ReasonWorkerLost, lost.GetEndReason())
 	require.EqualValues(t, 6, lost.GetOutputBytes())
 	stale := h.hear().GetAck()
 	require.Equal(t, b, stale.GetTaskId())
@@ -334,7 +342,7 @@ func TestT3_StopWaitsForItsWorker(t *testing.T) {
 	require.NotNil(t, h.hear().GetLease())
 	require.NotNil(t, h.hear().GetLease())
 	h.cancel()
-	s.awaitGone(workerKey{"acme", "w1"})
+	s.awaitGone(model.WorkerKey{Namespace: "acme", ID: "w1"})
 	stop := func(id string) *taskv1.Task {
 		resp, err := s.client().StopTask(s.ctx, &taskv1.StopTaskRequest{AgentId: "keeper", TaskId: id})
 		require.NoError(t, err)
@@ -352,10 +360,10 @@ func TestT3_StopWaitsForItsWorker(t *testing.T) {
 	}
 	require.Equal(t, map[string]bool{a: false, b: true}, forced)
 	h.cancel()
-	s.awaitGone(workerKey{"acme", "w1"})
+	s.awaitGone(model.WorkerKey{Namespace: "acme", ID: "w1"})
 	s.clk.Advance(LeaseTerm)
 	got := s.awaitState(a, taskv1.TaskState_TASK_STATE_CANCELLED)
-	require.Equal(t, reasonWorkerLost, got.GetEndReason())
+	require.Equal(t, rules.ReasonWorkerLost, got.GetEndReason())
 
 	queued := s.queue("never")
 	require.Equal(t, taskv1.TaskState_TASK_STATE_CANCELLED, stop(queued.GetTaskId()).GetState())
@@ -363,8 +371,10 @@ func TestT3_StopWaitsForItsWorker(t *testing.T) {
 }
 
 // awaitGone waits until a worker's stream has ended.
-func (s *site) awaitGone(w workerKey) {
-	require.Eventually(s.t, func() bool { return s.service.floor.find(w) == nil }, 10*time.Second, time.Millisecond)
+func (s *site) awaitGone(w model.WorkerKey) {
+	require.Eventually(s.t, func() bool {
+		return !slices.ContainsFunc(s.service.workers.Slots(), func(slot model.WorkerSlot) bool { return slot.Worker == w })
+	}, 10*time.Second, time.Millisecond)
 }
 
 func TestT3_InputReachesItsWorkerOnce(t *testing.T) {
@@ -391,8 +401,8 @@ func TestT3_InputReachesItsWorkerOnce(t *testing.T) {
 	h.beat(id)
 	require.EqualValues(t, 2, h.hear().GetInput().GetInputSeq(), "only what is not confirmed is repeated")
 	h.cancel()
-	s.awaitGone(workerKey{"acme", "w1"})
-	require.Equal(t, refusedUnreachable, send("c").GetReason())
+	s.awaitGone(model.WorkerKey{Namespace: "acme", ID: "w1"})
+	require.Equal(t, rules.RefusedUnreachable, send("c").GetReason())
 	s.connect("w1", "b1", 1, id)
 	require.True(t, send("c").GetAcceptedInput(), "refusals are not remembered")
 }
@@ -409,7 +419,7 @@ func TestT1_YieldEndsOnTime(t *testing.T) {
 		done <- result{resp, err}
 	}()
 	s.clk.AwaitTimers(1)
-	s.clk.Advance(DefaultYield)
+	s.clk.Advance(rules.DefaultYield)
 	r := <-done
 	require.NoError(t, r.err)
 	require.Equal(t, taskv1.ExecOutcome_EXEC_OUTCOME_PROMOTED_TO_TASK, r.resp.GetOutcome())
@@ -466,8 +476,16 @@ func TestX15_WhoMay(t *testing.T) {
 	require.NoError(t, err)
 	_, err = stream.Recv()
 	require.ErrorIs(t, err, fault.PermissionDenied)
-	for _, h := range []*taskv1.WorkerHello{nil, {}, {WorkerId: "W!", BootId: "b"}, {WorkerId: "w"}, {WorkerId: "w", BootId: "b", Capacity: -1}, {WorkerId: "w", BootId: "b", Capacity: maxCapacity + 1}} {
-		require.Error(t, checkHello(h), "%v", h)
+	for _, h := range []*taskv1.WorkerHello{nil, {}, {WorkerId: "W!", BootId: "b"}, {WorkerId: "w"}, {WorkerId: "w", BootId: "b", Capacity: -1}, {WorkerId: "w", BootId: "b", Capacity: workerstream.MaxCapacity + 1}} {
+		stream, err := taskv1.NewWorkerServiceClient(conn).Connect(as(rpc.RoleWorker, ""))
+		require.NoError(t, err)
+		m := &taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_Hello{Hello: h}}
+		if h == nil {
+			m = &taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_Heartbeat{Heartbeat: &taskv1.WorkerHeartbeat{}}}
+		}
+		require.NoError(t, stream.Send(m))
+		_, err = stream.Recv()
+		require.Error(t, err, "%v", h)
 	}
 }
 

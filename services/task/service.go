@@ -1,14 +1,10 @@
 package task
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"slices"
-	"sync"
 	"time"
 
-	"go.uber.org/zap"
 	"google.golang.org/grpc"
 
 	"quartet/pkg/clock"
@@ -16,6 +12,11 @@ import (
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
+	"quartet/pkg/watch"
+	"quartet/services/task/model"
+	"quartet/services/task/output"
+	"quartet/services/task/rules"
+	"quartet/services/task/workers"
 )
 
 // Plane is the name of this plane in journals, subjects and cursors.
@@ -26,30 +27,32 @@ const LeaseTerm = 30 * time.Second
 
 // Config is what an operator sets.
 type Config struct {
-	Share     journal.Share // the partitions that it holds; zero: all of them
+	Share     journal.Share // the partitions that this process holds; zero: all of them
 	LeaseTerm time.Duration // default LeaseTerm
 }
 
 // Deps is what this plane needs of its process.
 type Deps struct {
 	plane.Deps
-	// Output keeps what commands write.
-	Output Output
-	// Workspace says where an agent's commands run, NOT_FOUND for an agent that
-	// was never made. nil takes every agent and leaves the choice to the worker.
+	// Output stores what commands write. Required.
+	Output output.Store
+	// Workspace returns where the commands of an agent run, and NOT_FOUND for an agent
+	// that never existed. Nil: every agent exists, and workers choose the directory.
 	Workspace func(ctx context.Context, agentID string) (Workspace, error)
-	// OwnsItem refuses an item that is not the agent's. nil takes every item.
+	// OwnsItem refuses a work item that is not the agent's. Nil: every item is.
 	OwnsItem func(ctx context.Context, agentID, workItemID string) error
-	// Children reaches the agent plane for handles of children. nil: they take
-	// no input and say nothing.
+	// Children reaches supervised children. Nil: their handles accept no input and
+	// have no text.
 	Children Children
 }
 
-// Workspace is where an agent's commands run.
+// Workspace is where the commands of an agent run.
 type Workspace struct {
-	// Root is their directory unless they name another; empty: the worker's choice.
+	// Root is the working directory of commands that name none. Empty: the worker's
+	// choice.
 	Root string
-	// Worktree, if the agent has one, says which worker they are pinned to (SPEC T4).
+	// Worktree, if the agent has one, names the only worker that may run its commands
+	// (SPEC T4).
 	Worktree *taskv1.Worktree
 }
 
@@ -63,21 +66,10 @@ type Service struct {
 	deps    Deps
 	metrics *metrics // nil: nothing is counted
 	clk     clock.Clock
-	output  Output
-	engine  *plane.Engine[*State]
-
-	watches *watches
-	lives   *leases
-	floor   *floor
-	errands errands
-
-	ctx    context.Context //nolint:containedctx // of what runs between requests; ends with Stop
-	cancel context.CancelFunc
-	quit   <-chan struct{}
-
-	mu       sync.Mutex // guards stopping, and that running grows only before it
-	stopping bool
-	running  sync.WaitGroup
+	output  output.Store
+	engine  *plane.Engine[*model.State]
+	workers *workers.Hub
+	watches watch.Hub[string] // by task id
 }
 
 // New completes the configuration. Nothing is opened before Start.
@@ -91,10 +83,10 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if cfg.LeaseTerm <= 0 {
 		cfg.LeaseTerm = LeaseTerm
 	}
-	s := &Service{cfg: cfg, deps: deps, clk: deps.Clock, output: deps.Output, watches: newWatches(), floor: newFloor(), metrics: newMetrics(deps.Metrics)}
-	s.ctx, s.cancel = context.WithCancel(context.Background())
-	s.quit = s.ctx.Done()
-	s.lives = newLeases(s.clk, cfg.LeaseTerm, func(one *lease) { s.background(func() { s.lapse(one) }) })
+	s := &Service{cfg: cfg, deps: deps, clk: deps.Clock, output: deps.Output, metrics: newMetrics(deps.Metrics)}
+	s.workers = workers.New(workers.Config{
+		Clock: deps.Clock, IDs: deps.IDs, Logger: deps.Logger, Output: deps.Output, LeaseTerm: cfg.LeaseTerm, Watches: &s.watches,
+	})
 	return s, nil
 }
 
@@ -108,44 +100,54 @@ func (s *Service) Register(srv grpc.ServiceRegistrar) {
 	taskv1.RegisterWorktreeServiceServer(srv, s)
 }
 
-// Start opens the journal, gives every live lease one full term (SPEC X12),
-// and begins to hand commands to workers.
+// Start opens the journal, gives every running command a lease with a full term
+// (SPEC X12), and begins to give queued commands to workers.
 func (s *Service) Start(ctx context.Context) error {
 	var err error
-	s.engine, err = plane.Open(ctx, plane.Config[*State]{
-		Plane: Plane, Share: s.cfg.Share, New: NewState,
+	s.engine, err = plane.Open(ctx, plane.Config[*model.State]{
+		Plane: Plane, Share: s.cfg.Share, New: model.NewState,
 		Events:   taskv1.File_quartet_task_v1_task_event_proto,
-		OnCommit: s.committed, Follow: follows(), React: react,
+		OnCommit: s.committed, Follow: follows(), React: rules.React,
 	}, s.deps.Deps)
 	if err != nil {
 		return err
 	}
-	for _, p := range s.engine.All() {
-		held, _, err := journal.View(ctx, p, func(st *State) ([]holding, error) { return st.holdings(nil), nil })
-		if err != nil {
-			return errors.Join(err, s.Stop(ctx))
-		}
-		for _, h := range held {
-			s.lives.arm(h.namespace, h.worker, h.task, p.StallTotal())
-		}
+	if err := s.workers.Start(ctx, s.engine); err != nil {
+		return errors.Join(err, s.Stop(ctx))
 	}
-	s.lives.due.Start()
-	s.background(s.dispatch)
 	if err := s.engine.Follow(ctx); err != nil {
 		return errors.Join(err, s.Stop(ctx))
 	}
 	return nil
 }
 
-// Stop ends the streams of workers, which keep their commands and come back to
-// the next process, and closes the journal. It is idempotent.
+// committed handles durable events. It runs in a partition's loop and never
+// blocks.
+func (s *Service) committed(_ int, events []*journal.Event) {
+	for _, ev := range events {
+		if s.metrics != nil {
+			s.metrics.count(ev)
+		}
+		s.workers.Committed(ev)
+		if s.watches.Active() {
+			s.watches.Notify(ev.TaskID)
+		}
+	}
+}
+
+// Release ends the streams of workers and the waits of callers, so that a stop
+// need not wait for them. Workers keep their commands and connect to the next
+// process.
+func (s *Service) Release() {
+	s.watches.Stop()
+	s.workers.Release()
+}
+
+// Stop releases workers and callers, waits for what runs in the background and
+// closes the journal. It is idempotent.
 func (s *Service) Stop(ctx context.Context) error {
-	s.mu.Lock()
-	s.stopping = true
-	s.mu.Unlock()
-	s.cancel()
-	s.lives.due.Stop()
-	s.running.Wait()
+	s.watches.Stop()
+	s.workers.Stop()
 	if s.engine == nil {
 		return nil
 	}
@@ -162,7 +164,7 @@ func (s *Service) Ready() error {
 	return s.engine.Ready()
 }
 
-// Stalled is how long the journal has been unable to write.
+// Stalled is how long the journal has been unable to write; 0 while it can.
 func (s *Service) Stalled() time.Duration {
 	if s.engine == nil {
 		return 0
@@ -170,27 +172,26 @@ func (s *Service) Stalled() time.Duration {
 	return s.engine.Stalled()
 }
 
-// Release ends streams and waits of callers, so that a stop need not wait for
-// them. Workers keep their commands and come back to the next process.
-func (s *Service) Release() { s.cancel() }
-
-// background runs f, for which Stop waits; not at all once Stop began.
-func (s *Service) background(f func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.stopping {
-		s.running.Go(f)
-	}
+// Quiesce waits until everything that was requested of this plane before is on
+// disk. After that the plane writes nothing by itself until a worker reports or
+// the clock moves. It is for tests.
+func (s *Service) Quiesce(ctx context.Context) error {
+	s.workers.Settle()
+	return s.engine.Settle(ctx)
 }
 
-func (s *Service) log() *zap.Logger { return s.deps.Logger }
+// Connect holds the stream of a worker.
+func (s *Service) Connect(stream grpc.BidiStreamingServer[taskv1.ConnectRequest, taskv1.ConnectResponse]) error {
+	return s.workers.Connect(stream)
+}
 
-// agentActor gives who may act for an agent: itself, an operator or a service (SPEC X15).
+// agentActor returns the caller if it may act for an agent: the agent itself, an
+// operator, an admin or a service (SPEC X15).
 func (s *Service) agentActor(ctx context.Context, agentID string) (journal.Actor, error) {
 	return admit(ctx, agentID, rpc.RoleAgent, rpc.RoleOperator, rpc.RoleAdmin, rpc.RoleService)
 }
 
-// reader gives who may read an agent's tasks.
+// reader returns the caller if it may read the tasks of an agent.
 func (s *Service) reader(ctx context.Context, agentID string) (journal.Actor, error) {
 	return admit(ctx, agentID, rpc.RoleAgent, rpc.RoleOperator, rpc.RoleAdmin, rpc.RoleRunner, rpc.RoleService)
 }
@@ -203,52 +204,11 @@ func admit(ctx context.Context, agentID string, roles ...string) (journal.Actor,
 	return journal.Actor(actor), rpc.CheckAgent(actor, agentID)
 }
 
-// holding is a live command with what its worker may have to be told again.
-type holding struct {
-	namespace string
-	worker    workerKey
-	task      *taskv1.Task
-	forced    bool
-	inputs    []*taskv1.TaskInputAccepted
-}
-
-// holdings gives the live commands of one worker, or of all, oldest first.
-func (s *State) holdings(of *workerKey) []holding {
-	var found []*record
-	if of != nil {
-		for id := range s.workers[*of] {
-			found = append(found, s.tasks[id])
-		}
-	} else {
-		for _, held := range s.workers {
-			for id := range held {
-				found = append(found, s.tasks[id])
-			}
-		}
-	}
-	slices.SortFunc(found, func(a, b *record) int { return cmp.Compare(a.ordinal, b.ordinal) })
-	out := make([]holding, len(found))
-	for i, r := range found {
-		out[i] = holding{r.namespace, r.worker, r.task, r.forced, r.inputs}
-	}
-	return out
-}
-
-// reachOf says whether a command's worker is connected and how much input it
-// has confirmed.
-func (s *Service) reachOf(taskID string) reach {
-	one := s.lives.get(taskID)
-	if one == nil {
-		return reach{}
-	}
-	return reach{connected: s.floor.find(one.worker) != nil, confirmed: s.lives.confirmed(one)}
-}
-
-// Deadlines gives the calls that may outlive a server's default deadline
-// because they wait: for a command's end, or for output.
+// Deadlines returns the deadlines of calls that wait, for a command to end or for
+// output, and may take longer than a server's default deadline.
 func Deadlines() map[string]time.Duration {
 	return map[string]time.Duration{
-		taskv1.TaskService_ExecCommand_FullMethodName:   MaxYield + 10*time.Second,
+		taskv1.TaskService_ExecCommand_FullMethodName:   rules.MaxYield + 10*time.Second,
 		taskv1.TaskService_GetTaskOutput_FullMethodName: MaxBlock + 4*time.Second,
 	}
 }

@@ -1,79 +1,18 @@
 package task
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
-	"pgregory.net/rapid"
 
 	"quartet/pkg/fault"
-	"quartet/pkg/journal"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/rpc"
 )
-
-func pinnedTo(worker string, shared bool) *taskv1.Worktree {
-	return &taskv1.Worktree{WorkerId: worker, SharedWorker: shared, Path: "/srv/.quartet-worktrees/tsk_1"}
-}
-
-// T4: a command goes to the worker that holds its agent's worktree and to no
-// other, however much room others have; what waits for a worker that is away
-// holds up nobody behind it.
-func TestT4_CommandsArePinnedToTheirWorktree(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		w := newWorld()
-		names := []string{"a", "b", "away"}
-		want := map[string]workerKey{}
-		n := rapid.IntRange(1, 20).Draw(t, "commands")
-		for i := range n {
-			var wt *taskv1.Worktree
-			pin := rapid.SampledFrom([]string{"", "", "a", "b", "away"}).Draw(t, "pin")
-			shared := rapid.Bool().Draw(t, "shared")
-			if pin != "" {
-				wt = pinnedTo(pin, shared)
-			}
-			req := &taskv1.ExecCommandRequest{AgentId: fmt.Sprint("agent", i), Command: &taskv1.CommandSpec{Cmd: "true"}}
-			d, err := run(t, w, func(s *State, env journal.Env) (journal.Decision[*taskv1.ExecCommandResponse], error) {
-				return decideExec(s, env, req, req.GetCommand(), wt)
-			})
-			require.NoError(t, err)
-			if pin != "" {
-				want[taskOf(d.Events[0]).GetTaskId()] = holder("acme", pin, shared)
-			}
-		}
-		slots := []slot{
-			{worker: workerKey{"acme", names[0]}, bootID: "1", capacity: rapid.IntRange(0, 8).Draw(t, "capacity of a")},
-			{worker: workerKey{"", names[1]}, bootID: "1", capacity: rapid.IntRange(0, 8).Draw(t, "capacity of b")},
-		}
-		d, err := run(t, w, func(s *State, env journal.Env) (journal.Decision[int], error) { return decideLease(s, env, slots) })
-		require.NoError(t, err)
-		taken := map[workerKey]int{}
-		for _, ev := range d.Events {
-			r := w.state.tasks[ev.TaskID]
-			taken[r.worker]++
-			if pin, pinned := want[ev.TaskID]; pinned {
-				require.Equal(t, pin, r.worker)
-			}
-		}
-		for _, s := range slots { // no room is left while somebody could have it
-			require.LessOrEqual(t, taken[s.worker], s.capacity)
-			if taken[s.worker] == s.capacity {
-				continue
-			}
-			for id, r := range w.state.tasks {
-				if r.task.GetState() == taskv1.TaskState_TASK_STATE_QUEUED {
-					pin, pinned := want[id]
-					require.True(t, pinned && pin != s.worker, "%s waits while %v has room", id, s.worker)
-				}
-			}
-		}
-	})
-}
 
 // T9: the handle has the worktree from the beginning, hears that it is ready, and
 // says at the end what became of it; an event that comes again changes nothing.

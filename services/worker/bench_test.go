@@ -9,6 +9,7 @@ import (
 	"quartet/pkg/natsd"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/services/task"
+	taskoutput "quartet/services/task/output"
 	"quartet/services/worker"
 )
 
@@ -25,7 +26,7 @@ func BenchmarkExecOverNATS(b *testing.B) {
 	require.NoError(b, err)
 	log, err := jetlog.New(nc, task.Plane, 0)
 	require.NoError(b, err)
-	output, err := task.OpenStreamOutput(b.Context(), nc, 1)
+	output, err := taskoutput.OpenStream(b.Context(), nc, 1)
 	require.NoError(b, err)
 	r := newRigOver(b, log, output)
 	r.worker(func(c *worker.Config) { c.Capacity = 64 })

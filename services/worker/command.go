@@ -17,68 +17,69 @@ import (
 	"quartet/pkg/tracing"
 )
 
-// Why a command was ended by the worker (CommandEnded.reason).
+// Reasons for which the worker ends a command.
 const (
-	causeMemory        = "memory_limit_exceeded"
-	causeProcesses     = "process_limit_exceeded"
-	causeOutput        = "output_limit_exceeded"
-	causeStopped       = "stopped"
-	causeTimeout       = "timeout"
-	causeWorkerStopped = "worker_stopped"
+	causeMemory        = taskv1.TaskEndReason_TASK_END_REASON_MEMORY_LIMIT_EXCEEDED
+	causeProcesses     = taskv1.TaskEndReason_TASK_END_REASON_PROCESS_LIMIT_EXCEEDED
+	causeOutput        = taskv1.TaskEndReason_TASK_END_REASON_OUTPUT_LIMIT_EXCEEDED
+	causeStopped       = taskv1.TaskEndReason_TASK_END_REASON_STOPPED
+	causeTimeout       = taskv1.TaskEndReason_TASK_END_REASON_TIMEOUT
+	causeWorkerStopped = taskv1.TaskEndReason_TASK_END_REASON_WORKER_STOPPED
 )
 
-// batch is how long output waits for more before it is sent.
-const batch = 50 * time.Millisecond
+// outputDelay is how long output waits for more output before it is sent.
+const outputDelay = 50 * time.Millisecond
 
-// command is one leased command, from its lease until its end is stored.
+// command is one leased command, from its lease until its end is acknowledged. Its
+// timers follow the machine's clock, as the processes that they end do.
 type command struct {
-	w    *Worker
-	task *taskv1.Task
-	gen  int64
-	buf  *spool.Buffer
-	most limits
-	prev *command      // under an earlier lease; it ends first
-	done chan struct{} // run returned: no process of it is left
+	w      *Worker
+	task   *taskv1.Task
+	gen    int64 // of the lease
+	buf    *spool.Buffer
+	limits limits
+	prev   *command      // the same task's command under an earlier lease; it ends first
+	done   chan struct{} // closed when run returned: no process of the command is left
 
 	mu        sync.Mutex
-	proc      *process // nil before it was spawned and after it was reaped
-	exited    bool     // it ended by itself, or nothing was spawned: too late to stop
-	cause     string   // who ended it, if the worker did; the first one counts
-	written   int64    // output, for its limit
-	detail    string   // the figures of a limit
+	proc      *process             // nil before it was spawned and after it was reaped
+	exited    bool                 // it ended by itself, or was not spawned: it cannot be stopped any more
+	cause     taskv1.TaskEndReason // why the worker ended it, if it did; the first reason counts
+	written   int64                // bytes of output, for the limit
+	detail    string               // which limit was exceeded and by how much
 	killer    *time.Timer
 	flusher   *time.Timer
-	inputs    []*taskv1.CommandInput // accepted and not written
+	inputs    []*taskv1.CommandInput // accepted and not yet written
 	lastSeq   int64                  // of the last input accepted
 	wroteSeq  int64                  // of the last input written
-	moreInput chan struct{}          // capacity 1: inputs grew
+	moreInput chan struct{}          // capacity 1: inputs is not empty
 	started   bool
 	ended     *taskv1.CommandEnded
 }
 
 func newCommand(w *Worker, l *taskv1.CommandLease, prev *command) *command {
 	return &command{
-		w: w, task: l.GetTask(), gen: l.GetLeaseGeneration(), prev: prev, most: w.limitsOf(l.GetTask()),
+		w: w, task: l.GetTask(), gen: l.GetLeaseGeneration(), prev: prev, limits: w.limitsOf(l.GetTask()),
 		buf: spool.NewAt(l.GetOutputOffset()), done: make(chan struct{}), moreInput: make(chan struct{}, 1),
 	}
 }
 
-// run runs the command and reports its end. Whatever happens, when it returns
-// no process of the command's group is left.
+// run runs the command and reports its end. When it returns, no process of the
+// command is left, in whatever way the command ended.
 func (c *command) run() {
 	defer close(c.done)
-	defer c.told(c.w.cfg.Tracer.Under(context.Background(), c.task.GetTraceparent(), "command", trace.WithSpanKind(trace.SpanKindConsumer)))
+	defer c.endSpan(c.w.cfg.Tracer.Under(context.Background(), c.task.GetTraceparent(), "command", trace.WithSpanKind(trace.SpanKindConsumer)))
 	if c.prev != nil {
 		<-c.prev.done
 		c.prev = nil
 	}
 	p, err := c.spawn()
 	if err != nil {
-		c.finish(&taskv1.CommandEnded{Reason: "spawn_failed", Message: err.Error()})
+		c.finish(&taskv1.CommandEnded{Reason: taskv1.TaskEndReason_TASK_END_REASON_SPAWN_FAILED, Message: err.Error()})
 		return
 	}
 	if p == nil { // stopped before it was started
-		c.finish(c.verdict(nil))
+		c.finish(c.result(nil))
 		return
 	}
 	c.w.markDirty(c)
@@ -92,42 +93,42 @@ func (c *command) run() {
 		writing.Go(func() { c.write(p) })
 	}
 
-	unwatch := c.w.watchers.add(c, p.mark)
+	unmonitor := c.w.monitor.add(c, p.mark)
 	p.awaitExit()
-	unwatch()
+	unmonitor()
 	limit.Stop()
 	c.mu.Lock()
 	c.exited = true
 	c.mu.Unlock()
-	// A grandchild may hold the pipe. It gets a moment for its last words, then
-	// the group is killed, so that nothing of the command lives on.
+	// A grandchild may hold the pipe open. Its output is read for a moment more, then
+	// the process group is killed, so that nothing of the command runs on.
 	p.beginDrain(c.w.cfg.Drain)
 	drained := make(chan struct{})
 	go func() {
 		reading.Wait()
 		close(drained)
 	}()
-	patience := time.NewTimer(c.w.cfg.Drain)
+	drainTimer := time.NewTimer(c.w.cfg.Drain)
 	select {
 	case <-drained:
-	case <-patience.C:
+	case <-drainTimer.C:
 	}
-	patience.Stop()
+	drainTimer.Stop()
 	p.signal(unix.SIGKILL)
-	// Also what has left the group, however the command ended (SPEC T6).
+	// Kill processes that have left the group as well (SPEC T6).
 	if err := p.endTree(context.Background(), c.w.host); err != nil {
-		c.w.cfg.Logger.With(tracing.FieldsOf(c.task.GetTraceparent())...).Warn("a command has left processes that do not end", zap.String("task_id", c.task.GetTaskId()), zap.Error(err))
+		c.w.cfg.Logger.With(tracing.FieldsOf(c.task.GetTraceparent())...).Warn("processes of an ended command could not be killed", zap.String("task_id", c.task.GetTaskId()), zap.Error(err))
 	}
 	<-drained
 	c.mu.Lock()
-	c.proc = nil // from here on its process group may be somebody else's
+	c.proc = nil // once it is reaped, its process group number may be reused
 	if c.killer != nil {
 		c.killer.Stop()
 	}
 	c.mu.Unlock()
 	state := p.reap()
 	writing.Wait()
-	c.finish(c.verdict(state))
+	c.finish(c.result(state))
 }
 
 // spawn starts the process, unless the command was stopped already.
@@ -138,7 +139,7 @@ func (c *command) spawn() (*process, error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.cause != "" {
+	if c.cause != 0 {
 		c.exited = true
 		return nil, nil
 	}
@@ -151,19 +152,21 @@ func (c *command) spawn() (*process, error) {
 	return p, nil
 }
 
-// stop asks the process group to end: TERM, after the grace KILL; with force
-// KILL at once (SPEC T3). A command that ended by itself before is not touched.
-func (c *command) stop(cause string, force bool) {
+// stop ends the process group (SPEC T3): with TERM and, after the grace period,
+// KILL; with force, with KILL at once. The first cause counts. A command that ended
+// by itself before is left alone.
+func (c *command) stop(cause taskv1.TaskEndReason, force bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.stopLocked(cause, force)
 }
 
-func (c *command) stopLocked(cause string, force bool) {
+// stopLocked is stop for callers that hold mu.
+func (c *command) stopLocked(cause taskv1.TaskEndReason, force bool) {
 	if c.exited {
 		return
 	}
-	first := c.cause == ""
+	first := c.cause == 0
 	if first {
 		c.cause = cause
 	}
@@ -175,13 +178,13 @@ func (c *command) stopLocked(cause string, force bool) {
 		c.proc.signal(unix.SIGKILL)
 	case first:
 		c.proc.signal(unix.SIGTERM)
-		// A stopped group cannot act on TERM.
+		// A group that is stopped by a signal must continue to act on TERM.
 		c.proc.signal(unix.SIGCONT)
 		c.killer = time.AfterFunc(c.w.cfg.Grace, c.kill)
 	}
 }
 
-// kill ends what is left of the group at once.
+// kill sends KILL to what is left of the process group.
 func (c *command) kill() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -190,16 +193,16 @@ func (c *command) kill() {
 	}
 }
 
-// abandon ends a command whose lease is somebody else's or nobody's: nothing
-// that it says is of interest.
+// abandon kills a command whose lease is not this worker's any more, without
+// reporting anything of it.
 func (c *command) abandon() {
 	c.buf.Discard()
 	c.stop(causeStopped, true)
 	c.w.forget(c)
 }
 
-// verdict says how the command ended. state is nil if it never ran.
-func (c *command) verdict(state *os.ProcessState) *taskv1.CommandEnded {
+// result returns how the command ended. state is nil if it never ran.
+func (c *command) result(state *os.ProcessState) *taskv1.CommandEnded {
 	c.mu.Lock()
 	cause, detail := c.cause, c.detail
 	c.mu.Unlock()
@@ -218,9 +221,9 @@ func (c *command) verdict(state *os.ProcessState) *taskv1.CommandEnded {
 	case causeWorkerStopped:
 		end.Message = "worker " + c.w.cfg.ID + " was stopped"
 	default:
-		end.Reason = "exited"
+		end.Reason = taskv1.TaskEndReason_TASK_END_REASON_EXITED
 		if status, ok := waitStatus(state); ok && status.Signaled() {
-			end.Reason = "signalled"
+			end.Reason = taskv1.TaskEndReason_TASK_END_REASON_SIGNALLED
 			end.Message = "ended by " + unix.SignalName(status.Signal())
 		} else if end.ExitCode != nil {
 			end.Message = fmt.Sprintf("exit code %d", end.GetExitCode())
@@ -229,7 +232,7 @@ func (c *command) verdict(state *os.ProcessState) *taskv1.CommandEnded {
 	return end
 }
 
-// finish makes the end known. It is repeated until it is acknowledged.
+// finish reports the end, which is repeated until it is acknowledged.
 func (c *command) finish(end *taskv1.CommandEnded) {
 	end.TaskId, end.LeaseGeneration = c.task.GetTaskId(), c.gen
 	end.OutputBytes = c.buf.Total()
@@ -244,13 +247,14 @@ func (c *command) finish(end *taskv1.CommandEnded) {
 	c.w.markDirty(c)
 }
 
-// read takes one output to its end. A character that is cut by a read waits
-// for its rest, so that the two outputs never mix inside one.
+// read reads one output stream to its end. An incomplete character at the end of a
+// read is kept until its remaining bytes arrive, so that the two streams are never
+// mixed inside of a character.
 func (c *command) read(p *process, out output) {
 	data := make([]byte, 32<<10)
-	kept, late := 0, 0
+	kept, late := 0, 0 // bytes of an incomplete character; bytes read while draining
 	for {
-		own := p.renewDeadline(out.file)
+		draining := p.renewDeadline(out.file)
 		n, err := out.file.Read(data[kept:])
 		open := trailing(data[:kept+n])
 		if full := kept + n - open; full > 0 {
@@ -258,10 +262,10 @@ func (c *command) read(p *process, out output) {
 			copy(data, data[full:kept+n])
 		}
 		kept = open
-		if own {
+		if draining {
 			late += n
 		}
-		if err != nil && (own || !os.IsTimeout(err)) || late > maxLate {
+		if err != nil && (draining || !os.IsTimeout(err)) || late > maxLate {
 			if kept > 0 {
 				c.emit(out.stream, data[:kept])
 			}
@@ -270,11 +274,12 @@ func (c *command) read(p *process, out output) {
 	}
 }
 
-// emit buffers output and sees to it that it is sent, at once or in a moment.
+// emit buffers output and has it sent: at once if the buffer is full, and else
+// after outputDelay.
 func (c *command) emit(stream taskv1.OutputStream, data []byte) {
-	data, over := c.within(data)
+	data, over := c.limitOutput(data)
 	if over {
-		c.exceed(causeOutput, fmt.Sprintf("ended: it wrote more than its limit of %d bytes", c.most.output))
+		c.exceed(causeOutput, fmt.Sprintf("ended: it wrote more than its limit of %d bytes", c.limits.output))
 	}
 	c.buf.Add(stream, data)
 	if c.buf.Full() {
@@ -284,7 +289,7 @@ func (c *command) emit(stream taskv1.OutputStream, data []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.flusher == nil {
-		c.flusher = time.AfterFunc(batch, func() {
+		c.flusher = time.AfterFunc(outputDelay, func() {
 			c.mu.Lock()
 			c.flusher = nil
 			c.mu.Unlock()
@@ -293,8 +298,8 @@ func (c *command) emit(stream taskv1.OutputStream, data []byte) {
 	}
 }
 
-// input takes input in order; what came before is ignored, and so is what
-// comes too early: it is sent again.
+// input accepts input in the order of its numbers. Input that was accepted before
+// is ignored, and so is input whose predecessor is missing: both are sent again.
 func (c *command) input(in *taskv1.CommandInput) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -309,7 +314,7 @@ func (c *command) input(in *taskv1.CommandInput) {
 	}
 }
 
-// write hands input to the process until that ends or the input does.
+// write writes input to the process until either ends.
 func (c *command) write(p *process) {
 	for {
 		c.mu.Lock()
@@ -322,14 +327,14 @@ func (c *command) write(p *process) {
 				data = append(append([]byte(nil), data...), endOfTransmission)
 			}
 			if _, err := p.stdin.Write(data); err != nil {
-				return // it ended, or has closed its input
+				return // the process ended or has closed its input
 			}
 			c.mu.Lock()
 			c.wroteSeq = in.GetInputSeq()
 			c.mu.Unlock()
 			c.w.markDirty(c)
 			if in.GetEndOfInput() && !p.tty {
-				_ = p.stdin.Close() // the reader sees the end; nothing else can fail
+				_ = p.stdin.Close() // closing a pipe has no error that matters here
 				return
 			}
 		}
@@ -338,7 +343,7 @@ func (c *command) write(p *process) {
 		}
 		select {
 		case <-c.moreInput:
-		case <-p.gone:
+		case <-p.exited:
 			return
 		}
 	}

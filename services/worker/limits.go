@@ -11,27 +11,27 @@ import (
 	"quartet/pkg/proctree"
 )
 
-// lookEvery is how often what commands take is measured. A command may be over a
-// limit of memory or processes for that long (SPEC T7).
-const lookEvery = 100 * time.Millisecond
+// measureEvery is how often the memory and processes of commands are measured. A
+// command may exceed a limit for that long (SPEC T7).
+const measureEvery = 100 * time.Millisecond
 
-// limits is what one command may take; 0: as much as it likes.
+// limits bounds what one command may use; 0 means no limit.
 type limits struct {
 	memory, output int64
 	processes      int
 }
 
-// limitsOf gives what a command asked for, within what this worker allows.
+// limitsOf returns the limits of a command: its own, within those of this worker.
 func (w *Worker) limitsOf(t *taskv1.Task) limits {
-	asked := t.GetCommand().GetLimits()
+	own := t.GetCommand().GetLimits()
 	return limits{
-		memory:    lower(asked.GetMemoryBytes(), w.cfg.MaxMemory),
-		output:    asked.GetOutputBytes(),
-		processes: lower(int(asked.GetProcesses()), w.cfg.MaxProcesses),
+		memory:    lower(own.GetMemoryBytes(), w.cfg.MaxMemory),
+		output:    own.GetOutputBytes(),
+		processes: lower(int(own.GetProcesses()), w.cfg.MaxProcesses),
 	}
 }
 
-// lower gives the lower one of two limits.
+// lower returns the lower of two limits, where 0 means none.
 func lower[T int | int64](a, b T) T {
 	if a == 0 || b != 0 && b < a {
 		return b
@@ -39,55 +39,56 @@ func lower[T int | int64](a, b T) T {
 	return a
 }
 
-// within cuts output at the command's limit, and reports whether there was more.
-func (c *command) within(data []byte) ([]byte, bool) {
-	if c.most.output == 0 {
+// limitOutput returns the part of data that is within the command's limit, and
+// reports whether there was more.
+func (c *command) limitOutput(data []byte) ([]byte, bool) {
+	if c.limits.output == 0 {
 		return data, false
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	room := c.most.output - c.written
+	room := c.limits.output - c.written
 	if int64(len(data)) <= room {
 		c.written += int64(len(data))
 		return data, false
 	}
-	c.written = c.most.output
+	c.written = c.limits.output
 	return data[:room], true
 }
 
-// exceed ends a command that went over a limit, at once: what it takes is needed.
-func (c *command) exceed(cause, detail string) {
+// exceed kills a command that exceeded a limit.
+func (c *command) exceed(cause taskv1.TaskEndReason, detail string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.cause == "" && !c.exited {
+	if c.cause == 0 && !c.exited {
 		c.detail = detail
 	}
 	c.stopLocked(cause, true)
 }
 
-// judge compares what a command takes with what it may.
-func (c *command) judge(u proctree.Usage) {
+// checkUsage kills the command if its usage exceeds a limit.
+func (c *command) checkUsage(u proctree.Usage) {
 	switch {
-	case c.most.memory > 0 && u.Memory > c.most.memory:
-		c.exceed(causeMemory, fmt.Sprintf("ended: its %d processes had %s of memory; the limit is %s", u.Processes, mebibytes(u.Memory), mebibytes(c.most.memory)))
-	case c.most.processes > 0 && u.Processes > c.most.processes:
-		c.exceed(causeProcesses, fmt.Sprintf("ended: it had %d processes; the limit is %d", u.Processes, c.most.processes))
+	case c.limits.memory > 0 && u.Memory > c.limits.memory:
+		c.exceed(causeMemory, fmt.Sprintf("ended: its %d processes had %s of memory; the limit is %s", u.Processes, mebibytes(u.Memory), mebibytes(c.limits.memory)))
+	case c.limits.processes > 0 && u.Processes > c.limits.processes:
+		c.exceed(causeProcesses, fmt.Sprintf("ended: it had %d processes; the limit is %d", u.Processes, c.limits.processes))
 	}
 }
 
 func mebibytes(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
 
-// watchers look at the commands that have limits, all at one time, and only while
-// there are some.
-type watchers struct {
+// monitor measures the commands that have limits, all of them at once. It runs
+// while there are such commands.
+type monitor struct {
 	mu       sync.Mutex
 	commands map[proctree.Mark]*command
-	looking  bool
+	running  bool
 }
 
-// add has a command watched until the function that it gives is called.
-func (w *watchers) add(c *command, m proctree.Mark) (remove func()) {
-	if c.most.memory == 0 && c.most.processes == 0 {
+// add monitors a command until remove is called.
+func (w *monitor) add(c *command, m proctree.Mark) (remove func()) {
+	if c.limits.memory == 0 && c.limits.processes == 0 {
 		return func() {}
 	}
 	w.mu.Lock()
@@ -95,9 +96,9 @@ func (w *watchers) add(c *command, m proctree.Mark) (remove func()) {
 	if w.commands == nil {
 		w.commands = make(map[proctree.Mark]*command)
 	}
-	if !w.looking {
-		w.looking = true
-		c.w.running.Go(func() { w.look(c.w) }) // a command runs, so this is not the first to be waited for
+	if !w.running {
+		w.running = true
+		c.w.running.Go(func() { w.run(c.w) }) // Stop does not wait yet, since this command is running
 	}
 	w.commands[m] = c
 	return func() {
@@ -107,28 +108,28 @@ func (w *watchers) add(c *command, m proctree.Mark) (remove func()) {
 	}
 }
 
-// look measures until no command is left.
-func (w *watchers) look(on *Worker) {
-	tick := time.NewTicker(lookEvery)
+// run measures until no command is left. It follows the machine's clock.
+func (w *monitor) run(on *Worker) {
+	tick := time.NewTicker(measureEvery)
 	defer tick.Stop()
 	for range tick.C {
 		used, err := on.host.Use()
 		if err != nil {
-			on.cfg.Logger.Warn("what commands take cannot be measured", zap.Error(err))
+			on.cfg.Logger.Warn("the memory and processes of commands cannot be measured", zap.Error(err))
 		}
 		w.mu.Lock()
 		if len(w.commands) == 0 {
-			w.looking = false
+			w.running = false
 			w.mu.Unlock()
 			return
 		}
-		watched := make(map[*command]proctree.Usage, len(w.commands))
+		monitored := make(map[*command]proctree.Usage, len(w.commands))
 		for m, c := range w.commands {
-			watched[c] = used[m]
+			monitored[c] = used[m]
 		}
 		w.mu.Unlock()
-		for c, u := range watched {
-			c.judge(u)
+		for c, u := range monitored {
+			c.checkUsage(u)
 		}
 	}
 }

@@ -25,19 +25,19 @@ func TestT7_Limits(t *testing.T) {
 	for name, c := range map[string]struct {
 		line   string
 		limits *taskv1.CommandLimits
-		reason string
+		reason taskv1.TaskEndReason
 		says   string
 	}{
-		"memory below":              {hog, &taskv1.CommandLimits{MemoryBytes: 200 << 20}, "exited", ""},
-		"memory above":              {hog + "; sleep 300", &taskv1.CommandLimits{MemoryBytes: 20 << 20}, "memory_limit_exceeded", "the limit is 20.0 MiB"},
-		"memory elsewhere":          {"setsid env -i sh -c 'head -c 30000000 /dev/zero | tail | sleep 300' & wait; sleep 300", &taskv1.CommandLimits{MemoryBytes: 20 << 20}, "memory_limit_exceeded", "the limit is 20.0 MiB"},
-		"processes at":              {"sleep 1 & sleep 1 & wait", &taskv1.CommandLimits{Processes: 3}, "exited", ""},
-		"processes above":           {"sleep 300 & sleep 300 & wait", &taskv1.CommandLimits{Processes: 2}, "process_limit_exceeded", "it had 3 processes; the limit is 2"},
-		"processes in own sessions": {"for i in 1 2 3; do setsid env -i sleep 300 & done; wait; sleep 300", &taskv1.CommandLimits{Processes: 3}, "process_limit_exceeded", "processes; the limit is 3"},
-		"output at":                 {"printf 1234; printf 5678 >&2", &taskv1.CommandLimits{OutputBytes: 8}, "exited", ""},
-		"output above":              {"printf 12345678; printf 9; sleep 300", &taskv1.CommandLimits{OutputBytes: 8}, "output_limit_exceeded", "more than its limit of 8 bytes"},
-		"output without end":        {"yes", &taskv1.CommandLimits{OutputBytes: 100_000}, "output_limit_exceeded", "100000"},
-		"on a terminal":             {"yes", &taskv1.CommandLimits{OutputBytes: 1000}, "output_limit_exceeded", "1000"},
+		"memory below":              {hog, &taskv1.CommandLimits{MemoryBytes: 200 << 20}, taskv1.TaskEndReason_TASK_END_REASON_EXITED, ""},
+		"memory above":              {hog + "; sleep 300", &taskv1.CommandLimits{MemoryBytes: 20 << 20}, taskv1.TaskEndReason_TASK_END_REASON_MEMORY_LIMIT_EXCEEDED, "the limit is 20.0 MiB"},
+		"memory elsewhere":          {"setsid env -i sh -c 'head -c 30000000 /dev/zero | tail | sleep 300' & wait; sleep 300", &taskv1.CommandLimits{MemoryBytes: 20 << 20}, taskv1.TaskEndReason_TASK_END_REASON_MEMORY_LIMIT_EXCEEDED, "the limit is 20.0 MiB"},
+		"processes at":              {"sleep 1 & sleep 1 & wait", &taskv1.CommandLimits{Processes: 3}, taskv1.TaskEndReason_TASK_END_REASON_EXITED, ""},
+		"processes above":           {"sleep 300 & sleep 300 & wait", &taskv1.CommandLimits{Processes: 2}, taskv1.TaskEndReason_TASK_END_REASON_PROCESS_LIMIT_EXCEEDED, "it had 3 processes; the limit is 2"},
+		"processes in own sessions": {"for i in 1 2 3; do setsid env -i sleep 300 & done; wait; sleep 300", &taskv1.CommandLimits{Processes: 3}, taskv1.TaskEndReason_TASK_END_REASON_PROCESS_LIMIT_EXCEEDED, "processes; the limit is 3"},
+		"output at":                 {"printf 1234; printf 5678 >&2", &taskv1.CommandLimits{OutputBytes: 8}, taskv1.TaskEndReason_TASK_END_REASON_EXITED, ""},
+		"output above":              {"printf 12345678; printf 9; sleep 300", &taskv1.CommandLimits{OutputBytes: 8}, taskv1.TaskEndReason_TASK_END_REASON_OUTPUT_LIMIT_EXCEEDED, "more than its limit of 8 bytes"},
+		"output without end":        {"yes", &taskv1.CommandLimits{OutputBytes: 100_000}, taskv1.TaskEndReason_TASK_END_REASON_OUTPUT_LIMIT_EXCEEDED, "100000"},
+		"on a terminal":             {"yes", &taskv1.CommandLimits{OutputBytes: 1000}, taskv1.TaskEndReason_TASK_END_REASON_OUTPUT_LIMIT_EXCEEDED, "1000"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -48,7 +48,7 @@ func TestT7_Limits(t *testing.T) {
 			got := resp.GetTask()
 			require.Equal(t, c.reason, got.GetEndReason(), "%v", got)
 			require.Contains(t, got.GetEndMessage(), c.says)
-			if c.reason == "exited" {
+			if c.reason == taskv1.TaskEndReason_TASK_END_REASON_EXITED {
 				require.Equal(t, completed, got.GetState())
 			} else {
 				require.Equal(t, failed, got.GetState())

@@ -8,17 +8,17 @@ import (
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 )
 
-// orders are those about worktrees that were not carried out yet. Orders about
-// one worktree follow each other, so that a make that was asked for twice never
-// comes after the removal that was asked for next.
+// orders holds the orders about worktrees that wait to be carried out. Orders
+// about one worktree are carried out one after the other, in the order of their
+// arrival, so that a repeated MAKE is never carried out after a later REMOVE.
 type orders struct {
 	mu    sync.Mutex
-	lanes map[string][]*taskv1.WorktreeOrder
+	lanes map[string][]*taskv1.WorktreeOrder // by worktree; an entry exists while a goroutine works on it
 }
 
-// add queues an order and reports whether its lane has to be worked on. A later
-// order of the same kind takes the place of one that nobody began: who asked for
-// that has asked again.
+// add queues an order and reports whether the caller has to begin to work on its
+// lane. An order replaces a waiting one of the same kind, whose caller has repeated
+// it.
 func (o *orders) add(order *taskv1.WorktreeOrder) (lane string, begin bool) {
 	lane = cmp.Or(order.GetWorktree().GetPath(), "plan:"+order.GetWorkspaceRoot())
 	o.mu.Lock()
@@ -34,7 +34,7 @@ func (o *orders) add(order *taskv1.WorktreeOrder) (lane string, begin bool) {
 	return lane, !running
 }
 
-// next takes the oldest order of a lane; nil: it is done.
+// next removes and returns the oldest order of a lane, or nil if none is left.
 func (o *orders) next(lane string) *taskv1.WorktreeOrder {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -47,8 +47,8 @@ func (o *orders) next(lane string) *taskv1.WorktreeOrder {
 	return waiting[0]
 }
 
-// order takes an order. While stopping it is left to the next life: it is asked
-// again.
+// order has an order carried out in the background. A worker that is stopping
+// ignores it: the order is repeated to the next process.
 func (w *Worker) order(order *taskv1.WorktreeOrder) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -61,15 +61,15 @@ func (w *Worker) order(order *taskv1.WorktreeOrder) {
 	}
 	w.running.Go(func() {
 		for o := w.orders.next(lane); o != nil; o = w.orders.next(lane) {
-			r := w.carryOut(w.errands, o)
-			if w.errands.Err() != nil {
+			r := w.carryOut(w.ordersCtx, o)
+			if w.ordersCtx.Err() != nil {
 				return
 			}
 			w.mu.Lock()
-			link := w.link
+			session := w.session
 			w.mu.Unlock()
-			if link != nil {
-				link.report(r)
+			if session != nil {
+				session.reportWorktree(r)
 			}
 		}
 	})

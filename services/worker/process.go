@@ -19,24 +19,25 @@ import (
 )
 
 const (
-	// endOfTransmission ends the input of a terminal that is in line mode.
+	// endOfTransmission (^D) ends the input of a terminal in line mode.
 	endOfTransmission = 4
-	// maxLate is the most that is read from a pipe after the command ended:
-	// what it can hold, and no more, however much a process that got away writes.
+	// maxLate bounds the bytes that are read from a pipe after the command ended. A
+	// pipe holds no more, so that this loses nothing, however much a process that
+	// escaped the process group writes.
 	maxLate = 1 << 20
 )
 
-// process is a running command: a process that leads its own group, and the
-// ends of its pipes or terminal that are ours.
+// process is the process of a command, which leads its own process group, with the
+// worker's ends of its pipes or terminal.
 type process struct {
 	cmd     *exec.Cmd
 	pid     int
-	mark    proctree.Mark // of all that comes of it
+	mark    proctree.Mark // of all processes that it starts
 	began   time.Time
 	tty     bool
 	stdin   *os.File // nil without input
 	outputs []output
-	gone    chan struct{} // the process ended; it is reaped later
+	exited  chan struct{} // closed when the process has ended; it is reaped later
 
 	drain    time.Duration
 	draining atomic.Bool
@@ -48,16 +49,16 @@ type output struct {
 	file   *os.File
 }
 
-// start spawns a command. It leads its own process group, so that a signal
-// reaches its children as well (#872), and is killed should the worker die.
+// start spawns a command. Its process leads its own process group, so that a signal
+// reaches its children as well, and is killed if the worker dies.
 func start(on *proctree.Host, spec *taskv1.CommandSpec, dir string, env []string) (*process, error) {
 	argv := spec.GetArgv()
 	if len(argv) == 0 {
 		argv = []string{"/bin/sh", "-c", spec.GetCmd()}
 	}
-	cmd := exec.Command(argv[0], argv[1:]...) //nolint:noctx // its end is ours to manage
+	cmd := exec.Command(argv[0], argv[1:]...) //nolint:noctx // the command ends it by signals
 	cmd.Dir, cmd.Env = dir, env
-	p := &process{cmd: cmd, tty: spec.GetTty(), gone: make(chan struct{}), began: time.Now()}
+	p := &process{cmd: cmd, tty: spec.GetTty(), exited: make(chan struct{}), began: time.Now()}
 	var err error
 	if p.tty {
 		err = p.startOnTerminal(on)
@@ -93,7 +94,7 @@ func (p *process) startOnPipes(on *proctree.Host, input bool) (err error) {
 		}
 		if err != nil {
 			for _, f := range ours {
-				_ = f.Close() // the start failed already
+				_ = f.Close() // the error of the start is the one to report
 			}
 		}
 	}()
@@ -129,44 +130,45 @@ func (p *process) startOnPipes(on *proctree.Host, input bool) (err error) {
 	return err
 }
 
-// awaitExit returns when the process has ended, and leaves it unreaped: as long
-// as it is, nobody else can get its group's number.
+// awaitExit waits until the process has ended and leaves it unreaped: until it is
+// reaped, the number of its process group is not reused.
 func (p *process) awaitExit() {
 	proctree.AwaitExit(p.pid)
-	close(p.gone)
+	close(p.exited)
 }
 
-// signal reaches the whole group. The process must not be reaped.
+// signal sends a signal to the process group. The process must not have been
+// reaped.
 func (p *process) signal(sig unix.Signal) {
-	// ESRCH is all that can go wrong, and means that there is nobody to tell.
+	// The only possible error is ESRCH: no process of the group is left.
 	_ = unix.Kill(-p.pid, sig)
 }
 
-// young is how long a process number cannot have been given out twice.
-const young = 2 * time.Second
+// pidReuseTime is how long a process number is certain not to be reused.
+const pidReuseTime = 2 * time.Second
 
-// endTree kills what is left of all that the process started, also what left its
-// group. The process must have ended and not be reaped.
+// endTree kills what is left of all processes that the process started, including
+// those that left its group. The process must have ended and not have been reaped.
 func (p *process) endTree(ctx context.Context, on *proctree.Host) error {
 	leader := p.pid
-	if time.Since(p.began) > young {
+	if time.Since(p.began) > pidReuseTime {
 		leader = 0
 	}
 	_, err := on.End(ctx, p.mark, leader)
 	return err
 }
 
-// beginDrain makes reads end after d without news.
+// beginDrain makes reads of the outputs end once no output arrived for d.
 func (p *process) beginDrain(d time.Duration) {
 	p.drain = d
 	p.draining.Store(true)
 	for _, out := range p.outputs {
-		_ = out.file.SetReadDeadline(time.Now().Add(d)) // pipes and terminals have deadlines
+		_ = out.file.SetReadDeadline(time.Now().Add(d)) // pipes and terminals support deadlines
 	}
 }
 
-// renewDeadline is called before each read; it reports whether the process is
-// being drained, so that a timeout of this read is the end.
+// renewDeadline must be called before each read. It reports whether the process is
+// being drained, so that a timeout of the read is the end of the output.
 func (p *process) renewDeadline(f *os.File) bool {
 	if !p.draining.Load() {
 		return false
@@ -175,10 +177,11 @@ func (p *process) renewDeadline(f *os.File) bool {
 	return true
 }
 
-// reap ends the process for good and closes our ends.
+// reap reaps the process and closes the worker's ends of its pipes or terminal. It
+// is idempotent.
 func (p *process) reap() *os.ProcessState {
 	p.closing.Do(func() {
-		_ = p.cmd.Wait() // the state says it all
+		_ = p.cmd.Wait() // its error is part of ProcessState
 		if p.stdin != nil {
 			_ = p.stdin.Close()
 		}
@@ -197,7 +200,8 @@ func waitStatus(state *os.ProcessState) (syscall.WaitStatus, bool) {
 	return status, ok
 }
 
-// trailing counts the bytes at the end that begin a character without ending it.
+// trailing returns the number of bytes at the end of b that belong to an incomplete
+// UTF-8 character.
 func trailing(b []byte) int {
 	for n := 1; n <= len(b) && n < utf8.UTFMax; n++ {
 		c := b[len(b)-n]

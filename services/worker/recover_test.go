@@ -22,6 +22,7 @@ import (
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/rpc"
 	"quartet/services/task"
+	taskoutput "quartet/services/task/output"
 	"quartet/services/worker"
 )
 
@@ -141,7 +142,7 @@ func TestT4_KilledWorkerLeavesNothing(t *testing.T) {
 	require.Zero(t, alive(t, "QUARTET_TASK_WORKER="+id+"@"+r.state))
 	end := r.await(task)
 	require.Equal(t, interrupted, end.GetState())
-	require.Equal(t, "worker_lost", end.GetEndReason())
+	require.Equal(t, taskv1.TaskEndReason_TASK_END_REASON_WORKER_LOST, end.GetEndReason())
 	require.Equal(t, []string{"task_queued", "task_started", "task_interrupted"}, r.events(task))
 	require.Equal(t, completed, r.sh("true").GetTask().GetState(), "and its place is free")
 }
@@ -168,7 +169,7 @@ func TestT4_StoppedWorkerInterrupts(t *testing.T) {
 	for _, id := range []string{a, b} {
 		got := r.get(id)
 		require.Equal(t, interrupted, got.GetState())
-		require.Equal(t, "worker_stopped", got.GetEndReason())
+		require.Equal(t, taskv1.TaskEndReason_TASK_END_REASON_WORKER_STOPPED, got.GetEndReason())
 		require.Zero(t, alive(t, "QUARTET_TASK_ID="+id))
 	}
 	r.awaitOutput(b, "bye")
@@ -257,7 +258,7 @@ func TestOverNATS(t *testing.T) {
 	require.NoError(t, err)
 	log, err := jetlog.New(nc, task.Plane, 0)
 	require.NoError(t, err)
-	output, err := task.OpenStreamOutput(t.Context(), nc, 1)
+	output, err := taskoutput.OpenStream(t.Context(), nc, 1)
 	require.NoError(t, err)
 	r := newRigOver(t, log, output)
 	r.worker(nil)
@@ -307,7 +308,7 @@ func TestT5_NothingIsLostOrDoneTwiceOverRestarts(t *testing.T) {
 			r.up()
 		}
 		end := r.await(id)
-		require.Equal(t, "exited", end.GetEndReason(), end)
+		require.Equal(t, taskv1.TaskEndReason_TASK_END_REASON_EXITED, end.GetEndReason(), end)
 		require.EqualValues(t, i%2, end.GetExitCode())
 		var want strings.Builder
 		for k := 1; k <= 30; k++ {

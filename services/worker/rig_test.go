@@ -19,6 +19,7 @@ import (
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 	"quartet/services/task"
+	taskoutput "quartet/services/task/output"
 	"quartet/services/worker"
 )
 
@@ -28,7 +29,7 @@ type rig struct {
 	t      testing.TB
 	ctx    context.Context //nolint:containedctx // the actor of the test
 	log    journal.Log
-	output task.Output
+	output taskoutput.Store
 	root   string
 	state  string
 	cfg    task.Config
@@ -41,10 +42,10 @@ type rig struct {
 }
 
 func newRig(t testing.TB) *rig {
-	return newRigOver(t, memlog.New(), task.NewMemoryOutput(task.KeptOutput))
+	return newRigOver(t, memlog.New(), taskoutput.NewMemory(taskoutput.Kept))
 }
 
-func newRigOver(t testing.TB, log journal.Log, output task.Output) *rig {
+func newRigOver(t testing.TB, log journal.Log, output taskoutput.Store) *rig {
 	r := &rig{t: t, log: log, output: output, root: t.TempDir(), state: t.TempDir(), keys: rpc.NewKeyring(nil, true)}
 	var err error
 	r.root, err = filepath.EvalSymlinks(r.root)

@@ -30,23 +30,22 @@ func TestT1_CommandsRun(t *testing.T) {
 		name, line string
 		state      taskv1.TaskState
 		code       int32
-		reason     string
 		output     string
 	}{
-		{"exit 0", "echo hello", completed, 0, "exited", "hello\n"},
-		{"exit 3", "echo before; exit 3", failed, 3, "exited", "before\n"},
-		{"both outputs in order", "echo a; sleep 0.1; echo b >&2; sleep 0.1; echo c", completed, 0, "exited", "a\nb\nc\n"},
-		{"no output", "true", completed, 0, "exited", ""},
-		{"not found", "no-such-program-here", failed, 127, "exited", "not found"},
-		{"no inherited secrets (T7)", "env | cut -d= -f1 | grep -v QUARTET_ | sort | tr '\\n' ' '", completed, 0, "exited", "HOME LANG PATH PWD TMPDIR "},
-		{"secrets stay", "echo ${QUARTET_TEST_SECRET:-none}", completed, 0, "exited", "none\n"},
-		{"no input", "cat; echo end", completed, 0, "exited", "end\n"},
+		{"exit 0", "echo hello", completed, 0, "hello\n"},
+		{"exit 3", "echo before; exit 3", failed, 3, "before\n"},
+		{"both outputs in order", "echo a; sleep 0.1; echo b >&2; sleep 0.1; echo c", completed, 0, "a\nb\nc\n"},
+		{"no output", "true", completed, 0, ""},
+		{"not found", "no-such-program-here", failed, 127, "not found"},
+		{"no inherited secrets (T7)", "env | cut -d= -f1 | grep -v QUARTET_ | sort | tr '\\n' ' '", completed, 0, "HOME LANG PATH PWD TMPDIR "},
+		{"secrets stay", "echo ${QUARTET_TEST_SECRET:-none}", completed, 0, "none\n"},
+		{"no input", "cat; echo end", completed, 0, "end\n"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			resp := r.sh(c.line)
 			require.Equal(t, c.state, resp.GetTask().GetState(), resp)
 			require.Equal(t, c.code, resp.GetTask().GetExitCode())
-			require.Equal(t, c.reason, resp.GetTask().GetEndReason())
+			require.Equal(t, taskv1.TaskEndReason_TASK_END_REASON_EXITED, resp.GetTask().GetEndReason())
 			if c.output == "not found" {
 				require.Contains(t, resp.GetOutput(), c.output)
 			} else {
@@ -61,7 +60,7 @@ func TestT1_CommandsRun(t *testing.T) {
 	t.Run("signalled", func(t *testing.T) {
 		got := r.sh("kill -SEGV $$").GetTask()
 		require.Equal(t, failed, got.GetState())
-		require.Equal(t, "signalled", got.GetEndReason())
+		require.Equal(t, taskv1.TaskEndReason_TASK_END_REASON_SIGNALLED, got.GetEndReason())
 		require.Equal(t, "ended by SIGSEGV", got.GetEndMessage())
 		require.Nil(t, got.ExitCode)
 	})
@@ -82,7 +81,7 @@ func TestT1_CommandsRun(t *testing.T) {
 	t.Run("program that cannot be started", func(t *testing.T) {
 		resp := r.exec(&taskv1.ExecCommandRequest{Command: &taskv1.CommandSpec{Argv: []string{"/no/such/program"}}})
 		require.Equal(t, failed, resp.GetTask().GetState())
-		require.Equal(t, "spawn_failed", resp.GetTask().GetEndReason())
+		require.Equal(t, taskv1.TaskEndReason_TASK_END_REASON_SPAWN_FAILED, resp.GetTask().GetEndReason())
 		require.Contains(t, resp.GetTask().GetEndMessage(), "command_spawn_failed")
 		require.Contains(t, resp.GetTask().GetEndMessage(), "/no/such/program")
 	})
@@ -106,7 +105,7 @@ func TestT7_WorkdirStaysUnderTheRoots(t *testing.T) {
 	} {
 		resp := r.exec(&taskv1.ExecCommandRequest{Command: &taskv1.CommandSpec{Cmd: "echo ran", Workdir: dir}})
 		require.Equal(t, failed, resp.GetTask().GetState(), dir)
-		require.Equal(t, "spawn_failed", resp.GetTask().GetEndReason())
+		require.Equal(t, taskv1.TaskEndReason_TASK_END_REASON_SPAWN_FAILED, resp.GetTask().GetEndReason())
 		require.Contains(t, resp.GetTask().GetEndMessage(), word, dir)
 		require.Empty(t, resp.GetOutput())
 	}
@@ -165,7 +164,7 @@ func TestT3_StopEndsTheWholeGroup(t *testing.T) {
 			require.Equal(t, taskv1.TaskState_TASK_STATE_CANCELLING, got.GetTask().GetState())
 			end := r.await(id)
 			require.Equal(t, cancelled, end.GetState())
-			require.Equal(t, "stopped", end.GetEndReason())
+			require.Equal(t, taskv1.TaskEndReason_TASK_END_REASON_STOPPED, end.GetEndReason())
 			require.Zero(t, alive(t, "QUARTET_TASK_ID="+id))
 			require.Equal(t, []string{"task_queued", "task_started", "task_cancelling", "task_cancelled"}, r.events(id))
 		})
@@ -199,7 +198,7 @@ func TestT1_TimeLimit(t *testing.T) {
 		YieldTime: durationpb.New(20 * time.Second),
 	})
 	require.Equal(t, failed, resp.GetTask().GetState())
-	require.Equal(t, "timeout", resp.GetTask().GetEndReason())
+	require.Equal(t, taskv1.TaskEndReason_TASK_END_REASON_TIMEOUT, resp.GetTask().GetEndReason())
 	require.Equal(t, "up\n", resp.GetOutput())
 	require.Zero(t, alive(t, "QUARTET_TASK_ID="+resp.GetTask().GetTaskId()))
 }

@@ -6,10 +6,14 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
+
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/pkg/pbjson"
 )
 
-// told ends the span of a command. What it ran and wrote is no part of it.
-func (c *command) told(_ context.Context, span trace.Span) {
+// endSpan ends the span of a command. The span has neither the command line nor
+// its output.
+func (c *command) endSpan(_ context.Context, span trace.Span) {
 	if !span.IsRecording() {
 		return
 	}
@@ -18,12 +22,12 @@ func (c *command) told(_ context.Context, span trace.Span) {
 	c.mu.Unlock()
 	span.SetAttributes(attribute.String("quartet.agent_id", c.task.GetAgentId()), attribute.String("quartet.task_id", c.task.GetTaskId()),
 		attribute.String("quartet.work_item_id", c.task.GetWorkItemId()), attribute.String("quartet.worker_id", c.w.cfg.ID),
-		attribute.Int64("quartet.lease_generation", c.gen), attribute.String("quartet.end_reason", end.GetReason()), attribute.Int64("quartet.output_bytes", end.GetOutputBytes()))
+		attribute.Int64("quartet.lease_generation", c.gen), attribute.String("quartet.end_reason", pbjson.EnumText(end.GetReason())), attribute.Int64("quartet.output_bytes", end.GetOutputBytes()))
 	if end != nil && end.ExitCode != nil {
 		span.SetAttributes(attribute.Int("process.exit.code", int(end.GetExitCode())))
 	}
-	if end.GetReason() != "exited" || end.GetExitCode() != 0 {
-		span.SetStatus(codes.Error, end.GetReason())
+	if end.GetReason() != taskv1.TaskEndReason_TASK_END_REASON_EXITED || end.GetExitCode() != 0 {
+		span.SetStatus(codes.Error, pbjson.EnumText(end.GetReason()))
 	}
 	span.End()
 }

@@ -12,32 +12,32 @@ import (
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 )
 
-// Names of the variables by which people know a worker's processes.
+// Environment variables that identify the processes of a worker.
 const (
 	envTask   = "QUARTET_TASK_ID"
 	envWorker = "QUARTET_TASK_WORKER" // id@state directory
 	envBoot   = "QUARTET_BOOT_ID"
 )
 
-// workdir gives the real directory for a command, under one of the roots also
-// after every link was followed (SPEC T7).
-func (w *Worker) workdir(asked string) (string, error) {
-	if asked == "" {
+// workdir returns the directory for a command, with all symbolic links resolved,
+// and refuses one outside of the roots (SPEC T7). An empty path is the first root.
+func (w *Worker) workdir(path string) (string, error) {
+	if path == "" {
 		return w.roots[0], nil
 	}
-	dir, err := filepath.EvalSymlinks(asked)
+	dir, err := filepath.EvalSymlinks(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return "", fmt.Errorf("workdir_not_found: %s does not exist on worker %s", asked, w.cfg.ID)
+		return "", fmt.Errorf("workdir_not_found: %s does not exist on worker %s", path, w.cfg.ID)
 	case err != nil:
 		return "", fmt.Errorf("workdir_not_found: %w", err)
 	}
 	if !w.inRoots(dir) {
 		return "", fmt.Errorf("execution_root_violation: %s is outside the roots of worker %s; use a directory under %s",
-			asked, w.cfg.ID, strings.Join(w.roots, " or "))
+			path, w.cfg.ID, strings.Join(w.roots, " or "))
 	}
 	if st, err := os.Stat(dir); err != nil || !st.IsDir() {
-		return "", fmt.Errorf("workdir_not_found: %s is not a directory", asked)
+		return "", fmt.Errorf("workdir_not_found: %s is not a directory", path)
 	}
 	return dir, nil
 }
@@ -47,8 +47,9 @@ func within(dir, root string) bool {
 	return dir == root || strings.HasPrefix(dir, strings.TrimSuffix(root, "/")+"/")
 }
 
-// environ is all that a command sees: nothing of the worker's own environment
-// but what a shell needs, so no secret is inherited (SPEC T7).
+// environ returns the environment of a command: its own variables, and of the
+// worker's environment only what a shell needs, so that no secret is inherited (SPEC
+// T7).
 func (w *Worker) environ(t *taskv1.Task) []string {
 	vars := map[string]string{"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": w.roots[0], "LANG": "C.UTF-8"}
 	for name := range vars {
@@ -60,7 +61,7 @@ func (w *Worker) environ(t *taskv1.Task) []string {
 	if t.GetCommand().GetTty() {
 		vars["TERM"] = "xterm-256color"
 	}
-	if t.GetTraceparent() != "" { // as tools expect that take part in a trace
+	if t.GetTraceparent() != "" { // tools that support traces read it from here
 		vars["TRACEPARENT"] = t.GetTraceparent()
 	}
 	for name, v := range t.GetCommand().GetEnv() {

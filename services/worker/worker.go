@@ -32,39 +32,38 @@ type Config struct {
 	// Dial gives a connection to the task plane. It is called for every
 	// attempt, and the connection is not closed.
 	Dial func() (grpc.ClientConnInterface, error)
-	// StateDir tells workers of one host apart that have the same ID, as two
-	// installations may: a worker ends only what earlier lives with its own
-	// StateDir left. It is made if it is missing,
-	// and a lock is held in it. Default the system's temporary
-	// directory.
+	// StateDir tells workers of one host apart that have the same ID, as those of two
+	// installations may: a worker ends only the processes that earlier processes of the
+	// worker with the same StateDir left. It is created if it does not exist, and a lock
+	// file is held in it. Default: the system's temporary directory.
 	StateDir string
-	// Labels are announced; commands may ask for them (SPEC T4).
+	// Labels are announced to the plane; commands may require them (SPEC T4).
 	Labels map[string]string
-	// Pools are those whose commands it takes; none: default.
+	// Pools are the pools that it serves. Empty: the pool "default".
 	Pools []string
-	// MaxMemory and MaxProcesses bound every command, also one that asks for more or
-	// for no limit (SPEC T7). 0: none.
+	// MaxMemory and MaxProcesses bound every command, whatever limits the command has
+	// (SPEC T7). 0: no bound.
 	MaxMemory    int64 // bytes
 	MaxProcesses int
-	// Guard is the program that ends what runs should this process be killed; see
-	// proctree.Config.
+	// Guard is the program that ends the commands' processes if this process is
+	// killed; see proctree.Config.
 	Guard  []string
 	Logger *zap.Logger
-	// Tracer has commands told of as spans of the traces that they are part of.
-	// Optional.
+	// Tracer records commands as spans of the traces that they are part of. Optional.
 	Tracer *tracing.Tracer
 
 	Heartbeat time.Duration // default 10 s, a third of a lease
 	Grace     time.Duration // between TERM and KILL; default 5 s (SPEC T3)
-	Drain     time.Duration // after the exit, for a pipe that a grandchild holds; default 200 ms
+	Drain     time.Duration // how long to read a pipe that a grandchild holds after the exit; default 200 ms
 }
 
-// maxFormer bounds how many commands are remembered after their end is stored.
-// Nobody leases those again; it is a second fence, not the first.
-const maxFormer = 10_000
+// maxForgotten bounds how many ended commands are remembered, so that a repeated
+// lease does not run one again. The plane does not repeat leases of ended commands;
+// this is a second safeguard.
+const maxForgotten = 10_000
 
-// reportTime bounds how long Stop waits for acknowledgements after the grace.
-const reportTime = 10 * time.Second
+// reportTimeout bounds how long Stop waits for acknowledgements after the grace.
+const reportTimeout = 10 * time.Second
 
 // Defaults of Config.
 const (
@@ -74,7 +73,7 @@ const (
 	DefaultDrain     = 200 * time.Millisecond
 )
 
-// Worker is one process life of a worker.
+// Worker is one process of a worker.
 type Worker struct {
 	cfg   Config
 	boot  string
@@ -85,24 +84,24 @@ type Worker struct {
 	ctx    context.Context //nolint:containedctx // of the connection; ends with Stop
 	cancel context.CancelFunc
 	done   chan struct{} // the connection loop ended
-	// errands is what orders about worktrees run under; it ends as soon as the
-	// worker begins to stop.
-	errands context.Context //nolint:containedctx // as above
-	drop    context.CancelFunc
-	orders  orders
+	// ordersCtx is the context of orders about worktrees. It ends as soon as the worker
+	// begins to stop.
+	ordersCtx    context.Context //nolint:containedctx // as above
+	cancelOrders context.CancelFunc
+	orders       orders
 
-	watchers watchers
+	monitor monitor
 
-	mu       sync.Mutex
-	commands map[string]*command
-	seen     map[string]int64 // newest leases of this life: one that is repeated starts nothing
-	former   []string         // of those in seen, the ones that were forgotten, oldest first
-	link     *link            // the open stream, or nil
-	stopping bool
-	started  bool
-	running  sync.WaitGroup // grows under mu, not once stopping
-	lastErr  error
-	idle     chan struct{} // closed and replaced whenever a command is forgotten
+	mu        sync.Mutex
+	commands  map[string]*command
+	leases    map[string]int64 // newest lease generation by task; a repeated lease starts nothing
+	forgotten []string         // keys of leases whose commands were forgotten, oldest first
+	session   *session         // the open stream, or nil
+	stopping  bool
+	started   bool
+	running   sync.WaitGroup // grows under mu, not once stopping
+	lastErr   error
+	idle      chan struct{} // closed and replaced whenever a command is forgotten
 }
 
 // New checks the configuration. Nothing runs before Start.
@@ -129,7 +128,7 @@ func New(cfg Config) (*Worker, error) {
 		cfg:      cfg,
 		boot:     id.New().New("boot_"),
 		commands: make(map[string]*command),
-		seen:     make(map[string]int64),
+		leases:   make(map[string]int64),
 		idle:     make(chan struct{}),
 	}, nil
 }
@@ -144,11 +143,11 @@ func orDefault(v, d time.Duration) time.Duration {
 // Name is the module's name.
 func (w *Worker) Name() string { return "worker" }
 
-// BootID names this process life.
+// BootID returns the id of this process of the worker.
 func (w *Worker) BootID() string { return w.boot }
 
-// Start resolves the roots, ends what an earlier life left running, and begins
-// to connect. It does not wait for the connection.
+// Start resolves the roots, ends what an earlier process of the worker left
+// running, and begins to connect. It does not wait for the connection.
 func (w *Worker) Start(ctx context.Context) error {
 	for _, root := range w.cfg.Roots {
 		abs, err := filepath.Abs(root)
@@ -164,7 +163,7 @@ func (w *Worker) Start(ctx context.Context) error {
 		return err
 	}
 	w.ctx, w.cancel = context.WithCancel(context.Background())
-	w.errands, w.drop = context.WithCancel(w.ctx)
+	w.ordersCtx, w.cancelOrders = context.WithCancel(w.ctx)
 	w.done = make(chan struct{})
 	w.mu.Lock()
 	w.started = true
@@ -176,8 +175,8 @@ func (w *Worker) Start(ctx context.Context) error {
 	return nil
 }
 
-// takeOver makes sure that this is the only living process of the worker, and
-// ends what an earlier one left running.
+// takeOver takes the lock that makes this the only process of the worker, and ends
+// what an earlier process left running.
 func (w *Worker) takeOver(ctx context.Context) error {
 	var err error
 	if w.cfg.StateDir, err = filepath.Abs(w.cfg.StateDir); err != nil {
@@ -203,17 +202,17 @@ func (w *Worker) takeOver(ctx context.Context) error {
 		w.host, err = proctree.Open(ctx, proctree.Config{Owner: w.owner(), Boot: w.boot, Guard: w.cfg.Guard, Logger: w.cfg.Logger})
 	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("worker: take over from an earlier life: %w", err), lock.Close())
+		return errors.Join(fmt.Errorf("worker: take over from an earlier process: %w", err), lock.Close())
 	}
 	w.lock = lock
 	return nil
 }
 
-// owner is what marks the processes of all lives of this worker.
+// owner is the mark of the commands of all processes of this worker.
 func (w *Worker) owner() string { return w.cfg.ID + "@" + w.cfg.StateDir }
 
-// Stop ends the running commands, reports them as interrupted, and waits until
-// that is stored or ctx ends. It is idempotent.
+// Stop ends the running commands, reports their ends, and waits until those are
+// acknowledged or ctx ends. It is idempotent.
 func (w *Worker) Stop(ctx context.Context) error {
 	w.mu.Lock()
 	if !w.started {
@@ -226,14 +225,14 @@ func (w *Worker) Stop(ctx context.Context) error {
 		running = append(running, c)
 	}
 	w.mu.Unlock()
-	w.drop()
+	w.cancelOrders()
 	for _, c := range running {
 		c.stop(causeWorkerStopped, false)
 	}
-	report, cancel := context.WithTimeout(ctx, w.cfg.Grace+reportTime)
+	report, cancel := context.WithTimeout(ctx, w.cfg.Grace+reportTimeout)
 	err := w.awaitIdle(report)
 	cancel()
-	for _, c := range running { // what could not be reported must not live on either
+	for _, c := range running { // commands whose ends could not be reported must not run on either
 		c.buf.Discard()
 		c.kill()
 	}
@@ -243,7 +242,8 @@ func (w *Worker) Stop(ctx context.Context) error {
 	return errors.Join(err, w.host.Close(context.WithoutCancel(ctx)), w.unlock())
 }
 
-// unlock lets another process be this worker. It is idempotent.
+// unlock releases the lock, so that another process can be this worker. It is
+// idempotent.
 func (w *Worker) unlock() error {
 	w.mu.Lock()
 	lock := w.lock
@@ -255,7 +255,7 @@ func (w *Worker) unlock() error {
 	return lock.Close()
 }
 
-// awaitIdle returns when no command is left, ended or not.
+// awaitIdle waits until every command has ended and its end is acknowledged.
 func (w *Worker) awaitIdle(ctx context.Context) error {
 	for {
 		w.mu.Lock()
@@ -277,7 +277,7 @@ func (w *Worker) Ready() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
-	case w.link != nil:
+	case w.session != nil:
 		return nil
 	case w.lastErr != nil:
 		return fmt.Errorf("worker: not connected: %w", w.lastErr)
@@ -285,7 +285,7 @@ func (w *Worker) Ready() error {
 	return errors.New("worker: not connected yet")
 }
 
-// forget drops a command whose end is stored or of no interest.
+// forget drops a command whose end is acknowledged or must not be reported.
 func (w *Worker) forget(c *command) {
 	taskID := c.task.GetTaskId()
 	w.mu.Lock()
@@ -294,9 +294,9 @@ func (w *Worker) forget(c *command) {
 		return
 	}
 	delete(w.commands, taskID)
-	if w.former = append(w.former, taskID); len(w.former) > maxFormer {
-		delete(w.seen, w.former[0])
-		w.former = w.former[1:]
+	if w.forgotten = append(w.forgotten, taskID); len(w.forgotten) > maxForgotten {
+		delete(w.leases, w.forgotten[0])
+		w.forgotten = w.forgotten[1:]
 	}
 	close(w.idle)
 	w.idle = make(chan struct{})
@@ -308,7 +308,7 @@ func (w *Worker) command(taskID string) *command {
 	return w.commands[taskID]
 }
 
-// holding lists the commands that run or whose end is not acknowledged.
+// holding returns the tasks whose commands run or whose ends are not acknowledged.
 func (w *Worker) holding() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -319,17 +319,17 @@ func (w *Worker) holding() []string {
 	return ids
 }
 
-// accept starts a command that was leased. A lease seen before starts nothing.
+// accept starts a leased command. A lease that was seen before starts nothing.
 func (w *Worker) accept(l *taskv1.CommandLease) {
 	taskID := l.GetTask().GetTaskId()
 	w.mu.Lock()
-	if w.seen[taskID] >= l.GetLeaseGeneration() || w.stopping {
-		// While stopping the lease is left to lapse or, sooner, to the next life.
+	if w.leases[taskID] >= l.GetLeaseGeneration() || w.stopping {
+		// A worker that is stopping leaves the lease to expire or to its next process.
 		w.mu.Unlock()
 		return
 	}
-	w.seen[taskID] = l.GetLeaseGeneration()
-	prev := w.commands[taskID] // under a lease that was lost; this one begins when that is gone
+	w.leases[taskID] = l.GetLeaseGeneration()
+	prev := w.commands[taskID] // under a lost lease; the new command begins when it has ended
 	c := newCommand(w, l, prev)
 	w.commands[taskID] = c
 	w.running.Go(c.run)
@@ -339,12 +339,13 @@ func (w *Worker) accept(l *taskv1.CommandLease) {
 	}
 }
 
-// markDirty tells the stream, if there is one, that a command has news.
+// markDirty tells the session, if there is one, that a command has something to
+// report.
 func (w *Worker) markDirty(c *command) {
 	w.mu.Lock()
-	link := w.link
+	session := w.session
 	w.mu.Unlock()
-	if link != nil {
-		link.mark(c)
+	if session != nil {
+		session.mark(c)
 	}
 }

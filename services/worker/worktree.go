@@ -18,17 +18,17 @@ import (
 )
 
 const (
-	// worktreesDir holds the worktrees of the repositories beside it, or of the
-	// one that it lies in where that fills its root. It ignores itself, so no
-	// repository shows it as a change.
+	// worktreesDir is the directory that has the worktrees: beside the repository, or
+	// inside of it if beside it is outside of the roots. It has a .gitignore that
+	// ignores everything, so that no repository shows it as a change.
 	worktreesDir = ".quartet-worktrees"
 	branchPrefix = "quartet/"
 )
 
 var commitID = regexp.MustCompile(`^[0-9a-f]{40}([0-9a-f]{24})?$`)
 
-// carryOut does what an order says. Every order may come again, also after a
-// crash in the middle of it, so each begins by looking at what there is.
+// carryOut carries out an order and returns the report. Orders may be repeated, also
+// after a crash in the middle of one, so each begins by reading the current state.
 func (w *Worker) carryOut(ctx context.Context, o *taskv1.WorktreeOrder) *taskv1.WorktreeReport {
 	r := &taskv1.WorktreeReport{OrderId: o.GetOrderId()}
 	var err error
@@ -50,8 +50,8 @@ func (w *Worker) carryOut(ctx context.Context, o *taskv1.WorktreeOrder) *taskv1.
 	return r
 }
 
-// planWorktree says what a worktree of the work tree around a directory would
-// be made from.
+// planWorktree reports from what a worktree of the repository around a directory
+// would be created.
 func (w *Worker) planWorktree(ctx context.Context, root string, r *taskv1.WorktreeReport) error {
 	dir, err := w.workdir(root)
 	if err != nil {
@@ -75,8 +75,8 @@ func (w *Worker) planWorktree(ctx context.Context, root string, r *taskv1.Worktr
 	return nil
 }
 
-// worktreesOf is where the worktrees of a repository go: beside it, or into it
-// where beside it is outside of the roots (SPEC T7).
+// worktreesOf returns the directory for the worktrees of a repository: beside it, or
+// inside of it if beside it is outside of the roots (SPEC T7).
 func (w *Worker) worktreesOf(top string) string {
 	if beside := filepath.Dir(top); w.inRoots(beside) {
 		return filepath.Join(beside, worktreesDir)
@@ -84,7 +84,7 @@ func (w *Worker) worktreesOf(top string) string {
 	return filepath.Join(top, worktreesDir)
 }
 
-// admit refuses what this worker would not have planned.
+// admit refuses a worktree that this worker would not have planned.
 func (w *Worker) admit(wt *taskv1.Worktree) error {
 	name := filepath.Base(wt.GetPath())
 	switch top := wt.GetRepository(); {
@@ -104,18 +104,18 @@ func (w *Worker) inRoots(dir string) bool {
 	return slices.ContainsFunc(w.roots, func(root string) bool { return within(dir, root) })
 }
 
-// makeWorktree makes a worktree on a branch of its own, or finds it made. What a
-// make that was cut off left is removed first: nobody has worked in it, since a
-// child begins after its worktree is known to be ready.
+// makeWorktree creates a worktree on a branch of its own, unless it exists. What an
+// interrupted creation left is removed first: no child has worked in it, since a
+// child begins after its worktree was reported as ready.
 func (w *Worker) makeWorktree(ctx context.Context, wt *taskv1.Worktree) error {
 	if err := w.admit(wt); err != nil {
 		return err
 	}
-	whole, err := w.whole(ctx, wt)
+	complete, err := w.isComplete(ctx, wt)
 	if err != nil {
 		return err
 	}
-	if whole {
+	if complete {
 		wt.State = taskv1.WorktreeState_WORKTREE_STATE_READY
 		return nil
 	}
@@ -147,9 +147,9 @@ func makeDirectory(dir string) error {
 	return os.WriteFile(ignore, []byte("*\n"), 0o644) //nolint:gosec // as above
 }
 
-// whole reports whether a worktree stands and was made to its end: git holds it
-// locked until then.
-func (w *Worker) whole(ctx context.Context, wt *taskv1.Worktree) (bool, error) {
+// isComplete reports whether a worktree exists and its creation was not interrupted:
+// git keeps a worktree locked while it creates it.
+func (w *Worker) isComplete(ctx context.Context, wt *taskv1.Worktree) (bool, error) {
 	on, err := w.headOf(ctx, wt)
 	if err != nil || on != wt.GetBranch() {
 		return false, err
@@ -162,11 +162,11 @@ func (w *Worker) whole(ctx context.Context, wt *taskv1.Worktree) (bool, error) {
 	return errors.Is(err, fs.ErrNotExist), nil
 }
 
-// headOf is the branch that a worktree is on; empty if there is no worktree of
-// the repository at its path, or it is on none.
+// headOf returns the branch that a worktree is on. It is empty if there is no
+// worktree of the repository at its path, or if it is on no branch.
 func (w *Worker) headOf(ctx context.Context, wt *taskv1.Worktree) (string, error) {
 	if _, err := os.Lstat(filepath.Join(wt.GetPath(), ".git")); err != nil {
-		return "", nil //nolint:nilerr // it is not there, which is the answer
+		return "", nil //nolint:nilerr // it does not exist, which is the answer
 	}
 	top, err := w.git(ctx, wt.GetPath(), "rev-parse", "--path-format=absolute", "--show-toplevel", "--git-common-dir")
 	if err != nil {
@@ -183,7 +183,7 @@ func (w *Worker) headOf(ctx context.Context, wt *taskv1.Worktree) (string, error
 	return head, unlessRefused(err)
 }
 
-// unlessRefused drops an error by which git says no.
+// unlessRefused drops the error of a git command that ran and failed.
 func unlessRefused(err error) error {
 	if refused(err) {
 		return nil
@@ -191,10 +191,11 @@ func unlessRefused(err error) error {
 	return err
 }
 
-// discard removes what a make that was cut off left.
+// discard removes what an interrupted creation left.
 func (w *Worker) discard(ctx context.Context, wt *taskv1.Worktree) error {
-	// Twice forced, since git locks what it is making. A path that git knows
-	// nothing of is removed by hand, which admit has found to be ours.
+	// --force is given twice because git locks a worktree while it creates it. A path
+	// that git does not know is removed directly; admit has checked that it is below
+	// the directory for worktrees.
 	if _, err := w.git(ctx, wt.GetRepository(), "worktree", "remove", "--force", "--force", wt.GetPath()); unlessRefused(err) != nil {
 		return err
 	}
@@ -211,21 +212,21 @@ func (w *Worker) discard(ctx context.Context, wt *taskv1.Worktree) error {
 	return w.deleteBranch(ctx, wt, at)
 }
 
-// branchAt is the commit of the worktree's branch; empty without a branch.
+// branchAt returns the commit of the worktree's branch; empty if there is no branch.
 func (w *Worker) branchAt(ctx context.Context, wt *taskv1.Worktree) (string, error) {
 	at, err := w.git(ctx, wt.GetRepository(), "rev-parse", "--verify", "--quiet", "refs/heads/"+wt.GetBranch())
 	return at, unlessRefused(err)
 }
 
-// deleteBranch deletes the branch if it is where it was seen.
+// deleteBranch deletes the branch if it is still at a commit.
 func (w *Worker) deleteBranch(ctx context.Context, wt *taskv1.Worktree, at string) error {
 	_, err := w.git(ctx, wt.GetRepository(), "update-ref", "-d", "refs/heads/"+wt.GetBranch(), at)
 	return err
 }
 
-// removeWorktree removes a worktree in which nothing was changed, with its
-// branch; what is gone already counts as removed. Everything else stays, and
-// the reason is said. Only what kept git from being asked is an error.
+// removeWorktree removes a worktree without changes, and its branch. One that does
+// not exist counts as removed. Any other one is kept, and the reason is reported.
+// The error is not nil only if git could not be run.
 func (w *Worker) removeWorktree(ctx context.Context, wt *taskv1.Worktree) error {
 	kept := func(format string, args ...any) error {
 		wt.State, wt.Reason = taskv1.WorktreeState_WORKTREE_STATE_KEPT, fmt.Sprintf(format, args...)
@@ -244,7 +245,7 @@ func (w *Worker) removeWorktree(ctx context.Context, wt *taskv1.Worktree) error 
 		return kept("the repository %s is gone", wt.GetRepository())
 	}
 	if wt.GetState() == taskv1.WorktreeState_WORKTREE_STATE_PREPARING {
-		if err := w.discard(ctx, wt); err != nil { // nobody ever worked in it
+		if err := w.discard(ctx, wt); err != nil { // no child ever worked in it
 			return fail(err)
 		}
 		wt.State = taskv1.WorktreeState_WORKTREE_STATE_REMOVED
@@ -272,9 +273,8 @@ func (w *Worker) removeWorktree(ctx context.Context, wt *taskv1.Worktree) error 
 			return kept("%s commit(s) of its own", own)
 		}
 	}
-	// Git looks once more itself and refuses if something has changed since. Of
-	// a worktree that is gone it forgets what it knew; one that it never knew is
-	// no worktree.
+	// Git checks for changes itself and refuses if there are any now. For a worktree
+	// that does not exist it removes its own records; if it has none, it fails.
 	if _, err := w.git(ctx, wt.GetRepository(), "worktree", "remove", wt.GetPath()); err != nil {
 		if _, gone := os.Lstat(wt.GetPath()); !errors.Is(gone, fs.ErrNotExist) || !refused(err) {
 			return fail(err)
@@ -289,7 +289,7 @@ func (w *Worker) removeWorktree(ctx context.Context, wt *taskv1.Worktree) error 
 	return nil
 }
 
-// changes says what of a worktree must not be lost; empty: nothing.
+// changes describes what would be lost with a worktree; empty if nothing would.
 func (w *Worker) changes(ctx context.Context, wt *taskv1.Worktree) (string, error) {
 	on, err := w.headOf(ctx, wt)
 	if err != nil {

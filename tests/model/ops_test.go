@@ -357,13 +357,13 @@ func (r *run) endCommand(n [6]int) {
 	}
 	t := live[n[1]%len(live)]
 	r.touched = t.owner
-	reason := "exited"
+	reason := taskv1.TaskEndReason_TASK_END_REASON_EXITED
 	if n[2]%4 == 0 {
 		_, err := r.w.tasks().StopTask(r.as(rpc.RoleOperator), &taskv1.StopTaskRequest{AgentId: t.owner.id, RequestId: r.request(), TaskId: t.id})
 		r.fine(err)
 		_, err = r.w.worker.await(func(m *taskv1.ConnectResponse) bool { return m.GetStop().GetTaskId() == t.id })
 		r.fine(err)
-		reason = "stopped"
+		reason = taskv1.TaskEndReason_TASK_END_REASON_STOPPED
 	}
 	r.fine(r.w.worker.end(t.id, reason, int32(n[3]%2)))
 	r.m.endTask(t)

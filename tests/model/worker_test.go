@@ -108,9 +108,9 @@ func (k *worker) leased(taskID string) error {
 }
 
 // end reports the end of a command and waits until that is stored.
-func (k *worker) end(taskID, reason string, exit int32) error {
+func (k *worker) end(taskID string, reason taskv1.TaskEndReason, exit int32) error {
 	e := &taskv1.CommandEnded{TaskId: taskID, LeaseGeneration: k.leases[taskID], Reason: reason}
-	if reason == "exited" {
+	if reason == taskv1.TaskEndReason_TASK_END_REASON_EXITED {
 		e.ExitCode = &exit
 	}
 	if err := k.stream.Send(&taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_Ended{Ended: e}}); err != nil {

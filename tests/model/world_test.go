@@ -26,6 +26,7 @@ import (
 	agentplane "quartet/services/agent"
 	schedulerplane "quartet/services/scheduler"
 	taskplane "quartet/services/task"
+	taskoutput "quartet/services/task/output"
 	waitingplane "quartet/services/waiting"
 	workplane "quartet/services/work"
 )
@@ -57,7 +58,7 @@ type world struct {
 	network  *rpc.Network
 	keys     *rpc.Keyring
 	home     string
-	output   taskplane.Output
+	output   taskoutput.Store
 	ids      map[string]*id.Sequence
 	taps     *taps
 	stops    map[string]func() error
@@ -75,7 +76,7 @@ func newWorld(home string) (*world, error) {
 	w := &world{
 		clk: clock.NewFake(epoch), journals: planetest.NewJournals(), feeds: journal.NewFeeds(), keys: keys, home: home,
 		network: rpc.NewNetwork(rpc.NetworkConfig{Service: "test", Token: keys.MintService("test")}),
-		output:  taskplane.NewMemoryOutput(taskplane.KeptOutput), ids: map[string]*id.Sequence{}, taps: newTaps(), stops: map[string]func() error{},
+		output:  taskoutput.NewMemory(taskoutput.Kept), ids: map[string]*id.Sequence{}, taps: newTaps(), stops: map[string]func() error{},
 	}
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	for _, name := range []string{"agent", "work", "waiting", "task", "scheduler"} {

@@ -22,17 +22,18 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// BoardStatus is S2's Task status. The last three are terminal and never change (S2-182 to S2-184).
+// BoardStatus is the status of a board. COMPLETED, FAILED and CANCELLED are terminal: a board
+// with one of them never changes again.
 type BoardStatus int32
 
 const (
-	// Not set.
+	// The zero value; never set.
 	BoardStatus_BOARD_STATUS_UNSPECIFIED BoardStatus = 0
-	// Made, or reopened, and no step was ready since.
+	// Created or reopened, and no step has become ready since.
 	BoardStatus_BOARD_STATUS_PENDING BoardStatus = 1
-	// A step was ready, claimed or running; set by the core alone.
+	// Some step has become ready, been claimed or run. Only the server sets this status.
 	BoardStatus_BOARD_STATUS_RUNNING BoardStatus = 2
-	// Stopped by its orchestrator: nothing is dispatched or claimed until it is reopened.
+	// Stopped by its orchestrator: no step is dispatched or claimed until the board is reopened.
 	BoardStatus_BOARD_STATUS_BLOCKED BoardStatus = 3
 	// Closed by CompleteBoard.
 	BoardStatus_BOARD_STATUS_COMPLETED BoardStatus = 4
@@ -91,27 +92,27 @@ func (BoardStatus) EnumDescriptor() ([]byte, []int) {
 	return file_quartet_board_v1_board_proto_rawDescGZIP(), []int{0}
 }
 
-// StepStatus is where a step stands.
+// StepStatus is the status of a step.
 type StepStatus int32
 
 const (
-	// Not set.
+	// The zero value; never set.
 	StepStatus_STEP_STATUS_UNSPECIFIED StepStatus = 0
-	// Waits for what it depends on.
+	// Some step that it depends on is not completed.
 	StepStatus_STEP_STATUS_PENDING StepStatus = 1
-	// All that it depends on is completed; set by the core alone.
+	// Every step that it depends on is completed, and no run holds it. Only the server sets this status.
 	StepStatus_STEP_STATUS_READY StepStatus = 2
-	// A worker's run holds it.
+	// A run holds the step and has not reported on it.
 	StepStatus_STEP_STATUS_CLAIMED StepStatus = 3
-	// Its worker said that it has begun.
+	// A run holds the step and has reported that it began.
 	StepStatus_STEP_STATUS_RUNNING StepStatus = 4
-	// Needs the orchestrator.
+	// Stopped until the orchestrator reopens or ends it.
 	StepStatus_STEP_STATUS_BLOCKED StepStatus = 5
-	// Done; its result never changes.
+	// Completed. Its result never changes.
 	StepStatus_STEP_STATUS_COMPLETED StepStatus = 6
-	// Failed; the orchestrator may reopen it.
+	// Failed. The orchestrator may reopen it.
 	StepStatus_STEP_STATUS_FAILED StepStatus = 7
-	// Given up for good.
+	// Cancelled, permanently.
 	StepStatus_STEP_STATUS_CANCELLED StepStatus = 8
 )
 
@@ -168,13 +169,13 @@ func (StepStatus) EnumDescriptor() ([]byte, []int) {
 	return file_quartet_board_v1_board_proto_rawDescGZIP(), []int{1}
 }
 
-// RunStatus is where a worker's run stands.
+// RunStatus is the status of a worker run.
 type RunStatus int32
 
 const (
-	// Not set.
+	// The zero value; never set.
 	RunStatus_RUN_STATUS_UNSPECIFIED RunStatus = 0
-	// Under way.
+	// In progress.
 	RunStatus_RUN_STATUS_RUNNING RunStatus = 1
 	// Ended by its worker.
 	RunStatus_RUN_STATUS_FINISHED RunStatus = 2
@@ -182,7 +183,7 @@ const (
 	RunStatus_RUN_STATUS_CANCELLED RunStatus = 3
 	// Ended by its time limit.
 	RunStatus_RUN_STATUS_TIMED_OUT RunStatus = 4
-	// Its worker was silent for a lease's term.
+	// Its lease expired: the worker neither reported nor renewed it in time.
 	RunStatus_RUN_STATUS_LOST RunStatus = 5
 )
 
@@ -233,31 +234,88 @@ func (RunStatus) EnumDescriptor() ([]byte, []int) {
 	return file_quartet_board_v1_board_proto_rawDescGZIP(), []int{2}
 }
 
-// OperationKind is what an operation does.
+// RunEndReason says why a run ended that its worker did not end.
+type RunEndReason int32
+
+const (
+	// The worker ended the run.
+	RunEndReason_RUN_END_REASON_UNSPECIFIED RunEndReason = 0
+	// CancelWorkerRun cancelled it.
+	RunEndReason_RUN_END_REASON_WORKER_CANCELLED RunEndReason = 1
+	// It exceeded its time limit.
+	RunEndReason_RUN_END_REASON_WORKER_TIMEOUT RunEndReason = 2
+	// Its lease expired.
+	RunEndReason_RUN_END_REASON_WORKER_LOST RunEndReason = 3
+)
+
+// Enum value maps for RunEndReason.
+var (
+	RunEndReason_name = map[int32]string{
+		0: "RUN_END_REASON_UNSPECIFIED",
+		1: "RUN_END_REASON_WORKER_CANCELLED",
+		2: "RUN_END_REASON_WORKER_TIMEOUT",
+		3: "RUN_END_REASON_WORKER_LOST",
+	}
+	RunEndReason_value = map[string]int32{
+		"RUN_END_REASON_UNSPECIFIED":      0,
+		"RUN_END_REASON_WORKER_CANCELLED": 1,
+		"RUN_END_REASON_WORKER_TIMEOUT":   2,
+		"RUN_END_REASON_WORKER_LOST":      3,
+	}
+)
+
+func (x RunEndReason) Enum() *RunEndReason {
+	p := new(RunEndReason)
+	*p = x
+	return p
+}
+
+func (x RunEndReason) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (RunEndReason) Descriptor() protoreflect.EnumDescriptor {
+	return file_quartet_board_v1_board_proto_enumTypes[3].Descriptor()
+}
+
+func (RunEndReason) Type() protoreflect.EnumType {
+	return &file_quartet_board_v1_board_proto_enumTypes[3]
+}
+
+func (x RunEndReason) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use RunEndReason.Descriptor instead.
+func (RunEndReason) EnumDescriptor() ([]byte, []int) {
+	return file_quartet_board_v1_board_proto_rawDescGZIP(), []int{3}
+}
+
+// OperationKind says what an operation of UpdateBoard does, and which of its fields are required.
 type OperationKind int32
 
 const (
-	// Not set.
+	// The zero value; never set.
 	OperationKind_OPERATION_KIND_UNSPECIFIED OperationKind = 0
-	// Change title or summary of the board: task.
+	// Change the board's title or summary. Requires task.
 	OperationKind_OPERATION_KIND_UPDATE_TASK OperationKind = 1
-	// Add a step: step.
+	// Add a step. Requires step.
 	OperationKind_OPERATION_KIND_ADD_STEP OperationKind = 2
-	// Change a step: step_id and fields.
+	// Change a step. Requires step_id and fields.
 	OperationKind_OPERATION_KIND_UPDATE_STEP OperationKind = 3
-	// Delete a pending, ready or cancelled step that nobody depends on: step_id.
+	// Delete a pending, ready or cancelled step on which no other step depends. Requires step_id.
 	OperationKind_OPERATION_KIND_DELETE_STEP OperationKind = 4
-	// Add a dependency: step_id and depends_on_step_id.
+	// Add a dependency to a step. Requires step_id and depends_on_step_id.
 	OperationKind_OPERATION_KIND_ADD_DEPENDENCY OperationKind = 5
-	// Remove one: step_id and depends_on_step_id.
+	// Remove a dependency of a step. Requires step_id and depends_on_step_id.
 	OperationKind_OPERATION_KIND_REMOVE_DEPENDENCY OperationKind = 6
-	// Cancel a pending or ready step: step_id.
+	// Cancel a pending or ready step. Requires step_id; takes reason.
 	OperationKind_OPERATION_KIND_CANCEL_STEP OperationKind = 7
-	// Bring a blocked or failed step back to pending: step_id.
+	// Set a blocked or failed step to pending again. Requires step_id; takes reason.
 	OperationKind_OPERATION_KIND_REOPEN_STEP OperationKind = 8
-	// Block the board: reason.
+	// Block the board. Takes reason.
 	OperationKind_OPERATION_KIND_BLOCK_BOARD OperationKind = 9
-	// Bring a blocked board back to pending.
+	// Set a blocked board to pending again. Takes reason.
 	OperationKind_OPERATION_KIND_REOPEN_BOARD OperationKind = 10
 )
 
@@ -302,11 +360,11 @@ func (x OperationKind) String() string {
 }
 
 func (OperationKind) Descriptor() protoreflect.EnumDescriptor {
-	return file_quartet_board_v1_board_proto_enumTypes[3].Descriptor()
+	return file_quartet_board_v1_board_proto_enumTypes[4].Descriptor()
 }
 
 func (OperationKind) Type() protoreflect.EnumType {
-	return &file_quartet_board_v1_board_proto_enumTypes[3]
+	return &file_quartet_board_v1_board_proto_enumTypes[4]
 }
 
 func (x OperationKind) Number() protoreflect.EnumNumber {
@@ -315,41 +373,41 @@ func (x OperationKind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use OperationKind.Descriptor instead.
 func (OperationKind) EnumDescriptor() ([]byte, []int) {
-	return file_quartet_board_v1_board_proto_rawDescGZIP(), []int{3}
+	return file_quartet_board_v1_board_proto_rawDescGZIP(), []int{4}
 }
 
-// Step is a node of a board.
+// Step is one step of a board: a node of its dependency graph.
 type Step struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The caller's name for it, unique on the board.
+	// The step's id, chosen by the caller and unique on the board.
 	StepId string `protobuf:"bytes,1,opt,name=step_id,json=stepId,proto3" json:"step_id,omitempty"`
-	// What it is called.
+	// The title, one line.
 	Title string `protobuf:"bytes,2,opt,name=title,proto3" json:"title,omitempty"`
-	// What is to be done.
+	// What is to be done, at most 16 KiB.
 	Summary string `protobuf:"bytes,3,opt,name=summary,proto3" json:"summary,omitempty"`
-	// Where it stands.
+	// The current status.
 	Status StepStatus `protobuf:"varint,4,opt,name=status,proto3,enum=quartet.board.v1.StepStatus" json:"status,omitempty"`
-	// The steps that must be completed before it can be ready.
+	// The steps that must be completed before this one can become ready.
 	DependsOnStepIds []string `protobuf:"bytes,5,rep,name=depends_on_step_ids,json=dependsOnStepIds,proto3" json:"depends_on_step_ids,omitempty"`
-	// Whether the board needs it to be completed.
+	// Whether the board can only be completed once this step is.
 	Required bool `protobuf:"varint,6,opt,name=required,proto3" json:"required,omitempty"`
-	// The workers that may claim it.
+	// The pool whose workers may claim the step.
 	WorkerPoolId string `protobuf:"bytes,7,opt,name=worker_pool_id,json=workerPoolId,proto3" json:"worker_pool_id,omitempty"`
-	// The worker that holds it.
+	// The worker that holds the step. Empty: none does.
 	ClaimedByAgentId string `protobuf:"bytes,8,opt,name=claimed_by_agent_id,json=claimedByAgentId,proto3" json:"claimed_by_agent_id,omitempty"`
-	// That worker's run.
+	// The run that holds the step. Empty: none does.
 	ClaimedByRunId string `protobuf:"bytes,9,opt,name=claimed_by_run_id,json=claimedByRunId,proto3" json:"claimed_by_run_id,omitempty"`
-	// Until when the worker may be silent.
+	// When the lease expires unless the worker reports or renews it.
 	LeaseExpiresAt *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=lease_expires_at,json=leaseExpiresAt,proto3" json:"lease_expires_at,omitempty"`
-	// What came of it.
+	// The result that was reported, at most 16 KiB.
 	ResultSummary string `protobuf:"bytes,11,opt,name=result_summary,json=resultSummary,proto3" json:"result_summary,omitempty"`
-	// What it made.
+	// Ids of artifacts that the step produced, at most 200.
 	ArtifactIds []string `protobuf:"bytes,12,rep,name=artifact_ids,json=artifactIds,proto3" json:"artifact_ids,omitempty"`
-	// Why it is blocked, failed or cancelled, or was reopened.
+	// Why the step is blocked, failed or cancelled, or was reopened.
 	Reason string `protobuf:"bytes,13,opt,name=reason,proto3" json:"reason,omitempty"`
-	// When it was added.
+	// When the step was added.
 	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
-	// When it changed last.
+	// When it last changed.
 	UpdatedAt     *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -490,24 +548,24 @@ func (x *Step) GetUpdatedAt() *timestamppb.Timestamp {
 	return nil
 }
 
-// StepCounts is how many steps stand where.
+// StepCounts counts the steps of a board by status.
 type StepCounts struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Waiting for others.
+	// Steps that are pending.
 	Pending int32 `protobuf:"varint,1,opt,name=pending,proto3" json:"pending,omitempty"`
-	// Free to be claimed.
+	// Steps that are ready.
 	Ready int32 `protobuf:"varint,2,opt,name=ready,proto3" json:"ready,omitempty"`
-	// Held.
+	// Steps that are claimed.
 	Claimed int32 `protobuf:"varint,3,opt,name=claimed,proto3" json:"claimed,omitempty"`
-	// Being executed.
+	// Steps that are running.
 	Running int32 `protobuf:"varint,4,opt,name=running,proto3" json:"running,omitempty"`
-	// In need of the orchestrator.
+	// Steps that are blocked.
 	Blocked int32 `protobuf:"varint,5,opt,name=blocked,proto3" json:"blocked,omitempty"`
-	// Done.
+	// Steps that are completed.
 	Completed int32 `protobuf:"varint,6,opt,name=completed,proto3" json:"completed,omitempty"`
-	// Failed.
+	// Steps that failed.
 	Failed int32 `protobuf:"varint,7,opt,name=failed,proto3" json:"failed,omitempty"`
-	// Given up.
+	// Steps that were cancelled.
 	Cancelled     int32 `protobuf:"varint,8,opt,name=cancelled,proto3" json:"cancelled,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -599,16 +657,19 @@ func (x *StepCounts) GetCancelled() int32 {
 	return 0
 }
 
-// Diagnostics are derived on every read and never stored (S2-160, S2-168).
+// Diagnostics say whether a board makes progress and can be completed. They are derived on every
+// read and not stored.
 type Diagnostics struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Nothing is ready, claimed or running, and something is not done.
+	// Whether the board makes no progress: no step is ready, claimed or running, and some step is
+	// pending, blocked or failed.
 	Stalled bool `protobuf:"varint,1,opt,name=stalled,proto3" json:"stalled,omitempty"`
-	// The steps that stand in the way, at most 50: blocked, failed and cancelled ones first.
+	// The steps that keep the board from making progress, at most 50: blocked ones first, then
+	// failed, cancelled and pending ones.
 	StalledByStepIds []string `protobuf:"bytes,2,rep,name=stalled_by_step_ids,json=stalledByStepIds,proto3" json:"stalled_by_step_ids,omitempty"`
-	// CompleteBoard would be accepted.
+	// Whether CompleteBoard would be accepted now.
 	Completeable bool `protobuf:"varint,3,opt,name=completeable,proto3" json:"completeable,omitempty"`
-	// The steps because of which it would not, at most 50.
+	// The steps because of which it would be refused, at most 50.
 	NotCompleteableByStepIds []string `protobuf:"bytes,4,rep,name=not_completeable_by_step_ids,json=notCompleteableByStepIds,proto3" json:"not_completeable_by_step_ids,omitempty"`
 	unknownFields            protoimpl.UnknownFields
 	sizeCache                protoimpl.SizeCache
@@ -672,46 +733,46 @@ func (x *Diagnostics) GetNotCompleteableByStepIds() []string {
 	return nil
 }
 
-// Board is S2's Task: one DAG of steps under one orchestrator.
+// Board is a directed acyclic graph of steps that one orchestrator maintains and workers execute.
 type Board struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The caller's name for it, unique among the session's active boards.
+	// The board's id, chosen by the caller and unique among the session's active boards.
 	BoardId string `protobuf:"bytes,1,opt,name=board_id,json=boardId,proto3" json:"board_id,omitempty"`
-	// The orchestrator's session.
+	// The session, which is the agent_id of its orchestrator.
 	SessionId string `protobuf:"bytes,2,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// The name of its WAL, unique in the session for ever.
+	// The name of the board's write-ahead log (WAL). Names of WALs are never reused in a session.
 	WalName string `protobuf:"bytes,3,opt,name=wal_name,json=walName,proto3" json:"wal_name,omitempty"`
-	// Where its WAL is served.
+	// The REST path at which the WAL is served.
 	WalPath string `protobuf:"bytes,4,opt,name=wal_path,json=walPath,proto3" json:"wal_path,omitempty"`
-	// What it is called.
+	// The title, one line.
 	Title string `protobuf:"bytes,5,opt,name=title,proto3" json:"title,omitempty"`
-	// What it is for.
+	// What the board is for, at most 16 KiB.
 	Summary string `protobuf:"bytes,6,opt,name=summary,proto3" json:"summary,omitempty"`
-	// Where it stands.
+	// The current status.
 	Status BoardStatus `protobuf:"varint,7,opt,name=status,proto3,enum=quartet.board.v1.BoardStatus" json:"status,omitempty"`
-	// The steps that depend on nothing.
+	// The steps without dependencies.
 	RootStepIds []string `protobuf:"bytes,8,rep,name=root_step_ids,json=rootStepIds,proto3" json:"root_step_ids,omitempty"`
-	// Its steps in the order in which they were added. Empty in lists and in answers to writes.
+	// The steps in the order in which they were added. Empty in lists and in responses to changes.
 	Steps []*Step `protobuf:"bytes,9,rep,name=steps,proto3" json:"steps,omitempty"`
-	// The orchestrator.
+	// The agent that created the board.
 	CreatedByAgentId string `protobuf:"bytes,10,opt,name=created_by_agent_id,json=createdByAgentId,proto3" json:"created_by_agent_id,omitempty"`
-	// The orchestrator's run.
+	// The run of that agent in which the board was created.
 	CreatedByRunId string `protobuf:"bytes,11,opt,name=created_by_run_id,json=createdByRunId,proto3" json:"created_by_run_id,omitempty"`
-	// When it was made.
+	// When the board was created.
 	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
-	// When it changed last.
+	// When it last changed.
 	UpdatedAt *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
-	// Where the orchestrator's steps go that name no pool.
+	// The worker pool of steps that name none.
 	DefaultWorkerPoolId string `protobuf:"bytes,14,opt,name=default_worker_pool_id,json=defaultWorkerPoolId,proto3" json:"default_worker_pool_id,omitempty"`
-	// Why it is blocked, or ended as it did.
+	// Why the board is blocked, or why it ended, as free text.
 	Reason string `protobuf:"bytes,15,opt,name=reason,proto3" json:"reason,omitempty"`
-	// The number of its last WAL line, which is also its revision: +1 per line.
+	// The board's revision: the wal_seq of its last WAL line. Every line increases it by 1.
 	Revision int64 `protobuf:"varint,16,opt,name=revision,proto3" json:"revision,omitempty"`
-	// How many steps stand where.
+	// The number of steps by status.
 	Counts *StepCounts `protobuf:"bytes,17,opt,name=counts,proto3" json:"counts,omitempty"`
-	// It is being failed or cancelled and waits for its workers to stop.
+	// Whether the board is being failed or cancelled and waits for its workers to stop.
 	Terminating bool `protobuf:"varint,18,opt,name=terminating,proto3" json:"terminating,omitempty"`
-	// Derived.
+	// Derived on every read.
 	Diagnostics   *Diagnostics `protobuf:"bytes,19,opt,name=diagnostics,proto3" json:"diagnostics,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -880,52 +941,52 @@ func (x *Board) GetDiagnostics() *Diagnostics {
 	return nil
 }
 
-// WorkerRun is one execution by one worker. It claims one step at most (S2-266).
+// WorkerRun is one execution by one worker, which claims at most one step.
 type WorkerRun struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The run's id (run_…).
 	RunId string `protobuf:"bytes,1,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
-	// The session.
+	// The session, which is the agent_id of its orchestrator.
 	SessionId string `protobuf:"bytes,2,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// The one board that it sees.
+	// The board that the run may read and claim a step of.
 	BoardId string `protobuf:"bytes,3,opt,name=board_id,json=boardId,proto3" json:"board_id,omitempty"`
-	// The pool that it was dispatched to.
+	// The worker pool that the run was dispatched to.
 	WorkerPoolId string `protobuf:"bytes,4,opt,name=worker_pool_id,json=workerPoolId,proto3" json:"worker_pool_id,omitempty"`
-	// The worker.
+	// The worker's id.
 	WorkerId string `protobuf:"bytes,5,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
-	// The standing dispatch that it was minted by.
+	// The standing dispatch that created the run. Empty: DispatchWorker created it.
 	DispatchId string `protobuf:"bytes,6,opt,name=dispatch_id,json=dispatchId,proto3" json:"dispatch_id,omitempty"`
-	// The only steps that it may see and claim; empty: all of its pool's.
+	// The only steps that the run may read and claim. Empty: all steps of its pool.
 	AllowedStepIds []string `protobuf:"bytes,7,rep,name=allowed_step_ids,json=allowedStepIds,proto3" json:"allowed_step_ids,omitempty"`
-	// What the orchestrator tells it.
+	// The orchestrator's instruction to the worker, at most 16 KiB.
 	Instruction string `protobuf:"bytes,8,opt,name=instruction,proto3" json:"instruction,omitempty"`
-	// What else it should know.
+	// Further context for the worker, at most 16 KiB.
 	Context string `protobuf:"bytes,9,opt,name=context,proto3" json:"context,omitempty"`
-	// The tools that it may use; empty: all of its profile's.
+	// The tools that the worker may use. Empty: all tools of its profile.
 	AllowedTools []string `protobuf:"bytes,10,rep,name=allowed_tools,json=allowedTools,proto3" json:"allowed_tools,omitempty"`
-	// Where it stands.
+	// The current status.
 	Status RunStatus `protobuf:"varint,11,opt,name=status,proto3,enum=quartet.board.v1.RunStatus" json:"status,omitempty"`
-	// The step that it claimed.
+	// The step that the run claimed. Empty: none.
 	ClaimedStepId string `protobuf:"bytes,12,opt,name=claimed_step_id,json=claimedStepId,proto3" json:"claimed_step_id,omitempty"`
-	// That step as it was when it was claimed (S2-236).
+	// That step as it was when the run claimed it.
 	ClaimedStep *Step `protobuf:"bytes,13,opt,name=claimed_step,json=claimedStep,proto3" json:"claimed_step,omitempty"`
-	// Where that step stood when the run ended.
+	// The status of that step when the run ended; while the run holds it, its current status.
 	StepStatus StepStatus `protobuf:"varint,14,opt,name=step_status,json=stepStatus,proto3,enum=quartet.board.v1.StepStatus" json:"step_status,omitempty"`
-	// What the run wrote as that step's result.
+	// The result that the run reported for that step.
 	StepResultSummary string `protobuf:"bytes,15,opt,name=step_result_summary,json=stepResultSummary,proto3" json:"step_result_summary,omitempty"`
-	// It found nothing to claim, which is no failure (S2-388).
+	// Whether the run ended because there was no step to claim, which is no failure.
 	NoStepClaimed bool `protobuf:"varint,16,opt,name=no_step_claimed,json=noStepClaimed,proto3" json:"no_step_claimed,omitempty"`
-	// The worker's own last word. It never changes the step (S2-124).
+	// The worker's closing remark, at most 16 KiB. It never changes the step.
 	WorkerResult string `protobuf:"bytes,17,opt,name=worker_result,json=workerResult,proto3" json:"worker_result,omitempty"`
-	// Why it ended, where it did not end by itself.
-	EndReason string `protobuf:"bytes,18,opt,name=end_reason,json=endReason,proto3" json:"end_reason,omitempty"`
-	// When it was dispatched.
+	// Why the run ended, where its worker did not end it.
+	EndReason RunEndReason `protobuf:"varint,23,opt,name=end_reason,json=endReason,proto3,enum=quartet.board.v1.RunEndReason" json:"end_reason,omitempty"`
+	// When the run was created.
 	DispatchedAt *timestamppb.Timestamp `protobuf:"bytes,19,opt,name=dispatched_at,json=dispatchedAt,proto3" json:"dispatched_at,omitempty"`
-	// When it will be stopped.
+	// When the run is stopped regardless of its lease. Not set: runs of standing dispatches have no limit.
 	DeadlineAt *timestamppb.Timestamp `protobuf:"bytes,20,opt,name=deadline_at,json=deadlineAt,proto3" json:"deadline_at,omitempty"`
-	// When it ended.
+	// When the run ended. Not set: it is running.
 	EndedAt *timestamppb.Timestamp `protobuf:"bytes,21,opt,name=ended_at,json=endedAt,proto3" json:"ended_at,omitempty"`
-	// It was asked to stop.
+	// Whether the run was asked to stop.
 	Cancelling    bool `protobuf:"varint,22,opt,name=cancelling,proto3" json:"cancelling,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1080,11 +1141,11 @@ func (x *WorkerRun) GetWorkerResult() string {
 	return ""
 }
 
-func (x *WorkerRun) GetEndReason() string {
+func (x *WorkerRun) GetEndReason() RunEndReason {
 	if x != nil {
 		return x.EndReason
 	}
-	return ""
+	return RunEndReason_RUN_END_REASON_UNSPECIFIED
 }
 
 func (x *WorkerRun) GetDispatchedAt() *timestamppb.Timestamp {
@@ -1115,28 +1176,29 @@ func (x *WorkerRun) GetCancelling() bool {
 	return false
 }
 
-// StandingDispatch mints a run for every claim of a pool until it is closed (SPEC B10).
+// StandingDispatch lets the workers of a pool claim steps of a board, with a new run for every
+// claim, until it is closed.
 type StandingDispatch struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its id (dsp_…).
+	// The dispatch's id (dsp_…).
 	DispatchId string `protobuf:"bytes,1,opt,name=dispatch_id,json=dispatchId,proto3" json:"dispatch_id,omitempty"`
-	// The session.
+	// The session, which is the agent_id of its orchestrator.
 	SessionId string `protobuf:"bytes,2,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// The board.
+	// The board's id within the session.
 	BoardId string `protobuf:"bytes,3,opt,name=board_id,json=boardId,proto3" json:"board_id,omitempty"`
-	// The pool.
+	// The worker pool.
 	WorkerPoolId string `protobuf:"bytes,4,opt,name=worker_pool_id,json=workerPoolId,proto3" json:"worker_pool_id,omitempty"`
-	// How many of its runs may be under way at once.
+	// How many of its runs may be in progress at once.
 	MaxParallel int32 `protobuf:"varint,5,opt,name=max_parallel,json=maxParallel,proto3" json:"max_parallel,omitempty"`
-	// The only steps that its runs may claim; empty: all of the pool's.
+	// The only steps that its runs may claim. Empty: all steps of the pool.
 	AllowedStepIds []string `protobuf:"bytes,6,rep,name=allowed_step_ids,json=allowedStepIds,proto3" json:"allowed_step_ids,omitempty"`
-	// What its runs are told.
+	// The instruction that its runs get.
 	Instruction string `protobuf:"bytes,7,opt,name=instruction,proto3" json:"instruction,omitempty"`
-	// Whether it takes claims.
+	// Whether steps can still be claimed under it.
 	Open bool `protobuf:"varint,8,opt,name=open,proto3" json:"open,omitempty"`
-	// How many of its runs are under way.
+	// How many of its runs are in progress.
 	Running int32 `protobuf:"varint,9,opt,name=running,proto3" json:"running,omitempty"`
-	// When it was opened.
+	// When the dispatch was opened.
 	OpenedAt      *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=opened_at,json=openedAt,proto3" json:"opened_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1242,20 +1304,20 @@ func (x *StandingDispatch) GetOpenedAt() *timestamppb.Timestamp {
 	return nil
 }
 
-// BoardWorker is a connected worker.
+// BoardWorker is a worker that is connected now.
 type BoardWorker struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its lasting name.
+	// The worker's id, which is the same in every process of the worker.
 	WorkerId string `protobuf:"bytes,1,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
-	// Its pools.
+	// The pools that it serves.
 	WorkerPoolIds []string `protobuf:"bytes,2,rep,name=worker_pool_ids,json=workerPoolIds,proto3" json:"worker_pool_ids,omitempty"`
-	// How many runs at once.
+	// How many runs it takes at once.
 	Capacity int32 `protobuf:"varint,3,opt,name=capacity,proto3" json:"capacity,omitempty"`
-	// The runs that were dispatched to it and have not ended.
+	// The runs that it has and that have not ended, sorted.
 	RunIds []string `protobuf:"bytes,4,rep,name=run_ids,json=runIds,proto3" json:"run_ids,omitempty"`
-	// Free labels.
+	// Labels by name.
 	Labels map[string]string `protobuf:"bytes,5,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Since when.
+	// When the worker's current stream was opened.
 	ConnectedAt   *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=connected_at,json=connectedAt,proto3" json:"connected_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1333,20 +1395,21 @@ func (x *BoardWorker) GetConnectedAt() *timestamppb.Timestamp {
 	return nil
 }
 
-// StepInput is a step as the orchestrator writes it. There is no status in it (SPEC B3).
+// StepInput describes a step that is to be added. It has no status, which only the server and
+// reports set.
 type StepInput struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// [a-z0-9][a-z0-9_-]{0,127}, unique on the board.
+	// The step's id: [a-z0-9][a-z0-9_-]{0,127}, unique on the board.
 	StepId string `protobuf:"bytes,1,opt,name=step_id,json=stepId,proto3" json:"step_id,omitempty"`
-	// Required, at most 1 000 characters.
+	// The title. Required, at most 1 000 characters.
 	Title string `protobuf:"bytes,2,opt,name=title,proto3" json:"title,omitempty"`
-	// At most 16 KiB.
+	// What is to be done, at most 16 KiB.
 	Summary string `protobuf:"bytes,3,opt,name=summary,proto3" json:"summary,omitempty"`
-	// Steps of the same board, at most 1 000.
+	// Steps of the same board that must be completed first, at most 1 000.
 	DependsOnStepIds []string `protobuf:"bytes,4,rep,name=depends_on_step_ids,json=dependsOnStepIds,proto3" json:"depends_on_step_ids,omitempty"`
-	// Default true.
+	// Whether the board can only be completed once this step is. Default true.
 	Required *bool `protobuf:"varint,5,opt,name=required,proto3,oneof" json:"required,omitempty"`
-	// Default: the board's default pool.
+	// The pool whose workers may claim the step. Default: the board's default pool.
 	WorkerPoolId  string `protobuf:"bytes,6,opt,name=worker_pool_id,json=workerPoolId,proto3" json:"worker_pool_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1424,12 +1487,12 @@ func (x *StepInput) GetWorkerPoolId() string {
 	return ""
 }
 
-// UpdateTask changes the board's own texts.
+// UpdateTask changes a board's title and summary.
 type UpdateTask struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The new title.
+	// The new title. Not set: unchanged.
 	Title *string `protobuf:"bytes,1,opt,name=title,proto3,oneof" json:"title,omitempty"`
-	// The new summary.
+	// The new summary. Not set: unchanged.
 	Summary       *string `protobuf:"bytes,2,opt,name=summary,proto3,oneof" json:"summary,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1479,10 +1542,10 @@ func (x *UpdateTask) GetSummary() string {
 	return ""
 }
 
-// StepList is a list that can be given as empty.
+// StepList is a list of steps. As a message it can be set and empty, unlike a repeated field.
 type StepList struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The steps.
+	// The ids of the steps.
 	StepIds       []string `protobuf:"bytes,1,rep,name=step_ids,json=stepIds,proto3" json:"step_ids,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1525,18 +1588,19 @@ func (x *StepList) GetStepIds() []string {
 	return nil
 }
 
-// StepFields are what UpdateStep of a patch may change.
+// StepFields are the fields of a step that the operation update_step changes. A field that is not
+// set stays unchanged.
 type StepFields struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The new title.
+	// The new title. Not set: unchanged.
 	Title *string `protobuf:"bytes,1,opt,name=title,proto3,oneof" json:"title,omitempty"`
-	// The new summary.
+	// The new summary. Not set: unchanged.
 	Summary *string `protobuf:"bytes,2,opt,name=summary,proto3,oneof" json:"summary,omitempty"`
-	// All dependencies, in place of those there are.
+	// The new dependencies, which replace all existing ones. Not set: unchanged.
 	DependsOnStepIds *StepList `protobuf:"bytes,3,opt,name=depends_on_step_ids,json=dependsOnStepIds,proto3" json:"depends_on_step_ids,omitempty"`
-	// Whether the board needs it.
+	// Whether the board can only be completed once this step is. Not set: unchanged.
 	Required *bool `protobuf:"varint,4,opt,name=required,proto3,oneof" json:"required,omitempty"`
-	// The new pool.
+	// The new worker pool. Not set: unchanged.
 	WorkerPoolId  *string `protobuf:"bytes,5,opt,name=worker_pool_id,json=workerPoolId,proto3,oneof" json:"worker_pool_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1607,22 +1671,23 @@ func (x *StepFields) GetWorkerPoolId() string {
 	return ""
 }
 
-// Operation is one change of a patch.
+// Operation is one change of UpdateBoard. Fields that the kind of operation does not take must not
+// be set.
 type Operation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What to do.
+	// What the operation does.
 	Op OperationKind `protobuf:"varint,1,opt,name=op,proto3,enum=quartet.board.v1.OperationKind" json:"op,omitempty"`
-	// The step.
+	// The step's id on the board.
 	StepId string `protobuf:"bytes,2,opt,name=step_id,json=stepId,proto3" json:"step_id,omitempty"`
-	// Why: for cancel, reopen, block and important changes of structure. At most 16 KiB.
+	// Why, as free text of at most 16 KiB.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	// update_task.
+	// For update_task: the new texts.
 	Task *UpdateTask `protobuf:"bytes,4,opt,name=task,proto3" json:"task,omitempty"`
-	// add_step.
+	// For add_step: the new step.
 	Step *StepInput `protobuf:"bytes,5,opt,name=step,proto3" json:"step,omitempty"`
-	// update_step.
+	// For update_step: the changed fields.
 	Fields *StepFields `protobuf:"bytes,6,opt,name=fields,proto3" json:"fields,omitempty"`
-	// add_dependency, remove_dependency.
+	// For add_dependency and remove_dependency: the step that step_id depends on.
 	DependsOnStepId string `protobuf:"bytes,7,opt,name=depends_on_step_id,json=dependsOnStepId,proto3" json:"depends_on_step_id,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -1769,7 +1834,7 @@ const file_quartet_board_v1_board_proto_rawDesc = "" +
 	"\brevision\x18\x10 \x01(\x03R\brevision\x124\n" +
 	"\x06counts\x18\x11 \x01(\v2\x1c.quartet.board.v1.StepCountsR\x06counts\x12 \n" +
 	"\vterminating\x18\x12 \x01(\bR\vterminating\x12?\n" +
-	"\vdiagnostics\x18\x13 \x01(\v2\x1d.quartet.board.v1.DiagnosticsR\vdiagnostics\"\x93\a\n" +
+	"\vdiagnostics\x18\x13 \x01(\v2\x1d.quartet.board.v1.DiagnosticsR\vdiagnostics\"\xb9\a\n" +
 	"\tWorkerRun\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x1d\n" +
 	"\n" +
@@ -1791,16 +1856,16 @@ const file_quartet_board_v1_board_proto_rawDesc = "" +
 	"stepStatus\x12.\n" +
 	"\x13step_result_summary\x18\x0f \x01(\tR\x11stepResultSummary\x12&\n" +
 	"\x0fno_step_claimed\x18\x10 \x01(\bR\rnoStepClaimed\x12#\n" +
-	"\rworker_result\x18\x11 \x01(\tR\fworkerResult\x12\x1d\n" +
+	"\rworker_result\x18\x11 \x01(\tR\fworkerResult\x12=\n" +
 	"\n" +
-	"end_reason\x18\x12 \x01(\tR\tendReason\x12?\n" +
+	"end_reason\x18\x17 \x01(\x0e2\x1e.quartet.board.v1.RunEndReasonR\tendReason\x12?\n" +
 	"\rdispatched_at\x18\x13 \x01(\v2\x1a.google.protobuf.TimestampR\fdispatchedAt\x12;\n" +
 	"\vdeadline_at\x18\x14 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"deadlineAt\x125\n" +
 	"\bended_at\x18\x15 \x01(\v2\x1a.google.protobuf.TimestampR\aendedAt\x12\x1e\n" +
 	"\n" +
 	"cancelling\x18\x16 \x01(\bR\n" +
-	"cancelling\"\xe9\x02\n" +
+	"cancellingJ\x04\b\x12\x10\x13\"\xe9\x02\n" +
 	"\x10StandingDispatch\x12\x1f\n" +
 	"\vdispatch_id\x18\x01 \x01(\tR\n" +
 	"dispatchId\x12\x1d\n" +
@@ -1887,7 +1952,12 @@ const file_quartet_board_v1_board_proto_rawDesc = "" +
 	"\x13RUN_STATUS_FINISHED\x10\x02\x12\x18\n" +
 	"\x14RUN_STATUS_CANCELLED\x10\x03\x12\x18\n" +
 	"\x14RUN_STATUS_TIMED_OUT\x10\x04\x12\x13\n" +
-	"\x0fRUN_STATUS_LOST\x10\x05*\xf6\x02\n" +
+	"\x0fRUN_STATUS_LOST\x10\x05*\x96\x01\n" +
+	"\fRunEndReason\x12\x1e\n" +
+	"\x1aRUN_END_REASON_UNSPECIFIED\x10\x00\x12#\n" +
+	"\x1fRUN_END_REASON_WORKER_CANCELLED\x10\x01\x12!\n" +
+	"\x1dRUN_END_REASON_WORKER_TIMEOUT\x10\x02\x12\x1e\n" +
+	"\x1aRUN_END_REASON_WORKER_LOST\x10\x03*\xf6\x02\n" +
 	"\rOperationKind\x12\x1e\n" +
 	"\x1aOPERATION_KIND_UNSPECIFIED\x10\x00\x12\x1e\n" +
 	"\x1aOPERATION_KIND_UPDATE_TASK\x10\x01\x12\x1b\n" +
@@ -1914,58 +1984,60 @@ func file_quartet_board_v1_board_proto_rawDescGZIP() []byte {
 	return file_quartet_board_v1_board_proto_rawDescData
 }
 
-var file_quartet_board_v1_board_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
+var file_quartet_board_v1_board_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
 var file_quartet_board_v1_board_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_quartet_board_v1_board_proto_goTypes = []any{
 	(BoardStatus)(0),              // 0: quartet.board.v1.BoardStatus
 	(StepStatus)(0),               // 1: quartet.board.v1.StepStatus
 	(RunStatus)(0),                // 2: quartet.board.v1.RunStatus
-	(OperationKind)(0),            // 3: quartet.board.v1.OperationKind
-	(*Step)(nil),                  // 4: quartet.board.v1.Step
-	(*StepCounts)(nil),            // 5: quartet.board.v1.StepCounts
-	(*Diagnostics)(nil),           // 6: quartet.board.v1.Diagnostics
-	(*Board)(nil),                 // 7: quartet.board.v1.Board
-	(*WorkerRun)(nil),             // 8: quartet.board.v1.WorkerRun
-	(*StandingDispatch)(nil),      // 9: quartet.board.v1.StandingDispatch
-	(*BoardWorker)(nil),           // 10: quartet.board.v1.BoardWorker
-	(*StepInput)(nil),             // 11: quartet.board.v1.StepInput
-	(*UpdateTask)(nil),            // 12: quartet.board.v1.UpdateTask
-	(*StepList)(nil),              // 13: quartet.board.v1.StepList
-	(*StepFields)(nil),            // 14: quartet.board.v1.StepFields
-	(*Operation)(nil),             // 15: quartet.board.v1.Operation
-	nil,                           // 16: quartet.board.v1.BoardWorker.LabelsEntry
-	(*timestamppb.Timestamp)(nil), // 17: google.protobuf.Timestamp
+	(RunEndReason)(0),             // 3: quartet.board.v1.RunEndReason
+	(OperationKind)(0),            // 4: quartet.board.v1.OperationKind
+	(*Step)(nil),                  // 5: quartet.board.v1.Step
+	(*StepCounts)(nil),            // 6: quartet.board.v1.StepCounts
+	(*Diagnostics)(nil),           // 7: quartet.board.v1.Diagnostics
+	(*Board)(nil),                 // 8: quartet.board.v1.Board
+	(*WorkerRun)(nil),             // 9: quartet.board.v1.WorkerRun
+	(*StandingDispatch)(nil),      // 10: quartet.board.v1.StandingDispatch
+	(*BoardWorker)(nil),           // 11: quartet.board.v1.BoardWorker
+	(*StepInput)(nil),             // 12: quartet.board.v1.StepInput
+	(*UpdateTask)(nil),            // 13: quartet.board.v1.UpdateTask
+	(*StepList)(nil),              // 14: quartet.board.v1.StepList
+	(*StepFields)(nil),            // 15: quartet.board.v1.StepFields
+	(*Operation)(nil),             // 16: quartet.board.v1.Operation
+	nil,                           // 17: quartet.board.v1.BoardWorker.LabelsEntry
+	(*timestamppb.Timestamp)(nil), // 18: google.protobuf.Timestamp
 }
 var file_quartet_board_v1_board_proto_depIdxs = []int32{
 	1,  // 0: quartet.board.v1.Step.status:type_name -> quartet.board.v1.StepStatus
-	17, // 1: quartet.board.v1.Step.lease_expires_at:type_name -> google.protobuf.Timestamp
-	17, // 2: quartet.board.v1.Step.created_at:type_name -> google.protobuf.Timestamp
-	17, // 3: quartet.board.v1.Step.updated_at:type_name -> google.protobuf.Timestamp
+	18, // 1: quartet.board.v1.Step.lease_expires_at:type_name -> google.protobuf.Timestamp
+	18, // 2: quartet.board.v1.Step.created_at:type_name -> google.protobuf.Timestamp
+	18, // 3: quartet.board.v1.Step.updated_at:type_name -> google.protobuf.Timestamp
 	0,  // 4: quartet.board.v1.Board.status:type_name -> quartet.board.v1.BoardStatus
-	4,  // 5: quartet.board.v1.Board.steps:type_name -> quartet.board.v1.Step
-	17, // 6: quartet.board.v1.Board.created_at:type_name -> google.protobuf.Timestamp
-	17, // 7: quartet.board.v1.Board.updated_at:type_name -> google.protobuf.Timestamp
-	5,  // 8: quartet.board.v1.Board.counts:type_name -> quartet.board.v1.StepCounts
-	6,  // 9: quartet.board.v1.Board.diagnostics:type_name -> quartet.board.v1.Diagnostics
+	5,  // 5: quartet.board.v1.Board.steps:type_name -> quartet.board.v1.Step
+	18, // 6: quartet.board.v1.Board.created_at:type_name -> google.protobuf.Timestamp
+	18, // 7: quartet.board.v1.Board.updated_at:type_name -> google.protobuf.Timestamp
+	6,  // 8: quartet.board.v1.Board.counts:type_name -> quartet.board.v1.StepCounts
+	7,  // 9: quartet.board.v1.Board.diagnostics:type_name -> quartet.board.v1.Diagnostics
 	2,  // 10: quartet.board.v1.WorkerRun.status:type_name -> quartet.board.v1.RunStatus
-	4,  // 11: quartet.board.v1.WorkerRun.claimed_step:type_name -> quartet.board.v1.Step
+	5,  // 11: quartet.board.v1.WorkerRun.claimed_step:type_name -> quartet.board.v1.Step
 	1,  // 12: quartet.board.v1.WorkerRun.step_status:type_name -> quartet.board.v1.StepStatus
-	17, // 13: quartet.board.v1.WorkerRun.dispatched_at:type_name -> google.protobuf.Timestamp
-	17, // 14: quartet.board.v1.WorkerRun.deadline_at:type_name -> google.protobuf.Timestamp
-	17, // 15: quartet.board.v1.WorkerRun.ended_at:type_name -> google.protobuf.Timestamp
-	17, // 16: quartet.board.v1.StandingDispatch.opened_at:type_name -> google.protobuf.Timestamp
-	16, // 17: quartet.board.v1.BoardWorker.labels:type_name -> quartet.board.v1.BoardWorker.LabelsEntry
-	17, // 18: quartet.board.v1.BoardWorker.connected_at:type_name -> google.protobuf.Timestamp
-	13, // 19: quartet.board.v1.StepFields.depends_on_step_ids:type_name -> quartet.board.v1.StepList
-	3,  // 20: quartet.board.v1.Operation.op:type_name -> quartet.board.v1.OperationKind
-	12, // 21: quartet.board.v1.Operation.task:type_name -> quartet.board.v1.UpdateTask
-	11, // 22: quartet.board.v1.Operation.step:type_name -> quartet.board.v1.StepInput
-	14, // 23: quartet.board.v1.Operation.fields:type_name -> quartet.board.v1.StepFields
-	24, // [24:24] is the sub-list for method output_type
-	24, // [24:24] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	3,  // 13: quartet.board.v1.WorkerRun.end_reason:type_name -> quartet.board.v1.RunEndReason
+	18, // 14: quartet.board.v1.WorkerRun.dispatched_at:type_name -> google.protobuf.Timestamp
+	18, // 15: quartet.board.v1.WorkerRun.deadline_at:type_name -> google.protobuf.Timestamp
+	18, // 16: quartet.board.v1.WorkerRun.ended_at:type_name -> google.protobuf.Timestamp
+	18, // 17: quartet.board.v1.StandingDispatch.opened_at:type_name -> google.protobuf.Timestamp
+	17, // 18: quartet.board.v1.BoardWorker.labels:type_name -> quartet.board.v1.BoardWorker.LabelsEntry
+	18, // 19: quartet.board.v1.BoardWorker.connected_at:type_name -> google.protobuf.Timestamp
+	14, // 20: quartet.board.v1.StepFields.depends_on_step_ids:type_name -> quartet.board.v1.StepList
+	4,  // 21: quartet.board.v1.Operation.op:type_name -> quartet.board.v1.OperationKind
+	13, // 22: quartet.board.v1.Operation.task:type_name -> quartet.board.v1.UpdateTask
+	12, // 23: quartet.board.v1.Operation.step:type_name -> quartet.board.v1.StepInput
+	15, // 24: quartet.board.v1.Operation.fields:type_name -> quartet.board.v1.StepFields
+	25, // [25:25] is the sub-list for method output_type
+	25, // [25:25] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_quartet_board_v1_board_proto_init() }
@@ -1981,7 +2053,7 @@ func file_quartet_board_v1_board_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_board_v1_board_proto_rawDesc), len(file_quartet_board_v1_board_proto_rawDesc)),
-			NumEnums:      4,
+			NumEnums:      5,
 			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   0,

@@ -22,22 +22,22 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// TaskCreated: a board was made.
+// TaskCreated records that a board was created.
 type TaskCreated struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The name of its WAL.
+	// The name of the board's WAL.
 	WalName string `protobuf:"bytes,1,opt,name=wal_name,json=walName,proto3" json:"wal_name,omitempty"`
-	// What it is called.
+	// The title, one line.
 	Title string `protobuf:"bytes,2,opt,name=title,proto3" json:"title,omitempty"`
-	// What it is for.
+	// What the board is for.
 	Summary string `protobuf:"bytes,3,opt,name=summary,proto3" json:"summary,omitempty"`
-	// Where steps go that name no pool.
+	// The worker pool of steps that name none.
 	DefaultWorkerPoolId string `protobuf:"bytes,4,opt,name=default_worker_pool_id,json=defaultWorkerPoolId,proto3" json:"default_worker_pool_id,omitempty"`
-	// The orchestrator.
+	// The agent that created the board.
 	CreatedByAgentId string `protobuf:"bytes,5,opt,name=created_by_agent_id,json=createdByAgentId,proto3" json:"created_by_agent_id,omitempty"`
-	// The orchestrator's run.
+	// The run of that agent in which the board was created.
 	CreatedByRunId string `protobuf:"bytes,6,opt,name=created_by_run_id,json=createdByRunId,proto3" json:"created_by_run_id,omitempty"`
-	// Its steps.
+	// The board's steps.
 	Steps         []*StepInput `protobuf:"bytes,7,rep,name=steps,proto3" json:"steps,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -122,13 +122,13 @@ func (x *TaskCreated) GetSteps() []*StepInput {
 	return nil
 }
 
-// TaskUpdated: a patch was applied. What it did to the status of steps and board follows in
-// lines of their own.
+// TaskUpdated records that UpdateBoard changed texts, steps or dependencies. Changes of the status
+// of the board or of a step follow as events of their own.
 type TaskUpdated struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The patch, in the order in which it was given.
+	// The operations, in the order of the request.
 	Operations []*Operation `protobuf:"bytes,1,rep,name=operations,proto3" json:"operations,omitempty"`
-	// Steps that were changed while a worker held them; it is not told (S2-235).
+	// Steps that were changed while a run held them. The run is not notified.
 	UpdatedAfterDispatchStepIds []string `protobuf:"bytes,2,rep,name=updated_after_dispatch_step_ids,json=updatedAfterDispatchStepIds,proto3" json:"updated_after_dispatch_step_ids,omitempty"`
 	unknownFields               protoimpl.UnknownFields
 	sizeCache                   protoimpl.SizeCache
@@ -178,7 +178,7 @@ func (x *TaskUpdated) GetUpdatedAfterDispatchStepIds() []string {
 	return nil
 }
 
-// TaskRunning: there was a ready, claimed or running step.
+// TaskRunning records that the board became running: a step became ready.
 type TaskRunning struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -215,10 +215,10 @@ func (*TaskRunning) Descriptor() ([]byte, []int) {
 	return file_quartet_board_v1_board_event_proto_rawDescGZIP(), []int{2}
 }
 
-// TaskBlocked: the orchestrator stopped the board.
+// TaskBlocked records that the orchestrator blocked the board.
 type TaskBlocked struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Why.
+	// Why, as free text.
 	Reason        string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -261,10 +261,10 @@ func (x *TaskBlocked) GetReason() string {
 	return ""
 }
 
-// TaskReopened: a blocked board is pending again.
+// TaskReopened records that a blocked board became pending again.
 type TaskReopened struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Why.
+	// Why, as free text.
 	Reason        string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -307,7 +307,7 @@ func (x *TaskReopened) GetReason() string {
 	return ""
 }
 
-// TaskStepReady: all that the step depends on is completed.
+// TaskStepReady records that a step became ready: every step that it depends on is completed.
 type TaskStepReady struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -344,16 +344,16 @@ func (*TaskStepReady) Descriptor() ([]byte, []int) {
 	return file_quartet_board_v1_board_event_proto_rawDescGZIP(), []int{5}
 }
 
-// TaskStepClaimed: a worker's run holds the step.
+// TaskStepClaimed records that a run claimed a step.
 type TaskStepClaimed struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The worker.
+	// The worker's id.
 	ClaimedByAgentId string `protobuf:"bytes,1,opt,name=claimed_by_agent_id,json=claimedByAgentId,proto3" json:"claimed_by_agent_id,omitempty"`
-	// Its run.
+	// The worker's run.
 	ClaimedByRunId string `protobuf:"bytes,2,opt,name=claimed_by_run_id,json=claimedByRunId,proto3" json:"claimed_by_run_id,omitempty"`
-	// Until when the worker may be silent.
+	// When the lease expires unless the worker reports or renews it.
 	LeaseExpiresAt *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=lease_expires_at,json=leaseExpiresAt,proto3" json:"lease_expires_at,omitempty"`
-	// The standing dispatch that minted the run with this claim.
+	// The standing dispatch that created the run with this claim. Empty: the run existed before.
 	DispatchId    string `protobuf:"bytes,4,opt,name=dispatch_id,json=dispatchId,proto3" json:"dispatch_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -417,14 +417,14 @@ func (x *TaskStepClaimed) GetDispatchId() string {
 	return ""
 }
 
-// TaskStepStarted: from claimed to running.
+// TaskStepStarted records that a claimed step became running. It renews the lease.
 type TaskStepStarted struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Until when the worker may be silent.
+	// When the lease expires unless the worker reports or renews it.
 	LeaseExpiresAt *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=lease_expires_at,json=leaseExpiresAt,proto3" json:"lease_expires_at,omitempty"`
-	// What there is to say so far, if given.
+	// The interim result, where the worker reported one.
 	ResultSummary *string `protobuf:"bytes,2,opt,name=result_summary,json=resultSummary,proto3,oneof" json:"result_summary,omitempty"`
-	// What it has made so far, if given.
+	// The artifacts so far, where the worker reported any.
 	ArtifactIds   []string `protobuf:"bytes,3,rep,name=artifact_ids,json=artifactIds,proto3" json:"artifact_ids,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -481,14 +481,14 @@ func (x *TaskStepStarted) GetArtifactIds() []string {
 	return nil
 }
 
-// TaskStepUpdated: a running step was heard of, which begins its lease anew.
+// TaskStepUpdated records a report on a running step. It renews the lease.
 type TaskStepUpdated struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Until when the worker may be silent.
+	// When the lease expires unless the worker reports or renews it.
 	LeaseExpiresAt *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=lease_expires_at,json=leaseExpiresAt,proto3" json:"lease_expires_at,omitempty"`
-	// What there is to say so far, if given.
+	// The interim result, where the worker reported one.
 	ResultSummary *string `protobuf:"bytes,2,opt,name=result_summary,json=resultSummary,proto3,oneof" json:"result_summary,omitempty"`
-	// What it has made so far, if given.
+	// The artifacts so far, where the worker reported any.
 	ArtifactIds   []string `protobuf:"bytes,3,rep,name=artifact_ids,json=artifactIds,proto3" json:"artifact_ids,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -545,14 +545,14 @@ func (x *TaskStepUpdated) GetArtifactIds() []string {
 	return nil
 }
 
-// TaskStepBlocked: the step needs the orchestrator. Whoever held it does not any more.
+// TaskStepBlocked records that a step became blocked. No run holds it any more.
 type TaskStepBlocked struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Why.
+	// Why, as free text.
 	Reason string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
-	// What there is to say, if given.
+	// The result, where one was reported.
 	ResultSummary *string `protobuf:"bytes,2,opt,name=result_summary,json=resultSummary,proto3,oneof" json:"result_summary,omitempty"`
-	// What it made, if given.
+	// The artifacts, where any were reported.
 	ArtifactIds   []string `protobuf:"bytes,3,rep,name=artifact_ids,json=artifactIds,proto3" json:"artifact_ids,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -609,12 +609,12 @@ func (x *TaskStepBlocked) GetArtifactIds() []string {
 	return nil
 }
 
-// TaskStepCompleted: the step is done.
+// TaskStepCompleted records that a step was completed. No run holds it any more.
 type TaskStepCompleted struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What came of it, if given.
+	// The result, where one was reported.
 	ResultSummary *string `protobuf:"bytes,1,opt,name=result_summary,json=resultSummary,proto3,oneof" json:"result_summary,omitempty"`
-	// What it made, if given.
+	// The artifacts, where any were reported.
 	ArtifactIds   []string `protobuf:"bytes,2,rep,name=artifact_ids,json=artifactIds,proto3" json:"artifact_ids,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -664,15 +664,15 @@ func (x *TaskStepCompleted) GetArtifactIds() []string {
 	return nil
 }
 
-// TaskStepFailed: the step failed.
+// TaskStepFailed records that a step failed. No run holds it any more.
 type TaskStepFailed struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Why: the worker's words, worker_finished_without_terminal_step_status, worker_cancelled,
-	// worker_timeout or task_failed.
+	// Why: the reporter's free text, or worker_finished_without_terminal_step_status,
+	// worker_cancelled, worker_timeout or task_failed.
 	Reason string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
-	// What there is to say, if given.
+	// The result, where one was reported.
 	ResultSummary *string `protobuf:"bytes,2,opt,name=result_summary,json=resultSummary,proto3,oneof" json:"result_summary,omitempty"`
-	// What it made, if given.
+	// The artifacts, where any were reported.
 	ArtifactIds   []string `protobuf:"bytes,3,rep,name=artifact_ids,json=artifactIds,proto3" json:"artifact_ids,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -729,14 +729,15 @@ func (x *TaskStepFailed) GetArtifactIds() []string {
 	return nil
 }
 
-// TaskStepCancelled: the step is given up.
+// TaskStepCancelled records that a step was cancelled. No run holds it any more.
 type TaskStepCancelled struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Why; task_cancelled where the board was cancelled, task_completed where an optional step was left.
+	// Why: the reporter's free text, or task_cancelled where the board was cancelled, or
+	// task_completed where the board was completed without this optional step.
 	Reason string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
-	// What there is to say, if given.
+	// The result, where one was reported.
 	ResultSummary *string `protobuf:"bytes,2,opt,name=result_summary,json=resultSummary,proto3,oneof" json:"result_summary,omitempty"`
-	// What it made, if given.
+	// The artifacts, where any were reported.
 	ArtifactIds   []string `protobuf:"bytes,3,rep,name=artifact_ids,json=artifactIds,proto3" json:"artifact_ids,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -793,10 +794,10 @@ func (x *TaskStepCancelled) GetArtifactIds() []string {
 	return nil
 }
 
-// TaskStepReopened: a blocked or failed step is pending again. Nobody holds it.
+// TaskStepReopened records that a blocked or failed step became pending again.
 type TaskStepReopened struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Why.
+	// Why, as free text.
 	Reason        string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -839,12 +840,12 @@ func (x *TaskStepReopened) GetReason() string {
 	return ""
 }
 
-// TaskStepLeaseExpired: its worker was silent for too long; the step is pending again.
+// TaskStepLeaseExpired records that the lease on a step expired and the step became pending again.
 type TaskStepLeaseExpired struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The worker that held it.
+	// The worker that held the step.
 	ClaimedByAgentId string `protobuf:"bytes,1,opt,name=claimed_by_agent_id,json=claimedByAgentId,proto3" json:"claimed_by_agent_id,omitempty"`
-	// Its run, which is over.
+	// The run that held the step, which ended with the lease.
 	ClaimedByRunId string `protobuf:"bytes,2,opt,name=claimed_by_run_id,json=claimedByRunId,proto3" json:"claimed_by_run_id,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -894,10 +895,10 @@ func (x *TaskStepLeaseExpired) GetClaimedByRunId() string {
 	return ""
 }
 
-// TaskCompleted: closed by CompleteBoard.
+// TaskCompleted records that CompleteBoard ended the board.
 type TaskCompleted struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What the orchestrator has to say.
+	// The orchestrator's remark.
 	Reason        string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -940,10 +941,10 @@ func (x *TaskCompleted) GetReason() string {
 	return ""
 }
 
-// TaskFailed: closed by FailBoard.
+// TaskFailed records that FailBoard ended the board.
 type TaskFailed struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Why.
+	// Why, as free text.
 	Reason        string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -986,10 +987,10 @@ func (x *TaskFailed) GetReason() string {
 	return ""
 }
 
-// TaskCancelled: closed by CancelBoard.
+// TaskCancelled records that CancelBoard ended the board.
 type TaskCancelled struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Why.
+	// Why, as free text.
 	Reason        string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1032,14 +1033,15 @@ func (x *TaskCancelled) GetReason() string {
 	return ""
 }
 
-// BoardTerminating: a board is being failed or cancelled; its workers were asked to stop.
+// BoardTerminating records that a board is being failed or cancelled and that its workers are asked
+// to stop.
 type BoardTerminating struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// failed or cancelled.
+	// The status that the board will have: failed or cancelled.
 	Status BoardStatus `protobuf:"varint,1,opt,name=status,proto3,enum=quartet.board.v1.BoardStatus" json:"status,omitempty"`
-	// Why.
+	// Why, as free text.
 	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
-	// The runs that hold steps.
+	// The runs that hold steps of the board.
 	RunIds        []string `protobuf:"bytes,3,rep,name=run_ids,json=runIds,proto3" json:"run_ids,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1096,10 +1098,11 @@ func (x *BoardTerminating) GetRunIds() []string {
 	return nil
 }
 
-// ChildAgentCancelTimeout: runs did not stop within the bounded wait; the board ends regardless (S2-432).
+// ChildAgentCancelTimeout records that runs of a terminating board did not stop in time. The board
+// ends regardless.
 type ChildAgentCancelTimeout struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The runs.
+	// The runs that did not stop.
 	RunIds        []string `protobuf:"bytes,1,rep,name=run_ids,json=runIds,proto3" json:"run_ids,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1142,10 +1145,10 @@ func (x *ChildAgentCancelTimeout) GetRunIds() []string {
 	return nil
 }
 
-// WorkerDispatched: a run was dispatched to a worker.
+// WorkerDispatched records that a run was dispatched to a worker.
 type WorkerDispatched struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The run.
+	// The run as it was created.
 	Run           *WorkerRun `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1188,10 +1191,10 @@ func (x *WorkerDispatched) GetRun() *WorkerRun {
 	return nil
 }
 
-// WorkerRunCancelling: a run was asked to stop.
+// WorkerRunCancelling records that a run was asked to stop. The server reads it but does not write it.
 type WorkerRunCancelling struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The run.
+	// The run's id (run_…).
 	RunId         string `protobuf:"bytes,1,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1234,18 +1237,19 @@ func (x *WorkerRunCancelling) GetRunId() string {
 	return ""
 }
 
-// WorkerRunEnded: a dispatched run is over. Runs of standing dispatches end with their step.
+// WorkerRunEnded records that a run ended. A run of a standing dispatch ends with its step, and then
+// has this event only if there is something to add.
 type WorkerRunEnded struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The run.
+	// The run's id (run_…).
 	RunId string `protobuf:"bytes,1,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
-	// How.
+	// The run's final status.
 	Status RunStatus `protobuf:"varint,2,opt,name=status,proto3,enum=quartet.board.v1.RunStatus" json:"status,omitempty"`
-	// The worker's last word.
+	// The worker's closing remark.
 	WorkerResult string `protobuf:"bytes,3,opt,name=worker_result,json=workerResult,proto3" json:"worker_result,omitempty"`
-	// Why, where it did not end by itself.
-	EndReason string `protobuf:"bytes,4,opt,name=end_reason,json=endReason,proto3" json:"end_reason,omitempty"`
-	// It found nothing to claim.
+	// Why the run ended, where its worker did not end it.
+	EndReason RunEndReason `protobuf:"varint,6,opt,name=end_reason,json=endReason,proto3,enum=quartet.board.v1.RunEndReason" json:"end_reason,omitempty"`
+	// Whether the run ended without claiming a step.
 	NoStepClaimed bool `protobuf:"varint,5,opt,name=no_step_claimed,json=noStepClaimed,proto3" json:"no_step_claimed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1302,11 +1306,11 @@ func (x *WorkerRunEnded) GetWorkerResult() string {
 	return ""
 }
 
-func (x *WorkerRunEnded) GetEndReason() string {
+func (x *WorkerRunEnded) GetEndReason() RunEndReason {
 	if x != nil {
 		return x.EndReason
 	}
-	return ""
+	return RunEndReason_RUN_END_REASON_UNSPECIFIED
 }
 
 func (x *WorkerRunEnded) GetNoStepClaimed() bool {
@@ -1316,10 +1320,10 @@ func (x *WorkerRunEnded) GetNoStepClaimed() bool {
 	return false
 }
 
-// StandingDispatchOpened: a pool may claim steps of a board from now on.
+// StandingDispatchOpened records that the workers of a pool may claim steps of a board.
 type StandingDispatchOpened struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The dispatch.
+	// The standing dispatch as it was opened.
 	Dispatch      *StandingDispatch `protobuf:"bytes,1,opt,name=dispatch,proto3" json:"dispatch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1362,10 +1366,10 @@ func (x *StandingDispatchOpened) GetDispatch() *StandingDispatch {
 	return nil
 }
 
-// StandingDispatchClosed: it may not any more. Runs under way go on.
+// StandingDispatchClosed records that a standing dispatch was closed. Its runs continue.
 type StandingDispatchClosed struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The dispatch.
+	// The standing dispatch's id (dsp_…).
 	DispatchId    string `protobuf:"bytes,1,opt,name=dispatch_id,json=dispatchId,proto3" json:"dispatch_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1408,11 +1412,11 @@ func (x *StandingDispatchClosed) GetDispatchId() string {
 	return ""
 }
 
-// OwnerDeleted: the session's orchestrator is deleted. Its active boards are being
-// cancelled, and it gets no new ones (SPEC A8). Not a line of any WAL.
+// OwnerDeleted records that the session's orchestrator was deleted. Its active boards are being
+// cancelled, and it cannot create new ones.
 type OwnerDeleted struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The agent.
+	// The agent's id.
 	AgentId       string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1535,14 +1539,14 @@ const file_quartet_board_v1_board_event_proto_rawDesc = "" +
 	"\x10WorkerDispatched\x12-\n" +
 	"\x03run\x18\x01 \x01(\v2\x1b.quartet.board.v1.WorkerRunR\x03run\",\n" +
 	"\x13WorkerRunCancelling\x12\x15\n" +
-	"\x06run_id\x18\x01 \x01(\tR\x05runId\"\xc8\x01\n" +
+	"\x06run_id\x18\x01 \x01(\tR\x05runId\"\xee\x01\n" +
 	"\x0eWorkerRunEnded\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x123\n" +
 	"\x06status\x18\x02 \x01(\x0e2\x1b.quartet.board.v1.RunStatusR\x06status\x12#\n" +
-	"\rworker_result\x18\x03 \x01(\tR\fworkerResult\x12\x1d\n" +
+	"\rworker_result\x18\x03 \x01(\tR\fworkerResult\x12=\n" +
 	"\n" +
-	"end_reason\x18\x04 \x01(\tR\tendReason\x12&\n" +
-	"\x0fno_step_claimed\x18\x05 \x01(\bR\rnoStepClaimed\"X\n" +
+	"end_reason\x18\x06 \x01(\x0e2\x1e.quartet.board.v1.RunEndReasonR\tendReason\x12&\n" +
+	"\x0fno_step_claimed\x18\x05 \x01(\bR\rnoStepClaimedJ\x04\b\x04\x10\x05\"X\n" +
 	"\x16StandingDispatchOpened\x12>\n" +
 	"\bdispatch\x18\x01 \x01(\v2\".quartet.board.v1.StandingDispatchR\bdispatch\"9\n" +
 	"\x16StandingDispatchClosed\x12\x1f\n" +
@@ -1597,7 +1601,8 @@ var file_quartet_board_v1_board_event_proto_goTypes = []any{
 	(BoardStatus)(0),                // 29: quartet.board.v1.BoardStatus
 	(*WorkerRun)(nil),               // 30: quartet.board.v1.WorkerRun
 	(RunStatus)(0),                  // 31: quartet.board.v1.RunStatus
-	(*StandingDispatch)(nil),        // 32: quartet.board.v1.StandingDispatch
+	(RunEndReason)(0),               // 32: quartet.board.v1.RunEndReason
+	(*StandingDispatch)(nil),        // 33: quartet.board.v1.StandingDispatch
 }
 var file_quartet_board_v1_board_event_proto_depIdxs = []int32{
 	26, // 0: quartet.board.v1.TaskCreated.steps:type_name -> quartet.board.v1.StepInput
@@ -1608,12 +1613,13 @@ var file_quartet_board_v1_board_event_proto_depIdxs = []int32{
 	29, // 5: quartet.board.v1.BoardTerminating.status:type_name -> quartet.board.v1.BoardStatus
 	30, // 6: quartet.board.v1.WorkerDispatched.run:type_name -> quartet.board.v1.WorkerRun
 	31, // 7: quartet.board.v1.WorkerRunEnded.status:type_name -> quartet.board.v1.RunStatus
-	32, // 8: quartet.board.v1.StandingDispatchOpened.dispatch:type_name -> quartet.board.v1.StandingDispatch
-	9,  // [9:9] is the sub-list for method output_type
-	9,  // [9:9] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	32, // 8: quartet.board.v1.WorkerRunEnded.end_reason:type_name -> quartet.board.v1.RunEndReason
+	33, // 9: quartet.board.v1.StandingDispatchOpened.dispatch:type_name -> quartet.board.v1.StandingDispatch
+	10, // [10:10] is the sub-list for method output_type
+	10, // [10:10] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_quartet_board_v1_board_event_proto_init() }

@@ -23,7 +23,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// GetTemplateRequest asks for the guide.
+// GetTemplateRequest has no fields.
 type GetTemplateRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -60,14 +60,14 @@ func (*GetTemplateRequest) Descriptor() ([]byte, []int) {
 	return file_quartet_board_v1_board_service_proto_rawDescGZIP(), []int{0}
 }
 
-// GetTemplateResponse is a synthetic user block.
+// GetTemplateResponse is a block of context.
 type GetTemplateResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// task_template.
+	// The name of the block: task_template.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Markdown.
+	// The guide, as Markdown.
 	Text string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
-	// How the block is to be put into a context: user.
+	// The role with which to put the block into a context: user.
 	Role          string `protobuf:"bytes,3,opt,name=role,proto3" json:"role,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -124,24 +124,24 @@ func (x *GetTemplateResponse) GetRole() string {
 	return ""
 }
 
-// CreateBoardRequest is a whole DAG.
+// CreateBoardRequest describes a board with its steps.
 type CreateBoardRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The session: the orchestrator's agent_id.
+	// The session, which is the agent_id of its orchestrator.
 	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// Caller's id of this request.
+	// Idempotency key: repeating a request with the same key gives the first response, for 24 hours. Optional.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// [a-z0-9][a-z0-9_-]{0,127}, unique among the session's active boards.
+	// The board's id: [a-z0-9][a-z0-9_-]{0,127}, unique among the session's active boards.
 	BoardId string `protobuf:"bytes,3,opt,name=board_id,json=boardId,proto3" json:"board_id,omitempty"`
-	// [a-z0-9][a-z0-9_-]{0,127} without extension, unique in the session for ever.
+	// The WAL's name without extension: [a-z0-9][a-z0-9_-]{0,127}. It can never be reused in the session.
 	WalName string `protobuf:"bytes,4,opt,name=wal_name,json=walName,proto3" json:"wal_name,omitempty"`
-	// Required, at most 1 000 characters.
+	// The title. Required, at most 1 000 characters.
 	Title string `protobuf:"bytes,5,opt,name=title,proto3" json:"title,omitempty"`
-	// At most 16 KiB.
+	// What the board is for, at most 16 KiB.
 	Summary string `protobuf:"bytes,6,opt,name=summary,proto3" json:"summary,omitempty"`
-	// 1 to 10 000.
+	// The steps: 1 to 10 000.
 	Steps []*StepInput `protobuf:"bytes,7,rep,name=steps,proto3" json:"steps,omitempty"`
-	// Where steps go that name no pool; default "default".
+	// The worker pool of steps that name none. Default "default".
 	DefaultWorkerPoolId string `protobuf:"bytes,8,opt,name=default_worker_pool_id,json=defaultWorkerPoolId,proto3" json:"default_worker_pool_id,omitempty"`
 	unknownFields       protoimpl.UnknownFields
 	sizeCache           protoimpl.SizeCache
@@ -233,14 +233,14 @@ func (x *CreateBoardRequest) GetDefaultWorkerPoolId() string {
 	return ""
 }
 
-// CreateBoardResponse is the board without its steps.
+// CreateBoardResponse has the created board.
 type CreateBoardResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The board.
+	// The board without its steps.
 	Board *Board `protobuf:"bytes,1,opt,name=board,proto3" json:"board,omitempty"`
-	// The first WAL events that were written, at most 100.
+	// Ids of the first WAL events that the request wrote, at most 100.
 	EventIds []string `protobuf:"bytes,2,rep,name=event_ids,json=eventIds,proto3" json:"event_ids,omitempty"`
-	// How many were written.
+	// How many WAL events the request wrote.
 	EventsWritten int32 `protobuf:"varint,3,opt,name=events_written,json=eventsWritten,proto3" json:"events_written,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -297,16 +297,16 @@ func (x *CreateBoardResponse) GetEventsWritten() int32 {
 	return 0
 }
 
-// GetBoardRequest names a board.
+// GetBoardRequest selects a board.
 type GetBoardRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The session.
+	// The session, which is the agent_id of its orchestrator.
 	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// The board.
+	// The board's id within the session.
 	BoardId string `protobuf:"bytes,2,opt,name=board_id,json=boardId,proto3" json:"board_id,omitempty"`
-	// The WAL, where several boards of the id ended. Optional.
+	// The board's WAL, to select one of several ended boards with the same id. Optional.
 	WalName string `protobuf:"bytes,3,opt,name=wal_name,json=walName,proto3" json:"wal_name,omitempty"`
-	// Leave the steps out.
+	// Whether to leave out the steps.
 	OmitSteps     bool `protobuf:"varint,4,opt,name=omit_steps,json=omitSteps,proto3" json:"omit_steps,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -370,10 +370,10 @@ func (x *GetBoardRequest) GetOmitSteps() bool {
 	return false
 }
 
-// GetBoardResponse is the board.
+// GetBoardResponse has the board.
 type GetBoardResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The board.
+	// The board's id within the session.
 	Board         *Board `protobuf:"bytes,1,opt,name=board,proto3" json:"board,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -416,18 +416,18 @@ func (x *GetBoardResponse) GetBoard() *Board {
 	return nil
 }
 
-// ListBoardsRequest selects boards.
+// ListBoardsRequest selects boards of a session.
 type ListBoardsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The session.
+	// The session, which is the agent_id of its orchestrator.
 	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// Also those that ended.
+	// Whether to return ended ones too. Default: active ones only.
 	IncludeTerminal bool `protobuf:"varint,2,opt,name=include_terminal,json=includeTerminal,proto3" json:"include_terminal,omitempty"`
-	// Only these; a terminal status includes what ended by itself.
+	// Return only boards with one of these statuses. A terminal status implies include_terminal.
 	Statuses []BoardStatus `protobuf:"varint,3,rep,packed,name=statuses,proto3,enum=quartet.board.v1.BoardStatus" json:"statuses,omitempty"`
-	// 1 to 500; default 50.
+	// The most entries to return: 1 to 500, default 50.
 	Limit int32 `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`
-	// How many to leave out.
+	// How many matching entries to skip. Default 0.
 	Offset        int32 `protobuf:"varint,5,opt,name=offset,proto3" json:"offset,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -498,14 +498,14 @@ func (x *ListBoardsRequest) GetOffset() int32 {
 	return 0
 }
 
-// ListBoardsResponse is one page.
+// ListBoardsResponse is one page of boards.
 type ListBoardsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The boards, without steps.
+	// The boards, without their steps.
 	Boards []*Board `protobuf:"bytes,1,rep,name=boards,proto3" json:"boards,omitempty"`
-	// How many there are in all.
+	// How many boards match in all.
 	Total int32 `protobuf:"varint,2,opt,name=total,proto3" json:"total,omitempty"`
-	// There are more behind these.
+	// Whether more entries follow the last one returned.
 	Truncated     bool `protobuf:"varint,3,opt,name=truncated,proto3" json:"truncated,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -562,18 +562,18 @@ func (x *ListBoardsResponse) GetTruncated() bool {
 	return false
 }
 
-// UpdateBoardRequest is a patch.
+// UpdateBoardRequest has the operations to apply.
 type UpdateBoardRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The session.
+	// The session, which is the agent_id of its orchestrator.
 	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// Caller's id of this request.
+	// Idempotency key: repeating a request with the same key gives the first response, for 24 hours. Optional.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// The board.
+	// The board's id within the session.
 	BoardId string `protobuf:"bytes,3,opt,name=board_id,json=boardId,proto3" json:"board_id,omitempty"`
-	// 1 to 10 000, applied in this order.
+	// The operations: 1 to 10 000, applied in this order.
 	Operations []*Operation `protobuf:"bytes,4,rep,name=operations,proto3" json:"operations,omitempty"`
-	// Refuse if the board has another revision.
+	// Refuse the request if the board has another revision. Not set: any revision is fine.
 	ExpectedRevision *int64 `protobuf:"varint,5,opt,name=expected_revision,json=expectedRevision,proto3,oneof" json:"expected_revision,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
@@ -644,14 +644,14 @@ func (x *UpdateBoardRequest) GetExpectedRevision() int64 {
 	return 0
 }
 
-// UpdateBoardResponse is the board without its steps.
+// UpdateBoardResponse has the changed board.
 type UpdateBoardResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The board.
+	// The board without its steps.
 	Board *Board `protobuf:"bytes,1,opt,name=board,proto3" json:"board,omitempty"`
-	// The first WAL events that were written, at most 100.
+	// Ids of the first WAL events that the request wrote, at most 100.
 	EventIds []string `protobuf:"bytes,2,rep,name=event_ids,json=eventIds,proto3" json:"event_ids,omitempty"`
-	// How many were written.
+	// How many WAL events the request wrote.
 	EventsWritten int32 `protobuf:"varint,3,opt,name=events_written,json=eventsWritten,proto3" json:"events_written,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -708,26 +708,27 @@ func (x *UpdateBoardResponse) GetEventsWritten() int32 {
 	return 0
 }
 
-// QueryStepsRequest selects steps.
+// QueryStepsRequest selects steps of a board.
 type QueryStepsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The session.
+	// The session, which is the agent_id of its orchestrator.
 	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// The board.
+	// The board's id within the session.
 	BoardId string `protobuf:"bytes,2,opt,name=board_id,json=boardId,proto3" json:"board_id,omitempty"`
-	// Only these.
+	// Return only steps with one of these statuses. Empty: all statuses.
 	Statuses []StepStatus `protobuf:"varint,3,rep,packed,name=statuses,proto3,enum=quartet.board.v1.StepStatus" json:"statuses,omitempty"`
-	// Only this pool's.
+	// Return only entries of this worker pool. Empty: all pools.
 	WorkerPoolId string `protobuf:"bytes,4,opt,name=worker_pool_id,json=workerPoolId,proto3" json:"worker_pool_id,omitempty"`
-	// Only those that this worker holds.
+	// Return only steps that this worker holds. Empty: all steps.
 	ClaimedByAgentId string `protobuf:"bytes,5,opt,name=claimed_by_agent_id,json=claimedByAgentId,proto3" json:"claimed_by_agent_id,omitempty"`
-	// Also completed, failed and cancelled ones (S2-361).
+	// Whether to return completed, failed and cancelled steps too. Default: no.
 	IncludeTerminalSteps bool `protobuf:"varint,6,opt,name=include_terminal_steps,json=includeTerminalSteps,proto3" json:"include_terminal_steps,omitempty"`
-	// 1 to 500; default 50, for runs 5.
+	// The most steps to return: 1 to 500, default 50, for runs 5.
 	Limit int32 `protobuf:"varint,7,opt,name=limit,proto3" json:"limit,omitempty"`
-	// How many to leave out.
+	// How many matching entries to skip. Default 0.
 	Offset int32 `protobuf:"varint,8,opt,name=offset,proto3" json:"offset,omitempty"`
-	// Only these, at most 500; for a run also the dependencies of its steps, to read their results.
+	// Return only these steps, at most 500. A run may name the steps in its scope and their dependencies,
+	// whose results it may need.
 	StepIds       []string `protobuf:"bytes,9,rep,name=step_ids,json=stepIds,proto3" json:"step_ids,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -826,16 +827,16 @@ func (x *QueryStepsRequest) GetStepIds() []string {
 	return nil
 }
 
-// QueryStepsResponse is one page.
+// QueryStepsResponse is one page of steps.
 type QueryStepsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The steps.
 	Steps []*Step `protobuf:"bytes,1,rep,name=steps,proto3" json:"steps,omitempty"`
-	// There are more behind these.
+	// Whether more entries follow the last one returned.
 	Truncated bool `protobuf:"varint,2,opt,name=truncated,proto3" json:"truncated,omitempty"`
-	// A run asked and nothing can be claimed (S2-374).
+	// Whether the caller is a run and there is no step that it could claim.
 	NoStepClaimed bool `protobuf:"varint,3,opt,name=no_step_claimed,json=noStepClaimed,proto3" json:"no_step_claimed,omitempty"`
-	// Where the board stands.
+	// The board's current status.
 	BoardStatus   BoardStatus `protobuf:"varint,4,opt,name=board_status,json=boardStatus,proto3,enum=quartet.board.v1.BoardStatus" json:"board_status,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -899,16 +900,16 @@ func (x *QueryStepsResponse) GetBoardStatus() BoardStatus {
 	return BoardStatus_BOARD_STATUS_UNSPECIFIED
 }
 
-// ClaimStepRequest names a step.
+// ClaimStepRequest selects a step.
 type ClaimStepRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The session.
+	// The session, which is the agent_id of its orchestrator.
 	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// Caller's id of this request.
+	// Idempotency key: repeating a request with the same key gives the first response, for 24 hours. Optional.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// The board.
+	// The board's id within the session.
 	BoardId string `protobuf:"bytes,3,opt,name=board_id,json=boardId,proto3" json:"board_id,omitempty"`
-	// The step; empty: the first that the run can claim.
+	// The step. Empty: the first one that the run can claim, in the order in which steps were added.
 	StepId        string `protobuf:"bytes,4,opt,name=step_id,json=stepId,proto3" json:"step_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -972,14 +973,14 @@ func (x *ClaimStepRequest) GetStepId() string {
 	return ""
 }
 
-// ClaimStepResponse is the step.
+// ClaimStepResponse has the claimed step.
 type ClaimStepResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The step, as claimed.
+	// The step as claimed.
 	Step *Step `protobuf:"bytes,1,opt,name=step,proto3" json:"step,omitempty"`
-	// No step was named and there is none to claim; a normal answer.
+	// Whether step_id was empty and there was no step to claim. This is not an error.
 	NoStepClaimed bool `protobuf:"varint,2,opt,name=no_step_claimed,json=noStepClaimed,proto3" json:"no_step_claimed,omitempty"`
-	// The WAL events that were written.
+	// Ids of the WAL events that the request wrote.
 	EventIds      []string `protobuf:"bytes,3,rep,name=event_ids,json=eventIds,proto3" json:"event_ids,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1036,24 +1037,24 @@ func (x *ClaimStepResponse) GetEventIds() []string {
 	return nil
 }
 
-// UpdateStepRequest is a report.
+// UpdateStepRequest reports on a step.
 type UpdateStepRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The session.
+	// The session, which is the agent_id of its orchestrator.
 	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// Caller's id of this request.
+	// Idempotency key: repeating a request with the same key gives the first response, for 24 hours. Optional.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// The board.
+	// The board's id within the session.
 	BoardId string `protobuf:"bytes,3,opt,name=board_id,json=boardId,proto3" json:"board_id,omitempty"`
-	// The step.
+	// The step's id on the board.
 	StepId string `protobuf:"bytes,4,opt,name=step_id,json=stepId,proto3" json:"step_id,omitempty"`
-	// Where it stands now.
+	// The new status of the step.
 	Status StepStatus `protobuf:"varint,5,opt,name=status,proto3,enum=quartet.board.v1.StepStatus" json:"status,omitempty"`
-	// What came of it, at most 16 KiB. Left out: as it was.
+	// The result, at most 16 KiB. Not set: unchanged.
 	ResultSummary *string `protobuf:"bytes,6,opt,name=result_summary,json=resultSummary,proto3,oneof" json:"result_summary,omitempty"`
-	// What it made, at most 200 of at most 256 characters. Empty: as it was.
+	// Ids of artifacts that the step produced: at most 200, each at most 256 characters. Empty: unchanged.
 	ArtifactIds []string `protobuf:"bytes,7,rep,name=artifact_ids,json=artifactIds,proto3" json:"artifact_ids,omitempty"`
-	// Why it is blocked, failed or cancelled, or is reopened; at most 16 KiB.
+	// Why the step is blocked, failed, cancelled or reopened, at most 16 KiB.
 	Reason        string `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1145,12 +1146,12 @@ func (x *UpdateStepRequest) GetReason() string {
 	return ""
 }
 
-// UpdateStepResponse is the step.
+// UpdateStepResponse has the changed step.
 type UpdateStepResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The step.
+	// The step after the change.
 	Step *Step `protobuf:"bytes,1,opt,name=step,proto3" json:"step,omitempty"`
-	// The WAL events that were written: at most 100.
+	// Ids of the first WAL events that the request wrote, at most 100.
 	EventIds []string `protobuf:"bytes,2,rep,name=event_ids,json=eventIds,proto3" json:"event_ids,omitempty"`
 	// The board without its steps.
 	Board         *Board `protobuf:"bytes,3,opt,name=board,proto3" json:"board,omitempty"`
@@ -1209,16 +1210,16 @@ func (x *UpdateStepResponse) GetBoard() *Board {
 	return nil
 }
 
-// CompleteBoardRequest closes a board.
+// CompleteBoardRequest selects a board.
 type CompleteBoardRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The session.
+	// The session, which is the agent_id of its orchestrator.
 	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// Caller's id of this request.
+	// Idempotency key: repeating a request with the same key gives the first response, for 24 hours. Optional.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// The board.
+	// The board's id within the session.
 	BoardId string `protobuf:"bytes,3,opt,name=board_id,json=boardId,proto3" json:"board_id,omitempty"`
-	// What there is to say, at most 16 KiB.
+	// A remark, at most 16 KiB.
 	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1282,14 +1283,14 @@ func (x *CompleteBoardRequest) GetReason() string {
 	return ""
 }
 
-// CompleteBoardResponse is the board without its steps.
+// CompleteBoardResponse has the ended board.
 type CompleteBoardResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The board.
+	// The board without its steps.
 	Board *Board `protobuf:"bytes,1,opt,name=board,proto3" json:"board,omitempty"`
-	// The first WAL events that were written, at most 100.
+	// Ids of the first WAL events that the request wrote, at most 100.
 	EventIds []string `protobuf:"bytes,2,rep,name=event_ids,json=eventIds,proto3" json:"event_ids,omitempty"`
-	// How many were written.
+	// How many WAL events the request wrote.
 	EventsWritten int32 `protobuf:"varint,3,opt,name=events_written,json=eventsWritten,proto3" json:"events_written,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1346,16 +1347,16 @@ func (x *CompleteBoardResponse) GetEventsWritten() int32 {
 	return 0
 }
 
-// FailBoardRequest closes a board.
+// FailBoardRequest selects a board.
 type FailBoardRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The session.
+	// The session, which is the agent_id of its orchestrator.
 	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// Caller's id of this request.
+	// Idempotency key: repeating a request with the same key gives the first response, for 24 hours. Optional.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// The board.
+	// The board's id within the session.
 	BoardId string `protobuf:"bytes,3,opt,name=board_id,json=boardId,proto3" json:"board_id,omitempty"`
-	// Why, at most 16 KiB.
+	// Why, as free text of at most 16 KiB.
 	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1419,16 +1420,16 @@ func (x *FailBoardRequest) GetReason() string {
 	return ""
 }
 
-// FailBoardResponse is the board without its steps.
+// FailBoardResponse has the ended board.
 type FailBoardResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The board.
+	// The board without its steps.
 	Board *Board `protobuf:"bytes,1,opt,name=board,proto3" json:"board,omitempty"`
-	// The first WAL events that were written, at most 100.
+	// Ids of the first WAL events that the request wrote, at most 100.
 	EventIds []string `protobuf:"bytes,2,rep,name=event_ids,json=eventIds,proto3" json:"event_ids,omitempty"`
-	// How many were written.
+	// How many WAL events the request wrote.
 	EventsWritten int32 `protobuf:"varint,3,opt,name=events_written,json=eventsWritten,proto3" json:"events_written,omitempty"`
-	// Runs that had not stopped within the wait.
+	// The runs that did not stop in time.
 	TimedOutRunIds []string `protobuf:"bytes,4,rep,name=timed_out_run_ids,json=timedOutRunIds,proto3" json:"timed_out_run_ids,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -1492,16 +1493,16 @@ func (x *FailBoardResponse) GetTimedOutRunIds() []string {
 	return nil
 }
 
-// CancelBoardRequest closes a board.
+// CancelBoardRequest selects a board.
 type CancelBoardRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The session.
+	// The session, which is the agent_id of its orchestrator.
 	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// Caller's id of this request.
+	// Idempotency key: repeating a request with the same key gives the first response, for 24 hours. Optional.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// The board.
+	// The board's id within the session.
 	BoardId string `protobuf:"bytes,3,opt,name=board_id,json=boardId,proto3" json:"board_id,omitempty"`
-	// Why, at most 16 KiB.
+	// Why, as free text of at most 16 KiB.
 	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1565,16 +1566,16 @@ func (x *CancelBoardRequest) GetReason() string {
 	return ""
 }
 
-// CancelBoardResponse is the board without its steps.
+// CancelBoardResponse has the ended board.
 type CancelBoardResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The board.
+	// The board without its steps.
 	Board *Board `protobuf:"bytes,1,opt,name=board,proto3" json:"board,omitempty"`
-	// The first WAL events that were written, at most 100.
+	// Ids of the first WAL events that the request wrote, at most 100.
 	EventIds []string `protobuf:"bytes,2,rep,name=event_ids,json=eventIds,proto3" json:"event_ids,omitempty"`
-	// How many were written.
+	// How many WAL events the request wrote.
 	EventsWritten int32 `protobuf:"varint,3,opt,name=events_written,json=eventsWritten,proto3" json:"events_written,omitempty"`
-	// Runs that had not stopped within the wait.
+	// The runs that did not stop in time.
 	TimedOutRunIds []string `protobuf:"bytes,4,rep,name=timed_out_run_ids,json=timedOutRunIds,proto3" json:"timed_out_run_ids,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -1638,16 +1639,16 @@ func (x *CancelBoardResponse) GetTimedOutRunIds() []string {
 	return nil
 }
 
-// InspectBoardRequest names a board.
+// InspectBoardRequest selects a board.
 type InspectBoardRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The session.
+	// The session, which is the agent_id of its orchestrator.
 	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// The board.
+	// The board's id within the session.
 	BoardId string `protobuf:"bytes,2,opt,name=board_id,json=boardId,proto3" json:"board_id,omitempty"`
-	// The WAL, where several boards of the id ended. Optional.
+	// The board's WAL, to select one of several ended boards with the same id. Optional.
 	WalName string `protobuf:"bytes,3,opt,name=wal_name,json=walName,proto3" json:"wal_name,omitempty"`
-	// How many of the newest WAL lines to show; default 50, at most 500.
+	// How many of the newest WAL lines to return: 1 to 500, default 50.
 	Timeline      int32 `protobuf:"varint,4,opt,name=timeline,proto3" json:"timeline,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1711,16 +1712,16 @@ func (x *InspectBoardRequest) GetTimeline() int32 {
 	return 0
 }
 
-// DispatchedStep is a step that a worker holds.
+// DispatchedStep is a step that a run holds.
 type DispatchedStep struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The run that holds it.
+	// The run that holds the step.
 	RunId string `protobuf:"bytes,1,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
-	// As it was when it was claimed.
+	// The step as it was when it was claimed.
 	AtDispatch *Step `protobuf:"bytes,2,opt,name=at_dispatch,json=atDispatch,proto3" json:"at_dispatch,omitempty"`
-	// As it is.
+	// The step as it is now.
 	Now *Step `protobuf:"bytes,3,opt,name=now,proto3" json:"now,omitempty"`
-	// Title, summary, dependencies, pool or required were changed in between.
+	// Whether title, summary, dependencies, pool or required changed since the claim.
 	UpdatedAfterDispatch bool `protobuf:"varint,4,opt,name=updated_after_dispatch,json=updatedAfterDispatch,proto3" json:"updated_after_dispatch,omitempty"`
 	unknownFields        protoimpl.UnknownFields
 	sizeCache            protoimpl.SizeCache
@@ -1784,18 +1785,18 @@ func (x *DispatchedStep) GetUpdatedAfterDispatch() bool {
 	return false
 }
 
-// InspectBoardResponse is what debugging needs.
+// InspectBoardResponse has what debugging a board needs.
 type InspectBoardResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The board without its steps.
 	Board *Board `protobuf:"bytes,1,opt,name=board,proto3" json:"board,omitempty"`
-	// WAL lines, oldest first.
+	// The newest WAL lines, oldest first, without their newlines.
 	Timeline []string `protobuf:"bytes,2,rep,name=timeline,proto3" json:"timeline,omitempty"`
-	// The steps that workers hold.
+	// The steps that runs hold.
 	Dispatched []*DispatchedStep `protobuf:"bytes,3,rep,name=dispatched,proto3" json:"dispatched,omitempty"`
-	// Runs, newest first, at most 100.
+	// The board's runs, newest first, at most 100.
 	Runs []*WorkerRun `protobuf:"bytes,4,rep,name=runs,proto3" json:"runs,omitempty"`
-	// Open dispatches.
+	// The board's open standing dispatches.
 	Dispatches    []*StandingDispatch `protobuf:"bytes,5,rep,name=dispatches,proto3" json:"dispatches,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1866,16 +1867,16 @@ func (x *InspectBoardResponse) GetDispatches() []*StandingDispatch {
 	return nil
 }
 
-// GetSummaryRequest names a session.
+// GetSummaryRequest selects a session and the size of its summary.
 type GetSummaryRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The session.
+	// The session, which is the agent_id of its orchestrator.
 	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// 100 to 100 000; default 1 200.
+	// The most tokens that the text may have: 100 to 100 000. Default 1 200 (a setting of the server).
 	TokenBudget int32 `protobuf:"varint,2,opt,name=token_budget,json=tokenBudget,proto3" json:"token_budget,omitempty"`
-	// For this worker: what it holds comes first.
+	// List the steps that this worker holds first. Optional.
 	WorkerId string `protobuf:"bytes,3,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
-	// For this pool: what it could claim is shown.
+	// List the steps that workers of this pool can claim in a section of their own. Optional.
 	WorkerPoolId  string `protobuf:"bytes,4,opt,name=worker_pool_id,json=workerPoolId,proto3" json:"worker_pool_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1939,14 +1940,14 @@ func (x *GetSummaryRequest) GetWorkerPoolId() string {
 	return ""
 }
 
-// GetSummaryResponse is the text.
+// GetSummaryResponse has the summary.
 type GetSummaryResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Markdown; empty without active boards.
+	// The summary as Markdown. Empty if the session has no active board.
 	Text string `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"`
-	// How many tokens it takes, by estimate: 4 bytes each.
+	// The estimated number of tokens of the text, at 4 bytes each.
 	Tokens int32 `protobuf:"varint,2,opt,name=tokens,proto3" json:"tokens,omitempty"`
-	// Something was left out.
+	// Whether something was left out to stay within the budget.
 	Truncated     bool `protobuf:"varint,3,opt,name=truncated,proto3" json:"truncated,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2003,30 +2004,31 @@ func (x *GetSummaryResponse) GetTruncated() bool {
 	return false
 }
 
-// DispatchWorkerRequest starts a run.
+// DispatchWorkerRequest describes a run.
 type DispatchWorkerRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The session.
+	// The session, which is the agent_id of its orchestrator.
 	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// Caller's id of this request.
+	// Idempotency key: repeating a request with the same key gives the first response, for 24 hours. Optional.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// The board.
+	// The board's id within the session.
 	BoardId string `protobuf:"bytes,3,opt,name=board_id,json=boardId,proto3" json:"board_id,omitempty"`
-	// The pool; default the board's.
+	// The worker pool. Default: the board's default pool.
 	WorkerPoolId string `protobuf:"bytes,4,opt,name=worker_pool_id,json=workerPoolId,proto3" json:"worker_pool_id,omitempty"`
-	// One worker of it; empty: any that is free.
+	// The worker. Empty: the connected worker of the pool with the most room.
 	WorkerId string `protobuf:"bytes,5,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
-	// The only steps that the run may see and claim, at most 1 000. Left out: all; an empty list is refused.
+	// The only steps that the run may read and claim, at most 1 000. Not set: all steps of the pool. An
+	// empty list is refused.
 	AllowedStepIds *StepList `protobuf:"bytes,6,opt,name=allowed_step_ids,json=allowedStepIds,proto3" json:"allowed_step_ids,omitempty"`
-	// What the worker is told, at most 16 KiB.
+	// The instruction that the worker gets, at most 16 KiB.
 	Instruction string `protobuf:"bytes,7,opt,name=instruction,proto3" json:"instruction,omitempty"`
-	// What else it should know, at most 16 KiB.
+	// Further context for the worker, at most 16 KiB.
 	Context string `protobuf:"bytes,8,opt,name=context,proto3" json:"context,omitempty"`
-	// The tools it may use, at most 200.
+	// The tools that the worker may use, at most 200. Empty: all tools of its profile.
 	AllowedTools []string `protobuf:"bytes,9,rep,name=allowed_tools,json=allowedTools,proto3" json:"allowed_tools,omitempty"`
-	// When it is stopped; default 1 h, at most 24 h.
+	// The run is stopped after this time: 1 s to 24 h, default 1 h.
 	Timeout *durationpb.Duration `protobuf:"bytes,10,opt,name=timeout,proto3" json:"timeout,omitempty"`
-	// How long to wait for its end; default 0, at most 55 s.
+	// How long to wait for the run to end. Default 0, at most 55 s.
 	Wait          *durationpb.Duration `protobuf:"bytes,11,opt,name=wait,proto3" json:"wait,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2139,12 +2141,12 @@ func (x *DispatchWorkerRequest) GetWait() *durationpb.Duration {
 	return nil
 }
 
-// DispatchWorkerResponse is the run as it stands.
+// DispatchWorkerResponse has the run as it is when the call returns.
 type DispatchWorkerResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The run.
+	// The run's id (run_…).
 	Run *WorkerRun `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
-	// The run is still under way.
+	// Whether the run has not ended yet.
 	Pending       bool `protobuf:"varint,2,opt,name=pending,proto3" json:"pending,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2194,16 +2196,16 @@ func (x *DispatchWorkerResponse) GetPending() bool {
 	return false
 }
 
-// GetWorkerRunRequest names a run.
+// GetWorkerRunRequest selects a run.
 type GetWorkerRunRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The session.
+	// The session, which is the agent_id of its orchestrator.
 	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// The board.
+	// The board's id within the session.
 	BoardId string `protobuf:"bytes,2,opt,name=board_id,json=boardId,proto3" json:"board_id,omitempty"`
-	// The run.
+	// The run's id (run_…).
 	RunId string `protobuf:"bytes,3,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
-	// How long to wait for its end; default 0, at most 55 s.
+	// How long to wait for the run to end. Default 0, at most 55 s.
 	Wait          *durationpb.Duration `protobuf:"bytes,4,opt,name=wait,proto3" json:"wait,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2267,12 +2269,12 @@ func (x *GetWorkerRunRequest) GetWait() *durationpb.Duration {
 	return nil
 }
 
-// GetWorkerRunResponse is the run.
+// GetWorkerRunResponse has the run.
 type GetWorkerRunResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The run.
+	// The run's id (run_…).
 	Run *WorkerRun `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
-	// The run is still under way.
+	// Whether the run has not ended yet.
 	Pending       bool `protobuf:"varint,2,opt,name=pending,proto3" json:"pending,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2322,16 +2324,16 @@ func (x *GetWorkerRunResponse) GetPending() bool {
 	return false
 }
 
-// ListWorkerRunsRequest names a board.
+// ListWorkerRunsRequest selects runs of a board.
 type ListWorkerRunsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The session.
+	// The session, which is the agent_id of its orchestrator.
 	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// The board.
+	// The board's id within the session.
 	BoardId string `protobuf:"bytes,2,opt,name=board_id,json=boardId,proto3" json:"board_id,omitempty"`
-	// 1 to 500; default 50.
+	// The most entries to return: 1 to 500, default 50.
 	Limit int32 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
-	// Only those under way.
+	// Whether to return only runs in progress.
 	RunningOnly   bool `protobuf:"varint,4,opt,name=running_only,json=runningOnly,proto3" json:"running_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2395,12 +2397,12 @@ func (x *ListWorkerRunsRequest) GetRunningOnly() bool {
 	return false
 }
 
-// ListWorkerRunsResponse is a list.
+// ListWorkerRunsResponse is a list of runs.
 type ListWorkerRunsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The runs.
 	Runs []*WorkerRun `protobuf:"bytes,1,rep,name=runs,proto3" json:"runs,omitempty"`
-	// There are more.
+	// Whether there are more runs than returned.
 	Truncated     bool `protobuf:"varint,2,opt,name=truncated,proto3" json:"truncated,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2450,16 +2452,16 @@ func (x *ListWorkerRunsResponse) GetTruncated() bool {
 	return false
 }
 
-// CancelWorkerRunRequest names a run.
+// CancelWorkerRunRequest selects a run.
 type CancelWorkerRunRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The session.
+	// The session, which is the agent_id of its orchestrator.
 	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// Caller's id of this request.
+	// Idempotency key: repeating a request with the same key gives the first response, for 24 hours. Optional.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// The board.
+	// The board's id within the session.
 	BoardId string `protobuf:"bytes,3,opt,name=board_id,json=boardId,proto3" json:"board_id,omitempty"`
-	// The run.
+	// The run's id (run_…).
 	RunId         string `protobuf:"bytes,4,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2523,10 +2525,10 @@ func (x *CancelWorkerRunRequest) GetRunId() string {
 	return ""
 }
 
-// CancelWorkerRunResponse is the run.
+// CancelWorkerRunResponse has the ended run.
 type CancelWorkerRunResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The run.
+	// The run's id (run_…).
 	Run           *WorkerRun `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2569,16 +2571,16 @@ func (x *CancelWorkerRunResponse) GetRun() *WorkerRun {
 	return nil
 }
 
-// FinishWorkerRunRequest ends the calling run.
+// FinishWorkerRunRequest ends the run whose credential the caller has.
 type FinishWorkerRunRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The session.
+	// The session, which is the agent_id of its orchestrator.
 	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// Caller's id of this request.
+	// Idempotency key: repeating a request with the same key gives the first response, for 24 hours. Optional.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// The board.
+	// The board's id within the session.
 	BoardId string `protobuf:"bytes,3,opt,name=board_id,json=boardId,proto3" json:"board_id,omitempty"`
-	// The worker's last word, at most 16 KiB.
+	// A closing remark, at most 16 KiB. It does not change the step.
 	WorkerResult  string `protobuf:"bytes,4,opt,name=worker_result,json=workerResult,proto3" json:"worker_result,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2642,10 +2644,10 @@ func (x *FinishWorkerRunRequest) GetWorkerResult() string {
 	return ""
 }
 
-// FinishWorkerRunResponse is the run.
+// FinishWorkerRunResponse has the ended run.
 type FinishWorkerRunResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The run.
+	// The run's id (run_…).
 	Run           *WorkerRun `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2688,12 +2690,12 @@ func (x *FinishWorkerRunResponse) GetRun() *WorkerRun {
 	return nil
 }
 
-// RenewWorkerRunRequest renews the calling run's lease.
+// RenewWorkerRunRequest renews the lease of the run whose credential the caller has.
 type RenewWorkerRunRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The session.
+	// The session, which is the agent_id of its orchestrator.
 	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// The board.
+	// The board's id within the session.
 	BoardId       string `protobuf:"bytes,2,opt,name=board_id,json=boardId,proto3" json:"board_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2743,12 +2745,12 @@ func (x *RenewWorkerRunRequest) GetBoardId() string {
 	return ""
 }
 
-// RenewWorkerRunResponse says until when.
+// RenewWorkerRunResponse has the renewed lease.
 type RenewWorkerRunResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// When it lapses.
+	// When the lease expires unless it is renewed again.
 	LeaseExpiresAt *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=lease_expires_at,json=leaseExpiresAt,proto3" json:"lease_expires_at,omitempty"`
-	// The run was asked to stop.
+	// Whether the run was asked to stop.
 	Cancelling    bool `protobuf:"varint,2,opt,name=cancelling,proto3" json:"cancelling,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2798,22 +2800,22 @@ func (x *RenewWorkerRunResponse) GetCancelling() bool {
 	return false
 }
 
-// OpenStandingDispatchRequest opens one.
+// OpenStandingDispatchRequest describes a standing dispatch.
 type OpenStandingDispatchRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The session.
+	// The session, which is the agent_id of its orchestrator.
 	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// Caller's id of this request.
+	// Idempotency key: repeating a request with the same key gives the first response, for 24 hours. Optional.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// The board.
+	// The board's id within the session.
 	BoardId string `protobuf:"bytes,3,opt,name=board_id,json=boardId,proto3" json:"board_id,omitempty"`
-	// The pool; default the board's.
+	// The worker pool. Default: the board's default pool.
 	WorkerPoolId string `protobuf:"bytes,4,opt,name=worker_pool_id,json=workerPoolId,proto3" json:"worker_pool_id,omitempty"`
-	// How many runs at once; 1 to 10 000, default 1 000.
+	// How many of its runs may be in progress at once: 1 to 10 000, default 1 000.
 	MaxParallel int32 `protobuf:"varint,5,opt,name=max_parallel,json=maxParallel,proto3" json:"max_parallel,omitempty"`
-	// The only steps that may be claimed, at most 10 000. Left out: all; an empty list is refused.
+	// The only steps that may be claimed, at most 10 000. Not set: all steps of the pool. An empty list is refused.
 	AllowedStepIds *StepList `protobuf:"bytes,6,opt,name=allowed_step_ids,json=allowedStepIds,proto3" json:"allowed_step_ids,omitempty"`
-	// What the workers are told, at most 16 KiB.
+	// The instruction that workers get, at most 16 KiB.
 	Instruction   string `protobuf:"bytes,7,opt,name=instruction,proto3" json:"instruction,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2898,10 +2900,10 @@ func (x *OpenStandingDispatchRequest) GetInstruction() string {
 	return ""
 }
 
-// OpenStandingDispatchResponse is the dispatch.
+// OpenStandingDispatchResponse has the standing dispatch.
 type OpenStandingDispatchResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The dispatch.
+	// The standing dispatch.
 	Dispatch      *StandingDispatch `protobuf:"bytes,1,opt,name=dispatch,proto3" json:"dispatch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2944,16 +2946,16 @@ func (x *OpenStandingDispatchResponse) GetDispatch() *StandingDispatch {
 	return nil
 }
 
-// CloseStandingDispatchRequest names a dispatch.
+// CloseStandingDispatchRequest selects a standing dispatch.
 type CloseStandingDispatchRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The session.
+	// The session, which is the agent_id of its orchestrator.
 	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// Caller's id of this request.
+	// Idempotency key: repeating a request with the same key gives the first response, for 24 hours. Optional.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// The board.
+	// The board's id within the session.
 	BoardId string `protobuf:"bytes,3,opt,name=board_id,json=boardId,proto3" json:"board_id,omitempty"`
-	// The dispatch.
+	// The standing dispatch's id (dsp_…).
 	DispatchId    string `protobuf:"bytes,4,opt,name=dispatch_id,json=dispatchId,proto3" json:"dispatch_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3017,10 +3019,10 @@ func (x *CloseStandingDispatchRequest) GetDispatchId() string {
 	return ""
 }
 
-// CloseStandingDispatchResponse is the dispatch.
+// CloseStandingDispatchResponse has the closed dispatch.
 type CloseStandingDispatchResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The dispatch.
+	// The standing dispatch.
 	Dispatch      *StandingDispatch `protobuf:"bytes,1,opt,name=dispatch,proto3" json:"dispatch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3063,12 +3065,12 @@ func (x *CloseStandingDispatchResponse) GetDispatch() *StandingDispatch {
 	return nil
 }
 
-// ListStandingDispatchesRequest names a board.
+// ListStandingDispatchesRequest selects a board.
 type ListStandingDispatchesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The session.
+	// The session, which is the agent_id of its orchestrator.
 	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// The board.
+	// The board's id within the session.
 	BoardId       string `protobuf:"bytes,2,opt,name=board_id,json=boardId,proto3" json:"board_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3118,10 +3120,10 @@ func (x *ListStandingDispatchesRequest) GetBoardId() string {
 	return ""
 }
 
-// ListStandingDispatchesResponse is a list, oldest first.
+// ListStandingDispatchesResponse is a list of standing dispatches, oldest first.
 type ListStandingDispatchesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The dispatches.
+	// The standing dispatches.
 	Dispatches    []*StandingDispatch `protobuf:"bytes,1,rep,name=dispatches,proto3" json:"dispatches,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3167,7 +3169,7 @@ func (x *ListStandingDispatchesResponse) GetDispatches() []*StandingDispatch {
 // ListWorkersRequest selects workers.
 type ListWorkersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Only this pool's.
+	// Return only entries of this worker pool. Empty: all pools.
 	WorkerPoolId  string `protobuf:"bytes,1,opt,name=worker_pool_id,json=workerPoolId,proto3" json:"worker_pool_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3210,7 +3212,7 @@ func (x *ListWorkersRequest) GetWorkerPoolId() string {
 	return ""
 }
 
-// ListWorkersResponse is a list, by name.
+// ListWorkersResponse is a list of workers, sorted by id.
 type ListWorkersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The workers.
@@ -3256,14 +3258,14 @@ func (x *ListWorkersResponse) GetWorkers() []*BoardWorker {
 	return nil
 }
 
-// ListWalsRequest names a session.
+// ListWalsRequest selects a page of WALs of a session.
 type ListWalsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The session.
+	// The session, which is the agent_id of its orchestrator.
 	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// 1 to 500; default 50.
+	// The most entries to return: 1 to 500, default 50.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// From next_page_token.
+	// The next_page_token of the page before. Empty: the first page.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3320,18 +3322,18 @@ func (x *ListWalsRequest) GetPageToken() string {
 	return ""
 }
 
-// Wal is one board's log.
+// Wal describes the write-ahead log of one board.
 type Wal struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its name, without extension.
+	// The WAL's name, without its extension.
 	WalName string `protobuf:"bytes,1,opt,name=wal_name,json=walName,proto3" json:"wal_name,omitempty"`
-	// The board.
+	// The board's id within the session.
 	BoardId string `protobuf:"bytes,2,opt,name=board_id,json=boardId,proto3" json:"board_id,omitempty"`
-	// Where it is served.
+	// The REST path at which the WAL is served.
 	WalPath string `protobuf:"bytes,3,opt,name=wal_path,json=walPath,proto3" json:"wal_path,omitempty"`
-	// The number of its last line.
+	// The wal_seq of its last line.
 	LastWalSeq int64 `protobuf:"varint,4,opt,name=last_wal_seq,json=lastWalSeq,proto3" json:"last_wal_seq,omitempty"`
-	// Where the board stands.
+	// The board's current status.
 	Status        BoardStatus `protobuf:"varint,5,opt,name=status,proto3,enum=quartet.board.v1.BoardStatus" json:"status,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3402,12 +3404,12 @@ func (x *Wal) GetStatus() BoardStatus {
 	return BoardStatus_BOARD_STATUS_UNSPECIFIED
 }
 
-// ListWalsResponse is one page.
+// ListWalsResponse is one page of WALs.
 type ListWalsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The logs.
+	// The WALs.
 	Wals []*Wal `protobuf:"bytes,1,rep,name=wals,proto3" json:"wals,omitempty"`
-	// Where the next page begins.
+	// Pass it as page_token to get the next page. Empty: this is the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3457,16 +3459,16 @@ func (x *ListWalsResponse) GetNextPageToken() string {
 	return ""
 }
 
-// ReadWalRequest names lines.
+// ReadWalRequest selects lines of a WAL.
 type ReadWalRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The session.
+	// The session, which is the agent_id of its orchestrator.
 	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// The WAL's name, without extension.
+	// The WAL's name, without its extension.
 	WalName string `protobuf:"bytes,2,opt,name=wal_name,json=walName,proto3" json:"wal_name,omitempty"`
-	// The lines behind this one; 0: from the first.
+	// Return lines after this wal_seq. Default 0: from the first line.
 	AfterWalSeq int64 `protobuf:"varint,3,opt,name=after_wal_seq,json=afterWalSeq,proto3" json:"after_wal_seq,omitempty"`
-	// 1 to 2 000; default 500. Fewer where they are long.
+	// The most lines to return: 1 to 2 000, default 500. Fewer are returned if they exceed 1 MiB.
 	Limit         int32 `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3530,16 +3532,16 @@ func (x *ReadWalRequest) GetLimit() int32 {
 	return 0
 }
 
-// ReadWalResponse is lines.
+// ReadWalResponse has lines of a WAL.
 type ReadWalResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// JSON Lines: each line ends with a newline.
+	// JSON Lines; each line ends with a newline.
 	Lines []byte `protobuf:"bytes,1,opt,name=lines,proto3" json:"lines,omitempty"`
-	// The number of the last line in lines.
+	// The wal_seq of the last line in lines; after_wal_seq if lines is empty.
 	LastWalSeq int64 `protobuf:"varint,2,opt,name=last_wal_seq,json=lastWalSeq,proto3" json:"last_wal_seq,omitempty"`
-	// There are more behind these.
+	// Whether more entries follow the last one returned.
 	Truncated bool `protobuf:"varint,3,opt,name=truncated,proto3" json:"truncated,omitempty"`
-	// The board has ended: nothing will be added behind the last line.
+	// Whether the board has ended, so that the WAL gets no more lines.
 	Ended         bool `protobuf:"varint,4,opt,name=ended,proto3" json:"ended,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3603,14 +3605,14 @@ func (x *ReadWalResponse) GetEnded() bool {
 	return false
 }
 
-// FollowWalRequest names where to begin.
+// FollowWalRequest says after which line the stream begins.
 type FollowWalRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The session.
+	// The session, which is the agent_id of its orchestrator.
 	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// The WAL's name, without extension.
+	// The WAL's name, without its extension.
 	WalName string `protobuf:"bytes,2,opt,name=wal_name,json=walName,proto3" json:"wal_name,omitempty"`
-	// The lines behind this one; 0: from the first.
+	// Return lines after this wal_seq. Default 0: from the first line.
 	AfterWalSeq   int64 `protobuf:"varint,3,opt,name=after_wal_seq,json=afterWalSeq,proto3" json:"after_wal_seq,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3667,12 +3669,12 @@ func (x *FollowWalRequest) GetAfterWalSeq() int64 {
 	return 0
 }
 
-// FollowWalResponse is some lines.
+// FollowWalResponse has the next lines of a WAL.
 type FollowWalResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// JSON Lines: each line ends with a newline.
+	// JSON Lines; each line ends with a newline.
 	Lines []byte `protobuf:"bytes,1,opt,name=lines,proto3" json:"lines,omitempty"`
-	// The number of the last line in lines.
+	// The wal_seq of the last line in lines; after_wal_seq if lines is empty.
 	LastWalSeq    int64 `protobuf:"varint,2,opt,name=last_wal_seq,json=lastWalSeq,proto3" json:"last_wal_seq,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3722,22 +3724,23 @@ func (x *FollowWalResponse) GetLastWalSeq() int64 {
 	return 0
 }
 
-// BoardWorkerHello announces a worker.
+// BoardWorkerHello describes the worker that connects.
 type BoardWorkerHello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its lasting name.
+	// The worker's id, which is the same in every process of the worker.
 	WorkerId string `protobuf:"bytes,1,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
-	// New for every process life.
+	// An id that is new for every process of the worker.
 	BootId string `protobuf:"bytes,2,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`
-	// The pools it joins, 1 to 100.
+	// The pools that it serves: 1 to 100.
 	WorkerPoolIds []string `protobuf:"bytes,3,rep,name=worker_pool_ids,json=workerPoolIds,proto3" json:"worker_pool_ids,omitempty"`
-	// How many runs at once, 1 to 10 000.
+	// How many runs it takes at once: 1 to 10 000.
 	Capacity int32 `protobuf:"varint,4,opt,name=capacity,proto3" json:"capacity,omitempty"`
-	// Free labels.
+	// Labels by name.
 	Labels map[string]string `protobuf:"bytes,5,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Runs it still has after a reconnect.
+	// The runs that the worker still has, after a reconnect.
 	RunIds []string `protobuf:"bytes,6,rep,name=run_ids,json=runIds,proto3" json:"run_ids,omitempty"`
-	// Dispatched runs are not given a step: the worker queries and claims with the run's credential.
+	// Whether the worker chooses steps itself, by QuerySteps and ClaimStep with the run's credential. Its
+	// dispatched runs then come without a step.
 	ChoosesSteps  bool `protobuf:"varint,7,opt,name=chooses_steps,json=choosesSteps,proto3" json:"chooses_steps,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3822,22 +3825,23 @@ func (x *BoardWorkerHello) GetChoosesSteps() bool {
 	return false
 }
 
-// StepReport says what became of a run's step, or of the run.
+// StepReport reports on the step of a run, or on the end of the run.
 type StepReport struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The run.
+	// The run's id (run_…).
 	RunId string `protobuf:"bytes,1,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
-	// running, blocked, completed, failed or cancelled. Not set: only the run is over.
+	// The new status of the step: running, blocked, completed, failed or cancelled. Not set: the report is
+	// only about the run, and finished must be set.
 	Status StepStatus `protobuf:"varint,2,opt,name=status,proto3,enum=quartet.board.v1.StepStatus" json:"status,omitempty"`
-	// What came of it.
+	// The result, at most 16 KiB. Not set: unchanged.
 	ResultSummary *string `protobuf:"bytes,3,opt,name=result_summary,json=resultSummary,proto3,oneof" json:"result_summary,omitempty"`
-	// What it made.
+	// Ids of artifacts that the step produced. Empty: unchanged.
 	ArtifactIds []string `protobuf:"bytes,4,rep,name=artifact_ids,json=artifactIds,proto3" json:"artifact_ids,omitempty"`
-	// Why.
+	// Why, as free text.
 	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
-	// The run is over with this. Runs of standing dispatches are, with their step.
+	// Whether the run ends with this report. Runs of standing dispatches always end with their step.
 	Finished bool `protobuf:"varint,6,opt,name=finished,proto3" json:"finished,omitempty"`
-	// The worker's last word.
+	// The worker's closing remark.
 	WorkerResult  string `protobuf:"bytes,7,opt,name=worker_result,json=workerResult,proto3" json:"worker_result,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3922,16 +3926,17 @@ func (x *StepReport) GetWorkerResult() string {
 	return ""
 }
 
-// ConnectRequest is what a worker says. Fields may come together.
+// ConnectRequest is a message of a worker. It may have several fields set.
 type ConnectRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// First of all.
+	// Required in the first message, and refused in later ones.
 	Hello *BoardWorkerHello `protobuf:"bytes,1,opt,name=hello,proto3" json:"hello,omitempty"`
-	// What became of steps.
+	// Reports on steps and runs. Each is acknowledged once it is durable.
 	Reports []*StepReport `protobuf:"bytes,2,rep,name=reports,proto3" json:"reports,omitempty"`
-	// For how many more runs there is room: they are claimed as soon as there are steps. It adds up.
+	// How many more runs the worker wants, 0 to 10 000, in addition to those it asked for and did not get
+	// yet. Steps are claimed for it as they become ready.
 	Want int32 `protobuf:"varint,3,opt,name=want,proto3" json:"want,omitempty"`
-	// Runs that go on (a heartbeat). It writes no line.
+	// A heartbeat: renews the leases of these runs. It writes nothing to the journal.
 	RenewRunIds   []string `protobuf:"bytes,4,rep,name=renew_run_ids,json=renewRunIds,proto3" json:"renew_run_ids,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3995,16 +4000,16 @@ func (x *ConnectRequest) GetRenewRunIds() []string {
 	return nil
 }
 
-// StepAssignment hands a run over, with its step claimed.
+// StepAssignment gives a run to a worker, with its claimed step.
 type StepAssignment struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The run.
+	// The run's id (run_…).
 	Run *WorkerRun `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
-	// Its step; not set where the worker chooses.
+	// The step, claimed for the run. Not set for workers with chooses_steps.
 	Step *Step `protobuf:"bytes,2,opt,name=step,proto3" json:"step,omitempty"`
-	// The results of the steps it depends on, at most 100.
+	// The steps that it depends on, with their results; at most 100.
 	Dependencies []*Step `protobuf:"bytes,3,rep,name=dependencies,proto3" json:"dependencies,omitempty"`
-	// The run's credential, for calls of BoardService. Only where the worker chooses.
+	// The run's credential for calls of BoardService. Only for workers with chooses_steps.
 	RunToken      string `protobuf:"bytes,4,opt,name=run_token,json=runToken,proto3" json:"run_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4068,14 +4073,15 @@ func (x *StepAssignment) GetRunToken() string {
 	return ""
 }
 
-// ReportAck answers a report once it is durable.
+// ReportAck acknowledges a report: it is durable, or was refused.
 type ReportAck struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The run.
+	// The run's id (run_…).
 	RunId string `protobuf:"bytes,1,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
-	// Empty: stored. Else why not: the lower-case reason, such as lease_expired or task_terminal.
+	// Why the report was refused, as the error's reason in lower case, such as lease_expired or
+	// task_terminal. Empty: the report is durable.
 	Error string `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"`
-	// What was wrong, for people.
+	// Why the report was refused, for people.
 	Message       string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4132,14 +4138,14 @@ func (x *ReportAck) GetMessage() string {
 	return ""
 }
 
-// ConnectResponse is what a worker is told.
+// ConnectResponse is a message to a worker.
 type ConnectResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Runs to execute.
+	// Runs that the worker is to execute.
 	Assigned []*StepAssignment `protobuf:"bytes,1,rep,name=assigned,proto3" json:"assigned,omitempty"`
-	// Answers to reports.
+	// Acknowledgements of reports.
 	Acks []*ReportAck `protobuf:"bytes,2,rep,name=acks,proto3" json:"acks,omitempty"`
-	// Runs to stop. Those it does not know any more are over already.
+	// Runs that the worker is to stop. It ignores those that it does not have.
 	CancelRunIds  []string `protobuf:"bytes,3,rep,name=cancel_run_ids,json=cancelRunIds,proto3" json:"cancel_run_ids,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

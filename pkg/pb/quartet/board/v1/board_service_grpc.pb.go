@@ -51,86 +51,116 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// BoardService owns boards: S2's Task DAGs, which an orchestrator keeps for its workers. The
-// first eleven calls are S2's agent.task_* tools in their order. A board is named by session_id
-// and board_id; the id means the active board, else the newest that ended (SPEC §7).
+// BoardService holds boards: graphs of steps that an orchestrator maintains and workers execute.
 //
-// Who may do what: the session's own agent, where its profile has boards, and admins do all
-// that is the orchestrator's; operators read, block, reopen, fail, cancel and cancel runs; a
-// run's credential (WorkerRun) sees its board, claims one step and reports on it. Others:
+// A board is named by session_id and board_id. The id means the session's active board with that
+// id or, if there is none, the one that ended last.
+//
+// Permissions: the session's own agent, if its profile has boards, and admins may make every call of
+// an orchestrator. Operators may read, block, reopen, fail and cancel boards, and cancel runs. A run's
+// credential reads its own board, claims one step and reports on it. Other callers get
 // TOOL_NOT_AVAILABLE or PERMISSION_DENIED.
 //
-// Every call that looks at a board first takes back the steps whose lease is over (SPEC B9).
-// Every change of a board that has ended is refused with TASK_TERMINAL.
+// Calls that read or change a board first expire its overdue leases. Changes of a board that has ended
+// are refused with TASK_TERMINAL, and a board whose WAL cannot be replayed with STORAGE.
 type BoardServiceClient interface {
-	// GetTemplate answers with the guide to writing a board, as a block of context for the
-	// orchestrator's next round. It makes and writes nothing (S2-296).
+	// GetTemplate returns a guide to writing a board, as a block of context for the orchestrator. It
+	// reads no board and writes nothing.
 	GetTemplate(ctx context.Context, in *GetTemplateRequest, opts ...grpc.CallOption) (*GetTemplateResponse, error)
-	// CreateBoard makes a board out of a whole DAG (S2-303).
-	// Errors: ALREADY_EXISTS (an active board has the id), PATH_CONFLICT (a board of the session
-	// has, or had, the WAL name), DEPENDENCY_CYCLE, UNKNOWN_DEPENDENCY, DUPLICATE_STEP,
-	// INVALID_ARGUMENT, LIMIT_EXCEEDED.
+	// CreateBoard creates a board with all of its steps.
+	//
+	// Errors: ALREADY_EXISTS if an active board of the session has the id; PATH_CONFLICT if a board of
+	// the session has or had the WAL name; DEPENDENCY_CYCLE, UNKNOWN_DEPENDENCY, DUPLICATE_STEP,
+	// INVALID_ARGUMENT, LIMIT_EXCEEDED; AGENT_DELETED if the orchestrator was deleted.
 	CreateBoard(ctx context.Context, in *CreateBoardRequest, opts ...grpc.CallOption) (*CreateBoardResponse, error)
-	// GetBoard reads a whole board, active or ended (S2-064).
+	// GetBoard reads a board with its steps, active or ended.
+	//
+	// Errors: NOT_FOUND.
 	GetBoard(ctx context.Context, in *GetBoardRequest, opts ...grpc.CallOption) (*GetBoardResponse, error)
-	// ListBoards reads boards without their steps: the active ones in order of creation, then, on
-	// request, those that ended, newest first (S2-062 to S2-072).
+	// ListBoards reads boards without their steps: the active ones in the order of creation, then, if
+	// requested, those that ended, latest end first.
 	ListBoards(ctx context.Context, in *ListBoardsRequest, opts ...grpc.CallOption) (*ListBoardsResponse, error)
-	// UpdateBoard applies a patch: all of its operations in the order given, or none (S2-309).
-	// Errors: STEP_STATE, STEP_HAS_DEPENDENTS, BOARD_STATE, NOT_FOUND, REVISION_CONFLICT and those of CreateBoard.
+	// UpdateBoard applies operations to a board, all of them in the given order or none.
+	//
+	// Errors: REVISION_CONFLICT if the board does not have expected_revision; NOT_FOUND, STEP_STATE,
+	// STEP_HAS_DEPENDENTS, BOARD_STATE, DEPENDENCY_CYCLE, UNKNOWN_DEPENDENCY, DUPLICATE_STEP,
+	// INVALID_ARGUMENT, LIMIT_EXCEEDED.
 	UpdateBoard(ctx context.Context, in *UpdateBoardRequest, opts ...grpc.CallOption) (*UpdateBoardResponse, error)
-	// QuerySteps reads steps in order of creation. A run sees the steps of its pool that it could
-	// claim, 5 by default (S2-354).
+	// QuerySteps reads steps in the order in which they were added. With a run's credential it returns
+	// the steps that the run could claim now, 5 by default.
+	//
+	// Errors: NOT_FOUND; PERMISSION_DENIED for steps outside of the run's scope; RUN_STALE.
 	QuerySteps(ctx context.Context, in *QueryStepsRequest, opts ...grpc.CallOption) (*QueryStepsResponse, error)
-	// ClaimStep gives a ready step to the calling run (S2-376). It needs a run's credential.
-	// Errors: STEP_ALREADY_CLAIMED (somebody was faster: query again), STEP_ALREADY_CLAIMED_BY_RUN,
-	// STEP_STATE, BOARD_NOT_DISPATCHABLE, PERMISSION_DENIED (outside of the run's scope), RUN_STALE.
+	// ClaimStep gives a ready step to the calling run, with a lease. It requires a run's credential.
+	//
+	// Errors: STEP_ALREADY_CLAIMED if another run holds the step, in which case query the steps again;
+	// STEP_ALREADY_CLAIMED_BY_RUN if the run has claimed a step before; STEP_STATE,
+	// BOARD_NOT_DISPATCHABLE, RUN_STALE; PERMISSION_DENIED for a step outside of the run's scope.
 	ClaimStep(ctx context.Context, in *ClaimStepRequest, opts ...grpc.CallOption) (*ClaimStepResponse, error)
-	// UpdateStep reports on a step: its holder's report, or the orchestrator's own (S2-396, SPEC B7).
-	// Errors: STEP_STATE, LEASE_EXPIRED, PERMISSION_DENIED, RUN_STALE.
+	// UpdateStep changes the status of a step: as the report of the run that holds it, which renews its
+	// lease, or as the orchestrator.
+	//
+	// Errors: STEP_STATE if the step's status cannot change so; LEASE_EXPIRED, PERMISSION_DENIED,
+	// RUN_STALE, NOT_FOUND.
 	UpdateStep(ctx context.Context, in *UpdateStepRequest, opts ...grpc.CallOption) (*UpdateStepResponse, error)
-	// CompleteBoard closes a board whose required steps are all completed and of whose steps none
-	// is held; optional steps that nobody began are cancelled (S2-425 to S2-427).
-	// Errors: BOARD_NOT_COMPLETEABLE with the steps in the way.
+	// CompleteBoard ends a board whose required steps are all completed and none of whose steps is
+	// claimed or running. Optional steps that are pending or ready are cancelled.
+	//
+	// Errors: BOARD_NOT_COMPLETEABLE, naming the steps at fault.
 	CompleteBoard(ctx context.Context, in *CompleteBoardRequest, opts ...grpc.CallOption) (*CompleteBoardResponse, error)
-	// FailBoard stops the workers, waits 30 s for them at most, fails what has not ended and
-	// closes the board (S2-428 to S2-436).
+	// FailBoard asks the workers of a board to stop, waits at most 30 s for them (a setting of the
+	// server), fails the steps that have not ended and ends the board as failed.
 	FailBoard(ctx context.Context, in *FailBoardRequest, opts ...grpc.CallOption) (*FailBoardResponse, error)
-	// CancelBoard is FailBoard with cancelled.
+	// CancelBoard does the same as FailBoard with the status cancelled.
 	CancelBoard(ctx context.Context, in *CancelBoardRequest, opts ...grpc.CallOption) (*CancelBoardResponse, error)
-	// InspectBoard shows what debugging needs: the timeline, what workers saw of their steps
-	// beside what stands there now, runs, dispatches and diagnostics (SPEC B13).
+	// InspectBoard returns what debugging a board needs: its newest WAL lines, held steps as they were
+	// when claimed and as they are now, runs, dispatches and diagnostics.
 	InspectBoard(ctx context.Context, in *InspectBoardRequest, opts ...grpc.CallOption) (*InspectBoardResponse, error)
-	// GetSummary renders a session's boards for a prompt within a budget of tokens (SPEC B14).
+	// GetSummary renders the active boards of a session as Markdown for a prompt, within a budget of
+	// tokens.
 	GetSummary(ctx context.Context, in *GetSummaryRequest, opts ...grpc.CallOption) (*GetSummaryResponse, error)
-	// DispatchWorker starts a run on one free worker, and on request waits for its end (SPEC B10).
-	// Errors: BOARD_NOT_DISPATCHABLE, WORKER_BUSY, WORKER_POOL_BUSY. There is no queue.
+	// DispatchWorker starts a run on one connected worker that has room and, if requested, waits for
+	// the run to end. Dispatches are not queued.
+	//
+	// Errors: BOARD_NOT_DISPATCHABLE; WORKER_BUSY if the named worker has no room; WORKER_POOL_BUSY if
+	// no worker of the pool has room; NOT_FOUND.
 	DispatchWorker(ctx context.Context, in *DispatchWorkerRequest, opts ...grpc.CallOption) (*DispatchWorkerResponse, error)
-	// GetWorkerRun reads a run, and on request waits for its end.
+	// GetWorkerRun reads a run and, if requested, waits for it to end. Runs that ended long ago are not
+	// found.
 	GetWorkerRun(ctx context.Context, in *GetWorkerRunRequest, opts ...grpc.CallOption) (*GetWorkerRunResponse, error)
-	// ListWorkerRuns reads a board's runs, newest first: those under way, and the last of those that ended.
+	// ListWorkerRuns reads the runs of a board, newest first: those in progress, then the most recent
+	// ended ones.
 	ListWorkerRuns(ctx context.Context, in *ListWorkerRunsRequest, opts ...grpc.CallOption) (*ListWorkerRunsResponse, error)
-	// CancelWorkerRun ends a run: its worker is told, and the step it holds fails with worker_cancelled
-	// (S2-418). Repeating it changes nothing.
+	// CancelWorkerRun ends a run: its worker is asked to stop, and a step that it holds fails with the
+	// reason worker_cancelled. Cancelling an ended run changes nothing.
 	CancelWorkerRun(ctx context.Context, in *CancelWorkerRunRequest, opts ...grpc.CallOption) (*CancelWorkerRunResponse, error)
-	// FinishWorkerRun ends the calling run. A step that it still holds fails (S2-417). It needs a
-	// run's credential.
+	// FinishWorkerRun ends the calling run. A step that it still holds fails. It requires a run's
+	// credential.
+	//
+	// Errors: RUN_STALE, LEASE_EXPIRED.
 	FinishWorkerRun(ctx context.Context, in *FinishWorkerRunRequest, opts ...grpc.CallOption) (*FinishWorkerRunResponse, error)
-	// RenewWorkerRun begins the lease of the calling run anew. It writes no line (SPEC X12).
+	// RenewWorkerRun gives the lease of the calling run a full term. It writes nothing to the journal.
+	// It requires a run's credential.
+	//
+	// Errors: RUN_STALE, LEASE_EXPIRED.
 	RenewWorkerRun(ctx context.Context, in *RenewWorkerRunRequest, opts ...grpc.CallOption) (*RenewWorkerRunResponse, error)
-	// OpenStandingDispatch lets a pool claim steps of a board until it is closed (SPEC B10).
+	// OpenStandingDispatch lets the workers of a pool claim steps of a board until it is closed. At most
+	// 100 are open for a board.
+	//
+	// Errors: BOARD_NOT_DISPATCHABLE, NOT_FOUND, LIMIT_EXCEEDED.
 	OpenStandingDispatch(ctx context.Context, in *OpenStandingDispatchRequest, opts ...grpc.CallOption) (*OpenStandingDispatchResponse, error)
-	// CloseStandingDispatch ends that. Runs under way go on. Repeating it changes nothing.
+	// CloseStandingDispatch ends a standing dispatch. Its runs continue. Closing it again changes
+	// nothing.
 	CloseStandingDispatch(ctx context.Context, in *CloseStandingDispatchRequest, opts ...grpc.CallOption) (*CloseStandingDispatchResponse, error)
-	// ListStandingDispatches reads a board's open dispatches.
+	// ListStandingDispatches reads the open standing dispatches of a board.
 	ListStandingDispatches(ctx context.Context, in *ListStandingDispatchesRequest, opts ...grpc.CallOption) (*ListStandingDispatchesResponse, error)
-	// ListWorkers reads the connected workers.
+	// ListWorkers reads the workers that are connected now.
 	ListWorkers(ctx context.Context, in *ListWorkersRequest, opts ...grpc.CallOption) (*ListWorkersResponse, error)
 	// ListWals reads the WALs of a session, oldest first.
 	ListWals(ctx context.Context, in *ListWalsRequest, opts ...grpc.CallOption) (*ListWalsResponse, error)
-	// ReadWal reads lines of a WAL (SPEC B1).
+	// ReadWal reads lines of a WAL. They are the same bytes on every read.
 	ReadWal(ctx context.Context, in *ReadWalRequest, opts ...grpc.CallOption) (*ReadWalResponse, error)
-	// FollowWal streams lines as they are written, and ends after the board did.
+	// FollowWal streams lines of a WAL as they are written. The stream ends after the board's last line.
 	FollowWal(ctx context.Context, in *FollowWalRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[FollowWalResponse], error)
 }
 
@@ -415,86 +445,116 @@ type BoardService_FollowWalClient = grpc.ServerStreamingClient[FollowWalResponse
 // All implementations must embed UnimplementedBoardServiceServer
 // for forward compatibility.
 //
-// BoardService owns boards: S2's Task DAGs, which an orchestrator keeps for its workers. The
-// first eleven calls are S2's agent.task_* tools in their order. A board is named by session_id
-// and board_id; the id means the active board, else the newest that ended (SPEC §7).
+// BoardService holds boards: graphs of steps that an orchestrator maintains and workers execute.
 //
-// Who may do what: the session's own agent, where its profile has boards, and admins do all
-// that is the orchestrator's; operators read, block, reopen, fail, cancel and cancel runs; a
-// run's credential (WorkerRun) sees its board, claims one step and reports on it. Others:
+// A board is named by session_id and board_id. The id means the session's active board with that
+// id or, if there is none, the one that ended last.
+//
+// Permissions: the session's own agent, if its profile has boards, and admins may make every call of
+// an orchestrator. Operators may read, block, reopen, fail and cancel boards, and cancel runs. A run's
+// credential reads its own board, claims one step and reports on it. Other callers get
 // TOOL_NOT_AVAILABLE or PERMISSION_DENIED.
 //
-// Every call that looks at a board first takes back the steps whose lease is over (SPEC B9).
-// Every change of a board that has ended is refused with TASK_TERMINAL.
+// Calls that read or change a board first expire its overdue leases. Changes of a board that has ended
+// are refused with TASK_TERMINAL, and a board whose WAL cannot be replayed with STORAGE.
 type BoardServiceServer interface {
-	// GetTemplate answers with the guide to writing a board, as a block of context for the
-	// orchestrator's next round. It makes and writes nothing (S2-296).
+	// GetTemplate returns a guide to writing a board, as a block of context for the orchestrator. It
+	// reads no board and writes nothing.
 	GetTemplate(context.Context, *GetTemplateRequest) (*GetTemplateResponse, error)
-	// CreateBoard makes a board out of a whole DAG (S2-303).
-	// Errors: ALREADY_EXISTS (an active board has the id), PATH_CONFLICT (a board of the session
-	// has, or had, the WAL name), DEPENDENCY_CYCLE, UNKNOWN_DEPENDENCY, DUPLICATE_STEP,
-	// INVALID_ARGUMENT, LIMIT_EXCEEDED.
+	// CreateBoard creates a board with all of its steps.
+	//
+	// Errors: ALREADY_EXISTS if an active board of the session has the id; PATH_CONFLICT if a board of
+	// the session has or had the WAL name; DEPENDENCY_CYCLE, UNKNOWN_DEPENDENCY, DUPLICATE_STEP,
+	// INVALID_ARGUMENT, LIMIT_EXCEEDED; AGENT_DELETED if the orchestrator was deleted.
 	CreateBoard(context.Context, *CreateBoardRequest) (*CreateBoardResponse, error)
-	// GetBoard reads a whole board, active or ended (S2-064).
+	// GetBoard reads a board with its steps, active or ended.
+	//
+	// Errors: NOT_FOUND.
 	GetBoard(context.Context, *GetBoardRequest) (*GetBoardResponse, error)
-	// ListBoards reads boards without their steps: the active ones in order of creation, then, on
-	// request, those that ended, newest first (S2-062 to S2-072).
+	// ListBoards reads boards without their steps: the active ones in the order of creation, then, if
+	// requested, those that ended, latest end first.
 	ListBoards(context.Context, *ListBoardsRequest) (*ListBoardsResponse, error)
-	// UpdateBoard applies a patch: all of its operations in the order given, or none (S2-309).
-	// Errors: STEP_STATE, STEP_HAS_DEPENDENTS, BOARD_STATE, NOT_FOUND, REVISION_CONFLICT and those of CreateBoard.
+	// UpdateBoard applies operations to a board, all of them in the given order or none.
+	//
+	// Errors: REVISION_CONFLICT if the board does not have expected_revision; NOT_FOUND, STEP_STATE,
+	// STEP_HAS_DEPENDENTS, BOARD_STATE, DEPENDENCY_CYCLE, UNKNOWN_DEPENDENCY, DUPLICATE_STEP,
+	// INVALID_ARGUMENT, LIMIT_EXCEEDED.
 	UpdateBoard(context.Context, *UpdateBoardRequest) (*UpdateBoardResponse, error)
-	// QuerySteps reads steps in order of creation. A run sees the steps of its pool that it could
-	// claim, 5 by default (S2-354).
+	// QuerySteps reads steps in the order in which they were added. With a run's credential it returns
+	// the steps that the run could claim now, 5 by default.
+	//
+	// Errors: NOT_FOUND; PERMISSION_DENIED for steps outside of the run's scope; RUN_STALE.
 	QuerySteps(context.Context, *QueryStepsRequest) (*QueryStepsResponse, error)
-	// ClaimStep gives a ready step to the calling run (S2-376). It needs a run's credential.
-	// Errors: STEP_ALREADY_CLAIMED (somebody was faster: query again), STEP_ALREADY_CLAIMED_BY_RUN,
-	// STEP_STATE, BOARD_NOT_DISPATCHABLE, PERMISSION_DENIED (outside of the run's scope), RUN_STALE.
+	// ClaimStep gives a ready step to the calling run, with a lease. It requires a run's credential.
+	//
+	// Errors: STEP_ALREADY_CLAIMED if another run holds the step, in which case query the steps again;
+	// STEP_ALREADY_CLAIMED_BY_RUN if the run has claimed a step before; STEP_STATE,
+	// BOARD_NOT_DISPATCHABLE, RUN_STALE; PERMISSION_DENIED for a step outside of the run's scope.
 	ClaimStep(context.Context, *ClaimStepRequest) (*ClaimStepResponse, error)
-	// UpdateStep reports on a step: its holder's report, or the orchestrator's own (S2-396, SPEC B7).
-	// Errors: STEP_STATE, LEASE_EXPIRED, PERMISSION_DENIED, RUN_STALE.
+	// UpdateStep changes the status of a step: as the report of the run that holds it, which renews its
+	// lease, or as the orchestrator.
+	//
+	// Errors: STEP_STATE if the step's status cannot change so; LEASE_EXPIRED, PERMISSION_DENIED,
+	// RUN_STALE, NOT_FOUND.
 	UpdateStep(context.Context, *UpdateStepRequest) (*UpdateStepResponse, error)
-	// CompleteBoard closes a board whose required steps are all completed and of whose steps none
-	// is held; optional steps that nobody began are cancelled (S2-425 to S2-427).
-	// Errors: BOARD_NOT_COMPLETEABLE with the steps in the way.
+	// CompleteBoard ends a board whose required steps are all completed and none of whose steps is
+	// claimed or running. Optional steps that are pending or ready are cancelled.
+	//
+	// Errors: BOARD_NOT_COMPLETEABLE, naming the steps at fault.
 	CompleteBoard(context.Context, *CompleteBoardRequest) (*CompleteBoardResponse, error)
-	// FailBoard stops the workers, waits 30 s for them at most, fails what has not ended and
-	// closes the board (S2-428 to S2-436).
+	// FailBoard asks the workers of a board to stop, waits at most 30 s for them (a setting of the
+	// server), fails the steps that have not ended and ends the board as failed.
 	FailBoard(context.Context, *FailBoardRequest) (*FailBoardResponse, error)
-	// CancelBoard is FailBoard with cancelled.
+	// CancelBoard does the same as FailBoard with the status cancelled.
 	CancelBoard(context.Context, *CancelBoardRequest) (*CancelBoardResponse, error)
-	// InspectBoard shows what debugging needs: the timeline, what workers saw of their steps
-	// beside what stands there now, runs, dispatches and diagnostics (SPEC B13).
+	// InspectBoard returns what debugging a board needs: its newest WAL lines, held steps as they were
+	// when claimed and as they are now, runs, dispatches and diagnostics.
 	InspectBoard(context.Context, *InspectBoardRequest) (*InspectBoardResponse, error)
-	// GetSummary renders a session's boards for a prompt within a budget of tokens (SPEC B14).
+	// GetSummary renders the active boards of a session as Markdown for a prompt, within a budget of
+	// tokens.
 	GetSummary(context.Context, *GetSummaryRequest) (*GetSummaryResponse, error)
-	// DispatchWorker starts a run on one free worker, and on request waits for its end (SPEC B10).
-	// Errors: BOARD_NOT_DISPATCHABLE, WORKER_BUSY, WORKER_POOL_BUSY. There is no queue.
+	// DispatchWorker starts a run on one connected worker that has room and, if requested, waits for
+	// the run to end. Dispatches are not queued.
+	//
+	// Errors: BOARD_NOT_DISPATCHABLE; WORKER_BUSY if the named worker has no room; WORKER_POOL_BUSY if
+	// no worker of the pool has room; NOT_FOUND.
 	DispatchWorker(context.Context, *DispatchWorkerRequest) (*DispatchWorkerResponse, error)
-	// GetWorkerRun reads a run, and on request waits for its end.
+	// GetWorkerRun reads a run and, if requested, waits for it to end. Runs that ended long ago are not
+	// found.
 	GetWorkerRun(context.Context, *GetWorkerRunRequest) (*GetWorkerRunResponse, error)
-	// ListWorkerRuns reads a board's runs, newest first: those under way, and the last of those that ended.
+	// ListWorkerRuns reads the runs of a board, newest first: those in progress, then the most recent
+	// ended ones.
 	ListWorkerRuns(context.Context, *ListWorkerRunsRequest) (*ListWorkerRunsResponse, error)
-	// CancelWorkerRun ends a run: its worker is told, and the step it holds fails with worker_cancelled
-	// (S2-418). Repeating it changes nothing.
+	// CancelWorkerRun ends a run: its worker is asked to stop, and a step that it holds fails with the
+	// reason worker_cancelled. Cancelling an ended run changes nothing.
 	CancelWorkerRun(context.Context, *CancelWorkerRunRequest) (*CancelWorkerRunResponse, error)
-	// FinishWorkerRun ends the calling run. A step that it still holds fails (S2-417). It needs a
-	// run's credential.
+	// FinishWorkerRun ends the calling run. A step that it still holds fails. It requires a run's
+	// credential.
+	//
+	// Errors: RUN_STALE, LEASE_EXPIRED.
 	FinishWorkerRun(context.Context, *FinishWorkerRunRequest) (*FinishWorkerRunResponse, error)
-	// RenewWorkerRun begins the lease of the calling run anew. It writes no line (SPEC X12).
+	// RenewWorkerRun gives the lease of the calling run a full term. It writes nothing to the journal.
+	// It requires a run's credential.
+	//
+	// Errors: RUN_STALE, LEASE_EXPIRED.
 	RenewWorkerRun(context.Context, *RenewWorkerRunRequest) (*RenewWorkerRunResponse, error)
-	// OpenStandingDispatch lets a pool claim steps of a board until it is closed (SPEC B10).
+	// OpenStandingDispatch lets the workers of a pool claim steps of a board until it is closed. At most
+	// 100 are open for a board.
+	//
+	// Errors: BOARD_NOT_DISPATCHABLE, NOT_FOUND, LIMIT_EXCEEDED.
 	OpenStandingDispatch(context.Context, *OpenStandingDispatchRequest) (*OpenStandingDispatchResponse, error)
-	// CloseStandingDispatch ends that. Runs under way go on. Repeating it changes nothing.
+	// CloseStandingDispatch ends a standing dispatch. Its runs continue. Closing it again changes
+	// nothing.
 	CloseStandingDispatch(context.Context, *CloseStandingDispatchRequest) (*CloseStandingDispatchResponse, error)
-	// ListStandingDispatches reads a board's open dispatches.
+	// ListStandingDispatches reads the open standing dispatches of a board.
 	ListStandingDispatches(context.Context, *ListStandingDispatchesRequest) (*ListStandingDispatchesResponse, error)
-	// ListWorkers reads the connected workers.
+	// ListWorkers reads the workers that are connected now.
 	ListWorkers(context.Context, *ListWorkersRequest) (*ListWorkersResponse, error)
 	// ListWals reads the WALs of a session, oldest first.
 	ListWals(context.Context, *ListWalsRequest) (*ListWalsResponse, error)
-	// ReadWal reads lines of a WAL (SPEC B1).
+	// ReadWal reads lines of a WAL. They are the same bytes on every read.
 	ReadWal(context.Context, *ReadWalRequest) (*ReadWalResponse, error)
-	// FollowWal streams lines as they are written, and ends after the board did.
+	// FollowWal streams lines of a WAL as they are written. The stream ends after the board's last line.
 	FollowWal(*FollowWalRequest, grpc.ServerStreamingServer[FollowWalResponse]) error
 	mustEmbedUnimplementedBoardServiceServer()
 }
@@ -1192,11 +1252,14 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// BoardWorkerService is how workers get runs and report.
+// BoardWorkerService gives runs to workers and takes their reports.
 type BoardWorkerServiceClient interface {
-	// Connect holds a worker's one stream. Many runs claim and report on it: what comes together
-	// is written together. A worker says hello, how many runs it has room for, and what became of
-	// steps; it is handed steps that are claimed for it already.
+	// Connect opens the stream of a worker. The first message must have hello; the server sends the
+	// header once it has reconciled the runs of the worker. A worker has one stream: when it connects
+	// again, the older stream ends with CANCELLED. Steps that the worker gets are already claimed for it.
+	//
+	// Errors: INVALID_ARGUMENT, LIMIT_EXCEEDED; NOT_READY when the server stops, after which the worker
+	// connects again.
 	Connect(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ConnectRequest, ConnectResponse], error)
 }
 
@@ -1225,11 +1288,14 @@ type BoardWorkerService_ConnectClient = grpc.BidiStreamingClient[ConnectRequest,
 // All implementations must embed UnimplementedBoardWorkerServiceServer
 // for forward compatibility.
 //
-// BoardWorkerService is how workers get runs and report.
+// BoardWorkerService gives runs to workers and takes their reports.
 type BoardWorkerServiceServer interface {
-	// Connect holds a worker's one stream. Many runs claim and report on it: what comes together
-	// is written together. A worker says hello, how many runs it has room for, and what became of
-	// steps; it is handed steps that are claimed for it already.
+	// Connect opens the stream of a worker. The first message must have hello; the server sends the
+	// header once it has reconciled the runs of the worker. A worker has one stream: when it connects
+	// again, the older stream ends with CANCELLED. Steps that the worker gets are already claimed for it.
+	//
+	// Errors: INVALID_ARGUMENT, LIMIT_EXCEEDED; NOT_READY when the server stops, after which the worker
+	// connects again.
 	Connect(grpc.BidiStreamingServer[ConnectRequest, ConnectResponse]) error
 	mustEmbedUnimplementedBoardWorkerServiceServer()
 }

@@ -23,13 +23,13 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// TaskKind is what a handle stands for.
+// TaskKind says what a task executes.
 type TaskKind int32
 
 const (
-	// Not set.
+	// The zero value; never set.
 	TaskKind_TASK_KIND_UNSPECIFIED TaskKind = 0
-	// A command.
+	// A command on a worker.
 	TaskKind_TASK_KIND_COMMAND_TASK TaskKind = 1
 	// A supervised child agent.
 	TaskKind_TASK_KIND_CHILD_AGENT_TASK TaskKind = 2
@@ -76,25 +76,26 @@ func (TaskKind) EnumDescriptor() ([]byte, []int) {
 	return file_quartet_task_v1_task_proto_rawDescGZIP(), []int{0}
 }
 
-// TaskState only moves forward; the first terminal write wins (SPEC T2).
+// TaskState is the state of a task. A task moves forward only, and the first terminal state is final:
+// COMPLETED, FAILED, CANCELLED and INTERRUPTED are terminal.
 type TaskState int32
 
 const (
-	// Not set.
+	// The zero value; never set.
 	TaskState_TASK_STATE_UNSPECIFIED TaskState = 0
-	// Waiting for a worker.
+	// Waits for a worker.
 	TaskState_TASK_STATE_QUEUED TaskState = 1
-	// A worker has it.
+	// A worker has it, or had it and was lost and the command is to be run again.
 	TaskState_TASK_STATE_RUNNING TaskState = 2
-	// Asked to stop.
+	// Asked to stop and not ended yet.
 	TaskState_TASK_STATE_CANCELLING TaskState = 3
 	// Ended with exit code 0.
 	TaskState_TASK_STATE_COMPLETED TaskState = 4
 	// Ended with another exit code, or could not be started, or hit its time limit.
 	TaskState_TASK_STATE_FAILED TaskState = 5
-	// Stopped on request.
+	// Ended because it was asked to stop.
 	TaskState_TASK_STATE_CANCELLED TaskState = 6
-	// Its worker was lost. Never re-run silently.
+	// Its worker was lost. Whether the command had an effect is unknown; it is not run again.
 	TaskState_TASK_STATE_INTERRUPTED TaskState = 7
 )
 
@@ -149,15 +150,108 @@ func (TaskState) EnumDescriptor() ([]byte, []int) {
 	return file_quartet_task_v1_task_proto_rawDescGZIP(), []int{1}
 }
 
-// DuplicatePolicy says what to do when the same command already runs for the agent.
+// TaskEndReason says why a task ended.
+type TaskEndReason int32
+
+const (
+	// The task has not ended.
+	TaskEndReason_TASK_END_REASON_UNSPECIFIED TaskEndReason = 0
+	// The command exited by itself; exit_code has its status.
+	TaskEndReason_TASK_END_REASON_EXITED TaskEndReason = 1
+	// A signal that was not ours ended the command.
+	TaskEndReason_TASK_END_REASON_SIGNALLED TaskEndReason = 2
+	// The command exceeded its timeout.
+	TaskEndReason_TASK_END_REASON_TIMEOUT TaskEndReason = 3
+	// It was stopped on request. Commands and children.
+	TaskEndReason_TASK_END_REASON_STOPPED TaskEndReason = 4
+	// The worker could not start the command.
+	TaskEndReason_TASK_END_REASON_SPAWN_FAILED TaskEndReason = 5
+	// The worker was shut down.
+	TaskEndReason_TASK_END_REASON_WORKER_STOPPED TaskEndReason = 6
+	// The worker was lost: its lease expired, or it restarted without the command.
+	TaskEndReason_TASK_END_REASON_WORKER_LOST TaskEndReason = 7
+	// The command exceeded limits.memory_bytes, or the worker's own limit.
+	TaskEndReason_TASK_END_REASON_MEMORY_LIMIT_EXCEEDED TaskEndReason = 8
+	// The command exceeded limits.processes, or the worker's own limit.
+	TaskEndReason_TASK_END_REASON_PROCESS_LIMIT_EXCEEDED TaskEndReason = 9
+	// The command exceeded limits.output_bytes.
+	TaskEndReason_TASK_END_REASON_OUTPUT_LIMIT_EXCEEDED TaskEndReason = 10
+	// The child completed its work.
+	TaskEndReason_TASK_END_REASON_FINISHED TaskEndReason = 11
+	// The child failed.
+	TaskEndReason_TASK_END_REASON_CHILD_FAILED TaskEndReason = 12
+)
+
+// Enum value maps for TaskEndReason.
+var (
+	TaskEndReason_name = map[int32]string{
+		0:  "TASK_END_REASON_UNSPECIFIED",
+		1:  "TASK_END_REASON_EXITED",
+		2:  "TASK_END_REASON_SIGNALLED",
+		3:  "TASK_END_REASON_TIMEOUT",
+		4:  "TASK_END_REASON_STOPPED",
+		5:  "TASK_END_REASON_SPAWN_FAILED",
+		6:  "TASK_END_REASON_WORKER_STOPPED",
+		7:  "TASK_END_REASON_WORKER_LOST",
+		8:  "TASK_END_REASON_MEMORY_LIMIT_EXCEEDED",
+		9:  "TASK_END_REASON_PROCESS_LIMIT_EXCEEDED",
+		10: "TASK_END_REASON_OUTPUT_LIMIT_EXCEEDED",
+		11: "TASK_END_REASON_FINISHED",
+		12: "TASK_END_REASON_CHILD_FAILED",
+	}
+	TaskEndReason_value = map[string]int32{
+		"TASK_END_REASON_UNSPECIFIED":            0,
+		"TASK_END_REASON_EXITED":                 1,
+		"TASK_END_REASON_SIGNALLED":              2,
+		"TASK_END_REASON_TIMEOUT":                3,
+		"TASK_END_REASON_STOPPED":                4,
+		"TASK_END_REASON_SPAWN_FAILED":           5,
+		"TASK_END_REASON_WORKER_STOPPED":         6,
+		"TASK_END_REASON_WORKER_LOST":            7,
+		"TASK_END_REASON_MEMORY_LIMIT_EXCEEDED":  8,
+		"TASK_END_REASON_PROCESS_LIMIT_EXCEEDED": 9,
+		"TASK_END_REASON_OUTPUT_LIMIT_EXCEEDED":  10,
+		"TASK_END_REASON_FINISHED":               11,
+		"TASK_END_REASON_CHILD_FAILED":           12,
+	}
+)
+
+func (x TaskEndReason) Enum() *TaskEndReason {
+	p := new(TaskEndReason)
+	*p = x
+	return p
+}
+
+func (x TaskEndReason) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (TaskEndReason) Descriptor() protoreflect.EnumDescriptor {
+	return file_quartet_task_v1_task_proto_enumTypes[2].Descriptor()
+}
+
+func (TaskEndReason) Type() protoreflect.EnumType {
+	return &file_quartet_task_v1_task_proto_enumTypes[2]
+}
+
+func (x TaskEndReason) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use TaskEndReason.Descriptor instead.
+func (TaskEndReason) EnumDescriptor() ([]byte, []int) {
+	return file_quartet_task_v1_task_proto_rawDescGZIP(), []int{2}
+}
+
+// DuplicatePolicy says what ExecCommand does when the agent already runs the same command.
 type DuplicatePolicy int32
 
 const (
-	// Same as start_new.
+	// The same as START_NEW.
 	DuplicatePolicy_DUPLICATE_POLICY_UNSPECIFIED DuplicatePolicy = 0
-	// Start another.
+	// Start another command.
 	DuplicatePolicy_DUPLICATE_POLICY_START_NEW DuplicatePolicy = 1
-	// Answer with the handle of the running one.
+	// Start nothing and return the running command.
 	DuplicatePolicy_DUPLICATE_POLICY_REUSE_RUNNING DuplicatePolicy = 2
 )
 
@@ -186,11 +280,11 @@ func (x DuplicatePolicy) String() string {
 }
 
 func (DuplicatePolicy) Descriptor() protoreflect.EnumDescriptor {
-	return file_quartet_task_v1_task_proto_enumTypes[2].Descriptor()
+	return file_quartet_task_v1_task_proto_enumTypes[3].Descriptor()
 }
 
 func (DuplicatePolicy) Type() protoreflect.EnumType {
-	return &file_quartet_task_v1_task_proto_enumTypes[2]
+	return &file_quartet_task_v1_task_proto_enumTypes[3]
 }
 
 func (x DuplicatePolicy) Number() protoreflect.EnumNumber {
@@ -199,20 +293,20 @@ func (x DuplicatePolicy) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use DuplicatePolicy.Descriptor instead.
 func (DuplicatePolicy) EnumDescriptor() ([]byte, []int) {
-	return file_quartet_task_v1_task_proto_rawDescGZIP(), []int{2}
+	return file_quartet_task_v1_task_proto_rawDescGZIP(), []int{3}
 }
 
-// ExecOutcome is how ExecCommand ended.
+// ExecOutcome says what ExecCommand returns.
 type ExecOutcome int32
 
 const (
-	// Not set.
+	// The zero value; never set.
 	ExecOutcome_EXEC_OUTCOME_UNSPECIFIED ExecOutcome = 0
 	// The command ended within the yield time.
 	ExecOutcome_EXEC_OUTCOME_COMPLETED ExecOutcome = 1
-	// It runs on as a task.
+	// The command has not ended and continues as a task.
 	ExecOutcome_EXEC_OUTCOME_PROMOTED_TO_TASK ExecOutcome = 2
-	// The same command was running already.
+	// The same command was running already, and its task is returned.
 	ExecOutcome_EXEC_OUTCOME_ALREADY_RUNNING ExecOutcome = 3
 )
 
@@ -243,11 +337,11 @@ func (x ExecOutcome) String() string {
 }
 
 func (ExecOutcome) Descriptor() protoreflect.EnumDescriptor {
-	return file_quartet_task_v1_task_proto_enumTypes[3].Descriptor()
+	return file_quartet_task_v1_task_proto_enumTypes[4].Descriptor()
 }
 
 func (ExecOutcome) Type() protoreflect.EnumType {
-	return &file_quartet_task_v1_task_proto_enumTypes[3]
+	return &file_quartet_task_v1_task_proto_enumTypes[4]
 }
 
 func (x ExecOutcome) Number() protoreflect.EnumNumber {
@@ -256,16 +350,16 @@ func (x ExecOutcome) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ExecOutcome.Descriptor instead.
 func (ExecOutcome) EnumDescriptor() ([]byte, []int) {
-	return file_quartet_task_v1_task_proto_rawDescGZIP(), []int{3}
+	return file_quartet_task_v1_task_proto_rawDescGZIP(), []int{4}
 }
 
-// OutputStream tells the two outputs apart.
+// OutputStream is one of the two streams that a command writes.
 type OutputStream int32
 
 const (
-	// Not set.
+	// The zero value; never set.
 	OutputStream_OUTPUT_STREAM_UNSPECIFIED OutputStream = 0
-	// Standard output (or the terminal).
+	// Standard output, or the terminal.
 	OutputStream_OUTPUT_STREAM_STDOUT OutputStream = 1
 	// Standard error.
 	OutputStream_OUTPUT_STREAM_STDERR OutputStream = 2
@@ -296,11 +390,11 @@ func (x OutputStream) String() string {
 }
 
 func (OutputStream) Descriptor() protoreflect.EnumDescriptor {
-	return file_quartet_task_v1_task_proto_enumTypes[4].Descriptor()
+	return file_quartet_task_v1_task_proto_enumTypes[5].Descriptor()
 }
 
 func (OutputStream) Type() protoreflect.EnumType {
-	return &file_quartet_task_v1_task_proto_enumTypes[4]
+	return &file_quartet_task_v1_task_proto_enumTypes[5]
 }
 
 func (x OutputStream) Number() protoreflect.EnumNumber {
@@ -309,19 +403,19 @@ func (x OutputStream) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use OutputStream.Descriptor instead.
 func (OutputStream) EnumDescriptor() ([]byte, []int) {
-	return file_quartet_task_v1_task_proto_rawDescGZIP(), []int{4}
+	return file_quartet_task_v1_task_proto_rawDescGZIP(), []int{5}
 }
 
-// RestartPolicy says what becomes of a command whose worker is lost (SPEC T4).
+// RestartPolicy says what happens to a command whose worker is lost.
 type RestartPolicy int32
 
 const (
-	// Same as never.
+	// The same as NEVER.
 	RestartPolicy_RESTART_POLICY_UNSPECIFIED RestartPolicy = 0
-	// It is interrupted, and its owner decides.
+	// The task ends as interrupted.
 	RestartPolicy_RESTART_POLICY_NEVER RestartPolicy = 1
-	// It is run again from its beginning, by any worker that may, at most 5 times. For
-	// commands that may be run twice.
+	// The command is run again from its beginning, on any matching worker, at most 5 times. For commands
+	// that can safely be run twice.
 	RestartPolicy_RESTART_POLICY_ON_WORKER_LOSS RestartPolicy = 2
 )
 
@@ -350,11 +444,11 @@ func (x RestartPolicy) String() string {
 }
 
 func (RestartPolicy) Descriptor() protoreflect.EnumDescriptor {
-	return file_quartet_task_v1_task_proto_enumTypes[5].Descriptor()
+	return file_quartet_task_v1_task_proto_enumTypes[6].Descriptor()
 }
 
 func (RestartPolicy) Type() protoreflect.EnumType {
-	return &file_quartet_task_v1_task_proto_enumTypes[5]
+	return &file_quartet_task_v1_task_proto_enumTypes[6]
 }
 
 func (x RestartPolicy) Number() protoreflect.EnumNumber {
@@ -363,22 +457,22 @@ func (x RestartPolicy) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use RestartPolicy.Descriptor instead.
 func (RestartPolicy) EnumDescriptor() ([]byte, []int) {
-	return file_quartet_task_v1_task_proto_rawDescGZIP(), []int{5}
+	return file_quartet_task_v1_task_proto_rawDescGZIP(), []int{6}
 }
 
-// WorktreeState says what became of a worktree (SPEC T9).
+// WorktreeState is the state of a worktree.
 type WorktreeState int32
 
 const (
-	// Not set.
+	// The zero value; never set.
 	WorktreeState_WORKTREE_STATE_UNSPECIFIED WorktreeState = 0
-	// It is being made.
+	// It is being created.
 	WorktreeState_WORKTREE_STATE_PREPARING WorktreeState = 1
-	// The child works in it.
+	// It exists, and the child's commands run in it.
 	WorktreeState_WORKTREE_STATE_READY WorktreeState = 2
-	// It was clean at the end and is gone, with its branch.
+	// It was removed with its branch, since the child left no changes in it.
 	WorktreeState_WORKTREE_STATE_REMOVED WorktreeState = 3
-	// It was left where it is; reason says why.
+	// It was kept; reason says why.
 	WorktreeState_WORKTREE_STATE_KEPT WorktreeState = 4
 )
 
@@ -411,11 +505,11 @@ func (x WorktreeState) String() string {
 }
 
 func (WorktreeState) Descriptor() protoreflect.EnumDescriptor {
-	return file_quartet_task_v1_task_proto_enumTypes[6].Descriptor()
+	return file_quartet_task_v1_task_proto_enumTypes[7].Descriptor()
 }
 
 func (WorktreeState) Type() protoreflect.EnumType {
-	return &file_quartet_task_v1_task_proto_enumTypes[6]
+	return &file_quartet_task_v1_task_proto_enumTypes[7]
 }
 
 func (x WorktreeState) Number() protoreflect.EnumNumber {
@@ -424,23 +518,21 @@ func (x WorktreeState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use WorktreeState.Descriptor instead.
 func (WorktreeState) EnumDescriptor() ([]byte, []int) {
-	return file_quartet_task_v1_task_proto_rawDescGZIP(), []int{6}
+	return file_quartet_task_v1_task_proto_rawDescGZIP(), []int{7}
 }
 
-// CommandLimits bounds a command with all that it starts (SPEC T7). 0 is no limit of
-// the command's own; a worker may have one for all commands. The one that is reached
-// first ends the command, and end_reason and end_message say which.
+// CommandLimits bounds what a command and all processes that it starts may use together. 0 means no
+// limit; a worker may have limits for all commands. The first limit that is exceeded ends the command,
+// and end_reason and end_message say which it was.
 type CommandLimits struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Private and shared memory and swap of all its processes together, in bytes; 1 MiB at
-	// least. memory_limit_exceeded. Workers measure it ten times a second, so a command may
-	// be over it for that long.
+	// Private and shared memory and swap of all processes together, in bytes: 1 MiB to 16 TiB. It is
+	// measured ten times a second, so a command may exceed it for that long.
 	MemoryBytes int64 `protobuf:"varint,1,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
-	// Bytes that both outputs may have together. output_limit_exceeded. What is within is kept
-	// as far as output is kept at all.
+	// Bytes of both output streams together: 1 to 16 Ti.
 	OutputBytes int64 `protobuf:"varint,2,opt,name=output_bytes,json=outputBytes,proto3" json:"output_bytes,omitempty"`
-	// Living processes at a time, itself included; threads do not count.
-	// process_limit_exceeded. Measured like memory.
+	// Processes that are alive at the same time, including the command itself and excluding threads: 1 to
+	// 100 000. Measured ten times a second.
 	Processes     int32 `protobuf:"varint,3,opt,name=processes,proto3" json:"processes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -497,30 +589,31 @@ func (x *CommandLimits) GetProcesses() int32 {
 	return 0
 }
 
-// CommandSpec is what to run.
+// CommandSpec describes a command. Exactly one of cmd and argv is required.
 type CommandSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// A shell command line; one of cmd and argv.
+	// A command line for the shell, at most 64 KiB.
 	Cmd string `protobuf:"bytes,1,opt,name=cmd,proto3" json:"cmd,omitempty"`
-	// Program and arguments, run without a shell.
+	// A program and its arguments, run without a shell: at most 1 000 entries.
 	Argv []string `protobuf:"bytes,2,rep,name=argv,proto3" json:"argv,omitempty"`
-	// Working directory; default the agent's workspace root.
+	// The working directory, as an absolute path. Default: the agent's workspace root.
 	Workdir string `protobuf:"bytes,3,opt,name=workdir,proto3" json:"workdir,omitempty"`
-	// Variables set for the command; nothing of the worker's own environment goes in but PATH, HOME, LANG, TMPDIR.
+	// Environment variables of the command, at most 256 and 64 KiB in all. Of the worker's environment it
+	// inherits PATH, HOME, LANG and TMPDIR only. Names that begin with QUARTET_ are refused.
 	Env map[string]string `protobuf:"bytes,4,rep,name=env,proto3" json:"env,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Give the command a terminal.
+	// Whether to run the command on a terminal.
 	Tty bool `protobuf:"varint,5,opt,name=tty,proto3" json:"tty,omitempty"`
-	// Keep its standard input open for SendTaskInput.
+	// Whether to keep the command's standard input open for SendTaskInput.
 	AcceptsInput bool `protobuf:"varint,6,opt,name=accepts_input,json=acceptsInput,proto3" json:"accepts_input,omitempty"`
-	// Kill it after this long; default 1 h, at most 24 h.
+	// The command is killed after this time: 1 ms to 24 h, default 1 h.
 	Timeout *durationpb.Duration `protobuf:"bytes,7,opt,name=timeout,proto3" json:"timeout,omitempty"`
-	// The pool whose workers may take it; default default.
+	// The pool whose workers may run it. Default "default".
 	Pool string `protobuf:"bytes,8,opt,name=pool,proto3" json:"pool,omitempty"`
-	// Labels that its worker must have, all of them with just these values.
+	// Labels that the worker must have with exactly these values: at most 64, values of at most 128 bytes.
 	WorkerLabels map[string]string `protobuf:"bytes,9,rep,name=worker_labels,json=workerLabels,proto3" json:"worker_labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// What it may use beyond time.
+	// Limits of what it may use.
 	Limits *CommandLimits `protobuf:"bytes,10,opt,name=limits,proto3" json:"limits,omitempty"`
-	// What becomes of it if its worker is lost.
+	// What happens if its worker is lost.
 	RestartPolicy RestartPolicy `protobuf:"varint,11,opt,name=restart_policy,json=restartPolicy,proto3,enum=quartet.task.v1.RestartPolicy" json:"restart_policy,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -633,25 +726,25 @@ func (x *CommandSpec) GetRestartPolicy() RestartPolicy {
 	return RestartPolicy_RESTART_POLICY_UNSPECIFIED
 }
 
-// Worktree is a git worktree that belongs to a child's task (SPEC T9): a checkout of the
-// parent's repository on a branch of its own, on the worker that holds the repository.
+// Worktree is the git worktree of a child's task: a checkout of the parent's repository, on a branch of
+// its own, on the worker that has the repository.
 type Worktree struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Where it stands.
+	// The current state.
 	State WorktreeState `protobuf:"varint,1,opt,name=state,proto3,enum=quartet.task.v1.WorktreeState" json:"state,omitempty"`
-	// The worker that holds it. All commands of the child go there (SPEC T4).
+	// The worker that has it. All commands of the child run there.
 	WorkerId string `protobuf:"bytes,2,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
 	// Whether that worker serves all namespaces.
 	SharedWorker bool `protobuf:"varint,3,opt,name=shared_worker,json=sharedWorker,proto3" json:"shared_worker,omitempty"`
-	// The top directory of the work tree that it was made from.
+	// The top directory of the work tree that it was created from.
 	Repository string `protobuf:"bytes,4,opt,name=repository,proto3" json:"repository,omitempty"`
-	// The worktree: a real, absolute path on that worker.
+	// The worktree's absolute path on that worker, without symbolic links.
 	Path string `protobuf:"bytes,5,opt,name=path,proto3" json:"path,omitempty"`
-	// Its branch: quartet/<task id>.
+	// Its branch, quartet/<task_id>.
 	Branch string `protobuf:"bytes,6,opt,name=branch,proto3" json:"branch,omitempty"`
-	// The commit that the branch began at.
+	// The commit at which the branch was created.
 	BaseCommit string `protobuf:"bytes,7,opt,name=base_commit,json=baseCommit,proto3" json:"base_commit,omitempty"`
-	// kept: why, in one line, such as uncommitted changes or commits of its own.
+	// Why it was kept, in one line. Set in state KEPT only.
 	Reason        string `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -743,76 +836,76 @@ func (x *Worktree) GetReason() string {
 	return ""
 }
 
-// Task is the handle of a managed execution. It owns no reasoning context.
+// Task is a command, or the parent's handle of a supervised child agent.
 type Task struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The task's id (tsk_…).
 	TaskId string `protobuf:"bytes,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
-	// The agent it runs for.
+	// The agent that it runs for.
 	AgentId string `protobuf:"bytes,2,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// What it stands for.
+	// What it executes.
 	Kind TaskKind `protobuf:"varint,3,opt,name=kind,proto3,enum=quartet.task.v1.TaskKind" json:"kind,omitempty"`
-	// Where it stands.
+	// The current state.
 	State TaskState `protobuf:"varint,4,opt,name=state,proto3,enum=quartet.task.v1.TaskState" json:"state,omitempty"`
-	// One line for people.
+	// One line that describes the task for people.
 	Label string `protobuf:"bytes,5,opt,name=label,proto3" json:"label,omitempty"`
-	// The item it was started for; its result goes there whatever the agent focuses by then.
+	// The work item that it was started for. Its result is delivered for that item.
 	WorkItemId string `protobuf:"bytes,6,opt,name=work_item_id,json=workItemId,proto3" json:"work_item_id,omitempty"`
-	// What runs.
+	// The command. Not set for children.
 	Command *CommandSpec `protobuf:"bytes,7,opt,name=command,proto3" json:"command,omitempty"`
-	// Exit code, once ended by itself.
+	// The exit code, if the command exited by itself.
 	ExitCode *int32 `protobuf:"varint,8,opt,name=exit_code,json=exitCode,proto3,oneof" json:"exit_code,omitempty"`
-	// Why it ended so: exited, signalled, timeout, memory_limit_exceeded,
-	// process_limit_exceeded, output_limit_exceeded, stopped, spawn_failed, worker_stopped,
-	// worker_lost; a child: finished, child_failed, stopped.
-	EndReason string `protobuf:"bytes,9,opt,name=end_reason,json=endReason,proto3" json:"end_reason,omitempty"`
-	// One line on the end, for people.
+	// Why the task ended.
+	EndReason TaskEndReason `protobuf:"varint,34,opt,name=end_reason,json=endReason,proto3,enum=quartet.task.v1.TaskEndReason" json:"end_reason,omitempty"`
+	// One line about the end, for people.
 	EndMessage string `protobuf:"bytes,10,opt,name=end_message,json=endMessage,proto3" json:"end_message,omitempty"`
-	// The worker that has or had it.
+	// The worker that has or last had it. Empty: none had it.
 	WorkerId string `protobuf:"bytes,11,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
-	// That worker's process life; another one means the command is gone.
+	// The boot_id of that worker. A worker with another boot_id does not have the command.
 	WorkerBootId string `protobuf:"bytes,12,opt,name=worker_boot_id,json=workerBootId,proto3" json:"worker_boot_id,omitempty"`
-	// Grows with every lease.
+	// The number of the current lease; it increases with every lease.
 	LeaseGeneration int64 `protobuf:"varint,13,opt,name=lease_generation,json=leaseGeneration,proto3" json:"lease_generation,omitempty"`
-	// Bytes of output written so far (both streams), as acknowledged.
+	// Bytes of output that are stored so far, of both streams.
 	OutputBytes int64 `protobuf:"varint,14,opt,name=output_bytes,json=outputBytes,proto3" json:"output_bytes,omitempty"`
-	// Whether the start of the output was dropped.
+	// Whether the beginning of the output was dropped.
 	OutputTruncated bool `protobuf:"varint,15,opt,name=output_truncated,json=outputTruncated,proto3" json:"output_truncated,omitempty"`
-	// Whether completing the item must wait for it.
+	// Whether the work item cannot be completed before the task ended.
 	Blocking bool `protobuf:"varint,16,opt,name=blocking,proto3" json:"blocking,omitempty"`
-	// The turn in which it was started.
+	// The turn in which it was started. Empty: in none.
 	TurnId string `protobuf:"bytes,17,opt,name=turn_id,json=turnId,proto3" json:"turn_id,omitempty"`
-	// 1 on creation, +1 per write.
+	// 1 on creation, increased by 1 with every change.
 	Revision int64 `protobuf:"varint,18,opt,name=revision,proto3" json:"revision,omitempty"`
-	// When it was asked for.
+	// When it was created.
 	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,19,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	// When a worker started it.
 	StartedAt *timestamppb.Timestamp `protobuf:"bytes,20,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
 	// When it ended.
 	EndedAt *timestamppb.Timestamp `protobuf:"bytes,21,opt,name=ended_at,json=endedAt,proto3" json:"ended_at,omitempty"`
-	// child_agent_task: the child.
+	// For child_agent_task: the child.
 	ChildAgentId string `protobuf:"bytes,22,opt,name=child_agent_id,json=childAgentId,proto3" json:"child_agent_id,omitempty"`
-	// child_agent_task: the delegation that its result comes by.
+	// For child_agent_task: the delegation that has the child's result.
 	DelegationId string `protobuf:"bytes,23,opt,name=delegation_id,json=delegationId,proto3" json:"delegation_id,omitempty"`
-	// child_agent_task with workspace_mode worktree: the worktree, and what became of it.
+	// For child_agent_task with workspace_mode worktree: the worktree.
 	Worktree *Worktree `protobuf:"bytes,24,opt,name=worktree,proto3" json:"worktree,omitempty"`
-	// command_task: the one worker that may run it, since it holds the agent's worktree;
-	// empty: any worker.
+	// For command_task: the only worker that may run it, because it has the agent's worktree. Empty: any
+	// matching worker.
 	PinnedWorkerId string `protobuf:"bytes,25,opt,name=pinned_worker_id,json=pinnedWorkerId,proto3" json:"pinned_worker_id,omitempty"`
 	// Whether that worker serves all namespaces.
 	PinnedSharedWorker bool `protobuf:"varint,26,opt,name=pinned_shared_worker,json=pinnedSharedWorker,proto3" json:"pinned_shared_worker,omitempty"`
-	// How often it was begun anew after its worker was lost (restart_policy).
+	// How often the command was run again after its worker was lost.
 	Restarts int32 `protobuf:"varint,27,opt,name=restarts,proto3" json:"restarts,omitempty"`
-	// The trace of what had it queued (W3C Trace Context), which its worker continues; empty: not traced.
+	// The trace of the request that created the task (W3C Trace Context), which the worker continues.
+	// Empty: not traced.
 	Traceparent string `protobuf:"bytes,28,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
-	// Derived: whether it is in a terminal state.
+	// Whether it is in a terminal state. Derived on every read.
 	Terminal bool `protobuf:"varint,30,opt,name=terminal,proto3" json:"terminal,omitempty"`
-	// Derived: whether SendTaskInput would be taken now.
+	// Whether SendTaskInput would be accepted now. Derived on every read.
 	AcceptsInputNow bool `protobuf:"varint,31,opt,name=accepts_input_now,json=acceptsInputNow,proto3" json:"accepts_input_now,omitempty"`
-	// Derived: why no worker has it yet: no_worker, no_matching_worker, workers_busy,
-	// pinned_worker_away or not_yet_leased. Empty: one has it, or it ended.
+	// Why no worker has the command yet: no_worker, no_matching_worker, workers_busy, pinned_worker_away or
+	// not_yet_leased. Empty: a worker has it, or it ended. Derived on every read.
 	QueueReason string `protobuf:"bytes,32,opt,name=queue_reason,json=queueReason,proto3" json:"queue_reason,omitempty"`
-	// Derived: the same for people, with what is asked for and who is connected.
+	// The same for people, with what the command requires and which workers are connected. Derived on every
+	// read.
 	QueueMessage  string `protobuf:"bytes,33,opt,name=queue_message,json=queueMessage,proto3" json:"queue_message,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -904,11 +997,11 @@ func (x *Task) GetExitCode() int32 {
 	return 0
 }
 
-func (x *Task) GetEndReason() string {
+func (x *Task) GetEndReason() TaskEndReason {
 	if x != nil {
 		return x.EndReason
 	}
-	return ""
+	return TaskEndReason_TASK_END_REASON_UNSPECIFIED
 }
 
 func (x *Task) GetEndMessage() string {
@@ -1072,16 +1165,16 @@ func (x *Task) GetQueueMessage() string {
 	return ""
 }
 
-// TaskHandle is the receipt that ExecCommand and SpawnAgent return.
+// TaskHandle names a task in the responses of ExecCommand and SpawnAgent.
 type TaskHandle struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The task.
+	// The task's id (tsk_…).
 	TaskId string `protobuf:"bytes,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
-	// What it stands for.
+	// What it executes.
 	TaskKind TaskKind `protobuf:"varint,2,opt,name=task_kind,json=taskKind,proto3,enum=quartet.task.v1.TaskKind" json:"task_kind,omitempty"`
-	// Where it stands.
+	// The current state.
 	Status TaskState `protobuf:"varint,3,opt,name=status,proto3,enum=quartet.task.v1.TaskState" json:"status,omitempty"`
-	// What it has said so far, bounded.
+	// The output so far, limited by max_output.
 	InitialOutput string `protobuf:"bytes,4,opt,name=initial_output,json=initialOutput,proto3" json:"initial_output,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1184,7 +1277,8 @@ const file_quartet_task_v1_task_proto_rawDesc = "" +
 	"\x06branch\x18\x06 \x01(\tR\x06branch\x12\x1f\n" +
 	"\vbase_commit\x18\a \x01(\tR\n" +
 	"baseCommit\x12\x16\n" +
-	"\x06reason\x18\b \x01(\tR\x06reason\"\xe1\t\n" +
+	"\x06reason\x18\b \x01(\tR\x06reason\"\x87\n" +
+	"\n" +
 	"\x04Task\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x19\n" +
 	"\bagent_id\x18\x02 \x01(\tR\aagentId\x12-\n" +
@@ -1194,9 +1288,9 @@ const file_quartet_task_v1_task_proto_rawDesc = "" +
 	"\fwork_item_id\x18\x06 \x01(\tR\n" +
 	"workItemId\x126\n" +
 	"\acommand\x18\a \x01(\v2\x1c.quartet.task.v1.CommandSpecR\acommand\x12 \n" +
-	"\texit_code\x18\b \x01(\x05H\x00R\bexitCode\x88\x01\x01\x12\x1d\n" +
+	"\texit_code\x18\b \x01(\x05H\x00R\bexitCode\x88\x01\x01\x12=\n" +
 	"\n" +
-	"end_reason\x18\t \x01(\tR\tendReason\x12\x1f\n" +
+	"end_reason\x18\" \x01(\x0e2\x1e.quartet.task.v1.TaskEndReasonR\tendReason\x12\x1f\n" +
 	"\vend_message\x18\n" +
 	" \x01(\tR\n" +
 	"endMessage\x12\x1b\n" +
@@ -1225,7 +1319,8 @@ const file_quartet_task_v1_task_proto_rawDesc = "" +
 	"\fqueue_reason\x18  \x01(\tR\vqueueReason\x12#\n" +
 	"\rqueue_message\x18! \x01(\tR\fqueueMessageB\f\n" +
 	"\n" +
-	"_exit_code\"\xb8\x01\n" +
+	"_exit_codeJ\x04\b\t\x10\n" +
+	"\"\xb8\x01\n" +
 	"\n" +
 	"TaskHandle\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\x126\n" +
@@ -1244,7 +1339,22 @@ const file_quartet_task_v1_task_proto_rawDesc = "" +
 	"\x14TASK_STATE_COMPLETED\x10\x04\x12\x15\n" +
 	"\x11TASK_STATE_FAILED\x10\x05\x12\x18\n" +
 	"\x14TASK_STATE_CANCELLED\x10\x06\x12\x1a\n" +
-	"\x16TASK_STATE_INTERRUPTED\x10\a*w\n" +
+	"\x16TASK_STATE_INTERRUPTED\x10\a*\xce\x03\n" +
+	"\rTaskEndReason\x12\x1f\n" +
+	"\x1bTASK_END_REASON_UNSPECIFIED\x10\x00\x12\x1a\n" +
+	"\x16TASK_END_REASON_EXITED\x10\x01\x12\x1d\n" +
+	"\x19TASK_END_REASON_SIGNALLED\x10\x02\x12\x1b\n" +
+	"\x17TASK_END_REASON_TIMEOUT\x10\x03\x12\x1b\n" +
+	"\x17TASK_END_REASON_STOPPED\x10\x04\x12 \n" +
+	"\x1cTASK_END_REASON_SPAWN_FAILED\x10\x05\x12\"\n" +
+	"\x1eTASK_END_REASON_WORKER_STOPPED\x10\x06\x12\x1f\n" +
+	"\x1bTASK_END_REASON_WORKER_LOST\x10\a\x12)\n" +
+	"%TASK_END_REASON_MEMORY_LIMIT_EXCEEDED\x10\b\x12*\n" +
+	"&TASK_END_REASON_PROCESS_LIMIT_EXCEEDED\x10\t\x12)\n" +
+	"%TASK_END_REASON_OUTPUT_LIMIT_EXCEEDED\x10\n" +
+	"\x12\x1c\n" +
+	"\x18TASK_END_REASON_FINISHED\x10\v\x12 \n" +
+	"\x1cTASK_END_REASON_CHILD_FAILED\x10\f*w\n" +
 	"\x0fDuplicatePolicy\x12 \n" +
 	"\x1cDUPLICATE_POLICY_UNSPECIFIED\x10\x00\x12\x1e\n" +
 	"\x1aDUPLICATE_POLICY_START_NEW\x10\x01\x12\"\n" +
@@ -1281,47 +1391,49 @@ func file_quartet_task_v1_task_proto_rawDescGZIP() []byte {
 	return file_quartet_task_v1_task_proto_rawDescData
 }
 
-var file_quartet_task_v1_task_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
+var file_quartet_task_v1_task_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
 var file_quartet_task_v1_task_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_quartet_task_v1_task_proto_goTypes = []any{
 	(TaskKind)(0),                 // 0: quartet.task.v1.TaskKind
 	(TaskState)(0),                // 1: quartet.task.v1.TaskState
-	(DuplicatePolicy)(0),          // 2: quartet.task.v1.DuplicatePolicy
-	(ExecOutcome)(0),              // 3: quartet.task.v1.ExecOutcome
-	(OutputStream)(0),             // 4: quartet.task.v1.OutputStream
-	(RestartPolicy)(0),            // 5: quartet.task.v1.RestartPolicy
-	(WorktreeState)(0),            // 6: quartet.task.v1.WorktreeState
-	(*CommandLimits)(nil),         // 7: quartet.task.v1.CommandLimits
-	(*CommandSpec)(nil),           // 8: quartet.task.v1.CommandSpec
-	(*Worktree)(nil),              // 9: quartet.task.v1.Worktree
-	(*Task)(nil),                  // 10: quartet.task.v1.Task
-	(*TaskHandle)(nil),            // 11: quartet.task.v1.TaskHandle
-	nil,                           // 12: quartet.task.v1.CommandSpec.EnvEntry
-	nil,                           // 13: quartet.task.v1.CommandSpec.WorkerLabelsEntry
-	(*durationpb.Duration)(nil),   // 14: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
+	(TaskEndReason)(0),            // 2: quartet.task.v1.TaskEndReason
+	(DuplicatePolicy)(0),          // 3: quartet.task.v1.DuplicatePolicy
+	(ExecOutcome)(0),              // 4: quartet.task.v1.ExecOutcome
+	(OutputStream)(0),             // 5: quartet.task.v1.OutputStream
+	(RestartPolicy)(0),            // 6: quartet.task.v1.RestartPolicy
+	(WorktreeState)(0),            // 7: quartet.task.v1.WorktreeState
+	(*CommandLimits)(nil),         // 8: quartet.task.v1.CommandLimits
+	(*CommandSpec)(nil),           // 9: quartet.task.v1.CommandSpec
+	(*Worktree)(nil),              // 10: quartet.task.v1.Worktree
+	(*Task)(nil),                  // 11: quartet.task.v1.Task
+	(*TaskHandle)(nil),            // 12: quartet.task.v1.TaskHandle
+	nil,                           // 13: quartet.task.v1.CommandSpec.EnvEntry
+	nil,                           // 14: quartet.task.v1.CommandSpec.WorkerLabelsEntry
+	(*durationpb.Duration)(nil),   // 15: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 16: google.protobuf.Timestamp
 }
 var file_quartet_task_v1_task_proto_depIdxs = []int32{
-	12, // 0: quartet.task.v1.CommandSpec.env:type_name -> quartet.task.v1.CommandSpec.EnvEntry
-	14, // 1: quartet.task.v1.CommandSpec.timeout:type_name -> google.protobuf.Duration
-	13, // 2: quartet.task.v1.CommandSpec.worker_labels:type_name -> quartet.task.v1.CommandSpec.WorkerLabelsEntry
-	7,  // 3: quartet.task.v1.CommandSpec.limits:type_name -> quartet.task.v1.CommandLimits
-	5,  // 4: quartet.task.v1.CommandSpec.restart_policy:type_name -> quartet.task.v1.RestartPolicy
-	6,  // 5: quartet.task.v1.Worktree.state:type_name -> quartet.task.v1.WorktreeState
+	13, // 0: quartet.task.v1.CommandSpec.env:type_name -> quartet.task.v1.CommandSpec.EnvEntry
+	15, // 1: quartet.task.v1.CommandSpec.timeout:type_name -> google.protobuf.Duration
+	14, // 2: quartet.task.v1.CommandSpec.worker_labels:type_name -> quartet.task.v1.CommandSpec.WorkerLabelsEntry
+	8,  // 3: quartet.task.v1.CommandSpec.limits:type_name -> quartet.task.v1.CommandLimits
+	6,  // 4: quartet.task.v1.CommandSpec.restart_policy:type_name -> quartet.task.v1.RestartPolicy
+	7,  // 5: quartet.task.v1.Worktree.state:type_name -> quartet.task.v1.WorktreeState
 	0,  // 6: quartet.task.v1.Task.kind:type_name -> quartet.task.v1.TaskKind
 	1,  // 7: quartet.task.v1.Task.state:type_name -> quartet.task.v1.TaskState
-	8,  // 8: quartet.task.v1.Task.command:type_name -> quartet.task.v1.CommandSpec
-	15, // 9: quartet.task.v1.Task.created_at:type_name -> google.protobuf.Timestamp
-	15, // 10: quartet.task.v1.Task.started_at:type_name -> google.protobuf.Timestamp
-	15, // 11: quartet.task.v1.Task.ended_at:type_name -> google.protobuf.Timestamp
-	9,  // 12: quartet.task.v1.Task.worktree:type_name -> quartet.task.v1.Worktree
-	0,  // 13: quartet.task.v1.TaskHandle.task_kind:type_name -> quartet.task.v1.TaskKind
-	1,  // 14: quartet.task.v1.TaskHandle.status:type_name -> quartet.task.v1.TaskState
-	15, // [15:15] is the sub-list for method output_type
-	15, // [15:15] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	9,  // 8: quartet.task.v1.Task.command:type_name -> quartet.task.v1.CommandSpec
+	2,  // 9: quartet.task.v1.Task.end_reason:type_name -> quartet.task.v1.TaskEndReason
+	16, // 10: quartet.task.v1.Task.created_at:type_name -> google.protobuf.Timestamp
+	16, // 11: quartet.task.v1.Task.started_at:type_name -> google.protobuf.Timestamp
+	16, // 12: quartet.task.v1.Task.ended_at:type_name -> google.protobuf.Timestamp
+	10, // 13: quartet.task.v1.Task.worktree:type_name -> quartet.task.v1.Worktree
+	0,  // 14: quartet.task.v1.TaskHandle.task_kind:type_name -> quartet.task.v1.TaskKind
+	1,  // 15: quartet.task.v1.TaskHandle.status:type_name -> quartet.task.v1.TaskState
+	16, // [16:16] is the sub-list for method output_type
+	16, // [16:16] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_quartet_task_v1_task_proto_init() }
@@ -1335,7 +1447,7 @@ func file_quartet_task_v1_task_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_task_v1_task_proto_rawDesc), len(file_quartet_task_v1_task_proto_rawDesc)),
-			NumEnums:      7,
+			NumEnums:      8,
 			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   0,

@@ -21,10 +21,10 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// TaskQueued: a command was asked for.
+// TaskQueued records that a task was created.
 type TaskQueued struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The task after the event.
+	// The full task after the event.
 	Task          *Task `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -67,14 +67,14 @@ func (x *TaskQueued) GetTask() *Task {
 	return nil
 }
 
-// TaskStarted: a worker was given the lease. It is durable before the worker hears of it.
-// A child_agent_task has no worker; it starts with its delegation.
+// TaskStarted records that a worker was given the lease of a command. It is durable before the worker is
+// notified. For a child_agent_task, which has no worker, it follows TaskQueued directly.
 type TaskStarted struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The task after the event.
+	// The full task after the event.
 	Task *Task `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
-	// Whether the worker serves all namespaces. Worker ids of different
-	// namespaces, and of shared workers, do not clash.
+	// Whether the worker serves all namespaces. Such a worker is another one than a worker of the task's
+	// namespace with the same id.
 	SharedWorker  bool `protobuf:"varint,2,opt,name=shared_worker,json=sharedWorker,proto3" json:"shared_worker,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -124,12 +124,12 @@ func (x *TaskStarted) GetSharedWorker() bool {
 	return false
 }
 
-// TaskCancelling: it was asked to stop.
+// TaskCancelling records that a task was asked to stop.
 type TaskCancelling struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The task after the event.
+	// The full task after the event.
 	Task *Task `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
-	// Whether it was asked before, so that it is killed at once.
+	// Whether the command is to be killed at once, because it was asked to stop before.
 	Force         bool `protobuf:"varint,2,opt,name=force,proto3" json:"force,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -179,12 +179,12 @@ func (x *TaskCancelling) GetForce() bool {
 	return false
 }
 
-// TaskCompleted: it ended with exit code 0.
+// TaskCompleted records that a command exited with code 0, or that a child completed its work.
 type TaskCompleted struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The task after the event.
+	// The full task after the event.
 	Task *Task `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
-	// The end of its output, for the agent's message. At most 8 000 characters.
+	// The end of the task's output, at most 8 000 characters.
 	OutputTail    string `protobuf:"bytes,2,opt,name=output_tail,json=outputTail,proto3" json:"output_tail,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -234,12 +234,12 @@ func (x *TaskCompleted) GetOutputTail() string {
 	return ""
 }
 
-// TaskFailed: it ended otherwise.
+// TaskFailed records that a task failed.
 type TaskFailed struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The task after the event.
+	// The full task after the event.
 	Task *Task `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
-	// The end of its output, for the agent's message. At most 8 000 characters.
+	// The end of the task's output, at most 8 000 characters.
 	OutputTail    string `protobuf:"bytes,2,opt,name=output_tail,json=outputTail,proto3" json:"output_tail,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -289,12 +289,12 @@ func (x *TaskFailed) GetOutputTail() string {
 	return ""
 }
 
-// TaskCancelled: it was stopped on request.
+// TaskCancelled records that a task was stopped on request.
 type TaskCancelled struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The task after the event.
+	// The full task after the event.
 	Task *Task `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
-	// The end of its output, for the agent's message. At most 8 000 characters.
+	// The end of the task's output, at most 8 000 characters.
 	OutputTail    string `protobuf:"bytes,2,opt,name=output_tail,json=outputTail,proto3" json:"output_tail,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -344,12 +344,12 @@ func (x *TaskCancelled) GetOutputTail() string {
 	return ""
 }
 
-// TaskInterrupted: its worker was lost.
+// TaskInterrupted records that the worker of a command was lost.
 type TaskInterrupted struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The task after the event.
+	// The full task after the event.
 	Task *Task `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
-	// The end of its output, for the agent's message. At most 8 000 characters.
+	// The end of the task's output, at most 8 000 characters.
 	OutputTail    string `protobuf:"bytes,2,opt,name=output_tail,json=outputTail,proto3" json:"output_tail,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -399,15 +399,15 @@ func (x *TaskInterrupted) GetOutputTail() string {
 	return ""
 }
 
-// TaskRestarting: its worker was lost and it is to be run again (restart_policy). It stays
-// running, without a worker, until task_started says who has it.
+// TaskRestarting records that the worker of a command was lost and that the command is to be run again. It
+// stays in state running, without a worker, until the next TaskStarted.
 type TaskRestarting struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The task after the event.
+	// The full task after the event.
 	Task *Task `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
-	// Why the worker lost it: worker_lost or worker_stopped.
-	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
-	// The same for people.
+	// Why: worker_lost or worker_stopped.
+	Reason TaskEndReason `protobuf:"varint,4,opt,name=reason,proto3,enum=quartet.task.v1.TaskEndReason" json:"reason,omitempty"`
+	// One line about it, for people.
 	Message       string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -450,11 +450,11 @@ func (x *TaskRestarting) GetTask() *Task {
 	return nil
 }
 
-func (x *TaskRestarting) GetReason() string {
+func (x *TaskRestarting) GetReason() TaskEndReason {
 	if x != nil {
 		return x.Reason
 	}
-	return ""
+	return TaskEndReason_TASK_END_REASON_UNSPECIFIED
 }
 
 func (x *TaskRestarting) GetMessage() string {
@@ -464,20 +464,20 @@ func (x *TaskRestarting) GetMessage() string {
 	return ""
 }
 
-// TaskInputAccepted: input was handed to its worker.
+// TaskInputAccepted records input for a command, which is then sent to its worker.
 type TaskInputAccepted struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The task.
+	// The task's id (tsk_…).
 	TaskId string `protobuf:"bytes,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
-	// How many bytes.
+	// The number of bytes.
 	Bytes int64 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
-	// The bytes, so that the worker gets them once after a reconnect.
+	// The bytes.
 	Data []byte `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`
-	// 1 for the first input of the task, +1 each.
+	// The number of the input: 1 for the first one of the task.
 	InputSeq int64 `protobuf:"varint,4,opt,name=input_seq,json=inputSeq,proto3" json:"input_seq,omitempty"`
-	// stdin or tty.
+	// Where the input is written to: stdin or tty.
 	InputTarget string `protobuf:"bytes,5,opt,name=input_target,json=inputTarget,proto3" json:"input_target,omitempty"`
-	// Whether the input ends after the bytes.
+	// Whether the command's input ends after the bytes.
 	EndOfInput    bool `protobuf:"varint,6,opt,name=end_of_input,json=endOfInput,proto3" json:"end_of_input,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -555,10 +555,10 @@ func (x *TaskInputAccepted) GetEndOfInput() bool {
 	return false
 }
 
-// TaskWorktreeChanged: a child's worktree is ready.
+// TaskWorktreeChanged records that the worktree of a child is ready.
 type TaskWorktreeChanged struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The task after the event.
+	// The full task after the event.
 	Task          *Task `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -601,11 +601,11 @@ func (x *TaskWorktreeChanged) GetTask() *Task {
 	return nil
 }
 
-// OwnerDeleted: the agent is deleted. Its commands are being stopped; none is started for it
-// any more (SPEC A8).
+// OwnerDeleted records that an agent was deleted. Its commands are being stopped, and no new ones are
+// started for it.
 type OwnerDeleted struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The agent.
+	// The agent's id.
 	AgentId       string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -678,11 +678,11 @@ const file_quartet_task_v1_task_event_proto_rawDesc = "" +
 	"\x0fTaskInterrupted\x12)\n" +
 	"\x04task\x18\x01 \x01(\v2\x15.quartet.task.v1.TaskR\x04task\x12\x1f\n" +
 	"\voutput_tail\x18\x02 \x01(\tR\n" +
-	"outputTail\"m\n" +
+	"outputTail\"\x93\x01\n" +
 	"\x0eTaskRestarting\x12)\n" +
-	"\x04task\x18\x01 \x01(\v2\x15.quartet.task.v1.TaskR\x04task\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
-	"\amessage\x18\x03 \x01(\tR\amessage\"\xb8\x01\n" +
+	"\x04task\x18\x01 \x01(\v2\x15.quartet.task.v1.TaskR\x04task\x126\n" +
+	"\x06reason\x18\x04 \x01(\x0e2\x1e.quartet.task.v1.TaskEndReasonR\x06reason\x12\x18\n" +
+	"\amessage\x18\x03 \x01(\tR\amessageJ\x04\b\x02\x10\x03\"\xb8\x01\n" +
 	"\x11TaskInputAccepted\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x14\n" +
 	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\x12\x12\n" +
@@ -722,6 +722,7 @@ var file_quartet_task_v1_task_event_proto_goTypes = []any{
 	(*TaskWorktreeChanged)(nil), // 9: quartet.task.v1.TaskWorktreeChanged
 	(*OwnerDeleted)(nil),        // 10: quartet.task.v1.OwnerDeleted
 	(*Task)(nil),                // 11: quartet.task.v1.Task
+	(TaskEndReason)(0),          // 12: quartet.task.v1.TaskEndReason
 }
 var file_quartet_task_v1_task_event_proto_depIdxs = []int32{
 	11, // 0: quartet.task.v1.TaskQueued.task:type_name -> quartet.task.v1.Task
@@ -732,12 +733,13 @@ var file_quartet_task_v1_task_event_proto_depIdxs = []int32{
 	11, // 5: quartet.task.v1.TaskCancelled.task:type_name -> quartet.task.v1.Task
 	11, // 6: quartet.task.v1.TaskInterrupted.task:type_name -> quartet.task.v1.Task
 	11, // 7: quartet.task.v1.TaskRestarting.task:type_name -> quartet.task.v1.Task
-	11, // 8: quartet.task.v1.TaskWorktreeChanged.task:type_name -> quartet.task.v1.Task
-	9,  // [9:9] is the sub-list for method output_type
-	9,  // [9:9] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	12, // 8: quartet.task.v1.TaskRestarting.reason:type_name -> quartet.task.v1.TaskEndReason
+	11, // 9: quartet.task.v1.TaskWorktreeChanged.task:type_name -> quartet.task.v1.Task
+	10, // [10:10] is the sub-list for method output_type
+	10, // [10:10] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_quartet_task_v1_task_event_proto_init() }

@@ -23,17 +23,17 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// WorktreeVerb is what a worker is to do about a worktree.
+// WorktreeVerb says what a worker is to do.
 type WorktreeVerb int32
 
 const (
-	// Not set.
+	// The zero value; never set.
 	WorktreeVerb_WORKTREE_VERB_UNSPECIFIED WorktreeVerb = 0
-	// Say what a worktree would be made from.
+	// Report from what a worktree would be created.
 	WorktreeVerb_WORKTREE_VERB_PLAN WorktreeVerb = 1
-	// Make it, or find it made.
+	// Create it. It is no failure if it exists.
 	WorktreeVerb_WORKTREE_VERB_MAKE WorktreeVerb = 2
-	// Remove it if nothing was changed in it, or find it gone.
+	// Remove it, unless it has changes. It is no failure if it does not exist.
 	WorktreeVerb_WORKTREE_VERB_REMOVE WorktreeVerb = 3
 )
 
@@ -80,24 +80,24 @@ func (WorktreeVerb) EnumDescriptor() ([]byte, []int) {
 	return file_quartet_task_v1_task_service_proto_rawDescGZIP(), []int{0}
 }
 
-// ExecCommandRequest says what to run.
+// ExecCommandRequest describes the command to run.
 type ExecCommandRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The agent.
+	// The agent's id.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// Caller's id of this request.
+	// Idempotency key: repeating a request with the same key gives the first response, for 24 hours. Optional.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// What to run.
+	// The command.
 	Command *CommandSpec `protobuf:"bytes,3,opt,name=command,proto3" json:"command,omitempty"`
-	// How long to wait for the end; default 10 s, 0 = not at all, at most 45 s.
+	// How long to wait for the command to end: 0 s to 45 s, default 10 s.
 	YieldTime *durationpb.Duration `protobuf:"bytes,4,opt,name=yield_time,json=yieldTime,proto3" json:"yield_time,omitempty"`
-	// How much output to answer with, in bytes; default 32 000, at most 256 000.
+	// The most bytes of output to return: 1 to 256 000, default 32 000.
 	MaxOutput int32 `protobuf:"varint,5,opt,name=max_output,json=maxOutput,proto3" json:"max_output,omitempty"`
-	// Whether completing the item must wait for it.
+	// Whether the work item cannot be completed before the command ended.
 	Blocking bool `protobuf:"varint,6,opt,name=blocking,proto3" json:"blocking,omitempty"`
-	// The item it is for; default the agent's current one when called in a turn.
+	// The work item that the command is for. Default: the agent's current one when called in a turn.
 	WorkItemId string `protobuf:"bytes,7,opt,name=work_item_id,json=workItemId,proto3" json:"work_item_id,omitempty"`
-	// What to do when the same command already runs.
+	// What to do if the agent already runs the same command. Default: start another.
 	DuplicatePolicy DuplicatePolicy `protobuf:"varint,8,opt,name=duplicate_policy,json=duplicatePolicy,proto3,enum=quartet.task.v1.DuplicatePolicy" json:"duplicate_policy,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -189,18 +189,18 @@ func (x *ExecCommandRequest) GetDuplicatePolicy() DuplicatePolicy {
 	return DuplicatePolicy_DUPLICATE_POLICY_UNSPECIFIED
 }
 
-// ExecCommandResponse is one of three outcomes.
+// ExecCommandResponse has the task, and its output if it ended.
 type ExecCommandResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which.
+	// What happened.
 	Outcome ExecOutcome `protobuf:"varint,1,opt,name=outcome,proto3,enum=quartet.task.v1.ExecOutcome" json:"outcome,omitempty"`
-	// The handle, always there.
+	// The task's handle. Always set.
 	Handle *TaskHandle `protobuf:"bytes,2,opt,name=handle,proto3" json:"handle,omitempty"`
-	// The task as it stands.
+	// The task as it is when the call returns.
 	Task *Task `protobuf:"bytes,3,opt,name=task,proto3" json:"task,omitempty"`
-	// completed: the output, its tail if there was more.
+	// For the outcome completed: the end of the output, at most max_output bytes.
 	Output string `protobuf:"bytes,4,opt,name=output,proto3" json:"output,omitempty"`
-	// Whether output is not all.
+	// Whether output is not the full output.
 	OutputTruncated bool `protobuf:"varint,5,opt,name=output_truncated,json=outputTruncated,proto3" json:"output_truncated,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -271,18 +271,18 @@ func (x *ExecCommandResponse) GetOutputTruncated() bool {
 	return false
 }
 
-// ListTasksRequest selects tasks.
+// ListTasksRequest selects a page of tasks.
 type ListTasksRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The agent.
+	// The agent's id.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// Also those that ended.
+	// Whether to return ended tasks too. Default: active ones only.
 	IncludeTerminal bool `protobuf:"varint,2,opt,name=include_terminal,json=includeTerminal,proto3" json:"include_terminal,omitempty"`
-	// Only those of this item.
+	// Return only tasks of this work item. Empty: all tasks.
 	WorkItemId string `protobuf:"bytes,3,opt,name=work_item_id,json=workItemId,proto3" json:"work_item_id,omitempty"`
-	// 1 to 500; default 50.
+	// The most entries to return: 1 to 500, default 50.
 	PageSize int32 `protobuf:"varint,4,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// From next_page_token.
+	// The next_page_token of the page before. Empty: the first page.
 	PageToken     string `protobuf:"bytes,5,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -353,14 +353,14 @@ func (x *ListTasksRequest) GetPageToken() string {
 	return ""
 }
 
-// ListTasksResponse is one page, newest first.
+// ListTasksResponse is one page of tasks, newest first.
 type ListTasksResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The tasks.
 	Tasks []*Task `protobuf:"bytes,1,rep,name=tasks,proto3" json:"tasks,omitempty"`
-	// Where the next page begins.
+	// Pass it as page_token to get the next page. Empty: this is the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	// How many are active in all.
+	// How many tasks of the agent are active.
 	TotalActive   int32 `protobuf:"varint,3,opt,name=total_active,json=totalActive,proto3" json:"total_active,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -417,12 +417,12 @@ func (x *ListTasksResponse) GetTotalActive() int32 {
 	return 0
 }
 
-// GetTaskRequest names a task.
+// GetTaskRequest selects a task.
 type GetTaskRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The agent.
+	// The agent's id.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// The task.
+	// The task's id (tsk_…).
 	TaskId        string `protobuf:"bytes,2,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -472,10 +472,10 @@ func (x *GetTaskRequest) GetTaskId() string {
 	return ""
 }
 
-// GetTaskResponse answers with the task.
+// GetTaskResponse has the task.
 type GetTaskResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The task.
+	// The task's id (tsk_…).
 	Task          *Task `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -518,14 +518,14 @@ func (x *GetTaskResponse) GetTask() *Task {
 	return nil
 }
 
-// OutputChunk is a piece of output.
+// OutputChunk is a part of a task's output.
 type OutputChunk struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Where it begins, in bytes of all output of the task.
+	// The offset of the first byte of data. Offsets count the bytes of both streams, in the order of arrival.
 	Offset int64 `protobuf:"varint,1,opt,name=offset,proto3" json:"offset,omitempty"`
-	// Which output.
+	// The stream that the bytes were written to.
 	Stream OutputStream `protobuf:"varint,2,opt,name=stream,proto3,enum=quartet.task.v1.OutputStream" json:"stream,omitempty"`
-	// The bytes. Cut at rune boundaries where the output is text.
+	// The bytes, at most 64 KiB. Text is split between characters where possible.
 	Data          []byte `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -582,20 +582,20 @@ func (x *OutputChunk) GetData() []byte {
 	return nil
 }
 
-// GetTaskOutputRequest names a piece.
+// GetTaskOutputRequest selects a part of a task's output.
 type GetTaskOutputRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The agent.
+	// The agent's id.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// The task.
+	// The task's id (tsk_…).
 	TaskId string `protobuf:"bytes,2,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
-	// From here; negative: that many bytes before the end.
+	// Where to begin, in bytes. Negative: that many bytes before the end.
 	Offset int64 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`
-	// At most this much; default 32 000, at most 1 000 000.
+	// The most bytes to return: 1 to 1 000 000, default 32 000.
 	MaxBytes int32 `protobuf:"varint,4,opt,name=max_bytes,json=maxBytes,proto3" json:"max_bytes,omitempty"`
-	// Wait until there is something at the offset, or the task ended.
+	// Whether to wait until there is output at the offset or the task ended.
 	Block bool `protobuf:"varint,5,opt,name=block,proto3" json:"block,omitempty"`
-	// How long to wait; default 30 s, at most 55 s.
+	// How long to wait at most, if block is set: 0 s to 55 s, default 30 s.
 	Timeout       *durationpb.Duration `protobuf:"bytes,6,opt,name=timeout,proto3" json:"timeout,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -673,22 +673,23 @@ func (x *GetTaskOutputRequest) GetTimeout() *durationpb.Duration {
 	return nil
 }
 
-// GetTaskOutputResponse is the piece.
+// GetTaskOutputResponse has a part of a task's output.
 type GetTaskOutputResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// success, timeout or not_ready.
+	// success: there is text, or the task ended; timeout: there was none within the timeout; not_ready:
+	// there is none yet, and block was not set.
 	RetrievalStatus string `protobuf:"bytes,1,opt,name=retrieval_status,json=retrievalStatus,proto3" json:"retrieval_status,omitempty"`
-	// Text of both streams in order of arrival; invalid UTF-8 shown as U+FFFD.
+	// The text of both streams in the order of arrival, with U+FFFD for invalid UTF-8.
 	Text string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
-	// Where text begins.
+	// The offset of the first byte of text.
 	Offset int64 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`
-	// Where the next piece begins.
+	// The offset to read from next.
 	NextOffset int64 `protobuf:"varint,4,opt,name=next_offset,json=nextOffset,proto3" json:"next_offset,omitempty"`
-	// All bytes written so far.
+	// How many bytes were written so far.
 	TotalBytes int64 `protobuf:"varint,5,opt,name=total_bytes,json=totalBytes,proto3" json:"total_bytes,omitempty"`
-	// Whether output before offset was dropped.
+	// Whether output that the request asked for was dropped.
 	Truncated bool `protobuf:"varint,6,opt,name=truncated,proto3" json:"truncated,omitempty"`
-	// The task as it stands.
+	// The task as it is when the call returns.
 	Task          *Task `protobuf:"bytes,7,opt,name=task,proto3" json:"task,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -773,14 +774,14 @@ func (x *GetTaskOutputResponse) GetTask() *Task {
 	return nil
 }
 
-// FollowTaskOutputRequest names where to begin.
+// FollowTaskOutputRequest says where the stream begins.
 type FollowTaskOutputRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The agent.
+	// The agent's id.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// The task.
+	// The task's id (tsk_…).
 	TaskId string `protobuf:"bytes,2,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
-	// From here.
+	// Where to begin, in bytes. Negative: that many bytes before the end.
 	Offset        int64 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -837,12 +838,12 @@ func (x *FollowTaskOutputRequest) GetOffset() int64 {
 	return 0
 }
 
-// FollowTaskOutputResponse is a chunk, or the end.
+// FollowTaskOutputResponse has a chunk of output or the ended task.
 type FollowTaskOutputResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// A chunk.
+	// The next chunk. Its offset exceeds the end of the chunk before if output in between was dropped.
 	Chunk *OutputChunk `protobuf:"bytes,1,opt,name=chunk,proto3" json:"chunk,omitempty"`
-	// Set in the last message: the task as it ended.
+	// The ended task. Set in the last message only.
 	Ended         *Task `protobuf:"bytes,2,opt,name=ended,proto3" json:"ended,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -892,18 +893,18 @@ func (x *FollowTaskOutputResponse) GetEnded() *Task {
 	return nil
 }
 
-// SendTaskInputRequest carries the input.
+// SendTaskInputRequest has the input.
 type SendTaskInputRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The agent.
+	// The agent's id.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// Caller's id of this request.
+	// Idempotency key: repeating a request with the same key gives the first response, for 24 hours. Optional.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// The task.
+	// The task's id (tsk_…).
 	TaskId string `protobuf:"bytes,3,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
-	// The text, at most 16 KiB.
+	// The text, at most 16 KiB. Required without end_of_input.
 	Text string `protobuf:"bytes,4,opt,name=text,proto3" json:"text,omitempty"`
-	// Close the input after the text: end of file for stdin, ^D for a terminal.
+	// Whether to close the input after the text: end of file for stdin, ^D for a terminal.
 	EndOfInput    bool `protobuf:"varint,5,opt,name=end_of_input,json=endOfInput,proto3" json:"end_of_input,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -974,17 +975,17 @@ func (x *SendTaskInputRequest) GetEndOfInput() bool {
 	return false
 }
 
-// SendTaskInputResponse says whether it was taken.
+// SendTaskInputResponse says whether the input was accepted.
 type SendTaskInputResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Whether it was taken.
+	// Whether the input was accepted.
 	AcceptedInput bool `protobuf:"varint,1,opt,name=accepted_input,json=acceptedInput,proto3" json:"accepted_input,omitempty"`
-	// stdin, tty or child_followup.
+	// Where the input is written to: stdin, tty, or child_followup for a child's handle.
 	InputTarget string `protobuf:"bytes,2,opt,name=input_target,json=inputTarget,proto3" json:"input_target,omitempty"`
-	// How many bytes.
+	// The number of bytes that were accepted.
 	BytesWritten int64 `protobuf:"varint,3,opt,name=bytes_written,json=bytesWritten,proto3" json:"bytes_written,omitempty"`
-	// Why it was refused: task_not_running, input_not_accepted, input_ended,
-	// worker_unreachable or input_backlog.
+	// Why the input was not accepted: task_not_running, input_not_accepted, input_ended, worker_unreachable
+	// or input_backlog.
 	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1048,14 +1049,14 @@ func (x *SendTaskInputResponse) GetReason() string {
 	return ""
 }
 
-// StopTaskRequest names a task.
+// StopTaskRequest selects a task.
 type StopTaskRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The agent.
+	// The agent's id.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// Caller's id of this request.
+	// Idempotency key: repeating a request with the same key gives the first response, for 24 hours. Optional.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// The task.
+	// The task's id (tsk_…).
 	TaskId        string `protobuf:"bytes,3,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1112,10 +1113,10 @@ func (x *StopTaskRequest) GetTaskId() string {
 	return ""
 }
 
-// StopTaskResponse answers with the task as it stands.
+// StopTaskResponse has the task.
 type StopTaskResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The task.
+	// The task's id (tsk_…).
 	Task          *Task `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1158,22 +1159,22 @@ func (x *StopTaskResponse) GetTask() *Task {
 	return nil
 }
 
-// WorkerHello announces a worker.
+// WorkerHello describes the worker that connects.
 type WorkerHello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The worker's lasting name.
+	// The worker's id, which is the same in every process of the worker.
 	WorkerId string `protobuf:"bytes,1,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
-	// New for every process life.
+	// An id that is new for every process of the worker.
 	BootId string `protobuf:"bytes,2,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`
-	// How many commands at once.
+	// How many commands it takes at once: 0 to 10 000.
 	Capacity int32 `protobuf:"varint,3,opt,name=capacity,proto3" json:"capacity,omitempty"`
-	// Free labels.
+	// Labels by name, which commands may require: at most 64, values of at most 128 bytes.
 	Labels map[string]string `protobuf:"bytes,4,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// The tasks it still runs or whose end was not acknowledged (after a reconnect).
+	// The tasks that it still runs, or whose end was not acknowledged, after a reconnect.
 	RunningTaskIds []string `protobuf:"bytes,5,rep,name=running_task_ids,json=runningTaskIds,proto3" json:"running_task_ids,omitempty"`
-	// Whether it makes worktrees; it is given no orders about them otherwise (SPEC T9).
+	// Whether it can create worktrees. A worker that cannot gets no orders about them.
 	Worktrees bool `protobuf:"varint,6,opt,name=worktrees,proto3" json:"worktrees,omitempty"`
-	// The pools whose commands it takes; none: default.
+	// The pools that it serves, at most 100. Empty: the pool "default".
 	Pools         []string `protobuf:"bytes,7,rep,name=pools,proto3" json:"pools,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1258,12 +1259,12 @@ func (x *WorkerHello) GetPools() []string {
 	return nil
 }
 
-// CommandStarted reports a start.
+// CommandStarted reports that a command was started.
 type CommandStarted struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The task.
+	// The task's id (tsk_…).
 	TaskId string `protobuf:"bytes,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
-	// The lease under which it runs.
+	// The generation of the lease under which the command runs.
 	LeaseGeneration int64 `protobuf:"varint,2,opt,name=lease_generation,json=leaseGeneration,proto3" json:"lease_generation,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -1313,14 +1314,14 @@ func (x *CommandStarted) GetLeaseGeneration() int64 {
 	return 0
 }
 
-// CommandOutput reports output.
+// CommandOutput reports output of a command.
 type CommandOutput struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The task.
+	// The task's id (tsk_…).
 	TaskId string `protobuf:"bytes,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
-	// The lease under which it runs.
+	// The generation of the lease under which the command runs.
 	LeaseGeneration int64 `protobuf:"varint,2,opt,name=lease_generation,json=leaseGeneration,proto3" json:"lease_generation,omitempty"`
-	// The chunk.
+	// The output. Chunks of a command are sent in order; one that was sent before is ignored.
 	Chunk         *OutputChunk `protobuf:"bytes,3,opt,name=chunk,proto3" json:"chunk,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1377,22 +1378,20 @@ func (x *CommandOutput) GetChunk() *OutputChunk {
 	return nil
 }
 
-// CommandEnded reports the end, after all output.
+// CommandEnded reports that a command ended. It follows all output of the command.
 type CommandEnded struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The task.
+	// The task's id (tsk_…).
 	TaskId string `protobuf:"bytes,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
-	// The lease under which it ran.
+	// The generation of the lease under which the command ran.
 	LeaseGeneration int64 `protobuf:"varint,2,opt,name=lease_generation,json=leaseGeneration,proto3" json:"lease_generation,omitempty"`
-	// Exit code, if it ended by itself.
+	// The exit code, if the command exited by itself.
 	ExitCode *int32 `protobuf:"varint,3,opt,name=exit_code,json=exitCode,proto3,oneof" json:"exit_code,omitempty"`
-	// exited, signalled, timeout, memory_limit_exceeded, process_limit_exceeded,
-	// output_limit_exceeded, stopped, spawn_failed, or worker_stopped when the worker
-	// itself was told to end.
-	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
-	// One line for people.
+	// Why it ended. One of the reasons of commands except worker_lost.
+	Reason TaskEndReason `protobuf:"varint,7,opt,name=reason,proto3,enum=quartet.task.v1.TaskEndReason" json:"reason,omitempty"`
+	// One line about the end, for people.
 	Message string `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
-	// All output bytes it wrote.
+	// How many bytes of output the command wrote.
 	OutputBytes   int64 `protobuf:"varint,6,opt,name=output_bytes,json=outputBytes,proto3" json:"output_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1449,11 +1448,11 @@ func (x *CommandEnded) GetExitCode() int32 {
 	return 0
 }
 
-func (x *CommandEnded) GetReason() string {
+func (x *CommandEnded) GetReason() TaskEndReason {
 	if x != nil {
 		return x.Reason
 	}
-	return ""
+	return TaskEndReason_TASK_END_REASON_UNSPECIFIED
 }
 
 func (x *CommandEnded) GetMessage() string {
@@ -1470,15 +1469,15 @@ func (x *CommandEnded) GetOutputBytes() int64 {
 	return 0
 }
 
-// CommandInputTaken confirms input. It writes no journal line: it only bounds
-// how much unconfirmed input the task plane lets pile up.
+// CommandInputTaken confirms that input was written to a command. Unconfirmed input is sent again after a
+// reconnect. It writes nothing to the journal.
 type CommandInputTaken struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The task.
+	// The task's id (tsk_…).
 	TaskId string `protobuf:"bytes,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
-	// The lease under which it runs.
+	// The generation of the lease under which the command runs.
 	LeaseGeneration int64 `protobuf:"varint,2,opt,name=lease_generation,json=leaseGeneration,proto3" json:"lease_generation,omitempty"`
-	// All input up to here was handed to the command.
+	// All input up to and including this number was written to the command.
 	InputSeq      int64 `protobuf:"varint,3,opt,name=input_seq,json=inputSeq,proto3" json:"input_seq,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1535,10 +1534,10 @@ func (x *CommandInputTaken) GetInputSeq() int64 {
 	return 0
 }
 
-// WorkerHeartbeat keeps the leases of a worker's commands. It writes no journal line (SPEC X12).
+// WorkerHeartbeat renews the leases of a worker's commands. It writes nothing to the journal.
 type WorkerHeartbeat struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The tasks it runs or whose end was not acknowledged.
+	// The tasks that it runs, or whose end was not acknowledged.
 	RunningTaskIds []string `protobuf:"bytes,1,rep,name=running_task_ids,json=runningTaskIds,proto3" json:"running_task_ids,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -1581,16 +1580,16 @@ func (x *WorkerHeartbeat) GetRunningTaskIds() []string {
 	return nil
 }
 
-// WorktreeOrder asks a worker for something about a worktree. It may come more than once.
+// WorktreeOrder is an order to a worker about a worktree. Orders may be repeated.
 type WorktreeOrder struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Names the order in its report.
+	// The order's id, which its report repeats.
 	OrderId string `protobuf:"bytes,1,opt,name=order_id,json=orderId,proto3" json:"order_id,omitempty"`
 	// What to do.
 	Verb WorktreeVerb `protobuf:"varint,2,opt,name=verb,proto3,enum=quartet.task.v1.WorktreeVerb" json:"verb,omitempty"`
-	// plan: the directory that the parent works in; empty: the worker's first root.
+	// For plan: the directory in which the parent's commands run. Empty: the worker's first root.
 	WorkspaceRoot string `protobuf:"bytes,3,opt,name=workspace_root,json=workspaceRoot,proto3" json:"workspace_root,omitempty"`
-	// make, remove: the worktree as it was planned.
+	// For make and remove: the planned worktree.
 	Worktree      *Worktree `protobuf:"bytes,4,opt,name=worktree,proto3" json:"worktree,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1654,18 +1653,18 @@ func (x *WorktreeOrder) GetWorktree() *Worktree {
 	return nil
 }
 
-// WorktreeReport answers an order.
+// WorktreeReport reports what a worker did about an order.
 type WorktreeReport struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The order.
+	// The order_id of the order.
 	OrderId string `protobuf:"bytes,1,opt,name=order_id,json=orderId,proto3" json:"order_id,omitempty"`
-	// plan: repository and base_commit; make, remove: as it stands now.
+	// For plan: repository and base_commit. For make and remove: the worktree as it is now.
 	Worktree *Worktree `protobuf:"bytes,2,opt,name=worktree,proto3" json:"worktree,omitempty"`
-	// plan: the directory that the repository's worktrees go into.
+	// For plan: the directory in which worktrees of the repository are created.
 	Directory string `protobuf:"bytes,3,opt,name=directory,proto3" json:"directory,omitempty"`
-	// plan: where workspace_root is below the repository's top; empty: it is the top.
+	// For plan: the path of workspace_root below the repository's top directory. Empty: it is the top.
 	Subdirectory string `protobuf:"bytes,4,opt,name=subdirectory,proto3" json:"subdirectory,omitempty"`
-	// Why the order could not be carried out; empty: it was.
+	// Why the order could not be carried out. Empty: it was.
 	Failure       string `protobuf:"bytes,5,opt,name=failure,proto3" json:"failure,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1736,10 +1735,10 @@ func (x *WorktreeReport) GetFailure() string {
 	return ""
 }
 
-// ConnectRequest is what a worker says.
+// ConnectRequest is a message of a worker.
 type ConnectRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// One of them.
+	// The message.
 	//
 	// Types that are valid to be assigned to Message:
 	//
@@ -1860,12 +1859,12 @@ type isConnectRequest_Message interface {
 }
 
 type ConnectRequest_Hello struct {
-	// First of all.
+	// The first message, and only that.
 	Hello *WorkerHello `protobuf:"bytes,1,opt,name=hello,proto3,oneof"`
 }
 
 type ConnectRequest_Started struct {
-	// A command runs.
+	// A command was started.
 	Started *CommandStarted `protobuf:"bytes,2,opt,name=started,proto3,oneof"`
 }
 
@@ -1880,17 +1879,17 @@ type ConnectRequest_Ended struct {
 }
 
 type ConnectRequest_Heartbeat struct {
-	// All runs on.
+	// A heartbeat.
 	Heartbeat *WorkerHeartbeat `protobuf:"bytes,5,opt,name=heartbeat,proto3,oneof"`
 }
 
 type ConnectRequest_InputTaken struct {
-	// A command got its input.
+	// Input was written to a command.
 	InputTaken *CommandInputTaken `protobuf:"bytes,6,opt,name=input_taken,json=inputTaken,proto3,oneof"`
 }
 
 type ConnectRequest_Worktree struct {
-	// What came of an order about a worktree.
+	// The report on an order about a worktree.
 	Worktree *WorktreeReport `protobuf:"bytes,7,opt,name=worktree,proto3,oneof"`
 }
 
@@ -1908,16 +1907,16 @@ func (*ConnectRequest_InputTaken) isConnectRequest_Message() {}
 
 func (*ConnectRequest_Worktree) isConnectRequest_Message() {}
 
-// CommandLease hands a command out.
+// CommandLease gives a command to a worker. A worker ignores a lease that it has seen before.
 type CommandLease struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The task.
+	// The task's id (tsk_…).
 	Task *Task `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
-	// The lease under which to report.
+	// The generation of the lease, which all reports repeat.
 	LeaseGeneration int64 `protobuf:"varint,2,opt,name=lease_generation,json=leaseGeneration,proto3" json:"lease_generation,omitempty"`
-	// When it lapses without a heartbeat.
+	// When the lease expires unless a report or a heartbeat renews it.
 	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
-	// Where its output begins: behind what it wrote before it was restarted.
+	// The offset of the command's first byte of output, which is not 0 if the command ran before.
 	OutputOffset  int64 `protobuf:"varint,4,opt,name=output_offset,json=outputOffset,proto3" json:"output_offset,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1981,12 +1980,12 @@ func (x *CommandLease) GetOutputOffset() int64 {
 	return 0
 }
 
-// CommandStop asks for a stop.
+// CommandStop asks a worker to stop a command.
 type CommandStop struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The task.
+	// The task's id (tsk_…).
 	TaskId string `protobuf:"bytes,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
-	// Kill at once.
+	// Whether to kill the command at once.
 	Force         bool `protobuf:"varint,2,opt,name=force,proto3" json:"force,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2036,16 +2035,16 @@ func (x *CommandStop) GetForce() bool {
 	return false
 }
 
-// CommandInput hands input over.
+// CommandInput is input for a command.
 type CommandInput struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The task.
+	// The task's id (tsk_…).
 	TaskId string `protobuf:"bytes,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
 	// The bytes.
 	Data []byte `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
-	// 1 for the first input, +1 each. One seen before is to be ignored.
+	// The number of the input: 1 for the first one. A worker ignores input that it has seen before.
 	InputSeq int64 `protobuf:"varint,3,opt,name=input_seq,json=inputSeq,proto3" json:"input_seq,omitempty"`
-	// Close the input after the bytes.
+	// Whether to close the command's input after the bytes.
 	EndOfInput    bool `protobuf:"varint,4,opt,name=end_of_input,json=endOfInput,proto3" json:"end_of_input,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2109,18 +2108,18 @@ func (x *CommandInput) GetEndOfInput() bool {
 	return false
 }
 
-// ReportAck answers an ended report once it is durable.
+// ReportAck acknowledges output or the end of a command once it is durable.
 type ReportAck struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The task.
+	// The task's id (tsk_…).
 	TaskId string `protobuf:"bytes,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
-	// Output is stored up to here.
+	// Output up to this offset is stored.
 	OutputBytes int64 `protobuf:"varint,2,opt,name=output_bytes,json=outputBytes,proto3" json:"output_bytes,omitempty"`
-	// Whether the end is stored.
+	// Whether the end of the command is stored.
 	Ended bool `protobuf:"varint,3,opt,name=ended,proto3" json:"ended,omitempty"`
-	// Whether the lease is stale: the worker must kill the command and forget it.
+	// Whether the lease is not the worker's any more: it must kill the command and forget it.
 	Stale bool `protobuf:"varint,4,opt,name=stale,proto3" json:"stale,omitempty"`
-	// The lease that it is about; 0: whichever the worker has of the task.
+	// The generation of the lease that it is about. 0: any lease of the task that the worker has.
 	LeaseGeneration int64 `protobuf:"varint,5,opt,name=lease_generation,json=leaseGeneration,proto3" json:"lease_generation,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -2191,10 +2190,10 @@ func (x *ReportAck) GetLeaseGeneration() int64 {
 	return 0
 }
 
-// ConnectResponse is what a worker is told.
+// ConnectResponse is a message to a worker.
 type ConnectResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// One of them.
+	// The message.
 	//
 	// Types that are valid to be assigned to Message:
 	//
@@ -2295,27 +2294,27 @@ type isConnectResponse_Message interface {
 }
 
 type ConnectResponse_Lease struct {
-	// Run this.
+	// A command to run.
 	Lease *CommandLease `protobuf:"bytes,1,opt,name=lease,proto3,oneof"`
 }
 
 type ConnectResponse_Stop struct {
-	// Stop this.
+	// A command to stop.
 	Stop *CommandStop `protobuf:"bytes,2,opt,name=stop,proto3,oneof"`
 }
 
 type ConnectResponse_Input struct {
-	// Write this to its input.
+	// Input for a command.
 	Input *CommandInput `protobuf:"bytes,3,opt,name=input,proto3,oneof"`
 }
 
 type ConnectResponse_Ack struct {
-	// Your report is stored.
+	// An acknowledgement.
 	Ack *ReportAck `protobuf:"bytes,4,opt,name=ack,proto3,oneof"`
 }
 
 type ConnectResponse_Worktree struct {
-	// Do this about a worktree.
+	// An order about a worktree.
 	Worktree *WorktreeOrder `protobuf:"bytes,5,opt,name=worktree,proto3,oneof"`
 }
 
@@ -2435,16 +2434,16 @@ const file_quartet_task_v1_task_service_proto_rawDesc = "" +
 	"\rCommandOutput\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12)\n" +
 	"\x10lease_generation\x18\x02 \x01(\x03R\x0fleaseGeneration\x122\n" +
-	"\x05chunk\x18\x03 \x01(\v2\x1c.quartet.task.v1.OutputChunkR\x05chunk\"\xd7\x01\n" +
+	"\x05chunk\x18\x03 \x01(\v2\x1c.quartet.task.v1.OutputChunkR\x05chunk\"\xfd\x01\n" +
 	"\fCommandEnded\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12)\n" +
 	"\x10lease_generation\x18\x02 \x01(\x03R\x0fleaseGeneration\x12 \n" +
-	"\texit_code\x18\x03 \x01(\x05H\x00R\bexitCode\x88\x01\x01\x12\x16\n" +
-	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x18\n" +
+	"\texit_code\x18\x03 \x01(\x05H\x00R\bexitCode\x88\x01\x01\x126\n" +
+	"\x06reason\x18\a \x01(\x0e2\x1e.quartet.task.v1.TaskEndReasonR\x06reason\x12\x18\n" +
 	"\amessage\x18\x05 \x01(\tR\amessage\x12!\n" +
 	"\foutput_bytes\x18\x06 \x01(\x03R\voutputBytesB\f\n" +
 	"\n" +
-	"_exit_code\"t\n" +
+	"_exit_codeJ\x04\b\x04\x10\x05\"t\n" +
 	"\x11CommandInputTaken\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12)\n" +
 	"\x10lease_generation\x18\x02 \x01(\x03R\x0fleaseGeneration\x12\x1b\n" +
@@ -2569,8 +2568,9 @@ var file_quartet_task_v1_task_service_proto_goTypes = []any{
 	(*TaskHandle)(nil),               // 35: quartet.task.v1.TaskHandle
 	(*Task)(nil),                     // 36: quartet.task.v1.Task
 	(OutputStream)(0),                // 37: quartet.task.v1.OutputStream
-	(*Worktree)(nil),                 // 38: quartet.task.v1.Worktree
-	(*timestamppb.Timestamp)(nil),    // 39: google.protobuf.Timestamp
+	(TaskEndReason)(0),               // 38: quartet.task.v1.TaskEndReason
+	(*Worktree)(nil),                 // 39: quartet.task.v1.Worktree
+	(*timestamppb.Timestamp)(nil),    // 40: google.protobuf.Timestamp
 }
 var file_quartet_task_v1_task_service_proto_depIdxs = []int32{
 	31, // 0: quartet.task.v1.ExecCommandRequest.command:type_name -> quartet.task.v1.CommandSpec
@@ -2589,44 +2589,45 @@ var file_quartet_task_v1_task_service_proto_depIdxs = []int32{
 	36, // 13: quartet.task.v1.StopTaskResponse.task:type_name -> quartet.task.v1.Task
 	30, // 14: quartet.task.v1.WorkerHello.labels:type_name -> quartet.task.v1.WorkerHello.LabelsEntry
 	7,  // 15: quartet.task.v1.CommandOutput.chunk:type_name -> quartet.task.v1.OutputChunk
-	0,  // 16: quartet.task.v1.WorktreeOrder.verb:type_name -> quartet.task.v1.WorktreeVerb
-	38, // 17: quartet.task.v1.WorktreeOrder.worktree:type_name -> quartet.task.v1.Worktree
-	38, // 18: quartet.task.v1.WorktreeReport.worktree:type_name -> quartet.task.v1.Worktree
-	16, // 19: quartet.task.v1.ConnectRequest.hello:type_name -> quartet.task.v1.WorkerHello
-	17, // 20: quartet.task.v1.ConnectRequest.started:type_name -> quartet.task.v1.CommandStarted
-	18, // 21: quartet.task.v1.ConnectRequest.output:type_name -> quartet.task.v1.CommandOutput
-	19, // 22: quartet.task.v1.ConnectRequest.ended:type_name -> quartet.task.v1.CommandEnded
-	21, // 23: quartet.task.v1.ConnectRequest.heartbeat:type_name -> quartet.task.v1.WorkerHeartbeat
-	20, // 24: quartet.task.v1.ConnectRequest.input_taken:type_name -> quartet.task.v1.CommandInputTaken
-	23, // 25: quartet.task.v1.ConnectRequest.worktree:type_name -> quartet.task.v1.WorktreeReport
-	36, // 26: quartet.task.v1.CommandLease.task:type_name -> quartet.task.v1.Task
-	39, // 27: quartet.task.v1.CommandLease.expires_at:type_name -> google.protobuf.Timestamp
-	25, // 28: quartet.task.v1.ConnectResponse.lease:type_name -> quartet.task.v1.CommandLease
-	26, // 29: quartet.task.v1.ConnectResponse.stop:type_name -> quartet.task.v1.CommandStop
-	27, // 30: quartet.task.v1.ConnectResponse.input:type_name -> quartet.task.v1.CommandInput
-	28, // 31: quartet.task.v1.ConnectResponse.ack:type_name -> quartet.task.v1.ReportAck
-	22, // 32: quartet.task.v1.ConnectResponse.worktree:type_name -> quartet.task.v1.WorktreeOrder
-	1,  // 33: quartet.task.v1.TaskService.ExecCommand:input_type -> quartet.task.v1.ExecCommandRequest
-	3,  // 34: quartet.task.v1.TaskService.ListTasks:input_type -> quartet.task.v1.ListTasksRequest
-	5,  // 35: quartet.task.v1.TaskService.GetTask:input_type -> quartet.task.v1.GetTaskRequest
-	8,  // 36: quartet.task.v1.TaskService.GetTaskOutput:input_type -> quartet.task.v1.GetTaskOutputRequest
-	10, // 37: quartet.task.v1.TaskService.FollowTaskOutput:input_type -> quartet.task.v1.FollowTaskOutputRequest
-	12, // 38: quartet.task.v1.TaskService.SendTaskInput:input_type -> quartet.task.v1.SendTaskInputRequest
-	14, // 39: quartet.task.v1.TaskService.StopTask:input_type -> quartet.task.v1.StopTaskRequest
-	24, // 40: quartet.task.v1.WorkerService.Connect:input_type -> quartet.task.v1.ConnectRequest
-	2,  // 41: quartet.task.v1.TaskService.ExecCommand:output_type -> quartet.task.v1.ExecCommandResponse
-	4,  // 42: quartet.task.v1.TaskService.ListTasks:output_type -> quartet.task.v1.ListTasksResponse
-	6,  // 43: quartet.task.v1.TaskService.GetTask:output_type -> quartet.task.v1.GetTaskResponse
-	9,  // 44: quartet.task.v1.TaskService.GetTaskOutput:output_type -> quartet.task.v1.GetTaskOutputResponse
-	11, // 45: quartet.task.v1.TaskService.FollowTaskOutput:output_type -> quartet.task.v1.FollowTaskOutputResponse
-	13, // 46: quartet.task.v1.TaskService.SendTaskInput:output_type -> quartet.task.v1.SendTaskInputResponse
-	15, // 47: quartet.task.v1.TaskService.StopTask:output_type -> quartet.task.v1.StopTaskResponse
-	29, // 48: quartet.task.v1.WorkerService.Connect:output_type -> quartet.task.v1.ConnectResponse
-	41, // [41:49] is the sub-list for method output_type
-	33, // [33:41] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	38, // 16: quartet.task.v1.CommandEnded.reason:type_name -> quartet.task.v1.TaskEndReason
+	0,  // 17: quartet.task.v1.WorktreeOrder.verb:type_name -> quartet.task.v1.WorktreeVerb
+	39, // 18: quartet.task.v1.WorktreeOrder.worktree:type_name -> quartet.task.v1.Worktree
+	39, // 19: quartet.task.v1.WorktreeReport.worktree:type_name -> quartet.task.v1.Worktree
+	16, // 20: quartet.task.v1.ConnectRequest.hello:type_name -> quartet.task.v1.WorkerHello
+	17, // 21: quartet.task.v1.ConnectRequest.started:type_name -> quartet.task.v1.CommandStarted
+	18, // 22: quartet.task.v1.ConnectRequest.output:type_name -> quartet.task.v1.CommandOutput
+	19, // 23: quartet.task.v1.ConnectRequest.ended:type_name -> quartet.task.v1.CommandEnded
+	21, // 24: quartet.task.v1.ConnectRequest.heartbeat:type_name -> quartet.task.v1.WorkerHeartbeat
+	20, // 25: quartet.task.v1.ConnectRequest.input_taken:type_name -> quartet.task.v1.CommandInputTaken
+	23, // 26: quartet.task.v1.ConnectRequest.worktree:type_name -> quartet.task.v1.WorktreeReport
+	36, // 27: quartet.task.v1.CommandLease.task:type_name -> quartet.task.v1.Task
+	40, // 28: quartet.task.v1.CommandLease.expires_at:type_name -> google.protobuf.Timestamp
+	25, // 29: quartet.task.v1.ConnectResponse.lease:type_name -> quartet.task.v1.CommandLease
+	26, // 30: quartet.task.v1.ConnectResponse.stop:type_name -> quartet.task.v1.CommandStop
+	27, // 31: quartet.task.v1.ConnectResponse.input:type_name -> quartet.task.v1.CommandInput
+	28, // 32: quartet.task.v1.ConnectResponse.ack:type_name -> quartet.task.v1.ReportAck
+	22, // 33: quartet.task.v1.ConnectResponse.worktree:type_name -> quartet.task.v1.WorktreeOrder
+	1,  // 34: quartet.task.v1.TaskService.ExecCommand:input_type -> quartet.task.v1.ExecCommandRequest
+	3,  // 35: quartet.task.v1.TaskService.ListTasks:input_type -> quartet.task.v1.ListTasksRequest
+	5,  // 36: quartet.task.v1.TaskService.GetTask:input_type -> quartet.task.v1.GetTaskRequest
+	8,  // 37: quartet.task.v1.TaskService.GetTaskOutput:input_type -> quartet.task.v1.GetTaskOutputRequest
+	10, // 38: quartet.task.v1.TaskService.FollowTaskOutput:input_type -> quartet.task.v1.FollowTaskOutputRequest
+	12, // 39: quartet.task.v1.TaskService.SendTaskInput:input_type -> quartet.task.v1.SendTaskInputRequest
+	14, // 40: quartet.task.v1.TaskService.StopTask:input_type -> quartet.task.v1.StopTaskRequest
+	24, // 41: quartet.task.v1.WorkerService.Connect:input_type -> quartet.task.v1.ConnectRequest
+	2,  // 42: quartet.task.v1.TaskService.ExecCommand:output_type -> quartet.task.v1.ExecCommandResponse
+	4,  // 43: quartet.task.v1.TaskService.ListTasks:output_type -> quartet.task.v1.ListTasksResponse
+	6,  // 44: quartet.task.v1.TaskService.GetTask:output_type -> quartet.task.v1.GetTaskResponse
+	9,  // 45: quartet.task.v1.TaskService.GetTaskOutput:output_type -> quartet.task.v1.GetTaskOutputResponse
+	11, // 46: quartet.task.v1.TaskService.FollowTaskOutput:output_type -> quartet.task.v1.FollowTaskOutputResponse
+	13, // 47: quartet.task.v1.TaskService.SendTaskInput:output_type -> quartet.task.v1.SendTaskInputResponse
+	15, // 48: quartet.task.v1.TaskService.StopTask:output_type -> quartet.task.v1.StopTaskResponse
+	29, // 49: quartet.task.v1.WorkerService.Connect:output_type -> quartet.task.v1.ConnectResponse
+	42, // [42:50] is the sub-list for method output_type
+	34, // [34:42] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_quartet_task_v1_task_service_proto_init() }

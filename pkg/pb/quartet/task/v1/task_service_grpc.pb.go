@@ -32,25 +32,44 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// TaskService owns what is being executed.
+// TaskService runs commands on workers, and holds their states and output.
+//
+// Permissions: an agent for its own tasks; operators, admins and services for all agents of their
+// namespace. Runners may read.
 type TaskServiceClient interface {
-	// ExecCommand runs a command and waits for it as long as the caller yields (SPEC T1).
-	// One that no connected worker may take waits, and its task says why.
-	// Errors: INVALID_ARGUMENT, NOT_FOUND, LIMIT_EXCEEDED. What the worker finds (no such
-	// directory, outside of its roots) is the result of the task.
+	// ExecCommand creates a task for a command and waits for it to end, at most for yield_time. A command
+	// that no connected worker can run waits, and its task says why. What the worker finds out, such as a
+	// missing directory, is the result of the task and not an error of this call.
+	//
+	// Errors: INVALID_ARGUMENT, LIMIT_EXCEEDED; NOT_FOUND if there is no such agent or work item;
+	// AGENT_DELETED.
 	ExecCommand(ctx context.Context, in *ExecCommandRequest, opts ...grpc.CallOption) (*ExecCommandResponse, error)
-	// ListTasks reads an agent's tasks; by default the active ones (SPEC T3).
+	// ListTasks reads the tasks of an agent, newest first; by default the active ones.
+	//
+	// Errors: NOT_FOUND if there is no such agent; CURSOR_INVALID.
 	ListTasks(ctx context.Context, in *ListTasksRequest, opts ...grpc.CallOption) (*ListTasksResponse, error)
-	// GetTask reads a task's lifecycle, never its output (SPEC T3).
+	// GetTask reads a task without its output.
+	//
+	// Errors: NOT_FOUND.
 	GetTask(ctx context.Context, in *GetTaskRequest, opts ...grpc.CallOption) (*GetTaskResponse, error)
-	// GetTaskOutput reads a bounded piece of output (SPEC T3).
+	// GetTaskOutput reads a part of a task's output and, if requested, waits for it.
+	//
+	// Errors: NOT_FOUND, LIMIT_EXCEEDED.
 	GetTaskOutput(ctx context.Context, in *GetTaskOutputRequest, opts ...grpc.CallOption) (*GetTaskOutputResponse, error)
-	// FollowTaskOutput streams output from an offset until the task ended (SPEC T3).
+	// FollowTaskOutput streams a task's output from an offset. The last message has the ended task.
+	//
+	// Errors: NOT_FOUND; NOT_READY when the server stops, after which the caller follows again from the
+	// next offset.
 	FollowTaskOutput(ctx context.Context, in *FollowTaskOutputRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[FollowTaskOutputResponse], error)
-	// SendTaskInput writes to a running task. A refusal is a normal answer (SPEC T3).
+	// SendTaskInput writes to the input of a running task. Input that cannot be accepted is no error: the
+	// response says why.
+	//
+	// Errors: NOT_FOUND, INVALID_ARGUMENT, LIMIT_EXCEEDED.
 	SendTaskInput(ctx context.Context, in *SendTaskInputRequest, opts ...grpc.CallOption) (*SendTaskInputResponse, error)
-	// StopTask asks a task to stop: TERM, after 5 s KILL, to its whole process group; a
-	// second call kills at once (SPEC T3). Errors: NOT_FOUND, TASK_NOT_RUNNING.
+	// StopTask asks a task to stop and does not wait for its end. A running command's process group gets
+	// TERM and, after 5 s, KILL; another StopTask kills it at once. A queued command is cancelled at once.
+	//
+	// Errors: NOT_FOUND; TASK_NOT_RUNNING if the task has ended.
 	StopTask(ctx context.Context, in *StopTaskRequest, opts ...grpc.CallOption) (*StopTaskResponse, error)
 }
 
@@ -145,25 +164,44 @@ func (c *taskServiceClient) StopTask(ctx context.Context, in *StopTaskRequest, o
 // All implementations must embed UnimplementedTaskServiceServer
 // for forward compatibility.
 //
-// TaskService owns what is being executed.
+// TaskService runs commands on workers, and holds their states and output.
+//
+// Permissions: an agent for its own tasks; operators, admins and services for all agents of their
+// namespace. Runners may read.
 type TaskServiceServer interface {
-	// ExecCommand runs a command and waits for it as long as the caller yields (SPEC T1).
-	// One that no connected worker may take waits, and its task says why.
-	// Errors: INVALID_ARGUMENT, NOT_FOUND, LIMIT_EXCEEDED. What the worker finds (no such
-	// directory, outside of its roots) is the result of the task.
+	// ExecCommand creates a task for a command and waits for it to end, at most for yield_time. A command
+	// that no connected worker can run waits, and its task says why. What the worker finds out, such as a
+	// missing directory, is the result of the task and not an error of this call.
+	//
+	// Errors: INVALID_ARGUMENT, LIMIT_EXCEEDED; NOT_FOUND if there is no such agent or work item;
+	// AGENT_DELETED.
 	ExecCommand(context.Context, *ExecCommandRequest) (*ExecCommandResponse, error)
-	// ListTasks reads an agent's tasks; by default the active ones (SPEC T3).
+	// ListTasks reads the tasks of an agent, newest first; by default the active ones.
+	//
+	// Errors: NOT_FOUND if there is no such agent; CURSOR_INVALID.
 	ListTasks(context.Context, *ListTasksRequest) (*ListTasksResponse, error)
-	// GetTask reads a task's lifecycle, never its output (SPEC T3).
+	// GetTask reads a task without its output.
+	//
+	// Errors: NOT_FOUND.
 	GetTask(context.Context, *GetTaskRequest) (*GetTaskResponse, error)
-	// GetTaskOutput reads a bounded piece of output (SPEC T3).
+	// GetTaskOutput reads a part of a task's output and, if requested, waits for it.
+	//
+	// Errors: NOT_FOUND, LIMIT_EXCEEDED.
 	GetTaskOutput(context.Context, *GetTaskOutputRequest) (*GetTaskOutputResponse, error)
-	// FollowTaskOutput streams output from an offset until the task ended (SPEC T3).
+	// FollowTaskOutput streams a task's output from an offset. The last message has the ended task.
+	//
+	// Errors: NOT_FOUND; NOT_READY when the server stops, after which the caller follows again from the
+	// next offset.
 	FollowTaskOutput(*FollowTaskOutputRequest, grpc.ServerStreamingServer[FollowTaskOutputResponse]) error
-	// SendTaskInput writes to a running task. A refusal is a normal answer (SPEC T3).
+	// SendTaskInput writes to the input of a running task. Input that cannot be accepted is no error: the
+	// response says why.
+	//
+	// Errors: NOT_FOUND, INVALID_ARGUMENT, LIMIT_EXCEEDED.
 	SendTaskInput(context.Context, *SendTaskInputRequest) (*SendTaskInputResponse, error)
-	// StopTask asks a task to stop: TERM, after 5 s KILL, to its whole process group; a
-	// second call kills at once (SPEC T3). Errors: NOT_FOUND, TASK_NOT_RUNNING.
+	// StopTask asks a task to stop and does not wait for its end. A running command's process group gets
+	// TERM and, after 5 s, KILL; another StopTask kills it at once. A queued command is cancelled at once.
+	//
+	// Errors: NOT_FOUND; TASK_NOT_RUNNING if the task has ended.
 	StopTask(context.Context, *StopTaskRequest) (*StopTaskResponse, error)
 	mustEmbedUnimplementedTaskServiceServer()
 }
@@ -386,9 +424,14 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// WorkerService is how workers get commands and report.
+// WorkerService gives commands to workers and takes their reports.
 type WorkerServiceClient interface {
-	// Connect holds a worker's one stream: it announces itself, is handed commands, and reports.
+	// Connect opens the stream of a worker. The first message must be hello; the server sends the header
+	// once it has reconciled the commands of the worker. A worker has one stream: when it connects again,
+	// the older stream ends with CANCELLED.
+	//
+	// Errors: ALREADY_EXISTS if a newer process of the worker has connected; INVALID_ARGUMENT,
+	// LIMIT_EXCEEDED; NOT_READY when the server stops, after which the worker connects again.
 	Connect(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ConnectRequest, ConnectResponse], error)
 }
 
@@ -417,9 +460,14 @@ type WorkerService_ConnectClient = grpc.BidiStreamingClient[ConnectRequest, Conn
 // All implementations must embed UnimplementedWorkerServiceServer
 // for forward compatibility.
 //
-// WorkerService is how workers get commands and report.
+// WorkerService gives commands to workers and takes their reports.
 type WorkerServiceServer interface {
-	// Connect holds a worker's one stream: it announces itself, is handed commands, and reports.
+	// Connect opens the stream of a worker. The first message must be hello; the server sends the header
+	// once it has reconciled the commands of the worker. A worker has one stream: when it connects again,
+	// the older stream ends with CANCELLED.
+	//
+	// Errors: ALREADY_EXISTS if a newer process of the worker has connected; INVALID_ARGUMENT,
+	// LIMIT_EXCEEDED; NOT_READY when the server stops, after which the worker connects again.
 	Connect(grpc.BidiStreamingServer[ConnectRequest, ConnectResponse]) error
 	mustEmbedUnimplementedWorkerServiceServer()
 }

@@ -21,12 +21,12 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// PlanWorktreeRequest names the directory.
+// PlanWorktreeRequest selects a directory.
 type PlanWorktreeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The directory that the parent's commands run in; empty: a worker's first root.
+	// The directory in which the parent's commands run. Empty: the worker's first root.
 	WorkspaceRoot string `protobuf:"bytes,1,opt,name=workspace_root,json=workspaceRoot,proto3" json:"workspace_root,omitempty"`
-	// Ask only this worker, where the parent has a worktree itself; empty: all.
+	// Ask this worker only, if the parent has a worktree itself. Empty: ask all workers.
 	WorkerId string `protobuf:"bytes,2,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
 	// Whether that worker serves all namespaces.
 	SharedWorker  bool `protobuf:"varint,3,opt,name=shared_worker,json=sharedWorker,proto3" json:"shared_worker,omitempty"`
@@ -85,14 +85,14 @@ func (x *PlanWorktreeRequest) GetSharedWorker() bool {
 	return false
 }
 
-// PlanWorktreeResponse says what it would be made from.
+// PlanWorktreeResponse has the planned worktree.
 type PlanWorktreeResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Worker, repository and base_commit.
+	// The worktree with worker, repository and base_commit, in state PREPARING.
 	Worktree *Worktree `protobuf:"bytes,1,opt,name=worktree,proto3" json:"worktree,omitempty"`
-	// The directory that the repository's worktrees go into.
+	// The directory in which worktrees of the repository are created.
 	Directory string `protobuf:"bytes,2,opt,name=directory,proto3" json:"directory,omitempty"`
-	// Where workspace_root is below the repository's top; empty: it is the top.
+	// The path of workspace_root below the repository's top directory. Empty: it is the top.
 	Subdirectory  string `protobuf:"bytes,3,opt,name=subdirectory,proto3" json:"subdirectory,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -149,10 +149,10 @@ func (x *PlanWorktreeResponse) GetSubdirectory() string {
 	return ""
 }
 
-// MakeWorktreeRequest has the plan.
+// MakeWorktreeRequest has a planned worktree.
 type MakeWorktreeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The worktree as planned.
+	// The planned worktree.
 	Worktree      *Worktree `protobuf:"bytes,1,opt,name=worktree,proto3" json:"worktree,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -195,10 +195,10 @@ func (x *MakeWorktreeRequest) GetWorktree() *Worktree {
 	return nil
 }
 
-// MakeWorktreeResponse has the worktree.
+// MakeWorktreeResponse has the created worktree.
 type MakeWorktreeResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// In state ready.
+	// The worktree, in state READY.
 	Worktree      *Worktree `protobuf:"bytes,1,opt,name=worktree,proto3" json:"worktree,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -241,7 +241,7 @@ func (x *MakeWorktreeResponse) GetWorktree() *Worktree {
 	return nil
 }
 
-// RemoveWorktreeRequest has the worktree.
+// RemoveWorktreeRequest selects a worktree.
 type RemoveWorktreeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The worktree.
@@ -287,10 +287,10 @@ func (x *RemoveWorktreeRequest) GetWorktree() *Worktree {
 	return nil
 }
 
-// RemoveWorktreeResponse says what became of it.
+// RemoveWorktreeResponse has the worktree's final state.
 type RemoveWorktreeResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// In state removed or kept, then with a reason.
+	// The worktree, in state REMOVED, or in state KEPT with a reason.
 	Worktree      *Worktree `protobuf:"bytes,1,opt,name=worktree,proto3" json:"worktree,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -28,16 +28,21 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// WorktreeService has workers make and remove the worktrees of children (SPEC T9). It is
-// for services: the agent plane says when. It keeps nothing; every call may be repeated.
-// Errors of all calls: NOT_READY while the worker is not connected or does not answer.
+// WorktreeService has workers create and remove the git worktrees of child agents. Only services may call
+// it. It stores nothing, and every call may be repeated.
+//
+// Errors of all calls: NOT_READY while the worker is not connected or does not report within 10 s.
 type WorktreeServiceClient interface {
-	// PlanWorktree finds the worker that holds a directory, and says what a worktree of it
-	// would be made from. Errors: NOT_A_WORK_TREE.
+	// PlanWorktree finds the worker that has a git work tree at a directory, and from what a worktree would
+	// be created there.
+	//
+	// Errors: NOT_A_WORK_TREE.
 	PlanWorktree(ctx context.Context, in *PlanWorktreeRequest, opts ...grpc.CallOption) (*PlanWorktreeResponse, error)
-	// MakeWorktree makes a planned worktree, or finds it made. Errors: WORKTREE_FAILED.
+	// MakeWorktree creates a planned worktree, unless it exists.
+	//
+	// Errors: WORKTREE_FAILED.
 	MakeWorktree(ctx context.Context, in *MakeWorktreeRequest, opts ...grpc.CallOption) (*MakeWorktreeResponse, error)
-	// RemoveWorktree removes a worktree with its branch if nothing was changed in it.
+	// RemoveWorktree removes a worktree and its branch, unless it has changes.
 	RemoveWorktree(ctx context.Context, in *RemoveWorktreeRequest, opts ...grpc.CallOption) (*RemoveWorktreeResponse, error)
 }
 
@@ -83,16 +88,21 @@ func (c *worktreeServiceClient) RemoveWorktree(ctx context.Context, in *RemoveWo
 // All implementations must embed UnimplementedWorktreeServiceServer
 // for forward compatibility.
 //
-// WorktreeService has workers make and remove the worktrees of children (SPEC T9). It is
-// for services: the agent plane says when. It keeps nothing; every call may be repeated.
-// Errors of all calls: NOT_READY while the worker is not connected or does not answer.
+// WorktreeService has workers create and remove the git worktrees of child agents. Only services may call
+// it. It stores nothing, and every call may be repeated.
+//
+// Errors of all calls: NOT_READY while the worker is not connected or does not report within 10 s.
 type WorktreeServiceServer interface {
-	// PlanWorktree finds the worker that holds a directory, and says what a worktree of it
-	// would be made from. Errors: NOT_A_WORK_TREE.
+	// PlanWorktree finds the worker that has a git work tree at a directory, and from what a worktree would
+	// be created there.
+	//
+	// Errors: NOT_A_WORK_TREE.
 	PlanWorktree(context.Context, *PlanWorktreeRequest) (*PlanWorktreeResponse, error)
-	// MakeWorktree makes a planned worktree, or finds it made. Errors: WORKTREE_FAILED.
+	// MakeWorktree creates a planned worktree, unless it exists.
+	//
+	// Errors: WORKTREE_FAILED.
 	MakeWorktree(context.Context, *MakeWorktreeRequest) (*MakeWorktreeResponse, error)
-	// RemoveWorktree removes a worktree with its branch if nothing was changed in it.
+	// RemoveWorktree removes a worktree and its branch, unless it has changes.
 	RemoveWorktree(context.Context, *RemoveWorktreeRequest) (*RemoveWorktreeResponse, error)
 	mustEmbedUnimplementedWorktreeServiceServer()
 }

@@ -1,0 +1,350 @@
+// Package leasetable keeps leases in memory: for each key, until when its
+// holder may be silent.
+//
+// A lease is armed when a holder gets something, such as a worker a command or
+// a step, or a runner a turn; it is renewed by every sign of life; and it
+// expires when its term passes without one. Leases are not part of a plane's
+// state: a renewal writes no journal line, and after a restart the owner arms
+// every live lease again, with a full term (SPEC X12).
+//
+// Time during which the journal could not be written does not count, because
+// nobody could have renewed a lease then: a term that was running becomes longer
+// by that time, and nothing expires while the journal still cannot be written.
+package leasetable
+
+import (
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"quartet/pkg/clock"
+)
+
+const (
+	// retryAfter is how much later leases are checked again that have expired and were
+	// not dropped, or that could not expire yet.
+	retryAfter = time.Second
+
+	// leastPause is the least time between two checks of all leases, so that many
+	// leases that expire one after the other do not each cost a check of all.
+	leastPause = 20 * time.Millisecond
+
+	// checkKey is the only key in the due-time index: when to check all leases.
+	checkKey = "check"
+
+	never = math.MaxInt64
+)
+
+// Config describes a table.
+type Config[K comparable, V any] struct {
+	Clock clock.Clock
+	// Term is how long a holder may be silent.
+	Term time.Duration
+	// Expired is called with leases whose term has passed, from one goroutine: no
+	// other lease is reported until it returns. The leases stay in the table, and
+	// are reported again after a second, until Drop, Arm or Renew.
+	Expired func(leases []Lease[K, V])
+}
+
+// StallFunc reports how long the journal behind a lease has been unable to accept
+// writes, in total since the process started, and whether it is unable to now.
+type StallFunc[V any] func(value V) (total time.Duration, now bool)
+
+// Lease is a copy of one lease in a table.
+type Lease[K comparable, V any] struct {
+	Key     K
+	Value   V
+	Expires time.Time
+	// Limit says that the lease ended by its limit, and not by the silence of its
+	// holder.
+	Limit bool
+}
+
+// Table holds leases by key. All methods are safe for concurrent use.
+type Table[K comparable, V any] struct {
+	cfg Config[K, V]
+	due *clock.Due
+	// next is a time, in Unix microseconds, before which no lease is due. All terms are
+	// of one length, so a lease that is armed or renewed is nearly always due after all
+	// others, and neither costs an operation on an index.
+	next atomic.Int64
+	// nextCheck is when checkAll runs, and lastCheck when it last ran. Guarded by mu.
+	nextCheck, lastCheck time.Time
+
+	mu     sync.Mutex
+	stall  StallFunc[V]
+	leases map[K]*lease[V]
+}
+
+type lease[V any] struct {
+	value   V
+	expires time.Time
+	limit   time.Time     // the lease ends then whatever its holder says; zero: never
+	stall   time.Duration // the journal's total stall when the term began
+	busy    int           // calls of Keep that have not been released
+}
+
+// New makes an empty table. Nothing expires before Start.
+func New[K comparable, V any](cfg Config[K, V]) *Table[K, V] {
+	t := &Table[K, V]{
+		cfg: cfg, leases: make(map[K]*lease[V]),
+		stall: func(V) (time.Duration, bool) { return 0, false },
+	}
+	t.next.Store(never)
+	t.due = clock.NewDue(cfg.Clock, func([]string) { t.checkAll() })
+	return t
+}
+
+// Start begins to expire leases. A nil stall stands for a journal that never
+// stalls. stall is called with the table locked and must not call the table.
+func (t *Table[K, V]) Start(stall StallFunc[V]) {
+	if stall != nil {
+		t.mu.Lock()
+		t.stall = stall
+		t.mu.Unlock()
+	}
+	t.due.Start()
+}
+
+// Stop ends expiry and waits for a running Expired to return. The leases stay.
+func (t *Table[K, V]) Stop() { t.due.Stop() }
+
+// Settle waits until no lease is due and Expired has returned. It is for tests
+// that moved the clock.
+func (t *Table[K, V]) Settle() { t.due.Settle() }
+
+// Arm gives key a full term and the given value, in place of any lease that it
+// has, and returns when the term ends.
+func (t *Table[K, V]) Arm(key K, value V) time.Time { return t.ArmUntil(key, value, time.Time{}) }
+
+// ArmUntil is Arm for a lease that also ends at limit, however often it is
+// renewed; a zero limit is none. A stalled journal does not move limit.
+func (t *Table[K, V]) ArmUntil(key K, value V, limit time.Time) time.Time {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	stall, _ := t.stall(value)
+	l := t.leases[key]
+	if l == nil {
+		l = &lease[V]{}
+		t.leases[key] = l
+	}
+	l.value, l.limit = value, limit
+	return t.extend(l, t.cfg.Term, stall)
+}
+
+// Ensure renews the lease of key if its value is the same one by the given
+// function, and else arms key with value. It returns the value that the lease has
+// now, and when its term ends. So that of several callers that learn of a lease,
+// all get the same value.
+func (t *Table[K, V]) Ensure(key K, value V, same func(current V) bool) (V, time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	l := t.leases[key]
+	if l == nil || !same(l.value) {
+		l = &lease[V]{value: value}
+		t.leases[key] = l
+	}
+	stall, _ := t.stall(l.value)
+	return l.value, t.extend(l, t.cfg.Term, stall)
+}
+
+// Renew gives the lease of key a full term. It reports when that ends, and false
+// if key has no lease.
+func (t *Table[K, V]) Renew(key K) (expires time.Time, ok bool) {
+	return t.RenewFor(key, t.cfg.Term)
+}
+
+// RenewFor is Renew with a term of its own, such as a short one after which an
+// expiry that failed is tried again.
+func (t *Table[K, V]) RenewFor(key K, term time.Duration) (expires time.Time, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	l := t.leases[key]
+	if l == nil {
+		return time.Time{}, false
+	}
+	stall, _ := t.stall(l.value)
+	return t.extend(l, term, stall), true
+}
+
+// extend begins a term. The caller holds mu.
+func (t *Table[K, V]) extend(l *lease[V], term, stall time.Duration) time.Time {
+	l.expires, l.stall = t.cfg.Clock.Now().Add(term), stall
+	t.checkAt(l.due())
+	return l.expires
+}
+
+// checkAt has all leases checked at a time, or earlier. The caller holds mu.
+func (t *Table[K, V]) checkAt(at time.Time) {
+	if micro := at.UnixMicro(); micro < t.next.Load() {
+		t.next.Store(micro)
+	}
+	if t.nextCheck.IsZero() || at.Before(t.nextCheck) {
+		t.nextCheck = at
+		t.due.Set(checkKey, at)
+	}
+}
+
+// due is the moment at which the lease has to be checked.
+func (l *lease[V]) due() time.Time {
+	if !l.limit.IsZero() && l.limit.Before(l.expires) {
+		return l.limit
+	}
+	return l.expires
+}
+
+// Keep renews the lease of key and keeps it from expiring until release is
+// called, which begins a full term: a holder that waits for an answer of ours is
+// alive. It does nothing for a key without a lease.
+func (t *Table[K, V]) Keep(key K) (release func()) {
+	t.mu.Lock()
+	l := t.leases[key]
+	if l != nil {
+		l.busy++
+	}
+	t.mu.Unlock()
+	t.Renew(key)
+	return func() {
+		t.mu.Lock()
+		if l != nil {
+			l.busy--
+		}
+		t.mu.Unlock()
+		t.Renew(key)
+	}
+}
+
+// Drop forgets the lease of key; an unknown key is no error.
+func (t *Table[K, V]) Drop(key K) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.leases, key)
+}
+
+// DropIf forgets the lease of key if its value matches.
+func (t *Table[K, V]) DropIf(key K, matches func(value V) bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if l := t.leases[key]; l != nil && matches(l.value) {
+		delete(t.leases, key)
+	}
+}
+
+// Get returns the value of the lease of key, and false if it has none.
+func (t *Table[K, V]) Get(key K) (V, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if l := t.leases[key]; l != nil {
+		return l.value, true
+	}
+	var none V
+	return none, false
+}
+
+// Expires returns until when the holder of key may be silent, as known now, and
+// false if key has no lease.
+func (t *Table[K, V]) Expires(key K) (time.Time, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if l := t.leases[key]; l != nil {
+		return l.expires, true
+	}
+	return time.Time{}, false
+}
+
+// Each calls f with every lease, in no order, while it holds the table's lock:
+// f must be quick and must not call the table.
+func (t *Table[K, V]) Each(f func(key K, value V)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for key, l := range t.leases {
+		f(key, l.value)
+	}
+}
+
+// AnyDue reports whether some lease may have expired. Callers that must see every
+// expiry before they read use it to skip the search for expired leases; it costs two
+// loads and no lock.
+func (t *Table[K, V]) AnyDue() bool { return t.cfg.Clock.Now().UnixMicro() >= t.next.Load() }
+
+// Expired reports whether the lease of key has expired, and whether it reached
+// its limit rather than the end of its term. It compensates for stalls as the
+// table itself does.
+func (t *Table[K, V]) Expired(key K) (expired, limit bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	l := t.leases[key]
+	if l == nil {
+		return false, false
+	}
+	return t.check(l)
+}
+
+// ListExpired returns the leases that have expired and whose value matches.
+func (t *Table[K, V]) ListExpired(matches func(value V) bool) []Lease[K, V] {
+	var out []Lease[K, V]
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	next := int64(never)
+	for key, l := range t.leases {
+		if matches(l.value) {
+			if expired, limit := t.check(l); expired {
+				out = append(out, Lease[K, V]{key, l.value, l.expires, limit})
+			}
+		}
+		next = min(next, l.due().UnixMicro())
+	}
+	t.next.Store(next)
+	return out
+}
+
+// check decides whether a lease has expired now. The caller holds mu.
+func (t *Table[K, V]) check(l *lease[V]) (expired, limit bool) {
+	total, stalled := t.stall(l.value)
+	if stalled || l.busy > 0 {
+		return false, false
+	}
+	now := t.cfg.Clock.Now()
+	l.expires, l.stall = l.expires.Add(total-l.stall), total
+	if !l.limit.IsZero() && !l.limit.After(now) {
+		return true, true
+	}
+	return !l.expires.After(now), false
+}
+
+// checkAll reports the leases that have expired, and sets the time of the next
+// check: when the earliest of the others is due.
+func (t *Table[K, V]) checkAll() {
+	var expired []Lease[K, V]
+	t.mu.Lock()
+	now := t.cfg.Clock.Now()
+	next, check := int64(never), time.Time{}
+	for key, l := range t.leases {
+		if !l.due().After(now) {
+			if over, limit := t.check(l); over {
+				expired = append(expired, Lease[K, V]{key, l.value, l.expires, limit})
+			}
+		}
+		at := l.due() // later than before if the journal stalled
+		next = min(next, at.UnixMicro())
+		if !at.After(now) { // it has expired, or cannot expire now
+			at = now.Add(retryAfter)
+		}
+		if check.IsZero() || at.Before(check) {
+			check = at
+		}
+	}
+	t.next.Store(next)
+	if soonest := now.Add(leastPause); now.Sub(t.lastCheck) < leastPause && check.Before(soonest) && !check.IsZero() {
+		check = soonest
+	}
+	t.lastCheck, t.nextCheck = now, check
+	if !check.IsZero() {
+		t.due.Set(checkKey, check)
+	}
+	t.mu.Unlock()
+	if len(expired) > 0 {
+		t.cfg.Expired(expired)
+	}
+}

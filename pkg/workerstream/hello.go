@@ -1,0 +1,99 @@
+package workerstream
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"quartet/pkg/fault"
+)
+
+// Limits of a hello.
+const (
+	MaxCapacity = 10_000
+	MaxPools    = 100
+	MaxHeld     = 10_000 // assignments that a worker may claim to hold
+
+	MaxLabels          = 64
+	MaxLabelValueBytes = 128
+)
+
+// Key names a worker. Namespace is empty for a worker that serves all
+// namespaces, so that no tenant can take the name of another's worker.
+type Key struct{ Namespace, ID string }
+
+// Hello is what a worker says of itself when it connects.
+type Hello struct {
+	WorkerID string
+	BootID   string // new for each process of the worker
+	Capacity int    // how many assignments it takes at once
+	Pools    []string
+	Labels   map[string]string
+	Held     []string // ids of the assignments that it still has
+}
+
+// HelloRules say what a plane requires of a hello. PoolsField is the name of the
+// field that lists pools, for refusals; LabelLimit bounds the number of labels.
+type HelloRules struct {
+	MinCapacity int
+	NeedsPool   bool
+	PoolsField  string
+	LabelLimit  int
+	// CheckLabels also checks the names and values of labels.
+	CheckLabels bool
+}
+
+// MissingHello refuses a stream whose first message is not a hello.
+func MissingHello() error {
+	return fault.InvalidArgument.New("the first message of a worker must be hello").WithField("hello", "is required")
+}
+
+// SecondHello refuses a hello that is not the first message.
+func SecondHello() error {
+	return fault.InvalidArgument.New("a worker says hello once, and then only reports").WithField("message", "must be a report")
+}
+
+// Check refuses a hello that breaks the rules, with the field at fault.
+func (h Hello) Check(rules HelloRules) error {
+	pools := "hello." + rules.PoolsField
+	if err := fault.First(
+		fault.Name("hello.worker_id", h.WorkerID), fault.Name("hello.boot_id", h.BootID),
+		fault.Entries(pools, len(h.Pools), MaxPools), fault.Entries("hello.run_ids", len(h.Held), MaxHeld),
+		fault.Entries("hello.labels", len(h.Labels), rules.LabelLimit),
+	); err != nil {
+		return err
+	}
+	if rules.NeedsPool && len(h.Pools) == 0 {
+		return fault.InvalidArgument.Newf("%s is empty; a worker joins at least one pool", pools).WithField(pools, "must have an entry")
+	}
+	for i, pool := range h.Pools {
+		if err := fault.Name(fmt.Sprintf("%s[%d]", pools, i), pool); err != nil {
+			return err
+		}
+	}
+	if h.Capacity < rules.MinCapacity || h.Capacity > MaxCapacity {
+		must := fmt.Sprintf("must be %d to %d", rules.MinCapacity, MaxCapacity)
+		return fault.LimitExceeded.Newf("hello.capacity is %d; it %s", h.Capacity, must).WithField("hello.capacity", must)
+	}
+	if rules.CheckLabels {
+		return CheckLabels("hello.labels", h.Labels)
+	}
+	return nil
+}
+
+// CheckLabels refuses labels of a worker, or labels that work asks of its worker,
+// that are too many, badly named or too long. field names them in the refusal.
+func CheckLabels(field string, labels map[string]string) error {
+	if err := fault.Entries(field, len(labels), MaxLabels); err != nil {
+		return err
+	}
+	// Sorted, so that the same request always gets the same refusal.
+	for _, name := range slices.Sorted(maps.Keys(labels)) {
+		if err := fault.First(
+			fault.Name(field, name), fault.TextBytes(field+"."+name, labels[name], MaxLabelValueBytes, false),
+		); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,234 @@
+package workerstream
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"sync"
+
+	"quartet/pkg/fault"
+)
+
+// maxReplacedBoots bounds how many replaced processes of one worker are
+// remembered.
+const maxReplacedBoots = 64
+
+// Registry is the connected workers of a plane: who can be reached, and what
+// room they have. It is a view of who is connected and no record: what a worker
+// holds is in the journal too. All methods are safe for concurrent use.
+type Registry[Out any] struct {
+	// refuseReplaced refuses a process whose worker was taken over by a newer one,
+	// see NewRegistry.
+	refuseReplaced bool
+
+	mu       sync.Mutex
+	sessions map[Key]*Session[Out]
+	holders  map[Key]*Session[Out] // by namespace and id of an assignment
+	replaced map[Key]map[string]struct{}
+}
+
+// NewRegistry makes an empty registry. With refuseReplaced, a process that was
+// replaced by a newer process of the same worker may not connect again, since two
+// processes with one worker id would otherwise end each other's work in turns.
+func NewRegistry[Out any](refuseReplaced bool) *Registry[Out] {
+	return &Registry[Out]{
+		refuseReplaced: refuseReplaced, sessions: make(map[Key]*Session[Out]),
+		holders: make(map[Key]*Session[Out]), replaced: make(map[Key]map[string]struct{}),
+	}
+}
+
+// join puts a session in place of the worker's older one, which ends.
+func (r *Registry[Out]) join(s *Session[Out]) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, replaced := r.replaced[s.Key][s.Hello.BootID]; replaced {
+		return fault.AlreadyExists.New("worker "+s.Key.ID+" was taken over by a newer process; this one must end, or take another worker id",
+			"worker_id", s.Key.ID, "boot_id", s.Hello.BootID)
+	}
+	if old := r.sessions[s.Key]; old != nil {
+		if r.refuseReplaced && old.Hello.BootID != s.Hello.BootID {
+			if r.replaced[s.Key] == nil || len(r.replaced[s.Key]) >= maxReplacedBoots {
+				r.replaced[s.Key] = make(map[string]struct{})
+			}
+			r.replaced[s.Key][old.Hello.BootID] = struct{}{}
+		}
+		old.end(fault.Cancelled.New("worker " + s.Key.ID + " connected again; this stream is not used any more"))
+	}
+	r.sessions[s.Key] = s
+	return nil
+}
+
+// leave removes a session, unless another took its place, and forgets what it
+// was assigned.
+func (r *Registry[Out]) leave(s *Session[Out]) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.sessions[s.Key] == s {
+		delete(r.sessions, s.Key)
+	}
+	for id := range s.assigned {
+		if k := (Key{s.Key.Namespace, id}); r.holders[k] == s {
+			delete(r.holders, k)
+		}
+	}
+}
+
+// Find returns the session of a worker, or nil.
+func (r *Registry[Out]) Find(worker Key) *Session[Out] {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.sessions[worker]
+}
+
+// Send queues a message for a worker, if it is connected. It never blocks.
+func (r *Registry[Out]) Send(worker Key, m *Out) {
+	if s := r.Find(worker); s != nil {
+		s.Send(m)
+	}
+}
+
+// Open returns the sessions that take work, sorted by worker: the header was sent
+// and Close was not called.
+func (r *Registry[Out]) Open() []*Session[Out] {
+	r.mu.Lock()
+	var out []*Session[Out]
+	for _, s := range r.sessions {
+		if s.open {
+			out = append(out, s)
+		}
+	}
+	r.mu.Unlock()
+	slices.SortFunc(out, func(a, b *Session[Out]) int {
+		return cmp.Or(cmp.Compare(a.Key.ID, b.Key.ID), cmp.Compare(a.Key.Namespace, b.Key.Namespace))
+	})
+	return out
+}
+
+// Close keeps a session from being given more work; its stream stays open.
+func (r *Registry[Out]) Close(s *Session[Out]) { r.setOpen(s, false) }
+
+func (r *Registry[Out]) setOpen(s *Session[Out], open bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s.open = open
+}
+
+// Room returns how many more assignments a worker takes.
+func (r *Registry[Out]) Room(s *Session[Out]) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return s.room()
+}
+
+// room is Room for callers that hold the registry's lock.
+func (s *Session[Out]) room() int { return s.Hello.Capacity - len(s.assigned) - s.reserved }
+
+// Assigned returns the ids of a worker's assignments, sorted.
+func (r *Registry[Out]) Assigned(s *Session[Out]) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Sorted(maps.Keys(s.assigned))
+}
+
+// Assign records that a worker has assignments. An assignment has one holder;
+// the last call counts.
+func (r *Registry[Out]) Assign(s *Session[Out], ids ...string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, id := range ids {
+		r.assign(s, id)
+	}
+}
+
+func (r *Registry[Out]) assign(s *Session[Out], id string) {
+	s.assigned[id] = struct{}{}
+	r.holders[Key{s.Key.Namespace, id}] = s
+}
+
+// Release records that assignments ended, which makes room. Unknown ids are
+// ignored.
+func (r *Registry[Out]) Release(namespace string, ids ...string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, id := range ids {
+		k := Key{namespace, id}
+		if s := r.holders[k]; s != nil {
+			delete(s.assigned, id)
+			delete(r.holders, k)
+		}
+	}
+}
+
+// Holder returns the session of the connected worker that has an assignment, or
+// nil.
+func (r *Registry[Out]) Holder(namespace, id string) *Session[Out] {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.holders[Key{namespace, id}]
+}
+
+// Reservation is room for one assignment on a connected worker. Exactly one of
+// Assign and Cancel ends it.
+type Reservation[Out any] struct {
+	registry *Registry[Out]
+	Session  *Session[Out]
+}
+
+// Reserve sets room aside in a pool: on the named worker, or else on the one with
+// the most room, ties going to the lesser id. It refuses with NOT_FOUND,
+// WORKER_BUSY or WORKER_POOL_BUSY.
+func (r *Registry[Out]) Reserve(namespace, pool, workerID string) (*Reservation[Out], error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var best *Session[Out]
+	if workerID != "" {
+		s := r.sessions[Key{namespace, workerID}]
+		switch {
+		case s == nil:
+			return nil, fault.NotFound.Newf("no worker %q is connected; ListWorkers shows who is", workerID).With("worker_id", workerID)
+		case !slices.Contains(s.Hello.Pools, pool):
+			return nil, fault.NotFound.Newf("worker %q is not in pool %q", workerID, pool).With("worker_id", workerID).With("worker_pool_id", pool)
+		case s.room() <= 0:
+			return nil, fault.WorkerBusy.Newf("worker %q has %d runs and room for no more", workerID, len(s.assigned)+s.reserved).With("worker_id", workerID)
+		}
+		best = s
+	} else {
+		members := 0
+		for k, s := range r.sessions {
+			if k.Namespace != namespace || !slices.Contains(s.Hello.Pools, pool) {
+				continue
+			}
+			members++
+			if s.room() > 0 && (best == nil || s.room() > best.room() || s.room() == best.room() && k.ID < best.Key.ID) {
+				best = s
+			}
+		}
+		if best == nil {
+			return nil, fault.WorkerPoolBusy.Newf("none of the %d connected workers of pool %q has room for a run", members, pool).With("worker_pool_id", pool)
+		}
+	}
+	best.reserved++
+	return &Reservation[Out]{r, best}, nil
+}
+
+// Assign turns the reservation into an assignment. It reports false, and cancels
+// the reservation, if the worker's session was replaced or ended, or has the
+// assignment already.
+func (v *Reservation[Out]) Assign(id string) bool {
+	r, s := v.registry, v.Session
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s.reserved--
+	if _, has := s.assigned[id]; has || r.sessions[s.Key] != s {
+		return false
+	}
+	r.assign(s, id)
+	return true
+}
+
+// Cancel gives the room back.
+func (v *Reservation[Out]) Cancel() {
+	v.registry.mu.Lock()
+	defer v.registry.mu.Unlock()
+	v.Session.reserved--
+}

@@ -1,0 +1,77 @@
+package workerstream
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"google.golang.org/grpc"
+)
+
+// Handler is the plane's side of one session. Its methods are called by Serve in
+// this order: Welcome, Run and Receive side by side, and Close.
+type Handler[In any] interface {
+	// Welcome reconciles what the plane and the worker think the worker holds. The
+	// worker waits for its return; what it sends with Session.Send is delivered
+	// after the header.
+	Welcome() error
+	// Receive handles one message. It is called from one goroutine, in the order of
+	// the stream. An error ends the session and is the stream's status.
+	Receive(m *In) error
+	// Run does what the session has to do beside receiving, until ctx, the
+	// session's context, ends. An error ends the session and is the stream's status.
+	Run(ctx context.Context) error
+	// Close is called when the session has ended and its messages are no longer
+	// sent. It returns once nothing runs on behalf of the session any more.
+	Close()
+}
+
+// Serve holds a worker's stream until it ends: when the worker leaves, a message
+// is refused, another stream of the worker replaces it, or stopping closes, after
+// which it returns stopped. It returns nil if the worker closed the stream.
+func Serve[In, Out any](
+	stream grpc.BidiStreamingServer[In, Out], registry *Registry[Out], s *Session[Out], h Handler[In],
+	stopping <-chan struct{}, stopped error,
+) error {
+	defer h.Close()
+	defer s.end(context.Canceled)
+	if err := registry.join(s); err != nil {
+		return err
+	}
+	defer registry.leave(s)
+	if err := h.Welcome(); err != nil {
+		return err
+	}
+	// The header tells the worker that its hello was reconciled.
+	if err := stream.SendHeader(nil); err != nil {
+		return err
+	}
+	sent := make(chan struct{})
+	go func() {
+		defer close(sent)
+		s.sendLoop(stream.Send)
+	}()
+	// A stream must not be used after its handler returned, so wait for the sender.
+	// The receiver returns when the stream's context ends, which is then.
+	defer func() {
+		s.end(context.Canceled)
+		<-sent
+	}()
+	registry.setOpen(s, true)
+	go receiveLoop(s, stream.Recv, h.Receive)
+	go func() {
+		select {
+		case <-stopping:
+			s.end(stopped)
+		case <-s.ctx.Done():
+		}
+	}()
+	if err := h.Run(s.ctx); err != nil {
+		s.end(err)
+	}
+	<-s.ctx.Done()
+	if cause := context.Cause(s.ctx); !errors.Is(cause, io.EOF) && !errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	return nil
+}

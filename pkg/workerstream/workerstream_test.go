@@ -1,0 +1,237 @@
+package workerstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+
+	"quartet/pkg/fault"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// stream is a worker's stream without a network.
+type stream struct {
+	grpc.ServerStream
+	ctx    context.Context //nolint:containedctx // a stream has a context
+	in     chan string
+	out    chan string
+	header chan struct{} // closed by SendHeader
+}
+
+func newStream(t *testing.T) *stream {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(cancel)
+	return &stream{ctx: ctx, in: make(chan string), out: make(chan string, 100), header: make(chan struct{})}
+}
+
+func (s *stream) Context() context.Context { return s.ctx }
+
+func (s *stream) SendHeader(metadata.MD) error {
+	close(s.header)
+	return nil
+}
+
+func (s *stream) Send(m *string) error {
+	s.out <- *m
+	return nil
+}
+
+func (s *stream) Recv() (*string, error) {
+	select {
+	case m, open := <-s.in:
+		if !open {
+			return nil, io.EOF
+		}
+		return &m, nil
+	case <-s.ctx.Done():
+		return nil, s.ctx.Err()
+	}
+}
+
+// handler records what Serve calls.
+type handler struct {
+	session  *Session[string]
+	received chan string
+	closed   chan struct{}
+	refuse   error
+}
+
+func (h *handler) Welcome() error {
+	welcome := "welcome"
+	h.session.Send(&welcome)
+	return nil
+}
+
+func (h *handler) Receive(m *string) error {
+	h.received <- *m
+	return h.refuse
+}
+
+func (h *handler) Run(ctx context.Context) error {
+	<-ctx.Done()
+	return nil
+}
+
+func (h *handler) Close() { close(h.closed) }
+
+// connection is a worker that Serve serves in the background.
+type connection struct {
+	*handler
+	stream *stream
+	ended  chan error
+}
+
+var errStopped = errors.New("stopped")
+
+func connect(t *testing.T, r *Registry[string], stopping chan struct{}, worker, boot string) *connection {
+	s := newStream(t)
+	h := &handler{
+		session:  NewSession[string](s.ctx, Key{"acme", worker}, Hello{WorkerID: worker, BootID: boot, Capacity: 2, Pools: []string{"go"}}, time.Now(), nil),
+		received: make(chan string, 10), closed: make(chan struct{}),
+	}
+	c := &connection{handler: h, stream: s, ended: make(chan error, 1)}
+	go func() { c.ended <- Serve[string, string](s, r, h.session, h, stopping, errStopped) }()
+	return c
+}
+
+func (c *connection) await(t *testing.T) {
+	select {
+	case <-c.stream.header:
+	case err := <-c.ended:
+		require.FailNow(t, "the session ended", "%v", err)
+	}
+}
+
+func TestASessionFromHelloToEOF(t *testing.T) {
+	r := NewRegistry[string](false)
+	c := connect(t, r, nil, "w1", "b1")
+	c.await(t)
+	require.Equal(t, "welcome", <-c.stream.out)
+	for i := range 3 {
+		c.stream.in <- fmt.Sprint(i)
+		require.Equal(t, fmt.Sprint(i), <-c.received)
+	}
+	require.Same(t, c.session, r.Find(Key{"acme", "w1"}))
+	require.Eventually(t, func() bool { return len(r.Open()) == 1 }, time.Minute, time.Millisecond)
+	r.Close(c.session)
+	require.Empty(t, r.Open())
+	close(c.stream.in)
+	require.NoError(t, <-c.ended)
+	<-c.closed
+	require.Nil(t, r.Find(Key{"acme", "w1"}))
+}
+
+func TestANewerStreamReplacesTheOlderOne(t *testing.T) {
+	r := NewRegistry[string](true)
+	first := connect(t, r, nil, "w1", "b1")
+	first.await(t)
+	second := connect(t, r, nil, "w1", "b2")
+	second.await(t)
+	require.ErrorIs(t, <-first.ended, fault.Cancelled)
+	require.Same(t, second.session, r.Find(Key{"acme", "w1"}))
+	require.ErrorIs(t, <-connect(t, r, nil, "w1", "b1").ended, fault.AlreadyExists, "a replaced process does not come back")
+	close(second.stream.in)
+	require.NoError(t, <-second.ended)
+}
+
+func TestARefusedMessageAndAStopEndTheSession(t *testing.T) {
+	r := NewRegistry[string](false)
+	c := connect(t, r, nil, "w1", "b1")
+	c.refuse = fault.Overloaded.New("too many")
+	c.await(t)
+	c.stream.in <- "one"
+	require.ErrorIs(t, <-c.ended, fault.Overloaded)
+
+	stopping := make(chan struct{})
+	c = connect(t, r, stopping, "w1", "b1")
+	c.await(t)
+	close(stopping)
+	require.ErrorIs(t, <-c.ended, errStopped)
+}
+
+func TestReservationsAndAssignments(t *testing.T) {
+	r := NewRegistry[string](false)
+	c := connect(t, r, nil, "w1", "b1")
+	c.await(t)
+	defer func() {
+		close(c.stream.in)
+		<-c.ended
+	}()
+	_, err := r.Reserve("acme", "go", "w9")
+	require.ErrorIs(t, err, fault.NotFound)
+	_, err = r.Reserve("acme", "gpu", "w1")
+	require.ErrorIs(t, err, fault.NotFound)
+	_, err = r.Reserve("beta", "go", "")
+	require.ErrorIs(t, err, fault.WorkerPoolBusy, "another namespace's worker")
+
+	v, err := r.Reserve("acme", "go", "")
+	require.NoError(t, err)
+	require.True(t, v.Assign("run_1"))
+	require.Same(t, c.session, r.Holder("acme", "run_1"))
+	v, err = r.Reserve("acme", "go", "w1")
+	require.NoError(t, err)
+	require.Zero(t, r.Room(c.session))
+	_, err = r.Reserve("acme", "go", "w1")
+	require.ErrorIs(t, err, fault.WorkerBusy)
+	_, err = r.Reserve("acme", "go", "")
+	require.ErrorIs(t, err, fault.WorkerPoolBusy)
+	require.False(t, v.Assign("run_1"), "it has that one already")
+	require.Equal(t, 1, r.Room(c.session))
+	v, err = r.Reserve("acme", "go", "")
+	require.NoError(t, err)
+	v.Cancel()
+
+	r.Assign(c.session, "run_2")
+	require.Equal(t, []string{"run_1", "run_2"}, r.Assigned(c.session))
+	r.Release("acme", "run_1", "run_2", "run_9")
+	require.Equal(t, 2, r.Room(c.session))
+	require.Nil(t, r.Holder("acme", "run_1"))
+}
+
+func TestMergedMessages(t *testing.T) {
+	s := NewSession(context.Background(), Key{"acme", "w1"}, Hello{}, time.Now(), func(last, m *string) bool {
+		if len(*last)+len(*m) > 3 {
+			return false
+		}
+		*last += *m
+		return true
+	})
+	for _, m := range []string{"a", "b", "c", "d"} {
+		s.Send(&m)
+	}
+	var got []string
+	for _, m := range s.take() {
+		got = append(got, *m)
+	}
+	require.Equal(t, []string{"abc", "d"}, got)
+}
+
+func TestHelloCheck(t *testing.T) {
+	rules := HelloRules{MinCapacity: 1, NeedsPool: true, PoolsField: "pools", LabelLimit: MaxLabels, CheckLabels: true}
+	good := func() Hello {
+		return Hello{WorkerID: "w", BootID: "b", Capacity: 1, Pools: []string{"go"}, Labels: map[string]string{"os": "linux"}}
+	}
+	require.NoError(t, good().Check(rules))
+	for name, spoil := range map[string]func(*Hello){
+		"no id": func(h *Hello) { h.WorkerID = "" }, "a bad id": func(h *Hello) { h.WorkerID = "W!" }, "no boot id": func(h *Hello) { h.BootID = "" },
+		"no capacity": func(h *Hello) { h.Capacity = 0 }, "too much": func(h *Hello) { h.Capacity = MaxCapacity + 1 },
+		"no pool": func(h *Hello) { h.Pools = nil }, "a bad pool": func(h *Hello) { h.Pools = []string{""} },
+		"too many pools": func(h *Hello) { h.Pools = make([]string, MaxPools+1) }, "too many held": func(h *Hello) { h.Held = make([]string, MaxHeld+1) },
+		"a bad label": func(h *Hello) { h.Labels = map[string]string{"": "x"} },
+	} {
+		h := good()
+		spoil(&h)
+		require.Error(t, h.Check(rules), name)
+	}
+	require.Error(t, MissingHello())
+	require.Error(t, SecondHello())
+}

@@ -1,0 +1,212 @@
+// Package leases keeps the leases of worker runs: until when the worker of a run
+// may be silent about it (SPEC X12).
+//
+// Leases are armed, renewed and dropped by the plane's durable events and renewed
+// by heartbeats, which write nothing to the journal. They are no part of the state:
+// after a load every running run gets a lease with a full term. A lease that
+// expires ends its run, by the rule DecideExpire, as soon as it is due and at the
+// latest before the next operation on its board (SPEC B9).
+package leases
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+
+	"quartet/pkg/clock"
+	"quartet/pkg/journal"
+	"quartet/pkg/leasetable"
+	boardv1 "quartet/pkg/pb/quartet/board/v1"
+	"quartet/pkg/plane"
+	"quartet/services/board/model"
+	"quartet/services/board/rules"
+)
+
+// expiryTimeout bounds one attempt to end runs whose leases expired.
+const expiryTimeout = 10 * time.Second
+
+// Leases holds the leases of the runs of the partitions that this process has.
+type Leases struct {
+	table  *leasetable.Table[model.Key, lease]
+	engine *plane.Engine[*model.State] // set by Start
+	logger *zap.Logger
+	ctx    context.Context //nolint:containedctx // of expiry in the background; ends with Stop
+	cancel context.CancelFunc
+}
+
+// lease is the value of a run's lease.
+type lease struct {
+	board board
+	// standing says that a standing dispatch created the run, so that the run ends
+	// with its step.
+	standing bool
+}
+
+// board names the board of a run.
+type board struct {
+	session model.Key
+	id      string
+}
+
+// New makes an empty set of leases. Nothing expires before Start.
+func New(clk clock.Clock, term time.Duration, logger *zap.Logger) *Leases {
+	l := &Leases{logger: logger}
+	l.ctx, l.cancel = context.WithCancel(context.Background())
+	l.table = leasetable.New(leasetable.Config[model.Key, lease]{Clock: clk, Term: term, Expired: l.expired})
+	return l
+}
+
+// Start begins to expire leases.
+func (l *Leases) Start(engine *plane.Engine[*model.State]) {
+	l.engine = engine
+	l.table.Start(func(v lease) (time.Duration, bool) {
+		p := engine.For(v.board.session.Namespace, v.board.session.ID)
+		return p.StallTotal(), p.Stalled() > 0
+	})
+}
+
+// Stop ends expiry and waits for what is being written.
+func (l *Leases) Stop() {
+	l.cancel()
+	l.table.Stop()
+}
+
+// Settle waits until every lease that is due has been expired. It is for tests.
+func (l *Leases) Settle() { l.table.Settle() }
+
+func key(namespace, runID string) model.Key { return model.Key{Namespace: namespace, ID: runID} }
+
+// Load gives every running run of a state a lease with a full term.
+func (l *Leases) Load(st *model.State) {
+	for b := range st.WithRuns {
+		for id, r := range b.Runs {
+			l.arm(boardOf(b.Key.Namespace, b.Key.Session, b.ID), id, r.Dispatch != nil, r.Record)
+		}
+	}
+}
+
+func boardOf(namespace, session, id string) board {
+	return board{model.Key{Namespace: namespace, ID: session}, id}
+}
+
+func (l *Leases) arm(b board, runID string, standing bool, run *boardv1.WorkerRun) {
+	var limit time.Time
+	if run.GetDeadlineAt() != nil {
+		limit = run.GetDeadlineAt().AsTime()
+	}
+	l.table.ArmUntil(key(b.session.Namespace, runID), lease{b, standing}, limit)
+}
+
+// Committed handles a durable event. It never blocks. The lease of a run that
+// ended without an event of its own, such as with its board, stays until it is due.
+func (l *Leases) Committed(ev *journal.Event) {
+	switch p := ev.Payload.(type) {
+	case *boardv1.WorkerDispatched:
+		l.arm(boardOf(ev.Namespace, ev.SessionID, ev.TaskID), p.GetRun().GetRunId(), false, p.GetRun())
+	case *boardv1.TaskStepClaimed:
+		if p.GetDispatchId() != "" {
+			l.arm(boardOf(ev.Namespace, ev.SessionID, ev.TaskID), p.GetClaimedByRunId(), true, nil)
+		} else {
+			l.table.Renew(key(ev.Namespace, p.GetClaimedByRunId()))
+		}
+	case *boardv1.TaskStepStarted, *boardv1.TaskStepUpdated:
+		l.table.Renew(key(ev.Namespace, ev.ActorRunID))
+	case *boardv1.TaskStepCompleted, *boardv1.TaskStepFailed, *boardv1.TaskStepBlocked, *boardv1.TaskStepCancelled:
+		l.table.DropIf(key(ev.Namespace, ev.ActorRunID), func(v lease) bool { return v.standing })
+	case *boardv1.TaskStepLeaseExpired:
+		l.table.Drop(key(ev.Namespace, p.GetClaimedByRunId()))
+	case *boardv1.WorkerRunEnded:
+		l.table.Drop(key(ev.Namespace, p.GetRunId()))
+	}
+}
+
+// Renew gives the lease of a run a full term and returns when that ends. It
+// returns false for a run without a lease.
+func (l *Leases) Renew(namespace, runID string) (time.Time, bool) {
+	return l.table.Renew(key(namespace, runID))
+}
+
+// Expiry returns when leases of runs of a namespace expire, for readers.
+func (l *Leases) Expiry(namespace string) model.LeaseExpiry {
+	return func(runID string) (time.Time, bool) { return l.table.Expires(key(namespace, runID)) }
+}
+
+// ExpireBoard ends the runs of a board whose leases expired. While no lease of the
+// process is due, it costs a comparison.
+func (l *Leases) ExpireBoard(ctx context.Context, session model.Key, boardID string) error {
+	return l.expireMatching(ctx, func(v lease) bool { return v.board == board{session, boardID} })
+}
+
+// ExpireSession does the same for all boards of a session.
+func (l *Leases) ExpireSession(ctx context.Context, session model.Key) error {
+	return l.expireMatching(ctx, func(v lease) bool { return v.board.session == session })
+}
+
+// ExpireNamespace does the same for all boards of a namespace.
+func (l *Leases) ExpireNamespace(ctx context.Context, namespace string) error {
+	return l.expireMatching(ctx, func(v lease) bool { return v.board.session.Namespace == namespace })
+}
+
+func (l *Leases) expireMatching(ctx context.Context, matches func(lease) bool) error {
+	if !l.table.AnyDue() {
+		return nil
+	}
+	return l.expire(ctx, l.table.ListExpired(matches))
+}
+
+// expired is what the table calls with leases that are due.
+func (l *Leases) expired(leases []leasetable.Lease[model.Key, lease]) {
+	ctx, cancel := context.WithTimeout(l.ctx, expiryTimeout)
+	defer cancel()
+	if err := l.expire(ctx, leases); err != nil && l.ctx.Err() == nil {
+		l.logger.Warn("board: runs whose leases expired could not be ended; trying again", zap.Error(err))
+	}
+}
+
+// expire ends the runs of expired leases, board by board.
+func (l *Leases) expire(ctx context.Context, leases []leasetable.Lease[model.Key, lease]) error {
+	byBoard := make(map[board][]rules.ExpiredRun)
+	for _, one := range leases {
+		b := one.Value.board
+		byBoard[b] = append(byBoard[b], rules.ExpiredRun{RunID: one.Key.ID, TimedOut: one.Limit})
+	}
+	for b, runs := range byBoard {
+		slices.SortFunc(runs, func(x, y rules.ExpiredRun) int { return cmp.Compare(x.RunID, y.RunID) })
+		if err := l.expireRuns(ctx, b, runs); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// expireRuns ends runs of one board. Leases of runs that have ended are dropped.
+func (l *Leases) expireRuns(ctx context.Context, b board, runs []rules.ExpiredRun) error {
+	running, _, err := journal.View(ctx, l.engine.For(b.session.Namespace, b.session.ID), func(st *model.State) ([]rules.ExpiredRun, error) {
+		active := st.ActiveBoard(b.session, b.id)
+		return slices.DeleteFunc(slices.Clone(runs), func(r rules.ExpiredRun) bool {
+			return active == nil || active.IsDamaged() || active.Runs[r.RunID] == nil
+		}), nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, r := range runs {
+		if !slices.Contains(running, r) {
+			l.table.Drop(key(b.session.Namespace, r.RunID))
+		}
+	}
+	if len(running) == 0 {
+		return nil
+	}
+	_, err = plane.Do(ctx, l.engine, plane.Command[*model.State, struct{}]{
+		Method: "Reconcile", AgentID: b.session.ID, Actor: plane.System(b.session.Namespace),
+		Decide: func(st *model.State, env journal.Env) (d journal.Decision[struct{}], _ error) {
+			d.Events = rules.DecideExpire(st, env, b.session, b.id, running)
+			return d, nil
+		},
+	})
+	return err
+}

@@ -1,0 +1,218 @@
+package model
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"quartet/pkg/journal"
+	boardv1 "quartet/pkg/pb/quartet/board/v1"
+)
+
+// keptRuns is how many ended runs of a partition stay in memory at least: they can be
+// read, and late reports on them get a precise error.
+const keptRuns = 4096
+
+// applyToRuns applies a WAL line to runs and dispatches. holder is the run that held
+// the line's step before the line, or nil.
+func (s *State) applyToRuns(b *Board, st *Step, holder *Run, ev *journal.Event) {
+	switch p := ev.Payload.(type) {
+	case *boardv1.TaskUpdated:
+		s.refreshScopes(b)
+	case *boardv1.TaskStepClaimed:
+		s.applyClaimToRun(b, st, p, ev)
+	case *boardv1.TaskStepLeaseExpired:
+		if holder != nil {
+			holder.LeaseExpired = true
+			s.endRun(holder, boardv1.RunStatus_RUN_STATUS_LOST, StepPending, ev.CreatedAt)
+		}
+		holder = nil
+	case *boardv1.TaskCompleted, *boardv1.TaskFailed, *boardv1.TaskCancelled:
+		s.closeBoard(b, ev.CreatedAt)
+	}
+	if holder != nil && st != nil && !Held(st.Record.GetStatus()) {
+		n := CopyRun(holder.Record)
+		n.StepStatus, n.StepResultSummary = st.Record.GetStatus(), st.Record.GetResultSummary()
+		holder.Record = n
+		if holder.Dispatch != nil {
+			s.endRun(holder, boardv1.RunStatus_RUN_STATUS_FINISHED, st.Record.GetStatus(), ev.CreatedAt)
+		}
+	}
+	s.refreshClaimable(b)
+}
+
+// applyClaimToRun gives a claimed step to its run. A claim under a standing dispatch
+// creates the run.
+func (s *State) applyClaimToRun(b *Board, st *Step, p *boardv1.TaskStepClaimed, ev *journal.Event) {
+	r := b.Runs[p.GetClaimedByRunId()]
+	if r == nil && p.GetDispatchId() != "" {
+		i := slices.IndexFunc(b.Dispatches, func(d *Dispatch) bool { return d.Record.GetDispatchId() == p.GetDispatchId() })
+		r = &Run{Board: b, Record: &boardv1.WorkerRun{
+			RunId: p.GetClaimedByRunId(), SessionId: b.Key.Session, BoardId: b.ID, WorkerId: p.GetClaimedByAgentId(),
+			WorkerPoolId: st.Record.GetWorkerPoolId(), DispatchId: p.GetDispatchId(),
+			Status: boardv1.RunStatus_RUN_STATUS_RUNNING, DispatchedAt: timestamppb.New(ev.CreatedAt),
+		}}
+		if i >= 0 {
+			r.Dispatch = b.Dispatches[i]
+			r.Dispatch.Running++
+			r.Record.Instruction, r.Record.AllowedStepIds = r.Dispatch.Record.GetInstruction(), r.Dispatch.Record.GetAllowedStepIds()
+			r.Allowed, r.AllowedSet = r.Dispatch.Allowed, r.Dispatch.AllowedSet
+		}
+		s.addRun(r)
+	}
+	if r == nil {
+		return // the claim is valid for the board even if its run is not known
+	}
+	n := CopyRun(r.Record)
+	n.ClaimedStepId, n.ClaimedStep = st.ID(), st.AtClaim
+	r.Record, r.Step = n, st
+}
+
+// addRun adds a run in progress.
+func (s *State) addRun(r *Run) {
+	r.Board.Runs[r.Record.GetRunId()] = r
+	s.Runs[Key{r.Board.Key.Namespace, r.Record.GetRunId()}] = r
+	s.WithRuns[r.Board] = struct{}{}
+}
+
+// endRun ends a run, unless it has ended. step is the status of its step then.
+func (s *State) endRun(r *Run, status boardv1.RunStatus, step StepStatus, at time.Time) {
+	if !r.Running() {
+		return
+	}
+	n := CopyRun(r.Record)
+	n.Status, n.EndedAt = status, timestamppb.New(at)
+	if r.Step != nil {
+		n.StepStatus = step
+	}
+	r.Record = n
+	delete(r.Board.Runs, n.GetRunId())
+	if len(r.Board.Runs) == 0 {
+		delete(s.WithRuns, r.Board)
+	}
+	if r.Dispatch != nil {
+		r.Dispatch.Running--
+	}
+	s.ended = append(s.ended, Key{r.Board.Key.Namespace, n.GetRunId()})
+	if len(s.ended) >= 2*keptRuns {
+		for _, k := range s.ended[:keptRuns] {
+			delete(s.Runs, k)
+		}
+		s.ended = slices.Clone(s.ended[keptRuns:])
+	}
+}
+
+// applyOutsideWAL is Apply for events of a board that are not lines of its WAL.
+func (s *State) applyOutsideWAL(b *Board, ev *journal.Event) error {
+	switch p := ev.Payload.(type) {
+	case *boardv1.BoardTerminating:
+		b.Terminating = p
+		b.EndedBy = journal.Actor{Namespace: ev.Namespace, Principal: ev.Principal, Role: ev.Role, AgentID: ev.ActorAgentID, RunID: ev.ActorRunID}
+		for _, id := range p.GetRunIds() {
+			if r := b.Runs[id]; r != nil {
+				n := CopyRun(r.Record)
+				n.Cancelling = true
+				r.Record = n
+			}
+		}
+	case *boardv1.WorkerRunCancelling:
+		if r := b.Runs[p.GetRunId()]; r != nil {
+			n := CopyRun(r.Record)
+			n.Cancelling = true
+			r.Record = n
+		}
+	case *boardv1.ChildAgentCancelTimeout: // the end of the board, which follows, ends the runs
+	case *boardv1.WorkerDispatched:
+		r := &Run{Record: p.GetRun(), Board: b}
+		r.Allowed, r.AllowedSet = b.stepSet(p.GetRun().GetAllowedStepIds())
+		s.addRun(r)
+	case *boardv1.WorkerRunEnded:
+		s.applyWorkerRunEnded(p, ev)
+	case *boardv1.StandingDispatchOpened:
+		d := &Dispatch{Record: p.GetDispatch(), Board: b, pool: s.poolOf(b.Key.Namespace, p.GetDispatch().GetWorkerPoolId()), slot: -1}
+		d.Allowed, d.AllowedSet = b.stepSet(d.Record.GetAllowedStepIds())
+		b.Dispatches = append(b.Dispatches, d)
+	case *boardv1.StandingDispatchClosed:
+		b.Dispatches = slices.DeleteFunc(b.Dispatches, func(d *Dispatch) bool {
+			if d.Record.GetDispatchId() != p.GetDispatchId() {
+				return false
+			}
+			d.unlist()
+			return true
+		})
+	default:
+		return fmt.Errorf("board: unknown event %s", ev.Type)
+	}
+	s.refreshClaimable(b)
+	return nil
+}
+
+func (s *State) applyWorkerRunEnded(p *boardv1.WorkerRunEnded, ev *journal.Event) {
+	r := s.Runs[Key{ev.Namespace, p.GetRunId()}]
+	if r == nil {
+		return
+	}
+	n := CopyRun(r.Record)
+	n.WorkerResult, n.EndReason, n.NoStepClaimed = p.GetWorkerResult(), p.GetEndReason(), p.GetNoStepClaimed()
+	if !r.Running() { // it ended with its step; this event adds its result
+		n.Status = p.GetStatus()
+	}
+	r.Record = n
+	at := n.GetStepStatus()
+	if r.HoldsStep() {
+		at = r.Step.Record.GetStatus()
+	}
+	s.endRun(r, p.GetStatus(), at, ev.CreatedAt)
+}
+
+// applyAfterEnd is Apply for events of a board that has ended.
+func (s *State) applyAfterEnd(ev *journal.Event) error {
+	if p, ok := ev.Payload.(*boardv1.WorkerRunEnded); ok {
+		s.applyWorkerRunEnded(p, ev)
+		return nil
+	}
+	return fmt.Errorf("board: %s of %s/%s, which has no active board", ev.Type, ev.SessionID, ev.TaskID)
+}
+
+// poolOf returns a pool, which it creates if necessary.
+func (s *State) poolOf(namespace, id string) *pool {
+	k := Key{namespace, id}
+	if s.Pools[k] == nil {
+		s.Pools[k] = &pool{}
+	}
+	return s.Pools[k]
+}
+
+// refreshScopes computes the scopes of runs and dispatches again after a change of
+// the board, which may have replaced steps.
+func (s *State) refreshScopes(b *Board) {
+	for _, d := range b.Dispatches {
+		if d.Allowed != nil {
+			d.AllowedSet = b.bitsOf(d.Allowed)
+		}
+	}
+	for _, r := range b.Runs {
+		if r.Dispatch != nil {
+			r.AllowedSet = r.Dispatch.AllowedSet
+		} else if r.Allowed != nil {
+			r.AllowedSet = b.bitsOf(r.Allowed)
+		}
+	}
+}
+
+// refreshClaimable adds the board's standing dispatches that have a step to claim to
+// the lists of their pools, and removes the others.
+func (s *State) refreshClaimable(b *Board) {
+	for _, d := range b.Dispatches {
+		claimable := b.Dispatchable() && d.Running < int(d.Record.GetMaxParallel()) && b.Ready[d.Record.GetWorkerPoolId()].Next(0, d.AllowedSet) >= 0
+		switch {
+		case claimable && d.slot < 0:
+			d.slot = len(d.pool.Claimable)
+			d.pool.Claimable = append(d.pool.Claimable, d)
+		case !claimable && d.slot >= 0:
+			d.unlist()
+		}
+	}
+}

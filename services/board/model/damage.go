@@ -1,0 +1,54 @@
+package model
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"quartet/pkg/journal"
+)
+
+// errUnknownBoard says that a damaged record does not show which board it is about.
+var errUnknownBoard = errors.New("namespace, session_id and task_id cannot be read")
+
+// Contain makes the board that a damaged record was about unusable, and no other one
+// (SPEC B2, S2-059). The payload is lost, so the state of that board is unknown; the
+// fields that name the board can nearly always still be read.
+func (s *State) Contain(d journal.Damage) error {
+	namespace, known := d.Field("namespace")
+	session, named := d.Field("session_id")
+	id, numbered := d.Field("task_id")
+	if !known || !named || !numbered {
+		return errUnknownBoard
+	}
+	k := Key{namespace, session}
+	b := s.ActiveBoard(k, id)
+	if b == nil { // the record created the board, or followed its end
+		if kind, _ := d.Field("event_type"); kind != "task_created" && s.hadBoard(k, id) {
+			return nil
+		}
+		b = NewBoard(BoardKey{namespace, session, fmt.Sprintf("damaged-%d", d.WalSeq)}, id)
+		s.addBoard(b)
+	}
+	b.AddLine(&journal.Event{WalSeq: d.WalSeq, CreatedAt: b.UpdatedAt})
+	if !b.IsDamaged() {
+		b.Damaged = fmt.Errorf("line %d, which is wal_seq %d in frame %d of the journal: %w", b.Lines, d.WalSeq, d.Frame, d.Cause)
+	}
+	s.withdraw(b)
+	return nil
+}
+
+// hadBoard reports whether a board with the id has ended.
+func (s *State) hadBoard(k Key, id string) bool {
+	se := s.Sessions[k]
+	return se != nil && slices.ContainsFunc(se.Ended, func(b *Board) bool { return b.ID == id })
+}
+
+// withdraw keeps workers away from a board that cannot be used, and its runs from
+// getting leases.
+func (s *State) withdraw(b *Board) {
+	for _, d := range b.Dispatches {
+		d.unlist()
+	}
+	delete(s.WithRuns, b)
+}

@@ -1,0 +1,187 @@
+package model
+
+import (
+	"cmp"
+	"slices"
+
+	"quartet/pkg/fault"
+	boardv1 "quartet/pkg/pb/quartet/board/v1"
+)
+
+// FindRun returns a run of a board as readers see it.
+func (s *State) FindRun(k Key, boardID, runID string) (*boardv1.WorkerRun, error) {
+	r := s.Runs[Key{k.Namespace, runID}]
+	if r == nil || r.Board.Key.Session != k.ID || r.Board.ID != boardID {
+		return nil, fault.NotFound.Newf("board %q has no run %q; those that ended long ago are in the events only", boardID, runID).With("run_id", runID)
+	}
+	return r.Shown(), nil
+}
+
+// Shown returns the run as readers see it: with the current status of the step that
+// it holds.
+func (r *Run) Shown() *boardv1.WorkerRun {
+	if !r.Running() || r.Step == nil {
+		return r.Record
+	}
+	n := CopyRun(r.Record)
+	n.StepStatus = r.Record.GetStepStatus()
+	if r.HoldsStep() {
+		n.StepStatus = r.Step.Record.GetStatus()
+	}
+	return n
+}
+
+// VisibleSteps returns the steps that a run may read (SPEC B11).
+func (r *Run) VisibleSteps(b *Board, leases LeaseExpiry) []*boardv1.Step {
+	var out []*boardv1.Step
+	for _, s := range b.Order {
+		if s != nil && r.Sees(s) {
+			out = append(out, b.ShownStep(s, leases))
+		}
+	}
+	return out
+}
+
+// Sees reports whether the run may read a step: one in its scope, or one that such a
+// step depends on, whose result it may need.
+func (r *Run) Sees(s *Step) bool {
+	if r.Allowed == nil || r.Allowed[s.ID()] {
+		return true
+	}
+	for _, k := range s.Dependents {
+		if r.Allowed[k.ID()] {
+			return true
+		}
+	}
+	return false
+}
+
+// OpenDispatches returns the board's standing dispatches as readers see them.
+func (b *Board) OpenDispatches() []*boardv1.StandingDispatch {
+	out := make([]*boardv1.StandingDispatch, len(b.Dispatches))
+	for i, d := range b.Dispatches {
+		out[i] = d.shown()
+	}
+	return out
+}
+
+// RunsOf returns the runs of a board, newest first: those in progress, then the ended
+// ones that are in memory. more reports that there are others.
+func (s *State) RunsOf(b *Board, limit int, runningOnly bool) (out []*boardv1.WorkerRun, more bool) {
+	running := make([]*Run, 0, len(b.Runs))
+	for _, r := range b.Runs {
+		running = append(running, r)
+	}
+	slices.SortFunc(running, func(x, y *Run) int { return cmp.Compare(y.Record.GetRunId(), x.Record.GetRunId()) })
+	for _, r := range running {
+		if len(out) == limit {
+			return out, true
+		}
+		out = append(out, r.Shown())
+	}
+	if runningOnly {
+		return out, false
+	}
+	for _, k := range slices.Backward(s.ended) {
+		r := s.Runs[k]
+		if r == nil || r.Board != b {
+			continue
+		}
+		if len(out) == limit {
+			return out, true
+		}
+		out = append(out, r.Record)
+	}
+	return out, false
+}
+
+// Run is the run of one worker.
+type Run struct {
+	Record       *boardv1.WorkerRun // replaced, never modified
+	Board        *Board
+	Dispatch     *Dispatch       // the standing dispatch that created it, or nil
+	Allowed      map[string]bool // the only steps that it may claim; nil: all
+	AllowedSet   *Bitset         // the indexes of those that exist; nil: all
+	Step         *Step           // that it claimed; another run may hold it by now
+	LeaseExpired bool
+}
+
+// Dispatch is a standing dispatch that is open.
+type Dispatch struct {
+	Record     *boardv1.StandingDispatch
+	Board      *Board
+	pool       *pool
+	Allowed    map[string]bool // the only steps that its runs may claim; nil: all
+	AllowedSet *Bitset         // the indexes of those that exist; nil: all
+	Running    int             // how many of its runs are in progress
+	slot       int             // index in pool.Claimable; -1: it is not in there
+}
+
+// pool is a worker pool of a namespace.
+type pool struct {
+	Claimable []*Dispatch // the dispatches that have a step to claim, in no order
+}
+
+// Running reports whether the run is in progress.
+func (r *Run) Running() bool { return r.Record.GetStatus() == boardv1.RunStatus_RUN_STATUS_RUNNING }
+
+// HoldsStep reports whether the run holds the step that it claimed.
+func (r *Run) HoldsStep() bool {
+	return r.Step != nil && Held(r.Step.Record.GetStatus()) && r.Step.Record.GetClaimedByRunId() == r.Record.GetRunId()
+}
+
+// stepSet returns a list of allowed steps as a set of ids and as a set of the indexes
+// of those that exist. Both are nil for an empty list, which allows all steps.
+func (b *Board) stepSet(ids []string) (map[string]bool, *Bitset) {
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	allowed := make(map[string]bool, len(ids))
+	for _, id := range ids {
+		allowed[id] = true
+	}
+	return allowed, b.bitsOf(allowed)
+}
+
+// bitsOf returns the indexes of the allowed steps that exist.
+func (b *Board) bitsOf(allowed map[string]bool) *Bitset {
+	bits := &Bitset{}
+	for id := range allowed {
+		if s := b.Steps[id]; s != nil {
+			bits.add(s.Index)
+		}
+	}
+	return bits
+}
+
+// unlist removes the dispatch from the claimable ones of its pool.
+func (d *Dispatch) unlist() {
+	if d.slot < 0 {
+		return
+	}
+	list := d.pool.Claimable
+	last := list[len(list)-1]
+	list[d.slot], last.slot = last, d.slot
+	d.pool.Claimable, d.slot = list[:len(list)-1], -1
+}
+
+// shown returns the dispatch as readers see it.
+func (d *Dispatch) shown() *boardv1.StandingDispatch {
+	return &boardv1.StandingDispatch{
+		DispatchId: d.Record.GetDispatchId(), SessionId: d.Record.GetSessionId(), BoardId: d.Record.GetBoardId(), WorkerPoolId: d.Record.GetWorkerPoolId(),
+		MaxParallel: d.Record.GetMaxParallel(), AllowedStepIds: d.Record.GetAllowedStepIds(), Instruction: d.Record.GetInstruction(),
+		Open: true, Running: int32(d.Running & 0xffff), OpenedAt: d.Record.GetOpenedAt(),
+	}
+}
+
+// CopyRun returns a copy of a record to modify, written by hand like CopyStep.
+func CopyRun(o *boardv1.WorkerRun) *boardv1.WorkerRun {
+	return &boardv1.WorkerRun{
+		RunId: o.GetRunId(), SessionId: o.GetSessionId(), BoardId: o.GetBoardId(), WorkerPoolId: o.GetWorkerPoolId(), WorkerId: o.GetWorkerId(),
+		DispatchId: o.GetDispatchId(), AllowedStepIds: o.GetAllowedStepIds(), Instruction: o.GetInstruction(), Context: o.GetContext(),
+		AllowedTools: o.GetAllowedTools(), Status: o.GetStatus(), ClaimedStepId: o.GetClaimedStepId(), ClaimedStep: o.GetClaimedStep(),
+		StepStatus: o.GetStepStatus(), StepResultSummary: o.GetStepResultSummary(), NoStepClaimed: o.GetNoStepClaimed(),
+		WorkerResult: o.GetWorkerResult(), EndReason: o.GetEndReason(), DispatchedAt: o.GetDispatchedAt(), DeadlineAt: o.GetDeadlineAt(),
+		EndedAt: o.GetEndedAt(), Cancelling: o.GetCancelling(),
+	}
+}

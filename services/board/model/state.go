@@ -1,0 +1,142 @@
+package model
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"quartet/pkg/journal"
+	boardv1 "quartet/pkg/pb/quartet/board/v1"
+)
+
+// State is one partition of the plane.
+type State struct {
+	term     time.Duration       // of leases
+	WithRuns map[*Board]struct{} // active boards with runs in progress
+	Sessions map[Key]*session
+	Runs     map[Key]*Run // in progress, and those that ended last
+	Pools    map[Key]*pool
+	ended    []Key        // ended runs in Runs, oldest first
+	Deleted  map[Key]bool // sessions whose orchestrator was deleted
+}
+
+// Key names a session, a run or a pool within a namespace.
+type Key struct{ Namespace, ID string }
+
+// session has the boards of one orchestrator.
+type session struct {
+	active map[string]*Board
+	Order  []*Board // the active ones, in the order of creation
+	Ended  []*Board // without their steps, in the order of their ends
+	WALs   []*Board // all, in the order of creation
+	ByWAL  map[string]*Board
+}
+
+// NewState returns the state of an empty log. term is the term of leases.
+func NewState(term time.Duration) *State {
+	return &State{term: term, WithRuns: map[*Board]struct{}{}, Sessions: map[Key]*session{}, Runs: map[Key]*Run{}, Pools: map[Key]*pool{}, Deleted: map[Key]bool{}}
+}
+
+// Apply folds one event. A WAL line that cannot follow the lines before it makes its
+// board unusable, and affects nothing else (SPEC B2). An event that is not known is
+// an error.
+func (s *State) Apply(ev *journal.Event) error {
+	if p, ok := ev.Payload.(*boardv1.OwnerDeleted); ok {
+		s.Deleted[Key{ev.Namespace, p.GetAgentId()}] = true
+		return nil
+	}
+	if ev.TaskID == "" || ev.SessionID == "" {
+		return fmt.Errorf("board: %s names no board", ev.Type)
+	}
+	if p, ok := ev.Payload.(*boardv1.TaskCreated); ok {
+		s.createBoard(ev, p)
+		return nil
+	}
+	b := s.ActiveBoard(Key{ev.Namespace, ev.SessionID}, ev.TaskID)
+	if b == nil {
+		return s.applyAfterEnd(ev)
+	}
+	if !InWAL(ev) {
+		return s.applyOutsideWAL(b, ev)
+	}
+	b.AddLine(ev)
+	if b.IsDamaged() {
+		return nil
+	}
+	before := b.Steps[ev.StepID]
+	var holder *Run
+	if before != nil {
+		holder = b.Runs[before.Record.GetClaimedByRunId()]
+	}
+	if b.markDamaged(b.Apply(ev), ev) {
+		s.withdraw(b)
+		return nil
+	}
+	s.applyToRuns(b, before, holder, ev)
+	return nil
+}
+
+// markDamaged records why a line cannot be folded, if there is a cause, and reports
+// whether the board is damaged.
+func (b *Board) markDamaged(cause error, ev *journal.Event) bool {
+	if cause != nil {
+		b.Damaged = fmt.Errorf("line %d, %s: %w", b.Lines, ev.Type, cause)
+	}
+	return b.IsDamaged()
+}
+
+// IsDamaged reports whether the board cannot be used.
+func (b *Board) IsDamaged() bool { return b.Damaged != nil }
+
+// InWAL reports whether an event is a line of its board's WAL.
+func InWAL(ev *journal.Event) bool {
+	switch ev.Payload.(type) {
+	case *boardv1.BoardTerminating, *boardv1.ChildAgentCancelTimeout, *boardv1.WorkerDispatched, *boardv1.WorkerRunCancelling, *boardv1.WorkerRunEnded,
+		*boardv1.StandingDispatchOpened, *boardv1.StandingDispatchClosed:
+		return false
+	}
+	return true
+}
+
+func (s *State) createBoard(ev *journal.Event, p *boardv1.TaskCreated) {
+	b := NewBoard(BoardKey{ev.Namespace, ev.SessionID, p.GetWalName()}, ev.TaskID)
+	b.AddLine(ev)
+	b.markDamaged(b.Apply(ev), ev)
+	s.addBoard(b)
+}
+
+// addBoard adds a new board to its session.
+func (s *State) addBoard(b *Board) {
+	k := Key{b.Key.Namespace, b.Key.Session}
+	se := s.Sessions[k]
+	if se == nil {
+		se = &session{active: map[string]*Board{}, ByWAL: map[string]*Board{}}
+		s.Sessions[k] = se
+	}
+	b.LeaseTerm = s.term
+	se.active[b.ID] = b
+	se.Order = append(se.Order, b)
+	se.WALs = append(se.WALs, b)
+	se.ByWAL[b.Key.WAL] = b
+}
+
+// closeBoard ends the runs of a board that ended, and moves it to the ended boards.
+// Its steps are dropped from memory; readers replay them from the WAL (S2-061).
+func (s *State) closeBoard(b *Board, at time.Time) {
+	for _, r := range b.Runs {
+		status := StepStatus(0)
+		if r.Step != nil {
+			status = r.Step.Record.GetStatus()
+		}
+		s.endRun(r, boardv1.RunStatus_RUN_STATUS_CANCELLED, status, at)
+	}
+	for _, d := range b.Dispatches {
+		d.unlist()
+	}
+	b.Dispatches, b.Terminating = nil, nil
+	se := s.Sessions[Key{b.Key.Namespace, b.Key.Session}]
+	delete(se.active, b.ID)
+	se.Order = slices.DeleteFunc(se.Order, func(o *Board) bool { return o == b })
+	se.Ended = append(se.Ended, b)
+	b.Steps, b.Order, b.Ready, b.roots = nil, nil, nil, nil
+}

@@ -1,0 +1,126 @@
+package model
+
+import (
+	"strings"
+
+	boardv1 "quartet/pkg/pb/quartet/board/v1"
+)
+
+type (
+	StepStatus  = boardv1.StepStatus
+	BoardStatus = boardv1.BoardStatus
+)
+
+// Statuses of steps and boards, in short.
+const (
+	StepPending   = boardv1.StepStatus_STEP_STATUS_PENDING
+	StepReady     = boardv1.StepStatus_STEP_STATUS_READY
+	StepClaimed   = boardv1.StepStatus_STEP_STATUS_CLAIMED
+	StepRunning   = boardv1.StepStatus_STEP_STATUS_RUNNING
+	StepBlocked   = boardv1.StepStatus_STEP_STATUS_BLOCKED
+	StepCompleted = boardv1.StepStatus_STEP_STATUS_COMPLETED
+	StepFailed    = boardv1.StepStatus_STEP_STATUS_FAILED
+	StepCancelled = boardv1.StepStatus_STEP_STATUS_CANCELLED
+
+	BoardPending   = boardv1.BoardStatus_BOARD_STATUS_PENDING
+	BoardRunning   = boardv1.BoardStatus_BOARD_STATUS_RUNNING
+	BoardBlocked   = boardv1.BoardStatus_BOARD_STATUS_BLOCKED
+	BoardCompleted = boardv1.BoardStatus_BOARD_STATUS_COMPLETED
+	BoardFailed    = boardv1.BoardStatus_BOARD_STATUS_FAILED
+	BoardCancelled = boardv1.BoardStatus_BOARD_STATUS_CANCELLED
+)
+
+// Mover is who moves a step or a board. One change may be allowed to several.
+type Mover uint8
+
+const (
+	byPlane        Mover = 1 << iota // the plane, as a consequence of something else
+	ByHolder                         // the run that holds the step
+	ByOrchestrator                   // the board's owner, by UpdateStep or UpdateBoard
+	byBoardEnd                       // the end of the board
+)
+
+type stepMove struct{ from, to StepStatus }
+
+// stepMoves is the status machine of steps (S2-132 to S2-249, SPEC B5 to B8): every
+// allowed change, and who may make it. A test tries all others.
+var stepMoves = map[stepMove]Mover{
+	{StepPending, StepReady}:     byPlane,
+	{StepPending, StepBlocked}:   ByOrchestrator,
+	{StepPending, StepFailed}:    ByOrchestrator | byBoardEnd,
+	{StepPending, StepCancelled}: ByOrchestrator | byBoardEnd,
+
+	{StepReady, StepPending}:   byPlane, // a dependency was added
+	{StepReady, StepClaimed}:   ByHolder,
+	{StepReady, StepBlocked}:   ByOrchestrator,
+	{StepReady, StepCompleted}: ByOrchestrator,
+	{StepReady, StepFailed}:    ByOrchestrator | byBoardEnd,
+	{StepReady, StepCancelled}: ByOrchestrator | byBoardEnd,
+
+	{StepClaimed, StepRunning}:   ByHolder,
+	{StepClaimed, StepPending}:   byPlane, // the lease expired
+	{StepClaimed, StepBlocked}:   ByHolder | ByOrchestrator,
+	{StepClaimed, StepCompleted}: ByHolder | ByOrchestrator,
+	{StepClaimed, StepFailed}:    ByHolder | ByOrchestrator | byPlane | byBoardEnd,
+	{StepClaimed, StepCancelled}: ByHolder | byBoardEnd,
+
+	{StepRunning, StepRunning}:   ByHolder, // a report on progress
+	{StepRunning, StepPending}:   byPlane,  // the lease expired
+	{StepRunning, StepBlocked}:   ByHolder | ByOrchestrator,
+	{StepRunning, StepCompleted}: ByHolder | ByOrchestrator,
+	{StepRunning, StepFailed}:    ByHolder | ByOrchestrator | byPlane | byBoardEnd,
+	{StepRunning, StepCancelled}: ByHolder | byBoardEnd,
+
+	{StepBlocked, StepPending}:   ByOrchestrator,
+	{StepBlocked, StepFailed}:    byBoardEnd,
+	{StepBlocked, StepCancelled}: byBoardEnd,
+
+	{StepFailed, StepPending}: ByOrchestrator,
+}
+
+func StepMayMove(who Mover, from, to StepStatus) bool { return stepMoves[stepMove{from, to}]&who != 0 }
+
+type BoardMove struct{ From, To BoardStatus }
+
+// BoardMoves is the status machine of boards (S2-148 to S2-183).
+var BoardMoves = map[BoardMove]Mover{
+	{BoardPending, BoardRunning}:   byPlane,
+	{BoardPending, BoardBlocked}:   ByOrchestrator,
+	{BoardPending, BoardCompleted}: byBoardEnd,
+	{BoardPending, BoardFailed}:    byBoardEnd,
+	{BoardPending, BoardCancelled}: byBoardEnd,
+
+	{BoardRunning, BoardBlocked}:   ByOrchestrator,
+	{BoardRunning, BoardCompleted}: byBoardEnd,
+	{BoardRunning, BoardFailed}:    byBoardEnd,
+	{BoardRunning, BoardCancelled}: byBoardEnd,
+
+	{BoardBlocked, BoardPending}:   ByOrchestrator,
+	{BoardBlocked, BoardCompleted}: byBoardEnd,
+	{BoardBlocked, BoardFailed}:    byBoardEnd,
+	{BoardBlocked, BoardCancelled}: byBoardEnd,
+}
+
+func BoardMayMove(who Mover, from, to BoardStatus) bool {
+	return BoardMoves[BoardMove{from, to}]&who != 0
+}
+
+func Held(s StepStatus) bool { return s == StepClaimed || s == StepRunning }
+
+// settled steps are at the end of their own way; a failed one may be reopened.
+func Finished(s StepStatus) bool {
+	return s == StepCompleted || s == StepFailed || s == StepCancelled
+}
+
+func Ended(s BoardStatus) bool {
+	return s == BoardCompleted || s == BoardFailed || s == BoardCancelled
+}
+
+// StepStatusName is a status as S2 writes it.
+func StepStatusName(s StepStatus) string {
+	return strings.ToLower(strings.TrimPrefix(s.String(), "STEP_STATUS_"))
+}
+
+func BoardStatusName(s BoardStatus) string {
+	return strings.ToLower(strings.TrimPrefix(s.String(), "BOARD_STATUS_"))
+}

@@ -1,0 +1,209 @@
+package model
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"quartet/pkg/journal"
+	boardv1 "quartet/pkg/pb/quartet/board/v1"
+)
+
+// Step is a node of a board. Its record is replaced and never modified, so that
+// readers may keep it.
+type Step struct {
+	Record           *boardv1.Step
+	Index            int     // position in Board.Order
+	DependsOn        []*Step // in the order of the record
+	Dependents       []*Step // the steps that depend on it
+	OpenDependencies int     // how many of DependsOn are not completed
+	// AtClaim is the record as it was when the run that holds the step claimed it; nil
+	// if no run does.
+	AtClaim *boardv1.Step
+}
+
+// ID returns the step's id.
+func (s *Step) ID() string { return s.Record.GetStepId() }
+
+// addStep adds a step without its edges.
+func (b *Board) addStep(in *boardv1.StepInput, at time.Time) error {
+	if b.Steps[in.GetStepId()] != nil {
+		return fmt.Errorf("step %s exists already", in.GetStepId())
+	}
+	s := &Step{Record: NewStep(in, b.DefaultPool, at), Index: len(b.Order)}
+	b.Steps[s.ID()] = s
+	b.Order = append(b.Order, s)
+	b.Count[s.Record.GetStatus()]++
+	b.RequiredOpen += RequiredOpen(s.Record)
+	b.IDBytes += len(s.ID())
+	return nil
+}
+
+// NewStep returns the record of a new step. pool is its pool if it names none.
+func NewStep(in *boardv1.StepInput, pool string, at time.Time) *boardv1.Step {
+	if in.GetWorkerPoolId() != "" {
+		pool = in.GetWorkerPoolId()
+	}
+	now := timestamppb.New(at)
+	return &boardv1.Step{
+		StepId: in.GetStepId(), Title: in.GetTitle(), Summary: in.GetSummary(), Status: StepPending,
+		DependsOnStepIds: slices.Clone(in.GetDependsOnStepIds()), Required: in.Required == nil || in.GetRequired(),
+		WorkerPoolId: pool, CreatedAt: now, UpdatedAt: now,
+	}
+}
+
+// linkDependencies sets the edges of a step to those of its record.
+func (b *Board) linkDependencies(s *Step) error {
+	for _, d := range s.DependsOn {
+		d.Dependents = slices.DeleteFunc(d.Dependents, func(k *Step) bool { return k == s })
+	}
+	s.DependsOn, s.OpenDependencies = nil, 0
+	for _, id := range s.Record.GetDependsOnStepIds() {
+		d := b.Steps[id]
+		if d == nil {
+			return fmt.Errorf("step %s depends on %s, which does not exist", s.ID(), id)
+		}
+		s.DependsOn = append(s.DependsOn, d)
+		d.Dependents = append(d.Dependents, s)
+		if d.Record.GetStatus() != StepCompleted {
+			s.OpenDependencies++
+		}
+	}
+	return nil
+}
+
+// findRoots finds the steps without dependencies.
+func (b *Board) findRoots() {
+	roots := make([]string, 0, len(b.roots))
+	for _, s := range b.Order {
+		if s != nil && len(s.Record.GetDependsOnStepIds()) == 0 {
+			roots = append(roots, s.ID())
+		}
+	}
+	b.roots = roots
+}
+
+// RequiredOpen returns 1 for a step that must still be completed before the board
+// can be, and else 0.
+func RequiredOpen(s *boardv1.Step) int {
+	if s.GetRequired() && s.GetStatus() != StepCompleted {
+		return 1
+	}
+	return 0
+}
+
+// setRecord replaces the record of a step and updates what is derived from it.
+func (b *Board) setRecord(s *Step, rec *boardv1.Step) {
+	old := s.Record
+	b.Count[old.GetStatus()]--
+	b.Count[rec.GetStatus()]++
+	b.RequiredOpen += RequiredOpen(rec) - RequiredOpen(old)
+	if old.GetStatus() == StepReady {
+		b.readyIn(old.GetWorkerPoolId()).remove(s.Index)
+	}
+	if rec.GetStatus() == StepReady {
+		b.readyIn(rec.GetWorkerPoolId()).add(s.Index)
+	}
+	s.Record = rec
+	if rec.GetStatus() == StepCompleted && old.GetStatus() != StepCompleted {
+		for _, k := range s.Dependents {
+			k.OpenDependencies--
+		}
+	}
+}
+
+// readyIn returns the ready steps of a pool, for modification.
+func (b *Board) readyIn(pool string) *Bitset {
+	r := b.Ready[pool]
+	if r == nil {
+		r = &Bitset{}
+		b.Ready[pool] = r
+	}
+	return r
+}
+
+// applyStep is Apply for lines about one step.
+func (b *Board) applyStep(ev *journal.Event) error {
+	s := b.Steps[ev.StepID]
+	if s == nil {
+		return fmt.Errorf("%s of step %q, which does not exist", ev.Type, ev.StepID)
+	}
+	from, n := s.Record.GetStatus(), CopyStep(s.Record, ev.CreatedAt)
+	n.Reason = ""
+	switch p := ev.Payload.(type) {
+	case *boardv1.TaskStepReady:
+		n.Status, n.Reason = StepReady, s.Record.GetReason()
+		if s.OpenDependencies > 0 {
+			return fmt.Errorf("step %s is ready but has %d dependencies that are not completed", s.ID(), s.OpenDependencies)
+		}
+	case *boardv1.TaskStepClaimed:
+		n.Status, n.LeaseExpiresAt = StepClaimed, p.GetLeaseExpiresAt()
+		n.ClaimedByAgentId, n.ClaimedByRunId = p.GetClaimedByAgentId(), p.GetClaimedByRunId()
+		s.AtClaim = s.Record
+	case *boardv1.TaskStepStarted:
+		n.Status, n.LeaseExpiresAt = StepRunning, p.GetLeaseExpiresAt()
+		MergeResult(n, p)
+	case *boardv1.TaskStepUpdated:
+		n.Status, n.LeaseExpiresAt = StepRunning, p.GetLeaseExpiresAt()
+		MergeResult(n, p)
+	case *boardv1.TaskStepBlocked:
+		n.Status, n.Reason = StepBlocked, p.GetReason()
+		MergeResult(n, p)
+	case *boardv1.TaskStepCompleted:
+		n.Status = StepCompleted
+		MergeResult(n, p)
+	case *boardv1.TaskStepFailed:
+		n.Status, n.Reason = StepFailed, p.GetReason()
+		MergeResult(n, p)
+	case *boardv1.TaskStepCancelled:
+		n.Status, n.Reason = StepCancelled, p.GetReason()
+		MergeResult(n, p)
+	case *boardv1.TaskStepReopened:
+		n.Status, n.Reason = StepPending, p.GetReason()
+	case *boardv1.TaskStepLeaseExpired:
+		n.Status = StepPending
+	default:
+		return fmt.Errorf("unknown event %s", ev.Type)
+	}
+	if !Held(n.GetStatus()) {
+		n.ClaimedByAgentId, n.ClaimedByRunId, n.LeaseExpiresAt, s.AtClaim = "", "", nil, nil
+	}
+	if stepMoves[stepMove{from, n.GetStatus()}] == 0 {
+		return fmt.Errorf("%s of step %s, which is %s", ev.Type, s.ID(), StepStatusName(from))
+	}
+	b.setRecord(s, n)
+	return nil
+}
+
+// StepResult is what the events that carry a result have in common.
+type StepResult interface {
+	proto.Message
+	GetResultSummary() string
+	GetArtifactIds() []string
+}
+
+// MergeResult sets the fields of a result that are given.
+func MergeResult(n *boardv1.Step, p StepResult) {
+	if p.GetResultSummary() != "" {
+		n.ResultSummary = p.GetResultSummary()
+	}
+	if len(p.GetArtifactIds()) > 0 {
+		n.ArtifactIds = p.GetArtifactIds()
+	}
+}
+
+// CopyStep returns a copy of a record to modify, with a new time of change. It is
+// written by hand, since it runs for every line and proto.Clone takes ten times as
+// long.
+func CopyStep(o *boardv1.Step, at time.Time) *boardv1.Step {
+	return &boardv1.Step{
+		StepId: o.GetStepId(), Title: o.GetTitle(), Summary: o.GetSummary(), Status: o.GetStatus(),
+		DependsOnStepIds: o.GetDependsOnStepIds(), Required: o.GetRequired(), WorkerPoolId: o.GetWorkerPoolId(),
+		ClaimedByAgentId: o.GetClaimedByAgentId(), ClaimedByRunId: o.GetClaimedByRunId(), LeaseExpiresAt: o.GetLeaseExpiresAt(),
+		ResultSummary: o.GetResultSummary(), ArtifactIds: o.GetArtifactIds(), Reason: o.GetReason(),
+		CreatedAt: o.GetCreatedAt(), UpdatedAt: timestamppb.New(at),
+	}
+}

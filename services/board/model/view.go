@@ -1,0 +1,122 @@
+package model
+
+import (
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	boardv1 "quartet/pkg/pb/quartet/board/v1"
+	"quartet/pkg/pbjson"
+)
+
+// maxNamedSteps bounds the steps that diagnostics name.
+const maxNamedSteps = 50
+
+// WalPath returns the REST path at which a WAL is served.
+func WalPath(k BoardKey) string { return "/v1/sessions/" + k.Session + "/wal/" + k.WAL + ".wal.jsonl" }
+
+// Overview returns the board without its steps and without anything whose size
+// depends on their number.
+func (b *Board) Overview() *boardv1.Board {
+	c := func(s StepStatus) int32 { return int32(b.Count[s] & (1<<31 - 1)) }
+	out := &boardv1.Board{
+		BoardId: b.ID, SessionId: b.Key.Session, WalName: b.Key.WAL, WalPath: WalPath(b.Key),
+		Title: b.title, Summary: b.summary, Status: b.Status, Reason: b.reason,
+		CreatedByAgentId: b.creator.agent, CreatedByRunId: b.creator.run, DefaultWorkerPoolId: b.DefaultPool,
+		CreatedAt: timestamppb.New(b.CreatedAt), UpdatedAt: timestamppb.New(b.UpdatedAt), Revision: b.Lines,
+		Counts: &boardv1.StepCounts{
+			Pending: c(StepPending), Ready: c(StepReady), Claimed: c(StepClaimed), Running: c(StepRunning),
+			Blocked: c(StepBlocked), Completed: c(StepCompleted), Failed: c(StepFailed), Cancelled: c(StepCancelled),
+		},
+		Terminating: b.Terminating != nil,
+	}
+	if !Ended(b.Status) && b.Damaged == nil {
+		out.Diagnostics = &boardv1.Diagnostics{Stalled: b.stalled(), Completeable: b.Completeable()}
+	}
+	return out
+}
+
+// WithSteps returns the board with its steps. leases may be nil, see ShownStep.
+func (b *Board) WithSteps(leases LeaseExpiry) *boardv1.Board {
+	out := b.WithDiagnostics()
+	out.Steps = make([]*boardv1.Step, 0, len(b.Steps))
+	for _, s := range b.Order {
+		if s != nil {
+			out.Steps = append(out.Steps, b.ShownStep(s, leases))
+		}
+	}
+	return out
+}
+
+// WithDiagnostics returns the board without its steps, but with the steps because of
+// which it makes no progress or cannot be completed.
+func (b *Board) WithDiagnostics() *boardv1.Board {
+	out := b.Overview()
+	out.RootStepIds = b.roots
+	d := out.GetDiagnostics()
+	if d == nil {
+		return out
+	}
+	if d.GetStalled() {
+		for _, of := range []StepStatus{StepBlocked, StepFailed, StepCancelled, StepPending} {
+			d.StalledByStepIds = b.collectIDs(d.GetStalledByStepIds(), func(r *boardv1.Step) bool {
+				return r.GetStatus() == of && (of != StepCancelled || r.GetRequired())
+			})
+		}
+	}
+	if !d.GetCompleteable() {
+		d.NotCompleteableByStepIds = b.BlockingCompletion()
+	}
+	return out
+}
+
+// BlockingCompletion returns the steps because of which the board cannot be completed,
+// at most 50.
+func (b *Board) BlockingCompletion() []string {
+	return b.collectIDs(nil, func(r *boardv1.Step) bool { return Held(r.GetStatus()) || RequiredOpen(r) > 0 })
+}
+
+// collectIDs appends the ids of the steps to keep, until there are maxNamedSteps.
+func (b *Board) collectIDs(to []string, keep func(*boardv1.Step) bool) []string {
+	for _, s := range b.Order {
+		if len(to) == maxNamedSteps {
+			break
+		}
+		if s != nil && keep(s.Record) {
+			to = append(to, s.ID())
+		}
+	}
+	return to
+}
+
+// Completeable reports whether CompleteBoard would be accepted (S2-168, S2-170).
+func (b *Board) Completeable() bool {
+	return !Ended(b.Status) && b.Terminating == nil && b.RequiredOpen == 0 && b.Count[StepClaimed]+b.Count[StepRunning] == 0
+}
+
+// stalled reports whether no step can make progress although some are not completed
+// (S2-160).
+func (b *Board) stalled() bool {
+	return b.Count[StepReady]+b.Count[StepClaimed]+b.Count[StepRunning] == 0 &&
+		b.Count[StepPending]+b.Count[StepBlocked]+b.Count[StepFailed] > 0
+}
+
+// LeaseExpiry returns when the lease of a run of the board's namespace expires, and
+// false if the run has none. Leases are renewed outside of the log, so the time on
+// a step's record is only that of its last event.
+type LeaseExpiry func(runID string) (time.Time, bool)
+
+// ShownStep returns a step as readers see it: with the time at which its lease
+// expires now. A nil leases leaves the time of the record.
+func (b *Board) ShownStep(s *Step, leases LeaseExpiry) *boardv1.Step {
+	if !Held(s.Record.GetStatus()) || leases == nil {
+		return s.Record
+	}
+	expires, ok := leases(s.Record.GetClaimedByRunId())
+	if !ok {
+		return s.Record
+	}
+	n := CopyStep(s.Record, s.Record.GetUpdatedAt().AsTime())
+	n.LeaseExpiresAt = pbjson.Timestamp(expires)
+	return n
+}

@@ -1,0 +1,321 @@
+package rules
+
+import (
+	"strings"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/journal"
+	boardv1 "quartet/pkg/pb/quartet/board/v1"
+	"quartet/services/board/model"
+)
+
+// Batch is the rule for everything that one worker's stream asks of a partition
+// at once: reports, dispatched runs to begin, and steps to claim. All of it
+// becomes one write.
+type Batch struct {
+	Namespace, WorkerID string
+	Pools               []string
+	// ChoosesSteps says that the worker claims steps itself, so that none is claimed
+	// for it.
+	ChoosesSteps bool
+	Reports      []*boardv1.StepReport
+	Begin        []*boardv1.WorkerRun
+	// Want is how many steps the worker asked for, Room how many more runs it can
+	// have. Reports of this batch that end runs make more room.
+	Want, Room int
+	// Turn rotates the standing dispatches from which steps are claimed, so that none
+	// is always the first.
+	Turn int
+	// MorePartitions says that reports on unknown runs are left to other partitions.
+	MorePartitions bool
+	// MintToken makes the credential of a run, for a worker that chooses steps.
+	MintToken func(runID string) string
+}
+
+// BatchResult is what a batch has for the worker.
+type BatchResult struct {
+	Acks     []*boardv1.ReportAck
+	Assigned []*boardv1.StepAssignment
+	Ended    []string              // runs that ended by a report
+	Unknown  []*boardv1.StepReport // reports on runs that this partition does not know
+	Claims   int                   // steps that were claimed under standing dispatches
+}
+
+// Decide applies the batch to a partition. A report that is refused is acknowledged
+// with its error and does not keep the others from being written.
+func (b Batch) Decide(st *model.State, env journal.Env) ([]*journal.Event, BatchResult) {
+	d := batchDecision{Batch: b, st: st, env: env, byBoard: map[*model.Board]*Transition{}, completed: map[*model.Step]Report{}}
+	for _, rep := range b.Reports {
+		r := st.Runs[model.Key{Namespace: b.Namespace, ID: rep.GetRunId()}]
+		if r == nil && b.MorePartitions {
+			d.Unknown = append(d.Unknown, rep)
+			continue
+		}
+		ack := &boardv1.ReportAck{RunId: rep.GetRunId()}
+		if err := d.report(r, rep); err != nil {
+			e := fault.From(err)
+			ack.Error, ack.Message = strings.ToLower(string(e.Reason())), e.Message()
+		}
+		d.Acks = append(d.Acks, ack)
+	}
+	for _, t := range d.transitions {
+		t.FollowUps()
+	}
+	for _, run := range b.Begin {
+		d.begin(run)
+	}
+	if n := min(b.Want, b.Room+len(d.Ended)); n > 0 && !b.ChoosesSteps {
+		d.claim(n)
+	}
+	if len(d.transitions) == 1 {
+		return d.transitions[0].Events, d.BatchResult
+	}
+	var events []*journal.Event
+	for _, t := range d.transitions {
+		events = append(events, t.Events...)
+	}
+	return events, d.BatchResult
+}
+
+// batchDecision is a Batch that is being decided.
+type batchDecision struct {
+	Batch
+	BatchResult
+	st          *model.State
+	env         journal.Env
+	transitions []*Transition // in the order in which the batch touched their boards
+	byBoard     map[*model.Board]*Transition
+	completed   map[*model.Step]Report // steps that this batch completes
+}
+
+func (d *batchDecision) transition(b *model.Board) *Transition {
+	t := d.byBoard[b]
+	if t == nil {
+		t = NewTransition(b, d.env)
+		d.byBoard[b] = t
+		d.transitions = append(d.transitions, t)
+	}
+	return t
+}
+
+// report applies one report. r is nil for an unknown run.
+func (d *batchDecision) report(r *model.Run, rep *boardv1.StepReport) error {
+	if r == nil {
+		return model.RunEnded(rep.GetRunId())
+	}
+	if r.Record.GetWorkerId() != d.WorkerID {
+		return fault.PermissionDenied.Newf("run %s is another worker's", rep.GetRunId()).With("run_id", rep.GetRunId())
+	}
+	if err := fault.First(
+		CheckResult(rep.GetResultSummary(), rep.GetArtifactIds(), rep.GetReason()),
+		fault.TextBytes("worker_result", rep.GetWorkerResult(), fault.MaxFreeTextBytes, false),
+	); err != nil {
+		return err
+	}
+	if rep.GetStatus() == 0 && !rep.GetFinished() {
+		return fault.InvalidArgument.New("a report has the status of the step, or says that the run is finished").WithField("status", "is required")
+	}
+	t := d.transition(r.Board)
+	if rep.GetStatus() != 0 {
+		if repeated(r, rep) {
+			return nil
+		}
+		ended, err := d.reportStep(t, r, rep)
+		if err != nil || ended {
+			return err
+		}
+	}
+	if !rep.GetFinished() {
+		return nil
+	}
+	if _, ended := t.EndedRuns[r]; ended || !r.Running() {
+		return t.EndedError(r)
+	}
+	before := len(t.Events)
+	t.FinishRun(r, boardv1.RunStatus_RUN_STATUS_FINISHED, WhyFinished, &boardv1.WorkerRunEnded{
+		WorkerResult: rep.GetWorkerResult(), NoStepClaimed: r.Step == nil && t.Claimed[r] == nil,
+	})
+	for _, ev := range t.Events[before:] {
+		ev.ActorRunID = r.Record.GetRunId()
+	}
+	d.endRun(t, r)
+	return nil
+}
+
+// reportStep applies the status that a report gives its step, and reports whether
+// the run ended with it.
+func (d *batchDecision) reportStep(t *Transition, r *model.Run, rep *boardv1.StepReport) (ended bool, _ error) {
+	s, err := t.HeldStep(r, "")
+	if err != nil {
+		return false, err
+	}
+	report := Report{rep.GetStatus(), rep.ResultSummary, rep.GetArtifactIds(), rep.GetReason()}
+	if _, err := t.Report(r, s, report); err != nil {
+		return false, err
+	}
+	if rep.GetStatus() == model.StepCompleted {
+		d.completed[s] = report
+	}
+	if r.Dispatch == nil || model.Held(t.Status(s)) {
+		return false, nil
+	}
+	d.endRun(t, r)
+	if rep.GetWorkerResult() != "" {
+		t.Emit(nil, &boardv1.WorkerRunEnded{
+			RunId: r.Record.GetRunId(), Status: boardv1.RunStatus_RUN_STATUS_FINISHED, WorkerResult: rep.GetWorkerResult(),
+		}).ActorRunID = r.Record.GetRunId()
+	}
+	return true, nil
+}
+
+// endRun records that a run ends with this batch.
+func (d *batchDecision) endRun(t *Transition, r *model.Run) {
+	t.EndedRuns = AddTo(t.EndedRuns, r, boardv1.RunStatus_RUN_STATUS_FINISHED)
+	if r.Dispatch != nil {
+		t.StartedRuns = AddTo(t.StartedRuns, r.Dispatch, t.StartedRuns[r.Dispatch]-1)
+	}
+	d.Ended = append(d.Ended, r.Record.GetRunId())
+}
+
+// repeated reports whether a report was stored before: its acknowledgement was
+// lost, and the worker sends it again.
+func repeated(r *model.Run, rep *boardv1.StepReport) bool {
+	return !r.Running() && r.Record.GetStatus() == boardv1.RunStatus_RUN_STATUS_FINISHED &&
+		r.Record.GetStepStatus() == rep.GetStatus() && r.Record.GetStepResultSummary() == rep.GetResultSummary()
+}
+
+// begin begins a dispatched run: it claims a step for it, unless the worker
+// chooses steps. A run for which there is no step ends at once.
+func (d *batchDecision) begin(run *boardv1.WorkerRun) {
+	r := d.st.Runs[model.Key{Namespace: d.Namespace, ID: run.GetRunId()}]
+	if r == nil || !r.Running() {
+		return
+	}
+	if d.ChoosesSteps {
+		d.Assigned = append(d.Assigned, &boardv1.StepAssignment{Run: r.Shown(), RunToken: d.MintToken(run.GetRunId())})
+		return
+	}
+	if r.Step != nil {
+		return
+	}
+	t := d.transition(r.Board)
+	var s *model.Step
+	if r.Board.Dispatchable() {
+		s = t.Candidate(r.Record.GetWorkerPoolId(), r.AllowedSet, r.Allowed)
+	}
+	if s == nil {
+		t.EndedRuns = AddTo(t.EndedRuns, r, boardv1.RunStatus_RUN_STATUS_FINISHED)
+		t.Emit(nil, &boardv1.WorkerRunEnded{
+			RunId: run.GetRunId(), Status: boardv1.RunStatus_RUN_STATUS_FINISHED, NoStepClaimed: true,
+		}).ActorRunID = run.GetRunId()
+		d.Ended = append(d.Ended, run.GetRunId())
+		return
+	}
+	t.Claim(s, run.GetRunId(), d.WorkerID, "")
+	t.Claimed = AddTo(t.Claimed, r, s)
+	d.assign(t, model.CopyRun(r.Record), s)
+}
+
+// claim claims up to n steps under the standing dispatches of the worker's pools,
+// one from each in turn.
+func (d *batchDecision) claim(n int) {
+	from := d.claimable(n)
+	for i := 0; n > 0 && len(from) > 0; {
+		i %= len(from)
+		if !d.claimFrom(from[i]) {
+			from = append(from[:i], from[i+1:]...)
+			continue
+		}
+		n--
+		i++
+	}
+}
+
+// claimable returns the standing dispatches of the worker's pools that may have a
+// step, at most n of each pool and those of boards in this batch.
+func (d *batchDecision) claimable(n int) []*model.Dispatch {
+	var out []*model.Dispatch
+	seen := map[*model.Dispatch]bool{}
+	add := func(dispatch *model.Dispatch) {
+		if !seen[dispatch] {
+			seen[dispatch] = true
+			out = append(out, dispatch)
+		}
+	}
+	for _, id := range d.Pools {
+		if p := d.st.Pools[model.Key{Namespace: d.Namespace, ID: id}]; p != nil {
+			for i := range min(len(p.Claimable), n) {
+				add(p.Claimable[(d.Turn+i)%len(p.Claimable)])
+			}
+		}
+		for _, t := range d.transitions { // this batch may have made their steps ready
+			for _, dispatch := range t.Board.Dispatches {
+				if dispatch.Record.GetWorkerPoolId() == id {
+					add(dispatch)
+				}
+			}
+		}
+	}
+	return out
+}
+
+// claimFrom claims a step under a standing dispatch, with a new run. It reports
+// false if the dispatch has no step now.
+func (d *batchDecision) claimFrom(dispatch *model.Dispatch) bool {
+	if !dispatch.Board.Dispatchable() {
+		return false
+	}
+	t := d.transition(dispatch.Board)
+	if dispatch.Running+t.StartedRuns[dispatch] >= int(dispatch.Record.GetMaxParallel()) {
+		return false
+	}
+	s := t.Candidate(dispatch.Record.GetWorkerPoolId(), dispatch.AllowedSet, dispatch.Allowed)
+	if s == nil {
+		return false
+	}
+	runID := d.env.NewID("run_")
+	t.Claim(s, runID, d.WorkerID, dispatch.Record.GetDispatchId())
+	t.StartedRuns = AddTo(t.StartedRuns, dispatch, t.StartedRuns[dispatch]+1)
+	d.Claims++
+	d.assign(t, &boardv1.WorkerRun{
+		RunId: runID, SessionId: dispatch.Board.Key.Session, BoardId: dispatch.Board.ID, WorkerPoolId: dispatch.Record.GetWorkerPoolId(),
+		WorkerId: d.WorkerID, DispatchId: dispatch.Record.GetDispatchId(), AllowedStepIds: dispatch.Record.GetAllowedStepIds(),
+		Instruction: dispatch.Record.GetInstruction(), Status: boardv1.RunStatus_RUN_STATUS_RUNNING, DispatchedAt: timestamppb.New(d.env.Now),
+	}, s)
+	return true
+}
+
+// assign adds a run with its claimed step to what the worker gets.
+func (d *batchDecision) assign(t *Transition, run *boardv1.WorkerRun, s *model.Step) {
+	step := model.CopyStep(s.Record, d.env.Now)
+	step.Status, step.ClaimedByAgentId, step.ClaimedByRunId = model.StepClaimed, d.WorkerID, run.GetRunId()
+	step.LeaseExpiresAt = timestamppb.New(d.env.Now.Add(t.Board.LeaseTerm))
+	run.ClaimedStepId, run.AllowedStepIds = s.ID(), nil
+	d.Assigned = append(d.Assigned, &boardv1.StepAssignment{Run: run, Step: step, Dependencies: Dependencies(s, d.completed)})
+}
+
+// maxDependencyResults bounds the dependencies that an assignment carries.
+const maxDependencyResults = 100
+
+// Dependencies returns the steps that a step depends on, with their results, at
+// most 100. completed has results that are decided and not yet applied.
+func Dependencies(s *model.Step, completed map[*model.Step]Report) []*boardv1.Step {
+	var out []*boardv1.Step
+	for _, dependency := range s.DependsOn {
+		if len(out) == maxDependencyResults {
+			break
+		}
+		rec := dependency.Record
+		if rep, ok := completed[dependency]; ok {
+			rec = model.CopyStep(rec, rec.GetUpdatedAt().AsTime())
+			rec.Status = rep.Status
+			if p, ok := rep.Payload().(model.StepResult); ok {
+				model.MergeResult(rec, p)
+			}
+		}
+		out = append(out, rec)
+	}
+	return out
+}

@@ -1,0 +1,61 @@
+package wal
+
+import (
+	"sync"
+
+	"quartet/services/board/model"
+)
+
+// Checkpoints remembers hashes of lines of the WALs that were read last, so that a
+// reader that continues does not have to hash a WAL from its first line. Its zero
+// value is ready for use.
+type Checkpoints struct {
+	mu          sync.Mutex
+	byWAL       map[model.BoardKey][]Checkpoint
+	oldestFirst []model.BoardKey
+}
+
+// Checkpoint is the number of a line and its hash.
+type Checkpoint struct {
+	Seq  int64
+	Hash Hash
+}
+
+const (
+	maxWALs   = 256
+	maxPerWAL = 8
+)
+
+// Before returns the last known line at or before a line.
+func (c *Checkpoints) Before(k model.BoardKey, after int64) Checkpoint {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	best := Checkpoint{0, FirstHash(k.Session, k.WAL)}
+	for _, l := range c.byWAL[k] {
+		if l.Seq <= after && l.Seq > best.Seq {
+			best = l
+		}
+	}
+	return best
+}
+
+// Add remembers a line of a WAL. The oldest ones are forgotten.
+func (c *Checkpoints) Add(k model.BoardKey, l Checkpoint) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.byWAL == nil {
+		c.byWAL = map[model.BoardKey][]Checkpoint{}
+	}
+	points, exists := c.byWAL[k]
+	if !exists {
+		if len(c.oldestFirst) == maxWALs {
+			delete(c.byWAL, c.oldestFirst[0])
+			c.oldestFirst = c.oldestFirst[1:]
+		}
+		c.oldestFirst = append(c.oldestFirst, k)
+	}
+	if len(points) == maxPerWAL {
+		points = points[1:]
+	}
+	c.byWAL[k] = append(points, l)
+}

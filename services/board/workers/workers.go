@@ -1,0 +1,128 @@
+// Package workers is the board plane's side of its workers: it holds their
+// streams, writes what they report, and gives them steps.
+//
+// A stream is the fast way for many runs: whatever arrived on it while its last
+// write was on the way to disk becomes one write, by the rule Batch. The package
+// imports model, rules and leases, and is imported by the service.
+package workers
+
+import (
+	"slices"
+	"sync"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"quartet/pkg/clock"
+	"quartet/pkg/journal"
+	boardv1 "quartet/pkg/pb/quartet/board/v1"
+	"quartet/pkg/plane"
+	"quartet/pkg/workerstream"
+	"quartet/services/board/leases"
+	"quartet/services/board/model"
+)
+
+// Config is what a Hub needs.
+type Config struct {
+	Clock  clock.Clock
+	Leases *leases.Leases
+	// MintToken makes the credential of a worker's run.
+	MintToken func(namespace, workerID, runID string) string
+	// Stopping is closed when the streams are to end.
+	Stopping <-chan struct{}
+}
+
+// Reservation is room for a run on a connected worker.
+type Reservation = workerstream.Reservation[boardv1.ConnectResponse]
+
+// Hub holds the workers of the board plane.
+type Hub struct {
+	cfg      Config
+	engine   *plane.Engine[*model.State] // set by Start
+	registry *workerstream.Registry[boardv1.ConnectResponse]
+
+	mu       sync.Mutex
+	sessions map[*workerstream.Session[boardv1.ConnectResponse]]*session
+}
+
+// New makes a Hub without workers.
+func New(cfg Config) *Hub {
+	return &Hub{
+		cfg: cfg, registry: workerstream.NewRegistry[boardv1.ConnectResponse](false),
+		sessions: make(map[*workerstream.Session[boardv1.ConnectResponse]]*session),
+	}
+}
+
+// Start lets workers connect.
+func (h *Hub) Start(engine *plane.Engine[*model.State]) { h.engine = engine }
+
+// Committed handles durable events. It never blocks.
+func (h *Hub) Committed(events []*journal.Event) {
+	claimable := false
+	for _, ev := range events {
+		switch p := ev.Payload.(type) {
+		case *boardv1.TaskStepReady, *boardv1.StandingDispatchOpened, *boardv1.TaskReopened:
+			claimable = true
+		case *boardv1.WorkerRunEnded:
+			h.registry.Release(ev.Namespace, p.GetRunId())
+			claimable = true // the dispatch may start another run
+		}
+	}
+	if claimable {
+		h.notify()
+	}
+}
+
+// notify wakes the sessions whose workers want steps.
+func (h *Hub) notify() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, s := range h.sessions {
+		if s.want.Load() > 0 {
+			s.wake()
+		}
+	}
+}
+
+// Reserve sets room for a run aside in a pool, on the named worker if workerID is
+// not empty. It returns NOT_FOUND, WORKER_BUSY or WORKER_POOL_BUSY.
+func (h *Hub) Reserve(namespace, pool, workerID string) (*Reservation, error) {
+	return h.registry.Reserve(namespace, pool, workerID)
+}
+
+// Begin gives a durable run to the worker on which room was reserved for it, and
+// ends the reservation. If the worker has disconnected it gets the run when it
+// connects again.
+func (h *Hub) Begin(v *Reservation, run *boardv1.WorkerRun) {
+	if !v.Assign(run.GetRunId()) {
+		return
+	}
+	h.mu.Lock()
+	s := h.sessions[v.Session]
+	h.mu.Unlock()
+	if s != nil {
+		s.begin(run)
+	}
+}
+
+// Cancel asks the worker of a run to stop it, if it is connected.
+func (h *Hub) Cancel(namespace, runID string) {
+	if s := h.registry.Holder(namespace, runID); s != nil {
+		s.Send(&boardv1.ConnectResponse{CancelRunIds: []string{runID}})
+	}
+}
+
+// List returns the connected workers of a namespace that serve a pool, or of all
+// pools if it is empty, sorted by id.
+func (h *Hub) List(namespace, pool string) []*boardv1.BoardWorker {
+	var out []*boardv1.BoardWorker
+	for _, s := range h.registry.Open() {
+		if s.Key.Namespace != namespace || pool != "" && !slices.Contains(s.Hello.Pools, pool) {
+			continue
+		}
+		out = append(out, &boardv1.BoardWorker{
+			WorkerId: s.Key.ID, WorkerPoolIds: s.Hello.Pools, Capacity: int32(s.Hello.Capacity & (1<<31 - 1)),
+			RunIds: h.registry.Assigned(s), Labels: s.Hello.Labels, ConnectedAt: timestamppb.New(s.Since),
+		})
+	}
+	return out
+}

@@ -1,0 +1,65 @@
+package model
+
+import (
+	"cmp"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	"quartet/pkg/page"
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
+)
+
+// Page is one page of an agent's tasks.
+type Page struct {
+	Tasks  []*taskv1.Task
+	Last   int64 // ordinal of the last task of the page
+	More   bool
+	Active int
+}
+
+// ListPage returns the tasks of an owner that were created before the one with the
+// given ordinal, newest first. The order is that of creation, so that pages do not
+// change with writes (SPEC X9).
+func (s *State) ListPage(o Owner, req *taskv1.ListTasksRequest, before int64, size int) Page {
+	var out Page
+	of := s.Agents[o]
+	if of == nil {
+		return out
+	}
+	out.Active = len(of.Active)
+	var records []*Record
+	switch {
+	case !req.GetIncludeTerminal():
+		for id := range of.Active {
+			records = append(records, s.Tasks[id])
+		}
+		slices.SortFunc(records, func(a, b *Record) int { return cmp.Compare(a.Ordinal, b.Ordinal) })
+	default:
+		ids := of.Ids
+		if item := req.GetWorkItemId(); item != "" {
+			ids = s.Items[ItemKey{o, item}]
+		}
+		// The ids are sorted by ordinal, so only those of the page are read.
+		upto, _ := slices.BinarySearchFunc(ids, before, func(id string, at int64) int {
+			return cmp.Compare(s.Tasks[id].Ordinal, at)
+		})
+		for _, id := range ids[max(0, upto-size-1):upto] {
+			records = append(records, s.Tasks[id])
+		}
+	}
+	bytes := 0
+	for _, r := range slices.Backward(records) {
+		if r.Ordinal >= before || req.GetWorkItemId() != "" && r.Task.GetWorkItemId() != req.GetWorkItemId() {
+			continue
+		}
+		bytes += proto.Size(r.Task)
+		if len(out.Tasks) == size || len(out.Tasks) > 0 && bytes > page.MaxBytes {
+			out.More = true
+			break
+		}
+		out.Tasks = append(out.Tasks, r.Task)
+		out.Last = r.Ordinal
+	}
+	return out
+}

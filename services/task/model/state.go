@@ -1,0 +1,296 @@
+package model
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"quartet/pkg/journal"
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
+)
+
+// HeldTask is a command that a worker has, with what may have to be sent to the worker
+// again.
+type HeldTask struct {
+	Namespace string
+	Worker    WorkerKey
+	Task      *taskv1.Task
+	Forced    bool
+	Inputs    []*taskv1.TaskInputAccepted
+}
+
+// HeldTasks returns the commands that one worker has or, if of is nil, that any worker
+// has, oldest first.
+func (s *State) HeldTasks(of *WorkerKey) []HeldTask {
+	var found []*Record
+	if of != nil {
+		for id := range s.Workers[*of] {
+			found = append(found, s.Tasks[id])
+		}
+	} else {
+		for _, held := range s.Workers {
+			for id := range held {
+				found = append(found, s.Tasks[id])
+			}
+		}
+	}
+	slices.SortFunc(found, func(a, b *Record) int { return cmp.Compare(a.Ordinal, b.Ordinal) })
+	out := make([]HeldTask, len(found))
+	for i, r := range found {
+		out[i] = HeldTask{r.Namespace, r.Worker, r.Task, r.StopForced, r.Inputs}
+	}
+	return out
+}
+
+// KeptInputs is how many inputs of a running command are kept for a worker that
+// connects again. The rule refuses input while more than half as many are
+// unconfirmed, so that all that a worker may lack are kept.
+const KeptInputs = 64
+
+// State is one partition of the plane. Its Task messages are replaced and never
+// modified, so that readers may keep them. They have no derived fields (SPEC X6).
+type State struct {
+	Tasks   map[string]*Record                // by task id, which is unique over all namespaces
+	Agents  map[Owner]*ownerTasks             // the tasks of each agent
+	Items   map[ItemKey][]string              // the tasks of each work item, oldest first
+	Queues  map[string]*queue                 // commands that wait for a worker, by Placement.Key
+	Workers map[WorkerKey]map[string]struct{} // the tasks that each worker has
+	Deleted map[Owner]bool                    // agents that were deleted
+	last    int64                             // ordinal of the newest task
+}
+
+type Owner struct{ Namespace, AgentID string }
+
+// WorkerKey names a worker. The namespace is empty for a worker that serves all
+// namespaces, so that a tenant's worker never has the same key.
+type WorkerKey struct{ Namespace, ID string }
+
+type ItemKey struct {
+	Owner
+	Item string
+}
+
+// Record is one task. Ordinals order tasks by their creation and are what page tokens
+// have.
+type Record struct {
+	Namespace  string
+	Ordinal    int64
+	Task       *taskv1.Task
+	Worker     WorkerKey                   // that has it; empty: none
+	StopForced bool                        // it was asked to stop a second time
+	InputSeq   int64                       // of the last input
+	InputEnded bool                        // no input follows
+	Inputs     []*taskv1.TaskInputAccepted // the last KeptInputs, while a worker has it
+}
+
+type ownerTasks struct {
+	Ids    []string // oldest first
+	Active map[string]struct{}
+}
+
+// queue has commands that the same workers may take, oldest first. Tasks that were
+// stopped while they were queued stay in it until they reach the head.
+type queue struct {
+	Placement Placement
+	Ids       []string
+}
+
+// NewState returns the state of an empty log.
+func NewState() *State {
+	return &State{
+		Tasks:   make(map[string]*Record),
+		Agents:  make(map[Owner]*ownerTasks),
+		Items:   make(map[ItemKey][]string),
+		Queues:  make(map[string]*queue),
+		Workers: make(map[WorkerKey]map[string]struct{}),
+		Deleted: make(map[Owner]bool),
+	}
+}
+
+// Apply folds one event. It refuses an event that cannot follow the ones before it,
+// and one that is not known.
+func (s *State) Apply(ev *journal.Event) error {
+	switch p := ev.Payload.(type) {
+	case *taskv1.TaskQueued:
+		return s.applyQueued(ev.Namespace, p.GetTask())
+	case *taskv1.TaskStarted:
+		return s.replace(ev.Namespace, p.GetTask(), func(r *Record) {
+			r.Worker = WorkerKey{ev.Namespace, p.GetTask().GetWorkerId()}
+			if p.GetSharedWorker() {
+				r.Worker.Namespace = ""
+			}
+		})
+	case *taskv1.TaskCancelling:
+		return s.replace(ev.Namespace, p.GetTask(), func(r *Record) { r.StopForced = r.StopForced || p.GetForce() })
+	case *taskv1.TaskWorktreeChanged:
+		return s.replace(ev.Namespace, p.GetTask(), nil)
+	case *taskv1.TaskRestarting:
+		return s.applyRestarting(ev.Namespace, p.GetTask())
+	case *taskv1.TaskCompleted:
+		return s.replace(ev.Namespace, p.GetTask(), nil)
+	case *taskv1.TaskFailed:
+		return s.replace(ev.Namespace, p.GetTask(), nil)
+	case *taskv1.TaskCancelled:
+		return s.replace(ev.Namespace, p.GetTask(), nil)
+	case *taskv1.TaskInterrupted:
+		return s.replace(ev.Namespace, p.GetTask(), nil)
+	case *taskv1.TaskInputAccepted:
+		return s.applyInput(p)
+	case *taskv1.OwnerDeleted:
+		s.Deleted[Owner{ev.Namespace, p.GetAgentId()}] = true
+		return nil
+	}
+	return fmt.Errorf("task: unknown event %s", ev.Type)
+}
+
+func (s *State) applyQueued(ns string, t *taskv1.Task) error {
+	id := t.GetTaskId()
+	if id == "" || t.GetAgentId() == "" || t.GetState() != taskv1.TaskState_TASK_STATE_QUEUED {
+		return fmt.Errorf("task: queued event of %q in state %s", id, t.GetState())
+	}
+	if _, taken := s.Tasks[id]; taken {
+		return fmt.Errorf("task: %s is queued a second time", id)
+	}
+	s.last++
+	s.Tasks[id] = &Record{Namespace: ns, Ordinal: s.last, Task: t}
+	o := Owner{ns, t.GetAgentId()}
+	of := s.Agents[o]
+	if of == nil {
+		of = &ownerTasks{Active: make(map[string]struct{})}
+		s.Agents[o] = of
+	}
+	of.Ids = append(of.Ids, id)
+	of.Active[id] = struct{}{}
+	if item := t.GetWorkItemId(); item != "" {
+		k := ItemKey{o, item}
+		s.Items[k] = append(s.Items[k], id)
+	}
+	if t.GetKind() == taskv1.TaskKind_TASK_KIND_COMMAND_TASK {
+		q := s.queueOf(ns, t)
+		q.Ids = append(q.Ids, id)
+	}
+	return nil
+}
+
+// queueOf returns the queue in which a command waits, which it creates if necessary.
+func (s *State) queueOf(ns string, t *taskv1.Task) *queue {
+	where := PlacementOf(ns, t)
+	q := s.Queues[where.Key()]
+	if q == nil {
+		q = &queue{Placement: where}
+		s.Queues[where.Key()] = q
+	}
+	return q
+}
+
+// applyRestarting takes a command from its worker and queues it before all commands
+// that were created later.
+func (s *State) applyRestarting(ns string, t *taskv1.Task) error {
+	if !AwaitsWorker(t) || IsChild(t) {
+		return fmt.Errorf("task: %s restarts in state %s with worker %q", t.GetTaskId(), t.GetState(), t.GetWorkerId())
+	}
+	r := s.Tasks[t.GetTaskId()]
+	if r != nil && !HeldByWorker(r.Task.GetState()) {
+		return fmt.Errorf("task: %s restarts from state %s", t.GetTaskId(), r.Task.GetState())
+	}
+	err := s.replace(ns, t, func(r *Record) {
+		s.removeFromWorker(r)
+		// The command starts again: input of the lost execution is not written to the next.
+		r.Worker, r.InputSeq, r.InputEnded, r.Inputs = WorkerKey{}, 0, false, nil
+	})
+	if err != nil {
+		return err
+	}
+	q := s.queueOf(ns, t)
+	at, _ := slices.BinarySearchFunc(q.Ids, r.Ordinal, func(id string, ordinal int64) int { return cmp.Compare(s.Tasks[id].Ordinal, ordinal) })
+	q.Ids = slices.Insert(q.Ids, at, t.GetTaskId())
+	return nil
+}
+
+// replace replaces a task. All changes go through it: one that would move a task
+// backwards, or change one that has ended, is refused. also, if not nil, changes the
+// record.
+func (s *State) replace(ns string, t *taskv1.Task, also func(*Record)) error {
+	r := s.Tasks[t.GetTaskId()]
+	if r == nil || r.Namespace != ns || r.Task.GetAgentId() != t.GetAgentId() {
+		return fmt.Errorf("task: %q of agent %q in %q is not known", t.GetTaskId(), t.GetAgentId(), ns)
+	}
+	from, to := r.Task.GetState(), t.GetState()
+	switch {
+	case Terminal(from), Phase(to) < Phase(from),
+		from == to && to != taskv1.TaskState_TASK_STATE_CANCELLING && !IsChild(t) && AwaitsWorker(r.Task) == AwaitsWorker(t):
+		return fmt.Errorf("task: %s cannot go from %s to %s", t.GetTaskId(), from, to)
+	case t.GetRevision() != r.Task.GetRevision()+1:
+		return fmt.Errorf("task: %s goes from revision %d to %d", t.GetTaskId(), r.Task.GetRevision(), t.GetRevision())
+	}
+	r.Task = t
+	if also != nil {
+		also(r)
+	}
+	switch {
+	case HeldByWorker(to):
+		s.addToWorker(r)
+	case Terminal(to):
+		delete(s.Agents[Owner{ns, t.GetAgentId()}].Active, t.GetTaskId())
+		s.removeFromWorker(r)
+		r.Inputs = nil
+	}
+	s.trimQueue(PlacementOf(ns, t).Key())
+	return nil
+}
+
+func (s *State) addToWorker(r *Record) {
+	if r.Worker.ID == "" { // a child, or waiting for a worker
+		return
+	}
+	if s.Workers[r.Worker] == nil {
+		s.Workers[r.Worker] = make(map[string]struct{})
+	}
+	s.Workers[r.Worker][r.Task.GetTaskId()] = struct{}{}
+}
+
+func (s *State) removeFromWorker(r *Record) {
+	held := s.Workers[r.Worker]
+	delete(held, r.Task.GetTaskId())
+	if len(held) == 0 {
+		delete(s.Workers, r.Worker)
+	}
+}
+
+// trimQueue removes tasks that do not wait any more from the head of a queue.
+func (s *State) trimQueue(key string) {
+	q := s.Queues[key]
+	if q == nil {
+		return
+	}
+	for len(q.Ids) > 0 && !AwaitsWorker(s.Tasks[q.Ids[0]].Task) {
+		q.Ids = q.Ids[1:]
+	}
+	if len(q.Ids) == 0 {
+		delete(s.Queues, key)
+	}
+}
+
+func (s *State) applyInput(p *taskv1.TaskInputAccepted) error {
+	r := s.Tasks[p.GetTaskId()]
+	if r == nil || r.Task.GetState() != taskv1.TaskState_TASK_STATE_RUNNING || AwaitsWorker(r.Task) {
+		return fmt.Errorf("task: input for %q, which does not run", p.GetTaskId())
+	}
+	if p.GetInputSeq() != r.InputSeq+1 || r.InputEnded {
+		return fmt.Errorf("task: %s got input %d after %d", p.GetTaskId(), p.GetInputSeq(), r.InputSeq)
+	}
+	r.InputSeq, r.InputEnded = p.GetInputSeq(), p.GetEndOfInput()
+	// A new slice, since readers may have the old one.
+	from := max(0, len(r.Inputs)+1-KeptInputs)
+	r.Inputs = append(append(make([]*taskv1.TaskInputAccepted, 0, len(r.Inputs)+1-from), r.Inputs[from:]...), p)
+	return nil
+}
+
+// FindTask returns a task of an agent, or nil.
+func (s *State) FindTask(namespace, agent, taskID string) *Record {
+	r := s.Tasks[taskID]
+	if r == nil || r.Namespace != namespace || r.Task.GetAgentId() != agent {
+		return nil
+	}
+	return r
+}

@@ -1,0 +1,156 @@
+package workers
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"quartet/pkg/journal"
+	"quartet/pkg/leasetable"
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/pkg/plane"
+	"quartet/pkg/workerstream"
+	"quartet/services/task/model"
+	"quartet/services/task/output"
+	"quartet/services/task/rules"
+)
+
+// command is what the Hub knows of a command that a worker has, beyond the
+// journal. It is the value of the command's lease.
+type command struct {
+	taskID, namespace, agentID string
+	worker                     model.WorkerKey
+	generation                 int64 // of the lease
+
+	confirmedInput atomic.Int64 // the last input that the worker wrote to the command
+	outputEnd      atomic.Int64 // the offset up to which output is stored
+
+	// write is held while output is stored and while the end is written, so that no
+	// output is stored after the end.
+	write sync.Mutex
+	ended bool // guarded by write
+}
+
+// ensureLease gives a command a lease with a full term, or renews the one that it
+// has.
+func (h *Hub) ensureLease(namespace string, worker model.WorkerKey, t *taskv1.Task) (*command, time.Time) {
+	return h.leases.Ensure(t.GetTaskId(), &command{
+		taskID: t.GetTaskId(), namespace: namespace, agentID: t.GetAgentId(), worker: worker, generation: t.GetLeaseGeneration(),
+	}, func(current *command) bool { return current.generation == t.GetLeaseGeneration() })
+}
+
+// command returns a running command, or nil.
+func (h *Hub) command(taskID string) *command {
+	c, _ := h.leases.Get(taskID)
+	return c
+}
+
+// renew gives the lease of a command a full term, unless the command has another
+// lease by now.
+func (h *Hub) renew(c *command) {
+	if h.command(c.taskID) == c {
+		h.leases.Renew(c.taskID)
+	}
+}
+
+// raise sets a to v if that is greater.
+func raise(a *atomic.Int64, v int64) {
+	for old := a.Load(); old < v && !a.CompareAndSwap(old, v); {
+		old = a.Load()
+	}
+}
+
+// OutputEnd returns the offset up to which output of a running command is stored;
+// 0 if it is not running.
+func (h *Hub) OutputEnd(taskID string) int64 {
+	if c := h.command(taskID); c != nil {
+		return c.outputEnd.Load()
+	}
+	return 0
+}
+
+// Reach returns whether a command's worker is connected, and how much input it
+// has confirmed.
+func (h *Hub) Reach(taskID string) rules.Reach {
+	c := h.command(taskID)
+	if c == nil {
+		return rules.Reach{}
+	}
+	return rules.Reach{Connected: h.registry.Find(workerstream.Key(c.worker)) != nil, ConfirmedInput: c.confirmedInput.Load()}
+}
+
+// CountRunning returns how many commands each worker has.
+func (h *Hub) CountRunning() map[model.WorkerKey]int {
+	n := make(map[model.WorkerKey]int)
+	h.leases.Each(func(_ string, c *command) { n[c.worker]++ })
+	return n
+}
+
+// expired ends commands whose workers did not report for a whole term. Each ends
+// in a goroutine of its own, since the store of one's output may be slow.
+func (h *Hub) expired(leases []leasetable.Lease[string, *command]) {
+	for _, l := range leases {
+		c := l.Value
+		h.background(func() {
+			if over, _ := h.leases.Expired(c.taskID); !over || h.command(c.taskID) != c {
+				return // renewed meanwhile
+			}
+			// If this fails, the table reports the lease again a second later.
+			_, _ = h.end(h.ctx, c, *plane.System(c.namespace), rules.End{
+				Reason:  rules.ReasonWorkerLost,
+				Message: "worker " + c.worker.ID + " did not report for " + h.cfg.LeaseTerm.String(),
+			})
+		})
+	}
+}
+
+// end writes the end of a command (SPEC T5): output that was stored before is
+// part of the end, and none is stored after it. It reports whether this end was
+// the one that counts.
+func (h *Hub) end(ctx context.Context, c *command, actor journal.Actor, end rules.End) (bool, error) {
+	c.write.Lock()
+	defer c.write.Unlock()
+	if c.ended {
+		return false, nil
+	}
+	tail, err := h.cfg.Output.Read(ctx, c.namespace, c.taskID, output.FromEnd(4*rules.TailChars), 4*rules.TailChars)
+	if err != nil {
+		return false, err
+	}
+	trimmed := tail.End-tail.Oldest > output.Kept+output.Kept/4
+	if trimmed {
+		if err := h.cfg.Output.Trim(ctx, c.namespace, c.taskID); err != nil {
+			return false, err
+		}
+	}
+	end.TaskID, end.Generation = c.taskID, c.generation
+	end.Tail = rules.LastChars(output.EndText(tail, 4*rules.TailChars), rules.TailChars)
+	end.Bytes, end.Truncated = tail.End, trimmed || tail.Oldest > 0
+	counted, err := plane.Do(ctx, h.engine, plane.Command[*model.State, bool]{
+		Method: "end", AgentID: c.agentID, Actor: onBehalfOf(actor, c.namespace),
+		Decide: func(st *model.State, env journal.Env) (journal.Decision[bool], error) {
+			return rules.DecideEnd(st, env, end)
+		},
+		Answer: func([]*journal.Event) (bool, error) { return true, nil },
+	})
+	if err != nil {
+		return false, err
+	}
+	c.ended = true
+	// Committed does the same when it sees the event, unless the journal had to be
+	// loaded again. By now the command may have another lease.
+	if h.command(c.taskID) == c {
+		h.leases.Drop(c.taskID)
+	}
+	h.cfg.Watches.Notify(c.taskID)
+	h.Notify()
+	return counted, nil
+}
+
+// onBehalfOf returns actor in the namespace of a command, which is another one
+// than its own for a worker that serves all namespaces.
+func onBehalfOf(actor journal.Actor, namespace string) *journal.Actor {
+	actor.Namespace = namespace
+	return &actor
+}
