@@ -2,7 +2,6 @@ package journal
 
 import (
 	"strconv"
-	"time"
 
 	"quartet/pkg/jsontext"
 	"quartet/pkg/pbjson"
@@ -57,9 +56,3 @@ func appendField(dst []byte, key, value string) []byte {
 	}
 	return jsontext.AppendString(append(dst, key...), value)
 }
-
-// AppendString and AppendTime are those of jsontext.
-func AppendString(dst []byte, s string) []byte { return jsontext.AppendString(dst, s) }
-
-// AppendTime is jsontext.AppendTime.
-func AppendTime(dst []byte, t time.Time) []byte { return jsontext.AppendTime(dst, t) }

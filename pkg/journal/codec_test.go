@@ -54,7 +54,7 @@ func TestB1_LineRoundTrip(t *testing.T) {
 }
 
 func TestStringThatIsNotUTF8(t *testing.T) {
-	require.Equal(t, "\"a\ufffdb\\u0001\\\"\\\\\\n\"", string(AppendString(nil, "a\xffb\x01\"\\\n")))
+	require.Equal(t, "\"a\ufffdb\\u0001\\\"\\\\\\n\"", string(jsontext.AppendString(nil, "a\xffb\x01\"\\\n")))
 }
 
 func FuzzParseLine(f *testing.F) {

@@ -108,10 +108,10 @@ type Result struct {
 
 // ErrUnknownEvent is what State.Apply returns, wrapped by UnknownEvent, for an event that it
 // has no case for: a type was added to the plane's events and not to its fold.
-var ErrUnknownEvent = errors.New("journal: an event that the state does not fold")
+var ErrUnknownEvent = errors.New("journal: unknown event")
 
 // UnknownEvent is the default case of State.Apply, and of every other switch that must know
 // each event type of its plane.
 func UnknownEvent(ev *Event) error {
-	return fmt.Errorf("%w: %s (%T)", ErrUnknownEvent, ev.Type, ev.Payload)
+	return fmt.Errorf("%w %s (%T)", ErrUnknownEvent, ev.Type, ev.Payload)
 }

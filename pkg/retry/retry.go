@@ -26,9 +26,12 @@ func New(first, last time.Duration) *Pacer {
 // Reset makes the next pause the first again, after an attempt that succeeded.
 func (p *Pacer) Reset() { p.pauses.Reset() }
 
+// Next returns the next pause, for a caller that waits for several things at once.
+func (p *Pacer) Next() time.Duration { return p.pauses.NextBackOff() }
+
 // Wait waits for the next pause. It returns early, with the cause, when ctx ends.
 func (p *Pacer) Wait(ctx context.Context) error {
-	t := time.NewTimer(p.pauses.NextBackOff())
+	t := time.NewTimer(p.Next())
 	defer t.Stop()
 	select {
 	case <-t.C:

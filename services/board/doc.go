@@ -15,7 +15,7 @@
 // task_step_blocked, task_step_completed, task_step_failed, task_step_cancelled,
 // task_step_reopened, task_step_lease_expired, task_completed, task_failed,
 // task_cancelled, which are the lines of a board's WAL; and board_terminating,
-// child_agent_cancel_timeout, worker_dispatched, worker_run_ended,
+// child_agent_cancel_timeout, worker_dispatched, worker_run_cancelling, worker_run_ended,
 // standing_dispatch_opened, standing_dispatch_closed, owner_deleted, which are not.
 //
 // The cost of a step does not depend on the size of its board: an event carries only

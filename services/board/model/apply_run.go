@@ -143,7 +143,7 @@ func (s *State) applyOutsideWAL(b *Board, ev *journal.Event) error {
 			return true
 		})
 	default:
-		return fmt.Errorf("board: unknown event %s", ev.Type)
+		return journal.UnknownEvent(ev)
 	}
 	s.refreshClaimable(b)
 	return nil

@@ -166,7 +166,7 @@ func (b *Board) applyStep(ev *journal.Event) error {
 	case *boardv1.TaskStepLeaseExpired:
 		n.Status = StepPending
 	default:
-		return fmt.Errorf("unknown event %s", ev.Type)
+		return journal.UnknownEvent(ev)
 	}
 	if !Held(n.GetStatus()) {
 		n.ClaimedByAgentId, n.ClaimedByRunId, n.LeaseExpiresAt, s.AtClaim = "", "", nil, nil

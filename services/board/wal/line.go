@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 
 	"quartet/pkg/journal"
+	"quartet/pkg/jsontext"
 	"quartet/pkg/pbjson"
 )
 
@@ -33,17 +34,17 @@ func AppendLine(dst []byte, before Hash, seq int64, ev *journal.Event) ([]byte, 
 		{`,"session_id":`, ev.SessionID}, {`,"event_id":`, ev.ID}, {`,"event_type":`, ev.Type},
 		{`,"actor_agent_id":`, ev.ActorAgentID}, {`,"actor_run_id":`, ev.ActorRunID}, {`,"task_id":`, ev.TaskID},
 	} {
-		dst = journal.AppendString(append(dst, f.name...), f.value)
+		dst = jsontext.AppendString(append(dst, f.name...), f.value)
 	}
 	if ev.StepID != "" {
-		dst = journal.AppendString(append(dst, `,"step_id":`...), ev.StepID)
+		dst = jsontext.AppendString(append(dst, `,"step_id":`...), ev.StepID)
 	}
 	dst = append(dst, `,"payload":`...)
 	dst, err := pbjson.Append(dst, ev.Payload)
 	if err != nil {
 		return nil, before, err
 	}
-	dst = journal.AppendTime(append(dst, `,"created_at":`...), ev.CreatedAt)
+	dst = jsontext.AppendTime(append(dst, `,"created_at":`...), ev.CreatedAt)
 	hash := chainHash(before, dst[start:])
 	dst = hex.AppendEncode(append(dst, hashField...), hash[:])
 	return append(dst, '"', '}', '\n'), hash, nil

@@ -140,7 +140,7 @@ func (s *State) Apply(ev *journal.Event) error {
 		s.Deleted[Owner{ev.Namespace, p.GetAgentId()}] = true
 		return nil
 	}
-	return fmt.Errorf("task: unknown event %s", ev.Type)
+	return journal.UnknownEvent(ev)
 }
 
 func (s *State) applyQueued(ns string, t *taskv1.Task) error {

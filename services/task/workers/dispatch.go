@@ -4,12 +4,12 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cenkalti/backoff/v5"
 	"go.uber.org/zap"
 
 	"quartet/pkg/journal"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/plane"
+	"quartet/pkg/retry"
 	"quartet/pkg/workerstream"
 	"quartet/services/task/model"
 	"quartet/services/task/rules"
@@ -61,8 +61,7 @@ func (h *Hub) dropLease(t *taskv1.Task, lost bool) {
 
 // dispatchLoop gives queued commands to workers whenever there may be some.
 func (h *Hub) dispatchLoop() {
-	retry := backoff.NewExponentialBackOff()
-	retry.InitialInterval, retry.MaxInterval = 500*time.Millisecond, 5*time.Second
+	pacer := retry.New(500*time.Millisecond, 5*time.Second)
 	var again <-chan time.Time
 	for {
 		select {
@@ -88,9 +87,9 @@ func (h *Hub) dispatchLoop() {
 			}
 		}
 		if failed {
-			again = h.cfg.Clock.TimerAt(h.cfg.Clock.Now().Add(retry.NextBackOff())).C()
+			again = h.cfg.Clock.TimerAt(h.cfg.Clock.Now().Add(pacer.Next())).C()
 		} else {
-			retry.Reset()
+			pacer.Reset()
 		}
 	}
 }
