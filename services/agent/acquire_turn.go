@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"quartet/services/agent/lane"
+	"quartet/services/agent/ref"
 	"slices"
 	"time"
 
@@ -68,7 +70,7 @@ func (s *Service) AcquireTurn(ctx context.Context, req *agentv1.AcquireTurnReque
 	var granted <-chan struct{} // to the same request, whichever call of it
 	if req.GetRequestId() != "" {
 		var forget func()
-		granted, forget = s.asking.add(acquireKey{actor.Namespace, actor.Principal, req.GetRequestId()})
+		granted, forget = s.asking.add(ref.Request{Namespace: actor.Namespace, Principal: actor.Principal, RequestID: req.GetRequestId()})
 		defer forget()
 		if resp, err := s.repeatedAcquire(ctx, actor, req); resp != nil || err != nil {
 			return resp, err
@@ -97,7 +99,7 @@ func (s *Service) AcquireTurn(ctx context.Context, req *agentv1.AcquireTurnReque
 		}
 		select {
 		case k := <-w.woken:
-			passOn[k.namespace] = true
+			passOn[k.Namespace] = true
 		case <-granted:
 			if resp, err := s.repeatedAcquire(ctx, actor, req); resp != nil || err != nil {
 				s.waiters.remove(w)
@@ -188,7 +190,7 @@ func (s *Service) tryAcquire(ctx context.Context, actor rpc.Actor, req *agentv1.
 		case errors.Is(err, errNotTaken), errors.Is(err, errRepeated), ctx.Err() != nil, alone:
 		default:
 			s.ailing.failed(o.key, s.deps.Clock.Now().Sub(began))
-			s.deps.Logger.With(tracing.FieldsOf(o.message.GetTraceparent())...).Warn("a turn could not be prepared; other agents are served", zap.String("namespace", o.key.namespace), zap.String("agent_id", o.key.id), zap.Error(err))
+			s.deps.Logger.With(tracing.FieldsOf(o.message.GetTraceparent())...).Warn("a turn could not be prepared; other agents are served", zap.String("namespace", o.key.Namespace), zap.String("agent_id", o.key.ID), zap.Error(err))
 			err = errNotTaken
 		}
 		done(resp != nil)
@@ -247,7 +249,7 @@ func (s *Service) oldest(ctx context.Context, namespace string, req *agentv1.Acq
 		// Whose message is still being written may be taken: see take.
 		o, _, err := journal.View(journal.Ahead(ctx, p), p, func(st *State) (*offer, error) {
 			return st.firstReady(namespace, agentIDs, func(k key) bool {
-				return !s.reserved(k) && (alone || !s.ailing.passed(k)) && wanted.admits(st.agents[k].rec)
+				return !s.reserved(k) && (alone || !s.ailing.passed(k)) && wanted.admits(st.lookup(k).rec)
 			}), nil
 		})
 		if err != nil {
@@ -263,15 +265,15 @@ func (s *Service) oldest(ctx context.Context, namespace string, req *agentv1.Acq
 // firstReady is the ready agent of longest standing that accept lets pass.
 func (s *State) firstReady(namespace string, agentIDs []string, accept func(key) bool) *offer {
 	try := func(a *agentState) *offer {
-		if a == nil || !a.takeable() || !accept(key{namespace, a.rec.GetAgentId()}) {
+		if a == nil || !a.takeable() || !accept(ref.Agent{Namespace: namespace, ID: a.rec.GetAgentId()}) {
 			return nil
 		}
-		return &offer{key: key{namespace, a.rec.GetAgentId()}, since: a.readyAt, agent: a.rec, message: a.head(), woken: a.woken, fresh: a.tracedBefore(a.head())}
+		return &offer{key: ref.Agent{Namespace: namespace, ID: a.rec.GetAgentId()}, since: a.readyAt, agent: a.rec, message: a.lane.Head(), woken: a.woken, fresh: a.tracedBefore(a.lane.Head())}
 	}
 	var found *offer
 	if len(agentIDs) > 0 {
 		for _, agentID := range agentIDs {
-			if o := try(s.agents[key{namespace, agentID}]); o != nil && (found == nil || o.since.Before(found.since)) {
+			if o := try(s.lookup(ref.Agent{Namespace: namespace, ID: agentID})); o != nil && (found == nil || o.since.Before(found.since)) {
 				found = o
 			}
 		}
@@ -279,7 +281,7 @@ func (s *State) firstReady(namespace string, agentIDs []string, accept func(key)
 	}
 	if t := s.ready[namespace]; t != nil {
 		t.Ascend(func(r readyAgent) bool {
-			found = try(s.agents[key{namespace, r.id}])
+			found = try(s.lookup(ref.Agent{Namespace: namespace, ID: r.id}))
 			return found == nil
 		})
 	}
@@ -290,14 +292,14 @@ func (s *State) firstReady(namespace string, agentIDs []string, accept func(key)
 // runner will be told is fetched first, so that the lease does not run while
 // another plane is slow.
 func (s *Service) take(ctx context.Context, actor rpc.Actor, req *agentv1.AcquireTurnRequest, o *offer) (*agentv1.AcquireTurnResponse, error) {
-	if o.key.namespace != actor.Namespace {
+	if o.key.Namespace != actor.Namespace {
 		own := actor
-		own.Namespace = o.key.namespace
+		own.Namespace = o.key.Namespace
 		ctx = rpc.WithActor(ctx, own)
 	}
 	// Nothing of this is told before the turn's frame is on disk, which comes behind
 	// those that are being written now.
-	queue, err := s.prepare(journal.Ahead(ctx, s.engine.For(o.key.namespace, o.key.id)), o)
+	queue, err := s.prepare(journal.Ahead(ctx, s.engine.For(o.key.Namespace, o.key.ID)), o)
 	if err != nil {
 		return nil, err
 	}
@@ -313,7 +315,7 @@ func (s *Service) take(ctx context.Context, actor rpc.Actor, req *agentv1.Acquir
 		Traceparent: s.deps.Tracer.Reserve(o.message.GetTraceparent(), o.fresh),
 	}
 	turn.BoundWorkItemId = turn.GetWorkItemId()
-	if o.key.namespace != actor.Namespace {
+	if o.key.Namespace != actor.Namespace {
 		turn.AcquiredFrom = actor.Namespace
 	}
 	shown := queue.context(o.message)
@@ -325,7 +327,7 @@ func (s *Service) take(ctx context.Context, actor rpc.Actor, req *agentv1.Acquir
 	started, err := plane.Do(tracing.Continue(commit, turn.GetTraceparent()), s.engine, plane.Command[*State, *agentv1.TurnStarted]{
 		Method: "AcquireTurn", AgentID: o.agent.GetAgentId(), Sequel: true,
 		Decide: func(st *State, env journal.Env) (journal.Decision[*agentv1.TurnStarted], error) {
-			if a := st.agents[o.key]; a != nil && a.woken != o.woken {
+			if a := st.lookup(o.key); a != nil && a.woken != o.woken {
 				// It was woken since its context was read, which does not show why.
 				return journal.Decision[*agentv1.TurnStarted]{}, errNotTaken
 			}
@@ -339,7 +341,7 @@ func (s *Service) take(ctx context.Context, actor rpc.Actor, req *agentv1.Acquir
 		}
 		return nil, err
 	}
-	resp, err := s.granted(ctx, o.key.namespace, started.GetTurn(), o.message, shown)
+	resp, err := s.granted(ctx, o.key.Namespace, started.GetTurn(), o.message, shown)
 	if err == nil {
 		err = ctx.Err()
 	}
@@ -348,7 +350,7 @@ func (s *Service) take(ctx context.Context, actor rpc.Actor, req *agentv1.Acquir
 		// again and got it. The message goes back without an attempt counted, so
 		// that a flapping runner cannot poison it.
 		if s.handovers.giveBack(turn.GetRunId()) {
-			s.undeliver(context.WithoutCancel(ctx), o.key.namespace, started.GetTurn())
+			s.undeliver(context.WithoutCancel(ctx), o.key.Namespace, started.GetTurn())
 		}
 		return nil, fault.From(err)
 	}
@@ -359,7 +361,7 @@ func (s *Service) take(ctx context.Context, actor rpc.Actor, req *agentv1.Acquir
 func (s *Service) prepare(ctx context.Context, o *offer) (*projection, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.prepareTerm)
 	defer cancel()
-	return s.projection(ctx, o.key.namespace, o)
+	return s.projection(ctx, o.key.Namespace, o)
 }
 
 func decideAcquire(s *State, env journal.Env, turn *agentv1.Turn) (journal.Decision[*agentv1.TurnStarted], error) {
@@ -373,18 +375,18 @@ func decideAcquire(s *State, env journal.Env, turn *agentv1.Turn) (journal.Decis
 			return none, errRepeated
 		}
 	}
-	if !a.takeable() || a.head().GetMessageId() != turn.GetMessageId() {
+	if !a.takeable() || a.lane.Head().GetMessageId() != turn.GetMessageId() {
 		return none, errNotTaken
 	}
 	t := proto.CloneOf(turn)
 	t.State = agentv1.TurnState_TURN_STATE_OPEN
 	t.StartedAt = timestamppb.New(env.Now)
 	t.LeaseGeneration = a.generation() + 1
-	m := moved(a.head(), env, agentv1.MessageState_MESSAGE_STATE_DEQUEUED, "")
+	m := lane.WithState(a.lane.Head(), env, agentv1.MessageState_MESSAGE_STATE_DEQUEUED, "")
 	m.Attempts++
 	m.TurnId = t.GetTurnId()
 	events := []*journal.Event{
-		messageEvent(m, &agentv1.MessageDequeued{Message: m}),
+		lane.Event(m, &agentv1.MessageDequeued{Message: m}),
 		turnEvent(t, &agentv1.TurnStarted{Turn: t}),
 	}
 	events, _ = a.interject(env, t, m.GetMessageId(), events)
@@ -415,7 +417,7 @@ func turnEvent(t *agentv1.Turn, payload proto.Message) *journal.Event {
 
 // granted is the answer for a turn that is held.
 func (s *Service) granted(ctx context.Context, namespace string, turn *agentv1.Turn, m *agentv1.Message, shown *agentv1.ContextProjection) (*agentv1.AcquireTurnResponse, error) {
-	until := s.leases.arm(key{namespace, turn.GetAgentId()}, turn.GetRunId())
+	until := s.leases.arm(ref.Agent{Namespace: namespace, ID: turn.GetAgentId()}, turn.GetRunId())
 	view, _, err := plane.View(ctx, s.engine, turn.GetAgentId(), func(st *State) (*agentv1.AcquireTurnResponse, error) {
 		ag, err := st.agent(namespace, turn.GetAgentId())
 		if err != nil {
@@ -424,7 +426,7 @@ func (s *Service) granted(ctx context.Context, namespace string, turn *agentv1.T
 		resp := &agentv1.AcquireTurnResponse{Agent: ag.rec, Namespace: namespace}
 		if t := ag.find(turn.GetTurnId()); t != nil {
 			for _, id := range t.rec.GetInterjectedMessageIds() {
-				resp.Interjections = append(resp.Interjections, ag.messages[id])
+				resp.Interjections = append(resp.Interjections, ag.lane.Get(id))
 			}
 		}
 		return resp, nil
@@ -463,13 +465,13 @@ func (s *Service) repeatedAcquire(ctx context.Context, actor rpc.Actor, req *age
 	}
 	for _, p := range s.engine.All() {
 		f, _, err := journal.View(ctx, p, func(st *State) (*found, error) {
-			at, ok := st.acquired[acquireKey{actor.Namespace, actor.Principal, req.GetRequestId()}]
+			at, ok := st.acquired[ref.Request{Namespace: actor.Namespace, Principal: actor.Principal, RequestID: req.GetRequestId()}]
 			if !ok {
 				return nil, nil
 			}
-			a := st.agents[at.agent]
+			a := st.lookup(at.agent)
 			t := a.find(at.turnID)
-			return &found{offer{key: at.agent, agent: a.rec, message: a.messages[t.rec.GetMessageId()]}, t.rec}, nil
+			return &found{offer{key: at.agent, agent: a.rec, message: a.lane.Get(t.rec.GetMessageId())}, t.rec}, nil
 		})
 		if err != nil {
 			return nil, err
@@ -487,15 +489,15 @@ func (s *Service) repeatedAcquire(ctx context.Context, actor rpc.Actor, req *age
 		s.handovers.heard(f.turn.GetRunId())
 		rpc.Replayed(ctx)
 		if f.turn.GetState() != agentv1.TurnState_TURN_STATE_OPEN {
-			return &agentv1.AcquireTurnResponse{Turn: f.turn, Message: f.message, Agent: f.agent, Namespace: f.key.namespace}, nil
+			return &agentv1.AcquireTurnResponse{Turn: f.turn, Message: f.message, Agent: f.agent, Namespace: f.key.Namespace}, nil
 		}
 		queue, err := s.prepare(ctx, &f.offer)
 		if err != nil {
 			return nil, err
 		}
 		own := actor
-		own.Namespace = f.key.namespace
-		return s.granted(rpc.WithActor(ctx, own), f.key.namespace, f.turn, f.message, queue.context(f.message))
+		own.Namespace = f.key.Namespace
+		return s.granted(rpc.WithActor(ctx, own), f.key.Namespace, f.turn, f.message, queue.context(f.message))
 	}
 	return nil, nil
 }

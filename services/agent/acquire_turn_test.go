@@ -3,6 +3,8 @@ package agent
 import (
 	"context"
 	"fmt"
+	"quartet/services/agent/lane"
+	"quartet/services/agent/ref"
 	"sync"
 	"testing"
 	"time"
@@ -156,7 +158,7 @@ func TestX13_AWaitingRunnerIsWoken(t *testing.T) {
 		got <- resp
 	}()
 	r.eventually(func() bool {
-		return r.service.waiters.count(key{"acme", "keeper"}, nil) == 1
+		return r.service.waiters.count(ref.Agent{Namespace: "acme", ID: "keeper"}, nil) == 1
 	})
 	r.send("keeper", "x", normal)
 	select {
@@ -170,7 +172,7 @@ func TestX13_AWaitingRunnerIsWoken(t *testing.T) {
 // A wake that reaches a runner in the moment it gives up goes to the next one.
 func TestX13_AWakeIsHandedOn(t *testing.T) {
 	var ws waiters
-	keeper := key{"acme", "keeper"}
+	keeper := ref.Agent{Namespace: "acme", ID: "keeper"}
 	first, second := ws.add("acme", nil, false, choice{}), ws.add("acme", nil, false, choice{})
 	ws.wake(keeper)
 	require.Len(t, first.woken, 1)
@@ -181,7 +183,7 @@ func TestX13_AWakeIsHandedOn(t *testing.T) {
 	ws.remove(second)
 	require.Empty(t, third.woken, "it does not serve that agent")
 	require.Zero(t, ws.count(keeper, nil))
-	require.Equal(t, 1, ws.count(key{"acme", "other"}, nil))
+	require.Equal(t, 1, ws.count(ref.Agent{Namespace: "acme", ID: "other"}, nil))
 	ws.remove(third)
 	require.Empty(t, ws.open)
 	require.Empty(t, ws.named, "what is at rest takes no memory")
@@ -231,7 +233,7 @@ func TestX2_TwoAcquiresUnderWayAreOneTurn(t *testing.T) {
 		}()
 	}
 	r.eventually(func() bool {
-		return r.service.waiters.count(key{"acme", "keeper"}, nil) == 2
+		return r.service.waiters.count(ref.Agent{Namespace: "acme", ID: "keeper"}, nil) == 2
 	})
 	r.send("keeper", "x", normal)
 	r.send("other", "y", normal)
@@ -252,7 +254,7 @@ func TestA6_AnUndeliveredTurnIsGivenBackUncounted(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper")
 	messageID := r.send("keeper", "x", normal)
-	for range maxAttempts + 2 {
+	for range lane.MaxAttempts + 2 {
 		ctx, cancel := context.WithCancel(r.runner())
 		// The runner goes away while its turn is being written.
 		r.others.set(func() {
@@ -362,7 +364,7 @@ func TestX12_TheTurnIsLeasedHoweverItsAnswerWasLost(t *testing.T) {
 	_, _, err := journal.Do(context.Background(), p, journal.Op[*State, struct{}]{
 		Method: "AcquireTurn", Actor: journal.Actor{Namespace: "acme"}, AgentID: "keeper",
 		Decide: func(st *State, env journal.Env) (journal.Decision[struct{}], error) {
-			head := st.agents[key{"acme", "keeper"}].head()
+			head := st.lookup(ref.Agent{Namespace: "acme", ID: "keeper"}).lane.Head()
 			d, err := decideAcquire(st, env, &agentv1.Turn{TurnId: "trn_1", RunId: "run_1", AgentId: "keeper", MessageId: head.GetMessageId()})
 			return journal.Decision[struct{}]{Events: d.Events}, err
 		},

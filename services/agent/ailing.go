@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"quartet/services/agent/ref"
 	"strings"
 	"sync"
 	"time"
@@ -38,7 +39,7 @@ func newAiling(clk clock.Clock, well func(key)) *ailing {
 	return a
 }
 
-func ailingKey(k key) string { return k.namespace + "\x00" + k.id }
+func ailingKey(k key) string { return k.Namespace + "\x00" + k.ID }
 
 // failed passes an agent over, for longer the longer the attempt took.
 func (a *ailing) failed(k key, took time.Duration) {
@@ -71,7 +72,7 @@ func (a *ailing) taken(k key) {
 func (a *ailing) over(keys []string) {
 	for _, dk := range keys {
 		namespace, id, _ := strings.Cut(dk, "\x00")
-		k := key{namespace, id}
+		k := ref.Agent{Namespace: namespace, ID: id}
 		a.mu.Lock()
 		at, ok := a.until[k]
 		if ok && !at.After(a.clk.Now()) {

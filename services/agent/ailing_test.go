@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"quartet/services/agent/ref"
 	"testing"
 	"time"
 
@@ -57,7 +58,7 @@ func TestD5_PoisonedAgentsDelayNobody(t *testing.T) {
 	}
 	require.Len(t, p.began, 1, "it held the runner up once")
 	require.True(t, r.poll().GetPending())
-	require.True(t, r.service.ailing.passed(key{"acme", p.fails}))
+	require.True(t, r.service.ailing.passed(ref.Agent{Namespace: "acme", ID: p.fails}))
 	_, err := r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{AgentIds: []string{p.fails}, Wait: durationpb.New(0)})
 	require.ErrorIs(t, err, fault.Storage, "who asks for it alone is told")
 
@@ -67,11 +68,11 @@ func TestD5_PoisonedAgentsDelayNobody(t *testing.T) {
 		resp, _ := r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{Wait: durationpb.New(50 * time.Second)})
 		got <- resp
 	}()
-	r.eventually(func() bool { return r.service.waiters.count(key{"acme", p.fails}, nil) == 1 })
+	r.eventually(func() bool { return r.service.waiters.count(ref.Agent{Namespace: "acme", ID: p.fails}, nil) == 1 })
 	p.fails, p.hangs = "", ""
 	r.clk.Advance(failedPause)
 	require.NotNil(t, (<-got).GetTurn())
-	r.eventually(func() bool { return !r.service.ailing.passed(key{"acme", "a-hangs"}) })
+	r.eventually(func() bool { return !r.service.ailing.passed(ref.Agent{Namespace: "acme", ID: "a-hangs"}) })
 	r.take()
 	require.True(t, r.poll().GetPending())
 	require.Empty(t, r.service.reservations)
@@ -81,7 +82,7 @@ func TestD5_PoisonedAgentsDelayNobody(t *testing.T) {
 // An attempt that took long is not repeated soon.
 func TestD5_ThePauseGrowsWithTheCost(t *testing.T) {
 	r := newRig(t)
-	k := key{"acme", "keeper"}
+	k := ref.Agent{Namespace: "acme", ID: "keeper"}
 	r.service.ailing.failed(k, 5*time.Second)
 	at, ok := r.service.ailing.due.At(ailingKey(k))
 	require.True(t, ok)

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"quartet/services/agent/ref"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -50,7 +51,7 @@ func (a *agentState) acknowledged(env journal.Env, t *agentv1.Turn, m *agentv1.M
 		return nil
 	}
 	// A turn that was given back counts no attempt, and was told of all the same.
-	if before := a.find(a.messages[m.GetMessageId()].GetTurnId()); before != nil && before.rec.GetMessageId() == m.GetMessageId() {
+	if before := a.find(a.lane.Get(m.GetMessageId()).GetTurnId()); before != nil && before.rec.GetMessageId() == m.GetMessageId() {
 		return nil
 	}
 	return a.brief(env, agentv1.BriefKind_BRIEF_KIND_ACK, a.briefID(m.GetMessageId(), "ack"),
@@ -69,7 +70,7 @@ func (a *agentState) concluded(env journal.Env, t *agentv1.Turn, events []*journ
 	}
 	n := len(a.turn.rounds)
 	if n == 0 || t.GetState() != agentv1.TurnState_TURN_STATE_COMPLETED || a.promotedIn(events) ||
-		a.messages[t.GetMessageId()].GetKind() != agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT {
+		a.lane.Get(t.GetMessageId()).GetKind() != agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT {
 		return nil
 	}
 	text := a.turn.rounds[n-1].GetText()
@@ -129,14 +130,14 @@ func (s *Service) ListBriefs(ctx context.Context, req *agentv1.ListBriefsRequest
 	if err != nil {
 		return nil, err
 	}
-	k := key{actor.Namespace, req.GetAgentId()}
+	k := ref.Agent{Namespace: actor.Namespace, ID: req.GetAgentId()}
 	type found struct {
 		numbers []int
 		at      []uint64
 		more    bool
 	}
-	f, _, err := plane.View(ctx, s.engine, k.id, func(st *State) (found, error) {
-		a, err := st.agent(k.namespace, k.id)
+	f, _, err := plane.View(ctx, s.engine, k.ID, func(st *State) (found, error) {
+		a, err := st.agent(k.Namespace, k.ID)
 		if err != nil {
 			return found{}, err
 		}
@@ -160,7 +161,7 @@ func (s *Service) ListBriefs(ctx context.Context, req *agentv1.ListBriefsRequest
 	resp := &agentv1.ListBriefsResponse{}
 	bytes := 0
 	for i := range f.at {
-		events, err := journal.ReadBack(ctx, s.engine.For(k.namespace, k.id), f.at[i:i+1])
+		events, err := journal.ReadBack(ctx, s.engine.For(k.Namespace, k.ID), f.at[i:i+1])
 		if err != nil {
 			return nil, err
 		}

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"quartet/services/agent/lane"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -60,7 +61,7 @@ func TestC3_Briefs(t *testing.T) {
 	require.Contains(t, all[1].GetText(), "build it")
 
 	r.send("keeper", "poison", normal)
-	for range maxAttempts {
+	for range lane.MaxAttempts {
 		r.finish(r.take("keeper"), retryable)
 	}
 	all = r.briefs(&agentv1.ListBriefsRequest{Kind: failure})

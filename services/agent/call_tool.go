@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"quartet/services/agent/ref"
 
 	"google.golang.org/protobuf/types/known/structpb"
 
@@ -30,7 +31,7 @@ func (s *Service) CallTool(ctx context.Context, req *agentv1.CallToolRequest) (*
 	); err != nil {
 		return nil, err
 	}
-	k := key{actor.Namespace, req.GetAgentId()}
+	k := ref.Agent{Namespace: actor.Namespace, ID: req.GetAgentId()}
 	if _, err := s.profile(ctx, k); err != nil {
 		return nil, err // no such agent
 	}
@@ -81,10 +82,10 @@ func unbind(r *agentv1.ToolResult) {
 // noteAnswer keeps the result of a command from coming again as a message.
 func (s *Service) noteAnswer(ctx context.Context, k key, taskID string) error {
 	_, err := plane.Do(ctx, s.engine, plane.Command[*State, struct{}]{
-		Method: "NoteAnswer", AgentID: k.id,
+		Method: "NoteAnswer", AgentID: k.ID,
 		Decide: func(st *State, env journal.Env) (journal.Decision[struct{}], error) {
 			var d journal.Decision[struct{}]
-			a, err := st.agent(k.namespace, k.id)
+			a, err := st.agent(k.Namespace, k.ID)
 			if err != nil {
 				return d, err
 			}

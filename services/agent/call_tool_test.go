@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"encoding/json"
+	"quartet/services/agent/ref"
 	"slices"
 	"testing"
 	"time"
@@ -75,14 +76,14 @@ func TestC4_SchemasSayWhatCallsTake(t *testing.T) {
 			}
 			args, err := structpb.NewStruct(with)
 			require.NoError(t, err)
-			_, err = tl.prepare(callScope{agent: key{"acme", "keeper"}, left: time.Minute}, args)
+			_, err = tl.prepare(callScope{agent: ref.Agent{Namespace: "acme", ID: "keeper"}, left: time.Minute}, args)
 			require.NoError(t, err, "%s.%s", spec.GetName(), name)
 			for _, r := range slices.Concat(tl.required, tl.oneOf) {
 				delete(with, r)
 			}
 			args, err = structpb.NewStruct(with)
 			require.NoError(t, err)
-			if _, err = tl.prepare(callScope{agent: key{"acme", "keeper"}, left: time.Minute}, args); len(tl.required)+len(tl.oneOf) > 0 {
+			if _, err = tl.prepare(callScope{agent: ref.Agent{Namespace: "acme", ID: "keeper"}, left: time.Minute}, args); len(tl.required)+len(tl.oneOf) > 0 {
 				require.ErrorIs(t, err, fault.InvalidArgument, "%s without what it requires", spec.GetName())
 			}
 		}
@@ -98,7 +99,7 @@ func TestC4_ToolsGoByProfile(t *testing.T) {
 	all, err := r.service.ListTools(r.operator(), &agentv1.ListToolsRequest{AgentId: "keeper"})
 	require.NoError(t, err)
 	require.Len(t, all.GetTools(), len(tools))
-	k := key{"acme", "keeper"}
+	k := ref.Agent{Namespace: "acme", ID: "keeper"}
 	r.service.profiles.Store(k, profile{agentv1.ToolFamily_TOOL_FAMILY_CORE})
 	few, err := r.service.ListTools(r.operator(), &agentv1.ListToolsRequest{AgentId: "keeper"})
 	require.NoError(t, err)

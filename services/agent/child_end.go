@@ -3,6 +3,7 @@ package agent
 import (
 	"cmp"
 	"context"
+	"quartet/services/agent/ref"
 	"slices"
 
 	"google.golang.org/grpc"
@@ -34,8 +35,8 @@ type childState struct {
 
 // child reads an agent; rec is nil if it does not exist.
 func (s *Service) child(ctx context.Context, k key) (childState, error) {
-	c, _, err := journal.View(ctx, s.engine.For(k.namespace, k.id), func(st *State) (childState, error) {
-		a := st.agents[k]
+	c, _, err := journal.View(ctx, s.engine.For(k.Namespace, k.ID), func(st *State) (childState, error) {
+		a := st.lookup(k)
 		if a == nil {
 			return childState{}, nil
 		}
@@ -46,8 +47,8 @@ func (s *Service) child(ctx context.Context, k key) (childState, error) {
 
 func (a *agentState) asChild() childState {
 	c := childState{rec: a.rec, end: a.ended, firstItem: a.firstItem, facts: a.facts}
-	for _, id := range a.settled {
-		if m := a.messages[id]; m.GetState() == agentv1.MessageState_MESSAGE_STATE_QUARANTINED {
+	for m := range a.lane.Finished() {
+		if m.GetState() == agentv1.MessageState_MESSAGE_STATE_QUARANTINED {
 			c.quarantined = cmp.Or(m.GetStateReason(), "a message was quarantined")
 		}
 	}
@@ -62,7 +63,7 @@ func (a *agentState) asChild() childState {
 			c.lastText = cmp.Or(c.lastText, r.GetText())
 		}
 	}
-	c.resting = a.turn == nil && a.queued() == 0 && a.woken == nil &&
+	c.resting = a.turn == nil && a.lane.Len() == 0 && a.woken == nil &&
 		c.lastTurn.GetState() == agentv1.TurnState_TURN_STATE_COMPLETED
 	if c.lastTurn.GetEndReason() == "wait_for" {
 		c.lastWait = a.lastWait()
@@ -93,7 +94,7 @@ func (s *Service) givenUp(ctx context.Context, k key, waitID string) (bool, erro
 	if err != nil {
 		return false, err
 	}
-	r, err := waitingv1.NewWaitingServiceClient(conn).GetWait(ctx, &waitingv1.GetWaitRequest{AgentId: k.id, WaitId: waitID})
+	r, err := waitingv1.NewWaitingServiceClient(conn).GetWait(ctx, &waitingv1.GetWaitRequest{AgentId: k.ID, WaitId: waitID})
 	if err != nil && fault.From(err).Code() == codes.NotFound {
 		return true, nil // it ended so long ago that it is in memory no more
 	}
@@ -113,14 +114,14 @@ type verdict struct {
 // The facts are of four planes; where one may not have heard of another's yet,
 // the look is repeated.
 func (s *Service) verdictOn(ctx context.Context, k key, c childState) (verdict, error) {
-	q, err := s.deps.Work.GetWorkQueue(ctx, &workv1.GetWorkQueueRequest{AgentId: k.id, OmitPlans: true})
+	q, err := s.deps.Work.GetWorkQueue(ctx, &workv1.GetWorkQueueRequest{AgentId: k.ID, OmitPlans: true})
 	if err != nil || q.GetCounts().GetOpen() > 0 {
 		return verdict{}, err
 	}
 	if q.GetCounts().GetCompleted() > 0 && c.firstItem == "" {
 		return verdict{again: true}, nil // its making is on its way to this plane
 	}
-	waits, err := s.deps.Waiting.ListWaits(ctx, &waitingv1.ListWaitsRequest{AgentId: k.id, PageSize: 500})
+	waits, err := s.deps.Waiting.ListWaits(ctx, &waitingv1.ListWaitsRequest{AgentId: k.ID, PageSize: 500})
 	if err != nil {
 		return verdict{}, err
 	}
@@ -150,7 +151,7 @@ func (s *Service) tasksDone(ctx context.Context, k key, last *agentv1.Turn) (ver
 	if err != nil {
 		return verdict{}, err
 	}
-	r, err := tasks.ListTasks(ctx, &taskv1.ListTasksRequest{AgentId: k.id, IncludeTerminal: true, PageSize: 500})
+	r, err := tasks.ListTasks(ctx, &taskv1.ListTasksRequest{AgentId: k.ID, IncludeTerminal: true, PageSize: 500})
 	if err != nil || r.GetTotalActive() > 0 {
 		return verdict{}, err
 	}
@@ -160,10 +161,10 @@ func (s *Service) tasksDone(ctx context.Context, k key, last *agentv1.Turn) (ver
 			since = append(since, t.GetTaskId())
 		}
 	}
-	told, _, err := journal.View(ctx, s.engine.For(k.namespace, k.id), func(st *State) (bool, error) {
-		a := st.agents[k]
+	told, _, err := journal.View(ctx, s.engine.For(k.Namespace, k.ID), func(st *State) (bool, error) {
+		a := st.lookup(k)
 		for _, taskID := range since {
-			if a != nil && a.messages[a.messageOf(taskID)] == nil && !slices.Contains(a.answered, taskID) {
+			if a != nil && a.lane.Get(a.messageOf(taskID)) == nil && !slices.Contains(a.answered, taskID) {
 				return false, nil
 			}
 		}
@@ -176,7 +177,7 @@ func (s *Service) tasksDone(ctx context.Context, k key, last *agentv1.Turn) (ver
 // that was reported last, else its last words (SPEC A12).
 func (s *Service) resultOf(ctx context.Context, k key, c childState, q *workv1.GetWorkQueueResponse) (string, error) {
 	if c.firstItem != "" {
-		it, err := s.subject(ctx, &agentv1.Message{AgentId: k.id, WorkItemId: c.firstItem})
+		it, err := s.subject(ctx, &agentv1.Message{AgentId: k.ID, WorkItemId: c.firstItem})
 		if err != nil {
 			return "", err
 		}
@@ -221,14 +222,14 @@ func (s *Service) tendDeleting(ctx context.Context, k key, c childState) (again 
 // childrenLeft has the private descendants end first.
 func (s *Service) childrenLeft(ctx context.Context, k key, c childState) (some bool, err error) {
 	for _, d := range c.children {
-		ck := key{k.namespace, d.GetChildAgentId()}
+		ck := ref.Agent{Namespace: k.Namespace, ID: d.GetChildAgentId()}
 		child, err := s.child(ctx, ck)
 		if err != nil {
 			return false, err
 		}
 		if isOpen(d) || child.rec != nil && child.rec.GetLifecycle() != agentv1.Lifecycle_LIFECYCLE_DELETED {
 			some = true
-			s.supervision.expect(k.namespace, d)
+			s.supervision.expect(k.Namespace, d)
 		}
 	}
 	return some, nil
@@ -241,11 +242,11 @@ func (s *Service) tasksLeft(ctx context.Context, k key, c childState) (bool, err
 	if err != nil {
 		return false, err
 	}
-	r, err := tasks.ListTasks(ctx, &taskv1.ListTasksRequest{AgentId: k.id, PageSize: 1})
+	r, err := tasks.ListTasks(ctx, &taskv1.ListTasksRequest{AgentId: k.ID, PageSize: 1})
 	if err != nil || r.GetTotalActive() > 0 || c.rec.GetSupervisorAgentId() == "" {
 		return r.GetTotalActive() > 0, err
 	}
-	d, _, err := s.delegationOf(ctx, key{k.namespace, c.rec.GetSupervisorAgentId()}, c.rec.GetDelegationId())
+	d, _, err := s.delegationOf(ctx, ref.Agent{Namespace: k.Namespace, ID: c.rec.GetSupervisorAgentId()}, c.rec.GetDelegationId())
 	if err != nil || d == nil {
 		return false, err
 	}
@@ -262,15 +263,15 @@ func (s *Service) waitsLeft(ctx context.Context, k key, _ childState) (bool, err
 		return false, err
 	}
 	waiting := waitingv1.NewWaitingServiceClient(conn)
-	waits, err := s.deps.Waiting.ListWaits(ctx, &waitingv1.ListWaitsRequest{AgentId: k.id, PageSize: 1})
+	waits, err := s.deps.Waiting.ListWaits(ctx, &waitingv1.ListWaitsRequest{AgentId: k.ID, PageSize: 1})
 	if err != nil || len(waits.GetWaits()) > 0 {
 		return len(waits.GetWaits()) > 0, err
 	}
-	triggers, err := waiting.ListExternalTriggers(ctx, &waitingv1.ListExternalTriggersRequest{AgentId: k.id, PageSize: 1})
+	triggers, err := waiting.ListExternalTriggers(ctx, &waitingv1.ListExternalTriggersRequest{AgentId: k.ID, PageSize: 1})
 	if err != nil || len(triggers.GetTriggers()) > 0 {
 		return len(triggers.GetTriggers()) > 0, err
 	}
-	timers, err := waiting.ListTimers(ctx, &waitingv1.ListTimersRequest{AgentId: k.id, PageSize: 1})
+	timers, err := waiting.ListTimers(ctx, &waitingv1.ListTimersRequest{AgentId: k.ID, PageSize: 1})
 	return len(timers.GetTimers()) > 0, err
 }
 
@@ -286,7 +287,7 @@ func (s *Service) itemsLeft(ctx context.Context, k key, _ childState) (some bool
 	}
 	work := workv1.NewWorkServiceClient(conn)
 	for token := ""; ; {
-		r, err := work.ListWorkItems(ctx, &workv1.ListWorkItemsRequest{AgentId: k.id, Filter: workv1.WorkItemFilter_WORK_ITEM_FILTER_OPEN, PageSize: 100, PageToken: token})
+		r, err := work.ListWorkItems(ctx, &workv1.ListWorkItemsRequest{AgentId: k.ID, Filter: workv1.WorkItemFilter_WORK_ITEM_FILTER_OPEN, PageSize: 100, PageToken: token})
 		if err != nil {
 			return false, err
 		}

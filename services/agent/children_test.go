@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"quartet/services/agent/lane"
+	"quartet/services/agent/ref"
 	"slices"
 	"strings"
 	"testing"
@@ -152,7 +154,7 @@ func TestA1_ChildSpawnRefusals(t *testing.T) {
 	require.ErrorIs(t, err, fault.NotFound)
 	_, err = r.service.SpawnAgent(planetest.AsAgent(t.Context(), "other"), &agentv1.SpawnAgentRequest{InitialMessage: "x", ParentAgentId: "keeper"})
 	require.ErrorIs(t, err, fault.PermissionDenied)
-	stale := rpc.WithActor(t.Context(), runActor(key{"acme", "keeper"}, "run_00000000000000000000000zzz"))
+	stale := rpc.WithActor(t.Context(), runActor(ref.Agent{Namespace: "acme", ID: "keeper"}, "run_00000000000000000000000zzz"))
 	_, err = r.service.SpawnAgent(stale, &agentv1.SpawnAgentRequest{InitialMessage: "x"})
 	require.ErrorIs(t, err, fault.RunStale)
 	require.Len(t, r.events(), before)
@@ -331,7 +333,7 @@ func TestA12_FailedAndCancelled(t *testing.T) {
 	}{
 		"fatal": {func(r *rig, child *agentv1.SpawnAgentResponse) { r.finish(r.take(child.GetAgentId()), fatal) }, outcomeFailed, "fatal"},
 		"quarantined": {func(r *rig, child *agentv1.SpawnAgentResponse) {
-			for range maxAttempts {
+			for range lane.MaxAttempts {
 				r.finish(r.take(child.GetAgentId()), retryable)
 			}
 		}, outcomeFailed, "retryable, attempt 3 of 3"},

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"quartet/services/agent/ref"
 	"testing"
 	"time"
 
@@ -98,7 +99,7 @@ func TestX13_AChoosyRunnerIsWoken(t *testing.T) {
 	}
 	waiting := func(n int) {
 		r.eventually(func() bool {
-			return r.service.waiters.count(key{"acme", "keeper"}, &agentv1.Agent{Preset: children}) == n
+			return r.service.waiters.count(ref.Agent{Namespace: "acme", ID: "keeper"}, &agentv1.Agent{Preset: children}) == n
 		})
 	}
 	forChildren := wait(&agentv1.AcquireTurnRequest{Preset: children})

@@ -3,6 +3,8 @@ package agent
 import (
 	"bytes"
 	"fmt"
+	"quartet/services/agent/lane"
+	"quartet/services/agent/ref"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -37,7 +39,7 @@ func follows(spared func(key)) []plane.Followed {
 				case *workv1.ReportPromoted:
 					return true
 				case *workv1.WorkItemCompleted:
-					spared(key{ev.Namespace, ev.AgentID})
+					spared(ref.Agent{Namespace: ev.Namespace, ID: ev.AgentID})
 					return false
 				}
 				return strings.HasPrefix(ev.AgentID, childPrefix)
@@ -48,7 +50,7 @@ func follows(spared func(key)) []plane.Followed {
 			Registry: journal.NewRegistry(waitingv1.File_quartet_waiting_v1_waiting_event_proto),
 			Matters: func(ev *journal.Event) bool {
 				if _, ok := ev.Payload.(*waitingv1.WaitCancelled); ok {
-					spared(key{ev.Namespace, ev.AgentID})
+					spared(ref.Agent{Namespace: ev.Namespace, ID: ev.AgentID})
 					return false
 				}
 				p, ok := ev.Payload.(*waitingv1.WaitTriggered)
@@ -61,7 +63,7 @@ func follows(spared func(key)) []plane.Followed {
 // react is the rule for what other planes say: it queues messages and notes
 // wakes, nothing else (SPEC A5).
 func react(s *State, env journal.Env, ev *journal.Event) ([]*journal.Event, error) {
-	a := s.agents[key{ev.Namespace, ev.AgentID}]
+	a := s.lookup(ref.Agent{Namespace: ev.Namespace, ID: ev.AgentID})
 	if a == nil || !a.lives() {
 		return nil, nil // nobody to tell
 	}
@@ -113,11 +115,9 @@ func react(s *State, env journal.Env, ev *journal.Event) ([]*journal.Event, erro
 // awaits says whether a tick of a timer is queued. A paused agent with a timer
 // of a second must not find 86 400 messages a day.
 func (a *agentState) awaits(timerID string) bool {
-	for _, band := range a.lane {
-		for _, m := range band {
-			if m.GetKind() == agentv1.MessageKind_MESSAGE_KIND_TIMER_TICK && m.GetCorrelationId() == timerID {
-				return true
-			}
+	for m := range a.lane.Queued() {
+		if m.GetKind() == agentv1.MessageKind_MESSAGE_KIND_TIMER_TICK && m.GetCorrelationId() == timerID {
+			return true
 		}
 	}
 	return false
@@ -128,11 +128,11 @@ func (a *agentState) awaits(timerID string) bool {
 func (a *agentState) hear(env journal.Env, m *agentv1.Message) []*journal.Event {
 	m.MessageId = a.messageOf(m.GetCausationId())
 	m.AgentId = a.rec.GetAgentId()
-	if a.messages[m.GetMessageId()] != nil || m.GetTaskId() != "" && slices.Contains(a.answered, m.GetTaskId()) {
+	if a.lane.Get(m.GetMessageId()) != nil || m.GetTaskId() != "" && slices.Contains(a.answered, m.GetTaskId()) {
 		return nil
 	}
-	m = newMessage(env, m)
-	ev := messageEvent(m, &agentv1.MessageQueued{Message: m})
+	m = lane.NewMessage(env, m)
+	ev := lane.Event(m, &agentv1.MessageQueued{Message: m})
 	ev.Namespace = a.namespace
 	return []*journal.Event{ev}
 }
@@ -157,9 +157,9 @@ func (a *agentState) answer(env journal.Env, taskID string) []*journal.Event {
 		return nil
 	}
 	events := []*journal.Event{{AgentID: a.rec.GetAgentId(), TaskID: taskID, Payload: &agentv1.TaskAnswered{TaskId: taskID}}}
-	if m := a.messages[a.messageOf(taskID)]; m.GetState() == agentv1.MessageState_MESSAGE_STATE_QUEUED {
-		gone := moved(m, env, agentv1.MessageState_MESSAGE_STATE_DROPPED, "answered: the call that started the command had its result")
-		events = append(events, messageEvent(gone, &agentv1.MessageDropped{Message: gone}))
+	if m := a.lane.Get(a.messageOf(taskID)); m.GetState() == agentv1.MessageState_MESSAGE_STATE_QUEUED {
+		gone := lane.WithState(m, env, agentv1.MessageState_MESSAGE_STATE_DROPPED, "answered: the call that started the command had its result")
+		events = append(events, lane.Event(gone, &agentv1.MessageDropped{Message: gone}))
 	}
 	return events
 }

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"quartet/services/agent/lane"
 	"strings"
 	"testing"
 
@@ -175,7 +176,7 @@ func TestA8_AStopGivesTheMessageBack(t *testing.T) {
 	r.spawn("keeper")
 	id := r.send("keeper", "one", normal)
 	r.send("keeper", "two", normal)
-	for range maxAttempts + 1 {
+	for range lane.MaxAttempts + 1 {
 		a := r.take("keeper")
 		in := r.send("keeper", "hurry", interject)
 		require.Len(t, r.submit(a, 0, "working").GetInterjections(), 1)

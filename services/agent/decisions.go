@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"quartet/services/agent/lane"
+	"quartet/services/agent/ref"
 	"strconv"
 
 	"quartet/pkg/fault"
@@ -43,7 +45,7 @@ func (s *Service) GetFacts(ctx context.Context, req *agentv1.GetFactsRequest) (*
 		if err != nil {
 			return nil, err
 		}
-		k := key{actor.Namespace, req.GetAgentId()}
+		k := ref.Agent{Namespace: actor.Namespace, ID: req.GetAgentId()}
 		f.RunnersWaiting = int32(s.waiters.count(k, f.GetAgent()))
 		if f.GetOpenTurn() != nil {
 			if until, ok := s.leases.until(k, f.GetOpenTurn().GetRunId()); ok {
@@ -60,12 +62,12 @@ func (s *Service) sweepFacts(ctx context.Context, req *agentv1.GetFactsRequest) 
 	if err != nil {
 		return nil, err
 	}
-	part, after := 0, key{}
+	part, after := 0, ref.Agent{}
 	if from != nil {
 		if _, err := fmt.Sscanf(from[0], "%d", &part); err != nil || part >= len(s.engine.All()) || part < 0 {
 			return nil, fault.CursorInvalid.Newf("page_token %q was not made by this list", req.GetPageToken())
 		}
-		after = key{from[1], from[2]}
+		after = ref.Agent{Namespace: from[1], ID: from[2]}
 	}
 	resp := &agentv1.GetFactsResponse{}
 	_, _, err = journal.View(ctx, s.engine.All()[part], func(st *State) (struct{}, error) {
@@ -77,15 +79,15 @@ func (s *Service) sweepFacts(ctx context.Context, req *agentv1.GetFactsRequest) 
 				return true
 			}
 			if len(resp.GetFacts()) == page.MaxSize {
-				resp.NextPageToken = page.Token("facts", fmt.Sprint(part), last.namespace, last.id)
+				resp.NextPageToken = page.Token("facts", fmt.Sprint(part), last.Namespace, last.ID)
 				return false
 			}
 			last = k
-			if st.agents[k].rec.GetLifecycle() == agentv1.Lifecycle_LIFECYCLE_DELETED {
+			if st.lookup(k).rec.GetLifecycle() == agentv1.Lifecycle_LIFECYCLE_DELETED {
 				return true // nothing will ever be decided for it (upstream #2534)
 			}
-			resp.Facts = append(resp.Facts, st.agents[k].factsNow())
-			resp.Namespaces = append(resp.Namespaces, k.namespace)
+			resp.Facts = append(resp.Facts, st.lookup(k).factsNow())
+			resp.Namespaces = append(resp.Namespaces, k.Namespace)
 			return true
 		})
 		return struct{}{}, nil
@@ -117,17 +119,17 @@ func (s *State) ahead(a *agentState) (n int32) {
 
 func (a *agentState) factsNow() *agentv1.AgentFacts {
 	f := &agentv1.AgentFacts{
-		Agent: a.rec, Queued: int32(a.queued()), TickPending: a.tick != "", FactsRevision: a.facts,
+		Agent: a.rec, Queued: int32(a.lane.Len()), TickPending: a.tick != "", FactsRevision: a.facts,
 		WakeHint: a.woken != nil, WakeHintSource: a.woken.GetSourceId(), FailedTicks: a.failedTicks,
 	}
 	if a.woken != nil {
 		f.WokenAt = timestamppb.New(a.wokenAt)
 	}
 	f.QueuedInput = f.GetQueued()
-	if t := a.messages[a.tick]; t.GetState() == agentv1.MessageState_MESSAGE_STATE_QUEUED {
+	if t := a.lane.Get(a.tick); t.GetState() == agentv1.MessageState_MESSAGE_STATE_QUEUED {
 		f.QueuedInput--
 	}
-	if h := a.head(); h != nil {
+	if h := a.lane.Head(); h != nil {
 		f.HeadQueuedAt = h.GetCreatedAt()
 	}
 	if n := len(a.decisions); n > 0 {
@@ -214,7 +216,7 @@ func decideOffer(s *State, env journal.Env, req *agentv1.OfferDecisionRequest) (
 	recorded := &agentv1.DecisionRecorded{Decision: dec}
 	d.Events = []*journal.Event{{AgentID: req.GetAgentId(), WorkItemID: dec.GetWorkItemId(), Payload: recorded}}
 	if tick {
-		m := newMessage(env, &agentv1.Message{
+		m := lane.NewMessage(env, &agentv1.Message{
 			AgentId: req.GetAgentId(), Kind: agentv1.MessageKind_MESSAGE_KIND_SYSTEM_TICK, Origin: agentv1.Origin_ORIGIN_SYSTEM,
 			Text: dec.GetExplanation(), WorkItemId: dec.GetWorkItemId(),
 			Tick: &agentv1.Tick{
@@ -223,7 +225,7 @@ func decideOffer(s *State, env journal.Env, req *agentv1.OfferDecisionRequest) (
 			},
 		})
 		recorded.MessageId = m.GetMessageId()
-		d.Events = append(d.Events, messageEvent(m, &agentv1.MessageQueued{Message: m}))
+		d.Events = append(d.Events, lane.Event(m, &agentv1.MessageQueued{Message: m}))
 	}
 	return d, nil
 }
@@ -240,19 +242,19 @@ func sameDecision(a, b *agentv1.Decision) bool {
 // errNotTaken: the caller looks for another turn.
 func (s *Service) drop(ctx context.Context, o *offer, reason string) error {
 	_, err := plane.Do(ctx, s.engine, plane.Command[*State, struct{}]{
-		Method: "DropMessage", AgentID: o.key.id, Actor: plane.System(o.key.namespace),
+		Method: "DropMessage", AgentID: o.key.ID, Actor: plane.System(o.key.Namespace),
 		Decide: func(st *State, env journal.Env) (journal.Decision[struct{}], error) {
 			var d journal.Decision[struct{}]
-			a, err := st.agent(o.key.namespace, o.key.id)
+			a, err := st.agent(o.key.Namespace, o.key.ID)
 			if err != nil {
 				return d, err
 			}
-			h := a.head()
+			h := a.lane.Head()
 			if h.GetMessageId() != o.message.GetMessageId() || a.woken != o.woken {
 				return d, nil // another message, or news: it is looked at again
 			}
-			m := moved(h, env, agentv1.MessageState_MESSAGE_STATE_DROPPED, reason)
-			d.Events = []*journal.Event{messageEvent(m, &agentv1.MessageDropped{Message: m})}
+			m := lane.WithState(h, env, agentv1.MessageState_MESSAGE_STATE_DROPPED, reason)
+			d.Events = []*journal.Event{lane.Event(m, &agentv1.MessageDropped{Message: m})}
 			return d, nil
 		},
 	})

@@ -3,6 +3,7 @@ package agent
 import (
 	"cmp"
 	"context"
+	"quartet/services/agent/lane"
 	"strconv"
 
 	"quartet/pkg/fault"
@@ -62,10 +63,8 @@ func (a *agentState) takeDown(env journal.Env, reason string, end *agentv1.Agent
 	if a.turn != nil {
 		events = a.endEvents(env, ending{state: agentv1.TurnState_TURN_STATE_ABORTED, reason: agentDeleted, message: reason}, nil)
 	}
-	for _, band := range a.lane {
-		for _, m := range band {
-			events = append(events, dropped(m, env, agentDeleted))
-		}
+	for m := range a.lane.Queued() {
+		events = append(events, lane.Dropped(m, env, agentDeleted))
 	}
 	r := a.withoutTurn(a.ordered(env, a.rec.GetControl(), cmp.Or(reason, agentDeleted)))
 	r.Lifecycle = agentv1.Lifecycle_LIFECYCLE_DELETING
@@ -92,6 +91,6 @@ func (s *State) forget(a *agentState) {
 	for _, t := range a.turns {
 		s.unacquire(a, t.rec)
 	}
-	a.messages, a.settled, a.order = nil, nil, nil
+	a.lane = lane.Lane{}
 	a.turns, a.decisions, a.answered, a.woken, a.tick, a.inherited = nil, nil, nil, nil, "", ""
 }

@@ -66,8 +66,8 @@ func (s *Service) remembered(ctx context.Context, k key, itemID string) (trace [
 		first  int // number of rounds[0] among the item's
 		total  int
 	}
-	l, _, err := plane.View(ctx, s.engine, k.id, func(st *State) (look, error) {
-		a := st.agents[k]
+	l, _, err := plane.View(ctx, s.engine, k.ID, func(st *State) (look, error) {
+		a := st.lookup(k)
 		if a == nil {
 			return look{}, nil
 		}

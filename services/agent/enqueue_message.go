@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"quartet/services/agent/lane"
 	"slices"
 
 	"quartet/pkg/fault"
@@ -14,9 +15,6 @@ import (
 
 	"google.golang.org/protobuf/proto"
 )
-
-// maxQueued bounds a lane, so that a runaway sender cannot fill the memory.
-const maxQueued = 10_000
 
 // EnqueueMessage puts input into an agent's lane (SPEC A5). It never touches
 // items or focus.
@@ -150,21 +148,13 @@ func decideEnqueue(s *State, env journal.Env, m *agentv1.Message) (journal.Decis
 	case a.rec.GetControl() == agentv1.Control_CONTROL_STOPPED && !operator && !followUp:
 		return none, fault.AgentStopped.Newf("agent %q is stopped; start it first", m.GetAgentId()).With("agent_id", m.GetAgentId())
 	}
-	if n := a.queued(); n >= maxQueued {
+	if n := a.lane.Len(); n >= lane.MaxQueued {
 		return none, fault.Overloaded.Newf("agent %q has %d queued messages, the most there may be; wait until it has taken some", m.GetAgentId(), n).With("agent_id", m.GetAgentId())
 	}
-	msg := newMessage(env, proto.CloneOf(m)) // a rule may run twice
+	msg := lane.NewMessage(env, proto.CloneOf(m)) // a rule may run twice
 	return journal.Decision[*agentv1.EnqueueMessageResponse]{
-		Events: []*journal.Event{messageEvent(msg, &agentv1.MessageQueued{Message: msg})},
+		Events: []*journal.Event{lane.Event(msg, &agentv1.MessageQueued{Message: msg})},
 	}, nil
-}
-
-func (a *agentState) queued() int {
-	n := 0
-	for _, b := range a.lane {
-		n += len(b)
-	}
-	return n
 }
 
 func answerEnqueue(events []*journal.Event) (*agentv1.EnqueueMessageResponse, error) {

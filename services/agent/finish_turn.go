@@ -3,6 +3,8 @@ package agent
 import (
 	"context"
 	"fmt"
+	"quartet/services/agent/lane"
+	"quartet/services/agent/ref"
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
@@ -28,7 +30,7 @@ func (s *Service) FinishTurn(ctx context.Context, req *agentv1.FinishTurnRequest
 	if err != nil {
 		return nil, err
 	}
-	k := key{actor.Namespace, req.GetAgentId()}
+	k := ref.Agent{Namespace: actor.Namespace, ID: req.GetAgentId()}
 	ctx, span := s.within(ctx, k, req.GetTurnId(), "finish")
 	defer span.End()
 	unlock := s.rounds.Lock(req.GetTurnId())
@@ -116,34 +118,34 @@ func (a *agentState) endEvents(env journal.Env, how ending, before []*journal.Ev
 		// message itself, which may stand before them in theirs (SPEC A5).
 		ids := t.GetInterjectedMessageIds()
 		for i := len(ids) - 1; i >= 0; i-- {
-			if im := a.messages[ids[i]]; im.GetState() == agentv1.MessageState_MESSAGE_STATE_INTERJECTED {
-				q := moved(im, env, agentv1.MessageState_MESSAGE_STATE_QUEUED, "turn_"+how.reason)
-				events = append(events, messageEvent(q, &agentv1.MessageRequeued{Message: q}))
+			if im := a.lane.Get(ids[i]); im.GetState() == agentv1.MessageState_MESSAGE_STATE_INTERJECTED {
+				q := lane.WithState(im, env, agentv1.MessageState_MESSAGE_STATE_QUEUED, "turn_"+how.reason)
+				events = append(events, lane.Event(q, &agentv1.MessageRequeued{Message: q}))
 			}
 		}
 	}
-	m := a.messages[t.GetMessageId()]
+	m := a.lane.Get(t.GetMessageId())
 	switch {
 	case how.quarantine:
-		q := moved(m, env, agentv1.MessageState_MESSAGE_STATE_QUARANTINED, reasonOf(how))
-		events = append(events, messageEvent(q, &agentv1.MessageQuarantined{Message: q}))
+		q := lane.WithState(m, env, agentv1.MessageState_MESSAGE_STATE_QUARANTINED, reasonOf(how))
+		events = append(events, lane.Event(q, &agentv1.MessageQuarantined{Message: q}))
 	case how.dropTick && m.GetTick() != nil:
-		events = append(events, dropped(m, env, reasonOf(how)))
-	case how.requeue && (m.GetAttempts() < maxAttempts || how.uncounted):
-		q := moved(m, env, agentv1.MessageState_MESSAGE_STATE_QUEUED, reasonOf(how))
+		events = append(events, lane.Dropped(m, env, reasonOf(how)))
+	case how.requeue && (m.GetAttempts() < lane.MaxAttempts || how.uncounted):
+		q := lane.WithState(m, env, agentv1.MessageState_MESSAGE_STATE_QUEUED, reasonOf(how))
 		if how.uncounted {
 			q.Attempts--
 		}
-		events = append(events, messageEvent(q, &agentv1.MessageRequeued{Message: q}))
+		events = append(events, lane.Event(q, &agentv1.MessageRequeued{Message: q}))
 	case how.requeue:
-		q := moved(m, env, agentv1.MessageState_MESSAGE_STATE_QUARANTINED, fmt.Sprintf("%s, attempt %d of %d", reasonOf(how), m.GetAttempts(), maxAttempts))
-		events = append(events, messageEvent(q, &agentv1.MessageQuarantined{Message: q}))
+		q := lane.WithState(m, env, agentv1.MessageState_MESSAGE_STATE_QUARANTINED, fmt.Sprintf("%s, attempt %d of %d", reasonOf(how), m.GetAttempts(), lane.MaxAttempts))
+		events = append(events, lane.Event(q, &agentv1.MessageQuarantined{Message: q}))
 	case how.state == agentv1.TurnState_TURN_STATE_ABORTED:
-		q := moved(m, env, agentv1.MessageState_MESSAGE_STATE_ABORTED, reasonOf(how))
-		events = append(events, messageEvent(q, &agentv1.MessageAborted{Message: q}))
+		q := lane.WithState(m, env, agentv1.MessageState_MESSAGE_STATE_ABORTED, reasonOf(how))
+		events = append(events, lane.Event(q, &agentv1.MessageAborted{Message: q}))
 	default:
-		q := moved(m, env, agentv1.MessageState_MESSAGE_STATE_PROCESSED, how.reason)
-		events = append(events, messageEvent(q, &agentv1.MessageProcessed{Message: q}))
+		q := lane.WithState(m, env, agentv1.MessageState_MESSAGE_STATE_PROCESSED, how.reason)
+		events = append(events, lane.Event(q, &agentv1.MessageProcessed{Message: q}))
 	}
 	events = append(events, turnEvent(t, turnPayload(t)))
 	if how.reported {
@@ -199,10 +201,10 @@ func endedTurn(events []*journal.Event) *agentv1.Turn {
 // endTurn ends a run that is still open, on the plane's own account.
 func (s *Service) endTurn(ctx context.Context, k key, turn *agentv1.Turn, how ending) error {
 	_, err := plane.Do(ctx, s.engine, plane.Command[*State, *agentv1.Turn]{
-		Method: "EndTurn", AgentID: k.id, Actor: plane.System(k.namespace),
+		Method: "EndTurn", AgentID: k.ID, Actor: plane.System(k.Namespace),
 		Decide: func(st *State, env journal.Env) (journal.Decision[*agentv1.Turn], error) {
 			var d journal.Decision[*agentv1.Turn]
-			a := st.agents[k]
+			a := st.lookup(k)
 			if a == nil || a.turn == nil || a.turn.rec.GetRunId() != turn.GetRunId() {
 				return d, nil // it ended by itself
 			}

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"quartet/services/agent/lane"
 	"strings"
 	"testing"
 	"time"
@@ -64,7 +65,7 @@ func TestA6_AReleasedTurnCountsNoAttempt(t *testing.T) {
 	r, a := turn(t)
 	second := r.send("keeper", "second", normal)
 	first := a.GetMessage().GetMessageId()
-	for range 2 * maxAttempts {
+	for range 2 * lane.MaxAttempts {
 		said := r.send("keeper", "by the way", interject)
 		r.submit(a, 0, "thinking")
 		require.Equal(t, agentv1.MessageState_MESSAGE_STATE_INTERJECTED, r.message("keeper", said).GetState())
@@ -85,7 +86,7 @@ func TestA6_AReleasedTurnCountsNoAttempt(t *testing.T) {
 		acks++
 	}
 	require.Equal(t, 1, acks)
-	for range maxAttempts {
+	for range lane.MaxAttempts {
 		r.finish(a, retryable)
 		a = r.take("keeper")
 	}
@@ -128,7 +129,7 @@ func TestA5_PoisonNeverStopsTheLane(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper")
 	poison, next := r.send("keeper", "poison", normal), r.send("keeper", "next", normal)
-	for i := range maxAttempts {
+	for i := range lane.MaxAttempts {
 		a := r.take("keeper")
 		require.Equal(t, poison, a.GetMessage().GetMessageId())
 		require.EqualValues(t, i+1, r.message("keeper", poison).GetAttempts())
@@ -174,7 +175,7 @@ func TestX12_ALostRunnerGivesItsMessageBack(t *testing.T) {
 	require.Len(t, r.events(), before)
 
 	// A second loss and a third, then quarantine.
-	for range maxAttempts - 1 {
+	for range lane.MaxAttempts - 1 {
 		r.take("keeper")
 		r.clk.Advance(turnTerm)
 		r.eventually(func() bool { return r.facts("keeper").GetAgent().GetCurrentRunId() == "" })

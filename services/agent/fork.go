@@ -20,13 +20,13 @@ import (
 // does not reach it.
 func (s *Service) inherit(ctx context.Context, k key, focus, message string) (string, error) {
 	runID := rpc.ActorFrom(ctx).RunID
-	ctx = rpc.WithActor(ctx, rpc.Actor{Namespace: k.namespace, Principal: runPrincipal(k), Role: rpc.RoleAgent, AgentID: k.id})
+	ctx = rpc.WithActor(ctx, rpc.Actor{Namespace: k.Namespace, Principal: runPrincipal(k), Role: rpc.RoleAgent, AgentID: k.ID})
 	type found struct {
 		item    string
 		reports []*agentv1.Delegation
 	}
-	f, _, err := plane.View(ctx, s.engine, k.id, func(st *State) (found, error) {
-		a, err := st.agent(k.namespace, k.id)
+	f, _, err := plane.View(ctx, s.engine, k.ID, func(st *State) (found, error) {
+		a, err := st.agent(k.Namespace, k.ID)
 		if err != nil {
 			return found{}, err
 		}
@@ -68,7 +68,7 @@ func (s *Service) inherit(ctx context.Context, k key, focus, message string) (st
 // itemOf reads an item of an agent's; nil where there is none, or it is somebody
 // else's: a text may name anything.
 func (s *Service) itemOf(ctx context.Context, k key, itemID string) (*workv1.WorkItem, error) {
-	r, err := s.deps.Work.GetWorkItem(ctx, &workv1.GetWorkItemRequest{AgentId: k.id, WorkItemId: itemID})
+	r, err := s.deps.Work.GetWorkItem(ctx, &workv1.GetWorkItemRequest{AgentId: k.ID, WorkItemId: itemID})
 	if err == nil {
 		return r.GetWorkItem(), nil
 	}
@@ -82,8 +82,8 @@ func (s *Service) itemOf(ctx context.Context, k key, itemID string) (*workv1.Wor
 // inheritance adds what a forked child started from.
 func (s *Service) inheritance(ctx context.Context, k key, p *projection) error {
 	var err error
-	p.inherited, _, err = plane.View(ctx, s.engine, k.id, func(st *State) (string, error) {
-		if a := st.agents[k]; a != nil {
+	p.inherited, _, err = plane.View(ctx, s.engine, k.ID, func(st *State) (string, error) {
+		if a := st.lookup(k); a != nil {
 			return a.inherited, nil
 		}
 		return "", nil

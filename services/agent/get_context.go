@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"quartet/services/agent/ref"
 
 	"go.uber.org/zap"
 
@@ -36,19 +37,19 @@ func (s *Service) GetContext(ctx context.Context, req *agentv1.GetContextRequest
 		return nil, fault.LimitExceeded.Newf("budget_tokens is %d; it must be %d to %d, or 0 for %d", budget, prompt.MinBudget, prompt.MaxBudget, prompt.DefaultBudget).
 			WithField("budget_tokens", "must be 512 to 200000")
 	}
-	k := key{actor.Namespace, req.GetAgentId()}
-	m, _, err := plane.View(ctx, s.engine, k.id, func(st *State) (*agentv1.Message, error) {
-		a, err := st.agent(k.namespace, k.id)
+	k := ref.Agent{Namespace: actor.Namespace, ID: req.GetAgentId()}
+	m, _, err := plane.View(ctx, s.engine, k.ID, func(st *State) (*agentv1.Message, error) {
+		a, err := st.agent(k.Namespace, k.ID)
 		if err != nil || a.turn == nil {
 			return nil, err
 		}
-		return a.messages[a.turn.rec.GetMessageId()], nil
+		return a.lane.Get(a.turn.rec.GetMessageId()), nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	ctx = rpc.WithActor(ctx, rpc.Actor{Namespace: k.namespace, Principal: runPrincipal(k), Role: rpc.RoleAgent, AgentID: k.id})
-	q, err := s.deps.Work.GetWorkQueue(ctx, &workv1.GetWorkQueueRequest{AgentId: k.id})
+	ctx = rpc.WithActor(ctx, rpc.Actor{Namespace: k.Namespace, Principal: runPrincipal(k), Role: rpc.RoleAgent, AgentID: k.ID})
+	q, err := s.deps.Work.GetWorkQueue(ctx, &workv1.GetWorkQueueRequest{AgentId: k.ID})
 	if err != nil {
 		return nil, err
 	}
@@ -81,14 +82,14 @@ func (s *Service) summarized(ctx context.Context, k key) (prompt.Boards, error) 
 	}
 	term, cancel := context.WithTimeout(ctx, settleTerm)
 	defer cancel()
-	r, err := s.deps.Boards.GetSummary(term, &boardv1.GetSummaryRequest{SessionId: k.id})
+	r, err := s.deps.Boards.GetSummary(term, &boardv1.GetSummaryRequest{SessionId: k.ID})
 	switch {
 	case err == nil:
 		return prompt.Boards{Text: r.GetText(), Truncated: r.GetTruncated()}, nil
 	case ctx.Err() != nil:
 		return prompt.Boards{}, fault.From(ctx.Err())
 	}
-	s.deps.Logger.Warn("the boards of a context could not be read", zap.String("namespace", k.namespace), zap.String("agent_id", k.id), zap.Error(err))
+	s.deps.Logger.Warn("the boards of a context could not be read", zap.String("namespace", k.Namespace), zap.String("agent_id", k.ID), zap.Error(err))
 	return prompt.Boards{Unknown: true}, nil
 }
 
@@ -111,7 +112,7 @@ func (s *Service) recall(ctx context.Context, k key, p *projection) error {
 	if p.boards, err = s.summarized(ctx, k); err != nil || s.deps.Tasks == nil {
 		return err
 	}
-	r, err := s.deps.Tasks.ListTasks(ctx, &taskv1.ListTasksRequest{AgentId: k.id, PageSize: shownTasks})
+	r, err := s.deps.Tasks.ListTasks(ctx, &taskv1.ListTasksRequest{AgentId: k.ID, PageSize: shownTasks})
 	if err != nil {
 		return err
 	}

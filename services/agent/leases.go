@@ -3,6 +3,7 @@ package agent
 import (
 	"cmp"
 	"context"
+	"quartet/services/agent/ref"
 	"strings"
 	"sync"
 	"time"
@@ -82,7 +83,7 @@ func (l *leases) over(keys []string) {
 }
 
 func leaseKey(k key, runID string) string {
-	return strings.Join([]string{k.namespace, k.id, runID}, "\x00")
+	return strings.Join([]string{k.Namespace, k.ID, runID}, "\x00")
 }
 
 // arm begins a term, or begins it anew.
@@ -168,7 +169,7 @@ func (s *Service) RenewTurn(ctx context.Context, req *agentv1.RenewTurnRequest) 
 	if err != nil {
 		return nil, err
 	}
-	until := s.leases.arm(key{actor.Namespace, req.GetAgentId()}, req.GetRunId())
+	until := s.leases.arm(ref.Agent{Namespace: actor.Namespace, ID: req.GetAgentId()}, req.GetRunId())
 	return &agentv1.RenewTurnResponse{LeaseExpiresAt: timestamppb.New(until)}, nil
 }
 
@@ -229,7 +230,7 @@ func stale(t *agentv1.Turn, runID string) error {
 func (s *Service) expire(ctx context.Context, k key, runID string) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	ctx = rpc.WithActor(ctx, rpc.Actor(*plane.System(k.namespace)))
+	ctx = rpc.WithActor(ctx, rpc.Actor(*plane.System(k.Namespace)))
 	turn, _, err := s.recoverRound(ctx, k, runID)
 	if err == nil && turn != nil {
 		how := ending{state: agentv1.TurnState_TURN_STATE_INTERRUPTED, reason: leaseLost, requeue: true}
@@ -242,7 +243,7 @@ func (s *Service) expire(ctx context.Context, k key, runID string) {
 		s.handovers.heard(runID)
 	}
 	if err != nil {
-		s.deps.Logger.Warn("a lost turn could not be ended; trying again", zap.String("agent_id", k.id), zap.String("run_id", runID), zap.Error(err))
+		s.deps.Logger.Warn("a lost turn could not be ended; trying again", zap.String("agent_id", k.ID), zap.String("run_id", runID), zap.Error(err))
 		s.leases.armFor(k, runID, retryTerm)
 	}
 }
@@ -254,13 +255,13 @@ const undelivered = "undelivered"
 // undeliver gives a turn back whose answer could not be delivered. Should that
 // fail, its term ends it.
 func (s *Service) undeliver(ctx context.Context, namespace string, turn *agentv1.Turn) {
-	k := key{namespace, turn.GetAgentId()}
+	k := ref.Agent{Namespace: namespace, ID: turn.GetAgentId()}
 	ctx, cancel := context.WithTimeout(rpc.WithActor(ctx, rpc.Actor(*plane.System(namespace))), commitTerm)
 	defer cancel()
 	err := s.endTurn(ctx, k, turn, ending{state: agentv1.TurnState_TURN_STATE_INTERRUPTED, reason: undelivered, requeue: true, uncounted: true})
 	if err != nil {
 		s.handovers.unheard(turn.GetRunId())
-		s.deps.Logger.Warn("a turn could not be given back; its lease ends it", zap.String("agent_id", k.id), zap.Error(err))
+		s.deps.Logger.Warn("a turn could not be given back; its lease ends it", zap.String("agent_id", k.ID), zap.Error(err))
 	}
 }
 

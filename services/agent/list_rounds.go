@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"quartet/services/agent/ref"
 	"strconv"
 
 	"google.golang.org/protobuf/proto"
@@ -27,14 +28,14 @@ func (s *Service) ListRounds(ctx context.Context, req *agentv1.ListRoundsRequest
 	if err != nil {
 		return nil, err
 	}
-	k := key{actor.Namespace, req.GetAgentId()}
+	k := ref.Agent{Namespace: actor.Namespace, ID: req.GetAgentId()}
 	type found struct {
 		numbers     []int
 		coordinates [][]uint64
 		more        bool
 	}
-	f, _, err := plane.View(ctx, s.engine, k.id, func(st *State) (found, error) {
-		a, err := st.agent(k.namespace, k.id)
+	f, _, err := plane.View(ctx, s.engine, k.ID, func(st *State) (found, error) {
+		a, err := st.agent(k.Namespace, k.ID)
 		if err != nil {
 			return found{}, err
 		}

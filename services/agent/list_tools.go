@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"quartet/services/agent/ref"
 	"slices"
 	"strings"
 
@@ -19,7 +20,7 @@ func (s *Service) ListTools(ctx context.Context, req *agentv1.ListToolsRequest) 
 	if err := admitRead(actor, req.GetAgentId()); err != nil {
 		return nil, err
 	}
-	profile, err := s.profile(ctx, key{actor.Namespace, req.GetAgentId()})
+	profile, err := s.profile(ctx, ref.Agent{Namespace: actor.Namespace, ID: req.GetAgentId()})
 	if err != nil {
 		return nil, err
 	}
@@ -74,8 +75,8 @@ func (s *Service) profile(ctx context.Context, k key) (profile, error) {
 			return p, nil
 		}
 	}
-	p, _, err := journal.View(ctx, s.engine.For(k.namespace, k.id), func(st *State) (profile, error) {
-		a, err := st.agent(k.namespace, k.id)
+	p, _, err := journal.View(ctx, s.engine.For(k.Namespace, k.ID), func(st *State) (profile, error) {
+		a, err := st.agent(k.Namespace, k.ID)
 		if err != nil {
 			return nil, err
 		}

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"quartet/services/agent/ref"
 	"strconv"
 	"time"
 
@@ -138,7 +139,7 @@ func (s *Service) Sample(ctx context.Context) {
 
 func sample(ctx context.Context, p *journal.Partition[*State]) (*lanes, error) {
 	found := &lanes{agents: map[string]int{}}
-	from, more := key{}, true
+	from, more := ref.Agent{}, true
 	for more {
 		part := &lanes{agents: map[string]int{}}
 		_, _, err := journal.View(ctx, p, func(st *State) (struct{}, error) {
@@ -149,7 +150,7 @@ func sample(ctx context.Context, p *journal.Partition[*State]) (*lanes, error) {
 					from, more = k, true
 					return false
 				}
-				part.add(st.agents[k])
+				part.add(st.lookup(k))
 				return true
 			})
 			return struct{}{}, nil
@@ -176,12 +177,12 @@ func (l *lanes) add(a *agentState) {
 	if a.turn != nil {
 		l.running++
 	}
-	for _, b := range a.lane {
-		l.queued += len(b)
-		// A paused agent keeps its messages on purpose.
-		if len(b) > 0 && control == agentv1.Control_CONTROL_RUNNING {
-			l.heed(b[0].GetCreatedAt().AsTime())
-		}
+	l.queued += a.lane.Len()
+	if control != agentv1.Control_CONTROL_RUNNING {
+		return // a paused agent keeps its messages on purpose
+	}
+	for _, head := range a.lane.Heads() {
+		l.heed(head.GetCreatedAt().AsTime())
 	}
 }
 

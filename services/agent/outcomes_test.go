@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"quartet/services/agent/lane"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -71,7 +72,7 @@ func TestA5_EveryOutcome(t *testing.T) {
 		}},
 		"quarantined after three": {agentv1.MessageState_MESSAGE_STATE_QUARANTINED, "retryable, attempt 3 of 3", func(r *rig) string {
 			id := r.send("keeper", "x", normal)
-			for range maxAttempts {
+			for range lane.MaxAttempts {
 				r.finish(r.take("keeper"), retryable)
 			}
 			return id

@@ -77,7 +77,7 @@ func (s *Service) promote(ctx context.Context, k key, runID string, round *agent
 // deliver hands a report to the work plane. It gives the item that has it.
 func (s *Service) deliver(ctx context.Context, k key, of report, round *agentv1.Round, requestID string) (string, error) {
 	done, err := s.deps.Work.PromoteReport(ctx, &promoteRequest{
-		AgentId: k.id, WorkItemId: of.itemID, Text: round.GetText(), TurnId: round.GetTurnId(),
+		AgentId: k.ID, WorkItemId: of.itemID, Text: round.GetText(), TurnId: round.GetTurnId(),
 		RequestId: requestID, Warnings: of.warnings,
 	})
 	if err != nil || done.GetWorkItem().GetResultBriefId() == "" {
@@ -109,8 +109,8 @@ func (s *Service) recoverRound(ctx context.Context, k key, runID string) (open *
 		turn  *agentv1.Turn
 		round *agentv1.Round
 	}
-	f, _, err := plane.View(ctx, s.engine, k.id, func(st *State) (found, error) {
-		a := st.agents[k]
+	f, _, err := plane.View(ctx, s.engine, k.ID, func(st *State) (found, error) {
+		a := st.lookup(k)
 		if a == nil || a.turn == nil || a.turn.rec.GetRunId() != runID {
 			return found{}, nil
 		}
@@ -142,7 +142,7 @@ func (s *Service) withLanded(ctx context.Context, k key, runID string, round *ag
 	}
 	itemID := round.GetToolCalls()[at].GetArguments().GetFields()["work_item_id"].GetStringValue()
 	h, err := s.deps.Work.ListWorkItemHistory(s.asRun(ctx, k, runID), &workv1.ListWorkItemHistoryRequest{
-		AgentId: k.id, WorkItemId: itemID, NewestFirst: true, PageSize: recentMutations,
+		AgentId: k.ID, WorkItemId: itemID, NewestFirst: true, PageSize: recentMutations,
 	})
 	if err != nil {
 		if fault.From(err).Code() == codes.Unavailable {

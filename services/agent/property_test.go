@@ -3,6 +3,8 @@ package agent
 import (
 	"context"
 	"fmt"
+	"iter"
+	"quartet/services/agent/lane"
 	"testing"
 	"time"
 
@@ -46,7 +48,7 @@ func TestX7_RandomHistories(t *testing.T) {
 			require.NoError(rt, replayed.Apply(ev), "%s", ev.Type)
 		}
 		for k, a := range live.agents {
-			b := replayed.agents[k]
+			b := replayed.lookup(k)
 			require.NotNil(rt, b)
 			sameAgent(rt, a, b)
 			soundAgent(rt, live, a)
@@ -110,17 +112,11 @@ func (h *history) step() {
 
 func sameAgent(t require.TestingT, a, b *agentState) {
 	require.True(t, proto.Equal(a.rec, b.rec), "live %v\nreplayed %v", a.rec, b.rec)
-	require.Equal(t, []any{a.order, a.settled, a.tick, a.dropped, a.facts, a.readyAt.UnixMicro()}, []any{b.order, b.settled, b.tick, b.dropped, b.facts, b.readyAt.UnixMicro()})
+	require.Equal(t, []any{a.lane.Arrivals(""), ids(a.lane.Queued()), ids(a.lane.Finished()), a.tick, a.dropped, a.facts, a.readyAt.UnixMicro()}, []any{b.lane.Arrivals(""), ids(b.lane.Queued()), ids(b.lane.Finished()), b.tick, b.dropped, b.facts, b.readyAt.UnixMicro()})
 	require.True(t, proto.Equal(a.woken, b.woken))
-	require.Len(t, b.messages, len(a.messages))
-	for id, m := range a.messages {
-		require.True(t, proto.Equal(m, b.messages[id]), "live %v\nreplayed %v", m, b.messages[id])
-	}
-	for i := range a.lane {
-		require.Len(t, b.lane[i], len(a.lane[i]))
-		for j := range a.lane[i] {
-			require.Equal(t, a.lane[i][j].GetMessageId(), b.lane[i][j].GetMessageId())
-		}
+	for _, id := range a.lane.Arrivals("") {
+		m := a.lane.Get(id)
+		require.True(t, proto.Equal(m, b.lane.Get(id)), "live %v\nreplayed %v", m, b.lane.Get(id))
 	}
 	ta, tb := append([]*turnState{a.turn}, a.turns...), append([]*turnState{b.turn}, b.turns...)
 	require.Len(t, tb, len(ta))
@@ -138,20 +134,27 @@ func sameAgent(t require.TestingT, a, b *agentState) {
 	}
 }
 
+func ids(messages iter.Seq[*agentv1.Message]) []string {
+	var out []string
+	for m := range messages {
+		out = append(out, m.GetMessageId())
+	}
+	return out
+}
+
 // soundAgent checks what must hold at any time.
 func soundAgent(t require.TestingT, s *State, a *agentState) {
 	inLane := map[string]bool{}
-	for _, b := range a.lane {
-		for _, m := range b {
-			require.Equal(t, agentv1.MessageState_MESSAGE_STATE_QUEUED, m.GetState())
-			require.False(t, inLane[m.GetMessageId()], "a message is in the lane once")
-			inLane[m.GetMessageId()] = true
-		}
+	for m := range a.lane.Queued() {
+		require.Equal(t, agentv1.MessageState_MESSAGE_STATE_QUEUED, m.GetState())
+		require.False(t, inLane[m.GetMessageId()], "a message is in the lane once")
+		inLane[m.GetMessageId()] = true
 	}
 	ticks := 0
-	for id, m := range a.messages {
+	for _, id := range a.lane.Arrivals("") {
+		m := a.lane.Get(id)
 		require.Equal(t, m.GetState() == agentv1.MessageState_MESSAGE_STATE_QUEUED, inLane[id])
-		require.LessOrEqual(t, m.GetAttempts(), int32(maxAttempts))
+		require.LessOrEqual(t, m.GetAttempts(), int32(lane.MaxAttempts))
 		if m.GetState() == agentv1.MessageState_MESSAGE_STATE_DEQUEUED {
 			require.NotNil(t, a.turn)
 			require.Equal(t, a.turn.rec.GetMessageId(), id)

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"quartet/services/agent/ref"
 	"slices"
 	"strconv"
 	"strings"
@@ -43,7 +44,7 @@ func (s *Service) GetAgent(ctx context.Context, req *agentv1.GetAgentRequest) (*
 		delegations []*agentv1.Delegation
 	}
 	a, _, err := plane.View(ctx, s.engine, req.GetAgentId(), func(st *State) (seen, error) {
-		a := st.agents[key{actor.Namespace, req.GetAgentId()}]
+		a := st.lookup(ref.Agent{Namespace: actor.Namespace, ID: req.GetAgentId()})
 		if own := a != nil && a.rec.GetSupervisorAgentId() == actor.AgentID; !own {
 			// An agent sees itself and its children; whether there are others is
 			// not for it to know.
@@ -55,7 +56,7 @@ func (s *Service) GetAgent(ctx context.Context, req *agentv1.GetAgentRequest) (*
 		if err != nil {
 			return seen{}, err
 		}
-		out := seen{rec: a.rec, lane: a.counts()}
+		out := seen{rec: a.rec, lane: a.lane.Counts()}
 		for _, d := range a.delegations {
 			out.delegations = append(out.delegations, d.rec)
 		}
@@ -70,7 +71,7 @@ func (s *Service) GetAgent(ctx context.Context, req *agentv1.GetAgentRequest) (*
 	}
 	resp := &agentv1.GetAgentResponse{Agent: view, Waits: waits[:min(len(waits), shownWaits)], TotalWaits: int32(len(waits))}
 	for _, d := range a.delegations {
-		c, err := s.child(ctx, key{actor.Namespace, d.GetChildAgentId()})
+		c, err := s.child(ctx, ref.Agent{Namespace: actor.Namespace, ID: d.GetChildAgentId()})
 		if err != nil {
 			return nil, err
 		}
@@ -199,24 +200,24 @@ func (s *Service) ListAgents(ctx context.Context, req *agentv1.ListAgentsRequest
 	if err != nil {
 		return nil, err
 	}
-	after := key{actor.Namespace, ""}
+	after := ref.Agent{Namespace: actor.Namespace, ID: ""}
 	if from != nil {
-		after.id = from[0]
+		after.ID = from[0]
 	}
 	var all []*agentv1.Agent
 	for _, p := range s.engine.All() {
 		part, _, err := journal.View(ctx, p, func(st *State) ([]*agentv1.Agent, error) {
 			var out []*agentv1.Agent
 			st.ids.AscendGreaterOrEqual(after, func(k key) bool {
-				if k.namespace != actor.Namespace || len(out) > size {
+				if k.Namespace != actor.Namespace || len(out) > size {
 					return false
 				}
-				a := st.agents[k]
+				a := st.lookup(k)
 				private := a.rec.GetVisibility() == agentv1.Visibility_VISIBILITY_PRIVATE
 				deleted := a.rec.GetLifecycle() == agentv1.Lifecycle_LIFECYCLE_DELETED
 				if k != after && (req.GetIncludePrivate() || !private) && (req.GetIncludeDeleted() || !deleted) && (parent == "" || a.rec.GetLineageParentAgentId() == parent) {
 					v := proto.CloneOf(a.rec)
-					v.Lane = a.counts()
+					v.Lane = a.lane.Counts()
 					out = append(out, v)
 				}
 				return true
@@ -253,7 +254,7 @@ func (s *Service) GetMessage(ctx context.Context, req *agentv1.GetMessageRequest
 		if err != nil {
 			return nil, err
 		}
-		if m := a.messages[req.GetMessageId()]; m != nil {
+		if m := a.lane.Get(req.GetMessageId()); m != nil {
 			return m, nil
 		}
 		return nil, fault.NotFound.Newf("agent %q has no message %q in memory; old ones are in the event stream", req.GetAgentId(), req.GetMessageId())
@@ -287,13 +288,13 @@ func (s *Service) ListMessages(ctx context.Context, req *agentv1.ListMessagesReq
 		if err != nil {
 			return nil, err
 		}
-		start := 0
+		after := ""
 		if from != nil {
-			start = slices.Index(a.order, from[0]) + 1
+			after = from[0]
 		}
 		var out []*agentv1.Message
-		for _, id := range a.order[start:] {
-			m := a.messages[id]
+		for _, id := range a.lane.Arrivals(after) {
+			m := a.lane.Get(id)
 			if want := req.GetState(); want == agentv1.MessageState_MESSAGE_STATE_UNSPECIFIED || m.GetState() == want {
 				out = append(out, m)
 			}

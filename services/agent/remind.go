@@ -107,7 +107,7 @@ func (s *Service) remind(ctx context.Context, k key, runID string, due *reminder
 	if due == nil {
 		return ""
 	}
-	r, err := s.deps.Work.GetWorkItem(s.asRun(ctx, k, runID), &workv1.GetWorkItemRequest{AgentId: k.id, WorkItemId: due.itemID})
+	r, err := s.deps.Work.GetWorkItem(s.asRun(ctx, k, runID), &workv1.GetWorkItemRequest{AgentId: k.ID, WorkItemId: due.itemID})
 	if err != nil {
 		if due.kind == remindWorkItem && fault.From(err).Code() == codes.Unavailable {
 			return due.text(nil)

@@ -20,8 +20,8 @@ func (s *Service) longAgo(ctx context.Context, k key, req *agentv1.SubmitRoundRe
 		end  uint64
 		last bool
 	}
-	f, _, err := plane.View(ctx, s.engine, k.id, func(st *State) (found, error) {
-		a := st.agents[k]
+	f, _, err := plane.View(ctx, s.engine, k.ID, func(st *State) (found, error) {
+		a := st.lookup(k)
 		if a == nil {
 			return found{}, nil
 		}
@@ -35,7 +35,7 @@ func (s *Service) longAgo(ctx context.Context, k key, req *agentv1.SubmitRoundRe
 	if err != nil || f.at == nil {
 		return nil, nil, err
 	}
-	events, err := journal.ReadBack(ctx, s.engine.For(k.namespace, k.id), append(f.at, f.end))
+	events, err := journal.ReadBack(ctx, s.engine.For(k.Namespace, k.ID), append(f.at, f.end))
 	if err != nil {
 		return nil, nil, err
 	}

@@ -43,7 +43,7 @@ func (s *Service) reveal(ctx context.Context, k key, runID string, round *agentv
 		if r.GetToolName() != toolCreateExternalTrigger || r.GetStatus() != statusSuccess || i >= len(round.GetToolCalls()) {
 			continue
 		}
-		again := s.callAs(ctx, rpc.Actor{Namespace: k.namespace, Principal: runPrincipal(k), Role: rpc.RoleService}, callScope{
+		again := s.callAs(ctx, rpc.Actor{Namespace: k.Namespace, Principal: runPrincipal(k), Role: rpc.RoleService}, callScope{
 			agent: k, runID: runID, turnID: round.GetTurnId(), binding: r.GetWorkItemId(),
 			requestID: fmt.Sprintf("%s/%d/%d", runID, round.GetIndex(), i), left: time.Second,
 		}, round.GetToolCalls()[i])

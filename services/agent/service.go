@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"quartet/services/agent/ref"
 	"slices"
 	"sync"
 	"time"
@@ -145,7 +146,7 @@ func (s *Service) Start(ctx context.Context) error {
 	}
 	s.leases = newLeases(s.deps.Clock, s.expire)
 	s.ailing = newAiling(s.deps.Clock, func(k key) {
-		s.shares.touch(k.namespace)
+		s.shares.touch(k.Namespace)
 		s.waiters.wake(k)
 	})
 	s.supervision = newSupervision(s.deps.Clock, s.tend, s.untended)
@@ -215,10 +216,10 @@ func (s *Service) committed(_ int, events []*journal.Event) {
 			if s.handovers.isUnheard(p.GetTurn().GetRunId()) {
 				term = retryTerm // it landed after its caller was told that it had not
 			}
-			s.leases.armFor(key{ev.Namespace, ev.AgentID}, p.GetTurn().GetRunId(), term)
+			s.leases.armFor(ref.Agent{Namespace: ev.Namespace, ID: ev.AgentID}, p.GetTurn().GetRunId(), term)
 			s.asking.tell(acquireOf(ev.Namespace, p.GetTurn()))
 		} else if t := endedTurn([]*journal.Event{ev}); t != nil {
-			s.leases.disarm(key{ev.Namespace, ev.AgentID}, t.GetRunId())
+			s.leases.disarm(ref.Agent{Namespace: ev.Namespace, ID: ev.AgentID}, t.GetRunId())
 		}
 		s.watches.tell(ev)
 		s.supervision.heed(ev)
@@ -231,19 +232,19 @@ func (s *Service) committed(_ int, events []*journal.Event) {
 func (s *Service) applied(st *State, events []*journal.Event) (sequels int) {
 	var comes []key // whose turn, or tick, is on its way
 	for _, ev := range events {
-		k := key{ev.Namespace, ev.AgentID}
+		k := ref.Agent{Namespace: ev.Namespace, ID: ev.AgentID}
 		switch ev.Payload.(type) {
 		case *agentv1.MessageQueued, *agentv1.MessageRequeued, *agentv1.MessageDropped, *agentv1.AgentSpawned,
 			*agentv1.AgentResumed, *agentv1.AgentStarted,
 			*agentv1.TurnCompleted, *agentv1.TurnFailed, *agentv1.TurnInterrupted, *agentv1.TurnAborted:
 			s.shares.touch(ev.Namespace)
-			if s.waiters.wake(k) && st.agents[k].takeable() && !slices.Contains(comes, k) {
+			if s.waiters.wake(k) && st.lookup(k).takeable() && !slices.Contains(comes, k) {
 				comes = append(comes, k)
 			}
 		case *agentv1.AgentWoken:
 			// The scheduler of this process looks at the agent by now, and offers
 			// a tick for the runner that waits for it.
-			if a := st.agents[k]; a.idle() && s.waiters.count(k, a.rec) > 0 && s.engine.Hinted(k.namespace, k.id) && !slices.Contains(comes, k) {
+			if a := st.lookup(k); a.idle() && s.waiters.count(k, a.rec) > 0 && s.engine.Hinted(k.Namespace, k.ID) && !slices.Contains(comes, k) {
 				comes = append(comes, k)
 			}
 		}

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"quartet/services/agent/ref"
 	"slices"
 	"time"
 
@@ -39,7 +40,7 @@ func (s *Service) projection(ctx context.Context, namespace string, o *offer) (*
 			return nil, err
 		}
 		if told || time.Now().After(deadline) {
-			return p, s.recall(ctx, key{namespace, o.agent.GetAgentId()}, p)
+			return p, s.recall(ctx, ref.Agent{Namespace: namespace, ID: o.agent.GetAgentId()}, p)
 		}
 		t := time.NewTimer(pause)
 		select {

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"quartet/services/agent/ref"
 	"slices"
 	"testing"
 	"time"
@@ -303,7 +304,7 @@ func TestP7_AWakeBetweenLookAndDropIsKept(t *testing.T) {
 	r.spawn("keeper")
 	r.triggered("wt_1")
 	require.Equal(t, "recorded", r.offer(r.facts("keeper").GetFactsRevision(), wakeTick()).GetResult())
-	k := key{"acme", "keeper"}
+	k := ref.Agent{Namespace: "acme", ID: "keeper"}
 	o, free, err := r.service.nextOffer(r.runner(), rpc.ActorFrom(r.runner()), &agentv1.AcquireTurnRequest{})
 	require.NoError(t, err)
 	require.Equal(t, k, o.key)

@@ -3,6 +3,7 @@ package agent
 import (
 	"fmt"
 	"maps"
+	"quartet/services/agent/ref"
 	"testing"
 	"time"
 
@@ -34,23 +35,23 @@ func newBoard(t rapid.TB, weights map[string]int) *board {
 func (b *board) apply(k key, events ...*journal.Event) {
 	for _, ev := range events {
 		b.now = b.now.Add(time.Millisecond)
-		ev.Namespace, ev.AgentID, ev.CreatedAt = k.namespace, k.id, b.now
+		ev.Namespace, ev.AgentID, ev.CreatedAt = k.Namespace, k.ID, b.now
 		require.NoError(b.t, b.state.Apply(ev))
 	}
 }
 
 func (b *board) spawn(k key) {
 	b.apply(k, &journal.Event{Payload: &agentv1.AgentSpawned{Agent: &agentv1.Agent{
-		AgentId: k.id, Lifecycle: agentv1.Lifecycle_LIFECYCLE_ACTIVE, Control: agentv1.Control_CONTROL_RUNNING,
+		AgentId: k.ID, Lifecycle: agentv1.Lifecycle_LIFECYCLE_ACTIVE, Control: agentv1.Control_CONTROL_RUNNING,
 	}}})
 }
 
 // ready queues a message for an agent.
 func (b *board) ready(k key) {
 	b.n++
-	m := &agentv1.Message{MessageId: fmt.Sprint("msg_", b.n), AgentId: k.id, State: agentv1.MessageState_MESSAGE_STATE_QUEUED}
+	m := &agentv1.Message{MessageId: fmt.Sprint("msg_", b.n), AgentId: k.ID, State: agentv1.MessageState_MESSAGE_STATE_QUEUED}
 	b.apply(k, &journal.Event{Payload: &agentv1.MessageQueued{Message: m}})
-	b.shares.touch(k.namespace)
+	b.shares.touch(k.Namespace)
 }
 
 // acquire takes the next turn as a shared runner does, and ends it at once.
@@ -58,7 +59,7 @@ func (b *board) acquire() (key, bool) {
 	for {
 		namespace, mark, ok := b.shares.next()
 		if !ok {
-			return key{}, false
+			return ref.Agent{}, false
 		}
 		o := b.state.firstReady(namespace, nil, func(key) bool { return true })
 		if o == nil {
@@ -66,7 +67,7 @@ func (b *board) acquire() (key, bool) {
 			continue
 		}
 		b.shares.charge(namespace)
-		t := &agentv1.Turn{TurnId: "trn_" + o.message.GetMessageId(), RunId: "run", AgentId: o.key.id, MessageId: o.message.GetMessageId()}
+		t := &agentv1.Turn{TurnId: "trn_" + o.message.GetMessageId(), RunId: "run", AgentId: o.key.ID, MessageId: o.message.GetMessageId()}
 		b.apply(o.key,
 			&journal.Event{Payload: &agentv1.MessageDequeued{Message: o.message}}, &journal.Event{Payload: &agentv1.TurnStarted{Turn: t}},
 			&journal.Event{Payload: &agentv1.MessageProcessed{Message: o.message}}, &journal.Event{Payload: &agentv1.TurnCompleted{Turn: t}})
@@ -86,8 +87,8 @@ func TestD7_WeightsHold(t *testing.T) {
 		for _, ns := range names {
 			sum += max(weights[ns], 1)
 			for i := range 5 {
-				b.spawn(key{ns, fmt.Sprint("agent-", i)})
-				b.ready(key{ns, fmt.Sprint("agent-", i)})
+				b.spawn(ref.Agent{Namespace: ns, ID: fmt.Sprint("agent-", i)})
+				b.ready(ref.Agent{Namespace: ns, ID: fmt.Sprint("agent-", i)})
 			}
 		}
 		got := map[string]int{}
@@ -95,7 +96,7 @@ func TestD7_WeightsHold(t *testing.T) {
 		for range turns {
 			k, ok := b.acquire()
 			require.True(t, ok)
-			got[k.namespace]++
+			got[k.Namespace]++
 			b.ready(k) // there is always more
 		}
 		for _, ns := range names {
@@ -125,18 +126,18 @@ func TestD7_NobodyWaitsBeyondTheBound(t *testing.T) {
 				}
 			}
 			for i := range 4 {
-				all = append(all, key{ns, fmt.Sprint("agent-", i)})
+				all = append(all, ref.Agent{Namespace: ns, ID: fmt.Sprint("agent-", i)})
 				b.spawn(all[len(all)-1])
 			}
 		}
 		left := map[key]int{} // by ready agent: turns it may still have to watch
-		queue := map[string][]key{}
+		queue := map[string][]ref.Agent{}
 		for range rapid.IntRange(10, 120).Draw(rt, "steps") {
 			if rapid.Bool().Draw(rt, "ready") {
 				k := rapid.SampledFrom(all).Draw(rt, "agent")
 				if _, waits := left[k]; !waits {
-					queue[k.namespace] = append(queue[k.namespace], k)
-					left[k] = len(queue[k.namespace])*(between[k.namespace]+1) - 1
+					queue[k.Namespace] = append(queue[k.Namespace], k)
+					left[k] = len(queue[k.Namespace])*(between[k.Namespace]+1) - 1
 					b.ready(k)
 				}
 				continue
@@ -146,8 +147,8 @@ func TestD7_NobodyWaitsBeyondTheBound(t *testing.T) {
 			if !ok {
 				continue
 			}
-			require.Equal(rt, queue[k.namespace][0], k, "oldest first within a namespace")
-			queue[k.namespace] = queue[k.namespace][1:]
+			require.Equal(rt, queue[k.Namespace][0], k, "oldest first within a namespace")
+			queue[k.Namespace] = queue[k.Namespace][1:]
 			delete(left, k)
 			for other := range left {
 				left[other]--
@@ -270,14 +271,14 @@ func TestD7_ASharedRunnerServesAll(t *testing.T) {
 func TestD7_ASharedRunnerIsWoken(t *testing.T) {
 	var ws waiters
 	own, shared, named := ws.add("acme", nil, false, choice{}), ws.add("", nil, true, choice{}), ws.add("acme", []string{"a", "b"}, false, choice{})
-	require.Equal(t, 3, ws.count(key{"acme", "a"}, nil))
-	require.Equal(t, 1, ws.count(key{"umbrella", "a"}, nil))
+	require.Equal(t, 3, ws.count(ref.Agent{Namespace: "acme", ID: "a"}, nil))
+	require.Equal(t, 1, ws.count(ref.Agent{Namespace: "umbrella", ID: "a"}, nil))
 	for _, w := range []*waiter{own, shared, named} {
-		ws.wake(key{"acme", "a"})
+		ws.wake(ref.Agent{Namespace: "acme", ID: "a"})
 		require.Len(t, w.woken, 1)
 	}
-	ws.wake(key{"acme", "a"})
-	require.Zero(t, ws.count(key{"acme", "a"}, nil))
+	ws.wake(ref.Agent{Namespace: "acme", ID: "a"})
+	require.Zero(t, ws.count(ref.Agent{Namespace: "acme", ID: "a"}, nil))
 	next := ws.add("umbrella", nil, false, choice{})
 	ws.remove(shared)
 	require.Empty(t, next.woken, "a wake is handed on within its namespace")
@@ -291,7 +292,7 @@ func TestD7_AcquiringDoesNotScan(t *testing.T) {
 	b := newBoard(t, map[string]int{"n1": 4})
 	const agents, namespaces = 100_000, 1_000
 	for i := range agents {
-		k := key{fmt.Sprint("n", i%namespaces), fmt.Sprint("agent-", i)}
+		k := ref.Agent{Namespace: fmt.Sprint("n", i%namespaces), ID: fmt.Sprint("agent-", i)}
 		b.spawn(k)
 		b.ready(k)
 	}

@@ -5,6 +5,8 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"quartet/services/agent/lane"
+	"quartet/services/agent/ref"
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
@@ -90,7 +92,7 @@ func validateSpawn(req *agentv1.SpawnAgentRequest) error {
 
 func decideSpawn(s *State, env journal.Env, req *agentv1.SpawnAgentRequest) (journal.Decision[*agentv1.SpawnAgentResponse], error) {
 	var none journal.Decision[*agentv1.SpawnAgentResponse]
-	if s.agents[key{env.Actor.Namespace, req.GetAgentId()}] != nil {
+	if s.lookup(ref.Agent{Namespace: env.Actor.Namespace, ID: req.GetAgentId()}) != nil {
 		return none, fault.AlreadyExists.Newf("agent %q exists already; ids are never used again", req.GetAgentId()).With("agent_id", req.GetAgentId())
 	}
 	now := timestamppb.New(env.Now)
@@ -120,8 +122,8 @@ func decideSpawn(s *State, env journal.Env, req *agentv1.SpawnAgentRequest) (jou
 			// supervisor whose words they could be.
 			m.Kind, m.Origin = agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP, agentv1.Origin_ORIGIN_SYSTEM
 		}
-		m = newMessage(env, m)
-		events = append(events, messageEvent(m, &agentv1.MessageQueued{Message: m}))
+		m = lane.NewMessage(env, m)
+		events = append(events, lane.Event(m, &agentv1.MessageQueued{Message: m}))
 	}
 	return journal.Decision[*agentv1.SpawnAgentResponse]{Events: events}, nil
 }

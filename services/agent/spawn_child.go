@@ -3,6 +3,8 @@ package agent
 import (
 	"context"
 	"fmt"
+	"quartet/services/agent/lane"
+	"quartet/services/agent/ref"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -47,18 +49,18 @@ func childFamilies() []agentv1.ToolFamily {
 // whatever crashes; this call does the next step early and waits for the rest.
 func (s *Service) spawnChild(ctx context.Context, req *agentv1.SpawnAgentRequest, parentID string) (*agentv1.SpawnAgentResponse, error) {
 	actor := rpc.ActorFrom(ctx)
-	focus, err := s.focusOf(ctx, key{actor.Namespace, parentID})
+	focus, err := s.focusOf(ctx, ref.Agent{Namespace: actor.Namespace, ID: parentID})
 	if err != nil {
 		return nil, err
 	}
 	var at *site
 	var refused error
 	if req.GetWorkspaceMode() == agentv1.WorkspaceMode_WORKSPACE_MODE_WORKTREE {
-		at, refused = s.worktreeSite(ctx, key{actor.Namespace, parentID})
+		at, refused = s.worktreeSite(ctx, ref.Agent{Namespace: actor.Namespace, ID: parentID})
 	}
 	inherited := ""
 	if req.GetContext() == agentv1.Context_CONTEXT_FORK && refused == nil {
-		inherited, refused = s.inherit(ctx, key{actor.Namespace, parentID}, focus, req.GetInitialMessage())
+		inherited, refused = s.inherit(ctx, ref.Agent{Namespace: actor.Namespace, ID: parentID}, focus, req.GetInitialMessage())
 	}
 	opened, err := plane.Do(ctx, s.engine, plane.Command[*State, *agentv1.DelegationOpened]{
 		Method: "SpawnAgent", AgentID: parentID, RequestID: req.GetRequestId(), Args: req,
@@ -83,7 +85,7 @@ func (s *Service) spawnChild(ctx context.Context, req *agentv1.SpawnAgentRequest
 	}
 	d := opened.GetDelegation()
 	if d.GetWorktree() != nil {
-		s.awaitWorktree(ctx, key{actor.Namespace, parentID}, d.GetDelegationId())
+		s.awaitWorktree(ctx, ref.Agent{Namespace: actor.Namespace, ID: parentID}, d.GetDelegationId())
 	} else if err := s.raise(ctx, actor.Namespace, opened); err != nil {
 		return nil, err
 	}
@@ -128,7 +130,7 @@ func (s *Service) focusOf(ctx context.Context, k key) (string, error) {
 	if rpc.ActorFrom(ctx).RunID != "" {
 		return "", nil // the turn knows
 	}
-	q, err := s.deps.Work.GetWorkQueue(s.asPlane(ctx, k.namespace), &workv1.GetWorkQueueRequest{AgentId: k.id, OmitPlans: true})
+	q, err := s.deps.Work.GetWorkQueue(s.asPlane(ctx, k.Namespace), &workv1.GetWorkQueueRequest{AgentId: k.ID, OmitPlans: true})
 	return q.GetCurrent().GetWorkItemId(), err
 }
 
@@ -222,16 +224,16 @@ func (s *Service) raise(ctx context.Context, namespace string, opened *agentv1.D
 		Method: "RaiseChild", AgentID: child.GetAgentId(), Actor: plane.System(namespace),
 		Decide: func(st *State, env journal.Env) (journal.Decision[struct{}], error) {
 			var d journal.Decision[struct{}]
-			if st.agents[key{namespace, child.GetAgentId()}] != nil {
+			if st.lookup(ref.Agent{Namespace: namespace, ID: child.GetAgentId()}) != nil {
 				return d, nil
 			}
-			m := newMessage(env, &agentv1.Message{
+			m := lane.NewMessage(env, &agentv1.Message{
 				MessageId: id.Derived("msg_", namespace, child.GetAgentId(), child.GetDelegationId()), AgentId: child.GetAgentId(),
 				Kind: agentv1.MessageKind_MESSAGE_KIND_DELEGATION, Origin: agentv1.Origin_ORIGIN_PARENT,
 				Text: opened.GetInitialMessage(), CausationId: child.GetDelegationId(),
 			})
 			d.Events = []*journal.Event{
-				agentEvent(child, &agentv1.AgentSpawned{Agent: child, Inherited: opened.GetInherited()}), messageEvent(m, &agentv1.MessageQueued{Message: m}),
+				agentEvent(child, &agentv1.AgentSpawned{Agent: child, Inherited: opened.GetInherited()}), lane.Event(m, &agentv1.MessageQueued{Message: m}),
 			}
 			return d, nil
 		},

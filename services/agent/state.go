@@ -2,6 +2,8 @@ package agent
 
 import (
 	"fmt"
+	"quartet/services/agent/lane"
+	"quartet/services/agent/ref"
 	"slices"
 	"strings"
 	"time"
@@ -34,7 +36,7 @@ type State struct {
 	acquired map[acquireKey]acquiredTurn
 }
 
-type acquireKey struct{ namespace, principal, requestID string }
+type acquireKey = ref.Request
 
 type acquiredTurn struct {
 	agent  key
@@ -42,7 +44,7 @@ type acquiredTurn struct {
 }
 
 // key names an agent.
-type key struct{ namespace, id string }
+type key = ref.Agent
 
 type readyAgent struct {
 	since time.Time
@@ -53,10 +55,7 @@ type readyAgent struct {
 type agentState struct {
 	namespace string
 	rec       *agentv1.Agent
-	lane      [bands][]*agentv1.Message   // queued, first in first out
-	messages  map[string]*agentv1.Message // nil until there is one
-	settled   []string                    // messages that left the lane for good, oldest first
-	order     []string                    // messages in order of arrival
+	lane      lane.Lane
 	turn      *turnState
 	turns     []*turnState // ended, oldest first
 	decisions []*agentv1.Decision
@@ -99,17 +98,17 @@ func NewState() *State {
 
 		acquired: map[acquireKey]acquiredTurn{},
 		ids: btree.NewG(16, func(a, b key) bool {
-			if a.namespace != b.namespace {
-				return a.namespace < b.namespace
+			if a.Namespace != b.Namespace {
+				return a.Namespace < b.Namespace
 			}
-			return a.id < b.id
+			return a.ID < b.ID
 		}),
 	}
 }
 
 // Apply folds one event in.
 func (s *State) Apply(ev *journal.Event) error {
-	k := key{ev.Namespace, ev.AgentID}
+	k := ref.Agent{Namespace: ev.Namespace, ID: ev.AgentID}
 	a := s.agents[k]
 	if p, ok := ev.Payload.(*agentv1.AgentSpawned); ok {
 		if a != nil {
@@ -158,15 +157,14 @@ func acquireOf(namespace string, t *agentv1.Turn) acquireKey {
 	if t.GetAcquiredFrom() != "" {
 		namespace = t.GetAcquiredFrom()
 	}
-	return acquireKey{namespace, t.GetAcquiredBy(), t.GetAcquireRequestId()}
+	return ref.Request{Namespace: namespace, Principal: t.GetAcquiredBy(), RequestID: t.GetAcquireRequestId()}
 }
 
 func (a *agentState) apply(ev *journal.Event) error {
 	switch p := ev.Payload.(type) {
 	case *agentv1.MessageQueued:
 		m := p.GetMessage()
-		a.order = append(a.order, m.GetMessageId())
-		a.queue(m, false)
+		a.lane.Arrive(m, ev.WalSeq)
 		if m.GetTick() != nil {
 			a.tick = m.GetMessageId()
 		} else {
@@ -174,20 +172,20 @@ func (a *agentState) apply(ev *journal.Event) error {
 			a.failedTicks = 0
 		}
 	case *agentv1.MessageRequeued:
-		a.queue(p.GetMessage(), true)
+		a.lane.Requeue(p.GetMessage())
 	case *agentv1.MessageDequeued:
-		a.unqueue(p.GetMessage())
+		a.lane.Take(p.GetMessage())
 	case *agentv1.MessageProcessed:
-		a.settle(p.GetMessage())
+		a.finishMessage(p.GetMessage())
 	case *agentv1.MessageInterjected:
-		a.settle(p.GetMessage())
+		a.finishMessage(p.GetMessage())
 		if a.turn != nil {
 			t := proto.CloneOf(a.turn.rec)
 			t.InterjectedMessageIds = append(t.InterjectedMessageIds, p.GetMessage().GetMessageId())
 			a.turn.rec = t
 		}
 	case *agentv1.MessageAborted:
-		a.settle(p.GetMessage())
+		a.finishMessage(p.GetMessage())
 	case *agentv1.BriefWritten:
 		a.briefs = append(a.briefs, briefAt{ev.WalSeq, p.GetBrief().GetKind(), p.GetBrief().GetWorkItemId()})
 	case *agentv1.TaskAnswered:
@@ -196,13 +194,13 @@ func (a *agentState) apply(ev *journal.Event) error {
 		}
 		a.answered = append(a.answered, p.GetTaskId())
 	case *agentv1.MessageDropped:
-		a.settle(p.GetMessage())
+		a.finishMessage(p.GetMessage())
 		a.dropped = p.GetMessage().GetTick() != nil
 		if p.GetMessage().GetTick().GetReason() == agentv1.TickReason_TICK_REASON_WAKE_HINT && strings.HasPrefix(p.GetMessage().GetStateReason(), staleReason) {
 			a.woken = nil // there is nothing left to tell; whatever came since keeps the tick
 		}
 	case *agentv1.MessageQuarantined:
-		a.settle(p.GetMessage())
+		a.finishMessage(p.GetMessage())
 		if p.GetMessage().GetTick() != nil {
 			// A tick that no turn survives would come again for ever: it counts
 			// as a turn that changed nothing (SPEC D4).
@@ -379,23 +377,35 @@ func (a *agentState) find(turnID string) *turnState {
 
 // agent finds an agent of a namespace.
 func (s *State) agent(namespace, agentID string) (*agentState, error) {
-	a := s.agents[key{namespace, agentID}]
+	a := s.lookup(ref.Agent{Namespace: namespace, ID: agentID})
 	if a == nil {
 		return nil, fault.NotFound.Newf("agent %q does not exist; SpawnAgent makes one", agentID).With("agent_id", agentID)
 	}
 	return a, nil
 }
 
+// lookup returns an agent, or nil if it does not exist.
+func (s *State) lookup(k key) *agentState { return s.agents[k] }
+
+// finishMessage keeps a message's last record in the lane, and forgets the pending
+// tick if the message was that.
+func (a *agentState) finishMessage(m *agentv1.Message) {
+	a.lane.Finish(m)
+	if a.tick == m.GetMessageId() {
+		a.tick = ""
+	}
+}
+
 // takeable says whether a runner may start a turn of the agent now.
 func (a *agentState) takeable() bool {
 	return a.rec.GetLifecycle() == agentv1.Lifecycle_LIFECYCLE_ACTIVE &&
 		a.rec.GetControl() == agentv1.Control_CONTROL_RUNNING &&
-		a.turn == nil && a.head() != nil
+		a.turn == nil && a.lane.Head() != nil
 }
 
 // idle says that the agent could take a turn and has none to take.
 func (a *agentState) idle() bool {
-	return a.lives() && a.rec.GetControl() == agentv1.Control_CONTROL_RUNNING && a.turn == nil && a.head() == nil
+	return a.lives() && a.rec.GetControl() == agentv1.Control_CONTROL_RUNNING && a.turn == nil && a.lane.Head() == nil
 }
 
 func (s *State) unready(a *agentState) {

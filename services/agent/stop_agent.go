@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"quartet/services/agent/lane"
 
 	"quartet/pkg/journal"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
@@ -33,16 +34,11 @@ func (a *agentState) stop(env journal.Env, reason string) []*journal.Event {
 	}
 	// A tick is a proposal of the scheduler, which makes another one after the
 	// start if there is cause.
-	if t := a.messages[a.tick]; t.GetState() == agentv1.MessageState_MESSAGE_STATE_QUEUED {
-		events = append(events, dropped(t, env, "agent_stopped"))
+	if t := a.lane.Get(a.tick); t.GetState() == agentv1.MessageState_MESSAGE_STATE_QUEUED {
+		events = append(events, lane.Dropped(t, env, "agent_stopped"))
 	}
 	r := a.withoutTurn(a.ordered(env, agentv1.Control_CONTROL_STOPPED, reason))
 	return append(events, agentEvent(r, &agentv1.AgentStopped{Agent: r}))
-}
-
-func dropped(m *agentv1.Message, env journal.Env, reason string) *journal.Event {
-	gone := moved(m, env, agentv1.MessageState_MESSAGE_STATE_DROPPED, reason)
-	return messageEvent(gone, &agentv1.MessageDropped{Message: gone})
 }
 
 // StartAgent lets an agent go on, whether it was stopped or paused. It begins

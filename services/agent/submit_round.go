@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"quartet/services/agent/lane"
+	"quartet/services/agent/ref"
 	"slices"
 	"strings"
 	"time"
@@ -42,7 +44,7 @@ func (s *Service) SubmitRound(ctx context.Context, req *agentv1.SubmitRoundReque
 	unlock := s.rounds.Lock(req.GetTurnId())
 	defer unlock()
 
-	k := key{actor.Namespace, req.GetAgentId()}
+	k := ref.Agent{Namespace: actor.Namespace, ID: req.GetAgentId()}
 	ctx, span := s.within(ctx, k, req.GetTurnId(), "round", attribute.Int("quartet.round", int(req.GetRoundIndex())),
 		attribute.Int64("gen_ai.usage.input_tokens", req.GetUsage().GetInputTokens()), attribute.Int64("gen_ai.usage.output_tokens", req.GetUsage().GetOutputTokens()))
 	defer span.End()
@@ -259,8 +261,8 @@ func endedBy(round *agentv1.Round) string {
 }
 
 func (s *Service) binding(ctx context.Context, k key, turnID, runID string) (string, error) {
-	b, _, err := plane.View(ctx, s.engine, k.id, func(st *State) (string, error) {
-		t, err := st.held(k.namespace, k.id, turnID, runID)
+	b, _, err := plane.View(ctx, s.engine, k.ID, func(st *State) (string, error) {
+		t, err := st.held(k.Namespace, k.ID, turnID, runID)
 		if err != nil {
 			return "", err
 		}
@@ -273,20 +275,20 @@ func (s *Service) binding(ctx context.Context, k key, turnID, runID string) (str
 // run is stale at most the call in flight has landed (ARCHITECTURE section 12).
 func (s *Service) record(ctx context.Context, k key, runID string, round *agentv1.Round, index int, out outcome) (*agentv1.Round, error) {
 	_, err := plane.Do(ctx, s.engine, plane.Command[*State, *agentv1.Round]{
-		Method: "RecordResult", AgentID: k.id,
+		Method: "RecordResult", AgentID: k.ID,
 		Decide: func(st *State, env journal.Env) (journal.Decision[*agentv1.Round], error) {
 			var d journal.Decision[*agentv1.Round]
-			if _, err := st.held(k.namespace, k.id, round.GetTurnId(), runID); err != nil {
+			if _, err := st.held(k.Namespace, k.ID, round.GetTurnId(), runID); err != nil {
 				return d, err
 			}
 			d.Events = []*journal.Event{{
-				AgentID: k.id, WorkItemID: out.result.GetWorkItemId(),
+				AgentID: k.ID, WorkItemID: out.result.GetWorkItemId(),
 				Payload: &agentv1.ToolResultRecorded{
 					TurnId: round.GetTurnId(), RoundIndex: round.GetIndex(), CallIndex: int32(index),
 					Result: out.result, Mutated: out.mutated, WorkItemId: out.bind,
 				},
 			}}
-			d.Events = append(d.Events, st.agents[k].answer(env, answeredTask(out.result))...)
+			d.Events = append(d.Events, st.lookup(k).answer(env, answeredTask(out.result))...)
 			return d, nil
 		},
 	})
@@ -308,8 +310,8 @@ func (s *Service) settleRound(ctx context.Context, k key, turnID, runID string, 
 		settled *agentv1.RoundSettled
 		due     *reminder
 	}
-	f, _, err := plane.View(ctx, s.engine, k.id, func(st *State) (found, error) {
-		a, err := st.agent(k.namespace, k.id)
+	f, _, err := plane.View(ctx, s.engine, k.ID, func(st *State) (found, error) {
+		a, err := st.agent(k.Namespace, k.ID)
 		if err != nil {
 			return found{}, err
 		}
@@ -343,15 +345,15 @@ func (s *Service) settleRound(ctx context.Context, k key, turnID, runID string, 
 		}
 	}
 	resp, err = plane.Do(ctx, s.engine, plane.Command[*State, *agentv1.SubmitRoundResponse]{
-		Method: "SettleRound", AgentID: k.id,
+		Method: "SettleRound", AgentID: k.ID,
 		Decide: func(st *State, env journal.Env) (journal.Decision[*agentv1.SubmitRoundResponse], error) {
 			var d journal.Decision[*agentv1.SubmitRoundResponse]
-			if _, err := st.held(k.namespace, k.id, turnID, runID); err != nil {
+			if _, err := st.held(k.Namespace, k.ID, turnID, runID); err != nil {
 				return d, err
 			}
-			a := st.agents[k]
+			a := st.lookup(k)
 			settled := &agentv1.RoundSettled{TurnId: turnID, RoundIndex: index, PromotedWorkItemId: promoted, Notices: notices}
-			d.Events = []*journal.Event{{AgentID: k.id, WorkItemID: f.round.GetWorkItemId(), Payload: settled}}
+			d.Events = []*journal.Event{{AgentID: k.ID, WorkItemID: f.round.GetWorkItemId(), Payload: settled}}
 			if how.reason != "" {
 				d.Events = a.endEvents(env, how, d.Events)
 				return d, nil
@@ -378,13 +380,13 @@ func (s *Service) settleRound(ctx context.Context, k key, turnID, runID string, 
 // interject hands the queued interjections to a turn, all but one message.
 func (a *agentState) interject(env journal.Env, t *agentv1.Turn, but string, events []*journal.Event) ([]*journal.Event, []*agentv1.Message) {
 	var handed []*agentv1.Message
-	for _, m := range a.interjections() {
+	for _, m := range a.lane.Interjections() {
 		if m.GetMessageId() == but {
 			continue
 		}
-		i := moved(m, env, agentv1.MessageState_MESSAGE_STATE_INTERJECTED, "")
+		i := lane.WithState(m, env, agentv1.MessageState_MESSAGE_STATE_INTERJECTED, "")
 		i.TurnId = t.GetTurnId()
-		events = append(events, messageEvent(i, &agentv1.MessageInterjected{Message: i}))
+		events = append(events, lane.Event(i, &agentv1.MessageInterjected{Message: i}))
 		handed = append(handed, i)
 	}
 	return events, handed
@@ -396,8 +398,8 @@ func (s *Service) asRun(ctx context.Context, k key, runID string) context.Contex
 }
 
 func runActor(k key, runID string) rpc.Actor {
-	return rpc.Actor{Namespace: k.namespace, Principal: runPrincipal(k), Role: rpc.RoleAgent, AgentID: k.id, RunID: runID}
+	return rpc.Actor{Namespace: k.Namespace, Principal: runPrincipal(k), Role: rpc.RoleAgent, AgentID: k.ID, RunID: runID}
 }
 
 // runPrincipal is the name that an agent's calls go by; request ids are its own.
-func runPrincipal(k key) string { return "agent/" + k.id }
+func runPrincipal(k key) string { return "agent/" + k.ID }

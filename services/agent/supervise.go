@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"quartet/services/agent/ref"
 	"strings"
 	"sync"
 	"time"
@@ -91,12 +92,12 @@ func (v *supervision) mark(k key) {
 	v.mu.Lock()
 	delete(v.waits, k)
 	v.mu.Unlock()
-	v.due.Set(k.namespace+"\x00"+k.id, v.clk.Now())
+	v.due.Set(k.Namespace+"\x00"+k.ID, v.clk.Now())
 }
 
 // expect has a child looked at that may have to be made first.
 func (v *supervision) expect(namespace string, d *agentv1.Delegation) {
-	k := key{namespace, d.GetChildAgentId()}
+	k := ref.Agent{Namespace: namespace, ID: d.GetChildAgentId()}
 	v.mu.Lock()
 	v.parents[k] = madeFor{d.GetParentAgentId(), d.GetDelegationId()}
 	v.mu.Unlock()
@@ -122,7 +123,7 @@ func (v *supervision) fire(keys []string) {
 	v.mu.Unlock()
 	for _, dk := range keys {
 		namespace, agentID, _ := strings.Cut(dk, "\x00")
-		v.running.Go(func() { v.look(key{namespace, agentID}) })
+		v.running.Go(func() { v.look(ref.Agent{Namespace: namespace, ID: agentID}) })
 	}
 }
 
@@ -145,7 +146,7 @@ func (v *supervision) look(k key) {
 		n := v.waits[k]
 		v.waits[k]++
 		v.mu.Unlock()
-		dk := k.namespace + "\x00" + k.id
+		dk := k.Namespace + "\x00" + k.ID
 		if _, marked := v.due.At(dk); !marked {
 			v.due.Set(dk, v.clk.Now().Add(min(tendPause<<min(n, 10), tendMost)))
 		}
@@ -163,27 +164,27 @@ const childPrefix = "agt_"
 // spared has a child looked at that lost what kept it alive. The event is on disk
 // in its plane's journal, so the look finds what it says.
 func (v *supervision) spared(k key) {
-	if strings.HasPrefix(k.id, childPrefix) {
+	if strings.HasPrefix(k.ID, childPrefix) {
 		v.mark(k)
 	}
 }
 
 // heed marks the agents that an event gives cause to look at.
 func (v *supervision) heed(ev *journal.Event) {
-	own := key{ev.Namespace, ev.AgentID}
+	own := ref.Agent{Namespace: ev.Namespace, ID: ev.AgentID}
 	switch p := ev.Payload.(type) {
 	case *agentv1.DelegationOpened:
 		v.expect(ev.Namespace, p.GetDelegation())
 	case *agentv1.DelegationUpdated:
-		v.mark(key{ev.Namespace, p.GetDelegation().GetChildAgentId()})
+		v.mark(ref.Agent{Namespace: ev.Namespace, ID: p.GetDelegation().GetChildAgentId()})
 	case *agentv1.DelegationCompleted:
-		v.mark(key{ev.Namespace, p.GetDelegation().GetChildAgentId()})
+		v.mark(ref.Agent{Namespace: ev.Namespace, ID: p.GetDelegation().GetChildAgentId()})
 		v.mark(own) // it may be deleting, and this one its last child
 	case *agentv1.AgentDeleting:
 		v.mark(own)
 	case *agentv1.AgentDeleted:
 		if s := p.GetAgent().GetSupervisorAgentId(); s != "" {
-			v.mark(key{ev.Namespace, s})
+			v.mark(ref.Agent{Namespace: ev.Namespace, ID: s})
 		}
 	case *agentv1.AgentSpawned, *agentv1.TurnCompleted, *agentv1.TurnFailed, *agentv1.TurnInterrupted, *agentv1.TurnAborted,
 		*agentv1.FirstItemNoted, *agentv1.MessageDropped:
@@ -195,7 +196,7 @@ func (v *supervision) heed(ev *journal.Event) {
 func (v *supervision) recall(st *State) {
 	for k, a := range st.agents {
 		for _, d := range a.openDelegations() {
-			v.expect(k.namespace, d.rec)
+			v.expect(k.Namespace, d.rec)
 		}
 		switch a.rec.GetLifecycle() {
 		case agentv1.Lifecycle_LIFECYCLE_DELETING:
@@ -212,7 +213,7 @@ func (v *supervision) recall(st *State) {
 // tend takes the next step for one agent, if there is one. again: look soon,
 // nothing will say so.
 func (s *Service) tend(ctx context.Context, k key) (again bool, err error) {
-	ctx = s.asPlane(ctx, k.namespace)
+	ctx = s.asPlane(ctx, k.Namespace)
 	c, err := s.child(ctx, k)
 	if err != nil {
 		return false, err
@@ -247,7 +248,7 @@ func (s *Service) tendUnborn(ctx context.Context, k key) (again bool, err error)
 	if !ok {
 		return false, nil
 	}
-	parent := key{k.namespace, of.parentID}
+	parent := ref.Agent{Namespace: k.Namespace, ID: of.parentID}
 	d, alive, err := s.delegationOf(ctx, parent, of.delegationID)
 	never := func(outcome, why string) (bool, error) {
 		return s.endDelegation(ctx, k, of.parentID, of.delegationID, &agentv1.AgentDeleting{Outcome: outcome, ResultSummary: clipped(why)}, d.rec.GetCreatedAt().AsTime())
@@ -270,12 +271,12 @@ func (s *Service) tendUnborn(ctx context.Context, k key) (again bool, err error)
 		// The next look finds the worktree ready.
 		return again || err == nil, err
 	}
-	return false, s.raise(ctx, k.namespace, &agentv1.DelegationOpened{Delegation: d.rec, Child: d.child, InitialMessage: d.message, Inherited: d.inherited})
+	return false, s.raise(ctx, k.Namespace, &agentv1.DelegationOpened{Delegation: d.rec, Child: d.child, InitialMessage: d.message, Inherited: d.inherited})
 }
 
 // tendChild ends a child whose time has come.
 func (s *Service) tendChild(ctx context.Context, k key, c childState) (again bool, err error) {
-	parent := key{k.namespace, c.rec.GetSupervisorAgentId()}
+	parent := ref.Agent{Namespace: k.Namespace, ID: c.rec.GetSupervisorAgentId()}
 	d, alive, err := s.delegationOf(ctx, parent, c.rec.GetDelegationId())
 	switch {
 	case err != nil:
@@ -311,8 +312,8 @@ func (s *Service) delegationOf(ctx context.Context, parent key, delegationID str
 		d     *delegation
 		alive bool
 	}
-	f, _, err := journal.View(ctx, s.engine.For(parent.namespace, parent.id), func(st *State) (found, error) {
-		a := st.agents[parent]
+	f, _, err := journal.View(ctx, s.engine.For(parent.Namespace, parent.ID), func(st *State) (found, error) {
+		a := st.lookup(parent)
 		return found{a.delegation(delegationID), a != nil && a.lives()}, nil
 	})
 	return f.d, f.alive, err
@@ -332,7 +333,7 @@ func (s *Service) endChild(ctx context.Context, k key, facts int64, end *agentv1
 // endDelegation clears the child's worktree away and tells the parent what came
 // of both. since is when the end began.
 func (s *Service) endDelegation(ctx context.Context, k key, parentID, delegationID string, end *agentv1.AgentDeleting, since time.Time) (again bool, err error) {
-	parent := key{k.namespace, parentID}
+	parent := ref.Agent{Namespace: k.Namespace, ID: parentID}
 	d, _, err := s.delegationOf(ctx, parent, delegationID)
 	if err != nil {
 		return false, err
@@ -355,10 +356,10 @@ func (s *Service) noteChildItem(ctx context.Context, parent key, delegationID, i
 // step is one commit of the plane by itself. No events: it was done before.
 func (s *Service) step(ctx context.Context, k key, method string, rule func(a *agentState, env journal.Env) []*journal.Event) error {
 	_, err := plane.Do(ctx, s.engine, plane.Command[*State, struct{}]{
-		Method: method, AgentID: k.id, Actor: plane.System(k.namespace),
+		Method: method, AgentID: k.ID, Actor: plane.System(k.Namespace),
 		Decide: func(st *State, env journal.Env) (journal.Decision[struct{}], error) {
 			var d journal.Decision[struct{}]
-			if a := st.agents[k]; a != nil {
+			if a := st.lookup(k); a != nil {
 				d.Events = rule(a, env)
 			}
 			return d, nil
@@ -368,5 +369,5 @@ func (s *Service) step(ctx context.Context, k key, method string, rule func(a *a
 }
 
 func (s *Service) untended(k key, err error) {
-	s.deps.Logger.Warn("an agent could not be supervised; trying again", zap.String("namespace", k.namespace), zap.String("agent_id", k.id), zap.Error(err))
+	s.deps.Logger.Warn("an agent could not be supervised; trying again", zap.String("namespace", k.Namespace), zap.String("agent_id", k.ID), zap.Error(err))
 }

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"encoding/json"
+	"quartet/services/agent/ref"
 	"regexp"
 	"testing"
 	"time"
@@ -26,7 +27,7 @@ func prepared(t *testing.T, name string, args map[string]any) (proto.Message, er
 	require.NoError(t, err)
 	s, err := structpb.NewStruct(args)
 	require.NoError(t, err)
-	return tl.prepare(callScope{agent: key{"acme", "keeper"}, left: roundTerm}, s)
+	return tl.prepare(callScope{agent: ref.Agent{Namespace: "acme", ID: "keeper"}, left: roundTerm}, s)
 }
 
 // everything is a profile with all families.

@@ -223,11 +223,11 @@ func (t tool) prepare(scope callScope, arguments *structpb.Struct) (proto.Messag
 	}
 	if spawn, ok := req.(*agentv1.SpawnAgentRequest); ok {
 		if spawn.GetPreset() != agentv1.Preset_PRESET_PUBLIC_NAMED {
-			spawn.ParentAgentId = scope.agent.id
+			spawn.ParentAgentId = scope.agent.ID
 		}
 	} else {
-		set(req, "agent_id", scope.agent.id, !t.anyAgent)
-		set(req, "session_id", scope.agent.id, true)
+		set(req, "agent_id", scope.agent.ID, !t.anyAgent)
+		set(req, "session_id", scope.agent.ID, true)
 	}
 	if t.mutates {
 		set(req, "request_id", scope.requestID, true)

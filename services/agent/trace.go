@@ -42,15 +42,15 @@ func (s *Service) within(ctx context.Context, k key, turnID, name string, attrs 
 	if !s.deps.Tracer.On() {
 		return s.deps.Tracer.Start(ctx, name)
 	}
-	turn, _, err := plane.View(ctx, s.engine, k.id, func(st *State) (string, error) {
-		if a := st.agents[k]; a != nil {
+	turn, _, err := plane.View(ctx, s.engine, k.ID, func(st *State) (string, error) {
+		if a := st.lookup(k); a != nil {
 			if t := a.find(turnID); t != nil {
 				return t.rec.GetTraceparent(), nil
 			}
 		}
 		return "", nil
 	})
-	attrs = append(attrs, attribute.String("quartet.agent_id", k.id), attribute.String("quartet.turn_id", turnID))
+	attrs = append(attrs, attribute.String("quartet.agent_id", k.ID), attribute.String("quartet.turn_id", turnID))
 	call := tracing.Carried(ctx)
 	if err != nil || turn == "" || tracing.SameTrace(call, turn) {
 		return s.deps.Tracer.Start(ctx, name, trace.WithAttributes(attrs...))

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"encoding/binary"
+	"quartet/services/agent/ref"
 	"slices"
 
 	"google.golang.org/protobuf/proto"
@@ -141,7 +142,7 @@ func (a *agentState) slim() {
 
 // readRounds reads rounds back, in the order of their coordinates.
 func (s *Service) readRounds(ctx context.Context, k key, coordinates [][]uint64) ([]*agentv1.Round, error) {
-	events, err := journal.ReadBack(ctx, s.engine.For(k.namespace, k.id), slices.Concat(coordinates...))
+	events, err := journal.ReadBack(ctx, s.engine.For(k.Namespace, k.ID), slices.Concat(coordinates...))
 	if err != nil {
 		return nil, err
 	}
@@ -176,7 +177,7 @@ func folded(events []*journal.Event) (*agentv1.Round, error) {
 
 // endedTurnAt reads the record of a turn that is in memory no more.
 func (s *Service) endedTurnAt(ctx context.Context, k key, walSeq uint64) (*agentv1.Turn, error) {
-	events, err := journal.ReadBack(ctx, s.engine.For(k.namespace, k.id), []uint64{walSeq})
+	events, err := journal.ReadBack(ctx, s.engine.For(k.Namespace, k.ID), []uint64{walSeq})
 	if err != nil {
 		return nil, err
 	}
@@ -189,12 +190,12 @@ func (s *Service) GetTurn(ctx context.Context, req *agentv1.GetTurnRequest) (*ag
 	if err := admitRead(actor, req.GetAgentId()); err != nil {
 		return nil, err
 	}
-	k := key{actor.Namespace, req.GetAgentId()}
+	k := ref.Agent{Namespace: actor.Namespace, ID: req.GetAgentId()}
 	var rounds [][]uint64
 	var end uint64
-	resp, _, err := plane.View(ctx, s.engine, k.id, func(st *State) (*agentv1.GetTurnResponse, error) {
+	resp, _, err := plane.View(ctx, s.engine, k.ID, func(st *State) (*agentv1.GetTurnResponse, error) {
 		rounds, end = nil, 0 // a look may run again
-		a, err := st.agent(k.namespace, k.id)
+		a, err := st.agent(k.Namespace, k.ID)
 		if err != nil {
 			return nil, err
 		}

@@ -66,9 +66,9 @@ func (s *Service) cutOffRounds(ctx context.Context, k key) ([]cutOff, error) {
 		rounds []cutOff
 		at     [][]uint64 // of those that are in memory no more
 	}
-	f, _, err := plane.View(ctx, s.engine, k.id, func(st *State) (found, error) {
+	f, _, err := plane.View(ctx, s.engine, k.ID, func(st *State) (found, error) {
 		var f found
-		a := st.agents[k]
+		a := st.lookup(k)
 		if a == nil {
 			return f, nil
 		}

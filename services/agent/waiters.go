@@ -3,6 +3,7 @@ package agent
 import (
 	"container/list"
 	"context"
+	"quartet/services/agent/ref"
 	"sync"
 
 	"quartet/pkg/journal"
@@ -69,7 +70,7 @@ func (ws *waiters) add(namespace string, agentIDs []string, shared bool, wants c
 		for _, id := range agentIDs {
 			if !seen[id] {
 				seen[id] = true
-				joinIn(w, &ws.named, key{namespace, id})
+				joinIn(w, &ws.named, ref.Agent{Namespace: namespace, ID: id})
 			}
 		}
 	}
@@ -139,7 +140,7 @@ func (ws *waiters) wakeLocked(k key) bool {
 		first.woken <- k // one slot, and whoever is in a line was not woken
 	}
 	for c, l := range ws.choosy {
-		if c.namespace != k.namespace {
+		if c.namespace != k.Namespace {
 			continue
 		}
 		if w, ok := l.Front().Value.(*waiter); ok { // a line that is kept is not empty
@@ -151,7 +152,7 @@ func (ws *waiters) wakeLocked(k key) bool {
 }
 
 func (ws *waiters) serving(k key) [3]line {
-	return [3]line{ws.open[k.namespace], ws.named[k], ws.shared}
+	return [3]line{ws.open[k.Namespace], ws.named[k], ws.shared}
 }
 
 // count is how many runners wait that serve the agent.
@@ -165,7 +166,7 @@ func (ws *waiters) count(k key, a *agentv1.Agent) int {
 		}
 	}
 	for c, l := range ws.choosy {
-		if c.namespace == k.namespace && c.admits(a) {
+		if c.namespace == k.Namespace && c.admits(a) {
 			n += l.Len()
 		}
 	}
@@ -181,7 +182,7 @@ func (s *Service) wakeNext(ctx context.Context, namespace string) {
 			var ready []key
 			if t := st.ready[namespace]; t != nil {
 				t.Ascend(func(r readyAgent) bool {
-					if k := (key{namespace, r.id}); !s.reserved(k) && !s.ailing.passed(k) {
+					if k := (ref.Agent{Namespace: namespace, ID: r.id}); !s.reserved(k) && !s.ailing.passed(k) {
 						ready = append(ready, k)
 					}
 					return len(ready) < 8

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"quartet/services/agent/ref"
 	"sync"
 	"time"
 
@@ -26,12 +27,12 @@ func (s *Service) WatchTurn(req *agentv1.WatchTurnRequest, stream grpc.ServerStr
 	if err := admitRun(actor, req.GetAgentId(), req.GetTurnId(), req.GetRunId()); err != nil {
 		return err
 	}
-	k := key{actor.Namespace, req.GetAgentId()}
+	k := ref.Agent{Namespace: actor.Namespace, ID: req.GetAgentId()}
 	news, forget := s.watches.add(k)
 	defer forget()
 	announced := map[string]bool{}
 	for first := true; ; first = false {
-		seen, _, err := plane.View(ctx, s.engine, k.id, func(st *State) (*agentv1.WatchTurnResponse, error) {
+		seen, _, err := plane.View(ctx, s.engine, k.ID, func(st *State) (*agentv1.WatchTurnResponse, error) {
 			return st.watched(k, req, announced)
 		})
 		if err != nil {
@@ -83,21 +84,21 @@ func (s *Service) untilNews(stream grpc.ServerStreamingServer[agentv1.WatchTurnR
 // watched is what a watcher of a run was not told yet. Another run is RUN_STALE;
 // the run's own end is the last thing that it is told.
 func (s *State) watched(k key, req *agentv1.WatchTurnRequest, announced map[string]bool) (*agentv1.WatchTurnResponse, error) {
-	a, err := s.agent(k.namespace, k.id)
+	a, err := s.agent(k.Namespace, k.ID)
 	if err != nil {
 		return nil, err
 	}
 	t := a.find(req.GetTurnId())
 	switch {
 	case t == nil:
-		return nil, fault.NotFound.Newf("agent %q has no turn %q", k.id, req.GetTurnId()).With("turn_id", req.GetTurnId())
+		return nil, fault.NotFound.Newf("agent %q has no turn %q", k.ID, req.GetTurnId()).With("turn_id", req.GetTurnId())
 	case t.rec.GetRunId() != req.GetRunId():
 		return nil, stale(t.rec, req.GetRunId())
 	case t != a.turn:
 		return &agentv1.WatchTurnResponse{Ended: t.rec}, nil
 	}
 	seen := &agentv1.WatchTurnResponse{}
-	for _, m := range a.interjections() {
+	for _, m := range a.lane.Interjections() {
 		if !announced[m.GetMessageId()] {
 			seen.Interjections = append(seen.Interjections, m)
 		}
@@ -146,7 +147,7 @@ func (w *watches) tell(ev *journal.Event) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for c := range w.of[key{ev.Namespace, ev.AgentID}] {
+	for c := range w.of[ref.Agent{Namespace: ev.Namespace, ID: ev.AgentID}] {
 		select {
 		case c <- struct{}{}:
 		default:

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"quartet/services/agent/ref"
 	"testing"
 	"time"
 
@@ -133,7 +134,7 @@ func TestA7_WhoMayWatch(t *testing.T) {
 		require.ErrorIs(t, w.end(), want)
 	}
 	require.ErrorIs(t, r.watch(planetest.AsAgent(t.Context(), "other"), a, a.GetTurn().GetRunId()).end(), fault.PermissionDenied)
-	own := rpc.WithActor(t.Context(), runActor(key{"acme", "keeper"}, a.GetTurn().GetRunId()))
+	own := rpc.WithActor(t.Context(), runActor(ref.Agent{Namespace: "acme", ID: "keeper"}, a.GetTurn().GetRunId()))
 	require.Nil(t, r.watch(own, a, a.GetTurn().GetRunId()).next().GetEnded())
 	r.service.watches.mu.Lock()
 	defer r.service.watches.mu.Unlock()

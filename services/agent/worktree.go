@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"path"
+	"quartet/services/agent/ref"
 	"strings"
 	"time"
 
@@ -47,7 +48,7 @@ func (s *Service) worktreeSite(ctx context.Context, k key) (*site, error) {
 	if err != nil {
 		return nil, err
 	}
-	r, err := plane.PlanWorktree(s.asPlane(ctx, k.namespace), &taskv1.PlanWorktreeRequest{
+	r, err := plane.PlanWorktree(s.asPlane(ctx, k.Namespace), &taskv1.PlanWorktreeRequest{
 		WorkspaceRoot: a.rec.GetWorkspaceRoot(), WorkerId: a.rec.GetWorktree().GetWorkerId(), SharedWorker: a.rec.GetWorktree().GetSharedWorker(),
 	})
 	if err != nil {
@@ -126,7 +127,7 @@ func (s *Service) clearWorktree(ctx context.Context, k key, d *delegation, since
 	if err != nil {
 		return nil, false, err
 	}
-	r, err := tasks.ListTasks(ctx, &taskv1.ListTasksRequest{AgentId: k.id, PageSize: 1})
+	r, err := tasks.ListTasks(ctx, &taskv1.ListTasksRequest{AgentId: k.ID, PageSize: 1})
 	switch {
 	case err != nil && fault.From(err).Code() != codes.NotFound: // of a child that was never made
 		return nil, false, err
@@ -172,7 +173,7 @@ func (s *Service) awaitWorktree(ctx context.Context, parent key, delegationID st
 		if err != nil || d == nil || !isOpen(d.rec) {
 			return
 		}
-		if c, err := s.child(ctx, key{parent.namespace, d.rec.GetChildAgentId()}); err != nil || c.rec != nil {
+		if c, err := s.child(ctx, ref.Agent{Namespace: parent.Namespace, ID: d.rec.GetChildAgentId()}); err != nil || c.rec != nil {
 			return
 		}
 		t := time.NewTimer(pause)
