@@ -3,8 +3,6 @@ package agent
 import (
 	"context"
 	"fmt"
-	"quartet/services/agent/lane"
-	"quartet/services/agent/ref"
 	"sync"
 	"testing"
 	"time"
@@ -18,6 +16,12 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane/planetest"
 	"quartet/pkg/rpc"
+	"quartet/services/agent/lane"
+	"quartet/services/agent/leases"
+	"quartet/services/agent/ref"
+	"quartet/services/agent/runners"
+	"quartet/services/agent/state"
+	"quartet/services/agent/turns"
 )
 
 func TestA6_AcquireGivesEverythingARunnerNeeds(t *testing.T) {
@@ -158,7 +162,7 @@ func TestX13_AWaitingRunnerIsWoken(t *testing.T) {
 		got <- resp
 	}()
 	r.eventually(func() bool {
-		return r.service.waiters.count(ref.Agent{Namespace: "acme", ID: "keeper"}, nil) == 1
+		return r.service.waiters.Count(ref.Agent{Namespace: "acme", ID: "keeper"}, nil) == 1
 	})
 	r.send("keeper", "x", normal)
 	select {
@@ -171,22 +175,22 @@ func TestX13_AWaitingRunnerIsWoken(t *testing.T) {
 
 // A wake that reaches a runner in the moment it gives up goes to the next one.
 func TestX13_AWakeIsHandedOn(t *testing.T) {
-	var ws waiters
+	var ws runners.Waiters
 	keeper := ref.Agent{Namespace: "acme", ID: "keeper"}
-	first, second := ws.add("acme", nil, false, choice{}), ws.add("acme", nil, false, choice{})
-	ws.wake(keeper)
-	require.Len(t, first.woken, 1)
-	ws.remove(first) // its deadline passed in the same moment
-	require.Len(t, second.woken, 1)
+	first, second := ws.Add("acme", nil, false, runners.Selection{}), ws.Add("acme", nil, false, runners.Selection{})
+	ws.Wake(keeper)
+	require.Len(t, first.Woken, 1)
+	ws.Remove(first) // its deadline passed in the same moment
+	require.Len(t, second.Woken, 1)
 
-	third := ws.add("acme", []string{"other", "other"}, false, choice{})
-	ws.remove(second)
-	require.Empty(t, third.woken, "it does not serve that agent")
-	require.Zero(t, ws.count(keeper, nil))
-	require.Equal(t, 1, ws.count(ref.Agent{Namespace: "acme", ID: "other"}, nil))
-	ws.remove(third)
-	require.Empty(t, ws.open)
-	require.Empty(t, ws.named, "what is at rest takes no memory")
+	third := ws.Add("acme", []string{"other", "other"}, false, runners.Selection{})
+	ws.Remove(second)
+	require.Empty(t, third.Woken, "it does not serve that agent")
+	require.Zero(t, ws.Count(keeper, nil))
+	require.Equal(t, 1, ws.Count(ref.Agent{Namespace: "acme", ID: "other"}, nil))
+	ws.Remove(third)
+	require.Empty(t, ws.ByNamespace)
+	require.Empty(t, ws.ByAgent, "what is at rest takes no memory")
 }
 
 func TestX2_ARepeatedAcquireIsTheSameTurn(t *testing.T) {
@@ -233,7 +237,7 @@ func TestX2_TwoAcquiresUnderWayAreOneTurn(t *testing.T) {
 		}()
 	}
 	r.eventually(func() bool {
-		return r.service.waiters.count(ref.Agent{Namespace: "acme", ID: "keeper"}, nil) == 2
+		return r.service.waiters.Count(ref.Agent{Namespace: "acme", ID: "keeper"}, nil) == 2
 	})
 	r.send("keeper", "x", normal)
 	r.send("other", "y", normal)
@@ -323,14 +327,14 @@ func TestD5_AFailedLookReservesNothing(t *testing.T) {
 	require.True(t, got.GetPending(), "who serves all waits for another")
 	ctx, cancel := context.WithCancel(r.runner())
 	cancel()
-	o, release, err := r.service.nextOffer(ctx, rpc.ActorFrom(ctx), &agentv1.AcquireTurnRequest{AgentIds: []string{"keeper"}})
+	o, release, err := r.service.NextCandidate(ctx, rpc.ActorFrom(ctx), &agentv1.AcquireTurnRequest{AgentIds: []string{"keeper"}})
 	if err == nil && o != nil {
 		release(false)
 	}
-	require.Empty(t, r.service.reservations)
+	require.Zero(t, r.service.reservations.Len())
 	r.others.set(func() { r.others.queue = nil })
 	r.take("keeper")
-	require.Empty(t, r.service.reservations)
+	require.Zero(t, r.service.reservations.Len())
 }
 
 // A tick that is no longer true is dropped with its reason, and its key is free (SPEC D4).
@@ -361,17 +365,17 @@ func TestX12_TheTurnIsLeasedHoweverItsAnswerWasLost(t *testing.T) {
 	r.send("keeper", "x", normal)
 	// The frame is committed by another instance's hand: only the hook saw it.
 	p := r.service.engine.For("acme", "keeper")
-	_, _, err := journal.Do(context.Background(), p, journal.Op[*State, struct{}]{
+	_, _, err := journal.Do(context.Background(), p, journal.Op[*state.State, struct{}]{
 		Method: "AcquireTurn", Actor: journal.Actor{Namespace: "acme"}, AgentID: "keeper",
-		Decide: func(st *State, env journal.Env) (journal.Decision[struct{}], error) {
-			head := st.lookup(ref.Agent{Namespace: "acme", ID: "keeper"}).lane.Head()
-			d, err := decideAcquire(st, env, &agentv1.Turn{TurnId: "trn_1", RunId: "run_1", AgentId: "keeper", MessageId: head.GetMessageId()})
+		Decide: func(st *state.State, env journal.Env) (journal.Decision[struct{}], error) {
+			head := st.Lookup(ref.Agent{Namespace: "acme", ID: "keeper"}).Lane.Head()
+			d, err := turns.DecideAcquire(st, env, &agentv1.Turn{TurnId: "trn_1", RunId: "run_1", AgentId: "keeper", MessageId: head.GetMessageId()})
 			return journal.Decision[struct{}]{Events: d.Events}, err
 		},
 	})
 	require.NoError(t, err)
 	require.Equal(t, "run_1", r.facts("keeper").GetAgent().GetCurrentRunId())
-	r.clk.Advance(turnTerm)
+	r.clk.Advance(leases.Term)
 	r.eventually(func() bool { return r.facts("keeper").GetAgent().GetCurrentRunId() == "" })
 	require.EqualValues(t, 1, r.facts("keeper").GetQueued())
 }

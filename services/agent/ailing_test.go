@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"fmt"
-	"quartet/services/agent/ref"
 	"testing"
 	"time"
 
@@ -14,6 +13,8 @@ import (
 	"quartet/pkg/fault"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/services/agent/ref"
+	"quartet/services/agent/runners"
 )
 
 // poisoned is a work plane that hangs for one agent and refuses another.
@@ -42,7 +43,8 @@ func TestD5_PoisonedAgentsDelayNobody(t *testing.T) {
 	r := newRig(t)
 	p := &poisoned{others: r.others, hangs: "a-hangs", fails: "b-fails", began: make(chan struct{}, 100)}
 	r.service.deps.Work = p
-	r.service.prepareTerm = 20 * time.Millisecond
+	r.service.prepareTimeout = 20 * time.Millisecond
+	r.service.assemble()
 	agents := []string{p.hangs, p.fails}
 	for i := range 10 {
 		agents = append(agents, fmt.Sprint("c-", i))
@@ -58,7 +60,7 @@ func TestD5_PoisonedAgentsDelayNobody(t *testing.T) {
 	}
 	require.Len(t, p.began, 1, "it held the runner up once")
 	require.True(t, r.poll().GetPending())
-	require.True(t, r.service.ailing.passed(ref.Agent{Namespace: "acme", ID: p.fails}))
+	require.True(t, r.service.backoff.Contains(ref.Agent{Namespace: "acme", ID: p.fails}))
 	_, err := r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{AgentIds: []string{p.fails}, Wait: durationpb.New(0)})
 	require.ErrorIs(t, err, fault.Storage, "who asks for it alone is told")
 
@@ -68,28 +70,28 @@ func TestD5_PoisonedAgentsDelayNobody(t *testing.T) {
 		resp, _ := r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{Wait: durationpb.New(50 * time.Second)})
 		got <- resp
 	}()
-	r.eventually(func() bool { return r.service.waiters.count(ref.Agent{Namespace: "acme", ID: p.fails}, nil) == 1 })
+	r.eventually(func() bool { return r.service.waiters.Count(ref.Agent{Namespace: "acme", ID: p.fails}, nil) == 1 })
 	p.fails, p.hangs = "", ""
-	r.clk.Advance(failedPause)
+	r.clk.Advance(runners.MinBackoff)
 	require.NotNil(t, (<-got).GetTurn())
-	r.eventually(func() bool { return !r.service.ailing.passed(ref.Agent{Namespace: "acme", ID: "a-hangs"}) })
+	r.eventually(func() bool { return !r.service.backoff.Contains(ref.Agent{Namespace: "acme", ID: "a-hangs"}) })
 	r.take()
 	require.True(t, r.poll().GetPending())
-	require.Empty(t, r.service.reservations)
-	require.Zero(t, r.service.ailing.due.Len(), "what is well takes no memory")
+	require.Zero(t, r.service.reservations.Len())
+	require.Zero(t, r.service.backoff.Len(), "what is well takes no memory")
 }
 
 // An attempt that took long is not repeated soon.
 func TestD5_ThePauseGrowsWithTheCost(t *testing.T) {
 	r := newRig(t)
 	k := ref.Agent{Namespace: "acme", ID: "keeper"}
-	r.service.ailing.failed(k, 5*time.Second)
-	at, ok := r.service.ailing.due.At(ailingKey(k))
+	r.service.backoff.Failed(k, 5*time.Second)
+	at, ok := r.service.backoff.RetryAt(k)
 	require.True(t, ok)
 	require.Equal(t, epoch.Add(50*time.Second), at)
-	r.service.ailing.failed(k, 0)
-	at, _ = r.service.ailing.due.At(ailingKey(k))
-	require.Equal(t, epoch.Add(failedPause), at)
-	r.service.ailing.taken(k)
-	require.False(t, r.service.ailing.passed(k))
+	r.service.backoff.Failed(k, 0)
+	at, _ = r.service.backoff.RetryAt(k)
+	require.Equal(t, epoch.Add(runners.MinBackoff), at)
+	r.service.backoff.Succeeded(k)
+	require.False(t, r.service.backoff.Contains(k))
 }

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"quartet/services/agent/lane"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -10,6 +9,7 @@ import (
 	"quartet/pkg/journal"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/services/agent/lane"
 )
 
 func (r *rig) briefs(req *agentv1.ListBriefsRequest) []*agentv1.Brief {

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"quartet/services/agent/ref"
 	"testing"
 	"time"
 
@@ -13,13 +12,14 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/pkg/plane/planetest"
 	"quartet/pkg/rpc"
+	"quartet/services/agent/ref"
 )
 
 const (
-	children = agentv1.Preset_PRESET_PRIVATE_CHILD
-	named    = agentv1.Preset_PRESET_PUBLIC_NAMED
-	boards   = agentv1.ToolFamily_TOOL_FAMILY_BOARDS
-	core     = agentv1.ToolFamily_TOOL_FAMILY_CORE
+	privateChild = agentv1.Preset_PRESET_PRIVATE_CHILD
+	named        = agentv1.Preset_PRESET_PUBLIC_NAMED
+	boards       = agentv1.ToolFamily_TOOL_FAMILY_BOARDS
+	core         = agentv1.ToolFamily_TOOL_FAMILY_CORE
 )
 
 func (r *rig) choose(req *agentv1.AcquireTurnRequest) (*agentv1.AcquireTurnResponse, error) {
@@ -41,11 +41,11 @@ func TestA6_RunnersChooseByCapability(t *testing.T) {
 		req  *agentv1.AcquireTurnRequest
 		want string // "" nobody
 	}{
-		{"children", &agentv1.AcquireTurnRequest{Preset: children}, child},
-		{"children of two", &agentv1.AcquireTurnRequest{Preset: children, AgentIds: []string{"keeper", child}}, child},
-		{"not the one that is named", &agentv1.AcquireTurnRequest{Preset: children, AgentIds: []string{"keeper"}}, ""},
+		{"privateChild", &agentv1.AcquireTurnRequest{Preset: privateChild}, child},
+		{"privateChild of two", &agentv1.AcquireTurnRequest{Preset: privateChild, AgentIds: []string{"keeper", child}}, child},
+		{"not the one that is named", &agentv1.AcquireTurnRequest{Preset: privateChild, AgentIds: []string{"keeper"}}, ""},
 		{"orchestrators", &agentv1.AcquireTurnRequest{ToolFamilies: []agentv1.ToolFamily{core, boards, boards}}, "keeper"},
-		{"a child that has boards", &agentv1.AcquireTurnRequest{Preset: children, ToolFamilies: []agentv1.ToolFamily{boards}}, ""},
+		{"a child that has boards", &agentv1.AcquireTurnRequest{Preset: privateChild, ToolFamilies: []agentv1.ToolFamily{boards}}, ""},
 		{"what everybody has", &agentv1.AcquireTurnRequest{ToolFamilies: []agentv1.ToolFamily{core}, AgentIds: []string{"keeper"}}, "keeper"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -70,7 +70,7 @@ func TestA6_RunnersChooseByCapability(t *testing.T) {
 	got, err := r.choose(&agentv1.AcquireTurnRequest{RequestId: "r1", Preset: named})
 	require.NoError(t, err)
 	require.Equal(t, "keeper", got.GetTurn().GetAgentId())
-	_, err = r.choose(&agentv1.AcquireTurnRequest{RequestId: "r1", Preset: children})
+	_, err = r.choose(&agentv1.AcquireTurnRequest{RequestId: "r1", Preset: privateChild})
 	require.ErrorIs(t, err, fault.RequestIDReused)
 }
 
@@ -99,10 +99,10 @@ func TestX13_AChoosyRunnerIsWoken(t *testing.T) {
 	}
 	waiting := func(n int) {
 		r.eventually(func() bool {
-			return r.service.waiters.count(ref.Agent{Namespace: "acme", ID: "keeper"}, &agentv1.Agent{Preset: children}) == n
+			return r.service.waiters.Count(ref.Agent{Namespace: "acme", ID: "keeper"}, &agentv1.Agent{Preset: privateChild}) == n
 		})
 	}
-	forChildren := wait(&agentv1.AcquireTurnRequest{Preset: children})
+	forChildren := wait(&agentv1.AcquireTurnRequest{Preset: privateChild})
 	waiting(1)
 	forAll := wait(&agentv1.AcquireTurnRequest{})
 	waiting(2)

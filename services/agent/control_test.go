@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"quartet/services/agent/lane"
 	"strings"
 	"testing"
 
@@ -14,6 +13,9 @@ import (
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/pkg/plane/planetest"
 	"quartet/pkg/rpc"
+	"quartet/services/agent/control"
+	"quartet/services/agent/facts"
+	"quartet/services/agent/lane"
 )
 
 const (
@@ -133,10 +135,10 @@ func TestX15_WhoGivesOrders(t *testing.T) {
 		require.ErrorIs(t, err, fault.NotFound)
 		_, err = r.order(r.operator(), verb, "Bad Name", "", "")
 		require.ErrorIs(t, err, fault.InvalidArgument)
-		_, err = r.order(r.operator(), verb, "keeper", "", strings.Repeat("ä", maxReasonChars+1))
+		_, err = r.order(r.operator(), verb, "keeper", "", strings.Repeat("ä", control.MaxReasonChars+1))
 		require.ErrorIs(t, err, fault.LimitExceeded)
 		require.Len(t, r.events(), before, "a refusal writes nothing")
-		_, err = r.order(planetest.As(t.Context(), rpc.RoleAdmin), verb, "keeper", "", strings.Repeat("ä", maxReasonChars))
+		_, err = r.order(planetest.As(t.Context(), rpc.RoleAdmin), verb, "keeper", "", strings.Repeat("ä", control.MaxReasonChars))
 		require.NoError(t, err)
 	}
 }
@@ -242,7 +244,7 @@ func TestA8_WhatAStoppedAgentTakes(t *testing.T) {
 func (r *rig) wakeTick() string {
 	r.t.Helper()
 	resp := r.offer(r.facts("keeper").GetFactsRevision(), &agentv1.Decision{Action: "tick", TickReason: agentv1.TickReason_TICK_REASON_WAKE_HINT, Reason: "agent_triggered"})
-	require.Equal(r.t, offerRecorded, resp.GetResult())
+	require.Equal(r.t, facts.OfferRecorded, resp.GetResult())
 	return resp.GetMessageId()
 }
 
@@ -264,7 +266,7 @@ func TestA8_AStopDropsTheTick(t *testing.T) {
 		require.False(t, f.GetTickPending())
 		require.True(t, f.GetWakeHint(), "what woke the agent was not told")
 		offered := r.offer(f.GetFactsRevision(), &agentv1.Decision{Action: "tick", TickReason: agentv1.TickReason_TICK_REASON_WAKE_HINT})
-		require.Equal(t, offerStale, offered.GetResult())
+		require.Equal(t, facts.OfferStale, offered.GetResult())
 		r.must("start", "keeper")
 		r.wakeTick()
 		require.Equal(t, agentv1.MessageKind_MESSAGE_KIND_SYSTEM_TICK, r.take("keeper").GetMessage().GetKind())

@@ -15,6 +15,9 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane/planetest"
 	"quartet/pkg/rpc"
+	"quartet/services/agent/facts"
+	"quartet/services/agent/runners"
+	"quartet/services/agent/state"
 )
 
 const continueCurrent = agentv1.TickReason_TICK_REASON_CONTINUE_CURRENT
@@ -101,13 +104,13 @@ func TestD6_AnUnchangedDecisionIsNotWrittenAgain(t *testing.T) {
 	_, err = r.service.ListDecisions(r.operator(), &agentv1.ListDecisionsRequest{AgentId: "keeper", PageSize: 101})
 	require.ErrorIs(t, err, fault.LimitExceeded)
 
-	for i := range keptDecisions + 5 {
+	for i := range state.KeptDecisions + 5 {
 		r.offer(r.facts("keeper").GetFactsRevision(), &agentv1.Decision{Action: "idle", Reason: fmt.Sprint(i)})
 	}
-	l, err = r.service.ListDecisions(r.operator(), &agentv1.ListDecisionsRequest{AgentId: "keeper", PageSize: keptDecisions})
+	l, err = r.service.ListDecisions(r.operator(), &agentv1.ListDecisionsRequest{AgentId: "keeper", PageSize: state.KeptDecisions})
 	require.NoError(t, err)
-	require.Len(t, l.GetDecisions(), keptDecisions)
-	require.Equal(t, fmt.Sprint(keptDecisions+4), l.GetDecisions()[0].GetReason(), "newest first")
+	require.Len(t, l.GetDecisions(), state.KeptDecisions)
+	require.Equal(t, fmt.Sprint(state.KeptDecisions+4), l.GetDecisions()[0].GetReason(), "newest first")
 }
 
 func TestX15_FactsAndOffersAreForServices(t *testing.T) {
@@ -183,7 +186,7 @@ func TestP7_FactsNameWhatTurnsWereShown(t *testing.T) {
 	for range 5 {
 		turn(done)
 	}
-	require.Len(t, r.facts("keeper").GetShownWaits(), recentTurns)
+	require.Len(t, r.facts("keeper").GetShownWaits(), state.RecentTurns)
 }
 
 // Pages of decisions neither repeat nor skip while others are recorded (SPEC D6, X9).
@@ -214,7 +217,7 @@ func TestD6_DecisionsArePaged(t *testing.T) {
 	require.Equal(t, "0", got[24])
 	l, err := r.service.ListDecisions(r.operator(), &agentv1.ListDecisionsRequest{AgentId: "keeper"})
 	require.NoError(t, err)
-	require.Len(t, l.GetDecisions(), defaultDecisions)
+	require.Len(t, l.GetDecisions(), facts.DefaultDecisions)
 	for _, bad := range []string{"x", page.Token("facts", "1"), page.Token("decisions", "x")} {
 		_, err := r.service.ListDecisions(r.operator(), &agentv1.ListDecisionsRequest{AgentId: "keeper", PageToken: bad})
 		require.ErrorIs(t, err, fault.CursorInvalid, bad)
@@ -233,9 +236,9 @@ func TestD6_FactsNameTheRunAndTheLine(t *testing.T) {
 	require.EqualValues(t, 2, f.GetReadyAhead())
 	require.Zero(t, r.facts("a").GetReadyAhead())
 	require.Nil(t, f.GetOpenTurn())
-	w := r.service.waiters.add("acme", nil, false, choice{})
+	w := r.service.waiters.Add("acme", nil, false, runners.Selection{})
 	require.EqualValues(t, 1, r.facts("keeper").GetRunnersWaiting())
-	r.service.waiters.remove(w)
+	r.service.waiters.Remove(w)
 	r.take("keeper")
 	r.clk.Advance(10 * time.Second)
 	f = r.facts("keeper")

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"quartet/services/agent/lane"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +11,9 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/pkg/plane/planetest"
 	"quartet/pkg/rpc"
+	"quartet/services/agent/lane"
+	"quartet/services/agent/leases"
+	"quartet/services/agent/turns"
 )
 
 func TestA6_Outcomes(t *testing.T) {
@@ -144,16 +146,16 @@ func TestA5_PoisonNeverStopsTheLane(t *testing.T) {
 
 func TestX12_ALostRunnerGivesItsMessageBack(t *testing.T) {
 	r, a := turn(t)
-	r.clk.Advance(turnTerm - time.Millisecond)
+	r.clk.Advance(leases.Term - time.Millisecond)
 	require.Equal(t, a.GetTurn().GetRunId(), r.facts("keeper").GetAgent().GetCurrentRunId())
 
 	// A sign of life begins the term anew, and writes no line.
 	before := len(r.events())
 	resp, err := r.service.RenewTurn(r.runner(), &agentv1.RenewTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId()})
 	require.NoError(t, err)
-	require.Equal(t, r.clk.Now().Add(turnTerm), resp.GetLeaseExpiresAt().AsTime())
+	require.Equal(t, r.clk.Now().Add(leases.Term), resp.GetLeaseExpiresAt().AsTime())
 	require.Len(t, r.events(), before)
-	r.clk.Advance(turnTerm - time.Millisecond)
+	r.clk.Advance(leases.Term - time.Millisecond)
 	require.Equal(t, a.GetTurn().GetRunId(), r.facts("keeper").GetAgent().GetCurrentRunId())
 
 	r.clk.Advance(time.Millisecond)
@@ -177,7 +179,7 @@ func TestX12_ALostRunnerGivesItsMessageBack(t *testing.T) {
 	// A second loss and a third, then quarantine.
 	for range lane.MaxAttempts - 1 {
 		r.take("keeper")
-		r.clk.Advance(turnTerm)
+		r.clk.Advance(leases.Term)
 		r.eventually(func() bool { return r.facts("keeper").GetAgent().GetCurrentRunId() == "" })
 	}
 	require.Equal(t, agentv1.MessageState_MESSAGE_STATE_QUARANTINED, r.message("keeper", a.GetMessage().GetMessageId()).GetState())
@@ -186,13 +188,13 @@ func TestX12_ALostRunnerGivesItsMessageBack(t *testing.T) {
 // After a restart every open turn has one full term (SPEC X12), and its runner goes on.
 func TestX14_ARestartGivesOneFullTerm(t *testing.T) {
 	r, a := turn(t)
-	r.clk.Advance(turnTerm - time.Second)
+	r.clk.Advance(leases.Term - time.Second)
 	r.restart()
-	r.clk.Advance(turnTerm - time.Second)
+	r.clk.Advance(leases.Term - time.Second)
 	r.submit(a, 0, "here I am") // a full term from now
-	r.clk.Advance(turnTerm - time.Second)
+	r.clk.Advance(leases.Term - time.Second)
 	r.restart()
-	r.clk.Advance(turnTerm)
+	r.clk.Advance(leases.Term)
 	r.eventually(func() bool { return r.facts("keeper").GetAgent().GetCurrentRunId() == "" })
 }
 
@@ -209,13 +211,13 @@ func TestD5_OneAgentsTroubleDelaysNoOther(t *testing.T) {
 	r.completeThenHang(hang, proceed)
 	_, err := r.trySubmit(a, 0, "done", use("CompleteWorkItem", "work_item_id", "wi_1"))
 	require.ErrorIs(t, err, fault.NotReady)
-	r.clk.Advance(turnTerm)
+	r.clk.Advance(leases.Term)
 	<-hang // alpha's end waits for the work plane
 	r.eventually(func() bool { return r.facts("beta").GetAgent().GetCurrentRunId() == "" })
 	require.NotEmpty(t, r.facts("alpha").GetAgent().GetCurrentRunId())
 	close(proceed)
 	r.eventually(func() bool {
-		r.clk.Advance(retryTerm)
+		r.clk.Advance(turns.RetryTerm)
 		return r.facts("alpha").GetAgent().GetCurrentRunId() == ""
 	})
 }

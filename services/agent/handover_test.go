@@ -13,6 +13,8 @@ import (
 	"quartet/pkg/journal/faultlog"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/services/agent/leases"
+	"quartet/services/agent/turns"
 )
 
 // A5, A6: a turn that lands after its caller was told that it had not was
@@ -30,7 +32,8 @@ func TestA6_ATurnThatLandedLateCountsNoAttempt(t *testing.T) {
 			r.restart()
 			r.spawn("keeper")
 			messageID := r.send("keeper", "x", normal)
-			r.service.commitTerm = 50 * time.Millisecond
+			r.service.commitTimeout = 50 * time.Millisecond
+			r.service.assemble()
 			log.Inject(faultlog.Late)
 			req := &agentv1.AcquireTurnRequest{AgentIds: []string{"keeper"}, RequestId: "a1", Wait: durationpb.New(0)}
 			failed := make(chan error, 1)
@@ -39,9 +42,9 @@ func TestA6_ATurnThatLandedLateCountsNoAttempt(t *testing.T) {
 				failed <- err
 			}()
 			r.eventually(func() bool {
-				r.service.handovers.mu.Lock()
-				defer r.service.handovers.mu.Unlock()
-				return len(r.service.handovers.unheardOf) > 0
+				r.service.deliveries.Mu.Lock()
+				defer r.service.deliveries.Mu.Unlock()
+				return len(r.service.deliveries.Undelivered) > 0
 			})
 			log.Release()
 			err := <-failed
@@ -60,14 +63,14 @@ func TestA6_ATurnThatLandedLateCountsNoAttempt(t *testing.T) {
 			r.eventually(func() bool {
 				return r.message("keeper", messageID).GetState() == agentv1.MessageState_MESSAGE_STATE_DEQUEUED
 			})
-			r.clk.Advance(retryTerm)
+			r.clk.Advance(turns.RetryTerm)
 			r.eventually(func() bool {
 				return r.message("keeper", messageID).GetState() == agentv1.MessageState_MESSAGE_STATE_QUEUED
 			})
 			require.Zero(t, r.message("keeper", messageID).GetAttempts())
 			// What was delivered and lost counts.
 			r.take("keeper")
-			r.clk.Advance(turnTerm)
+			r.clk.Advance(leases.Term)
 			r.eventually(func() bool {
 				return r.message("keeper", messageID).GetState() == agentv1.MessageState_MESSAGE_STATE_QUEUED
 			})

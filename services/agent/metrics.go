@@ -2,17 +2,19 @@ package agent
 
 import (
 	"context"
-	"quartet/services/agent/ref"
 	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"quartet/pkg/journal"
 	"quartet/pkg/meter"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
-
-	"google.golang.org/protobuf/types/known/timestamppb"
+	"quartet/services/agent/ref"
+	"quartet/services/agent/state"
+	"quartet/services/agent/text"
+	"quartet/services/agent/tools"
 )
 
 // metrics count what is on disk, and look at the lanes now and then. Nothing in
@@ -50,7 +52,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 func (m *metrics) count(ev *journal.Event) {
 	switch p := ev.Payload.(type) {
 	case *agentv1.MessageQueued:
-		m.queued.WithLabelValues(lower(p.GetMessage().GetKind().String(), "MESSAGE_KIND_")).Inc()
+		m.queued.WithLabelValues(text.EnumName(p.GetMessage().GetKind().String(), "MESSAGE_KIND_")).Inc()
 	case *agentv1.MessageDequeued:
 		m.waited.WithLabelValues().Observe(between(p.GetMessage().GetCreatedAt(), p.GetMessage().GetUpdatedAt()))
 	case *agentv1.MessageQuarantined:
@@ -64,11 +66,11 @@ func (m *metrics) count(ev *journal.Event) {
 	case *agentv1.ToolResultRecorded:
 		m.tools.WithLabelValues(knownTool(p.GetResult().GetToolName()), p.GetResult().GetStatus()).Inc()
 	default:
-		if t := endedTurn([]*journal.Event{ev}); t != nil {
-			state := lower(t.GetState().String(), "TURN_STATE_")
-			m.ended.WithLabelValues(state, t.GetEndReason()).Inc()
-			m.took.WithLabelValues(state).Observe(between(t.GetStartedAt(), t.GetEndedAt()))
-			if t.GetEndReason() == leaseLost {
+		if t := state.EndedTurn([]*journal.Event{ev}); t != nil {
+			outcome := text.EnumName(t.GetState().String(), "TURN_STATE_")
+			m.ended.WithLabelValues(outcome, t.GetEndReason()).Inc()
+			m.took.WithLabelValues(outcome).Observe(between(t.GetStartedAt(), t.GetEndedAt()))
+			if t.GetEndReason() == state.EndLeaseLost {
 				m.expired.WithLabelValues().Inc()
 			}
 		}
@@ -77,8 +79,8 @@ func (m *metrics) count(ev *journal.Event) {
 
 // knownTool keeps names that a model made up out of the labels.
 func knownTool(name string) string {
-	for _, t := range tools {
-		if t.name == name {
+	for _, t := range tools.Table {
+		if t.Name == name {
 			return name
 		}
 	}
@@ -91,10 +93,10 @@ func between(from, to *timestamppb.Timestamp) float64 {
 
 // sampled is how many agents are looked at at once: the journal's loop waits
 // meanwhile, and a hundred thousand agents would hold it up for milliseconds.
-const sampled = 1000
+const sampleSize = 1000
 
 // lanes is what a sample found.
-type lanes struct {
+type laneSample struct {
 	agents  map[string]int
 	queued  int
 	running int
@@ -102,7 +104,7 @@ type lanes struct {
 }
 
 // forget takes the gauges of partitions back that are not held here any more.
-func (m *metrics) forget(parts []*journal.Partition[*State]) {
+func (m *metrics) removeGauges(parts []*journal.Partition[*state.State]) {
 	if m == nil {
 		return
 	}
@@ -137,20 +139,20 @@ func (s *Service) Sample(ctx context.Context) {
 	}
 }
 
-func sample(ctx context.Context, p *journal.Partition[*State]) (*lanes, error) {
-	found := &lanes{agents: map[string]int{}}
+func sample(ctx context.Context, p *journal.Partition[*state.State]) (*laneSample, error) {
+	found := &laneSample{agents: map[string]int{}}
 	from, more := ref.Agent{}, true
 	for more {
-		part := &lanes{agents: map[string]int{}}
-		_, _, err := journal.View(ctx, p, func(st *State) (struct{}, error) {
-			part, more = &lanes{agents: map[string]int{}}, false // it may run again
+		part := &laneSample{agents: map[string]int{}}
+		_, _, err := journal.View(ctx, p, func(st *state.State) (struct{}, error) {
+			part, more = &laneSample{agents: map[string]int{}}, false // it may run again
 			n := 0
-			st.ids.AscendGreaterOrEqual(from, func(k key) bool {
-				if n++; n > sampled {
+			st.IDs.AscendGreaterOrEqual(from, func(k ref.Agent) bool {
+				if n++; n > sampleSize {
 					from, more = k, true
 					return false
 				}
-				part.add(st.lookup(k))
+				part.add(st.Lookup(k))
 				return true
 			})
 			return struct{}{}, nil
@@ -163,30 +165,30 @@ func sample(ctx context.Context, p *journal.Partition[*State]) (*lanes, error) {
 		}
 		found.queued += part.queued
 		found.running += part.running
-		found.heed(part.oldest)
+		found.noteOldest(part.oldest)
 	}
 	return found, nil
 }
 
-func (l *lanes) add(a *agentState) {
-	if a == nil || !a.lives() {
+func (l *laneSample) add(a *state.Agent) {
+	if a == nil || !a.IsActive() {
 		return
 	}
-	control := a.rec.GetControl()
-	l.agents[lower(control.String(), "CONTROL_")]++
-	if a.turn != nil {
+	control := a.Record.GetControl()
+	l.agents[text.EnumName(control.String(), "CONTROL_")]++
+	if a.OpenTurn != nil {
 		l.running++
 	}
-	l.queued += a.lane.Len()
+	l.queued += a.Lane.Len()
 	if control != agentv1.Control_CONTROL_RUNNING {
 		return // a paused agent keeps its messages on purpose
 	}
-	for _, head := range a.lane.Heads() {
-		l.heed(head.GetCreatedAt().AsTime())
+	for _, head := range a.Lane.Heads() {
+		l.noteOldest(head.GetCreatedAt().AsTime())
 	}
 }
 
-func (l *lanes) heed(at time.Time) {
+func (l *laneSample) noteOldest(at time.Time) {
 	if !at.IsZero() && (l.oldest.IsZero() || at.Before(l.oldest)) {
 		l.oldest = at
 	}

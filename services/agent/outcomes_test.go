@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"quartet/services/agent/lane"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -10,6 +9,9 @@ import (
 
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/services/agent/lane"
+	"quartet/services/agent/leases"
+	"quartet/services/agent/state"
 )
 
 // stillRuns is a task plane in which a command does not end.
@@ -47,7 +49,7 @@ func TestA5_EveryOutcome(t *testing.T) {
 			id := r.send("keeper", "x", normal)
 			r.take("keeper")
 			r.clk.AwaitTimers(1)
-			r.clk.Advance(turnTerm)
+			r.clk.Advance(leases.Term)
 			r.eventually(func() bool { return r.message("keeper", id).GetState() == agentv1.MessageState_MESSAGE_STATE_QUEUED })
 			return id
 		}},
@@ -57,13 +59,13 @@ func TestA5_EveryOutcome(t *testing.T) {
 			r.must("stop", "keeper")
 			return id
 		}},
-		"aborted": {agentv1.MessageState_MESSAGE_STATE_ABORTED, operatorAborted, func(r *rig) string {
+		"aborted": {agentv1.MessageState_MESSAGE_STATE_ABORTED, state.EndOperatorAborted, func(r *rig) string {
 			id := r.send("keeper", "x", normal)
 			r.take("keeper")
 			r.must("abort", "keeper")
 			return id
 		}},
-		"dropped": {agentv1.MessageState_MESSAGE_STATE_DROPPED, agentDeleted, func(r *rig) string {
+		"dropped": {agentv1.MessageState_MESSAGE_STATE_DROPPED, state.EndAgentDeleted, func(r *rig) string {
 			id := r.send("keeper", "x", normal)
 			r.on("ListTasks", stillRuns)
 			_, err := r.service.DeleteAgent(r.operator(), &agentv1.DeleteAgentRequest{AgentId: "keeper"})

@@ -25,6 +25,7 @@ import (
 	"quartet/pkg/plane"
 	"quartet/pkg/plane/planetest"
 	"quartet/pkg/rpc"
+	"quartet/services/agent/state"
 )
 
 var (
@@ -213,7 +214,9 @@ func (r *rig) restart() {
 }
 
 func (r *rig) operator() context.Context { return planetest.As(r.t.Context(), rpc.RoleOperator) }
-func (r *rig) runner() context.Context   { return planetest.As(r.t.Context(), rpc.RoleRunner) }
+
+func (r *rig) runner() context.Context { return planetest.As(r.t.Context(), rpc.RoleRunner) }
+
 func (r *rig) scheduler() context.Context {
 	return planetest.As(r.t.Context(), rpc.RoleService)
 }
@@ -293,10 +296,10 @@ func (r *rig) events() []*journal.Event { return r.journals.Events(r.t, Plane, r
 // hear applies another plane's event by the plane's own rule, as consuming it would.
 func (r *rig) hear(ev *journal.Event) {
 	r.t.Helper()
-	_, err := plane.Do(context.Background(), r.service.engine, plane.Command[*State, struct{}]{
+	_, err := plane.Do(context.Background(), r.service.engine, plane.Command[*state.State, struct{}]{
 		Method: "hear", AgentID: ev.AgentID, Actor: plane.System(ev.Namespace),
-		Decide: func(st *State, env journal.Env) (journal.Decision[struct{}], error) {
-			events, err := react(st, env, ev)
+		Decide: func(st *state.State, env journal.Env) (journal.Decision[struct{}], error) {
+			events, err := state.React(st, env, ev)
 			return journal.Decision[struct{}]{Events: events}, err
 		},
 	})

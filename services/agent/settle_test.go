@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"quartet/services/agent/ref"
 	"slices"
 	"testing"
 	"time"
@@ -17,6 +16,10 @@ import (
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/rpc"
+	"quartet/services/agent/leases"
+	"quartet/services/agent/projection"
+	"quartet/services/agent/ref"
+	"quartet/services/agent/turns"
 )
 
 func operatorWait(waitID, itemID string, at time.Time) *waitingv1.Wait {
@@ -58,13 +61,13 @@ func TestP2_WhatAMessageWillEnd(t *testing.T) {
 		"another message's concern": {[]*waitingv1.Wait{one}, task, "", at(9), false},
 	} {
 		m := &agentv1.Message{Kind: c.kind, WorkItemId: c.item, CreatedAt: timestamppb.New(c.at)}
-		require.Equal(t, c.want, awaits(c.waits, m), name)
+		require.Equal(t, c.want, projection.Awaits(c.waits, m), name)
 	}
 	// A child's supervisor answers it as an operator does; the runtime does not.
 	m := &agentv1.Message{Kind: agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP, Origin: agentv1.Origin_ORIGIN_PARENT, CreatedAt: timestamppb.New(at(9))}
-	require.True(t, awaits([]*waitingv1.Wait{one}, m))
+	require.True(t, projection.Awaits([]*waitingv1.Wait{one}, m))
 	m.Origin = agentv1.Origin_ORIGIN_SYSTEM
-	require.False(t, awaits([]*waitingv1.Wait{one}, m))
+	require.False(t, projection.Awaits([]*waitingv1.Wait{one}, m))
 }
 
 // A turn that an operator's message begins shows what the message did: the wait
@@ -305,11 +308,11 @@ func TestP7_AWakeBetweenLookAndDropIsKept(t *testing.T) {
 	r.triggered("wt_1")
 	require.Equal(t, "recorded", r.offer(r.facts("keeper").GetFactsRevision(), wakeTick()).GetResult())
 	k := ref.Agent{Namespace: "acme", ID: "keeper"}
-	o, free, err := r.service.nextOffer(r.runner(), rpc.ActorFrom(r.runner()), &agentv1.AcquireTurnRequest{})
+	o, free, err := r.service.NextCandidate(r.runner(), rpc.ActorFrom(r.runner()), &agentv1.AcquireTurnRequest{})
 	require.NoError(t, err)
-	require.Equal(t, k, o.key)
+	require.Equal(t, k, o.Agent)
 	r.triggered("wt_2")
-	require.ErrorIs(t, r.service.drop(context.Background(), o, "stale"), errNotTaken)
+	require.ErrorIs(t, r.service.DropTick(context.Background(), o, "stale"), turns.ErrNotTaken)
 	free(false)
 	require.True(t, r.facts("keeper").GetTickPending())
 	require.True(t, r.facts("keeper").GetWakeHint())
@@ -332,7 +335,7 @@ func TestA6_AStaleRunIsToldWhy(t *testing.T) {
 	f := fault.From(err)
 	require.Equal(t, "another_run", f.Metadata()["stale_reason"])
 	require.NotContains(t, f.Message(), "()")
-	r.clk.Advance(turnTerm)
+	r.clk.Advance(leases.Term)
 	r.eventually(func() bool { return r.facts("keeper").GetAgent().GetCurrentRunId() == "" })
 	for _, run := range []string{other, a.GetTurn().GetRunId()} {
 		_, err = r.service.RenewTurn(r.runner(), &agentv1.RenewTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(), RunId: run})

@@ -17,6 +17,7 @@ import (
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/rpc"
+	"quartet/services/agent/leases"
 )
 
 // turn is a rig with an open turn of keeper.
@@ -343,7 +344,7 @@ func TestW7_APromotionIsNotLost(t *testing.T) {
 		},
 		"the turn is finished": func(_ *testing.T, r *rig, a *agentv1.AcquireTurnResponse) { r.finish(a, done) },
 		"the runner is lost": func(_ *testing.T, r *rig, _ *agentv1.AcquireTurnResponse) {
-			r.clk.Advance(turnTerm)
+			r.clk.Advance(leases.Term)
 			r.eventually(func() bool { return r.facts("keeper").GetAgent().GetCurrentRunId() == "" })
 		},
 	} {
@@ -403,7 +404,7 @@ func TestW7_ACompletionThatLandedUnrecordedKeepsItsReport(t *testing.T) {
 			r.restart()
 			r.others.set(func() { r.others.history = c.history(a.GetTurn().GetRunId() + "/0/0") })
 			if lost {
-				r.clk.Advance(turnTerm)
+				r.clk.Advance(leases.Term)
 				r.eventually(func() bool { return r.facts("keeper").GetAgent().GetCurrentRunId() == "" })
 			} else {
 				r.finish(a, done)
@@ -455,7 +456,7 @@ func TestA9_AnInterjectionSurvivesALostRun(t *testing.T) {
 	r, a := turn(t)
 	first, second := r.send("keeper", "one", interject), r.send("keeper", "two", interject)
 	require.Len(t, r.submit(a, 0, "x").GetInterjections(), 2)
-	r.clk.Advance(turnTerm)
+	r.clk.Advance(leases.Term)
 	r.eventually(func() bool { return r.facts("keeper").GetAgent().GetCurrentRunId() == "" })
 	b := r.take("keeper")
 	require.Equal(t, first, b.GetMessage().GetMessageId())
@@ -517,7 +518,7 @@ func TestX12_ALongCallKeepsItsLease(t *testing.T) {
 	}()
 	<-started
 	for range 3 {
-		r.clk.Advance(turnTerm)
+		r.clk.Advance(leases.Term)
 		r.clk.AwaitTimers(1)
 	}
 	close(proceed)

@@ -1,11 +1,11 @@
 package lane
 
 import (
-	"quartet/pkg/journal"
-	agentv1 "quartet/pkg/pb/quartet/agent/v1"
-
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"quartet/pkg/journal"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 )
 
 // NewMessage completes m as a queued message: its id unless it has one, its

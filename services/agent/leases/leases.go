@@ -1,0 +1,159 @@
+// Package leases keeps the terms of open turns. Terms live in memory: a heartbeat writes
+// no journal line, and after a restart every open turn gets a full term (SPEC X12).
+package leases
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"quartet/pkg/clock"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/services/agent/ref"
+)
+
+// turnTerm is how long a run holds its agent without a sign of life (SPEC X12).
+const Term = 30 * time.Second
+
+func WithExpiry(t *agentv1.Turn, until time.Time) *agentv1.Turn {
+	t = proto.CloneOf(t)
+	t.LeaseExpiresAt = timestamppb.New(until)
+	return t
+}
+
+// leases are the terms of open turns. They live in memory: a heartbeat writes
+// no journal line, and after a restart every open turn gets one full term
+// (SPEC X12). A term begins with the turn's first frame, seen by the journal's
+// own hooks, so that no turn is ever open without one.
+type Set struct {
+	clk      clock.Clock
+	due      *clock.Due
+	onExpire func(context.Context, ref.Agent, string)
+	ctx      context.Context //nolint:containedctx // ends the expiries that run when the service stops
+	cancel   context.CancelFunc
+
+	mu       sync.Mutex
+	stalled  func() time.Duration // how long the journal has stood still in all
+	held     map[string]lease     // by due key
+	expiring sync.WaitGroup
+}
+
+type lease struct {
+	agent   ref.Agent
+	runID   string
+	stalled time.Duration // the journal's stall when the term began
+	calls   int           // SubmitRounds that are under way
+}
+
+func NewSet(clk clock.Clock, expire func(context.Context, ref.Agent, string)) *Set {
+	l := &Set{clk: clk, onExpire: expire, held: map[string]lease{}, stalled: func() time.Duration { return 0 }}
+	l.ctx, l.cancel = context.WithCancel(context.Background())
+	l.due = clock.NewDue(clk, l.expireDue)
+	return l
+}
+
+// start begins to end terms. stalled is asked from then on.
+func (l *Set) Start(stalled func() time.Duration) {
+	l.mu.Lock()
+	l.stalled = stalled
+	l.mu.Unlock()
+	l.due.Start()
+}
+
+// stop ends that. What is being ended is left to the next start.
+func (l *Set) Stop() {
+	l.due.Stop()
+	l.cancel()
+	l.expiring.Wait()
+}
+
+// over ends the turns whose terms are over, each by itself: the end of one may
+// have to wait for another plane, and no other agent should (SPEC D5).
+func (l *Set) expireDue(keys []string) {
+	for _, k := range keys {
+		if ls, over := l.takeExpired(k); over {
+			l.expiring.Go(func() { l.onExpire(l.ctx, ls.agent, ls.runID) })
+		}
+	}
+}
+
+func dueKey(k ref.Agent, runID string) string {
+	return strings.Join([]string{k.Namespace, k.ID, runID}, "\x00")
+}
+
+// arm begins a term, or begins it anew.
+func (l *Set) Arm(k ref.Agent, runID string) time.Time { return l.ArmFor(k, runID, Term) }
+
+func (l *Set) ArmFor(k ref.Agent, runID string, term time.Duration) time.Time {
+	until := l.clk.Now().Add(term)
+	dk := dueKey(k, runID)
+	l.mu.Lock()
+	ls := l.held[dk]
+	ls.agent, ls.runID, ls.stalled = k, runID, l.stalled()
+	l.held[dk] = ls
+	l.mu.Unlock()
+	l.due.Set(dk, until)
+	return until
+}
+
+// use keeps a term from ending while its runner waits for an answer of ours:
+// the calls of a round may take longer than a term, and a runner that holds the
+// line is alive.
+func (l *Set) Hold(k ref.Agent, runID string) (release func()) {
+	l.Arm(k, runID)
+	count := func(n int) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if ls, ok := l.held[dueKey(k, runID)]; ok {
+			ls.calls += n
+			l.held[dueKey(k, runID)] = ls
+		}
+	}
+	count(1)
+	return func() { count(-1) }
+}
+
+// until is when the term of a run ends, as known now.
+func (l *Set) Expiry(k ref.Agent, runID string) (time.Time, bool) { return l.due.At(dueKey(k, runID)) }
+
+// disarm forgets a run that ended.
+func (l *Set) Release(k ref.Agent, runID string) {
+	dk := dueKey(k, runID)
+	l.mu.Lock()
+	delete(l.held, dk)
+	l.mu.Unlock()
+	l.due.Remove(dk)
+}
+
+// expired takes a term that is over. Time in which the journal stood still does
+// not count: nobody could have renewed (ARCHITECTURE section 3).
+func (l *Set) takeExpired(dk string) (lease, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	ls, ok := l.held[dk]
+	if !ok {
+		return lease{}, false
+	}
+	if ls.calls > 0 {
+		l.due.Set(dk, l.clk.Now().Add(Term))
+		return lease{}, false
+	}
+	if grew := l.stalled() - ls.stalled; grew > 0 {
+		ls.stalled += grew
+		l.held[dk] = ls
+		l.due.Set(dk, l.clk.Now().Add(grew))
+		return lease{}, false
+	}
+	delete(l.held, dk)
+	return ls, true
+}
+
+// Wait returns when every term that is over by the clock has been handled.
+func (l *Set) Wait() {
+	l.due.Settle()
+	l.expiring.Wait()
+}

@@ -1,0 +1,143 @@
+package runners
+
+import (
+	"maps"
+	"sync"
+
+	"github.com/google/btree"
+)
+
+// stride is the virtual time that a turn costs a namespace of weight 1.
+const stride = 1_000_000_000
+
+// MaxWeight bounds a namespace's weight, so that integer division keeps ratios.
+const MaxWeight = 1000
+
+// shares divides the turns that shared runners take among namespaces by weight
+// (SPEC D7). It is start-time fair queueing: a turn costs its namespace stride
+// divided by its weight in virtual time, and the namespace that stands earliest
+// is next. One that comes back after a pause stands at the present: it neither
+// saved up nor owes. Between two turns of a namespace that always has work,
+// another one of weight w times its own gets at most ⌈w⌉+1.
+//
+// It is fed by hints: touch says that a namespace may have a ready agent, leave
+// that none was found. Every operation is O(log n) in the number of namespaces,
+// and there is no clock in it. What private runners take is not counted: they
+// are their namespace's own.
+type Shares struct {
+	mu         sync.Mutex
+	weights    map[string]int
+	VirtualNow uint64 // virtual: the start of the newest turn
+	waiting    *btree.BTreeG[entry]
+	Starts     map[string]uint64 // of those in waiting
+	MarkedAt   map[string]uint64 // of those in waiting: when touch came last
+	Marks      uint64
+	// ahead are the starts of namespaces that left while they stood beyond now.
+	Ahead      map[string]uint64
+	PurgeAbove int
+}
+
+type entry struct {
+	start     uint64
+	namespace string
+}
+
+func NewShares(weights map[string]int) *Shares {
+	return &Shares{
+		weights: maps.Clone(weights), Starts: map[string]uint64{}, MarkedAt: map[string]uint64{}, Ahead: map[string]uint64{}, PurgeAbove: 1024,
+		waiting: btree.NewG(16, func(a, b entry) bool {
+			if a.start != b.start {
+				return a.start < b.start
+			}
+			return a.namespace < b.namespace
+		}),
+	}
+}
+
+func (s *Shares) cost(namespace string) uint64 {
+	return stride / uint64(max(s.weights[namespace], 1))
+}
+
+// touch says that a namespace may have a ready agent.
+func (s *Shares) MarkReady(namespace string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.Marks++
+	s.MarkedAt[namespace] = s.Marks
+	if _, waits := s.Starts[namespace]; waits {
+		return
+	}
+	at := max(s.VirtualNow, s.Ahead[namespace])
+	delete(s.Ahead, namespace)
+	s.insert(namespace, at)
+}
+
+func (s *Shares) insert(namespace string, at uint64) {
+	s.Starts[namespace] = at
+	s.waiting.ReplaceOrInsert(entry{at, namespace})
+}
+
+// next is the namespace whose turn it is, with a mark for leave.
+func (s *Shares) Next() (namespace string, mark uint64, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	first, ok := s.waiting.Min()
+	return first.namespace, s.MarkedAt[first.namespace], ok
+}
+
+// leave says that no ready agent was found in a namespace. If it was touched
+// since the mark it stays: what was found may be old.
+func (s *Shares) MarkEmpty(namespace string, mark uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at, waits := s.Starts[namespace]
+	if !waits || s.MarkedAt[namespace] != mark {
+		return
+	}
+	s.waiting.Delete(entry{at, namespace})
+	delete(s.Starts, namespace)
+	delete(s.MarkedAt, namespace)
+	if at > s.VirtualNow {
+		s.Ahead[namespace] = at
+		s.Purge()
+	}
+}
+
+// purge forgets what the present has passed. It runs when the map has doubled.
+func (s *Shares) Purge() {
+	if len(s.Ahead) <= s.PurgeAbove {
+		return
+	}
+	maps.DeleteFunc(s.Ahead, func(_ string, at uint64) bool { return at <= s.VirtualNow })
+	s.PurgeAbove = max(1024, 2*len(s.Ahead))
+}
+
+// charge counts a turn that is about to be taken.
+func (s *Shares) Charge(namespace string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at, waits := s.Starts[namespace]
+	if !waits {
+		at = max(s.VirtualNow, s.Ahead[namespace])
+		s.Ahead[namespace] = at + s.cost(namespace)
+		s.VirtualNow = at
+		return
+	}
+	s.VirtualNow = max(s.VirtualNow, at)
+	s.waiting.Delete(entry{at, namespace})
+	s.insert(namespace, at+s.cost(namespace))
+}
+
+// refund takes a charge back: the turn was not taken after all.
+func (s *Shares) Refund(namespace string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if at, waits := s.Starts[namespace]; waits {
+		s.waiting.Delete(entry{at, namespace})
+		s.insert(namespace, at-min(at, s.cost(namespace)))
+		return
+	}
+	if at, ok := s.Ahead[namespace]; ok {
+		s.Ahead[namespace] = at - min(at, s.cost(namespace))
+	}
+}

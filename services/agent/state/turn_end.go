@@ -1,0 +1,150 @@
+package state
+
+import (
+	"fmt"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"quartet/pkg/journal"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/services/agent/lane"
+	"quartet/services/agent/text"
+)
+
+// concluded tells the operator how a turn ended: that its message was put aside
+// for good, or what was said last where no report has said it (SPEC W7: what was
+// promoted is delivered once).
+func (a *Agent) endBrief(env journal.Env, t *agentv1.Turn, events []*journal.Event) []*journal.Event {
+	for _, ev := range events {
+		if p, ok := ev.Payload.(*agentv1.MessageQuarantined); ok && p.GetMessage().GetMessageId() == t.GetMessageId() {
+			return a.briefEvents(env, agentv1.BriefKind_BRIEF_KIND_FAILURE, a.briefID(t.GetMessageId(), "failure"),
+				"Put aside: "+p.GetMessage().GetStateReason(), p.GetMessage().GetWorkItemId(), t.GetTurnId())
+		}
+	}
+	n := len(a.OpenTurn.Rounds)
+	if n == 0 || t.GetState() != agentv1.TurnState_TURN_STATE_COMPLETED || a.promotedIn(events) ||
+		a.Lane.Get(t.GetMessageId()).GetKind() != agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT {
+		return nil
+	}
+	last := a.OpenTurn.Rounds[n-1].GetText()
+	if strings.TrimSpace(last) == "" {
+		return nil
+	}
+	return a.briefEvents(env, agentv1.BriefKind_BRIEF_KIND_RESULT, a.briefID(t.GetTurnId(), "final"), text.Shorten(last, maxBriefBytes), "", t.GetTurnId())
+}
+
+// promotedIn says whether a round of the open turn became a report.
+func (a *Agent) promotedIn(events []*journal.Event) bool {
+	for _, settled := range a.OpenTurn.Settled {
+		if settled.GetPromotedWorkItemId() != "" {
+			return true
+		}
+	}
+	for _, ev := range events {
+		if p, ok := ev.Payload.(*agentv1.RoundSettled); ok && p.GetPromotedWorkItemId() != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// ending is how a turn ends.
+type Ending struct {
+	State      agentv1.TurnState
+	Reason     string
+	Message    string
+	Requeue    bool // the message goes back to its lane
+	Uncounted  bool // and the attempt does not count
+	Quarantine bool // the message is put aside at once
+	DropTick   bool // but a tick is not offered again
+	Reported   bool // what was said last is an item's report, which has its brief
+}
+
+// endEvents is the one rule for every end of a turn: what becomes of the turn,
+// of its message, and of what was interjected.
+func (a *Agent) EndTurn(env journal.Env, how Ending, before []*journal.Event) []*journal.Event {
+	t := proto.CloneOf(a.OpenTurn.Record)
+	t.State, t.EndReason, t.EndedAt = how.State, how.Reason, timestamppb.New(env.Now)
+	events := before
+	if how.State != agentv1.TurnState_TURN_STATE_COMPLETED && how.Reason != EndAgentDeleted {
+		// What was interjected into a run that failed or was aborted is heard again
+		// (SPEC A9): an abort takes the turn's own message out, and no other words.
+		// It goes to the front of the lane;
+		// last first, since each goes to the front of its band, and before the
+		// message itself, which may stand before them in theirs (SPEC A5).
+		ids := t.GetInterjectedMessageIds()
+		for i := len(ids) - 1; i >= 0; i-- {
+			if im := a.Lane.Get(ids[i]); im.GetState() == agentv1.MessageState_MESSAGE_STATE_INTERJECTED {
+				q := lane.WithState(im, env, agentv1.MessageState_MESSAGE_STATE_QUEUED, "turn_"+how.Reason)
+				events = append(events, lane.Event(q, &agentv1.MessageRequeued{Message: q}))
+			}
+		}
+	}
+	m := a.Lane.Get(t.GetMessageId())
+	switch {
+	case how.Quarantine:
+		q := lane.WithState(m, env, agentv1.MessageState_MESSAGE_STATE_QUARANTINED, reasonOf(how))
+		events = append(events, lane.Event(q, &agentv1.MessageQuarantined{Message: q}))
+	case how.DropTick && m.GetTick() != nil:
+		events = append(events, lane.Dropped(m, env, reasonOf(how)))
+	case how.Requeue && (m.GetAttempts() < lane.MaxAttempts || how.Uncounted):
+		q := lane.WithState(m, env, agentv1.MessageState_MESSAGE_STATE_QUEUED, reasonOf(how))
+		if how.Uncounted {
+			q.Attempts--
+		}
+		events = append(events, lane.Event(q, &agentv1.MessageRequeued{Message: q}))
+	case how.Requeue:
+		q := lane.WithState(m, env, agentv1.MessageState_MESSAGE_STATE_QUARANTINED, fmt.Sprintf("%s, attempt %d of %d", reasonOf(how), m.GetAttempts(), lane.MaxAttempts))
+		events = append(events, lane.Event(q, &agentv1.MessageQuarantined{Message: q}))
+	case how.State == agentv1.TurnState_TURN_STATE_ABORTED:
+		q := lane.WithState(m, env, agentv1.MessageState_MESSAGE_STATE_ABORTED, reasonOf(how))
+		events = append(events, lane.Event(q, &agentv1.MessageAborted{Message: q}))
+	default:
+		q := lane.WithState(m, env, agentv1.MessageState_MESSAGE_STATE_PROCESSED, how.Reason)
+		events = append(events, lane.Event(q, &agentv1.MessageProcessed{Message: q}))
+	}
+	events = append(events, TurnEvent(t, turnPayload(t)))
+	if how.Reported {
+		return events
+	}
+	return append(events, a.endBrief(env, t, events)...)
+}
+
+func reasonOf(how Ending) string {
+	if how.Message == "" {
+		return how.Reason
+	}
+	return how.Reason + ": " + how.Message
+}
+
+func turnPayload(t *agentv1.Turn) proto.Message {
+	switch t.GetState() {
+	case agentv1.TurnState_TURN_STATE_FAILED:
+		return &agentv1.TurnFailed{Turn: t}
+	case agentv1.TurnState_TURN_STATE_INTERRUPTED:
+		return &agentv1.TurnInterrupted{Turn: t}
+	case agentv1.TurnState_TURN_STATE_ABORTED:
+		return &agentv1.TurnAborted{Turn: t}
+	case agentv1.TurnState_TURN_STATE_UNSPECIFIED, agentv1.TurnState_TURN_STATE_OPEN, agentv1.TurnState_TURN_STATE_COMPLETED:
+	}
+	return &agentv1.TurnCompleted{Turn: t}
+}
+
+// endedTurn finds the turn whose end is among events.
+func EndedTurn(events []*journal.Event) *agentv1.Turn {
+	for _, ev := range events {
+		switch p := ev.Payload.(type) {
+		case *agentv1.TurnCompleted:
+			return p.GetTurn()
+		case *agentv1.TurnFailed:
+			return p.GetTurn()
+		case *agentv1.TurnInterrupted:
+			return p.GetTurn()
+		case *agentv1.TurnAborted:
+			return p.GetTurn()
+		}
+	}
+	return nil
+}

@@ -1,0 +1,225 @@
+package state
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/journal"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/tracing"
+	"quartet/services/agent/lane"
+	"quartet/services/agent/ref"
+)
+
+// generation is that of the newest lease; it only grows (SPEC X12).
+func (a *Agent) LeaseGeneration() int64 {
+	if n := len(a.EndedTurns); n > 0 {
+		return a.EndedTurns[n-1].Record.GetLeaseGeneration()
+	}
+	return 0
+}
+
+func TurnEvent(t *agentv1.Turn, payload proto.Message) *journal.Event {
+	return &journal.Event{AgentID: t.GetAgentId(), WorkItemID: t.GetBoundWorkItemId(), Payload: payload}
+}
+
+// roundInMemory is a round of the open turn or of one that ended lately.
+func (a *Agent) RoundInMemory(n int) *agentv1.Round {
+	for i := len(a.Transcript.Turns) - 1; i >= 0; i-- {
+		span := a.Transcript.Turns[i]
+		if n < span.First {
+			continue
+		}
+		if t := a.Find(span.TurnID); t != nil && len(t.Rounds) == span.Rounds {
+			return t.Rounds[n-span.First]
+		}
+		break
+	}
+	return nil
+}
+
+// held gives the open turn that a run holds: RUN_STALE for another run,
+// TURN_ENDED when this very run has ended.
+func (s *State) HeldTurn(namespace, agentID, turnID, runID string) (*Turn, error) {
+	a, err := s.Find(namespace, agentID)
+	if err != nil {
+		return nil, err
+	}
+	t := a.Find(turnID)
+	switch {
+	case t == nil && !a.IsActive():
+		return nil, StaleRun(&agentv1.Turn{TurnId: turnID, EndReason: EndAgentDeleted}, runID)
+	case t == nil:
+		return nil, fault.NotFound.Newf("agent %q has no turn %q", agentID, turnID).With("turn_id", turnID)
+	case t.Record.GetRunId() != runID:
+		return nil, StaleRun(t.Record, runID)
+	case t.Record.GetState() == agentv1.TurnState_TURN_STATE_INTERRUPTED, t.Record.GetState() == agentv1.TurnState_TURN_STATE_ABORTED:
+		return nil, StaleRun(t.Record, runID)
+	case t.Record.GetState() != agentv1.TurnState_TURN_STATE_OPEN:
+		return nil, fault.TurnEnded.Newf("turn %q has ended (%s); acquire the next one", turnID, t.Record.GetEndReason()).
+			With("turn_id", turnID).With("end_reason", t.Record.GetEndReason())
+	}
+	return t, nil
+}
+
+// stale says why a run does not hold a turn: how the turn ended, or that
+// another run holds it.
+func StaleRun(t *agentv1.Turn, runID string) error {
+	why := cmp.Or(t.GetEndReason(), "another_run")
+	return fault.RunStale.Newf("run %q does not hold turn %q (%s); stop working on it", runID, t.GetTurnId(), why).
+		With("run_id", runID).With("turn_id", t.GetTurnId()).With("stale_reason", why)
+}
+
+// end closes the open turn. Three completed turns in a row without a call or a
+// change leave the agent idle until new input (SPEC D4).
+func (a *Agent) endTurn(t *agentv1.Turn, completed bool, walSeq uint64) {
+	if a.OpenTurn == nil || a.OpenTurn.Record.GetTurnId() != t.GetTurnId() {
+		return
+	}
+	calls := 0
+	for _, r := range a.OpenTurn.Rounds {
+		calls += len(r.GetToolCalls()) + len(r.GetLocalToolResults())
+	}
+	// What woke the agent counts as told by a completed turn only (SPEC P2, P7).
+	if completed {
+		a.failedTicks = 0
+	} else if a.Wake == nil {
+		a.Wake = a.OpenTurn.shownWake
+	}
+	a.OpenTurn.Record = t
+	a.EndedTurns = append(a.EndedTurns, a.OpenTurn)
+	a.OpenTurn = nil
+	a.Transcript.EndTurn(walSeq)
+	a.evictRounds()
+	a.edit(func(r *agentv1.Agent) {
+		r.CurrentRunId, r.CurrentTurnId, r.LastTurnId = "", "", t.GetTurnId()
+		switch {
+		case completed && calls == 0 && t.GetMutations() == 0:
+			r.IdleTurns++
+		case completed:
+			r.IdleTurns = 0
+		}
+	})
+}
+
+func (a *Agent) edit(change func(*agentv1.Agent)) {
+	r := proto.CloneOf(a.Record)
+	change(r)
+	a.Record = r
+}
+
+func (t *Turn) edit(change func(*agentv1.Turn)) {
+	r := proto.CloneOf(t.Record)
+	change(r)
+	t.Record = r
+}
+
+// round replaces one round of a turn.
+func (t *Turn) round(index int32, change func(*agentv1.Round)) {
+	if int(index) >= len(t.Rounds) {
+		return
+	}
+	t.Rounds = slices.Clone(t.Rounds)
+	r := proto.CloneOf(t.Rounds[index])
+	change(r)
+	t.Rounds[index] = r
+}
+
+func (a *Agent) open(turnID string) (*Turn, error) {
+	if a.OpenTurn == nil || a.OpenTurn.Record.GetTurnId() != turnID {
+		return nil, fmt.Errorf("agent: turn %q is not open", turnID)
+	}
+	return a.OpenTurn, nil
+}
+
+// find gives a turn of the agent, open or ended.
+func (a *Agent) Find(turnID string) *Turn {
+	if a.OpenTurn != nil && a.OpenTurn.Record.GetTurnId() == turnID {
+		return a.OpenTurn
+	}
+	for i := len(a.EndedTurns) - 1; i >= 0; i-- {
+		if a.EndedTurns[i].Record.GetTurnId() == turnID {
+			return a.EndedTurns[i]
+		}
+	}
+	return nil
+}
+
+// interject hands the queued interjections to a turn, all but one message.
+func (a *Agent) Interject(env journal.Env, t *agentv1.Turn, but string, events []*journal.Event) ([]*journal.Event, []*agentv1.Message) {
+	var handed []*agentv1.Message
+	for _, m := range a.Lane.Interjections() {
+		if m.GetMessageId() == but {
+			continue
+		}
+		i := lane.WithState(m, env, agentv1.MessageState_MESSAGE_STATE_INTERJECTED, "")
+		i.TurnId = t.GetTurnId()
+		events = append(events, lane.Event(i, &agentv1.MessageInterjected{Message: i}))
+		handed = append(handed, i)
+	}
+	return events, handed
+}
+
+// A turn is part of its message's trace, and its span lasts from the frame that
+// starts it to the frame that ends it, over however many calls and restarts: the
+// record holds its id, and it is told of at the end.
+
+// tracedTurns is how many of an agent's newest turns are looked at for the trace
+// of a message.
+const tracedTurns = 16
+
+// tracedBefore says whether a turn about another message was part of a message's
+// trace: then this turn follows from that one, and begins a trace of its own that
+// links to it. An agent that goes on for months would have one trace otherwise.
+func (a *Agent) tracedBefore(m *agentv1.Message) bool {
+	if m.GetTraceparent() == "" {
+		return false
+	}
+	for _, t := range a.EndedTurns[max(0, len(a.EndedTurns)-tracedTurns):] {
+		if t.Record.GetMessageId() != m.GetMessageId() && tracing.SameTrace(t.Record.GetTraceparent(), m.GetTraceparent()) {
+			return true
+		}
+	}
+	return false
+}
+
+// keptWhole is how many ended turns keep their rounds in memory: for a runner
+// that asks again, and for the trace in the next context. A round may have half
+// a megabyte, so all others are read back from the journal.
+const keptWithRounds = 2
+
+// slim lets go of the rounds that are read back when they are asked for.
+func (a *Agent) evictRounds() {
+	if n := len(a.EndedTurns) - 1 - keptWithRounds; n >= 0 {
+		a.EndedTurns[n].Rounds, a.EndedTurns[n].Settled = nil, nil
+	}
+}
+
+// watched is what a watcher of a run was not told yet. Another run is RUN_STALE;
+// the run's own end is the last thing that it is told.
+func (s *State) WatchUpdate(k ref.Agent, req *agentv1.WatchTurnRequest, announced map[string]bool) (*agentv1.WatchTurnResponse, error) {
+	a, err := s.Find(k.Namespace, k.ID)
+	if err != nil {
+		return nil, err
+	}
+	t := a.Find(req.GetTurnId())
+	switch {
+	case t == nil:
+		return nil, fault.NotFound.Newf("agent %q has no turn %q", k.ID, req.GetTurnId()).With("turn_id", req.GetTurnId())
+	case t.Record.GetRunId() != req.GetRunId():
+		return nil, StaleRun(t.Record, req.GetRunId())
+	case t != a.OpenTurn:
+		return &agentv1.WatchTurnResponse{Ended: t.Record}, nil
+	}
+	seen := &agentv1.WatchTurnResponse{}
+	for _, m := range a.Lane.Interjections() {
+		if !announced[m.GetMessageId()] {
+			seen.Interjections = append(seen.Interjections, m)
+		}
+	}
+	return seen, nil
+}

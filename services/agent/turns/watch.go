@@ -1,0 +1,82 @@
+package turns
+
+import (
+	"time"
+
+	"google.golang.org/grpc"
+
+	"quartet/pkg/fault"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
+	"quartet/services/agent/access"
+	"quartet/services/agent/ref"
+	"quartet/services/agent/state"
+)
+
+// keepalive is how long a watch stays silent: both sides notice a dead
+// connection within it.
+const Keepalive = 15 * time.Second
+
+// WatchTurn tells a runner at once what happens to its open turn: that an
+// operator's message waits for the next safe point, and that the turn has ended
+// (SPEC A7, A9). Announcing hands nothing over; the answer of SubmitRound does.
+func (s *Service) WatchTurn(req *agentv1.WatchTurnRequest, stream grpc.ServerStreamingServer[agentv1.WatchTurnResponse]) error {
+	ctx := stream.Context()
+	actor := rpc.ActorFrom(ctx)
+	if err := access.CheckRun(actor, req.GetAgentId(), req.GetTurnId(), req.GetRunId()); err != nil {
+		return err
+	}
+	k := ref.Agent{Namespace: actor.Namespace, ID: req.GetAgentId()}
+	news, forget := s.watchers.add(k)
+	defer forget()
+	announced := map[string]bool{}
+	for first := true; ; first = false {
+		seen, _, err := plane.View(ctx, s.engine, k.ID, func(st *state.State) (*agentv1.WatchTurnResponse, error) {
+			return st.WatchUpdate(k, req, announced)
+		})
+		if err != nil {
+			return err
+		}
+		if first {
+			// The empty beginning says that the watch stands: what comes later
+			// is not missed.
+			if err := stream.Send(&agentv1.WatchTurnResponse{}); err != nil {
+				return err
+			}
+		}
+		for _, m := range seen.GetInterjections() {
+			announced[m.GetMessageId()] = true
+		}
+		if len(seen.GetInterjections()) > 0 || seen.GetEnded() != nil {
+			if err := stream.Send(seen); err != nil || seen.GetEnded() != nil {
+				return err
+			}
+		}
+		if err := s.awaitChange(stream, news); err != nil {
+			return err
+		}
+	}
+}
+
+// untilNews returns when the turn is to be looked at again.
+func (s *Service) awaitChange(stream grpc.ServerStreamingServer[agentv1.WatchTurnResponse], news <-chan struct{}) error {
+	for {
+		silent := s.deps.Clock.TimerAt(s.deps.Clock.Now().Add(Keepalive))
+		select {
+		case <-news:
+			silent.Stop()
+			return nil
+		case <-silent.C():
+			if err := stream.Send(&agentv1.WatchTurnResponse{}); err != nil {
+				return err
+			}
+		case <-stream.Context().Done():
+			silent.Stop()
+			return fault.From(stream.Context().Err())
+		case <-s.stopping:
+			silent.Stop()
+			return fault.NotReady.New("the service is stopping; watch the turn again")
+		}
+	}
+}
