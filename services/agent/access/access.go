@@ -54,5 +54,8 @@ func RunActor(k ref.Agent, runID string) rpc.Actor {
 	return rpc.Actor{Namespace: k.Namespace, Principal: Principal(k), Role: rpc.RoleAgent, AgentID: k.ID, RunID: runID}
 }
 
+// AgentActor returns the actor that reads on behalf of an agent outside of a run.
+func AgentActor(k ref.Agent) rpc.Actor { return RunActor(k, "") }
+
 // runPrincipal is the name that an agent's calls go by; request ids are its own.
 func Principal(k ref.Agent) string { return "agent/" + k.ID }

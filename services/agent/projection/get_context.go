@@ -2,6 +2,7 @@ package projection
 
 import (
 	"context"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -70,6 +71,9 @@ func (s *Service) GetContext(ctx context.Context, req *agentv1.GetContextRequest
 	return &agentv1.GetContextResponse{Context: c}, nil
 }
 
+// boardTimeout bounds how long a turn waits for the summary of its boards.
+const boardTimeout = 2 * time.Second
+
 // summarized is how the boards of an orchestrator stand, within the budget that
 // the board plane keeps for it (S2-464, S2-465). An agent without the family has
 // no boards. A board plane that is away holds no turn back: what is missing is
@@ -82,7 +86,7 @@ func (s *Service) boardSummary(ctx context.Context, k ref.Agent) (prompt.Boards,
 	if err != nil || !has.Has(agentv1.ToolFamily_TOOL_FAMILY_BOARDS) {
 		return prompt.Boards{}, err
 	}
-	term, cancel := context.WithTimeout(ctx, readTimeout)
+	term, cancel := context.WithTimeout(ctx, boardTimeout)
 	defer cancel()
 	r, err := s.deps.Boards.GetSummary(term, &boardv1.GetSummaryRequest{SessionId: k.ID})
 	switch {

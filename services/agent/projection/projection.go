@@ -1,15 +1,11 @@
 package projection
 
 import (
-	"context"
-	"slices"
-
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/services/agent/prompt"
-	"quartet/services/agent/state"
 	"quartet/services/agent/tools"
 )
 
@@ -34,29 +30,6 @@ type Projection struct {
 	inherited string
 	// lost are rounds that no runner was answered with.
 	lost []prompt.Lost
-}
-
-// ownWaits are the agent's own triggered waits, asked for when a trigger may be
-// what the turn is about: no item shows them.
-func (s *Service) ownWaits(ctx context.Context, o *state.Candidate) ([]*waitingv1.Wait, error) {
-	m := o.Message
-	if o.Wake == nil && m.GetKind() != agentv1.MessageKind_MESSAGE_KIND_CALLBACK_EVENT && m.GetTick().GetReason() != agentv1.TickReason_TICK_REASON_WAKE_HINT {
-		return nil, nil
-	}
-	r, err := s.deps.Waiting.ListWaits(ctx, &waitingv1.ListWaitsRequest{AgentId: m.GetAgentId(), PageSize: 500})
-	if err != nil {
-		return nil, err
-	}
-	return slices.DeleteFunc(r.GetWaits(), func(w *waitingv1.Wait) bool { return w.GetWorkItemId() != "" || !w.GetTriggered() }), nil
-}
-
-func waitsForTask(it *workv1.WorkItem, taskID string) bool {
-	for _, w := range it.GetWaits() {
-		if w.GetKind() == workv1.WaitKind_WAIT_KIND_TASK && w.GetResource() == taskID {
-			return true
-		}
-	}
-	return false
 }
 
 // shown are the trigger counts that the turn's context shows. When the turn

@@ -2,7 +2,7 @@ package projection
 
 import (
 	"context"
-	"time"
+	"slices"
 
 	"google.golang.org/grpc/codes"
 
@@ -10,71 +10,83 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
-	"quartet/services/agent/ref"
+	"quartet/services/agent/access"
 	"quartet/services/agent/state"
 )
 
-// settleTerm bounds how long a turn waits for the planes to tell what its
-// message is about. They travel as events of different planes, milliseconds
-// apart; a plane that is down must not hold the agent back for longer.
-const readTimeout = 2 * time.Second
+// shownWaits is how many waits of an agent a turn considers.
+const shownWaits = 500
 
-// projection reads an agent's work for a turn. A message and what it did to a
-// wait are facts of two planes, or three: the turn begins when all are told, so
-// that no agent is shown an answer beside an item that still waits for it.
-func (s *Service) Read(ctx context.Context, namespace string, o *state.Candidate) (*Projection, error) {
-	ctx = rpc.WithActor(ctx, rpc.Actor{Namespace: namespace, Principal: "agent/" + o.Record.GetAgentId(), Role: rpc.RoleAgent, AgentID: o.Record.GetAgentId()})
-	deadline := time.Now().Add(readTimeout)
-	for pause := time.Millisecond; ; pause = min(2*pause, 20*time.Millisecond) {
-		q, err := s.deps.Work.GetWorkQueue(ctx, &workv1.GetWorkQueueRequest{AgentId: o.Record.GetAgentId()})
-		if err != nil {
+// Read reads an agent's work for the turn of a candidate, each fact once.
+//
+// A message and what it did to a wait are facts of two or three planes: an operator's
+// message ends a wait in the waiting plane, which then detaches it from its item in the
+// work plane. So that no turn shows a message beside an item that still waits for it,
+// the reads name positions in the journals (plane.After): the waiting plane answers when
+// it has consumed the event that the message stems from, and the work plane when it has
+// consumed what the waiting plane answered from. A plane that does not get there in time
+// is read as it is.
+func (s *Service) Read(ctx context.Context, c *state.Candidate) (*Projection, error) {
+	ctx = rpc.WithActor(ctx, access.AgentActor(c.Agent))
+	p := &Projection{wake: c.Wake}
+	waits, after, err := s.readWaits(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	p.ownWaits = waits
+	if p.GetWorkQueueResponse, err = s.deps.Work.GetWorkQueue(plane.After(ctx, after), &workv1.GetWorkQueueRequest{AgentId: c.Agent.ID}); err != nil {
+		return nil, err
+	}
+	if c.Message.GetTick().GetReason() == agentv1.TickReason_TICK_REASON_RECHECK {
+		if p.subject, err = s.Subject(ctx, c.Message); err != nil {
 			return nil, err
-		}
-		p := &Projection{GetWorkQueueResponse: q, wake: o.Wake}
-		if p.ownWaits, err = s.ownWaits(ctx, o); err != nil {
-			return nil, err
-		}
-		told, err := s.told(ctx, o.Message, p)
-		if err != nil {
-			return nil, err
-		}
-		if told || time.Now().After(deadline) {
-			return p, s.addHistory(ctx, ref.Agent{Namespace: namespace, ID: o.Record.GetAgentId()}, p)
-		}
-		t := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-			t.Stop()
-			return nil, ctx.Err()
-		case <-t.C:
 		}
 	}
+	return p, s.addHistory(ctx, c.Agent, p)
 }
 
-// told says whether the planes show what a message is about.
-func (s *Service) told(ctx context.Context, m *agentv1.Message, p *Projection) (bool, error) {
+// readWaits reads what the waiting plane knows about the message of a candidate: the
+// triggered waits of the agent itself, which no item shows, and the position in the
+// waiting journal that the work plane must have consumed for its items to show the same.
+// A message that has nothing to do with waits needs neither.
+func (s *Service) readWaits(ctx context.Context, c *state.Candidate) (own []*waitingv1.Wait, after plane.Position, err error) {
+	m, k := c.Message, c.Agent
+	callback := m.GetKind() == agentv1.MessageKind_MESSAGE_KIND_CALLBACK_EVENT
+	// Whoever may instruct the agent may end one of its waits, and so may the end of a
+	// task; which wait it is, the waiting plane decides.
+	instruction := m.GetAuthority() == agentv1.Authority_AUTHORITY_OPERATOR_INSTRUCTION
+	result := m.GetTaskId() != "" && m.GetWorkItemId() != ""
+	shown := callback || c.Wake != nil || m.GetTick().GetReason() == agentv1.TickReason_TICK_REASON_WAKE_HINT
+	var before plane.Position
 	switch {
-	case m.GetTick().GetReason() == agentv1.TickReason_TICK_REASON_RECHECK:
-		var err error
-		p.subject, err = s.Subject(ctx, m)
-		return true, err
-	case m.GetTaskId() != "":
-		it, err := s.Subject(ctx, m)
-		return !waitsForTask(it, m.GetTaskId()), err
-	case instructs(m), m.GetKind() == agentv1.MessageKind_MESSAGE_KIND_CALLBACK_EVENT:
-	default:
-		return true, nil
+	case instruction:
+		before = s.engine.At(k.Namespace, k.ID, c.QueuedAt)
+	case result:
+		before = s.engine.Consumed("task", k.Namespace, k.ID)
+	case callback:
+		after = s.engine.Consumed("waiting", k.Namespace, k.ID)
+	case !shown:
+		return nil, after, nil
 	}
-	r, err := s.deps.Waiting.ListWaits(ctx, &waitingv1.ListWaitsRequest{AgentId: m.GetAgentId(), PageSize: 500})
-	if err != nil {
-		// The waiting plane does not hold a message back for ever: see settleTerm.
-		return fault.From(err).Code() != codes.Unavailable, nil
+	size := int32(shownWaits)
+	if !shown {
+		size = 1 // only its revision counts
 	}
-	if Awaits(r.GetWaits(), m) {
-		return false, nil
+	r, err := s.deps.Waiting.ListWaits(plane.After(ctx, before), &waitingv1.ListWaitsRequest{AgentId: k.ID, PageSize: size})
+	switch {
+	case err != nil && !shown && fault.From(err).Code() == codes.Unavailable:
+		return nil, after, nil // a plane that is down does not hold a message back
+	case err != nil:
+		return nil, after, err
+	case instruction, result:
+		after = s.engine.Elsewhere("waiting", k.Namespace, k.ID, uint64(max(r.GetRevision(), 0)))
 	}
-	return s.heard(ctx, m, p, r)
+	if !shown {
+		return nil, after, nil
+	}
+	return slices.DeleteFunc(r.GetWaits(), func(w *waitingv1.Wait) bool { return w.GetWorkItemId() != "" || !w.GetTriggered() }), after, nil
 }
 
 // subject is the item that a message names; nil where there is none, or not
@@ -88,84 +100,4 @@ func (s *Service) Subject(ctx context.Context, m *agentv1.Message) (*workv1.Work
 		return nil, err
 	}
 	return r.GetWorkItem(), nil
-}
-
-// instructs says whether a message is an operator's word, or a supervisor's to its
-// child: by the waiting plane's own rule it answers who waits for an operator.
-func instructs(m *agentv1.Message) bool {
-	return m.GetKind() == agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT ||
-		m.GetKind() == agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP && m.GetOrigin() == agentv1.Origin_ORIGIN_PARENT
-}
-
-// awaits says whether a wait stands that the waiting plane will end when it
-// hears of the message, by its own rule (SPEC P2): the operator wait of the item
-// that is named, else the only one. Waits that are younger than the message may
-// have been made after it was heard, so they are nobody's evidence.
-func Awaits(waits []*waitingv1.Wait, m *agentv1.Message) bool {
-	if !instructs(m) {
-		return false
-	}
-	n := 0
-	for _, w := range waits {
-		if w.GetKind() == waitingv1.WaitKind_WAIT_KIND_OPERATOR && w.GetMode() == waitingv1.WaitMode_WAIT_MODE_WAIT &&
-			w.GetStatus() == waitingv1.WaitStatus_WAIT_STATUS_ACTIVE &&
-			w.GetCreatedAt().AsTime().Before(m.GetCreatedAt().AsTime()) &&
-			(m.GetWorkItemId() == "" || m.GetWorkItemId() == w.GetWorkItemId()) {
-			n++
-		}
-	}
-	return n == 1
-}
-
-// heard says whether the work plane knows of its items' waits what the waiting
-// plane knows: none shows a wait that ended, and each shows every trigger.
-func (s *Service) heard(ctx context.Context, m *agentv1.Message, p *Projection, r *waitingv1.ListWaitsResponse) (bool, error) {
-	stands := map[string]*waitingv1.Wait{}
-	for _, w := range r.GetWaits() {
-		stands[w.GetWaitId()] = w
-	}
-	shown := map[string]bool{}
-	for _, it := range p.openItems() {
-		for _, a := range it.GetWaits() {
-			w := stands[a.GetWaitId()]
-			if w == nil && r.GetNextPageToken() == "" || w.GetTriggerCount() > a.GetTriggerCount() {
-				return false, nil
-			}
-			shown[a.GetWaitId()] = true
-		}
-	}
-	if m.GetKind() != agentv1.MessageKind_MESSAGE_KIND_CALLBACK_EVENT {
-		return true, nil
-	}
-	// An item beyond the caps of the queue is asked for itself; one look is
-	// enough, since a delivery reaches its waits in one commit.
-	for _, w := range r.GetWaits() {
-		if w.GetWorkItemId() == "" || !w.GetTriggered() || shown[w.GetWaitId()] {
-			continue
-		}
-		it, err := s.Subject(ctx, &agentv1.Message{AgentId: m.GetAgentId(), WorkItemId: w.GetWorkItemId()})
-		if err != nil {
-			return false, err
-		}
-		for _, a := range it.GetWaits() {
-			if a.GetWaitId() == w.GetWaitId() {
-				return a.GetTriggerCount() >= w.GetTriggerCount(), nil
-			}
-		}
-		// The item does not know of the wait yet; a completed one never will.
-		return it.GetState() != workv1.WorkItemState_WORK_ITEM_STATE_OPEN, nil
-	}
-	return true, nil
-}
-
-// open are the items that the turn's context shows and that are not completed.
-func (p *Projection) openItems() []*workv1.WorkItem {
-	var all []*workv1.WorkItem
-	if p.GetCurrent() != nil {
-		all = append(all, p.GetCurrent())
-	}
-	for _, class := range [][]*workv1.WorkItem{p.GetTriggeredBlocked(), p.GetQueuedRunnable(), p.GetWaitingForOperator(), p.GetBlocked()} {
-		all = append(all, class...)
-	}
-	return all
 }

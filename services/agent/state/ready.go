@@ -15,6 +15,7 @@ type Candidate struct {
 	ReadySince time.Time // ready since
 	Record     *agentv1.Agent
 	Message    *agentv1.Message
+	QueuedAt   uint64              // wal_seq of the event that queued Message; 0 if it is not known
 	Wake       *agentv1.AgentWoken // what woke the agent itself
 	NewTrace   bool                // its turn has a trace of its own
 }
@@ -25,7 +26,7 @@ func (s *State) FirstReady(namespace string, agentIDs []string, accept func(ref.
 		if a == nil || !a.CanTakeTurn() || !accept(ref.Agent{Namespace: namespace, ID: a.Record.GetAgentId()}) {
 			return nil
 		}
-		return &Candidate{Agent: ref.Agent{Namespace: namespace, ID: a.Record.GetAgentId()}, ReadySince: a.ReadySince, Record: a.Record, Message: a.Lane.Head(), Wake: a.Wake, NewTrace: a.tracedBefore(a.Lane.Head())}
+		return &Candidate{Agent: ref.Agent{Namespace: namespace, ID: a.Record.GetAgentId()}, ReadySince: a.ReadySince, Record: a.Record, Message: a.Lane.Head(), QueuedAt: a.Lane.QueuedAt(a.Lane.Head().GetMessageId()), Wake: a.Wake, NewTrace: a.tracedBefore(a.Lane.Head())}
 	}
 	var found *Candidate
 	if len(agentIDs) > 0 {

@@ -258,7 +258,7 @@ func (s *Service) take(ctx context.Context, actor rpc.Actor, req *agentv1.Acquir
 func (s *Service) prepare(ctx context.Context, o *state.Candidate) (*projection.Projection, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.prepareTimeout)
 	defer cancel()
-	return s.projections.Read(ctx, o.Agent.Namespace, o)
+	return s.projections.Read(ctx, o)
 }
 
 func DecideAcquire(s *state.State, env journal.Env, turn *agentv1.Turn) (journal.Decision[*agentv1.TurnStarted], error) {

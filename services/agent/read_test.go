@@ -4,176 +4,68 @@ import (
 	"context"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
-	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/rpc"
 	"quartet/services/agent/leases"
-	"quartet/services/agent/projection"
 	"quartet/services/agent/ref"
 	"quartet/services/agent/turns"
 )
 
-func operatorWait(waitID, itemID string, at time.Time) *waitingv1.Wait {
-	return &waitingv1.Wait{
-		WaitId: waitID, AgentId: "keeper", WorkItemId: itemID, Kind: waitingv1.WaitKind_WAIT_KIND_OPERATOR, Mode: waitingv1.WaitMode_WAIT_MODE_WAIT,
-		Status: waitingv1.WaitStatus_WAIT_STATUS_ACTIVE, CreatedAt: timestamppb.New(at),
+// A turn reads the facts of other planes once each, whatever its message is about, and
+// says which positions the answering planes must have consumed (SPEC P2).
+func TestP2_ATurnReadsItsFactsOnce(t *testing.T) {
+	task := func(r *rig) {
+		r.hear(&journal.Event{Type: "task_completed", Namespace: "acme", AgentID: "keeper", Payload: &taskv1.TaskCompleted{
+			Task: &taskv1.Task{TaskId: "tsk_1", AgentId: "keeper", WorkItemId: "wi_1"},
+		}})
 	}
-}
-
-// Which wait a message will end is the waiting plane's rule (SPEC P2).
-func TestP2_WhatAMessageWillEnd(t *testing.T) {
-	at := func(s int) time.Time { return epoch.Add(time.Duration(s) * time.Second) }
-	one, two := operatorWait("wt_1", "wi_1", at(0)), operatorWait("wt_2", "wi_2", at(1))
-	external := operatorWait("wt_3", "wi_1", at(0))
-	external.Kind = waitingv1.WaitKind_WAIT_KIND_EXTERNAL
-	intent := operatorWait("wt_4", "wi_1", at(0))
-	intent.Mode = waitingv1.WaitMode_WAIT_MODE_INTENT
-	own := operatorWait("wt_5", "", at(0))
-	over := operatorWait("wt_6", "wi_1", at(0))
-	over.Status = waitingv1.WaitStatus_WAIT_STATUS_RESOLVED
-	const prompt, task = agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT, agentv1.MessageKind_MESSAGE_KIND_TASK_RESULT
+	callback := func(r *rig) {
+		r.hear(&journal.Event{Type: "trigger_delivered", Namespace: "acme", AgentID: "keeper", Payload: &waitingv1.TriggerDelivered{
+			DeliveryId: "dlv_1", Trigger: &waitingv1.Trigger{TriggerId: "trg_1", AgentId: "keeper"}, Contentful: true, Body: []byte("news"), WaitIds: []string{"wt_1"},
+		}})
+	}
+	timer := func(r *rig) {
+		r.hear(&journal.Event{Type: "timer_fired", Namespace: "acme", AgentID: "keeper", Payload: &waitingv1.TimerFired{Timer: &waitingv1.Timer{TimerId: "tmr_1"}}})
+	}
 	for name, c := range map[string]struct {
-		waits []*waitingv1.Wait
-		kind  agentv1.MessageKind
-		item  string
-		at    time.Time
-		want  bool
+		queue func(r *rig)
+		reads []string
 	}{
-		"no wait":                   {nil, prompt, "", at(9), false},
-		"the only one":              {[]*waitingv1.Wait{one}, prompt, "", at(9), true},
-		"the agent's own":           {[]*waitingv1.Wait{own}, prompt, "", at(9), true},
-		"the named item's":          {[]*waitingv1.Wait{one, two}, prompt, "wi_2", at(9), true},
-		"two and none named":        {[]*waitingv1.Wait{one, two}, prompt, "", at(9), false},
-		"another item is named":     {[]*waitingv1.Wait{one}, prompt, "wi_2", at(9), false},
-		"younger than the message":  {[]*waitingv1.Wait{two}, prompt, "", at(1), false},
-		"one of two is younger":     {[]*waitingv1.Wait{one, two}, prompt, "", at(1), true},
-		"of another kind":           {[]*waitingv1.Wait{external, intent}, prompt, "", at(9), false},
-		"it ended":                  {[]*waitingv1.Wait{over}, prompt, "", at(9), false},
-		"another message's concern": {[]*waitingv1.Wait{one}, task, "", at(9), false},
+		"an operator's message":         {func(r *rig) { r.send("keeper", "go on", normal) }, []string{"ListWaits after agent/0@3", "GetWorkQueue after waiting/0@9"}},
+		"a result of an item's task":    {task, []string{"ListWaits", "GetWorkQueue after waiting/0@9"}},
+		"a delivery":                    {callback, []string{"ListWaits", "GetWorkQueue"}},
+		"a delivery and a wake":         {func(r *rig) { r.wakeByTrigger(); callback(r) }, []string{"ListWaits", "GetWorkQueue"}},
+		"a timer, which ends no wait":   {timer, []string{"GetWorkQueue"}},
+		"an operator's message, a wake": {func(r *rig) { r.wakeByTrigger(); r.send("keeper", "go on", normal) }, []string{"ListWaits after agent/0@4", "GetWorkQueue after waiting/0@9"}},
 	} {
-		m := &agentv1.Message{Kind: c.kind, WorkItemId: c.item, CreatedAt: timestamppb.New(c.at)}
-		require.Equal(t, c.want, projection.Awaits(c.waits, m), name)
-	}
-	// A child's supervisor answers it as an operator does; the runtime does not.
-	m := &agentv1.Message{Kind: agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP, Origin: agentv1.Origin_ORIGIN_PARENT, CreatedAt: timestamppb.New(at(9))}
-	require.True(t, projection.Awaits([]*waitingv1.Wait{one}, m))
-	m.Origin = agentv1.Origin_ORIGIN_SYSTEM
-	require.False(t, projection.Awaits([]*waitingv1.Wait{one}, m))
-}
-
-// A turn that an operator's message begins shows what the message did: the wait
-// is over, and the item may go on (SPEC P2).
-func TestP2_ATurnWaitsUntilTheAnswerIsHeard(t *testing.T) {
-	r := newRig(t)
-	r.spawn("keeper")
-	item := func(waits ...*workv1.AttachedWait) *workv1.GetWorkQueueResponse {
-		it := &workv1.WorkItem{WorkItemId: "wi_1", State: workv1.WorkItemState_WORK_ITEM_STATE_OPEN, Waits: waits, SchedulingState: workv1.SchedulingState_SCHEDULING_STATE_RUNNABLE}
-		q := &workv1.GetWorkQueueResponse{AgentId: "keeper", Counts: &workv1.WorkQueueCounts{}}
-		if len(waits) > 0 {
-			it.SchedulingState = workv1.SchedulingState_SCHEDULING_STATE_WAITING_OPERATOR
-			q.WaitingForOperator = []*workv1.WorkItem{it}
-			return q
-		}
-		q.QueuedRunnable = []*workv1.WorkItem{it}
-		return q
-	}
-	looks := make(chan struct{}, 64)
-	var queue *workv1.GetWorkQueueResponse
-	r.others.set(func() {
-		queue = item(&workv1.AttachedWait{WaitId: "wt_1", Kind: workv1.WaitKind_WAIT_KIND_OPERATOR, Mode: workv1.WaitMode_WAIT_MODE_WAIT})
-		r.others.waits = []*waitingv1.Wait{operatorWait("wt_1", "wi_1", epoch.Add(-time.Minute))}
-		r.others.queue = func() (*workv1.GetWorkQueueResponse, error) {
-			select {
-			case looks <- struct{}{}:
-			default:
-			}
-			return queue, nil
-		}
-	})
-	r.send("keeper", "yes, go on", normal)
-	got, failed := make(chan *agentv1.AcquireTurnResponse, 1), make(chan error, 1)
-	go func() {
-		resp, err := r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{Wait: durationpb.New(0)})
-		failed <- err
-		got <- resp
-	}()
-	look := func(n int) {
-		for range n {
-			select {
-			case <-looks:
-			case <-time.After(10 * time.Second):
-				require.Fail(t, "the planes are not looked at again")
-			}
-		}
-	}
-	look(2)
-	r.others.set(func() { r.others.waits = nil }) // the waiting plane has heard
-	look(2)
-	require.Empty(t, got, "the work plane has not")
-	r.others.set(func() { queue = item() })
-	require.NoError(t, <-failed)
-	resp := <-got
-	require.Contains(t, resp.GetContext().GetText(), "Queued and runnable")
-	require.NotContains(t, resp.GetContext().GetText(), "Waiting for an operator")
-}
-
-// The same of a delivery: the item shows that it was triggered, and the turn
-// counts the trigger as shown.
-func TestP2_ATurnWaitsUntilTheTriggerIsHeard(t *testing.T) {
-	for name, shown := range map[string]bool{"an item of the queue": true, "an item beyond its caps": false} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
 			r.spawn("keeper")
-			w := &waitingv1.Wait{WaitId: "wt_1", WorkItemId: "wi_1", Kind: waitingv1.WaitKind_WAIT_KIND_EXTERNAL, TriggerCount: 2, ConsumedCount: 1, Triggered: true, Status: waitingv1.WaitStatus_WAIT_STATUS_ACTIVE}
-			looks := 0
-			it := func(count int64) *workv1.WorkItem {
-				return &workv1.WorkItem{WorkItemId: "wi_1", State: workv1.WorkItemState_WORK_ITEM_STATE_OPEN, Waits: []*workv1.AttachedWait{{WaitId: "wt_1", TriggerCount: count, ConsumedCount: 1}}}
-			}
-			r.others.set(func() {
-				r.others.waits = []*waitingv1.Wait{w}
-				now := func() *workv1.WorkItem {
-					if looks < 4 {
-						return it(1)
-					}
-					return it(2)
-				}
-				r.others.item = now
-				r.others.queue = func() (*workv1.GetWorkQueueResponse, error) {
-					looks++
-					q := &workv1.GetWorkQueueResponse{}
-					if shown || looks >= 4 {
-						q.Blocked = []*workv1.WorkItem{now()}
-						q.TriggeredBlocked = []*workv1.WorkItem{now()}
-					}
-					return q, nil
-				}
-			})
-			r.hear(&journal.Event{Type: "trigger_delivered", Namespace: "acme", AgentID: "keeper", Payload: &waitingv1.TriggerDelivered{
-				DeliveryId: "dlv_1", Trigger: &waitingv1.Trigger{TriggerId: "trg_1", AgentId: "keeper"}, Contentful: true, Body: []byte("news"), WaitIds: []string{"wt_1"},
-			}})
-			resp := r.take("keeper")
-			require.Equal(t, 4, looks)
-			require.EqualValues(t, 2, resp.GetTurn().GetShownWaits()[0].GetTriggerCount())
+			r.others.set(func() { r.others.waitRevision = 9 })
+			c.queue(r)
+			r.take("keeper")
+			require.Equal(t, c.reads, r.others.factReads())
 		})
 	}
 }
 
-// A plane that is down holds a message back for the settling time and no longer.
+// A waiting plane that is down does not hold a message back.
 func TestD5_AMessageIsNotHeldBackByAPlaneThatIsDown(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper")
-	r.others.set(func() { r.others.waits = []*waitingv1.Wait{operatorWait("wt_1", "wi_1", epoch.Add(-time.Minute))} })
+	r.others.set(func() { r.others.waitsErr = fault.NotReady.New("starting") })
 	r.send("keeper", "go on", normal)
 	require.Equal(t, "go on", r.take("keeper").GetMessage().GetText())
+	require.Equal(t, []string{"ListWaits after agent/0@3", "GetWorkQueue"}, r.others.factReads())
 }
 
 func recheckOf(itemID string) *agentv1.Decision {
