@@ -342,21 +342,21 @@ func TestD4_AStaleTickIsDropped(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper")
 	f := r.facts("keeper")
-	dec := &agentv1.Decision{Action: "tick", TickReason: agentv1.TickReason_TICK_REASON_PICK_QUEUED, Reason: "queued_runnable", WorkItemId: "wi_1", WorkItemRevision: 1}
-	offer := func() string {
+	dec := &agentv1.Decision{Action: agentv1.DecisionAction_DECISION_ACTION_TICK, TickReason: agentv1.TickReason_TICK_REASON_PICK_QUEUED, Reason: "queued_runnable", WorkItemId: "wi_1", WorkItemRevision: 1}
+	offer := func() agentv1.OfferResult {
 		resp, err := r.service.OfferDecision(r.scheduler(), &agentv1.OfferDecisionRequest{AgentId: "keeper", FactsRevision: r.facts("keeper").GetFactsRevision(), Decision: dec})
 		require.NoError(t, err)
 		return resp.GetResult()
 	}
 	require.EqualValues(t, 1, f.GetFactsRevision())
-	require.Equal(t, "recorded", offer())
-	require.Equal(t, "pending", offer())
+	require.Equal(t, agentv1.OfferResult_OFFER_RESULT_RECORDED, offer())
+	require.Equal(t, agentv1.OfferResult_OFFER_RESULT_PENDING, offer())
 	require.True(t, r.poll("keeper").GetPending(), "no runnable item is queued")
 	require.False(t, r.facts("keeper").GetTickPending())
 	last := r.events()[len(r.events())-1]
 	require.Equal(t, "message_dropped", last.Type)
 	require.Contains(t, last.Payload.(*agentv1.MessageDropped).GetMessage().GetStateReason(), "stale_tick")
-	require.Equal(t, "recorded", offer(), "the same tick may be offered again")
+	require.Equal(t, agentv1.OfferResult_OFFER_RESULT_RECORDED, offer(), "the same tick may be offered again")
 }
 
 func TestX12_TheTurnIsLeasedHoweverItsAnswerWasLost(t *testing.T) {

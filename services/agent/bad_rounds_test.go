@@ -53,10 +53,7 @@ func TestX5_CallsThatMakeNoSense(t *testing.T) {
 			require.Equal(t, c.kind, res[0].GetError().GetKind(), "%v", res[0])
 			require.Contains(t, res[0].GetError().GetMessage(), c.value)
 			require.Len(t, r.others.seen(), calls, "no plane heard of it")
-			require.Equal(t, tools.StatusSuccess, func() string {
-				r.submit(a, 1, "go on")
-				return tools.StatusSuccess
-			}())
+			r.submit(a, 1, "go on")
 		})
 	}
 }

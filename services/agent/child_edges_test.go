@@ -47,7 +47,7 @@ func TestA12_AnItemCompletedByAnOperatorEndsTheChild(t *testing.T) {
 	r.stays(child) // nobody said so yet
 	voice.Say(&journal.Event{Namespace: "acme", AgentID: child.GetAgentId(), WorkItemID: "wi_1", Payload: &workv1.WorkItemCompleted{WorkItem: &workv1.WorkItem{WorkItemId: "wi_1"}}})
 	d := r.over(child)
-	require.Equal(t, state.OutcomeCompleted, d.GetOutcome())
+	require.Equal(t, agentv1.DelegationOutcome_DELEGATION_OUTCOME_COMPLETED, d.GetOutcome())
 	require.Equal(t, "so far", d.GetResultSummary())
 }
 
@@ -109,7 +109,7 @@ func TestA12_ADroppedTickEndsTheChild(t *testing.T) {
 	r.others.set(func() { open = 0 })
 	r.stays(child)
 	require.Nil(t, r.poll(child.GetAgentId()).GetTurn(), "the tick is stale")
-	require.Equal(t, state.OutcomeCompleted, r.over(child).GetOutcome())
+	require.Equal(t, agentv1.DelegationOutcome_DELEGATION_OUTCOME_COMPLETED, r.over(child).GetOutcome())
 }
 
 // A9, A7: what was handed to a run that was aborted goes to the next turn, in

@@ -318,7 +318,7 @@ func TestA12_WhenAChildIsDone(t *testing.T) {
 			}
 			r.until(func() bool { return !state.IsOpen(r.delegation(child.GetDelegationId())) })
 			d := r.delegation(child.GetDelegationId())
-			require.Equal(t, state.OutcomeCompleted, d.GetOutcome())
+			require.Equal(t, agentv1.DelegationOutcome_DELEGATION_OUTCOME_COMPLETED, d.GetOutcome())
 			require.Equal(t, c.result, d.GetResultSummary())
 			require.Equal(t, c.item, d.GetChildWorkItemId())
 			r.others.set(func() { r.others.waits = nil })
@@ -331,16 +331,16 @@ func TestA12_WhenAChildIsDone(t *testing.T) {
 func TestA12_FailedAndCancelled(t *testing.T) {
 	for name, c := range map[string]struct {
 		end     func(r *rig, child *agentv1.SpawnAgentResponse)
-		outcome string
+		outcome agentv1.DelegationOutcome
 		result  string
 	}{
-		"fatal": {func(r *rig, child *agentv1.SpawnAgentResponse) { r.finish(r.take(child.GetAgentId()), fatal) }, state.OutcomeFailed, "fatal"},
+		"fatal": {func(r *rig, child *agentv1.SpawnAgentResponse) { r.finish(r.take(child.GetAgentId()), fatal) }, agentv1.DelegationOutcome_DELEGATION_OUTCOME_FAILED, "fatal"},
 		"quarantined": {func(r *rig, child *agentv1.SpawnAgentResponse) {
 			for range lane.MaxAttempts {
 				r.finish(r.take(child.GetAgentId()), retryable)
 			}
-		}, state.OutcomeFailed, "retryable, attempt 3 of 3"},
-		"stopped": {func(r *rig, child *agentv1.SpawnAgentResponse) { r.stopTask(child) }, state.OutcomeCancelled, "its task was stopped"},
+		}, agentv1.DelegationOutcome_DELEGATION_OUTCOME_FAILED, "retryable, attempt 3 of 3"},
+		"stopped": {func(r *rig, child *agentv1.SpawnAgentResponse) { r.stopTask(child) }, agentv1.DelegationOutcome_DELEGATION_OUTCOME_CANCELLED, "its task was stopped"},
 		"stopped in a turn": {func(r *rig, child *agentv1.SpawnAgentResponse) {
 			a := r.take(child.GetAgentId())
 			r.stopTask(child)
@@ -352,15 +352,15 @@ func TestA12_FailedAndCancelled(t *testing.T) {
 				}
 				return errors.Is(err, fault.RunStale)
 			})
-		}, state.OutcomeCancelled, "its task was stopped"},
+		}, agentv1.DelegationOutcome_DELEGATION_OUTCOME_CANCELLED, "its task was stopped"},
 		"deleted by its supervisor": {func(r *rig, child *agentv1.SpawnAgentResponse) {
 			_, err := r.service.DeleteAgent(planetest.AsAgent(r.t.Context(), "keeper"), &agentv1.DeleteAgentRequest{AgentId: child.GetAgentId(), Reason: "enough"})
 			require.NoError(r.t, err)
-		}, state.OutcomeCancelled, "enough"},
+		}, agentv1.DelegationOutcome_DELEGATION_OUTCOME_CANCELLED, "enough"},
 		"its parent deleted": {func(r *rig, _ *agentv1.SpawnAgentResponse) {
 			_, err := r.service.DeleteAgent(r.operator(), &agentv1.DeleteAgentRequest{AgentId: "keeper"})
 			require.NoError(r.t, err)
-		}, state.OutcomeCancelled, "its parent was deleted"},
+		}, agentv1.DelegationOutcome_DELEGATION_OUTCOME_CANCELLED, "its parent was deleted"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := family(t)

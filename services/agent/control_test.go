@@ -14,7 +14,6 @@ import (
 	"quartet/pkg/plane/planetest"
 	"quartet/pkg/rpc"
 	"quartet/services/agent/control"
-	"quartet/services/agent/facts"
 	"quartet/services/agent/lane"
 )
 
@@ -187,7 +186,7 @@ func TestA8_AStopGivesTheMessageBack(t *testing.T) {
 		require.Equal(t, a.GetTurn().GetTurnId(), stoppedAgent.GetLastTurnId())
 		ended := r.turn(a)
 		require.Equal(t, agentv1.TurnState_TURN_STATE_INTERRUPTED, ended.GetState())
-		require.Equal(t, "operator_stopped", ended.GetEndReason())
+		require.Equal(t, agentv1.TurnEndReason_TURN_END_REASON_OPERATOR_STOPPED, ended.GetEndReason())
 		m := r.message("keeper", id)
 		require.Equal(t, agentv1.MessageState_MESSAGE_STATE_QUEUED, m.GetState())
 		require.Zero(t, m.GetAttempts())
@@ -243,8 +242,8 @@ func TestA8_WhatAStoppedAgentTakes(t *testing.T) {
 // wakeTick is a scheduler's tick for what woke the agent.
 func (r *rig) wakeTick() string {
 	r.t.Helper()
-	resp := r.offer(r.facts("keeper").GetFactsRevision(), &agentv1.Decision{Action: "tick", TickReason: agentv1.TickReason_TICK_REASON_WAKE_HINT, Reason: "agent_triggered"})
-	require.Equal(r.t, facts.OfferRecorded, resp.GetResult())
+	resp := r.offer(r.facts("keeper").GetFactsRevision(), &agentv1.Decision{Action: agentv1.DecisionAction_DECISION_ACTION_TICK, TickReason: agentv1.TickReason_TICK_REASON_WAKE_HINT, Reason: "agent_triggered"})
+	require.Equal(r.t, agentv1.OfferResult_OFFER_RESULT_RECORDED, resp.GetResult())
 	return resp.GetMessageId()
 }
 
@@ -265,8 +264,8 @@ func TestA8_AStopDropsTheTick(t *testing.T) {
 		f := r.facts("keeper")
 		require.False(t, f.GetTickPending())
 		require.True(t, f.GetWakeHint(), "what woke the agent was not told")
-		offered := r.offer(f.GetFactsRevision(), &agentv1.Decision{Action: "tick", TickReason: agentv1.TickReason_TICK_REASON_WAKE_HINT})
-		require.Equal(t, facts.OfferStale, offered.GetResult())
+		offered := r.offer(f.GetFactsRevision(), &agentv1.Decision{Action: agentv1.DecisionAction_DECISION_ACTION_TICK, TickReason: agentv1.TickReason_TICK_REASON_WAKE_HINT})
+		require.Equal(t, agentv1.OfferResult_OFFER_RESULT_STALE, offered.GetResult())
 		r.must("start", "keeper")
 		r.wakeTick()
 		require.Equal(t, agentv1.MessageKind_MESSAGE_KIND_SYSTEM_TICK, r.take("keeper").GetMessage().GetKind())

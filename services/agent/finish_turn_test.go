@@ -13,6 +13,7 @@ import (
 	"quartet/pkg/rpc"
 	"quartet/services/agent/lane"
 	"quartet/services/agent/leases"
+	"quartet/services/agent/text"
 	"quartet/services/agent/turns"
 )
 
@@ -34,7 +35,7 @@ func TestA6_Outcomes(t *testing.T) {
 			r, a := turn(t)
 			ended := r.finish(a, c.outcome)
 			require.Equal(t, c.state, ended.GetState())
-			require.Equal(t, c.reason, ended.GetEndReason())
+			require.Equal(t, c.reason, text.EnumName(ended.GetEndReason()))
 			require.NotNil(t, ended.GetEndedAt())
 			m := r.message("keeper", a.GetMessage().GetMessageId())
 			require.Equal(t, c.message, m.GetState())
@@ -48,8 +49,8 @@ func TestA6_Outcomes(t *testing.T) {
 
 			// Once more, and with another outcome: nothing changes.
 			before := len(r.events())
-			require.Equal(t, c.reason, r.finish(a, c.outcome).GetEndReason())
-			require.Equal(t, c.reason, r.finish(a, fatal).GetEndReason())
+			require.Equal(t, c.reason, text.EnumName(r.finish(a, c.outcome).GetEndReason()))
+			require.Equal(t, c.reason, text.EnumName(r.finish(a, fatal).GetEndReason()))
 			require.Len(t, r.events(), before)
 			_, err := r.trySubmit(a, 0, "late")
 			require.ErrorIs(t, err, fault.TurnEnded)
@@ -230,7 +231,7 @@ func TestD4_IdleTurnsAreCounted(t *testing.T) {
 	tick := func() *agentv1.AcquireTurnResponse {
 		_, err := r.service.OfferDecision(r.scheduler(), &agentv1.OfferDecisionRequest{
 			AgentId: "keeper", FactsRevision: r.facts("keeper").GetFactsRevision(),
-			Decision: &agentv1.Decision{Action: "tick", TickReason: agentv1.TickReason_TICK_REASON_WAKE_HINT, Reason: "agent_triggered"},
+			Decision: &agentv1.Decision{Action: agentv1.DecisionAction_DECISION_ACTION_TICK, TickReason: agentv1.TickReason_TICK_REASON_WAKE_HINT, Reason: "agent_triggered"},
 		})
 		require.NoError(t, err)
 		return r.take("keeper")

@@ -13,6 +13,7 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/services/agent/state"
+	"quartet/services/agent/tools"
 	"quartet/services/agent/transcript"
 )
 
@@ -56,7 +57,7 @@ func TestC2_TheTranscriptIsReadBack(t *testing.T) {
 		require.Len(t, all, 2*turns, when)
 		require.Equal(t, fmt.Sprint("second of ", turns-1), all[0].GetText())
 		require.Equal(t, "first of 0", all[len(all)-1].GetText())
-		require.Equal(t, []string{"success", "error"}, []string{all[1].GetToolResults()[0].GetStatus(), all[1].GetToolResults()[1].GetStatus()})
+		require.Equal(t, []agentv1.ToolStatus{tools.StatusSuccess, tools.StatusError}, []agentv1.ToolStatus{all[1].GetToolResults()[0].GetStatus(), all[1].GetToolResults()[1].GetStatus()})
 		require.True(t, all[len(all)-1].GetSettled())
 		require.Len(t, list(&agentv1.ListRoundsRequest{}), 2*turns)
 		ofTurn := list(&agentv1.ListRoundsRequest{TurnId: ids[3]})

@@ -52,7 +52,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 func (m *metrics) count(ev *journal.Event) {
 	switch p := ev.Payload.(type) {
 	case *agentv1.MessageQueued:
-		m.queued.WithLabelValues(text.EnumName(p.GetMessage().GetKind().String(), "MESSAGE_KIND_")).Inc()
+		m.queued.WithLabelValues(text.EnumName(p.GetMessage().GetKind())).Inc()
 	case *agentv1.MessageDequeued:
 		m.waited.WithLabelValues().Observe(between(p.GetMessage().GetCreatedAt(), p.GetMessage().GetUpdatedAt()))
 	case *agentv1.MessageQuarantined:
@@ -64,13 +64,13 @@ func (m *metrics) count(ev *journal.Event) {
 		m.tokens.WithLabelValues("input").Add(float64(max(p.GetRound().GetUsage().GetInputTokens(), 0)))
 		m.tokens.WithLabelValues("output").Add(float64(max(p.GetRound().GetUsage().GetOutputTokens(), 0)))
 	case *agentv1.ToolResultRecorded:
-		m.tools.WithLabelValues(knownTool(p.GetResult().GetToolName()), p.GetResult().GetStatus()).Inc()
+		m.tools.WithLabelValues(knownTool(p.GetResult().GetToolName()), text.EnumName(p.GetResult().GetStatus())).Inc()
 	default:
 		if t := state.EndedTurn([]*journal.Event{ev}); t != nil {
-			outcome := text.EnumName(t.GetState().String(), "TURN_STATE_")
-			m.ended.WithLabelValues(outcome, t.GetEndReason()).Inc()
+			outcome := text.EnumName(t.GetState())
+			m.ended.WithLabelValues(outcome, text.EnumName(t.GetEndReason())).Inc()
 			m.took.WithLabelValues(outcome).Observe(between(t.GetStartedAt(), t.GetEndedAt()))
-			if t.GetEndReason() == state.EndLeaseLost {
+			if t.GetEndReason() == agentv1.TurnEndReason_TURN_END_REASON_LEASE_LOST {
 				m.expired.WithLabelValues().Inc()
 			}
 		}
@@ -175,7 +175,7 @@ func (l *laneSample) add(a *state.Agent) {
 		return
 	}
 	control := a.Record.GetControl()
-	l.agents[text.EnumName(control.String(), "CONTROL_")]++
+	l.agents[text.EnumName(control)]++
 	if a.OpenTurn != nil {
 		l.running++
 	}

@@ -11,7 +11,6 @@ import (
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/services/agent/lane"
 	"quartet/services/agent/leases"
-	"quartet/services/agent/state"
 )
 
 // stillRuns is a task plane in which a command does not end.
@@ -59,13 +58,13 @@ func TestA5_EveryOutcome(t *testing.T) {
 			r.must("stop", "keeper")
 			return id
 		}},
-		"aborted": {agentv1.MessageState_MESSAGE_STATE_ABORTED, state.EndOperatorAborted, func(r *rig) string {
+		"aborted": {agentv1.MessageState_MESSAGE_STATE_ABORTED, "operator_aborted", func(r *rig) string {
 			id := r.send("keeper", "x", normal)
 			r.take("keeper")
 			r.must("abort", "keeper")
 			return id
 		}},
-		"dropped": {agentv1.MessageState_MESSAGE_STATE_DROPPED, state.EndAgentDeleted, func(r *rig) string {
+		"dropped": {agentv1.MessageState_MESSAGE_STATE_DROPPED, "agent_deleted", func(r *rig) string {
 			id := r.send("keeper", "x", normal)
 			r.on("ListTasks", stillRuns)
 			_, err := r.service.DeleteAgent(r.operator(), &agentv1.DeleteAgentRequest{AgentId: "keeper"})

@@ -106,7 +106,7 @@ func (h *history) step() {
 	default:
 		_, _ = h.service.OfferDecision(service, &agentv1.OfferDecisionRequest{
 			AgentId: agentID, FactsRevision: h.facts(agentID).GetFactsRevision(),
-			Decision: &agentv1.Decision{Action: "tick", TickReason: agentv1.TickReason(rapid.Int32Range(1, 5).Draw(rt, "tick"))},
+			Decision: &agentv1.Decision{Action: agentv1.DecisionAction_DECISION_ACTION_TICK, TickReason: agentv1.TickReason(rapid.Int32Range(1, 5).Draw(rt, "tick"))},
 		})
 	}
 }

@@ -69,7 +69,7 @@ func TestD5_AMessageIsNotHeldBackByAPlaneThatIsDown(t *testing.T) {
 }
 
 func recheckOf(itemID string) *agentv1.Decision {
-	return &agentv1.Decision{Action: "tick", TickReason: agentv1.TickReason_TICK_REASON_RECHECK, Reason: "recheck_due", WorkItemId: itemID, WorkItemRevision: 3}
+	return &agentv1.Decision{Action: agentv1.DecisionAction_DECISION_ACTION_TICK, TickReason: agentv1.TickReason_TICK_REASON_RECHECK, Reason: "recheck_due", WorkItemId: itemID, WorkItemRevision: 3}
 }
 
 // lastDrop is why the newest event dropped a message.
@@ -99,7 +99,7 @@ func TestD4_AStaleRecheckIsDropped(t *testing.T) {
 			r := newRig(t)
 			r.spawn("keeper")
 			r.others.set(func() { r.others.item = func() *workv1.WorkItem { return c.item } })
-			require.Equal(t, "recorded", r.offer(r.facts("keeper").GetFactsRevision(), recheckOf("wi_1")).GetResult())
+			require.Equal(t, agentv1.OfferResult_OFFER_RESULT_RECORDED, r.offer(r.facts("keeper").GetFactsRevision(), recheckOf("wi_1")).GetResult())
 			if c.drop == "" {
 				require.Equal(t, agentv1.TickReason_TICK_REASON_RECHECK, r.take("keeper").GetMessage().GetTick().GetReason())
 				return
@@ -112,7 +112,7 @@ func TestD4_AStaleRecheckIsDropped(t *testing.T) {
 }
 
 func wakeTick() *agentv1.Decision {
-	return &agentv1.Decision{Action: "tick", TickReason: agentv1.TickReason_TICK_REASON_WAKE_HINT, Reason: "agent_triggered"}
+	return &agentv1.Decision{Action: agentv1.DecisionAction_DECISION_ACTION_TICK, TickReason: agentv1.TickReason_TICK_REASON_WAKE_HINT, Reason: "agent_triggered"}
 }
 
 func (r *rig) triggered(waitID string) {
@@ -141,7 +141,7 @@ func TestD4_AStaleWakeIsDropped(t *testing.T) {
 			r := newRig(t)
 			r.spawn("keeper")
 			r.triggered("wt_1")
-			require.Equal(t, "recorded", r.offer(r.facts("keeper").GetFactsRevision(), wakeTick()).GetResult())
+			require.Equal(t, agentv1.OfferResult_OFFER_RESULT_RECORDED, r.offer(r.facts("keeper").GetFactsRevision(), wakeTick()).GetResult())
 			if c.also != nil {
 				c.also(r)
 			}
@@ -179,7 +179,7 @@ func TestD4_AWakeThatATurnHasTold(t *testing.T) {
 		r := newRig(t)
 		r.spawn("keeper")
 		r.wakeByTrigger()
-		require.Equal(t, "recorded", r.offer(r.facts("keeper").GetFactsRevision(), wakeTick()).GetResult())
+		require.Equal(t, agentv1.OfferResult_OFFER_RESULT_RECORDED, r.offer(r.facts("keeper").GetFactsRevision(), wakeTick()).GetResult())
 		r.send("keeper", "first", agentv1.Priority_PRIORITY_NEXT)
 		a := r.take("keeper")
 		require.Equal(t, "first", a.GetMessage().GetText())
@@ -198,7 +198,7 @@ func TestP7_AWakeBetweenLookAndDropIsKept(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper")
 	r.triggered("wt_1")
-	require.Equal(t, "recorded", r.offer(r.facts("keeper").GetFactsRevision(), wakeTick()).GetResult())
+	require.Equal(t, agentv1.OfferResult_OFFER_RESULT_RECORDED, r.offer(r.facts("keeper").GetFactsRevision(), wakeTick()).GetResult())
 	k := ref.Agent{Namespace: "acme", ID: "keeper"}
 	o, free, err := r.service.NextCandidate(r.runner(), rpc.ActorFrom(r.runner()), &agentv1.AcquireTurnRequest{})
 	require.NoError(t, err)

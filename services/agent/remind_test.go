@@ -12,6 +12,7 @@ import (
 	"quartet/pkg/fault"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/services/agent/tools"
 	"quartet/services/agent/turns"
 )
 
@@ -152,7 +153,7 @@ func TestX2_ARoundUnderAUsedIndexIsCompared(t *testing.T) {
 		require.NoError(t, err)
 		return &agentv1.SubmitRoundRequest{
 			AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId(), Text: "text",
-			LocalToolResults: []*agentv1.ToolResult{{CallId: "c1", ToolName: "Shell", Status: "success", Result: s}},
+			LocalToolResults: []*agentv1.ToolResult{{CallId: "c1", ToolName: "Shell", Status: agentv1.ToolStatus_TOOL_STATUS_SUCCESS, Result: s}},
 			Usage:            &agentv1.TokenUsage{InputTokens: 10, OutputTokens: 2},
 		}
 	}
@@ -163,7 +164,7 @@ func TestX2_ARoundUnderAUsedIndexIsCompared(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, statuses(first), statuses(again))
 		for name, change := range map[string]func(*agentv1.SubmitRoundRequest){
-			"another local result": func(q *agentv1.SubmitRoundRequest) { q.LocalToolResults[0].Status = "error" },
+			"another local result": func(q *agentv1.SubmitRoundRequest) { q.LocalToolResults[0].Status = tools.StatusError },
 			"one result more": func(q *agentv1.SubmitRoundRequest) {
 				q.LocalToolResults = append(q.LocalToolResults, &agentv1.ToolResult{})
 			},

@@ -14,7 +14,6 @@ import (
 	"quartet/pkg/rpc"
 	"quartet/services/agent/access"
 	"quartet/services/agent/ref"
-	"quartet/services/agent/state"
 	"quartet/services/agent/turns"
 )
 
@@ -89,7 +88,7 @@ func TestA9_AWatchAnnouncesAndEnds(t *testing.T) {
 	require.NoError(t, err)
 	ended := w.next().GetEnded()
 	require.Equal(t, agentv1.TurnState_TURN_STATE_ABORTED, ended.GetState())
-	require.Equal(t, state.EndOperatorAborted, ended.GetEndReason())
+	require.Equal(t, agentv1.TurnEndReason_TURN_END_REASON_OPERATOR_ABORTED, ended.GetEndReason())
 	require.NoError(t, w.end())
 
 	// Who watches afterwards is told the same.

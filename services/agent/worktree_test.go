@@ -107,7 +107,7 @@ func TestT9_AChildInItsWorktree(t *testing.T) {
 			r.submit(a, 0, "done it")
 			r.finish(a, done)
 			d := r.over(child)
-			require.Equal(t, state.OutcomeCompleted, d.GetOutcome())
+			require.Equal(t, agentv1.DelegationOutcome_DELEGATION_OUTCOME_COMPLETED, d.GetOutcome())
 			require.Equal(t, want, d.GetWorktree().GetState())
 			if kept == "" {
 				require.Equal(t, "done it", d.GetResultSummary())
@@ -160,7 +160,7 @@ func TestT9_AWorktreeThatCannotBeMade(t *testing.T) {
 				}
 			})
 			d := r.over(child)
-			require.Equal(t, state.OutcomeFailed, d.GetOutcome())
+			require.Equal(t, agentv1.DelegationOutcome_DELEGATION_OUTCOME_FAILED, d.GetOutcome())
 			require.Contains(t, d.GetResultSummary(), "spawn_agent_failed: "+fault.From(why).Message())
 			require.Equal(t, wtRemoved, d.GetWorktree().GetState(), "whatever there was of it")
 			_, err := r.service.GetAgent(r.operator(), &agentv1.GetAgentRequest{AgentId: child.GetAgentId()})
@@ -197,7 +197,7 @@ func TestT9_CleaningUpNeverHoldsAnEndBack(t *testing.T) {
 			}
 			r.restart()
 			d := r.over(child)
-			require.Equal(t, state.OutcomeCancelled, d.GetOutcome())
+			require.Equal(t, agentv1.DelegationOutcome_DELEGATION_OUTCOME_CANCELLED, d.GetOutcome())
 			require.Equal(t, wtKept, d.GetWorktree().GetState())
 			require.Contains(t, d.GetResultSummary(), c.why)
 			require.Contains(t, d.GetResultSummary(), d.GetWorktree().GetPath())
@@ -227,7 +227,7 @@ func TestT9_StoppedBeforeItWasMade(t *testing.T) {
 	child := &agentv1.SpawnAgentResponse{DelegationId: d.GetDelegationId(), TaskId: d.GetTaskId(), AgentId: d.GetChildAgentId()}
 	r.stopTask(child)
 	d = r.over(child)
-	require.Equal(t, state.OutcomeCancelled, d.GetOutcome())
+	require.Equal(t, agentv1.DelegationOutcome_DELEGATION_OUTCOME_CANCELLED, d.GetOutcome())
 	require.Equal(t, wtRemoved, d.GetWorktree().GetState())
 	require.Equal(t, wtPreparing, f.removed[0].GetState(), "the worker may discard it: nobody worked in it")
 }

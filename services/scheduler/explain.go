@@ -48,7 +48,7 @@ func (s *Service) Explain(ctx context.Context, req *schedulerv1.ExplainRequest) 
 	}
 	for _, d := range recorded.GetDecisions() {
 		resp.Recent = append(resp.Recent, &schedulerv1.Verdict{
-			Action: d.GetAction(), TickReason: tickName(d.GetTickReason()), Reason: d.GetReason(), WorkItemId: d.GetWorkItemId(),
+			Action: d.GetAction(), TickReason: d.GetTickReason(), Reason: d.GetReason(), WorkItemId: d.GetWorkItemId(),
 			WorkItemRevision: d.GetWorkItemRevision(), Explanation: d.GetExplanation(), DecidedAt: d.GetDecidedAt(),
 		})
 	}
@@ -62,7 +62,7 @@ func account(f Facts) *schedulerv1.ExplainResponse {
 	return &schedulerv1.ExplainResponse{
 		AgentId: f.Agent.GetAgent().GetAgentId(), Facts: factList(f), Candidates: candidates(v, f),
 		Verdict: &schedulerv1.Verdict{
-			Action: v.Action, TickReason: tickName(v.Tick), Reason: v.Reason, WorkItemId: v.ItemID,
+			Action: v.Action, TickReason: v.Tick, Reason: v.Reason, WorkItemId: v.ItemID,
 			WorkItemRevision: v.Revision, Explanation: sentence(v, f), DecidedAt: timestamppb.New(f.Now),
 		},
 	}
@@ -338,6 +338,11 @@ func named(id string, f Facts) string {
 		}
 	}
 	return id
+}
+
+// actionName returns the name of an action in lower case, such as tick.
+func actionName(a agentv1.DecisionAction) string {
+	return strings.ToLower(strings.TrimPrefix(a.String(), "DECISION_ACTION_"))
 }
 
 func tickName(t agentv1.TickReason) string {

@@ -82,7 +82,7 @@ func note(ctx context.Context, v Verdict) {
 	if !span.IsRecording() {
 		return
 	}
-	span.SetAttributes(attribute.String("quartet.decision", v.Action), attribute.String("quartet.reason", v.Reason))
+	span.SetAttributes(attribute.String("quartet.decision", actionName(v.Action)), attribute.String("quartet.reason", v.Reason))
 	if v.Action == ActionTick {
 		span.SetAttributes(attribute.String("quartet.tick", strings.ToLower(strings.TrimPrefix(v.Tick.String(), "TICK_REASON_"))), attribute.String("quartet.work_item_id", v.ItemID))
 	}

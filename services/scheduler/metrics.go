@@ -32,7 +32,7 @@ func (m *metrics) decided(v Verdict) {
 	if v.Action == ActionTick {
 		tick = strings.ToLower(strings.TrimPrefix(v.Tick.String(), "TICK_REASON_"))
 	}
-	m.decisions.WithLabelValues(v.Action, v.Reason, tick).Inc()
+	m.decisions.WithLabelValues(actionName(v.Action), v.Reason, tick).Inc()
 }
 
 // Sample looks at how many agents are marked for the gauges.

@@ -13,10 +13,10 @@ const maxIdleTurns = 3
 
 // Actions of a decision.
 const (
-	ActionNothing  = "nothing"
-	ActionDispatch = "dispatch"
-	ActionTick     = "tick"
-	ActionIdle     = "idle"
+	ActionNothing  = agentv1.DecisionAction_DECISION_ACTION_NOTHING
+	ActionDispatch = agentv1.DecisionAction_DECISION_ACTION_DISPATCH
+	ActionTick     = agentv1.DecisionAction_DECISION_ACTION_TICK
+	ActionIdle     = agentv1.DecisionAction_DECISION_ACTION_IDLE
 )
 
 // Facts is all that a decision rests on.
@@ -28,7 +28,7 @@ type Facts struct {
 
 // Verdict is what Plan makes of them.
 type Verdict struct {
-	Action   string
+	Action   agentv1.DecisionAction
 	Tick     agentv1.TickReason
 	Reason   string // the rule that decided
 	ItemID   string

@@ -207,7 +207,7 @@ func (s *Service) decide(ctx context.Context, k key, ahead bool) (busy bool, err
 		if err != nil {
 			return false, err
 		}
-		if offer.GetResult() == "stale" {
+		if offer.GetResult() == agentv1.OfferResult_OFFER_RESULT_STALE {
 			continue
 		}
 		queued := v.Action == ActionTick && offer.GetMessageId() != ""

@@ -55,8 +55,8 @@ func (s *Service) sweepOnce(ctx context.Context, pace time.Duration) error {
 		if err != nil {
 			return err
 		}
-		for i, f := range page.GetFacts() {
-			s.dirty.later(key{page.GetNamespaces()[i], f.GetAgent().GetAgentId()})
+		for _, f := range page.GetFacts() {
+			s.dirty.later(key{f.GetNamespace(), f.GetAgent().GetAgentId()})
 		}
 		if token = page.GetNextPageToken(); token == "" {
 			return nil

@@ -93,10 +93,10 @@ func (s *State) closeHandle(env journal.Env, ns string, d *agentv1.Delegation) [
 	t.Worktree = d.GetWorktree()
 	ev := event(ns, t, nil)
 	switch d.GetOutcome() {
-	case "completed":
+	case agentv1.DelegationOutcome_DELEGATION_OUTCOME_COMPLETED:
 		t.State, t.EndReason = taskv1.TaskState_TASK_STATE_COMPLETED, reasonFinished
 		ev.Payload = &taskv1.TaskCompleted{Task: t, OutputTail: d.GetResultSummary()}
-	case "failed":
+	case agentv1.DelegationOutcome_DELEGATION_OUTCOME_FAILED:
 		t.State, t.EndReason = taskv1.TaskState_TASK_STATE_FAILED, reasonChildFailed
 		ev.Payload = &taskv1.TaskFailed{Task: t, OutputTail: d.GetResultSummary()}
 	default:

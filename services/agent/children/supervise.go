@@ -10,6 +10,7 @@ import (
 	"quartet/services/agent/access"
 	"quartet/services/agent/ref"
 	"quartet/services/agent/state"
+	"quartet/services/agent/text"
 )
 
 // tend takes the next step for one agent, if there is one. again: look soon,
@@ -52,7 +53,7 @@ func (s *Service) reconcileMissing(ctx context.Context, k ref.Agent) (again bool
 	}
 	parent := ref.Agent{Namespace: k.Namespace, ID: of.parentID}
 	d, alive, err := s.delegationOf(ctx, parent, of.delegationID)
-	never := func(outcome, why string) (bool, error) {
+	never := func(outcome agentv1.DelegationOutcome, why string) (bool, error) {
 		return s.endDelegation(ctx, k, of.parentID, of.delegationID, &agentv1.AgentDeleting{Outcome: outcome, ResultSummary: state.ClipReport(why)}, d.Record.GetCreatedAt().AsTime())
 	}
 	switch {
@@ -62,13 +63,13 @@ func (s *Service) reconcileMissing(ctx context.Context, k ref.Agent) (again bool
 		s.supervisor.forget(k)
 		return false, nil
 	case !alive:
-		return never(state.OutcomeCancelled, "its parent was deleted")
+		return never(agentv1.DelegationOutcome_DELEGATION_OUTCOME_CANCELLED, "its parent was deleted")
 	case state.WorktreePending(d.Record) && d.Record.GetStopRequested():
-		return never(state.OutcomeCancelled, "its task was stopped")
+		return never(agentv1.DelegationOutcome_DELEGATION_OUTCOME_CANCELLED, "its task was stopped")
 	case state.WorktreePending(d.Record):
 		failed, again, err := s.makeWorktree(ctx, parent, d)
 		if failed != "" {
-			return never(state.OutcomeFailed, failed)
+			return never(agentv1.DelegationOutcome_DELEGATION_OUTCOME_FAILED, failed)
 		}
 		// The next look finds the worktree ready.
 		return again || err == nil, err
@@ -84,13 +85,13 @@ func (s *Service) reconcileChild(ctx context.Context, k ref.Agent, c state.Child
 	case err != nil:
 		return false, err
 	case d == nil || !state.IsOpen(d.Record):
-		return false, s.endChild(ctx, k, 0, &agentv1.AgentDeleting{Outcome: state.OutcomeCancelled})
+		return false, s.endChild(ctx, k, 0, &agentv1.AgentDeleting{Outcome: agentv1.DelegationOutcome_DELEGATION_OUTCOME_CANCELLED})
 	case !alive:
-		return false, s.endChild(ctx, k, 0, &agentv1.AgentDeleting{Outcome: state.OutcomeCancelled, ResultSummary: "its parent was deleted"})
+		return false, s.endChild(ctx, k, 0, &agentv1.AgentDeleting{Outcome: agentv1.DelegationOutcome_DELEGATION_OUTCOME_CANCELLED, ResultSummary: "its parent was deleted"})
 	case d.Record.GetStopRequested():
-		return false, s.endChild(ctx, k, 0, &agentv1.AgentDeleting{Outcome: state.OutcomeCancelled, ResultSummary: "its task was stopped"})
+		return false, s.endChild(ctx, k, 0, &agentv1.AgentDeleting{Outcome: agentv1.DelegationOutcome_DELEGATION_OUTCOME_CANCELLED, ResultSummary: "its task was stopped"})
 	case c.Quarantined != "":
-		return false, s.endChild(ctx, k, 0, &agentv1.AgentDeleting{Outcome: state.OutcomeFailed, ResultSummary: state.ClipReport(c.Quarantined)})
+		return false, s.endChild(ctx, k, 0, &agentv1.AgentDeleting{Outcome: agentv1.DelegationOutcome_DELEGATION_OUTCOME_FAILED, ResultSummary: state.ClipReport(c.Quarantined)})
 	}
 	if c.FirstItem != "" && d.Record.GetChildWorkItemId() == "" {
 		if err := s.noteChildItem(ctx, parent, c.Record.GetDelegationId(), c.FirstItem); err != nil {
@@ -105,7 +106,7 @@ func (s *Service) reconcileChild(ctx context.Context, k ref.Agent, c state.Child
 		return verdict.retry, err
 	}
 	// What came meanwhile keeps it alive; then it is looked at once more.
-	return true, s.endChild(ctx, k, c.FactsRevision, &agentv1.AgentDeleting{Outcome: state.OutcomeCompleted, ResultSummary: verdict.result})
+	return true, s.endChild(ctx, k, c.FactsRevision, &agentv1.AgentDeleting{Outcome: agentv1.DelegationOutcome_DELEGATION_OUTCOME_COMPLETED, ResultSummary: verdict.result})
 }
 
 // delegationOf reads a parent's delegation, and whether the parent lives.
@@ -128,7 +129,7 @@ func (s *Service) endChild(ctx context.Context, k ref.Agent, facts int64, end *a
 		if !a.IsActive() || facts != 0 && a.FactsRevision != facts {
 			return nil
 		}
-		return a.BeginDeletion(env, "delegation_"+end.GetOutcome(), end)
+		return a.BeginDeletion(env, "delegation_"+text.EnumName(end.GetOutcome()), end)
 	})
 }
 

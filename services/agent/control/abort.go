@@ -52,7 +52,7 @@ func decideAbort(s *state.State, env journal.Env, req *agentv1.AbortRunRequest) 
 		return d, fault.RunStale.Newf("run %q is not the open run of agent %q, which is %q; nothing was aborted", guard, req.GetAgentId(), a.Record.GetCurrentRunId()).
 			With("run_id", guard).With("current_run_id", a.Record.GetCurrentRunId())
 	}
-	r := a.WithControl(env, agentv1.Control_CONTROL_PAUSED, state.EndOperatorAborted)
+	r := a.WithControl(env, agentv1.Control_CONTROL_PAUSED, state.ReasonOperatorAborted)
 	if req.GetReason() != "" {
 		r.ControlReason += ": " + req.GetReason()
 	}
@@ -64,7 +64,7 @@ func decideAbort(s *state.State, env journal.Env, req *agentv1.AbortRunRequest) 
 		d.Events = []*journal.Event{state.AgentEvent(r, &agentv1.AgentPaused{Agent: r})}
 		return d, nil
 	}
-	d.Events = a.EndTurn(env, state.Ending{State: agentv1.TurnState_TURN_STATE_ABORTED, Reason: state.EndOperatorAborted, Message: req.GetReason()}, nil)
+	d.Events = a.EndTurn(env, state.Ending{State: agentv1.TurnState_TURN_STATE_ABORTED, Reason: agentv1.TurnEndReason_TURN_END_REASON_OPERATOR_ABORTED, Message: req.GetReason()}, nil)
 	// A paused agent may finish the turn that was open when it was paused; its
 	// abort is written all the same, since it says why the pause goes on.
 	r = a.WithoutOpenTurn(r)

@@ -39,7 +39,7 @@ func (s *Service) DeleteAgent(ctx context.Context, req *agentv1.DeleteAgentReque
 				return d, fault.RevisionConflict.Newf("agent %q is at revision %d, not %d; read it again and repeat", o.agentID, a.Record.GetRevision(), want).
 					With("agent_id", o.agentID).With("current_revision", strconv.FormatInt(a.Record.GetRevision(), 10)).With("expected_revision", strconv.FormatInt(want, 10))
 			}
-			d.Events = a.BeginDeletion(env, o.reason, &agentv1.AgentDeleting{Outcome: state.OutcomeCancelled, ResultSummary: state.ClipReport(o.reason)})
+			d.Events = a.BeginDeletion(env, o.reason, &agentv1.AgentDeleting{Outcome: agentv1.DelegationOutcome_DELEGATION_OUTCOME_CANCELLED, ResultSummary: state.ClipReport(o.reason)})
 			return d, nil
 		},
 		Answer: agentOf,

@@ -30,7 +30,7 @@ func stop(a *state.Agent, env journal.Env, reason string) []*journal.Event {
 	var events []*journal.Event
 	if a.OpenTurn != nil {
 		events = a.EndTurn(env, state.Ending{
-			State: agentv1.TurnState_TURN_STATE_INTERRUPTED, Reason: "operator_stopped", Message: reason, Requeue: true, Uncounted: true, DropTick: true,
+			State: agentv1.TurnState_TURN_STATE_INTERRUPTED, Reason: agentv1.TurnEndReason_TURN_END_REASON_OPERATOR_STOPPED, Message: reason, Requeue: true, Uncounted: true, DropTick: true,
 		}, nil)
 	}
 	// A tick is a proposal of the scheduler, which makes another one after the

@@ -17,7 +17,7 @@ func DerivePosture(a *agentv1.Agent, lane *agentv1.Lane, q *workv1.GetWorkQueueR
 	current := q.GetCurrent()
 	switch {
 	case a.GetLifecycle() == agentv1.Lifecycle_LIFECYCLE_DELETING, a.GetLifecycle() == agentv1.Lifecycle_LIFECYCLE_DELETED:
-		return agentv1.Posture_POSTURE_STOPPED, "it is " + text.EnumName(a.GetLifecycle().String(), "LIFECYCLE_")
+		return agentv1.Posture_POSTURE_STOPPED, "it is " + text.EnumName(a.GetLifecycle())
 	case a.GetControl() == agentv1.Control_CONTROL_STOPPED:
 		return agentv1.Posture_POSTURE_STOPPED, controlReason("stopped", a)
 	case a.GetControl() == agentv1.Control_CONTROL_PAUSED:

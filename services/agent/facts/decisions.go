@@ -20,14 +20,6 @@ import (
 	"quartet/services/agent/state"
 )
 
-// Results of OfferDecision.
-const (
-	OfferRecorded  = "recorded"
-	offerUnchanged = "unchanged"
-	OfferStale     = "stale"
-	offerPending   = "pending"
-)
-
 // OfferDecision records what the scheduler decided and queues its tick, in one
 // frame, if the facts it was decided by still hold. That makes schedulers free
 // to crash, to repeat themselves and to be many (SPEC D1, D4).
@@ -44,7 +36,7 @@ func (s *Service) OfferDecision(ctx context.Context, req *agentv1.OfferDecisionR
 		Answer: func(events []*journal.Event) (*agentv1.OfferDecisionResponse, error) {
 			for _, ev := range events {
 				if p, ok := ev.Payload.(*agentv1.DecisionRecorded); ok {
-					return &agentv1.OfferDecisionResponse{Result: OfferRecorded, MessageId: p.GetMessageId()}, nil
+					return &agentv1.OfferDecisionResponse{Result: agentv1.OfferResult_OFFER_RESULT_RECORDED, MessageId: p.GetMessageId()}, nil
 				}
 			}
 			return nil, fmt.Errorf("agent: no decision_recorded among %d events", len(events))
@@ -54,7 +46,7 @@ func (s *Service) OfferDecision(ctx context.Context, req *agentv1.OfferDecisionR
 
 func decideOffer(s *state.State, env journal.Env, req *agentv1.OfferDecisionRequest) (journal.Decision[*agentv1.OfferDecisionResponse], error) {
 	var d journal.Decision[*agentv1.OfferDecisionResponse]
-	answer := func(result string) (journal.Decision[*agentv1.OfferDecisionResponse], error) {
+	answer := func(result agentv1.OfferResult) (journal.Decision[*agentv1.OfferDecisionResponse], error) {
 		d.Reply = &agentv1.OfferDecisionResponse{Result: result}
 		return d, nil
 	}
@@ -65,15 +57,15 @@ func decideOffer(s *state.State, env journal.Env, req *agentv1.OfferDecisionRequ
 	dec := proto.CloneOf(req.GetDecision())
 	dec.LastTurnId, dec.FactsRevision = a.Record.GetLastTurnId(), a.FactsRevision
 	dec.DecidedAt = timestamppb.New(env.Now)
-	tick := dec.GetAction() == "tick"
+	tick := dec.GetAction() == agentv1.DecisionAction_DECISION_ACTION_TICK
 	switch {
 	case a.FactsRevision != req.GetFactsRevision(),
 		tick && (a.Record.GetControl() != agentv1.Control_CONTROL_RUNNING || !a.IsActive()): // the scheduler knows better by now
-		return answer(OfferStale)
+		return answer(agentv1.OfferResult_OFFER_RESULT_STALE)
 	case tick && a.PendingTick != "":
-		return answer(offerPending)
+		return answer(agentv1.OfferResult_OFFER_RESULT_PENDING)
 	case len(a.Decisions) > 0 && !a.TickDropped && sameDecision(a.Decisions[len(a.Decisions)-1], dec):
-		return answer(offerUnchanged)
+		return answer(agentv1.OfferResult_OFFER_RESULT_UNCHANGED)
 	}
 	recorded := &agentv1.DecisionRecorded{Decision: dec}
 	d.Events = []*journal.Event{{AgentID: req.GetAgentId(), WorkItemID: dec.GetWorkItemId(), Payload: recorded}}

@@ -48,7 +48,7 @@ func (s *Service) GetFacts(ctx context.Context, req *agentv1.GetFactsRequest) (*
 				f.OpenTurn = leases.WithExpiry(f.GetOpenTurn(), until)
 			}
 		}
-		return &agentv1.GetFactsResponse{Facts: []*agentv1.AgentFacts{f}, Namespaces: []string{actor.Namespace}}, nil
+		return &agentv1.GetFactsResponse{Facts: []*agentv1.AgentFacts{f}}, nil
 	}
 	return s.listFacts(ctx, req)
 }
@@ -83,7 +83,6 @@ func (s *Service) listFacts(ctx context.Context, req *agentv1.GetFactsRequest) (
 				return true // nothing will ever be decided for it (upstream #2534)
 			}
 			resp.Facts = append(resp.Facts, st.Lookup(k).Facts())
-			resp.Namespaces = append(resp.Namespaces, k.Namespace)
 			return true
 		})
 		return struct{}{}, nil

@@ -2,6 +2,7 @@ package projection
 
 import (
 	"context"
+	"quartet/services/agent/text"
 	"slices"
 	"time"
 
@@ -51,7 +52,7 @@ func (s *Service) lostRounds(ctx context.Context, k ref.Agent) ([]prompt.Lost, e
 			switch n := len(c.round.GetToolResults()); {
 			case i < n:
 				r := c.round.GetToolResults()[i]
-				what.Outcome, what.Summary = r.GetStatus(), r.GetSummaryText()
+				what.Outcome, what.Summary = text.EnumName(r.GetStatus()), r.GetSummaryText()
 			case i == n:
 				what.Asked = true
 				what.Outcome, what.Summary = s.outcomeOf(ctx, k, has, c, i)
@@ -149,5 +150,5 @@ func (s *Service) outcomeOf(ctx context.Context, k ref.Agent, has tools.Profile,
 	if err != nil {
 		return prompt.Unknown, ""
 	}
-	return tools.StatusSuccess, r.GetSummaryText()
+	return text.EnumName(tools.StatusSuccess), r.GetSummaryText()
 }

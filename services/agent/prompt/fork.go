@@ -2,6 +2,7 @@ package prompt
 
 import (
 	"fmt"
+	"quartet/services/agent/text"
 	"regexp"
 	"slices"
 	"strings"
@@ -88,7 +89,7 @@ func Inherit(in Fork) string {
 	var reports []string
 	for _, d := range in.Reports {
 		if it != nil && d.GetParentWorkItemId() == it.GetWorkItemId() && d.GetResultSummary() != "" && len(reports) < ForkReports {
-			reports = append(reports, fmt.Sprintf("- %s (%s): %s\n", fold(d.GetLabel(), lineChars), d.GetOutcome(), fold(d.GetResultSummary(), reportChars)))
+			reports = append(reports, fmt.Sprintf("- %s (%s): %s\n", fold(d.GetLabel(), lineChars), text.EnumName(d.GetOutcome()), fold(d.GetResultSummary(), reportChars)))
 		}
 	}
 	v.list("Inherited: reports on it so far, newest first", reports, 100)

@@ -44,7 +44,7 @@ func (a *Agent) ChildStatus() ChildStatus {
 	}
 	c.Resting = a.OpenTurn == nil && a.Lane.Len() == 0 && a.Wake == nil &&
 		c.LastTurn.GetState() == agentv1.TurnState_TURN_STATE_COMPLETED
-	if c.LastTurn.GetEndReason() == "wait_for" {
+	if c.LastTurn.GetEndReason() == agentv1.TurnEndReason_TURN_END_REASON_WAIT_FOR {
 		c.LastWait = a.lastWait()
 		c.Resting = c.Resting && c.LastWait != ""
 	}

@@ -62,7 +62,7 @@ func (a *Agent) CheckActive() error {
 	if a.IsActive() {
 		return nil
 	}
-	return fault.AgentDeleted.Newf("agent %q is %s; its id is never used again", a.Record.GetAgentId(), text.EnumName(a.Record.GetLifecycle().String(), "LIFECYCLE_")).
+	return fault.AgentDeleted.Newf("agent %q is %s; its id is never used again", a.Record.GetAgentId(), text.EnumName(a.Record.GetLifecycle())).
 		With("agent_id", a.Record.GetAgentId())
 }
 
@@ -101,12 +101,12 @@ func AgentEvent(a *agentv1.Agent, payload proto.Message) *journal.Event {
 func (a *Agent) BeginDeletion(env journal.Env, reason string, end *agentv1.AgentDeleting) []*journal.Event {
 	var events []*journal.Event
 	if a.OpenTurn != nil {
-		events = a.EndTurn(env, Ending{State: agentv1.TurnState_TURN_STATE_ABORTED, Reason: EndAgentDeleted, Message: reason}, nil)
+		events = a.EndTurn(env, Ending{State: agentv1.TurnState_TURN_STATE_ABORTED, Reason: agentv1.TurnEndReason_TURN_END_REASON_AGENT_DELETED, Message: reason}, nil)
 	}
 	for m := range a.Lane.Queued() {
-		events = append(events, lane.Dropped(m, env, EndAgentDeleted))
+		events = append(events, lane.Dropped(m, env, reasonAgentDeleted))
 	}
-	r := a.WithoutOpenTurn(a.WithControl(env, a.Record.GetControl(), cmp.Or(reason, EndAgentDeleted)))
+	r := a.WithoutOpenTurn(a.WithControl(env, a.Record.GetControl(), cmp.Or(reason, reasonAgentDeleted)))
 	r.Lifecycle = agentv1.Lifecycle_LIFECYCLE_DELETING
 	next := &agentv1.AgentDeleting{Agent: r}
 	if a.Record.GetVisibility() == agentv1.Visibility_VISIBILITY_PRIVATE {
@@ -146,7 +146,7 @@ func (s *State) Spawner(actor journal.Actor, agentID string, family agentv1.Tool
 		return nil, err
 	}
 	if !tools.Profile(p.Record.GetToolFamilies()).Has(family) {
-		return nil, fault.ToolNotAvailable.Newf("agent %q may not make agents like this: its profile lacks %s", agentID, text.EnumName(family.String(), "TOOL_FAMILY_")).
+		return nil, fault.ToolNotAvailable.Newf("agent %q may not make agents like this: its profile lacks %s", agentID, text.EnumName(family)).
 			With("tool", tools.ToolSpawnAgent).With("agent_id", agentID)
 	}
 	if actor.RunID != "" && actor.RunID != p.Record.GetCurrentRunId() {

@@ -26,13 +26,6 @@ const (
 	maxResultBytes = fault.MaxFreeTextBytes
 )
 
-// The outcomes of a delegation.
-const (
-	OutcomeCompleted = "completed"
-	OutcomeFailed    = "failed"
-	OutcomeCancelled = "cancelled"
-)
-
 // delegation is a parent's record of a child, with all that is needed to make
 // the child while it is not known to exist.
 type Delegation struct {

@@ -1,20 +1,12 @@
 package state
 
-import ()
-
-// operatorAborted is why an aborted turn ended, and why its agent is paused.
-const EndOperatorAborted = "operator_aborted"
-
-// agentDeleted is why what belonged to a deleted agent ended.
-const EndAgentDeleted = "agent_deleted"
-
-// leaseLost is why a turn ended whose runner fell silent.
-const EndLeaseLost = "lease_lost"
-
-// undelivered is the end of a turn whose caller never heard of it: its request
-// got nothing and may come again (SPEC X2).
-const EndUndelivered = "undelivered"
-
-// staleReason begins the reasons of ticks that are dropped since they are no
-// longer true. A tick that an order drops was true.
-const StaleTickReason = "stale_tick"
+// Reasons that stand in control_reason or state_reason, where people read them.
+const (
+	// reasonAgentDeleted is why the messages of a deleted agent are dropped.
+	reasonAgentDeleted = "agent_deleted"
+	// ReasonOperatorAborted is why the agent of an aborted run is paused.
+	ReasonOperatorAborted = "operator_aborted"
+	// StaleTickReason begins the reason of a tick that was dropped because it was no longer
+	// true. A tick that a control action drops was true.
+	StaleTickReason = "stale_tick"
+)

@@ -11,7 +11,8 @@ import (
 
 func (a *Agent) Facts() *agentv1.AgentFacts {
 	f := &agentv1.AgentFacts{
-		Agent: a.Record, Queued: int32(a.Lane.Len()), TickPending: a.PendingTick != "", FactsRevision: a.FactsRevision,
+		Namespace: a.Namespace,
+		Agent:     a.Record, Queued: int32(a.Lane.Len()), TickPending: a.PendingTick != "", FactsRevision: a.FactsRevision,
 		WakeHint: a.Wake != nil, WakeHintSource: a.Wake.GetSourceId(), FailedTicks: a.failedTicks,
 	}
 	if a.Wake != nil {

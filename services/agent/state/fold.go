@@ -37,7 +37,7 @@ func (s *State) Apply(ev *journal.Event) error {
 	if p, ok := ev.Payload.(*agentv1.TurnStarted); ok && p.GetTurn().GetAcquireRequestId() != "" {
 		s.AcquiredTurns[RequestOf(a.Namespace, p.GetTurn())] = AcquiredTurn{k, p.GetTurn().GetTurnId()}
 	}
-	if p, ok := ev.Payload.(*agentv1.TurnInterrupted); ok && p.GetTurn().GetEndReason() == EndUndelivered {
+	if p, ok := ev.Payload.(*agentv1.TurnInterrupted); ok && p.GetTurn().GetEndReason() == agentv1.TurnEndReason_TURN_END_REASON_UNDELIVERED {
 		s.forgetRequest(a, p.GetTurn())
 	}
 	if len(a.EndedTurns) > KeptTurns {

@@ -158,7 +158,7 @@ func taskResult(t *taskv1.Task, tail string) *agentv1.Message {
 	if t.GetKind() == taskv1.TaskKind_TASK_KIND_CHILD_AGENT_TASK {
 		// What the child handed over is the result, whole; the parent reads no
 		// more of it than that (SPEC A2).
-		fmt.Fprintf(&b, "Child agent %s (task %s) %s: %s", t.GetChildAgentId(), t.GetTaskId(), text.EnumName(t.GetState().String(), "TASK_STATE_"), t.GetLabel())
+		fmt.Fprintf(&b, "Child agent %s (task %s) %s: %s", t.GetChildAgentId(), t.GetTaskId(), text.EnumName(t.GetState()), t.GetLabel())
 		if tail != "" {
 			fmt.Fprintf(&b, "\nIts result:\n%s", tail)
 		}
@@ -167,7 +167,7 @@ func taskResult(t *taskv1.Task, tail string) *agentv1.Message {
 			CausationId: t.GetTaskId(), TaskId: t.GetTaskId(), WorkItemId: t.GetWorkItemId(), CorrelationId: t.GetDelegationId(),
 		}
 	}
-	fmt.Fprintf(&b, "Task %s %s: %s", t.GetTaskId(), text.EnumName(t.GetState().String(), "TASK_STATE_"), t.GetLabel())
+	fmt.Fprintf(&b, "Task %s %s: %s", t.GetTaskId(), text.EnumName(t.GetState()), t.GetLabel())
 	if t.ExitCode != nil {
 		fmt.Fprintf(&b, " (exit code %d)", t.GetExitCode())
 	}

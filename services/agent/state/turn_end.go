@@ -53,7 +53,7 @@ func (a *Agent) promotedIn(events []*journal.Event) bool {
 // ending is how a turn ends.
 type Ending struct {
 	State      agentv1.TurnState
-	Reason     string
+	Reason     agentv1.TurnEndReason
 	Message    string
 	Requeue    bool // the message goes back to its lane
 	Uncounted  bool // and the attempt does not count
@@ -68,7 +68,7 @@ func (a *Agent) EndTurn(env journal.Env, how Ending, before []*journal.Event) []
 	t := proto.CloneOf(a.OpenTurn.Record)
 	t.State, t.EndReason, t.EndedAt = how.State, how.Reason, timestamppb.New(env.Now)
 	events := before
-	if how.State != agentv1.TurnState_TURN_STATE_COMPLETED && how.Reason != EndAgentDeleted {
+	if how.State != agentv1.TurnState_TURN_STATE_COMPLETED && how.Reason != agentv1.TurnEndReason_TURN_END_REASON_AGENT_DELETED {
 		// What was interjected into a run that failed or was aborted is heard again
 		// (SPEC A9): an abort takes the turn's own message out, and no other words.
 		// It goes to the front of the lane;
@@ -77,7 +77,7 @@ func (a *Agent) EndTurn(env journal.Env, how Ending, before []*journal.Event) []
 		ids := t.GetInterjectedMessageIds()
 		for i := len(ids) - 1; i >= 0; i-- {
 			if im := a.Lane.Get(ids[i]); im.GetState() == agentv1.MessageState_MESSAGE_STATE_INTERJECTED {
-				q := lane.WithState(im, env, agentv1.MessageState_MESSAGE_STATE_QUEUED, "turn_"+how.Reason)
+				q := lane.WithState(im, env, agentv1.MessageState_MESSAGE_STATE_QUEUED, "turn_"+text.EnumName(how.Reason))
 				events = append(events, lane.Event(q, &agentv1.MessageRequeued{Message: q}))
 			}
 		}
@@ -102,7 +102,7 @@ func (a *Agent) EndTurn(env journal.Env, how Ending, before []*journal.Event) []
 		q := lane.WithState(m, env, agentv1.MessageState_MESSAGE_STATE_ABORTED, reasonOf(how))
 		events = append(events, lane.Event(q, &agentv1.MessageAborted{Message: q}))
 	default:
-		q := lane.WithState(m, env, agentv1.MessageState_MESSAGE_STATE_PROCESSED, how.Reason)
+		q := lane.WithState(m, env, agentv1.MessageState_MESSAGE_STATE_PROCESSED, text.EnumName(how.Reason))
 		events = append(events, lane.Event(q, &agentv1.MessageProcessed{Message: q}))
 	}
 	events = append(events, TurnEvent(t, turnPayload(t)))
@@ -114,9 +114,9 @@ func (a *Agent) EndTurn(env journal.Env, how Ending, before []*journal.Event) []
 
 func reasonOf(how Ending) string {
 	if how.Message == "" {
-		return how.Reason
+		return text.EnumName(how.Reason)
 	}
-	return how.Reason + ": " + how.Message
+	return text.EnumName(how.Reason) + ": " + how.Message
 }
 
 func turnPayload(t *agentv1.Turn) proto.Message {

@@ -3,6 +3,7 @@ package state
 import (
 	"cmp"
 	"fmt"
+	"quartet/services/agent/text"
 	"slices"
 
 	"google.golang.org/protobuf/proto"
@@ -52,7 +53,7 @@ func (s *State) HeldTurn(namespace, agentID, turnID, runID string) (*Turn, error
 	t := a.Find(turnID)
 	switch {
 	case t == nil && !a.IsActive():
-		return nil, StaleRun(&agentv1.Turn{TurnId: turnID, EndReason: EndAgentDeleted}, runID)
+		return nil, StaleRun(&agentv1.Turn{TurnId: turnID, EndReason: agentv1.TurnEndReason_TURN_END_REASON_AGENT_DELETED}, runID)
 	case t == nil:
 		return nil, fault.NotFound.Newf("agent %q has no turn %q", agentID, turnID).With("turn_id", turnID)
 	case t.Record.GetRunId() != runID:
@@ -60,8 +61,8 @@ func (s *State) HeldTurn(namespace, agentID, turnID, runID string) (*Turn, error
 	case t.Record.GetState() == agentv1.TurnState_TURN_STATE_INTERRUPTED, t.Record.GetState() == agentv1.TurnState_TURN_STATE_ABORTED:
 		return nil, StaleRun(t.Record, runID)
 	case t.Record.GetState() != agentv1.TurnState_TURN_STATE_OPEN:
-		return nil, fault.TurnEnded.Newf("turn %q has ended (%s); acquire the next one", turnID, t.Record.GetEndReason()).
-			With("turn_id", turnID).With("end_reason", t.Record.GetEndReason())
+		return nil, fault.TurnEnded.Newf("turn %q has ended (%s); acquire the next one", turnID, text.EnumName(t.Record.GetEndReason())).
+			With("turn_id", turnID).With("end_reason", text.EnumName(t.Record.GetEndReason()))
 	}
 	return t, nil
 }
@@ -69,7 +70,7 @@ func (s *State) HeldTurn(namespace, agentID, turnID, runID string) (*Turn, error
 // stale says why a run does not hold a turn: how the turn ended, or that
 // another run holds it.
 func StaleRun(t *agentv1.Turn, runID string) error {
-	why := cmp.Or(t.GetEndReason(), "another_run")
+	why := cmp.Or(text.EnumName(t.GetEndReason()), "another_run")
 	return fault.RunStale.Newf("run %q does not hold turn %q (%s); stop working on it", runID, t.GetTurnId(), why).
 		With("run_id", runID).With("turn_id", t.GetTurnId()).With("stale_reason", why)
 }

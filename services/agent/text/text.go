@@ -2,8 +2,11 @@
 package text
 
 import (
+	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
 // shortened cuts a text at n bytes, between characters.
@@ -17,7 +20,18 @@ func Shorten(text string, n int) string {
 	return text[:n] + "…"
 }
 
-func EnumName(name, prefix string) string { return strings.ToLower(strings.TrimPrefix(name, prefix)) }
+func EnumName(e protoreflect.Enum) string {
+	if e.Number() == 0 {
+		return ""
+	}
+	values := e.Descriptor().Values()
+	v := values.ByNumber(e.Number())
+	if v == nil {
+		return strconv.Itoa(int(e.Number()))
+	}
+	prefix := strings.TrimSuffix(string(values.ByNumber(0).Name()), "UNSPECIFIED")
+	return strings.ToLower(strings.TrimPrefix(string(v.Name()), prefix))
+}
 
 const SummaryChars = 120
 

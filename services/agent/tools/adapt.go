@@ -15,7 +15,7 @@ func defaultTodoState(list any) {
 	entries, _ := list.([]any)
 	for _, e := range entries {
 		if todo, ok := e.(map[string]any); ok && todo["state"] == nil {
-			todo["state"] = text.EnumName(workv1.TodoState_TODO_STATE_PENDING.String(), "TODO_STATE_")
+			todo["state"] = text.EnumName(workv1.TodoState_TODO_STATE_PENDING)
 		}
 	}
 }

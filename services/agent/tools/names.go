@@ -6,8 +6,6 @@ import (
 	"sync"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
-
-	"quartet/services/agent/text"
 )
 
 // What planes say of a call is said to programs: in the names of methods,
@@ -45,7 +43,7 @@ func addEnumNames(v map[string]string, m protoreflect.MessageDescriptor) {
 		prefix := strings.TrimSuffix(string(values.ByNumber(0).Name()), "UNSPECIFIED")
 		for i := range values.Len() {
 			name := string(values.Get(i).Name())
-			v[name] = text.EnumName(name, prefix)
+			v[name] = strings.ToLower(strings.TrimPrefix(name, prefix))
 		}
 		v[prefix+"UNSPECIFIED"] = ""
 	}

@@ -126,7 +126,7 @@ func summaryOf(t Tool, result *structpb.Struct, reply proto.Message) string {
 	if ok {
 		task = about.GetTask()
 	}
-	end := text.EnumName(task.GetState().String(), "TASK_STATE_")
+	end := text.EnumName(task.GetState())
 	switch list := listOf(reply.ProtoReflect().Descriptor()); {
 	case !t.Mutates && task == nil && list != "" && subject(result) == "":
 		return fmt.Sprintf("%s succeeded: %d %s", t.Name, len(result.GetFields()[list].GetListValue().GetValues()), strings.ReplaceAll(list, "_", " "))

@@ -245,6 +245,6 @@ const (
 	ToolWaitFor          = "WaitFor"
 	ToolSpawnAgent       = "SpawnAgent"
 	ToolCompleteWorkItem = "CompleteWorkItem"
-	StatusSuccess        = "success"
-	StatusError          = "error"
+	StatusSuccess        = agentv1.ToolStatus_TOOL_STATUS_SUCCESS
+	StatusError          = agentv1.ToolStatus_TOOL_STATUS_ERROR
 )

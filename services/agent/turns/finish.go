@@ -57,15 +57,15 @@ func endingOf(req *agentv1.FinishTurnRequest) (state.Ending, error) {
 	e := state.Ending{State: agentv1.TurnState_TURN_STATE_FAILED, Message: req.GetMessage()}
 	switch req.GetOutcome() {
 	case agentv1.TurnOutcome_TURN_OUTCOME_UNSPECIFIED, agentv1.TurnOutcome_TURN_OUTCOME_COMPLETED:
-		e.State, e.Reason = agentv1.TurnState_TURN_STATE_COMPLETED, "finished"
+		e.State, e.Reason = agentv1.TurnState_TURN_STATE_COMPLETED, agentv1.TurnEndReason_TURN_END_REASON_FINISHED
 	case agentv1.TurnOutcome_TURN_OUTCOME_RETRYABLE:
-		e.Reason, e.Requeue = "retryable", true
+		e.Reason, e.Requeue = agentv1.TurnEndReason_TURN_END_REASON_RETRYABLE, true
 	case agentv1.TurnOutcome_TURN_OUTCOME_RELEASED:
-		e.Reason, e.Requeue, e.Uncounted = "released", true, true
+		e.Reason, e.Requeue, e.Uncounted = agentv1.TurnEndReason_TURN_END_REASON_RELEASED, true, true
 	case agentv1.TurnOutcome_TURN_OUTCOME_FATAL:
-		e.Reason, e.Quarantine = "fatal", true
+		e.Reason, e.Quarantine = agentv1.TurnEndReason_TURN_END_REASON_FATAL, true
 	case agentv1.TurnOutcome_TURN_OUTCOME_BASELINE_OVER_BUDGET:
-		e.Reason, e.Quarantine = "baseline_over_budget", true
+		e.Reason, e.Quarantine = agentv1.TurnEndReason_TURN_END_REASON_BASELINE_OVER_BUDGET, true
 	default:
 		return e, fault.Invalid("outcome", req.GetOutcome().String(), "must be completed, retryable, released, fatal or baseline_over_budget")
 	}

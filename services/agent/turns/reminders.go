@@ -158,7 +158,7 @@ func (d *Reminder) Text(it *workv1.WorkItem) string {
 			fmt.Fprintf(&b, "\n- and %d more", len(todos)-i)
 			break
 		}
-		fmt.Fprintf(&b, "\n- [%s] %s", text.EnumName(t.GetState().String(), "TODO_STATE_"), text.Line(t.GetText(), text.SummaryChars))
+		fmt.Fprintf(&b, "\n- [%s] %s", text.EnumName(t.GetState()), text.Line(t.GetText(), text.SummaryChars))
 	}
 	return b.String()
 }

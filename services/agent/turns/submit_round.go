@@ -302,9 +302,9 @@ func (s *Service) settleRound(ctx context.Context, k ref.Agent, turnID, runID st
 	how := state.Ending{State: agentv1.TurnState_TURN_STATE_COMPLETED}
 	switch {
 	case endingCall(f.round) != "":
-		how.Reason = "wait_for"
+		how.Reason = agentv1.TurnEndReason_TURN_END_REASON_WAIT_FOR
 	case promoted != "":
-		how.Reason = "completion_promoted"
+		how.Reason = agentv1.TurnEndReason_TURN_END_REASON_COMPLETION_PROMOTED
 	default:
 		if n := s.remind(ctx, k, runID, f.due); n != "" {
 			notices = append(notices, n)
@@ -320,7 +320,7 @@ func (s *Service) settleRound(ctx context.Context, k ref.Agent, turnID, runID st
 			a := st.Lookup(k)
 			settled := &agentv1.RoundSettled{TurnId: turnID, RoundIndex: index, PromotedWorkItemId: promoted, Notices: notices}
 			d.Events = []*journal.Event{{AgentID: k.ID, WorkItemID: f.round.GetWorkItemId(), Payload: settled}}
-			if how.Reason != "" {
+			if how.Reason != agentv1.TurnEndReason_TURN_END_REASON_UNSPECIFIED {
 				d.Events = a.EndTurn(env, how, d.Events)
 				return d, nil
 			}

@@ -48,15 +48,15 @@ func RecordSpan(tracer *tracing.Tracer, ev *journal.Event, events []*journal.Eve
 	for _, other := range events {
 		p, ok := other.Payload.(interface{ GetMessage() *agentv1.Message })
 		if ok && p.GetMessage().GetMessageId() == t.GetMessageId() && other.AgentID == ev.AgentID {
-			parent, kind = p.GetMessage().GetTraceparent(), text.EnumName(p.GetMessage().GetKind().String(), "MESSAGE_KIND_")
+			parent, kind = p.GetMessage().GetTraceparent(), text.EnumName(p.GetMessage().GetKind())
 		}
 	}
 	failed := ""
 	if t.GetState() != agentv1.TurnState_TURN_STATE_COMPLETED {
-		failed = t.GetEndReason()
+		failed = text.EnumName(t.GetEndReason())
 	}
 	tracer.Told(t.GetTraceparent(), parent, "turn", t.GetStartedAt().AsTime(), t.GetEndedAt().AsTime(), failed,
 		attribute.String("quartet.namespace", ev.Namespace), attribute.String("quartet.agent_id", t.GetAgentId()), attribute.String("quartet.turn_id", t.GetTurnId()),
 		attribute.String("quartet.message_id", t.GetMessageId()), attribute.String("quartet.message_kind", kind),
-		attribute.String("quartet.work_item_id", t.GetWorkItemId()), attribute.String("quartet.end_reason", t.GetEndReason()), attribute.Int("quartet.rounds", int(t.GetRounds())))
+		attribute.String("quartet.work_item_id", t.GetWorkItemId()), attribute.String("quartet.end_reason", text.EnumName(t.GetEndReason())), attribute.Int("quartet.rounds", int(t.GetRounds())))
 }
