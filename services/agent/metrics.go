@@ -101,6 +101,8 @@ type laneSample struct {
 	queued  int
 	running int
 	oldest  time.Time
+	next    ref.Agent // where the next part begins, if there is more
+	more    bool
 }
 
 // forget takes the gauges of partitions back that are not held here any more.
@@ -141,21 +143,19 @@ func (s *Service) Sample(ctx context.Context) {
 
 func sample(ctx context.Context, p *journal.Partition[*state.State]) (*laneSample, error) {
 	found := &laneSample{agents: map[string]int{}}
-	from, more := ref.Agent{}, true
-	for more {
-		part := &laneSample{agents: map[string]int{}}
-		_, _, err := journal.View(ctx, p, func(st *state.State) (struct{}, error) {
-			part, more = &laneSample{agents: map[string]int{}}, false // it may run again
+	for from := (ref.Agent{}); ; {
+		part, _, err := journal.View(ctx, p, func(st *state.State) (*laneSample, error) {
+			part := &laneSample{agents: map[string]int{}}
 			n := 0
 			st.IDs.AscendGreaterOrEqual(from, func(k ref.Agent) bool {
 				if n++; n > sampleSize {
-					from, more = k, true
+					part.next, part.more = k, true
 					return false
 				}
 				part.add(st.Lookup(k))
 				return true
 			})
-			return struct{}{}, nil
+			return part, nil
 		})
 		if err != nil {
 			return nil, err
@@ -166,8 +166,11 @@ func sample(ctx context.Context, p *journal.Partition[*state.State]) (*laneSampl
 		found.queued += part.queued
 		found.running += part.running
 		found.noteOldest(part.oldest)
+		if !part.more {
+			return found, nil
+		}
+		from = part.next
 	}
-	return found, nil
 }
 
 func (l *laneSample) add(a *state.Agent) {

@@ -65,10 +65,8 @@ func (s *Service) listFacts(ctx context.Context, req *agentv1.GetFactsRequest) (
 		}
 		after = ref.Agent{Namespace: from[1], ID: from[2]}
 	}
-	resp := &agentv1.GetFactsResponse{}
-	_, _, err = journal.View(ctx, s.engine.All()[part], func(st *state.State) (struct{}, error) {
-		// A look may run again, so it begins afresh.
-		resp = &agentv1.GetFactsResponse{}
+	resp, _, err := journal.View(ctx, s.engine.All()[part], func(st *state.State) (*agentv1.GetFactsResponse, error) {
+		resp := &agentv1.GetFactsResponse{}
 		var last ref.Agent
 		st.IDs.AscendGreaterOrEqual(after, func(k ref.Agent) bool {
 			if k == after {
@@ -85,7 +83,7 @@ func (s *Service) listFacts(ctx context.Context, req *agentv1.GetFactsRequest) (
 			resp.Facts = append(resp.Facts, st.Lookup(k).Facts())
 			return true
 		})
-		return struct{}{}, nil
+		return resp, nil
 	})
 	if err == nil && resp.GetNextPageToken() == "" && part+1 < len(s.engine.All()) {
 		resp.NextPageToken = page.Token("facts", fmt.Sprint(part+1), "", "")

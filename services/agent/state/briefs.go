@@ -41,7 +41,7 @@ func (a *Agent) AckBrief(env journal.Env, t *agentv1.Turn, m *agentv1.Message) [
 		return nil
 	}
 	// A turn that was given back counts no attempt, and was told of all the same.
-	if before := a.Find(a.Lane.Get(m.GetMessageId()).GetTurnId()); before != nil && before.Record.GetMessageId() == m.GetMessageId() {
+	if before := a.FindTurn(a.Lane.Get(m.GetMessageId()).GetTurnId()); before != nil && before.Record.GetMessageId() == m.GetMessageId() {
 		return nil
 	}
 	return a.briefEvents(env, agentv1.BriefKind_BRIEF_KIND_ACK, a.briefID(m.GetMessageId(), "ack"),

@@ -201,7 +201,7 @@ func (a *Agent) applyTurn(ev *journal.Event) error {
 	case *agentv1.TurnAborted:
 		a.endTurn(p.GetTurn(), false, ev.WalSeq)
 	default:
-		return fmt.Errorf("agent: unknown event %T", ev.Payload)
+		return fmt.Errorf("agent: unknown event %q (%T)", ev.Type, ev.Payload)
 	}
 	return nil
 }

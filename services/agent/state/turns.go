@@ -35,7 +35,7 @@ func (a *Agent) RoundInMemory(n int) *agentv1.Round {
 		if n < span.First {
 			continue
 		}
-		if t := a.Find(span.TurnID); t != nil && len(t.Rounds) == span.Rounds {
+		if t := a.FindTurn(span.TurnID); t != nil && len(t.Rounds) == span.Rounds {
 			return t.Rounds[n-span.First]
 		}
 		break
@@ -50,7 +50,7 @@ func (s *State) HeldTurn(namespace, agentID, turnID, runID string) (*Turn, error
 	if err != nil {
 		return nil, err
 	}
-	t := a.Find(turnID)
+	t := a.FindTurn(turnID)
 	switch {
 	case t == nil && !a.IsActive():
 		return nil, StaleRun(&agentv1.Turn{TurnId: turnID, EndReason: agentv1.TurnEndReason_TURN_END_REASON_AGENT_DELETED}, runID)
@@ -138,7 +138,7 @@ func (a *Agent) open(turnID string) (*Turn, error) {
 }
 
 // find gives a turn of the agent, open or ended.
-func (a *Agent) Find(turnID string) *Turn {
+func (a *Agent) FindTurn(turnID string) *Turn {
 	if a.OpenTurn != nil && a.OpenTurn.Record.GetTurnId() == turnID {
 		return a.OpenTurn
 	}
@@ -207,7 +207,7 @@ func (s *State) WatchUpdate(k ref.Agent, req *agentv1.WatchTurnRequest, announce
 	if err != nil {
 		return nil, err
 	}
-	t := a.Find(req.GetTurnId())
+	t := a.FindTurn(req.GetTurnId())
 	switch {
 	case t == nil:
 		return nil, fault.NotFound.Newf("agent %q has no turn %q", k.ID, req.GetTurnId()).With("turn_id", req.GetTurnId())

@@ -309,7 +309,7 @@ func (s *Service) response(ctx context.Context, namespace string, turn *agentv1.
 			return nil, err
 		}
 		resp := &agentv1.AcquireTurnResponse{Agent: ag.Record, Namespace: namespace}
-		if t := ag.Find(turn.GetTurnId()); t != nil {
+		if t := ag.FindTurn(turn.GetTurnId()); t != nil {
 			for _, id := range t.Record.GetInterjectedMessageIds() {
 				resp.Interjections = append(resp.Interjections, ag.Lane.Get(id))
 			}

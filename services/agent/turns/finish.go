@@ -80,7 +80,7 @@ func decideFinish(s *state.State, env journal.Env, req *agentv1.FinishTurnReques
 	}
 	_, err = s.HeldTurn(env.Actor.Namespace, req.GetAgentId(), req.GetTurnId(), req.GetRunId())
 	if reason := fault.From(err); err != nil && reason.Reason() == fault.TurnEnded {
-		d.Reply = &agentv1.FinishTurnResponse{Turn: a.Find(req.GetTurnId()).Record}
+		d.Reply = &agentv1.FinishTurnResponse{Turn: a.FindTurn(req.GetTurnId()).Record}
 		return d, nil
 	}
 	if err != nil {

@@ -75,41 +75,46 @@ func (s *Service) GetTurn(ctx context.Context, req *agentv1.GetTurnRequest) (*ag
 		return nil, err
 	}
 	k := ref.Agent{Namespace: actor.Namespace, ID: req.GetAgentId()}
-	var rounds [][]uint64
-	var end uint64
-	resp, _, err := plane.View(ctx, s.engine, k.ID, func(st *state.State) (*agentv1.GetTurnResponse, error) {
-		rounds, end = nil, 0 // a look may run again
+	type found struct {
+		turn   *agentv1.Turn    // nil if it is read back
+		rounds []*agentv1.Round // nil if they are read back
+		at     [][]uint64       // positions of the rounds that are read back
+		end    uint64           // position of the event that ended the turn
+	}
+	f, _, err := plane.View(ctx, s.engine, k.ID, func(st *state.State) (found, error) {
 		a, err := st.Find(k.Namespace, k.ID)
 		if err != nil {
-			return nil, err
+			return found{}, err
 		}
 		span, known := a.Transcript.Turn(req.GetTurnId())
 		if !known {
-			return nil, fault.NotFound.Newf("agent %q has no turn %q", req.GetAgentId(), req.GetTurnId())
+			return found{}, fault.NotFound.Newf("agent %q has no turn %q", req.GetAgentId(), req.GetTurnId())
 		}
-		t := a.Find(req.GetTurnId())
+		f := found{end: span.EndedAt}
+		t := a.FindTurn(req.GetTurnId())
+		if t != nil {
+			f.turn = t.Record
+		}
 		if t != nil && len(t.Rounds) == span.Rounds {
-			return &agentv1.GetTurnResponse{Turn: t.Record, Rounds: slices.Clone(t.Rounds)}, nil
+			f.rounds = slices.Clone(t.Rounds)
+			return f, nil
 		}
 		for n := span.First; n < span.First+span.Rounds; n++ {
-			rounds = append(rounds, a.Transcript.Round(n))
+			f.at = append(f.at, a.Transcript.Round(n))
 		}
-		if t != nil {
-			return &agentv1.GetTurnResponse{Turn: t.Record}, nil
-		}
-		end = span.EndedAt
-		return &agentv1.GetTurnResponse{}, nil
+		return f, nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	if end != 0 {
-		if resp.Turn, err = s.endedTurnAt(ctx, k, end); err != nil {
+	resp := &agentv1.GetTurnResponse{Turn: f.turn, Rounds: f.rounds}
+	if resp.Turn == nil {
+		if resp.Turn, err = s.endedTurnAt(ctx, k, f.end); err != nil {
 			return nil, err
 		}
 	}
-	if rounds != nil {
-		resp.Rounds, err = transcript.Read(ctx, s.engine.For(k.Namespace, k.ID), rounds)
+	if f.at != nil {
+		resp.Rounds, err = transcript.Read(ctx, s.engine.For(k.Namespace, k.ID), f.at)
 	}
 	return resp, err
 }

@@ -35,7 +35,7 @@ func (s *Service) repeatedAcquire(ctx context.Context, actor rpc.Actor, req *age
 				return nil, nil
 			}
 			a := st.Lookup(at.Agent)
-			t := a.Find(at.TurnID)
+			t := a.FindTurn(at.TurnID)
 			return &found{state.Candidate{Agent: at.Agent, Record: a.Record, Message: a.Lane.Get(t.Record.GetMessageId())}, t.Record}, nil
 		})
 		if err != nil {

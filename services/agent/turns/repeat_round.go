@@ -29,7 +29,7 @@ func (s *Service) replayedRound(ctx context.Context, k ref.Agent, req *agentv1.S
 			return found{}, nil
 		}
 		span, known := a.Transcript.Turn(req.GetTurnId())
-		t := a.Find(req.GetTurnId())
+		t := a.FindTurn(req.GetTurnId())
 		if !known || span.EndedAt == 0 || int(req.GetRoundIndex()) >= span.Rounds || t != nil && len(t.Rounds) == span.Rounds {
 			return found{}, nil
 		}

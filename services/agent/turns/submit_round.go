@@ -138,7 +138,7 @@ func decideRound(s *state.State, env journal.Env, req *agentv1.SubmitRoundReques
 	}
 	// A round that was kept before is answered also after the turn has ended:
 	// it may have been this very round that ended it.
-	if t := a.Find(req.GetTurnId()); t != nil && t.Record.GetRunId() == req.GetRunId() && int(req.GetRoundIndex()) < len(t.Rounds) {
+	if t := a.FindTurn(req.GetTurnId()); t != nil && t.Record.GetRunId() == req.GetRunId() && int(req.GetRoundIndex()) < len(t.Rounds) {
 		kept := t.Rounds[req.GetRoundIndex()]
 		if !sameRound(kept, round) {
 			return d, roundReused(req)
@@ -281,7 +281,7 @@ func (s *Service) settleRound(ctx context.Context, k ref.Agent, turnID, runID st
 		if err != nil {
 			return found{}, err
 		}
-		t := a.Find(turnID)
+		t := a.FindTurn(turnID)
 		if t == nil || int(index) >= len(t.Rounds) {
 			return found{}, fault.NotFound.Newf("turn %q has no round %d", turnID, index)
 		}

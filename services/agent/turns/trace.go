@@ -23,7 +23,7 @@ func (s *Service) startSpan(ctx context.Context, k ref.Agent, turnID, name strin
 	}
 	turn, _, err := plane.View(ctx, s.engine, k.ID, func(st *state.State) (string, error) {
 		if a := st.Lookup(k); a != nil {
-			if t := a.Find(turnID); t != nil {
+			if t := a.FindTurn(turnID); t != nil {
 				return t.Record.GetTraceparent(), nil
 			}
 		}
