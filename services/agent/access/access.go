@@ -11,7 +11,8 @@ import (
 	"quartet/services/agent/ref"
 )
 
-// admitRun checks the ids that fence a runner's call.
+// CheckRun validates the ids that identify a runner's call, and that the caller may act
+// for the run.
 func CheckRun(actor rpc.Actor, agentID, turnID, runID string) error {
 	for _, err := range []error{
 		fault.Name("agent_id", agentID),
@@ -32,7 +33,7 @@ func CheckRun(actor rpc.Actor, agentID, turnID, runID string) error {
 	return nil
 }
 
-// admitRead checks that a caller may look at an agent.
+// CheckRead checks that a caller may read an agent.
 func CheckRead(actor rpc.Actor, agentID string) error {
 	if err := fault.Name("agent_id", agentID); err != nil {
 		return err
@@ -40,12 +41,12 @@ func CheckRead(actor rpc.Actor, agentID string) error {
 	return rpc.CheckAgent(actor, agentID)
 }
 
-// asPlane makes calls to other planes act as this plane itself.
+// AsPlane makes calls under ctx act as this plane itself.
 func AsPlane(ctx context.Context, namespace string) context.Context {
 	return rpc.WithActor(ctx, rpc.Actor(*plane.System(namespace)))
 }
 
-// asRun makes calls to other planes act as the agent in its run (SPEC X4).
+// AsRun makes calls under ctx act as the agent in its run (SPEC X4).
 func AsRun(ctx context.Context, k ref.Agent, runID string) context.Context {
 	return rpc.WithActor(ctx, RunActor(k, runID))
 }
@@ -57,5 +58,6 @@ func RunActor(k ref.Agent, runID string) rpc.Actor {
 // AgentActor returns the actor that reads on behalf of an agent outside of a run.
 func AgentActor(k ref.Agent) rpc.Actor { return RunActor(k, "") }
 
-// runPrincipal is the name that an agent's calls go by; request ids are its own.
+// Principal returns the principal under which an agent's calls are made. Request ids are
+// unique in it.
 func Principal(k ref.Agent) string { return "agent/" + k.ID }

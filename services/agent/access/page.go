@@ -7,7 +7,8 @@ import (
 	"quartet/pkg/page"
 )
 
-// numberBefore reads the page token of a list that counts down; -1 for all.
+// PageBefore reads the page token of a list that counts down and returns the number
+// before which the page begins, or -1 for the first page.
 func PageBefore(list, token string) (int, error) {
 	at, err := page.Position(list, token, 1)
 	if err != nil || at == nil {

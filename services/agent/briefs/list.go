@@ -17,8 +17,8 @@ import (
 	"quartet/services/agent/state"
 )
 
-// ListBriefs reads an agent's briefs, newest first (SPEC C3). Those to come are
-// brief_written events of WatchEvents.
+// ListBriefs reads an agent's briefs, newest first (SPEC C3). WatchEvents reports new
+// ones as brief_written.
 func (s *Service) ListBriefs(ctx context.Context, req *agentv1.ListBriefsRequest) (*agentv1.ListBriefsResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := access.CheckRead(actor, req.GetAgentId()); err != nil {

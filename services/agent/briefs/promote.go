@@ -13,14 +13,14 @@ import (
 	"quartet/services/agent/tools"
 )
 
-// report is what a round's text is the report of.
+// Report is the work item whose report a round's text is.
 type Report struct {
-	ItemID   string // empty: of nothing
+	ItemID   string // empty: the text is no report
 	warnings []*workv1.Warning
-	notices  []string // why not
+	notices  []string // why the text is no report
 }
 
-// reportOf finds the one item that a round completed, of those in focus (SPEC W7).
+// ReportOf finds the one work item that a round completed while it was current (SPEC W7).
 func ReportOf(round *agentv1.Round) Report {
 	completions := 0
 	candidate := ""
@@ -35,7 +35,7 @@ func ReportOf(round *agentv1.Round) Report {
 		again := f["already_completed"].GetBoolValue()
 		id := item["work_item_id"].GetStringValue()
 		if again && (item["result_brief_id"].GetStringValue() != "" || seen[id]) {
-			continue // it has its report, or this very round completed it
+			continue // the item has its report, or this round completed it a second time
 		}
 		seen[id] = true
 		completions++
@@ -56,8 +56,8 @@ func ReportOf(round *agentv1.Round) Report {
 	return Report{ItemID: candidate, warnings: warnings}
 }
 
-// promote makes the round's text the report of the one item completed in it
-// (SPEC W7). It may run again after a crash: an item has one report for ever.
+// Promote makes a round's text the report of the one item that the round completed (SPEC
+// W7). It may be repeated after a crash: an item has one report.
 func (s *Service) Promote(ctx context.Context, k ref.Agent, runID string, round *agentv1.Round) (itemID string, notices []string, err error) {
 	of := ReportOf(round)
 	if of.ItemID == "" {
@@ -67,7 +67,8 @@ func (s *Service) Promote(ctx context.Context, k ref.Agent, runID string, round 
 	return itemID, nil, err
 }
 
-// deliver hands a report to the work plane. It gives the item that has it.
+// Deliver sends a report to the work plane. It returns the item that has the report now,
+// or "" if it has none.
 func (s *Service) Deliver(ctx context.Context, k ref.Agent, of Report, round *agentv1.Round, requestID string) (string, error) {
 	done, err := s.deps.Work.PromoteReport(ctx, &workv1.PromoteReportRequest{
 		AgentId: k.ID, WorkItemId: of.ItemID, Text: round.GetText(), TurnId: round.GetTurnId(),
@@ -79,8 +80,8 @@ func (s *Service) Deliver(ctx context.Context, k ref.Agent, of Report, round *ag
 	return of.ItemID, nil
 }
 
-// warningsOf reads a completion's warnings back from its recorded result. What
-// is not the work plane's, such as report_missing, does not fit and is left out.
+// warningsOf decodes the warnings of a completion from its recorded result. Warnings that
+// are not the work plane's, such as report_missing, are left out.
 func warningsOf(r *agentv1.ToolResult) []*workv1.Warning {
 	var out []*workv1.Warning
 	for _, w := range r.GetWarnings() {

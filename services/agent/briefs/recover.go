@@ -17,14 +17,15 @@ import (
 	"quartet/services/agent/tools"
 )
 
-// recentMutations is how far back a completion is looked for that a crash cut
-// off: after it an item is written once more at most, by its report.
+// recentMutations is how many of an item's newest mutations are searched for a completion
+// that a crash cut off. After a completion an item is written at most once more, by its
+// report.
 const recentMutations = 10
 
-// recoverRound finishes what a crash or a lost runner left of the newest round:
-// a completion that is recorded keeps its report. Calls without a result are
-// not run again (SPEC A6). It gives the open turn of the run, nil if it ended, and
-// whether the round's text is a report by now.
+// Recover finishes what a crash or a lost runner left of the newest round: an item whose
+// completion is recorded gets its report. Calls without a result are not executed again
+// (SPEC A6). It returns the open turn of the run, nil if the run has ended, and whether
+// the round's text is a report now.
 func (s *Service) Recover(ctx context.Context, k ref.Agent, runID string) (open *agentv1.Turn, reported bool, err error) {
 	type found struct {
 		turn  *agentv1.Turn
@@ -52,10 +53,9 @@ func (s *Service) Recover(ctx context.Context, k ref.Agent, runID string) (open 
 	return f.turn, itemID != "", err
 }
 
-// withLanded adds the completion that was under way when the round was cut off,
-// if it reached the work plane: the item's history names the request that
-// completed it. To ask by the request id itself would run the call if it had
-// not landed, and recovery runs nothing again.
+// withLandedCompletion adds the completion that was executing when the round was cut off,
+// if it reached the work plane: the item's history names the request that completed it.
+// Repeating the request would execute a call that did not get there.
 func (s *Service) withLandedCompletion(ctx context.Context, k ref.Agent, runID string, round *agentv1.Round) (*agentv1.Round, error) {
 	at := len(round.GetToolResults())
 	if at >= len(round.GetToolCalls()) || round.GetToolCalls()[at].GetName() != tools.ToolCompleteWorkItem {
@@ -69,13 +69,14 @@ func (s *Service) withLandedCompletion(ctx context.Context, k ref.Agent, runID s
 		if fault.From(err).Code() == codes.Unavailable {
 			return nil, err
 		}
-		return round, nil // an item that is not there, or not this agent's, was not completed
+		return round, nil // an item that does not exist, or is another agent's, was not completed
 	}
 	for i, m := range h.GetMutations() {
 		if m.GetEventType() != "work_item_completed" || m.GetRequestId() != tools.CallRequestID(runID, round, at) {
 			continue
 		}
-		// Newest first: the release of the focus, of the same commit, comes before.
+		// Newest first: the release of the focus, which belongs to the same commit,
+		// precedes.
 		wasCurrent := i > 0 && h.GetMutations()[i-1].GetEventType() == "focus_released"
 		result, err := structpb.NewStruct(map[string]any{"work_item": map[string]any{"work_item_id": itemID}, "was_current": wasCurrent})
 		if err != nil {

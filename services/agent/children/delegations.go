@@ -35,8 +35,8 @@ func (s *Service) GetDelegation(ctx context.Context, req *agentv1.GetDelegationR
 	return &agentv1.GetDelegationResponse{Delegation: d}, nil
 }
 
-// ListDelegations reads a parent's delegations, newest first: all open ones and
-// the newest completed ones (SPEC A3, X9).
+// ListDelegations reads a parent's delegations, newest first: all open ones and the
+// newest completed ones (SPEC A3, X9).
 func (s *Service) ListDelegations(ctx context.Context, req *agentv1.ListDelegationsRequest) (*agentv1.ListDelegationsResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := access.CheckRead(actor, req.GetAgentId()); err != nil {

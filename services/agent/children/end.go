@@ -17,7 +17,7 @@ import (
 	"quartet/services/agent/state"
 )
 
-// child reads an agent; rec is nil if it does not exist.
+// childStatus reads an agent. Record is nil if the agent does not exist.
 func (s *Service) childStatus(ctx context.Context, k ref.Agent) (state.ChildStatus, error) {
 	c, _, err := journal.View(ctx, s.engine.For(k.Namespace, k.ID), func(st *state.State) (state.ChildStatus, error) {
 		a := st.Lookup(k)
@@ -29,9 +29,9 @@ func (s *Service) childStatus(ctx context.Context, k ref.Agent) (state.ChildStat
 	return c, err
 }
 
-// givenUp says whether the wait that a child's last turn ended with was cancelled.
-// One that was answered wakes the child, and the wake may be on its way; one that
-// was given up wakes nobody.
+// waitCancelled reports whether the wait with which a child's last turn ended was
+// cancelled. A wait that was resolved wakes the child, possibly a moment later; a
+// cancelled one does not.
 func (s *Service) waitCancelled(ctx context.Context, k ref.Agent, waitID string) (bool, error) {
 	conn, err := s.deps.Conn("waiting")
 	if err != nil {
@@ -39,30 +39,30 @@ func (s *Service) waitCancelled(ctx context.Context, k ref.Agent, waitID string)
 	}
 	r, err := waitingv1.NewWaitingServiceClient(conn).GetWait(ctx, &waitingv1.GetWaitRequest{AgentId: k.ID, WaitId: waitID})
 	if err != nil && fault.From(err).Code() == codes.NotFound {
-		return true, nil // it ended so long ago that it is in memory no more
+		return true, nil // it ended so long ago that it is no longer in memory
 	}
 	return r.GetWait().GetStatus() == waitingv1.WaitStatus_WAIT_STATUS_CANCELLED, err
 }
 
-// verdict is what the other planes say of a child that rests.
+// completion is what the other planes report about a child that has nothing to do.
 type completion struct {
 	done   bool
-	retry  bool // what they say is not told to everybody yet
+	retry  bool // a plane has not consumed an event that matters here; check again
 	result string
 }
 
-// verdictOn says whether a child is done: no open item, no wait, no running
-// task (SPEC A12). An interest or a timer is no wait: it stops nothing (SPEC W8),
-// and one that was forgotten would hold its parent's result back for ever. A finished turn alone is not a finished task (upstream #1765).
-// The facts are of four planes; where one may not have heard of another's yet,
-// the look is repeated.
+// completionOf reports whether a child has completed its work: it has no open item, no
+// wait and no running task (SPEC A12). Interests and timers do not count: they stop
+// nothing (SPEC W8), and a forgotten one would hold back the parent's result permanently.
+// A finished turn alone is not a finished task (upstream #1765). The facts come from four
+// planes, so the check is repeated where one may lag behind another.
 func (s *Service) completionOf(ctx context.Context, k ref.Agent, c state.ChildStatus) (completion, error) {
 	q, err := s.deps.Work.GetWorkQueue(ctx, &workv1.GetWorkQueueRequest{AgentId: k.ID, OmitPlans: true})
 	if err != nil || q.GetCounts().GetOpen() > 0 {
 		return completion{}, err
 	}
 	if q.GetCounts().GetCompleted() > 0 && c.FirstItem == "" {
-		return completion{retry: true}, nil // its making is on its way to this plane
+		return completion{retry: true}, nil // this plane has not consumed work_item_created yet
 	}
 	waits, err := s.deps.Waiting.ListWaits(ctx, &waitingv1.ListWaitsRequest{AgentId: k.ID, PageSize: 500})
 	if err != nil {
@@ -86,8 +86,8 @@ func (s *Service) completionOf(ctx context.Context, k ref.Agent, c state.ChildSt
 	return v, err
 }
 
-// tasksDone says whether nothing runs for an agent, and whether it was told of
-// all that ended since its last turn began: a result that is on its way is a
+// tasksCompleted reports whether no task of an agent runs, and whether the agent has the
+// result of every task that ended since its last turn began: a missing result is a
 // message that is not queued yet.
 func (s *Service) tasksCompleted(ctx context.Context, k ref.Agent, last *agentv1.Turn) (completion, error) {
 	tasks, err := s.tasks()
@@ -116,8 +116,8 @@ func (s *Service) tasksCompleted(ctx context.Context, k ref.Agent, last *agentv1
 	return completion{done: told, retry: !told}, err
 }
 
-// resultOf is what a child hands over: the report of its item, else of the item
-// that was reported last, else its last words (SPEC A12).
+// resultOf returns a child's result: the report of its first item, else of the item that
+// was reported last, else its last text (SPEC A12).
 func (s *Service) resultOf(ctx context.Context, k ref.Agent, c state.ChildStatus, q *workv1.GetWorkQueueResponse) (string, error) {
 	if c.FirstItem != "" {
 		it, err := s.projections.Subject(ctx, &agentv1.Message{AgentId: k.ID, WorkItemId: c.FirstItem})
@@ -136,7 +136,7 @@ func (s *Service) resultOf(ctx context.Context, k ref.Agent, c state.ChildStatus
 	return state.ClipReport(c.LastText), nil
 }
 
-// tasks is the task plane.
+// tasks returns a client of the task plane.
 func (s *Service) tasks() (taskv1.TaskServiceClient, error) {
 	conn, err := s.deps.Conn("task")
 	if err != nil {
@@ -145,9 +145,9 @@ func (s *Service) tasks() (taskv1.TaskServiceClient, error) {
 	return taskv1.NewTaskServiceClient(conn), nil
 }
 
-// tendDeleting ends what other planes hold for an agent, and the agent when
-// nothing is left. They hear of the deletion by its event and act by their own
-// rules; what is theirs alone is only waited for.
+// reconcileDeletion ends an agent that is being deleted when nothing of it is left in any
+// plane. The planes react to the deletion's event on their own; this waits for them, and
+// does what is left to this plane.
 func (s *Service) reconcileDeletion(ctx context.Context, k ref.Agent, c state.ChildStatus) (again bool, err error) {
 	for _, left := range []func(context.Context, ref.Agent, state.ChildStatus) (bool, error){s.childrenRemain, s.tasksRemain, s.waitsRemain, s.itemsRemain} {
 		if some, err := left(ctx, k, c); some || err != nil {
@@ -162,7 +162,7 @@ func (s *Service) reconcileDeletion(ctx context.Context, k ref.Agent, c state.Ch
 	})
 }
 
-// childrenLeft has the private descendants end first.
+// childrenRemain reports whether private descendants remain, and has them ended first.
 func (s *Service) childrenRemain(ctx context.Context, k ref.Agent, c state.ChildStatus) (some bool, err error) {
 	for _, d := range c.Children {
 		ck := ref.Agent{Namespace: k.Namespace, ID: d.GetChildAgentId()}
@@ -178,8 +178,8 @@ func (s *Service) childrenRemain(ctx context.Context, k ref.Agent, c state.Child
 	return some, nil
 }
 
-// tasksLeft waits for the agent's tasks, and for the end of the one that its
-// parent holds: a child is cleaned up after its result was delivered.
+// tasksRemain reports whether the agent has running tasks, or its parent's handle of it
+// is open: a child is deleted after its result was delivered.
 func (s *Service) tasksRemain(ctx context.Context, k ref.Agent, c state.ChildStatus) (bool, error) {
 	tasks, err := s.tasks()
 	if err != nil {
@@ -195,7 +195,7 @@ func (s *Service) tasksRemain(ctx context.Context, k ref.Agent, c state.ChildSta
 	}
 	t, err := tasks.GetTask(ctx, &taskv1.GetTaskRequest{AgentId: d.Record.GetParentAgentId(), TaskId: d.Record.GetTaskId()})
 	if err != nil && fault.From(err).Code() == codes.NotFound {
-		return true, nil // the task plane has not heard of the delegation yet
+		return true, nil // the task plane has not consumed the delegation yet
 	}
 	return err == nil && !t.GetTask().GetTerminal(), err
 }
@@ -218,11 +218,12 @@ func (s *Service) waitsRemain(ctx context.Context, k ref.Agent, _ state.ChildSta
 	return len(timers.GetTimers()) > 0, err
 }
 
-// ownerDeleted is the blocker of the items that a deleted agent leaves.
+// ownerDeleted is the blocker of the work items that a deleted agent leaves.
 const ownerDeleted = "owner_deleted"
 
-// itemsLeft gives the open items their blocker. The work plane does that itself
-// for as many as go into one frame; these are the others.
+// itemsRemain gives the blocker to open items that do not have it, and reports whether
+// there were any. The work plane itself blocks as many as fit one frame; these are the
+// others.
 func (s *Service) itemsRemain(ctx context.Context, k ref.Agent, _ state.ChildStatus) (some bool, err error) {
 	conn, err := s.deps.Conn("work")
 	if err != nil {
@@ -255,7 +256,7 @@ func blockItem(ctx context.Context, work interface {
 	blocker := ownerDeleted
 	_, err := work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{AgentId: it.GetAgentId(), WorkItemId: it.GetWorkItemId(), BlockedBy: &blocker})
 	if err != nil && fault.From(err).Reason() == fault.WorkItemCompleted {
-		return nil // an operator was quicker
+		return nil // an operator completed it meanwhile
 	}
 	return err
 }

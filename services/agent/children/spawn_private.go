@@ -26,17 +26,18 @@ import (
 )
 
 const (
-	// DefaultMaxChildren is how many children an agent supervises at a time
-	// unless the installation says otherwise (SPEC A2).
+	// DefaultMaxChildren is how many children an agent may supervise at a time by default
+	// (SPEC A2).
 	DefaultMaxChildren = 8
-	// labelChars is how much of its first message names a child (SPEC A1).
+	// labelChars is the length of a child's label, the beginning of its initial message
+	// (SPEC A1).
 	labelChars = 120
-	// handleTerm bounds how long SpawnAgent waits for the parent's handle, which
-	// the task plane makes as soon as it hears of the delegation.
+	// handleTimeout bounds how long SpawnAgent waits for the parent's handle, which the
+	// task plane makes when it consumes the delegation.
 	handleTimeout = 2 * time.Second
 )
 
-// childFamilies are what a bounded child may use: no spawning, no boards,
+// ChildFamilies returns the tool families of a private child: no spawning, no boards,
 // nothing that widens its authority (SPEC A2).
 func ChildFamilies() []agentv1.ToolFamily {
 	return []agentv1.ToolFamily{
@@ -44,10 +45,10 @@ func ChildFamilies() []agentv1.ToolFamily {
 	}
 }
 
-// spawnChild makes a private child of parentID (SPEC A1, A3). The parent's
-// partition has the first word: the delegation, with all that the child is to
-// be. From there on the child, its handle and its end follow by themselves,
-// whatever crashes; this call does the next step early and waits for the rest.
+// spawnChild makes a private child of parentID (SPEC A1, A3). The delegation is stored
+// first, in the parent's partition, with everything that the child is to be. The
+// supervisor does the rest, across crashes; this call does the next step at once and
+// waits for the result.
 func (s *Service) spawnChild(ctx context.Context, req *agentv1.SpawnAgentRequest, parentID string) (*agentv1.SpawnAgentResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	focus, err := s.focusOf(ctx, ref.Agent{Namespace: actor.Namespace, ID: parentID})
@@ -67,7 +68,7 @@ func (s *Service) spawnChild(ctx context.Context, req *agentv1.SpawnAgentRequest
 		Method: "SpawnAgent", AgentID: parentID, RequestID: req.GetRequestId(), Args: req,
 		Decide: func(st *state.State, env journal.Env) (journal.Decision[*agentv1.DelegationOpened], error) {
 			d, err := decideDelegate(st, env, req, parentID, focus, s.deps.MaxChildren, childGrant{at, inherited})
-			if err == nil && refused != nil { // for the rule to say: a repetition has its first answer
+			if err == nil && refused != nil { // refused in the rule, so that a repeated request gets its first response
 				return journal.Decision[*agentv1.DelegationOpened]{}, refused
 			}
 			return d, err
@@ -126,23 +127,24 @@ func validateSpawnChild(req *agentv1.SpawnAgentRequest) error {
 	return nil
 }
 
-// focusOf is the item that a delegation outside of a turn is made for.
+// focusOf returns the current item of an agent, for a delegation that is made outside of
+// a turn.
 func (s *Service) focusOf(ctx context.Context, k ref.Agent) (string, error) {
 	if rpc.ActorFrom(ctx).RunID != "" {
-		return "", nil // the turn knows
+		return "", nil // the turn knows its item
 	}
 	q, err := s.deps.Work.GetWorkQueue(access.AsPlane(ctx, k.Namespace), &workv1.GetWorkQueueRequest{AgentId: k.ID, OmitPlans: true})
 	return q.GetCurrent().GetWorkItemId(), err
 }
 
-// grant is what a child gets of its parent's surroundings.
+// childGrant is what a child gets from its parent's environment.
 type childGrant struct {
-	site      *worktreeSite // of its worktree; nil: it works where its parent does
-	inherited string        // the view that a fork starts from
+	site      *worktreeSite // of its worktree; nil: the child works where its parent does
+	inherited string        // the view with which a forked child starts
 }
 
-// decideDelegate opens a delegation. The child's id, the handle's and the
-// delegation's carry one number, so each is found from each other.
+// decideDelegate opens a delegation. The ids of the child, its handle and the delegation
+// share one number, so each follows from the others.
 func decideDelegate(s *state.State, env journal.Env, req *agentv1.SpawnAgentRequest, parentID, focus string, most int, g childGrant) (journal.Decision[*agentv1.DelegationOpened], error) {
 	var d journal.Decision[*agentv1.DelegationOpened]
 	p, err := s.Spawner(env.Actor, parentID, agentv1.ToolFamily_TOOL_FAMILY_AGENT_CREATION)
@@ -184,7 +186,7 @@ func decideDelegate(s *state.State, env journal.Env, req *agentv1.SpawnAgentRequ
 	return d, nil
 }
 
-// label is a first message in one line: whitespace folded, cut at 120 characters.
+// label returns a message on one line, cut at labelChars.
 func label(text string) string {
 	line := strings.Join(strings.Fields(text), " ")
 	if utf8.RuneCountInString(line) <= labelChars {
@@ -193,8 +195,8 @@ func label(text string) string {
 	return string([]rune(line)[:labelChars-1]) + "…"
 }
 
-// raise makes the child of a delegation, unless it was made before. Its first
-// message carries nothing of the parent's but its words (upstream #2875).
+// createChild makes the child of a delegation unless it exists. Its initial message
+// carries nothing of the parent's but the text (upstream #2875).
 func (s *Service) createChild(ctx context.Context, namespace string, opened *agentv1.DelegationOpened) error {
 	child := opened.GetChild()
 	if wt := opened.GetDelegation().GetWorktree(); wt != nil {
@@ -222,8 +224,8 @@ func (s *Service) createChild(ctx context.Context, namespace string, opened *age
 	return err
 }
 
-// awaitHandle waits until the parent can use its handle. Should the task plane
-// be away, the handle comes when it is back: the answer names it all the same.
+// awaitHandle waits until the task plane has made the parent's handle. If the task plane
+// is down the handle is made later; the response names it in either case.
 func (s *Service) awaitHandle(ctx context.Context, namespace string, d *agentv1.Delegation) {
 	ctx, cancel := context.WithTimeout(access.AsPlane(ctx, namespace), handleTimeout)
 	defer cancel()

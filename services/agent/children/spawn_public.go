@@ -18,9 +18,9 @@ import (
 	"quartet/services/agent/state"
 )
 
-// SpawnAgent makes an agent (SPEC A1): for an operator, or for an agent whose
-// profile lets it. A public agent that an agent made keeps the lineage and
-// nothing else of it; a private child is its parent's to supervise.
+// SpawnAgent makes an agent (SPEC A1), for an operator or for an agent whose profile
+// allows it. A public agent records the agent that spawned it and is otherwise
+// independent; a private child is supervised by its parent.
 func (s *Service) SpawnAgent(ctx context.Context, req *agentv1.SpawnAgentRequest) (*agentv1.SpawnAgentResponse, error) {
 	if err := rpc.RequireRole(ctx, rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleAgent); err != nil {
 		return nil, err
@@ -53,7 +53,7 @@ func (s *Service) SpawnAgent(ctx context.Context, req *agentv1.SpawnAgentRequest
 	return plane.Do(ctx, s.engine, plane.Command[*state.State, *agentv1.SpawnAgentResponse]{
 		Method: "SpawnAgent", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
 		Decide: func(st *state.State, env journal.Env) (journal.Decision[*agentv1.SpawnAgentResponse], error) {
-			if refused != nil { // for the rule to say: a repetition has its first answer
+			if refused != nil { // refused in the rule, so that a repeated request gets its first response
 				return journal.Decision[*agentv1.SpawnAgentResponse]{}, refused
 			}
 			return decideSpawn(st, env, req)
@@ -119,8 +119,7 @@ func decideSpawn(s *state.State, env journal.Env, req *agentv1.SpawnAgentRequest
 	if req.GetInitialMessage() != "" {
 		m := &agentv1.Message{AgentId: a.GetAgentId(), Kind: agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT, Origin: agentv1.Origin_ORIGIN_OPERATOR, Text: req.GetInitialMessage()}
 		if env.Actor.Role == rpc.RoleAgent {
-			// An agent's words are not an operator's, and a public agent has no
-			// supervisor whose words they could be.
+			// An agent's text is not an operator's, and a public agent has no supervisor.
 			m.Kind, m.Origin = agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP, agentv1.Origin_ORIGIN_SYSTEM
 		}
 		m = lane.NewMessage(env, m)

@@ -13,8 +13,8 @@ import (
 	"quartet/services/agent/text"
 )
 
-// tend takes the next step for one agent, if there is one. again: look soon,
-// nothing will say so.
+// Reconcile takes the next step for one agent, if there is one. It returns true if the
+// agent must be checked again without an event that says so.
 func (s *Service) Reconcile(ctx context.Context, k ref.Agent) (again bool, err error) {
 	ctx = access.AsPlane(ctx, k.Namespace)
 	c, err := s.childStatus(ctx, k)
@@ -44,8 +44,8 @@ func (s *Service) Reconcile(ctx context.Context, k ref.Agent) (again bool, err e
 	return false, nil
 }
 
-// tendUnborn makes a child whose delegation stands, after its worktree, or ends
-// the delegation of one that will never be.
+// reconcileMissing makes the child of an open delegation, after its worktree, or
+// completes the delegation of a child that cannot be made.
 func (s *Service) reconcileMissing(ctx context.Context, k ref.Agent) (again bool, err error) {
 	of, ok := s.supervisor.delegationOf(k)
 	if !ok {
@@ -71,13 +71,13 @@ func (s *Service) reconcileMissing(ctx context.Context, k ref.Agent) (again bool
 		if failed != "" {
 			return never(agentv1.DelegationOutcome_DELEGATION_OUTCOME_FAILED, failed)
 		}
-		// The next look finds the worktree ready.
+		// The next pass finds the worktree ready.
 		return again || err == nil, err
 	}
 	return false, s.createChild(ctx, k.Namespace, &agentv1.DelegationOpened{Delegation: d.Record, Child: d.Child, InitialMessage: d.InitialMessage, Inherited: d.InheritedContext})
 }
 
-// tendChild ends a child whose time has come.
+// reconcileChild begins the end of a child that has completed its work or must be ended.
 func (s *Service) reconcileChild(ctx context.Context, k ref.Agent, c state.ChildStatus) (again bool, err error) {
 	parent := ref.Agent{Namespace: k.Namespace, ID: c.Record.GetSupervisorAgentId()}
 	d, alive, err := s.delegationOf(ctx, parent, c.Record.GetDelegationId())
@@ -99,17 +99,17 @@ func (s *Service) reconcileChild(ctx context.Context, k ref.Agent, c state.Child
 		}
 	}
 	if !c.Resting {
-		return false, nil // the end of its next turn says so
+		return false, nil // the end of its next turn enqueues it again
 	}
 	verdict, err := s.completionOf(ctx, k, c)
 	if err != nil || verdict.retry || !verdict.done {
 		return verdict.retry, err
 	}
-	// What came meanwhile keeps it alive; then it is looked at once more.
+	// An event in between keeps the child alive; then it is checked once more.
 	return true, s.endChild(ctx, k, c.FactsRevision, &agentv1.AgentDeleting{Outcome: agentv1.DelegationOutcome_DELEGATION_OUTCOME_COMPLETED, ResultSummary: verdict.result})
 }
 
-// delegationOf reads a parent's delegation, and whether the parent lives.
+// delegationOf reads a delegation of a parent, and whether the parent is active.
 func (s *Service) delegationOf(ctx context.Context, parent ref.Agent, delegationID string) (*state.Delegation, bool, error) {
 	type found struct {
 		d     *state.Delegation
@@ -122,8 +122,8 @@ func (s *Service) delegationOf(ctx context.Context, parent ref.Agent, delegation
 	return f.d, f.alive, err
 }
 
-// endChild begins a child's end. facts other than 0 fence it: the child is as
-// it was when its end was decided.
+// endChild begins the deletion of a child. If facts is not 0, the deletion begins only if
+// the child's facts have not changed since.
 func (s *Service) endChild(ctx context.Context, k ref.Agent, facts int64, end *agentv1.AgentDeleting) error {
 	return s.commit(ctx, k, "EndChild", func(a *state.Agent, env journal.Env) []*journal.Event {
 		if !a.IsActive() || facts != 0 && a.FactsRevision != facts {
@@ -133,8 +133,8 @@ func (s *Service) endChild(ctx context.Context, k ref.Agent, facts int64, end *a
 	})
 }
 
-// endDelegation clears the child's worktree away and tells the parent what came
-// of both. since is when the end began.
+// endDelegation clears the child's worktree away and reports the outcome of both to the
+// parent. since is when the end began.
 func (s *Service) endDelegation(ctx context.Context, k ref.Agent, parentID, delegationID string, end *agentv1.AgentDeleting, since time.Time) (again bool, err error) {
 	parent := ref.Agent{Namespace: k.Namespace, ID: parentID}
 	d, _, err := s.delegationOf(ctx, parent, delegationID)
@@ -156,7 +156,8 @@ func (s *Service) noteChildItem(ctx context.Context, parent ref.Agent, delegatio
 	})
 }
 
-// step is one commit of the plane by itself. No events: it was done before.
+// commit writes the events of a rule for one agent, as this plane itself. A rule without
+// events has been carried out before.
 func (s *Service) commit(ctx context.Context, k ref.Agent, method string, rule func(a *state.Agent, env journal.Env) []*journal.Event) error {
 	_, err := plane.Do(ctx, s.engine, plane.Command[*state.State, struct{}]{
 		Method: method, AgentID: k.ID, Actor: plane.System(k.Namespace),

@@ -15,11 +15,11 @@ import (
 )
 
 const (
-	// tendPause is how soon an agent is looked at again that waits for other
-	// planes to hear something; it doubles up to tendMost.
+	// minRetry is the pause before an agent that waits for other planes is checked again.
+	// It doubles up to MaxRetry.
 	minRetry = 10 * time.Millisecond
 	MaxRetry = 2 * time.Second
-	// tenders bounds how many agents are looked at at once.
+	// maxConcurrent bounds how many agents are reconciled at a time.
 	maxConcurrent = 16
 )
 
@@ -47,12 +47,12 @@ type Supervisor struct {
 	perAgent keylock.Locks[ref.Agent]
 
 	mu         sync.Mutex
-	passes     int                         // that were begun
-	attempts   map[ref.Agent]int           // looks in a row that found nothing to do yet
-	expectedBy map[ref.Agent]expectedChild // of children that may not exist yet
+	passes     int                         // how many were started
+	attempts   map[ref.Agent]int           // passes in a row that found nothing to do yet
+	expectedBy map[ref.Agent]expectedChild // children that may not exist yet
 }
 
-// madeFor says which delegation a child belongs to.
+// expectedChild is the delegation that a child belongs to.
 type expectedChild struct{ parentID, delegationID string }
 
 func NewSupervisor(clk clock.Clock, tend func(context.Context, ref.Agent) (bool, error), fail func(ref.Agent, error)) *Supervisor {
@@ -70,7 +70,7 @@ func (v *Supervisor) Stop() {
 	v.running.Wait()
 }
 
-// settle waits until no look is due or under way.
+// Wait returns when no pass is due or running.
 func (v *Supervisor) Wait() {
 	for before := -1; ; {
 		v.due.Settle()
@@ -79,13 +79,13 @@ func (v *Supervisor) Wait() {
 		looks := v.passes
 		v.mu.Unlock()
 		if looks == before {
-			return // nothing began since the last time that all was done
+			return // no pass has started since the last time that all were finished
 		}
 		before = looks
 	}
 }
 
-// mark has an agent looked at soon. It never blocks.
+// Enqueue has an agent reconciled soon. It never blocks.
 func (v *Supervisor) Enqueue(k ref.Agent) {
 	v.mu.Lock()
 	delete(v.attempts, k)
@@ -93,7 +93,7 @@ func (v *Supervisor) Enqueue(k ref.Agent) {
 	v.due.Set(k.Namespace+"\x00"+k.ID, v.clk.Now())
 }
 
-// expect has a child looked at that may have to be made first.
+// Expect enqueues the child of a delegation, which may not exist yet.
 func (v *Supervisor) Expect(namespace string, d *agentv1.Delegation) {
 	k := ref.Agent{Namespace: namespace, ID: d.GetChildAgentId()}
 	v.mu.Lock()
@@ -125,7 +125,7 @@ func (v *Supervisor) runDue(keys []string) {
 	}
 }
 
-// look tends one agent. Two looks at one agent follow each other.
+// pass reconciles one agent. Two passes for one agent never run at the same time.
 func (v *Supervisor) pass(k ref.Agent) {
 	select {
 	case v.slots <- struct{}{}:
@@ -155,19 +155,19 @@ func (v *Supervisor) pass(k ref.Agent) {
 	v.mu.Unlock()
 }
 
-// childPrefix begins the ids of private children. An operator may have named an
-// agent so too; a look tells.
+// ChildPrefix begins the ids of private children. An operator may have named a public
+// agent so too; reconciling it does nothing.
 const ChildPrefix = "agt_"
 
-// spared has a child looked at that lost what kept it alive. The event is on disk
-// in its plane's journal, so the look finds what it says.
+// EnqueueChild enqueues a child that lost something that kept it alive. The event is on
+// disk in its plane's journal, so the pass reads what it says.
 func (v *Supervisor) EnqueueChild(k ref.Agent) {
 	if strings.HasPrefix(k.ID, ChildPrefix) {
 		v.Enqueue(k)
 	}
 }
 
-// heed marks the agents that an event gives cause to look at.
+// Observe enqueues the agents for which an event may require a step.
 func (v *Supervisor) Observe(ev *journal.Event) {
 	own := ref.Agent{Namespace: ev.Namespace, ID: ev.AgentID}
 	switch p := ev.Payload.(type) {
@@ -177,7 +177,7 @@ func (v *Supervisor) Observe(ev *journal.Event) {
 		v.Enqueue(ref.Agent{Namespace: ev.Namespace, ID: p.GetDelegation().GetChildAgentId()})
 	case *agentv1.DelegationCompleted:
 		v.Enqueue(ref.Agent{Namespace: ev.Namespace, ID: p.GetDelegation().GetChildAgentId()})
-		v.Enqueue(own) // it may be deleting, and this one its last child
+		v.Enqueue(own) // the parent may be deleting, and this its last child
 	case *agentv1.AgentDeleting:
 		v.Enqueue(own)
 	case *agentv1.AgentDeleted:
@@ -190,7 +190,7 @@ func (v *Supervisor) Observe(ev *journal.Event) {
 	}
 }
 
-// recall marks what a state that was just loaded leaves to be done.
+// Load enqueues the agents for which a state that was just loaded may require a step.
 func (v *Supervisor) Load(st *state.State) {
 	for k, a := range st.Agents {
 		for _, d := range a.OpenDelegations() {

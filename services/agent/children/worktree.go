@@ -19,30 +19,30 @@ import (
 )
 
 const (
-	// makeTerm is how long a child waits for a worktree whose worker cannot be
-	// reached before its delegation fails.
+	// makeTimeout is how long a child waits for a worktree whose worker is unreachable
+	// before its delegation fails.
 	makeTimeout = time.Minute
-	// clearTerm is how long the end of a child waits for its commands to end and
-	// for its worktree's worker. After that the worktree is reported as kept:
-	// cleaning up never holds an end back (SPEC T9).
+	// ClearTimeout is how long the end of a child waits for its commands to end and for
+	// the worker of its worktree. After that the worktree is reported as kept: cleaning
+	// up never delays an end for longer (SPEC T9).
 	ClearTimeout = 30 * time.Second
-	// readyTerm bounds how long SpawnAgent waits for the worktree, which is made
-	// all the same.
+	// readyTimeout bounds how long SpawnAgent waits for the worktree, which is made in
+	// any case.
 	readyTimeout = 10 * time.Second
 )
 
-// site is where a child's worktree will be.
+// worktreeSite is where a child's worktree will be.
 type worktreeSite struct {
 	worktree                *taskv1.Worktree
 	directory, subdirectory string
 }
 
-// worktreeSite asks the workers for the work tree around the parent's workspace
+// planWorktree asks the workers for the work tree that contains the parent's workspace
 // root. Nothing is made yet.
 func (s *Service) planWorktree(ctx context.Context, k ref.Agent) (*worktreeSite, error) {
 	a, err := s.childStatus(ctx, k)
 	if err != nil || a.Record == nil {
-		return nil, err // the rule says what is wrong
+		return nil, err // the rule refuses
 	}
 	plane, err := s.worktrees()
 	if err != nil {
@@ -65,8 +65,8 @@ func (s *Service) worktrees() (taskv1.WorktreeServiceClient, error) {
 	return taskv1.NewWorktreeServiceClient(conn), nil
 }
 
-// lay gives a delegation the worktree that carries its task's number, and the
-// child a workspace root in it.
+// assign gives a delegation a worktree named after its task, and the child a workspace
+// root in it.
 func (at *worktreeSite) assign(d *agentv1.Delegation, child *agentv1.Agent) {
 	wt := proto.CloneOf(at.worktree)
 	wt.State = taskv1.WorktreeState_WORKTREE_STATE_PREPARING
@@ -75,8 +75,8 @@ func (at *worktreeSite) assign(d *agentv1.Delegation, child *agentv1.Agent) {
 	child.WorkspaceMode, child.WorkspaceRoot = agentv1.WorkspaceMode_WORKSPACE_MODE_WORKTREE, path.Join(wt.GetPath(), at.subdirectory)
 }
 
-// makeWorktree takes the step before a child is raised. failed says why there
-// will be no worktree, and so no child.
+// makeWorktree makes the worktree of a child that does not exist yet. failed is not empty
+// if there will be no worktree, and so no child.
 func (s *Service) makeWorktree(ctx context.Context, parent ref.Agent, d *state.Delegation) (failed string, again bool, err error) {
 	plane, err := s.worktrees()
 	if err != nil {
@@ -95,9 +95,9 @@ func (s *Service) makeWorktree(ctx context.Context, parent ref.Agent, d *state.D
 	})
 }
 
-// clearWorktree is the last step before a delegation is completed: the worktree
-// goes if nothing was changed in it. It may be taken again after a crash at any
-// line. since is when the end began.
+// clearWorktree is the last step before a delegation is completed: it removes the
+// worktree if nothing was changed in it. It may be repeated after a crash. since is when
+// the end began.
 func (s *Service) clearWorktree(ctx context.Context, k ref.Agent, d *state.Delegation, since time.Time) (wt *taskv1.Worktree, again bool, err error) {
 	if d == nil || !state.IsOpen(d.Record) || d.Record.GetWorktree() == nil {
 		return nil, false, nil
@@ -114,7 +114,7 @@ func (s *Service) clearWorktree(ctx context.Context, k ref.Agent, d *state.Deleg
 	}
 	r, err := tasks.ListTasks(ctx, &taskv1.ListTasksRequest{AgentId: k.ID, PageSize: 1})
 	switch {
-	case err != nil && fault.From(err).Code() != codes.NotFound: // of a child that was never made
+	case err != nil && fault.From(err).Code() != codes.NotFound: // NOT_FOUND: of a child that was never made
 		return nil, false, err
 	case r.GetTotalActive() > 0 && !over:
 		return nil, true, nil
@@ -135,7 +135,7 @@ func (s *Service) clearWorktree(ctx context.Context, k ref.Agent, d *state.Deleg
 	return kept(fault.From(err).Message())
 }
 
-// awaitWorktree waits until the child stands in its worktree or never will.
+// awaitWorktree waits until the child exists in its worktree, or never will.
 func (s *Service) awaitWorktree(ctx context.Context, parent ref.Agent, delegationID string) {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()

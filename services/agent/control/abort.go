@@ -10,9 +10,8 @@ import (
 	"quartet/services/agent/state"
 )
 
-// AbortRun cancels the running turn and nothing else: agent, items, waits and
-// tasks stay. The message ends as aborted, not processed, and the agent is
-// paused so that it does not take the same path again at once (SPEC A7).
+// AbortRun ends the open turn as aborted and pauses the agent, so that it does not repeat
+// the same turn at once (SPEC A7). The agent's items, waits and tasks stay.
 func (s *Service) AbortRun(ctx context.Context, req *agentv1.AbortRunRequest) (*agentv1.AbortRunResponse, error) {
 	if err := validateOrder(ctx, order{req.GetAgentId(), req.GetRequestId(), req.GetReason()}); err != nil {
 		return nil, err
@@ -65,8 +64,8 @@ func decideAbort(s *state.State, env journal.Env, req *agentv1.AbortRunRequest) 
 		return d, nil
 	}
 	d.Events = a.EndTurn(env, state.Ending{State: agentv1.TurnState_TURN_STATE_ABORTED, Reason: agentv1.TurnEndReason_TURN_END_REASON_OPERATOR_ABORTED, Message: req.GetReason()}, nil)
-	// A paused agent may finish the turn that was open when it was paused; its
-	// abort is written all the same, since it says why the pause goes on.
+	// A paused agent may have an open turn. Its abort is recorded in control as well,
+	// since it explains why the pause continues.
 	r = a.WithoutOpenTurn(r)
 	d.Events = append(d.Events, state.AgentEvent(r, &agentv1.AgentPaused{Agent: r}))
 	return d, nil

@@ -11,10 +11,10 @@ import (
 	"quartet/services/agent/state"
 )
 
-// DeleteAgent ends an agent for ever (SPEC A8). One frame takes it out of
-// service: its turn, its lane, its lifecycle. What other planes hold for it, and
-// its private descendants, end after that; the supervision sees to it, across
-// crashes, until the lifecycle is deleted.
+// DeleteAgent permanently deletes an agent (SPEC A8). One frame takes it out of service:
+// its turn, its lane, its lifecycle. What other planes hold for it, and its private
+// descendants, end after that; the supervisor continues across crashes until the
+// lifecycle is deleted.
 func (s *Service) DeleteAgent(ctx context.Context, req *agentv1.DeleteAgentRequest) (*agentv1.DeleteAgentResponse, error) {
 	o := order{req.GetAgentId(), req.GetRequestId(), req.GetReason()}
 	if err := validateOrder(ctx, o); err != nil {
@@ -33,7 +33,7 @@ func (s *Service) DeleteAgent(ctx context.Context, req *agentv1.DeleteAgentReque
 			}
 			d.Reply = a.Record
 			if !a.IsActive() {
-				return d, nil // a deletion is asked for once
+				return d, nil // a repeated deletion changes nothing
 			}
 			if want := req.GetExpectedRevision(); want != 0 && want != a.Record.GetRevision() {
 				return d, fault.RevisionConflict.Newf("agent %q is at revision %d, not %d; read it again and repeat", o.agentID, a.Record.GetRevision(), want).

@@ -14,13 +14,12 @@ import (
 	"quartet/services/agent/state"
 )
 
-// order is what somebody tells an agent to do: not a message but a control
-// action, so it takes effect whatever stands in the lane (SPEC A7, A8).
+// order is a control action that a caller requests (SPEC A7, A8).
 type order struct {
 	agentID, requestID, reason string
 }
 
-// admitOrder checks what needs no state.
+// validateOrder checks what needs no state.
 func validateOrder(ctx context.Context, o order) error {
 	return fault.First(
 		rpc.RequireRole(ctx, rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleAgent, rpc.RoleService),
@@ -30,10 +29,10 @@ func validateOrder(ctx context.Context, o order) error {
 	)
 }
 
-// maxReasonChars is as much as people say about an order.
+// MaxReasonChars bounds the reason of a control action.
 const MaxReasonChars = 2000
 
-// agentOf is the agent that the events of an order leave behind.
+// agentOf returns the agent as the events of a control action leave it.
 func agentOf(events []*journal.Event) (*agentv1.Agent, error) {
 	for i := len(events) - 1; i >= 0; i-- {
 		if p, ok := events[i].Payload.(interface{ GetAgent() *agentv1.Agent }); ok {
@@ -43,8 +42,9 @@ func agentOf(events []*journal.Event) (*agentv1.Agent, error) {
 	return nil, fmt.Errorf("agent: no agent among %d events", len(events))
 }
 
-// obey runs an order. decide gives no events where the agent stands so already;
-// then the answer is the agent as it is, and nothing is written.
+// execute carries out a control action. If decide returns no events the agent is in the
+// requested state already; then the response is the agent as it is, and nothing is
+// written.
 func (s *Service) execute(ctx context.Context, method string, o order, args proto.Message, decide func(a *state.Agent, env journal.Env) ([]*journal.Event, error)) (*agentv1.Agent, error) {
 	if err := validateOrder(ctx, o); err != nil {
 		return nil, err

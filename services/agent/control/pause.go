@@ -9,8 +9,8 @@ import (
 	"quartet/services/agent/state"
 )
 
-// PauseAgent lets an agent begin no turns; what comes for it is taken (SPEC
-// A8). An open turn goes on to its end: AbortRun is for that.
+// PauseAgent lets an agent start no turns; it still accepts input (SPEC A8). An open turn
+// continues: AbortRun ends it.
 func (s *Service) PauseAgent(ctx context.Context, req *agentv1.PauseAgentRequest) (*agentv1.PauseAgentResponse, error) {
 	o := order{req.GetAgentId(), req.GetRequestId(), req.GetReason()}
 	a, err := s.execute(ctx, "PauseAgent", o, req, func(a *state.Agent, env journal.Env) ([]*journal.Event, error) {
@@ -22,7 +22,7 @@ func (s *Service) PauseAgent(ctx context.Context, req *agentv1.PauseAgentRequest
 	return &agentv1.PauseAgentResponse{Agent: a}, nil
 }
 
-// pause is empty for an agent that takes no turns already.
+// pause returns no events for an agent that starts no turns already.
 func pause(a *state.Agent, env journal.Env, reason string) []*journal.Event {
 	if a.Record.GetControl() != agentv1.Control_CONTROL_RUNNING {
 		return nil
@@ -31,8 +31,7 @@ func pause(a *state.Agent, env journal.Env, reason string) []*journal.Event {
 	return []*journal.Event{state.AgentEvent(r, &agentv1.AgentPaused{Agent: r})}
 }
 
-// ResumeAgent ends a pause. It begins no turn by itself: whatever waits in the
-// lane does (SPEC A8).
+// ResumeAgent ends a pause (SPEC A8). A queued message then starts a turn.
 func (s *Service) ResumeAgent(ctx context.Context, req *agentv1.ResumeAgentRequest) (*agentv1.ResumeAgentResponse, error) {
 	o := order{req.GetAgentId(), req.GetRequestId(), req.GetReason()}
 	a, err := s.execute(ctx, "ResumeAgent", o, req, func(a *state.Agent, env journal.Env) ([]*journal.Event, error) {

@@ -9,9 +9,9 @@ import (
 	"quartet/services/agent/state"
 )
 
-// StopAgent ends the open turn and takes nothing but operators' input and the
-// results of tasks until StartAgent (SPEC A8). The message of the turn goes back
-// to its lane, and the attempt does not count: nobody failed (upstream #1953).
+// StopAgent ends the open turn and lets the agent accept nothing but operators' input and
+// task results until StartAgent (SPEC A8). The message of the turn is queued again, and
+// the attempt is not counted: nothing failed (upstream #1953).
 func (s *Service) StopAgent(ctx context.Context, req *agentv1.StopAgentRequest) (*agentv1.StopAgentResponse, error) {
 	o := order{req.GetAgentId(), req.GetRequestId(), req.GetReason()}
 	a, err := s.execute(ctx, "StopAgent", o, req, func(a *state.Agent, env journal.Env) ([]*journal.Event, error) {
@@ -33,8 +33,8 @@ func stop(a *state.Agent, env journal.Env, reason string) []*journal.Event {
 			State: agentv1.TurnState_TURN_STATE_INTERRUPTED, Reason: agentv1.TurnEndReason_TURN_END_REASON_OPERATOR_STOPPED, Message: reason, Requeue: true, Uncounted: true, DropTick: true,
 		}, nil)
 	}
-	// A tick is a proposal of the scheduler, which makes another one after the
-	// start if there is cause.
+	// A tick is a proposal of the scheduler, which makes another one after the start if
+	// it is still due.
 	if t := a.Lane.Get(a.PendingTick); t.GetState() == agentv1.MessageState_MESSAGE_STATE_QUEUED {
 		events = append(events, lane.Dropped(t, env, "agent_stopped"))
 	}
@@ -42,8 +42,8 @@ func stop(a *state.Agent, env journal.Env, reason string) []*journal.Event {
 	return append(events, state.AgentEvent(r, &agentv1.AgentStopped{Agent: r}))
 }
 
-// StartAgent lets an agent go on, whether it was stopped or paused. It begins
-// no turn and replays no task by itself (SPEC A8).
+// StartAgent ends a stop or a pause. It starts no turn by itself and runs no task again
+// (SPEC A8).
 func (s *Service) StartAgent(ctx context.Context, req *agentv1.StartAgentRequest) (*agentv1.StartAgentResponse, error) {
 	o := order{req.GetAgentId(), req.GetRequestId(), req.GetReason()}
 	a, err := s.execute(ctx, "StartAgent", o, req, func(a *state.Agent, env journal.Env) ([]*journal.Event, error) {

@@ -19,11 +19,11 @@ import (
 	"quartet/services/agent/state"
 )
 
-// shownWaits is how many waits GetAgent lists; ListWaits has them all.
+// ShownWaits is how many waits GetAgent lists; ListWaits lists all of them.
 const ShownWaits = 100
 
-// GetAgent reads an agent with its posture, its waits and its visible children
-// (SPEC A4). It wakes nobody (SPEC X11).
+// GetAgent reads an agent with its posture, its waits and its children (SPEC A4). It
+// wakes nobody (SPEC X11).
 func (s *Service) GetAgent(ctx context.Context, req *agentv1.GetAgentRequest) (*agentv1.GetAgentResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := fault.Name("agent_id", req.GetAgentId()); err != nil {
@@ -37,8 +37,8 @@ func (s *Service) GetAgent(ctx context.Context, req *agentv1.GetAgentRequest) (*
 	a, _, err := plane.View(ctx, s.engine, req.GetAgentId(), func(st *state.State) (seen, error) {
 		a := st.Lookup(ref.Agent{Namespace: actor.Namespace, ID: req.GetAgentId()})
 		if own := a != nil && a.Record.GetSupervisorAgentId() == actor.AgentID; !own {
-			// An agent sees itself and its children; whether there are others is
-			// not for it to know.
+			// An agent may read itself and its children, and must not learn which others
+			// exist.
 			if err := rpc.CheckAgent(actor, req.GetAgentId()); err != nil {
 				return seen{}, err
 			}
@@ -84,12 +84,11 @@ func (s *Service) recordOf(ctx context.Context, k ref.Agent) (*agentv1.Agent, er
 	return rec, err
 }
 
-// derived is an agent as every surface shows it: its record, and what follows
-// from the other planes (SPEC X6); and all its active waits and intents, in order
-// of creation.
+// derive completes an agent's record with what follows from the other planes (SPEC X6),
+// and returns all its active waits and interests in order of creation.
 func (s *Service) derive(ctx context.Context, rec *agentv1.Agent, lane *agentv1.Lane) (*agentv1.Agent, []*waitingv1.Wait, error) {
-	// Who may see the agent may see its posture; what it follows from is asked
-	// for on this plane's own account.
+	// Who may read the agent may read its posture, so the other planes are read as this
+	// plane itself.
 	ctx = rpc.WithActor(ctx, rpc.Actor(*plane.System(rpc.ActorFrom(ctx).Namespace)))
 	queue, err := s.deps.Work.GetWorkQueue(ctx, &workv1.GetWorkQueueRequest{AgentId: rec.GetAgentId(), OmitPlans: true})
 	if err != nil {
@@ -118,8 +117,8 @@ func (s *Service) derive(ctx context.Context, rec *agentv1.Agent, lane *agentv1.
 	return view, waits, nil
 }
 
-// ListAgents reads the agents of the namespace in order of id (SPEC A4). An
-// agent is shown those that it made.
+// ListAgents reads the agents of the namespace in order of id (SPEC A4); for an agent,
+// those that it spawned.
 func (s *Service) ListAgents(ctx context.Context, req *agentv1.ListAgentsRequest) (*agentv1.ListAgentsResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := rpc.RequireRole(ctx, rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleRunner, rpc.RoleService, rpc.RoleIntegration, rpc.RoleAgent); err != nil {

@@ -10,8 +10,9 @@ import (
 	"quartet/services/agent/text"
 )
 
-// posture is the first that holds (SPEC section 2). A wait of a queued item is
-// no posture of the agent while it has an item in focus.
+// DerivePosture returns the first posture whose condition holds, with a sentence that
+// explains it (SPEC section 2). Waits of queued items do not count while the agent has a
+// current item.
 func DerivePosture(a *agentv1.Agent, lane *agentv1.Lane, q *workv1.GetWorkQueueResponse, own []*waitingv1.Wait) (agentv1.Posture, string) {
 	n := q.GetCounts()
 	current := q.GetCurrent()
@@ -60,7 +61,7 @@ func DerivePosture(a *agentv1.Agent, lane *agentv1.Lane, q *workv1.GetWorkQueueR
 	return agentv1.Posture_POSTURE_IDLE, "nothing is open that it could do"
 }
 
-// commandedBy says who gave the order that an agent stands under, and why.
+// controlReason says who set the control of an agent, and why.
 func controlReason(how string, a *agentv1.Agent) string {
 	text := "it was " + how
 	if a.GetControlBy() != "" {

@@ -20,9 +20,9 @@ import (
 	"quartet/services/agent/state"
 )
 
-// OfferDecision records what the scheduler decided and queues its tick, in one
-// frame, if the facts it was decided by still hold. That makes schedulers free
-// to crash, to repeat themselves and to be many (SPEC D1, D4).
+// OfferDecision records a decision of the scheduler and queues its tick, in one frame, if
+// the facts that it rests on have not changed. So schedulers may crash, repeat
+// themselves, or run more than once (SPEC D1, D4).
 func (s *Service) OfferDecision(ctx context.Context, req *agentv1.OfferDecisionRequest) (*agentv1.OfferDecisionResponse, error) {
 	if err := rpc.RequireService(ctx); err != nil {
 		return nil, err
@@ -60,7 +60,7 @@ func decideOffer(s *state.State, env journal.Env, req *agentv1.OfferDecisionRequ
 	tick := dec.GetAction() == agentv1.DecisionAction_DECISION_ACTION_TICK
 	switch {
 	case a.FactsRevision != req.GetFactsRevision(),
-		tick && (a.Record.GetControl() != agentv1.Control_CONTROL_RUNNING || !a.IsActive()): // the scheduler knows better by now
+		tick && (a.Record.GetControl() != agentv1.Control_CONTROL_RUNNING || !a.IsActive()): // the scheduler has newer facts by now
 		return answer(agentv1.OfferResult_OFFER_RESULT_STALE)
 	case tick && a.PendingTick != "":
 		return answer(agentv1.OfferResult_OFFER_RESULT_PENDING)
@@ -84,19 +84,19 @@ func decideOffer(s *state.State, env journal.Env, req *agentv1.OfferDecisionRequ
 	return d, nil
 }
 
-// sameDecision is the key of SPEC D4: a tick for the same reason, item, revision
-// and last turn is the same tick.
+// sameDecision reports whether two decisions are the same by SPEC D4: for the same
+// reason, item, revision and last turn.
 func sameDecision(a, b *agentv1.Decision) bool {
 	return a.GetAction() == b.GetAction() && a.GetTickReason() == b.GetTickReason() && a.GetReason() == b.GetReason() &&
 		a.GetWorkItemId() == b.GetWorkItemId() && a.GetWorkItemRevision() == b.GetWorkItemRevision() &&
 		a.GetLastTurnId() == b.GetLastTurnId()
 }
 
-// defaultDecisions is the page of a request that names no size.
+// DefaultDecisions is the default page size.
 const DefaultDecisions = 20
 
-// ListDecisions reads the recorded decisions, newest first (SPEC D6). The newest
-// keptDecisions are kept; all of them are events.
+// ListDecisions reads the newest recorded decisions, newest first (SPEC D6). All
+// decisions are events.
 func (s *Service) ListDecisions(ctx context.Context, req *agentv1.ListDecisionsRequest) (*agentv1.ListDecisionsResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := access.CheckRead(actor, req.GetAgentId()); err != nil {

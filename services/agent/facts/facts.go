@@ -15,8 +15,8 @@ import (
 	"quartet/services/agent/state"
 )
 
-// GetFacts reads what the scheduler needs to decide (SPEC D1): of one agent, or
-// a page of all agents of all namespaces.
+// GetFacts reads the facts that the scheduler decides by (SPEC D1): of one agent, or a
+// page of all agents of all namespaces.
 func (s *Service) GetFacts(ctx context.Context, req *agentv1.GetFactsRequest) (*agentv1.GetFactsResponse, error) {
 	if err := rpc.RequireService(ctx); err != nil {
 		return nil, err
@@ -78,7 +78,7 @@ func (s *Service) listFacts(ctx context.Context, req *agentv1.GetFactsRequest) (
 			}
 			last = k
 			if st.Lookup(k).Record.GetLifecycle() == agentv1.Lifecycle_LIFECYCLE_DELETED {
-				return true // nothing will ever be decided for it (upstream #2534)
+				return true // no decision is ever made for a deleted agent (upstream #2534)
 			}
 			resp.Facts = append(resp.Facts, st.Lookup(k).Facts())
 			return true

@@ -16,7 +16,7 @@ import (
 	"quartet/services/agent/ref"
 )
 
-// turnTerm is how long a run holds its agent without a sign of life (SPEC X12).
+// Term is how long a run holds its agent without a heartbeat (SPEC X12).
 const Term = 30 * time.Second
 
 func WithExpiry(t *agentv1.Turn, until time.Time) *agentv1.Turn {
@@ -25,10 +25,8 @@ func WithExpiry(t *agentv1.Turn, until time.Time) *agentv1.Turn {
 	return t
 }
 
-// leases are the terms of open turns. They live in memory: a heartbeat writes
-// no journal line, and after a restart every open turn gets one full term
-// (SPEC X12). A term begins with the turn's first frame, seen by the journal's
-// own hooks, so that no turn is ever open without one.
+// Set holds the leases of open turns. A lease begins when the journal reports the turn's
+// first frame, so no open turn is without one.
 type Set struct {
 	clk      clock.Clock
 	due      *clock.Due
@@ -37,16 +35,16 @@ type Set struct {
 	cancel   context.CancelFunc
 
 	mu       sync.Mutex
-	stalled  func() time.Duration // how long the journal has stood still in all
-	held     map[string]lease     // by due key
+	stalled  func() time.Duration // how long the journal has been unable to write, in total
+	held     map[string]lease     // by dueKey
 	expiring sync.WaitGroup
 }
 
 type lease struct {
 	agent   ref.Agent
 	runID   string
-	stalled time.Duration // the journal's stall when the term began
-	calls   int           // SubmitRounds that are under way
+	stalled time.Duration // the value of Set.stalled when the term began
+	calls   int           // SubmitRound calls that are running
 }
 
 func NewSet(clk clock.Clock, expire func(context.Context, ref.Agent, string)) *Set {
@@ -56,7 +54,8 @@ func NewSet(clk clock.Clock, expire func(context.Context, ref.Agent, string)) *S
 	return l
 }
 
-// start begins to end terms. stalled is asked from then on.
+// Start begins to end expired leases. stalled returns how long the journal has been
+// unable to write in total.
 func (l *Set) Start(stalled func() time.Duration) {
 	l.mu.Lock()
 	l.stalled = stalled
@@ -64,15 +63,16 @@ func (l *Set) Start(stalled func() time.Duration) {
 	l.due.Start()
 }
 
-// stop ends that. What is being ended is left to the next start.
+// Stop stops ending leases and waits for the ends that are running. The next start grants
+// every open turn a full term.
 func (l *Set) Stop() {
 	l.due.Stop()
 	l.cancel()
 	l.expiring.Wait()
 }
 
-// over ends the turns whose terms are over, each by itself: the end of one may
-// have to wait for another plane, and no other agent should (SPEC D5).
+// expireDue ends turns whose leases have expired, each in a goroutine of its own: ending
+// one may have to wait for another plane, which must not delay other agents (SPEC D5).
 func (l *Set) expireDue(keys []string) {
 	for _, k := range keys {
 		if ls, over := l.takeExpired(k); over {
@@ -85,7 +85,7 @@ func dueKey(k ref.Agent, runID string) string {
 	return strings.Join([]string{k.Namespace, k.ID, runID}, "\x00")
 }
 
-// arm begins a term, or begins it anew.
+// Arm starts a full term for a run, or renews it.
 func (l *Set) Arm(k ref.Agent, runID string) time.Time { return l.ArmFor(k, runID, Term) }
 
 func (l *Set) ArmFor(k ref.Agent, runID string, term time.Duration) time.Time {
@@ -100,9 +100,8 @@ func (l *Set) ArmFor(k ref.Agent, runID string, term time.Duration) time.Time {
 	return until
 }
 
-// use keeps a term from ending while its runner waits for an answer of ours:
-// the calls of a round may take longer than a term, and a runner that holds the
-// line is alive.
+// Hold keeps a lease from expiring until release is called. The calls of a round may take
+// longer than a term, and a runner that waits for their results is alive.
 func (l *Set) Hold(k ref.Agent, runID string) (release func()) {
 	l.Arm(k, runID)
 	count := func(n int) {
@@ -117,10 +116,10 @@ func (l *Set) Hold(k ref.Agent, runID string) (release func()) {
 	return func() { count(-1) }
 }
 
-// until is when the term of a run ends, as known now.
+// Expiry returns when the lease of a run ends unless it is renewed.
 func (l *Set) Expiry(k ref.Agent, runID string) (time.Time, bool) { return l.due.At(dueKey(k, runID)) }
 
-// disarm forgets a run that ended.
+// Release forgets the lease of a run that ended.
 func (l *Set) Release(k ref.Agent, runID string) {
 	dk := dueKey(k, runID)
 	l.mu.Lock()
@@ -129,8 +128,8 @@ func (l *Set) Release(k ref.Agent, runID string) {
 	l.due.Remove(dk)
 }
 
-// expired takes a term that is over. Time in which the journal stood still does
-// not count: nobody could have renewed (ARCHITECTURE section 3).
+// takeExpired removes and returns a lease whose term is over. Time in which the journal
+// could not be written does not count: no runner could have renewed.
 func (l *Set) takeExpired(dk string) (lease, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -17,8 +17,8 @@ import (
 	"quartet/services/agent/state"
 )
 
-// EnqueueMessage puts input into an agent's lane (SPEC A5). It never touches
-// items or focus.
+// EnqueueMessage adds a message to an agent's lane (SPEC A5). It never changes items or
+// focus.
 func (s *Service) EnqueueMessage(ctx context.Context, req *agentv1.EnqueueMessageRequest) (*agentv1.EnqueueMessageResponse, error) {
 	if err := rpc.RequireRole(ctx, rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleIntegration, rpc.RoleService); err != nil {
 		return nil, err
@@ -34,7 +34,7 @@ func (s *Service) EnqueueMessage(ctx context.Context, req *agentv1.EnqueueMessag
 	return plane.Do(ctx, s.engine, plane.Command[*state.State, *agentv1.EnqueueMessageResponse]{
 		Method: "EnqueueMessage", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
 		Decide: func(st *state.State, env journal.Env) (journal.Decision[*agentv1.EnqueueMessageResponse], error) {
-			if refused != nil { // for the rule to say: a repetition has its first answer
+			if refused != nil { // refused in the rule, so that a repeated request gets its first response
 				return journal.Decision[*agentv1.EnqueueMessageResponse]{}, refused
 			}
 			return decideEnqueue(st, env, m)
@@ -43,14 +43,14 @@ func (s *Service) EnqueueMessage(ctx context.Context, req *agentv1.EnqueueMessag
 	})
 }
 
-// ingress are the kinds that callers may send, by role. All others are the
-// runtime's: nobody can claim them (SPEC A5, X15).
+// The kinds of messages that callers may send, by role. All other kinds are made by the
+// runtime only (SPEC A5, X15).
 var (
 	operatorKinds    = []agentv1.MessageKind{agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT, agentv1.MessageKind_MESSAGE_KIND_CHANNEL_EVENT, agentv1.MessageKind_MESSAGE_KIND_WEBHOOK_EVENT}
 	integrationKinds = []agentv1.MessageKind{agentv1.MessageKind_MESSAGE_KIND_CHANNEL_EVENT, agentv1.MessageKind_MESSAGE_KIND_WEBHOOK_EVENT}
 )
 
-// admitMessage checks a message and gives it the origin of its sender.
+// admitMessage validates a message and sets its origin by the sender's role.
 func admitMessage(actor rpc.Actor, req *agentv1.EnqueueMessageRequest) (*agentv1.Message, error) {
 	if err := fault.Name("agent_id", req.GetAgentId()); err != nil {
 		return nil, err
@@ -69,7 +69,7 @@ func admitMessage(actor rpc.Actor, req *agentv1.EnqueueMessageRequest) (*agentv1
 	if err := fault.TextBytes("text", req.GetText(), fault.MaxMessageBytes, false); err != nil {
 		return nil, err
 	}
-	if actor.Role != rpc.RoleService { // what came from outside is brought as it is
+	if actor.Role != rpc.RoleService { // external content is delivered as it is
 		if err := fault.NotBlank("text", req.GetText()); err != nil {
 			return nil, err
 		}
@@ -91,7 +91,7 @@ func admitMessage(actor rpc.Actor, req *agentv1.EnqueueMessageRequest) (*agentv1
 	operator := actor.Role == rpc.RoleAdmin || actor.Role == rpc.RoleOperator
 	kind, allowed := req.GetKind(), integrationKinds
 	if actor.Role == rpc.RoleService {
-		// The task plane hands over what a supervisor says to its child.
+		// The task plane forwards what a supervisor sends to its child.
 		allowed = []agentv1.MessageKind{
 			agentv1.MessageKind_MESSAGE_KIND_CHANNEL_EVENT, agentv1.MessageKind_MESSAGE_KIND_WEBHOOK_EVENT, agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP,
 		}

@@ -37,8 +37,8 @@ func (s *Service) GetMessage(ctx context.Context, req *agentv1.GetMessageRequest
 	return &agentv1.GetMessageResponse{Message: m}, nil
 }
 
-// ListMessages reads an agent's messages in order of arrival: all that are in
-// the lane or in a turn, and the newest of those that are done.
+// ListMessages reads an agent's messages in order of arrival: all that are queued or in a
+// turn, and the newest of those that are finished.
 func (s *Service) ListMessages(ctx context.Context, req *agentv1.ListMessagesRequest) (*agentv1.ListMessagesResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := access.CheckRead(actor, req.GetAgentId()); err != nil {
