@@ -14,13 +14,13 @@ import (
 
 const (
 	maxDigests = 1024
-	// digestedRounds bounds what is read back of an item whose notes are not in
-	// memory, after a restart say; older rounds give no notes then.
+	// maxReadBack bounds how many rounds are read back for an item whose notes are not in
+	// memory, such as after a restart. Older rounds then give no notes.
 	maxReadBack = 200
 )
 
-// digests are the notes on the items that agents work on, as far as rounds were
-// taken in. They are derived and may be thrown away at any time.
+// digestCache holds the notes on the items that agents work on. They are derived from
+// rounds and may be discarded at any time.
 type digestCache struct {
 	mu     sync.Mutex
 	byItem map[digestKey]*itemDigest
@@ -33,7 +33,7 @@ type digestKey struct {
 
 type itemDigest struct {
 	mu     sync.Mutex
-	rounds int // rounds of the item
+	rounds int // how many rounds of the item the notes cover
 	notes  prompt.Digest
 }
 
@@ -45,7 +45,7 @@ func (d *digestCache) get(k digestKey) *itemDigest {
 		if d.byItem == nil {
 			d.byItem = map[digestKey]*itemDigest{}
 		}
-		for other := range d.byItem { // any one: the map's order is random
+		for other := range d.byItem { // any one: the order of a map is random
 			if len(d.byItem) < maxDigests {
 				break
 			}
@@ -57,8 +57,8 @@ func (d *digestCache) get(k digestKey) *itemDigest {
 	return one
 }
 
-// remembered is what was said and done about an item lately, newest first, and
-// the notes on all that was done for it.
+// itemHistory returns the newest rounds that were bound to an item, newest first, and the
+// notes on all of its rounds.
 func (s *Service) itemHistory(ctx context.Context, k ref.Agent, itemID string) (trace []*agentv1.Round, notes []string, err error) {
 	d := s.digests.get(digestKey{k, itemID})
 	d.mu.Lock()
@@ -66,7 +66,7 @@ func (s *Service) itemHistory(ctx context.Context, k ref.Agent, itemID string) (
 	type look struct {
 		rounds []*agentv1.Round // nil where they are read back
 		at     [][]uint64
-		first  int // number of rounds[0] among the item's
+		first  int // the number of rounds[0] among those of the item
 		total  int
 	}
 	l, _, err := plane.View(ctx, s.engine, k.ID, func(st *state.State) (look, error) {

@@ -20,13 +20,13 @@ import (
 )
 
 const (
-	shownRounds = 8 // of the current item, newest first
+	shownRounds = 8 // rounds of the current item, newest first
 	shownTasks  = 5
 )
 
-// GetContext renders what a model is shown of an agent's work, within a budget
-// (SPEC C1): the same records as GetWorkQueue and the scheduler have at that
-// revision. It changes nothing, so what it shows does not count as seen.
+// GetContext renders what a model is shown of an agent's work, within a budget (SPEC C1),
+// from the same records that GetWorkQueue and the scheduler read. It changes nothing:
+// what it shows does not count as seen.
 func (s *Service) GetContext(ctx context.Context, req *agentv1.GetContextRequest) (*agentv1.GetContextResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := access.CheckRead(actor, req.GetAgentId()); err != nil {
@@ -61,7 +61,7 @@ func (s *Service) GetContext(ctx context.Context, req *agentv1.GetContextRequest
 		return nil, err
 	}
 	in := p.input(m)
-	if req.GetBudgetTokens() == 0 { // as a turn has it, which is made large enough
+	if req.GetBudgetTokens() == 0 { // a turn's budget grows to what must be shown
 		budget = max(budget, prompt.Needed(in))
 	}
 	c, err := p.renderWithin(in, budget)
@@ -74,10 +74,9 @@ func (s *Service) GetContext(ctx context.Context, req *agentv1.GetContextRequest
 // boardTimeout bounds how long a turn waits for the summary of its boards.
 const boardTimeout = 2 * time.Second
 
-// summarized is how the boards of an orchestrator stand, within the budget that
-// the board plane keeps for it (S2-464, S2-465). An agent without the family has
-// no boards. A board plane that is away holds no turn back: what is missing is
-// said (SPEC D5).
+// boardSummary reads the state of an orchestrator's boards, within the budget that the
+// board plane sets (S2-464, S2-465). An agent without the boards family has none. A board
+// plane that is down delays no turn: the context says what is missing (SPEC D5).
 func (s *Service) boardSummary(ctx context.Context, k ref.Agent) (prompt.Boards, error) {
 	if s.deps.Boards == nil {
 		return prompt.Boards{}, nil
@@ -99,9 +98,9 @@ func (s *Service) boardSummary(ctx context.Context, k ref.Agent) (prompt.Boards,
 	return prompt.Boards{Unknown: true}, nil
 }
 
-// recall adds what the agent did for its current item, what it inherited, how
-// its boards stand, and what still runs. One after the other: reads that run side
-// by side take longer, since a second processor must wake up for them.
+// addHistory adds what the agent did for its current item, what it inherited, its boards
+// and its running tasks. The reads run one after the other: in parallel they take longer,
+// since a second processor has to wake up.
 func (s *Service) addHistory(ctx context.Context, k ref.Agent, p *Projection) error {
 	if err := s.addInherited(ctx, k, p); err != nil {
 		return err

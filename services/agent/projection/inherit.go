@@ -17,10 +17,9 @@ import (
 	"quartet/services/agent/state"
 )
 
-// inherit derives what a forked child starts from (SPEC A10). It is taken when
-// the delegation is opened and kept with it: a child that is raised late, or
-// after a crash, starts from the same view, and what the parent does afterwards
-// does not reach it.
+// InheritedContext renders the view of a parent's work with which a forked child starts
+// (SPEC A10). It is made when the delegation is opened and stored with it, so a child
+// that is made late, or after a crash, starts with the same view.
 func (s *Service) InheritedContext(ctx context.Context, k ref.Agent, focus, message string) (string, error) {
 	runID := rpc.ActorFrom(ctx).RunID
 	ctx = rpc.WithActor(ctx, rpc.Actor{Namespace: k.Namespace, Principal: access.Principal(k), Role: rpc.RoleAgent, AgentID: k.ID})
@@ -68,8 +67,8 @@ func (s *Service) InheritedContext(ctx context.Context, k ref.Agent, focus, mess
 	return prompt.Inherit(in), nil
 }
 
-// itemOf reads an item of an agent's; nil where there is none, or it is somebody
-// else's: a text may name anything.
+// itemOf reads an item of an agent. It returns nil if there is none or it is another
+// agent's, since a text may name any id.
 func (s *Service) itemOf(ctx context.Context, k ref.Agent, itemID string) (*workv1.WorkItem, error) {
 	r, err := s.deps.Work.GetWorkItem(ctx, &workv1.GetWorkItemRequest{AgentId: k.ID, WorkItemId: itemID})
 	if err == nil {
@@ -82,7 +81,7 @@ func (s *Service) itemOf(ctx context.Context, k ref.Agent, itemID string) (*work
 	return nil, err
 }
 
-// inheritance adds what a forked child started from.
+// addInherited adds the view with which a forked child started.
 func (s *Service) addInherited(ctx context.Context, k ref.Agent, p *Projection) error {
 	var err error
 	p.inherited, _, err = plane.View(ctx, s.engine, k.ID, func(st *state.State) (string, error) {

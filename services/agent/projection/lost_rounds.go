@@ -20,21 +20,20 @@ import (
 	"quartet/services/agent/transcript"
 )
 
-// askTerm bounds how long a context waits for what became of a call. It is said
-// to be unknown then.
+// outcomeTimeout bounds how long a context waits for the outcome of a call. After that
+// the outcome is shown as unknown.
 const outcomeTimeout = 2 * time.Second
 
-// cutOff is a round whose runner was lost before it was answered.
+// unansweredRound is a round whose run ended before it was answered.
 type unansweredRound struct {
 	turn  *agentv1.Turn
 	round *agentv1.Round
 }
 
-// unrecorded is what came of the calls of rounds that no runner was answered
-// with, since the last turn that completed: a run was lost, or aborted, while
-// they were under way. A call whose result was recorded has it. Of the one that
-// was running when the run was lost, its plane is asked by its request id; no
-// call is run again, and those after it never were (ARCHITECTURE section 12).
+// lostRounds returns the outcomes of calls in rounds that no runner received a response
+// for, since the last turn that completed. A recorded result is the outcome of its call.
+// The plane of the call that was executing when the run was lost is asked by request id.
+// No call is executed again, and the calls after it never were.
 func (s *Service) lostRounds(ctx context.Context, k ref.Agent) ([]prompt.Lost, error) {
 	rounds, err := s.unansweredRounds(ctx, k)
 	if err != nil || len(rounds) == 0 {
@@ -66,11 +65,11 @@ func (s *Service) lostRounds(ctx context.Context, k ref.Agent) ([]prompt.Lost, e
 	return lost, nil
 }
 
-// cutOffRounds are those rounds, oldest first.
+// unansweredRounds returns those rounds, oldest first.
 func (s *Service) unansweredRounds(ctx context.Context, k ref.Agent) ([]unansweredRound, error) {
 	type found struct {
 		rounds []unansweredRound
-		at     [][]uint64 // of those that are in memory no more
+		at     [][]uint64 // positions of rounds that are not in memory
 	}
 	f, _, err := plane.View(ctx, s.engine, k.ID, func(st *state.State) (found, error) {
 		var f found
@@ -113,7 +112,7 @@ func (s *Service) unansweredRounds(ctx context.Context, k ref.Agent) ([]unanswer
 	return f.rounds, nil
 }
 
-// askFor asks the plane of a call what came of it.
+// outcomeOf asks the plane of a call for its outcome.
 func (s *Service) outcomeOf(ctx context.Context, k ref.Agent, has tools.Profile, c unansweredRound, index int) (status, summary string) {
 	call := c.round.GetToolCalls()[index]
 	t, err := has.Find(call.GetName())
@@ -134,7 +133,7 @@ func (s *Service) outcomeOf(ctx context.Context, k ref.Agent, has tools.Profile,
 	if err != nil {
 		return prompt.Unknown, ""
 	}
-	// As the agent and outside of its run, which is over.
+	// As the agent, but outside of its run, which has ended.
 	ctx, cancel := context.WithTimeout(rpc.Recall(rpc.WithActor(ctx, access.RunActor(k, ""))), outcomeTimeout)
 	defer cancel()
 	reply := t.NewResponse()

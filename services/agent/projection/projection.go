@@ -9,31 +9,31 @@ import (
 	"quartet/services/agent/tools"
 )
 
-// projection is an agent's work as its next turn shows it.
+// Projection is an agent's work as the context of a turn shows it.
 type Projection struct {
 	*workv1.GetWorkQueueResponse
-	// own are the waits of the agent itself that were triggered.
+	// ownWaits are the triggered waits of the agent itself.
 	ownWaits []*waitingv1.Wait
-	// woken is what woke the agent itself, as its context shows it.
+	// wake is what woke the agent itself, if anything did.
 	wake *agentv1.AgentWoken
 	// subject is the item that a recheck is about.
 	subject *workv1.WorkItem
-	// trace is what was said and done about the current item, newest first.
+	// rounds are the newest rounds for the current item, newest first.
 	rounds []*agentv1.Round
-	// notes are on it, from all that was done for it.
+	// notes are the notes on all rounds for the current item.
 	notes []string
-	// tasks are those that run.
+	// tasks are the running tasks.
 	tasks []*taskv1.Task
-	// boards is how the agent's boards stand.
+	// boards is the state of the agent's boards.
 	boards prompt.Boards
-	// inherited is what a forked child started from.
+	// inherited is the view with which a forked child started.
 	inherited string
-	// lost are rounds that no runner was answered with.
+	// lost are the rounds that no runner received a response for.
 	lost []prompt.Lost
 }
 
-// shown are the trigger counts that the turn's context shows. When the turn
-// completes they count as consumed (SPEC section 4).
+// ShownWaits returns the trigger counts that the context shows. They count as consumed
+// when the turn completes (SPEC section 4).
 func (p *Projection) ShownWaits() []*agentv1.ShownWait {
 	var shown []*agentv1.ShownWait
 	visit := func(it *workv1.WorkItem) {
@@ -56,12 +56,12 @@ func (p *Projection) ShownWaits() []*agentv1.ShownWait {
 	return shown
 }
 
-// context is what the runner gets: within the default budget, or as much as
-// what must be shown takes together with what the turn is about.
+// Render renders the context of a turn: within the default budget, or as much as the
+// parts that must be shown and the message take.
 func (p *Projection) Render(m *agentv1.Message) *agentv1.ContextProjection {
 	in := p.input(m)
 	c, err := p.renderWithin(in, max(prompt.DefaultBudget, prompt.Needed(in)))
-	if err != nil { // the budget was made to fit
+	if err != nil { // cannot happen: the budget fits
 		return &agentv1.ContextProjection{WorkRevision: p.GetRevision(), ShownWaits: p.ShownWaits()}
 	}
 	return c
@@ -71,7 +71,7 @@ func (p *Projection) input(m *agentv1.Message) prompt.Input {
 	return prompt.Input{Message: m, Woken: p.wake, Own: p.ownWaits, Queue: p.GetWorkQueueResponse, Trace: p.rounds, Notes: p.notes, Tasks: p.tasks, Boards: p.boards, Inherited: p.inherited, Lost: p.lost}
 }
 
-// render is the projection in sections, as text and as records.
+// renderWithin renders the projection as sections, as text and as records.
 func (p *Projection) renderWithin(in prompt.Input, budget int) (*agentv1.ContextProjection, error) {
 	sections, err := prompt.Render(in, budget)
 	if err != nil {
@@ -81,7 +81,7 @@ func (p *Projection) renderWithin(in prompt.Input, budget int) (*agentv1.Context
 		WorkRevision: p.GetRevision(), ShownWaits: p.ShownWaits(), Text: prompt.Text(sections), Sections: sections, BudgetTokens: int32(budget),
 	}
 	c.Tokens = int32(prompt.Tokens(c.GetText()))
-	// Both were made by this process from messages of ours; they always fit.
+	// Both are messages of this repository and always fit.
 	if p.GetCurrent() != nil {
 		c.Current, _ = tools.ToStruct(p.GetCurrent())
 	}

@@ -50,12 +50,12 @@ func (s *Service) Read(ctx context.Context, c *state.Candidate) (*Projection, er
 // readWaits reads what the waiting plane knows about the message of a candidate: the
 // triggered waits of the agent itself, which no item shows, and the position in the
 // waiting journal that the work plane must have consumed for its items to show the same.
-// A message that has nothing to do with waits needs neither.
+// A message that cannot affect a wait needs neither.
 func (s *Service) readWaits(ctx context.Context, c *state.Candidate) (own []*waitingv1.Wait, after plane.Position, err error) {
 	m, k := c.Message, c.Agent
 	callback := m.GetKind() == agentv1.MessageKind_MESSAGE_KIND_CALLBACK_EVENT
 	// Whoever may instruct the agent may end one of its waits, and so may the end of a
-	// task; which wait it is, the waiting plane decides.
+	// task. The waiting plane decides which.
 	instruction := m.GetAuthority() == agentv1.Authority_AUTHORITY_OPERATOR_INSTRUCTION
 	result := m.GetTaskId() != "" && m.GetWorkItemId() != ""
 	shown := callback || c.Wake != nil || m.GetTick().GetReason() == agentv1.TickReason_TICK_REASON_WAKE_HINT
@@ -72,7 +72,7 @@ func (s *Service) readWaits(ctx context.Context, c *state.Candidate) (own []*wai
 	}
 	size := int32(shownWaits)
 	if !shown {
-		size = 1 // only its revision counts
+		size = 1 // only the revision is needed
 	}
 	r, err := s.deps.Waiting.ListWaits(plane.After(ctx, before), &waitingv1.ListWaitsRequest{AgentId: k.ID, PageSize: size})
 	switch {
@@ -89,8 +89,8 @@ func (s *Service) readWaits(ctx context.Context, c *state.Candidate) (own []*wai
 	return slices.DeleteFunc(r.GetWaits(), func(w *waitingv1.Wait) bool { return w.GetWorkItemId() != "" || !w.GetTriggered() }), after, nil
 }
 
-// subject is the item that a message names; nil where there is none, or not
-// this agent's: that has nothing to wait for.
+// Subject reads the item that a message names. It returns nil if it names none, or one
+// that the agent does not have.
 func (s *Service) Subject(ctx context.Context, m *agentv1.Message) (*workv1.WorkItem, error) {
 	if m.GetWorkItemId() == "" {
 		return nil, nil

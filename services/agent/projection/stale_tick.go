@@ -8,7 +8,7 @@ import (
 	"quartet/services/agent/state"
 )
 
-// staleTick says why a tick is no longer true, "" if it is (SPEC D4).
+// StaleTick returns why a tick is no longer true, or "" if it still is (SPEC D4).
 func StaleTick(m *agentv1.Message, p *Projection, a *agentv1.Agent) string {
 	t := m.GetTick()
 	if t == nil {
@@ -20,9 +20,9 @@ func StaleTick(m *agentv1.Message, p *Projection, a *agentv1.Agent) string {
 			return state.StaleTickReason + ": the item is no longer current and runnable"
 		}
 	case agentv1.TickReason_TICK_REASON_PICK_QUEUED:
-		// The agent picks; the tick only calls it. But it says which item is
-		// first, and that must be true. The oldest keeps its place among those
-		// shown for as long as nobody touches it.
+		// The agent chooses an item itself, but the tick says which one is first, and
+		// that must be true. The oldest item stays among those shown until somebody
+		// changes it.
 		switch {
 		case p.GetCurrent().GetReadiness() == workv1.Readiness_READINESS_RUNNABLE:
 			return state.StaleTickReason + ": another item is current and runnable"

@@ -10,19 +10,17 @@ import (
 )
 
 const (
-	// failedPause is the least time for which an agent is passed over whose turn
-	// could not be prepared.
+	// MinBackoff is the least time for which an agent is skipped after a turn of it could
+	// not be prepared.
 	MinBackoff = time.Second
-	// failedShare bounds what such an agent costs: it is passed over for this
-	// many times as long as the attempt took, so that one whose calls hang holds
-	// at most one runner in eleven, and only while nobody else does better.
+	// backoffFactor makes the pause this many times as long as the attempt took, so that
+	// an agent whose calls hang occupies at most one runner in eleven.
 	backoffFactor = 10
 )
 
-// ailing are the agents whose turn could not be prepared, and until when every
-// runner passes them over. One agent's trouble keeps no runner from another
-// agent (SPEC D5): without this each runner would try the sick one first, since
-// it has been ready longest.
+// Backoff holds the agents whose turn could not be prepared, and until when runners skip
+// them. Without it every runner would try such an agent first, since it has been ready
+// longest, and serve no other agent (SPEC D5).
 type Backoff struct {
 	clk     clock.Clock
 	due     *clock.Due
@@ -32,7 +30,8 @@ type Backoff struct {
 	until map[ref.Agent]time.Time
 }
 
-// newAiling calls well for each agent that is to be tried again.
+// NewBackoff returns an empty Backoff. It calls onRetry for each agent whose pause has
+// ended.
 func NewBackoff(clk clock.Clock, well func(ref.Agent)) *Backoff {
 	a := &Backoff{clk: clk, onRetry: well, until: map[ref.Agent]time.Time{}}
 	a.due = clock.NewDue(clk, a.expire)
@@ -41,7 +40,7 @@ func NewBackoff(clk clock.Clock, well func(ref.Agent)) *Backoff {
 
 func dueKey(k ref.Agent) string { return k.Namespace + "\x00" + k.ID }
 
-// failed passes an agent over, for longer the longer the attempt took.
+// Failed skips an agent after an attempt that took a given time.
 func (a *Backoff) Failed(k ref.Agent, took time.Duration) {
 	until := a.clk.Now().Add(max(MinBackoff, backoffFactor*took))
 	a.mu.Lock()
@@ -50,7 +49,7 @@ func (a *Backoff) Failed(k ref.Agent, took time.Duration) {
 	a.due.Set(dueKey(k), until)
 }
 
-// passed says whether an agent is passed over now.
+// Contains reports whether an agent is skipped now.
 func (a *Backoff) Contains(k ref.Agent) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -58,7 +57,7 @@ func (a *Backoff) Contains(k ref.Agent) bool {
 	return ok
 }
 
-// taken forgets an agent whose turn could be prepared.
+// Succeeded forgets an agent whose turn could be prepared.
 func (a *Backoff) Succeeded(k ref.Agent) {
 	a.mu.Lock()
 	_, was := a.until[k]
@@ -83,7 +82,7 @@ func (a *Backoff) expire(keys []string) {
 	}
 }
 
-// Start begins to end pauses that are over.
+// Start begins to end pauses.
 func (a *Backoff) Start() { a.due.Start() }
 
 // Stop ends that: no agent is retried any more.

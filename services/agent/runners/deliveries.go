@@ -4,22 +4,22 @@ import (
 	"sync"
 )
 
-// handovers decides who hears of a turn that was just taken: the call that took
-// it, or the same request sent again while that call was under way. Without it
-// a repeated request could be answered with a turn that the first call is about
-// to give back because its own caller left.
+// Deliveries tracks to whom an acquired turn is delivered: to the call that acquired it,
+// or to a repetition of the same request that arrived meanwhile. Without it a repetition
+// could return a turn that the first call is about to give back because its caller left.
 type Deliveries struct {
 	Mu   sync.Mutex
 	open map[string]delivery
-	// unheardOf are the runs that nobody was told of, as far as this process
-	// knows: their end counts no attempt of the message.
+	// undelivered are runs whose turn reached no caller, as far as this process knows.
+	// The attempt of their message is not counted.
 	Undelivered map[string]struct{}
 }
 
-// keptUnheard bounds what is remembered of runs that may never land.
+// maxUndelivered bounds how many runs are remembered that may never be stored.
 const maxUndelivered = 1024
 
-// unheard says that nobody will be told of a run, though its turn may be on disk.
+// MarkUndelivered records that no caller will receive a run, though its turn may be on
+// disk.
 func (h *Deliveries) MarkUndelivered(runID string) {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()
@@ -29,7 +29,8 @@ func (h *Deliveries) MarkUndelivered(runID string) {
 	h.Undelivered[runID] = struct{}{}
 }
 
-// heard says that somebody is told of a run after all, or that it is over.
+// ClearUndelivered records that a caller received a run after all, or that the run has
+// ended.
 func (h *Deliveries) ClearUndelivered(runID string) {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()
@@ -47,12 +48,12 @@ type delivery int
 
 const (
 	pending   delivery = iota
-	answered           // the repeated request was answered: the turn is delivered
-	abandoned          // nobody may be answered with it any more
+	answered           // a repeated request returned the turn
+	abandoned          // no request may return the turn any more
 )
 
-// begin says that a call is about to take a turn for this run; end, that the
-// turn was delivered or its end is durable.
+// Begin records that a call is about to acquire a turn for a run. The caller calls end
+// when the turn was delivered or its end is durable.
 func (h *Deliveries) Begin(runID string) (end func()) {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()
@@ -67,7 +68,8 @@ func (h *Deliveries) Begin(runID string) (end func()) {
 	}
 }
 
-// repeat says whether a repeated request may be answered with the run's turn.
+// AnswerRepeated reports whether a repeated request may return the turn of a run, and
+// records that it does.
 func (h *Deliveries) AnswerRepeated(runID string) bool {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()
@@ -78,7 +80,8 @@ func (h *Deliveries) AnswerRepeated(runID string) bool {
 	return !known || at != abandoned
 }
 
-// giveBack says whether the turn has to be given back: nobody was answered with it.
+// Abandon reports whether the turn of a run must be given back, because no request
+// returned it.
 func (h *Deliveries) Abandon(runID string) bool {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()

@@ -6,9 +6,9 @@ import (
 	"quartet/services/agent/ref"
 )
 
-// asking are the calls of AcquireTurn that wait with a request id. The same
-// request may wait twice, when its client gave the first call up: what one of
-// them is granted is the other's answer too (SPEC X2).
+// Inflight holds the calls of AcquireTurn with a request id that are waiting. A request
+// may be waiting twice, if its client abandoned the first call; a turn that either of
+// them gets is the response of both (SPEC X2).
 type Inflight struct {
 	mu    sync.Mutex
 	calls map[ref.Request]map[chan struct{}]struct{}
@@ -35,7 +35,7 @@ func (a *Inflight) Add(k ref.Request) (granted <-chan struct{}, forget func()) {
 	}
 }
 
-// tell says that a request was granted a turn. It never blocks.
+// Notify signals that a request got a turn. It never blocks.
 func (a *Inflight) Notify(k ref.Request) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -6,16 +6,15 @@ import (
 	"quartet/services/agent/ref"
 )
 
-// reservations are the agents for which a runner of this process is preparing a
-// turn, so that runners that call at the same time do not all prepare the context
-// of one agent. They guard no invariant; the journal does. The zero value is ready
-// to use.
+// Reservations are the agents for which a runner of this process is preparing a turn, so
+// that runners that call at the same time do not all prepare the context of one agent.
+// They guard no invariant; the journal does. The zero value is ready to use.
 type Reservations struct {
 	mu    sync.Mutex
 	holds map[ref.Agent]struct{}
 }
 
-// take reserves an agent, and reports false if it is reserved already.
+// Take reserves an agent. It reports false if the agent is reserved already.
 func (r *Reservations) Take(k ref.Agent) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -29,7 +28,7 @@ func (r *Reservations) Take(k ref.Agent) bool {
 	return true
 }
 
-// taken reports whether an agent is reserved.
+// Contains reports whether an agent is reserved.
 func (r *Reservations) Contains(k ref.Agent) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -37,7 +36,7 @@ func (r *Reservations) Contains(k ref.Agent) bool {
 	return ok
 }
 
-// free ends a reservation.
+// Release ends a reservation.
 func (r *Reservations) Release(k ref.Agent) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -7,11 +7,11 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 )
 
-// choice is what a runner wants an agent to be capable of, apart from whose turns
-// it takes (SPEC A6). The zero choice is every agent.
+// Selection restricts a runner to agents with certain capabilities (SPEC A6). The zero
+// value selects every agent.
 type Selection struct {
 	preset   agentv1.Preset
-	families string // their numbers, in order: a choice is a key
+	families string // the numbers of the families in order, as a comparable value
 }
 
 func SelectionOf(req *agentv1.AcquireTurnRequest) Selection {
@@ -24,7 +24,7 @@ func SelectionOf(req *agentv1.AcquireTurnRequest) Selection {
 	return c
 }
 
-// admits says whether an agent is one of those.
+// Matches reports whether the selection includes an agent.
 func (c Selection) Matches(a *agentv1.Agent) bool {
 	if c.preset != agentv1.Preset_PRESET_UNSPECIFIED && a.GetPreset() != c.preset {
 		return false

@@ -10,29 +10,29 @@ import (
 // stride is the virtual time that a turn costs a namespace of weight 1.
 const stride = 1_000_000_000
 
-// MaxWeight bounds a namespace's weight, so that integer division keeps ratios.
+// MaxWeight bounds a namespace's weight, so that integer division keeps the ratios.
 const MaxWeight = 1000
 
-// shares divides the turns that shared runners take among namespaces by weight
-// (SPEC D7). It is start-time fair queueing: a turn costs its namespace stride
-// divided by its weight in virtual time, and the namespace that stands earliest
-// is next. One that comes back after a pause stands at the present: it neither
-// saved up nor owes. Between two turns of a namespace that always has work,
-// another one of weight w times its own gets at most ⌈w⌉+1.
+// Shares divides the turns that shared runners take among namespaces by weight (SPEC D7).
+// It is start-time fair queueing: a turn costs its namespace stride divided by its weight
+// in virtual time, and the namespace with the earliest start is next. A namespace that
+// returns after a pause starts at the current virtual time: it neither saved credit nor
+// owes any. Between two turns of a namespace that always has work, another one with w
+// times its weight gets at most ⌈w⌉+1.
 //
-// It is fed by hints: touch says that a namespace may have a ready agent, leave
-// that none was found. Every operation is O(log n) in the number of namespaces,
-// and there is no clock in it. What private runners take is not counted: they
-// are their namespace's own.
+// Its input are hints: MarkReady says that a namespace may have a ready agent, MarkEmpty
+// that none was found. Every operation is O(log n) in the number of namespaces, and none
+// reads a clock. Turns of private runners are not counted: they serve their own
+// namespace.
 type Shares struct {
 	mu         sync.Mutex
 	weights    map[string]int
-	VirtualNow uint64 // virtual: the start of the newest turn
+	VirtualNow uint64 // the virtual start of the newest turn
 	waiting    *btree.BTreeG[entry]
-	Starts     map[string]uint64 // of those in waiting
-	MarkedAt   map[string]uint64 // of those in waiting: when touch came last
+	Starts     map[string]uint64 // of the namespaces in waiting
+	MarkedAt   map[string]uint64 // of the namespaces in waiting: the mark of the last MarkReady
 	Marks      uint64
-	// ahead are the starts of namespaces that left while they stood beyond now.
+	// ahead are the starts of namespaces that left while their start was in the future.
 	Ahead      map[string]uint64
 	PurgeAbove int
 }
@@ -58,7 +58,7 @@ func (s *Shares) cost(namespace string) uint64 {
 	return stride / uint64(max(s.weights[namespace], 1))
 }
 
-// touch says that a namespace may have a ready agent.
+// MarkReady records that a namespace may have a ready agent.
 func (s *Shares) MarkReady(namespace string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,7 +77,7 @@ func (s *Shares) insert(namespace string, at uint64) {
 	s.waiting.ReplaceOrInsert(entry{at, namespace})
 }
 
-// next is the namespace whose turn it is, with a mark for leave.
+// Next returns the namespace that is served next, with a mark for MarkEmpty.
 func (s *Shares) Next() (namespace string, mark uint64, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,8 +85,8 @@ func (s *Shares) Next() (namespace string, mark uint64, ok bool) {
 	return first.namespace, s.MarkedAt[first.namespace], ok
 }
 
-// leave says that no ready agent was found in a namespace. If it was touched
-// since the mark it stays: what was found may be old.
+// MarkEmpty records that no ready agent was found in a namespace. If the namespace was
+// marked ready since mark was returned it stays: the search may have missed the agent.
 func (s *Shares) MarkEmpty(namespace string, mark uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,7 +103,7 @@ func (s *Shares) MarkEmpty(namespace string, mark uint64) {
 	}
 }
 
-// purge forgets what the present has passed. It runs when the map has doubled.
+// purge forgets starts that are in the past. It runs when the map has doubled.
 func (s *Shares) Purge() {
 	if len(s.Ahead) <= s.PurgeAbove {
 		return
@@ -112,7 +112,7 @@ func (s *Shares) Purge() {
 	s.PurgeAbove = max(1024, 2*len(s.Ahead))
 }
 
-// charge counts a turn that is about to be taken.
+// Charge counts a turn of a namespace that is about to be taken.
 func (s *Shares) Charge(namespace string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -128,7 +128,7 @@ func (s *Shares) Charge(namespace string) {
 	s.insert(namespace, at+s.cost(namespace))
 }
 
-// refund takes a charge back: the turn was not taken after all.
+// Refund undoes a Charge whose turn was not taken.
 func (s *Shares) Refund(namespace string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

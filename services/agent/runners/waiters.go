@@ -12,20 +12,20 @@ import (
 	"quartet/services/agent/ref"
 )
 
-// waiters are the runners that wait for a turn. When an agent becomes ready one
-// of them is woken, not all: with a thousand idle runners a broadcast would
-// make each message cost a thousand looks. A runner that took a turn wakes the
-// next one if there is more to take, so that no wake is lost. They are kept by
-// what they serve, so that a wake looks at three of them and not at all.
+// Waiters are the runners that wait for a turn. When an agent becomes ready one of them
+// is woken, not all: with a thousand idle runners a broadcast would make each message
+// cost a thousand searches. A runner that took a turn wakes the next one if more agents
+// are ready, so no wake is lost. Waiters are kept by what they serve, so a wake inspects
+// three queues.
 type Waiters struct {
 	mu          sync.Mutex
 	serial      uint64
-	shared      queue               // who serves every namespace
-	ByNamespace map[string]queue    // by namespace, who serves all its agents
-	ByAgent     map[ref.Agent]queue // who serves this agent among others
-	// choosy are those that want an agent to be capable of something. Whether one
-	// is, they see when they look; so they are woken beside whoever serves it
-	// anyhow, and a look in vain takes no wake from anybody.
+	shared      queue               // runners that serve every namespace
+	ByNamespace map[string]queue    // runners that serve all agents of a namespace
+	ByAgent     map[ref.Agent]queue // runners that serve this agent among others
+	// filtered are the runners that select agents by capability. Whether an agent matches
+	// they find when they search, so they are woken in addition to a runner that serves
+	// it in any case, and a search in vain takes no wake from another runner.
 	filtered map[filterKey]queue
 }
 
@@ -34,24 +34,24 @@ type filterKey struct {
 	Selection
 }
 
-// line is a queue of waiters, longest waiting first. Whoever is woken leaves it.
+// queue holds waiters, longest waiting first. A waiter that is woken leaves it.
 type queue struct{ *list.List }
 
 type Waiter struct {
 	serial    uint64
 	namespace string
-	Woken     chan ref.Agent // one slot: the agent that it was woken for
+	Woken     chan ref.Agent // one slot: the agent that the waiter was woken for
 	positions []position
 }
 
 type position struct {
 	queue   queue
 	element *list.Element
-	onEmpty func() // the line is empty
+	onEmpty func() // called when the queue has become empty
 }
 
-// add lines a waiter up for the agents named; for all of its namespace if none
-// is; for those of every namespace if shared.
+// Add enqueues a waiter for the named agents; for all agents of its namespace if none is
+// named; for those of every namespace if shared is set.
 func (ws *Waiters) Add(namespace string, agentIDs []string, shared bool, wants Selection) *Waiter {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -95,7 +95,7 @@ func (w *Waiter) join(l queue, gone func()) {
 	w.positions = append(w.positions, position{l, l.PushBack(w), gone})
 }
 
-// quit takes a waiter out of its lines.
+// leave removes a waiter from its queues.
 func (w *Waiter) leave() {
 	for _, p := range w.positions {
 		p.queue.Remove(p.element)
@@ -106,8 +106,8 @@ func (w *Waiter) leave() {
 	w.positions = nil
 }
 
-// remove takes a waiter off. If it was woken and will not look any more, its
-// wake goes to another.
+// Remove removes a waiter. If it was woken and has not searched since, the wake goes to
+// another one.
 func (ws *Waiters) Remove(w *Waiter) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -119,8 +119,8 @@ func (ws *Waiters) Remove(w *Waiter) {
 	}
 }
 
-// wake tells the longest waiting runner that serves the agent to look, and says
-// whether there is one.
+// Wake wakes the longest waiting runner that serves an agent, and reports whether there
+// is one.
 func (ws *Waiters) Wake(k ref.Agent) bool {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -139,13 +139,13 @@ func (ws *Waiters) wakeLocked(k ref.Agent) bool {
 	}
 	if first != nil {
 		first.leave()
-		first.Woken <- k // one slot, and whoever is in a line was not woken
+		first.Woken <- k // never blocks: a waiter in a queue has not been woken
 	}
 	for c, l := range ws.filtered {
 		if c.namespace != k.Namespace {
 			continue
 		}
-		if w, ok := l.Front().Value.(*Waiter); ok { // a line that is kept is not empty
+		if w, ok := l.Front().Value.(*Waiter); ok { // a queue that is kept is not empty
 			w.leave()
 			w.Woken <- k
 		}
@@ -157,7 +157,7 @@ func (ws *Waiters) serving(k ref.Agent) [3]queue {
 	return [3]queue{ws.ByNamespace[k.Namespace], ws.ByAgent[k], ws.shared}
 }
 
-// count is how many runners wait that serve the agent.
+// Count returns how many waiting runners serve an agent.
 func (ws *Waiters) Count(k ref.Agent, a *agentv1.Agent) int {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()

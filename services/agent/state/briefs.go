@@ -10,18 +10,18 @@ import (
 	"quartet/services/agent/text"
 )
 
-// maxBriefBytes bounds a brief but for a report, which is whole.
+// maxBriefBytes bounds a brief that is not a report.
 const maxBriefBytes = 4000
 
-// briefAt says where a brief is in the journal, and what lists ask for.
+// BriefRef is the position of a brief in the journal, with what lists filter by.
 type BriefRef struct {
 	WalSeq uint64
 	Kind   agentv1.BriefKind
 	ItemID string
 }
 
-// brief makes the event of a brief. Its id follows from what it is about, so
-// that the same thing is told once.
+// briefEvents returns the event of a brief. The id of a brief follows from what it is
+// about, so nothing is reported twice.
 func (a *Agent) briefEvents(env journal.Env, kind agentv1.BriefKind, briefID, text, itemID, turnID string) []*journal.Event {
 	b := &agentv1.Brief{
 		BriefId: briefID, AgentId: a.Record.GetAgentId(), Kind: kind, Text: text,
@@ -34,13 +34,13 @@ func (a *Agent) briefID(about, kind string) string {
 	return id.Derived("brf_", a.Namespace, a.Record.GetAgentId(), about, kind)
 }
 
-// acknowledged tells the operator that a message was taken up, the first time
-// it is.
+// AckBrief returns the brief that reports to the operator that a turn took a message, the
+// first time one does.
 func (a *Agent) AckBrief(env journal.Env, t *agentv1.Turn, m *agentv1.Message) []*journal.Event {
 	if m.GetKind() != agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT || m.GetAttempts() > 1 {
 		return nil
 	}
-	// A turn that was given back counts no attempt, and was told of all the same.
+	// A turn that was given back counts no attempt, but its brief was written.
 	if before := a.FindTurn(a.Lane.Get(m.GetMessageId()).GetTurnId()); before != nil && before.Record.GetMessageId() == m.GetMessageId() {
 		return nil
 	}
@@ -48,8 +48,7 @@ func (a *Agent) AckBrief(env journal.Env, t *agentv1.Turn, m *agentv1.Message) [
 		"Took up: "+text.Shorten(m.GetText(), 200), m.GetWorkItemId(), t.GetTurnId())
 }
 
-// reported is the one result brief of a completed item: its report, whole. The
-// work plane gives an item one report for ever.
+// reportBrief returns the one result brief of a completed item: its report in full.
 func (a *Agent) reportBrief(env journal.Env, p *workv1.ReportPromoted) []*journal.Event {
 	return a.briefEvents(env, agentv1.BriefKind_BRIEF_KIND_RESULT, p.GetBriefId(), p.GetText(), p.GetWorkItem().GetWorkItemId(), p.GetTurnId())
 }

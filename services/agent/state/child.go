@@ -8,16 +8,16 @@ import (
 	"quartet/services/agent/tools"
 )
 
-// childState is what the supervision needs to know of an agent.
+// ChildStatus is what supervision needs to know of an agent.
 type ChildStatus struct {
 	Record        *agentv1.Agent
-	Deletion      *agentv1.AgentDeleting // how it ends, once that began
+	Deletion      *agentv1.AgentDeleting // how its deletion began, once it has
 	FirstItem     string
-	Quarantined   string // why a message was put aside
+	Quarantined   string // why a message was quarantined; empty if none was
 	FactsRevision int64
-	// resting: its last turn ended in order and nothing waits in its lane.
+	// Resting: its last turn completed and no message is queued.
 	Resting bool
-	// lastWait is the wait that its last turn ended with, if it ended with one.
+	// LastWait is the wait with which its last turn ended, if it ended with WaitFor.
 	LastWait string
 	LastTurn *agentv1.Turn
 	LastText string
@@ -51,7 +51,7 @@ func (a *Agent) ChildStatus() ChildStatus {
 	return c
 }
 
-// lastWait is the wait that the last turn ended with.
+// lastWait returns the wait with which the last turn ended.
 func (a *Agent) lastWait() string {
 	t := a.EndedTurns[len(a.EndedTurns)-1]
 	if len(t.Rounds) == 0 {

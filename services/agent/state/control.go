@@ -15,9 +15,9 @@ import (
 	"quartet/services/agent/tools"
 )
 
-// commanded finds an agent that the caller may give orders to. A private child
-// takes them from its supervisor and from an administrator, a public agent from
-// operators; nobody from itself (SPEC A2, X15).
+// Controllable returns an agent that the caller may control. A private child is
+// controlled by its supervisor and by administrators, a public agent by operators; no
+// agent controls itself (SPEC A2, X15).
 func (s *State) Controllable(actor journal.Actor, agentID string) (*Agent, error) {
 	a, err := s.Find(actor.Namespace, agentID)
 	if err != nil {
@@ -43,7 +43,7 @@ func (s *State) Controllable(actor journal.Actor, agentID string) (*Agent, error
 	return nil, fault.PermissionDenied.Newf("agents do not control agent %q; an operator does", agentID).With("agent_id", agentID)
 }
 
-// alive is commanded for orders that a deleted agent cannot follow.
+// ControllableActive is Controllable for actions that a deleted agent refuses.
 func (s *State) ControllableActive(actor journal.Actor, agentID string) (*Agent, error) {
 	a, err := s.Controllable(actor, agentID)
 	if err != nil {
@@ -52,12 +52,12 @@ func (s *State) ControllableActive(actor journal.Actor, agentID string) (*Agent,
 	return a, a.CheckActive()
 }
 
-// lives says whether an agent is neither deleted nor about to be.
+// IsActive reports whether an agent is neither deleted nor being deleted.
 func (a *Agent) IsActive() bool {
 	return a.Record.GetLifecycle() == agentv1.Lifecycle_LIFECYCLE_ACTIVE
 }
 
-// gone refuses what cannot be done for an agent that is deleted, or about to be.
+// CheckActive returns AGENT_DELETED for an agent that is deleted or being deleted.
 func (a *Agent) CheckActive() error {
 	if a.IsActive() {
 		return nil
@@ -66,7 +66,7 @@ func (a *Agent) CheckActive() error {
 		With("agent_id", a.Record.GetAgentId())
 }
 
-// ordered is the agent after an order, written once more.
+// WithControl returns the agent's next record with a new control.
 func (a *Agent) WithControl(env journal.Env, c agentv1.Control, reason string) *agentv1.Agent {
 	r := proto.CloneOf(a.Record)
 	r.Control, r.ControlBy, r.ControlAt, r.ControlReason = c, env.Actor.Principal, timestamppb.New(env.Now), reason
@@ -75,7 +75,8 @@ func (a *Agent) WithControl(env journal.Env, c agentv1.Control, reason string) *
 	return r
 }
 
-// withoutTurn is the agent after its open turn has ended in the same frame.
+// WithoutOpenTurn updates a record for an open turn that ends in the same frame. It
+// changes and returns r.
 func (a *Agent) WithoutOpenTurn(r *agentv1.Agent) *agentv1.Agent {
 	if a.OpenTurn != nil {
 		r.CurrentRunId, r.CurrentTurnId, r.LastTurnId = "", "", a.OpenTurn.Record.GetTurnId()
@@ -83,7 +84,8 @@ func (a *Agent) WithoutOpenTurn(r *agentv1.Agent) *agentv1.Agent {
 	return r
 }
 
-// applyOrder folds an order in. What turns say of the agent is theirs.
+// applyControl takes over what a control action sets. Fields that turns set keep their
+// values.
 func (a *Agent) applyControl(n *agentv1.Agent) {
 	a.edit(func(r *agentv1.Agent) {
 		r.Lifecycle = n.GetLifecycle()
@@ -96,8 +98,9 @@ func AgentEvent(a *agentv1.Agent, payload proto.Message) *journal.Event {
 	return &journal.Event{AgentID: a.GetAgentId(), Payload: payload}
 }
 
-// takeDown takes an agent out of service. end is what came of a child; of a
-// public agent nobody waits for that.
+// BeginDeletion returns the events that take an agent out of service: they end its turn
+// and drop its messages. end is the outcome of a private child; nobody waits for that of
+// a public agent.
 func (a *Agent) BeginDeletion(env journal.Env, reason string, end *agentv1.AgentDeleting) []*journal.Event {
 	var events []*journal.Event
 	if a.OpenTurn != nil {
@@ -117,7 +120,7 @@ func (a *Agent) BeginDeletion(env journal.Env, reason string, end *agentv1.Agent
 	return append(events, ev)
 }
 
-// deleted is the last write of an agent's record.
+// FinishDeletion returns the last event of an agent.
 func (a *Agent) FinishDeletion(env journal.Env) []*journal.Event {
 	r := a.WithControl(env, a.Record.GetControl(), a.Record.GetControlReason())
 	r.ControlBy, r.ControlAt = a.Record.GetControlBy(), a.Record.GetControlAt()
@@ -125,8 +128,8 @@ func (a *Agent) FinishDeletion(env journal.Env) []*journal.Event {
 	return []*journal.Event{AgentEvent(r, &agentv1.AgentDeleted{Agent: r})}
 }
 
-// forget keeps the record of a deleted agent and its delegations, and nothing
-// that only grows: its messages and turns are in the event stream.
+// evictDeleted keeps the record of a deleted agent and its delegations only. Its messages
+// and turns are in the event stream.
 func (s *State) evictDeleted(a *Agent) {
 	for _, t := range a.EndedTurns {
 		s.forgetRequest(a, t.Record)
@@ -135,8 +138,8 @@ func (s *State) evictDeleted(a *Agent) {
 	a.EndedTurns, a.Decisions, a.AnsweredTasks, a.Wake, a.PendingTick, a.InheritedContext = nil, nil, nil, nil, "", ""
 }
 
-// spawner is the agent on whose behalf another is made: alive, with the tool
-// family that it takes, and in its open run if a run asks.
+// Spawner returns the agent on whose behalf another one is spawned: active, with the
+// required tool family, and in its open run if the caller acts in a run.
 func (s *State) Spawner(actor journal.Actor, agentID string, family agentv1.ToolFamily) (*Agent, error) {
 	p, err := s.Find(actor.Namespace, agentID)
 	if err != nil {

@@ -18,16 +18,16 @@ import (
 )
 
 const (
-	// keptDelegations is how many completed delegations of an agent stay in
-	// memory. Older ones are in the event stream.
+	// keptDelegations is how many completed delegations of an agent stay in memory. Older
+	// ones are in the event stream.
 	keptDelegations = 256
-	// maxResultBytes bounds what a child hands to its parent: it stands in three
-	// journals and in the parent's lane.
+	// maxResultBytes bounds a child's result, which is stored in three journals and in
+	// the parent's lane.
 	maxResultBytes = fault.MaxFreeTextBytes
 )
 
-// delegation is a parent's record of a child, with all that is needed to make
-// the child while it is not known to exist.
+// Delegation is a parent's record of a child, with everything that is needed to make the
+// child while it does not exist.
 type Delegation struct {
 	Record           *agentv1.Delegation
 	Child            *agentv1.Agent
@@ -39,8 +39,8 @@ func IsOpen(d *agentv1.Delegation) bool {
 	return d.GetState() == agentv1.DelegationState_DELEGATION_STATE_OPEN
 }
 
-// delegation finds one of an agent's delegations, nil if it is none of them or
-// left the memory, which only completed ones do.
+// Delegation returns one of an agent's delegations, or nil if it is none of them or no
+// longer in memory, which only completed ones leave.
 func (a *Agent) Delegation(delegationID string) *Delegation {
 	if a == nil {
 		return nil
@@ -63,7 +63,7 @@ func (a *Agent) OpenDelegations() []*Delegation {
 	return open
 }
 
-// applyDelegation folds the next record of a delegation in.
+// applyDelegation replaces the record of an open delegation.
 func (a *Agent) applyDelegation(rec *agentv1.Delegation) error {
 	i := slices.IndexFunc(a.Delegations, func(d *Delegation) bool { return d.Record.GetDelegationId() == rec.GetDelegationId() })
 	if i < 0 || !IsOpen(a.Delegations[i].Record) {
@@ -86,8 +86,8 @@ func DelegationEvent(d *agentv1.Delegation, payload proto.Message) *journal.Even
 	return &journal.Event{AgentID: d.GetParentAgentId(), WorkItemID: d.GetParentWorkItemId(), TaskID: d.GetTaskId(), Payload: payload}
 }
 
-// stopDelegation notes that the parent asked to stop a child's task. What ends
-// the child is the supervision, which finds the note however often it crashes.
+// requestStop records that the parent asked to stop a child's task. The supervisor reads
+// the record and ends the child.
 func (a *Agent) requestStop(namespace, delegationID string) []*journal.Event {
 	d := a.Delegation(delegationID)
 	if d == nil || !IsOpen(d.Record) || d.Record.GetStopRequested() {
@@ -100,7 +100,7 @@ func (a *Agent) requestStop(namespace, delegationID string) []*journal.Event {
 	return []*journal.Event{ev}
 }
 
-// childItem notes the first item that a child made.
+// NoteChildItem records the first item that a child made.
 func (a *Agent) NoteChildItem(delegationID, itemID string) []*journal.Event {
 	d := a.Delegation(delegationID)
 	if d == nil || !IsOpen(d.Record) || d.Record.GetChildWorkItemId() != "" || itemID == "" {
@@ -111,8 +111,8 @@ func (a *Agent) NoteChildItem(delegationID, itemID string) []*journal.Event {
 	return []*journal.Event{DelegationEvent(next, &agentv1.DelegationUpdated{Delegation: next})}
 }
 
-// complete says what came of a child, and of its worktree if it had one. The
-// first word counts (SPEC X7).
+// CompleteDelegation records the outcome of a child, and the state of its worktree if it
+// had one. The first outcome counts (SPEC X7).
 func (a *Agent) CompleteDelegation(env journal.Env, delegationID string, end *agentv1.AgentDeleting, wt *taskv1.Worktree) []*journal.Event {
 	d := a.Delegation(delegationID)
 	if d == nil || !IsOpen(d.Record) {
@@ -131,7 +131,7 @@ func (a *Agent) CompleteDelegation(env journal.Env, delegationID string, end *ag
 	return []*journal.Event{DelegationEvent(next, &agentv1.DelegationCompleted{Delegation: next})}
 }
 
-// clipped is a result within its bound; what is cut is said.
+// ClipReport cuts a result at its bound, and says so.
 func ClipReport(text string) string { return clipReportTo(text, maxResultBytes) }
 
 func clipReportTo(text string, most int) string {
@@ -147,8 +147,8 @@ func clipReportTo(text string, most int) string {
 	return text[:cut] + note
 }
 
-// delegationsBefore is a page of those that are older than one. Ids grow with
-// time, so the position stays what it is whatever leaves the memory.
+// DelegationsBefore returns a page of the delegations that are older than a given one.
+// Ids grow with time, so a page token stays valid whatever leaves the memory.
 func (a *Agent) DelegationsBefore(before string, size int, req *agentv1.ListDelegationsRequest) *agentv1.ListDelegationsResponse {
 	resp := &agentv1.ListDelegationsResponse{}
 	bytes := 0
@@ -169,7 +169,7 @@ func (a *Agent) DelegationsBefore(before string, size int, req *agentv1.ListDele
 	return resp
 }
 
-// unmade reports whether the child of a delegation has to wait for its worktree.
+// WorktreePending reports whether the child of a delegation has to wait for its worktree.
 func WorktreePending(d *agentv1.Delegation) bool {
 	return d.GetWorktree().GetState() == taskv1.WorktreeState_WORKTREE_STATE_PREPARING
 }
@@ -184,8 +184,7 @@ func (a *Agent) WorktreeReady(delegationID string, wt *taskv1.Worktree) []*journ
 	return []*journal.Event{DelegationEvent(next, &agentv1.DelegationUpdated{Delegation: next})}
 }
 
-// withWorktree adds to a result what the supervisor has to know of a worktree
-// that was kept.
+// withWorktree adds to a result where a worktree is that was kept.
 func withWorktree(result string, wt *taskv1.Worktree) string {
 	if wt.GetState() != taskv1.WorktreeState_WORKTREE_STATE_KEPT {
 		return result

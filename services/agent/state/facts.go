@@ -35,11 +35,11 @@ func (a *Agent) Facts() *agentv1.AgentFacts {
 	return f
 }
 
-// recentTurns is how many completed turns still count as unheard of by the
-// waiting plane, which hears of them milliseconds later.
+// RecentTurns is how many completed turns the waiting plane may not have consumed yet. It
+// consumes them within milliseconds.
 const RecentTurns = 3
 
-// shown are the triggers that the latest completed turns were shown.
+// shownWaits returns the triggers that the latest completed turns showed.
 func (a *Agent) shownWaits() []*agentv1.ShownWait {
 	var shown []*agentv1.ShownWait
 	for i, seen := len(a.EndedTurns)-1, 0; i >= 0 && seen < RecentTurns; i-- {
@@ -51,9 +51,9 @@ func (a *Agent) shownWaits() []*agentv1.ShownWait {
 	return shown
 }
 
-// decisionsBefore is a page of the decisions that rest on older facts. Each
-// rests on newer ones than the decision before, so the position stays what it
-// is while others are recorded.
+// DecisionsBefore returns a page of the decisions that rest on older facts than a given
+// revision. Each decision rests on newer facts than the one before, so a page token stays
+// valid while others are recorded.
 func (a *Agent) DecisionsBefore(before int64, n int) *agentv1.ListDecisionsResponse {
 	resp := &agentv1.ListDecisionsResponse{}
 	for i := len(a.Decisions) - 1; i >= 0; i-- {

@@ -12,7 +12,7 @@ import (
 	"quartet/services/agent/ref"
 )
 
-// Apply folds one event in.
+// Apply folds one event into the state. An event that it does not know is an error.
 func (s *State) Apply(ev *journal.Event) error {
 	k := ref.Agent{Namespace: ev.Namespace, ID: ev.AgentID}
 	a := s.Agents[k]
@@ -49,16 +49,16 @@ func (s *State) Apply(ev *journal.Event) error {
 	return nil
 }
 
-// unacquire forgets which request got a turn, unless the request got another
-// one since.
+// forgetRequest forgets which request got a turn, unless the request got another one
+// since.
 func (s *State) forgetRequest(a *Agent, t *agentv1.Turn) {
 	if of := RequestOf(a.Namespace, t); s.AcquiredTurns[of].TurnID == t.GetTurnId() {
 		delete(s.AcquiredTurns, of)
 	}
 }
 
-// acquireOf names the request by the namespace of who asked, which is the
-// agent's own unless a shared runner did.
+// RequestOf returns the request that acquired a turn. Its namespace is that of the
+// caller, which is the agent's own unless a shared runner acquired the turn.
 func RequestOf(namespace string, t *agentv1.Turn) ref.Request {
 	if t.GetAcquiredFrom() != "" {
 		namespace = t.GetAcquiredFrom()
@@ -103,13 +103,13 @@ func (a *Agent) apply(ev *journal.Event) error {
 		a.finishMessage(p.GetMessage())
 		a.TickDropped = p.GetMessage().GetTick() != nil
 		if p.GetMessage().GetTick().GetReason() == agentv1.TickReason_TICK_REASON_WAKE_HINT && strings.HasPrefix(p.GetMessage().GetStateReason(), StaleTickReason) {
-			a.Wake = nil // there is nothing left to tell; whatever came since keeps the tick
+			a.Wake = nil // the tick has no purpose left; a wake that arrived since keeps it
 		}
 	case *agentv1.MessageQuarantined:
 		a.finishMessage(p.GetMessage())
 		if p.GetMessage().GetTick() != nil {
-			// A tick that no turn survives would come again for ever: it counts
-			// as a turn that changed nothing (SPEC D4).
+			// A tick on which every turn fails would be repeated permanently, so it
+			// counts as a turn that changed nothing (SPEC D4).
 			a.edit(func(r *agentv1.Agent) { r.IdleTurns++ })
 			a.failedTicks++
 		}
@@ -153,7 +153,8 @@ func (a *Agent) applyTurn(ev *journal.Event) error {
 	case *agentv1.TurnStarted:
 		a.OpenTurn = &Turn{Record: p.GetTurn()}
 		a.Transcript.BeginTurn(p.GetTurn().GetTurnId())
-		// Its context shows what woke the agent; should it fail, that comes back.
+		// The turn's context shows the wake. If the turn fails, the wake is pending
+		// again.
 		a.OpenTurn.shownWake, a.Wake = a.Wake, nil
 		a.edit(func(r *agentv1.Agent) {
 			r.CurrentRunId, r.CurrentTurnId = p.GetTurn().GetRunId(), p.GetTurn().GetTurnId()
@@ -206,8 +207,8 @@ func (a *Agent) applyTurn(ev *journal.Event) error {
 	return nil
 }
 
-// finishMessage keeps a message's last record in the lane, and forgets the pending
-// tick if the message was that.
+// finishMessage keeps a message's last record in the lane, and forgets the pending tick
+// if the message was that.
 func (a *Agent) finishMessage(m *agentv1.Message) {
 	a.Lane.Finish(m)
 	if a.PendingTick == m.GetMessageId() {

@@ -18,12 +18,12 @@ import (
 	"quartet/services/agent/text"
 )
 
-// react is the rule for what other planes say: it queues messages and notes
-// wakes, nothing else (SPEC A5).
+// React is the rule for events of other planes: it queues messages and records wakes
+// (SPEC A5).
 func React(s *State, env journal.Env, ev *journal.Event) ([]*journal.Event, error) {
 	a := s.Lookup(ref.Agent{Namespace: ev.Namespace, ID: ev.AgentID})
 	if a == nil || !a.IsActive() {
-		return nil, nil // nobody to tell
+		return nil, nil // nobody receives it
 	}
 	switch p := ev.Payload.(type) {
 	case *taskv1.TaskCompleted:
@@ -42,7 +42,7 @@ func React(s *State, env journal.Env, ev *journal.Event) ([]*journal.Event, erro
 		return a.reportBrief(env, p), nil
 	case *waitingv1.TimerFired:
 		if a.timerTickQueued(p.GetTimer().GetTimerId()) {
-			return nil, nil // the tick that is queued stands for this one (SPEC P7)
+			return nil, nil // the queued tick covers this one (SPEC P7)
 		}
 		return a.enqueueOnce(env, timerTick(p)), nil
 	case *waitingv1.TriggerDelivered:
@@ -59,10 +59,10 @@ func React(s *State, env journal.Env, ev *journal.Event) ([]*journal.Event, erro
 	case *waitingv1.WaitRechecked:
 		return a.wakeEvents("recheck", p.GetWait().GetWaitId(), nil), nil
 	case *waitingv1.WaitResolved:
-		// An item that may go on is the scheduler's to notice. An agent that
-		// waited by itself has nothing but this to wake it; what came with a
-		// message has woken it already. A result that was there before the wait
-		// may have been read long ago, so it wakes too (SPEC P1).
+		// The scheduler notices that an item may continue. An agent that waited for
+		// itself is woken by nothing else, unless a message came with the resolution. A
+		// task result that existed before the wait may have been read long ago, so it
+		// wakes the agent too (SPEC P1).
 		if p.GetWait().GetWorkItemId() == "" && (p.GetCause() == "timer" || p.GetCause() == "task_result_present") {
 			return a.wakeEvents("wait", p.GetWait().GetWaitId(), nil), nil
 		}
@@ -70,8 +70,8 @@ func React(s *State, env journal.Env, ev *journal.Event) ([]*journal.Event, erro
 	return nil, nil
 }
 
-// awaits says whether a tick of a timer is queued. A paused agent with a timer
-// of a second must not find 86 400 messages a day.
+// timerTickQueued reports whether a tick of a timer is queued. A paused agent with a
+// timer of one second must not find 86 400 messages after a day.
 func (a *Agent) timerTickQueued(timerID string) bool {
 	for m := range a.Lane.Queued() {
 		if m.GetKind() == agentv1.MessageKind_MESSAGE_KIND_TIMER_TICK && m.GetCorrelationId() == timerID {
@@ -81,8 +81,8 @@ func (a *Agent) timerTickQueued(timerID string) bool {
 	return false
 }
 
-// hear queues a message unless it was queued before: its id follows from what
-// it is about.
+// enqueueOnce queues a message unless it was queued before. The id of the message follows
+// from what it is about.
 func (a *Agent) enqueueOnce(env journal.Env, m *agentv1.Message) []*journal.Event {
 	m.MessageId = a.MessageIDFor(m.GetCausationId())
 	m.AgentId = a.Record.GetAgentId()
@@ -95,21 +95,19 @@ func (a *Agent) enqueueOnce(env journal.Env, m *agentv1.Message) []*journal.Even
 	return []*journal.Event{ev}
 }
 
-// wake notes that something came for the agent itself. Wakes coalesce, and what
-// the first was about is not lost in the second: only while all of them are
-// about waits is the wake over with those (SPEC P7).
-// messageOf names the message about a thing that happened elsewhere.
+// MessageIDFor returns the id of the message about something that happened in another
+// plane.
 func (a *Agent) MessageIDFor(cause string) string {
 	return id.Derived("msg_", a.Namespace, a.Record.GetAgentId(), cause)
 }
 
-// keptAnswers is how many answered commands are remembered. The event of a
-// command's end comes within milliseconds of its answer.
+// keptAnsweredTasks is how many returned commands are remembered. The event of a
+// command's end arrives within milliseconds of its result.
 const keptAnsweredTasks = 64
 
-// answer notes that a call was answered with its command's result: a message
-// that tells it again would cost a turn for nothing (SPEC T1). The note is in
-// the frame that holds the answer, so whoever loses the answer has the message.
+// RecordAnswer records that a call returned the result of its command: a message with the
+// same result would cost a turn for nothing (SPEC T1). The record is in the frame that
+// holds the call's result, so an agent that does not get the result gets the message.
 func (a *Agent) RecordAnswer(env journal.Env, taskID string) []*journal.Event {
 	if taskID == "" || slices.Contains(a.AnsweredTasks, taskID) {
 		return nil
@@ -125,7 +123,7 @@ func (a *Agent) RecordAnswer(env journal.Env, taskID string) []*journal.Event {
 func (a *Agent) wakeEvents(source, sourceID string, waitIDs []string) []*journal.Event {
 	before := a.Wake
 	if before == nil && a.OpenTurn != nil {
-		before = a.OpenTurn.shownWake // it comes back if the turn fails
+		before = a.OpenTurn.shownWake // it is pending again if the turn fails
 	}
 	if before != nil {
 		if len(before.GetWaitIds()) == 0 || len(waitIDs) == 0 {
@@ -140,8 +138,8 @@ func (a *Agent) wakeEvents(source, sourceID string, waitIDs []string) []*journal
 	}}
 }
 
-// firstItemMade notes the first item of a private child: the one that its
-// delegation is about (SPEC A3).
+// noteFirstItem records the first item of a private child: the one that its delegation is
+// about (SPEC A3).
 func (a *Agent) noteFirstItem(namespace, itemID string) []*journal.Event {
 	if a.firstItem != "" || a.Record.GetVisibility() != agentv1.Visibility_VISIBILITY_PRIVATE {
 		return nil
@@ -151,13 +149,13 @@ func (a *Agent) noteFirstItem(namespace, itemID string) []*journal.Event {
 	}}
 }
 
-// taskResult goes to the item that the task was started for, whatever the
-// agent has in focus by then (SPEC T5).
+// taskResult returns the message with a task's result. It is about the item that the task
+// was started for, whatever item is current by then (SPEC T5).
 func taskResult(t *taskv1.Task, tail string) *agentv1.Message {
 	var b strings.Builder
 	if t.GetKind() == taskv1.TaskKind_TASK_KIND_CHILD_AGENT_TASK {
-		// What the child handed over is the result, whole; the parent reads no
-		// more of it than that (SPEC A2).
+		// The result is what the child reported, in full; the parent reads nothing else
+		// of the child (SPEC A2).
 		fmt.Fprintf(&b, "Child agent %s (task %s) %s: %s", t.GetChildAgentId(), t.GetTaskId(), text.EnumName(t.GetState()), t.GetLabel())
 		if tail != "" {
 			fmt.Fprintf(&b, "\nIts result:\n%s", tail)
@@ -195,7 +193,8 @@ func timerTick(p *waitingv1.TimerFired) *agentv1.Message {
 	}
 }
 
-// callback carries what an outside system sent: evidence, never instruction.
+// callback returns the message with the body that an external system delivered: evidence,
+// never an instruction.
 func callback(p *waitingv1.TriggerDelivered) *agentv1.Message {
 	m := &agentv1.Message{
 		Kind: agentv1.MessageKind_MESSAGE_KIND_CALLBACK_EVENT, Origin: agentv1.Origin_ORIGIN_CALLBACK,

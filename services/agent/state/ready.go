@@ -9,18 +9,19 @@ import (
 	"quartet/services/agent/ref"
 )
 
-// offer is an agent whose turn may be taken.
+// Candidate is an agent whose turn may be taken.
 type Candidate struct {
 	Agent      ref.Agent
-	ReadySince time.Time // ready since
+	ReadySince time.Time // since when the agent is ready
 	Record     *agentv1.Agent
 	Message    *agentv1.Message
 	QueuedAt   uint64              // wal_seq of the event that queued Message; 0 if it is not known
-	Wake       *agentv1.AgentWoken // what woke the agent itself
-	NewTrace   bool                // its turn has a trace of its own
+	Wake       *agentv1.AgentWoken // what woke the agent itself; nil if nothing did
+	NewTrace   bool                // whether the turn begins a trace of its own
 }
 
-// firstReady is the ready agent of longest standing that accept lets pass.
+// FirstReady returns the agent that has been ready longest, among those that accept
+// accepts; nil if there is none.
 func (s *State) FirstReady(namespace string, agentIDs []string, accept func(ref.Agent) bool) *Candidate {
 	try := func(a *Agent) *Candidate {
 		if a == nil || !a.CanTakeTurn() || !accept(ref.Agent{Namespace: namespace, ID: a.Record.GetAgentId()}) {
@@ -46,10 +47,10 @@ func (s *State) FirstReady(namespace string, agentIDs []string, accept func(ref.
 	return found
 }
 
-// mostAhead bounds a count that people read.
+// maxAhead bounds ReadyAhead, which people read.
 const maxAhead = 1000
 
-// ahead is how many agents of its namespace have been ready for longer.
+// ReadyAhead returns how many agents of the namespace have been ready for longer than a.
 func (s *State) ReadyAhead(a *Agent) (n int32) {
 	t := s.Ready[a.Namespace]
 	if t == nil || a.ReadySince.IsZero() {
@@ -70,14 +71,14 @@ type ReadyAgent struct {
 	Id    string
 }
 
-// takeable says whether a runner may start a turn of the agent now.
+// CanTakeTurn reports whether a runner may start a turn of the agent now.
 func (a *Agent) CanTakeTurn() bool {
 	return a.Record.GetLifecycle() == agentv1.Lifecycle_LIFECYCLE_ACTIVE &&
 		a.Record.GetControl() == agentv1.Control_CONTROL_RUNNING &&
 		a.OpenTurn == nil && a.Lane.Head() != nil
 }
 
-// idle says that the agent could take a turn and has none to take.
+// IsIdle reports whether the agent could take a turn but has no message.
 func (a *Agent) IsIdle() bool {
 	return a.IsActive() && a.Record.GetControl() == agentv1.Control_CONTROL_RUNNING && a.OpenTurn == nil && a.Lane.Head() == nil
 }

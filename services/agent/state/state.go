@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// keptMessages and keptTurns bound what an agent's long life leaves in
-	// memory. Older ones are in the journal and in the event stream for ever.
+	// keptMessages and keptTurns bound what an agent keeps in memory. Older records are
+	// in the journal and in the event stream.
 	keptMessages  = 256
 	KeptTurns     = 64
 	KeptDecisions = 100
@@ -27,11 +27,11 @@ const (
 // State is one partition of the agent plane. Records are replaced, never edited.
 type State struct {
 	Agents map[ref.Agent]*Agent
-	// ready holds the agents that a runner may take, by namespace, the one
-	// that has been ready longest first (SPEC D7).
+	// Ready holds the agents that can take a turn, by namespace, longest ready first
+	// (SPEC D7). Only Apply changes it.
 	Ready map[string]*btree.BTreeG[ReadyAgent]
-	IDs   *btree.BTreeG[ref.Agent] // every agent, for lists and sweeps
-	// acquired finds the turn that a request got, as long as the turn is kept.
+	IDs   *btree.BTreeG[ref.Agent] // every agent, in order
+	// AcquiredTurns finds the turn that a request got, as long as the turn is kept.
 	AcquiredTurns map[ref.Request]AcquiredTurn
 }
 
@@ -42,46 +42,46 @@ type AcquiredTurn struct {
 	TurnID string
 }
 
-// key names an agent.
+// key identifies an agent.
 type key = ref.Agent
 
-// agentState is one agent with its lane and turns.
+// Agent is one agent with its lane and turns. A nil Agent has no delegations.
 type Agent struct {
 	Namespace     string
 	Record        *agentv1.Agent
 	Lane          lane.Lane
 	OpenTurn      *Turn
-	EndedTurns    []*Turn // ended, oldest first
+	EndedTurns    []*Turn // oldest first
 	Decisions     []*agentv1.Decision
-	PendingTick   string              // the message of the tick that is queued or in the open turn
-	TickDropped   bool                // the last tick was dropped as stale, which frees its key
-	Wake          *agentv1.AgentWoken // what woke the agent itself, until a completed turn was told
+	PendingTick   string              // the message of the tick that is queued or in the open turn; empty: none
+	TickDropped   bool                // the last tick was dropped as stale, so the same tick may be offered again
+	Wake          *agentv1.AgentWoken // what woke the agent itself, until a completed turn has shown it; nil: nothing
 	wokenAt       time.Time
 	FactsRevision int64 // grows with every event of this agent
 	ReadySince    time.Time
-	// failedTicks are the ticks in a row that no turn survived. What was not
-	// told yet is told again, but not for ever (SPEC D4).
+	// failedTicks counts ticks in a row on which turns failed. A pending wake is offered
+	// again, but not permanently (SPEC D4).
 	failedTicks int32
-	// answered are the commands whose results were answers of their calls.
+	// AnsweredTasks are commands whose results were returned by their calls.
 	AnsweredTasks []string
-	// transcript is where all its rounds are.
+	// Transcript finds the agent's rounds in the journal.
 	Transcript transcript.Index
 	Briefs     []BriefRef // oldest first
-	// delegations are those of the agent as a parent, oldest first.
+	// Delegations are those of the agent as a parent, oldest first.
 	Delegations      []*Delegation
-	firstItem        string                 // the first item that a child made
-	deletion         *agentv1.AgentDeleting // how its end began
-	InheritedContext string                 // what a forked child started from
+	firstItem        string                 // the first work item that a private child made
+	deletion         *agentv1.AgentDeleting // the event with which the deletion began; nil: it has not begun
+	InheritedContext string                 // the view with which a forked child started
 }
 
-// turnState is a turn with its rounds.
+// Turn is a turn with its rounds.
 type Turn struct {
 	Record *agentv1.Turn
 	Rounds []*agentv1.Round
-	// settled is what the answer to a round said beside its results, for a
-	// runner that asks again; nil where there was nothing.
+	// Settled holds, by round, what the response to the round returned beside its
+	// results, for a runner that repeats it; a round without such has no entry.
 	Settled   map[int32]*agentv1.RoundSettled
-	shownWake *agentv1.AgentWoken // what had woken the agent when the turn began
+	shownWake *agentv1.AgentWoken // the wake that the turn's context shows
 }
 
 // NewState returns the state of an empty log.
@@ -100,7 +100,7 @@ func NewState() *State {
 	}
 }
 
-// agent finds an agent of a namespace.
+// Find returns an agent, or NOT_FOUND.
 func (s *State) Find(namespace, agentID string) (*Agent, error) {
 	a := s.Lookup(ref.Agent{Namespace: namespace, ID: agentID})
 	if a == nil {
@@ -109,5 +109,5 @@ func (s *State) Find(namespace, agentID string) (*Agent, error) {
 	return a, nil
 }
 
-// lookup returns an agent, or nil if it does not exist.
+// Lookup returns an agent, or nil if it does not exist.
 func (s *State) Lookup(k ref.Agent) *Agent { return s.Agents[k] }

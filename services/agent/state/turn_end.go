@@ -13,9 +13,8 @@ import (
 	"quartet/services/agent/text"
 )
 
-// concluded tells the operator how a turn ended: that its message was put aside
-// for good, or what was said last where no report has said it (SPEC W7: what was
-// promoted is delivered once).
+// endBrief returns the brief that reports the end of a turn to the operator: that its
+// message was quarantined, or the turn's last text unless a report has it (SPEC W7).
 func (a *Agent) endBrief(env journal.Env, t *agentv1.Turn, events []*journal.Event) []*journal.Event {
 	for _, ev := range events {
 		if p, ok := ev.Payload.(*agentv1.MessageQuarantined); ok && p.GetMessage().GetMessageId() == t.GetMessageId() {
@@ -35,7 +34,7 @@ func (a *Agent) endBrief(env journal.Env, t *agentv1.Turn, events []*journal.Eve
 	return a.briefEvents(env, agentv1.BriefKind_BRIEF_KIND_RESULT, a.briefID(t.GetTurnId(), "final"), text.Shorten(last, maxBriefBytes), "", t.GetTurnId())
 }
 
-// promotedIn says whether a round of the open turn became a report.
+// promotedIn reports whether a round of the open turn became a report.
 func (a *Agent) promotedIn(events []*journal.Event) bool {
 	for _, settled := range a.OpenTurn.Settled {
 		if settled.GetPromotedWorkItemId() != "" {
@@ -50,30 +49,29 @@ func (a *Agent) promotedIn(events []*journal.Event) bool {
 	return false
 }
 
-// ending is how a turn ends.
+// Ending is how a turn ends.
 type Ending struct {
 	State      agentv1.TurnState
 	Reason     agentv1.TurnEndReason
 	Message    string
-	Requeue    bool // the message goes back to its lane
-	Uncounted  bool // and the attempt does not count
-	Quarantine bool // the message is put aside at once
-	DropTick   bool // but a tick is not offered again
-	Reported   bool // what was said last is an item's report, which has its brief
+	Requeue    bool // the message returns to its lane
+	Uncounted  bool // and the attempt is not counted
+	Quarantine bool // the message is quarantined at once
+	DropTick   bool // but a tick is dropped
+	Reported   bool // the last text is the report of an item, which has a brief of its own
 }
 
-// endEvents is the one rule for every end of a turn: what becomes of the turn,
-// of its message, and of what was interjected.
+// EndTurn is the rule for every end of a turn: it returns the events for the turn, its
+// message, and the messages that were interjected.
 func (a *Agent) EndTurn(env journal.Env, how Ending, before []*journal.Event) []*journal.Event {
 	t := proto.CloneOf(a.OpenTurn.Record)
 	t.State, t.EndReason, t.EndedAt = how.State, how.Reason, timestamppb.New(env.Now)
 	events := before
 	if how.State != agentv1.TurnState_TURN_STATE_COMPLETED && how.Reason != agentv1.TurnEndReason_TURN_END_REASON_AGENT_DELETED {
-		// What was interjected into a run that failed or was aborted is heard again
-		// (SPEC A9): an abort takes the turn's own message out, and no other words.
-		// It goes to the front of the lane;
-		// last first, since each goes to the front of its band, and before the
-		// message itself, which may stand before them in theirs (SPEC A5).
+		// Messages that were interjected into a run that failed or was aborted are queued
+		// again (SPEC A9): an abort ends the turn's own message only. Each goes to the
+		// front of its band, so the last goes first, and all of them before the turn's
+		// message, which may precede them in its band (SPEC A5).
 		ids := t.GetInterjectedMessageIds()
 		for i := len(ids) - 1; i >= 0; i-- {
 			if im := a.Lane.Get(ids[i]); im.GetState() == agentv1.MessageState_MESSAGE_STATE_INTERJECTED {
@@ -132,7 +130,7 @@ func turnPayload(t *agentv1.Turn) proto.Message {
 	return &agentv1.TurnCompleted{Turn: t}
 }
 
-// endedTurn finds the turn whose end is among events.
+// EndedTurn returns the turn whose end is among events, or nil.
 func EndedTurn(events []*journal.Event) *agentv1.Turn {
 	for _, ev := range events {
 		switch p := ev.Payload.(type) {

@@ -16,7 +16,7 @@ import (
 	"quartet/services/agent/ref"
 )
 
-// generation is that of the newest lease; it only grows (SPEC X12).
+// LeaseGeneration returns the generation of the newest lease. It only grows (SPEC X12).
 func (a *Agent) LeaseGeneration() int64 {
 	if n := len(a.EndedTurns); n > 0 {
 		return a.EndedTurns[n-1].Record.GetLeaseGeneration()
@@ -28,7 +28,7 @@ func TurnEvent(t *agentv1.Turn, payload proto.Message) *journal.Event {
 	return &journal.Event{AgentID: t.GetAgentId(), WorkItemID: t.GetBoundWorkItemId(), Payload: payload}
 }
 
-// roundInMemory is a round of the open turn or of one that ended lately.
+// RoundInMemory returns the n-th round of the agent if it is in memory, else nil.
 func (a *Agent) RoundInMemory(n int) *agentv1.Round {
 	for i := len(a.Transcript.Turns) - 1; i >= 0; i-- {
 		span := a.Transcript.Turns[i]
@@ -43,8 +43,8 @@ func (a *Agent) RoundInMemory(n int) *agentv1.Round {
 	return nil
 }
 
-// held gives the open turn that a run holds: RUN_STALE for another run,
-// TURN_ENDED when this very run has ended.
+// HeldTurn returns the open turn that a run holds. It returns RUN_STALE for another run,
+// and TURN_ENDED if this run has ended the turn.
 func (s *State) HeldTurn(namespace, agentID, turnID, runID string) (*Turn, error) {
 	a, err := s.Find(namespace, agentID)
 	if err != nil {
@@ -67,16 +67,16 @@ func (s *State) HeldTurn(namespace, agentID, turnID, runID string) (*Turn, error
 	return t, nil
 }
 
-// stale says why a run does not hold a turn: how the turn ended, or that
-// another run holds it.
+// StaleRun returns RUN_STALE with the reason why a run does not hold a turn: how the turn
+// ended, or that another run holds it.
 func StaleRun(t *agentv1.Turn, runID string) error {
 	why := cmp.Or(text.EnumName(t.GetEndReason()), "another_run")
 	return fault.RunStale.Newf("run %q does not hold turn %q (%s); stop working on it", runID, t.GetTurnId(), why).
 		With("run_id", runID).With("turn_id", t.GetTurnId()).With("stale_reason", why)
 }
 
-// end closes the open turn. Three completed turns in a row without a call or a
-// change leave the agent idle until new input (SPEC D4).
+// endTurn closes the open turn. After three completed turns in a row without a call or a
+// change the agent is idle until new input (SPEC D4).
 func (a *Agent) endTurn(t *agentv1.Turn, completed bool, walSeq uint64) {
 	if a.OpenTurn == nil || a.OpenTurn.Record.GetTurnId() != t.GetTurnId() {
 		return
@@ -85,7 +85,7 @@ func (a *Agent) endTurn(t *agentv1.Turn, completed bool, walSeq uint64) {
 	for _, r := range a.OpenTurn.Rounds {
 		calls += len(r.GetToolCalls()) + len(r.GetLocalToolResults())
 	}
-	// What woke the agent counts as told by a completed turn only (SPEC P2, P7).
+	// Only a completed turn counts as having shown the wake (SPEC P2, P7).
 	if completed {
 		a.failedTicks = 0
 	} else if a.Wake == nil {
@@ -137,7 +137,7 @@ func (a *Agent) open(turnID string) (*Turn, error) {
 	return a.OpenTurn, nil
 }
 
-// find gives a turn of the agent, open or ended.
+// FindTurn returns a turn of the agent, open or ended; nil if it is not in memory.
 func (a *Agent) FindTurn(turnID string) *Turn {
 	if a.OpenTurn != nil && a.OpenTurn.Record.GetTurnId() == turnID {
 		return a.OpenTurn
@@ -150,7 +150,8 @@ func (a *Agent) FindTurn(turnID string) *Turn {
 	return nil
 }
 
-// interject hands the queued interjections to a turn, all but one message.
+// Interject gives the queued interjections to a turn, except for one message. It appends
+// their events to events, and returns the messages.
 func (a *Agent) Interject(env journal.Env, t *agentv1.Turn, but string, events []*journal.Event) ([]*journal.Event, []*agentv1.Message) {
 	var handed []*agentv1.Message
 	for _, m := range a.Lane.Interjections() {
@@ -165,17 +166,17 @@ func (a *Agent) Interject(env journal.Env, t *agentv1.Turn, but string, events [
 	return events, handed
 }
 
-// A turn is part of its message's trace, and its span lasts from the frame that
-// starts it to the frame that ends it, over however many calls and restarts: the
-// record holds its id, and it is told of at the end.
+// A turn is part of its message's trace. Its span lasts from the frame that starts it to
+// the frame that ends it, across calls and restarts: the turn's record holds the span's
+// id, and the span is recorded at the end.
 
-// tracedTurns is how many of an agent's newest turns are looked at for the trace
-// of a message.
+// tracedTurns is how many of an agent's newest turns are searched for the trace of a
+// message.
 const tracedTurns = 16
 
-// tracedBefore says whether a turn about another message was part of a message's
-// trace: then this turn follows from that one, and begins a trace of its own that
-// links to it. An agent that goes on for months would have one trace otherwise.
+// tracedBefore reports whether a turn about another message was part of a message's
+// trace. Then the next turn begins a trace of its own that links to it; otherwise an
+// agent that runs for months would have one trace.
 func (a *Agent) tracedBefore(m *agentv1.Message) bool {
 	if m.GetTraceparent() == "" {
 		return false
@@ -188,20 +189,20 @@ func (a *Agent) tracedBefore(m *agentv1.Message) bool {
 	return false
 }
 
-// keptWhole is how many ended turns keep their rounds in memory: for a runner
-// that asks again, and for the trace in the next context. A round may have half
-// a megabyte, so all others are read back from the journal.
+// keptWithRounds is how many ended turns keep their rounds in memory, for a runner that
+// repeats a request and for the next context. A round may have half a megabyte, so all
+// others are read back from the journal.
 const keptWithRounds = 2
 
-// slim lets go of the rounds that are read back when they are asked for.
+// evictRounds drops the rounds that are read back when they are needed.
 func (a *Agent) evictRounds() {
 	if n := len(a.EndedTurns) - 1 - keptWithRounds; n >= 0 {
 		a.EndedTurns[n].Rounds, a.EndedTurns[n].Settled = nil, nil
 	}
 }
 
-// watched is what a watcher of a run was not told yet. Another run is RUN_STALE;
-// the run's own end is the last thing that it is told.
+// WatchUpdate returns what a watcher of a run has not been sent yet: new interjections,
+// or the end of the turn. It returns RUN_STALE for another run.
 func (s *State) WatchUpdate(k ref.Agent, req *agentv1.WatchTurnRequest, announced map[string]bool) (*agentv1.WatchTurnResponse, error) {
 	a, err := s.Find(k.Namespace, k.ID)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// shortened cuts a text at n bytes, between characters.
+// Shorten cuts a text after at most n bytes, between characters.
 func Shorten(text string, n int) string {
 	if len(text) <= n {
 		return text
@@ -35,7 +35,7 @@ func EnumName(e protoreflect.Enum) string {
 
 const SummaryChars = 120
 
-// cutLine folds text into one line of at most n characters.
+// Line folds a text into one line of at most n characters.
 func Line(s string, n int) string {
 	r := []rune(strings.Join(strings.Fields(s), " "))
 	if len(r) <= n {
