@@ -19,7 +19,6 @@ import (
 	"quartet/services/agent/lane"
 	"quartet/services/agent/leases"
 	"quartet/services/agent/ref"
-	"quartet/services/agent/runners"
 	"quartet/services/agent/state"
 	"quartet/services/agent/turns"
 )
@@ -171,26 +170,6 @@ func TestX13_AWaitingRunnerIsWoken(t *testing.T) {
 	case <-time.After(5 * time.Second):
 		require.FailNow(t, "not woken")
 	}
-}
-
-// A wake that reaches a runner in the moment it gives up goes to the next one.
-func TestX13_AWakeIsHandedOn(t *testing.T) {
-	var ws runners.Waiters
-	keeper := ref.Agent{Namespace: "acme", ID: "keeper"}
-	first, second := ws.Add("acme", nil, false, runners.Selection{}), ws.Add("acme", nil, false, runners.Selection{})
-	ws.Wake(keeper)
-	require.Len(t, first.Woken, 1)
-	ws.Remove(first) // its deadline passed in the same moment
-	require.Len(t, second.Woken, 1)
-
-	third := ws.Add("acme", []string{"other", "other"}, false, runners.Selection{})
-	ws.Remove(second)
-	require.Empty(t, third.Woken, "it does not serve that agent")
-	require.Zero(t, ws.Count(keeper, nil))
-	require.Equal(t, 1, ws.Count(ref.Agent{Namespace: "acme", ID: "other"}, nil))
-	ws.Remove(third)
-	require.Empty(t, ws.ByNamespace)
-	require.Empty(t, ws.ByAgent, "what is at rest takes no memory")
 }
 
 func TestX2_ARepeatedAcquireIsTheSameTurn(t *testing.T) {

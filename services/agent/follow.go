@@ -12,10 +12,11 @@ import (
 	"quartet/services/agent/ref"
 )
 
-// follows is what this plane hears of others: what ends, fires, or comes in.
-// spared is told of whatever may have kept a child alive and ended without a turn
-// of its: an item that an operator completed, a wait that was cancelled.
-func follows(spared func(ref.Agent)) []plane.Followed {
+// follows returns what this plane consumes of other planes: the ends of tasks, deliveries
+// and timers, and reports. It calls enqueueChild for events that may leave a child
+// without anything to do and start no turn of it: an item that an operator completed, a
+// wait that was cancelled.
+func follows(enqueueChild func(ref.Agent)) []plane.Followed {
 	return []plane.Followed{
 		{
 			Plane: "task", Types: []string{"task_completed", "task_failed", "task_cancelled", "task_interrupted", "task_cancelling"},
@@ -33,7 +34,7 @@ func follows(spared func(ref.Agent)) []plane.Followed {
 				case *workv1.ReportPromoted:
 					return true
 				case *workv1.WorkItemCompleted:
-					spared(ref.Agent{Namespace: ev.Namespace, ID: ev.AgentID})
+					enqueueChild(ref.Agent{Namespace: ev.Namespace, ID: ev.AgentID})
 					return false
 				}
 				return strings.HasPrefix(ev.AgentID, children.ChildPrefix)
@@ -44,11 +45,11 @@ func follows(spared func(ref.Agent)) []plane.Followed {
 			Registry: journal.NewRegistry(waitingv1.File_quartet_waiting_v1_waiting_event_proto),
 			Matters: func(ev *journal.Event) bool {
 				if _, ok := ev.Payload.(*waitingv1.WaitCancelled); ok {
-					spared(ref.Agent{Namespace: ev.Namespace, ID: ev.AgentID})
+					enqueueChild(ref.Agent{Namespace: ev.Namespace, ID: ev.AgentID})
 					return false
 				}
 				p, ok := ev.Payload.(*waitingv1.WaitTriggered)
-				return !ok || p.GetWakeAgent() // what came for an item is the work plane's to show
+				return !ok || p.GetWakeAgent() // the work plane shows triggers of items
 			},
 		},
 	}

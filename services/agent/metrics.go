@@ -17,8 +17,8 @@ import (
 	"quartet/services/agent/tools"
 )
 
-// metrics count what is on disk, and look at the lanes now and then. Nothing in
-// them names a tenant or an agent.
+// metrics counts durable events and samples the lanes. No label names a tenant or an
+// agent.
 type metrics struct {
 	queued, rounds, tools, tokens, started, ended, expired, quarantined *prometheus.CounterVec
 	waited, took                                                        *prometheus.HistogramVec
@@ -77,7 +77,7 @@ func (m *metrics) count(ev *journal.Event) {
 	}
 }
 
-// knownTool keeps names that a model made up out of the labels.
+// knownTool keeps names that a model invented out of the labels.
 func knownTool(name string) string {
 	for _, t := range tools.Table {
 		if t.Name == name {
@@ -91,11 +91,11 @@ func between(from, to *timestamppb.Timestamp) float64 {
 	return max(to.AsTime().Sub(from.AsTime()), 0).Seconds()
 }
 
-// sampled is how many agents are looked at at once: the journal's loop waits
-// meanwhile, and a hundred thousand agents would hold it up for milliseconds.
+// sampleSize is how many agents are read at a time: the journal's loop waits meanwhile,
+// and reading a hundred thousand agents would delay it by milliseconds.
 const sampleSize = 1000
 
-// lanes is what a sample found.
+// laneSample is what a sample counted.
 type laneSample struct {
 	agents  map[string]int
 	queued  int
@@ -105,7 +105,7 @@ type laneSample struct {
 	more    bool
 }
 
-// forget takes the gauges of partitions back that are not held here any more.
+// removeGauges removes the gauges of partitions that are no longer held here.
 func (m *metrics) removeGauges(parts []*journal.Partition[*state.State]) {
 	if m == nil {
 		return
@@ -117,7 +117,7 @@ func (m *metrics) removeGauges(parts []*journal.Partition[*state.State]) {
 	}
 }
 
-// Sample looks at all lanes for the gauges.
+// Sample updates the gauges from all lanes.
 func (s *Service) Sample(ctx context.Context) {
 	if s.metrics == nil || s.engine == nil {
 		return
@@ -125,7 +125,7 @@ func (s *Service) Sample(ctx context.Context) {
 	for _, p := range s.engine.All() {
 		found, err := sample(ctx, p)
 		if err != nil {
-			continue // the gauges keep what they said; the journal's own tell why
+			continue // the gauges keep their values; the journal's own metrics say why
 		}
 		partition := strconv.Itoa(p.Index())
 		for _, control := range []string{"running", "paused", "stopped"} {

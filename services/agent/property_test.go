@@ -175,7 +175,7 @@ func soundAgent(t require.TestingT, s *state.State, a *state.Agent) {
 	if tree := s.Ready[a.Namespace]; tree != nil {
 		n := 0
 		tree.Ascend(func(r state.ReadyAgent) bool {
-			if r.Id == a.Record.GetAgentId() {
+			if r.ID == a.Record.GetAgentId() {
 				n++
 				ready = true
 			}

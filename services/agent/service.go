@@ -85,8 +85,8 @@ type Deps struct {
 	MintRun func(namespace, agentID, runID string) string
 }
 
-// The parts of the service, under names of their own so that they can be embedded
-// side by side. Each implements the methods of its operations.
+// The parts of the service, under distinct names so that they can be embedded side by
+// side. Each implements the methods of its operations.
 type (
 	turnService       = turns.Service
 	callService       = toolcalls.Service

@@ -138,7 +138,5 @@ func TestA7_WhoMayWatch(t *testing.T) {
 	require.ErrorIs(t, r.watch(planetest.AsAgent(t.Context(), "other"), a, a.GetTurn().GetRunId()).end(), fault.PermissionDenied)
 	own := rpc.WithActor(t.Context(), access.RunActor(ref.Agent{Namespace: "acme", ID: "keeper"}, a.GetTurn().GetRunId()))
 	require.Nil(t, r.watch(own, a, a.GetTurn().GetRunId()).next().GetEnded())
-	r.service.watchers.Mu.Lock()
-	defer r.service.watchers.Mu.Unlock()
-	require.LessOrEqual(t, len(r.service.watchers.Streams), 1, "watches that ended are forgotten")
+	require.LessOrEqual(t, r.service.watchers.Len(), 1, "watches that ended are forgotten")
 }

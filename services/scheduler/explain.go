@@ -16,11 +16,11 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// shownDecisions is how many recorded decisions Explain answers; ListDecisions
-// has the rest.
+// shownDecisions is how many recorded decisions Explain returns; ListDecisions has the
+// others.
 const shownDecisions = 10
 
-// Explain decides from the facts of this moment and changes nothing (SPEC D6).
+// Explain decides from the current facts and changes nothing (SPEC D6).
 func (s *Service) Explain(ctx context.Context, req *schedulerv1.ExplainRequest) (*schedulerv1.ExplainResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := fault.Name("agent_id", req.GetAgentId()); err != nil {
@@ -55,8 +55,8 @@ func (s *Service) Explain(ctx context.Context, req *schedulerv1.ExplainRequest) 
 	return resp, nil
 }
 
-// account is the decision with all that it rests on, as structure and as text.
-// Whoever records a decision and whoever explains one takes both from here.
+// account returns a decision with everything that it rests on. Recorded decisions and
+// Explain use the same text.
 func account(f Facts) *schedulerv1.ExplainResponse {
 	v := Plan(f)
 	return &schedulerv1.ExplainResponse{
@@ -68,8 +68,8 @@ func account(f Facts) *schedulerv1.ExplainResponse {
 	}
 }
 
-// sentence says a verdict to a person: what, why, since when, and what would
-// change it.
+// sentence explains a verdict to a person: what, why, since when, and what would change
+// it.
 func sentence(v Verdict, f Facts) string {
 	a := f.Agent.GetAgent()
 	switch v.Reason {
@@ -124,7 +124,7 @@ func controlled(how string, a *agentv1.Agent, now time.Time) string {
 	return text
 }
 
-// openRun tells who holds the agent, and for how long at least.
+// openRun says which runner holds the agent, and for how long at least.
 func openRun(f Facts) string {
 	t := f.Agent.GetOpenTurn()
 	if t == nil {
@@ -145,12 +145,11 @@ func openRun(f Facts) string {
 	return text + ", lease ends in " + span(left)
 }
 
-// inLine tells what a queued message waits for: a runner, or its turn among
-// other agents.
+// inLine says what a queued message waits for: a runner, or other agents that come first.
 func inLine(f Facts) string {
 	what := plural(f.Agent.GetQueued(), "message is", "messages are") + " queued, the first " + since(f.Agent.GetHeadQueuedAt().AsTime(), f.Now)
 	if f.Agent.GetTickPending() && f.Agent.GetQueuedInput() == 0 {
-		// Nobody sent anything: what is queued is the scheduler's own tick.
+		// No input is queued, only the scheduler's own tick.
 		what = "a tick is queued " + since(f.Agent.GetHeadQueuedAt().AsTime(), f.Now)
 		if last := f.Agent.GetLastDecision(); last.GetAction() == ActionTick {
 			what += " (" + tickName(last.GetTickReason()) + ")"
@@ -174,7 +173,7 @@ func stillThere(v Verdict, f Facts) string {
 	return named(v.ItemID, f)
 }
 
-// allWait says of the open items why none of them goes on.
+// allWait says why none of the open items continues.
 func allWait(f Facts) string {
 	open := waitingItems(f.Queue)
 	n := f.Queue.GetCounts().GetOpen()
@@ -222,7 +221,7 @@ func awaited(kind workv1.WaitKind, resource string) string {
 	return "the system"
 }
 
-// candidates says of every item that was looked at why it was or was not chosen.
+// candidates says for every item that was considered why it was chosen or not.
 func candidates(v Verdict, f Facts) []*schedulerv1.Candidate {
 	var out []*schedulerv1.Candidate
 	for _, it := range items(f.Queue) {
@@ -241,7 +240,7 @@ func candidates(v Verdict, f Facts) []*schedulerv1.Candidate {
 	return out
 }
 
-// instead is what an action means for a runnable item that was not chosen.
+// instead says, by the rule that decided, why a runnable item was not chosen.
 var instead = map[string]string{
 	"agent_deleted":     "the agent is deleted",
 	"agent_stopped":     "the agent is stopped",
@@ -330,7 +329,7 @@ func waitingItems(q *workv1.GetWorkQueueResponse) []*workv1.WorkItem {
 	return open
 }
 
-// named is an item's id with its objective.
+// named returns an item's id with its objective.
 func named(id string, f Facts) string {
 	for _, it := range append(items(f.Queue), f.Queue.GetRechecks()...) {
 		if it.GetWorkItemId() == id {
@@ -368,7 +367,7 @@ func short(s string) string {
 	return string(r[:most-1]) + "…"
 }
 
-// since is how long ago something was, for people.
+// since says how long ago something was.
 func since(t, now time.Time) string {
 	d := now.Sub(t)
 	switch {
@@ -380,7 +379,7 @@ func since(t, now time.Time) string {
 	return "since " + span(d)
 }
 
-// span is a duration for people.
+// span writes a duration for people.
 func span(d time.Duration) string {
 	switch {
 	case d < 2*time.Minute:

@@ -113,7 +113,7 @@ func (s *Service) derive(ctx context.Context, rec *agentv1.Agent, lane *agentv1.
 	view := proto.CloneOf(rec)
 	view.Lane = lane
 	view.CurrentWorkItemId = queue.GetCurrent().GetWorkItemId()
-	view.Posture, view.PostureReason = DerivePosture(rec, lane, queue, own)
+	view.Posture, view.PostureReason = derivePosture(rec, lane, queue, own)
 	return view, waits, nil
 }
 

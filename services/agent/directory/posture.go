@@ -10,10 +10,10 @@ import (
 	"quartet/services/agent/text"
 )
 
-// DerivePosture returns the first posture whose condition holds, with a sentence that
+// derivePosture returns the first posture whose condition holds, with a sentence that
 // explains it (SPEC section 2). Waits of queued items do not count while the agent has a
 // current item.
-func DerivePosture(a *agentv1.Agent, lane *agentv1.Lane, q *workv1.GetWorkQueueResponse, own []*waitingv1.Wait) (agentv1.Posture, string) {
+func derivePosture(a *agentv1.Agent, lane *agentv1.Lane, q *workv1.GetWorkQueueResponse, own []*waitingv1.Wait) (agentv1.Posture, string) {
 	n := q.GetCounts()
 	current := q.GetCurrent()
 	switch {

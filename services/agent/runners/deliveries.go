@@ -8,11 +8,11 @@ import (
 // or to a repetition of the same request that arrived meanwhile. Without it a repetition
 // could return a turn that the first call is about to give back because its caller left.
 type Deliveries struct {
-	Mu   sync.Mutex
+	mu   sync.Mutex
 	open map[string]delivery
 	// undelivered are runs whose turn reached no caller, as far as this process knows.
 	// The attempt of their message is not counted.
-	Undelivered map[string]struct{}
+	undelivered map[string]struct{}
 }
 
 // maxUndelivered bounds how many runs are remembered that may never be stored.
@@ -21,26 +21,26 @@ const maxUndelivered = 1024
 // MarkUndelivered records that no caller will receive a run, though its turn may be on
 // disk.
 func (h *Deliveries) MarkUndelivered(runID string) {
-	h.Mu.Lock()
-	defer h.Mu.Unlock()
-	if h.Undelivered == nil || len(h.Undelivered) >= maxUndelivered {
-		h.Undelivered = map[string]struct{}{}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.undelivered == nil || len(h.undelivered) >= maxUndelivered {
+		h.undelivered = map[string]struct{}{}
 	}
-	h.Undelivered[runID] = struct{}{}
+	h.undelivered[runID] = struct{}{}
 }
 
 // ClearUndelivered records that a caller received a run after all, or that the run has
 // ended.
 func (h *Deliveries) ClearUndelivered(runID string) {
-	h.Mu.Lock()
-	defer h.Mu.Unlock()
-	delete(h.Undelivered, runID)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.undelivered, runID)
 }
 
 func (h *Deliveries) IsUndelivered(runID string) bool {
-	h.Mu.Lock()
-	defer h.Mu.Unlock()
-	_, ok := h.Undelivered[runID]
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	_, ok := h.undelivered[runID]
 	return ok
 }
 
@@ -55,15 +55,15 @@ const (
 // Begin records that a call is about to acquire a turn for a run. The caller calls end
 // when the turn was delivered or its end is durable.
 func (h *Deliveries) Begin(runID string) (end func()) {
-	h.Mu.Lock()
-	defer h.Mu.Unlock()
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	if h.open == nil {
 		h.open = map[string]delivery{}
 	}
 	h.open[runID] = pending
 	return func() {
-		h.Mu.Lock()
-		defer h.Mu.Unlock()
+		h.mu.Lock()
+		defer h.mu.Unlock()
 		delete(h.open, runID)
 	}
 }
@@ -71,8 +71,8 @@ func (h *Deliveries) Begin(runID string) (end func()) {
 // AnswerRepeated reports whether a repeated request may return the turn of a run, and
 // records that it does.
 func (h *Deliveries) AnswerRepeated(runID string) bool {
-	h.Mu.Lock()
-	defer h.Mu.Unlock()
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	at, known := h.open[runID]
 	if known && at == pending {
 		h.open[runID] = answered
@@ -83,11 +83,18 @@ func (h *Deliveries) AnswerRepeated(runID string) bool {
 // Abandon reports whether the turn of a run must be given back, because no request
 // returned it.
 func (h *Deliveries) Abandon(runID string) bool {
-	h.Mu.Lock()
-	defer h.Mu.Unlock()
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	if h.open[runID] == answered {
 		return false
 	}
 	h.open[runID] = abandoned
 	return true
+}
+
+// UndeliveredLen returns how many runs are marked as undelivered.
+func (h *Deliveries) UndeliveredLen() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.undelivered)
 }

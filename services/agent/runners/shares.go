@@ -27,14 +27,14 @@ const MaxWeight = 1000
 type Shares struct {
 	mu         sync.Mutex
 	weights    map[string]int
-	VirtualNow uint64 // the virtual start of the newest turn
+	virtualNow uint64 // the virtual start of the newest turn
 	waiting    *btree.BTreeG[entry]
-	Starts     map[string]uint64 // of the namespaces in waiting
-	MarkedAt   map[string]uint64 // of the namespaces in waiting: the mark of the last MarkReady
+	starts     map[string]uint64 // of the namespaces in waiting
+	markedAt   map[string]uint64 // of the namespaces in waiting: the mark of the last MarkReady
 	Marks      uint64
 	// ahead are the starts of namespaces that left while their start was in the future.
-	Ahead      map[string]uint64
-	PurgeAbove int
+	ahead      map[string]uint64
+	purgeAbove int
 }
 
 type entry struct {
@@ -44,7 +44,7 @@ type entry struct {
 
 func NewShares(weights map[string]int) *Shares {
 	return &Shares{
-		weights: maps.Clone(weights), Starts: map[string]uint64{}, MarkedAt: map[string]uint64{}, Ahead: map[string]uint64{}, PurgeAbove: 1024,
+		weights: maps.Clone(weights), starts: map[string]uint64{}, markedAt: map[string]uint64{}, ahead: map[string]uint64{}, purgeAbove: 1024,
 		waiting: btree.NewG(16, func(a, b entry) bool {
 			if a.start != b.start {
 				return a.start < b.start
@@ -63,17 +63,17 @@ func (s *Shares) MarkReady(namespace string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.Marks++
-	s.MarkedAt[namespace] = s.Marks
-	if _, waits := s.Starts[namespace]; waits {
+	s.markedAt[namespace] = s.Marks
+	if _, waits := s.starts[namespace]; waits {
 		return
 	}
-	at := max(s.VirtualNow, s.Ahead[namespace])
-	delete(s.Ahead, namespace)
+	at := max(s.virtualNow, s.ahead[namespace])
+	delete(s.ahead, namespace)
 	s.insert(namespace, at)
 }
 
 func (s *Shares) insert(namespace string, at uint64) {
-	s.Starts[namespace] = at
+	s.starts[namespace] = at
 	s.waiting.ReplaceOrInsert(entry{at, namespace})
 }
 
@@ -82,7 +82,7 @@ func (s *Shares) Next() (namespace string, mark uint64, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	first, ok := s.waiting.Min()
-	return first.namespace, s.MarkedAt[first.namespace], ok
+	return first.namespace, s.markedAt[first.namespace], ok
 }
 
 // MarkEmpty records that no ready agent was found in a namespace. If the namespace was
@@ -90,40 +90,40 @@ func (s *Shares) Next() (namespace string, mark uint64, ok bool) {
 func (s *Shares) MarkEmpty(namespace string, mark uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at, waits := s.Starts[namespace]
-	if !waits || s.MarkedAt[namespace] != mark {
+	at, waits := s.starts[namespace]
+	if !waits || s.markedAt[namespace] != mark {
 		return
 	}
 	s.waiting.Delete(entry{at, namespace})
-	delete(s.Starts, namespace)
-	delete(s.MarkedAt, namespace)
-	if at > s.VirtualNow {
-		s.Ahead[namespace] = at
-		s.Purge()
+	delete(s.starts, namespace)
+	delete(s.markedAt, namespace)
+	if at > s.virtualNow {
+		s.ahead[namespace] = at
+		s.purge()
 	}
 }
 
 // purge forgets starts that are in the past. It runs when the map has doubled.
-func (s *Shares) Purge() {
-	if len(s.Ahead) <= s.PurgeAbove {
+func (s *Shares) purge() {
+	if len(s.ahead) <= s.purgeAbove {
 		return
 	}
-	maps.DeleteFunc(s.Ahead, func(_ string, at uint64) bool { return at <= s.VirtualNow })
-	s.PurgeAbove = max(1024, 2*len(s.Ahead))
+	maps.DeleteFunc(s.ahead, func(_ string, at uint64) bool { return at <= s.virtualNow })
+	s.purgeAbove = max(1024, 2*len(s.ahead))
 }
 
 // Charge counts a turn of a namespace that is about to be taken.
 func (s *Shares) Charge(namespace string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at, waits := s.Starts[namespace]
+	at, waits := s.starts[namespace]
 	if !waits {
-		at = max(s.VirtualNow, s.Ahead[namespace])
-		s.Ahead[namespace] = at + s.cost(namespace)
-		s.VirtualNow = at
+		at = max(s.virtualNow, s.ahead[namespace])
+		s.ahead[namespace] = at + s.cost(namespace)
+		s.virtualNow = at
 		return
 	}
-	s.VirtualNow = max(s.VirtualNow, at)
+	s.virtualNow = max(s.virtualNow, at)
 	s.waiting.Delete(entry{at, namespace})
 	s.insert(namespace, at+s.cost(namespace))
 }
@@ -132,12 +132,12 @@ func (s *Shares) Charge(namespace string) {
 func (s *Shares) Refund(namespace string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if at, waits := s.Starts[namespace]; waits {
+	if at, waits := s.starts[namespace]; waits {
 		s.waiting.Delete(entry{at, namespace})
 		s.insert(namespace, at-min(at, s.cost(namespace)))
 		return
 	}
-	if at, ok := s.Ahead[namespace]; ok {
-		s.Ahead[namespace] = at - min(at, s.cost(namespace))
+	if at, ok := s.ahead[namespace]; ok {
+		s.ahead[namespace] = at - min(at, s.cost(namespace))
 	}
 }

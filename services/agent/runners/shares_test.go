@@ -187,10 +187,10 @@ func TestD7_RestIsNoCredit(t *testing.T) {
 	require.NotEqual(t, ns, other)
 
 	// A charge that is taken back costs nothing.
-	before := maps.Clone(s.Starts)
+	before := maps.Clone(s.starts)
 	s.Charge(other)
 	s.Refund(other)
-	require.Equal(t, before, s.Starts)
+	require.Equal(t, before, s.starts)
 
 	// What has left and is passed by is forgotten.
 	for i := range 5000 {
@@ -199,13 +199,13 @@ func TestD7_RestIsNoCredit(t *testing.T) {
 		_, mark, _ := s.Next()
 		s.Charge(name)
 		s.MarkEmpty(name, mark+s.Marks) // not its mark: it stays
-		s.MarkEmpty(name, s.MarkedAt[name])
+		s.MarkEmpty(name, s.markedAt[name])
 	}
-	require.LessOrEqual(t, len(s.Ahead), 5003)
-	s.VirtualNow = 1 << 62
-	s.PurgeAbove = 0
-	s.Purge()
-	require.Empty(t, s.Ahead)
+	require.LessOrEqual(t, len(s.ahead), 5003)
+	s.virtualNow = 1 << 62
+	s.purgeAbove = 0
+	s.purge()
+	require.Empty(t, s.ahead)
 }
 
 // A shared runner that waits is woken by any namespace, before or after private

@@ -21,8 +21,8 @@ type Waiters struct {
 	mu          sync.Mutex
 	serial      uint64
 	shared      queue               // runners that serve every namespace
-	ByNamespace map[string]queue    // runners that serve all agents of a namespace
-	ByAgent     map[ref.Agent]queue // runners that serve this agent among others
+	byNamespace map[string]queue    // runners that serve all agents of a namespace
+	byAgent     map[ref.Agent]queue // runners that serve this agent among others
 	// filtered are the runners that select agents by capability. Whether an agent matches
 	// they find when they search, so they are woken in addition to a runner that serves
 	// it in any case, and a search in vain takes no wake from another runner.
@@ -66,13 +66,13 @@ func (ws *Waiters) Add(namespace string, agentIDs []string, shared bool, wants S
 	case wants != Selection{}:
 		joinQueue(w, &ws.filtered, filterKey{namespace, wants})
 	case len(agentIDs) == 0:
-		joinQueue(w, &ws.ByNamespace, namespace)
+		joinQueue(w, &ws.byNamespace, namespace)
 	default:
 		seen := map[string]bool{}
 		for _, id := range agentIDs {
 			if !seen[id] {
 				seen[id] = true
-				joinQueue(w, &ws.ByAgent, ref.Agent{Namespace: namespace, ID: id})
+				joinQueue(w, &ws.byAgent, ref.Agent{Namespace: namespace, ID: id})
 			}
 		}
 	}
@@ -154,7 +154,7 @@ func (ws *Waiters) wakeLocked(k ref.Agent) bool {
 }
 
 func (ws *Waiters) serving(k ref.Agent) [3]queue {
-	return [3]queue{ws.ByNamespace[k.Namespace], ws.ByAgent[k], ws.shared}
+	return [3]queue{ws.byNamespace[k.Namespace], ws.byAgent[k], ws.shared}
 }
 
 // Count returns how many waiting runners serve an agent.

@@ -13,8 +13,8 @@ import (
 // maxBriefBytes bounds a brief that is not a report.
 const maxBriefBytes = 4000
 
-// BriefRef is the position of a brief in the journal, with what lists filter by.
-type BriefRef struct {
+// briefRef is the position of a brief in the journal, with what lists filter by.
+type briefRef struct {
 	WalSeq uint64
 	Kind   agentv1.BriefKind
 	ItemID string

@@ -40,7 +40,7 @@ func (s *State) FirstReady(namespace string, agentIDs []string, accept func(ref.
 	}
 	if t := s.Ready[namespace]; t != nil {
 		t.Ascend(func(r ReadyAgent) bool {
-			found = try(s.Lookup(ref.Agent{Namespace: namespace, ID: r.Id}))
+			found = try(s.Lookup(ref.Agent{Namespace: namespace, ID: r.ID}))
 			return found == nil
 		})
 	}
@@ -57,7 +57,7 @@ func (s *State) ReadyAhead(a *Agent) (n int32) {
 		return 0
 	}
 	t.Ascend(func(r ReadyAgent) bool {
-		if r.Id == a.Record.GetAgentId() || n == maxAhead {
+		if r.ID == a.Record.GetAgentId() || n == maxAhead {
 			return false
 		}
 		n++
@@ -68,7 +68,7 @@ func (s *State) ReadyAhead(a *Agent) (n int32) {
 
 type ReadyAgent struct {
 	since time.Time
-	Id    string
+	ID    string
 }
 
 // CanTakeTurn reports whether a runner may start a turn of the agent now.
@@ -104,7 +104,7 @@ func (s *State) updateReady(a *Agent, now time.Time) {
 			if !x.since.Equal(y.since) {
 				return x.since.Before(y.since)
 			}
-			return x.Id < y.Id
+			return x.ID < y.ID
 		})
 		s.Ready[a.Namespace] = t
 	}

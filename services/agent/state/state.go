@@ -17,9 +17,8 @@ import (
 )
 
 const (
-	// keptMessages and keptTurns bound what an agent keeps in memory. Older records are
+	// KeptTurns and KeptDecisions bound what an agent keeps in memory. Older records are
 	// in the journal and in the event stream.
-	keptMessages  = 256
 	KeptTurns     = 64
 	KeptDecisions = 100
 )
@@ -66,7 +65,7 @@ type Agent struct {
 	AnsweredTasks []string
 	// Transcript finds the agent's rounds in the journal.
 	Transcript transcript.Index
-	Briefs     []BriefRef // oldest first
+	Briefs     []briefRef // oldest first
 	// Delegations are those of the agent as a parent, oldest first.
 	Delegations      []*Delegation
 	firstItem        string                 // the first work item that a private child made

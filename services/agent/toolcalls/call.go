@@ -19,10 +19,11 @@ import (
 	"quartet/services/agent/tools"
 )
 
-// roundTerm is what the calls of one round may wait for in all (SPEC T1).
+// RoundTimeout is how long the calls of one round may take together (SPEC T1).
 const RoundTimeout = 45 * time.Second
 
-// call runs one tool call. It always gives a result; a failure is one too.
+// Call executes one tool call as the agent in its run. It always returns a result; a
+// failure is one too.
 func (s *Service) Call(ctx context.Context, scope tools.Scope, c *agentv1.ToolCall) tools.Outcome {
 	return s.CallAs(ctx, access.RunActor(scope.Agent, scope.RunID), scope, c)
 }
@@ -77,8 +78,8 @@ func (s *Service) CallAs(ctx context.Context, actor rpc.Actor, scope tools.Scope
 	return out
 }
 
-// invoke tries again while the other side cannot be reached: the request id
-// makes that safe, and a restart of one plane must not fail an agent's call.
+// invoke repeats a request while the plane is unavailable: the request id makes that
+// safe, and a restart of one plane must not fail an agent's call.
 func invoke(ctx context.Context, conn grpc.ClientConnInterface, method string, req, reply proto.Message, opts ...grpc.CallOption) error {
 	wait := 20 * time.Millisecond
 	for {
@@ -97,8 +98,8 @@ func invoke(ctx context.Context, conn grpc.ClientConnInterface, method string, r
 	}
 }
 
-// toolSpan is a tool's call, named as OpenTelemetry's conventions for generative
-// AI have it. Arguments and results are no part of it.
+// toolSpan starts the span of a tool call, named by OpenTelemetry's conventions for
+// generative AI. It carries no arguments and no results.
 func (s *Service) toolSpan(ctx context.Context, t tools.Tool, c *agentv1.ToolCall) (context.Context, trace.Span) {
 	if !s.deps.Tracer.On() {
 		return s.deps.Tracer.Start(ctx, "")

@@ -19,11 +19,11 @@ import (
 	"quartet/services/agent/tools"
 )
 
-// CallTool executes one tool outside of a turn, as the caller (SPEC C4). A call
-// that fails has a result that says so; what is an error here concerns the
-// request itself. A completion with round_text has its report as in a round;
-// WaitFor registers, and ends nothing. No call is bound to the item in focus: a
-// repeated request would mean another one after the focus moved on.
+// CallTool executes one tool outside of a turn, as the caller (SPEC C4). A call that
+// fails has a result that says so; an error concerns the request itself. The round_text
+// of a completion becomes the item's report, as in a round; WaitFor registers a wait and
+// ends nothing. No call is bound to the current item: a repeated request would mean
+// another item after the focus has moved.
 func (s *Service) CallTool(ctx context.Context, req *agentv1.CallToolRequest) (*agentv1.CallToolResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := fault.First(
@@ -37,7 +37,7 @@ func (s *Service) CallTool(ctx context.Context, req *agentv1.CallToolRequest) (*
 	}
 	k := ref.Agent{Namespace: actor.Namespace, ID: req.GetAgentId()}
 	if _, err := s.Profile(ctx, k); err != nil {
-		return nil, err // no such agent
+		return nil, err // the agent does not exist
 	}
 	c := &agentv1.ToolCall{Name: req.GetName(), Arguments: req.GetArguments()}
 	round := &agentv1.Round{Text: req.GetRoundText(), ToolCalls: []*agentv1.ToolCall{c}}
@@ -45,7 +45,7 @@ func (s *Service) CallTool(ctx context.Context, req *agentv1.CallToolRequest) (*
 		Agent: k, RequestID: req.GetRequestId(), Remaining: RoundTimeout, NoText: req.GetRoundText() == "",
 	}, c)
 	if err := ctx.Err(); err != nil {
-		return nil, fault.From(err) // the result may be the deadline's
+		return nil, fault.From(err) // the result may be that of the expired deadline
 	}
 	if out.Replayed {
 		rpc.Replayed(ctx)
@@ -75,15 +75,16 @@ func (s *Service) CallTool(ctx context.Context, req *agentv1.CallToolRequest) (*
 	return resp, err
 }
 
-// unbind corrects what a pick says of the calls that follow: they are bound to an
-// item in a turn only.
+// clearBindingNote corrects what the result of a pick says about the calls that follow:
+// only in a turn are they bound to the item.
 func clearBindingNote(r *agentv1.ToolResult) {
 	if note := r.GetResult().GetFields()["binding_note"]; note != nil {
 		r.Result.Fields["binding_note"] = structpb.NewStringValue("The item is in focus. No turn is open, so further calls have to name it as their work_item_id.")
 	}
 }
 
-// noteAnswer keeps the result of a command from coming again as a message.
+// recordAnswer records that the caller has the result of a command, so that no message
+// reports it again.
 func (s *Service) recordAnswer(ctx context.Context, k ref.Agent, taskID string) error {
 	_, err := plane.Do(ctx, s.engine, plane.Command[*state.State, struct{}]{
 		Method: "NoteAnswer", AgentID: k.ID,
@@ -100,6 +101,6 @@ func (s *Service) recordAnswer(ctx context.Context, k ref.Agent, taskID string) 
 	return err
 }
 
-// promotionID is the request id of the report that belongs to a completion. A
-// request id has up to 128 characters, so it is folded rather than lengthened.
+// promotionID returns the request id of the report that belongs to a completion. A
+// request id has up to 128 characters, so it is hashed rather than extended.
 func promotionID(requestID string) string { return id.Derived("promote_", requestID) }

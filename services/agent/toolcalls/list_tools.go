@@ -12,9 +12,9 @@ import (
 	"quartet/services/agent/tools"
 )
 
-// ListTools describes the tools that the caller may use for an agent: those of
-// the families in its profile, and of these the ones that the caller's role has
-// (SPEC C4, X15). A runner asks for its turns, in which it acts as the agent.
+// ListTools describes the tools that the caller may use for an agent: those of the
+// families in its profile whose method the caller's role may call (SPEC C4, X15). For a
+// runner these are the tools of its turns, in which it acts as the agent.
 func (s *Service) ListTools(ctx context.Context, req *agentv1.ListToolsRequest) (*agentv1.ListToolsResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := access.CheckRead(actor, req.GetAgentId()); err != nil {
@@ -37,12 +37,12 @@ func (s *Service) ListTools(ctx context.Context, req *agentv1.ListToolsRequest) 
 	return resp, nil
 }
 
-// may says whether a role has a tool, which is whether it may call its method.
+// may reports whether a role may call a tool's method.
 func (s *Service) may(role string, t tools.Tool) bool {
 	return s.deps.Allowed == nil || s.deps.Allowed(role, t.Method)
 }
 
-// profile reads an agent's profile, once for each agent that uses tools.
+// Profile returns an agent's profile. It is read once for each agent that uses tools.
 func (s *Service) Profile(ctx context.Context, k ref.Agent) (tools.Profile, error) {
 	if known, ok := s.profiles.Load(k); ok {
 		if p, ok := known.(tools.Profile); ok {

@@ -8,7 +8,7 @@ import (
 	"quartet/services/agent/text"
 )
 
-// adaptCreate: a todo that says nothing of its state is to be done.
+// adaptCreate gives todos without a state the state pending.
 func adaptCreate(args map[string]any, _ time.Duration) { defaultTodoState(args["todo_list"]) }
 
 func defaultTodoState(list any) {
@@ -20,7 +20,7 @@ func defaultTodoState(list any) {
 	}
 }
 
-// adaptUpdate: in the seeds todo_list is a list, and blocked_by null clears.
+// adaptUpdate accepts todo_list as a list, and blocked_by null to clear the blocker.
 func adaptUpdate(args map[string]any, _ time.Duration) {
 	defaultTodoState(args["todo_list"])
 	if list, ok := args["todo_list"].([]any); ok {
@@ -32,8 +32,7 @@ func adaptUpdate(args map[string]any, _ time.Duration) {
 	}
 }
 
-// adaptGet: in the seeds the checklist is asked for; here it comes unless it is
-// left out.
+// adaptGet accepts include_todo_list; the message has omit_todo_list.
 func adaptGet(args map[string]any, _ time.Duration) {
 	if include, ok := args["include_todo_list"].(bool); ok {
 		delete(args, "include_todo_list")
@@ -41,7 +40,7 @@ func adaptGet(args map[string]any, _ time.Duration) {
 	}
 }
 
-// adaptList: the seeds' limit is a page's size.
+// adaptList accepts limit for page_size.
 func adaptList(args map[string]any, _ time.Duration) {
 	if limit, given := args["limit"]; given && args["page_size"] == nil {
 		delete(args, "limit")
@@ -49,11 +48,12 @@ func adaptList(args map[string]any, _ time.Duration) {
 	}
 }
 
-// commandFields of ExecCommand stand beside the others in the seeds' shape.
+// commandFields are the fields of ExecCommand's command. In the tool's arguments they
+// stand beside the others.
 var commandFields = []string{"cmd", "argv", "workdir", "env", "tty", "accepts_input", "timeout", "pool", "worker_labels", "limits", "restart_policy"}
 
-// adaptExec folds the command together and keeps the round's calls within their
-// common term.
+// adaptExec moves the command's fields into the command and limits yield_time to what is
+// left of the round's time.
 func adaptExec(args map[string]any, left time.Duration) {
 	command := map[string]any{}
 	for _, f := range commandFields {
@@ -71,7 +71,7 @@ func adaptExec(args map[string]any, left time.Duration) {
 		v, _ := given.(string)
 		d, err := time.ParseDuration(v)
 		if err != nil {
-			return // the decoder names what is wrong with it
+			return // decoding the request reports what is wrong with it
 		}
 		wanted = d
 	}

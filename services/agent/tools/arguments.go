@@ -12,15 +12,14 @@ import (
 	"quartet/pkg/fault"
 )
 
-// What models write that the messages do not take as it is. All of it is the
-// tools' own: REST and gRPC stay strict.
+// Models write arguments in forms that the request messages do not accept. Only tools
+// accept these forms: REST and gRPC stay strict.
 
-// aliases are names that the same argument goes by.
+// aliases are second names of arguments.
 var aliases = map[string]string{"task_id": "board_id", "wal_name": "wal_filename"}
 
-// lacks names the first required argument that a call does not have. The plane
-// would refuse it too, but not always under the tool's own name, and an argument
-// that is there and empty may be meant.
+// missingArgument refuses a call without a required argument, by the tool's own name for
+// it. An argument that is present and empty is accepted here.
 func (t Tool) missingArgument(args map[string]any) error {
 	for _, name := range t.Required {
 		if args[name] == nil && (aliases[name] == "" || args[aliases[name]] == nil) {
@@ -34,12 +33,12 @@ func (t Tool) missingArgument(args map[string]any) error {
 	return nil
 }
 
-// seconds is a duration as messages take it.
-var DurationSyntax = regexp.MustCompile(`^-?[0-9]+(\.[0-9]+)?s$`)
+// durationSyntax matches a duration as messages accept it.
+var durationSyntax = regexp.MustCompile(`^-?[0-9]+(\.[0-9]+)?s$`)
 
-// durations rewrites the durations among arguments, "90m" or "1h30m" as much as
-// "5400s". What the message takes already is left alone, so that its own limits
-// speak.
+// durations rewrites durations among the arguments, such as "90m" or "1h30m", to the form
+// that messages accept. Durations in that form are left alone, so the limits of their
+// fields apply.
 func durations(args map[string]any, m protoreflect.MessageDescriptor, path string) error {
 	for name, v := range args {
 		fd := m.Fields().ByName(protoreflect.Name(name))
@@ -66,20 +65,20 @@ func durations(args map[string]any, m protoreflect.MessageDescriptor, path strin
 			continue
 		}
 		text, ok := v.(string)
-		if ok && DurationSyntax.MatchString(text) {
+		if ok && durationSyntax.MatchString(text) {
 			continue
 		}
 		d, err := time.ParseDuration(text)
 		if !ok || err != nil {
 			return fault.Invalid(path+name, fmt.Sprint(v), `must be a duration with its units, such as "90s", "15m" or "1h30m"`)
 		}
-		args[name] = AsSeconds(d)
+		args[name] = asSeconds(d)
 	}
 	return nil
 }
 
-// asSeconds writes a duration as messages take it, to the nanosecond.
-func AsSeconds(d time.Duration) string {
+// asSeconds writes a duration as messages accept it, to the nanosecond.
+func asSeconds(d time.Duration) string {
 	whole := strings.TrimRight(strings.TrimRight(fmt.Sprintf("%d.%09d", d/time.Second, (d%time.Second).Abs()), "0"), ".")
 	if d < 0 && d > -time.Second {
 		whole = "-" + whole

@@ -66,7 +66,7 @@ func TestC4_DurationsWithUnits(t *testing.T) {
 		require.ErrorContains(t, err, "yield_time", "%v", bad)
 	}
 	// The schema says the same.
-	offered := regexp.MustCompile(DurationPattern)
+	offered := regexp.MustCompile(durationPattern)
 	for _, good := range []string{"3600s", "1h", "1h30m", "1.5h", "250ms"} {
 		require.True(t, offered.MatchString(good), good)
 	}
@@ -79,10 +79,10 @@ func TestC4_DurationsWithUnits(t *testing.T) {
 func TestC4_DurationsAreExact(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		d := time.Duration(rapid.Int64().Draw(rt, "d"))
-		again, err := time.ParseDuration(AsSeconds(d))
+		again, err := time.ParseDuration(asSeconds(d))
 		require.NoError(rt, err)
 		require.Equal(rt, d, again)
-		require.Regexp(rt, DurationSyntax, AsSeconds(d))
+		require.Regexp(rt, durationSyntax, asSeconds(d))
 	})
 }
 

@@ -10,9 +10,10 @@ import (
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 )
 
-// boardTools are the orchestrator's tools of S2, by its names with underscores:
-// model APIs refuse dots (SPEC C4). What S2 gives to workers alone, claiming, is
-// not among them. A task of S2 is a board; its session is the agent.
+// boardTable holds the tools with which an agent manages task boards, by the names of
+// specification S2 with underscores: model APIs refuse dots (SPEC C4). The tools that S2
+// gives to workers only are not among them. What S2 calls a task is a board; its session
+// is the agent.
 var boardTable = []Tool{
 	{
 		Name: "agent_task_template", Family: agentv1.ToolFamily_TOOL_FAMILY_BOARDS,
@@ -91,7 +92,8 @@ var boardTable = []Tool{
 	},
 }
 
-// adaptBoard: S2 calls a board task_id, and a log's name also wal_filename.
+// adaptBoard accepts the argument names of S2: task_id for board_id, and wal_filename for
+// wal_name.
 func adaptBoard(args map[string]any, _ time.Duration) {
 	for theirs, ours := range map[string]string{"task_id": "board_id", "wal_filename": "wal_name"} {
 		if v, given := args[theirs]; given && args[ours] == nil {
@@ -101,7 +103,7 @@ func adaptBoard(args map[string]any, _ time.Duration) {
 	}
 }
 
-// adaptPatch: in S2 a step's dependencies are a list in a patch too.
+// adaptPatch accepts a step's dependencies as a list in a patch.
 func adaptPatch(args map[string]any, left time.Duration) {
 	adaptBoard(args, left)
 	ops, _ := args["operations"].([]any)
@@ -113,7 +115,7 @@ func adaptPatch(args map[string]any, left time.Duration) {
 	}
 }
 
-// adaptDispatch keeps the wait within the round's term.
+// adaptDispatch limits wait to what is left of the round's time.
 func adaptDispatch(args map[string]any, left time.Duration) {
 	adaptBoard(args, left)
 	wrapSteps(args, "allowed_step_ids")
@@ -126,14 +128,14 @@ func adaptDispatch(args map[string]any, left time.Duration) {
 	}
 }
 
-// listed wraps a list of steps: a message can tell an empty list from none.
+// wrapSteps wraps a list of steps in a message, which can tell an empty list from none.
 func wrapSteps(args map[string]any, name string) {
 	if list, ok := args[name].([]any); ok {
 		args[name] = map[string]any{"step_ids": list}
 	}
 }
 
-// shapeBoard: the names of S2, and whose session it is follows from the caller.
+// shapeBoard describes the argument names of S2. The session follows from the caller.
 func shapeBoard(properties map[string]*structpb.Value) {
 	delete(properties, "session_id")
 	if v := properties["board_id"]; v != nil {
@@ -153,7 +155,7 @@ func shapeDispatch(properties map[string]*structpb.Value) {
 	unwrapSteps(properties, "allowed_step_ids")
 }
 
-// unlisted shows a wrapped list as the list that it is in S2.
+// unwrapSteps describes a wrapped list as a list.
 func unwrapSteps(properties map[string]*structpb.Value, name string) {
 	wrapped := properties[name].GetStructValue().GetFields()
 	list := wrapped["properties"].GetStructValue().GetFields()["step_ids"]

@@ -8,15 +8,15 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// What planes say of a call is said to programs: in the names of methods,
-// messages and enum values. A model knows tools and their arguments.
+// Planes name methods, messages and enum values in their texts. A model knows tools and
+// their arguments, so the names are translated.
 
-// reference to a document that a model does not have.
+// citation matches a reference to a document that a model does not have.
 var citation = regexp.MustCompile(` \((?:SPEC|S[0-4])[ -][^)]*\)`)
 
 var identifier = regexp.MustCompile(`\b[A-Za-z][A-Za-z0-9_]*\b`)
 
-// vocabulary translates the planes' words, made once from the table.
+// translations maps names of the planes to names of tools, made once from the table.
 var translations = sync.OnceValue(func() map[string]string {
 	v := map[string]string{}
 	for _, t := range Table {
@@ -28,8 +28,8 @@ var translations = sync.OnceValue(func() map[string]string {
 	return v
 })
 
-// enums adds the values that a message's fields may have, as tools name them. The
-// unset one is what a caller did not say.
+// addEnumNames adds the names of the enum values that a message's fields may have. The
+// name of an unset value becomes empty.
 func addEnumNames(v map[string]string, m protoreflect.MessageDescriptor) {
 	for i := range m.Fields().Len() {
 		fd := m.Fields().Get(i)
@@ -49,8 +49,8 @@ func addEnumNames(v map[string]string, m protoreflect.MessageDescriptor) {
 	}
 }
 
-// plain says a text of a plane's in a tool's words. What stands between quotes
-// is the caller's, and stays as it is but for the names of enum values.
+// translate replaces the names in a text of a plane by those of the tool. Text between
+// quotes is the caller's and is kept, except for the names of enum values.
 func (t Tool) Translate(text string) string {
 	text = citation.ReplaceAllString(text, "")
 	parts := strings.Split(text, `"`)

@@ -8,12 +8,12 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 )
 
-// profile is what an agent was spawned with; it never changes.
+// Profile is the tool families that an agent was spawned with. It never changes.
 type Profile []agentv1.ToolFamily
 
 func (p Profile) Has(f agentv1.ToolFamily) bool { return slices.Contains(p, f) }
 
-// names of the tools, for messages and for runners.
+// Names returns the names of the profile's tools.
 func (p Profile) Names() []string {
 	var names []string
 	for _, t := range Table {
@@ -24,7 +24,7 @@ func (p Profile) Names() []string {
 	return names
 }
 
-// find looks a tool up, by the seeds' name for it, with S2's dots or without.
+// Find returns a tool by its name, with dots or underscores.
 func (p Profile) Find(name string) (Tool, error) {
 	plain := strings.ReplaceAll(name, ".", "_")
 	i := slices.IndexFunc(Table, func(t Tool) bool { return t.Name == plain })

@@ -17,11 +17,11 @@ import (
 	"quartet/services/agent/ref"
 )
 
-// maxNesting is how deep arguments and results may be nested. The journal takes
-// no more, and nobody says more so.
+// MaxNesting is how deep arguments and results may be nested. The journal stores nothing
+// that is nested deeper.
 const MaxNesting = 32
 
-// shallow refuses what is nested too deep to be kept.
+// CheckNesting refuses a struct that is nested too deep.
 func CheckNesting(field string, s *structpb.Struct) error {
 	if deeper(structpb.NewStructValue(s), MaxNesting) {
 		return fault.Invalid(field, fmt.Sprintf("nested more than %d deep", MaxNesting), fmt.Sprintf("must be nested at most %d deep", MaxNesting))
@@ -43,12 +43,13 @@ func deeper(v *structpb.Value, n int) bool {
 	return n == 0 || slices.ContainsFunc(below, func(v *structpb.Value) bool { return deeper(v, n-1) })
 }
 
-// callID is the request id of a call: who repeats it gets the first answer.
+// CallRequestID returns the request id of a call of a round. Repeating the call returns
+// the first result.
 func CallRequestID(runID string, round *agentv1.Round, index int) string {
 	return fmt.Sprintf("%s/%d/%d", runID, round.GetIndex(), index)
 }
 
-// callScope is what a call runs under.
+// Scope is the context of a call.
 type Scope struct {
 	Agent      ref.Agent
 	RunID      string
@@ -59,7 +60,7 @@ type Scope struct {
 	NoText     bool // the round has no text that could be a report
 }
 
-// prepare makes the request of a call.
+// Request builds the request of a call from its arguments.
 func (t Tool) Request(scope Scope, arguments *structpb.Struct) (proto.Message, error) {
 	args := arguments.AsMap()
 	for _, own := range []string{"agent_id", "request_id", "session_id"} {
@@ -67,7 +68,7 @@ func (t Tool) Request(scope Scope, arguments *structpb.Struct) (proto.Message, e
 			return nil, fault.UnknownField.Newf("%s: argument %q is set by the runtime; leave it out", t.Name, own)
 		}
 	}
-	lack := t.missingArgument(args) // told after what is not an argument at all
+	lack := t.missingArgument(args) // reported after arguments that do not exist
 	if t.adapt != nil {
 		t.adapt(args, scope.Remaining)
 	}
@@ -102,8 +103,7 @@ func (t Tool) Request(scope Scope, arguments *structpb.Struct) (proto.Message, e
 	return req, nil
 }
 
-// set writes a string field if the message has it; without force only where it
-// is empty.
+// set sets a string field if the message has it; without force only if it is empty.
 func set(m proto.Message, field, value string, force bool) {
 	r := m.ProtoReflect()
 	fd := r.Descriptor().Fields().ByName(protoreflect.Name(field))

@@ -17,7 +17,7 @@ import (
 	"quartet/services/agent/text"
 )
 
-// answeredTask is the command that ended within its call, "" if it goes on or
+// CompletedTask returns the command that ended within its call, or "" if it continues or
 // the call was another one.
 func CompletedTask(r *agentv1.ToolResult) string {
 	f := r.GetResult().GetFields()
@@ -27,7 +27,7 @@ func CompletedTask(r *agentv1.ToolResult) string {
 	return f["task"].GetStructValue().GetFields()["task_id"].GetStringValue()
 }
 
-// reportMissing is the warning of a completion in a round without text (SPEC W7).
+// ReportMissing returns the warning about a completion in a round without text (SPEC W7).
 func ReportMissing() *structpb.Struct {
 	return &structpb.Struct{Fields: map[string]*structpb.Value{
 		"kind":    structpb.NewStringValue("report_missing"),
@@ -35,17 +35,17 @@ func ReportMissing() *structpb.Struct {
 	}}
 }
 
-// outcome is the one result of a call, and the item that the next is bound to.
+// Outcome is the one result of a call, and the item that the next call is bound to.
 type Outcome struct {
 	Result     *agentv1.ToolResult
 	Mutated    bool
 	WorkItemID string
-	// replayed: the plane had run the call before, under the same request id.
+	// Replayed: the plane had executed the call before, under the same request id.
 	Replayed bool
 }
 
-// rebound is the item that following calls are bound to: a pick moves the
-// binding, a completion of the bound item ends it.
+// Rebind returns the item that the following calls are bound to: a pick binds them to its
+// item, the completion of the bound item to none.
 func Rebind(binding string, reply proto.Message) string {
 	switch r := reply.(type) {
 	case *workv1.PickWorkItemResponse:
@@ -71,7 +71,7 @@ func Succeeded(c *agentv1.ToolCall, t Tool, reply proto.Message) (*agentv1.ToolR
 		SummaryText: summaryOf(t, result, reply),
 	}
 	if spawned, ok := reply.(*agentv1.SpawnAgentResponse); ok && spawned.GetTaskId() != "" {
-		// The handle in the seed's shape (S4, Spawn Result Contract).
+		// The handle as specification S4 describes the result of a spawn.
 		result.Fields["task_handle"] = structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
 			"task_id": structpb.NewStringValue(spawned.GetTaskId()), "task_kind": structpb.NewStringValue("child_agent_task"), "status": structpb.NewStringValue("running"),
 		}})
@@ -86,15 +86,16 @@ func Succeeded(c *agentv1.ToolCall, t Tool, reply proto.Message) (*agentv1.ToolR
 	return out, nil
 }
 
-// countList says of an answer that is a list of records how many it has, none too:
-// a message leaves out what is empty, and a model cannot tell that from nothing.
+// countList adds an empty list to a response that lists records and has none: messages
+// omit empty lists, and a model could not tell that from an unknown number.
 func countList(result *structpb.Struct, m protoreflect.MessageDescriptor) {
 	if name := listOf(m); name != "" && result.GetFields()[name] == nil {
 		result.Fields[name] = structpb.NewListValue(&structpb.ListValue{})
 	}
 }
 
-// listOf names the one list of records that a message is about; "" if it is not.
+// listOf returns the name of the one list of records in a message, or "" if there is not
+// exactly one.
 func listOf(m protoreflect.MessageDescriptor) string {
 	name := ""
 	for i := range m.Fields().Len() {
@@ -110,8 +111,8 @@ func listOf(m protoreflect.MessageDescriptor) string {
 	return name
 }
 
-// summaryOf says what came of a call that worked. What it did may have failed all
-// the same: a command's end is said in so many words.
+// summaryOf summarizes a call that succeeded in one line. A command that a call executed
+// may have failed all the same, so the summary says how it ended.
 func summaryOf(t Tool, result *structpb.Struct, reply proto.Message) string {
 	exec, ok := reply.(*taskv1.ExecCommandResponse)
 	if ok && exec.GetOutcome() != taskv1.ExecOutcome_EXEC_OUTCOME_COMPLETED {
@@ -143,7 +144,7 @@ func summaryOf(t Tool, result *structpb.Struct, reply proto.Message) string {
 	return fmt.Sprintf("%s succeeded: %s %s", t.Name, task.GetTaskId(), end)
 }
 
-// subject names the record that a result is about.
+// subject returns the id of the record that a result is about, after a colon.
 func subject(result *structpb.Struct) string {
 	if id := result.GetFields()["agent_id"].GetStringValue(); id != "" {
 		return ": " + id
@@ -165,8 +166,8 @@ func ToStruct(m proto.Message) (*structpb.Struct, error) {
 	return out, pbjson.Unmarshal(raw, out)
 }
 
-// failed is the result of a call that did not succeed. Its kind is the reason
-// in the seeds' lower case (SPEC X5).
+// Failed returns the result of a call that failed. Its kind is the reason of the error in
+// lower case (SPEC X5).
 func Failed(c *agentv1.ToolCall, err error) *agentv1.ToolResult {
 	f := fault.From(err)
 	e := &agentv1.ToolError{
@@ -182,7 +183,7 @@ func Failed(c *agentv1.ToolCall, err error) *agentv1.ToolResult {
 	return &agentv1.ToolResult{CallId: c.GetCallId(), ToolName: c.GetName(), Status: StatusError, SummaryText: f.Message(), Error: e}
 }
 
-// hints say to a model how to go on, where the list of reasons speaks to
+// hints tell a model how to continue, where the documentation of a reason addresses
 // programs.
 var hints = map[fault.Reason]string{
 	fault.InvalidArgument: "Correct that argument by the tool's schema and call again.",
@@ -192,7 +193,7 @@ var hints = map[fault.Reason]string{
 	fault.NotFound:        "Look up what there is with the tool that lists it, and use an id from there.",
 }
 
-// reword says an error in the tool's words.
+// Reword replaces the names in an error by those of the tool.
 func (t Tool) Reword(r *agentv1.ToolResult) {
 	e := r.GetError()
 	if e == nil {

@@ -12,20 +12,19 @@ import (
 )
 
 const (
-	// maxResult is how large one result may be as the journal writes it: an event
-	// has 3 MiB at most (SPEC X8), and a control character takes six bytes there.
+	// MaxResult bounds one result as the journal stores it: an event has at most 3 MiB
+	// (SPEC X8), and a control character takes six bytes there.
 	MaxResult = 2 << 20
-	// maxResults bounds those of a round together: the answer has to fit into what
-	// clients take, which is 16 MiB.
+	// MaxResults bounds the results of a round together: the response has to fit the 16
+	// MiB that clients accept.
 	MaxResults = 8 << 20
-	// escaped is how much longer a text may become in the journal.
+	// Escaped is by how much a text may grow in the journal.
 	Escaped = 6
 )
 
-// fit makes a result one that can be kept and answered. Every call has exactly
-// one result (SPEC C4): a round whose result could not be kept could neither end
-// nor be followed by another. taken is what the round's results have so far; it
-// gives what they have with this one.
+// FitResult replaces a result that is too large to be stored or returned. Every call has
+// exactly one result (SPEC C4), and a round without one could not end. taken is the size
+// of the round's results so far; FitResult returns it with this one.
 func FitResult(out *Outcome, c *agentv1.ToolCall, taken int) int {
 	size := proto.Size(out.Result)
 	if size*Escaped > MaxResult {
@@ -43,7 +42,7 @@ func FitResult(out *Outcome, c *agentv1.ToolCall, taken int) int {
 		return taken + size
 	}
 	const more = "ask for less at a time: limit, max_bytes, page_size, omit_steps"
-	if out.Mutated { // it happened, and that is what counts
+	if out.Mutated { // the call has been executed; the result must say so
 		out.Result.SummaryText += ", but its result was too large to be kept"
 		out.Result.Result = &structpb.Struct{Fields: map[string]*structpb.Value{
 			"dropped": structpb.NewStringValue(fmt.Sprintf("the result had %d bytes where %d were left; the call was done, do not repeat it", size, most)),

@@ -13,17 +13,15 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 )
 
-// toolFields is what the proto files say about fields; generated.
-//
-//go:embed tool_fields.json
+// toolFields are the comments of the fields in the proto files, by field. Generated.
 var toolFields []byte
 
-// specs are the tools as models are told of them, made once from the table and
-// the request messages (SPEC C4).
+// Specs describes the tools to models. It is made once, from the table and the request
+// messages (SPEC C4).
 var Specs = sync.OnceValue(func() []*agentv1.ToolSpec {
 	words := map[string]string{}
 	if err := json.Unmarshal(toolFields, &words); err != nil {
-		panic(fmt.Sprintf("agent: tool_fields.json: %v", err)) // generated and tested
+		panic(fmt.Sprintf("agent: tool_fields.json: %v", err)) // cannot happen: the file is generated and tested
 	}
 	out := make([]*agentv1.ToolSpec, len(Table))
 	for i, t := range Table {
@@ -38,7 +36,7 @@ var Specs = sync.OnceValue(func() []*agentv1.ToolSpec {
 	return out
 })
 
-// schema is the JSON Schema of a tool's arguments.
+// schema returns the JSON Schema of a tool's arguments.
 func (t Tool) schema(words map[string]string) *structpb.Struct {
 	s := objectSchema(t.NewRequest().ProtoReflect().Descriptor(), words)
 	properties := s.GetFields()["properties"].GetStructValue().GetFields()
@@ -59,7 +57,7 @@ func objectSchema(m protoreflect.MessageDescriptor, words map[string]string) *st
 		fd := m.Fields().Get(i)
 		f := fieldSchema(fd, words)
 		if text := words[string(fd.FullName())]; text != "" {
-			if f.GetFields()["pattern"].GetStringValue() == DurationPattern {
+			if f.GetFields()["pattern"].GetStringValue() == durationPattern {
 				text += " Such as 90s, 15m or 1h30m."
 			}
 			f.Fields["description"] = structpb.NewStringValue(text)
@@ -76,15 +74,16 @@ func objectSchema(m protoreflect.MessageDescriptor, words map[string]string) *st
 	return s
 }
 
-// requiredIn are the fields that records within arguments cannot lack.
+// requiredIn are the required fields of records within arguments.
 var requiredIn = map[protoreflect.FullName][]string{
 	"quartet.work.v1.TodoItem":   {"text"},
 	"quartet.board.v1.StepInput": {"step_id", "title"},
 	"quartet.board.v1.Operation": {"op"},
 }
 
-// durationPattern is what durations takes: one number with its unit, or several.
-const DurationPattern = `^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$`
+// durationPattern matches the durations that tools accept: one number with its unit, or
+// several.
+const durationPattern = `^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$`
 
 func fieldSchema(fd protoreflect.FieldDescriptor, words map[string]string) *structpb.Struct {
 	switch {
@@ -118,7 +117,7 @@ func valueSchema(fd protoreflect.FieldDescriptor, words map[string]string) *stru
 		switch fd.Message().FullName() {
 		case "google.protobuf.Duration":
 			s := schemaType("string")
-			s.Fields["pattern"] = structpb.NewStringValue(DurationPattern)
+			s.Fields["pattern"] = structpb.NewStringValue(durationPattern)
 			return s
 		case "google.protobuf.Timestamp":
 			s := schemaType("string")
@@ -133,7 +132,7 @@ func valueSchema(fd protoreflect.FieldDescriptor, words map[string]string) *stru
 	}
 }
 
-// enumSchema names values as the seeds write them: lower case, without prefix.
+// enumSchema names enum values in lower case, without their prefix.
 func enumSchema(e protoreflect.EnumDescriptor) *structpb.Struct {
 	unset := string(e.Values().ByNumber(0).Name())
 	prefix := strings.TrimSuffix(unset, "UNSPECIFIED")
@@ -160,14 +159,14 @@ func stringList(names ...string) *structpb.Value {
 	return structpb.NewListValue(l)
 }
 
-// describe says in a schema what a property is, in place of the message's words.
+// setDescription replaces a property of a schema and its description.
 func setDescription(properties map[string]*structpb.Value, name, kind, text string) {
 	s := schemaType(kind)
 	s.Fields["description"] = structpb.NewStringValue(text)
 	properties[name] = structpb.NewStructValue(s)
 }
 
-// shapeUpdate: todo_list is the list itself, and blocked_by may be null.
+// shapeUpdate describes todo_list as a list, and blocked_by as nullable.
 func shapeUpdate(properties map[string]*structpb.Value) {
 	if wrapped := properties["todo_list"].GetStructValue(); wrapped != nil {
 		items := wrapped.GetFields()["properties"].GetStructValue().GetFields()["items"]
@@ -180,19 +179,19 @@ func shapeUpdate(properties map[string]*structpb.Value) {
 	}
 }
 
-// shapeGet: the checklist is asked for.
+// shapeGet describes include_todo_list.
 func shapeGet(properties map[string]*structpb.Value) {
 	delete(properties, "omit_todo_list")
 	setDescription(properties, "include_todo_list", "boolean", "Whether the checklist comes too; it does unless this is false.")
 }
 
-// shapeList: limit is the seeds' word for a page's size.
+// shapeList describes limit, the page size.
 func shapeList(properties map[string]*structpb.Value) {
 	properties["limit"] = properties["page_size"]
 	delete(properties, "page_size")
 }
 
-// shapeExec: the command's fields stand beside the others.
+// shapeExec describes the command's fields beside the others.
 func shapeExec(properties map[string]*structpb.Value) {
 	command := properties["command"].GetStructValue().GetFields()["properties"].GetStructValue().GetFields()
 	delete(properties, "command")
@@ -201,14 +200,14 @@ func shapeExec(properties map[string]*structpb.Value) {
 	}
 }
 
-// shapeTodos: a state may be left out.
+// shapeTodos describes the state of a todo as optional.
 func shapeTodos(properties map[string]*structpb.Value) {
 	state := properties["todo_list"].GetStructValue().GetFields()["items"].GetStructValue().GetFields()["properties"].GetStructValue().GetFields()["state"]
 	state.GetStructValue().Fields["default"] = structpb.NewStringValue("pending")
 }
 
-// shapeSpawn: whose child it is follows from the caller, and where it works from
-// the caller's place: an explicit root is an operator's to choose.
+// shapeSpawn leaves out what follows from the caller: the parent, and where the child
+// works. Only an operator may choose an explicit root.
 func shapeSpawn(properties map[string]*structpb.Value) {
 	properties["workspace_mode"].GetStructValue().Fields["enum"] = stringList("inherit", "worktree")
 	for _, own := range []string{"parent_agent_id", "workspace_root", "template"} {
@@ -217,7 +216,7 @@ func shapeSpawn(properties map[string]*structpb.Value) {
 	setDescription(properties, "agent_id", "string", "public_named: the new agent's id, required. Leave it out for a private_child.")
 }
 
-// shapeAgentGet: one may ask for another than oneself.
+// shapeAgentGet describes agent_id as optional.
 func shapeAgentGet(properties map[string]*structpb.Value) {
 	setDescription(properties, "agent_id", "string", "The agent; you, if it is left out.")
 }

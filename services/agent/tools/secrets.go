@@ -6,14 +6,14 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 )
 
-// toolCreateExternalTrigger is the one tool whose result holds a secret.
+// ToolCreateExternalTrigger is the only tool whose result has a secret.
 const ToolCreateExternalTrigger = "CreateExternalTrigger"
 
-// secretFields of its result never reach the journal, and with it the events
-// that everybody of the namespace may watch (SPEC P3).
+// SecretFields of its result never reach the journal, and with it the events that
+// everyone in the namespace may watch (SPEC P3).
 var SecretFields = []string{"token", "url", "signing_secret"}
 
-// conceal takes the secret out of a result that is about to be recorded.
+// ConcealSecrets replaces the secrets in a result that is about to be recorded.
 func ConcealSecrets(r *agentv1.ToolResult) {
 	if r.GetToolName() != ToolCreateExternalTrigger || r.GetStatus() != StatusSuccess {
 		return

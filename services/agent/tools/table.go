@@ -16,10 +16,9 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 )
 
-// tool is one entry of the table: a seed's name, the rules of its use in the
-// seeds' words, and the call behind it. The arguments are the request message in
-// the seeds' JSON; agent_id and request_id come from the run, never from the
-// model (SPEC X4).
+// Tool is one entry of the table: the tool's name and description, and the call behind
+// it. The arguments are the JSON of the request message; agent_id and request_id come
+// from the run, never from the model (SPEC X4).
 type Tool struct {
 	Name        string
 	Description string
@@ -29,23 +28,24 @@ type Tool struct {
 	NewRequest  func() proto.Message
 	NewResponse func() proto.Message
 	Mutates     bool
-	// bound: the call goes to the turn's item unless it names another.
+	// bound: the call is about the turn's item unless it names another one.
 	bound bool
-	// anyAgent: it may be about another agent than the caller.
+	// anyAgent: the call may be about another agent than the caller.
 	anyAgent bool
-	// forgets: its plane cannot be asked later what came of the call.
+	// NoRecall: the plane cannot be asked later for the outcome of a call.
 	NoRecall bool
-	// required arguments; a call without them is refused before it goes anywhere.
+	// Required are arguments without which a call is refused before it is sent.
 	Required []string
-	// oneOf are arguments of which one is required.
+	// OneOf are arguments of which one is required.
 	OneOf []string
-	// adapt fits the seed's shape of the arguments to the message's.
+	// adapt rewrites the tool's arguments to the fields of the message. left is what is
+	// left of the round's time.
 	adapt func(args map[string]any, left time.Duration)
-	// shape says to the schema what adapt does to the arguments.
+	// shape changes the schema in the way that adapt changes the arguments.
 	shape func(properties map[string]*structpb.Value)
 }
 
-// make of a message, for the table.
+// newMessage returns an empty message of a type, for the table.
 func newMessage[M any, P interface {
 	*M
 	proto.Message
@@ -53,10 +53,11 @@ func newMessage[M any, P interface {
 	return P(new(M))
 }
 
-// tools is the whole table (SPEC C4).
+// Table is the table of all tools (SPEC C4).
 var Table = slices.Concat(coreTable, boardTable)
 
-// ownTools are those of S0, S1 and S3.
+// coreTable holds the tools for work items, waits, agents, commands and files
+// (specifications S0, S1 and S3).
 var coreTable = []Tool{
 	{
 		Name: "CreateWorkItem", Family: agentv1.ToolFamily_TOOL_FAMILY_CORE,

@@ -7,28 +7,28 @@ import (
 	"slices"
 )
 
-// transcript says where in the journal an agent's rounds are. A round is the
-// event of its submission and those of its results; their wal_seqs stand as
-// distances, a few bytes each, so that a life of weeks costs its agent less
-// than its last turn (SPEC C2).
+// Index finds the events of an agent's rounds in its journal. A round is the event of its
+// submission and those of its results. Their wal_seqs are stored as differences of a few
+// bytes each, so that an agent that runs for weeks needs less memory for them than for
+// its last turn (SPEC C2).
 type Index struct {
 	last    uint64
-	steps   []byte           // of all events, in order: the distance, doubled, plus 1 where a round begins
-	offsets []int            // offset into steps of every markEvery-th round, and the wal_seq before it
-	bases   []uint64         // beside marks
-	rounds  int              // rounds
-	ByItem  map[string][]int // rounds by the item they were bound to
+	steps   []byte           // of all events, in order: the difference, doubled, plus 1 where a round begins
+	offsets []int            // the offset into steps of every checkpointEvery-th round
+	bases   []uint64         // the wal_seq before each of offsets
+	rounds  int              // how many rounds there are
+	ByItem  map[string][]int // the numbers of the rounds that were bound to an item
 	Turns   []Span           // in order
 }
 
-// turnSpan is where a turn's rounds are.
+// Span is the rounds of one turn.
 type Span struct {
 	TurnID        string
 	First, Rounds int
-	EndedAt       uint64 // wal_seq of the event that ended it
+	EndedAt       uint64 // wal_seq of the event that ended the turn; 0: it is open
 }
 
-// markEvery bounds how far a look into the middle has to walk.
+// checkpointEvery bounds how many steps are read to find a round.
 const checkpointEvery = 64
 
 func (t *Index) BeginTurn(turnID string) {
@@ -41,7 +41,7 @@ func (t *Index) EndTurn(walSeq uint64) {
 	}
 }
 
-// submitted begins a round.
+// BeginRound adds a round.
 func (t *Index) BeginRound(walSeq uint64, itemID string) {
 	if t.rounds%checkpointEvery == 0 {
 		t.offsets, t.bases = append(t.offsets, len(t.steps)), append(t.bases, t.last)
@@ -59,7 +59,7 @@ func (t *Index) BeginRound(walSeq uint64, itemID string) {
 	}
 }
 
-// more belongs to the newest round.
+// ExtendRound adds an event to the newest round.
 func (t *Index) ExtendRound(walSeq uint64) { t.add(walSeq, 0) }
 
 func (t *Index) add(walSeq, begins uint64) {
@@ -67,7 +67,7 @@ func (t *Index) add(walSeq, begins uint64) {
 	t.last = walSeq
 }
 
-// round gives the coordinates of the events of the n-th round.
+// Round returns the wal_seqs of the events of the n-th round.
 func (t *Index) Round(n int) []uint64 {
 	at, seq := t.offsets[n/checkpointEvery], t.bases[n/checkpointEvery]
 	var out []uint64
@@ -86,7 +86,7 @@ func (t *Index) Round(n int) []uint64 {
 	return out
 }
 
-// span finds a turn.
+// Turn returns the rounds of a turn, and false if the turn is unknown.
 func (t *Index) Turn(turnID string) (Span, bool) {
 	i := slices.IndexFunc(t.Turns, func(s Span) bool { return s.TurnID == turnID })
 	if i < 0 {
@@ -95,7 +95,8 @@ func (t *Index) Turn(turnID string) (Span, bool) {
 	return t.Turns[i], true
 }
 
-// chosen are the rounds that a list is about, newest first.
+// Select returns the numbers of the rounds of a turn and an item, newest first. An empty
+// id selects all.
 func (t *Index) Select(turnID, itemID string) []int {
 	from, to := 0, t.rounds
 	if turnID != "" {

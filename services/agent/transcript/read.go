@@ -11,7 +11,7 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 )
 
-// readRounds reads rounds back, in the order of their coordinates.
+// Read reads rounds back from the journal, in the order of their positions.
 func Read[S journal.State](ctx context.Context, p *journal.Partition[S], coordinates [][]uint64) ([]*agentv1.Round, error) {
 	events, err := journal.ReadBack(ctx, p, slices.Concat(coordinates...))
 	if err != nil {
@@ -28,7 +28,7 @@ func Read[S journal.State](ctx context.Context, p *journal.Partition[S], coordin
 	return out, nil
 }
 
-// folded is a round as its events made it.
+// Fold builds a round from its events.
 func Fold(events []*journal.Event) (*agentv1.Round, error) {
 	submitted, ok := events[0].Payload.(*agentv1.RoundSubmitted)
 	if !ok {

@@ -28,31 +28,30 @@ import (
 	"quartet/services/agent/tools"
 )
 
-// defaultWait and maxWait bound the long poll: most clients and proxies
-// give up after 60 s (SPEC X13).
+// defaultWait and maxWait bound the long poll: most clients and proxies give up after 60
+// s (SPEC X13).
 const defaultWait = 30 * time.Second
 
 const maxWait = 55 * time.Second
 
-// commitTerm bounds the wait for a turn's first frame. A turn that lands
-// later than that is given back by its lease.
+// commitTimeout bounds the wait for a turn's first frame. A turn that is stored later is
+// given back by its lease.
 const commitTimeout = 20 * time.Second
 
-// retryHint is when a runner that got nothing should ask again.
+// retryHint is when a runner that got no turn should ask again.
 const retryHint = 100 * time.Millisecond
 
-// prepareTerm bounds how long a runner is held up by an agent whose context
-// cannot be read. It is longer than settleTerm, which is no failure.
+// prepareTimeout bounds how long an agent whose context cannot be read delays a runner.
 const prepareTimeout = 5 * time.Second
 
-// errNotTaken says that another runner was first, or the message went stale;
-// errRepeated that the same request got a turn while this one waited.
+// ErrNotTaken means that another runner took the turn, or that its message is no longer
+// true; errRepeated that the same request got a turn meanwhile.
 var (
 	ErrNotTaken = errors.New("agent: the turn was not taken")
 	errRepeated = errors.New("agent: the request got a turn already")
 )
 
-// AcquireTurn waits for an agent with something to do and leases its turn (SPEC A6).
+// AcquireTurn waits for an agent with a message and leases its turn (SPEC A6).
 func (s *Service) AcquireTurn(ctx context.Context, req *agentv1.AcquireTurnRequest) (*agentv1.AcquireTurnResponse, error) {
 	if err := rpc.RequireRole(ctx, rpc.RoleAdmin, rpc.RoleRunner, rpc.RoleAgent); err != nil {
 		return nil, err
@@ -62,7 +61,7 @@ func (s *Service) AcquireTurn(ctx context.Context, req *agentv1.AcquireTurnReque
 	if err != nil {
 		return nil, err
 	}
-	var granted <-chan struct{} // to the same request, whichever call of it
+	var granted <-chan struct{} // signals a turn that any call of the same request got
 	if req.GetRequestId() != "" {
 		var forget func()
 		granted, forget = s.inflight.Add(ref.Request{Namespace: actor.Namespace, Principal: actor.Principal, RequestID: req.GetRequestId()})
@@ -73,8 +72,8 @@ func (s *Service) AcquireTurn(ctx context.Context, req *agentv1.AcquireTurnReque
 	}
 	deadline := time.NewTimer(wait)
 	defer deadline.Stop()
-	// A runner that was woken for one agent may take another one's turn: whom it
-	// was woken for is passed on.
+	// A runner that was woken for one agent may take another one's turn. Then it wakes
+	// another runner for that agent.
 	passOn := map[string]bool{actor.Namespace: true}
 	for {
 		w := s.waiters.Add(actor.Namespace, req.GetAgentIds(), req.GetAllNamespaces(), runners.SelectionOf(req))
@@ -156,10 +155,10 @@ func admitAcquire(actor rpc.Actor, req *agentv1.AcquireTurnRequest) (time.Durati
 	return wait, nil
 }
 
-// tryAcquire takes one turn if there is one. Neither answer nor error: nothing
-// to do yet. One agent's trouble keeps a runner from no other (SPEC D5): an
-// agent whose turn cannot be prepared is passed over for a while by every
-// runner; only who asks for it alone is told why.
+// tryAcquire takes one turn if there is one; it returns nil without an error if there is
+// none. An agent whose turn cannot be prepared is skipped by every runner for a while, so
+// that it delays no other agent (SPEC D5); only a request for that agent alone gets the
+// error.
 func (s *Service) tryAcquire(ctx context.Context, actor rpc.Actor, req *agentv1.AcquireTurnRequest) (*agentv1.AcquireTurnResponse, error) {
 	alone := len(req.GetAgentIds()) == 1
 	for {
@@ -185,17 +184,16 @@ func (s *Service) tryAcquire(ctx context.Context, actor rpc.Actor, req *agentv1.
 	}
 }
 
-// take prepares the context, then leases the turn in one frame. What the
-// runner will be told is fetched first, so that the lease does not run while
-// another plane is slow.
+// take prepares the context, then leases the turn in one frame. The context is read
+// first, so that the lease does not run while another plane is slow.
 func (s *Service) take(ctx context.Context, actor rpc.Actor, req *agentv1.AcquireTurnRequest, o *state.Candidate) (*agentv1.AcquireTurnResponse, error) {
 	if o.Agent.Namespace != actor.Namespace {
 		own := actor
 		own.Namespace = o.Agent.Namespace
 		ctx = rpc.WithActor(ctx, own)
 	}
-	// Nothing of this is told before the turn's frame is on disk, which comes behind
-	// those that are being written now.
+	// Nothing of this is returned before the turn's frame is on disk, and that follows
+	// the frames that are being written now.
 	queue, err := s.prepare(journal.Ahead(ctx, s.engine.For(o.Agent.Namespace, o.Agent.ID)), o)
 	if err != nil {
 		return nil, err
@@ -217,15 +215,16 @@ func (s *Service) take(ctx context.Context, actor rpc.Actor, req *agentv1.Acquir
 	}
 	shown := queue.Render(o.Message)
 	defer s.deliveries.Begin(turn.GetRunId())()
-	// From here on the turn may be on disk whatever becomes of the caller, so
-	// the outcome is waited for.
+	// From here on the turn may be on disk even if the caller leaves, so this waits for
+	// the outcome.
 	commit, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.commitTimeout)
 	defer cancel()
 	started, err := plane.Do(tracing.Continue(commit, turn.GetTraceparent()), s.engine, plane.Command[*state.State, *agentv1.TurnStarted]{
 		Method: "AcquireTurn", AgentID: o.Record.GetAgentId(), Sequel: true,
 		Decide: func(st *state.State, env journal.Env) (journal.Decision[*agentv1.TurnStarted], error) {
 			if a := st.Lookup(o.Agent); a != nil && a.Wake != o.Wake {
-				// It was woken since its context was read, which does not show why.
+				// The agent was woken after its context was read, which does not show
+				// why.
 				return journal.Decision[*agentv1.TurnStarted]{}, ErrNotTaken
 			}
 			return DecideAcquire(st, env, turn)
@@ -234,7 +233,7 @@ func (s *Service) take(ctx context.Context, actor rpc.Actor, req *agentv1.Acquir
 	})
 	if err != nil {
 		if fault.From(err).Code() == codes.Unavailable {
-			s.deliveries.MarkUndelivered(turn.GetRunId()) // it may land yet
+			s.deliveries.MarkUndelivered(turn.GetRunId()) // the frame may still be stored
 		}
 		return nil, err
 	}
@@ -243,9 +242,9 @@ func (s *Service) take(ctx context.Context, actor rpc.Actor, req *agentv1.Acquir
 		err = ctx.Err()
 	}
 	if err != nil {
-		// Nobody is there to hear the answer, unless the same request was sent
-		// again and got it. The message goes back without an attempt counted, so
-		// that a flapping runner cannot poison it.
+		// No caller receives the response, unless the same request was repeated and got
+		// it. The attempt is not counted, so that a runner that keeps reconnecting cannot
+		// quarantine the message.
 		if s.deliveries.Abandon(turn.GetRunId()) {
 			s.giveUp(context.WithoutCancel(ctx), o.Agent.Namespace, started.GetTurn())
 		}
@@ -254,7 +253,7 @@ func (s *Service) take(ctx context.Context, actor rpc.Actor, req *agentv1.Acquir
 	return resp, nil
 }
 
-// prepare reads what the turn will show, within its term.
+// prepare reads the projection that the turn will show.
 func (s *Service) prepare(ctx context.Context, o *state.Candidate) (*projection.Projection, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.prepareTimeout)
 	defer cancel()
@@ -300,7 +299,7 @@ func answerAcquire(events []*journal.Event) (*agentv1.TurnStarted, error) {
 	return nil, fmt.Errorf("agent: no turn_started among %d events", len(events))
 }
 
-// granted is the answer for a turn that is held.
+// response returns the response for a turn that is held.
 func (s *Service) response(ctx context.Context, namespace string, turn *agentv1.Turn, m *agentv1.Message, shown *agentv1.ContextProjection) (*agentv1.AcquireTurnResponse, error) {
 	until := s.leases.Arm(ref.Agent{Namespace: namespace, ID: turn.GetAgentId()}, turn.GetRunId())
 	view, _, err := plane.View(ctx, s.engine, turn.GetAgentId(), func(st *state.State) (*agentv1.AcquireTurnResponse, error) {

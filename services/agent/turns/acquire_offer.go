@@ -13,10 +13,9 @@ import (
 	"quartet/services/agent/state"
 )
 
-// nextOffer finds the agent that has been ready longest and reserves it in
-// this process, so that runners which ask at once do not all prepare a context
-// for the same one. A shared runner serves the namespace whose turn it is
-// (SPEC D7). done gives the agent free, and says whether its turn was taken.
+// NextCandidate returns the agent that has been ready longest and reserves it in this
+// process. A shared runner serves the namespaces in the order of their shares (SPEC D7).
+// The caller ends the reservation with done, and reports whether the turn was taken.
 func (s *Service) NextCandidate(ctx context.Context, actor rpc.Actor, req *agentv1.AcquireTurnRequest) (o *state.Candidate, done func(taken bool), err error) {
 	for {
 		namespace, mark := actor.Namespace, uint64(0)
@@ -36,7 +35,7 @@ func (s *Service) NextCandidate(ctx context.Context, actor rpc.Actor, req *agent
 			s.shares.MarkEmpty(namespace, mark)
 			continue
 		case !s.reservations.Take(o.Agent):
-			continue // another runner was quicker
+			continue // another runner reserved it first
 		}
 		if req.GetAllNamespaces() {
 			s.shares.Charge(namespace)
@@ -46,20 +45,20 @@ func (s *Service) NextCandidate(ctx context.Context, actor rpc.Actor, req *agent
 			if req.GetAllNamespaces() && !taken {
 				s.shares.Refund(namespace)
 			}
-			// While it was reserved, nobody could see that it is ready.
+			// While it was reserved no other runner could see that it is ready.
 			s.shares.MarkReady(namespace)
 		}, nil
 	}
 }
 
-// oldest is the ready agent of longest standing that no other runner of this
-// process is about to take, over all partitions.
+// oldestReady returns the agent of all partitions that has been ready longest and is
+// neither reserved nor skipped.
 func (s *Service) oldestReady(ctx context.Context, namespace string, req *agentv1.AcquireTurnRequest) (*state.Candidate, error) {
 	agentIDs, wanted := req.GetAgentIds(), runners.SelectionOf(req)
 	alone := len(agentIDs) == 1
 	var first *state.Candidate
 	for _, p := range s.engine.All() {
-		// Whose message is still being written may be taken: see take.
+		// The turn of a message that is still being written may be taken: see take.
 		o, _, err := journal.View(journal.Ahead(ctx, p), p, func(st *state.State) (*state.Candidate, error) {
 			return st.FirstReady(namespace, agentIDs, func(k ref.Agent) bool {
 				return !s.reservations.Contains(k) && (alone || !s.backoff.Contains(k)) && wanted.Matches(st.Lookup(k).Record)
@@ -75,8 +74,8 @@ func (s *Service) oldestReady(ctx context.Context, namespace string, req *agentv
 	return first, nil
 }
 
-// drop takes a stale tick out of the lane and says why (SPEC D4). It answers
-// errNotTaken: the caller looks for another turn.
+// DropTick removes a stale tick from the lane and records why (SPEC D4). It returns
+// ErrNotTaken, so that the caller looks for another turn.
 func (s *Service) DropTick(ctx context.Context, o *state.Candidate, reason string) error {
 	_, err := plane.Do(ctx, s.engine, plane.Command[*state.State, struct{}]{
 		Method: "DropMessage", AgentID: o.Agent.ID, Actor: plane.System(o.Agent.Namespace),
@@ -88,7 +87,7 @@ func (s *Service) DropTick(ctx context.Context, o *state.Candidate, reason strin
 			}
 			h := a.Lane.Head()
 			if h.GetMessageId() != o.Message.GetMessageId() || a.Wake != o.Wake {
-				return d, nil // another message, or news: it is looked at again
+				return d, nil // another message, or a wake meanwhile: check again
 			}
 			m := lane.WithState(h, env, agentv1.MessageState_MESSAGE_STATE_DROPPED, reason)
 			d.Events = []*journal.Event{lane.Event(m, &agentv1.MessageDropped{Message: m})}
@@ -101,16 +100,16 @@ func (s *Service) DropTick(ctx context.Context, o *state.Candidate, reason strin
 	return ErrNotTaken
 }
 
-// wakeNext passes a wake on: another agent of the namespace may be ready.
+// wakeNext wakes runners for other ready agents of the namespace.
 func (s *Service) wakeNext(ctx context.Context, namespace string) {
 	ctx = context.WithoutCancel(ctx)
 	for _, p := range s.engine.All() {
-		// A failed look loses no wake: the next commit or poll wakes again.
+		// An error loses no wake: the next commit or poll wakes again.
 		next, _, err := journal.View(ctx, p, func(st *state.State) ([]ref.Agent, error) {
 			var ready []ref.Agent
 			if t := st.Ready[namespace]; t != nil {
 				t.Ascend(func(r state.ReadyAgent) bool {
-					if k := (ref.Agent{Namespace: namespace, ID: r.Id}); !s.reservations.Contains(k) && !s.backoff.Contains(k) {
+					if k := (ref.Agent{Namespace: namespace, ID: r.ID}); !s.reservations.Contains(k) && !s.backoff.Contains(k) {
 						ready = append(ready, k)
 					}
 					return len(ready) < 8

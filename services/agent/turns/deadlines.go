@@ -7,7 +7,8 @@ import (
 	"quartet/services/agent/toolcalls"
 )
 
-// Deadlines are the calls that wait longer than a server's default allows.
+// Deadlines returns the methods whose calls may last longer than a server's default
+// deadline.
 func Deadlines() map[string]time.Duration {
 	return map[string]time.Duration{
 		agentv1.AgentService_AcquireTurn_FullMethodName: maxWait + 10*time.Second,

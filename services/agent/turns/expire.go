@@ -14,7 +14,7 @@ import (
 	"quartet/services/agent/state"
 )
 
-// endTurn ends a run that is still open, on the plane's own account.
+// endTurn ends a run that is still open, as this plane itself.
 func (s *Service) endTurn(ctx context.Context, k ref.Agent, turn *agentv1.Turn, how state.Ending) error {
 	_, err := plane.Do(ctx, s.engine, plane.Command[*state.State, *agentv1.Turn]{
 		Method: "EndTurn", AgentID: k.ID, Actor: plane.System(k.Namespace),
@@ -22,7 +22,7 @@ func (s *Service) endTurn(ctx context.Context, k ref.Agent, turn *agentv1.Turn, 
 			var d journal.Decision[*agentv1.Turn]
 			a := st.Lookup(k)
 			if a == nil || a.OpenTurn == nil || a.OpenTurn.Record.GetRunId() != turn.GetRunId() {
-				return d, nil // it ended by itself
+				return d, nil // it has ended already
 			}
 			d.Events = a.EndTurn(env, how, nil)
 			return d, nil
@@ -32,11 +32,11 @@ func (s *Service) endTurn(ctx context.Context, k ref.Agent, turn *agentv1.Turn, 
 	return err
 }
 
-// retryTerm is the pause before a lost turn that could not be ended is tried
-// again: its message should be free soon after what was in the way is gone.
+// RetryTerm is the lease of a turn that must end soon: one whose end failed, or whose
+// runner never received it.
 const RetryTerm = time.Second
 
-// expire ends a turn whose runner gave no sign of life.
+// Expire ends a turn whose lease has expired.
 func (s *Service) Expire(ctx context.Context, k ref.Agent, runID string) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -58,8 +58,8 @@ func (s *Service) Expire(ctx context.Context, k ref.Agent, runID string) {
 	}
 }
 
-// undeliver gives a turn back whose answer could not be delivered. Should that
-// fail, its term ends it.
+// giveUp gives a turn back whose response could not be delivered. If that fails, its
+// lease ends it.
 func (s *Service) giveUp(ctx context.Context, namespace string, turn *agentv1.Turn) {
 	k := ref.Agent{Namespace: namespace, ID: turn.GetAgentId()}
 	ctx, cancel := context.WithTimeout(rpc.WithActor(ctx, rpc.Actor(*plane.System(namespace))), commitTimeout)

@@ -14,8 +14,8 @@ import (
 	"quartet/services/agent/state"
 )
 
-// FinishTurn ends a turn on its runner's word (SPEC A6). Once the turn has
-// ended it changes nothing.
+// FinishTurn ends a turn as its runner reports (SPEC A6). For a turn that has ended it
+// changes nothing.
 func (s *Service) FinishTurn(ctx context.Context, req *agentv1.FinishTurnRequest) (*agentv1.FinishTurnResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := access.CheckRun(actor, req.GetAgentId(), req.GetTurnId(), req.GetRunId()); err != nil {
@@ -34,7 +34,8 @@ func (s *Service) FinishTurn(ctx context.Context, req *agentv1.FinishTurnRequest
 	unlock := s.roundLocks.Lock(req.GetTurnId())
 	defer unlock()
 	if how.State == agentv1.TurnState_TURN_STATE_COMPLETED {
-		// A round that was cut short by a crash may have earned a report.
+		// A round that a crash cut off may have completed an item, whose report is still
+		// missing.
 		if _, how.Reported, err = s.briefs.Recover(ctx, k, req.GetRunId()); err != nil {
 			return nil, err
 		}

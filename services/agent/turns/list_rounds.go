@@ -16,8 +16,8 @@ import (
 	"quartet/services/agent/transcript"
 )
 
-// ListRounds reads an agent's transcript back, newest first: all of it, of a
-// turn, of an item (SPEC C2).
+// ListRounds reads an agent's rounds, newest first: all of them, or those of a turn or an
+// item (SPEC C2).
 func (s *Service) ListRounds(ctx context.Context, req *agentv1.ListRoundsRequest) (*agentv1.ListRoundsResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := access.CheckRead(actor, req.GetAgentId()); err != nil {

@@ -45,7 +45,7 @@ func (s *Service) ListTurns(ctx context.Context, req *agentv1.ListTurnsRequest) 
 		if from != nil {
 			at := slices.IndexFunc(all, func(t *agentv1.Turn) bool { return t.GetTurnId() == from[0] })
 			if at < 0 {
-				return &agentv1.ListTurnsResponse{}, nil // that turn left the memory, and so did all before it
+				return &agentv1.ListTurnsResponse{}, nil // that turn is no longer in memory, and neither are those before it
 			}
 			all = all[at+1:]
 		}
@@ -59,7 +59,7 @@ func (s *Service) ListTurns(ctx context.Context, req *agentv1.ListTurnsRequest) 
 	return r, err
 }
 
-// endedTurnAt reads the record of a turn that is in memory no more.
+// endedTurnAt reads the record of an ended turn from the journal.
 func (s *Service) endedTurnAt(ctx context.Context, k ref.Agent, walSeq uint64) (*agentv1.Turn, error) {
 	events, err := journal.ReadBack(ctx, s.engine.For(k.Namespace, k.ID), []uint64{walSeq})
 	if err != nil {
@@ -68,7 +68,7 @@ func (s *Service) endedTurnAt(ctx context.Context, k ref.Agent, walSeq uint64) (
 	return state.EndedTurn(events), nil
 }
 
-// GetTurn reads a turn with its rounds, however long ago it was.
+// GetTurn reads a turn with its rounds, however long ago it ended.
 func (s *Service) GetTurn(ctx context.Context, req *agentv1.GetTurnRequest) (*agentv1.GetTurnResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := access.CheckRead(actor, req.GetAgentId()); err != nil {

@@ -17,35 +17,33 @@ import (
 	"quartet/services/agent/tools"
 )
 
-// remindAfter is how many rounds of a turn may pass without a change of its
-// item before SubmitRound reminds of it, and remindPause how many lie between
-// two reminders (SPEC W11).
+// reminderAfter is after how many rounds without a change of its item a turn is reminded
+// of it, and reminderInterval how many rounds lie between two reminders (SPEC W11).
 const reminderAfter = 10
 
 const reminderInterval = 10
 
-// A reminder names at most so many todos, and so much of the objective.
+// reminderTodos is how many todos a reminder names.
 const reminderTodos = 8
 
-// The kinds of reminders, as they begin a notice.
+// The kinds of reminders, with which their notices begin.
 const (
 	RemindWorkItem = "stale_work_item"
 	RemindTodoList = "stale_todos"
 )
 
-// reminder is what the rounds of a turn call for. It is about the item that
-// the turn is bound to, never about whatever the agent has in focus elsewhere
-// (upstream #2877).
-type Reminder struct {
+// reminder is a reminder that is due. It is about the item that the turn is bound to,
+// whatever item is current (upstream #2877).
+type reminder struct {
 	kind   string
 	itemID string
-	rounds int // that passed
+	rounds int // rounds without a change
 }
 
-// reminder says what the answer to the newest round should remind of: a
-// function of the turn's rounds alone, so that a repetition finds the same.
-// Todos are stale when the item was written to, yet its checklist was not.
-func dueReminder(t *state.Turn) *Reminder {
+// dueReminder returns the reminder that is due after the newest round of a turn, or nil.
+// It depends on the rounds only, so a repetition finds the same. The todo list is stale
+// if the item was changed but its todo list was not.
+func dueReminder(t *state.Turn) *reminder {
 	last, itemID := len(t.Rounds)-1, t.Record.GetWorkItemId()
 	if itemID == "" {
 		return nil
@@ -60,16 +58,15 @@ func dueReminder(t *state.Turn) *Reminder {
 	quiet, listless := roundsWithout(t, itemID, writesItem), roundsWithout(t, itemID, writesTodos)
 	switch {
 	case quiet >= reminderAfter:
-		return &Reminder{RemindWorkItem, itemID, quiet}
+		return &reminder{RemindWorkItem, itemID, quiet}
 	case listless >= reminderAfter:
-		return &Reminder{RemindTodoList, itemID, listless}
+		return &reminder{RemindTodoList, itemID, listless}
 	}
 	return nil
 }
 
-// since counts the latest rounds of a turn without a call on the item that
-// counts. The turn's binding to it is such a call: what was before was about
-// another item.
+// roundsWithout counts the latest rounds of a turn without a successful call on the item
+// that counts accepts. Binding the turn to the item is such a call.
 func roundsWithout(t *state.Turn, itemID string, counts func(c *agentv1.ToolCall) bool) int {
 	n := 0
 	for i := len(t.Rounds) - 1; i >= 0; i-- {
@@ -97,17 +94,16 @@ func writesTodos(c *agentv1.ToolCall) bool {
 	return c.GetName() == "PickWorkItem" || c.GetName() == "UpdateWorkItem" && given
 }
 
-// concerns says whether a result is about an item.
+// concerns reports whether a result is about an item.
 func concerns(r *agentv1.ToolResult, itemID string) bool {
 	f := r.GetResult().GetFields()
 	return f["work_item"].GetStructValue().GetFields()["work_item_id"].GetStringValue() == itemID ||
 		f["wait"].GetStructValue().GetFields()["work_item_id"].GetStringValue() == itemID
 }
 
-// remind makes the notice, "" if there is nothing to say: the item may have
-// ended meanwhile, or have no todos left. A plane that cannot be reached
-// costs the details, not the round.
-func (s *Service) remind(ctx context.Context, k ref.Agent, runID string, due *Reminder) string {
+// remind returns the notice of a reminder, or "" if the item was completed meanwhile or
+// has no open todos. If the work plane is down the notice has no details.
+func (s *Service) remind(ctx context.Context, k ref.Agent, runID string, due *reminder) string {
 	if due == nil {
 		return ""
 	}
@@ -135,7 +131,7 @@ func unfinished(it *workv1.WorkItem) []*workv1.TodoItem {
 	return out
 }
 
-func (d *Reminder) Text(it *workv1.WorkItem) string {
+func (d *reminder) Text(it *workv1.WorkItem) string {
 	var b strings.Builder
 	name := "work item " + d.itemID
 	if it.GetObjective() != "" {

@@ -17,7 +17,7 @@ var openItem = &workv1.WorkItem{
 
 // Without the other plane the round goes on and the reminder is shorter.
 func TestW11_AReminderNeedsNoOtherPlane(t *testing.T) {
-	text := (&Reminder{RemindWorkItem, "wi_1", 10}).Text(nil)
+	text := (&reminder{RemindWorkItem, "wi_1", 10}).Text(nil)
 	require.Contains(t, text, "10 rounds have passed without a change of work item wi_1. If it advanced")
 
 	many := proto.CloneOf(openItem)
@@ -25,7 +25,7 @@ func TestW11_AReminderNeedsNoOtherPlane(t *testing.T) {
 	for i := range 200 {
 		many.TodoList = append(many.TodoList, &workv1.TodoItem{Text: fmt.Sprint(i, strings.Repeat("x", 999)), State: workv1.TodoState_TODO_STATE_PENDING})
 	}
-	text = (&Reminder{RemindTodoList, "wi_1", 10}).Text(many)
+	text = (&reminder{RemindTodoList, "wi_1", 10}).Text(many)
 	require.Contains(t, text, "and 192 more")
 	require.Less(t, len([]rune(text)), 1400, "a reminder is short whatever the item is")
 }

@@ -13,7 +13,7 @@ import (
 	"quartet/services/agent/state"
 )
 
-// RenewTurn keeps the lease (SPEC A6). It reads and writes no journal line.
+// RenewTurn renews the lease of a turn (SPEC A6). It writes no journal line.
 func (s *Service) RenewTurn(ctx context.Context, req *agentv1.RenewTurnRequest) (*agentv1.RenewTurnResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := access.CheckRun(actor, req.GetAgentId(), req.GetTurnId(), req.GetRunId()); err != nil {

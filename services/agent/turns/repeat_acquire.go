@@ -13,16 +13,17 @@ import (
 	"quartet/services/agent/state"
 )
 
-// reused says whether a request that got a turn could not have got this one.
+// requestReused reports whether a request could not have acquired a turn that its id
+// acquired.
 func requestReused(req *agentv1.AcquireTurnRequest, t *agentv1.Turn) bool {
 	return req.GetRunnerId() != t.GetRunnerId() || t.GetAcquiredFrom() != "" && !req.GetAllNamespaces() ||
 		len(req.GetAgentIds()) > 0 && !slices.Contains(req.GetAgentIds(), t.GetAgentId())
 }
 
-// repeatedAcquire answers a request id that got a turn before: the answer may
-// have been lost on the way (SPEC X2). Of a turn that has ended it answers the
-// record alone. A turn that was given back unheard answers nothing: the request
-// waits for the next one.
+// repeatedAcquire returns the turn that the same request acquired before: the first
+// response may have been lost (SPEC X2). Of a turn that has ended it returns the record
+// only. It returns nil if there was no turn, or it was given back because its response
+// did not arrive.
 func (s *Service) repeatedAcquire(ctx context.Context, actor rpc.Actor, req *agentv1.AcquireTurnRequest) (*agentv1.AcquireTurnResponse, error) {
 	type found struct {
 		state.Candidate

@@ -14,9 +14,9 @@ import (
 	"quartet/services/agent/transcript"
 )
 
-// longAgo answers a round of a turn whose rounds are in memory no more, as it
-// was answered then; nil where there is no such round. A runner that was cut off
-// may come back after others have worked.
+// replayedRound returns a round of a turn whose rounds are no longer in memory, with its
+// first response; nil if there is no such round. A runner that was disconnected may
+// return after others have worked.
 func (s *Service) replayedRound(ctx context.Context, k ref.Agent, req *agentv1.SubmitRoundRequest) (*agentv1.Round, *agentv1.SubmitRoundResponse, error) {
 	type found struct {
 		at   []uint64
@@ -45,7 +45,7 @@ func (s *Service) replayedRound(ctx context.Context, k ref.Agent, req *agentv1.S
 	turn := state.EndedTurn(events[len(events)-1:])
 	round, err := transcript.Fold(events[:len(events)-1])
 	if err != nil || turn.GetRunId() != req.GetRunId() || !round.GetSettled() {
-		return nil, nil, err // the usual way says what is wrong
+		return nil, nil, err // storeRound reports what is wrong
 	}
 	if !sameRound(round, roundOf(req)) {
 		return nil, nil, roundReused(req)
@@ -60,9 +60,8 @@ func (s *Service) replayedRound(ctx context.Context, k ref.Agent, req *agentv1.S
 	return round, repeatedResponse(round, settled, turn, f.last), nil
 }
 
-// answerAgain is the answer to a round that was settled before. What was
-// interjected is handed over once more: the first answer may never have arrived
-// (SPEC A9).
+// repeatedResponse returns the response to a round that was settled before. It includes
+// the interjections again: the first response may not have arrived (SPEC A9).
 func repeatedResponse(round *agentv1.Round, settled *agentv1.RoundSettled, turn *agentv1.Turn, last bool) *agentv1.SubmitRoundResponse {
 	resp := &agentv1.SubmitRoundResponse{
 		ToolResults: round.GetToolResults(), Interjections: settled.GetInterjections(),
@@ -74,7 +73,7 @@ func repeatedResponse(round *agentv1.Round, settled *agentv1.RoundSettled, turn 
 	return resp
 }
 
-// submitted is a round as a runner sends it.
+// roundOf returns the round of a request.
 func roundOf(req *agentv1.SubmitRoundRequest) *agentv1.Round {
 	return &agentv1.Round{
 		TurnId: req.GetTurnId(), Index: req.GetRoundIndex(), Text: req.GetText(), ToolCalls: req.GetToolCalls(),

@@ -15,12 +15,9 @@ import (
 	"quartet/services/agent/tools"
 )
 
-// reveal puts the secrets back into the answer. The waiting plane gives them
-// again under the same request id, since it computes them; so also a repeated
-// round has them.
-//
-// It asks on the plane's own account, under the agent's name: the round may have
-// ended the run.
+// revealSecrets puts the secrets back into a response. The waiting plane computes them,
+// so it returns them again under the same request id, also for a repeated round. The call
+// is made as this plane, under the agent's name: the round may have ended the run.
 func (s *Service) revealSecrets(ctx context.Context, k ref.Agent, runID string, round *agentv1.Round, resp *agentv1.SubmitRoundResponse) error {
 	for i, r := range resp.GetToolResults() {
 		if r.GetToolName() != tools.ToolCreateExternalTrigger || r.GetStatus() != tools.StatusSuccess || i >= len(round.GetToolCalls()) {
@@ -34,9 +31,9 @@ func (s *Service) revealSecrets(ctx context.Context, k ref.Agent, runID string, 
 			return err
 		}
 		if again.Result.GetStatus() != tools.StatusSuccess {
-			continue // the trigger stands; its secret can be asked for by a new one
+			continue // the trigger exists; another one would have a secret
 		}
-		resp.ToolResults = slices.Clone(resp.GetToolResults()) // the state has them too
+		resp.ToolResults = slices.Clone(resp.GetToolResults()) // the state shares them
 		whole := proto.CloneOf(r)
 		for _, f := range tools.SecretFields {
 			if v := again.Result.GetResult().GetFields()[f]; v != nil {

@@ -25,11 +25,11 @@ import (
 
 const MaxCalls = 64
 
-// SubmitRound keeps an assistant's reply, runs its calls in order, and answers
-// one result for each (SPEC A6). The reply is on disk before the first call
-// runs, and each result before the next call does, so a repetition picks up
-// where a crash cut it off; a call whose result is not known is asked of its
-// plane under the same request id, which repeats nothing.
+// SubmitRound stores an assistant's reply, executes its calls in order, and returns one
+// result for each (SPEC A6). The reply is on disk before the first call runs, and each
+// result before the next call does, so a repetition continues where a crash cut the round
+// off. A call whose result is unknown is sent again under the same request id, which
+// executes it once.
 func (s *Service) SubmitRound(ctx context.Context, req *agentv1.SubmitRoundRequest) (*agentv1.SubmitRoundResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := access.CheckRun(actor, req.GetAgentId(), req.GetTurnId(), req.GetRunId()); err != nil {
@@ -111,7 +111,7 @@ func validateRound(req *agentv1.SubmitRoundRequest) error {
 	return nil
 }
 
-// keepRound writes the reply down, or finds it written.
+// storeRound stores the reply, or returns the stored round.
 func (s *Service) storeRound(ctx context.Context, req *agentv1.SubmitRoundRequest) (*agentv1.Round, error) {
 	return plane.Do(ctx, s.engine, plane.Command[*state.State, *agentv1.Round]{
 		Method: "SubmitRound", AgentID: req.GetAgentId(),
@@ -136,8 +136,8 @@ func decideRound(s *state.State, env journal.Env, req *agentv1.SubmitRoundReques
 	if err != nil {
 		return d, err
 	}
-	// A round that was kept before is answered also after the turn has ended:
-	// it may have been this very round that ended it.
+	// A stored round is returned also after the turn has ended: this round may have ended
+	// it.
 	if t := a.FindTurn(req.GetTurnId()); t != nil && t.Record.GetRunId() == req.GetRunId() && int(req.GetRoundIndex()) < len(t.Rounds) {
 		kept := t.Rounds[req.GetRoundIndex()]
 		if !sameRound(kept, round) {
@@ -176,8 +176,8 @@ func sameRound(a, b *agentv1.Round) bool {
 		a.GetUsage().GetInputTokens() == b.GetUsage().GetInputTokens() && a.GetUsage().GetOutputTokens() == b.GetUsage().GetOutputTokens()
 }
 
-// runCalls executes the calls that have no result yet, in order, and records
-// each result before the next call runs.
+// runCalls executes the calls that have no result yet, in order, and records each result
+// before the next call.
 func (s *Service) runCalls(ctx context.Context, k ref.Agent, runID string, round *agentv1.Round) error {
 	binding, err := s.binding(ctx, k, round.GetTurnId(), runID)
 	if err != nil {
@@ -202,7 +202,7 @@ func (s *Service) runCalls(ctx context.Context, k ref.Agent, runID string, round
 			}, call)
 		}
 		if err := ctx.Err(); err != nil {
-			return fault.From(err) // the result may be the deadline's; the repetition asks again
+			return fault.From(err) // the result may be that of the expired deadline; a repetition asks again
 		}
 		taken = tools.FitResult(&out, call, taken)
 		out.Result.WorkItemId = binding
@@ -216,7 +216,7 @@ func (s *Service) runCalls(ctx context.Context, k ref.Agent, runID string, round
 	return nil
 }
 
-// endedBy names the call of a round that ended the turn at once.
+// endingCall returns the name of the call that ended the turn at once, or "".
 func endingCall(round *agentv1.Round) string {
 	for _, r := range round.GetToolResults() {
 		if r.GetToolName() == tools.ToolWaitFor && r.GetStatus() == tools.StatusSuccess {
@@ -237,8 +237,8 @@ func (s *Service) binding(ctx context.Context, k ref.Agent, turnID, runID string
 	return b, err
 }
 
-// record keeps the result of one call, if the run still holds the turn: after a
-// run is stale at most the call in flight has landed (ARCHITECTURE section 12).
+// recordResult stores the result of one call if the run still holds the turn. After a run
+// has become stale at most the call that was executing has an effect.
 func (s *Service) recordResult(ctx context.Context, k ref.Agent, runID string, round *agentv1.Round, index int, out tools.Outcome) (*agentv1.Round, error) {
 	_, err := plane.Do(ctx, s.engine, plane.Command[*state.State, *agentv1.Round]{
 		Method: "RecordResult", AgentID: k.ID,
@@ -266,15 +266,15 @@ func (s *Service) recordResult(ctx context.Context, k ref.Agent, runID string, r
 	return next, nil
 }
 
-// settleRound does what follows from the whole round: promotion, the end of the
-// turn, interjections. For a round that was settled before it answers the same.
-// open says whether the turn goes on.
+// settleRound does what follows from a complete round: promotion, the end of the turn,
+// interjections. For a round that was settled before it returns the same response. open
+// reports whether the turn continues.
 func (s *Service) settleRound(ctx context.Context, k ref.Agent, turnID, runID string, index int32) (resp *agentv1.SubmitRoundResponse, open bool, err error) {
 	type found struct {
 		round   *agentv1.Round
 		turn    *agentv1.Turn
 		settled *agentv1.RoundSettled
-		due     *Reminder
+		due     *reminder
 	}
 	f, _, err := plane.View(ctx, s.engine, k.ID, func(st *state.State) (found, error) {
 		a, err := st.Find(k.Namespace, k.ID)

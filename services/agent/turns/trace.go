@@ -15,8 +15,8 @@ import (
 	"quartet/services/agent/text"
 )
 
-// within is a call's part of its turn: below the call where its caller sent the
-// turn's trace, else below the turn itself, linked to the call.
+// startSpan starts the span of a call about a turn: below the call if its caller sent the
+// turn's trace, else below the turn and linked to the call.
 func (s *Service) startSpan(ctx context.Context, k ref.Agent, turnID, name string, attrs ...attribute.KeyValue) (context.Context, trace.Span) {
 	if !s.deps.Tracer.On() {
 		return s.deps.Tracer.Start(ctx, name)
@@ -37,8 +37,8 @@ func (s *Service) startSpan(ctx context.Context, k ref.Agent, turnID, name strin
 	return s.deps.Tracer.Under(ctx, turn, name, trace.WithAttributes(attrs...), tracing.LinkTo(call))
 }
 
-// tellTurn tells of a turn that ended. events are those of its frame, among them
-// what became of its message.
+// RecordSpan records the span of a turn that an event ended. events are those of its
+// frame.
 func RecordSpan(tracer *tracing.Tracer, ev *journal.Event, events []*journal.Event) {
 	t := state.EndedTurn([]*journal.Event{ev})
 	if t.GetTraceparent() == "" {

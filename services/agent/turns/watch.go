@@ -14,13 +14,13 @@ import (
 	"quartet/services/agent/state"
 )
 
-// keepalive is how long a watch stays silent: both sides notice a dead
-// connection within it.
+// Keepalive is the longest silence of a watch, within which both sides notice a dead
+// connection.
 const Keepalive = 15 * time.Second
 
-// WatchTurn tells a runner at once what happens to its open turn: that an
-// operator's message waits for the next safe point, and that the turn has ended
-// (SPEC A7, A9). Announcing hands nothing over; the answer of SubmitRound does.
+// WatchTurn streams to a runner that an operator's message waits to be interjected, and
+// that the turn has ended (SPEC A7, A9). It only announces messages; the response of
+// SubmitRound delivers them.
 func (s *Service) WatchTurn(req *agentv1.WatchTurnRequest, stream grpc.ServerStreamingServer[agentv1.WatchTurnResponse]) error {
 	ctx := stream.Context()
 	actor := rpc.ActorFrom(ctx)
@@ -39,8 +39,8 @@ func (s *Service) WatchTurn(req *agentv1.WatchTurnRequest, stream grpc.ServerStr
 			return err
 		}
 		if first {
-			// The empty beginning says that the watch stands: what comes later
-			// is not missed.
+			// The empty first response says that the watch has begun: nothing that
+			// happens from now on is missed.
 			if err := stream.Send(&agentv1.WatchTurnResponse{}); err != nil {
 				return err
 			}
@@ -59,7 +59,7 @@ func (s *Service) WatchTurn(req *agentv1.WatchTurnRequest, stream grpc.ServerStr
 	}
 }
 
-// untilNews returns when the turn is to be looked at again.
+// awaitChange returns when the turn may have changed.
 func (s *Service) awaitChange(stream grpc.ServerStreamingServer[agentv1.WatchTurnResponse], news <-chan struct{}) error {
 	for {
 		silent := s.deps.Clock.TimerAt(s.deps.Clock.Now().Add(Keepalive))

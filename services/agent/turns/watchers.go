@@ -8,35 +8,35 @@ import (
 	"quartet/services/agent/ref"
 )
 
-// watches are the streams that wait for news of an agent's turn.
+// Watchers are the streams that wait for changes of an agent's turn.
 type Watchers struct {
-	Mu      sync.Mutex
-	Streams map[ref.Agent]map[chan struct{}]struct{}
+	mu      sync.Mutex
+	streams map[ref.Agent]map[chan struct{}]struct{}
 }
 
 func (w *Watchers) add(k ref.Agent) (news <-chan struct{}, forget func()) {
 	c := make(chan struct{}, 1)
-	w.Mu.Lock()
-	defer w.Mu.Unlock()
-	if w.Streams == nil {
-		w.Streams = map[ref.Agent]map[chan struct{}]struct{}{}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.streams == nil {
+		w.streams = map[ref.Agent]map[chan struct{}]struct{}{}
 	}
-	if w.Streams[k] == nil {
-		w.Streams[k] = map[chan struct{}]struct{}{}
+	if w.streams[k] == nil {
+		w.streams[k] = map[chan struct{}]struct{}{}
 	}
-	w.Streams[k][c] = struct{}{}
+	w.streams[k][c] = struct{}{}
 	return c, func() {
-		w.Mu.Lock()
-		defer w.Mu.Unlock()
-		delete(w.Streams[k], c)
-		if len(w.Streams[k]) == 0 {
-			delete(w.Streams, k)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		delete(w.streams[k], c)
+		if len(w.streams[k]) == 0 {
+			delete(w.streams, k)
 		}
 	}
 }
 
-// tell signals the streams that an event is news for. It never blocks: a signal
-// that waits already stands for this one.
+// Notify signals the streams for which an event matters. It never blocks: a signal that
+// is pending covers this one.
 func (w *Watchers) Notify(ev *journal.Event) {
 	switch p := ev.Payload.(type) {
 	case *agentv1.MessageQueued:
@@ -47,12 +47,19 @@ func (w *Watchers) Notify(ev *journal.Event) {
 	default:
 		return
 	}
-	w.Mu.Lock()
-	defer w.Mu.Unlock()
-	for c := range w.Streams[ref.Agent{Namespace: ev.Namespace, ID: ev.AgentID}] {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for c := range w.streams[ref.Agent{Namespace: ev.Namespace, ID: ev.AgentID}] {
 		select {
 		case c <- struct{}{}:
 		default:
 		}
 	}
+}
+
+// Len returns how many agents are watched.
+func (w *Watchers) Len() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.streams)
 }

@@ -41,11 +41,7 @@ func TestA6_ATurnThatLandedLateCountsNoAttempt(t *testing.T) {
 				_, err := r.service.AcquireTurn(r.runner(), req)
 				failed <- err
 			}()
-			r.eventually(func() bool {
-				r.service.deliveries.Mu.Lock()
-				defer r.service.deliveries.Mu.Unlock()
-				return len(r.service.deliveries.Undelivered) > 0
-			})
+			r.eventually(func() bool { return r.service.deliveries.UndeliveredLen() > 0 })
 			log.Release()
 			err := <-failed
 			require.ErrorIs(t, err, fault.Storage)
