@@ -5,7 +5,9 @@ WORKDIR /src
 COPY go.mod go.sum ./
 RUN go mod download
 COPY . .
-RUN make build && mkdir -m 700 /empty
+ARG REVISION=
+ARG DATE=
+RUN make build REVISION=$REVISION DATE=$DATE && mkdir -m 700 /empty
 
 # The services: one static binary and nothing else, nobody's user, and a root that can be read-only.
 FROM scratch AS server

@@ -14,16 +14,33 @@ STRIP ?= -s -w
 
 BUF    := $(TOOLS)/buf
 LINTER := $(TOOLS)/golangci-lint
-GEN    := $(BUF) $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-go-grpc \
+GEN    := $(TOOLS)/protogen $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-go-grpc \
           $(TOOLS)/protoc-gen-grpc-gateway $(TOOLS)/protoc-gen-openapiv2 $(TOOLS)/openapi3 $(TOOLS)/toolfields
 
 .PHONY: help
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
 
+# The version stands in pkg/version/VERSION. The go command records revision and date of
+# a clone by itself; where there is none (an image, an archive) they are given here.
+REVISION ?=
+DATE     ?=
+STAMP    := $(if $(REVISION),-X quartet/pkg/version.revision=$(REVISION)) $(if $(DATE),-X quartet/pkg/version.date=$(DATE))
+
 .PHONY: build
 build: ## Build bin/quartet, static
-	CGO_ENABLED=0 $(GO) build -trimpath -tags '$(TAGS)' -ldflags '$(STRIP)' -o bin/quartet ./cmd/quartet
+	CGO_ENABLED=0 $(GO) build -trimpath -tags '$(TAGS)' -ldflags '$(STRIP) $(STAMP)' -o bin/quartet ./cmd/quartet
+
+# What is weaker elsewhere than on Linux stands in docs/platforms.md.
+PLATFORMS := linux/amd64 linux/arm64 darwin/amd64 darwin/arm64
+
+.PHONY: platforms
+platforms: ## Build bin/quartet-OS-ARCH for every supported platform, and vet what only some of them compile
+	@set -e; for p in $(PLATFORMS); do \
+	  echo "$$p"; \
+	  GOOS=$${p%/*} GOARCH=$${p#*/} CGO_ENABLED=0 $(GO) build -trimpath -tags '$(TAGS)' -ldflags '$(STRIP) $(STAMP)' -o bin/quartet-$${p%/*}-$${p#*/} ./cmd/quartet; \
+	done
+	GOOS=darwin GOARCH=arm64 CGO_ENABLED=0 $(GO) vet ./pkg/proctree ./pkg/lease ./services/worker ./services/doctor ./services/work
 
 .PHONY: generate
 generate: $(GEN) ## Write pkg/pb, deploy/openapi and the generated documents
@@ -45,9 +62,8 @@ generate-check: $(GEN) ## Regenerate beside the tree and want no difference
 	$(GO) test ./pkg/fault -run TestDocs
 
 define generate-into
-	$(BUF) generate -o $(1)
+	$(TOOLS)/protogen -tools $(TOOLS) -out $(1) -image $(1)/image.binpb proto
 	$(TOOLS)/openapi3 $(1)/deploy/openapi/quartet.swagger.json $(1)/deploy/openapi/quartet.openapi.json
-	$(BUF) build -o $(1)/image.binpb
 	$(TOOLS)/toolfields $(1)/image.binpb $(1)/tool_fields.json
 endef
 
@@ -147,6 +163,8 @@ $(TOOLS)/protoc-gen-openapiv2: $(TOOL_PINS)
 	$(call build-tool,github.com/grpc-ecosystem/grpc-gateway/v2/protoc-gen-openapiv2)
 $(TOOLS)/openapi3: $(TOOL_PINS) $(wildcard tools/openapi3/*.go)
 	$(call build-tool,quartet/tools/openapi3)
+$(TOOLS)/protogen: $(TOOL_PINS) $(wildcard tools/protogen/*.go)
+	$(call build-tool,quartet/tools/protogen)
 $(TOOLS)/toolfields: $(TOOL_PINS) $(wildcard tools/toolfields/*.go)
 	$(call build-tool,quartet/tools/toolfields)
 $(LINTER): $(TOOL_PINS)

@@ -12,6 +12,7 @@ import (
 	"quartet/pkg/client"
 	"quartet/pkg/conf"
 	"quartet/pkg/fault"
+	"quartet/pkg/version"
 	"quartet/services/app"
 	"quartet/services/board"
 	"quartet/services/cli"
@@ -65,7 +66,7 @@ func servers() cli.Servers {
 			return cli.WAL{Board: r.Board, Lines: r.Lines, Torn: r.Torn}, err
 		},
 		MCP: func(ctx context.Context, conn grpc.ClientConnInterface, o cli.MCPOptions) error {
-			s, err := mcp.New(mcp.Config{Version: app.Version()}, mcp.Deps{
+			s, err := mcp.New(mcp.Config{Version: version.Get().String()}, mcp.Deps{
 				Conn: func(string) (grpc.ClientConnInterface, error) { return conn, nil },
 			})
 			if err != nil {
@@ -91,6 +92,6 @@ func servers() cli.Servers {
 		},
 		Worker:  executeCommands,
 		Guard:   cli.GuardCommand(),
-		Version: app.Version(),
+		Version: version.Get(),
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"quartet/pkg/journal"
+	"quartet/pkg/jsontext"
 )
 
 // ReadinessChanged is the last token of the second subject of an event that
@@ -40,20 +41,20 @@ func token(s string) string {
 // the line's envelope.
 func appendCloudEvent(dst, line []byte, ev *journal.Event) []byte {
 	dst = append(dst, `{"specversion":"1.0","id":`...)
-	dst = journal.AppendString(dst, ev.ID)
+	dst = jsontext.AppendString(dst, ev.ID)
 	dst = append(dst, `,"source":`...)
-	dst = journal.AppendString(dst, "/quartet/"+token(ev.Namespace)+"/"+ev.Plane)
+	dst = jsontext.AppendString(dst, "/quartet/"+token(ev.Namespace)+"/"+ev.Plane)
 	dst = append(dst, `,"type":`...)
-	dst = journal.AppendString(dst, "quartet."+ev.Plane+"."+ev.Type)
+	dst = jsontext.AppendString(dst, "quartet."+ev.Plane+"."+ev.Type)
 	if ev.AgentID != "" { // an empty subject is not allowed
 		dst = append(dst, `,"subject":`...)
-		dst = journal.AppendString(dst, ev.AgentID)
+		dst = jsontext.AppendString(dst, ev.AgentID)
 	}
 	dst = append(dst, `,"time":`...)
-	dst = journal.AppendTime(dst, ev.CreatedAt)
+	dst = jsontext.AppendTime(dst, ev.CreatedAt)
 	if ev.Traceparent != "" { // CloudEvents' extension for distributed tracing
 		dst = append(dst, `,"traceparent":`...)
-		dst = journal.AppendString(dst, ev.Traceparent)
+		dst = jsontext.AppendString(dst, ev.Traceparent)
 	}
 	dst = append(dst, `,"datacontenttype":"application/json","data":`...)
 	dst = append(dst, line...)

@@ -14,6 +14,7 @@ import (
 
 	"quartet/pkg/journal"
 	"quartet/pkg/meter"
+	"quartet/pkg/retry"
 )
 
 // Stream is the name of the stream for everybody outside.
@@ -178,7 +179,8 @@ func (p *Publisher) Stop() {
 // run copies until ctx ends. After trouble it begins again behind the last
 // position that EVENTS holds.
 func (p *Publisher) run(ctx context.Context) {
-	for wait := time.Duration(0); ctx.Err() == nil; {
+	pacer := retry.New(50*time.Millisecond, 5*time.Second)
+	for ctx.Err() == nil {
 		copied, err := p.session(ctx)
 		if ctx.Err() != nil {
 			return
@@ -186,15 +188,9 @@ func (p *Publisher) run(ctx context.Context) {
 		p.interrupted.Inc()
 		p.cfg.Logger.Warn("bus: copying events is interrupted and goes on from the last position", zap.Error(err))
 		if copied {
-			wait = 0
+			pacer.Reset()
 		}
-		wait = min(max(2*wait, 50*time.Millisecond), 5*time.Second)
-		t := time.NewTimer(wait)
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			t.Stop()
-		}
+		_ = pacer.Wait(ctx) // the loop checks ctx
 	}
 }
 

@@ -2,12 +2,12 @@ package client
 
 import (
 	"context"
-	"math/rand/v2"
 	"time"
 
 	"google.golang.org/grpc/codes"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/retry"
 )
 
 const (
@@ -33,7 +33,7 @@ func Passing(err error) bool {
 // the error is ctx's cause. A call that changes something must carry the same
 // request id each time.
 func Again[R any](ctx context.Context, call func(context.Context) (R, error)) (R, error) {
-	pause := firstPause
+	pacer := newPacer()
 	for {
 		one, cancel := context.WithTimeout(ctx, attemptTerm)
 		r, err := call(one)
@@ -46,21 +46,11 @@ func Again[R any](ctx context.Context, call func(context.Context) (R, error)) (R
 		case !Passing(err):
 			return r, err
 		}
-		if err := wait(ctx, pause); err != nil {
+		if err := pacer.Wait(ctx); err != nil {
 			return r, err
 		}
-		pause = min(2*pause, lastPause)
 	}
 }
 
-// wait lets about d go by, so that many clients do not come back as one.
-func wait(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d/2 + rand.N(d/2+1))
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
+// newPacer paces the attempts of this package.
+func newPacer() *retry.Pacer { return retry.New(firstPause, lastPause) }

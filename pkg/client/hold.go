@@ -62,9 +62,9 @@ func (t *Turn) renew(ctx context.Context, every time.Duration) {
 // be handed over by the next round (SPEC A7, A9). A server without WatchTurn
 // tells the end to renew.
 func (t *Turn) watch(ctx context.Context, announce func([]*agentv1.Message)) {
-	pause := firstPause
+	pacer := newPacer()
 	for ctx.Err() == nil {
-		err := t.watchOnce(ctx, func() { pause = firstPause }, announce)
+		err := t.watchOnce(ctx, pacer.Reset, announce)
 		switch {
 		case errors.Is(err, fault.Unimplemented):
 			return
@@ -74,10 +74,9 @@ func (t *Turn) watch(ctx context.Context, announce func([]*agentv1.Message)) {
 		case errors.Is(err, io.EOF):
 			return
 		}
-		if wait(ctx, pause) != nil {
+		if pacer.Wait(ctx) != nil {
 			return
 		}
-		pause = min(2*pause, lastPause)
 	}
 }
 

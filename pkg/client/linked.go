@@ -11,7 +11,7 @@ import (
 // linked keeps a worker's stream open until ctx ends: once opens one and serves
 // it until it breaks. The error is a refusal that stays.
 func linked(ctx context.Context, once func(context.Context) error, troubled func(error)) error {
-	pause := firstPause
+	pacer := newPacer()
 	for ctx.Err() == nil {
 		began := time.Now()
 		err := once(ctx)
@@ -22,11 +22,10 @@ func linked(ctx context.Context, once func(context.Context) error, troubled func
 			return err
 		}
 		if time.Since(began) > lastPause {
-			pause = firstPause
+			pacer.Reset()
 		}
 		troubled(err)
-		_ = wait(ctx, pause) // the loop looks at ctx
-		pause = min(2*pause, lastPause)
+		_ = pacer.Wait(ctx) // the loop checks ctx
 	}
 	return nil
 }

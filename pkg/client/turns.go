@@ -121,7 +121,7 @@ func (r *turnLoop) acquire(ctx context.Context) (*Turn, error) {
 		ToolFamilies: r.opts.ToolFamilies, Preset: r.opts.Preset, RunnerId: r.opts.Name,
 		Wait: durationpb.New(r.opts.Poll), RequestId: r.ids.New("acq_"),
 	}
-	pause := firstPause
+	pacer := newPacer()
 	for ctx.Err() == nil {
 		one, cancel := context.WithTimeout(ctx, attemptTerm)
 		got, err := r.client.Agents.AcquireTurn(one, req)
@@ -132,14 +132,13 @@ func (r *turnLoop) acquire(ctx context.Context) (*Turn, error) {
 		case err == nil && got.GetTurn() != nil: // it was lost before its answer arrived
 			req.RequestId = r.ids.New("acq_")
 		case err == nil:
-			pause = firstPause
+			pacer.Reset()
 		case ctx.Err() != nil:
 		case !mayAcquireLater(err):
 			return nil, fmt.Errorf("acquire a turn: %w", err)
 		default:
 			r.opts.Troubled(err)
-			_ = wait(ctx, pause) // the loop looks at ctx
-			pause = min(2*pause, lastPause)
+			_ = pacer.Wait(ctx) // the loop checks ctx
 		}
 	}
 	return nil, nil

@@ -25,7 +25,7 @@ func TestB1_LineRoundTrip(t *testing.T) {
 			"actor_namespace", "actor_agent_id", "actor_run_id", "principal", "role", "method", "request_id",
 			"request_hash", "traceparent", "readiness_from", "readiness_to", "readiness_reason",
 		} {
-			*r.field(key) = text.Draw(t, key)
+			*r.field([]byte(key)) = text.Draw(t, key)
 		}
 		want.Type = "error_info"
 		want.CreatedAt = time.UnixMicro(rapid.Int64Range(0, 1<<52).Draw(t, "created_at")).UTC()

@@ -105,7 +105,7 @@ func Consume[S State](ctx context.Context, p *Partition[S], r Reaction[S]) error
 	}
 	p.mu.RUnlock()
 	var window []*command[S]
-	var wait backoff
+	pacer := newPacer()
 	passed, foreign := 0, 0
 	progress := p.consumed.of(key)
 	begin := max(next, 2) - 1 // the frame consumed last tells the position in events
@@ -134,7 +134,7 @@ func Consume[S State](ctx context.Context, p *Partition[S], r Reaction[S]) error
 				return stop
 			}
 			next = seq + 1
-			wait = backoff{}
+			pacer.Reset()
 			if window = append(window, c); len(window) < consumeWindow {
 				return nil
 			}
@@ -157,7 +157,7 @@ func Consume[S State](ctx context.Context, p *Partition[S], r Reaction[S]) error
 			return stop
 		}
 		p.cfg.Logger.Info("journal: following a source again", zap.String("source", key.plane), zap.Int("source_partition", key.partition), zap.Uint64("from", next), zap.Error(err))
-		if !wait.sleep(ctx) {
+		if pacer.Wait(ctx) != nil {
 			return ctx.Err()
 		}
 	}

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"quartet/pkg/retry"
 )
 
 // load builds a core from the log and takes the partition over (R6). It goes
@@ -14,7 +16,7 @@ import (
 func (p *Partition[S]) load(ctx context.Context, mine map[string]struct{}) (*core[S], error) {
 	c, began := newCore(&p.cfg), time.Now()
 	next := uint64(1)
-	var wait backoff
+	pacer := newPacer()
 	for {
 		err := p.cfg.Log.Scan(ctx, next, func(seq uint64, f Frame) error {
 			if seq < next {
@@ -49,7 +51,7 @@ func (p *Partition[S]) load(ctx context.Context, mine map[string]struct{}) (*cor
 		// Wrong sequence: somebody wrote meanwhile, maybe an opening of mine
 		// whose answer was lost. The next scan shows it.
 		p.cfg.Logger.Info("journal: loading goes on", zap.Uint64("from", next), zap.Error(err))
-		if !wait.sleep(ctx) {
+		if pacer.Wait(ctx) != nil {
 			return nil, errors.Join(ctx.Err(), err)
 		}
 	}
@@ -86,18 +88,5 @@ func (p *Partition[S]) append(ctx context.Context, expect uint64, f Frame) (uint
 	return p.cfg.Log.Append(ctx, expect, f)
 }
 
-// backoff waits between attempts: 5 ms, doubling, at most 1 s.
-type backoff struct{ d time.Duration }
-
-// sleep reports false when ctx ended first.
-func (b *backoff) sleep(ctx context.Context) bool {
-	b.d = min(max(2*b.d, 5*time.Millisecond), time.Second)
-	t := time.NewTimer(b.d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
+// newPacer paces attempts to reach the log.
+func newPacer() *retry.Pacer { return retry.New(5*time.Millisecond, time.Second) }

@@ -6,10 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"time"
 
 	"google.golang.org/protobuf/proto"
 
+	"quartet/pkg/jsontext"
 	"quartet/pkg/pbjson"
 )
 
@@ -43,31 +43,27 @@ func (r *RawEvent) WithPayload(m proto.Message) *Event {
 
 var errLine = errors.New("journal: damaged line")
 
-// ParseLine reads the envelope of one line. Unknown fields are ignored, so
-// that an older reader gets along with a newer writer.
+// ParseLine reads the envelope of one line. It ignores unknown fields, so that an older
+// reader understands a newer writer, and only finds the end of the payload.
 func ParseLine(line []byte) (*RawEvent, error) {
 	r := &RawEvent{}
-	s := scanner{b: line}
-	if !s.open() {
-		return nil, fmt.Errorf("%w: no object", errLine)
+	l := jsontext.Lexer{In: line}
+	if err := l.Expect('{'); err != nil {
+		return nil, fmt.Errorf("%w: %w", errLine, err)
 	}
-	for {
-		key, ok, err := s.key()
-		if err != nil {
-			return nil, err
+	for first := true; ; first = false {
+		more, err := l.Next('}', first)
+		if err == nil && more {
+			err = r.read(&l)
 		}
-		if !ok {
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", errLine, err)
+		}
+		if !more {
 			break
 		}
-		value, err := s.value()
-		if err != nil {
-			return nil, err
-		}
-		if err := r.set(key, value); err != nil {
-			return nil, fmt.Errorf("%w: field %s: %w", errLine, key, err)
-		}
 	}
-	if !s.end() {
+	if l.Peek(); l.Pos < len(line) {
 		return nil, fmt.Errorf("%w: something follows the object", errLine)
 	}
 	if r.Type == "" || r.WalSeq == 0 {
@@ -76,28 +72,45 @@ func ParseLine(line []byte) (*RawEvent, error) {
 	return r, nil
 }
 
-func (r *RawEvent) set(key, value []byte) error {
-	var err error
-	switch string(key) {
-	case "wal_seq":
-		r.WalSeq, err = strconv.ParseUint(string(value), 10, 64)
-	case "payload":
-		r.Payload = value
-	case "created_at":
-		var s string
-		if s, err = unquote(value); err == nil {
-			r.CreatedAt, err = parseTime(s)
+// read reads one field of the envelope.
+func (r *RawEvent) read(l *jsontext.Lexer) error {
+	key, err := l.Str()
+	if err != nil {
+		return err
+	}
+	text := r.field(key) // key is valid until the next string is read
+	seq, payload, at := string(key) == "wal_seq", string(key) == "payload", string(key) == "created_at"
+	if err := l.Expect(':'); err != nil {
+		return err
+	}
+	switch {
+	case text != nil:
+		s, err := l.Str()
+		*text = string(s)
+		return err
+	case seq:
+		n, _, err := l.Number()
+		if err == nil {
+			r.WalSeq, err = strconv.ParseUint(string(n), 10, 64)
 		}
-	default:
-		if f := r.field(string(key)); f != nil {
-			*f, err = unquote(value)
+		return err
+	case at:
+		s, err := l.Str()
+		if err == nil {
+			r.CreatedAt, err = jsontext.ParseTime(s)
 		}
+		return err
+	}
+	raw, err := l.Raw()
+	if payload {
+		r.Payload = raw
 	}
 	return err
 }
 
-func (r *RawEvent) field(key string) *string {
-	switch key {
+// field returns where the text field of a name goes, or nil.
+func (r *RawEvent) field(key []byte) *string {
+	switch string(key) {
 	case "event_type":
 		return &r.Type
 	case "agent_id":
@@ -144,8 +157,8 @@ func (r *RawEvent) field(key string) *string {
 	return nil
 }
 
-// LineType returns a line's event type and agent without reading the rest. It
-// answers empty strings for what is not a line of this package.
+// LineType returns a line's event type and agent without reading the rest. Both are empty for
+// what is not a line that this package wrote.
 func LineType(line []byte) (eventType, agentID string) {
 	rest, ok := bytes.CutPrefix(line, []byte(`{"wal_seq":`))
 	if !ok {
@@ -160,21 +173,18 @@ func LineType(line []byte) (eventType, agentID string) {
 	return eventType, agentID
 }
 
+// cutField reads a text field that follows prefix, and returns what is behind it.
 func cutField(b []byte, prefix string) (string, []byte) {
 	rest, ok := bytes.CutPrefix(b, []byte(prefix))
 	if !ok {
 		return "", b
 	}
-	s := scanner{b: rest}
-	value, err := s.value()
+	l := jsontext.Lexer{In: rest}
+	text, err := l.Str()
 	if err != nil {
 		return "", b
 	}
-	text, err := unquote(value)
-	if err != nil {
-		return "", b
-	}
-	return text, rest[s.i:]
+	return string(text), rest[l.Pos:]
 }
 
 // Lines splits a frame's body. The lines share its memory and have no newline.
@@ -189,22 +199,4 @@ func Lines(body []byte) [][]byte {
 		body = body[i+1:]
 	}
 	return out
-}
-
-// parseTime reads timeLayout without time.Parse, which costs six times as
-// much at load; other forms of RFC 3339 go there.
-func parseTime(s string) (time.Time, error) {
-	if len(s) != len(timeLayout) || s[26] != 'Z' || s[19] != '.' {
-		return time.Parse(time.RFC3339Nano, s)
-	}
-	var v [7]int
-	for i, at := range [...][2]int{{0, 4}, {5, 7}, {8, 10}, {11, 13}, {14, 16}, {17, 19}, {20, 26}} {
-		for _, c := range []byte(s[at[0]:at[1]]) {
-			if c < '0' || c > '9' {
-				return time.Time{}, fmt.Errorf("time %q is not RFC 3339", s)
-			}
-			v[i] = v[i]*10 + int(c-'0')
-		}
-	}
-	return time.Date(v[0], time.Month(v[1]), v[2], v[3], v[4], v[5], v[6]*1000, time.UTC), nil
 }

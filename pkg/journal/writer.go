@@ -53,7 +53,7 @@ func (p *Partition[S]) deliver(d delivery) verdict {
 	expect := d.tail
 	clean := true
 	fences := make(map[string]struct{}) // of this delivery; older ones cannot land
-	var wait backoff
+	pacer := newPacer()
 	for {
 		seq, err := p.append(p.ctx, expect, d.frame)
 		p.gauges.appended(err)
@@ -63,7 +63,7 @@ func (p *Partition[S]) deliver(d delivery) verdict {
 		case errors.Is(err, ErrRefused):
 			return verdict{outcome: refused, err: err}
 		case errors.Is(err, ErrBusy):
-			if !wait.sleep(p.ctx) {
+			if pacer.Wait(p.ctx) != nil {
 				return verdict{outcome: abandoned, err: err}
 			}
 			continue
@@ -97,7 +97,7 @@ func (p *Partition[S]) deliver(d delivery) verdict {
 // acknowledged or refused with ErrWrongSequence; any other error means that the
 // partition gave up.
 func (p *Partition[S]) fence(expect, generation uint64, fences map[string]struct{}) (uint64, error) {
-	var wait backoff
+	pacer := newPacer()
 	for {
 		f := Frame{ID: p.cfg.NewID(""), Generation: generation}
 		fences[f.ID] = struct{}{}
@@ -105,7 +105,7 @@ func (p *Partition[S]) fence(expect, generation uint64, fences map[string]struct
 		if err == nil || errors.Is(err, ErrWrongSequence) {
 			return seq, err
 		}
-		if !wait.sleep(p.ctx) {
+		if pacer.Wait(p.ctx) != nil {
 			return 0, errors.Join(p.ctx.Err(), err)
 		}
 	}
@@ -114,7 +114,7 @@ func (p *Partition[S]) fence(expect, generation uint64, fences map[string]struct
 // inspect reads what stands behind expect after a wrong sequence. again says
 // that only fences of mine are there and the frame goes behind next.
 func (p *Partition[S]) inspect(expect uint64, f Frame, fences map[string]struct{}) (v verdict, next uint64, again bool) {
-	var wait backoff
+	pacer := newPacer()
 	for {
 		v, next = verdict{outcome: absent}, expect
 		err := p.cfg.Log.Scan(p.ctx, expect+1, func(seq uint64, got Frame) error {
@@ -131,7 +131,7 @@ func (p *Partition[S]) inspect(expect uint64, f Frame, fences map[string]struct{
 		if err == nil {
 			break
 		}
-		if !wait.sleep(p.ctx) {
+		if pacer.Wait(p.ctx) != nil {
 			return verdict{outcome: abandoned, err: errors.Join(p.ctx.Err(), err)}, 0, false
 		}
 	}

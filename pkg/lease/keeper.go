@@ -12,6 +12,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
+
+	"quartet/pkg/retry"
 )
 
 // Bucket is the name of the bucket that leases are in.
@@ -130,7 +132,7 @@ func (k *Keeper) open(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("lease: %w", err)
 	}
-	for pause := 50 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+	for pacer := retry.New(50*time.Millisecond, time.Second); ; {
 		kv, err := js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
 			Bucket: Bucket, Description: "Quartet: which instance holds which partition",
 			Storage: jetstream.MemoryStorage, Replicas: max(k.cfg.Replicas, 1), History: 1,
@@ -143,7 +145,7 @@ func (k *Keeper) open(ctx context.Context) error {
 			return nil
 		}
 		// A cluster without a leader for the moment.
-		if !rest(ctx, pause) {
+		if pacer.Wait(ctx) != nil {
 			return fmt.Errorf("lease: bucket %s: %w", Bucket, err)
 		}
 	}

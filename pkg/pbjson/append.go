@@ -6,10 +6,11 @@ import (
 	"math"
 	"slices"
 	"strconv"
-	"unicode/utf8"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"quartet/pkg/jsontext"
 )
 
 // Append writes m behind dst. It fails only for what JSON cannot say: a
@@ -33,19 +34,7 @@ func appendMessage(b []byte, m protoreflect.Message, p *plan, depth int) (_ []by
 	}
 	b = append(b, '{')
 	first := true
-	base := p.base(m)
 	for _, f := range p.fields {
-		if base != nil {
-			out, wrote, done, err := appendSlot(b, f, base, first)
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", f.name, err)
-			}
-			b = out
-			if done {
-				first = first && !wrote
-				continue
-			}
-		}
 		if !m.Has(f.fd) {
 			continue
 		}
@@ -179,52 +168,13 @@ func appendFloat(b []byte, v float64, bits int) []byte {
 	return strconv.AppendFloat(b, v, format, -1, bits)
 }
 
-const hex = "0123456789abcdef"
-
-// quiet marks the bytes that stand for themselves in a JSON string. Bytes of
-// multi-byte runes do too, once the text is known to be UTF-8.
-var quiet = func() (t [256]bool) {
-	for c := range t {
-		t[c] = c >= 0x20 && c != '"' && c != '\\' && c < utf8.RuneSelf
-	}
-	return t
-}()
-
+// appendString appends s as a JSON string, and fails for text that is not UTF-8.
 func appendString(b []byte, s string) ([]byte, error) {
-	b = append(b, '"')
-	checked := false
-	from := 0
-	for i := range len(s) {
-		c := s[i]
-		if quiet[c] {
-			continue
-		}
-		if c >= utf8.RuneSelf {
-			if !checked {
-				if !utf8.ValidString(s[i:]) {
-					return nil, fmt.Errorf("text is not UTF-8: %q", clip(s))
-				}
-				checked = true
-			}
-			continue
-		}
-		b = append(b, s[from:i]...)
-		from = i + 1
-		switch c {
-		case '"', '\\':
-			b = append(b, '\\', c)
-		case '\n':
-			b = append(b, '\\', 'n')
-		case '\r':
-			b = append(b, '\\', 'r')
-		case '\t':
-			b = append(b, '\\', 't')
-		default:
-			b = append(b, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
-		}
+	b, valid := jsontext.AppendValid(b, s)
+	if !valid {
+		return nil, fmt.Errorf("text is not UTF-8: %q", clip(s))
 	}
-	b = append(b, s[from:]...)
-	return append(b, '"'), nil
+	return b, nil
 }
 
 // clip bounds text shown in an error.
@@ -233,4 +183,12 @@ func clip(s string) string {
 		return s[:80]
 	}
 	return s
+}
+
+// begin appends what precedes the value of a field: a comma but for the first, and the key.
+func begin(b []byte, f *field, first bool) []byte {
+	if !first {
+		b = append(b, ',')
+	}
+	return append(b, f.key...)
 }

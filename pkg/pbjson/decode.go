@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/jsontext"
 )
 
 // Unmarshal reads b, which must be one JSON value and nothing else, into m,
@@ -18,25 +19,33 @@ import (
 //
 // null means absent for every field, but for one of type Value.
 func Unmarshal(b []byte, m proto.Message) error {
-	_, err := read(b, m, false)
+	_, err := read(m, decoder{Lexer: jsontext.Lexer{In: b}})
+	return err
+}
+
+// UnmarshalProtoJSON is Unmarshal that takes 64-bit integers as strings too, which is how
+// ProtoJSON writes them.
+func UnmarshalProtoJSON(b []byte, m proto.Message) error {
+	_, err := read(m, decoder{Lexer: jsontext.Lexer{In: b}, quotedIntegers: true})
 	return err
 }
 
 // UnmarshalNulls is Unmarshal that also gives the paths of the fields that were
 // explicitly null: tools clear a field by null (SPEC W5).
 func UnmarshalNulls(b []byte, m proto.Message) (nulls []string, err error) {
-	return read(b, m, true)
+	return read(m, decoder{Lexer: jsontext.Lexer{In: b}, wantNulls: true})
 }
 
-func read(b []byte, m proto.Message, wantNulls bool) ([]string, error) {
+// read decodes all of d's input into m and returns the paths of explicit nulls, if d
+// collects them.
+func read(m proto.Message, d decoder) ([]string, error) {
 	proto.Reset(m)
-	d := decoder{lexer: lexer{in: b}, wantNulls: wantNulls}
 	r := m.ProtoReflect()
 	err := d.message(r, planOf(r.Descriptor()), 0)
 	if err == nil {
 		// The position decides, not peek's 0, which a NUL byte gives as well.
-		if d.peek(); d.pos < len(b) {
-			err = d.unexpected("the end")
+		if d.Peek(); d.Pos < len(d.In) {
+			err = d.Unexpected("the end")
 		}
 	}
 	if err != nil {
@@ -46,10 +55,11 @@ func read(b []byte, m proto.Message, wantNulls bool) ([]string, error) {
 }
 
 type decoder struct {
-	lexer
-	wantNulls bool
-	nulls     []string
-	path      []string // of the message being read; kept only for nulls
+	jsontext.Lexer
+	quotedIntegers bool // also take 64-bit integers as strings
+	wantNulls      bool
+	nulls          []string
+	path           []string // of the message being read; kept only for nulls
 }
 
 // badField is a refusal on its way up, collecting its path from the inside out.
@@ -101,29 +111,29 @@ func refusal(err error) error {
 
 // invalid refuses the value that starts at start.
 func (d *decoder) invalid(start int, must string) error {
-	end := min(d.pos, start+80)
+	end := min(d.Pos, start+80)
 	if end <= start {
-		end = min(len(d.in), start+20)
+		end = min(len(d.In), start+20)
 	}
-	value := strings.ToValidUTF8(string(d.in[start:end]), "")
+	value := strings.ToValidUTF8(string(d.In[start:end]), "")
 	return &badField{reason: fault.InvalidArgument, text: "is " + value + ", " + must, must: must, value: value}
 }
 
 // wrongType passes over a value of another type just far enough to show it.
 func (d *decoder) wrongType(must string) error {
-	start := d.pos
-	switch d.peek() {
+	start := d.Pos
+	switch d.Peek() {
 	case '"':
-		if _, err := d.str(); err != nil {
+		if _, err := d.Str(); err != nil {
 			return err
 		}
 	case '{', '[':
-		d.pos++
+		d.Pos++
 	case 0:
-		return d.unexpected("a value")
+		return d.Unexpected("a value")
 	default:
-		for d.pos < len(d.in) && !strings.ContainsRune(" ,]}\n\r\t", rune(d.in[d.pos])) {
-			d.pos++
+		for d.Pos < len(d.In) && !strings.ContainsRune(" ,]}\n\r\t", rune(d.In[d.Pos])) {
+			d.Pos++
 		}
 	}
 	return d.invalid(start, must)
@@ -131,23 +141,22 @@ func (d *decoder) wrongType(must string) error {
 
 func (d *decoder) message(m protoreflect.Message, p *plan, depth int) error {
 	if depth > maxDepth {
-		return d.fail("values nested deeper than 100 levels")
+		return d.Fail("values nested deeper than 100 levels")
 	}
 	if p.shape != plain {
 		return d.wellKnown(m, p.shape, depth)
 	}
-	if d.peek() != '{' {
+	if d.Peek() != '{' {
 		return d.wrongType("must be an object")
 	}
-	d.pos++
+	d.Pos++
 	var seen, oneofs bits
-	base := p.base(m)
 	for first := true; ; first = false {
-		more, err := d.next('}', first)
+		more, err := d.Next('}', first)
 		if err != nil || !more {
 			return err
 		}
-		key, err := d.str()
+		key, err := d.Str()
 		if err != nil {
 			return err
 		}
@@ -158,11 +167,11 @@ func (d *decoder) message(m protoreflect.Message, p *plan, depth int) error {
 		if seen.set(f.index) {
 			return in(f.name, &badField{reason: fault.InvalidArgument, text: "is given twice", must: "must be given once"})
 		}
-		if err := d.expect(':'); err != nil {
+		if err := d.Expect(':'); err != nil {
 			return err
 		}
-		if d.peek() == 'n' && (f.msg == nil || f.msg.shape != anyValue || f.fd.IsList()) {
-			if err := d.literal("null"); err != nil {
+		if d.Peek() == 'n' && (f.msg == nil || f.msg.shape != anyValue || f.fd.IsList()) {
+			if err := d.Literal("null"); err != nil {
 				return err
 			}
 			if d.wantNulls {
@@ -174,16 +183,8 @@ func (d *decoder) message(m protoreflect.Message, p *plan, depth int) error {
 			return in(f.name, &badField{reason: fault.InvalidArgument,
 				text: "comes together with another field of " + string(f.fd.ContainingOneof().Name()), must: "must come alone"})
 		}
-		done := false
-		if base != nil {
-			if done, err = d.slot(f, base); err != nil {
-				return in(f.name, err)
-			}
-		}
-		if !done {
-			if err := d.field(m, f, depth); err != nil {
-				return in(f.name, err)
-			}
+		if err := d.field(m, f, depth); err != nil {
+			return in(f.name, err)
 		}
 	}
 }
@@ -222,13 +223,13 @@ func (d *decoder) field(m protoreflect.Message, f *field, depth int) error {
 }
 
 func (d *decoder) list(m protoreflect.Message, f *field, depth int) error {
-	if d.peek() != '[' {
+	if d.Peek() != '[' {
 		return d.wrongType("must be a list")
 	}
-	d.pos++
+	d.Pos++
 	l := m.Mutable(f.fd).List()
 	for i := 0; ; i++ {
-		more, err := d.next(']', i == 0)
+		more, err := d.Next(']', i == 0)
 		if err != nil || !more {
 			return err
 		}
@@ -250,19 +251,19 @@ func (d *decoder) list(m protoreflect.Message, f *field, depth int) error {
 }
 
 func (d *decoder) dict(m protoreflect.Message, f *field, depth int) error {
-	if d.peek() != '{' {
+	if d.Peek() != '{' {
 		return d.wrongType("must be an object")
 	}
-	d.pos++
+	d.Pos++
 	entries := m.Mutable(f.fd).Map()
 	for first := true; ; first = false {
-		more, err := d.next('}', first)
+		more, err := d.Next('}', first)
 		if err != nil || !more {
 			return err
 		}
-		d.peek()
-		start := d.pos
-		raw, err := d.str()
+		d.Peek()
+		start := d.Pos
+		raw, err := d.Str()
 		if err != nil {
 			return err
 		}
@@ -275,7 +276,7 @@ func (d *decoder) dict(m protoreflect.Message, f *field, depth int) error {
 		if entries.Has(key) {
 			return in(step(), &badField{reason: fault.InvalidArgument, text: "is given twice", must: "must be given once"})
 		}
-		if err := d.expect(':'); err != nil {
+		if err := d.Expect(':'); err != nil {
 			return err
 		}
 		var v protoreflect.Value

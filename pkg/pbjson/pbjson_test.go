@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/typepb"
 
 	"quartet/pkg/fault"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
 )
 
 func TestX13_TheForm(t *testing.T) {
@@ -277,4 +278,19 @@ func BenchmarkUnmarshal(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
+}
+
+// X13: REST takes 64-bit integers as ProtoJSON writes them; journal lines and tools do not.
+func TestX13_QuotedIntegers(t *testing.T) {
+	m := &workv1.UpdateWorkItemRequest{}
+	for text, want := range map[string]int64{`"7"`: 7, `7`: 7, `"-9223372036854775808"`: math.MinInt64, `"0"`: 0} {
+		require.NoError(t, UnmarshalProtoJSON([]byte(`{"expected_revision":`+text+`}`), m), text)
+		require.Equal(t, want, m.GetExpectedRevision())
+	}
+	for _, text := range []string{`""`, `"x"`, `"07"`, `"+7"`, `" 7"`, `"7.0"`, `"9223372036854775808"`} {
+		require.ErrorIs(t, UnmarshalProtoJSON([]byte(`{"expected_revision":`+text+`}`), m), fault.InvalidArgument, text)
+	}
+	require.ErrorIs(t, Unmarshal([]byte(`{"expected_revision":"7"}`), m), fault.InvalidArgument)
+	list := &workv1.ListWorkItemsRequest{}
+	require.ErrorIs(t, UnmarshalProtoJSON([]byte(`{"page_size":"7"}`), list), fault.InvalidArgument, "a 32-bit integer is never a string")
 }

@@ -1,7 +1,6 @@
 package pbjson
 
 import (
-	"reflect"
 	"strconv"
 	"strings"
 	"sync"
@@ -27,7 +26,6 @@ type plan struct {
 	shape  shape
 	fields []*field          // in the order of the .proto file
 	byName map[string]*field // snake_case and lowerCamelCase
-	goType reflect.Type      // *T of the generated message that slots are for; nil if none
 }
 
 type field struct {
@@ -41,8 +39,6 @@ type field struct {
 	msg    *plan  // of message fields, and of maps with message values
 	value  *field // of maps: the value
 	mapKey protoreflect.Kind
-	slot   slot
-	offset uintptr // of the slot
 }
 
 type enum struct {
@@ -95,7 +91,6 @@ func draw(md protoreflect.MessageDescriptor, made map[protoreflect.MessageDescri
 	for _, f := range p.fields { // the proto name wins a collision
 		p.byName[f.name] = f
 	}
-	p.locate(md)
 	return p
 }
 

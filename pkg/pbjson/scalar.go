@@ -12,20 +12,20 @@ import (
 func (d *decoder) scalar(f *field) (protoreflect.Value, error) {
 	switch f.kind {
 	case protoreflect.StringKind:
-		if d.peek() != '"' {
+		if d.Peek() != '"' {
 			return protoreflect.Value{}, d.wrongType("must be a string")
 		}
-		s, err := d.str()
+		s, err := d.Str()
 		return protoreflect.ValueOfString(string(s)), err
 	case protoreflect.EnumKind:
 		n, err := d.enum(f.enum)
 		return protoreflect.ValueOfEnum(n), err
 	case protoreflect.BoolKind:
-		switch d.peek() {
+		switch d.Peek() {
 		case 't':
-			return protoreflect.ValueOfBool(true), d.literal("true")
+			return protoreflect.ValueOfBool(true), d.Literal("true")
 		case 'f':
-			return protoreflect.ValueOfBool(false), d.literal("false")
+			return protoreflect.ValueOfBool(false), d.Literal("false")
 		}
 		return protoreflect.Value{}, d.wrongType("must be true or false")
 	case protoreflect.Int32Kind, protoreflect.Sint32Kind, protoreflect.Sfixed32Kind:
@@ -53,10 +53,10 @@ func (d *decoder) scalar(f *field) (protoreflect.Value, error) {
 }
 
 func (d *decoder) enum(e *enum) (protoreflect.EnumNumber, error) {
-	switch c := d.peek(); {
+	switch c := d.Peek(); {
 	case c == '"':
-		start := d.pos
-		s, err := d.str()
+		start := d.Pos
+		s, err := d.Str()
 		if err != nil {
 			return 0, err
 		}
@@ -75,11 +75,23 @@ func (d *decoder) enum(e *enum) (protoreflect.EnumNumber, error) {
 
 // integer reads a whole number. 5.0 and 1e3 are whole too: models write them.
 func (d *decoder) integer(low, high int64) (int64, error) {
-	if c := d.peek(); c != '-' && (c < '0' || c > '9') {
+	if d.quotedIntegers && low == math.MinInt64 && d.Peek() == '"' {
+		start := d.Pos
+		s, err := d.Str()
+		if err != nil {
+			return 0, err
+		}
+		n, err := strconv.ParseInt(string(s), 10, 64)
+		if err != nil || strconv.FormatInt(n, 10) != string(s) {
+			return 0, d.invalid(start, within(low, high))
+		}
+		return n, nil
+	}
+	if c := d.Peek(); c != '-' && (c < '0' || c > '9') {
 		return 0, d.wrongType(within(low, high))
 	}
-	start := d.pos
-	text, whole, err := d.number()
+	start := d.Pos
+	text, whole, err := d.Number()
 	if err != nil {
 		return 0, err
 	}
@@ -102,11 +114,23 @@ func within(low, high int64) string {
 }
 
 func (d *decoder) natural(high uint64) (uint64, error) {
-	if c := d.peek(); c != '-' && (c < '0' || c > '9') {
+	if d.quotedIntegers && high == math.MaxUint64 && d.Peek() == '"' {
+		start := d.Pos
+		s, err := d.Str()
+		if err != nil {
+			return 0, err
+		}
+		n, err := strconv.ParseUint(string(s), 10, 64)
+		if err != nil || strconv.FormatUint(n, 10) != string(s) {
+			return 0, d.invalid(start, "must be a whole number from 0 to "+strconv.FormatUint(high, 10))
+		}
+		return n, nil
+	}
+	if c := d.Peek(); c != '-' && (c < '0' || c > '9') {
 		return 0, d.wrongType("must be a whole number from 0 to " + strconv.FormatUint(high, 10))
 	}
-	start := d.pos
-	text, whole, err := d.number()
+	start := d.Pos
+	text, whole, err := d.Number()
 	if err != nil {
 		return 0, err
 	}
@@ -162,10 +186,10 @@ func wholeFloat(text []byte) (int64, error) {
 
 func (d *decoder) float(bits int) (float64, error) {
 	const must = `must be a number, "NaN", "Infinity" or "-Infinity"`
-	c := d.peek()
-	start := d.pos
+	c := d.Peek()
+	start := d.Pos
 	if c == '"' {
-		s, err := d.str()
+		s, err := d.Str()
 		if err != nil {
 			return 0, err
 		}
@@ -182,7 +206,7 @@ func (d *decoder) float(bits int) (float64, error) {
 	if c != '-' && (c < '0' || c > '9') {
 		return 0, d.wrongType(must)
 	}
-	text, _, err := d.number()
+	text, _, err := d.Number()
 	if err != nil {
 		return 0, err
 	}
@@ -196,11 +220,11 @@ func (d *decoder) float(bits int) (float64, error) {
 // bytes takes both alphabets of base64, with or without padding.
 func (d *decoder) bytes() (protoreflect.Value, error) {
 	const must = "must be base64"
-	if d.peek() != '"' {
+	if d.Peek() != '"' {
 		return protoreflect.Value{}, d.wrongType(must)
 	}
-	start := d.pos
-	s, err := d.str()
+	start := d.Pos
+	s, err := d.Str()
 	if err != nil {
 		return protoreflect.Value{}, err
 	}

@@ -13,6 +13,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"quartet/pkg/jsontext"
 )
 
 const (
@@ -80,16 +82,7 @@ func appendTimestamp(b []byte, seconds int64, nanos int32) ([]byte, error) {
 	if seconds < minSeconds || seconds > maxSeconds || nanos < 0 || nanos > 999_999_999 {
 		return nil, fmt.Errorf("timestamp %d s %d ns is outside the years 1 to 9999", seconds, nanos)
 	}
-	t := time.Unix(seconds, 0).UTC()
-	year, month, day := t.Date()
-	hour, minute, second := t.Clock()
-	micros := int(nanos) / 1000
-	return append(b, '"',
-		digit(year/1000), digit(year/100), digit(year/10), digit(year), '-',
-		digit(int(month)/10), digit(int(month)), '-', digit(day/10), digit(day), 'T',
-		digit(hour/10), digit(hour), ':', digit(minute/10), digit(minute), ':', digit(second/10), digit(second), '.',
-		digit(micros/100000), digit(micros/10000), digit(micros/1000), digit(micros/100), digit(micros/10), digit(micros),
-		'Z', '"'), nil
+	return jsontext.AppendTime(b, time.Unix(seconds, int64(nanos))), nil
 }
 
 func digit(n int) byte { return byte('0' + n%10) }

@@ -1,17 +1,29 @@
-// Package proctree keeps hold of everything that a process starts, so that none of
-// it outlives what it was started for (SPEC T3, T6).
+// Package proctree starts processes and ends everything that descends from them,
+// so that no process outlives the command that caused it.
 //
-// A process group is not enough: setsid leaves it, and a daemon's parent is init.
-// What no program gets rid of by accident are its resource limits, since fork and
-// exec hand them on. So every tree has a number of its own, its Mark, as the soft
-// RLIMIT_RTTIME of all of its processes: a limit that says nothing to who is not
-// scheduled in real time, is 64 bits wide, and can be read by anybody in
-// /proc/PID/limits. A number has parts for the installation, for the life of its
-// process, and for the tree, so a later life knows what a former one left.
+// A Host starts trees. A tree is a first process, its leader, and all of its
+// descendants. Host.End kills what is left of one tree, Host.Close what is left of
+// all of them. A second process, the guard, does the same if the host is killed.
 //
-// A host that is killed itself has no chance to end anything. Its guard, a small
-// process beside it that holds the other end of a pipe, does so then.
+// # Linux
 //
-// What it does not catch: a process that sets this limit itself, and one that was
-// started by somebody else on request (a container by its daemon, a job by at).
+// Process groups are not enough: setsid leaves the group, and the parent of a daemon
+// is init. What a program does not lose by accident are its resource limits, because
+// fork and exec preserve them. Every tree therefore has a unique number, its Mark,
+// which is the soft RLIMIT_RTTIME of all of its processes. That limit has no effect
+// on a process without a real-time schedule, is 64 bits wide, and anybody can read it
+// in /proc/PID/limits. A Mark encodes the owner, the owner's boot and the tree, so a
+// later boot of the same owner finds and ends what an earlier one left behind.
+//
+// Two kinds of process escape: one that sets this limit itself, and one that another
+// program starts on request (a container by its daemon, a job by at).
+//
+// # Other Unix systems
+//
+// There is no /proc and no inherited number. A tree is found by ancestry instead: the
+// host samples the process table and keeps every process whose parent or process
+// group belongs to the tree. Weaker than on Linux, see Capabilities: a process that
+// leaves its session and loses its parent between two samples escapes; memory is not
+// measured; and when host and guard are killed together, a later boot does not find
+// what they left.
 package proctree

@@ -16,26 +16,27 @@ import (
 )
 
 const (
-	// guardPatience is how long a host waits for its guard to end.
+	// guardPatience is how long stop waits for the guard to end.
 	guardPatience = 5 * time.Second
-	// guardPause is between two guards, should one be killed.
+	// guardPause is the pause before a guard that died is replaced.
 	guardPause = time.Second
-	// guardRounds is how often a guard looks again; what was about to fork when
-	// its host died is there a moment later.
+	// guardRounds is how often a guard repeats its search: a process that was about to
+	// fork when the host died appears a moment later.
 	guardRounds = 3
 )
 
-// guard is the process that ends what a host leaves if it is killed.
+// guard is the host's side of the guard process, which kills what the host leaves if
+// the host itself is killed.
 type guard struct {
 	argv   []string
 	first  Mark
 	logger *zap.Logger
-	done   chan struct{}
+	done   chan struct{} // closed when keep returns
 	quit   chan struct{} // closed by stop
 
 	mu      sync.Mutex
 	stopped bool
-	hold    *os.File // our end of the pipe
+	pipe    *os.File // our end of the guard's stdin; nil while there is no guard
 }
 
 func startGuard(argv []string, first Mark, logger *zap.Logger) (*guard, error) {
@@ -48,40 +49,40 @@ func startGuard(argv []string, first Mark, logger *zap.Logger) (*guard, error) {
 	return g, nil
 }
 
-// start runs the program with the reading end of a pipe as its stdin. Nothing else
-// inherits the writing end, so its end is the end of this process.
+// start runs the guard with the read end of a pipe as its stdin. No other process
+// inherits the write end, so the guard reads EOF when this process ends.
 func (g *guard) start() (*exec.Cmd, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.Command(g.argv[0], append(g.argv[1:len(g.argv):len(g.argv)], strconv.FormatUint(uint64(g.first), 10))...) //nolint:gosec,noctx // the program is ours, and outlives us
+	cmd := exec.Command(g.argv[0], append(g.argv[1:len(g.argv):len(g.argv)], strconv.FormatUint(uint64(g.first), 10))...) //nolint:gosec,noctx // the program is our own and outlives this process
 	cmd.Stdin, cmd.Stderr, cmd.Env, cmd.Dir = r, os.Stderr, []string{}, "/"
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // a ^C is not for it
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // so that ^C on the terminal does not reach it
 	forking.Lock()
 	err = cmd.Start()
 	forking.Unlock()
-	_ = r.Close() // it has its own
+	_ = r.Close() // the guard has its own copy
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if err != nil || g.stopped {
 		_ = w.Close()
 		return cmd, err
 	}
-	g.hold = w
+	g.pipe = w
 	return cmd, nil
 }
 
-// keep sees to it that there is a guard until the host is closed.
+// keep replaces a guard that ends until the host is closed.
 func (g *guard) keep(cmd *exec.Cmd) {
 	defer close(g.done)
 	for {
 		err := cmd.Wait()
 		g.mu.Lock()
 		stopped := g.stopped
-		if g.hold != nil {
-			_ = g.hold.Close()
-			g.hold = nil
+		if g.pipe != nil {
+			_ = g.pipe.Close()
+			g.pipe = nil
 		}
 		g.mu.Unlock()
 		if stopped {
@@ -96,20 +97,30 @@ func (g *guard) keep(cmd *exec.Cmd) {
 			return
 		}
 		if cmd, err = g.start(); err != nil {
-			g.logger.Error("there is no guard: should this process be killed, its next life ends what it left", zap.Error(err))
+			g.logger.Error("there is no guard: if this process is killed, its processes stay until it is started again", zap.Error(err))
 			return
 		}
 	}
 }
 
-// stop lets the guard end, and waits for it.
+// write sends a line to the guard. Without a guard, or when the guard has just died,
+// the line is lost.
+func (g *guard) write(line string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.pipe != nil {
+		_, _ = g.pipe.WriteString(line)
+	}
+}
+
+// stop closes the pipe, so that the guard ends, and waits for that for guardPatience.
 func (g *guard) stop() {
 	g.mu.Lock()
 	g.stopped = true
 	close(g.quit)
-	if g.hold != nil {
-		_ = g.hold.Close()
-		g.hold = nil
+	if g.pipe != nil {
+		_ = g.pipe.Close()
+		g.pipe = nil
 	}
 	g.mu.Unlock()
 	patience := time.NewTimer(guardPatience)
@@ -120,19 +131,19 @@ func (g *guard) stop() {
 	}
 }
 
-// Guard is what the guard process does: it waits for the end of in, which is the
-// end of its host, and then kills all that the host has left. arg is the last
-// argument that it was started with.
+// Guard is the body of the guard process. It reads from in until the host has ended,
+// then kills all processes that the host left. arg is the last argument that the
+// process was started with.
 func Guard(ctx context.Context, in io.Reader, arg string) error {
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP) // it ends with its host, not before
 	v, err := strconv.ParseUint(arg, 10, 64)
 	if err != nil || v&leading == 0 || v >= 2*leading {
-		return fmt.Errorf("proctree: %q is not a mark; the guard is started by a worker only", arg)
+		return fmt.Errorf("proctree: %q is not a mark; only a worker starts the guard", arg)
 	}
-	first := Mark(v)
-	_, _ = io.Copy(io.Discard, in) // an error is an end, too
+	left := newOrphans(Mark(v))
+	left.follow(in)
 	for range guardRounds {
-		if _, err = kill(ctx, func(m Mark) bool { return m.life() == first.life() }, 0); err != nil {
+		if _, err = left.kill(ctx); err != nil {
 			continue
 		}
 		pause := time.NewTimer(10 * killPause)

@@ -4,81 +4,105 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os/exec"
 	"runtime"
 	"sync"
 
 	"go.uber.org/zap"
 )
 
-// Config of a host. Owner and Life are required.
+// Config configures a Host. Owner and Boot are required.
 type Config struct {
-	// Owner is the lasting name of whoever starts processes. No two that live at
-	// the same time may share it.
+	// Owner is the permanent name of the program that starts processes. Two hosts
+	// that run at the same time must not share it.
 	Owner string
-	// Life names this life of it.
-	Life string
-	// Guard is the program with its arguments that is to become the guard: it has
-	// to call Guard with its last argument. None: no guard, and what is left after a
-	// SIGKILL of the host is ended by its next life.
+	// Boot identifies this run of the owner. It must differ from earlier ones.
+	Boot string
+	// Guard is the command line of the guard process, which must call Guard with its
+	// last argument. Without one, what is left after a SIGKILL of the host stays until
+	// the owner's next boot ends it.
 	Guard  []string
-	Logger *zap.Logger
+	Logger *zap.Logger // nil: nothing is logged
 }
 
-// Host starts processes and ends whatever comes of them.
+// Usage is what the processes of a tree use at one moment.
+type Usage struct {
+	Processes int
+	Memory    int64 // bytes of private memory, shared memory and swap, without file pages; 0 where it is not measured
+}
+
+// Capabilities says what a Host can do on this system.
+type Capabilities struct {
+	// Memory: Usage.Memory is measured, so memory limits can be enforced.
+	Memory bool
+	// Escapes describes how a process can leave its tree unnoticed, for logs and
+	// documentation.
+	Escapes string
+}
+
+// Host starts trees of processes and ends them.
 type Host struct {
 	first   Mark
+	trees   *trees
 	spawner *spawner
 	guard   *guard
-	logger  *zap.Logger
 	closing sync.Once
 
 	mu   sync.Mutex
-	last Mark              // given, without what it has in common with first
-	live map[Mark]struct{} // that were not ended
+	last Mark              // the last tree number given out, without the bits of first
+	live map[Mark]struct{} // trees that were not ended
 }
 
-// Open ends what former lives of the owner left, and begins.
+// Open kills what earlier boots of the owner left and returns a Host for this one.
 func Open(ctx context.Context, cfg Config) (*Host, error) {
-	if cfg.Owner == "" || cfg.Life == "" {
-		return nil, errors.New("proctree: Config needs Owner and Life")
+	if cfg.Owner == "" || cfg.Boot == "" {
+		return nil, errors.New("proctree: Config needs Owner and Boot")
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = zap.NewNop()
 	}
-	first := firstMark(cfg.Owner, cfg.Life)
-	// Nothing of this life runs yet, so all that is the owner's was left.
-	n, err := kill(ctx, func(m Mark) bool { return m.owner() == first.owner() }, 0)
+	first := firstMark(cfg.Owner, cfg.Boot)
+	h := &Host{first: first, trees: newTrees(first), live: make(map[Mark]struct{})}
+	// Nothing of this boot runs yet, so whatever has the owner's mark is from before.
+	n, err := h.trees.killOwner(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("proctree: take over from a former life: %w", err)
+		return nil, fmt.Errorf("proctree: end the processes of an earlier boot: %w", err)
 	}
 	if n > 0 {
-		cfg.Logger.Warn("ended processes that a former life left", zap.Int("processes", n))
+		cfg.Logger.Warn("ended processes that an earlier boot left", zap.Int("processes", n))
 	}
-	h := &Host{first: first, logger: cfg.Logger, live: make(map[Mark]struct{})}
 	if len(cfg.Guard) > 0 {
 		if h.guard, err = startGuard(cfg.Guard, first, cfg.Logger); err != nil {
 			return nil, err
 		}
+		h.trees.report(h.guard)
 	}
 	h.spawner = newSpawner()
 	return h, nil
 }
 
-// Start has f fork the first process of a tree and gives the tree's mark, which End
-// has to be called for when that process has ended. Forks
-// happen one after the other, on a thread that lives as long as the host, so
-// that Pdeathsig means the death of this process.
-func (h *Host) Start(f func() error) (Mark, error) {
-	m := h.take()
-	err := h.spawner.do(func() error { return marked(m, f) })
+// Start starts cmd as the leader of a new tree and returns the tree's Mark. start
+// does the starting; nil means cmd.Start. The caller must call End once the leader has
+// ended, also when it ended by itself.
+//
+// Starts happen one after the other, on one thread that lives as long as the host, so
+// that a parent-death signal (see GroupAttr) means the death of this process and not
+// of the thread that happened to fork.
+func (h *Host) Start(cmd *exec.Cmd, start func() error) (Mark, error) {
+	if start == nil {
+		start = cmd.Start
+	}
+	m := h.reserve()
+	err := h.spawner.do(func() error { return h.trees.start(m, cmd, start) })
 	if err != nil {
-		h.free(m)
+		h.release(m)
 	}
 	return m, err
 }
 
-// take gives a mark that no living tree has: they come round after a million.
-func (h *Host) take() Mark {
+// reserve returns a Mark that no live tree has. Tree numbers wrap around after a
+// million.
+func (h *Host) reserve() Mark {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for {
@@ -91,28 +115,32 @@ func (h *Host) take() Mark {
 	}
 }
 
-func (h *Host) free(m Mark) {
+func (h *Host) release(m Mark) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.live, m)
 }
 
-// End kills what lives of a tree and returns when nothing does. leader is the
-// tree's first process if that is not reaped yet, and began less than two seconds
-// ago; it saves a look at processes that are older. 0: look at all.
+// End kills the processes of a tree and returns once none is alive, with the number
+// of processes it killed. leader is an optimisation: the pid of the tree's first
+// process, if that is not reaped yet and started less than two seconds ago, limits
+// the search to younger processes. 0 searches all.
 func (h *Host) End(ctx context.Context, m Mark, leader int) (int, error) {
-	n, err := kill(ctx, func(have Mark) bool { return have == m }, leader)
-	if err == nil { // what does not die keeps its mark to itself
-		h.free(m)
+	n, err := h.trees.kill(ctx, m, leader)
+	if err == nil { // a tree that does not die keeps its number
+		h.release(m)
 	}
 	return n, err
 }
 
-// Close ends whatever the host started, and the guard. It is idempotent.
+// Use measures all live trees of this host.
+func (h *Host) Use() (map[Mark]Usage, error) { return h.trees.use() }
+
+// Close kills whatever the host started and ends the guard. It is idempotent.
 func (h *Host) Close(ctx context.Context) (err error) {
 	h.closing.Do(func() {
 		h.spawner.close()
-		_, err = kill(ctx, func(m Mark) bool { return m.life() == h.first.life() }, 0)
+		_, err = h.trees.killBoot(ctx)
 		if h.guard != nil {
 			h.guard.stop()
 		}
@@ -120,9 +148,9 @@ func (h *Host) Close(ctx context.Context) (err error) {
 	return err
 }
 
-// spawner starts processes on one thread that lives as long as the host. A child's
-// Pdeathsig fires when the thread that forked it ends, not the process, and Go's
-// threads come and go; so every child is forked from this one.
+// spawner starts processes on one thread that lives as long as the host. The
+// parent-death signal of a child fires when the thread that forked it ends, and Go
+// creates and ends threads at will, so every child is forked by this one.
 type spawner struct {
 	jobs chan func()
 	done chan struct{}
@@ -140,14 +168,14 @@ func newSpawner() *spawner {
 	return s
 }
 
-// do runs f on the thread.
+// do runs f on the thread and returns its error.
 func (s *spawner) do(f func() error) error {
 	result := make(chan error, 1)
 	s.jobs <- func() { result <- f() }
 	return <-result
 }
 
-// close ends the thread, and with it what was started on it with Pdeathsig.
+// close ends the thread, and with it every child that has a parent-death signal.
 func (s *spawner) close() {
 	close(s.jobs)
 	<-s.done

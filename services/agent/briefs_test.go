@@ -35,7 +35,7 @@ const (
 // promoted is the work plane's word that an item has its report.
 func promoted(briefID, itemID, text string) *journal.Event {
 	return &journal.Event{Namespace: "acme", AgentID: "keeper", WorkItemID: itemID, Payload: &workv1.ReportPromoted{
-		WorkItem: &workv1.WorkItem{WorkItemId: itemID}, BriefId: briefID, Text: text, TurnId: "trn_1",
+		WorkItem: &workv1.WorkItemRecord{WorkItemId: itemID}, BriefId: briefID, Text: text, TurnId: "trn_1",
 	}}
 }
 

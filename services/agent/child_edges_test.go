@@ -45,7 +45,7 @@ func TestA12_AnItemCompletedByAnOperatorEndsTheChild(t *testing.T) {
 	r.stays(child)
 	r.others.set(func() { open = 0 })
 	r.stays(child) // nobody said so yet
-	voice.Say(&journal.Event{Namespace: "acme", AgentID: child.GetAgentId(), WorkItemID: "wi_1", Payload: &workv1.WorkItemCompleted{WorkItem: &workv1.WorkItem{WorkItemId: "wi_1"}}})
+	voice.Say(&journal.Event{Namespace: "acme", AgentID: child.GetAgentId(), WorkItemID: "wi_1", Payload: &workv1.WorkItemCompleted{WorkItem: &workv1.WorkItemRecord{WorkItemId: "wi_1"}}})
 	d := r.over(child)
 	require.Equal(t, agentv1.DelegationOutcome_DELEGATION_OUTCOME_COMPLETED, d.GetOutcome())
 	require.Equal(t, "so far", d.GetResultSummary())
@@ -83,7 +83,7 @@ func TestA12_AChildThatWaited(t *testing.T) {
 			if restart {
 				r.restart()
 			} else {
-				voice.Say(&journal.Event{Namespace: "acme", AgentID: child.GetAgentId(), Payload: &waitingv1.WaitCancelled{Wait: wait, Reason: "cancelled"}})
+				voice.Say(&journal.Event{Namespace: "acme", AgentID: child.GetAgentId(), Payload: &waitingv1.WaitCancelled{Wait: wait, Reason: waitingv1.WaitEndReason_WAIT_END_REASON_CANCELLED}})
 			}
 			require.Equal(t, "I wait", r.over(child).GetResultSummary())
 		})

@@ -303,7 +303,7 @@ func TestA12_WhenAChildIsDone(t *testing.T) {
 			r.submit(a, 1, "last words")
 			r.submit(a, 2, "")
 			if c.item != "" {
-				r.hear(&journal.Event{Namespace: "acme", AgentID: child.GetAgentId(), Payload: &workv1.WorkItemCreated{WorkItem: &workv1.WorkItem{WorkItemId: c.item}}})
+				r.hear(&journal.Event{Namespace: "acme", AgentID: child.GetAgentId(), Payload: &workv1.WorkItemCreated{WorkItem: &workv1.WorkItemRecord{WorkItemId: c.item}}})
 			}
 			r.others.set(func() { c.others(r.others) })
 			r.finish(a, done)

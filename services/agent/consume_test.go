@@ -132,7 +132,10 @@ func TestP7_WakesCoalesce(t *testing.T) {
 
 // What wakes an agent that waited by itself.
 func TestP1_ResolvedAgentWaits(t *testing.T) {
-	for cause, wakes := range map[string]bool{"timer": true, "task_result_present": true, "task_result": false, "operator_input": false} {
+	for cause, wakes := range map[waitingv1.WaitCause]bool{
+		waitingv1.WaitCause_WAIT_CAUSE_TIMER: true, waitingv1.WaitCause_WAIT_CAUSE_TASK_RESULT_PRESENT: true,
+		waitingv1.WaitCause_WAIT_CAUSE_TASK_RESULT: false, waitingv1.WaitCause_WAIT_CAUSE_OPERATOR_INPUT: false,
+	} {
 		for item, own := range map[string]bool{"": true, "wi_a": false} {
 			r := newRig(t)
 			r.spawn("keeper")

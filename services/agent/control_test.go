@@ -253,7 +253,7 @@ func TestA8_AStopDropsTheTick(t *testing.T) {
 	for _, inTurn := range []bool{false, true} {
 		r := newRig(t)
 		r.spawn("keeper")
-		r.hear(said(&waitingv1.WaitResolved{Wait: &waitingv1.Wait{WaitId: "wt_1"}, Cause: "timer"}))
+		r.hear(said(&waitingv1.WaitResolved{Wait: &waitingv1.Wait{WaitId: "wt_1"}, Cause: waitingv1.WaitCause_WAIT_CAUSE_TIMER}))
 		tick := r.wakeTick()
 		if inTurn {
 			r.take("keeper")

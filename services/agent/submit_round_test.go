@@ -295,7 +295,7 @@ func TestW7_Promotion(t *testing.T) {
 				return &workv1.CompleteWorkItemResponse{
 					WorkItem:   &workv1.WorkItem{WorkItemId: req.(*workv1.CompleteWorkItemRequest).GetWorkItemId(), ResultBriefId: out.brief},
 					WasCurrent: out.current, AlreadyCompleted: out.already,
-					Warnings: []*workv1.Warning{{Kind: "unfinished_todos"}},
+					Warnings: []*workv1.Warning{{Kind: workv1.WarningKind_WARNING_KIND_UNFINISHED_TODOS}},
 				}, nil
 			})
 			var calls []*agentv1.ToolCall
@@ -325,7 +325,7 @@ func TestW7_Promotion(t *testing.T) {
 			require.Equal(t, c.text, reports[0].GetText())
 			require.Equal(t, c.promoted, reports[0].GetWorkItemId())
 			require.Equal(t, a.GetTurn().GetRunId()+"/0/promote", reports[0].GetRequestId())
-			require.Equal(t, "unfinished_todos", reports[0].GetWarnings()[0].GetKind(), "warnings are kept with the report")
+			require.Equal(t, workv1.WarningKind_WARNING_KIND_UNFINISHED_TODOS, reports[0].GetWarnings()[0].GetKind(), "warnings are kept with the report")
 			require.Equal(t, agentv1.TurnEndReason_TURN_END_REASON_COMPLETION_PROMOTED, resp.GetEndReason())
 			require.Equal(t, agentv1.MessageState_MESSAGE_STATE_PROCESSED, r.message("keeper", a.GetMessage().GetMessageId()).GetState())
 			require.Len(t, resp.GetToolResults()[len(calls)-2].GetWarnings(), 1)

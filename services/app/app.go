@@ -205,7 +205,7 @@ func New(cfg Config, logger *zap.Logger, version string) (*App, error) {
 			}
 			gw, err := gateway.New(gateway.Config{HTTPAddr: cfg.HTTPAddr}, gateway.Deps{
 				MCP:  tools.Handler,
-				Conn: c.conn, Auth: creds.door, Limit: limit, TLS: wire.http, Sources: a.broker.sources, Ready: func() error { return a.Ready() },
+				Conn: c.conn, Waits: waits, Auth: creds.door, Limit: limit, TLS: wire.http, Sources: a.broker.sources, Ready: func() error { return a.Ready() },
 				OpenAPI: openapi.JSON, Logger: logger, Metrics: metrics, Tracer: a.tracer, Version: version,
 			})
 			a.gateway = gw

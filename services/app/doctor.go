@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 
+	"quartet/pkg/version"
 	"quartet/services/doctor"
 )
 
@@ -19,6 +20,6 @@ func Examine(ctx context.Context, cfg Config, err error, c doctor.Client) []doct
 	if err == nil {
 		here.OpenToOthers = loopback("grpc-addr", cfg.GRPCAddr) != nil || loopback("http-addr", cfg.HTTPAddr) != nil
 	}
-	c.Version = Version()
+	c.Version = version.Get().String()
 	return doctor.Examine(ctx, c, here)
 }

@@ -28,6 +28,12 @@ func deadlines() map[string]time.Duration {
 	return all
 }
 
+// waits says whether an RPC may wait longer than the server's default allows.
+func waits(method string) bool {
+	_, ok := deadlines()[method]
+	return ok
+}
+
 // drainTerm is how long calls in flight may take when the process stops.
 const drainTerm = 5 * time.Second
 

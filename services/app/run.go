@@ -5,11 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime/debug"
 	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+
+	"quartet/pkg/version"
 )
 
 const (
@@ -17,21 +18,6 @@ const (
 	// StopTerm is how long a process that is asked to end takes at most.
 	StopTerm = 20 * time.Second
 )
-
-// Version is the build's, from its module and commit.
-func Version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	v := info.Main.Version
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" && len(s.Value) >= 12 && (v == "" || v == "(devel)") {
-			v = "dev-" + s.Value[:12]
-		}
-	}
-	return v
-}
 
 // Run serves until ctx ends, then stops in order.
 func Run(ctx context.Context, cfg Config) error {
@@ -41,7 +27,7 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	defer func() { _ = logger.Sync() }() // stderr cannot always be synced
-	a, err := New(cfg, logger, Version())
+	a, err := New(cfg, logger, version.Get().String())
 	if err != nil {
 		return err
 	}
@@ -61,7 +47,7 @@ func Run(ctx context.Context, cfg Config) error {
 
 // hello tells a person where to go; programs read /readyz.
 func (a *App) hello(took time.Duration) {
-	fmt.Fprintf(os.Stderr, "quartet %s is up after %s, data in %s\n", Version(), took.Round(time.Millisecond), a.cfg.DataDir)
+	fmt.Fprintf(os.Stderr, "quartet %s is up after %s, data in %s\n", version.Get().String(), took.Round(time.Millisecond), a.cfg.DataDir)
 	if addr := a.HTTPAddr(); addr != "" {
 		at := a.scheme() + "://" + addr
 		fmt.Fprintf(os.Stderr, "  REST   %s/v1   OpenAPI %s/openapi.json   events %s/v1/events\n", at, at, at)

@@ -11,6 +11,7 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/tracing"
+	"quartet/pkg/version"
 )
 
 // quiet are the calls that wait or keep something alive: they continue a trace,
@@ -50,7 +51,7 @@ func ClientTracer(ctx context.Context, service, instance string) (t *tracing.Tra
 	if os.Getenv("OTEL_SERVICE_NAME") != "" {
 		service = "" // it says so itself
 	}
-	t, err = tracing.New(ctx, tracing.Config{Ratio: 1, Service: service, Instance: instance, Version: Version()})
+	t, err = tracing.New(ctx, tracing.Config{Ratio: 1, Service: service, Instance: instance, Version: version.Get().String()})
 	return t, func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTerm)
 		defer cancel()

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 )
 
@@ -188,7 +189,7 @@ func doings(it *workv1.WorkItem, now time.Time) []string {
 	waits := false
 	for _, w := range it.GetWaits() {
 		text := short(w.GetMode()) + " " + short(w.GetKind())
-		if w.GetMode() == workv1.WaitMode_WAIT_MODE_WAIT {
+		if w.GetMode() == waitingv1.WaitMode_WAIT_MODE_WAIT {
 			text, waits = "waits: "+short(w.GetKind()), true
 		}
 		if w.GetResource() != "" {

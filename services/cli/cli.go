@@ -17,6 +17,7 @@ import (
 
 	"quartet/pkg/archive"
 	"quartet/pkg/conf"
+	"quartet/pkg/version"
 )
 
 // DefaultAddress is where `quartet dev` serves gRPC.
@@ -48,8 +49,8 @@ type Servers struct {
 	Guard []string
 	// Doctor says what is wrong with an installation.
 	Doctor func(ctx context.Context, conn grpc.ClientConnInterface, o DoctorOptions) []Finding
-	// Version is the build's.
-	Version string
+	// Version describes the build.
+	Version version.Info
 	// Now is the time that ages are counted to; nil: the machine's.
 	Now func() time.Time
 }
@@ -125,8 +126,9 @@ func Command(s Servers) *cobra.Command {
 	}
 	root := &cobra.Command{
 		Use: "quartet", Short: "A durable control plane for AI agents", Long: rootHelp,
-		SilenceErrors: true, SilenceUsage: true,
+		SilenceErrors: true, SilenceUsage: true, Version: s.Version.String(),
 	}
+	root.SetVersionTemplate("quartet {{.Version}}\n")
 	groupOnly(root)
 	flags := root.PersistentFlags()
 	ss.settings = conf.New(flags)
@@ -155,12 +157,12 @@ func Command(s Servers) *cobra.Command {
 	grouped("use", ss.agentCommand(), ss.workCommand(), ss.waitCommand(), ss.triggerCommand(), ss.timerCommand(), ss.taskCommand(), ss.boardCommand(), ss.keyCommand())
 	grouped("see", ss.explainCommand(), ss.eventsCommand(), ss.readyCommand(), ss.whoamiCommand())
 	root.AddCommand(guardCommand(), &cobra.Command{
-		Use: "version", Short: "Show the version of this binary", Args: none,
+		Use: "version", Short: "Show version, revision and date of this binary", Args: none,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if ss.output == formJSON {
-				return json.NewEncoder(cmd.OutOrStdout()).Encode(map[string]string{"version": s.Version})
+				return json.NewEncoder(cmd.OutOrStdout()).Encode(s.Version)
 			}
-			_, err := fmt.Fprintln(cmd.OutOrStdout(), s.Version)
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), s.Version.Long())
 			return err
 		},
 	})

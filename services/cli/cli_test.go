@@ -194,7 +194,9 @@ func TestEveryCommandTeaches(t *testing.T) {
 	s := r.run("--help")
 	require.Equal(t, 0, s.code)
 	require.Contains(t, s.out, "Exit codes:")
-	require.Equal(t, "1.2.3\n", r.run("version").out)
+	require.Contains(t, r.run("version").out, "quartet 1.2.3\nrevision  0123456789abcdef\ndate      2026-01-02T03:04:05Z\n")
+	require.Equal(t, "quartet 1.2.3-0123456789ab\n", r.run("--version").out)
+	require.JSONEq(t, `{"version":"1.2.3","revision":"0123456789abcdef","date":"2026-01-02T03:04:05Z","go":"go1","platform":"linux/amd64"}`, r.run("version", "-o", "json").out)
 	require.Contains(t, r.run("completion", "bash").out, "quartet")
 }
 

@@ -28,6 +28,7 @@ import (
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/rpc"
+	"quartet/pkg/version"
 )
 
 var rewrite = flag.Bool("rewrite", false, "rewrite testdata/*.txt")
@@ -85,7 +86,7 @@ var (
 	blocked = &workv1.WorkItem{
 		WorkItemId: "wi_2", AgentId: "keeper", Objective: "Upgrade the broker " + strings.Repeat("and everything around it ", 5), Revision: 1,
 		PlanStatus: workv1.PlanStatus_PLAN_STATUS_DRAFT, SchedulingState: workv1.SchedulingState_SCHEDULING_STATE_WAITING_EXTERNAL, BlockedBy: "CI\nruns",
-		Waits: []*workv1.AttachedWait{{WaitId: "wt_1", Kind: workv1.WaitKind_WAIT_KIND_EXTERNAL, Mode: workv1.WaitMode_WAIT_MODE_WAIT, Reason: "CI runs", Resource: "trg_1", TriggerCount: 3, ConsumedCount: 1, CreatedAt: at}},
+		Waits: []*workv1.AttachedWait{{WaitId: "wt_1", Kind: waitingv1.WaitKind_WAIT_KIND_EXTERNAL, Mode: waitingv1.WaitMode_WAIT_MODE_WAIT, Reason: "CI runs", Resource: "trg_1", TriggerCount: 3, ConsumedCount: 1, CreatedAt: at}},
 	}
 	ci    = &waitingv1.Wait{WaitId: "wt_1", AgentId: "keeper", WorkItemId: "wi_2", Mode: waitingv1.WaitMode_WAIT_MODE_WAIT, Kind: waitingv1.WaitKind_WAIT_KIND_EXTERNAL, Reason: "CI runs", Resource: "trg_1", Status: waitingv1.WaitStatus_WAIT_STATUS_ACTIVE, TriggerCount: 2}
 	build = &taskv1.Task{TaskId: "tsk_1", AgentId: "keeper", State: taskv1.TaskState_TASK_STATE_FAILED, Label: "make build", ExitCode: proto.Int32(2), EndReason: "exited", WorkItemId: "wi_1", CreatedAt: at, OutputBytes: 12}
@@ -170,7 +171,7 @@ func (p *planes) ListDecisions(ctx context.Context, r *agentv1.ListDecisionsRequ
 }
 
 func (p *planes) CreateWorkItem(ctx context.Context, r *workv1.CreateWorkItemRequest) (*workv1.CreateWorkItemResponse, error) {
-	return &workv1.CreateWorkItemResponse{WorkItem: release, Warnings: []*workv1.Warning{{Kind: "several_in_progress", Message: "two todos are in progress"}}}, p.asked(ctx, r)
+	return &workv1.CreateWorkItemResponse{WorkItem: release, Warnings: []*workv1.Warning{{Kind: workv1.WarningKind_WARNING_KIND_SEVERAL_IN_PROGRESS, Message: "two todos are in progress"}}}, p.asked(ctx, r)
 }
 
 func (p *planes) GetWorkItem(ctx context.Context, r *workv1.GetWorkItemRequest) (*workv1.GetWorkItemResponse, error) {
@@ -210,12 +211,12 @@ func (p *planes) WaitFor(ctx context.Context, r *waitingv1.WaitForRequest) (*wai
 }
 
 func (p *planes) CreateWait(ctx context.Context, r *waitingv1.CreateWaitRequest) (*waitingv1.CreateWaitResponse, error) {
-	return &waitingv1.CreateWaitResponse{Wait: ci, Warnings: []*waitingv1.WaitWarning{{Kind: "weak_wait", Message: "nothing can end it"}}}, p.asked(ctx, r)
+	return &waitingv1.CreateWaitResponse{Wait: ci, Warnings: []*waitingv1.WaitWarning{{Kind: waitingv1.WaitWarningKind_WAIT_WARNING_KIND_WEAK_WAIT, Message: "nothing can end it"}}}, p.asked(ctx, r)
 }
 
 func (p *planes) GetWait(ctx context.Context, r *waitingv1.GetWaitRequest) (*waitingv1.GetWaitResponse, error) {
 	w := proto.CloneOf(ci)
-	w.WeakReason = "trigger_dead"
+	w.WeakReason = waitingv1.WeakReason_WEAK_REASON_TRIGGER_DEAD
 	return &waitingv1.GetWaitResponse{Wait: w}, p.asked(ctx, r)
 }
 
@@ -421,7 +422,7 @@ func (r *rig) runIn(stdin string, args ...string) said {
 	var out, errs bytes.Buffer
 	ctx, cancel := context.WithTimeout(r.t.Context(), time.Minute) // a follower has no end of its own
 	defer cancel()
-	code := Run(ctx, Servers{Version: "1.2.3", Replay: replayed, Now: func() time.Time { return at.AsTime().Add(3 * time.Minute) }}, append([]string{"--address", r.address}, args...), strings.NewReader(stdin), &out, &errs)
+	code := Run(ctx, Servers{Version: version.Info{Version: "1.2.3", Revision: "0123456789abcdef", Date: "2026-01-02T03:04:05Z", Go: "go1", Platform: "linux/amd64"}, Replay: replayed, Now: func() time.Time { return at.AsTime().Add(3 * time.Minute) }}, append([]string{"--address", r.address}, args...), strings.NewReader(stdin), &out, &errs)
 	return said{code, out.String(), errs.String()}
 }
 

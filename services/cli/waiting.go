@@ -93,14 +93,14 @@ make a trigger first, or give --recheck.`,
 
 func advise(cmd *cobra.Command, warnings []*waitingv1.WaitWarning) {
 	for _, w := range warnings {
-		cmd.PrintErrf("warning: %s: %s\n", w.GetKind(), printable(w.GetMessage()))
+		cmd.PrintErrf("warning: %s: %s\n", short(w.GetKind()), printable(w.GetMessage()))
 	}
 }
 
 func wait(p *printer, w *waitingv1.Wait) {
 	p.fields(
 		"wait", w.GetWaitId(),
-		"status", short(w.GetStatus())+because(w.GetEndReason()),
+		"status", short(w.GetStatus())+because(short(w.GetEndReason())),
 		"kind", short(w.GetMode())+" "+short(w.GetKind()),
 		"item", w.GetWorkItemId(),
 		"reason", printable(w.GetReason()),
@@ -111,7 +111,7 @@ func wait(p *printer, w *waitingv1.Wait) {
 		"recheck", when(w.GetRecheckAt()),
 		"triggered", number(w.GetTriggerCount()),
 		"unseen", number(w.GetTriggerCount()-w.GetConsumedCount()),
-		"weak", w.GetWeakReason(),
+		"weak", short(w.GetWeakReason()),
 	)
 }
 
@@ -189,7 +189,7 @@ func (ss *session) waitList() *cobra.Command {
 						why = w.GetCondition()
 					}
 					rows = append(rows, []string{w.GetWaitId(), short(w.GetMode()), short(w.GetKind()), short(w.GetStatus()), number(w.GetTriggerCount()),
-						when(w.GetDueAt()), w.GetWeakReason(), w.GetWorkItemId(), brief(why, 50)})
+						when(w.GetDueAt()), short(w.GetWeakReason()), w.GetWorkItemId(), brief(why, 50)})
 				}
 				p.table("no waits", []string{"WAIT", "MODE", "KIND", "STATUS", "TRIGGERED", "DUE", "WEAK", "ITEM", "WHY"}, rows)
 				p.next(resp.GetNextPageToken())

@@ -51,7 +51,7 @@ it, or the scheduler reminds it to.`,
 // warn goes to stderr: advice is no answer.
 func warn(cmd *cobra.Command, warnings []*workv1.Warning) {
 	for _, w := range warnings {
-		cmd.PrintErrf("warning: %s: %s\n", w.GetKind(), printable(w.GetMessage()))
+		cmd.PrintErrf("warning: %s: %s\n", short(w.GetKind()), printable(w.GetMessage()))
 	}
 }
 

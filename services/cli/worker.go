@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"syscall"
 	"time"
@@ -161,7 +162,7 @@ func (ss *session) executes(cmd *cobra.Command, conn *grpc.ClientConn, o workerF
 // serveSteps runs steps of boards.
 func (ss *session) serveSteps(cmd *cobra.Command, conn *grpc.ClientConn, f workerFlags) error {
 	o := f.steps
-	host, err := proctree.Open(cmd.Context(), proctree.Config{Owner: "steps of " + o.ID, Life: id.New().New("boot_"), Guard: ss.guard})
+	host, err := proctree.Open(cmd.Context(), proctree.Config{Owner: "steps of " + o.ID, Boot: id.New().New("boot_"), Guard: ss.guard})
 	if err != nil {
 		return err
 	}
@@ -205,7 +206,16 @@ func (ss *session) serveSteps(cmd *cobra.Command, conn *grpc.ClientConn, f worke
 const guardVerb = "guard-processes"
 
 // GuardCommand is how the binary of this process is started as a guard.
-func GuardCommand() []string { return []string{"/proc/self/exe", guardVerb} }
+func GuardCommand() []string {
+	if runtime.GOOS == "linux" {
+		return []string{"/proc/self/exe", guardVerb} // also after the file was replaced by a newer one
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		return nil // no guard
+	}
+	return []string{exe, guardVerb}
+}
 
 // guardCommand waits for the end of its worker and ends what that has left.
 func guardCommand() *cobra.Command {
@@ -253,10 +263,10 @@ func handle(ctx context.Context, host *proctree.Host, command string, a *boardv1
 		"QUARTET_SESSION_ID="+a.GetRun().GetSessionId(), "QUARTET_BOARD_ID="+a.GetRun().GetBoardId(),
 		"QUARTET_STEP_ID="+a.GetStep().GetStepId(), "QUARTET_RUN_ID="+a.GetRun().GetRunId(),
 		"QUARTET_STEP_TITLE="+a.GetStep().GetTitle(), "QUARTET_STEP_SUMMARY="+a.GetStep().GetSummary())
-	cmd.SysProcAttr = ownGroup()
+	cmd.SysProcAttr = proctree.GroupAttr()
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	cmd.WaitDelay = handlerGrace
-	mark, err := host.Start(cmd.Start)
+	mark, err := host.Start(cmd, nil)
 	if err == nil {
 		err = cmd.Wait()
 		if _, left := host.End(context.WithoutCancel(ctx), mark, 0); left != nil { // whatever it left behind

@@ -27,7 +27,7 @@ func anAssignment() *boardv1.StepAssignment {
 }
 
 func aHost(t *testing.T) *proctree.Host {
-	h, err := proctree.Open(t.Context(), proctree.Config{Owner: t.TempDir(), Life: "1"})
+	h, err := proctree.Open(t.Context(), proctree.Config{Owner: t.TempDir(), Boot: "1"})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, h.Close(context.Background())) })
 	return h

@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"io"
+	"net/http"
 
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
@@ -15,65 +16,53 @@ import (
 	"quartet/pkg/tracing"
 )
 
-// conn stands between the generated REST handlers and a plane. They hand over
-// requests that hold the path only; it completes them. It also drops the
-// metadata they made of the caller's headers: the caller's Authorization must
-// not reach a plane beside the gateway's own (SPEC X4).
+// conn is what the generated REST handlers call a plane by. It does what the hooks of the
+// mux cannot: it drops the metadata that the handlers make of the caller's headers, because
+// the caller's Authorization must not reach a plane beside the gateway's own (SPEC X4), and it
+// refuses a stream before its HTTP header is written.
 type conn struct{ plane grpc.ClientConnInterface }
 
 // Invoke implements grpc.ClientConnInterface.
 func (c conn) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
-	req, err := complete(ctx, args)
-	if err != nil {
-		return err
-	}
-	route(ctx)
-	return c.plane.Invoke(onward(ctx), method, req, reply, opts...)
+	return c.plane.Invoke(onward(ctx), method, args, reply, opts...)
 }
 
 // NewStream implements grpc.ClientConnInterface.
 func (c conn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	route(ctx)
 	s, err := c.plane.NewStream(onward(ctx), desc, method, opts...)
 	if err != nil {
 		return nil, err
 	}
-	return &stream{ClientStream: s, ctx: ctx, method: method}, nil
+	return &stream{ClientStream: s, method: method}, nil
 }
 
-func complete(ctx context.Context, args any) (proto.Message, error) {
-	m, ok := args.(proto.Message)
-	if !ok {
-		return nil, fault.InternalError.Newf("a request of type %T is no message", args)
+// traceMetadata forwards the caller's trace. It is the only header that reaches a plane.
+func traceMetadata(_ context.Context, r *http.Request) metadata.MD {
+	if t := r.Header.Get(tracing.Header); t != "" {
+		return metadata.Pairs(tracing.Header, t)
 	}
-	return callFrom(ctx).fill(m)
+	return nil
 }
 
+// onward replaces the outgoing metadata by the caller's trace, which a span of the gateway's
+// own replaces in turn: the connection sends that.
 func onward(ctx context.Context) context.Context {
 	md := metadata.MD{}
-	// With a span of the gateway's own the connection sends that.
-	if t := callFrom(ctx).traceparent; t != "" && !trace.SpanContextFromContext(ctx).IsValid() {
-		md.Set(tracing.Header, t)
+	if out, ok := metadata.FromOutgoingContext(ctx); ok && !trace.SpanContextFromContext(ctx).IsValid() {
+		if t := out.Get(tracing.Header); len(t) > 0 {
+			md.Set(tracing.Header, t[0])
+		}
 	}
 	return metadata.NewOutgoingContext(ctx, md)
 }
 
-// stream takes the first answer before the HTTP header is written, so that a
-// stream which is refused is refused with its status.
+// stream receives the first response before the HTTP header is written, so that a stream
+// which is refused gets the status of its refusal.
 type stream struct {
 	grpc.ClientStream
-	ctx    context.Context //nolint:containedctx // of the stream, which has one anyway
 	method string
 	first  proto.Message
 	err    error
-}
-
-func (s *stream) SendMsg(m any) error {
-	req, err := complete(s.ctx, m)
-	if err != nil {
-		return err
-	}
-	return s.ClientStream.SendMsg(req)
 }
 
 func (s *stream) Header() (metadata.MD, error) {
@@ -104,7 +93,7 @@ func (s *stream) RecvMsg(m any) error {
 	return nil
 }
 
-// newReply makes an empty answer of a method given as "/package.Service/Method".
+// newReply returns an empty response of a method given as "/package.Service/Method".
 func newReply(method string) (proto.Message, error) {
 	name := []byte(method[1:])
 	for i, c := range name {

@@ -58,8 +58,8 @@ func refuse(w http.ResponseWriter, r *http.Request, err error) {
 }
 
 func refuseAs(w http.ResponseWriter, r *http.Request, err error, httpStatus int) {
-	c := callFrom(r.Context())
-	if c.conditional && fault.From(err).Reason() == fault.RevisionConflict {
+	in := inputOf(r)
+	if in.conditional && fault.From(err).Reason() == fault.RevisionConflict {
 		httpStatus = http.StatusPreconditionFailed // SPEC X3
 	}
 	switch httpStatus {
@@ -69,7 +69,7 @@ func refuseAs(w http.ResponseWriter, r *http.Request, err error, httpStatus int)
 		seconds := math.Ceil(max(fault.From(err).RetryAfter(), time.Second).Seconds())
 		w.Header().Set("Retry-After", strconv.FormatFloat(seconds, 'f', 0, 64))
 	}
-	answerJSON(w, httpStatus, errorOf(err, httpStatus, c.requestID))
+	answerJSON(w, httpStatus, errorOf(err, httpStatus, in.requestID))
 }
 
 func answerJSON(w http.ResponseWriter, httpStatus int, v any) {

@@ -13,6 +13,7 @@ import (
 	"quartet/pkg/journal"
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
 	"quartet/pkg/pbjson"
+	"quartet/pkg/retry"
 )
 
 // feed is one partition's journal on its way into a stream.
@@ -45,7 +46,7 @@ var errEnd = errors.New("gateway: the end of the call")
 // blocks while the stream does, and mends what Follow cannot.
 func (f *feed) follow(ctx context.Context, w *watch, live chan<- batch) {
 	next := f.from.seq
-	wait := time.Duration(0)
+	pacer := retry.New(10*time.Millisecond, time.Second)
 	for ctx.Err() == nil {
 		err := f.src.Follow(ctx, next, func(seq uint64, lines []journal.Line) error {
 			switch {
@@ -67,7 +68,8 @@ func (f *feed) follow(ctx context.Context, w *watch, live chan<- batch) {
 			case <-ctx.Done():
 				return ctx.Err()
 			}
-			next, wait = seq+1, 0
+			next = seq + 1
+			pacer.Reset()
 			if w.stop && b.last {
 				return errEnd
 			}
@@ -76,15 +78,9 @@ func (f *feed) follow(ctx context.Context, w *watch, live chan<- batch) {
 		if ctx.Err() != nil || errors.Is(err, errEnd) {
 			return
 		}
-		wait = min(max(2*wait, 10*time.Millisecond), time.Second)
 		w.events.log.Info("gateway: following a journal again", zap.String("plane", f.src.Plane()),
 			zap.Int("partition", f.src.Partition()), zap.Uint64("from", next), zap.Error(err))
-		timer := time.NewTimer(wait)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-		}
+		_ = pacer.Wait(ctx) // the loop checks ctx
 	}
 }
 

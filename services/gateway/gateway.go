@@ -56,6 +56,9 @@ type Deps struct {
 	TLS *tls.Config
 	// Limit counts a request of a namespace, or refuses it; nil refuses none.
 	Limit func(namespace string) error
+	// Waits says of an RPC, such as /quartet.agent.v1.AgentService/AcquireTurn, whether it
+	// may wait for most of a minute; nil: none does. Streams wait anyway.
+	Waits func(method string) bool
 	// Sources are the journals of a plane.
 	Sources func(plane string) ([]journal.Source, error)
 	// Ready says whether the process can serve; nil is always.

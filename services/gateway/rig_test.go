@@ -165,7 +165,7 @@ func newRig(t *testing.T, change ...func(*Config, *Deps)) *rig {
 
 	cfg := Config{HTTPAddr: "127.0.0.1:0"}
 	deps := Deps{
-		Conn: func(s string) (grpc.ClientConnInterface, error) { return network.Dial(s) }, Auth: r.keys, Sources: r.sources,
+		Conn: func(s string) (grpc.ClientConnInterface, error) { return network.Dial(s) }, Auth: r.keys, Waits: func(m string) bool { return m == agentv1.AgentService_AcquireTurn_FullMethodName }, Sources: r.sources,
 		Ready: func() error {
 			r.mu.Lock()
 			defer r.mu.Unlock()

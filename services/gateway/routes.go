@@ -2,8 +2,6 @@ package gateway
 
 import (
 	"bytes"
-	"context"
-	"errors"
 	"html"
 	"io"
 	"net/http"
@@ -13,7 +11,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"go.uber.org/zap"
 
-	"quartet/pkg/fault"
 	"quartet/pkg/tracing"
 )
 
@@ -23,21 +20,12 @@ func (g *Service) handler(loopback bool) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	strict := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		r, err := g.read(w, r)
-		if err != nil {
-			refuse(w, r, err)
-			return
-		}
-		api.ServeHTTP(w, r)
-	})
-
 	known := http.NewServeMux()
-	known.Handle("/v1/", g.authenticated(g.patient(strict)))
-	known.Handle("/v1/sessions/{session_id}/wal/{file}", only(http.MethodGet, g.authenticated(g.patient(http.HandlerFunc(g.streamWAL)))))
+	known.Handle("/v1/", g.authenticated(api))
+	known.Handle("/v1/sessions/{session_id}/wal/{file}", only(http.MethodGet, g.authenticated(g.waiting(http.HandlerFunc(g.streamWAL)))))
 	known.Handle("/v1/events", only(http.MethodGet, g.authenticated(http.HandlerFunc(g.streamEvents))))
 	if g.deps.MCP != nil {
-		known.Handle("/mcp/", g.authenticated(g.patient(g.bounded(g.deps.MCP(refuse)))))
+		known.Handle("/mcp/", g.authenticated(g.waiting(g.span(mcpPattern, true, g.bounded(g.deps.MCP(refuse)).ServeHTTP))))
 	}
 	known.Handle("/openapi.json", only(http.MethodGet, http.HandlerFunc(g.openAPI)))
 	known.Handle("/version", only(http.MethodGet, http.HandlerFunc(g.version)))
@@ -53,30 +41,9 @@ func (g *Service) handler(loopback bool) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	all.Handle(triggerPath+"{token}", only(http.MethodPost, deliver))
+	all.Handle(triggerPath+"{token}", only(http.MethodPost, g.span(triggerPath+"{token}", true, deliver.ServeHTTP)))
 	all.Handle("/", g.hosts(loopback, g.origins(loopback, known)))
-	return g.counted(g.traced(g.logged(secure(plain(all))))), nil
-}
-
-// errCutShort is why a patient request was cut short.
-var errCutShort = errors.New("the gateway stops")
-
-// patient ends the calls that may wait for most of a minute when the gateway
-// stops. Whoever waits hears at once that it should ask again; without that it
-// would be cut off when the time to drain is over.
-func (g *Service) patient(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		path := r.URL.Path
-		waits := strings.HasPrefix(path, "/v1/sessions/") && (strings.Contains(path, "/runs") || strings.Contains(path, "/wal/") || strings.HasSuffix(path, ":fail") || strings.HasSuffix(path, ":cancel"))
-		if !waits && path != "/v1/turns:acquire" && !strings.HasSuffix(path, "/tasks:exec") && !strings.HasSuffix(path, "/output") && !strings.HasSuffix(path, "/output:follow") && !strings.HasPrefix(path, "/mcp/") {
-			next.ServeHTTP(w, r)
-			return
-		}
-		ctx, cancel := context.WithCancelCause(r.Context())
-		defer cancel(nil)
-		defer context.AfterFunc(g.life, func() { cancel(errCutShort) })()
-		next.ServeHTTP(w, r.WithContext(ctx))
-	})
+	return g.counted(g.logged(secure(plain(all)))), nil
 }
 
 // bounded takes the body in within its limits of size and time, for handlers
@@ -91,19 +58,6 @@ func (g *Service) bounded(next http.Handler) http.Handler {
 		r.Body = io.NopCloser(bytes.NewReader(body))
 		next.ServeHTTP(w, r)
 	})
-}
-
-// cutShort is what a patient request that was ended by a stop is told: a call
-// that writes may have done so (SPEC X1).
-func cutShort(ctx context.Context, method string, err error) error {
-	if !errors.Is(context.Cause(ctx), errCutShort) {
-		return err
-	}
-	stopped := fault.NotReady.New("the server stops; repeat the request in a moment, with the same request_id")
-	if method != http.MethodGet {
-		stopped = stopped.With("outcome", "unknown")
-	}
-	return stopped
 }
 
 // only refuses other methods. ServeMux would do it in its own words.
@@ -152,7 +106,7 @@ func (g *Service) readyz(w http.ResponseWriter, _ *http.Request) {
 	}
 	err := g.deps.Ready()
 	if g.stopping.Load() {
-		err = errCutShort
+		err = errStopping
 	}
 	if err != nil {
 		w.Header().Set("Retry-After", "1")

@@ -30,10 +30,14 @@ import (
 
 // api is the REST map of proto/gateway.yaml.
 func (g *Service) api() (http.Handler, error) {
+	routes, err := newRouteTable(g.deps.Waits)
+	if err != nil {
+		return nil, err
+	}
 	mux := runtime.NewServeMux(
 		runtime.WithMarshalerOption(runtime.MIMEWildcard, codec{}),
 		runtime.WithErrorHandler(func(ctx context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, r *http.Request, err error) {
-			refuse(w, r.WithContext(ctx), cutShort(ctx, r.Method, err))
+			refuse(w, r.WithContext(ctx), stopped(ctx, r.Method, err))
 		}),
 		runtime.WithRoutingErrorHandler(func(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, r *http.Request, httpStatus int) {
 			unrouted(w, r, httpStatus)
@@ -44,6 +48,9 @@ func (g *Service) api() (http.Handler, error) {
 			}
 			return fault.From(err).GRPCStatus()
 		}),
+		runtime.WithMiddlewares(g.decoded(routes)),
+		runtime.SetQueryParameterParser(queryParser{}),
+		runtime.WithMetadata(traceMetadata),
 		runtime.WithForwardResponseOption(tag),
 		runtime.WithOutgoingHeaderMatcher(func(key string) (string, bool) {
 			return "Idempotent-Replayed", key == "idempotent-replayed" // SPEC X2
@@ -134,7 +141,7 @@ func tag(_ context.Context, w http.ResponseWriter, m proto.Message) error {
 	return nil
 }
 
-// codec writes ProtoJSON. It reads nothing: see call.
+// codec is the marshaler of the mux: ProtoJSON out, and in what the middleware decoded.
 type codec struct{}
 
 // ContentType implements runtime.Marshaler.
@@ -162,13 +169,22 @@ func (codec) Marshal(v any) ([]byte, error) {
 	return nil, fmt.Errorf("gateway: a %T has no JSON form", v)
 }
 
-// Unmarshal implements runtime.Marshaler.
-func (codec) Unmarshal([]byte, any) error { return nil }
+// Unmarshal implements runtime.Marshaler. Nothing calls it: requests come by NewDecoder.
+func (codec) Unmarshal([]byte, any) error {
+	return errors.New("gateway: requests are decoded by the middleware")
+}
 
-// NewDecoder implements runtime.Marshaler. The generated handlers take io.EOF
-// for an empty body.
-func (codec) NewDecoder(io.Reader) runtime.Decoder {
-	return runtime.DecoderFunc(func(any) error { return io.EOF })
+// NewDecoder implements runtime.Marshaler. The body of every request is an *input.
+func (c codec) NewDecoder(body io.Reader) runtime.Decoder {
+	return runtime.DecoderFunc(func(v any) error {
+		in, ok := body.(*input)
+		m, isMessage := v.(proto.Message)
+		if !ok || !isMessage {
+			return c.Unmarshal(nil, v)
+		}
+		proto.Merge(m, in.msg)
+		return nil
+	})
 }
 
 // NewEncoder implements runtime.Marshaler.

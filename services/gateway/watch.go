@@ -22,7 +22,7 @@ var watched = []string{"agent", "work", "task", "waiting", "board"}
 
 const maxEventTypes = 100
 
-var errStopping = fault.NotReady.New("the server stops; go on from the last cursor at another one, or in a moment")
+var errEventsStopping = fault.NotReady.New("the server stops; go on from the last cursor at another one, or in a moment")
 
 // events is EventService.
 type events struct {
@@ -265,7 +265,7 @@ func (s *sending) receive(ctx context.Context, from <-chan batch) (batch, error)
 		case <-ctx.Done():
 			return batch{}, ctx.Err()
 		case <-s.events.closing:
-			return batch{}, errStopping
+			return batch{}, errEventsStopping
 		}
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
+	"quartet/pkg/retry"
 	"quartet/pkg/rpc"
 )
 
@@ -127,13 +128,14 @@ func (k *Keys) Ready() error {
 }
 
 func (k *Keys) follow(ctx context.Context, src journal.Source) {
-	next, pause := uint64(1), 10*time.Millisecond
+	next, pacer := uint64(1), retry.New(10*time.Millisecond, time.Second)
 	for ctx.Err() == nil {
 		err := src.Follow(ctx, next, func(seq uint64, lines []journal.Line) error {
 			for _, line := range lines {
 				k.hear(line)
 			}
-			next, pause = seq+1, 10*time.Millisecond
+			next = seq + 1
+			pacer.Reset()
 			k.mu.Lock()
 			k.at[src.Partition()] = next
 			close(k.moved)
@@ -145,13 +147,7 @@ func (k *Keys) follow(ctx context.Context, src journal.Source) {
 			return
 		}
 		k.cfg.Logger.Warn("keys: following the journal again", zap.Error(err))
-		t := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-		case <-t.C:
-		}
-		t.Stop()
-		pause = min(2*pause, time.Second)
+		_ = pacer.Wait(ctx) // the loop checks ctx
 	}
 }
 

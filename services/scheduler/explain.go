@@ -10,6 +10,7 @@ import (
 	"quartet/pkg/fault"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	schedulerv1 "quartet/pkg/pb/quartet/scheduler/v1"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/rpc"
 
@@ -189,7 +190,7 @@ func allWait(f Facts) string {
 // waitsFor says what an item waits for, and since when.
 func waitsFor(it *workv1.WorkItem, now time.Time) string {
 	for _, w := range it.GetWaits() {
-		if w.GetMode() != workv1.WaitMode_WAIT_MODE_WAIT {
+		if w.GetMode() != waitingv1.WaitMode_WAIT_MODE_WAIT {
 			continue
 		}
 		return fmt.Sprintf("waits for %s, %s: %s", awaited(w.GetKind(), w.GetResource()), since(w.GetCreatedAt().AsTime(), now), w.GetReason())
@@ -203,20 +204,20 @@ func waitsFor(it *workv1.WorkItem, now time.Time) string {
 	return "is not runnable (" + it.GetReasonCode() + ")"
 }
 
-func awaited(kind workv1.WaitKind, resource string) string {
+func awaited(kind waitingv1.WaitKind, resource string) string {
 	switch kind {
-	case workv1.WaitKind_WAIT_KIND_TASK:
+	case waitingv1.WaitKind_WAIT_KIND_TASK:
 		return "task " + resource
-	case workv1.WaitKind_WAIT_KIND_EXTERNAL:
+	case waitingv1.WaitKind_WAIT_KIND_EXTERNAL:
 		if resource != "" {
 			return "trigger " + resource
 		}
 		return "any trigger of its own"
-	case workv1.WaitKind_WAIT_KIND_TIMER:
+	case waitingv1.WaitKind_WAIT_KIND_TIMER:
 		return "a time"
-	case workv1.WaitKind_WAIT_KIND_OPERATOR:
+	case waitingv1.WaitKind_WAIT_KIND_OPERATOR:
 		return "an operator's message"
-	case workv1.WaitKind_WAIT_KIND_UNSPECIFIED, workv1.WaitKind_WAIT_KIND_SYSTEM:
+	case waitingv1.WaitKind_WAIT_KIND_UNSPECIFIED, waitingv1.WaitKind_WAIT_KIND_SYSTEM:
 	}
 	return "the system"
 }

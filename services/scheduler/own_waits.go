@@ -8,7 +8,6 @@ import (
 	"google.golang.org/grpc"
 
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
-	workv1 "quartet/pkg/pb/quartet/work/v1"
 )
 
 // Waiting is the part of the waiting plane that the scheduler reads, only to explain: a
@@ -41,6 +40,5 @@ func alsoWaits(own []*waitingv1.Wait, now time.Time) string {
 		return ""
 	}
 	w := own[0]
-	kind := workv1.WaitKind(workv1.WaitKind_value[w.GetKind().String()])
-	return fmt.Sprintf("; the agent itself waits for %s, %s: %s", awaited(kind, w.GetResource()), since(w.GetCreatedAt().AsTime(), now), w.GetReason())
+	return fmt.Sprintf("; the agent itself waits for %s, %s: %s", awaited(w.GetKind(), w.GetResource()), since(w.GetCreatedAt().AsTime(), now), w.GetReason())
 }

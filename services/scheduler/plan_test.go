@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 )
 
@@ -42,9 +43,9 @@ const (
 	asking   = workv1.Readiness_READINESS_WAITING_FOR_OPERATOR
 )
 
-func waitFor(kind workv1.WaitKind, triggers, consumed int64) *workv1.AttachedWait {
+func waitFor(kind waitingv1.WaitKind, triggers, consumed int64) *workv1.AttachedWait {
 	return &workv1.AttachedWait{
-		WaitId: "wt_1", Mode: workv1.WaitMode_WAIT_MODE_WAIT, Kind: kind, TriggerCount: triggers, ConsumedCount: consumed,
+		WaitId: "wt_1", Mode: waitingv1.WaitMode_WAIT_MODE_WAIT, Kind: kind, TriggerCount: triggers, ConsumedCount: consumed,
 		Reason: "the reply", Resource: "tsk_1", CreatedAt: timestamppb.New(now.Add(-90 * time.Second)),
 	}
 }
@@ -116,10 +117,10 @@ func recheckIn(it *workv1.WorkItem, d time.Duration) func(*Facts) {
 }
 
 const (
-	task     = workv1.WaitKind_WAIT_KIND_TASK
-	external = workv1.WaitKind_WAIT_KIND_EXTERNAL
-	operator = workv1.WaitKind_WAIT_KIND_OPERATOR
-	timed    = workv1.WaitKind_WAIT_KIND_TIMER
+	task     = waitingv1.WaitKind_WAIT_KIND_TASK
+	external = waitingv1.WaitKind_WAIT_KIND_EXTERNAL
+	operator = waitingv1.WaitKind_WAIT_KIND_OPERATOR
+	timed    = waitingv1.WaitKind_WAIT_KIND_TIMER
 )
 
 // Every row of SPEC D2, and what went wrong elsewhere.

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane/planetest"
 )
@@ -124,8 +125,8 @@ func (s *stage) item(t *testing.T, o options) {
 	}
 	if kind := o.text("wait"); kind != "" {
 		w := &workv1.AttachedWait{
-			WaitId: "wt_" + it.GetWorkItemId(), Mode: workv1.WaitMode_WAIT_MODE_WAIT, Reason: "the reply", Resource: o.text("on"), CreatedAt: o.ago("since"),
-			Kind: workv1.WaitKind(workv1.WaitKind_value["WAIT_KIND_"+strings.ToUpper(kind)]), TriggerCount: int64(o.number("triggers")), ConsumedCount: int64(o.number("seen")),
+			WaitId: "wt_" + it.GetWorkItemId(), Mode: waitingv1.WaitMode_WAIT_MODE_WAIT, Reason: "the reply", Resource: o.text("on"), CreatedAt: o.ago("since"),
+			Kind: waitingv1.WaitKind(waitingv1.WaitKind_value["WAIT_KIND_"+strings.ToUpper(kind)]), TriggerCount: int64(o.number("triggers")), ConsumedCount: int64(o.number("seen")),
 			LastTriggeredAt: o.ago("at"),
 		}
 		it.Waits, it.HasTriggeredWaits = append(it.Waits, w), w.GetTriggerCount() > w.GetConsumedCount()

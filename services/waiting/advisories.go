@@ -10,29 +10,30 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Why a wait is weak (SPEC P8).
+// Short names for why a wait is weak (SPEC P8).
 const (
-	weakNoTrigger   = "no_live_trigger"
-	weakTriggerDead = "trigger_dead"
+	notWeak         = waitingv1.WeakReason_WEAK_REASON_UNSPECIFIED
+	weakNoTrigger   = waitingv1.WeakReason_WEAK_REASON_NO_LIVE_TRIGGER
+	weakTriggerDead = waitingv1.WeakReason_WEAK_REASON_TRIGGER_DEAD
 )
 
-var weakText = map[string]string{
+var weakText = map[waitingv1.WeakReason]string{
 	weakNoTrigger:   "nothing can end this wait: its owner has no live trigger; make one with CreateExternalTrigger, or give recheck_after",
 	weakTriggerDead: "nothing can end this wait: its trigger was cancelled or has expired; make a new one and wait for that, or give recheck_after",
 }
 
 // weak says why nothing can end a wait or remind of it, "" where something can.
 // Operators, tasks and times come by themselves; the outside needs an address.
-func (a *agentWaits) weak(w *waitingv1.Wait, now time.Time) string {
+func (a *agentWaits) weak(w *waitingv1.Wait, now time.Time) waitingv1.WeakReason {
 	if !active(w) || w.GetKind() != waitingv1.WaitKind_WAIT_KIND_EXTERNAL {
-		return ""
+		return notWeak
 	}
 	if at := w.GetRecheckAt(); at != nil && w.GetRecheckConsumedAt() == nil && at.AsTime().After(now) {
-		return ""
+		return notWeak
 	}
 	for _, t := range a.liveTriggers(now) {
 		if reaches(t, w) {
-			return ""
+			return notWeak
 		}
 	}
 	if w.GetResource() != "" {
@@ -42,9 +43,9 @@ func (a *agentWaits) weak(w *waitingv1.Wait, now time.Time) string {
 }
 
 // weakIf is weak for a wait whose item the owner may be reminded of anyway.
-func (a *agentWaits) weakIf(w *waitingv1.Wait, now time.Time, reminded bool) string {
+func (a *agentWaits) weakIf(w *waitingv1.Wait, now time.Time, reminded bool) waitingv1.WeakReason {
 	if reminded {
-		return ""
+		return notWeak
 	}
 	return a.weak(w, now)
 }
@@ -64,7 +65,7 @@ func (s *Service) reminded(ctx context.Context, agentID, itemID string) bool {
 func (s *Service) strengthen(ctx context.Context, waits ...*waitingv1.Wait) {
 	asked := map[string]bool{}
 	for _, w := range waits {
-		if w.GetWeakReason() == "" {
+		if w.GetWeakReason() == notWeak {
 			continue
 		}
 		strong, known := asked[w.GetWorkItemId()]
@@ -73,7 +74,7 @@ func (s *Service) strengthen(ctx context.Context, waits ...*waitingv1.Wait) {
 			asked[w.GetWorkItemId()] = strong
 		}
 		if strong {
-			w.WeakReason = ""
+			w.WeakReason = notWeak
 		}
 	}
 }
@@ -103,11 +104,11 @@ func (a *agentWaits) weakened(t *waitingv1.Trigger, now time.Time) []string {
 	return ids
 }
 
-func warnings(weakReason string) []*waitingv1.WaitWarning {
-	if weakReason == "" {
+func warnings(weakReason waitingv1.WeakReason) []*waitingv1.WaitWarning {
+	if weakReason == notWeak {
 		return nil
 	}
-	return []*waitingv1.WaitWarning{{Kind: "weak_wait", Message: weakText[weakReason]}}
+	return []*waitingv1.WaitWarning{{Kind: waitingv1.WaitWarningKind_WAIT_WARNING_KIND_WEAK_WAIT, Message: weakText[weakReason]}}
 }
 
 // shown is a wait as readers see it.

@@ -21,17 +21,17 @@ func TestP8_WeakWaits(t *testing.T) {
 	for name, c := range map[string]struct {
 		setup func(r *rig) string // gives the resource
 		req   *waitingv1.WaitForRequest
-		want  string
+		want  waitingv1.WeakReason
 	}{
-		"an operator comes by himself": {nil, &waitingv1.WaitForRequest{Wake: operatorInput}, ""},
-		"a task ends by itself":        {nil, &waitingv1.WaitForRequest{Wake: taskResult, Resource: taskX}, ""},
-		"a time comes":                 {nil, &waitingv1.WaitForRequest{Wake: timer, After: seconds(9)}, ""},
+		"an operator comes by himself": {nil, &waitingv1.WaitForRequest{Wake: operatorInput}, notWeak},
+		"a task ends by itself":        {nil, &waitingv1.WaitForRequest{Wake: taskResult, Resource: taskX}, notWeak},
+		"a time comes":                 {nil, &waitingv1.WaitForRequest{Wake: timer, After: seconds(9)}, notWeak},
 		"no trigger at all":            {nil, &waitingv1.WaitForRequest{Wake: external}, weakNoTrigger},
-		"a recheck":                    {nil, &waitingv1.WaitForRequest{Wake: external, RecheckAfter: seconds(9)}, ""},
-		"its item's trigger":           {func(r *rig) string { r.trigger(itemA, wakeHint); return "" }, &waitingv1.WaitForRequest{Wake: external}, ""},
-		"the agent's trigger":          {func(r *rig) string { r.trigger("", wakeHint); return "" }, &waitingv1.WaitForRequest{Wake: external}, ""},
+		"a recheck":                    {nil, &waitingv1.WaitForRequest{Wake: external, RecheckAfter: seconds(9)}, notWeak},
+		"its item's trigger":           {func(r *rig) string { r.trigger(itemA, wakeHint); return "" }, &waitingv1.WaitForRequest{Wake: external}, notWeak},
+		"the agent's trigger":          {func(r *rig) string { r.trigger("", wakeHint); return "" }, &waitingv1.WaitForRequest{Wake: external}, notWeak},
 		"another item's trigger":       {func(r *rig) string { r.trigger(itemB, wakeHint); return "" }, &waitingv1.WaitForRequest{Wake: external}, weakNoTrigger},
-		"the trigger":                  {func(r *rig) string { return r.trigger(itemB, wakeHint).GetTrigger().GetTriggerId() }, &waitingv1.WaitForRequest{Wake: external}, ""},
+		"the trigger":                  {func(r *rig) string { return r.trigger(itemB, wakeHint).GetTrigger().GetTriggerId() }, &waitingv1.WaitForRequest{Wake: external}, notWeak},
 		"a revoked trigger": {func(r *rig) string {
 			id := r.trigger(itemA, wakeHint).GetTrigger().GetTriggerId()
 			cancel(r, id)
@@ -50,12 +50,12 @@ func TestP8_WeakWaits(t *testing.T) {
 			l, err := r.service.ListWaits(r.agent(), &waitingv1.ListWaitsRequest{AgentId: "keeper"})
 			require.NoError(t, err)
 			require.Equal(t, c.want, l.GetWaits()[0].GetWeakReason())
-			if c.want == "" {
+			if c.want == notWeak {
 				require.Empty(t, resp.GetWarnings())
 				return
 			}
 			require.Len(t, resp.GetWarnings(), 1)
-			require.Equal(t, "weak_wait", resp.GetWarnings()[0].GetKind())
+			require.Equal(t, waitingv1.WaitWarningKind_WAIT_WARNING_KIND_WEAK_WAIT, resp.GetWarnings()[0].GetKind())
 			require.NotEmpty(t, resp.GetWarnings()[0].GetMessage())
 			events := r.events()
 			require.Equal(t, c.want, events[len(events)-1].Payload.(*waitingv1.WaitRegistered).GetWeakReason())
@@ -73,12 +73,12 @@ func TestP8_WeaknessIsDerived(t *testing.T) {
 	require.Len(t, intent.GetWarnings(), 1)
 	reminded := r.waitFor(&waitingv1.WaitForRequest{Wake: external, WorkItemId: itemA, RecheckAfter: seconds(60)}).GetWait().GetWaitId()
 	ids := []string{intent.GetWait().GetWaitId(), reminded}
-	weak := func() []string { return []string{r.wait(ids[0]).GetWeakReason(), r.wait(ids[1]).GetWeakReason()} }
-	require.Equal(t, []string{weakNoTrigger, ""}, weak())
+	weak := func() []waitingv1.WeakReason { return []waitingv1.WeakReason{r.wait(ids[0]).GetWeakReason(), r.wait(ids[1]).GetWeakReason()} }
+	require.Equal(t, []waitingv1.WeakReason{weakNoTrigger, notWeak}, weak())
 
 	one, two := r.trigger(itemA, wakeHint).GetTrigger().GetTriggerId(), r.trigger("", wakeHint).GetTrigger().GetTriggerId()
 	r.clk.Advance(time.Minute)
-	require.Equal(t, []string{"", ""}, weak())
+	require.Equal(t, []waitingv1.WeakReason{notWeak, notWeak}, weak())
 	end := func(id string) []string {
 		_, err := r.service.CancelExternalTrigger(r.agent(), &waitingv1.CancelExternalTriggerRequest{AgentId: "keeper", TriggerId: id})
 		require.NoError(t, err)
@@ -87,13 +87,13 @@ func TestP8_WeaknessIsDerived(t *testing.T) {
 	}
 	require.Empty(t, end(one), "the other one can still end them")
 	require.Equal(t, ids, end(two))
-	require.Equal(t, []string{weakNoTrigger, weakNoTrigger}, weak())
+	require.Equal(t, []waitingv1.WeakReason{weakNoTrigger, weakNoTrigger}, weak())
 
 	_, err = r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{AgentId: "keeper", ExpiresAt: timestamppb.New(r.clk.Now().Add(time.Second))})
 	require.NoError(t, err)
-	require.Equal(t, []string{"", ""}, weak())
+	require.Equal(t, []waitingv1.WeakReason{notWeak, notWeak}, weak())
 	r.clk.Advance(time.Second)
-	require.Equal(t, []string{weakNoTrigger, weakNoTrigger}, weak(), "at its time, whether or not its end was written")
+	require.Equal(t, []waitingv1.WeakReason{weakNoTrigger, weakNoTrigger}, weak(), "at its time, whether or not its end was written")
 }
 
 // A namespace's default recheck goes with every wait that does not say.
@@ -171,17 +171,17 @@ func TestP8_AnItemsReminderIsAWayOut(t *testing.T) {
 	own := r.waitFor(&waitingv1.WaitForRequest{Wake: external})
 	require.Len(t, own.GetWarnings(), 1, "the agent's own wait has no item")
 
-	weak := func() []string {
+	weak := func() []waitingv1.WeakReason {
 		l, err := r.service.ListWaits(r.agent(), &waitingv1.ListWaitsRequest{AgentId: "keeper"})
 		require.NoError(t, err)
-		var all []string
+		var all []waitingv1.WeakReason
 		for _, w := range l.GetWaits() {
 			require.Equal(t, w.GetWeakReason(), r.wait(w.GetWaitId()).GetWeakReason())
 			all = append(all, w.GetWeakReason())
 		}
 		return all
 	}
-	reminded, forgotten := []string{"", "", weakNoTrigger}, []string{weakNoTrigger, weakNoTrigger, weakNoTrigger}
+	reminded, forgotten := []waitingv1.WeakReason{notWeak, notWeak, weakNoTrigger}, []waitingv1.WeakReason{weakNoTrigger, weakNoTrigger, weakNoTrigger}
 	require.Equal(t, reminded, weak())
 	remind(&workv1.WorkItem{RecheckAt: at, RecheckConsumedAt: at})
 	require.Equal(t, forgotten, weak(), "it was given")
@@ -189,5 +189,5 @@ func TestP8_AnItemsReminderIsAWayOut(t *testing.T) {
 	require.Equal(t, forgotten, weak())
 	require.Len(t, r.waitFor(&waitingv1.WaitForRequest{Wake: external, WorkItemId: itemB}).GetWarnings(), 1)
 	remind(&workv1.WorkItem{RecheckAt: at})
-	require.Equal(t, append(reminded, ""), weak(), "set later")
+	require.Equal(t, append(reminded, notWeak), weak(), "set later")
 }

@@ -71,9 +71,9 @@ func reaction(s *State, env journal.Env, ev *journal.Event) ([]*journal.Event, e
 	case *workv1.WorkItemCompleted:
 		return a.itemCompleted(env, k, ev.WorkItemID), nil
 	case *workv1.WorkItemUpdated:
-		return a.cancel(env, k, p.GetEndedWaitId(), "blocker_cleared"), nil
+		return a.cancel(env, k, p.GetEndedWaitId(), waitingv1.WaitEndReason_WAIT_END_REASON_BLOCKER_CLEARED), nil
 	case *workv1.WaitAttachRefused:
-		return a.cancel(env, k, p.GetWaitId(), "attach_refused"), nil
+		return a.cancel(env, k, p.GetWaitId(), waitingv1.WaitEndReason_WAIT_END_REASON_ATTACH_REFUSED), nil
 	case *agentv1.MessageQueued:
 		return a.operatorSaid(env, k, p.GetMessage()), nil
 	case *agentv1.TurnCompleted:
@@ -112,7 +112,7 @@ func (a *agentWaits) ownerDeleted(env journal.Env, k key) []*journal.Event {
 		return events
 	}
 	for _, w := range a.activeWaits(func(w *waitingv1.Wait) bool { return !ownInterest(w) }) {
-		events = append(events, cancelled(k.namespace, w, env, "agent_deleted"))
+		events = append(events, cancelled(k.namespace, w, env, waitingv1.WaitEndReason_WAIT_END_REASON_AGENT_DELETED))
 	}
 	for _, t := range a.triggers.list("", len(a.triggers.order), lives) {
 		events = append(events, a.endTrigger(k, t, env, waitingv1.TriggerStatus_TRIGGER_STATUS_REVOKED)...)
@@ -133,7 +133,7 @@ func (a *agentWaits) taskEnded(env journal.Env, k key, t *taskv1.Task) []*journa
 		Payload: &waitingv1.TaskNoted{TaskId: t.GetTaskId(), AgentId: k.id, Revision: t.GetRevision(), Terminal: true, State: t.GetState().String()},
 	}}
 	return append(events, a.comes(env, k, happening{
-		cause: causeTask, id: t.GetTaskId(), itemID: t.GetWorkItemId(),
+		arrival: arrival{causeTask, t.GetTaskId()}, itemID: t.GetWorkItemId(),
 		matches: func(w *waitingv1.Wait) bool { return w.GetResource() == t.GetTaskId() },
 	})...)
 }
@@ -161,12 +161,12 @@ func (a *agentWaits) itemCompleted(env journal.Env, k key, itemID string) []*jou
 		Payload: &waitingv1.WorkItemNoted{WorkItemId: itemID, AgentId: k.id},
 	}}
 	for _, w := range a.activeWaits(func(w *waitingv1.Wait) bool { return w.GetWorkItemId() == itemID }) {
-		events = append(events, cancelled(k.namespace, w, env, "work_item_completed"))
+		events = append(events, cancelled(k.namespace, w, env, waitingv1.WaitEndReason_WAIT_END_REASON_WORK_ITEM_COMPLETED))
 	}
 	return events
 }
 
-func (a *agentWaits) cancel(env journal.Env, k key, waitID, reason string) []*journal.Event {
+func (a *agentWaits) cancel(env journal.Env, k key, waitID string, reason waitingv1.WaitEndReason) []*journal.Event {
 	if a == nil || waitID == "" {
 		return nil
 	}
@@ -195,7 +195,7 @@ func (a *agentWaits) operatorSaid(env journal.Env, k key, m *agentv1.Message) []
 			(m.GetWorkItemId() == "" || w.GetWorkItemId() == m.GetWorkItemId())
 	})
 	return a.comes(env, k, happening{
-		cause: causeOperator, id: m.GetMessageId(), itemID: m.GetWorkItemId(), everywhere: m.GetWorkItemId() == "",
+		arrival: arrival{causeOperator, m.GetMessageId()}, itemID: m.GetWorkItemId(), everywhere: m.GetWorkItemId() == "",
 		matches: func(w *waitingv1.Wait) bool { return len(waits) == 1 && waits[0] == w },
 	})
 }

@@ -10,6 +10,7 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+	"quartet/pkg/pbjson"
 )
 
 // The continuation matrix, cell by cell: what each cause does to each kind of
@@ -51,7 +52,7 @@ func TestP6_TheContinuationMatrix(t *testing.T) {
 		},
 	}
 	const none, resolves, triggers = "", "resolves", "triggers"
-	const override, liveness = resumesOverride, livenessOnly
+	const override, liveness = "resume_override", "liveness_only"
 	columns := []string{"operator", "operator, another item", "task", "another task", "its own time", "a timer", "contentful", "wake hint", "another item's trigger"}
 	causes := map[string]func(r *rig){
 		"operator": prompt(itemA), "operator, another item": prompt(itemB), "task": ends(taskX), "another task": ends(taskY),
@@ -90,7 +91,7 @@ func TestP6_TheContinuationMatrix(t *testing.T) {
 				recorded := ""
 				for _, ev := range r.events()[before:] {
 					if p, ok := ev.Payload.(*waitingv1.WaitMismatched); ok && p.GetWaitId() == id {
-						recorded = p.GetContinuation()
+						recorded = pbjson.EnumText(p.GetContinuation())
 						require.NotEmpty(t, p.GetCause())
 						require.NotEmpty(t, p.GetCauseId())
 						require.Equal(t, itemA, ev.WorkItemID)

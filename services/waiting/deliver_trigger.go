@@ -54,7 +54,7 @@ func (s *Service) DeliverTrigger(ctx context.Context, req *waitingv1.DeliverTrig
 		}
 	}
 	if req.GetRequestId() == "" {
-		return s.crowds.join(ctx, s, to, req)
+		return s.batcher.deliver(ctx, s, to, req)
 	}
 	return plane.Do(ctx, s.engine, plane.Command[*State, *waitingv1.DeliverTriggerResponse]{
 		Method: "DeliverTrigger", AgentID: to.agent.id, RequestID: req.GetRequestId(),
@@ -197,7 +197,7 @@ func (d *delivery) tell(req *waitingv1.DeliverTriggerRequest, contentful bool) {
 // mismatches are recorded for what is news; a storm of the same adds nothing.
 func (d *delivery) mismatches() {
 	d.events = append(d.events, d.a.mismatches(d.k, happening{
-		cause: causeExternal, id: d.trigger.GetTriggerId(), itemID: d.trigger.GetWorkItemId(),
+		arrival: arrival{causeExternal, d.trigger.GetTriggerId()}, itemID: d.trigger.GetWorkItemId(),
 		matches: func(w *waitingv1.Wait) bool { return reaches(d.trigger, w) },
 	})...)
 }

@@ -55,9 +55,9 @@ func (a *agentWaits) endTrigger(k key, t *waitingv1.Trigger, env journal.Env, st
 	n := nextTrigger(t)
 	n.Status = status
 	weakened := a.weakened(t, env.Now)
-	ev, reason := triggerEvent(k.namespace, n, &waitingv1.ExternalTriggerCancelled{Trigger: n, WeakenedWaitIds: weakened}), "trigger_cancelled"
+	ev, reason := triggerEvent(k.namespace, n, &waitingv1.ExternalTriggerCancelled{Trigger: n, WeakenedWaitIds: weakened}), waitingv1.WaitEndReason_WAIT_END_REASON_TRIGGER_CANCELLED
 	if status == waitingv1.TriggerStatus_TRIGGER_STATUS_EXPIRED {
-		ev, reason = triggerEvent(k.namespace, n, &waitingv1.TriggerExpired{Trigger: n, WeakenedWaitIds: weakened}), "trigger_expired"
+		ev, reason = triggerEvent(k.namespace, n, &waitingv1.TriggerExpired{Trigger: n, WeakenedWaitIds: weakened}), waitingv1.WaitEndReason_WAIT_END_REASON_TRIGGER_EXPIRED
 	}
 	events := []*journal.Event{ev}
 	for _, w := range a.activeWaits(func(w *waitingv1.Wait) bool { return ownInterest(w) && w.GetResource() == t.GetTriggerId() }) {

@@ -267,7 +267,7 @@ func (a *agentWaits) falls(kind string, k key, id string, env journal.Env) (even
 			n := fired(t, env.Now)
 			events = []*journal.Event{timerEvent(k.namespace, n, &waitingv1.TimerFired{Timer: n, DueAt: t.GetNextFireAt()})}
 			events = append(events, a.mismatches(k, happening{
-				cause: causeTimer, id: id, itemID: t.GetWorkItemId(),
+				arrival: arrival{causeTimer, id}, itemID: t.GetWorkItemId(),
 				matches: func(*waitingv1.Wait) bool { return false }, // a timer wait has a time of its own
 			})...)
 		}

@@ -76,7 +76,7 @@ func TestP3_Expiry(t *testing.T) {
 			id := made.GetTrigger().GetTriggerId()
 			r.deliver(made.GetToken(), "") // registers an interest
 			w := r.waitFor(&waitingv1.WaitForRequest{Wake: external, Resource: id, WorkItemId: itemA}).GetWait()
-			require.Empty(t, w.GetWeakReason())
+			require.Zero(t, w.GetWeakReason())
 			if away {
 				r.down()
 				r.clk.Advance(2 * time.Hour)

@@ -67,12 +67,12 @@ type Deps struct {
 type Service struct {
 	waitingv1.UnimplementedWaitingServiceServer
 
-	cfg    Config
-	deps   Deps
-	engine *plane.Engine[*State]
-	due    *clock.Due
-	crowds crowds
-	held   held
+	cfg     Config
+	deps    Deps
+	engine  *plane.Engine[*State]
+	due     *clock.Due
+	batcher batcher
+	held    held
 
 	metrics *metrics // nil: nothing is counted
 }
@@ -133,7 +133,7 @@ func (s *Service) Stop(ctx context.Context) error {
 	}
 	s.due.Stop()
 	err := s.engine.Close(ctx)
-	s.crowds.leading.Wait() // the engine answers them, if only that it is closed
+	s.batcher.workers.Wait() // the engine answers them, if only that it is closed
 	s.metrics.forget(s.engine.All())
 	return err
 }

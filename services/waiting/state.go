@@ -47,9 +47,9 @@ type agentWaits struct {
 	items memory
 	// tellings and mismatched are by active wait.
 	tellings   map[string]telling
-	mismatched map[string]map[string]bool // what came and did not satisfy it
-	stopped    bool                       // by an operator (SPEC A8)
-	deleted    bool                       // or about to be: nothing new is made for it
+	mismatched map[string]map[arrival]bool // what came and did not satisfy it
+	stopped    bool                        // by an operator (SPEC A8)
+	deleted    bool                        // or about to be: nothing new is made for it
 }
 
 // telling is how far others were told of a wait's deliveries.
@@ -68,7 +68,7 @@ func (s *State) Apply(ev *journal.Event) error {
 	k := key{ev.Namespace, ev.AgentID}
 	a := s.agents[k]
 	if a == nil {
-		a = &agentWaits{tellings: map[string]telling{}, mismatched: map[string]map[string]bool{}}
+		a = &agentWaits{tellings: map[string]telling{}, mismatched: map[string]map[arrival]bool{}}
 		s.agents[k] = a
 	}
 	switch p := ev.Payload.(type) {
@@ -86,9 +86,9 @@ func (s *State) Apply(ev *journal.Event) error {
 		s.told(a, p.GetWait())
 	case *waitingv1.WaitMismatched:
 		if a.mismatched[p.GetWaitId()] == nil {
-			a.mismatched[p.GetWaitId()] = map[string]bool{}
+			a.mismatched[p.GetWaitId()] = map[arrival]bool{}
 		}
-		a.mismatched[p.GetWaitId()][p.GetCause()+"/"+p.GetCauseId()] = true
+		a.mismatched[p.GetWaitId()][arrival{p.GetCause(), p.GetCauseId()}] = true
 	case *waitingv1.TimerCreated:
 		a.timers.put(p.GetTimer(), true)
 	case *waitingv1.TimerFired:
@@ -231,7 +231,7 @@ func (s *State) alive(namespace, agentID string) error {
 }
 
 // ended is a wait in its last state.
-func ended(w *waitingv1.Wait, env journal.Env, status waitingv1.WaitStatus, reason string) *waitingv1.Wait {
+func ended(w *waitingv1.Wait, env journal.Env, status waitingv1.WaitStatus, reason waitingv1.WaitEndReason) *waitingv1.Wait {
 	n := nextWait(w)
 	n.Status, n.EndReason, n.EndedAt = status, reason, timestamppb.New(env.Now)
 	return n
@@ -240,7 +240,7 @@ func ended(w *waitingv1.Wait, env journal.Env, status waitingv1.WaitStatus, reas
 func nextWait(w *waitingv1.Wait) *waitingv1.Wait {
 	n := proto.CloneOf(w)
 	n.Revision++
-	n.Triggered, n.WeakReason = false, ""
+	n.Triggered, n.WeakReason = false, notWeak
 	return n
 }
 
@@ -256,13 +256,13 @@ func waitEvent(namespace string, w *waitingv1.Wait, payload proto.Message) *jour
 	return &journal.Event{Namespace: namespace, AgentID: w.GetAgentId(), WorkItemID: w.GetWorkItemId(), Payload: payload}
 }
 
-func cancelled(namespace string, w *waitingv1.Wait, env journal.Env, reason string) *journal.Event {
+func cancelled(namespace string, w *waitingv1.Wait, env journal.Env, reason waitingv1.WaitEndReason) *journal.Event {
 	n := ended(w, env, waitingv1.WaitStatus_WAIT_STATUS_CANCELLED, reason)
 	return waitEvent(namespace, n, &waitingv1.WaitCancelled{Wait: n, Reason: reason})
 }
 
-func resolved(namespace string, w *waitingv1.Wait, env journal.Env, cause, causeID string) *journal.Event {
-	n := ended(w, env, waitingv1.WaitStatus_WAIT_STATUS_RESOLVED, cause)
+func resolved(namespace string, w *waitingv1.Wait, env journal.Env, cause waitingv1.WaitCause, causeID string) *journal.Event {
+	n := ended(w, env, waitingv1.WaitStatus_WAIT_STATUS_RESOLVED, endReasonOf(cause))
 	ev := waitEvent(namespace, n, &waitingv1.WaitResolved{Wait: n, Cause: cause, CauseId: causeID})
 	if cause == causeTask || cause == causeTaskPresent {
 		ev.TaskID = causeID

@@ -74,7 +74,7 @@ func TestP7_AStorm(t *testing.T) {
 	a := r.service.state().agents[key{"acme", "keeper"}]
 	require.Equal(t, []int{1, 1, 1}, []int{len(a.waits.byID), len(a.triggers.byID), len(a.tellings)})
 	require.Equal(t, 1, r.service.due.Len(), "what is due is one telling")
-	require.Empty(t, r.service.crowds.of)
+	require.Empty(t, r.service.batcher.queues)
 	r.restart()
 	check()
 	// The last of them is told of, once.
@@ -183,14 +183,14 @@ func TestP7_DeliveriesNobodyWaitsFor(t *testing.T) {
 	require.Equal(t, triggered, r.deliver(made.GetToken(), "").GetOutcome())
 	_, err = r.service.CancelExternalTrigger(r.agent(), &waitingv1.CancelExternalTriggerRequest{AgentId: "keeper", TriggerId: made.GetTrigger().GetTriggerId()})
 	require.NoError(t, err)
-	require.Equal(t, "trigger_cancelled", r.wait(w.GetWaitId()).GetEndReason())
+	require.Equal(t, waitingv1.WaitEndReason_WAIT_END_REASON_TRIGGER_CANCELLED, r.wait(w.GetWaitId()).GetEndReason())
 }
 
 // Deliveries that no one can want are counted too.
 func TestP3_IgnoredDeliveriesCount(t *testing.T) {
 	r := newRig(t)
 	token := r.trigger(itemA, wakeHint).GetToken()
-	r.hear(itemA, &workv1.WorkItemCompleted{WorkItem: &workv1.WorkItem{WorkItemId: itemA}})
+	r.hear(itemA, &workv1.WorkItemCompleted{WorkItem: &workv1.WorkItemRecord{WorkItemId: itemA}})
 	for range 3 {
 		out := r.deliver(token, "")
 		require.Equal(t, waitingv1.DeliveryOutcome_DELIVERY_OUTCOME_IGNORED, out.GetOutcome())
@@ -202,18 +202,18 @@ func TestP3_IgnoredDeliveriesCount(t *testing.T) {
 	require.Zero(t, got.GetCoalescedCount())
 }
 
-// Those who share a command are answered each for itself, in its order, and a
-// refusal is everybody's.
-func TestP7_ACrowdIsAnsweredOneByOne(t *testing.T) {
+// Each delivery of a batch gets its own response, in order; a refusal applies to
+// all of them.
+func TestP7_ABatchIsAnsweredOneByOne(t *testing.T) {
 	r := newRig(t)
 	token := r.trigger("", contentful).GetToken()
 	to, _, err := r.service.find(t.Context(), token)
 	require.NoError(t, err)
-	var part []*arrival
+	var part []*pendingDelivery
 	for i := range 3 {
-		part = append(part, &arrival{req: &waitingv1.DeliverTriggerRequest{Token: token, Body: []byte(strconv.Itoa(i))}})
+		part = append(part, &pendingDelivery{req: &waitingv1.DeliverTriggerRequest{Token: token, Body: []byte(strconv.Itoa(i))}})
 	}
-	answers, err := r.service.deliverAll(to, id.Hash(token), part)
+	answers, err := r.service.deliverBatch(to, id.Hash(token), part)
 	require.NoError(t, err)
 	for i, ev := range r.events()[1:] {
 		p := ev.Payload.(*waitingv1.TriggerDelivered)
@@ -221,22 +221,22 @@ func TestP7_ACrowdIsAnsweredOneByOne(t *testing.T) {
 		require.Equal(t, answers[i].GetDeliveryId(), p.GetDeliveryId())
 	}
 	r.rotate(to.triggerID, "")
-	_, err = r.service.deliverAll(to, id.Hash(token), part)
+	_, err = r.service.deliverBatch(to, id.Hash(token), part)
 	require.ErrorIs(t, err, fault.TriggerRevoked, "rotated since it was looked up")
 
-	// A crowd goes in parts that a command can hold.
-	c := &crowd{}
-	for range crowdSize + 1 {
-		c.waiting = append(c.waiting, &arrival{req: &waitingv1.DeliverTriggerRequest{}})
+	// A storm is written in batches that a command can hold.
+	c := &deliveryQueue{}
+	for range maxBatchDeliveries + 1 {
+		c.waiting = append(c.waiting, &pendingDelivery{req: &waitingv1.DeliverTriggerRequest{}})
 	}
-	require.Len(t, c.take(), crowdSize)
-	require.Len(t, c.take(), 1)
-	require.Empty(t, c.take())
+	require.Len(t, c.next(), maxBatchDeliveries)
+	require.Len(t, c.next(), 1)
+	require.Empty(t, c.next())
 	for range 6 {
-		c.waiting = append(c.waiting, &arrival{req: &waitingv1.DeliverTriggerRequest{Body: make([]byte, maxBody)}})
+		c.waiting = append(c.waiting, &pendingDelivery{req: &waitingv1.DeliverTriggerRequest{Body: make([]byte, maxBody)}})
 	}
-	require.Len(t, c.take(), 4)
-	require.Len(t, c.take(), 2)
+	require.Len(t, c.next(), 4)
+	require.Len(t, c.next(), 2)
 }
 
 // Who goes away while its delivery is on its way learns that nobody knows.
@@ -248,7 +248,7 @@ func TestX1_ADeliveryCutShort(t *testing.T) {
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	release := stall(r)
-	_, err = r.service.crowds.join(gone, r.service, to, &waitingv1.DeliverTriggerRequest{Token: token})
+	_, err = r.service.batcher.deliver(gone, r.service, to, &waitingv1.DeliverTriggerRequest{Token: token})
 	require.ErrorIs(t, err, fault.Storage)
 	require.Equal(t, "unknown", fault.From(err).Metadata()["outcome"])
 	release()

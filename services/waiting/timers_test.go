@@ -72,7 +72,7 @@ func TestP4_OverdueFiresOnceAfterARestart(t *testing.T) {
 		r.eventually(func() bool { return len(r.fired(id)) == 1 })
 	}
 	r.eventually(func() bool { return r.wait(w).GetStatus() == came })
-	require.Equal(t, "timer", r.wait(w).GetEndReason())
+	require.Equal(t, waitingv1.WaitEndReason_WAIT_END_REASON_TIMER, r.wait(w).GetEndReason())
 	require.Empty(t, r.fired(late))
 	r.restart()
 	for _, id := range timers {

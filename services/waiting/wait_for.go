@@ -180,7 +180,7 @@ func decideWaitFor(s *State, env journal.Env, req *waitingv1.WaitForRequest, tar
 	}
 	d.Events = append(d.Events, waitEvent(ns, w, &waitingv1.WaitRegistered{Wait: w, WeakReason: a.weakIf(w, env.Now, reminded)}))
 	if old != nil {
-		d.Events = append(d.Events, cancelled(ns, old, env, "wait_replaced"))
+		d.Events = append(d.Events, cancelled(ns, old, env, waitingv1.WaitEndReason_WAIT_END_REASON_WAIT_REPLACED))
 	}
 	if present {
 		// The task has ended: there is nothing to wait for, and the agent is
@@ -265,7 +265,7 @@ func (s *Service) attach(ctx context.Context, w *waitingv1.Wait) error {
 	r, err := s.deps.Work.AttachWait(ctx, &workv1.AttachWaitRequest{
 		AgentId: w.GetAgentId(), WorkItemId: w.GetWorkItemId(),
 		Wait: &workv1.AttachedWait{
-			WaitId: w.GetWaitId(), Kind: workv1.WaitKind(w.GetKind()), Mode: workv1.WaitMode(w.GetMode()), Revision: w.GetRevision(),
+			WaitId: w.GetWaitId(), Kind: w.GetKind(), Mode: w.GetMode(), Revision: w.GetRevision(),
 			Reason: w.GetReason(), Resource: w.GetResource(), TriggerCount: w.GetTriggerCount(), ConsumedCount: w.GetConsumedCount(),
 			LastTriggeredAt: w.GetLastTriggeredAt(), CreatedAt: w.GetCreatedAt(), RecheckAt: w.GetRecheckAt(),
 			ReplacesWaitId: w.GetReplacesWaitId(),

@@ -23,14 +23,14 @@ func TestP1_WaitForEachKind(t *testing.T) {
 	token := r.trigger(itemA, wakeHint)
 	for name, c := range map[string]struct {
 		req  *waitingv1.WaitForRequest
-		kind workv1.WaitKind
+		kind waitingv1.WaitKind
 	}{
-		"operator": {&waitingv1.WaitForRequest{Wake: operatorInput}, workv1.WaitKind_WAIT_KIND_OPERATOR},
-		"task":     {&waitingv1.WaitForRequest{Wake: taskResult, Resource: taskX}, workv1.WaitKind_WAIT_KIND_TASK},
-		"any":      {&waitingv1.WaitForRequest{Wake: external}, workv1.WaitKind_WAIT_KIND_EXTERNAL},
-		"external": {&waitingv1.WaitForRequest{Wake: external, Resource: token.GetTrigger().GetTriggerId()}, workv1.WaitKind_WAIT_KIND_EXTERNAL},
-		"timer":    {&waitingv1.WaitForRequest{Wake: timer, After: seconds(60)}, workv1.WaitKind_WAIT_KIND_TIMER},
-		"timer at": {&waitingv1.WaitForRequest{Wake: timer, At: timestamppb.New(epoch.Add(time.Hour))}, workv1.WaitKind_WAIT_KIND_TIMER},
+		"operator": {&waitingv1.WaitForRequest{Wake: operatorInput}, waitingv1.WaitKind_WAIT_KIND_OPERATOR},
+		"task":     {&waitingv1.WaitForRequest{Wake: taskResult, Resource: taskX}, waitingv1.WaitKind_WAIT_KIND_TASK},
+		"any":      {&waitingv1.WaitForRequest{Wake: external}, waitingv1.WaitKind_WAIT_KIND_EXTERNAL},
+		"external": {&waitingv1.WaitForRequest{Wake: external, Resource: token.GetTrigger().GetTriggerId()}, waitingv1.WaitKind_WAIT_KIND_EXTERNAL},
+		"timer":    {&waitingv1.WaitForRequest{Wake: timer, After: seconds(60)}, waitingv1.WaitKind_WAIT_KIND_TIMER},
+		"timer at": {&waitingv1.WaitForRequest{Wake: timer, At: timestamppb.New(epoch.Add(time.Hour))}, waitingv1.WaitKind_WAIT_KIND_TIMER},
 	} {
 		c.req.WorkItemId, c.req.Reason, c.req.RecheckAfter = itemA, "because of "+name, seconds(5)
 		w := r.waitFor(c.req).GetWait()
@@ -125,7 +125,7 @@ func TestP1_ATaskThatEnds(t *testing.T) {
 		r.others.set(func() { r.others.ended[taskX] = true })
 		w := r.waitFor(req()).GetWait()
 		require.Equal(t, came, w.GetStatus())
-		require.Equal(t, "task_result_present", w.GetEndReason())
+		require.Equal(t, waitingv1.WaitEndReason_WAIT_END_REASON_TASK_RESULT_PRESENT, w.GetEndReason())
 		require.Empty(t, r.others.attaches(), "nothing to attach")
 		require.Equal(t, []string{"wait_registered", "wait_resolved"}, r.since(0))
 	})
@@ -162,7 +162,7 @@ func TestP1_Replacement(t *testing.T) {
 	second := resp.GetWait()
 	require.Equal(t, first.GetWaitId(), resp.GetReplacedWaitId())
 	require.Equal(t, over, r.wait(first.GetWaitId()).GetStatus())
-	require.Equal(t, "wait_replaced", r.wait(first.GetWaitId()).GetEndReason())
+	require.Equal(t, waitingv1.WaitEndReason_WAIT_END_REASON_WAIT_REPLACED, r.wait(first.GetWaitId()).GetEndReason())
 	require.True(t, second.GetTriggered())
 	require.EqualValues(t, 2, second.GetTriggerCount())
 	require.Equal(t, first.GetWaitId(), second.GetReplacesWaitId())
@@ -218,8 +218,8 @@ func TestR8_AWaitOutlivesItsMessenger(t *testing.T) {
 	r.others.set(func() { r.others.down, r.others.refuse = false, true })
 	_, err := r.tryWaitFor(&waitingv1.WaitForRequest{Wake: operatorInput, WorkItemId: itemB})
 	require.ErrorIs(t, err, fault.WorkItemCompleted, "the caller learns that the item cannot wait")
-	r.hear(itemA, &workv1.WaitAttachRefused{WaitId: w.GetWaitId(), WorkItemId: itemA, Reason: "work_item_completed"})
-	require.Equal(t, "attach_refused", r.wait(w.GetWaitId()).GetEndReason())
+	r.hear(itemA, &workv1.WaitAttachRefused{WaitId: w.GetWaitId(), WorkItemId: itemA, Reason: workv1.AttachRefusal_ATTACH_REFUSAL_WORK_ITEM_COMPLETED})
+	require.Equal(t, waitingv1.WaitEndReason_WAIT_END_REASON_ATTACH_REFUSED, r.wait(w.GetWaitId()).GetEndReason())
 }
 
 // Completing an item ends what it waited for; triggers stay (SPEC P9, upstream #1988).
@@ -230,12 +230,12 @@ func TestP9_ACompletedItemWaitsForNothing(t *testing.T) {
 	i, err := r.service.CreateWait(r.agent(), &waitingv1.CreateWaitRequest{AgentId: "keeper", WorkItemId: itemA, Source: "github"})
 	require.NoError(t, err)
 	other := r.waitFor(&waitingv1.WaitForRequest{Wake: operatorInput, WorkItemId: itemB}).GetWait()
-	done := &workv1.WorkItemCompleted{WorkItem: &workv1.WorkItem{WorkItemId: itemA}}
+	done := &workv1.WorkItemCompleted{WorkItem: &workv1.WorkItemRecord{WorkItemId: itemA}}
 	before := len(r.events())
 	r.hear(itemA, done)
 	r.hear(itemA, done)
 	require.Equal(t, []string{"work_item_noted", "wait_cancelled", "wait_cancelled"}, r.since(before))
-	require.Equal(t, "work_item_completed", r.wait(w.GetWaitId()).GetEndReason())
+	require.Equal(t, waitingv1.WaitEndReason_WAIT_END_REASON_WORK_ITEM_COMPLETED, r.wait(w.GetWaitId()).GetEndReason())
 	require.Equal(t, over, r.wait(i.GetWait().GetWaitId()).GetStatus())
 	require.Equal(t, stands, r.wait(other.GetWaitId()).GetStatus())
 
@@ -253,10 +253,10 @@ func TestP9_ACompletedItemWaitsForNothing(t *testing.T) {
 func TestP2_ClearingTheBlockerEndsItsWait(t *testing.T) {
 	r := newRig(t)
 	w := r.waitFor(&waitingv1.WaitForRequest{Wake: external, WorkItemId: itemA}).GetWait()
-	r.hear(itemA, &workv1.WorkItemUpdated{WorkItem: &workv1.WorkItem{WorkItemId: itemA}})
+	r.hear(itemA, &workv1.WorkItemUpdated{WorkItem: &workv1.WorkItemRecord{WorkItemId: itemA}})
 	require.Equal(t, stands, r.wait(w.GetWaitId()).GetStatus(), "an update that ended no wait")
-	r.hear(itemA, &workv1.WorkItemUpdated{WorkItem: &workv1.WorkItem{WorkItemId: itemA}, EndedWaitId: w.GetWaitId()})
-	require.Equal(t, "blocker_cleared", r.wait(w.GetWaitId()).GetEndReason())
+	r.hear(itemA, &workv1.WorkItemUpdated{WorkItem: &workv1.WorkItemRecord{WorkItemId: itemA}, EndedWaitId: w.GetWaitId()})
+	require.Equal(t, waitingv1.WaitEndReason_WAIT_END_REASON_BLOCKER_CLEARED, r.wait(w.GetWaitId()).GetEndReason())
 }
 
 // An operator's message resolves the named item's operator wait, else the only
@@ -298,7 +298,7 @@ func TestP2_OperatorMessages(t *testing.T) {
 				w := r.wait(waitID)
 				require.Equal(t, c.resolve[i], w.GetStatus() == came, "%s", c.waits[i])
 				if c.resolve[i] {
-					require.Equal(t, "operator_input", w.GetEndReason())
+					require.Equal(t, waitingv1.WaitEndReason_WAIT_END_REASON_OPERATOR_INPUT, w.GetEndReason())
 				}
 			}
 		})

@@ -102,7 +102,7 @@ func (s *Service) CancelWait(ctx context.Context, req *waitingv1.CancelWaitReque
 				d.Reply = &waitingv1.CancelWaitResponse{Wait: asStored(w)}
 				return d, nil
 			}
-			d.Events = []*journal.Event{cancelled(env.Actor.Namespace, w, env, "cancelled")}
+			d.Events = []*journal.Event{cancelled(env.Actor.Namespace, w, env, waitingv1.WaitEndReason_WAIT_END_REASON_CANCELLED)}
 			return d, nil
 		},
 		Answer: func(events []*journal.Event) (*waitingv1.CancelWaitResponse, error) {

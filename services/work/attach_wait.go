@@ -6,6 +6,7 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
@@ -36,7 +37,7 @@ func (s *Service) AttachWait(ctx context.Context, req *workv1.AttachWaitRequest)
 				it := st.record(env.Actor.Namespace, req.GetWorkItemId())
 				d.Reply = &workv1.AttachWaitResponse{
 					WorkItem: view(it, st.current(env.Actor.Namespace, req.GetAgentId())),
-					Refused:  refusal != "", Reason: refusal,
+					Refused:  refusal != workv1.AttachRefusal_ATTACH_REFUSAL_UNSPECIFIED, Reason: refusal,
 				}
 			}
 			return d, nil
@@ -59,17 +60,17 @@ func answerAttach(events []*journal.Event) (*workv1.AttachWaitResponse, error) {
 
 // attachWait is the rule for the direct call and for the event alike. refusal
 // says why the item cannot wait, also when that was recorded before.
-func attachWait(s *State, env journal.Env, namespace, agentID, itemID string, w *workv1.AttachedWait) (events []*journal.Event, refusal string) {
+func attachWait(s *State, env journal.Env, namespace, agentID, itemID string, w *workv1.AttachedWait) (events []*journal.Event, refusal workv1.AttachRefusal) {
 	old := s.record(namespace, itemID)
 	switch {
 	case old == nil:
-		refusal = "work_item_unknown"
+		refusal = workv1.AttachRefusal_ATTACH_REFUSAL_WORK_ITEM_UNKNOWN
 	case old.GetAgentId() != agentID:
-		refusal = "foreign_work_item"
+		refusal = workv1.AttachRefusal_ATTACH_REFUSAL_FOREIGN_WORK_ITEM
 	case old.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED:
-		refusal = "work_item_completed"
+		refusal = workv1.AttachRefusal_ATTACH_REFUSAL_WORK_ITEM_COMPLETED
 	}
-	if refusal != "" {
+	if refusal != workv1.AttachRefusal_ATTACH_REFUSAL_UNSPECIFIED {
 		return []*journal.Event{{
 			Namespace: namespace, AgentID: agentID, WorkItemID: itemID,
 			Payload: &workv1.WaitAttachRefused{WaitId: w.GetWaitId(), WorkItemId: itemID, Reason: refusal},
@@ -77,10 +78,10 @@ func attachWait(s *State, env journal.Env, namespace, agentID, itemID string, w 
 	}
 	known := attached(old, w.GetWaitId())
 	if known != nil && known.GetRevision() >= w.GetRevision() {
-		return nil, ""
+		return nil, workv1.AttachRefusal_ATTACH_REFUSAL_UNSPECIFIED
 	}
 	if known == nil && (s.hasEnded(namespace, agentID, w.GetWaitId()) || superseded(old, w)) {
-		return nil, "" // it ended, or was replaced, before this was heard
+		return nil, workv1.AttachRefusal_ATTACH_REFUSAL_UNSPECIFIED // it ended, or was replaced, before this was heard
 	}
 	it := next(old, env)
 	if known != nil {
@@ -90,10 +91,10 @@ func attachWait(s *State, env journal.Env, namespace, agentID, itemID string, w 
 	it.Waits = append(without(it.GetWaits(), w.GetWaitId()), w)
 	attachedEvent := &workv1.WaitAttached{WorkItem: it, Wait: w, CurrentWorkItemId: s.current(namespace, agentID)}
 	release := false
-	if known == nil && w.GetMode() == workv1.WaitMode_WAIT_MODE_WAIT {
+	if known == nil && w.GetMode() == waitingv1.WaitMode_WAIT_MODE_WAIT {
 		// An item has one such wait; this one takes the place of any before it.
 		for _, other := range old.GetWaits() {
-			if other.GetMode() == workv1.WaitMode_WAIT_MODE_WAIT && other.GetWaitId() != w.GetWaitId() {
+			if other.GetMode() == waitingv1.WaitMode_WAIT_MODE_WAIT && other.GetWaitId() != w.GetWaitId() {
 				forget(it, other)
 				attachedEvent.ReplacedWaitIds = append(attachedEvent.ReplacedWaitIds, other.GetWaitId())
 			}
@@ -110,16 +111,16 @@ func attachWait(s *State, env journal.Env, namespace, agentID, itemID string, w 
 	ev.Namespace = namespace
 	events = append(events, ev)
 	if release {
-		rel := focusReleased(it, "waiting")
+		rel := focusReleased(it, workv1.FocusReleaseReason_FOCUS_RELEASE_REASON_WAITING)
 		rel.Namespace = namespace
 		events = append(events, rel)
 	}
-	return events, ""
+	return events, workv1.AttachRefusal_ATTACH_REFUSAL_UNSPECIFIED
 }
 
 // detachWait ends an item's wait. blocked_by goes with it only if that wait
 // wrote it and nobody wrote it since: two authorities, one text (SPEC P2).
-func detachWait(s *State, env journal.Env, namespace, agentID, itemID, waitID string, revision int64, outcome string, clearsBlocker bool) []*journal.Event {
+func detachWait(s *State, env journal.Env, namespace, agentID, itemID, waitID string, revision int64, outcome waitingv1.WaitStatus, clearsBlocker bool) []*journal.Event {
 	old := s.record(namespace, itemID)
 	if old == nil || old.GetAgentId() != agentID {
 		return nil
@@ -142,13 +143,13 @@ func detachWait(s *State, env journal.Env, namespace, agentID, itemID, waitID st
 
 // superseded says whether a younger WaitFor wait stands where this one would.
 // An item has one, and the youngest is it, in whatever order they are heard.
-func superseded(it *workv1.WorkItem, w *workv1.AttachedWait) bool {
-	if w.GetMode() != workv1.WaitMode_WAIT_MODE_WAIT {
+func superseded(it *workv1.WorkItemRecord, w *workv1.AttachedWait) bool {
+	if w.GetMode() != waitingv1.WaitMode_WAIT_MODE_WAIT {
 		return false
 	}
 	for _, other := range it.GetWaits() {
 		c := compare(other.GetCreatedAt(), w.GetCreatedAt())
-		if other.GetMode() == workv1.WaitMode_WAIT_MODE_WAIT && (c > 0 || c == 0 && other.GetWaitId() > w.GetWaitId()) {
+		if other.GetMode() == waitingv1.WaitMode_WAIT_MODE_WAIT && (c > 0 || c == 0 && other.GetWaitId() > w.GetWaitId()) {
 			return true
 		}
 	}
@@ -157,12 +158,12 @@ func superseded(it *workv1.WorkItem, w *workv1.AttachedWait) bool {
 
 // forget takes a wait off an item, and the reminder that it brought: nobody
 // needs to be reminded of what is over. The item's own comes back.
-func forget(it *workv1.WorkItem, w *workv1.AttachedWait) {
+func forget(it *workv1.WorkItemRecord, w *workv1.AttachedWait) {
 	it.Waits = without(it.GetWaits(), w.GetWaitId())
 	remind(it)
 }
 
-func attached(it *workv1.WorkItem, waitID string) *workv1.AttachedWait {
+func attached(it *workv1.WorkItemRecord, waitID string) *workv1.AttachedWait {
 	for _, w := range it.GetWaits() {
 		if w.GetWaitId() == waitID {
 			return w

@@ -91,12 +91,12 @@ func decideComplete(s *State, env journal.Env, req *workv1.CompleteWorkItemReque
 	}
 	events := []*journal.Event{itemEvent(it, old, done)}
 	if done.GetWasCurrent() {
-		events = append(events, focusReleased(it, "completed"))
+		events = append(events, focusReleased(it, workv1.FocusReleaseReason_FOCUS_RELEASE_REASON_COMPLETED))
 	}
 	return journal.Decision[*workv1.CompleteWorkItemResponse]{Events: events}, nil
 }
 
-func completionWarnings(done *workv1.WorkItemCompleted, old *workv1.WorkItem, running []string) []*workv1.Warning {
+func completionWarnings(done *workv1.WorkItemCompleted, old *workv1.WorkItemRecord, running []string) []*workv1.Warning {
 	warnings := unfinishedTodos(old.GetTodoList())
 	for _, w := range warnings {
 		done.PendingTodoCount, done.InProgressTodoCount = w.GetPendingCount(), w.GetInProgressCount()
@@ -105,13 +105,13 @@ func completionWarnings(done *workv1.WorkItemCompleted, old *workv1.WorkItem, ru
 	done.CompletedWithUnfinishedTodos = done.GetUnfinishedTodoCount() > 0
 	if len(running) > 0 {
 		warnings = append(warnings, &workv1.Warning{
-			Kind: "active_tasks", TaskIds: running,
+			Kind: workv1.WarningKind_WARNING_KIND_ACTIVE_TASKS, TaskIds: running,
 			Message: fmt.Sprintf("%d task(s) still run for the completed work item; their results will arrive as messages.", len(running)),
 		})
 	}
 	if !done.GetWasCurrent() {
 		warnings = append(warnings, &workv1.Warning{
-			Kind:    "not_current",
+			Kind:    workv1.WarningKind_WARNING_KIND_NOT_CURRENT,
 			Message: "The completed work item was not in focus, so this round's text does not become its report.",
 		})
 	}
@@ -121,7 +121,7 @@ func completionWarnings(done *workv1.WorkItemCompleted, old *workv1.WorkItem, ru
 // unfinishedTodos warns of what a completed item leaves undone: in the answer,
 // in the event, and again with the report (SPEC W6, W7).
 func unfinishedTodos(todos []*workv1.TodoItem) []*workv1.Warning {
-	unfinished := &workv1.Warning{Kind: "unfinished_todos", Message: "Work item completed with unfinished todo items."}
+	unfinished := &workv1.Warning{Kind: workv1.WarningKind_WARNING_KIND_UNFINISHED_TODOS, Message: "Work item completed with unfinished todo items."}
 	for _, t := range todos {
 		switch t.GetState() {
 		case workv1.TodoState_TODO_STATE_PENDING:

@@ -31,12 +31,12 @@ func reaction(s *State, env journal.Env, ev *journal.Event) ([]*journal.Event, e
 		return onWait(s, env, ev.Namespace, p.GetWait()), nil
 	case *waitingv1.WaitResolved:
 		w := p.GetWait()
-		return detachWait(s, env, ev.Namespace, w.GetAgentId(), w.GetWorkItemId(), w.GetWaitId(), w.GetRevision(), "resolved", true), nil
+		return detachWait(s, env, ev.Namespace, w.GetAgentId(), w.GetWorkItemId(), w.GetWaitId(), w.GetRevision(), waitingv1.WaitStatus_WAIT_STATUS_RESOLVED, true), nil
 	case *waitingv1.WaitCancelled:
 		// A replaced wait leaves the text to its successor; any other end
 		// leaves nothing that could still explain it.
 		w := p.GetWait()
-		return detachWait(s, env, ev.Namespace, w.GetAgentId(), w.GetWorkItemId(), w.GetWaitId(), w.GetRevision(), "cancelled", true), nil
+		return detachWait(s, env, ev.Namespace, w.GetAgentId(), w.GetWorkItemId(), w.GetWaitId(), w.GetRevision(), waitingv1.WaitStatus_WAIT_STATUS_CANCELLED, true), nil
 	}
 	return nil, nil
 }
@@ -53,8 +53,8 @@ func onWait(s *State, env journal.Env, namespace string, w *waitingv1.Wait) []*j
 func AttachedWaitOf(w *waitingv1.Wait) *workv1.AttachedWait {
 	return &workv1.AttachedWait{
 		WaitId:          w.GetWaitId(),
-		Kind:            workv1.WaitKind(w.GetKind()), // the two enums are one list, pinned by a test
-		Mode:            workv1.WaitMode(w.GetMode()),
+		Kind:            w.GetKind(),
+		Mode:            w.GetMode(),
 		Revision:        w.GetRevision(),
 		Reason:          w.GetReason(),
 		Resource:        w.GetResource(),

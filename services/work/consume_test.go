@@ -37,7 +37,7 @@ func TestX14_WaitsAreHeardOnceAcrossRestarts(t *testing.T) {
 	say(&waitingv1.WaitRegistered{Wait: w}) // known by its revision
 	voice.Say(&journal.Event{Namespace: "acme", AgentID: "keeper", Payload: &waitingv1.WaitResolved{Wait: &waitingv1.Wait{
 		WaitId: w.GetWaitId(), AgentId: "keeper", WorkItemId: itemID, Revision: 2, Status: waitingv1.WaitStatus_WAIT_STATUS_RESOLVED,
-	}, Cause: "task_result"}})
+	}, Cause: waitingv1.WaitCause_WAIT_CAUSE_TASK_RESULT}})
 	eventually(t, func() bool { return r.get(itemID).GetBlockedBy() == "" })
 	require.Len(t, r.events(), seen+1)
 }
@@ -79,7 +79,7 @@ func TestX4_WhatFollowsFromAnActIsTheActors(t *testing.T) {
 		{outside, system, &waitingv1.WaitTriggered{Wait: later("1", 2, stands)}, []string{"wait_attached"}},
 		{operator, operator, &waitingv1.WaitCancelled{Wait: later("1", 3, ended)}, []string{"wait_detached"}},
 		{keeper, keeper, &waitingv1.WaitRegistered{Wait: first("2")}, []string{"wait_attached", "focus_released"}},
-		{system, system, &waitingv1.WaitResolved{Wait: later("2", 2, ended), Cause: "timer"}, []string{"wait_detached"}},
+		{system, system, &waitingv1.WaitResolved{Wait: later("2", 2, ended), Cause: waitingv1.WaitCause_WAIT_CAUSE_TIMER}, []string{"wait_detached"}},
 	} {
 		if r.get(itemID).GetBlockedBy() == "" {
 			r.pick(itemID)

@@ -80,7 +80,7 @@ func decideCreate(s *State, env journal.Env, itemID string, req *workv1.CreateWo
 		status = workv1.PlanStatus_PLAN_STATUS_DRAFT
 	}
 	now := timestamppb.New(env.Now)
-	it := &workv1.WorkItem{
+	it := &workv1.WorkItemRecord{
 		WorkItemId: itemID,
 		AgentId:    req.GetAgentId(),
 		Objective:  req.GetObjective(),

@@ -10,7 +10,7 @@ func dependent(s *State, namespace, agentID string) bool {
 		return false
 	}
 	found := false
-	a.open.each(byCreation, nil, func(it *workv1.WorkItem) bool {
+	a.open.each(byCreation, nil, func(it *workv1.WorkItemRecord) bool {
 		found = len(it.GetWaits()) > 0
 		return !found
 	})

@@ -113,7 +113,7 @@ func (h *past) page(at, size int, newestFirst bool) (*workv1.ListWorkItemHistory
 // record before, so the events before them are read until one shows it.
 func (h *past) read(low, high int) ([]*workv1.WorkItemMutation, error) {
 	first := low
-	var before *workv1.WorkItem
+	var before *workv1.WorkItemRecord
 	for first > 0 && before == nil {
 		first--
 		events, err := journal.ReadBack(h.ctx, h.part, h.trail[first:first+1])
@@ -141,22 +141,22 @@ func (h *past) read(low, high int) ([]*workv1.WorkItemMutation, error) {
 
 // recordIn is the record of an item as an event left it, nil if the event does
 // not show it.
-func recordIn(ev *journal.Event, itemID string) *workv1.WorkItem {
-	var it *workv1.WorkItem
+func recordIn(ev *journal.Event, itemID string) *workv1.WorkItemRecord {
+	var it *workv1.WorkItemRecord
 	switch p := ev.Payload.(type) {
 	case *workv1.WorkItemPicked:
 		if p.GetPreviousWorkItemId() == itemID && p.GetCurrentWorkItemId() != itemID {
 			return p.GetPreviousWorkItem()
 		}
 		return p.GetWorkItem()
-	case interface{ GetWorkItem() *workv1.WorkItem }:
+	case interface{ GetWorkItem() *workv1.WorkItemRecord }:
 		it = p.GetWorkItem()
 	}
 	return it
 }
 
 // mutation is one entry of an item's history, and the record after it.
-func mutation(ev *journal.Event, itemID string, before *workv1.WorkItem) (*workv1.WorkItemMutation, *workv1.WorkItem, error) {
+func mutation(ev *journal.Event, itemID string, before *workv1.WorkItemRecord) (*workv1.WorkItemMutation, *workv1.WorkItemRecord, error) {
 	m := &workv1.WorkItemMutation{
 		EventId: ev.ID, EventType: ev.Type, At: timestamppb.New(ev.CreatedAt),
 		Principal: ev.Principal, Role: ev.Role, ActorAgentId: ev.ActorAgentID, RunId: ev.ActorRunID, TurnId: id.TurnOf(ev.ActorRunID),
@@ -172,7 +172,7 @@ func mutation(ev *journal.Event, itemID string, before *workv1.WorkItem) (*workv
 			m.Changes = focusChange(p.GetCurrentWorkItemId() == itemID)
 		}
 	case *workv1.FocusReleased:
-		m.Reason = p.GetReason()
+		m.Reason = pbjson.EnumText(p.GetReason())
 		m.Changes = focusChange(false)
 	default:
 		after = recordIn(ev, itemID)
@@ -193,7 +193,7 @@ func focusChange(focused bool) []*workv1.FieldChange {
 var uncompared = []string{"work_item_id", "agent_id", "revision", "updated_at"}
 
 // changes compares two records field by field, in the order of the record.
-func changes(before, after *workv1.WorkItem) ([]*workv1.FieldChange, error) {
+func changes(before, after *workv1.WorkItemRecord) ([]*workv1.FieldChange, error) {
 	from, err := fieldsOf(before)
 	if err != nil {
 		return nil, err
@@ -215,7 +215,7 @@ func changes(before, after *workv1.WorkItem) ([]*workv1.FieldChange, error) {
 	return out, nil
 }
 
-func fieldsOf(it *workv1.WorkItem) (map[string]*structpb.Value, error) {
+func fieldsOf(it *workv1.WorkItemRecord) (map[string]*structpb.Value, error) {
 	if it == nil {
 		return nil, nil
 	}

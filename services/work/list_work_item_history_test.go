@@ -217,7 +217,7 @@ func TestW11_HistoriesTellEverything(t *testing.T) {
 					}
 				}
 			}
-			var stands *workv1.WorkItem
+			var stands *workv1.WorkItemRecord
 			_ = r.look(func(s *State) { stands = s.record("acme", itemID) })
 			want, err := fieldsOf(stands)
 			require.NoError(rt, err)

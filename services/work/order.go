@@ -12,13 +12,13 @@ import (
 
 // order is one way to sort an agent's items.
 type order struct {
-	at   func(rec *workv1.WorkItem) int64
+	at   func(rec *workv1.WorkItemRecord) int64
 	less btree.LessFunc[place]
 }
 
 // ordered sorts by at, a time in microseconds, negative where the newest is first,
 // then by tie, which ends by the id so that the order is total.
-func ordered(at func(rec *workv1.WorkItem) int64, tie func(a, b *workv1.WorkItem) bool) *order {
+func ordered(at func(rec *workv1.WorkItemRecord) int64, tie func(a, b *workv1.WorkItemRecord) bool) *order {
 	return &order{at, func(a, b place) bool {
 		if a.at != b.at {
 			return a.at < b.at
@@ -64,7 +64,7 @@ func (t tree) size() int {
 
 // each visits the records in order until visit says no, from behind after on if
 // there is one.
-func (t tree) each(o *order, after *workv1.WorkItem, visit func(rec *workv1.WorkItem) bool) {
+func (t tree) each(o *order, after *workv1.WorkItemRecord, visit func(rec *workv1.WorkItemRecord) bool) {
 	switch {
 	case t.BTreeG == nil:
 	case after == nil:
@@ -77,10 +77,10 @@ func (t tree) each(o *order, after *workv1.WorkItem, visit func(rec *workv1.Work
 
 var (
 	byCreation      = ordered(createdAt, byID)
-	byRecheck       = ordered(func(rec *workv1.WorkItem) int64 { return micros(rec.GetRecheckAt()) }, byID)
-	byUpdateNewest  = ordered(func(rec *workv1.WorkItem) int64 { return -updatedAt(rec) }, byID)
+	byRecheck       = ordered(func(rec *workv1.WorkItemRecord) int64 { return micros(rec.GetRecheckAt()) }, byID)
+	byUpdateNewest  = ordered(func(rec *workv1.WorkItemRecord) int64 { return -updatedAt(rec) }, byID)
 	byUpdateOldest  = ordered(updatedAt, older)
-	byTriggerNewest = ordered(func(rec *workv1.WorkItem) int64 { return -micros(lastTriggered(rec)) }, newer)
+	byTriggerNewest = ordered(func(rec *workv1.WorkItemRecord) int64 { return -micros(lastTriggered(rec)) }, newer)
 )
 
 // classOrder is S3 "Candidate Ranking".
@@ -97,14 +97,14 @@ func micros(at *timestamppb.Timestamp) int64 {
 	return at.GetSeconds()*1_000_000 + int64(at.GetNanos()/1000)
 }
 
-func createdAt(rec *workv1.WorkItem) int64 { return micros(rec.GetCreatedAt()) }
+func createdAt(rec *workv1.WorkItemRecord) int64 { return micros(rec.GetCreatedAt()) }
 
-func updatedAt(rec *workv1.WorkItem) int64 { return micros(rec.GetUpdatedAt()) }
+func updatedAt(rec *workv1.WorkItemRecord) int64 { return micros(rec.GetUpdatedAt()) }
 
-func byID(a, b *workv1.WorkItem) bool { return a.GetWorkItemId() < b.GetWorkItemId() }
+func byID(a, b *workv1.WorkItemRecord) bool { return a.GetWorkItemId() < b.GetWorkItemId() }
 
 // older is the order of creation.
-func older(a, b *workv1.WorkItem) bool {
+func older(a, b *workv1.WorkItemRecord) bool {
 	if x, y := createdAt(a), createdAt(b); x != y {
 		return x < y
 	}
@@ -112,14 +112,14 @@ func older(a, b *workv1.WorkItem) bool {
 }
 
 // newer is the order of the last change, newest first.
-func newer(a, b *workv1.WorkItem) bool {
+func newer(a, b *workv1.WorkItemRecord) bool {
 	if x, y := updatedAt(a), updatedAt(b); x != y {
 		return x > y
 	}
 	return byID(a, b)
 }
 
-func lastTriggered(it *workv1.WorkItem) *timestamppb.Timestamp {
+func lastTriggered(it *workv1.WorkItemRecord) *timestamppb.Timestamp {
 	var last *timestamppb.Timestamp
 	for _, w := range it.GetWaits() {
 		if w.GetTriggerCount() > w.GetConsumedCount() && (last == nil || before(last, w.GetLastTriggeredAt())) {

@@ -29,7 +29,7 @@ func (s *State) ownerDeleted(env journal.Env, namespace, agentID string) []*jour
 		return events
 	}
 	current, size := a.current, 0
-	a.open.each(byCreation, nil, func(old *workv1.WorkItem) bool {
+	a.open.each(byCreation, nil, func(old *workv1.WorkItemRecord) bool {
 		if size += proto.Size(old); size > deletedBytes {
 			return false
 		}
@@ -43,7 +43,7 @@ func (s *State) ownerDeleted(env journal.Env, namespace, agentID string) []*jour
 		ev.Namespace = namespace
 		events = append(events, ev)
 		if release {
-			rel := focusReleased(it, "blocked")
+			rel := focusReleased(it, workv1.FocusReleaseReason_FOCUS_RELEASE_REASON_BLOCKED)
 			rel.Namespace = namespace
 			events = append(events, rel)
 		}

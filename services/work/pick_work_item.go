@@ -59,18 +59,18 @@ func decidePick(s *State, env journal.Env, req *workv1.PickWorkItemRequest) (jou
 		CurrentWorkItemId:  it.GetWorkItemId(),
 		CurrentReadiness:   readinessOf(it).ready,
 		Reason:             req.GetReason(),
-		SwitchKind:         "explicit_focus_pick",
+		SwitchKind:         workv1.SwitchKind_SWITCH_KIND_EXPLICIT_FOCUS_PICK,
 		WorkItem:           it,
 	}
 	switch prev := s.record(env.Actor.Namespace, picked.GetPreviousWorkItemId()); {
 	case picked.GetPreviousWorkItemId() == it.GetWorkItemId():
-		picked.SwitchKind = "same_work_item"
+		picked.SwitchKind = workv1.SwitchKind_SWITCH_KIND_SAME_WORK_ITEM
 		picked.PreviousReadiness = picked.GetCurrentReadiness()
 	case prev != nil:
 		picked.PreviousWorkItem = prev
 		picked.PreviousReadiness = readinessOf(prev).ready
 		if picked.GetPreviousReadiness() == workv1.Readiness_READINESS_RUNNABLE {
-			picked.SwitchKind = "explicit_focus_override"
+			picked.SwitchKind = workv1.SwitchKind_SWITCH_KIND_EXPLICIT_FOCUS_OVERRIDE
 			picked.ReasonRequired = true
 			picked.ReasonMissing = strings.TrimSpace(req.GetReason()) == ""
 		}
@@ -92,13 +92,13 @@ func answerPick(events []*journal.Event) (*workv1.PickWorkItemResponse, error) {
 		}
 		if p.GetReasonMissing() {
 			resp.Warnings = append(resp.Warnings, &workv1.Warning{
-				Kind:    "reason_missing",
+				Kind:    workv1.WarningKind_WARNING_KIND_REASON_MISSING,
 				Message: fmt.Sprintf("Work item %s is still runnable; give a reason when you leave a runnable item.", p.GetPreviousWorkItemId()),
 			})
 		}
 		if r := p.GetCurrentReadiness(); r != workv1.Readiness_READINESS_RUNNABLE {
 			resp.Warnings = append(resp.Warnings, &workv1.Warning{
-				Kind:    "not_runnable",
+				Kind:    workv1.WarningKind_WARNING_KIND_NOT_RUNNABLE,
 				Message: fmt.Sprintf("Work item %s is %s; picking it for inspection does not make it runnable.", p.GetCurrentWorkItemId(), readinessNames[r]),
 			})
 		}

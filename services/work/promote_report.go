@@ -57,10 +57,10 @@ func decidePromote(s *State, env journal.Env, req *workv1.PromoteReportRequest) 
 
 // reportWarnings are kept with the report: what the item leaves undone, also
 // where the report is added later, and whatever else the completion warned of.
-func reportWarnings(it *workv1.WorkItem, given []*workv1.Warning) []*workv1.Warning {
+func reportWarnings(it *workv1.WorkItemRecord, given []*workv1.Warning) []*workv1.Warning {
 	kept := unfinishedTodos(it.GetTodoList())
 	for _, w := range given {
-		if w.GetKind() == "active_tasks" {
+		if w.GetKind() == workv1.WarningKind_WARNING_KIND_ACTIVE_TASKS {
 			kept = append(kept, w)
 		}
 	}

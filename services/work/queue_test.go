@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"quartet/pkg/fault"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane/planetest"
 	"quartet/pkg/rpc"
@@ -32,7 +33,7 @@ func (r *rig) trigger(itemID string, n int) {
 	r.t.Helper()
 	_, err := r.client.AttachWait(planetest.As(r.t.Context(), rpc.RoleService), &workv1.AttachWaitRequest{
 		AgentId: "keeper", WorkItemId: itemID, Wait: &workv1.AttachedWait{
-			WaitId: fmt.Sprintf("wt_%026d", n), Mode: workv1.WaitMode_WAIT_MODE_WAIT, Kind: workv1.WaitKind_WAIT_KIND_EXTERNAL,
+			WaitId: fmt.Sprintf("wt_%026d", n), Mode: waitingv1.WaitMode_WAIT_MODE_WAIT, Kind: waitingv1.WaitKind_WAIT_KIND_EXTERNAL,
 			Revision: 2, Reason: "reply", TriggerCount: 1, LastTriggeredAt: timestamppb.New(r.clk.Now()), CreatedAt: timestamppb.New(r.clk.Now()),
 		},
 	})
@@ -325,7 +326,7 @@ func TestW9_TheFocusIsInNoClassAndNoCount(t *testing.T) {
 			for i, objective := range []string{"focus", "other"} {
 				_, err := r.service.AttachWait(planetest.As(t.Context(), rpc.RoleService), &workv1.AttachWaitRequest{
 					AgentId: "keeper", WorkItemId: r.create(objective).GetWorkItemId(), Wait: &workv1.AttachedWait{
-						WaitId: fmt.Sprintf("wt_%026d", i), Revision: 1, Mode: workv1.WaitMode_WAIT_MODE_WAIT, Kind: workv1.WaitKind_WAIT_KIND_EXTERNAL, Reason: "r", TriggerCount: c.triggers,
+						WaitId: fmt.Sprintf("wt_%026d", i), Revision: 1, Mode: waitingv1.WaitMode_WAIT_MODE_WAIT, Kind: waitingv1.WaitKind_WAIT_KIND_EXTERNAL, Reason: "r", TriggerCount: c.triggers,
 					},
 				})
 				require.NoError(t, err)

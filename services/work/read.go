@@ -8,6 +8,7 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/page"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
@@ -70,13 +71,13 @@ func (s *Service) ListWorkItems(ctx context.Context, req *workv1.ListWorkItemsRe
 	if err != nil {
 		return nil, err
 	}
-	var after *workv1.WorkItem
+	var after *workv1.WorkItemRecord
 	if from != nil {
 		nanos, err := strconv.ParseInt(from[0], 10, 64)
 		if err != nil {
 			return nil, fault.CursorInvalid.Newf("page_token %q was not made by this list", req.GetPageToken())
 		}
-		after = &workv1.WorkItem{WorkItemId: from[1], CreatedAt: timestamppb.New(time.Unix(0, nanos))}
+		after = &workv1.WorkItemRecord{WorkItemId: from[1], CreatedAt: timestamppb.New(time.Unix(0, nanos))}
 	}
 	met := false
 	items, _, err := plane.View(ctx, s.engine, req.GetAgentId(), func(st *State) ([]*workv1.WorkItem, error) {
@@ -109,7 +110,7 @@ func (s *Service) ListWorkItems(ctx context.Context, req *workv1.ListWorkItemsRe
 	return resp, nil
 }
 
-func list(s *State, namespace, agentID string, f workv1.WorkItemFilter, after *workv1.WorkItem, limit int) []*workv1.WorkItem {
+func list(s *State, namespace, agentID string, f workv1.WorkItemFilter, after *workv1.WorkItemRecord, limit int) []*workv1.WorkItem {
 	a := s.agents[key{namespace, agentID}]
 	if a == nil {
 		return nil
@@ -130,10 +131,10 @@ func list(s *State, namespace, agentID string, f workv1.WorkItemFilter, after *w
 	case workv1.WorkItemFilter_WORK_ITEM_FILTER_COMPLETED:
 		trees = []tree{a.done}
 	}
-	var found []*workv1.WorkItem
+	var found []*workv1.WorkItemRecord
 	for _, t := range trees {
 		n := 0
-		t.each(byCreation, after, func(it *workv1.WorkItem) bool {
+		t.each(byCreation, after, func(it *workv1.WorkItemRecord) bool {
 			if matches(it, a.current, f) {
 				found = append(found, it)
 				n++
@@ -150,7 +151,7 @@ func list(s *State, namespace, agentID string, f workv1.WorkItemFilter, after *w
 	return out
 }
 
-func matches(it *workv1.WorkItem, current string, f workv1.WorkItemFilter) bool {
+func matches(it *workv1.WorkItemRecord, current string, f workv1.WorkItemFilter) bool {
 	r := readinessOf(it).ready
 	switch f {
 	case workv1.WorkItemFilter_WORK_ITEM_FILTER_OPEN:
@@ -174,9 +175,9 @@ func matches(it *workv1.WorkItem, current string, f workv1.WorkItemFilter) bool 
 	return false
 }
 
-func waiting(it *workv1.WorkItem) bool {
+func waiting(it *workv1.WorkItemRecord) bool {
 	for _, w := range it.GetWaits() {
-		if w.GetMode() == workv1.WaitMode_WAIT_MODE_WAIT {
+		if w.GetMode() == waitingv1.WaitMode_WAIT_MODE_WAIT {
 			return true
 		}
 	}
@@ -229,7 +230,7 @@ func queue(s *State, namespace, agentID string) *workv1.GetWorkQueueResponse {
 		if current != nil && classOf(current) == c {
 			n--
 		}
-		t.each(classOrder[c], nil, func(it *workv1.WorkItem) bool {
+		t.each(classOrder[c], nil, func(it *workv1.WorkItemRecord) bool {
 			if len(items) == limit {
 				return false
 			}
@@ -250,7 +251,7 @@ func queue(s *State, namespace, agentID string) *workv1.GetWorkQueueResponse {
 	if !a.changed.IsZero() {
 		q.ChangedAt = timestamppb.New(a.changed)
 	}
-	a.rechecks.each(byRecheck, nil, func(it *workv1.WorkItem) bool {
+	a.rechecks.each(byRecheck, nil, func(it *workv1.WorkItemRecord) bool {
 		q.Rechecks = append(q.Rechecks, view(it, a.current))
 		return len(q.GetRechecks()) < capRechecks
 	})

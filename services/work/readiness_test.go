@@ -15,50 +15,50 @@ const (
 	needs     = workv1.PlanStatus_PLAN_STATUS_NEEDS_INPUT
 )
 
-func waitOf(kind workv1.WaitKind) *workv1.AttachedWait {
-	return &workv1.AttachedWait{WaitId: "w", Mode: workv1.WaitMode_WAIT_MODE_WAIT, Kind: kind}
+func waitOf(kind waitingv1.WaitKind) *workv1.AttachedWait {
+	return &workv1.AttachedWait{WaitId: "w", Mode: waitingv1.WaitMode_WAIT_MODE_WAIT, Kind: kind}
 }
 
 func intentOf(triggers, consumed int64) *workv1.AttachedWait {
 	return &workv1.AttachedWait{
-		WaitId: "i", Mode: workv1.WaitMode_WAIT_MODE_INTENT, Kind: workv1.WaitKind_WAIT_KIND_EXTERNAL,
+		WaitId: "i", Mode: waitingv1.WaitMode_WAIT_MODE_INTENT, Kind: waitingv1.WaitKind_WAIT_KIND_EXTERNAL,
 		TriggerCount: triggers, ConsumedCount: consumed,
 	}
 }
 
 func TestW8_Readiness(t *testing.T) {
-	task, operator := waitOf(workv1.WaitKind_WAIT_KIND_TASK), waitOf(workv1.WaitKind_WAIT_KIND_OPERATOR)
-	timer, external, system := waitOf(workv1.WaitKind_WAIT_KIND_TIMER), waitOf(workv1.WaitKind_WAIT_KIND_EXTERNAL), waitOf(workv1.WaitKind_WAIT_KIND_SYSTEM)
-	triggered := waitOf(workv1.WaitKind_WAIT_KIND_EXTERNAL)
+	task, operator := waitOf(waitingv1.WaitKind_WAIT_KIND_TASK), waitOf(waitingv1.WaitKind_WAIT_KIND_OPERATOR)
+	timer, external, system := waitOf(waitingv1.WaitKind_WAIT_KIND_TIMER), waitOf(waitingv1.WaitKind_WAIT_KIND_EXTERNAL), waitOf(waitingv1.WaitKind_WAIT_KIND_SYSTEM)
+	triggered := waitOf(waitingv1.WaitKind_WAIT_KIND_EXTERNAL)
 	triggered.TriggerCount = 2
 	for name, c := range map[string]struct {
-		item   *workv1.WorkItem
+		item   *workv1.WorkItemRecord
 		state  string
 		ready  string
 		reason string
 		class  string
 	}{
-		"nothing in the way":                      {&workv1.WorkItem{State: open}, "RUNNABLE", "runnable", "runnable", "QUEUED_RUNNABLE"},
-		"a draft is runnable":                     {&workv1.WorkItem{State: open, PlanStatus: workv1.PlanStatus_PLAN_STATUS_DRAFT}, "RUNNABLE", "runnable", "runnable", "QUEUED_RUNNABLE"},
-		"completed beats all":                     {&workv1.WorkItem{State: completed, BlockedBy: "x", PlanStatus: needs, Waits: []*workv1.AttachedWait{task}}, "COMPLETED", "completed", "completed", "COMPLETED_RECENT"},
-		"a blocker":                               {&workv1.WorkItem{State: open, BlockedBy: "x"}, "BLOCKED", "blocked", "manual_blocker", "BLOCKED"},
-		"a blocker beats needs_input":             {&workv1.WorkItem{State: open, BlockedBy: "x", PlanStatus: needs}, "BLOCKED", "blocked", "manual_blocker", "BLOCKED"},
-		"needs_input":                             {&workv1.WorkItem{State: open, PlanStatus: needs}, "WAITING_OPERATOR", "waiting_for_operator", "plan_needs_input", "WAITING_FOR_OPERATOR"},
-		"a wait beats the blocker":                {&workv1.WorkItem{State: open, BlockedBy: "x", Waits: []*workv1.AttachedWait{operator}}, "WAITING_OPERATOR", "waiting_for_operator", "active_operator_wait", "WAITING_FOR_OPERATOR"},
-		"a task wait":                             {&workv1.WorkItem{State: open, Waits: []*workv1.AttachedWait{task}}, "WAITING_TASK", "blocked", "active_task_wait", "BLOCKED"},
-		"a timer wait":                            {&workv1.WorkItem{State: open, Waits: []*workv1.AttachedWait{timer}}, "WAITING_TIMER", "blocked", "active_timer_wait", "BLOCKED"},
-		"an external wait":                        {&workv1.WorkItem{State: open, Waits: []*workv1.AttachedWait{external}}, "WAITING_EXTERNAL", "blocked", "active_external_wait", "BLOCKED"},
-		"a system wait":                           {&workv1.WorkItem{State: open, Waits: []*workv1.AttachedWait{system}}, "WAITING_SYSTEM", "blocked", "active_system_wait", "BLOCKED"},
-		"a triggered wait still waits":            {&workv1.WorkItem{State: open, Waits: []*workv1.AttachedWait{triggered}}, "WAITING_EXTERNAL", "blocked", "active_external_wait", "TRIGGERED_BLOCKED"},
-		"task > operator > timer > external":      {&workv1.WorkItem{State: open, Waits: []*workv1.AttachedWait{system, external, timer, operator, task}}, "WAITING_TASK", "blocked", "active_task_wait", "BLOCKED"},
-		"operator > timer > external":             {&workv1.WorkItem{State: open, Waits: []*workv1.AttachedWait{system, external, timer, operator}}, "WAITING_OPERATOR", "waiting_for_operator", "active_operator_wait", "WAITING_FOR_OPERATOR"},
-		"timer > external > system":               {&workv1.WorkItem{State: open, Waits: []*workv1.AttachedWait{system, external, timer}}, "WAITING_TIMER", "blocked", "active_timer_wait", "BLOCKED"},
-		"external > system":                       {&workv1.WorkItem{State: open, Waits: []*workv1.AttachedWait{system, external}}, "WAITING_EXTERNAL", "blocked", "active_external_wait", "BLOCKED"},
-		"an intent stops nothing":                 {&workv1.WorkItem{State: open, Waits: []*workv1.AttachedWait{intentOf(0, 0)}}, "RUNNABLE", "runnable", "runnable", "QUEUED_RUNNABLE"},
-		"nor does a triggered one":                {&workv1.WorkItem{State: open, Waits: []*workv1.AttachedWait{intentOf(3, 1)}}, "RUNNABLE", "runnable", "runnable", "QUEUED_RUNNABLE"},
-		"a triggered intent shows a blocked item": {&workv1.WorkItem{State: open, BlockedBy: "x", Waits: []*workv1.AttachedWait{intentOf(3, 1)}}, "BLOCKED", "blocked", "manual_blocker", "TRIGGERED_BLOCKED"},
-		"a consumed one does not":                 {&workv1.WorkItem{State: open, BlockedBy: "x", Waits: []*workv1.AttachedWait{intentOf(3, 3)}}, "BLOCKED", "blocked", "manual_blocker", "BLOCKED"},
-		"nor one of a completed item":             {&workv1.WorkItem{State: completed, Waits: []*workv1.AttachedWait{intentOf(3, 0)}}, "COMPLETED", "completed", "completed", "COMPLETED_RECENT"},
+		"nothing in the way":                      {&workv1.WorkItemRecord{State: open}, "RUNNABLE", "runnable", "runnable", "QUEUED_RUNNABLE"},
+		"a draft is runnable":                     {&workv1.WorkItemRecord{State: open, PlanStatus: workv1.PlanStatus_PLAN_STATUS_DRAFT}, "RUNNABLE", "runnable", "runnable", "QUEUED_RUNNABLE"},
+		"completed beats all":                     {&workv1.WorkItemRecord{State: completed, BlockedBy: "x", PlanStatus: needs, Waits: []*workv1.AttachedWait{task}}, "COMPLETED", "completed", "completed", "COMPLETED_RECENT"},
+		"a blocker":                               {&workv1.WorkItemRecord{State: open, BlockedBy: "x"}, "BLOCKED", "blocked", "manual_blocker", "BLOCKED"},
+		"a blocker beats needs_input":             {&workv1.WorkItemRecord{State: open, BlockedBy: "x", PlanStatus: needs}, "BLOCKED", "blocked", "manual_blocker", "BLOCKED"},
+		"needs_input":                             {&workv1.WorkItemRecord{State: open, PlanStatus: needs}, "WAITING_OPERATOR", "waiting_for_operator", "plan_needs_input", "WAITING_FOR_OPERATOR"},
+		"a wait beats the blocker":                {&workv1.WorkItemRecord{State: open, BlockedBy: "x", Waits: []*workv1.AttachedWait{operator}}, "WAITING_OPERATOR", "waiting_for_operator", "active_operator_wait", "WAITING_FOR_OPERATOR"},
+		"a task wait":                             {&workv1.WorkItemRecord{State: open, Waits: []*workv1.AttachedWait{task}}, "WAITING_TASK", "blocked", "active_task_wait", "BLOCKED"},
+		"a timer wait":                            {&workv1.WorkItemRecord{State: open, Waits: []*workv1.AttachedWait{timer}}, "WAITING_TIMER", "blocked", "active_timer_wait", "BLOCKED"},
+		"an external wait":                        {&workv1.WorkItemRecord{State: open, Waits: []*workv1.AttachedWait{external}}, "WAITING_EXTERNAL", "blocked", "active_external_wait", "BLOCKED"},
+		"a system wait":                           {&workv1.WorkItemRecord{State: open, Waits: []*workv1.AttachedWait{system}}, "WAITING_SYSTEM", "blocked", "active_system_wait", "BLOCKED"},
+		"a triggered wait still waits":            {&workv1.WorkItemRecord{State: open, Waits: []*workv1.AttachedWait{triggered}}, "WAITING_EXTERNAL", "blocked", "active_external_wait", "TRIGGERED_BLOCKED"},
+		"task > operator > timer > external":      {&workv1.WorkItemRecord{State: open, Waits: []*workv1.AttachedWait{system, external, timer, operator, task}}, "WAITING_TASK", "blocked", "active_task_wait", "BLOCKED"},
+		"operator > timer > external":             {&workv1.WorkItemRecord{State: open, Waits: []*workv1.AttachedWait{system, external, timer, operator}}, "WAITING_OPERATOR", "waiting_for_operator", "active_operator_wait", "WAITING_FOR_OPERATOR"},
+		"timer > external > system":               {&workv1.WorkItemRecord{State: open, Waits: []*workv1.AttachedWait{system, external, timer}}, "WAITING_TIMER", "blocked", "active_timer_wait", "BLOCKED"},
+		"external > system":                       {&workv1.WorkItemRecord{State: open, Waits: []*workv1.AttachedWait{system, external}}, "WAITING_EXTERNAL", "blocked", "active_external_wait", "BLOCKED"},
+		"an intent stops nothing":                 {&workv1.WorkItemRecord{State: open, Waits: []*workv1.AttachedWait{intentOf(0, 0)}}, "RUNNABLE", "runnable", "runnable", "QUEUED_RUNNABLE"},
+		"nor does a triggered one":                {&workv1.WorkItemRecord{State: open, Waits: []*workv1.AttachedWait{intentOf(3, 1)}}, "RUNNABLE", "runnable", "runnable", "QUEUED_RUNNABLE"},
+		"a triggered intent shows a blocked item": {&workv1.WorkItemRecord{State: open, BlockedBy: "x", Waits: []*workv1.AttachedWait{intentOf(3, 1)}}, "BLOCKED", "blocked", "manual_blocker", "TRIGGERED_BLOCKED"},
+		"a consumed one does not":                 {&workv1.WorkItemRecord{State: open, BlockedBy: "x", Waits: []*workv1.AttachedWait{intentOf(3, 3)}}, "BLOCKED", "blocked", "manual_blocker", "BLOCKED"},
+		"nor one of a completed item":             {&workv1.WorkItemRecord{State: completed, Waits: []*workv1.AttachedWait{intentOf(3, 0)}}, "COMPLETED", "completed", "completed", "COMPLETED_RECENT"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := readinessOf(c.item)
@@ -67,26 +67,24 @@ func TestW8_Readiness(t *testing.T) {
 			require.Equal(t, c.reason, r.reason)
 			require.Equal(t, "CANDIDATE_CLASS_"+c.class, classOf(c.item).String())
 
-			// Every surface shows what the function says (SPEC X6), and the
-			// record is not touched.
+			// Every surface shows what the function says (SPEC X6).
 			v := view(c.item, "")
 			require.Equal(t, r.state, v.GetSchedulingState())
 			require.Equal(t, r.ready, v.GetReadiness())
 			require.Equal(t, r.reason, v.GetReasonCode())
 			require.Equal(t, classOf(c.item), v.GetCandidateClass())
-			require.Zero(t, c.item.GetReadiness())
 		})
 	}
 }
 
 func TestW9_FocusMakesARunnableItemCurrentRunnable(t *testing.T) {
-	it := &workv1.WorkItem{WorkItemId: "wi_1", State: open}
+	it := &workv1.WorkItemRecord{WorkItemId: "wi_1", State: open}
 	require.Equal(t, workv1.CandidateClass_CANDIDATE_CLASS_CURRENT_RUNNABLE, view(it, "wi_1").GetCandidateClass())
 	require.True(t, view(it, "wi_1").GetIsCurrent())
 	require.False(t, view(it, "wi_2").GetIsCurrent())
-	require.False(t, view(&workv1.WorkItem{State: open}, "").GetIsCurrent(), "no id is no focus")
+	require.False(t, view(&workv1.WorkItemRecord{State: open}, "").GetIsCurrent(), "no id is no focus")
 
-	blocked := &workv1.WorkItem{WorkItemId: "wi_1", State: open, BlockedBy: "x"}
+	blocked := &workv1.WorkItemRecord{WorkItemId: "wi_1", State: open, BlockedBy: "x"}
 	require.Equal(t, workv1.CandidateClass_CANDIDATE_CLASS_BLOCKED, view(blocked, "wi_1").GetCandidateClass())
 	require.Nil(t, view(nil, ""))
 }
@@ -108,10 +106,4 @@ func TestW9_CurrentTodo(t *testing.T) {
 	} {
 		require.Equal(t, c.want, currentTodo(c.todos).GetText())
 	}
-}
-
-// The two planes speak of the same kinds and modes; a cast joins them.
-func TestR1_WaitEnumsOfBothPlanesAreOneList(t *testing.T) {
-	require.Equal(t, waitingv1.WaitKind_name, workv1.WaitKind_name)
-	require.Equal(t, waitingv1.WaitMode_name, workv1.WaitMode_name)
 }

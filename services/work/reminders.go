@@ -14,7 +14,7 @@ import (
 // and each is given once.
 
 // nextReminder is the earliest that was not given yet; nil if there is none.
-func nextReminder(it *workv1.WorkItem) *timestamppb.Timestamp {
+func nextReminder(it *workv1.WorkItemRecord) *timestamppb.Timestamp {
 	at := it.GetOwnRecheckAt()
 	for _, w := range it.GetWaits() {
 		if reminds(w) && (at == nil || compare(w.GetRecheckAt(), at) < 0) {
@@ -30,7 +30,7 @@ func reminds(w *workv1.AttachedWait) bool {
 
 // remind settles what an item shows, whenever one of its reminders came or went:
 // the next one, else the one that was given last.
-func remind(it *workv1.WorkItem) {
+func remind(it *workv1.WorkItemRecord) {
 	at := nextReminder(it)
 	switch {
 	case at != nil && it.GetRecheckConsumedAt() != nil:
@@ -46,7 +46,7 @@ func remind(it *workv1.WorkItem) {
 
 // given marks the reminder that an item shows. Another one for the same moment
 // has been given with it.
-func given(it *workv1.WorkItem, now time.Time) {
+func given(it *workv1.WorkItemRecord, now time.Time) {
 	at, when := it.GetRecheckAt(), timestamppb.New(now)
 	if it.GetOwnRecheckAt() != nil && compare(it.GetOwnRecheckAt(), at) == 0 {
 		it.OwnRecheckAt = nil
@@ -65,7 +65,7 @@ func given(it *workv1.WorkItem, now time.Time) {
 
 // parted reads a record from before reminders stood beside each other: what it
 // shows is a wait's that has the same time, else its own.
-func parted(it *workv1.WorkItem) {
+func parted(it *workv1.WorkItemRecord) {
 	for _, w := range it.GetWaits() {
 		if !reminds(w) || it.GetRecheckAt() == nil || compare(w.GetRecheckAt(), it.GetRecheckAt()) != 0 {
 			continue

@@ -34,7 +34,7 @@ func (r *reminded) own(at int) {
 func (r *reminded) wait(id string, at int) {
 	r.waits++
 	w := &workv1.AttachedWait{
-		WaitId: id, Revision: 1, Mode: workv1.WaitMode_WAIT_MODE_WAIT, Kind: workv1.WaitKind_WAIT_KIND_EXTERNAL, Reason: "a reply",
+		WaitId: id, Revision: 1, Mode: waitingv1.WaitMode_WAIT_MODE_WAIT, Kind: waitingv1.WaitKind_WAIT_KIND_EXTERNAL, Reason: "a reply",
 		CreatedAt: timestamppb.New(epoch.Add(time.Duration(r.waits) * time.Millisecond)),
 	}
 	if at > 0 {
@@ -130,14 +130,14 @@ func TestP5_RemindersOfOldRecords(t *testing.T) {
 	}
 	open := workv1.WorkItemState_WORK_ITEM_STATE_OPEN
 	for name, c := range map[string]struct {
-		old       *workv1.WorkItem
+		old       *workv1.WorkItemRecord
 		own, next *timestamppb.Timestamp
 	}{
-		"its own":             {&workv1.WorkItem{State: open, RecheckAt: at(5)}, at(5), at(5)},
-		"the wait's":          {&workv1.WorkItem{State: open, RecheckAt: at(5), Waits: waits(5)}, nil, at(5)},
-		"its own over a wait": {&workv1.WorkItem{State: open, RecheckAt: at(5), Waits: waits(9)}, at(5), at(5)},
-		"its own, given":      {&workv1.WorkItem{State: open, RecheckAt: at(5), RecheckConsumedAt: at(6)}, nil, nil},
-		"the wait's, given":   {&workv1.WorkItem{State: open, RecheckAt: at(5), RecheckConsumedAt: at(6), Waits: waits(5)}, nil, nil},
+		"its own":             {&workv1.WorkItemRecord{State: open, RecheckAt: at(5)}, at(5), at(5)},
+		"the wait's":          {&workv1.WorkItemRecord{State: open, RecheckAt: at(5), Waits: waits(5)}, nil, at(5)},
+		"its own over a wait": {&workv1.WorkItemRecord{State: open, RecheckAt: at(5), Waits: waits(9)}, at(5), at(5)},
+		"its own, given":      {&workv1.WorkItemRecord{State: open, RecheckAt: at(5), RecheckConsumedAt: at(6)}, nil, nil},
+		"the wait's, given":   {&workv1.WorkItemRecord{State: open, RecheckAt: at(5), RecheckConsumedAt: at(6), Waits: waits(5)}, nil, nil},
 	} {
 		it := next(c.old, journal.Env{Now: epoch})
 		require.Equal(t, c.own.AsTime(), it.GetOwnRecheckAt().AsTime(), name)

@@ -24,7 +24,7 @@ type State struct {
 
 // item is a record and the way back to everything that made it so.
 type item struct {
-	rec   *workv1.WorkItem
+	rec   *workv1.WorkItemRecord
 	trail trail
 }
 
@@ -134,7 +134,7 @@ func (s *State) agent(k key) *agentWork {
 }
 
 // put replaces a record and moves it in every order that it stands elsewhere in.
-func (s *State) put(k key, rec *workv1.WorkItem) {
+func (s *State) put(k key, rec *workv1.WorkItemRecord) {
 	a := s.agent(k)
 	ik := key{k.namespace, rec.GetWorkItemId()}
 	it := s.items[ik]
@@ -166,19 +166,19 @@ func (s *State) put(k key, rec *workv1.WorkItem) {
 }
 
 // made is the tree by creation that a record belongs into.
-func (a *agentWork) made(rec *workv1.WorkItem) *tree {
+func (a *agentWork) made(rec *workv1.WorkItemRecord) *tree {
 	if isCompleted(rec) {
 		return &a.done
 	}
 	return &a.open
 }
 
-func isCompleted(rec *workv1.WorkItem) bool {
+func isCompleted(rec *workv1.WorkItemRecord) bool {
 	return rec.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED
 }
 
 // record is an item as it stands, nil if there is none.
-func (s *State) record(namespace, itemID string) *workv1.WorkItem {
+func (s *State) record(namespace, itemID string) *workv1.WorkItemRecord {
 	if it := s.items[key{namespace, itemID}]; it != nil {
 		return it.rec
 	}
@@ -193,7 +193,7 @@ func (s *State) met(namespace, agentID string) bool {
 
 // owned finds an item of an agent. A foreign item is refused, not hidden: ids
 // are unguessable and agents of one namespace may know of each other.
-func (s *State) owned(namespace, agentID, itemID string) (*workv1.WorkItem, error) {
+func (s *State) owned(namespace, agentID, itemID string) (*workv1.WorkItemRecord, error) {
 	it := s.record(namespace, itemID)
 	switch {
 	case it == nil:
@@ -234,7 +234,7 @@ func (s *State) current(namespace, agentID string) string {
 	return ""
 }
 
-func recheckPending(it *workv1.WorkItem) bool {
+func recheckPending(it *workv1.WorkItemRecord) bool {
 	return it.GetRecheckAt() != nil && it.GetRecheckConsumedAt() == nil &&
 		it.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_OPEN
 }

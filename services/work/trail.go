@@ -47,7 +47,7 @@ func (s *State) remember(ev *journal.Event) {
 		if p.GetPreviousWorkItemId() != p.GetCurrentWorkItemId() {
 			note(p.GetPreviousWorkItemId())
 		}
-	case *workv1.FocusReleased, interface{ GetWorkItem() *workv1.WorkItem }:
+	case *workv1.FocusReleased, interface{ GetWorkItem() *workv1.WorkItemRecord }:
 		note(ev.WorkItemID) // any other event names an item without changing it
 	}
 }

@@ -136,23 +136,23 @@ func decideUpdate(s *State, env journal.Env, req *workv1.UpdateWorkItemRequest) 
 	}
 
 	current := s.current(env.Actor.Namespace, req.GetAgentId())
-	release := ""
+	var release workv1.FocusReleaseReason
 	if current == it.GetWorkItemId() {
 		switch {
 		case req.BlockedBy != nil:
-			release = "blocked"
+			release = workv1.FocusReleaseReason_FOCUS_RELEASE_REASON_BLOCKED
 		case req.GetPlanStatus() == workv1.PlanStatus_PLAN_STATUS_NEEDS_INPUT:
-			release = "needs_input"
+			release = workv1.FocusReleaseReason_FOCUS_RELEASE_REASON_NEEDS_INPUT
 		}
 	}
-	if release != "" {
+	if release != workv1.FocusReleaseReason_FOCUS_RELEASE_REASON_UNSPECIFIED {
 		current = ""
 	}
 	events := []*journal.Event{itemEvent(it, old, &workv1.WorkItemUpdated{
 		WorkItem: it, ChangedFields: changedFields(req), CurrentWorkItemId: current,
 		Warnings: warnings, EndedWaitId: ended,
 	})}
-	if release != "" {
+	if release != workv1.FocusReleaseReason_FOCUS_RELEASE_REASON_UNSPECIFIED {
 		events = append(events, focusReleased(it, release))
 	}
 	return journal.Decision[*workv1.UpdateWorkItemResponse]{Events: events}, nil
@@ -170,7 +170,7 @@ func answerUpdate(events []*journal.Event) (*workv1.UpdateWorkItemResponse, erro
 }
 
 // next is a copy of a record, one revision on, ready to be written to.
-func next(old *workv1.WorkItem, env journal.Env) *workv1.WorkItem {
+func next(old *workv1.WorkItemRecord, env journal.Env) *workv1.WorkItemRecord {
 	it := shallow(old)
 	// Waits are the only parts that are written to in place.
 	it.Waits = make([]*workv1.AttachedWait, len(old.GetWaits()))
@@ -184,7 +184,7 @@ func next(old *workv1.WorkItem, env journal.Env) *workv1.WorkItem {
 }
 
 // writable refuses completed items (SPEC X7) and stale writers (SPEC X3).
-func writable(it *workv1.WorkItem, expected *int64) error {
+func writable(it *workv1.WorkItemRecord, expected *int64) error {
 	if it.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED {
 		return fault.WorkItemCompleted.Newf("work item %q is completed; create another one for further work", it.GetWorkItemId()).
 			With("work_item_id", it.GetWorkItemId())
@@ -192,7 +192,7 @@ func writable(it *workv1.WorkItem, expected *int64) error {
 	return atRevision(it, expected)
 }
 
-func atRevision(it *workv1.WorkItem, expected *int64) error {
+func atRevision(it *workv1.WorkItemRecord, expected *int64) error {
 	if expected != nil && *expected != it.GetRevision() {
 		return fault.RevisionConflict.Newf("work item %q is at revision %d, not %d; read it again and repeat", it.GetWorkItemId(), it.GetRevision(), *expected).
 			With("work_item_id", it.GetWorkItemId()).
@@ -214,7 +214,7 @@ func without(waits []*workv1.AttachedWait, waitID string) []*workv1.AttachedWait
 
 // itemEvent wraps a payload with what every event of an item carries, the
 // change of its readiness above all (SPEC X10): the scheduler lives on it.
-func itemEvent(it, old *workv1.WorkItem, payload proto.Message) *journal.Event {
+func itemEvent(it, old *workv1.WorkItemRecord, payload proto.Message) *journal.Event {
 	ev := &journal.Event{AgentID: it.GetAgentId(), WorkItemID: it.GetWorkItemId(), Payload: payload}
 	to := readinessOf(it)
 	if old == nil {
@@ -227,7 +227,7 @@ func itemEvent(it, old *workv1.WorkItem, payload proto.Message) *journal.Event {
 	return ev
 }
 
-func focusReleased(it *workv1.WorkItem, reason string) *journal.Event {
+func focusReleased(it *workv1.WorkItemRecord, reason workv1.FocusReleaseReason) *journal.Event {
 	return &journal.Event{
 		AgentID: it.GetAgentId(), WorkItemID: it.GetWorkItemId(),
 		Payload: &workv1.FocusReleased{WorkItemId: it.GetWorkItemId(), Reason: reason},

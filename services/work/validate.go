@@ -49,7 +49,7 @@ func todoWarnings(todos []*workv1.TodoItem) []*workv1.Warning {
 		return nil
 	}
 	return []*workv1.Warning{{
-		Kind:            "several_in_progress",
+		Kind:            workv1.WarningKind_WARNING_KIND_SEVERAL_IN_PROGRESS,
 		Message:         fmt.Sprintf("%d todos are in progress; normally at most one is.", n),
 		InProgressCount: int32(n),
 	}}

@@ -7,12 +7,12 @@ import (
 	"fmt"
 	"os/exec"
 	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/pkg/proctree"
 )
 
 // gitTerm bounds one git command; a checkout of a large repository takes minutes.
@@ -30,12 +30,12 @@ func (w *Worker) git(ctx context.Context, dir string, args ...string) (string, e
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "git", append(append([]string{"-C", dir}, gitSettings...), args...)...) //nolint:gosec // arguments are ours; paths and refs were checked
 	cmd.Env = append(w.environ(&taskv1.Task{}), "GIT_TERMINAL_PROMPT=0", "GIT_OPTIONAL_LOCKS=0", "LC_ALL=C")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = proctree.GroupAttr()
 	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
 	cmd.WaitDelay = time.Second
 	var out, said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &said
-	mark, err := w.host.Start(cmd.Start)
+	mark, err := w.host.Start(cmd, nil)
 	if err == nil {
 		err = cmd.Wait()
 		if _, left := w.host.End(context.WithoutCancel(ctx), mark, 0); left != nil {

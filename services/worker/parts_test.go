@@ -35,7 +35,7 @@ func TestConfigIsChecked(t *testing.T) {
 // A command dies with the thread that forked it, so that must not be one of
 // those that come and go: it outlives whoever asked.
 func TestSpawnerOutlivesGoroutines(t *testing.T) {
-	s, err := proctree.Open(t.Context(), proctree.Config{Owner: "w@" + t.TempDir(), Life: "1"})
+	s, err := proctree.Open(t.Context(), proctree.Config{Owner: "w@" + t.TempDir(), Boot: "1"})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, s.Close(context.Background())) }()
 	started := make(chan *process)

@@ -72,9 +72,9 @@ func start(on *proctree.Host, spec *taskv1.CommandSpec, dir string, env []string
 }
 
 func (p *process) startOnTerminal(on *proctree.Host) (err error) {
-	p.mark, err = on.Start(func() error {
+	p.mark, err = on.Start(p.cmd, func() error {
 		master, err := pty.StartWithAttrs(p.cmd, &pty.Winsize{Rows: 24, Cols: 80},
-			&syscall.SysProcAttr{Setsid: true, Setctty: true, Pdeathsig: syscall.SIGKILL})
+			proctree.TerminalAttr())
 		if err != nil {
 			return err
 		}
@@ -124,20 +124,15 @@ func (p *process) startOnPipes(on *proctree.Host, input bool) (err error) {
 		}
 		p.outputs = append(p.outputs, output{stream, r})
 	}
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	p.mark, err = on.Start(p.cmd.Start)
+	p.cmd.SysProcAttr = proctree.GroupAttr()
+	p.mark, err = on.Start(p.cmd, nil)
 	return err
 }
 
 // awaitExit returns when the process has ended, and leaves it unreaped: as long
 // as it is, nobody else can get its group's number.
 func (p *process) awaitExit() {
-	for {
-		err := unix.Waitid(unix.P_PID, p.pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
-		if !errors.Is(err, unix.EINTR) {
-			break
-		}
-	}
+	proctree.AwaitExit(p.pid)
 	close(p.gone)
 }
 

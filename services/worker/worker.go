@@ -196,7 +196,11 @@ func (w *Worker) takeOver(ctx context.Context) error {
 		err = fmt.Errorf("worker: another process runs worker %s with the state directory %s; give one of them another id or directory", w.cfg.ID, w.cfg.StateDir)
 	}
 	if err == nil {
-		w.host, err = proctree.Open(ctx, proctree.Config{Owner: w.owner(), Life: w.boot, Guard: w.cfg.Guard, Logger: w.cfg.Logger})
+		if !proctree.Supported().Memory {
+			w.cfg.Logger.Warn("this system does not measure the memory of commands: their memory limits are not enforced",
+				zap.String("may_escape", proctree.Supported().Escapes))
+		}
+		w.host, err = proctree.Open(ctx, proctree.Config{Owner: w.owner(), Boot: w.boot, Guard: w.cfg.Guard, Logger: w.cfg.Logger})
 	}
 	if err != nil {
 		return errors.Join(fmt.Errorf("worker: take over from an earlier life: %w", err), lock.Close())

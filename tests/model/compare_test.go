@@ -132,7 +132,7 @@ func (r *run) compareItem(i *item, got *workv1.WorkItem) {
 		g := got.GetWaits()[at]
 		ok("trigger_count of "+w.id, g.GetTriggerCount(), w.count)
 		ok("consumed_count of "+w.id, g.GetConsumedCount(), w.seen)
-		ok("mode of "+w.id, g.GetMode() == workv1.WaitMode_WAIT_MODE_INTENT, w.intent)
+		ok("mode of "+w.id, g.GetMode() == waitingv1.WaitMode_WAIT_MODE_INTENT, w.intent)
 		ok("kind of "+w.id, int32(g.GetKind()), int32(w.kind))
 		ok("resource of "+w.id, g.GetResource(), w.resource)
 		ok("last_triggered_at of "+w.id, same(w.last, g.GetLastTriggeredAt()), true)

@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 )
 
@@ -99,7 +100,7 @@ func TestA10_TheInheritedView(t *testing.T) {
 			WorkItemId: "wi_a", Objective: "ship it\nsafely", BlockedBy: "needs wi_c", SchedulingState: workv1.SchedulingState_SCHEDULING_STATE_BLOCKED, PlanStatus: workv1.PlanStatus_PLAN_STATUS_READY,
 			PlanArtifact: &workv1.PlanArtifact{Path: "/home/plan.md", Bytes: 9, Sha256: "aa", Preview: "1. as wi_d decided\n## 2.", PreviewComplete: true},
 			TodoList:     []*workv1.TodoItem{{Text: "begun", State: workv1.TodoState_TODO_STATE_COMPLETED}, {Text: "go on", State: workv1.TodoState_TODO_STATE_IN_PROGRESS}},
-			Waits:        []*workv1.AttachedWait{{Kind: workv1.WaitKind_WAIT_KIND_TASK, Reason: "the build", Resource: "tsk_1"}},
+			Waits:        []*workv1.AttachedWait{{Kind: waitingv1.WaitKind_WAIT_KIND_TASK, Reason: "the build", Resource: "tsk_1"}},
 		},
 		Reports: []*agentv1.Delegation{{Label: "look", Outcome: agentv1.DelegationOutcome_DELEGATION_OUTCOME_COMPLETED, ResultSummary: "seen", ParentWorkItemId: "wi_a"}},
 		Trace:   []*agentv1.Round{round(1, "I said", "CreateWorkItem", "success", nil)},

@@ -63,7 +63,7 @@ func React(s *State, env journal.Env, ev *journal.Event) ([]*journal.Event, erro
 		// itself is woken by nothing else, unless a message came with the resolution. A
 		// task result that existed before the wait may have been read long ago, so it
 		// wakes the agent too (SPEC P1).
-		if p.GetWait().GetWorkItemId() == "" && (p.GetCause() == "timer" || p.GetCause() == "task_result_present") {
+		if p.GetWait().GetWorkItemId() == "" && (p.GetCause() == waitingv1.WaitCause_WAIT_CAUSE_TIMER || p.GetCause() == waitingv1.WaitCause_WAIT_CAUSE_TASK_RESULT_PRESENT) {
 			return a.wakeEvents("wait", p.GetWait().GetWaitId(), nil), nil
 		}
 	}

@@ -23,7 +23,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Event is one journal line (SPEC X10).
+// Event is one journal line.
 type Event struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Where a stream goes on after this event.

@@ -29,7 +29,7 @@ const (
 // EventService streams what happened.
 type EventServiceClient interface {
 	// WatchEvents streams the namespace's events from a cursor, without gap or duplicate,
-	// in commit order per agent and plane (SPEC X10). Errors: CURSOR_INVALID, CURSOR_OUT_OF_RANGE.
+	// in commit order per agent and plane. Errors: CURSOR_INVALID, CURSOR_OUT_OF_RANGE.
 	WatchEvents(ctx context.Context, in *WatchEventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchEventsResponse], error)
 }
 
@@ -67,7 +67,7 @@ type EventService_WatchEventsClient = grpc.ServerStreamingClient[WatchEventsResp
 // EventService streams what happened.
 type EventServiceServer interface {
 	// WatchEvents streams the namespace's events from a cursor, without gap or duplicate,
-	// in commit order per agent and plane (SPEC X10). Errors: CURSOR_INVALID, CURSOR_OUT_OF_RANGE.
+	// in commit order per agent and plane. Errors: CURSOR_INVALID, CURSOR_OUT_OF_RANGE.
 	WatchEvents(*WatchEventsRequest, grpc.ServerStreamingServer[WatchEventsResponse]) error
 	mustEmbedUnimplementedEventServiceServer()
 }

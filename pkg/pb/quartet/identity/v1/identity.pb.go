@@ -22,7 +22,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Role is what a credential may do (SPEC X15). docs/roles.md has every method.
+// Role is what a credential may do. docs/roles.md has every method.
 type Role int32
 
 const (

@@ -37,7 +37,7 @@ type CreateKeyRequest struct {
 	AgentId string `protobuf:"bytes,4,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	// How long it lets in, 1 s to 10 years; absent: until it is revoked.
 	ExpiresAfter *durationpb.Duration `protobuf:"bytes,5,opt,name=expires_after,json=expiresAfter,proto3" json:"expires_after,omitempty"`
-	// Repeating it does nothing twice (SPEC X2).
+	// Repeating it does nothing twice.
 	RequestId     string `protobuf:"bytes,6,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -395,7 +395,7 @@ type RevokeKeyRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The key.
 	KeyId string `protobuf:"bytes,1,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
-	// Repeating it does nothing twice (SPEC X2).
+	// Repeating it does nothing twice.
 	RequestId     string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

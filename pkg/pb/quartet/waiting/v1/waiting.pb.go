@@ -141,7 +141,7 @@ func (WaitKind) EnumDescriptor() ([]byte, []int) {
 	return file_quartet_waiting_v1_waiting_proto_rawDescGZIP(), []int{1}
 }
 
-// Wake is what an agent asks to be woken by (SPEC P1).
+// Wake is what an agent asks to be woken by.
 type Wake int32
 
 const (
@@ -263,6 +263,324 @@ func (WaitStatus) EnumDescriptor() ([]byte, []int) {
 	return file_quartet_waiting_v1_waiting_proto_rawDescGZIP(), []int{3}
 }
 
+// WaitCause is what arrived for a wait.
+type WaitCause int32
+
+const (
+	// Not set.
+	WaitCause_WAIT_CAUSE_UNSPECIFIED WaitCause = 0
+	// A task ended.
+	WaitCause_WAIT_CAUSE_TASK_RESULT WaitCause = 1
+	// The task had ended before the wait was made.
+	WaitCause_WAIT_CAUSE_TASK_RESULT_PRESENT WaitCause = 2
+	// A point in time was reached.
+	WaitCause_WAIT_CAUSE_TIMER WaitCause = 3
+	// An operator sent a message.
+	WaitCause_WAIT_CAUSE_OPERATOR_INPUT WaitCause = 4
+	// A trigger was delivered.
+	WaitCause_WAIT_CAUSE_EXTERNAL WaitCause = 5
+)
+
+// Enum value maps for WaitCause.
+var (
+	WaitCause_name = map[int32]string{
+		0: "WAIT_CAUSE_UNSPECIFIED",
+		1: "WAIT_CAUSE_TASK_RESULT",
+		2: "WAIT_CAUSE_TASK_RESULT_PRESENT",
+		3: "WAIT_CAUSE_TIMER",
+		4: "WAIT_CAUSE_OPERATOR_INPUT",
+		5: "WAIT_CAUSE_EXTERNAL",
+	}
+	WaitCause_value = map[string]int32{
+		"WAIT_CAUSE_UNSPECIFIED":         0,
+		"WAIT_CAUSE_TASK_RESULT":         1,
+		"WAIT_CAUSE_TASK_RESULT_PRESENT": 2,
+		"WAIT_CAUSE_TIMER":               3,
+		"WAIT_CAUSE_OPERATOR_INPUT":      4,
+		"WAIT_CAUSE_EXTERNAL":            5,
+	}
+)
+
+func (x WaitCause) Enum() *WaitCause {
+	p := new(WaitCause)
+	*p = x
+	return p
+}
+
+func (x WaitCause) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (WaitCause) Descriptor() protoreflect.EnumDescriptor {
+	return file_quartet_waiting_v1_waiting_proto_enumTypes[4].Descriptor()
+}
+
+func (WaitCause) Type() protoreflect.EnumType {
+	return &file_quartet_waiting_v1_waiting_proto_enumTypes[4]
+}
+
+func (x WaitCause) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use WaitCause.Descriptor instead.
+func (WaitCause) EnumDescriptor() ([]byte, []int) {
+	return file_quartet_waiting_v1_waiting_proto_rawDescGZIP(), []int{4}
+}
+
+// WaitEndReason is why a wait ended. The first four are the cause that resolved it; all
+// others ended it without what it waited for.
+type WaitEndReason int32
+
+const (
+	// It has not ended.
+	WaitEndReason_WAIT_END_REASON_UNSPECIFIED WaitEndReason = 0
+	// Its task ended.
+	WaitEndReason_WAIT_END_REASON_TASK_RESULT WaitEndReason = 1
+	// Its task had ended before the wait was made.
+	WaitEndReason_WAIT_END_REASON_TASK_RESULT_PRESENT WaitEndReason = 2
+	// Its time was reached.
+	WaitEndReason_WAIT_END_REASON_TIMER WaitEndReason = 3
+	// An operator answered.
+	WaitEndReason_WAIT_END_REASON_OPERATOR_INPUT WaitEndReason = 4
+	// CancelWait was called.
+	WaitEndReason_WAIT_END_REASON_CANCELLED WaitEndReason = 5
+	// A new WaitFor of the same owner took its place.
+	WaitEndReason_WAIT_END_REASON_WAIT_REPLACED WaitEndReason = 6
+	// Its item was completed.
+	WaitEndReason_WAIT_END_REASON_WORK_ITEM_COMPLETED WaitEndReason = 7
+	// The item that it named cannot wait.
+	WaitEndReason_WAIT_END_REASON_ATTACH_REFUSED WaitEndReason = 8
+	// The blocker that it had written was cleared.
+	WaitEndReason_WAIT_END_REASON_BLOCKER_CLEARED WaitEndReason = 9
+	// Its trigger was cancelled.
+	WaitEndReason_WAIT_END_REASON_TRIGGER_CANCELLED WaitEndReason = 10
+	// Its trigger expired.
+	WaitEndReason_WAIT_END_REASON_TRIGGER_EXPIRED WaitEndReason = 11
+	// Its agent was deleted.
+	WaitEndReason_WAIT_END_REASON_AGENT_DELETED WaitEndReason = 12
+)
+
+// Enum value maps for WaitEndReason.
+var (
+	WaitEndReason_name = map[int32]string{
+		0:  "WAIT_END_REASON_UNSPECIFIED",
+		1:  "WAIT_END_REASON_TASK_RESULT",
+		2:  "WAIT_END_REASON_TASK_RESULT_PRESENT",
+		3:  "WAIT_END_REASON_TIMER",
+		4:  "WAIT_END_REASON_OPERATOR_INPUT",
+		5:  "WAIT_END_REASON_CANCELLED",
+		6:  "WAIT_END_REASON_WAIT_REPLACED",
+		7:  "WAIT_END_REASON_WORK_ITEM_COMPLETED",
+		8:  "WAIT_END_REASON_ATTACH_REFUSED",
+		9:  "WAIT_END_REASON_BLOCKER_CLEARED",
+		10: "WAIT_END_REASON_TRIGGER_CANCELLED",
+		11: "WAIT_END_REASON_TRIGGER_EXPIRED",
+		12: "WAIT_END_REASON_AGENT_DELETED",
+	}
+	WaitEndReason_value = map[string]int32{
+		"WAIT_END_REASON_UNSPECIFIED":         0,
+		"WAIT_END_REASON_TASK_RESULT":         1,
+		"WAIT_END_REASON_TASK_RESULT_PRESENT": 2,
+		"WAIT_END_REASON_TIMER":               3,
+		"WAIT_END_REASON_OPERATOR_INPUT":      4,
+		"WAIT_END_REASON_CANCELLED":           5,
+		"WAIT_END_REASON_WAIT_REPLACED":       6,
+		"WAIT_END_REASON_WORK_ITEM_COMPLETED": 7,
+		"WAIT_END_REASON_ATTACH_REFUSED":      8,
+		"WAIT_END_REASON_BLOCKER_CLEARED":     9,
+		"WAIT_END_REASON_TRIGGER_CANCELLED":   10,
+		"WAIT_END_REASON_TRIGGER_EXPIRED":     11,
+		"WAIT_END_REASON_AGENT_DELETED":       12,
+	}
+)
+
+func (x WaitEndReason) Enum() *WaitEndReason {
+	p := new(WaitEndReason)
+	*p = x
+	return p
+}
+
+func (x WaitEndReason) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (WaitEndReason) Descriptor() protoreflect.EnumDescriptor {
+	return file_quartet_waiting_v1_waiting_proto_enumTypes[5].Descriptor()
+}
+
+func (WaitEndReason) Type() protoreflect.EnumType {
+	return &file_quartet_waiting_v1_waiting_proto_enumTypes[5]
+}
+
+func (x WaitEndReason) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use WaitEndReason.Descriptor instead.
+func (WaitEndReason) EnumDescriptor() ([]byte, []int) {
+	return file_quartet_waiting_v1_waiting_proto_rawDescGZIP(), []int{5}
+}
+
+// WeakReason is why nothing can end a wait or remind its owner of it.
+type WeakReason int32
+
+const (
+	// Something can.
+	WeakReason_WEAK_REASON_UNSPECIFIED WeakReason = 0
+	// Its owner has no live trigger.
+	WeakReason_WEAK_REASON_NO_LIVE_TRIGGER WeakReason = 1
+	// Its trigger was cancelled or has expired.
+	WeakReason_WEAK_REASON_TRIGGER_DEAD WeakReason = 2
+)
+
+// Enum value maps for WeakReason.
+var (
+	WeakReason_name = map[int32]string{
+		0: "WEAK_REASON_UNSPECIFIED",
+		1: "WEAK_REASON_NO_LIVE_TRIGGER",
+		2: "WEAK_REASON_TRIGGER_DEAD",
+	}
+	WeakReason_value = map[string]int32{
+		"WEAK_REASON_UNSPECIFIED":     0,
+		"WEAK_REASON_NO_LIVE_TRIGGER": 1,
+		"WEAK_REASON_TRIGGER_DEAD":    2,
+	}
+)
+
+func (x WeakReason) Enum() *WeakReason {
+	p := new(WeakReason)
+	*p = x
+	return p
+}
+
+func (x WeakReason) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (WeakReason) Descriptor() protoreflect.EnumDescriptor {
+	return file_quartet_waiting_v1_waiting_proto_enumTypes[6].Descriptor()
+}
+
+func (WeakReason) Type() protoreflect.EnumType {
+	return &file_quartet_waiting_v1_waiting_proto_enumTypes[6]
+}
+
+func (x WeakReason) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use WeakReason.Descriptor instead.
+func (WeakReason) EnumDescriptor() ([]byte, []int) {
+	return file_quartet_waiting_v1_waiting_proto_rawDescGZIP(), []int{6}
+}
+
+// WaitWarningKind names an advice that accompanies a successful response.
+type WaitWarningKind int32
+
+const (
+	// Not set.
+	WaitWarningKind_WAIT_WARNING_KIND_UNSPECIFIED WaitWarningKind = 0
+	// Nothing can end the wait; see WeakReason.
+	WaitWarningKind_WAIT_WARNING_KIND_WEAK_WAIT WaitWarningKind = 1
+)
+
+// Enum value maps for WaitWarningKind.
+var (
+	WaitWarningKind_name = map[int32]string{
+		0: "WAIT_WARNING_KIND_UNSPECIFIED",
+		1: "WAIT_WARNING_KIND_WEAK_WAIT",
+	}
+	WaitWarningKind_value = map[string]int32{
+		"WAIT_WARNING_KIND_UNSPECIFIED": 0,
+		"WAIT_WARNING_KIND_WEAK_WAIT":   1,
+	}
+)
+
+func (x WaitWarningKind) Enum() *WaitWarningKind {
+	p := new(WaitWarningKind)
+	*p = x
+	return p
+}
+
+func (x WaitWarningKind) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (WaitWarningKind) Descriptor() protoreflect.EnumDescriptor {
+	return file_quartet_waiting_v1_waiting_proto_enumTypes[7].Descriptor()
+}
+
+func (WaitWarningKind) Type() protoreflect.EnumType {
+	return &file_quartet_waiting_v1_waiting_proto_enumTypes[7]
+}
+
+func (x WaitWarningKind) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use WaitWarningKind.Descriptor instead.
+func (WaitWarningKind) EnumDescriptor() ([]byte, []int) {
+	return file_quartet_waiting_v1_waiting_proto_rawDescGZIP(), []int{7}
+}
+
+// Continuation is what an arrival means for a wait.
+type Continuation int32
+
+const (
+	// Not set.
+	Continuation_CONTINUATION_UNSPECIFIED Continuation = 0
+	// It is what the wait waits for.
+	Continuation_CONTINUATION_RESUME_EXPECTED_WAIT Continuation = 1
+	// A new decision of the operator: the agent may turn to it, and the wait stays.
+	Continuation_CONTINUATION_RESUME_OVERRIDE Continuation = 2
+	// Something happened; the wait stays.
+	Continuation_CONTINUATION_LIVENESS_ONLY Continuation = 3
+)
+
+// Enum value maps for Continuation.
+var (
+	Continuation_name = map[int32]string{
+		0: "CONTINUATION_UNSPECIFIED",
+		1: "CONTINUATION_RESUME_EXPECTED_WAIT",
+		2: "CONTINUATION_RESUME_OVERRIDE",
+		3: "CONTINUATION_LIVENESS_ONLY",
+	}
+	Continuation_value = map[string]int32{
+		"CONTINUATION_UNSPECIFIED":          0,
+		"CONTINUATION_RESUME_EXPECTED_WAIT": 1,
+		"CONTINUATION_RESUME_OVERRIDE":      2,
+		"CONTINUATION_LIVENESS_ONLY":        3,
+	}
+)
+
+func (x Continuation) Enum() *Continuation {
+	p := new(Continuation)
+	*p = x
+	return p
+}
+
+func (x Continuation) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Continuation) Descriptor() protoreflect.EnumDescriptor {
+	return file_quartet_waiting_v1_waiting_proto_enumTypes[8].Descriptor()
+}
+
+func (Continuation) Type() protoreflect.EnumType {
+	return &file_quartet_waiting_v1_waiting_proto_enumTypes[8]
+}
+
+func (x Continuation) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Continuation.Descriptor instead.
+func (Continuation) EnumDescriptor() ([]byte, []int) {
+	return file_quartet_waiting_v1_waiting_proto_rawDescGZIP(), []int{8}
+}
+
 // DeliveryMode says what a trigger brings.
 type DeliveryMode int32
 
@@ -300,11 +618,11 @@ func (x DeliveryMode) String() string {
 }
 
 func (DeliveryMode) Descriptor() protoreflect.EnumDescriptor {
-	return file_quartet_waiting_v1_waiting_proto_enumTypes[4].Descriptor()
+	return file_quartet_waiting_v1_waiting_proto_enumTypes[9].Descriptor()
 }
 
 func (DeliveryMode) Type() protoreflect.EnumType {
-	return &file_quartet_waiting_v1_waiting_proto_enumTypes[4]
+	return &file_quartet_waiting_v1_waiting_proto_enumTypes[9]
 }
 
 func (x DeliveryMode) Number() protoreflect.EnumNumber {
@@ -313,7 +631,7 @@ func (x DeliveryMode) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use DeliveryMode.Descriptor instead.
 func (DeliveryMode) EnumDescriptor() ([]byte, []int) {
-	return file_quartet_waiting_v1_waiting_proto_rawDescGZIP(), []int{4}
+	return file_quartet_waiting_v1_waiting_proto_rawDescGZIP(), []int{9}
 }
 
 // TriggerStatus is where an external trigger stands.
@@ -357,11 +675,11 @@ func (x TriggerStatus) String() string {
 }
 
 func (TriggerStatus) Descriptor() protoreflect.EnumDescriptor {
-	return file_quartet_waiting_v1_waiting_proto_enumTypes[5].Descriptor()
+	return file_quartet_waiting_v1_waiting_proto_enumTypes[10].Descriptor()
 }
 
 func (TriggerStatus) Type() protoreflect.EnumType {
-	return &file_quartet_waiting_v1_waiting_proto_enumTypes[5]
+	return &file_quartet_waiting_v1_waiting_proto_enumTypes[10]
 }
 
 func (x TriggerStatus) Number() protoreflect.EnumNumber {
@@ -370,11 +688,11 @@ func (x TriggerStatus) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use TriggerStatus.Descriptor instead.
 func (TriggerStatus) EnumDescriptor() ([]byte, []int) {
-	return file_quartet_waiting_v1_waiting_proto_rawDescGZIP(), []int{5}
+	return file_quartet_waiting_v1_waiting_proto_rawDescGZIP(), []int{10}
 }
 
 // SignatureScheme is how an outside system proves that it, and nobody who only
-// learnt the address, sent a delivery (SPEC P3).
+// learnt the address, sent a delivery.
 type SignatureScheme int32
 
 const (
@@ -413,11 +731,11 @@ func (x SignatureScheme) String() string {
 }
 
 func (SignatureScheme) Descriptor() protoreflect.EnumDescriptor {
-	return file_quartet_waiting_v1_waiting_proto_enumTypes[6].Descriptor()
+	return file_quartet_waiting_v1_waiting_proto_enumTypes[11].Descriptor()
 }
 
 func (SignatureScheme) Type() protoreflect.EnumType {
-	return &file_quartet_waiting_v1_waiting_proto_enumTypes[6]
+	return &file_quartet_waiting_v1_waiting_proto_enumTypes[11]
 }
 
 func (x SignatureScheme) Number() protoreflect.EnumNumber {
@@ -426,7 +744,7 @@ func (x SignatureScheme) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use SignatureScheme.Descriptor instead.
 func (SignatureScheme) EnumDescriptor() ([]byte, []int) {
-	return file_quartet_waiting_v1_waiting_proto_rawDescGZIP(), []int{6}
+	return file_quartet_waiting_v1_waiting_proto_rawDescGZIP(), []int{11}
 }
 
 // TimerStatus is where a timer stands.
@@ -470,11 +788,11 @@ func (x TimerStatus) String() string {
 }
 
 func (TimerStatus) Descriptor() protoreflect.EnumDescriptor {
-	return file_quartet_waiting_v1_waiting_proto_enumTypes[7].Descriptor()
+	return file_quartet_waiting_v1_waiting_proto_enumTypes[12].Descriptor()
 }
 
 func (TimerStatus) Type() protoreflect.EnumType {
-	return &file_quartet_waiting_v1_waiting_proto_enumTypes[7]
+	return &file_quartet_waiting_v1_waiting_proto_enumTypes[12]
 }
 
 func (x TimerStatus) Number() protoreflect.EnumNumber {
@@ -483,10 +801,10 @@ func (x TimerStatus) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use TimerStatus.Descriptor instead.
 func (TimerStatus) EnumDescriptor() ([]byte, []int) {
-	return file_quartet_waiting_v1_waiting_proto_rawDescGZIP(), []int{7}
+	return file_quartet_waiting_v1_waiting_proto_rawDescGZIP(), []int{12}
 }
 
-// DeliveryOutcome is what a trigger delivery came to (SPEC P3).
+// DeliveryOutcome is what a trigger delivery came to.
 type DeliveryOutcome int32
 
 const (
@@ -528,11 +846,11 @@ func (x DeliveryOutcome) String() string {
 }
 
 func (DeliveryOutcome) Descriptor() protoreflect.EnumDescriptor {
-	return file_quartet_waiting_v1_waiting_proto_enumTypes[8].Descriptor()
+	return file_quartet_waiting_v1_waiting_proto_enumTypes[13].Descriptor()
 }
 
 func (DeliveryOutcome) Type() protoreflect.EnumType {
-	return &file_quartet_waiting_v1_waiting_proto_enumTypes[8]
+	return &file_quartet_waiting_v1_waiting_proto_enumTypes[13]
 }
 
 func (x DeliveryOutcome) Number() protoreflect.EnumNumber {
@@ -541,7 +859,7 @@ func (x DeliveryOutcome) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use DeliveryOutcome.Descriptor instead.
 func (DeliveryOutcome) EnumDescriptor() ([]byte, []int) {
-	return file_quartet_waiting_v1_waiting_proto_rawDescGZIP(), []int{8}
+	return file_quartet_waiting_v1_waiting_proto_rawDescGZIP(), []int{13}
 }
 
 // Wait is why an item or an agent stands still, or an interest it registered.
@@ -577,7 +895,7 @@ type Wait struct {
 	LastTriggeredAt *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=last_triggered_at,json=lastTriggeredAt,proto3" json:"last_triggered_at,omitempty"`
 	// Timer waits: when it is due.
 	DueAt *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=due_at,json=dueAt,proto3" json:"due_at,omitempty"`
-	// When to remind the owner once although the wait stands (SPEC P5).
+	// When to remind the owner once although the wait stands.
 	RecheckAt *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=recheck_at,json=recheckAt,proto3" json:"recheck_at,omitempty"`
 	// 1 on creation, +1 per write.
 	Revision int64 `protobuf:"varint,17,opt,name=revision,proto3" json:"revision,omitempty"`
@@ -585,8 +903,8 @@ type Wait struct {
 	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,18,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	// When it ended.
 	EndedAt *timestamppb.Timestamp `protobuf:"bytes,19,opt,name=ended_at,json=endedAt,proto3" json:"ended_at,omitempty"`
-	// How it ended, such as task_completed, replaced, work_item_completed.
-	EndReason string `protobuf:"bytes,20,opt,name=end_reason,json=endReason,proto3" json:"end_reason,omitempty"`
+	// Why it ended.
+	EndReason WaitEndReason `protobuf:"varint,20,opt,name=end_reason,json=endReason,proto3,enum=quartet.waiting.v1.WaitEndReason" json:"end_reason,omitempty"`
 	// The turn in which it was made.
 	TurnId string `protobuf:"bytes,21,opt,name=turn_id,json=turnId,proto3" json:"turn_id,omitempty"`
 	// The wait whose place it took while that had triggers nobody had looked at. Its
@@ -598,9 +916,9 @@ type Wait struct {
 	RecheckConsumedAt *timestamppb.Timestamp `protobuf:"bytes,23,opt,name=recheck_consumed_at,json=recheckConsumedAt,proto3" json:"recheck_consumed_at,omitempty"`
 	// Derived: trigger_count > consumed_count.
 	Triggered bool `protobuf:"varint,30,opt,name=triggered,proto3" json:"triggered,omitempty"`
-	// Derived: why nothing can end this wait or remind of it, such as no_live_trigger;
-	// empty for a wait that something can end (SPEC P8).
-	WeakReason    string `protobuf:"bytes,31,opt,name=weak_reason,json=weakReason,proto3" json:"weak_reason,omitempty"`
+	// Derived: why nothing can end this wait or remind its owner of it; unspecified if
+	// something can.
+	WeakReason    WeakReason `protobuf:"varint,31,opt,name=weak_reason,json=weakReason,proto3,enum=quartet.waiting.v1.WeakReason" json:"weak_reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -768,11 +1086,11 @@ func (x *Wait) GetEndedAt() *timestamppb.Timestamp {
 	return nil
 }
 
-func (x *Wait) GetEndReason() string {
+func (x *Wait) GetEndReason() WaitEndReason {
 	if x != nil {
 		return x.EndReason
 	}
-	return ""
+	return WaitEndReason_WAIT_END_REASON_UNSPECIFIED
 }
 
 func (x *Wait) GetTurnId() string {
@@ -803,11 +1121,11 @@ func (x *Wait) GetTriggered() bool {
 	return false
 }
 
-func (x *Wait) GetWeakReason() string {
+func (x *Wait) GetWeakReason() WeakReason {
 	if x != nil {
 		return x.WeakReason
 	}
-	return ""
+	return WeakReason_WEAK_REASON_UNSPECIFIED
 }
 
 // Trigger is a secret URL that an outside system calls. Only the hash of its secret is kept.
@@ -1010,7 +1328,7 @@ func (x *Trigger) GetSealedSigningSecret() []byte {
 	return nil
 }
 
-// Timer fires once, or again and again, as a timer_tick message (SPEC P4).
+// Timer fires once, or again and again, as a timer_tick message.
 //
 // A repeating timer is due at start_at + n * every, however late it fired before. What
 // was missed, while the process was down or the agent stopped, is one fire; the other
@@ -1180,9 +1498,9 @@ func (x *Timer) GetSkippedCount() int64 {
 // WaitWarning is an advice that comes with a success.
 type WaitWarning struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which advice: weak_wait.
-	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
-	// The advice for a person or a model.
+	// Which advice.
+	Kind WaitWarningKind `protobuf:"varint,1,opt,name=kind,proto3,enum=quartet.waiting.v1.WaitWarningKind" json:"kind,omitempty"`
+	// The advice in words, for a person or a model.
 	Message       string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1218,11 +1536,11 @@ func (*WaitWarning) Descriptor() ([]byte, []int) {
 	return file_quartet_waiting_v1_waiting_proto_rawDescGZIP(), []int{3}
 }
 
-func (x *WaitWarning) GetKind() string {
+func (x *WaitWarning) GetKind() WaitWarningKind {
 	if x != nil {
 		return x.Kind
 	}
-	return ""
+	return WaitWarningKind_WAIT_WARNING_KIND_UNSPECIFIED
 }
 
 func (x *WaitWarning) GetMessage() string {
@@ -1236,7 +1554,7 @@ var File_quartet_waiting_v1_waiting_proto protoreflect.FileDescriptor
 
 const file_quartet_waiting_v1_waiting_proto_rawDesc = "" +
 	"\n" +
-	" quartet/waiting/v1/waiting.proto\x12\x12quartet.waiting.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa6\b\n" +
+	" quartet/waiting/v1/waiting.proto\x12\x12quartet.waiting.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe9\b\n" +
 	"\x04Wait\x12\x17\n" +
 	"\await_id\x18\x01 \x01(\tR\x06waitId\x12\x19\n" +
 	"\bagent_id\x18\x02 \x01(\tR\aagentId\x12 \n" +
@@ -1260,14 +1578,14 @@ const file_quartet_waiting_v1_waiting_proto_rawDesc = "" +
 	"\brevision\x18\x11 \x01(\x03R\brevision\x129\n" +
 	"\n" +
 	"created_at\x18\x12 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x125\n" +
-	"\bended_at\x18\x13 \x01(\v2\x1a.google.protobuf.TimestampR\aendedAt\x12\x1d\n" +
+	"\bended_at\x18\x13 \x01(\v2\x1a.google.protobuf.TimestampR\aendedAt\x12@\n" +
 	"\n" +
-	"end_reason\x18\x14 \x01(\tR\tendReason\x12\x17\n" +
+	"end_reason\x18\x14 \x01(\x0e2!.quartet.waiting.v1.WaitEndReasonR\tendReason\x12\x17\n" +
 	"\aturn_id\x18\x15 \x01(\tR\x06turnId\x12(\n" +
 	"\x10replaces_wait_id\x18\x16 \x01(\tR\x0ereplacesWaitId\x12J\n" +
 	"\x13recheck_consumed_at\x18\x17 \x01(\v2\x1a.google.protobuf.TimestampR\x11recheckConsumedAt\x12\x1c\n" +
-	"\ttriggered\x18\x1e \x01(\bR\ttriggered\x12\x1f\n" +
-	"\vweak_reason\x18\x1f \x01(\tR\n" +
+	"\ttriggered\x18\x1e \x01(\bR\ttriggered\x12?\n" +
+	"\vweak_reason\x18\x1f \x01(\x0e2\x1e.quartet.waiting.v1.WeakReasonR\n" +
 	"weakReason\"\xd6\x06\n" +
 	"\aTrigger\x12\x1d\n" +
 	"\n" +
@@ -1316,9 +1634,9 @@ const file_quartet_waiting_v1_waiting_proto_rawDesc = "" +
 	"created_at\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x12>\n" +
 	"\rlast_fired_at\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\vlastFiredAt\x125\n" +
 	"\bstart_at\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\astartAt\x12#\n" +
-	"\rskipped_count\x18\x0e \x01(\x03R\fskippedCount\";\n" +
-	"\vWaitWarning\x12\x12\n" +
-	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x18\n" +
+	"\rskipped_count\x18\x0e \x01(\x03R\fskippedCount\"`\n" +
+	"\vWaitWarning\x127\n" +
+	"\x04kind\x18\x01 \x01(\x0e2#.quartet.waiting.v1.WaitWarningKindR\x04kind\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage*O\n" +
 	"\bWaitMode\x12\x19\n" +
 	"\x15WAIT_MODE_UNSPECIFIED\x10\x00\x12\x12\n" +
@@ -1344,7 +1662,42 @@ const file_quartet_waiting_v1_waiting_proto_rawDesc = "" +
 	"\x12WAIT_STATUS_ACTIVE\x10\x01\x12\x18\n" +
 	"\x14WAIT_STATUS_RESOLVED\x10\x02\x12\x19\n" +
 	"\x15WAIT_STATUS_CANCELLED\x10\x03\x12\x17\n" +
-	"\x13WAIT_STATUS_EXPIRED\x10\x04*h\n" +
+	"\x13WAIT_STATUS_EXPIRED\x10\x04*\xb5\x01\n" +
+	"\tWaitCause\x12\x1a\n" +
+	"\x16WAIT_CAUSE_UNSPECIFIED\x10\x00\x12\x1a\n" +
+	"\x16WAIT_CAUSE_TASK_RESULT\x10\x01\x12\"\n" +
+	"\x1eWAIT_CAUSE_TASK_RESULT_PRESENT\x10\x02\x12\x14\n" +
+	"\x10WAIT_CAUSE_TIMER\x10\x03\x12\x1d\n" +
+	"\x19WAIT_CAUSE_OPERATOR_INPUT\x10\x04\x12\x17\n" +
+	"\x13WAIT_CAUSE_EXTERNAL\x10\x05*\xdc\x03\n" +
+	"\rWaitEndReason\x12\x1f\n" +
+	"\x1bWAIT_END_REASON_UNSPECIFIED\x10\x00\x12\x1f\n" +
+	"\x1bWAIT_END_REASON_TASK_RESULT\x10\x01\x12'\n" +
+	"#WAIT_END_REASON_TASK_RESULT_PRESENT\x10\x02\x12\x19\n" +
+	"\x15WAIT_END_REASON_TIMER\x10\x03\x12\"\n" +
+	"\x1eWAIT_END_REASON_OPERATOR_INPUT\x10\x04\x12\x1d\n" +
+	"\x19WAIT_END_REASON_CANCELLED\x10\x05\x12!\n" +
+	"\x1dWAIT_END_REASON_WAIT_REPLACED\x10\x06\x12'\n" +
+	"#WAIT_END_REASON_WORK_ITEM_COMPLETED\x10\a\x12\"\n" +
+	"\x1eWAIT_END_REASON_ATTACH_REFUSED\x10\b\x12#\n" +
+	"\x1fWAIT_END_REASON_BLOCKER_CLEARED\x10\t\x12%\n" +
+	"!WAIT_END_REASON_TRIGGER_CANCELLED\x10\n" +
+	"\x12#\n" +
+	"\x1fWAIT_END_REASON_TRIGGER_EXPIRED\x10\v\x12!\n" +
+	"\x1dWAIT_END_REASON_AGENT_DELETED\x10\f*h\n" +
+	"\n" +
+	"WeakReason\x12\x1b\n" +
+	"\x17WEAK_REASON_UNSPECIFIED\x10\x00\x12\x1f\n" +
+	"\x1bWEAK_REASON_NO_LIVE_TRIGGER\x10\x01\x12\x1c\n" +
+	"\x18WEAK_REASON_TRIGGER_DEAD\x10\x02*U\n" +
+	"\x0fWaitWarningKind\x12!\n" +
+	"\x1dWAIT_WARNING_KIND_UNSPECIFIED\x10\x00\x12\x1f\n" +
+	"\x1bWAIT_WARNING_KIND_WEAK_WAIT\x10\x01*\x95\x01\n" +
+	"\fContinuation\x12\x1c\n" +
+	"\x18CONTINUATION_UNSPECIFIED\x10\x00\x12%\n" +
+	"!CONTINUATION_RESUME_EXPECTED_WAIT\x10\x01\x12 \n" +
+	"\x1cCONTINUATION_RESUME_OVERRIDE\x10\x02\x12\x1e\n" +
+	"\x1aCONTINUATION_LIVENESS_ONLY\x10\x03*h\n" +
 	"\fDeliveryMode\x12\x1d\n" +
 	"\x19DELIVERY_MODE_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17DELIVERY_MODE_WAKE_HINT\x10\x01\x12\x1c\n" +
@@ -1381,54 +1734,62 @@ func file_quartet_waiting_v1_waiting_proto_rawDescGZIP() []byte {
 	return file_quartet_waiting_v1_waiting_proto_rawDescData
 }
 
-var file_quartet_waiting_v1_waiting_proto_enumTypes = make([]protoimpl.EnumInfo, 9)
+var file_quartet_waiting_v1_waiting_proto_enumTypes = make([]protoimpl.EnumInfo, 14)
 var file_quartet_waiting_v1_waiting_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_quartet_waiting_v1_waiting_proto_goTypes = []any{
 	(WaitMode)(0),                 // 0: quartet.waiting.v1.WaitMode
 	(WaitKind)(0),                 // 1: quartet.waiting.v1.WaitKind
 	(Wake)(0),                     // 2: quartet.waiting.v1.Wake
 	(WaitStatus)(0),               // 3: quartet.waiting.v1.WaitStatus
-	(DeliveryMode)(0),             // 4: quartet.waiting.v1.DeliveryMode
-	(TriggerStatus)(0),            // 5: quartet.waiting.v1.TriggerStatus
-	(SignatureScheme)(0),          // 6: quartet.waiting.v1.SignatureScheme
-	(TimerStatus)(0),              // 7: quartet.waiting.v1.TimerStatus
-	(DeliveryOutcome)(0),          // 8: quartet.waiting.v1.DeliveryOutcome
-	(*Wait)(nil),                  // 9: quartet.waiting.v1.Wait
-	(*Trigger)(nil),               // 10: quartet.waiting.v1.Trigger
-	(*Timer)(nil),                 // 11: quartet.waiting.v1.Timer
-	(*WaitWarning)(nil),           // 12: quartet.waiting.v1.WaitWarning
-	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 14: google.protobuf.Duration
+	(WaitCause)(0),                // 4: quartet.waiting.v1.WaitCause
+	(WaitEndReason)(0),            // 5: quartet.waiting.v1.WaitEndReason
+	(WeakReason)(0),               // 6: quartet.waiting.v1.WeakReason
+	(WaitWarningKind)(0),          // 7: quartet.waiting.v1.WaitWarningKind
+	(Continuation)(0),             // 8: quartet.waiting.v1.Continuation
+	(DeliveryMode)(0),             // 9: quartet.waiting.v1.DeliveryMode
+	(TriggerStatus)(0),            // 10: quartet.waiting.v1.TriggerStatus
+	(SignatureScheme)(0),          // 11: quartet.waiting.v1.SignatureScheme
+	(TimerStatus)(0),              // 12: quartet.waiting.v1.TimerStatus
+	(DeliveryOutcome)(0),          // 13: quartet.waiting.v1.DeliveryOutcome
+	(*Wait)(nil),                  // 14: quartet.waiting.v1.Wait
+	(*Trigger)(nil),               // 15: quartet.waiting.v1.Trigger
+	(*Timer)(nil),                 // 16: quartet.waiting.v1.Timer
+	(*WaitWarning)(nil),           // 17: quartet.waiting.v1.WaitWarning
+	(*timestamppb.Timestamp)(nil), // 18: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 19: google.protobuf.Duration
 }
 var file_quartet_waiting_v1_waiting_proto_depIdxs = []int32{
 	0,  // 0: quartet.waiting.v1.Wait.mode:type_name -> quartet.waiting.v1.WaitMode
 	1,  // 1: quartet.waiting.v1.Wait.kind:type_name -> quartet.waiting.v1.WaitKind
-	4,  // 2: quartet.waiting.v1.Wait.delivery_mode:type_name -> quartet.waiting.v1.DeliveryMode
+	9,  // 2: quartet.waiting.v1.Wait.delivery_mode:type_name -> quartet.waiting.v1.DeliveryMode
 	3,  // 3: quartet.waiting.v1.Wait.status:type_name -> quartet.waiting.v1.WaitStatus
-	13, // 4: quartet.waiting.v1.Wait.last_triggered_at:type_name -> google.protobuf.Timestamp
-	13, // 5: quartet.waiting.v1.Wait.due_at:type_name -> google.protobuf.Timestamp
-	13, // 6: quartet.waiting.v1.Wait.recheck_at:type_name -> google.protobuf.Timestamp
-	13, // 7: quartet.waiting.v1.Wait.created_at:type_name -> google.protobuf.Timestamp
-	13, // 8: quartet.waiting.v1.Wait.ended_at:type_name -> google.protobuf.Timestamp
-	13, // 9: quartet.waiting.v1.Wait.recheck_consumed_at:type_name -> google.protobuf.Timestamp
-	4,  // 10: quartet.waiting.v1.Trigger.delivery_mode:type_name -> quartet.waiting.v1.DeliveryMode
-	5,  // 11: quartet.waiting.v1.Trigger.status:type_name -> quartet.waiting.v1.TriggerStatus
-	13, // 12: quartet.waiting.v1.Trigger.expires_at:type_name -> google.protobuf.Timestamp
-	13, // 13: quartet.waiting.v1.Trigger.last_delivered_at:type_name -> google.protobuf.Timestamp
-	13, // 14: quartet.waiting.v1.Trigger.created_at:type_name -> google.protobuf.Timestamp
-	13, // 15: quartet.waiting.v1.Trigger.rotated_at:type_name -> google.protobuf.Timestamp
-	6,  // 16: quartet.waiting.v1.Trigger.signature_scheme:type_name -> quartet.waiting.v1.SignatureScheme
-	7,  // 17: quartet.waiting.v1.Timer.status:type_name -> quartet.waiting.v1.TimerStatus
-	13, // 18: quartet.waiting.v1.Timer.next_fire_at:type_name -> google.protobuf.Timestamp
-	14, // 19: quartet.waiting.v1.Timer.every:type_name -> google.protobuf.Duration
-	13, // 20: quartet.waiting.v1.Timer.created_at:type_name -> google.protobuf.Timestamp
-	13, // 21: quartet.waiting.v1.Timer.last_fired_at:type_name -> google.protobuf.Timestamp
-	13, // 22: quartet.waiting.v1.Timer.start_at:type_name -> google.protobuf.Timestamp
-	23, // [23:23] is the sub-list for method output_type
-	23, // [23:23] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	18, // 4: quartet.waiting.v1.Wait.last_triggered_at:type_name -> google.protobuf.Timestamp
+	18, // 5: quartet.waiting.v1.Wait.due_at:type_name -> google.protobuf.Timestamp
+	18, // 6: quartet.waiting.v1.Wait.recheck_at:type_name -> google.protobuf.Timestamp
+	18, // 7: quartet.waiting.v1.Wait.created_at:type_name -> google.protobuf.Timestamp
+	18, // 8: quartet.waiting.v1.Wait.ended_at:type_name -> google.protobuf.Timestamp
+	5,  // 9: quartet.waiting.v1.Wait.end_reason:type_name -> quartet.waiting.v1.WaitEndReason
+	18, // 10: quartet.waiting.v1.Wait.recheck_consumed_at:type_name -> google.protobuf.Timestamp
+	6,  // 11: quartet.waiting.v1.Wait.weak_reason:type_name -> quartet.waiting.v1.WeakReason
+	9,  // 12: quartet.waiting.v1.Trigger.delivery_mode:type_name -> quartet.waiting.v1.DeliveryMode
+	10, // 13: quartet.waiting.v1.Trigger.status:type_name -> quartet.waiting.v1.TriggerStatus
+	18, // 14: quartet.waiting.v1.Trigger.expires_at:type_name -> google.protobuf.Timestamp
+	18, // 15: quartet.waiting.v1.Trigger.last_delivered_at:type_name -> google.protobuf.Timestamp
+	18, // 16: quartet.waiting.v1.Trigger.created_at:type_name -> google.protobuf.Timestamp
+	18, // 17: quartet.waiting.v1.Trigger.rotated_at:type_name -> google.protobuf.Timestamp
+	11, // 18: quartet.waiting.v1.Trigger.signature_scheme:type_name -> quartet.waiting.v1.SignatureScheme
+	12, // 19: quartet.waiting.v1.Timer.status:type_name -> quartet.waiting.v1.TimerStatus
+	18, // 20: quartet.waiting.v1.Timer.next_fire_at:type_name -> google.protobuf.Timestamp
+	19, // 21: quartet.waiting.v1.Timer.every:type_name -> google.protobuf.Duration
+	18, // 22: quartet.waiting.v1.Timer.created_at:type_name -> google.protobuf.Timestamp
+	18, // 23: quartet.waiting.v1.Timer.last_fired_at:type_name -> google.protobuf.Timestamp
+	18, // 24: quartet.waiting.v1.Timer.start_at:type_name -> google.protobuf.Timestamp
+	7,  // 25: quartet.waiting.v1.WaitWarning.kind:type_name -> quartet.waiting.v1.WaitWarningKind
+	26, // [26:26] is the sub-list for method output_type
+	26, // [26:26] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_quartet_waiting_v1_waiting_proto_init() }
@@ -1441,7 +1802,7 @@ func file_quartet_waiting_v1_waiting_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_waiting_v1_waiting_proto_rawDesc), len(file_quartet_waiting_v1_waiting_proto_rawDesc)),
-			NumEnums:      9,
+			NumEnums:      14,
 			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   0,

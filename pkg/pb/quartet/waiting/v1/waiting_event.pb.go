@@ -27,8 +27,8 @@ type WaitRegistered struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The wait after the event.
 	Wait *Wait `protobuf:"bytes,1,opt,name=wait,proto3" json:"wait,omitempty"`
-	// Why nothing can end the wait as things stand; empty where something can (SPEC P8).
-	WeakReason    string `protobuf:"bytes,2,opt,name=weak_reason,json=weakReason,proto3" json:"weak_reason,omitempty"`
+	// Why nothing can end the wait; unspecified if something can.
+	WeakReason    WeakReason `protobuf:"varint,2,opt,name=weak_reason,json=weakReason,proto3,enum=quartet.waiting.v1.WeakReason" json:"weak_reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -70,14 +70,14 @@ func (x *WaitRegistered) GetWait() *Wait {
 	return nil
 }
 
-func (x *WaitRegistered) GetWeakReason() string {
+func (x *WaitRegistered) GetWeakReason() WeakReason {
 	if x != nil {
 		return x.WeakReason
 	}
-	return ""
+	return WeakReason_WEAK_REASON_UNSPECIFIED
 }
 
-// WaitTriggered: something came for a wait that stays active (SPEC P2). Deliveries that
+// WaitTriggered: something came for a wait that stays active. Deliveries that
 // are coalesced are told of together, four times a second.
 type WaitTriggered struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -156,9 +156,9 @@ type WaitResolved struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The wait after the event.
 	Wait *Wait `protobuf:"bytes,1,opt,name=wait,proto3" json:"wait,omitempty"`
-	// What came: task_result, timer, operator_input.
-	Cause string `protobuf:"bytes,2,opt,name=cause,proto3" json:"cause,omitempty"`
-	// The task, timer or message that came.
+	// What arrived: task_result, timer or operator_input.
+	Cause WaitCause `protobuf:"varint,2,opt,name=cause,proto3,enum=quartet.waiting.v1.WaitCause" json:"cause,omitempty"`
+	// The task, timer or message that arrived.
 	CauseId       string `protobuf:"bytes,3,opt,name=cause_id,json=causeId,proto3" json:"cause_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -201,11 +201,11 @@ func (x *WaitResolved) GetWait() *Wait {
 	return nil
 }
 
-func (x *WaitResolved) GetCause() string {
+func (x *WaitResolved) GetCause() WaitCause {
 	if x != nil {
 		return x.Cause
 	}
-	return ""
+	return WaitCause_WAIT_CAUSE_UNSPECIFIED
 }
 
 func (x *WaitResolved) GetCauseId() string {
@@ -220,9 +220,8 @@ type WaitCancelled struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The wait after the event.
 	Wait *Wait `protobuf:"bytes,1,opt,name=wait,proto3" json:"wait,omitempty"`
-	// cancelled, wait_replaced, work_item_completed, attach_refused, blocker_cleared,
-	// trigger_cancelled, trigger_expired, agent_deleted.
-	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Why.
+	Reason        WaitEndReason `protobuf:"varint,2,opt,name=reason,proto3,enum=quartet.waiting.v1.WaitEndReason" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -264,11 +263,11 @@ func (x *WaitCancelled) GetWait() *Wait {
 	return nil
 }
 
-func (x *WaitCancelled) GetReason() string {
+func (x *WaitCancelled) GetReason() WaitEndReason {
 	if x != nil {
 		return x.Reason
 	}
-	return ""
+	return WaitEndReason_WAIT_END_REASON_UNSPECIFIED
 }
 
 // WaitConsumed: a completed turn was shown the triggers of a wait.
@@ -327,19 +326,18 @@ func (x *WaitConsumed) GetTurnId() string {
 }
 
 // WaitMismatched: something came that does not satisfy the wait; it is recorded and
-// the wait stays (SPEC P6). The same cause is recorded once for a wait, and no more than
+// the wait stays. The same cause is recorded once for a wait, and no more than
 // 16 of them.
 type WaitMismatched struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The wait.
 	WaitId string `protobuf:"bytes,1,opt,name=wait_id,json=waitId,proto3" json:"wait_id,omitempty"`
-	// What came: operator_input, task_result, timer, external.
-	Cause string `protobuf:"bytes,2,opt,name=cause,proto3" json:"cause,omitempty"`
+	// What arrived: operator_input, task_result, timer or external.
+	Cause WaitCause `protobuf:"varint,2,opt,name=cause,proto3,enum=quartet.waiting.v1.WaitCause" json:"cause,omitempty"`
 	// Its id.
 	CauseId string `protobuf:"bytes,3,opt,name=cause_id,json=causeId,proto3" json:"cause_id,omitempty"`
-	// What it means for the agent: resume_override (a new decision of the operator's) or
-	// liveness_only (something happened).
-	Continuation  string `protobuf:"bytes,4,opt,name=continuation,proto3" json:"continuation,omitempty"`
+	// What it means for the agent: resume_override or liveness_only.
+	Continuation  Continuation `protobuf:"varint,4,opt,name=continuation,proto3,enum=quartet.waiting.v1.Continuation" json:"continuation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -381,11 +379,11 @@ func (x *WaitMismatched) GetWaitId() string {
 	return ""
 }
 
-func (x *WaitMismatched) GetCause() string {
+func (x *WaitMismatched) GetCause() WaitCause {
 	if x != nil {
 		return x.Cause
 	}
-	return ""
+	return WaitCause_WAIT_CAUSE_UNSPECIFIED
 }
 
 func (x *WaitMismatched) GetCauseId() string {
@@ -395,15 +393,15 @@ func (x *WaitMismatched) GetCauseId() string {
 	return ""
 }
 
-func (x *WaitMismatched) GetContinuation() string {
+func (x *WaitMismatched) GetContinuation() Continuation {
 	if x != nil {
 		return x.Continuation
 	}
-	return ""
+	return Continuation_CONTINUATION_UNSPECIFIED
 }
 
 // WaitRechecked: the reminder of a wait of the agent itself is due; the agent is woken,
-// and the wait stands (SPEC P5). The reminders of items are the work plane's.
+// and the wait stands. The reminders of items are the work plane's.
 type WaitRechecked struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The wait after the event.
@@ -500,7 +498,7 @@ type ExternalTriggerCancelled struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The trigger after the event.
 	Trigger *Trigger `protobuf:"bytes,1,opt,name=trigger,proto3" json:"trigger,omitempty"`
-	// The waits that nothing can end any more, now that it is dead (SPEC P8).
+	// The waits that nothing can end any more, now that it is dead.
 	WeakenedWaitIds []string `protobuf:"bytes,2,rep,name=weakened_wait_ids,json=weakenedWaitIds,proto3" json:"weakened_wait_ids,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -601,7 +599,7 @@ type TriggerExpired struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The trigger after the event.
 	Trigger *Trigger `protobuf:"bytes,1,opt,name=trigger,proto3" json:"trigger,omitempty"`
-	// The waits that nothing can end any more, now that it is dead (SPEC P8).
+	// The waits that nothing can end any more, now that it is dead.
 	WeakenedWaitIds []string `protobuf:"bytes,2,rep,name=weakened_wait_ids,json=weakenedWaitIds,proto3" json:"weakened_wait_ids,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -1026,7 +1024,7 @@ func (x *TimerCancelled) GetTimer() *Timer {
 	return nil
 }
 
-// TaskNoted: the waiting plane heard of a task's state (ARCHITECTURE R8).
+// TaskNoted: the waiting plane heard of a task's state.
 type TaskNoted struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The task.
@@ -1163,7 +1161,7 @@ func (x *WorkItemNoted) GetAgentId() string {
 	return ""
 }
 
-// AgentNoted: the waiting plane heard whether an agent is stopped (SPEC A8).
+// AgentNoted: the waiting plane heard whether an agent is stopped.
 type AgentNoted struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
@@ -1231,10 +1229,10 @@ var File_quartet_waiting_v1_waiting_event_proto protoreflect.FileDescriptor
 
 const file_quartet_waiting_v1_waiting_event_proto_rawDesc = "" +
 	"\n" +
-	"&quartet/waiting/v1/waiting_event.proto\x12\x12quartet.waiting.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a quartet/waiting/v1/waiting.proto\"_\n" +
+	"&quartet/waiting/v1/waiting_event.proto\x12\x12quartet.waiting.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a quartet/waiting/v1/waiting.proto\"\x7f\n" +
 	"\x0eWaitRegistered\x12,\n" +
-	"\x04wait\x18\x01 \x01(\v2\x18.quartet.waiting.v1.WaitR\x04wait\x12\x1f\n" +
-	"\vweak_reason\x18\x02 \x01(\tR\n" +
+	"\x04wait\x18\x01 \x01(\v2\x18.quartet.waiting.v1.WaitR\x04wait\x12?\n" +
+	"\vweak_reason\x18\x02 \x01(\x0e2\x1e.quartet.waiting.v1.WeakReasonR\n" +
 	"weakReason\"\x9c\x01\n" +
 	"\rWaitTriggered\x12,\n" +
 	"\x04wait\x18\x01 \x01(\v2\x18.quartet.waiting.v1.WaitR\x04wait\x12\x1d\n" +
@@ -1243,22 +1241,22 @@ const file_quartet_waiting_v1_waiting_event_proto_rawDesc = "" +
 	"\vdelivery_id\x18\x03 \x01(\tR\n" +
 	"deliveryId\x12\x1d\n" +
 	"\n" +
-	"wake_agent\x18\x04 \x01(\bR\twakeAgent\"m\n" +
+	"wake_agent\x18\x04 \x01(\bR\twakeAgent\"\x8c\x01\n" +
 	"\fWaitResolved\x12,\n" +
-	"\x04wait\x18\x01 \x01(\v2\x18.quartet.waiting.v1.WaitR\x04wait\x12\x14\n" +
-	"\x05cause\x18\x02 \x01(\tR\x05cause\x12\x19\n" +
-	"\bcause_id\x18\x03 \x01(\tR\acauseId\"U\n" +
+	"\x04wait\x18\x01 \x01(\v2\x18.quartet.waiting.v1.WaitR\x04wait\x123\n" +
+	"\x05cause\x18\x02 \x01(\x0e2\x1d.quartet.waiting.v1.WaitCauseR\x05cause\x12\x19\n" +
+	"\bcause_id\x18\x03 \x01(\tR\acauseId\"x\n" +
 	"\rWaitCancelled\x12,\n" +
-	"\x04wait\x18\x01 \x01(\v2\x18.quartet.waiting.v1.WaitR\x04wait\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"U\n" +
+	"\x04wait\x18\x01 \x01(\v2\x18.quartet.waiting.v1.WaitR\x04wait\x129\n" +
+	"\x06reason\x18\x02 \x01(\x0e2!.quartet.waiting.v1.WaitEndReasonR\x06reason\"U\n" +
 	"\fWaitConsumed\x12,\n" +
 	"\x04wait\x18\x01 \x01(\v2\x18.quartet.waiting.v1.WaitR\x04wait\x12\x17\n" +
-	"\aturn_id\x18\x02 \x01(\tR\x06turnId\"~\n" +
+	"\aturn_id\x18\x02 \x01(\tR\x06turnId\"\xbf\x01\n" +
 	"\x0eWaitMismatched\x12\x17\n" +
-	"\await_id\x18\x01 \x01(\tR\x06waitId\x12\x14\n" +
-	"\x05cause\x18\x02 \x01(\tR\x05cause\x12\x19\n" +
-	"\bcause_id\x18\x03 \x01(\tR\acauseId\x12\"\n" +
-	"\fcontinuation\x18\x04 \x01(\tR\fcontinuation\"=\n" +
+	"\await_id\x18\x01 \x01(\tR\x06waitId\x123\n" +
+	"\x05cause\x18\x02 \x01(\x0e2\x1d.quartet.waiting.v1.WaitCauseR\x05cause\x12\x19\n" +
+	"\bcause_id\x18\x03 \x01(\tR\acauseId\x12D\n" +
+	"\fcontinuation\x18\x04 \x01(\x0e2 .quartet.waiting.v1.ContinuationR\fcontinuation\"=\n" +
 	"\rWaitRechecked\x12,\n" +
 	"\x04wait\x18\x01 \x01(\v2\x18.quartet.waiting.v1.WaitR\x04wait\"O\n" +
 	"\x16ExternalTriggerCreated\x125\n" +
@@ -1356,35 +1354,44 @@ var file_quartet_waiting_v1_waiting_event_proto_goTypes = []any{
 	(*WorkItemNoted)(nil),            // 17: quartet.waiting.v1.WorkItemNoted
 	(*AgentNoted)(nil),               // 18: quartet.waiting.v1.AgentNoted
 	(*Wait)(nil),                     // 19: quartet.waiting.v1.Wait
-	(*Trigger)(nil),                  // 20: quartet.waiting.v1.Trigger
-	(DeliveryOutcome)(0),             // 21: quartet.waiting.v1.DeliveryOutcome
-	(*timestamppb.Timestamp)(nil),    // 22: google.protobuf.Timestamp
-	(*Timer)(nil),                    // 23: quartet.waiting.v1.Timer
+	(WeakReason)(0),                  // 20: quartet.waiting.v1.WeakReason
+	(WaitCause)(0),                   // 21: quartet.waiting.v1.WaitCause
+	(WaitEndReason)(0),               // 22: quartet.waiting.v1.WaitEndReason
+	(Continuation)(0),                // 23: quartet.waiting.v1.Continuation
+	(*Trigger)(nil),                  // 24: quartet.waiting.v1.Trigger
+	(DeliveryOutcome)(0),             // 25: quartet.waiting.v1.DeliveryOutcome
+	(*timestamppb.Timestamp)(nil),    // 26: google.protobuf.Timestamp
+	(*Timer)(nil),                    // 27: quartet.waiting.v1.Timer
 }
 var file_quartet_waiting_v1_waiting_event_proto_depIdxs = []int32{
 	19, // 0: quartet.waiting.v1.WaitRegistered.wait:type_name -> quartet.waiting.v1.Wait
-	19, // 1: quartet.waiting.v1.WaitTriggered.wait:type_name -> quartet.waiting.v1.Wait
-	19, // 2: quartet.waiting.v1.WaitResolved.wait:type_name -> quartet.waiting.v1.Wait
-	19, // 3: quartet.waiting.v1.WaitCancelled.wait:type_name -> quartet.waiting.v1.Wait
-	19, // 4: quartet.waiting.v1.WaitConsumed.wait:type_name -> quartet.waiting.v1.Wait
-	19, // 5: quartet.waiting.v1.WaitRechecked.wait:type_name -> quartet.waiting.v1.Wait
-	20, // 6: quartet.waiting.v1.ExternalTriggerCreated.trigger:type_name -> quartet.waiting.v1.Trigger
-	20, // 7: quartet.waiting.v1.ExternalTriggerCancelled.trigger:type_name -> quartet.waiting.v1.Trigger
-	20, // 8: quartet.waiting.v1.ExternalTriggerRotated.trigger:type_name -> quartet.waiting.v1.Trigger
-	20, // 9: quartet.waiting.v1.TriggerExpired.trigger:type_name -> quartet.waiting.v1.Trigger
-	20, // 10: quartet.waiting.v1.TriggerDelivered.trigger:type_name -> quartet.waiting.v1.Trigger
-	21, // 11: quartet.waiting.v1.TriggerDelivered.outcome:type_name -> quartet.waiting.v1.DeliveryOutcome
-	21, // 12: quartet.waiting.v1.DeliveriesCounted.outcome:type_name -> quartet.waiting.v1.DeliveryOutcome
-	22, // 13: quartet.waiting.v1.DeliveriesCounted.delivered_at:type_name -> google.protobuf.Timestamp
-	23, // 14: quartet.waiting.v1.TimerCreated.timer:type_name -> quartet.waiting.v1.Timer
-	23, // 15: quartet.waiting.v1.TimerFired.timer:type_name -> quartet.waiting.v1.Timer
-	22, // 16: quartet.waiting.v1.TimerFired.due_at:type_name -> google.protobuf.Timestamp
-	23, // 17: quartet.waiting.v1.TimerCancelled.timer:type_name -> quartet.waiting.v1.Timer
-	18, // [18:18] is the sub-list for method output_type
-	18, // [18:18] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	20, // 1: quartet.waiting.v1.WaitRegistered.weak_reason:type_name -> quartet.waiting.v1.WeakReason
+	19, // 2: quartet.waiting.v1.WaitTriggered.wait:type_name -> quartet.waiting.v1.Wait
+	19, // 3: quartet.waiting.v1.WaitResolved.wait:type_name -> quartet.waiting.v1.Wait
+	21, // 4: quartet.waiting.v1.WaitResolved.cause:type_name -> quartet.waiting.v1.WaitCause
+	19, // 5: quartet.waiting.v1.WaitCancelled.wait:type_name -> quartet.waiting.v1.Wait
+	22, // 6: quartet.waiting.v1.WaitCancelled.reason:type_name -> quartet.waiting.v1.WaitEndReason
+	19, // 7: quartet.waiting.v1.WaitConsumed.wait:type_name -> quartet.waiting.v1.Wait
+	21, // 8: quartet.waiting.v1.WaitMismatched.cause:type_name -> quartet.waiting.v1.WaitCause
+	23, // 9: quartet.waiting.v1.WaitMismatched.continuation:type_name -> quartet.waiting.v1.Continuation
+	19, // 10: quartet.waiting.v1.WaitRechecked.wait:type_name -> quartet.waiting.v1.Wait
+	24, // 11: quartet.waiting.v1.ExternalTriggerCreated.trigger:type_name -> quartet.waiting.v1.Trigger
+	24, // 12: quartet.waiting.v1.ExternalTriggerCancelled.trigger:type_name -> quartet.waiting.v1.Trigger
+	24, // 13: quartet.waiting.v1.ExternalTriggerRotated.trigger:type_name -> quartet.waiting.v1.Trigger
+	24, // 14: quartet.waiting.v1.TriggerExpired.trigger:type_name -> quartet.waiting.v1.Trigger
+	24, // 15: quartet.waiting.v1.TriggerDelivered.trigger:type_name -> quartet.waiting.v1.Trigger
+	25, // 16: quartet.waiting.v1.TriggerDelivered.outcome:type_name -> quartet.waiting.v1.DeliveryOutcome
+	25, // 17: quartet.waiting.v1.DeliveriesCounted.outcome:type_name -> quartet.waiting.v1.DeliveryOutcome
+	26, // 18: quartet.waiting.v1.DeliveriesCounted.delivered_at:type_name -> google.protobuf.Timestamp
+	27, // 19: quartet.waiting.v1.TimerCreated.timer:type_name -> quartet.waiting.v1.Timer
+	27, // 20: quartet.waiting.v1.TimerFired.timer:type_name -> quartet.waiting.v1.Timer
+	26, // 21: quartet.waiting.v1.TimerFired.due_at:type_name -> google.protobuf.Timestamp
+	27, // 22: quartet.waiting.v1.TimerCancelled.timer:type_name -> quartet.waiting.v1.Timer
+	23, // [23:23] is the sub-list for method output_type
+	23, // [23:23] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_quartet_waiting_v1_waiting_event_proto_init() }

@@ -159,7 +159,7 @@ type WaitForResponse struct {
 	// The wait that it replaced. What came for that one and was not looked at yet counts
 	// for this one.
 	ReplacedWaitId string `protobuf:"bytes,2,opt,name=replaced_wait_id,json=replacedWaitId,proto3" json:"replaced_wait_id,omitempty"`
-	// weak_wait: nothing can end the wait as things stand (SPEC P8).
+	// weak_wait: nothing can end the wait as things stand.
 	Warnings      []*WaitWarning `protobuf:"bytes,3,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -321,7 +321,7 @@ type CreateWaitResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The interest.
 	Wait *Wait `protobuf:"bytes,1,opt,name=wait,proto3" json:"wait,omitempty"`
-	// weak_wait: nothing can bring what it is for, as things stand (SPEC P8).
+	// weak_wait: nothing can bring what it is for, as things stand.
 	Warnings      []*WaitWarning `protobuf:"bytes,2,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

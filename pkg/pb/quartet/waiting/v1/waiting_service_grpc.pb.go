@@ -40,10 +40,10 @@ const (
 //
 // WaitingService owns why something stands still and what starts it again.
 type WaitingServiceClient interface {
-	// WaitFor makes the named or current item (else the agent) wait and yield (SPEC P1).
+	// WaitFor makes the named or current item (else the agent) wait and yield.
 	// Errors: INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED, WORK_ITEM_COMPLETED.
 	WaitFor(ctx context.Context, in *WaitForRequest, opts ...grpc.CallOption) (*WaitForResponse, error)
-	// CreateWait registers an interest that stops nothing (SPEC P1).
+	// CreateWait registers an interest that stops nothing.
 	CreateWait(ctx context.Context, in *CreateWaitRequest, opts ...grpc.CallOption) (*CreateWaitResponse, error)
 	// CancelWait ends a wait or an interest. Repeating it changes nothing.
 	CancelWait(ctx context.Context, in *CancelWaitRequest, opts ...grpc.CallOption) (*CancelWaitResponse, error)
@@ -51,7 +51,7 @@ type WaitingServiceClient interface {
 	GetWait(ctx context.Context, in *GetWaitRequest, opts ...grpc.CallOption) (*GetWaitResponse, error)
 	// ListWaits reads an agent's waits.
 	ListWaits(ctx context.Context, in *ListWaitsRequest, opts ...grpc.CallOption) (*ListWaitsResponse, error)
-	// CreateExternalTrigger makes a secret address for an outside system (SPEC P3).
+	// CreateExternalTrigger makes a secret address for an outside system.
 	// A delivery for which no wait was made registers an interest of its own, so that the
 	// agent is woken, and what follows is counted until the agent has looked.
 	CreateExternalTrigger(ctx context.Context, in *CreateExternalTriggerRequest, opts ...grpc.CallOption) (*CreateExternalTriggerResponse, error)
@@ -67,7 +67,7 @@ type WaitingServiceClient interface {
 	// Errors: NOT_FOUND, TRIGGER_REVOKED, TRIGGER_EXPIRED, AGENT_STOPPED, TOO_LARGE,
 	// SIGNATURE_INVALID.
 	DeliverTrigger(ctx context.Context, in *DeliverTriggerRequest, opts ...grpc.CallOption) (*DeliverTriggerResponse, error)
-	// CreateTimer sets a point in time, or many (SPEC P4).
+	// CreateTimer sets a point in time, or many.
 	CreateTimer(ctx context.Context, in *CreateTimerRequest, opts ...grpc.CallOption) (*CreateTimerResponse, error)
 	// CancelTimer gives a timer up. Repeating it changes nothing.
 	CancelTimer(ctx context.Context, in *CancelTimerRequest, opts ...grpc.CallOption) (*CancelTimerResponse, error)
@@ -219,10 +219,10 @@ func (c *waitingServiceClient) ListTimers(ctx context.Context, in *ListTimersReq
 //
 // WaitingService owns why something stands still and what starts it again.
 type WaitingServiceServer interface {
-	// WaitFor makes the named or current item (else the agent) wait and yield (SPEC P1).
+	// WaitFor makes the named or current item (else the agent) wait and yield.
 	// Errors: INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED, WORK_ITEM_COMPLETED.
 	WaitFor(context.Context, *WaitForRequest) (*WaitForResponse, error)
-	// CreateWait registers an interest that stops nothing (SPEC P1).
+	// CreateWait registers an interest that stops nothing.
 	CreateWait(context.Context, *CreateWaitRequest) (*CreateWaitResponse, error)
 	// CancelWait ends a wait or an interest. Repeating it changes nothing.
 	CancelWait(context.Context, *CancelWaitRequest) (*CancelWaitResponse, error)
@@ -230,7 +230,7 @@ type WaitingServiceServer interface {
 	GetWait(context.Context, *GetWaitRequest) (*GetWaitResponse, error)
 	// ListWaits reads an agent's waits.
 	ListWaits(context.Context, *ListWaitsRequest) (*ListWaitsResponse, error)
-	// CreateExternalTrigger makes a secret address for an outside system (SPEC P3).
+	// CreateExternalTrigger makes a secret address for an outside system.
 	// A delivery for which no wait was made registers an interest of its own, so that the
 	// agent is woken, and what follows is counted until the agent has looked.
 	CreateExternalTrigger(context.Context, *CreateExternalTriggerRequest) (*CreateExternalTriggerResponse, error)
@@ -246,7 +246,7 @@ type WaitingServiceServer interface {
 	// Errors: NOT_FOUND, TRIGGER_REVOKED, TRIGGER_EXPIRED, AGENT_STOPPED, TOO_LARGE,
 	// SIGNATURE_INVALID.
 	DeliverTrigger(context.Context, *DeliverTriggerRequest) (*DeliverTriggerResponse, error)
-	// CreateTimer sets a point in time, or many (SPEC P4).
+	// CreateTimer sets a point in time, or many.
 	CreateTimer(context.Context, *CreateTimerRequest) (*CreateTimerResponse, error)
 	// CancelTimer gives a timer up. Repeating it changes nothing.
 	CancelTimer(context.Context, *CancelTimerRequest) (*CancelTimerResponse, error)

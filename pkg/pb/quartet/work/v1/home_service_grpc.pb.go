@@ -30,8 +30,7 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// HomeService gives clients that do not share the disk an agent's own directory (SPEC
-// A11). Paths are relative to it, with slashes; none may leave it, by whatever way.
+// HomeService gives clients that do not share the disk an agent's own directory. Paths are relative to it, with slashes; none may leave it, by whatever way.
 // Errors of all: INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED, PATH_OUTSIDE_HOME.
 type HomeServiceClient interface {
 	// ReadFile reads a part of a file. Errors: NOT_A_FILE.
@@ -109,8 +108,7 @@ func (c *homeServiceClient) GrepFiles(ctx context.Context, in *GrepFilesRequest,
 // All implementations must embed UnimplementedHomeServiceServer
 // for forward compatibility.
 //
-// HomeService gives clients that do not share the disk an agent's own directory (SPEC
-// A11). Paths are relative to it, with slashes; none may leave it, by whatever way.
+// HomeService gives clients that do not share the disk an agent's own directory. Paths are relative to it, with slashes; none may leave it, by whatever way.
 // Errors of all: INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED, PATH_OUTSIDE_HOME.
 type HomeServiceServer interface {
 	// ReadFile reads a part of a file. Errors: NOT_A_FILE.

@@ -11,6 +11,7 @@ import (
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	structpb "google.golang.org/protobuf/types/known/structpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
+	v1 "quartet/pkg/pb/quartet/waiting/v1"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -23,7 +24,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// WorkItemState is the hard lifecycle boundary of an item (SPEC W1).
+// WorkItemState is the hard lifecycle boundary of an item.
 type WorkItemState int32
 
 const (
@@ -76,7 +77,7 @@ func (WorkItemState) EnumDescriptor() ([]byte, []int) {
 	return file_quartet_work_v1_work_proto_rawDescGZIP(), []int{0}
 }
 
-// PlanStatus says whether the plan may guide the work (SPEC W1).
+// PlanStatus says whether the plan may guide the work.
 type PlanStatus int32
 
 const (
@@ -133,7 +134,7 @@ func (PlanStatus) EnumDescriptor() ([]byte, []int) {
 	return file_quartet_work_v1_work_proto_rawDescGZIP(), []int{1}
 }
 
-// TodoState is the progress of one entry of the checklist (SPEC W1).
+// TodoState is the progress of one entry of the checklist.
 type TodoState int32
 
 const (
@@ -190,7 +191,7 @@ func (TodoState) EnumDescriptor() ([]byte, []int) {
 	return file_quartet_work_v1_work_proto_rawDescGZIP(), []int{2}
 }
 
-// SchedulingState is derived, never stored (SPEC W8).
+// SchedulingState is derived, never stored.
 type SchedulingState int32
 
 const (
@@ -267,7 +268,7 @@ func (SchedulingState) EnumDescriptor() ([]byte, []int) {
 	return file_quartet_work_v1_work_proto_rawDescGZIP(), []int{3}
 }
 
-// Readiness is SchedulingState reduced to what the scheduler asks (SPEC W8).
+// Readiness is SchedulingState reduced to what the scheduler asks.
 type Readiness int32
 
 const (
@@ -328,7 +329,7 @@ func (Readiness) EnumDescriptor() ([]byte, []int) {
 	return file_quartet_work_v1_work_proto_rawDescGZIP(), []int{4}
 }
 
-// CandidateClass ranks an item for the scheduler and the prompt (SPEC W9).
+// CandidateClass ranks an item for the scheduler and the prompt.
 type CandidateClass int32
 
 const (
@@ -397,121 +398,129 @@ func (CandidateClass) EnumDescriptor() ([]byte, []int) {
 	return file_quartet_work_v1_work_proto_rawDescGZIP(), []int{5}
 }
 
-// WaitKind is what a wait waits for, as the work plane needs to know it (SPEC W8).
-type WaitKind int32
+// WarningKind names an advice that accompanies a successful response.
+type WarningKind int32
 
 const (
 	// Not set.
-	WaitKind_WAIT_KIND_UNSPECIFIED WaitKind = 0
-	// An operator's message.
-	WaitKind_WAIT_KIND_OPERATOR WaitKind = 1
-	// The end of a task.
-	WaitKind_WAIT_KIND_TASK WaitKind = 2
-	// An event from outside.
-	WaitKind_WAIT_KIND_EXTERNAL WaitKind = 3
-	// A point in time.
-	WaitKind_WAIT_KIND_TIMER WaitKind = 4
-	// The system itself.
-	WaitKind_WAIT_KIND_SYSTEM WaitKind = 5
+	WarningKind_WARNING_KIND_UNSPECIFIED WarningKind = 0
+	// The completed item has todos that are pending or in progress.
+	WarningKind_WARNING_KIND_UNFINISHED_TODOS WarningKind = 1
+	// Tasks of the completed item are still running.
+	WarningKind_WARNING_KIND_ACTIVE_TASKS WarningKind = 2
+	// The completed item was not in focus, so the round's text does not become its report.
+	WarningKind_WARNING_KIND_NOT_CURRENT WarningKind = 3
+	// A runnable item was left without a reason.
+	WarningKind_WARNING_KIND_REASON_MISSING WarningKind = 4
+	// The picked item is not runnable.
+	WarningKind_WARNING_KIND_NOT_RUNNABLE WarningKind = 5
+	// More than one todo is in progress.
+	WarningKind_WARNING_KIND_SEVERAL_IN_PROGRESS WarningKind = 6
 )
 
-// Enum value maps for WaitKind.
+// Enum value maps for WarningKind.
 var (
-	WaitKind_name = map[int32]string{
-		0: "WAIT_KIND_UNSPECIFIED",
-		1: "WAIT_KIND_OPERATOR",
-		2: "WAIT_KIND_TASK",
-		3: "WAIT_KIND_EXTERNAL",
-		4: "WAIT_KIND_TIMER",
-		5: "WAIT_KIND_SYSTEM",
+	WarningKind_name = map[int32]string{
+		0: "WARNING_KIND_UNSPECIFIED",
+		1: "WARNING_KIND_UNFINISHED_TODOS",
+		2: "WARNING_KIND_ACTIVE_TASKS",
+		3: "WARNING_KIND_NOT_CURRENT",
+		4: "WARNING_KIND_REASON_MISSING",
+		5: "WARNING_KIND_NOT_RUNNABLE",
+		6: "WARNING_KIND_SEVERAL_IN_PROGRESS",
 	}
-	WaitKind_value = map[string]int32{
-		"WAIT_KIND_UNSPECIFIED": 0,
-		"WAIT_KIND_OPERATOR":    1,
-		"WAIT_KIND_TASK":        2,
-		"WAIT_KIND_EXTERNAL":    3,
-		"WAIT_KIND_TIMER":       4,
-		"WAIT_KIND_SYSTEM":      5,
+	WarningKind_value = map[string]int32{
+		"WARNING_KIND_UNSPECIFIED":         0,
+		"WARNING_KIND_UNFINISHED_TODOS":    1,
+		"WARNING_KIND_ACTIVE_TASKS":        2,
+		"WARNING_KIND_NOT_CURRENT":         3,
+		"WARNING_KIND_REASON_MISSING":      4,
+		"WARNING_KIND_NOT_RUNNABLE":        5,
+		"WARNING_KIND_SEVERAL_IN_PROGRESS": 6,
 	}
 )
 
-func (x WaitKind) Enum() *WaitKind {
-	p := new(WaitKind)
+func (x WarningKind) Enum() *WarningKind {
+	p := new(WarningKind)
 	*p = x
 	return p
 }
 
-func (x WaitKind) String() string {
+func (x WarningKind) String() string {
 	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
 }
 
-func (WaitKind) Descriptor() protoreflect.EnumDescriptor {
+func (WarningKind) Descriptor() protoreflect.EnumDescriptor {
 	return file_quartet_work_v1_work_proto_enumTypes[6].Descriptor()
 }
 
-func (WaitKind) Type() protoreflect.EnumType {
+func (WarningKind) Type() protoreflect.EnumType {
 	return &file_quartet_work_v1_work_proto_enumTypes[6]
 }
 
-func (x WaitKind) Number() protoreflect.EnumNumber {
+func (x WarningKind) Number() protoreflect.EnumNumber {
 	return protoreflect.EnumNumber(x)
 }
 
-// Deprecated: Use WaitKind.Descriptor instead.
-func (WaitKind) EnumDescriptor() ([]byte, []int) {
+// Deprecated: Use WarningKind.Descriptor instead.
+func (WarningKind) EnumDescriptor() ([]byte, []int) {
 	return file_quartet_work_v1_work_proto_rawDescGZIP(), []int{6}
 }
 
-// WaitMode tells a wait that stops its item from a mere registered interest.
-type WaitMode int32
+// AttachRefusal tells why an item cannot wait.
+type AttachRefusal int32
 
 const (
-	// Not set.
-	WaitMode_WAIT_MODE_UNSPECIFIED WaitMode = 0
-	// Made by WaitFor: the item is not runnable while it is active.
-	WaitMode_WAIT_MODE_WAIT WaitMode = 1
-	// Made by CreateWait: stops nothing.
-	WaitMode_WAIT_MODE_INTENT WaitMode = 2
+	// It can.
+	AttachRefusal_ATTACH_REFUSAL_UNSPECIFIED AttachRefusal = 0
+	// There is no such item.
+	AttachRefusal_ATTACH_REFUSAL_WORK_ITEM_UNKNOWN AttachRefusal = 1
+	// The item belongs to another agent.
+	AttachRefusal_ATTACH_REFUSAL_FOREIGN_WORK_ITEM AttachRefusal = 2
+	// The item is completed.
+	AttachRefusal_ATTACH_REFUSAL_WORK_ITEM_COMPLETED AttachRefusal = 3
 )
 
-// Enum value maps for WaitMode.
+// Enum value maps for AttachRefusal.
 var (
-	WaitMode_name = map[int32]string{
-		0: "WAIT_MODE_UNSPECIFIED",
-		1: "WAIT_MODE_WAIT",
-		2: "WAIT_MODE_INTENT",
+	AttachRefusal_name = map[int32]string{
+		0: "ATTACH_REFUSAL_UNSPECIFIED",
+		1: "ATTACH_REFUSAL_WORK_ITEM_UNKNOWN",
+		2: "ATTACH_REFUSAL_FOREIGN_WORK_ITEM",
+		3: "ATTACH_REFUSAL_WORK_ITEM_COMPLETED",
 	}
-	WaitMode_value = map[string]int32{
-		"WAIT_MODE_UNSPECIFIED": 0,
-		"WAIT_MODE_WAIT":        1,
-		"WAIT_MODE_INTENT":      2,
+	AttachRefusal_value = map[string]int32{
+		"ATTACH_REFUSAL_UNSPECIFIED":         0,
+		"ATTACH_REFUSAL_WORK_ITEM_UNKNOWN":   1,
+		"ATTACH_REFUSAL_FOREIGN_WORK_ITEM":   2,
+		"ATTACH_REFUSAL_WORK_ITEM_COMPLETED": 3,
 	}
 )
 
-func (x WaitMode) Enum() *WaitMode {
-	p := new(WaitMode)
+func (x AttachRefusal) Enum() *AttachRefusal {
+	p := new(AttachRefusal)
 	*p = x
 	return p
 }
 
-func (x WaitMode) String() string {
+func (x AttachRefusal) String() string {
 	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
 }
 
-func (WaitMode) Descriptor() protoreflect.EnumDescriptor {
+func (AttachRefusal) Descriptor() protoreflect.EnumDescriptor {
 	return file_quartet_work_v1_work_proto_enumTypes[7].Descriptor()
 }
 
-func (WaitMode) Type() protoreflect.EnumType {
+func (AttachRefusal) Type() protoreflect.EnumType {
 	return &file_quartet_work_v1_work_proto_enumTypes[7]
 }
 
-func (x WaitMode) Number() protoreflect.EnumNumber {
+func (x AttachRefusal) Number() protoreflect.EnumNumber {
 	return protoreflect.EnumNumber(x)
 }
 
-// Deprecated: Use WaitMode.Descriptor instead.
-func (WaitMode) EnumDescriptor() ([]byte, []int) {
+// Deprecated: Use AttachRefusal.Descriptor instead.
+func (AttachRefusal) EnumDescriptor() ([]byte, []int) {
 	return file_quartet_work_v1_work_proto_rawDescGZIP(), []int{7}
 }
 
@@ -571,7 +580,7 @@ func (x *TodoItem) GetState() TodoState {
 }
 
 // PlanArtifact describes the plan file. The file is the truth; this is computed
-// when it is read and is no part of the record or of its revision (SPEC W3).
+// when it is read and is no part of the record or of its revision.
 type PlanArtifact struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Absolute path on the machine of the work service.
@@ -680,9 +689,9 @@ type AttachedWait struct {
 	// The wait's id (wt_…).
 	WaitId string `protobuf:"bytes,1,opt,name=wait_id,json=waitId,proto3" json:"wait_id,omitempty"`
 	// What it waits for.
-	Kind WaitKind `protobuf:"varint,2,opt,name=kind,proto3,enum=quartet.work.v1.WaitKind" json:"kind,omitempty"`
+	Kind v1.WaitKind `protobuf:"varint,2,opt,name=kind,proto3,enum=quartet.waiting.v1.WaitKind" json:"kind,omitempty"`
 	// Whether it stops the item.
-	Mode WaitMode `protobuf:"varint,3,opt,name=mode,proto3,enum=quartet.work.v1.WaitMode" json:"mode,omitempty"`
+	Mode v1.WaitMode `protobuf:"varint,3,opt,name=mode,proto3,enum=quartet.waiting.v1.WaitMode" json:"mode,omitempty"`
 	// The wait's revision as last heard.
 	Revision int64 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
 	// Why the agent waits, in its own words.
@@ -697,7 +706,7 @@ type AttachedWait struct {
 	LastTriggeredAt *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=last_triggered_at,json=lastTriggeredAt,proto3" json:"last_triggered_at,omitempty"`
 	// When it was made.
 	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
-	// When to remind the owner once although the wait stands (SPEC P5).
+	// When to remind the owner once although the wait stands.
 	RecheckAt *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=recheck_at,json=recheckAt,proto3" json:"recheck_at,omitempty"`
 	// The wait whose unseen triggers it inherited; its counts go on from there.
 	ReplacesWaitId string `protobuf:"bytes,12,opt,name=replaces_wait_id,json=replacesWaitId,proto3" json:"replaces_wait_id,omitempty"`
@@ -744,18 +753,18 @@ func (x *AttachedWait) GetWaitId() string {
 	return ""
 }
 
-func (x *AttachedWait) GetKind() WaitKind {
+func (x *AttachedWait) GetKind() v1.WaitKind {
 	if x != nil {
 		return x.Kind
 	}
-	return WaitKind_WAIT_KIND_UNSPECIFIED
+	return v1.WaitKind(0)
 }
 
-func (x *AttachedWait) GetMode() WaitMode {
+func (x *AttachedWait) GetMode() v1.WaitMode {
 	if x != nil {
 		return x.Mode
 	}
-	return WaitMode_WAIT_MODE_UNSPECIFIED
+	return v1.WaitMode(0)
 }
 
 func (x *AttachedWait) GetRevision() int64 {
@@ -828,7 +837,237 @@ func (x *AttachedWait) GetRecheckConsumedAt() *timestamppb.Timestamp {
 	return nil
 }
 
-// WorkItem is a durable objective of one agent.
+// WorkItemRecord is a work item as it is stored: what events carry and what expected_revision
+// refers to. Clients receive WorkItem, which adds what is derived.
+type WorkItemRecord struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The item's id (wi_…).
+	WorkItemId string `protobuf:"bytes,1,opt,name=work_item_id,json=workItemId,proto3" json:"work_item_id,omitempty"`
+	// The owning agent.
+	AgentId string `protobuf:"bytes,2,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// What is to be achieved, 1 to 2 000 characters.
+	Objective string `protobuf:"bytes,3,opt,name=objective,proto3" json:"objective,omitempty"`
+	// Open or completed.
+	State WorkItemState `protobuf:"varint,4,opt,name=state,proto3,enum=quartet.work.v1.WorkItemState" json:"state,omitempty"`
+	// Whether the plan may guide the work.
+	PlanStatus PlanStatus `protobuf:"varint,5,opt,name=plan_status,json=planStatus,proto3,enum=quartet.work.v1.PlanStatus" json:"plan_status,omitempty"`
+	// The whole checklist, at most 200 entries.
+	TodoList []*TodoItem `protobuf:"bytes,6,rep,name=todo_list,json=todoList,proto3" json:"todo_list,omitempty"`
+	// Why the objective cannot be advanced now; empty if it can.
+	BlockedBy string `protobuf:"bytes,7,opt,name=blocked_by,json=blockedBy,proto3" json:"blocked_by,omitempty"`
+	// The wait that wrote blocked_by; empty if the agent or an operator did.
+	BlockedByWaitId string `protobuf:"bytes,8,opt,name=blocked_by_wait_id,json=blockedByWaitId,proto3" json:"blocked_by_wait_id,omitempty"`
+	// The promoted report of a completed item.
+	ResultSummary string `protobuf:"bytes,9,opt,name=result_summary,json=resultSummary,proto3" json:"result_summary,omitempty"`
+	// The brief that delivered the report.
+	ResultBriefId string `protobuf:"bytes,10,opt,name=result_brief_id,json=resultBriefId,proto3" json:"result_brief_id,omitempty"`
+	// When the owner is reminded next: the earliest of own_recheck_at and of what its
+	// waits brought that was not given yet, else the one that was given last.
+	RecheckAt *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=recheck_at,json=recheckAt,proto3" json:"recheck_at,omitempty"`
+	// When that reminder was given.
+	RecheckConsumedAt *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=recheck_consumed_at,json=recheckConsumedAt,proto3" json:"recheck_consumed_at,omitempty"`
+	// Its active waits and intents.
+	Waits []*AttachedWait `protobuf:"bytes,13,rep,name=waits,proto3" json:"waits,omitempty"`
+	// 1 on creation, +1 per write.
+	Revision int64 `protobuf:"varint,14,opt,name=revision,proto3" json:"revision,omitempty"`
+	// When it was created.
+	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
+	// When it was written last.
+	UpdatedAt *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
+	// When it was completed.
+	CompletedAt *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=completed_at,json=completedAt,proto3" json:"completed_at,omitempty"`
+	// The turn in whose round it was completed.
+	CompletedInTurnId string `protobuf:"bytes,18,opt,name=completed_in_turn_id,json=completedInTurnId,proto3" json:"completed_in_turn_id,omitempty"`
+	// The reminder that UpdateWorkItem set, until it is given. Waits come and go beside it.
+	OwnRecheckAt *timestamppb.Timestamp `protobuf:"bytes,19,opt,name=own_recheck_at,json=ownRecheckAt,proto3" json:"own_recheck_at,omitempty"`
+	// The reminder that was given last, while recheck_at shows one that is to come.
+	GivenRecheckAt *timestamppb.Timestamp `protobuf:"bytes,20,opt,name=given_recheck_at,json=givenRecheckAt,proto3" json:"given_recheck_at,omitempty"`
+	// When that one was given.
+	GivenRecheckConsumedAt *timestamppb.Timestamp `protobuf:"bytes,21,opt,name=given_recheck_consumed_at,json=givenRecheckConsumedAt,proto3" json:"given_recheck_consumed_at,omitempty"`
+	unknownFields          protoimpl.UnknownFields
+	sizeCache              protoimpl.SizeCache
+}
+
+func (x *WorkItemRecord) Reset() {
+	*x = WorkItemRecord{}
+	mi := &file_quartet_work_v1_work_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WorkItemRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WorkItemRecord) ProtoMessage() {}
+
+func (x *WorkItemRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_work_v1_work_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WorkItemRecord.ProtoReflect.Descriptor instead.
+func (*WorkItemRecord) Descriptor() ([]byte, []int) {
+	return file_quartet_work_v1_work_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *WorkItemRecord) GetWorkItemId() string {
+	if x != nil {
+		return x.WorkItemId
+	}
+	return ""
+}
+
+func (x *WorkItemRecord) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
+func (x *WorkItemRecord) GetObjective() string {
+	if x != nil {
+		return x.Objective
+	}
+	return ""
+}
+
+func (x *WorkItemRecord) GetState() WorkItemState {
+	if x != nil {
+		return x.State
+	}
+	return WorkItemState_WORK_ITEM_STATE_UNSPECIFIED
+}
+
+func (x *WorkItemRecord) GetPlanStatus() PlanStatus {
+	if x != nil {
+		return x.PlanStatus
+	}
+	return PlanStatus_PLAN_STATUS_UNSPECIFIED
+}
+
+func (x *WorkItemRecord) GetTodoList() []*TodoItem {
+	if x != nil {
+		return x.TodoList
+	}
+	return nil
+}
+
+func (x *WorkItemRecord) GetBlockedBy() string {
+	if x != nil {
+		return x.BlockedBy
+	}
+	return ""
+}
+
+func (x *WorkItemRecord) GetBlockedByWaitId() string {
+	if x != nil {
+		return x.BlockedByWaitId
+	}
+	return ""
+}
+
+func (x *WorkItemRecord) GetResultSummary() string {
+	if x != nil {
+		return x.ResultSummary
+	}
+	return ""
+}
+
+func (x *WorkItemRecord) GetResultBriefId() string {
+	if x != nil {
+		return x.ResultBriefId
+	}
+	return ""
+}
+
+func (x *WorkItemRecord) GetRecheckAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.RecheckAt
+	}
+	return nil
+}
+
+func (x *WorkItemRecord) GetRecheckConsumedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.RecheckConsumedAt
+	}
+	return nil
+}
+
+func (x *WorkItemRecord) GetWaits() []*AttachedWait {
+	if x != nil {
+		return x.Waits
+	}
+	return nil
+}
+
+func (x *WorkItemRecord) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *WorkItemRecord) GetCreatedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CreatedAt
+	}
+	return nil
+}
+
+func (x *WorkItemRecord) GetUpdatedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.UpdatedAt
+	}
+	return nil
+}
+
+func (x *WorkItemRecord) GetCompletedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CompletedAt
+	}
+	return nil
+}
+
+func (x *WorkItemRecord) GetCompletedInTurnId() string {
+	if x != nil {
+		return x.CompletedInTurnId
+	}
+	return ""
+}
+
+func (x *WorkItemRecord) GetOwnRecheckAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.OwnRecheckAt
+	}
+	return nil
+}
+
+func (x *WorkItemRecord) GetGivenRecheckAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.GivenRecheckAt
+	}
+	return nil
+}
+
+func (x *WorkItemRecord) GetGivenRecheckConsumedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.GivenRecheckConsumedAt
+	}
+	return nil
+}
+
+// WorkItem is a work item as every read and every response shows it: the stored record
+// (fields 1 to 29, the same as in WorkItemRecord) and what is derived from it at the time of
+// the read (fields from 30). Requests have messages of their own.
 type WorkItem struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The item's id (wi_…).
@@ -847,12 +1086,12 @@ type WorkItem struct {
 	BlockedBy string `protobuf:"bytes,7,opt,name=blocked_by,json=blockedBy,proto3" json:"blocked_by,omitempty"`
 	// The wait that wrote blocked_by; empty if the agent or an operator did.
 	BlockedByWaitId string `protobuf:"bytes,8,opt,name=blocked_by_wait_id,json=blockedByWaitId,proto3" json:"blocked_by_wait_id,omitempty"`
-	// The promoted report of a completed item (SPEC W7).
+	// The promoted report of a completed item.
 	ResultSummary string `protobuf:"bytes,9,opt,name=result_summary,json=resultSummary,proto3" json:"result_summary,omitempty"`
 	// The brief that delivered the report.
 	ResultBriefId string `protobuf:"bytes,10,opt,name=result_brief_id,json=resultBriefId,proto3" json:"result_brief_id,omitempty"`
 	// When the owner is reminded next: the earliest of own_recheck_at and of what its
-	// waits brought that was not given yet, else the one that was given last (SPEC P5).
+	// waits brought that was not given yet, else the one that was given last.
 	RecheckAt *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=recheck_at,json=recheckAt,proto3" json:"recheck_at,omitempty"`
 	// When that reminder was given.
 	RecheckConsumedAt *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=recheck_consumed_at,json=recheckConsumedAt,proto3" json:"recheck_consumed_at,omitempty"`
@@ -899,7 +1138,7 @@ type WorkItem struct {
 
 func (x *WorkItem) Reset() {
 	*x = WorkItem{}
-	mi := &file_quartet_work_v1_work_proto_msgTypes[3]
+	mi := &file_quartet_work_v1_work_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -911,7 +1150,7 @@ func (x *WorkItem) String() string {
 func (*WorkItem) ProtoMessage() {}
 
 func (x *WorkItem) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_work_v1_work_proto_msgTypes[3]
+	mi := &file_quartet_work_v1_work_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -924,7 +1163,7 @@ func (x *WorkItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkItem.ProtoReflect.Descriptor instead.
 func (*WorkItem) Descriptor() ([]byte, []int) {
-	return file_quartet_work_v1_work_proto_rawDescGZIP(), []int{3}
+	return file_quartet_work_v1_work_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *WorkItem) GetWorkItemId() string {
@@ -1140,9 +1379,9 @@ func (x *WorkItem) GetHasTriggeredWaits() bool {
 // Warning is an advice that comes with a success.
 type Warning struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which advice, such as unfinished_todos or reason_missing.
-	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
-	// The advice for a person or a model.
+	// Which advice.
+	Kind WarningKind `protobuf:"varint,1,opt,name=kind,proto3,enum=quartet.work.v1.WarningKind" json:"kind,omitempty"`
+	// The advice in words, for a person or a model.
 	Message string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
 	// unfinished_todos: how many are pending.
 	PendingCount int32 `protobuf:"varint,3,opt,name=pending_count,json=pendingCount,proto3" json:"pending_count,omitempty"`
@@ -1158,7 +1397,7 @@ type Warning struct {
 
 func (x *Warning) Reset() {
 	*x = Warning{}
-	mi := &file_quartet_work_v1_work_proto_msgTypes[4]
+	mi := &file_quartet_work_v1_work_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1170,7 +1409,7 @@ func (x *Warning) String() string {
 func (*Warning) ProtoMessage() {}
 
 func (x *Warning) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_work_v1_work_proto_msgTypes[4]
+	mi := &file_quartet_work_v1_work_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1183,14 +1422,14 @@ func (x *Warning) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Warning.ProtoReflect.Descriptor instead.
 func (*Warning) Descriptor() ([]byte, []int) {
-	return file_quartet_work_v1_work_proto_rawDescGZIP(), []int{4}
+	return file_quartet_work_v1_work_proto_rawDescGZIP(), []int{5}
 }
 
-func (x *Warning) GetKind() string {
+func (x *Warning) GetKind() WarningKind {
 	if x != nil {
 		return x.Kind
 	}
-	return ""
+	return WarningKind_WARNING_KIND_UNSPECIFIED
 }
 
 func (x *Warning) GetMessage() string {
@@ -1243,7 +1482,7 @@ type FieldChange struct {
 
 func (x *FieldChange) Reset() {
 	*x = FieldChange{}
-	mi := &file_quartet_work_v1_work_proto_msgTypes[5]
+	mi := &file_quartet_work_v1_work_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1255,7 +1494,7 @@ func (x *FieldChange) String() string {
 func (*FieldChange) ProtoMessage() {}
 
 func (x *FieldChange) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_work_v1_work_proto_msgTypes[5]
+	mi := &file_quartet_work_v1_work_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1268,7 +1507,7 @@ func (x *FieldChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FieldChange.ProtoReflect.Descriptor instead.
 func (*FieldChange) Descriptor() ([]byte, []int) {
-	return file_quartet_work_v1_work_proto_rawDescGZIP(), []int{5}
+	return file_quartet_work_v1_work_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *FieldChange) GetField() string {
@@ -1292,7 +1531,7 @@ func (x *FieldChange) GetTo() *structpb.Value {
 	return nil
 }
 
-// WorkItemMutation is one entry of an item's history (SPEC W11).
+// WorkItemMutation is one entry of an item's history.
 type WorkItemMutation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its place in the history: 1 is the creation, without gaps.
@@ -1327,7 +1566,7 @@ type WorkItemMutation struct {
 
 func (x *WorkItemMutation) Reset() {
 	*x = WorkItemMutation{}
-	mi := &file_quartet_work_v1_work_proto_msgTypes[6]
+	mi := &file_quartet_work_v1_work_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1339,7 +1578,7 @@ func (x *WorkItemMutation) String() string {
 func (*WorkItemMutation) ProtoMessage() {}
 
 func (x *WorkItemMutation) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_work_v1_work_proto_msgTypes[6]
+	mi := &file_quartet_work_v1_work_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1352,7 +1591,7 @@ func (x *WorkItemMutation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkItemMutation.ProtoReflect.Descriptor instead.
 func (*WorkItemMutation) Descriptor() ([]byte, []int) {
-	return file_quartet_work_v1_work_proto_rawDescGZIP(), []int{6}
+	return file_quartet_work_v1_work_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *WorkItemMutation) GetNumber() int64 {
@@ -1450,7 +1689,7 @@ var File_quartet_work_v1_work_proto protoreflect.FileDescriptor
 
 const file_quartet_work_v1_work_proto_rawDesc = "" +
 	"\n" +
-	"\x1aquartet/work/v1/work.proto\x12\x0fquartet.work.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"P\n" +
+	"\x1aquartet/work/v1/work.proto\x12\x0fquartet.work.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a quartet/waiting/v1/waiting.proto\"P\n" +
 	"\bTodoItem\x12\x12\n" +
 	"\x04text\x18\x01 \x01(\tR\x04text\x120\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x1a.quartet.work.v1.TodoStateR\x05state\"\xea\x01\n" +
@@ -1462,11 +1701,11 @@ const file_quartet_work_v1_work_proto_rawDesc = "" +
 	"updated_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tupdatedAt\x12\x18\n" +
 	"\apreview\x18\x05 \x01(\tR\apreview\x12)\n" +
 	"\x10preview_complete\x18\x06 \x01(\bR\x0fpreviewComplete\x12\x18\n" +
-	"\aproblem\x18\a \x01(\tR\aproblem\"\xd5\x04\n" +
+	"\aproblem\x18\a \x01(\tR\aproblem\"\xdb\x04\n" +
 	"\fAttachedWait\x12\x17\n" +
-	"\await_id\x18\x01 \x01(\tR\x06waitId\x12-\n" +
-	"\x04kind\x18\x02 \x01(\x0e2\x19.quartet.work.v1.WaitKindR\x04kind\x12-\n" +
-	"\x04mode\x18\x03 \x01(\x0e2\x19.quartet.work.v1.WaitModeR\x04mode\x12\x1a\n" +
+	"\await_id\x18\x01 \x01(\tR\x06waitId\x120\n" +
+	"\x04kind\x18\x02 \x01(\x0e2\x1c.quartet.waiting.v1.WaitKindR\x04kind\x120\n" +
+	"\x04mode\x18\x03 \x01(\x0e2\x1c.quartet.waiting.v1.WaitModeR\x04mode\x12\x1a\n" +
 	"\brevision\x18\x04 \x01(\x03R\brevision\x12\x16\n" +
 	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x1a\n" +
 	"\bresource\x18\x06 \x01(\tR\bresource\x12#\n" +
@@ -1479,7 +1718,36 @@ const file_quartet_work_v1_work_proto_rawDesc = "" +
 	"\n" +
 	"recheck_at\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\trecheckAt\x12(\n" +
 	"\x10replaces_wait_id\x18\f \x01(\tR\x0ereplacesWaitId\x12J\n" +
-	"\x13recheck_consumed_at\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\x11recheckConsumedAt\"\xb6\f\n" +
+	"\x13recheck_consumed_at\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\x11recheckConsumedAt\"\xcf\b\n" +
+	"\x0eWorkItemRecord\x12 \n" +
+	"\fwork_item_id\x18\x01 \x01(\tR\n" +
+	"workItemId\x12\x19\n" +
+	"\bagent_id\x18\x02 \x01(\tR\aagentId\x12\x1c\n" +
+	"\tobjective\x18\x03 \x01(\tR\tobjective\x124\n" +
+	"\x05state\x18\x04 \x01(\x0e2\x1e.quartet.work.v1.WorkItemStateR\x05state\x12<\n" +
+	"\vplan_status\x18\x05 \x01(\x0e2\x1b.quartet.work.v1.PlanStatusR\n" +
+	"planStatus\x126\n" +
+	"\ttodo_list\x18\x06 \x03(\v2\x19.quartet.work.v1.TodoItemR\btodoList\x12\x1d\n" +
+	"\n" +
+	"blocked_by\x18\a \x01(\tR\tblockedBy\x12+\n" +
+	"\x12blocked_by_wait_id\x18\b \x01(\tR\x0fblockedByWaitId\x12%\n" +
+	"\x0eresult_summary\x18\t \x01(\tR\rresultSummary\x12&\n" +
+	"\x0fresult_brief_id\x18\n" +
+	" \x01(\tR\rresultBriefId\x129\n" +
+	"\n" +
+	"recheck_at\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\trecheckAt\x12J\n" +
+	"\x13recheck_consumed_at\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\x11recheckConsumedAt\x123\n" +
+	"\x05waits\x18\r \x03(\v2\x1d.quartet.work.v1.AttachedWaitR\x05waits\x12\x1a\n" +
+	"\brevision\x18\x0e \x01(\x03R\brevision\x129\n" +
+	"\n" +
+	"created_at\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x129\n" +
+	"\n" +
+	"updated_at\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\tupdatedAt\x12=\n" +
+	"\fcompleted_at\x18\x11 \x01(\v2\x1a.google.protobuf.TimestampR\vcompletedAt\x12/\n" +
+	"\x14completed_in_turn_id\x18\x12 \x01(\tR\x11completedInTurnId\x12@\n" +
+	"\x0eown_recheck_at\x18\x13 \x01(\v2\x1a.google.protobuf.TimestampR\fownRecheckAt\x12D\n" +
+	"\x10given_recheck_at\x18\x14 \x01(\v2\x1a.google.protobuf.TimestampR\x0egivenRecheckAt\x12U\n" +
+	"\x19given_recheck_consumed_at\x18\x15 \x01(\v2\x1a.google.protobuf.TimestampR\x16givenRecheckConsumedAt\"\xb6\f\n" +
 	"\bWorkItem\x12 \n" +
 	"\fwork_item_id\x18\x01 \x01(\tR\n" +
 	"workItemId\x12\x19\n" +
@@ -1519,9 +1787,9 @@ const file_quartet_work_v1_work_proto_rawDesc = "" +
 	"is_current\x18# \x01(\bR\tisCurrent\x12<\n" +
 	"\fcurrent_todo\x18$ \x01(\v2\x19.quartet.work.v1.TodoItemR\vcurrentTodo\x12(\n" +
 	"\x10has_active_waits\x18% \x01(\bR\x0ehasActiveWaits\x12.\n" +
-	"\x13has_triggered_waits\x18& \x01(\bR\x11hasTriggeredWaits\"\xd6\x01\n" +
-	"\aWarning\x12\x12\n" +
-	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x18\n" +
+	"\x13has_triggered_waits\x18& \x01(\bR\x11hasTriggeredWaits\"\xf4\x01\n" +
+	"\aWarning\x120\n" +
+	"\x04kind\x18\x01 \x01(\x0e2\x1c.quartet.work.v1.WarningKindR\x04kind\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12#\n" +
 	"\rpending_count\x18\x03 \x01(\x05R\fpendingCount\x12*\n" +
 	"\x11in_progress_count\x18\x04 \x01(\x05R\x0finProgressCount\x121\n" +
@@ -1586,18 +1854,20 @@ const file_quartet_work_v1_work_proto_rawDesc = "" +
 	"\x1fCANDIDATE_CLASS_QUEUED_RUNNABLE\x10\x03\x12(\n" +
 	"$CANDIDATE_CLASS_WAITING_FOR_OPERATOR\x10\x04\x12\x1b\n" +
 	"\x17CANDIDATE_CLASS_BLOCKED\x10\x05\x12$\n" +
-	" CANDIDATE_CLASS_COMPLETED_RECENT\x10\x06*\x94\x01\n" +
-	"\bWaitKind\x12\x19\n" +
-	"\x15WAIT_KIND_UNSPECIFIED\x10\x00\x12\x16\n" +
-	"\x12WAIT_KIND_OPERATOR\x10\x01\x12\x12\n" +
-	"\x0eWAIT_KIND_TASK\x10\x02\x12\x16\n" +
-	"\x12WAIT_KIND_EXTERNAL\x10\x03\x12\x13\n" +
-	"\x0fWAIT_KIND_TIMER\x10\x04\x12\x14\n" +
-	"\x10WAIT_KIND_SYSTEM\x10\x05*O\n" +
-	"\bWaitMode\x12\x19\n" +
-	"\x15WAIT_MODE_UNSPECIFIED\x10\x00\x12\x12\n" +
-	"\x0eWAIT_MODE_WAIT\x10\x01\x12\x14\n" +
-	"\x10WAIT_MODE_INTENT\x10\x02B'Z%quartet/pkg/pb/quartet/work/v1;workv1b\x06proto3"
+	" CANDIDATE_CLASS_COMPLETED_RECENT\x10\x06*\xf1\x01\n" +
+	"\vWarningKind\x12\x1c\n" +
+	"\x18WARNING_KIND_UNSPECIFIED\x10\x00\x12!\n" +
+	"\x1dWARNING_KIND_UNFINISHED_TODOS\x10\x01\x12\x1d\n" +
+	"\x19WARNING_KIND_ACTIVE_TASKS\x10\x02\x12\x1c\n" +
+	"\x18WARNING_KIND_NOT_CURRENT\x10\x03\x12\x1f\n" +
+	"\x1bWARNING_KIND_REASON_MISSING\x10\x04\x12\x1d\n" +
+	"\x19WARNING_KIND_NOT_RUNNABLE\x10\x05\x12$\n" +
+	" WARNING_KIND_SEVERAL_IN_PROGRESS\x10\x06*\xa3\x01\n" +
+	"\rAttachRefusal\x12\x1e\n" +
+	"\x1aATTACH_REFUSAL_UNSPECIFIED\x10\x00\x12$\n" +
+	" ATTACH_REFUSAL_WORK_ITEM_UNKNOWN\x10\x01\x12$\n" +
+	" ATTACH_REFUSAL_FOREIGN_WORK_ITEM\x10\x02\x12&\n" +
+	"\"ATTACH_REFUSAL_WORK_ITEM_COMPLETED\x10\x03B'Z%quartet/pkg/pb/quartet/work/v1;workv1b\x06proto3"
 
 var (
 	file_quartet_work_v1_work_proto_rawDescOnce sync.Once
@@ -1612,7 +1882,7 @@ func file_quartet_work_v1_work_proto_rawDescGZIP() []byte {
 }
 
 var file_quartet_work_v1_work_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_quartet_work_v1_work_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_quartet_work_v1_work_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_quartet_work_v1_work_proto_goTypes = []any{
 	(WorkItemState)(0),            // 0: quartet.work.v1.WorkItemState
 	(PlanStatus)(0),               // 1: quartet.work.v1.PlanStatus
@@ -1620,54 +1890,70 @@ var file_quartet_work_v1_work_proto_goTypes = []any{
 	(SchedulingState)(0),          // 3: quartet.work.v1.SchedulingState
 	(Readiness)(0),                // 4: quartet.work.v1.Readiness
 	(CandidateClass)(0),           // 5: quartet.work.v1.CandidateClass
-	(WaitKind)(0),                 // 6: quartet.work.v1.WaitKind
-	(WaitMode)(0),                 // 7: quartet.work.v1.WaitMode
+	(WarningKind)(0),              // 6: quartet.work.v1.WarningKind
+	(AttachRefusal)(0),            // 7: quartet.work.v1.AttachRefusal
 	(*TodoItem)(nil),              // 8: quartet.work.v1.TodoItem
 	(*PlanArtifact)(nil),          // 9: quartet.work.v1.PlanArtifact
 	(*AttachedWait)(nil),          // 10: quartet.work.v1.AttachedWait
-	(*WorkItem)(nil),              // 11: quartet.work.v1.WorkItem
-	(*Warning)(nil),               // 12: quartet.work.v1.Warning
-	(*FieldChange)(nil),           // 13: quartet.work.v1.FieldChange
-	(*WorkItemMutation)(nil),      // 14: quartet.work.v1.WorkItemMutation
-	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
-	(*structpb.Value)(nil),        // 16: google.protobuf.Value
+	(*WorkItemRecord)(nil),        // 11: quartet.work.v1.WorkItemRecord
+	(*WorkItem)(nil),              // 12: quartet.work.v1.WorkItem
+	(*Warning)(nil),               // 13: quartet.work.v1.Warning
+	(*FieldChange)(nil),           // 14: quartet.work.v1.FieldChange
+	(*WorkItemMutation)(nil),      // 15: quartet.work.v1.WorkItemMutation
+	(*timestamppb.Timestamp)(nil), // 16: google.protobuf.Timestamp
+	(v1.WaitKind)(0),              // 17: quartet.waiting.v1.WaitKind
+	(v1.WaitMode)(0),              // 18: quartet.waiting.v1.WaitMode
+	(*structpb.Value)(nil),        // 19: google.protobuf.Value
 }
 var file_quartet_work_v1_work_proto_depIdxs = []int32{
 	2,  // 0: quartet.work.v1.TodoItem.state:type_name -> quartet.work.v1.TodoState
-	15, // 1: quartet.work.v1.PlanArtifact.updated_at:type_name -> google.protobuf.Timestamp
-	6,  // 2: quartet.work.v1.AttachedWait.kind:type_name -> quartet.work.v1.WaitKind
-	7,  // 3: quartet.work.v1.AttachedWait.mode:type_name -> quartet.work.v1.WaitMode
-	15, // 4: quartet.work.v1.AttachedWait.last_triggered_at:type_name -> google.protobuf.Timestamp
-	15, // 5: quartet.work.v1.AttachedWait.created_at:type_name -> google.protobuf.Timestamp
-	15, // 6: quartet.work.v1.AttachedWait.recheck_at:type_name -> google.protobuf.Timestamp
-	15, // 7: quartet.work.v1.AttachedWait.recheck_consumed_at:type_name -> google.protobuf.Timestamp
-	0,  // 8: quartet.work.v1.WorkItem.state:type_name -> quartet.work.v1.WorkItemState
-	1,  // 9: quartet.work.v1.WorkItem.plan_status:type_name -> quartet.work.v1.PlanStatus
-	8,  // 10: quartet.work.v1.WorkItem.todo_list:type_name -> quartet.work.v1.TodoItem
-	15, // 11: quartet.work.v1.WorkItem.recheck_at:type_name -> google.protobuf.Timestamp
-	15, // 12: quartet.work.v1.WorkItem.recheck_consumed_at:type_name -> google.protobuf.Timestamp
-	10, // 13: quartet.work.v1.WorkItem.waits:type_name -> quartet.work.v1.AttachedWait
-	15, // 14: quartet.work.v1.WorkItem.created_at:type_name -> google.protobuf.Timestamp
-	15, // 15: quartet.work.v1.WorkItem.updated_at:type_name -> google.protobuf.Timestamp
-	15, // 16: quartet.work.v1.WorkItem.completed_at:type_name -> google.protobuf.Timestamp
-	15, // 17: quartet.work.v1.WorkItem.own_recheck_at:type_name -> google.protobuf.Timestamp
-	15, // 18: quartet.work.v1.WorkItem.given_recheck_at:type_name -> google.protobuf.Timestamp
-	15, // 19: quartet.work.v1.WorkItem.given_recheck_consumed_at:type_name -> google.protobuf.Timestamp
-	9,  // 20: quartet.work.v1.WorkItem.plan_artifact:type_name -> quartet.work.v1.PlanArtifact
-	3,  // 21: quartet.work.v1.WorkItem.scheduling_state:type_name -> quartet.work.v1.SchedulingState
-	4,  // 22: quartet.work.v1.WorkItem.readiness:type_name -> quartet.work.v1.Readiness
-	5,  // 23: quartet.work.v1.WorkItem.candidate_class:type_name -> quartet.work.v1.CandidateClass
-	8,  // 24: quartet.work.v1.WorkItem.current_todo:type_name -> quartet.work.v1.TodoItem
-	8,  // 25: quartet.work.v1.Warning.sample:type_name -> quartet.work.v1.TodoItem
-	16, // 26: quartet.work.v1.FieldChange.from:type_name -> google.protobuf.Value
-	16, // 27: quartet.work.v1.FieldChange.to:type_name -> google.protobuf.Value
-	15, // 28: quartet.work.v1.WorkItemMutation.at:type_name -> google.protobuf.Timestamp
-	13, // 29: quartet.work.v1.WorkItemMutation.changes:type_name -> quartet.work.v1.FieldChange
-	30, // [30:30] is the sub-list for method output_type
-	30, // [30:30] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	16, // 1: quartet.work.v1.PlanArtifact.updated_at:type_name -> google.protobuf.Timestamp
+	17, // 2: quartet.work.v1.AttachedWait.kind:type_name -> quartet.waiting.v1.WaitKind
+	18, // 3: quartet.work.v1.AttachedWait.mode:type_name -> quartet.waiting.v1.WaitMode
+	16, // 4: quartet.work.v1.AttachedWait.last_triggered_at:type_name -> google.protobuf.Timestamp
+	16, // 5: quartet.work.v1.AttachedWait.created_at:type_name -> google.protobuf.Timestamp
+	16, // 6: quartet.work.v1.AttachedWait.recheck_at:type_name -> google.protobuf.Timestamp
+	16, // 7: quartet.work.v1.AttachedWait.recheck_consumed_at:type_name -> google.protobuf.Timestamp
+	0,  // 8: quartet.work.v1.WorkItemRecord.state:type_name -> quartet.work.v1.WorkItemState
+	1,  // 9: quartet.work.v1.WorkItemRecord.plan_status:type_name -> quartet.work.v1.PlanStatus
+	8,  // 10: quartet.work.v1.WorkItemRecord.todo_list:type_name -> quartet.work.v1.TodoItem
+	16, // 11: quartet.work.v1.WorkItemRecord.recheck_at:type_name -> google.protobuf.Timestamp
+	16, // 12: quartet.work.v1.WorkItemRecord.recheck_consumed_at:type_name -> google.protobuf.Timestamp
+	10, // 13: quartet.work.v1.WorkItemRecord.waits:type_name -> quartet.work.v1.AttachedWait
+	16, // 14: quartet.work.v1.WorkItemRecord.created_at:type_name -> google.protobuf.Timestamp
+	16, // 15: quartet.work.v1.WorkItemRecord.updated_at:type_name -> google.protobuf.Timestamp
+	16, // 16: quartet.work.v1.WorkItemRecord.completed_at:type_name -> google.protobuf.Timestamp
+	16, // 17: quartet.work.v1.WorkItemRecord.own_recheck_at:type_name -> google.protobuf.Timestamp
+	16, // 18: quartet.work.v1.WorkItemRecord.given_recheck_at:type_name -> google.protobuf.Timestamp
+	16, // 19: quartet.work.v1.WorkItemRecord.given_recheck_consumed_at:type_name -> google.protobuf.Timestamp
+	0,  // 20: quartet.work.v1.WorkItem.state:type_name -> quartet.work.v1.WorkItemState
+	1,  // 21: quartet.work.v1.WorkItem.plan_status:type_name -> quartet.work.v1.PlanStatus
+	8,  // 22: quartet.work.v1.WorkItem.todo_list:type_name -> quartet.work.v1.TodoItem
+	16, // 23: quartet.work.v1.WorkItem.recheck_at:type_name -> google.protobuf.Timestamp
+	16, // 24: quartet.work.v1.WorkItem.recheck_consumed_at:type_name -> google.protobuf.Timestamp
+	10, // 25: quartet.work.v1.WorkItem.waits:type_name -> quartet.work.v1.AttachedWait
+	16, // 26: quartet.work.v1.WorkItem.created_at:type_name -> google.protobuf.Timestamp
+	16, // 27: quartet.work.v1.WorkItem.updated_at:type_name -> google.protobuf.Timestamp
+	16, // 28: quartet.work.v1.WorkItem.completed_at:type_name -> google.protobuf.Timestamp
+	16, // 29: quartet.work.v1.WorkItem.own_recheck_at:type_name -> google.protobuf.Timestamp
+	16, // 30: quartet.work.v1.WorkItem.given_recheck_at:type_name -> google.protobuf.Timestamp
+	16, // 31: quartet.work.v1.WorkItem.given_recheck_consumed_at:type_name -> google.protobuf.Timestamp
+	9,  // 32: quartet.work.v1.WorkItem.plan_artifact:type_name -> quartet.work.v1.PlanArtifact
+	3,  // 33: quartet.work.v1.WorkItem.scheduling_state:type_name -> quartet.work.v1.SchedulingState
+	4,  // 34: quartet.work.v1.WorkItem.readiness:type_name -> quartet.work.v1.Readiness
+	5,  // 35: quartet.work.v1.WorkItem.candidate_class:type_name -> quartet.work.v1.CandidateClass
+	8,  // 36: quartet.work.v1.WorkItem.current_todo:type_name -> quartet.work.v1.TodoItem
+	6,  // 37: quartet.work.v1.Warning.kind:type_name -> quartet.work.v1.WarningKind
+	8,  // 38: quartet.work.v1.Warning.sample:type_name -> quartet.work.v1.TodoItem
+	19, // 39: quartet.work.v1.FieldChange.from:type_name -> google.protobuf.Value
+	19, // 40: quartet.work.v1.FieldChange.to:type_name -> google.protobuf.Value
+	16, // 41: quartet.work.v1.WorkItemMutation.at:type_name -> google.protobuf.Timestamp
+	14, // 42: quartet.work.v1.WorkItemMutation.changes:type_name -> quartet.work.v1.FieldChange
+	43, // [43:43] is the sub-list for method output_type
+	43, // [43:43] is the sub-list for method input_type
+	43, // [43:43] is the sub-list for extension type_name
+	43, // [43:43] is the sub-list for extension extendee
+	0,  // [0:43] is the sub-list for field type_name
 }
 
 func init() { file_quartet_work_v1_work_proto_init() }
@@ -1681,7 +1967,7 @@ func file_quartet_work_v1_work_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_work_v1_work_proto_rawDesc), len(file_quartet_work_v1_work_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   7,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

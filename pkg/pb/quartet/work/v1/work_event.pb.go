@@ -10,6 +10,7 @@ import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
+	v1 "quartet/pkg/pb/quartet/waiting/v1"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -22,11 +23,129 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// SwitchKind tells how the agent's focus moved.
+type SwitchKind int32
+
+const (
+	// Not set.
+	SwitchKind_SWITCH_KIND_UNSPECIFIED SwitchKind = 0
+	// No runnable item was left.
+	SwitchKind_SWITCH_KIND_EXPLICIT_FOCUS_PICK SwitchKind = 1
+	// A runnable item was left, which requires a reason.
+	SwitchKind_SWITCH_KIND_EXPLICIT_FOCUS_OVERRIDE SwitchKind = 2
+	// The item was in focus already.
+	SwitchKind_SWITCH_KIND_SAME_WORK_ITEM SwitchKind = 3
+)
+
+// Enum value maps for SwitchKind.
+var (
+	SwitchKind_name = map[int32]string{
+		0: "SWITCH_KIND_UNSPECIFIED",
+		1: "SWITCH_KIND_EXPLICIT_FOCUS_PICK",
+		2: "SWITCH_KIND_EXPLICIT_FOCUS_OVERRIDE",
+		3: "SWITCH_KIND_SAME_WORK_ITEM",
+	}
+	SwitchKind_value = map[string]int32{
+		"SWITCH_KIND_UNSPECIFIED":             0,
+		"SWITCH_KIND_EXPLICIT_FOCUS_PICK":     1,
+		"SWITCH_KIND_EXPLICIT_FOCUS_OVERRIDE": 2,
+		"SWITCH_KIND_SAME_WORK_ITEM":          3,
+	}
+)
+
+func (x SwitchKind) Enum() *SwitchKind {
+	p := new(SwitchKind)
+	*p = x
+	return p
+}
+
+func (x SwitchKind) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (SwitchKind) Descriptor() protoreflect.EnumDescriptor {
+	return file_quartet_work_v1_work_event_proto_enumTypes[0].Descriptor()
+}
+
+func (SwitchKind) Type() protoreflect.EnumType {
+	return &file_quartet_work_v1_work_event_proto_enumTypes[0]
+}
+
+func (x SwitchKind) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use SwitchKind.Descriptor instead.
+func (SwitchKind) EnumDescriptor() ([]byte, []int) {
+	return file_quartet_work_v1_work_event_proto_rawDescGZIP(), []int{0}
+}
+
+// FocusReleaseReason tells why an agent has no current item any more.
+type FocusReleaseReason int32
+
+const (
+	// Not set.
+	FocusReleaseReason_FOCUS_RELEASE_REASON_UNSPECIFIED FocusReleaseReason = 0
+	// The item was completed.
+	FocusReleaseReason_FOCUS_RELEASE_REASON_COMPLETED FocusReleaseReason = 1
+	// A blocker was set.
+	FocusReleaseReason_FOCUS_RELEASE_REASON_BLOCKED FocusReleaseReason = 2
+	// Its plan needs input.
+	FocusReleaseReason_FOCUS_RELEASE_REASON_NEEDS_INPUT FocusReleaseReason = 3
+	// WaitFor attached a wait.
+	FocusReleaseReason_FOCUS_RELEASE_REASON_WAITING FocusReleaseReason = 4
+)
+
+// Enum value maps for FocusReleaseReason.
+var (
+	FocusReleaseReason_name = map[int32]string{
+		0: "FOCUS_RELEASE_REASON_UNSPECIFIED",
+		1: "FOCUS_RELEASE_REASON_COMPLETED",
+		2: "FOCUS_RELEASE_REASON_BLOCKED",
+		3: "FOCUS_RELEASE_REASON_NEEDS_INPUT",
+		4: "FOCUS_RELEASE_REASON_WAITING",
+	}
+	FocusReleaseReason_value = map[string]int32{
+		"FOCUS_RELEASE_REASON_UNSPECIFIED": 0,
+		"FOCUS_RELEASE_REASON_COMPLETED":   1,
+		"FOCUS_RELEASE_REASON_BLOCKED":     2,
+		"FOCUS_RELEASE_REASON_NEEDS_INPUT": 3,
+		"FOCUS_RELEASE_REASON_WAITING":     4,
+	}
+)
+
+func (x FocusReleaseReason) Enum() *FocusReleaseReason {
+	p := new(FocusReleaseReason)
+	*p = x
+	return p
+}
+
+func (x FocusReleaseReason) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (FocusReleaseReason) Descriptor() protoreflect.EnumDescriptor {
+	return file_quartet_work_v1_work_event_proto_enumTypes[1].Descriptor()
+}
+
+func (FocusReleaseReason) Type() protoreflect.EnumType {
+	return &file_quartet_work_v1_work_event_proto_enumTypes[1]
+}
+
+func (x FocusReleaseReason) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use FocusReleaseReason.Descriptor instead.
+func (FocusReleaseReason) EnumDescriptor() ([]byte, []int) {
+	return file_quartet_work_v1_work_event_proto_rawDescGZIP(), []int{1}
+}
+
 // WorkItemCreated: a new objective stands.
 type WorkItemCreated struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The item after the event, without derived fields.
-	WorkItem *WorkItem `protobuf:"bytes,1,opt,name=work_item,json=workItem,proto3" json:"work_item,omitempty"`
+	// The item after the event.
+	WorkItem *WorkItemRecord `protobuf:"bytes,1,opt,name=work_item,json=workItem,proto3" json:"work_item,omitempty"`
 	// The agent's focus after the event.
 	CurrentWorkItemId string `protobuf:"bytes,2,opt,name=current_work_item_id,json=currentWorkItemId,proto3" json:"current_work_item_id,omitempty"`
 	unknownFields     protoimpl.UnknownFields
@@ -63,7 +182,7 @@ func (*WorkItemCreated) Descriptor() ([]byte, []int) {
 	return file_quartet_work_v1_work_event_proto_rawDescGZIP(), []int{0}
 }
 
-func (x *WorkItemCreated) GetWorkItem() *WorkItem {
+func (x *WorkItemCreated) GetWorkItem() *WorkItemRecord {
 	if x != nil {
 		return x.WorkItem
 	}
@@ -80,8 +199,8 @@ func (x *WorkItemCreated) GetCurrentWorkItemId() string {
 // WorkItemUpdated: fields of an item were written.
 type WorkItemUpdated struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The item after the event, without derived fields.
-	WorkItem *WorkItem `protobuf:"bytes,1,opt,name=work_item,json=workItem,proto3" json:"work_item,omitempty"`
+	// The item after the event.
+	WorkItem *WorkItemRecord `protobuf:"bytes,1,opt,name=work_item,json=workItem,proto3" json:"work_item,omitempty"`
 	// The names of the fields that were given.
 	ChangedFields []string `protobuf:"bytes,2,rep,name=changed_fields,json=changedFields,proto3" json:"changed_fields,omitempty"`
 	// The agent's focus after the event.
@@ -124,7 +243,7 @@ func (*WorkItemUpdated) Descriptor() ([]byte, []int) {
 	return file_quartet_work_v1_work_event_proto_rawDescGZIP(), []int{1}
 }
 
-func (x *WorkItemUpdated) GetWorkItem() *WorkItem {
+func (x *WorkItemUpdated) GetWorkItem() *WorkItemRecord {
 	if x != nil {
 		return x.WorkItem
 	}
@@ -159,7 +278,7 @@ func (x *WorkItemUpdated) GetEndedWaitId() string {
 	return ""
 }
 
-// WorkItemPicked: the agent moved its focus (SPEC W4).
+// WorkItemPicked: the agent moved its focus.
 type WorkItemPicked struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The focus before.
@@ -170,8 +289,8 @@ type WorkItemPicked struct {
 	PreviousReadiness Readiness `protobuf:"varint,3,opt,name=previous_readiness,json=previousReadiness,proto3,enum=quartet.work.v1.Readiness" json:"previous_readiness,omitempty"`
 	// The readiness of the item picked.
 	CurrentReadiness Readiness `protobuf:"varint,4,opt,name=current_readiness,json=currentReadiness,proto3,enum=quartet.work.v1.Readiness" json:"current_readiness,omitempty"`
-	// explicit_focus_pick, explicit_focus_override or same_work_item.
-	SwitchKind string `protobuf:"bytes,5,opt,name=switch_kind,json=switchKind,proto3" json:"switch_kind,omitempty"`
+	// Whether another runnable item was left.
+	SwitchKind SwitchKind `protobuf:"varint,5,opt,name=switch_kind,json=switchKind,proto3,enum=quartet.work.v1.SwitchKind" json:"switch_kind,omitempty"`
 	// Why; it is kept nowhere else.
 	Reason string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Whether a runnable item was left, which wants a reason.
@@ -179,9 +298,9 @@ type WorkItemPicked struct {
 	// Whether it was wanted and not given.
 	ReasonMissing bool `protobuf:"varint,8,opt,name=reason_missing,json=reasonMissing,proto3" json:"reason_missing,omitempty"`
 	// The picked item as it stood, for the answer.
-	WorkItem *WorkItem `protobuf:"bytes,9,opt,name=work_item,json=workItem,proto3" json:"work_item,omitempty"`
+	WorkItem *WorkItemRecord `protobuf:"bytes,9,opt,name=work_item,json=workItem,proto3" json:"work_item,omitempty"`
 	// The item left as it stood, for the answer.
-	PreviousWorkItem *WorkItem `protobuf:"bytes,10,opt,name=previous_work_item,json=previousWorkItem,proto3" json:"previous_work_item,omitempty"`
+	PreviousWorkItem *WorkItemRecord `protobuf:"bytes,10,opt,name=previous_work_item,json=previousWorkItem,proto3" json:"previous_work_item,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -244,11 +363,11 @@ func (x *WorkItemPicked) GetCurrentReadiness() Readiness {
 	return Readiness_READINESS_UNSPECIFIED
 }
 
-func (x *WorkItemPicked) GetSwitchKind() string {
+func (x *WorkItemPicked) GetSwitchKind() SwitchKind {
 	if x != nil {
 		return x.SwitchKind
 	}
-	return ""
+	return SwitchKind_SWITCH_KIND_UNSPECIFIED
 }
 
 func (x *WorkItemPicked) GetReason() string {
@@ -272,14 +391,14 @@ func (x *WorkItemPicked) GetReasonMissing() bool {
 	return false
 }
 
-func (x *WorkItemPicked) GetWorkItem() *WorkItem {
+func (x *WorkItemPicked) GetWorkItem() *WorkItemRecord {
 	if x != nil {
 		return x.WorkItem
 	}
 	return nil
 }
 
-func (x *WorkItemPicked) GetPreviousWorkItem() *WorkItem {
+func (x *WorkItemPicked) GetPreviousWorkItem() *WorkItemRecord {
 	if x != nil {
 		return x.PreviousWorkItem
 	}
@@ -291,8 +410,8 @@ type FocusReleased struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The item that was in focus.
 	WorkItemId string `protobuf:"bytes,1,opt,name=work_item_id,json=workItemId,proto3" json:"work_item_id,omitempty"`
-	// completed, blocked, needs_input or waiting.
-	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Why.
+	Reason        FocusReleaseReason `protobuf:"varint,2,opt,name=reason,proto3,enum=quartet.work.v1.FocusReleaseReason" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -334,18 +453,18 @@ func (x *FocusReleased) GetWorkItemId() string {
 	return ""
 }
 
-func (x *FocusReleased) GetReason() string {
+func (x *FocusReleased) GetReason() FocusReleaseReason {
 	if x != nil {
 		return x.Reason
 	}
-	return ""
+	return FocusReleaseReason_FOCUS_RELEASE_REASON_UNSPECIFIED
 }
 
-// WorkItemCompleted: the objective is done (SPEC W6).
+// WorkItemCompleted: the objective is done.
 type WorkItemCompleted struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The item after the event, without derived fields.
-	WorkItem *WorkItem `protobuf:"bytes,1,opt,name=work_item,json=workItem,proto3" json:"work_item,omitempty"`
+	// The item after the event.
+	WorkItem *WorkItemRecord `protobuf:"bytes,1,opt,name=work_item,json=workItem,proto3" json:"work_item,omitempty"`
 	// Whether todos were left.
 	CompletedWithUnfinishedTodos bool `protobuf:"varint,2,opt,name=completed_with_unfinished_todos,json=completedWithUnfinishedTodos,proto3" json:"completed_with_unfinished_todos,omitempty"`
 	// How many were left.
@@ -396,7 +515,7 @@ func (*WorkItemCompleted) Descriptor() ([]byte, []int) {
 	return file_quartet_work_v1_work_event_proto_rawDescGZIP(), []int{4}
 }
 
-func (x *WorkItemCompleted) GetWorkItem() *WorkItem {
+func (x *WorkItemCompleted) GetWorkItem() *WorkItemRecord {
 	if x != nil {
 		return x.WorkItem
 	}
@@ -459,11 +578,11 @@ func (x *WorkItemCompleted) GetEndedWaitIds() []string {
 	return nil
 }
 
-// ReportPromoted: a round's text became the item's one report (SPEC W7).
+// ReportPromoted: a round's text became the item's one report.
 type ReportPromoted struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The item after the event, without derived fields.
-	WorkItem *WorkItem `protobuf:"bytes,1,opt,name=work_item,json=workItem,proto3" json:"work_item,omitempty"`
+	// The item after the event.
+	WorkItem *WorkItemRecord `protobuf:"bytes,1,opt,name=work_item,json=workItem,proto3" json:"work_item,omitempty"`
 	// The report: result summary, delivery summary and brief in one.
 	Text string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
 	// The brief (kind result) that delivers it.
@@ -506,7 +625,7 @@ func (*ReportPromoted) Descriptor() ([]byte, []int) {
 	return file_quartet_work_v1_work_event_proto_rawDescGZIP(), []int{5}
 }
 
-func (x *ReportPromoted) GetWorkItem() *WorkItem {
+func (x *ReportPromoted) GetWorkItem() *WorkItemRecord {
 	if x != nil {
 		return x.WorkItem
 	}
@@ -544,8 +663,8 @@ func (x *ReportPromoted) GetWarnings() []*Warning {
 // WaitAttached: an item heard of a wait or of its next revision.
 type WaitAttached struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The item after the event, without derived fields.
-	WorkItem *WorkItem `protobuf:"bytes,1,opt,name=work_item,json=workItem,proto3" json:"work_item,omitempty"`
+	// The item after the event.
+	WorkItem *WorkItemRecord `protobuf:"bytes,1,opt,name=work_item,json=workItem,proto3" json:"work_item,omitempty"`
 	// The wait.
 	Wait *AttachedWait `protobuf:"bytes,2,opt,name=wait,proto3" json:"wait,omitempty"`
 	// The agent's focus after the event.
@@ -586,7 +705,7 @@ func (*WaitAttached) Descriptor() ([]byte, []int) {
 	return file_quartet_work_v1_work_event_proto_rawDescGZIP(), []int{6}
 }
 
-func (x *WaitAttached) GetWorkItem() *WorkItem {
+func (x *WaitAttached) GetWorkItem() *WorkItemRecord {
 	if x != nil {
 		return x.WorkItem
 	}
@@ -617,14 +736,14 @@ func (x *WaitAttached) GetReplacedWaitIds() []string {
 // WaitDetached: a wait of an item ended.
 type WaitDetached struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The item after the event, without derived fields.
-	WorkItem *WorkItem `protobuf:"bytes,1,opt,name=work_item,json=workItem,proto3" json:"work_item,omitempty"`
+	// The item after the event.
+	WorkItem *WorkItemRecord `protobuf:"bytes,1,opt,name=work_item,json=workItem,proto3" json:"work_item,omitempty"`
 	// The wait.
 	WaitId string `protobuf:"bytes,2,opt,name=wait_id,json=waitId,proto3" json:"wait_id,omitempty"`
 	// The wait's revision that ended it.
 	WaitRevision int64 `protobuf:"varint,3,opt,name=wait_revision,json=waitRevision,proto3" json:"wait_revision,omitempty"`
-	// resolved, cancelled or expired.
-	Outcome       string `protobuf:"bytes,4,opt,name=outcome,proto3" json:"outcome,omitempty"`
+	// How it ended: resolved, cancelled or expired.
+	Outcome       v1.WaitStatus `protobuf:"varint,4,opt,name=outcome,proto3,enum=quartet.waiting.v1.WaitStatus" json:"outcome,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -659,7 +778,7 @@ func (*WaitDetached) Descriptor() ([]byte, []int) {
 	return file_quartet_work_v1_work_event_proto_rawDescGZIP(), []int{7}
 }
 
-func (x *WaitDetached) GetWorkItem() *WorkItem {
+func (x *WaitDetached) GetWorkItem() *WorkItemRecord {
 	if x != nil {
 		return x.WorkItem
 	}
@@ -680,11 +799,11 @@ func (x *WaitDetached) GetWaitRevision() int64 {
 	return 0
 }
 
-func (x *WaitDetached) GetOutcome() string {
+func (x *WaitDetached) GetOutcome() v1.WaitStatus {
 	if x != nil {
 		return x.Outcome
 	}
-	return ""
+	return v1.WaitStatus(0)
 }
 
 // WaitAttachRefused: a wait named an item that cannot wait. The waiting plane cancels it.
@@ -694,8 +813,8 @@ type WaitAttachRefused struct {
 	WaitId string `protobuf:"bytes,1,opt,name=wait_id,json=waitId,proto3" json:"wait_id,omitempty"`
 	// The item it named.
 	WorkItemId string `protobuf:"bytes,2,opt,name=work_item_id,json=workItemId,proto3" json:"work_item_id,omitempty"`
-	// Why, such as work_item_completed.
-	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Why it cannot.
+	Reason        AttachRefusal `protobuf:"varint,3,opt,name=reason,proto3,enum=quartet.work.v1.AttachRefusal" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -744,18 +863,18 @@ func (x *WaitAttachRefused) GetWorkItemId() string {
 	return ""
 }
 
-func (x *WaitAttachRefused) GetReason() string {
+func (x *WaitAttachRefused) GetReason() AttachRefusal {
 	if x != nil {
 		return x.Reason
 	}
-	return ""
+	return AttachRefusal_ATTACH_REFUSAL_UNSPECIFIED
 }
 
-// RecheckConsumed: the owner was reminded (SPEC P5).
+// RecheckConsumed: the owner was reminded.
 type RecheckConsumed struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The item after the event, without derived fields.
-	WorkItem *WorkItem `protobuf:"bytes,1,opt,name=work_item,json=workItem,proto3" json:"work_item,omitempty"`
+	// The item after the event.
+	WorkItem *WorkItemRecord `protobuf:"bytes,1,opt,name=work_item,json=workItem,proto3" json:"work_item,omitempty"`
 	// When.
 	ConsumedAt *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=consumed_at,json=consumedAt,proto3" json:"consumed_at,omitempty"`
 	// The agent's focus after the event.
@@ -794,7 +913,7 @@ func (*RecheckConsumed) Descriptor() ([]byte, []int) {
 	return file_quartet_work_v1_work_event_proto_rawDescGZIP(), []int{9}
 }
 
-func (x *RecheckConsumed) GetWorkItem() *WorkItem {
+func (x *RecheckConsumed) GetWorkItem() *WorkItemRecord {
 	if x != nil {
 		return x.WorkItem
 	}
@@ -815,7 +934,7 @@ func (x *RecheckConsumed) GetCurrentWorkItemId() string {
 	return ""
 }
 
-// HomeFileWritten: a file of an agent's home was written through the API (SPEC A11). Its
+// HomeFileWritten: a file of an agent's home was written through the API. Its
 // content is on disk before the event.
 type HomeFileWritten struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -890,7 +1009,7 @@ func (x *HomeFileWritten) GetReplaced() int32 {
 }
 
 // OwnerDeleted: the agent is deleted. Its open items were given the blocker owner_deleted;
-// no item is made for it any more (SPEC A8).
+// no item is made for it any more.
 type OwnerDeleted struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
@@ -940,35 +1059,35 @@ var File_quartet_work_v1_work_event_proto protoreflect.FileDescriptor
 
 const file_quartet_work_v1_work_event_proto_rawDesc = "" +
 	"\n" +
-	" quartet/work/v1/work_event.proto\x12\x0fquartet.work.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1aquartet/work/v1/home.proto\x1a\x1aquartet/work/v1/work.proto\"z\n" +
-	"\x0fWorkItemCreated\x126\n" +
-	"\twork_item\x18\x01 \x01(\v2\x19.quartet.work.v1.WorkItemR\bworkItem\x12/\n" +
-	"\x14current_work_item_id\x18\x02 \x01(\tR\x11currentWorkItemId\"\xfb\x01\n" +
-	"\x0fWorkItemUpdated\x126\n" +
-	"\twork_item\x18\x01 \x01(\v2\x19.quartet.work.v1.WorkItemR\bworkItem\x12%\n" +
+	" quartet/work/v1/work_event.proto\x12\x0fquartet.work.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a quartet/waiting/v1/waiting.proto\x1a\x1aquartet/work/v1/home.proto\x1a\x1aquartet/work/v1/work.proto\"\x80\x01\n" +
+	"\x0fWorkItemCreated\x12<\n" +
+	"\twork_item\x18\x01 \x01(\v2\x1f.quartet.work.v1.WorkItemRecordR\bworkItem\x12/\n" +
+	"\x14current_work_item_id\x18\x02 \x01(\tR\x11currentWorkItemId\"\x81\x02\n" +
+	"\x0fWorkItemUpdated\x12<\n" +
+	"\twork_item\x18\x01 \x01(\v2\x1f.quartet.work.v1.WorkItemRecordR\bworkItem\x12%\n" +
 	"\x0echanged_fields\x18\x02 \x03(\tR\rchangedFields\x12/\n" +
 	"\x14current_work_item_id\x18\x03 \x01(\tR\x11currentWorkItemId\x124\n" +
 	"\bwarnings\x18\x04 \x03(\v2\x18.quartet.work.v1.WarningR\bwarnings\x12\"\n" +
-	"\rended_wait_id\x18\x05 \x01(\tR\vendedWaitId\"\x92\x04\n" +
+	"\rended_wait_id\x18\x05 \x01(\tR\vendedWaitId\"\xbb\x04\n" +
 	"\x0eWorkItemPicked\x121\n" +
 	"\x15previous_work_item_id\x18\x01 \x01(\tR\x12previousWorkItemId\x12/\n" +
 	"\x14current_work_item_id\x18\x02 \x01(\tR\x11currentWorkItemId\x12I\n" +
 	"\x12previous_readiness\x18\x03 \x01(\x0e2\x1a.quartet.work.v1.ReadinessR\x11previousReadiness\x12G\n" +
-	"\x11current_readiness\x18\x04 \x01(\x0e2\x1a.quartet.work.v1.ReadinessR\x10currentReadiness\x12\x1f\n" +
-	"\vswitch_kind\x18\x05 \x01(\tR\n" +
+	"\x11current_readiness\x18\x04 \x01(\x0e2\x1a.quartet.work.v1.ReadinessR\x10currentReadiness\x12<\n" +
+	"\vswitch_kind\x18\x05 \x01(\x0e2\x1b.quartet.work.v1.SwitchKindR\n" +
 	"switchKind\x12\x16\n" +
 	"\x06reason\x18\x06 \x01(\tR\x06reason\x12'\n" +
 	"\x0freason_required\x18\a \x01(\bR\x0ereasonRequired\x12%\n" +
-	"\x0ereason_missing\x18\b \x01(\bR\rreasonMissing\x126\n" +
-	"\twork_item\x18\t \x01(\v2\x19.quartet.work.v1.WorkItemR\bworkItem\x12G\n" +
+	"\x0ereason_missing\x18\b \x01(\bR\rreasonMissing\x12<\n" +
+	"\twork_item\x18\t \x01(\v2\x1f.quartet.work.v1.WorkItemRecordR\bworkItem\x12M\n" +
 	"\x12previous_work_item\x18\n" +
-	" \x01(\v2\x19.quartet.work.v1.WorkItemR\x10previousWorkItem\"I\n" +
+	" \x01(\v2\x1f.quartet.work.v1.WorkItemRecordR\x10previousWorkItem\"n\n" +
 	"\rFocusReleased\x12 \n" +
 	"\fwork_item_id\x18\x01 \x01(\tR\n" +
-	"workItemId\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"\xd7\x03\n" +
-	"\x11WorkItemCompleted\x126\n" +
-	"\twork_item\x18\x01 \x01(\v2\x19.quartet.work.v1.WorkItemR\bworkItem\x12E\n" +
+	"workItemId\x12;\n" +
+	"\x06reason\x18\x02 \x01(\x0e2#.quartet.work.v1.FocusReleaseReasonR\x06reason\"\xdd\x03\n" +
+	"\x11WorkItemCompleted\x12<\n" +
+	"\twork_item\x18\x01 \x01(\v2\x1f.quartet.work.v1.WorkItemRecordR\bworkItem\x12E\n" +
 	"\x1fcompleted_with_unfinished_todos\x18\x02 \x01(\bR\x1ccompletedWithUnfinishedTodos\x122\n" +
 	"\x15unfinished_todo_count\x18\x03 \x01(\x05R\x13unfinishedTodoCount\x12,\n" +
 	"\x12pending_todo_count\x18\x04 \x01(\x05R\x10pendingTodoCount\x123\n" +
@@ -977,30 +1096,30 @@ const file_quartet_work_v1_work_event_proto_rawDesc = "" +
 	"wasCurrent\x124\n" +
 	"\bwarnings\x18\a \x03(\v2\x18.quartet.work.v1.WarningR\bwarnings\x12/\n" +
 	"\x14current_work_item_id\x18\b \x01(\tR\x11currentWorkItemId\x12$\n" +
-	"\x0eended_wait_ids\x18\t \x03(\tR\fendedWaitIds\"\xc6\x01\n" +
-	"\x0eReportPromoted\x126\n" +
-	"\twork_item\x18\x01 \x01(\v2\x19.quartet.work.v1.WorkItemR\bworkItem\x12\x12\n" +
+	"\x0eended_wait_ids\x18\t \x03(\tR\fendedWaitIds\"\xcc\x01\n" +
+	"\x0eReportPromoted\x12<\n" +
+	"\twork_item\x18\x01 \x01(\v2\x1f.quartet.work.v1.WorkItemRecordR\bworkItem\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x19\n" +
 	"\bbrief_id\x18\x03 \x01(\tR\abriefId\x12\x17\n" +
 	"\aturn_id\x18\x04 \x01(\tR\x06turnId\x124\n" +
-	"\bwarnings\x18\x05 \x03(\v2\x18.quartet.work.v1.WarningR\bwarnings\"\xd6\x01\n" +
-	"\fWaitAttached\x126\n" +
-	"\twork_item\x18\x01 \x01(\v2\x19.quartet.work.v1.WorkItemR\bworkItem\x121\n" +
+	"\bwarnings\x18\x05 \x03(\v2\x18.quartet.work.v1.WarningR\bwarnings\"\xdc\x01\n" +
+	"\fWaitAttached\x12<\n" +
+	"\twork_item\x18\x01 \x01(\v2\x1f.quartet.work.v1.WorkItemRecordR\bworkItem\x121\n" +
 	"\x04wait\x18\x02 \x01(\v2\x1d.quartet.work.v1.AttachedWaitR\x04wait\x12/\n" +
 	"\x14current_work_item_id\x18\x03 \x01(\tR\x11currentWorkItemId\x12*\n" +
-	"\x11replaced_wait_ids\x18\x04 \x03(\tR\x0freplacedWaitIds\"\x9e\x01\n" +
-	"\fWaitDetached\x126\n" +
-	"\twork_item\x18\x01 \x01(\v2\x19.quartet.work.v1.WorkItemR\bworkItem\x12\x17\n" +
+	"\x11replaced_wait_ids\x18\x04 \x03(\tR\x0freplacedWaitIds\"\xc4\x01\n" +
+	"\fWaitDetached\x12<\n" +
+	"\twork_item\x18\x01 \x01(\v2\x1f.quartet.work.v1.WorkItemRecordR\bworkItem\x12\x17\n" +
 	"\await_id\x18\x02 \x01(\tR\x06waitId\x12#\n" +
-	"\rwait_revision\x18\x03 \x01(\x03R\fwaitRevision\x12\x18\n" +
-	"\aoutcome\x18\x04 \x01(\tR\aoutcome\"f\n" +
+	"\rwait_revision\x18\x03 \x01(\x03R\fwaitRevision\x128\n" +
+	"\aoutcome\x18\x04 \x01(\x0e2\x1e.quartet.waiting.v1.WaitStatusR\aoutcome\"\x86\x01\n" +
 	"\x11WaitAttachRefused\x12\x17\n" +
 	"\await_id\x18\x01 \x01(\tR\x06waitId\x12 \n" +
 	"\fwork_item_id\x18\x02 \x01(\tR\n" +
-	"workItemId\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\"\xb7\x01\n" +
-	"\x0fRecheckConsumed\x126\n" +
-	"\twork_item\x18\x01 \x01(\v2\x19.quartet.work.v1.WorkItemR\bworkItem\x12;\n" +
+	"workItemId\x126\n" +
+	"\x06reason\x18\x03 \x01(\x0e2\x1e.quartet.work.v1.AttachRefusalR\x06reason\"\xbd\x01\n" +
+	"\x0fRecheckConsumed\x12<\n" +
+	"\twork_item\x18\x01 \x01(\v2\x1f.quartet.work.v1.WorkItemRecordR\bworkItem\x12;\n" +
 	"\vconsumed_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"consumedAt\x12/\n" +
 	"\x14current_work_item_id\x18\x03 \x01(\tR\x11currentWorkItemId\"\x9f\x01\n" +
@@ -1010,7 +1129,19 @@ const file_quartet_work_v1_work_event_proto_rawDesc = "" +
 	"\x0fprevious_sha256\x18\x03 \x01(\tR\x0epreviousSha256\x12\x1a\n" +
 	"\breplaced\x18\x04 \x01(\x05R\breplaced\")\n" +
 	"\fOwnerDeleted\x12\x19\n" +
-	"\bagent_id\x18\x01 \x01(\tR\aagentIdB'Z%quartet/pkg/pb/quartet/work/v1;workv1b\x06proto3"
+	"\bagent_id\x18\x01 \x01(\tR\aagentId*\x97\x01\n" +
+	"\n" +
+	"SwitchKind\x12\x1b\n" +
+	"\x17SWITCH_KIND_UNSPECIFIED\x10\x00\x12#\n" +
+	"\x1fSWITCH_KIND_EXPLICIT_FOCUS_PICK\x10\x01\x12'\n" +
+	"#SWITCH_KIND_EXPLICIT_FOCUS_OVERRIDE\x10\x02\x12\x1e\n" +
+	"\x1aSWITCH_KIND_SAME_WORK_ITEM\x10\x03*\xc8\x01\n" +
+	"\x12FocusReleaseReason\x12$\n" +
+	" FOCUS_RELEASE_REASON_UNSPECIFIED\x10\x00\x12\"\n" +
+	"\x1eFOCUS_RELEASE_REASON_COMPLETED\x10\x01\x12 \n" +
+	"\x1cFOCUS_RELEASE_REASON_BLOCKED\x10\x02\x12$\n" +
+	" FOCUS_RELEASE_REASON_NEEDS_INPUT\x10\x03\x12 \n" +
+	"\x1cFOCUS_RELEASE_REASON_WAITING\x10\x04B'Z%quartet/pkg/pb/quartet/work/v1;workv1b\x06proto3"
 
 var (
 	file_quartet_work_v1_work_event_proto_rawDescOnce sync.Once
@@ -1024,50 +1155,59 @@ func file_quartet_work_v1_work_event_proto_rawDescGZIP() []byte {
 	return file_quartet_work_v1_work_event_proto_rawDescData
 }
 
+var file_quartet_work_v1_work_event_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
 var file_quartet_work_v1_work_event_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_quartet_work_v1_work_event_proto_goTypes = []any{
-	(*WorkItemCreated)(nil),       // 0: quartet.work.v1.WorkItemCreated
-	(*WorkItemUpdated)(nil),       // 1: quartet.work.v1.WorkItemUpdated
-	(*WorkItemPicked)(nil),        // 2: quartet.work.v1.WorkItemPicked
-	(*FocusReleased)(nil),         // 3: quartet.work.v1.FocusReleased
-	(*WorkItemCompleted)(nil),     // 4: quartet.work.v1.WorkItemCompleted
-	(*ReportPromoted)(nil),        // 5: quartet.work.v1.ReportPromoted
-	(*WaitAttached)(nil),          // 6: quartet.work.v1.WaitAttached
-	(*WaitDetached)(nil),          // 7: quartet.work.v1.WaitDetached
-	(*WaitAttachRefused)(nil),     // 8: quartet.work.v1.WaitAttachRefused
-	(*RecheckConsumed)(nil),       // 9: quartet.work.v1.RecheckConsumed
-	(*HomeFileWritten)(nil),       // 10: quartet.work.v1.HomeFileWritten
-	(*OwnerDeleted)(nil),          // 11: quartet.work.v1.OwnerDeleted
-	(*WorkItem)(nil),              // 12: quartet.work.v1.WorkItem
-	(*Warning)(nil),               // 13: quartet.work.v1.Warning
-	(Readiness)(0),                // 14: quartet.work.v1.Readiness
-	(*AttachedWait)(nil),          // 15: quartet.work.v1.AttachedWait
-	(*timestamppb.Timestamp)(nil), // 16: google.protobuf.Timestamp
-	(*HomeFile)(nil),              // 17: quartet.work.v1.HomeFile
+	(SwitchKind)(0),               // 0: quartet.work.v1.SwitchKind
+	(FocusReleaseReason)(0),       // 1: quartet.work.v1.FocusReleaseReason
+	(*WorkItemCreated)(nil),       // 2: quartet.work.v1.WorkItemCreated
+	(*WorkItemUpdated)(nil),       // 3: quartet.work.v1.WorkItemUpdated
+	(*WorkItemPicked)(nil),        // 4: quartet.work.v1.WorkItemPicked
+	(*FocusReleased)(nil),         // 5: quartet.work.v1.FocusReleased
+	(*WorkItemCompleted)(nil),     // 6: quartet.work.v1.WorkItemCompleted
+	(*ReportPromoted)(nil),        // 7: quartet.work.v1.ReportPromoted
+	(*WaitAttached)(nil),          // 8: quartet.work.v1.WaitAttached
+	(*WaitDetached)(nil),          // 9: quartet.work.v1.WaitDetached
+	(*WaitAttachRefused)(nil),     // 10: quartet.work.v1.WaitAttachRefused
+	(*RecheckConsumed)(nil),       // 11: quartet.work.v1.RecheckConsumed
+	(*HomeFileWritten)(nil),       // 12: quartet.work.v1.HomeFileWritten
+	(*OwnerDeleted)(nil),          // 13: quartet.work.v1.OwnerDeleted
+	(*WorkItemRecord)(nil),        // 14: quartet.work.v1.WorkItemRecord
+	(*Warning)(nil),               // 15: quartet.work.v1.Warning
+	(Readiness)(0),                // 16: quartet.work.v1.Readiness
+	(*AttachedWait)(nil),          // 17: quartet.work.v1.AttachedWait
+	(v1.WaitStatus)(0),            // 18: quartet.waiting.v1.WaitStatus
+	(AttachRefusal)(0),            // 19: quartet.work.v1.AttachRefusal
+	(*timestamppb.Timestamp)(nil), // 20: google.protobuf.Timestamp
+	(*HomeFile)(nil),              // 21: quartet.work.v1.HomeFile
 }
 var file_quartet_work_v1_work_event_proto_depIdxs = []int32{
-	12, // 0: quartet.work.v1.WorkItemCreated.work_item:type_name -> quartet.work.v1.WorkItem
-	12, // 1: quartet.work.v1.WorkItemUpdated.work_item:type_name -> quartet.work.v1.WorkItem
-	13, // 2: quartet.work.v1.WorkItemUpdated.warnings:type_name -> quartet.work.v1.Warning
-	14, // 3: quartet.work.v1.WorkItemPicked.previous_readiness:type_name -> quartet.work.v1.Readiness
-	14, // 4: quartet.work.v1.WorkItemPicked.current_readiness:type_name -> quartet.work.v1.Readiness
-	12, // 5: quartet.work.v1.WorkItemPicked.work_item:type_name -> quartet.work.v1.WorkItem
-	12, // 6: quartet.work.v1.WorkItemPicked.previous_work_item:type_name -> quartet.work.v1.WorkItem
-	12, // 7: quartet.work.v1.WorkItemCompleted.work_item:type_name -> quartet.work.v1.WorkItem
-	13, // 8: quartet.work.v1.WorkItemCompleted.warnings:type_name -> quartet.work.v1.Warning
-	12, // 9: quartet.work.v1.ReportPromoted.work_item:type_name -> quartet.work.v1.WorkItem
-	13, // 10: quartet.work.v1.ReportPromoted.warnings:type_name -> quartet.work.v1.Warning
-	12, // 11: quartet.work.v1.WaitAttached.work_item:type_name -> quartet.work.v1.WorkItem
-	15, // 12: quartet.work.v1.WaitAttached.wait:type_name -> quartet.work.v1.AttachedWait
-	12, // 13: quartet.work.v1.WaitDetached.work_item:type_name -> quartet.work.v1.WorkItem
-	12, // 14: quartet.work.v1.RecheckConsumed.work_item:type_name -> quartet.work.v1.WorkItem
-	16, // 15: quartet.work.v1.RecheckConsumed.consumed_at:type_name -> google.protobuf.Timestamp
-	17, // 16: quartet.work.v1.HomeFileWritten.file:type_name -> quartet.work.v1.HomeFile
-	17, // [17:17] is the sub-list for method output_type
-	17, // [17:17] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	14, // 0: quartet.work.v1.WorkItemCreated.work_item:type_name -> quartet.work.v1.WorkItemRecord
+	14, // 1: quartet.work.v1.WorkItemUpdated.work_item:type_name -> quartet.work.v1.WorkItemRecord
+	15, // 2: quartet.work.v1.WorkItemUpdated.warnings:type_name -> quartet.work.v1.Warning
+	16, // 3: quartet.work.v1.WorkItemPicked.previous_readiness:type_name -> quartet.work.v1.Readiness
+	16, // 4: quartet.work.v1.WorkItemPicked.current_readiness:type_name -> quartet.work.v1.Readiness
+	0,  // 5: quartet.work.v1.WorkItemPicked.switch_kind:type_name -> quartet.work.v1.SwitchKind
+	14, // 6: quartet.work.v1.WorkItemPicked.work_item:type_name -> quartet.work.v1.WorkItemRecord
+	14, // 7: quartet.work.v1.WorkItemPicked.previous_work_item:type_name -> quartet.work.v1.WorkItemRecord
+	1,  // 8: quartet.work.v1.FocusReleased.reason:type_name -> quartet.work.v1.FocusReleaseReason
+	14, // 9: quartet.work.v1.WorkItemCompleted.work_item:type_name -> quartet.work.v1.WorkItemRecord
+	15, // 10: quartet.work.v1.WorkItemCompleted.warnings:type_name -> quartet.work.v1.Warning
+	14, // 11: quartet.work.v1.ReportPromoted.work_item:type_name -> quartet.work.v1.WorkItemRecord
+	15, // 12: quartet.work.v1.ReportPromoted.warnings:type_name -> quartet.work.v1.Warning
+	14, // 13: quartet.work.v1.WaitAttached.work_item:type_name -> quartet.work.v1.WorkItemRecord
+	17, // 14: quartet.work.v1.WaitAttached.wait:type_name -> quartet.work.v1.AttachedWait
+	14, // 15: quartet.work.v1.WaitDetached.work_item:type_name -> quartet.work.v1.WorkItemRecord
+	18, // 16: quartet.work.v1.WaitDetached.outcome:type_name -> quartet.waiting.v1.WaitStatus
+	19, // 17: quartet.work.v1.WaitAttachRefused.reason:type_name -> quartet.work.v1.AttachRefusal
+	14, // 18: quartet.work.v1.RecheckConsumed.work_item:type_name -> quartet.work.v1.WorkItemRecord
+	20, // 19: quartet.work.v1.RecheckConsumed.consumed_at:type_name -> google.protobuf.Timestamp
+	21, // 20: quartet.work.v1.HomeFileWritten.file:type_name -> quartet.work.v1.HomeFile
+	21, // [21:21] is the sub-list for method output_type
+	21, // [21:21] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_quartet_work_v1_work_event_proto_init() }
@@ -1082,13 +1222,14 @@ func file_quartet_work_v1_work_event_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_work_v1_work_event_proto_rawDesc), len(file_quartet_work_v1_work_event_proto_rawDesc)),
-			NumEnums:      0,
+			NumEnums:      2,
 			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
 		GoTypes:           file_quartet_work_v1_work_event_proto_goTypes,
 		DependencyIndexes: file_quartet_work_v1_work_event_proto_depIdxs,
+		EnumInfos:         file_quartet_work_v1_work_event_proto_enumTypes,
 		MessageInfos:      file_quartet_work_v1_work_event_proto_msgTypes,
 	}.Build()
 	File_quartet_work_v1_work_event_proto = out.File

@@ -22,7 +22,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// WorkItemFilter selects items of a list (SPEC W10).
+// WorkItemFilter selects items of a list.
 type WorkItemFilter int32
 
 const (
@@ -150,7 +150,7 @@ type CreateWorkItemRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The owner.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// Caller's id of this request, at most 128 characters (SPEC X2).
+	// Caller's id of this request, at most 128 characters.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// What is to be achieved, 1 to 2 000 characters.
 	Objective string `protobuf:"bytes,3,opt,name=objective,proto3" json:"objective,omitempty"`
@@ -693,7 +693,7 @@ type UpdateWorkItemRequest struct {
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// The item.
 	WorkItemId string `protobuf:"bytes,3,opt,name=work_item_id,json=workItemId,proto3" json:"work_item_id,omitempty"`
-	// Refuse unless the item stands at this revision (SPEC X3).
+	// Refuse unless the item stands at this revision.
 	ExpectedRevision *int64 `protobuf:"varint,4,opt,name=expected_revision,json=expectedRevision,proto3,oneof" json:"expected_revision,omitempty"`
 	// The new objective.
 	Objective *string `protobuf:"bytes,5,opt,name=objective,proto3,oneof" json:"objective,omitempty"`
@@ -1305,8 +1305,8 @@ func (x *WorkQueueCounts) GetCompleted() int32 {
 	return 0
 }
 
-// GetWorkQueueResponse is the queue at one revision, each class ranked and capped
-// as S3 "Candidate Ranking" says: 3 triggered, 5 queued, 3 waiting for an operator,
+// GetWorkQueueResponse is the queue at one revision, each class ranked and capped:
+// 3 triggered, 5 queued, 3 waiting for an operator,
 // 3 blocked, 3 completed.
 type GetWorkQueueResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1516,7 +1516,7 @@ type AttachWaitResponse struct {
 	// Whether the item cannot wait; the wait will be cancelled.
 	Refused bool `protobuf:"varint,2,opt,name=refused,proto3" json:"refused,omitempty"`
 	// Why it was refused.
-	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason        AttachRefusal `protobuf:"varint,3,opt,name=reason,proto3,enum=quartet.work.v1.AttachRefusal" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1565,11 +1565,11 @@ func (x *AttachWaitResponse) GetRefused() bool {
 	return false
 }
 
-func (x *AttachWaitResponse) GetReason() string {
+func (x *AttachWaitResponse) GetReason() AttachRefusal {
 	if x != nil {
 		return x.Reason
 	}
-	return ""
+	return AttachRefusal_ATTACH_REFUSAL_UNSPECIFIED
 }
 
 // ConsumeRecheckRequest names the reminder.
@@ -2048,11 +2048,11 @@ const file_quartet_work_v1_work_service_proto_rawDesc = "" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12 \n" +
 	"\fwork_item_id\x18\x02 \x01(\tR\n" +
 	"workItemId\x121\n" +
-	"\x04wait\x18\x03 \x01(\v2\x1d.quartet.work.v1.AttachedWaitR\x04wait\"~\n" +
+	"\x04wait\x18\x03 \x01(\v2\x1d.quartet.work.v1.AttachedWaitR\x04wait\"\x9e\x01\n" +
 	"\x12AttachWaitResponse\x126\n" +
 	"\twork_item\x18\x01 \x01(\v2\x19.quartet.work.v1.WorkItemR\bworkItem\x12\x18\n" +
-	"\arefused\x18\x02 \x01(\bR\arefused\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\"\xae\x01\n" +
+	"\arefused\x18\x02 \x01(\bR\arefused\x126\n" +
+	"\x06reason\x18\x03 \x01(\x0e2\x1e.quartet.work.v1.AttachRefusalR\x06reason\"\xae\x01\n" +
 	"\x15ConsumeRecheckRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1d\n" +
 	"\n" +
@@ -2152,7 +2152,8 @@ var file_quartet_work_v1_work_service_proto_goTypes = []any{
 	(*Warning)(nil),                     // 30: quartet.work.v1.Warning
 	(*timestamppb.Timestamp)(nil),       // 31: google.protobuf.Timestamp
 	(*AttachedWait)(nil),                // 32: quartet.work.v1.AttachedWait
-	(*WorkItemMutation)(nil),            // 33: quartet.work.v1.WorkItemMutation
+	(AttachRefusal)(0),                  // 33: quartet.work.v1.AttachRefusal
+	(*WorkItemMutation)(nil),            // 34: quartet.work.v1.WorkItemMutation
 }
 var file_quartet_work_v1_work_service_proto_depIdxs = []int32{
 	27, // 0: quartet.work.v1.TodoList.items:type_name -> quartet.work.v1.TodoItem
@@ -2186,38 +2187,39 @@ var file_quartet_work_v1_work_service_proto_depIdxs = []int32{
 	31, // 28: quartet.work.v1.GetWorkQueueResponse.changed_at:type_name -> google.protobuf.Timestamp
 	32, // 29: quartet.work.v1.AttachWaitRequest.wait:type_name -> quartet.work.v1.AttachedWait
 	29, // 30: quartet.work.v1.AttachWaitResponse.work_item:type_name -> quartet.work.v1.WorkItem
-	31, // 31: quartet.work.v1.ConsumeRecheckRequest.recheck_at:type_name -> google.protobuf.Timestamp
-	29, // 32: quartet.work.v1.ConsumeRecheckResponse.work_item:type_name -> quartet.work.v1.WorkItem
-	33, // 33: quartet.work.v1.ListWorkItemHistoryResponse.mutations:type_name -> quartet.work.v1.WorkItemMutation
-	2,  // 34: quartet.work.v1.WorkService.CreateWorkItem:input_type -> quartet.work.v1.CreateWorkItemRequest
-	4,  // 35: quartet.work.v1.WorkService.GetWorkItem:input_type -> quartet.work.v1.GetWorkItemRequest
-	6,  // 36: quartet.work.v1.WorkService.ListWorkItems:input_type -> quartet.work.v1.ListWorkItemsRequest
-	8,  // 37: quartet.work.v1.WorkService.PickWorkItem:input_type -> quartet.work.v1.PickWorkItemRequest
-	10, // 38: quartet.work.v1.WorkService.UpdateWorkItem:input_type -> quartet.work.v1.UpdateWorkItemRequest
-	12, // 39: quartet.work.v1.WorkService.CompleteWorkItem:input_type -> quartet.work.v1.CompleteWorkItemRequest
-	14, // 40: quartet.work.v1.WorkService.PromoteReport:input_type -> quartet.work.v1.PromoteReportRequest
-	16, // 41: quartet.work.v1.WorkService.GetWorkQueue:input_type -> quartet.work.v1.GetWorkQueueRequest
-	23, // 42: quartet.work.v1.WorkService.ListWorkItemHistory:input_type -> quartet.work.v1.ListWorkItemHistoryRequest
-	19, // 43: quartet.work.v1.WorkService.AttachWait:input_type -> quartet.work.v1.AttachWaitRequest
-	21, // 44: quartet.work.v1.WorkService.ConsumeRecheck:input_type -> quartet.work.v1.ConsumeRecheckRequest
-	25, // 45: quartet.work.v1.WorkService.FindWorkItem:input_type -> quartet.work.v1.FindWorkItemRequest
-	3,  // 46: quartet.work.v1.WorkService.CreateWorkItem:output_type -> quartet.work.v1.CreateWorkItemResponse
-	5,  // 47: quartet.work.v1.WorkService.GetWorkItem:output_type -> quartet.work.v1.GetWorkItemResponse
-	7,  // 48: quartet.work.v1.WorkService.ListWorkItems:output_type -> quartet.work.v1.ListWorkItemsResponse
-	9,  // 49: quartet.work.v1.WorkService.PickWorkItem:output_type -> quartet.work.v1.PickWorkItemResponse
-	11, // 50: quartet.work.v1.WorkService.UpdateWorkItem:output_type -> quartet.work.v1.UpdateWorkItemResponse
-	13, // 51: quartet.work.v1.WorkService.CompleteWorkItem:output_type -> quartet.work.v1.CompleteWorkItemResponse
-	15, // 52: quartet.work.v1.WorkService.PromoteReport:output_type -> quartet.work.v1.PromoteReportResponse
-	18, // 53: quartet.work.v1.WorkService.GetWorkQueue:output_type -> quartet.work.v1.GetWorkQueueResponse
-	24, // 54: quartet.work.v1.WorkService.ListWorkItemHistory:output_type -> quartet.work.v1.ListWorkItemHistoryResponse
-	20, // 55: quartet.work.v1.WorkService.AttachWait:output_type -> quartet.work.v1.AttachWaitResponse
-	22, // 56: quartet.work.v1.WorkService.ConsumeRecheck:output_type -> quartet.work.v1.ConsumeRecheckResponse
-	26, // 57: quartet.work.v1.WorkService.FindWorkItem:output_type -> quartet.work.v1.FindWorkItemResponse
-	46, // [46:58] is the sub-list for method output_type
-	34, // [34:46] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	33, // 31: quartet.work.v1.AttachWaitResponse.reason:type_name -> quartet.work.v1.AttachRefusal
+	31, // 32: quartet.work.v1.ConsumeRecheckRequest.recheck_at:type_name -> google.protobuf.Timestamp
+	29, // 33: quartet.work.v1.ConsumeRecheckResponse.work_item:type_name -> quartet.work.v1.WorkItem
+	34, // 34: quartet.work.v1.ListWorkItemHistoryResponse.mutations:type_name -> quartet.work.v1.WorkItemMutation
+	2,  // 35: quartet.work.v1.WorkService.CreateWorkItem:input_type -> quartet.work.v1.CreateWorkItemRequest
+	4,  // 36: quartet.work.v1.WorkService.GetWorkItem:input_type -> quartet.work.v1.GetWorkItemRequest
+	6,  // 37: quartet.work.v1.WorkService.ListWorkItems:input_type -> quartet.work.v1.ListWorkItemsRequest
+	8,  // 38: quartet.work.v1.WorkService.PickWorkItem:input_type -> quartet.work.v1.PickWorkItemRequest
+	10, // 39: quartet.work.v1.WorkService.UpdateWorkItem:input_type -> quartet.work.v1.UpdateWorkItemRequest
+	12, // 40: quartet.work.v1.WorkService.CompleteWorkItem:input_type -> quartet.work.v1.CompleteWorkItemRequest
+	14, // 41: quartet.work.v1.WorkService.PromoteReport:input_type -> quartet.work.v1.PromoteReportRequest
+	16, // 42: quartet.work.v1.WorkService.GetWorkQueue:input_type -> quartet.work.v1.GetWorkQueueRequest
+	23, // 43: quartet.work.v1.WorkService.ListWorkItemHistory:input_type -> quartet.work.v1.ListWorkItemHistoryRequest
+	19, // 44: quartet.work.v1.WorkService.AttachWait:input_type -> quartet.work.v1.AttachWaitRequest
+	21, // 45: quartet.work.v1.WorkService.ConsumeRecheck:input_type -> quartet.work.v1.ConsumeRecheckRequest
+	25, // 46: quartet.work.v1.WorkService.FindWorkItem:input_type -> quartet.work.v1.FindWorkItemRequest
+	3,  // 47: quartet.work.v1.WorkService.CreateWorkItem:output_type -> quartet.work.v1.CreateWorkItemResponse
+	5,  // 48: quartet.work.v1.WorkService.GetWorkItem:output_type -> quartet.work.v1.GetWorkItemResponse
+	7,  // 49: quartet.work.v1.WorkService.ListWorkItems:output_type -> quartet.work.v1.ListWorkItemsResponse
+	9,  // 50: quartet.work.v1.WorkService.PickWorkItem:output_type -> quartet.work.v1.PickWorkItemResponse
+	11, // 51: quartet.work.v1.WorkService.UpdateWorkItem:output_type -> quartet.work.v1.UpdateWorkItemResponse
+	13, // 52: quartet.work.v1.WorkService.CompleteWorkItem:output_type -> quartet.work.v1.CompleteWorkItemResponse
+	15, // 53: quartet.work.v1.WorkService.PromoteReport:output_type -> quartet.work.v1.PromoteReportResponse
+	18, // 54: quartet.work.v1.WorkService.GetWorkQueue:output_type -> quartet.work.v1.GetWorkQueueResponse
+	24, // 55: quartet.work.v1.WorkService.ListWorkItemHistory:output_type -> quartet.work.v1.ListWorkItemHistoryResponse
+	20, // 56: quartet.work.v1.WorkService.AttachWait:output_type -> quartet.work.v1.AttachWaitResponse
+	22, // 57: quartet.work.v1.WorkService.ConsumeRecheck:output_type -> quartet.work.v1.ConsumeRecheckResponse
+	26, // 58: quartet.work.v1.WorkService.FindWorkItem:output_type -> quartet.work.v1.FindWorkItemResponse
+	47, // [47:59] is the sub-list for method output_type
+	35, // [35:47] is the sub-list for method input_type
+	35, // [35:35] is the sub-list for extension type_name
+	35, // [35:35] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
 }
 
 func init() { file_quartet_work_v1_work_service_proto_init() }

@@ -39,40 +39,40 @@ const (
 //
 // WorkService owns what is being achieved: items, focus, readiness, plan files.
 type WorkServiceClient interface {
-	// CreateWorkItem makes an open item and its plan file (SPEC W2).
+	// CreateWorkItem makes an open item and its plan file.
 	// Errors: LIMIT_EXCEEDED, INVALID_ARGUMENT, REQUEST_ID_REUSED.
 	CreateWorkItem(ctx context.Context, in *CreateWorkItemRequest, opts ...grpc.CallOption) (*CreateWorkItemResponse, error)
-	// GetWorkItem reads one item with its plan preview (SPEC W3).
+	// GetWorkItem reads one item with its plan preview.
 	// Errors: NOT_FOUND, PERMISSION_DENIED.
 	GetWorkItem(ctx context.Context, in *GetWorkItemRequest, opts ...grpc.CallOption) (*GetWorkItemResponse, error)
-	// ListWorkItems reads an agent's items by a filter (SPEC W10).
+	// ListWorkItems reads an agent's items by a filter.
 	ListWorkItems(ctx context.Context, in *ListWorkItemsRequest, opts ...grpc.CallOption) (*ListWorkItemsResponse, error)
-	// PickWorkItem moves the agent's focus (SPEC W4).
+	// PickWorkItem moves the agent's focus.
 	// Errors: NOT_FOUND, PERMISSION_DENIED, WORK_ITEM_COMPLETED.
 	PickWorkItem(ctx context.Context, in *PickWorkItemRequest, opts ...grpc.CallOption) (*PickWorkItemResponse, error)
-	// UpdateWorkItem writes fields of an open item (SPEC W5).
+	// UpdateWorkItem writes fields of an open item.
 	// Errors: INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED, WORK_ITEM_COMPLETED, REVISION_CONFLICT.
 	UpdateWorkItem(ctx context.Context, in *UpdateWorkItemRequest, opts ...grpc.CallOption) (*UpdateWorkItemResponse, error)
-	// CompleteWorkItem ends an item (SPEC W6). Repeating it changes nothing.
+	// CompleteWorkItem ends an item. Repeating it changes nothing.
 	// Errors: NOT_FOUND, PERMISSION_DENIED, BLOCKING_EXECUTION, REVISION_CONFLICT.
 	CompleteWorkItem(ctx context.Context, in *CompleteWorkItemRequest, opts ...grpc.CallOption) (*CompleteWorkItemResponse, error)
-	// PromoteReport makes a round's text the report of an item completed in it (SPEC W7).
+	// PromoteReport makes a round's text the report of an item completed in it.
 	// Called by the agent plane after the last call of the round. Role: service.
 	PromoteReport(ctx context.Context, in *PromoteReportRequest, opts ...grpc.CallOption) (*PromoteReportResponse, error)
-	// GetWorkQueue reads focus, candidate classes and counts at one revision (SPEC W9).
+	// GetWorkQueue reads focus, candidate classes and counts at one revision.
 	GetWorkQueue(ctx context.Context, in *GetWorkQueueRequest, opts ...grpc.CallOption) (*GetWorkQueueResponse, error)
 	// ListWorkItemHistory reads back every mutation of an item: who, when, what
-	// changed, in which run and turn (SPEC W11). It is read from the journal, so
+	// changed, in which run and turn. It is read from the journal, so
 	// nothing is ever too old for it.
 	// Errors: NOT_FOUND, PERMISSION_DENIED, CURSOR_INVALID.
 	ListWorkItemHistory(ctx context.Context, in *ListWorkItemHistoryRequest, opts ...grpc.CallOption) (*ListWorkItemHistoryResponse, error)
 	// AttachWait tells an item of a wait at once, ahead of the event that says the same.
 	// Idempotent by wait and revision. Role: service.
 	AttachWait(ctx context.Context, in *AttachWaitRequest, opts ...grpc.CallOption) (*AttachWaitResponse, error)
-	// ConsumeRecheck marks that the owner was reminded (SPEC P5). Role: service.
+	// ConsumeRecheck marks that the owner was reminded. Role: service.
 	ConsumeRecheck(ctx context.Context, in *ConsumeRecheckRequest, opts ...grpc.CallOption) (*ConsumeRecheckResponse, error)
 	// FindWorkItem says whose an item of the namespace is. Whoever asks for an item
-	// that is not its own is told so, wherever the item lies (SPEC W4). Role: service.
+	// that is not its own is told so, wherever the item lies. Role: service.
 	// Errors: NOT_FOUND.
 	FindWorkItem(ctx context.Context, in *FindWorkItemRequest, opts ...grpc.CallOption) (*FindWorkItemResponse, error)
 }
@@ -211,40 +211,40 @@ func (c *workServiceClient) FindWorkItem(ctx context.Context, in *FindWorkItemRe
 //
 // WorkService owns what is being achieved: items, focus, readiness, plan files.
 type WorkServiceServer interface {
-	// CreateWorkItem makes an open item and its plan file (SPEC W2).
+	// CreateWorkItem makes an open item and its plan file.
 	// Errors: LIMIT_EXCEEDED, INVALID_ARGUMENT, REQUEST_ID_REUSED.
 	CreateWorkItem(context.Context, *CreateWorkItemRequest) (*CreateWorkItemResponse, error)
-	// GetWorkItem reads one item with its plan preview (SPEC W3).
+	// GetWorkItem reads one item with its plan preview.
 	// Errors: NOT_FOUND, PERMISSION_DENIED.
 	GetWorkItem(context.Context, *GetWorkItemRequest) (*GetWorkItemResponse, error)
-	// ListWorkItems reads an agent's items by a filter (SPEC W10).
+	// ListWorkItems reads an agent's items by a filter.
 	ListWorkItems(context.Context, *ListWorkItemsRequest) (*ListWorkItemsResponse, error)
-	// PickWorkItem moves the agent's focus (SPEC W4).
+	// PickWorkItem moves the agent's focus.
 	// Errors: NOT_FOUND, PERMISSION_DENIED, WORK_ITEM_COMPLETED.
 	PickWorkItem(context.Context, *PickWorkItemRequest) (*PickWorkItemResponse, error)
-	// UpdateWorkItem writes fields of an open item (SPEC W5).
+	// UpdateWorkItem writes fields of an open item.
 	// Errors: INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED, WORK_ITEM_COMPLETED, REVISION_CONFLICT.
 	UpdateWorkItem(context.Context, *UpdateWorkItemRequest) (*UpdateWorkItemResponse, error)
-	// CompleteWorkItem ends an item (SPEC W6). Repeating it changes nothing.
+	// CompleteWorkItem ends an item. Repeating it changes nothing.
 	// Errors: NOT_FOUND, PERMISSION_DENIED, BLOCKING_EXECUTION, REVISION_CONFLICT.
 	CompleteWorkItem(context.Context, *CompleteWorkItemRequest) (*CompleteWorkItemResponse, error)
-	// PromoteReport makes a round's text the report of an item completed in it (SPEC W7).
+	// PromoteReport makes a round's text the report of an item completed in it.
 	// Called by the agent plane after the last call of the round. Role: service.
 	PromoteReport(context.Context, *PromoteReportRequest) (*PromoteReportResponse, error)
-	// GetWorkQueue reads focus, candidate classes and counts at one revision (SPEC W9).
+	// GetWorkQueue reads focus, candidate classes and counts at one revision.
 	GetWorkQueue(context.Context, *GetWorkQueueRequest) (*GetWorkQueueResponse, error)
 	// ListWorkItemHistory reads back every mutation of an item: who, when, what
-	// changed, in which run and turn (SPEC W11). It is read from the journal, so
+	// changed, in which run and turn. It is read from the journal, so
 	// nothing is ever too old for it.
 	// Errors: NOT_FOUND, PERMISSION_DENIED, CURSOR_INVALID.
 	ListWorkItemHistory(context.Context, *ListWorkItemHistoryRequest) (*ListWorkItemHistoryResponse, error)
 	// AttachWait tells an item of a wait at once, ahead of the event that says the same.
 	// Idempotent by wait and revision. Role: service.
 	AttachWait(context.Context, *AttachWaitRequest) (*AttachWaitResponse, error)
-	// ConsumeRecheck marks that the owner was reminded (SPEC P5). Role: service.
+	// ConsumeRecheck marks that the owner was reminded. Role: service.
 	ConsumeRecheck(context.Context, *ConsumeRecheckRequest) (*ConsumeRecheckResponse, error)
 	// FindWorkItem says whose an item of the namespace is. Whoever asks for an item
-	// that is not its own is told so, wherever the item lies (SPEC W4). Role: service.
+	// that is not its own is told so, wherever the item lies. Role: service.
 	// Errors: NOT_FOUND.
 	FindWorkItem(context.Context, *FindWorkItemRequest) (*FindWorkItemResponse, error)
 	mustEmbedUnimplementedWorkServiceServer()

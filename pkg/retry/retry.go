@@ -1,0 +1,39 @@
+// Package retry paces attempts that failed for a passing reason: exponential pauses with a
+// random part, so that many callers do not come back as one. The pauses are those of
+// github.com/cenkalti/backoff; what is added is waiting for them under a context.
+package retry
+
+import (
+	"context"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+)
+
+// Pacer waits between attempts. It is not safe for concurrent use.
+type Pacer struct{ pauses *backoff.ExponentialBackOff }
+
+// New returns a Pacer whose first pause is about first. Each further one is twice as long, up
+// to about last. "About" is between half and all of it.
+func New(first, last time.Duration) *Pacer {
+	b := backoff.NewExponentialBackOff()
+	// The library draws from interval ± factor; three quarters ± a third is half to all.
+	b.InitialInterval, b.MaxInterval = first*3/4, last*3/4
+	b.Multiplier, b.RandomizationFactor = 2, 1.0/3
+	return &Pacer{b}
+}
+
+// Reset makes the next pause the first again, after an attempt that succeeded.
+func (p *Pacer) Reset() { p.pauses.Reset() }
+
+// Wait waits for the next pause. It returns early, with the cause, when ctx ends.
+func (p *Pacer) Wait(ctx context.Context) error {
+	t := time.NewTimer(p.pauses.NextBackOff())
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,136 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+
+	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
+	"google.golang.org/protobuf/proto"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/pbjson"
+
+	"github.com/grpc-ecosystem/grpc-gateway/v2/utilities"
+)
+
+// decoded is the middleware of the mux that turns an HTTP request into the message of its
+// RPC. It runs once the mux has matched a pattern, so it knows the RPC before a byte of the
+// body is read. What it refuses never reaches the generated handler, which would reduce the
+// refusal to its text.
+func (g *Service) decoded(routes routeTable) runtime.Middleware {
+	return func(next runtime.HandlerFunc) runtime.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request, path map[string]string) {
+			pattern, _ := runtime.HTTPPattern(r.Context())
+			rt := routes[routeKey(r.Method, pattern.String())]
+			if rt == nil { // a generated handler without a line in the REST map
+				refuse(w, r, fault.Internal(fmt.Errorf("gateway: no route for %s %s", r.Method, pattern)))
+				return
+			}
+			in := &input{}
+			if rt.waits {
+				ctx, cancel := g.endedByStop(r.Context())
+				defer cancel()
+				r = r.WithContext(ctx)
+			}
+			g.span(rt.pattern, rt.traced, func(w http.ResponseWriter, r *http.Request) {
+				query, err := g.request(w, r, rt, in, path)
+				out := r.Clone(r.Context())
+				out.Body = in
+				if err != nil {
+					refuse(w, out, err)
+					return
+				}
+				out.ContentLength = 0
+				out.Form, out.PostForm = query, url.Values{} // so that ParseForm has nothing to do
+				next(w, out, path)
+			})(w, r)
+		}
+	}
+}
+
+// request reads a request into in. The query that it returns is what the query parser sees:
+// the caller's own, with the fields that come from headers.
+func (g *Service) request(w http.ResponseWriter, r *http.Request, rt *route, in *input, path map[string]string) (url.Values, error) {
+	if err := in.headers(r); err != nil {
+		return nil, err
+	}
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return nil, fault.InvalidArgument.New("the query string cannot be read: " + err.Error())
+	}
+	if r.Method == http.MethodGet {
+		return query, in.decode(rt, nil, query, path)
+	}
+	for name := range query {
+		return nil, unknownParameter(name).With("hint", "send it in the body")
+	}
+	text, err := readBody(w, r, g.cfg.MaxBody)
+	if err != nil {
+		return nil, err
+	}
+	if err := in.decode(rt, text, nil, path); err != nil {
+		return nil, err
+	}
+	if !rt.body && in.requestID != "" { // a DELETE: its fields travel as a query
+		query.Set("request_id", in.requestID)
+	}
+	return query, nil
+}
+
+// queryParser fills a message from a query string for the generated handlers, by the same
+// rules as bodies. The middleware has accepted the query before.
+type queryParser struct{}
+
+// Parse implements runtime.QueryParameterParser.
+func (queryParser) Parse(m proto.Message, values url.Values, _ *utilities.DoubleArray) error {
+	text, err := queryJSON(values, m.ProtoReflect().Descriptor())
+	if err != nil {
+		return err
+	}
+	given := m.ProtoReflect().New().Interface()
+	if err := pbjson.UnmarshalProtoJSON(text, given); err != nil {
+		return err
+	}
+	proto.Merge(m, given)
+	return nil
+}
+
+// errStopping is why a request that waits was ended.
+var errStopping = errors.New("the gateway is stopping")
+
+// endedByStop returns a context that ends with errStopping when the gateway stops, for
+// requests that may wait for most of a minute. Their callers are told at once to repeat the
+// request, instead of being cut off when the time to drain is over.
+func (g *Service) endedByStop(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(g.life, func() { cancel(errStopping) })
+	return ctx, func() {
+		stop()
+		cancel(nil)
+	}
+}
+
+// waiting is endedByStop for a handler outside the mux.
+func (g *Service) waiting(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := g.endedByStop(r.Context())
+		defer cancel()
+		next.ServeHTTP(w, r.WithContext(ctx))
+	})
+}
+
+// stopped replaces the error of a request that was ended by errStopping. A call that writes
+// may have done so (SPEC X1).
+func stopped(ctx context.Context, httpMethod string, err error) error {
+	if !errors.Is(context.Cause(ctx), errStopping) {
+		return err
+	}
+	e := fault.NotReady.New("the server is stopping; repeat the request in a moment, with the same request_id")
+	if httpMethod != http.MethodGet {
+		e = e.With("outcome", "unknown")
+	}
+	return e
+}

@@ -1,0 +1,194 @@
+package gateway
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/pbjson"
+)
+
+// bodyTime is how long a client may take to send a body.
+const bodyTime = 30 * time.Second
+
+// input is a request of the REST API after decoding. The middleware makes it and puts it in
+// the place of the body, where the marshaler (see codec) and refuse find it.
+type input struct {
+	msg         proto.Message // what goes to the plane, with the parameters of the path
+	conditional bool          // If-Match was given
+	revision    int64         // of If-Match
+	key         string        // Idempotency-Key
+	requestID   string        // for the response: key, or the request's own request_id
+}
+
+// Read and Close make an input an http.Request's body. Nothing is left to read.
+func (*input) Read([]byte) (int, error) { return 0, io.EOF }
+
+// Close implements io.Closer.
+func (*input) Close() error { return nil }
+
+// inputOf returns the input of a request, or an empty one for requests outside the REST API.
+func inputOf(r *http.Request) *input {
+	if in, ok := r.Body.(*input); ok {
+		return in
+	}
+	return &input{}
+}
+
+// headers reads what a request says in headers. They become fields of the message, or are
+// refused, in decode.
+func (in *input) headers(r *http.Request) error {
+	in.key = unquoted(r.Header.Get("Idempotency-Key"))
+	in.requestID = in.key
+	if err := fault.RequestID(in.key); err != nil {
+		return err
+	}
+	if tag := r.Header.Get("If-Match"); tag != "" && tag != "*" {
+		revision, err := revisionOf(tag)
+		if err != nil {
+			return err
+		}
+		in.conditional, in.revision = true, revision
+	}
+	return nil
+}
+
+// decode makes the message of a request: what the caller sent in the body or the query, and
+// what the path and the headers say. It refuses what is unknown, malformed or contradictory.
+func (in *input) decode(rt *route, text []byte, query url.Values, path map[string]string) error {
+	m := rt.input.New().Interface()
+	in.msg = m
+	if query != nil {
+		var err error
+		if text, err = queryJSON(query, m.ProtoReflect().Descriptor()); err != nil {
+			return err
+		}
+	}
+	if len(bytes.TrimSpace(text)) > 0 {
+		if err := pbjson.UnmarshalProtoJSON(text, m); err != nil {
+			return malformed(text, err)
+		}
+	}
+	r := m.ProtoReflect()
+	for name, value := range path {
+		fd := r.Descriptor().Fields().ByName(protoreflect.Name(name))
+		if fd == nil || fd.Kind() != protoreflect.StringKind {
+			return fault.InternalError.Newf("path parameter %s of %s is no text field", name, rt.method)
+		}
+		if r.Has(fd) && r.Get(fd).String() != value {
+			return fault.Invalid(name, r.Get(fd).String(), "must be left out, or be "+value+" as in the path")
+		}
+		r.Set(fd, protoreflect.ValueOfString(value))
+	}
+	if err := in.identify(r); err != nil {
+		return err
+	}
+	return in.guard(r)
+}
+
+// malformed says that text is not JSON at all before it says what is wrong with its
+// beginning: that "objective=x" is no object is true and of no help.
+func malformed(text []byte, err error) error {
+	if errors.Is(err, fault.MalformedJSON) || json.Valid(text) {
+		return err
+	}
+	var v json.RawMessage
+	return fault.MalformedJSON.New("the body is not JSON: " + json.Unmarshal(text, &v).Error())
+}
+
+// identify puts the Idempotency-Key where the call takes a request_id (SPEC X2). Calls that
+// take none are idempotent by other means.
+func (in *input) identify(r protoreflect.Message) error {
+	fd := r.Descriptor().Fields().ByName("request_id")
+	if fd == nil {
+		return nil
+	}
+	switch given := r.Get(fd).String(); {
+	case in.key == "":
+		in.requestID = given
+	case given != "" && given != in.key:
+		return fault.Invalid("request_id", given, "must be left out, or be the Idempotency-Key")
+	default:
+		r.Set(fd, protoreflect.ValueOfString(in.key))
+	}
+	return nil
+}
+
+// guard puts If-Match where the call takes an expected_revision (SPEC X3).
+func (in *input) guard(r protoreflect.Message) error {
+	if !in.conditional {
+		return nil
+	}
+	fd := r.Descriptor().Fields().ByName("expected_revision")
+	if fd == nil {
+		return fault.InvalidArgument.New("this call takes no If-Match; leave the header out", "field", "If-Match")
+	}
+	if r.Has(fd) && r.Get(fd).Int() != in.revision {
+		return fault.Invalid("expected_revision", r.Get(fd).String(), "must be left out, or be the revision of If-Match")
+	}
+	r.Set(fd, protoreflect.ValueOfInt64(in.revision))
+	return nil
+}
+
+// unquoted takes a key as most clients send it, and as a structured field.
+func unquoted(s string) string {
+	if len(s) >= 2 && s[0] == '"' && s[len(s)-1] == '"' {
+		return s[1 : len(s)-1]
+	}
+	return s
+}
+
+// revisionOf reads an ETag that this gateway made.
+func revisionOf(tag string) (int64, error) {
+	text, strong := strings.CutPrefix(tag, `"`)
+	text, closed := strings.CutSuffix(text, `"`)
+	n, err := strconv.ParseInt(text, 10, 64)
+	if !strong || !closed || err != nil || n < 1 {
+		return 0, fault.Invalid("If-Match", tag, `must be a revision in quotes, such as "3": the ETag of the record`)
+	}
+	return n, nil
+}
+
+// drainTime413 is how long a client may go on sending what is too large, before the response
+// and the end of the connection.
+const drainTime413 = time.Second
+
+// readBody reads at most limit bytes, within bodyTime. A larger body is refused with
+// TOO_LARGE after reading and discarding as much again, for drainTime413 at most: most
+// clients read the response only when they have sent everything, and a connection that is
+// closed earlier takes the response with it.
+func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Now().Add(bodyTime)) // a writer without deadlines has no slow clients
+	defer func() { _ = control.SetReadDeadline(time.Time{}) }()
+	var body []byte
+	var err error
+	announced := r.ContentLength > limit
+	if !announced {
+		body, err = io.ReadAll(io.LimitReader(r.Body, limit+1))
+	}
+	switch {
+	case announced || int64(len(body)) > limit:
+		_ = control.SetReadDeadline(time.Now().Add(drainTime413))
+		rest := 2*limit - int64(len(body))
+		// One byte more tells whether that was all.
+		if n, err := io.CopyN(io.Discard, r.Body, rest+1); !errors.Is(err, io.EOF) || n > rest {
+			w.Header().Set("Connection", "close") // the rest of the body is still in it
+		}
+		l := strconv.FormatInt(limit, 10)
+		return nil, fault.TooLarge.New("the body is larger than the limit of "+l+" bytes", "limit", l)
+	case err != nil:
+		return nil, fault.InvalidArgument.New("the body could not be read to its end").WithCause(err)
+	}
+	return body, nil
+}
