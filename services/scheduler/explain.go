@@ -97,7 +97,7 @@ func sentence(v Verdict, f Facts) string {
 		return "recheck: the reminder is due for " + named(v.ItemID, f)
 	case "no_progress":
 		if n := f.Agent.GetFailedTicks(); n >= maxIdleTurns {
-			return fmt.Sprintf("idle: no_progress after %d ticks in a row whose turns failed, although there is work: %s; mend the runner and send a message to go on", n, stillThere(v, f))
+			return fmt.Sprintf("idle: no_progress after %d ticks in a row whose turns failed, although there is work: %s; fix the runner and send a message to go on", n, stillThere(v, f))
 		}
 		return fmt.Sprintf("idle: no_progress after %d turns in a row without a change or a tool call, although there is work: %s; send a message to go on", a.GetIdleTurns(), stillThere(v, f))
 	case "no_work_items":

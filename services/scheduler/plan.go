@@ -148,10 +148,10 @@ func triggered(f Facts, since time.Time) *workv1.WorkItem {
 	return nil
 }
 
-// unseen says whether something came for an item that no completed turn was
-// shown. The work plane hears of a turn's end later than the agent plane ends
-// it; without a look at the turn itself every review would be followed by
-// another one that finds nothing (SPEC P7).
+// unseen reports whether something arrived for an item that no completed turn has shown. The
+// work plane consumes the end of a turn later than the agent plane ends it, so the triggers
+// that the latest turns showed are read from the agent's facts; otherwise every review would
+// be followed by another one that finds nothing (SPEC P7).
 func unseen(it *workv1.WorkItem, a *agentv1.AgentFacts, since time.Time) bool {
 	for _, w := range it.GetWaits() {
 		if !since.IsZero() && !w.GetLastTriggeredAt().AsTime().After(since) {

@@ -163,12 +163,12 @@ func (s *Service) Ready() error {
 	return nil
 }
 
-// decide looks at one agent, and offers what it decided until the facts hold
-// still. busy says that the agent has a turn or a message: until the agent
-// plane reports the end of that, no other plane's event needs a look.
+// decide decides about one agent, and offers the decision until the facts have not changed
+// meanwhile. busy reports that the agent has a turn or a message: until the agent plane
+// reports the end of that, no event of another plane needs a decision.
 //
-// ahead is for a look that a hint has begun: it sees what is on its way to disk,
-// and its offer is on disk after that.
+// ahead is set for an evaluation that a hint caused: it reads what is not durable yet, and
+// its offer is stored after that.
 func (s *Service) decide(ctx context.Context, k key, ahead bool) (busy bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

@@ -8,7 +8,7 @@ import (
 )
 
 // sweepPace bounds what a sweep costs: it marks one agent in this time, so that
-// 100 000 idle agents are looked at within 67 minutes and 25 a second, whatever
+// 100 000 idle agents are evaluated within 67 minutes and 25 a second, whatever
 // their number. Journals lose no event; a sweep is there for what nobody
 // thought of. The first one, after a start, is not paced (SPEC X14).
 const sweepPace = 40 * time.Millisecond

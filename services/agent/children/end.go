@@ -104,7 +104,7 @@ func (s *Service) tasksCompleted(ctx context.Context, k ref.Agent, last *agentv1
 			since = append(since, t.GetTaskId())
 		}
 	}
-	told, _, err := journal.View(ctx, s.engine.For(k.Namespace, k.ID), func(st *state.State) (bool, error) {
+	received, _, err := journal.View(ctx, s.engine.For(k.Namespace, k.ID), func(st *state.State) (bool, error) {
 		a := st.Lookup(k)
 		for _, taskID := range since {
 			if a != nil && a.Lane.Get(a.MessageIDFor(taskID)) == nil && !slices.Contains(a.AnsweredTasks, taskID) {
@@ -113,7 +113,7 @@ func (s *Service) tasksCompleted(ctx context.Context, k ref.Agent, last *agentv1
 		}
 		return true, nil
 	})
-	return completion{done: told, retry: !told}, err
+	return completion{done: received, retry: !received}, err
 }
 
 // resultOf returns a child's result: the report of its first item, else of the item that

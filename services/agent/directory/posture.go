@@ -40,7 +40,7 @@ func derivePosture(a *agentv1.Agent, lane *agentv1.Lane, q *workv1.GetWorkQueueR
 		states  []workv1.SchedulingState
 		kinds   []waitingv1.WaitKind
 		posture agentv1.Posture
-		word    string
+		verb    string
 	}{
 		{[]workv1.SchedulingState{workv1.SchedulingState_SCHEDULING_STATE_WAITING_TASK}, []waitingv1.WaitKind{waitingv1.WaitKind_WAIT_KIND_TASK}, agentv1.Posture_POSTURE_WAITING_TASK, "waits for a task"},
 		{[]workv1.SchedulingState{workv1.SchedulingState_SCHEDULING_STATE_WAITING_EXTERNAL, workv1.SchedulingState_SCHEDULING_STATE_WAITING_TIMER, workv1.SchedulingState_SCHEDULING_STATE_WAITING_SYSTEM}, []waitingv1.WaitKind{waitingv1.WaitKind_WAIT_KIND_EXTERNAL, waitingv1.WaitKind_WAIT_KIND_TIMER, waitingv1.WaitKind_WAIT_KIND_SYSTEM}, agentv1.Posture_POSTURE_WAITING_EXTERNAL, "waits for an event or a time"},
@@ -49,12 +49,12 @@ func derivePosture(a *agentv1.Agent, lane *agentv1.Lane, q *workv1.GetWorkQueueR
 	} {
 		for _, it := range items {
 			if slices.Contains(want.states, it.GetSchedulingState()) {
-				return want.posture, fmt.Sprintf("work item %s %s: %s", it.GetWorkItemId(), want.word, it.GetBlockedBy())
+				return want.posture, fmt.Sprintf("work item %s %s: %s", it.GetWorkItemId(), want.verb, it.GetBlockedBy())
 			}
 		}
 		for _, w := range own {
 			if current == nil && slices.Contains(want.kinds, w.GetKind()) {
-				return want.posture, fmt.Sprintf("it %s by itself: %s", want.word, w.GetReason())
+				return want.posture, fmt.Sprintf("it %s by itself: %s", want.verb, w.GetReason())
 			}
 		}
 	}

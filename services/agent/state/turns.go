@@ -153,7 +153,7 @@ func (a *Agent) FindTurn(turnID string) *Turn {
 // Interject gives the queued interjections to a turn, except for one message. It appends
 // their events to events, and returns the messages.
 func (a *Agent) Interject(env journal.Env, t *agentv1.Turn, but string, events []*journal.Event) ([]*journal.Event, []*agentv1.Message) {
-	var handed []*agentv1.Message
+	var interjected []*agentv1.Message
 	for _, m := range a.Lane.Interjections() {
 		if m.GetMessageId() == but {
 			continue
@@ -161,9 +161,9 @@ func (a *Agent) Interject(env journal.Env, t *agentv1.Turn, but string, events [
 		i := lane.WithState(m, env, agentv1.MessageState_MESSAGE_STATE_INTERJECTED, "")
 		i.TurnId = t.GetTurnId()
 		events = append(events, lane.Event(i, &agentv1.MessageInterjected{Message: i}))
-		handed = append(handed, i)
+		interjected = append(interjected, i)
 	}
-	return events, handed
+	return events, interjected
 }
 
 // A turn is part of its message's trace. Its span lasts from the frame that starts it to

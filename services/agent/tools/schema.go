@@ -14,6 +14,8 @@ import (
 )
 
 // toolFields are the comments of the fields in the proto files, by field. Generated.
+//
+//go:embed tool_fields.json
 var toolFields []byte
 
 // Specs describes the tools to models. It is made once, from the table and the request

@@ -28,7 +28,7 @@ func (s *Service) WatchTurn(req *agentv1.WatchTurnRequest, stream grpc.ServerStr
 		return err
 	}
 	k := ref.Agent{Namespace: actor.Namespace, ID: req.GetAgentId()}
-	news, forget := s.watchers.add(k)
+	changed, forget := s.watchers.add(k)
 	defer forget()
 	announced := map[string]bool{}
 	for first := true; ; first = false {
@@ -53,18 +53,18 @@ func (s *Service) WatchTurn(req *agentv1.WatchTurnRequest, stream grpc.ServerStr
 				return err
 			}
 		}
-		if err := s.awaitChange(stream, news); err != nil {
+		if err := s.awaitChange(stream, changed); err != nil {
 			return err
 		}
 	}
 }
 
 // awaitChange returns when the turn may have changed.
-func (s *Service) awaitChange(stream grpc.ServerStreamingServer[agentv1.WatchTurnResponse], news <-chan struct{}) error {
+func (s *Service) awaitChange(stream grpc.ServerStreamingServer[agentv1.WatchTurnResponse], changed <-chan struct{}) error {
 	for {
 		silent := s.deps.Clock.TimerAt(s.deps.Clock.Now().Add(Keepalive))
 		select {
-		case <-news:
+		case <-changed:
 			silent.Stop()
 			return nil
 		case <-silent.C():

@@ -14,7 +14,7 @@ type Watchers struct {
 	streams map[ref.Agent]map[chan struct{}]struct{}
 }
 
-func (w *Watchers) add(k ref.Agent) (news <-chan struct{}, forget func()) {
+func (w *Watchers) add(k ref.Agent) (changed <-chan struct{}, forget func()) {
 	c := make(chan struct{}, 1)
 	w.mu.Lock()
 	defer w.mu.Unlock()
