@@ -49,7 +49,7 @@ generate: $(GEN) ## Write pkg/pb, deploy/openapi and the generated documents
 	mkdir -p pkg/pb deploy/openapi
 	rm -rf pkg/pb/quartet && cp -r bin/.gen/pkg/pb/quartet pkg/pb/
 	cp bin/.gen/deploy/openapi/* deploy/openapi/
-	cp bin/.gen/tool_fields.json services/agent/
+	cp bin/.gen/tool_fields.json services/agent/tools/
 	$(GO) test ./pkg/fault -run TestDocs -rewrite
 
 .PHONY: generate-check
@@ -58,7 +58,7 @@ generate-check: $(GEN) ## Regenerate beside the tree and want no difference
 	$(call generate-into,bin/.gen)
 	diff -r bin/.gen/pkg/pb/quartet pkg/pb/quartet
 	for f in bin/.gen/deploy/openapi/*; do diff $$f deploy/openapi/$$(basename $$f) || exit 1; done
-	diff bin/.gen/tool_fields.json services/agent/tool_fields.json
+	diff bin/.gen/tool_fields.json services/agent/tools/tool_fields.json
 	$(GO) test ./pkg/fault -run TestDocs
 
 define generate-into

@@ -194,7 +194,7 @@ func (h *household) delegate(ctx context.Context, t *agentv1.Turn, text string) 
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, r := range second.GetToolResults() {
-		if r.GetToolName() == "SpawnAgent" && r.GetStatus() == "success" {
+		if r.GetToolName() == "SpawnAgent" && r.GetStatus() == agentv1.ToolStatus_TOOL_STATUS_SUCCESS {
 			task := r.GetResult().GetFields()["task_id"].GetStringValue()
 			h.spawned = append(h.spawned, task)
 			h.focusOf[task] = item

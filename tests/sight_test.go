@@ -86,7 +86,7 @@ func waitsForTheWorld(t *testing.T, ctx context.Context, s *system) (item, url s
 	// might see what comes next.
 	require.Eventually(t, func() bool {
 		e, err := s.scheduler.Explain(ctx, &schedulerv1.ExplainRequest{AgentId: "keeper"})
-		return err == nil && e.GetVerdict().GetAction() == "idle"
+		return err == nil && e.GetVerdict().GetAction() == agentv1.DecisionAction_DECISION_ACTION_IDLE
 	}, 20*time.Second, 10*time.Millisecond)
 	<-time.After(200 * time.Millisecond)
 	return item, url

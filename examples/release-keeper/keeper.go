@@ -130,7 +130,7 @@ func (t *turn) round(ctx context.Context, text string, calls ...*agentv1.ToolCal
 		return nil, err
 	}
 	for i, r := range resp.GetToolResults() {
-		if r.GetStatus() != "success" {
+		if r.GetStatus() != agentv1.ToolStatus_TOOL_STATUS_SUCCESS {
 			return nil, fmt.Errorf("%s(%v): %s", calls[i].GetName(), calls[i].GetArguments(), r.GetError().GetMessage())
 		}
 	}

@@ -135,7 +135,7 @@ func (s *show) untilIdle(ctx context.Context, failed <-chan error) error {
 		if err != nil {
 			return fmt.Errorf("explain: %w", err)
 		}
-		if v := e.GetVerdict(); v.GetAction() == "idle" && v.GetReason() == "all_completed" {
+		if v := e.GetVerdict(); v.GetAction() == agentv1.DecisionAction_DECISION_ACTION_IDLE && v.GetReason() == "all_completed" {
 			s.tell.say("scheduler", "%s", v.GetExplanation())
 			return s.checkBooks(ctx)
 		}

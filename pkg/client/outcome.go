@@ -33,7 +33,7 @@ func (e *EndedError) Error() string {
 		return e.Unwrap().Error()
 	}
 	state := strings.ToLower(strings.TrimPrefix(e.Turn.GetState().String(), "TURN_STATE_"))
-	return fmt.Sprintf("%v: turn %s is %s (%s)", e.Unwrap(), e.Turn.GetTurnId(), state, e.Turn.GetEndReason())
+	return fmt.Sprintf("%v: turn %s is %s (%s)", e.Unwrap(), e.Turn.GetTurnId(), state, endReason(e.Turn.GetEndReason()))
 }
 
 // Unwrap gives ErrAborted or ErrLost.
@@ -84,4 +84,9 @@ func Outcome(err error) agentv1.TurnOutcome {
 		return e.outcome
 	}
 	return agentv1.TurnOutcome_TURN_OUTCOME_RETRYABLE
+}
+
+// endReason returns the name of a reason in lower case, such as lease_lost.
+func endReason(r agentv1.TurnEndReason) string {
+	return strings.ToLower(strings.TrimPrefix(r.String(), "TURN_END_REASON_"))
 }

@@ -111,7 +111,7 @@ func (t *Turn) Round(ctx context.Context, r Reply) (*agentv1.SubmitRoundResponse
 	}
 	t.index++
 	if resp.GetTurnEnded() {
-		t.reason = resp.GetEndReason()
+		t.reason = endReason(resp.GetEndReason())
 		t.ended.Store(true)
 	}
 	return resp, nil

@@ -3,6 +3,7 @@ package client_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -45,7 +46,7 @@ func TestA6_TheErrorIsTheOutcome(t *testing.T) {
 			}))
 			ended := r.turn(name, got.Record.GetTurnId())
 			require.Equal(t, c.turn, ended.GetState())
-			require.Equal(t, c.reason, ended.GetEndReason())
+			require.Equal(t, "TURN_END_REASON_"+strings.ToUpper(c.reason), ended.GetEndReason().String())
 			require.Equal(t, c.message, r.message(name, messageID).GetState())
 		})
 	}
@@ -115,7 +116,7 @@ func TestA7_AbortAndInterjection(t *testing.T) {
 	require.ErrorIs(t, finished, client.ErrAborted)
 	var ended *client.EndedError
 	require.ErrorAs(t, cause, &ended)
-	require.Equal(t, "operator_aborted", ended.Turn.GetEndReason())
+	require.Equal(t, agentv1.TurnEndReason_TURN_END_REASON_OPERATOR_ABORTED, ended.Turn.GetEndReason())
 }
 
 // A server without WatchTurn tells an abort by the answer of the next round.
@@ -148,7 +149,7 @@ func TestX14_ARunnerOutlivesARestart(t *testing.T) {
 		again.Go(r.Up)
 		got, err := turn.Round(ctx, client.Reply{Calls: []*agentv1.ToolCall{call(t, "a", "CreateWorkItem", map[string]any{"objective": "Once"})}})
 		require.NoError(t, err)
-		require.Equal(t, "success", got.GetToolResults()[0].GetStatus())
+		require.Equal(t, agentv1.ToolStatus_TOOL_STATUS_SUCCESS, got.GetToolResults()[0].GetStatus())
 		again.Wait()
 		return nil
 	}))

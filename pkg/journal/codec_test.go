@@ -6,9 +6,11 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
+	"quartet/pkg/jsontext"
 )
 
 func registry() *Registry { return NewRegistry(errdetails.File_google_rpc_error_details_proto) }

@@ -136,6 +136,8 @@ type Partition[S State] struct {
 	inbox inbox[S]
 	loop  loop[S]
 
+	consumed consumedSources
+
 	gauges *gauges
 	shelf  shelf
 	stall  stall

@@ -90,6 +90,10 @@ type Config[S journal.State] struct {
 	Follow []Followed
 	// React is the rule for what other planes say: pure, like Decide.
 	React func(s S, env journal.Env, ev *journal.Event) ([]*journal.Event, error)
+	// Dependent reports whether a read about an agent depends on what other planes
+	// do now; nil: it always does. A read that does not depend on them is not delayed
+	// by After.
+	Dependent func(s S, namespace, agentID string) bool
 	// OnCommit hears a partition's durable events in order. It must not block.
 	OnCommit func(partition int, events []*journal.Event)
 	// OnApply hears a partition's events before they are durable; see
@@ -273,9 +277,13 @@ func Do[S journal.State, R any](ctx context.Context, e *Engine[S], c Command[S, 
 }
 
 // View reads the partition of one of the caller's agents; what it answers is
-// on disk (SPEC X1). The number is the position in the journal that it saw.
+// on disk (SPEC X1). It waits for the positions that the caller gave with After. The number is the position in the journal that it saw.
 func View[S journal.State, R any](ctx context.Context, e *Engine[S], agentID string, read func(s S) (R, error)) (R, int64, error) {
-	out, seq, err := journal.View(ctx, e.For(rpc.ActorFrom(ctx).Namespace, agentID), read)
+	namespace := rpc.ActorFrom(ctx).Namespace
+	if positions := positionsOf(ctx); len(positions) > 0 {
+		e.await(ctx, namespace, agentID, positions)
+	}
+	out, seq, err := journal.View(ctx, e.For(namespace, agentID), read)
 	return out, int64(seq & (1<<63 - 1)), err
 }
 

@@ -26,7 +26,7 @@ func TestA7_AnAbortEndsTheTurnAndPauses(t *testing.T) {
 	resp, err := r.abort(a.GetTurn().GetRunId(), "req")
 	require.NoError(t, err)
 	require.Equal(t, agentv1.TurnState_TURN_STATE_ABORTED, resp.GetTurn().GetState())
-	require.Equal(t, "operator_aborted", resp.GetTurn().GetEndReason())
+	require.Equal(t, agentv1.TurnEndReason_TURN_END_REASON_OPERATOR_ABORTED, resp.GetTurn().GetEndReason())
 	require.Equal(t, paused, resp.GetAgent().GetControl())
 	require.Equal(t, "operator_aborted: wrong branch", resp.GetAgent().GetControlReason())
 	require.Empty(t, resp.GetAgent().GetCurrentRunId())

@@ -16,6 +16,11 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane/planetest"
 	"quartet/pkg/rpc"
+	"quartet/services/agent/lane"
+	"quartet/services/agent/leases"
+	"quartet/services/agent/ref"
+	"quartet/services/agent/state"
+	"quartet/services/agent/turns"
 )
 
 func TestA6_AcquireGivesEverythingARunnerNeeds(t *testing.T) {
@@ -156,7 +161,7 @@ func TestX13_AWaitingRunnerIsWoken(t *testing.T) {
 		got <- resp
 	}()
 	r.eventually(func() bool {
-		return r.service.waiters.count(key{"acme", "keeper"}, nil) == 1
+		return r.service.waiters.Count(ref.Agent{Namespace: "acme", ID: "keeper"}, nil) == 1
 	})
 	r.send("keeper", "x", normal)
 	select {
@@ -165,26 +170,6 @@ func TestX13_AWaitingRunnerIsWoken(t *testing.T) {
 	case <-time.After(5 * time.Second):
 		require.FailNow(t, "not woken")
 	}
-}
-
-// A wake that reaches a runner in the moment it gives up goes to the next one.
-func TestX13_AWakeIsHandedOn(t *testing.T) {
-	var ws waiters
-	keeper := key{"acme", "keeper"}
-	first, second := ws.add("acme", nil, false, choice{}), ws.add("acme", nil, false, choice{})
-	ws.wake(keeper)
-	require.Len(t, first.woken, 1)
-	ws.remove(first) // its deadline passed in the same moment
-	require.Len(t, second.woken, 1)
-
-	third := ws.add("acme", []string{"other", "other"}, false, choice{})
-	ws.remove(second)
-	require.Empty(t, third.woken, "it does not serve that agent")
-	require.Zero(t, ws.count(keeper, nil))
-	require.Equal(t, 1, ws.count(key{"acme", "other"}, nil))
-	ws.remove(third)
-	require.Empty(t, ws.open)
-	require.Empty(t, ws.named, "what is at rest takes no memory")
 }
 
 func TestX2_ARepeatedAcquireIsTheSameTurn(t *testing.T) {
@@ -231,7 +216,7 @@ func TestX2_TwoAcquiresUnderWayAreOneTurn(t *testing.T) {
 		}()
 	}
 	r.eventually(func() bool {
-		return r.service.waiters.count(key{"acme", "keeper"}, nil) == 2
+		return r.service.waiters.Count(ref.Agent{Namespace: "acme", ID: "keeper"}, nil) == 2
 	})
 	r.send("keeper", "x", normal)
 	r.send("other", "y", normal)
@@ -252,7 +237,7 @@ func TestA6_AnUndeliveredTurnIsGivenBackUncounted(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper")
 	messageID := r.send("keeper", "x", normal)
-	for range maxAttempts + 2 {
+	for range lane.MaxAttempts + 2 {
 		ctx, cancel := context.WithCancel(r.runner())
 		// The runner goes away while its turn is being written.
 		r.others.set(func() {
@@ -321,14 +306,14 @@ func TestD5_AFailedLookReservesNothing(t *testing.T) {
 	require.True(t, got.GetPending(), "who serves all waits for another")
 	ctx, cancel := context.WithCancel(r.runner())
 	cancel()
-	o, release, err := r.service.nextOffer(ctx, rpc.ActorFrom(ctx), &agentv1.AcquireTurnRequest{AgentIds: []string{"keeper"}})
+	o, release, err := r.service.NextCandidate(ctx, rpc.ActorFrom(ctx), &agentv1.AcquireTurnRequest{AgentIds: []string{"keeper"}})
 	if err == nil && o != nil {
 		release(false)
 	}
-	require.Empty(t, r.service.reservations)
+	require.Zero(t, r.service.reservations.Len())
 	r.others.set(func() { r.others.queue = nil })
 	r.take("keeper")
-	require.Empty(t, r.service.reservations)
+	require.Zero(t, r.service.reservations.Len())
 }
 
 // A tick that is no longer true is dropped with its reason, and its key is free (SPEC D4).
@@ -336,21 +321,21 @@ func TestD4_AStaleTickIsDropped(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper")
 	f := r.facts("keeper")
-	dec := &agentv1.Decision{Action: "tick", TickReason: agentv1.TickReason_TICK_REASON_PICK_QUEUED, Reason: "queued_runnable", WorkItemId: "wi_1", WorkItemRevision: 1}
-	offer := func() string {
+	dec := &agentv1.Decision{Action: agentv1.DecisionAction_DECISION_ACTION_TICK, TickReason: agentv1.TickReason_TICK_REASON_PICK_QUEUED, Reason: "queued_runnable", WorkItemId: "wi_1", WorkItemRevision: 1}
+	offer := func() agentv1.OfferResult {
 		resp, err := r.service.OfferDecision(r.scheduler(), &agentv1.OfferDecisionRequest{AgentId: "keeper", FactsRevision: r.facts("keeper").GetFactsRevision(), Decision: dec})
 		require.NoError(t, err)
 		return resp.GetResult()
 	}
 	require.EqualValues(t, 1, f.GetFactsRevision())
-	require.Equal(t, "recorded", offer())
-	require.Equal(t, "pending", offer())
+	require.Equal(t, agentv1.OfferResult_OFFER_RESULT_RECORDED, offer())
+	require.Equal(t, agentv1.OfferResult_OFFER_RESULT_PENDING, offer())
 	require.True(t, r.poll("keeper").GetPending(), "no runnable item is queued")
 	require.False(t, r.facts("keeper").GetTickPending())
 	last := r.events()[len(r.events())-1]
 	require.Equal(t, "message_dropped", last.Type)
 	require.Contains(t, last.Payload.(*agentv1.MessageDropped).GetMessage().GetStateReason(), "stale_tick")
-	require.Equal(t, "recorded", offer(), "the same tick may be offered again")
+	require.Equal(t, agentv1.OfferResult_OFFER_RESULT_RECORDED, offer(), "the same tick may be offered again")
 }
 
 func TestX12_TheTurnIsLeasedHoweverItsAnswerWasLost(t *testing.T) {
@@ -359,17 +344,17 @@ func TestX12_TheTurnIsLeasedHoweverItsAnswerWasLost(t *testing.T) {
 	r.send("keeper", "x", normal)
 	// The frame is committed by another instance's hand: only the hook saw it.
 	p := r.service.engine.For("acme", "keeper")
-	_, _, err := journal.Do(context.Background(), p, journal.Op[*State, struct{}]{
+	_, _, err := journal.Do(context.Background(), p, journal.Op[*state.State, struct{}]{
 		Method: "AcquireTurn", Actor: journal.Actor{Namespace: "acme"}, AgentID: "keeper",
-		Decide: func(st *State, env journal.Env) (journal.Decision[struct{}], error) {
-			head := st.agents[key{"acme", "keeper"}].head()
-			d, err := decideAcquire(st, env, &agentv1.Turn{TurnId: "trn_1", RunId: "run_1", AgentId: "keeper", MessageId: head.GetMessageId()})
+		Decide: func(st *state.State, env journal.Env) (journal.Decision[struct{}], error) {
+			head := st.Lookup(ref.Agent{Namespace: "acme", ID: "keeper"}).Lane.Head()
+			d, err := turns.DecideAcquire(st, env, &agentv1.Turn{TurnId: "trn_1", RunId: "run_1", AgentId: "keeper", MessageId: head.GetMessageId()})
 			return journal.Decision[struct{}]{Events: d.Events}, err
 		},
 	})
 	require.NoError(t, err)
 	require.Equal(t, "run_1", r.facts("keeper").GetAgent().GetCurrentRunId())
-	r.clk.Advance(turnTerm)
+	r.clk.Advance(leases.Term)
 	r.eventually(func() bool { return r.facts("keeper").GetAgent().GetCurrentRunId() == "" })
 	require.EqualValues(t, 1, r.facts("keeper").GetQueued())
 }

@@ -10,6 +10,8 @@ import (
 
 	"quartet/pkg/fault"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/services/agent/tools"
+	"quartet/services/agent/turns"
 )
 
 // X5, C4: a call that makes no sense has one result that says what is wrong with
@@ -51,10 +53,7 @@ func TestX5_CallsThatMakeNoSense(t *testing.T) {
 			require.Equal(t, c.kind, res[0].GetError().GetKind(), "%v", res[0])
 			require.Contains(t, res[0].GetError().GetMessage(), c.value)
 			require.Len(t, r.others.seen(), calls, "no plane heard of it")
-			require.Equal(t, statusSuccess, func() string {
-				r.submit(a, 1, "go on")
-				return statusSuccess
-			}())
+			r.submit(a, 1, "go on")
 		})
 	}
 }
@@ -94,21 +93,21 @@ func TestX8_RoundsThatAreNotTaken(t *testing.T) {
 		"a call without a name":     {2, "x", []*agentv1.ToolCall{{}}, fault.InvalidArgument, "tool_calls[0].name"},
 		"a name that is too long":   {2, "x", []*agentv1.ToolCall{use(strings.Repeat("n", 129))}, fault.LimitExceeded, "129"},
 		"one call id twice":         {2, "x", []*agentv1.ToolCall{{Name: "a", CallId: "1"}, {Name: "b", CallId: "1"}}, fault.InvalidArgument, "unique"},
-		"nested too deep":           {2, "x", []*agentv1.ToolCall{nested(maxNesting)}, fault.InvalidArgument, "at most 32 deep"},
+		"nested too deep":           {2, "x", []*agentv1.ToolCall{nested(tools.MaxNesting)}, fault.InvalidArgument, "at most 32 deep"},
 		"nested far too deep":       {2, "x", []*agentv1.ToolCall{nested(200)}, fault.InvalidArgument, "at most 32 deep"},
-		"too many calls":            {2, "x", make([]*agentv1.ToolCall, maxCalls+1), fault.LimitExceeded, fmt.Sprint(maxCalls + 1)},
+		"too many calls":            {2, "x", make([]*agentv1.ToolCall, turns.MaxCalls+1), fault.LimitExceeded, fmt.Sprint(turns.MaxCalls + 1)},
 	} {
 		_, err := r.trySubmit(a, c.index, c.text, c.calls...)
 		require.ErrorIs(t, err, c.want, name)
 		require.ErrorContains(t, err, c.naming, name)
 		require.Len(t, r.events(), before, name)
 	}
-	names := make([]*agentv1.ToolCall, maxCalls)
+	names := make([]*agentv1.ToolCall, turns.MaxCalls)
 	for i := range names {
 		names[i] = use(strings.Repeat("n", 128))
 	}
-	require.Len(t, r.submit(a, 2, "as many as there may be", names...).GetToolResults(), maxCalls)
-	for i, n := range []int{maxNesting - 2, maxNesting - 1} {
+	require.Len(t, r.submit(a, 2, "as many as there may be", names...).GetToolResults(), turns.MaxCalls)
+	for i, n := range []int{tools.MaxNesting - 2, tools.MaxNesting - 1} {
 		res := r.submit(a, int32(3+i), "as deep as it may be", nested(n)).GetToolResults()
 		require.Equal(t, "invalid_argument", res[0].GetError().GetKind())
 	}

@@ -9,6 +9,7 @@ import (
 	"quartet/pkg/journal"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/services/agent/lane"
 )
 
 func (r *rig) briefs(req *agentv1.ListBriefsRequest) []*agentv1.Brief {
@@ -60,7 +61,7 @@ func TestC3_Briefs(t *testing.T) {
 	require.Contains(t, all[1].GetText(), "build it")
 
 	r.send("keeper", "poison", normal)
-	for range maxAttempts {
+	for range lane.MaxAttempts {
 		r.finish(r.take("keeper"), retryable)
 	}
 	all = r.briefs(&agentv1.ListBriefsRequest{Kind: failure})

@@ -17,6 +17,9 @@ import (
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane/planetest"
+	"quartet/services/agent/children"
+	"quartet/services/agent/ref"
+	"quartet/services/agent/tools"
 )
 
 // exampleOf makes a value that a schema allows.
@@ -56,9 +59,9 @@ func exampleOf(s *structpb.Struct) any {
 // Every property that a schema offers is one that the call takes, with a value
 // of the schema's type, and every one is described.
 func TestC4_SchemasSayWhatCallsTake(t *testing.T) {
-	for i, spec := range specs() {
-		tl := tools[i]
-		require.Equal(t, tl.name, spec.GetName())
+	for i, spec := range tools.Specs() {
+		tl := tools.Table[i]
+		require.Equal(t, tl.Name, spec.GetName())
 		require.Greater(t, len(spec.GetDescription()), 10, spec.GetName())
 		require.NotZero(t, spec.GetFamily(), spec.GetName())
 		schema := spec.GetInputSchema().GetFields()
@@ -70,19 +73,19 @@ func TestC4_SchemasSayWhatCallsTake(t *testing.T) {
 		for name, p := range properties {
 			require.NotEmpty(t, p.GetStructValue().GetFields()["description"].GetStringValue(), "%s.%s is not described", spec.GetName(), name)
 			with := map[string]any{name: exampleOf(p.GetStructValue())}
-			for _, r := range slices.Concat(tl.required, tl.oneOf) {
+			for _, r := range slices.Concat(tl.Required, tl.OneOf) {
 				with[r] = exampleOf(properties[r].GetStructValue())
 			}
 			args, err := structpb.NewStruct(with)
 			require.NoError(t, err)
-			_, err = tl.prepare(callScope{agent: key{"acme", "keeper"}, left: time.Minute}, args)
+			_, err = tl.Request(tools.Scope{Agent: ref.Agent{Namespace: "acme", ID: "keeper"}, Remaining: time.Minute}, args)
 			require.NoError(t, err, "%s.%s", spec.GetName(), name)
-			for _, r := range slices.Concat(tl.required, tl.oneOf) {
+			for _, r := range slices.Concat(tl.Required, tl.OneOf) {
 				delete(with, r)
 			}
 			args, err = structpb.NewStruct(with)
 			require.NoError(t, err)
-			if _, err = tl.prepare(callScope{agent: key{"acme", "keeper"}, left: time.Minute}, args); len(tl.required)+len(tl.oneOf) > 0 {
+			if _, err = tl.Request(tools.Scope{Agent: ref.Agent{Namespace: "acme", ID: "keeper"}, Remaining: time.Minute}, args); len(tl.Required)+len(tl.OneOf) > 0 {
 				require.ErrorIs(t, err, fault.InvalidArgument, "%s without what it requires", spec.GetName())
 			}
 		}
@@ -97,19 +100,18 @@ func TestC4_ToolsGoByProfile(t *testing.T) {
 	r.spawn("keeper")
 	all, err := r.service.ListTools(r.operator(), &agentv1.ListToolsRequest{AgentId: "keeper"})
 	require.NoError(t, err)
-	require.Len(t, all.GetTools(), len(tools))
-	k := key{"acme", "keeper"}
-	r.service.profiles.Store(k, profile{agentv1.ToolFamily_TOOL_FAMILY_CORE})
-	few, err := r.service.ListTools(r.operator(), &agentv1.ListToolsRequest{AgentId: "keeper"})
+	require.Len(t, all.GetTools(), len(tools.Table))
+	child := r.delegate(r.operator(), "one", "do it").GetAgentId()
+	few, err := r.service.ListTools(r.operator(), &agentv1.ListToolsRequest{AgentId: child})
 	require.NoError(t, err)
 	for _, tl := range few.GetTools() {
-		require.Equal(t, agentv1.ToolFamily_TOOL_FAMILY_CORE, tl.GetFamily())
+		require.Contains(t, children.ChildFamilies(), tl.GetFamily())
 	}
-	require.Less(t, len(few.GetTools()), len(tools))
-	resp, err := r.service.CallTool(r.operator(), &agentv1.CallToolRequest{AgentId: "keeper", Name: "ExecCommand", Arguments: use("", "cmd", "true").GetArguments()})
+	require.Less(t, len(few.GetTools()), len(tools.Table))
+	resp, err := r.service.CallTool(r.operator(), &agentv1.CallToolRequest{AgentId: child, Name: "SpawnAgent", Arguments: use("", "initial_message", "go").GetArguments()})
 	require.NoError(t, err)
 	require.Equal(t, "tool_not_available", resp.GetResult().GetError().GetKind())
-	require.Empty(t, r.others.seen())
+	require.NotContains(t, r.others.methods(), "SpawnAgent")
 }
 
 func (r *rig) callTool(ctx context.Context, requestID, text, name string, args ...any) *agentv1.CallToolResponse {
@@ -127,7 +129,7 @@ func TestC4_CallToolOutsideATurn(t *testing.T) {
 	r.spawn("keeper")
 	own := planetest.AsAgent(t.Context(), "keeper")
 	resp := r.callTool(own, "once", "", "CreateWorkItem", "objective", "x")
-	require.Equal(t, statusSuccess, resp.GetResult().GetStatus())
+	require.Equal(t, tools.StatusSuccess, resp.GetResult().GetStatus())
 	c := r.others.seen()[0]
 	require.Equal(t, "once", c.requestID)
 	require.Equal(t, "agent/keeper", c.actor.Principal)

@@ -12,6 +12,9 @@ import (
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane/planetest"
+	"quartet/services/agent/children"
+	"quartet/services/agent/directory"
+	"quartet/services/agent/state"
 )
 
 // stays has time pass and looks whether a child is still there.
@@ -19,9 +22,9 @@ func (r *rig) stays(child *agentv1.SpawnAgentResponse) {
 	r.t.Helper()
 	for range 5 {
 		require.NoError(r.t, r.service.Quiesce(r.t.Context()))
-		r.clk.Advance(tendMost)
+		r.clk.Advance(children.MaxRetry)
 	}
-	require.True(r.t, isOpen(r.delegation(child.GetDelegationId())))
+	require.True(r.t, state.IsOpen(r.delegation(child.GetDelegationId())))
 }
 
 // A12: a child's end is looked at when an operator completes what kept it alive;
@@ -44,7 +47,7 @@ func TestA12_AnItemCompletedByAnOperatorEndsTheChild(t *testing.T) {
 	r.stays(child) // nobody said so yet
 	voice.Say(&journal.Event{Namespace: "acme", AgentID: child.GetAgentId(), WorkItemID: "wi_1", Payload: &workv1.WorkItemCompleted{WorkItem: &workv1.WorkItemRecord{WorkItemId: "wi_1"}}})
 	d := r.over(child)
-	require.Equal(t, outcomeCompleted, d.GetOutcome())
+	require.Equal(t, agentv1.DelegationOutcome_DELEGATION_OUTCOME_COMPLETED, d.GetOutcome())
 	require.Equal(t, "so far", d.GetResultSummary())
 }
 
@@ -106,7 +109,7 @@ func TestA12_ADroppedTickEndsTheChild(t *testing.T) {
 	r.others.set(func() { open = 0 })
 	r.stays(child)
 	require.Nil(t, r.poll(child.GetAgentId()).GetTurn(), "the tick is stale")
-	require.Equal(t, outcomeCompleted, r.over(child).GetOutcome())
+	require.Equal(t, agentv1.DelegationOutcome_DELEGATION_OUTCOME_COMPLETED, r.over(child).GetOutcome())
 }
 
 // A9, A7: what was handed to a run that was aborted goes to the next turn, in
@@ -165,11 +168,11 @@ func TestA4_GetAgentShowsItsWaits(t *testing.T) {
 			}
 		}
 	}
-	for _, n := range []int{shownWaits - 1, shownWaits, shownWaits + 1} {
+	for _, n := range []int{directory.ShownWaits - 1, directory.ShownWaits, directory.ShownWaits + 1} {
 		r.others.set(func() { r.others.waits = make([]*waitingv1.Wait, n) })
 		got, err := r.service.GetAgent(r.operator(), &agentv1.GetAgentRequest{AgentId: "keeper"})
 		require.NoError(t, err)
-		require.Len(t, got.GetWaits(), min(n, shownWaits))
+		require.Len(t, got.GetWaits(), min(n, directory.ShownWaits))
 		require.EqualValues(t, n, got.GetTotalWaits())
 	}
 }

@@ -24,6 +24,11 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane/planetest"
 	"quartet/pkg/rpc"
+	"quartet/services/agent/access"
+	"quartet/services/agent/children"
+	"quartet/services/agent/lane"
+	"quartet/services/agent/ref"
+	"quartet/services/agent/state"
 )
 
 const (
@@ -74,7 +79,7 @@ func (r *rig) until(ok func() bool) {
 		if ok() {
 			return true
 		}
-		r.clk.Advance(tendMost)
+		r.clk.Advance(children.MaxRetry)
 		return ok()
 	})
 }
@@ -97,7 +102,7 @@ func TestA1_SpawnPrivateChild(t *testing.T) {
 	require.Equal(t, "keeper", c.GetLineageParentAgentId())
 	require.Equal(t, "keeper", c.GetSupervisorAgentId())
 	require.Equal(t, agentv1.Context_CONTEXT_FRESH, c.GetContext())
-	require.Equal(t, childFamilies(), c.GetToolFamilies())
+	require.Equal(t, children.ChildFamilies(), c.GetToolFamilies())
 	require.True(t, strings.HasPrefix(got.GetTaskId(), "tsk_"))
 	d := r.delegation(got.GetDelegationId())
 	require.Equal(t, agentv1.DelegationState_DELEGATION_STATE_OPEN, d.GetState())
@@ -152,7 +157,7 @@ func TestA1_ChildSpawnRefusals(t *testing.T) {
 	require.ErrorIs(t, err, fault.NotFound)
 	_, err = r.service.SpawnAgent(planetest.AsAgent(t.Context(), "other"), &agentv1.SpawnAgentRequest{InitialMessage: "x", ParentAgentId: "keeper"})
 	require.ErrorIs(t, err, fault.PermissionDenied)
-	stale := rpc.WithActor(t.Context(), runActor(key{"acme", "keeper"}, "run_00000000000000000000000zzz"))
+	stale := rpc.WithActor(t.Context(), access.RunActor(ref.Agent{Namespace: "acme", ID: "keeper"}, "run_00000000000000000000000zzz"))
 	_, err = r.service.SpawnAgent(stale, &agentv1.SpawnAgentRequest{InitialMessage: "x"})
 	require.ErrorIs(t, err, fault.RunStale)
 	require.Len(t, r.events(), before)
@@ -162,7 +167,7 @@ func TestA1_ChildSpawnRefusals(t *testing.T) {
 func TestA2_AtMostEightChildren(t *testing.T) {
 	r := family(t)
 	var ids []*agentv1.SpawnAgentResponse
-	for i := range DefaultMaxChildren {
+	for i := range children.DefaultMaxChildren {
 		ids = append(ids, r.delegate(r.operator(), fmt.Sprint("r", i), "work"))
 	}
 	before := len(r.events())
@@ -172,7 +177,7 @@ func TestA2_AtMostEightChildren(t *testing.T) {
 	require.Len(t, r.events(), before)
 	r.delegate(r.operator(), "r0", "work") // a repetition is no new child
 	r.stopTask(ids[0])
-	r.until(func() bool { return !isOpen(r.delegation(ids[0].GetDelegationId())) })
+	r.until(func() bool { return !state.IsOpen(r.delegation(ids[0].GetDelegationId())) })
 	r.delegate(r.operator(), "", "one more")
 }
 
@@ -305,15 +310,15 @@ func TestA12_WhenAChildIsDone(t *testing.T) {
 			if c.alive {
 				for range 5 {
 					require.NoError(t, r.service.Quiesce(t.Context()))
-					r.clk.Advance(tendMost)
+					r.clk.Advance(children.MaxRetry)
 				}
-				require.True(t, isOpen(r.delegation(child.GetDelegationId())), "a finished turn is not a finished task (upstream #1765)")
+				require.True(t, state.IsOpen(r.delegation(child.GetDelegationId())), "a finished turn is not a finished task (upstream #1765)")
 				require.Equal(t, alive, r.record(child.GetAgentId()).GetLifecycle())
 				return
 			}
-			r.until(func() bool { return !isOpen(r.delegation(child.GetDelegationId())) })
+			r.until(func() bool { return !state.IsOpen(r.delegation(child.GetDelegationId())) })
 			d := r.delegation(child.GetDelegationId())
-			require.Equal(t, outcomeCompleted, d.GetOutcome())
+			require.Equal(t, agentv1.DelegationOutcome_DELEGATION_OUTCOME_COMPLETED, d.GetOutcome())
 			require.Equal(t, c.result, d.GetResultSummary())
 			require.Equal(t, c.item, d.GetChildWorkItemId())
 			r.others.set(func() { r.others.waits = nil })
@@ -326,16 +331,16 @@ func TestA12_WhenAChildIsDone(t *testing.T) {
 func TestA12_FailedAndCancelled(t *testing.T) {
 	for name, c := range map[string]struct {
 		end     func(r *rig, child *agentv1.SpawnAgentResponse)
-		outcome string
+		outcome agentv1.DelegationOutcome
 		result  string
 	}{
-		"fatal": {func(r *rig, child *agentv1.SpawnAgentResponse) { r.finish(r.take(child.GetAgentId()), fatal) }, outcomeFailed, "fatal"},
+		"fatal": {func(r *rig, child *agentv1.SpawnAgentResponse) { r.finish(r.take(child.GetAgentId()), fatal) }, agentv1.DelegationOutcome_DELEGATION_OUTCOME_FAILED, "fatal"},
 		"quarantined": {func(r *rig, child *agentv1.SpawnAgentResponse) {
-			for range maxAttempts {
+			for range lane.MaxAttempts {
 				r.finish(r.take(child.GetAgentId()), retryable)
 			}
-		}, outcomeFailed, "retryable, attempt 3 of 3"},
-		"stopped": {func(r *rig, child *agentv1.SpawnAgentResponse) { r.stopTask(child) }, outcomeCancelled, "its task was stopped"},
+		}, agentv1.DelegationOutcome_DELEGATION_OUTCOME_FAILED, "retryable, attempt 3 of 3"},
+		"stopped": {func(r *rig, child *agentv1.SpawnAgentResponse) { r.stopTask(child) }, agentv1.DelegationOutcome_DELEGATION_OUTCOME_CANCELLED, "its task was stopped"},
 		"stopped in a turn": {func(r *rig, child *agentv1.SpawnAgentResponse) {
 			a := r.take(child.GetAgentId())
 			r.stopTask(child)
@@ -347,15 +352,15 @@ func TestA12_FailedAndCancelled(t *testing.T) {
 				}
 				return errors.Is(err, fault.RunStale)
 			})
-		}, outcomeCancelled, "its task was stopped"},
+		}, agentv1.DelegationOutcome_DELEGATION_OUTCOME_CANCELLED, "its task was stopped"},
 		"deleted by its supervisor": {func(r *rig, child *agentv1.SpawnAgentResponse) {
 			_, err := r.service.DeleteAgent(planetest.AsAgent(r.t.Context(), "keeper"), &agentv1.DeleteAgentRequest{AgentId: child.GetAgentId(), Reason: "enough"})
 			require.NoError(r.t, err)
-		}, outcomeCancelled, "enough"},
+		}, agentv1.DelegationOutcome_DELEGATION_OUTCOME_CANCELLED, "enough"},
 		"its parent deleted": {func(r *rig, _ *agentv1.SpawnAgentResponse) {
 			_, err := r.service.DeleteAgent(r.operator(), &agentv1.DeleteAgentRequest{AgentId: "keeper"})
 			require.NoError(r.t, err)
-		}, outcomeCancelled, "its parent was deleted"},
+		}, agentv1.DelegationOutcome_DELEGATION_OUTCOME_CANCELLED, "its parent was deleted"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := family(t)
@@ -500,7 +505,7 @@ func TestA3_ADelegationSurvivesEveryCut(t *testing.T) {
 					continue // before the delegation
 				}
 				r.drive(child.GetAgentId(), func(d *agentv1.Delegation) bool {
-					return !isOpen(d) && r.record(child.GetAgentId()).GetLifecycle() == deleted
+					return !state.IsOpen(d) && r.record(child.GetAgentId()).GetLifecycle() == deleted
 				}, child.GetDelegationId())
 				times := map[string]int{}
 				for _, ev := range r.events() {
@@ -570,14 +575,14 @@ func (r *rig) drive(childID string, over func(*agentv1.Delegation) bool, delegat
 		if err == nil {
 			if _, err := r.service.GetAgent(r.operator(), &agentv1.GetAgentRequest{AgentId: childID}); err == nil && over(resp.GetDelegation()) {
 				return true
-			} else if err != nil && !isOpen(resp.GetDelegation()) {
+			} else if err != nil && !state.IsOpen(resp.GetDelegation()) {
 				return true // it was never made
 			}
 		}
 		if resp, err := r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{AgentIds: []string{childID}, Wait: durationpb.New(0)}); err == nil && resp.GetTurn() != nil {
 			_, _ = r.tryFinish(resp, done)
 		}
-		r.clk.Advance(tendMost)
+		r.clk.Advance(children.MaxRetry)
 		return false
 	})
 }

@@ -10,7 +10,6 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
-	workv1 "quartet/pkg/pb/quartet/work/v1"
 )
 
 func said(payload proto.Message) *journal.Event {
@@ -49,26 +48,6 @@ func TestT5_ATaskResultIsOneMessage(t *testing.T) {
 	r.hear(&journal.Event{Namespace: "acme", AgentID: "nobody", Payload: &taskv1.TaskCompleted{Task: &taskv1.Task{TaskId: "tsk_5"}}})
 	r.hear(&journal.Event{Namespace: "umbrella", AgentID: "keeper", Payload: &taskv1.TaskCompleted{Task: &taskv1.Task{TaskId: "tsk_6"}}})
 	require.EqualValues(t, 3, r.facts("keeper").GetQueued())
-}
-
-// The result and the end of the wait for it are two facts of two planes; the
-// turn shows both.
-func TestT5_TheTurnWaitsUntilTheItemIsFree(t *testing.T) {
-	r := newRig(t)
-	r.spawn("keeper")
-	looks := 0
-	r.others.set(func() {
-		r.others.item = func() *workv1.WorkItem {
-			looks++
-			if looks < 3 {
-				return &workv1.WorkItem{WorkItemId: "wi_a", Waits: []*workv1.AttachedWait{{Kind: waitingv1.WaitKind_WAIT_KIND_TASK, Resource: "tsk_1"}}}
-			}
-			return &workv1.WorkItem{WorkItemId: "wi_a"}
-		}
-	})
-	r.hear(said(&taskv1.TaskCompleted{Task: &taskv1.Task{TaskId: "tsk_1", WorkItemId: "wi_a"}}))
-	r.take("keeper")
-	require.Equal(t, 3, looks)
 }
 
 func TestP4_ATimerIsOneTickAFire(t *testing.T) {

@@ -13,6 +13,8 @@ import (
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/pkg/plane/planetest"
 	"quartet/pkg/rpc"
+	"quartet/services/agent/control"
+	"quartet/services/agent/lane"
 )
 
 const (
@@ -132,10 +134,10 @@ func TestX15_WhoGivesOrders(t *testing.T) {
 		require.ErrorIs(t, err, fault.NotFound)
 		_, err = r.order(r.operator(), verb, "Bad Name", "", "")
 		require.ErrorIs(t, err, fault.InvalidArgument)
-		_, err = r.order(r.operator(), verb, "keeper", "", strings.Repeat("ä", maxReasonChars+1))
+		_, err = r.order(r.operator(), verb, "keeper", "", strings.Repeat("ä", control.MaxReasonChars+1))
 		require.ErrorIs(t, err, fault.LimitExceeded)
 		require.Len(t, r.events(), before, "a refusal writes nothing")
-		_, err = r.order(planetest.As(t.Context(), rpc.RoleAdmin), verb, "keeper", "", strings.Repeat("ä", maxReasonChars))
+		_, err = r.order(planetest.As(t.Context(), rpc.RoleAdmin), verb, "keeper", "", strings.Repeat("ä", control.MaxReasonChars))
 		require.NoError(t, err)
 	}
 }
@@ -175,7 +177,7 @@ func TestA8_AStopGivesTheMessageBack(t *testing.T) {
 	r.spawn("keeper")
 	id := r.send("keeper", "one", normal)
 	r.send("keeper", "two", normal)
-	for range maxAttempts + 1 {
+	for range lane.MaxAttempts + 1 {
 		a := r.take("keeper")
 		in := r.send("keeper", "hurry", interject)
 		require.Len(t, r.submit(a, 0, "working").GetInterjections(), 1)
@@ -184,7 +186,7 @@ func TestA8_AStopGivesTheMessageBack(t *testing.T) {
 		require.Equal(t, a.GetTurn().GetTurnId(), stoppedAgent.GetLastTurnId())
 		ended := r.turn(a)
 		require.Equal(t, agentv1.TurnState_TURN_STATE_INTERRUPTED, ended.GetState())
-		require.Equal(t, "operator_stopped", ended.GetEndReason())
+		require.Equal(t, agentv1.TurnEndReason_TURN_END_REASON_OPERATOR_STOPPED, ended.GetEndReason())
 		m := r.message("keeper", id)
 		require.Equal(t, agentv1.MessageState_MESSAGE_STATE_QUEUED, m.GetState())
 		require.Zero(t, m.GetAttempts())
@@ -240,8 +242,8 @@ func TestA8_WhatAStoppedAgentTakes(t *testing.T) {
 // wakeTick is a scheduler's tick for what woke the agent.
 func (r *rig) wakeTick() string {
 	r.t.Helper()
-	resp := r.offer(r.facts("keeper").GetFactsRevision(), &agentv1.Decision{Action: "tick", TickReason: agentv1.TickReason_TICK_REASON_WAKE_HINT, Reason: "agent_triggered"})
-	require.Equal(r.t, offerRecorded, resp.GetResult())
+	resp := r.offer(r.facts("keeper").GetFactsRevision(), &agentv1.Decision{Action: agentv1.DecisionAction_DECISION_ACTION_TICK, TickReason: agentv1.TickReason_TICK_REASON_WAKE_HINT, Reason: "agent_triggered"})
+	require.Equal(r.t, agentv1.OfferResult_OFFER_RESULT_RECORDED, resp.GetResult())
 	return resp.GetMessageId()
 }
 
@@ -262,8 +264,8 @@ func TestA8_AStopDropsTheTick(t *testing.T) {
 		f := r.facts("keeper")
 		require.False(t, f.GetTickPending())
 		require.True(t, f.GetWakeHint(), "what woke the agent was not told")
-		offered := r.offer(f.GetFactsRevision(), &agentv1.Decision{Action: "tick", TickReason: agentv1.TickReason_TICK_REASON_WAKE_HINT})
-		require.Equal(t, offerStale, offered.GetResult())
+		offered := r.offer(f.GetFactsRevision(), &agentv1.Decision{Action: agentv1.DecisionAction_DECISION_ACTION_TICK, TickReason: agentv1.TickReason_TICK_REASON_WAKE_HINT})
+		require.Equal(t, agentv1.OfferResult_OFFER_RESULT_STALE, offered.GetResult())
 		r.must("start", "keeper")
 		r.wakeTick()
 		require.Equal(t, agentv1.MessageKind_MESSAGE_KIND_SYSTEM_TICK, r.take("keeper").GetMessage().GetKind())

@@ -15,6 +15,9 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane/planetest"
 	"quartet/pkg/rpc"
+	"quartet/services/agent/facts"
+	"quartet/services/agent/runners"
+	"quartet/services/agent/state"
 )
 
 const continueCurrent = agentv1.TickReason_TICK_REASON_CONTINUE_CURRENT
@@ -27,7 +30,7 @@ func (r *rig) offer(revision int64, d *agentv1.Decision) *agentv1.OfferDecisionR
 }
 
 func tickOf(item string, revision int64) *agentv1.Decision {
-	return &agentv1.Decision{Action: "tick", TickReason: continueCurrent, Reason: "current_runnable", WorkItemId: item, WorkItemRevision: revision, Explanation: "go on"}
+	return &agentv1.Decision{Action: agentv1.DecisionAction_DECISION_ACTION_TICK, TickReason: continueCurrent, Reason: "current_runnable", WorkItemId: item, WorkItemRevision: revision, Explanation: "go on"}
 }
 
 func TestD4_OneTickAtATimeAndOneAKey(t *testing.T) {
@@ -40,10 +43,10 @@ func TestD4_OneTickAtATimeAndOneAKey(t *testing.T) {
 	})
 	now := func() int64 { return r.facts("keeper").GetFactsRevision() }
 
-	require.Equal(t, "stale", r.offer(now()+1, tickOf("wi_1", 1)).GetResult())
-	require.Equal(t, "stale", r.offer(now()-1, tickOf("wi_1", 1)).GetResult())
+	require.Equal(t, agentv1.OfferResult_OFFER_RESULT_STALE, r.offer(now()+1, tickOf("wi_1", 1)).GetResult())
+	require.Equal(t, agentv1.OfferResult_OFFER_RESULT_STALE, r.offer(now()-1, tickOf("wi_1", 1)).GetResult())
 	first := r.offer(now(), tickOf("wi_1", 1))
-	require.Equal(t, "recorded", first.GetResult())
+	require.Equal(t, agentv1.OfferResult_OFFER_RESULT_RECORDED, first.GetResult())
 	m := r.message("keeper", first.GetMessageId())
 	require.Equal(t, agentv1.MessageKind_MESSAGE_KIND_SYSTEM_TICK, m.GetKind())
 	require.Equal(t, agentv1.Authority_AUTHORITY_RUNTIME_INSTRUCTION, m.GetAuthority())
@@ -54,29 +57,29 @@ func TestD4_OneTickAtATimeAndOneAKey(t *testing.T) {
 	require.EqualValues(t, 1, f.GetQueued())
 	require.Zero(t, f.GetQueuedInput(), "a tick is no input")
 
-	require.Equal(t, "pending", r.offer(now(), tickOf("wi_2", 5)).GetResult(), "one tick at a time, whatever it is about")
+	require.Equal(t, agentv1.OfferResult_OFFER_RESULT_PENDING, r.offer(now(), tickOf("wi_2", 5)).GetResult(), "one tick at a time, whatever it is about")
 	r.restart()
-	require.Equal(t, "pending", r.offer(now(), tickOf("wi_2", 5)).GetResult(), "also after a restart (upstream: restart ticks)")
+	require.Equal(t, agentv1.OfferResult_OFFER_RESULT_PENDING, r.offer(now(), tickOf("wi_2", 5)).GetResult(), "also after a restart (upstream: restart ticks)")
 
 	a := r.take("keeper")
 	require.True(t, r.facts("keeper").GetTickPending(), "it is pending while its turn is open")
-	require.Equal(t, "pending", r.offer(now(), tickOf("wi_1", 1)).GetResult())
+	require.Equal(t, agentv1.OfferResult_OFFER_RESULT_PENDING, r.offer(now(), tickOf("wi_1", 1)).GetResult())
 	r.finish(a, done)
-	require.Equal(t, "recorded", r.offer(now(), tickOf("wi_1", 1)).GetResult(), "another turn ended since: another key")
+	require.Equal(t, agentv1.OfferResult_OFFER_RESULT_RECORDED, r.offer(now(), tickOf("wi_1", 1)).GetResult(), "another turn ended since: another key")
 }
 
 // A failed turn frees the key: the tick comes again (SPEC D4, upstream #2447).
 func TestD4_AFailedTurnFreesTheKey(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper")
-	wake := &agentv1.Decision{Action: "tick", TickReason: agentv1.TickReason_TICK_REASON_WAKE_HINT, Reason: "agent_triggered"}
+	wake := &agentv1.Decision{Action: agentv1.DecisionAction_DECISION_ACTION_TICK, TickReason: agentv1.TickReason_TICK_REASON_WAKE_HINT, Reason: "agent_triggered"}
 	for range 3 {
-		require.Equal(t, "recorded", r.offer(r.facts("keeper").GetFactsRevision(), wake).GetResult())
+		require.Equal(t, agentv1.OfferResult_OFFER_RESULT_RECORDED, r.offer(r.facts("keeper").GetFactsRevision(), wake).GetResult())
 		r.finish(r.take("keeper"), fatal)
 		require.False(t, r.facts("keeper").GetTickPending())
 	}
 	// One that may be tried again is queued itself.
-	require.Equal(t, "recorded", r.offer(r.facts("keeper").GetFactsRevision(), wake).GetResult())
+	require.Equal(t, agentv1.OfferResult_OFFER_RESULT_RECORDED, r.offer(r.facts("keeper").GetFactsRevision(), wake).GetResult())
 	r.finish(r.take("keeper"), retryable)
 	require.True(t, r.facts("keeper").GetTickPending())
 	require.EqualValues(t, 1, r.facts("keeper").GetQueued())
@@ -85,11 +88,11 @@ func TestD4_AFailedTurnFreesTheKey(t *testing.T) {
 func TestD6_AnUnchangedDecisionIsNotWrittenAgain(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper")
-	idle := &agentv1.Decision{Action: "idle", Reason: "no_work_items", Explanation: "idle: nothing"}
-	require.Equal(t, "recorded", r.offer(1, idle).GetResult())
+	idle := &agentv1.Decision{Action: agentv1.DecisionAction_DECISION_ACTION_IDLE, Reason: "no_work_items", Explanation: "idle: nothing"}
+	require.Equal(t, agentv1.OfferResult_OFFER_RESULT_RECORDED, r.offer(1, idle).GetResult())
 	before := len(r.events())
 	for range 3 {
-		require.Equal(t, "unchanged", r.offer(r.facts("keeper").GetFactsRevision(), idle).GetResult())
+		require.Equal(t, agentv1.OfferResult_OFFER_RESULT_UNCHANGED, r.offer(r.facts("keeper").GetFactsRevision(), idle).GetResult())
 	}
 	require.Len(t, r.events(), before)
 	require.Equal(t, "no_work_items", r.facts("keeper").GetLastDecision().GetReason())
@@ -101,13 +104,13 @@ func TestD6_AnUnchangedDecisionIsNotWrittenAgain(t *testing.T) {
 	_, err = r.service.ListDecisions(r.operator(), &agentv1.ListDecisionsRequest{AgentId: "keeper", PageSize: 101})
 	require.ErrorIs(t, err, fault.LimitExceeded)
 
-	for i := range keptDecisions + 5 {
-		r.offer(r.facts("keeper").GetFactsRevision(), &agentv1.Decision{Action: "idle", Reason: fmt.Sprint(i)})
+	for i := range state.KeptDecisions + 5 {
+		r.offer(r.facts("keeper").GetFactsRevision(), &agentv1.Decision{Action: agentv1.DecisionAction_DECISION_ACTION_IDLE, Reason: fmt.Sprint(i)})
 	}
-	l, err = r.service.ListDecisions(r.operator(), &agentv1.ListDecisionsRequest{AgentId: "keeper", PageSize: keptDecisions})
+	l, err = r.service.ListDecisions(r.operator(), &agentv1.ListDecisionsRequest{AgentId: "keeper", PageSize: state.KeptDecisions})
 	require.NoError(t, err)
-	require.Len(t, l.GetDecisions(), keptDecisions)
-	require.Equal(t, fmt.Sprint(keptDecisions+4), l.GetDecisions()[0].GetReason(), "newest first")
+	require.Len(t, l.GetDecisions(), state.KeptDecisions)
+	require.Equal(t, fmt.Sprint(state.KeptDecisions+4), l.GetDecisions()[0].GetReason(), "newest first")
 }
 
 func TestX15_FactsAndOffersAreForServices(t *testing.T) {
@@ -141,9 +144,8 @@ func TestX14_ASweepSeesEveryAgent(t *testing.T) {
 	for {
 		resp, err := r.service.GetFacts(r.scheduler(), req)
 		require.NoError(t, err)
-		require.Len(t, resp.GetNamespaces(), len(resp.GetFacts()))
-		for i, f := range resp.GetFacts() {
-			seen[resp.GetNamespaces()[i]+"/"+f.GetAgent().GetAgentId()]++
+		for _, f := range resp.GetFacts() {
+			seen[f.GetNamespace()+"/"+f.GetAgent().GetAgentId()]++
 		}
 		pages++
 		if req.PageToken = resp.GetNextPageToken(); req.GetPageToken() == "" {
@@ -183,7 +185,7 @@ func TestP7_FactsNameWhatTurnsWereShown(t *testing.T) {
 	for range 5 {
 		turn(done)
 	}
-	require.Len(t, r.facts("keeper").GetShownWaits(), recentTurns)
+	require.Len(t, r.facts("keeper").GetShownWaits(), state.RecentTurns)
 }
 
 // Pages of decisions neither repeat nor skip while others are recorded (SPEC D6, X9).
@@ -191,7 +193,7 @@ func TestD6_DecisionsArePaged(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper")
 	record := func(i int) {
-		require.Equal(t, "recorded", r.offer(r.facts("keeper").GetFactsRevision(), &agentv1.Decision{Action: "idle", Reason: fmt.Sprint(i)}).GetResult())
+		require.Equal(t, agentv1.OfferResult_OFFER_RESULT_RECORDED, r.offer(r.facts("keeper").GetFactsRevision(), &agentv1.Decision{Action: agentv1.DecisionAction_DECISION_ACTION_IDLE, Reason: fmt.Sprint(i)}).GetResult())
 	}
 	for i := range 25 {
 		record(i)
@@ -214,7 +216,7 @@ func TestD6_DecisionsArePaged(t *testing.T) {
 	require.Equal(t, "0", got[24])
 	l, err := r.service.ListDecisions(r.operator(), &agentv1.ListDecisionsRequest{AgentId: "keeper"})
 	require.NoError(t, err)
-	require.Len(t, l.GetDecisions(), defaultDecisions)
+	require.Len(t, l.GetDecisions(), facts.DefaultDecisions)
 	for _, bad := range []string{"x", page.Token("facts", "1"), page.Token("decisions", "x")} {
 		_, err := r.service.ListDecisions(r.operator(), &agentv1.ListDecisionsRequest{AgentId: "keeper", PageToken: bad})
 		require.ErrorIs(t, err, fault.CursorInvalid, bad)
@@ -233,9 +235,9 @@ func TestD6_FactsNameTheRunAndTheLine(t *testing.T) {
 	require.EqualValues(t, 2, f.GetReadyAhead())
 	require.Zero(t, r.facts("a").GetReadyAhead())
 	require.Nil(t, f.GetOpenTurn())
-	w := r.service.waiters.add("acme", nil, false, choice{})
+	w := r.service.waiters.Add("acme", nil, false, runners.Selection{})
 	require.EqualValues(t, 1, r.facts("keeper").GetRunnersWaiting())
-	r.service.waiters.remove(w)
+	r.service.waiters.Remove(w)
 	r.take("keeper")
 	r.clk.Advance(10 * time.Second)
 	f = r.facts("keeper")
@@ -249,7 +251,7 @@ func TestP7_AWakeThatNoTurnSurvivedComesBack(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper")
 	r.hear(said(&waitingv1.TriggerDelivered{Trigger: &waitingv1.Trigger{TriggerId: "trg_1"}, WakeAgent: true}))
-	wake := &agentv1.Decision{Action: "tick", TickReason: agentv1.TickReason_TICK_REASON_WAKE_HINT, Reason: "agent_triggered"}
+	wake := &agentv1.Decision{Action: agentv1.DecisionAction_DECISION_ACTION_TICK, TickReason: agentv1.TickReason_TICK_REASON_WAKE_HINT, Reason: "agent_triggered"}
 	for i := range int32(2) {
 		require.Equal(t, i, r.facts("keeper").GetFailedTicks())
 		require.Equal(t, epoch, r.facts("keeper").GetWokenAt().AsTime())

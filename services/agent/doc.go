@@ -11,6 +11,11 @@
 // task plane; trigger_delivered, timer_fired and wait_resolved of the waiting
 // plane; work_item_created and report_promoted of the work plane.
 //
-// Emits: agent_*, message_*, turn_*, round_*, tool_result_recorded, delegation_*,
+// Emits: agent_spawned, agent_paused, agent_resumed, agent_stopped, agent_started,
+// agent_deleting, agent_deleted, agent_woken; message_queued, message_dequeued,
+// message_requeued, message_processed, message_interjected, message_aborted,
+// message_dropped, message_quarantined; turn_started, turn_completed, turn_failed,
+// turn_interrupted, turn_aborted; round_submitted, tool_result_recorded, round_settled;
+// delegation_opened, delegation_updated, delegation_completed, first_item_noted;
 // brief_written, task_answered, decision_recorded.
 package agent

@@ -11,6 +11,10 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/pkg/plane/planetest"
 	"quartet/pkg/rpc"
+	"quartet/services/agent/lane"
+	"quartet/services/agent/leases"
+	"quartet/services/agent/text"
+	"quartet/services/agent/turns"
 )
 
 func TestA6_Outcomes(t *testing.T) {
@@ -31,7 +35,7 @@ func TestA6_Outcomes(t *testing.T) {
 			r, a := turn(t)
 			ended := r.finish(a, c.outcome)
 			require.Equal(t, c.state, ended.GetState())
-			require.Equal(t, c.reason, ended.GetEndReason())
+			require.Equal(t, c.reason, text.EnumName(ended.GetEndReason()))
 			require.NotNil(t, ended.GetEndedAt())
 			m := r.message("keeper", a.GetMessage().GetMessageId())
 			require.Equal(t, c.message, m.GetState())
@@ -45,8 +49,8 @@ func TestA6_Outcomes(t *testing.T) {
 
 			// Once more, and with another outcome: nothing changes.
 			before := len(r.events())
-			require.Equal(t, c.reason, r.finish(a, c.outcome).GetEndReason())
-			require.Equal(t, c.reason, r.finish(a, fatal).GetEndReason())
+			require.Equal(t, c.reason, text.EnumName(r.finish(a, c.outcome).GetEndReason()))
+			require.Equal(t, c.reason, text.EnumName(r.finish(a, fatal).GetEndReason()))
 			require.Len(t, r.events(), before)
 			_, err := r.trySubmit(a, 0, "late")
 			require.ErrorIs(t, err, fault.TurnEnded)
@@ -64,7 +68,7 @@ func TestA6_AReleasedTurnCountsNoAttempt(t *testing.T) {
 	r, a := turn(t)
 	second := r.send("keeper", "second", normal)
 	first := a.GetMessage().GetMessageId()
-	for range 2 * maxAttempts {
+	for range 2 * lane.MaxAttempts {
 		said := r.send("keeper", "by the way", interject)
 		r.submit(a, 0, "thinking")
 		require.Equal(t, agentv1.MessageState_MESSAGE_STATE_INTERJECTED, r.message("keeper", said).GetState())
@@ -85,7 +89,7 @@ func TestA6_AReleasedTurnCountsNoAttempt(t *testing.T) {
 		acks++
 	}
 	require.Equal(t, 1, acks)
-	for range maxAttempts {
+	for range lane.MaxAttempts {
 		r.finish(a, retryable)
 		a = r.take("keeper")
 	}
@@ -128,7 +132,7 @@ func TestA5_PoisonNeverStopsTheLane(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper")
 	poison, next := r.send("keeper", "poison", normal), r.send("keeper", "next", normal)
-	for i := range maxAttempts {
+	for i := range lane.MaxAttempts {
 		a := r.take("keeper")
 		require.Equal(t, poison, a.GetMessage().GetMessageId())
 		require.EqualValues(t, i+1, r.message("keeper", poison).GetAttempts())
@@ -143,16 +147,16 @@ func TestA5_PoisonNeverStopsTheLane(t *testing.T) {
 
 func TestX12_ALostRunnerGivesItsMessageBack(t *testing.T) {
 	r, a := turn(t)
-	r.clk.Advance(turnTerm - time.Millisecond)
+	r.clk.Advance(leases.Term - time.Millisecond)
 	require.Equal(t, a.GetTurn().GetRunId(), r.facts("keeper").GetAgent().GetCurrentRunId())
 
 	// A sign of life begins the term anew, and writes no line.
 	before := len(r.events())
 	resp, err := r.service.RenewTurn(r.runner(), &agentv1.RenewTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId()})
 	require.NoError(t, err)
-	require.Equal(t, r.clk.Now().Add(turnTerm), resp.GetLeaseExpiresAt().AsTime())
+	require.Equal(t, r.clk.Now().Add(leases.Term), resp.GetLeaseExpiresAt().AsTime())
 	require.Len(t, r.events(), before)
-	r.clk.Advance(turnTerm - time.Millisecond)
+	r.clk.Advance(leases.Term - time.Millisecond)
 	require.Equal(t, a.GetTurn().GetRunId(), r.facts("keeper").GetAgent().GetCurrentRunId())
 
 	r.clk.Advance(time.Millisecond)
@@ -174,9 +178,9 @@ func TestX12_ALostRunnerGivesItsMessageBack(t *testing.T) {
 	require.Len(t, r.events(), before)
 
 	// A second loss and a third, then quarantine.
-	for range maxAttempts - 1 {
+	for range lane.MaxAttempts - 1 {
 		r.take("keeper")
-		r.clk.Advance(turnTerm)
+		r.clk.Advance(leases.Term)
 		r.eventually(func() bool { return r.facts("keeper").GetAgent().GetCurrentRunId() == "" })
 	}
 	require.Equal(t, agentv1.MessageState_MESSAGE_STATE_QUARANTINED, r.message("keeper", a.GetMessage().GetMessageId()).GetState())
@@ -185,13 +189,13 @@ func TestX12_ALostRunnerGivesItsMessageBack(t *testing.T) {
 // After a restart every open turn has one full term (SPEC X12), and its runner goes on.
 func TestX14_ARestartGivesOneFullTerm(t *testing.T) {
 	r, a := turn(t)
-	r.clk.Advance(turnTerm - time.Second)
+	r.clk.Advance(leases.Term - time.Second)
 	r.restart()
-	r.clk.Advance(turnTerm - time.Second)
+	r.clk.Advance(leases.Term - time.Second)
 	r.submit(a, 0, "here I am") // a full term from now
-	r.clk.Advance(turnTerm - time.Second)
+	r.clk.Advance(leases.Term - time.Second)
 	r.restart()
-	r.clk.Advance(turnTerm)
+	r.clk.Advance(leases.Term)
 	r.eventually(func() bool { return r.facts("keeper").GetAgent().GetCurrentRunId() == "" })
 }
 
@@ -208,13 +212,13 @@ func TestD5_OneAgentsTroubleDelaysNoOther(t *testing.T) {
 	r.completeThenHang(hang, proceed)
 	_, err := r.trySubmit(a, 0, "done", use("CompleteWorkItem", "work_item_id", "wi_1"))
 	require.ErrorIs(t, err, fault.NotReady)
-	r.clk.Advance(turnTerm)
+	r.clk.Advance(leases.Term)
 	<-hang // alpha's end waits for the work plane
 	r.eventually(func() bool { return r.facts("beta").GetAgent().GetCurrentRunId() == "" })
 	require.NotEmpty(t, r.facts("alpha").GetAgent().GetCurrentRunId())
 	close(proceed)
 	r.eventually(func() bool {
-		r.clk.Advance(retryTerm)
+		r.clk.Advance(turns.RetryTerm)
 		return r.facts("alpha").GetAgent().GetCurrentRunId() == ""
 	})
 }
@@ -227,7 +231,7 @@ func TestD4_IdleTurnsAreCounted(t *testing.T) {
 	tick := func() *agentv1.AcquireTurnResponse {
 		_, err := r.service.OfferDecision(r.scheduler(), &agentv1.OfferDecisionRequest{
 			AgentId: "keeper", FactsRevision: r.facts("keeper").GetFactsRevision(),
-			Decision: &agentv1.Decision{Action: "tick", TickReason: agentv1.TickReason_TICK_REASON_WAKE_HINT, Reason: "agent_triggered"},
+			Decision: &agentv1.Decision{Action: agentv1.DecisionAction_DECISION_ACTION_TICK, TickReason: agentv1.TickReason_TICK_REASON_WAKE_HINT, Reason: "agent_triggered"},
 		})
 		require.NoError(t, err)
 		return r.take("keeper")

@@ -12,6 +12,9 @@ import (
 	"quartet/pkg/fault"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/services/agent/state"
+	"quartet/services/agent/tools"
+	"quartet/services/agent/transcript"
 )
 
 // The whole transcript can be read back, by turn and by item, however long ago
@@ -23,7 +26,7 @@ func TestC2_TheTranscriptIsReadBack(t *testing.T) {
 	r.on("PickWorkItem", func(_ context.Context, req proto.Message) (proto.Message, error) {
 		return &workv1.PickWorkItemResponse{WorkItem: &workv1.WorkItem{WorkItemId: req.(*workv1.PickWorkItemRequest).GetWorkItemId()}}, nil
 	})
-	const turns = keptTurns + 6
+	const turns = state.KeptTurns + 6
 	var ids, runs []string
 	for i := range turns {
 		r.send("keeper", "go", normal)
@@ -54,7 +57,7 @@ func TestC2_TheTranscriptIsReadBack(t *testing.T) {
 		require.Len(t, all, 2*turns, when)
 		require.Equal(t, fmt.Sprint("second of ", turns-1), all[0].GetText())
 		require.Equal(t, "first of 0", all[len(all)-1].GetText())
-		require.Equal(t, []string{"success", "error"}, []string{all[1].GetToolResults()[0].GetStatus(), all[1].GetToolResults()[1].GetStatus()})
+		require.Equal(t, []agentv1.ToolStatus{tools.StatusSuccess, tools.StatusError}, []agentv1.ToolStatus{all[1].GetToolResults()[0].GetStatus(), all[1].GetToolResults()[1].GetStatus()})
 		require.True(t, all[len(all)-1].GetSettled())
 		require.Len(t, list(&agentv1.ListRoundsRequest{}), 2*turns)
 		ofTurn := list(&agentv1.ListRoundsRequest{TurnId: ids[3]})
@@ -108,23 +111,23 @@ func TestC2_TheTranscriptIsReadBack(t *testing.T) {
 // The coordinates of every round are what was put in, whatever their distances.
 func TestC2_TranscriptCoordinates(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		var tr transcript
+		var tr transcript.Index
 		var want [][]uint64
 		seq := uint64(0)
 		step := rapid.Uint64Range(1, 1<<20)
 		for range rapid.IntRange(0, 300).Draw(t, "rounds") {
 			seq += step.Draw(t, "step")
-			tr.submitted(seq, "")
+			tr.BeginRound(seq, "")
 			coordinates := []uint64{seq}
 			for range rapid.IntRange(0, 3).Draw(t, "results") {
 				seq += step.Draw(t, "step")
-				tr.more(seq)
+				tr.ExtendRound(seq)
 				coordinates = append(coordinates, seq)
 			}
 			want = append(want, coordinates)
 		}
 		for n := range want {
-			require.Equal(t, want[n], tr.round(n))
+			require.Equal(t, want[n], tr.Round(n))
 		}
 	})
 }

@@ -6,16 +6,19 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"quartet/pkg/journal"
 	"quartet/pkg/meter"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
-
-	"google.golang.org/protobuf/types/known/timestamppb"
+	"quartet/services/agent/ref"
+	"quartet/services/agent/state"
+	"quartet/services/agent/text"
+	"quartet/services/agent/tools"
 )
 
-// metrics count what is on disk, and look at the lanes now and then. Nothing in
-// them names a tenant or an agent.
+// metrics counts durable events and samples the lanes. No label names a tenant or an
+// agent.
 type metrics struct {
 	queued, rounds, tools, tokens, started, ended, expired, quarantined *prometheus.CounterVec
 	waited, took                                                        *prometheus.HistogramVec
@@ -49,7 +52,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 func (m *metrics) count(ev *journal.Event) {
 	switch p := ev.Payload.(type) {
 	case *agentv1.MessageQueued:
-		m.queued.WithLabelValues(lower(p.GetMessage().GetKind().String(), "MESSAGE_KIND_")).Inc()
+		m.queued.WithLabelValues(text.EnumName(p.GetMessage().GetKind())).Inc()
 	case *agentv1.MessageDequeued:
 		m.waited.WithLabelValues().Observe(between(p.GetMessage().GetCreatedAt(), p.GetMessage().GetUpdatedAt()))
 	case *agentv1.MessageQuarantined:
@@ -61,23 +64,23 @@ func (m *metrics) count(ev *journal.Event) {
 		m.tokens.WithLabelValues("input").Add(float64(max(p.GetRound().GetUsage().GetInputTokens(), 0)))
 		m.tokens.WithLabelValues("output").Add(float64(max(p.GetRound().GetUsage().GetOutputTokens(), 0)))
 	case *agentv1.ToolResultRecorded:
-		m.tools.WithLabelValues(knownTool(p.GetResult().GetToolName()), p.GetResult().GetStatus()).Inc()
+		m.tools.WithLabelValues(knownTool(p.GetResult().GetToolName()), text.EnumName(p.GetResult().GetStatus())).Inc()
 	default:
-		if t := endedTurn([]*journal.Event{ev}); t != nil {
-			state := lower(t.GetState().String(), "TURN_STATE_")
-			m.ended.WithLabelValues(state, t.GetEndReason()).Inc()
-			m.took.WithLabelValues(state).Observe(between(t.GetStartedAt(), t.GetEndedAt()))
-			if t.GetEndReason() == leaseLost {
+		if t := state.EndedTurn([]*journal.Event{ev}); t != nil {
+			outcome := text.EnumName(t.GetState())
+			m.ended.WithLabelValues(outcome, text.EnumName(t.GetEndReason())).Inc()
+			m.took.WithLabelValues(outcome).Observe(between(t.GetStartedAt(), t.GetEndedAt()))
+			if t.GetEndReason() == agentv1.TurnEndReason_TURN_END_REASON_LEASE_LOST {
 				m.expired.WithLabelValues().Inc()
 			}
 		}
 	}
 }
 
-// knownTool keeps names that a model made up out of the labels.
+// knownTool keeps names that a model invented out of the labels.
 func knownTool(name string) string {
-	for _, t := range tools {
-		if t.name == name {
+	for _, t := range tools.Table {
+		if t.Name == name {
 			return name
 		}
 	}
@@ -88,20 +91,22 @@ func between(from, to *timestamppb.Timestamp) float64 {
 	return max(to.AsTime().Sub(from.AsTime()), 0).Seconds()
 }
 
-// sampled is how many agents are looked at at once: the journal's loop waits
-// meanwhile, and a hundred thousand agents would hold it up for milliseconds.
-const sampled = 1000
+// sampleSize is how many agents are read at a time: the journal's loop waits meanwhile,
+// and reading a hundred thousand agents would delay it by milliseconds.
+const sampleSize = 1000
 
-// lanes is what a sample found.
-type lanes struct {
+// laneSample is what a sample counted.
+type laneSample struct {
 	agents  map[string]int
 	queued  int
 	running int
 	oldest  time.Time
+	next    ref.Agent // where the next part begins, if there is more
+	more    bool
 }
 
-// forget takes the gauges of partitions back that are not held here any more.
-func (m *metrics) forget(parts []*journal.Partition[*State]) {
+// removeGauges removes the gauges of partitions that are no longer held here.
+func (m *metrics) removeGauges(parts []*journal.Partition[*state.State]) {
 	if m == nil {
 		return
 	}
@@ -112,7 +117,7 @@ func (m *metrics) forget(parts []*journal.Partition[*State]) {
 	}
 }
 
-// Sample looks at all lanes for the gauges.
+// Sample updates the gauges from all lanes.
 func (s *Service) Sample(ctx context.Context) {
 	if s.metrics == nil || s.engine == nil {
 		return
@@ -120,7 +125,7 @@ func (s *Service) Sample(ctx context.Context) {
 	for _, p := range s.engine.All() {
 		found, err := sample(ctx, p)
 		if err != nil {
-			continue // the gauges keep what they said; the journal's own tell why
+			continue // the gauges keep their values; the journal's own metrics say why
 		}
 		partition := strconv.Itoa(p.Index())
 		for _, control := range []string{"running", "paused", "stopped"} {
@@ -136,23 +141,21 @@ func (s *Service) Sample(ctx context.Context) {
 	}
 }
 
-func sample(ctx context.Context, p *journal.Partition[*State]) (*lanes, error) {
-	found := &lanes{agents: map[string]int{}}
-	from, more := key{}, true
-	for more {
-		part := &lanes{agents: map[string]int{}}
-		_, _, err := journal.View(ctx, p, func(st *State) (struct{}, error) {
-			part, more = &lanes{agents: map[string]int{}}, false // it may run again
+func sample(ctx context.Context, p *journal.Partition[*state.State]) (*laneSample, error) {
+	found := &laneSample{agents: map[string]int{}}
+	for from := (ref.Agent{}); ; {
+		part, _, err := journal.View(ctx, p, func(st *state.State) (*laneSample, error) {
+			part := &laneSample{agents: map[string]int{}}
 			n := 0
-			st.ids.AscendGreaterOrEqual(from, func(k key) bool {
-				if n++; n > sampled {
-					from, more = k, true
+			st.IDs.AscendGreaterOrEqual(from, func(k ref.Agent) bool {
+				if n++; n > sampleSize {
+					part.next, part.more = k, true
 					return false
 				}
-				part.add(st.agents[k])
+				part.add(st.Lookup(k))
 				return true
 			})
-			return struct{}{}, nil
+			return part, nil
 		})
 		if err != nil {
 			return nil, err
@@ -162,30 +165,33 @@ func sample(ctx context.Context, p *journal.Partition[*State]) (*lanes, error) {
 		}
 		found.queued += part.queued
 		found.running += part.running
-		found.heed(part.oldest)
+		found.noteOldest(part.oldest)
+		if !part.more {
+			return found, nil
+		}
+		from = part.next
 	}
-	return found, nil
 }
 
-func (l *lanes) add(a *agentState) {
-	if a == nil || !a.lives() {
+func (l *laneSample) add(a *state.Agent) {
+	if a == nil || !a.IsActive() {
 		return
 	}
-	control := a.rec.GetControl()
-	l.agents[lower(control.String(), "CONTROL_")]++
-	if a.turn != nil {
+	control := a.Record.GetControl()
+	l.agents[text.EnumName(control)]++
+	if a.OpenTurn != nil {
 		l.running++
 	}
-	for _, b := range a.lane {
-		l.queued += len(b)
-		// A paused agent keeps its messages on purpose.
-		if len(b) > 0 && control == agentv1.Control_CONTROL_RUNNING {
-			l.heed(b[0].GetCreatedAt().AsTime())
-		}
+	l.queued += a.Lane.Len()
+	if control != agentv1.Control_CONTROL_RUNNING {
+		return // a paused agent keeps its messages on purpose
+	}
+	for _, head := range a.Lane.Heads() {
+		l.noteOldest(head.GetCreatedAt().AsTime())
 	}
 }
 
-func (l *lanes) heed(at time.Time) {
+func (l *laneSample) noteOldest(at time.Time) {
 	if !at.IsZero() && (l.oldest.IsZero() || at.Before(l.oldest)) {
 		l.oldest = at
 	}

@@ -9,6 +9,8 @@ import (
 
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/services/agent/lane"
+	"quartet/services/agent/leases"
 )
 
 // stillRuns is a task plane in which a command does not end.
@@ -46,7 +48,7 @@ func TestA5_EveryOutcome(t *testing.T) {
 			id := r.send("keeper", "x", normal)
 			r.take("keeper")
 			r.clk.AwaitTimers(1)
-			r.clk.Advance(turnTerm)
+			r.clk.Advance(leases.Term)
 			r.eventually(func() bool { return r.message("keeper", id).GetState() == agentv1.MessageState_MESSAGE_STATE_QUEUED })
 			return id
 		}},
@@ -56,13 +58,13 @@ func TestA5_EveryOutcome(t *testing.T) {
 			r.must("stop", "keeper")
 			return id
 		}},
-		"aborted": {agentv1.MessageState_MESSAGE_STATE_ABORTED, operatorAborted, func(r *rig) string {
+		"aborted": {agentv1.MessageState_MESSAGE_STATE_ABORTED, "operator_aborted", func(r *rig) string {
 			id := r.send("keeper", "x", normal)
 			r.take("keeper")
 			r.must("abort", "keeper")
 			return id
 		}},
-		"dropped": {agentv1.MessageState_MESSAGE_STATE_DROPPED, agentDeleted, func(r *rig) string {
+		"dropped": {agentv1.MessageState_MESSAGE_STATE_DROPPED, "agent_deleted", func(r *rig) string {
 			id := r.send("keeper", "x", normal)
 			r.on("ListTasks", stillRuns)
 			_, err := r.service.DeleteAgent(r.operator(), &agentv1.DeleteAgentRequest{AgentId: "keeper"})
@@ -71,7 +73,7 @@ func TestA5_EveryOutcome(t *testing.T) {
 		}},
 		"quarantined after three": {agentv1.MessageState_MESSAGE_STATE_QUARANTINED, "retryable, attempt 3 of 3", func(r *rig) string {
 			id := r.send("keeper", "x", normal)
-			for range maxAttempts {
+			for range lane.MaxAttempts {
 				r.finish(r.take("keeper"), retryable)
 			}
 			return id

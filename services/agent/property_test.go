@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"iter"
 	"testing"
 	"time"
 
@@ -19,6 +20,8 @@ import (
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/pkg/plane/planetest"
 	"quartet/pkg/rpc"
+	"quartet/services/agent/lane"
+	"quartet/services/agent/state"
 )
 
 // TestX7_RandomHistories runs random commands and checks that replaying the log
@@ -39,19 +42,19 @@ func TestX7_RandomHistories(t *testing.T) {
 		for range rapid.IntRange(1, 40).Draw(rt, "steps") {
 			h.step()
 		}
-		live, _, err := journal.View(context.Background(), r.service.engine.All()[0], func(s *State) (*State, error) { return s, nil })
+		live, _, err := journal.View(context.Background(), r.service.engine.All()[0], func(s *state.State) (*state.State, error) { return s, nil })
 		require.NoError(rt, err)
-		replayed := NewState()
+		replayed := state.NewState()
 		for _, ev := range r.events() {
 			require.NoError(rt, replayed.Apply(ev), "%s", ev.Type)
 		}
-		for k, a := range live.agents {
-			b := replayed.agents[k]
+		for k, a := range live.Agents {
+			b := replayed.Lookup(k)
 			require.NotNil(rt, b)
 			sameAgent(rt, a, b)
 			soundAgent(rt, live, a)
 		}
-		require.Equal(rt, live.acquired, replayed.acquired)
+		require.Equal(rt, live.AcquiredTurns, replayed.AcquiredTurns)
 	})
 }
 
@@ -103,75 +106,76 @@ func (h *history) step() {
 	default:
 		_, _ = h.service.OfferDecision(service, &agentv1.OfferDecisionRequest{
 			AgentId: agentID, FactsRevision: h.facts(agentID).GetFactsRevision(),
-			Decision: &agentv1.Decision{Action: "tick", TickReason: agentv1.TickReason(rapid.Int32Range(1, 5).Draw(rt, "tick"))},
+			Decision: &agentv1.Decision{Action: agentv1.DecisionAction_DECISION_ACTION_TICK, TickReason: agentv1.TickReason(rapid.Int32Range(1, 5).Draw(rt, "tick"))},
 		})
 	}
 }
 
-func sameAgent(t require.TestingT, a, b *agentState) {
-	require.True(t, proto.Equal(a.rec, b.rec), "live %v\nreplayed %v", a.rec, b.rec)
-	require.Equal(t, []any{a.order, a.settled, a.tick, a.dropped, a.facts, a.readyAt.UnixMicro()}, []any{b.order, b.settled, b.tick, b.dropped, b.facts, b.readyAt.UnixMicro()})
-	require.True(t, proto.Equal(a.woken, b.woken))
-	require.Len(t, b.messages, len(a.messages))
-	for id, m := range a.messages {
-		require.True(t, proto.Equal(m, b.messages[id]), "live %v\nreplayed %v", m, b.messages[id])
+func sameAgent(t require.TestingT, a, b *state.Agent) {
+	require.True(t, proto.Equal(a.Record, b.Record), "live %v\nreplayed %v", a.Record, b.Record)
+	require.Equal(t, []any{a.Lane.Arrivals(""), ids(a.Lane.Queued()), ids(a.Lane.Finished()), a.PendingTick, a.TickDropped, a.FactsRevision, a.ReadySince.UnixMicro()}, []any{b.Lane.Arrivals(""), ids(b.Lane.Queued()), ids(b.Lane.Finished()), b.PendingTick, b.TickDropped, b.FactsRevision, b.ReadySince.UnixMicro()})
+	require.True(t, proto.Equal(a.Wake, b.Wake))
+	for _, id := range a.Lane.Arrivals("") {
+		m := a.Lane.Get(id)
+		require.True(t, proto.Equal(m, b.Lane.Get(id)), "live %v\nreplayed %v", m, b.Lane.Get(id))
 	}
-	for i := range a.lane {
-		require.Len(t, b.lane[i], len(a.lane[i]))
-		for j := range a.lane[i] {
-			require.Equal(t, a.lane[i][j].GetMessageId(), b.lane[i][j].GetMessageId())
-		}
-	}
-	ta, tb := append([]*turnState{a.turn}, a.turns...), append([]*turnState{b.turn}, b.turns...)
+	ta, tb := append([]*state.Turn{a.OpenTurn}, a.EndedTurns...), append([]*state.Turn{b.OpenTurn}, b.EndedTurns...)
 	require.Len(t, tb, len(ta))
 	for i := range ta {
 		if ta[i] == nil {
 			require.Nil(t, tb[i])
 			continue
 		}
-		require.True(t, proto.Equal(ta[i].rec, tb[i].rec), "live %v\nreplayed %v", ta[i].rec, tb[i].rec)
-		require.Len(t, tb[i].rounds, len(ta[i].rounds))
-		for j := range ta[i].rounds {
-			require.True(t, proto.Equal(ta[i].rounds[j], tb[i].rounds[j]))
+		require.True(t, proto.Equal(ta[i].Record, tb[i].Record), "live %v\nreplayed %v", ta[i].Record, tb[i].Record)
+		require.Len(t, tb[i].Rounds, len(ta[i].Rounds))
+		for j := range ta[i].Rounds {
+			require.True(t, proto.Equal(ta[i].Rounds[j], tb[i].Rounds[j]))
 		}
-		require.Len(t, tb[i].settled, len(ta[i].settled))
+		require.Len(t, tb[i].Settled, len(ta[i].Settled))
 	}
 }
 
+func ids(messages iter.Seq[*agentv1.Message]) []string {
+	var out []string
+	for m := range messages {
+		out = append(out, m.GetMessageId())
+	}
+	return out
+}
+
 // soundAgent checks what must hold at any time.
-func soundAgent(t require.TestingT, s *State, a *agentState) {
+func soundAgent(t require.TestingT, s *state.State, a *state.Agent) {
 	inLane := map[string]bool{}
-	for _, b := range a.lane {
-		for _, m := range b {
-			require.Equal(t, agentv1.MessageState_MESSAGE_STATE_QUEUED, m.GetState())
-			require.False(t, inLane[m.GetMessageId()], "a message is in the lane once")
-			inLane[m.GetMessageId()] = true
-		}
+	for m := range a.Lane.Queued() {
+		require.Equal(t, agentv1.MessageState_MESSAGE_STATE_QUEUED, m.GetState())
+		require.False(t, inLane[m.GetMessageId()], "a message is in the lane once")
+		inLane[m.GetMessageId()] = true
 	}
 	ticks := 0
-	for id, m := range a.messages {
+	for _, id := range a.Lane.Arrivals("") {
+		m := a.Lane.Get(id)
 		require.Equal(t, m.GetState() == agentv1.MessageState_MESSAGE_STATE_QUEUED, inLane[id])
-		require.LessOrEqual(t, m.GetAttempts(), int32(maxAttempts))
+		require.LessOrEqual(t, m.GetAttempts(), int32(lane.MaxAttempts))
 		if m.GetState() == agentv1.MessageState_MESSAGE_STATE_DEQUEUED {
-			require.NotNil(t, a.turn)
-			require.Equal(t, a.turn.rec.GetMessageId(), id)
+			require.NotNil(t, a.OpenTurn)
+			require.Equal(t, a.OpenTurn.Record.GetMessageId(), id)
 		}
 		if m.GetTick() != nil && (inLane[id] || m.GetState() == agentv1.MessageState_MESSAGE_STATE_DEQUEUED) {
 			ticks++
-			require.Equal(t, id, a.tick)
+			require.Equal(t, id, a.PendingTick)
 		}
 	}
 	require.LessOrEqual(t, ticks, 1, "one pending tick per agent (SPEC D4)")
-	if a.turn == nil {
-		require.Empty(t, a.rec.GetCurrentRunId())
+	if a.OpenTurn == nil {
+		require.Empty(t, a.Record.GetCurrentRunId())
 	} else {
-		require.Equal(t, a.turn.rec.GetRunId(), a.rec.GetCurrentRunId())
+		require.Equal(t, a.OpenTurn.Record.GetRunId(), a.Record.GetCurrentRunId())
 	}
 	ready := false
-	if tree := s.ready[a.namespace]; tree != nil {
+	if tree := s.Ready[a.Namespace]; tree != nil {
 		n := 0
-		tree.Ascend(func(r readyAgent) bool {
-			if r.id == a.rec.GetAgentId() {
+		tree.Ascend(func(r state.ReadyAgent) bool {
+			if r.ID == a.Record.GetAgentId() {
 				n++
 				ready = true
 			}
@@ -179,5 +183,5 @@ func soundAgent(t require.TestingT, s *State, a *agentState) {
 		})
 		require.LessOrEqual(t, n, 1, "an agent is offered once")
 	}
-	require.Equal(t, a.takeable(), ready)
+	require.Equal(t, a.CanTakeTurn(), ready)
 }

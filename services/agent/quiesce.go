@@ -2,13 +2,12 @@ package agent
 
 import "context"
 
-// Quiesce waits until what was asked of this plane before is on disk and what is
-// due by its clock has happened: the terms of turns, and agents that were passed
-// over. A test knows then that the plane does nothing more by itself.
+// Quiesce waits until every earlier request to this plane is on disk and everything
+// that is due by its clock has happened: expired leases, ended pauses, supervision. A
+// test then knows that the plane does nothing more on its own.
 func (s *Service) Quiesce(ctx context.Context) error {
-	s.leases.due.Settle()
-	s.leases.ending.Wait()
-	s.ailing.due.Settle()
-	s.supervision.settle()
+	s.leases.Wait()
+	s.backoff.Wait()
+	s.supervisor.Wait()
 	return s.engine.Settle(ctx)
 }

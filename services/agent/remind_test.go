@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"testing"
 
@@ -13,6 +12,8 @@ import (
 	"quartet/pkg/fault"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/services/agent/tools"
+	"quartet/services/agent/turns"
 )
 
 // bound is a rig with an open turn of keeper that is bound to wi_1.
@@ -91,21 +92,21 @@ func TestW11_Reminders(t *testing.T) {
 		want   map[int]string
 	}{
 		"nine rounds of silence":               {openItem, 9, nil, map[int]string{}},
-		"every ten rounds":                     {openItem, 35, nil, map[int]string{10: remindWorkItem, 20: remindWorkItem, 30: remindWorkItem}},
-		"a write begins the count again":       {openItem, 25, map[int]*agentv1.ToolCall{9: todos}, map[int]string{19: remindWorkItem}},
-		"the pause holds after a write":        {openItem, 32, map[int]*agentv1.ToolCall{11: todos}, map[int]string{10: remindWorkItem, 21: remindWorkItem, 31: remindWorkItem}},
-		"reading is no write":                  {openItem, 10, map[int]*agentv1.ToolCall{5: use("GetWorkItem", "work_item_id", "wi_1")}, map[int]string{10: remindWorkItem}},
-		"a write that failed is none":          {openItem, 10, map[int]*agentv1.ToolCall{5: use("UpdateWorkItem", "work_item_id", "no_1", "objective", "x")}, map[int]string{10: remindWorkItem}},
-		"another item's is none":               {openItem, 10, map[int]*agentv1.ToolCall{5: use("UpdateWorkItem", "work_item_id", "wi_2", "objective", "x")}, map[int]string{10: remindWorkItem}},
-		"running commands are no write":        {openItem, 10, every(1, use("ExecCommand", "cmd", "make")), map[int]string{10: remindWorkItem}},
-		"todos left behind":                    {openItem, 25, every(3, update), map[int]string{10: remindTodoList, 20: remindTodoList}},
+		"every ten rounds":                     {openItem, 35, nil, map[int]string{10: turns.RemindWorkItem, 20: turns.RemindWorkItem, 30: turns.RemindWorkItem}},
+		"a write begins the count again":       {openItem, 25, map[int]*agentv1.ToolCall{9: todos}, map[int]string{19: turns.RemindWorkItem}},
+		"the pause holds after a write":        {openItem, 32, map[int]*agentv1.ToolCall{11: todos}, map[int]string{10: turns.RemindWorkItem, 21: turns.RemindWorkItem, 31: turns.RemindWorkItem}},
+		"reading is no write":                  {openItem, 10, map[int]*agentv1.ToolCall{5: use("GetWorkItem", "work_item_id", "wi_1")}, map[int]string{10: turns.RemindWorkItem}},
+		"a write that failed is none":          {openItem, 10, map[int]*agentv1.ToolCall{5: use("UpdateWorkItem", "work_item_id", "no_1", "objective", "x")}, map[int]string{10: turns.RemindWorkItem}},
+		"another item's is none":               {openItem, 10, map[int]*agentv1.ToolCall{5: use("UpdateWorkItem", "work_item_id", "wi_2", "objective", "x")}, map[int]string{10: turns.RemindWorkItem}},
+		"running commands are no write":        {openItem, 10, every(1, use("ExecCommand", "cmd", "make")), map[int]string{10: turns.RemindWorkItem}},
+		"todos left behind":                    {openItem, 25, every(3, update), map[int]string{10: turns.RemindTodoList, 20: turns.RemindTodoList}},
 		"todos kept up":                        {openItem, 25, every(3, todos), map[int]string{}},
 		"no todo is left to be stale":          {finished, 25, every(3, update), map[int]string{}},
 		"the item was completed meanwhile":     {done, 25, nil, map[int]string{}},
 		"the item is gone":                     {nil, 25, nil, map[int]string{}},
-		"a pick binds the turn to another":     {openItem, 25, map[int]*agentv1.ToolCall{8: use("PickWorkItem", "work_item_id", "wi_1")}, map[int]string{18: remindWorkItem}},
+		"a pick binds the turn to another":     {openItem, 25, map[int]*agentv1.ToolCall{8: use("PickWorkItem", "work_item_id", "wi_1")}, map[int]string{18: turns.RemindWorkItem}},
 		"a turn that has left every item":      {openItem, 25, map[int]*agentv1.ToolCall{8: use("CompleteWorkItem", "work_item_id", "wi_1")}, map[int]string{}},
-		"both are due: the item is named once": {openItem, 12, map[int]*agentv1.ToolCall{1: update}, map[int]string{10: remindTodoList}},
+		"both are due: the item is named once": {openItem, 12, map[int]*agentv1.ToolCall{1: update}, map[int]string{10: turns.RemindTodoList}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, a := bound(t, c.item)
@@ -144,21 +145,6 @@ func TestW11_AReminderSaysWhatToDo(t *testing.T) {
 	require.Empty(t, r.submit(a, 10, "thinking").GetNotices(), "the pause counts across a restart")
 }
 
-// Without the other plane the round goes on and the reminder is shorter.
-func TestW11_AReminderNeedsNoOtherPlane(t *testing.T) {
-	text := (&reminder{remindWorkItem, "wi_1", 10}).text(nil)
-	require.Contains(t, text, "10 rounds have passed without a change of work item wi_1. If it advanced")
-
-	many := proto.CloneOf(openItem)
-	many.Objective, many.TodoList = strings.Repeat("世", 500), nil
-	for i := range 200 {
-		many.TodoList = append(many.TodoList, &workv1.TodoItem{Text: fmt.Sprint(i, strings.Repeat("x", 999)), State: workv1.TodoState_TODO_STATE_PENDING})
-	}
-	text = (&reminder{remindTodoList, "wi_1", 10}).text(many)
-	require.Contains(t, text, "and 192 more")
-	require.Less(t, len([]rune(text)), 1400, "a reminder is short whatever the item is")
-}
-
 // A round is the same round only with all it said (SPEC X2).
 func TestX2_ARoundUnderAUsedIndexIsCompared(t *testing.T) {
 	r, a := turn(t)
@@ -167,7 +153,7 @@ func TestX2_ARoundUnderAUsedIndexIsCompared(t *testing.T) {
 		require.NoError(t, err)
 		return &agentv1.SubmitRoundRequest{
 			AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId(), Text: "text",
-			LocalToolResults: []*agentv1.ToolResult{{CallId: "c1", ToolName: "Shell", Status: "success", Result: s}},
+			LocalToolResults: []*agentv1.ToolResult{{CallId: "c1", ToolName: "Shell", Status: agentv1.ToolStatus_TOOL_STATUS_SUCCESS, Result: s}},
 			Usage:            &agentv1.TokenUsage{InputTokens: 10, OutputTokens: 2},
 		}
 	}
@@ -178,7 +164,7 @@ func TestX2_ARoundUnderAUsedIndexIsCompared(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, statuses(first), statuses(again))
 		for name, change := range map[string]func(*agentv1.SubmitRoundRequest){
-			"another local result": func(q *agentv1.SubmitRoundRequest) { q.LocalToolResults[0].Status = "error" },
+			"another local result": func(q *agentv1.SubmitRoundRequest) { q.LocalToolResults[0].Status = tools.StatusError },
 			"one result more": func(q *agentv1.SubmitRoundRequest) {
 				q.LocalToolResults = append(q.LocalToolResults, &agentv1.ToolResult{})
 			},

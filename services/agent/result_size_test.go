@@ -10,6 +10,7 @@ import (
 
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/services/agent/tools"
 )
 
 // A result that the journal cannot take does not hold the round up: the call has
@@ -30,7 +31,7 @@ func TestC4_ResultsThatAreTooLarge(t *testing.T) {
 	}
 	statuses := func(resp *agentv1.SubmitRoundResponse) (ok, refused int) {
 		for _, res := range resp.GetToolResults() {
-			if res.GetStatus() == statusSuccess {
+			if res.GetStatus() == tools.StatusSuccess {
 				ok++
 				continue
 			}
@@ -42,13 +43,13 @@ func TestC4_ResultsThatAreTooLarge(t *testing.T) {
 	}
 	// One byte in memory is six in the journal: what fits is not told by its length.
 	const envelope = 200
-	for size, fits := range map[int]bool{maxResult/escaped - envelope: true, maxResult/escaped + 1: false, 1 << 20: false} {
+	for size, fits := range map[int]bool{tools.MaxResult/tools.Escaped - envelope: true, tools.MaxResult/tools.Escaped + 1: false, 1 << 20: false} {
 		text = strings.Repeat("\x01", size)
 		ok, refused := statuses(read(1))
 		require.Equal(t, fits, ok == 1, "%d", size)
 		require.Equal(t, !fits, refused == 1, "%d", size)
 	}
-	text = strings.Repeat("a", maxResult-envelope)
+	text = strings.Repeat("a", tools.MaxResult-envelope)
 	ok, _ := statuses(read(1))
 	require.Equal(t, 1, ok)
 
@@ -58,21 +59,21 @@ func TestC4_ResultsThatAreTooLarge(t *testing.T) {
 	ok, refused := statuses(resp)
 	require.Equal(t, 7, ok)
 	require.Equal(t, 33, refused)
-	require.Less(t, proto.Size(resp), maxResults+1<<20)
+	require.Less(t, proto.Size(resp), tools.MaxResults+1<<20)
 	again, err := r.trySubmit(a, r.turn(a).GetRounds()-1, "I read", asked(40)...)
 	require.NoError(t, err)
 	require.True(t, proto.Equal(resp.GetToolResults()[39], again.GetToolResults()[39]))
 
 	// Outside of a turn it is the same for each call.
-	text = strings.Repeat("a", maxResult+1)
+	text = strings.Repeat("a", tools.MaxResult+1)
 	require.Equal(t, "limit_exceeded", r.callTool(r.operator(), "", "", "HomeRead", "path", "x").GetResult().GetError().GetKind())
 
 	// What was done stays done, and says so.
 	r.on("CreateWorkItem", func(context.Context, proto.Message) (proto.Message, error) {
-		return &workv1.CreateWorkItemResponse{WorkItem: &workv1.WorkItem{WorkItemId: "wi_1", Objective: strings.Repeat("a", maxResult)}}, nil
+		return &workv1.CreateWorkItemResponse{WorkItem: &workv1.WorkItem{WorkItemId: "wi_1", Objective: strings.Repeat("a", tools.MaxResult)}}, nil
 	})
 	made := r.submit(a, r.turn(a).GetRounds(), "", use("CreateWorkItem", "objective", "x")).GetToolResults()[0]
-	require.Equal(t, statusSuccess, made.GetStatus())
+	require.Equal(t, tools.StatusSuccess, made.GetStatus())
 	require.Contains(t, made.GetSummaryText(), "too large")
 	require.Contains(t, made.GetResult().GetFields()["dropped"].GetStringValue(), "do not repeat it")
 	r.restart()

@@ -4,12 +4,14 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -25,6 +27,7 @@ import (
 	"quartet/pkg/plane"
 	"quartet/pkg/plane/planetest"
 	"quartet/pkg/rpc"
+	"quartet/services/agent/state"
 )
 
 var (
@@ -49,11 +52,15 @@ type others struct {
 	item    func() *workv1.WorkItem
 	promote func(*workv1.PromoteReportRequest) (*workv1.PromoteReportResponse, error)
 	waits   []*waitingv1.Wait
-	answer  map[string]func(context.Context, proto.Message) (proto.Message, error)
-	calls   []called
-	reports []*workv1.PromoteReportRequest
-	boards  func(*boardv1.GetSummaryRequest) (*boardv1.GetSummaryResponse, error)
-	history []*workv1.WorkItemMutation
+	// waitRevision and waitsErr are what ListWaits answers beside waits.
+	waitRevision int64
+	waitsErr     error
+	reads        []string // of GetWorkQueue and ListWaits, with the positions they name
+	answer       map[string]func(context.Context, proto.Message) (proto.Message, error)
+	calls        []called
+	reports      []*workv1.PromoteReportRequest
+	boards       func(*boardv1.GetSummaryRequest) (*boardv1.GetSummaryResponse, error)
+	history      []*workv1.WorkItemMutation
 }
 
 // called is one tool call as the other plane saw it.
@@ -63,9 +70,28 @@ type called struct {
 	req                      proto.Message
 }
 
-func (o *others) GetWorkQueue(_ context.Context, req *workv1.GetWorkQueueRequest, _ ...grpc.CallOption) (*workv1.GetWorkQueueResponse, error) {
+// read notes a read of facts. o.mu is held.
+func (o *others) read(ctx context.Context, method string) {
+	md, _ := metadata.FromOutgoingContext(ctx)
+	if after := md.Get("quartet-after"); len(after) > 0 {
+		method += " after " + strings.Join(after, " ")
+	}
+	o.reads = append(o.reads, method)
+}
+
+// factReads returns the reads since the last time.
+func (o *others) factReads() []string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	reads := o.reads
+	o.reads = nil
+	return reads
+}
+
+func (o *others) GetWorkQueue(ctx context.Context, req *workv1.GetWorkQueueRequest, _ ...grpc.CallOption) (*workv1.GetWorkQueueResponse, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.read(ctx, "GetWorkQueue")
 	if o.queue != nil {
 		return o.queue()
 	}
@@ -81,10 +107,14 @@ func (o *others) GetWorkItem(context.Context, *workv1.GetWorkItemRequest, ...grp
 	return &workv1.GetWorkItemResponse{WorkItem: o.item()}, nil
 }
 
-func (o *others) ListWaits(context.Context, *waitingv1.ListWaitsRequest, ...grpc.CallOption) (*waitingv1.ListWaitsResponse, error) {
+func (o *others) ListWaits(ctx context.Context, _ *waitingv1.ListWaitsRequest, _ ...grpc.CallOption) (*waitingv1.ListWaitsResponse, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return &waitingv1.ListWaitsResponse{Waits: slices.Clone(o.waits)}, nil
+	o.read(ctx, "ListWaits")
+	if o.waitsErr != nil {
+		return nil, o.waitsErr
+	}
+	return &waitingv1.ListWaitsResponse{Waits: slices.Clone(o.waits), Revision: o.waitRevision}, nil
 }
 
 func (o *others) PromoteReport(_ context.Context, req *workv1.PromoteReportRequest, _ ...grpc.CallOption) (*workv1.PromoteReportResponse, error) {
@@ -213,7 +243,9 @@ func (r *rig) restart() {
 }
 
 func (r *rig) operator() context.Context { return planetest.As(r.t.Context(), rpc.RoleOperator) }
-func (r *rig) runner() context.Context   { return planetest.As(r.t.Context(), rpc.RoleRunner) }
+
+func (r *rig) runner() context.Context { return planetest.As(r.t.Context(), rpc.RoleRunner) }
+
 func (r *rig) scheduler() context.Context {
 	return planetest.As(r.t.Context(), rpc.RoleService)
 }
@@ -293,10 +325,10 @@ func (r *rig) events() []*journal.Event { return r.journals.Events(r.t, Plane, r
 // hear applies another plane's event by the plane's own rule, as consuming it would.
 func (r *rig) hear(ev *journal.Event) {
 	r.t.Helper()
-	_, err := plane.Do(context.Background(), r.service.engine, plane.Command[*State, struct{}]{
+	_, err := plane.Do(context.Background(), r.service.engine, plane.Command[*state.State, struct{}]{
 		Method: "hear", AgentID: ev.AgentID, Actor: plane.System(ev.Namespace),
-		Decide: func(st *State, env journal.Env) (journal.Decision[struct{}], error) {
-			events, err := react(st, env, ev)
+		Decide: func(st *state.State, env journal.Env) (journal.Decision[struct{}], error) {
+			events, err := state.React(st, env, ev)
 			return journal.Decision[struct{}]{Events: events}, err
 		},
 	})

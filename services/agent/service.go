@@ -8,55 +8,63 @@ import (
 	"sync"
 	"time"
 
+	"go.uber.org/zap"
 	"google.golang.org/grpc"
 
 	"quartet/pkg/journal"
-	"quartet/pkg/keylock"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
-	boardv1 "quartet/pkg/pb/quartet/board/v1"
-	taskv1 "quartet/pkg/pb/quartet/task/v1"
-	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
-	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
+	"quartet/services/agent/briefs"
+	"quartet/services/agent/children"
+	"quartet/services/agent/control"
+	"quartet/services/agent/directory"
+	"quartet/services/agent/facts"
+	"quartet/services/agent/leases"
+	"quartet/services/agent/messages"
+	"quartet/services/agent/projection"
+	"quartet/services/agent/ref"
+	"quartet/services/agent/runners"
+	"quartet/services/agent/state"
+	"quartet/services/agent/toolcalls"
+	"quartet/services/agent/turns"
 )
 
 // Plane is the name of this plane in journals, subjects and cursors.
 const Plane = "agent"
 
-// Work is what this plane asks of the work plane by itself; tool calls go by
-// the table in tools.go.
+// MaxWeight is the largest weight that Config.Weights may give a namespace.
+const MaxWeight = runners.MaxWeight
+
+// DefaultMaxChildren is the default of Config.MaxChildren.
+const DefaultMaxChildren = children.DefaultMaxChildren
+
+// Deadlines returns the methods whose calls may last longer than a server's default
+// deadline, with the deadline of each.
+func Deadlines() map[string]time.Duration { return turns.Deadlines() }
+
+// Work is the part of the work plane that this plane uses on its own account. Calls of
+// tools go by the table in package tools.
 type Work interface {
-	GetWorkQueue(ctx context.Context, in *workv1.GetWorkQueueRequest, opts ...grpc.CallOption) (*workv1.GetWorkQueueResponse, error)
-	GetWorkItem(ctx context.Context, in *workv1.GetWorkItemRequest, opts ...grpc.CallOption) (*workv1.GetWorkItemResponse, error)
-	PromoteReport(ctx context.Context, in *workv1.PromoteReportRequest, opts ...grpc.CallOption) (*workv1.PromoteReportResponse, error)
-	ListWorkItemHistory(ctx context.Context, in *workv1.ListWorkItemHistoryRequest, opts ...grpc.CallOption) (*workv1.ListWorkItemHistoryResponse, error)
+	projection.Work
+	briefs.Work
 }
 
-// Waiting is what this plane asks of the waiting plane by itself: what the
-// agent, apart from its items, waits for.
-type Waiting interface {
-	ListWaits(ctx context.Context, in *waitingv1.ListWaitsRequest, opts ...grpc.CallOption) (*waitingv1.ListWaitsResponse, error)
-}
+// Waiting is the part of the waiting plane that this plane uses on its own account.
+type Waiting = projection.Waiting
 
-// Tasks is what this plane asks of the task plane by itself: what still runs,
-// for a turn's context.
-type Tasks interface {
-	ListTasks(ctx context.Context, in *taskv1.ListTasksRequest, opts ...grpc.CallOption) (*taskv1.ListTasksResponse, error)
-}
+// Tasks is the part of the task plane that this plane uses on its own account.
+type Tasks = projection.Tasks
 
-// Boards is what this plane asks of the board plane by itself: how an
-// orchestrator's boards stand, for a turn's context.
-type Boards interface {
-	GetSummary(ctx context.Context, in *boardv1.GetSummaryRequest, opts ...grpc.CallOption) (*boardv1.GetSummaryResponse, error)
-}
+// Boards is the part of the board plane that this plane uses on its own account.
+type Boards = projection.Boards
 
 // Config is what an operator sets.
 type Config struct {
-	Share journal.Share // the partitions that it holds; zero: all of them
+	Share journal.Share // the partitions that this instance holds; zero: all of them
 	// Weights are the namespaces' shares of the turns that shared runners take
-	// (SPEC D7), 1 to MaxWeight; 1 where none is given.
+	// (SPEC D7), 1 to MaxWeight; the default is 1.
 	Weights map[string]int
-	// MaxChildren is how many children an agent supervises at a time (SPEC A2);
+	// MaxChildren is how many children an agent may supervise at a time (SPEC A2);
 	// 0: DefaultMaxChildren.
 	MaxChildren int
 }
@@ -70,45 +78,64 @@ type Deps struct {
 	Boards  Boards // nil: a context shows no boards
 	// Conn reaches another plane, for tool calls.
 	Conn func(plane string) (grpc.ClientConnInterface, error)
-	// Allowed says whether a role may call a method, given as "/service/Method"; nil:
-	// every role may call all.
+	// Allowed reports whether a role may call a method, given as "/service/Method";
+	// nil: every role may call all.
 	Allowed func(role, method string) bool
 	// MintRun makes the credential of a run.
 	MintRun func(namespace, agentID, runID string) string
 }
 
-// Service is the agent plane.
-type Service struct {
-	agentv1.UnimplementedAgentServiceServer
+// The parts of the service, under distinct names so that they can be embedded side by
+// side. Each implements the methods of its operations.
+type (
+	turnService       = turns.Service
+	callService       = toolcalls.Service
+	briefService      = briefs.Service
+	projectionService = projection.Service
+	childService      = children.Service
+	controlService    = control.Service
+	factService       = facts.Service
+	messageService    = messages.Service
+	directoryService  = directory.Service
+)
 
-	cfg     Config
-	deps    Deps
-	engine  *plane.Engine[*State]
-	leases  *leases
-	waiters waiters
-	watches watches
-	shares  *shares
-	ailing  *ailing
-	// supervision ends children and deletions.
-	supervision *supervision
-	// rounds lets one call at a time work on a turn's rounds: a runner that asks
-	// again while its first call still runs waits for it and gets its answer.
-	rounds   keylock.Locks[string]
-	digests  digests
-	profiles sync.Map // key -> profile, of agents that used tools
+// Service is the agent plane. Its parts are nil until Start.
+type Service struct {
+	agentv1.UnsafeAgentServiceServer
+	*turnService
+	*callService
+	*briefService
+	*projectionService
+	*childService
+	*controlService
+	*factService
+	*messageService
+	*directoryService
+
+	cfg    Config
+	deps   Deps
+	engine *state.Engine
+
+	leases       *leases.Set
+	waiters      runners.Waiters
+	watchers     turns.Watchers
+	shares       *runners.Shares
+	backoff      *runners.Backoff
+	deliveries   runners.Deliveries
+	inflight     runners.Inflight
+	reservations runners.Reservations
+	supervisor   *children.Supervisor
+
 	stopping chan struct{}
 	stopOnce sync.Once
+	metrics  *metrics // nil: nothing is counted
 
-	metrics      *metrics // nil: nothing is counted
-	handovers    handovers
-	asking       asking
-	reservedMu   sync.Mutex
-	reservations map[key]struct{}
-	prepareTerm  time.Duration
-	commitTerm   time.Duration
+	// prepareTimeout and commitTimeout are set by tests; 0: the default.
+	prepareTimeout, commitTimeout time.Duration
 }
 
-// New completes the configuration. Nothing is opened before Start.
+// New checks the configuration and fills in its defaults. Nothing is opened before
+// Start.
 func New(cfg Config, deps Deps) (*Service, error) {
 	if deps.Work == nil || deps.Waiting == nil || deps.Conn == nil || deps.MintRun == nil {
 		return nil, errors.New("agent: Deps needs Work, Waiting, Conn and MintRun")
@@ -125,9 +152,8 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		cfg.MaxChildren = DefaultMaxChildren
 	}
 	return &Service{
-		cfg: cfg, deps: deps, stopping: make(chan struct{}), reservations: map[key]struct{}{},
-		shares: newShares(cfg.Weights), prepareTerm: prepareTerm, commitTerm: commitTerm,
-		metrics: newMetrics(deps.Metrics),
+		cfg: cfg, deps: deps, stopping: make(chan struct{}),
+		shares: runners.NewShares(cfg.Weights), metrics: newMetrics(deps.Metrics),
 	}, deps.Complete()
 }
 
@@ -137,51 +163,79 @@ func (s *Service) Name() string { return Plane }
 // Register puts the service on a server.
 func (s *Service) Register(srv grpc.ServiceRegistrar) { agentv1.RegisterAgentServiceServer(srv, s) }
 
-// Start opens the journal, gives open turns their term, and begins to follow
-// the other planes.
+// Start opens the journal, gives every open turn a full lease, and begins to follow the
+// other planes.
 func (s *Service) Start(ctx context.Context) error {
 	if err := s.deps.Complete(); err != nil {
 		return err
 	}
-	s.leases = newLeases(s.deps.Clock, s.expire)
-	s.ailing = newAiling(s.deps.Clock, func(k key) {
-		s.shares.touch(k.namespace)
-		s.waiters.wake(k)
+	s.leases = leases.NewSet(s.deps.Clock, func(ctx context.Context, k ref.Agent, runID string) { s.turnService.Expire(ctx, k, runID) })
+	s.backoff = runners.NewBackoff(s.deps.Clock, func(k ref.Agent) {
+		s.shares.MarkReady(k.Namespace)
+		s.waiters.Wake(k)
 	})
-	s.supervision = newSupervision(s.deps.Clock, s.tend, s.untended)
-	engine, err := plane.Open(ctx, plane.Config[*State]{
-		Plane: Plane, Share: s.cfg.Share, New: NewState,
+	s.supervisor = children.NewSupervisor(s.deps.Clock, func(ctx context.Context, k ref.Agent) (bool, error) {
+		return s.childService.Reconcile(ctx, k)
+	}, s.reportSupervisionError)
+	engine, err := plane.Open(ctx, plane.Config[*state.State]{
+		Plane: Plane, Share: s.cfg.Share, New: state.NewState,
 		Events: agentv1.File_quartet_agent_v1_agent_event_proto,
-		Follow: follows(s.supervision.spared), React: react, OnApply: s.applied, OnCommit: s.committed, OnLoad: s.loaded,
+		Follow: follows(s.supervisor.EnqueueChild), React: state.React, OnApply: s.applied, OnCommit: s.committed, OnLoad: s.loaded,
 	}, s.deps.Deps)
 	if err != nil {
 		return err
 	}
 	s.engine = engine
-	s.supervision.start()
-	s.leases.start(engine.StallTotal)
-	s.ailing.due.Start()
+	s.assemble()
+	s.supervisor.Start()
+	s.leases.Start(engine.StallTotal)
+	s.backoff.Start()
 	if err := engine.Follow(ctx); err != nil {
 		return errors.Join(err, s.Stop(ctx))
 	}
 	return nil
 }
 
-// Stop lets long polls go, then closes the journal. It is idempotent.
+// assemble makes the parts of the service over its open partitions.
+func (s *Service) assemble() {
+	d := s.deps
+	s.briefService = briefs.New(s.engine, briefs.Deps{Work: d.Work})
+	s.callService = toolcalls.New(s.engine, toolcalls.Deps{Conn: d.Conn, Allowed: d.Allowed, Tracer: d.Tracer, Briefs: s.briefService})
+	s.projectionService = projection.New(s.engine, projection.Deps{
+		Work: d.Work, Waiting: d.Waiting, Tasks: d.Tasks, Boards: d.Boards, Conn: d.Conn, Logger: d.Logger, Calls: s.callService,
+	})
+	s.turnService = turns.New(s.engine, turns.Deps{
+		Work: d.Work, Clock: d.Clock, IDs: d.IDs, Logger: d.Logger, Tracer: d.Tracer, MintRun: d.MintRun,
+		Briefs: s.briefService, Calls: s.callService, Projections: s.projectionService,
+		Leases: s.leases, Waiters: &s.waiters, Shares: s.shares, Backoff: s.backoff, Inflight: &s.inflight,
+		Deliveries: &s.deliveries, Watchers: &s.watchers, Reservations: &s.reservations, Stopping: s.stopping,
+		PrepareTimeout: s.prepareTimeout, CommitTimeout: s.commitTimeout,
+	})
+	s.childService = children.New(s.engine, children.Deps{
+		Work: d.Work, Waiting: d.Waiting, Conn: d.Conn, Clock: d.Clock, Logger: d.Logger,
+		Projections: s.projectionService, Supervisor: s.supervisor, MaxChildren: s.cfg.MaxChildren,
+	})
+	s.controlService = control.New(s.engine)
+	s.factService = facts.New(s.engine, facts.Deps{Leases: s.leases, Waiters: &s.waiters})
+	s.messageService = messages.New(s.engine, messages.Deps{Work: d.Work})
+	s.directoryService = directory.New(s.engine, directory.Deps{Work: d.Work, Waiting: d.Waiting})
+}
+
+// Stop ends long polls and streams, then closes the journal. It is idempotent.
 func (s *Service) Stop(ctx context.Context) error {
 	s.Release()
 	if s.engine == nil {
 		return nil
 	}
-	s.supervision.stop()
-	s.leases.stop()
-	s.ailing.due.Stop()
+	s.supervisor.Stop()
+	s.leases.Stop()
+	s.backoff.Stop()
 	err := s.engine.Close(ctx)
-	s.metrics.forget(s.engine.All())
+	s.metrics.removeGauges(s.engine.All())
 	return err
 }
 
-// Ready is nil once the journal is open and while it can be written.
+// Ready returns nil once the journal is open and while it can be written.
 func (s *Service) Ready() error {
 	if s.engine == nil {
 		return errors.New("agent: not started")
@@ -189,7 +243,7 @@ func (s *Service) Ready() error {
 	return s.engine.Ready()
 }
 
-// Stalled is how long the journal has been unable to write.
+// Stalled returns how long the journal has been unable to write.
 func (s *Service) Stalled() time.Duration {
 	if s.engine == nil {
 		return 0
@@ -197,56 +251,78 @@ func (s *Service) Stalled() time.Duration {
 	return s.engine.Stalled()
 }
 
-// Release lets long polls go, so that a stop need not wait for them.
+// Release ends long polls and streams, so that a stop need not wait for them.
 func (s *Service) Release() { s.stopOnce.Do(func() { close(s.stopping) }) }
 
-// committed keeps the terms of turns, and wakes a runner for each agent that
-// may have a turn to take. It runs in the journal's loop, so it only signals.
+// loaded prepares for a state that was just loaded, after a start or after another
+// writer had the partition: every open turn gets a full lease, and the supervisor
+// enqueues what the state leaves to be done.
+func (s *Service) loaded(st *state.State) {
+	for namespace := range st.Ready {
+		s.shares.MarkReady(namespace)
+	}
+	s.supervisor.Load(st)
+	for k, a := range st.Agents {
+		if a.OpenTurn != nil {
+			s.leases.Arm(k, a.OpenTurn.Record.GetRunId())
+		}
+	}
+}
+
+// committed runs for every durable frame: it keeps the leases of turns, counts, and
+// notifies watchers and the supervisor. It runs in the journal's loop, so it only
+// signals.
 func (s *Service) committed(_ int, events []*journal.Event) {
 	for _, ev := range events {
 		if s.deps.Tracer.On() {
-			s.tellTurn(ev, events)
+			turns.RecordSpan(s.deps.Tracer, ev, events)
 		}
 		if s.metrics != nil {
 			s.metrics.count(ev)
 		}
+		k := ref.Agent{Namespace: ev.Namespace, ID: ev.AgentID}
 		if p, ok := ev.Payload.(*agentv1.TurnStarted); ok {
-			term := turnTerm
-			if s.handovers.isUnheard(p.GetTurn().GetRunId()) {
-				term = retryTerm // it landed after its caller was told that it had not
+			term := leases.Term
+			if s.deliveries.IsUndelivered(p.GetTurn().GetRunId()) {
+				term = turns.RetryTerm // the frame was stored after its caller had been refused
 			}
-			s.leases.armFor(key{ev.Namespace, ev.AgentID}, p.GetTurn().GetRunId(), term)
-			s.asking.tell(acquireOf(ev.Namespace, p.GetTurn()))
-		} else if t := endedTurn([]*journal.Event{ev}); t != nil {
-			s.leases.disarm(key{ev.Namespace, ev.AgentID}, t.GetRunId())
+			s.leases.ArmFor(k, p.GetTurn().GetRunId(), term)
+			s.inflight.Notify(state.RequestOf(ev.Namespace, p.GetTurn()))
+		} else if t := state.EndedTurn([]*journal.Event{ev}); t != nil {
+			s.leases.Release(k, t.GetRunId())
 		}
-		s.watches.tell(ev)
-		s.supervision.heed(ev)
+		s.watchers.Notify(ev)
+		s.supervisor.Observe(ev)
 	}
 }
 
-// applied wakes a runner for what may make an agent ready. It prepares the turn
-// while the frame is written, or waits with that: the frame of the turn itself is
-// a fourth of the way from a trigger to its turn.
-func (s *Service) applied(st *State, events []*journal.Event) (sequels int) {
-	var comes []key // whose turn, or tick, is on its way
+// applied runs for every frame before it is durable. It wakes a runner for each agent
+// that may have become ready, so that the runner prepares the turn while the frame is
+// written: a frame takes a quarter of the time from a trigger to its turn. It returns
+// how many commands are expected to follow, see journal.Config.OnApply.
+func (s *Service) applied(st *state.State, events []*journal.Event) (expected int) {
+	var following []ref.Agent // agents for which a turn or a tick is expected
 	for _, ev := range events {
-		k := key{ev.Namespace, ev.AgentID}
+		k := ref.Agent{Namespace: ev.Namespace, ID: ev.AgentID}
 		switch ev.Payload.(type) {
 		case *agentv1.MessageQueued, *agentv1.MessageRequeued, *agentv1.MessageDropped, *agentv1.AgentSpawned,
 			*agentv1.AgentResumed, *agentv1.AgentStarted,
 			*agentv1.TurnCompleted, *agentv1.TurnFailed, *agentv1.TurnInterrupted, *agentv1.TurnAborted:
-			s.shares.touch(ev.Namespace)
-			if s.waiters.wake(k) && st.agents[k].takeable() && !slices.Contains(comes, k) {
-				comes = append(comes, k)
+			s.shares.MarkReady(ev.Namespace)
+			if s.waiters.Wake(k) && st.Lookup(k).CanTakeTurn() && !slices.Contains(following, k) {
+				following = append(following, k)
 			}
 		case *agentv1.AgentWoken:
-			// The scheduler of this process looks at the agent by now, and offers
-			// a tick for the runner that waits for it.
-			if a := st.agents[k]; a.idle() && s.waiters.count(k, a.rec) > 0 && s.engine.Hinted(k.namespace, k.id) && !slices.Contains(comes, k) {
-				comes = append(comes, k)
+			// The scheduler of this process is already deciding for the agent, and
+			// offers a tick for the runner that waits for it.
+			if a := st.Lookup(k); a.IsIdle() && s.waiters.Count(k, a.Record) > 0 && s.engine.Hinted(k.Namespace, k.ID) && !slices.Contains(following, k) {
+				following = append(following, k)
 			}
 		}
 	}
-	return len(comes)
+	return len(following)
+}
+
+func (s *Service) reportSupervisionError(k ref.Agent, err error) {
+	s.deps.Logger.Warn("an agent could not be supervised; trying again", zap.String("namespace", k.Namespace), zap.String("agent_id", k.ID), zap.Error(err))
 }

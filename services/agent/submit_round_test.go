@@ -17,6 +17,8 @@ import (
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/rpc"
+	"quartet/services/agent/leases"
+	"quartet/services/agent/text"
 )
 
 // turn is a rig with an open turn of keeper.
@@ -34,7 +36,7 @@ func (r *rig) on(method string, answer func(context.Context, proto.Message) (pro
 func statuses(resp *agentv1.SubmitRoundResponse) []string {
 	var out []string
 	for _, res := range resp.GetToolResults() {
-		s := res.GetStatus()
+		s := text.EnumName(res.GetStatus())
 		if res.GetError() != nil {
 			s += "/" + res.GetError().GetKind()
 		}
@@ -235,11 +237,11 @@ func TestA6_WaitForEndsTheTurn(t *testing.T) {
 	resp := r.submit(a, 0, "", calls...)
 	require.Equal(t, []string{"success", "success", "error/turn_ended"}, statuses(resp))
 	require.True(t, resp.GetTurnEnded())
-	require.Equal(t, "wait_for", resp.GetEndReason())
+	require.Equal(t, agentv1.TurnEndReason_TURN_END_REASON_WAIT_FOR, resp.GetEndReason())
 	require.Nil(t, resp.GetLeaseExpiresAt())
 	require.Equal(t, []string{"ListWorkItems", "WaitFor"}, r.others.methods())
 	require.Equal(t, agentv1.MessageState_MESSAGE_STATE_PROCESSED, r.message("keeper", a.GetMessage().GetMessageId()).GetState())
-	require.Equal(t, "wait_for", r.finish(a, done).GetEndReason(), "a later FinishTurn changes nothing")
+	require.Equal(t, agentv1.TurnEndReason_TURN_END_REASON_WAIT_FOR, r.finish(a, done).GetEndReason(), "a later FinishTurn changes nothing")
 	again := r.submit(a, 0, "", calls...)
 	require.True(t, again.GetTurnEnded())
 	require.Equal(t, statuses(resp), statuses(again))
@@ -304,7 +306,7 @@ func TestW7_Promotion(t *testing.T) {
 			resp := r.submit(a, 0, c.text, calls...)
 			require.Equal(t, c.promoted, resp.GetPromotedWorkItemId())
 			require.Equal(t, c.promoted != "", resp.GetTurnEnded())
-			require.Equal(t, "success", resp.GetToolResults()[len(calls)-1].GetStatus())
+			require.Equal(t, agentv1.ToolStatus_TOOL_STATUS_SUCCESS, resp.GetToolResults()[len(calls)-1].GetStatus())
 			if c.notice == "" {
 				require.Empty(t, resp.GetNotices())
 			} else {
@@ -324,7 +326,7 @@ func TestW7_Promotion(t *testing.T) {
 			require.Equal(t, c.promoted, reports[0].GetWorkItemId())
 			require.Equal(t, a.GetTurn().GetRunId()+"/0/promote", reports[0].GetRequestId())
 			require.Equal(t, workv1.WarningKind_WARNING_KIND_UNFINISHED_TODOS, reports[0].GetWarnings()[0].GetKind(), "warnings are kept with the report")
-			require.Equal(t, "completion_promoted", resp.GetEndReason())
+			require.Equal(t, agentv1.TurnEndReason_TURN_END_REASON_COMPLETION_PROMOTED, resp.GetEndReason())
 			require.Equal(t, agentv1.MessageState_MESSAGE_STATE_PROCESSED, r.message("keeper", a.GetMessage().GetMessageId()).GetState())
 			require.Len(t, resp.GetToolResults()[len(calls)-2].GetWarnings(), 1)
 			again := r.submit(a, 0, c.text, calls...)
@@ -343,7 +345,7 @@ func TestW7_APromotionIsNotLost(t *testing.T) {
 		},
 		"the turn is finished": func(_ *testing.T, r *rig, a *agentv1.AcquireTurnResponse) { r.finish(a, done) },
 		"the runner is lost": func(_ *testing.T, r *rig, _ *agentv1.AcquireTurnResponse) {
-			r.clk.Advance(turnTerm)
+			r.clk.Advance(leases.Term)
 			r.eventually(func() bool { return r.facts("keeper").GetAgent().GetCurrentRunId() == "" })
 		},
 	} {
@@ -403,7 +405,7 @@ func TestW7_ACompletionThatLandedUnrecordedKeepsItsReport(t *testing.T) {
 			r.restart()
 			r.others.set(func() { r.others.history = c.history(a.GetTurn().GetRunId() + "/0/0") })
 			if lost {
-				r.clk.Advance(turnTerm)
+				r.clk.Advance(leases.Term)
 				r.eventually(func() bool { return r.facts("keeper").GetAgent().GetCurrentRunId() == "" })
 			} else {
 				r.finish(a, done)
@@ -455,7 +457,7 @@ func TestA9_AnInterjectionSurvivesALostRun(t *testing.T) {
 	r, a := turn(t)
 	first, second := r.send("keeper", "one", interject), r.send("keeper", "two", interject)
 	require.Len(t, r.submit(a, 0, "x").GetInterjections(), 2)
-	r.clk.Advance(turnTerm)
+	r.clk.Advance(leases.Term)
 	r.eventually(func() bool { return r.facts("keeper").GetAgent().GetCurrentRunId() == "" })
 	b := r.take("keeper")
 	require.Equal(t, first, b.GetMessage().GetMessageId())
@@ -517,7 +519,7 @@ func TestX12_ALongCallKeepsItsLease(t *testing.T) {
 	}()
 	<-started
 	for range 3 {
-		r.clk.Advance(turnTerm)
+		r.clk.Advance(leases.Term)
 		r.clk.AwaitTimers(1)
 	}
 	close(proceed)

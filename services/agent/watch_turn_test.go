@@ -12,6 +12,9 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/pkg/plane/planetest"
 	"quartet/pkg/rpc"
+	"quartet/services/agent/access"
+	"quartet/services/agent/ref"
+	"quartet/services/agent/turns"
 )
 
 // watching is a stream whose responses the test takes one by one.
@@ -85,7 +88,7 @@ func TestA9_AWatchAnnouncesAndEnds(t *testing.T) {
 	require.NoError(t, err)
 	ended := w.next().GetEnded()
 	require.Equal(t, agentv1.TurnState_TURN_STATE_ABORTED, ended.GetState())
-	require.Equal(t, operatorAborted, ended.GetEndReason())
+	require.Equal(t, agentv1.TurnEndReason_TURN_END_REASON_OPERATOR_ABORTED, ended.GetEndReason())
 	require.NoError(t, w.end())
 
 	// Who watches afterwards is told the same.
@@ -102,7 +105,7 @@ func TestX12_AWatchIsKeptAlive(t *testing.T) {
 	w.next()
 	for range 2 {
 		r.clk.AwaitTimers(2) // of the leases, and of the watch
-		r.clk.Advance(keepalive - 1)
+		r.clk.Advance(turns.Keepalive - 1)
 		select {
 		case <-w.got:
 			t.Fatal("too early")
@@ -133,9 +136,7 @@ func TestA7_WhoMayWatch(t *testing.T) {
 		require.ErrorIs(t, w.end(), want)
 	}
 	require.ErrorIs(t, r.watch(planetest.AsAgent(t.Context(), "other"), a, a.GetTurn().GetRunId()).end(), fault.PermissionDenied)
-	own := rpc.WithActor(t.Context(), runActor(key{"acme", "keeper"}, a.GetTurn().GetRunId()))
+	own := rpc.WithActor(t.Context(), access.RunActor(ref.Agent{Namespace: "acme", ID: "keeper"}, a.GetTurn().GetRunId()))
 	require.Nil(t, r.watch(own, a, a.GetTurn().GetRunId()).next().GetEnded())
-	r.service.watches.mu.Lock()
-	defer r.service.watches.mu.Unlock()
-	require.LessOrEqual(t, len(r.service.watches.of), 1, "watches that ended are forgotten")
+	require.LessOrEqual(t, r.service.watchers.Len(), 1, "watches that ended are forgotten")
 }

@@ -13,6 +13,8 @@ import (
 	"quartet/pkg/journal"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/services/agent/children"
+	"quartet/services/agent/state"
 )
 
 const (
@@ -78,7 +80,7 @@ func (r *rig) spawnTree() *agentv1.SpawnAgentResponse {
 
 func (r *rig) over(child *agentv1.SpawnAgentResponse) *agentv1.Delegation {
 	r.t.Helper()
-	r.until(func() bool { return !isOpen(r.delegation(child.GetDelegationId())) })
+	r.until(func() bool { return !state.IsOpen(r.delegation(child.GetDelegationId())) })
 	return r.delegation(child.GetDelegationId())
 }
 
@@ -105,7 +107,7 @@ func TestT9_AChildInItsWorktree(t *testing.T) {
 			r.submit(a, 0, "done it")
 			r.finish(a, done)
 			d := r.over(child)
-			require.Equal(t, outcomeCompleted, d.GetOutcome())
+			require.Equal(t, agentv1.DelegationOutcome_DELEGATION_OUTCOME_COMPLETED, d.GetOutcome())
 			require.Equal(t, want, d.GetWorktree().GetState())
 			if kept == "" {
 				require.Equal(t, "done it", d.GetResultSummary())
@@ -149,7 +151,7 @@ func TestT9_AWorktreeThatCannotBeMade(t *testing.T) {
 				child, _ = r.trySpawnTree("tree")
 			}()
 			r.eventually(func() bool {
-				r.clk.Advance(tendMost)
+				r.clk.Advance(children.MaxRetry)
 				select {
 				case <-spawned:
 					return true
@@ -158,7 +160,7 @@ func TestT9_AWorktreeThatCannotBeMade(t *testing.T) {
 				}
 			})
 			d := r.over(child)
-			require.Equal(t, outcomeFailed, d.GetOutcome())
+			require.Equal(t, agentv1.DelegationOutcome_DELEGATION_OUTCOME_FAILED, d.GetOutcome())
 			require.Contains(t, d.GetResultSummary(), "spawn_agent_failed: "+fault.From(why).Message())
 			require.Equal(t, wtRemoved, d.GetWorktree().GetState(), "whatever there was of it")
 			_, err := r.service.GetAgent(r.operator(), &agentv1.GetAgentRequest{AgentId: child.GetAgentId()})
@@ -188,14 +190,14 @@ func TestT9_CleaningUpNeverHoldsAnEndBack(t *testing.T) {
 			r.others.set(func() { c.trouble(r, f) })
 			r.stopTask(child)
 			r.eventually(func() bool { return r.record(child.GetAgentId()).GetLifecycle() == deleting })
-			for passed := time.Duration(0); passed < clearTerm/2; passed += tendMost {
+			for passed := time.Duration(0); passed < children.ClearTimeout/2; passed += children.MaxRetry {
 				require.NoError(t, r.service.Quiesce(t.Context()))
-				require.True(t, isOpen(r.delegation(child.GetDelegationId())), "the worker may come back")
-				r.clk.Advance(tendMost)
+				require.True(t, state.IsOpen(r.delegation(child.GetDelegationId())), "the worker may come back")
+				r.clk.Advance(children.MaxRetry)
 			}
 			r.restart()
 			d := r.over(child)
-			require.Equal(t, outcomeCancelled, d.GetOutcome())
+			require.Equal(t, agentv1.DelegationOutcome_DELEGATION_OUTCOME_CANCELLED, d.GetOutcome())
 			require.Equal(t, wtKept, d.GetWorktree().GetState())
 			require.Contains(t, d.GetResultSummary(), c.why)
 			require.Contains(t, d.GetResultSummary(), d.GetWorktree().GetPath())
@@ -225,7 +227,7 @@ func TestT9_StoppedBeforeItWasMade(t *testing.T) {
 	child := &agentv1.SpawnAgentResponse{DelegationId: d.GetDelegationId(), TaskId: d.GetTaskId(), AgentId: d.GetChildAgentId()}
 	r.stopTask(child)
 	d = r.over(child)
-	require.Equal(t, outcomeCancelled, d.GetOutcome())
+	require.Equal(t, agentv1.DelegationOutcome_DELEGATION_OUTCOME_CANCELLED, d.GetOutcome())
 	require.Equal(t, wtRemoved, d.GetWorktree().GetState())
 	require.Equal(t, wtPreparing, f.removed[0].GetState(), "the worker may discard it: nobody worked in it")
 }
@@ -258,7 +260,7 @@ func TestT9_AWorktreeSurvivesEveryCut(t *testing.T) {
 			raised = raised || ev.AgentID == child.GetAgentId()
 		}
 		r.drive(child.GetAgentId(), func(d *agentv1.Delegation) bool {
-			return !isOpen(d) && r.record(child.GetAgentId()).GetLifecycle() == deleted
+			return !state.IsOpen(d) && r.record(child.GetAgentId()).GetLifecycle() == deleted
 		}, child.GetDelegationId())
 		d := r.delegation(child.GetDelegationId())
 		require.Equal(t, wtRemoved, d.GetWorktree().GetState(), "cut %d", cut)

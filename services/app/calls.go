@@ -77,9 +77,21 @@ func (c calls) fence(ctx context.Context, method string, a rpc.Actor) error {
 	if a.Role == rpc.RoleWorker { // a run on a board, which the plane of boards fences itself
 		return nil
 	}
+	if method == taskv1.TaskService_ExecCommand_FullMethodName {
+		return nil // Workspace reads the same facts before anything happens, and checks the run
+	}
 	r, err := agentv1.NewAgentServiceClient(c.to("agent")).GetFacts(ctx, &agentv1.GetFactsRequest{AgentId: a.AgentID})
 	if err != nil {
 		return err
+	}
+	return checkRun(r, a)
+}
+
+// checkRun refuses a run that does not hold its agent by these facts. An actor without
+// a run passes.
+func checkRun(r *agentv1.GetFactsResponse, a rpc.Actor) error {
+	if a.RunID == "" {
+		return nil
 	}
 	for _, f := range r.GetFacts() {
 		if f.GetAgent().GetCurrentRunId() == a.RunID {
@@ -104,9 +116,16 @@ func (c calls) Orchestrates(ctx context.Context, agentID string) (bool, error) {
 	return false, nil
 }
 
-// Workspace asks the agent plane where an agent's commands run.
+// Workspace reads from the agent plane where an agent's commands run. It also checks that
+// a caller's run still holds its agent, in the place of fence: a command costs one read of
+// the agent's facts.
 func (c calls) Workspace(ctx context.Context, agentID string) (task.Workspace, error) {
 	r, err := agentv1.NewAgentServiceClient(c.to("agent")).GetFacts(ctx, &agentv1.GetFactsRequest{AgentId: agentID})
+	if err == nil {
+		if a := rpc.ActorFrom(ctx); a.Role != rpc.RoleWorker {
+			err = checkRun(r, a)
+		}
+	}
 	if err == nil {
 		err = alive(r)
 	}

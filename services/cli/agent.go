@@ -249,7 +249,7 @@ func (ss *session) agentTurns() *cobra.Command {
 			return ss.show(cmd, resp, func(p *printer) {
 				var rows [][]string
 				for _, t := range resp.GetTurns() {
-					rows = append(rows, []string{t.GetTurnId(), short(t.GetState()), brief(t.GetEndReason(), 24), number(t.GetRounds()), number(t.GetMutations()),
+					rows = append(rows, []string{t.GetTurnId(), short(t.GetState()), brief(short(t.GetEndReason()), 24), number(t.GetRounds()), number(t.GetMutations()),
 						t.GetBoundWorkItemId(), when(t.GetStartedAt())})
 				}
 				p.table("no turns", []string{"TURN", "STATE", "END", "ROUNDS", "CHANGES", "ITEM", "STARTED"}, rows)

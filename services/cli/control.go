@@ -143,7 +143,7 @@ task: "task input" follows up, "task output" shows how it stands and its result,
 			return ss.show(cmd, resp, func(p *printer) {
 				var rows [][]string
 				for _, d := range resp.GetDelegations() {
-					how := d.GetOutcome()
+					how := short(d.GetOutcome())
 					if how == "" {
 						how = short(d.GetState())
 					}

@@ -63,7 +63,7 @@ func (ss *session) decisions(cmd *cobra.Command, conn *grpc.ClientConn, agentID 
 	}
 	return ss.show(cmd, resp, func(p *printer) {
 		for _, d := range resp.GetDecisions() {
-			decided(p, when(d.GetDecidedAt()), d.GetAction(), d.GetReason(), d.GetExplanation())
+			decided(p, when(d.GetDecidedAt()), short(d.GetAction()), d.GetReason(), d.GetExplanation())
 		}
 		if len(resp.GetDecisions()) == 0 {
 			p.printf("no decisions\n")
@@ -124,7 +124,7 @@ func explain(p *printer, r *schedulerv1.ExplainResponse) {
 	if sentence == "" {
 		sentence = v.GetReason()
 	}
-	p.printf("%s %s\n", p.paint(bold, r.GetAgentId()+":"), paintHead(p, actionColour(v.GetAction()), printable(sentence)))
+	p.printf("%s %s\n", p.paint(bold, r.GetAgentId()+":"), paintHead(p, actionColour(short(v.GetAction())), printable(sentence)))
 	p.printf("%s\n", p.paint(dim, decision(v)))
 
 	if len(r.GetCandidates()) > 0 {
@@ -157,7 +157,7 @@ func explain(p *printer, r *schedulerv1.ExplainResponse) {
 		p.printf("\n%s\n", p.paint(bold, "Recent decisions"))
 	}
 	for _, d := range r.GetRecent() {
-		decided(p, when(d.GetDecidedAt()), d.GetAction(), d.GetReason(), d.GetExplanation())
+		decided(p, when(d.GetDecidedAt()), short(d.GetAction()), d.GetReason(), d.GetExplanation())
 	}
 }
 
@@ -170,9 +170,9 @@ func ruled(state, rule string) string {
 }
 
 func decision(v *schedulerv1.Verdict) string {
-	text := "decision: " + v.GetAction()
-	if v.GetTickReason() != "" {
-		text += " " + v.GetTickReason()
+	text := "decision: " + short(v.GetAction())
+	if tick := short(v.GetTickReason()); tick != "" {
+		text += " " + tick
 	}
 	text += ", rule: " + v.GetReason()
 	if v.GetWorkItemId() != "" {

@@ -36,7 +36,7 @@ func TestC3_TheTranscriptOfARealAgent(t *testing.T) {
 		got, err := turn.Round(ctx, client.Reply{
 			Text: "I make an item.", Usage: &agentv1.TokenUsage{InputTokens: 25, OutputTokens: 15},
 			Calls: []*agentv1.ToolCall{{CallId: "a", Name: "CreateWorkItem", Arguments: args}, {CallId: "b", Name: "Fly"}},
-			Local: []*agentv1.ToolResult{{CallId: "l", ToolName: "WorkspaceRead", Status: "success", SummaryText: "read notes.md"}},
+			Local: []*agentv1.ToolResult{{CallId: "l", ToolName: "WorkspaceRead", Status: agentv1.ToolStatus_TOOL_STATUS_SUCCESS, SummaryText: "read notes.md"}},
 		})
 		require.NoError(t, err)
 		require.Len(t, got.GetToolResults(), 2)

@@ -133,7 +133,7 @@ func (p *planes) DeleteAgent(ctx context.Context, r *agentv1.DeleteAgentRequest)
 func (p *planes) ListDelegations(ctx context.Context, r *agentv1.ListDelegationsRequest) (*agentv1.ListDelegationsResponse, error) {
 	return &agentv1.ListDelegationsResponse{Delegations: []*agentv1.Delegation{
 		{ChildAgentId: "agt_2", TaskId: "tsk_2", State: agentv1.DelegationState_DELEGATION_STATE_OPEN, Label: "Check the changelog", ParentWorkItemId: "wi_1"},
-		{ChildAgentId: "agt_1", TaskId: "tsk_1", State: agentv1.DelegationState_DELEGATION_STATE_COMPLETED, Outcome: "completed", Label: "Count", ResultSummary: "There are 7.\nAll fine."},
+		{ChildAgentId: "agt_1", TaskId: "tsk_1", State: agentv1.DelegationState_DELEGATION_STATE_COMPLETED, Outcome: agentv1.DelegationOutcome_DELEGATION_OUTCOME_COMPLETED, Label: "Count", ResultSummary: "There are 7.\nAll fine."},
 	}}, p.asked(ctx, r)
 }
 
@@ -160,13 +160,13 @@ func (p *planes) ListMessages(ctx context.Context, r *agentv1.ListMessagesReques
 }
 
 func (p *planes) ListTurns(ctx context.Context, r *agentv1.ListTurnsRequest) (*agentv1.ListTurnsResponse, error) {
-	return &agentv1.ListTurnsResponse{Turns: []*agentv1.Turn{{TurnId: "trn_1", State: agentv1.TurnState_TURN_STATE_COMPLETED, EndReason: "wait_for", Rounds: 3, Mutations: 2, BoundWorkItemId: "wi_1", StartedAt: at}}}, p.asked(ctx, r)
+	return &agentv1.ListTurnsResponse{Turns: []*agentv1.Turn{{TurnId: "trn_1", State: agentv1.TurnState_TURN_STATE_COMPLETED, EndReason: agentv1.TurnEndReason_TURN_END_REASON_WAIT_FOR, Rounds: 3, Mutations: 2, BoundWorkItemId: "wi_1", StartedAt: at}}}, p.asked(ctx, r)
 }
 
 func (p *planes) ListDecisions(ctx context.Context, r *agentv1.ListDecisionsRequest) (*agentv1.ListDecisionsResponse, error) {
 	return &agentv1.ListDecisionsResponse{Decisions: []*agentv1.Decision{
-		{Action: "tick", Reason: "queued_runnable", Explanation: "pick_queued: nothing runnable is in focus", DecidedAt: at},
-		{Action: "idle", Reason: "no_work_items", DecidedAt: at},
+		{Action: agentv1.DecisionAction_DECISION_ACTION_TICK, Reason: "queued_runnable", Explanation: "pick_queued: nothing runnable is in focus", DecidedAt: at},
+		{Action: agentv1.DecisionAction_DECISION_ACTION_IDLE, Reason: "no_work_items", DecidedAt: at},
 	}, NextPageToken: "more"}, p.asked(ctx, r)
 }
 
@@ -322,13 +322,13 @@ func (p *planes) StopTask(ctx context.Context, r *taskv1.StopTaskRequest) (*task
 func (p *planes) Explain(ctx context.Context, r *schedulerv1.ExplainRequest) (*schedulerv1.ExplainResponse, error) {
 	return &schedulerv1.ExplainResponse{
 		AgentId: "keeper",
-		Verdict: &schedulerv1.Verdict{Action: "tick", TickReason: "continue_current", Reason: "current_runnable", WorkItemId: "wi_1", Explanation: "the item in focus is runnable"},
+		Verdict: &schedulerv1.Verdict{Action: agentv1.DecisionAction_DECISION_ACTION_TICK, TickReason: agentv1.TickReason_TICK_REASON_CONTINUE_CURRENT, Reason: "current_runnable", WorkItemId: "wi_1", Explanation: "the item in focus is runnable"},
 		Facts:   []*schedulerv1.Fact{{Name: "control", Value: "running"}, {Name: "open_run"}, {Name: "queued_messages", Value: "0"}},
 		Candidates: []*schedulerv1.Candidate{
 			{WorkItemId: "wi_1", Objective: "Release", SchedulingState: "runnable", Chosen: true, Why: "chosen: current_runnable"},
 			{WorkItemId: "wi_2", Objective: "Upgrade", SchedulingState: "waiting_external", ReasonCode: "active_external_wait", Why: "not chosen: it waits for CI since 2h"},
 		},
-		Recent: []*schedulerv1.Verdict{{Action: "idle", Reason: "no_candidates", DecidedAt: at}},
+		Recent: []*schedulerv1.Verdict{{Action: agentv1.DecisionAction_DECISION_ACTION_IDLE, Reason: "no_candidates", DecidedAt: at}},
 	}, p.asked(ctx, r)
 }
 

@@ -127,7 +127,7 @@ func (p *printer) call(name, whose string, arguments *structpb.Struct, r *agentv
 	switch {
 	case r == nil:
 		sign, colour = "…", yellow // the round was submitted, and this has not ended yet
-	case r.GetStatus() != "success", failed:
+	case r.GetStatus() != agentv1.ToolStatus_TOOL_STATUS_SUCCESS, failed:
 		sign, colour = "✗", red
 	}
 	if !whole && len(arguments.GetFields()) > 0 {

@@ -38,14 +38,14 @@ func (p *planes) ListRounds(ctx context.Context, r *agentv1.ListRoundsRequest) (
 		},
 		{
 			TurnId: "trn_1", Index: 1, CreatedAt: at, WorkItemId: "wi_1", Usage: &agentv1.TokenUsage{InputTokens: 25, OutputTokens: 15},
-			LocalToolResults: []*agentv1.ToolResult{{CallId: "l1", ToolName: "WorkspaceWrite", Status: "success", SummaryText: "WorkspaceWrite succeeded: notes.md"}},
+			LocalToolResults: []*agentv1.ToolResult{{CallId: "l1", ToolName: "WorkspaceWrite", Status: agentv1.ToolStatus_TOOL_STATUS_SUCCESS, SummaryText: "WorkspaceWrite succeeded: notes.md"}},
 			ToolCalls: []*agentv1.ToolCall{
 				{CallId: "c1", Name: "ExecCommand", Arguments: args(map[string]any{"cmd": "make <all> && echo \x1b]0;x\a"})},
 				{CallId: "c2", Name: "Fly"},
 			},
 			ToolResults: []*agentv1.ToolResult{
-				{CallId: "c1", ToolName: "ExecCommand", Status: "success", SummaryText: "ExecCommand succeeded: tsk_1", Result: args(map[string]any{"output": "oh\n", "task": map[string]any{"task_id": "tsk_1", "state": "failed", "end_message": "exit code 2"}})},
-				{CallId: "c2", ToolName: "Fly", Status: "error", Error: &agentv1.ToolError{Kind: "tool_not_available", Message: `there is no tool "Fly"`, RecoveryHint: "use one of ListTools"}},
+				{CallId: "c1", ToolName: "ExecCommand", Status: agentv1.ToolStatus_TOOL_STATUS_SUCCESS, SummaryText: "ExecCommand succeeded: tsk_1", Result: args(map[string]any{"output": "oh\n", "task": map[string]any{"task_id": "tsk_1", "state": "failed", "end_message": "exit code 2"}})},
+				{CallId: "c2", ToolName: "Fly", Status: agentv1.ToolStatus_TOOL_STATUS_ERROR, Error: &agentv1.ToolError{Kind: "tool_not_available", Message: `there is no tool "Fly"`, RecoveryHint: "use one of ListTools"}},
 			},
 		},
 		{TurnId: "trn_1", CreatedAt: at, Text: "I look first."},

@@ -12,12 +12,12 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"quartet/pkg/client"
 	"quartet/pkg/fault"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/pbjson"
 )
 
 const (
@@ -182,7 +182,7 @@ func (a *agentServer) progress(ctx context.Context, req *sdk.CallToolRequest) (s
 // resultOf is the envelope of SPEC C4, as structure and as text.
 func resultOf(got *agentv1.CallToolResponse) (*sdk.CallToolResult, error) {
 	r := got.GetResult()
-	raw, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(r)
+	raw, err := pbjson.Append(nil, r) // enums as words, as journals and models have them
 	if err != nil {
 		return nil, err
 	}

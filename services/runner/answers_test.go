@@ -150,7 +150,7 @@ func TestC6_RecordedAnswers(t *testing.T) {
 			case passes:
 				require.NoError(t, err)
 				require.EqualValues(t, attempts, asked)
-				require.Equal(t, "retryable", turn.GetEndReason())
+				require.Equal(t, agentv1.TurnEndReason_TURN_END_REASON_RETRYABLE, turn.GetEndReason())
 				require.Equal(t, agentv1.MessageState_MESSAGE_STATE_QUEUED, c.message(id))
 				require.Len(t, r.events("retry"), attempts-1)
 				require.Contains(t, r.events("retry")[0]["text"], want.says)
@@ -161,7 +161,7 @@ func TestC6_RecordedAnswers(t *testing.T) {
 					require.ErrorContains(t, err, runner.KeyVariable(kind), "it says which key")
 				}
 				require.EqualValues(t, 1, asked, "asking again would cost nothing and bring nothing")
-				require.Equal(t, "released", turn.GetEndReason())
+				require.Equal(t, agentv1.TurnEndReason_TURN_END_REASON_RELEASED, turn.GetEndReason())
 				require.Equal(t, agentv1.MessageState_MESSAGE_STATE_QUEUED, c.message(id), "the message is not to blame")
 				for range 4 { // however often it is started before somebody mends it
 					_, err = c.run(1000, attempts)
@@ -171,12 +171,12 @@ func TestC6_RecordedAnswers(t *testing.T) {
 			case overBound:
 				require.NoError(t, err)
 				require.EqualValues(t, 1, asked, "there is nothing to drop yet, and the same again would not fit either")
-				require.Equal(t, "baseline_over_budget", turn.GetEndReason())
+				require.Equal(t, agentv1.TurnEndReason_TURN_END_REASON_BASELINE_OVER_BUDGET, turn.GetEndReason())
 				require.Equal(t, agentv1.MessageState_MESSAGE_STATE_QUARANTINED, c.message(id))
 			case refused:
 				require.NoError(t, err)
 				require.EqualValues(t, 1, asked)
-				require.Equal(t, "fatal", turn.GetEndReason())
+				require.Equal(t, agentv1.TurnEndReason_TURN_END_REASON_FATAL, turn.GetEndReason())
 				require.Equal(t, agentv1.MessageState_MESSAGE_STATE_QUARANTINED, c.message(id))
 			}
 			ended := r.events("turn_ended")
@@ -196,7 +196,7 @@ func TestC6_RecordedAnswers(t *testing.T) {
 				require.EqualValues(t, 2, asked)
 			}
 			require.NoError(t, err)
-			require.Equal(t, "finished", c.lastTurn().GetEndReason())
+			require.Equal(t, agentv1.TurnEndReason_TURN_END_REASON_FINISHED, c.lastTurn().GetEndReason())
 			require.EqualValues(t, 1, c.lastTurn().GetRounds())
 			require.Equal(t, agentv1.MessageState_MESSAGE_STATE_PROCESSED, c.message(id))
 		})
@@ -345,12 +345,12 @@ func TestC6_RecordedReplies(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, want.asked, asked)
 			if want.fails != "" {
-				require.Equal(t, "fatal", c.lastTurn().GetEndReason())
+				require.Equal(t, agentv1.TurnEndReason_TURN_END_REASON_FATAL, c.lastTurn().GetEndReason())
 				require.Equal(t, agentv1.MessageState_MESSAGE_STATE_QUARANTINED, c.message(id))
 				require.Contains(t, c.failure(), want.fails)
 				return
 			}
-			require.Equal(t, "finished", c.lastTurn().GetEndReason())
+			require.Equal(t, agentv1.TurnEndReason_TURN_END_REASON_FINISHED, c.lastTurn().GetEndReason())
 			got, err := c.Agents.GetTurn(dev.Within(t), &agentv1.GetTurnRequest{AgentId: name, TurnId: c.lastTurn().GetTurnId()})
 			require.NoError(t, err)
 			first := got.GetRounds()[0]
@@ -365,7 +365,7 @@ func TestC6_RecordedReplies(t *testing.T) {
 			}
 			require.Equal(t, want.items, items)
 			for _, result := range first.GetToolResults() {
-				require.Equal(t, "success", result.GetStatus(), result.GetSummaryText())
+				require.Equal(t, agentv1.ToolStatus_TOOL_STATUS_SUCCESS, result.GetStatus(), result.GetSummaryText())
 			}
 		})
 	}

@@ -119,7 +119,7 @@ func (w *workspace) run(c Call) *agentv1.ToolResult {
 	if err != nil {
 		return failedLocal(c, err)
 	}
-	return &agentv1.ToolResult{CallId: c.ID, ToolName: c.Name, Status: "success", SummaryText: c.Name + " succeeded: " + name, Result: result}
+	return &agentv1.ToolResult{CallId: c.ID, ToolName: c.Name, Status: agentv1.ToolStatus_TOOL_STATUS_SUCCESS, SummaryText: c.Name + " succeeded: " + name, Result: result}
 }
 
 func failedLocal(c Call, err error) *agentv1.ToolResult {
@@ -134,7 +134,7 @@ func failedLocal(c Call, err error) *agentv1.ToolResult {
 	case errors.Is(err, fs.ErrPermission), errors.As(err, &p) && strings.Contains(p.Err.Error(), "escapes"):
 		e.Kind, e.RecoveryHint = "permission_denied", "only files below the workspace can be read and written"
 	}
-	return &agentv1.ToolResult{CallId: c.ID, ToolName: c.Name, Status: "error", SummaryText: e.GetMessage(), Error: e}
+	return &agentv1.ToolResult{CallId: c.ID, ToolName: c.Name, Status: agentv1.ToolStatus_TOOL_STATUS_ERROR, SummaryText: e.GetMessage(), Error: e}
 }
 
 // clean takes a path as models write them.

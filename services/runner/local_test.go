@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 )
 
 func newWorkspace(t *testing.T) (*workspace, string) {
@@ -25,7 +27,7 @@ func (w *workspace) call(t *testing.T, name string, args map[string]any) (map[st
 	require.NoError(t, err)
 	r := w.run(Call{ID: "c", Name: name, Arguments: raw})
 	require.Equal(t, "c", r.GetCallId())
-	require.Equal(t, r.GetError() != nil, r.GetStatus() == "error")
+	require.Equal(t, r.GetError() != nil, r.GetStatus() == agentv1.ToolStatus_TOOL_STATUS_ERROR)
 	return r.GetResult().AsMap(), r.GetError().GetKind()
 }
 

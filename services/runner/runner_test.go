@@ -154,7 +154,7 @@ func TestC6_AWholeTurn(t *testing.T) {
 		require.Contains(t, asks[3].results[4], "tool_not_available")
 
 		turn := r.lastTurn()
-		require.Equal(t, "completion_promoted", turn.GetEndReason())
+		require.Equal(t, agentv1.TurnEndReason_TURN_END_REASON_COMPLETION_PROMOTED, turn.GetEndReason())
 		got, err := r.Agents.GetTurn(context.Background(), &agentv1.GetTurnRequest{AgentId: "keeper", TurnId: turn.GetTurnId()})
 		require.NoError(t, err)
 		require.Len(t, got.GetRounds(), 4)
@@ -204,7 +204,7 @@ func TestC6_ALongTurnIsShrunkOnce(t *testing.T) {
 		require.Contains(t, asks[4].results[0], "[dropped")
 		require.Contains(t, asks[4].results[1], "[dropped")
 		require.Contains(t, asks[4].results[2], "999", "the newest stays")
-		require.Equal(t, "finished", r.lastTurn().GetEndReason())
+		require.Equal(t, agentv1.TurnEndReason_TURN_END_REASON_FINISHED, r.lastTurn().GetEndReason())
 	})
 }
 
@@ -282,7 +282,7 @@ func TestC6_NoOtherHost(t *testing.T) {
 		r.say("try", agentv1.Priority_PRIORITY_NORMAL)
 		require.NoError(t, r.run(p, nil))
 		require.Empty(t, elsewhere.all())
-		require.Equal(t, "fatal", r.lastTurn().GetEndReason())
+		require.Equal(t, agentv1.TurnEndReason_TURN_END_REASON_FATAL, r.lastTurn().GetEndReason())
 	})
 }
 

@@ -132,6 +132,11 @@ func (s *show) began(t *client.Turn) {
 	s.line(e, s.paint(bold, "── "+kind)+" "+printable(brief(m.GetText()))+" "+s.paint(dim, t.Record.GetTurnId()))
 }
 
+// statusName returns the name of a status in lower case: success or error.
+func statusName(s agentv1.ToolStatus) string {
+	return strings.ToLower(strings.TrimPrefix(s.String(), "TOOL_STATUS_"))
+}
+
 // tool is one call: what, how it went, how long it took.
 func (s *show) tool(t *client.Turn, c Call, r *agentv1.ToolResult, took time.Duration) {
 	summary := r.GetSummaryText()
@@ -140,9 +145,9 @@ func (s *show) tool(t *client.Turn, c Call, r *agentv1.ToolResult, took time.Dur
 		summary = command
 	}
 	e := turnEvent(t, "tool", summary)
-	e.Tool, e.CallID, e.Status, e.Seconds = c.Name, c.ID, r.GetStatus(), took.Seconds()
+	e.Tool, e.CallID, e.Status, e.Seconds = c.Name, c.ID, statusName(r.GetStatus()), took.Seconds()
 	mark, colour := "✓", green
-	if r.GetStatus() == "error" || failed {
+	if r.GetStatus() == agentv1.ToolStatus_TOOL_STATUS_ERROR || failed {
 		mark, colour = "✗", red
 	}
 	arguments := brief(string(c.Arguments))

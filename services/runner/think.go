@@ -154,7 +154,7 @@ func (c *conversation) round(ctx context.Context) (goOn bool, err error) {
 			r, took = local[call.ID], 0
 		}
 		c.r.show.tool(c.t, call, r, took)
-		next.Results = append(next.Results, Result{CallID: call.ID, Text: resultText(r), Failed: r.GetStatus() == "error"})
+		next.Results = append(next.Results, Result{CallID: call.ID, Text: resultText(r), Failed: r.GetStatus() == agentv1.ToolStatus_TOOL_STATUS_ERROR})
 	}
 	c.r.show.usage(c.t, said)
 	var words []string

@@ -5,27 +5,27 @@ import (
 	"sync"
 )
 
-// sweptShare is how often an agent of the sweep is taken while events name others:
-// one in so many. A start marks every agent, and a wake must not wait for them.
+// sweptShare is how often an agent that a sweep marked is taken while events mark others:
+// one in so many. A start marks every agent, and a wake must not wait for all of them.
 const sweptShare = 8
 
-// fewAgents is a set that is not worth being made anew when it is empty.
+// fewAgents is the size of a map that is not worth replacing when it is empty.
 const fewAgents = 1024
 
-// dirty is the set of agents to look at. An agent is looked at by one goroutine
-// at a time; what is marked meanwhile is looked at once more. That coalesces a
-// storm of events to one look after another (SPEC P7). Namespaces take turns,
-// so that a storm in one delays none of the others (SPEC D7).
+// dirty is the set of agents to evaluate. One goroutine evaluates an agent at a time; an
+// agent that is marked meanwhile is evaluated once more. So a storm of events costs one
+// evaluation after the other (SPEC P7). Namespaces take turns, so that a storm in one
+// delays none of the others (SPEC D7).
 type dirty struct {
 	mu     sync.Mutex
 	cond   *sync.Cond
-	named  ring // by events
-	swept  ring // by sweeps
+	named  ring // marked by events
+	swept  ring // marked by sweeps
 	taken  int
-	looks  int        // under way
-	still  *sync.Cond // nobody is marked or looked at
+	looks  int        // evaluations that are running
+	still  *sync.Cond // signalled when no agent is marked or being evaluated
 	agents map[key]*mark
-	most   int // that agents held since it was made
+	most   int // the largest size of agents since it was made
 	closed bool
 }
 
@@ -34,22 +34,22 @@ type mark struct {
 	swept   bool // in swept
 	looking bool
 	again   bool
-	busy    bool // only the agent plane can end its state
-	// ahead says that a hint marked it since its last look, lookAhead that one had
-	// the look under way begin; hinted are the events of hints, for which it need
-	// not be marked again.
+	busy    bool // only an event of the agent plane can change what is decided
+	// ahead records that a hint marked the agent since its last evaluation, lookAhead
+	// that a hint caused the running one. hinted are the events of hints; they need not
+	// mark the agent again when they are durable.
 	ahead, lookAhead bool
 	hinted           []string
-	// causes are the traces of what marked it since its last look, and looked is
-	// that of the look under way; none where nothing is traced.
+	// causes are the traces of the events that marked the agent since its last
+	// evaluation, and looked are those of the running one; empty where nothing is traced.
 	causes, looked []string
 }
 
-// maxHinted is how many events are remembered of an agent; those that are not only
-// have it looked at once more.
+// maxHinted is how many events of hints are remembered for an agent; others have it
+// evaluated once more.
 const maxHinted = 16
 
-// maxCauses is how many traces a look knows of that it follows from.
+// maxCauses is how many traces of causes are kept for an evaluation.
 const maxCauses = 8
 
 func newDirty() *dirty {
@@ -58,15 +58,15 @@ func newDirty() *dirty {
 	return d
 }
 
-// mark says that an agent is to be looked at.
+// mark has an agent evaluated.
 func (d *dirty) mark(k key) { d.add(k, true, "") }
 
-// nudge is mark for events of other planes: while the agent has a turn or a
-// message there is nothing to decide, and the end of that marks it anyhow.
-func (d *dirty) nudge(k key) { d.add(k, false, "") }
+// markUnlessBusy is mark for events of other planes: while the agent has a turn or a
+// message there is nothing to decide, and the end of that marks it in any case.
+func (d *dirty) markUnlessBusy(k key) { d.add(k, false, "") }
 
-// later is mark for sweeps: agents that events name come first.
-func (d *dirty) later(k key) {
+// markLow is mark for sweeps: agents that events mark come first.
+func (d *dirty) markLow(k key) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	m := d.of(k)
@@ -99,9 +99,9 @@ func (d *dirty) hint(k key, cause, eventID string) {
 	}
 }
 
-// lost is mark for an event that was taken back: whoever looked ahead saw what is
-// not so, and no event of the durable kind is spared for a hint any more.
-func (d *dirty) lost(k key) {
+// retract is mark for an event that was taken back: an evaluation may have seen what did
+// not happen, so all hints of the agent are forgotten.
+func (d *dirty) retract(k key) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	m := d.addLocked(k, true, "")
@@ -133,7 +133,7 @@ func (d *dirty) addLocked(k key, always bool, cause string) *mark {
 	return m
 }
 
-// hinted says that a hint had an agent marked for this event.
+// hinted reports whether a hint marked an agent for this event, and forgets the hint.
 func (d *dirty) hinted(k key, eventID string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -150,8 +150,8 @@ func (d *dirty) hinted(k key, eventID string) bool {
 	return true
 }
 
-// causes are the traces that the look under way at an agent follows from; ahead
-// says whether a hint did.
+// causes returns the traces that the running evaluation of an agent follows from, and
+// whether a hint caused it.
 func (d *dirty) causes(k key) (traces []string, ahead bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -159,14 +159,14 @@ func (d *dirty) causes(k key) (traces []string, ahead bool) {
 	return m.looked, m.lookAhead
 }
 
-// take waits for an agent to look at; false when the set is closed.
+// take waits for an agent to evaluate. It returns false when the set is closed.
 func (d *dirty) take() (key, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for {
 		for d.named.n+d.swept.n == 0 && !d.closed {
 			if d.looks == 0 {
-				d.still.Broadcast() // what was taken before had been looked at already
+				d.still.Broadcast() // what was taken before has been evaluated
 			}
 			d.cond.Wait()
 		}
@@ -180,7 +180,7 @@ func (d *dirty) take() (key, bool) {
 				d.begin(m)
 				return k, true
 			}
-			continue // an event had it looked at meanwhile
+			continue // an event had it evaluated meanwhile
 		}
 		k := d.named.pop()
 		if m := d.agents[k]; m != nil && m.queued && !m.looking {
@@ -197,8 +197,8 @@ func (d *dirty) begin(m *mark) {
 	d.looks++
 }
 
-// settle waits until no agent is marked or looked at, or the set is closed.
-func (d *dirty) settle() {
+// wait returns when no agent is marked or being evaluated, or the set is closed.
+func (d *dirty) wait() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for !d.closed && d.looks+d.named.n+d.swept.n > 0 {
@@ -206,8 +206,8 @@ func (d *dirty) settle() {
 	}
 }
 
-// done ends a look. A busy agent is remembered, others are not: that keeps the
-// set as small as what is going on.
+// done ends an evaluation. A busy agent is remembered, others are not, so the set is as
+// small as the current activity.
 func (d *dirty) done(k key, busy bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -227,7 +227,7 @@ func (d *dirty) done(k key, busy bool) {
 	}
 }
 
-// forget drops what need not be remembered of an agent.
+// forget removes an agent about which nothing needs to be remembered.
 func (d *dirty) forget(k key, m *mark) {
 	if m.queued || m.swept || m.looking || m.busy || len(m.hinted) > 0 {
 		return
@@ -247,7 +247,7 @@ func (d *dirty) close() {
 	d.still.Broadcast()
 }
 
-// ring is a queue in which namespaces take turns; within one it is first in,
+// ring is a queue in which namespaces take turns; within a namespace it is first in,
 // first out. Every operation is O(1).
 type ring struct {
 	n     int

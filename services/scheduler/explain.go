@@ -17,11 +17,11 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// shownDecisions is how many recorded decisions Explain answers; ListDecisions
-// has the rest.
+// shownDecisions is how many recorded decisions Explain returns; ListDecisions has the
+// others.
 const shownDecisions = 10
 
-// Explain decides from the facts of this moment and changes nothing (SPEC D6).
+// Explain decides from the current facts and changes nothing (SPEC D6).
 func (s *Service) Explain(ctx context.Context, req *schedulerv1.ExplainRequest) (*schedulerv1.ExplainResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := fault.Name("agent_id", req.GetAgentId()); err != nil {
@@ -49,28 +49,28 @@ func (s *Service) Explain(ctx context.Context, req *schedulerv1.ExplainRequest) 
 	}
 	for _, d := range recorded.GetDecisions() {
 		resp.Recent = append(resp.Recent, &schedulerv1.Verdict{
-			Action: d.GetAction(), TickReason: tickName(d.GetTickReason()), Reason: d.GetReason(), WorkItemId: d.GetWorkItemId(),
+			Action: d.GetAction(), TickReason: d.GetTickReason(), Reason: d.GetReason(), WorkItemId: d.GetWorkItemId(),
 			WorkItemRevision: d.GetWorkItemRevision(), Explanation: d.GetExplanation(), DecidedAt: d.GetDecidedAt(),
 		})
 	}
 	return resp, nil
 }
 
-// account is the decision with all that it rests on, as structure and as text.
-// Whoever records a decision and whoever explains one takes both from here.
+// account returns a decision with everything that it rests on. Recorded decisions and
+// Explain use the same text.
 func account(f Facts) *schedulerv1.ExplainResponse {
 	v := Plan(f)
 	return &schedulerv1.ExplainResponse{
 		AgentId: f.Agent.GetAgent().GetAgentId(), Facts: factList(f), Candidates: candidates(v, f),
 		Verdict: &schedulerv1.Verdict{
-			Action: v.Action, TickReason: tickName(v.Tick), Reason: v.Reason, WorkItemId: v.ItemID,
+			Action: v.Action, TickReason: v.Tick, Reason: v.Reason, WorkItemId: v.ItemID,
 			WorkItemRevision: v.Revision, Explanation: sentence(v, f), DecidedAt: timestamppb.New(f.Now),
 		},
 	}
 }
 
-// sentence says a verdict to a person: what, why, since when, and what would
-// change it.
+// sentence explains a verdict to a person: what, why, since when, and what would change
+// it.
 func sentence(v Verdict, f Facts) string {
 	a := f.Agent.GetAgent()
 	switch v.Reason {
@@ -97,7 +97,7 @@ func sentence(v Verdict, f Facts) string {
 		return "recheck: the reminder is due for " + named(v.ItemID, f)
 	case "no_progress":
 		if n := f.Agent.GetFailedTicks(); n >= maxIdleTurns {
-			return fmt.Sprintf("idle: no_progress after %d ticks in a row whose turns failed, although there is work: %s; mend the runner and send a message to go on", n, stillThere(v, f))
+			return fmt.Sprintf("idle: no_progress after %d ticks in a row whose turns failed, although there is work: %s; fix the runner and send a message to go on", n, stillThere(v, f))
 		}
 		return fmt.Sprintf("idle: no_progress after %d turns in a row without a change or a tool call, although there is work: %s; send a message to go on", a.GetIdleTurns(), stillThere(v, f))
 	case "no_work_items":
@@ -125,7 +125,7 @@ func controlled(how string, a *agentv1.Agent, now time.Time) string {
 	return text
 }
 
-// openRun tells who holds the agent, and for how long at least.
+// openRun says which runner holds the agent, and for how long at least.
 func openRun(f Facts) string {
 	t := f.Agent.GetOpenTurn()
 	if t == nil {
@@ -146,12 +146,11 @@ func openRun(f Facts) string {
 	return text + ", lease ends in " + span(left)
 }
 
-// inLine tells what a queued message waits for: a runner, or its turn among
-// other agents.
+// inLine says what a queued message waits for: a runner, or other agents that come first.
 func inLine(f Facts) string {
 	what := plural(f.Agent.GetQueued(), "message is", "messages are") + " queued, the first " + since(f.Agent.GetHeadQueuedAt().AsTime(), f.Now)
 	if f.Agent.GetTickPending() && f.Agent.GetQueuedInput() == 0 {
-		// Nobody sent anything: what is queued is the scheduler's own tick.
+		// No input is queued, only the scheduler's own tick.
 		what = "a tick is queued " + since(f.Agent.GetHeadQueuedAt().AsTime(), f.Now)
 		if last := f.Agent.GetLastDecision(); last.GetAction() == ActionTick {
 			what += " (" + tickName(last.GetTickReason()) + ")"
@@ -175,7 +174,7 @@ func stillThere(v Verdict, f Facts) string {
 	return named(v.ItemID, f)
 }
 
-// allWait says of the open items why none of them goes on.
+// allWait says why none of the open items continues.
 func allWait(f Facts) string {
 	open := waitingItems(f.Queue)
 	n := f.Queue.GetCounts().GetOpen()
@@ -223,7 +222,7 @@ func awaited(kind waitingv1.WaitKind, resource string) string {
 	return "the system"
 }
 
-// candidates says of every item that was looked at why it was or was not chosen.
+// candidates says for every item that was considered why it was chosen or not.
 func candidates(v Verdict, f Facts) []*schedulerv1.Candidate {
 	var out []*schedulerv1.Candidate
 	for _, it := range items(f.Queue) {
@@ -242,7 +241,7 @@ func candidates(v Verdict, f Facts) []*schedulerv1.Candidate {
 	return out
 }
 
-// instead is what an action means for a runnable item that was not chosen.
+// instead says, by the rule that decided, why a runnable item was not chosen.
 var instead = map[string]string{
 	"agent_deleted":     "the agent is deleted",
 	"agent_stopped":     "the agent is stopped",
@@ -331,7 +330,7 @@ func waitingItems(q *workv1.GetWorkQueueResponse) []*workv1.WorkItem {
 	return open
 }
 
-// named is an item's id with its objective.
+// named returns an item's id with its objective.
 func named(id string, f Facts) string {
 	for _, it := range append(items(f.Queue), f.Queue.GetRechecks()...) {
 		if it.GetWorkItemId() == id {
@@ -339,6 +338,11 @@ func named(id string, f Facts) string {
 		}
 	}
 	return id
+}
+
+// actionName returns the name of an action in lower case, such as tick.
+func actionName(a agentv1.DecisionAction) string {
+	return strings.ToLower(strings.TrimPrefix(a.String(), "DECISION_ACTION_"))
 }
 
 func tickName(t agentv1.TickReason) string {
@@ -364,7 +368,7 @@ func short(s string) string {
 	return string(r[:most-1]) + "…"
 }
 
-// since is how long ago something was, for people.
+// since says how long ago something was.
 func since(t, now time.Time) string {
 	d := now.Sub(t)
 	switch {
@@ -376,7 +380,7 @@ func since(t, now time.Time) string {
 	return "since " + span(d)
 }
 
-// span is a duration for people.
+// span writes a duration for people.
 func span(d time.Duration) string {
 	switch {
 	case d < 2*time.Minute:

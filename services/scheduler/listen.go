@@ -9,16 +9,16 @@ import (
 	"quartet/pkg/journal"
 )
 
-// interest names the planes that the scheduler hears. Every event of the agent
-// plane but those of a running round may free an agent or give it something to
-// do; of the others only what changes readiness or brings a trigger matters.
+// interest says, by plane, which events may change a decision: of the agent plane all but
+// those of a running round, of the work plane those that change readiness or bring a
+// trigger.
 var interest = map[string]func(*journal.Event) bool{
 	"agent": func(ev *journal.Event) bool {
 		switch ev.Type {
 		case "round_submitted", "tool_result_recorded", "round_settled", "decision_recorded", "message_dequeued", "turn_started",
 			"message_queued", "message_requeued":
-			// The last two give the agent a turn to take by themselves: what is
-			// left to decide is decided when that turn has ended.
+			// The last two give the agent a turn in any case. The next decision is due
+			// when that turn has ended.
 			return false
 		}
 		return true
@@ -26,8 +26,8 @@ var interest = map[string]func(*journal.Event) bool{
 	"work": func(ev *journal.Event) bool {
 		switch ev.Type {
 		case "work_item_picked", "focus_released", "wait_attached", "wait_detached":
-			// A wait that ends is a change by somebody else: new input for an agent
-			// whose turns came to nothing (SPEC D4), readiness moved or not.
+			// The end of a wait is a change from outside, and so new input for an agent
+			// whose turns changed nothing (SPEC D4), whether or not readiness changed.
 			return true
 		case "work_item_updated":
 			return true // it may have set a reminder
@@ -38,8 +38,8 @@ var interest = map[string]func(*journal.Event) bool{
 
 type key struct{ namespace, id string }
 
-// listen marks the agents that events name. It begins at the end: what was
-// before is covered by the first sweep.
+// listen marks the agents that events name, from position next on. The first sweep covers
+// what was before.
 func (s *Service) listen(ctx context.Context, src journal.Source, next uint64) {
 	defer s.running.Done()
 	matters := interest[src.Plane()]
@@ -49,8 +49,8 @@ func (s *Service) listen(ctx context.Context, src journal.Source, next uint64) {
 			for _, ev := range events {
 				switch k := (key{ev.Namespace, ev.AgentID}); {
 				case journal.Internal(ev.Type) || ev.AgentID == "":
-				case lost: // whatever it was, a look may have seen it
-					s.dirty.lost(k)
+				case lost: // an evaluation may have seen any of them
+					s.dirty.retract(k)
 				case matters(ev):
 					s.dirty.hint(k, s.causeOf(ev), ev.ID)
 				}
@@ -90,7 +90,7 @@ func (s *Service) listen(ctx context.Context, src journal.Source, next uint64) {
 	}
 }
 
-// causeOf is the trace that an event is part of; "" where nothing is traced.
+// causeOf returns the trace that an event is part of, or "" where nothing is traced.
 func (s *Service) causeOf(ev *journal.Event) string {
 	if !s.deps.Tracer.On() {
 		return ""

@@ -46,18 +46,18 @@ func TestP7_MarksCoalesceAndNoneIsLost(t *testing.T) {
 func TestP7_NudgesWaitForABusyAgent(t *testing.T) {
 	d := newDirty()
 	a := key{"acme", "a"}
-	d.nudge(a)
+	d.markUnlessBusy(a)
 	require.Equal(t, a, d.next(t))
 	d.done(a, true)
-	d.nudge(a)
+	d.markUnlessBusy(a)
 	require.Zero(t, d.named.n)
 	d.mark(a)
 	require.Equal(t, a, d.next(t))
-	d.nudge(a) // during the look: nobody knows yet what it will find
+	d.markUnlessBusy(a) // during the look: nobody knows yet what it will find
 	d.done(a, true)
 	require.Equal(t, a, d.next(t))
 	d.done(a, false)
-	d.nudge(a)
+	d.markUnlessBusy(a)
 	require.Equal(t, a, d.next(t))
 	d.done(a, false)
 }
@@ -67,7 +67,7 @@ func TestP7_NudgesWaitForABusyAgent(t *testing.T) {
 func TestD5_AWakeDoesNotWaitForTheSweep(t *testing.T) {
 	d := newDirty()
 	for i := range 100_000 {
-		d.later(key{"acme", fmt.Sprint(i)})
+		d.markLow(key{"acme", fmt.Sprint(i)})
 	}
 	for i := range 50 {
 		d.mark(key{"acme", fmt.Sprint("busy-", i)})
@@ -200,7 +200,7 @@ func TestD1_AnEmptySetIsMadeAnew(t *testing.T) {
 	for _, n := range []int{fewAgents - 1, fewAgents, fewAgents + 1} {
 		d := newDirty()
 		for i := range n {
-			d.later(key{"acme", fmt.Sprint(i)})
+			d.markLow(key{"acme", fmt.Sprint(i)})
 		}
 		for range n {
 			d.done(d.next(t), false)

@@ -15,35 +15,36 @@ import (
 )
 
 const (
-	// slowLook is when a look counts as held up. One takes a millisecond.
+	// slowLook is after which time an evaluation counts as delayed. One takes a
+	// millisecond.
 	slowLook = 250 * time.Millisecond
-	// spareLookers is how many looks may be held up for each looker before they
-	// are in the way of others.
+	// spareLookers is how many delayed evaluations an evaluator may have before they
+	// delay others.
 	spareLookers = 31
-	// retryTerm is the pause after a look that failed, such as while a plane
-	// starts anew; it doubles up to retryMost. The sweep would come too, later.
+	// retryTerm is the pause after an evaluation that failed, such as while a plane
+	// restarts. It doubles up to retryMost. A sweep would come later.
 	retryTerm = time.Second
 	retryMost = 8 * time.Second
 )
 
-// lookers are the goroutines that look at agents. One agent's trouble delays no
-// other (SPEC D5): while a look hangs in a plane, another looker stands in.
-type lookers struct {
+// evaluators are the goroutines that evaluate agents. While an evaluation hangs in a
+// plane another evaluator starts, so that one agent delays no other (SPEC D5).
+type evaluators struct {
 	mu          sync.Mutex
 	want, total int
 	slow        int
 }
 
-func (s *Service) startLookers(ctx context.Context) {
-	s.lookers.want, s.lookers.total = s.cfg.Lookers, s.cfg.Lookers
+func (s *Service) startEvaluators(ctx context.Context) {
+	s.evaluators.want, s.evaluators.total = s.cfg.Lookers, s.cfg.Lookers
 	for range s.cfg.Lookers {
 		s.running.Add(1)
-		go s.look(ctx)
+		go s.evaluate(ctx)
 	}
 }
 
-// look takes marked agents one by one and decides for each.
-func (s *Service) look(ctx context.Context) {
+// evaluate takes marked agents one by one and decides for each.
+func (s *Service) evaluate(ctx context.Context) {
 	defer s.running.Done()
 	for {
 		k, ok := s.dirty.take()
@@ -58,16 +59,15 @@ func (s *Service) look(ctx context.Context) {
 		s.metrics.took.Observe(time.Since(began).Seconds())
 		span.End()
 		s.dirty.done(k, busy)
-		s.settle(ctx, k, err)
+		s.scheduleRetry(ctx, k, err)
 		if ended() {
 			return
 		}
 	}
 }
 
-// span is a look's part of the trace of what had the agent looked at. Several
-// events may have: it is below the first and linked to the others. What only a
-// sweep looks at is not traced.
+// span starts the span of an evaluation, below the first of the events that caused it and
+// linked to the others. What only a sweep caused is not traced.
 func (s *Service) span(ctx context.Context, k key, causes []string) (context.Context, trace.Span) {
 	if !s.deps.Tracer.On() || len(causes) == 0 {
 		return s.deps.Tracer.Start(ctx, "")
@@ -76,23 +76,23 @@ func (s *Service) span(ctx context.Context, k key, causes []string) (context.Con
 		trace.WithAttributes(attribute.String("quartet.namespace", k.namespace), attribute.String("quartet.agent_id", k.id)))
 }
 
-// note tells a look's span what came of it.
+// note records a verdict in the span of its evaluation.
 func note(ctx context.Context, v Verdict) {
 	span := trace.SpanFromContext(ctx)
 	if !span.IsRecording() {
 		return
 	}
-	span.SetAttributes(attribute.String("quartet.decision", v.Action), attribute.String("quartet.reason", v.Reason))
+	span.SetAttributes(attribute.String("quartet.decision", actionName(v.Action)), attribute.String("quartet.reason", v.Reason))
 	if v.Action == ActionTick {
 		span.SetAttributes(attribute.String("quartet.tick", strings.ToLower(strings.TrimPrefix(v.Tick.String(), "TICK_REASON_"))), attribute.String("quartet.work_item_id", v.ItemID))
 	}
 }
 
-// standIn begins to watch a look. When it is held up another looker starts.
-// ended says that the look is over, and answers whether this looker is now one
-// too many.
+// standIn watches an evaluation and starts another evaluator if it is delayed. The caller
+// calls ended when the evaluation is over; it returns true if this evaluator is now one
+// too many and must stop.
 func (s *Service) standIn(ctx context.Context) (ended func() bool) {
-	l := &s.lookers
+	l := &s.evaluators
 	held, over := false, false
 	watch := time.AfterFunc(slowLook, func() {
 		l.mu.Lock()
@@ -104,8 +104,8 @@ func (s *Service) standIn(ctx context.Context) (ended func() bool) {
 		l.slow++
 		if l.total-l.slow < l.want && l.total < l.want*(1+spareLookers) {
 			l.total++
-			s.running.Add(1) // before the look that is held up is done
-			go s.look(ctx)
+			s.running.Add(1) // added before the delayed evaluation is done
+			go s.evaluate(ctx)
 		}
 	})
 	return func() bool {
@@ -125,8 +125,8 @@ func (s *Service) standIn(ctx context.Context) (ended func() bool) {
 	}
 }
 
-// settle has an agent looked at again soon if it could not be decided.
-func (s *Service) settle(ctx context.Context, k key, err error) {
+// scheduleRetry has an agent evaluated again soon if the evaluation failed.
+func (s *Service) scheduleRetry(ctx context.Context, k key, err error) {
 	s.mu.Lock()
 	n := s.fails[k]
 	if err == nil || fault.From(err).Reason() == fault.NotFound {

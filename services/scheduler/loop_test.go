@@ -287,7 +287,7 @@ func TestD4_NoProgressEndsTheLoop(t *testing.T) {
 	require.Equal(t, map[agentv1.TickReason]int{pickQueued: 3}, s.ticks("keeper"))
 	e, err := sc.Explain(planetest.As(t.Context(), rpc.RoleOperator), &schedulerv1.ExplainRequest{AgentId: "keeper"})
 	require.NoError(t, err)
-	require.Equal(t, "idle", e.GetVerdict().GetAction())
+	require.Equal(t, agentv1.DecisionAction_DECISION_ACTION_IDLE, e.GetVerdict().GetAction())
 	require.Contains(t, e.GetVerdict().GetExplanation(), "no_progress after 3 turns in a row")
 	require.Len(t, e.GetCandidates(), 1)
 	require.NotEmpty(t, e.GetRecent())
@@ -327,7 +327,9 @@ func TestP2_ATriggerIsReviewedOnce(t *testing.T) {
 			q, err := s.works.GetWorkQueue(own, &workv1.GetWorkQueueRequest{AgentId: "keeper"})
 			return err == nil && q.GetCounts().GetTriggeredBlocked() == 0
 		})
-		s.eventually(func() bool { return s.facts("keeper").GetLastDecision().GetAction() == "idle" })
+		s.eventually(func() bool {
+			return s.facts("keeper").GetLastDecision().GetAction() == agentv1.DecisionAction_DECISION_ACTION_IDLE
+		})
 		require.Equal(t, map[agentv1.TickReason]int{reviewTriggered: i + 1}, s.ticks("keeper"))
 	}
 }
@@ -341,7 +343,9 @@ func TestP5_AReminderIsGivenOnce(t *testing.T) {
 	_, err := s.works.UpdateWorkItem(own, &workv1.UpdateWorkItemRequest{AgentId: "keeper", WorkItemId: itemID, BlockedBy: &why, RecheckAt: timestamppb.New(epoch.Add(time.Hour))})
 	require.NoError(t, err)
 	s.schedule()
-	s.eventually(func() bool { return s.facts("keeper").GetLastDecision().GetAction() == "idle" })
+	s.eventually(func() bool {
+		return s.facts("keeper").GetLastDecision().GetAction() == agentv1.DecisionAction_DECISION_ACTION_IDLE
+	})
 	require.Empty(t, s.ticks("keeper"))
 	s.clk.Advance(time.Hour)
 	a := s.take("keeper")
@@ -351,7 +355,9 @@ func TestP5_AReminderIsGivenOnce(t *testing.T) {
 		return err == nil && it.GetWorkItem().GetRecheckConsumedAt() != nil && it.GetWorkItem().GetBlockedBy() == why
 	})
 	s.finish(a)
-	s.eventually(func() bool { return s.facts("keeper").GetLastDecision().GetAction() == "idle" })
+	s.eventually(func() bool {
+		return s.facts("keeper").GetLastDecision().GetAction() == agentv1.DecisionAction_DECISION_ACTION_IDLE
+	})
 	require.Equal(t, map[agentv1.TickReason]int{recheck: 1}, s.ticks("keeper"))
 }
 

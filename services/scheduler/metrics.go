@@ -9,8 +9,7 @@ import (
 	"quartet/pkg/meter"
 )
 
-// metrics count looks and what they decided. They are always there, if nobody
-// may see them: a look takes a millisecond.
+// metrics counts evaluations and what they decided.
 type metrics struct {
 	decisions, failures *prometheus.CounterVec
 	took                prometheus.Observer
@@ -32,10 +31,10 @@ func (m *metrics) decided(v Verdict) {
 	if v.Action == ActionTick {
 		tick = strings.ToLower(strings.TrimPrefix(v.Tick.String(), "TICK_REASON_"))
 	}
-	m.decisions.WithLabelValues(v.Action, v.Reason, tick).Inc()
+	m.decisions.WithLabelValues(actionName(v.Action), v.Reason, tick).Inc()
 }
 
-// Sample looks at how many agents are marked for the gauges.
+// Sample sets the gauges of marked agents.
 func (s *Service) Sample(context.Context) {
 	s.dirty.mu.Lock()
 	named, swept := s.dirty.named.n, s.dirty.swept.n

@@ -10,16 +10,16 @@ import (
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 )
 
-// Waiting is what the scheduler asks of the waiting plane: only to explain, since
-// a wait of the agent itself stops nothing and counts when it wakes the agent.
+// Waiting is the part of the waiting plane that the scheduler reads, only to explain: a
+// wait of the agent itself stops nothing, and counts when it wakes the agent.
 type Waiting interface {
 	ListWaits(ctx context.Context, in *waitingv1.ListWaitsRequest, opts ...grpc.CallOption) (*waitingv1.ListWaitsResponse, error)
 }
 
-// waitsLookedAt bounds the look for waits of the agent itself.
+// waitsLookedAt bounds how many waits are read to explain a decision.
 const waitsLookedAt = 200
 
-// ownWaits are the agent's waits that belong to none of its items.
+// ownWaits returns the agent's waits that belong to none of its items.
 func (s *Service) ownWaits(ctx context.Context, agentID string) ([]*waitingv1.Wait, error) {
 	got, err := s.deps.Waiting.ListWaits(ctx, &waitingv1.ListWaitsRequest{AgentId: agentID, PageSize: waitsLookedAt})
 	if err != nil {

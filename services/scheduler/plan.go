@@ -7,38 +7,38 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 )
 
-// maxIdleTurns is how many turns in a row may change nothing before the agent
-// is left alone until something new comes (SPEC D4).
+// maxIdleTurns is after how many turns in a row without a change an agent is left alone
+// until there is new input (SPEC D4).
 const maxIdleTurns = 3
 
-// Actions of a decision.
+// The actions of a decision.
 const (
-	ActionNothing  = "nothing"
-	ActionDispatch = "dispatch"
-	ActionTick     = "tick"
-	ActionIdle     = "idle"
+	ActionNothing  = agentv1.DecisionAction_DECISION_ACTION_NOTHING
+	ActionDispatch = agentv1.DecisionAction_DECISION_ACTION_DISPATCH
+	ActionTick     = agentv1.DecisionAction_DECISION_ACTION_TICK
+	ActionIdle     = agentv1.DecisionAction_DECISION_ACTION_IDLE
 )
 
-// Facts is all that a decision rests on.
+// Facts is everything that a decision rests on.
 type Facts struct {
 	Agent *agentv1.AgentFacts
 	Queue *workv1.GetWorkQueueResponse
 	Now   time.Time
 }
 
-// Verdict is what Plan makes of them.
+// Verdict is the decision that Plan makes.
 type Verdict struct {
-	Action   string
+	Action   agentv1.DecisionAction
 	Tick     agentv1.TickReason
 	Reason   string // the rule that decided
 	ItemID   string
 	Revision int64
-	// Recheck is set for a recheck tick: the reminder that is to be marked as given.
+	// Recheck is the item whose reminder is due, if the tick is a recheck: the reminder
+	// is marked as given.
 	Recheck *workv1.WorkItem
 }
 
-// Plan decides for one agent (SPEC D2). It is pure: the same facts give the
-// same verdict, whoever asks, whenever, and however often.
+// Plan decides for one agent (SPEC D2). It is pure: the same facts give the same verdict.
 func Plan(f Facts) Verdict {
 	a := f.Agent.GetAgent()
 	switch {
@@ -61,34 +61,34 @@ func Plan(f Facts) Verdict {
 	since := f.Agent.GetLastTurnStartedAt().AsTime()
 	switch {
 	case f.Agent.GetFailedTicks() >= maxIdleTurns:
-		// Turns that fail tell the agent nothing, so what was not told stays news
-		// for ever. Only what came after the last attempt is worth another.
-		if n, ok := news(f, since); ok {
+		// Turns that fail show the agent nothing, so a trigger stays unseen permanently.
+		// Only what arrived after the last attempt is worth another one.
+		if n, ok := newInput(f, since); ok {
 			return n
 		}
 	case a.GetIdleTurns() >= maxIdleTurns:
-		// Turns that change nothing are not repeated for ever, but each of them
-		// tells what it was about, so the news come to an end by themselves.
-		if n, ok := news(f, time.Time{}); ok {
+		// Turns that change nothing are not repeated indefinitely. Each of them shows
+		// what it was about, so unseen triggers run out.
+		if n, ok := newInput(f, time.Time{}); ok {
 			return n
 		}
 	default:
 		return v
 	}
-	// What somebody else changed since the last turn began is new as well.
+	// A change from outside since the last turn began is new input as well.
 	if at := f.Queue.GetChangedAt(); at != nil && at.AsTime().After(since) {
 		return v
 	}
 	return Verdict{Action: ActionIdle, Reason: "no_progress", ItemID: v.ItemID, Revision: v.Revision}
 }
 
-// candidate is the first of the tick rules that holds, else idle.
+// candidate returns the first of the tick rules that holds, else idle.
 func candidate(f Facts) Verdict {
 	q := f.Queue
 	if cur := q.GetCurrent(); cur.GetReadiness() == workv1.Readiness_READINESS_RUNNABLE {
 		return tick(agentv1.TickReason_TICK_REASON_CONTINUE_CURRENT, "current_runnable", cur)
 	}
-	if v, ok := came(f, time.Time{}); ok {
+	if v, ok := arrived(f, time.Time{}); ok {
 		return v
 	}
 	if len(q.GetQueuedRunnable()) > 0 {
@@ -100,17 +100,18 @@ func candidate(f Facts) Verdict {
 	return idle(q)
 }
 
-// news is the first tick that tells the agent something that came after since.
-// A reminder is marked as given with its tick, so it is never told twice.
-func news(f Facts, since time.Time) (Verdict, bool) {
-	if v, ok := came(f, since); ok {
+// newInput returns the first tick about something that arrived after since. A reminder is
+// marked as given with its tick, so it is given once.
+func newInput(f Facts, since time.Time) (Verdict, bool) {
+	if v, ok := arrived(f, since); ok {
 		return v, true
 	}
 	return reminder(f)
 }
 
-// came is the tick for what came from outside, for an item or for the agent.
-func came(f Facts, since time.Time) (Verdict, bool) {
+// arrived returns the tick about something that arrived from outside, for an item or for
+// the agent itself.
+func arrived(f Facts, since time.Time) (Verdict, bool) {
 	if t := triggered(f, since); t != nil {
 		return tick(agentv1.TickReason_TICK_REASON_REVIEW_TRIGGERED, "triggered_blocked", t), true
 	}
@@ -120,7 +121,7 @@ func came(f Facts, since time.Time) (Verdict, bool) {
 	return Verdict{}, false
 }
 
-// reminder is the tick for the first recheck that is due.
+// reminder returns the tick for the first recheck that is due.
 func reminder(f Facts) (Verdict, bool) {
 	for _, it := range f.Queue.GetRechecks() {
 		if !it.GetRecheckAt().AsTime().After(f.Now) {
@@ -132,8 +133,8 @@ func reminder(f Facts) (Verdict, bool) {
 	return Verdict{}, false
 }
 
-// triggered is the first item that was triggered after since and cannot go on
-// by itself. An item in focus for inspection counts as well.
+// triggered returns the first item that was triggered after since and is not runnable. A
+// current item that is not runnable counts as well.
 func triggered(f Facts, since time.Time) *workv1.WorkItem {
 	q := f.Queue
 	if cur := q.GetCurrent(); cur.GetReadiness() != workv1.Readiness_READINESS_RUNNABLE && unseen(cur, f.Agent, since) {
@@ -147,10 +148,10 @@ func triggered(f Facts, since time.Time) *workv1.WorkItem {
 	return nil
 }
 
-// unseen says whether something came for an item that no completed turn was
-// shown. The work plane hears of a turn's end later than the agent plane ends
-// it; without a look at the turn itself every review would be followed by
-// another one that finds nothing (SPEC P7).
+// unseen reports whether something arrived for an item that no completed turn has shown. The
+// work plane consumes the end of a turn later than the agent plane ends it, so the triggers
+// that the latest turns showed are read from the agent's facts; otherwise every review would
+// be followed by another one that finds nothing (SPEC P7).
 func unseen(it *workv1.WorkItem, a *agentv1.AgentFacts, since time.Time) bool {
 	for _, w := range it.GetWaits() {
 		if !since.IsZero() && !w.GetLastTriggeredAt().AsTime().After(since) {

@@ -179,7 +179,7 @@ func TestD2_Plan(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := facts(c.facts...)
 			v := Plan(f)
-			require.Equal(t, c.want, v.Action+"/"+v.Reason+"/"+v.ItemID)
+			require.Equal(t, c.want, actionName(v.Action)+"/"+v.Reason+"/"+v.ItemID)
 			require.Equal(t, v, Plan(f), "pure")
 			require.Equal(t, v.Action == ActionTick, v.Tick != 0)
 			require.Equal(t, v.Reason == "recheck_due", v.Recheck != nil)
@@ -188,7 +188,7 @@ func TestD2_Plan(t *testing.T) {
 			}
 			text := sentence(v, f)
 			require.NotContains(t, text, "%!")
-			require.Greater(t, len(text), len(v.Action)+2, "a sentence: %q", text)
+			require.Greater(t, len(text), len(actionName(v.Action))+2, "a sentence: %q", text)
 		})
 	}
 }

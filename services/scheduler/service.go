@@ -22,14 +22,14 @@ import (
 	"quartet/pkg/tracing"
 )
 
-// Agents is what the scheduler asks of the agent plane.
+// Agents is the part of the agent plane that the scheduler uses.
 type Agents interface {
 	GetFacts(ctx context.Context, in *agentv1.GetFactsRequest, opts ...grpc.CallOption) (*agentv1.GetFactsResponse, error)
 	OfferDecision(ctx context.Context, in *agentv1.OfferDecisionRequest, opts ...grpc.CallOption) (*agentv1.OfferDecisionResponse, error)
 	ListDecisions(ctx context.Context, in *agentv1.ListDecisionsRequest, opts ...grpc.CallOption) (*agentv1.ListDecisionsResponse, error)
 }
 
-// Work is what the scheduler asks of the work plane.
+// Work is the part of the work plane that the scheduler uses.
 type Work interface {
 	GetWorkQueue(ctx context.Context, in *workv1.GetWorkQueueRequest, opts ...grpc.CallOption) (*workv1.GetWorkQueueResponse, error)
 	ConsumeRecheck(ctx context.Context, in *workv1.ConsumeRecheckRequest, opts ...grpc.CallOption) (*workv1.ConsumeRecheckResponse, error)
@@ -37,27 +37,27 @@ type Work interface {
 
 // Config is what an operator sets.
 type Config struct {
-	// Sweep is how often all agents are looked at, whether or not an event
-	// named them. Events only make it faster (SPEC D1). Default 30 s; a sweep
-	// takes at least sweepPace for each agent.
+	// Sweep is how often all agents are evaluated, whether or not an event named them.
+	// Events only make it faster (SPEC D1). The default is 30 s; a sweep takes at least
+	// sweepPace for each agent.
 	Sweep time.Duration
-	// Lookers is how many agents are looked at at once, not counting looks that
-	// are held up by a plane. Default 8.
+	// Lookers is how many agents are evaluated at a time, without evaluations that a
+	// plane delays. The default is 8.
 	Lookers int
 }
 
 // Deps is what the scheduler needs of its process and of other planes.
 type Deps struct {
-	// Sources are the partitions of a plane, to hear.
+	// Sources returns the partitions of a plane, to follow.
 	Sources func(plane string) ([]journal.Source, error)
 	Agents  Agents
 	Work    Work
 	Waiting Waiting
 	Clock   clock.Clock
 	Logger  *zap.Logger
-	// Tracer follows what has agents looked at. Optional.
+	// Tracer records evaluations as spans. Optional.
 	Tracer *tracing.Tracer
-	// Metrics gets what is counted. Optional.
+	// Metrics registers the scheduler's metrics. Optional.
 	Metrics prometheus.Registerer
 }
 
@@ -65,21 +65,21 @@ type Deps struct {
 type Service struct {
 	schedulerv1.UnimplementedSchedulerServiceServer
 
-	cfg      Config
-	deps     Deps
-	dirty    *dirty
-	metrics  *metrics
-	lookers  lookers
-	rechecks *clock.Due
-	stop     context.CancelFunc
-	running  sync.WaitGroup
+	cfg        Config
+	deps       Deps
+	dirty      *dirty
+	metrics    *metrics
+	evaluators evaluators
+	rechecks   *clock.Due
+	stop       context.CancelFunc
+	running    sync.WaitGroup
 
 	mu    sync.Mutex
 	swept bool
-	fails map[key]int // looks in a row that failed
+	fails map[key]int // evaluations in a row that failed, by agent
 }
 
-// New completes the configuration.
+// New checks the configuration and fills in its defaults.
 func New(cfg Config, deps Deps) (*Service, error) {
 	if deps.Sources == nil || deps.Agents == nil || deps.Work == nil || deps.Waiting == nil {
 		return nil, errors.New("scheduler: Deps needs Sources, Agents, Work and Waiting")
@@ -107,7 +107,7 @@ func (s *Service) Register(srv grpc.ServiceRegistrar) {
 	schedulerv1.RegisterSchedulerServiceServer(srv, s)
 }
 
-// Start begins to listen, to look, and to sweep.
+// Start begins to follow, to evaluate, and to sweep.
 func (s *Service) Start(ctx context.Context) error {
 	ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	s.rechecks = clock.NewDue(s.deps.Clock, func(keys []string) {
@@ -124,8 +124,8 @@ func (s *Service) Start(ctx context.Context) error {
 			return errors.Join(err, s.Stop(ctx))
 		}
 		for _, src := range sources {
-			// The end is taken before the first sweep begins: what happens
-			// after it is heard, what happened before it is swept.
+			// The end is read before the first sweep begins: later events are received,
+			// earlier ones are covered by the sweep.
 			end, err := src.End(ctx)
 			if err != nil {
 				return errors.Join(fmt.Errorf("scheduler: the end of the journal of %s: %w", plane, err), s.Stop(ctx))
@@ -134,7 +134,7 @@ func (s *Service) Start(ctx context.Context) error {
 			go s.listen(ctx, src, end)
 		}
 	}
-	s.startLookers(ctx)
+	s.startEvaluators(ctx)
 	s.running.Add(1)
 	go s.sweep(ctx)
 	return nil
@@ -152,8 +152,8 @@ func (s *Service) Stop(context.Context) error {
 	return nil
 }
 
-// Ready is nil once every agent has been looked at: whoever waited for this
-// process has been woken.
+// Ready returns nil once every agent has been evaluated, so no agent waits for this
+// process.
 func (s *Service) Ready() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -163,12 +163,12 @@ func (s *Service) Ready() error {
 	return nil
 }
 
-// decide looks at one agent, and offers what it decided until the facts hold
-// still. busy says that the agent has a turn or a message: until the agent
-// plane reports the end of that, no other plane's event needs a look.
+// decide decides about one agent, and offers the decision until the facts have not changed
+// meanwhile. busy reports that the agent has a turn or a message: until the agent plane
+// reports the end of that, no event of another plane needs a decision.
 //
-// ahead is for a look that a hint has begun: it sees what is on its way to disk,
-// and its offer is on disk after that.
+// ahead is set for an evaluation that a hint caused: it reads what is not durable yet, and
+// its offer is stored after that.
 func (s *Service) decide(ctx context.Context, k key, ahead bool) (busy bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -187,14 +187,14 @@ func (s *Service) decide(ctx context.Context, k key, ahead bool) (busy bool, err
 			return v.Reason == "run_open" || v.Reason == "message_queued", nil
 		}
 		if v.Action == ActionIdle && recorded(f.Agent, v) {
-			return false, nil // what a sweep finds of almost every agent
+			return false, nil // what a sweep finds for almost every agent
 		}
 		if v.Recheck != nil && given(f.Agent.GetLastDecision(), v) {
 			if ahead {
-				ahead = false // another plane is told only of what is durable
+				ahead = false // other planes are called only for what is durable
 				continue
 			}
-			// The tick was queued and this process died before it was marked.
+			// The tick was queued, and the process died before the reminder was marked.
 			return false, s.consume(ctx, k, v)
 		}
 		offer, err := s.deps.Agents.OfferDecision(ctx, &agentv1.OfferDecisionRequest{
@@ -207,7 +207,7 @@ func (s *Service) decide(ctx context.Context, k key, ahead bool) (busy bool, err
 		if err != nil {
 			return false, err
 		}
-		if offer.GetResult() == "stale" {
+		if offer.GetResult() == agentv1.OfferResult_OFFER_RESULT_STALE {
 			continue
 		}
 		queued := v.Action == ActionTick && offer.GetMessageId() != ""
@@ -219,8 +219,8 @@ func (s *Service) decide(ctx context.Context, k key, ahead bool) (busy bool, err
 	return false, fmt.Errorf("scheduler: the facts of agent %s changed %d times while it was decided", k.id, tries)
 }
 
-// recorded says whether the last decision on record says the same. The agent
-// plane would answer "unchanged"; it need not be asked.
+// recorded reports whether the last recorded decision is the same. The agent plane would
+// return unchanged, so it need not be called.
 func recorded(a *agentv1.AgentFacts, v Verdict) bool {
 	last := a.GetLastDecision()
 	return last.GetAction() == v.Action && last.GetReason() == v.Reason && given(last, v) && last.GetLastTurnId() == a.GetAgent().GetLastTurnId()
@@ -237,8 +237,8 @@ func (s *Service) consume(ctx context.Context, k key, v Verdict) error {
 	return err
 }
 
-// facts reads the agent plane first: what happens there afterwards makes the
-// offer stale, so a decision never rests on a queue that is older than a turn.
+// facts reads the agent plane first: a later change there makes the offer stale, so a
+// decision never rests on a queue that is older than a turn.
 func (s *Service) facts(ctx context.Context, k key, ahead bool) (Facts, error) {
 	a, err := s.deps.Agents.GetFacts(ctx, &agentv1.GetFactsRequest{AgentId: k.id, Ahead: ahead})
 	if err != nil {
@@ -258,7 +258,7 @@ func alarmKey(kind string, k key) string {
 	return strings.Join([]string{kind, k.namespace, k.id}, "\x00")
 }
 
-// plan sets the alarm for the next reminder of an agent.
+// plan sets the timer for the next reminder of an agent.
 func (s *Service) plan(k key, f Facts) {
 	due := alarmKey("recheck", k)
 	for _, it := range f.Queue.GetRechecks() {

@@ -8,13 +8,13 @@ import (
 )
 
 // sweepPace bounds what a sweep costs: it marks one agent in this time, so that
-// 100 000 idle agents are looked at within 67 minutes and 25 a second, whatever
+// 100 000 idle agents are evaluated within 67 minutes and 25 a second, whatever
 // their number. Journals lose no event; a sweep is there for what nobody
 // thought of. The first one, after a start, is not paced (SPEC X14).
 const sweepPace = 40 * time.Millisecond
 
-// sweep marks every agent at once and then again and again: a lost event costs
-// time, never a wake (SPEC D1, X14).
+// sweep marks every agent at once, and then again and again: a lost event costs time,
+// never a wake (SPEC D1, X14).
 func (s *Service) sweep(ctx context.Context) {
 	defer s.running.Done()
 	pace := time.Duration(0)
@@ -36,7 +36,7 @@ func (s *Service) sweep(ctx context.Context) {
 	}
 }
 
-// pause waits for a moment; false when the service stops.
+// pause waits until a time. It returns false when the service stops.
 func (s *Service) pause(ctx context.Context, until time.Time) bool {
 	t := s.deps.Clock.TimerAt(until)
 	defer t.Stop()
@@ -55,8 +55,8 @@ func (s *Service) sweepOnce(ctx context.Context, pace time.Duration) error {
 		if err != nil {
 			return err
 		}
-		for i, f := range page.GetFacts() {
-			s.dirty.later(key{page.GetNamespaces()[i], f.GetAgent().GetAgentId()})
+		for _, f := range page.GetFacts() {
+			s.dirty.markLow(key{f.GetNamespace(), f.GetAgent().GetAgentId()})
 		}
 		if token = page.GetNextPageToken(); token == "" {
 			return nil

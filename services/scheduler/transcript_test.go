@@ -163,7 +163,7 @@ func (s *stage) plan() string {
 		return fmt.Sprintf("not pure: %v, then %v\n", v, again)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s %s", e.GetVerdict().GetAction(), e.GetVerdict().GetReason())
+	fmt.Fprintf(&b, "%s %s", actionName(e.GetVerdict().GetAction()), e.GetVerdict().GetReason())
 	if v.ItemID != "" {
 		fmt.Fprintf(&b, " %s@%d", v.ItemID, v.Revision)
 	}

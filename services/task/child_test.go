@@ -3,6 +3,7 @@ package task
 import (
 	"context"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -104,7 +105,7 @@ func (s *childSite) types() []string {
 func delegated(outcome, result string) *agentv1.Delegation {
 	return &agentv1.Delegation{
 		DelegationId: "dlg_1", ParentAgentId: "keeper", ParentWorkItemId: "wi_a", ChildAgentId: "agt_1", TaskId: "tsk_1",
-		Label: "check", Outcome: outcome, ResultSummary: result,
+		Label: "check", Outcome: agentv1.DelegationOutcome(agentv1.DelegationOutcome_value["DELEGATION_OUTCOME_"+strings.ToUpper(outcome)]), ResultSummary: result,
 	}
 }
 

@@ -113,7 +113,7 @@ func (s *Service) Start(ctx context.Context) error {
 	engine, err := plane.Open(ctx, plane.Config[*State]{
 		Plane: Plane, Share: s.cfg.Share, New: NewState,
 		Events: waitingv1.File_quartet_waiting_v1_waiting_event_proto,
-		Follow: follows(), React: react, OnCommit: s.index, OnLoad: s.reindex,
+		Follow: follows(), React: react, Dependent: dependent, OnCommit: s.index, OnLoad: s.reindex,
 	}, s.deps.Deps)
 	if err != nil {
 		return err

@@ -92,7 +92,7 @@ func (s *Service) Start(ctx context.Context) error {
 	}
 	s.engine, err = plane.Open(ctx, plane.Config[*State]{
 		Plane: Plane, Share: s.cfg.Share, New: NewState,
-		Events: workv1.File_quartet_work_v1_work_event_proto, OnCommit: newMetrics(s.deps.Metrics).count,
+		Events: workv1.File_quartet_work_v1_work_event_proto, Dependent: dependent, OnCommit: newMetrics(s.deps.Metrics).count,
 		Follow: []plane.Followed{{
 			Plane: "waiting", Types: waitTypes,
 			Registry: journal.NewRegistry(waitingv1.File_quartet_waiting_v1_waiting_event_proto),

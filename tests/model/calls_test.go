@@ -3,6 +3,7 @@ package model
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protojson"
@@ -51,9 +52,12 @@ func at(s *structpb.Struct, path ...string) string {
 	return v.GetStringValue()
 }
 
+// warned reports whether an answer has a warning of a kind, in the words of tools or in those
+// of the API.
 func warned(s *structpb.Struct, kind string) bool {
 	for _, w := range s.GetFields()["warnings"].GetListValue().GetValues() {
-		if w.GetStructValue().GetFields()["kind"].GetStringValue() == kind {
+		got := w.GetStructValue().GetFields()["kind"].GetStringValue()
+		if got == kind || got == "WARNING_KIND_"+strings.ToUpper(kind) {
 			return true
 		}
 	}

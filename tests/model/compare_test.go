@@ -3,6 +3,7 @@ package model
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protojson"
@@ -323,11 +324,11 @@ func (r *run) compareAgent(a *agent) {
 	r.fine(err)
 	v := r.m.plan(a)
 	r.happened["verdict "+v.action+" "+v.reason]++
-	if r.m.hollow(a) && x.GetVerdict().GetTickReason() == "wake_hint" {
+	if r.m.hollow(a) && x.GetVerdict().GetTickReason() == agentv1.TickReason_TICK_REASON_WAKE_HINT {
 		r.must(r.m.held[heard[0]] || r.m.held[heard[1]], "%s is to be woken, and nobody is coming", a.id)
 		return
 	}
-	r.must(x.GetVerdict().GetAction() == v.action, "%s: the scheduler would %v, the model says %v", a.id, x.GetVerdict(), v)
+	r.must(strings.TrimPrefix(x.GetVerdict().GetAction().String(), "DECISION_ACTION_") == strings.ToUpper(v.action), "%s: the scheduler would %v, the model says %v", a.id, x.GetVerdict(), v)
 	r.must(v.reason == "" || x.GetVerdict().GetReason() == v.reason, "%s: the scheduler says %v, the model %v", a.id, x.GetVerdict(), v)
 	if !r.m.held["agent>scheduler"] && !r.m.held["work>scheduler"] {
 		r.must(v.action != "tick", "%s is stranded: %v and nobody is coming", a.id, v.tick)

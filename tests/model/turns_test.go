@@ -249,7 +249,7 @@ func result(res *agentv1.ToolResult) *structpb.Struct {
 }
 
 func lower(res *agentv1.ToolResult) string {
-	if res.GetStatus() == "success" {
+	if res.GetStatus() == agentv1.ToolStatus_TOOL_STATUS_SUCCESS {
 		return ""
 	}
 	return string(fault.Reason(upper(res.GetError().GetKind())))

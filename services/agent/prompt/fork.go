@@ -2,6 +2,7 @@ package prompt
 
 import (
 	"fmt"
+	"quartet/services/agent/text"
 	"regexp"
 	"slices"
 	"strings"
@@ -67,7 +68,7 @@ func Admit(message string, current *workv1.WorkItem) []Admitted {
 
 // Inherit renders the view. It is the same text for the same records, stays
 // within ForkBudget, and always has the current item's objective, the place of
-// its plan and its blocker; the rest comes as far as there is room.
+// its plan and its blocker; other items follow as far as the budget allows.
 func Inherit(in Fork) string {
 	v := &view{room: ForkBudget * bytesPerToken}
 	it := in.Current
@@ -88,7 +89,7 @@ func Inherit(in Fork) string {
 	var reports []string
 	for _, d := range in.Reports {
 		if it != nil && d.GetParentWorkItemId() == it.GetWorkItemId() && d.GetResultSummary() != "" && len(reports) < ForkReports {
-			reports = append(reports, fmt.Sprintf("- %s (%s): %s\n", fold(d.GetLabel(), lineChars), d.GetOutcome(), fold(d.GetResultSummary(), reportChars)))
+			reports = append(reports, fmt.Sprintf("- %s (%s): %s\n", fold(d.GetLabel(), lineChars), text.EnumName(d.GetOutcome()), fold(d.GetResultSummary(), reportChars)))
 		}
 	}
 	v.list("Inherited: reports on it so far, newest first", reports, 100)
@@ -142,7 +143,7 @@ func (v *view) item(it *workv1.WorkItem) {
 		waits = append(waits, fmt.Sprintf("- for %s: %s %s\n", lower(w.GetKind().String(), "WAIT_KIND_"), fold(w.GetReason(), lineChars), fold(w.GetResource(), lineChars)))
 	}
 	v.list("Inherited: it waits", waits, 25)
-	// What is left to do comes before what is done.
+	// Open todos precede completed ones.
 	for _, done := range []bool{false, true} {
 		for _, t := range it.GetTodoList() {
 			if (t.GetState() == workv1.TodoState_TODO_STATE_COMPLETED) == done {

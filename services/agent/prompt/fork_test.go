@@ -65,7 +65,7 @@ func TestA10_TheInheritedViewIsBoundedAndLeaksNothing(t *testing.T) {
 			in.Trace = append(in.Trace, round(i, words.Draw(t, "said"), "UpdateWorkItem", "success", map[string]any{"blocked_by": "why"}))
 		}
 		for i := range rapid.IntRange(0, 6).Draw(t, "reports") {
-			d := &agentv1.Delegation{Label: fmt.Sprint("job ", i), Outcome: "completed", ResultSummary: "report of the current item", ParentWorkItemId: in.Current.GetWorkItemId()}
+			d := &agentv1.Delegation{Label: fmt.Sprint("job ", i), Outcome: agentv1.DelegationOutcome_DELEGATION_OUTCOME_COMPLETED, ResultSummary: "report of the current item", ParentWorkItemId: in.Current.GetWorkItemId()}
 			if rapid.Bool().Draw(t, "elsewhere") {
 				d.ParentWorkItemId, d.ResultSummary = "wi_elsewhere", secret("wi_elsewhere")
 			}
@@ -102,7 +102,7 @@ func TestA10_TheInheritedView(t *testing.T) {
 			TodoList:     []*workv1.TodoItem{{Text: "begun", State: workv1.TodoState_TODO_STATE_COMPLETED}, {Text: "go on", State: workv1.TodoState_TODO_STATE_IN_PROGRESS}},
 			Waits:        []*workv1.AttachedWait{{Kind: waitingv1.WaitKind_WAIT_KIND_TASK, Reason: "the build", Resource: "tsk_1"}},
 		},
-		Reports: []*agentv1.Delegation{{Label: "look", Outcome: "completed", ResultSummary: "seen", ParentWorkItemId: "wi_a"}},
+		Reports: []*agentv1.Delegation{{Label: "look", Outcome: agentv1.DelegationOutcome_DELEGATION_OUTCOME_COMPLETED, ResultSummary: "seen", ParentWorkItemId: "wi_a"}},
 		Trace:   []*agentv1.Round{round(1, "I said", "CreateWorkItem", "success", nil)},
 	}
 	for _, id := range []string{"b", "c", "d", "e"} {

@@ -27,7 +27,7 @@ func (d *Digest) Lines() []string { return slices.Clone(d.lines) }
 // Add takes a settled round in; rounds come oldest first.
 func (d *Digest) Add(r *agentv1.Round) {
 	for i, c := range r.GetToolCalls() {
-		if i < len(r.GetToolResults()) && r.GetToolResults()[i].GetStatus() == "success" {
+		if i < len(r.GetToolResults()) && r.GetToolResults()[i].GetStatus() == agentv1.ToolStatus_TOOL_STATUS_SUCCESS {
 			d.call(c.GetName(), c.GetArguments().GetFields(), r.GetToolResults()[i].GetResult().GetFields())
 		}
 	}
@@ -43,36 +43,36 @@ func (d *Digest) note(kind, format string, args ...any) {
 func (d *Digest) call(name string, args, result map[string]*structpb.Value) {
 	switch name {
 	case "PickWorkItem":
-		if reason := text(args, "reason"); reason != "" {
-			d.note("decision", "picked %s, %s", text(args, "work_item_id"), reason)
+		if reason := stringField(args, "reason"); reason != "" {
+			d.note("decision", "picked %s, %s", stringField(args, "work_item_id"), reason)
 		}
 	case "UpdateWorkItem":
 		d.update(args)
 	case "CreateWorkItem":
-		d.note("made", "work item %s: %s", idOf(result, "work_item", "work_item_id"), text(args, "objective"))
+		d.note("made", "work item %s: %s", idOf(result, "work_item", "work_item_id"), stringField(args, "objective"))
 	case "CompleteWorkItem":
-		d.note("done", "completed %s", text(args, "work_item_id"))
+		d.note("done", "completed %s", stringField(args, "work_item_id"))
 	case "WaitFor":
-		d.note("blocker", "waits for %s: %s", text(args, "wake"), text(args, "reason"))
+		d.note("blocker", "waits for %s: %s", stringField(args, "wake"), stringField(args, "reason"))
 	case "CreateExternalTrigger":
-		d.note("made", "trigger %s %s", idOf(result, "trigger", "trigger_id"), text(args, "description"))
+		d.note("made", "trigger %s %s", idOf(result, "trigger", "trigger_id"), stringField(args, "description"))
 	case "CreateTimer":
-		d.note("made", "timer %s %s", idOf(result, "timer", "timer_id"), text(args, "description"))
+		d.note("made", "timer %s %s", idOf(result, "timer", "timer_id"), stringField(args, "description"))
 	case "SpawnAgent":
-		d.note("made", "agent %s: %s", text(result, "agent_id"), text(args, "initial_message"))
+		d.note("made", "agent %s: %s", stringField(result, "agent_id"), stringField(args, "initial_message"))
 	case "ExecCommand":
-		if h := idOf(result, "handle", "task_id"); h != "" && text(result, "outcome") != "completed" {
-			d.note("made", "task %s: %s", h, text(args, "cmd"))
+		if h := idOf(result, "handle", "task_id"); h != "" && stringField(result, "outcome") != "completed" {
+			d.note("made", "task %s: %s", h, stringField(args, "cmd"))
 		}
 	}
 }
 
 // update notes what an update says about the work, each step that is done once.
 func (d *Digest) update(args map[string]*structpb.Value) {
-	if objective := text(args, "objective"); objective != "" {
+	if objective := stringField(args, "objective"); objective != "" {
 		d.note("scope", "the objective is now: %s", objective)
 	}
-	if status := text(args, "plan_status"); status != "" {
+	if status := stringField(args, "plan_status"); status != "" {
 		d.note("decision", "the plan is %s", status)
 	}
 	if blocker, given := args["blocked_by"]; given {
@@ -84,7 +84,7 @@ func (d *Digest) update(args map[string]*structpb.Value) {
 	}
 	for _, todo := range args["todo_list"].GetListValue().GetValues() {
 		f := todo.GetStructValue().GetFields()
-		if t := text(f, "text"); text(f, "state") == "completed" && !d.done[t] {
+		if t := stringField(f, "text"); stringField(f, "state") == "completed" && !d.done[t] {
 			if d.done == nil {
 				d.done = map[string]bool{}
 			}
@@ -94,10 +94,11 @@ func (d *Digest) update(args map[string]*structpb.Value) {
 	}
 }
 
-func text(fields map[string]*structpb.Value, name string) string {
+// stringField returns a field of a struct as text, "" if it is none.
+func stringField(fields map[string]*structpb.Value, name string) string {
 	return fields[name].GetStringValue()
 }
 
 func idOf(fields map[string]*structpb.Value, record, name string) string {
-	return text(fields[record].GetStructValue().GetFields(), name)
+	return stringField(fields[record].GetStructValue().GetFields(), name)
 }

@@ -64,7 +64,7 @@ func Baseline(in Input) int {
 }
 
 // Needed is Baseline and room for the message, up to what a whole context has by
-// default: nobody may be told to act without hearing why.
+// default: a model must know why it is asked to act.
 func Needed(in Input) int {
 	message := min(Tokens(in.Message.GetText())*9/8+64, DefaultBudget)
 	inherited := Tokens(in.Inherited)
@@ -109,7 +109,7 @@ func Render(in Input, budget int) ([]*agentv1.ContextSection, error) {
 	p := &page{left: budget * bytesPerToken}
 	q, it := in.Queue, in.Queue.GetCurrent()
 	p.put("guidance", 0, form{full, guidance})
-	// What must be shown is put aside before anything else may take its place.
+	// The parts that must be shown take their budget first.
 	least := heading("Current work item", compact, 0) + core(it)
 	p.left -= len(least)
 	p.share("cut_off", len(in.Lost), 100, lostWithin(in.Lost, p.left/4)...)
@@ -130,8 +130,8 @@ func Render(in Input, budget int) ([]*agentv1.ContextSection, error) {
 	p.candidates("queued", "Queued and runnable", q.GetQueuedRunnable(), n.GetQueuedRunnable())
 	p.candidates("waiting_for_operator", "Waiting for an operator", q.GetWaitingForOperator(), n.GetWaitingForOperator())
 	p.candidates("blocked", "Blocked", q.GetBlocked(), n.GetBlocked())
-	if told := reported(q.GetCompletedRecent()); len(told) > 0 {
-		p.candidates("completed", "Completed recently", told, n.GetCompleted())
+	if completed := reported(q.GetCompletedRecent()); len(completed) > 0 {
+		p.candidates("completed", "Completed recently", completed, n.GetCompleted())
 	}
 	tasks := taskLines(in.Tasks)
 	p.share("tasks", len(tasks), 100, lineForms("Tasks that run", tasks, p.left, keepFirst)...)

@@ -112,7 +112,7 @@ func round(i int, said, tool, status string, args map[string]any) *agentv1.Round
 	}
 	return &agentv1.Round{
 		TurnId: "trn_1", Index: int32(i), Text: said, ToolCalls: []*agentv1.ToolCall{{Name: tool, Arguments: a}},
-		ToolResults: []*agentv1.ToolResult{{ToolName: tool, Status: status}},
+		ToolResults: []*agentv1.ToolResult{{ToolName: tool, Status: agentv1.ToolStatus(agentv1.ToolStatus_value["TOOL_STATUS_"+strings.ToUpper(status)])}},
 	}
 }
 

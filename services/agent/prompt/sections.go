@@ -3,6 +3,7 @@ package prompt
 import (
 	"cmp"
 	"fmt"
+	"quartet/services/agent/text"
 	"strings"
 	"unicode/utf8"
 
@@ -228,7 +229,7 @@ func traceOf(rounds []*agentv1.Round) []string {
 			status := "no result"
 			if i < len(r.GetToolResults()) {
 				res := r.GetToolResults()[i]
-				status = res.GetStatus()
+				status = text.EnumName(res.GetStatus())
 				if res.GetError() != nil {
 					status = res.GetError().GetKind()
 				}

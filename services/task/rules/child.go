@@ -58,10 +58,10 @@ func closeHandle(s *model.State, env journal.Env, ns string, d *agentv1.Delegati
 	t.Worktree = d.GetWorktree()
 	ev := model.NewEvent(ns, t, nil)
 	switch d.GetOutcome() {
-	case "completed":
+	case agentv1.DelegationOutcome_DELEGATION_OUTCOME_COMPLETED:
 		t.State, t.EndReason = taskv1.TaskState_TASK_STATE_COMPLETED, ReasonFinished
 		ev.Payload = &taskv1.TaskCompleted{Task: t, OutputTail: d.GetResultSummary()}
-	case "failed":
+	case agentv1.DelegationOutcome_DELEGATION_OUTCOME_FAILED:
 		t.State, t.EndReason = taskv1.TaskState_TASK_STATE_FAILED, ReasonChildFailed
 		ev.Payload = &taskv1.TaskFailed{Task: t, OutputTail: d.GetResultSummary()}
 	default:

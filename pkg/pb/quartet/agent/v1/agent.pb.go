@@ -30,9 +30,9 @@ type Visibility int32
 const (
 	// Not set.
 	Visibility_VISIBILITY_UNSPECIFIED Visibility = 0
-	// Operators and integrations.
+	// Operators and integrations may reach it.
 	Visibility_VISIBILITY_PUBLIC Visibility = 1
-	// Its supervisor only.
+	// Only its supervisor may reach it.
 	Visibility_VISIBILITY_PRIVATE Visibility = 2
 )
 
@@ -77,15 +77,15 @@ func (Visibility) EnumDescriptor() ([]byte, []int) {
 	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{0}
 }
 
-// Ownership says who runs an agent's life.
+// Ownership says who controls when an agent starts and ends.
 type Ownership int32
 
 const (
 	// Not set.
 	Ownership_OWNERSHIP_UNSPECIFIED Ownership = 0
-	// Itself, under operators.
+	// The agent itself, under the control of operators.
 	Ownership_OWNERSHIP_SELF_OWNED Ownership = 1
-	// Its supervisor.
+	// The agent that supervises it.
 	Ownership_OWNERSHIP_PARENT_SUPERVISED Ownership = 2
 )
 
@@ -130,15 +130,15 @@ func (Ownership) EnumDescriptor() ([]byte, []int) {
 	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{1}
 }
 
-// Preset is a profile to spawn by (SPEC A1).
+// Preset is the kind of agent that SpawnAgent makes.
 type Preset int32
 
 const (
-	// Same as private_child.
+	// The same as private_child.
 	Preset_PRESET_UNSPECIFIED Preset = 0
-	// Public, self-owned, every tool family.
+	// A public, self-owned agent with every tool family.
 	Preset_PRESET_PUBLIC_NAMED Preset = 1
-	// Private, supervised by the agent that spawns it.
+	// A private agent that is supervised by the agent that spawns it.
 	Preset_PRESET_PRIVATE_CHILD Preset = 2
 )
 
@@ -183,15 +183,15 @@ func (Preset) EnumDescriptor() ([]byte, []int) {
 	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{2}
 }
 
-// Context says what a new agent starts from.
+// Context says what a new agent knows at its start.
 type Context int32
 
 const (
-	// Same as fresh.
+	// The same as fresh.
 	Context_CONTEXT_UNSPECIFIED Context = 0
-	// The initial message only.
+	// Its initial message only.
 	Context_CONTEXT_FRESH Context = 1
-	// A bounded view of its parent, and the initial message.
+	// Its initial message and a bounded view of its parent's current work item.
 	Context_CONTEXT_FORK Context = 2
 )
 
@@ -240,13 +240,14 @@ func (Context) EnumDescriptor() ([]byte, []int) {
 type WorkspaceMode int32
 
 const (
-	// Same as inherit.
+	// The same as inherit.
 	WorkspaceMode_WORKSPACE_MODE_UNSPECIFIED WorkspaceMode = 0
-	// Where the spawner's run, or at workspace_root for a root agent.
+	// Where the commands of its parent run; for an agent without a parent, at workspace_root.
 	WorkspaceMode_WORKSPACE_MODE_INHERIT WorkspaceMode = 1
-	// In a git worktree of its own, which ends with the agent (SPEC T9). private_child only.
+	// In a git worktree that is made for the agent and removed when the agent ends, unless it
+	// was changed. For a private_child only.
 	WorkspaceMode_WORKSPACE_MODE_WORKTREE WorkspaceMode = 2
-	// At a given root. Refused on spawn.
+	// At a given directory. SpawnAgent refuses this mode.
 	WorkspaceMode_WORKSPACE_MODE_EXPLICIT_ROOT WorkspaceMode = 3
 )
 
@@ -293,23 +294,23 @@ func (WorkspaceMode) EnumDescriptor() ([]byte, []int) {
 	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{4}
 }
 
-// ToolFamily is a group of tools that a profile allows.
+// ToolFamily is a group of tools that an agent's profile allows together.
 type ToolFamily int32
 
 const (
 	// Not set.
 	ToolFamily_TOOL_FAMILY_UNSPECIFIED ToolFamily = 0
-	// Work items and waits.
+	// Work items, waits, timers, tasks and the agent's home directory.
 	ToolFamily_TOOL_FAMILY_CORE ToolFamily = 1
-	// Commands and files.
+	// Running commands.
 	ToolFamily_TOOL_FAMILY_LOCAL_ENVIRONMENT ToolFamily = 2
-	// SpawnAgent.
+	// Spawning private children.
 	ToolFamily_TOOL_FAMILY_AGENT_CREATION ToolFamily = 3
-	// Whatever widens authority.
+	// Actions that widen authority, such as spawning a public agent.
 	ToolFamily_TOOL_FAMILY_AUTHORITY_EXPANSION ToolFamily = 4
 	// External triggers.
 	ToolFamily_TOOL_FAMILY_EXTERNAL_TRIGGER ToolFamily = 5
-	// Boards.
+	// Task boards.
 	ToolFamily_TOOL_FAMILY_BOARDS ToolFamily = 6
 )
 
@@ -362,17 +363,17 @@ func (ToolFamily) EnumDescriptor() ([]byte, []int) {
 	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{5}
 }
 
-// Lifecycle only moves forward.
+// Lifecycle is the stage of an agent's existence. It only moves forward.
 type Lifecycle int32
 
 const (
 	// Not set.
 	Lifecycle_LIFECYCLE_UNSPECIFIED Lifecycle = 0
-	// Lives.
+	// The agent exists and accepts input.
 	Lifecycle_LIFECYCLE_ACTIVE Lifecycle = 1
-	// Is being taken down.
+	// The agent accepts nothing; what belongs to it is being ended.
 	Lifecycle_LIFECYCLE_DELETING Lifecycle = 2
-	// Gone. Its id is never used again.
+	// The deletion is complete. The id is never used again.
 	Lifecycle_LIFECYCLE_DELETED Lifecycle = 3
 )
 
@@ -419,17 +420,17 @@ func (Lifecycle) EnumDescriptor() ([]byte, []int) {
 	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{6}
 }
 
-// Control is what operators set (SPEC A8).
+// Control is the operating state that operators set.
 type Control int32
 
 const (
 	// Not set.
 	Control_CONTROL_UNSPECIFIED Control = 0
-	// Takes turns.
+	// The agent takes turns.
 	Control_CONTROL_RUNNING Control = 1
-	// Takes input, no turns.
+	// The agent accepts input and starts no turns.
 	Control_CONTROL_PAUSED Control = 2
-	// Takes operators' input only, no turns.
+	// The agent accepts input from operators only and starts no turns.
 	Control_CONTROL_STOPPED Control = 3
 )
 
@@ -476,13 +477,14 @@ func (Control) EnumDescriptor() ([]byte, []int) {
 	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{7}
 }
 
-// Posture is derived; the first that holds, in this order (SPEC section 2).
+// Posture summarizes what an agent is doing. It is derived on every read: the first value,
+// in the order of this list, whose condition holds.
 type Posture int32
 
 const (
 	// Not derived.
 	Posture_POSTURE_UNSPECIFIED Posture = 0
-	// Control is stopped.
+	// Control is stopped, or the agent is deleted or being deleted.
 	Posture_POSTURE_STOPPED Posture = 1
 	// Control is paused.
 	Posture_POSTURE_PAUSED Posture = 2
@@ -490,17 +492,18 @@ const (
 	Posture_POSTURE_RUNNING_TURN Posture = 3
 	// A message is queued.
 	Posture_POSTURE_QUEUED_INPUT Posture = 4
-	// An item is runnable.
+	// A work item is runnable.
 	Posture_POSTURE_RUNNABLE_WORK Posture = 5
-	// Its current item, or with no focus some item or itself, waits for a task.
+	// The current work item waits for a task; without a current item, any item or the agent
+	// itself does.
 	Posture_POSTURE_WAITING_TASK Posture = 6
-	// Likewise for an event from outside or a timer.
+	// The same for an external event or a time.
 	Posture_POSTURE_WAITING_EXTERNAL Posture = 7
-	// Likewise for an operator.
+	// The same for an operator.
 	Posture_POSTURE_WAITING_OPERATOR Posture = 8
-	// Items are blocked.
+	// Work items are blocked.
 	Posture_POSTURE_BLOCKED Posture = 9
-	// Nothing to do.
+	// Nothing is left to do.
 	Posture_POSTURE_IDLE Posture = 10
 )
 
@@ -561,29 +564,29 @@ func (Posture) EnumDescriptor() ([]byte, []int) {
 	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{8}
 }
 
-// MessageKind is what a message is about (SPEC A5).
+// MessageKind is what a message is about.
 type MessageKind int32
 
 const (
-	// Same as operator_prompt for operators, channel_event for integrations.
+	// The same as operator_prompt for operators, channel_event for integrations.
 	MessageKind_MESSAGE_KIND_UNSPECIFIED MessageKind = 0
-	// An operator's words.
+	// An instruction of an operator.
 	MessageKind_MESSAGE_KIND_OPERATOR_PROMPT MessageKind = 1
-	// Something from a channel.
+	// An event from a communication channel.
 	MessageKind_MESSAGE_KIND_CHANNEL_EVENT MessageKind = 2
-	// Something from a webhook.
+	// An event from a webhook.
 	MessageKind_MESSAGE_KIND_WEBHOOK_EVENT MessageKind = 3
-	// The body of a trigger delivery.
+	// The body that was delivered to an external trigger.
 	MessageKind_MESSAGE_KIND_CALLBACK_EVENT MessageKind = 4
-	// A timer fired. Runtime only.
+	// A timer fired. Made by the runtime only.
 	MessageKind_MESSAGE_KIND_TIMER_TICK MessageKind = 5
-	// The scheduler asks the agent to look. Runtime only.
+	// The scheduler asks the agent to continue its work. Made by the runtime only.
 	MessageKind_MESSAGE_KIND_SYSTEM_TICK MessageKind = 6
-	// A task ended. Runtime only.
+	// The result of a task. Made by the runtime only.
 	MessageKind_MESSAGE_KIND_TASK_RESULT MessageKind = 7
-	// A parent's first words. Runtime only.
+	// The initial message of a private child. Made by the runtime only.
 	MessageKind_MESSAGE_KIND_DELEGATION MessageKind = 8
-	// A parent's later words, or the runtime's. Runtime only.
+	// A later message of a supervisor, or a notice of the runtime. Made by the runtime only.
 	MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP MessageKind = 9
 )
 
@@ -642,19 +645,21 @@ func (MessageKind) EnumDescriptor() ([]byte, []int) {
 	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{9}
 }
 
-// Priority orders a lane; first in, first out within a band (SPEC A5).
+// Priority selects a message's band in the lane. Bands are taken in the order of this list;
+// within a band messages are first in, first out.
 type Priority int32
 
 const (
-	// Same as normal.
+	// The same as normal.
 	Priority_PRIORITY_UNSPECIFIED Priority = 0
-	// Into the running turn, else first. Operators only.
+	// Given to the open turn at its next round; without an open turn, taken first. For
+	// operators only.
 	Priority_PRIORITY_INTERJECT Priority = 1
-	// Before normal.
+	// Taken before normal messages. For operators only.
 	Priority_PRIORITY_NEXT Priority = 2
-	// The usual.
+	// The default.
 	Priority_PRIORITY_NORMAL Priority = 3
-	// After all else.
+	// Taken when no other message is queued.
 	Priority_PRIORITY_BACKGROUND Priority = 4
 )
 
@@ -703,27 +708,27 @@ func (Priority) EnumDescriptor() ([]byte, []int) {
 	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{10}
 }
 
-// Origin is where a message came from, by its sender's credential.
+// Origin is where a message came from, by the credential of its sender.
 type Origin int32
 
 const (
 	// Not set.
 	Origin_ORIGIN_UNSPECIFIED Origin = 0
-	// A person.
+	// An operator.
 	Origin_ORIGIN_OPERATOR Origin = 1
-	// A channel.
+	// A communication channel.
 	Origin_ORIGIN_CHANNEL Origin = 2
 	// A webhook.
 	Origin_ORIGIN_WEBHOOK Origin = 3
-	// A trigger.
+	// An external trigger.
 	Origin_ORIGIN_CALLBACK Origin = 4
 	// A timer.
 	Origin_ORIGIN_TIMER Origin = 5
-	// The scheduler.
+	// The scheduler, or another agent that spawned this public one.
 	Origin_ORIGIN_SYSTEM Origin = 6
 	// The task plane.
 	Origin_ORIGIN_TASK Origin = 7
-	// A supervising agent.
+	// The supervising agent.
 	Origin_ORIGIN_PARENT Origin = 8
 )
 
@@ -780,19 +785,20 @@ func (Origin) EnumDescriptor() ([]byte, []int) {
 	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{11}
 }
 
-// Authority follows from the origin, never from text (SPEC A5).
+// Authority is how much weight a message has. It follows from the origin, never from the
+// text.
 type Authority int32
 
 const (
 	// Not set.
 	Authority_AUTHORITY_UNSPECIFIED Authority = 0
-	// May instruct.
+	// The message may instruct the agent.
 	Authority_AUTHORITY_OPERATOR_INSTRUCTION Authority = 1
-	// The runtime's own notice.
+	// A notice of the runtime.
 	Authority_AUTHORITY_RUNTIME_INSTRUCTION Authority = 2
-	// A known integration says that something happened.
+	// A known integration reports an event.
 	Authority_AUTHORITY_INTEGRATION_SIGNAL Authority = 3
-	// Words from outside; evidence only.
+	// Text from outside: evidence, never an instruction.
 	Authority_AUTHORITY_EXTERNAL_EVIDENCE Authority = 4
 )
 
@@ -841,25 +847,25 @@ func (Authority) EnumDescriptor() ([]byte, []int) {
 	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{12}
 }
 
-// MessageState is where a message stands (SPEC A5).
+// MessageState is the state of a message.
 type MessageState int32
 
 const (
 	// Not set.
 	MessageState_MESSAGE_STATE_UNSPECIFIED MessageState = 0
-	// In the lane.
+	// Queued in the lane.
 	MessageState_MESSAGE_STATE_QUEUED MessageState = 1
-	// In a turn.
+	// Taken by the open turn.
 	MessageState_MESSAGE_STATE_DEQUEUED MessageState = 2
 	// Its turn completed.
 	MessageState_MESSAGE_STATE_PROCESSED MessageState = 3
-	// It reached a running turn.
+	// It was given to a turn that was running already.
 	MessageState_MESSAGE_STATE_INTERJECTED MessageState = 4
 	// Its turn was aborted.
 	MessageState_MESSAGE_STATE_ABORTED MessageState = 5
-	// No longer true when it would have been taken.
+	// It was removed from the lane without a turn, such as a tick that was no longer true.
 	MessageState_MESSAGE_STATE_DROPPED MessageState = 6
-	// Failed three times, or once for good.
+	// Turns failed on it three times, or once permanently. No turn takes it any more.
 	MessageState_MESSAGE_STATE_QUARANTINED MessageState = 7
 )
 
@@ -914,21 +920,22 @@ func (MessageState) EnumDescriptor() ([]byte, []int) {
 	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{13}
 }
 
-// TurnState is where a turn stands.
+// TurnState is the state of a turn.
 type TurnState int32
 
 const (
 	// Not set.
 	TurnState_TURN_STATE_UNSPECIFIED TurnState = 0
-	// Runs.
+	// A runner holds the turn.
 	TurnState_TURN_STATE_OPEN TurnState = 1
-	// Ended in order.
+	// The turn ended normally.
 	TurnState_TURN_STATE_COMPLETED TurnState = 2
-	// Failed; its message is back in the lane, or quarantined.
+	// The turn failed. Its message is queued again or quarantined.
 	TurnState_TURN_STATE_FAILED TurnState = 3
-	// Its runner was lost; its message is back in the lane.
+	// The turn ended without its runner, such as after a lost lease. Its message is queued
+	// again.
 	TurnState_TURN_STATE_INTERRUPTED TurnState = 4
-	// An operator aborted it.
+	// An operator aborted the turn, or its agent was deleted.
 	TurnState_TURN_STATE_ABORTED TurnState = 5
 )
 
@@ -979,23 +986,118 @@ func (TurnState) EnumDescriptor() ([]byte, []int) {
 	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{14}
 }
 
-// TurnOutcome is what a runner reports (SPEC A6).
+// TurnEndReason is why a turn ended.
+type TurnEndReason int32
+
+const (
+	// The turn is open.
+	TurnEndReason_TURN_END_REASON_UNSPECIFIED TurnEndReason = 0
+	// Its runner finished it.
+	TurnEndReason_TURN_END_REASON_FINISHED TurnEndReason = 1
+	// The tool WaitFor ended it.
+	TurnEndReason_TURN_END_REASON_WAIT_FOR TurnEndReason = 2
+	// A round's text became the report of the work item that the round completed.
+	TurnEndReason_TURN_END_REASON_COMPLETION_PROMOTED TurnEndReason = 3
+	// Its runner sent no heartbeat within the lease.
+	TurnEndReason_TURN_END_REASON_LEASE_LOST TurnEndReason = 4
+	// Its runner reported a failure that may pass.
+	TurnEndReason_TURN_END_REASON_RETRYABLE TurnEndReason = 5
+	// Its runner gave it back.
+	TurnEndReason_TURN_END_REASON_RELEASED TurnEndReason = 6
+	// Its runner reported a permanent failure.
+	TurnEndReason_TURN_END_REASON_FATAL TurnEndReason = 7
+	// The parts of the context that must be shown do not fit the model.
+	TurnEndReason_TURN_END_REASON_BASELINE_OVER_BUDGET TurnEndReason = 8
+	// The response with the turn did not reach the runner that acquired it.
+	TurnEndReason_TURN_END_REASON_UNDELIVERED TurnEndReason = 9
+	// An operator aborted its run.
+	TurnEndReason_TURN_END_REASON_OPERATOR_ABORTED TurnEndReason = 10
+	// An operator stopped its agent.
+	TurnEndReason_TURN_END_REASON_OPERATOR_STOPPED TurnEndReason = 11
+	// Its agent was deleted.
+	TurnEndReason_TURN_END_REASON_AGENT_DELETED TurnEndReason = 12
+)
+
+// Enum value maps for TurnEndReason.
+var (
+	TurnEndReason_name = map[int32]string{
+		0:  "TURN_END_REASON_UNSPECIFIED",
+		1:  "TURN_END_REASON_FINISHED",
+		2:  "TURN_END_REASON_WAIT_FOR",
+		3:  "TURN_END_REASON_COMPLETION_PROMOTED",
+		4:  "TURN_END_REASON_LEASE_LOST",
+		5:  "TURN_END_REASON_RETRYABLE",
+		6:  "TURN_END_REASON_RELEASED",
+		7:  "TURN_END_REASON_FATAL",
+		8:  "TURN_END_REASON_BASELINE_OVER_BUDGET",
+		9:  "TURN_END_REASON_UNDELIVERED",
+		10: "TURN_END_REASON_OPERATOR_ABORTED",
+		11: "TURN_END_REASON_OPERATOR_STOPPED",
+		12: "TURN_END_REASON_AGENT_DELETED",
+	}
+	TurnEndReason_value = map[string]int32{
+		"TURN_END_REASON_UNSPECIFIED":          0,
+		"TURN_END_REASON_FINISHED":             1,
+		"TURN_END_REASON_WAIT_FOR":             2,
+		"TURN_END_REASON_COMPLETION_PROMOTED":  3,
+		"TURN_END_REASON_LEASE_LOST":           4,
+		"TURN_END_REASON_RETRYABLE":            5,
+		"TURN_END_REASON_RELEASED":             6,
+		"TURN_END_REASON_FATAL":                7,
+		"TURN_END_REASON_BASELINE_OVER_BUDGET": 8,
+		"TURN_END_REASON_UNDELIVERED":          9,
+		"TURN_END_REASON_OPERATOR_ABORTED":     10,
+		"TURN_END_REASON_OPERATOR_STOPPED":     11,
+		"TURN_END_REASON_AGENT_DELETED":        12,
+	}
+)
+
+func (x TurnEndReason) Enum() *TurnEndReason {
+	p := new(TurnEndReason)
+	*p = x
+	return p
+}
+
+func (x TurnEndReason) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (TurnEndReason) Descriptor() protoreflect.EnumDescriptor {
+	return file_quartet_agent_v1_agent_proto_enumTypes[15].Descriptor()
+}
+
+func (TurnEndReason) Type() protoreflect.EnumType {
+	return &file_quartet_agent_v1_agent_proto_enumTypes[15]
+}
+
+func (x TurnEndReason) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use TurnEndReason.Descriptor instead.
+func (TurnEndReason) EnumDescriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{15}
+}
+
+// TurnOutcome is how a turn went, as its runner reports it.
 type TurnOutcome int32
 
 const (
-	// Same as completed.
+	// The same as completed.
 	TurnOutcome_TURN_OUTCOME_UNSPECIFIED TurnOutcome = 0
-	// All said.
+	// The turn is complete.
 	TurnOutcome_TURN_OUTCOME_COMPLETED TurnOutcome = 1
-	// Failed in a way that may pass.
+	// The turn failed in a way that may pass. The message is queued again, up to three
+	// attempts.
 	TurnOutcome_TURN_OUTCOME_RETRYABLE TurnOutcome = 2
-	// Failed for good.
+	// The turn failed permanently. The message is quarantined.
 	TurnOutcome_TURN_OUTCOME_FATAL TurnOutcome = 3
-	// What must be in the context does not fit.
+	// The parts of the context that must be shown do not fit the model. The message is
+	// quarantined.
 	TurnOutcome_TURN_OUTCOME_BASELINE_OVER_BUDGET TurnOutcome = 4
-	// The runner cannot go on, and the message has no part in it: the runner ends, or
-	// its credential or account is not good. The message goes back to the front of its
-	// lane, and the attempt does not count.
+	// The runner cannot continue for a reason that has nothing to do with the message: it is
+	// shutting down, or its model account does not work. The message returns to the front of
+	// its band, and the attempt is not counted.
 	TurnOutcome_TURN_OUTCOME_RELEASED TurnOutcome = 5
 )
 
@@ -1030,11 +1132,11 @@ func (x TurnOutcome) String() string {
 }
 
 func (TurnOutcome) Descriptor() protoreflect.EnumDescriptor {
-	return file_quartet_agent_v1_agent_proto_enumTypes[15].Descriptor()
+	return file_quartet_agent_v1_agent_proto_enumTypes[16].Descriptor()
 }
 
 func (TurnOutcome) Type() protoreflect.EnumType {
-	return &file_quartet_agent_v1_agent_proto_enumTypes[15]
+	return &file_quartet_agent_v1_agent_proto_enumTypes[16]
 }
 
 func (x TurnOutcome) Number() protoreflect.EnumNumber {
@@ -1043,22 +1145,22 @@ func (x TurnOutcome) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use TurnOutcome.Descriptor instead.
 func (TurnOutcome) EnumDescriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{15}
+	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{16}
 }
 
-// TickReason is why the scheduler wakes an agent (SPEC D2).
+// TickReason is why the scheduler wakes an agent.
 type TickReason int32
 
 const (
 	// Not set.
 	TickReason_TICK_REASON_UNSPECIFIED TickReason = 0
-	// The item in focus is runnable.
+	// The current work item is runnable.
 	TickReason_TICK_REASON_CONTINUE_CURRENT TickReason = 1
-	// A waiting item was triggered.
+	// A trigger was delivered for a work item that waits.
 	TickReason_TICK_REASON_REVIEW_TRIGGERED TickReason = 2
-	// The agent itself was triggered.
+	// A trigger was delivered for the agent itself.
 	TickReason_TICK_REASON_WAKE_HINT TickReason = 3
-	// Runnable items are queued.
+	// Runnable work items are queued.
 	TickReason_TICK_REASON_PICK_QUEUED TickReason = 4
 	// A reminder is due.
 	TickReason_TICK_REASON_RECHECK TickReason = 5
@@ -1095,11 +1197,11 @@ func (x TickReason) String() string {
 }
 
 func (TickReason) Descriptor() protoreflect.EnumDescriptor {
-	return file_quartet_agent_v1_agent_proto_enumTypes[16].Descriptor()
+	return file_quartet_agent_v1_agent_proto_enumTypes[17].Descriptor()
 }
 
 func (TickReason) Type() protoreflect.EnumType {
-	return &file_quartet_agent_v1_agent_proto_enumTypes[16]
+	return &file_quartet_agent_v1_agent_proto_enumTypes[17]
 }
 
 func (x TickReason) Number() protoreflect.EnumNumber {
@@ -1108,10 +1210,124 @@ func (x TickReason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use TickReason.Descriptor instead.
 func (TickReason) EnumDescriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{16}
+	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{17}
 }
 
-// DelegationState of a delegation.
+// ToolStatus is whether a tool call succeeded.
+type ToolStatus int32
+
+const (
+	// Not set.
+	ToolStatus_TOOL_STATUS_UNSPECIFIED ToolStatus = 0
+	// The call succeeded.
+	ToolStatus_TOOL_STATUS_SUCCESS ToolStatus = 1
+	// The call failed.
+	ToolStatus_TOOL_STATUS_ERROR ToolStatus = 2
+)
+
+// Enum value maps for ToolStatus.
+var (
+	ToolStatus_name = map[int32]string{
+		0: "TOOL_STATUS_UNSPECIFIED",
+		1: "TOOL_STATUS_SUCCESS",
+		2: "TOOL_STATUS_ERROR",
+	}
+	ToolStatus_value = map[string]int32{
+		"TOOL_STATUS_UNSPECIFIED": 0,
+		"TOOL_STATUS_SUCCESS":     1,
+		"TOOL_STATUS_ERROR":       2,
+	}
+)
+
+func (x ToolStatus) Enum() *ToolStatus {
+	p := new(ToolStatus)
+	*p = x
+	return p
+}
+
+func (x ToolStatus) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ToolStatus) Descriptor() protoreflect.EnumDescriptor {
+	return file_quartet_agent_v1_agent_proto_enumTypes[18].Descriptor()
+}
+
+func (ToolStatus) Type() protoreflect.EnumType {
+	return &file_quartet_agent_v1_agent_proto_enumTypes[18]
+}
+
+func (x ToolStatus) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ToolStatus.Descriptor instead.
+func (ToolStatus) EnumDescriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{18}
+}
+
+// DecisionAction is what the scheduler decided to do about an agent.
+type DecisionAction int32
+
+const (
+	// Not set.
+	DecisionAction_DECISION_ACTION_UNSPECIFIED DecisionAction = 0
+	// Nothing can be done: the agent is deleted, stopped or paused, or a turn is open.
+	DecisionAction_DECISION_ACTION_NOTHING DecisionAction = 1
+	// A message is queued, so a runner takes the turn without the scheduler.
+	DecisionAction_DECISION_ACTION_DISPATCH DecisionAction = 2
+	// A tick is queued, so that a runner takes a turn.
+	DecisionAction_DECISION_ACTION_TICK DecisionAction = 3
+	// The agent has nothing to do.
+	DecisionAction_DECISION_ACTION_IDLE DecisionAction = 4
+)
+
+// Enum value maps for DecisionAction.
+var (
+	DecisionAction_name = map[int32]string{
+		0: "DECISION_ACTION_UNSPECIFIED",
+		1: "DECISION_ACTION_NOTHING",
+		2: "DECISION_ACTION_DISPATCH",
+		3: "DECISION_ACTION_TICK",
+		4: "DECISION_ACTION_IDLE",
+	}
+	DecisionAction_value = map[string]int32{
+		"DECISION_ACTION_UNSPECIFIED": 0,
+		"DECISION_ACTION_NOTHING":     1,
+		"DECISION_ACTION_DISPATCH":    2,
+		"DECISION_ACTION_TICK":        3,
+		"DECISION_ACTION_IDLE":        4,
+	}
+)
+
+func (x DecisionAction) Enum() *DecisionAction {
+	p := new(DecisionAction)
+	*p = x
+	return p
+}
+
+func (x DecisionAction) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (DecisionAction) Descriptor() protoreflect.EnumDescriptor {
+	return file_quartet_agent_v1_agent_proto_enumTypes[19].Descriptor()
+}
+
+func (DecisionAction) Type() protoreflect.EnumType {
+	return &file_quartet_agent_v1_agent_proto_enumTypes[19]
+}
+
+func (x DecisionAction) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use DecisionAction.Descriptor instead.
+func (DecisionAction) EnumDescriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{19}
+}
+
+// DelegationState is the state of a delegation.
 type DelegationState int32
 
 const (
@@ -1119,7 +1335,7 @@ const (
 	DelegationState_DELEGATION_STATE_UNSPECIFIED DelegationState = 0
 	// The child works.
 	DelegationState_DELEGATION_STATE_OPEN DelegationState = 1
-	// Its outcome is known.
+	// The child's outcome is known.
 	DelegationState_DELEGATION_STATE_COMPLETED DelegationState = 2
 )
 
@@ -1148,11 +1364,11 @@ func (x DelegationState) String() string {
 }
 
 func (DelegationState) Descriptor() protoreflect.EnumDescriptor {
-	return file_quartet_agent_v1_agent_proto_enumTypes[17].Descriptor()
+	return file_quartet_agent_v1_agent_proto_enumTypes[20].Descriptor()
 }
 
 func (DelegationState) Type() protoreflect.EnumType {
-	return &file_quartet_agent_v1_agent_proto_enumTypes[17]
+	return &file_quartet_agent_v1_agent_proto_enumTypes[20]
 }
 
 func (x DelegationState) Number() protoreflect.EnumNumber {
@@ -1161,20 +1377,77 @@ func (x DelegationState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use DelegationState.Descriptor instead.
 func (DelegationState) EnumDescriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{17}
+	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{20}
 }
 
-// BriefKind says what a brief is.
+// DelegationOutcome is how a child's work ended.
+type DelegationOutcome int32
+
+const (
+	// The delegation is open.
+	DelegationOutcome_DELEGATION_OUTCOME_UNSPECIFIED DelegationOutcome = 0
+	// The child completed its work.
+	DelegationOutcome_DELEGATION_OUTCOME_COMPLETED DelegationOutcome = 1
+	// The child failed, or could not be made.
+	DelegationOutcome_DELEGATION_OUTCOME_FAILED DelegationOutcome = 2
+	// The child was stopped, or its parent was deleted.
+	DelegationOutcome_DELEGATION_OUTCOME_CANCELLED DelegationOutcome = 3
+)
+
+// Enum value maps for DelegationOutcome.
+var (
+	DelegationOutcome_name = map[int32]string{
+		0: "DELEGATION_OUTCOME_UNSPECIFIED",
+		1: "DELEGATION_OUTCOME_COMPLETED",
+		2: "DELEGATION_OUTCOME_FAILED",
+		3: "DELEGATION_OUTCOME_CANCELLED",
+	}
+	DelegationOutcome_value = map[string]int32{
+		"DELEGATION_OUTCOME_UNSPECIFIED": 0,
+		"DELEGATION_OUTCOME_COMPLETED":   1,
+		"DELEGATION_OUTCOME_FAILED":      2,
+		"DELEGATION_OUTCOME_CANCELLED":   3,
+	}
+)
+
+func (x DelegationOutcome) Enum() *DelegationOutcome {
+	p := new(DelegationOutcome)
+	*p = x
+	return p
+}
+
+func (x DelegationOutcome) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (DelegationOutcome) Descriptor() protoreflect.EnumDescriptor {
+	return file_quartet_agent_v1_agent_proto_enumTypes[21].Descriptor()
+}
+
+func (DelegationOutcome) Type() protoreflect.EnumType {
+	return &file_quartet_agent_v1_agent_proto_enumTypes[21]
+}
+
+func (x DelegationOutcome) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use DelegationOutcome.Descriptor instead.
+func (DelegationOutcome) EnumDescriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{21}
+}
+
+// BriefKind is what a brief reports.
 type BriefKind int32
 
 const (
 	// Not set.
 	BriefKind_BRIEF_KIND_UNSPECIFIED BriefKind = 0
-	// An operator's message was taken up.
+	// A turn took an operator's message.
 	BriefKind_BRIEF_KIND_ACK BriefKind = 1
-	// The report of a completed item, or what a turn ended with.
+	// The report of a completed work item, or the last text of a turn.
 	BriefKind_BRIEF_KIND_RESULT BriefKind = 2
-	// A turn failed for good.
+	// A message was quarantined.
 	BriefKind_BRIEF_KIND_FAILURE BriefKind = 3
 )
 
@@ -1205,11 +1478,11 @@ func (x BriefKind) String() string {
 }
 
 func (BriefKind) Descriptor() protoreflect.EnumDescriptor {
-	return file_quartet_agent_v1_agent_proto_enumTypes[18].Descriptor()
+	return file_quartet_agent_v1_agent_proto_enumTypes[22].Descriptor()
 }
 
 func (BriefKind) Type() protoreflect.EnumType {
-	return &file_quartet_agent_v1_agent_proto_enumTypes[18]
+	return &file_quartet_agent_v1_agent_proto_enumTypes[22]
 }
 
 func (x BriefKind) Number() protoreflect.EnumNumber {
@@ -1218,22 +1491,22 @@ func (x BriefKind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use BriefKind.Descriptor instead.
 func (BriefKind) EnumDescriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{18}
+	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{22}
 }
 
-// SectionOutcome says how much of a section is shown.
+// SectionOutcome is how much of a section of the context is shown.
 type SectionOutcome int32
 
 const (
 	// Not set.
 	SectionOutcome_SECTION_OUTCOME_UNSPECIFIED SectionOutcome = 0
-	// All of it.
+	// The complete section.
 	SectionOutcome_SECTION_OUTCOME_FULL SectionOutcome = 1
-	// Its short form.
+	// The section in its short form.
 	SectionOutcome_SECTION_OUTCOME_COMPACT SectionOutcome = 2
-	// Cut.
+	// The beginning of the section.
 	SectionOutcome_SECTION_OUTCOME_TRUNCATED SectionOutcome = 3
-	// Nothing of it.
+	// Nothing: the budget was used up.
 	SectionOutcome_SECTION_OUTCOME_OMITTED SectionOutcome = 4
 )
 
@@ -1266,11 +1539,11 @@ func (x SectionOutcome) String() string {
 }
 
 func (SectionOutcome) Descriptor() protoreflect.EnumDescriptor {
-	return file_quartet_agent_v1_agent_proto_enumTypes[19].Descriptor()
+	return file_quartet_agent_v1_agent_proto_enumTypes[23].Descriptor()
 }
 
 func (SectionOutcome) Type() protoreflect.EnumType {
-	return &file_quartet_agent_v1_agent_proto_enumTypes[19]
+	return &file_quartet_agent_v1_agent_proto_enumTypes[23]
 }
 
 func (x SectionOutcome) Number() protoreflect.EnumNumber {
@@ -1279,19 +1552,19 @@ func (x SectionOutcome) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use SectionOutcome.Descriptor instead.
 func (SectionOutcome) EnumDescriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{19}
+	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{23}
 }
 
-// Tick is what a system_tick is about.
+// Tick is the reason for a message of kind system_tick, with the facts that it rests on.
 type Tick struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Why.
+	// Why the agent is woken.
 	Reason TickReason `protobuf:"varint,1,opt,name=reason,proto3,enum=quartet.agent.v1.TickReason" json:"reason,omitempty"`
-	// The item.
+	// The work item that the tick is about; empty for the agent itself.
 	WorkItemId string `protobuf:"bytes,2,opt,name=work_item_id,json=workItemId,proto3" json:"work_item_id,omitempty"`
-	// The item's (or wait's) revision when it was decided.
+	// The revision of that item when the tick was decided.
 	Revision int64 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
-	// The agent's last turn when it was decided.
+	// The agent's last turn when the tick was decided.
 	LastTurnId    string `protobuf:"bytes,4,opt,name=last_turn_id,json=lastTurnId,proto3" json:"last_turn_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1358,11 +1631,11 @@ func (x *Tick) GetLastTurnId() string {
 // Lane counts an agent's messages.
 type Lane struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// In the lane.
+	// Messages that are queued.
 	Queued int32 `protobuf:"varint,1,opt,name=queued,proto3" json:"queued,omitempty"`
-	// In the open turn.
+	// Messages that the open turn took; 0 or 1.
 	Dequeued int32 `protobuf:"varint,2,opt,name=dequeued,proto3" json:"dequeued,omitempty"`
-	// Quarantined.
+	// Quarantined messages among the newest 256 that are finished.
 	Quarantined   int32 `protobuf:"varint,3,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1419,65 +1692,66 @@ func (x *Lane) GetQuarantined() int32 {
 	return 0
 }
 
-// Agent is the only owner of a reasoning context.
+// Agent is an agent: the owner of one line of reasoning.
 type Agent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The agent's id, chosen or generated (agt_…).
+	// The agent's id: chosen for public_named, generated (agt_…) for private_child.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// Who may reach it.
+	// Who may reach the agent.
 	Visibility Visibility `protobuf:"varint,2,opt,name=visibility,proto3,enum=quartet.agent.v1.Visibility" json:"visibility,omitempty"`
-	// Who runs its life.
+	// Who controls when it starts and ends.
 	Ownership Ownership `protobuf:"varint,3,opt,name=ownership,proto3,enum=quartet.agent.v1.Ownership" json:"ownership,omitempty"`
-	// What it was spawned by.
+	// The preset it was spawned with.
 	Preset Preset `protobuf:"varint,4,opt,name=preset,proto3,enum=quartet.agent.v1.Preset" json:"preset,omitempty"`
-	// The agent that made it.
+	// The agent that spawned it; empty if none did.
 	LineageParentAgentId string `protobuf:"bytes,5,opt,name=lineage_parent_agent_id,json=lineageParentAgentId,proto3" json:"lineage_parent_agent_id,omitempty"`
-	// The agent that answers for it now.
+	// The agent that supervises it; empty for a public agent.
 	SupervisorAgentId string `protobuf:"bytes,6,opt,name=supervisor_agent_id,json=supervisorAgentId,proto3" json:"supervisor_agent_id,omitempty"`
-	// What it started from.
+	// What it knew at its start.
 	Context Context `protobuf:"varint,7,opt,name=context,proto3,enum=quartet.agent.v1.Context" json:"context,omitempty"`
 	// Where its commands run.
 	WorkspaceMode WorkspaceMode `protobuf:"varint,8,opt,name=workspace_mode,json=workspaceMode,proto3,enum=quartet.agent.v1.WorkspaceMode" json:"workspace_mode,omitempty"`
-	// That place.
+	// The absolute directory where its commands run; empty: the worker's first root.
 	WorkspaceRoot string `protobuf:"bytes,9,opt,name=workspace_root,json=workspaceRoot,proto3" json:"workspace_root,omitempty"`
-	// What tools it has.
+	// The families of tools that it may use.
 	ToolFamilies []ToolFamily `protobuf:"varint,10,rep,packed,name=tool_families,json=toolFamilies,proto3,enum=quartet.agent.v1.ToolFamily" json:"tool_families,omitempty"`
-	// Whether it lives.
+	// The stage of its existence.
 	Lifecycle Lifecycle `protobuf:"varint,11,opt,name=lifecycle,proto3,enum=quartet.agent.v1.Lifecycle" json:"lifecycle,omitempty"`
-	// What operators set.
+	// The operating state that operators set.
 	Control Control `protobuf:"varint,12,opt,name=control,proto3,enum=quartet.agent.v1.Control" json:"control,omitempty"`
-	// The open run, if any.
+	// The run of the open turn; empty if no turn is open.
 	CurrentRunId string `protobuf:"bytes,13,opt,name=current_run_id,json=currentRunId,proto3" json:"current_run_id,omitempty"`
-	// The open turn, if any.
+	// The open turn; empty if no turn is open.
 	CurrentTurnId string `protobuf:"bytes,14,opt,name=current_turn_id,json=currentTurnId,proto3" json:"current_turn_id,omitempty"`
-	// The turn that ended last.
+	// The turn that ended last; empty before the first.
 	LastTurnId string `protobuf:"bytes,15,opt,name=last_turn_id,json=lastTurnId,proto3" json:"last_turn_id,omitempty"`
-	// Turns in a row that changed nothing (SPEC D4).
+	// How many completed turns in a row made no tool call and changed nothing. After 3 the
+	// scheduler leaves the agent alone until there is new input.
 	IdleTurns int32 `protobuf:"varint,16,opt,name=idle_turns,json=idleTurns,proto3" json:"idle_turns,omitempty"`
-	// 1 on creation, +1 per write of the record itself.
+	// 1 on creation, and 1 more with every write of the record itself.
 	Revision int64 `protobuf:"varint,17,opt,name=revision,proto3" json:"revision,omitempty"`
-	// When it was made.
+	// When it was spawned.
 	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,18,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
-	// When it was written last.
+	// When the record was written last.
 	UpdatedAt *timestamppb.Timestamp `protobuf:"bytes,19,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
-	// Who set control last.
+	// The principal that set control last; empty if nobody did.
 	ControlBy string `protobuf:"bytes,20,opt,name=control_by,json=controlBy,proto3" json:"control_by,omitempty"`
-	// When.
+	// When control was set last.
 	ControlAt *timestamppb.Timestamp `protobuf:"bytes,21,opt,name=control_at,json=controlAt,proto3" json:"control_at,omitempty"`
-	// Why, such as operator_aborted.
+	// Why control was set, such as operator_aborted or the text that the operator gave.
 	ControlReason string `protobuf:"bytes,22,opt,name=control_reason,json=controlReason,proto3" json:"control_reason,omitempty"`
 	// private_child: the delegation that it works for.
 	DelegationId string `protobuf:"bytes,23,opt,name=delegation_id,json=delegationId,proto3" json:"delegation_id,omitempty"`
-	// private_child with workspace_mode worktree: the worktree as it was made. What became
-	// of it is in its delegation (SPEC T9).
+	// private_child with workspace_mode worktree: the worktree as it was made. Its current
+	// state is in the delegation.
 	Worktree *v1.Worktree `protobuf:"bytes,24,opt,name=worktree,proto3" json:"worktree,omitempty"`
-	// Derived, never stored.
+	// Derived on every read: what the agent is doing.
 	Posture Posture `protobuf:"varint,30,opt,name=posture,proto3,enum=quartet.agent.v1.Posture" json:"posture,omitempty"`
-	// Derived: why, in words.
+	// Derived on every read: a sentence that explains the posture.
 	PostureReason string `protobuf:"bytes,31,opt,name=posture_reason,json=postureReason,proto3" json:"posture_reason,omitempty"`
-	// Derived: the focus, as the work plane says.
+	// Derived on every read: the current work item; empty if there is none.
 	CurrentWorkItemId string `protobuf:"bytes,32,opt,name=current_work_item_id,json=currentWorkItemId,proto3" json:"current_work_item_id,omitempty"`
-	// Derived.
+	// Derived on every read: how many messages the agent has.
 	Lane          *Lane `protobuf:"bytes,33,opt,name=lane,proto3" json:"lane,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1709,50 +1983,51 @@ func (x *Agent) GetLane() *Lane {
 	return nil
 }
 
-// Message is one unit of input.
+// Message is one unit of input for an agent.
 type Message struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The message's id (msg_…).
 	MessageId string `protobuf:"bytes,1,opt,name=message_id,json=messageId,proto3" json:"message_id,omitempty"`
-	// The agent it is for.
+	// The agent that the message is for.
 	AgentId string `protobuf:"bytes,2,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// What it is about.
+	// What the message is about.
 	Kind MessageKind `protobuf:"varint,3,opt,name=kind,proto3,enum=quartet.agent.v1.MessageKind" json:"kind,omitempty"`
-	// Its text.
+	// The text, at most 256 KiB; empty if data is set.
 	Text string `protobuf:"bytes,4,opt,name=text,proto3" json:"text,omitempty"`
-	// Its bytes, when it is not text.
+	// The content as bytes, at most 256 KiB, if it is not text.
 	Data []byte `protobuf:"bytes,5,opt,name=data,proto3" json:"data,omitempty"`
-	// What the bytes or the text are.
+	// The media type of text or data; empty if unknown.
 	ContentType string `protobuf:"bytes,6,opt,name=content_type,json=contentType,proto3" json:"content_type,omitempty"`
-	// Its band.
+	// The band of the lane.
 	Priority Priority `protobuf:"varint,7,opt,name=priority,proto3,enum=quartet.agent.v1.Priority" json:"priority,omitempty"`
-	// Where it came from.
+	// Where the message came from.
 	Origin Origin `protobuf:"varint,8,opt,name=origin,proto3,enum=quartet.agent.v1.Origin" json:"origin,omitempty"`
-	// What weight it has.
+	// How much weight it has.
 	Authority Authority `protobuf:"varint,9,opt,name=authority,proto3,enum=quartet.agent.v1.Authority" json:"authority,omitempty"`
-	// The sender's thread.
+	// The sender's own thread or conversation id; of a timer tick, the timer.
 	CorrelationId string `protobuf:"bytes,10,opt,name=correlation_id,json=correlationId,proto3" json:"correlation_id,omitempty"`
-	// What caused it: a task, trigger, timer, turn.
+	// The id of what caused the message: a task, delivery, timer firing or delegation.
 	CausationId string `protobuf:"bytes,11,opt,name=causation_id,json=causationId,proto3" json:"causation_id,omitempty"`
-	// The item it is about.
+	// The work item that the message is about; empty if none.
 	WorkItemId string `protobuf:"bytes,12,opt,name=work_item_id,json=workItemId,proto3" json:"work_item_id,omitempty"`
-	// The task it is about.
+	// The task that the message is about; empty if none.
 	TaskId string `protobuf:"bytes,13,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
-	// system_tick only.
+	// system_tick only: why the agent is woken.
 	Tick *Tick `protobuf:"bytes,14,opt,name=tick,proto3" json:"tick,omitempty"`
-	// Where it stands.
+	// The state of the message.
 	State MessageState `protobuf:"varint,15,opt,name=state,proto3,enum=quartet.agent.v1.MessageState" json:"state,omitempty"`
-	// How many turns took it.
+	// How many turns took the message, without those that gave it back.
 	Attempts int32 `protobuf:"varint,16,opt,name=attempts,proto3" json:"attempts,omitempty"`
-	// Why it was dropped, quarantined or put back.
+	// Why the message was dropped, quarantined or queued again; empty otherwise.
 	StateReason string `protobuf:"bytes,17,opt,name=state_reason,json=stateReason,proto3" json:"state_reason,omitempty"`
-	// The turn that has or had it last.
+	// The turn that has the message or had it last.
 	TurnId string `protobuf:"bytes,18,opt,name=turn_id,json=turnId,proto3" json:"turn_id,omitempty"`
-	// When it was queued.
+	// When the message was queued.
 	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,19,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
-	// When it reached its last state.
+	// When the message entered its current state.
 	UpdatedAt *timestamppb.Timestamp `protobuf:"bytes,20,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
-	// The trace of what had it queued (W3C Trace Context); empty: not traced.
+	// The trace of the request that queued the message, as W3C Trace Context; empty: not
+	// traced.
 	Traceparent   string `protobuf:"bytes,21,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1935,12 +2210,12 @@ func (x *Message) GetTraceparent() string {
 	return ""
 }
 
-// ShownWait is a trigger count that a turn's context showed.
+// ShownWait is the number of deliveries of a wait that a turn's context showed.
 type ShownWait struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The wait.
 	WaitId string `protobuf:"bytes,1,opt,name=wait_id,json=waitId,proto3" json:"wait_id,omitempty"`
-	// The count shown.
+	// The wait's trigger_count when it was shown.
 	TriggerCount  int64 `protobuf:"varint,2,opt,name=trigger_count,json=triggerCount,proto3" json:"trigger_count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1990,52 +2265,52 @@ func (x *ShownWait) GetTriggerCount() int64 {
 	return 0
 }
 
-// Turn is one conversational execution.
+// Turn is one execution of an agent's reasoning, from a message to its end.
 type Turn struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The turn's id (trn_…).
 	TurnId string `protobuf:"bytes,1,opt,name=turn_id,json=turnId,proto3" json:"turn_id,omitempty"`
-	// Its running execution (run_…); fences every write.
+	// The run (run_…): the one execution of the turn. Every write of a runner names it.
 	RunId string `protobuf:"bytes,2,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
 	// The agent.
 	AgentId string `protobuf:"bytes,3,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// The message it was started by.
+	// The message that the turn took.
 	MessageId string `protobuf:"bytes,4,opt,name=message_id,json=messageId,proto3" json:"message_id,omitempty"`
-	// The item that calls are bound to now.
+	// The work item to which tool calls are bound now; empty if none.
 	WorkItemId string `protobuf:"bytes,5,opt,name=work_item_id,json=workItemId,proto3" json:"work_item_id,omitempty"`
-	// The item it was bound to at its start; turn-end effects go there.
+	// The work item that was current when the turn started; empty if none.
 	BoundWorkItemId string `protobuf:"bytes,6,opt,name=bound_work_item_id,json=boundWorkItemId,proto3" json:"bound_work_item_id,omitempty"`
-	// Where it stands.
+	// The state of the turn.
 	State TurnState `protobuf:"varint,7,opt,name=state,proto3,enum=quartet.agent.v1.TurnState" json:"state,omitempty"`
-	// Why it ended: finished, wait_for, completion_promoted, lease_lost, retryable, released, fatal,
-	// baseline_over_budget, undelivered, operator_aborted, operator_stopped, agent_deleted.
-	EndReason string `protobuf:"bytes,8,opt,name=end_reason,json=endReason,proto3" json:"end_reason,omitempty"`
-	// How many rounds it has.
+	// Why the turn ended; unspecified while it is open.
+	EndReason TurnEndReason `protobuf:"varint,8,opt,name=end_reason,json=endReason,proto3,enum=quartet.agent.v1.TurnEndReason" json:"end_reason,omitempty"`
+	// How many rounds were submitted.
 	Rounds int32 `protobuf:"varint,9,opt,name=rounds,proto3" json:"rounds,omitempty"`
 	// How many of its tool calls changed something.
 	Mutations int32 `protobuf:"varint,10,opt,name=mutations,proto3" json:"mutations,omitempty"`
-	// Grows with every lease of this agent.
+	// The number of this lease of the agent; it grows with every turn.
 	LeaseGeneration int64 `protobuf:"varint,11,opt,name=lease_generation,json=leaseGeneration,proto3" json:"lease_generation,omitempty"`
-	// The runner that holds it.
+	// The name that the runner gave itself.
 	RunnerId string `protobuf:"bytes,12,opt,name=runner_id,json=runnerId,proto3" json:"runner_id,omitempty"`
-	// The triggers its context showed.
+	// The deliveries that the turn's context showed.
 	ShownWaits []*ShownWait `protobuf:"bytes,13,rep,name=shown_waits,json=shownWaits,proto3" json:"shown_waits,omitempty"`
-	// Messages that reached it while it ran.
+	// The messages that were given to the turn while it ran.
 	InterjectedMessageIds []string `protobuf:"bytes,14,rep,name=interjected_message_ids,json=interjectedMessageIds,proto3" json:"interjected_message_ids,omitempty"`
-	// When it started.
+	// When the turn started.
 	StartedAt *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
-	// When it ended.
+	// When the turn ended; unset while it is open.
 	EndedAt *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=ended_at,json=endedAt,proto3" json:"ended_at,omitempty"`
-	// The request that acquired it: asking again answers this turn.
+	// The request_id of the AcquireTurn that got the turn; repeating it returns this turn.
 	AcquireRequestId string `protobuf:"bytes,17,opt,name=acquire_request_id,json=acquireRequestId,proto3" json:"acquire_request_id,omitempty"`
-	// Who acquired it.
+	// The principal that acquired the turn.
 	AcquiredBy string `protobuf:"bytes,18,opt,name=acquired_by,json=acquiredBy,proto3" json:"acquired_by,omitempty"`
-	// The namespace of the credential that acquired it, where that served all namespaces;
-	// empty: the agent's own.
+	// The namespace of the credential that acquired the turn, if that serves all namespaces;
+	// empty: the agent's own namespace.
 	AcquiredFrom string `protobuf:"bytes,19,opt,name=acquired_from,json=acquiredFrom,proto3" json:"acquired_from,omitempty"`
-	// The turn as a span (W3C Trace Context); its runner's calls continue it. Empty: not traced.
+	// The turn as a span, as W3C Trace Context, which the calls of its runner continue. Empty:
+	// not traced.
 	Traceparent string `protobuf:"bytes,20,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
-	// The lease's end, as known now. Not stored: heartbeats write no journal line (SPEC X12).
+	// When the lease ends unless it is renewed. Not stored: a heartbeat writes nothing.
 	LeaseExpiresAt *timestamppb.Timestamp `protobuf:"bytes,30,opt,name=lease_expires_at,json=leaseExpiresAt,proto3" json:"lease_expires_at,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -2120,11 +2395,11 @@ func (x *Turn) GetState() TurnState {
 	return TurnState_TURN_STATE_UNSPECIFIED
 }
 
-func (x *Turn) GetEndReason() string {
+func (x *Turn) GetEndReason() TurnEndReason {
 	if x != nil {
 		return x.EndReason
 	}
-	return ""
+	return TurnEndReason_TURN_END_REASON_UNSPECIFIED
 }
 
 func (x *Turn) GetRounds() int32 {
@@ -2218,14 +2493,14 @@ func (x *Turn) GetLeaseExpiresAt() *timestamppb.Timestamp {
 	return nil
 }
 
-// ToolCall is one call of a round.
+// ToolCall is one tool call of a round.
 type ToolCall struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The model's id of the call, unique in its round.
+	// The model's id of the call, unique in its round, at most 128 characters.
 	CallId string `protobuf:"bytes,1,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
-	// The tool.
+	// The name of the tool, at most 128 characters.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// Its arguments.
+	// The arguments, as the tool's schema describes them.
 	Arguments     *structpb.Struct `protobuf:"bytes,3,opt,name=arguments,proto3" json:"arguments,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2282,16 +2557,16 @@ func (x *ToolCall) GetArguments() *structpb.Struct {
 	return nil
 }
 
-// ToolError is why a call failed.
+// ToolError is why a tool call failed.
 type ToolError struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The reason in lower case, such as work_item_completed.
+	// The error's reason in lower case, such as work_item_completed.
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	// What is wrong.
 	Message string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
-	// Further facts.
+	// Further facts about the error.
 	Details *structpb.Struct `protobuf:"bytes,3,opt,name=details,proto3" json:"details,omitempty"`
-	// How to mend it.
+	// What the caller can do about it.
 	RecoveryHint string `protobuf:"bytes,4,opt,name=recovery_hint,json=recoveryHint,proto3" json:"recovery_hint,omitempty"`
 	// Whether the same call may succeed later.
 	Retryable     bool `protobuf:"varint,5,opt,name=retryable,proto3" json:"retryable,omitempty"`
@@ -2364,24 +2639,24 @@ func (x *ToolError) GetRetryable() bool {
 	return false
 }
 
-// ToolResult is the one result of a call (SPEC C4).
+// ToolResult is the one result of a tool call.
 type ToolResult struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The call.
+	// The call_id of the call.
 	CallId string `protobuf:"bytes,1,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
-	// The tool.
+	// The name of the tool.
 	ToolName string `protobuf:"bytes,2,opt,name=tool_name,json=toolName,proto3" json:"tool_name,omitempty"`
-	// success or error.
-	Status string `protobuf:"bytes,3,opt,name=status,proto3" json:"status,omitempty"`
-	// One line.
+	// Whether the call succeeded.
+	Status ToolStatus `protobuf:"varint,3,opt,name=status,proto3,enum=quartet.agent.v1.ToolStatus" json:"status,omitempty"`
+	// The result in one line.
 	SummaryText string `protobuf:"bytes,4,opt,name=summary_text,json=summaryText,proto3" json:"summary_text,omitempty"`
-	// The result.
+	// The result; unset if the call failed.
 	Result *structpb.Struct `protobuf:"bytes,5,opt,name=result,proto3" json:"result,omitempty"`
-	// Why it failed.
+	// Why the call failed; unset if it succeeded.
 	Error *ToolError `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`
-	// Advice.
+	// Advice that comes with the result.
 	Warnings []*structpb.Struct `protobuf:"bytes,7,rep,name=warnings,proto3" json:"warnings,omitempty"`
-	// The item that the call was bound to.
+	// The work item that the call was bound to; empty if none.
 	WorkItemId    string `protobuf:"bytes,8,opt,name=work_item_id,json=workItemId,proto3" json:"work_item_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2431,11 +2706,11 @@ func (x *ToolResult) GetToolName() string {
 	return ""
 }
 
-func (x *ToolResult) GetStatus() string {
+func (x *ToolResult) GetStatus() ToolStatus {
 	if x != nil {
 		return x.Status
 	}
-	return ""
+	return ToolStatus_TOOL_STATUS_UNSPECIFIED
 }
 
 func (x *ToolResult) GetSummaryText() string {
@@ -2473,12 +2748,12 @@ func (x *ToolResult) GetWorkItemId() string {
 	return ""
 }
 
-// TokenUsage is what a round cost.
+// TokenUsage is how many tokens a round took, as its runner reports.
 type TokenUsage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Tokens read.
+	// Tokens that the model read.
 	InputTokens int64 `protobuf:"varint,1,opt,name=input_tokens,json=inputTokens,proto3" json:"input_tokens,omitempty"`
-	// Tokens written.
+	// Tokens that the model wrote.
 	OutputTokens  int64 `protobuf:"varint,2,opt,name=output_tokens,json=outputTokens,proto3" json:"output_tokens,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2528,28 +2803,28 @@ func (x *TokenUsage) GetOutputTokens() int64 {
 	return 0
 }
 
-// Round is one assistant reply with its tool calls inside a turn.
+// Round is one reply of the assistant within a turn, with its tool calls and their results.
 type Round struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The turn.
 	TurnId string `protobuf:"bytes,1,opt,name=turn_id,json=turnId,proto3" json:"turn_id,omitempty"`
-	// 0 for the first.
+	// The number of the round in its turn, from 0.
 	Index int32 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
 	// The assistant's text.
 	Text string `protobuf:"bytes,3,opt,name=text,proto3" json:"text,omitempty"`
-	// Its calls.
+	// The tool calls that the plane executes, in order.
 	ToolCalls []*ToolCall `protobuf:"bytes,4,rep,name=tool_calls,json=toolCalls,proto3" json:"tool_calls,omitempty"`
-	// Their results, in order.
+	// The results of tool_calls, in the same order; fewer while calls run.
 	ToolResults []*ToolResult `protobuf:"bytes,5,rep,name=tool_results,json=toolResults,proto3" json:"tool_results,omitempty"`
-	// Results of tools that the runner executed itself.
+	// The results of tools that the runner executed itself.
 	LocalToolResults []*ToolResult `protobuf:"bytes,6,rep,name=local_tool_results,json=localToolResults,proto3" json:"local_tool_results,omitempty"`
-	// What it cost.
+	// How many tokens the round took.
 	Usage *TokenUsage `protobuf:"bytes,7,opt,name=usage,proto3" json:"usage,omitempty"`
-	// The item that it was bound to at its start.
+	// The work item that the round was bound to at its start; empty if none.
 	WorkItemId string `protobuf:"bytes,8,opt,name=work_item_id,json=workItemId,proto3" json:"work_item_id,omitempty"`
-	// When it came.
+	// When the round was submitted.
 	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
-	// Whether all results are there.
+	// Whether every call has its result and what follows from the round is done.
 	Settled       bool `protobuf:"varint,10,opt,name=settled,proto3" json:"settled,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2655,26 +2930,27 @@ func (x *Round) GetSettled() bool {
 	return false
 }
 
-// Decision is what the scheduler made of an agent (SPEC D2).
+// Decision is a recorded decision of the scheduler about an agent.
 type Decision struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// nothing, dispatch, tick or idle.
-	Action string `protobuf:"bytes,1,opt,name=action,proto3" json:"action,omitempty"`
-	// tick: why.
+	// What is done.
+	Action DecisionAction `protobuf:"varint,1,opt,name=action,proto3,enum=quartet.agent.v1.DecisionAction" json:"action,omitempty"`
+	// Why the agent is woken, if action is tick.
 	TickReason TickReason `protobuf:"varint,2,opt,name=tick_reason,json=tickReason,proto3,enum=quartet.agent.v1.TickReason" json:"tick_reason,omitempty"`
-	// The rule that decided, such as agent_stopped, run_open, no_progress, no_candidates.
+	// The rule that decided, such as agent_stopped, run_open, no_progress or all_waiting.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	// The item it is about.
+	// The work item that the decision is about; empty if none.
 	WorkItemId string `protobuf:"bytes,4,opt,name=work_item_id,json=workItemId,proto3" json:"work_item_id,omitempty"`
-	// That item's revision.
+	// The revision of that item.
 	WorkItemRevision int64 `protobuf:"varint,5,opt,name=work_item_revision,json=workItemRevision,proto3" json:"work_item_revision,omitempty"`
-	// For people: what, why, and since when.
+	// A sentence for people: what was decided, why, and since when.
 	Explanation string `protobuf:"bytes,6,opt,name=explanation,proto3" json:"explanation,omitempty"`
-	// The agent's last turn when it was decided.
+	// The agent's last turn when this was decided.
 	LastTurnId string `protobuf:"bytes,7,opt,name=last_turn_id,json=lastTurnId,proto3" json:"last_turn_id,omitempty"`
-	// When it was recorded.
+	// When the decision was recorded.
 	DecidedAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=decided_at,json=decidedAt,proto3" json:"decided_at,omitempty"`
-	// The revision of the agent's facts that it rests on; grows from one to the next.
+	// The revision of the agent's facts that the decision rests on. It grows from one decision
+	// to the next.
 	FactsRevision int64 `protobuf:"varint,9,opt,name=facts_revision,json=factsRevision,proto3" json:"facts_revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2710,11 +2986,11 @@ func (*Decision) Descriptor() ([]byte, []int) {
 	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{11}
 }
 
-func (x *Decision) GetAction() string {
+func (x *Decision) GetAction() DecisionAction {
 	if x != nil {
 		return x.Action
 	}
-	return ""
+	return DecisionAction_DECISION_ACTION_UNSPECIFIED
 }
 
 func (x *Decision) GetTickReason() TickReason {
@@ -2773,36 +3049,36 @@ func (x *Decision) GetFactsRevision() int64 {
 	return 0
 }
 
-// Delegation ties what a parent wants to what its child does (SPEC A3).
+// Delegation connects what a parent asked for with the child that works on it.
 type Delegation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// dlg_ and a ULID.
+	// The delegation's id (dlg_…).
 	DelegationId string `protobuf:"bytes,1,opt,name=delegation_id,json=delegationId,proto3" json:"delegation_id,omitempty"`
 	// The parent.
 	ParentAgentId string `protobuf:"bytes,2,opt,name=parent_agent_id,json=parentAgentId,proto3" json:"parent_agent_id,omitempty"`
-	// The parent's item that it was spawned for; may be empty.
+	// The parent's work item that the child was spawned for; empty if none.
 	ParentWorkItemId string `protobuf:"bytes,3,opt,name=parent_work_item_id,json=parentWorkItemId,proto3" json:"parent_work_item_id,omitempty"`
 	// The child.
 	ChildAgentId string `protobuf:"bytes,4,opt,name=child_agent_id,json=childAgentId,proto3" json:"child_agent_id,omitempty"`
-	// The first item that the child made; empty before.
+	// The first work item that the child made; empty before.
 	ChildWorkItemId string `protobuf:"bytes,5,opt,name=child_work_item_id,json=childWorkItemId,proto3" json:"child_work_item_id,omitempty"`
-	// Whether it is open.
+	// The state of the delegation.
 	State DelegationState `protobuf:"varint,6,opt,name=state,proto3,enum=quartet.agent.v1.DelegationState" json:"state,omitempty"`
-	// completed, failed or cancelled, once it is completed.
-	Outcome string `protobuf:"bytes,7,opt,name=outcome,proto3" json:"outcome,omitempty"`
-	// What came of it: the report of the child's item, else its last text.
+	// How the child's work ended, once the delegation is completed.
+	Outcome DelegationOutcome `protobuf:"varint,7,opt,name=outcome,proto3,enum=quartet.agent.v1.DelegationOutcome" json:"outcome,omitempty"`
+	// The child's result: the report of its work item, else its last text. At most 64 KiB.
 	ResultSummary string `protobuf:"bytes,8,opt,name=result_summary,json=resultSummary,proto3" json:"result_summary,omitempty"`
-	// The parent's handle of the child.
+	// The task that is the parent's handle of the child.
 	TaskId string `protobuf:"bytes,9,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
-	// The parent-visible label: the initial message, folded and cut at 120 characters.
+	// The initial message on one line, at most 120 characters.
 	Label string `protobuf:"bytes,10,opt,name=label,proto3" json:"label,omitempty"`
-	// When it was made.
+	// When the delegation was made.
 	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
-	// When it was completed.
+	// When the delegation was completed; unset while it is open.
 	CompletedAt *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=completed_at,json=completedAt,proto3" json:"completed_at,omitempty"`
-	// Whether the parent asked to stop it; it is completed as cancelled soon.
+	// Whether the parent asked to stop the child. The delegation then completes as cancelled.
 	StopRequested bool `protobuf:"varint,13,opt,name=stop_requested,json=stopRequested,proto3" json:"stop_requested,omitempty"`
-	// workspace_mode worktree: the child's worktree, and what became of it (SPEC T9).
+	// workspace_mode worktree: the child's worktree and its state.
 	Worktree      *v1.Worktree `protobuf:"bytes,14,opt,name=worktree,proto3" json:"worktree,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2880,11 +3156,11 @@ func (x *Delegation) GetState() DelegationState {
 	return DelegationState_DELEGATION_STATE_UNSPECIFIED
 }
 
-func (x *Delegation) GetOutcome() string {
+func (x *Delegation) GetOutcome() DelegationOutcome {
 	if x != nil {
 		return x.Outcome
 	}
-	return ""
+	return DelegationOutcome_DELEGATION_OUTCOME_UNSPECIFIED
 }
 
 func (x *Delegation) GetResultSummary() string {
@@ -2936,22 +3212,22 @@ func (x *Delegation) GetWorktree() *v1.Worktree {
 	return nil
 }
 
-// Brief is a short notice for the operator (SPEC C3).
+// Brief is a short notice for the operator.
 type Brief struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// brf_ and a ULID.
+	// The brief's id (brf_…).
 	BriefId string `protobuf:"bytes,1,opt,name=brief_id,json=briefId,proto3" json:"brief_id,omitempty"`
 	// The agent.
 	AgentId string `protobuf:"bytes,2,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// What it is.
+	// What the brief reports.
 	Kind BriefKind `protobuf:"varint,3,opt,name=kind,proto3,enum=quartet.agent.v1.BriefKind" json:"kind,omitempty"`
-	// Its words.
+	// The text, at most 4000 bytes; a report is given in full.
 	Text string `protobuf:"bytes,4,opt,name=text,proto3" json:"text,omitempty"`
-	// The item it is about; may be empty.
+	// The work item that the brief is about; empty if none.
 	WorkItemId string `protobuf:"bytes,5,opt,name=work_item_id,json=workItemId,proto3" json:"work_item_id,omitempty"`
-	// The turn it came from.
+	// The turn that the brief came from.
 	TurnId string `protobuf:"bytes,6,opt,name=turn_id,json=turnId,proto3" json:"turn_id,omitempty"`
-	// When.
+	// When the brief was written.
 	CreatedAt     *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3036,19 +3312,19 @@ func (x *Brief) GetCreatedAt() *timestamppb.Timestamp {
 	return nil
 }
 
-// ContextSection is one layer of a projection (SPEC C1).
+// ContextSection is one section of the context of a turn.
 type ContextSection struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// guidance, message, current_item, triggered, queued, waiting_for_operator, blocked,
-	// completed, trace, notes, tasks, delegation.
+	// completed, trace, notes, tasks or delegation.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// How much of it is shown.
+	// How much of the section is shown.
 	Outcome SectionOutcome `protobuf:"varint,2,opt,name=outcome,proto3,enum=quartet.agent.v1.SectionOutcome" json:"outcome,omitempty"`
-	// Estimated tokens of what is shown.
+	// The estimated tokens of what is shown: 1 for 4 bytes.
 	Tokens int32 `protobuf:"varint,3,opt,name=tokens,proto3" json:"tokens,omitempty"`
-	// How many records it has, shown or not.
+	// How many records the section has, shown or not.
 	Records int32 `protobuf:"varint,4,opt,name=records,proto3" json:"records,omitempty"`
-	// What is shown.
+	// The text that is shown.
 	Text          string `protobuf:"bytes,5,opt,name=text,proto3" json:"text,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3122,15 +3398,15 @@ func (x *ContextSection) GetText() string {
 // ToolSpec describes a tool to a model.
 type ToolSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The seed's name.
+	// The name by which the tool is called.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// What it does and the rules of its use.
+	// What the tool does and how to use it.
 	Description string `protobuf:"bytes,2,opt,name=description,proto3" json:"description,omitempty"`
-	// JSON Schema of its arguments.
+	// The JSON Schema of the tool's arguments.
 	InputSchema *structpb.Struct `protobuf:"bytes,3,opt,name=input_schema,json=inputSchema,proto3" json:"input_schema,omitempty"`
-	// The family that a profile must have.
+	// The family that an agent's profile must have.
 	Family ToolFamily `protobuf:"varint,4,opt,name=family,proto3,enum=quartet.agent.v1.ToolFamily" json:"family,omitempty"`
-	// Whether it changes anything.
+	// Whether the tool changes anything.
 	Mutates       bool `protobuf:"varint,5,opt,name=mutates,proto3" json:"mutates,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3285,7 +3561,7 @@ const file_quartet_agent_v1_agent_proto_rawDesc = "" +
 	"\vtraceparent\x18\x15 \x01(\tR\vtraceparent\"I\n" +
 	"\tShownWait\x12\x17\n" +
 	"\await_id\x18\x01 \x01(\tR\x06waitId\x12#\n" +
-	"\rtrigger_count\x18\x02 \x01(\x03R\ftriggerCount\"\xd3\x06\n" +
+	"\rtrigger_count\x18\x02 \x01(\x03R\ftriggerCount\"\xf4\x06\n" +
 	"\x04Turn\x12\x17\n" +
 	"\aturn_id\x18\x01 \x01(\tR\x06turnId\x12\x15\n" +
 	"\x06run_id\x18\x02 \x01(\tR\x05runId\x12\x19\n" +
@@ -3295,9 +3571,9 @@ const file_quartet_agent_v1_agent_proto_rawDesc = "" +
 	"\fwork_item_id\x18\x05 \x01(\tR\n" +
 	"workItemId\x12+\n" +
 	"\x12bound_work_item_id\x18\x06 \x01(\tR\x0fboundWorkItemId\x121\n" +
-	"\x05state\x18\a \x01(\x0e2\x1b.quartet.agent.v1.TurnStateR\x05state\x12\x1d\n" +
+	"\x05state\x18\a \x01(\x0e2\x1b.quartet.agent.v1.TurnStateR\x05state\x12>\n" +
 	"\n" +
-	"end_reason\x18\b \x01(\tR\tendReason\x12\x16\n" +
+	"end_reason\x18\b \x01(\x0e2\x1f.quartet.agent.v1.TurnEndReasonR\tendReason\x12\x16\n" +
 	"\x06rounds\x18\t \x01(\x05R\x06rounds\x12\x1c\n" +
 	"\tmutations\x18\n" +
 	" \x01(\x05R\tmutations\x12)\n" +
@@ -3324,12 +3600,12 @@ const file_quartet_agent_v1_agent_proto_rawDesc = "" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x121\n" +
 	"\adetails\x18\x03 \x01(\v2\x17.google.protobuf.StructR\adetails\x12#\n" +
 	"\rrecovery_hint\x18\x04 \x01(\tR\frecoveryHint\x12\x1c\n" +
-	"\tretryable\x18\x05 \x01(\bR\tretryable\"\xb8\x02\n" +
+	"\tretryable\x18\x05 \x01(\bR\tretryable\"\xd6\x02\n" +
 	"\n" +
 	"ToolResult\x12\x17\n" +
 	"\acall_id\x18\x01 \x01(\tR\x06callId\x12\x1b\n" +
-	"\ttool_name\x18\x02 \x01(\tR\btoolName\x12\x16\n" +
-	"\x06status\x18\x03 \x01(\tR\x06status\x12!\n" +
+	"\ttool_name\x18\x02 \x01(\tR\btoolName\x124\n" +
+	"\x06status\x18\x03 \x01(\x0e2\x1c.quartet.agent.v1.ToolStatusR\x06status\x12!\n" +
 	"\fsummary_text\x18\x04 \x01(\tR\vsummaryText\x12/\n" +
 	"\x06result\x18\x05 \x01(\v2\x17.google.protobuf.StructR\x06result\x121\n" +
 	"\x05error\x18\x06 \x01(\v2\x1b.quartet.agent.v1.ToolErrorR\x05error\x123\n" +
@@ -3354,9 +3630,9 @@ const file_quartet_agent_v1_agent_proto_rawDesc = "" +
 	"\n" +
 	"created_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x12\x18\n" +
 	"\asettled\x18\n" +
-	" \x01(\bR\asettled\"\xef\x02\n" +
-	"\bDecision\x12\x16\n" +
-	"\x06action\x18\x01 \x01(\tR\x06action\x12=\n" +
+	" \x01(\bR\asettled\"\x91\x03\n" +
+	"\bDecision\x128\n" +
+	"\x06action\x18\x01 \x01(\x0e2 .quartet.agent.v1.DecisionActionR\x06action\x12=\n" +
 	"\vtick_reason\x18\x02 \x01(\x0e2\x1c.quartet.agent.v1.TickReasonR\n" +
 	"tickReason\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12 \n" +
@@ -3368,7 +3644,7 @@ const file_quartet_agent_v1_agent_proto_rawDesc = "" +
 	"lastTurnId\x129\n" +
 	"\n" +
 	"decided_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\tdecidedAt\x12%\n" +
-	"\x0efacts_revision\x18\t \x01(\x03R\rfactsRevision\"\xdc\x04\n" +
+	"\x0efacts_revision\x18\t \x01(\x03R\rfactsRevision\"\x81\x05\n" +
 	"\n" +
 	"Delegation\x12#\n" +
 	"\rdelegation_id\x18\x01 \x01(\tR\fdelegationId\x12&\n" +
@@ -3376,8 +3652,8 @@ const file_quartet_agent_v1_agent_proto_rawDesc = "" +
 	"\x13parent_work_item_id\x18\x03 \x01(\tR\x10parentWorkItemId\x12$\n" +
 	"\x0echild_agent_id\x18\x04 \x01(\tR\fchildAgentId\x12+\n" +
 	"\x12child_work_item_id\x18\x05 \x01(\tR\x0fchildWorkItemId\x127\n" +
-	"\x05state\x18\x06 \x01(\x0e2!.quartet.agent.v1.DelegationStateR\x05state\x12\x18\n" +
-	"\aoutcome\x18\a \x01(\tR\aoutcome\x12%\n" +
+	"\x05state\x18\x06 \x01(\x0e2!.quartet.agent.v1.DelegationStateR\x05state\x12=\n" +
+	"\aoutcome\x18\a \x01(\x0e2#.quartet.agent.v1.DelegationOutcomeR\aoutcome\x12%\n" +
 	"\x0eresult_summary\x18\b \x01(\tR\rresultSummary\x12\x17\n" +
 	"\atask_id\x18\t \x01(\tR\x06taskId\x12\x14\n" +
 	"\x05label\x18\n" +
@@ -3511,7 +3787,22 @@ const file_quartet_agent_v1_agent_proto_rawDesc = "" +
 	"\x14TURN_STATE_COMPLETED\x10\x02\x12\x15\n" +
 	"\x11TURN_STATE_FAILED\x10\x03\x12\x1a\n" +
 	"\x16TURN_STATE_INTERRUPTED\x10\x04\x12\x16\n" +
-	"\x12TURN_STATE_ABORTED\x10\x05*\xbd\x01\n" +
+	"\x12TURN_STATE_ABORTED\x10\x05*\xc7\x03\n" +
+	"\rTurnEndReason\x12\x1f\n" +
+	"\x1bTURN_END_REASON_UNSPECIFIED\x10\x00\x12\x1c\n" +
+	"\x18TURN_END_REASON_FINISHED\x10\x01\x12\x1c\n" +
+	"\x18TURN_END_REASON_WAIT_FOR\x10\x02\x12'\n" +
+	"#TURN_END_REASON_COMPLETION_PROMOTED\x10\x03\x12\x1e\n" +
+	"\x1aTURN_END_REASON_LEASE_LOST\x10\x04\x12\x1d\n" +
+	"\x19TURN_END_REASON_RETRYABLE\x10\x05\x12\x1c\n" +
+	"\x18TURN_END_REASON_RELEASED\x10\x06\x12\x19\n" +
+	"\x15TURN_END_REASON_FATAL\x10\a\x12(\n" +
+	"$TURN_END_REASON_BASELINE_OVER_BUDGET\x10\b\x12\x1f\n" +
+	"\x1bTURN_END_REASON_UNDELIVERED\x10\t\x12$\n" +
+	" TURN_END_REASON_OPERATOR_ABORTED\x10\n" +
+	"\x12$\n" +
+	" TURN_END_REASON_OPERATOR_STOPPED\x10\v\x12!\n" +
+	"\x1dTURN_END_REASON_AGENT_DELETED\x10\f*\xbd\x01\n" +
 	"\vTurnOutcome\x12\x1c\n" +
 	"\x18TURN_OUTCOME_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16TURN_OUTCOME_COMPLETED\x10\x01\x12\x1a\n" +
@@ -3526,11 +3817,27 @@ const file_quartet_agent_v1_agent_proto_rawDesc = "" +
 	"\x1cTICK_REASON_REVIEW_TRIGGERED\x10\x02\x12\x19\n" +
 	"\x15TICK_REASON_WAKE_HINT\x10\x03\x12\x1b\n" +
 	"\x17TICK_REASON_PICK_QUEUED\x10\x04\x12\x17\n" +
-	"\x13TICK_REASON_RECHECK\x10\x05*n\n" +
+	"\x13TICK_REASON_RECHECK\x10\x05*Y\n" +
+	"\n" +
+	"ToolStatus\x12\x1b\n" +
+	"\x17TOOL_STATUS_UNSPECIFIED\x10\x00\x12\x17\n" +
+	"\x13TOOL_STATUS_SUCCESS\x10\x01\x12\x15\n" +
+	"\x11TOOL_STATUS_ERROR\x10\x02*\xa0\x01\n" +
+	"\x0eDecisionAction\x12\x1f\n" +
+	"\x1bDECISION_ACTION_UNSPECIFIED\x10\x00\x12\x1b\n" +
+	"\x17DECISION_ACTION_NOTHING\x10\x01\x12\x1c\n" +
+	"\x18DECISION_ACTION_DISPATCH\x10\x02\x12\x18\n" +
+	"\x14DECISION_ACTION_TICK\x10\x03\x12\x18\n" +
+	"\x14DECISION_ACTION_IDLE\x10\x04*n\n" +
 	"\x0fDelegationState\x12 \n" +
 	"\x1cDELEGATION_STATE_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15DELEGATION_STATE_OPEN\x10\x01\x12\x1e\n" +
-	"\x1aDELEGATION_STATE_COMPLETED\x10\x02*j\n" +
+	"\x1aDELEGATION_STATE_COMPLETED\x10\x02*\x9a\x01\n" +
+	"\x11DelegationOutcome\x12\"\n" +
+	"\x1eDELEGATION_OUTCOME_UNSPECIFIED\x10\x00\x12 \n" +
+	"\x1cDELEGATION_OUTCOME_COMPLETED\x10\x01\x12\x1d\n" +
+	"\x19DELEGATION_OUTCOME_FAILED\x10\x02\x12 \n" +
+	"\x1cDELEGATION_OUTCOME_CANCELLED\x10\x03*j\n" +
 	"\tBriefKind\x12\x1a\n" +
 	"\x16BRIEF_KIND_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eBRIEF_KIND_ACK\x10\x01\x12\x15\n" +
@@ -3555,7 +3862,7 @@ func file_quartet_agent_v1_agent_proto_rawDescGZIP() []byte {
 	return file_quartet_agent_v1_agent_proto_rawDescData
 }
 
-var file_quartet_agent_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 20)
+var file_quartet_agent_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 24)
 var file_quartet_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_quartet_agent_v1_agent_proto_goTypes = []any{
 	(Visibility)(0),               // 0: quartet.agent.v1.Visibility
@@ -3573,33 +3880,37 @@ var file_quartet_agent_v1_agent_proto_goTypes = []any{
 	(Authority)(0),                // 12: quartet.agent.v1.Authority
 	(MessageState)(0),             // 13: quartet.agent.v1.MessageState
 	(TurnState)(0),                // 14: quartet.agent.v1.TurnState
-	(TurnOutcome)(0),              // 15: quartet.agent.v1.TurnOutcome
-	(TickReason)(0),               // 16: quartet.agent.v1.TickReason
-	(DelegationState)(0),          // 17: quartet.agent.v1.DelegationState
-	(BriefKind)(0),                // 18: quartet.agent.v1.BriefKind
-	(SectionOutcome)(0),           // 19: quartet.agent.v1.SectionOutcome
-	(*Tick)(nil),                  // 20: quartet.agent.v1.Tick
-	(*Lane)(nil),                  // 21: quartet.agent.v1.Lane
-	(*Agent)(nil),                 // 22: quartet.agent.v1.Agent
-	(*Message)(nil),               // 23: quartet.agent.v1.Message
-	(*ShownWait)(nil),             // 24: quartet.agent.v1.ShownWait
-	(*Turn)(nil),                  // 25: quartet.agent.v1.Turn
-	(*ToolCall)(nil),              // 26: quartet.agent.v1.ToolCall
-	(*ToolError)(nil),             // 27: quartet.agent.v1.ToolError
-	(*ToolResult)(nil),            // 28: quartet.agent.v1.ToolResult
-	(*TokenUsage)(nil),            // 29: quartet.agent.v1.TokenUsage
-	(*Round)(nil),                 // 30: quartet.agent.v1.Round
-	(*Decision)(nil),              // 31: quartet.agent.v1.Decision
-	(*Delegation)(nil),            // 32: quartet.agent.v1.Delegation
-	(*Brief)(nil),                 // 33: quartet.agent.v1.Brief
-	(*ContextSection)(nil),        // 34: quartet.agent.v1.ContextSection
-	(*ToolSpec)(nil),              // 35: quartet.agent.v1.ToolSpec
-	(*timestamppb.Timestamp)(nil), // 36: google.protobuf.Timestamp
-	(*v1.Worktree)(nil),           // 37: quartet.task.v1.Worktree
-	(*structpb.Struct)(nil),       // 38: google.protobuf.Struct
+	(TurnEndReason)(0),            // 15: quartet.agent.v1.TurnEndReason
+	(TurnOutcome)(0),              // 16: quartet.agent.v1.TurnOutcome
+	(TickReason)(0),               // 17: quartet.agent.v1.TickReason
+	(ToolStatus)(0),               // 18: quartet.agent.v1.ToolStatus
+	(DecisionAction)(0),           // 19: quartet.agent.v1.DecisionAction
+	(DelegationState)(0),          // 20: quartet.agent.v1.DelegationState
+	(DelegationOutcome)(0),        // 21: quartet.agent.v1.DelegationOutcome
+	(BriefKind)(0),                // 22: quartet.agent.v1.BriefKind
+	(SectionOutcome)(0),           // 23: quartet.agent.v1.SectionOutcome
+	(*Tick)(nil),                  // 24: quartet.agent.v1.Tick
+	(*Lane)(nil),                  // 25: quartet.agent.v1.Lane
+	(*Agent)(nil),                 // 26: quartet.agent.v1.Agent
+	(*Message)(nil),               // 27: quartet.agent.v1.Message
+	(*ShownWait)(nil),             // 28: quartet.agent.v1.ShownWait
+	(*Turn)(nil),                  // 29: quartet.agent.v1.Turn
+	(*ToolCall)(nil),              // 30: quartet.agent.v1.ToolCall
+	(*ToolError)(nil),             // 31: quartet.agent.v1.ToolError
+	(*ToolResult)(nil),            // 32: quartet.agent.v1.ToolResult
+	(*TokenUsage)(nil),            // 33: quartet.agent.v1.TokenUsage
+	(*Round)(nil),                 // 34: quartet.agent.v1.Round
+	(*Decision)(nil),              // 35: quartet.agent.v1.Decision
+	(*Delegation)(nil),            // 36: quartet.agent.v1.Delegation
+	(*Brief)(nil),                 // 37: quartet.agent.v1.Brief
+	(*ContextSection)(nil),        // 38: quartet.agent.v1.ContextSection
+	(*ToolSpec)(nil),              // 39: quartet.agent.v1.ToolSpec
+	(*timestamppb.Timestamp)(nil), // 40: google.protobuf.Timestamp
+	(*v1.Worktree)(nil),           // 41: quartet.task.v1.Worktree
+	(*structpb.Struct)(nil),       // 42: google.protobuf.Struct
 }
 var file_quartet_agent_v1_agent_proto_depIdxs = []int32{
-	16, // 0: quartet.agent.v1.Tick.reason:type_name -> quartet.agent.v1.TickReason
+	17, // 0: quartet.agent.v1.Tick.reason:type_name -> quartet.agent.v1.TickReason
 	0,  // 1: quartet.agent.v1.Agent.visibility:type_name -> quartet.agent.v1.Visibility
 	1,  // 2: quartet.agent.v1.Agent.ownership:type_name -> quartet.agent.v1.Ownership
 	2,  // 3: quartet.agent.v1.Agent.preset:type_name -> quartet.agent.v1.Preset
@@ -3608,51 +3919,55 @@ var file_quartet_agent_v1_agent_proto_depIdxs = []int32{
 	5,  // 6: quartet.agent.v1.Agent.tool_families:type_name -> quartet.agent.v1.ToolFamily
 	6,  // 7: quartet.agent.v1.Agent.lifecycle:type_name -> quartet.agent.v1.Lifecycle
 	7,  // 8: quartet.agent.v1.Agent.control:type_name -> quartet.agent.v1.Control
-	36, // 9: quartet.agent.v1.Agent.created_at:type_name -> google.protobuf.Timestamp
-	36, // 10: quartet.agent.v1.Agent.updated_at:type_name -> google.protobuf.Timestamp
-	36, // 11: quartet.agent.v1.Agent.control_at:type_name -> google.protobuf.Timestamp
-	37, // 12: quartet.agent.v1.Agent.worktree:type_name -> quartet.task.v1.Worktree
+	40, // 9: quartet.agent.v1.Agent.created_at:type_name -> google.protobuf.Timestamp
+	40, // 10: quartet.agent.v1.Agent.updated_at:type_name -> google.protobuf.Timestamp
+	40, // 11: quartet.agent.v1.Agent.control_at:type_name -> google.protobuf.Timestamp
+	41, // 12: quartet.agent.v1.Agent.worktree:type_name -> quartet.task.v1.Worktree
 	8,  // 13: quartet.agent.v1.Agent.posture:type_name -> quartet.agent.v1.Posture
-	21, // 14: quartet.agent.v1.Agent.lane:type_name -> quartet.agent.v1.Lane
+	25, // 14: quartet.agent.v1.Agent.lane:type_name -> quartet.agent.v1.Lane
 	9,  // 15: quartet.agent.v1.Message.kind:type_name -> quartet.agent.v1.MessageKind
 	10, // 16: quartet.agent.v1.Message.priority:type_name -> quartet.agent.v1.Priority
 	11, // 17: quartet.agent.v1.Message.origin:type_name -> quartet.agent.v1.Origin
 	12, // 18: quartet.agent.v1.Message.authority:type_name -> quartet.agent.v1.Authority
-	20, // 19: quartet.agent.v1.Message.tick:type_name -> quartet.agent.v1.Tick
+	24, // 19: quartet.agent.v1.Message.tick:type_name -> quartet.agent.v1.Tick
 	13, // 20: quartet.agent.v1.Message.state:type_name -> quartet.agent.v1.MessageState
-	36, // 21: quartet.agent.v1.Message.created_at:type_name -> google.protobuf.Timestamp
-	36, // 22: quartet.agent.v1.Message.updated_at:type_name -> google.protobuf.Timestamp
+	40, // 21: quartet.agent.v1.Message.created_at:type_name -> google.protobuf.Timestamp
+	40, // 22: quartet.agent.v1.Message.updated_at:type_name -> google.protobuf.Timestamp
 	14, // 23: quartet.agent.v1.Turn.state:type_name -> quartet.agent.v1.TurnState
-	24, // 24: quartet.agent.v1.Turn.shown_waits:type_name -> quartet.agent.v1.ShownWait
-	36, // 25: quartet.agent.v1.Turn.started_at:type_name -> google.protobuf.Timestamp
-	36, // 26: quartet.agent.v1.Turn.ended_at:type_name -> google.protobuf.Timestamp
-	36, // 27: quartet.agent.v1.Turn.lease_expires_at:type_name -> google.protobuf.Timestamp
-	38, // 28: quartet.agent.v1.ToolCall.arguments:type_name -> google.protobuf.Struct
-	38, // 29: quartet.agent.v1.ToolError.details:type_name -> google.protobuf.Struct
-	38, // 30: quartet.agent.v1.ToolResult.result:type_name -> google.protobuf.Struct
-	27, // 31: quartet.agent.v1.ToolResult.error:type_name -> quartet.agent.v1.ToolError
-	38, // 32: quartet.agent.v1.ToolResult.warnings:type_name -> google.protobuf.Struct
-	26, // 33: quartet.agent.v1.Round.tool_calls:type_name -> quartet.agent.v1.ToolCall
-	28, // 34: quartet.agent.v1.Round.tool_results:type_name -> quartet.agent.v1.ToolResult
-	28, // 35: quartet.agent.v1.Round.local_tool_results:type_name -> quartet.agent.v1.ToolResult
-	29, // 36: quartet.agent.v1.Round.usage:type_name -> quartet.agent.v1.TokenUsage
-	36, // 37: quartet.agent.v1.Round.created_at:type_name -> google.protobuf.Timestamp
-	16, // 38: quartet.agent.v1.Decision.tick_reason:type_name -> quartet.agent.v1.TickReason
-	36, // 39: quartet.agent.v1.Decision.decided_at:type_name -> google.protobuf.Timestamp
-	17, // 40: quartet.agent.v1.Delegation.state:type_name -> quartet.agent.v1.DelegationState
-	36, // 41: quartet.agent.v1.Delegation.created_at:type_name -> google.protobuf.Timestamp
-	36, // 42: quartet.agent.v1.Delegation.completed_at:type_name -> google.protobuf.Timestamp
-	37, // 43: quartet.agent.v1.Delegation.worktree:type_name -> quartet.task.v1.Worktree
-	18, // 44: quartet.agent.v1.Brief.kind:type_name -> quartet.agent.v1.BriefKind
-	36, // 45: quartet.agent.v1.Brief.created_at:type_name -> google.protobuf.Timestamp
-	19, // 46: quartet.agent.v1.ContextSection.outcome:type_name -> quartet.agent.v1.SectionOutcome
-	38, // 47: quartet.agent.v1.ToolSpec.input_schema:type_name -> google.protobuf.Struct
-	5,  // 48: quartet.agent.v1.ToolSpec.family:type_name -> quartet.agent.v1.ToolFamily
-	49, // [49:49] is the sub-list for method output_type
-	49, // [49:49] is the sub-list for method input_type
-	49, // [49:49] is the sub-list for extension type_name
-	49, // [49:49] is the sub-list for extension extendee
-	0,  // [0:49] is the sub-list for field type_name
+	15, // 24: quartet.agent.v1.Turn.end_reason:type_name -> quartet.agent.v1.TurnEndReason
+	28, // 25: quartet.agent.v1.Turn.shown_waits:type_name -> quartet.agent.v1.ShownWait
+	40, // 26: quartet.agent.v1.Turn.started_at:type_name -> google.protobuf.Timestamp
+	40, // 27: quartet.agent.v1.Turn.ended_at:type_name -> google.protobuf.Timestamp
+	40, // 28: quartet.agent.v1.Turn.lease_expires_at:type_name -> google.protobuf.Timestamp
+	42, // 29: quartet.agent.v1.ToolCall.arguments:type_name -> google.protobuf.Struct
+	42, // 30: quartet.agent.v1.ToolError.details:type_name -> google.protobuf.Struct
+	18, // 31: quartet.agent.v1.ToolResult.status:type_name -> quartet.agent.v1.ToolStatus
+	42, // 32: quartet.agent.v1.ToolResult.result:type_name -> google.protobuf.Struct
+	31, // 33: quartet.agent.v1.ToolResult.error:type_name -> quartet.agent.v1.ToolError
+	42, // 34: quartet.agent.v1.ToolResult.warnings:type_name -> google.protobuf.Struct
+	30, // 35: quartet.agent.v1.Round.tool_calls:type_name -> quartet.agent.v1.ToolCall
+	32, // 36: quartet.agent.v1.Round.tool_results:type_name -> quartet.agent.v1.ToolResult
+	32, // 37: quartet.agent.v1.Round.local_tool_results:type_name -> quartet.agent.v1.ToolResult
+	33, // 38: quartet.agent.v1.Round.usage:type_name -> quartet.agent.v1.TokenUsage
+	40, // 39: quartet.agent.v1.Round.created_at:type_name -> google.protobuf.Timestamp
+	19, // 40: quartet.agent.v1.Decision.action:type_name -> quartet.agent.v1.DecisionAction
+	17, // 41: quartet.agent.v1.Decision.tick_reason:type_name -> quartet.agent.v1.TickReason
+	40, // 42: quartet.agent.v1.Decision.decided_at:type_name -> google.protobuf.Timestamp
+	20, // 43: quartet.agent.v1.Delegation.state:type_name -> quartet.agent.v1.DelegationState
+	21, // 44: quartet.agent.v1.Delegation.outcome:type_name -> quartet.agent.v1.DelegationOutcome
+	40, // 45: quartet.agent.v1.Delegation.created_at:type_name -> google.protobuf.Timestamp
+	40, // 46: quartet.agent.v1.Delegation.completed_at:type_name -> google.protobuf.Timestamp
+	41, // 47: quartet.agent.v1.Delegation.worktree:type_name -> quartet.task.v1.Worktree
+	22, // 48: quartet.agent.v1.Brief.kind:type_name -> quartet.agent.v1.BriefKind
+	40, // 49: quartet.agent.v1.Brief.created_at:type_name -> google.protobuf.Timestamp
+	23, // 50: quartet.agent.v1.ContextSection.outcome:type_name -> quartet.agent.v1.SectionOutcome
+	42, // 51: quartet.agent.v1.ToolSpec.input_schema:type_name -> google.protobuf.Struct
+	5,  // 52: quartet.agent.v1.ToolSpec.family:type_name -> quartet.agent.v1.ToolFamily
+	53, // [53:53] is the sub-list for method output_type
+	53, // [53:53] is the sub-list for method input_type
+	53, // [53:53] is the sub-list for extension type_name
+	53, // [53:53] is the sub-list for extension extendee
+	0,  // [0:53] is the sub-list for field type_name
 }
 
 func init() { file_quartet_agent_v1_agent_proto_init() }
@@ -3665,7 +3980,7 @@ func file_quartet_agent_v1_agent_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_agent_v1_agent_proto_rawDesc), len(file_quartet_agent_v1_agent_proto_rawDesc)),
-			NumEnums:      20,
+			NumEnums:      24,
 			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   0,

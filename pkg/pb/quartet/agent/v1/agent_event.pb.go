@@ -21,12 +21,12 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// AgentSpawned: a context exists.
+// AgentSpawned reports that an agent was made.
 type AgentSpawned struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent after the event, without derived fields.
 	Agent *Agent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
-	// context fork: the view of its parent's work that it starts from (SPEC A10).
+	// context fork: the view of its parent's work that the agent starts with.
 	Inherited     string `protobuf:"bytes,2,opt,name=inherited,proto3" json:"inherited,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -76,7 +76,7 @@ func (x *AgentSpawned) GetInherited() string {
 	return ""
 }
 
-// AgentPaused: an operator lets it take no turns.
+// AgentPaused reports that an agent starts no turns until it is resumed.
 type AgentPaused struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent after the event, without derived fields.
@@ -122,7 +122,7 @@ func (x *AgentPaused) GetAgent() *Agent {
 	return nil
 }
 
-// AgentResumed: a pause ended.
+// AgentResumed reports that a pause ended.
 type AgentResumed struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent after the event, without derived fields.
@@ -168,7 +168,7 @@ func (x *AgentResumed) GetAgent() *Agent {
 	return nil
 }
 
-// AgentStopped: an operator lets it take nothing but operators' input.
+// AgentStopped reports that an agent starts no turns and accepts input from operators only.
 type AgentStopped struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent after the event, without derived fields.
@@ -214,7 +214,7 @@ func (x *AgentStopped) GetAgent() *Agent {
 	return nil
 }
 
-// AgentStarted: a stop ended.
+// AgentStarted reports that a stop or a pause ended.
 type AgentStarted struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent after the event, without derived fields.
@@ -260,17 +260,17 @@ func (x *AgentStarted) GetAgent() *Agent {
 	return nil
 }
 
-// AgentDeleting: it is being taken down; from here on it takes nothing (SPEC A8). The end
-// of a supervised child begins with it too, whatever came of it (SPEC A12).
+// AgentDeleting reports that the deletion of an agent began: from here on it accepts nothing. The
+// end of a private child begins with it too, whatever its outcome.
 type AgentDeleting struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent after the event, without derived fields.
 	Agent *Agent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
-	// private_child: completed, failed or cancelled.
-	Outcome string `protobuf:"bytes,2,opt,name=outcome,proto3" json:"outcome,omitempty"`
-	// private_child: what came of it.
+	// private_child: how its work ended.
+	Outcome DelegationOutcome `protobuf:"varint,2,opt,name=outcome,proto3,enum=quartet.agent.v1.DelegationOutcome" json:"outcome,omitempty"`
+	// private_child: its result.
 	ResultSummary string `protobuf:"bytes,3,opt,name=result_summary,json=resultSummary,proto3" json:"result_summary,omitempty"`
-	// private_child: the first item that it made.
+	// private_child: the first work item that it made; empty if it made none.
 	WorkItemId    string `protobuf:"bytes,4,opt,name=work_item_id,json=workItemId,proto3" json:"work_item_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -313,11 +313,11 @@ func (x *AgentDeleting) GetAgent() *Agent {
 	return nil
 }
 
-func (x *AgentDeleting) GetOutcome() string {
+func (x *AgentDeleting) GetOutcome() DelegationOutcome {
 	if x != nil {
 		return x.Outcome
 	}
-	return ""
+	return DelegationOutcome_DELEGATION_OUTCOME_UNSPECIFIED
 }
 
 func (x *AgentDeleting) GetResultSummary() string {
@@ -334,7 +334,7 @@ func (x *AgentDeleting) GetWorkItemId() string {
 	return ""
 }
 
-// AgentDeleted: all that it had has ended.
+// AgentDeleted reports that everything that belonged to an agent has ended.
 type AgentDeleted struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent after the event, without derived fields.
@@ -380,17 +380,17 @@ func (x *AgentDeleted) GetAgent() *Agent {
 	return nil
 }
 
-// DelegationOpened: an agent has a child to be made. It is durable before the child is.
+// DelegationOpened reports that a child is to be made. It is durable before the child is.
 type DelegationOpened struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The delegation.
+	// The delegation after the event.
 	Delegation *Delegation `protobuf:"bytes,1,opt,name=delegation,proto3" json:"delegation,omitempty"`
-	// The child as it is made.
+	// The child's record as it will be made.
 	Child *Agent `protobuf:"bytes,2,opt,name=child,proto3" json:"child,omitempty"`
-	// What it is told first.
+	// The child's initial message.
 	InitialMessage string `protobuf:"bytes,3,opt,name=initial_message,json=initialMessage,proto3" json:"initial_message,omitempty"`
-	// context fork: the view of the parent's work that it starts from, as it was when the
-	// delegation was opened (SPEC A10).
+	// context fork: the view of the parent's work that the child starts with, as it was when
+	// the delegation was opened.
 	Inherited     string `protobuf:"bytes,4,opt,name=inherited,proto3" json:"inherited,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -454,8 +454,8 @@ func (x *DelegationOpened) GetInherited() string {
 	return ""
 }
 
-// DelegationUpdated: the child's first item became known, the parent asked to stop it, or
-// its worktree is ready.
+// DelegationUpdated reports that the child's first work item became known, that the parent asked
+// to stop the child, or that the child's worktree is ready.
 type DelegationUpdated struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The delegation after the event.
@@ -501,7 +501,7 @@ func (x *DelegationUpdated) GetDelegation() *Delegation {
 	return nil
 }
 
-// DelegationCompleted: what came of the child is known to the parent (SPEC A3).
+// DelegationCompleted reports that the child's outcome is known to the parent.
 type DelegationCompleted struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The delegation after the event.
@@ -547,10 +547,10 @@ func (x *DelegationCompleted) GetDelegation() *Delegation {
 	return nil
 }
 
-// FirstItemNoted: a supervised child made its first work item.
+// FirstItemNoted reports that a private child made its first work item.
 type FirstItemNoted struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The item.
+	// The work item.
 	WorkItemId    string `protobuf:"bytes,1,opt,name=work_item_id,json=workItemId,proto3" json:"work_item_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -593,7 +593,7 @@ func (x *FirstItemNoted) GetWorkItemId() string {
 	return ""
 }
 
-// MessageQueued: input is in the lane.
+// MessageQueued reports that a message was added to the lane.
 type MessageQueued struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The message after the event.
@@ -639,7 +639,7 @@ func (x *MessageQueued) GetMessage() *Message {
 	return nil
 }
 
-// MessageDequeued: a turn took it.
+// MessageDequeued reports that a turn took a message.
 type MessageDequeued struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The message after the event.
@@ -685,7 +685,8 @@ func (x *MessageDequeued) GetMessage() *Message {
 	return nil
 }
 
-// MessageRequeued: its turn ended without it; it is at the front of its band again.
+// MessageRequeued reports that a message whose turn ended without it is at the front of its band
+// again.
 type MessageRequeued struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The message after the event.
@@ -731,7 +732,7 @@ func (x *MessageRequeued) GetMessage() *Message {
 	return nil
 }
 
-// MessageProcessed: its turn completed.
+// MessageProcessed reports that the turn of a message completed.
 type MessageProcessed struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The message after the event.
@@ -777,7 +778,7 @@ func (x *MessageProcessed) GetMessage() *Message {
 	return nil
 }
 
-// MessageInterjected: it reached a running turn.
+// MessageInterjected reports that a message was given to a running turn.
 type MessageInterjected struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The message after the event.
@@ -823,7 +824,7 @@ func (x *MessageInterjected) GetMessage() *Message {
 	return nil
 }
 
-// MessageAborted: its turn was aborted.
+// MessageAborted reports that the turn of a message was aborted.
 type MessageAborted struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The message after the event.
@@ -869,7 +870,7 @@ func (x *MessageAborted) GetMessage() *Message {
 	return nil
 }
 
-// MessageDropped: it was no longer true.
+// MessageDropped reports that a message was removed from the lane without a turn.
 type MessageDropped struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The message after the event.
@@ -915,7 +916,7 @@ func (x *MessageDropped) GetMessage() *Message {
 	return nil
 }
 
-// MessageQuarantined: it failed too often.
+// MessageQuarantined reports that turns failed on a message too often, or once permanently.
 type MessageQuarantined struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The message after the event.
@@ -961,7 +962,7 @@ func (x *MessageQuarantined) GetMessage() *Message {
 	return nil
 }
 
-// TurnStarted: a runner holds the agent.
+// TurnStarted reports that a runner holds the turn.
 type TurnStarted struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The turn after the event.
@@ -1007,10 +1008,10 @@ func (x *TurnStarted) GetTurn() *Turn {
 	return nil
 }
 
-// RoundSubmitted: an assistant's reply is kept, before its calls run.
+// RoundSubmitted reports that an assistant's reply was stored, before its calls run.
 type RoundSubmitted struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The round, without results of remote tools.
+	// The round, without the results of its tool_calls.
 	Round         *Round `protobuf:"bytes,1,opt,name=round,proto3" json:"round,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1053,20 +1054,20 @@ func (x *RoundSubmitted) GetRound() *Round {
 	return nil
 }
 
-// ToolResultRecorded: one call of a round has its one result.
+// ToolResultRecorded reports that one call of a round has its result.
 type ToolResultRecorded struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The turn.
 	TurnId string `protobuf:"bytes,1,opt,name=turn_id,json=turnId,proto3" json:"turn_id,omitempty"`
-	// The round.
+	// The number of the round in its turn.
 	RoundIndex int32 `protobuf:"varint,2,opt,name=round_index,json=roundIndex,proto3" json:"round_index,omitempty"`
-	// The call's place in its round.
+	// The number of the call in its round.
 	CallIndex int32 `protobuf:"varint,3,opt,name=call_index,json=callIndex,proto3" json:"call_index,omitempty"`
 	// The result.
 	Result *ToolResult `protobuf:"bytes,4,opt,name=result,proto3" json:"result,omitempty"`
 	// Whether the call changed something.
 	Mutated bool `protobuf:"varint,5,opt,name=mutated,proto3" json:"mutated,omitempty"`
-	// The item that following calls are bound to.
+	// The work item that the following calls are bound to; empty if none.
 	WorkItemId    string `protobuf:"bytes,6,opt,name=work_item_id,json=workItemId,proto3" json:"work_item_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1144,18 +1145,19 @@ func (x *ToolResultRecorded) GetWorkItemId() string {
 	return ""
 }
 
-// RoundSettled: all results of a round are there.
+// RoundSettled reports that every call of a round has its result and what follows from the round
+// is done.
 type RoundSettled struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The turn.
 	TurnId string `protobuf:"bytes,1,opt,name=turn_id,json=turnId,proto3" json:"turn_id,omitempty"`
-	// The round.
+	// The number of the round in its turn.
 	RoundIndex int32 `protobuf:"varint,2,opt,name=round_index,json=roundIndex,proto3" json:"round_index,omitempty"`
-	// The item whose report the round's text became, if any.
+	// The work item whose report the round's text became; empty if none.
 	PromotedWorkItemId string `protobuf:"bytes,3,opt,name=promoted_work_item_id,json=promotedWorkItemId,proto3" json:"promoted_work_item_id,omitempty"`
-	// Messages that the answer hands to the runner.
+	// The messages that the response to the round gives to the runner.
 	Interjections []*Message `protobuf:"bytes,4,rep,name=interjections,proto3" json:"interjections,omitempty"`
-	// Advice, such as multiple_completions.
+	// Advice for the model. Each begins with its kind, such as multiple_completions.
 	Notices       []string `protobuf:"bytes,5,rep,name=notices,proto3" json:"notices,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1226,7 +1228,7 @@ func (x *RoundSettled) GetNotices() []string {
 	return nil
 }
 
-// TurnCompleted: a turn ended in order.
+// TurnCompleted reports that a turn ended normally.
 type TurnCompleted struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The turn after the event.
@@ -1272,7 +1274,7 @@ func (x *TurnCompleted) GetTurn() *Turn {
 	return nil
 }
 
-// TurnFailed: a turn ended in error.
+// TurnFailed reports that a turn failed.
 type TurnFailed struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The turn after the event.
@@ -1318,7 +1320,7 @@ func (x *TurnFailed) GetTurn() *Turn {
 	return nil
 }
 
-// TurnInterrupted: a turn's runner was lost.
+// TurnInterrupted reports that a turn ended without its runner, such as after a lost lease.
 type TurnInterrupted struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The turn after the event.
@@ -1364,7 +1366,7 @@ func (x *TurnInterrupted) GetTurn() *Turn {
 	return nil
 }
 
-// TurnAborted: an operator ended a turn.
+// TurnAborted reports that an operator ended a turn, or that its agent was deleted.
 type TurnAborted struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The turn after the event.
@@ -1410,12 +1412,12 @@ func (x *TurnAborted) GetTurn() *Turn {
 	return nil
 }
 
-// DecisionRecorded: the scheduler decided otherwise than last time (SPEC D6).
+// DecisionRecorded reports that the scheduler decided differently from the last time.
 type DecisionRecorded struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The decision.
 	Decision *Decision `protobuf:"bytes,1,opt,name=decision,proto3" json:"decision,omitempty"`
-	// tick: the message that carries it.
+	// The message that was queued, if the action is tick.
 	MessageId     string `protobuf:"bytes,2,opt,name=message_id,json=messageId,proto3" json:"message_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1465,18 +1467,18 @@ func (x *DecisionRecorded) GetMessageId() string {
 	return ""
 }
 
-// AgentWoken: something came for the agent itself, without content. It is gone with
-// the next turn that completes.
+// AgentWoken reports that something happened for the agent itself, without content of its own. A
+// turn that completes clears it.
 type AgentWoken struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// trigger, wait or recheck.
 	Source string `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
-	// The trigger or wait.
+	// The trigger or wait that woke the agent.
 	SourceId string `protobuf:"bytes,2,opt,name=source_id,json=sourceId,proto3" json:"source_id,omitempty"`
-	// Whether the agent was woken before and no turn began since (SPEC P7).
+	// Whether the agent was woken before and no turn has started since.
 	Coalesced bool `protobuf:"varint,3,opt,name=coalesced,proto3" json:"coalesced,omitempty"`
-	// The agent's own waits that were triggered, where nothing else woke it since a turn
-	// was told: once none of them is active and unseen any more, there is nothing to tell.
+	// The agent's own waits that were triggered, if nothing else woke it since the last turn that
+	// showed why. When none of them is active and unseen any more, the wake has no purpose left.
 	WaitIds       []string `protobuf:"bytes,4,rep,name=wait_ids,json=waitIds,proto3" json:"wait_ids,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1540,8 +1542,8 @@ func (x *AgentWoken) GetWaitIds() []string {
 	return nil
 }
 
-// TaskAnswered: the call that started a command was answered with its result, so that no
-// message needs to tell it again (SPEC T1).
+// TaskAnswered reports that the call that started a command returned the command's result, so that
+// no message reports it again.
 type TaskAnswered struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The task.
@@ -1587,7 +1589,7 @@ func (x *TaskAnswered) GetTaskId() string {
 	return ""
 }
 
-// BriefWritten: something was said to the operator in short (SPEC C3).
+// BriefWritten reports that a notice for the operator was written.
 type BriefWritten struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The brief.
@@ -1648,10 +1650,10 @@ const file_quartet_agent_v1_agent_event_proto_rawDesc = "" +
 	"\fAgentStopped\x12-\n" +
 	"\x05agent\x18\x01 \x01(\v2\x17.quartet.agent.v1.AgentR\x05agent\"=\n" +
 	"\fAgentStarted\x12-\n" +
-	"\x05agent\x18\x01 \x01(\v2\x17.quartet.agent.v1.AgentR\x05agent\"\xa1\x01\n" +
+	"\x05agent\x18\x01 \x01(\v2\x17.quartet.agent.v1.AgentR\x05agent\"\xc6\x01\n" +
 	"\rAgentDeleting\x12-\n" +
-	"\x05agent\x18\x01 \x01(\v2\x17.quartet.agent.v1.AgentR\x05agent\x12\x18\n" +
-	"\aoutcome\x18\x02 \x01(\tR\aoutcome\x12%\n" +
+	"\x05agent\x18\x01 \x01(\v2\x17.quartet.agent.v1.AgentR\x05agent\x12=\n" +
+	"\aoutcome\x18\x02 \x01(\x0e2#.quartet.agent.v1.DelegationOutcomeR\aoutcome\x12%\n" +
 	"\x0eresult_summary\x18\x03 \x01(\tR\rresultSummary\x12 \n" +
 	"\fwork_item_id\x18\x04 \x01(\tR\n" +
 	"workItemId\"=\n" +
@@ -1782,13 +1784,14 @@ var file_quartet_agent_v1_agent_event_proto_goTypes = []any{
 	(*TaskAnswered)(nil),        // 29: quartet.agent.v1.TaskAnswered
 	(*BriefWritten)(nil),        // 30: quartet.agent.v1.BriefWritten
 	(*Agent)(nil),               // 31: quartet.agent.v1.Agent
-	(*Delegation)(nil),          // 32: quartet.agent.v1.Delegation
-	(*Message)(nil),             // 33: quartet.agent.v1.Message
-	(*Turn)(nil),                // 34: quartet.agent.v1.Turn
-	(*Round)(nil),               // 35: quartet.agent.v1.Round
-	(*ToolResult)(nil),          // 36: quartet.agent.v1.ToolResult
-	(*Decision)(nil),            // 37: quartet.agent.v1.Decision
-	(*Brief)(nil),               // 38: quartet.agent.v1.Brief
+	(DelegationOutcome)(0),      // 32: quartet.agent.v1.DelegationOutcome
+	(*Delegation)(nil),          // 33: quartet.agent.v1.Delegation
+	(*Message)(nil),             // 34: quartet.agent.v1.Message
+	(*Turn)(nil),                // 35: quartet.agent.v1.Turn
+	(*Round)(nil),               // 36: quartet.agent.v1.Round
+	(*ToolResult)(nil),          // 37: quartet.agent.v1.ToolResult
+	(*Decision)(nil),            // 38: quartet.agent.v1.Decision
+	(*Brief)(nil),               // 39: quartet.agent.v1.Brief
 }
 var file_quartet_agent_v1_agent_event_proto_depIdxs = []int32{
 	31, // 0: quartet.agent.v1.AgentSpawned.agent:type_name -> quartet.agent.v1.Agent
@@ -1797,34 +1800,35 @@ var file_quartet_agent_v1_agent_event_proto_depIdxs = []int32{
 	31, // 3: quartet.agent.v1.AgentStopped.agent:type_name -> quartet.agent.v1.Agent
 	31, // 4: quartet.agent.v1.AgentStarted.agent:type_name -> quartet.agent.v1.Agent
 	31, // 5: quartet.agent.v1.AgentDeleting.agent:type_name -> quartet.agent.v1.Agent
-	31, // 6: quartet.agent.v1.AgentDeleted.agent:type_name -> quartet.agent.v1.Agent
-	32, // 7: quartet.agent.v1.DelegationOpened.delegation:type_name -> quartet.agent.v1.Delegation
-	31, // 8: quartet.agent.v1.DelegationOpened.child:type_name -> quartet.agent.v1.Agent
-	32, // 9: quartet.agent.v1.DelegationUpdated.delegation:type_name -> quartet.agent.v1.Delegation
-	32, // 10: quartet.agent.v1.DelegationCompleted.delegation:type_name -> quartet.agent.v1.Delegation
-	33, // 11: quartet.agent.v1.MessageQueued.message:type_name -> quartet.agent.v1.Message
-	33, // 12: quartet.agent.v1.MessageDequeued.message:type_name -> quartet.agent.v1.Message
-	33, // 13: quartet.agent.v1.MessageRequeued.message:type_name -> quartet.agent.v1.Message
-	33, // 14: quartet.agent.v1.MessageProcessed.message:type_name -> quartet.agent.v1.Message
-	33, // 15: quartet.agent.v1.MessageInterjected.message:type_name -> quartet.agent.v1.Message
-	33, // 16: quartet.agent.v1.MessageAborted.message:type_name -> quartet.agent.v1.Message
-	33, // 17: quartet.agent.v1.MessageDropped.message:type_name -> quartet.agent.v1.Message
-	33, // 18: quartet.agent.v1.MessageQuarantined.message:type_name -> quartet.agent.v1.Message
-	34, // 19: quartet.agent.v1.TurnStarted.turn:type_name -> quartet.agent.v1.Turn
-	35, // 20: quartet.agent.v1.RoundSubmitted.round:type_name -> quartet.agent.v1.Round
-	36, // 21: quartet.agent.v1.ToolResultRecorded.result:type_name -> quartet.agent.v1.ToolResult
-	33, // 22: quartet.agent.v1.RoundSettled.interjections:type_name -> quartet.agent.v1.Message
-	34, // 23: quartet.agent.v1.TurnCompleted.turn:type_name -> quartet.agent.v1.Turn
-	34, // 24: quartet.agent.v1.TurnFailed.turn:type_name -> quartet.agent.v1.Turn
-	34, // 25: quartet.agent.v1.TurnInterrupted.turn:type_name -> quartet.agent.v1.Turn
-	34, // 26: quartet.agent.v1.TurnAborted.turn:type_name -> quartet.agent.v1.Turn
-	37, // 27: quartet.agent.v1.DecisionRecorded.decision:type_name -> quartet.agent.v1.Decision
-	38, // 28: quartet.agent.v1.BriefWritten.brief:type_name -> quartet.agent.v1.Brief
-	29, // [29:29] is the sub-list for method output_type
-	29, // [29:29] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	32, // 6: quartet.agent.v1.AgentDeleting.outcome:type_name -> quartet.agent.v1.DelegationOutcome
+	31, // 7: quartet.agent.v1.AgentDeleted.agent:type_name -> quartet.agent.v1.Agent
+	33, // 8: quartet.agent.v1.DelegationOpened.delegation:type_name -> quartet.agent.v1.Delegation
+	31, // 9: quartet.agent.v1.DelegationOpened.child:type_name -> quartet.agent.v1.Agent
+	33, // 10: quartet.agent.v1.DelegationUpdated.delegation:type_name -> quartet.agent.v1.Delegation
+	33, // 11: quartet.agent.v1.DelegationCompleted.delegation:type_name -> quartet.agent.v1.Delegation
+	34, // 12: quartet.agent.v1.MessageQueued.message:type_name -> quartet.agent.v1.Message
+	34, // 13: quartet.agent.v1.MessageDequeued.message:type_name -> quartet.agent.v1.Message
+	34, // 14: quartet.agent.v1.MessageRequeued.message:type_name -> quartet.agent.v1.Message
+	34, // 15: quartet.agent.v1.MessageProcessed.message:type_name -> quartet.agent.v1.Message
+	34, // 16: quartet.agent.v1.MessageInterjected.message:type_name -> quartet.agent.v1.Message
+	34, // 17: quartet.agent.v1.MessageAborted.message:type_name -> quartet.agent.v1.Message
+	34, // 18: quartet.agent.v1.MessageDropped.message:type_name -> quartet.agent.v1.Message
+	34, // 19: quartet.agent.v1.MessageQuarantined.message:type_name -> quartet.agent.v1.Message
+	35, // 20: quartet.agent.v1.TurnStarted.turn:type_name -> quartet.agent.v1.Turn
+	36, // 21: quartet.agent.v1.RoundSubmitted.round:type_name -> quartet.agent.v1.Round
+	37, // 22: quartet.agent.v1.ToolResultRecorded.result:type_name -> quartet.agent.v1.ToolResult
+	34, // 23: quartet.agent.v1.RoundSettled.interjections:type_name -> quartet.agent.v1.Message
+	35, // 24: quartet.agent.v1.TurnCompleted.turn:type_name -> quartet.agent.v1.Turn
+	35, // 25: quartet.agent.v1.TurnFailed.turn:type_name -> quartet.agent.v1.Turn
+	35, // 26: quartet.agent.v1.TurnInterrupted.turn:type_name -> quartet.agent.v1.Turn
+	35, // 27: quartet.agent.v1.TurnAborted.turn:type_name -> quartet.agent.v1.Turn
+	38, // 28: quartet.agent.v1.DecisionRecorded.decision:type_name -> quartet.agent.v1.Decision
+	39, // 29: quartet.agent.v1.BriefWritten.brief:type_name -> quartet.agent.v1.Brief
+	30, // [30:30] is the sub-list for method output_type
+	30, // [30:30] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_quartet_agent_v1_agent_event_proto_init() }

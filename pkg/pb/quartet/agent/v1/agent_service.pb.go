@@ -25,29 +25,93 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// SpawnAgentRequest describes the new agent. initial_message is the only text.
+// OfferResult is what was done with an offered decision.
+type OfferResult int32
+
+const (
+	// Not set.
+	OfferResult_OFFER_RESULT_UNSPECIFIED OfferResult = 0
+	// The decision was recorded, and its tick queued.
+	OfferResult_OFFER_RESULT_RECORDED OfferResult = 1
+	// The last recorded decision is the same.
+	OfferResult_OFFER_RESULT_UNCHANGED OfferResult = 2
+	// The facts have changed: read them again and decide anew.
+	OfferResult_OFFER_RESULT_STALE OfferResult = 3
+	// A tick is pending already.
+	OfferResult_OFFER_RESULT_PENDING OfferResult = 4
+)
+
+// Enum value maps for OfferResult.
+var (
+	OfferResult_name = map[int32]string{
+		0: "OFFER_RESULT_UNSPECIFIED",
+		1: "OFFER_RESULT_RECORDED",
+		2: "OFFER_RESULT_UNCHANGED",
+		3: "OFFER_RESULT_STALE",
+		4: "OFFER_RESULT_PENDING",
+	}
+	OfferResult_value = map[string]int32{
+		"OFFER_RESULT_UNSPECIFIED": 0,
+		"OFFER_RESULT_RECORDED":    1,
+		"OFFER_RESULT_UNCHANGED":   2,
+		"OFFER_RESULT_STALE":       3,
+		"OFFER_RESULT_PENDING":     4,
+	}
+)
+
+func (x OfferResult) Enum() *OfferResult {
+	p := new(OfferResult)
+	*p = x
+	return p
+}
+
+func (x OfferResult) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (OfferResult) Descriptor() protoreflect.EnumDescriptor {
+	return file_quartet_agent_v1_agent_service_proto_enumTypes[0].Descriptor()
+}
+
+func (OfferResult) Type() protoreflect.EnumType {
+	return &file_quartet_agent_v1_agent_service_proto_enumTypes[0]
+}
+
+func (x OfferResult) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use OfferResult.Descriptor instead.
+func (OfferResult) EnumDescriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{0}
+}
+
+// SpawnAgentRequest describes the new agent.
 type SpawnAgentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// public_named: the id, required. private_child: refused.
+	// The new agent's id. Required for public_named; must be empty for private_child.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// Caller's id of this request.
+	// The caller's id of this request, at most 128 characters. Repeating a request with the same
+	// id returns the first response.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// private_child: required. public_named: optional.
+	// The agent's first message, at most 256 KiB. Required for private_child.
 	InitialMessage string `protobuf:"bytes,3,opt,name=initial_message,json=initialMessage,proto3" json:"initial_message,omitempty"`
-	// Default private_child.
+	// The kind of agent; default private_child.
 	Preset Preset `protobuf:"varint,4,opt,name=preset,proto3,enum=quartet.agent.v1.Preset" json:"preset,omitempty"`
-	// A template's name. Reserved: refused until templates exist.
+	// The name of a template. Must be empty: there are no templates.
 	Template string `protobuf:"bytes,5,opt,name=template,proto3" json:"template,omitempty"`
-	// Default inherit. worktree, of a private_child alone: a git worktree of the parent's
-	// repository on a branch of its own, which ends with the child's task: removed with its
-	// branch if nothing was changed in it, else kept and named in the result (SPEC T9).
+	// Where the agent's commands run; default inherit. With worktree a private_child gets a git
+	// worktree of the parent's repository on a branch of its own. When its task ends the worktree
+	// and the branch are removed if nothing was changed in it; otherwise they are kept and the
+	// result names them.
 	WorkspaceMode WorkspaceMode `protobuf:"varint,6,opt,name=workspace_mode,json=workspaceMode,proto3,enum=quartet.agent.v1.WorkspaceMode" json:"workspace_mode,omitempty"`
-	// Default fresh: the child knows its initial_message alone. fork, of a private_child
-	// alone: also a bounded view of the parent's current item (SPEC A10).
+	// What the agent knows at its start; default fresh. With fork a private_child also gets a
+	// bounded view of the parent's current work item.
 	Context Context `protobuf:"varint,7,opt,name=context,proto3,enum=quartet.agent.v1.Context" json:"context,omitempty"`
-	// public_named by an operator: where its commands run; default the worker's first root.
+	// public_named, spawned by an operator: the absolute directory where its commands run; default
+	// the worker's first root.
 	WorkspaceRoot string `protobuf:"bytes,8,opt,name=workspace_root,json=workspaceRoot,proto3" json:"workspace_root,omitempty"`
-	// private_child: the agent that spawns, when an operator calls for it.
+	// private_child: the parent; default the calling agent.
 	ParentAgentId string `protobuf:"bytes,9,opt,name=parent_agent_id,json=parentAgentId,proto3" json:"parent_agent_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -146,16 +210,16 @@ func (x *SpawnAgentRequest) GetParentAgentId() string {
 	return ""
 }
 
-// SpawnAgentResponse names the new agent.
+// SpawnAgentResponse describes the new agent.
 type SpawnAgentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent's id.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	// The agent.
 	Agent *Agent `protobuf:"bytes,2,opt,name=agent,proto3" json:"agent,omitempty"`
-	// private_child: the parent's handle of it; unset otherwise.
+	// private_child: the task that is the parent's handle of the child.
 	TaskId string `protobuf:"bytes,3,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
-	// private_child: the delegation that its result travels by.
+	// private_child: the delegation.
 	DelegationId  string `protobuf:"bytes,4,opt,name=delegation_id,json=delegationId,proto3" json:"delegation_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -265,17 +329,17 @@ func (x *GetAgentRequest) GetAgentId() string {
 	return ""
 }
 
-// GetAgentResponse answers with the agent.
+// GetAgentResponse returns the agent.
 type GetAgentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
 	Agent *Agent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
-	// The children that it supervises and that are not deleted, oldest first, without
+	// The children that the agent supervises and that are not deleted, oldest first, without
 	// derived fields.
 	Children []*Agent `protobuf:"bytes,2,rep,name=children,proto3" json:"children,omitempty"`
-	// The agent's active waits and intents, in order of creation; at most 100.
+	// The agent's active waits and interests in order of creation, at most 100.
 	Waits []*v1.Wait `protobuf:"bytes,3,rep,name=waits,proto3" json:"waits,omitempty"`
-	// How many of them there are in all.
+	// How many active waits and interests the agent has.
 	TotalWaits    int32 `protobuf:"varint,4,opt,name=total_waits,json=totalWaits,proto3" json:"total_waits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -342,15 +406,15 @@ func (x *GetAgentResponse) GetTotalWaits() int32 {
 // ListAgentsRequest selects agents.
 type ListAgentsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Also private ones.
+	// Whether private agents are listed too.
 	IncludePrivate bool `protobuf:"varint,1,opt,name=include_private,json=includePrivate,proto3" json:"include_private,omitempty"`
-	// Only those made by this agent.
+	// Lists only agents that this agent spawned.
 	LineageParentAgentId string `protobuf:"bytes,2,opt,name=lineage_parent_agent_id,json=lineageParentAgentId,proto3" json:"lineage_parent_agent_id,omitempty"`
-	// 1 to 500; default 50.
+	// How many to return, 1 to 500; default 50.
 	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// From next_page_token.
+	// The next_page_token of the page before; empty for the first page.
 	PageToken string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
-	// Also deleted ones.
+	// Whether deleted agents are listed too.
 	IncludeDeleted bool `protobuf:"varint,5,opt,name=include_deleted,json=includeDeleted,proto3" json:"include_deleted,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -421,12 +485,12 @@ func (x *ListAgentsRequest) GetIncludeDeleted() bool {
 	return false
 }
 
-// ListAgentsResponse is one page in order of id.
+// ListAgentsResponse is one page, in order of id.
 type ListAgentsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agents.
 	Agents []*Agent `protobuf:"bytes,1,rep,name=agents,proto3" json:"agents,omitempty"`
-	// Where the next page begins.
+	// The page_token of the next page; empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -476,26 +540,28 @@ func (x *ListAgentsResponse) GetNextPageToken() string {
 	return ""
 }
 
-// EnqueueMessageRequest carries the input.
+// EnqueueMessageRequest carries a message.
 type EnqueueMessageRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// Caller's id of this request.
+	// The caller's id of this request, at most 128 characters. Repeating a request with the same
+	// id returns the first response.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// What it is about; runtime kinds are refused.
+	// What the message is about. Operators may send operator_prompt, channel_event and
+	// webhook_event, integrations the last two.
 	Kind MessageKind `protobuf:"varint,3,opt,name=kind,proto3,enum=quartet.agent.v1.MessageKind" json:"kind,omitempty"`
-	// Its text, at most 256 KiB. One of text and data.
+	// The text, at most 256 KiB. Exactly one of text and data is required.
 	Text string `protobuf:"bytes,4,opt,name=text,proto3" json:"text,omitempty"`
-	// Its bytes, at most 256 KiB.
+	// The content as bytes, at most 256 KiB.
 	Data []byte `protobuf:"bytes,5,opt,name=data,proto3" json:"data,omitempty"`
-	// What they are.
+	// The media type of text or data, at most 255 characters.
 	ContentType string `protobuf:"bytes,6,opt,name=content_type,json=contentType,proto3" json:"content_type,omitempty"`
-	// Its band; interject is for operators.
+	// The band of the lane; default normal. interject and next are for operators.
 	Priority Priority `protobuf:"varint,7,opt,name=priority,proto3,enum=quartet.agent.v1.Priority" json:"priority,omitempty"`
-	// The sender's thread.
+	// The sender's own thread or conversation id, at most 256 characters.
 	CorrelationId string `protobuf:"bytes,8,opt,name=correlation_id,json=correlationId,proto3" json:"correlation_id,omitempty"`
-	// The item it is about.
+	// The agent's work item that the message is about.
 	WorkItemId    string `protobuf:"bytes,9,opt,name=work_item_id,json=workItemId,proto3" json:"work_item_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -594,10 +660,10 @@ func (x *EnqueueMessageRequest) GetWorkItemId() string {
 	return ""
 }
 
-// EnqueueMessageResponse names the message.
+// EnqueueMessageResponse returns the queued message.
 type EnqueueMessageResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The message's id.
+	// The id of the message.
 	MessageId string `protobuf:"bytes,1,opt,name=message_id,json=messageId,proto3" json:"message_id,omitempty"`
 	// The message.
 	Message       *Message `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
@@ -704,7 +770,7 @@ func (x *GetMessageRequest) GetMessageId() string {
 	return ""
 }
 
-// GetMessageResponse answers with the message.
+// GetMessageResponse returns the message.
 type GetMessageResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The message.
@@ -755,11 +821,11 @@ type ListMessagesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// Only those in this state.
+	// Lists only messages in this state.
 	State MessageState `protobuf:"varint,2,opt,name=state,proto3,enum=quartet.agent.v1.MessageState" json:"state,omitempty"`
-	// 1 to 500; default 50.
+	// How many to return, 1 to 500; default 50.
 	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// From next_page_token.
+	// The next_page_token of the page before; empty for the first page.
 	PageToken     string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -823,12 +889,12 @@ func (x *ListMessagesRequest) GetPageToken() string {
 	return ""
 }
 
-// ListMessagesResponse is one page in order of arrival.
+// ListMessagesResponse is one page, in order of arrival.
 type ListMessagesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The messages.
 	Messages []*Message `protobuf:"bytes,1,rep,name=messages,proto3" json:"messages,omitempty"`
-	// Where the next page begins.
+	// The page_token of the next page; empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -881,23 +947,21 @@ func (x *ListMessagesResponse) GetNextPageToken() string {
 // AcquireTurnRequest says which agents a runner serves.
 type AcquireTurnRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Caller's id of this request: asking again answers the same turn, and of one
-	// that has ended its record alone.
+	// The caller's id of this request, at most 128 characters. Repeating a request with the same
+	// id returns the same turn; of a turn that has ended only its record.
 	RequestId string `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// Only these agents; empty: any of the namespace.
+	// Takes turns of these agents only, at most 1000; empty: of every agent of the namespace.
 	AgentIds []string `protobuf:"bytes,2,rep,name=agent_ids,json=agentIds,proto3" json:"agent_ids,omitempty"`
-	// The runner's name, for people.
+	// A name of the runner for people, at most 128 characters.
 	RunnerId string `protobuf:"bytes,3,opt,name=runner_id,json=runnerId,proto3" json:"runner_id,omitempty"`
-	// How long to wait; default 30 s, at most 55 s.
+	// How long to wait for a turn, 0 s to 55 s; default 30 s.
 	Wait *durationpb.Duration `protobuf:"bytes,4,opt,name=wait,proto3" json:"wait,omitempty"`
-	// Serve the agents of every namespace, by the namespaces' weights (SPEC D7). Roles:
-	// admin, service. Cannot be combined with agent_ids.
+	// Takes turns of agents of every namespace, divided by the namespaces' weights. Roles: admin,
+	// service. Cannot be combined with agent_ids, tool_families or preset.
 	AllNamespaces bool `protobuf:"varint,5,opt,name=all_namespaces,json=allNamespaces,proto3" json:"all_namespaces,omitempty"`
-	// Only agents whose profile has all of these families. Cannot be combined with
-	// all_namespaces.
+	// Takes turns only of agents whose profile has all of these families.
 	ToolFamilies []ToolFamily `protobuf:"varint,6,rep,packed,name=tool_families,json=toolFamilies,proto3,enum=quartet.agent.v1.ToolFamily" json:"tool_families,omitempty"`
-	// Only agents of this preset, such as private_child for a smaller model. Cannot be
-	// combined with all_namespaces.
+	// Takes turns only of agents of this preset.
 	Preset        Preset `protobuf:"varint,7,opt,name=preset,proto3,enum=quartet.agent.v1.Preset" json:"preset,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -982,28 +1046,28 @@ func (x *AcquireTurnRequest) GetPreset() Preset {
 	return Preset_PRESET_UNSPECIFIED
 }
 
-// AcquireTurnResponse is a turn, or a hint when to ask again.
+// AcquireTurnResponse is a leased turn, or says when to ask again.
 type AcquireTurnResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The turn; unset: nothing to do yet.
+	// The turn; unset if pending is set.
 	Turn *Turn `protobuf:"bytes,1,opt,name=turn,proto3" json:"turn,omitempty"`
-	// The message that it is about.
+	// The message that the turn takes.
 	Message *Message `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
-	// Operators' messages that wait to be interjected.
+	// Operators' messages of priority interject that the turn takes as well.
 	Interjections []*Message `protobuf:"bytes,3,rep,name=interjections,proto3" json:"interjections,omitempty"`
-	// What the agent needs to know.
+	// What the agent is shown of its work.
 	Context *ContextProjection `protobuf:"bytes,4,opt,name=context,proto3" json:"context,omitempty"`
-	// The tools it may call in SubmitRound.
+	// The names of the tools that the turn may call in SubmitRound.
 	Tools []string `protobuf:"bytes,5,rep,name=tools,proto3" json:"tools,omitempty"`
 	// A credential that acts as this agent in this run.
 	RunToken string `protobuf:"bytes,6,opt,name=run_token,json=runToken,proto3" json:"run_token,omitempty"`
 	// The agent.
 	Agent *Agent `protobuf:"bytes,7,opt,name=agent,proto3" json:"agent,omitempty"`
-	// Nothing to do yet: ask again.
+	// No turn was available in time: repeat the call.
 	Pending bool `protobuf:"varint,8,opt,name=pending,proto3" json:"pending,omitempty"`
-	// When.
+	// When to repeat the call, if pending is set.
 	PollAfter *durationpb.Duration `protobuf:"bytes,9,opt,name=poll_after,json=pollAfter,proto3" json:"poll_after,omitempty"`
-	// The namespace of the agent.
+	// The agent's namespace.
 	Namespace     string `protobuf:"bytes,10,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1109,24 +1173,24 @@ func (x *AcquireTurnResponse) GetNamespace() string {
 	return ""
 }
 
-// ContextProjection is the agent's work as the context shows it.
+// ContextProjection is an agent's work as the context of its turn shows it.
 type ContextProjection struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The same as text for a model.
+	// The complete text for the model.
 	Text string `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"`
-	// The item in focus, as the work plane projects it.
+	// The current work item as the work plane returns it; unset if there is none.
 	Current *structpb.Struct `protobuf:"bytes,2,opt,name=current,proto3" json:"current,omitempty"`
-	// Other candidates by class, as the work plane projects them.
+	// The other candidates by class, as GetWorkQueue returns them.
 	Queue *structpb.Struct `protobuf:"bytes,3,opt,name=queue,proto3" json:"queue,omitempty"`
-	// The work plane's revision.
+	// The revision of the work plane that was read.
 	WorkRevision int64 `protobuf:"varint,4,opt,name=work_revision,json=workRevision,proto3" json:"work_revision,omitempty"`
-	// The triggers shown.
+	// The deliveries that the context shows.
 	ShownWaits []*ShownWait `protobuf:"bytes,5,rep,name=shown_waits,json=shownWaits,proto3" json:"shown_waits,omitempty"`
-	// What the text consists of, in its order.
+	// The sections of text, in order.
 	Sections []*ContextSection `protobuf:"bytes,6,rep,name=sections,proto3" json:"sections,omitempty"`
-	// Estimated tokens of the text: 1 for 4 bytes.
+	// The estimated tokens of text: 1 for 4 bytes.
 	Tokens int32 `protobuf:"varint,7,opt,name=tokens,proto3" json:"tokens,omitempty"`
-	// The budget it was made for.
+	// The budget in estimated tokens.
 	BudgetTokens  int32 `protobuf:"varint,8,opt,name=budget_tokens,json=budgetTokens,proto3" json:"budget_tokens,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1218,14 +1282,14 @@ func (x *ContextProjection) GetBudgetTokens() int32 {
 	return 0
 }
 
-// RenewTurnRequest names the lease.
+// RenewTurnRequest names the turn.
 type RenewTurnRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	// The turn.
 	TurnId string `protobuf:"bytes,2,opt,name=turn_id,json=turnId,proto3" json:"turn_id,omitempty"`
-	// The run; fences.
+	// The run that holds the turn. Another run is refused with RUN_STALE.
 	RunId         string `protobuf:"bytes,3,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1282,10 +1346,10 @@ func (x *RenewTurnRequest) GetRunId() string {
 	return ""
 }
 
-// RenewTurnResponse says until when.
+// RenewTurnResponse returns the end of the lease.
 type RenewTurnResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The lease's new end.
+	// When the lease ends unless it is renewed again.
 	LeaseExpiresAt *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=lease_expires_at,json=leaseExpiresAt,proto3" json:"lease_expires_at,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -1328,24 +1392,24 @@ func (x *RenewTurnResponse) GetLeaseExpiresAt() *timestamppb.Timestamp {
 	return nil
 }
 
-// SubmitRoundRequest is one assistant reply.
+// SubmitRoundRequest carries one reply of the assistant.
 type SubmitRoundRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	// The turn.
 	TurnId string `protobuf:"bytes,2,opt,name=turn_id,json=turnId,proto3" json:"turn_id,omitempty"`
-	// The run; fences.
+	// The run that holds the turn. Another run is refused with RUN_STALE.
 	RunId string `protobuf:"bytes,3,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
-	// 0 for the first, +1 each.
+	// The number of the round in its turn: 0 for the first, then 1 more each.
 	RoundIndex int32 `protobuf:"varint,4,opt,name=round_index,json=roundIndex,proto3" json:"round_index,omitempty"`
 	// The assistant's text, at most 256 KiB.
 	Text string `protobuf:"bytes,5,opt,name=text,proto3" json:"text,omitempty"`
-	// Its calls, at most 64. Arguments and results are nested at most 32 deep.
+	// The tool calls to execute, at most 64. Arguments may be nested 32 deep.
 	ToolCalls []*ToolCall `protobuf:"bytes,6,rep,name=tool_calls,json=toolCalls,proto3" json:"tool_calls,omitempty"`
-	// Results of tools that the runner executed itself.
+	// The results of tools that the runner executed itself.
 	LocalToolResults []*ToolResult `protobuf:"bytes,7,rep,name=local_tool_results,json=localToolResults,proto3" json:"local_tool_results,omitempty"`
-	// What it cost.
+	// How many tokens the round took.
 	Usage         *TokenUsage `protobuf:"bytes,8,opt,name=usage,proto3" json:"usage,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1437,22 +1501,22 @@ func (x *SubmitRoundRequest) GetUsage() *TokenUsage {
 	return nil
 }
 
-// SubmitRoundResponse answers every call.
+// SubmitRoundResponse returns the results of the calls.
 type SubmitRoundResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// One result per call, in order.
+	// One result for each of tool_calls, in order.
 	ToolResults []*ToolResult `protobuf:"bytes,1,rep,name=tool_results,json=toolResults,proto3" json:"tool_results,omitempty"`
 	// Whether the round ended the turn.
 	TurnEnded bool `protobuf:"varint,2,opt,name=turn_ended,json=turnEnded,proto3" json:"turn_ended,omitempty"`
-	// Why.
-	EndReason string `protobuf:"bytes,3,opt,name=end_reason,json=endReason,proto3" json:"end_reason,omitempty"`
-	// Operators' messages that reached the turn.
+	// Why the round ended the turn.
+	EndReason TurnEndReason `protobuf:"varint,3,opt,name=end_reason,json=endReason,proto3,enum=quartet.agent.v1.TurnEndReason" json:"end_reason,omitempty"`
+	// Operators' messages that the turn takes with this round.
 	Interjections []*Message `protobuf:"bytes,4,rep,name=interjections,proto3" json:"interjections,omitempty"`
-	// Advice to the model.
+	// Advice for the model. Each begins with its kind, such as stale_work_item.
 	Notices []string `protobuf:"bytes,5,rep,name=notices,proto3" json:"notices,omitempty"`
-	// The item whose report the text became.
+	// The work item whose report the round's text became; empty if none.
 	PromotedWorkItemId string `protobuf:"bytes,6,opt,name=promoted_work_item_id,json=promotedWorkItemId,proto3" json:"promoted_work_item_id,omitempty"`
-	// The lease's new end.
+	// When the renewed lease ends; unset if the turn ended.
 	LeaseExpiresAt *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=lease_expires_at,json=leaseExpiresAt,proto3" json:"lease_expires_at,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -1502,11 +1566,11 @@ func (x *SubmitRoundResponse) GetTurnEnded() bool {
 	return false
 }
 
-func (x *SubmitRoundResponse) GetEndReason() string {
+func (x *SubmitRoundResponse) GetEndReason() TurnEndReason {
 	if x != nil {
 		return x.EndReason
 	}
-	return ""
+	return TurnEndReason_TURN_END_REASON_UNSPECIFIED
 }
 
 func (x *SubmitRoundResponse) GetInterjections() []*Message {
@@ -1537,18 +1601,18 @@ func (x *SubmitRoundResponse) GetLeaseExpiresAt() *timestamppb.Timestamp {
 	return nil
 }
 
-// FinishTurnRequest ends a turn.
+// FinishTurnRequest says how the turn went.
 type FinishTurnRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	// The turn.
 	TurnId string `protobuf:"bytes,2,opt,name=turn_id,json=turnId,proto3" json:"turn_id,omitempty"`
-	// The run; fences.
+	// The run that holds the turn. Another run is refused with RUN_STALE.
 	RunId string `protobuf:"bytes,3,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
-	// How it went.
+	// How the turn went.
 	Outcome TurnOutcome `protobuf:"varint,4,opt,name=outcome,proto3,enum=quartet.agent.v1.TurnOutcome" json:"outcome,omitempty"`
-	// Why, in words.
+	// Why, for people, at most 16 KiB.
 	Message       string `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1619,7 +1683,7 @@ func (x *FinishTurnRequest) GetMessage() string {
 	return ""
 }
 
-// FinishTurnResponse answers with the turn as it ended.
+// FinishTurnResponse returns the turn as it ended.
 type FinishTurnResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The turn.
@@ -1720,12 +1784,12 @@ func (x *GetTurnRequest) GetTurnId() string {
 	return ""
 }
 
-// GetTurnResponse answers with the turn and its rounds.
+// GetTurnResponse returns the turn with its rounds.
 type GetTurnResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The turn.
 	Turn *Turn `protobuf:"bytes,1,opt,name=turn,proto3" json:"turn,omitempty"`
-	// Its rounds.
+	// The turn's rounds, in order.
 	Rounds        []*Round `protobuf:"bytes,2,rep,name=rounds,proto3" json:"rounds,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1780,9 +1844,9 @@ type ListTurnsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// 1 to 500; default 50.
+	// How many to return, 1 to 500; default 50.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// From next_page_token.
+	// The next_page_token of the page before; empty for the first page.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1844,7 +1908,7 @@ type ListTurnsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The turns.
 	Turns []*Turn `protobuf:"bytes,1,rep,name=turns,proto3" json:"turns,omitempty"`
-	// Where the next page begins.
+	// The page_token of the next page; empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1899,9 +1963,9 @@ type ListDecisionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// 1 to 100; default 20.
+	// How many to return, 1 to 100; default 20.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// From next_page_token.
+	// The next_page_token of the page before; empty for the first page.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1958,13 +2022,13 @@ func (x *ListDecisionsRequest) GetPageToken() string {
 	return ""
 }
 
-// ListDecisionsResponse is a page of the newest 100 decisions. Older ones are among the
-// events, as decision_recorded.
+// ListDecisionsResponse is one page of the newest 100 decisions. Older ones are decision_recorded
+// events.
 type ListDecisionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The decisions, newest first.
 	Decisions []*Decision `protobuf:"bytes,1,rep,name=decisions,proto3" json:"decisions,omitempty"`
-	// Where the next page begins.
+	// The page_token of the next page; empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2014,44 +2078,46 @@ func (x *ListDecisionsResponse) GetNextPageToken() string {
 	return ""
 }
 
-// AgentFacts is what the agent plane knows that the scheduler needs.
+// AgentFacts is what the agent plane knows of an agent that a decision rests on.
 type AgentFacts struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent without derived fields.
 	Agent *Agent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
-	// Messages queued.
+	// How many messages are queued.
 	Queued int32 `protobuf:"varint,2,opt,name=queued,proto3" json:"queued,omitempty"`
-	// Queued messages that are not ticks.
+	// How many queued messages are not ticks of the scheduler.
 	QueuedInput int32 `protobuf:"varint,3,opt,name=queued_input,json=queuedInput,proto3" json:"queued_input,omitempty"`
 	// Whether a tick is queued or in the open turn.
 	TickPending bool `protobuf:"varint,4,opt,name=tick_pending,json=tickPending,proto3" json:"tick_pending,omitempty"`
-	// The agent was woken by a trigger of its own and no turn began since.
+	// Whether the agent itself was woken and no turn has shown it why.
 	WakeHint bool `protobuf:"varint,5,opt,name=wake_hint,json=wakeHint,proto3" json:"wake_hint,omitempty"`
-	// What woke it.
+	// The trigger or wait that woke the agent.
 	WakeHintSource string `protobuf:"bytes,6,opt,name=wake_hint_source,json=wakeHintSource,proto3" json:"wake_hint_source,omitempty"`
 	// Grows with every change of these facts.
 	FactsRevision int64 `protobuf:"varint,7,opt,name=facts_revision,json=factsRevision,proto3" json:"facts_revision,omitempty"`
-	// When the head of the lane was queued.
+	// When the message that the next turn takes was queued.
 	HeadQueuedAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=head_queued_at,json=headQueuedAt,proto3" json:"head_queued_at,omitempty"`
 	// The last recorded decision.
 	LastDecision *Decision `protobuf:"bytes,9,opt,name=last_decision,json=lastDecision,proto3" json:"last_decision,omitempty"`
-	// The triggers that the latest completed turns were shown. The waiting plane hears
-	// of them a moment later; until then its counts still call them unseen.
+	// The deliveries that the latest completed turns showed. The waiting plane counts them as
+	// unseen until it has consumed the end of the turn.
 	ShownWaits []*ShownWait `protobuf:"bytes,10,rep,name=shown_waits,json=shownWaits,proto3" json:"shown_waits,omitempty"`
-	// When the last turn began: what changed since, no turn was shown.
+	// When the last turn started. No turn has shown what changed since.
 	LastTurnStartedAt *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=last_turn_started_at,json=lastTurnStartedAt,proto3" json:"last_turn_started_at,omitempty"`
-	// The open turn with its lease, if there is one. Of one agent only.
+	// The open turn with its lease; unset if none is open. For one agent only.
 	OpenTurn *Turn `protobuf:"bytes,12,opt,name=open_turn,json=openTurn,proto3" json:"open_turn,omitempty"`
 	// When the agent itself was woken last, if wake_hint is set.
 	WokenAt *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=woken_at,json=wokenAt,proto3" json:"woken_at,omitempty"`
-	// Ticks in a row whose turns failed for good, since a turn completed or a message came.
+	// How many ticks in a row ended in quarantine, since a turn completed or a message arrived.
 	FailedTicks int32 `protobuf:"varint,14,opt,name=failed_ticks,json=failedTicks,proto3" json:"failed_ticks,omitempty"`
-	// How many runners wait at this process for a turn that this agent could give. Of one
-	// agent only.
+	// How many runners wait in this process for a turn that this agent could give. For one agent
+	// only.
 	RunnersWaiting int32 `protobuf:"varint,15,opt,name=runners_waiting,json=runnersWaiting,proto3" json:"runners_waiting,omitempty"`
-	// How many agents of its namespace are ready for longer than this one, counted up to
-	// 1000. Of one agent only.
-	ReadyAhead    int32 `protobuf:"varint,16,opt,name=ready_ahead,json=readyAhead,proto3" json:"ready_ahead,omitempty"`
+	// How many agents of the namespace have been ready for longer, counted up to 1000. For one
+	// agent only.
+	ReadyAhead int32 `protobuf:"varint,16,opt,name=ready_ahead,json=readyAhead,proto3" json:"ready_ahead,omitempty"`
+	// The agent's namespace.
+	Namespace     string `protobuf:"bytes,17,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2198,15 +2264,22 @@ func (x *AgentFacts) GetReadyAhead() int32 {
 	return 0
 }
 
-// GetFactsRequest names the agent, or asks for all.
+func (x *AgentFacts) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+// GetFactsRequest names an agent, or asks for all.
 type GetFactsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent; empty: a page of all agents of all namespaces.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// From next_page_token.
+	// The next_page_token of the page before; empty for the first page.
 	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
-	// With agent_id: facts that are on their way to disk count. Only for who offers
-	// a decision on them, which is on disk after they are.
+	// With agent_id: includes facts that are not durable yet. For a caller that offers a decision on
+	// them, which is stored after they are.
 	Ahead         bool `protobuf:"varint,3,opt,name=ahead,proto3" json:"ahead,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2263,14 +2336,12 @@ func (x *GetFactsRequest) GetAhead() bool {
 	return false
 }
 
-// GetFactsResponse answers with facts.
+// GetFactsResponse returns the facts of one agent, or a page of all agents.
 type GetFactsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The facts.
+	// The facts: of one agent, or of each agent of the page.
 	Facts []*AgentFacts `protobuf:"bytes,1,rep,name=facts,proto3" json:"facts,omitempty"`
-	// The namespace of each.
-	Namespaces []string `protobuf:"bytes,2,rep,name=namespaces,proto3" json:"namespaces,omitempty"`
-	// Where the next page begins.
+	// The page_token of the next page; empty on the last page.
 	NextPageToken string `protobuf:"bytes,3,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2313,13 +2384,6 @@ func (x *GetFactsResponse) GetFacts() []*AgentFacts {
 	return nil
 }
 
-func (x *GetFactsResponse) GetNamespaces() []string {
-	if x != nil {
-		return x.Namespaces
-	}
-	return nil
-}
-
 func (x *GetFactsResponse) GetNextPageToken() string {
 	if x != nil {
 		return x.NextPageToken
@@ -2327,12 +2391,12 @@ func (x *GetFactsResponse) GetNextPageToken() string {
 	return ""
 }
 
-// OfferDecisionRequest is the scheduler's word.
+// OfferDecisionRequest carries a decision.
 type OfferDecisionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// The facts it was decided by; others meanwhile: stale.
+	// The facts_revision that the decision rests on. If it has changed the offer is stale.
 	FactsRevision int64 `protobuf:"varint,2,opt,name=facts_revision,json=factsRevision,proto3" json:"facts_revision,omitempty"`
 	// The decision.
 	Decision      *Decision `protobuf:"bytes,3,opt,name=decision,proto3" json:"decision,omitempty"`
@@ -2391,12 +2455,12 @@ func (x *OfferDecisionRequest) GetDecision() *Decision {
 	return nil
 }
 
-// OfferDecisionResponse says what became of it.
+// OfferDecisionResponse says what was done with the decision.
 type OfferDecisionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// recorded, unchanged, stale or pending.
-	Result string `protobuf:"bytes,1,opt,name=result,proto3" json:"result,omitempty"`
-	// The tick's message.
+	// What was done.
+	Result OfferResult `protobuf:"varint,1,opt,name=result,proto3,enum=quartet.agent.v1.OfferResult" json:"result,omitempty"`
+	// The message that was queued, if the recorded action is tick.
 	MessageId     string `protobuf:"bytes,2,opt,name=message_id,json=messageId,proto3" json:"message_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2432,11 +2496,11 @@ func (*OfferDecisionResponse) Descriptor() ([]byte, []int) {
 	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{31}
 }
 
-func (x *OfferDecisionResponse) GetResult() string {
+func (x *OfferDecisionResponse) GetResult() OfferResult {
 	if x != nil {
 		return x.Result
 	}
-	return ""
+	return OfferResult_OFFER_RESULT_UNSPECIFIED
 }
 
 func (x *OfferDecisionResponse) GetMessageId() string {
@@ -2453,7 +2517,7 @@ type WatchTurnRequest struct {
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	// The turn.
 	TurnId string `protobuf:"bytes,2,opt,name=turn_id,json=turnId,proto3" json:"turn_id,omitempty"`
-	// The run that holds it.
+	// The run that holds the turn. Another run is refused with RUN_STALE.
 	RunId         string `protobuf:"bytes,3,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2510,14 +2574,14 @@ func (x *WatchTurnRequest) GetRunId() string {
 	return ""
 }
 
-// WatchTurnResponse is one thing that happened to the turn. An empty one comes at the
-// beginning and every 15 s, so that both sides notice a dead connection.
+// WatchTurnResponse is one change of the turn. An empty one is sent at the beginning and every
+// 15 s, so that both sides notice a dead connection.
 type WatchTurnResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Messages that wait for the next safe point. They are handed over by SubmitRound's
-	// answer; here they are announced.
+	// Messages that wait to be interjected. SubmitRound gives them to the turn; here they are only
+	// announced.
 	Interjections []*Message `protobuf:"bytes,1,rep,name=interjections,proto3" json:"interjections,omitempty"`
-	// Set when the turn has ended: the last response.
+	// The turn, once it has ended. This is the last response.
 	Ended         *Turn `protobuf:"bytes,2,opt,name=ended,proto3" json:"ended,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2567,16 +2631,17 @@ func (x *WatchTurnResponse) GetEnded() *Turn {
 	return nil
 }
 
-// AbortRunRequest names the agent whose turn is to be aborted.
+// AbortRunRequest names the agent whose turn is aborted.
 type AbortRunRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// Caller's id of this request.
+	// The caller's id of this request, at most 128 characters. Repeating a request with the same
+	// id returns the first response.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// Only this run, if given: another one is left alone.
+	// Aborts only this run; empty: the open run.
 	RunId string `protobuf:"bytes,3,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
-	// Why, for people. At most 2 000 characters.
+	// Why, for people, at most 2000 characters.
 	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2640,12 +2705,12 @@ func (x *AbortRunRequest) GetReason() string {
 	return ""
 }
 
-// AbortRunResponse is what became of the turn.
+// AbortRunResponse returns the turn and the agent.
 type AbortRunResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The aborted turn; unset where no turn was open.
+	// The aborted turn; unset if no turn was open.
 	Turn *Turn `protobuf:"bytes,1,opt,name=turn,proto3" json:"turn,omitempty"`
-	// The agent, paused.
+	// The agent, now paused.
 	Agent         *Agent `protobuf:"bytes,2,opt,name=agent,proto3" json:"agent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2695,14 +2760,15 @@ func (x *AbortRunResponse) GetAgent() *Agent {
 	return nil
 }
 
-// PauseAgentRequest names the agent to be paused.
+// PauseAgentRequest names the agent.
 type PauseAgentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// Caller's id of this request.
+	// The caller's id of this request, at most 128 characters. Repeating a request with the same
+	// id returns the first response.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// Why, for people. At most 2 000 characters.
+	// Why, for people, at most 2000 characters.
 	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2759,7 +2825,7 @@ func (x *PauseAgentRequest) GetReason() string {
 	return ""
 }
 
-// PauseAgentResponse is the agent as it stands.
+// PauseAgentResponse returns the agent after the call.
 type PauseAgentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
@@ -2805,14 +2871,15 @@ func (x *PauseAgentResponse) GetAgent() *Agent {
 	return nil
 }
 
-// ResumeAgentRequest names the agent to be resumed.
+// ResumeAgentRequest names the agent.
 type ResumeAgentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// Caller's id of this request.
+	// The caller's id of this request, at most 128 characters. Repeating a request with the same
+	// id returns the first response.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// Why, for people. At most 2 000 characters.
+	// Why, for people, at most 2000 characters.
 	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2869,7 +2936,7 @@ func (x *ResumeAgentRequest) GetReason() string {
 	return ""
 }
 
-// ResumeAgentResponse is the agent as it stands.
+// ResumeAgentResponse returns the agent after the call.
 type ResumeAgentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
@@ -2915,14 +2982,15 @@ func (x *ResumeAgentResponse) GetAgent() *Agent {
 	return nil
 }
 
-// StopAgentRequest names the agent to be stopped.
+// StopAgentRequest names the agent.
 type StopAgentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// Caller's id of this request.
+	// The caller's id of this request, at most 128 characters. Repeating a request with the same
+	// id returns the first response.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// Why, for people. At most 2 000 characters.
+	// Why, for people, at most 2000 characters.
 	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2979,7 +3047,7 @@ func (x *StopAgentRequest) GetReason() string {
 	return ""
 }
 
-// StopAgentResponse is the agent as it stands.
+// StopAgentResponse returns the agent after the call.
 type StopAgentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
@@ -3025,14 +3093,15 @@ func (x *StopAgentResponse) GetAgent() *Agent {
 	return nil
 }
 
-// StartAgentRequest names the agent to be started.
+// StartAgentRequest names the agent.
 type StartAgentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// Caller's id of this request.
+	// The caller's id of this request, at most 128 characters. Repeating a request with the same
+	// id returns the first response.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// Why, for people. At most 2 000 characters.
+	// Why, for people, at most 2000 characters.
 	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3089,7 +3158,7 @@ func (x *StartAgentRequest) GetReason() string {
 	return ""
 }
 
-// StartAgentResponse is the agent as it stands.
+// StartAgentResponse returns the agent after the call.
 type StartAgentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
@@ -3135,16 +3204,17 @@ func (x *StartAgentResponse) GetAgent() *Agent {
 	return nil
 }
 
-// DeleteAgentRequest names the agent to be deleted.
+// DeleteAgentRequest names the agent.
 type DeleteAgentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// Caller's id of this request.
+	// The caller's id of this request, at most 128 characters. Repeating a request with the same
+	// id returns the first response.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// Only if the agent is at this revision; 0 for any.
+	// Deletes only if the agent has this revision; 0: any.
 	ExpectedRevision int64 `protobuf:"varint,3,opt,name=expected_revision,json=expectedRevision,proto3" json:"expected_revision,omitempty"`
-	// Why, for people. At most 2 000 characters.
+	// Why, for people, at most 2000 characters.
 	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3208,7 +3278,7 @@ func (x *DeleteAgentRequest) GetReason() string {
 	return ""
 }
 
-// DeleteAgentResponse is the agent, deleting or deleted.
+// DeleteAgentResponse returns the agent after the call.
 type DeleteAgentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
@@ -3254,7 +3324,7 @@ func (x *DeleteAgentResponse) GetAgent() *Agent {
 	return nil
 }
 
-// GetDelegationRequest names a delegation by its parent.
+// GetDelegationRequest names a delegation and its parent.
 type GetDelegationRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The parent.
@@ -3309,7 +3379,7 @@ func (x *GetDelegationRequest) GetDelegationId() string {
 	return ""
 }
 
-// GetDelegationResponse is the delegation.
+// GetDelegationResponse returns the delegation.
 type GetDelegationResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The delegation.
@@ -3355,18 +3425,18 @@ func (x *GetDelegationResponse) GetDelegation() *Delegation {
 	return nil
 }
 
-// ListDelegationsRequest is a page of a parent's delegations.
+// ListDelegationsRequest selects delegations of a parent.
 type ListDelegationsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The parent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// Only those of this item of the parent.
+	// Lists only delegations of this work item of the parent.
 	WorkItemId string `protobuf:"bytes,2,opt,name=work_item_id,json=workItemId,proto3" json:"work_item_id,omitempty"`
-	// Only those that are open.
+	// Lists only open delegations.
 	OpenOnly bool `protobuf:"varint,3,opt,name=open_only,json=openOnly,proto3" json:"open_only,omitempty"`
-	// Default 50, at most 500.
+	// How many to return, 1 to 500; default 50.
 	PageSize int32 `protobuf:"varint,4,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// From the page before.
+	// The next_page_token of the page before; empty for the first page.
 	PageToken     string `protobuf:"bytes,5,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3437,12 +3507,12 @@ func (x *ListDelegationsRequest) GetPageToken() string {
 	return ""
 }
 
-// ListDelegationsResponse is one page.
+// ListDelegationsResponse is one page, newest first.
 type ListDelegationsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Newest first.
+	// The delegations.
 	Delegations []*Delegation `protobuf:"bytes,1,rep,name=delegations,proto3" json:"delegations,omitempty"`
-	// Empty on the last page.
+	// The page_token of the next page; empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3492,18 +3562,18 @@ func (x *ListDelegationsResponse) GetNextPageToken() string {
 	return ""
 }
 
-// ListRoundsRequest is a page of an agent's transcript.
+// ListRoundsRequest selects rounds of an agent.
 type ListRoundsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// Only the rounds of this turn.
+	// Lists only rounds of this turn.
 	TurnId string `protobuf:"bytes,2,opt,name=turn_id,json=turnId,proto3" json:"turn_id,omitempty"`
-	// Only the rounds bound to this item.
+	// Lists only rounds that were bound to this work item.
 	WorkItemId string `protobuf:"bytes,3,opt,name=work_item_id,json=workItemId,proto3" json:"work_item_id,omitempty"`
-	// Default 50, at most 500; also bounded to 1 MiB.
+	// How many to return, 1 to 500; default 50. A page has at most 1 MiB, but at least one round.
 	PageSize int32 `protobuf:"varint,4,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// From the page before.
+	// The next_page_token of the page before; empty for the first page.
 	PageToken     string `protobuf:"bytes,5,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3574,12 +3644,12 @@ func (x *ListRoundsRequest) GetPageToken() string {
 	return ""
 }
 
-// ListRoundsResponse is one page.
+// ListRoundsResponse is one page, newest first.
 type ListRoundsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Newest first.
+	// The rounds.
 	Rounds []*Round `protobuf:"bytes,1,rep,name=rounds,proto3" json:"rounds,omitempty"`
-	// Empty on the last page.
+	// The page_token of the next page; empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3629,13 +3699,13 @@ func (x *ListRoundsResponse) GetNextPageToken() string {
 	return ""
 }
 
-// GetContextRequest asks for a projection.
+// GetContextRequest names the agent and the budget.
 type GetContextRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// Estimated tokens that the text may take: 1 token for 4 bytes. 512 to 200 000; default 4096, or as much more as a turn
-	// would get for what must be shown.
+	// The estimated tokens that the text may take, 1 token for 4 bytes: 512 to 200000; default 4096,
+	// or as much more as a turn would get for the parts that must be shown.
 	BudgetTokens  int32 `protobuf:"varint,2,opt,name=budget_tokens,json=budgetTokens,proto3" json:"budget_tokens,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3685,10 +3755,10 @@ func (x *GetContextRequest) GetBudgetTokens() int32 {
 	return 0
 }
 
-// GetContextResponse is the projection.
+// GetContextResponse returns the context.
 type GetContextResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The projection, with its sections.
+	// The context with its sections.
 	Context       *ContextProjection `protobuf:"bytes,1,opt,name=context,proto3" json:"context,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3731,18 +3801,18 @@ func (x *GetContextResponse) GetContext() *ContextProjection {
 	return nil
 }
 
-// ListBriefsRequest is a page of an agent's briefs.
+// ListBriefsRequest selects briefs of an agent.
 type ListBriefsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// Only those of this item.
+	// Lists only briefs about this work item.
 	WorkItemId string `protobuf:"bytes,2,opt,name=work_item_id,json=workItemId,proto3" json:"work_item_id,omitempty"`
-	// Only of this kind.
+	// Lists only briefs of this kind.
 	Kind BriefKind `protobuf:"varint,3,opt,name=kind,proto3,enum=quartet.agent.v1.BriefKind" json:"kind,omitempty"`
-	// Default 50, at most 500.
+	// How many to return, 1 to 500; default 50.
 	PageSize int32 `protobuf:"varint,4,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// From the page before.
+	// The next_page_token of the page before; empty for the first page.
 	PageToken     string `protobuf:"bytes,5,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3813,12 +3883,12 @@ func (x *ListBriefsRequest) GetPageToken() string {
 	return ""
 }
 
-// ListBriefsResponse is one page.
+// ListBriefsResponse is one page, newest first.
 type ListBriefsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Newest first.
+	// The briefs.
 	Briefs []*Brief `protobuf:"bytes,1,rep,name=briefs,proto3" json:"briefs,omitempty"`
-	// Empty on the last page.
+	// The page_token of the next page; empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3914,10 +3984,10 @@ func (x *ListToolsRequest) GetAgentId() string {
 	return ""
 }
 
-// ListToolsResponse is what the caller may use.
+// ListToolsResponse returns the tools that the caller may use.
 type ListToolsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// In the order of the seeds.
+	// The tools, in the order of the tool table.
 	Tools         []*ToolSpec `protobuf:"bytes,1,rep,name=tools,proto3" json:"tools,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3960,19 +4030,20 @@ func (x *ListToolsResponse) GetTools() []*ToolSpec {
 	return nil
 }
 
-// CallToolRequest is one call.
+// CallToolRequest carries one tool call.
 type CallToolRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent on whose behalf the tool runs.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// Caller's id of this request; the same one is executed once.
+	// The caller's id of this request, at most 128 characters. Repeating a request with the same
+	// id returns the first response.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// The tool's name; S2's dotted names work too.
+	// The tool's name.
 	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
-	// As its schema says.
+	// The arguments, as the tool's schema describes them.
 	Arguments *structpb.Struct `protobuf:"bytes,4,opt,name=arguments,proto3" json:"arguments,omitempty"`
-	// What the assistant said beside the call: the report, if the call completes the item in
-	// focus. At most 256 KiB.
+	// The text that the assistant wrote beside the call, at most 256 KiB. It becomes the report if
+	// the call completes the current work item.
 	RoundText     string `protobuf:"bytes,5,opt,name=round_text,json=roundText,proto3" json:"round_text,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4043,12 +4114,12 @@ func (x *CallToolRequest) GetRoundText() string {
 	return ""
 }
 
-// CallToolResponse is the call's one result.
+// CallToolResponse returns the result of the call.
 type CallToolResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The result.
+	// The result of the call.
 	Result *ToolResult `protobuf:"bytes,1,opt,name=result,proto3" json:"result,omitempty"`
-	// The item that the round's text became the report of; empty: none.
+	// The work item whose report round_text became; empty if none.
 	PromotedWorkItemId string `protobuf:"bytes,2,opt,name=promoted_work_item_id,json=promotedWorkItemId,proto3" json:"promoted_work_item_id,omitempty"`
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
@@ -4216,13 +4287,13 @@ const file_quartet_agent_v1_agent_service_proto_rawDesc = "" +
 	"\n" +
 	"tool_calls\x18\x06 \x03(\v2\x1a.quartet.agent.v1.ToolCallR\ttoolCalls\x12J\n" +
 	"\x12local_tool_results\x18\a \x03(\v2\x1c.quartet.agent.v1.ToolResultR\x10localToolResults\x122\n" +
-	"\x05usage\x18\b \x01(\v2\x1c.quartet.agent.v1.TokenUsageR\x05usage\"\xe8\x02\n" +
+	"\x05usage\x18\b \x01(\v2\x1c.quartet.agent.v1.TokenUsageR\x05usage\"\x89\x03\n" +
 	"\x13SubmitRoundResponse\x12?\n" +
 	"\ftool_results\x18\x01 \x03(\v2\x1c.quartet.agent.v1.ToolResultR\vtoolResults\x12\x1d\n" +
 	"\n" +
-	"turn_ended\x18\x02 \x01(\bR\tturnEnded\x12\x1d\n" +
+	"turn_ended\x18\x02 \x01(\bR\tturnEnded\x12>\n" +
 	"\n" +
-	"end_reason\x18\x03 \x01(\tR\tendReason\x12?\n" +
+	"end_reason\x18\x03 \x01(\x0e2\x1f.quartet.agent.v1.TurnEndReasonR\tendReason\x12?\n" +
 	"\rinterjections\x18\x04 \x03(\v2\x19.quartet.agent.v1.MessageR\rinterjections\x12\x18\n" +
 	"\anotices\x18\x05 \x03(\tR\anotices\x121\n" +
 	"\x15promoted_work_item_id\x18\x06 \x01(\tR\x12promotedWorkItemId\x12D\n" +
@@ -4256,7 +4327,7 @@ const file_quartet_agent_v1_agent_service_proto_rawDesc = "" +
 	"page_token\x18\x03 \x01(\tR\tpageToken\"y\n" +
 	"\x15ListDecisionsResponse\x128\n" +
 	"\tdecisions\x18\x01 \x03(\v2\x1a.quartet.agent.v1.DecisionR\tdecisions\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xee\x05\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x8c\x06\n" +
 	"\n" +
 	"AgentFacts\x12-\n" +
 	"\x05agent\x18\x01 \x01(\v2\x17.quartet.agent.v1.AgentR\x05agent\x12\x16\n" +
@@ -4277,24 +4348,23 @@ const file_quartet_agent_v1_agent_service_proto_rawDesc = "" +
 	"\ffailed_ticks\x18\x0e \x01(\x05R\vfailedTicks\x12'\n" +
 	"\x0frunners_waiting\x18\x0f \x01(\x05R\x0erunnersWaiting\x12\x1f\n" +
 	"\vready_ahead\x18\x10 \x01(\x05R\n" +
-	"readyAhead\"a\n" +
+	"readyAhead\x12\x1c\n" +
+	"\tnamespace\x18\x11 \x01(\tR\tnamespace\"a\n" +
 	"\x0fGetFactsRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1d\n" +
 	"\n" +
 	"page_token\x18\x02 \x01(\tR\tpageToken\x12\x14\n" +
-	"\x05ahead\x18\x03 \x01(\bR\x05ahead\"\x8e\x01\n" +
+	"\x05ahead\x18\x03 \x01(\bR\x05ahead\"\x80\x01\n" +
 	"\x10GetFactsResponse\x122\n" +
-	"\x05facts\x18\x01 \x03(\v2\x1c.quartet.agent.v1.AgentFactsR\x05facts\x12\x1e\n" +
-	"\n" +
-	"namespaces\x18\x02 \x03(\tR\n" +
-	"namespaces\x12&\n" +
-	"\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageToken\"\x90\x01\n" +
+	"\x05facts\x18\x01 \x03(\v2\x1c.quartet.agent.v1.AgentFactsR\x05facts\x12&\n" +
+	"\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageTokenJ\x04\b\x02\x10\x03R\n" +
+	"namespaces\"\x90\x01\n" +
 	"\x14OfferDecisionRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12%\n" +
 	"\x0efacts_revision\x18\x02 \x01(\x03R\rfactsRevision\x126\n" +
-	"\bdecision\x18\x03 \x01(\v2\x1a.quartet.agent.v1.DecisionR\bdecision\"N\n" +
-	"\x15OfferDecisionResponse\x12\x16\n" +
-	"\x06result\x18\x01 \x01(\tR\x06result\x12\x1d\n" +
+	"\bdecision\x18\x03 \x01(\v2\x1a.quartet.agent.v1.DecisionR\bdecision\"m\n" +
+	"\x15OfferDecisionResponse\x125\n" +
+	"\x06result\x18\x01 \x01(\x0e2\x1d.quartet.agent.v1.OfferResultR\x06result\x12\x1d\n" +
 	"\n" +
 	"message_id\x18\x02 \x01(\tR\tmessageId\"]\n" +
 	"\x10WatchTurnRequest\x12\x19\n" +
@@ -4408,7 +4478,13 @@ const file_quartet_agent_v1_agent_service_proto_rawDesc = "" +
 	"round_text\x18\x05 \x01(\tR\troundText\"{\n" +
 	"\x10CallToolResponse\x124\n" +
 	"\x06result\x18\x01 \x01(\v2\x1c.quartet.agent.v1.ToolResultR\x06result\x121\n" +
-	"\x15promoted_work_item_id\x18\x02 \x01(\tR\x12promotedWorkItemId2\xbd\x14\n" +
+	"\x15promoted_work_item_id\x18\x02 \x01(\tR\x12promotedWorkItemId*\x94\x01\n" +
+	"\vOfferResult\x12\x1c\n" +
+	"\x18OFFER_RESULT_UNSPECIFIED\x10\x00\x12\x19\n" +
+	"\x15OFFER_RESULT_RECORDED\x10\x01\x12\x1a\n" +
+	"\x16OFFER_RESULT_UNCHANGED\x10\x02\x12\x16\n" +
+	"\x12OFFER_RESULT_STALE\x10\x03\x12\x18\n" +
+	"\x14OFFER_RESULT_PENDING\x10\x042\xbd\x14\n" +
 	"\fAgentService\x12W\n" +
 	"\n" +
 	"SpawnAgent\x12#.quartet.agent.v1.SpawnAgentRequest\x1a$.quartet.agent.v1.SpawnAgentResponse\x12Q\n" +
@@ -4461,226 +4537,231 @@ func file_quartet_agent_v1_agent_service_proto_rawDescGZIP() []byte {
 	return file_quartet_agent_v1_agent_service_proto_rawDescData
 }
 
+var file_quartet_agent_v1_agent_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
 var file_quartet_agent_v1_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 60)
 var file_quartet_agent_v1_agent_service_proto_goTypes = []any{
-	(*SpawnAgentRequest)(nil),       // 0: quartet.agent.v1.SpawnAgentRequest
-	(*SpawnAgentResponse)(nil),      // 1: quartet.agent.v1.SpawnAgentResponse
-	(*GetAgentRequest)(nil),         // 2: quartet.agent.v1.GetAgentRequest
-	(*GetAgentResponse)(nil),        // 3: quartet.agent.v1.GetAgentResponse
-	(*ListAgentsRequest)(nil),       // 4: quartet.agent.v1.ListAgentsRequest
-	(*ListAgentsResponse)(nil),      // 5: quartet.agent.v1.ListAgentsResponse
-	(*EnqueueMessageRequest)(nil),   // 6: quartet.agent.v1.EnqueueMessageRequest
-	(*EnqueueMessageResponse)(nil),  // 7: quartet.agent.v1.EnqueueMessageResponse
-	(*GetMessageRequest)(nil),       // 8: quartet.agent.v1.GetMessageRequest
-	(*GetMessageResponse)(nil),      // 9: quartet.agent.v1.GetMessageResponse
-	(*ListMessagesRequest)(nil),     // 10: quartet.agent.v1.ListMessagesRequest
-	(*ListMessagesResponse)(nil),    // 11: quartet.agent.v1.ListMessagesResponse
-	(*AcquireTurnRequest)(nil),      // 12: quartet.agent.v1.AcquireTurnRequest
-	(*AcquireTurnResponse)(nil),     // 13: quartet.agent.v1.AcquireTurnResponse
-	(*ContextProjection)(nil),       // 14: quartet.agent.v1.ContextProjection
-	(*RenewTurnRequest)(nil),        // 15: quartet.agent.v1.RenewTurnRequest
-	(*RenewTurnResponse)(nil),       // 16: quartet.agent.v1.RenewTurnResponse
-	(*SubmitRoundRequest)(nil),      // 17: quartet.agent.v1.SubmitRoundRequest
-	(*SubmitRoundResponse)(nil),     // 18: quartet.agent.v1.SubmitRoundResponse
-	(*FinishTurnRequest)(nil),       // 19: quartet.agent.v1.FinishTurnRequest
-	(*FinishTurnResponse)(nil),      // 20: quartet.agent.v1.FinishTurnResponse
-	(*GetTurnRequest)(nil),          // 21: quartet.agent.v1.GetTurnRequest
-	(*GetTurnResponse)(nil),         // 22: quartet.agent.v1.GetTurnResponse
-	(*ListTurnsRequest)(nil),        // 23: quartet.agent.v1.ListTurnsRequest
-	(*ListTurnsResponse)(nil),       // 24: quartet.agent.v1.ListTurnsResponse
-	(*ListDecisionsRequest)(nil),    // 25: quartet.agent.v1.ListDecisionsRequest
-	(*ListDecisionsResponse)(nil),   // 26: quartet.agent.v1.ListDecisionsResponse
-	(*AgentFacts)(nil),              // 27: quartet.agent.v1.AgentFacts
-	(*GetFactsRequest)(nil),         // 28: quartet.agent.v1.GetFactsRequest
-	(*GetFactsResponse)(nil),        // 29: quartet.agent.v1.GetFactsResponse
-	(*OfferDecisionRequest)(nil),    // 30: quartet.agent.v1.OfferDecisionRequest
-	(*OfferDecisionResponse)(nil),   // 31: quartet.agent.v1.OfferDecisionResponse
-	(*WatchTurnRequest)(nil),        // 32: quartet.agent.v1.WatchTurnRequest
-	(*WatchTurnResponse)(nil),       // 33: quartet.agent.v1.WatchTurnResponse
-	(*AbortRunRequest)(nil),         // 34: quartet.agent.v1.AbortRunRequest
-	(*AbortRunResponse)(nil),        // 35: quartet.agent.v1.AbortRunResponse
-	(*PauseAgentRequest)(nil),       // 36: quartet.agent.v1.PauseAgentRequest
-	(*PauseAgentResponse)(nil),      // 37: quartet.agent.v1.PauseAgentResponse
-	(*ResumeAgentRequest)(nil),      // 38: quartet.agent.v1.ResumeAgentRequest
-	(*ResumeAgentResponse)(nil),     // 39: quartet.agent.v1.ResumeAgentResponse
-	(*StopAgentRequest)(nil),        // 40: quartet.agent.v1.StopAgentRequest
-	(*StopAgentResponse)(nil),       // 41: quartet.agent.v1.StopAgentResponse
-	(*StartAgentRequest)(nil),       // 42: quartet.agent.v1.StartAgentRequest
-	(*StartAgentResponse)(nil),      // 43: quartet.agent.v1.StartAgentResponse
-	(*DeleteAgentRequest)(nil),      // 44: quartet.agent.v1.DeleteAgentRequest
-	(*DeleteAgentResponse)(nil),     // 45: quartet.agent.v1.DeleteAgentResponse
-	(*GetDelegationRequest)(nil),    // 46: quartet.agent.v1.GetDelegationRequest
-	(*GetDelegationResponse)(nil),   // 47: quartet.agent.v1.GetDelegationResponse
-	(*ListDelegationsRequest)(nil),  // 48: quartet.agent.v1.ListDelegationsRequest
-	(*ListDelegationsResponse)(nil), // 49: quartet.agent.v1.ListDelegationsResponse
-	(*ListRoundsRequest)(nil),       // 50: quartet.agent.v1.ListRoundsRequest
-	(*ListRoundsResponse)(nil),      // 51: quartet.agent.v1.ListRoundsResponse
-	(*GetContextRequest)(nil),       // 52: quartet.agent.v1.GetContextRequest
-	(*GetContextResponse)(nil),      // 53: quartet.agent.v1.GetContextResponse
-	(*ListBriefsRequest)(nil),       // 54: quartet.agent.v1.ListBriefsRequest
-	(*ListBriefsResponse)(nil),      // 55: quartet.agent.v1.ListBriefsResponse
-	(*ListToolsRequest)(nil),        // 56: quartet.agent.v1.ListToolsRequest
-	(*ListToolsResponse)(nil),       // 57: quartet.agent.v1.ListToolsResponse
-	(*CallToolRequest)(nil),         // 58: quartet.agent.v1.CallToolRequest
-	(*CallToolResponse)(nil),        // 59: quartet.agent.v1.CallToolResponse
-	(Preset)(0),                     // 60: quartet.agent.v1.Preset
-	(WorkspaceMode)(0),              // 61: quartet.agent.v1.WorkspaceMode
-	(Context)(0),                    // 62: quartet.agent.v1.Context
-	(*Agent)(nil),                   // 63: quartet.agent.v1.Agent
-	(*v1.Wait)(nil),                 // 64: quartet.waiting.v1.Wait
-	(MessageKind)(0),                // 65: quartet.agent.v1.MessageKind
-	(Priority)(0),                   // 66: quartet.agent.v1.Priority
-	(*Message)(nil),                 // 67: quartet.agent.v1.Message
-	(MessageState)(0),               // 68: quartet.agent.v1.MessageState
-	(*durationpb.Duration)(nil),     // 69: google.protobuf.Duration
-	(ToolFamily)(0),                 // 70: quartet.agent.v1.ToolFamily
-	(*Turn)(nil),                    // 71: quartet.agent.v1.Turn
-	(*structpb.Struct)(nil),         // 72: google.protobuf.Struct
-	(*ShownWait)(nil),               // 73: quartet.agent.v1.ShownWait
-	(*ContextSection)(nil),          // 74: quartet.agent.v1.ContextSection
-	(*timestamppb.Timestamp)(nil),   // 75: google.protobuf.Timestamp
-	(*ToolCall)(nil),                // 76: quartet.agent.v1.ToolCall
-	(*ToolResult)(nil),              // 77: quartet.agent.v1.ToolResult
-	(*TokenUsage)(nil),              // 78: quartet.agent.v1.TokenUsage
-	(TurnOutcome)(0),                // 79: quartet.agent.v1.TurnOutcome
-	(*Round)(nil),                   // 80: quartet.agent.v1.Round
-	(*Decision)(nil),                // 81: quartet.agent.v1.Decision
-	(*Delegation)(nil),              // 82: quartet.agent.v1.Delegation
-	(BriefKind)(0),                  // 83: quartet.agent.v1.BriefKind
-	(*Brief)(nil),                   // 84: quartet.agent.v1.Brief
-	(*ToolSpec)(nil),                // 85: quartet.agent.v1.ToolSpec
+	(OfferResult)(0),                // 0: quartet.agent.v1.OfferResult
+	(*SpawnAgentRequest)(nil),       // 1: quartet.agent.v1.SpawnAgentRequest
+	(*SpawnAgentResponse)(nil),      // 2: quartet.agent.v1.SpawnAgentResponse
+	(*GetAgentRequest)(nil),         // 3: quartet.agent.v1.GetAgentRequest
+	(*GetAgentResponse)(nil),        // 4: quartet.agent.v1.GetAgentResponse
+	(*ListAgentsRequest)(nil),       // 5: quartet.agent.v1.ListAgentsRequest
+	(*ListAgentsResponse)(nil),      // 6: quartet.agent.v1.ListAgentsResponse
+	(*EnqueueMessageRequest)(nil),   // 7: quartet.agent.v1.EnqueueMessageRequest
+	(*EnqueueMessageResponse)(nil),  // 8: quartet.agent.v1.EnqueueMessageResponse
+	(*GetMessageRequest)(nil),       // 9: quartet.agent.v1.GetMessageRequest
+	(*GetMessageResponse)(nil),      // 10: quartet.agent.v1.GetMessageResponse
+	(*ListMessagesRequest)(nil),     // 11: quartet.agent.v1.ListMessagesRequest
+	(*ListMessagesResponse)(nil),    // 12: quartet.agent.v1.ListMessagesResponse
+	(*AcquireTurnRequest)(nil),      // 13: quartet.agent.v1.AcquireTurnRequest
+	(*AcquireTurnResponse)(nil),     // 14: quartet.agent.v1.AcquireTurnResponse
+	(*ContextProjection)(nil),       // 15: quartet.agent.v1.ContextProjection
+	(*RenewTurnRequest)(nil),        // 16: quartet.agent.v1.RenewTurnRequest
+	(*RenewTurnResponse)(nil),       // 17: quartet.agent.v1.RenewTurnResponse
+	(*SubmitRoundRequest)(nil),      // 18: quartet.agent.v1.SubmitRoundRequest
+	(*SubmitRoundResponse)(nil),     // 19: quartet.agent.v1.SubmitRoundResponse
+	(*FinishTurnRequest)(nil),       // 20: quartet.agent.v1.FinishTurnRequest
+	(*FinishTurnResponse)(nil),      // 21: quartet.agent.v1.FinishTurnResponse
+	(*GetTurnRequest)(nil),          // 22: quartet.agent.v1.GetTurnRequest
+	(*GetTurnResponse)(nil),         // 23: quartet.agent.v1.GetTurnResponse
+	(*ListTurnsRequest)(nil),        // 24: quartet.agent.v1.ListTurnsRequest
+	(*ListTurnsResponse)(nil),       // 25: quartet.agent.v1.ListTurnsResponse
+	(*ListDecisionsRequest)(nil),    // 26: quartet.agent.v1.ListDecisionsRequest
+	(*ListDecisionsResponse)(nil),   // 27: quartet.agent.v1.ListDecisionsResponse
+	(*AgentFacts)(nil),              // 28: quartet.agent.v1.AgentFacts
+	(*GetFactsRequest)(nil),         // 29: quartet.agent.v1.GetFactsRequest
+	(*GetFactsResponse)(nil),        // 30: quartet.agent.v1.GetFactsResponse
+	(*OfferDecisionRequest)(nil),    // 31: quartet.agent.v1.OfferDecisionRequest
+	(*OfferDecisionResponse)(nil),   // 32: quartet.agent.v1.OfferDecisionResponse
+	(*WatchTurnRequest)(nil),        // 33: quartet.agent.v1.WatchTurnRequest
+	(*WatchTurnResponse)(nil),       // 34: quartet.agent.v1.WatchTurnResponse
+	(*AbortRunRequest)(nil),         // 35: quartet.agent.v1.AbortRunRequest
+	(*AbortRunResponse)(nil),        // 36: quartet.agent.v1.AbortRunResponse
+	(*PauseAgentRequest)(nil),       // 37: quartet.agent.v1.PauseAgentRequest
+	(*PauseAgentResponse)(nil),      // 38: quartet.agent.v1.PauseAgentResponse
+	(*ResumeAgentRequest)(nil),      // 39: quartet.agent.v1.ResumeAgentRequest
+	(*ResumeAgentResponse)(nil),     // 40: quartet.agent.v1.ResumeAgentResponse
+	(*StopAgentRequest)(nil),        // 41: quartet.agent.v1.StopAgentRequest
+	(*StopAgentResponse)(nil),       // 42: quartet.agent.v1.StopAgentResponse
+	(*StartAgentRequest)(nil),       // 43: quartet.agent.v1.StartAgentRequest
+	(*StartAgentResponse)(nil),      // 44: quartet.agent.v1.StartAgentResponse
+	(*DeleteAgentRequest)(nil),      // 45: quartet.agent.v1.DeleteAgentRequest
+	(*DeleteAgentResponse)(nil),     // 46: quartet.agent.v1.DeleteAgentResponse
+	(*GetDelegationRequest)(nil),    // 47: quartet.agent.v1.GetDelegationRequest
+	(*GetDelegationResponse)(nil),   // 48: quartet.agent.v1.GetDelegationResponse
+	(*ListDelegationsRequest)(nil),  // 49: quartet.agent.v1.ListDelegationsRequest
+	(*ListDelegationsResponse)(nil), // 50: quartet.agent.v1.ListDelegationsResponse
+	(*ListRoundsRequest)(nil),       // 51: quartet.agent.v1.ListRoundsRequest
+	(*ListRoundsResponse)(nil),      // 52: quartet.agent.v1.ListRoundsResponse
+	(*GetContextRequest)(nil),       // 53: quartet.agent.v1.GetContextRequest
+	(*GetContextResponse)(nil),      // 54: quartet.agent.v1.GetContextResponse
+	(*ListBriefsRequest)(nil),       // 55: quartet.agent.v1.ListBriefsRequest
+	(*ListBriefsResponse)(nil),      // 56: quartet.agent.v1.ListBriefsResponse
+	(*ListToolsRequest)(nil),        // 57: quartet.agent.v1.ListToolsRequest
+	(*ListToolsResponse)(nil),       // 58: quartet.agent.v1.ListToolsResponse
+	(*CallToolRequest)(nil),         // 59: quartet.agent.v1.CallToolRequest
+	(*CallToolResponse)(nil),        // 60: quartet.agent.v1.CallToolResponse
+	(Preset)(0),                     // 61: quartet.agent.v1.Preset
+	(WorkspaceMode)(0),              // 62: quartet.agent.v1.WorkspaceMode
+	(Context)(0),                    // 63: quartet.agent.v1.Context
+	(*Agent)(nil),                   // 64: quartet.agent.v1.Agent
+	(*v1.Wait)(nil),                 // 65: quartet.waiting.v1.Wait
+	(MessageKind)(0),                // 66: quartet.agent.v1.MessageKind
+	(Priority)(0),                   // 67: quartet.agent.v1.Priority
+	(*Message)(nil),                 // 68: quartet.agent.v1.Message
+	(MessageState)(0),               // 69: quartet.agent.v1.MessageState
+	(*durationpb.Duration)(nil),     // 70: google.protobuf.Duration
+	(ToolFamily)(0),                 // 71: quartet.agent.v1.ToolFamily
+	(*Turn)(nil),                    // 72: quartet.agent.v1.Turn
+	(*structpb.Struct)(nil),         // 73: google.protobuf.Struct
+	(*ShownWait)(nil),               // 74: quartet.agent.v1.ShownWait
+	(*ContextSection)(nil),          // 75: quartet.agent.v1.ContextSection
+	(*timestamppb.Timestamp)(nil),   // 76: google.protobuf.Timestamp
+	(*ToolCall)(nil),                // 77: quartet.agent.v1.ToolCall
+	(*ToolResult)(nil),              // 78: quartet.agent.v1.ToolResult
+	(*TokenUsage)(nil),              // 79: quartet.agent.v1.TokenUsage
+	(TurnEndReason)(0),              // 80: quartet.agent.v1.TurnEndReason
+	(TurnOutcome)(0),                // 81: quartet.agent.v1.TurnOutcome
+	(*Round)(nil),                   // 82: quartet.agent.v1.Round
+	(*Decision)(nil),                // 83: quartet.agent.v1.Decision
+	(*Delegation)(nil),              // 84: quartet.agent.v1.Delegation
+	(BriefKind)(0),                  // 85: quartet.agent.v1.BriefKind
+	(*Brief)(nil),                   // 86: quartet.agent.v1.Brief
+	(*ToolSpec)(nil),                // 87: quartet.agent.v1.ToolSpec
 }
 var file_quartet_agent_v1_agent_service_proto_depIdxs = []int32{
-	60, // 0: quartet.agent.v1.SpawnAgentRequest.preset:type_name -> quartet.agent.v1.Preset
-	61, // 1: quartet.agent.v1.SpawnAgentRequest.workspace_mode:type_name -> quartet.agent.v1.WorkspaceMode
-	62, // 2: quartet.agent.v1.SpawnAgentRequest.context:type_name -> quartet.agent.v1.Context
-	63, // 3: quartet.agent.v1.SpawnAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	63, // 4: quartet.agent.v1.GetAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	63, // 5: quartet.agent.v1.GetAgentResponse.children:type_name -> quartet.agent.v1.Agent
-	64, // 6: quartet.agent.v1.GetAgentResponse.waits:type_name -> quartet.waiting.v1.Wait
-	63, // 7: quartet.agent.v1.ListAgentsResponse.agents:type_name -> quartet.agent.v1.Agent
-	65, // 8: quartet.agent.v1.EnqueueMessageRequest.kind:type_name -> quartet.agent.v1.MessageKind
-	66, // 9: quartet.agent.v1.EnqueueMessageRequest.priority:type_name -> quartet.agent.v1.Priority
-	67, // 10: quartet.agent.v1.EnqueueMessageResponse.message:type_name -> quartet.agent.v1.Message
-	67, // 11: quartet.agent.v1.GetMessageResponse.message:type_name -> quartet.agent.v1.Message
-	68, // 12: quartet.agent.v1.ListMessagesRequest.state:type_name -> quartet.agent.v1.MessageState
-	67, // 13: quartet.agent.v1.ListMessagesResponse.messages:type_name -> quartet.agent.v1.Message
-	69, // 14: quartet.agent.v1.AcquireTurnRequest.wait:type_name -> google.protobuf.Duration
-	70, // 15: quartet.agent.v1.AcquireTurnRequest.tool_families:type_name -> quartet.agent.v1.ToolFamily
-	60, // 16: quartet.agent.v1.AcquireTurnRequest.preset:type_name -> quartet.agent.v1.Preset
-	71, // 17: quartet.agent.v1.AcquireTurnResponse.turn:type_name -> quartet.agent.v1.Turn
-	67, // 18: quartet.agent.v1.AcquireTurnResponse.message:type_name -> quartet.agent.v1.Message
-	67, // 19: quartet.agent.v1.AcquireTurnResponse.interjections:type_name -> quartet.agent.v1.Message
-	14, // 20: quartet.agent.v1.AcquireTurnResponse.context:type_name -> quartet.agent.v1.ContextProjection
-	63, // 21: quartet.agent.v1.AcquireTurnResponse.agent:type_name -> quartet.agent.v1.Agent
-	69, // 22: quartet.agent.v1.AcquireTurnResponse.poll_after:type_name -> google.protobuf.Duration
-	72, // 23: quartet.agent.v1.ContextProjection.current:type_name -> google.protobuf.Struct
-	72, // 24: quartet.agent.v1.ContextProjection.queue:type_name -> google.protobuf.Struct
-	73, // 25: quartet.agent.v1.ContextProjection.shown_waits:type_name -> quartet.agent.v1.ShownWait
-	74, // 26: quartet.agent.v1.ContextProjection.sections:type_name -> quartet.agent.v1.ContextSection
-	75, // 27: quartet.agent.v1.RenewTurnResponse.lease_expires_at:type_name -> google.protobuf.Timestamp
-	76, // 28: quartet.agent.v1.SubmitRoundRequest.tool_calls:type_name -> quartet.agent.v1.ToolCall
-	77, // 29: quartet.agent.v1.SubmitRoundRequest.local_tool_results:type_name -> quartet.agent.v1.ToolResult
-	78, // 30: quartet.agent.v1.SubmitRoundRequest.usage:type_name -> quartet.agent.v1.TokenUsage
-	77, // 31: quartet.agent.v1.SubmitRoundResponse.tool_results:type_name -> quartet.agent.v1.ToolResult
-	67, // 32: quartet.agent.v1.SubmitRoundResponse.interjections:type_name -> quartet.agent.v1.Message
-	75, // 33: quartet.agent.v1.SubmitRoundResponse.lease_expires_at:type_name -> google.protobuf.Timestamp
-	79, // 34: quartet.agent.v1.FinishTurnRequest.outcome:type_name -> quartet.agent.v1.TurnOutcome
-	71, // 35: quartet.agent.v1.FinishTurnResponse.turn:type_name -> quartet.agent.v1.Turn
-	71, // 36: quartet.agent.v1.GetTurnResponse.turn:type_name -> quartet.agent.v1.Turn
-	80, // 37: quartet.agent.v1.GetTurnResponse.rounds:type_name -> quartet.agent.v1.Round
-	71, // 38: quartet.agent.v1.ListTurnsResponse.turns:type_name -> quartet.agent.v1.Turn
-	81, // 39: quartet.agent.v1.ListDecisionsResponse.decisions:type_name -> quartet.agent.v1.Decision
-	63, // 40: quartet.agent.v1.AgentFacts.agent:type_name -> quartet.agent.v1.Agent
-	75, // 41: quartet.agent.v1.AgentFacts.head_queued_at:type_name -> google.protobuf.Timestamp
-	81, // 42: quartet.agent.v1.AgentFacts.last_decision:type_name -> quartet.agent.v1.Decision
-	73, // 43: quartet.agent.v1.AgentFacts.shown_waits:type_name -> quartet.agent.v1.ShownWait
-	75, // 44: quartet.agent.v1.AgentFacts.last_turn_started_at:type_name -> google.protobuf.Timestamp
-	71, // 45: quartet.agent.v1.AgentFacts.open_turn:type_name -> quartet.agent.v1.Turn
-	75, // 46: quartet.agent.v1.AgentFacts.woken_at:type_name -> google.protobuf.Timestamp
-	27, // 47: quartet.agent.v1.GetFactsResponse.facts:type_name -> quartet.agent.v1.AgentFacts
-	81, // 48: quartet.agent.v1.OfferDecisionRequest.decision:type_name -> quartet.agent.v1.Decision
-	67, // 49: quartet.agent.v1.WatchTurnResponse.interjections:type_name -> quartet.agent.v1.Message
-	71, // 50: quartet.agent.v1.WatchTurnResponse.ended:type_name -> quartet.agent.v1.Turn
-	71, // 51: quartet.agent.v1.AbortRunResponse.turn:type_name -> quartet.agent.v1.Turn
-	63, // 52: quartet.agent.v1.AbortRunResponse.agent:type_name -> quartet.agent.v1.Agent
-	63, // 53: quartet.agent.v1.PauseAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	63, // 54: quartet.agent.v1.ResumeAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	63, // 55: quartet.agent.v1.StopAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	63, // 56: quartet.agent.v1.StartAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	63, // 57: quartet.agent.v1.DeleteAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	82, // 58: quartet.agent.v1.GetDelegationResponse.delegation:type_name -> quartet.agent.v1.Delegation
-	82, // 59: quartet.agent.v1.ListDelegationsResponse.delegations:type_name -> quartet.agent.v1.Delegation
-	80, // 60: quartet.agent.v1.ListRoundsResponse.rounds:type_name -> quartet.agent.v1.Round
-	14, // 61: quartet.agent.v1.GetContextResponse.context:type_name -> quartet.agent.v1.ContextProjection
-	83, // 62: quartet.agent.v1.ListBriefsRequest.kind:type_name -> quartet.agent.v1.BriefKind
-	84, // 63: quartet.agent.v1.ListBriefsResponse.briefs:type_name -> quartet.agent.v1.Brief
-	85, // 64: quartet.agent.v1.ListToolsResponse.tools:type_name -> quartet.agent.v1.ToolSpec
-	72, // 65: quartet.agent.v1.CallToolRequest.arguments:type_name -> google.protobuf.Struct
-	77, // 66: quartet.agent.v1.CallToolResponse.result:type_name -> quartet.agent.v1.ToolResult
-	0,  // 67: quartet.agent.v1.AgentService.SpawnAgent:input_type -> quartet.agent.v1.SpawnAgentRequest
-	2,  // 68: quartet.agent.v1.AgentService.GetAgent:input_type -> quartet.agent.v1.GetAgentRequest
-	4,  // 69: quartet.agent.v1.AgentService.ListAgents:input_type -> quartet.agent.v1.ListAgentsRequest
-	6,  // 70: quartet.agent.v1.AgentService.EnqueueMessage:input_type -> quartet.agent.v1.EnqueueMessageRequest
-	8,  // 71: quartet.agent.v1.AgentService.GetMessage:input_type -> quartet.agent.v1.GetMessageRequest
-	10, // 72: quartet.agent.v1.AgentService.ListMessages:input_type -> quartet.agent.v1.ListMessagesRequest
-	12, // 73: quartet.agent.v1.AgentService.AcquireTurn:input_type -> quartet.agent.v1.AcquireTurnRequest
-	15, // 74: quartet.agent.v1.AgentService.RenewTurn:input_type -> quartet.agent.v1.RenewTurnRequest
-	17, // 75: quartet.agent.v1.AgentService.SubmitRound:input_type -> quartet.agent.v1.SubmitRoundRequest
-	19, // 76: quartet.agent.v1.AgentService.FinishTurn:input_type -> quartet.agent.v1.FinishTurnRequest
-	21, // 77: quartet.agent.v1.AgentService.GetTurn:input_type -> quartet.agent.v1.GetTurnRequest
-	23, // 78: quartet.agent.v1.AgentService.ListTurns:input_type -> quartet.agent.v1.ListTurnsRequest
-	25, // 79: quartet.agent.v1.AgentService.ListDecisions:input_type -> quartet.agent.v1.ListDecisionsRequest
-	32, // 80: quartet.agent.v1.AgentService.WatchTurn:input_type -> quartet.agent.v1.WatchTurnRequest
-	34, // 81: quartet.agent.v1.AgentService.AbortRun:input_type -> quartet.agent.v1.AbortRunRequest
-	36, // 82: quartet.agent.v1.AgentService.PauseAgent:input_type -> quartet.agent.v1.PauseAgentRequest
-	38, // 83: quartet.agent.v1.AgentService.ResumeAgent:input_type -> quartet.agent.v1.ResumeAgentRequest
-	40, // 84: quartet.agent.v1.AgentService.StopAgent:input_type -> quartet.agent.v1.StopAgentRequest
-	42, // 85: quartet.agent.v1.AgentService.StartAgent:input_type -> quartet.agent.v1.StartAgentRequest
-	44, // 86: quartet.agent.v1.AgentService.DeleteAgent:input_type -> quartet.agent.v1.DeleteAgentRequest
-	46, // 87: quartet.agent.v1.AgentService.GetDelegation:input_type -> quartet.agent.v1.GetDelegationRequest
-	48, // 88: quartet.agent.v1.AgentService.ListDelegations:input_type -> quartet.agent.v1.ListDelegationsRequest
-	50, // 89: quartet.agent.v1.AgentService.ListRounds:input_type -> quartet.agent.v1.ListRoundsRequest
-	52, // 90: quartet.agent.v1.AgentService.GetContext:input_type -> quartet.agent.v1.GetContextRequest
-	54, // 91: quartet.agent.v1.AgentService.ListBriefs:input_type -> quartet.agent.v1.ListBriefsRequest
-	56, // 92: quartet.agent.v1.AgentService.ListTools:input_type -> quartet.agent.v1.ListToolsRequest
-	58, // 93: quartet.agent.v1.AgentService.CallTool:input_type -> quartet.agent.v1.CallToolRequest
-	28, // 94: quartet.agent.v1.AgentService.GetFacts:input_type -> quartet.agent.v1.GetFactsRequest
-	30, // 95: quartet.agent.v1.AgentService.OfferDecision:input_type -> quartet.agent.v1.OfferDecisionRequest
-	1,  // 96: quartet.agent.v1.AgentService.SpawnAgent:output_type -> quartet.agent.v1.SpawnAgentResponse
-	3,  // 97: quartet.agent.v1.AgentService.GetAgent:output_type -> quartet.agent.v1.GetAgentResponse
-	5,  // 98: quartet.agent.v1.AgentService.ListAgents:output_type -> quartet.agent.v1.ListAgentsResponse
-	7,  // 99: quartet.agent.v1.AgentService.EnqueueMessage:output_type -> quartet.agent.v1.EnqueueMessageResponse
-	9,  // 100: quartet.agent.v1.AgentService.GetMessage:output_type -> quartet.agent.v1.GetMessageResponse
-	11, // 101: quartet.agent.v1.AgentService.ListMessages:output_type -> quartet.agent.v1.ListMessagesResponse
-	13, // 102: quartet.agent.v1.AgentService.AcquireTurn:output_type -> quartet.agent.v1.AcquireTurnResponse
-	16, // 103: quartet.agent.v1.AgentService.RenewTurn:output_type -> quartet.agent.v1.RenewTurnResponse
-	18, // 104: quartet.agent.v1.AgentService.SubmitRound:output_type -> quartet.agent.v1.SubmitRoundResponse
-	20, // 105: quartet.agent.v1.AgentService.FinishTurn:output_type -> quartet.agent.v1.FinishTurnResponse
-	22, // 106: quartet.agent.v1.AgentService.GetTurn:output_type -> quartet.agent.v1.GetTurnResponse
-	24, // 107: quartet.agent.v1.AgentService.ListTurns:output_type -> quartet.agent.v1.ListTurnsResponse
-	26, // 108: quartet.agent.v1.AgentService.ListDecisions:output_type -> quartet.agent.v1.ListDecisionsResponse
-	33, // 109: quartet.agent.v1.AgentService.WatchTurn:output_type -> quartet.agent.v1.WatchTurnResponse
-	35, // 110: quartet.agent.v1.AgentService.AbortRun:output_type -> quartet.agent.v1.AbortRunResponse
-	37, // 111: quartet.agent.v1.AgentService.PauseAgent:output_type -> quartet.agent.v1.PauseAgentResponse
-	39, // 112: quartet.agent.v1.AgentService.ResumeAgent:output_type -> quartet.agent.v1.ResumeAgentResponse
-	41, // 113: quartet.agent.v1.AgentService.StopAgent:output_type -> quartet.agent.v1.StopAgentResponse
-	43, // 114: quartet.agent.v1.AgentService.StartAgent:output_type -> quartet.agent.v1.StartAgentResponse
-	45, // 115: quartet.agent.v1.AgentService.DeleteAgent:output_type -> quartet.agent.v1.DeleteAgentResponse
-	47, // 116: quartet.agent.v1.AgentService.GetDelegation:output_type -> quartet.agent.v1.GetDelegationResponse
-	49, // 117: quartet.agent.v1.AgentService.ListDelegations:output_type -> quartet.agent.v1.ListDelegationsResponse
-	51, // 118: quartet.agent.v1.AgentService.ListRounds:output_type -> quartet.agent.v1.ListRoundsResponse
-	53, // 119: quartet.agent.v1.AgentService.GetContext:output_type -> quartet.agent.v1.GetContextResponse
-	55, // 120: quartet.agent.v1.AgentService.ListBriefs:output_type -> quartet.agent.v1.ListBriefsResponse
-	57, // 121: quartet.agent.v1.AgentService.ListTools:output_type -> quartet.agent.v1.ListToolsResponse
-	59, // 122: quartet.agent.v1.AgentService.CallTool:output_type -> quartet.agent.v1.CallToolResponse
-	29, // 123: quartet.agent.v1.AgentService.GetFacts:output_type -> quartet.agent.v1.GetFactsResponse
-	31, // 124: quartet.agent.v1.AgentService.OfferDecision:output_type -> quartet.agent.v1.OfferDecisionResponse
-	96, // [96:125] is the sub-list for method output_type
-	67, // [67:96] is the sub-list for method input_type
-	67, // [67:67] is the sub-list for extension type_name
-	67, // [67:67] is the sub-list for extension extendee
-	0,  // [0:67] is the sub-list for field type_name
+	61, // 0: quartet.agent.v1.SpawnAgentRequest.preset:type_name -> quartet.agent.v1.Preset
+	62, // 1: quartet.agent.v1.SpawnAgentRequest.workspace_mode:type_name -> quartet.agent.v1.WorkspaceMode
+	63, // 2: quartet.agent.v1.SpawnAgentRequest.context:type_name -> quartet.agent.v1.Context
+	64, // 3: quartet.agent.v1.SpawnAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	64, // 4: quartet.agent.v1.GetAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	64, // 5: quartet.agent.v1.GetAgentResponse.children:type_name -> quartet.agent.v1.Agent
+	65, // 6: quartet.agent.v1.GetAgentResponse.waits:type_name -> quartet.waiting.v1.Wait
+	64, // 7: quartet.agent.v1.ListAgentsResponse.agents:type_name -> quartet.agent.v1.Agent
+	66, // 8: quartet.agent.v1.EnqueueMessageRequest.kind:type_name -> quartet.agent.v1.MessageKind
+	67, // 9: quartet.agent.v1.EnqueueMessageRequest.priority:type_name -> quartet.agent.v1.Priority
+	68, // 10: quartet.agent.v1.EnqueueMessageResponse.message:type_name -> quartet.agent.v1.Message
+	68, // 11: quartet.agent.v1.GetMessageResponse.message:type_name -> quartet.agent.v1.Message
+	69, // 12: quartet.agent.v1.ListMessagesRequest.state:type_name -> quartet.agent.v1.MessageState
+	68, // 13: quartet.agent.v1.ListMessagesResponse.messages:type_name -> quartet.agent.v1.Message
+	70, // 14: quartet.agent.v1.AcquireTurnRequest.wait:type_name -> google.protobuf.Duration
+	71, // 15: quartet.agent.v1.AcquireTurnRequest.tool_families:type_name -> quartet.agent.v1.ToolFamily
+	61, // 16: quartet.agent.v1.AcquireTurnRequest.preset:type_name -> quartet.agent.v1.Preset
+	72, // 17: quartet.agent.v1.AcquireTurnResponse.turn:type_name -> quartet.agent.v1.Turn
+	68, // 18: quartet.agent.v1.AcquireTurnResponse.message:type_name -> quartet.agent.v1.Message
+	68, // 19: quartet.agent.v1.AcquireTurnResponse.interjections:type_name -> quartet.agent.v1.Message
+	15, // 20: quartet.agent.v1.AcquireTurnResponse.context:type_name -> quartet.agent.v1.ContextProjection
+	64, // 21: quartet.agent.v1.AcquireTurnResponse.agent:type_name -> quartet.agent.v1.Agent
+	70, // 22: quartet.agent.v1.AcquireTurnResponse.poll_after:type_name -> google.protobuf.Duration
+	73, // 23: quartet.agent.v1.ContextProjection.current:type_name -> google.protobuf.Struct
+	73, // 24: quartet.agent.v1.ContextProjection.queue:type_name -> google.protobuf.Struct
+	74, // 25: quartet.agent.v1.ContextProjection.shown_waits:type_name -> quartet.agent.v1.ShownWait
+	75, // 26: quartet.agent.v1.ContextProjection.sections:type_name -> quartet.agent.v1.ContextSection
+	76, // 27: quartet.agent.v1.RenewTurnResponse.lease_expires_at:type_name -> google.protobuf.Timestamp
+	77, // 28: quartet.agent.v1.SubmitRoundRequest.tool_calls:type_name -> quartet.agent.v1.ToolCall
+	78, // 29: quartet.agent.v1.SubmitRoundRequest.local_tool_results:type_name -> quartet.agent.v1.ToolResult
+	79, // 30: quartet.agent.v1.SubmitRoundRequest.usage:type_name -> quartet.agent.v1.TokenUsage
+	78, // 31: quartet.agent.v1.SubmitRoundResponse.tool_results:type_name -> quartet.agent.v1.ToolResult
+	80, // 32: quartet.agent.v1.SubmitRoundResponse.end_reason:type_name -> quartet.agent.v1.TurnEndReason
+	68, // 33: quartet.agent.v1.SubmitRoundResponse.interjections:type_name -> quartet.agent.v1.Message
+	76, // 34: quartet.agent.v1.SubmitRoundResponse.lease_expires_at:type_name -> google.protobuf.Timestamp
+	81, // 35: quartet.agent.v1.FinishTurnRequest.outcome:type_name -> quartet.agent.v1.TurnOutcome
+	72, // 36: quartet.agent.v1.FinishTurnResponse.turn:type_name -> quartet.agent.v1.Turn
+	72, // 37: quartet.agent.v1.GetTurnResponse.turn:type_name -> quartet.agent.v1.Turn
+	82, // 38: quartet.agent.v1.GetTurnResponse.rounds:type_name -> quartet.agent.v1.Round
+	72, // 39: quartet.agent.v1.ListTurnsResponse.turns:type_name -> quartet.agent.v1.Turn
+	83, // 40: quartet.agent.v1.ListDecisionsResponse.decisions:type_name -> quartet.agent.v1.Decision
+	64, // 41: quartet.agent.v1.AgentFacts.agent:type_name -> quartet.agent.v1.Agent
+	76, // 42: quartet.agent.v1.AgentFacts.head_queued_at:type_name -> google.protobuf.Timestamp
+	83, // 43: quartet.agent.v1.AgentFacts.last_decision:type_name -> quartet.agent.v1.Decision
+	74, // 44: quartet.agent.v1.AgentFacts.shown_waits:type_name -> quartet.agent.v1.ShownWait
+	76, // 45: quartet.agent.v1.AgentFacts.last_turn_started_at:type_name -> google.protobuf.Timestamp
+	72, // 46: quartet.agent.v1.AgentFacts.open_turn:type_name -> quartet.agent.v1.Turn
+	76, // 47: quartet.agent.v1.AgentFacts.woken_at:type_name -> google.protobuf.Timestamp
+	28, // 48: quartet.agent.v1.GetFactsResponse.facts:type_name -> quartet.agent.v1.AgentFacts
+	83, // 49: quartet.agent.v1.OfferDecisionRequest.decision:type_name -> quartet.agent.v1.Decision
+	0,  // 50: quartet.agent.v1.OfferDecisionResponse.result:type_name -> quartet.agent.v1.OfferResult
+	68, // 51: quartet.agent.v1.WatchTurnResponse.interjections:type_name -> quartet.agent.v1.Message
+	72, // 52: quartet.agent.v1.WatchTurnResponse.ended:type_name -> quartet.agent.v1.Turn
+	72, // 53: quartet.agent.v1.AbortRunResponse.turn:type_name -> quartet.agent.v1.Turn
+	64, // 54: quartet.agent.v1.AbortRunResponse.agent:type_name -> quartet.agent.v1.Agent
+	64, // 55: quartet.agent.v1.PauseAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	64, // 56: quartet.agent.v1.ResumeAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	64, // 57: quartet.agent.v1.StopAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	64, // 58: quartet.agent.v1.StartAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	64, // 59: quartet.agent.v1.DeleteAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	84, // 60: quartet.agent.v1.GetDelegationResponse.delegation:type_name -> quartet.agent.v1.Delegation
+	84, // 61: quartet.agent.v1.ListDelegationsResponse.delegations:type_name -> quartet.agent.v1.Delegation
+	82, // 62: quartet.agent.v1.ListRoundsResponse.rounds:type_name -> quartet.agent.v1.Round
+	15, // 63: quartet.agent.v1.GetContextResponse.context:type_name -> quartet.agent.v1.ContextProjection
+	85, // 64: quartet.agent.v1.ListBriefsRequest.kind:type_name -> quartet.agent.v1.BriefKind
+	86, // 65: quartet.agent.v1.ListBriefsResponse.briefs:type_name -> quartet.agent.v1.Brief
+	87, // 66: quartet.agent.v1.ListToolsResponse.tools:type_name -> quartet.agent.v1.ToolSpec
+	73, // 67: quartet.agent.v1.CallToolRequest.arguments:type_name -> google.protobuf.Struct
+	78, // 68: quartet.agent.v1.CallToolResponse.result:type_name -> quartet.agent.v1.ToolResult
+	1,  // 69: quartet.agent.v1.AgentService.SpawnAgent:input_type -> quartet.agent.v1.SpawnAgentRequest
+	3,  // 70: quartet.agent.v1.AgentService.GetAgent:input_type -> quartet.agent.v1.GetAgentRequest
+	5,  // 71: quartet.agent.v1.AgentService.ListAgents:input_type -> quartet.agent.v1.ListAgentsRequest
+	7,  // 72: quartet.agent.v1.AgentService.EnqueueMessage:input_type -> quartet.agent.v1.EnqueueMessageRequest
+	9,  // 73: quartet.agent.v1.AgentService.GetMessage:input_type -> quartet.agent.v1.GetMessageRequest
+	11, // 74: quartet.agent.v1.AgentService.ListMessages:input_type -> quartet.agent.v1.ListMessagesRequest
+	13, // 75: quartet.agent.v1.AgentService.AcquireTurn:input_type -> quartet.agent.v1.AcquireTurnRequest
+	16, // 76: quartet.agent.v1.AgentService.RenewTurn:input_type -> quartet.agent.v1.RenewTurnRequest
+	18, // 77: quartet.agent.v1.AgentService.SubmitRound:input_type -> quartet.agent.v1.SubmitRoundRequest
+	20, // 78: quartet.agent.v1.AgentService.FinishTurn:input_type -> quartet.agent.v1.FinishTurnRequest
+	22, // 79: quartet.agent.v1.AgentService.GetTurn:input_type -> quartet.agent.v1.GetTurnRequest
+	24, // 80: quartet.agent.v1.AgentService.ListTurns:input_type -> quartet.agent.v1.ListTurnsRequest
+	26, // 81: quartet.agent.v1.AgentService.ListDecisions:input_type -> quartet.agent.v1.ListDecisionsRequest
+	33, // 82: quartet.agent.v1.AgentService.WatchTurn:input_type -> quartet.agent.v1.WatchTurnRequest
+	35, // 83: quartet.agent.v1.AgentService.AbortRun:input_type -> quartet.agent.v1.AbortRunRequest
+	37, // 84: quartet.agent.v1.AgentService.PauseAgent:input_type -> quartet.agent.v1.PauseAgentRequest
+	39, // 85: quartet.agent.v1.AgentService.ResumeAgent:input_type -> quartet.agent.v1.ResumeAgentRequest
+	41, // 86: quartet.agent.v1.AgentService.StopAgent:input_type -> quartet.agent.v1.StopAgentRequest
+	43, // 87: quartet.agent.v1.AgentService.StartAgent:input_type -> quartet.agent.v1.StartAgentRequest
+	45, // 88: quartet.agent.v1.AgentService.DeleteAgent:input_type -> quartet.agent.v1.DeleteAgentRequest
+	47, // 89: quartet.agent.v1.AgentService.GetDelegation:input_type -> quartet.agent.v1.GetDelegationRequest
+	49, // 90: quartet.agent.v1.AgentService.ListDelegations:input_type -> quartet.agent.v1.ListDelegationsRequest
+	51, // 91: quartet.agent.v1.AgentService.ListRounds:input_type -> quartet.agent.v1.ListRoundsRequest
+	53, // 92: quartet.agent.v1.AgentService.GetContext:input_type -> quartet.agent.v1.GetContextRequest
+	55, // 93: quartet.agent.v1.AgentService.ListBriefs:input_type -> quartet.agent.v1.ListBriefsRequest
+	57, // 94: quartet.agent.v1.AgentService.ListTools:input_type -> quartet.agent.v1.ListToolsRequest
+	59, // 95: quartet.agent.v1.AgentService.CallTool:input_type -> quartet.agent.v1.CallToolRequest
+	29, // 96: quartet.agent.v1.AgentService.GetFacts:input_type -> quartet.agent.v1.GetFactsRequest
+	31, // 97: quartet.agent.v1.AgentService.OfferDecision:input_type -> quartet.agent.v1.OfferDecisionRequest
+	2,  // 98: quartet.agent.v1.AgentService.SpawnAgent:output_type -> quartet.agent.v1.SpawnAgentResponse
+	4,  // 99: quartet.agent.v1.AgentService.GetAgent:output_type -> quartet.agent.v1.GetAgentResponse
+	6,  // 100: quartet.agent.v1.AgentService.ListAgents:output_type -> quartet.agent.v1.ListAgentsResponse
+	8,  // 101: quartet.agent.v1.AgentService.EnqueueMessage:output_type -> quartet.agent.v1.EnqueueMessageResponse
+	10, // 102: quartet.agent.v1.AgentService.GetMessage:output_type -> quartet.agent.v1.GetMessageResponse
+	12, // 103: quartet.agent.v1.AgentService.ListMessages:output_type -> quartet.agent.v1.ListMessagesResponse
+	14, // 104: quartet.agent.v1.AgentService.AcquireTurn:output_type -> quartet.agent.v1.AcquireTurnResponse
+	17, // 105: quartet.agent.v1.AgentService.RenewTurn:output_type -> quartet.agent.v1.RenewTurnResponse
+	19, // 106: quartet.agent.v1.AgentService.SubmitRound:output_type -> quartet.agent.v1.SubmitRoundResponse
+	21, // 107: quartet.agent.v1.AgentService.FinishTurn:output_type -> quartet.agent.v1.FinishTurnResponse
+	23, // 108: quartet.agent.v1.AgentService.GetTurn:output_type -> quartet.agent.v1.GetTurnResponse
+	25, // 109: quartet.agent.v1.AgentService.ListTurns:output_type -> quartet.agent.v1.ListTurnsResponse
+	27, // 110: quartet.agent.v1.AgentService.ListDecisions:output_type -> quartet.agent.v1.ListDecisionsResponse
+	34, // 111: quartet.agent.v1.AgentService.WatchTurn:output_type -> quartet.agent.v1.WatchTurnResponse
+	36, // 112: quartet.agent.v1.AgentService.AbortRun:output_type -> quartet.agent.v1.AbortRunResponse
+	38, // 113: quartet.agent.v1.AgentService.PauseAgent:output_type -> quartet.agent.v1.PauseAgentResponse
+	40, // 114: quartet.agent.v1.AgentService.ResumeAgent:output_type -> quartet.agent.v1.ResumeAgentResponse
+	42, // 115: quartet.agent.v1.AgentService.StopAgent:output_type -> quartet.agent.v1.StopAgentResponse
+	44, // 116: quartet.agent.v1.AgentService.StartAgent:output_type -> quartet.agent.v1.StartAgentResponse
+	46, // 117: quartet.agent.v1.AgentService.DeleteAgent:output_type -> quartet.agent.v1.DeleteAgentResponse
+	48, // 118: quartet.agent.v1.AgentService.GetDelegation:output_type -> quartet.agent.v1.GetDelegationResponse
+	50, // 119: quartet.agent.v1.AgentService.ListDelegations:output_type -> quartet.agent.v1.ListDelegationsResponse
+	52, // 120: quartet.agent.v1.AgentService.ListRounds:output_type -> quartet.agent.v1.ListRoundsResponse
+	54, // 121: quartet.agent.v1.AgentService.GetContext:output_type -> quartet.agent.v1.GetContextResponse
+	56, // 122: quartet.agent.v1.AgentService.ListBriefs:output_type -> quartet.agent.v1.ListBriefsResponse
+	58, // 123: quartet.agent.v1.AgentService.ListTools:output_type -> quartet.agent.v1.ListToolsResponse
+	60, // 124: quartet.agent.v1.AgentService.CallTool:output_type -> quartet.agent.v1.CallToolResponse
+	30, // 125: quartet.agent.v1.AgentService.GetFacts:output_type -> quartet.agent.v1.GetFactsResponse
+	32, // 126: quartet.agent.v1.AgentService.OfferDecision:output_type -> quartet.agent.v1.OfferDecisionResponse
+	98, // [98:127] is the sub-list for method output_type
+	69, // [69:98] is the sub-list for method input_type
+	69, // [69:69] is the sub-list for extension type_name
+	69, // [69:69] is the sub-list for extension extendee
+	0,  // [0:69] is the sub-list for field type_name
 }
 
 func init() { file_quartet_agent_v1_agent_service_proto_init() }
@@ -4694,13 +4775,14 @@ func file_quartet_agent_v1_agent_service_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_agent_v1_agent_service_proto_rawDesc), len(file_quartet_agent_v1_agent_service_proto_rawDesc)),
-			NumEnums:      0,
+			NumEnums:      1,
 			NumMessages:   60,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
 		GoTypes:           file_quartet_agent_v1_agent_service_proto_goTypes,
 		DependencyIndexes: file_quartet_agent_v1_agent_service_proto_depIdxs,
+		EnumInfos:         file_quartet_agent_v1_agent_service_proto_enumTypes,
 		MessageInfos:      file_quartet_agent_v1_agent_service_proto_msgTypes,
 	}.Build()
 	File_quartet_agent_v1_agent_service_proto = out.File

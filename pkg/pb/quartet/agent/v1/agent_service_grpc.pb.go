@@ -54,81 +54,101 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// AgentService owns who thinks: agents, lanes, turns.
+// AgentService manages agents, their messages and their turns.
 type AgentServiceClient interface {
-	// SpawnAgent is the only way to make a context (SPEC A1).
+	// SpawnAgent makes an agent: a private child of the caller, or a public agent.
 	// Errors: INVALID_ARGUMENT, ALREADY_EXISTS, REQUEST_ID_REUSED, TOOL_NOT_AVAILABLE,
-	// CHILD_AGENT_LIMIT_EXCEEDED, AGENT_DELETED; with workspace_mode worktree
-	// NOT_A_WORK_TREE, and NOT_READY where no worker is connected that could make it.
+	// CHILD_AGENT_LIMIT_EXCEEDED, AGENT_DELETED; with workspace_mode worktree also
+	// NOT_A_WORK_TREE, and NOT_READY if no connected worker can make it.
 	SpawnAgent(ctx context.Context, in *SpawnAgentRequest, opts ...grpc.CallOption) (*SpawnAgentResponse, error)
-	// GetAgent reads identity, posture with its reason, focus, waits and visible children
-	// (SPEC A4).
+	// GetAgent reads an agent with its posture, current work item, waits and children. An agent
+	// may read itself and its children. Errors: NOT_FOUND, PERMISSION_DENIED.
 	GetAgent(ctx context.Context, in *GetAgentRequest, opts ...grpc.CallOption) (*GetAgentResponse, error)
-	// ListAgents reads the agents of the namespace; private ones only on request (SPEC A4).
+	// ListAgents reads the agents of the namespace in order of id; for an agent, those that it
+	// spawned. Private and deleted agents are listed only on request.
 	ListAgents(ctx context.Context, in *ListAgentsRequest, opts ...grpc.CallOption) (*ListAgentsResponse, error)
-	// EnqueueMessage puts input into an agent's lane (SPEC A5).
-	// Errors: INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED, AGENT_STOPPED, LIMIT_EXCEEDED.
+	// EnqueueMessage adds a message to an agent's lane.
+	// Errors: INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED, AGENT_STOPPED, AGENT_DELETED,
+	// LIMIT_EXCEEDED, OVERLOADED if the lane has 10000 messages.
 	EnqueueMessage(ctx context.Context, in *EnqueueMessageRequest, opts ...grpc.CallOption) (*EnqueueMessageResponse, error)
-	// GetMessage reads one message.
+	// GetMessage reads one message. Errors: NOT_FOUND, also for a message that finished long
+	// ago: the newest 256 finished messages are kept.
 	GetMessage(ctx context.Context, in *GetMessageRequest, opts ...grpc.CallOption) (*GetMessageResponse, error)
-	// ListMessages reads an agent's messages.
+	// ListMessages reads an agent's messages in order of arrival: all that are queued or in a
+	// turn, and the newest 256 that are finished.
 	ListMessages(ctx context.Context, in *ListMessagesRequest, opts ...grpc.CallOption) (*ListMessagesResponse, error)
-	// AcquireTurn waits for an agent that has something to do and leases the turn (SPEC A6).
+	// AcquireTurn waits for an agent that has a message to process and leases its turn for
+	// 30 s. A call without a turn in time returns pending. Errors: INVALID_ARGUMENT,
+	// PERMISSION_DENIED, REQUEST_ID_REUSED, NOT_READY while the service stops.
 	AcquireTurn(ctx context.Context, in *AcquireTurnRequest, opts ...grpc.CallOption) (*AcquireTurnResponse, error)
-	// RenewTurn keeps the lease. Errors: RUN_STALE, TURN_ENDED.
+	// RenewTurn renews the lease of an open turn for 30 s. Errors: RUN_STALE, TURN_ENDED.
 	RenewTurn(ctx context.Context, in *RenewTurnRequest, opts ...grpc.CallOption) (*RenewTurnResponse, error)
-	// SubmitRound keeps an assistant's reply, executes its tool calls in order and answers
-	// their results. Repeating a round index answers the same. Errors: RUN_STALE, TURN_ENDED.
+	// SubmitRound stores an assistant's reply, executes its tool calls in order and returns
+	// their results, within 45 s. Repeating a round_index returns the same response.
+	// Errors: INVALID_ARGUMENT, RUN_STALE, TURN_ENDED, REQUEST_ID_REUSED for another round under
+	// the same index.
 	SubmitRound(ctx context.Context, in *SubmitRoundRequest, opts ...grpc.CallOption) (*SubmitRoundResponse, error)
-	// FinishTurn ends a turn. After the turn has ended it changes nothing. Errors: RUN_STALE.
+	// FinishTurn ends a turn. For a turn that its run has ended before it returns that turn and
+	// changes nothing. Errors: INVALID_ARGUMENT, RUN_STALE.
 	FinishTurn(ctx context.Context, in *FinishTurnRequest, opts ...grpc.CallOption) (*FinishTurnResponse, error)
-	// GetTurn reads a turn with its rounds.
+	// GetTurn reads a turn with its rounds, however long ago it ended. Errors: NOT_FOUND.
 	GetTurn(ctx context.Context, in *GetTurnRequest, opts ...grpc.CallOption) (*GetTurnResponse, error)
-	// ListTurns reads an agent's turns, newest first.
+	// ListTurns reads the newest 64 turns of an agent, newest first.
 	ListTurns(ctx context.Context, in *ListTurnsRequest, opts ...grpc.CallOption) (*ListTurnsResponse, error)
-	// ListDecisions reads the scheduler's recorded decisions, newest first (SPEC D6).
+	// ListDecisions reads the newest 100 recorded decisions of the scheduler, newest first.
 	ListDecisions(ctx context.Context, in *ListDecisionsRequest, opts ...grpc.CallOption) (*ListDecisionsResponse, error)
-	// WatchTurn streams to the runner what happens to its open turn: interjections as they
-	// are handed over, and its end (SPEC A7, A9). It ends with the turn. Errors: RUN_STALE.
+	// WatchTurn streams to the runner what happens to its open turn: messages that wait to be
+	// interjected, and the end of the turn, which ends the stream. Errors: NOT_FOUND, RUN_STALE.
 	WatchTurn(ctx context.Context, in *WatchTurnRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchTurnResponse], error)
-	// AbortRun cancels the running turn only: the turn and its message end as aborted, the
-	// agent is paused (SPEC A7). Errors: RUN_STALE if run_id is given and no longer open.
+	// AbortRun ends the open turn and its message as aborted and pauses the agent. Work items,
+	// waits and tasks stay. Errors: NOT_FOUND, PERMISSION_DENIED, AGENT_DELETED; RUN_STALE if
+	// run_id is set and is not the open run.
 	AbortRun(ctx context.Context, in *AbortRunRequest, opts ...grpc.CallOption) (*AbortRunResponse, error)
-	// PauseAgent keeps taking input and starts no turns (SPEC A8). A stopped agent stays
-	// stopped. Errors of all control: NOT_FOUND, PERMISSION_DENIED, AGENT_DELETED.
+	// PauseAgent lets an agent start no turns; it still accepts input, and an open turn
+	// continues. A stopped agent stays stopped. Errors: NOT_FOUND, PERMISSION_DENIED,
+	// AGENT_DELETED.
 	PauseAgent(ctx context.Context, in *PauseAgentRequest, opts ...grpc.CallOption) (*PauseAgentResponse, error)
-	// ResumeAgent ends a pause; it runs nothing by itself (SPEC A8).
+	// ResumeAgent ends a pause. Errors: NOT_FOUND, PERMISSION_DENIED, AGENT_DELETED,
+	// AGENT_STOPPED.
 	ResumeAgent(ctx context.Context, in *ResumeAgentRequest, opts ...grpc.CallOption) (*ResumeAgentResponse, error)
-	// StopAgent ends the open turn and takes no turns, ticks or external input until
-	// StartAgent (SPEC A8).
+	// StopAgent ends the open turn and lets the agent start no turns and accept no input but
+	// operators' and task results until StartAgent. Errors: NOT_FOUND, PERMISSION_DENIED,
+	// AGENT_DELETED.
 	StopAgent(ctx context.Context, in *StopAgentRequest, opts ...grpc.CallOption) (*StopAgentResponse, error)
-	// StartAgent ends a stop; it runs nothing by itself and replays no tasks (SPEC A8).
+	// StartAgent ends a stop or a pause. It starts no turn by itself and runs no task again.
+	// Errors: NOT_FOUND, PERMISSION_DENIED, AGENT_DELETED.
 	StartAgent(ctx context.Context, in *StartAgentRequest, opts ...grpc.CallOption) (*StartAgentResponse, error)
-	// DeleteAgent ends an agent and its private descendants for ever: waits, triggers and
-	// tasks end, open items stay with blocker owner_deleted, the id is never used again
-	// (SPEC A8). It is durable and goes on after a crash; lifecycle says how far it is.
+	// DeleteAgent permanently deletes an agent and its private descendants: waits, triggers and
+	// tasks end, open work items keep the blocker owner_deleted, and the id is never used again.
+	// The response returns when the deletion has begun; lifecycle says how far it is.
+	// Errors: NOT_FOUND, PERMISSION_DENIED, REVISION_CONFLICT.
 	DeleteAgent(ctx context.Context, in *DeleteAgentRequest, opts ...grpc.CallOption) (*DeleteAgentResponse, error)
-	// GetDelegation reads one delegation of a parent (SPEC A3).
+	// GetDelegation reads one delegation of a parent. Errors: NOT_FOUND, also for one that was
+	// completed long ago: the newest 256 completed delegations are kept.
 	GetDelegation(ctx context.Context, in *GetDelegationRequest, opts ...grpc.CallOption) (*GetDelegationResponse, error)
-	// ListDelegations reads a parent's delegations, newest first (SPEC A3).
+	// ListDelegations reads a parent's delegations, newest first: all that are open, and the
+	// newest 256 that are completed.
 	ListDelegations(ctx context.Context, in *ListDelegationsRequest, opts ...grpc.CallOption) (*ListDelegationsResponse, error)
-	// ListRounds reads an agent's transcript back, newest first: all of it, of a turn, or of
-	// a work item (SPEC C2).
+	// ListRounds reads an agent's rounds, newest first: all of them, those of a turn, or those
+	// of a work item.
 	ListRounds(ctx context.Context, in *ListRoundsRequest, opts ...grpc.CallOption) (*ListRoundsResponse, error)
-	// GetContext renders what a model is shown, layered and within a budget (SPEC C1).
-	// Errors: BASELINE_OVER_BUDGET where the parts that may not be left out do not fit.
+	// GetContext renders what a model would be shown of an agent's work, within a budget. It
+	// changes nothing. Errors: LIMIT_EXCEEDED, BASELINE_OVER_BUDGET if the parts that must be
+	// shown do not fit.
 	GetContext(ctx context.Context, in *GetContextRequest, opts ...grpc.CallOption) (*GetContextResponse, error)
-	// ListBriefs reads an agent's briefs, newest first (SPEC C3).
+	// ListBriefs reads an agent's briefs, newest first.
 	ListBriefs(ctx context.Context, in *ListBriefsRequest, opts ...grpc.CallOption) (*ListBriefsResponse, error)
-	// ListTools describes the tools that the caller may use for an agent (SPEC C4).
+	// ListTools describes the tools that the caller may use for an agent. For a runner these are
+	// the tools of the agent's turns.
 	ListTools(ctx context.Context, in *ListToolsRequest, opts ...grpc.CallOption) (*ListToolsResponse, error)
-	// CallTool executes one tool outside of a turn (SPEC C4). A failure is a result too.
-	// Errors: only what concerns the request itself.
+	// CallTool executes one tool outside of a turn. A tool call that fails is a result too; the
+	// errors are those of the request itself: INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED,
+	// REQUEST_ID_REUSED.
 	CallTool(ctx context.Context, in *CallToolRequest, opts ...grpc.CallOption) (*CallToolResponse, error)
-	// GetFacts reads what the scheduler needs to decide. Role: service.
+	// GetFacts reads the facts on which decisions about agents rest. Role: service.
 	GetFacts(ctx context.Context, in *GetFactsRequest, opts ...grpc.CallOption) (*GetFactsResponse, error)
-	// OfferDecision records what the scheduler decided and queues its tick, if the facts
-	// still hold. Role: service.
+	// OfferDecision records a decision and queues its tick, if the facts that it rests on have
+	// not changed. Role: service.
 	OfferDecision(ctx context.Context, in *OfferDecisionRequest, opts ...grpc.CallOption) (*OfferDecisionResponse, error)
 }
 
@@ -443,81 +463,101 @@ func (c *agentServiceClient) OfferDecision(ctx context.Context, in *OfferDecisio
 // All implementations must embed UnimplementedAgentServiceServer
 // for forward compatibility.
 //
-// AgentService owns who thinks: agents, lanes, turns.
+// AgentService manages agents, their messages and their turns.
 type AgentServiceServer interface {
-	// SpawnAgent is the only way to make a context (SPEC A1).
+	// SpawnAgent makes an agent: a private child of the caller, or a public agent.
 	// Errors: INVALID_ARGUMENT, ALREADY_EXISTS, REQUEST_ID_REUSED, TOOL_NOT_AVAILABLE,
-	// CHILD_AGENT_LIMIT_EXCEEDED, AGENT_DELETED; with workspace_mode worktree
-	// NOT_A_WORK_TREE, and NOT_READY where no worker is connected that could make it.
+	// CHILD_AGENT_LIMIT_EXCEEDED, AGENT_DELETED; with workspace_mode worktree also
+	// NOT_A_WORK_TREE, and NOT_READY if no connected worker can make it.
 	SpawnAgent(context.Context, *SpawnAgentRequest) (*SpawnAgentResponse, error)
-	// GetAgent reads identity, posture with its reason, focus, waits and visible children
-	// (SPEC A4).
+	// GetAgent reads an agent with its posture, current work item, waits and children. An agent
+	// may read itself and its children. Errors: NOT_FOUND, PERMISSION_DENIED.
 	GetAgent(context.Context, *GetAgentRequest) (*GetAgentResponse, error)
-	// ListAgents reads the agents of the namespace; private ones only on request (SPEC A4).
+	// ListAgents reads the agents of the namespace in order of id; for an agent, those that it
+	// spawned. Private and deleted agents are listed only on request.
 	ListAgents(context.Context, *ListAgentsRequest) (*ListAgentsResponse, error)
-	// EnqueueMessage puts input into an agent's lane (SPEC A5).
-	// Errors: INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED, AGENT_STOPPED, LIMIT_EXCEEDED.
+	// EnqueueMessage adds a message to an agent's lane.
+	// Errors: INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED, AGENT_STOPPED, AGENT_DELETED,
+	// LIMIT_EXCEEDED, OVERLOADED if the lane has 10000 messages.
 	EnqueueMessage(context.Context, *EnqueueMessageRequest) (*EnqueueMessageResponse, error)
-	// GetMessage reads one message.
+	// GetMessage reads one message. Errors: NOT_FOUND, also for a message that finished long
+	// ago: the newest 256 finished messages are kept.
 	GetMessage(context.Context, *GetMessageRequest) (*GetMessageResponse, error)
-	// ListMessages reads an agent's messages.
+	// ListMessages reads an agent's messages in order of arrival: all that are queued or in a
+	// turn, and the newest 256 that are finished.
 	ListMessages(context.Context, *ListMessagesRequest) (*ListMessagesResponse, error)
-	// AcquireTurn waits for an agent that has something to do and leases the turn (SPEC A6).
+	// AcquireTurn waits for an agent that has a message to process and leases its turn for
+	// 30 s. A call without a turn in time returns pending. Errors: INVALID_ARGUMENT,
+	// PERMISSION_DENIED, REQUEST_ID_REUSED, NOT_READY while the service stops.
 	AcquireTurn(context.Context, *AcquireTurnRequest) (*AcquireTurnResponse, error)
-	// RenewTurn keeps the lease. Errors: RUN_STALE, TURN_ENDED.
+	// RenewTurn renews the lease of an open turn for 30 s. Errors: RUN_STALE, TURN_ENDED.
 	RenewTurn(context.Context, *RenewTurnRequest) (*RenewTurnResponse, error)
-	// SubmitRound keeps an assistant's reply, executes its tool calls in order and answers
-	// their results. Repeating a round index answers the same. Errors: RUN_STALE, TURN_ENDED.
+	// SubmitRound stores an assistant's reply, executes its tool calls in order and returns
+	// their results, within 45 s. Repeating a round_index returns the same response.
+	// Errors: INVALID_ARGUMENT, RUN_STALE, TURN_ENDED, REQUEST_ID_REUSED for another round under
+	// the same index.
 	SubmitRound(context.Context, *SubmitRoundRequest) (*SubmitRoundResponse, error)
-	// FinishTurn ends a turn. After the turn has ended it changes nothing. Errors: RUN_STALE.
+	// FinishTurn ends a turn. For a turn that its run has ended before it returns that turn and
+	// changes nothing. Errors: INVALID_ARGUMENT, RUN_STALE.
 	FinishTurn(context.Context, *FinishTurnRequest) (*FinishTurnResponse, error)
-	// GetTurn reads a turn with its rounds.
+	// GetTurn reads a turn with its rounds, however long ago it ended. Errors: NOT_FOUND.
 	GetTurn(context.Context, *GetTurnRequest) (*GetTurnResponse, error)
-	// ListTurns reads an agent's turns, newest first.
+	// ListTurns reads the newest 64 turns of an agent, newest first.
 	ListTurns(context.Context, *ListTurnsRequest) (*ListTurnsResponse, error)
-	// ListDecisions reads the scheduler's recorded decisions, newest first (SPEC D6).
+	// ListDecisions reads the newest 100 recorded decisions of the scheduler, newest first.
 	ListDecisions(context.Context, *ListDecisionsRequest) (*ListDecisionsResponse, error)
-	// WatchTurn streams to the runner what happens to its open turn: interjections as they
-	// are handed over, and its end (SPEC A7, A9). It ends with the turn. Errors: RUN_STALE.
+	// WatchTurn streams to the runner what happens to its open turn: messages that wait to be
+	// interjected, and the end of the turn, which ends the stream. Errors: NOT_FOUND, RUN_STALE.
 	WatchTurn(*WatchTurnRequest, grpc.ServerStreamingServer[WatchTurnResponse]) error
-	// AbortRun cancels the running turn only: the turn and its message end as aborted, the
-	// agent is paused (SPEC A7). Errors: RUN_STALE if run_id is given and no longer open.
+	// AbortRun ends the open turn and its message as aborted and pauses the agent. Work items,
+	// waits and tasks stay. Errors: NOT_FOUND, PERMISSION_DENIED, AGENT_DELETED; RUN_STALE if
+	// run_id is set and is not the open run.
 	AbortRun(context.Context, *AbortRunRequest) (*AbortRunResponse, error)
-	// PauseAgent keeps taking input and starts no turns (SPEC A8). A stopped agent stays
-	// stopped. Errors of all control: NOT_FOUND, PERMISSION_DENIED, AGENT_DELETED.
+	// PauseAgent lets an agent start no turns; it still accepts input, and an open turn
+	// continues. A stopped agent stays stopped. Errors: NOT_FOUND, PERMISSION_DENIED,
+	// AGENT_DELETED.
 	PauseAgent(context.Context, *PauseAgentRequest) (*PauseAgentResponse, error)
-	// ResumeAgent ends a pause; it runs nothing by itself (SPEC A8).
+	// ResumeAgent ends a pause. Errors: NOT_FOUND, PERMISSION_DENIED, AGENT_DELETED,
+	// AGENT_STOPPED.
 	ResumeAgent(context.Context, *ResumeAgentRequest) (*ResumeAgentResponse, error)
-	// StopAgent ends the open turn and takes no turns, ticks or external input until
-	// StartAgent (SPEC A8).
+	// StopAgent ends the open turn and lets the agent start no turns and accept no input but
+	// operators' and task results until StartAgent. Errors: NOT_FOUND, PERMISSION_DENIED,
+	// AGENT_DELETED.
 	StopAgent(context.Context, *StopAgentRequest) (*StopAgentResponse, error)
-	// StartAgent ends a stop; it runs nothing by itself and replays no tasks (SPEC A8).
+	// StartAgent ends a stop or a pause. It starts no turn by itself and runs no task again.
+	// Errors: NOT_FOUND, PERMISSION_DENIED, AGENT_DELETED.
 	StartAgent(context.Context, *StartAgentRequest) (*StartAgentResponse, error)
-	// DeleteAgent ends an agent and its private descendants for ever: waits, triggers and
-	// tasks end, open items stay with blocker owner_deleted, the id is never used again
-	// (SPEC A8). It is durable and goes on after a crash; lifecycle says how far it is.
+	// DeleteAgent permanently deletes an agent and its private descendants: waits, triggers and
+	// tasks end, open work items keep the blocker owner_deleted, and the id is never used again.
+	// The response returns when the deletion has begun; lifecycle says how far it is.
+	// Errors: NOT_FOUND, PERMISSION_DENIED, REVISION_CONFLICT.
 	DeleteAgent(context.Context, *DeleteAgentRequest) (*DeleteAgentResponse, error)
-	// GetDelegation reads one delegation of a parent (SPEC A3).
+	// GetDelegation reads one delegation of a parent. Errors: NOT_FOUND, also for one that was
+	// completed long ago: the newest 256 completed delegations are kept.
 	GetDelegation(context.Context, *GetDelegationRequest) (*GetDelegationResponse, error)
-	// ListDelegations reads a parent's delegations, newest first (SPEC A3).
+	// ListDelegations reads a parent's delegations, newest first: all that are open, and the
+	// newest 256 that are completed.
 	ListDelegations(context.Context, *ListDelegationsRequest) (*ListDelegationsResponse, error)
-	// ListRounds reads an agent's transcript back, newest first: all of it, of a turn, or of
-	// a work item (SPEC C2).
+	// ListRounds reads an agent's rounds, newest first: all of them, those of a turn, or those
+	// of a work item.
 	ListRounds(context.Context, *ListRoundsRequest) (*ListRoundsResponse, error)
-	// GetContext renders what a model is shown, layered and within a budget (SPEC C1).
-	// Errors: BASELINE_OVER_BUDGET where the parts that may not be left out do not fit.
+	// GetContext renders what a model would be shown of an agent's work, within a budget. It
+	// changes nothing. Errors: LIMIT_EXCEEDED, BASELINE_OVER_BUDGET if the parts that must be
+	// shown do not fit.
 	GetContext(context.Context, *GetContextRequest) (*GetContextResponse, error)
-	// ListBriefs reads an agent's briefs, newest first (SPEC C3).
+	// ListBriefs reads an agent's briefs, newest first.
 	ListBriefs(context.Context, *ListBriefsRequest) (*ListBriefsResponse, error)
-	// ListTools describes the tools that the caller may use for an agent (SPEC C4).
+	// ListTools describes the tools that the caller may use for an agent. For a runner these are
+	// the tools of the agent's turns.
 	ListTools(context.Context, *ListToolsRequest) (*ListToolsResponse, error)
-	// CallTool executes one tool outside of a turn (SPEC C4). A failure is a result too.
-	// Errors: only what concerns the request itself.
+	// CallTool executes one tool outside of a turn. A tool call that fails is a result too; the
+	// errors are those of the request itself: INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED,
+	// REQUEST_ID_REUSED.
 	CallTool(context.Context, *CallToolRequest) (*CallToolResponse, error)
-	// GetFacts reads what the scheduler needs to decide. Role: service.
+	// GetFacts reads the facts on which decisions about agents rest. Role: service.
 	GetFacts(context.Context, *GetFactsRequest) (*GetFactsResponse, error)
-	// OfferDecision records what the scheduler decided and queues its tick, if the facts
-	// still hold. Role: service.
+	// OfferDecision records a decision and queues its tick, if the facts that it rests on have
+	// not changed. Role: service.
 	OfferDecision(context.Context, *OfferDecisionRequest) (*OfferDecisionResponse, error)
 	mustEmbedUnimplementedAgentServiceServer()
 }

@@ -10,6 +10,7 @@ import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
+	v1 "quartet/pkg/pb/quartet/agent/v1"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -22,26 +23,26 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Candidate is an item that was looked at, and what was made of it.
+// Candidate is a work item that the scheduler considered, and what it made of it.
 type Candidate struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The item.
+	// The work item.
 	WorkItemId string `protobuf:"bytes,1,opt,name=work_item_id,json=workItemId,proto3" json:"work_item_id,omitempty"`
-	// Its objective.
+	// The item's objective.
 	Objective string `protobuf:"bytes,2,opt,name=objective,proto3" json:"objective,omitempty"`
-	// Its candidate class, lower case.
+	// The item's candidate class in lower case, such as queued_runnable.
 	CandidateClass string `protobuf:"bytes,3,opt,name=candidate_class,json=candidateClass,proto3" json:"candidate_class,omitempty"`
-	// Its scheduling state, lower case.
+	// The item's scheduling state in lower case, such as waiting_task.
 	SchedulingState string `protobuf:"bytes,4,opt,name=scheduling_state,json=schedulingState,proto3" json:"scheduling_state,omitempty"`
-	// The rule behind that state.
+	// The rule behind the scheduling state.
 	ReasonCode string `protobuf:"bytes,5,opt,name=reason_code,json=reasonCode,proto3" json:"reason_code,omitempty"`
-	// Its revision.
+	// The item's revision.
 	Revision int64 `protobuf:"varint,6,opt,name=revision,proto3" json:"revision,omitempty"`
-	// Whether it was chosen.
+	// Whether the item was chosen.
 	Chosen bool `protobuf:"varint,7,opt,name=chosen,proto3" json:"chosen,omitempty"`
-	// Why, or why not, in words.
+	// A sentence that says why the item was chosen or not.
 	Why string `protobuf:"bytes,8,opt,name=why,proto3" json:"why,omitempty"`
-	// What it waits for, in words.
+	// What the item waits for, as a sentence; empty if it is runnable or completed.
 	WaitingFor    string `protobuf:"bytes,9,opt,name=waiting_for,json=waitingFor,proto3" json:"waiting_for,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -140,12 +141,12 @@ func (x *Candidate) GetWaitingFor() string {
 	return ""
 }
 
-// Fact is one thing that the decision rests on.
+// Fact is one fact that a decision rests on.
 type Fact struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its name.
+	// The fact's name, such as queued_messages.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Its value.
+	// The fact's value as text.
 	Value         string `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -195,20 +196,20 @@ func (x *Fact) GetValue() string {
 	return ""
 }
 
-// Verdict is what Plan makes of an agent's facts (SPEC D2).
+// Verdict is a decision about an agent.
 type Verdict struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// nothing, dispatch, tick or idle.
-	Action string `protobuf:"bytes,1,opt,name=action,proto3" json:"action,omitempty"`
-	// tick: continue_current, review_triggered, wake_hint, pick_queued or recheck.
-	TickReason string `protobuf:"bytes,2,opt,name=tick_reason,json=tickReason,proto3" json:"tick_reason,omitempty"`
-	// The rule that decided.
+	// What is done.
+	Action v1.DecisionAction `protobuf:"varint,1,opt,name=action,proto3,enum=quartet.agent.v1.DecisionAction" json:"action,omitempty"`
+	// Why the agent is woken, if action is tick.
+	TickReason v1.TickReason `protobuf:"varint,2,opt,name=tick_reason,json=tickReason,proto3,enum=quartet.agent.v1.TickReason" json:"tick_reason,omitempty"`
+	// The rule that decided, such as message_queued or no_progress.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	// The item it is about.
+	// The work item that the decision is about; empty if none.
 	WorkItemId string `protobuf:"bytes,4,opt,name=work_item_id,json=workItemId,proto3" json:"work_item_id,omitempty"`
-	// That item's revision.
+	// The revision of that item.
 	WorkItemRevision int64 `protobuf:"varint,5,opt,name=work_item_revision,json=workItemRevision,proto3" json:"work_item_revision,omitempty"`
-	// One sentence that a person understands.
+	// One sentence that explains the decision to a person.
 	Explanation string `protobuf:"bytes,6,opt,name=explanation,proto3" json:"explanation,omitempty"`
 	// When it was decided.
 	DecidedAt     *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=decided_at,json=decidedAt,proto3" json:"decided_at,omitempty"`
@@ -246,18 +247,18 @@ func (*Verdict) Descriptor() ([]byte, []int) {
 	return file_quartet_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{2}
 }
 
-func (x *Verdict) GetAction() string {
+func (x *Verdict) GetAction() v1.DecisionAction {
 	if x != nil {
 		return x.Action
 	}
-	return ""
+	return v1.DecisionAction(0)
 }
 
-func (x *Verdict) GetTickReason() string {
+func (x *Verdict) GetTickReason() v1.TickReason {
 	if x != nil {
 		return x.TickReason
 	}
-	return ""
+	return v1.TickReason(0)
 }
 
 func (x *Verdict) GetReason() string {
@@ -299,7 +300,7 @@ var File_quartet_scheduler_v1_scheduler_proto protoreflect.FileDescriptor
 
 const file_quartet_scheduler_v1_scheduler_proto_rawDesc = "" +
 	"\n" +
-	"$quartet/scheduler/v1/scheduler.proto\x12\x14quartet.scheduler.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa7\x02\n" +
+	"$quartet/scheduler/v1/scheduler.proto\x12\x14quartet.scheduler.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1cquartet/agent/v1/agent.proto\"\xa7\x02\n" +
 	"\tCandidate\x12 \n" +
 	"\fwork_item_id\x18\x01 \x01(\tR\n" +
 	"workItemId\x12\x1c\n" +
@@ -315,10 +316,10 @@ const file_quartet_scheduler_v1_scheduler_proto_rawDesc = "" +
 	"waitingFor\"0\n" +
 	"\x04Fact\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value\"\x87\x02\n" +
-	"\aVerdict\x12\x16\n" +
-	"\x06action\x18\x01 \x01(\tR\x06action\x12\x1f\n" +
-	"\vtick_reason\x18\x02 \x01(\tR\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value\"\xc7\x02\n" +
+	"\aVerdict\x128\n" +
+	"\x06action\x18\x01 \x01(\x0e2 .quartet.agent.v1.DecisionActionR\x06action\x12=\n" +
+	"\vtick_reason\x18\x02 \x01(\x0e2\x1c.quartet.agent.v1.TickReasonR\n" +
 	"tickReason\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12 \n" +
 	"\fwork_item_id\x18\x04 \x01(\tR\n" +
@@ -345,15 +346,19 @@ var file_quartet_scheduler_v1_scheduler_proto_goTypes = []any{
 	(*Candidate)(nil),             // 0: quartet.scheduler.v1.Candidate
 	(*Fact)(nil),                  // 1: quartet.scheduler.v1.Fact
 	(*Verdict)(nil),               // 2: quartet.scheduler.v1.Verdict
-	(*timestamppb.Timestamp)(nil), // 3: google.protobuf.Timestamp
+	(v1.DecisionAction)(0),        // 3: quartet.agent.v1.DecisionAction
+	(v1.TickReason)(0),            // 4: quartet.agent.v1.TickReason
+	(*timestamppb.Timestamp)(nil), // 5: google.protobuf.Timestamp
 }
 var file_quartet_scheduler_v1_scheduler_proto_depIdxs = []int32{
-	3, // 0: quartet.scheduler.v1.Verdict.decided_at:type_name -> google.protobuf.Timestamp
-	1, // [1:1] is the sub-list for method output_type
-	1, // [1:1] is the sub-list for method input_type
-	1, // [1:1] is the sub-list for extension type_name
-	1, // [1:1] is the sub-list for extension extendee
-	0, // [0:1] is the sub-list for field type_name
+	3, // 0: quartet.scheduler.v1.Verdict.action:type_name -> quartet.agent.v1.DecisionAction
+	4, // 1: quartet.scheduler.v1.Verdict.tick_reason:type_name -> quartet.agent.v1.TickReason
+	5, // 2: quartet.scheduler.v1.Verdict.decided_at:type_name -> google.protobuf.Timestamp
+	3, // [3:3] is the sub-list for method output_type
+	3, // [3:3] is the sub-list for method input_type
+	3, // [3:3] is the sub-list for extension type_name
+	3, // [3:3] is the sub-list for extension extendee
+	0, // [0:3] is the sub-list for field type_name
 }
 
 func init() { file_quartet_scheduler_v1_scheduler_proto_init() }

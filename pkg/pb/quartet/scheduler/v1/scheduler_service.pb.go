@@ -67,18 +67,18 @@ func (x *ExplainRequest) GetAgentId() string {
 	return ""
 }
 
-// ExplainResponse is the decision with all that it rests on.
+// ExplainResponse is a decision with everything that it rests on.
 type ExplainResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	// What would be done now.
 	Verdict *Verdict `protobuf:"bytes,2,opt,name=verdict,proto3" json:"verdict,omitempty"`
-	// What it rests on.
+	// The facts that the decision rests on.
 	Facts []*Fact `protobuf:"bytes,3,rep,name=facts,proto3" json:"facts,omitempty"`
-	// What was looked at.
+	// The work items that were considered.
 	Candidates []*Candidate `protobuf:"bytes,4,rep,name=candidates,proto3" json:"candidates,omitempty"`
-	// The decisions recorded last, newest first.
+	// The last 10 recorded decisions, newest first.
 	Recent        []*Verdict `protobuf:"bytes,5,rep,name=recent,proto3" json:"recent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

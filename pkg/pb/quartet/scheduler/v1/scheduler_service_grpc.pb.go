@@ -26,9 +26,10 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// SchedulerService says whom it would wake, and why.
+// SchedulerService explains which agents are woken, and why.
 type SchedulerServiceClient interface {
-	// Explain decides anew from the facts of this moment and changes nothing (SPEC D6).
+	// Explain decides about an agent from its current facts and changes nothing.
+	// Errors: INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED.
 	Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error)
 }
 
@@ -54,9 +55,10 @@ func (c *schedulerServiceClient) Explain(ctx context.Context, in *ExplainRequest
 // All implementations must embed UnimplementedSchedulerServiceServer
 // for forward compatibility.
 //
-// SchedulerService says whom it would wake, and why.
+// SchedulerService explains which agents are woken, and why.
 type SchedulerServiceServer interface {
-	// Explain decides anew from the facts of this moment and changes nothing (SPEC D6).
+	// Explain decides about an agent from its current facts and changes nothing.
+	// Errors: INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED.
 	Explain(context.Context, *ExplainRequest) (*ExplainResponse, error)
 	mustEmbedUnimplementedSchedulerServiceServer()
 }

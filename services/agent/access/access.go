@@ -1,0 +1,63 @@
+// Package access checks which caller may do what with an agent, and makes the actors
+// under which this plane calls other planes.
+package access
+
+import (
+	"context"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
+	"quartet/services/agent/ref"
+)
+
+// CheckRun validates the ids that identify a runner's call, and that the caller may act
+// for the run.
+func CheckRun(actor rpc.Actor, agentID, turnID, runID string) error {
+	for _, err := range []error{
+		fault.Name("agent_id", agentID),
+		fault.ID("turn_id", turnID, "trn_"),
+		fault.ID("run_id", runID, "run_"),
+		rpc.CheckAgent(actor, agentID),
+	} {
+		if err != nil {
+			return err
+		}
+	}
+	if actor.Role == rpc.RoleOperator || actor.Role == rpc.RoleIntegration || actor.Role == rpc.RoleWorker {
+		return fault.PermissionDenied.Newf("role %s does not run turns", actor.Role)
+	}
+	if actor.RunID != "" && actor.RunID != runID {
+		return fault.RunStale.Newf("the credential is of run %s, not of %s", actor.RunID, runID).With("run_id", runID)
+	}
+	return nil
+}
+
+// CheckRead checks that a caller may read an agent.
+func CheckRead(actor rpc.Actor, agentID string) error {
+	if err := fault.Name("agent_id", agentID); err != nil {
+		return err
+	}
+	return rpc.CheckAgent(actor, agentID)
+}
+
+// AsPlane makes calls under ctx act as this plane itself.
+func AsPlane(ctx context.Context, namespace string) context.Context {
+	return rpc.WithActor(ctx, rpc.Actor(*plane.System(namespace)))
+}
+
+// AsRun makes calls under ctx act as the agent in its run (SPEC X4).
+func AsRun(ctx context.Context, k ref.Agent, runID string) context.Context {
+	return rpc.WithActor(ctx, RunActor(k, runID))
+}
+
+func RunActor(k ref.Agent, runID string) rpc.Actor {
+	return rpc.Actor{Namespace: k.Namespace, Principal: Principal(k), Role: rpc.RoleAgent, AgentID: k.ID, RunID: runID}
+}
+
+// AgentActor returns the actor that reads on behalf of an agent outside of a run.
+func AgentActor(k ref.Agent) rpc.Actor { return RunActor(k, "") }
+
+// Principal returns the principal under which an agent's calls are made. Request ids are
+// unique in it.
+func Principal(k ref.Agent) string { return "agent/" + k.ID }

@@ -1,0 +1,209 @@
+package children
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"time"
+
+	"quartet/pkg/clock"
+	"quartet/pkg/journal"
+	"quartet/pkg/keylock"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/services/agent/ref"
+	"quartet/services/agent/state"
+)
+
+const (
+	// minRetry is the pause before an agent that waits for other planes is checked again.
+	// It doubles up to MaxRetry.
+	minRetry = 10 * time.Millisecond
+	MaxRetry = 2 * time.Second
+	// maxConcurrent bounds how many agents are reconciled at a time.
+	maxConcurrent = 16
+)
+
+// supervision sees to it that every delegation has its child, every child its
+// end, and every deletion too (SPEC A3, A8, A12). It remembers nothing that is
+// not in the journal: each look asks how things stand and takes the next step,
+// each step is one commit that may be tried again. So it begins anew after a
+// crash at any line.
+//
+//	delegation_opened --> agent_spawned --> turns --> agent_deleting --> delegation_completed --> (the task ends) --> agent_deleted
+//	 parent's partition    child's                     child's            parent's                 task plane          child's
+//
+// A worktree is made before the child is spawned (delegation_updated) and cleared
+// away before the delegation is completed, by the worker that holds it.
+type Supervisor struct {
+	due       *clock.Due
+	clk       clock.Clock
+	reconcile func(ctx context.Context, k ref.Agent) (again bool, err error)
+	onError   func(k ref.Agent, err error)
+
+	ctx      context.Context //nolint:containedctx // ends the looks that run when the service stops
+	cancel   context.CancelFunc
+	running  sync.WaitGroup
+	slots    chan struct{}
+	perAgent keylock.Locks[ref.Agent]
+
+	mu         sync.Mutex
+	passes     int                         // how many were started
+	attempts   map[ref.Agent]int           // passes in a row that found nothing to do yet
+	expectedBy map[ref.Agent]expectedChild // children that may not exist yet
+}
+
+// expectedChild is the delegation that a child belongs to.
+type expectedChild struct{ parentID, delegationID string }
+
+func NewSupervisor(clk clock.Clock, tend func(context.Context, ref.Agent) (bool, error), fail func(ref.Agent, error)) *Supervisor {
+	v := &Supervisor{clk: clk, reconcile: tend, onError: fail, slots: make(chan struct{}, maxConcurrent), attempts: map[ref.Agent]int{}, expectedBy: map[ref.Agent]expectedChild{}}
+	v.ctx, v.cancel = context.WithCancel(context.Background())
+	v.due = clock.NewDue(clk, v.runDue)
+	return v
+}
+
+func (v *Supervisor) Start() { v.due.Start() }
+
+func (v *Supervisor) Stop() {
+	v.due.Stop()
+	v.cancel()
+	v.running.Wait()
+}
+
+// Wait returns when no pass is due or running.
+func (v *Supervisor) Wait() {
+	for before := -1; ; {
+		v.due.Settle()
+		v.running.Wait()
+		v.mu.Lock()
+		looks := v.passes
+		v.mu.Unlock()
+		if looks == before {
+			return // no pass has started since the last time that all were finished
+		}
+		before = looks
+	}
+}
+
+// Enqueue has an agent reconciled soon. It never blocks.
+func (v *Supervisor) Enqueue(k ref.Agent) {
+	v.mu.Lock()
+	delete(v.attempts, k)
+	v.mu.Unlock()
+	v.due.Set(k.Namespace+"\x00"+k.ID, v.clk.Now())
+}
+
+// Expect enqueues the child of a delegation, which may not exist yet.
+func (v *Supervisor) Expect(namespace string, d *agentv1.Delegation) {
+	k := ref.Agent{Namespace: namespace, ID: d.GetChildAgentId()}
+	v.mu.Lock()
+	v.expectedBy[k] = expectedChild{d.GetParentAgentId(), d.GetDelegationId()}
+	v.mu.Unlock()
+	v.Enqueue(k)
+}
+
+func (v *Supervisor) delegationOf(k ref.Agent) (expectedChild, bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	d, ok := v.expectedBy[k]
+	return d, ok
+}
+
+func (v *Supervisor) forget(k ref.Agent) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	delete(v.expectedBy, k)
+}
+
+func (v *Supervisor) runDue(keys []string) {
+	v.mu.Lock()
+	v.passes += len(keys)
+	v.mu.Unlock()
+	for _, dk := range keys {
+		namespace, agentID, _ := strings.Cut(dk, "\x00")
+		v.running.Go(func() { v.pass(ref.Agent{Namespace: namespace, ID: agentID}) })
+	}
+}
+
+// pass reconciles one agent. Two passes for one agent never run at the same time.
+func (v *Supervisor) pass(k ref.Agent) {
+	select {
+	case v.slots <- struct{}{}:
+		defer func() { <-v.slots }()
+	case <-v.ctx.Done():
+		return
+	}
+	unlock := v.perAgent.Lock(k)
+	defer unlock()
+	again, err := v.reconcile(v.ctx, k)
+	if err != nil && v.ctx.Err() == nil {
+		v.onError(k, err)
+	}
+	if again || err != nil {
+		v.mu.Lock()
+		n := v.attempts[k]
+		v.attempts[k]++
+		v.mu.Unlock()
+		dk := k.Namespace + "\x00" + k.ID
+		if _, marked := v.due.At(dk); !marked {
+			v.due.Set(dk, v.clk.Now().Add(min(minRetry<<min(n, 10), MaxRetry)))
+		}
+		return
+	}
+	v.mu.Lock()
+	delete(v.attempts, k)
+	v.mu.Unlock()
+}
+
+// ChildPrefix begins the ids of private children. An operator may have named a public
+// agent so too; reconciling it does nothing.
+const ChildPrefix = "agt_"
+
+// EnqueueChild enqueues a child that lost something that kept it alive. The event is on
+// disk in its plane's journal, so the pass reads what it says.
+func (v *Supervisor) EnqueueChild(k ref.Agent) {
+	if strings.HasPrefix(k.ID, ChildPrefix) {
+		v.Enqueue(k)
+	}
+}
+
+// Observe enqueues the agents for which an event may require a step.
+func (v *Supervisor) Observe(ev *journal.Event) {
+	own := ref.Agent{Namespace: ev.Namespace, ID: ev.AgentID}
+	switch p := ev.Payload.(type) {
+	case *agentv1.DelegationOpened:
+		v.Expect(ev.Namespace, p.GetDelegation())
+	case *agentv1.DelegationUpdated:
+		v.Enqueue(ref.Agent{Namespace: ev.Namespace, ID: p.GetDelegation().GetChildAgentId()})
+	case *agentv1.DelegationCompleted:
+		v.Enqueue(ref.Agent{Namespace: ev.Namespace, ID: p.GetDelegation().GetChildAgentId()})
+		v.Enqueue(own) // the parent may be deleting, and this its last child
+	case *agentv1.AgentDeleting:
+		v.Enqueue(own)
+	case *agentv1.AgentDeleted:
+		if s := p.GetAgent().GetSupervisorAgentId(); s != "" {
+			v.Enqueue(ref.Agent{Namespace: ev.Namespace, ID: s})
+		}
+	case *agentv1.AgentSpawned, *agentv1.TurnCompleted, *agentv1.TurnFailed, *agentv1.TurnInterrupted, *agentv1.TurnAborted,
+		*agentv1.FirstItemNoted, *agentv1.MessageDropped:
+		v.EnqueueChild(own)
+	}
+}
+
+// Load enqueues the agents for which a state that was just loaded may require a step.
+func (v *Supervisor) Load(st *state.State) {
+	for k, a := range st.Agents {
+		for _, d := range a.OpenDelegations() {
+			v.Expect(k.Namespace, d.Record)
+		}
+		switch a.Record.GetLifecycle() {
+		case agentv1.Lifecycle_LIFECYCLE_DELETING:
+			v.Enqueue(k)
+		case agentv1.Lifecycle_LIFECYCLE_ACTIVE:
+			if a.Record.GetVisibility() == agentv1.Visibility_VISIBILITY_PRIVATE {
+				v.Enqueue(k)
+			}
+		case agentv1.Lifecycle_LIFECYCLE_DELETED, agentv1.Lifecycle_LIFECYCLE_UNSPECIFIED:
+		}
+	}
+}

@@ -1,0 +1,56 @@
+package control
+
+import (
+	"context"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/journal"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/services/agent/state"
+)
+
+// PauseAgent lets an agent start no turns; it still accepts input (SPEC A8). An open turn
+// continues: AbortRun ends it.
+func (s *Service) PauseAgent(ctx context.Context, req *agentv1.PauseAgentRequest) (*agentv1.PauseAgentResponse, error) {
+	o := order{req.GetAgentId(), req.GetRequestId(), req.GetReason()}
+	a, err := s.execute(ctx, "PauseAgent", o, req, func(a *state.Agent, env journal.Env) ([]*journal.Event, error) {
+		return pause(a, env, o.reason), nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &agentv1.PauseAgentResponse{Agent: a}, nil
+}
+
+// pause returns no events for an agent that starts no turns already.
+func pause(a *state.Agent, env journal.Env, reason string) []*journal.Event {
+	if a.Record.GetControl() != agentv1.Control_CONTROL_RUNNING {
+		return nil
+	}
+	r := a.WithControl(env, agentv1.Control_CONTROL_PAUSED, reason)
+	return []*journal.Event{state.AgentEvent(r, &agentv1.AgentPaused{Agent: r})}
+}
+
+// ResumeAgent ends a pause (SPEC A8). A queued message then starts a turn.
+func (s *Service) ResumeAgent(ctx context.Context, req *agentv1.ResumeAgentRequest) (*agentv1.ResumeAgentResponse, error) {
+	o := order{req.GetAgentId(), req.GetRequestId(), req.GetReason()}
+	a, err := s.execute(ctx, "ResumeAgent", o, req, func(a *state.Agent, env journal.Env) ([]*journal.Event, error) {
+		return resume(a, env, o.reason)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &agentv1.ResumeAgentResponse{Agent: a}, nil
+}
+
+func resume(a *state.Agent, env journal.Env, reason string) ([]*journal.Event, error) {
+	switch a.Record.GetControl() {
+	case agentv1.Control_CONTROL_STOPPED:
+		return nil, fault.AgentStopped.Newf("agent %q is stopped, not paused; StartAgent ends that", a.Record.GetAgentId()).With("agent_id", a.Record.GetAgentId())
+	case agentv1.Control_CONTROL_PAUSED:
+		r := a.WithControl(env, agentv1.Control_CONTROL_RUNNING, reason)
+		return []*journal.Event{state.AgentEvent(r, &agentv1.AgentResumed{Agent: r})}, nil
+	case agentv1.Control_CONTROL_RUNNING, agentv1.Control_CONTROL_UNSPECIFIED:
+	}
+	return nil, nil
+}

@@ -1,0 +1,183 @@
+package directory
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/journal"
+	"quartet/pkg/page"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
+	"quartet/services/agent/ref"
+	"quartet/services/agent/state"
+)
+
+// ShownWaits is how many waits GetAgent lists; ListWaits lists all of them.
+const ShownWaits = 100
+
+// GetAgent reads an agent with its posture, its waits and its children (SPEC A4). It
+// wakes nobody (SPEC X11).
+func (s *Service) GetAgent(ctx context.Context, req *agentv1.GetAgentRequest) (*agentv1.GetAgentResponse, error) {
+	actor := rpc.ActorFrom(ctx)
+	if err := fault.Name("agent_id", req.GetAgentId()); err != nil {
+		return nil, err
+	}
+	type seen struct {
+		rec         *agentv1.Agent
+		lane        *agentv1.Lane
+		delegations []*agentv1.Delegation
+	}
+	a, _, err := plane.View(ctx, s.engine, req.GetAgentId(), func(st *state.State) (seen, error) {
+		a := st.Lookup(ref.Agent{Namespace: actor.Namespace, ID: req.GetAgentId()})
+		if own := a != nil && a.Record.GetSupervisorAgentId() == actor.AgentID; !own {
+			// An agent may read itself and its children, and must not learn which others
+			// exist.
+			if err := rpc.CheckAgent(actor, req.GetAgentId()); err != nil {
+				return seen{}, err
+			}
+		}
+		a, err := st.Find(actor.Namespace, req.GetAgentId())
+		if err != nil {
+			return seen{}, err
+		}
+		out := seen{rec: a.Record, lane: a.Lane.Counts()}
+		for _, d := range a.Delegations {
+			out.delegations = append(out.delegations, d.Record)
+		}
+		return out, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	view, waits, err := s.derive(ctx, a.rec, a.lane)
+	if err != nil {
+		return nil, err
+	}
+	resp := &agentv1.GetAgentResponse{Agent: view, Waits: waits[:min(len(waits), ShownWaits)], TotalWaits: int32(len(waits))}
+	for _, d := range a.delegations {
+		child, err := s.recordOf(ctx, ref.Agent{Namespace: actor.Namespace, ID: d.GetChildAgentId()})
+		if err != nil {
+			return nil, err
+		}
+		if child != nil && child.GetLifecycle() != agentv1.Lifecycle_LIFECYCLE_DELETED {
+			resp.Children = append(resp.Children, child)
+		}
+	}
+	return resp, nil
+}
+
+// recordOf returns an agent's record, or nil if the agent does not exist.
+func (s *Service) recordOf(ctx context.Context, k ref.Agent) (*agentv1.Agent, error) {
+	rec, _, err := journal.View(ctx, s.engine.For(k.Namespace, k.ID), func(st *state.State) (*agentv1.Agent, error) {
+		if a := st.Lookup(k); a != nil {
+			return a.Record, nil
+		}
+		return nil, nil
+	})
+	return rec, err
+}
+
+// derive completes an agent's record with what follows from the other planes (SPEC X6),
+// and returns all its active waits and interests in order of creation.
+func (s *Service) derive(ctx context.Context, rec *agentv1.Agent, lane *agentv1.Lane) (*agentv1.Agent, []*waitingv1.Wait, error) {
+	// Who may read the agent may read its posture, so the other planes are read as this
+	// plane itself.
+	ctx = rpc.WithActor(ctx, rpc.Actor(*plane.System(rpc.ActorFrom(ctx).Namespace)))
+	queue, err := s.deps.Work.GetWorkQueue(ctx, &workv1.GetWorkQueueRequest{AgentId: rec.GetAgentId(), OmitPlans: true})
+	if err != nil {
+		return nil, nil, err
+	}
+	var waits, own []*waitingv1.Wait
+	for token := ""; ; {
+		r, err := s.deps.Waiting.ListWaits(ctx, &waitingv1.ListWaitsRequest{AgentId: rec.GetAgentId(), PageSize: 500, PageToken: token})
+		if err != nil {
+			return nil, nil, err
+		}
+		waits = append(waits, r.GetWaits()...)
+		if token = r.GetNextPageToken(); token == "" {
+			break
+		}
+	}
+	for _, w := range waits {
+		if w.GetWorkItemId() == "" && w.GetMode() == waitingv1.WaitMode_WAIT_MODE_WAIT {
+			own = append(own, w)
+		}
+	}
+	view := proto.CloneOf(rec)
+	view.Lane = lane
+	view.CurrentWorkItemId = queue.GetCurrent().GetWorkItemId()
+	view.Posture, view.PostureReason = derivePosture(rec, lane, queue, own)
+	return view, waits, nil
+}
+
+// ListAgents reads the agents of the namespace in order of id (SPEC A4); for an agent,
+// those that it spawned.
+func (s *Service) ListAgents(ctx context.Context, req *agentv1.ListAgentsRequest) (*agentv1.ListAgentsResponse, error) {
+	actor := rpc.ActorFrom(ctx)
+	if err := rpc.RequireRole(ctx, rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleRunner, rpc.RoleService, rpc.RoleIntegration, rpc.RoleAgent); err != nil {
+		return nil, err
+	}
+	parent := req.GetLineageParentAgentId()
+	if actor.Role == rpc.RoleAgent {
+		if parent != "" && parent != actor.AgentID {
+			return nil, rpc.CheckAgent(actor, parent)
+		}
+		parent = actor.AgentID
+	}
+	size, err := page.Size(req.GetPageSize(), 0)
+	if err != nil {
+		return nil, err
+	}
+	from, err := page.Position("agents", req.GetPageToken(), 1)
+	if err != nil {
+		return nil, err
+	}
+	after := ref.Agent{Namespace: actor.Namespace, ID: ""}
+	if from != nil {
+		after.ID = from[0]
+	}
+	var all []*agentv1.Agent
+	for _, p := range s.engine.All() {
+		part, _, err := journal.View(ctx, p, func(st *state.State) ([]*agentv1.Agent, error) {
+			var out []*agentv1.Agent
+			st.IDs.AscendGreaterOrEqual(after, func(k ref.Agent) bool {
+				if k.Namespace != actor.Namespace || len(out) > size {
+					return false
+				}
+				a := st.Lookup(k)
+				private := a.Record.GetVisibility() == agentv1.Visibility_VISIBILITY_PRIVATE
+				deleted := a.Record.GetLifecycle() == agentv1.Lifecycle_LIFECYCLE_DELETED
+				if k != after && (req.GetIncludePrivate() || !private) && (req.GetIncludeDeleted() || !deleted) && (parent == "" || a.Record.GetLineageParentAgentId() == parent) {
+					v := proto.CloneOf(a.Record)
+					v.Lane = a.Lane.Counts()
+					out = append(out, v)
+				}
+				return true
+			})
+			return out, nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, part...)
+	}
+	slices.SortFunc(all, func(a, b *agentv1.Agent) int { return strings.Compare(a.GetAgentId(), b.GetAgentId()) })
+	resp := &agentv1.ListAgentsResponse{Agents: all}
+	if len(all) > size {
+		resp.Agents = all[:size]
+		resp.NextPageToken = page.Token("agents", all[size-1].GetAgentId())
+	}
+	for i, a := range resp.GetAgents() {
+		if resp.Agents[i], _, err = s.derive(ctx, a, a.GetLane()); err != nil {
+			return nil, err
+		}
+	}
+	return resp, nil
+}

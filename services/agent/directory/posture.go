@@ -1,0 +1,74 @@
+package directory
+
+import (
+	"fmt"
+	"slices"
+
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/services/agent/text"
+)
+
+// derivePosture returns the first posture whose condition holds, with a sentence that
+// explains it (SPEC section 2). Waits of queued items do not count while the agent has a
+// current item.
+func derivePosture(a *agentv1.Agent, lane *agentv1.Lane, q *workv1.GetWorkQueueResponse, own []*waitingv1.Wait) (agentv1.Posture, string) {
+	n := q.GetCounts()
+	current := q.GetCurrent()
+	switch {
+	case a.GetLifecycle() == agentv1.Lifecycle_LIFECYCLE_DELETING, a.GetLifecycle() == agentv1.Lifecycle_LIFECYCLE_DELETED:
+		return agentv1.Posture_POSTURE_STOPPED, "it is " + text.EnumName(a.GetLifecycle())
+	case a.GetControl() == agentv1.Control_CONTROL_STOPPED:
+		return agentv1.Posture_POSTURE_STOPPED, controlReason("stopped", a)
+	case a.GetControl() == agentv1.Control_CONTROL_PAUSED:
+		return agentv1.Posture_POSTURE_PAUSED, controlReason("paused", a)
+	case a.GetCurrentTurnId() != "":
+		return agentv1.Posture_POSTURE_RUNNING_TURN, "turn " + a.GetCurrentTurnId() + " is open"
+	case lane.GetQueued() > 0:
+		return agentv1.Posture_POSTURE_QUEUED_INPUT, fmt.Sprintf("%d message(s) queued, no runner has taken the turn", lane.GetQueued())
+	case current.GetReadiness() == workv1.Readiness_READINESS_RUNNABLE:
+		return agentv1.Posture_POSTURE_RUNNABLE_WORK, "the current work item " + current.GetWorkItemId() + " is runnable"
+	case n.GetQueuedRunnable() > 0:
+		return agentv1.Posture_POSTURE_RUNNABLE_WORK, fmt.Sprintf("%d runnable work item(s) queued", n.GetQueuedRunnable())
+	}
+	items := slices.Concat(q.GetTriggeredBlocked(), q.GetBlocked(), q.GetWaitingForOperator())
+	if current != nil {
+		items = []*workv1.WorkItem{current}
+	}
+	for _, want := range []struct {
+		states  []workv1.SchedulingState
+		kinds   []waitingv1.WaitKind
+		posture agentv1.Posture
+		verb    string
+	}{
+		{[]workv1.SchedulingState{workv1.SchedulingState_SCHEDULING_STATE_WAITING_TASK}, []waitingv1.WaitKind{waitingv1.WaitKind_WAIT_KIND_TASK}, agentv1.Posture_POSTURE_WAITING_TASK, "waits for a task"},
+		{[]workv1.SchedulingState{workv1.SchedulingState_SCHEDULING_STATE_WAITING_EXTERNAL, workv1.SchedulingState_SCHEDULING_STATE_WAITING_TIMER, workv1.SchedulingState_SCHEDULING_STATE_WAITING_SYSTEM}, []waitingv1.WaitKind{waitingv1.WaitKind_WAIT_KIND_EXTERNAL, waitingv1.WaitKind_WAIT_KIND_TIMER, waitingv1.WaitKind_WAIT_KIND_SYSTEM}, agentv1.Posture_POSTURE_WAITING_EXTERNAL, "waits for an event or a time"},
+		{[]workv1.SchedulingState{workv1.SchedulingState_SCHEDULING_STATE_WAITING_OPERATOR}, []waitingv1.WaitKind{waitingv1.WaitKind_WAIT_KIND_OPERATOR}, agentv1.Posture_POSTURE_WAITING_OPERATOR, "waits for an operator"},
+		{[]workv1.SchedulingState{workv1.SchedulingState_SCHEDULING_STATE_BLOCKED}, nil, agentv1.Posture_POSTURE_BLOCKED, "is blocked"},
+	} {
+		for _, it := range items {
+			if slices.Contains(want.states, it.GetSchedulingState()) {
+				return want.posture, fmt.Sprintf("work item %s %s: %s", it.GetWorkItemId(), want.verb, it.GetBlockedBy())
+			}
+		}
+		for _, w := range own {
+			if current == nil && slices.Contains(want.kinds, w.GetKind()) {
+				return want.posture, fmt.Sprintf("it %s by itself: %s", want.verb, w.GetReason())
+			}
+		}
+	}
+	return agentv1.Posture_POSTURE_IDLE, "nothing is open that it could do"
+}
+
+// controlReason says who set the control of an agent, and why.
+func controlReason(how string, a *agentv1.Agent) string {
+	text := "it was " + how
+	if a.GetControlBy() != "" {
+		text += " by " + a.GetControlBy()
+	}
+	if a.GetControlReason() != "" {
+		text += ": " + a.GetControlReason()
+	}
+	return text
+}

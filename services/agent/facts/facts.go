@@ -1,0 +1,92 @@
+package facts
+
+import (
+	"context"
+	"fmt"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/journal"
+	"quartet/pkg/page"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
+	"quartet/services/agent/leases"
+	"quartet/services/agent/ref"
+	"quartet/services/agent/state"
+)
+
+// GetFacts reads the facts that the scheduler decides by (SPEC D1): of one agent, or a
+// page of all agents of all namespaces.
+func (s *Service) GetFacts(ctx context.Context, req *agentv1.GetFactsRequest) (*agentv1.GetFactsResponse, error) {
+	if err := rpc.RequireService(ctx); err != nil {
+		return nil, err
+	}
+	if req.GetAgentId() != "" {
+		actor := rpc.ActorFrom(ctx)
+		if req.GetAhead() {
+			ctx = journal.Ahead(ctx, s.engine.For(actor.Namespace, req.GetAgentId()))
+		}
+		f, _, err := plane.View(ctx, s.engine, req.GetAgentId(), func(st *state.State) (*agentv1.AgentFacts, error) {
+			a, err := st.Find(actor.Namespace, req.GetAgentId())
+			if err != nil {
+				return nil, err
+			}
+			f := a.Facts()
+			if a.OpenTurn != nil {
+				f.OpenTurn = a.OpenTurn.Record
+			}
+			f.ReadyAhead = st.ReadyAhead(a)
+			return f, nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		k := ref.Agent{Namespace: actor.Namespace, ID: req.GetAgentId()}
+		f.RunnersWaiting = int32(s.waiters.Count(k, f.GetAgent()))
+		if f.GetOpenTurn() != nil {
+			if until, ok := s.leases.Expiry(k, f.GetOpenTurn().GetRunId()); ok {
+				f.OpenTurn = leases.WithExpiry(f.GetOpenTurn(), until)
+			}
+		}
+		return &agentv1.GetFactsResponse{Facts: []*agentv1.AgentFacts{f}}, nil
+	}
+	return s.listFacts(ctx, req)
+}
+
+func (s *Service) listFacts(ctx context.Context, req *agentv1.GetFactsRequest) (*agentv1.GetFactsResponse, error) {
+	from, err := page.Position("facts", req.GetPageToken(), 3)
+	if err != nil {
+		return nil, err
+	}
+	part, after := 0, ref.Agent{}
+	if from != nil {
+		if _, err := fmt.Sscanf(from[0], "%d", &part); err != nil || part >= len(s.engine.All()) || part < 0 {
+			return nil, fault.CursorInvalid.Newf("page_token %q was not made by this list", req.GetPageToken())
+		}
+		after = ref.Agent{Namespace: from[1], ID: from[2]}
+	}
+	resp, _, err := journal.View(ctx, s.engine.All()[part], func(st *state.State) (*agentv1.GetFactsResponse, error) {
+		resp := &agentv1.GetFactsResponse{}
+		var last ref.Agent
+		st.IDs.AscendGreaterOrEqual(after, func(k ref.Agent) bool {
+			if k == after {
+				return true
+			}
+			if len(resp.GetFacts()) == page.MaxSize {
+				resp.NextPageToken = page.Token("facts", fmt.Sprint(part), last.Namespace, last.ID)
+				return false
+			}
+			last = k
+			if st.Lookup(k).Record.GetLifecycle() == agentv1.Lifecycle_LIFECYCLE_DELETED {
+				return true // no decision is ever made for a deleted agent (upstream #2534)
+			}
+			resp.Facts = append(resp.Facts, st.Lookup(k).Facts())
+			return true
+		})
+		return resp, nil
+	})
+	if err == nil && resp.GetNextPageToken() == "" && part+1 < len(s.engine.All()) {
+		resp.NextPageToken = page.Token("facts", fmt.Sprint(part+1), "", "")
+	}
+	return resp, err
+}

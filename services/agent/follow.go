@@ -1,0 +1,56 @@
+package agent
+
+import (
+	"strings"
+
+	"quartet/pkg/journal"
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/plane"
+	"quartet/services/agent/children"
+	"quartet/services/agent/ref"
+)
+
+// follows returns what this plane consumes of other planes: the ends of tasks, deliveries
+// and timers, and reports. It calls enqueueChild for events that may leave a child
+// without anything to do and start no turn of it: an item that an operator completed, a
+// wait that was cancelled.
+func follows(enqueueChild func(ref.Agent)) []plane.Followed {
+	return []plane.Followed{
+		{
+			Plane: "task", Types: []string{"task_completed", "task_failed", "task_cancelled", "task_interrupted", "task_cancelling"},
+			Registry: journal.NewRegistry(taskv1.File_quartet_task_v1_task_event_proto),
+			Matters: func(ev *journal.Event) bool {
+				p, ok := ev.Payload.(*taskv1.TaskCancelling)
+				return !ok || p.GetTask().GetKind() == taskv1.TaskKind_TASK_KIND_CHILD_AGENT_TASK
+			},
+		},
+		{
+			Plane: "work", Types: []string{"work_item_created", "work_item_completed", "report_promoted"},
+			Registry: journal.NewRegistry(workv1.File_quartet_work_v1_work_event_proto),
+			Matters: func(ev *journal.Event) bool {
+				switch ev.Payload.(type) {
+				case *workv1.ReportPromoted:
+					return true
+				case *workv1.WorkItemCompleted:
+					enqueueChild(ref.Agent{Namespace: ev.Namespace, ID: ev.AgentID})
+					return false
+				}
+				return strings.HasPrefix(ev.AgentID, children.ChildPrefix)
+			},
+		},
+		{
+			Plane: "waiting", Types: []string{"trigger_delivered", "timer_fired", "wait_resolved", "wait_cancelled", "wait_triggered", "wait_rechecked"},
+			Registry: journal.NewRegistry(waitingv1.File_quartet_waiting_v1_waiting_event_proto),
+			Matters: func(ev *journal.Event) bool {
+				if _, ok := ev.Payload.(*waitingv1.WaitCancelled); ok {
+					enqueueChild(ref.Agent{Namespace: ev.Namespace, ID: ev.AgentID})
+					return false
+				}
+				p, ok := ev.Payload.(*waitingv1.WaitTriggered)
+				return !ok || p.GetWakeAgent() // the work plane shows triggers of items
+			},
+		},
+	}
+}

@@ -1,0 +1,196 @@
+// Package lane keeps the messages of one agent: the order in which turns take
+// them, their states, and the records of those that are finished. It is pure: no
+// clock, no I/O, no locks. The agent plane's state holds one Lane for each agent
+// and changes it only while it applies an event.
+package lane
+
+import (
+	"iter"
+	"slices"
+
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+)
+
+const (
+	// bandCount is the number of priorities. Within a band messages are first in,
+	// first out; no rule reorders them (SPEC A5).
+	bandCount = 4
+	// keptMessages is how many finished messages of an agent stay in memory. Older
+	// ones are in the journal and in the event stream.
+	keptMessages = 256
+	// MaxAttempts is how many turns may fail on a message before it is quarantined
+	// (SPEC A5).
+	MaxAttempts = 3
+	// MaxQueued is how many messages an agent may have queued, so that a sender
+	// in a loop cannot fill the memory.
+	MaxQueued = 10_000
+)
+
+// Lane is the messages of one agent. The zero value is an empty lane. Records are
+// replaced, never edited, so a record that was returned stays valid.
+type Lane struct {
+	bands    [bandCount][]*agentv1.Message // queued, first in first out
+	records  map[string]*agentv1.Message   // nil until there is one
+	finished []string                      // messages that left the lane for good, oldest first
+	arrivals []string                      // message ids in order of arrival
+	queuedAt map[string]uint64             // wal_seq of message_queued, until the message is finished
+}
+
+func band(p agentv1.Priority) int {
+	switch p {
+	case agentv1.Priority_PRIORITY_INTERJECT:
+		return 0
+	case agentv1.Priority_PRIORITY_NEXT:
+		return 1
+	case agentv1.Priority_PRIORITY_BACKGROUND:
+		return 3
+	case agentv1.Priority_PRIORITY_UNSPECIFIED, agentv1.Priority_PRIORITY_NORMAL:
+	}
+	return 2
+}
+
+// Arrive adds a new message at the end of its band. walSeq is the position in the
+// journal of the event that queued it.
+func (l *Lane) Arrive(m *agentv1.Message, walSeq uint64) {
+	l.arrivals = append(l.arrivals, m.GetMessageId())
+	if l.queuedAt == nil {
+		l.queuedAt = map[string]uint64{}
+	}
+	l.queuedAt[m.GetMessageId()] = walSeq
+	l.record(m)
+	b := band(m.GetPriority())
+	l.bands[b] = append(l.bands[b], m)
+}
+
+// Requeue puts a message whose turn ended without processing it at the front of
+// its band.
+func (l *Lane) Requeue(m *agentv1.Message) {
+	l.record(m)
+	// An interjected message was finished and is queued again if its turn is lost.
+	l.finished = slices.DeleteFunc(l.finished, func(id string) bool { return id == m.GetMessageId() })
+	b := band(m.GetPriority())
+	l.bands[b] = slices.Insert(slices.Clone(l.bands[b]), 0, m)
+}
+
+// Take removes a message from its band and keeps its new record.
+func (l *Lane) Take(m *agentv1.Message) {
+	l.record(m)
+	b := band(m.GetPriority())
+	l.bands[b] = slices.DeleteFunc(slices.Clone(l.bands[b]), func(q *agentv1.Message) bool {
+		return q.GetMessageId() == m.GetMessageId()
+	})
+}
+
+// Finish removes a message from its band and keeps its last record. Only the
+// newest keptMessages finished messages stay in memory.
+func (l *Lane) Finish(m *agentv1.Message) {
+	l.Take(m)
+	delete(l.queuedAt, m.GetMessageId())
+	l.finished = append(l.finished, m.GetMessageId())
+	if len(l.finished) <= keptMessages {
+		return
+	}
+	oldest := l.finished[0]
+	l.finished = slices.Delete(l.finished, 0, 1)
+	delete(l.records, oldest)
+	if i := slices.Index(l.arrivals, oldest); i >= 0 {
+		l.arrivals = slices.Delete(l.arrivals, i, i+1)
+	}
+}
+
+func (l *Lane) record(m *agentv1.Message) {
+	if l.records == nil {
+		l.records = map[string]*agentv1.Message{}
+	}
+	l.records[m.GetMessageId()] = m
+}
+
+// Get returns the current record of a message, or nil if it is not in memory.
+func (l *Lane) Get(messageID string) *agentv1.Message { return l.records[messageID] }
+
+// Head returns the message that the next turn takes, or nil.
+func (l *Lane) Head() *agentv1.Message {
+	for _, b := range l.bands {
+		if len(b) > 0 {
+			return b[0]
+		}
+	}
+	return nil
+}
+
+// QueuedAt returns the wal_seq of the event that queued a message, or 0 if the
+// message is finished.
+func (l *Lane) QueuedAt(messageID string) uint64 { return l.queuedAt[messageID] }
+
+// Interjections returns the queued messages that a running turn should receive.
+func (l *Lane) Interjections() []*agentv1.Message { return l.bands[0] }
+
+// Queued returns the queued messages in the order in which turns take them.
+func (l *Lane) Queued() iter.Seq[*agentv1.Message] {
+	return func(yield func(*agentv1.Message) bool) {
+		for _, b := range l.bands {
+			for _, m := range b {
+				if !yield(m) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Len returns how many messages are queued.
+func (l *Lane) Len() int {
+	n := 0
+	for _, b := range l.bands {
+		n += len(b)
+	}
+	return n
+}
+
+// Heads returns the first message of each band that has one.
+func (l *Lane) Heads() []*agentv1.Message {
+	var out []*agentv1.Message
+	for _, b := range l.bands {
+		if len(b) > 0 {
+			out = append(out, b[0])
+		}
+	}
+	return out
+}
+
+// Arrivals returns the ids of the messages in memory that arrived after the given
+// one, oldest first; of all messages if after is empty or no longer in memory.
+func (l *Lane) Arrivals(after string) []string {
+	start := 0
+	if after != "" {
+		start = slices.Index(l.arrivals, after) + 1
+	}
+	return l.arrivals[start:]
+}
+
+// Finished returns the finished messages in memory, the one that finished first
+// comes first.
+func (l *Lane) Finished() iter.Seq[*agentv1.Message] {
+	return func(yield func(*agentv1.Message) bool) {
+		for _, id := range l.finished {
+			if !yield(l.records[id]) {
+				return
+			}
+		}
+	}
+}
+
+// Counts returns how many messages are queued, in the open turn, and quarantined.
+func (l *Lane) Counts() *agentv1.Lane {
+	c := &agentv1.Lane{Queued: int32(l.Len())}
+	for _, m := range l.records {
+		switch m.GetState() {
+		case agentv1.MessageState_MESSAGE_STATE_DEQUEUED:
+			c.Dequeued++
+		case agentv1.MessageState_MESSAGE_STATE_QUARANTINED:
+			c.Quarantined++
+		default:
+		}
+	}
+	return c
+}

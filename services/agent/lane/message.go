@@ -1,0 +1,61 @@
+package lane
+
+import (
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"quartet/pkg/journal"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+)
+
+// NewMessage completes m as a queued message: its id unless it has one, its
+// default priority, its timestamps, and the authority that follows from its
+// origin. It changes and returns m.
+func NewMessage(env journal.Env, m *agentv1.Message) *agentv1.Message {
+	now := timestamppb.New(env.Now)
+	if m.GetMessageId() == "" {
+		m.MessageId = env.NewID("msg_")
+	}
+	if m.GetPriority() == agentv1.Priority_PRIORITY_UNSPECIFIED {
+		m.Priority = agentv1.Priority_PRIORITY_NORMAL
+	}
+	m.Authority = authorityOf(m.GetOrigin())
+	m.State = agentv1.MessageState_MESSAGE_STATE_QUEUED
+	m.CreatedAt, m.UpdatedAt = now, now
+	m.Traceparent = env.Traceparent
+	return m
+}
+
+// authorityOf derives the authority of a message from its origin. The text of a
+// message never raises its authority (SPEC A5).
+func authorityOf(o agentv1.Origin) agentv1.Authority {
+	switch o {
+	case agentv1.Origin_ORIGIN_OPERATOR, agentv1.Origin_ORIGIN_PARENT:
+		return agentv1.Authority_AUTHORITY_OPERATOR_INSTRUCTION
+	case agentv1.Origin_ORIGIN_TIMER, agentv1.Origin_ORIGIN_SYSTEM, agentv1.Origin_ORIGIN_TASK:
+		return agentv1.Authority_AUTHORITY_RUNTIME_INSTRUCTION
+	case agentv1.Origin_ORIGIN_CHANNEL, agentv1.Origin_ORIGIN_WEBHOOK:
+		return agentv1.Authority_AUTHORITY_INTEGRATION_SIGNAL
+	case agentv1.Origin_ORIGIN_CALLBACK, agentv1.Origin_ORIGIN_UNSPECIFIED:
+	}
+	return agentv1.Authority_AUTHORITY_EXTERNAL_EVIDENCE
+}
+
+// WithState returns a copy of a message in another state.
+func WithState(m *agentv1.Message, env journal.Env, state agentv1.MessageState, reason string) *agentv1.Message {
+	n := proto.CloneOf(m)
+	n.State, n.StateReason, n.UpdatedAt = state, reason, timestamppb.New(env.Now)
+	return n
+}
+
+// Event returns an event about a message, with the envelope fields that every such
+// event carries.
+func Event(m *agentv1.Message, payload proto.Message) *journal.Event {
+	return &journal.Event{AgentID: m.GetAgentId(), WorkItemID: m.GetWorkItemId(), TaskID: m.GetTaskId(), Payload: payload}
+}
+
+// Dropped returns the event that drops a message for a reason.
+func Dropped(m *agentv1.Message, env journal.Env, reason string) *journal.Event {
+	next := WithState(m, env, agentv1.MessageState_MESSAGE_STATE_DROPPED, reason)
+	return Event(next, &agentv1.MessageDropped{Message: next})
+}

@@ -1,0 +1,28 @@
+// Package messages accepts input for agents and reads their messages.
+package messages
+
+import (
+	"context"
+
+	"google.golang.org/grpc"
+
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/services/agent/state"
+)
+
+// Work is the part of the work plane that checks the item a message names.
+type Work interface {
+	GetWorkItem(ctx context.Context, in *workv1.GetWorkItemRequest, opts ...grpc.CallOption) (*workv1.GetWorkItemResponse, error)
+}
+
+// Deps is what a Service needs.
+type Deps struct{ Work Work }
+
+// Service accepts and reads messages.
+type Service struct {
+	engine *state.Engine
+	deps   Deps
+}
+
+// New returns a Service over the partitions of engine.
+func New(engine *state.Engine, deps Deps) *Service { return &Service{engine: engine, deps: deps} }

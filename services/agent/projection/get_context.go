@@ -1,0 +1,126 @@
+package projection
+
+import (
+	"context"
+	"time"
+
+	"go.uber.org/zap"
+
+	"quartet/pkg/fault"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	boardv1 "quartet/pkg/pb/quartet/board/v1"
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
+	"quartet/services/agent/access"
+	"quartet/services/agent/prompt"
+	"quartet/services/agent/ref"
+	"quartet/services/agent/state"
+)
+
+const (
+	shownRounds = 8 // rounds of the current item, newest first
+	shownTasks  = 5
+)
+
+// GetContext renders what a model is shown of an agent's work, within a budget (SPEC C1),
+// from the same records that GetWorkQueue and the scheduler read. It changes nothing:
+// what it shows does not count as seen.
+func (s *Service) GetContext(ctx context.Context, req *agentv1.GetContextRequest) (*agentv1.GetContextResponse, error) {
+	actor := rpc.ActorFrom(ctx)
+	if err := access.CheckRead(actor, req.GetAgentId()); err != nil {
+		return nil, err
+	}
+	budget := int(req.GetBudgetTokens())
+	if budget == 0 {
+		budget = prompt.DefaultBudget
+	}
+	if budget < prompt.MinBudget || budget > prompt.MaxBudget {
+		return nil, fault.LimitExceeded.Newf("budget_tokens is %d; it must be %d to %d, or 0 for %d", budget, prompt.MinBudget, prompt.MaxBudget, prompt.DefaultBudget).
+			WithField("budget_tokens", "must be 512 to 200000")
+	}
+	k := ref.Agent{Namespace: actor.Namespace, ID: req.GetAgentId()}
+	m, _, err := plane.View(ctx, s.engine, k.ID, func(st *state.State) (*agentv1.Message, error) {
+		a, err := st.Find(k.Namespace, k.ID)
+		if err != nil || a.OpenTurn == nil {
+			return nil, err
+		}
+		return a.Lane.Get(a.OpenTurn.Record.GetMessageId()), nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	ctx = rpc.WithActor(ctx, rpc.Actor{Namespace: k.Namespace, Principal: access.Principal(k), Role: rpc.RoleAgent, AgentID: k.ID})
+	q, err := s.deps.Work.GetWorkQueue(ctx, &workv1.GetWorkQueueRequest{AgentId: k.ID})
+	if err != nil {
+		return nil, err
+	}
+	p := &Projection{GetWorkQueueResponse: q}
+	if err := s.addHistory(ctx, k, p); err != nil {
+		return nil, err
+	}
+	in := p.input(m)
+	if req.GetBudgetTokens() == 0 { // a turn's budget grows to what must be shown
+		budget = max(budget, prompt.Needed(in))
+	}
+	c, err := p.renderWithin(in, budget)
+	if err != nil {
+		return nil, err
+	}
+	return &agentv1.GetContextResponse{Context: c}, nil
+}
+
+// boardTimeout bounds how long a turn waits for the summary of its boards.
+const boardTimeout = 2 * time.Second
+
+// boardSummary reads the state of an orchestrator's boards, within the budget that the
+// board plane sets (S2-464, S2-465). An agent without the boards family has none. A board
+// plane that is down delays no turn: the context says what is missing (SPEC D5).
+func (s *Service) boardSummary(ctx context.Context, k ref.Agent) (prompt.Boards, error) {
+	if s.deps.Boards == nil {
+		return prompt.Boards{}, nil
+	}
+	has, err := s.calls.Profile(ctx, k)
+	if err != nil || !has.Has(agentv1.ToolFamily_TOOL_FAMILY_BOARDS) {
+		return prompt.Boards{}, err
+	}
+	term, cancel := context.WithTimeout(ctx, boardTimeout)
+	defer cancel()
+	r, err := s.deps.Boards.GetSummary(term, &boardv1.GetSummaryRequest{SessionId: k.ID})
+	switch {
+	case err == nil:
+		return prompt.Boards{Text: r.GetText(), Truncated: r.GetTruncated()}, nil
+	case ctx.Err() != nil:
+		return prompt.Boards{}, fault.From(ctx.Err())
+	}
+	s.deps.Logger.Warn("the boards of a context could not be read", zap.String("namespace", k.Namespace), zap.String("agent_id", k.ID), zap.Error(err))
+	return prompt.Boards{Unknown: true}, nil
+}
+
+// addHistory adds what the agent did for its current item, what it inherited, its boards
+// and its running tasks. The reads run one after the other: in parallel they take longer,
+// since a second processor has to wake up.
+func (s *Service) addHistory(ctx context.Context, k ref.Agent, p *Projection) error {
+	if err := s.addInherited(ctx, k, p); err != nil {
+		return err
+	}
+	var err error
+	if p.lost, err = s.lostRounds(ctx, k); err != nil {
+		return err
+	}
+	if itemID := p.GetCurrent().GetWorkItemId(); itemID != "" {
+		if p.rounds, p.notes, err = s.itemHistory(ctx, k, itemID); err != nil {
+			return err
+		}
+	}
+	if p.boards, err = s.boardSummary(ctx, k); err != nil || s.deps.Tasks == nil {
+		return err
+	}
+	r, err := s.deps.Tasks.ListTasks(ctx, &taskv1.ListTasksRequest{AgentId: k.ID, PageSize: shownTasks})
+	if err != nil {
+		return err
+	}
+	p.tasks = r.GetTasks()
+	return nil
+}

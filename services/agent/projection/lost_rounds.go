@@ -1,0 +1,153 @@
+package projection
+
+import (
+	"context"
+	"quartet/services/agent/text"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"quartet/pkg/fault"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
+	"quartet/services/agent/access"
+	"quartet/services/agent/prompt"
+	"quartet/services/agent/ref"
+	"quartet/services/agent/state"
+	"quartet/services/agent/tools"
+	"quartet/services/agent/transcript"
+)
+
+// outcomeTimeout bounds how long a context waits for the outcome of a call. After that
+// the outcome is shown as unknown.
+const outcomeTimeout = 2 * time.Second
+
+// unansweredRound is a round whose run ended before it was answered.
+type unansweredRound struct {
+	turn  *agentv1.Turn
+	round *agentv1.Round
+}
+
+// lostRounds returns the outcomes of calls in rounds that no runner received a response
+// for, since the last turn that completed. A recorded result is the outcome of its call.
+// The plane of the call that was executing when the run was lost is asked by request id.
+// No call is executed again, and the calls after it never were.
+func (s *Service) lostRounds(ctx context.Context, k ref.Agent) ([]prompt.Lost, error) {
+	rounds, err := s.unansweredRounds(ctx, k)
+	if err != nil || len(rounds) == 0 {
+		return nil, err
+	}
+	has, err := s.calls.Profile(ctx, k)
+	if err != nil {
+		return nil, err
+	}
+	var lost []prompt.Lost
+	for _, c := range rounds {
+		one := prompt.Lost{TurnID: c.turn.GetTurnId(), Index: c.round.GetIndex()}
+		for i, call := range c.round.GetToolCalls() {
+			what := prompt.LostCall{Name: call.GetName(), Arguments: call.GetArguments()}
+			switch n := len(c.round.GetToolResults()); {
+			case i < n:
+				r := c.round.GetToolResults()[i]
+				what.Outcome, what.Summary = text.EnumName(r.GetStatus()), r.GetSummaryText()
+			case i == n:
+				what.Asked = true
+				what.Outcome, what.Summary = s.outcomeOf(ctx, k, has, c, i)
+			default:
+				what.Outcome = prompt.NotRun
+			}
+			one.Calls = append(one.Calls, what)
+		}
+		lost = append(lost, one)
+	}
+	return lost, nil
+}
+
+// unansweredRounds returns those rounds, oldest first.
+func (s *Service) unansweredRounds(ctx context.Context, k ref.Agent) ([]unansweredRound, error) {
+	type found struct {
+		rounds []unansweredRound
+		at     [][]uint64 // positions of rounds that are not in memory
+	}
+	f, _, err := plane.View(ctx, s.engine, k.ID, func(st *state.State) (found, error) {
+		var f found
+		a := st.Lookup(k)
+		if a == nil {
+			return f, nil
+		}
+		for _, t := range slices.Backward(a.EndedTurns) {
+			if t.Record.GetState() == agentv1.TurnState_TURN_STATE_COMPLETED || len(f.rounds) == prompt.MostLost {
+				break
+			}
+			span, known := a.Transcript.Turn(t.Record.GetTurnId())
+			if !known || span.Rounds == 0 {
+				continue
+			}
+			c := unansweredRound{turn: t.Record}
+			if n := len(t.Rounds); n == span.Rounds {
+				c.round = t.Rounds[n-1]
+			} else {
+				f.at = append(f.at, a.Transcript.Round(span.First+span.Rounds-1))
+			}
+			f.rounds = append(f.rounds, c)
+		}
+		return f, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	back, err := transcript.Read(ctx, s.engine.For(k.Namespace, k.ID), f.at)
+	if err != nil {
+		return nil, err
+	}
+	for i := range f.rounds {
+		if f.rounds[i].round == nil {
+			f.rounds[i].round, back = back[0], back[1:]
+		}
+	}
+	f.rounds = slices.DeleteFunc(f.rounds, func(c unansweredRound) bool { return c.round.GetSettled() || len(c.round.GetToolCalls()) == 0 })
+	slices.Reverse(f.rounds)
+	return f.rounds, nil
+}
+
+// outcomeOf asks the plane of a call for its outcome.
+func (s *Service) outcomeOf(ctx context.Context, k ref.Agent, has tools.Profile, c unansweredRound, index int) (status, summary string) {
+	call := c.round.GetToolCalls()[index]
+	t, err := has.Find(call.GetName())
+	if err != nil {
+		return prompt.NotRun, ""
+	}
+	if !t.Mutates {
+		return prompt.NoEffect, ""
+	}
+	if t.NoRecall {
+		return prompt.Unknown, ""
+	}
+	req, err := t.Request(tools.Scope{Agent: k, RunID: c.turn.GetRunId(), TurnID: c.turn.GetTurnId(), WorkItemID: c.turn.GetWorkItemId(), RequestID: tools.CallRequestID(c.turn.GetRunId(), c.round, index)}, call.GetArguments())
+	if err != nil {
+		return prompt.NotRun, ""
+	}
+	conn, err := s.deps.Conn(t.Plane)
+	if err != nil {
+		return prompt.Unknown, ""
+	}
+	// As the agent, but outside of its run, which has ended.
+	ctx, cancel := context.WithTimeout(rpc.Recall(rpc.WithActor(ctx, access.RunActor(k, ""))), outcomeTimeout)
+	defer cancel()
+	reply := t.NewResponse()
+	if err := conn.Invoke(ctx, t.Method, req, reply); err != nil {
+		switch f := fault.From(err); f.Code() {
+		case codes.NotFound, codes.InvalidArgument, codes.PermissionDenied, codes.FailedPrecondition:
+			return prompt.NotRun, "" // a refusal is not remembered, and changed nothing
+		default:
+			return prompt.Unknown, ""
+		}
+	}
+	r, err := tools.Succeeded(call, t, reply)
+	if err != nil {
+		return prompt.Unknown, ""
+	}
+	return text.EnumName(tools.StatusSuccess), r.GetSummaryText()
+}

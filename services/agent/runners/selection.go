@@ -1,0 +1,53 @@
+package runners
+
+import (
+	"slices"
+
+	"quartet/pkg/fault"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+)
+
+// Selection restricts a runner to agents with certain capabilities (SPEC A6). The zero
+// value selects every agent.
+type Selection struct {
+	preset   agentv1.Preset
+	families string // the numbers of the families in order, as a comparable value
+}
+
+func SelectionOf(req *agentv1.AcquireTurnRequest) Selection {
+	c := Selection{preset: req.GetPreset()}
+	families := slices.Clone(req.GetToolFamilies())
+	slices.Sort(families)
+	for _, f := range slices.Compact(families) {
+		c.families += string(rune(f))
+	}
+	return c
+}
+
+// Matches reports whether the selection includes an agent.
+func (c Selection) Matches(a *agentv1.Agent) bool {
+	if c.preset != agentv1.Preset_PRESET_UNSPECIFIED && a.GetPreset() != c.preset {
+		return false
+	}
+	for _, f := range c.families {
+		if !slices.Contains(a.GetToolFamilies(), agentv1.ToolFamily(f)) {
+			return false
+		}
+	}
+	return true
+}
+
+func ValidateSelection(req *agentv1.AcquireTurnRequest) error {
+	if _, known := agentv1.Preset_name[int32(req.GetPreset())]; !known {
+		return fault.Invalid("preset", req.GetPreset().String(), "must be private_child or public_named, or left out")
+	}
+	for _, f := range req.GetToolFamilies() {
+		if _, known := agentv1.ToolFamily_name[int32(f)]; !known || f == agentv1.ToolFamily_TOOL_FAMILY_UNSPECIFIED {
+			return fault.Invalid("tool_families", f.String(), "must be families of tools, such as boards")
+		}
+	}
+	if req.GetAllNamespaces() && SelectionOf(req) != (Selection{}) {
+		return fault.Invalid("all_namespaces", "true", "must not come with tool_families or preset: namespaces share runners by weight, whatever their agents are")
+	}
+	return nil
+}

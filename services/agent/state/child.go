@@ -1,0 +1,66 @@
+package state
+
+import (
+	"cmp"
+	"slices"
+
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/services/agent/tools"
+)
+
+// ChildStatus is what supervision needs to know of an agent.
+type ChildStatus struct {
+	Record        *agentv1.Agent
+	Deletion      *agentv1.AgentDeleting // how its deletion began, once it has
+	FirstItem     string
+	Quarantined   string // why a message was quarantined; empty if none was
+	FactsRevision int64
+	// Resting: its last turn completed and no message is queued.
+	Resting bool
+	// LastWait is the wait with which its last turn ended, if it ended with WaitFor.
+	LastWait string
+	LastTurn *agentv1.Turn
+	LastText string
+	Children []*agentv1.Delegation
+}
+
+func (a *Agent) ChildStatus() ChildStatus {
+	c := ChildStatus{Record: a.Record, Deletion: a.deletion, FirstItem: a.firstItem, FactsRevision: a.FactsRevision}
+	for m := range a.Lane.Finished() {
+		if m.GetState() == agentv1.MessageState_MESSAGE_STATE_QUARANTINED {
+			c.Quarantined = cmp.Or(m.GetStateReason(), "a message was quarantined")
+		}
+	}
+	for _, d := range a.Delegations {
+		c.Children = append(c.Children, d.Record)
+	}
+	if n := len(a.EndedTurns); n > 0 {
+		c.LastTurn = a.EndedTurns[n-1].Record
+	}
+	for _, t := range slices.Backward(a.EndedTurns) {
+		for _, r := range slices.Backward(t.Rounds) {
+			c.LastText = cmp.Or(c.LastText, r.GetText())
+		}
+	}
+	c.Resting = a.OpenTurn == nil && a.Lane.Len() == 0 && a.Wake == nil &&
+		c.LastTurn.GetState() == agentv1.TurnState_TURN_STATE_COMPLETED
+	if c.LastTurn.GetEndReason() == agentv1.TurnEndReason_TURN_END_REASON_WAIT_FOR {
+		c.LastWait = a.lastWait()
+		c.Resting = c.Resting && c.LastWait != ""
+	}
+	return c
+}
+
+// lastWait returns the wait with which the last turn ended.
+func (a *Agent) lastWait() string {
+	t := a.EndedTurns[len(a.EndedTurns)-1]
+	if len(t.Rounds) == 0 {
+		return ""
+	}
+	for _, r := range t.Rounds[len(t.Rounds)-1].GetToolResults() {
+		if r.GetToolName() == tools.ToolWaitFor && r.GetStatus() == tools.StatusSuccess {
+			return r.GetResult().GetFields()["wait"].GetStructValue().GetFields()["wait_id"].GetStringValue()
+		}
+	}
+	return ""
+}

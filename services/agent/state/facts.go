@@ -1,0 +1,72 @@
+package state
+
+import (
+	"strconv"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"quartet/pkg/page"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+)
+
+func (a *Agent) Facts() *agentv1.AgentFacts {
+	f := &agentv1.AgentFacts{
+		Namespace: a.Namespace,
+		Agent:     a.Record, Queued: int32(a.Lane.Len()), TickPending: a.PendingTick != "", FactsRevision: a.FactsRevision,
+		WakeHint: a.Wake != nil, WakeHintSource: a.Wake.GetSourceId(), FailedTicks: a.failedTicks,
+	}
+	if a.Wake != nil {
+		f.WokenAt = timestamppb.New(a.wokenAt)
+	}
+	f.QueuedInput = f.GetQueued()
+	if t := a.Lane.Get(a.PendingTick); t.GetState() == agentv1.MessageState_MESSAGE_STATE_QUEUED {
+		f.QueuedInput--
+	}
+	if h := a.Lane.Head(); h != nil {
+		f.HeadQueuedAt = h.GetCreatedAt()
+	}
+	if n := len(a.Decisions); n > 0 {
+		f.LastDecision = a.Decisions[n-1]
+	}
+	f.ShownWaits = a.shownWaits()
+	if n := len(a.EndedTurns); n > 0 {
+		f.LastTurnStartedAt = a.EndedTurns[n-1].Record.GetStartedAt()
+	}
+	return f
+}
+
+// RecentTurns is how many completed turns the waiting plane may not have consumed yet. It
+// consumes them within milliseconds.
+const RecentTurns = 3
+
+// shownWaits returns the triggers that the latest completed turns showed.
+func (a *Agent) shownWaits() []*agentv1.ShownWait {
+	var shown []*agentv1.ShownWait
+	for i, seen := len(a.EndedTurns)-1, 0; i >= 0 && seen < RecentTurns; i-- {
+		if t := a.EndedTurns[i].Record; t.GetState() == agentv1.TurnState_TURN_STATE_COMPLETED {
+			shown = append(shown, t.GetShownWaits()...)
+			seen++
+		}
+	}
+	return shown
+}
+
+// DecisionsBefore returns a page of the decisions that rest on older facts than a given
+// revision. Each decision rests on newer facts than the one before, so a page token stays
+// valid while others are recorded.
+func (a *Agent) DecisionsBefore(before int64, n int) *agentv1.ListDecisionsResponse {
+	resp := &agentv1.ListDecisionsResponse{}
+	for i := len(a.Decisions) - 1; i >= 0; i-- {
+		d := a.Decisions[i]
+		switch {
+		case d.GetFactsRevision() >= before:
+			continue
+		case len(resp.GetDecisions()) == n:
+			last := resp.GetDecisions()[n-1].GetFactsRevision()
+			resp.NextPageToken = page.Token("decisions", strconv.FormatInt(last, 10))
+			return resp
+		}
+		resp.Decisions = append(resp.Decisions, d)
+	}
+	return resp
+}

@@ -1,0 +1,217 @@
+package state
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	"quartet/pkg/journal"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/services/agent/ref"
+)
+
+// Apply folds one event into the state. An event that it does not know is an error.
+func (s *State) Apply(ev *journal.Event) error {
+	k := ref.Agent{Namespace: ev.Namespace, ID: ev.AgentID}
+	a := s.Agents[k]
+	if p, ok := ev.Payload.(*agentv1.AgentSpawned); ok {
+		if a != nil {
+			return fmt.Errorf("agent: %s was spawned twice", ev.AgentID)
+		}
+		s.Agents[k] = &Agent{Namespace: ev.Namespace, Record: p.GetAgent(), FactsRevision: 1, InheritedContext: p.GetInherited()}
+		s.IDs.ReplaceOrInsert(k)
+		return nil
+	}
+	if a == nil {
+		return fmt.Errorf("agent: %s for unknown agent %q", ev.Type, ev.AgentID)
+	}
+	s.removeReady(a)
+	if err := a.apply(ev); err != nil {
+		return err
+	}
+	if _, ok := ev.Payload.(*agentv1.AgentDeleted); ok {
+		s.evictDeleted(a)
+	}
+	if p, ok := ev.Payload.(*agentv1.TurnStarted); ok && p.GetTurn().GetAcquireRequestId() != "" {
+		s.AcquiredTurns[RequestOf(a.Namespace, p.GetTurn())] = AcquiredTurn{k, p.GetTurn().GetTurnId()}
+	}
+	if p, ok := ev.Payload.(*agentv1.TurnInterrupted); ok && p.GetTurn().GetEndReason() == agentv1.TurnEndReason_TURN_END_REASON_UNDELIVERED {
+		s.forgetRequest(a, p.GetTurn())
+	}
+	if len(a.EndedTurns) > KeptTurns {
+		s.forgetRequest(a, a.EndedTurns[0].Record)
+		a.EndedTurns = slices.Delete(a.EndedTurns, 0, 1)
+	}
+	a.FactsRevision++
+	s.updateReady(a, ev.CreatedAt)
+	return nil
+}
+
+// forgetRequest forgets which request got a turn, unless the request got another one
+// since.
+func (s *State) forgetRequest(a *Agent, t *agentv1.Turn) {
+	if of := RequestOf(a.Namespace, t); s.AcquiredTurns[of].TurnID == t.GetTurnId() {
+		delete(s.AcquiredTurns, of)
+	}
+}
+
+// RequestOf returns the request that acquired a turn. Its namespace is that of the
+// caller, which is the agent's own unless a shared runner acquired the turn.
+func RequestOf(namespace string, t *agentv1.Turn) ref.Request {
+	if t.GetAcquiredFrom() != "" {
+		namespace = t.GetAcquiredFrom()
+	}
+	return ref.Request{Namespace: namespace, Principal: t.GetAcquiredBy(), RequestID: t.GetAcquireRequestId()}
+}
+
+func (a *Agent) apply(ev *journal.Event) error {
+	switch p := ev.Payload.(type) {
+	case *agentv1.MessageQueued:
+		m := p.GetMessage()
+		a.Lane.Arrive(m, ev.WalSeq)
+		if m.GetTick() != nil {
+			a.PendingTick = m.GetMessageId()
+		} else {
+			a.edit(func(r *agentv1.Agent) { r.IdleTurns = 0 })
+			a.failedTicks = 0
+		}
+	case *agentv1.MessageRequeued:
+		a.Lane.Requeue(p.GetMessage())
+	case *agentv1.MessageDequeued:
+		a.Lane.Take(p.GetMessage())
+	case *agentv1.MessageProcessed:
+		a.finishMessage(p.GetMessage())
+	case *agentv1.MessageInterjected:
+		a.finishMessage(p.GetMessage())
+		if a.OpenTurn != nil {
+			t := proto.CloneOf(a.OpenTurn.Record)
+			t.InterjectedMessageIds = append(t.InterjectedMessageIds, p.GetMessage().GetMessageId())
+			a.OpenTurn.Record = t
+		}
+	case *agentv1.MessageAborted:
+		a.finishMessage(p.GetMessage())
+	case *agentv1.BriefWritten:
+		a.Briefs = append(a.Briefs, briefRef{ev.WalSeq, p.GetBrief().GetKind(), p.GetBrief().GetWorkItemId()})
+	case *agentv1.TaskAnswered:
+		if len(a.AnsweredTasks) == keptAnsweredTasks {
+			a.AnsweredTasks = slices.Delete(a.AnsweredTasks, 0, 1)
+		}
+		a.AnsweredTasks = append(a.AnsweredTasks, p.GetTaskId())
+	case *agentv1.MessageDropped:
+		a.finishMessage(p.GetMessage())
+		a.TickDropped = p.GetMessage().GetTick() != nil
+		if p.GetMessage().GetTick().GetReason() == agentv1.TickReason_TICK_REASON_WAKE_HINT && strings.HasPrefix(p.GetMessage().GetStateReason(), StaleTickReason) {
+			a.Wake = nil // the tick has no purpose left; a wake that arrived since keeps it
+		}
+	case *agentv1.MessageQuarantined:
+		a.finishMessage(p.GetMessage())
+		if p.GetMessage().GetTick() != nil {
+			// A tick on which every turn fails would be repeated permanently, so it
+			// counts as a turn that changed nothing (SPEC D4).
+			a.edit(func(r *agentv1.Agent) { r.IdleTurns++ })
+			a.failedTicks++
+		}
+	case *agentv1.AgentWoken:
+		a.Wake, a.wokenAt = p, ev.CreatedAt
+	case *agentv1.AgentPaused:
+		a.applyControl(p.GetAgent())
+	case *agentv1.AgentResumed:
+		a.applyControl(p.GetAgent())
+	case *agentv1.AgentStopped:
+		a.applyControl(p.GetAgent())
+	case *agentv1.AgentStarted:
+		a.applyControl(p.GetAgent())
+	case *agentv1.AgentDeleting:
+		a.applyControl(p.GetAgent())
+		a.deletion = p
+	case *agentv1.AgentDeleted:
+		a.applyControl(p.GetAgent())
+	case *agentv1.DelegationOpened:
+		a.Delegations = append(slices.Clone(a.Delegations), &Delegation{p.GetDelegation(), p.GetChild(), p.GetInitialMessage(), p.GetInherited()})
+	case *agentv1.DelegationUpdated:
+		return a.applyDelegation(p.GetDelegation())
+	case *agentv1.DelegationCompleted:
+		return a.applyDelegation(p.GetDelegation())
+	case *agentv1.FirstItemNoted:
+		a.firstItem = p.GetWorkItemId()
+	case *agentv1.DecisionRecorded:
+		a.Decisions = append(a.Decisions, p.GetDecision())
+		a.TickDropped = false
+		if len(a.Decisions) > KeptDecisions {
+			a.Decisions = slices.Delete(a.Decisions, 0, 1)
+		}
+	default:
+		return a.applyTurn(ev)
+	}
+	return nil
+}
+
+func (a *Agent) applyTurn(ev *journal.Event) error {
+	switch p := ev.Payload.(type) {
+	case *agentv1.TurnStarted:
+		a.OpenTurn = &Turn{Record: p.GetTurn()}
+		a.Transcript.BeginTurn(p.GetTurn().GetTurnId())
+		// The turn's context shows the wake. If the turn fails, the wake is pending
+		// again.
+		a.OpenTurn.shownWake, a.Wake = a.Wake, nil
+		a.edit(func(r *agentv1.Agent) {
+			r.CurrentRunId, r.CurrentTurnId = p.GetTurn().GetRunId(), p.GetTurn().GetTurnId()
+		})
+	case *agentv1.RoundSubmitted:
+		t, err := a.open(p.GetRound().GetTurnId())
+		if err != nil {
+			return err
+		}
+		a.Transcript.BeginRound(ev.WalSeq, p.GetRound().GetWorkItemId())
+		t.Rounds = append(slices.Clone(t.Rounds), p.GetRound())
+		t.edit(func(r *agentv1.Turn) { r.Rounds = int32(len(t.Rounds)) })
+	case *agentv1.ToolResultRecorded:
+		t, err := a.open(p.GetTurnId())
+		if err != nil {
+			return err
+		}
+		a.Transcript.ExtendRound(ev.WalSeq)
+		t.round(p.GetRoundIndex(), func(r *agentv1.Round) { r.ToolResults = append(r.ToolResults, p.GetResult()) })
+		t.edit(func(r *agentv1.Turn) {
+			r.WorkItemId = p.GetWorkItemId()
+			if p.GetMutated() {
+				r.Mutations++
+			}
+		})
+	case *agentv1.RoundSettled:
+		t, err := a.open(p.GetTurnId())
+		if err != nil {
+			return err
+		}
+		a.Transcript.ExtendRound(ev.WalSeq)
+		t.round(p.GetRoundIndex(), func(r *agentv1.Round) { r.Settled = true })
+		if len(p.GetInterjections()) > 0 || len(p.GetNotices()) > 0 || p.GetPromotedWorkItemId() != "" {
+			if t.Settled == nil {
+				t.Settled = map[int32]*agentv1.RoundSettled{}
+			}
+			t.Settled[p.GetRoundIndex()] = p
+		}
+	case *agentv1.TurnCompleted:
+		a.endTurn(p.GetTurn(), true, ev.WalSeq)
+	case *agentv1.TurnFailed:
+		a.endTurn(p.GetTurn(), false, ev.WalSeq)
+	case *agentv1.TurnInterrupted:
+		a.endTurn(p.GetTurn(), false, ev.WalSeq)
+	case *agentv1.TurnAborted:
+		a.endTurn(p.GetTurn(), false, ev.WalSeq)
+	default:
+		return fmt.Errorf("agent: unknown event %q (%T)", ev.Type, ev.Payload)
+	}
+	return nil
+}
+
+// finishMessage keeps a message's last record in the lane, and forgets the pending tick
+// if the message was that.
+func (a *Agent) finishMessage(m *agentv1.Message) {
+	a.Lane.Finish(m)
+	if a.PendingTick == m.GetMessageId() {
+		a.PendingTick = ""
+	}
+}

@@ -1,0 +1,112 @@
+package state
+
+import (
+	"time"
+
+	"github.com/google/btree"
+
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/services/agent/ref"
+)
+
+// Candidate is an agent whose turn may be taken.
+type Candidate struct {
+	Agent      ref.Agent
+	ReadySince time.Time // since when the agent is ready
+	Record     *agentv1.Agent
+	Message    *agentv1.Message
+	QueuedAt   uint64              // wal_seq of the event that queued Message; 0 if it is not known
+	Wake       *agentv1.AgentWoken // what woke the agent itself; nil if nothing did
+	NewTrace   bool                // whether the turn begins a trace of its own
+}
+
+// FirstReady returns the agent that has been ready longest, among those that accept
+// accepts; nil if there is none.
+func (s *State) FirstReady(namespace string, agentIDs []string, accept func(ref.Agent) bool) *Candidate {
+	try := func(a *Agent) *Candidate {
+		if a == nil || !a.CanTakeTurn() || !accept(ref.Agent{Namespace: namespace, ID: a.Record.GetAgentId()}) {
+			return nil
+		}
+		return &Candidate{Agent: ref.Agent{Namespace: namespace, ID: a.Record.GetAgentId()}, ReadySince: a.ReadySince, Record: a.Record, Message: a.Lane.Head(), QueuedAt: a.Lane.QueuedAt(a.Lane.Head().GetMessageId()), Wake: a.Wake, NewTrace: a.tracedBefore(a.Lane.Head())}
+	}
+	var found *Candidate
+	if len(agentIDs) > 0 {
+		for _, agentID := range agentIDs {
+			if o := try(s.Lookup(ref.Agent{Namespace: namespace, ID: agentID})); o != nil && (found == nil || o.ReadySince.Before(found.ReadySince)) {
+				found = o
+			}
+		}
+		return found
+	}
+	if t := s.Ready[namespace]; t != nil {
+		t.Ascend(func(r ReadyAgent) bool {
+			found = try(s.Lookup(ref.Agent{Namespace: namespace, ID: r.ID}))
+			return found == nil
+		})
+	}
+	return found
+}
+
+// maxAhead bounds ReadyAhead, which people read.
+const maxAhead = 1000
+
+// ReadyAhead returns how many agents of the namespace have been ready for longer than a.
+func (s *State) ReadyAhead(a *Agent) (n int32) {
+	t := s.Ready[a.Namespace]
+	if t == nil || a.ReadySince.IsZero() {
+		return 0
+	}
+	t.Ascend(func(r ReadyAgent) bool {
+		if r.ID == a.Record.GetAgentId() || n == maxAhead {
+			return false
+		}
+		n++
+		return true
+	})
+	return n
+}
+
+type ReadyAgent struct {
+	since time.Time
+	ID    string
+}
+
+// CanTakeTurn reports whether a runner may start a turn of the agent now.
+func (a *Agent) CanTakeTurn() bool {
+	return a.Record.GetLifecycle() == agentv1.Lifecycle_LIFECYCLE_ACTIVE &&
+		a.Record.GetControl() == agentv1.Control_CONTROL_RUNNING &&
+		a.OpenTurn == nil && a.Lane.Head() != nil
+}
+
+// IsIdle reports whether the agent could take a turn but has no message.
+func (a *Agent) IsIdle() bool {
+	return a.IsActive() && a.Record.GetControl() == agentv1.Control_CONTROL_RUNNING && a.OpenTurn == nil && a.Lane.Head() == nil
+}
+
+func (s *State) removeReady(a *Agent) {
+	if a.ReadySince.IsZero() {
+		return
+	}
+	s.Ready[a.Namespace].Delete(ReadyAgent{a.ReadySince, a.Record.GetAgentId()})
+}
+
+func (s *State) updateReady(a *Agent, now time.Time) {
+	if !a.CanTakeTurn() {
+		a.ReadySince = time.Time{}
+		return
+	}
+	if a.ReadySince.IsZero() {
+		a.ReadySince = now
+	}
+	t := s.Ready[a.Namespace]
+	if t == nil {
+		t = btree.NewG(16, func(x, y ReadyAgent) bool {
+			if !x.since.Equal(y.since) {
+				return x.since.Before(y.since)
+			}
+			return x.ID < y.ID
+		})
+		s.Ready[a.Namespace] = t
+	}
+	t.ReplaceOrInsert(ReadyAgent{a.ReadySince, a.Record.GetAgentId()})
+}

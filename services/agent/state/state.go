@@ -1,0 +1,112 @@
+// Package state is the state of one partition of the agent plane: its records, the fold
+// that applies events to them, and the rules that several operations share. It is pure:
+// no clock, no I/O, no goroutines. Records are replaced, never edited, so a record read
+// from the state stays valid afterwards.
+package state
+
+import (
+	"time"
+
+	"github.com/google/btree"
+
+	"quartet/pkg/fault"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/services/agent/lane"
+	"quartet/services/agent/ref"
+	"quartet/services/agent/transcript"
+)
+
+const (
+	// KeptTurns and KeptDecisions bound what an agent keeps in memory. Older records are
+	// in the journal and in the event stream.
+	KeptTurns     = 64
+	KeptDecisions = 100
+)
+
+// State is one partition of the agent plane. Records are replaced, never edited.
+type State struct {
+	Agents map[ref.Agent]*Agent
+	// Ready holds the agents that can take a turn, by namespace, longest ready first
+	// (SPEC D7). Only Apply changes it.
+	Ready map[string]*btree.BTreeG[ReadyAgent]
+	IDs   *btree.BTreeG[ref.Agent] // every agent, in order
+	// AcquiredTurns finds the turn that a request got, as long as the turn is kept.
+	AcquiredTurns map[ref.Request]AcquiredTurn
+}
+
+type acquireKey = ref.Request
+
+type AcquiredTurn struct {
+	Agent  ref.Agent
+	TurnID string
+}
+
+// key identifies an agent.
+type key = ref.Agent
+
+// Agent is one agent with its lane and turns. A nil Agent has no delegations.
+type Agent struct {
+	Namespace     string
+	Record        *agentv1.Agent
+	Lane          lane.Lane
+	OpenTurn      *Turn
+	EndedTurns    []*Turn // oldest first
+	Decisions     []*agentv1.Decision
+	PendingTick   string              // the message of the tick that is queued or in the open turn; empty: none
+	TickDropped   bool                // the last tick was dropped as stale, so the same tick may be offered again
+	Wake          *agentv1.AgentWoken // what woke the agent itself, until a completed turn has shown it; nil: nothing
+	wokenAt       time.Time
+	FactsRevision int64 // grows with every event of this agent
+	ReadySince    time.Time
+	// failedTicks counts ticks in a row on which turns failed. A pending wake is offered
+	// again, but not permanently (SPEC D4).
+	failedTicks int32
+	// AnsweredTasks are commands whose results were returned by their calls.
+	AnsweredTasks []string
+	// Transcript finds the agent's rounds in the journal.
+	Transcript transcript.Index
+	Briefs     []briefRef // oldest first
+	// Delegations are those of the agent as a parent, oldest first.
+	Delegations      []*Delegation
+	firstItem        string                 // the first work item that a private child made
+	deletion         *agentv1.AgentDeleting // the event with which the deletion began; nil: it has not begun
+	InheritedContext string                 // the view with which a forked child started
+}
+
+// Turn is a turn with its rounds.
+type Turn struct {
+	Record *agentv1.Turn
+	Rounds []*agentv1.Round
+	// Settled holds, by round, what the response to the round returned beside its
+	// results, for a runner that repeats it; a round without such has no entry.
+	Settled   map[int32]*agentv1.RoundSettled
+	shownWake *agentv1.AgentWoken // the wake that the turn's context shows
+}
+
+// NewState returns the state of an empty log.
+func NewState() *State {
+	return &State{
+		Agents: map[ref.Agent]*Agent{},
+		Ready:  map[string]*btree.BTreeG[ReadyAgent]{},
+
+		AcquiredTurns: map[ref.Request]AcquiredTurn{},
+		IDs: btree.NewG(16, func(a, b ref.Agent) bool {
+			if a.Namespace != b.Namespace {
+				return a.Namespace < b.Namespace
+			}
+			return a.ID < b.ID
+		}),
+	}
+}
+
+// Find returns an agent, or NOT_FOUND.
+func (s *State) Find(namespace, agentID string) (*Agent, error) {
+	a := s.Lookup(ref.Agent{Namespace: namespace, ID: agentID})
+	if a == nil {
+		return nil, fault.NotFound.Newf("agent %q does not exist; SpawnAgent makes one", agentID).With("agent_id", agentID)
+	}
+	return a, nil
+}
+
+// Lookup returns an agent, or nil if it does not exist.
+func (s *State) Lookup(k ref.Agent) *Agent { return s.Agents[k] }

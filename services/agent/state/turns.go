@@ -1,0 +1,227 @@
+package state
+
+import (
+	"cmp"
+	"fmt"
+	"quartet/services/agent/text"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/journal"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/tracing"
+	"quartet/services/agent/lane"
+	"quartet/services/agent/ref"
+)
+
+// LeaseGeneration returns the generation of the newest lease. It only grows (SPEC X12).
+func (a *Agent) LeaseGeneration() int64 {
+	if n := len(a.EndedTurns); n > 0 {
+		return a.EndedTurns[n-1].Record.GetLeaseGeneration()
+	}
+	return 0
+}
+
+func TurnEvent(t *agentv1.Turn, payload proto.Message) *journal.Event {
+	return &journal.Event{AgentID: t.GetAgentId(), WorkItemID: t.GetBoundWorkItemId(), Payload: payload}
+}
+
+// RoundInMemory returns the n-th round of the agent if it is in memory, else nil.
+func (a *Agent) RoundInMemory(n int) *agentv1.Round {
+	for i := len(a.Transcript.Turns) - 1; i >= 0; i-- {
+		span := a.Transcript.Turns[i]
+		if n < span.First {
+			continue
+		}
+		if t := a.FindTurn(span.TurnID); t != nil && len(t.Rounds) == span.Rounds {
+			return t.Rounds[n-span.First]
+		}
+		break
+	}
+	return nil
+}
+
+// HeldTurn returns the open turn that a run holds. It returns RUN_STALE for another run,
+// and TURN_ENDED if this run has ended the turn.
+func (s *State) HeldTurn(namespace, agentID, turnID, runID string) (*Turn, error) {
+	a, err := s.Find(namespace, agentID)
+	if err != nil {
+		return nil, err
+	}
+	t := a.FindTurn(turnID)
+	switch {
+	case t == nil && !a.IsActive():
+		return nil, StaleRun(&agentv1.Turn{TurnId: turnID, EndReason: agentv1.TurnEndReason_TURN_END_REASON_AGENT_DELETED}, runID)
+	case t == nil:
+		return nil, fault.NotFound.Newf("agent %q has no turn %q", agentID, turnID).With("turn_id", turnID)
+	case t.Record.GetRunId() != runID:
+		return nil, StaleRun(t.Record, runID)
+	case t.Record.GetState() == agentv1.TurnState_TURN_STATE_INTERRUPTED, t.Record.GetState() == agentv1.TurnState_TURN_STATE_ABORTED:
+		return nil, StaleRun(t.Record, runID)
+	case t.Record.GetState() != agentv1.TurnState_TURN_STATE_OPEN:
+		return nil, fault.TurnEnded.Newf("turn %q has ended (%s); acquire the next one", turnID, text.EnumName(t.Record.GetEndReason())).
+			With("turn_id", turnID).With("end_reason", text.EnumName(t.Record.GetEndReason()))
+	}
+	return t, nil
+}
+
+// StaleRun returns RUN_STALE with the reason why a run does not hold a turn: how the turn
+// ended, or that another run holds it.
+func StaleRun(t *agentv1.Turn, runID string) error {
+	why := cmp.Or(text.EnumName(t.GetEndReason()), "another_run")
+	return fault.RunStale.Newf("run %q does not hold turn %q (%s); stop working on it", runID, t.GetTurnId(), why).
+		With("run_id", runID).With("turn_id", t.GetTurnId()).With("stale_reason", why)
+}
+
+// endTurn closes the open turn. After three completed turns in a row without a call or a
+// change the agent is idle until new input (SPEC D4).
+func (a *Agent) endTurn(t *agentv1.Turn, completed bool, walSeq uint64) {
+	if a.OpenTurn == nil || a.OpenTurn.Record.GetTurnId() != t.GetTurnId() {
+		return
+	}
+	calls := 0
+	for _, r := range a.OpenTurn.Rounds {
+		calls += len(r.GetToolCalls()) + len(r.GetLocalToolResults())
+	}
+	// Only a completed turn counts as having shown the wake (SPEC P2, P7).
+	if completed {
+		a.failedTicks = 0
+	} else if a.Wake == nil {
+		a.Wake = a.OpenTurn.shownWake
+	}
+	a.OpenTurn.Record = t
+	a.EndedTurns = append(a.EndedTurns, a.OpenTurn)
+	a.OpenTurn = nil
+	a.Transcript.EndTurn(walSeq)
+	a.evictRounds()
+	a.edit(func(r *agentv1.Agent) {
+		r.CurrentRunId, r.CurrentTurnId, r.LastTurnId = "", "", t.GetTurnId()
+		switch {
+		case completed && calls == 0 && t.GetMutations() == 0:
+			r.IdleTurns++
+		case completed:
+			r.IdleTurns = 0
+		}
+	})
+}
+
+func (a *Agent) edit(change func(*agentv1.Agent)) {
+	r := proto.CloneOf(a.Record)
+	change(r)
+	a.Record = r
+}
+
+func (t *Turn) edit(change func(*agentv1.Turn)) {
+	r := proto.CloneOf(t.Record)
+	change(r)
+	t.Record = r
+}
+
+// round replaces one round of a turn.
+func (t *Turn) round(index int32, change func(*agentv1.Round)) {
+	if int(index) >= len(t.Rounds) {
+		return
+	}
+	t.Rounds = slices.Clone(t.Rounds)
+	r := proto.CloneOf(t.Rounds[index])
+	change(r)
+	t.Rounds[index] = r
+}
+
+func (a *Agent) open(turnID string) (*Turn, error) {
+	if a.OpenTurn == nil || a.OpenTurn.Record.GetTurnId() != turnID {
+		return nil, fmt.Errorf("agent: turn %q is not open", turnID)
+	}
+	return a.OpenTurn, nil
+}
+
+// FindTurn returns a turn of the agent, open or ended; nil if it is not in memory.
+func (a *Agent) FindTurn(turnID string) *Turn {
+	if a.OpenTurn != nil && a.OpenTurn.Record.GetTurnId() == turnID {
+		return a.OpenTurn
+	}
+	for i := len(a.EndedTurns) - 1; i >= 0; i-- {
+		if a.EndedTurns[i].Record.GetTurnId() == turnID {
+			return a.EndedTurns[i]
+		}
+	}
+	return nil
+}
+
+// Interject gives the queued interjections to a turn, except for one message. It appends
+// their events to events, and returns the messages.
+func (a *Agent) Interject(env journal.Env, t *agentv1.Turn, but string, events []*journal.Event) ([]*journal.Event, []*agentv1.Message) {
+	var interjected []*agentv1.Message
+	for _, m := range a.Lane.Interjections() {
+		if m.GetMessageId() == but {
+			continue
+		}
+		i := lane.WithState(m, env, agentv1.MessageState_MESSAGE_STATE_INTERJECTED, "")
+		i.TurnId = t.GetTurnId()
+		events = append(events, lane.Event(i, &agentv1.MessageInterjected{Message: i}))
+		interjected = append(interjected, i)
+	}
+	return events, interjected
+}
+
+// A turn is part of its message's trace. Its span lasts from the frame that starts it to
+// the frame that ends it, across calls and restarts: the turn's record holds the span's
+// id, and the span is recorded at the end.
+
+// tracedTurns is how many of an agent's newest turns are searched for the trace of a
+// message.
+const tracedTurns = 16
+
+// tracedBefore reports whether a turn about another message was part of a message's
+// trace. Then the next turn begins a trace of its own that links to it; otherwise an
+// agent that runs for months would have one trace.
+func (a *Agent) tracedBefore(m *agentv1.Message) bool {
+	if m.GetTraceparent() == "" {
+		return false
+	}
+	for _, t := range a.EndedTurns[max(0, len(a.EndedTurns)-tracedTurns):] {
+		if t.Record.GetMessageId() != m.GetMessageId() && tracing.SameTrace(t.Record.GetTraceparent(), m.GetTraceparent()) {
+			return true
+		}
+	}
+	return false
+}
+
+// keptWithRounds is how many ended turns keep their rounds in memory, for a runner that
+// repeats a request and for the next context. A round may have half a megabyte, so all
+// others are read back from the journal.
+const keptWithRounds = 2
+
+// evictRounds drops the rounds that are read back when they are needed.
+func (a *Agent) evictRounds() {
+	if n := len(a.EndedTurns) - 1 - keptWithRounds; n >= 0 {
+		a.EndedTurns[n].Rounds, a.EndedTurns[n].Settled = nil, nil
+	}
+}
+
+// WatchUpdate returns what a watcher of a run has not been sent yet: new interjections,
+// or the end of the turn. It returns RUN_STALE for another run.
+func (s *State) WatchUpdate(k ref.Agent, req *agentv1.WatchTurnRequest, announced map[string]bool) (*agentv1.WatchTurnResponse, error) {
+	a, err := s.Find(k.Namespace, k.ID)
+	if err != nil {
+		return nil, err
+	}
+	t := a.FindTurn(req.GetTurnId())
+	switch {
+	case t == nil:
+		return nil, fault.NotFound.Newf("agent %q has no turn %q", k.ID, req.GetTurnId()).With("turn_id", req.GetTurnId())
+	case t.Record.GetRunId() != req.GetRunId():
+		return nil, StaleRun(t.Record, req.GetRunId())
+	case t != a.OpenTurn:
+		return &agentv1.WatchTurnResponse{Ended: t.Record}, nil
+	}
+	seen := &agentv1.WatchTurnResponse{}
+	for _, m := range a.Lane.Interjections() {
+		if !announced[m.GetMessageId()] {
+			seen.Interjections = append(seen.Interjections, m)
+		}
+	}
+	return seen, nil
+}

@@ -1,0 +1,45 @@
+// Package text shortens texts for people and names enum values.
+package text
+
+import (
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// Shorten cuts a text after at most n bytes, between characters.
+func Shorten(text string, n int) string {
+	if len(text) <= n {
+		return text
+	}
+	for n > 0 && !utf8.RuneStart(text[n]) {
+		n--
+	}
+	return text[:n] + "…"
+}
+
+func EnumName(e protoreflect.Enum) string {
+	if e.Number() == 0 {
+		return ""
+	}
+	values := e.Descriptor().Values()
+	v := values.ByNumber(e.Number())
+	if v == nil {
+		return strconv.Itoa(int(e.Number()))
+	}
+	prefix := strings.TrimSuffix(string(values.ByNumber(0).Name()), "UNSPECIFIED")
+	return strings.ToLower(strings.TrimPrefix(string(v.Name()), prefix))
+}
+
+const SummaryChars = 120
+
+// Line folds a text into one line of at most n characters.
+func Line(s string, n int) string {
+	r := []rune(strings.Join(strings.Fields(s), " "))
+	if len(r) <= n {
+		return string(r)
+	}
+	return string(r[:n-1]) + "…"
+}

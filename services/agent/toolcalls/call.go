@@ -1,0 +1,118 @@
+package toolcalls
+
+import (
+	"context"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	otelcodes "go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
+
+	"quartet/pkg/fault"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/rpc"
+	"quartet/services/agent/access"
+	"quartet/services/agent/tools"
+)
+
+// RoundTimeout is how long the calls of one round may take together (SPEC T1).
+const RoundTimeout = 45 * time.Second
+
+// Call executes one tool call as the agent in its run. It always returns a result; a
+// failure is one too.
+func (s *Service) Call(ctx context.Context, scope tools.Scope, c *agentv1.ToolCall) tools.Outcome {
+	return s.CallAs(ctx, access.RunActor(scope.Agent, scope.RunID), scope, c)
+}
+
+func (s *Service) CallAs(ctx context.Context, actor rpc.Actor, scope tools.Scope, c *agentv1.ToolCall) (out tools.Outcome) {
+	out.WorkItemID = scope.WorkItemID
+	has, err := s.Profile(ctx, scope.Agent)
+	if err != nil {
+		out.Result = tools.Failed(c, err)
+		return out
+	}
+	t, err := has.Find(c.GetName())
+	if err != nil {
+		out.Result = tools.Failed(c, err)
+		return out
+	}
+	defer func() { t.Reword(out.Result) }()
+	if !s.may(actor.Role, t) {
+		out.Result = tools.Failed(c, fault.ToolNotAvailable.Newf("tool %q is not for role %s; an agent has it in its turns", c.GetName(), actor.Role).With("tool", c.GetName()).With("role", actor.Role))
+		return out
+	}
+	req, err := t.Request(scope, c.GetArguments())
+	if err != nil {
+		out.Result = tools.Failed(c, err)
+		return out
+	}
+	conn, err := s.deps.Conn(t.Plane)
+	if err != nil {
+		out.Result = tools.Failed(c, err)
+		return out
+	}
+	reply := t.NewResponse()
+	ctx, span := s.toolSpan(ctx, t, c)
+	defer func() { endTool(span, out.Result) }()
+	ctx = rpc.WithActor(ctx, actor)
+	var header metadata.MD
+	if err := invoke(ctx, conn, t.Method, req, reply, grpc.Header(&header)); err != nil {
+		out.Result = tools.Failed(c, err)
+		return out
+	}
+	out.Replayed = rpc.WasReplayed(header)
+	out.Result, err = tools.Succeeded(c, t, reply)
+	if err != nil {
+		out.Result = tools.Failed(c, err)
+		return out
+	}
+	if t.Name == tools.ToolCompleteWorkItem && scope.NoText {
+		out.Result.Warnings = append(out.Result.Warnings, tools.ReportMissing())
+	}
+	out.Mutated = t.Mutates
+	out.WorkItemID = tools.Rebind(scope.WorkItemID, reply)
+	return out
+}
+
+// invoke repeats a request while the plane is unavailable: the request id makes that
+// safe, and a restart of one plane must not fail an agent's call.
+func invoke(ctx context.Context, conn grpc.ClientConnInterface, method string, req, reply proto.Message, opts ...grpc.CallOption) error {
+	wait := 20 * time.Millisecond
+	for {
+		err := conn.Invoke(ctx, method, req, reply, opts...)
+		if err == nil || fault.From(err).Code() != codes.Unavailable {
+			return err
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return err
+		case <-t.C:
+		}
+		wait = min(2*wait, time.Second)
+	}
+}
+
+// toolSpan starts the span of a tool call, named by OpenTelemetry's conventions for
+// generative AI. It carries no arguments and no results.
+func (s *Service) toolSpan(ctx context.Context, t tools.Tool, c *agentv1.ToolCall) (context.Context, trace.Span) {
+	if !s.deps.Tracer.On() {
+		return s.deps.Tracer.Start(ctx, "")
+	}
+	return s.deps.Tracer.Start(ctx, "execute_tool "+t.Name, trace.WithAttributes(
+		attribute.String("gen_ai.operation.name", "execute_tool"), attribute.String("gen_ai.tool.name", t.Name), attribute.String("gen_ai.tool.call.id", c.GetCallId()),
+		attribute.String("quartet.plane", t.Plane)))
+}
+
+func endTool(span trace.Span, r *agentv1.ToolResult) {
+	if span.IsRecording() && r.GetStatus() == tools.StatusError {
+		span.SetAttributes(attribute.String("error.type", r.GetError().GetKind()))
+		span.SetStatus(otelcodes.Error, r.GetError().GetKind())
+	}
+	span.End()
+}

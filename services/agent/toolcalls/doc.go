@@ -1,0 +1,40 @@
+// Package toolcalls executes tool calls: it builds the request of a call from the
+// tool's table entry, sends it to the plane that owns the tool, and turns the
+// response into the one result of the call.
+package toolcalls
+
+import (
+	"sync"
+
+	"google.golang.org/grpc"
+
+	"quartet/pkg/tracing"
+	"quartet/services/agent/briefs"
+	"quartet/services/agent/state"
+)
+
+// Deps is what a Service needs.
+type Deps struct {
+	// Conn reaches the plane that owns a tool.
+	Conn func(plane string) (grpc.ClientConnInterface, error)
+	// Allowed reports whether a role may call a method, given as "/service/Method".
+	// Nil allows every method to every role.
+	Allowed func(role, method string) bool
+	Tracer  *tracing.Tracer
+	Briefs  *briefs.Service
+}
+
+// Service executes and lists tools.
+type Service struct {
+	engine *state.Engine
+	deps   Deps
+	briefs *briefs.Service
+	// profiles caches the profile of each agent that used tools: ref.Agent to
+	// tools.Profile. A profile never changes.
+	profiles sync.Map
+}
+
+// New returns a Service over the partitions of engine.
+func New(engine *state.Engine, deps Deps) *Service {
+	return &Service{engine: engine, deps: deps, briefs: deps.Briefs}
+}

@@ -1,0 +1,63 @@
+package toolcalls
+
+import (
+	"context"
+
+	"quartet/pkg/journal"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/rpc"
+	"quartet/services/agent/access"
+	"quartet/services/agent/ref"
+	"quartet/services/agent/state"
+	"quartet/services/agent/tools"
+)
+
+// ListTools describes the tools that the caller may use for an agent: those of the
+// families in its profile whose method the caller's role may call (SPEC C4, X15). For a
+// runner these are the tools of its turns, in which it acts as the agent.
+func (s *Service) ListTools(ctx context.Context, req *agentv1.ListToolsRequest) (*agentv1.ListToolsResponse, error) {
+	actor := rpc.ActorFrom(ctx)
+	if err := access.CheckRead(actor, req.GetAgentId()); err != nil {
+		return nil, err
+	}
+	profile, err := s.Profile(ctx, ref.Agent{Namespace: actor.Namespace, ID: req.GetAgentId()})
+	if err != nil {
+		return nil, err
+	}
+	resp := &agentv1.ListToolsResponse{}
+	role := actor.Role
+	if role == rpc.RoleRunner {
+		role = rpc.RoleAgent
+	}
+	for i, t := range tools.Specs() {
+		if profile.Has(t.GetFamily()) && s.may(role, tools.Table[i]) {
+			resp.Tools = append(resp.Tools, t)
+		}
+	}
+	return resp, nil
+}
+
+// may reports whether a role may call a tool's method.
+func (s *Service) may(role string, t tools.Tool) bool {
+	return s.deps.Allowed == nil || s.deps.Allowed(role, t.Method)
+}
+
+// Profile returns an agent's profile. It is read once for each agent that uses tools.
+func (s *Service) Profile(ctx context.Context, k ref.Agent) (tools.Profile, error) {
+	if known, ok := s.profiles.Load(k); ok {
+		if p, ok := known.(tools.Profile); ok {
+			return p, nil
+		}
+	}
+	p, _, err := journal.View(ctx, s.engine.For(k.Namespace, k.ID), func(st *state.State) (tools.Profile, error) {
+		a, err := st.Find(k.Namespace, k.ID)
+		if err != nil {
+			return nil, err
+		}
+		return a.Record.GetToolFamilies(), nil
+	})
+	if err == nil {
+		s.profiles.Store(k, p)
+	}
+	return p, err
+}

@@ -1,0 +1,114 @@
+package tools
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"quartet/pkg/fault"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/pbjson"
+	"quartet/services/agent/ref"
+)
+
+// MaxNesting is how deep arguments and results may be nested. The journal stores nothing
+// that is nested deeper.
+const MaxNesting = 32
+
+// CheckNesting refuses a struct that is nested too deep.
+func CheckNesting(field string, s *structpb.Struct) error {
+	if deeper(structpb.NewStructValue(s), MaxNesting) {
+		return fault.Invalid(field, fmt.Sprintf("nested more than %d deep", MaxNesting), fmt.Sprintf("must be nested at most %d deep", MaxNesting))
+	}
+	return nil
+}
+
+// deeper reports whether a value is nested deeper than n.
+func deeper(v *structpb.Value, n int) bool {
+	var below []*structpb.Value
+	switch k := v.GetKind().(type) {
+	case *structpb.Value_StructValue:
+		below = slices.Collect(maps.Values(k.StructValue.GetFields()))
+	case *structpb.Value_ListValue:
+		below = k.ListValue.GetValues()
+	default:
+		return false
+	}
+	return n == 0 || slices.ContainsFunc(below, func(v *structpb.Value) bool { return deeper(v, n-1) })
+}
+
+// CallRequestID returns the request id of a call of a round. Repeating the call returns
+// the first result.
+func CallRequestID(runID string, round *agentv1.Round, index int) string {
+	return fmt.Sprintf("%s/%d/%d", runID, round.GetIndex(), index)
+}
+
+// Scope is the context of a call.
+type Scope struct {
+	Agent      ref.Agent
+	RunID      string
+	TurnID     string
+	WorkItemID string
+	RequestID  string
+	Remaining  time.Duration
+	NoText     bool // the round has no text that could be a report
+}
+
+// Request builds the request of a call from its arguments.
+func (t Tool) Request(scope Scope, arguments *structpb.Struct) (proto.Message, error) {
+	args := arguments.AsMap()
+	for _, own := range []string{"agent_id", "request_id", "session_id"} {
+		if _, given := args[own]; given && (own != "agent_id" || !t.anyAgent) {
+			return nil, fault.UnknownField.Newf("%s: argument %q is set by the runtime; leave it out", t.Name, own)
+		}
+	}
+	lack := t.missingArgument(args) // reported after arguments that do not exist
+	if t.adapt != nil {
+		t.adapt(args, scope.Remaining)
+	}
+	req := t.NewRequest()
+	if err := durations(args, req.ProtoReflect().Descriptor(), ""); err != nil {
+		return nil, err
+	}
+	raw, err := json.Marshal(args)
+	if err != nil {
+		return nil, fault.MalformedJSON.Newf("%s: the arguments are not JSON: %v", t.Name, err)
+	}
+	if err := pbjson.Unmarshal(raw, req); err != nil {
+		return nil, err
+	}
+	if lack != nil {
+		return nil, lack
+	}
+	if spawn, ok := req.(*agentv1.SpawnAgentRequest); ok {
+		if spawn.GetPreset() != agentv1.Preset_PRESET_PUBLIC_NAMED {
+			spawn.ParentAgentId = scope.Agent.ID
+		}
+	} else {
+		set(req, "agent_id", scope.Agent.ID, !t.anyAgent)
+		set(req, "session_id", scope.Agent.ID, true)
+	}
+	if t.Mutates {
+		set(req, "request_id", scope.RequestID, true)
+	}
+	if t.bound && scope.WorkItemID != "" {
+		set(req, "work_item_id", scope.WorkItemID, false)
+	}
+	return req, nil
+}
+
+// set sets a string field if the message has it; without force only if it is empty.
+func set(m proto.Message, field, value string, force bool) {
+	r := m.ProtoReflect()
+	fd := r.Descriptor().Fields().ByName(protoreflect.Name(field))
+	if fd == nil || fd.Kind() != protoreflect.StringKind || !force && r.Has(fd) {
+		return
+	}
+	r.Set(fd, protoreflect.ValueOfString(value))
+}

@@ -1,0 +1,224 @@
+package tools
+
+import (
+	"fmt"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"quartet/pkg/fault"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/pbjson"
+	"quartet/services/agent/text"
+)
+
+// CompletedTask returns the command that ended within its call, or "" if it continues or
+// the call was another one.
+func CompletedTask(r *agentv1.ToolResult) string {
+	f := r.GetResult().GetFields()
+	if r.GetToolName() != toolExecCommand || r.GetStatus() != StatusSuccess || f["outcome"].GetStringValue() != "completed" {
+		return ""
+	}
+	return f["task"].GetStructValue().GetFields()["task_id"].GetStringValue()
+}
+
+// ReportMissing returns the warning about a completion in a round without text (SPEC W7).
+func ReportMissing() *structpb.Struct {
+	return &structpb.Struct{Fields: map[string]*structpb.Value{
+		"kind":    structpb.NewStringValue("report_missing"),
+		"message": structpb.NewStringValue("The round has no text, so the work item has no report; completing it again with text adds one."),
+	}}
+}
+
+// Outcome is the one result of a call, and the item that the next call is bound to.
+type Outcome struct {
+	Result     *agentv1.ToolResult
+	Mutated    bool
+	WorkItemID string
+	// Replayed: the plane had executed the call before, under the same request id.
+	Replayed bool
+}
+
+// Rebind returns the item that the following calls are bound to: a pick binds them to its
+// item, the completion of the bound item to none.
+func Rebind(binding string, reply proto.Message) string {
+	switch r := reply.(type) {
+	case *workv1.PickWorkItemResponse:
+		return r.GetWorkItem().GetWorkItemId()
+	case *workv1.CompleteWorkItemResponse:
+		if r.GetWorkItem().GetWorkItemId() == binding {
+			return ""
+		}
+	}
+	return binding
+}
+
+func Succeeded(c *agentv1.ToolCall, t Tool, reply proto.Message) (*agentv1.ToolResult, error) {
+	result, err := ToStruct(reply)
+	if err != nil {
+		return nil, err
+	}
+	if !t.Mutates {
+		countList(result, reply.ProtoReflect().Descriptor())
+	}
+	out := &agentv1.ToolResult{
+		CallId: c.GetCallId(), ToolName: t.Name, Status: StatusSuccess, Result: result,
+		SummaryText: summaryOf(t, result, reply),
+	}
+	if spawned, ok := reply.(*agentv1.SpawnAgentResponse); ok && spawned.GetTaskId() != "" {
+		// The handle as specification S4 describes the result of a spawn.
+		result.Fields["task_handle"] = structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
+			"task_id": structpb.NewStringValue(spawned.GetTaskId()), "task_kind": structpb.NewStringValue("child_agent_task"), "status": structpb.NewStringValue("running"),
+		}})
+	}
+	if ws := result.GetFields()["warnings"].GetListValue().GetValues(); len(ws) > 0 {
+		for _, w := range ws {
+			out.Warnings = append(out.Warnings, w.GetStructValue())
+		}
+		delete(result.GetFields(), "warnings")
+		out.SummaryText += fmt.Sprintf(", with %d warning(s)", len(ws))
+	}
+	return out, nil
+}
+
+// countList adds an empty list to a response that lists records and has none: messages
+// omit empty lists, and a model could not tell that from an unknown number.
+func countList(result *structpb.Struct, m protoreflect.MessageDescriptor) {
+	if name := listOf(m); name != "" && result.GetFields()[name] == nil {
+		result.Fields[name] = structpb.NewListValue(&structpb.ListValue{})
+	}
+}
+
+// listOf returns the name of the one list of records in a message, or "" if there is not
+// exactly one.
+func listOf(m protoreflect.MessageDescriptor) string {
+	name := ""
+	for i := range m.Fields().Len() {
+		fd := m.Fields().Get(i)
+		switch {
+		case !fd.IsList() || fd.Message() == nil || fd.Name() == "warnings":
+		case name != "":
+			return ""
+		default:
+			name = string(fd.Name())
+		}
+	}
+	return name
+}
+
+// summaryOf summarizes a call that succeeded in one line. A command that a call executed
+// may have failed all the same, so the summary says how it ended.
+func summaryOf(t Tool, result *structpb.Struct, reply proto.Message) string {
+	exec, ok := reply.(*taskv1.ExecCommandResponse)
+	if ok && exec.GetOutcome() != taskv1.ExecOutcome_EXEC_OUTCOME_COMPLETED {
+		runs := "runs on as a task"
+		if exec.GetOutcome() == taskv1.ExecOutcome_EXEC_OUTCOME_ALREADY_RUNNING {
+			runs = "was running already"
+		}
+		return fmt.Sprintf("%s: the command %s%s", t.Name, runs, subject(result))
+	}
+	about, ok := reply.(interface{ GetTask() *taskv1.Task })
+	task := (*taskv1.Task)(nil)
+	if ok {
+		task = about.GetTask()
+	}
+	end := text.EnumName(task.GetState())
+	switch list := listOf(reply.ProtoReflect().Descriptor()); {
+	case !t.Mutates && task == nil && list != "" && subject(result) == "":
+		return fmt.Sprintf("%s succeeded: %d %s", t.Name, len(result.GetFields()[list].GetListValue().GetValues()), strings.ReplaceAll(list, "_", " "))
+	case task.GetEndedAt() == nil:
+		return t.Name + " succeeded" + subject(result)
+	case task.GetEndMessage() != "":
+		end += ", " + text.Line(task.GetEndMessage(), text.SummaryChars)
+	case task.ExitCode != nil:
+		end += fmt.Sprintf(", exit code %d", task.GetExitCode())
+	}
+	if t.Name == toolExecCommand {
+		return fmt.Sprintf("%s: the command %s: %s", t.Name, end, task.GetTaskId())
+	}
+	return fmt.Sprintf("%s succeeded: %s %s", t.Name, task.GetTaskId(), end)
+}
+
+// subject returns the id of the record that a result is about, after a colon.
+func subject(result *structpb.Struct) string {
+	if id := result.GetFields()["agent_id"].GetStringValue(); id != "" {
+		return ": " + id
+	}
+	for _, at := range [][2]string{{"work_item", "work_item_id"}, {"wait", "wait_id"}, {"handle", "task_id"}, {"task", "task_id"}, {"trigger", "trigger_id"}, {"timer", "timer_id"}} {
+		if id := result.GetFields()[at[0]].GetStructValue().GetFields()[at[1]].GetStringValue(); id != "" {
+			return ": " + id
+		}
+	}
+	return ""
+}
+
+func ToStruct(m proto.Message) (*structpb.Struct, error) {
+	raw, err := pbjson.Append(nil, m)
+	if err != nil {
+		return nil, err
+	}
+	out := &structpb.Struct{}
+	return out, pbjson.Unmarshal(raw, out)
+}
+
+// Failed returns the result of a call that failed. Its kind is the reason of the error in
+// lower case (SPEC X5).
+func Failed(c *agentv1.ToolCall, err error) *agentv1.ToolResult {
+	f := fault.From(err)
+	e := &agentv1.ToolError{
+		Kind: strings.ToLower(string(f.Reason())), Message: f.Message(), RecoveryHint: hint(f.Reason()),
+		Retryable: f.Code() == codes.Unavailable || f.Code() == codes.Aborted || f.Code() == codes.DeadlineExceeded || f.Code() == codes.ResourceExhausted,
+	}
+	if len(f.Metadata()) > 0 {
+		e.Details = &structpb.Struct{Fields: map[string]*structpb.Value{}}
+		for k, v := range f.Metadata() {
+			e.Details.Fields[k] = structpb.NewStringValue(v)
+		}
+	}
+	return &agentv1.ToolResult{CallId: c.GetCallId(), ToolName: c.GetName(), Status: StatusError, SummaryText: f.Message(), Error: e}
+}
+
+// hints tell a model how to continue, where the documentation of a reason addresses
+// programs.
+var hints = map[fault.Reason]string{
+	fault.InvalidArgument: "Correct that argument by the tool's schema and call again.",
+	fault.UnknownField:    "Leave that argument out; the tool's schema has all there are.",
+	fault.LimitExceeded:   "Keep to the limit: shorten or split it, and call again.",
+	fault.TooLarge:        "Send less at a time: a smaller text, or several files.",
+	fault.NotFound:        "Look up what there is with the tool that lists it, and use an id from there.",
+}
+
+// Reword replaces the names in an error by those of the tool.
+func (t Tool) Reword(r *agentv1.ToolResult) {
+	e := r.GetError()
+	if e == nil {
+		return
+	}
+	e.Message = t.Translate(e.GetMessage())
+	r.SummaryText = e.GetMessage()
+	for name, v := range e.GetDetails().GetFields() {
+		if text := v.GetStringValue(); name == "field" || name == "value" {
+			if name == "field" || strings.ToUpper(text) == text {
+				text = t.Translate(text)
+			}
+			e.Details.Fields[name] = structpb.NewStringValue(text)
+		}
+	}
+}
+
+func hint(r fault.Reason) string {
+	if text := hints[r]; text != "" {
+		return text
+	}
+	for _, e := range fault.All {
+		if e.Reason == r {
+			return e.Doc
+		}
+	}
+	return ""
+}

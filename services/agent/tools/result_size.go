@@ -1,0 +1,59 @@
+package tools
+
+import (
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"quartet/pkg/fault"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/pbjson"
+)
+
+const (
+	// MaxResult bounds one result as the journal stores it: an event has at most 3 MiB
+	// (SPEC X8), and a control character takes six bytes there.
+	MaxResult = 2 << 20
+	// MaxResults bounds the results of a round together: the response has to fit the 16
+	// MiB that clients accept.
+	MaxResults = 8 << 20
+	// Escaped is by how much a text may grow in the journal.
+	Escaped = 6
+)
+
+// FitResult replaces a result that is too large to be stored or returned. Every call has
+// exactly one result (SPEC C4), and a round without one could not end. taken is the size
+// of the round's results so far; FitResult returns it with this one.
+func FitResult(out *Outcome, c *agentv1.ToolCall, taken int) int {
+	size := proto.Size(out.Result)
+	if size*Escaped > MaxResult {
+		if raw, err := pbjson.Append(nil, out.Result); err == nil {
+			size = len(raw)
+		}
+	}
+	var most int
+	switch {
+	case size > MaxResult:
+		most = MaxResult
+	case taken+size > MaxResults && size > MaxResult/64: // a small one always fits
+		most = max(0, MaxResults-taken)
+	default:
+		return taken + size
+	}
+	const more = "ask for less at a time: limit, max_bytes, page_size, omit_steps"
+	if out.Mutated { // the call has been executed; the result must say so
+		out.Result.SummaryText += ", but its result was too large to be kept"
+		out.Result.Result = &structpb.Struct{Fields: map[string]*structpb.Value{
+			"dropped": structpb.NewStringValue(fmt.Sprintf("the result had %d bytes where %d were left; the call was done, do not repeat it", size, most)),
+		}}
+	} else {
+		warnings := out.Result.GetWarnings()
+		out.Result = Failed(c, fault.LimitExceeded.Newf("the result has %d bytes where %d fit; %s", size, most, more).
+			With("limit", fmt.Sprint(most)).With("value", fmt.Sprint(size)))
+		if len(warnings) < 64 {
+			out.Result.Warnings = warnings
+		}
+	}
+	return taken + proto.Size(out.Result)
+}

@@ -1,0 +1,47 @@
+package transcript
+
+import (
+	"context"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/journal"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+)
+
+// Read reads rounds back from the journal, in the order of their positions.
+func Read[S journal.State](ctx context.Context, p *journal.Partition[S], coordinates [][]uint64) ([]*agentv1.Round, error) {
+	events, err := journal.ReadBack(ctx, p, slices.Concat(coordinates...))
+	if err != nil {
+		return nil, err
+	}
+	out := make([]*agentv1.Round, 0, len(coordinates))
+	for _, c := range coordinates {
+		r, err := Fold(events[:len(c)])
+		if err != nil {
+			return nil, err
+		}
+		out, events = append(out, r), events[len(c):]
+	}
+	return out, nil
+}
+
+// Fold builds a round from its events.
+func Fold(events []*journal.Event) (*agentv1.Round, error) {
+	submitted, ok := events[0].Payload.(*agentv1.RoundSubmitted)
+	if !ok {
+		return nil, fault.InternalError.Newf("wal_seq %d is no round", events[0].WalSeq)
+	}
+	r := proto.CloneOf(submitted.GetRound())
+	for _, ev := range events[1:] {
+		switch p := ev.Payload.(type) {
+		case *agentv1.ToolResultRecorded:
+			r.ToolResults = append(r.ToolResults, p.GetResult())
+		case *agentv1.RoundSettled:
+			r.Settled = true
+		}
+	}
+	return r, nil
+}

@@ -1,0 +1,327 @@
+package turns
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/id"
+	"quartet/pkg/journal"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
+	"quartet/pkg/tracing"
+	"quartet/services/agent/lane"
+	"quartet/services/agent/leases"
+	"quartet/services/agent/projection"
+	"quartet/services/agent/ref"
+	"quartet/services/agent/runners"
+	"quartet/services/agent/state"
+	"quartet/services/agent/tools"
+)
+
+// defaultWait and maxWait bound the long poll: most clients and proxies give up after 60
+// s (SPEC X13).
+const defaultWait = 30 * time.Second
+
+const maxWait = 55 * time.Second
+
+// commitTimeout bounds the wait for a turn's first frame. A turn that is stored later is
+// given back by its lease.
+const commitTimeout = 20 * time.Second
+
+// retryHint is when a runner that got no turn should ask again.
+const retryHint = 100 * time.Millisecond
+
+// prepareTimeout bounds how long an agent whose context cannot be read delays a runner.
+const prepareTimeout = 5 * time.Second
+
+// ErrNotTaken means that another runner took the turn, or that its message is no longer
+// true; errRepeated that the same request got a turn meanwhile.
+var (
+	ErrNotTaken = errors.New("agent: the turn was not taken")
+	errRepeated = errors.New("agent: the request got a turn already")
+)
+
+// AcquireTurn waits for an agent with a message and leases its turn (SPEC A6).
+func (s *Service) AcquireTurn(ctx context.Context, req *agentv1.AcquireTurnRequest) (*agentv1.AcquireTurnResponse, error) {
+	if err := rpc.RequireRole(ctx, rpc.RoleAdmin, rpc.RoleRunner, rpc.RoleAgent); err != nil {
+		return nil, err
+	}
+	actor := rpc.ActorFrom(ctx)
+	wait, err := admitAcquire(actor, req)
+	if err != nil {
+		return nil, err
+	}
+	var granted <-chan struct{} // signals a turn that any call of the same request got
+	if req.GetRequestId() != "" {
+		var forget func()
+		granted, forget = s.inflight.Add(ref.Request{Namespace: actor.Namespace, Principal: actor.Principal, RequestID: req.GetRequestId()})
+		defer forget()
+		if resp, err := s.repeatedAcquire(ctx, actor, req); resp != nil || err != nil {
+			return resp, err
+		}
+	}
+	deadline := time.NewTimer(wait)
+	defer deadline.Stop()
+	// A runner that was woken for one agent may take another one's turn. Then it wakes
+	// another runner for that agent.
+	passOn := map[string]bool{actor.Namespace: true}
+	for {
+		w := s.waiters.Add(actor.Namespace, req.GetAgentIds(), req.GetAllNamespaces(), runners.SelectionOf(req))
+		resp, err := s.tryAcquire(ctx, actor, req)
+		if errors.Is(err, errRepeated) {
+			resp, err = s.repeatedAcquire(ctx, actor, req)
+		}
+		if resp != nil || err != nil {
+			s.waiters.Remove(w)
+			if resp != nil {
+				passOn[resp.GetNamespace()] = true
+			}
+			for namespace := range passOn {
+				s.wakeNext(ctx, namespace)
+			}
+			return resp, err
+		}
+		select {
+		case k := <-w.Woken:
+			passOn[k.Namespace] = true
+		case <-granted:
+			if resp, err := s.repeatedAcquire(ctx, actor, req); resp != nil || err != nil {
+				s.waiters.Remove(w)
+				return resp, err
+			}
+		case <-deadline.C:
+			s.waiters.Remove(w)
+			return &agentv1.AcquireTurnResponse{Pending: true, PollAfter: durationpb.New(retryHint)}, nil
+		case <-ctx.Done():
+			s.waiters.Remove(w)
+			return nil, fault.From(ctx.Err())
+		case <-s.stopping:
+			s.waiters.Remove(w)
+			return nil, fault.NotReady.New("the service is stopping; ask another instance or again")
+		}
+		s.waiters.Remove(w)
+	}
+}
+
+func admitAcquire(actor rpc.Actor, req *agentv1.AcquireTurnRequest) (time.Duration, error) {
+	if err := fault.RequestID(req.GetRequestId()); err != nil {
+		return 0, err
+	}
+	if err := fault.Text("runner_id", req.GetRunnerId(), 128, false); err != nil {
+		return 0, err
+	}
+	if err := fault.Entries("agent_ids", len(req.GetAgentIds()), 1000); err != nil {
+		return 0, err
+	}
+	for i, agentID := range req.GetAgentIds() {
+		if err := fault.Name(fmt.Sprintf("agent_ids[%d]", i), agentID); err != nil {
+			return 0, err
+		}
+		if err := rpc.CheckAgent(actor, agentID); err != nil {
+			return 0, err
+		}
+	}
+	if req.GetAllNamespaces() {
+		if actor.Role != rpc.RoleAdmin && actor.Role != rpc.RoleService {
+			return 0, fault.PermissionDenied.Newf("role %s serves its own namespace; all_namespaces takes admin or service", actor.Role)
+		}
+		if len(req.GetAgentIds()) > 0 {
+			return 0, fault.Invalid("agent_ids", req.GetAgentIds()[0], "must be empty with all_namespaces: agents of several namespaces may have one name")
+		}
+	}
+	if err := runners.ValidateSelection(req); err != nil {
+		return 0, err
+	}
+	if actor.Role == rpc.RoleAgent && len(req.GetAgentIds()) == 0 {
+		return 0, fault.Invalid("agent_ids", "", "must name the agent of the credential")
+	}
+	wait := defaultWait
+	if req.GetWait() != nil {
+		wait = req.GetWait().AsDuration()
+		if !req.GetWait().IsValid() || wait < 0 || wait > maxWait {
+			return 0, fault.LimitExceeded.Newf("wait is %s; it must be 0 s to %s", wait, maxWait).WithField("wait", "must be 0 s to 55 s")
+		}
+	}
+	return wait, nil
+}
+
+// tryAcquire takes one turn if there is one; it returns nil without an error if there is
+// none. An agent whose turn cannot be prepared is skipped by every runner for a while, so
+// that it delays no other agent (SPEC D5); only a request for that agent alone gets the
+// error.
+func (s *Service) tryAcquire(ctx context.Context, actor rpc.Actor, req *agentv1.AcquireTurnRequest) (*agentv1.AcquireTurnResponse, error) {
+	alone := len(req.GetAgentIds()) == 1
+	for {
+		o, done, err := s.NextCandidate(ctx, actor, req)
+		if o == nil || err != nil {
+			return nil, err
+		}
+		began := s.deps.Clock.Now()
+		resp, err := s.take(ctx, actor, req, o)
+		switch {
+		case err == nil:
+			s.backoff.Succeeded(o.Agent)
+		case errors.Is(err, ErrNotTaken), errors.Is(err, errRepeated), ctx.Err() != nil, alone:
+		default:
+			s.backoff.Failed(o.Agent, s.deps.Clock.Now().Sub(began))
+			s.deps.Logger.With(tracing.FieldsOf(o.Message.GetTraceparent())...).Warn("a turn could not be prepared; other agents are served", zap.String("namespace", o.Agent.Namespace), zap.String("agent_id", o.Agent.ID), zap.Error(err))
+			err = ErrNotTaken
+		}
+		done(resp != nil)
+		if !errors.Is(err, ErrNotTaken) {
+			return resp, err
+		}
+	}
+}
+
+// take prepares the context, then leases the turn in one frame. The context is read
+// first, so that the lease does not run while another plane is slow.
+func (s *Service) take(ctx context.Context, actor rpc.Actor, req *agentv1.AcquireTurnRequest, o *state.Candidate) (*agentv1.AcquireTurnResponse, error) {
+	if o.Agent.Namespace != actor.Namespace {
+		own := actor
+		own.Namespace = o.Agent.Namespace
+		ctx = rpc.WithActor(ctx, own)
+	}
+	// Nothing of this is returned before the turn's frame is on disk, and that follows
+	// the frames that are being written now.
+	queue, err := s.prepare(journal.Ahead(ctx, s.engine.For(o.Agent.Namespace, o.Agent.ID)), o)
+	if err != nil {
+		return nil, err
+	}
+	if reason := projection.StaleTick(o.Message, queue, o.Record); reason != "" {
+		return nil, s.DropTick(ctx, o, reason)
+	}
+	turnID := s.deps.IDs.New("trn_")
+	turn := &agentv1.Turn{
+		TurnId: turnID, RunId: id.RunOf(turnID),
+		AgentId: o.Record.GetAgentId(), MessageId: o.Message.GetMessageId(), RunnerId: req.GetRunnerId(),
+		WorkItemId: queue.GetCurrent().GetWorkItemId(), ShownWaits: queue.ShownWaits(),
+		AcquireRequestId: req.GetRequestId(), AcquiredBy: actor.Principal,
+		Traceparent: s.deps.Tracer.Reserve(o.Message.GetTraceparent(), o.NewTrace),
+	}
+	turn.BoundWorkItemId = turn.GetWorkItemId()
+	if o.Agent.Namespace != actor.Namespace {
+		turn.AcquiredFrom = actor.Namespace
+	}
+	shown := queue.Render(o.Message)
+	defer s.deliveries.Begin(turn.GetRunId())()
+	// From here on the turn may be on disk even if the caller leaves, so this waits for
+	// the outcome.
+	commit, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.commitTimeout)
+	defer cancel()
+	started, err := plane.Do(tracing.Continue(commit, turn.GetTraceparent()), s.engine, plane.Command[*state.State, *agentv1.TurnStarted]{
+		Method: "AcquireTurn", AgentID: o.Record.GetAgentId(), Sequel: true,
+		Decide: func(st *state.State, env journal.Env) (journal.Decision[*agentv1.TurnStarted], error) {
+			if a := st.Lookup(o.Agent); a != nil && a.Wake != o.Wake {
+				// The agent was woken after its context was read, which does not show
+				// why.
+				return journal.Decision[*agentv1.TurnStarted]{}, ErrNotTaken
+			}
+			return DecideAcquire(st, env, turn)
+		},
+		Answer: answerAcquire,
+	})
+	if err != nil {
+		if fault.From(err).Code() == codes.Unavailable {
+			s.deliveries.MarkUndelivered(turn.GetRunId()) // the frame may still be stored
+		}
+		return nil, err
+	}
+	resp, err := s.response(ctx, o.Agent.Namespace, started.GetTurn(), o.Message, shown)
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		// No caller receives the response, unless the same request was repeated and got
+		// it. The attempt is not counted, so that a runner that keeps reconnecting cannot
+		// quarantine the message.
+		if s.deliveries.Abandon(turn.GetRunId()) {
+			s.giveUp(context.WithoutCancel(ctx), o.Agent.Namespace, started.GetTurn())
+		}
+		return nil, fault.From(err)
+	}
+	return resp, nil
+}
+
+// prepare reads the projection that the turn will show.
+func (s *Service) prepare(ctx context.Context, o *state.Candidate) (*projection.Projection, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.prepareTimeout)
+	defer cancel()
+	return s.projections.Read(ctx, o)
+}
+
+func DecideAcquire(s *state.State, env journal.Env, turn *agentv1.Turn) (journal.Decision[*agentv1.TurnStarted], error) {
+	var none journal.Decision[*agentv1.TurnStarted]
+	a, err := s.Find(env.Actor.Namespace, turn.GetAgentId())
+	if err != nil {
+		return none, err
+	}
+	if turn.GetAcquireRequestId() != "" {
+		if _, done := s.AcquiredTurns[state.RequestOf(env.Actor.Namespace, turn)]; done {
+			return none, errRepeated
+		}
+	}
+	if !a.CanTakeTurn() || a.Lane.Head().GetMessageId() != turn.GetMessageId() {
+		return none, ErrNotTaken
+	}
+	t := proto.CloneOf(turn)
+	t.State = agentv1.TurnState_TURN_STATE_OPEN
+	t.StartedAt = timestamppb.New(env.Now)
+	t.LeaseGeneration = a.LeaseGeneration() + 1
+	m := lane.WithState(a.Lane.Head(), env, agentv1.MessageState_MESSAGE_STATE_DEQUEUED, "")
+	m.Attempts++
+	m.TurnId = t.GetTurnId()
+	events := []*journal.Event{
+		lane.Event(m, &agentv1.MessageDequeued{Message: m}),
+		state.TurnEvent(t, &agentv1.TurnStarted{Turn: t}),
+	}
+	events, _ = a.Interject(env, t, m.GetMessageId(), events)
+	events = append(events, a.AckBrief(env, t, m)...)
+	return journal.Decision[*agentv1.TurnStarted]{Events: events}, nil
+}
+
+func answerAcquire(events []*journal.Event) (*agentv1.TurnStarted, error) {
+	for _, ev := range events {
+		if p, ok := ev.Payload.(*agentv1.TurnStarted); ok {
+			return p, nil
+		}
+	}
+	return nil, fmt.Errorf("agent: no turn_started among %d events", len(events))
+}
+
+// response returns the response for a turn that is held.
+func (s *Service) response(ctx context.Context, namespace string, turn *agentv1.Turn, m *agentv1.Message, shown *agentv1.ContextProjection) (*agentv1.AcquireTurnResponse, error) {
+	until := s.leases.Arm(ref.Agent{Namespace: namespace, ID: turn.GetAgentId()}, turn.GetRunId())
+	view, _, err := plane.View(ctx, s.engine, turn.GetAgentId(), func(st *state.State) (*agentv1.AcquireTurnResponse, error) {
+		ag, err := st.Find(namespace, turn.GetAgentId())
+		if err != nil {
+			return nil, err
+		}
+		resp := &agentv1.AcquireTurnResponse{Agent: ag.Record, Namespace: namespace}
+		if t := ag.FindTurn(turn.GetTurnId()); t != nil {
+			for _, id := range t.Record.GetInterjectedMessageIds() {
+				resp.Interjections = append(resp.Interjections, ag.Lane.Get(id))
+			}
+		}
+		return resp, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	view.Turn = leases.WithExpiry(turn, until)
+	view.Message = m
+	view.Context = shown
+	view.Tools = tools.Profile(view.GetAgent().GetToolFamilies()).Names()
+	view.RunToken = s.deps.MintRun(namespace, turn.GetAgentId(), turn.GetRunId())
+	return view, nil
+}

@@ -1,0 +1,127 @@
+package turns
+
+import (
+	"context"
+
+	"quartet/pkg/journal"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
+	"quartet/services/agent/lane"
+	"quartet/services/agent/ref"
+	"quartet/services/agent/runners"
+	"quartet/services/agent/state"
+)
+
+// NextCandidate returns the agent that has been ready longest and reserves it in this
+// process. A shared runner serves the namespaces in the order of their shares (SPEC D7).
+// The caller ends the reservation with done, and reports whether the turn was taken.
+func (s *Service) NextCandidate(ctx context.Context, actor rpc.Actor, req *agentv1.AcquireTurnRequest) (o *state.Candidate, done func(taken bool), err error) {
+	for {
+		namespace, mark := actor.Namespace, uint64(0)
+		if req.GetAllNamespaces() {
+			var ok bool
+			if namespace, mark, ok = s.shares.Next(); !ok {
+				return nil, nil, nil
+			}
+		}
+		o, err := s.oldestReady(ctx, namespace, req)
+		switch {
+		case err != nil:
+			return nil, nil, err
+		case o == nil && !req.GetAllNamespaces():
+			return nil, nil, nil
+		case o == nil:
+			s.shares.MarkEmpty(namespace, mark)
+			continue
+		case !s.reservations.Take(o.Agent):
+			continue // another runner reserved it first
+		}
+		if req.GetAllNamespaces() {
+			s.shares.Charge(namespace)
+		}
+		return o, func(taken bool) {
+			s.reservations.Release(o.Agent)
+			if req.GetAllNamespaces() && !taken {
+				s.shares.Refund(namespace)
+			}
+			// While it was reserved no other runner could see that it is ready.
+			s.shares.MarkReady(namespace)
+		}, nil
+	}
+}
+
+// oldestReady returns the agent of all partitions that has been ready longest and is
+// neither reserved nor skipped.
+func (s *Service) oldestReady(ctx context.Context, namespace string, req *agentv1.AcquireTurnRequest) (*state.Candidate, error) {
+	agentIDs, wanted := req.GetAgentIds(), runners.SelectionOf(req)
+	alone := len(agentIDs) == 1
+	var first *state.Candidate
+	for _, p := range s.engine.All() {
+		// The turn of a message that is still being written may be taken: see take.
+		o, _, err := journal.View(journal.Ahead(ctx, p), p, func(st *state.State) (*state.Candidate, error) {
+			return st.FirstReady(namespace, agentIDs, func(k ref.Agent) bool {
+				return !s.reservations.Contains(k) && (alone || !s.backoff.Contains(k)) && wanted.Matches(st.Lookup(k).Record)
+			}), nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		if o != nil && (first == nil || o.ReadySince.Before(first.ReadySince)) {
+			first = o
+		}
+	}
+	return first, nil
+}
+
+// DropTick removes a stale tick from the lane and records why (SPEC D4). It returns
+// ErrNotTaken, so that the caller looks for another turn.
+func (s *Service) DropTick(ctx context.Context, o *state.Candidate, reason string) error {
+	_, err := plane.Do(ctx, s.engine, plane.Command[*state.State, struct{}]{
+		Method: "DropMessage", AgentID: o.Agent.ID, Actor: plane.System(o.Agent.Namespace),
+		Decide: func(st *state.State, env journal.Env) (journal.Decision[struct{}], error) {
+			var d journal.Decision[struct{}]
+			a, err := st.Find(o.Agent.Namespace, o.Agent.ID)
+			if err != nil {
+				return d, err
+			}
+			h := a.Lane.Head()
+			if h.GetMessageId() != o.Message.GetMessageId() || a.Wake != o.Wake {
+				return d, nil // another message, or a wake meanwhile: check again
+			}
+			m := lane.WithState(h, env, agentv1.MessageState_MESSAGE_STATE_DROPPED, reason)
+			d.Events = []*journal.Event{lane.Event(m, &agentv1.MessageDropped{Message: m})}
+			return d, nil
+		},
+	})
+	if err != nil {
+		return err
+	}
+	return ErrNotTaken
+}
+
+// wakeNext wakes runners for other ready agents of the namespace.
+func (s *Service) wakeNext(ctx context.Context, namespace string) {
+	ctx = context.WithoutCancel(ctx)
+	for _, p := range s.engine.All() {
+		// An error loses no wake: the next commit or poll wakes again.
+		next, _, err := journal.View(ctx, p, func(st *state.State) ([]ref.Agent, error) {
+			var ready []ref.Agent
+			if t := st.Ready[namespace]; t != nil {
+				t.Ascend(func(r state.ReadyAgent) bool {
+					if k := (ref.Agent{Namespace: namespace, ID: r.ID}); !s.reservations.Contains(k) && !s.backoff.Contains(k) {
+						ready = append(ready, k)
+					}
+					return len(ready) < 8
+				})
+			}
+			return ready, nil
+		})
+		if err != nil {
+			return
+		}
+		for _, k := range next {
+			s.waiters.Wake(k)
+		}
+	}
+}

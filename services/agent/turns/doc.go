@@ -1,0 +1,101 @@
+// Package turns leases turns to runners and carries them out: acquire and renew a
+// turn, submit its rounds, watch it, finish it, and end it when its runner is lost.
+package turns
+
+import (
+	"context"
+	"time"
+
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+
+	"quartet/pkg/clock"
+	"quartet/pkg/id"
+	"quartet/pkg/keylock"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/tracing"
+	"quartet/services/agent/briefs"
+	"quartet/services/agent/leases"
+	"quartet/services/agent/projection"
+	"quartet/services/agent/runners"
+	"quartet/services/agent/state"
+	"quartet/services/agent/toolcalls"
+)
+
+// Work is the part of the work plane that reminders read.
+type Work interface {
+	GetWorkItem(ctx context.Context, in *workv1.GetWorkItemRequest, opts ...grpc.CallOption) (*workv1.GetWorkItemResponse, error)
+}
+
+// Deps is what a Service needs.
+type Deps struct {
+	Work   Work
+	Clock  clock.Clock
+	IDs    id.Source
+	Logger *zap.Logger
+	Tracer *tracing.Tracer
+	// MintRun makes the credential of a run.
+	MintRun func(namespace, agentID, runID string) string
+
+	Briefs       *briefs.Service
+	Calls        *toolcalls.Service
+	Projections  *projection.Service
+	Leases       *leases.Set
+	Waiters      *runners.Waiters
+	Shares       *runners.Shares
+	Backoff      *runners.Backoff
+	Inflight     *runners.Inflight
+	Deliveries   *runners.Deliveries
+	Watchers     *Watchers
+	Reservations *runners.Reservations
+
+	// Stopping is closed when the service stops, which ends every long poll and
+	// stream.
+	Stopping <-chan struct{}
+	// PrepareTimeout and CommitTimeout replace the constants of the same names if
+	// they are not 0.
+	PrepareTimeout, CommitTimeout time.Duration
+}
+
+// Service leases turns and carries them out.
+type Service struct {
+	engine *state.Engine
+	deps   Deps
+
+	briefs         *briefs.Service
+	calls          *toolcalls.Service
+	projections    *projection.Service
+	leases         *leases.Set
+	waiters        *runners.Waiters
+	shares         *runners.Shares
+	backoff        *runners.Backoff
+	inflight       *runners.Inflight
+	deliveries     *runners.Deliveries
+	watchers       *Watchers
+	stopping       <-chan struct{}
+	prepareTimeout time.Duration
+	commitTimeout  time.Duration
+
+	reservations *runners.Reservations
+	// roundLocks lets one call at a time work on the rounds of a turn, by turn id: a
+	// runner that repeats a call while the first still runs waits for it and gets
+	// its response.
+	roundLocks keylock.Locks[string]
+}
+
+// New returns a Service over the partitions of engine.
+func New(engine *state.Engine, deps Deps) *Service {
+	s := &Service{
+		engine: engine, deps: deps,
+		briefs: deps.Briefs, calls: deps.Calls, projections: deps.Projections, leases: deps.Leases, waiters: deps.Waiters,
+		shares: deps.Shares, backoff: deps.Backoff, inflight: deps.Inflight, deliveries: deps.Deliveries, watchers: deps.Watchers, reservations: deps.Reservations,
+		stopping: deps.Stopping, prepareTimeout: deps.PrepareTimeout, commitTimeout: deps.CommitTimeout,
+	}
+	if s.prepareTimeout == 0 {
+		s.prepareTimeout = prepareTimeout
+	}
+	if s.commitTimeout == 0 {
+		s.commitTimeout = commitTimeout
+	}
+	return s
+}

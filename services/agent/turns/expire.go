@@ -1,0 +1,72 @@
+package turns
+
+import (
+	"context"
+	"time"
+
+	"go.uber.org/zap"
+
+	"quartet/pkg/journal"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
+	"quartet/services/agent/ref"
+	"quartet/services/agent/state"
+)
+
+// endTurn ends a run that is still open, as this plane itself.
+func (s *Service) endTurn(ctx context.Context, k ref.Agent, turn *agentv1.Turn, how state.Ending) error {
+	_, err := plane.Do(ctx, s.engine, plane.Command[*state.State, *agentv1.Turn]{
+		Method: "EndTurn", AgentID: k.ID, Actor: plane.System(k.Namespace),
+		Decide: func(st *state.State, env journal.Env) (journal.Decision[*agentv1.Turn], error) {
+			var d journal.Decision[*agentv1.Turn]
+			a := st.Lookup(k)
+			if a == nil || a.OpenTurn == nil || a.OpenTurn.Record.GetRunId() != turn.GetRunId() {
+				return d, nil // it has ended already
+			}
+			d.Events = a.EndTurn(env, how, nil)
+			return d, nil
+		},
+		Answer: func(events []*journal.Event) (*agentv1.Turn, error) { return state.EndedTurn(events), nil },
+	})
+	return err
+}
+
+// RetryTerm is the lease of a turn that must end soon: one whose end failed, or whose
+// runner never received it.
+const RetryTerm = time.Second
+
+// Expire ends a turn whose lease has expired.
+func (s *Service) Expire(ctx context.Context, k ref.Agent, runID string) {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	ctx = rpc.WithActor(ctx, rpc.Actor(*plane.System(k.Namespace)))
+	turn, _, err := s.briefs.Recover(ctx, k, runID)
+	if err == nil && turn != nil {
+		how := state.Ending{State: agentv1.TurnState_TURN_STATE_INTERRUPTED, Reason: agentv1.TurnEndReason_TURN_END_REASON_LEASE_LOST, Requeue: true}
+		if s.deliveries.IsUndelivered(runID) {
+			how.Reason, how.Uncounted = agentv1.TurnEndReason_TURN_END_REASON_UNDELIVERED, true
+		}
+		err = s.endTurn(ctx, k, turn, how)
+	}
+	if err == nil {
+		s.deliveries.ClearUndelivered(runID)
+	}
+	if err != nil {
+		s.deps.Logger.Warn("a lost turn could not be ended; trying again", zap.String("agent_id", k.ID), zap.String("run_id", runID), zap.Error(err))
+		s.leases.ArmFor(k, runID, RetryTerm)
+	}
+}
+
+// giveUp gives a turn back whose response could not be delivered. If that fails, its
+// lease ends it.
+func (s *Service) giveUp(ctx context.Context, namespace string, turn *agentv1.Turn) {
+	k := ref.Agent{Namespace: namespace, ID: turn.GetAgentId()}
+	ctx, cancel := context.WithTimeout(rpc.WithActor(ctx, rpc.Actor(*plane.System(namespace))), commitTimeout)
+	defer cancel()
+	err := s.endTurn(ctx, k, turn, state.Ending{State: agentv1.TurnState_TURN_STATE_INTERRUPTED, Reason: agentv1.TurnEndReason_TURN_END_REASON_UNDELIVERED, Requeue: true, Uncounted: true})
+	if err != nil {
+		s.deliveries.MarkUndelivered(turn.GetRunId())
+		s.deps.Logger.Warn("a turn could not be given back; its lease ends it", zap.String("agent_id", k.ID), zap.Error(err))
+	}
+}

@@ -1,0 +1,120 @@
+package turns
+
+import (
+	"context"
+	"slices"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/journal"
+	"quartet/pkg/page"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
+	"quartet/services/agent/access"
+	"quartet/services/agent/ref"
+	"quartet/services/agent/state"
+	"quartet/services/agent/transcript"
+)
+
+// ListTurns reads an agent's turns, newest first.
+func (s *Service) ListTurns(ctx context.Context, req *agentv1.ListTurnsRequest) (*agentv1.ListTurnsResponse, error) {
+	actor := rpc.ActorFrom(ctx)
+	if err := access.CheckRead(actor, req.GetAgentId()); err != nil {
+		return nil, err
+	}
+	size, err := page.Size(req.GetPageSize(), 0)
+	if err != nil {
+		return nil, err
+	}
+	from, err := page.Position("turns", req.GetPageToken(), 1)
+	if err != nil {
+		return nil, err
+	}
+	r, _, err := plane.View(ctx, s.engine, req.GetAgentId(), func(st *state.State) (*agentv1.ListTurnsResponse, error) {
+		a, err := st.Find(actor.Namespace, req.GetAgentId())
+		if err != nil {
+			return nil, err
+		}
+		var all []*agentv1.Turn
+		if a.OpenTurn != nil {
+			all = append(all, a.OpenTurn.Record)
+		}
+		for i := len(a.EndedTurns) - 1; i >= 0; i-- {
+			all = append(all, a.EndedTurns[i].Record)
+		}
+		if from != nil {
+			at := slices.IndexFunc(all, func(t *agentv1.Turn) bool { return t.GetTurnId() == from[0] })
+			if at < 0 {
+				return &agentv1.ListTurnsResponse{}, nil // that turn is no longer in memory, and neither are those before it
+			}
+			all = all[at+1:]
+		}
+		resp := &agentv1.ListTurnsResponse{Turns: all}
+		if len(all) > size {
+			resp.Turns = all[:size]
+			resp.NextPageToken = page.Token("turns", all[size-1].GetTurnId())
+		}
+		return resp, nil
+	})
+	return r, err
+}
+
+// endedTurnAt reads the record of an ended turn from the journal.
+func (s *Service) endedTurnAt(ctx context.Context, k ref.Agent, walSeq uint64) (*agentv1.Turn, error) {
+	events, err := journal.ReadBack(ctx, s.engine.For(k.Namespace, k.ID), []uint64{walSeq})
+	if err != nil {
+		return nil, err
+	}
+	return state.EndedTurn(events), nil
+}
+
+// GetTurn reads a turn with its rounds, however long ago it ended.
+func (s *Service) GetTurn(ctx context.Context, req *agentv1.GetTurnRequest) (*agentv1.GetTurnResponse, error) {
+	actor := rpc.ActorFrom(ctx)
+	if err := access.CheckRead(actor, req.GetAgentId()); err != nil {
+		return nil, err
+	}
+	k := ref.Agent{Namespace: actor.Namespace, ID: req.GetAgentId()}
+	type found struct {
+		turn   *agentv1.Turn    // nil if it is read back
+		rounds []*agentv1.Round // nil if they are read back
+		at     [][]uint64       // positions of the rounds that are read back
+		end    uint64           // position of the event that ended the turn
+	}
+	f, _, err := plane.View(ctx, s.engine, k.ID, func(st *state.State) (found, error) {
+		a, err := st.Find(k.Namespace, k.ID)
+		if err != nil {
+			return found{}, err
+		}
+		span, known := a.Transcript.Turn(req.GetTurnId())
+		if !known {
+			return found{}, fault.NotFound.Newf("agent %q has no turn %q", req.GetAgentId(), req.GetTurnId())
+		}
+		f := found{end: span.EndedAt}
+		t := a.FindTurn(req.GetTurnId())
+		if t != nil {
+			f.turn = t.Record
+		}
+		if t != nil && len(t.Rounds) == span.Rounds {
+			f.rounds = slices.Clone(t.Rounds)
+			return f, nil
+		}
+		for n := span.First; n < span.First+span.Rounds; n++ {
+			f.at = append(f.at, a.Transcript.Round(n))
+		}
+		return f, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	resp := &agentv1.GetTurnResponse{Turn: f.turn, Rounds: f.rounds}
+	if resp.Turn == nil {
+		if resp.Turn, err = s.endedTurnAt(ctx, k, f.end); err != nil {
+			return nil, err
+		}
+	}
+	if f.at != nil {
+		resp.Rounds, err = transcript.Read(ctx, s.engine.For(k.Namespace, k.ID), f.at)
+	}
+	return resp, err
+}

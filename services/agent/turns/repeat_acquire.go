@@ -1,0 +1,69 @@
+package turns
+
+import (
+	"context"
+	"slices"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/journal"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/rpc"
+	"quartet/services/agent/ref"
+	"quartet/services/agent/runners"
+	"quartet/services/agent/state"
+)
+
+// requestReused reports whether a request could not have acquired a turn that its id
+// acquired.
+func requestReused(req *agentv1.AcquireTurnRequest, t *agentv1.Turn) bool {
+	return req.GetRunnerId() != t.GetRunnerId() || t.GetAcquiredFrom() != "" && !req.GetAllNamespaces() ||
+		len(req.GetAgentIds()) > 0 && !slices.Contains(req.GetAgentIds(), t.GetAgentId())
+}
+
+// repeatedAcquire returns the turn that the same request acquired before: the first
+// response may have been lost (SPEC X2). Of a turn that has ended it returns the record
+// only. It returns nil if there was no turn, or it was given back because its response
+// did not arrive.
+func (s *Service) repeatedAcquire(ctx context.Context, actor rpc.Actor, req *agentv1.AcquireTurnRequest) (*agentv1.AcquireTurnResponse, error) {
+	type found struct {
+		state.Candidate
+		turn *agentv1.Turn
+	}
+	for _, p := range s.engine.All() {
+		f, _, err := journal.View(ctx, p, func(st *state.State) (*found, error) {
+			at, ok := st.AcquiredTurns[ref.Request{Namespace: actor.Namespace, Principal: actor.Principal, RequestID: req.GetRequestId()}]
+			if !ok {
+				return nil, nil
+			}
+			a := st.Lookup(at.Agent)
+			t := a.FindTurn(at.TurnID)
+			return &found{state.Candidate{Agent: at.Agent, Record: a.Record, Message: a.Lane.Get(t.Record.GetMessageId())}, t.Record}, nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		if f == nil {
+			continue
+		}
+		if requestReused(req, f.turn) || !runners.SelectionOf(req).Matches(f.Record) {
+			return nil, fault.RequestIDReused.Newf("request_id %q acquired a turn of agent %q for runner %q before", req.GetRequestId(), f.turn.GetAgentId(), f.turn.GetRunnerId()).
+				With("request_id", req.GetRequestId())
+		}
+		if !s.deliveries.AnswerRepeated(f.turn.GetRunId()) {
+			return nil, nil
+		}
+		s.deliveries.ClearUndelivered(f.turn.GetRunId())
+		rpc.Replayed(ctx)
+		if f.turn.GetState() != agentv1.TurnState_TURN_STATE_OPEN {
+			return &agentv1.AcquireTurnResponse{Turn: f.turn, Message: f.Message, Agent: f.Record, Namespace: f.Agent.Namespace}, nil
+		}
+		queue, err := s.prepare(ctx, &f.Candidate)
+		if err != nil {
+			return nil, err
+		}
+		own := actor
+		own.Namespace = f.Agent.Namespace
+		return s.response(rpc.WithActor(ctx, own), f.Agent.Namespace, f.turn, f.Message, queue.Render(f.Message))
+	}
+	return nil, nil
+}

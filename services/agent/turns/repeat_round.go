@@ -1,0 +1,87 @@
+package turns
+
+import (
+	"context"
+	"fmt"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/journal"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
+	"quartet/services/agent/ref"
+	"quartet/services/agent/state"
+	"quartet/services/agent/transcript"
+)
+
+// replayedRound returns a round of a turn whose rounds are no longer in memory, with its
+// first response; nil if there is no such round. A runner that was disconnected may
+// return after others have worked.
+func (s *Service) replayedRound(ctx context.Context, k ref.Agent, req *agentv1.SubmitRoundRequest) (*agentv1.Round, *agentv1.SubmitRoundResponse, error) {
+	type found struct {
+		at   []uint64
+		end  uint64
+		last bool
+	}
+	f, _, err := plane.View(ctx, s.engine, k.ID, func(st *state.State) (found, error) {
+		a := st.Lookup(k)
+		if a == nil {
+			return found{}, nil
+		}
+		span, known := a.Transcript.Turn(req.GetTurnId())
+		t := a.FindTurn(req.GetTurnId())
+		if !known || span.EndedAt == 0 || int(req.GetRoundIndex()) >= span.Rounds || t != nil && len(t.Rounds) == span.Rounds {
+			return found{}, nil
+		}
+		return found{a.Transcript.Round(span.First + int(req.GetRoundIndex())), span.EndedAt, int(req.GetRoundIndex()) == span.Rounds-1}, nil
+	})
+	if err != nil || f.at == nil {
+		return nil, nil, err
+	}
+	events, err := journal.ReadBack(ctx, s.engine.For(k.Namespace, k.ID), append(f.at, f.end))
+	if err != nil {
+		return nil, nil, err
+	}
+	turn := state.EndedTurn(events[len(events)-1:])
+	round, err := transcript.Fold(events[:len(events)-1])
+	if err != nil || turn.GetRunId() != req.GetRunId() || !round.GetSettled() {
+		return nil, nil, err // storeRound reports what is wrong
+	}
+	if !sameRound(round, roundOf(req)) {
+		return nil, nil, roundReused(req)
+	}
+	var settled *agentv1.RoundSettled
+	for _, ev := range events {
+		if p, ok := ev.Payload.(*agentv1.RoundSettled); ok {
+			settled = p
+		}
+	}
+	rpc.Replayed(ctx)
+	return round, repeatedResponse(round, settled, turn, f.last), nil
+}
+
+// repeatedResponse returns the response to a round that was settled before. It includes
+// the interjections again: the first response may not have arrived (SPEC A9).
+func repeatedResponse(round *agentv1.Round, settled *agentv1.RoundSettled, turn *agentv1.Turn, last bool) *agentv1.SubmitRoundResponse {
+	resp := &agentv1.SubmitRoundResponse{
+		ToolResults: round.GetToolResults(), Interjections: settled.GetInterjections(),
+		Notices: settled.GetNotices(), PromotedWorkItemId: settled.GetPromotedWorkItemId(),
+	}
+	if last && turn.GetState() != agentv1.TurnState_TURN_STATE_OPEN {
+		resp.TurnEnded, resp.EndReason = true, turn.GetEndReason()
+	}
+	return resp
+}
+
+// roundOf returns the round of a request.
+func roundOf(req *agentv1.SubmitRoundRequest) *agentv1.Round {
+	return &agentv1.Round{
+		TurnId: req.GetTurnId(), Index: req.GetRoundIndex(), Text: req.GetText(), ToolCalls: req.GetToolCalls(),
+		LocalToolResults: req.GetLocalToolResults(), Usage: req.GetUsage(),
+	}
+}
+
+func roundReused(req *agentv1.SubmitRoundRequest) error {
+	return fault.RequestIDReused.Newf("round %d of turn %q was submitted before with another text, other calls, results or usage", req.GetRoundIndex(), req.GetTurnId()).
+		With("turn_id", req.GetTurnId()).With("round_index", fmt.Sprint(req.GetRoundIndex()))
+}

@@ -1,0 +1,46 @@
+package turns
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/rpc"
+	"quartet/services/agent/access"
+	"quartet/services/agent/ref"
+	"quartet/services/agent/tools"
+)
+
+// revealSecrets puts the secrets back into a response. The waiting plane computes them,
+// so it returns them again under the same request id, also for a repeated round. The call
+// is made as this plane, under the agent's name: the round may have ended the run.
+func (s *Service) revealSecrets(ctx context.Context, k ref.Agent, runID string, round *agentv1.Round, resp *agentv1.SubmitRoundResponse) error {
+	for i, r := range resp.GetToolResults() {
+		if r.GetToolName() != tools.ToolCreateExternalTrigger || r.GetStatus() != tools.StatusSuccess || i >= len(round.GetToolCalls()) {
+			continue
+		}
+		again := s.calls.CallAs(ctx, rpc.Actor{Namespace: k.Namespace, Principal: access.Principal(k), Role: rpc.RoleService}, tools.Scope{
+			Agent: k, RunID: runID, TurnID: round.GetTurnId(), WorkItemID: r.GetWorkItemId(),
+			RequestID: fmt.Sprintf("%s/%d/%d", runID, round.GetIndex(), i), Remaining: time.Second,
+		}, round.GetToolCalls()[i])
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if again.Result.GetStatus() != tools.StatusSuccess {
+			continue // the trigger exists; another one would have a secret
+		}
+		resp.ToolResults = slices.Clone(resp.GetToolResults()) // the state shares them
+		whole := proto.CloneOf(r)
+		for _, f := range tools.SecretFields {
+			if v := again.Result.GetResult().GetFields()[f]; v != nil {
+				whole.Result.Fields[f] = v
+			}
+		}
+		resp.ToolResults[i] = whole
+	}
+	return nil
+}

@@ -1,0 +1,62 @@
+package turns
+
+import (
+	"context"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+
+	"quartet/pkg/journal"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/plane"
+	"quartet/pkg/tracing"
+	"quartet/services/agent/ref"
+	"quartet/services/agent/state"
+	"quartet/services/agent/text"
+)
+
+// startSpan starts the span of a call about a turn: below the call if its caller sent the
+// turn's trace, else below the turn and linked to the call.
+func (s *Service) startSpan(ctx context.Context, k ref.Agent, turnID, name string, attrs ...attribute.KeyValue) (context.Context, trace.Span) {
+	if !s.deps.Tracer.On() {
+		return s.deps.Tracer.Start(ctx, name)
+	}
+	turn, _, err := plane.View(ctx, s.engine, k.ID, func(st *state.State) (string, error) {
+		if a := st.Lookup(k); a != nil {
+			if t := a.FindTurn(turnID); t != nil {
+				return t.Record.GetTraceparent(), nil
+			}
+		}
+		return "", nil
+	})
+	attrs = append(attrs, attribute.String("quartet.agent_id", k.ID), attribute.String("quartet.turn_id", turnID))
+	call := tracing.Carried(ctx)
+	if err != nil || turn == "" || tracing.SameTrace(call, turn) {
+		return s.deps.Tracer.Start(ctx, name, trace.WithAttributes(attrs...))
+	}
+	return s.deps.Tracer.Under(ctx, turn, name, trace.WithAttributes(attrs...), tracing.LinkTo(call))
+}
+
+// RecordSpan records the span of a turn that an event ended. events are those of its
+// frame.
+func RecordSpan(tracer *tracing.Tracer, ev *journal.Event, events []*journal.Event) {
+	t := state.EndedTurn([]*journal.Event{ev})
+	if t.GetTraceparent() == "" {
+		return
+	}
+	parent, kind := "", ""
+	for _, other := range events {
+		p, ok := other.Payload.(interface{ GetMessage() *agentv1.Message })
+		if ok && p.GetMessage().GetMessageId() == t.GetMessageId() && other.AgentID == ev.AgentID {
+			parent, kind = p.GetMessage().GetTraceparent(), text.EnumName(p.GetMessage().GetKind())
+		}
+	}
+	failed := ""
+	if t.GetState() != agentv1.TurnState_TURN_STATE_COMPLETED {
+		failed = text.EnumName(t.GetEndReason())
+	}
+	tracer.Told(t.GetTraceparent(), parent, "turn", t.GetStartedAt().AsTime(), t.GetEndedAt().AsTime(), failed,
+		attribute.String("quartet.namespace", ev.Namespace), attribute.String("quartet.agent_id", t.GetAgentId()), attribute.String("quartet.turn_id", t.GetTurnId()),
+		attribute.String("quartet.message_id", t.GetMessageId()), attribute.String("quartet.message_kind", kind),
+		attribute.String("quartet.work_item_id", t.GetWorkItemId()), attribute.String("quartet.end_reason", text.EnumName(t.GetEndReason())), attribute.Int("quartet.rounds", int(t.GetRounds())))
+}

@@ -1,0 +1,82 @@
+package turns
+
+import (
+	"time"
+
+	"google.golang.org/grpc"
+
+	"quartet/pkg/fault"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
+	"quartet/services/agent/access"
+	"quartet/services/agent/ref"
+	"quartet/services/agent/state"
+)
+
+// Keepalive is the longest silence of a watch, within which both sides notice a dead
+// connection.
+const Keepalive = 15 * time.Second
+
+// WatchTurn streams to a runner that an operator's message waits to be interjected, and
+// that the turn has ended (SPEC A7, A9). It only announces messages; the response of
+// SubmitRound delivers them.
+func (s *Service) WatchTurn(req *agentv1.WatchTurnRequest, stream grpc.ServerStreamingServer[agentv1.WatchTurnResponse]) error {
+	ctx := stream.Context()
+	actor := rpc.ActorFrom(ctx)
+	if err := access.CheckRun(actor, req.GetAgentId(), req.GetTurnId(), req.GetRunId()); err != nil {
+		return err
+	}
+	k := ref.Agent{Namespace: actor.Namespace, ID: req.GetAgentId()}
+	changed, forget := s.watchers.add(k)
+	defer forget()
+	announced := map[string]bool{}
+	for first := true; ; first = false {
+		seen, _, err := plane.View(ctx, s.engine, k.ID, func(st *state.State) (*agentv1.WatchTurnResponse, error) {
+			return st.WatchUpdate(k, req, announced)
+		})
+		if err != nil {
+			return err
+		}
+		if first {
+			// The empty first response says that the watch has begun: nothing that
+			// happens from now on is missed.
+			if err := stream.Send(&agentv1.WatchTurnResponse{}); err != nil {
+				return err
+			}
+		}
+		for _, m := range seen.GetInterjections() {
+			announced[m.GetMessageId()] = true
+		}
+		if len(seen.GetInterjections()) > 0 || seen.GetEnded() != nil {
+			if err := stream.Send(seen); err != nil || seen.GetEnded() != nil {
+				return err
+			}
+		}
+		if err := s.awaitChange(stream, changed); err != nil {
+			return err
+		}
+	}
+}
+
+// awaitChange returns when the turn may have changed.
+func (s *Service) awaitChange(stream grpc.ServerStreamingServer[agentv1.WatchTurnResponse], changed <-chan struct{}) error {
+	for {
+		silent := s.deps.Clock.TimerAt(s.deps.Clock.Now().Add(Keepalive))
+		select {
+		case <-changed:
+			silent.Stop()
+			return nil
+		case <-silent.C():
+			if err := stream.Send(&agentv1.WatchTurnResponse{}); err != nil {
+				return err
+			}
+		case <-stream.Context().Done():
+			silent.Stop()
+			return fault.From(stream.Context().Err())
+		case <-s.stopping:
+			silent.Stop()
+			return fault.NotReady.New("the service is stopping; watch the turn again")
+		}
+	}
+}
