@@ -34,7 +34,7 @@ func TestP2_ASupervisorAnswersItsChild(t *testing.T) {
 		require.Error(t, err, "no operator reaches a private child")
 		told, err := s.agents.CallTool(ctx, &agentv1.CallToolRequest{AgentId: "lead", Name: "TaskInput", Arguments: args(t, map[string]any{"task_id": taskID, "text": "red"})})
 		require.NoError(t, err)
-		require.Equal(t, "success", told.GetResult().GetStatus())
+		require.Equal(t, agentv1.ToolStatus_TOOL_STATUS_SUCCESS, told.GetResult().GetStatus())
 
 		child = s.acquire(t, ctx, childID)
 		require.Contains(t, child.got.GetContext().GetText(), "> red")

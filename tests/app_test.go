@@ -236,7 +236,7 @@ func (tn *turn) round(t *testing.T, ctx context.Context, text string, calls ...*
 	require.NoError(t, err)
 	tn.n++
 	for _, res := range r.GetToolResults() {
-		require.Equal(t, "success", res.GetStatus(), "%s: %s", res.GetToolName(), res.GetError().GetMessage())
+		require.Equal(t, agentv1.ToolStatus_TOOL_STATUS_SUCCESS, res.GetStatus(), "%s: %s", res.GetToolName(), res.GetError().GetMessage())
 	}
 	return r
 }
@@ -269,7 +269,7 @@ func TestOneLoopThroughAllPlanes(t *testing.T) {
 		task := at(r.GetToolResults()[1], "handle", "task_id")
 		r = tn.round(t, ctx, "", tool(t, "WaitFor", map[string]any{"wake": "task_result", "resource": task, "reason": "the command"}))
 		require.True(t, r.GetTurnEnded())
-		require.Equal(t, "wait_for", r.GetEndReason())
+		require.Equal(t, agentv1.TurnEndReason_TURN_END_REASON_WAIT_FOR, r.GetEndReason())
 
 		tn = s.acquire(t, ctx, "keeper")
 		require.Equal(t, agentv1.MessageKind_MESSAGE_KIND_TASK_RESULT, tn.got.GetMessage().GetKind())

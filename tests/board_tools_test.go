@@ -24,7 +24,7 @@ func TestC4_BoardTools(t *testing.T) {
 	}
 	done := func(name string, args map[string]any) map[string]any {
 		res := call(name, args)
-		require.Equal(t, "success", res.GetStatus(), "%s: %v", name, res.GetError())
+		require.Equal(t, agentv1.ToolStatus_TOOL_STATUS_SUCCESS, res.GetStatus(), "%s: %v", name, res.GetError())
 		return res.GetResult().AsMap()
 	}
 	listed, err := r.Agents.ListTools(dev.Within(t), &agentv1.ListToolsRequest{AgentId: "keeper"})
@@ -57,7 +57,7 @@ func TestC4_BoardTools(t *testing.T) {
 
 	refused := func(kind, name string, args map[string]any) {
 		res := call(name, args)
-		require.Equal(t, "error", res.GetStatus())
+		require.Equal(t, agentv1.ToolStatus_TOOL_STATUS_ERROR, res.GetStatus())
 		require.Equal(t, kind, res.GetError().GetKind(), res.GetError().GetMessage())
 	}
 	refused("board_not_completeable", "agent_task_complete", map[string]any{"task_id": "build"})

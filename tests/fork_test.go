@@ -34,7 +34,7 @@ func TestA10_AForkInATurn(t *testing.T) {
 		r, err := agents.SubmitRound(ctx, &agentv1.SubmitRoundRequest{AgentId: "lead", TurnId: turn.GetTurnId(), RunId: turn.GetRunId(), RoundIndex: index, Text: text, ToolCalls: calls})
 		require.NoError(t, err)
 		for _, res := range r.GetToolResults() {
-			require.Equal(t, "success", res.GetStatus(), "%v", res)
+			require.Equal(t, agentv1.ToolStatus_TOOL_STATUS_SUCCESS, res.GetStatus(), "%v", res)
 		}
 		return r.GetToolResults()
 	}

@@ -339,7 +339,7 @@ func TestW3_IncludePlanIsRefused(t *testing.T) {
 	for _, res := range r.GetToolResults()[:2] {
 		require.Equal(t, "unknown_field", res.GetError().GetKind())
 	}
-	require.Equal(t, "success", r.GetToolResults()[2].GetStatus(), r.GetToolResults()[2].GetError().GetMessage())
+	require.Equal(t, agentv1.ToolStatus_TOOL_STATUS_SUCCESS, r.GetToolResults()[2].GetStatus(), r.GetToolResults()[2].GetError().GetMessage())
 	code, body := s.ask(t, ctx, http.MethodGet, "/v1/agents/keeper/work-items/"+item+"?includePlan=true", nil)
 	require.Equal(t, http.StatusBadRequest, code, body)
 

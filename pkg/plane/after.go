@@ -98,7 +98,7 @@ func (e *Engine[S]) await(ctx context.Context, namespace, agentID string, positi
 			return
 		}
 	}
-	timeout := e.deps.Clock.TimerAt(e.deps.Clock.Now().Add(afterTimeout))
+	timeout := e.deps.ReadClock.TimerAt(e.deps.ReadClock.Now().Add(afterTimeout))
 	defer timeout.Stop()
 	for _, p := range positions {
 		if e.follows(p.Plane) && !part.AwaitConsumed(ctx, p.Plane, p.Partition, p.WalSeq, timeout.C()) {

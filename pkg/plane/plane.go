@@ -39,10 +39,13 @@ type Deps struct {
 	// Deps; nil: nobody else can hold them.
 	Lease journal.Lease
 	// Feeds are for followers in the same process. Optional.
-	Feeds  *journal.Feeds
-	Clock  clock.Clock
-	IDs    id.Source
-	Logger *zap.Logger
+	Feeds *journal.Feeds
+	Clock clock.Clock
+	// ReadClock bounds how long a read waits for other planes (see After). Default Clock.
+	// A test whose Clock moves only by hand gives another one.
+	ReadClock clock.Clock
+	IDs       id.Source
+	Logger    *zap.Logger
 	// Tracer follows what requests cause. Optional.
 	Tracer *tracing.Tracer
 	// Metrics gets what is counted. Optional.
@@ -59,6 +62,9 @@ func (d *Deps) Complete() error {
 	}
 	if d.Clock == nil {
 		d.Clock = clock.System()
+	}
+	if d.ReadClock == nil {
+		d.ReadClock = d.Clock
 	}
 	if d.IDs == nil {
 		d.IDs = id.New()

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/fault"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/tests/dev"
 )
@@ -326,7 +327,7 @@ func TestBoardContract_EveryTool(t *testing.T) {
 	ok := func(name string, args map[string]any) map[string]any {
 		t.Helper()
 		got := b.tool(name, args)
-		require.Equal(t, "success", got.GetStatus(), "%s: %v", name, got.GetError())
+		require.Equal(t, agentv1.ToolStatus_TOOL_STATUS_SUCCESS, got.GetStatus(), "%s: %v", name, got.GetError())
 		return got.GetResult().AsMap()
 	}
 	steps := []any{map[string]any{"step_id": "a", "title": "A"}}

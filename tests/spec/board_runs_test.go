@@ -48,7 +48,7 @@ func TestBoardContract_CreatedByARun(t *testing.T) {
 		AgentId: session, RunId: turn.GetTurn().GetRunId(), RoundIndex: 0, TurnId: turn.GetTurn().GetTurnId(), ToolCalls: []*agentv1.ToolCall{{CallId: "c1", Name: "agent_task_create", Arguments: args}},
 	})
 	require.NoError(t, err)
-	require.Equal(t, "success", got.GetToolResults()[0].GetStatus(), "%v", got.GetToolResults()[0].GetError())
+	require.Equal(t, agentv1.ToolStatus_TOOL_STATUS_SUCCESS, got.GetToolResults()[0].GetStatus(), "%v", got.GetToolResults()[0].GetError())
 	require.Equal(t, session, b.get("one").GetCreatedByAgentId())
 	require.Equal(t, turn.GetTurn().GetRunId(), b.get("one").GetCreatedByRunId())
 }
