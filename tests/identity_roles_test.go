@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -169,15 +167,4 @@ func TestX15_NobodyWithoutACredential(t *testing.T) {
 			require.ErrorIs(t, err, fault.Unauthenticated, "%s with a credential that is %s", md.FullName(), name)
 		}
 	}
-}
-
-// TestX15_RolesAreDocumented keeps docs/roles.md what the table says.
-func TestX15_RolesAreDocumented(t *testing.T) {
-	path := filepath.Join("..", "docs", "roles.md")
-	if os.Getenv("REWRITE") != "" {
-		require.NoError(t, os.WriteFile(path, []byte(identity.RolesDocument()), 0o644))
-	}
-	got, err := os.ReadFile(path)
-	require.NoError(t, err)
-	require.Equal(t, identity.RolesDocument(), string(got), "REWRITE=1 go test ./tests -run TestX15_RolesAreDocumented writes it anew")
 }

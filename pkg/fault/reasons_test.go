@@ -1,15 +1,10 @@
 package fault_test
 
 import (
-	"flag"
-	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"net/http"
-	"os"
 	"strconv"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -17,10 +12,6 @@ import (
 
 	"quartet/pkg/fault"
 )
-
-var rewrite = flag.Bool("rewrite", false, "rewrite docs/errors.md from the table of reasons")
-
-const docsPath = "../../docs/errors.md"
 
 func TestX5_EveryReasonIsDocumentedOnce(t *testing.T) {
 	declared := declaredReasons(t)
@@ -57,33 +48,4 @@ func declaredReasons(t *testing.T) []string {
 		return true
 	})
 	return out
-}
-
-func TestDocs(t *testing.T) {
-	want := errorsPage()
-	if *rewrite {
-		require.NoError(t, os.MkdirAll("../../docs", 0o755))
-		require.NoError(t, os.WriteFile(docsPath, []byte(want), 0o644))
-	}
-	got, err := os.ReadFile(docsPath)
-	require.NoError(t, err)
-	require.Equal(t, want, string(got), "run: go test ./pkg/fault -run TestDocs -rewrite")
-}
-
-func errorsPage() string {
-	var b strings.Builder
-	b.WriteString("# Errors\n\n<!-- Generated from pkg/fault/reasons.go: go test ./pkg/fault -run TestDocs -rewrite -->\n\n" +
-		"Every refusal is a canonical gRPC code with `google.rpc.ErrorInfo{reason, domain: \"quartet\", metadata}`, and\n" +
-		"`google.rpc.BadRequest` where fields are at fault. REST answers the same as JSON with the HTTP status below;\n" +
-		"`REVISION_CONFLICT` caused by `If-Match` is 412. Tool results carry the reason in lower case.\n\n" +
-		"| reason | gRPC code | HTTP | meaning |\n|---|---|---|---|\n")
-	for _, e := range fault.All {
-		status := fault.HTTPStatus(e.Reason.New(""))
-		text := http.StatusText(status)
-		if text == "" {
-			text = "Client Closed Request"
-		}
-		fmt.Fprintf(&b, "| `%s` | %s | %d %s | %s |\n", e.Reason, e.Code, status, text, e.Doc)
-	}
-	return b.String()
 }

@@ -160,7 +160,7 @@ func sortedKeys[V any](m map[string]V) []string {
 
 const rolesIntroduction = `# Roles
 
-<!-- Generated from services/identity/policy.go: REWRITE=1 go test ./tests -run TestX15_RolesAreDocumented -->
+<!-- Generated from services/identity/policy.go by make generate. -->
 
 Who calls is what its credential says (SPEC X4), and a credential has one role in one namespace (SPEC X15). This is
 what each role may call, over gRPC and over the REST routes of the same methods; anything else is refused with

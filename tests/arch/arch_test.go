@@ -17,7 +17,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/fault"
-	"quartet/services/app"
 )
 
 type pkg struct {
@@ -156,16 +155,4 @@ func constants(t *testing.T) map[string]string {
 		}
 	}
 	return names
-}
-
-// The documents name every setting with its default, environment and meaning.
-func TestConfigurationIsDocumented(t *testing.T) {
-	want := app.ConfigurationDocument()
-	path := filepath.Join("..", "..", "docs", "configuration.md")
-	if os.Getenv("REWRITE") != "" {
-		require.NoError(t, os.WriteFile(path, []byte(want), 0o644))
-	}
-	got, err := os.ReadFile(path)
-	require.NoError(t, err)
-	require.Equal(t, want, string(got), "REWRITE=1 go test ./tests/arch writes it anew")
 }

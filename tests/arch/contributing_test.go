@@ -1,0 +1,44 @@
+package arch
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The places that a recipe of CONTRIBUTING.md names exist. <plane> stands for any plane, so one
+// that has the place is enough.
+func TestTheRecipesNamePlacesThatExist(t *testing.T) {
+	raw, err := os.ReadFile(filepath.Join("..", "..", "CONTRIBUTING.md"))
+	require.NoError(t, err)
+	_, recipes, ok := strings.Cut(string(raw), "\n## Recipes\n")
+	require.True(t, ok)
+	recipes, _, _ = strings.Cut(recipes, "\n## ")
+	paths := regexp.MustCompile("`((?:proto|pkg|services|docs|tests|deploy|cmd)/[^` ]*|[A-Z][A-Za-z.]+\\.md|docker-compose\\.yml)`").FindAllStringSubmatch(recipes, -1)
+	require.Greater(t, len(paths), 20)
+	for _, m := range paths {
+		pattern := strings.ReplaceAll(m[1], "<plane>", "*")
+		found, err := filepath.Glob(filepath.Join("..", "..", filepath.FromSlash(pattern)))
+		require.NoError(t, err)
+		if len(found) == 0 && pattern != "services/app/modules.go" {
+			t.Errorf("CONTRIBUTING.md names %s, which does not exist", m[1])
+		}
+	}
+	// Identifiers that recipes send a reader to.
+	for _, c := range [][2]string{
+		{"services/work/readiness.go", "func shallow("}, {"services/work/readiness.go", "func view("},
+		{"services/work/update_work_item.go", "func validateUpdate("}, {"services/work/update_work_item.go", "func changedFields("},
+		{"services/work/update_work_item.go", "func decideUpdate("}, {"services/work/view_test.go", "func TestX6_AViewHasEveryFieldOfTheRecord("},
+		{"services/work/state.go", "changesWork("}, {"services/work/history.go", "index("},
+		{"tests/arch/api_test.go", "notREST ="}, {"pkg/journal/event.go", "func UnknownEvent("},
+		{"services/app/config.go", ") Flags("}, {"services/app/config.go", ") Complete("},
+	} {
+		raw, err := os.ReadFile(filepath.Join("..", "..", filepath.FromSlash(c[0])))
+		require.NoError(t, err)
+		require.Contains(t, string(raw), c[1], c[0])
+	}
+}
