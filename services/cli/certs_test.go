@@ -13,6 +13,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"quartet/services/cli/admin"
+	"quartet/services/cli/exit"
 )
 
 // runCerts runs the command line without any server.
@@ -30,7 +33,7 @@ func TestX15_CertificatesWithoutOpenSSL(t *testing.T) {
 	made := func(at time.Time, args ...string) (done []string) {
 		code, out, errs := runCerts(t, at, args...)
 		require.Zero(t, code, errs)
-		var said struct{ Files []certsDone }
+		var said struct{ Files []admin.CertificateFile }
 		require.NoError(t, json.Unmarshal([]byte(out), &said))
 		for _, f := range said.Files {
 			rel, err := filepath.Rel(dir, f.Path)
@@ -50,7 +53,7 @@ func TestX15_CertificatesWithoutOpenSSL(t *testing.T) {
 	require.Contains(t, out, "quartet.example.com, 127.0.0.1")
 	require.Contains(t, out, "Quartet's own authority")
 	code, out, _ = runCerts(t, now.AddDate(0, 0, 200), "show", filepath.Join(dir, "server", "tls.pem"))
-	require.Equal(t, exitFailed, code)
+	require.Equal(t, exit.Failed, code)
 	require.Contains(t, out, "(ended)")
 	code, out, _ = runCerts(t, now, "show", filepath.Join(dir, "ca.pem"), "-o", "json")
 	require.Zero(t, code)
@@ -73,7 +76,7 @@ func TestCertsAreAskedForRightly(t *testing.T) {
 		`"frob" is not a comm`: {"frob"},
 	} {
 		code, _, errs := runCerts(t, time.Now(), args...)
-		require.Equal(t, exitUsage, code, "%s: %s", says, errs)
+		require.Equal(t, exit.Usage, code, "%s: %s", says, errs)
 		require.Contains(t, errs, says)
 	}
 	for _, days := range []string{"1", "825"} {

@@ -26,7 +26,11 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/pbjson"
 	"quartet/pkg/rpc"
+	"quartet/services/cli/agents"
+	"quartet/services/cli/output"
+	"quartet/services/cli/workitems"
 )
 
 // TestTables shows every command's answer to a person.
@@ -111,9 +115,9 @@ func TestExitCodesAndErrors(t *testing.T) {
 		says string
 	}{
 		{fault.NotFound.New(`agent "keeper" does not exist`), 3, "NOT_FOUND: agent \"keeper\" does not exist"},
-		{fault.RevisionConflict.New("it moved on", "revision", "9"), 4, "mend: read it again; it stands at revision 9"},
+		{fault.RevisionConflict.New("it moved on", "revision", "9"), 4, "fix: read it again; its revision is now 9"},
 		{fault.WorkItemCompleted.New("it is completed"), 4, "WORK_ITEM_COMPLETED"},
-		{fault.RequestIDReused.New("used"), 4, "mend: leave --request-id out"},
+		{fault.RequestIDReused.New("used"), 4, "fix: omit --request-id"},
 		{fault.Storage.New("unknown", "outcome", "unknown"), 5, "--request-id req1"},
 		{fault.Overloaded.New("busy"), 5, "in a moment"},
 		{fault.Invalid("objective", "", "must not be empty"), 2, "objective must not be empty"},
@@ -212,7 +216,7 @@ func TestRequestsSayWhatWasTyped(t *testing.T) {
 	require.Regexp(t, "^cli_", create.GetRequestId(), "a mutation always has a request id")
 	var list []string
 	for _, it := range create.GetTodoList() {
-		list = append(list, it.GetText()+" "+short(it.GetState()))
+		list = append(list, it.GetText()+" "+pbjson.EnumText(it.GetState()))
 	}
 	require.Equal(t, []string{"a completed", "b in_progress", "c pending"}, list)
 
@@ -424,40 +428,17 @@ func TestD6_ExplainFollows(t *testing.T) {
 // What a terminal shows: the same pictures, painted.
 func TestColours(t *testing.T) {
 	var out bytes.Buffer
-	p := &printer{w: &out, colour: true}
+	p := output.NewColoured(&out)
 	r := newRig(t)
 	e, err := r.planes.Explain(t.Context(), nil)
 	require.NoError(t, err)
-	explain(p, e)
+	agents.WriteExplanation(p, e)
 	out.WriteString("\n")
 	q, err := r.planes.GetWorkQueue(t.Context(), nil)
 	require.NoError(t, err)
-	board(p, "keeper", q, at.AsTime().Add(time.Hour))
-	require.NoError(t, p.err)
+	workitems.DrawQueue(p, "keeper", q, at.AsTime().Add(time.Hour))
+	require.NoError(t, p.Err())
 	golden(t, "colours", strings.ReplaceAll(out.String(), "\x1b", "^"))
-
-	t.Setenv("NO_COLOR", "1")
-	require.False(t, wantsColour(os.Stdout))
-}
-
-func TestFoldedTextFits(t *testing.T) {
-	require.Equal(t, []string{"a b", "c d"}, fold("a b\n c d", 3, 3))
-	require.Equal(t, []string{"abcde", "fgh"}, fold("abcdefgh", 5, 3))
-	require.Equal(t, []string{"one two", "three …"}, fold("one two three four five", 7, 2))
-	require.Empty(t, fold(" ", 5, 3))
-	for _, s := range []string{strings.Repeat("語 ", 100), strings.Repeat("x", 500), "リリース 1.4 is published"} {
-		for columns := 4; columns < 40; columns++ {
-			lines := fold(s, columns, 3)
-			require.LessOrEqual(t, len(lines), 3)
-			for _, l := range lines {
-				require.LessOrEqual(t, width(l), columns, "%q", l)
-			}
-		}
-	}
-	t.Setenv("COLUMNS", "72")
-	require.Equal(t, 72, (&printer{w: &bytes.Buffer{}}).columns())
-	t.Setenv("COLUMNS", "7")
-	require.Equal(t, 60, (&printer{w: &bytes.Buffer{}}).columns())
 }
 
 func TestServersShareTheirFlags(t *testing.T) {
@@ -481,16 +462,4 @@ func TestServersShareTheirFlags(t *testing.T) {
 	require.Equal(t, 1, Run(t.Context(), s, []string{"serve", "work", "agent"}, nil, &out, &errs))
 	require.Equal(t, []string{"work", "agent"}, served)
 	require.Contains(t, errs.String(), "quartet: broken")
-}
-
-func TestShortenedTextIsSafeAndFits(t *testing.T) {
-	require.Equal(t, "a b", brief("a\n b", 10))
-	require.Equal(t, "リリ…", brief("リリース", 5))
-	require.LessOrEqual(t, width(brief(strings.Repeat("語x", 100), 40)), 40)
-	require.Equal(t, "\uFFFD[31m", printable("\x1b[31m"))
-	require.Equal(t, "a\uFFFDb", printable("a\u202eb"))
-	require.Equal(t, 1, width("e\u0301"))
-	d, err := span("x", "2d")
-	require.NoError(t, err)
-	require.Equal(t, 48*time.Hour, d.AsDuration())
 }

@@ -9,6 +9,11 @@ import (
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
+
+	"quartet/services/cli/exit"
+	"quartet/services/cli/input"
+	"quartet/services/cli/output"
+	"quartet/services/cli/session"
 )
 
 // RunOptions are what `quartet run` is told. The key comes from the
@@ -21,12 +26,12 @@ type RunOptions struct {
 	JSON, Colour                                bool
 }
 
-func (ss *session) runCommand(run func(context.Context, grpc.ClientConnInterface, RunOptions) error) *cobra.Command {
+func runCommand(s *session.Session, run func(context.Context, grpc.ClientConnInterface, RunOptions) error) *cobra.Command {
 	var o RunOptions
 	var once bool
 	var system string
 	cmd := &cobra.Command{
-		Use: "run --agent AGENT --provider PROVIDER --model MODEL", Short: "Drive an agent with a model", Args: none,
+		Use: "run --agent AGENT --provider PROVIDER --model MODEL", Short: "Drive an agent with a model", Args: input.None,
 		Long: `Take an agent's turns and let a model think them through: its text streams to the
 terminal, its tool calls are run by the server, files of the workspace are read
 and written here. It waits for turns until ^C, which hands a running turn back.
@@ -37,13 +42,13 @@ the running turn. -o json writes one line of JSON for each event.`,
 		Example: `  quartet run --agent keeper --provider anthropic --model claude-sonnet-4-5
   quartet run --agent keeper --provider openai --model gpt-5 --once
   quartet run --agent keeper --provider openai --base-url http://127.0.0.1:11434/v1 --model qwen3 -o json`,
-		RunE: ss.waits(func(cmd *cobra.Command, conn *grpc.ClientConn, _ []string) error {
+		RunE: s.ConnectedWithNotice(func(cmd *cobra.Command, conn *grpc.ClientConn, _ []string) error {
 			if run == nil {
 				return errors.New("this binary has no runner")
 			}
 			for flag, value := range map[string]string{"agent": strings.Join(o.AgentIDs, ""), "provider": o.Provider, "model": o.Model} {
 				if value == "" {
-					return usage("--" + flag + " is missing")
+					return exit.UsageError("--" + flag + " is missing")
 				}
 			}
 			if once {
@@ -52,11 +57,11 @@ the running turn. -o json writes one line of JSON for each event.`,
 			if system != "" {
 				b, err := os.ReadFile(system)
 				if err != nil {
-					return usage("--system: " + err.Error())
+					return exit.UsageError("--system: " + err.Error())
 				}
 				o.System = string(b)
 			}
-			o.Out, o.JSON, o.Colour = cmd.OutOrStdout(), ss.output == formJSON, wantsColour(cmd.OutOrStdout())
+			o.Out, o.JSON, o.Colour = cmd.OutOrStdout(), s.JSON(), output.WantsColour(cmd.OutOrStdout())
 			return run(cmd.Context(), conn, o)
 		}),
 	}

@@ -1,0 +1,191 @@
+package agents
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	eventv1 "quartet/pkg/pb/quartet/event/v1"
+	schedulerv1 "quartet/pkg/pb/quartet/scheduler/v1"
+	"quartet/services/cli/events"
+	"quartet/services/cli/input"
+	"quartet/services/cli/output"
+	"quartet/services/cli/session"
+)
+
+// ExplainCommand returns `quartet explain`.
+func ExplainCommand(s *session.Session) *cobra.Command {
+	var follow, history bool
+	var limit time.Duration
+	var pages input.Paging
+	cmd := &cobra.Command{
+		Use: "explain AGENT", Short: "Say why an agent does what it does, or nothing", Args: input.Exactly("AGENT"),
+		Long: `Decide anew, from the facts of this moment, what the scheduler would do about an
+agent, and say why, of the agent and of each of its work items. It changes
+nothing.
+
+--follow goes on with each decision that is recorded, until ^C or --timeout.
+--history lists the decisions that were recorded, the newest 100; all of them
+are among the events, as decision_recorded.`,
+		Example: `  quartet explain keeper
+  quartet explain keeper --follow
+  quartet explain keeper --history --page-size 100`,
+	}
+	f := cmd.Flags()
+	f.BoolVarP(&follow, "follow", "f", false, "Go on with each new decision")
+	f.DurationVar(&limit, "timeout", 0, "With --follow: end after this time; 0: never")
+	f.BoolVar(&history, "history", false, "List the recorded decisions instead")
+	pages.Flags(cmd)
+	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
+		if history {
+			return decisions(s, cmd, conn, args[0], pages)
+		}
+		resp, err := schedulerv1.NewSchedulerServiceClient(conn).Explain(cmd.Context(), &schedulerv1.ExplainRequest{AgentId: args[0]})
+		if err != nil {
+			return err
+		}
+		if !follow {
+			return s.Show(cmd, resp, func(p *output.Printer) { WriteExplanation(p, resp) })
+		}
+		ctx, cancel := session.WithTimeout(cmd, limit)
+		defer cancel()
+		return followDecisions(s, ctx, cmd, conn, resp)
+	})
+	return cmd
+}
+
+// decisions lists what was recorded, newest first.
+func decisions(s *session.Session, cmd *cobra.Command, conn *grpc.ClientConn, agentID string, pages input.Paging) error {
+	resp, err := agentv1.NewAgentServiceClient(conn).ListDecisions(cmd.Context(), &agentv1.ListDecisionsRequest{
+		AgentId: agentID, PageSize: pages.Size, PageToken: pages.Token,
+	})
+	if err != nil {
+		return err
+	}
+	return s.Show(cmd, resp, func(p *output.Printer) {
+		for _, d := range resp.GetDecisions() {
+			decided(p, output.Time(d.GetDecidedAt()), d.GetAction(), d.GetReason(), d.GetExplanation())
+		}
+		if len(resp.GetDecisions()) == 0 {
+			p.Printf("no decisions\n")
+		}
+		p.NextPage(resp.GetNextPageToken())
+	})
+}
+
+// followDecisions shows the decision of now and each that is recorded later.
+func followDecisions(s *session.Session, ctx context.Context, cmd *cobra.Command, conn *grpc.ClientConn, resp *schedulerv1.ExplainResponse) error {
+	p := output.New(cmd.OutOrStdout())
+	if s.JSON() {
+		p.JSONLine(resp)
+	} else {
+		WriteExplanation(p, resp)
+		p.Printf("\n%s\n", p.Paint(output.Bold, "From now on"))
+	}
+	return (&events.Follower{
+		Cmd: cmd, Conn: conn,
+		Request: &eventv1.WatchEventsRequest{AgentId: resp.GetAgentId(), Planes: []string{"agent"}, EventTypes: []string{"decision_recorded"}},
+		Receive: func(m *eventv1.WatchEventsResponse) error {
+			d := m.GetEvent().GetPayload().GetFields()["decision"].GetStructValue().GetFields()
+			switch {
+			case m.GetEvent() == nil:
+			case s.JSON():
+				p.JSONLine(m)
+			default:
+				decided(p, output.Time(m.GetEvent().GetCreatedAt()), d["action"].GetStringValue(), d["reason"].GetStringValue(), d["explanation"].GetStringValue())
+			}
+			return p.Err()
+		},
+	}).Run(ctx)
+}
+
+// decided is one line of what was decided once. An explanation begins with its
+// action or tick, which need not be said twice.
+func decided(p *output.Printer, at, action, reason, explanation string) {
+	text := explanation
+	if text == "" {
+		text = action + ": " + reason
+	}
+	p.Printf("  %s  %s\n", p.Paint(output.Dim, at), paintHead(p, actionColour(action), output.Shorten(text, max(p.Columns()-24, 60))))
+}
+
+// paintHead colours a sentence up to its first colon.
+func paintHead(p *output.Printer, colour, sentence string) string {
+	head, rest, ok := strings.Cut(sentence, ":")
+	if !ok {
+		return p.Paint(colour, sentence)
+	}
+	return p.Paint(colour, head+":") + rest
+}
+
+// explain writes the verdict first: most readers need nothing else.
+func WriteExplanation(p *output.Printer, r *schedulerv1.ExplainResponse) {
+	v := r.GetVerdict()
+	sentence := v.GetExplanation()
+	if sentence == "" {
+		sentence = v.GetReason()
+	}
+	p.Printf("%s %s\n", p.Paint(output.Bold, r.GetAgentId()+":"), paintHead(p, actionColour(v.GetAction()), output.Printable(sentence)))
+	p.Printf("%s\n", p.Paint(output.Dim, decision(v)))
+
+	if len(r.GetCandidates()) > 0 {
+		p.Printf("\n%s\n", p.Paint(output.Bold, "Work items"))
+	}
+	for _, c := range r.GetCandidates() {
+		sign, colour := "-", output.Dim
+		if c.GetChosen() {
+			sign, colour = ">", output.Green
+		}
+		p.Printf("%s %s  %s\n", p.Paint(colour, sign), p.Paint(output.Bold, output.Shorten(c.GetObjective(), 72)), p.Paint(output.Dim, c.GetWorkItemId()))
+		p.Printf("    %s\n", output.StateWithReason(c.GetSchedulingState(), c.GetReasonCode()))
+		p.Printf("    %s\n", output.Printable(c.GetWhy()))
+	}
+
+	if len(r.GetFacts()) > 0 {
+		p.Printf("\n%s\n", p.Paint(output.Bold, "Facts"))
+		var pairs []string
+		for _, f := range r.GetFacts() {
+			value := f.GetValue()
+			if value == "" {
+				value = "-"
+			}
+			pairs = append(pairs, "  "+f.GetName(), output.Printable(value))
+		}
+		p.Fields(pairs...)
+	}
+
+	if len(r.GetRecent()) > 0 {
+		p.Printf("\n%s\n", p.Paint(output.Bold, "Recent decisions"))
+	}
+	for _, d := range r.GetRecent() {
+		decided(p, output.Time(d.GetDecidedAt()), d.GetAction(), d.GetReason(), d.GetExplanation())
+	}
+}
+
+func decision(v *schedulerv1.Verdict) string {
+	text := "decision: " + v.GetAction()
+	if v.GetTickReason() != "" {
+		text += " " + v.GetTickReason()
+	}
+	text += ", rule: " + v.GetReason()
+	if v.GetWorkItemId() != "" {
+		text += ", item: " + v.GetWorkItemId()
+	}
+	return text
+}
+
+func actionColour(action string) string {
+	switch action {
+	case "dispatch", "tick":
+		return output.Green
+	case "idle":
+		return output.Yellow
+	case "nothing":
+		return output.Red
+	}
+	return output.Bold
+}
