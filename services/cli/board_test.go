@@ -11,9 +11,9 @@ import (
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 )
 
-// What apply sends is one patch at the revision that was read.
+// apply sends all changes as one patch at the revision that it read.
 func TestBoardApplySendsOnePatch(t *testing.T) {
-	r := newRig(t)
+	r := newHarness(t)
 	require.Zero(t, r.run("board", "apply", "keeper", "testdata/board.yaml", "--prune").code)
 	sent, ok := r.planes.last.(*boardv1.UpdateBoardRequest)
 	require.True(t, ok)
@@ -27,23 +27,23 @@ func TestBoardApplySendsOnePatch(t *testing.T) {
 	require.Equal(t, "other", made.GetWalName())
 }
 
-// A copy of a log is brought up to date from where it ends; one that was cut off
-// is mended; one that says something else is left alone.
+// sync appends to a copy of a log the lines that it lacks, replaces an incomplete last
+// line, and does not change a file that is something else.
 func TestBoardWalSync(t *testing.T) {
-	r := newRig(t)
+	r := newHarness(t)
 	dir := t.TempDir()
 	file := filepath.Join(dir, "keeper", "build.wal.jsonl")
 	three := strings.Repeat(walLine+"\n", 3)
-	for _, c := range []struct{ has, want, says string }{
+	for _, c := range []struct{ local, want, stderr string }{
 		{"", three, "build.wal.jsonl: 3 lines"},
 		{three, three, ""},
 		{walLine + "\n" + walLine[:9], three, "build.wal.jsonl: 3 lines"},
 	} {
 		require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o750))
-		require.NoError(t, os.WriteFile(file, []byte(c.has), 0o600))
+		require.NoError(t, os.WriteFile(file, []byte(c.local), 0o600))
 		got := r.run("board", "wal", "sync", "keeper", dir)
 		require.Zero(t, got.code, got.err)
-		require.Equal(t, c.says, strings.TrimSpace(got.err))
+		require.Equal(t, c.stderr, strings.TrimSpace(got.err))
 		raw, err := os.ReadFile(file)
 		require.NoError(t, err)
 		require.Equal(t, c.want, string(raw))

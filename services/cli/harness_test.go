@@ -33,9 +33,9 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "rewrite testdata/*.txt")
 
-// rig is a real gRPC server whose planes answer always the same, and keep what
-// they were asked.
-type rig struct {
+// harness is a real gRPC server whose planes give fixed responses and record the last
+// request.
+type harness struct {
 	t       *testing.T
 	address string
 	keys    *rpc.Keyring
@@ -52,22 +52,23 @@ type planes struct {
 	eventv1.UnimplementedEventServiceServer
 	boardv1.UnimplementedBoardServiceServer
 
-	mu    sync.Mutex
-	last  proto.Message
-	actor rpc.Actor
-	fails error
-	// revision is that of the work queue; asks counts how often it was read.
-	revision int64
-	asks     map[int64]int
+	mu      sync.Mutex
+	last    proto.Message
+	actor   rpc.Actor
+	failure error
+	// revision is the work queue's; queueReads counts how often each was read.
+	revision   int64
+	queueReads map[int64]int
 	// watch answers WatchEvents; nil sends two events.
 	watch func(req *eventv1.WatchEventsRequest, out grpc.ServerStreamingServer[eventv1.WatchEventsResponse]) error
 }
 
-func (p *planes) asked(ctx context.Context, req proto.Message) error {
+// record keeps a request and its actor, and returns the error that was set.
+func (p *planes) record(ctx context.Context, req proto.Message) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.last, p.actor = req, rpc.ActorFrom(ctx)
-	return p.fails
+	return p.failure
 }
 
 var (
@@ -94,176 +95,177 @@ var (
 )
 
 func (p *planes) SpawnAgent(ctx context.Context, r *agentv1.SpawnAgentRequest) (*agentv1.SpawnAgentResponse, error) {
-	return &agentv1.SpawnAgentResponse{AgentId: "keeper", Agent: keeper}, p.asked(ctx, r)
+	return &agentv1.SpawnAgentResponse{AgentId: "keeper", Agent: keeper}, p.record(ctx, r)
 }
 
 func (p *planes) GetAgent(ctx context.Context, r *agentv1.GetAgentRequest) (*agentv1.GetAgentResponse, error) {
 	child := &agentv1.Agent{AgentId: "agt_2", Lifecycle: agentv1.Lifecycle_LIFECYCLE_ACTIVE, Control: agentv1.Control_CONTROL_RUNNING}
-	return &agentv1.GetAgentResponse{Agent: keeper, Children: []*agentv1.Agent{child}}, p.asked(ctx, r)
+	return &agentv1.GetAgentResponse{Agent: keeper, Children: []*agentv1.Agent{child}}, p.record(ctx, r)
 }
 
 func (p *planes) PauseAgent(ctx context.Context, r *agentv1.PauseAgentRequest) (*agentv1.PauseAgentResponse, error) {
-	return &agentv1.PauseAgentResponse{Agent: ordering(agentv1.Control_CONTROL_PAUSED, r.GetReason())}, p.asked(ctx, r)
+	return &agentv1.PauseAgentResponse{Agent: controlled(agentv1.Control_CONTROL_PAUSED, r.GetReason())}, p.record(ctx, r)
 }
 
 func (p *planes) ResumeAgent(ctx context.Context, r *agentv1.ResumeAgentRequest) (*agentv1.ResumeAgentResponse, error) {
-	return &agentv1.ResumeAgentResponse{Agent: ordering(agentv1.Control_CONTROL_RUNNING, r.GetReason())}, p.asked(ctx, r)
+	return &agentv1.ResumeAgentResponse{Agent: controlled(agentv1.Control_CONTROL_RUNNING, r.GetReason())}, p.record(ctx, r)
 }
 
 func (p *planes) StopAgent(ctx context.Context, r *agentv1.StopAgentRequest) (*agentv1.StopAgentResponse, error) {
-	return &agentv1.StopAgentResponse{Agent: ordering(agentv1.Control_CONTROL_STOPPED, r.GetReason())}, p.asked(ctx, r)
+	return &agentv1.StopAgentResponse{Agent: controlled(agentv1.Control_CONTROL_STOPPED, r.GetReason())}, p.record(ctx, r)
 }
 
 func (p *planes) StartAgent(ctx context.Context, r *agentv1.StartAgentRequest) (*agentv1.StartAgentResponse, error) {
-	return &agentv1.StartAgentResponse{Agent: ordering(agentv1.Control_CONTROL_RUNNING, r.GetReason())}, p.asked(ctx, r)
+	return &agentv1.StartAgentResponse{Agent: controlled(agentv1.Control_CONTROL_RUNNING, r.GetReason())}, p.record(ctx, r)
 }
 
 func (p *planes) AbortRun(ctx context.Context, r *agentv1.AbortRunRequest) (*agentv1.AbortRunResponse, error) {
-	resp := &agentv1.AbortRunResponse{Agent: ordering(agentv1.Control_CONTROL_PAUSED, "operator_aborted")}
+	resp := &agentv1.AbortRunResponse{Agent: controlled(agentv1.Control_CONTROL_PAUSED, "operator_aborted")}
 	if r.GetRunId() != "" {
 		resp.Turn = &agentv1.Turn{TurnId: "trn_1", State: agentv1.TurnState_TURN_STATE_ABORTED}
 	}
-	return resp, p.asked(ctx, r)
+	return resp, p.record(ctx, r)
 }
 
 func (p *planes) DeleteAgent(ctx context.Context, r *agentv1.DeleteAgentRequest) (*agentv1.DeleteAgentResponse, error) {
-	return &agentv1.DeleteAgentResponse{Agent: &agentv1.Agent{AgentId: r.GetAgentId(), Lifecycle: agentv1.Lifecycle_LIFECYCLE_DELETING, Revision: 4}}, p.asked(ctx, r)
+	return &agentv1.DeleteAgentResponse{Agent: &agentv1.Agent{AgentId: r.GetAgentId(), Lifecycle: agentv1.Lifecycle_LIFECYCLE_DELETING, Revision: 4}}, p.record(ctx, r)
 }
 
 func (p *planes) ListDelegations(ctx context.Context, r *agentv1.ListDelegationsRequest) (*agentv1.ListDelegationsResponse, error) {
 	return &agentv1.ListDelegationsResponse{Delegations: []*agentv1.Delegation{
 		{ChildAgentId: "agt_2", TaskId: "tsk_2", State: agentv1.DelegationState_DELEGATION_STATE_OPEN, Label: "Check the changelog", ParentWorkItemId: "wi_1"},
 		{ChildAgentId: "agt_1", TaskId: "tsk_1", State: agentv1.DelegationState_DELEGATION_STATE_COMPLETED, Outcome: "completed", Label: "Count", ResultSummary: "There are 7.\nAll fine."},
-	}}, p.asked(ctx, r)
+	}}, p.record(ctx, r)
 }
 
-func ordering(c agentv1.Control, reason string) *agentv1.Agent {
+// controlled returns the agent with a control that was set.
+func controlled(c agentv1.Control, reason string) *agentv1.Agent {
 	return &agentv1.Agent{AgentId: "keeper", Control: c, ControlBy: "ann", ControlAt: at, ControlReason: reason}
 }
 
 func (p *planes) ListAgents(ctx context.Context, r *agentv1.ListAgentsRequest) (*agentv1.ListAgentsResponse, error) {
 	if r.GetLineageParentAgentId() != "" {
-		return &agentv1.ListAgentsResponse{}, p.asked(ctx, r)
+		return &agentv1.ListAgentsResponse{}, p.record(ctx, r)
 	}
 	other := &agentv1.Agent{AgentId: "a-much-longer-name", Posture: agentv1.Posture_POSTURE_IDLE, Control: agentv1.Control_CONTROL_PAUSED}
-	return &agentv1.ListAgentsResponse{Agents: []*agentv1.Agent{keeper, other}, NextPageToken: "abc"}, p.asked(ctx, r)
+	return &agentv1.ListAgentsResponse{Agents: []*agentv1.Agent{keeper, other}, NextPageToken: "abc"}, p.record(ctx, r)
 }
 
 func (p *planes) EnqueueMessage(ctx context.Context, r *agentv1.EnqueueMessageRequest) (*agentv1.EnqueueMessageResponse, error) {
-	return &agentv1.EnqueueMessageResponse{MessageId: "msg_1"}, p.asked(ctx, r)
+	return &agentv1.EnqueueMessageResponse{MessageId: "msg_1"}, p.record(ctx, r)
 }
 
 func (p *planes) ListMessages(ctx context.Context, r *agentv1.ListMessagesRequest) (*agentv1.ListMessagesResponse, error) {
 	return &agentv1.ListMessagesResponse{Messages: []*agentv1.Message{
 		{MessageId: "msg_1", State: agentv1.MessageState_MESSAGE_STATE_QUEUED, Kind: agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT, Priority: agentv1.Priority_PRIORITY_NEXT, CreatedAt: at, Text: "Prepare\nthe release"},
-	}}, p.asked(ctx, r)
+	}}, p.record(ctx, r)
 }
 
 func (p *planes) ListTurns(ctx context.Context, r *agentv1.ListTurnsRequest) (*agentv1.ListTurnsResponse, error) {
-	return &agentv1.ListTurnsResponse{Turns: []*agentv1.Turn{{TurnId: "trn_1", State: agentv1.TurnState_TURN_STATE_COMPLETED, EndReason: "wait_for", Rounds: 3, Mutations: 2, BoundWorkItemId: "wi_1", StartedAt: at}}}, p.asked(ctx, r)
+	return &agentv1.ListTurnsResponse{Turns: []*agentv1.Turn{{TurnId: "trn_1", State: agentv1.TurnState_TURN_STATE_COMPLETED, EndReason: "wait_for", Rounds: 3, Mutations: 2, BoundWorkItemId: "wi_1", StartedAt: at}}}, p.record(ctx, r)
 }
 
 func (p *planes) ListDecisions(ctx context.Context, r *agentv1.ListDecisionsRequest) (*agentv1.ListDecisionsResponse, error) {
 	return &agentv1.ListDecisionsResponse{Decisions: []*agentv1.Decision{
 		{Action: "tick", Reason: "queued_runnable", Explanation: "pick_queued: nothing runnable is in focus", DecidedAt: at},
 		{Action: "idle", Reason: "no_work_items", DecidedAt: at},
-	}, NextPageToken: "more"}, p.asked(ctx, r)
+	}, NextPageToken: "more"}, p.record(ctx, r)
 }
 
 func (p *planes) CreateWorkItem(ctx context.Context, r *workv1.CreateWorkItemRequest) (*workv1.CreateWorkItemResponse, error) {
-	return &workv1.CreateWorkItemResponse{WorkItem: release, Warnings: []*workv1.Warning{{Kind: workv1.WarningKind_WARNING_KIND_SEVERAL_IN_PROGRESS, Message: "two todos are in progress"}}}, p.asked(ctx, r)
+	return &workv1.CreateWorkItemResponse{WorkItem: release, Warnings: []*workv1.Warning{{Kind: workv1.WarningKind_WARNING_KIND_SEVERAL_IN_PROGRESS, Message: "two todos are in progress"}}}, p.record(ctx, r)
 }
 
 func (p *planes) GetWorkItem(ctx context.Context, r *workv1.GetWorkItemRequest) (*workv1.GetWorkItemResponse, error) {
 	it := map[string]*workv1.WorkItem{"wi_1": release, "wi_2": blocked}[r.GetWorkItemId()]
-	return &workv1.GetWorkItemResponse{WorkItem: it}, p.asked(ctx, r)
+	return &workv1.GetWorkItemResponse{WorkItem: it}, p.record(ctx, r)
 }
 
 func (p *planes) ListWorkItems(ctx context.Context, r *workv1.ListWorkItemsRequest) (*workv1.ListWorkItemsResponse, error) {
-	return &workv1.ListWorkItemsResponse{WorkItems: []*workv1.WorkItem{release, blocked}}, p.asked(ctx, r)
+	return &workv1.ListWorkItemsResponse{WorkItems: []*workv1.WorkItem{release, blocked}}, p.record(ctx, r)
 }
 
 func (p *planes) PickWorkItem(ctx context.Context, r *workv1.PickWorkItemRequest) (*workv1.PickWorkItemResponse, error) {
-	return &workv1.PickWorkItemResponse{WorkItem: release, PreviousWorkItem: blocked, BindingNote: "calls are bound to wi_1 now"}, p.asked(ctx, r)
+	return &workv1.PickWorkItemResponse{WorkItem: release, PreviousWorkItem: blocked, BindingNote: "calls are bound to wi_1 now"}, p.record(ctx, r)
 }
 
 func (p *planes) UpdateWorkItem(ctx context.Context, r *workv1.UpdateWorkItemRequest) (*workv1.UpdateWorkItemResponse, error) {
-	return &workv1.UpdateWorkItemResponse{WorkItem: release}, p.asked(ctx, r)
+	return &workv1.UpdateWorkItemResponse{WorkItem: release}, p.record(ctx, r)
 }
 
 func (p *planes) CompleteWorkItem(ctx context.Context, r *workv1.CompleteWorkItemRequest) (*workv1.CompleteWorkItemResponse, error) {
-	return &workv1.CompleteWorkItemResponse{WorkItem: release, AlreadyCompleted: true}, p.asked(ctx, r)
+	return &workv1.CompleteWorkItemResponse{WorkItem: release, AlreadyCompleted: true}, p.record(ctx, r)
 }
 
 func (p *planes) GetWorkQueue(ctx context.Context, r *workv1.GetWorkQueueRequest) (*workv1.GetWorkQueueResponse, error) {
 	p.mu.Lock()
 	revision := p.revision
-	if p.asks == nil {
-		p.asks = map[int64]int{}
+	if p.queueReads == nil {
+		p.queueReads = map[int64]int{}
 	}
-	p.asks[revision]++
+	p.queueReads[revision]++
 	p.mu.Unlock()
-	return &workv1.GetWorkQueueResponse{Revision: revision, Current: release, Blocked: []*workv1.WorkItem{blocked}, Counts: &workv1.WorkQueueCounts{Open: 2, Blocked: 1, Completed: 4}}, p.asked(ctx, r)
+	return &workv1.GetWorkQueueResponse{Revision: revision, Current: release, Blocked: []*workv1.WorkItem{blocked}, Counts: &workv1.WorkQueueCounts{Open: 2, Blocked: 1, Completed: 4}}, p.record(ctx, r)
 }
 
 func (p *planes) WaitFor(ctx context.Context, r *waitingv1.WaitForRequest) (*waitingv1.WaitForResponse, error) {
-	return &waitingv1.WaitForResponse{Wait: ci}, p.asked(ctx, r)
+	return &waitingv1.WaitForResponse{Wait: ci}, p.record(ctx, r)
 }
 
 func (p *planes) CreateWait(ctx context.Context, r *waitingv1.CreateWaitRequest) (*waitingv1.CreateWaitResponse, error) {
-	return &waitingv1.CreateWaitResponse{Wait: ci, Warnings: []*waitingv1.WaitWarning{{Kind: waitingv1.WaitWarningKind_WAIT_WARNING_KIND_WEAK_WAIT, Message: "nothing can end it"}}}, p.asked(ctx, r)
+	return &waitingv1.CreateWaitResponse{Wait: ci, Warnings: []*waitingv1.WaitWarning{{Kind: waitingv1.WaitWarningKind_WAIT_WARNING_KIND_WEAK_WAIT, Message: "nothing can end it"}}}, p.record(ctx, r)
 }
 
 func (p *planes) GetWait(ctx context.Context, r *waitingv1.GetWaitRequest) (*waitingv1.GetWaitResponse, error) {
 	w := proto.CloneOf(ci)
 	w.WeakReason = waitingv1.WeakReason_WEAK_REASON_TRIGGER_DEAD
-	return &waitingv1.GetWaitResponse{Wait: w}, p.asked(ctx, r)
+	return &waitingv1.GetWaitResponse{Wait: w}, p.record(ctx, r)
 }
 
 func (p *planes) CancelWait(ctx context.Context, r *waitingv1.CancelWaitRequest) (*waitingv1.CancelWaitResponse, error) {
-	return &waitingv1.CancelWaitResponse{Wait: ci}, p.asked(ctx, r)
+	return &waitingv1.CancelWaitResponse{Wait: ci}, p.record(ctx, r)
 }
 
 func (p *planes) ListWaits(ctx context.Context, r *waitingv1.ListWaitsRequest) (*waitingv1.ListWaitsResponse, error) {
-	return &waitingv1.ListWaitsResponse{Waits: []*waitingv1.Wait{ci}}, p.asked(ctx, r)
+	return &waitingv1.ListWaitsResponse{Waits: []*waitingv1.Wait{ci}}, p.record(ctx, r)
 }
 
 var trigger = &waitingv1.Trigger{TriggerId: "trg_1", Status: waitingv1.TriggerStatus_TRIGGER_STATUS_ACTIVE, DeliveryCount: 3, CoalescedCount: 2, SignatureScheme: waitingv1.SignatureScheme_SIGNATURE_SCHEME_HUB_SHA256, LastDeliveredAt: at, Description: "CI of main"}
 
 func (p *planes) CreateExternalTrigger(ctx context.Context, r *waitingv1.CreateExternalTriggerRequest) (*waitingv1.CreateExternalTriggerResponse, error) {
-	return &waitingv1.CreateExternalTriggerResponse{Trigger: trigger, Url: "http://127.0.0.1:7480/v1/triggers/qtr_x"}, p.asked(ctx, r)
+	return &waitingv1.CreateExternalTriggerResponse{Trigger: trigger, Url: "http://127.0.0.1:7480/v1/triggers/qtr_x"}, p.record(ctx, r)
 }
 
 func (p *planes) RotateExternalTrigger(ctx context.Context, r *waitingv1.RotateExternalTriggerRequest) (*waitingv1.RotateExternalTriggerResponse, error) {
-	return &waitingv1.RotateExternalTriggerResponse{Trigger: trigger, Url: "http://127.0.0.1:7480/v1/triggers/qtr_y", SigningSecret: "qts_z"}, p.asked(ctx, r)
+	return &waitingv1.RotateExternalTriggerResponse{Trigger: trigger, Url: "http://127.0.0.1:7480/v1/triggers/qtr_y", SigningSecret: "qts_z"}, p.record(ctx, r)
 }
 
 func (p *planes) CancelExternalTrigger(ctx context.Context, r *waitingv1.CancelExternalTriggerRequest) (*waitingv1.CancelExternalTriggerResponse, error) {
-	return &waitingv1.CancelExternalTriggerResponse{Trigger: trigger}, p.asked(ctx, r)
+	return &waitingv1.CancelExternalTriggerResponse{Trigger: trigger}, p.record(ctx, r)
 }
 
 func (p *planes) ListExternalTriggers(ctx context.Context, r *waitingv1.ListExternalTriggersRequest) (*waitingv1.ListExternalTriggersResponse, error) {
-	return &waitingv1.ListExternalTriggersResponse{Triggers: []*waitingv1.Trigger{trigger}}, p.asked(ctx, r)
+	return &waitingv1.ListExternalTriggersResponse{Triggers: []*waitingv1.Trigger{trigger}}, p.record(ctx, r)
 }
 
 func (p *planes) DeliverTrigger(ctx context.Context, r *waitingv1.DeliverTriggerRequest) (*waitingv1.DeliverTriggerResponse, error) {
-	return &waitingv1.DeliverTriggerResponse{Outcome: waitingv1.DeliveryOutcome_DELIVERY_OUTCOME_IGNORED, Reason: "work_item_completed"}, p.asked(ctx, r)
+	return &waitingv1.DeliverTriggerResponse{Outcome: waitingv1.DeliveryOutcome_DELIVERY_OUTCOME_IGNORED, Reason: "work_item_completed"}, p.record(ctx, r)
 }
 
 var timer = &waitingv1.Timer{TimerId: "tmr_1", Status: waitingv1.TimerStatus_TIMER_STATUS_ACTIVE, NextFireAt: at, Description: "look"}
 
 func (p *planes) CreateTimer(ctx context.Context, r *waitingv1.CreateTimerRequest) (*waitingv1.CreateTimerResponse, error) {
-	return &waitingv1.CreateTimerResponse{Timer: timer}, p.asked(ctx, r)
+	return &waitingv1.CreateTimerResponse{Timer: timer}, p.record(ctx, r)
 }
 
 func (p *planes) CancelTimer(ctx context.Context, r *waitingv1.CancelTimerRequest) (*waitingv1.CancelTimerResponse, error) {
-	return &waitingv1.CancelTimerResponse{Timer: timer}, p.asked(ctx, r)
+	return &waitingv1.CancelTimerResponse{Timer: timer}, p.record(ctx, r)
 }
 
 func (p *planes) ListTimers(ctx context.Context, r *waitingv1.ListTimersRequest) (*waitingv1.ListTimersResponse, error) {
 	again := proto.CloneOf(timer)
 	again.Every, again.Count, again.FireCount, again.SkippedCount = durationpb.New(24*time.Hour), 3, 1, 2
-	return &waitingv1.ListTimersResponse{Timers: []*waitingv1.Timer{timer, again}}, p.asked(ctx, r)
+	return &waitingv1.ListTimersResponse{Timers: []*waitingv1.Timer{timer, again}}, p.record(ctx, r)
 }
 
 func (p *planes) ExecCommand(ctx context.Context, r *taskv1.ExecCommandRequest) (*taskv1.ExecCommandResponse, error) {
@@ -274,26 +276,26 @@ func (p *planes) ExecCommand(ctx context.Context, r *taskv1.ExecCommandRequest) 
 	case "slow":
 		resp.Outcome, resp.Handle = taskv1.ExecOutcome_EXEC_OUTCOME_PROMOTED_TO_TASK, &taskv1.TaskHandle{TaskId: "tsk_1"}
 	}
-	return resp, p.asked(ctx, r)
+	return resp, p.record(ctx, r)
 }
 
 func (p *planes) ListTasks(ctx context.Context, r *taskv1.ListTasksRequest) (*taskv1.ListTasksResponse, error) {
-	return &taskv1.ListTasksResponse{Tasks: []*taskv1.Task{build, test}}, p.asked(ctx, r)
+	return &taskv1.ListTasksResponse{Tasks: []*taskv1.Task{build, test}}, p.record(ctx, r)
 }
 
 func (p *planes) GetTask(ctx context.Context, r *taskv1.GetTaskRequest) (*taskv1.GetTaskResponse, error) {
-	return &taskv1.GetTaskResponse{Task: build}, p.asked(ctx, r)
+	return &taskv1.GetTaskResponse{Task: build}, p.record(ctx, r)
 }
 
 func (p *planes) GetTaskOutput(ctx context.Context, r *taskv1.GetTaskOutputRequest) (*taskv1.GetTaskOutputResponse, error) {
 	const all = "first\nsecond\n"
 	from := min(int(r.GetOffset()), len(all))
 	to := min(from+6, len(all))
-	return &taskv1.GetTaskOutputResponse{Text: all[from:to], Offset: int64(from), NextOffset: int64(to), TotalBytes: int64(len(all))}, p.asked(ctx, r)
+	return &taskv1.GetTaskOutputResponse{Text: all[from:to], Offset: int64(from), NextOffset: int64(to), TotalBytes: int64(len(all))}, p.record(ctx, r)
 }
 
 func (p *planes) FollowTaskOutput(r *taskv1.FollowTaskOutputRequest, out grpc.ServerStreamingServer[taskv1.FollowTaskOutputResponse]) error {
-	if err := p.asked(out.Context(), r); err != nil {
+	if err := p.record(out.Context(), r); err != nil {
 		return err
 	}
 	for _, m := range []*taskv1.FollowTaskOutputResponse{
@@ -310,13 +312,13 @@ func (p *planes) FollowTaskOutput(r *taskv1.FollowTaskOutputRequest, out grpc.Se
 
 func (p *planes) SendTaskInput(ctx context.Context, r *taskv1.SendTaskInputRequest) (*taskv1.SendTaskInputResponse, error) {
 	if r.GetText() == "no" {
-		return &taskv1.SendTaskInputResponse{Reason: "task_not_running"}, p.asked(ctx, r)
+		return &taskv1.SendTaskInputResponse{Reason: "task_not_running"}, p.record(ctx, r)
 	}
-	return &taskv1.SendTaskInputResponse{AcceptedInput: true, InputTarget: "stdin", BytesWritten: int64(len(r.GetText()))}, p.asked(ctx, r)
+	return &taskv1.SendTaskInputResponse{AcceptedInput: true, InputTarget: "stdin", BytesWritten: int64(len(r.GetText()))}, p.record(ctx, r)
 }
 
 func (p *planes) StopTask(ctx context.Context, r *taskv1.StopTaskRequest) (*taskv1.StopTaskResponse, error) {
-	return &taskv1.StopTaskResponse{Task: build}, p.asked(ctx, r)
+	return &taskv1.StopTaskResponse{Task: build}, p.record(ctx, r)
 }
 
 func (p *planes) Explain(ctx context.Context, r *schedulerv1.ExplainRequest) (*schedulerv1.ExplainResponse, error) {
@@ -329,10 +331,11 @@ func (p *planes) Explain(ctx context.Context, r *schedulerv1.ExplainRequest) (*s
 			{WorkItemId: "wi_2", Objective: "Upgrade", SchedulingState: "waiting_external", ReasonCode: "active_external_wait", Why: "not chosen: it waits for CI since 2h"},
 		},
 		Recent: []*schedulerv1.Verdict{{Action: "idle", Reason: "no_candidates", DecidedAt: at}},
-	}, p.asked(ctx, r)
+	}, p.record(ctx, r)
 }
 
-func happened(cursor, kind string) *eventv1.WatchEventsResponse {
+// eventOf returns an event of a type with a cursor.
+func eventOf(cursor, kind string) *eventv1.WatchEventsResponse {
 	return &eventv1.WatchEventsResponse{Event: &eventv1.Event{
 		Cursor: cursor, EventId: "evt_" + cursor, EventType: kind, Plane: "work", AgentId: "keeper", WorkItemId: "wi_1", CreatedAt: at,
 		ReadinessTo: "runnable", ReadinessReason: "runnable", Payload: &structpb.Struct{},
@@ -340,13 +343,13 @@ func happened(cursor, kind string) *eventv1.WatchEventsResponse {
 }
 
 func (p *planes) WatchEvents(r *eventv1.WatchEventsRequest, out grpc.ServerStreamingServer[eventv1.WatchEventsResponse]) error {
-	if err := p.asked(out.Context(), r); err != nil {
+	if err := p.record(out.Context(), r); err != nil {
 		return err
 	}
 	if p.watch != nil {
 		return p.watch(r, out)
 	}
-	for _, m := range []*eventv1.WatchEventsResponse{happened("c1", "work_item_created"), {HeartbeatCursor: "c1b"}, happened("c2", "work_item_picked")} {
+	for _, m := range []*eventv1.WatchEventsResponse{eventOf("c1", "work_item_created"), {HeartbeatCursor: "c1b"}, eventOf("c2", "work_item_picked")} {
 		if err := out.Send(m); err != nil {
 			return err
 		}
@@ -354,14 +357,14 @@ func (p *planes) WatchEvents(r *eventv1.WatchEventsRequest, out grpc.ServerStrea
 	return nil
 }
 
-func newRig(t *testing.T) *rig {
-	r := &rig{t: t, keys: rpc.NewKeyring([]byte("key"), true), planes: &planes{}}
+func newHarness(t *testing.T) *harness {
+	r := &harness{t: t, keys: rpc.NewKeyring([]byte("key"), true), planes: &planes{}}
 	r.serve("127.0.0.1:0")
 	return r
 }
 
-// serve serves the planes until the test ends.
-func (r *rig) serve(address string) {
+// serve serves the planes at an address until the test ends.
+func (r *harness) serve(address string) {
 	r.server = rpc.NewServer(rpc.Config{Auth: r.keys})
 	agentv1.RegisterAgentServiceServer(r.server, r.planes)
 	workv1.RegisterWorkServiceServer(r.server, r.planes)
@@ -386,22 +389,23 @@ func (r *rig) serve(address string) {
 	r.address = lis.Addr().String()
 }
 
-// asked counts the reads of the queue at a revision.
-func (r *rig) asked(revision int64) int {
+// queueReads returns how often the queue was read at a revision.
+func (r *harness) queueReads(revision int64) int {
 	r.planes.mu.Lock()
 	defer r.planes.mu.Unlock()
-	return r.planes.asks[revision]
+	return r.planes.queueReads[revision]
 }
 
-// drawn waits until the queue was read more often at a revision than before. It
-// is for the server's goroutines, which must not end a test by themselves.
-func (r *rig) drawn(revision int64, before int) error {
-	look := time.NewTicker(time.Millisecond)
-	defer look.Stop()
+// awaitQueueRead waits until the queue was read at a revision more than before times. It
+// returns an error because it is called on goroutines of the server, which must not end
+// a test.
+func (r *harness) awaitQueueRead(revision int64, before int) error {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
 	for limit := time.After(30 * time.Second); ; {
 		select {
-		case <-look.C:
-			if r.asked(revision) > before {
+		case <-tick.C:
+			if r.queueReads(revision) > before {
 				return nil
 			}
 		case <-limit:
@@ -410,20 +414,21 @@ func (r *rig) drawn(revision int64, before int) error {
 	}
 }
 
-type said struct {
+// result is what one command printed and its exit code.
+type result struct {
 	code     int
 	out, err string
 }
 
-func (r *rig) run(args ...string) said { return r.runIn("", args...) }
+func (r *harness) run(args ...string) result { return r.runIn("", args...) }
 
-func (r *rig) runIn(stdin string, args ...string) said {
+func (r *harness) runIn(stdin string, args ...string) result {
 	r.t.Helper()
 	var out, errs bytes.Buffer
-	ctx, cancel := context.WithTimeout(r.t.Context(), time.Minute) // a follower has no end of its own
+	ctx, cancel := context.WithTimeout(r.t.Context(), time.Minute) // a follower does not end by itself
 	defer cancel()
-	code := Run(ctx, Servers{Version: version.Info{Version: "1.2.3", Revision: "0123456789abcdef", Date: "2026-01-02T03:04:05Z", Go: "go1", Platform: "linux/amd64"}, Replay: replayed, Now: func() time.Time { return at.AsTime().Add(3 * time.Minute) }}, append([]string{"--address", r.address}, args...), strings.NewReader(stdin), &out, &errs)
-	return said{code, out.String(), errs.String()}
+	code := Run(ctx, Servers{Version: version.Info{Version: "1.2.3", Revision: "0123456789abcdef", Date: "2026-01-02T03:04:05Z", Go: "go1", Platform: "linux/amd64"}, Replay: fakeReplay, Now: func() time.Time { return at.AsTime().Add(3 * time.Minute) }}, append([]string{"--address", r.address}, args...), strings.NewReader(stdin), &out, &errs)
+	return result{code, out.String(), errs.String()}
 }
 
 // golden compares with testdata/NAME.txt.
@@ -439,11 +444,12 @@ func golden(t *testing.T, name, got string) {
 	require.Equal(t, string(want), got, "run: go test ./services/cli -rewrite")
 }
 
+// fail makes every call return err; nil ends that.
 func (p *planes) fail(err *fault.Error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.fails = err
+	p.failure = err
 	if err == nil {
-		p.fails = nil
+		p.failure = nil
 	}
 }

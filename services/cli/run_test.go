@@ -33,7 +33,7 @@ func TestRunAndMCP(t *testing.T) {
 	}
 	run := func(s Servers, args ...string) (int, string, string) {
 		var out, errs bytes.Buffer
-		code := Run(t.Context(), s, args, strings.NewReader("said"), &out, &errs)
+		code := Run(t.Context(), s, args, strings.NewReader("from the client"), &out, &errs)
 		return code, out.String(), errs.String()
 	}
 	system := filepath.Join(t.TempDir(), "system.txt")
@@ -54,7 +54,7 @@ func TestRunAndMCP(t *testing.T) {
 
 	code, out, _ := run(servers, "mcp", "--agent", "keeper", "--create")
 	require.Zero(t, code)
-	require.Equal(t, "said", out, "stdin and stdout are the client's")
+	require.Equal(t, "from the client", out, "stdin and stdout belong to the client")
 	require.Equal(t, "keeper", served.AgentID)
 	require.True(t, served.Create)
 
@@ -79,8 +79,8 @@ func TestRunAndMCP(t *testing.T) {
 }
 
 func TestWorkerFlagsAreChecked(t *testing.T) {
-	r := newRig(t)
-	for args, says := range map[string]string{
+	r := newHarness(t)
+	for args, want := range map[string]string{
 		"worker":                                         "give --root DIR",
 		"worker --handler x":                             "--pool is missing",
 		"worker --root / --pool go --handler x":          "one of both",
@@ -95,6 +95,6 @@ func TestWorkerFlagsAreChecked(t *testing.T) {
 	} {
 		got := r.run(strings.Fields(args)...)
 		require.Equal(t, 2, got.code)
-		require.Contains(t, got.err, says)
+		require.Contains(t, got.err, want)
 	}
 }

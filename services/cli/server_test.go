@@ -3,14 +3,15 @@ package cli_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"google.golang.org/protobuf/types/known/structpb"
 
 	"quartet/pkg/client"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	eventv1 "quartet/pkg/pb/quartet/event/v1"
 	"quartet/services/cli"
 	"quartet/tests/dev"
 )
@@ -23,35 +24,67 @@ func quartet(t *testing.T, s *dev.Server, args ...string) (code int, out, errs s
 	return code, o.String(), e.String()
 }
 
-// SPEC C1 to C4: what an agent did, as a person reads it, from the real server;
-// and an agent that was never made is not found, instead of having done nothing.
+// releaseTurn is a turn of a model that creates a work item, picks it and completes
+// it with a report.
+func releaseTurn(ctx context.Context, turn *client.Turn) error {
+	create, err := client.Call("a", "CreateWorkItem", map[string]any{"objective": "Release 1.4", "plan_status": "ready"})
+	if err != nil {
+		return err
+	}
+	created, err := turn.Round(ctx, client.Reply{
+		Text: "I make an item.", Usage: &agentv1.TokenUsage{InputTokens: 25, OutputTokens: 15},
+		Calls: []*agentv1.ToolCall{create, {CallId: "b", Name: "Fly"}},
+		Local: []*agentv1.ToolResult{{CallId: "l", ToolName: "WorkspaceRead", Status: "success", SummaryText: "read notes.md"}},
+	})
+	if err != nil {
+		return err
+	}
+	item := created.GetToolResults()[0].GetResult().GetFields()["work_item"].GetStructValue().GetFields()["work_item_id"].GetStringValue()
+	pick, err := client.Call("c", "PickWorkItem", map[string]any{"work_item_id": item})
+	if err != nil {
+		return err
+	}
+	if _, err := turn.Round(ctx, client.Reply{Calls: []*agentv1.ToolCall{pick}}); err != nil {
+		return err
+	}
+	complete, err := client.Call("d", "CompleteWorkItem", map[string]any{"work_item_id": item})
+	if err != nil {
+		return err
+	}
+	_, err = turn.Round(ctx, client.Reply{Text: "Released: 1.4.", Calls: []*agentv1.ToolCall{complete}})
+	return err
+}
+
+// awaitResultBrief returns when the agent has a brief with a result. The agent plane
+// writes it when it receives the promoted report from the work plane, which may be
+// after the end of the turn.
+func awaitResultBrief(t *testing.T, s *dev.Server, agentID string) {
+	stream, err := s.Events.WatchEvents(dev.Within(t), &eventv1.WatchEventsRequest{
+		AgentId: agentID, Planes: []string{"agent"}, EventTypes: []string{"brief_written"}, FromStart: true,
+	})
+	require.NoError(t, err)
+	for {
+		m, err := stream.Recv()
+		require.NoError(t, err)
+		if m.GetEvent().GetPayload().GetFields()["brief"].GetStructValue().GetFields()["kind"].GetStringValue() == "result" {
+			return
+		}
+	}
+}
+
+// SPEC C1 to C4: the commands show what an agent of a real server did, and an agent
+// that does not exist is not found, instead of having an empty history.
 func TestC3_TheTranscriptOfARealAgent(t *testing.T) {
 	s := dev.Start(t)
 	code, _, errs := quartet(t, s, "agent", "spawn", "keeper", "--message", "Release 1.4")
 	require.Zero(t, code, errs)
-	objective := map[string]any{"objective": "Release 1.4", "plan_status": "ready"}
-	require.NoError(t, s.RunTurns(dev.Within(t), client.RunnerOptions{AgentIDs: []string{"keeper"}, MaxTurns: 1}, func(ctx context.Context, turn *client.Turn) error {
-		args, err := structpb.NewStruct(objective)
-		require.NoError(t, err)
-		got, err := turn.Round(ctx, client.Reply{
-			Text: "I make an item.", Usage: &agentv1.TokenUsage{InputTokens: 25, OutputTokens: 15},
-			Calls: []*agentv1.ToolCall{{CallId: "a", Name: "CreateWorkItem", Arguments: args}, {CallId: "b", Name: "Fly"}},
-			Local: []*agentv1.ToolResult{{CallId: "l", ToolName: "WorkspaceRead", Status: "success", SummaryText: "read notes.md"}},
-		})
-		require.NoError(t, err)
-		require.Len(t, got.GetToolResults(), 2)
-		item := got.GetToolResults()[0].GetResult().GetFields()["work_item"].GetStructValue().GetFields()["work_item_id"].GetStringValue()
-		require.NotEmpty(t, item)
-		pick, err := client.Call("c", "PickWorkItem", map[string]any{"work_item_id": item})
-		require.NoError(t, err)
-		done, err := client.Call("d", "CompleteWorkItem", map[string]any{"work_item_id": item})
-		require.NoError(t, err)
-		if _, err = turn.Round(ctx, client.Reply{Calls: []*agentv1.ToolCall{pick}}); err != nil {
-			return err
-		}
-		_, err = turn.Round(ctx, client.Reply{Text: "Released: 1.4.", Calls: []*agentv1.ToolCall{done}})
-		return err
-	}))
+	finished := errors.New("no turn was finished")
+	require.NoError(t, s.RunTurns(dev.Within(t), client.RunnerOptions{
+		AgentIDs: []string{"keeper"}, MaxTurns: 1,
+		Finished: func(_ *client.Turn, err error) { finished = err },
+	}, releaseTurn))
+	require.NoError(t, finished)
+	awaitResultBrief(t, s, "keeper")
 
 	for line, wants := range map[string][]string{
 		"agent rounds keeper":        {"round 1", "25 tokens in, 15 out", "I make an item.", "✓ CreateWorkItem {", "✗ Fly", "tool_not_available", "✓ WorkspaceRead by the runner", "round 3", "Released: 1.4."},
@@ -68,7 +101,7 @@ func TestC3_TheTranscriptOfARealAgent(t *testing.T) {
 		}
 	}
 	_, out, _ := quartet(t, s, "agent", "rounds", "keeper")
-	require.Less(t, strings.Index(out, "round 1"), strings.Index(out, "round 3"), "in the order in which it happened")
+	require.Less(t, strings.Index(out, "round 1"), strings.Index(out, "round 3"), "rounds are in chronological order")
 
 	for _, command := range []string{
 		"agent get", "agent turns", "agent messages", "agent children", "agent rounds", "agent briefs", "agent context", "agent tools",

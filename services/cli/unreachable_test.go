@@ -15,26 +15,26 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 )
 
-// heard may be read while a command writes.
-type heard struct {
+// syncBuffer is a buffer that can be read while a command writes to it.
+type syncBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
 }
 
-func (h *heard) Write(p []byte) (int, error) {
+func (h *syncBuffer) Write(p []byte) (int, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.b.Write(p)
 }
 
-func (h *heard) String() string {
+func (h *syncBuffer) String() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.b.String()
 }
 
-// A command that waits for its server says that it does, once, and when it came.
-func TestWaitingForAServerIsSaid(t *testing.T) {
+// A command that waits for its server reports that once, and reports when it is connected.
+func TestWaitingForAServerIsReported(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	address := l.Addr().String()
@@ -47,7 +47,7 @@ func TestWaitingForAServerIsSaid(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	var out, errs heard
+	var out, errs syncBuffer
 	ended := make(chan int, 1)
 	go func() {
 		ended <- Run(ctx, servers, []string{"mcp", "--agent", "keeper", "--address", address}, strings.NewReader(""), &out, &errs)
@@ -66,24 +66,24 @@ func TestWaitingForAServerIsSaid(t *testing.T) {
 	case code := <-ended:
 		require.Zero(t, code, errs.String())
 	case <-ctx.Done():
-		require.FailNow(t, "it never connected")
+		require.FailNow(t, "the command never connected")
 	}
 	server.Stop()
 	require.NoError(t, <-served)
 	require.Equal(t, 1, strings.Count(errs.String(), "quartet dev"), errs.String())
-	require.Empty(t, out.String(), "stdout is the client's")
+	require.Empty(t, out.String(), "stdout belongs to the protocol")
 }
 
-// A server that is there is no news.
-func TestNothingIsSaidOfAServerThatIsThere(t *testing.T) {
-	r := newRig(t)
+// Nothing is reported about a server that is reachable at once.
+func TestReachableServerIsNotReported(t *testing.T) {
+	r := newHarness(t)
 	servers := Servers{
 		Run: func(ctx context.Context, conn grpc.ClientConnInterface, _ RunOptions) error {
 			_, err := agentv1.NewAgentServiceClient(conn).GetAgent(ctx, &agentv1.GetAgentRequest{AgentId: "keeper"})
 			return err
 		},
 	}
-	var out, errs heard
+	var out, errs syncBuffer
 	code := Run(t.Context(), servers, []string{"run", "--agent", "keeper", "--provider", "openai", "--model", "m", "--address", r.address}, strings.NewReader(""), &out, &errs)
 	require.Zero(t, code)
 	require.Empty(t, errs.String())

@@ -14,7 +14,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"golang.org/x/term"
 	"google.golang.org/grpc"
 
 	"quartet/pkg/archive"
@@ -24,7 +23,7 @@ import (
 	"quartet/services/cli/session"
 )
 
-// restoreSettings are those of a server's settings that a restore needs.
+// restoreSettings are the names of the servers' settings that a restore needs.
 var restoreSettings = []string{"config", "data-dir", "key-file", "max-store-mib", "replicas",
 	"nats-url", "nats-user", "nats-password-file", "nats-creds-file", "nats-nkey-file",
 	"nats-tls-ca-file", "nats-tls-cert-file", "nats-tls-key-file", "nats-tls-server-name"}
@@ -33,15 +32,15 @@ var restoreSettings = []string{"config", "data-dir", "key-file", "max-store-mib"
 func BackupCommand(s *session.Session) *cobra.Command {
 	req := &backupv1.ExportBackupRequest{}
 	cmd := &cobra.Command{
-		Use: "backup FILE", Short: "Copy all that the server keeps into a file, while it works", Args: input.Exactly("FILE"),
-		Long: `Copy an installation into FILE while it works: the journals of all planes as of
-one moment, the kept output of commands, and the agents' homes. "-" is stdout.
-FILE appears when it is whole and was checked; an older one of its name stays
-until then. It takes the role admin.
+		Use: "backup FILE", Short: "Copy an installation into a file, while it runs", Args: input.Exactly("FILE"),
+		Long: `Copy an installation into FILE while it runs: the journals of all planes as of one
+point in time, the stored output of commands, and the agents' homes. "-" is stdout.
+FILE is created, or replaced, after the copy is complete and was checked. It takes
+the role admin.
 
 FILE does not contain the installation's key (--key-file of the server, by
-default DATA-DIR/key). Keep a copy of it elsewhere: without it a restored
-installation knows no credential and no trigger's URL.`,
+default DATA-DIR/key). Keep a copy of the key elsewhere: without it a restored
+installation accepts no earlier credential and no trigger's URL.`,
 		Example: "  quartet backup quartet-$(date +%F).backup\n  quartet backup - | age -r KEY > quartet.backup.age",
 		RunE: s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
 			export := func(to io.Writer) error { return export(cmd, conn, req, to) }
@@ -55,18 +54,18 @@ installation knows no credential and no trigger's URL.`,
 			return showArchive(s, cmd, args[0], m, totals)
 		}),
 	}
-	cmd.Flags().BoolVar(&req.OmitOutput, "omit-output", false, "Leave out what commands wrote")
+	cmd.Flags().BoolVar(&req.OmitOutput, "omit-output", false, "Omit the output of commands")
 	return cmd
 }
 
-// export writes the stream of a backup, and says on a terminal how far it is.
-func export(cmd *cobra.Command, conn *grpc.ClientConn, req *backupv1.ExportBackupRequest, to io.Writer) error {
+// export writes the stream of a backup to w, and shows its progress on a terminal.
+func export(cmd *cobra.Command, conn *grpc.ClientConn, req *backupv1.ExportBackupRequest, w io.Writer) error {
 	stream, err := backupv1.NewBackupServiceClient(conn).ExportBackup(cmd.Context(), req)
 	if err != nil {
 		return err
 	}
-	say := teller(cmd.ErrOrStderr())
-	defer say(-1)
+	progress := newProgress(cmd.ErrOrStderr())
+	defer progress.end()
 	for n := int64(0); ; {
 		m, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
@@ -75,33 +74,43 @@ func export(cmd *cobra.Command, conn *grpc.ClientConn, req *backupv1.ExportBacku
 		if err != nil {
 			return err
 		}
-		if _, err := to.Write(m.GetChunk()); err != nil {
+		if _, err := w.Write(m.GetChunk()); err != nil {
 			return err
 		}
 		n += int64(len(m.GetChunk()))
-		say(n)
+		progress.show(n)
 	}
 }
 
-// teller shows progress on a terminal, and nothing anywhere else. -1 ends it.
-func teller(to io.Writer) func(n int64) {
-	f, ok := to.(*os.File)
-	if !ok || !term.IsTerminal(int(f.Fd())) {
-		return func(int64) {}
+// progress shows the number of bytes on one line of a terminal, and nothing elsewhere.
+type progress struct {
+	w    io.Writer // nil: not a terminal
+	last time.Time
+}
+
+func newProgress(w io.Writer) *progress {
+	if !output.IsTerminal(w) {
+		return &progress{}
 	}
-	var last time.Time
-	return func(n int64) {
-		switch {
-		case n < 0:
-			_, _ = fmt.Fprint(f, "\r\x1b[K")
-		case time.Since(last) > 200*time.Millisecond:
-			last = time.Now()
-			_, _ = fmt.Fprintf(f, "\r\x1b[K%s", output.Bytes(uint64(n)))
-		}
+	return &progress{w: w}
+}
+
+// show writes n over the number before it, at most five times a second.
+func (p *progress) show(n int64) {
+	if p.w != nil && time.Since(p.last) > 200*time.Millisecond {
+		p.last = time.Now()
+		_, _ = fmt.Fprintf(p.w, "\r\x1b[K%s", output.Bytes(uint64(n)))
 	}
 }
 
-// backupTo writes a file beside path, checks it, and gives it its name.
+// end clears the line.
+func (p *progress) end() {
+	if p.w != nil {
+		_, _ = fmt.Fprint(p.w, "\r\x1b[K")
+	}
+}
+
+// backupTo writes a temporary file beside path, checks it, and renames it to path.
 func backupTo(path string, export func(io.Writer) error) (archive.Manifest, archive.Totals, error) {
 	var m archive.Manifest
 	var totals archive.Totals
@@ -109,7 +118,7 @@ func backupTo(path string, export func(io.Writer) error) (archive.Manifest, arch
 	if err != nil {
 		return m, totals, err
 	}
-	defer func() { _ = os.Remove(f.Name()) }() // after a failure
+	defer func() { _ = os.Remove(f.Name()) }() // it has another name after a success
 	defer f.Close()
 	if err := export(f); err != nil {
 		return m, totals, err
@@ -118,7 +127,7 @@ func backupTo(path string, export func(io.Writer) error) (archive.Manifest, arch
 		return m, totals, err
 	}
 	if m, totals, err = archive.Read(f, archive.Visitor{}); err != nil {
-		return m, totals, fmt.Errorf("what the server sent is no good backup: %w", err)
+		return m, totals, fmt.Errorf("the server sent an invalid backup: %w", err)
 	}
 	if err := errors.Join(f.Sync(), f.Close()); err != nil {
 		return m, totals, err
@@ -126,6 +135,7 @@ func backupTo(path string, export func(io.Writer) error) (archive.Manifest, arch
 	return m, totals, os.Rename(f.Name(), path)
 }
 
+// showArchive prints what a backup contains.
 func showArchive(s *session.Session, cmd *cobra.Command, path string, m archive.Manifest, t archive.Totals) error {
 	if s.JSON() {
 		return json.NewEncoder(cmd.OutOrStdout()).Encode(map[string]any{"file": path, "manifest": m, "totals": t})
@@ -151,15 +161,15 @@ type Restore func(ctx context.Context, flags *pflag.FlagSet, file string) (archi
 func RestoreCommand(s *session.Session, restore Restore, shared *pflag.FlagSet) *cobra.Command {
 	check := false
 	cmd := &cobra.Command{
-		Use: "restore FILE", Short: "Make an installation out of a backup", Args: input.Exactly("FILE"),
-		Long: `Make an installation out of a backup in an empty data directory, or in a NATS
-cluster that has no journals yet. FILE is checked as a whole before anything is
-written, and what was written is read again and compared before it counts.
+		Use: "restore FILE", Short: "Create an installation from a backup", Args: input.Exactly("FILE"),
+		Long: `Create an installation from a backup in an empty data directory, or in a NATS
+cluster without journals. All of FILE is checked before anything is written, and
+what was written is read again and compared before the command succeeds.
 
-The server must not run. Put the installation's key into place first (--key-file,
-by default DATA-DIR/key); one of another installation is refused. After the start,
-timers that fell due fire once, commands that ran are reported as lost, and what
-was answered after the backup is not known.`,
+The server must not run. First copy the installation's key to its place (--key-file,
+by default DATA-DIR/key); the key of another installation is refused. After the
+start, timers that are due fire once, commands that were running are reported as
+lost, and changes made after the backup are missing.`,
 		Example: "  quartet restore quartet-2026-03-04.backup --data-dir /var/lib/quartet\n  quartet restore --check quartet-2026-03-04.backup",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			do := restore
@@ -179,7 +189,7 @@ was answered after the backup is not known.`,
 			return showArchive(s, cmd, args[0], m, totals)
 		},
 	}
-	cmd.Flags().BoolVar(&check, "check", false, "Only check FILE")
+	cmd.Flags().BoolVar(&check, "check", false, "Only check FILE and print what it contains")
 	for _, name := range restoreSettings {
 		if f := shared.Lookup(name); f != nil {
 			cmd.Flags().AddFlag(f)
@@ -188,6 +198,7 @@ was answered after the backup is not known.`,
 	return cmd
 }
 
+// checkArchive is a Restore that only reads the backup.
 func checkArchive(_ context.Context, _ *pflag.FlagSet, file string) (archive.Manifest, archive.Totals, error) {
 	f, err := os.Open(file)
 	if err != nil {

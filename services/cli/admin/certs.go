@@ -24,18 +24,18 @@ import (
 // CertsCommand returns `quartet certs`.
 func CertsCommand(s *session.Session) *cobra.Command {
 	c := input.Group(&cobra.Command{
-		Use: "certs", Short: "Certificates: make some where nobody else does, and look at them", Aliases: []string{"cert"},
-		Long: `Make an authority and certificates for an installation that has none, without
-OpenSSL, and look at certificates. No server is asked.
+		Use: "certs", Short: "Certificates: create and inspect them", Aliases: []string{"cert"},
+		Long: `Create an authority and certificates for an installation that has none, without
+OpenSSL, and inspect certificates. No server is called.
 
-Where your organization has an authority of its own (cert-manager, Vault, step-ca),
-take its certificates instead: every setting takes PEM files.`,
+If your organization has an authority of its own (cert-manager, Vault, step-ca), use
+its certificates instead: every setting takes PEM files.`,
 	})
 	c.AddCommand(initCerts(s), inspectCerts(s))
 	return c
 }
 
-// CertificateFile is one line of what certs init did.
+// CertificateFile is a file that `certs init` checked or wrote.
 type CertificateFile struct {
 	Path string `json:"path"`
 	Done string `json:"done"` // made, renewed or kept
@@ -46,19 +46,20 @@ func initCerts(s *session.Session) *cobra.Command {
 	var issue, secrets []string
 	var owner string
 	cmd := &cobra.Command{
-		Use: "init DIR", Short: "Make an authority, certificates and secrets in a directory", Args: input.Exactly("DIR"),
-		Long: `Make an authority in DIR and what --issue and --secret name:
+		Use: "init DIR", Short: "Create an authority, certificates and secrets in a directory", Args: input.Exactly("DIR"),
+		Long: `Create an authority in DIR, and the files that --issue and --secret name:
 
-  DIR/ca.pem             who signs; every client needs it, and it is no secret
-  DIR/authority/ca.key   what it signs with: keep it away from servers
+  DIR/ca.pem             certificate of the authority; every client needs it, and
+                         it is not secret
+  DIR/authority/ca.key   private key of the authority: do not copy it to servers
   DIR/NAME/tls.pem       --issue NAME=HOST,HOST: a certificate for these names and
-  DIR/NAME/tls.key       addresses, for servers and clients, its key, and
-  DIR/NAME/ca.pem        the authority's certificate once more
-  DIR/PATH               --secret PATH: 64 random hex digits, as key-file wants them
+  DIR/NAME/tls.key       addresses, for servers and clients, its private key, and
+  DIR/NAME/ca.pem        a copy of the authority's certificate
+  DIR/PATH               --secret PATH: 64 random hex digits, the format of key-file
 
-Doing it again keeps what is good. A certificate is renewed in the last third of
-its life, when its hosts are others and when another authority signed it; secrets
-and the authority (10 years) never are. Servers of Quartet take renewed files up
+A repetition keeps valid files. A certificate is renewed in the last third of its
+validity, when its hosts differ, and when another authority signed it. Secrets and
+the authority (10 years) are never renewed. Servers of Quartet load renewed files
 by themselves; NATS servers need a signal (nats-server --signal reload).`,
 		Example: `  quartet certs init ./certs --issue server=quartet.example.com,127.0.0.1,localhost
   quartet certs init ./certs --issue nats=nats-1,nats-2,nats-3 --issue runner-1
@@ -71,20 +72,21 @@ by themselves; NATS servers need a signal (nats-server --signal reload).`,
 					return err
 				}
 			}
-			done, err := certsMade(cfg, issue, secrets)
-			return errors.Join(showDone(s, cmd, done), err)
+			done, err := createFiles(cfg, issue, secrets)
+			return errors.Join(showFiles(s, cmd, done), err)
 		},
 	}
 	fl := cmd.Flags()
-	fl.StringArrayVar(&issue, "issue", nil, "A certificate, as NAME=HOST,HOST; NAME alone is good for a client; may be repeated")
+	fl.StringArrayVar(&issue, "issue", nil, "A certificate, as NAME=HOST,HOST; NAME alone is a client's certificate; may be repeated")
 	fl.StringArrayVar(&secrets, "secret", nil, "A file in DIR with 64 random hex digits; may be repeated")
-	fl.IntVar(&cfg.Days, "days", authority.DefaultDays, fmt.Sprintf("How long certificates are good, 1 to %d", authority.MaxDays))
-	fl.StringVar(&owner, "owner", "", "Who gets the files, as UID:GID (default: this user)")
+	fl.IntVar(&cfg.Days, "days", authority.DefaultDays, fmt.Sprintf("Validity of certificates in days, 1 to %d", authority.MaxDays))
+	fl.StringVar(&owner, "owner", "", "Owner of the files, as UID:GID (default: this user)")
 	return cmd
 }
 
-// certsMade does all that was asked for, up to the first that cannot be done.
-func certsMade(cfg authority.Config, issue, secrets []string) (out []CertificateFile, err error) {
+// createFiles opens the authority and creates the certificates and secrets. After an
+// error it returns the files that were handled before.
+func createFiles(cfg authority.Config, issue, secrets []string) (out []CertificateFile, err error) {
 	if cfg.Days == 0 {
 		return nil, exit.UsageError("--days 0: must be at least 1")
 	}
@@ -93,47 +95,49 @@ func certsMade(cfg authority.Config, issue, secrets []string) (out []Certificate
 		return nil, exit.UsageError(err.Error())
 	}
 	out = append(out, CertificateFile{filepath.Join(cfg.Dir, "ca.pem"), a.Done})
-	for _, one := range issue {
-		name, list, _ := strings.Cut(one, "=")
+	for _, spec := range issue {
+		name, list, _ := strings.Cut(spec, "=")
 		var hosts []string
 		for h := range strings.SplitSeq(list, ",") {
 			if h = strings.TrimSpace(h); h != "" && !slices.Contains(hosts, h) {
 				hosts = append(hosts, h)
 			}
 		}
-		did, err := a.Issue(name, hosts)
+		action, err := a.Issue(name, hosts)
 		if err != nil {
 			return out, exit.UsageError(err.Error())
 		}
-		out = append(out, CertificateFile{filepath.Join(cfg.Dir, name, "tls.pem"), did})
+		out = append(out, CertificateFile{filepath.Join(cfg.Dir, name, "tls.pem"), action})
 	}
 	for _, name := range secrets {
-		did, err := a.Secret(name)
+		action, err := a.Secret(name)
 		if err != nil {
 			return out, exit.UsageError(err.Error())
 		}
-		out = append(out, CertificateFile{filepath.Join(cfg.Dir, name), did})
+		out = append(out, CertificateFile{filepath.Join(cfg.Dir, name), action})
 	}
 	return out, nil
 }
 
+// ownerOf parses UID:GID.
 func ownerOf(text string) (uid, gid int, err error) {
 	u, g, found := strings.Cut(text, ":")
 	if uid, err = strconv.Atoi(u); err == nil && found {
 		gid, err = strconv.Atoi(g)
 	}
 	if err != nil || !found || uid < 0 || gid < 0 {
-		return 0, 0, exit.UsageError(fmt.Sprintf("--owner %q: must be UID:GID, as 65532:65532", text))
+		return 0, 0, exit.UsageError(fmt.Sprintf("--owner %q: must be UID:GID, such as 65532:65532", text))
 	}
 	return uid, gid, nil
 }
 
-func showDone(s *session.Session, cmd *cobra.Command, done []CertificateFile) error {
+// showFiles prints what was done with each file.
+func showFiles(s *session.Session, cmd *cobra.Command, files []CertificateFile) error {
 	if s.JSON() {
-		return json.NewEncoder(cmd.OutOrStdout()).Encode(map[string][]CertificateFile{"files": done})
+		return json.NewEncoder(cmd.OutOrStdout()).Encode(map[string][]CertificateFile{"files": files})
 	}
 	p := output.New(cmd.OutOrStdout())
-	for _, d := range done {
+	for _, d := range files {
 		p.Printf("%-8s %s\n", d.Done, output.Printable(d.Path))
 	}
 	return p.Err()
@@ -141,9 +145,9 @@ func showDone(s *session.Session, cmd *cobra.Command, done []CertificateFile) er
 
 func inspectCerts(s *session.Session) *cobra.Command {
 	return &cobra.Command{
-		Use: "show FILE...", Short: "Say what stands in certificates: names, who signed them, until when", Args: input.AtLeast("FILE"),
-		Long: `Read the first certificate of each PEM file. A directory stands for the *.pem files
-in it and one level below. The exit code is 1 if one has ended.`,
+		Use: "show FILE...", Short: "Show what certificates contain: names, hosts, signer and expiry", Args: input.AtLeast("FILE"),
+		Long: `Show the first certificate of each PEM file. A directory stands for the *.pem files
+in it and one level below. The exit code is 1 if a certificate has expired.`,
 		Example: "  quartet certs show ./certs\n  quartet certs show server.pem -o json",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var inspected []authority.Seen
@@ -165,6 +169,8 @@ in it and one level below. The exit code is 1 if one has ended.`,
 	}
 }
 
+// pemFiles returns path itself, or the *.pem files of a directory and of the directories
+// in it.
 func pemFiles(path string) ([]string, error) {
 	fi, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -173,15 +179,17 @@ func pemFiles(path string) ([]string, error) {
 	if err != nil || !fi.IsDir() {
 		return []string{path}, err
 	}
-	here, _ := filepath.Glob(filepath.Join(path, "*.pem")) // the patterns are good
+	direct, _ := filepath.Glob(filepath.Join(path, "*.pem")) // these patterns are valid
 	below, _ := filepath.Glob(filepath.Join(path, "*", "*.pem"))
-	return append(here, below...), nil
+	return append(direct, below...), nil
 }
 
+// showCerts prints certificates. It returns an error that ends the command with code 1
+// if one has expired.
 func showCerts(s *session.Session, cmd *cobra.Command, inspected []authority.Seen) error {
-	ended := false
+	expired := false
 	for _, c := range inspected {
-		ended = ended || !s.Now().Before(c.NotAfter)
+		expired = expired || !s.Now().Before(c.NotAfter)
 	}
 	var err error
 	if s.JSON() {
@@ -192,14 +200,14 @@ func showCerts(s *session.Session, cmd *cobra.Command, inspected []authority.See
 		for _, c := range inspected {
 			until := c.NotAfter.Format(time.RFC3339)
 			if !s.Now().Before(c.NotAfter) {
-				until += " (ended)"
+				until += " (expired)"
 			}
 			rows = append(rows, []string{c.File, c.Name, until, c.SignedBy, strings.Join(c.Hosts, ", ")})
 		}
-		p.Table("no certificates", []string{"FILE", "NAME", "GOOD UNTIL", "SIGNED BY", "HOSTS"}, rows)
+		p.Table("no certificates", []string{"FILE", "NAME", "VALID UNTIL", "SIGNED BY", "HOSTS"}, rows)
 		err = p.Err()
 	}
-	if err == nil && ended {
+	if err == nil && expired {
 		return exit.Silently(exit.Failed)
 	}
 	return err

@@ -17,14 +17,14 @@ import (
 	"quartet/services/cli/session"
 )
 
-// DoctorOptions is how the doctor reaches a server.
+// DoctorOptions describe the connection to the server that is diagnosed.
 type DoctorOptions struct {
 	Address    string
 	TLS, Token bool
 	Now        func() time.Time
 }
 
-// Finding is what the doctor says about one thing.
+// Finding is the result of one check. Its JSON form is stable.
 type Finding struct {
 	Check   string `json:"check"`
 	Status  string `json:"status"` // ok, warning, problem, skipped
@@ -32,9 +32,9 @@ type Finding struct {
 	Mend    string `json:"mend,omitempty"`
 }
 
-// diagnosis is the doctor's answer as JSON.
+// diagnosis is the JSON output of `quartet doctor`.
 type diagnosis struct {
-	OK       bool      `json:"ok"` // there is no problem
+	OK       bool      `json:"ok"` // there are no problems
 	Problems int       `json:"problems"`
 	Warnings int       `json:"warnings"`
 	Findings []Finding `json:"findings"`
@@ -46,12 +46,12 @@ type Examine func(ctx context.Context, conn grpc.ClientConnInterface, o DoctorOp
 // DoctorCommand returns `quartet doctor`. servers are the servers' settings.
 func DoctorCommand(s *session.Session, examine Examine, servers *pflag.FlagSet) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "doctor", Short: "Say what is wrong with an installation, and how to mend it", Args: input.None,
-		Long: `Look at an installation from both sides: as a client of the server at --address
-(connection, credential, clock, version), and at what a server would find here
-with the same flags, variables and file as "quartet dev" and "quartet serve"
-(settings, data directory, disk, NATS, ports, certificates, identity provider).
-Nothing is changed. The exit code is 1 if there is a problem; warnings are none.`,
+		Use: "doctor", Short: "Find problems of an installation, and show how to fix them", Args: input.None,
+		Long: `Check an installation in two ways: as a client of the server at --address
+(connection, credential, clock, version), and on this machine with the same flags,
+variables and file as "quartet dev" and "quartet serve" (settings, data directory,
+disk, NATS, ports, certificates, identity provider). Nothing is changed. The exit
+code is 1 if there is a problem; a warning is not a problem.`,
 		Example: "  quartet doctor\n  quartet doctor --config quartet.yaml -o json\n  quartet doctor --address quartet.example.com:7481 --tls",
 	}
 	cmd.Flags().AddFlagSet(servers)
@@ -75,7 +75,7 @@ Nothing is changed. The exit code is 1 if there is a problem; warnings are none.
 		return exit.Silently(exit.Failed)
 	})
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		// The server's flags of these names hide the client's; here they mean both.
+		// The servers' flags of these names hide the client's; for this command they set both.
 		for _, name := range []string{"tls-ca-file", "tls-cert-file", "tls-key-file"} {
 			if f := cmd.Flags().Lookup(name); f != nil && f.Changed {
 				if err := cmd.Root().PersistentFlags().Set(name, f.Value.String()); err != nil {
@@ -88,6 +88,7 @@ Nothing is changed. The exit code is 1 if there is a problem; warnings are none.
 	return cmd
 }
 
+// showDiagnosis prints the findings and their number.
 func showDiagnosis(s *session.Session, cmd *cobra.Command, d diagnosis) error {
 	p := output.New(cmd.OutOrStdout())
 	if s.JSON() {
@@ -99,7 +100,7 @@ func showDiagnosis(s *session.Session, cmd *cobra.Command, d diagnosis) error {
 	for _, f := range d.Findings {
 		p.Printf("%s %-12s %s\n", p.Paint(colours[f.Status], fmt.Sprintf("%-8s", f.Status)), f.Check, output.Printable(f.Message))
 		if f.Mend != "" {
-			p.Printf("%-22s mend: %s\n", "", f.Mend)
+			p.Printf("%-22s fix: %s\n", "", f.Mend)
 		}
 	}
 	p.Printf("problems: %d, warnings: %d\n", d.Problems, d.Warnings)

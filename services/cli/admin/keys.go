@@ -20,17 +20,20 @@ import (
 	"quartet/services/cli/session"
 )
 
-// bootstrapTerm is how long the credential of --bootstrap is good: one command.
+// bootstrapTerm is how long the credential of --bootstrap is valid: long enough for one
+// command.
 const bootstrapTerm = time.Minute
 
 // KeyCommand returns `quartet key`.
 func KeyCommand(s *session.Session) *cobra.Command {
 	c := input.Group(&cobra.Command{
-		Use: "key", Short: "API keys: who may come in", Aliases: []string{"keys"},
-		Long: `Make, list and revoke the API keys of people and programs. Only an admin may.
+		Use: "key", Short: "API keys: credentials of people and programs", Aliases: []string{"keys"},
+		Long: `Create, list and revoke the API keys of people and programs. It takes the role
+admin.
 
-A server that is reachable from other machines asks everybody for a key. The first
-one is made with --bootstrap, by whoever can read the installation's key file.`,
+A server that other machines can reach demands a credential on every call. The
+first key is created with --bootstrap, by a user who can read the installation's
+key file.`,
 	})
 	c.AddCommand(createKey(s), revokeKey(s), listKeys(s), getKey(s))
 	flags := c.PersistentFlags()
@@ -49,21 +52,21 @@ one is made with --bootstrap, by whoever can read the installation's key file.`,
 
 func createKey(s *session.Session) *cobra.Command {
 	req := &identityv1.CreateKeyRequest{}
-	var role, life string
+	var role, expires string
 	cmd := &cobra.Command{
-		Use: "create NAME", Short: "Make a key and show its secret, this once", Args: input.Exactly("NAME"),
-		Long: `Make a key for somebody. NAME is who acts with it; it stands on every event.
-Roles: admin, operator, runner, agent (with --agent), worker, integration. The
-server keeps a hash of the secret and nothing else.`,
+		Use: "create NAME", Short: "Create a key and print its secret, which is shown only now", Args: input.Exactly("NAME"),
+		Long: `Create a key for a person or a program. NAME is its principal, which every event
+that it causes records. Roles: admin, operator, runner, agent (with --agent),
+worker, integration. The server stores only a hash of the secret.`,
 		Example: `  quartet key create --bootstrap root --role admin
   quartet key create ci --role operator --namespace acme --expires 90d
   quartet key create runner-1 --role runner --namespace acme -o json
   quartet key create keeper-mcp --role agent --agent keeper`,
 	}
-	cmd.Flags().StringVar(&role, "role", "", "What it may do (required)")
-	cmd.Flags().StringVar(&req.Namespace, "namespace", "", "The namespace that it opens (default: the caller's)")
+	cmd.Flags().StringVar(&role, "role", "", "The role, which determines what the key allows (required)")
+	cmd.Flags().StringVar(&req.Namespace, "namespace", "", "The namespace of the key (default: the caller's)")
 	cmd.Flags().StringVar(&req.AgentId, "agent", "", "The agent that a key of role agent acts as")
-	cmd.Flags().StringVar(&life, "expires", "", "End it after this long, such as 90d (default: when it is revoked)")
+	cmd.Flags().StringVar(&expires, "expires", "", "Let it expire after this duration, such as 90d (default: never)")
 	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
 		if role == "" {
 			return exit.UsageError("--role is missing; use admin, operator, runner, agent, worker or integration")
@@ -72,7 +75,7 @@ server keeps a hash of the secret and nothing else.`,
 		if req.Role, err = input.Enum[identityv1.Role]("role", role); err != nil {
 			return err
 		}
-		if req.ExpiresAfter, err = input.Duration("expires", life); err != nil {
+		if req.ExpiresAfter, err = input.Duration("expires", expires); err != nil {
 			return err
 		}
 		req.Name, req.RequestId = args[0], s.RequestID
@@ -82,15 +85,16 @@ server keeps a hash of the secret and nothing else.`,
 		}
 		err = s.Show(cmd, resp, func(p *output.Printer) { p.Printf("%s\n", resp.GetSecret()) })
 		if !s.JSON() {
-			// Beside the secret, so that stdout is the secret and nothing else.
+			// On stderr, so that stdout is the secret and nothing else.
 			k, e := resp.GetKey(), output.New(cmd.ErrOrStderr())
-			e.Printf("%s lets %s in as %s of namespace %s%s. The secret is shown this once.\n", k.GetKeyId(), k.GetName(), pbjson.EnumText(k.GetRole()), k.GetNamespace(), until(k))
+			e.Printf("%s authenticates %s as %s of namespace %s%s. The secret is shown only now.\n", k.GetKeyId(), k.GetName(), pbjson.EnumText(k.GetRole()), k.GetNamespace(), until(k))
 		}
 		return err
 	})
 	return s.Mutation(cmd)
 }
 
+// until describes when a key expires; "" if it does not.
 func until(k *identityv1.Key) string {
 	if k.GetExpiresAt() == nil {
 		return ""
@@ -100,8 +104,8 @@ func until(k *identityv1.Key) string {
 
 func revokeKey(s *session.Session) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "revoke KEY", Short: "End a key everywhere, with the streams that it opened", Args: input.Exactly("KEY"),
-		Long:    "End a key, by its id (key_…) or by the secret itself, if that is what was found.",
+		Use: "revoke KEY", Short: "Revoke a key, and end the streams that it opened", Args: input.Exactly("KEY"),
+		Long:    "Revoke a key, named by its id (key_…) or by its secret, for example a leaked one.",
 		Example: "  quartet key revoke key_01h455vb4pex5vsknk084sn02q",
 	}
 	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
@@ -116,8 +120,8 @@ func revokeKey(s *session.Session) *cobra.Command {
 	return s.Mutation(cmd)
 }
 
-// keyID takes a secret for the id that is in it, so that a leaked one can be
-// ended by whoever found it.
+// keyID returns the id of a key that is named by its id or by its secret, which
+// contains the id. So whoever finds a leaked secret can have the key revoked.
 func keyID(text string) string {
 	if rest, ok := strings.CutPrefix(text, "qk_"); ok {
 		id, _, _ := strings.Cut(rest, "_")
@@ -148,8 +152,8 @@ func listKeys(s *session.Session) *cobra.Command {
 			})
 		}),
 	}
-	cmd.Flags().StringVar(&req.Namespace, "namespace", "", "Only of this namespace")
-	cmd.Flags().BoolVar(&req.IncludeEnded, "all", false, "Also those that are revoked or expired")
+	cmd.Flags().StringVar(&req.Namespace, "namespace", "", "Only keys of this namespace")
+	cmd.Flags().BoolVar(&req.IncludeEnded, "all", false, "Include revoked and expired ones")
 	pages.Flags(cmd)
 	return cmd
 }
@@ -179,6 +183,7 @@ func getKey(s *session.Session) *cobra.Command {
 	}
 }
 
+// stamp joins a time and who acted then.
 func stamp(at, by string) string {
 	if at == "" || by == "" {
 		return at
@@ -189,7 +194,7 @@ func stamp(at, by string) string {
 // WhoAmICommand returns `quartet whoami`.
 func WhoAmICommand(s *session.Session) *cobra.Command {
 	return &cobra.Command{
-		Use: "whoami", Short: "Show who the server takes you for", Args: input.None,
+		Use: "whoami", Short: "Show as whom the server authenticates you", Args: input.None,
 		Example: "  QUARTET_TOKEN_FILE=~/.quartet/token quartet whoami",
 		RunE: s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, _ []string) error {
 			resp, err := identityv1.NewIdentityServiceClient(conn).WhoAmI(cmd.Context(), &identityv1.WhoAmIRequest{})

@@ -14,7 +14,7 @@ import (
 
 // Command returns `quartet agent`.
 func Command(s *session.Session) *cobra.Command {
-	c := input.Group(&cobra.Command{Use: "agent", Short: "Agents: who thinks", Aliases: []string{"agents"}})
+	c := input.Group(&cobra.Command{Use: "agent", Short: "Agents, their messages and their turns", Aliases: []string{"agents"}})
 	c.AddCommand(spawnCommand(s), getCommand(s), listCommand(s), sayCommand(s), messagesCommand(s), turnsCommand(s), roundsCommand(s), briefsCommand(s), childrenCommand(s),
 		contextCommand(s), toolsCommand(s),
 		pauseCommand(s), resumeCommand(s), stopCommand(s), startCommand(s), abortCommand(s), deleteCommand(s))
@@ -24,26 +24,26 @@ func Command(s *session.Session) *cobra.Command {
 func spawnCommand(s *session.Session) *cobra.Command {
 	var message, parent, context, mode, root string
 	cmd := &cobra.Command{
-		Use: "spawn [AGENT]", Short: "Make an agent",
-		Long: `Make an agent. With a name it is a public one that operators talk to. Without,
-and with --parent, it is a private child with an id of its own; its first
-message is then required, and its task is printed too: by that the parent
-follows up, reads the result and stops it.`,
+		Use: "spawn [AGENT]", Short: "Create an agent",
+		Long: `Create an agent. With a name it is a public agent, to which operators send
+messages. Without a name and with --parent it is a private child with a generated
+id. A child needs a first message; the id of its task is printed too, with which
+the parent sends further input, reads the result and stops the child.`,
 		Example: `  quartet agent spawn keeper
   quartet agent spawn keeper --message "You keep the releases" --workspace /srv/repo
   quartet agent spawn --parent keeper --context fork --message "Check the changelog"`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 1 {
-				return exit.UsageError("one AGENT at most")
+				return exit.UsageError("at most one AGENT")
 			}
 			return nil
 		},
 	}
 	cmd.Flags().StringVarP(&message, "message", "m", "", `Its first message; "-" reads stdin, "@FILE" a file`)
-	cmd.Flags().StringVar(&parent, "parent", "", "The agent that it is a private child of")
-	cmd.Flags().StringVar(&context, "context", "", "What it starts from: fresh or fork")
-	cmd.Flags().StringVar(&mode, "workspace-mode", "", "Where it works: inherit")
-	cmd.Flags().StringVar(&root, "workspace", "", "Directory where its commands run")
+	cmd.Flags().StringVar(&parent, "parent", "", "Create a private child of this agent")
+	cmd.Flags().StringVar(&context, "context", "", "The context that it starts with: fresh (none) or fork (a copy of the parent's)")
+	cmd.Flags().StringVar(&mode, "workspace-mode", "", "How a child gets its workspace: inherit")
+	cmd.Flags().StringVar(&root, "workspace", "", "Directory in which its commands run")
 	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
 		req := &agentv1.SpawnAgentRequest{RequestId: s.RequestID, ParentAgentId: parent, WorkspaceRoot: root, Preset: agentv1.Preset_PRESET_PRIVATE_CHILD}
 		if len(args) == 1 {
@@ -77,7 +77,7 @@ follows up, reads the result and stops it.`,
 
 func getCommand(s *session.Session) *cobra.Command {
 	return &cobra.Command{
-		Use: "get AGENT", Short: "Show an agent: what it is doing and why, its focus, its lane, its children", Args: input.Exactly("AGENT"), Aliases: []string{"show"},
+		Use: "get AGENT", Short: "Show an agent: its posture and the reason, its focus, its lane, its children", Args: input.Exactly("AGENT"), Aliases: []string{"show"},
 		Example: "  quartet agent get keeper\n  quartet agent show keeper -o json",
 		RunE: s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
 			resp, err := agentv1.NewAgentServiceClient(conn).GetAgent(cmd.Context(), &agentv1.GetAgentRequest{AgentId: args[0]})
@@ -110,6 +110,7 @@ func getCommand(s *session.Session) *cobra.Command {
 	}
 }
 
+// laneOf lists how many messages of a lane are in each state, without the zeros.
 func laneOf(l *agentv1.Lane) string {
 	text := ""
 	for _, n := range []struct {
@@ -149,9 +150,9 @@ func listCommand(s *session.Session) *cobra.Command {
 			})
 		}),
 	}
-	cmd.Flags().BoolVar(&req.IncludeDeleted, "deleted", false, "Also deleted agents")
-	cmd.Flags().BoolVar(&req.IncludePrivate, "private", false, "Also private agents")
-	cmd.Flags().StringVar(&req.LineageParentAgentId, "parent", "", "Only those that this agent made")
+	cmd.Flags().BoolVar(&req.IncludeDeleted, "deleted", false, "Include deleted agents")
+	cmd.Flags().BoolVar(&req.IncludePrivate, "private", false, "Include private agents")
+	cmd.Flags().StringVar(&req.LineageParentAgentId, "parent", "", "Only children that this agent created")
 	pages.Flags(cmd)
 	return cmd
 }
@@ -162,18 +163,18 @@ func sayCommand(s *session.Session) *cobra.Command {
 	var now bool
 	cmd := &cobra.Command{
 		Use: "say AGENT TEXT", Short: "Put a message into an agent's lane", Args: input.Exactly("AGENT", "TEXT"),
-		Long: `Put a message into an agent's lane. It is on disk when the command answers.
---interject reaches a running turn at its next safe point, between two replies of
-the model; if the turn ends first, it is the first thing of the next one.`,
+		Long: `Put a message into an agent's lane. When the command returns, the message is on
+disk. With --interject it reaches a running turn between two replies of the model;
+if the turn ends before, it is the first message of the next turn.`,
 		Example: `  quartet agent say keeper "Prepare release 1.4"
   quartet agent say keeper --interject "Stop, wrong branch"
   git diff | quartet agent say keeper -`,
 	}
 	cmd.Flags().StringVar(&priority, "priority", "", "interject, next, normal or background (default normal)")
-	cmd.Flags().BoolVar(&now, "interject", false, "The same as --priority interject")
-	cmd.Flags().StringVar(&kind, "kind", "", "operator_prompt, channel_event, webhook_event or callback_event (default by credential)")
-	cmd.Flags().StringVar(&req.WorkItemId, "item", "", "The work item it is about")
-	cmd.Flags().StringVar(&req.CorrelationId, "correlation", "", "Your own thread id")
+	cmd.Flags().BoolVar(&now, "interject", false, "Short for --priority interject")
+	cmd.Flags().StringVar(&kind, "kind", "", "operator_prompt, channel_event, webhook_event or callback_event (default: by the role of the credential)")
+	cmd.Flags().StringVar(&req.WorkItemId, "item", "", "The work item that the message is about")
+	cmd.Flags().StringVar(&req.CorrelationId, "correlation", "", "An id of your own that groups messages, such as a thread's")
 	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
 		req.AgentId, req.RequestId = args[0], s.RequestID
 		var err error
@@ -228,7 +229,7 @@ func messagesCommand(s *session.Session) *cobra.Command {
 			})
 		}),
 	}
-	cmd.Flags().StringVar(&state, "state", "", "Only those queued, dequeued, processed, interjected, aborted, dropped or quarantined")
+	cmd.Flags().StringVar(&state, "state", "", "Only messages in this state: queued, dequeued, processed, interjected, aborted, dropped or quarantined")
 	pages.Flags(cmd)
 	return cmd
 }

@@ -13,19 +13,19 @@ import (
 	"quartet/services/cli/session"
 )
 
-// ordered is what every order answers with: the agent as it stands.
-type ordered interface{ GetAgent() *agentv1.Agent }
+// controlResponse is the response of every call that sets an agent's control.
+type controlResponse interface{ GetAgent() *agentv1.Agent }
 
-// agentOrder makes the command of an order that needs an agent and a reason.
-func orderCommand(s *session.Session, name, short, long string, give func(ctx context.Context, c agentv1.AgentServiceClient, agentID, requestID, reason string) (ordered, error)) *cobra.Command {
+// controlCommand returns a command that sets the control of an agent, with a reason.
+func controlCommand(s *session.Session, name, short, long string, set func(ctx context.Context, c agentv1.AgentServiceClient, agentID, requestID, reason string) (controlResponse, error)) *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
 		Use: name + " AGENT", Short: short, Long: long, Args: input.Exactly("AGENT"),
 		Example: "  quartet agent " + name + " keeper\n  quartet agent " + name + ` keeper --reason "maintenance until noon"`,
 	}
-	cmd.Flags().StringVar(&reason, "reason", "", "Why, for people; agent get shows it")
+	cmd.Flags().StringVar(&reason, "reason", "", "The reason, for people; agent get shows it")
 	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
-		resp, err := give(cmd.Context(), agentv1.NewAgentServiceClient(conn), args[0], s.RequestID, reason)
+		resp, err := set(cmd.Context(), agentv1.NewAgentServiceClient(conn), args[0], s.RequestID, reason)
 		if err != nil {
 			return err
 		}
@@ -35,40 +35,40 @@ func orderCommand(s *session.Session, name, short, long string, give func(ctx co
 }
 
 func pauseCommand(s *session.Session) *cobra.Command {
-	return orderCommand(s, "pause", "Let an agent begin no turns",
-		`Let an agent begin no turns. Messages, triggers and timers are still taken and
-wait in its lane. A turn that is open goes on to its end; "agent abort" cuts it
-short and pauses, "agent stop" also keeps outside events away.`,
-		func(ctx context.Context, c agentv1.AgentServiceClient, agentID, requestID, reason string) (ordered, error) {
+	return controlCommand(s, "pause", "Start no further turns of an agent",
+		`Start no further turns of an agent. Messages and deliveries of triggers and timers
+are still accepted and stay in its lane. An open turn continues until it ends;
+"agent abort" ends it and pauses, "agent stop" also refuses outside events.`,
+		func(ctx context.Context, c agentv1.AgentServiceClient, agentID, requestID, reason string) (controlResponse, error) {
 			return c.PauseAgent(ctx, &agentv1.PauseAgentRequest{AgentId: agentID, RequestId: requestID, Reason: reason})
 		})
 }
 
 func resumeCommand(s *session.Session) *cobra.Command {
-	return orderCommand(s, "resume", "End a pause",
-		`End a pause. It begins no turn by itself: what waits in the lane, or runnable
-work, does. A stopped agent is started with "agent start".`,
-		func(ctx context.Context, c agentv1.AgentServiceClient, agentID, requestID, reason string) (ordered, error) {
+	return controlCommand(s, "resume", "End a pause",
+		`End a pause. This alone starts no turn: queued messages and runnable work items
+do. A stopped agent is started with "agent start".`,
+		func(ctx context.Context, c agentv1.AgentServiceClient, agentID, requestID, reason string) (controlResponse, error) {
 			return c.ResumeAgent(ctx, &agentv1.ResumeAgentRequest{AgentId: agentID, RequestId: requestID, Reason: reason})
 		})
 }
 
 func stopCommand(s *session.Session) *cobra.Command {
-	return orderCommand(s, "stop", "End the open turn and take operators' messages only",
-		`End the open turn, whose message goes back to the lane, and begin no other.
-While an agent is stopped its triggers answer 403 and outside events are refused;
-operators' messages and the results of its tasks are kept for later. Its commands
-run on.`,
-		func(ctx context.Context, c agentv1.AgentServiceClient, agentID, requestID, reason string) (ordered, error) {
+	return controlCommand(s, "stop", "End the open turn and refuse outside events",
+		`End the open turn, return its message to the lane, and start no other turn.
+While an agent is stopped, its triggers answer 403 and outside events are refused;
+messages of operators and the results of its tasks are kept in the lane. Its
+commands continue to run.`,
+		func(ctx context.Context, c agentv1.AgentServiceClient, agentID, requestID, reason string) (controlResponse, error) {
 			return c.StopAgent(ctx, &agentv1.StopAgentRequest{AgentId: agentID, RequestId: requestID, Reason: reason})
 		})
 }
 
 func startCommand(s *session.Session) *cobra.Command {
-	return orderCommand(s, "start", "Let a stopped or paused agent go on",
-		`Let a stopped or paused agent go on. It begins no turn and repeats no command by
-itself: what waits in the lane, or runnable work, does.`,
-		func(ctx context.Context, c agentv1.AgentServiceClient, agentID, requestID, reason string) (ordered, error) {
+	return controlCommand(s, "start", "Let a stopped or paused agent continue",
+		`Let a stopped or paused agent continue. This alone starts no turn and repeats no
+command: queued messages and runnable work items start turns.`,
+		func(ctx context.Context, c agentv1.AgentServiceClient, agentID, requestID, reason string) (controlResponse, error) {
 			return c.StartAgent(ctx, &agentv1.StartAgentRequest{AgentId: agentID, RequestId: requestID, Reason: reason})
 		})
 }
@@ -76,15 +76,15 @@ itself: what waits in the lane, or runnable work, does.`,
 func abortCommand(s *session.Session) *cobra.Command {
 	req := &agentv1.AbortRunRequest{}
 	cmd := &cobra.Command{
-		Use: "abort AGENT", Short: "Cut the open turn short and pause", Args: input.Exactly("AGENT"),
-		Long: `Cut the open turn short. Its message ends as aborted and is not tried again, and
-the agent is paused so that it does not take the same path at once; items, waits
-and commands stay as they are. With --run only that run is aborted: if another
-one is open by now, nothing happens and the command ends with code 4.`,
+		Use: "abort AGENT", Short: "End the open turn and pause the agent", Args: input.Exactly("AGENT"),
+		Long: `End the open turn at once. Its message is marked as aborted and is not tried
+again. The agent is paused, so that it does not repeat the same actions at once;
+its work items, waits and commands do not change. With --run only that run is
+aborted: if another one is open by now, nothing changes and the exit code is 4.`,
 		Example: "  quartet agent abort keeper\n  quartet agent abort keeper --run run_01h… --reason \"wrong branch\"",
 	}
-	cmd.Flags().StringVar(&req.RunId, "run", "", "Only if this run is the open one; agent get shows it")
-	cmd.Flags().StringVar(&req.Reason, "reason", "", "Why, for people")
+	cmd.Flags().StringVar(&req.RunId, "run", "", "Only if this run is the open one; agent get shows its id")
+	cmd.Flags().StringVar(&req.Reason, "reason", "", "The reason, for people")
 	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
 		req.AgentId, req.RequestId = args[0], s.RequestID
 		resp, err := agentv1.NewAgentServiceClient(conn).AbortRun(cmd.Context(), req)
@@ -105,16 +105,16 @@ one is open by now, nothing happens and the command ends with code 4.`,
 func deleteCommand(s *session.Session) *cobra.Command {
 	req := &agentv1.DeleteAgentRequest{}
 	cmd := &cobra.Command{
-		Use: "delete AGENT", Short: "End an agent for ever", Args: input.Exactly("AGENT"),
-		Long: `End an agent for ever, with its private children: its turn ends, its lane is
-dropped, its waits, triggers and timers end, its commands are stopped. Open work
-items stay, blocked by owner_deleted. The id is never used again. The deletion is
-on disk when the command answers and goes on by itself; "agent get" says when the
-lifecycle is deleted.`,
+		Use: "delete AGENT", Short: "Delete an agent permanently", Args: input.Exactly("AGENT"),
+		Long: `Delete an agent and its private children permanently: its turn ends, its queued
+messages are dropped, its waits, triggers and timers end, and its commands are
+stopped. Open work items are kept, blocked by owner_deleted. The id cannot be used
+again. When the command returns, the deletion is on disk; it completes in the
+background, and "agent get" then shows the lifecycle "deleted".`,
 		Example: "  quartet agent delete keeper\n  quartet agent delete keeper --revision 4 --reason \"the project ended\"",
 	}
-	cmd.Flags().Int64Var(&req.ExpectedRevision, "revision", 0, "Only if the agent is at this revision")
-	cmd.Flags().StringVar(&req.Reason, "reason", "", "Why, for people")
+	cmd.Flags().Int64Var(&req.ExpectedRevision, "revision", 0, "Only if the agent has this revision")
+	cmd.Flags().StringVar(&req.Reason, "reason", "", "The reason, for people")
 	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
 		req.AgentId, req.RequestId = args[0], s.RequestID
 		resp, err := agentv1.NewAgentServiceClient(conn).DeleteAgent(cmd.Context(), req)
@@ -133,10 +133,10 @@ func childrenCommand(s *session.Session) *cobra.Command {
 	var pages input.Paging
 	cmd := &cobra.Command{
 		Use: "children AGENT", Short: "List an agent's delegations to private children, newest first", Args: input.Exactly("AGENT"),
-		Long: `List an agent's delegations to private children, newest first: what each child
-was asked, for which item, and what came of it. A child is spoken to through its
-task: "task input" follows up, "task output" shows how it stands and its result,
-"task stop" ends it.`,
+		Long: `List an agent's delegations to private children, newest first: the request, the
+work item it is for, and the result. A child is controlled through its task: "task
+input" sends it a message, "task output" shows its state and result, "task stop"
+ends it.`,
 		Example: "  quartet agent children keeper --open\n  quartet task output keeper tsk_01h…",
 		RunE: s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
 			req.AgentId, req.PageSize, req.PageToken = args[0], pages.Size, pages.Token
@@ -147,24 +147,25 @@ task: "task input" follows up, "task output" shows how it stands and its result,
 			return s.Show(cmd, resp, func(p *output.Printer) {
 				var rows [][]string
 				for _, d := range resp.GetDelegations() {
-					how := d.GetOutcome()
-					if how == "" {
-						how = pbjson.EnumText(d.GetState())
+					outcome := d.GetOutcome()
+					if outcome == "" {
+						outcome = pbjson.EnumText(d.GetState())
 					}
-					rows = append(rows, []string{d.GetChildAgentId(), d.GetTaskId(), how, d.GetParentWorkItemId(), output.Shorten(d.GetLabel(), 40), output.Shorten(d.GetResultSummary(), 40)})
+					rows = append(rows, []string{d.GetChildAgentId(), d.GetTaskId(), outcome, d.GetParentWorkItemId(), output.Shorten(d.GetLabel(), 40), output.Shorten(d.GetResultSummary(), 40)})
 				}
 				p.Table("no delegations", []string{"CHILD", "TASK", "STATE", "FOR", "ASKED", "RESULT"}, rows)
 				p.NextPage(resp.GetNextPageToken())
 			})
 		}),
 	}
-	cmd.Flags().BoolVar(&req.OpenOnly, "open", false, "Only those that are open")
-	cmd.Flags().StringVar(&req.WorkItemId, "item", "", "Only those for this item")
+	cmd.Flags().BoolVar(&req.OpenOnly, "open", false, "Only open delegations")
+	cmd.Flags().StringVar(&req.WorkItemId, "item", "", "Only delegations for this work item")
 	pages.Flags(cmd)
 	return cmd
 }
 
-func showControl(s *session.Session, cmd *cobra.Command, resp ordered) error {
+// showControl prints the control that an agent has now.
+func showControl(s *session.Session, cmd *cobra.Command, resp controlResponse) error {
 	show := func(p *output.Printer) {
 		p.Fields("agent", resp.GetAgent().GetAgentId(), "control", controlOf(resp.GetAgent()))
 	}
@@ -181,7 +182,7 @@ func showControl(s *session.Session, cmd *cobra.Command, resp ordered) error {
 	return nil
 }
 
-// controlOf says who set an agent's control, when, and why.
+// controlOf describes an agent's control: who set it, when and for which reason.
 func controlOf(a *agentv1.Agent) string {
 	text := pbjson.EnumText(a.GetControl())
 	if a.GetControlBy() != "" {

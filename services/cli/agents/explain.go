@@ -23,26 +23,25 @@ func ExplainCommand(s *session.Session) *cobra.Command {
 	var limit time.Duration
 	var pages input.Paging
 	cmd := &cobra.Command{
-		Use: "explain AGENT", Short: "Say why an agent does what it does, or nothing", Args: input.Exactly("AGENT"),
-		Long: `Decide anew, from the facts of this moment, what the scheduler would do about an
-agent, and say why, of the agent and of each of its work items. It changes
-nothing.
+		Use: "explain AGENT", Short: "Show what the scheduler decides about an agent, and why", Args: input.Exactly("AGENT"),
+		Long: `Compute from the current facts what the scheduler decides about an agent, and show
+the reasons for the agent and for each of its work items. Nothing is changed.
 
---follow goes on with each decision that is recorded, until ^C or --timeout.
---history lists the decisions that were recorded, the newest 100; all of them
-are among the events, as decision_recorded.`,
+--follow then prints each decision that is recorded, until ^C or --timeout.
+--history lists the newest recorded decisions, up to 100; all of them are among
+the events, as decision_recorded.`,
 		Example: `  quartet explain keeper
   quartet explain keeper --follow
   quartet explain keeper --history --page-size 100`,
 	}
 	f := cmd.Flags()
-	f.BoolVarP(&follow, "follow", "f", false, "Go on with each new decision")
-	f.DurationVar(&limit, "timeout", 0, "With --follow: end after this time; 0: never")
+	f.BoolVarP(&follow, "follow", "f", false, "Then print each new decision")
+	f.DurationVar(&limit, "timeout", 0, "With --follow: stop after this time; 0: never")
 	f.BoolVar(&history, "history", false, "List the recorded decisions instead")
 	pages.Flags(cmd)
 	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
 		if history {
-			return decisions(s, cmd, conn, args[0], pages)
+			return listDecisions(s, cmd, conn, args[0], pages)
 		}
 		resp, err := schedulerv1.NewSchedulerServiceClient(conn).Explain(cmd.Context(), &schedulerv1.ExplainRequest{AgentId: args[0]})
 		if err != nil {
@@ -58,8 +57,8 @@ are among the events, as decision_recorded.`,
 	return cmd
 }
 
-// decisions lists what was recorded, newest first.
-func decisions(s *session.Session, cmd *cobra.Command, conn *grpc.ClientConn, agentID string, pages input.Paging) error {
+// listDecisions lists the recorded decisions, newest first.
+func listDecisions(s *session.Session, cmd *cobra.Command, conn *grpc.ClientConn, agentID string, pages input.Paging) error {
 	resp, err := agentv1.NewAgentServiceClient(conn).ListDecisions(cmd.Context(), &agentv1.ListDecisionsRequest{
 		AgentId: agentID, PageSize: pages.Size, PageToken: pages.Token,
 	})
@@ -68,7 +67,7 @@ func decisions(s *session.Session, cmd *cobra.Command, conn *grpc.ClientConn, ag
 	}
 	return s.Show(cmd, resp, func(p *output.Printer) {
 		for _, d := range resp.GetDecisions() {
-			decided(p, output.Time(d.GetDecidedAt()), d.GetAction(), d.GetReason(), d.GetExplanation())
+			writeDecision(p, output.Time(d.GetDecidedAt()), d.GetAction(), d.GetReason(), d.GetExplanation())
 		}
 		if len(resp.GetDecisions()) == 0 {
 			p.Printf("no decisions\n")
@@ -77,7 +76,7 @@ func decisions(s *session.Session, cmd *cobra.Command, conn *grpc.ClientConn, ag
 	})
 }
 
-// followDecisions shows the decision of now and each that is recorded later.
+// followDecisions prints the current decision and each one that is recorded later.
 func followDecisions(s *session.Session, ctx context.Context, cmd *cobra.Command, conn *grpc.ClientConn, resp *schedulerv1.ExplainResponse) error {
 	p := output.New(cmd.OutOrStdout())
 	if s.JSON() {
@@ -96,16 +95,16 @@ func followDecisions(s *session.Session, ctx context.Context, cmd *cobra.Command
 			case s.JSON():
 				p.JSONLine(m)
 			default:
-				decided(p, output.Time(m.GetEvent().GetCreatedAt()), d["action"].GetStringValue(), d["reason"].GetStringValue(), d["explanation"].GetStringValue())
+				writeDecision(p, output.Time(m.GetEvent().GetCreatedAt()), d["action"].GetStringValue(), d["reason"].GetStringValue(), d["explanation"].GetStringValue())
 			}
 			return p.Err()
 		},
 	}).Run(ctx)
 }
 
-// decided is one line of what was decided once. An explanation begins with its
-// action or tick, which need not be said twice.
-func decided(p *output.Printer, at, action, reason, explanation string) {
+// writeDecision writes one recorded decision as a line. An explanation starts with
+// the action or the tick's reason, so these are not written again.
+func writeDecision(p *output.Printer, at, action, reason, explanation string) {
 	text := explanation
 	if text == "" {
 		text = action + ": " + reason
@@ -122,7 +121,8 @@ func paintHead(p *output.Printer, colour, sentence string) string {
 	return p.Paint(colour, head+":") + rest
 }
 
-// explain writes the verdict first: most readers need nothing else.
+// WriteExplanation writes an explanation for people: the verdict first, because most
+// readers need nothing else.
 func WriteExplanation(p *output.Printer, r *schedulerv1.ExplainResponse) {
 	v := r.GetVerdict()
 	sentence := v.GetExplanation()
@@ -130,7 +130,7 @@ func WriteExplanation(p *output.Printer, r *schedulerv1.ExplainResponse) {
 		sentence = v.GetReason()
 	}
 	p.Printf("%s %s\n", p.Paint(output.Bold, r.GetAgentId()+":"), paintHead(p, actionColour(v.GetAction()), output.Printable(sentence)))
-	p.Printf("%s\n", p.Paint(output.Dim, decision(v)))
+	p.Printf("%s\n", p.Paint(output.Dim, verdictCodes(v)))
 
 	if len(r.GetCandidates()) > 0 {
 		p.Printf("\n%s\n", p.Paint(output.Bold, "Work items"))
@@ -162,11 +162,13 @@ func WriteExplanation(p *output.Printer, r *schedulerv1.ExplainResponse) {
 		p.Printf("\n%s\n", p.Paint(output.Bold, "Recent decisions"))
 	}
 	for _, d := range r.GetRecent() {
-		decided(p, output.Time(d.GetDecidedAt()), d.GetAction(), d.GetReason(), d.GetExplanation())
+		writeDecision(p, output.Time(d.GetDecidedAt()), d.GetAction(), d.GetReason(), d.GetExplanation())
 	}
 }
 
-func decision(v *schedulerv1.Verdict) string {
+// verdictCodes lists the codes of a verdict: action, reason of the tick, rule and
+// work item.
+func verdictCodes(v *schedulerv1.Verdict) string {
 	text := "decision: " + v.GetAction()
 	if v.GetTickReason() != "" {
 		text += " " + v.GetTickReason()
@@ -178,6 +180,7 @@ func decision(v *schedulerv1.Verdict) string {
 	return text
 }
 
+// actionColour returns the colour of an action.
 func actionColour(action string) string {
 	switch action {
 	case "dispatch", "tick":

@@ -23,15 +23,16 @@ func briefsCommand(s *session.Session) *cobra.Command {
 	var kind string
 	var pages input.Paging
 	cmd := &cobra.Command{
-		Use: "briefs AGENT", Short: "List what an agent took up, reported and failed, newest first", Args: input.Exactly("AGENT"),
-		Long: `List an agent's briefs, newest first: short notices for people. "ack" says that a
-message of yours was taken up, "result" is the report of a completed item or the
-last word of a turn, "failure" a turn that failed for good. -o json has the texts
-whole; "events -f --plane agent --type brief_written" tells of new ones.`,
+		Use: "briefs AGENT", Short: "List an agent's briefs: acknowledgements, results and failures, newest first", Args: input.Exactly("AGENT"),
+		Long: `List an agent's briefs, newest first. A brief is a short report for operators:
+"ack" when a turn started for a message of yours, "result" with the report of a
+completed work item or the final text of a turn, "failure" when a turn failed and
+is not repeated. -o json prints the full texts; to follow new briefs use
+"events -f --plane agent --type brief_written".`,
 		Example: "  quartet agent briefs keeper\n  quartet agent briefs keeper --kind result --item wi_01h455vb4pex5vsknk084sn02q\n  quartet agent briefs keeper --kind failure -o json",
 	}
-	cmd.Flags().StringVar(&req.WorkItemId, "item", "", "Only those of this item")
-	cmd.Flags().StringVar(&kind, "kind", "", "Only ack, result or failure")
+	cmd.Flags().StringVar(&req.WorkItemId, "item", "", "Only briefs about this work item")
+	cmd.Flags().StringVar(&kind, "kind", "", "Only briefs of this kind: ack, result or failure")
 	pages.Flags(cmd)
 	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
 		var err error
@@ -55,7 +56,7 @@ whole; "events -f --plane agent --type brief_written" tells of new ones.`,
 	return cmd
 }
 
-// Where a round's text and what belongs to a call stand.
+// Indents of a round's text, and of the details of a call.
 const (
 	roundIndent = "  "
 	callIndent  = "      "
@@ -66,20 +67,20 @@ func roundsCommand(s *session.Session) *cobra.Command {
 	var full bool
 	var pages input.Paging
 	cmd := &cobra.Command{
-		Use: "rounds AGENT", Short: "Show the transcript: what the model said and called, and what came of it", Args: input.Exactly("AGENT"), Aliases: []string{"transcript"},
-		Long: `Show an agent's transcript: of each round the text, the tool calls and their
-results, in the order in which they happened. A page has the newest rounds; the
-one after it those before. Nothing is ever too old for it. Texts are cut to a few
-lines unless --full is given; -o json has everything, the newest round first.
+		Use: "rounds AGENT", Short: "Show the transcript: texts of the model, its tool calls and their results", Args: input.Exactly("AGENT"), Aliases: []string{"transcript"},
+		Long: `Show an agent's transcript: for each round the text, the tool calls and their
+results, in chronological order. The first page has the newest rounds, each further
+page older ones, back to the agent's first. Texts are shortened to a few lines
+unless --full is given; -o json prints everything, the newest round first.
 
-A private child's rounds are shown to operators, never to its parent.`,
+Operators can read the rounds of a private child; its parent cannot.`,
 		Example: `  quartet agent rounds keeper
   quartet agent rounds keeper --turn trn_01h455vb4pex5vsknk084sn02q --full
   quartet agent rounds keeper --item wi_01h455vb4pex5vsknk084sn02q -o json`,
 	}
-	cmd.Flags().StringVar(&req.TurnId, "turn", "", "Only the rounds of this turn; agent turns lists them")
-	cmd.Flags().StringVar(&req.WorkItemId, "item", "", "Only the rounds that this item was bound to")
-	cmd.Flags().BoolVar(&full, "full", false, "Texts, arguments and results in full")
+	cmd.Flags().StringVar(&req.TurnId, "turn", "", "Only the rounds of this turn; agent turns lists turns")
+	cmd.Flags().StringVar(&req.WorkItemId, "item", "", "Only the rounds that were bound to this work item")
+	cmd.Flags().BoolVar(&full, "full", false, "Print texts, arguments and results in full")
 	pages.Flags(cmd)
 	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
 		req.AgentId, req.PageSize, req.PageToken = args[0], pages.Size, pages.Token
@@ -101,7 +102,7 @@ A private child's rounds are shown to operators, never to its parent.`,
 	return cmd
 }
 
-// round writes one round: a line about it, its text, its calls.
+// writeRound writes one round: a headline, its text, its calls.
 func writeRound(p *output.Printer, r *agentv1.Round, full bool) {
 	about := []string{output.Time(r.GetCreatedAt())}
 	if r.GetWorkItemId() != "" {
@@ -124,13 +125,13 @@ func writeRound(p *output.Printer, r *agentv1.Round, full bool) {
 	}
 }
 
-// call writes one call and what came of it.
+// writeCall writes one tool call and its result. r is nil while the call runs.
 func writeCall(p *output.Printer, name, note string, arguments *structpb.Struct, r *agentv1.ToolResult, full bool) {
 	sign, colour := "✓", output.Green
 	command, failed := client.CommandOf(r)
 	switch {
 	case r == nil:
-		sign, colour = "…", output.Yellow // the round was submitted, and this has not ended yet
+		sign, colour = "…", output.Yellow // the round was submitted and this call has not ended
 	case r.GetStatus() != "success", failed:
 		sign, colour = "✗", output.Red
 	}
@@ -144,7 +145,7 @@ func writeCall(p *output.Printer, name, note string, arguments *structpb.Struct,
 	if e := r.GetError(); e != nil {
 		p.Block(callIndent, e.GetKind()+": "+e.GetMessage(), full, 2)
 		if e.GetRecoveryHint() != "" {
-			p.Block(callIndent, "mend: "+e.GetRecoveryHint(), full, 2)
+			p.Block(callIndent, "fix: "+e.GetRecoveryHint(), full, 2)
 		}
 	} else {
 		p.Block(callIndent, cmp.Or(command, r.GetSummaryText()), full, 2)
@@ -154,8 +155,7 @@ func writeCall(p *output.Printer, name, note string, arguments *structpb.Struct,
 	}
 }
 
-// object is JSON for eyes, each level behind an indent; "" if it has nothing in
-// it.
+// object formats s as JSON, each level indented; "" if s is empty.
 func object(s *structpb.Struct, indent string) string {
 	if len(s.GetFields()) == 0 {
 		return ""
@@ -174,15 +174,16 @@ func contextCommand(s *session.Session) *cobra.Command {
 	req := &agentv1.GetContextRequest{}
 	var text bool
 	cmd := &cobra.Command{
-		Use: "context AGENT", Short: "Show what the model would be told now", Args: input.Exactly("AGENT"),
-		Long: `Show what a model would be told if a turn began now, and how its parts fare within
-the budget: full, compact, truncated or omitted. The item in focus, its plan and
-its open todos survive any budget; what does not even hold them is refused with
-BASELINE_OVER_BUDGET. --text prints the text alone, as the model gets it.`,
+		Use: "context AGENT", Short: "Show the context that a model would get now", Args: input.Exactly("AGENT"),
+		Long: `Show the context that a model would get if a turn started now, and how each
+section fits into the budget of tokens: full, compact, truncated or omitted. The
+work item in focus, its plan and its open todos are always included; a budget that
+is too small for them is refused with BASELINE_OVER_BUDGET. --text prints only the
+text, as the model gets it.`,
 		Example: "  quartet agent context keeper\n  quartet agent context keeper --budget 1000\n  quartet agent context keeper --text | less",
 	}
-	cmd.Flags().Int32Var(&req.BudgetTokens, "budget", 0, "Tokens that the text may take, 512 to 200000; 4 bytes are one (default 4096)")
-	cmd.Flags().BoolVar(&text, "text", false, "Print the text alone")
+	cmd.Flags().Int32Var(&req.BudgetTokens, "budget", 0, "Maximum size of the text in tokens, 512 to 200000; a token is 4 bytes (default 4096)")
+	cmd.Flags().BoolVar(&text, "text", false, "Print only the text")
 	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
 		req.AgentId = args[0]
 		resp, err := agentv1.NewAgentServiceClient(conn).GetContext(cmd.Context(), req)
@@ -210,9 +211,9 @@ BASELINE_OVER_BUDGET. --text prints the text alone, as the model gets it.`,
 func toolsCommand(s *session.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "tools AGENT [TOOL]", Short: "List the tools that an agent may call, or describe one",
-		Long: `List the tools that an agent may call, by its profile and your credential; a "*"
-marks those that change something. With TOOL, show all that a model is told of
-it: when to use it, and the JSON Schema of its arguments.`,
+		Long: `List the tools that an agent may call; they depend on its profile and on your
+credential. A "*" marks tools that change something. With TOOL, show what a model
+gets to know about it: when to use it, and the JSON Schema of its arguments.`,
 		Example: "  quartet agent tools keeper\n  quartet agent tools keeper CompleteWorkItem\n  quartet agent tools keeper -o json",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 {

@@ -20,10 +20,11 @@ import (
 // Command returns `quartet board`. replay may be nil; the commands that read a log
 // without a server then fail.
 func Command(s *session.Session, replay Replay) *cobra.Command {
-	c := input.Group(&cobra.Command{Use: "board", Short: "Boards: steps with dependencies, worked by many workers", Aliases: []string{"boards"}})
-	c.Long = `A board is a graph of steps under one agent, its orchestrator, whose id is the
-session of the board. Steps become ready when all that they need is completed;
-workers claim them, one worker a step, and report. A board is named SESSION/BOARD.`
+	c := input.Group(&cobra.Command{Use: "board", Short: "Boards: steps with dependencies, executed by many workers", Aliases: []string{"boards"}})
+	c.Long = `A board is a graph of steps. One agent owns it, its orchestrator; the agent's id is
+the session of the board. A step becomes ready when all steps that it needs are
+completed. Workers claim ready steps, one worker per step, execute them and report
+the result. A board is named SESSION/BOARD.`
 	c.Example = `  quartet board apply keeper board.yaml
   quartet board open keeper/build go --parallel 4
   quartet worker --pool go --handler ./run-step
@@ -39,12 +40,13 @@ workers claim them, one worker a step, and report. A board is named SESSION/BOAR
 func boardArg(arg string) (sessionID, boardID string, err error) {
 	sessionID, boardID, ok := strings.Cut(arg, "/")
 	if !ok || sessionID == "" || boardID == "" {
-		return "", "", exit.UsageError(fmt.Sprintf("%q names no board; write SESSION/BOARD, as in keeper/build", arg))
+		return "", "", exit.UsageError(fmt.Sprintf("%q names no board; write SESSION/BOARD, such as keeper/build", arg))
 	}
 	return sessionID, boardID, nil
 }
 
-// onBoard is calls for a command whose first argument names a board.
+// onBoard returns a RunE as Session.Connected does, for a command whose first argument
+// names a board. do gets the other arguments.
 func onBoard(s *session.Session, do func(cmd *cobra.Command, c boardv1.BoardServiceClient, sessionID, boardID string, args []string) error) func(*cobra.Command, []string) error {
 	return s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
 		sessionID, boardID, err := boardArg(args[0])
@@ -69,23 +71,23 @@ func listCommand(s *session.Session) *cobra.Command {
 			return s.Show(cmd, resp, func(p *output.Printer) {
 				var rows [][]string
 				for _, b := range resp.GetBoards() {
-					rows = append(rows, []string{b.GetBoardId(), pbjson.EnumText(b.GetStatus()), tally(b.GetCounts()), output.Time(b.GetUpdatedAt()), output.Printable(output.Shorten(b.GetTitle(), 60))})
+					rows = append(rows, []string{b.GetBoardId(), pbjson.EnumText(b.GetStatus()), stepCounts(b.GetCounts()), output.Time(b.GetUpdatedAt()), output.Printable(output.Shorten(b.GetTitle(), 60))})
 				}
 				p.Table("no boards", []string{"BOARD", "STATUS", "STEPS", "UPDATED", "TITLE"}, rows)
 				if resp.GetTruncated() {
-					p.Printf("\n%d of %d; --offset %d goes on\n", len(rows), resp.GetTotal(), int(req.GetOffset())+len(rows))
+					p.Printf("\n%d of %d; continue with --offset %d\n", len(rows), resp.GetTotal(), int(req.GetOffset())+len(rows))
 				}
 			})
 		}),
 	}
-	cmd.Flags().BoolVar(&req.IncludeTerminal, "all", false, "Also those that ended")
-	cmd.Flags().Int32Var(&req.Limit, "limit", 0, "How many (default 50)")
-	cmd.Flags().Int32Var(&req.Offset, "offset", 0, "Leave out as many")
+	cmd.Flags().BoolVar(&req.IncludeTerminal, "all", false, "Include ended ones")
+	cmd.Flags().Int32Var(&req.Limit, "limit", 0, "Maximum number of boards (default 50)")
+	cmd.Flags().Int32Var(&req.Offset, "offset", 0, "Number of boards to skip")
 	return cmd
 }
 
-// tally is how many steps stand where, without those that are none.
-func tally(n *boardv1.StepCounts) string {
+// stepCounts lists how many steps have each status, without the zeros.
+func stepCounts(n *boardv1.StepCounts) string {
 	var parts []string
 	for _, c := range []struct {
 		n    int32
@@ -110,7 +112,7 @@ func tally(n *boardv1.StepCounts) string {
 func showCommand(s *session.Session) *cobra.Command {
 	return &cobra.Command{
 		Use: "show SESSION/BOARD", Short: "Draw a board", Args: input.Exactly("SESSION/BOARD"), Aliases: []string{"get"},
-		Long: `Draw the graph, each step below all that it needs:
+		Long: `Draw the graph of a board, each step below the steps that it needs:
 
   ✔ completed   ● running   ◐ claimed   ◇ ready   ○ pending
   ! blocked     ✗ failed    – cancelled`,
@@ -136,9 +138,9 @@ var stepMarks = map[boardv1.StepStatus]struct{ mark, colour string }{
 	boardv1.StepStatus_STEP_STATUS_CANCELLED: {"–", output.Dim},
 }
 
-// drawBoard draws a board's graph with what is to be said of each step.
+// drawBoard draws a board: its state, and its graph with a note on each step.
 func drawBoard(p *output.Printer, b *boardv1.Board, now time.Time) {
-	p.Printf("%s  %s  %s  %s\n", p.Paint(output.Bold, b.GetSessionId()+"/"+b.GetBoardId()), boardState(p, b), tally(b.GetCounts()),
+	p.Printf("%s  %s  %s  %s\n", p.Paint(output.Bold, b.GetSessionId()+"/"+b.GetBoardId()), boardState(p, b), stepCounts(b.GetCounts()),
 		p.Paint(output.Dim, fmt.Sprint("revision ", b.GetRevision())))
 	if b.GetTitle() != "" && b.GetTitle() != b.GetBoardId() {
 		p.Printf("%s\n", output.Printable(output.Shorten(b.GetTitle(), p.Columns())))
@@ -146,7 +148,7 @@ func drawBoard(p *output.Printer, b *boardv1.Board, now time.Time) {
 	d := b.GetDiagnostics()
 	switch {
 	case d.GetCompleteable():
-		p.Printf("%s\n", p.Paint(output.Green, "every step that is required is done: complete it"))
+		p.Printf("%s\n", p.Paint(output.Green, "all required steps are completed: complete the board"))
 	case d.GetStalled():
 		p.Printf("%s %s\n", p.Paint(output.Red, "stalled by"), strings.Join(d.GetStalledByStepIds(), ", "))
 	}
@@ -157,14 +159,14 @@ func drawBoard(p *output.Printer, b *boardv1.Board, now time.Time) {
 		nodes[i] = node{s.GetStepId(), s.GetDependsOnStepIds()}
 	}
 	lines, ok := graph(nodes)
-	names, states := 0, len("completed")
+	nameColumns, statusColumns := 0, len("completed")
 	for _, l := range lines {
-		if !ok { // too many edges for a picture: names say more
+		if !ok { // too many edges for a picture: list the needed steps by name
 			l.gutter = "\x00"
 		}
-		names = max(names, output.Width(l.gutter)+1+output.Width(nodes[l.node].id))
+		nameColumns = max(nameColumns, output.Width(l.gutter)+1+output.Width(nodes[l.node].id))
 	}
-	names = min(names, 60)
+	nameColumns = min(nameColumns, 60)
 	for _, l := range lines {
 		s := steps[l.node]
 		m := stepMarks[s.GetStatus()]
@@ -176,18 +178,19 @@ func drawBoard(p *output.Printer, b *boardv1.Board, now time.Time) {
 			}
 		}
 		before, after, _ := strings.Cut(gutter, "\x00")
-		pad := max(names-output.Width(before)-1-output.Width(after)-1-output.Width(s.GetStepId()), 0)
+		pad := max(nameColumns-output.Width(before)-1-output.Width(after)-1-output.Width(s.GetStepId()), 0)
 		status := pbjson.EnumText(s.GetStatus())
 		head := p.Paint(output.Dim, before) + p.Paint(m.colour, m.mark) + p.Paint(output.Dim, after) + " " + s.GetStepId() + strings.Repeat(" ", pad)
-		room := p.Columns() - names - states - 4
+		room := p.Columns() - nameColumns - statusColumns - 4
 		line := head + "  " + p.Paint(m.colour, status)
 		if note := output.Printable(output.Shorten(joined(needs, stepNote(s, now)), max(room, 20))); note != "" {
-			line += strings.Repeat(" ", states-len(status)+2) + note
+			line += strings.Repeat(" ", statusColumns-len(status)+2) + note
 		}
 		p.Printf("%s\n", line)
 	}
 }
 
+// boardState returns the status of a board, in its colour, with its reason.
 func boardState(p *output.Printer, b *boardv1.Board) string {
 	colour := map[boardv1.BoardStatus]string{
 		boardv1.BoardStatus_BOARD_STATUS_RUNNING: output.Yellow, boardv1.BoardStatus_BOARD_STATUS_BLOCKED: output.Violet,
@@ -206,7 +209,8 @@ func boardState(p *output.Printer, b *boardv1.Board) string {
 	return p.Paint(colour, text)
 }
 
-// stepNote is what matters of a step where it stands.
+// stepNote returns what matters about a step with its status: the title and, for
+// example, its worker, its result or its reason.
 func stepNote(s *boardv1.Step, now time.Time) string {
 	title := s.GetTitle()
 	if title == s.GetStepId() {
@@ -230,26 +234,26 @@ func stepNote(s *boardv1.Step, now time.Time) string {
 	return joined(title, optional)
 }
 
-// joined puts a dash between what is there.
+// joined joins the parts that are not empty.
 func joined(parts ...string) string {
-	var there []string
+	var present []string
 	for _, part := range parts {
 		if part != "" {
-			there = append(there, part)
+			present = append(present, part)
 		}
 	}
-	return strings.Join(there, " · ")
+	return strings.Join(present, " · ")
 }
 
 func watchCommand(s *session.Session) *cobra.Command {
 	var limit time.Duration
 	cmd := &cobra.Command{
-		Use: "watch SESSION/BOARD", Short: "Draw a board again whenever it changes", Args: input.Exactly("SESSION/BOARD"),
-		Long: `Draw the board, and draw it again for each line of its WAL, until the board has
-ended, ^C or --timeout. -o json writes each picture as a line.`,
+		Use: "watch SESSION/BOARD", Short: "Draw a board again after each change", Args: input.Exactly("SESSION/BOARD"),
+		Long: `Draw the board, and draw it again after each line of its log, until the board has
+ended, ^C or --timeout. -o json writes each state as a line.`,
 		Example: "  quartet board watch keeper/build",
 	}
-	cmd.Flags().DurationVar(&limit, "timeout", 0, "End after this time; 0: never")
+	cmd.Flags().DurationVar(&limit, "timeout", 0, "Stop after this time; 0: never")
 	cmd.RunE = onBoard(s, func(cmd *cobra.Command, c boardv1.BoardServiceClient, sessionID, boardID string, _ []string) error {
 		ctx, cancel := session.WithTimeout(cmd, limit)
 		defer cancel()
@@ -278,8 +282,8 @@ ended, ^C or --timeout. -o json writes each picture as a line.`,
 	return cmd
 }
 
-// watchWal calls draw for the state there is and for every change, until the
-// board has ended.
+// watchWal calls draw for the current state and after every change, until the board
+// has ended.
 func watchWal(ctx context.Context, c boardv1.BoardServiceClient, sessionID string, draw func() (*boardv1.Board, error)) error {
 	b, err := draw()
 	if err != nil {
@@ -289,7 +293,7 @@ func watchWal(ctx context.Context, c boardv1.BoardServiceClient, sessionID strin
 	if err != nil {
 		return err
 	}
-	for !over(b.GetStatus()) {
+	for !hasEnded(b.GetStatus()) {
 		if _, err := stream.Recv(); err != nil {
 			return err
 		}
@@ -300,6 +304,7 @@ func watchWal(ctx context.Context, c boardv1.BoardServiceClient, sessionID strin
 	return nil
 }
 
-func over(s boardv1.BoardStatus) bool {
+// hasEnded reports whether a board with this status never changes again.
+func hasEnded(s boardv1.BoardStatus) bool {
 	return s == boardv1.BoardStatus_BOARD_STATUS_COMPLETED || s == boardv1.BoardStatus_BOARD_STATUS_FAILED || s == boardv1.BoardStatus_BOARD_STATUS_CANCELLED
 }

@@ -3,7 +3,6 @@ package boards
 import (
 	"errors"
 	"fmt"
-	"os"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
@@ -19,26 +18,27 @@ import (
 func applyCommand(s *session.Session) *cobra.Command {
 	var dry, prune bool
 	cmd := &cobra.Command{
-		Use: "apply SESSION FILE", Short: "Make a board be what a file says", Args: input.Exactly("SESSION", "FILE"),
-		Long: `Make the board of a YAML file, or change the active one of that name until it is
-what the file says: in one step, or not at all. What was done stays; steps that
-the file does not have stay too, unless --prune is given. "-" reads stdin.
+		Use: "apply SESSION FILE", Short: "Create or change a board so that it matches a file", Args: input.Exactly("SESSION", "FILE"),
+		Long: `Create the board that a YAML file describes, or change the active board of that
+name so that it matches the file, in one atomic change. Results of steps are kept;
+steps that are not in the file are kept too, unless --prune is given. "-" reads
+stdin.
 
   board: build             # its id
   wal: build-1             # name of its log; default: the id
   title: Build and test
-  pool: go                 # where steps go that name none
+  pool: go                 # pool of the steps that name none
   steps:
     - id: fetch
     - id: test
       title: Run the tests
       needs: [fetch]
       pool: slow
-      required: false      # the board may be completed without it`,
+      required: false      # the board can be completed without it`,
 		Example: "  quartet board apply keeper board.yaml --dry-run\n  quartet board apply keeper board.yaml",
 	}
-	cmd.Flags().BoolVar(&dry, "dry-run", false, "Only say what would change")
-	cmd.Flags().BoolVar(&prune, "prune", false, "Delete steps that the file does not have")
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "Only print what would change")
+	cmd.Flags().BoolVar(&prune, "prune", false, "Delete steps that are not in the file")
 	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
 		from := args[1]
 		if from != "-" {
@@ -57,16 +57,18 @@ the file does not have stay too, unless --prune is given. "-" reads stdin.
 	return s.Mutation(cmd)
 }
 
+// apply creates the board of f, or patches the active one at the revision that was
+// read.
 func apply(s *session.Session, cmd *cobra.Command, c boardv1.BoardServiceClient, sessionID string, f *boardFile, dry, prune bool) error {
 	got, err := c.GetBoard(cmd.Context(), &boardv1.GetBoardRequest{SessionId: sessionID, BoardId: f.Board})
 	missing := errors.Is(err, fault.NotFound)
 	if err != nil && !missing {
 		return err
 	}
-	// A name may be used again after its board has ended.
-	if missing || over(got.GetBoard().GetStatus()) {
+	// A name can be used again after its board has ended.
+	if missing || hasEnded(got.GetBoard().GetStatus()) {
 		if dry {
-			return says(s, cmd, fmt.Sprintf("would create %s/%s with %d steps", sessionID, f.Board, len(f.Steps)))
+			return printLine(s, cmd, fmt.Sprintf("would create %s/%s with %d steps", sessionID, f.Board, len(f.Steps)))
 		}
 		resp, err := c.CreateBoard(cmd.Context(), &boardv1.CreateBoardRequest{
 			SessionId: sessionID, RequestId: s.RequestID, BoardId: f.Board, WalName: f.Wal, Title: f.Title, Summary: f.Summary,
@@ -76,7 +78,7 @@ func apply(s *session.Session, cmd *cobra.Command, c boardv1.BoardServiceClient,
 			return err
 		}
 		return s.Show(cmd, resp, func(p *output.Printer) {
-			p.Printf("created %s/%s: %s\n", sessionID, f.Board, tally(resp.GetBoard().GetCounts()))
+			p.Printf("created %s/%s: %s\n", sessionID, f.Board, stepCounts(resp.GetBoard().GetCounts()))
 		})
 	}
 	changes := f.changes(got.GetBoard(), prune)
@@ -84,7 +86,7 @@ func apply(s *session.Session, cmd *cobra.Command, c boardv1.BoardServiceClient,
 	p := output.New(cmd.OutOrStdout())
 	for _, ch := range changes {
 		if !s.JSON() {
-			p.Printf("%s\n", output.Printable(ch.says))
+			p.Printf("%s\n", output.Printable(ch.text))
 		}
 		req.Operations = append(req.Operations, ch.op)
 	}
@@ -92,46 +94,47 @@ func apply(s *session.Session, cmd *cobra.Command, c boardv1.BoardServiceClient,
 	case p.Err() != nil:
 		return p.Err()
 	case len(changes) == 0:
-		return says(s, cmd, fmt.Sprintf("%s/%s is what the file says", sessionID, f.Board))
+		return printLine(s, cmd, fmt.Sprintf("%s/%s matches the file already", sessionID, f.Board))
 	case dry:
-		return says(s, cmd, fmt.Sprintf("would make %d changes to %s/%s", len(changes), sessionID, f.Board))
+		return printLine(s, cmd, fmt.Sprintf("would make %d changes to %s/%s", len(changes), sessionID, f.Board))
 	}
 	resp, err := c.UpdateBoard(cmd.Context(), req)
 	if err != nil {
 		return err
 	}
 	return s.Show(cmd, resp, func(p *output.Printer) {
-		p.Printf("changed %s/%s: %s\n", sessionID, f.Board, tally(resp.GetBoard().GetCounts()))
+		p.Printf("changed %s/%s: %s\n", sessionID, f.Board, stepCounts(resp.GetBoard().GetCounts()))
 	})
 }
 
-// says writes a line where there is no response to show.
-func says(s *session.Session, cmd *cobra.Command, line string) error {
+// printLine writes a line where there is no response to show: to stdout, or to stderr
+// if stdout is for JSON.
+func printLine(s *session.Session, cmd *cobra.Command, line string) error {
 	out := cmd.OutOrStdout()
 	if s.JSON() {
-		out = os.Stderr
+		out = cmd.ErrOrStderr()
 	}
 	_, err := fmt.Fprintln(out, line)
 	return err
 }
 
-// boardEnd is complete, fail or cancel.
+// endCommand returns the command complete, fail or cancel.
 func endCommand(s *session.Session, verb string) *cobra.Command {
 	about := map[string][2]string{
-		"complete": {"Close a board whose required steps are done", ""},
-		"fail":     {"Give a board up as failed", "\nRunning steps are cancelled first, and their workers get 30 s to stop."},
-		"cancel":   {"Give a board up", "\nRunning steps are cancelled first, and their workers get 30 s to stop."},
+		"complete": {"Complete a board whose required steps are completed", ""},
+		"fail":     {"End a board as failed", "\nRunning steps are cancelled first; their workers have 30 s to stop."},
+		"cancel":   {"Cancel a board", "\nRunning steps are cancelled first; their workers have 30 s to stop."},
 	}[verb]
 	var reason string
 	cmd := &cobra.Command{
 		Use: verb + " SESSION/BOARD", Short: about[0], Args: input.Exactly("SESSION/BOARD"),
 		Long: about[0] + ". An ended board never changes again." + about[1], Example: "  quartet board " + verb + " keeper/build --reason \"as agreed\"",
 	}
-	cmd.Flags().StringVar(&reason, "reason", "", "Why")
+	cmd.Flags().StringVar(&reason, "reason", "", "The reason, for people")
 	cmd.RunE = onBoard(s, func(cmd *cobra.Command, c boardv1.BoardServiceClient, sessionID, boardID string, _ []string) error {
 		done := func(b *boardv1.Board, late []string) func(*output.Printer) {
 			return func(p *output.Printer) {
-				p.Printf("%s/%s %s: %s\n", sessionID, boardID, pbjson.EnumText(b.GetStatus()), tally(b.GetCounts()))
+				p.Printf("%s/%s %s: %s\n", sessionID, boardID, pbjson.EnumText(b.GetStatus()), stepCounts(b.GetCounts()))
 				for _, run := range late {
 					p.Printf("%s did not stop in time\n", run)
 				}
@@ -160,7 +163,7 @@ func endCommand(s *session.Session, verb string) *cobra.Command {
 	return s.Mutation(cmd)
 }
 
-// patch sends one operation.
+// patch applies one operation to a board.
 func patch(s *session.Session, cmd *cobra.Command, c boardv1.BoardServiceClient, sessionID, boardID string, op *boardv1.Operation) error {
 	resp, err := c.UpdateBoard(cmd.Context(), &boardv1.UpdateBoardRequest{
 		SessionId: sessionID, BoardId: boardID, RequestId: s.RequestID, Operations: []*boardv1.Operation{op},
@@ -169,17 +172,17 @@ func patch(s *session.Session, cmd *cobra.Command, c boardv1.BoardServiceClient,
 		return err
 	}
 	return s.Show(cmd, resp, func(p *output.Printer) {
-		p.Printf("%s/%s %s: %s\n", sessionID, boardID, pbjson.EnumText(resp.GetBoard().GetStatus()), tally(resp.GetBoard().GetCounts()))
+		p.Printf("%s/%s %s: %s\n", sessionID, boardID, pbjson.EnumText(resp.GetBoard().GetStatus()), stepCounts(resp.GetBoard().GetCounts()))
 	})
 }
 
 func blockCommand(s *session.Session) *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
-		Use: "block SESSION/BOARD", Short: "Let nothing more be dispatched or claimed", Args: input.Exactly("SESSION/BOARD"),
+		Use: "block SESSION/BOARD", Short: "Block a board: no further steps are dispatched or claimed", Args: input.Exactly("SESSION/BOARD"),
 		Example: "  quartet board block keeper/build --reason \"the freeze\"",
 	}
-	cmd.Flags().StringVar(&reason, "reason", "", "Why (required)")
+	cmd.Flags().StringVar(&reason, "reason", "", "The reason, for people (required)")
 	cmd.RunE = onBoard(s, func(cmd *cobra.Command, c boardv1.BoardServiceClient, sessionID, boardID string, _ []string) error {
 		return patch(s, cmd, c, sessionID, boardID, &boardv1.Operation{Op: boardv1.OperationKind_OPERATION_KIND_BLOCK_BOARD, Reason: reason})
 	})
@@ -189,11 +192,11 @@ func blockCommand(s *session.Session) *cobra.Command {
 func reopenCommand(s *session.Session) *cobra.Command {
 	var step, reason string
 	cmd := &cobra.Command{
-		Use: "reopen SESSION/BOARD", Short: "Let a blocked board, or a blocked or failed step, go on", Args: input.Exactly("SESSION/BOARD"),
+		Use: "reopen SESSION/BOARD", Short: "Reopen a blocked board, or a blocked or failed step", Args: input.Exactly("SESSION/BOARD"),
 		Example: "  quartet board reopen keeper/build\n  quartet board reopen keeper/build --step test --reason \"the disk was full\"",
 	}
-	cmd.Flags().StringVar(&step, "step", "", "The step; default: the board")
-	cmd.Flags().StringVar(&reason, "reason", "", "Why")
+	cmd.Flags().StringVar(&step, "step", "", "The step to reopen (default: the board)")
+	cmd.Flags().StringVar(&reason, "reason", "", "The reason, for people")
 	cmd.RunE = onBoard(s, func(cmd *cobra.Command, c boardv1.BoardServiceClient, sessionID, boardID string, _ []string) error {
 		op := &boardv1.Operation{Op: boardv1.OperationKind_OPERATION_KIND_REOPEN_BOARD, Reason: reason}
 		if step != "" {
@@ -208,16 +211,16 @@ func stepCommand(s *session.Session) *cobra.Command {
 	req := &boardv1.UpdateStepRequest{}
 	var status, result string
 	cmd := &cobra.Command{
-		Use: "step SESSION/BOARD STEP STATUS", Short: "Set a step's status as its orchestrator", Args: input.Exactly("SESSION/BOARD", "STEP", "STATUS"),
-		Long: `Set a step's status without a worker. An orchestrator may take a pending or ready
-step to blocked, failed or cancelled, a ready one to completed, a claimed or
-running one to blocked, completed or failed, and a blocked or failed one back to
-pending. STATUS is one of these words.`,
+		Use: "step SESSION/BOARD STEP STATUS", Short: "Set the status of a step, as the orchestrator", Args: input.Exactly("SESSION/BOARD", "STEP", "STATUS"),
+		Long: `Set the status of a step without a worker. An orchestrator may set a pending or
+ready step to blocked, failed or cancelled, a ready one to completed, a claimed or
+running one to blocked, completed or failed, and a blocked or failed one to
+pending.`,
 		Example: "  quartet board step keeper/build approve completed --result \"signed\"",
 	}
-	cmd.Flags().StringVar(&result, "result", "", "What came of it")
-	cmd.Flags().StringVar(&req.Reason, "reason", "", "Why")
-	cmd.Flags().StringSliceVar(&req.ArtifactIds, "artifact", nil, "What it made; may be repeated")
+	cmd.Flags().StringVar(&result, "result", "", "The result of the step")
+	cmd.Flags().StringVar(&req.Reason, "reason", "", "The reason, for people")
+	cmd.Flags().StringSliceVar(&req.ArtifactIds, "artifact", nil, "Id of an artifact that the step produced; may be repeated")
 	cmd.RunE = onBoard(s, func(cmd *cobra.Command, c boardv1.BoardServiceClient, sessionID, boardID string, args []string) error {
 		status = args[1]
 		var err error

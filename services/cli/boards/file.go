@@ -13,16 +13,17 @@ import (
 	"quartet/services/cli/exit"
 )
 
-// boardFile is a board as a person writes it.
+// boardFile is the YAML file from which apply creates or changes a board.
 type boardFile struct {
 	Board   string     `yaml:"board"`   // board_id
 	Wal     string     `yaml:"wal"`     // wal_name; default: the board's id
 	Title   string     `yaml:"title"`   // of the board
-	Summary string     `yaml:"summary"` // what it is for
-	Pool    string     `yaml:"pool"`    // where steps go that name none
+	Summary string     `yaml:"summary"` // its purpose
+	Pool    string     `yaml:"pool"`    // pool of the steps that name none
 	Steps   []stepFile `yaml:"steps"`
 }
 
+// stepFile is a step in a boardFile.
 type stepFile struct {
 	ID       string   `yaml:"id"`
 	Title    string   `yaml:"title"` // default: the id
@@ -32,8 +33,8 @@ type stepFile struct {
 	Required *bool    `yaml:"required"` // default: true
 }
 
-// readBoardFile reads one board and lets no unknown field pass: a misspelt
-// "need:" would make a step that starts too early.
+// readBoardFile reads one board. It refuses unknown fields, because a misspelt "need:"
+// would be a step that starts too early.
 func readBoardFile(text string) (*boardFile, error) {
 	dec := yaml.NewDecoder(bytes.NewReader([]byte(text)))
 	dec.KnownFields(true)
@@ -72,15 +73,15 @@ func (s stepFile) input() *boardv1.StepInput {
 	}
 }
 
-// change is an operation with what is said of it.
+// change is an operation and its description for people.
 type change struct {
 	op   *boardv1.Operation
-	says string
+	text string
 }
 
-// changes are what makes a board what the file says. Steps that the file does
-// not have stay, unless prune is set; what was done stays in any case. New
-// steps come first, since others may come to need them, and gone ones last.
+// changes returns the operations after which board b matches the file. Steps that
+// are not in the file are deleted only if prune is set; results are always kept. Added
+// steps are first, because changed steps may need them, and deleted ones last.
 func (f *boardFile) changes(b *boardv1.Board, prune bool) []change {
 	var out []change
 	if f.Title != b.GetTitle() || f.Summary != b.GetSummary() {
@@ -88,30 +89,30 @@ func (f *boardFile) changes(b *boardv1.Board, prune bool) []change {
 			Op: boardv1.OperationKind_OPERATION_KIND_UPDATE_TASK, Task: &boardv1.UpdateTask{Title: &f.Title, Summary: &f.Summary},
 		}, "~ the board: title and summary"})
 	}
-	there := map[string]*boardv1.Step{}
+	existing := map[string]*boardv1.Step{}
 	for _, s := range b.GetSteps() {
-		there[s.GetStepId()] = s
+		existing[s.GetStepId()] = s
 	}
 	var changed []change
 	named := map[string]bool{}
-	for _, s := range f.inOrder() {
+	for _, s := range f.sortedSteps() {
 		named[s.ID] = true
-		old := there[s.ID]
+		old := existing[s.ID]
 		if old == nil {
 			out = append(out, change{&boardv1.Operation{Op: boardv1.OperationKind_OPERATION_KIND_ADD_STEP, Step: s.input()}, "+ " + s.ID})
 			continue
 		}
-		if fields, what := s.fields(old, f.Pool); what != "" {
+		if fields, names := s.fields(old, f.Pool); names != "" {
 			changed = append(changed, change{&boardv1.Operation{
 				Op: boardv1.OperationKind_OPERATION_KIND_UPDATE_STEP, StepId: s.ID, Fields: fields,
-			}, fmt.Sprintf("~ %s: %s", s.ID, what)})
+			}, fmt.Sprintf("~ %s: %s", s.ID, names)})
 		}
 	}
 	out = append(out, changed...)
 	if !prune {
 		return out
 	}
-	for _, s := range slices.Backward(byNeed(b.GetSteps())) {
+	for _, s := range slices.Backward(sortByNeeds(b.GetSteps())) {
 		if !named[s.GetStepId()] {
 			out = append(out, change{&boardv1.Operation{
 				Op: boardv1.OperationKind_OPERATION_KIND_DELETE_STEP, StepId: s.GetStepId(), Reason: "not in the applied file",
@@ -121,17 +122,17 @@ func (f *boardFile) changes(b *boardv1.Board, prune bool) []change {
 	return out
 }
 
-// fields are what differs, and its names.
+// fields returns the fields in which s differs from old, and their names as a list.
 func (s stepFile) fields(old *boardv1.Step, pool string) (*boardv1.StepFields, string) {
-	f, what := &boardv1.StepFields{}, ""
-	differs := func(name string, is bool) bool {
-		if is && what != "" {
-			what += ", "
+	f, names := &boardv1.StepFields{}, ""
+	differs := func(name string, differs bool) bool {
+		if differs && names != "" {
+			names += ", "
 		}
-		if is {
-			what += name
+		if differs {
+			names += name
 		}
-		return is
+		return differs
 	}
 	if differs("title", s.Title != old.GetTitle()) {
 		f.Title = &s.Title
@@ -152,37 +153,39 @@ func (s stepFile) fields(old *boardv1.Step, pool string) (*boardv1.StepFields, s
 	if differs("pool", pool != "" && pool != old.GetWorkerPoolId()) {
 		f.WorkerPoolId = &pool
 	}
-	return f, what
+	return f, names
 }
 
 func sorted(s []string) []string { return slices.Sorted(slices.Values(s)) }
 
-// inOrder gives the file's steps so that each comes after what it needs; those
-// of a cycle, which the server will refuse by name, come last.
-func (f *boardFile) inOrder() []stepFile {
+// sortedSteps returns the file's steps, each after the steps that it needs. Steps of a
+// cycle, which the server refuses by name, are last.
+func (f *boardFile) sortedSteps() []stepFile {
 	nodes := make([]node, len(f.Steps))
 	for i, s := range f.Steps {
 		nodes[i] = node{s.ID, s.Needs}
 	}
-	return layered(f.Steps, nodes)
+	return topological(f.Steps, nodes)
 }
 
-func byNeed(steps []*boardv1.Step) []*boardv1.Step {
+// sortByNeeds returns steps, each after the steps that it needs.
+func sortByNeeds(steps []*boardv1.Step) []*boardv1.Step {
 	nodes := make([]node, len(steps))
 	for i, s := range steps {
 		nodes[i] = node{s.GetStepId(), s.GetDependsOnStepIds()}
 	}
-	return layered(steps, nodes)
+	return topological(steps, nodes)
 }
 
-func layered[S any](steps []S, nodes []node) []S {
+// topological returns steps in the order of their nodes' needs. steps[i] is nodes[i].
+func topological[S any](steps []S, nodes []node) []S {
 	index := map[string]int{}
 	for i, n := range nodes {
 		index[n.id] = i
 	}
 	var out []S
 	taken := make([]bool, len(steps))
-	for _, i := range inOrder(nodes, index) {
+	for _, i := range topologicalOrder(nodes, index) {
 		out, taken[i] = append(out, steps[i]), true
 	}
 	for i, s := range steps {

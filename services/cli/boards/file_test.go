@@ -30,12 +30,12 @@ func TestBoardFile(t *testing.T) {
 	require.Equal(t, "build", f.Wal)
 	in := f.inputs()
 	require.Len(t, in, 4)
-	require.Equal(t, "release", in[0].GetTitle(), "a step without a title is called by its id")
+	require.Equal(t, "release", in[0].GetTitle(), "the default title is the id")
 	require.Equal(t, []string{"vet", "test"}, in[0].GetDependsOnStepIds())
 	require.Nil(t, in[0].Required)
 	require.False(t, *in[2].Required)
 
-	for text, says := range map[string]string{
+	for text, want := range map[string]string{
 		"": "it is empty",
 		"board: x\nsteps:\n - id: a\n   need: [b]": "line 4: field need not found",
 		"board: [x]":                "line 1",
@@ -43,41 +43,41 @@ func TestBoardFile(t *testing.T) {
 		"{":                         "cannot be read",
 	} {
 		_, err := readBoardFile(text)
-		require.ErrorContains(t, err, says, text)
+		require.ErrorContains(t, err, want, text)
 	}
 }
 
 func TestBoardFileChanges(t *testing.T) {
 	f, err := readBoardFile(buildFile)
 	require.NoError(t, err)
-	said := func(cs []change) (lines []string) {
+	texts := func(cs []change) (lines []string) {
 		for _, c := range cs {
-			lines = append(lines, c.says)
+			lines = append(lines, c.text)
 		}
 		return lines
 	}
 	fresh := &boardv1.Board{Title: "Build it"}
-	require.Equal(t, []string{"+ fetch", "+ vet", "+ test", "+ release"}, said(f.changes(fresh, true)), "each after what it needs")
+	require.Equal(t, []string{"+ fetch", "+ vet", "+ test", "+ release"}, texts(f.changes(fresh, true)), "each after the steps that it needs")
 
-	there := &boardv1.Board{Title: "Build it", Steps: []*boardv1.Step{
+	existing := &boardv1.Board{Title: "Build it", Steps: []*boardv1.Step{
 		{StepId: "fetch", Title: "fetch", Required: true, WorkerPoolId: "go"},
 		{StepId: "vet", Title: "vet", DependsOnStepIds: []string{"fetch"}, WorkerPoolId: "go"},
 		{StepId: "test", Title: "Run the tests", DependsOnStepIds: []string{"fetch"}, Required: true, WorkerPoolId: "slow"},
 		{StepId: "release", Title: "release", DependsOnStepIds: []string{"test", "vet"}, Required: true, WorkerPoolId: "go"},
 	}}
-	require.Empty(t, f.changes(there, true), "applying twice does nothing twice")
+	require.Empty(t, f.changes(existing, true), "applying the file again changes nothing")
 
-	there.Title = "Something else"
-	there.Steps[0].Summary = "to be emptied"
-	there.Steps[2].WorkerPoolId = "go"
-	there.Steps[2].Required = false
-	there.Steps[3].DependsOnStepIds = []string{"old-2"}
-	there.Steps = append(there.Steps,
+	existing.Title = "Something else"
+	existing.Steps[0].Summary = "to be emptied"
+	existing.Steps[2].WorkerPoolId = "go"
+	existing.Steps[2].Required = false
+	existing.Steps[3].DependsOnStepIds = []string{"old-2"}
+	existing.Steps = append(existing.Steps,
 		&boardv1.Step{StepId: "old-1"}, &boardv1.Step{StepId: "old-2", DependsOnStepIds: []string{"old-1"}})
 	kept := []string{"~ the board: title and summary", "~ fetch: summary", "~ test: required, pool", "~ release: needs"}
-	require.Equal(t, kept, said(f.changes(there, false)))
-	all := f.changes(there, true)
-	require.Equal(t, append(kept, "- old-2", "- old-1"), said(all), "nothing is deleted while something needs it")
+	require.Equal(t, kept, texts(f.changes(existing, false)))
+	all := f.changes(existing, true)
+	require.Equal(t, append(kept, "- old-2", "- old-1"), texts(all), "a step is deleted before the steps that it needs")
 	require.Equal(t, []string{"vet", "test"}, all[3].op.GetFields().GetDependsOnStepIds().GetStepIds())
 	require.Empty(t, all[1].op.GetFields().GetSummary())
 	require.NotNil(t, all[1].op.GetFields().Summary)

@@ -11,31 +11,31 @@ type node struct {
 	needs []string // ids of nodes
 }
 
-// mostLanes is how many edges may run beside each other before a picture says
-// less than names do.
-const mostLanes = 24
+// maxLanes is how many edges may run beside each other; with more, a picture is less
+// readable than a list of names.
+const maxLanes = 24
 
-// drawn is a node with what stands before it.
-type drawn struct {
+// graphLine is a node with the drawing to its left.
+type graphLine struct {
 	node   int    // index into the nodes given
-	gutter string // lanes, the edges that end here, and the mark's place as a NUL
+	gutter string // lanes, the edges that end here, and a NUL where the node's mark goes
 }
 
-// graph lays a DAG out, one node a line, each below all that it needs: the lanes
-// to its left are nodes that are still needed further down.
+// graph lays out a DAG, one node per line, each below the nodes that it needs. The
+// lanes to its left belong to nodes that are still needed further down.
 //
 //	○ fetch
 //	├─○ vet
 //	├─│─○ build
 //	│ └─┴─○ release
 //
-// It answers ok=false where more than mostLanes lanes would be needed.
-func graph(nodes []node) (lines []drawn, ok bool) {
+// ok is false if more than maxLanes lanes would be needed.
+func graph(nodes []node) (lines []graphLine, ok bool) {
 	index := make(map[string]int, len(nodes))
 	for i, n := range nodes {
 		index[n.id] = i
 	}
-	left := make([]int, len(nodes)) // dependents that are not drawn yet
+	left := make([]int, len(nodes)) // number of dependents that are not drawn yet
 	for _, n := range nodes {
 		for _, need := range n.needs {
 			if at, known := index[need]; known {
@@ -43,18 +43,18 @@ func graph(nodes []node) (lines []drawn, ok bool) {
 			}
 		}
 	}
-	lanes := []int{} // the node that each lane comes from; -1: free
+	lanes := []int{} // the node that each lane belongs to; -1: free
 	ok = true
-	for _, i := range inOrder(nodes, index) {
-		var from []int // lanes that this node hangs on
+	for _, i := range topologicalOrder(nodes, index) {
+		var from []int // lanes of the nodes that this one needs
 		for lane, source := range lanes {
 			if source >= 0 && slices.Contains(nodes[i].needs, nodes[source].id) {
 				from = append(from, lane)
 				left[source]--
 			}
 		}
-		at := place(lanes, from)
-		lines = append(lines, drawn{i, gutter(lanes, from, at, left)})
+		at := freeLane(lanes, from)
+		lines = append(lines, graphLine{i, gutter(lanes, from, at, left)})
 		for _, lane := range from {
 			if left[lanes[lane]] == 0 {
 				lanes[lane] = -1
@@ -69,27 +69,28 @@ func graph(nodes []node) (lines []drawn, ok bool) {
 		for len(lanes) > 0 && lanes[len(lanes)-1] < 0 {
 			lanes = lanes[:len(lanes)-1]
 		}
-		ok = ok && len(lanes) <= mostLanes
+		ok = ok && len(lanes) <= maxLanes
 	}
 	return lines, ok
 }
 
-// inOrder sorts nodes so that each comes after all that it needs, and otherwise
-// as near as possible to what it hangs on, in the order given.
-func inOrder(nodes []node, index map[string]int) []int {
-	waits := make([]int, len(nodes))
+// topologicalOrder sorts nodes so that each is after the nodes that it needs, and
+// otherwise as near to them as possible, in the given order. Nodes of a cycle are left
+// out.
+func topologicalOrder(nodes []node, index map[string]int) []int {
+	unmet := make([]int, len(nodes))
 	dependents := make([][]int, len(nodes))
 	for i, n := range nodes {
 		for _, need := range n.needs {
 			if at, known := index[need]; known {
-				waits[i]++
+				unmet[i]++
 				dependents[at] = append(dependents[at], i)
 			}
 		}
 	}
-	var free []int // a stack: what was just freed is drawn next
+	var free []int // a stack: a node whose last need was just drawn is drawn next
 	for i := len(nodes) - 1; i >= 0; i-- {
-		if waits[i] == 0 {
+		if unmet[i] == 0 {
 			free = append(free, i)
 		}
 	}
@@ -99,7 +100,7 @@ func inOrder(nodes []node, index map[string]int) []int {
 		free = free[:len(free)-1]
 		order = append(order, i)
 		for _, d := range slices.Backward(dependents[i]) {
-			if waits[d]--; waits[d] == 0 {
+			if unmet[d]--; unmet[d] == 0 {
 				free = append(free, d)
 			}
 		}
@@ -107,8 +108,8 @@ func inOrder(nodes []node, index map[string]int) []int {
 	return order
 }
 
-// place is the first free lane to the right of all that the node hangs on.
-func place(lanes, from []int) int {
+// freeLane returns the first free lane to the right of the lanes that the node needs.
+func freeLane(lanes, from []int) int {
 	at := 0
 	if len(from) > 0 {
 		at = from[len(from)-1] + 1
@@ -119,37 +120,38 @@ func place(lanes, from []int) int {
 	return at
 }
 
-// gutter draws the lanes beside a node whose edges come from the lanes given.
+// gutter draws the lanes beside a node in lane at, whose edges start in the lanes from.
 func gutter(lanes, from []int, at int, left []int) string {
 	var b strings.Builder
-	begins := at
+	first := at
 	if len(from) > 0 {
-		begins = from[0]
+		first = from[0]
 	}
 	for lane := range max(len(lanes), at+1) {
 		if lane > 0 {
-			b.WriteRune(pick(lane > begins && lane <= at, '─', ' '))
+			b.WriteRune(pick(lane > first && lane <= at, '─', ' '))
 		}
 		used := lane < len(lanes) && lanes[lane] >= 0
 		switch {
 		case lane == at:
 			b.WriteByte(0)
 		case slices.Contains(from, lane):
-			goesOn := left[lanes[lane]] > 0
-			if lane == begins {
-				b.WriteRune(pick(goesOn, '├', '└'))
+			continues := left[lanes[lane]] > 0
+			if lane == first {
+				b.WriteRune(pick(continues, '├', '└'))
 			} else {
-				b.WriteRune(pick(goesOn, '┼', '┴'))
+				b.WriteRune(pick(continues, '┼', '┴'))
 			}
 		case used:
 			b.WriteRune('│') // also where an edge passes behind it
 		default:
-			b.WriteRune(pick(lane > begins && lane < at, '─', ' '))
+			b.WriteRune(pick(lane > first && lane < at, '─', ' '))
 		}
 	}
 	return strings.TrimRight(b.String(), " ")
 }
 
+// pick returns a if yes is set, otherwise b.
 func pick(yes bool, a, b rune) rune {
 	if yes {
 		return a

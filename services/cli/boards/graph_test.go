@@ -49,9 +49,9 @@ o b
 	}
 }
 
-// Whatever the graph: every node stands once, below what it needs, and hangs on
-// as many lanes as it has needs.
-func TestGraphOfAnything(t *testing.T) {
+// In any graph every node is drawn once, below the nodes that it needs, and has one edge
+// for each of them.
+func TestRandomGraphs(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(0, 30).Draw(t, "n")
 		nodes := make([]node, n)
@@ -70,7 +70,7 @@ func TestGraphOfAnything(t *testing.T) {
 		for _, l := range lines {
 			n := nodes[l.node]
 			for _, need := range n.needs {
-				require.True(t, above[need], "%s stands above %s", n.id, need)
+				require.True(t, above[need], "%s is above %s", n.id, need)
 			}
 			require.False(t, above[n.id])
 			above[n.id] = true

@@ -20,20 +20,20 @@ func dispatchCommand(s *session.Session) *cobra.Command {
 	var steps []string
 	var timeout, wait string
 	cmd := &cobra.Command{
-		Use: "dispatch SESSION/BOARD", Short: "Send one worker to do one step", Args: input.Exactly("SESSION/BOARD"),
-		Long: `Start one run of a worker. It claims one of the pool's ready steps, or one of
-those that --step names, and works it. A pool without a free worker refuses
-(WORKER_POOL_BUSY): there is no hidden queue. --wait waits for the end, at most 55s;
-"quartet board runs" shows it afterwards.`,
-		Example: "  quartet board dispatch keeper/build --pool go --wait 30s\n  quartet board dispatch keeper/build --step test -i \"mind the flaky one\"",
+		Use: "dispatch SESSION/BOARD", Short: "Start one run of a worker for one step", Args: input.Exactly("SESSION/BOARD"),
+		Long: `Start one run of a worker. It claims a ready step of the pool, or one that --step
+names, and executes it. If no worker of the pool is free, the command fails with
+WORKER_POOL_BUSY; nothing is queued. --wait waits for the end, at most 55s;
+"quartet board runs" shows the result later.`,
+		Example: "  quartet board dispatch keeper/build --pool go --wait 30s\n  quartet board dispatch keeper/build --step test -i \"TestUpload is flaky\"",
 	}
 	fl := cmd.Flags()
 	fl.StringVar(&req.WorkerPoolId, "pool", "", "The pool (default: the board's)")
-	fl.StringVar(&req.WorkerId, "worker", "", "This worker of it (default: any that is free)")
+	fl.StringVar(&req.WorkerId, "worker", "", "The worker of the pool (default: any free one)")
 	fl.StringSliceVar(&steps, "step", nil, "Only this step; may be repeated")
-	fl.StringVarP(&req.Instruction, "instruction", "i", "", "What the worker is told")
-	fl.StringVar(&timeout, "timeout", "", "When it is stopped, such as 30m (default 1h)")
-	fl.StringVar(&wait, "wait", "", "How long to wait for its end (default: not at all)")
+	fl.StringVarP(&req.Instruction, "instruction", "i", "", "Text for the worker")
+	fl.StringVar(&timeout, "timeout", "", "Stop the run after this duration, such as 30m (default 1h)")
+	fl.StringVar(&wait, "wait", "", "Wait this long for its end (default: do not wait)")
 	cmd.RunE = onBoard(s, func(cmd *cobra.Command, c boardv1.BoardServiceClient, sessionID, boardID string, _ []string) error {
 		req.SessionId, req.BoardId, req.RequestId, req.AllowedStepIds = sessionID, boardID, s.RequestID, stepList(steps)
 		var err error
@@ -47,11 +47,12 @@ those that --step names, and works it. A pool without a free worker refuses
 		if err != nil {
 			return err
 		}
-		return s.Show(cmd, resp, func(p *output.Printer) { runLine(p, resp.GetRun()) })
+		return s.Show(cmd, resp, func(p *output.Printer) { writeRun(p, resp.GetRun()) })
 	})
 	return s.Mutation(cmd)
 }
 
+// stepList returns nil for no steps, which allows all of them.
 func stepList(steps []string) *boardv1.StepList {
 	if len(steps) == 0 {
 		return nil
@@ -59,11 +60,12 @@ func stepList(steps []string) *boardv1.StepList {
 	return &boardv1.StepList{StepIds: steps}
 }
 
-func runLine(p *output.Printer, r *boardv1.WorkerRun) {
+// writeRun writes a run as one line, and its result below it.
+func writeRun(p *output.Printer, r *boardv1.WorkerRun) {
 	p.Printf("%s %s", r.GetRunId(), pbjson.EnumText(r.GetStatus()))
 	switch {
 	case r.GetNoStepClaimed():
-		p.Printf(", found nothing to claim")
+		p.Printf(", no step was ready to claim")
 	case r.GetClaimedStepId() != "":
 		p.Printf(", step %s", r.GetClaimedStepId())
 		if r.GetStepStatus() != boardv1.StepStatus_STEP_STATUS_UNSPECIFIED {
@@ -83,15 +85,15 @@ func openCommand(s *session.Session) *cobra.Command {
 	req := &boardv1.OpenStandingDispatchRequest{}
 	var steps []string
 	cmd := &cobra.Command{
-		Use: "open SESSION/BOARD POOL", Short: "Let a pool's workers take steps until it is closed", Args: input.Exactly("SESSION/BOARD", "POOL"),
-		Long: `A standing dispatch: each worker of the pool that is free takes the next ready
-step, in a run of its own, until "quartet board close". Nobody claims a step without
-a dispatch.`,
+		Use: "open SESSION/BOARD POOL", Short: "Let the workers of a pool claim steps until closed", Args: input.Exactly("SESSION/BOARD", "POOL"),
+		Long: `Open a standing dispatch: each free worker of the pool claims the next ready step,
+in a run of its own, until "quartet board close". Without a dispatch no worker
+claims a step.`,
 		Example: "  quartet board open keeper/build go --parallel 4",
 	}
-	cmd.Flags().Int32Var(&req.MaxParallel, "parallel", 0, "How many steps at once (default 1000)")
+	cmd.Flags().Int32Var(&req.MaxParallel, "parallel", 0, "Maximum number of steps at once (default 1000)")
 	cmd.Flags().StringSliceVar(&steps, "step", nil, "Only this step; may be repeated")
-	cmd.Flags().StringVarP(&req.Instruction, "instruction", "i", "", "What the workers are told")
+	cmd.Flags().StringVarP(&req.Instruction, "instruction", "i", "", "Text for the workers")
 	cmd.RunE = onBoard(s, func(cmd *cobra.Command, c boardv1.BoardServiceClient, sessionID, boardID string, args []string) error {
 		req.SessionId, req.BoardId, req.RequestId, req.WorkerPoolId, req.AllowedStepIds = sessionID, boardID, s.RequestID, args[0], stepList(steps)
 		resp, err := c.OpenStandingDispatch(cmd.Context(), req)
@@ -100,7 +102,7 @@ a dispatch.`,
 		}
 		return s.Show(cmd, resp, func(p *output.Printer) {
 			d := resp.GetDispatch()
-			p.Printf("%s: pool %s takes up to %d steps at once; quartet board close %s/%s %s ends it\n",
+			p.Printf("%s: pool %s claims up to %d steps at once; end it with: quartet board close %s/%s %s\n",
 				d.GetDispatchId(), d.GetWorkerPoolId(), d.GetMaxParallel(), sessionID, boardID, d.GetDispatchId())
 		})
 	})
@@ -109,7 +111,7 @@ a dispatch.`,
 
 func closeCommand(s *session.Session) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "close SESSION/BOARD DISPATCH", Short: "End a standing dispatch; its runs go on", Args: input.Exactly("SESSION/BOARD", "DISPATCH"),
+		Use: "close SESSION/BOARD DISPATCH", Short: "Close a standing dispatch; its runs continue", Args: input.Exactly("SESSION/BOARD", "DISPATCH"),
 		Example: "  quartet board close keeper/build dsp_01h455vb4pex5vsknk084sn02q",
 	}
 	cmd.RunE = onBoard(s, func(cmd *cobra.Command, c boardv1.BoardServiceClient, sessionID, boardID string, args []string) error {
@@ -120,7 +122,7 @@ func closeCommand(s *session.Session) *cobra.Command {
 			return err
 		}
 		return s.Show(cmd, resp, func(p *output.Printer) {
-			p.Printf("%s closed, %d runs go on\n", resp.GetDispatch().GetDispatchId(), resp.GetDispatch().GetRunning())
+			p.Printf("%s closed, %d runs continue\n", resp.GetDispatch().GetDispatchId(), resp.GetDispatch().GetRunning())
 		})
 	})
 	return s.Mutation(cmd)
@@ -132,33 +134,34 @@ func runsCommand(s *session.Session) *cobra.Command {
 		Use: "runs SESSION/BOARD", Short: "List the runs of workers on a board", Args: input.Exactly("SESSION/BOARD"),
 		Example: "  quartet board runs keeper/build --running",
 	}
-	cmd.Flags().BoolVar(&req.RunningOnly, "running", false, "Only those under way")
-	cmd.Flags().Int32Var(&req.Limit, "limit", 0, "How many (default 50)")
+	cmd.Flags().BoolVar(&req.RunningOnly, "running", false, "Only running ones")
+	cmd.Flags().Int32Var(&req.Limit, "limit", 0, "Maximum number of runs (default 50)")
 	cmd.RunE = onBoard(s, func(cmd *cobra.Command, c boardv1.BoardServiceClient, sessionID, boardID string, _ []string) error {
 		req.SessionId, req.BoardId = sessionID, boardID
 		resp, err := c.ListWorkerRuns(cmd.Context(), req)
 		if err != nil {
 			return err
 		}
-		return s.Show(cmd, resp, func(p *output.Printer) { runTable(p, resp.GetRuns()) })
+		return s.Show(cmd, resp, func(p *output.Printer) { writeRuns(p, resp.GetRuns()) })
 	})
 	return cmd
 }
 
-func runTable(p *output.Printer, runs []*boardv1.WorkerRun) {
+// writeRuns writes runs as a table.
+func writeRuns(p *output.Printer, runs []*boardv1.WorkerRun) {
 	var rows [][]string
 	for _, r := range runs {
 		step := r.GetClaimedStepId()
 		if r.GetNoStepClaimed() {
 			step = "none"
 		}
-		stands := ""
+		status := ""
 		if r.GetStepStatus() != boardv1.StepStatus_STEP_STATUS_UNSPECIFIED {
-			stands = pbjson.EnumText(r.GetStepStatus())
+			status = pbjson.EnumText(r.GetStepStatus())
 		}
-		rows = append(rows, []string{r.GetRunId(), pbjson.EnumText(r.GetStatus()), r.GetWorkerId(), step, stands, output.Time(r.GetDispatchedAt()), output.Printable(output.Shorten(joined(r.GetStepResultSummary(), r.GetEndReason()), 60))})
+		rows = append(rows, []string{r.GetRunId(), pbjson.EnumText(r.GetStatus()), r.GetWorkerId(), step, status, output.Time(r.GetDispatchedAt()), output.Printable(output.Shorten(joined(r.GetStepResultSummary(), r.GetEndReason()), 60))})
 	}
-	p.Table("no runs", []string{"RUN", "STATUS", "WORKER", "STEP", "STANDS", "DISPATCHED", "RESULT"}, rows)
+	p.Table("no runs", []string{"RUN", "STATUS", "WORKER", "STEP", "STEP STATUS", "DISPATCHED", "RESULT"}, rows)
 }
 
 func cancelRunCommand(s *session.Session) *cobra.Command {
@@ -171,7 +174,7 @@ func cancelRunCommand(s *session.Session) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return s.Show(cmd, resp, func(p *output.Printer) { runLine(p, resp.GetRun()) })
+		return s.Show(cmd, resp, func(p *output.Printer) { writeRun(p, resp.GetRun()) })
 	})
 	return s.Mutation(cmd)
 }
@@ -196,18 +199,18 @@ func workersCommand(s *session.Session) *cobra.Command {
 			})
 		}),
 	}
-	cmd.Flags().StringVar(&req.WorkerPoolId, "pool", "", "Only of this pool")
+	cmd.Flags().StringVar(&req.WorkerPoolId, "pool", "", "Only workers of this pool")
 	return cmd
 }
 
 func inspectCommand(s *session.Session) *cobra.Command {
 	req := &boardv1.InspectBoardRequest{}
 	cmd := &cobra.Command{
-		Use: "inspect SESSION/BOARD", Short: "Show what happened on a board, and what its workers were given", Args: input.Exactly("SESSION/BOARD"),
+		Use: "inspect SESSION/BOARD", Short: "Show the history of a board: its runs, dispatches and newest log lines", Args: input.Exactly("SESSION/BOARD"),
 		Example: "  quartet board inspect keeper/build --lines 20",
 	}
-	cmd.Flags().Int32Var(&req.Timeline, "lines", 0, "How many of the newest lines of its WAL (default 50)")
-	cmd.Flags().StringVar(&req.WalName, "wal", "", "The log, where several boards of the name have ended")
+	cmd.Flags().Int32Var(&req.Timeline, "lines", 0, "Number of the newest lines of its log (default 50)")
+	cmd.Flags().StringVar(&req.WalName, "wal", "", "The name of the log, if several boards of this name have ended")
 	cmd.RunE = onBoard(s, func(cmd *cobra.Command, c boardv1.BoardServiceClient, sessionID, boardID string, _ []string) error {
 		req.SessionId, req.BoardId = sessionID, boardID
 		resp, err := c.InspectBoard(cmd.Context(), req)
@@ -217,14 +220,14 @@ func inspectCommand(s *session.Session) *cobra.Command {
 		return s.Show(cmd, resp, func(p *output.Printer) {
 			drawBoard(p, resp.GetBoard(), s.Now())
 			p.Printf("\n%s\n", p.Paint(output.Bold, "RUNS"))
-			runTable(p, resp.GetRuns())
+			writeRuns(p, resp.GetRuns())
 			for _, d := range resp.GetDispatched() {
 				if d.GetUpdatedAfterDispatch() {
-					p.Printf("%s: step %s was changed after it was given out\n", d.GetRunId(), d.GetNow().GetStepId())
+					p.Printf("%s: step %s was changed after it was dispatched\n", d.GetRunId(), d.GetNow().GetStepId())
 				}
 			}
 			for _, d := range resp.GetDispatches() {
-				p.Printf("%s: pool %s, up to %d at once, %d under way\n", d.GetDispatchId(), d.GetWorkerPoolId(), d.GetMaxParallel(), d.GetRunning())
+				p.Printf("%s: pool %s, up to %d at once, %d running\n", d.GetDispatchId(), d.GetWorkerPoolId(), d.GetMaxParallel(), d.GetRunning())
 			}
 			p.Printf("\n%s\n", p.Paint(output.Bold, "TIMELINE"))
 			for _, line := range resp.GetTimeline() {
@@ -237,7 +240,7 @@ func inspectCommand(s *session.Session) *cobra.Command {
 
 func templateCommand(s *session.Session) *cobra.Command {
 	return &cobra.Command{
-		Use: "template", Short: "Show how to write a good board", Args: input.None, Example: "  quartet board template",
+		Use: "template", Short: "Show a guide to writing a board", Args: input.None, Example: "  quartet board template",
 		RunE: s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, _ []string) error {
 			resp, err := boardv1.NewBoardServiceClient(conn).GetTemplate(cmd.Context(), &boardv1.GetTemplateRequest{})
 			if err != nil {
@@ -251,7 +254,7 @@ func templateCommand(s *session.Session) *cobra.Command {
 func summaryCommand(s *session.Session) *cobra.Command {
 	req := &boardv1.GetSummaryRequest{}
 	cmd := &cobra.Command{
-		Use: "summary SESSION", Short: "Show what a model is told of a session's boards", Args: input.Exactly("SESSION"), Example: "  quartet board summary keeper --budget 600",
+		Use: "summary SESSION", Short: "Show the summary of a session's boards that is part of a model's context", Args: input.Exactly("SESSION"), Example: "  quartet board summary keeper --budget 600",
 		RunE: s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
 			req.SessionId = args[0]
 			resp, err := boardv1.NewBoardServiceClient(conn).GetSummary(cmd.Context(), req)
@@ -263,6 +266,6 @@ func summaryCommand(s *session.Session) *cobra.Command {
 			})
 		}),
 	}
-	cmd.Flags().Int32Var(&req.TokenBudget, "budget", 0, "In tokens (default 1200)")
+	cmd.Flags().Int32Var(&req.TokenBudget, "budget", 0, "Maximum size in tokens (default 1200)")
 	return cmd
 }

@@ -56,7 +56,7 @@ func listWals(s *session.Session) *cobra.Command {
 				for _, w := range resp.GetWals() {
 					rows = append(rows, []string{w.GetWalName(), w.GetBoardId(), pbjson.EnumText(w.GetStatus()), fmt.Sprint(w.GetLastWalSeq()), w.GetWalPath()})
 				}
-				p.Table("no boards were made", []string{"WAL", "BOARD", "STATUS", "LINES", "PATH"}, rows)
+				p.Table("no boards", []string{"WAL", "BOARD", "STATUS", "LINES", "PATH"}, rows)
 				p.NextPage(resp.GetNextPageToken())
 			})
 		}),
@@ -70,14 +70,14 @@ func readWal(s *session.Session) *cobra.Command {
 	var after int64
 	var limit time.Duration
 	cmd := &cobra.Command{
-		Use: "read SESSION WAL", Short: "Write a log to stdout, as it is", Args: input.Exactly("SESSION", "WAL"),
-		Long: `Write a board's log: JSON Lines, a line for each event. With --follow until the
-board has ended, ^C or --timeout.`,
+		Use: "read SESSION WAL", Short: "Write a log to stdout unchanged", Args: input.Exactly("SESSION", "WAL"),
+		Long: `Write a board's log to stdout: JSON Lines, a line per event. With --follow, wait for
+further lines until the board has ended, ^C or --timeout.`,
 		Example: "  quartet board wal read keeper build > build.wal.jsonl\n  quartet board wal read keeper build --follow",
 	}
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "Wait for more")
-	cmd.Flags().Int64Var(&after, "after", 0, "Only the lines behind this wal_seq")
-	cmd.Flags().DurationVar(&limit, "timeout", 0, "With --follow: end after this time; 0: never")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "Wait for further lines")
+	cmd.Flags().Int64Var(&after, "after", 0, "Only the lines after this wal_seq")
+	cmd.Flags().DurationVar(&limit, "timeout", 0, "With --follow: stop after this time; 0: never")
 	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
 		c := boardv1.NewBoardServiceClient(conn)
 		if !follow {
@@ -106,14 +106,15 @@ board has ended, ^C or --timeout.`,
 	return cmd
 }
 
-// copyWal writes the lines that are there and gives the number of the last.
-func copyWal(ctx context.Context, c boardv1.BoardServiceClient, sessionID, wal string, after int64, to io.Writer) (int64, error) {
+// copyWal writes the lines of a log after the line number after to w, and returns the
+// number of the last line written.
+func copyWal(ctx context.Context, c boardv1.BoardServiceClient, sessionID, wal string, after int64, w io.Writer) (int64, error) {
 	for {
 		resp, err := c.ReadWal(ctx, &boardv1.ReadWalRequest{SessionId: sessionID, WalName: wal, AfterWalSeq: after, Limit: 2000})
 		if err != nil {
 			return after, err
 		}
-		if _, err := to.Write(resp.GetLines()); err != nil {
+		if _, err := w.Write(resp.GetLines()); err != nil {
 			return after, err
 		}
 		if len(resp.GetLines()) > 0 {
@@ -130,13 +131,14 @@ func syncCommand(s *session.Session, replay Replay) *cobra.Command {
 	var limit time.Duration
 	cmd := &cobra.Command{
 		Use: "sync SESSION DIR", Short: "Keep copies of a session's logs in a directory", Args: input.Exactly("SESSION", "DIR"),
-		Long: `Bring DIR/SESSION/<wal>.wal.jsonl up to date for every board of the session: what a
-copy has is checked and kept, a line that was cut off is written anew, and a copy
-that says something else is refused and left alone. With --follow again and again.`,
+		Long: `Bring DIR/SESSION/<wal>.wal.jsonl up to date for every board of the session. The
+lines of an existing copy are checked and kept, an incomplete last line is written
+again, and a file that is not a copy of that log is reported and not changed. With
+--follow this is repeated every second.`,
 		Example: "  quartet board wal sync keeper ./tasks --follow",
 	}
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "Go on until ^C or --timeout")
-	cmd.Flags().DurationVar(&limit, "timeout", 0, "With --follow: end after this time; 0: never")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "Repeat until ^C or --timeout")
+	cmd.Flags().DurationVar(&limit, "timeout", 0, "With --follow: stop after this time; 0: never")
 	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
 		ctx, cancel := session.WithTimeout(cmd, limit)
 		defer cancel()
@@ -160,7 +162,7 @@ that says something else is refused and left alone. With --follow again and agai
 	return cmd
 }
 
-// syncWals brings every log of a session up to date.
+// syncWals brings the copy of every log of a session up to date.
 func syncWals(ctx context.Context, c boardv1.BoardServiceClient, replay Replay, sessionID, dir string, p *output.Printer) error {
 	if err := os.MkdirAll(filepath.Join(dir, sessionID), 0o750); err != nil {
 		return err
@@ -186,30 +188,32 @@ func syncWals(ctx context.Context, c boardv1.BoardServiceClient, replay Replay, 
 	}
 }
 
+// syncWal appends to one copy the lines that it lacks. It never changes a file that is
+// not a copy of this log.
 func syncWal(ctx context.Context, c boardv1.BoardServiceClient, replay Replay, sessionID string, w *boardv1.Wal, root *os.Root, p *output.Printer) error {
 	f, err := root.OpenFile(w.GetWalName()+walSuffix, os.O_RDWR|os.O_CREATE, 0o640)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	has, err := replay.read(f)
+	local, err := replay.read(f)
 	if err != nil {
-		return err // it is not the log of this board; nobody overwrites what he does not know
+		return err // not a log, so it must not be overwritten
 	}
-	if has.Board != nil && has.Board.GetBoardId() != w.GetBoardId() {
-		return fmt.Errorf("it is the log of board %s, not of %s", has.Board.GetBoardId(), w.GetBoardId())
+	if local.Board != nil && local.Board.GetBoardId() != w.GetBoardId() {
+		return fmt.Errorf("it is the log of board %s, not of %s", local.Board.GetBoardId(), w.GetBoardId())
 	}
-	if has.Torn == 0 && has.Lines == w.GetLastWalSeq() {
+	if local.Torn == 0 && local.Lines == w.GetLastWalSeq() {
 		return nil
 	}
-	end, err := f.Seek(-int64(has.Torn), io.SeekEnd)
+	end, err := f.Seek(-int64(local.Torn), io.SeekEnd)
 	if err != nil {
 		return err
 	}
 	if err := f.Truncate(end); err != nil {
 		return err
 	}
-	last, err := copyWal(ctx, c, sessionID, w.GetWalName(), has.Lines, f)
+	last, err := copyWal(ctx, c, sessionID, w.GetWalName(), local.Lines, f)
 	if err != nil {
 		return err
 	}
@@ -224,13 +228,14 @@ func verifyCommand(s *session.Session, replay Replay) *cobra.Command {
 	return cmd
 }
 
-// boardReplay needs no server: the file is all there is.
+// replayCommand returns `quartet board replay`, which needs no server.
 func replayCommand(s *session.Session, replay Replay) *cobra.Command {
 	return &cobra.Command{
-		Use: "replay FILE", Short: "Draw the board that a log makes, without a server", Args: input.Exactly("FILE"),
+		Use: "replay FILE", Short: "Draw the board that a log describes, without a server", Args: input.Exactly("FILE"),
 		Long: `Read a board's log, check that every line follows from the one before, and draw the
-board it makes. A log that was cut off gives the board as of its last whole line. A
-line that is missing or was changed is named, and the exit code is 1. "-" is stdin.`,
+board after the last line. An incomplete last line is ignored and reported. If a
+line is missing or was changed, the error names it and the exit code is 1. "-" reads
+stdin.`,
 		Example: "  quartet board replay build.wal.jsonl",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			in := cmd.InOrStdin()
@@ -247,12 +252,12 @@ line that is missing or was changed is named, and the exit code is 1. "-" is std
 				return err
 			}
 			if wal.Board == nil {
-				return errors.New("the log has no whole line")
+				return errors.New("the log has no complete line")
 			}
 			return s.Show(cmd, &boardv1.GetBoardResponse{Board: wal.Board}, func(p *output.Printer) {
 				p.Printf("%d lines, each follows from the one before\n", wal.Lines)
 				if wal.Torn > 0 {
-					p.Printf("%s\n", p.Paint(output.Yellow, fmt.Sprintf("cut off: %d bytes behind them are no whole line", wal.Torn)))
+					p.Printf("%s\n", p.Paint(output.Yellow, fmt.Sprintf("cut off: the %d bytes after them are no complete line", wal.Torn)))
 				}
 				p.Printf("\n")
 				drawBoard(p, wal.Board, s.Now())

@@ -20,26 +20,26 @@ func Command(s *session.Session) *cobra.Command {
 	var follow bool
 	var limit time.Duration
 	cmd := &cobra.Command{
-		Use: "events", Short: "Show what happened, and what happens", Args: input.None,
-		Long: `Show events in order, one a line; -o json writes each as a line of JSON.
+		Use: "events", Short: "Show events, and follow new ones", Args: input.None,
+		Long: `Show events in order, one per line; -o json writes each as a line of JSON.
 
-Without -f: everything so far, then the end. With -f: from now on, until ^C or
---timeout. If the server goes away, it waits for it and goes on from the last
-event without gap or duplicate; stderr says so. --cursor goes on after an event
-that was seen earlier.`,
+Without -f: all events so far. With -f: new events, until ^C or --timeout. If the
+connection is lost, the command says so on stderr, waits for the server and
+continues after the last event without gap or duplicate. --cursor continues after
+an event that was seen earlier.`,
 		Example: `  quartet events --agent keeper
   quartet events -f --plane work --plane waiting
   quartet events -f -o json --from-start | jq .event.eventType`,
 	}
 	f := cmd.Flags()
-	f.BoolVarP(&follow, "follow", "f", false, "Go on with what is to come")
-	f.StringVar(&req.AgentId, "agent", "", "Only of this agent")
-	f.StringVar(&req.WorkItemId, "item", "", "Only about this work item")
-	f.StringSliceVar(&req.Planes, "plane", nil, "Only of these planes: agent, work, task, waiting")
-	f.StringSliceVar(&req.EventTypes, "type", nil, "Only of these types")
-	f.BoolVar(&req.FromStart, "from-start", false, "With -f: everything so far first")
-	f.StringVar(&req.Cursor, "cursor", "", "Go on after this cursor")
-	f.DurationVar(&limit, "timeout", 0, "With -f: end after this time; 0: never")
+	f.BoolVarP(&follow, "follow", "f", false, "Follow new events")
+	f.StringVar(&req.AgentId, "agent", "", "Only events of this agent")
+	f.StringVar(&req.WorkItemId, "item", "", "Only events about this work item")
+	f.StringSliceVar(&req.Planes, "plane", nil, "Only events of these planes: agent, work, task, waiting")
+	f.StringSliceVar(&req.EventTypes, "type", nil, "Only events of these types")
+	f.BoolVar(&req.FromStart, "from-start", false, "With -f: all events so far first")
+	f.StringVar(&req.Cursor, "cursor", "", "Continue after this cursor")
+	f.DurationVar(&limit, "timeout", 0, "With -f: stop after this time; 0: never")
 	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, _ []string) error {
 		if !follow {
 			if limit != 0 {
@@ -57,7 +57,7 @@ that was seen earlier.`,
 			case s.JSON():
 				p.JSONLine(m)
 			default:
-				line(p, m.GetEvent())
+				writeEvent(p, m.GetEvent())
 			}
 			return p.Err()
 		}}).Run(ctx)
@@ -65,7 +65,9 @@ that was seen earlier.`,
 	return cmd
 }
 
-func line(p *output.Printer, ev *eventv1.Event) {
+// writeEvent writes an event as one line: time, plane, agent, type, the record it is
+// about, and the change of an item's readiness.
+func writeEvent(p *output.Printer, ev *eventv1.Event) {
 	about := ev.GetWorkItemId()
 	if ev.GetTaskId() != "" {
 		about = ev.GetTaskId()

@@ -22,7 +22,7 @@ import (
 
 // Command returns `quartet task`.
 func Command(s *session.Session) *cobra.Command {
-	c := input.Group(&cobra.Command{Use: "task", Short: "Tasks: what is being executed", Aliases: []string{"tasks"}})
+	c := input.Group(&cobra.Command{Use: "task", Short: "Tasks: commands that workers execute", Aliases: []string{"tasks"}})
 	c.AddCommand(execCommand(s), listCommand(s), getCommand(s), outputCommand(s), inputCommand(s), stopCommand(s))
 	return c
 }
@@ -35,9 +35,10 @@ func execCommand(s *session.Session) *cobra.Command {
 	var maxMemory, maxOutput string
 	cmd := &cobra.Command{
 		Use: "exec AGENT [-- PROGRAM ARG...]", Short: "Run a command for an agent", Args: input.AtLeast("AGENT"),
-		Long: `Run a command on a worker and wait for it as long as --yield says. What takes
-longer goes on as a task. Ends with code 1 if the command failed. One that no worker
-may take waits; quartet task get says why.`,
+		Long: `Run a command on a worker and wait for its end for at most --yield. A command that
+takes longer continues as a task, whose id is printed. The exit code is 1 if the
+command failed. If no connected worker can run it, it is queued; "quartet task get"
+says why.`,
 		Example: `  quartet task exec keeper -- go test ./...
   quartet task exec keeper --shell "make build | tail" --yield 0
   quartet task exec keeper --input --yield 0 -- psql
@@ -46,21 +47,21 @@ may take waits; quartet task get says why.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&shell, "shell", "", "A shell command line instead of a program")
-	f.StringVar(&req.Command.Workdir, "workdir", "", "Where it runs (default: the agent's workspace)")
-	f.StringToStringVarP(&req.Command.Env, "env", "e", nil, "Variables as NAME=VALUE")
-	f.BoolVar(&req.Command.Tty, "tty", false, "Give it a terminal")
-	f.BoolVar(&req.Command.AcceptsInput, "input", false, "Keep its input open for: quartet task input")
-	f.StringVar(&yield, "yield", "", "Wait this long for its end; 0 does not wait (default 10s)")
-	f.StringVar(&timeout, "timeout", "", "Kill it after this long (default 1h)")
-	f.StringVar(&req.Command.Pool, "pool", "", "The pool whose workers may take it (default default)")
-	f.StringToStringVar(&req.Command.WorkerLabels, "label", nil, "A label that its worker must have, as os=linux; may be repeated")
-	f.StringVar(&maxMemory, "max-memory", "", "End it when it has more memory, as 512MiB; with all that it starts")
-	f.StringVar(&maxOutput, "max-output", "", "End it when it writes more, as 10MiB")
+	f.StringVar(&req.Command.Workdir, "workdir", "", "Its working directory (default: the agent's workspace)")
+	f.StringToStringVarP(&req.Command.Env, "env", "e", nil, "Environment variables as NAME=VALUE; may be repeated")
+	f.BoolVar(&req.Command.Tty, "tty", false, "Run it with a pseudo-terminal")
+	f.BoolVar(&req.Command.AcceptsInput, "input", false, "Keep its stdin open for quartet task input")
+	f.StringVar(&yield, "yield", "", "Wait this long for its end; 0: do not wait (default 10s)")
+	f.StringVar(&timeout, "timeout", "", "End it after this duration (default 1h)")
+	f.StringVar(&req.Command.Pool, "pool", "", "Run it on a worker of this pool (default: the pool named default)")
+	f.StringToStringVar(&req.Command.WorkerLabels, "label", nil, "A label that its worker must have, such as os=linux; may be repeated")
+	f.StringVar(&maxMemory, "max-memory", "", "End it when it uses more memory, such as 512MiB, child processes included")
+	f.StringVar(&maxOutput, "max-output", "", "End it when it writes more output, such as 10MiB")
 	f.Int32Var(&limits.Processes, "max-processes", 0, "End it when it has more processes")
-	f.BoolVar(&restart, "restart", false, "Run it again should its worker be lost, at most 5 times")
-	f.BoolVar(&req.Blocking, "blocking", false, "Completing the item must wait for it")
-	f.StringVar(&req.WorkItemId, "item", "", "The work item it is for")
-	f.BoolVar(&reuse, "reuse", false, "If the same command already runs, take that one")
+	f.BoolVar(&restart, "restart", false, "Run it again if its worker is lost, at most 5 times")
+	f.BoolVar(&req.Blocking, "blocking", false, "The work item cannot be completed before it has ended")
+	f.StringVar(&req.WorkItemId, "item", "", "The work item that it is for")
+	f.BoolVar(&reuse, "reuse", false, "If the same command is running already, use that task")
 	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
 		req.AgentId, req.RequestId = args[0], s.RequestID
 		req.Command.Cmd, req.Command.Argv = shell, args[1:]
@@ -93,7 +94,7 @@ may take waits; quartet task get says why.`,
 		if err != nil {
 			return err
 		}
-		if err := s.Show(cmd, resp, func(p *output.Printer) { executed(cmd, p, resp) }); err != nil {
+		if err := s.Show(cmd, resp, func(p *output.Printer) { writeOutcome(cmd, p, resp) }); err != nil {
 			return err
 		}
 		if resp.GetOutcome() == taskv1.ExecOutcome_EXEC_OUTCOME_COMPLETED && resp.GetTask().GetState() != taskv1.TaskState_TASK_STATE_COMPLETED {
@@ -104,8 +105,9 @@ may take waits; quartet task get says why.`,
 	return s.Mutation(cmd)
 }
 
-// executed shows output as it is on stdout and all else on stderr.
-func executed(cmd *cobra.Command, p *output.Printer, resp *taskv1.ExecCommandResponse) {
+// writeOutcome writes the unchanged output of a command to stdout and everything else
+// to stderr.
+func writeOutcome(cmd *cobra.Command, p *output.Printer, resp *taskv1.ExecCommandResponse) {
 	t := resp.GetTask()
 	switch resp.GetOutcome() {
 	case taskv1.ExecOutcome_EXEC_OUTCOME_PROMOTED_TO_TASK, taskv1.ExecOutcome_EXEC_OUTCOME_ALREADY_RUNNING:
@@ -116,18 +118,18 @@ func executed(cmd *cobra.Command, p *output.Printer, resp *taskv1.ExecCommandRes
 		if resp.GetOutputTruncated() {
 			cmd.PrintErrf("this is the tail; all of it: quartet task output %s %s\n", t.GetAgentId(), t.GetTaskId())
 		}
-		ended(cmd, t)
+		reportEnd(cmd, t)
 	}
 }
 
-// ended says on stderr how a task ended, unless it ended well.
-func ended(cmd *cobra.Command, t *taskv1.Task) {
+// reportEnd writes to stderr how a task ended, unless it succeeded.
+func reportEnd(cmd *cobra.Command, t *taskv1.Task) {
 	if t.GetState() == taskv1.TaskState_TASK_STATE_COMPLETED {
 		return
 	}
 	text := pbjson.EnumText(t.GetState()) + output.Detail(t.GetEndReason())
 	if t.ExitCode != nil {
-		text += ", exit code " + exitOf(t)
+		text += ", exit code " + exitCode(t)
 	}
 	cmd.PrintErrf("%s%s\n", text, output.Detail(output.Printable(t.GetEndMessage())))
 }
@@ -147,15 +149,15 @@ func listCommand(s *session.Session) *cobra.Command {
 			return s.Show(cmd, resp, func(p *output.Printer) {
 				var rows [][]string
 				for _, t := range resp.GetTasks() {
-					rows = append(rows, []string{t.GetTaskId(), pbjson.EnumText(t.GetState()), exitOf(t), output.Time(t.GetCreatedAt()), t.GetWorkItemId(), output.Shorten(t.GetLabel(), 60)})
+					rows = append(rows, []string{t.GetTaskId(), pbjson.EnumText(t.GetState()), exitCode(t), output.Time(t.GetCreatedAt()), t.GetWorkItemId(), output.Shorten(t.GetLabel(), 60)})
 				}
 				p.Table("no tasks", []string{"TASK", "STATE", "EXIT", "ASKED FOR", "ITEM", "WHAT"}, rows)
 				p.NextPage(resp.GetNextPageToken())
 			})
 		}),
 	}
-	cmd.Flags().BoolVar(&req.IncludeTerminal, "all", false, "Also those that ended")
-	cmd.Flags().StringVar(&req.WorkItemId, "item", "", "Only those of this work item")
+	cmd.Flags().BoolVar(&req.IncludeTerminal, "all", false, "Include ended ones")
+	cmd.Flags().StringVar(&req.WorkItemId, "item", "", "Only tasks for this work item")
 	pages.Flags(cmd)
 	return cmd
 }
@@ -169,22 +171,23 @@ func getCommand(s *session.Session) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return s.Show(cmd, resp, func(p *output.Printer) { task(p, resp.GetTask()) })
+			return s.Show(cmd, resp, func(p *output.Printer) { writeTask(p, resp.GetTask()) })
 		}),
 	}
 }
 
-func task(p *output.Printer, t *taskv1.Task) {
+// writeTask writes all fields of a task.
+func writeTask(p *output.Printer, t *taskv1.Task) {
 	p.Fields(
 		"task", t.GetTaskId(),
 		"state", pbjson.EnumText(t.GetState())+output.Detail(t.GetEndReason()),
-		"exit code", exitOf(t),
+		"exit code", exitCode(t),
 		"what", output.Printable(t.GetLabel()),
 		"item", t.GetWorkItemId(),
 		"worker", output.Printable(t.GetWorkerId()),
 		"waits for", output.Printable(t.GetQueueMessage()),
 		"pool", t.GetCommand().GetPool(),
-		"labels", output.Printable(pairs(t.GetCommand().GetWorkerLabels())),
+		"labels", output.Printable(labelList(t.GetCommand().GetWorkerLabels())),
 		"restarts", output.Number(t.GetRestarts()),
 		"output", fmt.Sprintf("%d bytes", t.GetOutputBytes()),
 		"takes input", output.Yes(t.GetAcceptsInputNow()),
@@ -195,8 +198,8 @@ func task(p *output.Printer, t *taskv1.Task) {
 	)
 }
 
-// pairs shows labels in order.
-func pairs(m map[string]string) string {
+// labelList lists labels in order.
+func labelList(m map[string]string) string {
 	var out []string
 	for _, k := range slices.Sorted(maps.Keys(m)) {
 		out = append(out, k+"="+m[k])
@@ -204,8 +207,8 @@ func pairs(m map[string]string) string {
 	return strings.Join(out, ",")
 }
 
-// exitOf is a task's exit code; "" while it has none.
-func exitOf(t *taskv1.Task) string {
+// exitCode returns the exit code of a task; "" while it has none.
+func exitCode(t *taskv1.Task) string {
 	if t.ExitCode == nil {
 		return ""
 	}
@@ -216,13 +219,13 @@ func outputCommand(s *session.Session) *cobra.Command {
 	var follow bool
 	var offset int64
 	cmd := &cobra.Command{
-		Use: "output AGENT TASK", Short: "Show what a task wrote", Args: input.Exactly("AGENT", "TASK"),
-		Long: `Show what a task wrote, as it wrote it. With -f go on until it ends; stderr of
-the task then goes to stderr.`,
+		Use: "output AGENT TASK", Short: "Print the output of a task", Args: input.Exactly("AGENT", "TASK"),
+		Long: `Print the output of a task unchanged. With -f, follow it until the task ends; the
+task's stderr is then printed on stderr.`,
 		Example: "  quartet task output keeper tsk_…\n  quartet task output -f keeper tsk_…\n  quartet task output keeper tsk_… --offset -2000",
 	}
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "Go on until the task ends")
-	cmd.Flags().Int64Var(&offset, "offset", 0, "Begin at this byte; negative: that many before the end")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "Follow the output until the task ends")
+	cmd.Flags().Int64Var(&offset, "offset", 0, "Start at this byte; negative: that many bytes before the end")
 	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
 		client := taskv1.NewTaskServiceClient(conn)
 		if follow {
@@ -235,7 +238,7 @@ the task then goes to stderr.`,
 				return err
 			}
 			if s.JSON() {
-				return s.Show(cmd, resp, nil) // one document: one piece
+				return s.Show(cmd, resp, nil) // JSON output is one document, so only the first part
 			}
 			if resp.GetTruncated() && req.GetOffset() == offset {
 				cmd.PrintErrf("what came before byte %d was dropped\n", resp.GetOffset())
@@ -283,7 +286,7 @@ func followOutput(s *session.Session, cmd *cobra.Command, client taskv1.TaskServ
 			return p.Err()
 		}
 		if t := resp.GetEnded(); t != nil && t.GetState() != taskv1.TaskState_TASK_STATE_COMPLETED {
-			ended(cmd, t)
+			reportEnd(cmd, t)
 			return exit.Silently(exit.Failed)
 		}
 	}
@@ -292,12 +295,12 @@ func followOutput(s *session.Session, cmd *cobra.Command, client taskv1.TaskServ
 func inputCommand(s *session.Session) *cobra.Command {
 	var eof bool
 	cmd := &cobra.Command{
-		Use: "input AGENT TASK TEXT", Short: "Write to a running task", Args: input.Exactly("AGENT", "TASK", "TEXT"),
+		Use: "input AGENT TASK TEXT", Short: "Write to the stdin of a running task", Args: input.Exactly("AGENT", "TASK", "TEXT"),
 		Example: `  quartet task input keeper tsk_… "yes"$'\n'
   quartet task input keeper tsk_… "" --eof
   quartet task input keeper tsk_… @query.sql`,
 	}
-	cmd.Flags().BoolVar(&eof, "eof", false, "Close the input after the text")
+	cmd.Flags().BoolVar(&eof, "eof", false, "Close its stdin after the text")
 	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
 		text, err := input.Text(cmd, args[2])
 		if err != nil {

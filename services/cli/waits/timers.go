@@ -15,7 +15,7 @@ import (
 
 // TimerCommand returns `quartet timer`.
 func TimerCommand(s *session.Session) *cobra.Command {
-	c := input.Group(&cobra.Command{Use: "timer", Short: "Timers: messages at a point in time", Aliases: []string{"timers"}})
+	c := input.Group(&cobra.Command{Use: "timer", Short: "Timers: messages at a time, once or repeatedly", Aliases: []string{"timers"}})
 	c.AddCommand(timerCreate(s), timerCancel(s), timerList(s))
 	return c
 }
@@ -24,22 +24,22 @@ func timerCreate(s *session.Session) *cobra.Command {
 	req := &waitingv1.CreateTimerRequest{}
 	var after, at, every string
 	cmd := &cobra.Command{
-		Use: "create AGENT DESCRIPTION", Short: "Send the agent a tick at a point in time, or at many", Args: input.Exactly("AGENT", "DESCRIPTION"),
-		Long: `Send the agent a timer_tick message once, or with --every again and again. The
-times of a repeating timer are counted from its first, which is --after or --at,
-else one period from now: a late tick shifts nothing. What was missed while the
-server was down, or the agent stopped, is one tick. At least 1s between ticks, at
-most 100 years ahead.`,
+		Use: "create AGENT DESCRIPTION", Short: "Send the agent a message at a time, once or repeatedly", Args: input.Exactly("AGENT", "DESCRIPTION"),
+		Long: `Send the agent a timer_tick message once, or repeatedly with --every. The first
+time of a repeating timer is --after or --at, else one period from now; the others
+are counted from it, so a late tick does not delay the next ones. Times that were
+missed while the server was down or the agent stopped give one tick. The period is
+at least 1s; times are at most 100 years ahead.`,
 		Example: `  quartet timer create keeper "look at the dashboards" --after 30m
   quartet timer create keeper "the freeze begins" --at 2026-02-01T00:00:00Z
   quartet timer create keeper "the daily report" --at 2026-02-01T08:00:00Z --every 1d
   quartet timer create keeper "is the build done?" --every 10m --count 6`,
 	}
-	cmd.Flags().StringVar(&after, "after", "", "After this long, such as 5m")
+	cmd.Flags().StringVar(&after, "after", "", "After this duration, such as 5m")
 	cmd.Flags().StringVar(&at, "at", "", "At this time (RFC 3339)")
-	cmd.Flags().StringVar(&every, "every", "", "Again after each such time, such as 10m or 1d")
-	cmd.Flags().Int64Var(&req.Count, "count", 0, "With --every: how often in all (default: for ever)")
-	cmd.Flags().StringVar(&req.WorkItemId, "item", "", "The work item it is about")
+	cmd.Flags().StringVar(&every, "every", "", "Repeat with this period, such as 10m or 1d")
+	cmd.Flags().Int64Var(&req.Count, "count", 0, "With --every: the total number of ticks (default: no limit)")
+	cmd.Flags().StringVar(&req.WorkItemId, "item", "", "The work item that the timer is about")
 	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
 		req.AgentId, req.Description, req.RequestId = args[0], args[1], s.RequestID
 		var err error
@@ -65,7 +65,7 @@ most 100 years ahead.`,
 
 func timerCancel(s *session.Session) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "cancel AGENT TIMER", Short: "Give a timer up", Args: input.Exactly("AGENT", "TIMER"),
+		Use: "cancel AGENT TIMER", Short: "Cancel a timer", Args: input.Exactly("AGENT", "TIMER"),
 		Example: "  quartet timer cancel keeper tmr_01h455vb4pex5vsknk084sn02q",
 	}
 	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
@@ -102,17 +102,18 @@ func timerList(s *session.Session) *cobra.Command {
 			})
 		}),
 	}
-	cmd.Flags().BoolVar(&req.IncludeEnded, "all", false, "Also those that ended")
+	cmd.Flags().BoolVar(&req.IncludeEnded, "all", false, "Include ended ones")
 	pages.Flags(cmd)
 	return cmd
 }
 
-// rhythm is the period of a repeating timer, and how often it fires in all.
-func rhythm(t *waitingv1.Timer, before string) string {
+// rhythm returns prefix, the period of a repeating timer and its total number of
+// ticks; "" for a timer that fires once.
+func rhythm(t *waitingv1.Timer, prefix string) string {
 	if t.GetEvery() == nil {
 		return ""
 	}
-	text := before + t.GetEvery().AsDuration().String()
+	text := prefix + t.GetEvery().AsDuration().String()
 	if t.GetCount() > 0 {
 		text += " x" + strconv.FormatInt(t.GetCount(), 10)
 	}

@@ -16,12 +16,13 @@ import (
 
 // Command returns `quartet wait`.
 func Command(s *session.Session) *cobra.Command {
-	c := input.Group(&cobra.Command{Use: "wait", Short: "Waits: why something stands still", Aliases: []string{"waits"}})
+	c := input.Group(&cobra.Command{Use: "wait", Short: "Waits: why work is stopped, and what resumes it", Aliases: []string{"waits"}})
 	c.AddCommand(waitFor(s), waitCreate(s), waitGet(s), waitCancel(s), waitList(s))
 	return c
 }
 
-func delivery(contentful bool) waitingv1.DeliveryMode {
+// deliveryMode returns the mode of --contentful.
+func deliveryMode(contentful bool) waitingv1.DeliveryMode {
 	if contentful {
 		return waitingv1.DeliveryMode_DELIVERY_MODE_CONTENTFUL
 	}
@@ -34,35 +35,36 @@ func waitFor(s *session.Session) *cobra.Command {
 	var contentful bool
 	cmd := &cobra.Command{
 		Use: "for AGENT REASON", Short: "Make a work item (or the agent) wait", Args: input.Exactly("AGENT", "REASON"),
-		Long: `Make the named or focused item wait, else the agent itself. The reason becomes
-its blocker; the focus is released. An item, and the agent, has one such wait:
-a new one takes the place of the old one, and what came for that and was not
-looked at yet counts for the new one.
+		Long: `Make the named item wait, else the item in focus, else the agent itself. The
+reason becomes the item's blocker, and the item loses the focus. An item and an
+agent have one such wait each: a new wait replaces it and takes over the
+deliveries that no turn has shown yet.
 
-  --wake operator   the next operator's message that names the item, or any if
-                    this is the agent's only wait of the kind
+  --wake operator   the next operator's message that names the item, or any
+                    message if this is the agent's only wait of this kind
   --wake task       the end of --resource TASK
-  --wake external   deliveries to --resource TRIGGER, else to any of the owner's;
-                    it stays until the agent clears the blocker or completes
+  --wake external   deliveries to --resource TRIGGER, else to any trigger of the
+                    owner; the wait stays until the agent clears the blocker or
+                    completes the item
   --wake timer      --after or --at, at most 100 years ahead
 
-A wait that nothing can end as things stand is weak, and the answer says so:
-make a trigger first, or give --recheck.`,
+A wait that nothing can end at present is weak, and a warning says so. Create a
+trigger first, or give --recheck.`,
 		Example: `  quartet wait for keeper "CI runs" --wake external --resource trg_… --recheck 2h
   quartet wait for keeper "the build" --wake task --resource tsk_…
   quartet wait for keeper "the office opens" --wake timer --at 2026-02-02T08:00:00Z
   quartet wait for keeper "a decision on the licence" --wake operator --item wi_…`,
 	}
 	f := cmd.Flags()
-	f.StringVar(&wake, "wake", "", "What wakes it: operator, task, external or timer (required)")
-	f.StringVar(&req.Resource, "resource", "", "The task, or the trigger, that it waits for")
-	f.StringVar(&after, "after", "", "timer: after this long, such as 5m")
-	f.StringVar(&at, "at", "", "timer: at this time (RFC 3339)")
-	f.StringVar(&recheck, "recheck", "", "Remind the agent after this long although it still waits")
+	f.StringVar(&wake, "wake", "", "What ends the wait: operator, task, external or timer (required)")
+	f.StringVar(&req.Resource, "resource", "", "The id of the task or trigger to wait for")
+	f.StringVar(&after, "after", "", "With --wake timer: after this duration, such as 5m")
+	f.StringVar(&at, "at", "", "With --wake timer: at this time (RFC 3339)")
+	f.StringVar(&recheck, "recheck", "", "Remind the agent after this duration if it still waits")
 	f.StringVar(&req.WorkItemId, "item", "", "The work item (default: the one in focus)")
-	f.BoolVar(&contentful, "contentful", false, "external: what a trigger brings becomes a message")
+	f.BoolVar(&contentful, "contentful", false, "With --wake external: put the content of each delivery into the lane as a message")
 	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
-		req.AgentId, req.Reason, req.RequestId, req.DeliveryMode = args[0], args[1], s.RequestID, delivery(contentful)
+		req.AgentId, req.Reason, req.RequestId, req.DeliveryMode = args[0], args[1], s.RequestID, deliveryMode(contentful)
 		switch wake {
 		case "operator":
 			wake = "operator_input"
@@ -89,21 +91,23 @@ make a trigger first, or give --recheck.`,
 			return err
 		}
 		return s.Show(cmd, resp, func(p *output.Printer) {
-			wait(p, resp.GetWait())
+			writeWait(p, resp.GetWait())
 			p.Fields("replaces", resp.GetReplacedWaitId())
-			advise(cmd, resp.GetWarnings())
+			warn(cmd, resp.GetWarnings())
 		})
 	})
 	return s.Mutation(cmd)
 }
 
-func advise(cmd *cobra.Command, warnings []*waitingv1.WaitWarning) {
+// warn writes warnings to stderr, because they are not part of the result.
+func warn(cmd *cobra.Command, warnings []*waitingv1.WaitWarning) {
 	for _, w := range warnings {
 		cmd.PrintErrf("warning: %s: %s\n", pbjson.EnumText(w.GetKind()), output.Printable(w.GetMessage()))
 	}
 }
 
-func wait(p *output.Printer, w *waitingv1.Wait) {
+// writeWait writes all fields of a wait or an intent.
+func writeWait(p *output.Printer, w *waitingv1.Wait) {
 	p.Fields(
 		"wait", w.GetWaitId(),
 		"status", pbjson.EnumText(w.GetStatus())+output.Detail(pbjson.EnumText(w.GetEndReason())),
@@ -125,22 +129,22 @@ func waitCreate(s *session.Session) *cobra.Command {
 	req := &waitingv1.CreateWaitRequest{}
 	var contentful bool
 	cmd := &cobra.Command{
-		Use: "create AGENT CONDITION", Short: "Register an interest that stops nothing", Args: input.Exactly("AGENT", "CONDITION"),
+		Use: "create AGENT CONDITION", Short: "Register an interest in deliveries, which stops no work", Args: input.Exactly("AGENT", "CONDITION"),
 		Example: `  quartet wait create keeper "the review of PR 12 is in" --source github --resource trg_… --item wi_…`,
 	}
-	cmd.Flags().StringVar(&req.Source, "source", "", "Where the event comes from, such as github")
-	cmd.Flags().StringVar(&req.Resource, "resource", "", "The trigger whose deliveries count (default: any of the owner)")
+	cmd.Flags().StringVar(&req.Source, "source", "", "The outside system, such as github")
+	cmd.Flags().StringVar(&req.Resource, "resource", "", "Only deliveries to this trigger (default: to any trigger of the owner)")
 	cmd.Flags().StringVar(&req.WorkItemId, "item", "", "The work item (default: the agent)")
-	cmd.Flags().BoolVar(&contentful, "contentful", false, "What a trigger brings becomes a message")
+	cmd.Flags().BoolVar(&contentful, "contentful", false, "Put the content of each delivery into the lane as a message")
 	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
-		req.AgentId, req.Condition, req.RequestId, req.DeliveryMode = args[0], args[1], s.RequestID, delivery(contentful)
+		req.AgentId, req.Condition, req.RequestId, req.DeliveryMode = args[0], args[1], s.RequestID, deliveryMode(contentful)
 		resp, err := waitingv1.NewWaitingServiceClient(conn).CreateWait(cmd.Context(), req)
 		if err != nil {
 			return err
 		}
 		return s.Show(cmd, resp, func(p *output.Printer) {
-			wait(p, resp.GetWait())
-			advise(cmd, resp.GetWarnings())
+			writeWait(p, resp.GetWait())
+			warn(cmd, resp.GetWarnings())
 		})
 	})
 	return s.Mutation(cmd)
@@ -155,7 +159,7 @@ func waitGet(s *session.Session) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return s.Show(cmd, resp, func(p *output.Printer) { wait(p, resp.GetWait()) })
+			return s.Show(cmd, resp, func(p *output.Printer) { writeWait(p, resp.GetWait()) })
 		}),
 	}
 }
@@ -170,7 +174,7 @@ func waitCancel(s *session.Session) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return s.Show(cmd, resp, func(p *output.Printer) { wait(p, resp.GetWait()) })
+		return s.Show(cmd, resp, func(p *output.Printer) { writeWait(p, resp.GetWait()) })
 	})
 	return s.Mutation(cmd)
 }
@@ -202,15 +206,15 @@ func waitList(s *session.Session) *cobra.Command {
 			})
 		}),
 	}
-	cmd.Flags().BoolVar(&req.IncludeEnded, "all", false, "Also those that ended")
-	cmd.Flags().StringVar(&req.WorkItemId, "item", "", "Only those of this work item")
+	cmd.Flags().BoolVar(&req.IncludeEnded, "all", false, "Include ended ones")
+	cmd.Flags().StringVar(&req.WorkItemId, "item", "", "Only waits of this work item")
 	pages.Flags(cmd)
 	return cmd
 }
 
 // TriggerCommand returns `quartet trigger`.
 func TriggerCommand(s *session.Session) *cobra.Command {
-	c := input.Group(&cobra.Command{Use: "trigger", Short: "External triggers: addresses for outside systems", Aliases: []string{"triggers"}})
+	c := input.Group(&cobra.Command{Use: "trigger", Short: "External triggers: secret URLs for outside systems", Aliases: []string{"triggers"}})
 	c.AddCommand(triggerCreate(s), triggerRotate(s), triggerCancel(s), triggerList(s), triggerDeliver(s))
 	return c
 }
@@ -220,29 +224,30 @@ func triggerCreate(s *session.Session) *cobra.Command {
 	var contentful bool
 	var expires, signature, secret string
 	cmd := &cobra.Command{
-		Use: "create AGENT DESCRIPTION", Short: "Make a secret address that wakes an agent", Args: input.Exactly("AGENT", "DESCRIPTION"),
-		Long: `Make a secret address. Whoever POSTs to it, at most 256 KiB of anything, wakes
-the agent. It is shown once; only the hash of the secret is kept.
+		Use: "create AGENT DESCRIPTION", Short: "Create a secret URL that wakes an agent", Args: input.Exactly("AGENT", "DESCRIPTION"),
+		Long: `Create a secret URL. A POST to it with any body of at most 256 KiB wakes the agent.
+The URL is shown only now; the server stores a hash of the secret.
 
-With --signature deliveries must also be signed: hub_sha256 is what GitHub calls
-the secret of a webhook (X-Hub-Signature-256), standard_webhooks is that of
-standardwebhooks.com. A signing secret is made, and shown once, unless the
-outside system brings its own.
+With --signature, deliveries must also be signed: hub_sha256 is the scheme of
+GitHub's webhooks with a secret (X-Hub-Signature-256), standard_webhooks that of
+standardwebhooks.com. The signing secret is generated and shown only now, unless
+--signing-secret gives the one of the outside system.
 
-A delivery that its sender repeats counts once: by Idempotency-Key, or by the id
-that GitHub, GitLab, Gitea, Bitbucket, Shopify and others put into a header.`,
+A delivery that its sender repeats counts once. It is recognised by its
+Idempotency-Key, or by the id that GitHub, GitLab, Gitea, Bitbucket, Shopify and
+others put into a header.`,
 		Example: `  quartet trigger create keeper "CI of main" --item wi_… --expires 7d
   quartet trigger create keeper "reviews" --contentful --signature hub_sha256
   quartet trigger create keeper "payments" --signature standard_webhooks --signing-secret @secret.txt
   curl -d '{"build":"green"}' "$URL"`,
 	}
-	cmd.Flags().StringVar(&req.WorkItemId, "item", "", "The work item it is for (default: the agent)")
-	cmd.Flags().BoolVar(&contentful, "contentful", false, "What is delivered becomes a message")
+	cmd.Flags().StringVar(&req.WorkItemId, "item", "", "The work item that it wakes (default: the agent)")
+	cmd.Flags().BoolVar(&contentful, "contentful", false, "Put the content of each delivery into the lane as a message")
 	cmd.Flags().StringVar(&expires, "expires", "", "Refuse deliveries after this time or duration")
-	cmd.Flags().StringVar(&signature, "signature", "", "Take signed deliveries only: hub_sha256 or standard_webhooks")
-	signing(cmd, &secret)
+	cmd.Flags().StringVar(&signature, "signature", "", "Accept only signed deliveries: hub_sha256 or standard_webhooks")
+	signingFlag(cmd, &secret)
 	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
-		req.AgentId, req.Description, req.RequestId, req.DeliveryMode = args[0], args[1], s.RequestID, delivery(contentful)
+		req.AgentId, req.Description, req.RequestId, req.DeliveryMode = args[0], args[1], s.RequestID, deliveryMode(contentful)
 		var err error
 		if req.ExpiresAt, err = input.Time("expires", expires); err != nil {
 			return err
@@ -265,11 +270,13 @@ that GitHub, GitLab, Gitea, Bitbucket, Shopify and others put into a header.`,
 	return s.Mutation(cmd)
 }
 
-func signing(cmd *cobra.Command, secret *string) {
-	cmd.Flags().StringVar(secret, "signing-secret", "", `The outside system's own secret: "-" reads stdin, "@FILE" a file`)
+// signingFlag declares --signing-secret.
+func signingFlag(cmd *cobra.Command, secret *string) {
+	cmd.Flags().StringVar(secret, "signing-secret", "", `The signing secret of the outside system: "-" reads stdin, "@FILE" a file`)
 }
 
-// signingSecret reads a secret from where other users of the machine do not see it.
+// signingSecret reads a secret from stdin or a file. It refuses one on the command
+// line, which other users of the machine can read.
 func signingSecret(cmd *cobra.Command, text string) (string, error) {
 	if text != "" && text != "-" && !strings.HasPrefix(text, "@") {
 		return "", exit.UsageError(`--signing-secret takes "-" (stdin) or "@FILE": everybody on this machine can read a command line`)
@@ -282,13 +289,13 @@ func triggerRotate(s *session.Session) *cobra.Command {
 	var secret string
 	cmd := &cobra.Command{
 		Use: "rotate AGENT TRIGGER", Short: "Replace a trigger's secret", Args: input.Exactly("AGENT", "TRIGGER"),
-		Long: `Replace the secret, and with it the address, for when it leaked. Waits and counts
-stay. Deliveries to the old address are refused (403) from then on. A signing
-secret that was made here is replaced too; one of the outside system's stays
-unless --signing-secret brings a new one.`,
+		Long: `Replace the secret, and with it the URL, for example after it leaked. Waits and
+counters do not change. Deliveries to the old URL are refused (403) from now on. A
+generated signing secret is replaced too; one of the outside system is kept unless
+--signing-secret gives a new one.`,
 		Example: "  quartet trigger rotate keeper trg_01h455vb4pex5vsknk084sn02q",
 	}
-	signing(cmd, &secret)
+	signingFlag(cmd, &secret)
 	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
 		req := &waitingv1.RotateExternalTriggerRequest{AgentId: args[0], TriggerId: args[1], RequestId: s.RequestID}
 		var err error
@@ -308,7 +315,7 @@ unless --signing-secret brings a new one.`,
 
 func triggerCancel(s *session.Session) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "cancel AGENT TRIGGER", Short: "Kill the address", Args: input.Exactly("AGENT", "TRIGGER"),
+		Use: "cancel AGENT TRIGGER", Short: "Revoke a trigger: its URL is refused from now on", Args: input.Exactly("AGENT", "TRIGGER"),
 		Example: "  quartet trigger cancel keeper trg_01h455vb4pex5vsknk084sn02q",
 	}
 	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
@@ -347,7 +354,7 @@ func triggerList(s *session.Session) *cobra.Command {
 			})
 		}),
 	}
-	cmd.Flags().BoolVar(&req.IncludeRevoked, "all", false, "Also the revoked and the expired ones")
+	cmd.Flags().BoolVar(&req.IncludeRevoked, "all", false, "Include revoked and expired ones")
 	pages.Flags(cmd)
 	return cmd
 }
@@ -359,7 +366,7 @@ func triggerDeliver(s *session.Session) *cobra.Command {
 		Example: `  quartet trigger deliver "$URL" --data '{"status":"green"}' --content-type application/json`,
 	}
 	cmd.Flags().StringVarP(&data, "data", "d", "", `The body; "-" reads stdin, "@FILE" a file`)
-	cmd.Flags().StringVar(&contentType, "content-type", "text/plain", "What the body is")
+	cmd.Flags().StringVar(&contentType, "content-type", "text/plain", "Content type of the body")
 	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
 		body, err := input.Text(cmd, data)
 		if err != nil {

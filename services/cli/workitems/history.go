@@ -19,12 +19,12 @@ func historyCommand(s *session.Session) *cobra.Command {
 	var oldest bool
 	cmd := &cobra.Command{
 		Use: "history AGENT ITEM", Short: "Show who changed a work item, when and how", Args: input.Exactly("AGENT", "ITEM"), Aliases: []string{"log"},
-		Long: `Show every mutation of a work item, the last one first: who, when, in which
-run, and each field before and after. Nothing is ever too old for it.`,
+		Long: `Show every change of a work item since its creation, the newest first: who made
+it, when, in which run, and each field before and after.`,
 		Example: `  quartet work history keeper wi_01h455vb4pex5vsknk084sn02q
   quartet work history keeper wi_01h455vb4pex5vsknk084sn02q --oldest-first -o json`,
 	}
-	cmd.Flags().BoolVar(&oldest, "oldest-first", false, "Begin with the creation")
+	cmd.Flags().BoolVar(&oldest, "oldest-first", false, "Start with the creation")
 	pages.Flags(cmd)
 	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
 		resp, err := workv1.NewWorkServiceClient(conn).ListWorkItemHistory(cmd.Context(), &workv1.ListWorkItemHistoryRequest{
@@ -35,7 +35,7 @@ run, and each field before and after. Nothing is ever too old for it.`,
 		}
 		return s.Show(cmd, resp, func(p *output.Printer) {
 			for _, m := range resp.GetMutations() {
-				mutation(p, m)
+				writeMutation(p, m)
 			}
 			if len(resp.GetMutations()) == 0 {
 				p.Printf("nothing more\n")
@@ -46,8 +46,8 @@ run, and each field before and after. Nothing is ever too old for it.`,
 	return cmd
 }
 
-// mutation is one line, and one below it for each field.
-func mutation(p *output.Printer, m *workv1.WorkItemMutation) {
+// writeMutation writes a mutation as one line, and a line for each changed field.
+func writeMutation(p *output.Printer, m *workv1.WorkItemMutation) {
 	who := []string{output.Printable(m.GetPrincipal())}
 	if m.GetTurnId() != "" {
 		who = append(who, m.GetTurnId())
@@ -57,12 +57,12 @@ func mutation(p *output.Printer, m *workv1.WorkItemMutation) {
 	}
 	p.Printf("%s  %s  %s  rev %d  %s\n", p.Paint(output.Bold, output.Number(m.GetNumber())), output.Time(m.GetAt()), m.GetEventType(), m.GetRevision(), strings.Join(who, ", "))
 	for _, c := range m.GetChanges() {
-		p.Printf("    %s: %s -> %s\n", c.GetField(), plain(c.GetFrom()), plain(c.GetTo()))
+		p.Printf("    %s: %s -> %s\n", c.GetField(), oneLine(c.GetFrom()), oneLine(c.GetTo()))
 	}
 }
 
-// plain is a JSON value on one line; "-" is none.
-func plain(v *structpb.Value) string {
+// oneLine formats a JSON value on one line; "-" stands for no value.
+func oneLine(v *structpb.Value) string {
 	switch k := v.GetKind().(type) {
 	case nil, *structpb.Value_NullValue:
 		return "-"

@@ -24,22 +24,22 @@ func boardCommand(s *session.Session) *cobra.Command {
 	var watch bool
 	var limit time.Duration
 	cmd := &cobra.Command{
-		Use: "board AGENT", Short: "Show the queue as a picture, class by class", Args: input.Exactly("AGENT"),
-		Long: `Show what is in focus and each class of candidates in the order in which the
-scheduler takes them: objective and id, what is being done and waited for, plan
-status and age. With --watch the picture follows what happens, until ^C or
+		Use: "board AGENT", Short: "Draw the queue of work items, class by class", Args: input.Exactly("AGENT"),
+		Long: `Draw the item in focus and each class of candidates in the order in which the
+scheduler takes them: objective and id, current todo and waits, plan status and
+age. With --watch the picture is drawn again after each change, until ^C or
 --timeout; -o json then writes each queue as a line.`,
 		Example: "  quartet work board keeper\n  quartet work board keeper --watch",
 	}
-	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "Draw again whenever something happens")
-	cmd.Flags().DurationVar(&limit, "timeout", 0, "With --watch: end after this time; 0: never")
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "Draw again after each change")
+	cmd.Flags().DurationVar(&limit, "timeout", 0, "With --watch: stop after this time; 0: never")
 	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
 		if watch {
 			ctx, cancel := session.WithTimeout(cmd, limit)
 			defer cancel()
-			return watchBoard(s, ctx, cmd, conn, args[0])
+			return watchQueue(s, ctx, cmd, conn, args[0])
 		}
-		q, err := queueOf(cmd.Context(), conn, args[0])
+		q, err := readQueue(cmd.Context(), conn, args[0])
 		if err != nil {
 			return err
 		}
@@ -48,18 +48,19 @@ status and age. With --watch the picture follows what happens, until ^C or
 	return cmd
 }
 
-func queueOf(ctx context.Context, conn *grpc.ClientConn, agentID string) (*workv1.GetWorkQueueResponse, error) {
+// readQueue reads the queue without the texts of the plans.
+func readQueue(ctx context.Context, conn *grpc.ClientConn, agentID string) (*workv1.GetWorkQueueResponse, error) {
 	return workv1.NewWorkServiceClient(conn).GetWorkQueue(ctx, &workv1.GetWorkQueueRequest{AgentId: agentID, OmitPlans: true})
 }
 
-// watchBoard draws, and draws again for each event of the agent's work that
-// brought another revision. The stream is open before the first picture, so
-// that nothing falls between the two.
-func watchBoard(s *session.Session, ctx context.Context, cmd *cobra.Command, conn *grpc.ClientConn, agentID string) error {
+// watchQueue draws the queue, and draws it again for each event of the agent's work
+// plane after which the queue has another revision. The first message of the stream
+// draws too, so that a change between the first picture and the stream is shown.
+func watchQueue(s *session.Session, ctx context.Context, cmd *cobra.Command, conn *grpc.ClientConn, agentID string) error {
 	p := output.New(cmd.OutOrStdout())
 	drawn := int64(-1)
 	draw := func() error {
-		q, err := queueOf(ctx, conn, agentID)
+		q, err := readQueue(ctx, conn, agentID)
 		if err != nil || q.GetRevision() == drawn {
 			return err
 		}
@@ -72,7 +73,7 @@ func watchBoard(s *session.Session, ctx context.Context, cmd *cobra.Command, con
 		drawn = q.GetRevision()
 		return p.Err()
 	}
-	// An agent that is not there is said at once, and not waited for.
+	// An agent that does not exist is an error at once; the stream would wait for it.
 	if err := draw(); err != nil {
 		return err
 	}
@@ -80,20 +81,21 @@ func watchBoard(s *session.Session, ctx context.Context, cmd *cobra.Command, con
 	f.Receive = func(*eventv1.WatchEventsResponse) error {
 		err := draw()
 		if err != nil && events.Temporary(err) && p.Err() == nil {
-			return nil // the stream will notice that the server is gone
+			return nil // the stream fails too, and reconnects
 		}
 		return err
 	}
 	return f.Run(ctx)
 }
 
-// class is one part of the picture.
+// class is one class of candidates, or the focus, as the picture shows it.
 type class struct {
 	title, colour string
 	items         []*workv1.WorkItem
 	total         int32
 }
 
+// classes returns the classes in the order of the picture.
 func classes(q *workv1.GetWorkQueueResponse) []class {
 	n := q.GetCounts()
 	focus := class{title: "in focus", colour: output.Green}
@@ -110,20 +112,21 @@ func classes(q *workv1.GetWorkQueueResponse) []class {
 	}
 }
 
-// The columns that do not grow.
+// Widths of the columns that do not grow with the terminal.
 const (
 	idColumns   = 29 // wi_ and a ULID
 	planColumns = 11
 	ageColumns  = 8
-	boardGap    = 2
+	columnGap   = 2
 )
 
 // DrawQueue draws the queue. The first column has the objective and below it the
-// id; the second what is done and waited for. Both share what the terminal has.
+// id; the second the current todo and the waits. These two share the width that the
+// others leave.
 func DrawQueue(p *output.Printer, agentID string, q *workv1.GetWorkQueueResponse, now time.Time) {
 	n := q.GetCounts()
 	p.Printf("%s  %d open, %d completed  %s\n", p.Paint(output.Bold, agentID), n.GetOpen(), n.GetCompleted(), p.Paint(output.Dim, fmt.Sprint("revision ", q.GetRevision())))
-	room := p.Columns() - boardGap*4 - planColumns - ageColumns
+	room := p.Columns() - columnGap*4 - planColumns - ageColumns
 	left := max(idColumns, room*3/5)
 	widths := []int{left, max(room-left, 10), planColumns, ageColumns}
 	empty := true
@@ -138,7 +141,7 @@ func DrawQueue(p *output.Printer, agentID string, q *workv1.GetWorkQueueResponse
 		}
 		p.Printf("\n%s %s\n", p.Paint(c.colour, strings.ToUpper(c.title)), p.Paint(output.Dim, "("+count+")"))
 		for _, it := range c.items {
-			boardItem(p, widths, it, now)
+			drawItem(p, widths, it, now)
 		}
 	}
 	if empty {
@@ -146,15 +149,15 @@ func DrawQueue(p *output.Printer, agentID string, q *workv1.GetWorkQueueResponse
 	}
 }
 
-// boardItem draws one item as lines of four columns.
-func boardItem(p *output.Printer, widths []int, it *workv1.WorkItem, now time.Time) {
+// drawItem draws one item as lines of four columns.
+func drawItem(p *output.Printer, widths []int, it *workv1.WorkItem, now time.Time) {
 	objective := output.Wrap(it.GetObjective(), widths[0], 3)
-	var doing []string
-	for _, text := range doings(it, now) {
-		doing = append(doing, output.Wrap(text, widths[1], 3)...)
+	var progress []string
+	for _, text := range progressOf(it, now) {
+		progress = append(progress, output.Wrap(text, widths[1], 3)...)
 	}
-	for i := range max(len(objective)+1, len(doing)) {
-		cells := [4]string{1: nth(doing, i)}
+	for i := range max(len(objective)+1, len(progress)) {
+		cells := [4]string{1: lineAt(progress, i)}
 		colour := ""
 		switch {
 		case i < len(objective):
@@ -167,7 +170,7 @@ func boardItem(p *output.Printer, widths []int, it *workv1.WorkItem, now time.Ti
 		}
 		var line strings.Builder
 		for c, cell := range cells {
-			gap := strings.Repeat(" ", max(widths[c]-output.Width(cell), 0)+boardGap)
+			gap := strings.Repeat(" ", max(widths[c]-output.Width(cell), 0)+columnGap)
 			if c == 0 && colour != "" {
 				cell = p.Paint(colour, cell)
 			}
@@ -177,8 +180,9 @@ func boardItem(p *output.Printer, widths []int, it *workv1.WorkItem, now time.Ti
 	}
 }
 
-// doings are what an item's agent does, and what the item waits for.
-func doings(it *workv1.WorkItem, now time.Time) []string {
+// progressOf returns texts about an item's progress: its todos, waits, blocker and
+// report.
+func progressOf(it *workv1.WorkItem, now time.Time) []string {
 	var out []string
 	done := 0
 	for _, t := range it.GetTodoList() {
@@ -220,14 +224,15 @@ func doings(it *workv1.WorkItem, now time.Time) []string {
 	return out
 }
 
-func nth(lines []string, i int) string {
+// lineAt returns line i, or "" after the last one.
+func lineAt(lines []string, i int) string {
 	if i < len(lines) {
 		return lines[i]
 	}
 	return ""
 }
 
-// age is how long ago something was, for a narrow column.
+// age formats the time since t for a narrow column.
 func age(t *timestamppb.Timestamp, now time.Time) string {
 	if t == nil {
 		return ""

@@ -13,7 +13,7 @@ import (
 
 // Command returns `quartet work`.
 func Command(s *session.Session) *cobra.Command {
-	c := input.Group(&cobra.Command{Use: "work", Short: "Work items: what is being achieved"})
+	c := input.Group(&cobra.Command{Use: "work", Short: "Work items: the objectives of agents"})
 	c.AddCommand(createCommand(s), listCommand(s), getCommand(s), pickCommand(s), updateCommand(s), completeCommand(s), queueCommand(s), boardCommand(s), historyCommand(s))
 	return c
 }
@@ -23,15 +23,15 @@ func createCommand(s *session.Session) *cobra.Command {
 	var status, plan string
 	var list []string
 	cmd := &cobra.Command{
-		Use: "create AGENT OBJECTIVE", Short: "Make a work item", Args: input.Exactly("AGENT", "OBJECTIVE"),
-		Long: `Make an open work item of an agent. It is queued, not focused: the agent picks
-it, or the scheduler reminds it to.`,
+		Use: "create AGENT OBJECTIVE", Short: "Create a work item", Args: input.Exactly("AGENT", "OBJECTIVE"),
+		Long: `Create an open work item of an agent. It is queued and not in focus: the agent
+picks it, at the latest when the scheduler wakes it for that.`,
 		Example: `  quartet work create keeper "Release 1.4 is published"
   quartet work create keeper "Fix the flaky test" --todo "find it" --todo "fix it" --status ready --plan @plan.md`,
 	}
-	cmd.Flags().StringVar(&status, "status", "", "Of the plan: draft, ready or needs_input (default draft)")
+	cmd.Flags().StringVar(&status, "status", "", "Status of the plan: draft, ready or needs_input (default draft)")
 	cmd.Flags().StringVar(&plan, "plan", "", `First text of the plan file; "-" reads stdin, "@FILE" a file`)
-	cmd.Flags().StringArrayVar(&list, "todo", nil, `Entry of the checklist, may be repeated; "[x] text" is done, "[>] text" in progress`)
+	cmd.Flags().StringArrayVar(&list, "todo", nil, `Entry of the checklist; may be repeated; "[x] text" is done, "[>] text" in progress`)
 	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
 		req.AgentId, req.Objective, req.RequestId, req.TodoList = args[0], args[1], s.RequestID, input.Todos(list)
 		var err error
@@ -53,7 +53,7 @@ it, or the scheduler reminds it to.`,
 	return s.Mutation(cmd)
 }
 
-// warn goes to stderr: advice is no answer.
+// warn writes warnings to stderr, because they are not part of the result.
 func warn(cmd *cobra.Command, warnings []*workv1.Warning) {
 	for _, w := range warnings {
 		cmd.PrintErrf("warning: %s: %s\n", pbjson.EnumText(w.GetKind()), output.Printable(w.GetMessage()))
@@ -88,7 +88,7 @@ func listCommand(s *session.Session) *cobra.Command {
 			})
 		}),
 	}
-	cmd.Flags().StringVar(&filter, "filter", "", "all, open, completed, current, queued, blocked, waiting_for_operator or runnable (default all)")
+	cmd.Flags().StringVar(&filter, "filter", "", "Only these items: all, open, completed, current, queued, blocked, waiting_for_operator or runnable (default all)")
 	pages.Flags(cmd)
 	return cmd
 }
@@ -102,12 +102,13 @@ func getCommand(s *session.Session) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return s.Show(cmd, resp, func(p *output.Printer) { item(p, resp.GetWorkItem()) })
+			return s.Show(cmd, resp, func(p *output.Printer) { writeItem(p, resp.GetWorkItem()) })
 		}),
 	}
 }
 
-func item(p *output.Printer, it *workv1.WorkItem) {
+// writeItem writes all fields of an item, its todos and its waits.
+func writeItem(p *output.Printer, it *workv1.WorkItem) {
 	p.Fields(
 		"item", it.GetWorkItemId(),
 		"objective", output.Printable(it.GetObjective()),
@@ -145,7 +146,7 @@ func pickCommand(s *session.Session) *cobra.Command {
 		Use: "pick AGENT ITEM", Short: "Move the agent's focus to a work item", Args: input.Exactly("AGENT", "ITEM"),
 		Example: `  quartet work pick keeper wi_01h455vb4pex5vsknk084sn02q --reason "the release is due today"`,
 	}
-	cmd.Flags().StringVar(&reason, "reason", "", "Why; wanted when a runnable item is left")
+	cmd.Flags().StringVar(&reason, "reason", "", "The reason; required when the item that loses the focus is runnable")
 	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
 		resp, err := workv1.NewWorkServiceClient(conn).PickWorkItem(cmd.Context(), &workv1.PickWorkItemRequest{
 			AgentId: args[0], WorkItemId: args[1], Reason: reason, RequestId: s.RequestID,
@@ -168,9 +169,10 @@ func updateCommand(s *session.Session) *cobra.Command {
 	var list []string
 	var revision int64
 	cmd := &cobra.Command{
-		Use: "update AGENT ITEM", Short: "Write fields of an open work item", Args: input.Exactly("AGENT", "ITEM"),
-		Long: `Write what is given and leave the rest. --todo replaces the whole checklist. A
-blocker takes the focus from the item; clearing it does not give it back.`,
+		Use: "update AGENT ITEM", Short: "Change fields of an open work item", Args: input.Exactly("AGENT", "ITEM"),
+		Long: `Change the given fields and keep the others. --todo replaces the complete
+checklist. A blocker takes the focus from the item; clearing the blocker does not
+return the focus.`,
 		Example: `  quartet work update keeper wi_… --status ready
   quartet work update keeper wi_… --blocked-by "waiting for legal" --recheck 2d
   quartet work update keeper wi_… --unblock --if-revision 7
@@ -178,12 +180,12 @@ blocker takes the focus from the item; clearing it does not give it back.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&objective, "objective", "", "The new objective")
-	f.StringVar(&status, "status", "", "Of the plan: draft, ready or needs_input")
-	f.StringVar(&blocker, "blocked-by", "", "Why it cannot be advanced now")
+	f.StringVar(&status, "status", "", "Status of the plan: draft, ready or needs_input")
+	f.StringVar(&blocker, "blocked-by", "", "Why the item cannot go on now")
 	f.BoolVar(&req.ClearBlockedBy, "unblock", false, "Clear the blocker")
-	f.StringArrayVar(&list, "todo", nil, `Entry of the new checklist, may be repeated; --todo "" alone clears it`)
-	f.StringVar(&recheck, "recheck", "", "Remind the agent once, at a time or after a duration")
-	f.Int64Var(&revision, "if-revision", 0, "Only if the item stands at this revision")
+	f.StringArrayVar(&list, "todo", nil, `Entry of the new checklist; may be repeated; --todo "" alone clears it`)
+	f.StringVar(&recheck, "recheck", "", "Remind the agent once, at this time or after this duration")
+	f.Int64Var(&revision, "if-revision", 0, "Only if the item has this revision")
 	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
 		req.AgentId, req.WorkItemId, req.RequestId = args[0], args[1], s.RequestID
 		if f.Changed("objective") {
@@ -213,7 +215,7 @@ blocker takes the focus from the item; clearing it does not give it back.`,
 			return err
 		}
 		return s.Show(cmd, resp, func(p *output.Printer) {
-			item(p, resp.GetWorkItem())
+			writeItem(p, resp.GetWorkItem())
 			warn(cmd, resp.GetWarnings())
 		})
 	})
@@ -223,11 +225,11 @@ blocker takes the focus from the item; clearing it does not give it back.`,
 func completeCommand(s *session.Session) *cobra.Command {
 	var revision int64
 	cmd := &cobra.Command{
-		Use: "complete AGENT ITEM", Short: "End a work item", Args: input.Exactly("AGENT", "ITEM"),
-		Long:    "End a work item. There is no way back; what it waited for is given up.",
+		Use: "complete AGENT ITEM", Short: "Complete a work item", Args: input.Exactly("AGENT", "ITEM"),
+		Long:    "Complete a work item. A completed item cannot be opened again; its waits are cancelled.",
 		Example: "  quartet work complete keeper wi_01h455vb4pex5vsknk084sn02q",
 	}
-	cmd.Flags().Int64Var(&revision, "if-revision", 0, "Only if the item stands at this revision")
+	cmd.Flags().Int64Var(&revision, "if-revision", 0, "Only if the item has this revision")
 	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
 		req := &workv1.CompleteWorkItemRequest{AgentId: args[0], WorkItemId: args[1], RequestId: s.RequestID}
 		if cmd.Flags().Changed("if-revision") {
@@ -251,7 +253,7 @@ func completeCommand(s *session.Session) *cobra.Command {
 
 func queueCommand(s *session.Session) *cobra.Command {
 	return &cobra.Command{
-		Use: "queue AGENT", Short: "Show focus and candidates, as the scheduler sees them", Args: input.Exactly("AGENT"),
+		Use: "queue AGENT", Short: "Show the item in focus and the candidates, as the scheduler ranks them", Args: input.Exactly("AGENT"),
 		Example: "  quartet work queue keeper",
 		RunE: s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
 			resp, err := workv1.NewWorkServiceClient(conn).GetWorkQueue(cmd.Context(), &workv1.GetWorkQueueRequest{AgentId: args[0], OmitPlans: true})
