@@ -39,7 +39,7 @@ func servers() cli.Servers {
 	return cli.Servers{
 		Flags: func(fs *pflag.FlagSet) {
 			settings = cfg.Flags(fs)
-			fs.StringVar(&config, "config", "", "A YAML or JSON file of settings; flags and QUARTET_… variables win over it")
+			fs.StringVar(&config, "config", "", "YAML or JSON file with settings; flags and QUARTET_… variables override it")
 		},
 		Dev: func(ctx context.Context, _ *pflag.FlagSet) error {
 			return run(ctx, nil)

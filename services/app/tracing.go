@@ -14,8 +14,8 @@ import (
 	"quartet/pkg/version"
 )
 
-// quiet are the calls that wait or keep something alive: they continue a trace,
-// and begin none.
+// quiet has the methods of long polls and heartbeats. They continue a trace but do not
+// start one.
 var quiet = map[string]bool{
 	agentv1.AgentService_AcquireTurn_FullMethodName:    true,
 	agentv1.AgentService_RenewTurn_FullMethodName:      true,
@@ -23,10 +23,10 @@ var quiet = map[string]bool{
 	boardv1.BoardService_RenewWorkerRun_FullMethodName: true,
 }
 
-// flushTerm is how long the last spans may take to be sent when a process ends.
+// flushTerm bounds sending the last spans when a process ends.
 const flushTerm = 5 * time.Second
 
-// tracing is what is traced and where to.
+// tracing returns the configuration of the tracer.
 func (c *Config) tracing(logger *zap.Logger, metrics prometheus.Registerer, version string) tracing.Config {
 	return tracing.Config{
 		Endpoint: c.OTLPEndpoint, Protocol: c.OTLPProtocol, Ratio: c.TraceRatio, Service: c.ServiceName, Instance: c.ServiceInstance,
@@ -34,8 +34,7 @@ func (c *Config) tracing(logger *zap.Logger, metrics prometheus.Registerer, vers
 	}
 }
 
-// flush sends the spans of what has just ended. A collector that is away is not
-// waited for, and no reason to fail.
+// flush sends the last spans. An unreachable collector is logged and is not an error.
 func (a *App) flush(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, flushTerm)
 	defer cancel()
@@ -44,17 +43,17 @@ func (a *App) flush(ctx context.Context) {
 	}
 }
 
-// ClientTracer is the tracer of a worker or runner that is a process of its own. It
-// is off unless OpenTelemetry's own variables (OTEL_EXPORTER_OTLP_ENDPOINT) name a
-// collector. flush sends what is left.
+// ClientTracer returns the tracer of a worker or runner that is a process of its own. It
+// is off unless OpenTelemetry's variables (OTEL_EXPORTER_OTLP_ENDPOINT) name a collector.
+// flush sends the remaining spans.
 func ClientTracer(ctx context.Context, service, instance string) (t *tracing.Tracer, flush func(), err error) {
 	if os.Getenv("OTEL_SERVICE_NAME") != "" {
-		service = "" // it says so itself
+		service = "" // the tracer reads that variable
 	}
 	t, err = tracing.New(ctx, tracing.Config{Ratio: 1, Service: service, Instance: instance, Version: version.Get().String()})
 	return t, func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTerm)
 		defer cancel()
-		_ = t.Stop(ctx) // a collector that is away is no reason to fail
+		_ = t.Stop(ctx) // an unreachable collector is not an error
 	}, err
 }
