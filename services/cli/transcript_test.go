@@ -66,7 +66,7 @@ func (p *planes) GetContext(ctx context.Context, r *agentv1.GetContextRequest) (
 func (p *planes) ListTools(ctx context.Context, r *agentv1.ListToolsRequest) (*agentv1.ListToolsResponse, error) {
 	schema, _ := structpb.NewStruct(map[string]any{"type": "object", "properties": map[string]any{"work_item_id": map[string]any{"type": "string"}}})
 	return &agentv1.ListToolsResponse{Tools: []*agentv1.ToolSpec{
-		{Name: "CompleteWorkItem", Mutates: true, Family: agentv1.ToolFamily_TOOL_FAMILY_CORE, InputSchema: schema, Description: "Complete an item. Only when nothing is left to do: the text beside the call becomes its report, and a report is for ever."},
+		{Name: "CompleteWorkItem", Mutates: true, Family: agentv1.ToolFamily_TOOL_FAMILY_CORE, InputSchema: schema, Description: "Complete an item. Only when nothing is left to do: the text beside the call becomes its report, and a report never changes."},
 		{Name: "ExecCommand", Mutates: true, Family: agentv1.ToolFamily_TOOL_FAMILY_LOCAL_ENVIRONMENT, Description: "Run a command."},
 		{Name: "ListWorkItems", Family: agentv1.ToolFamily_TOOL_FAMILY_CORE, Description: "List items."},
 	}}, p.record(ctx, r)
