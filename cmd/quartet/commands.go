@@ -9,13 +9,13 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/services/app"
-	"quartet/services/cli"
+	"quartet/services/cli/workers"
 	"quartet/services/worker"
 )
 
-// executeCommands is `quartet worker --root`: the worker of `quartet dev` as a
-// process of its own, anywhere (SPEC T4).
-func executeCommands(ctx context.Context, conn grpc.ClientConnInterface, o cli.WorkerOptions) error {
+// executeCommands runs `quartet worker --root`: the worker that `quartet dev` has
+// inside, as a process of its own on any machine (SPEC T4).
+func executeCommands(ctx context.Context, conn grpc.ClientConnInterface, o workers.Options) error {
 	logger, err := app.NewLogger("info")
 	if err != nil {
 		return err
@@ -42,7 +42,7 @@ func executeCommands(ctx context.Context, conn grpc.ClientConnInterface, o cli.W
 	if pools == "" {
 		pools = "default"
 	}
-	o.Said(fmt.Sprintf("%s executes commands of %s under %s", o.ID, pools, strings.Join(o.Roots, ", ")))
+	o.Report(fmt.Sprintf("%s executes commands of %s under %s", o.ID, pools, strings.Join(o.Roots, ", ")))
 	<-ctx.Done()
 	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), app.StopTerm)
 	defer cancel()

@@ -1,4 +1,4 @@
-// Command quartet is the whole of Quartet in one binary: servers and client.
+// Command quartet contains all of Quartet in one binary: servers, workers, runners and client.
 package main
 
 import (

@@ -16,12 +16,15 @@ import (
 	"quartet/services/app"
 	"quartet/services/board/wal"
 	"quartet/services/cli"
+	"quartet/services/cli/admin"
+	"quartet/services/cli/boards"
+	"quartet/services/cli/workers"
 	"quartet/services/doctor"
 	"quartet/services/mcp"
 	"quartet/services/runner"
 )
 
-// servers gives the command line what it needs to run servers.
+// servers returns the servers, clients and tools that the command line runs.
 func servers() cli.Servers {
 	var cfg app.Config
 	var settings *conf.Set
@@ -30,13 +33,13 @@ func servers() cli.Servers {
 		if err := settings.Load(config); err != nil {
 			return err
 		}
-		cfg.Serve, cfg.WorkerGuard = services, cli.GuardCommand()
+		cfg.Serve, cfg.WorkerGuard = services, workers.GuardCommand()
 		return app.Run(ctx, cfg)
 	}
 	return cli.Servers{
 		Flags: func(fs *pflag.FlagSet) {
 			settings = cfg.Flags(fs)
-			fs.StringVar(&config, "config", "", "A YAML or JSON file of settings; flags and QUARTET_… variables win over it")
+			fs.StringVar(&config, "config", "", "YAML or JSON file with settings; flags and QUARTET_… variables override it")
 		},
 		Dev: func(ctx context.Context, _ *pflag.FlagSet) error {
 			return run(ctx, nil)
@@ -53,17 +56,17 @@ func servers() cli.Servers {
 			}
 			return app.Restore(ctx, cfg, file)
 		},
-		Doctor: func(ctx context.Context, conn grpc.ClientConnInterface, o cli.DoctorOptions) []cli.Finding {
+		Doctor: func(ctx context.Context, conn grpc.ClientConnInterface, o admin.DoctorOptions) []admin.Finding {
 			err := settings.Load(config)
-			var out []cli.Finding
+			var out []admin.Finding
 			for _, f := range app.Examine(ctx, cfg, err, doctor.Client{Address: o.Address, Conn: conn, TLS: o.TLS, Token: o.Token, Now: o.Now}) {
-				out = append(out, cli.Finding(f))
+				out = append(out, admin.Finding(f))
 			}
 			return out
 		},
-		Replay: func(log io.Reader) (cli.WAL, error) {
+		Replay: func(log io.Reader) (boards.WAL, error) {
 			r, err := wal.Replay(log)
-			return cli.WAL{Board: r.Board, Lines: r.Lines, Torn: r.Torn}, err
+			return boards.WAL{Board: r.Board, Lines: r.Lines, Torn: r.Torn}, err
 		},
 		MCP: func(ctx context.Context, conn grpc.ClientConnInterface, o cli.MCPOptions) error {
 			s, err := mcp.New(mcp.Config{Version: version.Get().String()}, mcp.Deps{
@@ -91,7 +94,7 @@ func servers() cli.Servers {
 			return r.Run(ctx)
 		},
 		Worker:  executeCommands,
-		Guard:   cli.GuardCommand(),
+		Guard:   workers.GuardCommand(),
 		Version: version.Get(),
 	}
 }

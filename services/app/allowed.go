@@ -6,7 +6,7 @@ import (
 	"quartet/services/identity"
 )
 
-// allowed says whether a role may call a method by the table of roles (SPEC X15).
+// allowed reports whether the table of roles allows a role to call a method (SPEC X15).
 func allowed(role, method string) bool {
 	roles, _ := identity.Allowed(method)
 	return slices.Contains(roles, role)

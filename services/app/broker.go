@@ -18,12 +18,12 @@ import (
 	taskoutput "quartet/services/task/output"
 )
 
-// stallRestart is how long a journal may stand still before the embedded
-// server is started anew: after a full disk it stays wedged although space was
-// freed (ARCHITECTURE section 3).
+// stallRestart is how long writes to a journal may fail before the embedded NATS server
+// is restarted: after a full disk it keeps failing although space was freed.
 const stallRestart = 30 * time.Second
 
-// broker is the process's way to NATS: an embedded server, or one elsewhere.
+// broker is the module that connects the process to NATS: to an embedded server, or to
+// the servers of nats-url.
 type broker struct {
 	cfg      *Config
 	logger   *zap.Logger
@@ -31,19 +31,22 @@ type broker struct {
 	unlock   func() error
 	conns    []*nats.Conn
 
-	// Journals have a connection of their own: a burst of events or of output
-	// must not stand in front of a frame.
+	// Journals have a connection of their own, so that no frame waits behind a burst
+	// of events or output.
 	journals *nats.Conn
 	readers  *nats.Conn
 
-	counts map[string]int // how many partitions each plane has
+	counts map[string]int // number of partitions of each plane
 
-	// feeds are a short cut past NATS to the partitions held in this process.
+	// feeds pass the frames of partitions held in this process to followers without NATS.
 	feeds *journal.Feeds
 }
 
+// Name implements life.Service.
 func (b *broker) Name() string { return "nats" }
 
+// Start starts the embedded server, if there is one, connects, and creates the journals
+// that do not exist.
 func (b *broker) Start(ctx context.Context) error {
 	connect := func(name string) (*nats.Conn, error) { return b.cfg.remote().Connect(ctx, name, b.logger) }
 	if b.cfg.NATSURL == "" {
@@ -81,8 +84,10 @@ func (b *broker) Start(ctx context.Context) error {
 	return nil
 }
 
+// openJournal creates the journal of a plane if it does not exist. It refuses another
+// number of partitions than that of an existing journal.
 func (b *broker) openJournal(ctx context.Context, plane string) error {
-	want, asked, err := b.cfg.partitions(plane)
+	want, explicit, err := b.cfg.partitions(plane)
 	if err != nil {
 		return err
 	}
@@ -90,16 +95,17 @@ func (b *broker) openJournal(ctx context.Context, plane string) error {
 	if err != nil {
 		return err
 	}
-	if asked && n != want {
-		return fmt.Errorf("partitions: the journal of %s has %d, not %d; what is in it is spread by that number, so it stays: leave the setting out, or give %d", plane, n, want, n)
+	if explicit && n != want {
+		return fmt.Errorf("partitions: the journal of %s has %d partitions, not %d; the number cannot be changed, because its events are distributed by it: omit the setting, or give %d", plane, n, want, n)
 	}
 	b.counts[plane] = n
 	return nil
 }
 
-// partitions is how many partitions a plane has, once the broker was started.
+// partitions returns how many partitions a plane has. It is valid after Start.
 func (b *broker) partitions(plane string) int { return max(b.counts[plane], 1) }
 
+// Stop closes the connections and the embedded server, and unlocks the data directory.
 func (b *broker) Stop(context.Context) error {
 	for _, nc := range b.conns {
 		nc.Close()
@@ -116,6 +122,7 @@ func (b *broker) Stop(context.Context) error {
 	return nil
 }
 
+// Ready returns an error while NATS is unreachable.
 func (b *broker) Ready() error {
 	if b.journals == nil || !b.journals.IsConnected() {
 		return errNoBroker
@@ -123,7 +130,7 @@ func (b *broker) Ready() error {
 	return nil
 }
 
-// split are the planes with more than one partition.
+// split returns the number of partitions of the planes that have more than one.
 func (b *broker) split() map[string]int {
 	out := maps.Clone(b.counts)
 	maps.DeleteFunc(out, func(_ string, n int) bool { return n == 1 })
@@ -135,7 +142,7 @@ func (b *broker) log(plane string, partition int) (journal.Log, error) {
 	return jetlog.New(b.journals, plane, partition)
 }
 
-// sources are the partitions of a plane, to follow.
+// sources returns the partitions of a plane for a follower.
 func (b *broker) sources(plane string) ([]journal.Source, error) {
 	all := make([]journal.Source, b.partitions(plane))
 	for i := range all {
@@ -148,25 +155,31 @@ func (b *broker) sources(plane string) ([]journal.Source, error) {
 	return all, nil
 }
 
-// output is the store of what commands write, opened once there is a broker.
+// output is the module that stores the output of commands. It opens its stream when the
+// broker is connected.
 type output struct {
 	taskoutput.Store
 	broker *broker
 }
 
+// Name implements life.Service.
 func (o *output) Name() string { return "output" }
 
+// Start opens the stream.
 func (o *output) Start(ctx context.Context) error {
 	opened, err := taskoutput.OpenStream(ctx, o.broker.readers, o.broker.cfg.Replicas)
 	o.Store = opened
 	return err
 }
 
+// Stop does nothing: the broker closes the connection.
 func (o *output) Stop(context.Context) error { return nil }
 
+// Ready implements life.Service.
 func (o *output) Ready() error { return nil }
 
-// publisher copies the journals of the planes that this process serves.
+// publisher is the module that copies events from the journals of the planes that this
+// process serves to the EVENTS stream.
 type publisher struct {
 	broker  *broker
 	planes  []string
@@ -175,8 +188,10 @@ type publisher struct {
 	running []*bus.Publisher
 }
 
+// Name implements life.Service.
 func (p *publisher) Name() string { return "publisher" }
 
+// Start creates the EVENTS stream and one publisher per partition.
 func (p *publisher) Start(ctx context.Context) error {
 	if err := bus.EnsureStream(ctx, p.broker.readers, p.broker.cfg.Replicas); err != nil {
 		return err
@@ -197,6 +212,7 @@ func (p *publisher) Start(ctx context.Context) error {
 	return nil
 }
 
+// Stop stops all publishers.
 func (p *publisher) Stop(context.Context) error {
 	for _, pub := range p.running {
 		pub.Stop()
@@ -205,10 +221,11 @@ func (p *publisher) Stop(context.Context) error {
 	return nil
 }
 
+// Ready implements life.Service; events are copied in the background.
 func (p *publisher) Ready() error { return nil }
 
-// guard starts the embedded server anew when a journal cannot be written for
-// too long.
+// guard is the module that restarts the embedded server when a journal could not be
+// written for stallRestart.
 type guard struct {
 	broker  *broker
 	stalled func() time.Duration
@@ -217,8 +234,10 @@ type guard struct {
 	done    chan struct{}
 }
 
+// Name implements life.Service.
 func (g *guard) Name() string { return "guard" }
 
+// Start checks every second until Stop.
 func (g *guard) Start(ctx context.Context) error {
 	ctx, g.stop = context.WithCancel(context.WithoutCancel(ctx))
 	g.done = make(chan struct{})
@@ -235,11 +254,11 @@ func (g *guard) Start(ctx context.Context) error {
 			if g.broker.embedded == nil || g.stalled() < stallRestart {
 				continue
 			}
-			g.logger.Error("the journal has stood still; starting the embedded server anew", zap.Duration("stalled", g.stalled()))
+			g.logger.Error("the journal could not be written; restarting the embedded server", zap.Duration("stalled", g.stalled()))
 			if err := g.broker.embedded.Restart(); err != nil {
 				g.logger.Error("the embedded server did not start; trying again", zap.Error(err))
 			}
-			// Give it a full term before the next attempt.
+			// Wait as long again before the next attempt.
 			select {
 			case <-ctx.Done():
 				return
@@ -250,10 +269,12 @@ func (g *guard) Start(ctx context.Context) error {
 	return nil
 }
 
+// Stop ends the checks.
 func (g *guard) Stop(context.Context) error {
 	g.stop()
 	<-g.done
 	return nil
 }
 
+// Ready implements life.Service.
 func (g *guard) Ready() error { return nil }

@@ -18,19 +18,21 @@ import (
 	"quartet/services/work"
 )
 
-// calls are the clients between services. Whether the other side is in this
-// process is the network's to know.
+// calls are the clients that services use to call each other. The network decides
+// whether a service is in this process or in another one.
 type calls struct{ network *rpc.Network }
 
+// conn returns a connection to a service.
 func (c calls) conn(service string) (grpc.ClientConnInterface, error) { return c.network.Dial(service) }
 
-// lazy dials a service for each client call. Dialling is a look into a map
-// after the first time.
+// lazy dials a service for each call, so that clients can be created before the services
+// are started. After the first call dialling is a map lookup.
 type lazy struct {
 	network *rpc.Network
 	service string
 }
 
+// Invoke implements grpc.ClientConnInterface.
 func (l lazy) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
 	conn, err := l.network.Dial(l.service)
 	if err != nil {
@@ -39,6 +41,7 @@ func (l lazy) Invoke(ctx context.Context, method string, args, reply any, opts .
 	return conn.Invoke(ctx, method, args, reply, opts...)
 }
 
+// NewStream implements grpc.ClientConnInterface.
 func (l lazy) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	conn, err := l.network.Dial(l.service)
 	if err != nil {
@@ -47,34 +50,36 @@ func (l lazy) NewStream(ctx context.Context, desc *grpc.StreamDesc, method strin
 	return conn.NewStream(ctx, desc, method, opts...)
 }
 
+// to returns a connection to a service that is dialled by its first call.
 func (c calls) to(service string) grpc.ClientConnInterface { return lazy{c.network, service} }
 
-// AgentExists asks the agent plane. AGENT_DELETED: it did.
+// AgentExists returns NOT_FOUND for an agent that never existed, and AGENT_DELETED for a
+// deleted one.
 func (c calls) AgentExists(ctx context.Context, agentID string) error {
 	r, err := agentv1.NewAgentServiceClient(c.to("agent")).GetFacts(ctx, &agentv1.GetFactsRequest{AgentId: agentID})
 	if err != nil {
 		return err
 	}
-	return alive(r)
+	return requireActive(r)
 }
 
-// alive refuses what would be made for an agent that is deleted.
-func alive(r *agentv1.GetFactsResponse) error {
+// requireActive returns AGENT_DELETED if the agent of the facts is deleted.
+func requireActive(r *agentv1.GetFactsResponse) error {
 	for _, f := range r.GetFacts() {
 		if a := f.GetAgent(); a.GetLifecycle() != agentv1.Lifecycle_LIFECYCLE_ACTIVE {
-			return fault.AgentDeleted.Newf("agent %q is deleted; nothing is made for it any more", a.GetAgentId()).With("agent_id", a.GetAgentId())
+			return fault.AgentDeleted.Newf("agent %q is deleted; nothing can be created for it", a.GetAgentId()).With("agent_id", a.GetAgentId())
 		}
 	}
 	return nil
 }
 
-// fence refuses what a run asks for after it ended: its credential is worth
-// nothing then (SPEC A6, X12). The agent plane fences its own verbs by run id.
+// fence refuses a call with the credential of a run that has ended (SPEC A6, X12). Calls
+// of the agent service pass, because the agent plane checks the run id itself.
 func (c calls) fence(ctx context.Context, method string, a rpc.Actor) error {
 	if strings.HasPrefix(method, "/"+agentv1.AgentService_ServiceDesc.ServiceName+"/") {
 		return nil
 	}
-	if a.Role == rpc.RoleWorker { // a run on a board, which the plane of boards fences itself
+	if a.Role == rpc.RoleWorker { // the run of a worker on a board, which the board service checks itself
 		return nil
 	}
 	if method == taskv1.TaskService_ExecCommand_FullMethodName {
@@ -101,11 +106,11 @@ func checkRun(r *agentv1.GetFactsResponse, a rpc.Actor) error {
 	return fault.RunStale.Newf("run %s no longer holds agent %s; its credential ended with it", a.RunID, a.AgentID).With("run_id", a.RunID)
 }
 
-// Orchestrates asks the agent plane whether an agent's profile has boards.
+// Orchestrates reports whether an agent's profile has the tools of boards.
 func (c calls) Orchestrates(ctx context.Context, agentID string) (bool, error) {
 	r, err := agentv1.NewAgentServiceClient(c.to("agent")).GetFacts(ctx, &agentv1.GetFactsRequest{AgentId: agentID})
 	if err == nil {
-		err = alive(r)
+		err = requireActive(r)
 	}
 	if err != nil {
 		return false, err
@@ -127,7 +132,7 @@ func (c calls) Workspace(ctx context.Context, agentID string) (task.Workspace, e
 		}
 	}
 	if err == nil {
-		err = alive(r)
+		err = requireActive(r)
 	}
 	if err != nil {
 		return task.Workspace{}, err
@@ -138,13 +143,13 @@ func (c calls) Workspace(ctx context.Context, agentID string) (task.Workspace, e
 	return task.Workspace{}, nil
 }
 
-// OwnsItem asks the work plane whether an item is the agent's.
+// OwnsItem returns an error if an item does not exist or belongs to another agent.
 func (c calls) OwnsItem(ctx context.Context, agentID, workItemID string) error {
 	_, err := c.work().GetWorkItem(ctx, &workv1.GetWorkItemRequest{AgentId: agentID, WorkItemId: workItemID, OmitTodoList: true})
 	return err
 }
 
-// RunningTasks asks the task plane what still runs for an item.
+// RunningTasks returns the tasks that still run for an item.
 func (c calls) RunningTasks(ctx context.Context, agentID, workItemID string) ([]work.RunningTask, error) {
 	r, err := taskv1.NewTaskServiceClient(c.to("task")).ListTasks(ctx, &taskv1.ListTasksRequest{AgentId: agentID, WorkItemId: workItemID, PageSize: 500})
 	if err != nil {
@@ -157,10 +162,12 @@ func (c calls) RunningTasks(ctx context.Context, agentID, workItemID string) ([]
 	return running, nil
 }
 
+// work returns a client of the work plane.
 func (c calls) work() workv1.WorkServiceClient { return workv1.NewWorkServiceClient(c.to("work")) }
 
-// foreignItem tells an agent that the item it asked for is another's: a partition
-// knows its own agents' only (SPEC W4).
+// foreignItem replaces the NOT_FOUND of an item by a refusal that says that the item
+// belongs to another agent, if it does (SPEC W4). The partition of the requesting agent
+// cannot know that, because it has only its own agents' items.
 func (c calls) foreignItem(ctx context.Context, req proto.Message, err error) error {
 	agent, ok := req.(interface{ GetAgentId() string })
 	item := fault.From(err).Metadata()["work_item_id"]

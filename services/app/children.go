@@ -11,31 +11,34 @@ import (
 	"quartet/pkg/rpc"
 )
 
-// children are the task plane's calls for handles of supervised children. The
-// task plane has checked that the caller is the child's parent, or may act for
-// it; it asks on its own account, since a parent's credential opens no child.
+// children makes the task plane's calls about private children, whose tasks it owns.
+// The task plane has checked that the caller is the child's parent or may act for it.
+// The calls are made as the system, because a parent's credential gives no access to a
+// child.
 type children struct{ calls }
 
+// agents returns a client of the agent plane.
 func (c children) agents() agentv1.AgentServiceClient {
 	return agentv1.NewAgentServiceClient(c.to("agent"))
 }
 
-func asPlane(ctx context.Context) context.Context {
+// asSystem returns ctx with the system as the actor, in the same namespace.
+func asSystem(ctx context.Context) context.Context {
 	return rpc.WithActor(ctx, rpc.Actor(*plane.System(rpc.ActorFrom(ctx).Namespace)))
 }
 
-// FollowUp puts a supervisor's words into the child's lane.
+// FollowUp puts a message of the supervisor into the child's lane.
 func (c children) FollowUp(ctx context.Context, childID, requestID, text string) error {
-	_, err := c.agents().EnqueueMessage(asPlane(ctx), &agentv1.EnqueueMessageRequest{
+	_, err := c.agents().EnqueueMessage(asSystem(ctx), &agentv1.EnqueueMessageRequest{
 		AgentId: childID, RequestId: requestID, Kind: agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP, Text: text,
 	})
 	return err
 }
 
-// Progress is how the child stands, where it works if it has a worktree, and how
-// far its current item is.
+// Progress describes the child's posture, its worktree if it has one, and the progress of
+// its current work item.
 func (c children) Progress(ctx context.Context, childID string) (string, error) {
-	ctx = asPlane(ctx)
+	ctx = asSystem(ctx)
 	r, err := c.agents().GetAgent(ctx, &agentv1.GetAgentRequest{AgentId: childID})
 	if err != nil {
 		return "", err
@@ -61,8 +64,8 @@ func (c children) Progress(ctx context.Context, childID string) (string, error) 
 	return text + fmt.Sprintf("works on: %s (%d of %d todos done)\n", it.GetWorkItem().GetObjective(), done, len(it.GetWorkItem().GetTodoList())), nil
 }
 
-// Result is what the delegation says came of the child.
+// Result returns the result that the delegation records.
 func (c children) Result(ctx context.Context, parentID, delegationID string) (string, error) {
-	r, err := c.agents().GetDelegation(asPlane(ctx), &agentv1.GetDelegationRequest{AgentId: parentID, DelegationId: delegationID})
+	r, err := c.agents().GetDelegation(asSystem(ctx), &agentv1.GetDelegationRequest{AgentId: parentID, DelegationId: delegationID})
 	return r.GetDelegation().GetResultSummary(), err
 }

@@ -12,35 +12,36 @@ import (
 	"quartet/pkg/lease"
 )
 
-// defaultPartitions is how many partitions a plane that is split gets in a new
-// installation on a NATS cluster: enough for six instances. More make frames
-// smaller, and every frame costs an fsync on each server.
+// defaultPartitions is the number of partitions of a split plane in a new installation
+// on a NATS cluster: enough for six instances. More partitions make smaller frames, and
+// every frame costs an fsync on each server.
 const defaultPartitions = 6
 
-// maxPartitions bounds what an operator may ask for.
+// maxPartitions is the largest number that an operator can set.
 const maxPartitions = 64
 
-// clustered says whether other processes may serve the same planes.
+// clustered reports whether other processes may serve the same planes.
 func (c *Config) clustered() bool { return c.NATSURL != "" }
 
-// partitions are those of new journals; asked says that the operator named the
-// number, so that another one is a mistake.
-func (c *Config) partitions(plane string) (n int, asked bool, err error) {
-	text, asked := c.Partitions[plane]
+// partitions returns the number of partitions of a plane's new journal, and whether the
+// operator set it explicitly: a journal with another number is then an error.
+func (c *Config) partitions(plane string) (n int, explicit bool, err error) {
+	text, explicit := c.Partitions[plane]
 	switch {
-	case !asked && c.clustered() && splits[plane]:
+	case !explicit && c.clustered() && splits[plane]:
 		return defaultPartitions, false, nil
-	case !asked:
+	case !explicit:
 		return 1, false, nil
 	case !splits[plane]:
 		return 0, true, fmt.Errorf("partitions: %s cannot be split; work and waiting can", plane)
 	}
 	if n, err = strconv.Atoi(text); err != nil || n < 1 || n > maxPartitions {
-		return 0, true, fmt.Errorf("partitions: that of %s is %q; it must be a number from 1 to %d", plane, text, maxPartitions)
+		return 0, true, fmt.Errorf("partitions: the number for %s is %q; it must be a number from 1 to %d", plane, text, maxPartitions)
 	}
 	return n, true, nil
 }
 
+// checkPartitions checks the settings partitions and partition-lease.
 func (c *Config) checkPartitions() error {
 	for plane := range c.Partitions {
 		if !slices.Contains(planes, plane) {
@@ -56,8 +57,8 @@ func (c *Config) checkPartitions() error {
 	return nil
 }
 
-// leases is the module that takes and hands over partitions while this process
-// can be reached.
+// leases is the module that acquires partitions when this process can be reached, and
+// hands them over before it stops.
 type leases struct {
 	cfg    *Config
 	broker *broker
@@ -65,10 +66,12 @@ type leases struct {
 	keeper *lease.Keeper
 }
 
+// Name implements life.Service.
 func (l *leases) Name() string { return "leases" }
 
+// Start publishes this process's address and starts to acquire partitions.
 func (l *leases) Start(ctx context.Context) error {
-	addr, err := l.cfg.advertised(l.edge.Addr())
+	addr, err := l.cfg.advertisedAddr(l.edge.Addr())
 	if err != nil {
 		return err
 	}
@@ -76,12 +79,15 @@ func (l *leases) Start(ctx context.Context) error {
 	return l.keeper.Start(ctx)
 }
 
+// Stop hands all partitions over.
 func (l *leases) Stop(ctx context.Context) error { return l.keeper.Stop(ctx) }
 
+// Ready returns an error while leases cannot be renewed.
 func (l *leases) Ready() error { return l.keeper.Ready() }
 
-// advertised is where other instances reach this one.
-func (c *Config) advertised(bound string) (string, error) {
+// advertisedAddr returns the address at which other instances reach this one. bound is
+// the address of its listener.
+func (c *Config) advertisedAddr(bound string) (string, error) {
 	if c.AdvertiseAddr != "" {
 		return c.AdvertiseAddr, nil
 	}
@@ -94,7 +100,7 @@ func (c *Config) advertised(bound string) (string, error) {
 	}
 	name, err := os.Hostname()
 	if err != nil {
-		return "", fmt.Errorf("advertise-addr is empty, and the machine's name cannot be found out: %w", err)
+		return "", fmt.Errorf("advertise-addr is empty, and the machine's name is unknown: %w", err)
 	}
 	return net.JoinHostPort(name, port), nil
 }

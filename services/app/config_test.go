@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The term of a command's lease at, below and above its limits.
+// command-lease at, below and above its limits.
 func TestX12_CommandLeaseLimits(t *testing.T) {
 	for term, ok := range map[time.Duration]bool{
 		0: true, 15*time.Second - 1: false, 15 * time.Second: true, 24 * time.Hour: true, 24*time.Hour + 1: false, -time.Second: false,

@@ -19,20 +19,20 @@ const (
 	AuthOff      = "off"
 )
 
-// completeAuth decides whether calls without credential are let in. Then
-// everybody who reaches a port is the admin, so no port may be reachable from
-// elsewhere (SPEC X15).
+// completeAuth determines whether calls without a credential are accepted. If they are,
+// everybody who can connect is an admin, so grpc-addr and http-addr must be loopback
+// addresses (SPEC X15).
 func (c *Config) completeAuth() error {
-	open := errors.Join(loopback("grpc-addr", c.GRPCAddr), loopback("http-addr", c.HTTPAddr))
+	reachable := errors.Join(loopback("grpc-addr", c.GRPCAddr), loopback("http-addr", c.HTTPAddr))
 	switch c.Auth {
 	case "", AuthAuto:
 		c.Auth = AuthOff
-		if open != nil {
+		if reachable != nil {
 			c.Auth = AuthRequired
 		}
 	case AuthOff:
-		if open != nil {
-			return fmt.Errorf("auth is off: %w, or leave auth out", open)
+		if reachable != nil {
+			return fmt.Errorf("auth is off: %w, or omit auth", reachable)
 		}
 	case AuthRequired:
 	default:
@@ -41,13 +41,14 @@ func (c *Config) completeAuth() error {
 	return nil
 }
 
-// callers is what tells who calls, in this process.
+// callers authenticates the callers of this process.
 type callers struct {
 	keyring *rpc.Keyring
 	keys    *identity.Keys
 	door    *identity.Door
 }
 
+// newCallers returns the authenticator of this process. key is the installation's key.
 func newCallers(cfg *Config, key []byte, logger *zap.Logger) (*callers, error) {
 	c := &callers{keyring: rpc.NewKeyring(key, cfg.Auth == AuthOff)}
 	c.door = &identity.Door{Keyring: c.keyring}
@@ -62,7 +63,8 @@ func newCallers(cfg *Config, key []byte, logger *zap.Logger) (*callers, error) {
 	return c, c.door.SetBootstrap(cfg.BootstrapToken)
 }
 
-// follow gives the door the keys, which are in the journal.
+// follow makes the authenticator accept API keys, which it reads from the journal of the
+// identity plane.
 func (c *callers) follow(b *broker, to calls, logger *zap.Logger) {
 	client := identityv1.NewIdentityServiceClient(to.to("identity"))
 	c.keys = identity.NewKeys(identity.KeysConfig{

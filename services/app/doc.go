@@ -5,6 +5,6 @@
 // between services, the installation's key.
 //
 // Never does: anything that a plane could do. There is no branch for "all in
-// one process" here: a service that is served in this process is reached over
-// memory, any other over TCP (pkg/rpc), and the code of both is the same.
+// one process" here: pkg/rpc reaches a service of this process in memory and any
+// other over TCP, and callers do not see the difference.
 package app

@@ -7,19 +7,19 @@ import (
 	"quartet/services/doctor"
 )
 
-// Examine looks at a server from outside and at what one would find here with
-// these settings; err is what was wrong with reading them.
+// Examine diagnoses a running server through c, and what a server with these settings
+// would find on this machine. err is the error of reading the settings, if any.
 func Examine(ctx context.Context, cfg Config, err error, c doctor.Client) []doctor.Finding {
 	if err == nil {
 		err = cfg.Complete()
 	}
-	here := doctor.Server{
+	local := doctor.Server{
 		Err: err, DataDir: cfg.DataDir, KeyFile: cfg.KeyFile, NATS: cfg.remote(), GRPCAddr: cfg.GRPCAddr, HTTPAddr: cfg.HTTPAddr,
 		CertFile: cfg.TLS.Cert, TLSKeyFile: cfg.TLS.Key, AuthRequired: cfg.Auth == AuthRequired, Issuer: cfg.OIDC.Issuer, Replicas: cfg.Replicas,
 	}
 	if err == nil {
-		here.OpenToOthers = loopback("grpc-addr", cfg.GRPCAddr) != nil || loopback("http-addr", cfg.HTTPAddr) != nil
+		local.OpenToOthers = loopback("grpc-addr", cfg.GRPCAddr) != nil || loopback("http-addr", cfg.HTTPAddr) != nil
 	}
 	c.Version = version.Get().String()
-	return doctor.Examine(ctx, c, here)
+	return doctor.Examine(ctx, c, local)
 }

@@ -9,15 +9,15 @@ import (
 	"quartet/pkg/conf"
 )
 
-// ConfigurationDocument is docs/configuration.md: every setting of every
-// component, made from their declarations.
+// ConfigurationDocument returns docs/configuration.md: every setting, generated from the
+// declarations.
 func ConfigurationDocument() string {
 	var c Config
 	s := c.Flags(pflag.NewFlagSet("document", pflag.ContinueOnError))
 	rows := s.Describe()
 	home, err := os.UserHomeDir()
 	for i := range rows {
-		// The one default that depends on the machine.
+		// The only default that depends on the machine.
 		if err == nil && home != "/" {
 			rows[i].Default = strings.Replace(rows[i].Default, home, "~", 1)
 		}

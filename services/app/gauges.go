@@ -16,8 +16,8 @@ import (
 	"quartet/pkg/meter"
 )
 
-// newRegistry is where all of a process is counted, and what every process says
-// of itself.
+// newRegistry returns the registry of this process's metrics, with those that every
+// process has.
 func newRegistry(version string) *prometheus.Registry {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -25,17 +25,17 @@ func newRegistry(version string) *prometheus.Registry {
 	return reg
 }
 
-// sampleEvery is how often gauges that take a look at a whole state are set. It is
-// below what Prometheus usually scrapes at, and costs the same whether it does.
-const sampleEvery = 10 * time.Second
+// samplePeriod is how often gauges that need a scan of a complete state are set. It is
+// shorter than the usual scrape interval, and its cost does not depend on scrapes.
+const samplePeriod = 10 * time.Second
 
-// sampleTerm bounds one look: what it needs may stand still.
+// sampleTerm bounds one sample, which may need a service that does not answer.
 const sampleTerm = 3 * time.Second
 
-// sampled has gauges that are set by a look.
+// sampled is a service with gauges that Sample sets.
 type sampled interface{ Sample(ctx context.Context) }
 
-// Sample looks at what is held here.
+// Sample samples the units that this process holds.
 func (h *host) Sample(ctx context.Context) {
 	h.mu.Lock()
 	var held []sampled
@@ -50,7 +50,7 @@ func (h *host) Sample(ctx context.Context) {
 	}
 }
 
-// gauges has looks taken.
+// gauges is the module that samples periodically.
 type gauges struct {
 	of       []sampled
 	journals map[string][]journaled // by plane
@@ -69,16 +69,16 @@ func newGauges(reg prometheus.Registerer) *gauges {
 // Name is the module's name.
 func (g *gauges) Name() string { return "gauges" }
 
-// Start takes the first look, and then one after another.
+// Start takes the first sample and starts to repeat it.
 func (g *gauges) Start(ctx context.Context) error {
 	ctx, g.stop = context.WithCancel(context.WithoutCancel(ctx))
 	g.done = make(chan struct{})
 	go func() {
 		defer close(g.done)
-		tick := time.NewTicker(sampleEvery)
+		tick := time.NewTicker(samplePeriod)
 		defer tick.Stop()
 		for {
-			g.look(ctx)
+			g.sample(ctx)
 			select {
 			case <-ctx.Done():
 				return
@@ -89,7 +89,8 @@ func (g *gauges) Start(ctx context.Context) error {
 	return nil
 }
 
-func (g *gauges) look(ctx context.Context) {
+// sample sets all gauges once.
+func (g *gauges) sample(ctx context.Context) {
 	for plane, all := range g.journals {
 		var most time.Duration
 		for _, j := range all {
@@ -104,18 +105,18 @@ func (g *gauges) look(ctx context.Context) {
 	}
 }
 
-// Stop ends that.
+// Stop ends the sampling.
 func (g *gauges) Stop(context.Context) error {
 	g.stop()
 	<-g.done
 	return nil
 }
 
-// Ready is nil: nobody waits for a gauge.
+// Ready returns nil: no caller depends on gauges.
 func (g *gauges) Ready() error { return nil }
 
-// metricsPort serves metrics by themselves, for processes without a gateway and
-// for networks where the gateway is not Prometheus' business.
+// metricsPort is the module that serves metrics on a port of their own, for processes
+// without a gateway and for networks in which Prometheus cannot reach the gateway.
 type metricsPort struct {
 	addr   string
 	from   prometheus.Gatherer
@@ -139,7 +140,7 @@ func (m *metricsPort) Start(ctx context.Context) error {
 	return nil
 }
 
-// Stop ends that. A scrape that is cut off comes again.
+// Stop closes the port. Prometheus repeats a scrape that is cut off.
 func (m *metricsPort) Stop(context.Context) error {
 	if err := m.server.Close(); err != nil && !errors.Is(err, http.ErrServerClosed) {
 		return err
@@ -147,10 +148,10 @@ func (m *metricsPort) Stop(context.Context) error {
 	return nil
 }
 
-// Ready is nil: a probe has its own address.
+// Ready implements life.Service.
 func (m *metricsPort) Ready() error { return nil }
 
-// MetricsAddr is where metrics are served by themselves, "" if they are not.
+// MetricsAddr returns the address of the metrics port, "" if there is none.
 func (a *App) MetricsAddr() string {
 	if a.metrics == nil || a.metrics.bound == nil {
 		return ""

@@ -22,10 +22,10 @@ import (
 	"quartet/services/identity"
 )
 
-// Planes whose partitions may be held by different instances: whatever they do
-// concerns one agent. The others are held as a whole: agents supervise each
-// other, and a worker's one stream takes commands and steps of everybody
-// (ADR 0022).
+// splits has the planes whose partitions may be held by different instances, because
+// each of their operations concerns one agent. One instance holds all partitions of any
+// other plane: agents supervise each other, and a worker's stream carries commands and
+// steps of all agents (ADR 0022).
 var splits = map[string]bool{"work": true, "waiting": true}
 
 // planeService is an instance of a plane over some of its partitions.
@@ -34,23 +34,24 @@ type planeService interface {
 	Register(srv grpc.ServiceRegistrar)
 }
 
-// unit is what one lease is about: a partition of a plane that is split, or all
-// of one that is not.
+// unit is what one lease covers: a partition of a split plane, or all partitions of
+// another one.
 type unit struct {
 	service    planeService
 	calls      *rpc.Instance
 	publishers []*bus.Publisher
 }
 
-// host runs a plane where several processes do: of what this one has leases
-// for, it has a unit each; calls for the rest go to whoever holds it.
+// host is the module that runs a plane which several processes serve. It has a unit for
+// each lease that this process holds, and forwards calls about other units to their
+// holders.
 type host struct {
 	name   string
 	build  func(d plane.Deps, share journal.Share) (planeService, error)
 	deps   plane.Deps
 	broker *broker
 	keeper *lease.Keeper
-	copy   bool // events to EVENTS
+	copy   bool // whether events are copied to the EVENTS stream
 	logger *zap.Logger
 
 	held    prometheus.Gauge
@@ -62,6 +63,7 @@ type host struct {
 	units map[int]*unit
 }
 
+// newHost completes a host with its metrics.
 func newHost(h *host, metrics prometheus.Registerer) *host {
 	h.units = map[int]*unit{}
 	h.held = meter.Gauge(metrics, "quartet_partitions_held", "Partitions that this process holds; a plane that is not split is one.", "plane").WithLabelValues(h.name)
@@ -70,12 +72,14 @@ func newHost(h *host, metrics prometheus.Registerer) *host {
 	return h
 }
 
-// takeTerm is how long loading a partition may take.
+// takeTerm bounds loading a unit.
 const takeTerm = 2 * time.Minute
 
+// Name implements life.Service.
 func (h *host) Name() string { return h.name }
 
-// route puts the plane on the process's server.
+// route registers the plane's methods on the process's server, which passes each call to
+// the unit or to the process that holds it.
 func (h *host) route(server *rpc.Server, network *rpc.Network, newID func(string) string, missing func(context.Context, proto.Message, error) error, search ...string) error {
 	prototype, err := h.build(h.deps, journal.Share{})
 	if err != nil {
@@ -94,7 +98,7 @@ func (h *host) route(server *rpc.Server, network *rpc.Network, newID func(string
 	return nil
 }
 
-// size is how many units the plane has.
+// size returns how many units the plane has.
 func (h *host) size() int {
 	if splits[h.name] {
 		return h.broker.partitions(h.name)
@@ -102,6 +106,7 @@ func (h *host) size() int {
 	return 1
 }
 
+// share returns the partitions of unit n.
 func (h *host) share(n int) journal.Share {
 	if splits[h.name] {
 		return journal.One(n, h.size())
@@ -109,17 +114,17 @@ func (h *host) share(n int) journal.Share {
 	return journal.Whole(h.broker.partitions(h.name))
 }
 
-// Start declares what there is to hold; the keeper does the rest once this
+// Start registers the plane's units with the keeper, which acquires leases once this
 // process can be reached.
 func (h *host) Start(context.Context) error {
 	h.group = h.keeper.Group(h.name, h.size(), lease.Hooks{Unused: h.unused, Take: h.take, Drop: h.drop, Over: h.over})
 	return nil
 }
 
-// Stop does nothing: the keeper has dropped everything by then.
+// Stop does nothing: the keeper has dropped all units before.
 func (h *host) Stop(context.Context) error { return nil }
 
-// Ready is nil while the journals of what is held here can be written.
+// Ready returns nil while the journals of all units held here can be written.
 func (h *host) Ready() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -131,6 +136,7 @@ func (h *host) Ready() error {
 	return nil
 }
 
+// where returns the holder of unit n, and a channel that is closed when that changes.
 func (h *host) where(n int) (rpc.Place, <-chan struct{}) {
 	if h.group == nil {
 		return rpc.Place{}, nil
@@ -147,7 +153,7 @@ func (h *host) where(n int) (rpc.Place, <-chan struct{}) {
 	return rpc.Place{}, changed
 }
 
-// unused says that nothing was ever written to a unit's journal.
+// unused reports whether nothing was ever written to the journals of unit n.
 func (h *host) unused(ctx context.Context, n int) (bool, error) {
 	share := h.share(n)
 	for i := share.First; i < share.First+share.Count; i++ {
@@ -162,8 +168,9 @@ func (h *host) unused(ctx context.Context, n int) (bool, error) {
 	return true, nil
 }
 
+// take loads unit n under a lease and starts to serve it.
 func (h *host) take(ctx context.Context, n int, l *lease.Lease) error {
-	began := time.Now()
+	started := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, takeTerm)
 	defer cancel()
 	d := h.deps
@@ -184,7 +191,7 @@ func (h *host) take(ctx context.Context, n int, l *lease.Lease) error {
 		h.end(u)
 		return err
 	}
-	h.opening.Observe(time.Since(began).Seconds())
+	h.opening.Observe(time.Since(started).Seconds())
 	h.taken.Inc()
 	h.held.Inc()
 	h.mu.Lock()
@@ -193,8 +200,10 @@ func (h *host) take(ctx context.Context, n int, l *lease.Lease) error {
 	return nil
 }
 
+// publish starts to copy the unit's events to the EVENTS stream, if the process does
+// that.
 func (h *host) publish(ctx context.Context, u *unit, share journal.Share) error {
-	if !h.copy || h.name == identity.Plane { // who may come in is nobody else's business
+	if !h.copy || h.name == identity.Plane { // events of API keys are not published
 		return nil
 	}
 	if err := bus.EnsureStream(ctx, h.broker.readers, h.broker.cfg.Replicas); err != nil {
@@ -214,8 +223,8 @@ func (h *host) publish(ctx context.Context, u *unit, share journal.Share) error 
 	return nil
 }
 
-// over says that a unit's journal gave itself up. It does where the broker did
-// not answer for longer than the lease and left a write in doubt.
+// over reports whether the journal of unit n gave up its partition: the broker did not
+// answer for longer than the lease, so the outcome of a write is unknown.
 func (h *host) over(n int) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -223,6 +232,7 @@ func (h *host) over(n int) bool {
 	return u != nil && errors.Is(u.service.Ready(), journal.ErrNotHeld)
 }
 
+// drop ends unit n, because its lease ends.
 func (h *host) drop(n int) {
 	h.mu.Lock()
 	u := h.units[n]
@@ -234,8 +244,8 @@ func (h *host) drop(n int) {
 	}
 }
 
-// end lets a unit's calls finish, then closes it. Calls that come meanwhile wait
-// for the next holder.
+// end waits until the unit's calls have finished, then closes it. Calls that arrive
+// meanwhile wait for the next holder.
 func (h *host) end(u *unit) {
 	if r, ok := u.service.(interface{ Release() }); ok {
 		r.Release()
@@ -249,6 +259,6 @@ func (h *host) end(u *unit) {
 	ctx, cancel = context.WithTimeout(context.Background(), drainTerm)
 	defer cancel()
 	if err := u.service.Stop(ctx); err != nil {
-		h.logger.Warn("a plane did not close in time; whoever waited for it is told that the outcome is unknown", zap.String("plane", h.name), zap.Error(err))
+		h.logger.Warn("a plane did not stop in time; its waiting callers get outcome=unknown", zap.String("plane", h.name), zap.Error(err))
 	}
 }

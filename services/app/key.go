@@ -16,15 +16,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// loadKey reads the installation's key, or makes one. Credentials and trigger
-// secrets follow from it, so it is written once, synced, and never replaced.
+// loadKey reads the installation's key, or creates it. Credentials and trigger secrets
+// are derived from it, so it is written once, synced, and never replaced.
 func loadKey(path string) ([]byte, error) {
 	raw, err := os.ReadFile(path)
 	switch {
 	case err == nil:
 		key, err := hex.DecodeString(strings.TrimSpace(string(raw)))
 		if err != nil || len(key) < 32 {
-			return nil, fmt.Errorf("key file %s does not hold 64 or more hex digits; restore it from a backup, since credentials and trigger URLs follow from it", path)
+			return nil, fmt.Errorf("key file %s does not hold 64 or more hex digits; restore it from a backup, because credentials and trigger URLs are derived from it", path)
 		}
 		return key, nil
 	case !errors.Is(err, fs.ErrNotExist):
@@ -35,7 +35,8 @@ func loadKey(path string) ([]byte, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, err
 	}
-	// Two processes may start at once: the first link wins, both read it.
+	// If two processes start at once, one of them links its file first, and both read that
+	// one.
 	tmp := fmt.Sprintf("%s.%d", path, os.Getpid())
 	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -55,8 +56,9 @@ func loadKey(path string) ([]byte, error) {
 	return loadKey(path)
 }
 
-// triggerSecrets derives the secret of a trigger from its id. Only its hash is
-// stored, and yet a repeated request can be answered with the same one.
+// triggerSecrets returns a function that derives the secret of a trigger from its id.
+// Only a hash of the secret is stored, and a repeated request still returns the same
+// secret.
 func triggerSecrets(key []byte) func(string) string {
 	return func(triggerID string) string {
 		mac := hmac.New(sha256.New, key)
@@ -65,8 +67,8 @@ func triggerSecrets(key []byte) func(string) string {
 	}
 }
 
-// lockDir keeps a second process out of a data directory: two embedded servers
-// over one store would ruin it.
+// lockDir locks a data directory, or returns an error if another process has locked it:
+// two embedded servers with one store would destroy it.
 func lockDir(dir string) (unlock func() error, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err

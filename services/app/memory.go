@@ -8,81 +8,82 @@ import (
 	"time"
 )
 
-// Collections cost processor time in proportion to what lives, and save memory
-// in proportion to what is thrown away between them. A small installation gains
-// a tenth of its throughput from rare ones; with 100 000 agents the same rule
-// made 5 GB of 1. So little is thrown away between two of them while there is
-// little to do, and what gcSpell takes while there is much: with 125 000 items
-// that live, mutations at full speed then cost a sixth less.
+// The cost of a garbage collection is proportional to the live heap; the memory that it
+// frees is what was allocated since the one before. Rare collections give a small
+// installation a tenth more throughput, but with 100 000 agents the same percentage
+// needed 5 GB instead of 1. So the percentage is chosen such that the allocations between
+// two collections (the headroom) are small while the process is idle, and those of
+// gcInterval while it is busy: with 125 000 live items, mutations at full speed then take
+// a sixth less processor time.
 const (
-	gcMostPercent  = 400
-	gcLeastPercent = 50
-	gcHeadroom     = 256 << 20 // bytes that may be thrown away between two collections
-	gcMostHeadroom = 1 << 30   // the same, of a busy process
-	gcSpell        = 4 * time.Second
-	gcLook         = time.Second
-	// calm is when a process gives back what its busy time left behind: it made
-	// less than calmRate bytes a second for calmLooks looks.
-	calmRate  = 32 << 20
-	calmLooks = 5
+	gcMaxPercent  = 400
+	gcMinPercent  = 50
+	gcHeadroom    = 256 << 20 // bytes allocated between two collections of an idle process
+	gcMaxHeadroom = 1 << 30   // the same of a busy process
+	gcInterval    = 4 * time.Second
+	gcPeriod      = time.Second
+	// A process returns unused memory to the system when it was idle for idlePeriods
+	// periods: when it allocated less than idleRate bytes per second.
+	idleRate    = 32 << 20
+	idlePeriods = 5
 )
 
-// TendMemory sets how often memory is collected to what lives in it and what is
-// going on, until ctx ends. It leaves the settings of an operator who gave
-// GOGC alone.
-func TendMemory(ctx context.Context) {
+// AdjustGC adjusts the garbage collector's percentage to the live heap and the rate of
+// allocations until ctx ends. It does nothing if the operator set GOGC.
+func AdjustGC(ctx context.Context) {
 	if os.Getenv("GOGC") != "" {
 		return
 	}
 	sample := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/heap/allocs:bytes"}}
-	var t tending
-	look := time.NewTicker(gcLook)
-	defer look.Stop()
+	var m gcMonitor
+	tick := time.NewTicker(gcPeriod)
+	defer tick.Stop()
 	for {
 		metrics.Read(sample)
-		percent, giveBack := t.look(sample[0].Value.Uint64(), sample[1].Value.Uint64())
+		percent, release := m.update(sample[0].Value.Uint64(), sample[1].Value.Uint64())
 		if percent != 0 {
 			debug.SetGCPercent(percent)
 		}
-		if giveBack {
+		if release {
 			debug.FreeOSMemory()
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-look.C:
+		case <-tick.C:
 		}
 	}
 }
 
-// tending is what one look remembers for the next.
-type tending struct {
-	made uint64 // bytes since the process began
-	rate uint64 // bytes a second; it falls by half a look, so that a pause is none
-	calm int    // looks in a row
-	set  int    // the percentage in force
+// gcMonitor is the state between two periods.
+type gcMonitor struct {
+	allocated uint64 // bytes since the process started
+	rate      uint64 // allocated bytes per second; it falls by at most half per period, so that a short pause counts as busy
+	idle      int    // consecutive idle periods
+	percent   int    // the percentage that was set last
 }
 
-// look gives the percentage to set, 0 to leave it, and whether memory should be
-// given back.
-func (t *tending) look(live, made uint64) (percent int, giveBack bool) {
-	t.rate = max(t.rate/2, uint64(float64(made-t.made)/gcLook.Seconds()))
-	t.made = made
-	t.calm++
-	if t.rate > calmRate {
-		t.calm = 0
+// update returns the percentage to set, 0 if it need not change, and whether unused
+// memory should be returned to the system.
+func (m *gcMonitor) update(live, allocated uint64) (percent int, release bool) {
+	m.rate = max(m.rate/2, uint64(float64(allocated-m.allocated)/gcPeriod.Seconds()))
+	m.allocated = allocated
+	m.idle++
+	if m.rate > idleRate {
+		m.idle = 0
 	}
-	p := gcPercentFor(live, t.rate)
-	// Setting it stops the world for a moment, so not for every byte.
-	if p >= t.set*9/10 && p <= t.set*11/10 {
+	p := gcPercentFor(live, m.rate)
+	// Setting it stops the world for a moment, so small changes are ignored.
+	if p >= m.percent*9/10 && p <= m.percent*11/10 {
 		p = 0
 	} else {
-		t.set = p
+		m.percent = p
 	}
-	return p, t.calm == calmLooks
+	return p, m.idle == idlePeriods
 }
 
+// gcPercentFor returns the percentage for a live heap and a rate of allocations.
 func gcPercentFor(live, rate uint64) int {
-	headroom := min(max(uint64(float64(rate)*gcSpell.Seconds()), gcHeadroom), gcMostHeadroom)
-	return int(min(max(headroom*100/max(live, 1), gcLeastPercent), gcMostPercent))
+	headroom := min(max(uint64(float64(rate)*gcInterval.Seconds()), gcHeadroom), gcMaxHeadroom)
+	return int(min(max(headroom*100/max(live, 1), gcMinPercent), gcMaxPercent))
 }

@@ -6,9 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A process that holds much is collected more often, one that holds little or
-// does much more rarely (ARCHITECTURE: 100 000 agents in 1 GiB).
-func TestGCPercentFollowsWhatLivesAndWhatIsMade(t *testing.T) {
+// A large live heap is collected more often, a small or busy one less often.
+func TestGCPercentForLiveHeapAndRate(t *testing.T) {
 	const mib = 1 << 20
 	for _, c := range []struct {
 		live, rate uint64
@@ -19,10 +18,10 @@ func TestGCPercentFollowsWhatLivesAndWhatIsMade(t *testing.T) {
 		{128 * mib, 0, 200},
 		{512 * mib, 0, 50},
 		{8192 * mib, 0, 50},
-		{512 * mib, 64 * mib, 50}, // what four seconds make is just the least headroom
+		{512 * mib, 64 * mib, 50}, // the allocations of four seconds are the minimum headroom
 		{512 * mib, 128 * mib, 100},
 		{512 * mib, 256 * mib, 200},
-		{512 * mib, 4096 * mib, 200}, // the most headroom
+		{512 * mib, 4096 * mib, 200}, // the maximum headroom
 		{64 * mib, 4096 * mib, 400},
 		{8192 * mib, 4096 * mib, 50},
 	} {
@@ -30,21 +29,21 @@ func TestGCPercentFollowsWhatLivesAndWhatIsMade(t *testing.T) {
 	}
 }
 
-// What a busy time left behind is given back once, when it is calm; a pause is
-// not calm.
-func TestMemoryIsGivenBackOnceItIsCalm(t *testing.T) {
-	var tend tending
-	var made uint64
-	var gave []int
+// After a busy time, unused memory is returned once when the process is idle. A short
+// pause is not idle.
+func TestUnusedMemoryIsReleasedOnceWhenIdle(t *testing.T) {
+	var m gcMonitor
+	var allocated uint64
+	var released []int
 	for second, mibs := range []uint64{900, 900, 0, 900, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 900, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0} {
-		made += mibs << 20
-		if _, giveBack := tend.look(100<<20, made); giveBack {
-			gave = append(gave, second)
+		allocated += mibs << 20
+		if _, release := m.update(100<<20, allocated); release {
+			released = append(released, second)
 		}
 	}
-	require.Equal(t, []int{12, 27}, gave)
-	percent, _ := tend.look(100<<20, made)
-	require.Zero(t, percent, "what is in force is not set again")
-	percent, _ = tend.look(1000<<20, made)
-	require.Equal(t, gcLeastPercent, percent)
+	require.Equal(t, []int{12, 27}, released)
+	percent, _ := m.update(100<<20, allocated)
+	require.Zero(t, percent, "an unchanged percentage is not set again")
+	percent, _ = m.update(1000<<20, allocated)
+	require.Equal(t, gcMinPercent, percent)
 }

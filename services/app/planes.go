@@ -20,7 +20,7 @@ import (
 	"quartet/services/work"
 )
 
-// wiring is what planes are built with.
+// wiring holds what planes are built from.
 type wiring struct {
 	cfg       *Config
 	calls     calls
@@ -32,18 +32,20 @@ type wiring struct {
 	version   string
 }
 
-// planeRow says how a plane is built for the partitions that it is to hold, what
-// must run before it in the same process, and which of its methods do not say
-// whose they are.
+// planeRow describes how a plane is built for the partitions that it holds, and which
+// modules must run before it in the same process.
 type planeRow struct {
-	name   string
-	build  func(d plane.Deps, share journal.Share) (planeService, error)
-	needs  []string
+	name  string
+	build func(d plane.Deps, share journal.Share) (planeService, error)
+	needs []string
+	// search are the full names of methods whose request does not name an agent; they
+	// are sent to each unit until one finds the record.
 	search []string
-	// missing looks again at a NOT_FOUND of one partition of several.
+	// missing may replace a NOT_FOUND of one of several partitions by a better error.
 	missing func(ctx context.Context, req proto.Message, err error) error
 }
 
+// planes returns one row for each plane.
 func (w wiring) planes() []planeRow {
 	return []planeRow{
 		{"agent", func(d plane.Deps, share journal.Share) (planeService, error) {

@@ -10,15 +10,17 @@ import (
 	"time"
 )
 
-// profiles serves CPU and memory profiles on a port of their own, which must
-// be this machine's: a profile shows what the process holds.
+// profiles is the module that serves CPU and memory profiles on a port of their own. The
+// address must be loopback, because profiles contain data of the process.
 type profiles struct {
 	addr   string
 	server *http.Server
 }
 
+// Name implements life.Service.
 func (p *profiles) Name() string { return "profiles" }
 
+// Start listens and serves.
 func (p *profiles) Start(ctx context.Context) error {
 	if err := loopback("pprof-addr", p.addr); err != nil {
 		return err
@@ -38,18 +40,20 @@ func (p *profiles) Start(ctx context.Context) error {
 	return nil
 }
 
+// Stop closes the port.
 func (p *profiles) Stop(context.Context) error { return p.server.Close() }
 
+// Ready implements life.Service.
 func (p *profiles) Ready() error { return nil }
 
-// loopback refuses an address that other machines can reach.
+// loopback returns an error if other machines can reach addr, the value of a setting.
 func loopback(setting, addr string) error {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
 		return fmt.Errorf("%s %q: %w", setting, addr, err)
 	}
 	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return errors.New(setting + " " + addr + " is reachable from other machines, and what is there asks for no credential; use 127.0.0.1")
+		return errors.New(setting + " " + addr + " is reachable from other machines, and it demands no credential; use 127.0.0.1")
 	}
 	return nil
 }

@@ -8,9 +8,9 @@ import (
 	"quartet/services/quota"
 )
 
-// permitWithin is what a role may do, and how often its namespace may ask. A
-// request counts once, where it comes in: services' own calls do not, and those
-// of REST were counted by the gateway.
+// permitWithin returns a permission check that also counts requests against the
+// namespace's quota. A request counts once, where it enters the installation: calls
+// between services are not counted, and those of REST were counted by the gateway.
 func permitWithin(gate *quota.Gate) func(ctx context.Context, method string, a rpc.Actor) error {
 	return func(ctx context.Context, method string, a rpc.Actor) error {
 		if err := identity.Permit(ctx, method, a); err != nil || rpc.Via(ctx) != "" {

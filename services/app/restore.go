@@ -27,21 +27,22 @@ import (
 )
 
 const (
-	// inFlight is how many messages of a restore are not acknowledged yet.
+	// inFlight is how many messages of a restore may be unacknowledged at a time.
 	inFlight = 256
-	ackTerm  = 30 * time.Second
-	// underWay marks directories of a restore that is not complete.
-	underWay = ".restoring"
+	// ackTerm bounds waiting for an acknowledgement.
+	ackTerm = 30 * time.Second
+	// unfinished is the suffix of the directories of a restore that is not complete.
+	unfinished = ".restoring"
 )
 
-// fingerprint tells two keys apart without telling anything about them.
+// fingerprint returns a value by which two keys can be compared without revealing them.
 func fingerprint(key []byte) string {
 	mac := hmac.New(sha256.New, key)
 	mac.Write([]byte("fingerprint"))
 	return hex.EncodeToString(mac.Sum(nil)[:8])
 }
 
-// journalStreams are the streams that a backup must have.
+// journalStreams returns the names of the streams that a backup must contain.
 func journalStreams() []string {
 	var names []string
 	for _, p := range planes {
@@ -50,8 +51,8 @@ func journalStreams() []string {
 	return names
 }
 
-// Restore makes an installation out of a backup (see `quartet restore --help`).
-// The file is read twice: nothing is written of one that is not whole.
+// Restore creates an installation from a backup (see `quartet restore --help`). The file
+// is read twice, so that nothing is written if it is incomplete or damaged.
 func Restore(ctx context.Context, cfg Config, file string) (archive.Manifest, archive.Totals, error) {
 	if err := cfg.Complete(); err != nil {
 		return archive.Manifest{}, archive.Totals{}, err
@@ -70,7 +71,7 @@ func Restore(ctx context.Context, cfg Config, file string) (archive.Manifest, ar
 		return m, totals, err
 	}
 	defer func() { _ = unlock() }()
-	if err := fits(cfg, m); err != nil {
+	if err := checkTarget(cfg, m); err != nil {
 		return m, totals, err
 	}
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
@@ -79,15 +80,16 @@ func Restore(ctx context.Context, cfg Config, file string) (archive.Manifest, ar
 	return m, totals, restore(ctx, cfg, m, f, totals)
 }
 
-// fits refuses a place where there is something already, and a foreign key.
-func fits(cfg Config, m archive.Manifest) error {
+// checkTarget refuses a data directory that is not empty, and the key of another
+// installation.
+func checkTarget(cfg Config, m archive.Manifest) error {
 	for _, dir := range []string{filepath.Join(cfg.DataDir, "nats"), cfg.HomeDir} {
 		entries, err := os.ReadDir(dir)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 		if len(entries) > 0 {
-			return fmt.Errorf("data-dir %s has an installation already; choose an empty one, or move %s away", cfg.DataDir, dir)
+			return fmt.Errorf("data-dir %s contains an installation already; choose an empty one, or move %s away", cfg.DataDir, dir)
 		}
 	}
 	if _, err := os.Stat(cfg.KeyFile); errors.Is(err, fs.ErrNotExist) {
@@ -98,14 +100,16 @@ func fits(cfg Config, m archive.Manifest) error {
 		return err
 	}
 	if m.Key != "" && m.Key != fingerprint(key) {
-		return fmt.Errorf("the key in %s is not that of the installation in the backup; put that one there, or none", cfg.KeyFile)
+		return fmt.Errorf("%s is not the key of the installation in the backup; replace it by that key, or remove it", cfg.KeyFile)
 	}
 	return nil
 }
 
+// restore writes the backup into directories with the suffix unfinished, and renames
+// them when all is on disk.
 func restore(ctx context.Context, cfg Config, m archive.Manifest, from io.Reader, totals archive.Totals) error {
-	store, home := filepath.Join(cfg.DataDir, "nats"+underWay), cfg.HomeDir+underWay
-	for _, dir := range []string{store, home} { // of one that was broken off
+	store, home := filepath.Join(cfg.DataDir, "nats"+unfinished), cfg.HomeDir+unfinished
+	for _, dir := range []string{store, home} { // left by a restore that was interrupted
 		if err := os.RemoveAll(dir); err != nil {
 			return err
 		}
@@ -144,13 +148,15 @@ func restore(ctx context.Context, cfg Config, m archive.Manifest, from io.Reader
 		return err
 	}
 	for _, dir := range []string{store, home} {
-		if err := os.Rename(dir, strings.TrimSuffix(dir, underWay)); err != nil && (dir == home || !errors.Is(err, fs.ErrNotExist)) {
+		if err := os.Rename(dir, strings.TrimSuffix(dir, unfinished)); err != nil && (dir == home || !errors.Is(err, fs.ErrNotExist)) {
 			return err
 		}
 	}
 	return syncDir(cfg.DataDir)
 }
 
+// refill creates the streams, publishes the messages and compares the streams with the
+// backup.
 func refill(ctx context.Context, cfg Config, m archive.Manifest, nc *nats.Conn, homes *os.Root, from io.Reader, totals archive.Totals) error {
 	js, err := jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(inFlight))
 	if err != nil {
@@ -161,7 +167,7 @@ func refill(ctx context.Context, cfg Config, m archive.Manifest, nc *nats.Conn, 
 		if got, err := jetlog.EnsureStream(ctx, nc, plane, cfg.Replicas, n); err != nil {
 			return err
 		} else if got != n {
-			return fmt.Errorf("the journal of %s is there already and has %d partitions, the backup's has %d; restore into a cluster without one", plane, got, n)
+			return fmt.Errorf("the journal of %s exists already and has %d partitions, that of the backup has %d; restore into a cluster without journals", plane, got, n)
 		}
 	}
 	if _, err := js.CreateOrUpdateStream(ctx, taskoutput.StreamConfig(cfg.Replicas)); err != nil {
@@ -187,7 +193,7 @@ func refill(ctx context.Context, cfg Config, m archive.Manifest, nc *nats.Conn, 
 		return err
 	}
 	for name, want := range totals.Streams {
-		if name == taskoutput.StreamName { // its sequences are others, and old ones may have left it
+		if name == taskoutput.StreamName { // its sequences differ, and old messages may have expired
 			continue
 		}
 		if err := compare(ctx, js, name, want); err != nil {
@@ -197,22 +203,24 @@ func refill(ctx context.Context, cfg Config, m archive.Manifest, nc *nats.Conn, 
 	return nil
 }
 
-// publishing sends messages without waiting for each.
+// publishing publishes messages without waiting for each acknowledgement.
 type publishing struct {
 	js    jetstream.JetStream
 	waits []sent
 }
 
+// sent is a message that was published and not acknowledged yet.
 type sent struct {
 	ack jetstream.PubAckFuture
 	m   archive.Message
 }
 
+// publish publishes a message; it waits while too many are unacknowledged.
 func (p *publishing) publish(ctx context.Context, m archive.Message) error {
 	msg := &nats.Msg{Subject: m.Subject, Data: m.Data, Header: m.Header}
 	journal := m.Stream != taskoutput.StreamName
 	if !journal {
-		// What a chunk expected before it were sequences of the old stream.
+		// A chunk's expected sequences are those of the old stream.
 		msg.Header = nats.Header{}
 		for k, v := range m.Header {
 			if !strings.HasPrefix(k, "Nats-Expected-") {
@@ -232,7 +240,7 @@ func (p *publishing) publish(ctx context.Context, m archive.Message) error {
 	return p.drain(ctx, inFlight/2)
 }
 
-// drain waits until at most n are not acknowledged.
+// drain waits until at most n messages are unacknowledged.
 func (p *publishing) drain(ctx context.Context, n int) error {
 	limit := time.NewTimer(ackTerm)
 	defer limit.Stop()
@@ -240,7 +248,7 @@ func (p *publishing) drain(ctx context.Context, n int) error {
 		w := p.waits[0]
 		select {
 		case ack := <-w.ack.Ok():
-			// Planes remember each other's messages by their sequences.
+			// Planes refer to each other's messages by sequence, so these must not change.
 			if ack.Stream != w.m.Stream || w.m.Stream != taskoutput.StreamName && ack.Sequence != w.m.Seq {
 				return fmt.Errorf("message %d of %s became message %d of %s", w.m.Seq, w.m.Stream, ack.Sequence, ack.Stream)
 			}
@@ -256,7 +264,7 @@ func (p *publishing) drain(ctx context.Context, n int) error {
 	return nil
 }
 
-// compare reads a stream again.
+// compare reads a stream again and compares it with the backup.
 func compare(ctx context.Context, js jetstream.JetStream, name string, want archive.Sum) error {
 	got := archive.NewDigest()
 	if err := backup.Messages(ctx, js, name, func(m archive.Message, _ time.Time) (bool, error) {
@@ -271,6 +279,7 @@ func compare(ctx context.Context, js jetstream.JetStream, name string, want arch
 	return nil
 }
 
+// putFile writes one file of an agent's home.
 func putFile(root *os.Root, name string, mode int64, body io.Reader) error {
 	if dir := path.Dir(name); dir != "." {
 		if err := root.MkdirAll(dir, 0o700); err != nil {

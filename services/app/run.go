@@ -14,14 +14,15 @@ import (
 )
 
 const (
-	startTerm = 2 * time.Minute // a million events are loaded well within
-	// StopTerm is how long a process that is asked to end takes at most.
+	// startTerm bounds the start. Loading a million events takes much less.
+	startTerm = 2 * time.Minute
+	// StopTerm bounds an orderly stop of a process.
 	StopTerm = 20 * time.Second
 )
 
-// Run serves until ctx ends, then stops in order.
+// Run serves until ctx ends, then stops the modules in order.
 func Run(ctx context.Context, cfg Config) error {
-	go TendMemory(ctx)
+	go AdjustGC(ctx)
 	logger, err := NewLogger(cfg.LogLevel)
 	if err != nil {
 		return err
@@ -31,13 +32,13 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	began := time.Now()
+	started := time.Now()
 	starting, cancel := context.WithTimeout(ctx, startTerm)
 	defer cancel()
 	if err := a.Start(starting); err != nil {
 		return err
 	}
-	a.hello(time.Since(began))
+	a.printAddresses(time.Since(started))
 	<-ctx.Done()
 	logger.Info("stopping")
 	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), StopTerm)
@@ -45,8 +46,9 @@ func Run(ctx context.Context, cfg Config) error {
 	return a.Stop(stopping)
 }
 
-// hello tells a person where to go; programs read /readyz.
-func (a *App) hello(took time.Duration) {
+// printAddresses prints the addresses of the server to stderr for people; programs read
+// /readyz.
+func (a *App) printAddresses(took time.Duration) {
 	fmt.Fprintf(os.Stderr, "quartet %s is up after %s, data in %s\n", version.Get().String(), took.Round(time.Millisecond), a.cfg.DataDir)
 	if addr := a.HTTPAddr(); addr != "" {
 		at := a.scheme() + "://" + addr
@@ -55,7 +57,7 @@ func (a *App) hello(took time.Duration) {
 	fmt.Fprintf(os.Stderr, "  gRPC   %s\n", a.GRPCAddr())
 }
 
-// NewLogger writes JSON lines to stderr, from level on.
+// NewLogger returns a logger that writes JSON lines of level and above to stderr.
 func NewLogger(level string) (*zap.Logger, error) {
 	l, err := zapcore.ParseLevel(level)
 	if err != nil {

@@ -7,8 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// syncDir brings the file system that holds dir to the disk: the broker did not
-// sync every message.
+// syncDir syncs the file system of dir. A restore does not sync every message.
 func syncDir(dir string) error {
 	f, err := os.Open(dir)
 	if err != nil {

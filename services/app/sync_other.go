@@ -4,5 +4,5 @@ package app
 
 import "golang.org/x/sys/unix"
 
-// syncDir brings all file systems to their disks: there is no call for one.
+// syncDir syncs all file systems, because there is no call for a single one.
 func syncDir(string) error { return unix.Sync() }

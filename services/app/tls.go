@@ -9,15 +9,16 @@ import (
 	"quartet/pkg/certs"
 )
 
-// secured is how a process's connections are; the zero value is plain text.
-type secured struct {
-	serve  credentials.TransportCredentials // of grpc-addr
-	dial   credentials.TransportCredentials // to services elsewhere
-	http   *tls.Config                      // of http-addr
-	mutual bool                             // services show certificates to each other
+// transports holds the TLS of a process's connections. The zero value is plain text.
+type transports struct {
+	serve  credentials.TransportCredentials // for grpc-addr
+	dial   credentials.TransportCredentials // for connections to other processes
+	http   *tls.Config                      // for http-addr
+	mutual bool                             // services present certificates to each other
 }
 
-func openTLS(files certs.Files, logger *zap.Logger) (s secured, err error) {
+// openTLS reads the certificate files.
+func openTLS(files certs.Files, logger *zap.Logger) (s transports, err error) {
 	if files == (certs.Files{}) {
 		return s, nil
 	}
@@ -32,7 +33,7 @@ func openTLS(files certs.Files, logger *zap.Logger) (s secured, err error) {
 	return s, nil
 }
 
-// scheme is that of the gateway's addresses.
+// scheme returns the URL scheme of the gateway.
 func (a *App) scheme() string {
 	if a.cfg.TLS.Cert != "" {
 		return "https"

@@ -13,6 +13,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"quartet/services/cli/admin"
+	"quartet/services/cli/exit"
 )
 
 // runCerts runs the command line without any server.
@@ -23,25 +26,25 @@ func runCerts(t *testing.T, now time.Time, args ...string) (code int, out, errs 
 	return code, o.String(), e.String()
 }
 
-// TestX15_CertificatesWithoutOpenSSL are made, kept, renewed and looked at.
+// Certificates are created, kept, renewed and shown without OpenSSL.
 func TestX15_CertificatesWithoutOpenSSL(t *testing.T) {
 	dir, now := filepath.Join(t.TempDir(), "certs"), time.Now()
-	asked := []string{"init", dir, "--issue", "server=quartet.example.com, 127.0.0.1,127.0.0.1", "--issue", "runner-1", "--secret", "server/key", "--days", "90", "-o", "json"}
-	made := func(at time.Time, args ...string) (done []string) {
+	args := []string{"init", dir, "--issue", "server=quartet.example.com, 127.0.0.1,127.0.0.1", "--issue", "runner-1", "--secret", "server/key", "--days", "90", "-o", "json"}
+	run := func(at time.Time, args ...string) (done []string) {
 		code, out, errs := runCerts(t, at, args...)
 		require.Zero(t, code, errs)
-		var said struct{ Files []certsDone }
-		require.NoError(t, json.Unmarshal([]byte(out), &said))
-		for _, f := range said.Files {
+		var report struct{ Files []admin.CertificateFile }
+		require.NoError(t, json.Unmarshal([]byte(out), &report))
+		for _, f := range report.Files {
 			rel, err := filepath.Rel(dir, f.Path)
 			require.NoError(t, err)
 			done = append(done, f.Done+" "+rel)
 		}
 		return done
 	}
-	require.Equal(t, []string{"made ca.pem", "made server/tls.pem", "made runner-1/tls.pem", "made server/key"}, made(now, asked...))
-	require.Equal(t, []string{"kept ca.pem", "kept server/tls.pem", "kept runner-1/tls.pem", "kept server/key"}, made(now, asked...))
-	require.Equal(t, []string{"kept ca.pem", "renewed server/tls.pem", "renewed runner-1/tls.pem", "kept server/key"}, made(now.AddDate(0, 0, 61), asked...))
+	require.Equal(t, []string{"made ca.pem", "made server/tls.pem", "made runner-1/tls.pem", "made server/key"}, run(now, args...))
+	require.Equal(t, []string{"kept ca.pem", "kept server/tls.pem", "kept runner-1/tls.pem", "kept server/key"}, run(now, args...))
+	require.Equal(t, []string{"kept ca.pem", "renewed server/tls.pem", "renewed runner-1/tls.pem", "kept server/key"}, run(now.AddDate(0, 0, 61), args...))
 	_, err := tls.LoadX509KeyPair(filepath.Join(dir, "server", "tls.pem"), filepath.Join(dir, "server", "tls.key"))
 	require.NoError(t, err)
 
@@ -50,17 +53,17 @@ func TestX15_CertificatesWithoutOpenSSL(t *testing.T) {
 	require.Contains(t, out, "quartet.example.com, 127.0.0.1")
 	require.Contains(t, out, "Quartet's own authority")
 	code, out, _ = runCerts(t, now.AddDate(0, 0, 200), "show", filepath.Join(dir, "server", "tls.pem"))
-	require.Equal(t, exitFailed, code)
-	require.Contains(t, out, "(ended)")
+	require.Equal(t, exit.Failed, code)
+	require.Contains(t, out, "(expired)")
 	code, out, _ = runCerts(t, now, "show", filepath.Join(dir, "ca.pem"), "-o", "json")
 	require.Zero(t, code)
 	require.Contains(t, out, `"authority":true`)
 	require.NotContains(t, out, "PRIVATE")
 }
 
-func TestCertsAreAskedForRightly(t *testing.T) {
+func TestCertsArgumentsAreChecked(t *testing.T) {
 	dir := t.TempDir()
-	for says, args := range map[string][]string{
+	for want, args := range map[string][]string{
 		"DIR is missing":       {"init"},
 		"FILE is missing":      {"show"},
 		"is no name":           {"init", dir, "--issue", "Server=a"},
@@ -73,8 +76,8 @@ func TestCertsAreAskedForRightly(t *testing.T) {
 		`"frob" is not a comm`: {"frob"},
 	} {
 		code, _, errs := runCerts(t, time.Now(), args...)
-		require.Equal(t, exitUsage, code, "%s: %s", says, errs)
-		require.Contains(t, errs, says)
+		require.Equal(t, exit.Usage, code, "%s: %s", want, errs)
+		require.Contains(t, errs, want)
 	}
 	for _, days := range []string{"1", "825"} {
 		code, _, errs := runCerts(t, time.Now(), "init", filepath.Join(dir, days), "--days", days)
@@ -82,11 +85,11 @@ func TestCertsAreAskedForRightly(t *testing.T) {
 	}
 }
 
-// What is made for another user, as in a container's volume, is that user's.
+// --owner gives all files to another user, as in a volume of a container.
 func TestCertsForAnotherUser(t *testing.T) {
 	dir := t.TempDir()
 	uid, gid := os.Getuid(), os.Getgid()
-	if uid == 0 { // only root can give files away
+	if uid == 0 { // only root can change the owner of files
 		uid, gid = 65532, 65532
 	}
 	code, _, errs := runCerts(t, time.Now(), "init", dir, "--issue", "service=a", "--secret", "service/key", "--owner", fmt.Sprintf("%d:%d", uid, gid))

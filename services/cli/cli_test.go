@@ -26,12 +26,16 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/pbjson"
 	"quartet/pkg/rpc"
+	"quartet/services/cli/agents"
+	"quartet/services/cli/output"
+	"quartet/services/cli/workitems"
 )
 
-// TestTables shows every command's answer to a person.
+// TestTables compares the output of every command for people with testdata.
 func TestTables(t *testing.T) {
-	r := newRig(t)
+	r := newHarness(t)
 	for plane, lines := range map[string][]string{
 		"agent": {"spawn keeper", "get keeper", "list", "list --parent x", "say keeper hello", "messages keeper", "turns keeper", "children keeper",
 			"pause keeper --reason lunch", "resume keeper", "stop keeper", "start keeper", "abort keeper", "abort keeper --run run_1", "delete keeper"},
@@ -53,13 +57,13 @@ func TestTables(t *testing.T) {
 		t.Run(plane, func(t *testing.T) {
 			r.t = t
 			var all strings.Builder
-			words := plane
-			if plane == "transcript" { // of agents too, in a file of its own
-				words = "agent"
+			name := plane
+			if plane == "transcript" { // commands of agents too, in a file of their own
+				name = "agent"
 			}
 			for _, line := range lines {
-				s := r.run(append([]string{words}, strings.Fields(line)...)...)
-				fmt.Fprintf(&all, "$ quartet %s\n%s", strings.TrimSpace(words+" "+line), s.out)
+				s := r.run(append([]string{name}, strings.Fields(line)...)...)
+				fmt.Fprintf(&all, "$ quartet %s\n%s", strings.TrimSpace(name+" "+line), s.out)
 				for _, e := range strings.SplitAfter(s.err, "\n") {
 					if e != "" {
 						all.WriteString("! " + e)
@@ -76,9 +80,9 @@ func TestTables(t *testing.T) {
 	}
 }
 
-// TestJSONIsOneDocumentOnStdout holds for every command that answers once.
+// With -o json every command that is not a stream writes one JSON document.
 func TestJSONIsOneDocumentOnStdout(t *testing.T) {
-	r := newRig(t)
+	r := newHarness(t)
 	for _, line := range []string{
 		"agent spawn keeper", "agent get keeper", "agent list", "agent list --parent x", "agent say keeper hi", "agent messages keeper", "agent turns keeper", "agent children keeper",
 		"agent pause keeper", "agent resume keeper", "agent stop keeper", "agent start keeper", "agent abort keeper", "agent delete keeper", "agent show keeper",
@@ -104,16 +108,16 @@ func TestJSONIsOneDocumentOnStdout(t *testing.T) {
 }
 
 func TestExitCodesAndErrors(t *testing.T) {
-	r := newRig(t)
+	r := newHarness(t)
 	for _, c := range []struct {
 		err  *fault.Error
 		code int
-		says string
+		want string
 	}{
 		{fault.NotFound.New(`agent "keeper" does not exist`), 3, "NOT_FOUND: agent \"keeper\" does not exist"},
-		{fault.RevisionConflict.New("it moved on", "revision", "9"), 4, "mend: read it again; it stands at revision 9"},
+		{fault.RevisionConflict.New("it moved on", "revision", "9"), 4, "fix: read it again; its revision is now 9"},
 		{fault.WorkItemCompleted.New("it is completed"), 4, "WORK_ITEM_COMPLETED"},
-		{fault.RequestIDReused.New("used"), 4, "mend: leave --request-id out"},
+		{fault.RequestIDReused.New("used"), 4, "fix: omit --request-id"},
 		{fault.Storage.New("unknown", "outcome", "unknown"), 5, "--request-id req1"},
 		{fault.Overloaded.New("busy"), 5, "in a moment"},
 		{fault.Invalid("objective", "", "must not be empty"), 2, "objective must not be empty"},
@@ -124,8 +128,8 @@ func TestExitCodesAndErrors(t *testing.T) {
 		r.planes.fail(c.err)
 		s := r.run("work", "complete", "keeper", "wi_1", "--request-id", "req1")
 		require.Equal(t, c.code, s.code, s.err)
-		require.Contains(t, s.err, c.says)
-		require.Empty(t, s.out, "nothing but answers on stdout")
+		require.Contains(t, s.err, c.want)
+		require.Empty(t, s.out, "errors are on stderr only")
 	}
 	r.planes.fail(nil)
 	r.address = "127.0.0.1:1"
@@ -135,8 +139,8 @@ func TestExitCodesAndErrors(t *testing.T) {
 }
 
 func TestUsageErrors(t *testing.T) {
-	r := newRig(t)
-	for line, says := range map[string]string{
+	r := newHarness(t)
+	for line, want := range map[string]string{
 		"agnt":                                        `did you mean "agent"`,
 		"agent gt":                                    "is not a command of",
 		"agent get":                                   "AGENT is missing",
@@ -171,14 +175,14 @@ func TestUsageErrors(t *testing.T) {
 	} {
 		s := r.run(strings.Fields(line)...)
 		require.Equal(t, 2, s.code, "%s: %s", line, s.err)
-		require.Contains(t, s.err, says, line)
+		require.Contains(t, s.err, want, line)
 		require.Contains(t, s.err, "--help")
 		require.Empty(t, s.out)
 	}
 }
 
-// TestEveryCommandTeaches wants a short help and an example of each.
-func TestEveryCommandTeaches(t *testing.T) {
+// Every command has a short help and an example.
+func TestEveryCommandHasHelpAndAnExample(t *testing.T) {
 	var walk func(c *cobra.Command)
 	walk = func(c *cobra.Command) {
 		require.NotEmpty(t, c.Short, c.CommandPath())
@@ -190,7 +194,7 @@ func TestEveryCommandTeaches(t *testing.T) {
 		}
 	}
 	walk(Command(Servers{}))
-	r := newRig(t)
+	r := newHarness(t)
 	s := r.run("--help")
 	require.Equal(t, 0, s.code)
 	require.Contains(t, s.out, "Exit codes:")
@@ -200,8 +204,8 @@ func TestEveryCommandTeaches(t *testing.T) {
 	require.Contains(t, r.run("completion", "bash").out, "quartet")
 }
 
-func TestRequestsSayWhatWasTyped(t *testing.T) {
-	r := newRig(t)
+func TestFlagsReachTheRequests(t *testing.T) {
+	r := newHarness(t)
 	file := filepath.Join(t.TempDir(), "plan.md")
 	require.NoError(t, os.WriteFile(file, []byte("# Plan"), 0o600))
 	require.Equal(t, 0, r.run("work", "create", "keeper", "x", "--plan", "@"+file, "--status", "needs-input", "--todo", "[x] a", "--todo", "[>]b", "--todo", "c").code)
@@ -212,7 +216,7 @@ func TestRequestsSayWhatWasTyped(t *testing.T) {
 	require.Regexp(t, "^cli_", create.GetRequestId(), "a mutation always has a request id")
 	var list []string
 	for _, it := range create.GetTodoList() {
-		list = append(list, it.GetText()+" "+short(it.GetState()))
+		list = append(list, it.GetText()+" "+pbjson.EnumText(it.GetState()))
 	}
 	require.Equal(t, []string{"a completed", "b in_progress", "c pending"}, list)
 
@@ -227,14 +231,14 @@ func TestRequestsSayWhatWasTyped(t *testing.T) {
 	require.Equal(t, "2026-02-02T08:00:00Z", update.GetRecheckAt().AsTime().Format(time.RFC3339))
 
 	require.Equal(t, 0, r.runIn("from stdin", "agent", "say", "keeper", "-", "--priority", "interject").code)
-	say, ok := r.planes.last.(*agentv1.EnqueueMessageRequest)
+	message, ok := r.planes.last.(*agentv1.EnqueueMessageRequest)
 	require.True(t, ok)
-	require.Equal(t, "from stdin", say.GetText())
-	require.Equal(t, agentv1.Priority_PRIORITY_INTERJECT, say.GetPriority())
+	require.Equal(t, "from stdin", message.GetText())
+	require.Equal(t, agentv1.Priority_PRIORITY_INTERJECT, message.GetPriority())
 	require.Equal(t, 0, r.run("agent", "say", "keeper", "x", "--interject").code)
-	say, ok = r.planes.last.(*agentv1.EnqueueMessageRequest)
+	message, ok = r.planes.last.(*agentv1.EnqueueMessageRequest)
 	require.True(t, ok)
-	require.Equal(t, agentv1.Priority_PRIORITY_INTERJECT, say.GetPriority())
+	require.Equal(t, agentv1.Priority_PRIORITY_INTERJECT, message.GetPriority())
 	require.Equal(t, 2, r.run("agent", "say", "keeper", "x", "--interject", "--priority", "next").code)
 	require.Equal(t, 0, r.run("agent", "delete", "keeper", "--revision", "4", "--reason", "over").code)
 	del, ok := r.planes.last.(*agentv1.DeleteAgentRequest)
@@ -251,7 +255,7 @@ func TestRequestsSayWhatWasTyped(t *testing.T) {
 }
 
 func TestCredentials(t *testing.T) {
-	r := newRig(t)
+	r := newHarness(t)
 	token := r.keys.Mint(rpc.Actor{Namespace: "acme", Principal: "olga", Role: rpc.RoleOperator})
 	require.Equal(t, 0, r.run("agent", "list", "--token", token).code)
 	require.Equal(t, "olga", r.planes.actor.Principal)
@@ -272,14 +276,15 @@ func TestCredentials(t *testing.T) {
 	require.Equal(t, 0, Run(t.Context(), Servers{}, []string{"agent", "list"}, nil, &out, &errs), errs.String())
 }
 
-func TestX10_FollowersGoOnWhereTheyWere(t *testing.T) {
-	r := newRig(t)
-	var asked []string
+// A follower that loses its connection continues after the last event.
+func TestX10_FollowersContinueAtTheirCursor(t *testing.T) {
+	r := newHarness(t)
+	var cursors []string
 	r.planes.watch = func(req *eventv1.WatchEventsRequest, out grpc.ServerStreamingServer[eventv1.WatchEventsResponse]) error {
-		asked = append(asked, req.GetCursor())
-		switch len(asked) {
+		cursors = append(cursors, req.GetCursor())
+		switch len(cursors) {
 		case 1:
-			if err := out.Send(happened("c1", "work_item_created")); err != nil {
+			if err := out.Send(eventOf("c1", "work_item_created")); err != nil {
 				return err
 			}
 			return fault.NotReady.New("stops")
@@ -289,65 +294,65 @@ func TestX10_FollowersGoOnWhereTheyWere(t *testing.T) {
 			}
 			return fault.NotReady.New("stops again")
 		}
-		return out.Send(happened("c3", "work_item_picked"))
+		return out.Send(eventOf("c3", "work_item_picked"))
 	}
 	s := r.run("events", "-f", "--from-start")
 	require.Equal(t, 0, s.code, s.err)
-	require.Equal(t, []string{"", "c1", "c2"}, asked)
+	require.Equal(t, []string{"", "c1", "c2"}, cursors)
 	require.Equal(t, 2, strings.Count(s.err, "connection lost"))
 	require.Equal(t, 2, strings.Count(s.err, "connected again"))
 	require.Len(t, strings.Split(strings.TrimSpace(s.out), "\n"), 2)
 }
 
-// signalled tells of the first thing that was written.
-type signalled struct {
+// firstWriteBuffer is a buffer that closes first at the first write.
+type firstWriteBuffer struct {
 	bytes.Buffer
 	once  sync.Once
 	first chan struct{}
 }
 
-func (s *signalled) Write(b []byte) (int, error) {
+func (s *firstWriteBuffer) Write(b []byte) (int, error) {
 	defer s.once.Do(func() { close(s.first) })
 	return s.Buffer.Write(b)
 }
 
-// A follower outlives its server: the connection is refused for a while, then
-// there is another one, and the stream goes on from the cursor (SPEC X10).
-func TestX10_AFollowerOutlivesItsServer(t *testing.T) {
-	r := newRig(t)
+// A follower survives a restart of the server: connections are refused for a while, and
+// the stream continues after the cursor (SPEC X10).
+func TestX10_FollowersSurviveARestart(t *testing.T) {
+	r := newHarness(t)
 	r.planes.watch = func(_ *eventv1.WatchEventsRequest, out grpc.ServerStreamingServer[eventv1.WatchEventsResponse]) error {
-		if err := out.Send(happened("c0", "work_item_created")); err != nil {
+		if err := out.Send(eventOf("c0", "work_item_created")); err != nil {
 			return err
 		}
 		<-out.Context().Done()
 		return out.Context().Err()
 	}
-	out := &signalled{first: make(chan struct{})}
-	ended := make(chan said, 1)
+	out := &firstWriteBuffer{first: make(chan struct{})}
+	ended := make(chan result, 1)
 	go func() {
 		var errs bytes.Buffer
 		code := Run(t.Context(), Servers{}, []string{"--address", r.address, "events", "-f"}, nil, out, &errs)
-		ended <- said{code, out.String(), errs.String()}
+		ended <- result{code, out.String(), errs.String()}
 	}()
 	<-out.first
 	r.server.Stop()
-	next := &rig{t: t, keys: r.keys, planes: &planes{}}
+	next := &harness{t: t, keys: r.keys, planes: &planes{}}
 	var cursor string
 	next.planes.watch = func(req *eventv1.WatchEventsRequest, out grpc.ServerStreamingServer[eventv1.WatchEventsResponse]) error {
 		cursor = req.GetCursor()
-		return out.Send(happened("c1", "work_item_picked"))
+		return out.Send(eventOf("c1", "work_item_picked"))
 	}
 	next.serve(r.address)
 	s := <-ended
 	require.Equal(t, 0, s.code, s.err)
 	require.Equal(t, "c0", cursor)
-	require.Equal(t, 1, strings.Count(s.err, "connection lost"), "an outage is said once: %s", s.err)
+	require.Equal(t, 1, strings.Count(s.err, "connection lost"), "an outage is reported once: %s", s.err)
 	require.Contains(t, s.out, "work_item_picked")
 }
 
-// Refusals end a follower, and so does a server that was never there.
-func TestX10_AFollowerGivesUpWhereWaitingIsVain(t *testing.T) {
-	r := newRig(t)
+// A refusal ends a follower, and so does a server that was never reachable.
+func TestX10_FollowersEndWhereRetryingIsUseless(t *testing.T) {
+	r := newHarness(t)
 	r.planes.watch = func(_ *eventv1.WatchEventsRequest, out grpc.ServerStreamingServer[eventv1.WatchEventsResponse]) error {
 		if err := out.Send(&eventv1.WatchEventsResponse{HeartbeatCursor: "c0"}); err != nil {
 			return err
@@ -360,10 +365,10 @@ func TestX10_AFollowerGivesUpWhereWaitingIsVain(t *testing.T) {
 	require.Equal(t, 5, r.run("events", "-f").code)
 }
 
-func TestX10_ATimeoutEndsAFollowerWell(t *testing.T) {
-	r := newRig(t)
+func TestX10_TimeoutEndsAFollowerWithoutError(t *testing.T) {
+	r := newHarness(t)
 	r.planes.watch = func(_ *eventv1.WatchEventsRequest, out grpc.ServerStreamingServer[eventv1.WatchEventsResponse]) error {
-		if err := out.Send(happened("c1", "work_item_picked")); err != nil {
+		if err := out.Send(eventOf("c1", "work_item_picked")); err != nil {
 			return err
 		}
 		<-out.Context().Done()
@@ -377,19 +382,19 @@ func TestX10_ATimeoutEndsAFollowerWell(t *testing.T) {
 	}
 }
 
-// The picture is drawn again for another revision only.
-func TestW9_AWatchedBoardFollows(t *testing.T) {
-	r := newRig(t)
+// The queue is drawn again only if it has another revision.
+func TestW9_WatchedQueueIsDrawnPerRevision(t *testing.T) {
+	r := newHarness(t)
 	r.planes.watch = func(_ *eventv1.WatchEventsRequest, out grpc.ServerStreamingServer[eventv1.WatchEventsResponse]) error {
 		for _, revision := range []int64{0, 7, 7, 8} {
-			before := r.asked(revision)
+			before := r.queueReads(revision)
 			r.planes.mu.Lock()
 			r.planes.revision = revision
 			r.planes.mu.Unlock()
-			if err := out.Send(happened(fmt.Sprint("c", revision), "work_item_updated")); err != nil {
+			if err := out.Send(eventOf(fmt.Sprint("c", revision), "work_item_updated")); err != nil {
 				return err
 			}
-			if err := r.drawn(revision, before); err != nil {
+			if err := r.awaitQueueRead(revision, before); err != nil {
 				return err
 			}
 		}
@@ -398,16 +403,16 @@ func TestW9_AWatchedBoardFollows(t *testing.T) {
 	s := r.run("work", "board", "keeper", "--watch")
 	require.Equal(t, 0, s.code, s.err)
 	require.Equal(t, []string{"revision 0", "revision 7", "revision 8"}, regexp.MustCompile(`revision \d+`).FindAllString(s.out, -1))
-	require.NotContains(t, s.out, "\x1b", "a pipe is not wiped")
+	require.NotContains(t, s.out, "\x1b", "a pipe is not cleared")
 }
 
-// Decisions are shown as they are recorded.
+// --follow prints each decision when it is recorded.
 func TestD6_ExplainFollows(t *testing.T) {
-	r := newRig(t)
+	r := newHarness(t)
 	var types []string
 	r.planes.watch = func(req *eventv1.WatchEventsRequest, out grpc.ServerStreamingServer[eventv1.WatchEventsResponse]) error {
 		types = req.GetEventTypes()
-		m := happened("c1", "decision_recorded")
+		m := eventOf("c1", "decision_recorded")
 		var err error
 		m.Event.Payload, err = structpb.NewStruct(map[string]any{"decision": map[string]any{"action": "idle", "reason": "no_progress", "explanation": "idle: no_progress after 3 turns"}})
 		if err != nil {
@@ -421,43 +426,20 @@ func TestD6_ExplainFollows(t *testing.T) {
 	require.Contains(t, s.out, "From now on\n  2026-03-04 05:06:07  idle: no_progress after 3 turns\n")
 }
 
-// What a terminal shows: the same pictures, painted.
+// On a terminal the same output has colours.
 func TestColours(t *testing.T) {
 	var out bytes.Buffer
-	p := &printer{w: &out, colour: true}
-	r := newRig(t)
+	p := output.NewColoured(&out)
+	r := newHarness(t)
 	e, err := r.planes.Explain(t.Context(), nil)
 	require.NoError(t, err)
-	explain(p, e)
+	agents.WriteExplanation(p, e)
 	out.WriteString("\n")
 	q, err := r.planes.GetWorkQueue(t.Context(), nil)
 	require.NoError(t, err)
-	board(p, "keeper", q, at.AsTime().Add(time.Hour))
-	require.NoError(t, p.err)
+	workitems.DrawQueue(p, "keeper", q, at.AsTime().Add(time.Hour))
+	require.NoError(t, p.Err())
 	golden(t, "colours", strings.ReplaceAll(out.String(), "\x1b", "^"))
-
-	t.Setenv("NO_COLOR", "1")
-	require.False(t, wantsColour(os.Stdout))
-}
-
-func TestFoldedTextFits(t *testing.T) {
-	require.Equal(t, []string{"a b", "c d"}, fold("a b\n c d", 3, 3))
-	require.Equal(t, []string{"abcde", "fgh"}, fold("abcdefgh", 5, 3))
-	require.Equal(t, []string{"one two", "three …"}, fold("one two three four five", 7, 2))
-	require.Empty(t, fold(" ", 5, 3))
-	for _, s := range []string{strings.Repeat("語 ", 100), strings.Repeat("x", 500), "リリース 1.4 is published"} {
-		for columns := 4; columns < 40; columns++ {
-			lines := fold(s, columns, 3)
-			require.LessOrEqual(t, len(lines), 3)
-			for _, l := range lines {
-				require.LessOrEqual(t, width(l), columns, "%q", l)
-			}
-		}
-	}
-	t.Setenv("COLUMNS", "72")
-	require.Equal(t, 72, (&printer{w: &bytes.Buffer{}}).columns())
-	t.Setenv("COLUMNS", "7")
-	require.Equal(t, 60, (&printer{w: &bytes.Buffer{}}).columns())
 }
 
 func TestServersShareTheirFlags(t *testing.T) {
@@ -481,16 +463,4 @@ func TestServersShareTheirFlags(t *testing.T) {
 	require.Equal(t, 1, Run(t.Context(), s, []string{"serve", "work", "agent"}, nil, &out, &errs))
 	require.Equal(t, []string{"work", "agent"}, served)
 	require.Contains(t, errs.String(), "quartet: broken")
-}
-
-func TestShortenedTextIsSafeAndFits(t *testing.T) {
-	require.Equal(t, "a b", brief("a\n b", 10))
-	require.Equal(t, "リリ…", brief("リリース", 5))
-	require.LessOrEqual(t, width(brief(strings.Repeat("語x", 100), 40)), 40)
-	require.Equal(t, "\uFFFD[31m", printable("\x1b[31m"))
-	require.Equal(t, "a\uFFFDb", printable("a\u202eb"))
-	require.Equal(t, 1, width("e\u0301"))
-	d, err := span("x", "2d")
-	require.NoError(t, err)
-	require.Equal(t, 48*time.Hour, d.AsDuration())
 }

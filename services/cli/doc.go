@@ -1,11 +1,12 @@
-// Package cli is the command line: the client of every plane, and the way in
-// to the servers, which it does not know. cmd/quartet brings those along.
+// Package cli is the command line: the client of every plane, and the entry
+// point of the servers, which cmd/quartet passes to it.
 //
-// Owns: what a person or a script types, and what they see. Tables for eyes,
-// one JSON document for programs, errors with a reason and a way out on
-// stderr, exit codes that tell a typing mistake from a conflict.
+// Owns: the root command, its help and its groups. The commands of each topic are
+// in the packages below: agents, workitems, waits, tasks, boards, workers, events
+// and admin. They share session (connection and credential), input (arguments and
+// values of flags), output (tables and text) and exit (errors and exit codes).
 // Never does: decide anything, keep state, import a service.
 // Reads: flags, QUARTET_ADDRESS, QUARTET_TOKEN, QUARTET_TOKEN_FILE, NO_COLOR.
-// Emits: gRPC calls; each mutation with a request id, so that one whose
-// outcome is unknown can be asked for again (SPEC X2).
+// Emits: gRPC calls; each mutation has a request id, so that one with an unknown
+// outcome can be repeated (SPEC X2).
 package cli

@@ -12,7 +12,7 @@ import (
 
 func (p *planes) ListWorkItemHistory(ctx context.Context, r *workv1.ListWorkItemHistoryRequest) (*workv1.ListWorkItemHistoryResponse, error) {
 	if r.GetPageToken() != "" {
-		return &workv1.ListWorkItemHistoryResponse{}, p.asked(ctx, r)
+		return &workv1.ListWorkItemHistoryResponse{}, p.record(ctx, r)
 	}
 	todos, _ := structpb.NewValue([]any{map[string]any{"text": "build", "state": "pending"}})
 	return &workv1.ListWorkItemHistoryResponse{NextPageToken: "abc", Mutations: []*workv1.WorkItemMutation{
@@ -25,11 +25,11 @@ func (p *planes) ListWorkItemHistory(ctx context.Context, r *workv1.ListWorkItem
 			Number: 8, EventType: "work_item_updated", At: at, Revision: 7, Principal: "operator",
 			Changes: []*workv1.FieldChange{{Field: "blocked_by", From: structpb.NewStringValue("CI\x1b[31m")}, {Field: "todo_list", To: todos}},
 		},
-	}}, p.asked(ctx, r)
+	}}, p.record(ctx, r)
 }
 
 func TestW11_History(t *testing.T) {
-	r := newRig(t)
+	r := newHarness(t)
 	all := ""
 	for _, args := range [][]string{{"keeper", "wi_1"}, {"keeper", "wi_1", "--page-token", "abc"}} {
 		s := r.run(append([]string{"work", "history"}, args...)...)

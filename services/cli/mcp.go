@@ -7,40 +7,44 @@ import (
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
+
+	"quartet/services/cli/exit"
+	"quartet/services/cli/input"
+	"quartet/services/cli/session"
 )
 
-// MCPOptions are what `quartet mcp` is told.
+// MCPOptions are the flags and streams of `quartet mcp`.
 type MCPOptions struct {
-	// AgentID is whose memory it is.
+	// AgentID names the agent that the client uses as its memory.
 	AgentID string
-	// Create makes the agent if it is not there.
+	// Create creates the agent if it does not exist.
 	Create bool
-	// In and Out lead to the client.
+	// In and Out are the client's ends of the protocol.
 	In  io.Reader
 	Out io.Writer
 }
 
-func (ss *session) mcpCommand(serve func(context.Context, grpc.ClientConnInterface, MCPOptions) error) *cobra.Command {
+func mcpCommand(s *session.Session, serve func(context.Context, grpc.ClientConnInterface, MCPOptions) error) *cobra.Command {
 	var o MCPOptions
 	cmd := &cobra.Command{
-		Use: "mcp --agent AGENT", Short: "Give a coding agent its durable memory, over MCP on stdio", Args: none,
-		Long: `Serve one agent's tools, plans and briefs over the Model Context Protocol on stdin
-and stdout, as a client of a running server. Coding agents start this command by
-themselves; see docs/guides/durable-memory.md. Over HTTP the same is at
+		Use: "mcp --agent AGENT", Short: "Give a coding agent its durable memory, over MCP on stdio", Args: input.None,
+		Long: `Serve the tools, plans and briefs of one agent over the Model Context Protocol on
+stdin and stdout, as a client of a running server. A coding agent starts this
+command itself; see docs/guides/durable-memory.md. The same is served over HTTP at
 http://127.0.0.1:7480/mcp/AGENT.`,
 		Example: "  quartet mcp --agent keeper --create\n  claude mcp add quartet -- quartet mcp --agent keeper --create",
-		RunE: ss.waits(func(cmd *cobra.Command, conn *grpc.ClientConn, _ []string) error {
+		RunE: s.ConnectedWithNotice(func(cmd *cobra.Command, conn *grpc.ClientConn, _ []string) error {
 			if serve == nil {
 				return errors.New("this binary has no MCP server")
 			}
 			if o.AgentID == "" {
-				return usage("--agent AGENT is missing: whose memory it is")
+				return exit.UsageError("--agent AGENT is missing: the agent that stores the memory")
 			}
 			o.In, o.Out = cmd.InOrStdin(), cmd.OutOrStdout()
 			return serve(cmd.Context(), conn, o)
 		}),
 	}
-	cmd.Flags().StringVar(&o.AgentID, "agent", "", "The agent whose memory it is")
-	cmd.Flags().BoolVar(&o.Create, "create", false, "Make the agent if it is not there (public_named)")
+	cmd.Flags().StringVar(&o.AgentID, "agent", "", "The agent that stores the memory")
+	cmd.Flags().BoolVar(&o.Create, "create", false, "Create the agent if it does not exist (preset public_named)")
 	return cmd
 }

@@ -9,17 +9,20 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 
 	"quartet/pkg/fault"
+	"quartet/services/cli/input"
+	"quartet/services/cli/output"
+	"quartet/services/cli/session"
 )
 
-func (ss *session) readyCommand() *cobra.Command {
+func readyCommand(s *session.Session) *cobra.Command {
 	var limit time.Duration
 	cmd := &cobra.Command{
-		Use: "ready", Short: "Say whether the server at --address is ready", Args: none,
-		Long: `Ask the server at --address whether all that it serves can be served. Exit code
-0: it is ready, 5: it is not, or cannot be reached. It takes no credential: it is
-for health checks of containers and for scripts.`,
+		Use: "ready", Short: "Check whether the server at --address is ready", Args: input.None,
+		Long: `Check whether the server at --address is ready to serve all its services. The exit
+code is 0 if it is ready, and 5 if it is not or cannot be reached. The check needs
+no credential, so that health checks of containers and scripts can use it.`,
 		Example: "  quartet ready\n  until quartet ready; do sleep 1; done",
-		RunE: ss.calls(func(cmd *cobra.Command, conn *grpc.ClientConn, _ []string) error {
+		RunE: s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, _ []string) error {
 			ctx, cancel := context.WithTimeout(cmd.Context(), limit)
 			defer cancel()
 			resp, err := grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{})
@@ -27,7 +30,7 @@ for health checks of containers and for scripts.`,
 				return err
 			}
 			if resp.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
-				return fault.NotReady.Newf("the server at %s is there and not ready; its log says why", printable(ss.address))
+				return fault.NotReady.Newf("the server at %s runs but is not ready; its log says why", output.Printable(s.Address()))
 			}
 			return nil
 		}),

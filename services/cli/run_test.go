@@ -11,9 +11,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
+
+	"quartet/services/cli/exit"
 )
 
-// What `quartet run` and `quartet mcp` are told, and what they say is missing.
+// The flags of `quartet run` and `quartet mcp` reach the runner and the MCP server,
+// and those that are missing are named.
 func TestRunAndMCP(t *testing.T) {
 	var ran RunOptions
 	var served MCPOptions
@@ -30,7 +33,7 @@ func TestRunAndMCP(t *testing.T) {
 	}
 	run := func(s Servers, args ...string) (int, string, string) {
 		var out, errs bytes.Buffer
-		code := Run(t.Context(), s, args, strings.NewReader("said"), &out, &errs)
+		code := Run(t.Context(), s, args, strings.NewReader("from the client"), &out, &errs)
 		return code, out.String(), errs.String()
 	}
 	system := filepath.Join(t.TempDir(), "system.txt")
@@ -51,7 +54,7 @@ func TestRunAndMCP(t *testing.T) {
 
 	code, out, _ := run(servers, "mcp", "--agent", "keeper", "--create")
 	require.Zero(t, code)
-	require.Equal(t, "said", out, "stdin and stdout are the client's")
+	require.Equal(t, "from the client", out, "stdin and stdout belong to the client")
 	require.Equal(t, "keeper", served.AgentID)
 	require.True(t, served.Create)
 
@@ -64,13 +67,34 @@ func TestRunAndMCP(t *testing.T) {
 		"takes no arguments":       {"mcp", "keeper"},
 	} {
 		code, _, errs := run(servers, args...)
-		require.Equal(t, exitUsage, code, missing)
+		require.Equal(t, exit.Usage, code, missing)
 		require.Contains(t, errs, missing)
 	}
 	code, _, errs = run(Servers{}, "mcp", "--agent", "keeper")
-	require.Equal(t, exitFailed, code)
+	require.Equal(t, exit.Failed, code)
 	require.Contains(t, errs, "no MCP server")
 	code, _, errs = run(Servers{}, "run", "--agent", "a", "--provider", "openai", "--model", "m")
-	require.Equal(t, exitFailed, code)
+	require.Equal(t, exit.Failed, code)
 	require.Contains(t, errs, "no runner")
+}
+
+func TestWorkerFlagsAreChecked(t *testing.T) {
+	r := newHarness(t)
+	for args, want := range map[string]string{
+		"worker":                                         "give --root DIR",
+		"worker --handler x":                             "--pool is missing",
+		"worker --root / --pool go --handler x":          "one of both",
+		"worker --root / --capacity 10001":               "--capacity 10001",
+		"worker --root / --max-memory-mib -1":            "--max-memory-mib -1",
+		"worker --root / --max-processes -1":             "--max-processes -1",
+		"worker --pool go --handler x --max-processes 3": "for commands",
+		"task exec keeper --max-memory 12XB -- x":        "--max-memory \"12XB\"",
+		"task exec keeper --max-output 0 -- x":           "--max-output \"0\"",
+		"worker --pool go":                               "--handler is missing",
+		"worker --pool go --handler x --capacity 0":      "--capacity 0",
+	} {
+		got := r.run(strings.Fields(args)...)
+		require.Equal(t, 2, got.code)
+		require.Contains(t, got.err, want)
+	}
 }

@@ -19,12 +19,12 @@ func (p *planes) ListBriefs(ctx context.Context, r *agentv1.ListBriefsRequest) (
 	if r.GetKind() != agentv1.BriefKind_BRIEF_KIND_UNSPECIFIED {
 		resp = &agentv1.ListBriefsResponse{}
 	}
-	return resp, p.asked(ctx, r)
+	return resp, p.record(ctx, r)
 }
 
 func (p *planes) ListRounds(ctx context.Context, r *agentv1.ListRoundsRequest) (*agentv1.ListRoundsResponse, error) {
 	if r.GetPageToken() != "" {
-		return &agentv1.ListRoundsResponse{}, p.asked(ctx, r)
+		return &agentv1.ListRoundsResponse{}, p.record(ctx, r)
 	}
 	args := func(m map[string]any) *structpb.Struct {
 		s, _ := structpb.NewStruct(m)
@@ -49,7 +49,7 @@ func (p *planes) ListRounds(ctx context.Context, r *agentv1.ListRoundsRequest) (
 			},
 		},
 		{TurnId: "trn_1", CreatedAt: at, Text: "I look first."},
-	}}, p.asked(ctx, r)
+	}}, p.record(ctx, r)
 }
 
 func (p *planes) GetContext(ctx context.Context, r *agentv1.GetContextRequest) (*agentv1.GetContextResponse, error) {
@@ -60,21 +60,21 @@ func (p *planes) GetContext(ctx context.Context, r *agentv1.GetContextRequest) (
 			{Name: "queued", Outcome: agentv1.SectionOutcome_SECTION_OUTCOME_COMPACT, Tokens: 100, Records: 12},
 			{Name: "completed", Outcome: agentv1.SectionOutcome_SECTION_OUTCOME_OMITTED, Records: 3},
 		},
-	}}, p.asked(ctx, r)
+	}}, p.record(ctx, r)
 }
 
 func (p *planes) ListTools(ctx context.Context, r *agentv1.ListToolsRequest) (*agentv1.ListToolsResponse, error) {
 	schema, _ := structpb.NewStruct(map[string]any{"type": "object", "properties": map[string]any{"work_item_id": map[string]any{"type": "string"}}})
 	return &agentv1.ListToolsResponse{Tools: []*agentv1.ToolSpec{
-		{Name: "CompleteWorkItem", Mutates: true, Family: agentv1.ToolFamily_TOOL_FAMILY_CORE, InputSchema: schema, Description: "Complete an item. Only when nothing is left to do: the text beside the call becomes its report, and a report is for ever."},
+		{Name: "CompleteWorkItem", Mutates: true, Family: agentv1.ToolFamily_TOOL_FAMILY_CORE, InputSchema: schema, Description: "Complete an item. Only when nothing is left to do: the text beside the call becomes its report, and a report never changes."},
 		{Name: "ExecCommand", Mutates: true, Family: agentv1.ToolFamily_TOOL_FAMILY_LOCAL_ENVIRONMENT, Description: "Run a command."},
 		{Name: "ListWorkItems", Family: agentv1.ToolFamily_TOOL_FAMILY_CORE, Description: "List items."},
-	}}, p.asked(ctx, r)
+	}}, p.record(ctx, r)
 }
 
-// SPEC C1 to C4: what was typed arrives.
+// SPEC C1 to C4: the flags of the transcript commands reach the requests.
 func TestC3_TranscriptRequests(t *testing.T) {
-	r := newRig(t)
+	r := newHarness(t)
 	require.Zero(t, r.run("agent", "briefs", "keeper", "--kind", "result", "--item", "wi_1", "--page-size", "7", "--page-token", "p").code)
 	briefs, ok := r.planes.last.(*agentv1.ListBriefsRequest)
 	require.True(t, ok)

@@ -147,7 +147,7 @@ func TestC5_BadInputs(t *testing.T) {
 			"no JSON":               {text: `{"jsonrpc":"2.0","id":7,"method":`, stdio: `-32700`, http: "malformed payload"},
 			"no JSON at all":        {text: `tools/list`, stdio: `-32700`, http: "malformed payload"},
 			"JSON, but no message":  {text: `{"tool":"ListWorkItems"}`, stdio: `-32600`, http: "version tag"},
-			"a batch":               {text: `[{"jsonrpc":"2.0","id":7,"method":"tools/list"}]`, stdio: `batches are not taken`, http: `"id":7`},
+			"a batch":               {text: `[{"jsonrpc":"2.0","id":7,"method":"tools/list"}]`, stdio: `batches are not supported`, http: `"id":7`},
 			"a string":              {text: `"tools/list"`, stdio: `-32600`, http: "malformed payload"},
 			"another version":       {text: `{"jsonrpc":"1.0","id":7,"method":"tools/list"}`, stdio: `"id":7`, http: "version tag"},
 			"an id that is none":    {text: `{"jsonrpc":"2.0","id":{"a":1},"method":"tools/list"}`, stdio: `-32600`, http: "ID"},

@@ -12,15 +12,16 @@ import (
 	"quartet/pkg/rpc"
 )
 
-// Path is where the handler expects to be mounted; the agent's id follows.
+// Path is the path at which the handler is mounted. The agent's id follows it.
 const Path = "/mcp/"
 
+// serverKey is the context key of the agent's server.
 type serverKey struct{}
 
-// Handler serves all agents over streamable HTTP at Path. It expects the actor
-// of the request in its context and the body bounded; refuse answers what is
-// wrong before the protocol begins. Every request stands for itself: there are
-// no sessions, so nothing is lost by a restart and any instance can answer.
+// Handler serves all agents over streamable HTTP at Path. The context of a request must
+// have its actor. refuse writes the response to a request that is refused before the
+// protocol starts. There are no sessions, so nothing is lost by a restart and every
+// instance can answer each request.
 func (s *Service) Handler(refuse func(http.ResponseWriter, *http.Request, error)) http.Handler {
 	protocol := sdk.NewStreamableHTTPHandler(func(r *http.Request) *sdk.Server {
 		srv, _ := r.Context().Value(serverKey{}).(*sdk.Server)
@@ -49,7 +50,7 @@ func (s *Service) Handler(refuse func(http.ResponseWriter, *http.Request, error)
 	})
 }
 
-// createOf reads ?create=true and lets no other parameter pass.
+// createOf reads ?create=true and refuses other parameters.
 func createOf(r *http.Request) (bool, error) {
 	create := false
 	for name, values := range r.URL.Query() {

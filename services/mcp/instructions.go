@@ -1,20 +1,20 @@
 package mcp
 
-// instructions teach a model the loop. Hosts put them into its context.
+// instructions tell a model how to use the tools. Hosts put them into its context.
 const instructions = `Quartet is your durable memory. What you put here survives compaction, restarts and other sessions; your context does not.
 
 At the start of a session, and after a compaction:
-1. ListWorkItems with filter open: what is being achieved, and where each item stands. Read the plan of what you go on with (HomeRead work-items/<id>/plan.md, or the plan resource). The objective names the work, the plan interprets it and wins conflicts, todos are progress.
-2. PickWorkItem for the one you work on. One item is in focus at a time; give a reason when you leave one that could go on.
+1. ListWorkItems with filter open: the objectives and the state of each. Read the plan of the item that you continue (HomeRead work-items/<id>/plan.md, or the plan resource). The objective names the work, the plan interprets it and wins conflicts, todos are progress.
+2. PickWorkItem for the one you work on. One item is in focus at a time; give a reason when you leave one that is runnable.
 
-For new work: CreateWorkItem once per objective that has a life of its own, with plan_status ready when you know what to do, then PickWorkItem. Write what you decide and why into its plan file with HomeWrite and HomeEdit. Do not create an item for a step; steps are todos.
+For new work: CreateWorkItem once per independent objective, with plan_status ready when you know what to do, then PickWorkItem. Write what you decide and why into its plan file with HomeWrite and HomeEdit. Do not create an item for a step; steps are todos.
 
-While you work: UpdateWorkItem with the whole todo_list whenever a step is done; one entry in_progress. Do it before you begin what comes next, not at the end.
+While you work: UpdateWorkItem with the whole todo_list whenever a step is done; one entry in_progress. Do it before you start the next step, not at the end.
 
-When it is done: CompleteWorkItem with work_item_id and report. The report is all that others will read of it: what was done, how it was checked, what is left. Completed items never change again.
+When it is done: CompleteWorkItem with work_item_id and report. The report is all that others will read about it: what was done, how it was verified, what is left. Completed items never change again.
 
-When you cannot go on: WaitFor with a reason and wake operator_input, task_result, external or timer. The item is then shown as waiting, and you take another one. It does not stop this conversation. For an outside system make a URL with CreateExternalTrigger and wait for its id as resource. When you have looked at what came, clear the blocker: UpdateWorkItem with blocked_by null.
+When you cannot continue: WaitFor with a reason and wake operator_input, task_result, external or timer. The item is then shown as waiting, and you pick another one. This conversation continues. For an outside system create a URL with CreateExternalTrigger and wait for its id as resource. When you have handled the deliveries, clear the blocker: UpdateWorkItem with blocked_by null.
 
-Long commands: ExecCommand runs on a worker of Quartet's and outlives this session; what takes longer than yield_time becomes a task that TaskOutput and TaskStatus follow.
+Long commands: ExecCommand runs on a worker of Quartet and continues after this session; a command that takes longer than yield_time becomes a task that TaskOutput and TaskStatus follow.
 
-Errors say what is wrong and how to mend it.`
+Errors say what is wrong and how to fix it.`

@@ -255,7 +255,7 @@ func TestC5_RefusalsAreResults(t *testing.T) {
 		require.Equal(t, c.kind, at(envelope, "error", "kind"))
 		require.Contains(t, text(t, got), c.kind+": ")
 		require.Contains(t, text(t, got), c.says)
-		require.Contains(t, text(t, got), "How to mend it: ")
+		require.Contains(t, text(t, got), "How to fix it: ")
 	}
 	for _, uri := range []string{
 		"quartet://agents/keeper/work-items/wi_01m7xc9djrj3khnachkj8gd2n0/plan.md", "quartet://agents/other/work-items/wi_01m7xc9djrj3khnachkj8gd2n0/plan.md",

@@ -20,17 +20,17 @@ import (
 const (
 	markdown = "text/markdown"
 	jsonText = "application/json"
-	// plansShown bounds the list of resources; plans of further items are read
-	// by their address.
+	// plansShown limits the list of resources. Plans of further items can be read by
+	// their URI.
 	plansShown = 200
-	// briefsShown is how many briefs their resource has.
+	// briefsShown is the number of briefs in their resource.
 	briefsShown = 50
 )
 
 func (a *agentServer) base() string          { return "quartet://agents/" + a.agentID }
 func (a *agentServer) plan(wi string) string { return a.base() + "/work-items/" + wi + "/plan.md" }
 
-// templates registers what is always there: every item's plan, and the briefs.
+// templates registers the resources that always exist: every item's plan, and the briefs.
 func (a *agentServer) templates() {
 	a.srv.AddResourceTemplate(&sdk.ResourceTemplate{
 		Name: "plan", Title: "A work item's plan", URITemplate: a.base() + "/work-items/{work_item_id}/plan.md", MIMEType: markdown,
@@ -38,12 +38,12 @@ func (a *agentServer) templates() {
 	}, a.readPlan)
 	a.srv.AddResource(&sdk.Resource{
 		Name: "briefs", Title: "Briefs", URI: a.base() + "/briefs", MIMEType: jsonText,
-		Description: "The newest briefs: what was taken up, reported and failed.",
+		Description: "The newest briefs: acknowledgements, results and failures.",
 	}, a.readBriefs)
 }
 
-// syncPlans makes the list of resources that of the open items' plans. Clients
-// that listen are told of a change.
+// syncPlans updates the list of resources to the plans of the open items. Clients that
+// listen are notified of changes.
 func (a *agentServer) syncPlans(ctx context.Context) error {
 	unlock, err := a.lock(ctx)
 	if err != nil {
@@ -61,15 +61,15 @@ func (a *agentServer) syncPlans(ctx context.Context) error {
 	for _, it := range got.GetWorkItems() {
 		open[a.plan(it.GetWorkItemId())] = it.GetObjective()
 	}
-	var gone []string
+	var removed []string
 	for uri := range a.shown {
 		if _, still := open[uri]; !still {
-			gone = append(gone, uri)
+			removed = append(removed, uri)
 			delete(a.shown, uri)
 		}
 	}
-	if len(gone) > 0 {
-		a.srv.RemoveResources(gone...)
+	if len(removed) > 0 {
+		a.srv.RemoveResources(removed...)
 	}
 	for uri, objective := range open {
 		if a.shown[uri] {
@@ -84,7 +84,7 @@ func (a *agentServer) syncPlans(ctx context.Context) error {
 	return nil
 }
 
-// readPlan reads the file itself, whose truth it is.
+// readPlan reads the plan file of an item.
 func (a *agentServer) readPlan(ctx context.Context, req *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
 	rest, ok := strings.CutPrefix(req.Params.URI, a.base()+"/work-items/")
 	wi, file, _ := strings.Cut(rest, "/")
@@ -116,6 +116,7 @@ func (a *agentServer) readPlan(ctx context.Context, req *sdk.ReadResourceRequest
 	}}}, nil
 }
 
+// readBriefs reads the newest briefs as JSON.
 func (a *agentServer) readBriefs(ctx context.Context, req *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
 	got, err := client.Again(ctx, func(ctx context.Context) (*agentv1.ListBriefsResponse, error) {
 		return a.agents.ListBriefs(a.as(ctx), &agentv1.ListBriefsRequest{AgentId: a.agentID, PageSize: briefsShown})
@@ -130,8 +131,8 @@ func (a *agentServer) readBriefs(ctx context.Context, req *sdk.ReadResourceReque
 	return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{{URI: req.Params.URI, MIMEType: jsonText, Text: string(text)}}}, nil
 }
 
-// follow keeps the list of resources up to date while a client listens: each
-// item that is made or completed changes it.
+// follow keeps the list of resources up to date while a client listens: each created or
+// completed item changes it.
 func (a *agentServer) follow(ctx context.Context) {
 	req := &eventv1.WatchEventsRequest{
 		AgentId: a.agentID, Planes: []string{"work"}, EventTypes: []string{"work_item_created", "work_item_completed"},
@@ -139,7 +140,7 @@ func (a *agentServer) follow(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := a.followOnce(ctx, req)
 		if errors.Is(err, fault.Unimplemented) || errors.Is(err, fault.PermissionDenied) {
-			return // the lists are read afresh all the same
+			return // the lists are still read at each request
 		}
 		if errors.Is(err, fault.CursorOutOfRange) {
 			req.Cursor = ""
@@ -153,14 +154,15 @@ func (a *agentServer) follow(ctx context.Context) {
 	}
 }
 
+// followOnce follows one stream of events until it ends.
 func (a *agentServer) followOnce(ctx context.Context, req *eventv1.WatchEventsRequest) error {
 	stream, err := a.events.WatchEvents(a.as(ctx), req)
 	if err != nil {
 		return err
 	}
-	// The first message says where the stream stands; the list is read only then,
-	// so nothing falls between.
-	for standing := false; ; standing = true {
+	// The list is read after the first message, which confirms that the stream is open,
+	// so that no change between the two is missed.
+	for open := false; ; open = true {
 		m, err := stream.Recv()
 		if err != nil {
 			return err
@@ -170,7 +172,7 @@ func (a *agentServer) followOnce(ctx context.Context, req *eventv1.WatchEventsRe
 		} else {
 			req.Cursor = m.GetEvent().GetCursor()
 		}
-		if standing && m.GetEvent() == nil {
+		if open && m.GetEvent() == nil {
 			continue
 		}
 		if err := a.syncPlans(ctx); err != nil {

@@ -18,25 +18,25 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 )
 
-// Config of the servers.
+// Config configures a Service.
 type Config struct {
-	// Version is the build's, for clients to show.
+	// Version is the version of the build, which clients show.
 	Version string
-	// Progress is how often a client that asks for it hears that a call still
-	// runs. Default 1 s.
+	// Progress is how often a client that requested progress is notified that a call
+	// still runs. Default 1 s.
 	Progress time.Duration
-	// MaxBody bounds a request over HTTP. Default 4 MiB (SPEC X8).
+	// MaxBody limits a message. Default 4 MiB (SPEC X8).
 	MaxBody int64
 }
 
-// Deps is how the planes are reached.
+// Deps are the connections to the planes.
 type Deps struct {
-	// Conn reaches a service by name: agent, work, event. Its calls act for the
-	// actor of their context, or by a credential of their own.
+	// Conn returns a connection to the service agent, work or event. Its calls are made
+	// as the actor in their context, or with a credential of the connection.
 	Conn func(service string) (grpc.ClientConnInterface, error)
 }
 
-// Service makes MCP servers.
+// Service serves agents over MCP.
 type Service struct {
 	cfg    Config
 	agents agentv1.AgentServiceClient
@@ -46,7 +46,7 @@ type Service struct {
 	ids    id.Source
 }
 
-// New completes the configuration. Nothing is connected before the first call.
+// New sets defaults. Nothing is connected before the first call.
 func New(cfg Config, deps Deps) (*Service, error) {
 	if deps.Conn == nil {
 		return nil, errors.New("mcp: Deps needs Conn")
@@ -65,13 +65,13 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}, nil
 }
 
-// lazy dials a service for each call; dialling is a look into a map after the
-// first time.
+// lazy dials a service for each call. After the first call dialling is a map lookup.
 type lazy struct {
 	dial    func(string) (grpc.ClientConnInterface, error)
 	service string
 }
 
+// Invoke implements grpc.ClientConnInterface.
 func (l lazy) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
 	conn, err := l.dial(l.service)
 	if err != nil {
@@ -80,6 +80,7 @@ func (l lazy) Invoke(ctx context.Context, method string, args, reply any, opts .
 	return conn.Invoke(ctx, method, args, reply, opts...)
 }
 
+// NewStream implements grpc.ClientConnInterface.
 func (l lazy) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	conn, err := l.dial(l.service)
 	if err != nil {
@@ -88,9 +89,9 @@ func (l lazy) NewStream(ctx context.Context, desc *grpc.StreamDesc, method strin
 	return conn.NewStream(ctx, desc, method, opts...)
 }
 
-// ServeStdio serves one agent to the client at the other end of in and out, one
-// message a line, until the client closes its side or ctx ends. With create an
-// agent that is not there is made.
+// ServeStdio serves one agent to the client at the other end of in and out, one message
+// per line, until in or ctx ends. If create is set, an agent that does not exist is
+// created.
 func (s *Service) ServeStdio(ctx context.Context, in io.Reader, out io.Writer, agentID string, create bool) error {
 	if err := s.admit(ctx, agentID, create); err != nil {
 		return err
@@ -98,21 +99,21 @@ func (s *Service) ServeStdio(ctx context.Context, in io.Reader, out io.Writer, a
 	a := s.server(agentID, func(ctx context.Context) context.Context { return ctx })
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	watched := make(chan struct{})
+	followed := make(chan struct{})
 	go func() {
-		defer close(watched)
+		defer close(followed)
 		a.follow(ctx)
 	}()
 	err := a.srv.Run(ctx, newLine(ctx, in, out, int(s.cfg.MaxBody)).transport())
 	if ctx.Err() != nil || errors.Is(err, io.EOF) || errors.Is(err, io.ErrClosedPipe) || errors.Is(err, os.ErrClosed) {
-		err = nil // it was told to end, or the client left: how a session ends
+		err = nil // the regular end of a session
 	}
 	cancel()
-	<-watched
+	<-followed
 	return err
 }
 
-// admit makes sure that the agent is there.
+// admit returns an error if the agent does not exist. If create is set, it creates it.
 func (s *Service) admit(ctx context.Context, agentID string, create bool) error {
 	if err := fault.Name("agent_id", agentID); err != nil {
 		return err
@@ -129,7 +130,7 @@ func (s *Service) admit(ctx context.Context, agentID string, create bool) error 
 		})
 	})
 	if errors.Is(err, fault.AlreadyExists) {
-		return nil // somebody else's first use was a moment earlier
+		return nil // a concurrent session created it
 	}
 	return err
 }
@@ -138,15 +139,15 @@ func (s *Service) admit(ctx context.Context, agentID string, create bool) error 
 type agentServer struct {
 	*Service
 	agentID string
-	as      func(context.Context) context.Context // makes calls act for the client
+	as      func(context.Context) context.Context // returns a context whose calls are made as the client
 	srv     *sdk.Server
 
-	sync   chan struct{}   // capacity 1: a lock that gives up with its context
-	tooled bool            // the tools are in their list; guarded by sync
-	shown  map[string]bool // URIs of the plans in theirs; guarded by sync
+	sync   chan struct{}   // capacity 1: a lock that can be abandoned
+	tooled bool            // the list of tools is complete; guarded by sync
+	shown  map[string]bool // URIs in the list of plans; guarded by sync
 }
 
-// lock guards the lists while they are brought up to date.
+// lock guards the lists while they are updated. It fails if ctx ends.
 func (a *agentServer) lock(ctx context.Context) (unlock func(), err error) {
 	select {
 	case a.sync <- struct{}{}:
@@ -190,14 +191,14 @@ func (a *agentServer) live(next sdk.MethodHandler) sdk.MethodHandler {
 			}
 		case "subscriptions/listen":
 			watching, cancel := context.WithCancel(ctx)
-			watched := make(chan struct{})
+			followed := make(chan struct{})
 			go func() {
-				defer close(watched)
+				defer close(followed)
 				a.follow(watching)
 			}()
 			defer func() {
 				cancel()
-				<-watched
+				<-followed
 			}()
 		}
 		return next(ctx, method, req)

@@ -16,30 +16,29 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// line is a pipe to a client. When the client has nothing more to say, its end
-// is kept back until what it asked for is answered: `printf … | quartet mcp`
-// is a program too, and a call that was sent is not to be cut short.
+// line is a pipe to a client. The end of its input is passed to the SDK only after every
+// request has been answered, so that `printf … | quartet mcp` gets all responses.
 //
-// What is no message is answered with an error and passed over: to the SDK it
-// would be the end of the session, and to a coding agent that of its memory.
+// A line that is not a message is answered with an error and skipped. The SDK would end
+// the session, and a coding agent would lose its memory.
 type line struct {
-	ctx context.Context //nolint:containedctx // of the session, which the pipe belongs to
+	ctx context.Context //nolint:containedctx // the context of the session
 	in  *bufio.Reader
 	max int // bytes of one message
 	end io.Closer
 
-	writing sync.Mutex
+	writeMu sync.Mutex
 	out     io.Writer
 
-	mu      sync.Mutex
-	owed    map[string]int // requests without an answer, by their id: some clients use one again
-	settled chan struct{}  // closed when the last one is answered after the end
-	rest    []byte         // of a line that was read
-	over    error
+	mu       sync.Mutex
+	inflight map[string]int // requests without a response, by id; some clients reuse ids
+	answered chan struct{}  // set after the end of the input; closed when the last request is answered
+	rest     []byte         // the rest of the line that was read last
+	readErr  error
 }
 
 func newLine(ctx context.Context, in io.Reader, out io.Writer, most int) *line {
-	l := &line{ctx: ctx, in: bufio.NewReaderSize(in, 64<<10), out: out, max: most, owed: map[string]int{}}
+	l := &line{ctx: ctx, in: bufio.NewReaderSize(in, 64<<10), out: out, max: most, inflight: map[string]int{}}
 	l.end, _ = in.(io.Closer)
 	return l
 }
@@ -48,7 +47,7 @@ func (l *line) transport() sdk.Transport {
 	return &sdk.IOTransport{Reader: lineReader{l}, Writer: lineWriter{l}}
 }
 
-// envelope is what tells requests and answers apart.
+// envelope has the fields that tell requests and responses apart.
 type envelope struct {
 	ID     json.RawMessage `json:"id"`
 	Method string          `json:"method"`
@@ -56,30 +55,31 @@ type envelope struct {
 
 type lineReader struct{ *line }
 
-// Read gives what the client says, one line after the other.
+// Read returns the client's messages, one line after the other.
 func (r lineReader) Read(p []byte) (int, error) {
-	for len(r.rest) == 0 && r.over == nil {
+	for len(r.rest) == 0 && r.readErr == nil {
 		var e envelope
 		r.rest, e = r.next()
 		if len(r.rest) > 0 && string(e.ID) != string(none) && e.Method != "" {
 			r.mu.Lock()
-			r.owed[string(e.ID)]++
+			r.inflight[string(e.ID)]++
 			r.mu.Unlock()
 		}
 	}
 	if len(r.rest) == 0 {
 		r.await()
-		return 0, r.over
+		return 0, r.readErr
 	}
 	n := copy(p, r.rest)
 	r.rest = r.rest[n:]
 	return n, nil
 }
 
-// next reads a line. What is no message is answered here, and empty.
+// next reads a line. If it is not a message, next answers it with an error and returns
+// nothing.
 func (r lineReader) next() ([]byte, envelope) {
 	text, id, err := r.readLine()
-	r.over = err
+	r.readErr = err
 	if id != nil {
 		r.refuse(id, jsonrpc.CodeInvalidRequest, fmt.Sprintf("the message is larger than %d bytes; send less at once", r.max))
 		return nil, envelope{}
@@ -98,17 +98,17 @@ func (r lineReader) next() ([]byte, envelope) {
 		r.refuse(none, jsonrpc.CodeParseError, "the line is not JSON; send one JSON-RPC message a line")
 		return nil, e
 	case body[0] == '[':
-		r.refuse(none, jsonrpc.CodeInvalidRequest, "batches are not taken; send one JSON-RPC message a line")
+		r.refuse(none, jsonrpc.CodeInvalidRequest, "batches are not supported; send one JSON-RPC message a line")
 		return nil, e
 	case broken != nil:
-		r.refuse(e.ID, jsonrpc.CodeInvalidRequest, fmt.Sprintf("the line is no JSON-RPC message: %v", broken))
+		r.refuse(e.ID, jsonrpc.CodeInvalidRequest, fmt.Sprintf("the line is not a JSON-RPC message: %v", broken))
 		return nil, e
 	}
 	return append(body, '\n'), e
 }
 
-// readLine reads to the end of a line. Of one that is too long nothing is kept
-// but, where it can be told, the id that an answer is waited for under.
+// readLine reads a line. If the line is too long, it returns only the id of the message,
+// null if that is unknown.
 func (r lineReader) readLine() (text []byte, tooLong json.RawMessage, err error) {
 	var head, tail []byte
 	for {
@@ -132,7 +132,7 @@ func (r lineReader) readLine() (text []byte, tooLong json.RawMessage, err error)
 	}
 }
 
-// idWithin is how far from either end of a message its id is looked for.
+// idWithin is how many bytes at either end of a message are searched for its id.
 const idWithin = 1 << 10
 
 var (
@@ -142,8 +142,8 @@ var (
 	idAtLast  = regexp.MustCompile(`,\s*"id"\s*:\s*("(?:[^"\\]|\\.)*"|-?\d+)\s*\}\s*$`)
 )
 
-// idOf finds the id of a message that cannot be read whole; null if there is
-// none.
+// idOf finds the id of a message of which only the beginning and the end are known; it is
+// null if there is none.
 func idOf(head, tail []byte) json.RawMessage {
 	for _, found := range [][][]byte{idAtFirst.FindSubmatch(head), idAtLast.FindSubmatch(tail)} {
 		if found != nil && json.Valid(found[1]) {
@@ -153,41 +153,42 @@ func idOf(head, tail []byte) json.RawMessage {
 	return none
 }
 
-// refuse answers what the SDK is not to see.
+// refuse answers a message that is not passed to the SDK.
 func (l *line) refuse(id json.RawMessage, code int, message string) {
 	answer, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": id, "error": map[string]any{"code": code, "message": message}})
 	if err == nil {
-		_, _ = l.write(append(answer, '\n')) // a client that left misses nothing
+		_, _ = l.write(append(answer, '\n')) // the client may have closed its end
 	}
 }
 
+// write writes one message. The SDK and refuse write concurrently.
 func (l *line) write(p []byte) (int, error) {
-	l.writing.Lock()
-	defer l.writing.Unlock()
+	l.writeMu.Lock()
+	defer l.writeMu.Unlock()
 	return l.out.Write(p)
 }
 
-// await returns when every request is answered, or that takes longer than any
-// call may.
+// await returns when every request is answered, but at the latest after the maximum time
+// of a call.
 func (r lineReader) await() {
 	r.mu.Lock()
-	settled := make(chan struct{})
-	if len(r.owed) == 0 {
-		close(settled)
+	answered := make(chan struct{})
+	if len(r.inflight) == 0 {
+		close(answered)
 	} else {
-		r.settled = settled
+		r.answered = answered
 	}
 	r.mu.Unlock()
 	timer := time.NewTimer(callTerm)
 	defer timer.Stop()
 	select {
-	case <-settled:
+	case <-answered:
 	case <-timer.C:
 	case <-r.ctx.Done():
 	}
 }
 
-// Close lets a read of a terminal end.
+// Close ends a blocked read.
 func (r lineReader) Close() error {
 	if r.end == nil {
 		return nil
@@ -203,17 +204,17 @@ func (w lineWriter) Write(p []byte) (int, error) {
 	var e envelope
 	if json.Unmarshal(bytes.TrimSpace(p), &e) == nil && len(e.ID) > 0 && e.Method == "" {
 		w.mu.Lock()
-		if w.owed[string(e.ID)]--; w.owed[string(e.ID)] <= 0 {
-			delete(w.owed, string(e.ID))
+		if w.inflight[string(e.ID)]--; w.inflight[string(e.ID)] <= 0 {
+			delete(w.inflight, string(e.ID))
 		}
-		if w.settled != nil && len(w.owed) == 0 {
-			close(w.settled)
-			w.settled = nil
+		if w.answered != nil && len(w.inflight) == 0 {
+			close(w.answered)
+			w.answered = nil
 		}
 		w.mu.Unlock()
 	}
 	return n, err
 }
 
-// Close leaves the pipe to whoever opened it.
+// Close does nothing: the caller of ServeStdio owns the pipe.
 func (lineWriter) Close() error { return nil }

@@ -22,33 +22,33 @@ import (
 
 const (
 	toolComplete = "CompleteWorkItem"
-	// report is the argument that stands for the text of a reply: MCP calls a
-	// tool without one.
+	// report is the argument that replaces the text of a round, which MCP calls do not
+	// have.
 	report = "report"
-	// RequestIDKey in a call's _meta, or an Idempotency-Key header, is the
-	// request id of the call: sent again, it is answered and not run again.
+	// RequestIDKey is the key in a call's _meta with its request id. The header
+	// Idempotency-Key is the same. A repeated call is answered and not executed again.
 	RequestIDKey = "quartet/request_id"
-	// callTerm bounds one call: the 45 s that its wait may take, a restart of a
+	// callTerm is the maximum time of one call: the 45 s that its wait may take, a restart of a
 	// plane, and time to answer.
 	callTerm = 75 * time.Second
 )
 
-// creative are tools that add or move and destroy nothing; hosts ask before
-// others.
+// creative has the tools that create or change something and destroy nothing. Hosts ask
+// their user before other tools that change something.
 var creative = map[string]bool{
 	"CreateWorkItem": true, "PickWorkItem": true, "UpdateWorkItem": true, toolComplete: true, "WaitFor": true,
 	"CreateWait": true, "CreateExternalTrigger": true, "CreateTimer": true, "SpawnAgent": true,
 }
 
-// outward are tools whose effects leave Quartet.
+// outward has the tools with effects outside Quartet.
 var outward = map[string]bool{"ExecCommand": true, "TaskInput": true}
 
-// targeted are tools that go to the turn's item unless they name one. MCP calls
-// them outside of turns, so here they have to.
+// targeted has the tools that apply to the turn's work item if they name none. MCP calls
+// are made outside of turns, so here they must name one.
 var targeted = map[string]bool{"GetWorkItem": true, "UpdateWorkItem": true}
 
-// syncTools fills the list of tools once: an agent's profile never changes, and
-// each addition would be announced as a change.
+// syncTools fills the list of tools once. An agent's profile never changes, and every
+// addition would be announced as a change.
 func (a *agentServer) syncTools(ctx context.Context) error {
 	unlock, err := a.lock(ctx)
 	if err != nil || a.tooled {
@@ -71,8 +71,8 @@ func (a *agentServer) syncTools(ctx context.Context) error {
 	return nil
 }
 
-// toolOf passes a tool's schema through. A completion also takes its report, and
-// what is bound to an item in a turn has to name it.
+// toolOf returns a tool with its schema. CompleteWorkItem also gets the argument report,
+// and targeted tools require work_item_id.
 func toolOf(t *agentv1.ToolSpec) *sdk.Tool {
 	schema := t.GetInputSchema().AsMap()
 	about := t.GetDescription()
@@ -96,8 +96,8 @@ func toolOf(t *agentv1.ToolSpec) *sdk.Tool {
 	}
 }
 
-// call executes a tool. What goes wrong with the call is a result, for the model
-// to see and mend; an error of the protocol is only what no model can mend.
+// call executes a tool. A failed call is a result with an error, which the model can
+// read and correct; an error of the protocol is only a failure that it cannot correct.
 func (a *agentServer) call(ctx context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 	call := &agentv1.CallToolRequest{AgentId: a.agentID, Name: req.Params.Name, RequestId: a.requestID(req)}
 	var args map[string]any
@@ -130,22 +130,22 @@ func (a *agentServer) call(ctx context.Context, req *sdk.CallToolRequest) (*sdk.
 	return resultOf(got)
 }
 
-// requestID is the client's, if it gives one. The protocol's own ids are of no
-// use: every connection counts them from the beginning.
+// requestID returns the request id that the client gave, or a new one. The ids of the
+// protocol cannot be used: every connection counts them from 1.
 func (a *agentServer) requestID(req *sdk.CallToolRequest) string {
-	if own, ok := req.Params.Meta[RequestIDKey].(string); ok && own != "" {
-		return own
+	if id, ok := req.Params.Meta[RequestIDKey].(string); ok && id != "" {
+		return id
 	}
 	if req.Extra != nil {
-		if own := req.Extra.Header.Get("Idempotency-Key"); own != "" {
-			return strings.Trim(own, `"`)
+		if id := req.Extra.Header.Get("Idempotency-Key"); id != "" {
+			return strings.Trim(id, `"`)
 		}
 	}
 	return a.ids.New("mcp_")
 }
 
-// progress tells a client that asked for it that the call still runs, until the
-// returned function is called.
+// progress notifies a client that requested it that the call still runs, until stop is
+// called.
 func (a *agentServer) progress(ctx context.Context, req *sdk.CallToolRequest) (stop func()) {
 	token := req.Params.GetProgressToken()
 	if token == nil {
@@ -153,7 +153,7 @@ func (a *agentServer) progress(ctx context.Context, req *sdk.CallToolRequest) (s
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
-	began := time.Now()
+	started := time.Now()
 	go func() {
 		defer close(ended)
 		tick := time.NewTicker(a.cfg.Progress)
@@ -163,12 +163,12 @@ func (a *agentServer) progress(ctx context.Context, req *sdk.CallToolRequest) (s
 			case <-ctx.Done():
 				return
 			case now := <-tick.C:
-				seconds := now.Sub(began).Seconds()
+				seconds := now.Sub(started).Seconds()
 				err := req.Session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{
 					ProgressToken: token, Progress: seconds, Message: fmt.Sprintf("%s runs for %.0f s", req.Params.Name, seconds),
 				})
 				if err != nil {
-					return // nobody listens any more
+					return // the client is gone
 				}
 			}
 		}
@@ -179,7 +179,7 @@ func (a *agentServer) progress(ctx context.Context, req *sdk.CallToolRequest) (s
 	}
 }
 
-// resultOf is the envelope of SPEC C4, as structure and as text.
+// resultOf returns a result (SPEC C4) as structure and as text.
 func resultOf(got *agentv1.CallToolResponse) (*sdk.CallToolResult, error) {
 	r := got.GetResult()
 	raw, err := pbjson.Append(nil, r) // enums as words, as journals and models have them
@@ -194,7 +194,7 @@ func resultOf(got *agentv1.CallToolResponse) (*sdk.CallToolResult, error) {
 	if got.GetPromotedWorkItemId() != "" {
 		envelope["promoted_work_item_id"] = got.GetPromotedWorkItemId()
 	}
-	// Code is full of < and &, which a model should read as they are.
+	// Without HTML escapes, so that code stays readable for a model.
 	var text strings.Builder
 	e := json.NewEncoder(&text)
 	e.SetEscapeHTML(false)
@@ -209,11 +209,11 @@ func resultOf(got *agentv1.CallToolResponse) (*sdk.CallToolResult, error) {
 	return out, nil
 }
 
-// errorText says to a model what is wrong, and how to mend it.
+// errorText tells a model what is wrong and how to fix it.
 func errorText(e *agentv1.ToolError) string {
 	text := e.GetKind() + ": " + e.GetMessage()
 	if e.GetRecoveryHint() != "" {
-		text += "\nHow to mend it: " + e.GetRecoveryHint()
+		text += "\nHow to fix it: " + e.GetRecoveryHint()
 	}
 	if e.GetRetryable() {
 		text += "\nThe same call may succeed later."
@@ -221,7 +221,7 @@ func errorText(e *agentv1.ToolError) string {
 	return text
 }
 
-// refused is the result of a call that no plane answered.
+// refused returns the result of a call that failed before a tool was executed.
 func refused(name string, err error) *sdk.CallToolResult {
 	f := fault.From(err)
 	e := &agentv1.ToolError{Kind: strings.ToLower(string(f.Reason())), Message: f.Message(), Retryable: client.Passing(err)}
@@ -239,7 +239,7 @@ func refused(name string, err error) *sdk.CallToolResult {
 	}
 }
 
-// protocolError is a refusal that is no tool's result.
+// protocolError returns an error of the protocol for a refusal.
 func protocolError(err error) error {
 	f := fault.From(err)
 	code := int64(jsonrpc.CodeInternalError)

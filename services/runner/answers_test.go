@@ -23,70 +23,70 @@ import (
 )
 
 // What becomes of a turn whose provider answers so.
-type fate int
+type class int
 
 const (
-	passes    fate = iota // asked again; in the end the message goes back to the lane
-	overBound             // baseline_over_budget, put aside
-	unpaid                // the message goes back without an attempt counted, and the runner ends
-	denied                // the same: the credential is the operator's, not the message's
-	misset                // the same: there is no such model, or no API
-	refused               // fatal, put aside
+	passes        class = iota // asked again; in the end the message goes back to the lane
+	overBound                  // baseline_over_budget, put aside
+	unpaid                     // the message goes back without an attempt counted, and the runner ends
+	denied                     // the same: the credential is the operator's, not the message's
+	misconfigured              // the same: there is no such model, or no API
+	refused                    // fatal, put aside
 )
 
 // answers are all of testdata/answers: whole HTTP responses as they come over
 // the wire, in the formats that the providers document and that compatible
 // servers answer in. Where a file ends, the connection does.
 var answers = map[string]struct {
-	fate
+	class
 	says  string  // what people read of it
 	pause float64 // seconds that the provider asks for
 }{
-	"anthropic-400-credit":              {fate: unpaid, says: "credit balance is too low"},
-	"anthropic-400-invalid":             {fate: refused, says: "400 Bad Request: invalid_request_error: max_tokens: 9999999 > 64000 (request req_0000000000000000000000a1)"},
-	"anthropic-400-too-long":            {fate: overBound, says: "203284 tokens > 200000"},
-	"anthropic-400-too-long-with-reply": {fate: overBound, says: "exceed context limit"},
-	"anthropic-400-usage-limit":         {fate: unpaid, says: "usage limits"},
-	"anthropic-401-key":                 {fate: denied, says: "401 Unauthorized: authentication_error: invalid x-api-key"},
-	"anthropic-402-billing":             {fate: unpaid, says: "402 Payment Required: billing_error"},
-	"anthropic-403-permission":          {fate: denied, says: "may not use this model"},
-	"anthropic-404-model":               {fate: misset, says: "not_found_error: model: test-model"},
-	"anthropic-413-too-large":           {fate: overBound, says: "exceeds the maximum size"},
+	"anthropic-400-credit":              {class: unpaid, says: "credit balance is too low"},
+	"anthropic-400-invalid":             {class: refused, says: "400 Bad Request: invalid_request_error: max_tokens: 9999999 > 64000 (request req_0000000000000000000000a1)"},
+	"anthropic-400-too-long":            {class: overBound, says: "203284 tokens > 200000"},
+	"anthropic-400-too-long-with-reply": {class: overBound, says: "exceed context limit"},
+	"anthropic-400-usage-limit":         {class: unpaid, says: "usage limits"},
+	"anthropic-401-key":                 {class: denied, says: "401 Unauthorized: authentication_error: invalid x-api-key"},
+	"anthropic-402-billing":             {class: unpaid, says: "402 Payment Required: billing_error"},
+	"anthropic-403-permission":          {class: denied, says: "may not use this model"},
+	"anthropic-404-model":               {class: misconfigured, says: "not_found_error: model: test-model"},
+	"anthropic-413-too-large":           {class: overBound, says: "exceeds the maximum size"},
 	"anthropic-429-rate-limit":          {says: "429 Too Many Requests: rate_limit_error", pause: 1},
-	"anthropic-429-spend-limit":         {fate: unpaid, says: "monthly spend limit"},
+	"anthropic-429-spend-limit":         {class: unpaid, says: "monthly spend limit"},
 	"anthropic-500-api-error":           {says: "500 Internal Server Error: api_error"},
 	"anthropic-529-overloaded":          {says: "529: overloaded_error: Overloaded (request req_0000000000000000000000a1)"},
-	"anthropic-502-web-page":            {says: "502 Bad Gateway: a web page came"},
-	"anthropic-200-web-page":            {says: "a web page came instead of the API's answer"},
+	"anthropic-502-web-page":            {says: "502 Bad Gateway: the answer is a web page"},
+	"anthropic-200-web-page":            {says: "the answer is a web page instead of the API's JSON"},
 	"anthropic-200-overloaded-in-stream": {
 		says: "overloaded_error: Overloaded (request req_0000000000000000000000a1)",
 	},
 	"anthropic-200-cut":             {says: "stream ended before the reply did"},
 	"anthropic-200-cut-in-a-call":   {says: "stream ended before the reply did"},
-	"anthropic-200-malformed":       {says: "no whole reply came: invalid character"},
-	"openai-400-invalid":            {fate: refused, says: "Invalid value for 'max_completion_tokens'"},
-	"openai-400-llamacpp-too-long":  {fate: overBound, says: "exceed_context_size_error: the request exceeds the available context size"},
-	"openai-200-llamacpp-too-long":  {fate: overBound, says: "the request exceeds the available context size"},
-	"openai-400-too-long":           {fate: overBound, says: "130000 tokens"},
-	"openai-400-vllm-too-long":      {fate: overBound, says: "400 Bad Request: This model's maximum context length is 4096 tokens"},
-	"openai-401-key":                {fate: denied, says: "Incorrect API key provided"},
-	"openai-403-country":            {fate: denied, says: "territory not supported"},
-	"openai-403-moderation":         {fate: refused, says: "declined to pass the message on: 403 Forbidden: The chosen model requires moderation"},
-	"openai-404-model":              {fate: misset, says: "does not exist"},
-	"openai-404-no-api":             {fate: misset, says: "404 Not Found: 404 page not found; check --model and --base-url"},
-	"openai-404-ollama-model":       {fate: misset, says: "404 Not Found: model 'test-model' not found, try pulling it first; check --model"},
-	"openai-429-quota":              {fate: unpaid, says: "exceeded your current quota"},
+	"anthropic-200-malformed":       {says: "no complete reply was received: invalid character"},
+	"openai-400-invalid":            {class: refused, says: "Invalid value for 'max_completion_tokens'"},
+	"openai-400-llamacpp-too-long":  {class: overBound, says: "exceed_context_size_error: the request exceeds the available context size"},
+	"openai-200-llamacpp-too-long":  {class: overBound, says: "the request exceeds the available context size"},
+	"openai-400-too-long":           {class: overBound, says: "130000 tokens"},
+	"openai-400-vllm-too-long":      {class: overBound, says: "400 Bad Request: This model's maximum context length is 4096 tokens"},
+	"openai-401-key":                {class: denied, says: "Incorrect API key provided"},
+	"openai-403-country":            {class: denied, says: "territory not supported"},
+	"openai-403-moderation":         {class: refused, says: "declined to forward the message: 403 Forbidden: The chosen model requires moderation"},
+	"openai-404-model":              {class: misconfigured, says: "does not exist"},
+	"openai-404-no-api":             {class: misconfigured, says: "404 Not Found: 404 page not found; check --model and --base-url"},
+	"openai-404-ollama-model":       {class: misconfigured, says: "404 Not Found: model 'test-model' not found, try pulling it first; check --model"},
+	"openai-429-quota":              {class: unpaid, says: "exceeded your current quota"},
 	"openai-429-rate-limit":         {says: "requests per min (RPM)", pause: 0.12},
-	"openai-429-too-large":          {fate: overBound, says: "Requested 36278"},
+	"openai-429-too-large":          {class: overBound, says: "Requested 36278"},
 	"openai-500-server-error":       {says: "server_error: The server had an error while processing your request (request req_00000000000000b2)"},
-	"openai-502-web-page":           {says: "502 Bad Gateway: a web page came"},
+	"openai-502-web-page":           {says: "502 Bad Gateway: the answer is a web page"},
 	"openai-503-overloaded":         {says: "503 Service Unavailable: server_error: The engine"},
 	"openai-200-cut":                {says: "stream ended before the reply did"},
 	"openai-200-cut-in-a-call":      {says: "stream ended before the reply did"},
 	"openai-200-done-too-early":     {says: "stream ended before the reply did"},
 	"openai-200-error-in-stream":    {says: "server_error: The server had an error"},
-	"openai-200-malformed":          {says: "no whole reply came: invalid character"},
-	"openai-200-too-long-in-stream": {fate: overBound, says: "maximum context length is 128000 tokens"},
+	"openai-200-malformed":          {says: "no complete reply was received: invalid character"},
+	"openai-200-too-long-in-stream": {class: overBound, says: "maximum context length is 128000 tokens"},
 }
 
 // replay sends a recorded answer, byte for byte, and ends the connection.
@@ -126,13 +126,13 @@ type ask = asked
 func TestC6_RecordedAnswers(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join("testdata", "answers", "*.http"))
 	require.NoError(t, err)
-	require.Len(t, files, len(answers), "each recording has its fate in the table")
+	require.Len(t, files, len(answers), "each recording has its class in the table")
 	r := newRig(t)
 	for _, file := range files {
 		name := strings.TrimSuffix(filepath.Base(file), ".http")
 		t.Run(name, func(t *testing.T) {
 			want, known := answers[name]
-			require.True(t, known, "its fate stands in the table")
+			require.True(t, known, "its class stands in the table")
 			recorded, err := os.ReadFile(file)
 			require.NoError(t, err)
 			kind, _, _ := strings.Cut(name, "-")
@@ -146,7 +146,7 @@ func TestC6_RecordedAnswers(t *testing.T) {
 			asked, err := c.run(1000, attempts)
 			turn := c.lastTurn()
 			require.Zero(t, turn.GetRounds(), "nothing of a reply that did not come whole was submitted")
-			switch want.fate {
+			switch want.class {
 			case passes:
 				require.NoError(t, err)
 				require.EqualValues(t, attempts, asked)
@@ -155,9 +155,9 @@ func TestC6_RecordedAnswers(t *testing.T) {
 				require.Len(t, r.events("retry"), attempts-1)
 				require.Contains(t, r.events("retry")[0]["text"], want.says)
 				require.GreaterOrEqual(t, r.events("retry")[0]["seconds"], want.pause)
-			case unpaid, denied, misset:
+			case unpaid, denied, misconfigured:
 				require.ErrorContains(t, err, want.says, "the runner ends")
-				if want.fate == denied {
+				if want.class == denied {
 					require.ErrorContains(t, err, runner.KeyVariable(kind), "it says which key")
 				}
 				require.EqualValues(t, 1, asked, "asking again would cost nothing and bring nothing")
@@ -189,7 +189,7 @@ func TestC6_RecordedAnswers(t *testing.T) {
 
 			// The same once only: the next reply is taken as if nothing had been.
 			asked, err = c.run(1, attempts)
-			if want.fate == unpaid || want.fate == denied || want.fate == misset {
+			if want.class == unpaid || want.class == denied || want.class == misconfigured {
 				require.Error(t, err)
 				_, err = c.run(0, attempts) // somebody paid, or gave another key
 			} else {
@@ -299,7 +299,7 @@ func TestC6_ASilentProviderIsGivenUp(t *testing.T) {
 		retries := r.events("retry")
 		require.GreaterOrEqual(t, len(retries), 2)
 		for _, e := range retries {
-			require.Contains(t, e["text"], "the provider said nothing for 1s")
+			require.Contains(t, e["text"], "the provider sent nothing for 1s")
 		}
 	})
 }

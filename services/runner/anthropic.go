@@ -10,10 +10,10 @@ import (
 	"github.com/anthropics/anthropic-sdk-go/option"
 )
 
-// defaultMaxTokens of a reply, where the provider wants a limit.
+// defaultMaxTokens limits a reply. The provider demands a limit.
 const defaultMaxTokens = 8192
 
-// claude speaks the Messages API.
+// claude implements Model with the Messages API.
 type claude struct {
 	client    anthropic.Client
 	model     string
@@ -27,7 +27,7 @@ func newAnthropic(cfg Config, hc *http.Client) Model {
 	}
 	m.client = anthropic.NewClient(
 		option.WithoutEnvironmentDefaults(), option.WithBaseURL(cfg.BaseURL), option.WithAPIKey(cfg.Key),
-		option.WithHTTPClient(hc), option.WithMaxRetries(0), // the runner paces itself
+		option.WithHTTPClient(hc), option.WithMaxRetries(0), // the runner repeats calls itself
 	)
 	return m
 }
@@ -36,11 +36,11 @@ func newAnthropic(cfg Config, hc *http.Client) Model {
 func (m *claude) Reply(ctx context.Context, req Request, onText func(string)) (*Answer, error) {
 	stream := m.client.Messages.NewStreaming(ctx, m.params(req))
 	defer func() { _ = stream.Close() }()
-	var whole anthropic.Message
+	var message anthropic.Message
 	stopped := false
 	for stream.Next() {
 		event := stream.Current()
-		if err := whole.Accumulate(event); err != nil {
+		if err := message.Accumulate(event); err != nil {
 			return nil, err
 		}
 		switch e := event.AsAny().(type) {
@@ -58,16 +58,16 @@ func (m *claude) Reply(ctx context.Context, req Request, onText func(string)) (*
 	if !stopped {
 		return nil, errCut
 	}
-	if whole.StopReason == anthropic.StopReasonRefusal {
+	if message.StopReason == anthropic.StopReasonRefusal {
 		return nil, errDeclined
 	}
-	// A reply may also grow to the end of the context. It is cut off then as by a
-	// limit of tokens, and the next request is the one that does not fit.
+	// A reply that reaches the end of the context window is treated like one that reaches
+	// the limit of tokens; the next request then does not fit.
 	out := &Answer{
-		InputTokens:  whole.Usage.InputTokens + whole.Usage.CacheReadInputTokens + whole.Usage.CacheCreationInputTokens,
-		OutputTokens: whole.Usage.OutputTokens, CutOff: whole.StopReason == anthropic.StopReasonMaxTokens || whole.StopReason == anthropic.StopReasonModelContextWindowExceeded,
+		InputTokens:  message.Usage.InputTokens + message.Usage.CacheReadInputTokens + message.Usage.CacheCreationInputTokens,
+		OutputTokens: message.Usage.OutputTokens, CutOff: message.StopReason == anthropic.StopReasonMaxTokens || message.StopReason == anthropic.StopReasonModelContextWindowExceeded,
 	}
-	for _, b := range whole.Content {
+	for _, b := range message.Content {
 		switch b.Type {
 		case "text":
 			out.Text += b.Text
@@ -78,10 +78,11 @@ func (m *claude) Reply(ctx context.Context, req Request, onText func(string)) (*
 	return out, nil
 }
 
+// params translates a request.
 func (m *claude) params(req Request) anthropic.MessageNewParams {
 	p := anthropic.MessageNewParams{
 		Model: m.model, MaxTokens: m.maxTokens,
-		// The tools and the system text stay the same through a turn.
+		// The tools and the system text do not change within a turn, so they are cached.
 		System: []anthropic.TextBlockParam{{Text: req.System, CacheControl: anthropic.NewCacheControlEphemeralParam()}},
 	}
 	for _, t := range req.Tools {

@@ -14,99 +14,101 @@ import (
 	"time"
 )
 
-// errCut: a stream ended before its reply did.
+// errCut is the error of a stream that ended before its reply was complete.
 var errCut = errors.New("the provider's stream ended before the reply did")
 
-// errDeclined: the reply ended because it was not to be given.
+// errDeclined is the error of a reply that the model or a filter of the provider refused.
 var errDeclined = errors.New("the model, or its provider's filter, declined to reply to this")
 
-// class is what to do about a provider's failure.
+// class determines what the runner does about a provider's failure.
 type class int
 
 const (
-	passing  class = iota // try again after a while
-	tooLong               // the context does not fit
-	unpaid                // the account has no money left: nothing goes better until somebody pays
-	denied                // the credential is not good: no other turn would go better
-	misset                // there is no such model or API: neither would it there
-	refused               // the request will never be good
-	declined              // the model does not want to
+	temporary     class = iota // retry after a pause
+	tooLong                    // the context is too long for the model
+	unpaid                     // the account has no credit: every turn fails until somebody pays
+	denied                     // the credential is invalid: every turn fails
+	misconfigured              // there is no such model or API: every turn fails
+	refused                    // the request is invalid and will never succeed
+	declined                   // the model or a filter declined to reply
 )
 
-// failure is a provider's error, judged.
+// failure is a provider's error with its class.
 type failure struct {
 	class class
-	after time.Duration // that the provider asks to wait; 0: it does not say
+	after time.Duration // the pause that the provider demands; 0: none
 	text  string        // for people; no header, no key
 }
 
-const overloadedStatus = 529 // Anthropic's own
+const overloadedStatus = 529 // Anthropic's status for "overloaded"
 
-// judge sorts an error of a provider. What is no answer of its API (a cut
-// stream, a lost connection, an error event in mid-stream that does not say
-// otherwise) passes.
-func judge(err error) failure {
+// classify returns the class of a provider's error. An error that is no answer of the
+// API is temporary: an incomplete stream, a lost connection, or an error event within a
+// stream that does not say otherwise.
+func classify(err error) failure {
 	r := &refusal{header: http.Header{}, body: err.Error()}
 	event, inStream := streamError(err)
 	switch {
 	case errors.As(err, &r):
 	case inStream:
 		r.body = event
-	case !errors.Is(err, errCut) && !errors.Is(err, errDeclined) && !errors.Is(err, errForeignHost): // a lost connection, a stream that is no JSON
-		r.body = "no whole reply came: " + r.body
+	case !errors.Is(err, errCut) && !errors.Is(err, errDeclined) && !errors.Is(err, errForeignHost): // a lost connection, or a stream that is not JSON
+		r.body = "no complete reply was received: " + r.body
 	}
 	f := failure{text: r.text(), after: retryAfter(r.header)}
-	said := strings.ToLower(r.body)
+	text := strings.ToLower(r.body)
 	switch status := r.status; {
-	case errors.Is(err, errForeignHost), strings.Contains(err.Error(), "must match the configured base URL"): // an SDK's own guard
+	case errors.Is(err, errForeignHost), strings.Contains(err.Error(), "must match the configured base URL"): // the check of an SDK
 		f.class = refused
 	case errors.Is(err, errDeclined):
 		f.class = declined
-	case status == http.StatusPaymentRequired, status < http.StatusInternalServerError && contains(said, unpaidWords):
+	case status == http.StatusPaymentRequired, status < http.StatusInternalServerError && contains(text, unpaidPhrases):
 		f.class = unpaid
-	case status == http.StatusForbidden && contains(said, declinedWords):
+	case status == http.StatusForbidden && contains(text, declinedPhrases):
 		f.class = declined
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
 		f.class = denied
 	case status == http.StatusNotFound:
-		f.class = misset
-	case status == http.StatusRequestEntityTooLarge, contains(said, tooLongWords):
+		f.class = misconfigured
+	case status == http.StatusRequestEntityTooLarge, contains(text, tooLongPhrases):
 		f.class = tooLong
 	case status == 0, status == http.StatusRequestTimeout, status == http.StatusConflict, status == http.StatusTooManyRequests,
 		status == overloadedStatus, status >= http.StatusInternalServerError:
-		f.class = passing
+		f.class = temporary
 	default:
 		f.class = refused
 	}
 	return f
 }
 
-// The providers' words, in lower case, for what a status alone does not tell.
+// Phrases in the providers' errors, in lower case, for what the status does not tell.
 var (
-	// tooLongWords: Anthropic, OpenAI and vLLM, llama.cpp, others that are
-	// compatible. OpenAI answers a request that is larger than what the account
-	// may send in a minute with 429, as if waiting helped; some answer 5xx.
-	tooLongWords = []string{
+	// tooLongPhrases: Anthropic, OpenAI and vLLM, llama.cpp, others that are
+	// compatible. OpenAI answers a request that is larger than the account's limit
+	// per minute with 429, although waiting does not help; some answer 5xx.
+	tooLongPhrases = []string{
 		"prompt is too long", "exceed context limit",
 		"context_length_exceeded", "maximum context length", "context window", "request too large for",
 		"exceed_context_size_error", "available context size", "model token limit",
 	}
-	// declinedWords come with 403 from providers that moderate what they pass on:
-	// this message is refused, and the key is good.
-	declinedWords = []string{"moderation", "was flagged", "content policy", "content_policy"}
-	// unpaidWords come with 400 and 429, as if waiting or another request helped.
-	unpaidWords = []string{
+	// declinedPhrases are in answers with 403 of providers that moderate requests:
+	// this message is refused, but the key is valid.
+	declinedPhrases = []string{"moderation", "was flagged", "content policy", "content_policy"}
+	// unpaidPhrases are in answers with 400 and 429, although neither waiting nor another request
+	// helps.
+	unpaidPhrases = []string{
 		"enforced_spend_limit_reached", "credit balance is too low", "specified api usage limits", "billing_error",
 		"insufficient_quota", "credit_balance_exhausted", "billing_hard_limit_reached",
 	}
 )
 
-func contains(text string, words []string) bool {
-	return slices.ContainsFunc(words, func(w string) bool { return strings.Contains(text, w) })
+// contains reports whether text contains one of the phrases.
+func contains(text string, phrases []string) bool {
+	return slices.ContainsFunc(phrases, func(p string) bool { return strings.Contains(text, p) })
 }
 
-// text is what the provider said, for people: its message where it has one, and
-// the id that its support asks for.
+// text describes the answer for people: the provider's message if there is one, and the
+// request id, which its support needs.
 func (e *refusal) text() string {
 	text := e.body
 	var answer struct {
@@ -132,7 +134,7 @@ func (e *refusal) text() string {
 			text = answer.Message
 		}
 	} else if kind, _, _ := mime.ParseMediaType(e.header.Get("Content-Type")); kind == "text/html" {
-		text = "a web page came instead of the API's answer; is --base-url right, and a proxy in between well?"
+		text = "the answer is a web page instead of the API's JSON; check --base-url, and proxies on the way"
 	}
 	if e.status != 0 {
 		text = strings.TrimSpace(fmt.Sprintf("%d %s", e.status, http.StatusText(e.status))) + ": " + text
@@ -144,7 +146,7 @@ func (e *refusal) text() string {
 	return text
 }
 
-// retryAfter reads Retry-After: seconds, or a date.
+// retryAfter reads the header Retry-After: seconds or a date.
 func retryAfter(h http.Header) time.Duration {
 	if ms, err := strconv.ParseFloat(h.Get("Retry-After-Ms"), 64); err == nil && ms > 0 {
 		return time.Duration(ms * float64(time.Millisecond))
@@ -159,21 +161,21 @@ func retryAfter(h http.Header) time.Duration {
 	return 0
 }
 
-// pause before attempt n (1 for the second one): what the provider asks for, at
-// least, else twice as long each time; with a part left to chance, so that many
-// runners do not come back as one.
-func (c Config) pause(n int, asked time.Duration) time.Duration {
+// pause returns the pause before attempt n (1 is the second one). It doubles each time,
+// is at least what the provider demands, and is partly random, so that many runners do
+// not retry at the same time.
+func (c Config) pause(n int, demanded time.Duration) time.Duration {
 	d := min(c.Backoff<<(n-1), c.MaxBackoff)
 	d = d/2 + rand.N(d/2+1)
-	return max(d, asked)
+	return max(d, demanded)
 }
 
-// brief cuts text for one line.
+// brief shortens text to one line of at most 500 bytes.
 func brief(text string) string {
 	text = strings.Join(strings.Fields(text), " ")
-	const most = 500
-	if len(text) > most {
-		text = strings.ToValidUTF8(text[:most], "") + "…"
+	const maxBytes = 500
+	if len(text) > maxBytes {
+		text = strings.ToValidUTF8(text[:maxBytes], "") + "…"
 	}
 	return text
 }

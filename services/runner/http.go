@@ -11,44 +11,44 @@ import (
 	"time"
 )
 
-// errForeignHost: something led away from the provider's address.
+// errForeignHost is the error of a request to another host than the provider's.
 var errForeignHost = errors.New("the request would leave the provider's host")
 
-// refusal is a provider's answer that is no stream of a reply. The SDKs make
-// errors of their own of some, and lose the status of those that are not worded
-// as they expect: pages of proxies, errors of compatible servers.
+// refusal is an answer of a provider that is not the stream of a reply. It is read here
+// because the SDKs lose the status of errors that have another format than they expect:
+// pages of proxies, errors of compatible servers.
 type refusal struct {
-	status int // 0: the answer calls itself good
+	status int // 0: the status is a success
 	header http.Header
 	body   string
 }
 
-// refusalMax bounds what is read of one.
+// refusalMax limits what is read of a refusal.
 const refusalMax = 64 << 10
 
 func (e *refusal) Error() string {
 	return fmt.Sprintf("%d %s: %s", e.status, http.StatusText(e.status), e.body)
 }
 
-// tether lets requests go to one host only, redirects included: a key must not
-// leave for anywhere else.
-type tether struct {
+// hostTransport sends requests to one host only, redirects included, because a key must
+// not be sent anywhere else.
+type hostTransport struct {
 	scheme, host string
 	silence      time.Duration
 	next         http.RoundTripper
 }
 
 // RoundTrip implements http.RoundTripper.
-func (t tether) RoundTrip(r *http.Request) (*http.Response, error) {
+func (t hostTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL.Scheme != t.scheme || r.URL.Host != t.host {
 		return nil, fmt.Errorf("%w: %s://%s is not %s://%s", errForeignHost, r.URL.Scheme, r.URL.Host, t.scheme, t.host)
 	}
-	resp, err := t.patient(r)
-	if err != nil || !refuses(resp) {
+	resp, err := t.withSilenceLimit(r)
+	if err != nil || !isRefusal(resp) {
 		return resp, err
 	}
 	defer func() { _ = resp.Body.Close() }()
-	body, _ := io.ReadAll(io.LimitReader(resp.Body, refusalMax)) // what came of it is what there is
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, refusalMax)) // a partial body is used
 	e := &refusal{header: resp.Header, body: string(body)}
 	if resp.StatusCode >= http.StatusBadRequest {
 		e.status = resp.StatusCode
@@ -56,12 +56,13 @@ func (t tether) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, e
 }
 
-// patient gives a call up once nothing came for too long. A connection whose
-// other end is gone may stay open for ever, and the turn's lease with it.
-func (t tether) patient(r *http.Request) (*http.Response, error) {
+// withSilenceLimit cancels a request when nothing was received for t.silence. A
+// connection whose other end has ended may stay open indefinitely, and would keep the
+// turn's lease.
+func (t hostTransport) withSilenceLimit(r *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(r.Context())
-	silent := fmt.Errorf("the provider said nothing for %s", t.silence)
-	b := &patientBody{ctx: ctx, cancel: cancel, silence: t.silence}
+	silent := fmt.Errorf("the provider sent nothing for %s", t.silence)
+	b := &limitedBody{ctx: ctx, cancel: cancel, silence: t.silence}
 	b.timer = time.AfterFunc(t.silence, func() { cancel(silent) })
 	resp, err := t.next.RoundTrip(r.WithContext(ctx))
 	if err != nil {
@@ -72,17 +73,17 @@ func (t tether) patient(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// patientBody is a body that may not be silent for too long.
-type patientBody struct {
+// limitedBody is a body whose request is cancelled when it is silent for too long.
+type limitedBody struct {
 	body    io.ReadCloser
-	ctx     context.Context //nolint:containedctx // of the call, which ends with its body
+	ctx     context.Context //nolint:containedctx // the context of the request, which ends with its body
 	cancel  context.CancelCauseFunc
 	silence time.Duration
 	timer   *time.Timer
 }
 
 // Read implements io.Reader.
-func (b *patientBody) Read(p []byte) (int, error) {
+func (b *limitedBody) Read(p []byte) (int, error) {
 	n, err := b.body.Read(p)
 	if n > 0 {
 		b.timer.Reset(b.silence)
@@ -93,8 +94,9 @@ func (b *patientBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// end gives the reason where the call was given up, and frees what it held.
-func (b *patientBody) end(err error) error {
+// end releases the timer and the context. It returns the cause if the request was
+// cancelled, otherwise err.
+func (b *limitedBody) end(err error) error {
 	if cause := context.Cause(b.ctx); cause != nil && !errors.Is(cause, context.Canceled) {
 		err = cause
 	}
@@ -104,25 +106,25 @@ func (b *patientBody) end(err error) error {
 }
 
 // Close implements io.Closer.
-func (b *patientBody) Close() error {
+func (b *limitedBody) Close() error {
 	_ = b.end(nil)
 	return b.body.Close()
 }
 
-// refuses says whether an answer is none that a reply is streamed in. A redirect
-// is followed, and judged where it leads. Compatible servers call their streams
-// many things; a document and a page they are not.
-func refuses(r *http.Response) bool {
+// isRefusal reports whether an answer is not the stream of a reply. A redirect is not: it
+// is followed. Compatible servers use many content types for streams, but not those of
+// JSON documents and web pages.
+func isRefusal(r *http.Response) bool {
 	kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	return r.StatusCode >= http.StatusBadRequest ||
 		r.StatusCode < http.StatusMultipleChoices && (kind == "application/json" || kind == "text/html")
 }
 
-// providerClient is an HTTP client that is bound to base.
+// providerClient returns an HTTP client that only calls the host of base.
 func providerClient(base string, silence time.Duration, transport http.RoundTripper) (*http.Client, error) {
 	u, err := url.Parse(base)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil {
 		return nil, fmt.Errorf("base-url %q must be an address such as https://api.example.com/v1", base)
 	}
-	return &http.Client{Transport: tether{u.Scheme, u.Host, silence, transport}}, nil
+	return &http.Client{Transport: hostTransport{u.Scheme, u.Host, silence, transport}}, nil
 }

@@ -16,18 +16,19 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 )
 
-// readMax bounds what one WorkspaceRead answers, as the model sees it: whatever it
-// is told to go on from must follow what it was shown. writeMax bounds a file.
+// readMax limits the result of one WorkspaceRead in the model's context, so that the
+// result is never cut before its next_offset. writeMax limits the size of a file.
 const (
 	readMax  = resultMax - 2<<10
 	writeMax = 4 << 20
 )
 
-// workspace are the file tools that the runner executes itself: the agent's
-// files may be on this machine only. No path leaves the root, links included.
+// workspace implements the file tools that the runner executes itself, because the
+// agent's files may be on this machine only. No path leads out of root, not even through
+// links.
 type workspace struct{ root *os.Root }
 
-// localTools describes them.
+// localTools are the descriptions of the local tools.
 var localTools = []Tool{
 	{
 		Name: "WorkspaceRead", Description: "Read a text file of the workspace. Lines are numbered from 1; offset and limit count lines.",
@@ -55,10 +56,12 @@ var localTools = []Tool{
 	},
 }
 
+// property returns the schema of one argument.
 func property(kind, about string) map[string]any {
 	return map[string]any{"type": kind, "description": about}
 }
 
+// schema returns the JSON Schema of a tool's arguments.
 func schema(required []string, properties map[string]any) map[string]any {
 	list := make([]any, len(required))
 	for i, r := range required {
@@ -67,6 +70,7 @@ func schema(required []string, properties map[string]any) map[string]any {
 	return map[string]any{"type": "object", "additionalProperties": false, "properties": properties, "required": list}
 }
 
+// isLocal reports whether a tool is a local one.
 func isLocal(name string) bool {
 	for _, t := range localTools {
 		if t.Name == name {
@@ -76,7 +80,7 @@ func isLocal(name string) bool {
 	return false
 }
 
-// fileArguments are those of all three.
+// fileArguments holds the arguments of all local tools.
 type fileArguments struct {
 	Path       string `json:"path"`
 	Text       string `json:"text"`
@@ -87,12 +91,12 @@ type fileArguments struct {
 	Limit      int    `json:"limit"`
 }
 
-// localError is a failure that a model can mend.
+// localError is a failure that a model can correct.
 type localError struct{ kind, text string }
 
 func (e *localError) Error() string { return e.text }
 
-// run executes a call. It always gives a result.
+// run executes a call. It always returns a result.
 func (w *workspace) run(c Call) *agentv1.ToolResult {
 	var args fileArguments
 	d := json.NewDecoder(strings.NewReader(string(c.Arguments)))
@@ -122,6 +126,7 @@ func (w *workspace) run(c Call) *agentv1.ToolResult {
 	return &agentv1.ToolResult{CallId: c.ID, ToolName: c.Name, Status: agentv1.ToolStatus_TOOL_STATUS_SUCCESS, SummaryText: c.Name + " succeeded: " + name, Result: result}
 }
 
+// failedLocal returns the result of a call that failed.
 func failedLocal(c Call, err error) *agentv1.ToolResult {
 	e := &agentv1.ToolError{Kind: "internal", Message: err.Error()}
 	var own *localError
@@ -137,7 +142,7 @@ func failedLocal(c Call, err error) *agentv1.ToolResult {
 	return &agentv1.ToolResult{CallId: c.ID, ToolName: c.Name, Status: agentv1.ToolStatus_TOOL_STATUS_ERROR, SummaryText: e.GetMessage(), Error: e}
 }
 
-// clean takes a path as models write them.
+// clean normalises a path as models write it and refuses absolute ones.
 func clean(name string) (string, error) {
 	if name == "" {
 		return "", &localError{"invalid_argument", "path is empty; give one relative to the workspace"}
@@ -148,6 +153,7 @@ func clean(name string) (string, error) {
 	return path.Clean(filepath.ToSlash(name)), nil
 }
 
+// load reads a regular file of at most writeMax bytes.
 func (w *workspace) load(name string) (string, error) {
 	f, err := w.root.Open(name)
 	if err != nil {
@@ -155,7 +161,7 @@ func (w *workspace) load(name string) (string, error) {
 	}
 	defer f.Close()
 	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
-		return "", &localError{"not_a_file", fmt.Sprintf("%q is no regular file", name)}
+		return "", &localError{"not_a_file", fmt.Sprintf("%q is not a regular file", name)}
 	}
 	b, err := io.ReadAll(io.LimitReader(f, writeMax+1))
 	if len(b) > writeMax {
@@ -164,6 +170,7 @@ func (w *workspace) load(name string) (string, error) {
 	return string(b), err
 }
 
+// read is WorkspaceRead.
 func (w *workspace) read(name string, args fileArguments) (map[string]any, error) {
 	text, err := w.load(name)
 	if err != nil {
@@ -179,12 +186,12 @@ func (w *workspace) read(name string, args fileArguments) (map[string]any, error
 	}
 	out := map[string]any{"path": name, "first_line": first, "total_lines": len(lines)}
 	var b strings.Builder
-	next, room := first, readMax-seen(name)
+	next, room := first, readMax-jsonLen(name)
 	for ; next <= len(lines) && next < first+limit; next++ {
 		line := strings.ToValidUTF8(lines[next-1], "\uFFFD")
-		if room -= seen(line); room < 0 {
-			if next == first { // it alone is too long
-				line, out["line_cut"] = within(line, readMax-seen(name)), "the line goes on; read it with ExecCommand"
+		if room -= jsonLen(line); room < 0 {
+			if next == first { // a single line is too long
+				line, out["line_cut"] = prefix(line, readMax-jsonLen(name)), "the line continues; read it with ExecCommand"
 				b.WriteString(line)
 				next++
 			}
@@ -199,19 +206,20 @@ func (w *workspace) read(name string, args fileArguments) (map[string]any, error
 	return out, nil
 }
 
-// seen is how long a text is as the model sees it, within JSON.
-func seen(text string) int { return len(compact(text)) - len(`""`) }
+// jsonLen returns the length of a text within JSON, as the model sees it.
+func jsonLen(text string) int { return len(compact(text)) - len(`""`) }
 
-// within is the beginning of a text that takes no more than room within JSON.
-func within(text string, room int) string {
+// prefix returns the longest beginning of a text that takes at most room bytes in JSON.
+func prefix(text string, room int) string {
 	for i, r := range text {
-		if room -= seen(string(r)); room < 0 {
+		if room -= jsonLen(string(r)); room < 0 {
 			return text[:i]
 		}
 	}
 	return text
 }
 
+// write is WorkspaceWrite.
 func (w *workspace) write(name string, args fileArguments) (map[string]any, error) {
 	if len(args.Text) > writeMax {
 		return nil, &localError{"limit_exceeded", fmt.Sprintf("text has %d bytes; %d is the most", len(args.Text), writeMax)}
@@ -227,6 +235,7 @@ func (w *workspace) write(name string, args fileArguments) (map[string]any, erro
 	return map[string]any{"path": name, "bytes": len(args.Text)}, nil
 }
 
+// edit is WorkspaceEdit.
 func (w *workspace) edit(name string, args fileArguments) (map[string]any, error) {
 	text, err := w.load(name)
 	if err != nil {
@@ -237,9 +246,9 @@ func (w *workspace) edit(name string, args fileArguments) (map[string]any, error
 	case args.OldText == "":
 		return nil, &localError{"invalid_argument", "old_text is empty; WorkspaceWrite writes whole files"}
 	case n == 0:
-		return nil, &localError{"text_not_found", fmt.Sprintf("old_text does not stand in %q, exactly as given; read the file again", name)}
+		return nil, &localError{"text_not_found", fmt.Sprintf("%q does not contain old_text exactly as given; read the file again", name)}
 	case n > 1 && !args.ReplaceAll:
-		return nil, &localError{"text_not_unique", fmt.Sprintf("old_text stands in %q %d times; give more of what is around it, or set replace_all", name, n)}
+		return nil, &localError{"text_not_unique", fmt.Sprintf("%q contains old_text %d times; give more of the surrounding text, or set replace_all", name, n)}
 	}
 	if err := w.save(name, strings.ReplaceAll(text, args.OldText, args.NewText)); err != nil {
 		return nil, err
@@ -247,25 +256,25 @@ func (w *workspace) edit(name string, args fileArguments) (map[string]any, error
 	return map[string]any{"path": name, "replaced": n}, nil
 }
 
-// save replaces a file at once: whoever reads it meanwhile sees the one or the
-// other, and its mode stays.
+// save replaces a file atomically: a concurrent reader sees the old or the new content.
+// The mode of an existing file is kept.
 func (w *workspace) save(name, text string) error {
 	mode := fs.FileMode(0o644)
 	if st, err := w.root.Stat(name); err == nil {
 		if !st.Mode().IsRegular() {
-			return &localError{"not_a_file", fmt.Sprintf("%q is no regular file", name)}
+			return &localError{"not_a_file", fmt.Sprintf("%q is not a regular file", name)}
 		}
 		mode = st.Mode().Perm()
 	}
 	if st, err := w.root.Lstat(name); err == nil && st.Mode()&fs.ModeSymlink != 0 {
-		return w.root.WriteFile(name, []byte(text), mode) // through the link, which stays
+		return w.root.WriteFile(name, []byte(text), mode) // written through the link, which is kept
 	}
-	beside := path.Join(path.Dir(name), "."+path.Base(name)+".quartet-new")
-	if err := w.root.WriteFile(beside, []byte(text), mode); err != nil {
+	temporary := path.Join(path.Dir(name), "."+path.Base(name)+".quartet-new")
+	if err := w.root.WriteFile(temporary, []byte(text), mode); err != nil {
 		return err
 	}
-	if err := w.root.Rename(beside, name); err != nil {
-		return errors.Join(err, w.root.Remove(beside))
+	if err := w.root.Rename(temporary, name); err != nil {
+		return errors.Join(err, w.root.Remove(temporary))
 	}
 	return nil
 }

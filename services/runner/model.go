@@ -5,22 +5,22 @@ import (
 	"encoding/json"
 )
 
-// Model is a provider's API. Reply streams one reply: onText hears its text as
-// it comes. The answer is whole or there is an error; a stream that ends early
-// is an error.
+// Model is a provider's API. Reply requests one reply and calls onText with each part of
+// its text. It returns the complete answer or an error; a stream that ends early is an
+// error.
 type Model interface {
 	Reply(ctx context.Context, req Request, onText func(string)) (*Answer, error)
 }
 
-// Request is what a model is asked.
+// Request is the input of a model.
 type Request struct {
 	System  string
 	Entries []Entry
 	Tools   []Tool
 }
 
-// Entry is one side's part of the conversation: the model's text and calls, or
-// results and text for the model.
+// Entry is one message of the conversation: text and calls of the model, or results and
+// text for it.
 type Entry struct {
 	Assistant bool
 	Text      string
@@ -28,7 +28,7 @@ type Entry struct {
 	Results   []Result
 }
 
-// Tool is described to the model as the server describes it.
+// Tool is the description of a tool for the model.
 type Tool struct {
 	Name, Description string
 	Schema            map[string]any
@@ -40,23 +40,23 @@ type Call struct {
 	Arguments json.RawMessage
 }
 
-// Result is what a model is told of its call.
+// Result is the result of a call as the model reads it.
 type Result struct {
 	CallID, Text string
 	Failed       bool
 }
 
-// Answer is a whole reply.
+// Answer is a complete reply.
 type Answer struct {
 	Text                      string
 	Calls                     []Call
 	InputTokens, OutputTokens int64
-	// CutOff: the reply ends at the limit of tokens.
+	// CutOff is true if the reply was ended by the limit of tokens.
 	CutOff bool
 }
 
-// object gives arguments back as they may be sent: providers want an object,
-// also where the model wrote none.
+// object returns raw if it is a JSON object, otherwise an empty object: providers demand
+// an object even if the model wrote none.
 func object(raw json.RawMessage) json.RawMessage {
 	var o map[string]any
 	if json.Unmarshal(raw, &o) != nil || o == nil {

@@ -7,11 +7,11 @@ import (
 	"net/http"
 )
 
-// The providers' SDKs take as long to compile as everything else together, and
-// only quartet run needs them: -tags nomodels leaves them out.
+// The build tag nomodels omits the providers' SDKs, which take as long to compile as
+// everything else and are only needed by quartet run.
 
 func newModel(Config, *http.Client) (Model, error) {
-	return nil, errors.New("this quartet was built without model providers (-tags nomodels): quartet run needs one that has them, as make build makes it")
+	return nil, errors.New("this quartet was built without model providers (-tags nomodels): quartet run needs a binary with them, such as that of make build")
 }
 
 func streamError(error) (event string, ok bool) { return "", false }

@@ -14,7 +14,7 @@ import (
 	"github.com/openai/openai-go/v3/shared"
 )
 
-// gpt speaks the Chat Completions API, which other servers speak too.
+// gpt implements Model with the Chat Completions API, which other servers have too.
 type gpt struct {
 	chat      openai.ChatCompletionService
 	model     string
@@ -22,10 +22,10 @@ type gpt struct {
 }
 
 func newOpenAI(cfg Config, hc *http.Client) Model {
-	// Not NewClient: that takes further settings and keys from the environment.
+	// NewClient would read further settings and keys from the environment.
 	return &gpt{model: cfg.Model, maxTokens: int64(cfg.MaxTokens), chat: openai.NewChatCompletionService(
 		option.WithBaseURL(cfg.BaseURL), option.WithAPIKey(cfg.Key),
-		option.WithHTTPClient(hc), option.WithMaxRetries(0), // the runner paces itself
+		option.WithHTTPClient(hc), option.WithMaxRetries(0), // the runner repeats calls itself
 	)}
 }
 
@@ -37,7 +37,7 @@ func (m *gpt) Reply(ctx context.Context, req Request, onText func(string)) (*Ans
 	var text strings.Builder
 	finished := ""
 	var arguments []*strings.Builder // of out.Calls
-	at := map[int64]int{}            // where the last call of this index stands in out.Calls
+	at := map[int64]int{}            // position in out.Calls of the last call with this index
 	for stream.Next() {
 		chunk := stream.Current()
 		if u := chunk.Usage; u.PromptTokens+u.CompletionTokens > 0 {
@@ -85,6 +85,7 @@ func (m *gpt) Reply(ctx context.Context, req Request, onText func(string)) (*Ans
 	return out, nil
 }
 
+// params translates a request.
 func (m *gpt) params(req Request) openai.ChatCompletionNewParams {
 	p := openai.ChatCompletionNewParams{
 		Model: m.model, Messages: []openai.ChatCompletionMessageParamUnion{openai.SystemMessage(req.System)},
@@ -108,18 +109,18 @@ func (m *gpt) params(req Request) openai.ChatCompletionNewParams {
 			}
 			continue
 		}
-		said := &openai.ChatCompletionAssistantMessageParam{}
+		message := &openai.ChatCompletionAssistantMessageParam{}
 		if e.Text != "" {
-			said.Content.OfString = openai.String(e.Text)
+			message.Content.OfString = openai.String(e.Text)
 		}
 		for _, c := range e.Calls {
-			said.ToolCalls = append(said.ToolCalls, openai.ChatCompletionMessageToolCallUnionParam{
+			message.ToolCalls = append(message.ToolCalls, openai.ChatCompletionMessageToolCallUnionParam{
 				OfFunction: &openai.ChatCompletionMessageFunctionToolCallParam{
 					ID: c.ID, Function: openai.ChatCompletionMessageFunctionToolCallFunctionParam{Name: c.Name, Arguments: string(object(c.Arguments))},
 				},
 			})
 		}
-		p.Messages = append(p.Messages, openai.ChatCompletionMessageParamUnion{OfAssistant: said})
+		p.Messages = append(p.Messages, openai.ChatCompletionMessageParamUnion{OfAssistant: message})
 	}
 	return p
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/openai/openai-go/v3/packages/ssestream"
 )
 
+// newModel returns the API of the configured provider.
 func newModel(cfg Config, hc *http.Client) (Model, error) {
 	if cfg.Provider == OpenAI {
 		return newOpenAI(cfg, hc), nil
@@ -17,7 +18,7 @@ func newModel(cfg Config, hc *http.Client) (Model, error) {
 	return newAnthropic(cfg, hc), nil
 }
 
-// streamError is what a provider said in the middle of a stream that began well.
+// streamError returns the error event that a provider sent within a stream.
 func streamError(err error) (event string, ok bool) {
 	var a *anthropic.Error
 	var o *ssestream.StreamError

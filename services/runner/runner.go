@@ -23,58 +23,58 @@ const (
 	OpenAI    = "openai"
 )
 
-// Their own addresses. Compatible servers have others.
+// The providers' own base URLs. Compatible servers have others.
 const (
 	AnthropicURL = "https://api.anthropic.com"
 	OpenAIURL    = "https://api.openai.com/v1"
 )
 
-// Config of a runner.
+// Config configures a runner.
 type Config struct {
-	// AgentIDs are whom it drives.
+	// AgentIDs name the agents whose turns are run.
 	AgentIDs []string
 	// Provider is Anthropic or OpenAI.
 	Provider string
-	// Model is the provider's name of it.
+	// Model is the name of the model at the provider.
 	Model string
-	// BaseURL is where the provider's API is, and the only host that is called.
-	// Default the provider's own.
+	// BaseURL is the URL of the provider's API. No other host is called. Default: the
+	// provider's own.
 	BaseURL string
-	// Key is the credential; never shown, never logged. It may be empty where
+	// Key is the provider's credential. It is never shown or logged. It may be empty if
 	// BaseURL is not the provider's own.
 	Key string
-	// MaxTokens bounds one reply. Default 8192 at Anthropic, none at others.
+	// MaxTokens limits one reply. Default 8192 for Anthropic, no limit for others.
 	MaxTokens int
-	// MaxRounds bounds one turn; then it is completed as it stands. Default 100.
+	// MaxRounds limits the rounds of a turn, which is then completed. Default 100.
 	MaxRounds int
-	// MaxTurns ends the runner after so many turns; 0: none.
+	// MaxTurns ends the runner after this number of turns; 0: no limit.
 	MaxTurns int
 	// Concurrency is how many turns run at once. Default 1.
 	Concurrency int
-	// Workspace overrides the agent's own directory for local file tools.
+	// Workspace is the directory of the local file tools. Default: the agent's.
 	Workspace string
-	// System is said to the model before everything else.
+	// System is put before everything else in the system prompt.
 	System string
-	// Attempts bounds how often one reply is asked for. Default 10, which takes about
-	// five minutes: a message is put aside after three turns, and trouble of a
-	// provider is not its fault.
+	// Attempts limits how often one reply is requested. Default 10, which takes about
+	// five minutes. It is high because a message is quarantined after three failed turns,
+	// and failures of a provider are not caused by the message.
 	Attempts int
-	// Backoff is the pause before the second attempt, doubled each time up to
-	// MaxBackoff. Default 1 s and 60 s.
+	// Backoff is the pause before the second attempt; it doubles each time up to
+	// MaxBackoff. Defaults: 1 s and 60 s.
 	Backoff, MaxBackoff time.Duration
-	// Silence is how long the provider may say nothing before its call is given
-	// up and made again. Default 10 min: models that reason say nothing for long.
+	// Silence is how long the provider may send nothing before the call is cancelled and
+	// repeated. Default 10 min, because reasoning models send nothing for a long time.
 	Silence time.Duration
-	// Out is where the runner shows what it does: JSON lines, or text in colour.
+	// Out gets the progress: as JSON lines, or as text, which may have colours.
 	Out          io.Writer
 	JSON, Colour bool
-	// Tracer has calls of the model told of as spans of their turn's trace. Optional.
+	// Tracer records calls of the model as spans of their turn's trace. Optional.
 	Tracer *tracing.Tracer
-	// Transport carries requests to the provider; nil is the usual one.
+	// Transport sends requests to the provider; nil: http.DefaultTransport.
 	Transport http.RoundTripper
 }
 
-// KeyVariable is the environment variable that a provider's key is in.
+// KeyVariable returns the name of the environment variable with a provider's key.
 func KeyVariable(provider string) string {
 	if provider == OpenAI {
 		return "OPENAI_API_KEY"
@@ -82,7 +82,7 @@ func KeyVariable(provider string) string {
 	return "ANTHROPIC_API_KEY"
 }
 
-// Runner drives agents.
+// Runner runs turns of agents with a model.
 type Runner struct {
 	cfg   Config
 	api   *client.Client
@@ -90,7 +90,7 @@ type Runner struct {
 	show  *show
 }
 
-// New completes the configuration. Nothing is called before Run.
+// New checks the configuration and sets defaults. It calls nothing.
 func New(cfg Config, api *client.Client) (*Runner, error) {
 	own := AnthropicURL
 	switch cfg.Provider {
@@ -101,7 +101,7 @@ func New(cfg Config, api *client.Client) (*Runner, error) {
 		return nil, fmt.Errorf("provider %q is not known; use %s or %s", cfg.Provider, Anthropic, OpenAI)
 	}
 	if cfg.Model == "" {
-		return nil, errors.New("model is missing: which of the provider's models thinks")
+		return nil, errors.New("model is missing: name one of the provider's models")
 	}
 	if cfg.BaseURL == "" {
 		cfg.BaseURL = own
@@ -110,7 +110,7 @@ func New(cfg Config, api *client.Client) (*Runner, error) {
 		return nil, fmt.Errorf("there is no key for %s: set $%s", own, KeyVariable(cfg.Provider))
 	}
 	if cfg.Key == "" {
-		cfg.Key = "none" // a local server does not look at it; the SDKs want one
+		cfg.Key = "none" // a local server ignores it; the SDKs need one
 	}
 	for p, d := range map[*int]int{&cfg.MaxRounds: 100, &cfg.Concurrency: 1, &cfg.Attempts: 10} {
 		if *p <= 0 {
@@ -141,11 +141,11 @@ func New(cfg Config, api *client.Client) (*Runner, error) {
 	return r, err
 }
 
-// Run takes turns until ctx ends, MaxTurns are done, or no further turn would go
-// better, as with a key that is refused.
+// Run runs turns until ctx ends, MaxTurns are finished, or a failure occurs that every
+// further turn would have too, such as a refused key.
 func (r *Runner) Run(ctx context.Context) error {
 	for _, agentID := range r.cfg.AgentIDs {
-		// An agent that is not there would be waited for in silence.
+		// Without this check the runner would wait silently for an agent that does not exist.
 		_, err := client.Again(ctx, func(ctx context.Context) (*agentv1.ListToolsResponse, error) {
 			return r.api.Agents.ListTools(ctx, &agentv1.ListToolsRequest{AgentId: agentID})
 		})
@@ -186,13 +186,13 @@ func (r *Runner) Run(ctx context.Context) error {
 	return err
 }
 
-// endError ends the runner with its turn: no other turn would go better.
+// endError ends the runner, because every further turn would fail too.
 type endError struct{ text string }
 
 func (e *endError) Error() string { return e.text }
 
-// workspaceOf opens the directory that local file tools work in; nil where there
-// is none on this machine, or the agent's profile has no local environment.
+// workspaceOf opens the directory of the local file tools. It returns nil if the
+// directory is not on this machine, or the agent's profile has no local environment.
 func (r *Runner) workspaceOf(t *client.Turn) (*workspace, error) {
 	dir := r.cfg.Workspace
 	if dir == "" {
@@ -208,15 +208,15 @@ func (r *Runner) workspaceOf(t *client.Turn) (*workspace, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		if r.cfg.Workspace == "" && (errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission)) {
-			return nil, nil // it is on the worker's machine
+			return nil, nil // the directory is on the worker's machine
 		}
 		return nil, fmt.Errorf("workspace: %w", err)
 	}
 	return &workspace{root: root}, nil
 }
 
-// toolsOf are what the turn may call, as the server describes it, and the local
-// file tools.
+// toolsOf returns the tools that the turn may call, as the server describes them, and
+// the local file tools if files is set.
 func (r *Runner) toolsOf(ctx context.Context, t *client.Turn, files bool) ([]Tool, error) {
 	listed, err := client.Again(ctx, func(ctx context.Context) (*agentv1.ListToolsResponse, error) {
 		return r.api.Agents.ListTools(ctx, &agentv1.ListToolsRequest{AgentId: t.Record.GetAgentId()})
@@ -240,4 +240,5 @@ func (r *Runner) toolsOf(ctx context.Context, t *client.Turn, files bool) ([]Too
 	return tools, nil
 }
 
+// lower returns the name of an enum value without its prefix, in lower case.
 func lower(name, prefix string) string { return strings.ToLower(strings.TrimPrefix(name, prefix)) }

@@ -230,7 +230,7 @@ func TestC6_InterjectionAndAbort(t *testing.T) {
 		require.Contains(t, asks[1].texts[len(asks[1].texts)-1], "[interjection of the operator]\nthe other branch")
 		_, err := r.Agents.AbortRun(context.Background(), &agentv1.AbortRunRequest{AgentId: "keeper"})
 		require.NoError(t, err)
-		require.NoError(t, <-done, "the stream would be held for ever; the abort ended it")
+		require.NoError(t, <-done, "the abort ended a stream that would not end by itself")
 		require.Equal(t, agentv1.TurnState_TURN_STATE_ABORTED, r.lastTurn().GetState())
 		require.Equal(t, agentv1.MessageState_MESSAGE_STATE_ABORTED, r.message(id).GetState())
 		require.Equal(t, "aborted", r.events("turn_ended")[0]["status"])

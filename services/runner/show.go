@@ -13,7 +13,7 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 )
 
-// event is one thing that happened, as a line of JSON for programs.
+// event is one step of the runner's progress, as programs read it.
 type event struct {
 	Time         string  `json:"time"`
 	Event        string  `json:"event"` // ready, turn_started, text, tool, usage, notice, announced, interjection, shrunk, retry, trouble, turn_ended
@@ -28,15 +28,16 @@ type event struct {
 	OutputTokens int64   `json:"output_tokens,omitempty"`
 }
 
+// turnEvent returns an event of a turn.
 func turnEvent(t *client.Turn, name, text string) event {
 	return event{Event: name, AgentID: t.Record.GetAgentId(), TurnID: t.Record.GetTurnId(), Text: text}
 }
 
-// show tells what a runner does, to people or to programs.
+// show writes the runner's progress: text for people, or JSON lines for programs.
 type show struct {
 	out          io.Writer
 	json, colour bool
-	names        bool // several agents: each line says whose it is
+	names        bool // several turns may run, so each line names its agent
 
 	mu        sync.Mutex
 	streaming string // the turn whose text is being written, if the line is open
@@ -52,6 +53,7 @@ const (
 	cyan   = "36"
 )
 
+// paint returns text in a colour, if colours are wanted.
 func (s *show) paint(colour, text string) string {
 	if !s.colour || text == "" {
 		return text
@@ -59,7 +61,7 @@ func (s *show) paint(colour, text string) string {
 	return "\x1b[" + colour + "m" + text + "\x1b[0m"
 }
 
-// printable keeps what comes from models and commands from steering the terminal.
+// printable replaces characters that control a terminal: models and commands wrote text.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '\n' || r == '\t' || unicode.IsPrint(r) {
@@ -69,7 +71,7 @@ func printable(text string) string {
 	}, text)
 }
 
-// event writes a line.
+// event writes an event as a line.
 func (s *show) event(e event) {
 	colours := map[string]string{"retry": yellow, "trouble": yellow, "shrunk": yellow, "announced": cyan, "interjection": cyan, "notice": dim, "ready": dim}
 	s.line(e, s.paint(colours[e.Event], strings.ReplaceAll(e.Event, "_", " ")+": "+printable(e.Text)))
@@ -82,7 +84,7 @@ func (s *show) line(e event, text string) {
 	if s.json {
 		e.Time = time.Now().UTC().Format("2006-01-02T15:04:05.000Z")
 		if raw, err := json.Marshal(e); err == nil {
-			fmt.Fprintf(s.out, "%s\n", raw) //nolint:errcheck // nobody looks on any more; the turn matters
+			fmt.Fprintf(s.out, "%s\n", raw) //nolint:errcheck // nobody reads the output any more; the turn continues
 		}
 		return
 	}
@@ -101,7 +103,7 @@ func (s *show) close() {
 	}
 }
 
-// stream writes text as it comes, where only one turn runs.
+// stream writes a part of the model's text at once, if only one turn runs.
 func (s *show) stream(t *client.Turn, text string) {
 	if s.json || s.names {
 		return
@@ -112,20 +114,22 @@ func (s *show) stream(t *client.Turn, text string) {
 	fmt.Fprint(s.out, printable(text)) //nolint:errcheck // as above
 }
 
+// endStream ends the line of streamed text.
 func (s *show) endStream(*client.Turn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.close()
 }
 
-// said is a whole text, for those who did not see it streamed.
-func (s *show) said(t *client.Turn, text string) {
+// text writes the complete text of a reply, where it was not streamed.
+func (s *show) text(t *client.Turn, text string) {
 	if text != "" && (s.json || s.names) {
 		s.line(turnEvent(t, "text", text), printable(text))
 	}
 }
 
-func (s *show) began(t *client.Turn) {
+// started writes that a turn started.
+func (s *show) started(t *client.Turn) {
 	m := t.Message
 	e := turnEvent(t, "turn_started", m.GetText())
 	kind := lower(m.GetKind().String(), "MESSAGE_KIND_")
@@ -137,7 +141,7 @@ func statusName(s agentv1.ToolStatus) string {
 	return strings.ToLower(strings.TrimPrefix(s.String(), "TOOL_STATUS_"))
 }
 
-// tool is one call: what, how it went, how long it took.
+// tool writes one call: its tool, arguments, outcome and time.
 func (s *show) tool(t *client.Turn, c Call, r *agentv1.ToolResult, took time.Duration) {
 	summary := r.GetSummaryText()
 	command, failed := client.CommandOf(r)
@@ -161,7 +165,7 @@ func (s *show) tool(t *client.Turn, c Call, r *agentv1.ToolResult, took time.Dur
 	s.line(e, text)
 }
 
-// usage counts what a round cost; people see the sum at the turn's end.
+// usage counts the tokens of a round. People see the sum at the end of the turn.
 func (s *show) usage(t *client.Turn, a *Answer) {
 	s.mu.Lock()
 	if s.spent == nil {
@@ -177,12 +181,14 @@ func (s *show) usage(t *client.Turn, a *Answer) {
 	}
 }
 
-func (s *show) retry(t *client.Turn, why string, pause time.Duration) {
-	e := turnEvent(t, "retry", why)
+// retry writes that the model is called again after a pause.
+func (s *show) retry(t *client.Turn, reason string, pause time.Duration) {
+	e := turnEvent(t, "retry", reason)
 	e.Seconds = pause.Seconds()
-	s.line(e, s.paint(yellow, fmt.Sprintf("again in %s: %s", pause.Round(10*time.Millisecond), printable(why))))
+	s.line(e, s.paint(yellow, fmt.Sprintf("again in %s: %s", pause.Round(10*time.Millisecond), printable(reason))))
 }
 
+// ended writes how a turn ended.
 func (s *show) ended(t *client.Turn, err error) {
 	outcome := outcomeOf(t, err)
 	e := turnEvent(t, "turn_ended", "")

@@ -17,19 +17,20 @@ import (
 )
 
 const (
-	// resultMax bounds what one result puts into the model's context. It holds what
-	// the server's tools answer where the model asks for nothing else, 64 KiB of
-	// a file, since what follows is asked for from behind that.
+	// resultMax limits what one result adds to the model's context. It is larger than
+	// the default result of the server's tools, 64 KiB of a file, so that the model sees
+	// everything before next_offset.
 	resultMax = 96 << 10
-	// localMax bounds the results of local tools that are kept with one round: a
-	// request has 4 MiB at most, and an event 3.
+	// localMax limits the results of local tools that are stored with one round: a
+	// request has at most 4 MiB, and an event 3.
 	localMax = 1 << 20
 	// callsMax is how many calls one round may have.
 	callsMax = 64
-	dropped  = "[dropped: the context became too long; ask again for what you need]"
+	// dropped replaces a result that shrink removed.
+	dropped = "[dropped: the context became too long; ask again for what you need]"
 )
 
-const guidance = `You are an agent whose work is kept by Quartet. What you know of earlier conversations stands below; what is not written into work items, plan files and reports is forgotten when this turn ends. Work items are objectives, their plan files interpret them, todos are progress: keep them up to date as you go. Complete an item with its report as your text in the same reply. When you cannot go on, call WaitFor: it ends the turn and wakes you. When there is nothing left to do in this turn, answer without calling a tool.`
+const guidance = `You are an agent whose work is kept by Quartet. What you know of earlier conversations is below; what is not written into work items, plan files and reports is forgotten when this turn ends. Work items are objectives, their plan files interpret them, todos are progress: keep them up to date as you go. Complete an item with its report as your text in the same reply. When you cannot go on, call WaitFor: it ends the turn and wakes you. When there is nothing left to do in this turn, answer without calling a tool.`
 
 // conversation is one turn as the model sees it.
 type conversation struct {
@@ -40,9 +41,9 @@ type conversation struct {
 	shrunk  bool
 }
 
-// think is the handler of a turn.
+// think is the client.Handler that runs a turn.
 func (r *Runner) think(ctx context.Context, t *client.Turn) error {
-	r.show.began(t)
+	r.show.started(t)
 	files, err := r.workspaceOf(t)
 	if err != nil {
 		return client.Fatal(err)
@@ -57,14 +58,14 @@ func (r *Runner) think(ctx context.Context, t *client.Turn) error {
 	c.request.System = strings.TrimSpace(r.cfg.System + "\n\n" + guidance + "\n\n" + t.Context.GetText())
 	c.request.Entries = []Entry{{Text: opening(t)}}
 	for range r.cfg.MaxRounds {
-		goOn, err := c.round(ctx)
+		more, err := c.round(ctx)
 		if err != nil {
 			if cause := context.Cause(ctx); cause != nil {
 				return cause
 			}
 			return err
 		}
-		if !goOn {
+		if !more {
 			return nil
 		}
 	}
@@ -72,8 +73,8 @@ func (r *Runner) think(ctx context.Context, t *client.Turn) error {
 	return nil
 }
 
-// opening is what the turn begins with: its message, with the weight it has, and
-// what operators said meanwhile.
+// opening returns the first text of the turn: its message with its kind and authority,
+// and the interjections of operators since.
 func opening(t *client.Turn) string {
 	m := t.Message
 	text := m.GetText()
@@ -81,12 +82,13 @@ func opening(t *client.Turn) string {
 		text = "(no text)"
 	}
 	text = fmt.Sprintf("[%s, %s]\n%s", lower(m.GetKind().String(), "MESSAGE_KIND_"), lower(m.GetAuthority().String(), "AUTHORITY_"), text)
-	if said := interjected(t.Interjections); said != "" {
-		text += "\n\n" + said
+	if interjections := interjected(t.Interjections); interjections != "" {
+		text += "\n\n" + interjections
 	}
 	return text
 }
 
+// interjected formats interjections for the model.
 func interjected(ms []*agentv1.Message) string {
 	var lines []string
 	for _, m := range ms {
@@ -95,21 +97,21 @@ func interjected(ms []*agentv1.Message) string {
 	return strings.Join(lines, "\n\n")
 }
 
-// round asks the model once, submits what it said, and says whether the turn
-// goes on.
-func (c *conversation) round(ctx context.Context) (goOn bool, err error) {
-	asked, span := c.span(ctx)
-	said, err := c.reply(asked)
-	told(span, said, err)
+// round requests one reply of the model and submits it. It reports whether the turn
+// needs a further round.
+func (c *conversation) round(ctx context.Context) (more bool, err error) {
+	spanCtx, span := c.span(ctx)
+	answer, err := c.reply(spanCtx)
+	endSpan(span, answer, err)
 	if err != nil {
 		return false, err
 	}
-	c.name(said)
+	c.nameCalls(answer)
 	reply := client.Reply{
-		Text: limit(strings.ReplaceAll(said.Text, "\x00", "\uFFFD"), fault.MaxRoundTextBytes), Usage: &agentv1.TokenUsage{InputTokens: said.InputTokens, OutputTokens: said.OutputTokens},
+		Text: limit(strings.ReplaceAll(answer.Text, "\x00", "\uFFFD"), fault.MaxRoundTextBytes), Usage: &agentv1.TokenUsage{InputTokens: answer.InputTokens, OutputTokens: answer.OutputTokens},
 	}
 	local, taken := map[string]*agentv1.ToolResult{}, 0
-	for _, call := range said.Calls {
+	for _, call := range answer.Calls {
 		if r := c.runLocal(ctx, call); r != nil {
 			if taken += len(jsonOf(r.GetResult())); taken > localMax {
 				taken -= len(jsonOf(r.GetResult()))
@@ -120,7 +122,7 @@ func (c *conversation) round(ctx context.Context) (goOn bool, err error) {
 			continue
 		}
 		args := &structpb.Struct{}
-		_ = args.UnmarshalJSON(object(call.Arguments)) // runLocal took what is no object
+		_ = args.UnmarshalJSON(object(call.Arguments)) // runLocal answered calls whose arguments are no object
 		reply.Calls = append(reply.Calls, &agentv1.ToolCall{CallId: call.ID, Name: call.Name, Arguments: args})
 	}
 	if err := ctx.Err(); err != nil {
@@ -129,10 +131,10 @@ func (c *conversation) round(ctx context.Context) (goOn bool, err error) {
 	began := time.Now()
 	got, err := c.t.Round(ctx, reply)
 	if errors.Is(err, fault.InvalidArgument) || errors.Is(err, fault.LimitExceeded) || errors.Is(err, fault.TooLarge) {
-		// What the model wrote is not taken as it is. It is for the model to mend,
-		// and nothing of it was kept or run.
+		// The server refused the reply, so nothing of it was stored or run. The model
+		// gets the refusal as the result of each call and can correct them.
 		for _, call := range reply.Calls {
-			r := failedLocal(Call{ID: call.GetCallId(), Name: call.GetName()}, &localError{"invalid_argument", "the reply was not taken, and none of its calls was run: " + fault.From(err).Message()})
+			r := failedLocal(Call{ID: call.GetCallId(), Name: call.GetName()}, &localError{"invalid_argument", "the reply was refused, and none of its calls was run: " + fault.From(err).Message()})
 			local[call.GetCallId()] = r
 			r.ToolName = limit(r.GetToolName(), fault.MaxNameChars)
 			reply.Local = append(reply.Local, r)
@@ -148,7 +150,7 @@ func (c *conversation) round(ctx context.Context) (goOn bool, err error) {
 		remote[r.GetCallId()] = r
 	}
 	next := Entry{}
-	for _, call := range said.Calls {
+	for _, call := range answer.Calls {
 		r, took := remote[call.ID], time.Since(began)
 		if r == nil {
 			r, took = local[call.ID], 0
@@ -156,46 +158,45 @@ func (c *conversation) round(ctx context.Context) (goOn bool, err error) {
 		c.r.show.tool(c.t, call, r, took)
 		next.Results = append(next.Results, Result{CallID: call.ID, Text: resultText(r), Failed: r.GetStatus() == agentv1.ToolStatus_TOOL_STATUS_ERROR})
 	}
-	c.r.show.usage(c.t, said)
-	var words []string
+	c.r.show.usage(c.t, answer)
+	var notes []string
 	for _, n := range got.GetNotices() {
 		c.r.show.event(turnEvent(c.t, "notice", n))
-		words = append(words, "[notice] "+n)
+		notes = append(notes, "[notice] "+n)
 	}
 	if text := interjected(got.GetInterjections()); text != "" {
 		for _, m := range got.GetInterjections() {
 			c.r.show.event(turnEvent(c.t, "interjection", m.GetText()))
 		}
-		words = append(words, text)
+		notes = append(notes, text)
 	}
-	if said.CutOff && len(said.Calls) == 0 {
-		words = append(words, "[notice] Your reply was cut off at the limit of tokens. Go on.")
+	if answer.CutOff && len(answer.Calls) == 0 {
+		notes = append(notes, "[notice] Your reply was cut off at the limit of tokens. Go on.")
 	}
-	next.Text = strings.Join(words, "\n\n")
-	if said.Text != "" || len(said.Calls) > 0 {
-		c.request.Entries = append(c.request.Entries, Entry{Assistant: true, Text: said.Text, Calls: said.Calls})
+	next.Text = strings.Join(notes, "\n\n")
+	if answer.Text != "" || len(answer.Calls) > 0 {
+		c.request.Entries = append(c.request.Entries, Entry{Assistant: true, Text: answer.Text, Calls: answer.Calls})
 	}
 	c.request.Entries = append(c.request.Entries, next)
-	wants := len(said.Calls) > 0 || len(got.GetInterjections()) > 0 || said.CutOff
+	wants := len(answer.Calls) > 0 || len(got.GetInterjections()) > 0 || answer.CutOff
 	return wants && !got.GetTurnEnded(), nil
 }
 
-// name gives calls ids of their own where the model's are missing, too long or
-// the same.
-func (c *conversation) name(said *Answer) {
+// nameCalls replaces ids of calls that are missing, too long or not unique.
+func (c *conversation) nameCalls(answer *Answer) {
 	seen := map[string]bool{}
-	for i := range said.Calls {
-		id := said.Calls[i].ID
+	for i := range answer.Calls {
+		id := answer.Calls[i].ID
 		if id == "" || len(id) > fault.MaxNameChars || seen[id] {
 			id = fmt.Sprintf("call_%d_%d", c.t.Rounds(), i)
-			said.Calls[i].ID = id
+			answer.Calls[i].ID = id
 		}
 		seen[id] = true
 	}
 }
 
-// runLocal runs a call of a local tool, and answers what cannot be submitted.
-// nil: the call is the server's.
+// runLocal runs a call of a local tool and returns its result, or an error result for a
+// call that cannot be submitted. It returns nil for a call of the server's tools.
 func (c *conversation) runLocal(ctx context.Context, call Call) *agentv1.ToolResult {
 	var args map[string]any
 	raw := call.Arguments
@@ -219,33 +220,33 @@ func (c *conversation) runLocal(ctx context.Context, call Call) *agentv1.ToolRes
 // reply asks the model, again while its provider's trouble may pass.
 func (c *conversation) reply(ctx context.Context) (*Answer, error) {
 	for n := 1; ; n++ {
-		said, err := c.r.model.Reply(ctx, c.request, func(text string) { c.r.show.stream(c.t, text) })
+		answer, err := c.r.model.Reply(ctx, c.request, func(text string) { c.r.show.stream(c.t, text) })
 		c.r.show.endStream(c.t)
 		if err == nil {
-			if len(said.Calls) > callsMax {
-				said.Calls = said.Calls[:callsMax]
+			if len(answer.Calls) > callsMax {
+				answer.Calls = answer.Calls[:callsMax]
 			}
-			c.r.show.said(c.t, said.Text)
-			return said, nil
+			c.r.show.text(c.t, answer.Text)
+			return answer, nil
 		}
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		f := judge(err)
+		f := classify(err)
 		switch f.class {
 		case denied:
-			// The operator's key is at fault, and every message would meet it.
+			// The key is invalid, so every other turn would fail too.
 			return nil, client.Released(&endError{fmt.Sprintf("the provider refuses the credential in $%s: %s; check the key and what it may do; the message is back in the lane", KeyVariable(c.r.cfg.Provider), f.text)})
-		case misset:
-			return nil, client.Released(&endError{fmt.Sprintf("the provider does not know what is asked for: %s; check --model and --base-url; the message is back in the lane", f.text)})
+		case misconfigured:
+			return nil, client.Released(&endError{fmt.Sprintf("the provider does not know this model or API: %s; check --model and --base-url; the message is back in the lane", f.text)})
 		case unpaid:
-			// The message is not to blame: it waits for whoever runs next.
+			// The failure is not caused by the message, so it is released for a later turn.
 			return nil, client.Released(&endError{fmt.Sprintf("the provider's account has no credit left, or is at its spending limit: %s; the message is back in the lane", f.text)})
 		case refused:
 			return nil, client.Fatal(fmt.Errorf("the provider refuses the request: %s", f.text))
 		case declined:
 			if !errors.Is(err, errDeclined) {
-				err = fmt.Errorf("the provider declined to pass the message on: %s", f.text)
+				err = fmt.Errorf("the provider declined to forward the message: %s", f.text)
 			}
 			return nil, client.Fatal(err)
 		case tooLong:
@@ -254,7 +255,7 @@ func (c *conversation) reply(ctx context.Context) (*Answer, error) {
 			}
 			c.r.show.event(turnEvent(c.t, "shrunk", "the context did not fit; the oldest results are dropped from it"))
 			continue
-		case passing:
+		case temporary:
 		}
 		if n >= c.r.cfg.Attempts {
 			return nil, client.Retryable(fmt.Errorf("the provider did not answer in %d attempts: %s", n, f.text))
@@ -271,8 +272,8 @@ func (c *conversation) reply(ctx context.Context) (*Answer, error) {
 	}
 }
 
-// shrink drops the oldest half of the results from the context, once. The calls
-// stay, so that every result still has one.
+// shrink removes the texts of the oldest half of the results from the context, once per
+// turn, and reports whether it removed any. Calls and results stay paired.
 func (c *conversation) shrink() bool {
 	if c.shrunk {
 		return false
@@ -292,7 +293,7 @@ func (c *conversation) shrink() bool {
 	return len(all) > 0
 }
 
-// resultText is the envelope of SPEC C4 as a model reads it.
+// resultText formats a result (SPEC C4) for the model.
 func resultText(r *agentv1.ToolResult) string {
 	if r == nil {
 		return "error: the server gave no result"
@@ -301,7 +302,7 @@ func resultText(r *agentv1.ToolResult) string {
 	if e := r.GetError(); e != nil {
 		text = "error: " + e.GetKind() + ": " + e.GetMessage()
 		if e.GetRecoveryHint() != "" {
-			text += "\nHow to mend it: " + e.GetRecoveryHint()
+			text += "\nHow to fix it: " + e.GetRecoveryHint()
 		}
 		if e.GetRetryable() {
 			text += "\nThe same call may succeed later."
@@ -313,12 +314,13 @@ func resultText(r *agentv1.ToolResult) string {
 		text += "\nwarning: " + jsonOf(w)
 	}
 	if len(text) > resultMax {
-		const mark = "\n[the rest is not shown, also of what next_offset follows; ask for less at a time]"
+		const mark = "\n[the rest is not shown, including text before next_offset; request less at a time]"
 		text = limit(text, resultMax-len(mark)) + mark
 	}
 	return text
 }
 
+// jsonOf returns s as compact JSON.
 func jsonOf(s *structpb.Struct) string {
 	raw, err := protojson.Marshal(s)
 	var out any
@@ -328,11 +330,10 @@ func jsonOf(s *structpb.Struct) string {
 	if err != nil {
 		return "{}"
 	}
-	return compact(out) // protojson's blanks are not stable
+	return compact(out) // the blanks of protojson vary between builds
 }
 
-// compact is JSON for a model: what is text in it stays readable, with < and &
-// as they are.
+// compact returns v as JSON without HTML escapes, so that code in it stays readable.
 func compact(v any) string {
 	var b strings.Builder
 	e := json.NewEncoder(&b)
@@ -343,17 +344,17 @@ func compact(v any) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// limit cuts text at most bytes, and says so.
-func limit(text string, most int) string {
+// limit cuts text to at most maxBytes bytes, and marks the cut.
+func limit(text string, maxBytes int) string {
 	text = strings.ToValidUTF8(text, "\uFFFD")
-	if len(text) <= most {
+	if len(text) <= maxBytes {
 		return text
 	}
 	const mark = "\n[cut]"
-	return strings.ToValidUTF8(text[:most-len(mark)], "") + mark
+	return strings.ToValidUTF8(text[:maxBytes-len(mark)], "") + mark
 }
 
-// Outcome of a turn, for people.
+// outcomeOf describes the outcome of a turn for people.
 func outcomeOf(t *client.Turn, err error) string {
 	switch {
 	case errors.Is(err, client.ErrAborted):

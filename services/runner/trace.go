@@ -8,8 +8,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// span is the model's part of a round, named and described as OpenTelemetry's
-// conventions for generative AI have it. What was said is no part of it.
+// span starts the span of a call of the model, with the names and attributes of
+// OpenTelemetry's conventions for generative AI. It contains no text of the conversation.
 func (c *conversation) span(ctx context.Context) (context.Context, trace.Span) {
 	cfg := c.r.cfg
 	return cfg.Tracer.Under(ctx, c.t.Record.GetTraceparent(), "chat "+cfg.Model, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(
@@ -17,9 +17,10 @@ func (c *conversation) span(ctx context.Context) (context.Context, trace.Span) {
 		attribute.String("quartet.agent_id", c.t.Record.GetAgentId()), attribute.String("quartet.turn_id", c.t.Record.GetTurnId())))
 }
 
-func told(span trace.Span, said *Answer, err error) {
-	if said != nil {
-		span.SetAttributes(attribute.Int64("gen_ai.usage.input_tokens", said.InputTokens), attribute.Int64("gen_ai.usage.output_tokens", said.OutputTokens))
+// endSpan ends a span with the tokens of the answer, or with the error.
+func endSpan(span trace.Span, answer *Answer, err error) {
+	if answer != nil {
+		span.SetAttributes(attribute.Int64("gen_ai.usage.input_tokens", answer.InputTokens), attribute.Int64("gen_ai.usage.output_tokens", answer.OutputTokens))
 	}
 	if err != nil {
 		span.SetStatus(codes.Error, "no reply")

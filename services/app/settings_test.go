@@ -1,0 +1,192 @@
+package app
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/require"
+
+	"quartet/pkg/journal"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/rpc"
+)
+
+// defaults returns the settings of a server whose flags are all unset.
+func defaults(t *testing.T) Config {
+	var cfg Config
+	cfg.Flags(pflag.NewFlagSet("test", pflag.ContinueOnError))
+	cfg.DataDir = t.TempDir()
+	return cfg
+}
+
+func TestCompleteDerivesSettings(t *testing.T) {
+	cfg := defaults(t)
+	require.NoError(t, cfg.Complete())
+	require.Equal(t, filepath.Join(cfg.DataDir, "home"), cfg.HomeDir)
+	require.Equal(t, filepath.Join(cfg.DataDir, "key"), cfg.KeyFile)
+	require.Equal(t, Services, cfg.Serve)
+	require.NotEmpty(t, cfg.WorkerRoots)
+	require.True(t, cfg.serves("backup"), "backups are made by the process that serves work")
+	before := cfg
+	require.NoError(t, cfg.Complete(), "it can be called again")
+	require.Equal(t, before, cfg)
+}
+
+func TestCompleteRefusesWhatCannotWork(t *testing.T) {
+	for want, change := range map[string]func(*Config){
+		"data-dir is empty":                   func(c *Config) { c.DataDir = "" },
+		`no service is called "mail"`:         func(c *Config) { c.Serve = []string{"mail"} },
+		"give nats-url":                       func(c *Config) { c.Serve = []string{"work"} },
+		"max-children is -1":                  func(c *Config) { c.MaxChildren = -1 },
+		"worker-max-memory-mib is -1":         func(c *Config) { c.WorkerMemory = -1 },
+		`no plane is called "mail"`:           func(c *Config) { c.Partitions = map[string]string{"mail": "2"} },
+		"task cannot be split":                func(c *Config) { c.Partitions = map[string]string{"task": "2"} },
+		`the number for work is "0"`:          func(c *Config) { c.Partitions = map[string]string{"work": "0"} },
+		`the number for waiting is "65"`:      func(c *Config) { c.Partitions = map[string]string{"waiting": "65"} },
+		"partition-lease is 1ms":              func(c *Config) { c.PartitionLease = 1e6 },
+		`auth is "maybe"`:                     func(c *Config) { c.Auth = "maybe" },
+		"grpc-addr :7481 is reachable":        func(c *Config) { c.Auth, c.GRPCAddr = AuthOff, ":7481" },
+		"http-addr 192.0.2.1:80 is reachable": func(c *Config) { c.Auth, c.HTTPAddr = AuthOff, "192.0.2.1:80" },
+	} {
+		cfg := defaults(t)
+		change(&cfg)
+		require.ErrorContains(t, cfg.Complete(), want)
+	}
+}
+
+// SPEC X15: without an explicit setting a credential is demanded exactly where other
+// machines can connect.
+func TestAuthFollowsTheAddresses(t *testing.T) {
+	for addr, want := range map[string]string{"127.0.0.1:0": AuthOff, "localhost:1": AuthOff, "[::1]:1": AuthOff, ":1": AuthRequired, "0.0.0.0:1": AuthRequired, "192.0.2.1:1": AuthRequired} {
+		cfg := defaults(t)
+		cfg.GRPCAddr = addr
+		require.NoError(t, cfg.Complete(), addr)
+		require.Equal(t, want, cfg.Auth, addr)
+	}
+}
+
+func TestSettingsOfNamespacesAreParsed(t *testing.T) {
+	cfg := Config{NamespaceWeights: map[string]string{"a": "3"}, NamespaceRechecks: map[string]string{"a": "30m", "b": "0"}}
+	weights, err := cfg.weights()
+	require.NoError(t, err)
+	require.Equal(t, map[string]int{"a": 3}, weights)
+	rechecks, err := cfg.rechecks()
+	require.NoError(t, err)
+	require.Len(t, rechecks, 2)
+	for _, text := range []string{"0", "1001", "many", ""} {
+		cfg.NamespaceWeights["a"] = text
+		_, err := cfg.weights()
+		require.ErrorContains(t, err, "namespace-weights", text)
+	}
+	cfg.NamespaceRechecks["a"] = "soon"
+	_, err = cfg.rechecks()
+	require.ErrorContains(t, err, "namespace-rechecks")
+}
+
+// SPEC X14: the planes that can be split are, in a cluster, and keep the number that is
+// set explicitly.
+func TestPartitionsOfPlanes(t *testing.T) {
+	for _, c := range []struct {
+		nats, plane, set string
+		want             int
+		explicit         bool
+	}{
+		{"", "work", "", 1, false},
+		{"nats://a", "work", "", defaultPartitions, false},
+		{"nats://a", "agent", "", 1, false},
+		{"nats://a", "waiting", "2", 2, true},
+		{"", "work", "64", maxPartitions, true},
+	} {
+		cfg := Config{NATSURL: c.nats}
+		if c.set != "" {
+			cfg.Partitions = map[string]string{c.plane: c.set}
+		}
+		n, explicit, err := cfg.partitions(c.plane)
+		require.NoError(t, err)
+		require.Equal(t, c.want, n, c)
+		require.Equal(t, c.explicit, explicit, c)
+	}
+}
+
+func TestAdvertisedAddress(t *testing.T) {
+	host, err := os.Hostname()
+	require.NoError(t, err)
+	for _, c := range []struct{ set, bound, want string }{
+		{"", "127.0.0.1:7481", "127.0.0.1:7481"},
+		{"", "[::]:7481", host + ":7481"},
+		{"", "0.0.0.0:7481", host + ":7481"},
+		{"work-1:7481", "[::]:1", "work-1:7481"},
+	} {
+		cfg := Config{AdvertiseAddr: c.set}
+		got, err := cfg.advertisedAddr(c.bound)
+		require.NoError(t, err)
+		require.Equal(t, c.want, got)
+	}
+	_, err = (&Config{}).advertisedAddr("nowhere")
+	require.Error(t, err)
+}
+
+func TestAllowedFollowsTheTableOfRoles(t *testing.T) {
+	require.True(t, allowed(rpc.RoleAdmin, agentv1.AgentService_SpawnAgent_FullMethodName))
+	require.False(t, allowed(rpc.RoleIntegration, agentv1.AgentService_SpawnAgent_FullMethodName))
+	require.False(t, allowed(rpc.RoleAdmin, "/quartet.agent.v1.AgentService/NoSuchMethod"))
+}
+
+func TestKeyIsCreatedOnceAndNeverReplaced(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "data", "key")
+	key, err := loadKey(path)
+	require.NoError(t, err)
+	require.Len(t, key, 32)
+	info, err := os.Stat(path)
+	require.NoError(t, err)
+	require.EqualValues(t, 0o600, info.Mode().Perm())
+	again, err := loadKey(path)
+	require.NoError(t, err)
+	require.Equal(t, key, again)
+	require.Equal(t, fingerprint(key), fingerprint(again))
+
+	secret := triggerSecrets(key)
+	require.Equal(t, secret("trg_1"), secret("trg_1"))
+	require.NotEqual(t, secret("trg_1"), secret("trg_2"))
+
+	for _, damaged := range []string{"", "abc", strings.Repeat("0", 62), strings.Repeat("x", 64)} {
+		require.NoError(t, os.WriteFile(path, []byte(damaged), 0o600))
+		_, err := loadKey(path)
+		require.ErrorContains(t, err, "does not hold 64 or more hex digits")
+		kept, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Equal(t, damaged, string(kept), "a damaged key is not replaced")
+	}
+}
+
+func TestDataDirectoryHasOneProcess(t *testing.T) {
+	dir := t.TempDir()
+	unlock, err := lockDir(dir)
+	require.NoError(t, err)
+	_, err = lockDir(dir)
+	require.ErrorContains(t, err, "in use by another process")
+	require.NoError(t, unlock())
+	unlock, err = lockDir(dir)
+	require.NoError(t, err)
+	require.NoError(t, unlock())
+}
+
+// A split plane has a unit per partition; any other plane has one unit of all its
+// partitions.
+func TestUnitsOfAHost(t *testing.T) {
+	b := &broker{counts: map[string]int{"work": 6, "agent": 1}}
+	work, agent := &host{name: "work", broker: b}, &host{name: "agent", broker: b}
+	require.Equal(t, 6, work.size())
+	require.Equal(t, journal.One(2, 6), work.share(2))
+	require.Equal(t, 1, agent.size())
+	require.Equal(t, journal.Whole(1), agent.share(0))
+	require.NoError(t, work.Ready(), "a host without units is ready")
+	require.False(t, work.over(2))
+	place, changed := work.where(2)
+	require.Zero(t, place)
+	require.Nil(t, changed, "nothing is known before Start")
+	require.Equal(t, map[string]int{"work": 6}, b.split())
+}

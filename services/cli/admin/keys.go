@@ -1,0 +1,239 @@
+package admin
+
+import (
+	"encoding/hex"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+
+	identityv1 "quartet/pkg/pb/quartet/identity/v1"
+	"quartet/pkg/pbjson"
+	"quartet/pkg/rpc"
+	"quartet/services/cli/exit"
+	"quartet/services/cli/input"
+	"quartet/services/cli/output"
+	"quartet/services/cli/session"
+)
+
+// bootstrapTerm is how long the credential of --bootstrap is valid: long enough for one
+// command.
+const bootstrapTerm = time.Minute
+
+// KeyCommand returns `quartet key`.
+func KeyCommand(s *session.Session) *cobra.Command {
+	c := input.Group(&cobra.Command{
+		Use: "key", Short: "API keys: credentials of people and programs", Aliases: []string{"keys"},
+		Long: `Create, list and revoke the API keys of people and programs. It takes the role
+admin.
+
+A server that other machines can reach demands a credential on every call. The
+first key is created with --bootstrap, by a user who can read the installation's
+key file.`,
+	})
+	c.AddCommand(createKey(s), revokeKey(s), listKeys(s), getKey(s))
+	flags := c.PersistentFlags()
+	var bootstrap bool
+	var keyFile string
+	flags.BoolVar(&bootstrap, "bootstrap", false, "Act as the installation's admin, with its key file instead of an API key")
+	flags.StringVar(&keyFile, "key-file", "", "With --bootstrap: the key file (default $QUARTET_KEY_FILE, or key in $QUARTET_DATA_DIR or ~/.quartet)")
+	s.Credential = func() (string, error) {
+		if !bootstrap {
+			return "", nil
+		}
+		return bootstrapToken(keyFile)
+	}
+	return c
+}
+
+func createKey(s *session.Session) *cobra.Command {
+	req := &identityv1.CreateKeyRequest{}
+	var role, expires string
+	cmd := &cobra.Command{
+		Use: "create NAME", Short: "Create a key and print its secret, which is shown only now", Args: input.Exactly("NAME"),
+		Long: `Create a key for a person or a program. NAME is its principal, which every event
+that it causes records. Roles: admin, operator, runner, agent (with --agent),
+worker, integration. The server stores only a hash of the secret.`,
+		Example: `  quartet key create --bootstrap root --role admin
+  quartet key create ci --role operator --namespace acme --expires 90d
+  quartet key create runner-1 --role runner --namespace acme -o json
+  quartet key create keeper-mcp --role agent --agent keeper`,
+	}
+	cmd.Flags().StringVar(&role, "role", "", "The role, which determines what the key allows (required)")
+	cmd.Flags().StringVar(&req.Namespace, "namespace", "", "The namespace of the key (default: the caller's)")
+	cmd.Flags().StringVar(&req.AgentId, "agent", "", "The agent that a key of role agent acts as")
+	cmd.Flags().StringVar(&expires, "expires", "", "Let it expire after this duration, such as 90d (default: never)")
+	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
+		if role == "" {
+			return exit.UsageError("--role is missing; use admin, operator, runner, agent, worker or integration")
+		}
+		var err error
+		if req.Role, err = input.Enum[identityv1.Role]("role", role); err != nil {
+			return err
+		}
+		if req.ExpiresAfter, err = input.Duration("expires", expires); err != nil {
+			return err
+		}
+		req.Name, req.RequestId = args[0], s.RequestID
+		resp, err := identityv1.NewIdentityServiceClient(conn).CreateKey(cmd.Context(), req)
+		if err != nil {
+			return err
+		}
+		err = s.Show(cmd, resp, func(p *output.Printer) { p.Printf("%s\n", resp.GetSecret()) })
+		if !s.JSON() {
+			// On stderr, so that stdout is the secret and nothing else.
+			k, e := resp.GetKey(), output.New(cmd.ErrOrStderr())
+			e.Printf("%s authenticates %s as %s of namespace %s%s. The secret is shown only now.\n", k.GetKeyId(), k.GetName(), pbjson.EnumText(k.GetRole()), k.GetNamespace(), until(k))
+		}
+		return err
+	})
+	return s.Mutation(cmd)
+}
+
+// until describes when a key expires; "" if it does not.
+func until(k *identityv1.Key) string {
+	if k.GetExpiresAt() == nil {
+		return ""
+	}
+	return " until " + output.Time(k.GetExpiresAt())
+}
+
+func revokeKey(s *session.Session) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "revoke KEY", Short: "Revoke a key, and end the streams that it opened", Args: input.Exactly("KEY"),
+		Long:    "Revoke a key, named by its id (key_…) or by its secret, for example a leaked one.",
+		Example: "  quartet key revoke key_01h455vb4pex5vsknk084sn02q",
+	}
+	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
+		resp, err := identityv1.NewIdentityServiceClient(conn).RevokeKey(cmd.Context(), &identityv1.RevokeKeyRequest{KeyId: keyID(args[0]), RequestId: s.RequestID})
+		if err != nil {
+			return err
+		}
+		return s.Show(cmd, resp, func(p *output.Printer) {
+			p.Printf("%s %s\n", resp.GetKey().GetKeyId(), pbjson.EnumText(resp.GetKey().GetStatus()))
+		})
+	})
+	return s.Mutation(cmd)
+}
+
+// keyID returns the id of a key that is named by its id or by its secret, which
+// contains the id. So whoever finds a leaked secret can have the key revoked.
+func keyID(text string) string {
+	if rest, ok := strings.CutPrefix(text, "qk_"); ok {
+		id, _, _ := strings.Cut(rest, "_")
+		return "key_" + id
+	}
+	return text
+}
+
+func listKeys(s *session.Session) *cobra.Command {
+	req := &identityv1.ListKeysRequest{}
+	var pages input.Paging
+	cmd := &cobra.Command{
+		Use: "list", Short: "List the keys", Args: input.None, Aliases: []string{"ls"},
+		Example: "  quartet key list --namespace acme --all",
+		RunE: s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, _ []string) error {
+			req.PageSize, req.PageToken = pages.Size, pages.Token
+			resp, err := identityv1.NewIdentityServiceClient(conn).ListKeys(cmd.Context(), req)
+			if err != nil {
+				return err
+			}
+			return s.Show(cmd, resp, func(p *output.Printer) {
+				var rows [][]string
+				for _, k := range resp.GetKeys() {
+					rows = append(rows, []string{k.GetKeyId(), k.GetNamespace(), pbjson.EnumText(k.GetRole()), k.GetName(), pbjson.EnumText(k.GetStatus()), output.Time(k.GetCreatedAt()), output.Time(k.GetExpiresAt()), output.Time(k.GetLastUsedAt())})
+				}
+				p.Table("no keys", []string{"KEY", "NAMESPACE", "ROLE", "NAME", "STATUS", "CREATED", "EXPIRES", "LAST USED"}, rows)
+				p.NextPage(resp.GetNextPageToken())
+			})
+		}),
+	}
+	cmd.Flags().StringVar(&req.Namespace, "namespace", "", "Only keys of this namespace")
+	cmd.Flags().BoolVar(&req.IncludeEnded, "all", false, "Include revoked and expired ones")
+	pages.Flags(cmd)
+	return cmd
+}
+
+func getKey(s *session.Session) *cobra.Command {
+	return &cobra.Command{
+		Use: "get KEY", Short: "Show a key, without its secret", Args: input.Exactly("KEY"),
+		Example: "  quartet key get key_01h455vb4pex5vsknk084sn02q",
+		RunE: s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
+			resp, err := identityv1.NewIdentityServiceClient(conn).GetKey(cmd.Context(), &identityv1.GetKeyRequest{KeyId: keyID(args[0])})
+			if err != nil {
+				return err
+			}
+			return s.Show(cmd, resp, func(p *output.Printer) {
+				k := resp.GetKey()
+				p.Printf("%s  %s  %s of %s as %q\n", k.GetKeyId(), pbjson.EnumText(k.GetStatus()), pbjson.EnumText(k.GetRole()), k.GetNamespace(), k.GetName())
+				for _, row := range [][2]string{
+					{"agent", k.GetAgentId()}, {"created", stamp(output.Time(k.GetCreatedAt()), k.GetCreatedBy())}, {"expires", output.Time(k.GetExpiresAt())},
+					{"revoked", stamp(output.Time(k.GetRevokedAt()), k.GetRevokedBy())}, {"last used", output.Time(k.GetLastUsedAt())},
+				} {
+					if row[1] != "" {
+						p.Printf("  %-10s %s\n", row[0], row[1])
+					}
+				}
+			})
+		}),
+	}
+}
+
+// stamp joins a time and who acted then.
+func stamp(at, by string) string {
+	if at == "" || by == "" {
+		return at
+	}
+	return at + " by " + by
+}
+
+// WhoAmICommand returns `quartet whoami`.
+func WhoAmICommand(s *session.Session) *cobra.Command {
+	return &cobra.Command{
+		Use: "whoami", Short: "Show as whom the server authenticates you", Args: input.None,
+		Example: "  QUARTET_TOKEN_FILE=~/.quartet/token quartet whoami",
+		RunE: s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, _ []string) error {
+			resp, err := identityv1.NewIdentityServiceClient(conn).WhoAmI(cmd.Context(), &identityv1.WhoAmIRequest{})
+			if err != nil {
+				return err
+			}
+			return s.Show(cmd, resp, func(p *output.Printer) {
+				p.Printf("%s, %s of namespace %s\n", resp.GetPrincipal(), pbjson.EnumText(resp.GetRole()), resp.GetNamespace())
+			})
+		}),
+	}
+}
+
+// bootstrapToken makes a short-lived credential of an admin from the
+// installation's key file; "" is the default file. It gives no new power: whoever
+// can read that file can make any credential.
+func bootstrapToken(path string) (string, error) {
+	if path == "" {
+		path = os.Getenv("QUARTET_KEY_FILE")
+	}
+	if path == "" {
+		dir := os.Getenv("QUARTET_DATA_DIR")
+		if dir == "" {
+			home, err := os.UserHomeDir()
+			if err != nil {
+				return "", exit.UsageError("--bootstrap: " + err.Error() + "; give --key-file")
+			}
+			dir = filepath.Join(home, ".quartet")
+		}
+		path = filepath.Join(dir, "key")
+	}
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return "", exit.UsageError(fmt.Sprintf("--bootstrap: %v; run this where the server's data-dir is, as its user, or give --key-file", err))
+	}
+	key, err := hex.DecodeString(strings.TrimSpace(string(raw)))
+	if err != nil || len(key) < 32 {
+		return "", exit.UsageError("--bootstrap: " + path + " is not an installation's key file: it must hold 64 or more hex digits")
+	}
+	return rpc.NewKeyring(key, false).MintUntil(
+		rpc.Actor{Namespace: rpc.DefaultNamespace, Principal: "bootstrap", Role: rpc.RoleAdmin}, time.Now().Add(bootstrapTerm)), nil
+}

@@ -1,0 +1,262 @@
+package agents
+
+import (
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/pbjson"
+	"quartet/services/cli/exit"
+	"quartet/services/cli/input"
+	"quartet/services/cli/output"
+	"quartet/services/cli/session"
+)
+
+// Command returns `quartet agent`.
+func Command(s *session.Session) *cobra.Command {
+	c := input.Group(&cobra.Command{Use: "agent", Short: "Agents, their messages and their turns", Aliases: []string{"agents"}})
+	c.AddCommand(spawnCommand(s), getCommand(s), listCommand(s), sayCommand(s), messagesCommand(s), turnsCommand(s), roundsCommand(s), briefsCommand(s), childrenCommand(s),
+		contextCommand(s), toolsCommand(s),
+		pauseCommand(s), resumeCommand(s), stopCommand(s), startCommand(s), abortCommand(s), deleteCommand(s))
+	return c
+}
+
+func spawnCommand(s *session.Session) *cobra.Command {
+	var message, parent, context, mode, root string
+	cmd := &cobra.Command{
+		Use: "spawn [AGENT]", Short: "Create an agent",
+		Long: `Create an agent. With a name it is a public agent, to which operators send
+messages. Without a name and with --parent it is a private child with a generated
+id. A child needs a first message; the id of its task is printed too, with which
+the parent sends further input, reads the result and stops the child.`,
+		Example: `  quartet agent spawn keeper
+  quartet agent spawn keeper --message "You keep the releases" --workspace /srv/repo
+  quartet agent spawn --parent keeper --context fork --message "Check the changelog"`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return exit.UsageError("at most one AGENT")
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVarP(&message, "message", "m", "", `Its first message; "-" reads stdin, "@FILE" a file`)
+	cmd.Flags().StringVar(&parent, "parent", "", "Create a private child of this agent")
+	cmd.Flags().StringVar(&context, "context", "", "The context that it starts with: fresh (none) or fork (a copy of the parent's)")
+	cmd.Flags().StringVar(&mode, "workspace-mode", "", "How a child gets its workspace: inherit")
+	cmd.Flags().StringVar(&root, "workspace", "", "Directory in which its commands run")
+	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
+		req := &agentv1.SpawnAgentRequest{RequestId: s.RequestID, ParentAgentId: parent, WorkspaceRoot: root, Preset: agentv1.Preset_PRESET_PRIVATE_CHILD}
+		if len(args) == 1 {
+			req.AgentId, req.Preset = args[0], agentv1.Preset_PRESET_PUBLIC_NAMED
+		} else if parent == "" {
+			return exit.UsageError("AGENT is missing (or --parent, for a private child)")
+		}
+		var err error
+		if req.InitialMessage, err = input.Text(cmd, message); err != nil {
+			return err
+		}
+		if req.Context, err = input.Enum[agentv1.Context]("context", context); err != nil {
+			return err
+		}
+		if req.WorkspaceMode, err = input.Enum[agentv1.WorkspaceMode]("workspace-mode", mode); err != nil {
+			return err
+		}
+		resp, err := agentv1.NewAgentServiceClient(conn).SpawnAgent(cmd.Context(), req)
+		if err != nil {
+			return err
+		}
+		return s.Show(cmd, resp, func(p *output.Printer) {
+			p.Printf("%s\n", resp.GetAgentId())
+			if resp.GetTaskId() != "" {
+				p.Printf("%s\n", resp.GetTaskId())
+			}
+		})
+	})
+	return s.Mutation(cmd)
+}
+
+func getCommand(s *session.Session) *cobra.Command {
+	return &cobra.Command{
+		Use: "get AGENT", Short: "Show an agent: its posture and the reason, its focus, its lane, its children", Args: input.Exactly("AGENT"), Aliases: []string{"show"},
+		Example: "  quartet agent get keeper\n  quartet agent show keeper -o json",
+		RunE: s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
+			resp, err := agentv1.NewAgentServiceClient(conn).GetAgent(cmd.Context(), &agentv1.GetAgentRequest{AgentId: args[0]})
+			if err != nil {
+				return err
+			}
+			return s.Show(cmd, resp, func(p *output.Printer) {
+				a := resp.GetAgent()
+				fields := []string{
+					"agent", a.GetAgentId(),
+					"posture", output.Printable(pbjson.EnumText(a.GetPosture()) + output.Detail(a.GetPostureReason())),
+					"control", controlOf(a),
+					"focus", a.GetCurrentWorkItemId(),
+					"lane", laneOf(a.GetLane()),
+					"run", a.GetCurrentRunId(),
+					"visibility", pbjson.EnumText(a.GetVisibility()),
+					"parent", a.GetLineageParentAgentId(),
+					"supervisor", a.GetSupervisorAgentId(),
+					"workspace", output.Printable(a.GetWorkspaceRoot()),
+					"lifecycle", pbjson.EnumText(a.GetLifecycle()),
+					"revision", output.Number(a.GetRevision()),
+					"created", output.Time(a.GetCreatedAt()),
+				}
+				for _, c := range resp.GetChildren() {
+					fields = append(fields, "child", c.GetAgentId()+" "+pbjson.EnumText(c.GetLifecycle())+" "+pbjson.EnumText(c.GetControl()))
+				}
+				p.Fields(fields...)
+			})
+		}),
+	}
+}
+
+// laneOf lists how many messages of a lane are in each state, without the zeros.
+func laneOf(l *agentv1.Lane) string {
+	text := ""
+	for _, n := range []struct {
+		count int32
+		name  string
+	}{{l.GetQueued(), "queued"}, {l.GetDequeued(), "in the turn"}, {l.GetQuarantined(), "quarantined"}} {
+		if n.count > 0 {
+			if text != "" {
+				text += ", "
+			}
+			text += output.Number(n.count) + " " + n.name
+		}
+	}
+	return text
+}
+
+func listCommand(s *session.Session) *cobra.Command {
+	req := &agentv1.ListAgentsRequest{}
+	var pages input.Paging
+	cmd := &cobra.Command{
+		Use: "list", Short: "List agents", Args: input.None, Aliases: []string{"ls"},
+		Example: "  quartet agent list\n  quartet agent list --private --parent keeper",
+		RunE: s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, _ []string) error {
+			req.PageSize, req.PageToken = pages.Size, pages.Token
+			resp, err := agentv1.NewAgentServiceClient(conn).ListAgents(cmd.Context(), req)
+			if err != nil {
+				return err
+			}
+			return s.Show(cmd, resp, func(p *output.Printer) {
+				var rows [][]string
+				for _, a := range resp.GetAgents() {
+					rows = append(rows, []string{a.GetAgentId(), pbjson.EnumText(a.GetPosture()), pbjson.EnumText(a.GetControl()), output.Number(a.GetLane().GetQueued()),
+						a.GetCurrentWorkItemId(), output.Shorten(a.GetPostureReason(), 60)})
+				}
+				p.Table("no agents", []string{"AGENT", "POSTURE", "CONTROL", "QUEUED", "FOCUS", "WHY"}, rows)
+				p.NextPage(resp.GetNextPageToken())
+			})
+		}),
+	}
+	cmd.Flags().BoolVar(&req.IncludeDeleted, "deleted", false, "Include deleted agents")
+	cmd.Flags().BoolVar(&req.IncludePrivate, "private", false, "Include private agents")
+	cmd.Flags().StringVar(&req.LineageParentAgentId, "parent", "", "Only children that this agent created")
+	pages.Flags(cmd)
+	return cmd
+}
+
+func sayCommand(s *session.Session) *cobra.Command {
+	req := &agentv1.EnqueueMessageRequest{}
+	var kind, priority string
+	var now bool
+	cmd := &cobra.Command{
+		Use: "say AGENT TEXT", Short: "Put a message into an agent's lane", Args: input.Exactly("AGENT", "TEXT"),
+		Long: `Put a message into an agent's lane. When the command returns, the message is on
+disk. With --interject it reaches a running turn between two replies of the model;
+if the turn ends before, it is the first message of the next turn.`,
+		Example: `  quartet agent say keeper "Prepare release 1.4"
+  quartet agent say keeper --interject "Stop, wrong branch"
+  git diff | quartet agent say keeper -`,
+	}
+	cmd.Flags().StringVar(&priority, "priority", "", "interject, next, normal or background (default normal)")
+	cmd.Flags().BoolVar(&now, "interject", false, "Short for --priority interject")
+	cmd.Flags().StringVar(&kind, "kind", "", "operator_prompt, channel_event, webhook_event or callback_event (default: by the role of the credential)")
+	cmd.Flags().StringVar(&req.WorkItemId, "item", "", "The work item that the message is about")
+	cmd.Flags().StringVar(&req.CorrelationId, "correlation", "", "An id of your own that groups messages, such as a thread's")
+	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
+		req.AgentId, req.RequestId = args[0], s.RequestID
+		var err error
+		if req.Text, err = input.Text(cmd, args[1]); err != nil {
+			return err
+		}
+		if now {
+			if priority != "" && priority != "interject" {
+				return exit.UsageError("--interject and --priority " + priority + " contradict each other")
+			}
+			priority = "interject"
+		}
+		if req.Priority, err = input.Enum[agentv1.Priority]("priority", priority); err != nil {
+			return err
+		}
+		if req.Kind, err = input.Enum[agentv1.MessageKind]("kind", kind); err != nil {
+			return err
+		}
+		resp, err := agentv1.NewAgentServiceClient(conn).EnqueueMessage(cmd.Context(), req)
+		if err != nil {
+			return err
+		}
+		return s.Show(cmd, resp, func(p *output.Printer) { p.Printf("%s\n", resp.GetMessageId()) })
+	})
+	return s.Mutation(cmd)
+}
+
+func messagesCommand(s *session.Session) *cobra.Command {
+	var state string
+	var pages input.Paging
+	cmd := &cobra.Command{
+		Use: "messages AGENT", Short: "List an agent's messages", Args: input.Exactly("AGENT"),
+		Example: "  quartet agent messages keeper --state quarantined",
+		RunE: s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
+			only, err := input.Enum[agentv1.MessageState]("state", state)
+			if err != nil {
+				return err
+			}
+			resp, err := agentv1.NewAgentServiceClient(conn).ListMessages(cmd.Context(), &agentv1.ListMessagesRequest{
+				AgentId: args[0], State: only, PageSize: pages.Size, PageToken: pages.Token,
+			})
+			if err != nil {
+				return err
+			}
+			return s.Show(cmd, resp, func(p *output.Printer) {
+				var rows [][]string
+				for _, m := range resp.GetMessages() {
+					rows = append(rows, []string{m.GetMessageId(), pbjson.EnumText(m.GetState()), pbjson.EnumText(m.GetKind()), pbjson.EnumText(m.GetPriority()), output.Time(m.GetCreatedAt()), output.Shorten(m.GetText(), 60)})
+				}
+				p.Table("no messages", []string{"MESSAGE", "STATE", "KIND", "PRIORITY", "QUEUED", "TEXT"}, rows)
+				p.NextPage(resp.GetNextPageToken())
+			})
+		}),
+	}
+	cmd.Flags().StringVar(&state, "state", "", "Only messages in this state: queued, dequeued, processed, interjected, aborted, dropped or quarantined")
+	pages.Flags(cmd)
+	return cmd
+}
+
+func turnsCommand(s *session.Session) *cobra.Command {
+	var pages input.Paging
+	cmd := &cobra.Command{
+		Use: "turns AGENT", Short: "List an agent's turns, newest first", Args: input.Exactly("AGENT"),
+		Example: "  quartet agent turns keeper --page-size 5",
+		RunE: s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
+			resp, err := agentv1.NewAgentServiceClient(conn).ListTurns(cmd.Context(), &agentv1.ListTurnsRequest{
+				AgentId: args[0], PageSize: pages.Size, PageToken: pages.Token,
+			})
+			if err != nil {
+				return err
+			}
+			return s.Show(cmd, resp, func(p *output.Printer) {
+				var rows [][]string
+				for _, t := range resp.GetTurns() {
+					rows = append(rows, []string{t.GetTurnId(), pbjson.EnumText(t.GetState()), output.Shorten(pbjson.EnumText(t.GetEndReason()), 24), output.Number(t.GetRounds()), output.Number(t.GetMutations()),
+						t.GetBoundWorkItemId(), output.Time(t.GetStartedAt())})
+				}
+				p.Table("no turns", []string{"TURN", "STATE", "END", "ROUNDS", "CHANGES", "ITEM", "STARTED"}, rows)
+				p.NextPage(resp.GetNextPageToken())
+			})
+		}),
+	}
+	pages.Flags(cmd)
+	return cmd
+}

@@ -1,0 +1,58 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	boardv1 "quartet/pkg/pb/quartet/board/v1"
+)
+
+// apply sends all changes as one patch at the revision that it read.
+func TestBoardApplySendsOnePatch(t *testing.T) {
+	r := newHarness(t)
+	require.Zero(t, r.run("board", "apply", "keeper", "testdata/board.yaml", "--prune").code)
+	sent, ok := r.planes.last.(*boardv1.UpdateBoardRequest)
+	require.True(t, ok)
+	require.EqualValues(t, 7, sent.GetExpectedRevision())
+	require.Len(t, sent.GetOperations(), 4)
+	require.NotEmpty(t, sent.GetRequestId())
+
+	require.Zero(t, r.run("board", "apply", "keeper", "testdata/other.yaml").code)
+	made, ok := r.planes.last.(*boardv1.CreateBoardRequest)
+	require.True(t, ok)
+	require.Equal(t, "other", made.GetWalName())
+}
+
+// sync appends to a copy of a log the lines that it lacks, replaces an incomplete last
+// line, and does not change a file that is something else.
+func TestBoardWalSync(t *testing.T) {
+	r := newHarness(t)
+	dir := t.TempDir()
+	file := filepath.Join(dir, "keeper", "build.wal.jsonl")
+	three := strings.Repeat(walLine+"\n", 3)
+	for _, c := range []struct{ local, want, stderr string }{
+		{"", three, "build.wal.jsonl: 3 lines"},
+		{three, three, ""},
+		{walLine + "\n" + walLine[:9], three, "build.wal.jsonl: 3 lines"},
+	} {
+		require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o750))
+		require.NoError(t, os.WriteFile(file, []byte(c.local), 0o600))
+		got := r.run("board", "wal", "sync", "keeper", dir)
+		require.Zero(t, got.code, got.err)
+		require.Equal(t, c.stderr, strings.TrimSpace(got.err))
+		raw, err := os.ReadFile(file)
+		require.NoError(t, err)
+		require.Equal(t, c.want, string(raw))
+	}
+	require.NoError(t, os.WriteFile(file, []byte("what? nobody knows\n"), 0o600))
+	got := r.run("board", "wal", "sync", "keeper", dir)
+	require.NotZero(t, got.code)
+	require.Contains(t, got.err, "build.wal.jsonl: ")
+	raw, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, "what? nobody knows\n", string(raw))
+}

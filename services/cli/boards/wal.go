@@ -1,0 +1,280 @@
+package boards
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+
+	"quartet/pkg/fault"
+	boardv1 "quartet/pkg/pb/quartet/board/v1"
+	"quartet/pkg/pbjson"
+	"quartet/services/cli/exit"
+	"quartet/services/cli/input"
+	"quartet/services/cli/output"
+	"quartet/services/cli/session"
+)
+
+// WAL is the result of reading a board's log.
+type WAL struct {
+	Board *boardv1.Board // the board after the last complete line; nil if there is none
+	Lines int64          // complete lines
+	Torn  int            // bytes after the last complete line
+}
+
+// Replay reads a board's log and checks that every line follows from the one before.
+type Replay func(log io.Reader) (WAL, error)
+
+// walSuffix ends the file name of a log.
+const walSuffix = ".wal.jsonl"
+
+func walCommand(s *session.Session, replay Replay) *cobra.Command {
+	c := input.Group(&cobra.Command{Use: "wal", Short: "The logs of boards: list, read, follow, copy, check"})
+	c.AddCommand(listWals(s), readWal(s), syncCommand(s, replay), verifyCommand(s, replay))
+	return c
+}
+
+func listWals(s *session.Session) *cobra.Command {
+	req := &boardv1.ListWalsRequest{}
+	var pages input.Paging
+	cmd := &cobra.Command{
+		Use: "list SESSION", Short: "List a session's logs", Args: input.Exactly("SESSION"), Aliases: []string{"ls"}, Example: "  quartet board wal list keeper",
+		RunE: s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
+			req.SessionId, req.PageSize, req.PageToken = args[0], pages.Size, pages.Token
+			resp, err := boardv1.NewBoardServiceClient(conn).ListWals(cmd.Context(), req)
+			if err != nil {
+				return err
+			}
+			return s.Show(cmd, resp, func(p *output.Printer) {
+				var rows [][]string
+				for _, w := range resp.GetWals() {
+					rows = append(rows, []string{w.GetWalName(), w.GetBoardId(), pbjson.EnumText(w.GetStatus()), fmt.Sprint(w.GetLastWalSeq()), w.GetWalPath()})
+				}
+				p.Table("no boards", []string{"WAL", "BOARD", "STATUS", "LINES", "PATH"}, rows)
+				p.NextPage(resp.GetNextPageToken())
+			})
+		}),
+	}
+	pages.Flags(cmd)
+	return cmd
+}
+
+func readWal(s *session.Session) *cobra.Command {
+	var follow bool
+	var after int64
+	var limit time.Duration
+	cmd := &cobra.Command{
+		Use: "read SESSION WAL", Short: "Write a log to stdout unchanged", Args: input.Exactly("SESSION", "WAL"),
+		Long: `Write a board's log to stdout: JSON Lines, a line per event. With --follow, wait for
+further lines until the board has ended, ^C or --timeout.`,
+		Example: "  quartet board wal read keeper build > build.wal.jsonl\n  quartet board wal read keeper build --follow",
+	}
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "Wait for further lines")
+	cmd.Flags().Int64Var(&after, "after", 0, "Only the lines after this wal_seq")
+	cmd.Flags().DurationVar(&limit, "timeout", 0, "With --follow: stop after this time; 0: never")
+	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
+		c := boardv1.NewBoardServiceClient(conn)
+		if !follow {
+			_, err := copyWal(cmd.Context(), c, args[0], args[1], after, cmd.OutOrStdout())
+			return err
+		}
+		ctx, cancel := session.WithTimeout(cmd, limit)
+		defer cancel()
+		stream, err := c.FollowWal(ctx, &boardv1.FollowWalRequest{SessionId: args[0], WalName: args[1], AfterWalSeq: after})
+		if err != nil {
+			return err
+		}
+		for {
+			m, err := stream.Recv()
+			if errors.Is(err, io.EOF) || ctx.Err() != nil {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			if _, err := cmd.OutOrStdout().Write(m.GetLines()); err != nil {
+				return err
+			}
+		}
+	})
+	return cmd
+}
+
+// copyWal writes the lines of a log after the line number after to w, and returns the
+// number of the last line written.
+func copyWal(ctx context.Context, c boardv1.BoardServiceClient, sessionID, wal string, after int64, w io.Writer) (int64, error) {
+	for {
+		resp, err := c.ReadWal(ctx, &boardv1.ReadWalRequest{SessionId: sessionID, WalName: wal, AfterWalSeq: after, Limit: 2000})
+		if err != nil {
+			return after, err
+		}
+		if _, err := w.Write(resp.GetLines()); err != nil {
+			return after, err
+		}
+		if len(resp.GetLines()) > 0 {
+			after = resp.GetLastWalSeq()
+		}
+		if !resp.GetTruncated() {
+			return after, nil
+		}
+	}
+}
+
+func syncCommand(s *session.Session, replay Replay) *cobra.Command {
+	var follow bool
+	var limit time.Duration
+	cmd := &cobra.Command{
+		Use: "sync SESSION DIR", Short: "Keep copies of a session's logs in a directory", Args: input.Exactly("SESSION", "DIR"),
+		Long: `Bring DIR/SESSION/<wal>.wal.jsonl up to date for every board of the session. The
+lines of an existing copy are checked and kept, an incomplete last line is written
+again, and a file that is not a copy of that log is reported and not changed. With
+--follow this is repeated every second.`,
+		Example: "  quartet board wal sync keeper ./tasks --follow",
+	}
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "Repeat until ^C or --timeout")
+	cmd.Flags().DurationVar(&limit, "timeout", 0, "With --follow: stop after this time; 0: never")
+	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
+		ctx, cancel := session.WithTimeout(cmd, limit)
+		defer cancel()
+		c := boardv1.NewBoardServiceClient(conn)
+		for {
+			if err := syncWals(ctx, c, replay, args[0], args[1], output.New(cmd.ErrOrStderr())); err != nil && ctx.Err() == nil {
+				return err
+			}
+			if !follow {
+				return nil
+			}
+			again := time.NewTimer(time.Second)
+			select {
+			case <-ctx.Done():
+				again.Stop()
+				return nil
+			case <-again.C:
+			}
+		}
+	})
+	return cmd
+}
+
+// syncWals brings the copy of every log of a session up to date.
+func syncWals(ctx context.Context, c boardv1.BoardServiceClient, replay Replay, sessionID, dir string, p *output.Printer) error {
+	if err := os.MkdirAll(filepath.Join(dir, sessionID), 0o750); err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(filepath.Join(dir, sessionID))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	for token := ""; ; {
+		page, err := c.ListWals(ctx, &boardv1.ListWalsRequest{SessionId: sessionID, PageSize: 500, PageToken: token})
+		if err != nil {
+			return err
+		}
+		for _, w := range page.GetWals() {
+			if err := syncWal(ctx, c, replay, sessionID, w, root, p); err != nil {
+				return fmt.Errorf("%s%s: %w", w.GetWalName(), walSuffix, err)
+			}
+		}
+		if token = page.GetNextPageToken(); token == "" {
+			return p.Err()
+		}
+	}
+}
+
+// syncWal appends to one copy the lines that it lacks. It never changes a file that is
+// not a copy of this log.
+func syncWal(ctx context.Context, c boardv1.BoardServiceClient, replay Replay, sessionID string, w *boardv1.Wal, root *os.Root, p *output.Printer) error {
+	f, err := root.OpenFile(w.GetWalName()+walSuffix, os.O_RDWR|os.O_CREATE, 0o640)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	local, err := replay.read(f)
+	if err != nil {
+		return err // not a log, so it must not be overwritten
+	}
+	if local.Board != nil && local.Board.GetBoardId() != w.GetBoardId() {
+		return fmt.Errorf("it is the log of board %s, not of %s", local.Board.GetBoardId(), w.GetBoardId())
+	}
+	if local.Torn == 0 && local.Lines == w.GetLastWalSeq() {
+		return nil
+	}
+	end, err := f.Seek(-int64(local.Torn), io.SeekEnd)
+	if err != nil {
+		return err
+	}
+	if err := f.Truncate(end); err != nil {
+		return err
+	}
+	last, err := copyWal(ctx, c, sessionID, w.GetWalName(), local.Lines, f)
+	if err != nil {
+		return err
+	}
+	p.Printf("%s%s: %d lines\n", w.GetWalName(), walSuffix, last)
+	return f.Sync()
+}
+
+func verifyCommand(s *session.Session, replay Replay) *cobra.Command {
+	cmd := replayCommand(s, replay)
+	cmd.Use, cmd.Short = "verify FILE", "Check a copy of a log, without a server"
+	cmd.Example = "  quartet board wal verify ./tasks/keeper/build.wal.jsonl"
+	return cmd
+}
+
+// replayCommand returns `quartet board replay`, which needs no server.
+func replayCommand(s *session.Session, replay Replay) *cobra.Command {
+	return &cobra.Command{
+		Use: "replay FILE", Short: "Draw the board that a log describes, without a server", Args: input.Exactly("FILE"),
+		Long: `Read a board's log, check that every line follows from the one before, and draw the
+board after the last line. An incomplete last line is ignored and reported. If a
+line is missing or was changed, the error names it and the exit code is 1. "-" reads
+stdin.`,
+		Example: "  quartet board replay build.wal.jsonl",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			in := cmd.InOrStdin()
+			if args[0] != "-" {
+				f, err := os.Open(args[0])
+				if err != nil {
+					return exit.UsageError(err.Error())
+				}
+				defer f.Close()
+				in = f
+			}
+			wal, err := replay.read(in)
+			if err != nil {
+				return err
+			}
+			if wal.Board == nil {
+				return errors.New("the log has no complete line")
+			}
+			return s.Show(cmd, &boardv1.GetBoardResponse{Board: wal.Board}, func(p *output.Printer) {
+				p.Printf("%d lines, each follows from the one before\n", wal.Lines)
+				if wal.Torn > 0 {
+					p.Printf("%s\n", p.Paint(output.Yellow, fmt.Sprintf("cut off: the %d bytes after them are no complete line", wal.Torn)))
+				}
+				p.Printf("\n")
+				drawBoard(p, wal.Board, s.Now())
+			})
+		},
+	}
+}
+
+// read calls replay. Its errors are about a local file, so they carry no reason
+// and no advice about a server.
+func (replay Replay) read(in io.Reader) (WAL, error) {
+	if replay == nil {
+		return WAL{}, errors.New("this binary has no boards")
+	}
+	wal, err := replay(in)
+	if err != nil {
+		err = errors.New(fault.From(err).Message())
+	}
+	return wal, err
+}

@@ -1,0 +1,194 @@
+package output
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/term"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+)
+
+// Printer writes text to a terminal, a pipe or a file. It keeps the first error
+// of a write and writes nothing after it, so callers check Err once at the end.
+type Printer struct {
+	w      io.Writer
+	colour bool
+	screen bool // w is a terminal, which can be cleared
+	err    error
+}
+
+// New returns a printer that writes to w, with colours where w is a terminal
+// that shows them.
+func New(w io.Writer) *Printer {
+	return &Printer{w: w, colour: WantsColour(w), screen: IsTerminal(w)}
+}
+
+// NewColoured returns a printer that writes colours to any writer.
+func NewColoured(w io.Writer) *Printer {
+	return &Printer{w: w, colour: true}
+}
+
+// WantsColour reports whether output to w should have colours: w is a terminal
+// and the user did not set NO_COLOR.
+func WantsColour(w io.Writer) bool {
+	return os.Getenv("NO_COLOR") == "" && IsTerminal(w)
+}
+
+// IsTerminal reports whether w is a terminal that understands escape sequences.
+func IsTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && os.Getenv("TERM") != "dumb" && term.IsTerminal(int(f.Fd()))
+}
+
+// Err returns the first error of a write.
+func (p *Printer) Err() error { return p.err }
+
+// Columns returns how wide output may be: the width of the terminal, else
+// $COLUMNS, else 100. It is at least 60.
+func (p *Printer) Columns() int {
+	const usual, least = 100, 60
+	if f, ok := p.w.(*os.File); ok {
+		if n, _, err := term.GetSize(int(f.Fd())); err == nil && n > 0 {
+			return max(n, least)
+		}
+	}
+	if n, err := strconv.Atoi(os.Getenv("COLUMNS")); err == nil && n > 0 {
+		return max(n, least)
+	}
+	return usual
+}
+
+// Clear prepares for drawing a picture again. It clears a terminal; elsewhere it
+// separates the pictures by an empty line, except before the first one.
+func (p *Printer) Clear(first bool) {
+	switch {
+	case p.screen:
+		p.Printf("\x1b[H\x1b[2J\x1b[3J")
+	case !first:
+		p.Printf("\n")
+	}
+}
+
+// Printf writes formatted text.
+func (p *Printer) Printf(format string, args ...any) {
+	if p.err == nil {
+		_, p.err = fmt.Fprintf(p.w, format, args...)
+	}
+}
+
+// JSON writes m as one indented document.
+func (p *Printer) JSON(m proto.Message) {
+	p.protoJSON(m, func(out *bytes.Buffer, b []byte) error { return json.Indent(out, b, "", "  ") })
+}
+
+// JSONLine writes m as one document on one line.
+func (p *Printer) JSONLine(m proto.Message) { p.protoJSON(m, json.Compact) }
+
+// protoJSON writes m in the layout given. The layout of protojson itself varies
+// between builds on purpose.
+func (p *Printer) protoJSON(m proto.Message, layout func(out *bytes.Buffer, b []byte) error) {
+	var out bytes.Buffer
+	b, err := protojson.Marshal(m)
+	if err == nil {
+		err = layout(&out, b)
+	}
+	if err != nil {
+		p.err = err
+		return
+	}
+	p.Printf("%s\n", out.String())
+}
+
+// The colours and weights that Paint takes, as parameters of the SGR sequence.
+const (
+	Bold   = "1"
+	Dim    = "2"
+	Green  = "32"
+	Yellow = "33"
+	Red    = "31"
+	Cyan   = "36"
+	Violet = "35"
+)
+
+// Paint returns s in a colour, or s alone where the output has no colours.
+func (p *Printer) Paint(colour, s string) string {
+	if !p.colour || s == "" {
+		return s
+	}
+	return "\x1b[" + colour + "m" + s + "\x1b[0m"
+}
+
+// Table writes rows in columns below a header. The last column is not padded.
+// It writes the text empty where there are no rows.
+func (p *Printer) Table(empty string, header []string, rows [][]string) {
+	if len(rows) == 0 {
+		p.Printf("%s\n", empty)
+		return
+	}
+	widths := make([]int, len(header))
+	for _, row := range append([][]string{header}, rows...) {
+		for i, cell := range row {
+			widths[i] = max(widths[i], Width(cell))
+		}
+	}
+	line := func(row []string) string {
+		var b strings.Builder
+		for i, cell := range row {
+			b.WriteString(cell)
+			if i < len(row)-1 {
+				b.WriteString(strings.Repeat(" ", widths[i]-Width(cell)+2))
+			}
+		}
+		return strings.TrimRight(b.String(), " ")
+	}
+	p.Printf("%s\n", p.Paint(Bold, line(header)))
+	for _, row := range rows {
+		p.Printf("%s\n", line(row))
+	}
+}
+
+// Fields writes pairs of a name and a value, one pair a line, and omits the
+// pairs whose value is empty. Further lines of a value are indented below it.
+func (p *Printer) Fields(pairs ...string) {
+	widest := 0
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			widest = max(widest, Width(pairs[i]))
+		}
+	}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			indented := strings.ReplaceAll(strings.TrimRight(pairs[i+1], "\n"), "\n", "\n"+strings.Repeat(" ", widest+2))
+			p.Printf("%s%s  %s\n", p.Paint(Bold, pairs[i]), strings.Repeat(" ", widest-Width(pairs[i])), indented)
+		}
+	}
+}
+
+// Block writes text with an indent before each line: all its lines if full is
+// set, otherwise wrapped into at most maxLines lines.
+func (p *Printer) Block(indent, text string, full bool, maxLines int) {
+	text = strings.TrimRight(Printable(text), "\n")
+	if text == "" {
+		return
+	}
+	out := strings.Split(text, "\n")
+	if !full {
+		out = Wrap(text, p.Columns()-len(indent), maxLines)
+	}
+	for _, l := range out {
+		p.Printf("%s\n", strings.TrimRight(indent+l, " "))
+	}
+}
+
+// NextPage writes how to get the next page of a list, if there is one.
+func (p *Printer) NextPage(token string) {
+	if token != "" {
+		p.Printf("\nmore: --page-token %s\n", token)
+	}
+}

@@ -1,0 +1,180 @@
+// Package session holds what all commands of one invocation share: the server's
+// address, the credential, TLS, the form of the output and the request id.
+//
+// Owns: the flags --address, --token, --tls…, -o and --request-id.
+// Never does: know a command or a plane.
+// Reads: those flags, QUARTET_ADDRESS, QUARTET_TOKEN, QUARTET_TOKEN_FILE and QUARTET_TLS….
+// Emits: connections; responses as tables or JSON.
+package session
+
+import (
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	"quartet/pkg/certs"
+	"quartet/pkg/client"
+	"quartet/pkg/conf"
+	"quartet/pkg/id"
+	"quartet/services/cli/exit"
+	"quartet/services/cli/output"
+)
+
+// DefaultAddress is where `quartet dev` serves gRPC.
+const DefaultAddress = "127.0.0.1:7481"
+
+// The values of --output.
+const (
+	formTable = "table"
+	formJSON  = "json"
+)
+
+// Session is one invocation of the command line. Its fields are complete once
+// cobra has parsed the flags; a command is run at most once per session.
+type Session struct {
+	// RequestID names the mutation of this invocation. It is never empty in a
+	// command made by Mutation.
+	RequestID string
+	// Now returns the time from which ages are counted.
+	Now func() time.Time
+	// Credential, if set, is called before a connection is made. A token that it
+	// returns replaces --token; "" keeps that.
+	Credential func() (token string, err error)
+
+	address  string
+	token    string
+	output   string
+	tls      bool
+	tlsFiles certs.Files
+	settings *conf.Set
+}
+
+// New returns a session and declares its flags. now may be nil for the clock of
+// the machine.
+func New(flags *pflag.FlagSet, now func() time.Time) *Session {
+	s := &Session{Now: now, settings: conf.New(flags)}
+	if s.Now == nil {
+		s.Now = time.Now
+	}
+	s.settings.String(&s.address, "address", DefaultAddress, "The server's gRPC address, host:port ($QUARTET_ADDRESS)")
+	s.settings.Secret(&s.token, "token", "Credential ($QUARTET_TOKEN, or a file in $QUARTET_TOKEN_FILE)")
+	s.settings.Bool(&s.tls, "tls", false, "Connect with TLS; implied by each of the next three flags ($QUARTET_TLS)")
+	s.settings.String(&s.tlsFiles.CA, "tls-ca-file", "", "Certificates of the authorities that may sign the server's certificate (PEM); empty: the system's")
+	s.settings.String(&s.tlsFiles.Cert, "tls-cert-file", "", "Client certificate to present to the server (PEM)")
+	s.settings.String(&s.tlsFiles.Key, "tls-key-file", "", "Private key of the client certificate (PEM)")
+	flags.StringVarP(&s.output, "output", "o", formTable, "Form of the output: table or json")
+	return s
+}
+
+// Address returns the server's address.
+func (s *Session) Address() string { return s.address }
+
+// HasToken reports whether a credential is used.
+func (s *Session) HasToken() bool { return s.token != "" }
+
+// UsesTLS reports whether connections use TLS.
+func (s *Session) UsesTLS() bool { return s.tls || s.tlsFiles != (certs.Files{}) }
+
+// JSON reports whether the output is JSON instead of tables.
+func (s *Session) JSON() bool { return s.output == formJSON }
+
+// connect prepares the connection that the flags name. It does not wait for the
+// server.
+func (s *Session) connect() (*grpc.ClientConn, error) {
+	if err := s.settings.Load(""); err != nil {
+		return nil, exit.UsageError(err.Error())
+	}
+	if s.output != formTable && s.output != formJSON {
+		return nil, exit.UsageError("-o " + s.output + " is unknown; use table or json")
+	}
+	if s.Credential != nil {
+		token, err := s.Credential()
+		if err != nil {
+			return nil, err
+		}
+		if token != "" {
+			s.token = token
+		}
+	}
+	opts, err := s.tlsOptions()
+	if err != nil {
+		return nil, exit.UsageError(err.Error())
+	}
+	conn, err := client.Connect(s.address, append(opts, client.WithToken(s.token))...)
+	if err != nil {
+		return nil, exit.UsageError("--address " + s.address + ": " + err.Error())
+	}
+	return conn, nil
+}
+
+// tlsOptions returns the options for a connection with TLS, and none for one in
+// plain text.
+func (s *Session) tlsOptions() ([]client.Option, error) {
+	if !s.UsesTLS() {
+		return nil, nil
+	}
+	store, err := certs.Open(s.tlsFiles, nil)
+	if err != nil {
+		return nil, err
+	}
+	// The store reads the files again when they change, for workers and runners
+	// that run for months.
+	return []client.Option{client.WithGRPC(grpc.WithTransportCredentials(store.Transport()))}, nil
+}
+
+// Connected returns a RunE that connects to the server and calls do. The
+// connection is closed when do returns.
+func (s *Session) Connected(do func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		conn, err := s.connect()
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		return do(cmd, conn, args)
+	}
+}
+
+// Mutation gives a command the flag --request-id. If it is not set, Mutation
+// generates an id, so that the error message for an unknown outcome can name it.
+func (s *Session) Mutation(cmd *cobra.Command) *cobra.Command {
+	cmd.Flags().StringVar(&s.RequestID, "request-id", "", "Id of this request; repeating a request with its id returns the first outcome (default: a new id)")
+	run := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if s.RequestID == "" {
+			s.RequestID = id.New().New("cli_")
+		}
+		return run(cmd, args)
+	}
+	return cmd
+}
+
+// Show writes a response to stdout: as JSON, or as table writes it.
+func (s *Session) Show(cmd *cobra.Command, m proto.Message, table func(p *output.Printer)) error {
+	p := output.New(cmd.OutOrStdout())
+	if s.JSON() {
+		p.JSON(m)
+	} else {
+		table(p)
+	}
+	return p.Err()
+}
+
+// WithTimeout returns the command's context, which ends after d unless d is 0.
+// The context has no deadline: gRPC would send it to the server, which might then
+// end a stream first, as an error.
+func WithTimeout(cmd *cobra.Command, d time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(cmd.Context())
+	if d <= 0 {
+		return ctx, cancel
+	}
+	timer := time.AfterFunc(d, cancel)
+	return ctx, func() {
+		timer.Stop()
+		cancel()
+	}
+}

@@ -1,0 +1,55 @@
+package session
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
+
+	"quartet/services/cli/output"
+)
+
+// ConnectedWithNotice is Connected for a command that waits until the server is
+// reachable. It says so once on stderr; otherwise somebody who forgot to start a
+// server would look at a silent command, and a coding agent's log would be empty.
+// It also says when the connection was made, and nothing after that.
+func (s *Session) ConnectedWithNotice(do func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error) func(*cobra.Command, []string) error {
+	return s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
+		ctx, cancel := context.WithCancel(cmd.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			s.reportUntilReady(ctx, cmd, conn)
+		}()
+		defer func() {
+			cancel()
+			<-ended
+		}()
+		return do(cmd, conn, args)
+	})
+}
+
+// reportUntilReady reports that the server is unreachable until the connection is
+// ready for the first time, or ctx ends.
+func (s *Session) reportUntilReady(ctx context.Context, cmd *cobra.Command, conn *grpc.ClientConn) {
+	reported := false
+	for {
+		state := conn.GetState()
+		switch {
+		case state == connectivity.Idle:
+			conn.Connect()
+		case state == connectivity.TransientFailure && !reported:
+			reported = true
+			cmd.PrintErrf("quartet: no server answers at %s; waiting for it. Start one with: quartet dev. Another address: --address or $QUARTET_ADDRESS\n", output.Printable(s.address))
+		case state == connectivity.Ready && reported:
+			cmd.PrintErrf("quartet: connected\n")
+			return
+		case state == connectivity.Ready, state == connectivity.Shutdown:
+			return
+		}
+		if !conn.WaitForStateChange(ctx, state) {
+			return
+		}
+	}
+}

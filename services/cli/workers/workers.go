@@ -1,0 +1,200 @@
+package workers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+
+	"quartet/pkg/client"
+	"quartet/pkg/id"
+	"quartet/pkg/proctree"
+	"quartet/services/cli/exit"
+	"quartet/services/cli/input"
+	"quartet/services/cli/output"
+	"quartet/services/cli/session"
+)
+
+// Options are what `quartet worker --root` passes to the worker.
+type Options struct {
+	// ID is the name that the worker keeps across restarts.
+	ID string
+	// Roots are the directories in which commands may run; the first is the default.
+	Roots []string
+	// StateDir holds the lock that keeps two workers of one host from using one
+	// ID; empty: the system's temporary directory.
+	StateDir string
+	Pools    []string
+	Labels   map[string]string
+	// Capacity is how many commands run at once.
+	Capacity int
+	// MaxMemory in bytes and MaxProcesses limit every command; 0: no limit.
+	MaxMemory    int64
+	MaxProcesses int
+	// Guard is the command line of a guard process; empty: none.
+	Guard []string
+	// Report prints a line for people.
+	Report func(line string)
+}
+
+// Execute runs commands of agents until ctx ends, as a client of the server behind conn.
+type Execute func(ctx context.Context, conn grpc.ClientConnInterface, o Options) error
+
+// flags holds the values of the flags of `quartet worker`.
+type flags struct {
+	steps    client.StepOptions
+	commands Options
+	handler  string
+	capacity int
+	memory   int64 // MiB
+}
+
+// Command returns `quartet worker`. guard is the command line of a guard process.
+func Command(s *session.Session, execute Execute, guard []string) *cobra.Command {
+	var o flags
+	cmd := &cobra.Command{
+		Use: "worker (--root DIR... | --pool POOL... --handler COMMAND)", Short: "Execute commands, or steps of boards", Args: input.None,
+		Long: `Execute what the server assigns to this worker, until ^C.
+
+With --root: commands of agents (quartet task exec) in these directories and below,
+of the pool "default" unless --pool names others. A command may require labels; only
+workers with these labels execute it.
+
+With --handler: steps of boards. For each step that a board dispatches to a pool,
+COMMAND is run (by sh -c). The step is written to its stdin as JSON:
+
+  {"run": …, "step": {"step_id": …, "title": …, "summary": …}, "dependencies": [{"step_id": …, "result_summary": …}]}
+
+and its parts are in $QUARTET_SESSION_ID, $QUARTET_BOARD_ID, $QUARTET_RUN_ID,
+$QUARTET_STEP_ID, $QUARTET_STEP_TITLE and $QUARTET_STEP_SUMMARY.
+
+Exit code 0 completes the step; the last 16 KiB of stdout are its result. Another
+exit code fails it, with the end of stderr as the reason. If the last line of stdout
+is a JSON object, it can set more:
+
+  {"summary": "12 packages", "artifacts": ["report.html"], "status": "blocked", "reason": "needs a key"}
+
+A command or handler that is stopped gets SIGTERM, and SIGKILL 5 s later, with all
+processes that it started. None of them outlives this worker, even if the worker is
+killed.`,
+		Example: `  quartet worker --root ~/src --label os=linux --capacity 8
+  quartet worker --root /srv/gpu --pool gpu --max-memory-mib 8192
+  quartet worker --pool go --handler ./run-step --capacity 4
+  quartet worker --pool go,slow --handler 'go test "$QUARTET_STEP_TITLE"'`,
+	}
+	fl := cmd.Flags()
+	fl.StringSliceVar(&o.commands.Roots, "root", nil, "Execute commands in this directory and below; may be repeated")
+	fl.StringVar(&o.handler, "handler", "", "Execute steps of boards with this shell command")
+	fl.StringSliceVar(&o.steps.Pools, "pool", nil, "The pool to join (required with --handler); may be repeated")
+	fl.IntVar(&o.capacity, "capacity", 0, "How many commands or steps run at once (default 4 commands, 1 step)")
+	fl.StringVar(&o.steps.ID, "id", "", "The worker's name, the same after each restart (default: the host's name and a random suffix)")
+	fl.StringToStringVar(&o.steps.Labels, "label", nil, "A label, such as os=linux; may be repeated")
+	fl.StringVar(&o.commands.StateDir, "state-dir", "", "Directory of this worker's lock file (default: the system's temporary directory)")
+	fl.Int64Var(&o.memory, "max-memory-mib", 0, "Maximum memory of one command in MiB; 0: no limit")
+	fl.IntVar(&o.commands.MaxProcesses, "max-processes", 0, "Maximum number of processes of one command; 0: no limit")
+	cmd.RunE = s.ConnectedWithNotice(func(cmd *cobra.Command, conn *grpc.ClientConn, _ []string) error {
+		if !cmd.Flags().Changed("capacity") {
+			o.capacity = 1
+			if len(o.commands.Roots) > 0 {
+				o.capacity = 4
+			}
+		}
+		if err := o.check(); err != nil {
+			return err
+		}
+		if o.steps.ID == "" {
+			o.steps.ID = generateName()
+		}
+		o.steps.Capacity, o.commands.Guard = o.capacity, guard
+		if len(o.commands.Roots) > 0 {
+			return executeCommands(cmd, conn, execute, o)
+		}
+		return executeSteps(cmd, conn, o)
+	})
+	return cmd
+}
+
+// check refuses combinations and values of flags that make no sense.
+func (o *flags) check() error {
+	steps := strings.TrimSpace(o.handler) != ""
+	switch {
+	case steps && len(o.commands.Roots) > 0:
+		return exit.UsageError("give --root for commands or --handler for steps; a process executes one of both")
+	case !steps && len(o.commands.Roots) == 0 && len(o.steps.Pools) == 0:
+		return exit.UsageError("give --root DIR to execute commands, or --pool and --handler to execute steps of boards")
+	case !steps && len(o.commands.Roots) == 0:
+		return exit.UsageError("--handler is missing; or --root DIR, to execute the commands of that pool")
+	case steps && len(o.steps.Pools) == 0:
+		return exit.UsageError("--pool is missing")
+	case steps && (o.memory != 0 || o.commands.MaxProcesses != 0):
+		return exit.UsageError("--max-memory-mib and --max-processes are for commands, with --root")
+	case o.capacity < 1 || o.capacity > 10_000:
+		return exit.UsageError(fmt.Sprintf("--capacity %d: must be 1 to 10000", o.capacity))
+	case o.memory < 0 || o.memory > 1<<24:
+		return exit.UsageError(fmt.Sprintf("--max-memory-mib %d: must be 1 to %d, or 0 for no limit", o.memory, 1<<24))
+	case o.commands.MaxProcesses < 0:
+		return exit.UsageError(fmt.Sprintf("--max-processes %d: must be at least 1, or 0 for no limit", o.commands.MaxProcesses))
+	}
+	return nil
+}
+
+// executeCommands runs the worker for commands of agents.
+func executeCommands(cmd *cobra.Command, conn *grpc.ClientConn, execute Execute, f flags) error {
+	if execute == nil {
+		return errors.New("this binary has no worker")
+	}
+	p := output.New(cmd.ErrOrStderr())
+	o := f.commands
+	o.ID, o.Pools, o.Labels, o.Capacity = f.steps.ID, f.steps.Pools, f.steps.Labels, f.capacity
+	o.MaxMemory = f.memory << 20
+	o.Report = func(line string) { p.Printf("%s\n", output.Printable(line)) }
+	return execute(cmd.Context(), conn, o)
+}
+
+// generateName returns a worker's name: the characters of the host's name that
+// are allowed, and a random suffix, because two workers of one host must not have
+// the same name.
+func generateName() string {
+	host, _ := os.Hostname()
+	host = strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '-' {
+			return r
+		}
+		return -1
+	}, strings.ToLower(host))
+	random := id.New().New("w_")
+	return strings.Trim("worker-"+host, "-") + "-" + random[len(random)-8:]
+}
+
+// guardVerb is the hidden command that runs a guard process.
+const guardVerb = "guard-processes"
+
+// GuardCommand returns the command line that starts the binary of this process as
+// a guard. It is nil where the path of the binary is unknown.
+func GuardCommand() []string {
+	if runtime.GOOS == "linux" {
+		return []string{"/proc/self/exe", guardVerb} // valid even if the file was replaced by a newer one
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		return nil
+	}
+	return []string{exe, guardVerb}
+}
+
+// GuardProcessesCommand returns the hidden command that a worker starts as its
+// guard. It waits until the worker ends and then ends the processes left behind.
+func GuardProcessesCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: guardVerb + " MARK", Hidden: true, Args: input.Exactly("MARK"), Short: "End the processes that a killed worker leaves behind",
+		Example: "  quartet " + guardVerb + " 1202763838112399360    # started by a worker, with a pipe as stdin",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return proctree.Guard(context.WithoutCancel(cmd.Context()), cmd.InOrStdin(), args[0])
+		},
+	}
+}
