@@ -25,7 +25,7 @@ type Op[S State, R any] struct {
 	// command is refused with NOT_FOUND, and Decide does not run.
 	Recall bool
 	// Sequel marks what OnApply announces.
-	Sequel bool
+	FollowUp bool
 	// Args is hashed, without its field request_id, to tell a repeated request
 	// from another one under the same id. Used only with RequestID.
 	Args proto.Message
@@ -46,7 +46,7 @@ const (
 	stageQueued int32 = iota
 	stageTaken
 	stageWithdrawn
-	stageSettled // decided, without effect: it only waits for the state it saw
+	stageDecided // decided, without effect: it only waits for the state it saw
 )
 
 // command is an Op with its types erased.
@@ -55,15 +55,15 @@ type command[S State] struct {
 	decide  func(s S, env Env) ([]*Event, error)
 	consume *consumption[S]
 
-	method    string
-	actor     Actor
-	agentID   string
-	requestID string
-	given     bool // requestID is the caller's
-	recalling bool // and nothing but its first answer is wanted
-	sequel    bool // Op.Sequel
-	argsHash  uint64
-	key       memoryKey
+	method     string
+	actor      Actor
+	agentID    string
+	requestID  string
+	explicitID bool // requestID is the caller's
+	recallOnly bool // and nothing but its first answer is wanted
+	followUp   bool // Op.Sequel
+	argsHash   uint64
+	key        memoryKey
 	// traceparent is what the events are part of; "" where nothing is traced.
 	traceparent string
 
@@ -97,11 +97,11 @@ type recallAt struct {
 func Do[S State, R any](ctx context.Context, p *Partition[S], op Op[S, R]) (R, Result, error) {
 	var zero, reply R
 	c := &command[S]{
-		method:  op.Method,
-		actor:   op.Actor,
-		agentID: op.AgentID,
-		sequel:  op.Sequel,
-		done:    make(chan struct{}),
+		method:   op.Method,
+		actor:    op.Actor,
+		agentID:  op.AgentID,
+		followUp: op.FollowUp,
+		done:     make(chan struct{}),
 	}
 	c.decide = func(s S, env Env) ([]*Event, error) {
 		d, err := op.Decide(s, env)
@@ -116,13 +116,13 @@ func Do[S State, R any](ctx context.Context, p *Partition[S], op Op[S, R]) (R, R
 		if err != nil {
 			return zero, Result{}, internal(err)
 		}
-		c.given, c.recalling, c.requestID, c.argsHash = true, op.Recall, op.RequestID, h
+		c.explicitID, c.recallOnly, c.requestID, c.argsHash = true, op.Recall, op.RequestID, h
 		c.key = keyOf(cmp.Or(op.Actor.Namespace, noNamespace), op.Actor.Principal, op.Method, op.RequestID)
 	}
 	if p.cfg.Tracer.On() {
 		var span trace.Span
-		ctx, span = p.traced(ctx, c)
-		defer func() { p.told(span, c) }()
+		ctx, span = p.startSpan(ctx, c)
+		defer func() { p.endSpan(span, c) }()
 	}
 	if err := p.run(ctx, c); err != nil {
 		return zero, Result{}, err
@@ -130,7 +130,7 @@ func Do[S State, R any](ctx context.Context, p *Partition[S], op Op[S, R]) (R, R
 	res := Result{Replayed: c.replayed, Seq: c.seq}
 	if len(c.events) == 0 && c.recall == nil && !p.held() {
 		// It stored nothing, so the log did not say whose the partition is.
-		return zero, Result{}, lapsed()
+		return zero, Result{}, leaseLost()
 	}
 	if c.err != nil {
 		return zero, Result{}, c.err
@@ -173,7 +173,7 @@ func (p *Partition[S]) run(ctx context.Context, c *command[S]) error {
 		return nil
 	default:
 	}
-	if c.stage.CompareAndSwap(stageQueued, stageWithdrawn) || c.stage.CompareAndSwap(stageSettled, stageWithdrawn) {
+	if c.stage.CompareAndSwap(stageQueued, stageWithdrawn) || c.stage.CompareAndSwap(stageDecided, stageWithdrawn) {
 		return unavailable(outcomeNone, "the deadline passed before the journal took the request", ctx.Err())
 	}
 	return unavailable(outcomeUnknown, "the deadline passed while the journal was writing; repeat with the same request_id to learn what happened", ctx.Err())
@@ -186,12 +186,12 @@ func (p *Partition[S]) run(ctx context.Context, c *command[S]) error {
 func View[S State, R any](ctx context.Context, p *Partition[S], read func(s S) (R, error)) (R, uint64, error) {
 	var zero R
 	for {
-		out, seq, fate, err := look(p, read)
-		if fate != nil && (fate.hidden || ctx.Value(aheadKey{}) != any(p)) {
-			if err := fate.wait(ctx, p.cfg.ViewPatience); err != nil {
+		out, seq, result, err := readState(p, read)
+		if result != nil && (result.hidden || ctx.Value(aheadKey{}) != any(p)) {
+			if err := result.wait(ctx, p.cfg.ViewPatience); err != nil {
 				return zero, 0, err
 			}
-			if fate.lost {
+			if result.lost {
 				continue
 			}
 		}
@@ -199,7 +199,7 @@ func View[S State, R any](ctx context.Context, p *Partition[S], read func(s S) (
 			return zero, 0, unavailable(outcomeNone, "the partition is not held here any more", *p.failed.Load())
 		}
 		if !p.held() {
-			return zero, 0, lapsed()
+			return zero, 0, leaseLost()
 		}
 		if err != nil {
 			return zero, 0, err
@@ -219,24 +219,24 @@ func Ahead[S State](ctx context.Context, p *Partition[S]) context.Context {
 }
 
 // look reads under the lock, which is given back even if read panics.
-func look[S State, R any](p *Partition[S], read func(s S) (R, error)) (out R, seq uint64, f *fate, err error) {
+func readState[S State, R any](p *Partition[S], read func(s S) (R, error)) (out R, seq uint64, f *commitResult, err error) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	out, err = read(p.core.state)
-	return out, p.core.applied, p.newest, err
+	return out, p.core.applied, p.uncommitted, err
 }
 
 // fate is what becomes of a frame. done is closed once it is known.
-type fate struct {
+type commitResult struct {
 	done   chan struct{}
 	lost   bool // read after done: the state that held the frame is gone
 	hidden bool // nobody may see the state, not even ahead
 }
 
-func newFate() *fate { return &fate{done: make(chan struct{})} }
+func newCommitResult() *commitResult { return &commitResult{done: make(chan struct{})} }
 
 // wait returns once it is known what became of the frame.
-func (f *fate) wait(ctx context.Context, most time.Duration) error {
+func (f *commitResult) wait(ctx context.Context, most time.Duration) error {
 	patience := time.NewTimer(most)
 	defer patience.Stop()
 	select {
@@ -249,9 +249,9 @@ func (f *fate) wait(ctx context.Context, most time.Duration) error {
 	}
 }
 
-func (f *fate) settle(lost bool) {
-	f.lost = lost
-	close(f.done)
+func (r *commitResult) resolve(lost bool) {
+	r.lost = lost
+	close(r.done)
 }
 
 // micros is the resolution of every time in the journal.

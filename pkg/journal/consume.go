@@ -66,10 +66,10 @@ const (
 	// markEvery frames without effect the position is written down. Frames of
 	// nothing but journal-level events do not count: two planes that consume
 	// each other would answer each mark with a mark.
-	markEvery = 1000
+	positionWriteInterval = 1000
 	// passEvery frames without anything to react to the loop hears how far it
 	// is. Waking it for each would make a plane that follows a busy one busy.
-	passEvery     = 64
+	wakeInterval  = 64
 	consumeMethod = "consume"
 )
 
@@ -77,12 +77,12 @@ const (
 type consumption[S State] struct {
 	key     sourceKey
 	seq     uint64
-	events  []heard
+	events  []sourceEvent
 	foreign int // frames up to this one with events of the plane, of interest or not
 	react   func(s S, env Env, ev *Event) ([]*Event, error)
 }
 
-type heard struct {
+type sourceEvent struct {
 	line int
 	ev   *Event
 }
@@ -113,10 +113,10 @@ func Consume[S State](ctx context.Context, p *Partition[S], r Reaction[S]) error
 			if seq < next {
 				return nil
 			}
-			in := p.hear(r, interest, key, seq, lines)
+			in := p.parseSourceFrame(r, interest, key, seq, lines)
 			passed++
 			foreign += in.foreign
-			if len(in.events) == 0 && passed < passEvery {
+			if len(in.events) == 0 && passed < wakeInterval {
 				next = seq + 1
 				return nil
 			}
@@ -158,7 +158,7 @@ func Consume[S State](ctx context.Context, p *Partition[S], r Reaction[S]) error
 
 // hear parses what is of interest, outside the loop. A line that cannot be
 // read is logged and passed: it would not become readable by waiting.
-func (p *Partition[S]) hear(r Reaction[S], interest map[string]struct{}, key sourceKey, seq uint64, lines []Line) *consumption[S] {
+func (p *Partition[S]) parseSourceFrame(r Reaction[S], interest map[string]struct{}, key sourceKey, seq uint64, lines []Line) *consumption[S] {
 	in := &consumption[S]{key: key, seq: seq, react: r.React}
 	for i, line := range lines {
 		t, _ := line.Type()
@@ -171,7 +171,7 @@ func (p *Partition[S]) hear(r Reaction[S], interest map[string]struct{}, key sou
 		ev, err := line.Read(r.Registry)
 		if err == nil {
 			if r.Matters == nil || r.Matters(ev) {
-				in.events = append(in.events, heard{i, ev})
+				in.events = append(in.events, sourceEvent{i, ev})
 			}
 			continue
 		}
@@ -191,7 +191,7 @@ func (p *Partition[S]) executeConsume(c *command[S]) {
 	p.mu.Unlock()
 	start := 0
 	if in.seq < pos.seq || in.seq == pos.seq && pos.line == 0 {
-		p.settled(c)
+		p.finishWithoutEvents(c)
 		return
 	}
 	if in.seq == pos.seq {
@@ -200,8 +200,8 @@ func (p *Partition[S]) executeConsume(c *command[S]) {
 	f := p.frameFor(0, 1)
 	base := len(f.Body)
 	mark := func(line int) {
-		p.mark(c, f, in.key, in.seq, line)
-		p.markHeard(c, f)
+		p.writePosition(c, f, in.key, in.seq, line)
+		p.writePositions(c, f)
 		f.cmds = append(f.cmds, c)
 		c.stored, c.seq = true, p.core.applied
 	}
@@ -233,26 +233,26 @@ func (p *Partition[S]) executeConsume(c *command[S]) {
 		// Nothing to write but, now and then, the position: in memory it moves
 		// at once, and after a restart these frames are read again.
 		pos.seq, pos.line = in.seq, 0
-		pos.unmarked += in.foreign
-		pos.heard = pos.heard || len(in.events) > 0
+		pos.framesSinceWrite += in.foreign
+		pos.needsWrite = pos.needsWrite || len(in.events) > 0
 	}
-	if effects || pos.unmarked >= markEvery {
+	if effects || pos.framesSinceWrite >= positionWriteInterval {
 		mark(0)
 		return
 	}
 	p.dropEmpty(f)
-	p.settled(c)
+	p.finishWithoutEvents(c)
 }
 
 // reaction asks the rule and encodes what it says. Every refusal ends here.
-func (p *Partition[S]) reaction(c *command[S], h heard) ([]*Event, []byte) {
+func (p *Partition[S]) reaction(c *command[S], h sourceEvent) ([]*Event, []byte) {
 	now := micros(p.cfg.Now())
 	c.actor = Actor{Namespace: h.ev.Namespace, Principal: "quartet", Role: "service"}
 	c.agentID = h.ev.AgentID
 	c.decide = func(s S, env Env) ([]*Event, error) { return c.consume.react(s, env, h.ev) }
 	var span trace.Span
 	if c.traceparent = ""; p.cfg.Tracer.On() && h.ev.Traceparent != "" {
-		span = p.reacting(c, h.ev)
+		span = p.startReactionSpan(c, h.ev)
 	}
 	events, err := p.decide(c, Env{Now: now, Actor: c.actor, NewID: p.cfg.NewID, Traceparent: c.traceparent})
 	if err == nil && len(events) > 0 {
@@ -280,16 +280,16 @@ func (p *Partition[S]) reaction(c *command[S], h heard) ([]*Event, []byte) {
 // heard whose events led to nothing. Without it they would be heard again after a
 // restart, in a state that came later: an operator's message would end a wait that
 // was made after it (SPEC P6).
-func (p *Partition[S]) markHeard(c *command[S], f *pending[S]) {
+func (p *Partition[S]) writePositions(c *command[S], f *pending[S]) {
 	for key, pos := range p.core.positions {
-		if pos.heard {
-			p.mark(c, f, key, pos.seq, 0)
+		if pos.needsWrite {
+			p.writePosition(c, f, key, pos.seq, 0)
 		}
 	}
 }
 
 // mark writes a source_consumed into f.
-func (p *Partition[S]) mark(c *command[S], f *pending[S], key sourceKey, seq uint64, line int) {
+func (p *Partition[S]) writePosition(c *command[S], f *pending[S], key sourceKey, seq uint64, line int) {
 	ev := &Event{
 		WalSeq: p.core.applied + 1, ID: p.cfg.NewID("evt_"), Type: TypeSourceConsumed, Plane: p.cfg.Plane,
 		Principal: "quartet", Role: "service", Payload: consumedEvent(key, seq, line), CreatedAt: micros(p.cfg.Now()),

@@ -21,7 +21,7 @@ type core[S State] struct {
 	positions  map[sourceKey]*position
 	// found holds, after a reload, the commands that the log turned out to
 	// contain, by the request id the loop gave them.
-	found map[string]remembered
+	recovered map[string]remembered
 	// damaged is told of lines that could not be read and were contained.
 	damaged func(Damage)
 }
@@ -33,13 +33,13 @@ type sourceKey struct {
 
 // position is how far another partition's journal was consumed.
 type position struct {
-	seq      uint64 // frame
-	line     int    // lines of it that were consumed; 0: all
-	unmarked int    // frames with foreign events passed since the last mark
+	seq              uint64 // frame
+	line             int    // lines of it that were consumed; 0: all
+	framesSinceWrite int    // frames with foreign events passed since the last mark
 	// heard: since the last mark there were events that led to nothing. What is
 	// written next must not come before them at a replay: they would be heard
 	// again, by a state in which they may lead to something.
-	heard bool
+	needsWrite bool
 }
 
 func newCore[S State](cfg *Config[S]) *core[S] {
@@ -47,7 +47,7 @@ func newCore[S State](cfg *Config[S]) *core[S] {
 		state:     cfg.New(),
 		memory:    newMemory(cfg.RequestMemory),
 		positions: make(map[sourceKey]*position),
-		found:     make(map[string]remembered),
+		recovered: make(map[string]remembered),
 		damaged: func(d Damage) {
 			cfg.Logger.Error("journal: a damaged record; what it was about cannot be used", zap.String("plane", cfg.Plane), zap.Uint64("frame", d.Frame),
 				zap.Uint64("wal_seq", d.WalSeq), zap.Error(d.Cause))
@@ -71,7 +71,7 @@ func (e *replayError) Error() string { return e.cause.Error() }
 func (e *replayError) Unwrap() error { return e.cause }
 
 // replay takes over one frame of the log.
-func (c *core[S]) replay(reg *Registry, seq uint64, f Frame, mine map[string]struct{}) error {
+func (c *core[S]) replay(reg *Registry, seq uint64, f Frame, awaiting map[string]struct{}) error {
 	c.tail = seq
 	if len(f.Body) == 0 {
 		return nil
@@ -87,7 +87,7 @@ func (c *core[S]) replay(reg *Registry, seq uint64, f Frame, mine map[string]str
 			ev, err = raw.Decode(reg)
 		}
 		if err != nil {
-			if err := c.contain(Damage{Frame: seq, WalSeq: c.applied + 1, Line: line, Cause: err}); err != nil {
+			if err := c.quarantine(Damage{Frame: seq, WalSeq: c.applied + 1, Line: line, Cause: err}); err != nil {
 				return &replayError{err}
 			}
 			continue
@@ -95,7 +95,7 @@ func (c *core[S]) replay(reg *Registry, seq uint64, f Frame, mine map[string]str
 		if err := c.apply(ev); err != nil {
 			return &replayError{fmt.Errorf("frame %d: apply %s, wal_seq %d: %w", seq, ev.Type, ev.WalSeq, err)}
 		}
-		c.recollect(ev, mine)
+		c.restoreRequest(ev, awaiting)
 	}
 	return nil
 }
@@ -132,25 +132,25 @@ func (c *core[S]) applyInternal(ev *Event) error {
 	}
 	k := sourceKey{s.GetFields()["plane"].GetStringValue(), int(number("partition"))}
 	pos := c.position(k)
-	pos.seq, pos.line, pos.unmarked, pos.heard = number("sequence"), int(number("line")), 0, false
+	pos.seq, pos.line, pos.framesSinceWrite, pos.needsWrite = number("sequence"), int(number("line")), 0, false
 	return nil
 }
 
 // recollect rebuilds the request memory from an envelope (SPEC X2: across
 // restarts). The events of a command stand together in one frame.
-func (c *core[S]) recollect(ev *Event, mine map[string]struct{}) {
+func (c *core[S]) restoreRequest(ev *Event, awaiting map[string]struct{}) {
 	if ev.RequestID == "" {
 		return
 	}
 	args, given := parseHash(ev.RequestHash)
 	if !given {
-		if _, ok := mine[ev.RequestID]; ok {
-			r := c.found[ev.RequestID]
+		if _, ok := awaiting[ev.RequestID]; ok {
+			r := c.recovered[ev.RequestID]
 			if r.count == 0 {
 				r.first = ev.WalSeq
 			}
 			r.count++
-			c.found[ev.RequestID] = r
+			c.recovered[ev.RequestID] = r
 		}
 		return
 	}

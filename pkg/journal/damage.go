@@ -17,8 +17,8 @@ type Damage struct {
 // makes what the line was about unusable, and nothing else. An error says that it
 // cannot tell what that is; the partition then stands still. It is as pure as
 // Apply: the same damage in the same log gives the same state.
-type Container interface {
-	Contain(d Damage) error
+type Quarantiner interface {
+	Quarantine(d Damage) error
 }
 
 // Field looks for a text field of the envelope in what is left of the line. It
@@ -43,13 +43,13 @@ func (d Damage) Field(name string) (string, bool) {
 }
 
 // contain goes on behind a line that cannot be read, if the plane can.
-func (c *core[S]) contain(d Damage) error {
+func (c *core[S]) quarantine(d Damage) error {
 	cause := fmt.Errorf("frame %d, wal_seq %d cannot be read: %w", d.Frame, d.WalSeq, d.Cause)
-	plane, can := any(c.state).(Container)
+	plane, can := any(c.state).(Quarantiner)
 	if !can {
 		return cause
 	}
-	if err := plane.Contain(d); err != nil {
+	if err := plane.Quarantine(d); err != nil {
 		return fmt.Errorf("%w, and what it is about cannot be told: %w", cause, err)
 	}
 	c.applied = d.WalSeq

@@ -16,26 +16,26 @@ func (p *Partition[S]) execute(c *command[S]) {
 		p.executeConsume(c)
 		return
 	}
-	if c.sequel {
-		p.arrived()
+	if c.followUp {
+		p.followUpArrived()
 	}
 	now := micros(p.cfg.Now())
-	if c.given {
+	if c.explicitID {
 		if r, ok := p.core.memory.lookup(c.key, now); ok {
-			p.repeat(c, r)
+			p.answerRepeated(c, r)
 			return
 		}
-		if c.recalling {
-			c.err = unheardOf(c.requestID)
-			p.settled(c)
+		if c.recallOnly {
+			c.err = unknownRequest(c.requestID)
+			p.finishWithoutEvents(c)
 			return
 		}
 	} else if c.requestID == "" {
 		p.loop.count++
 		c.requestID = p.loop.prefix + strconv.FormatUint(p.loop.count, 36)
-	} else if r, ok := p.core.found[c.requestID]; ok {
+	} else if r, ok := p.core.recovered[c.requestID]; ok {
 		c.argsHash = r.args
-		p.repeat(c, r)
+		p.answerRepeated(c, r)
 		return
 	}
 	events, err := p.decide(c, Env{Now: now, Actor: c.actor, NewID: p.cfg.NewID, Traceparent: c.traceparent})
@@ -44,13 +44,13 @@ func (p *Partition[S]) execute(c *command[S]) {
 	}
 	if err != nil || len(events) == 0 {
 		c.err = err
-		p.settled(c)
+		p.finishWithoutEvents(c)
 		return
 	}
 	body, err := p.encode(p.loop.scratch[:0], events)
 	if err != nil {
 		c.err = err
-		p.settled(c)
+		p.finishWithoutEvents(c)
 		return
 	}
 	p.loop.scratch = body[:0]
@@ -58,13 +58,13 @@ func (p *Partition[S]) execute(c *command[S]) {
 	if err := p.commit(c, f, events, body); err != nil {
 		c.err = err
 		p.dropEmpty(f)
-		p.settled(c)
+		p.finishWithoutEvents(c)
 		return
 	}
 	f.cmds = append(f.cmds, c)
 	c.events, c.stored, c.seq = events, true, events[len(events)-1].WalSeq
-	p.markHeard(c, f)
-	if c.given {
+	p.writePositions(c, f)
+	if c.explicitID {
 		p.core.memory.add(c.key, remembered{first: events[0].WalSeq, args: c.argsHash, count: uint32(len(events)), unix: unix32(now)})
 	}
 }
@@ -79,14 +79,14 @@ func (p *Partition[S]) decide(c *command[S], env Env) (events []*Event, err erro
 }
 
 // settled is conclude for a command that stores nothing.
-func (p *Partition[S]) settled(c *command[S]) {
+func (p *Partition[S]) finishWithoutEvents(c *command[S]) {
 	c.seq = p.core.applied
-	c.stage.CompareAndSwap(stageTaken, stageSettled)
-	p.conclude(c)
+	c.stage.CompareAndSwap(stageTaken, stageDecided)
+	p.completeWhenDurable(c)
 }
 
 // conclude answers a command when the state it saw is durable.
-func (p *Partition[S]) conclude(c *command[S]) {
+func (p *Partition[S]) completeWhenDurable(c *command[S]) {
 	l := &p.loop
 	if k := len(l.frames); k > 0 {
 		l.frames[k-1].cmds = append(l.frames[k-1].cmds, c)
@@ -96,13 +96,13 @@ func (p *Partition[S]) conclude(c *command[S]) {
 }
 
 // repeat answers a request whose first answer is known.
-func (p *Partition[S]) repeat(c *command[S], r remembered) {
+func (p *Partition[S]) answerRepeated(c *command[S], r remembered) {
 	switch {
-	case c.given && r.args != c.argsHash:
+	case c.explicitID && r.args != c.argsHash:
 		c.err = reused(c.requestID)
 	default:
 		c.replayed = !c.ran
-		if !p.recent(c, r) {
+		if !p.uncommittedEvents(c, r) {
 			seq, ok := frameOf(p.core.frames, r.first)
 			if !ok {
 				c.err = internal(fmt.Errorf("no frame holds wal_seq %d", r.first))
@@ -112,11 +112,11 @@ func (p *Partition[S]) repeat(c *command[S], r remembered) {
 		}
 	}
 	c.seq = r.first + uint64(r.count) - 1
-	p.conclude(c)
+	p.completeWhenDurable(c)
 }
 
 // recent finds the events among the frames that are not durable yet.
-func (p *Partition[S]) recent(c *command[S], r remembered) bool {
+func (p *Partition[S]) uncommittedEvents(c *command[S], r remembered) bool {
 	for _, f := range p.loop.frames {
 		if n := uint64(len(f.events)); r.first >= f.first && r.first < f.first+n {
 			at := r.first - f.first
@@ -154,9 +154,9 @@ func (p *Partition[S]) commit(c *command[S], f *pending[S], events []*Event, bod
 	p.mu.Lock()
 	for _, ev := range events {
 		if err := p.core.apply(ev); err != nil {
-			p.loop.doom = newFate()
-			p.loop.doom.hidden = true
-			p.newest = p.loop.doom
+			p.loop.pendingReload = newCommitResult()
+			p.loop.pendingReload.hidden = true
+			p.uncommitted = p.loop.pendingReload
 			p.core.applied = events[0].WalSeq - 1
 			p.mu.Unlock()
 			p.cfg.Logger.Error("journal: Apply refused what Decide emitted",
@@ -164,14 +164,14 @@ func (p *Partition[S]) commit(c *command[S], f *pending[S], events []*Event, bod
 			return internal(fmt.Errorf("apply %s: %w", ev.Type, err))
 		}
 	}
-	if p.loop.doom == nil { // else the state stays out of sight
-		p.newest = f.fate
+	if p.loop.pendingReload == nil { // else the state stays out of sight
+		p.uncommitted = f.result
 	}
 	p.mu.Unlock()
 	f.Body = append(f.Body, body...)
 	f.events = append(f.events, events...)
 	if p.cfg.OnApply != nil {
-		f.sequels += p.cfg.OnApply(p.core.state, events)
+		f.followUps += p.cfg.OnApply(p.core.state, events)
 	}
 	p.cfg.Feed.hint(events, false)
 	return nil
@@ -180,7 +180,7 @@ func (p *Partition[S]) commit(c *command[S], f *pending[S], events []*Event, bod
 // stamp completes the envelopes.
 func (p *Partition[S]) stamp(c *command[S], events []*Event, now time.Time) error {
 	hash := ""
-	if c.given {
+	if c.explicitID {
 		hash = hashText(c.argsHash)
 	}
 	for i, ev := range events {
@@ -233,9 +233,9 @@ func (p *Partition[S]) frameFor(size, count int) *pending[S] {
 		body = make([]byte, 0, max(size, room.body))
 	}
 	f := &pending[S]{
-		Frame: Frame{ID: p.cfg.NewID(""), Generation: p.core.generation, Body: body},
-		first: p.core.applied + 1,
-		fate:  newFate(),
+		Frame:  Frame{ID: p.cfg.NewID(""), Generation: p.core.generation, Body: body},
+		first:  p.core.applied + 1,
+		result: newCommitResult(),
 
 		events: make([]*Event, 0, max(count, room.events)),
 		cmds:   make([]*command[S], 0, max(1, room.cmds)),

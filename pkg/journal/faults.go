@@ -20,7 +20,7 @@ func unavailable(outcome, msg string, cause error) error {
 	return e
 }
 
-func lapsed() error {
+func leaseLost() error {
 	return unavailable(outcomeNone, "the lease of the partition is over, so what stands here may be old; try again", ErrNotHeld)
 }
 
@@ -31,7 +31,7 @@ func reused(requestID string) error {
 		"request_id "+requestID+" was used with other arguments; use a new one for a new request", "request_id", requestID)
 }
 
-func unheardOf(requestID string) error {
+func unknownRequest(requestID string) error {
 	return fault.NotFound.Newf("no request with the id %s changed anything here", requestID).With("request_id", requestID)
 }
 

@@ -92,7 +92,7 @@ func (f *Feeds) Of(plane string, partition int) *Feed {
 	defer f.mu.Unlock()
 	k := sourceKey{plane, partition}
 	if f.all[k] == nil {
-		f.all[k] = &Feed{news: make(chan struct{})}
+		f.all[k] = &Feed{changed: make(chan struct{})}
 	}
 	return f.all[k]
 }
@@ -118,7 +118,7 @@ type Feed struct {
 	head    uint64
 	frames  []*fedFrame
 	bytes   int
-	news    chan struct{} // closed and replaced when any of the above changed
+	changed chan struct{} // closed and replaced when any of the above changed
 	checked time.Time     // when the log was last heard of
 
 	hints atomic.Pointer[[]*hint]
@@ -207,8 +207,8 @@ func (f *Feed) change(how func()) {
 	defer f.mu.Unlock()
 	how()
 	f.checked = time.Now()
-	close(f.news)
-	f.news = make(chan struct{})
+	close(f.changed)
+	f.changed = make(chan struct{})
 }
 
 // add takes a durable frame: it is at seq, the log ended at after before and
@@ -235,17 +235,17 @@ func (f *Feed) add(after, seq, tail uint64, body []byte, events []*Event) {
 
 // next is what a follower that wants from does: take the frame, or if there is
 // none wait for news, or if it is not covered read the log until it is.
-func (f *Feed) next(from uint64) (frame *fedFrame, covered bool, news <-chan struct{}) {
+func (f *Feed) next(from uint64) (frame *fedFrame, covered bool, changed <-chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !f.open || from <= f.base {
-		return nil, false, f.news
+		return nil, false, f.changed
 	}
 	i := sort.Search(len(f.frames), func(i int) bool { return f.frames[i].seq >= from })
 	if i < len(f.frames) {
 		return f.frames[i], true, nil
 	}
-	return nil, true, f.news
+	return nil, true, f.changed
 }
 
 // due says whether the log should be asked for its end, and that the caller
@@ -285,7 +285,7 @@ func (s fedSource) Follow(ctx context.Context, from uint64, fn func(uint64, []Li
 	idle := time.NewTicker(feedCheck)
 	defer idle.Stop()
 	for {
-		frame, covered, news := s.feed.next(from)
+		frame, covered, changed := s.feed.next(from)
 		if frame != nil {
 			if err := fn(frame.seq, frame.read()); err != nil {
 				return err
@@ -297,7 +297,7 @@ func (s fedSource) Follow(ctx context.Context, from uint64, fn func(uint64, []Li
 			continue
 		}
 		if !covered {
-			next, err := s.catchUp(ctx, from, news, fn)
+			next, err := s.catchUp(ctx, from, changed, fn)
 			if err != nil {
 				return err
 			}
@@ -305,7 +305,7 @@ func (s fedSource) Follow(ctx context.Context, from uint64, fn func(uint64, []Li
 			continue
 		}
 		select {
-		case <-news:
+		case <-changed:
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-idle.C:
@@ -321,12 +321,12 @@ func (s fedSource) Follow(ctx context.Context, from uint64, fn func(uint64, []Li
 }
 
 // catchUp follows the log until the feed covers what comes next.
-func (s fedSource) catchUp(ctx context.Context, from uint64, news <-chan struct{}, fn func(uint64, []Line) error) (uint64, error) {
+func (s fedSource) catchUp(ctx context.Context, from uint64, changed <-chan struct{}, fn func(uint64, []Line) error) (uint64, error) {
 	var next atomic.Uint64
 	next.Store(from)
 	covers := func() (bool, <-chan struct{}) {
-		frame, covered, news := s.feed.next(next.Load())
-		return frame != nil || covered, news
+		frame, covered, changed := s.feed.next(next.Load())
+		return frame != nil || covered, changed
 	}
 	// Where nothing comes from the log any more, the feed's news ends the wait.
 	reading, stop := context.WithCancel(ctx)
@@ -334,9 +334,9 @@ func (s fedSource) catchUp(ctx context.Context, from uint64, news <-chan struct{
 	go func() {
 		defer close(ended)
 		defer stop()
-		for covered := false; !covered; covered, news = covers() {
+		for covered := false; !covered; covered, changed = covers() {
 			select {
-			case <-news:
+			case <-changed:
 			case <-reading.Done():
 				return
 			}

@@ -13,7 +13,7 @@ import (
 // load builds a core from the log and takes the partition over (R6). It goes
 // on through trouble until ctx ends. mine are the request ids that the loop
 // gave to commands which wait for the outcome.
-func (p *Partition[S]) load(ctx context.Context, mine map[string]struct{}) (*core[S], error) {
+func (p *Partition[S]) load(ctx context.Context, awaiting map[string]struct{}) (*core[S], error) {
 	c, began := newCore(&p.cfg), time.Now()
 	next := uint64(1)
 	pacer := newPacer()
@@ -22,7 +22,7 @@ func (p *Partition[S]) load(ctx context.Context, mine map[string]struct{}) (*cor
 			if seq < next {
 				return nil
 			}
-			if err := c.replay(p.cfg.Registry, seq, f, mine); err != nil {
+			if err := c.replay(p.cfg.Registry, seq, f, awaiting); err != nil {
 				return err
 			}
 			next = seq + 1
@@ -41,7 +41,7 @@ func (p *Partition[S]) load(ctx context.Context, mine map[string]struct{}) (*cor
 				p.cfg.OnLoad(c.state)
 			}
 			p.cfg.Feed.begin(c.tail)
-			p.gauges.loaded(time.Since(began))
+			p.metrics.loaded(time.Since(began))
 			return c, nil
 		case ctx.Err() != nil:
 			return nil, errors.Join(ctx.Err(), err)

@@ -14,37 +14,37 @@ type pending[S State] struct {
 	first  uint64 // wal_seq of events[0]
 	events []*Event
 	cmds   []*command[S] // to be answered with it, in order
-	fate   *fate
+	result *commitResult
 	// sequels are on their way that should share the frame.
-	sequels int
-	sent    bool // an attempt to store it was made
-	gone    bool // it is not in the log and never will be
+	followUps int
+	sent      bool // an attempt to store it was made
+	discarded bool // it is not in the log and never will be
 }
 
 // loop is what belongs to the loop goroutine alone, except fencing.
 type loop[S State] struct {
-	frames  []*pending[S] // oldest first; the first is on its way while sending
-	sending bool
-	doom    *fate // set while state and log disagree: load again when all is written
-	backlog []*command[S]
-	next    int // of backlog
-	closed  bool
-	scratch []byte
-	spare   []byte // a body to write into
-	size    frameSize
-	hope    hope
-	prefix  string // of the request ids the loop gives
-	count   uint64
+	frames        []*pending[S] // oldest first; the first is on its way while sending
+	sending       bool
+	pendingReload *commitResult // set while state and log disagree: load again when all is written
+	backlog       []*command[S]
+	next          int // of backlog
+	closed        bool
+	scratch       []byte
+	spare         []byte // a body to write into
+	size          frameSize
+	adaptiveWait  adaptiveWait
+	prefix        string // of the request ids the loop gives
+	count         uint64
 
 	fencing atomic.Bool // set by the writer: accept nothing
-	work    chan delivery
-	results chan verdict
+	work    chan pendingWrite
+	results chan writeResult
 	written chan struct{} // closed when the writer ended
 }
 
 func (p *Partition[S]) startLoop() {
 	l := &p.loop
-	l.work, l.results, l.written = make(chan delivery, 1), make(chan verdict, 1), make(chan struct{})
+	l.work, l.results, l.written = make(chan pendingWrite, 1), make(chan writeResult, 1), make(chan struct{})
 	l.prefix = p.cfg.NewID("req_") + "."
 	go func() {
 		defer close(l.written)
@@ -64,18 +64,18 @@ func (p *Partition[S]) serve() {
 	l := &p.loop
 	for {
 		p.fill()
-		p.await()
+		p.awaitFollowUps()
 		p.gather()
 		p.send()
-		if l.doom != nil && len(l.frames) == 0 {
+		if l.pendingReload != nil && len(l.frames) == 0 {
 			if err := p.reload(nil); err != nil {
-				p.giveUp(err)
+				p.shutDown(err)
 				return
 			}
 			continue
 		}
 		if l.closed && len(l.frames) == 0 && l.next == len(l.backlog) {
-			p.giveUp(ErrNotHeld)
+			p.shutDown(ErrNotHeld)
 			return
 		}
 		signal := p.inbox.signal
@@ -84,8 +84,8 @@ func (p *Partition[S]) serve() {
 		}
 		select {
 		case v := <-l.results:
-			if err := p.settle(v); err != nil {
-				p.giveUp(err)
+			if err := p.handleWriteResult(v); err != nil {
+				p.shutDown(err)
 				return
 			}
 		case <-signal:
@@ -93,7 +93,7 @@ func (p *Partition[S]) serve() {
 			if l.sending {
 				<-l.results
 			}
-			p.giveUp(ErrNotHeld)
+			p.shutDown(ErrNotHeld)
 			return
 		}
 	}
@@ -107,18 +107,18 @@ func (p *Partition[S]) send() {
 	}
 	f := l.frames[0]
 	l.sending, f.sent = true, true
-	l.work <- delivery{f.Frame, p.core.tail}
+	l.work <- pendingWrite{f.Frame, p.core.tail}
 }
 
 const (
 	// crowd is how many commands make a frame worth waiting with: fewer are
 	// callers who each wait for their own.
-	crowd = 4
+	minGather = 4
 	// plenty is how many make a frame that waits no more.
-	plenty = 160
+	maxGather = 160
 	// yields is how often the loop lets others run before it looks whether the
 	// frame has grown.
-	yields = 4
+	gatherYields = 4
 )
 
 // gather waits with a frame for as long as others that are ready to run bring it
@@ -131,9 +131,9 @@ func (p *Partition[S]) gather() {
 		return
 	}
 	f := l.frames[0]
-	for had := crowd - 1; had < len(f.cmds) && len(f.cmds) < plenty && len(l.frames) == 1; {
+	for had := minGather - 1; had < len(f.cmds) && len(f.cmds) < maxGather && len(l.frames) == 1; {
 		had = len(f.cmds)
-		for range yields {
+		for range gatherYields {
 			runtime.Gosched()
 		}
 		p.fill()
@@ -147,7 +147,7 @@ func (p *Partition[S]) accepting() bool {
 	if l.sending {
 		unsent--
 	}
-	return unsent < 2 && l.doom == nil && !l.fencing.Load()
+	return unsent < 2 && l.pendingReload == nil && !l.fencing.Load()
 }
 
 // fill runs commands until none is left, the collecting frame is full or an
@@ -172,17 +172,17 @@ func (p *Partition[S]) fill() {
 }
 
 // settle takes note of what became of the first frame.
-func (p *Partition[S]) settle(v verdict) error {
+func (p *Partition[S]) handleWriteResult(v writeResult) error {
 	l := &p.loop
 	l.sending = false
 	f := l.frames[0]
 	switch v.outcome {
-	case landed:
+	case writeStored:
 		l.frames = l.frames[1:]
 		after := p.core.tail
 		p.core.tail = v.tail
 		p.core.frames = append(p.core.frames, frameRef{f.first, v.seq})
-		if !v.foreign && len(l.frames) > 0 && len(l.frames[0].cmds) < crowd && l.frames[0].sequels == 0 {
+		if !v.foreign && len(l.frames) > 0 && len(l.frames[0].cmds) < minGather && l.frames[0].followUps == 0 {
 			p.send() // nothing to gather: it is written while this one is answered
 		}
 		p.committed(f, v.clean)
@@ -193,7 +193,7 @@ func (p *Partition[S]) settle(v verdict) error {
 			return p.reload(nil)
 		}
 		return nil
-	case refused:
+	case writeRefused:
 		// SPEC X1: an append that fails changes nothing. What was applied on
 		// top of it runs again on the state that is really there.
 		l.frames = l.frames[1:]
@@ -202,8 +202,8 @@ func (p *Partition[S]) settle(v verdict) error {
 			close(c.done)
 		}
 		return p.reload(f)
-	case absent:
-		f.gone = v.foreign // another frame has the place that was meant for it
+	case writeAbsent:
+		f.discarded = v.foreign // another frame has the place that was meant for it
 		return p.reload(nil)
 	default:
 		return fmt.Errorf("journal: %w", v.err)
@@ -213,13 +213,13 @@ func (p *Partition[S]) settle(v verdict) error {
 // committed answers everybody who waited for f.
 func (p *Partition[S]) committed(f *pending[S], clean bool) {
 	l := &p.loop
-	if len(l.frames) == 0 && l.doom == nil {
+	if len(l.frames) == 0 && l.pendingReload == nil {
 		p.mu.Lock()
-		p.newest = nil
+		p.uncommitted = nil
 		p.mu.Unlock()
 	}
-	f.fate.settle(false)
-	p.gauges.committed(f.events)
+	f.result.resolve(false)
+	p.metrics.committed(f.events)
 	if p.cfg.OnCommit != nil {
 		p.notify(f.events)
 	}
@@ -266,35 +266,35 @@ func (p *Partition[S]) notify(events []*Event) {
 // frames are not in it back to the front of the queue, in order (R5). gone is
 // a refused frame whose commands are answered already. A partition whose lease
 // is over is not taken back: its next holder may have it.
-func (p *Partition[S]) reload(gone *pending[S]) error {
+func (p *Partition[S]) reload(refusedFrame *pending[S]) error {
 	l := &p.loop
 	if !p.held() {
-		if gone != nil {
-			gone.fate.settle(true)
+		if refusedFrame != nil {
+			refusedFrame.result.resolve(true)
 		}
-		if l.doom != nil {
-			l.doom.settle(true)
-			l.doom = nil
+		if l.pendingReload != nil {
+			l.pendingReload.resolve(true)
+			l.pendingReload = nil
 		}
-		if gone != nil {
-			p.hintLost([]*pending[S]{gone})
+		if refusedFrame != nil {
+			p.hintLost([]*pending[S]{refusedFrame})
 		}
 		return ErrNotHeld
 	}
 	p.stall.begin(p.cfg.Mono())
 	p.cfg.Feed.end()
 	lost := l.frames
-	if gone != nil {
-		lost = append([]*pending[S]{gone}, lost...)
+	if refusedFrame != nil {
+		lost = append([]*pending[S]{refusedFrame}, lost...)
 	}
-	own := l.doom
+	own := l.pendingReload
 	if own == nil {
-		own = newFate()
+		own = newCommitResult()
 		own.hidden = true
 	}
 	p.mu.Lock()
-	if p.newest == nil {
-		p.newest = own // readers wait: what they see is no longer ours
+	if p.uncommitted == nil {
+		p.uncommitted = own // readers wait: what they see is no longer ours
 	}
 	p.mu.Unlock()
 	var again []*command[S]
@@ -305,29 +305,29 @@ func (p *Partition[S]) reload(gone *pending[S]) error {
 		}
 	}
 	again = append(again, l.backlog[l.next:]...)
-	mine := make(map[string]struct{})
+	awaiting := make(map[string]struct{})
 	for _, c := range again {
-		if c.ran && !c.given && c.requestID != "" {
-			mine[c.requestID] = struct{}{}
+		if c.ran && !c.explicitID && c.requestID != "" {
+			awaiting[c.requestID] = struct{}{}
 		}
 	}
 	p.cfg.Logger.Warn("journal: loading the partition again", zap.Int("commands_to_run_again", len(again)))
-	core, err := p.load(p.ctx, mine)
+	core, err := p.load(p.ctx, awaiting)
 	if err != nil {
-		own.settle(true)
-		if gone != nil {
-			gone.fate.settle(true)
+		own.resolve(true)
+		if refusedFrame != nil {
+			refusedFrame.result.resolve(true)
 		}
 		return err
 	}
 	p.mu.Lock()
-	p.core, p.newest = core, nil
+	p.core, p.uncommitted = core, nil
 	p.mu.Unlock()
-	own.settle(true)
+	own.resolve(true)
 	for _, f := range lost {
-		f.fate.settle(true)
+		f.result.resolve(true)
 	}
-	l.frames, l.doom = nil, nil
+	l.frames, l.pendingReload = nil, nil
 	p.stall.end(p.cfg.Mono())
 	p.hintLost(lost)
 	for _, c := range again {
@@ -349,23 +349,23 @@ func (p *Partition[S]) hintLost(frames []*pending[S]) {
 func (c *command[S]) reset() {
 	c.events, c.err, c.replayed, c.seq, c.recall, c.stored = nil, nil, false, 0, nil, false
 	if !c.stage.CompareAndSwap(stageTaken, stageQueued) {
-		c.stage.CompareAndSwap(stageSettled, stageQueued)
+		c.stage.CompareAndSwap(stageDecided, stageQueued)
 	}
 }
 
 // giveUp answers everybody and ends the partition.
-func (p *Partition[S]) giveUp(cause error) {
+func (p *Partition[S]) shutDown(cause error) {
 	l := &p.loop
 	p.cfg.Feed.end()
 	p.inbox.close()
 	p.mu.Lock()
 	p.failed.Store(&cause)
-	p.newest = nil
+	p.uncommitted = nil
 	p.mu.Unlock()
 	for _, f := range l.frames {
-		f.fate.settle(true)
+		f.result.resolve(true)
 		for _, c := range f.cmds {
-			p.abandon(c, f.sent && !f.gone && c.stage.Load() != stageSettled, cause)
+			p.abandon(c, f.sent && !f.discarded && c.stage.Load() != stageDecided, cause)
 		}
 	}
 	p.hintLost(l.frames)

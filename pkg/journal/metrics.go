@@ -10,7 +10,7 @@ import (
 )
 
 // gauges are a partition's metrics. The counters by type belong to the loop alone.
-type gauges struct {
+type metrics struct {
 	seconds, bytes, lines prometheus.Observer
 	appends               map[string]prometheus.Counter // by outcome
 	plane                 string
@@ -19,11 +19,11 @@ type gauges struct {
 	loads                 prometheus.Observer
 }
 
-func newGauges(reg prometheus.Registerer, plane string) *gauges {
+func newMetrics(reg prometheus.Registerer, plane string) *metrics {
 	if reg == nil {
 		return nil
 	}
-	g := &gauges{
+	g := &metrics{
 		seconds: meter.Histogram(reg, "quartet_journal_append_seconds", "Time until a frame was on disk, repetitions included.", meter.Disk, "plane").WithLabelValues(plane),
 		bytes:   meter.Histogram(reg, "quartet_journal_frame_bytes", "Size of the frames written.", meter.Bytes, "plane").WithLabelValues(plane),
 		lines:   meter.Histogram(reg, "quartet_journal_frame_events", "Events in the frames written: how many mutations share an fsync.", meter.Many, "plane").WithLabelValues(plane),
@@ -39,7 +39,7 @@ func newGauges(reg prometheus.Registerer, plane string) *gauges {
 }
 
 // appended counts one attempt.
-func (g *gauges) appended(err error) {
+func (g *metrics) appended(err error) {
 	if g == nil {
 		return
 	}
@@ -58,14 +58,14 @@ func (g *gauges) appended(err error) {
 }
 
 // loaded counts a load.
-func (g *gauges) loaded(took time.Duration) {
+func (g *metrics) loaded(took time.Duration) {
 	if g != nil {
 		g.loads.Observe(took.Seconds())
 	}
 }
 
 // written counts a frame that landed.
-func (g *gauges) written(f Frame, took time.Duration) {
+func (g *metrics) written(f Frame, took time.Duration) {
 	if g != nil {
 		g.seconds.Observe(took.Seconds())
 		g.bytes.Observe(float64(len(f.Body)))
@@ -73,7 +73,7 @@ func (g *gauges) written(f Frame, took time.Duration) {
 }
 
 // committed counts the events of a frame, in the loop.
-func (g *gauges) committed(events []*Event) {
+func (g *metrics) committed(events []*Event) {
 	if g == nil {
 		return
 	}

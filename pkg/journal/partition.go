@@ -49,7 +49,7 @@ type Config[S State] struct {
 	// (Op.Sequel) are on their way by now: a frame that nobody shares waits half a
 	// millisecond for them, so that what belongs together is one write. It runs in
 	// the loop, must not block, and must not change or keep state.
-	OnApply func(state S, events []*Event) (sequels int)
+	OnApply func(state S, events []*Event) (followUps int)
 
 	// OnLoad gets the state of every load, at Open and whenever the partition
 	// was lost and taken back, before anything else happens to it. Derived
@@ -76,7 +76,7 @@ type Config[S State] struct {
 	// has to wait for its outcome; who only reads is better told soon.
 	ViewPatience   time.Duration
 	UnhealthyAfter time.Duration    // of a stall; default 30 s
-	SequelTerm     time.Duration    // that a frame waits for sequels; default 0.5 ms
+	FollowUpTerm   time.Duration    // that a frame waits for sequels; default 0.5 ms
 	Mono           func() time.Time // measures stalls; default time.Now. Tests only.
 }
 
@@ -105,7 +105,7 @@ func (c *Config[S]) complete() error {
 	c.AppendTimeout = orDefault(c.AppendTimeout, 5*time.Second)
 	c.ViewPatience = orDefault(c.ViewPatience, 5*time.Second)
 	c.UnhealthyAfter = orDefault(c.UnhealthyAfter, 30*time.Second)
-	c.SequelTerm = orDefault(c.SequelTerm, sequelTerm)
+	c.FollowUpTerm = orDefault(c.FollowUpTerm, followUpTerm)
 	return nil
 }
 
@@ -129,17 +129,17 @@ type Partition[S State] struct {
 
 	// mu guards core and newest. Only the loop writes them, so the loop reads
 	// without it.
-	mu     sync.RWMutex
-	core   *core[S]
-	newest *fate // of the newest frame that is applied and not durable; else nil
+	mu          sync.RWMutex
+	core        *core[S]
+	uncommitted *commitResult // of the newest frame that is applied and not durable; else nil
 
 	inbox inbox[S]
 	loop  loop[S]
 
-	gauges *gauges
-	shelf  shelf
-	stall  stall
-	failed atomic.Pointer[error] // set once: the partition answers no more
+	metrics    *metrics
+	frameCache frameCache
+	stall      stall
+	failed     atomic.Pointer[error] // set once: the partition answers no more
 
 	//nolint:containedctx // not a request's: the partition's own life, ended by Close
 	ctx     context.Context
@@ -158,7 +158,7 @@ func Open[S State](ctx context.Context, cfg Config[S]) (*Partition[S], error) {
 	}
 	p := &Partition[S]{cfg: cfg, stopped: make(chan struct{})}
 	p.inbox.signal = make(chan struct{}, 1)
-	p.gauges = newGauges(cfg.Metrics, cfg.Plane)
+	p.metrics = newMetrics(cfg.Metrics, cfg.Plane)
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	core, err := p.load(ctx, nil)
 	if err != nil {

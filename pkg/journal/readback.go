@@ -9,7 +9,7 @@ import (
 
 // located is where an event is: with the frame that holds it on its way to the
 // log, or in the log.
-type located struct {
+type eventLocation struct {
 	walSeq uint64
 	ev     *Event
 	frame  uint64 // sequence in the log
@@ -23,10 +23,10 @@ func ReadBack[S State](ctx context.Context, p *Partition[S], walSeqs []uint64) (
 	if len(walSeqs) == 0 {
 		return nil, nil
 	}
-	var at []located
+	var at []eventLocation
 	c := &command[S]{method: "read_back", done: make(chan struct{})}
 	c.decide = func(S, Env) ([]*Event, error) {
-		at = make([]located, 0, len(walSeqs)) // a reload runs this again
+		at = make([]eventLocation, 0, len(walSeqs)) // a reload runs this again
 		for _, n := range walSeqs {
 			l, err := p.locate(n)
 			if err != nil {
@@ -48,7 +48,7 @@ func ReadBack[S State](ctx context.Context, p *Partition[S], walSeqs []uint64) (
 			events = append(events, l.ev)
 			continue
 		}
-		lines, err := p.shelf.lines(ctx, p.cfg.Log, l.frame)
+		lines, err := p.frameCache.lines(ctx, p.cfg.Log, l.frame)
 		if err != nil {
 			return nil, unavailable(outcomeNone, "the journal could not be read back", err)
 		}
@@ -62,21 +62,21 @@ func ReadBack[S State](ctx context.Context, p *Partition[S], walSeqs []uint64) (
 }
 
 // locate finds an event. Only the loop calls it.
-func (p *Partition[S]) locate(walSeq uint64) (located, error) {
+func (p *Partition[S]) locate(walSeq uint64) (eventLocation, error) {
 	for _, f := range p.loop.frames {
 		if n := uint64(len(f.events)); walSeq >= f.first && walSeq < f.first+n {
-			return located{walSeq: walSeq, ev: f.events[walSeq-f.first]}, nil
+			return eventLocation{walSeq: walSeq, ev: f.events[walSeq-f.first]}, nil
 		}
 	}
 	seq, ok := frameOf(p.core.frames, walSeq)
 	if !ok || walSeq > p.core.applied {
-		return located{}, internal(fmt.Errorf("no frame holds wal_seq %d", walSeq))
+		return eventLocation{}, internal(fmt.Errorf("no frame holds wal_seq %d", walSeq))
 	}
-	return located{walSeq: walSeq, frame: seq}, nil
+	return eventLocation{walSeq: walSeq, frame: seq}, nil
 }
 
 // readLine finds an event among the lines of its frame, whose wal_seqs have no gaps.
-func (p *Partition[S]) readLine(lines [][]byte, l located) (*Event, error) {
+func (p *Partition[S]) readLine(lines [][]byte, l eventLocation) (*Event, error) {
 	if len(lines) == 0 {
 		return nil, fmt.Errorf("frame %d is empty, wal_seq %d should be in it", l.frame, l.walSeq)
 	}

@@ -12,7 +12,7 @@ import (
 
 // traced begins the span of a command, from its way into the loop until its
 // frame is on disk. Its events carry it, so what they cause elsewhere is below.
-func (p *Partition[S]) traced(ctx context.Context, c *command[S]) (context.Context, trace.Span) {
+func (p *Partition[S]) startSpan(ctx context.Context, c *command[S]) (context.Context, trace.Span) {
 	ctx, span := p.cfg.Tracer.Start(ctx, "journal "+p.cfg.Plane, trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(
 		attribute.String("quartet.plane", p.cfg.Plane), attribute.Int("quartet.partition", p.cfg.Partition), attribute.String("quartet.command", c.method)))
 	if !span.IsRecording() {
@@ -23,7 +23,7 @@ func (p *Partition[S]) traced(ctx context.Context, c *command[S]) (context.Conte
 }
 
 // told ends the span of a command.
-func (p *Partition[S]) told(span trace.Span, c *command[S]) {
+func (p *Partition[S]) endSpan(span trace.Span, c *command[S]) {
 	if span == nil {
 		return
 	}
@@ -43,7 +43,7 @@ func (p *Partition[S]) told(span trace.Span, c *command[S]) {
 // reacting begins the span of a reaction to an event: a child of the command that
 // wrote it, however much later. One
 // that leads to nothing is told to nobody: its span is not ended.
-func (p *Partition[S]) reacting(c *command[S], ev *Event) trace.Span {
+func (p *Partition[S]) startReactionSpan(c *command[S], ev *Event) trace.Span {
 	ctx, span := p.cfg.Tracer.Under(context.Background(), ev.Traceparent, p.cfg.Plane+" hears "+ev.Type,
 		trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(
 			attribute.String("quartet.plane", p.cfg.Plane), attribute.String("quartet.event_type", ev.Type), attribute.String("quartet.event_id", ev.ID),

@@ -8,8 +8,8 @@ import (
 )
 
 // verdict is what became of a frame that was sent.
-type verdict struct {
-	outcome outcome
+type writeResult struct {
+	outcome writeOutcome
 	seq     uint64 // of the frame, if it landed
 	tail    uint64 // where the next frame goes, if the partition is still mine
 	foreign bool   // somebody else wrote: the partition must load again
@@ -17,29 +17,29 @@ type verdict struct {
 	err     error
 }
 
-type outcome int
+type writeOutcome int
 
 const (
-	landed    outcome = iota
-	absent            // it is not in the log as far as can be read; load to be sure
-	refused           // it was never stored and cannot be
-	abandoned         // the partition gave up before it knew
+	writeStored    writeOutcome = iota
+	writeAbsent                 // it is not in the log as far as can be read; load to be sure
+	writeRefused                // it was never stored and cannot be
+	writeAbandoned              // the partition gave up before it knew
 )
 
-type delivery struct {
+type pendingWrite struct {
 	frame Frame
 	tail  uint64
 }
 
 // writer sends one frame at a time, off the loop, so that the next one
 // collects meanwhile (R3).
-func (p *Partition[S]) writer(work <-chan delivery, results chan<- verdict) {
+func (p *Partition[S]) writer(work <-chan pendingWrite, results chan<- writeResult) {
 	for d := range work {
 		p.stall.begin(p.cfg.Mono())
 		began := time.Now()
 		v := p.deliver(d)
-		if v.outcome == landed {
-			p.gauges.written(d.frame, time.Since(began))
+		if v.outcome == writeStored {
+			p.metrics.written(d.frame, time.Since(began))
 			p.stall.end(p.cfg.Mono())
 		}
 		p.loop.fencing.Store(false)
@@ -49,22 +49,22 @@ func (p *Partition[S]) writer(work <-chan delivery, results chan<- verdict) {
 
 // deliver brings one frame into the log and finds out what became of it: the
 // whole of R5.
-func (p *Partition[S]) deliver(d delivery) verdict {
+func (p *Partition[S]) deliver(d pendingWrite) writeResult {
 	expect := d.tail
 	clean := true
 	fences := make(map[string]struct{}) // of this delivery; older ones cannot land
 	pacer := newPacer()
 	for {
 		seq, err := p.append(p.ctx, expect, d.frame)
-		p.gauges.appended(err)
+		p.metrics.appended(err)
 		switch {
 		case err == nil:
-			return verdict{outcome: landed, seq: seq, tail: seq, clean: clean}
+			return writeResult{outcome: writeStored, seq: seq, tail: seq, clean: clean}
 		case errors.Is(err, ErrRefused):
-			return verdict{outcome: refused, err: err}
+			return writeResult{outcome: writeRefused, err: err}
 		case errors.Is(err, ErrBusy):
 			if pacer.Wait(p.ctx) != nil {
-				return verdict{outcome: abandoned, err: err}
+				return writeResult{outcome: writeAbandoned, err: err}
 			}
 			continue
 		case errors.Is(err, ErrWrongSequence):
@@ -82,7 +82,7 @@ func (p *Partition[S]) deliver(d delivery) verdict {
 				continue
 			}
 			if !errors.Is(err, ErrWrongSequence) {
-				return verdict{outcome: abandoned, err: err}
+				return writeResult{outcome: writeAbandoned, err: err}
 			}
 		}
 		v, next, again := p.inspect(expect, d.frame, fences)
@@ -113,15 +113,15 @@ func (p *Partition[S]) fence(expect, generation uint64, fences map[string]struct
 
 // inspect reads what stands behind expect after a wrong sequence. again says
 // that only fences of mine are there and the frame goes behind next.
-func (p *Partition[S]) inspect(expect uint64, f Frame, fences map[string]struct{}) (v verdict, next uint64, again bool) {
+func (p *Partition[S]) inspect(expect uint64, f Frame, fences map[string]struct{}) (v writeResult, next uint64, again bool) {
 	pacer := newPacer()
 	for {
-		v, next = verdict{outcome: absent}, expect
+		v, next = writeResult{outcome: writeAbsent}, expect
 		err := p.cfg.Log.Scan(p.ctx, expect+1, func(seq uint64, got Frame) error {
 			_, fence := fences[got.ID]
 			switch {
 			case got.ID == f.ID:
-				v.outcome, v.seq = landed, seq
+				v.outcome, v.seq = writeStored, seq
 			case !fence:
 				v.foreign = true
 			}
@@ -132,13 +132,13 @@ func (p *Partition[S]) inspect(expect uint64, f Frame, fences map[string]struct{
 			break
 		}
 		if pacer.Wait(p.ctx) != nil {
-			return verdict{outcome: abandoned, err: errors.Join(p.ctx.Err(), err)}, 0, false
+			return writeResult{outcome: writeAbandoned, err: errors.Join(p.ctx.Err(), err)}, 0, false
 		}
 	}
 	v.tail = next
 	// Nothing behind expect although it was refused: an old answer of a reader
 	// that lags. Loading ends with an acknowledged frame and cannot be fooled.
-	if v.outcome == absent && !v.foreign && next > expect {
+	if v.outcome == writeAbsent && !v.foreign && next > expect {
 		return v, next, true
 	}
 	return v, next, false

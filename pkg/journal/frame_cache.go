@@ -18,7 +18,7 @@ const (
 )
 
 // shelf holds the frames that were read back last. Its zero value works.
-type shelf struct {
+type frameCache struct {
 	once  sync.Once
 	reads chan struct{}
 
@@ -32,18 +32,18 @@ type shelf struct {
 
 // lines gives the lines of the frame at seq of log, in the caller's goroutine:
 // the loop does no I/O.
-func (s *shelf) lines(ctx context.Context, log Log, seq uint64) ([][]byte, error) {
-	s.once.Do(func() { s.reads = make(chan struct{}, recallReads) })
-	if lines := s.look(seq); lines != nil {
+func (c *frameCache) lines(ctx context.Context, log Log, seq uint64) ([][]byte, error) {
+	c.once.Do(func() { c.reads = make(chan struct{}, recallReads) })
+	if lines := c.look(seq); lines != nil {
 		return lines, nil
 	}
 	select {
-	case s.reads <- struct{}{}:
-		defer func() { <-s.reads }()
+	case c.reads <- struct{}{}:
+		defer func() { <-c.reads }()
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	if lines := s.look(seq); lines != nil { // read while this one waited
+	if lines := c.look(seq); lines != nil { // read while this one waited
 		return lines, nil
 	}
 	f, err := log.Get(ctx, seq)
@@ -51,19 +51,19 @@ func (s *shelf) lines(ctx context.Context, log Log, seq uint64) ([][]byte, error
 		return nil, err
 	}
 	lines := Lines(f.Body)
-	s.mu.Lock()
-	s.kept[s.next].seq, s.kept[s.next].lines = seq, lines
-	s.next = (s.next + 1) % keptFrames
-	s.mu.Unlock()
+	c.mu.Lock()
+	c.kept[c.next].seq, c.kept[c.next].lines = seq, lines
+	c.next = (c.next + 1) % keptFrames
+	c.mu.Unlock()
 	return lines, nil
 }
 
-func (s *shelf) look(seq uint64) [][]byte {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for i := range s.kept {
-		if s.kept[i].seq == seq {
-			return s.kept[i].lines
+func (c *frameCache) look(seq uint64) [][]byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range c.kept {
+		if c.kept[i].seq == seq {
+			return c.kept[i].lines
 		}
 	}
 	return nil
@@ -71,13 +71,13 @@ func (s *shelf) look(seq uint64) [][]byte {
 
 // recallEvents reads the events of an earlier command back from the log.
 func (p *Partition[S]) recallEvents(ctx context.Context, at *recallAt) ([]*Event, error) {
-	lines, err := p.shelf.lines(ctx, p.cfg.Log, at.frame)
+	lines, err := p.frameCache.lines(ctx, p.cfg.Log, at.frame)
 	if err != nil {
 		return nil, err
 	}
 	events := make([]*Event, at.count)
 	for i := range events {
-		ev, err := p.readLine(lines, located{walSeq: at.first + uint64(i), frame: at.frame})
+		ev, err := p.readLine(lines, eventLocation{walSeq: at.first + uint64(i), frame: at.frame})
 		if err != nil {
 			return nil, fmt.Errorf("journal: %w", err)
 		}

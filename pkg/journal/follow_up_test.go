@@ -20,7 +20,7 @@ func sequels(t *testing.T, log journal.Log, term time.Duration) (*partition, <-c
 	t.Helper()
 	announced := make(chan struct{}, 64)
 	cfg := journaltest.Config(log)
-	cfg.SequelTerm = term
+	cfg.FollowUpTerm = term
 	cfg.OnApply = func(_ *journaltest.State, events []*journal.Event) int {
 		if events[0].AgentID != "first" {
 			return 0
@@ -44,7 +44,7 @@ func frames(t *testing.T, log journal.Log) (n int) {
 
 func putKey(t *testing.T, p *partition, key string, sequel bool) error {
 	op := journaltest.Put(key, "v", "")
-	op.Sequel = sequel
+	op.FollowUp = sequel
 	_, _, err := journal.Do(t.Context(), p, op)
 	return err
 }
