@@ -8,6 +8,8 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/protobuf/proto"
+
+	"quartet/pkg/journal/requests"
 )
 
 // Op is one command.
@@ -63,7 +65,7 @@ type command[S State] struct {
 	recallOnly bool // and nothing but its first answer is wanted
 	followUp   bool // Op.Sequel
 	argsHash   uint64
-	key        memoryKey
+	key        requests.Key
 	// traceparent is what the events are part of; "" where nothing is traced.
 	traceparent string
 
@@ -112,12 +114,12 @@ func Do[S State, R any](ctx context.Context, p *Partition[S], op Op[S, R]) (R, R
 		return d.Events, nil
 	}
 	if op.RequestID != "" {
-		h, err := hashArgs(op.Args)
+		h, err := requests.HashArgs(op.Args)
 		if err != nil {
 			return zero, Result{}, internal(err)
 		}
 		c.explicitID, c.recallOnly, c.requestID, c.argsHash = true, op.Recall, op.RequestID, h
-		c.key = keyOf(cmp.Or(op.Actor.Namespace, noNamespace), op.Actor.Principal, op.Method, op.RequestID)
+		c.key = requests.KeyOf(cmp.Or(op.Actor.Namespace, noNamespace), op.Actor.Principal, op.Method, op.RequestID)
 	}
 	if p.cfg.Tracer.On() {
 		var span trace.Span

@@ -7,6 +7,9 @@ import (
 
 	"go.uber.org/zap"
 	"google.golang.org/protobuf/types/known/structpb"
+
+	"quartet/pkg/journal/frameindex"
+	"quartet/pkg/journal/requests"
 )
 
 // core is everything a partition knows that comes from its log, and nothing
@@ -16,12 +19,12 @@ type core[S State] struct {
 	applied    uint64 // wal_seq of the last event in state
 	generation uint64 // of the last partition_opened
 	tail       uint64 // sequence of the last frame known to be in the log
-	memory     *memory
-	frames     []frameRef
+	memory     *requests.Memory
+	frames     frameindex.Index
 	positions  map[sourceKey]*position
 	// found holds, after a reload, the commands that the log turned out to
 	// contain, by the request id the loop gave them.
-	recovered map[string]remembered
+	recovered map[string]requests.Entry
 	// damaged is told of lines that could not be read and were contained.
 	damaged func(Damage)
 }
@@ -45,9 +48,9 @@ type position struct {
 func newCore[S State](cfg *Config[S]) *core[S] {
 	return &core[S]{
 		state:     cfg.New(),
-		memory:    newMemory(cfg.RequestMemory),
+		memory:    requests.New(cfg.RequestMemory),
 		positions: make(map[sourceKey]*position),
-		recovered: make(map[string]remembered),
+		recovered: make(map[string]requests.Entry),
 		damaged: func(d Damage) {
 			cfg.Logger.Error("journal: a damaged record; what it was about cannot be used", zap.String("plane", cfg.Plane), zap.Uint64("frame", d.Frame),
 				zap.Uint64("wal_seq", d.WalSeq), zap.Error(d.Cause))
@@ -76,7 +79,7 @@ func (c *core[S]) replay(reg *Registry, seq uint64, f Frame, awaiting map[string
 	if len(f.Body) == 0 {
 		return nil
 	}
-	c.frames = append(c.frames, frameRef{c.applied + 1, seq})
+	c.frames.Add(c.applied+1, seq)
 	for _, line := range Lines(f.Body) {
 		raw, err := ParseLine(line)
 		if err == nil && raw.WalSeq != c.applied+1 {
@@ -142,24 +145,23 @@ func (c *core[S]) restoreRequest(ev *Event, awaiting map[string]struct{}) {
 	if ev.RequestID == "" {
 		return
 	}
-	args, given := parseHash(ev.RequestHash)
+	args, given := requests.ParseHash(ev.RequestHash)
 	if !given {
 		if _, ok := awaiting[ev.RequestID]; ok {
 			r := c.recovered[ev.RequestID]
-			if r.count == 0 {
-				r.first = ev.WalSeq
+			if r.Count == 0 {
+				r.First = ev.WalSeq
 			}
-			r.count++
+			r.Count++
 			c.recovered[ev.RequestID] = r
 		}
 		return
 	}
-	k := keyOf(ev.actorNamespace(), ev.Principal, ev.Method, ev.RequestID)
-	if r, ok := c.memory.entries[k]; ok && r.first+uint64(r.count) == ev.WalSeq && r.args == args {
-		c.memory.extend(k)
+	k := requests.KeyOf(ev.actorNamespace(), ev.Principal, ev.Method, ev.RequestID)
+	if c.memory.Extend(k, ev.WalSeq, args) {
 		return
 	}
-	c.memory.add(k, remembered{first: ev.WalSeq, args: args, count: 1, unix: unix32(ev.CreatedAt)})
+	c.memory.Add(k, requests.Entry{First: ev.WalSeq, Args: args, Count: 1, Unix: unix32(ev.CreatedAt)})
 }
 
 func unix32(t time.Time) uint32 { return uint32(t.Unix()) }

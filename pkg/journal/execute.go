@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"quartet/pkg/journal/requests"
 )
 
 // execute runs one command: look it up, decide, encode, apply, put into the
@@ -21,7 +23,7 @@ func (p *Partition[S]) execute(c *command[S]) {
 	}
 	now := micros(p.cfg.Now())
 	if c.explicitID {
-		if r, ok := p.core.memory.lookup(c.key, now); ok {
+		if r, ok := p.core.memory.Lookup(c.key, now); ok {
 			p.answerRepeated(c, r)
 			return
 		}
@@ -34,7 +36,7 @@ func (p *Partition[S]) execute(c *command[S]) {
 		p.loop.count++
 		c.requestID = p.loop.prefix + strconv.FormatUint(p.loop.count, 36)
 	} else if r, ok := p.core.recovered[c.requestID]; ok {
-		c.argsHash = r.args
+		c.argsHash = r.Args
 		p.answerRepeated(c, r)
 		return
 	}
@@ -65,7 +67,7 @@ func (p *Partition[S]) execute(c *command[S]) {
 	c.events, c.stored, c.seq = events, true, events[len(events)-1].WalSeq
 	p.writePositions(c, f)
 	if c.explicitID {
-		p.core.memory.add(c.key, remembered{first: events[0].WalSeq, args: c.argsHash, count: uint32(len(events)), unix: unix32(now)})
+		p.core.memory.Add(c.key, requests.Entry{First: events[0].WalSeq, Args: c.argsHash, Count: uint32(len(events)), Unix: unix32(now)})
 	}
 }
 
@@ -96,31 +98,31 @@ func (p *Partition[S]) completeWhenDurable(c *command[S]) {
 }
 
 // repeat answers a request whose first answer is known.
-func (p *Partition[S]) answerRepeated(c *command[S], r remembered) {
+func (p *Partition[S]) answerRepeated(c *command[S], r requests.Entry) {
 	switch {
-	case c.explicitID && r.args != c.argsHash:
+	case c.explicitID && r.Args != c.argsHash:
 		c.err = reused(c.requestID)
 	default:
 		c.replayed = !c.ran
 		if !p.uncommittedEvents(c, r) {
-			seq, ok := frameOf(p.core.frames, r.first)
+			seq, ok := p.core.frames.Find(r.First)
 			if !ok {
-				c.err = internal(fmt.Errorf("no frame holds wal_seq %d", r.first))
+				c.err = internal(fmt.Errorf("no frame holds wal_seq %d", r.First))
 				break
 			}
-			c.recall = &recallAt{frame: seq, first: r.first, count: r.count}
+			c.recall = &recallAt{frame: seq, first: r.First, count: r.Count}
 		}
 	}
-	c.seq = r.first + uint64(r.count) - 1
+	c.seq = r.Next() - 1
 	p.completeWhenDurable(c)
 }
 
 // recent finds the events among the frames that are not durable yet.
-func (p *Partition[S]) uncommittedEvents(c *command[S], r remembered) bool {
+func (p *Partition[S]) uncommittedEvents(c *command[S], r requests.Entry) bool {
 	for _, f := range p.loop.frames {
-		if n := uint64(len(f.events)); r.first >= f.first && r.first < f.first+n {
-			at := r.first - f.first
-			c.events = f.events[at : at+uint64(r.count)]
+		if n := uint64(len(f.events)); r.First >= f.first && r.First < f.first+n {
+			at := r.First - f.first
+			c.events = f.events[at : at+uint64(r.Count)]
 			return true
 		}
 	}
@@ -181,7 +183,7 @@ func (p *Partition[S]) commit(c *command[S], f *pending[S], events []*Event, bod
 func (p *Partition[S]) stamp(c *command[S], events []*Event, now time.Time) error {
 	hash := ""
 	if c.explicitID {
-		hash = hashText(c.argsHash)
+		hash = requests.FormatHash(c.argsHash)
 	}
 	for i, ev := range events {
 		if ev == nil {

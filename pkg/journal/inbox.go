@@ -3,7 +3,6 @@ package journal
 import (
 	"errors"
 	"sync"
-	"time"
 )
 
 // ErrNotHeld is the cause of every refusal of a partition that was closed, or
@@ -63,51 +62,4 @@ func (b *inbox[S]) close() {
 	b.closed = true
 	b.mu.Unlock()
 	b.wake()
-}
-
-// stallThreshold separates a slow disk from a stall.
-const stallThreshold = time.Second
-
-// stall measures how long the journal could not write.
-type stall struct {
-	mu    sync.Mutex
-	since time.Time // zero: nothing is being written
-	total time.Duration
-}
-
-func (s *stall) begin(now time.Time) {
-	s.mu.Lock()
-	if s.since.IsZero() {
-		s.since = now
-	}
-	s.mu.Unlock()
-}
-
-func (s *stall) end(now time.Time) {
-	s.mu.Lock()
-	s.total += s.length(now)
-	s.since = time.Time{}
-	s.mu.Unlock()
-}
-
-func (s *stall) length(now time.Time) time.Duration {
-	if s.since.IsZero() {
-		return 0
-	}
-	if d := now.Sub(s.since); d >= stallThreshold {
-		return d
-	}
-	return 0
-}
-
-func (s *stall) now(now time.Time) time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.length(now)
-}
-
-func (s *stall) sum(now time.Time) time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.total + s.length(now)
 }

@@ -76,7 +76,7 @@ func (p *Partition[S]) takeOver(ctx context.Context, c *core[S]) error {
 	if err != nil {
 		return err
 	}
-	c.frames = append(c.frames, frameRef{ev.WalSeq, seq})
+	c.frames.Add(ev.WalSeq, seq)
 	c.tail = seq
 	return c.apply(ev)
 }

@@ -181,7 +181,7 @@ func (p *Partition[S]) handleWriteResult(v writeResult) error {
 		l.frames = l.frames[1:]
 		after := p.core.tail
 		p.core.tail = v.tail
-		p.core.frames = append(p.core.frames, frameRef{f.first, v.seq})
+		p.core.frames.Add(f.first, v.seq)
 		if !v.foreign && len(l.frames) > 0 && len(l.frames[0].cmds) < minGather && l.frames[0].followUps == 0 {
 			p.send() // nothing to gather: it is written while this one is answered
 		}
@@ -281,7 +281,7 @@ func (p *Partition[S]) reload(refusedFrame *pending[S]) error {
 		}
 		return ErrNotHeld
 	}
-	p.stall.begin(p.cfg.Mono())
+	p.stall.Begin(p.cfg.Mono())
 	p.cfg.Feed.end()
 	lost := l.frames
 	if refusedFrame != nil {
@@ -328,7 +328,7 @@ func (p *Partition[S]) reload(refusedFrame *pending[S]) error {
 		f.result.resolve(true)
 	}
 	l.frames, l.pendingReload = nil, nil
-	p.stall.end(p.cfg.Mono())
+	p.stall.End(p.cfg.Mono())
 	p.hintLost(lost)
 	for _, c := range again {
 		c.reset()

@@ -11,6 +11,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"quartet/pkg/journal/framecache"
+	"quartet/pkg/journal/stall"
 	"quartet/pkg/tracing"
 )
 
@@ -23,7 +25,6 @@ const (
 	maxCommandBytes      = 6 << 20
 	maxFrameEvents       = 8192
 	maxQueued            = 1 << 16
-	memoryTerm           = 24 * time.Hour
 )
 
 // Config is what a partition needs. Log, Plane, New, Registry and NewID are
@@ -137,8 +138,8 @@ type Partition[S State] struct {
 	loop  loop[S]
 
 	metrics    *metrics
-	frameCache frameCache
-	stall      stall
+	frameCache framecache.Cache
+	stall      stall.Meter
 	failed     atomic.Pointer[error] // set once: the partition answers no more
 
 	//nolint:containedctx // not a request's: the partition's own life, ended by Close
@@ -206,7 +207,7 @@ func (p *Partition[S]) Health() error {
 	if err := p.failed.Load(); err != nil {
 		return *err
 	}
-	if d := p.stall.now(p.cfg.Mono()); d >= p.cfg.UnhealthyAfter {
+	if d := p.stall.Current(p.cfg.Mono()); d >= p.cfg.UnhealthyAfter {
 		return fmt.Errorf("journal %s/%d: nothing could be written for %s", p.cfg.Plane, p.cfg.Partition, d.Round(time.Second))
 	}
 	return nil
@@ -214,8 +215,8 @@ func (p *Partition[S]) Health() error {
 
 // Stalled is how long the journal has been unable to write, 0 while it can.
 // While it is not 0 no lease may expire.
-func (p *Partition[S]) Stalled() time.Duration { return p.stall.now(p.cfg.Mono()) }
+func (p *Partition[S]) Stalled() time.Duration { return p.stall.Current(p.cfg.Mono()) }
 
 // StallTotal is the sum of all stalls since Open, this one included. Whoever
 // arms a term notes it, and adds what it grew by to the term.
-func (p *Partition[S]) StallTotal() time.Duration { return p.stall.sum(p.cfg.Mono()) }
+func (p *Partition[S]) StallTotal() time.Duration { return p.stall.Total(p.cfg.Mono()) }

@@ -48,7 +48,7 @@ func ReadBack[S State](ctx context.Context, p *Partition[S], walSeqs []uint64) (
 			events = append(events, l.ev)
 			continue
 		}
-		lines, err := p.frameCache.lines(ctx, p.cfg.Log, l.frame)
+		lines, err := p.frameCache.Lines(ctx, l.frame, p.readFrame)
 		if err != nil {
 			return nil, unavailable(outcomeNone, "the journal could not be read back", err)
 		}
@@ -68,7 +68,7 @@ func (p *Partition[S]) locate(walSeq uint64) (eventLocation, error) {
 			return eventLocation{walSeq: walSeq, ev: f.events[walSeq-f.first]}, nil
 		}
 	}
-	seq, ok := frameOf(p.core.frames, walSeq)
+	seq, ok := p.core.frames.Find(walSeq)
 	if !ok || walSeq > p.core.applied {
 		return eventLocation{}, internal(fmt.Errorf("no frame holds wal_seq %d", walSeq))
 	}
@@ -116,4 +116,30 @@ func lineSeq(line []byte) (uint64, error) {
 		return 0, err
 	}
 	return raw.WalSeq, nil
+}
+
+// readFrame reads the lines of one frame from the log.
+func (p *Partition[S]) readFrame(ctx context.Context, seq uint64) ([][]byte, error) {
+	f, err := p.cfg.Log.Get(ctx, seq)
+	if err != nil {
+		return nil, err
+	}
+	return Lines(f.Body), nil
+}
+
+// recallEvents reads the events of an earlier command back from the log.
+func (p *Partition[S]) recallEvents(ctx context.Context, at *recallAt) ([]*Event, error) {
+	lines, err := p.frameCache.Lines(ctx, at.frame, p.readFrame)
+	if err != nil {
+		return nil, err
+	}
+	events := make([]*Event, at.count)
+	for i := range events {
+		ev, err := p.readLine(lines, eventLocation{walSeq: at.first + uint64(i), frame: at.frame})
+		if err != nil {
+			return nil, fmt.Errorf("journal: %w", err)
+		}
+		events[i] = ev
+	}
+	return events, nil
 }

@@ -35,12 +35,12 @@ type pendingWrite struct {
 // collects meanwhile (R3).
 func (p *Partition[S]) writer(work <-chan pendingWrite, results chan<- writeResult) {
 	for d := range work {
-		p.stall.begin(p.cfg.Mono())
+		p.stall.Begin(p.cfg.Mono())
 		began := time.Now()
 		v := p.deliver(d)
 		if v.outcome == writeStored {
 			p.metrics.written(d.frame, time.Since(began))
-			p.stall.end(p.cfg.Mono())
+			p.stall.End(p.cfg.Mono())
 		}
 		p.loop.fencing.Store(false)
 		results <- v
