@@ -12,23 +12,23 @@ import (
 	"quartet/pkg/journal/requests"
 )
 
-// core is everything a partition knows that comes from its log, and nothing
-// else. A load builds a new one beside the old.
+// core is everything that a partition knows from its log. A reload builds a new core beside the old one.
 type core[S State] struct {
 	state      S
 	applied    uint64 // wal_seq of the last event in state
 	generation uint64 // of the last partition_opened
-	tail       uint64 // sequence of the last frame known to be in the log
+	tail       uint64 // sequence number of the last frame that is known to be in the log
 	memory     *requests.Memory
 	frames     frameindex.Index
 	positions  map[sourceKey]*position
-	// found holds, after a reload, the commands that the log turned out to
-	// contain, by the request id the loop gave them.
+	// recovered holds, after a reload, the requests without a caller's request id that turned out to be in the
+	// log, by the request id that the loop generated for them.
 	recovered map[string]requests.Entry
-	// damaged is told of lines that could not be read and were contained.
+	// damaged reports a line that could not be read and was quarantined.
 	damaged func(Damage)
 }
 
+// sourceKey identifies a source.
 type sourceKey struct {
 	plane     string
 	partition int
@@ -36,15 +36,16 @@ type sourceKey struct {
 
 // position is how far another partition's journal was consumed.
 type position struct {
-	seq              uint64 // frame
-	line             int    // lines of it that were consumed; 0: all
-	framesSinceWrite int    // frames with foreign events passed since the last mark
-	// heard: since the last mark there were events that led to nothing. What is
-	// written next must not come before them at a replay: they would be heard
-	// again, by a state in which they may lead to something.
+	seq              uint64 // sequence number of the frame
+	line             int    // number of its lines that were consumed, 0 for all
+	framesSinceWrite int    // frames with events of the plane that were skipped since the position was written
+	// needsWrite is set when events after the written position led to nothing. The position must be written
+	// before the next change of state: after a restart these events would otherwise be processed with a newer
+	// state, in which they may lead to something.
 	needsWrite bool
 }
 
+// newCore returns a core with an empty state.
 func newCore[S State](cfg *Config[S]) *core[S] {
 	return &core[S]{
 		state:     cfg.New(),
@@ -58,6 +59,7 @@ func newCore[S State](cfg *Config[S]) *core[S] {
 	}
 }
 
+// position returns the position of a source, adding it if it is new.
 func (c *core[S]) position(k sourceKey) *position {
 	pos := c.positions[k]
 	if pos == nil {
@@ -67,13 +69,13 @@ func (c *core[S]) position(k sourceKey) *position {
 	return pos
 }
 
-// replayError is a log that does not fit: trying again cannot help.
+// replayError is a log that the state cannot be built from. Trying again cannot help.
 type replayError struct{ cause error }
 
 func (e *replayError) Error() string { return e.cause.Error() }
 func (e *replayError) Unwrap() error { return e.cause }
 
-// replay takes over one frame of the log.
+// replay applies one frame of the log. awaiting is described at load.
 func (c *core[S]) replay(reg *Registry, seq uint64, f Frame, awaiting map[string]struct{}) error {
 	c.tail = seq
 	if len(f.Body) == 0 {
@@ -103,11 +105,10 @@ func (c *core[S]) replay(reg *Registry, seq uint64, f Frame, awaiting map[string
 	return nil
 }
 
-// apply brings one event into the core: live and at replay the same.
+// apply applies one event, at execution and at replay alike. A panic of State.Apply becomes an error, so that
+// it stops this partition and not the process.
 func (c *core[S]) apply(ev *Event) (err error) {
 	defer func() {
-		// A plane's Apply must not panic; if it does, this partition stands
-		// still rather than the whole process.
 		if r := recover(); r != nil {
 			err = fmt.Errorf("panic: %v", r)
 		}
@@ -123,6 +124,7 @@ func (c *core[S]) apply(ev *Event) (err error) {
 	return err
 }
 
+// applyInternal applies an event of the journal itself.
 func (c *core[S]) applyInternal(ev *Event) error {
 	s, ok := ev.Payload.(*structpb.Struct)
 	if !ok {
@@ -139,8 +141,8 @@ func (c *core[S]) applyInternal(ev *Event) error {
 	return nil
 }
 
-// recollect rebuilds the request memory from an envelope (SPEC X2: across
-// restarts). The events of a command stand together in one frame.
+// restoreRequest rebuilds the request memory from an envelope (SPEC X2: also across restarts). The events of a
+// command are consecutive in one frame.
 func (c *core[S]) restoreRequest(ev *Event, awaiting map[string]struct{}) {
 	if ev.RequestID == "" {
 		return
@@ -164,21 +166,25 @@ func (c *core[S]) restoreRequest(ev *Event, awaiting map[string]struct{}) {
 	c.memory.Add(k, requests.Entry{First: ev.WalSeq, Args: args, Count: 1, Unix: unix32(ev.CreatedAt)})
 }
 
+// unix32 returns a time as the request memory keeps it.
 func unix32(t time.Time) uint32 { return uint32(t.Unix()) }
 
-// noNamespace stands in scopes for an actor without namespace.
+// noNamespace is the namespace of an actor without one in the scope of a request id.
 const noNamespace = "-"
 
+// actorNamespace returns the namespace of the event's actor.
 func (ev *Event) actorNamespace() string {
 	return cmp.Or(ev.ActorNamespace, ev.Namespace, noNamespace)
 }
 
+// openedEvent returns the payload of partition_opened.
 func openedEvent(generation uint64) *structpb.Struct {
 	return &structpb.Struct{Fields: map[string]*structpb.Value{
 		"generation": structpb.NewNumberValue(float64(generation)),
 	}}
 }
 
+// consumedEvent returns the payload of source_consumed.
 func consumedEvent(k sourceKey, seq uint64, line int) *structpb.Struct {
 	fields := map[string]*structpb.Value{
 		"plane":     structpb.NewStringValue(k.plane),

@@ -11,8 +11,9 @@ import (
 	"quartet/pkg/journal/requests"
 )
 
-// execute runs one command: look it up, decide, encode, apply, put into the
-// collecting frame. Whatever it answers waits for the state it saw (R4).
+// execute runs one command in the loop: it looks the request up in the request memory, runs the rule, encodes
+// and applies its events, and adds them to the collecting frame. A command that is answered without events
+// completes once the state that it saw is durable (R4).
 func (p *Partition[S]) execute(c *command[S]) {
 	if c.consume != nil {
 		p.executeConsume(c)
@@ -71,6 +72,7 @@ func (p *Partition[S]) execute(c *command[S]) {
 	}
 }
 
+// decide runs the rule. A panic becomes an internal error, so that one rule cannot stop the process.
 func (p *Partition[S]) decide(c *command[S], env Env) (events []*Event, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -80,14 +82,15 @@ func (p *Partition[S]) decide(c *command[S], env Env) (events []*Event, err erro
 	return c.decide(p.core.state, env)
 }
 
-// settled is conclude for a command that stores nothing.
+// finishWithoutEvents completes a command that produced no events. The answer still waits until the state it
+// read is durable, and until then its caller may withdraw it.
 func (p *Partition[S]) finishWithoutEvents(c *command[S]) {
 	c.seq = p.core.applied
 	c.stage.CompareAndSwap(stageTaken, stageDecided)
 	p.completeWhenDurable(c)
 }
 
-// conclude answers a command when the state it saw is durable.
+// completeWhenDurable completes c with the newest frame that is not durable, or at once if there is none.
 func (p *Partition[S]) completeWhenDurable(c *command[S]) {
 	l := &p.loop
 	if k := len(l.frames); k > 0 {
@@ -97,7 +100,10 @@ func (p *Partition[S]) completeWhenDurable(c *command[S]) {
 	close(c.done)
 }
 
-// repeat answers a request whose first answer is known.
+// answerRepeated completes a request that the partition remembers with its first outcome. The events are taken
+// from a frame that is not durable yet; otherwise c.recall tells the caller where to read them. Other arguments
+// under the same request id are refused. A command that ran before a reload is not marked as replayed, since
+// its caller sent it once.
 func (p *Partition[S]) answerRepeated(c *command[S], r requests.Entry) {
 	switch {
 	case c.explicitID && r.Args != c.argsHash:
@@ -117,7 +123,8 @@ func (p *Partition[S]) answerRepeated(c *command[S], r requests.Entry) {
 	p.completeWhenDurable(c)
 }
 
-// recent finds the events among the frames that are not durable yet.
+// uncommittedEvents sets c.events to the events of r if they are in a frame that is not durable yet, and
+// reports whether they are.
 func (p *Partition[S]) uncommittedEvents(c *command[S], r requests.Entry) bool {
 	for _, f := range p.loop.frames {
 		if n := uint64(len(f.events)); r.First >= f.first && r.First < f.first+n {
@@ -129,8 +136,8 @@ func (p *Partition[S]) uncommittedEvents(c *command[S], r requests.Entry) bool {
 	return false
 }
 
-// encode writes events as lines; an event that is too large is refused before
-// anything was applied.
+// encode appends the events to dst as lines. It refuses an event or command that is too large, before anything
+// is applied.
 func (p *Partition[S]) encode(dst []byte, events []*Event) ([]byte, error) {
 	for _, ev := range events {
 		start := len(dst)
@@ -148,10 +155,9 @@ func (p *Partition[S]) encode(dst []byte, events []*Event) ([]byte, error) {
 	return dst, nil
 }
 
-// commit applies encoded events and puts them into f. An event that a rule
-// emitted and Apply refuses is a bug of the plane: the state is half changed,
-// so nobody may see it any more, and it will be loaded again once what was
-// applied before is written.
+// commit applies encoded events to the state and adds them to f. If Apply refuses an event that a rule emitted,
+// the plane has a bug and the state is half changed: commit hides the state and sets pendingReload, and the
+// loop reloads once the frames that were applied before are written.
 func (p *Partition[S]) commit(c *command[S], f *pending[S], events []*Event, body []byte) error {
 	p.mu.Lock()
 	for _, ev := range events {
@@ -166,7 +172,7 @@ func (p *Partition[S]) commit(c *command[S], f *pending[S], events []*Event, bod
 			return internal(fmt.Errorf("apply %s: %w", ev.Type, err))
 		}
 	}
-	if p.loop.pendingReload == nil { // else the state stays out of sight
+	if p.loop.pendingReload == nil { // otherwise the state remains hidden
 		p.uncommitted = f.result
 	}
 	p.mu.Unlock()
@@ -179,7 +185,7 @@ func (p *Partition[S]) commit(c *command[S], f *pending[S], events []*Event, bod
 	return nil
 }
 
-// stamp completes the envelopes.
+// stamp fills in the envelopes of the events: type, wal_seq, ids, actor, request, trace and time.
 func (p *Partition[S]) stamp(c *command[S], events []*Event, now time.Time) error {
 	hash := ""
 	if c.explicitID {
@@ -203,9 +209,9 @@ func (p *Partition[S]) stamp(c *command[S], events []*Event, now time.Time) erro
 		if ev.Namespace != c.actor.Namespace {
 			ev.ActorNamespace = cmp.Or(c.actor.Namespace, noNamespace)
 		}
-		if c.consume == nil || ev.Principal == "" { // else By said on whose behalf
-			// A command of a connection that carries many runs has none of its own;
-			// its rule says whose each event is.
+		if c.consume == nil || ev.Principal == "" { // otherwise By set the actor
+			// A connection that carries many runs has no run id itself; its rule
+			// sets the run id of each event.
 			ev.ActorAgentID, ev.ActorRunID = c.actor.AgentID, cmp.Or(c.actor.RunID, ev.ActorRunID)
 			ev.Principal, ev.Role = c.actor.Principal, c.actor.Role
 		}
@@ -219,8 +225,8 @@ func (p *Partition[S]) stamp(c *command[S], events []*Event, now time.Time) erro
 	return nil
 }
 
-// frameFor returns the collecting frame, or a new one where n more bytes do
-// not fit: a larger command gets a frame of its own.
+// frameFor returns the collecting frame if it has room for size bytes and count events, otherwise a new frame.
+// A command that exceeds the limits of a frame gets a frame for itself.
 func (p *Partition[S]) frameFor(size, count int) *pending[S] {
 	l := &p.loop
 	if k := len(l.frames); k > 1 || k == 1 && !l.sending {

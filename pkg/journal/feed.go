@@ -13,15 +13,14 @@ import (
 
 // Line is one event of a followed frame.
 type Line struct {
-	// Text is the line as it stands in the log, without the newline.
+	// Text is the line as it is in the log, without the newline.
 	Text []byte
-	// Event is set where the line was written by this process: shared with
-	// everybody who follows, never to be changed. Reading it from Text costs
-	// 5-10 µs for each follower.
+	// Event is set if this process wrote the line. It is shared by all followers and must not be changed.
+	// Parsing Text instead takes 5-10 µs for each follower.
 	Event *Event
 }
 
-// Type is the line's event type and agent, without reading the rest.
+// Type returns the line's event type and agent without parsing the rest.
 func (l Line) Type() (eventType, agentID string) {
 	if l.Event != nil {
 		return l.Event.Type, l.Event.AgentID
@@ -29,7 +28,7 @@ func (l Line) Type() (eventType, agentID string) {
 	return LineType(l.Text)
 }
 
-// Envelope is the event without its payload. It must not be changed.
+// Envelope returns the event; without its payload if it was parsed from the line. It must not be changed.
 func (l Line) Envelope() (*Event, error) {
 	if l.Event != nil {
 		return l.Event, nil
@@ -41,7 +40,7 @@ func (l Line) Envelope() (*Event, error) {
 	return &raw.Event, nil
 }
 
-// Read is the event with its payload, of a type that reg knows.
+// Read returns the event with its payload, whose type reg must have. It must not be changed.
 func (l Line) Read(reg *Registry) (*Event, error) {
 	if l.Event != nil {
 		return l.Event, nil
@@ -53,6 +52,7 @@ func (l Line) Read(reg *Registry) (*Event, error) {
 	return raw.Decode(reg)
 }
 
+// textLines splits a frame's body into lines.
 func textLines(body []byte) []Line {
 	texts := Lines(body)
 	out := make([]Line, len(texts))
@@ -62,18 +62,17 @@ func textLines(body []byte) []Line {
 	return out
 }
 
-// Feeds are the feeds of the partitions that this process may hold. Whoever
-// follows asks for a Source; whether the partition is held here, elsewhere, or
-// first here and then elsewhere, makes a difference in time only.
+// Feeds holds the feeds of the partitions that this process may hold. Followers need not know whether a
+// partition is held here, elsewhere, or first here and then elsewhere: only the delay differs.
 type Feeds struct {
 	mu  sync.Mutex
 	all map[sourceKey]*Feed
 }
 
-// NewFeeds returns no feeds yet.
+// NewFeeds returns an empty set of feeds.
 func NewFeeds() *Feeds { return &Feeds{all: map[sourceKey]*Feed{}} }
 
-// Of is the feed of a partition; nil where f is.
+// Of returns the feed of a partition, creating it at the first call. It returns nil if f is nil.
 func (f *Feeds) Of(plane string, partition int) *Feed {
 	if f == nil {
 		return nil
@@ -87,7 +86,7 @@ func (f *Feeds) Of(plane string, partition int) *Feed {
 	return f.all[k]
 }
 
-// Source follows src, through the feed as far as that reaches.
+// Source returns src with the partition's feed in front of it.
 func (f *Feeds) Source(src Source) Source {
 	return fedSource{src, f.Of(src.Plane(), src.Partition())}
 }
@@ -104,15 +103,15 @@ type Feed struct {
 	mu    sync.Mutex
 }
 
+// hint is one registered receiver of hints.
 type hint struct {
 	fn func(events []*Event, lost bool)
 }
 
-// Hinter is a Source in this process. fn gets events as soon as they are applied,
-// so that who looks at what they name, in the way that journal.Ahead is meant for,
-// does so an fsync earlier. What was taken back, or will not be heard of any more
-// here, it gets again as lost: whoever looked meanwhile must look again. fn runs in
-// the loop of the partition and must not block.
+// Hinter is a Source in this process. fn receives events as soon as they are applied, before they are durable,
+// so that a reader under Ahead can start one fsync earlier. Events that were withdrawn, or whose outcome will
+// not be known here, are passed again with lost set; a reader must then read again. fn runs in the partition's
+// loop and must not block. stop unregisters fn; a call that is in progress may still end after it.
 type Hinter interface {
 	Hint(fn func(events []*Event, lost bool)) (stop func())
 }
@@ -130,8 +129,10 @@ func (s fedSource) Hint(fn func(events []*Event, lost bool)) (stop func()) {
 	}
 }
 
+// setHints replaces the receivers. f.mu must be held.
 func (f *Feed) setHints(all []*hint) { f.hints.Store(&all) }
 
+// listHints returns the receivers, without locking. The slice must not be changed.
 func (f *Feed) listHints() []*hint {
 	if f == nil {
 		return nil
@@ -142,9 +143,10 @@ func (f *Feed) listHints() []*hint {
 	return nil
 }
 
-// Hinted says whether somebody gets hints of the partition.
+// Hinted reports whether the partition has a receiver of hints.
 func (f *Feed) Hinted() bool { return len(f.listHints()) > 0 }
 
+// hint passes events to all receivers.
 func (f *Feed) hint(events []*Event, lost bool) {
 	for _, h := range f.listHints() {
 		h.fn(events, lost)
@@ -190,14 +192,16 @@ func (f *Feed) add(after, seq, tail uint64, body []byte, events []*Event) {
 	f.chain.Add(after, seq, tail, len(body), &fedFrame{body: body, events: events})
 }
 
-// fedSource is a log with a feed in front of it.
+// fedSource is a source with a feed in front of it.
 type fedSource struct {
 	Source
 	feed *Feed
 }
 
+// errCovered ends the reading of the log when the chain covers the next frame.
 var errCovered = errors.New("journal: the feed goes on from here")
 
+// Follow implements Source.
 func (s fedSource) Follow(ctx context.Context, from uint64, fn func(uint64, []Line) error) error {
 	idle := time.NewTicker(framechain.CheckInterval)
 	defer idle.Stop()
@@ -229,7 +233,7 @@ func (s fedSource) Follow(ctx context.Context, from uint64, fn func(uint64, []Li
 			if !s.feed.chain.Due() {
 				continue
 			}
-			// Without an answer the next round asks again.
+			// After an error the next interval tries again.
 			if end, err := s.End(ctx); err == nil {
 				s.feed.chain.Verify(end)
 			}
@@ -237,7 +241,8 @@ func (s fedSource) Follow(ctx context.Context, from uint64, fn func(uint64, []Li
 	}
 }
 
-// catchUp follows the log until the feed covers what comes next.
+// catchUp follows the log from a sequence number on until the chain covers the next frame, and returns the
+// sequence number of that frame. changed is closed at the chain's next change.
 func (s fedSource) catchUp(ctx context.Context, from uint64, changed <-chan struct{}, fn func(uint64, []Line) error) (uint64, error) {
 	var next atomic.Uint64
 	next.Store(from)
@@ -245,7 +250,7 @@ func (s fedSource) catchUp(ctx context.Context, from uint64, changed <-chan stru
 		_, _, covered, changed := s.feed.chain.Next(next.Load())
 		return covered, changed
 	}
-	// Where nothing comes from the log any more, the feed's news ends the wait.
+	// If the log has no further frame, a change of the chain ends the wait.
 	reading, stop := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	go func() {
@@ -259,11 +264,11 @@ func (s fedSource) catchUp(ctx context.Context, from uint64, changed <-chan stru
 			}
 		}
 	}()
-	var own error
+	var fnErr error
 	err := s.Source.Follow(reading, from, func(seq uint64, lines []Line) error {
 		if seq >= next.Load() {
-			if own = fn(seq, lines); own != nil {
-				return own
+			if fnErr = fn(seq, lines); fnErr != nil {
+				return fnErr
 			}
 			next.Store(seq + 1)
 		}
@@ -275,8 +280,8 @@ func (s fedSource) catchUp(ctx context.Context, from uint64, changed <-chan stru
 	stop()
 	<-ended
 	switch covered, _ := covers(); {
-	case own != nil:
-		err = own
+	case fnErr != nil:
+		err = fnErr
 	case ctx.Err() != nil:
 		err = ctx.Err()
 	case covered:

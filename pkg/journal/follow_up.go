@@ -2,12 +2,13 @@ package journal
 
 import "time"
 
-// sequelTerm is how long a frame waits for sequels. They come within 0.2 ms if
-// what they need is in this process; another write takes 0.5 ms and more.
+// followUpTerm is how long a frame waits for expected follow-ups. They arrive within 0.2 ms if what they need
+// is in this process; a second write takes at least 0.5 ms.
 const followUpTerm = 500 * time.Microsecond
 
-// await waits with a frame for the sequels that its events announced, where that
-// keeps nobody else waiting: a frame of several commands is sent.
+// awaitFollowUps delays a frame until the follow-ups that its events announced have arrived, but for
+// FollowUpTerm at most. A frame with minGather commands or more is not delayed, since that would delay their
+// callers.
 func (p *Partition[S]) awaitFollowUps() {
 	l := &p.loop
 	if l.sending || len(l.frames) != 1 {
@@ -17,7 +18,7 @@ func (p *Partition[S]) awaitFollowUps() {
 	if f.followUps == 0 {
 		return
 	}
-	if len(f.cmds) < minGather && l.adaptiveWait.shouldWait() {
+	if len(f.cmds) < minGather && l.adaptiveWait.ShouldWait() {
 		term := time.NewTimer(p.cfg.FollowUpTerm)
 		defer term.Stop()
 		for over := false; !over && f.followUps > 0 && len(f.cmds) < minGather && len(l.frames) == 1 && l.pendingReload == nil && !l.closed; {
@@ -30,41 +31,14 @@ func (p *Partition[S]) awaitFollowUps() {
 				over = true
 			}
 		}
-		l.adaptiveWait.record(f.followUps == 0)
+		l.adaptiveWait.Record(f.followUps == 0)
 	}
 	f.followUps = 0
 }
 
-// arrived counts a sequel that came, whatever it leads to.
+// followUpArrived counts the arrival of a follow-up, whatever its outcome.
 func (p *Partition[S]) followUpArrived() {
 	if k := len(p.loop.frames); k > 0 && p.loop.frames[k-1].followUps > 0 {
 		p.loop.frames[k-1].followUps--
 	}
-}
-
-// hope is whether sequels are worth waiting for. Where they come late, since what
-// they need is far away, ever fewer frames wait.
-type adaptiveWait struct {
-	missed int // in a row
-	skip   int // frames that do not wait
-}
-
-// mostMissed bounds what is doubled.
-const maxMissed = 7
-
-func (h *adaptiveWait) shouldWait() bool {
-	if h.skip > 0 {
-		h.skip--
-		return false
-	}
-	return true
-}
-
-func (h *adaptiveWait) record(arrived bool) {
-	if arrived {
-		h.missed = 0
-		return
-	}
-	h.missed = min(h.missed+1, maxMissed)
-	h.skip = 1<<h.missed - 1
 }

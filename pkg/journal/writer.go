@@ -7,32 +7,33 @@ import (
 	"go.uber.org/zap"
 )
 
-// verdict is what became of a frame that was sent.
+// writeResult is the outcome of sending a frame to the log.
 type writeResult struct {
 	outcome writeOutcome
-	seq     uint64 // of the frame, if it landed
-	tail    uint64 // where the next frame goes, if the partition is still mine
-	foreign bool   // somebody else wrote: the partition must load again
-	clean   bool   // no attempt was ambiguous: nobody holds the body any more
+	seq     uint64 // sequence number of the frame, if it was stored
+	tail    uint64 // the end of the log, if no other writer was found
+	foreign bool   // another writer was found: the partition must reload
+	clean   bool   // no attempt was ambiguous: nothing else holds the body
 	err     error
 }
 
+// writeOutcome is the kind of a writeResult.
 type writeOutcome int
 
 const (
 	writeStored    writeOutcome = iota
-	writeAbsent                 // it is not in the log as far as can be read; load to be sure
-	writeRefused                // it was never stored and cannot be
-	writeAbandoned              // the partition gave up before it knew
+	writeAbsent                 // not found in the log; only a reload is certain
+	writeRefused                // not stored, and never will be
+	writeAbandoned              // the partition ended before the outcome was known
 )
 
+// pendingWrite is a frame to append behind the sequence number tail.
 type pendingWrite struct {
 	frame Frame
 	tail  uint64
 }
 
-// writer sends one frame at a time, off the loop, so that the next one
-// collects meanwhile (R3).
+// writer sends one frame at a time, outside the loop, so that the next one collects meanwhile (R3).
 func (p *Partition[S]) writer(work <-chan pendingWrite, results chan<- writeResult) {
 	for d := range work {
 		p.stall.Begin(p.cfg.Mono())
@@ -47,12 +48,12 @@ func (p *Partition[S]) writer(work <-chan pendingWrite, results chan<- writeResu
 	}
 }
 
-// deliver brings one frame into the log and finds out what became of it: the
-// whole of R5.
+// deliver stores one frame in the log and determines the outcome. It implements R5. It blocks until the outcome
+// is known or the partition ends.
 func (p *Partition[S]) deliver(d pendingWrite) writeResult {
 	expect := d.tail
 	clean := true
-	fences := make(map[string]struct{}) // of this delivery; older ones cannot land
+	fences := make(map[string]struct{}) // of this call; those of earlier calls cannot be stored any more
 	pacer := newPacer()
 	for {
 		seq, err := p.append(p.ctx, expect, d.frame)
@@ -69,15 +70,15 @@ func (p *Partition[S]) deliver(d pendingWrite) writeResult {
 			continue
 		case errors.Is(err, ErrWrongSequence):
 		default:
-			// Ambiguous. From here on nothing is accepted until the log says.
+			// Ambiguous: no command is accepted until the outcome is known.
 			p.loop.fencing.Store(true)
 			clean = false
 			p.cfg.Logger.Warn("journal: append without an answer, fencing", zap.String("frame", d.frame.ID), zap.Uint64("expect", expect), zap.Error(err))
 			next, err := p.fence(expect, d.frame.Generation, fences)
 			if err == nil {
-				// The fence holds the place: the old frame can never land
-				// there. Nobody else wrote, so the state still fits and the
-				// same frame goes behind the fence.
+				// The fence has the sequence number that the frame expected, so that attempt can no
+				// longer succeed. No other writer was found, so the state is still right and the
+				// same frame is appended behind the fence.
 				expect = next
 				continue
 			}
@@ -93,9 +94,8 @@ func (p *Partition[S]) deliver(d pendingWrite) writeResult {
 	}
 }
 
-// fence writes an empty frame at the expected sequence until it is
-// acknowledged or refused with ErrWrongSequence; any other error means that the
-// partition gave up.
+// fence appends an empty frame at the expected sequence until that is acknowledged or refused with
+// ErrWrongSequence. Any other error means that the partition ended. It adds the ids of its frames to fences.
 func (p *Partition[S]) fence(expect, generation uint64, fences map[string]struct{}) (uint64, error) {
 	pacer := newPacer()
 	for {
@@ -111,8 +111,8 @@ func (p *Partition[S]) fence(expect, generation uint64, fences map[string]struct
 	}
 }
 
-// inspect reads what stands behind expect after a wrong sequence. again says
-// that only fences of mine are there and the frame goes behind next.
+// inspect reads the log behind expect after ErrWrongSequence. again reports that nothing but fences of this
+// call is there, and that the frame is to be appended behind next.
 func (p *Partition[S]) inspect(expect uint64, f Frame, fences map[string]struct{}) (v writeResult, next uint64, again bool) {
 	pacer := newPacer()
 	for {
@@ -136,8 +136,8 @@ func (p *Partition[S]) inspect(expect uint64, f Frame, fences map[string]struct{
 		}
 	}
 	v.tail = next
-	// Nothing behind expect although it was refused: an old answer of a reader
-	// that lags. Loading ends with an acknowledged frame and cannot be fooled.
+	// If nothing is behind expect although the append was refused, the read was
+	// outdated. A load ends with an acknowledged append, which detects that.
 	if v.outcome == writeAbsent && !v.foreign && next > expect {
 		return v, next, true
 	}
