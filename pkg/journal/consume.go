@@ -74,8 +74,8 @@ const (
 	// with nothing but events of the journal itself do not count: two planes that follow each other would
 	// answer every written position with another one.
 	positionWriteInterval = 1000
-	// passEvery frames without anything to react to the loop hears how far it
-	// is. Waking it for each would make a plane that follows a busy one busy.
+	// wakeInterval is the number of frames without relevant events after which the loop is given the position.
+	// Waking the loop for each would keep a plane busy that follows a busy one.
 	wakeInterval  = 64
 	consumeMethod = "consume"
 )

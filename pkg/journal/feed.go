@@ -199,7 +199,7 @@ type fedSource struct {
 }
 
 // errCovered ends the reading of the log when the chain covers the next frame.
-var errCovered = errors.New("journal: the feed goes on from here")
+var errCovered = errors.New("journal: the feed continues from here")
 
 // Follow implements Source.
 func (s fedSource) Follow(ctx context.Context, from uint64, fn func(uint64, []Line) error) error {

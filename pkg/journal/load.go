@@ -50,7 +50,7 @@ func (p *Partition[S]) load(ctx context.Context, awaiting map[string]struct{}) (
 		}
 		// Wrong sequence: another writer, or an earlier takeOver whose
 		// acknowledgement was lost. The next scan reads its frame.
-		p.cfg.Logger.Info("journal: loading goes on", zap.Uint64("from", next), zap.Error(err))
+		p.cfg.Logger.Info("journal: loading continues", zap.Uint64("from", next), zap.Error(err))
 		if pacer.Wait(ctx) != nil {
 			return nil, errors.Join(ctx.Err(), err)
 		}

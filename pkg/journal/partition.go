@@ -125,8 +125,7 @@ type Lease interface {
 type Partition[S State] struct {
 	cfg Config[S]
 
-	// mu guards core and newest. Only the loop writes them, so the loop reads
-	// without it.
+	// mu guards core and uncommitted. Only the loop writes them, so the loop reads them without mu.
 	mu   sync.RWMutex
 	core *core[S]
 	// uncommitted is the result of the newest applied frame that is not durable, or of a pending reload; nil if

@@ -249,7 +249,7 @@ type Command[S journal.State, R any] struct {
 	// repeated request.
 	Decide func(s S, env journal.Env) (journal.Decision[R], error)
 	Answer func(events []*journal.Event) (R, error)
-	// Sequel marks a command that Config.OnApply announces.
+	// Sequel marks an expected follow-up: a command that Config.OnApply announced.
 	Sequel bool
 	// Actor acts instead of the caller: for what the plane does by itself.
 	Actor *journal.Actor
