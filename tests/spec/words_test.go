@@ -29,13 +29,7 @@ func init() {
 var notYetPlain = []string{
 	"bench",
 	"docs/configuration.md",
-	"pkg/bus",
-	"pkg/id",
-	"pkg/journal",
-	"pkg/lease",
-	"pkg/natsd",
 	"pkg/plane",
-	"pkg/rpc",
 	"proto/quartet/agent",
 	"proto/quartet/board",
 	"proto/quartet/waiting",
