@@ -50,7 +50,7 @@ func TestA6_ARunnerInTypeScript(t *testing.T) {
 	require.Equal(t, "asked to: wait to be aborted", next())
 	_, err = r.Agents.AbortRun(ctx, &agentv1.AbortRunRequest{AgentId: "keeper"})
 	require.NoError(t, err)
-	require.Equal(t, "failed: the turn ended: operator_aborted", next())
+	require.Equal(t, "failed: the turn ended: TURN_END_REASON_OPERATOR_ABORTED", next())
 	_, err = io.Copy(io.Discard, pipe)
 	require.NoError(t, err)
 	require.NoError(t, cmd.Wait(), errs.String())

@@ -86,7 +86,7 @@ func EnsureStream(ctx context.Context, nc *nats.Conn, replicas int) error {
 }
 
 // ensureTerm is how long one attempt at the stream may take. A cluster that
-// chooses a leader drops requests, and who waits for its answer waits for ever.
+// chooses a leader drops requests, so that waiting for the answer would never end.
 const ensureTerm = 3 * time.Second
 
 func ensure(ctx context.Context, js jetstream.JetStream, cfg jetstream.StreamConfig) error {

@@ -112,7 +112,7 @@ func (f *Fixed) New(prefix string) string {
 	return next
 }
 
-// Derived gives the id that belongs to parts, the same for ever. Parts are
+// Derived returns the id that belongs to parts: always the same. Parts are
 // length-prefixed, so ("ab", "c") and ("a", "bc") differ.
 func Derived(prefix string, parts ...string) string {
 	var size [binary.MaxVarintLen64]byte

@@ -8,70 +8,69 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/protobuf/proto"
+
+	"quartet/pkg/journal/requests"
 )
 
-// Op is one command.
+// Op is one journal command: a rule with its arguments and its request id.
 type Op[S State, R any] struct {
-	// Method scopes the request id together with the actor's namespace and
-	// principal (SPEC X2).
+	// Method scopes the request id together with the actor's namespace and principal (SPEC X2).
 	Method string
 	Actor  Actor
-	// AgentID is the default for events that name no agent.
+	// AgentID is the agent of those events that name none.
 	AgentID string
-	// RequestID is the caller's. Where it is empty the loop gives one, so that
-	// R5 holds for every command, but the caller cannot repeat the request.
+	// RequestID is the caller's name for the request. If it is empty the loop generates one, so that R5 holds
+	// for every command, but then the caller cannot repeat the request.
 	RequestID string
-	// Recall asks for the first answer to RequestID alone: where there was none the
-	// command is refused with NOT_FOUND, and Decide does not run.
+	// Recall requests the first outcome of RequestID and nothing else: if the request is not remembered, the
+	// command is refused with NOT_FOUND and Decide does not run.
 	Recall bool
-	// Sequel marks what OnApply announces.
-	Sequel bool
-	// Args is hashed, without its field request_id, to tell a repeated request
-	// from another one under the same id. Used only with RequestID.
+	// FollowUp marks a command that Config.OnApply announced.
+	FollowUp bool
+	// Args is hashed without its field request_id, to distinguish a repeated request from a different one with
+	// the same id. It is used only with RequestID.
 	Args proto.Message
-	// Decide is the rule: pure (R7), run in the partition's loop, possibly more
-	// than once. It may see earlier events that are not durable yet, since it
-	// is answered after them. It must not keep or change s.
+	// Decide is the rule. It is pure (R7), runs in the partition's loop, and may run more than once. The state
+	// may include events that are not durable yet; Do returns after they are. It must not keep or change s.
 	Decide func(s S, env Env) (Decision[R], error)
-	// Answer builds the reply from the command's events: pure, run outside the
-	// loop, also for a repeated request whose events come from the log. When it
-	// is nil, or Decide gave no events, Decision.Reply is the reply.
+	// Answer builds the reply from the command's events. It is pure and runs outside the loop, also for a
+	// repeated request whose events are read from the log. If it is nil, or Decide returned no events,
+	// Decision.Reply is the reply.
 	Answer func(events []*Event) (R, error)
 }
 
-// Stages of a command. A caller whose context ends may take it back from
-// stageQueued and stageSettled, never from stageTaken; the loop takes it from
-// stageQueued only.
+// The stages of a command. A caller whose context ends may withdraw it from stageQueued and stageDecided, but
+// not from stageTaken. The loop takes it from stageQueued only.
 const (
 	stageQueued int32 = iota
 	stageTaken
 	stageWithdrawn
-	stageSettled // decided, without effect: it only waits for the state it saw
+	stageDecided // decided without events; it waits until the state it read is durable
 )
 
-// command is an Op with its types erased.
+// command is an Op with its types erased. The loop owns it from the moment it takes it until done is closed.
 type command[S State] struct {
-	// decide runs the rule once. For consumers it is nil and consume is set.
+	// decide runs the rule once. It is nil for the command of a source frame, which has consume instead.
 	decide  func(s S, env Env) ([]*Event, error)
 	consume *consumption[S]
 
-	method    string
-	actor     Actor
-	agentID   string
-	requestID string
-	given     bool // requestID is the caller's
-	recalling bool // and nothing but its first answer is wanted
-	sequel    bool // Op.Sequel
-	argsHash  uint64
-	key       memoryKey
-	// traceparent is what the events are part of; "" where nothing is traced.
+	method     string
+	actor      Actor
+	agentID    string
+	requestID  string
+	explicitID bool // requestID was given by the caller, not by the loop
+	recallOnly bool // Op.Recall
+	followUp   bool // Op.FollowUp
+	argsHash   uint64
+	key        requests.Key
+	// traceparent is the trace that the events belong to, "" if the command is not traced.
 	traceparent string
 
 	stage  atomic.Int32
-	stored bool // its events are applied and on their way to the log
-	ran    bool // they were once, in a state that was lost since
+	stored bool // its events are applied and in a frame of loop.frames
+	ran    bool // its events were in a frame before a reload; that frame may be in the log
 
-	// Written by the loop before done is closed, read after.
+	// The loop writes these fields before it closes done. Others read them only afterwards.
 	done     chan struct{}
 	events   []*Event
 	err      error
@@ -80,28 +79,27 @@ type command[S State] struct {
 	recall   *recallAt
 }
 
-// recallAt says where the events of a repeated request are in the log.
+// recallAt says where the log holds the events of a repeated request.
 type recallAt struct {
-	frame uint64 // sequence in the log
-	first uint64 // wal_seq
+	frame uint64 // sequence number of the frame in the log
+	first uint64 // wal_seq of the first event
 	count uint32
 }
 
-// Do runs one command and returns when its events are on disk (SPEC X1).
+// Do runs one command and returns once its events are on disk (SPEC X1).
 //
-// A refusal of Decide is returned as it is, once the state it saw is durable.
-// Trouble with the log is UNAVAILABLE STORAGE with the metadata outcome: "none"
-// means that nothing was stored, "unknown" that only a repetition with the same
-// request id can tell (SPEC X1). REQUEST_ID_REUSED: the id was used with other
-// arguments.
+// A refusal of Decide is returned unchanged, once the state that Decide saw is durable. An error of the log is
+// UNAVAILABLE with the reason STORAGE and the metadata key outcome: "none" means that nothing was stored, and
+// "unknown" that only a repetition with the same request id can determine it (SPEC X1). The reason
+// REQUEST_ID_REUSED means that the id was used with other arguments.
 func Do[S State, R any](ctx context.Context, p *Partition[S], op Op[S, R]) (R, Result, error) {
 	var zero, reply R
 	c := &command[S]{
-		method:  op.Method,
-		actor:   op.Actor,
-		agentID: op.AgentID,
-		sequel:  op.Sequel,
-		done:    make(chan struct{}),
+		method:   op.Method,
+		actor:    op.Actor,
+		agentID:  op.AgentID,
+		followUp: op.FollowUp,
+		done:     make(chan struct{}),
 	}
 	c.decide = func(s S, env Env) ([]*Event, error) {
 		d, err := op.Decide(s, env)
@@ -112,25 +110,25 @@ func Do[S State, R any](ctx context.Context, p *Partition[S], op Op[S, R]) (R, R
 		return d.Events, nil
 	}
 	if op.RequestID != "" {
-		h, err := hashArgs(op.Args)
+		h, err := requests.HashArgs(op.Args)
 		if err != nil {
 			return zero, Result{}, internal(err)
 		}
-		c.given, c.recalling, c.requestID, c.argsHash = true, op.Recall, op.RequestID, h
-		c.key = keyOf(cmp.Or(op.Actor.Namespace, noNamespace), op.Actor.Principal, op.Method, op.RequestID)
+		c.explicitID, c.recallOnly, c.requestID, c.argsHash = true, op.Recall, op.RequestID, h
+		c.key = requests.KeyOf(cmp.Or(op.Actor.Namespace, noNamespace), op.Actor.Principal, op.Method, op.RequestID)
 	}
 	if p.cfg.Tracer.On() {
 		var span trace.Span
-		ctx, span = p.traced(ctx, c)
-		defer func() { p.told(span, c) }()
+		ctx, span = p.startSpan(ctx, c)
+		defer func() { p.endSpan(span, c) }()
 	}
 	if err := p.run(ctx, c); err != nil {
 		return zero, Result{}, err
 	}
 	res := Result{Replayed: c.replayed, Seq: c.seq}
 	if len(c.events) == 0 && c.recall == nil && !p.held() {
-		// It stored nothing, so the log did not say whose the partition is.
-		return zero, Result{}, lapsed()
+		// It wrote nothing, so no append verified that this process still holds the partition.
+		return zero, Result{}, leaseLost()
 	}
 	if c.err != nil {
 		return zero, Result{}, c.err
@@ -155,7 +153,8 @@ func Do[S State, R any](ctx context.Context, p *Partition[S], op Op[S, R]) (R, R
 	return out, res, nil
 }
 
-// run hands c to the loop and waits for its end or the caller's.
+// run enqueues c and blocks until the loop has completed it or ctx ends. Its error says why there is no
+// outcome; the outcome itself is in c.
 func (p *Partition[S]) run(ctx context.Context, c *command[S]) error {
 	if err := ctx.Err(); err != nil {
 		return unavailable(outcomeNone, "the request ended before it was accepted", err)
@@ -169,29 +168,29 @@ func (p *Partition[S]) run(ctx context.Context, c *command[S]) error {
 	case <-ctx.Done():
 	}
 	select {
-	case <-c.done: // both were ready: the answer counts
+	case <-c.done: // both were ready; the outcome takes precedence
 		return nil
 	default:
 	}
-	if c.stage.CompareAndSwap(stageQueued, stageWithdrawn) || c.stage.CompareAndSwap(stageSettled, stageWithdrawn) {
+	if c.stage.CompareAndSwap(stageQueued, stageWithdrawn) || c.stage.CompareAndSwap(stageDecided, stageWithdrawn) {
 		return unavailable(outcomeNone, "the deadline passed before the journal took the request", ctx.Err())
 	}
 	return unavailable(outcomeUnknown, "the deadline passed while the journal was writing; repeat with the same request_id to learn what happened", ctx.Err())
 }
 
-// View reads. It returns what read found and the wal_seq of the state it saw,
-// when that state is durable (R4). read runs with the partition's read lock
-// held, maybe more than once; what it returns must be copies or messages that
-// are replaced and never edited.
+// View runs a read-only function and returns its result with the wal_seq of the state that it saw, once that
+// state is durable (R4). read is called with the partition's read lock held and may be called more than once.
+// What it returns must be copies, or messages that are replaced and never edited. View fails with UNAVAILABLE
+// when the state is not durable after Config.ViewPatience, or when this process no longer holds the partition.
 func View[S State, R any](ctx context.Context, p *Partition[S], read func(s S) (R, error)) (R, uint64, error) {
 	var zero R
 	for {
-		out, seq, fate, err := look(p, read)
-		if fate != nil && (fate.hidden || ctx.Value(aheadKey{}) != any(p)) {
-			if err := fate.wait(ctx, p.cfg.ViewPatience); err != nil {
+		out, seq, result, err := readState(p, read)
+		if result != nil && (result.hidden || ctx.Value(aheadKey{}) != any(p)) {
+			if err := result.wait(ctx, p.cfg.ViewPatience); err != nil {
 				return zero, 0, err
 			}
-			if fate.lost {
+			if result.lost {
 				continue
 			}
 		}
@@ -199,7 +198,7 @@ func View[S State, R any](ctx context.Context, p *Partition[S], read func(s S) (
 			return zero, 0, unavailable(outcomeNone, "the partition is not held here any more", *p.failed.Load())
 		}
 		if !p.held() {
-			return zero, 0, lapsed()
+			return zero, 0, leaseLost()
 		}
 		if err != nil {
 			return zero, 0, err
@@ -208,51 +207,55 @@ func View[S State, R any](ctx context.Context, p *Partition[S], read func(s S) (
 	}
 }
 
+// aheadKey is the context key of Ahead. Its value is the partition.
 type aheadKey struct{}
 
-// Ahead lets Views of p under the context show what is on its way to the log. It
-// is for who prepares a command on p meanwhile and tells nobody what he saw but
-// by its answer: that comes after the frames he saw, and the command's rule sees
-// whether they are still there.
+// Ahead lets Views of p under the returned context show state that is not durable yet. It is for preparing a
+// command on p and must not reveal what was read by any other way than that command's answer: the answer waits
+// for the frames that were read, and the command's rule verifies that they still apply.
 func Ahead[S State](ctx context.Context, p *Partition[S]) context.Context {
 	return context.WithValue(ctx, aheadKey{}, p)
 }
 
-// look reads under the lock, which is given back even if read panics.
-func look[S State, R any](p *Partition[S], read func(s S) (R, error)) (out R, seq uint64, f *fate, err error) {
+// readState calls read under the read lock, which is released even if read panics. It also returns the commit
+// result that the state depends on, nil if the state is durable.
+func readState[S State, R any](p *Partition[S], read func(s S) (R, error)) (out R, seq uint64, result *commitResult, err error) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	out, err = read(p.core.state)
-	return out, p.core.applied, p.newest, err
+	return out, p.core.applied, p.uncommitted, err
 }
 
-// fate is what becomes of a frame. done is closed once it is known.
-type fate struct {
+// commitResult is the outcome of a frame, or of a pending reload. It is resolved exactly once, by the loop,
+// which closes done.
+type commitResult struct {
 	done   chan struct{}
-	lost   bool // read after done: the state that held the frame is gone
-	hidden bool // nobody may see the state, not even ahead
+	lost   bool // the state that contained the frame was discarded, so it must be read again; valid after done is closed
+	hidden bool // set at creation: the state may be wrong and must not be shown, even under Ahead
 }
 
-func newFate() *fate { return &fate{done: make(chan struct{})} }
+// newCommitResult returns a result that is not resolved.
+func newCommitResult() *commitResult { return &commitResult{done: make(chan struct{})} }
 
-// wait returns once it is known what became of the frame.
-func (f *fate) wait(ctx context.Context, most time.Duration) error {
+// wait blocks until the result is resolved. After most, or when ctx ends, it returns UNAVAILABLE.
+func (r *commitResult) wait(ctx context.Context, most time.Duration) error {
 	patience := time.NewTimer(most)
 	defer patience.Stop()
 	select {
-	case <-f.done:
+	case <-r.done:
 		return nil
 	case <-patience.C:
-		return unavailable(outcomeNone, "the journal could not be written for "+most.String()+", so what stands in it cannot be shown; try again", nil)
+		return unavailable(outcomeNone, "the journal could not be written for "+most.String()+", so its state cannot be shown; try again", nil)
 	case <-ctx.Done():
 		return unavailable(outcomeNone, "the deadline passed before the state that was read was durable", ctx.Err())
 	}
 }
 
-func (f *fate) settle(lost bool) {
-	f.lost = lost
-	close(f.done)
+// resolve completes the result. It must be called once, by the loop.
+func (r *commitResult) resolve(lost bool) {
+	r.lost = lost
+	close(r.done)
 }
 
-// micros is the resolution of every time in the journal.
+// micros rounds a time to microseconds, the resolution of every time in the journal.
 func micros(t time.Time) time.Time { return t.UTC().Truncate(time.Microsecond) }

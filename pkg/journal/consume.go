@@ -9,87 +9,95 @@ import (
 	"quartet/pkg/tracing"
 )
 
-// Source is another partition's journal. Follow calls fn for each frame from
-// fromSeq on, in order, each once; it ends with ctx or an error of fn, and may
-// end with trouble, after which it is called again. lines must not be changed.
+// Source is the journal of one partition as other partitions follow it.
+//
+// Follow calls fn for each frame from fromSeq on, in order and once. It blocks until ctx ends or fn returns an
+// error, and may also return because of an error of the log; it is then called again. lines are shared and must
+// not be changed.
 type Source interface {
 	Plane() string
 	Partition() int
 	Follow(ctx context.Context, fromSeq uint64, fn func(seq uint64, lines []Line) error) error
-	// End is the sequence that the next frame will be at or after.
+	// End returns a sequence number that the next frame is at or after.
 	End(ctx context.Context) (uint64, error)
 }
 
+// logSource is a Source that reads everything from the log.
 type logSource struct {
 	plane     string
 	partition int
 	log       Log
 }
 
-// NewSource makes a Source of a log.
+// NewSource returns a Source that reads a partition's log.
 func NewSource(plane string, partition int, log Log) Source {
 	return logSource{plane, partition, log}
 }
 
-func (s logSource) Plane() string  { return s.plane }
+// Plane returns the plane's name.
+func (s logSource) Plane() string { return s.plane }
+
+// Partition returns the partition's number.
 func (s logSource) Partition() int { return s.partition }
 
+// End implements Source.
 func (s logSource) End(ctx context.Context) (uint64, error) {
 	_, seq, err := s.log.Tail(ctx)
 	return seq + 1, err
 }
 
+// Follow implements Source.
 func (s logSource) Follow(ctx context.Context, from uint64, fn func(uint64, []Line) error) error {
 	return s.log.Follow(ctx, from, func(seq uint64, f Frame) error { return fn(seq, textLines(f.Body)) })
 }
 
-// Reaction is what a partition does about another one's events.
+// Reaction is what a partition does in response to another partition's events.
 type Reaction[S State] struct {
 	Source   Source
 	Registry *Registry // of the source's events
-	Interest []string  // event types, none for all; others are not even parsed
-	// Matters, if set, says of an event of interest whether React would do
-	// anything about it, whatever the state: what it refuses costs the
-	// partition's loop nothing.
+	Interest []string  // event types, empty for all; payloads of others are not parsed
+	// Matters, if set, reports whether React would do anything about an event of interest in any state. It runs
+	// outside the loop; events that it excludes cost the loop nothing.
 	Matters func(ev *Event) bool
-	// React gives the events that follow from ev: pure, in the loop, env.Now
-	// the time of hearing. A refusal is final: it is logged and passed. An
-	// event that led to nothing may be seen again after a restart, by the same
-	// state: whatever changes the state writes down what was heard before it.
+	// React returns the events that follow from ev. It is pure and runs in the loop; env.Now is the time of its
+	// execution. A refusal is final: it is logged and the event is skipped. An event that React returned
+	// nothing for may be passed to it again after a restart, but only with the state that it had before: the
+	// position is written before the next change of state.
 	React func(s S, env Env, ev *Event) ([]*Event, error)
 }
 
 const (
-	// consumeWindow frames are on their way at once: a frame every fsync of
-	// the source is matched although this side's fsync takes as long.
+	// consumeWindow is how many frames may be queued at once, so that this partition keeps up with a source
+	// that writes one frame per fsync although its own fsync takes as long.
 	consumeWindow = 16
-	// markEvery frames without effect the position is written down. Frames of
-	// nothing but journal-level events do not count: two planes that consume
-	// each other would answer each mark with a mark.
-	markEvery = 1000
-	// passEvery frames without anything to react to the loop hears how far it
-	// is. Waking it for each would make a plane that follows a busy one busy.
-	passEvery     = 64
+	// positionWriteInterval is the number of frames without effect after which the position is written. Frames
+	// with nothing but events of the journal itself do not count: two planes that follow each other would
+	// answer every written position with another one.
+	positionWriteInterval = 1000
+	// wakeInterval is the number of frames without relevant events after which the loop is given the position.
+	// Waking the loop for each would keep a plane busy that follows a busy one.
+	wakeInterval  = 64
 	consumeMethod = "consume"
 )
 
-// consumption is one frame of a source on its way through the loop.
+// consumption is one frame of a source, or several without relevant events, as the loop executes it.
 type consumption[S State] struct {
 	key     sourceKey
 	seq     uint64
-	events  []heard
-	foreign int // frames up to this one with events of the plane, of interest or not
+	events  []sourceEvent
+	foreign int // frames since the previous consumption that have events of the plane, relevant or not
 	react   func(s S, env Env, ev *Event) ([]*Event, error)
 }
 
-type heard struct {
+// sourceEvent is a relevant event and the index of its line in the frame.
+type sourceEvent struct {
 	line int
 	ev   *Event
 }
 
-// Consume applies the source's events to p, each exactly once: the position is
-// written in the same frame as the effect (source_consumed). It runs until ctx
-// ends or p is closed, and returns why. One Consume for each pair of p and source.
+// Consume applies the source's events to p, each exactly once: the position is written in the same frame as the
+// effect, as source_consumed. It blocks until ctx ends or p no longer accepts commands, and returns the reason.
+// There must be at most one Consume for each pair of p and source.
 func Consume[S State](ctx context.Context, p *Partition[S], r Reaction[S]) error {
 	key := sourceKey{r.Source.Plane(), r.Source.Partition()}
 	interest := make(map[string]struct{}, len(r.Interest))
@@ -110,17 +118,17 @@ func Consume[S State](ctx context.Context, p *Partition[S], r Reaction[S]) error
 	progress := p.consumed.of(key)
 	begin := max(next, 2) - 1 // the frame consumed last tells the position in events
 	for {
-		var stop error // the partition's, not the source's
+		var stop error // an error of the partition, not of the source
 		err := r.Source.Follow(ctx, max(begin, 1), func(seq uint64, lines []Line) error {
 			begin = seq + 1
 			if seq < next {
 				progress.receive(lines, nil)
 				return nil
 			}
-			in := p.hear(r, interest, key, seq, lines)
+			in := p.parseSourceFrame(r, interest, key, seq, lines)
 			passed++
 			foreign += in.foreign
-			if len(in.events) == 0 && passed < passEvery {
+			if len(in.events) == 0 && passed < wakeInterval {
 				next = seq + 1
 				progress.receive(lines, nil)
 				return nil
@@ -163,9 +171,9 @@ func Consume[S State](ctx context.Context, p *Partition[S], r Reaction[S]) error
 	}
 }
 
-// hear parses what is of interest, outside the loop. A line that cannot be
-// read is logged and passed: it would not become readable by waiting.
-func (p *Partition[S]) hear(r Reaction[S], interest map[string]struct{}, key sourceKey, seq uint64, lines []Line) *consumption[S] {
+// parseSourceFrame parses the relevant events of a frame, outside the loop. A line that cannot be read is
+// logged and skipped, since waiting does not make it readable.
+func (p *Partition[S]) parseSourceFrame(r Reaction[S], interest map[string]struct{}, key sourceKey, seq uint64, lines []Line) *consumption[S] {
 	in := &consumption[S]{key: key, seq: seq, react: r.React}
 	for i, line := range lines {
 		t, _ := line.Type()
@@ -178,27 +186,27 @@ func (p *Partition[S]) hear(r Reaction[S], interest map[string]struct{}, key sou
 		ev, err := line.Read(r.Registry)
 		if err == nil {
 			if r.Matters == nil || r.Matters(ev) {
-				in.events = append(in.events, heard{i, ev})
+				in.events = append(in.events, sourceEvent{i, ev})
 			}
 			continue
 		}
-		p.cfg.Logger.Error("journal: a source's event cannot be read and is passed", zap.String("source", key.plane), zap.Uint64("sequence", seq), zap.Int("line", i), zap.Error(err))
+		p.cfg.Logger.Error("journal: a source's event cannot be read and is skipped", zap.String("source", key.plane), zap.Uint64("sequence", seq), zap.Int("line", i), zap.Error(err))
 	}
 	return in
 }
 
-// executeConsume runs one source frame. Each event sees the effects of the one
-// before; all of them and the position go into one frame. What does not fit is
-// cut between two events, and the position then names the line.
+// executeConsume executes one consumption. Each event sees the effects of the one before; all effects and the
+// position are put into one frame. If they do not fit, the consumption is split between two events: the
+// position then includes the line, and the rest is queued as the next command.
 func (p *Partition[S]) executeConsume(c *command[S]) {
 	in := c.consume
-	// Another source's Consume may be looking for its position right now.
+	// The map of positions is read by Consume in other goroutines.
 	p.mu.Lock()
 	pos := p.core.position(in.key)
 	p.mu.Unlock()
 	start := 0
 	if in.seq < pos.seq || in.seq == pos.seq && pos.line == 0 {
-		p.settled(c)
+		p.finishWithoutEvents(c)
 		return
 	}
 	if in.seq == pos.seq {
@@ -206,9 +214,9 @@ func (p *Partition[S]) executeConsume(c *command[S]) {
 	}
 	f := p.frameFor(0, 1)
 	base := len(f.Body)
-	mark := func(line int) {
-		p.mark(c, f, in.key, in.seq, line)
-		p.markHeard(c, f)
+	finish := func(line int) {
+		p.writePosition(c, f, in.key, in.seq, line)
+		p.writePositions(c, f)
 		f.cmds = append(f.cmds, c)
 		c.stored, c.seq = true, p.core.applied
 	}
@@ -221,7 +229,7 @@ func (p *Partition[S]) executeConsume(c *command[S]) {
 			continue
 		}
 		if used := len(f.Body) - base; used > 0 && used+len(body) > p.cfg.MaxFrame {
-			mark(h.line)
+			finish(h.line)
 			rest := &command[S]{method: consumeMethod, consume: in, done: make(chan struct{})}
 			l := &p.loop
 			l.backlog = append([]*command[S]{rest}, l.backlog[l.next:]...)
@@ -229,37 +237,38 @@ func (p *Partition[S]) executeConsume(c *command[S]) {
 			return
 		}
 		if err := p.commit(c, f, events, body); err != nil {
-			// What was heard before is applied and must carry its position;
-			// the event that broke the state is passed.
-			mark(h.line + 1)
+			// The effects before this event are applied and need their position;
+			// the event that broke the state is skipped.
+			finish(h.line + 1)
 			return
 		}
 	}
 	effects := len(f.Body) > base
 	if !effects {
-		// Nothing to write but, now and then, the position: in memory it moves
-		// at once, and after a restart these frames are read again.
+		// There is nothing to write except, occasionally, the position. In memory
+		// it advances at once; after a restart these frames are read again.
 		pos.seq, pos.line = in.seq, 0
-		pos.unmarked += in.foreign
-		pos.heard = pos.heard || len(in.events) > 0
+		pos.framesSinceWrite += in.foreign
+		pos.needsWrite = pos.needsWrite || len(in.events) > 0
 	}
-	if effects || pos.unmarked >= markEvery {
-		mark(0)
+	if effects || pos.framesSinceWrite >= positionWriteInterval {
+		finish(0)
 		return
 	}
 	p.dropEmpty(f)
-	p.settled(c)
+	p.finishWithoutEvents(c)
 }
 
-// reaction asks the rule and encodes what it says. Every refusal ends here.
-func (p *Partition[S]) reaction(c *command[S], h heard) ([]*Event, []byte) {
+// reaction runs the rule for one event and returns its events, encoded as well. A refusal is logged and returns
+// nothing. The body is valid until the next use of loop.scratch.
+func (p *Partition[S]) reaction(c *command[S], h sourceEvent) ([]*Event, []byte) {
 	now := micros(p.cfg.Now())
 	c.actor = Actor{Namespace: h.ev.Namespace, Principal: "quartet", Role: "service"}
 	c.agentID = h.ev.AgentID
 	c.decide = func(s S, env Env) ([]*Event, error) { return c.consume.react(s, env, h.ev) }
 	var span trace.Span
 	if c.traceparent = ""; p.cfg.Tracer.On() && h.ev.Traceparent != "" {
-		span = p.reacting(c, h.ev)
+		span = p.startReactionSpan(c, h.ev)
 	}
 	events, err := p.decide(c, Env{Now: now, Actor: c.actor, NewID: p.cfg.NewID, Traceparent: c.traceparent})
 	if err == nil && len(events) > 0 {
@@ -270,7 +279,7 @@ func (p *Partition[S]) reaction(c *command[S], h heard) ([]*Event, []byte) {
 		body, err = p.encode(p.loop.scratch[:0], events)
 	}
 	if err != nil {
-		p.cfg.Logger.With(tracing.FieldsOf(h.ev.Traceparent)...).Warn("journal: a source's event is refused and passed", zap.String("source", c.consume.key.plane),
+		p.cfg.Logger.With(tracing.FieldsOf(h.ev.Traceparent)...).Warn("journal: a source's event is refused and skipped", zap.String("source", c.consume.key.plane),
 			zap.String("event_type", h.ev.Type), zap.String("event_id", h.ev.ID), zap.Error(err))
 		return nil, nil
 	}
@@ -283,20 +292,20 @@ func (p *Partition[S]) reaction(c *command[S], h heard) ([]*Event, []byte) {
 	return events, body
 }
 
-// markHeard writes into a frame that changes the state how far the sources were
-// heard whose events led to nothing. Without it they would be heard again after a
-// restart, in a state that came later: an operator's message would end a wait that
-// was made after it (SPEC P6).
-func (p *Partition[S]) markHeard(c *command[S], f *pending[S]) {
+// writePositions adds to a frame that changes the state the positions of all sources whose last events led to
+// nothing. Otherwise these events would be processed again after a restart, with a state that is newer than
+// they are: an operator's message would end a wait that was made after it (SPEC P6).
+func (p *Partition[S]) writePositions(c *command[S], f *pending[S]) {
 	for key, pos := range p.core.positions {
-		if pos.heard {
-			p.mark(c, f, key, pos.seq, 0)
+		if pos.needsWrite {
+			p.writePosition(c, f, key, pos.seq, 0)
 		}
 	}
 }
 
-// mark writes a source_consumed into f.
-func (p *Partition[S]) mark(c *command[S], f *pending[S], key sourceKey, seq uint64, line int) {
+// writePosition adds a source_consumed event to f. line is the number of lines of the frame that were consumed,
+// 0 for all.
+func (p *Partition[S]) writePosition(c *command[S], f *pending[S], key sourceKey, seq uint64, line int) {
 	ev := &Event{
 		WalSeq: p.core.applied + 1, ID: p.cfg.NewID("evt_"), Type: TypeSourceConsumed, Plane: p.cfg.Plane,
 		Principal: "quartet", Role: "service", Payload: consumedEvent(key, seq, line), CreatedAt: micros(p.cfg.Now()),
@@ -312,7 +321,7 @@ func (p *Partition[S]) mark(c *command[S], f *pending[S], key sourceKey, seq uin
 	}
 }
 
-// dropEmpty takes back a frame that frameFor opened and nobody used.
+// dropEmpty removes a frame that frameFor opened if nothing was added to it.
 func (p *Partition[S]) dropEmpty(f *pending[S]) {
 	l := &p.loop
 	if k := len(l.frames); k > 0 && l.frames[k-1] == f && len(f.events) == 0 && len(f.cmds) == 0 {

@@ -7,25 +7,28 @@ import (
 
 	"go.uber.org/zap"
 	"google.golang.org/protobuf/types/known/structpb"
+
+	"quartet/pkg/journal/frameindex"
+	"quartet/pkg/journal/requests"
 )
 
-// core is everything a partition knows that comes from its log, and nothing
-// else. A load builds a new one beside the old.
+// core is everything that a partition knows from its log. A reload builds a new core beside the old one.
 type core[S State] struct {
 	state      S
 	applied    uint64 // wal_seq of the last event in state
 	generation uint64 // of the last partition_opened
-	tail       uint64 // sequence of the last frame known to be in the log
-	memory     *memory
-	frames     []frameRef
+	tail       uint64 // sequence number of the last frame that is known to be in the log
+	memory     *requests.Memory
+	frames     frameindex.Index
 	positions  map[sourceKey]*position
-	// found holds, after a reload, the commands that the log turned out to
-	// contain, by the request id the loop gave them.
-	found map[string]remembered
-	// damaged is told of lines that could not be read and were contained.
+	// recovered holds, after a reload, the requests without a caller's request id that turned out to be in the
+	// log, by the request id that the loop generated for them.
+	recovered map[string]requests.Entry
+	// damaged reports a line that could not be read and was quarantined.
 	damaged func(Damage)
 }
 
+// sourceKey identifies a source.
 type sourceKey struct {
 	plane     string
 	partition int
@@ -33,21 +36,22 @@ type sourceKey struct {
 
 // position is how far another partition's journal was consumed.
 type position struct {
-	seq      uint64 // frame
-	line     int    // lines of it that were consumed; 0: all
-	unmarked int    // frames with foreign events passed since the last mark
-	// heard: since the last mark there were events that led to nothing. What is
-	// written next must not come before them at a replay: they would be heard
-	// again, by a state in which they may lead to something.
-	heard bool
+	seq              uint64 // sequence number of the frame
+	line             int    // number of its lines that were consumed, 0 for all
+	framesSinceWrite int    // frames with events of the plane that were skipped since the position was written
+	// needsWrite is set when events after the written position led to nothing. The position must be written
+	// before the next change of state: after a restart these events would otherwise be processed with a newer
+	// state, in which they may lead to something.
+	needsWrite bool
 }
 
+// newCore returns a core with an empty state.
 func newCore[S State](cfg *Config[S]) *core[S] {
 	return &core[S]{
 		state:     cfg.New(),
-		memory:    newMemory(cfg.RequestMemory),
+		memory:    requests.New(cfg.RequestMemory),
 		positions: make(map[sourceKey]*position),
-		found:     make(map[string]remembered),
+		recovered: make(map[string]requests.Entry),
 		damaged: func(d Damage) {
 			cfg.Logger.Error("journal: a damaged record; what it was about cannot be used", zap.String("plane", cfg.Plane), zap.Uint64("frame", d.Frame),
 				zap.Uint64("wal_seq", d.WalSeq), zap.Error(d.Cause))
@@ -55,6 +59,7 @@ func newCore[S State](cfg *Config[S]) *core[S] {
 	}
 }
 
+// position returns the position of a source, adding it if it is new.
 func (c *core[S]) position(k sourceKey) *position {
 	pos := c.positions[k]
 	if pos == nil {
@@ -64,19 +69,19 @@ func (c *core[S]) position(k sourceKey) *position {
 	return pos
 }
 
-// replayError is a log that does not fit: trying again cannot help.
+// replayError is a log that the state cannot be built from. Trying again cannot help.
 type replayError struct{ cause error }
 
 func (e *replayError) Error() string { return e.cause.Error() }
 func (e *replayError) Unwrap() error { return e.cause }
 
-// replay takes over one frame of the log.
-func (c *core[S]) replay(reg *Registry, seq uint64, f Frame, mine map[string]struct{}) error {
+// replay applies one frame of the log. awaiting is described at load.
+func (c *core[S]) replay(reg *Registry, seq uint64, f Frame, awaiting map[string]struct{}) error {
 	c.tail = seq
 	if len(f.Body) == 0 {
 		return nil
 	}
-	c.frames = append(c.frames, frameRef{c.applied + 1, seq})
+	c.frames.Add(c.applied+1, seq)
 	for _, line := range Lines(f.Body) {
 		raw, err := ParseLine(line)
 		if err == nil && raw.WalSeq != c.applied+1 {
@@ -87,7 +92,7 @@ func (c *core[S]) replay(reg *Registry, seq uint64, f Frame, mine map[string]str
 			ev, err = raw.Decode(reg)
 		}
 		if err != nil {
-			if err := c.contain(Damage{Frame: seq, WalSeq: c.applied + 1, Line: line, Cause: err}); err != nil {
+			if err := c.quarantine(Damage{Frame: seq, WalSeq: c.applied + 1, Line: line, Cause: err}); err != nil {
 				return &replayError{err}
 			}
 			continue
@@ -95,16 +100,15 @@ func (c *core[S]) replay(reg *Registry, seq uint64, f Frame, mine map[string]str
 		if err := c.apply(ev); err != nil {
 			return &replayError{fmt.Errorf("frame %d: apply %s, wal_seq %d: %w", seq, ev.Type, ev.WalSeq, err)}
 		}
-		c.recollect(ev, mine)
+		c.restoreRequest(ev, awaiting)
 	}
 	return nil
 }
 
-// apply brings one event into the core: live and at replay the same.
+// apply applies one event, at execution and at replay alike. A panic of State.Apply becomes an error, so that
+// it stops this partition and not the process.
 func (c *core[S]) apply(ev *Event) (err error) {
 	defer func() {
-		// A plane's Apply must not panic; if it does, this partition stands
-		// still rather than the whole process.
 		if r := recover(); r != nil {
 			err = fmt.Errorf("panic: %v", r)
 		}
@@ -120,6 +124,7 @@ func (c *core[S]) apply(ev *Event) (err error) {
 	return err
 }
 
+// applyInternal applies an event of the journal itself.
 func (c *core[S]) applyInternal(ev *Event) error {
 	s, ok := ev.Payload.(*structpb.Struct)
 	if !ok {
@@ -132,51 +137,54 @@ func (c *core[S]) applyInternal(ev *Event) error {
 	}
 	k := sourceKey{s.GetFields()["plane"].GetStringValue(), int(number("partition"))}
 	pos := c.position(k)
-	pos.seq, pos.line, pos.unmarked, pos.heard = number("sequence"), int(number("line")), 0, false
+	pos.seq, pos.line, pos.framesSinceWrite, pos.needsWrite = number("sequence"), int(number("line")), 0, false
 	return nil
 }
 
-// recollect rebuilds the request memory from an envelope (SPEC X2: across
-// restarts). The events of a command stand together in one frame.
-func (c *core[S]) recollect(ev *Event, mine map[string]struct{}) {
+// restoreRequest rebuilds the request memory from an envelope (SPEC X2: also across restarts). The events of a
+// command are consecutive in one frame.
+func (c *core[S]) restoreRequest(ev *Event, awaiting map[string]struct{}) {
 	if ev.RequestID == "" {
 		return
 	}
-	args, given := parseHash(ev.RequestHash)
+	args, given := requests.ParseHash(ev.RequestHash)
 	if !given {
-		if _, ok := mine[ev.RequestID]; ok {
-			r := c.found[ev.RequestID]
-			if r.count == 0 {
-				r.first = ev.WalSeq
+		if _, ok := awaiting[ev.RequestID]; ok {
+			r := c.recovered[ev.RequestID]
+			if r.Count == 0 {
+				r.First = ev.WalSeq
 			}
-			r.count++
-			c.found[ev.RequestID] = r
+			r.Count++
+			c.recovered[ev.RequestID] = r
 		}
 		return
 	}
-	k := keyOf(ev.actorNamespace(), ev.Principal, ev.Method, ev.RequestID)
-	if r, ok := c.memory.entries[k]; ok && r.first+uint64(r.count) == ev.WalSeq && r.args == args {
-		c.memory.extend(k)
+	k := requests.KeyOf(ev.actorNamespace(), ev.Principal, ev.Method, ev.RequestID)
+	if c.memory.Extend(k, ev.WalSeq, args) {
 		return
 	}
-	c.memory.add(k, remembered{first: ev.WalSeq, args: args, count: 1, unix: unix32(ev.CreatedAt)})
+	c.memory.Add(k, requests.Entry{First: ev.WalSeq, Args: args, Count: 1, Unix: unix32(ev.CreatedAt)})
 }
 
+// unix32 returns a time as the request memory keeps it.
 func unix32(t time.Time) uint32 { return uint32(t.Unix()) }
 
-// noNamespace stands in scopes for an actor without namespace.
+// noNamespace is the namespace of an actor without one in the scope of a request id.
 const noNamespace = "-"
 
+// actorNamespace returns the namespace of the event's actor.
 func (ev *Event) actorNamespace() string {
 	return cmp.Or(ev.ActorNamespace, ev.Namespace, noNamespace)
 }
 
+// openedEvent returns the payload of partition_opened.
 func openedEvent(generation uint64) *structpb.Struct {
 	return &structpb.Struct{Fields: map[string]*structpb.Value{
 		"generation": structpb.NewNumberValue(float64(generation)),
 	}}
 }
 
+// consumedEvent returns the payload of source_consumed.
 func consumedEvent(k sourceKey, seq uint64, line int) *structpb.Struct {
 	fields := map[string]*structpb.Value{
 		"plane":     structpb.NewStringValue(k.plane),

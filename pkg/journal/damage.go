@@ -8,21 +8,20 @@ import (
 // Damage is a line of the log that cannot be read.
 type Damage struct {
 	Frame  uint64
-	WalSeq uint64 // that the line has by its place
+	WalSeq uint64 // according to the line's position
 	Line   []byte
 	Cause  error
 }
 
-// Container is a State that can go on without a line that cannot be read: Contain
-// makes what the line was about unusable, and nothing else. An error says that it
-// cannot tell what that is; the partition then stands still. It is as pure as
-// Apply: the same damage in the same log gives the same state.
-type Container interface {
-	Contain(d Damage) error
+// Quarantiner is a State that can continue without a damaged line. Quarantine makes the records that the line
+// was about unusable, and no others. An error means that it cannot determine which these are; the partition
+// then cannot be loaded. Like Apply it is pure: the same damage in the same log gives the same state.
+type Quarantiner interface {
+	Quarantine(d Damage) error
 }
 
-// Field looks for a text field of the envelope in what is left of the line. It
-// gives what stands there if that stands there once, and is a plain name.
+// Field searches the readable part of the envelope for a text field. It returns the value if the field occurs
+// exactly once and the value consists of lower-case letters, digits, '-' and '_'.
 func (d Damage) Field(name string) (string, bool) {
 	mark := []byte(`"` + name + `":"`)
 	head, _, _ := bytes.Cut(d.Line, []byte(`"payload":`)) // the payload may have fields of the same name
@@ -42,15 +41,16 @@ func (d Damage) Field(name string) (string, bool) {
 	return string(value), true
 }
 
-// contain goes on behind a line that cannot be read, if the plane can.
-func (c *core[S]) contain(d Damage) error {
+// quarantine continues behind a damaged line if the state is a Quarantiner, and otherwise returns why it
+// cannot.
+func (c *core[S]) quarantine(d Damage) error {
 	cause := fmt.Errorf("frame %d, wal_seq %d cannot be read: %w", d.Frame, d.WalSeq, d.Cause)
-	plane, can := any(c.state).(Container)
+	plane, can := any(c.state).(Quarantiner)
 	if !can {
 		return cause
 	}
-	if err := plane.Contain(d); err != nil {
-		return fmt.Errorf("%w, and what it is about cannot be told: %w", cause, err)
+	if err := plane.Quarantine(d); err != nil {
+		return fmt.Errorf("%w, and what it is about cannot be determined: %w", cause, err)
 	}
 	c.applied = d.WalSeq
 	c.damaged(d)

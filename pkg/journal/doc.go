@@ -8,13 +8,14 @@
 // not on disk (SPEC X1, R4).
 //
 // A plane supplies a State whose Apply is pure, and rules (Op.Decide) that are
-// pure too; it calls Do for a mutation, View for a read, and Consume to hear
-// another plane. Everything that can go wrong with the log is handled here, so
-// that a rule sees a state and nothing else.
+// pure too; it calls Do for a mutation, View for a read, and Consume to react to
+// the events of another plane. All errors of the log are handled here, so that a rule
+// sees a state and nothing else.
 //
 //	handler --Do--> inbox --> loop: Decide, Apply, encode --> frame --> Log
 //	handler <-----------------answers, in order----------- acknowledged
 //
 // Logs live in sub-packages: memlog (memory), jetlog (NATS JetStream),
-// faultlog (either of them, with injected trouble).
+// faultlog (either of them, with injected faults). Parts that know no event are in requests, stall,
+// frameindex, framecache, framechain and adaptive.
 package journal

@@ -7,35 +7,38 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"quartet/pkg/journal/requests"
 )
 
-// execute runs one command: look it up, decide, encode, apply, put into the
-// collecting frame. Whatever it answers waits for the state it saw (R4).
+// execute runs one command in the loop: it looks the request up in the request memory, runs the rule, encodes
+// and applies its events, and adds them to the collecting frame. A command that is answered without events
+// completes once the state that it saw is durable (R4).
 func (p *Partition[S]) execute(c *command[S]) {
 	if c.consume != nil {
 		p.executeConsume(c)
 		return
 	}
-	if c.sequel {
-		p.arrived()
+	if c.followUp {
+		p.followUpArrived()
 	}
 	now := micros(p.cfg.Now())
-	if c.given {
-		if r, ok := p.core.memory.lookup(c.key, now); ok {
-			p.repeat(c, r)
+	if c.explicitID {
+		if r, ok := p.core.memory.Lookup(c.key, now); ok {
+			p.answerRepeated(c, r)
 			return
 		}
-		if c.recalling {
-			c.err = unheardOf(c.requestID)
-			p.settled(c)
+		if c.recallOnly {
+			c.err = unknownRequest(c.requestID)
+			p.finishWithoutEvents(c)
 			return
 		}
 	} else if c.requestID == "" {
 		p.loop.count++
 		c.requestID = p.loop.prefix + strconv.FormatUint(p.loop.count, 36)
-	} else if r, ok := p.core.found[c.requestID]; ok {
-		c.argsHash = r.args
-		p.repeat(c, r)
+	} else if r, ok := p.core.recovered[c.requestID]; ok {
+		c.argsHash = r.Args
+		p.answerRepeated(c, r)
 		return
 	}
 	events, err := p.decide(c, Env{Now: now, Actor: c.actor, NewID: p.cfg.NewID, Traceparent: c.traceparent})
@@ -44,13 +47,13 @@ func (p *Partition[S]) execute(c *command[S]) {
 	}
 	if err != nil || len(events) == 0 {
 		c.err = err
-		p.settled(c)
+		p.finishWithoutEvents(c)
 		return
 	}
 	body, err := p.encode(p.loop.scratch[:0], events)
 	if err != nil {
 		c.err = err
-		p.settled(c)
+		p.finishWithoutEvents(c)
 		return
 	}
 	p.loop.scratch = body[:0]
@@ -58,17 +61,18 @@ func (p *Partition[S]) execute(c *command[S]) {
 	if err := p.commit(c, f, events, body); err != nil {
 		c.err = err
 		p.dropEmpty(f)
-		p.settled(c)
+		p.finishWithoutEvents(c)
 		return
 	}
 	f.cmds = append(f.cmds, c)
 	c.events, c.stored, c.seq = events, true, events[len(events)-1].WalSeq
-	p.markHeard(c, f)
-	if c.given {
-		p.core.memory.add(c.key, remembered{first: events[0].WalSeq, args: c.argsHash, count: uint32(len(events)), unix: unix32(now)})
+	p.writePositions(c, f)
+	if c.explicitID {
+		p.core.memory.Add(c.key, requests.Entry{First: events[0].WalSeq, Args: c.argsHash, Count: uint32(len(events)), Unix: unix32(now)})
 	}
 }
 
+// decide runs the rule. A panic becomes an internal error, so that one rule cannot stop the process.
 func (p *Partition[S]) decide(c *command[S], env Env) (events []*Event, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -78,15 +82,16 @@ func (p *Partition[S]) decide(c *command[S], env Env) (events []*Event, err erro
 	return c.decide(p.core.state, env)
 }
 
-// settled is conclude for a command that stores nothing.
-func (p *Partition[S]) settled(c *command[S]) {
+// finishWithoutEvents completes a command that produced no events. The answer still waits until the state it
+// read is durable, and until then its caller may withdraw it.
+func (p *Partition[S]) finishWithoutEvents(c *command[S]) {
 	c.seq = p.core.applied
-	c.stage.CompareAndSwap(stageTaken, stageSettled)
-	p.conclude(c)
+	c.stage.CompareAndSwap(stageTaken, stageDecided)
+	p.completeWhenDurable(c)
 }
 
-// conclude answers a command when the state it saw is durable.
-func (p *Partition[S]) conclude(c *command[S]) {
+// completeWhenDurable completes c with the newest frame that is not durable, or at once if there is none.
+func (p *Partition[S]) completeWhenDurable(c *command[S]) {
 	l := &p.loop
 	if k := len(l.frames); k > 0 {
 		l.frames[k-1].cmds = append(l.frames[k-1].cmds, c)
@@ -95,40 +100,44 @@ func (p *Partition[S]) conclude(c *command[S]) {
 	close(c.done)
 }
 
-// repeat answers a request whose first answer is known.
-func (p *Partition[S]) repeat(c *command[S], r remembered) {
+// answerRepeated completes a request that the partition remembers with its first outcome. The events are taken
+// from a frame that is not durable yet; otherwise c.recall tells the caller where to read them. Other arguments
+// under the same request id are refused. A command that ran before a reload is not marked as replayed, since
+// its caller sent it once.
+func (p *Partition[S]) answerRepeated(c *command[S], r requests.Entry) {
 	switch {
-	case c.given && r.args != c.argsHash:
+	case c.explicitID && r.Args != c.argsHash:
 		c.err = reused(c.requestID)
 	default:
 		c.replayed = !c.ran
-		if !p.recent(c, r) {
-			seq, ok := frameOf(p.core.frames, r.first)
+		if !p.uncommittedEvents(c, r) {
+			seq, ok := p.core.frames.Find(r.First)
 			if !ok {
-				c.err = internal(fmt.Errorf("no frame holds wal_seq %d", r.first))
+				c.err = internal(fmt.Errorf("no frame holds wal_seq %d", r.First))
 				break
 			}
-			c.recall = &recallAt{frame: seq, first: r.first, count: r.count}
+			c.recall = &recallAt{frame: seq, first: r.First, count: r.Count}
 		}
 	}
-	c.seq = r.first + uint64(r.count) - 1
-	p.conclude(c)
+	c.seq = r.Next() - 1
+	p.completeWhenDurable(c)
 }
 
-// recent finds the events among the frames that are not durable yet.
-func (p *Partition[S]) recent(c *command[S], r remembered) bool {
+// uncommittedEvents sets c.events to the events of r if they are in a frame that is not durable yet, and
+// reports whether they are.
+func (p *Partition[S]) uncommittedEvents(c *command[S], r requests.Entry) bool {
 	for _, f := range p.loop.frames {
-		if n := uint64(len(f.events)); r.first >= f.first && r.first < f.first+n {
-			at := r.first - f.first
-			c.events = f.events[at : at+uint64(r.count)]
+		if n := uint64(len(f.events)); r.First >= f.first && r.First < f.first+n {
+			at := r.First - f.first
+			c.events = f.events[at : at+uint64(r.Count)]
 			return true
 		}
 	}
 	return false
 }
 
-// encode writes events as lines; an event that is too large is refused before
-// anything was applied.
+// encode appends the events to dst as lines. It refuses an event or command that is too large, before anything
+// is applied.
 func (p *Partition[S]) encode(dst []byte, events []*Event) ([]byte, error) {
 	for _, ev := range events {
 		start := len(dst)
@@ -146,17 +155,16 @@ func (p *Partition[S]) encode(dst []byte, events []*Event) ([]byte, error) {
 	return dst, nil
 }
 
-// commit applies encoded events and puts them into f. An event that a rule
-// emitted and Apply refuses is a bug of the plane: the state is half changed,
-// so nobody may see it any more, and it will be loaded again once what was
-// applied before is written.
+// commit applies encoded events to the state and adds them to f. If Apply refuses an event that a rule emitted,
+// the plane has a bug and the state is half changed: commit hides the state and sets pendingReload, and the
+// loop reloads once the frames that were applied before are written.
 func (p *Partition[S]) commit(c *command[S], f *pending[S], events []*Event, body []byte) error {
 	p.mu.Lock()
 	for _, ev := range events {
 		if err := p.core.apply(ev); err != nil {
-			p.loop.doom = newFate()
-			p.loop.doom.hidden = true
-			p.newest = p.loop.doom
+			p.loop.pendingReload = newCommitResult()
+			p.loop.pendingReload.hidden = true
+			p.uncommitted = p.loop.pendingReload
 			p.core.applied = events[0].WalSeq - 1
 			p.mu.Unlock()
 			p.cfg.Logger.Error("journal: Apply refused what Decide emitted",
@@ -164,24 +172,24 @@ func (p *Partition[S]) commit(c *command[S], f *pending[S], events []*Event, bod
 			return internal(fmt.Errorf("apply %s: %w", ev.Type, err))
 		}
 	}
-	if p.loop.doom == nil { // else the state stays out of sight
-		p.newest = f.fate
+	if p.loop.pendingReload == nil { // otherwise the state remains hidden
+		p.uncommitted = f.result
 	}
 	p.mu.Unlock()
 	f.Body = append(f.Body, body...)
 	f.events = append(f.events, events...)
 	if p.cfg.OnApply != nil {
-		f.sequels += p.cfg.OnApply(p.core.state, events)
+		f.followUps += p.cfg.OnApply(p.core.state, events)
 	}
 	p.cfg.Feed.hint(events, false)
 	return nil
 }
 
-// stamp completes the envelopes.
+// stamp fills in the envelopes of the events: type, wal_seq, ids, actor, request, trace and time.
 func (p *Partition[S]) stamp(c *command[S], events []*Event, now time.Time) error {
 	hash := ""
-	if c.given {
-		hash = hashText(c.argsHash)
+	if c.explicitID {
+		hash = requests.FormatHash(c.argsHash)
 	}
 	for i, ev := range events {
 		if ev == nil {
@@ -201,9 +209,9 @@ func (p *Partition[S]) stamp(c *command[S], events []*Event, now time.Time) erro
 		if ev.Namespace != c.actor.Namespace {
 			ev.ActorNamespace = cmp.Or(c.actor.Namespace, noNamespace)
 		}
-		if c.consume == nil || ev.Principal == "" { // else By said on whose behalf
-			// A command of a connection that carries many runs has none of its own;
-			// its rule says whose each event is.
+		if c.consume == nil || ev.Principal == "" { // otherwise By set the actor
+			// A connection that carries many runs has no run id itself; its rule
+			// sets the run id of each event.
 			ev.ActorAgentID, ev.ActorRunID = c.actor.AgentID, cmp.Or(c.actor.RunID, ev.ActorRunID)
 			ev.Principal, ev.Role = c.actor.Principal, c.actor.Role
 		}
@@ -217,8 +225,8 @@ func (p *Partition[S]) stamp(c *command[S], events []*Event, now time.Time) erro
 	return nil
 }
 
-// frameFor returns the collecting frame, or a new one where n more bytes do
-// not fit: a larger command gets a frame of its own.
+// frameFor returns the collecting frame if it has room for size bytes and count events, otherwise a new frame.
+// A command that exceeds the limits of a frame gets a frame for itself.
 func (p *Partition[S]) frameFor(size, count int) *pending[S] {
 	l := &p.loop
 	if k := len(l.frames); k > 1 || k == 1 && !l.sending {
@@ -233,9 +241,9 @@ func (p *Partition[S]) frameFor(size, count int) *pending[S] {
 		body = make([]byte, 0, max(size, room.body))
 	}
 	f := &pending[S]{
-		Frame: Frame{ID: p.cfg.NewID(""), Generation: p.core.generation, Body: body},
-		first: p.core.applied + 1,
-		fate:  newFate(),
+		Frame:  Frame{ID: p.cfg.NewID(""), Generation: p.core.generation, Body: body},
+		first:  p.core.applied + 1,
+		result: newCommitResult(),
 
 		events: make([]*Event, 0, max(count, room.events)),
 		cmds:   make([]*command[S], 0, max(1, room.cmds)),

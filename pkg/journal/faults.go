@@ -12,6 +12,7 @@ const (
 	outcomeUnknown = "unknown"
 )
 
+// unavailable returns UNAVAILABLE with the reason STORAGE. cause may be nil; callers do not see it.
 func unavailable(outcome, msg string, cause error) error {
 	e := fault.New(codes.Unavailable, fault.Storage, msg, "outcome", outcome)
 	if cause != nil {
@@ -20,21 +21,26 @@ func unavailable(outcome, msg string, cause error) error {
 	return e
 }
 
-func lapsed() error {
-	return unavailable(outcomeNone, "the lease of the partition is over, so what stands here may be old; try again", ErrNotHeld)
+// leaseLost refuses a read when another process may have written.
+func leaseLost() error {
+	return unavailable(outcomeNone, "the lease of the partition is over, so the state here may be outdated; try again", ErrNotHeld)
 }
 
+// internal returns INTERNAL; callers do not see the cause.
 func internal(cause error) error { return fault.Internal(cause) }
 
+// reused refuses a request id that is remembered with other arguments.
 func reused(requestID string) error {
 	return fault.New(codes.AlreadyExists, fault.RequestIDReused,
 		"request_id "+requestID+" was used with other arguments; use a new one for a new request", "request_id", requestID)
 }
 
-func unheardOf(requestID string) error {
-	return fault.NotFound.Newf("no request with the id %s changed anything here", requestID).With("request_id", requestID)
+// unknownRequest refuses to recall a request that is not remembered.
+func unknownRequest(requestID string) error {
+	return fault.NotFound.Newf("no request with the id %s is remembered here", requestID).With("request_id", requestID)
 }
 
+// tooLarge refuses an event or a command because of its encoded size.
 func tooLarge(eventType string, size, limit int) error {
 	return fault.TooLarge.Newf("event %s has %d bytes, at most %d are allowed (SPEC X8)", eventType, size, limit)
 }

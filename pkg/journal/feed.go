@@ -4,34 +4,23 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sort"
 	"sync"
 	"sync/atomic"
 	"time"
-)
 
-// Limits of a feed. A follower that is further behind reads the log. At 256
-// callers 4 MiB are 300 ms of frames, and a follower is a few milliseconds
-// behind.
-const (
-	feedBytes  = 4 << 20
-	feedFrames = 512
-	// feedCheck is how often, while nothing is committed here, the log is asked
-	// whether somebody else has written to it.
-	feedCheck = time.Second
+	"quartet/pkg/journal/framechain"
 )
 
 // Line is one event of a followed frame.
 type Line struct {
-	// Text is the line as it stands in the log, without the newline.
+	// Text is the line as it is in the log, without the newline.
 	Text []byte
-	// Event is set where the line was written by this process: shared with
-	// everybody who follows, never to be changed. Reading it from Text costs
-	// 5-10 µs for each follower.
+	// Event is set if this process wrote the line. It is shared by all followers and must not be changed.
+	// Parsing Text instead takes 5-10 µs for each follower.
 	Event *Event
 }
 
-// Type is the line's event type and agent, without reading the rest.
+// Type returns the line's event type and agent without parsing the rest.
 func (l Line) Type() (eventType, agentID string) {
 	if l.Event != nil {
 		return l.Event.Type, l.Event.AgentID
@@ -39,7 +28,7 @@ func (l Line) Type() (eventType, agentID string) {
 	return LineType(l.Text)
 }
 
-// Envelope is the event without its payload. It must not be changed.
+// Envelope returns the event; without its payload if it was parsed from the line. It must not be changed.
 func (l Line) Envelope() (*Event, error) {
 	if l.Event != nil {
 		return l.Event, nil
@@ -51,7 +40,7 @@ func (l Line) Envelope() (*Event, error) {
 	return &raw.Event, nil
 }
 
-// Read is the event with its payload, of a type that reg knows.
+// Read returns the event with its payload, whose type reg must have. It must not be changed.
 func (l Line) Read(reg *Registry) (*Event, error) {
 	if l.Event != nil {
 		return l.Event, nil
@@ -63,6 +52,7 @@ func (l Line) Read(reg *Registry) (*Event, error) {
 	return raw.Decode(reg)
 }
 
+// textLines splits a frame's body into lines.
 func textLines(body []byte) []Line {
 	texts := Lines(body)
 	out := make([]Line, len(texts))
@@ -72,18 +62,17 @@ func textLines(body []byte) []Line {
 	return out
 }
 
-// Feeds are the feeds of the partitions that this process may hold. Whoever
-// follows asks for a Source; whether the partition is held here, elsewhere, or
-// first here and then elsewhere, makes a difference in time only.
+// Feeds holds the feeds of the partitions that this process may hold. Followers need not know whether a
+// partition is held here, elsewhere, or first here and then elsewhere: only the delay differs.
 type Feeds struct {
 	mu  sync.Mutex
 	all map[sourceKey]*Feed
 }
 
-// NewFeeds returns no feeds yet.
+// NewFeeds returns an empty set of feeds.
 func NewFeeds() *Feeds { return &Feeds{all: map[sourceKey]*Feed{}} }
 
-// Of is the feed of a partition; nil where f is.
+// Of returns the feed of a partition, creating it at the first call. It returns nil if f is nil.
 func (f *Feeds) Of(plane string, partition int) *Feed {
 	if f == nil {
 		return nil
@@ -92,47 +81,37 @@ func (f *Feeds) Of(plane string, partition int) *Feed {
 	defer f.mu.Unlock()
 	k := sourceKey{plane, partition}
 	if f.all[k] == nil {
-		f.all[k] = &Feed{news: make(chan struct{})}
+		f.all[k] = &Feed{chain: framechain.New[fedFrame]()}
 	}
 	return f.all[k]
 }
 
-// Source follows src, through the feed as far as that reaches.
+// Source returns src with the partition's feed in front of it.
 func (f *Feeds) Source(src Source) Source {
 	return fedSource{src, f.Of(src.Plane(), src.Partition())}
 }
 
-// Feed hands the frames that a partition of this process made durable to
-// followers in the same process, without the way through the broker: that took
-// 1-2 ms and, for each follower, a tenth of the processor time of a mutation.
+// Feed gives the frames that a partition of this process made durable to followers in the same
+// process. Reading them from the broker took 1-2 ms longer and, for each follower, a tenth of the
+// processor time of a mutation. A nil Feed does nothing.
 //
-// It holds the newest frames as a chain: each knows the end of the log that it
-// was written behind, so a follower that stands there knows that nothing is
-// between. Whatever breaks the chain (another writer, a reload, a follower that
-// is too far behind) sends followers to the log, and back when they have
-// caught up.
+// A follower reads the log until the chain covers what comes next, then the chain, and the log
+// again when the chain was closed (another writer, a reload) or the follower is too far behind.
 type Feed struct {
-	mu      sync.Mutex
-	open    bool   // the partition is held here, and head is the log's end
-	base    uint64 // the frames in (base, head] are here, and no others are there
-	head    uint64
-	frames  []*fedFrame
-	bytes   int
-	news    chan struct{} // closed and replaced when any of the above changed
-	checked time.Time     // when the log was last heard of
-
-	hints atomic.Pointer[[]*hint]
+	chain *framechain.Chain[fedFrame]
+	hints atomic.Pointer[[]*hint] // replaced as a whole under mu
+	mu    sync.Mutex
 }
 
+// hint is one registered receiver of hints.
 type hint struct {
 	fn func(events []*Event, lost bool)
 }
 
-// Hinter is a Source in this process. fn gets events as soon as they are applied,
-// so that who looks at what they name, in the way that journal.Ahead is meant for,
-// does so an fsync earlier. What was taken back, or will not be heard of any more
-// here, it gets again as lost: whoever looked meanwhile must look again. fn runs in
-// the loop of the partition and must not block.
+// Hinter is a Source in this process. fn receives events as soon as they are applied, before they are durable,
+// so that a reader under Ahead can start one fsync earlier. Events that were withdrawn, or whose outcome will
+// not be known here, are passed again with lost set; a reader must then read again. fn runs in the partition's
+// loop and must not block. stop unregisters fn; a call that is in progress may still end after it.
 type Hinter interface {
 	Hint(fn func(events []*Event, lost bool)) (stop func())
 }
@@ -150,8 +129,10 @@ func (s fedSource) Hint(fn func(events []*Event, lost bool)) (stop func()) {
 	}
 }
 
+// setHints replaces the receivers. f.mu must be held.
 func (f *Feed) setHints(all []*hint) { f.hints.Store(&all) }
 
+// listHints returns the receivers, without locking. The slice must not be changed.
 func (f *Feed) listHints() []*hint {
 	if f == nil {
 		return nil
@@ -162,23 +143,25 @@ func (f *Feed) listHints() []*hint {
 	return nil
 }
 
-// Hinted says whether somebody gets hints of the partition.
+// Hinted reports whether the partition has a receiver of hints.
 func (f *Feed) Hinted() bool { return len(f.listHints()) > 0 }
 
+// hint passes events to all receivers.
 func (f *Feed) hint(events []*Event, lost bool) {
 	for _, h := range f.listHints() {
 		h.fn(events, lost)
 	}
 }
 
+// fedFrame is a frame of a feed. Its lines are split when the first follower reads it.
 type fedFrame struct {
-	seq    uint64
 	body   []byte
 	events []*Event
 	once   sync.Once
 	lines  []Line
 }
 
+// read returns the lines of the frame with their events. They are shared between followers.
 func (f *fedFrame) read() []Line {
 	f.once.Do(func() {
 		f.lines = textLines(f.body)
@@ -189,115 +172,53 @@ func (f *fedFrame) read() []Line {
 	return f.lines
 }
 
-// begin says that the partition was loaded up to head and is held here.
+// begin records that the partition was loaded up to head and is held here.
 func (f *Feed) begin(head uint64) {
-	f.change(func() { f.open, f.base, f.head, f.frames, f.bytes = true, head, head, nil, 0 })
+	if f != nil {
+		f.chain.Open(head)
+	}
 }
 
-// end says that the partition may be written by others.
+// end records that others may write to the partition.
 func (f *Feed) end() {
-	f.change(func() { f.open, f.frames, f.bytes = false, nil, 0 })
-}
-
-func (f *Feed) change(how func()) {
-	if f == nil {
-		return
+	if f != nil {
+		f.chain.Close()
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	how()
-	f.checked = time.Now()
-	close(f.news)
-	f.news = make(chan struct{})
 }
 
-// add takes a durable frame: it is at seq, the log ended at after before and
-// ends at tail now, and nothing of others is between. It keeps body and events.
+// add appends a durable frame; see framechain.Chain.Add. The feed keeps body and events, which
+// must not be changed afterwards.
 func (f *Feed) add(after, seq, tail uint64, body []byte, events []*Event) {
-	f.change(func() {
-		if !f.open || f.head != after {
-			f.open, f.base, f.frames, f.bytes = true, after, nil, 0
-		}
-		f.head = tail
-		f.frames = append(f.frames, &fedFrame{seq: seq, body: body, events: events})
-		f.bytes += len(body)
-		drop := 0
-		for f.bytes > feedBytes && drop < len(f.frames)-1 || len(f.frames)-drop > feedFrames {
-			f.bytes -= len(f.frames[drop].body)
-			f.base = f.frames[drop].seq
-			drop++
-		}
-		if drop > 0 {
-			f.frames = append(f.frames[:0:0], f.frames[drop:]...)
-		}
-	})
+	f.chain.Add(after, seq, tail, len(body), &fedFrame{body: body, events: events})
 }
 
-// next is what a follower that wants from does: take the frame, or if there is
-// none wait for news, or if it is not covered read the log until it is.
-func (f *Feed) next(from uint64) (frame *fedFrame, covered bool, news <-chan struct{}) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if !f.open || from <= f.base {
-		return nil, false, f.news
-	}
-	i := sort.Search(len(f.frames), func(i int) bool { return f.frames[i].seq >= from })
-	if i < len(f.frames) {
-		return f.frames[i], true, nil
-	}
-	return nil, true, f.news
-}
-
-// due says whether the log should be asked for its end, and that the caller
-// is the one to do it.
-func (f *Feed) due() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if !f.open || time.Since(f.checked) < feedCheck {
-		return false
-	}
-	f.checked = time.Now()
-	return true
-}
-
-// check closes the feed if the log goes on behind its head: the partition is
-// held elsewhere and its holder here has not noticed yet.
-func (f *Feed) check(end uint64) {
-	f.mu.Lock()
-	beyond := f.open && end > f.head+1
-	f.mu.Unlock()
-	if beyond {
-		// A frame of ours whose acknowledgement is on its way looks the same;
-		// followers then read it from the log, and its add opens the feed.
-		f.end()
-	}
-}
-
-// fedSource is a log with a feed in front of it.
+// fedSource is a source with a feed in front of it.
 type fedSource struct {
 	Source
 	feed *Feed
 }
 
-var errCovered = errors.New("journal: the feed goes on from here")
+// errCovered ends the reading of the log when the chain covers the next frame.
+var errCovered = errors.New("journal: the feed continues from here")
 
+// Follow implements Source.
 func (s fedSource) Follow(ctx context.Context, from uint64, fn func(uint64, []Line) error) error {
-	idle := time.NewTicker(feedCheck)
+	idle := time.NewTicker(framechain.CheckInterval)
 	defer idle.Stop()
 	for {
-		frame, covered, news := s.feed.next(from)
+		frame, seq, covered, changed := s.feed.chain.Next(from)
 		if frame != nil {
-			if err := fn(frame.seq, frame.read()); err != nil {
+			if err := fn(seq, frame.read()); err != nil {
 				return err
 			}
-			from = frame.seq + 1
+			from = seq + 1
 			if err := ctx.Err(); err != nil {
 				return err
 			}
 			continue
 		}
 		if !covered {
-			next, err := s.catchUp(ctx, from, news, fn)
+			next, err := s.catchUp(ctx, from, changed, fn)
 			if err != nil {
 				return err
 			}
@@ -305,48 +226,49 @@ func (s fedSource) Follow(ctx context.Context, from uint64, fn func(uint64, []Li
 			continue
 		}
 		select {
-		case <-news:
+		case <-changed:
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-idle.C:
-			if !s.feed.due() {
+			if !s.feed.chain.Due() {
 				continue
 			}
-			// Without an answer the next round asks again.
+			// After an error the next interval tries again.
 			if end, err := s.End(ctx); err == nil {
-				s.feed.check(end)
+				s.feed.chain.Verify(end)
 			}
 		}
 	}
 }
 
-// catchUp follows the log until the feed covers what comes next.
-func (s fedSource) catchUp(ctx context.Context, from uint64, news <-chan struct{}, fn func(uint64, []Line) error) (uint64, error) {
+// catchUp follows the log from a sequence number on until the chain covers the next frame, and returns the
+// sequence number of that frame. changed is closed at the chain's next change.
+func (s fedSource) catchUp(ctx context.Context, from uint64, changed <-chan struct{}, fn func(uint64, []Line) error) (uint64, error) {
 	var next atomic.Uint64
 	next.Store(from)
 	covers := func() (bool, <-chan struct{}) {
-		frame, covered, news := s.feed.next(next.Load())
-		return frame != nil || covered, news
+		_, _, covered, changed := s.feed.chain.Next(next.Load())
+		return covered, changed
 	}
-	// Where nothing comes from the log any more, the feed's news ends the wait.
+	// If the log has no further frame, a change of the chain ends the wait.
 	reading, stop := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		defer stop()
-		for covered := false; !covered; covered, news = covers() {
+		for covered := false; !covered; covered, changed = covers() {
 			select {
-			case <-news:
+			case <-changed:
 			case <-reading.Done():
 				return
 			}
 		}
 	}()
-	var own error
+	var fnErr error
 	err := s.Source.Follow(reading, from, func(seq uint64, lines []Line) error {
 		if seq >= next.Load() {
-			if own = fn(seq, lines); own != nil {
-				return own
+			if fnErr = fn(seq, lines); fnErr != nil {
+				return fnErr
 			}
 			next.Store(seq + 1)
 		}
@@ -358,8 +280,8 @@ func (s fedSource) catchUp(ctx context.Context, from uint64, news <-chan struct{
 	stop()
 	<-ended
 	switch covered, _ := covers(); {
-	case own != nil:
-		err = own
+	case fnErr != nil:
+		err = fnErr
 	case ctx.Err() != nil:
 		err = ctx.Err()
 	case covered:

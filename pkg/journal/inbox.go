@@ -3,17 +3,14 @@ package journal
 import (
 	"errors"
 	"sync"
-	"time"
 )
 
-// ErrNotHeld is the cause of every refusal of a partition that was closed, or
-// whose lease was lost: another process may hold it by now. Whatever is refused
-// with it, and not said to have an unknown outcome, stored nothing.
+// ErrNotHeld is the cause of every refusal of a partition that was closed or whose lease was lost, so that
+// another process may hold it. A command that is refused with it stored nothing, unless its outcome is unknown.
 var ErrNotHeld = errors.New("journal: the partition is not held here")
 
-// inbox is the hand-over from handlers to the loop: a slice that is swapped
-// and a channel of one slot. A channel of commands costs a lock and a wake-up
-// for each command; this costs one wake-up for each batch.
+// inbox passes commands from handlers to the loop: a slice that the loop swaps, and a channel of one slot. A
+// channel of commands takes a lock and a wake-up for each command; this takes one wake-up for each batch.
 type inbox[S State] struct {
 	mu     sync.Mutex
 	queue  []*command[S]
@@ -21,7 +18,8 @@ type inbox[S State] struct {
 	signal chan struct{}
 }
 
-// enqueue hands c to the loop.
+// enqueue queues c for the loop. It does not block; it refuses c when the partition is closed or maxQueued
+// commands are waiting.
 func (p *Partition[S]) enqueue(c *command[S]) error {
 	b := &p.inbox
 	b.mu.Lock()
@@ -42,6 +40,7 @@ func (p *Partition[S]) enqueue(c *command[S]) error {
 	return nil
 }
 
+// wake makes the loop take the queue. It does not block.
 func (b *inbox[S]) wake() {
 	select {
 	case b.signal <- struct{}{}:
@@ -49,7 +48,7 @@ func (b *inbox[S]) wake() {
 	}
 }
 
-// take swaps the queue for an empty one.
+// take returns the queue and replaces it with empty.
 func (b *inbox[S]) take(empty []*command[S]) (queue []*command[S], closed bool) {
 	b.mu.Lock()
 	queue, b.queue = b.queue, empty
@@ -58,56 +57,10 @@ func (b *inbox[S]) take(empty []*command[S]) (queue []*command[S], closed bool) 
 	return queue, closed
 }
 
+// close refuses further commands; those in the queue stay.
 func (b *inbox[S]) close() {
 	b.mu.Lock()
 	b.closed = true
 	b.mu.Unlock()
 	b.wake()
-}
-
-// stallThreshold separates a slow disk from a stall.
-const stallThreshold = time.Second
-
-// stall measures how long the journal could not write.
-type stall struct {
-	mu    sync.Mutex
-	since time.Time // zero: nothing is being written
-	total time.Duration
-}
-
-func (s *stall) begin(now time.Time) {
-	s.mu.Lock()
-	if s.since.IsZero() {
-		s.since = now
-	}
-	s.mu.Unlock()
-}
-
-func (s *stall) end(now time.Time) {
-	s.mu.Lock()
-	s.total += s.length(now)
-	s.since = time.Time{}
-	s.mu.Unlock()
-}
-
-func (s *stall) length(now time.Time) time.Duration {
-	if s.since.IsZero() {
-		return 0
-	}
-	if d := now.Sub(s.since); d >= stallThreshold {
-		return d
-	}
-	return 0
-}
-
-func (s *stall) now(now time.Time) time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.length(now)
-}
-
-func (s *stall) sum(now time.Time) time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.total + s.length(now)
 }

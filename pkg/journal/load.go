@@ -10,10 +10,10 @@ import (
 	"quartet/pkg/retry"
 )
 
-// load builds a core from the log and takes the partition over (R6). It goes
-// on through trouble until ctx ends. mine are the request ids that the loop
-// gave to commands which wait for the outcome.
-func (p *Partition[S]) load(ctx context.Context, mine map[string]struct{}) (*core[S], error) {
+// load builds a core from the log and takes the partition over (R6). It retries until ctx ends, except when the
+// log cannot be read as this plane's. awaiting has the request ids that the loop generated for commands whose
+// outcome is unknown; those that are in the log are put into core.recovered.
+func (p *Partition[S]) load(ctx context.Context, awaiting map[string]struct{}) (*core[S], error) {
 	c, began := newCore(&p.cfg), time.Now()
 	next := uint64(1)
 	pacer := newPacer()
@@ -22,7 +22,7 @@ func (p *Partition[S]) load(ctx context.Context, mine map[string]struct{}) (*cor
 			if seq < next {
 				return nil
 			}
-			if err := c.replay(p.cfg.Registry, seq, f, mine); err != nil {
+			if err := c.replay(p.cfg.Registry, seq, f, awaiting); err != nil {
 				return err
 			}
 			next = seq + 1
@@ -41,23 +41,23 @@ func (p *Partition[S]) load(ctx context.Context, mine map[string]struct{}) (*cor
 				p.cfg.OnLoad(c.state)
 			}
 			p.cfg.Feed.begin(c.tail)
-			p.gauges.loaded(time.Since(began))
+			p.metrics.loaded(time.Since(began))
 			return c, nil
 		case ctx.Err() != nil:
 			return nil, errors.Join(ctx.Err(), err)
 		case errors.As(err, &damaged):
 			return nil, err
 		}
-		// Wrong sequence: somebody wrote meanwhile, maybe an opening of mine
-		// whose answer was lost. The next scan shows it.
-		p.cfg.Logger.Info("journal: loading goes on", zap.Uint64("from", next), zap.Error(err))
+		// Wrong sequence: another writer, or an earlier takeOver whose
+		// acknowledgement was lost. The next scan reads its frame.
+		p.cfg.Logger.Info("journal: loading continues", zap.Uint64("from", next), zap.Error(err))
 		if pacer.Wait(ctx) != nil {
 			return nil, errors.Join(ctx.Err(), err)
 		}
 	}
 }
 
-// takeOver writes partition_opened behind everything that was read.
+// takeOver appends partition_opened with the next generation behind everything that was read.
 func (p *Partition[S]) takeOver(ctx context.Context, c *core[S]) error {
 	generation := c.generation + 1
 	ev := &Event{
@@ -76,17 +76,17 @@ func (p *Partition[S]) takeOver(ctx context.Context, c *core[S]) error {
 	if err != nil {
 		return err
 	}
-	c.frames = append(c.frames, frameRef{ev.WalSeq, seq})
+	c.frames.Add(ev.WalSeq, seq)
 	c.tail = seq
 	return c.apply(ev)
 }
 
-// append is one attempt within its time.
+// append makes one attempt to append f, limited by Config.AppendTimeout.
 func (p *Partition[S]) append(ctx context.Context, expect uint64, f Frame) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.AppendTimeout)
 	defer cancel()
 	return p.cfg.Log.Append(ctx, expect, f)
 }
 
-// newPacer paces attempts to reach the log.
+// newPacer returns the intervals at which the log is tried again.
 func newPacer() *retry.Pacer { return retry.New(5*time.Millisecond, time.Second) }

@@ -5,36 +5,35 @@ import (
 	"errors"
 )
 
-// The outcomes of Log.Append that are not ambiguous.
+// The errors of Log.Append that are not ambiguous, and of Log.Get.
 var (
-	// ErrWrongSequence: the log does not end at the expected sequence; this
-	// append stored nothing. JetStream 10071.
+	// ErrWrongSequence means that the log does not end at the expected sequence and that this append stored
+	// nothing. JetStream code 10071.
 	ErrWrongSequence = errors.New("journal: wrong last sequence")
-	// ErrBusy: stored nothing, says nothing about who holds the log; try the
-	// same again. JetStream 10164.
+	// ErrBusy means that this append stored nothing, which says nothing about who holds the log; the same
+	// append can be tried again. JetStream code 10164.
 	ErrBusy = errors.New("journal: log busy")
-	// ErrRefused: stored nothing and never will be.
+	// ErrRefused means that this append stored nothing and never will.
 	ErrRefused = errors.New("journal: append refused")
-	// ErrNoFrame: Get found nothing at that sequence.
+	// ErrNoFrame means that Get found no frame at the sequence.
 	ErrNoFrame = errors.New("journal: no such frame")
 )
 
-// Frame is what is written at once: all of its lines are there or none.
+// Frame is a group of events that is written at once: the log has all of its lines or none.
 type Frame struct {
-	ID         string // unique for ever; how a writer knows its own
+	ID         string // unique for all time; identifies the frame to its writer
 	Generation uint64 // of the writer; see partition_opened
 	Body       []byte // JSON Lines, each ended by '\n'; empty for a fence
 }
 
-// Log is the durable, ordered log of one partition. Sequences grow and may
-// have gaps (one stream holds many partitions); 0 is before the first frame.
-// Implementations are safe for concurrent use and pass journaltest.RunLog.
+// Log is the durable, ordered log of one partition. Sequence numbers increase and may have gaps, since one
+// stream holds many partitions; 0 is before the first frame. Implementations are safe for concurrent use and
+// pass journaltest.RunLog.
 type Log interface {
-	// Append stores f if the log's last sequence is expect, and returns f's
-	// sequence once f is on disk. ErrWrongSequence, ErrBusy and ErrRefused
-	// (wrapped) promise that this call stored nothing and never will. Any other
-	// error, a context error too, is ambiguous: f may be there, may appear
-	// later, or never. f.Body is not kept after a definite answer.
+	// Append stores f if the log's last sequence is expect, and returns f's sequence once f is on disk.
+	// ErrWrongSequence, ErrBusy and ErrRefused (wrapped) promise that this call stored nothing and never will.
+	// Any other error, including a context error, is ambiguous: f may be stored, may be stored later, or never.
+	// f.Body is not kept after a definite outcome.
 	Append(ctx context.Context, expect uint64, f Frame) (uint64, error)
 
 	// Tail returns the last frame and its sequence, or a zero Frame and 0.
@@ -48,9 +47,8 @@ type Log interface {
 	// fn ends it and is returned.
 	Scan(ctx context.Context, from uint64, fn func(seq uint64, f Frame) error) error
 
-	// Follow is Scan that goes on with the frames to come: each once, in
-	// order, no gap, also across trouble with the log. It ends with ctx, with
-	// an error of fn, or with trouble it cannot mend; calling it again with
-	// the next sequence continues.
+	// Follow is a Scan that continues with future frames: each once, in order, without gaps, also across errors
+	// of the log that it can recover from. It blocks until ctx ends, fn returns an error, or an error occurs
+	// that it cannot recover from; calling it again with the next sequence continues.
 	Follow(ctx context.Context, from uint64, fn func(seq uint64, f Frame) error) error
 }

@@ -9,37 +9,38 @@ import (
 	"quartet/pkg/meter"
 )
 
-// gauges are a partition's metrics. The counters by type belong to the loop alone.
-type gauges struct {
+// metrics are a partition's metrics; nil counts nothing. byType belongs to the loop.
+type metrics struct {
 	seconds, bytes, lines prometheus.Observer
 	appends               map[string]prometheus.Counter // by outcome
 	plane                 string
 	events                *prometheus.CounterVec
-	byType                map[string]prometheus.Counter
+	byType                map[string]prometheus.Counter // cached counters of events
 	loads                 prometheus.Observer
 }
 
-func newGauges(reg prometheus.Registerer, plane string) *gauges {
+// newMetrics registers the metrics of a plane. It returns nil if reg is nil.
+func newMetrics(reg prometheus.Registerer, plane string) *metrics {
 	if reg == nil {
 		return nil
 	}
-	g := &gauges{
-		seconds: meter.Histogram(reg, "quartet_journal_append_seconds", "Time until a frame was on disk, repetitions included.", meter.Disk, "plane").WithLabelValues(plane),
+	g := &metrics{
+		seconds: meter.Histogram(reg, "quartet_journal_append_seconds", "Time from the first attempt to write a frame until it was on disk.", meter.Disk, "plane").WithLabelValues(plane),
 		bytes:   meter.Histogram(reg, "quartet_journal_frame_bytes", "Size of the frames written.", meter.Bytes, "plane").WithLabelValues(plane),
-		lines:   meter.Histogram(reg, "quartet_journal_frame_events", "Events in the frames written: how many mutations share an fsync.", meter.Many, "plane").WithLabelValues(plane),
-		loads:   meter.Histogram(reg, "quartet_journal_load_seconds", "Time that a partition took to load, at a start or when it was taken back.", meter.Work, "plane").WithLabelValues(plane),
+		lines:   meter.Histogram(reg, "quartet_journal_frame_events", "Number of events in each frame written, that is, for each fsync.", meter.Many, "plane").WithLabelValues(plane),
+		loads:   meter.Histogram(reg, "quartet_journal_load_seconds", "Time to load a partition, at the start or after its lease was acquired again.", meter.Work, "plane").WithLabelValues(plane),
 		plane:   plane, events: meter.Counter(reg, "quartet_journal_events_total", "Events on disk, by type.", "plane", "event_type"),
 		byType: map[string]prometheus.Counter{}, appends: map[string]prometheus.Counter{},
 	}
-	appends := meter.Counter(reg, "quartet_journal_appends_total", "Attempts to write a frame: acknowledged, refused, repeated at once (busy), overtaken by another writer, or without an answer.", "plane", "outcome")
+	appends := meter.Counter(reg, "quartet_journal_appends_total", "Attempts to write a frame by outcome: ok, refused, busy (tried again), overtaken by another writer, or unknown.", "plane", "outcome")
 	for _, outcome := range []string{"ok", "refused", "busy", "overtaken", "unknown"} {
 		g.appends[outcome] = appends.WithLabelValues(plane, outcome)
 	}
 	return g
 }
 
-// appended counts one attempt.
-func (g *gauges) appended(err error) {
+// appended counts one attempt to append a frame, by its outcome.
+func (g *metrics) appended(err error) {
 	if g == nil {
 		return
 	}
@@ -57,29 +58,29 @@ func (g *gauges) appended(err error) {
 	g.appends[outcome].Inc()
 }
 
-// loaded counts a load.
-func (g *gauges) loaded(took time.Duration) {
+// loaded counts a completed load.
+func (g *metrics) loaded(took time.Duration) {
 	if g != nil {
 		g.loads.Observe(took.Seconds())
 	}
 }
 
-// written counts a frame that landed.
-func (g *gauges) written(f Frame, took time.Duration) {
+// written counts a frame that was stored.
+func (g *metrics) written(f Frame, took time.Duration) {
 	if g != nil {
 		g.seconds.Observe(took.Seconds())
 		g.bytes.Observe(float64(len(f.Body)))
 	}
 }
 
-// committed counts the events of a frame, in the loop.
-func (g *gauges) committed(events []*Event) {
+// committed counts the events of a frame. Only the loop calls it.
+func (g *metrics) committed(events []*Event) {
 	if g == nil {
 		return
 	}
 	g.lines.Observe(float64(len(events)))
 	for i := 0; i < len(events); {
-		typ, n := events[i].Type, 1 // a busy frame has many of a kind in a row
+		typ, n := events[i].Type, 1 // large frames often have many events of one type in a row
 		for i+n < len(events) && events[i+n].Type == typ {
 			n++
 		}

@@ -13,14 +13,13 @@ import (
 	"quartet/pkg/pbjson"
 )
 
-// RawEvent is a line whose payload was not read yet. Payload points into the
-// line.
+// RawEvent is a line whose payload is not parsed. Payload points into the line.
 type RawEvent struct {
 	Event   // without Payload
 	Payload json.RawMessage
 }
 
-// Decode reads the payload as well.
+// Decode returns the event with its payload parsed.
 func (r *RawEvent) Decode(reg *Registry) (*Event, error) {
 	m, err := reg.New(r.Type)
 	if err != nil {
@@ -34,13 +33,14 @@ func (r *RawEvent) Decode(reg *Registry) (*Event, error) {
 	return &ev, nil
 }
 
-// WithPayload is the event with a payload the caller read itself.
+// WithPayload returns the event with a payload that the caller parsed.
 func (r *RawEvent) WithPayload(m proto.Message) *Event {
 	ev := r.Event
 	ev.Payload = m
 	return &ev
 }
 
+// errLine is the cause of every error of ParseLine.
 var errLine = errors.New("journal: damaged line")
 
 // ParseLine reads the envelope of one line. It ignores unknown fields, so that an older
@@ -108,7 +108,7 @@ func (r *RawEvent) read(l *jsontext.Lexer) error {
 	return err
 }
 
-// field returns where the text field of a name goes, or nil.
+// field returns where the text field with this name is stored, nil if there is none.
 func (r *RawEvent) field(key []byte) *string {
 	switch string(key) {
 	case "event_type":
@@ -157,8 +157,8 @@ func (r *RawEvent) field(key []byte) *string {
 	return nil
 }
 
-// LineType returns a line's event type and agent without reading the rest. Both are empty for
-// what is not a line that this package wrote.
+// LineType returns a line's event type and agent without parsing the rest. Both are empty for a line that this
+// package did not write.
 func LineType(line []byte) (eventType, agentID string) {
 	rest, ok := bytes.CutPrefix(line, []byte(`{"wal_seq":`))
 	if !ok {
@@ -173,7 +173,8 @@ func LineType(line []byte) (eventType, agentID string) {
 	return eventType, agentID
 }
 
-// cutField reads a text field that follows prefix, and returns what is behind it.
+// cutField parses a text field that follows prefix, and returns the rest of b. If prefix does not match it
+// returns "" and b.
 func cutField(b []byte, prefix string) (string, []byte) {
 	rest, ok := bytes.CutPrefix(b, []byte(prefix))
 	if !ok {

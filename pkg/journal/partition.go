@@ -11,11 +11,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"quartet/pkg/journal/framecache"
+	"quartet/pkg/journal/stall"
 	"quartet/pkg/tracing"
 )
 
-// Limits of the wire. The broker's max_payload is 8 MiB; a message of 900 KB
-// is where JetStream's throughput stops growing.
+// Limits of sizes. The broker's max_payload is 8 MiB; JetStream's throughput does not grow beyond messages of
+// 900 KB.
 const (
 	DefaultMaxFrame      = 900_000
 	DefaultMaxEvent      = 3 << 20
@@ -23,63 +25,58 @@ const (
 	maxCommandBytes      = 6 << 20
 	maxFrameEvents       = 8192
 	maxQueued            = 1 << 16
-	memoryTerm           = 24 * time.Hour
 )
 
-// Config is what a partition needs. Log, Plane, New, Registry and NewID are
-// required.
+// Config configures a partition. Log, Plane, New, Registry and NewID are required.
 type Config[S State] struct {
 	Log       Log
 	Plane     string
 	Partition int
-	New       func() S // an empty state; called at every load
+	New       func() S // returns an empty state; called at every load
 	Registry  *Registry
 	Now       func() time.Time
 	NewID     func(prefix string) string // "evt_" -> "evt_..."
 	Logger    *zap.Logger
 
-	// OnCommit gets the plane's events of each frame, in order, once they are
-	// durable; not those replayed at load. It runs in the loop and must not
-	// block. Events that another writer made arrive by load only.
+	// OnCommit receives the plane's events of each frame, in order, once they are durable; not those replayed
+	// at a load. It runs in the loop and must not block. Events of other writers arrive by a load only.
 	OnCommit func(events []*Event)
 
-	// OnApply gets the events of each command once they are applied, before they
-	// are durable; a reload may take them back. For who can prepare what follows
-	// while the frame is written; see Ahead. It answers how many sequels of them
-	// (Op.Sequel) are on their way by now: a frame that nobody shares waits half a
-	// millisecond for them, so that what belongs together is one write. It runs in
-	// the loop, must not block, and must not change or keep state.
-	OnApply func(state S, events []*Event) (sequels int)
+	// OnApply receives the events of each command once they are applied and before they are durable; a reload
+	// may discard them. It lets the plane prepare the next command while the frame is written; see Ahead. It
+	// returns the number of expected follow-ups (Op.FollowUp) of these events: a small frame waits FollowUpTerm
+	// for them, so that they share one write. It runs in the loop, must not block, and must not change or keep
+	// state.
+	OnApply func(state S, events []*Event) (followUps int)
 
-	// OnLoad gets the state of every load, at Open and whenever the partition
-	// was lost and taken back, before anything else happens to it. Derived
-	// indexes (due times) start over from it. It must not block.
+	// OnLoad receives the state of every load, at Open and after a reload, before any other use of the state.
+	// Derived indexes such as due times are rebuilt from it. It must not block.
 	OnLoad func(state S)
 
-	// Lease, if set, says whether this process holds the partition (R6). Writes
-	// are fenced by the log whatever it says; reads rely on it.
+	// Lease, if set, reports whether this process holds the partition (R6). Writes are fenced by the log
+	// regardless of it; reads depend on it.
 	Lease Lease
-	// Tracer has commands and reactions told of as spans, and their events carry
-	// them on; nil: none.
+	// Tracer records commands and reactions as spans that their events continue. Nil records nothing.
 	Tracer *tracing.Tracer
-	// Metrics gets quartet_journal_…; nil counts nothing.
+	// Metrics registers quartet_journal_…; nil counts nothing.
 	Metrics prometheus.Registerer
 
-	// Feed hands durable frames to followers in this process; nil: none.
+	// Feed passes durable frames to followers in this process; nil for none.
 	Feed *Feed
 
 	RequestMemory int           // entries; default 4 000 000 (SPEC X2)
 	MaxFrame      int           // bytes; default 900 KB
 	MaxEvent      int           // bytes; default 3 MiB (SPEC X8)
 	AppendTimeout time.Duration // of one attempt; default 5 s
-	// ViewPatience is how long a reader waits for the log; default 5 s. A write
-	// has to wait for its outcome; who only reads is better told soon.
+	// ViewPatience is how long a View waits for the log; default 5 s. A write has to wait for its outcome, but
+	// a reader is better served by an early error.
 	ViewPatience   time.Duration
-	UnhealthyAfter time.Duration    // of a stall; default 30 s
-	SequelTerm     time.Duration    // that a frame waits for sequels; default 0.5 ms
+	UnhealthyAfter time.Duration    // duration of a stall; default 30 s
+	FollowUpTerm   time.Duration    // how long a frame waits for follow-ups; default 0.5 ms
 	Mono           func() time.Time // measures stalls; default time.Now. Tests only.
 }
 
+// complete verifies the required fields and sets the defaults.
 func (c *Config[S]) complete() error {
 	switch {
 	case c.Log == nil || c.New == nil || c.Registry == nil || c.NewID == nil:
@@ -105,10 +102,11 @@ func (c *Config[S]) complete() error {
 	c.AppendTimeout = orDefault(c.AppendTimeout, 5*time.Second)
 	c.ViewPatience = orDefault(c.ViewPatience, 5*time.Second)
 	c.UnhealthyAfter = orDefault(c.UnhealthyAfter, 30*time.Second)
-	c.SequelTerm = orDefault(c.SequelTerm, sequelTerm)
+	c.FollowUpTerm = orDefault(c.FollowUpTerm, followUpTerm)
 	return nil
 }
 
+// orDefault returns v, or d if v is not positive.
 func orDefault[T int | time.Duration](v, d T) T {
 	if v <= 0 {
 		return d
@@ -116,51 +114,50 @@ func orDefault[T int | time.Duration](v, d T) T {
 	return v
 }
 
-// Lease is the right to answer for a partition.
+// Lease is a partition's lease.
 type Lease interface {
-	// Valid is asked after a state was looked at: nobody else can have changed it
-	// before. It must not block.
+	// Valid reports whether the lease is held. It is called after the state was read: if it is, no other
+	// process can have written before the read. It must not block.
 	Valid() bool
 }
 
-// Partition is one log and its state. Use it through Do, View and Consume.
+// Partition is one log with its state and single writer. It is used through Do, View and Consume.
 type Partition[S State] struct {
 	cfg Config[S]
 
-	// mu guards core and newest. Only the loop writes them, so the loop reads
-	// without it.
-	mu     sync.RWMutex
-	core   *core[S]
-	newest *fate // of the newest frame that is applied and not durable; else nil
+	// mu guards core and uncommitted. Only the loop writes them, so the loop reads them without mu.
+	mu   sync.RWMutex
+	core *core[S]
+	// uncommitted is the result of the newest applied frame that is not durable, or of a pending reload; nil if
+	// the state is durable.
+	uncommitted *commitResult
 
 	inbox inbox[S]
 	loop  loop[S]
 
-	consumed consumedSources
+	consumed   consumedSources
+	metrics    *metrics
+	frameCache framecache.Cache
+	stall      stall.Meter
+	failed     atomic.Pointer[error] // set once, when the partition ends
 
-	gauges *gauges
-	shelf  shelf
-	stall  stall
-	failed atomic.Pointer[error] // set once: the partition answers no more
-
-	//nolint:containedctx // not a request's: the partition's own life, ended by Close
+	//nolint:containedctx // not a request's: it lasts until the partition ends
 	ctx     context.Context
 	cancel  context.CancelFunc
 	closing atomic.Bool
 	stopped chan struct{}
 }
 
-// Open loads a partition from its log and takes it over: it returns once its
-// partition_opened frame is acknowledged (R6), so no earlier writer can store
-// anything any more. It keeps trying through trouble with the log until ctx
-// ends; a log that does not fit the state is an error at once.
+// Open loads a partition from its log and takes it over: it returns once its partition_opened frame is
+// acknowledged (R6), so that no earlier writer can store anything any more. It retries errors of the log until
+// ctx ends; a log that does not match the state is an error at once.
 func Open[S State](ctx context.Context, cfg Config[S]) (*Partition[S], error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
 	p := &Partition[S]{cfg: cfg, stopped: make(chan struct{})}
 	p.inbox.signal = make(chan struct{}, 1)
-	p.gauges = newGauges(cfg.Metrics, cfg.Plane)
+	p.metrics = newMetrics(cfg.Metrics, cfg.Plane)
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	core, err := p.load(ctx, nil)
 	if err != nil {
@@ -172,9 +169,8 @@ func Open[S State](ctx context.Context, cfg Config[S]) (*Partition[S], error) {
 	return p, nil
 }
 
-// Close refuses new commands, finishes those that were accepted, and stops. If
-// ctx ends first it gives up on them; their callers learn that the outcome is
-// unknown. Close is idempotent.
+// Close refuses new commands, finishes those that were accepted, and stops. If ctx ends first, the remaining
+// commands are abandoned and their callers get an unknown outcome. Close is idempotent.
 func (p *Partition[S]) Close(ctx context.Context) error {
 	p.closing.Store(true)
 	p.inbox.close()
@@ -188,36 +184,36 @@ func (p *Partition[S]) Close(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// held says whether what stands in memory is the newest there is.
+// held reports whether no other process can have written to the partition.
 func (p *Partition[S]) held() bool { return p.cfg.Lease == nil || p.cfg.Lease.Valid() }
 
-// Plane is the plane's name.
+// Plane returns the plane's name.
 func (p *Partition[S]) Plane() string { return p.cfg.Plane }
 
-// Index is the partition's number.
+// Index returns the partition's number.
 func (p *Partition[S]) Index() int { return p.cfg.Partition }
 
-// Source is this partition as another one's source.
+// Source returns this partition as a source for others.
 func (p *Partition[S]) Source() Source {
 	return NewSource(p.cfg.Plane, p.cfg.Partition, p.cfg.Log)
 }
 
-// Health is nil while the partition can answer. After a stall of 30 s it is an
-// error and the service goes NOT_SERVING: a full disk shows as timeouts only.
+// Health returns nil while the partition can serve. After a stall of UnhealthyAfter it returns an error and the
+// service becomes NOT_SERVING, since a full disk shows as timeouts only.
 func (p *Partition[S]) Health() error {
 	if err := p.failed.Load(); err != nil {
 		return *err
 	}
-	if d := p.stall.now(p.cfg.Mono()); d >= p.cfg.UnhealthyAfter {
+	if d := p.stall.Current(p.cfg.Mono()); d >= p.cfg.UnhealthyAfter {
 		return fmt.Errorf("journal %s/%d: nothing could be written for %s", p.cfg.Plane, p.cfg.Partition, d.Round(time.Second))
 	}
 	return nil
 }
 
-// Stalled is how long the journal has been unable to write, 0 while it can.
-// While it is not 0 no lease may expire.
-func (p *Partition[S]) Stalled() time.Duration { return p.stall.now(p.cfg.Mono()) }
+// Stalled returns for how long the journal has been unable to write, 0 while it can. No lease may expire while
+// it is not 0.
+func (p *Partition[S]) Stalled() time.Duration { return p.stall.Current(p.cfg.Mono()) }
 
-// StallTotal is the sum of all stalls since Open, this one included. Whoever
-// arms a term notes it, and adds what it grew by to the term.
-func (p *Partition[S]) StallTotal() time.Duration { return p.stall.sum(p.cfg.Mono()) }
+// StallTotal returns the sum of all stalls since Open, including the current one. A caller that sets a deadline
+// records it, and extends the deadline by its growth.
+func (p *Partition[S]) StallTotal() time.Duration { return p.stall.Total(p.cfg.Mono()) }

@@ -7,26 +7,25 @@ import (
 	"strconv"
 )
 
-// located is where an event is: with the frame that holds it on its way to the
-// log, or in the log.
-type located struct {
+// eventLocation is where an event is: in a frame that is not durable yet, or in the log.
+type eventLocation struct {
 	walSeq uint64
-	ev     *Event
-	frame  uint64 // sequence in the log
+	// ev is set if the event is in a frame that is not durable yet.
+	ev    *Event
+	frame uint64 // sequence in the log
 }
 
-// ReadBack reads events of a partition from its log by their wal_seqs, in the
-// order given. Every one must be of a state that View showed. For readers that
-// keep coordinates instead of records: it costs the loop a look, and the
-// caller one read of the log a frame.
+// ReadBack reads events of a partition by their wal_seqs and returns them in that order. Each must belong to a
+// state that View has shown. It is for states that store the positions of events instead of records: it takes
+// one pass through the loop, and the caller reads the log once for each frame.
 func ReadBack[S State](ctx context.Context, p *Partition[S], walSeqs []uint64) ([]*Event, error) {
 	if len(walSeqs) == 0 {
 		return nil, nil
 	}
-	var at []located
+	var at []eventLocation
 	c := &command[S]{method: "read_back", done: make(chan struct{})}
 	c.decide = func(S, Env) ([]*Event, error) {
-		at = make([]located, 0, len(walSeqs)) // a reload runs this again
+		at = make([]eventLocation, 0, len(walSeqs)) // after a reload this runs again
 		for _, n := range walSeqs {
 			l, err := p.locate(n)
 			if err != nil {
@@ -48,7 +47,7 @@ func ReadBack[S State](ctx context.Context, p *Partition[S], walSeqs []uint64) (
 			events = append(events, l.ev)
 			continue
 		}
-		lines, err := p.shelf.lines(ctx, p.cfg.Log, l.frame)
+		lines, err := p.frameCache.Lines(ctx, l.frame, p.readFrame)
 		if err != nil {
 			return nil, unavailable(outcomeNone, "the journal could not be read back", err)
 		}
@@ -61,27 +60,27 @@ func ReadBack[S State](ctx context.Context, p *Partition[S], walSeqs []uint64) (
 	return events, nil
 }
 
-// locate finds an event. Only the loop calls it.
-func (p *Partition[S]) locate(walSeq uint64) (located, error) {
+// locate finds an event. Only the loop may call it.
+func (p *Partition[S]) locate(walSeq uint64) (eventLocation, error) {
 	for _, f := range p.loop.frames {
 		if n := uint64(len(f.events)); walSeq >= f.first && walSeq < f.first+n {
-			return located{walSeq: walSeq, ev: f.events[walSeq-f.first]}, nil
+			return eventLocation{walSeq: walSeq, ev: f.events[walSeq-f.first]}, nil
 		}
 	}
-	seq, ok := frameOf(p.core.frames, walSeq)
+	seq, ok := p.core.frames.Find(walSeq)
 	if !ok || walSeq > p.core.applied {
-		return located{}, internal(fmt.Errorf("no frame holds wal_seq %d", walSeq))
+		return eventLocation{}, internal(fmt.Errorf("no frame holds wal_seq %d", walSeq))
 	}
-	return located{walSeq: walSeq, frame: seq}, nil
+	return eventLocation{walSeq: walSeq, frame: seq}, nil
 }
 
-// readLine finds an event among the lines of its frame, whose wal_seqs have no gaps.
-func (p *Partition[S]) readLine(lines [][]byte, l located) (*Event, error) {
+// readLine parses an event among the lines of its frame, whose wal_seqs have no gaps.
+func (p *Partition[S]) readLine(lines [][]byte, l eventLocation) (*Event, error) {
 	if len(lines) == 0 {
 		return nil, fmt.Errorf("frame %d is empty, wal_seq %d should be in it", l.frame, l.walSeq)
 	}
 	first, err := lineSeq(lines[0])
-	for i := 1; err != nil && i < len(lines); i++ { // a damaged one says nothing, the next does
+	for i := 1; err != nil && i < len(lines); i++ { // a damaged line has no wal_seq
 		var later uint64
 		if later, err = lineSeq(lines[i]); err == nil {
 			first = later - uint64(i)
@@ -101,9 +100,8 @@ func (p *Partition[S]) readLine(lines [][]byte, l located) (*Event, error) {
 	return raw.Decode(p.cfg.Registry)
 }
 
-// lineSeq is a line's wal_seq, which stands first. The first line of a frame is
-// asked for it once for every event that is read from the frame, and may have
-// megabytes.
+// lineSeq returns a line's wal_seq. The fast path reads only the start, since it is called for the first line
+// of the frame once for each event, and a line may have megabytes.
 func lineSeq(line []byte) (uint64, error) {
 	const first = `{"wal_seq":`
 	if rest, ok := bytes.CutPrefix(line, []byte(first)); ok {
@@ -116,4 +114,30 @@ func lineSeq(line []byte) (uint64, error) {
 		return 0, err
 	}
 	return raw.WalSeq, nil
+}
+
+// readFrame reads the lines of one frame from the log.
+func (p *Partition[S]) readFrame(ctx context.Context, seq uint64) ([][]byte, error) {
+	f, err := p.cfg.Log.Get(ctx, seq)
+	if err != nil {
+		return nil, err
+	}
+	return Lines(f.Body), nil
+}
+
+// recallEvents reads the events of an earlier command from the log.
+func (p *Partition[S]) recallEvents(ctx context.Context, at *recallAt) ([]*Event, error) {
+	lines, err := p.frameCache.Lines(ctx, at.frame, p.readFrame)
+	if err != nil {
+		return nil, err
+	}
+	events := make([]*Event, at.count)
+	for i := range events {
+		ev, err := p.readLine(lines, eventLocation{walSeq: at.first + uint64(i), frame: at.frame})
+		if err != nil {
+			return nil, fmt.Errorf("journal: %w", err)
+		}
+		events[i] = ev
+	}
+	return events, nil
 }

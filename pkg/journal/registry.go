@@ -19,9 +19,8 @@ type Registry struct {
 	err    error
 }
 
-// NewRegistry makes every top-level message of files an event type, named by
-// the snake_case of the message's name. Two messages with one name are an
-// error, which Open reports.
+// NewRegistry makes every top-level message of the files an event type, named by the snake_case of the
+// message's name. Two messages with the same event type are an error, which Err and Open return.
 func NewRegistry(files ...protoreflect.FileDescriptor) *Registry {
 	r := &Registry{
 		byType: make(map[string]protoreflect.MessageType),
@@ -36,6 +35,7 @@ func NewRegistry(files ...protoreflect.FileDescriptor) *Registry {
 	return r
 }
 
+// add registers one message.
 func (r *Registry) add(md protoreflect.MessageDescriptor) {
 	name := snake(string(md.Name()))
 	if _, taken := r.byType[name]; taken || Internal(name) {
@@ -52,7 +52,7 @@ func (r *Registry) add(md protoreflect.MessageDescriptor) {
 	r.byName[md.FullName()] = name
 }
 
-// Err is what was wrong with the files, or nil.
+// Err returns the first error of the files, or nil.
 func (r *Registry) Err() error { return r.err }
 
 // Has reports whether an event type is known.
@@ -61,7 +61,7 @@ func (r *Registry) Has(eventType string) bool {
 	return ok
 }
 
-// Types returns all event types, in no order.
+// Types returns all event types in no particular order.
 func (r *Registry) Types() []string {
 	out := make([]string, 0, len(r.byType))
 	for t := range r.byType {
@@ -93,8 +93,8 @@ func (r *Registry) TypeOf(m proto.Message) (string, error) {
 	return "", fmt.Errorf("journal: %s is not a registered event", name)
 }
 
-// snake turns WorkItemCreated into work_item_created, and keeps runs of
-// capitals together (HTTPDone is http_done).
+// snake converts WorkItemCreated to work_item_created and keeps runs of capitals together: HTTPDone becomes
+// http_done.
 func snake(s string) string {
 	var b strings.Builder
 	rs := []rune(s)

@@ -7,16 +7,16 @@ import (
 	"hash/fnv"
 )
 
-// Share is which partitions of a plane somebody holds.
+// Share is the range of a plane's partitions that a process holds.
 type Share struct {
 	First, Count int
-	Of           int // how many the plane has
+	Of           int // number of partitions of the plane
 }
 
-// Whole is a plane of n partitions.
+// Whole returns the share of all n partitions of a plane.
 func Whole(n int) Share { return Share{Count: n, Of: n} }
 
-// One is a single partition of a plane of n.
+// One returns the share of a single partition of a plane with n.
 func One(partition, n int) Share { return Share{First: partition, Count: 1, Of: n} }
 
 func (h Share) check() error {
@@ -26,9 +26,8 @@ func (h Share) check() error {
 	return nil
 }
 
-// PartitionOf is the partition that holds an owner's state, among n: an agent,
-// or for boards a session. The same owner has the same partition as long as
-// their number stays; changing it is an offline command.
+// PartitionOf returns the partition among n that holds the state of an owner: an agent, or for boards a
+// session. It depends on the arguments only, so changing the number of partitions is an offline operation.
 func PartitionOf(namespace, owner string, n int) int {
 	if n <= 1 {
 		return 0
@@ -45,11 +44,11 @@ func PartitionOf(namespace, owner string, n int) int {
 type Set[S State] struct {
 	share   Share
 	parts   []*Partition[S]
-	foreign *Partition[S] // answers for those that are not held here
+	foreign *Partition[S] // refuses everything; for owners in other partitions
 }
 
-// OpenSet opens the partitions of a share. config gives the Config of each; it
-// is called in order. If one fails, those opened before are closed.
+// OpenSet opens the partitions of a share. config returns the Config of each and is called in order. If one
+// fails, those opened before are closed.
 func OpenSet[S State](ctx context.Context, share Share, config func(partition int) (Config[S], error)) (*Set[S], error) {
 	if err := share.check(); err != nil {
 		return nil, err
@@ -71,7 +70,7 @@ func OpenSet[S State](ctx context.Context, share Share, config func(partition in
 	return s, nil
 }
 
-// notHeld is a partition that refuses everything with ErrNotHeld.
+// notHeld returns a partition that refuses everything with ErrNotHeld.
 func notHeld[S State](cfg Config[S]) *Partition[S] {
 	p := &Partition[S]{cfg: cfg, core: newCore(&cfg), stopped: make(chan struct{})}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
@@ -85,8 +84,8 @@ func notHeld[S State](cfg Config[S]) *Partition[S] {
 	return p
 }
 
-// For returns the partition that holds an owner's state. One that is not in
-// the share refuses everything with ErrNotHeld.
+// For returns the partition that holds an owner's state. If that is not in the share, it returns one that
+// refuses everything with ErrNotHeld.
 func (s *Set[S]) For(namespace, owner string) *Partition[S] {
 	i := PartitionOf(namespace, owner, s.share.Of) - s.share.First
 	if i < 0 || i >= len(s.parts) {
@@ -98,7 +97,7 @@ func (s *Set[S]) For(namespace, owner string) *Partition[S] {
 // All returns the partitions in order. The slice must not be changed.
 func (s *Set[S]) All() []*Partition[S] { return s.parts }
 
-// Health is the first trouble of a partition, or nil.
+// Health returns the first error of a partition, or nil.
 func (s *Set[S]) Health() error {
 	for _, p := range s.parts {
 		if err := p.Health(); err != nil {
@@ -108,7 +107,7 @@ func (s *Set[S]) Health() error {
 	return nil
 }
 
-// Close closes all partitions. It is idempotent.
+// Close closes all partitions concurrently. It is idempotent.
 func (s *Set[S]) Close(ctx context.Context) error {
 	errs := make([]error, len(s.parts))
 	done := make(chan struct{})

@@ -10,9 +10,9 @@ import (
 	"quartet/pkg/tracing"
 )
 
-// traced begins the span of a command, from its way into the loop until its
-// frame is on disk. Its events carry it, so what they cause elsewhere is below.
-func (p *Partition[S]) traced(ctx context.Context, c *command[S]) (context.Context, trace.Span) {
+// startSpan starts the span of a command, which lasts from before it is queued until its frame is on disk. The
+// command's events carry it, so that their effects elsewhere are its children.
+func (p *Partition[S]) startSpan(ctx context.Context, c *command[S]) (context.Context, trace.Span) {
 	ctx, span := p.cfg.Tracer.Start(ctx, "journal "+p.cfg.Plane, trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(
 		attribute.String("quartet.plane", p.cfg.Plane), attribute.Int("quartet.partition", p.cfg.Partition), attribute.String("quartet.command", c.method)))
 	if !span.IsRecording() {
@@ -22,15 +22,15 @@ func (p *Partition[S]) traced(ctx context.Context, c *command[S]) (context.Conte
 	return ctx, span
 }
 
-// told ends the span of a command.
-func (p *Partition[S]) told(span trace.Span, c *command[S]) {
+// endSpan ends the span of a command.
+func (p *Partition[S]) endSpan(span trace.Span, c *command[S]) {
 	if span == nil {
 		return
 	}
 	defer span.End()
 	select {
 	case <-c.done:
-	default: // the caller left before; the loop may still write to c
+	default: // the caller stopped waiting; the loop may still write to c
 		span.SetStatus(codes.Error, "outcome unknown")
 		return
 	}
@@ -40,11 +40,10 @@ func (p *Partition[S]) told(span trace.Span, c *command[S]) {
 	}
 }
 
-// reacting begins the span of a reaction to an event: a child of the command that
-// wrote it, however much later. One
-// that leads to nothing is told to nobody: its span is not ended.
-func (p *Partition[S]) reacting(c *command[S], ev *Event) trace.Span {
-	ctx, span := p.cfg.Tracer.Under(context.Background(), ev.Traceparent, p.cfg.Plane+" hears "+ev.Type,
+// startReactionSpan starts the span of a reaction to an event, as a child of the command that wrote the event,
+// however much later. A reaction that produces no events records no span: its span is not ended.
+func (p *Partition[S]) startReactionSpan(c *command[S], ev *Event) trace.Span {
+	ctx, span := p.cfg.Tracer.Under(context.Background(), ev.Traceparent, p.cfg.Plane+" handles "+ev.Type,
 		trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(
 			attribute.String("quartet.plane", p.cfg.Plane), attribute.String("quartet.event_type", ev.Type), attribute.String("quartet.event_id", ev.ID),
 			attribute.String("quartet.namespace", ev.Namespace), attribute.String("quartet.agent_id", ev.AgentID)))

@@ -7,82 +7,83 @@ import (
 	"go.uber.org/zap"
 )
 
-// verdict is what became of a frame that was sent.
-type verdict struct {
-	outcome outcome
-	seq     uint64 // of the frame, if it landed
-	tail    uint64 // where the next frame goes, if the partition is still mine
-	foreign bool   // somebody else wrote: the partition must load again
-	clean   bool   // no attempt was ambiguous: nobody holds the body any more
+// writeResult is the outcome of sending a frame to the log.
+type writeResult struct {
+	outcome writeOutcome
+	seq     uint64 // sequence number of the frame, if it was stored
+	tail    uint64 // the end of the log, if no other writer was found
+	foreign bool   // another writer was found: the partition must reload
+	clean   bool   // no attempt was ambiguous: nothing else holds the body
 	err     error
 }
 
-type outcome int
+// writeOutcome is the kind of a writeResult.
+type writeOutcome int
 
 const (
-	landed    outcome = iota
-	absent            // it is not in the log as far as can be read; load to be sure
-	refused           // it was never stored and cannot be
-	abandoned         // the partition gave up before it knew
+	writeStored    writeOutcome = iota
+	writeAbsent                 // not found in the log; only a reload is certain
+	writeRefused                // not stored, and never will be
+	writeAbandoned              // the partition ended before the outcome was known
 )
 
-type delivery struct {
+// pendingWrite is a frame to append behind the sequence number tail.
+type pendingWrite struct {
 	frame Frame
 	tail  uint64
 }
 
-// writer sends one frame at a time, off the loop, so that the next one
-// collects meanwhile (R3).
-func (p *Partition[S]) writer(work <-chan delivery, results chan<- verdict) {
+// writer sends one frame at a time, outside the loop, so that the next one collects meanwhile (R3).
+func (p *Partition[S]) writer(work <-chan pendingWrite, results chan<- writeResult) {
 	for d := range work {
-		p.stall.begin(p.cfg.Mono())
+		p.stall.Begin(p.cfg.Mono())
 		began := time.Now()
 		v := p.deliver(d)
-		if v.outcome == landed {
-			p.gauges.written(d.frame, time.Since(began))
-			p.stall.end(p.cfg.Mono())
+		if v.outcome == writeStored {
+			p.metrics.written(d.frame, time.Since(began))
+			p.stall.End(p.cfg.Mono())
 		}
 		p.loop.fencing.Store(false)
 		results <- v
 	}
 }
 
-// deliver brings one frame into the log and finds out what became of it: the
-// whole of R5.
-func (p *Partition[S]) deliver(d delivery) verdict {
+// deliver stores one frame in the log and determines the outcome. It implements R5. It blocks until the outcome
+// is known or the partition ends.
+func (p *Partition[S]) deliver(d pendingWrite) writeResult {
 	expect := d.tail
 	clean := true
-	fences := make(map[string]struct{}) // of this delivery; older ones cannot land
+	fences := make(map[string]struct{}) // of this call; those of earlier calls cannot be stored any more
 	pacer := newPacer()
 	for {
 		seq, err := p.append(p.ctx, expect, d.frame)
-		p.gauges.appended(err)
+		p.metrics.appended(err)
 		switch {
 		case err == nil:
-			return verdict{outcome: landed, seq: seq, tail: seq, clean: clean}
+			return writeResult{outcome: writeStored, seq: seq, tail: seq, clean: clean}
 		case errors.Is(err, ErrRefused):
-			return verdict{outcome: refused, err: err}
+			return writeResult{outcome: writeRefused, err: err}
 		case errors.Is(err, ErrBusy):
 			if pacer.Wait(p.ctx) != nil {
-				return verdict{outcome: abandoned, err: err}
+				return writeResult{outcome: writeAbandoned, err: err}
 			}
 			continue
 		case errors.Is(err, ErrWrongSequence):
 		default:
-			// Ambiguous. From here on nothing is accepted until the log says.
+			// Ambiguous: no command is accepted until the outcome is known.
 			p.loop.fencing.Store(true)
 			clean = false
 			p.cfg.Logger.Warn("journal: append without an answer, fencing", zap.String("frame", d.frame.ID), zap.Uint64("expect", expect), zap.Error(err))
 			next, err := p.fence(expect, d.frame.Generation, fences)
 			if err == nil {
-				// The fence holds the place: the old frame can never land
-				// there. Nobody else wrote, so the state still fits and the
-				// same frame goes behind the fence.
+				// The fence has the sequence number that the frame expected, so that attempt can no
+				// longer succeed. No other writer was found, so the state is still right and the
+				// same frame is appended behind the fence.
 				expect = next
 				continue
 			}
 			if !errors.Is(err, ErrWrongSequence) {
-				return verdict{outcome: abandoned, err: err}
+				return writeResult{outcome: writeAbandoned, err: err}
 			}
 		}
 		v, next, again := p.inspect(expect, d.frame, fences)
@@ -93,9 +94,8 @@ func (p *Partition[S]) deliver(d delivery) verdict {
 	}
 }
 
-// fence writes an empty frame at the expected sequence until it is
-// acknowledged or refused with ErrWrongSequence; any other error means that the
-// partition gave up.
+// fence appends an empty frame at the expected sequence until that is acknowledged or refused with
+// ErrWrongSequence. Any other error means that the partition ended. It adds the ids of its frames to fences.
 func (p *Partition[S]) fence(expect, generation uint64, fences map[string]struct{}) (uint64, error) {
 	pacer := newPacer()
 	for {
@@ -111,17 +111,17 @@ func (p *Partition[S]) fence(expect, generation uint64, fences map[string]struct
 	}
 }
 
-// inspect reads what stands behind expect after a wrong sequence. again says
-// that only fences of mine are there and the frame goes behind next.
-func (p *Partition[S]) inspect(expect uint64, f Frame, fences map[string]struct{}) (v verdict, next uint64, again bool) {
+// inspect reads the log behind expect after ErrWrongSequence. again reports that nothing but fences of this
+// call is there, and that the frame is to be appended behind next.
+func (p *Partition[S]) inspect(expect uint64, f Frame, fences map[string]struct{}) (v writeResult, next uint64, again bool) {
 	pacer := newPacer()
 	for {
-		v, next = verdict{outcome: absent}, expect
+		v, next = writeResult{outcome: writeAbsent}, expect
 		err := p.cfg.Log.Scan(p.ctx, expect+1, func(seq uint64, got Frame) error {
 			_, fence := fences[got.ID]
 			switch {
 			case got.ID == f.ID:
-				v.outcome, v.seq = landed, seq
+				v.outcome, v.seq = writeStored, seq
 			case !fence:
 				v.foreign = true
 			}
@@ -132,13 +132,13 @@ func (p *Partition[S]) inspect(expect uint64, f Frame, fences map[string]struct{
 			break
 		}
 		if pacer.Wait(p.ctx) != nil {
-			return verdict{outcome: abandoned, err: errors.Join(p.ctx.Err(), err)}, 0, false
+			return writeResult{outcome: writeAbandoned, err: errors.Join(p.ctx.Err(), err)}, 0, false
 		}
 	}
 	v.tail = next
-	// Nothing behind expect although it was refused: an old answer of a reader
-	// that lags. Loading ends with an acknowledged frame and cannot be fooled.
-	if v.outcome == absent && !v.foreign && next > expect {
+	// If nothing is behind expect although the append was refused, the read was
+	// outdated. A load ends with an acknowledged append, which detects that.
+	if v.outcome == writeAbsent && !v.foreign && next > expect {
 		return v, next, true
 	}
 	return v, next, false

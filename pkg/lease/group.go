@@ -9,41 +9,39 @@ import (
 	"go.uber.org/zap"
 )
 
-// Hooks are what a service does about its partitions. They are called from
-// goroutines of the keeper, for one partition at a time one of them.
+// Hooks are how a service opens and closes its partitions. The keeper calls them from its goroutines, one at a
+// time for each partition.
 type Hooks struct {
-	// Unused says that nobody ever held a partition, so that there is nobody to be
-	// waited for. nil: that cannot be told.
+	// Unused reports that nobody ever held a partition, so that there is no former holder to wait for. Nil
+	// means that this cannot be determined.
 	Unused func(ctx context.Context, n int) (bool, error)
 	// Take opens a partition. ctx ends with the session.
 	Take func(ctx context.Context, n int, l *Lease) error
-	// Drop closes one that Take opened. When it returns nothing is read or written
-	// any more.
+	// Drop closes a partition that Take opened. After it returns nothing may be read or written.
 	Drop func(n int)
-	// Over says of one that Take opened that it answers no more: it gave itself up
-	// while the session could not be renewed. It is dropped, and taken again. nil:
-	// that does not happen. It must not block, nor call the keeper.
+	// Over reports that a partition that Take opened has stopped, because the session could not be renewed. It
+	// is dropped and taken again. Nil means that this does not occur. It must not block or call the keeper.
 	Over func(n int) bool
 }
 
-// Lease is the right to answer for one partition.
+// Lease is the right to serve one partition.
 type Lease struct {
 	keeper *Keeper
-	own    *own
+	own    *ownSession
 }
 
-// Valid says whether what was looked at before the call is the newest there is.
+// Valid reports whether no other process can have written before the call.
 func (l *Lease) Valid() bool { return l.keeper.valid(l.own) }
 
 // Holder says where a partition is.
 type Holder struct {
-	// Here: in this process, open.
+	// Here reports that the partition is open in this process.
 	Here bool
-	// Peer is the instance that has it; without an address nobody has it now, or
-	// this process is opening or closing it.
+	// Peer is the instance that holds the partition. It has no address if nobody holds it, or this process is
+	// opening or closing it.
 	Peer Peer
-	// Lives ends with the instance's session: nobody needs to wait for its answer
-	// any more. nil where Peer has no address.
+	// Lives ends with the instance's session, after which no response of it is to be expected. It is nil if
+	// Peer has no address.
 	Lives context.Context //nolint:containedctx // the life of a session
 }
 
@@ -52,12 +50,12 @@ type Group struct {
 	keeper *Keeper
 	name   string
 	hooks  Hooks
-	places []place // guarded by keeper.mu
+	parts  []partState // guarded by keeper.mu
 }
 
-type place struct {
+type partState struct {
 	status status
-	own    *own
+	own    *ownSession
 	again  time.Time // not to be taken before
 }
 
@@ -75,34 +73,33 @@ const retryAfter = time.Second
 
 // Group declares a service with n partitions. Call it before Start.
 func (k *Keeper) Group(name string, n int, hooks Hooks) *Group {
-	g := &Group{keeper: k, name: name, hooks: hooks, places: make([]place, n)}
+	g := &Group{keeper: k, name: name, hooks: hooks, parts: make([]partState, n)}
 	k.groups = append(k.groups, g)
 	return g
 }
 
-// Size is how many partitions there are.
-func (g *Group) Size() int { return len(g.places) }
+// Size returns the number of partitions.
+func (g *Group) Size() int { return len(g.parts) }
 
-// Where says who holds a partition; changed is closed when that may be
-// different.
+// Where returns the holder of a partition, and a channel that is closed when the holder may have changed.
 func (g *Group) Where(n int) (h Holder, changed <-chan struct{}) {
 	k := g.keeper
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	p := g.places[n]
+	p := g.parts[n]
 	switch {
 	case p.status == open && !p.own.dead.Load():
 		h.Here = true
 	case p.status == none:
 		if id, lives := k.holder(g, n); lives && (k.own == nil || id != k.own.id) {
-			h.Peer, h.Lives = k.table.sessions[id].Peer, k.life(id)
+			h.Peer, h.Lives = k.table.sessions[id].Peer, k.sessionContext(id)
 		}
 	}
-	return h, k.news
+	return h, k.changes
 }
 
-// life is the context of another's session.
-func (k *Keeper) life(id string) context.Context {
+// sessionContext returns a context that ends with another process's session. k.mu must be held.
+func (k *Keeper) sessionContext(id string) context.Context {
 	l, ok := k.others[id]
 	if !ok {
 		l.ctx, l.end = context.WithCancel(context.Background())
@@ -111,8 +108,8 @@ func (k *Keeper) life(id string) context.Context {
 	return l.ctx
 }
 
-// mourn ends the lives of sessions that are no more.
-func (k *Keeper) mournLocked() {
+// expireSessionsLocked ends the contexts of the sessions that no longer exist.
+func (k *Keeper) expireSessionsLocked() {
 	for id, l := range k.others {
 		if _, lives := k.table.sessions[id]; !lives {
 			l.end()
@@ -122,12 +119,12 @@ func (k *Keeper) mournLocked() {
 }
 
 func (k *Keeper) holder(g *Group, n int) (string, bool) {
-	return k.table.holder(partKey(g.name, n), time.Now(), k.silence())
+	return k.table.holder(partKey(g.name, n), time.Now(), k.expiry())
 }
 
 func (g *Group) readyLocked() error {
 	k := g.keeper
-	for n, p := range g.places {
+	for n, p := range g.parts {
 		if id, lives := k.holder(g, n); !lives || id == k.own.id && p.status != open {
 			return fmt.Errorf("lease: nobody has partition %d of %s yet", n, g.name)
 		}
@@ -135,12 +132,12 @@ func (g *Group) readyLocked() error {
 	return nil
 }
 
-// holds says whether anything is open, or on its way.
+// holds reports whether any partition is open, being opened or being closed.
 func (k *Keeper) holds() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, g := range k.groups {
-		for _, p := range g.places {
+		for _, p := range g.parts {
 			if p.status != none {
 				return true
 			}
@@ -149,8 +146,8 @@ func (k *Keeper) holds() bool {
 	return false
 }
 
-// reconcile begins whatever is to be done: take what this process should hold
-// and nobody does, drop what others should, and give up what a lost session had.
+// reconcile starts what is to be done: take partitions that this process should hold and nobody holds, and drop
+// those that others should hold or that belonged to an expired session.
 func (k *Keeper) reconcile() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -161,16 +158,16 @@ func (k *Keeper) reconcile() {
 
 func (g *Group) reconcileLocked() {
 	k := g.keeper
-	for n := range g.places {
-		p := &g.places[n]
+	for n := range g.parts {
+		p := &g.parts[n]
 		if p.status == open && (k.own == nil || p.own != k.own) {
 			g.beginDrop(n, false)
 		}
 	}
-	if k.own == nil || !k.whole {
+	if k.own == nil || !k.complete {
 		return
 	}
-	holders := make([]string, len(g.places))
+	holders := make([]string, len(g.parts))
 	for n := range holders {
 		if id, lives := k.holder(g, n); lives {
 			holders[n] = id
@@ -178,8 +175,8 @@ func (g *Group) reconcileLocked() {
 	}
 	should := assign(g.name, k.table.members(g.name), holders)
 	now := time.Now()
-	for n := range g.places {
-		p := &g.places[n]
+	for n := range g.parts {
+		p := &g.parts[n]
 		mine := should[n] == k.own.id && !k.peer.Leaving
 		switch {
 		case p.status == open && (!mine || g.hooks.Over != nil && g.hooks.Over(n)):
@@ -198,56 +195,56 @@ func (g *Group) reconcileLocked() {
 	}
 }
 
-func (g *Group) beginDrop(n int, giveBack bool) {
-	p := &g.places[n]
+func (g *Group) beginDrop(n int, release bool) {
+	p := &g.parts[n]
 	o := p.own
 	p.status = dropping
-	g.keeper.work.Go(func() { g.drop(n, o, giveBack, true) })
+	g.keeper.work.Go(func() { g.drop(n, o, release, true) })
 }
 
-// settle ends what was begun.
-func (g *Group) settle(n int, s status, again time.Duration) {
+// setStatus records the end of a take or drop. The partition is not taken again before the given pause.
+func (g *Group) setStatus(n int, s status, again time.Duration) {
 	k := g.keeper
 	k.mu.Lock()
-	g.places[n].status = s
+	g.parts[n].status = s
 	if again > 0 {
-		g.places[n].again = time.Now().Add(again)
+		g.parts[n].again = time.Now().Add(again)
 	}
 	k.mu.Unlock()
 	k.changed()
 }
 
-func (g *Group) take(n int, o *own, seen part) {
+func (g *Group) take(n int, o *ownSession, seen part) {
 	k := g.keeper
 	log := k.cfg.Logger.With(zap.String("group", g.name), zap.Int("partition", n))
 	if !g.mayTake(o.ctx, n, seen) {
-		g.settle(n, none, k.renewEvery())
+		g.setStatus(n, none, k.renewEvery())
 		return
 	}
 	if err := g.write(o.ctx, n, seen.revision, record{o.id}); err != nil {
 		// Somebody was quicker, or nobody knows. The bucket tells.
 		log.Info("a partition was not taken", zap.Error(err))
-		g.settle(n, none, k.renewEvery())
+		g.setStatus(n, none, k.renewEvery())
 		return
 	}
 	began := time.Now()
 	if err := g.hooks.Take(o.ctx, n, &Lease{k, o}); err != nil {
 		log.Warn("a partition could not be opened; it is given back", zap.Error(err))
-		_ = g.giveBack(n, o) // if it fails, it is seen as ours and tried again
-		g.settle(n, none, retryAfter)
+		_ = g.release(n, o) // if it fails, it is seen as ours and tried again
+		g.setStatus(n, none, retryAfter)
 		return
 	}
 	log.Info("holds a partition", zap.Duration("opened_in", time.Since(began)))
-	g.settle(n, open, 0)
+	g.setStatus(n, open, 0)
 }
 
-// mayTake waits out a holder that nothing is known of: where the bucket knows no
-// record, it may have been lost together with the session of a holder who is
-// still within his term.
+// mayTake reports whether a partition without a record may be taken. The record may have been lost together
+// with the session of a holder whose lease is still valid, so the first session waits until that would have
+// expired.
 func (g *Group) mayTake(ctx context.Context, n int, seen part) bool {
 	k := g.keeper
 	k.mu.Lock()
-	waited := time.Since(k.since) >= k.silence()
+	waited := time.Since(k.since) >= k.expiry()
 	k.mu.Unlock()
 	if seen.revision > 0 || waited {
 		return true
@@ -259,23 +256,23 @@ func (g *Group) mayTake(ctx context.Context, n int, seen part) bool {
 	return err == nil && unused
 }
 
-func (g *Group) drop(n int, o *own, giveBack, opened bool) {
+func (g *Group) drop(n int, o *ownSession, release, opened bool) {
 	k := g.keeper
 	if opened {
 		g.hooks.Drop(n)
 		k.cfg.Logger.Info("dropped a partition", zap.String("group", g.name), zap.Int("partition", n))
 	}
-	if giveBack && !o.dead.Load() {
+	if release && !o.dead.Load() {
 		// Without this the next holder waits for the end of the session.
-		if err := g.giveBack(n, o); err != nil {
+		if err := g.release(n, o); err != nil {
 			k.cfg.Logger.Info("a partition was not given back", zap.String("group", g.name), zap.Int("partition", n), zap.Error(err))
 		}
 	}
-	g.settle(n, none, 0)
+	g.setStatus(n, none, 0)
 }
 
-// giveBack makes a partition free that is ours as the table has it.
-func (g *Group) giveBack(n int, o *own) error {
+// release removes this process from a partition's record, if the table has it as the holder.
+func (g *Group) release(n int, o *ownSession) error {
 	k := g.keeper
 	k.mu.Lock()
 	p := k.table.parts[partKey(g.name, n)]
@@ -286,7 +283,7 @@ func (g *Group) giveBack(n int, o *own) error {
 	return g.write(o.ctx, n, p.revision, record{})
 }
 
-// write changes a partition's record if it is at a revision, 0 for none.
+// write changes a partition's record if it is at a revision, 0 for a record that does not exist.
 func (g *Group) write(ctx context.Context, n int, revision uint64, r record) error {
 	k := g.keeper
 	key := partKey(g.name, n)

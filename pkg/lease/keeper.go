@@ -16,62 +16,64 @@ import (
 	"quartet/pkg/retry"
 )
 
-// Bucket is the name of the bucket that leases are in.
+// Bucket is the name of the key-value bucket that holds the leases.
 const Bucket = "quartet-leases"
 
-// DefaultTerm is how long a killed instance's partitions stand still at most,
-// but for the time that loading them takes.
+// DefaultTerm is how long the partitions of a killed instance are unavailable at most, not counting the time to
+// load them.
 const DefaultTerm = 10 * time.Second
 
-// Config is what a Keeper needs.
+// Config configures a Keeper. Conn and ID are required.
 type Config struct {
 	Conn     *nats.Conn
 	Replicas int
-	Peer     Peer          // without Groups
-	ID       string        // of the session; a lost one gets a suffix
+	Peer     Peer          // this instance; Groups is filled in by Start
+	ID       string        // of the first session; later ones get a suffix
 	Term     time.Duration // default DefaultTerm
 	Logger   *zap.Logger
 }
 
-// Keeper is the one session of a process.
+// Keeper is a process's member of the lease protocol. It has at most one session at a time. mu guards what
+// follows it.
 type Keeper struct {
-	cfg   Config
-	born  time.Time // spans are measured from here
-	js    jetstream.JetStream
-	kv    jetstream.KeyValue
-	stop  context.CancelFunc
-	ended chan struct{}
-	work  sync.WaitGroup // takes and drops under way
-	lives int            // sessions so far
+	cfg      Config
+	born     time.Time // validity is measured from here
+	js       jetstream.JetStream
+	kv       jetstream.KeyValue
+	stop     context.CancelFunc
+	ended    chan struct{}
+	work     sync.WaitGroup // takes and drops in progress
+	sessions int            // number of sessions so far
 
-	mu     sync.Mutex
-	table  table
-	others map[string]life // sessions of others that somebody asked about
-	since  time.Time       // when the table was begun
-	whole  bool            // it holds everything that was in the bucket
-	own    *own
-	peer   Peer
-	groups []*Group
-	news   chan struct{} // closed and replaced when anything but a renewal changed
-	kick   chan struct{} // capacity 1: look again
+	mu       sync.Mutex
+	table    table
+	others   map[string]otherSession // sessions of other processes whose context was requested
+	since    time.Time               // when the current session began
+	complete bool                    // table holds everything that was in the bucket at the start
+	own      *ownSession
+	peer     Peer
+	groups   []*Group
+	changes  chan struct{} // closed and replaced at every change except a renewal
+	wake     chan struct{} // capacity 1: reconcile
 }
 
-// own is this process's session.
-type own struct {
+// ownSession is a session of this process.
+type ownSession struct {
 	id       string
 	revision uint64       // guarded by Keeper.mu
-	until    atomic.Int64 // what was read may be shown until then; a span since Keeper.born
+	until    atomic.Int64 // what was read before then may be shown; a duration since Keeper.born
 	dead     atomic.Bool
 	ctx      context.Context //nolint:containedctx // the session's life
 	end      context.CancelFunc
 }
 
-type life struct {
+// otherSession is the context of a session of another process; it ends with the session.
+type otherSession struct {
 	ctx context.Context //nolint:containedctx // of a session
 	end context.CancelFunc
 }
 
-// NewKeeper makes a keeper that holds nothing before Start.
+// NewKeeper returns a keeper that holds nothing before Start.
 func NewKeeper(cfg Config) *Keeper {
 	if cfg.Term <= 0 {
 		cfg.Term = DefaultTerm
@@ -80,21 +82,20 @@ func NewKeeper(cfg Config) *Keeper {
 		cfg.Logger = zap.NewNop()
 	}
 	return &Keeper{
-		cfg: cfg, born: time.Now(), peer: cfg.Peer, table: newTable(), others: map[string]life{},
-		news: make(chan struct{}), kick: make(chan struct{}, 1), ended: make(chan struct{}),
+		cfg: cfg, born: time.Now(), peer: cfg.Peer, table: newTable(), others: map[string]otherSession{},
+		changes: make(chan struct{}), wake: make(chan struct{}, 1), ended: make(chan struct{}),
 	}
 }
 
-// Present says how this process presents itself, and over which connection.
-// Call it before Start.
+// Present sets the connection and how this process describes itself to others. It must be called before Start.
 func (k *Keeper) Present(conn *nats.Conn, as Peer) { k.cfg.Conn, k.peer = conn, as }
 
 func (k *Keeper) renewEvery() time.Duration { return k.cfg.Term / 5 }
-func (k *Keeper) goodFor() time.Duration    { return k.cfg.Term * 6 / 10 }
-func (k *Keeper) silence() time.Duration    { return k.cfg.Term * 8 / 10 }
+func (k *Keeper) validFor() time.Duration   { return k.cfg.Term * 6 / 10 }
+func (k *Keeper) expiry() time.Duration     { return k.cfg.Term * 8 / 10 }
 
-// Start opens the bucket and begins a session. It returns when this process
-// knows who holds what; taking goes on behind it.
+// Start opens the bucket and begins a session. It blocks until the holders of all partitions are known;
+// partitions are taken in the background.
 func (k *Keeper) Start(ctx context.Context) error {
 	for _, g := range k.groups {
 		k.peer.Groups = append(k.peer.Groups, g.name)
@@ -111,13 +112,13 @@ func (k *Keeper) Start(ctx context.Context) error {
 	}()
 	for {
 		k.mu.Lock()
-		whole, news := k.whole && k.own != nil, k.news
+		complete, changes := k.complete && k.own != nil, k.changes
 		k.mu.Unlock()
-		if whole {
+		if complete {
 			return nil
 		}
 		select {
-		case <-news:
+		case <-changes:
 		case <-ctx.Done():
 			stop()
 			<-k.ended
@@ -126,7 +127,7 @@ func (k *Keeper) Start(ctx context.Context) error {
 	}
 }
 
-// open makes the bucket or takes the one that is there.
+// open creates the bucket, or opens the existing one, and retries until ctx ends.
 func (k *Keeper) open(ctx context.Context) error {
 	js, err := jetstream.New(k.cfg.Conn)
 	if err != nil {
@@ -151,31 +152,31 @@ func (k *Keeper) open(ctx context.Context) error {
 	}
 }
 
-// run has one session after the other until ctx ends.
+// run has one session after another until ctx ends.
 func (k *Keeper) run(ctx context.Context) {
 	for ctx.Err() == nil {
-		err := k.live(ctx)
+		err := k.runSession(ctx)
 		if ctx.Err() != nil {
 			return
 		}
 		k.cfg.Logger.Warn("the session is over; what it held is given up", zap.Error(err))
 		k.mu.Lock()
-		k.own, k.whole = nil, false
+		k.own, k.complete = nil, false
 		k.table = newTable()
-		k.mournLocked()
+		k.expireSessionsLocked()
 		k.mu.Unlock()
 		k.changed()
 		k.work.Wait()
 		k.reconcile()
 		k.work.Wait() // nothing of the old session is answered by the new one
-		if !rest(ctx, k.renewEvery()) || k.open(ctx) != nil {
+		if !pause(ctx, k.renewEvery()) || k.open(ctx) != nil {
 			return
 		}
 	}
 }
 
-// live is one session, from its key to its end.
-func (k *Keeper) live(ctx context.Context) error {
+// runSession begins a session and keeps it until it ends or ctx does.
+func (k *Keeper) runSession(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	o, err := k.begin(ctx)
@@ -202,20 +203,20 @@ func (k *Keeper) live(ctx context.Context) error {
 				w.stop()
 				continue
 			}
-			k.hear(e)
+			k.observe(e)
 			if e == nil {
-				k.bury(ctx, o, true) // whoever was killed on this machine, this process's own former life say
+				k.deleteExpired(ctx, o, true) // whoever was killed on this machine, this process's own former life say
 			}
 		case <-renew.C:
 			if err := k.renew(ctx, o); err != nil {
 				return err
 			}
-			k.bury(ctx, o, true)
-			k.poke()
+			k.deleteExpired(ctx, o, true)
+			k.notify()
 		case <-look.C:
-			k.bury(ctx, o, false)
+			k.deleteExpired(ctx, o, false)
 			continue
-		case <-k.kick:
+		case <-k.wake:
 		}
 		if len(w.updates) == 0 {
 			k.reconcile()
@@ -223,12 +224,12 @@ func (k *Keeper) live(ctx context.Context) error {
 	}
 }
 
-// begin makes the session's key.
-func (k *Keeper) begin(ctx context.Context) (*own, error) {
-	k.lives++
-	o := &own{id: k.cfg.ID}
-	if k.lives > 1 {
-		o.id = fmt.Sprintf("%s-%d", k.cfg.ID, k.lives)
+// begin creates the session's key.
+func (k *Keeper) begin(ctx context.Context) (*ownSession, error) {
+	k.sessions++
+	o := &ownSession{id: k.cfg.ID}
+	if k.sessions > 1 {
+		o.id = fmt.Sprintf("%s-%d", k.cfg.ID, k.sessions)
 	}
 	o.ctx, o.end = context.WithCancel(ctx)
 	sent := time.Now()
@@ -247,8 +248,9 @@ func (k *Keeper) begin(ctx context.Context) (*own, error) {
 	return o, nil
 }
 
-func (k *Keeper) extend(o *own, sent time.Time) {
-	o.until.Store(int64(sent.Add(k.goodFor()).Sub(k.born)))
+// extend makes the session valid from the time at which its acknowledged renewal was sent.
+func (k *Keeper) extend(o *ownSession, sent time.Time) {
+	o.until.Store(int64(sent.Add(k.validFor()).Sub(k.born)))
 }
 
 func (k *Keeper) value() []byte {
@@ -268,9 +270,9 @@ func (k *Keeper) within(ctx context.Context, f func(ctx context.Context) (uint64
 	return f(ctx)
 }
 
-// renew keeps the session. An error means that it is over; trouble with the
-// broker is none, since nobody else can end it either.
-func (k *Keeper) renew(ctx context.Context, o *own) error {
+// renew sends a heartbeat. It returns an error only when the session has ended. An error of the broker does not
+// end it, since then others cannot delete it either.
+func (k *Keeper) renew(ctx context.Context, o *ownSession) error {
 	key := sessionPrefix + o.id
 	k.mu.Lock()
 	revision := o.revision
@@ -315,13 +317,13 @@ func (k *Keeper) renew(ctx context.Context, o *own) error {
 	return nil
 }
 
-// bury ends the sessions that were silent for too long, or whose process is over,
-// at the revision that was seen: one that was renewed meanwhile stays.
-func (k *Keeper) bury(ctx context.Context, o *own, processes bool) {
+// deleteExpired deletes the sessions that were not renewed in time and, if processes is set, those whose
+// process has exited. It does so at the revision that was seen, so that a session renewed meanwhile stays.
+func (k *Keeper) deleteExpired(ctx context.Context, o *ownSession, processes bool) {
 	k.mu.Lock()
 	silent := map[string]uint64{}
-	if k.whole {
-		for _, id := range k.table.silent(time.Now(), k.silence()) {
+	if k.complete {
+		for _, id := range k.table.silent(time.Now(), k.expiry()) {
 			silent[id] = k.table.sessions[id].revision
 		}
 		for id, s := range k.table.sessions {
@@ -341,7 +343,7 @@ func (k *Keeper) bury(ctx context.Context, o *own, processes bool) {
 			k.mu.Lock()
 			delete(k.table.sessions, id)
 			k.table.ended[id] = true
-			k.mournLocked()
+			k.expireSessionsLocked()
 			k.mu.Unlock()
 			k.changed()
 			k.cfg.Logger.Warn("an instance is over, or was silent for too long; what it held is taken", zap.String("session", id))
@@ -349,10 +351,10 @@ func (k *Keeper) bury(ctx context.Context, o *own, processes bool) {
 	}
 }
 
-// watcher follows the bucket from what is in it on.
+// watcher follows the bucket, beginning with its contents.
 type watcher struct {
 	from    jetstream.KeyWatcher
-	updates <-chan jetstream.KeyValueEntry // nil: it is not followed for the moment
+	updates <-chan jetstream.KeyValueEntry // nil while the bucket is not followed
 	again   time.Time
 	cancel  context.CancelFunc
 }
@@ -386,8 +388,7 @@ func (w *watcher) stop() {
 	w.from, w.updates = nil, nil
 }
 
-// lost says that there is no bucket any more: it is in memory, and whoever kept
-// it was started anew.
+// lost reports whether the bucket no longer exists: it is in memory, and the server that held it was restarted.
 func (k *Keeper) lost(ctx context.Context) bool {
 	_, err := k.within(ctx, func(ctx context.Context) (uint64, error) {
 		_, err := k.js.KeyValue(ctx, Bucket)
@@ -396,43 +397,44 @@ func (k *Keeper) lost(ctx context.Context) bool {
 	return errors.Is(err, jetstream.ErrBucketNotFound)
 }
 
-// hear takes one change; nil says that everything that was there was told.
-func (k *Keeper) hear(e jetstream.KeyValueEntry) {
+// observe applies one change of the bucket; nil means that all of its initial contents were received.
+func (k *Keeper) observe(e jetstream.KeyValueEntry) {
 	k.mu.Lock()
-	var news bool
+	var changes bool
 	if e == nil {
-		news = !k.whole
-		k.whole = true
+		changes = !k.complete
+		k.complete = true
 	} else {
-		news = k.table.note(e.Key(), e.Value(), e.Revision(), e.Operation() != jetstream.KeyValuePut, time.Now())
+		changes = k.table.apply(e.Key(), e.Value(), e.Revision(), e.Operation() != jetstream.KeyValuePut, time.Now())
 	}
-	if news {
-		k.mournLocked()
+	if changes {
+		k.expireSessionsLocked()
 	}
 	k.mu.Unlock()
-	if news {
+	if changes {
 		k.changed()
 	}
 }
 
-// changed tells everybody who waits that something is different.
+// changed wakes everybody who waits for a change.
 func (k *Keeper) changed() {
 	k.mu.Lock()
-	close(k.news)
-	k.news = make(chan struct{})
+	close(k.changes)
+	k.changes = make(chan struct{})
 	k.mu.Unlock()
-	k.poke()
+	k.notify()
 }
 
-func (k *Keeper) poke() {
+// notify makes the loop reconcile. It does not block.
+func (k *Keeper) notify() {
 	select {
-	case k.kick <- struct{}{}:
+	case k.wake <- struct{}{}:
 	default:
 	}
 }
 
-// Stop hands everything over: what it holds is closed and given back, piece by
-// piece, while the process still serves and forwards.
+// Stop closes and releases all partitions one by one while the process still serves and forwards. If ctx ends
+// first, the remaining ones are closed and become free with the end of the session. It then ends the session.
 func (k *Keeper) Stop(ctx context.Context) error {
 	if k.stop == nil {
 		return nil
@@ -448,13 +450,13 @@ func (k *Keeper) Stop(ctx context.Context) error {
 	var err error
 	for err == nil && k.holds() {
 		k.mu.Lock()
-		news := k.news
+		changes := k.changes
 		k.mu.Unlock()
 		if !k.holds() {
 			break
 		}
 		select {
-		case <-news:
+		case <-changes:
 		case <-ctx.Done():
 			err = ctx.Err()
 		}
@@ -463,7 +465,7 @@ func (k *Keeper) Stop(ctx context.Context) error {
 	<-k.ended
 	k.mu.Lock()
 	k.own, k.table = nil, newTable()
-	k.mournLocked()
+	k.expireSessionsLocked()
 	k.mu.Unlock()
 	k.reconcile() // what could not be given back in time is closed all the same
 	k.work.Wait()
@@ -478,13 +480,12 @@ func (k *Keeper) Stop(ctx context.Context) error {
 	return err
 }
 
-// Ready is nil while this process's session can be relied on and everything
-// that it is to hold is open.
+// Ready returns nil while this process's session is valid and every partition that it should hold is open.
 func (k *Keeper) Ready() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	switch {
-	case k.own == nil || !k.whole:
+	case k.own == nil || !k.complete:
 		return errors.New("lease: no session; NATS was not reachable for too long")
 	case !k.valid(k.own):
 		return errors.New("lease: the session could not be renewed")
@@ -497,11 +498,12 @@ func (k *Keeper) Ready() error {
 	return nil
 }
 
-func (k *Keeper) valid(o *own) bool {
+// valid reports whether the session can be relied on.
+func (k *Keeper) valid(o *ownSession) bool {
 	return !o.dead.Load() && int64(time.Since(k.born)) < o.until.Load()
 }
 
-func rest(ctx context.Context, d time.Duration) bool {
+func pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -512,7 +514,7 @@ func rest(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// conflicts says that a key is not at the revision that was expected.
+// conflicts reports whether a key is not at the expected revision.
 func conflicts(err error) bool {
 	var api *jetstream.APIError
 	return errors.Is(err, jetstream.ErrKeyExists) || errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence

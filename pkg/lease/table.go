@@ -11,17 +11,17 @@ import (
 	"time"
 )
 
-// Peer is one instance, as it presents itself.
+// Peer is one instance as it describes itself to others.
 type Peer struct {
-	// Addr is where its gRPC server is reached by other instances, host:port.
+	// Addr is where other instances reach its gRPC server, host:port.
 	Addr string `json:"addr"`
-	// Name is what its certificate must be of; empty: the host in Addr.
+	// Name is the name that its certificate must have; empty for the host in Addr.
 	Name string `json:"name,omitempty"`
-	// Groups are the services that it takes partitions of.
+	// Groups are the services of which it takes partitions.
 	Groups []string `json:"groups"`
-	// Process lets others on its machine see that it is over; see process.go.
+	// Process lets other processes on its machine detect that it has exited; see process.go.
 	Process string `json:"process,omitempty"`
-	// Leaving: it hands over and takes nothing.
+	// Leaving means that it hands over its partitions and takes none.
 	Leaving bool `json:"leaving,omitempty"`
 }
 
@@ -30,11 +30,11 @@ type record struct {
 	Session string `json:"session,omitempty"`
 }
 
-// session is what is known of one.
+// session is what is known of a session.
 type session struct {
 	Peer
 	revision uint64
-	seen     time.Time // when this revision was heard of
+	seen     time.Time // when this revision was received
 }
 
 type part struct {
@@ -43,7 +43,7 @@ type part struct {
 	seen     time.Time // when this revision was heard of
 }
 
-// table is what the bucket says, as far as it was heard.
+// table is the contents of the bucket as far as they were received.
 type table struct {
 	sessions map[string]session
 	ended    map[string]bool // sessions that were seen to end
@@ -61,10 +61,9 @@ const (
 
 func partKey(group string, n int) string { return partPrefix + group + "." + strconv.Itoa(n) }
 
-// note takes a change. It reports whether anything but a renewal was in it. What
-// cannot be read is as good as gone: its owner will be refused at its next
-// renewal.
-func (t table) note(key string, value []byte, revision uint64, gone bool, now time.Time) bool {
+// apply applies a change of the bucket and reports whether it was more than a renewal. A value that cannot be
+// read counts as deleted; its owner's next renewal will fail.
+func (t table) apply(key string, value []byte, revision uint64, gone bool, now time.Time) bool {
 	switch {
 	case strings.HasPrefix(key, sessionPrefix):
 		id := strings.TrimPrefix(key, sessionPrefix)
@@ -92,9 +91,8 @@ func (t table) note(key string, value []byte, revision uint64, gone bool, now ti
 	return false
 }
 
-// holder is the session that a partition belongs to. A session that nothing was
-// heard of yet counts as alive for a span: what is in the bucket at the start is
-// not told in one piece, and a renewal in that very moment is told late.
+// holder returns the session that holds a partition and whether it is alive. A session of which nothing was
+// received yet counts as alive for a span, since the initial contents of the bucket arrive one by one.
 func (t table) holder(key string, now time.Time, span time.Duration) (string, bool) {
 	p := t.parts[key]
 	if p.Session == "" || t.ended[p.Session] {
@@ -104,7 +102,7 @@ func (t table) holder(key string, now time.Time, span time.Duration) (string, bo
 	return p.Session, known || now.Sub(p.seen) < span
 }
 
-// members are the sessions that take partitions of a group, in order.
+// members returns the sessions that take partitions of a group, in order.
 func (t table) members(group string) []string {
 	var ids []string
 	for id, s := range t.sessions {
@@ -116,7 +114,7 @@ func (t table) members(group string) []string {
 	return ids
 }
 
-// silent are the sessions that were not renewed for a span.
+// silent returns the sessions that were not renewed for a span.
 func (t table) silent(now time.Time, span time.Duration) []string {
 	var ids []string
 	for id, s := range t.sessions {
@@ -128,10 +126,9 @@ func (t table) silent(now time.Time, span time.Duration) []string {
 	return ids
 }
 
-// assign says who should hold each of n partitions: everybody as many as the
-// others, give or take one, and nothing changes hands that need not. holders
-// are those of now, "" for none. Everybody who sees the same bucket comes to the
-// same result.
+// assign returns which session should hold each of the partitions. All have the same number, plus or minus one,
+// and no partition moves without need. holders are the present ones, "" for none. The result depends on the
+// arguments only, so that all instances agree.
 func assign(group string, members []string, holders []string) []string {
 	out := make([]string, len(holders))
 	if len(members) == 0 {
@@ -160,7 +157,7 @@ func assign(group string, members []string, holders []string) []string {
 		}
 		least := slices.MinFunc(byLoad, func(a, b string) int {
 			// Not by name alone: whatever is held as a whole would be the same member's.
-			return cmp.Or(cmp.Compare(count[a], count[b]), cmp.Compare(lot(group, a), lot(group, b)), cmp.Compare(a, b))
+			return cmp.Or(cmp.Compare(count[a], count[b]), cmp.Compare(memberHash(group, a), memberHash(group, b)), cmp.Compare(a, b))
 		})
 		out[i] = least
 		count[least]++
@@ -168,7 +165,8 @@ func assign(group string, members []string, holders []string) []string {
 	return out
 }
 
-func lot(group, member string) uint64 {
+// memberHash orders the members differently for each group.
+func memberHash(group, member string) uint64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(group + "\x00" + member)) // never fails
 	return h.Sum64()

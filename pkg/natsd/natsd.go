@@ -179,7 +179,7 @@ func (s *Server) Connect(name string) (*nats.Conn, error) {
 // reconnectWait is the pause before a server is tried again.
 const reconnectWait = 100 * time.Millisecond
 
-// Options are the settings of every connection of Quartet: reconnect for ever,
+// Options are the settings of every connection of Quartet: reconnect without limit,
 // and keep nothing to be sent after a reconnect. A frame that was buffered and
 // sent late would be one whose caller was told otherwise (R5).
 func Options(name string) []nats.Option {

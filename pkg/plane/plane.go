@@ -104,7 +104,7 @@ type Config[S journal.State] struct {
 	OnCommit func(partition int, events []*journal.Event)
 	// OnApply hears a partition's events before they are durable; see
 	// journal.Config. It must not block.
-	OnApply func(state S, events []*journal.Event) (sequels int)
+	OnApply func(state S, events []*journal.Event) (followUps int)
 	// OnLoad sees a partition's state whenever it was loaded: at the start, and
 	// after another writer had taken the partition. Due-time indexes are rebuilt
 	// here. It must not block, and may come before Open returns.
@@ -259,8 +259,8 @@ type Command[S journal.State, R any] struct {
 	// repeated request.
 	Decide func(s S, env journal.Env) (journal.Decision[R], error)
 	Answer func(events []*journal.Event) (R, error)
-	// Sequel marks a command that Config.OnApply announces.
-	Sequel bool
+	// FollowUp marks an expected follow-up: a command that Config.OnApply announced.
+	FollowUp bool
 	// Actor acts instead of the caller: for what the plane does by itself.
 	Actor *journal.Actor
 }
@@ -273,7 +273,7 @@ func Do[S journal.State, R any](ctx context.Context, e *Engine[S], c Command[S, 
 	}
 	reply, result, err := journal.Do(ctx, e.For(actor.Namespace, c.AgentID), journal.Op[S, R]{
 		Method: c.Method, Actor: actor, AgentID: c.AgentID,
-		RequestID: c.RequestID, Recall: c.RequestID != "" && rpc.Recalling(ctx), Args: c.Args, Sequel: c.Sequel,
+		RequestID: c.RequestID, Recall: c.RequestID != "" && rpc.Recalling(ctx), Args: c.Args, FollowUp: c.FollowUp,
 		Decide: c.Decide, Answer: c.Answer,
 	})
 	if result.Replayed {

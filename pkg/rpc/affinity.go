@@ -75,18 +75,18 @@ func (c *Conn) invoke(ctx context.Context, method string, args, reply any, opts 
 			err := conn.Invoke(direct, method, args, reply, opts...)
 			cancel()
 			if !unreached(ctx, err) {
-				c.heed(o, header)
+				c.observeOwner(o, header)
 				return err
 			}
 			c.affinity.learn(o, "")
 		}
 	}
 	err := c.ClientConn.Invoke(ctx, method, args, reply, opts...)
-	c.heed(o, header)
+	c.observeOwner(o, header)
 	return err
 }
 
-func (c *Conn) heed(o owner, header metadata.MD) {
+func (c *Conn) observeOwner(o owner, header metadata.MD) {
 	if at := header.Get(holderKey); len(at) > 0 {
 		c.affinity.learn(o, at[0])
 	}

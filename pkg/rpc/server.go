@@ -56,7 +56,7 @@ type Config struct {
 	// Permit refuses what a role may not do at all (SPEC X15); it is asked for every
 	// call but probes, so it must cost next to nothing. nil lets all pass.
 	Permit func(ctx context.Context, method string, a Actor) error
-	// Around stands around the handler of every unary call, such as one that
+	// Around wraps the handler of every unary call, such as one that
 	// counts them. nil is nothing.
 	Around func(ctx context.Context, method string, req any, handle grpc.UnaryHandler) (any, error)
 	// Elsewhere gives the connection to a service, by its full name, that this

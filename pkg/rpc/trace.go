@@ -58,7 +58,7 @@ func (s *server) traced(ctx context.Context, m *method, req any, start time.Time
 }
 
 // continued begins the span of a stream, if its caller is part of a trace: a
-// stream may last for ever, and says nothing by itself.
+// stream may last indefinitely, so its span would carry no information.
 func (s *server) continued(ctx context.Context, m *method, start time.Time) (context.Context, trace.Span) {
 	parent := incoming(ctx)
 	if parent == "" {

@@ -162,7 +162,7 @@ const rolesIntroduction = `# Roles
 
 <!-- Generated from services/identity/policy.go by make generate. -->
 
-Who calls is what its credential says (SPEC X4), and a credential has one role in one namespace (SPEC X15). This is
+Who calls is what its credential says, and a credential has one role in one namespace. This is
 what each role may call, over gRPC and over the REST routes of the same methods; anything else is refused with
 ` + "`PERMISSION_DENIED`" + ` (` + "`TOOL_NOT_AVAILABLE`" + ` on boards). Within a role its plane decides further:
 

@@ -207,7 +207,7 @@ func (l *Log) Follow(ctx context.Context, from uint64, fn func(uint64, journal.F
 
 type callbackError struct{ error }
 
-// read hands out frames from from on, up to last or for ever, and returns
+// read hands out frames from from on, up to last or indefinitely, and returns
 // where to go on.
 func (l *Log) read(ctx context.Context, from, last uint64, fn func(uint64, journal.Frame) error) (uint64, error) {
 	return read(ctx, l.js, l.stream, jetstream.OrderedConsumerConfig{

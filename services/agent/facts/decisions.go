@@ -29,7 +29,7 @@ func (s *Service) OfferDecision(ctx context.Context, req *agentv1.OfferDecisionR
 	}
 	actor := rpc.ActorFrom(ctx)
 	return plane.Do(ctx, s.engine, plane.Command[*state.State, *agentv1.OfferDecisionResponse]{
-		Method: "OfferDecision", AgentID: req.GetAgentId(), Actor: plane.System(actor.Namespace), Sequel: true,
+		Method: "OfferDecision", AgentID: req.GetAgentId(), Actor: plane.System(actor.Namespace), FollowUp: true,
 		Decide: func(st *state.State, env journal.Env) (journal.Decision[*agentv1.OfferDecisionResponse], error) {
 			return decideOffer(st, env, req)
 		},

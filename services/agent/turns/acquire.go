@@ -220,7 +220,7 @@ func (s *Service) take(ctx context.Context, actor rpc.Actor, req *agentv1.Acquir
 	commit, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.commitTimeout)
 	defer cancel()
 	started, err := plane.Do(tracing.Continue(commit, turn.GetTraceparent()), s.engine, plane.Command[*state.State, *agentv1.TurnStarted]{
-		Method: "AcquireTurn", AgentID: o.Record.GetAgentId(), Sequel: true,
+		Method: "AcquireTurn", AgentID: o.Record.GetAgentId(), FollowUp: true,
 		Decide: func(st *state.State, env journal.Env) (journal.Decision[*agentv1.TurnStarted], error) {
 			if a := st.Lookup(o.Agent); a != nil && a.Wake != o.Wake {
 				// The agent was woken after its context was read, which does not show

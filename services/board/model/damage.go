@@ -11,10 +11,10 @@ import (
 // errUnknownBoard says that a damaged record does not show which board it is about.
 var errUnknownBoard = errors.New("namespace, session_id and task_id cannot be read")
 
-// Contain makes the board that a damaged record was about unusable, and no other one
+// Quarantine makes the board that a damaged record was about unusable, and no other one
 // (SPEC B2, S2-059). The payload is lost, so the state of that board is unknown; the
 // fields that name the board can nearly always still be read.
-func (s *State) Contain(d journal.Damage) error {
+func (s *State) Quarantine(d journal.Damage) error {
 	namespace, known := d.Field("namespace")
 	session, named := d.Field("session_id")
 	id, numbered := d.Field("task_id")

@@ -14,13 +14,13 @@ import (
 	"quartet/pkg/journal/memlog"
 )
 
-// sequels opens a partition that announces a sequel of whatever is put under
-// "first", and says so on the channel.
-func sequels(t *testing.T, log journal.Log, term time.Duration) (*partition, <-chan struct{}) {
+// openWithFollowUps opens a partition that announces a follow-up of every put to the key "first", and reports each
+// announcement on the channel.
+func openWithFollowUps(t *testing.T, log journal.Log, term time.Duration) (*partition, <-chan struct{}) {
 	t.Helper()
 	announced := make(chan struct{}, 64)
 	cfg := journaltest.Config(log)
-	cfg.SequelTerm = term
+	cfg.FollowUpTerm = term
 	cfg.OnApply = func(_ *journaltest.State, events []*journal.Event) int {
 		if events[0].AgentID != "first" {
 			return 0
@@ -42,17 +42,17 @@ func frames(t *testing.T, log journal.Log) (n int) {
 	return n
 }
 
-func putKey(t *testing.T, p *partition, key string, sequel bool) error {
+func putKey(t *testing.T, p *partition, key string, followUp bool) error {
 	op := journaltest.Put(key, "v", "")
-	op.Sequel = sequel
+	op.FollowUp = followUp
 	_, _, err := journal.Do(t.Context(), p, op)
 	return err
 }
 
-// A command and the one that it leads to are one write, and both are answered by it.
-func TestR3_ASequelSharesTheFrame(t *testing.T) {
+// A command and its expected follow-up are one write, and both are completed by it.
+func TestR3_AFollowUpSharesTheFrame(t *testing.T) {
 	log := memlog.New()
-	p, announced := sequels(t, log, time.Hour)
+	p, announced := openWithFollowUps(t, log, time.Hour)
 	before := frames(t, log)
 	for range 3 {
 		errs := make(chan error, 1)
@@ -66,9 +66,9 @@ func TestR3_ASequelSharesTheFrame(t *testing.T) {
 	require.NoError(t, p.Close(context.Background()))
 }
 
-// A sequel that does not come costs its term, and ever fewer frames wait for it.
-func TestR3_ASequelThatDoesNotCome(t *testing.T) {
-	p, _ := sequels(t, memlog.New(), time.Millisecond)
+// A follow-up that does not arrive delays the frame by the term, and ever fewer frames wait.
+func TestR3_AFollowUpThatDoesNotArrive(t *testing.T) {
+	p, _ := openWithFollowUps(t, memlog.New(), time.Millisecond)
 	for range 40 {
 		require.NoError(t, putKey(t, p, "first", false))
 	}
@@ -76,7 +76,7 @@ func TestR3_ASequelThatDoesNotCome(t *testing.T) {
 
 	// What comes meanwhile goes with it, and whoever closes does not wait for it.
 	log := memlog.New()
-	p, announced := sequels(t, log, time.Hour)
+	p, announced := openWithFollowUps(t, log, time.Hour)
 	before := frames(t, log)
 	errs := make(chan error, 2)
 	go func() { errs <- putKey(t, p, "first", false) }()
@@ -91,10 +91,10 @@ func TestR3_ASequelThatDoesNotCome(t *testing.T) {
 	require.Equal(t, before+1, frames(t, log))
 }
 
-// Where several share a frame nobody waits for a sequel.
-func TestR3_ACrowdDoesNotWaitForSequels(t *testing.T) {
+// A frame that several callers share does not wait for follow-ups.
+func TestR3_ALargeFrameDoesNotWaitForFollowUps(t *testing.T) {
 	log := faultlog.New(memlog.New())
-	p, announced := sequels(t, log, time.Hour)
+	p, announced := openWithFollowUps(t, log, time.Hour)
 	log.Inject(faultlog.Late)
 	var all sync.WaitGroup
 	errs := make(chan error, 8)
@@ -118,8 +118,7 @@ func TestR3_ACrowdDoesNotWaitForSequels(t *testing.T) {
 	require.NoError(t, p.Close(context.Background()))
 }
 
-// Who gets hints hears of events before they are durable, and again of those that
-// were taken back.
+// Receivers of hints get events before they are durable, and again if they were withdrawn.
 func TestFeedHints(t *testing.T) {
 	r := newFeedRig()
 	p := r.open(t)

@@ -1,0 +1,44 @@
+package journal
+
+import "time"
+
+// followUpTerm is how long a frame waits for expected follow-ups. They arrive within 0.2 ms if what they need
+// is in this process; a second write takes at least 0.5 ms.
+const followUpTerm = 500 * time.Microsecond
+
+// awaitFollowUps delays a frame until the follow-ups that its events announced have arrived, but for
+// FollowUpTerm at most. A frame with minGather commands or more is not delayed, since that would delay their
+// callers.
+func (p *Partition[S]) awaitFollowUps() {
+	l := &p.loop
+	if l.sending || len(l.frames) != 1 {
+		return
+	}
+	f := l.frames[0]
+	if f.followUps == 0 {
+		return
+	}
+	if len(f.cmds) < minGather && l.adaptiveWait.ShouldWait() {
+		term := time.NewTimer(p.cfg.FollowUpTerm)
+		defer term.Stop()
+		for over := false; !over && f.followUps > 0 && len(f.cmds) < minGather && len(l.frames) == 1 && l.pendingReload == nil && !l.closed; {
+			select {
+			case <-p.inbox.signal:
+				p.fill()
+			case <-term.C:
+				over = true
+			case <-p.ctx.Done():
+				over = true
+			}
+		}
+		l.adaptiveWait.Record(f.followUps == 0)
+	}
+	f.followUps = 0
+}
+
+// followUpArrived counts the arrival of a follow-up, whatever its outcome.
+func (p *Partition[S]) followUpArrived() {
+	if k := len(p.loop.frames); k > 0 && p.loop.frames[k-1].followUps > 0 {
+		p.loop.frames[k-1].followUps--
+	}
+}

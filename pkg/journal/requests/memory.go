@@ -1,0 +1,157 @@
+// Package requests remembers which requests a partition has executed, so that a repeated
+// request returns its first outcome (SPEC X2).
+package requests
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+)
+
+// Term is how long a request is remembered.
+const Term = 24 * time.Hour
+
+// Key identifies a request: the hash of its scope and its request id.
+type Key [16]byte
+
+// KeyOf returns the key of a request id in its scope. The parts are length-prefixed before
+// they are hashed, so that different parts never give the same input.
+func KeyOf(namespace, principal, method, requestID string) Key {
+	var space [256]byte
+	b := space[:0]
+	for _, s := range [...]string{namespace, principal, method, requestID} {
+		b = binary.AppendUvarint(b, uint64(len(s)))
+		b = append(b, s...)
+	}
+	sum := sha256.Sum256(b)
+	return Key(sum[:16])
+}
+
+// HashArgs returns a hash of a request without its field request_id; nil has the hash 0. The field
+// is left out of the encoded form, which is cheaper than a copy of the message. m is not changed.
+func HashArgs(m proto.Message) (uint64, error) {
+	if m == nil {
+		return 0, nil
+	}
+	var skip protowire.Number
+	if fd := m.ProtoReflect().Descriptor().Fields().ByName("request_id"); fd != nil {
+		skip = fd.Number()
+	}
+	wire, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+	if err != nil {
+		return 0, err
+	}
+	h := sha256.New()
+	for rest := wire; len(rest) > 0; {
+		num, _, n := protowire.ConsumeField(rest)
+		if n < 0 {
+			return 0, protowire.ParseError(n)
+		}
+		if num != skip {
+			h.Write(rest[:n])
+		}
+		rest = rest[n:]
+	}
+	var sum [sha256.Size]byte
+	return binary.BigEndian.Uint64(h.Sum(sum[:0])), nil
+}
+
+// FormatHash returns a hash as the 16 hexadecimal digits that are written to the journal.
+func FormatHash(h uint64) string {
+	var raw [8]byte
+	binary.BigEndian.PutUint64(raw[:], h)
+	return hex.EncodeToString(raw[:])
+}
+
+// ParseHash reads what FormatHash returned. It returns false for any other text.
+func ParseHash(s string) (uint64, bool) {
+	var raw [8]byte
+	if len(s) != 16 {
+		return 0, false
+	}
+	if _, err := hex.Decode(raw[:], []byte(s)); err != nil {
+		return 0, false
+	}
+	return binary.BigEndian.Uint64(raw[:]), true
+}
+
+// Entry says where the events of the first execution of a request are.
+type Entry struct {
+	First uint64 // wal_seq of the first event
+	Args  uint64 // HashArgs of the request
+	Count uint32 // number of events, which follow one another
+	Unix  uint32 // time of execution in seconds
+}
+
+// Next returns the wal_seq that follows the request's last event.
+func (e Entry) Next() uint64 { return e.First + uint64(e.Count) }
+
+// expired reports whether e is older than Term at the time unix.
+func (e Entry) expired(unix int64) bool { return unix-int64(e.Unix) > int64(Term/time.Second) }
+
+// addition is one call of Add. It is obsolete when its key has another entry by now.
+type addition struct {
+	key   Key
+	first uint64
+}
+
+// Memory maps requests to entries. It forgets an entry that is older than Term, and the oldest one
+// when there are more than its limit. It is not safe for concurrent use.
+type Memory struct {
+	entries map[Key]Entry
+	order   []addition // oldest first; those before head are already dropped
+	head    int
+	limit   int
+}
+
+// New returns an empty memory of at most limit entries.
+func New(limit int) *Memory { return &Memory{entries: make(map[Key]Entry), limit: limit} }
+
+// Lookup returns the entry of a request that is not older than Term at now.
+func (m *Memory) Lookup(k Key, now time.Time) (Entry, bool) {
+	e, ok := m.entries[k]
+	if !ok || e.expired(now.Unix()) {
+		return Entry{}, false
+	}
+	return e, true
+}
+
+// Add stores an entry, replacing one of the same key, and drops those that are too old at the
+// entry's time or too many. Entries must be added in the order of their events.
+func (m *Memory) Add(k Key, e Entry) {
+	m.entries[k] = e
+	m.order = append(m.order, addition{k, e.First})
+	for m.head < len(m.order) {
+		oldest := m.order[m.head]
+		cur, ok := m.entries[oldest.key]
+		obsolete := !ok || cur.First != oldest.first
+		if !obsolete && len(m.entries) <= m.limit && !cur.expired(int64(e.Unix)) {
+			break
+		}
+		if !obsolete {
+			delete(m.entries, oldest.key)
+		}
+		m.head++
+	}
+	if m.head > 1024 && m.head > len(m.order)/2 {
+		m.order = append([]addition(nil), m.order[m.head:]...)
+		m.head = 0
+	}
+}
+
+// Extend counts the event at walSeq as one more of a remembered request, if it directly follows
+// the request's last event and has the same arguments. Otherwise it changes nothing and returns
+// false. It is used at replay, where a request's events are read one by one.
+func (m *Memory) Extend(k Key, walSeq, args uint64) bool {
+	e, ok := m.entries[k]
+	if !ok || e.Next() != walSeq || e.Args != args {
+		return false
+	}
+	e.Count++
+	m.entries[k] = e
+	return true
+}

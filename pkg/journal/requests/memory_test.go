@@ -1,0 +1,70 @@
+package requests
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+)
+
+func unix(t time.Time) uint32 { return uint32(t.Unix()) } //nolint:gosec // a time of this century
+
+func TestX2_MemoryIsBounded(t *testing.T) {
+	m := New(3)
+	key := func(i uint64) Key { return KeyOf("n", "p", "m", string(rune('a'+i))) }
+	now := time.Unix(1_700_000_000, 0)
+	for i := range uint64(5) {
+		m.Add(key(i), Entry{First: i + 1, Count: 1, Unix: unix(now)})
+	}
+	_, ok := m.Lookup(key(1), now)
+	require.False(t, ok, "the oldest is dropped first")
+	_, ok = m.Lookup(key(2), now)
+	require.True(t, ok)
+	_, ok = m.Lookup(key(2), now.Add(Term+time.Second))
+	require.False(t, ok, "it is older than 24 h")
+	m.Add(key(2), Entry{First: 9, Count: 1, Unix: unix(now.Add(25 * time.Hour))})
+	require.Len(t, m.entries, 1, "entries older than 24 h are dropped")
+	_, ok = m.Lookup(key(2), now.Add(25*time.Hour))
+	require.True(t, ok, "an id that is used again counts from its new use")
+	require.NotEqual(t, KeyOf("ab", "c", "", ""), KeyOf("a", "bc", "", ""))
+}
+
+func TestX2_ArgsHashLeavesRequestIDOut(t *testing.T) {
+	a, err := HashArgs(&errdetails.RequestInfo{RequestId: "1", ServingData: "x"})
+	require.NoError(t, err)
+	b, err := HashArgs(&errdetails.RequestInfo{RequestId: "2", ServingData: "x"})
+	require.NoError(t, err)
+	c, err := HashArgs(&errdetails.RequestInfo{RequestId: "1", ServingData: "y"})
+	require.NoError(t, err)
+	require.Equal(t, a, b)
+	require.NotEqual(t, a, c)
+	got, ok := ParseHash(FormatHash(a))
+	require.True(t, ok)
+	require.Equal(t, a, got)
+}
+
+func TestExtendCountsOnlyTheNextEvent(t *testing.T) {
+	m := New(10)
+	k := KeyOf("n", "p", "m", "1")
+	require.False(t, m.Extend(k, 5, 7), "the request is not remembered")
+	m.Add(k, Entry{First: 5, Args: 7, Count: 1})
+	require.False(t, m.Extend(k, 5, 7), "it has this event already")
+	require.False(t, m.Extend(k, 7, 7), "an event is missing in between")
+	require.False(t, m.Extend(k, 6, 8), "other arguments")
+	require.True(t, m.Extend(k, 6, 7))
+	e, ok := m.Lookup(k, time.Unix(0, 0))
+	require.True(t, ok)
+	require.EqualValues(t, 2, e.Count)
+	require.EqualValues(t, 7, e.Next())
+}
+
+func TestParseHashRefusesOtherTexts(t *testing.T) {
+	for _, s := range []string{"", "0123", "0123456789abcdeg", "0123456789abcdef0"} {
+		_, ok := ParseHash(s)
+		require.False(t, ok, s)
+	}
+	h, err := HashArgs(nil)
+	require.NoError(t, err)
+	require.Zero(t, h)
+}

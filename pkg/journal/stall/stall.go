@@ -1,0 +1,60 @@
+// Package stall measures how long a journal could not be written.
+package stall
+
+import (
+	"sync"
+	"time"
+)
+
+// Threshold is the shortest write that counts as a stall; anything faster is a slow disk.
+const Threshold = time.Second
+
+// Meter measures stalls. The caller supplies the time, which must not go back. The zero value is
+// ready to use, and all methods are safe for concurrent use.
+type Meter struct {
+	mu    sync.Mutex
+	since time.Time // start of the current write; zero if there is none
+	total time.Duration
+}
+
+// Begin records that a write started. It has no effect while an earlier one has not ended.
+func (m *Meter) Begin(now time.Time) {
+	m.mu.Lock()
+	if m.since.IsZero() {
+		m.since = now
+	}
+	m.mu.Unlock()
+}
+
+// End records that writing succeeded.
+func (m *Meter) End(now time.Time) {
+	m.mu.Lock()
+	m.total += m.length(now)
+	m.since = time.Time{}
+	m.mu.Unlock()
+}
+
+// length returns the duration of the current stall, 0 if there is none. m.mu must be held.
+func (m *Meter) length(now time.Time) time.Duration {
+	if m.since.IsZero() {
+		return 0
+	}
+	if d := now.Sub(m.since); d >= Threshold {
+		return d
+	}
+	return 0
+}
+
+// Current returns the duration of the current stall, 0 if there is none.
+func (m *Meter) Current(now time.Time) time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.length(now)
+}
+
+// Total returns the sum of all stalls, including the current one.
+func (m *Meter) Total(now time.Time) time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.total + m.length(now)
+}
