@@ -254,7 +254,7 @@ func (te *tenant) facts(t *testing.T) []string {
 
 func fuzzMethods(t *testing.T, self, other *tenant) {
 	n, seed := rounds(t)
-	f := &fuzzer{rand.New(rand.NewPCG(seed, 1)), self, other} //nolint:gosec // a test's chance
+	f := &fuzzer{rand.New(rand.NewPCG(seed, 1)), self, other}
 	for _, md := range methods(t) {
 		for role, conn := range self.conns {
 			if role == rpc.RoleAdmin && md.Parent().Name() == "IdentityService" {
@@ -276,7 +276,7 @@ var parameter = regexp.MustCompile(`\{([a-zA-Z]+)\}`)
 
 func fuzzRoutes(t *testing.T, self, other *tenant) {
 	n, seed := rounds(t)
-	f := &fuzzer{rand.New(rand.NewPCG(seed, 2)), self, other} //nolint:gosec // a test's chance
+	f := &fuzzer{rand.New(rand.NewPCG(seed, 2)), self, other}
 	all := routes(t)
 	all["/v1/sessions/{sessionId}/wal/{walName}.wal.jsonl"] = []string{"GET"}
 	paths := make([]string, 0, len(all))
@@ -328,7 +328,7 @@ func fuzzRoutes(t *testing.T, self, other *tenant) {
 // fuzzTools asks over MCP, and by an agent's tools.
 func fuzzTools(t *testing.T, self, other *tenant) {
 	n, seed := rounds(t)
-	f := &fuzzer{rand.New(rand.NewPCG(seed, 3)), self, other} //nolint:gosec // a test's chance
+	f := &fuzzer{rand.New(rand.NewPCG(seed, 3)), self, other}
 	for _, agent := range []string{shared, self.own(), other.own()} {
 		for _, role := range []string{rpc.RoleOperator, rpc.RoleAgent, "run of " + shared} {
 			for range n {

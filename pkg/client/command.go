@@ -93,7 +93,7 @@ func (c *Command) run(handle CommandHandler) {
 	case err != nil && cause != nil:
 		e.Reason, e.Message = taskv1.TaskEndReason_TASK_END_REASON_WORKER_STOPPED, "the worker was told to end"
 	case errors.As(err, &exit):
-		e.ExitCode = proto.Int32(int32(exit.Code)) //nolint:gosec // an exit code is small
+		e.ExitCode = proto.Int32(int32(exit.Code))
 	case err != nil:
 		e.ExitCode, e.Message = proto.Int32(1), cut(err.Error(), 1000)
 	default:

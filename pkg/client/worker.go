@@ -110,7 +110,7 @@ func (w *workerLoop) once(ctx context.Context) error {
 		return err
 	}
 	hello := &taskv1.WorkerHello{
-		WorkerId: w.opts.ID, BootId: w.boot, Capacity: int32(min(w.opts.Capacity, 1<<30)), //nolint:gosec // bounded
+		WorkerId: w.opts.ID, BootId: w.boot, Capacity: int32(min(w.opts.Capacity, 1<<30)),
 		Labels: w.opts.Labels, RunningTaskIds: w.holding(),
 	}
 	if err := s.Send(&taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_Hello{Hello: hello}}); err != nil {

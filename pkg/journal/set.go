@@ -37,7 +37,7 @@ func PartitionOf(namespace, owner string, n int) int {
 	_, _ = h.Write([]byte(namespace))
 	_, _ = h.Write([]byte{0})
 	_, _ = h.Write([]byte(owner))
-	return int(h.Sum64() % uint64(n)) //nolint:gosec // below n
+	return int(h.Sum64() % uint64(n))
 }
 
 // Set is the partitions of one plane that are held together.

@@ -27,7 +27,7 @@ func TestAString(t *testing.T) {
 		require.Equal(t, want, string(got))
 		require.Equal(t, len(text), l.Pos)
 		if valid {
-			require.Equal(t, s, want)
+			require.Equal(t, want, s)
 		}
 	})
 }

@@ -151,7 +151,7 @@ func TestReadingALease(t *testing.T) {
 	value, ok := h.Get("a")
 	require.True(t, ok)
 	require.Equal(t, "value", value)
-	until, ok := h.Table.Expires("a")
+	until, ok := h.Expires("a")
 	require.True(t, ok)
 	require.Equal(t, expires, until)
 	n := 0
@@ -160,7 +160,7 @@ func TestReadingALease(t *testing.T) {
 	h.Drop("a")
 	_, ok = h.Get("a")
 	require.False(t, ok)
-	_, ok = h.Table.Expires("a")
+	_, ok = h.Expires("a")
 	require.False(t, ok)
 	h.Keep("a")()
 }

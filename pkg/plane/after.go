@@ -46,12 +46,13 @@ func parsePosition(text string) (Position, bool) {
 // where Config.Dependent says that nothing can change; the read happens in either case.
 // Positions before the first event are left out.
 func After(ctx context.Context, positions ...Position) context.Context {
+	var header []string
 	for _, p := range positions {
 		if p.WalSeq > 0 {
-			ctx = metadata.AppendToOutgoingContext(ctx, afterHeader, p.String())
+			header = append(header, afterHeader, p.String())
 		}
 	}
-	return ctx
+	return metadata.AppendToOutgoingContext(ctx, header...)
 }
 
 // positionsOf returns the positions that the caller of a served call gave with After.

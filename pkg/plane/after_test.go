@@ -14,7 +14,6 @@ func TestPositionsTravelInTheRequest(t *testing.T) {
 	served := metadata.NewIncomingContext(context.Background(), md)
 	require.Equal(t, []Position{{"agent", 3, 17}, {"waiting", 0, 1}}, positionsOf(served), "a position before the first event is left out")
 	for _, text := range []string{"", "agent", "agent/x@1", "agent/1@", "/1@2", "agent/1@-2"} {
-		served = metadata.NewIncomingContext(context.Background(), metadata.Pairs(afterHeader, text))
-		require.Empty(t, positionsOf(served), text)
+		require.Empty(t, positionsOf(metadata.NewIncomingContext(context.Background(), metadata.Pairs(afterHeader, text))), text)
 	}
 }

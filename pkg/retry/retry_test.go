@@ -19,8 +19,8 @@ func TestPausesGrowToTheLastAndStartOver(t *testing.T) {
 			return time.Since(began)
 		}
 		for range 3 {
-			for _, most := range []time.Duration{100, 200, 400, 800, 1000, 1000} {
-				most *= time.Millisecond
+			for _, millis := range []int{100, 200, 400, 800, 1000, 1000} {
+				most := time.Duration(millis) * time.Millisecond
 				got := pause()
 				require.LessOrEqual(t, got, most+time.Millisecond)
 				require.GreaterOrEqual(t, got, most/2-time.Millisecond)

@@ -169,13 +169,13 @@ func (s *Service) Start(ctx context.Context) error {
 	if err := s.deps.Complete(); err != nil {
 		return err
 	}
-	s.leases = leases.NewSet(s.deps.Clock, func(ctx context.Context, k ref.Agent, runID string) { s.turnService.Expire(ctx, k, runID) })
+	s.leases = leases.NewSet(s.deps.Clock, func(ctx context.Context, k ref.Agent, runID string) { s.Expire(ctx, k, runID) })
 	s.backoff = runners.NewBackoff(s.deps.Clock, func(k ref.Agent) {
 		s.shares.MarkReady(k.Namespace)
 		s.waiters.Wake(k)
 	})
 	s.supervisor = children.NewSupervisor(s.deps.Clock, func(ctx context.Context, k ref.Agent) (bool, error) {
-		return s.childService.Reconcile(ctx, k)
+		return s.Reconcile(ctx, k)
 	}, s.reportSupervisionError)
 	engine, err := plane.Open(ctx, plane.Config[*state.State]{
 		Plane: Plane, Share: s.cfg.Share, New: state.NewState,

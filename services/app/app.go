@@ -55,7 +55,7 @@ type registrar interface {
 type journaled interface{ Stalled() time.Duration }
 
 // New builds the table of modules. Nothing is opened before Start.
-func New(cfg Config, logger *zap.Logger, version string) (*App, error) {
+func New(cfg Config, logger *zap.Logger, version string) (*App, error) { //nolint:gocyclo // the composition root: one line of wiring after the other
 	if logger == nil {
 		logger = zap.NewNop()
 	}

@@ -149,7 +149,7 @@ func TestKeyIsCreatedOnceAndNeverReplaced(t *testing.T) {
 	require.Equal(t, fingerprint(key), fingerprint(again))
 
 	secret := triggerSecrets(key)
-	require.Equal(t, secret("trg_1"), secret("trg_1"))
+	require.Equal(t, secret("trg_1"), triggerSecrets(key)("trg_1"))
 	require.NotEqual(t, secret("trg_1"), secret("trg_2"))
 
 	for _, damaged := range []string{"", "abc", strings.Repeat("0", 62), strings.Repeat("x", 64)} {

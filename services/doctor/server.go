@@ -138,8 +138,8 @@ func (r *report) disk(dir string, elsewhere bool) {
 		r.skip("disk", "how full it is cannot be told: %v", err)
 		return
 	}
-	free := uint64(st.Bavail) * uint64(st.Bsize) //nolint:unconvert,gosec // their types differ by system
-	total := st.Blocks * uint64(st.Bsize)        //nolint:gosec // as above
+	free := uint64(st.Bavail) * uint64(st.Bsize) //nolint:unconvert // their types differ by system
+	total := st.Blocks * uint64(st.Bsize)
 	switch {
 	case elsewhere && total < freeNoted && free > total/2:
 		r.ok("disk", "%d of %d MiB are left; journals are on the servers of NATS", free>>20, total>>20)

@@ -166,7 +166,7 @@ func retryAfter(h http.Header) time.Duration {
 // not retry at the same time.
 func (c Config) pause(n int, demanded time.Duration) time.Duration {
 	d := min(c.Backoff<<(n-1), c.MaxBackoff)
-	d = d/2 + rand.N(d/2+1)
+	d = d/2 + rand.N(d/2+1) //nolint:gosec // a pause is no secret
 	return max(d, demanded)
 }
 

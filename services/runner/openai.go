@@ -62,7 +62,7 @@ func (m *gpt) Reply(ctx context.Context, req Request, onText func(string)) (*Ans
 				}
 				out.Calls[i].ID = cmp.Or(out.Calls[i].ID, d.ID)
 				out.Calls[i].Name = cmp.Or(out.Calls[i].Name, d.Function.Name)
-				arguments[i].WriteString(d.Function.Arguments)
+				_, _ = arguments[i].WriteString(d.Function.Arguments) // a strings.Builder does not fail
 			}
 			if c.FinishReason != "" {
 				finished = c.FinishReason

@@ -29,7 +29,7 @@ var gitSettings = []string{"-c", "core.hooksPath=/dev/null", "-c", "core.fsmonit
 func (w *Worker) git(ctx context.Context, dir string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, gitTimeout)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "git", append(append([]string{"-C", dir}, gitSettings...), args...)...) //nolint:gosec // arguments are ours; paths and refs were checked
+	cmd := exec.CommandContext(ctx, "git", append(append([]string{"-C", dir}, gitSettings...), args...)...)
 	cmd.Env = append(w.environ(&taskv1.Task{}), "GIT_TERMINAL_PROMPT=0", "GIT_OPTIONAL_LOCKS=0", "LC_ALL=C")
 	cmd.SysProcAttr = proctree.GroupAttr()
 	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }

@@ -98,7 +98,7 @@ func (w *Worker) serveSession() error {
 	}
 	l := &session{w: w, stream: s, dirty: make(map[*command]struct{}), more: make(chan struct{}, 1), sent: make(map[*command]*sentReports)}
 	hello := &taskv1.WorkerHello{
-		WorkerId: w.cfg.ID, BootId: w.boot, Capacity: int32(w.cfg.Capacity), //nolint:gosec // a worker runs no two billion commands
+		WorkerId: w.cfg.ID, BootId: w.boot, Capacity: int32(w.cfg.Capacity),
 		Labels: w.cfg.Labels, Pools: w.cfg.Pools, RunningTaskIds: w.holding(), Worktrees: true,
 	}
 	if err := s.Send(&taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_Hello{Hello: hello}}); err != nil {

@@ -228,7 +228,7 @@ func (w *Worker) deleteBranch(ctx context.Context, wt *taskv1.Worktree, at strin
 // not exist counts as removed. Any other one is kept, and the reason is reported.
 // The error is not nil only if git could not be run.
 func (w *Worker) removeWorktree(ctx context.Context, wt *taskv1.Worktree) error {
-	kept := func(format string, args ...any) error {
+	kept := func(format string, args ...any) error { //nolint:unparam // it is returned where it is called
 		wt.State, wt.Reason = taskv1.WorktreeState_WORKTREE_STATE_KEPT, fmt.Sprintf(format, args...)
 		return nil
 	}

@@ -92,7 +92,7 @@ func TestVerify(t *testing.T) {
 		require.False(t, c.Due(), "it is closed")
 		c.Open(1)
 		require.False(t, c.Due())
-		time.Sleep(CheckInterval)
+		<-time.After(CheckInterval)
 		require.True(t, c.Due())
 		require.False(t, c.Due(), "one caller for each interval")
 		c.Verify(2)

@@ -8,7 +8,7 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 )
 
-func unix(t time.Time) uint32 { return uint32(t.Unix()) } //nolint:gosec // a time of this century
+func unix(t time.Time) uint32 { return uint32(t.Unix()) }
 
 func TestX2_MemoryIsBounded(t *testing.T) {
 	m := New(3)

@@ -51,6 +51,7 @@ func AsRun(ctx context.Context, k ref.Agent, runID string) context.Context {
 	return rpc.WithActor(ctx, RunActor(k, runID))
 }
 
+// RunActor returns the actor of an agent in one of its runs. Its principal is the agent.
 func RunActor(k ref.Agent, runID string) rpc.Actor {
 	return rpc.Actor{Namespace: k.Namespace, Principal: Principal(k), Role: rpc.RoleAgent, AgentID: k.ID, RunID: runID}
 }

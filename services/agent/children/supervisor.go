@@ -18,13 +18,14 @@ const (
 	// minRetry is the pause before an agent that waits for other planes is checked again.
 	// It doubles up to MaxRetry.
 	minRetry = 10 * time.Millisecond
+	// MaxRetry bounds the pause before a reconciliation that failed is repeated.
 	MaxRetry = 2 * time.Second
 	// maxConcurrent bounds how many agents are reconciled at a time.
 	maxConcurrent = 16
 )
 
-// supervision sees to it that every delegation has its child, every child its
-// end, and every deletion too (SPEC A3, A8, A12). It remembers nothing that is
+// Supervisor makes sure that every delegation gets its child, that every child and every
+// deletion comes to an end (SPEC A3, A8, A12). It remembers nothing that is
 // not in the journal: each look asks how things stand and takes the next step,
 // each step is one commit that may be tried again. So it begins anew after a
 // crash at any line.
@@ -55,6 +56,9 @@ type Supervisor struct {
 // expectedChild is the delegation that a child belongs to.
 type expectedChild struct{ parentID, delegationID string }
 
+// NewSupervisor returns a Supervisor that has not started. tend takes the next step for one
+// agent and reports whether it must be called again; fail is called with the error of a step
+// that will be repeated.
 func NewSupervisor(clk clock.Clock, tend func(context.Context, ref.Agent) (bool, error), fail func(ref.Agent, error)) *Supervisor {
 	v := &Supervisor{clk: clk, reconcile: tend, onError: fail, slots: make(chan struct{}, maxConcurrent), attempts: map[ref.Agent]int{}, expectedBy: map[ref.Agent]expectedChild{}}
 	v.ctx, v.cancel = context.WithCancel(context.Background())
@@ -62,8 +66,10 @@ func NewSupervisor(clk clock.Clock, tend func(context.Context, ref.Agent) (bool,
 	return v
 }
 
+// Start begins to reconcile agents that are due.
 func (v *Supervisor) Start() { v.due.Start() }
 
+// Stop ends all passes and waits for those that run.
 func (v *Supervisor) Stop() {
 	v.due.Stop()
 	v.cancel()

@@ -19,6 +19,7 @@ import (
 // Term is how long a run holds its agent without a heartbeat (SPEC X12).
 const Term = 30 * time.Second
 
+// WithExpiry returns a copy of a turn that shows when its lease expires.
 func WithExpiry(t *agentv1.Turn, until time.Time) *agentv1.Turn {
 	t = proto.CloneOf(t)
 	t.LeaseExpiresAt = timestamppb.New(until)
@@ -47,6 +48,8 @@ type lease struct {
 	calls   int           // SubmitRound calls that are running
 }
 
+// NewSet returns an empty Set that has not started. expire is called, in a goroutine of its
+// own, for a run whose lease has expired.
 func NewSet(clk clock.Clock, expire func(context.Context, ref.Agent, string)) *Set {
 	l := &Set{clk: clk, onExpire: expire, held: map[string]lease{}, stalled: func() time.Duration { return 0 }}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
@@ -88,6 +91,8 @@ func dueKey(k ref.Agent, runID string) string {
 // Arm starts a full term for a run, or renews it.
 func (l *Set) Arm(k ref.Agent, runID string) time.Time { return l.ArmFor(k, runID, Term) }
 
+// ArmFor gives a run a lease of a term of its own and returns when it expires. It replaces
+// the lease that the run had.
 func (l *Set) ArmFor(k ref.Agent, runID string, term time.Duration) time.Time {
 	until := l.clk.Now().Add(term)
 	dk := dueKey(k, runID)

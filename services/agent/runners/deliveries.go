@@ -37,6 +37,8 @@ func (h *Deliveries) ClearUndelivered(runID string) {
 	delete(h.undelivered, runID)
 }
 
+// IsUndelivered reports whether the caller of a run was told that its turn was not acquired
+// while the turn may still be written.
 func (h *Deliveries) IsUndelivered(runID string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -14,6 +14,8 @@ type Inflight struct {
 	calls map[ref.Request]map[chan struct{}]struct{}
 }
 
+// Add registers a call of a request. granted receives when any call of the same request gets
+// a turn. The caller must call forget when it is done.
 func (a *Inflight) Add(k ref.Request) (granted <-chan struct{}, forget func()) {
 	c := make(chan struct{}, 1)
 	a.mu.Lock()

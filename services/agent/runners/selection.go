@@ -14,6 +14,7 @@ type Selection struct {
 	families string // the numbers of the families in order, as a comparable value
 }
 
+// SelectionOf returns the selection of a request that ValidateSelection accepted.
 func SelectionOf(req *agentv1.AcquireTurnRequest) Selection {
 	c := Selection{preset: req.GetPreset()}
 	families := slices.Clone(req.GetToolFamilies())
@@ -37,6 +38,7 @@ func (c Selection) Matches(a *agentv1.Agent) bool {
 	return true
 }
 
+// ValidateSelection refuses presets and tool families that do not exist.
 func ValidateSelection(req *agentv1.AcquireTurnRequest) error {
 	if _, known := agentv1.Preset_name[int32(req.GetPreset())]; !known {
 		return fault.Invalid("preset", req.GetPreset().String(), "must be private_child or public_named, or left out")

@@ -42,6 +42,7 @@ type entry struct {
 	namespace string
 }
 
+// NewShares returns Shares with a weight for each namespace; one without an entry has 1.
 func NewShares(weights map[string]int) *Shares {
 	return &Shares{
 		weights: maps.Clone(weights), starts: map[string]uint64{}, markedAt: map[string]uint64{}, ahead: map[string]uint64{}, purgeAbove: 1024,

@@ -37,6 +37,7 @@ type filterKey struct {
 // queue holds waiters, longest waiting first. A waiter that is woken leaves it.
 type queue struct{ *list.List }
 
+// Waiter is an AcquireTurn call that waits for an agent.
 type Waiter struct {
 	serial    uint64
 	namespace string

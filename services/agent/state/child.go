@@ -24,6 +24,7 @@ type ChildStatus struct {
 	Children []*agentv1.Delegation
 }
 
+// ChildStatus returns what decides whether a supervised child has finished, and how.
 func (a *Agent) ChildStatus() ChildStatus {
 	c := ChildStatus{Record: a.Record, Deletion: a.deletion, FirstItem: a.firstItem, FactsRevision: a.FactsRevision}
 	for m := range a.Lane.Finished() {

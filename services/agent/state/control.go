@@ -94,6 +94,7 @@ func (a *Agent) applyControl(n *agentv1.Agent) {
 	})
 }
 
+// AgentEvent returns an event of an agent.
 func AgentEvent(a *agentv1.Agent, payload proto.Message) *journal.Event {
 	return &journal.Event{AgentID: a.GetAgentId(), Payload: payload}
 }

@@ -35,6 +35,7 @@ type Delegation struct {
 	InheritedContext string
 }
 
+// IsOpen reports whether a delegation has not completed.
 func IsOpen(d *agentv1.Delegation) bool {
 	return d.GetState() == agentv1.DelegationState_DELEGATION_STATE_OPEN
 }
@@ -53,6 +54,7 @@ func (a *Agent) Delegation(delegationID string) *Delegation {
 	return nil
 }
 
+// OpenDelegations returns the delegations of an agent that have not completed, oldest first.
 func (a *Agent) OpenDelegations() []*Delegation {
 	var open []*Delegation
 	for _, d := range a.Delegations {
@@ -82,6 +84,7 @@ func (a *Agent) applyDelegation(rec *agentv1.Delegation) error {
 	return nil
 }
 
+// DelegationEvent returns an event of the parent, with the item and the task of a delegation.
 func DelegationEvent(d *agentv1.Delegation, payload proto.Message) *journal.Event {
 	return &journal.Event{AgentID: d.GetParentAgentId(), WorkItemID: d.GetParentWorkItemId(), TaskID: d.GetTaskId(), Payload: payload}
 }
@@ -174,6 +177,8 @@ func WorktreePending(d *agentv1.Delegation) bool {
 	return d.GetWorktree().GetState() == taskv1.WorktreeState_WORKTREE_STATE_PREPARING
 }
 
+// WorktreeReady records the worktree of a child that waits for one. It returns no events if
+// the delegation has completed or waits for none.
 func (a *Agent) WorktreeReady(delegationID string, wt *taskv1.Worktree) []*journal.Event {
 	d := a.Delegation(delegationID)
 	if d == nil || !IsOpen(d.Record) || !WorktreePending(d.Record) {

@@ -9,6 +9,7 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 )
 
+// Facts returns what the scheduler decides by, as far as this plane knows it.
 func (a *Agent) Facts() *agentv1.AgentFacts {
 	f := &agentv1.AgentFacts{
 		Namespace: a.Namespace,

@@ -66,6 +66,7 @@ func (s *State) ReadyAhead(a *Agent) (n int32) {
 	return n
 }
 
+// ReadyAgent is an entry of State.Ready: an agent, ordered by the time since when it is ready.
 type ReadyAgent struct {
 	since time.Time
 	ID    string

@@ -19,7 +19,8 @@ import (
 const (
 	// KeptTurns and KeptDecisions bound what an agent keeps in memory. Older records are
 	// in the journal and in the event stream.
-	KeptTurns     = 64
+	KeptTurns = 64
+	// KeptDecisions bounds the decisions of an agent that are kept in memory.
 	KeptDecisions = 100
 )
 
@@ -34,15 +35,11 @@ type State struct {
 	AcquiredTurns map[ref.Request]AcquiredTurn
 }
 
-type acquireKey = ref.Request
-
+// AcquiredTurn is the turn that an AcquireTurn request got.
 type AcquiredTurn struct {
 	Agent  ref.Agent
 	TurnID string
 }
-
-// key identifies an agent.
-type key = ref.Agent
 
 // Agent is one agent with its lane and turns. A nil Agent has no delegations.
 type Agent struct {

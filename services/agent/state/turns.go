@@ -24,6 +24,7 @@ func (a *Agent) LeaseGeneration() int64 {
 	return 0
 }
 
+// TurnEvent returns an event of a turn, about the item that the turn is bound to.
 func TurnEvent(t *agentv1.Turn, payload proto.Message) *journal.Event {
 	return &journal.Event{AgentID: t.GetAgentId(), WorkItemID: t.GetBoundWorkItemId(), Payload: payload}
 }

@@ -20,6 +20,8 @@ func Shorten(text string, n int) string {
 	return text[:n] + "…"
 }
 
+// EnumName returns the name of an enum value in lower case without the prefix of its type, ""
+// for the zero value, and the number of an unknown value.
 func EnumName(e protoreflect.Enum) string {
 	if e.Number() == 0 {
 		return ""
@@ -33,6 +35,7 @@ func EnumName(e protoreflect.Enum) string {
 	return strings.ToLower(strings.TrimPrefix(string(v.Name()), prefix))
 }
 
+// SummaryChars is how many characters of a text a summary has.
 const SummaryChars = 120
 
 // Line folds a text into one line of at most n characters.

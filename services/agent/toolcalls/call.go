@@ -28,6 +28,8 @@ func (s *Service) Call(ctx context.Context, scope tools.Scope, c *agentv1.ToolCa
 	return s.CallAs(ctx, access.RunActor(scope.Agent, scope.RunID), scope, c)
 }
 
+// CallAs executes one tool call with the given actor and scope. Refusals are results; CallAs
+// itself does not fail.
 func (s *Service) CallAs(ctx context.Context, actor rpc.Actor, scope tools.Scope, c *agentv1.ToolCall) (out tools.Outcome) {
 	out.WorkItemID = scope.WorkItemID
 	has, err := s.Profile(ctx, scope.Agent)

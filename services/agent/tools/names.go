@@ -49,7 +49,7 @@ func addEnumNames(v map[string]string, m protoreflect.MessageDescriptor) {
 	}
 }
 
-// translate replaces the names in a text of a plane by those of the tool. Text between
+// Translate replaces the names in a text of a plane by those of the tool. Text between
 // quotes is the caller's and is kept, except for the names of enum values.
 func (t Tool) Translate(text string) string {
 	text = citation.ReplaceAllString(text, "")

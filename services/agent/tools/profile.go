@@ -11,6 +11,7 @@ import (
 // Profile is the tool families that an agent was spawned with. It never changes.
 type Profile []agentv1.ToolFamily
 
+// Has reports whether the profile includes a family of tools.
 func (p Profile) Has(f agentv1.ToolFamily) bool { return slices.Contains(p, f) }
 
 // Names returns the names of the profile's tools.

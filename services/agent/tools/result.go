@@ -58,6 +58,7 @@ func Rebind(binding string, reply proto.Message) string {
 	return binding
 }
 
+// Succeeded returns the result of a call whose plane replied.
 func Succeeded(c *agentv1.ToolCall, t Tool, reply proto.Message) (*agentv1.ToolResult, error) {
 	result, err := ToStruct(reply)
 	if err != nil {
@@ -157,6 +158,7 @@ func subject(result *structpb.Struct) string {
 	return ""
 }
 
+// ToStruct returns a message in the form of tool results: snake_case fields, lower-case enums.
 func ToStruct(m proto.Message) (*structpb.Struct, error) {
 	raw, err := pbjson.Append(nil, m)
 	if err != nil {

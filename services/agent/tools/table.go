@@ -241,6 +241,7 @@ var coreTable = []Tool{
 	},
 }
 
+// Names of tools that the plane treats specially, and the statuses of results, in short.
 const (
 	toolExecCommand      = "ExecCommand"
 	ToolWaitFor          = "WaitFor"

@@ -31,10 +31,12 @@ type Span struct {
 // checkpointEvery bounds how many steps are read to find a round.
 const checkpointEvery = 64
 
+// BeginTurn adds a turn. Rounds that are added from now on belong to it.
 func (t *Index) BeginTurn(turnID string) {
 	t.Turns = append(t.Turns, Span{TurnID: turnID, First: t.rounds})
 }
 
+// EndTurn records the wal_seq of the event that ended the newest turn.
 func (t *Index) EndTurn(walSeq uint64) {
 	if n := len(t.Turns); n > 0 {
 		t.Turns[n-1].EndedAt = walSeq

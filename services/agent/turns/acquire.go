@@ -260,6 +260,9 @@ func (s *Service) prepare(ctx context.Context, o *state.Candidate) (*projection.
 	return s.projections.Read(ctx, o)
 }
 
+// DecideAcquire is the rule of AcquireTurn: it starts a turn with the first message of its
+// agent, unless the agent cannot take one, its first message is another one by now, or the
+// same request has acquired a turn.
 func DecideAcquire(s *state.State, env journal.Env, turn *agentv1.Turn) (journal.Decision[*agentv1.TurnStarted], error) {
 	var none journal.Decision[*agentv1.TurnStarted]
 	a, err := s.Find(env.Actor.Namespace, turn.GetAgentId())

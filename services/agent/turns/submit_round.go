@@ -23,6 +23,7 @@ import (
 	"quartet/services/agent/tools"
 )
 
+// MaxCalls bounds the tool calls of one round.
 const MaxCalls = 64
 
 // SubmitRound stores an assistant's reply, executes its calls in order, and returns one

@@ -64,6 +64,8 @@ func (b *Board) applyPatch(ops []*boardv1.Operation, at time.Time) error {
 			}
 			b.deleteStep(s)
 			deleted = true
+		default:
+			// UpdateBoard has moved steps and the board by events of their own.
 		}
 	}
 	for _, s := range relinked {
@@ -112,6 +114,8 @@ func ApplyOperation(n *boardv1.Step, op *boardv1.Operation) bool {
 	case OpRemoveDependency:
 		n.DependsOnStepIds = slices.DeleteFunc(slices.Clone(n.GetDependsOnStepIds()), func(id string) bool { return id == op.GetDependsOnStepId() })
 		return true
+	default:
+		// The others change fields, below.
 	}
 	f := op.GetFields()
 	if f.Title != nil {

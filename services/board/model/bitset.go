@@ -14,6 +14,7 @@ type Bitset struct {
 	n      int      // how many members the set has
 }
 
+// Has reports whether i is a member. i must not be negative.
 func (b *Bitset) Has(i int) bool {
 	w := i >> 6
 	return w < len(b.words) && b.words[w]&(1<<(i&63)) != 0

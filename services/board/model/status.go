@@ -6,10 +6,11 @@ import (
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 )
 
-type (
-	StepStatus  = boardv1.StepStatus
-	BoardStatus = boardv1.BoardStatus
-)
+// StepStatus is the status of a step, in short.
+type StepStatus = boardv1.StepStatus
+
+// BoardStatus is the status of a board, in short.
+type BoardStatus = boardv1.BoardStatus
 
 // Statuses of steps and boards, in short.
 const (
@@ -33,6 +34,7 @@ const (
 // Mover is who moves a step or a board. One change may be allowed to several.
 type Mover uint8
 
+// The movers. A set of them is their sum.
 const (
 	byPlane        Mover = 1 << iota // the plane, as a consequence of something else
 	ByHolder                         // the run that holds the step
@@ -78,8 +80,10 @@ var stepMoves = map[stepMove]Mover{
 	{StepFailed, StepPending}: ByOrchestrator,
 }
 
+// StepMayMove reports whether who may change the status of a step in this way.
 func StepMayMove(who Mover, from, to StepStatus) bool { return stepMoves[stepMove{from, to}]&who != 0 }
 
+// BoardMove is a change of the status of a board.
 type BoardMove struct{ From, To BoardStatus }
 
 // BoardMoves is the status machine of boards (S2-148 to S2-183).
@@ -101,26 +105,31 @@ var BoardMoves = map[BoardMove]Mover{
 	{BoardBlocked, BoardCancelled}: byBoardEnd,
 }
 
+// BoardMayMove reports whether who may change the status of a board in this way.
 func BoardMayMove(who Mover, from, to BoardStatus) bool {
 	return BoardMoves[BoardMove{from, to}]&who != 0
 }
 
+// Held reports whether a run holds a step in this status under a lease.
 func Held(s StepStatus) bool { return s == StepClaimed || s == StepRunning }
 
-// settled steps are at the end of their own way; a failed one may be reopened.
+// Finished reports whether a step is completed, failed or cancelled. A failed step may be
+// reopened.
 func Finished(s StepStatus) bool {
 	return s == StepCompleted || s == StepFailed || s == StepCancelled
 }
 
+// Ended reports whether a board is completed, failed or cancelled, which is final.
 func Ended(s BoardStatus) bool {
 	return s == BoardCompleted || s == BoardFailed || s == BoardCancelled
 }
 
-// StepStatusName is a status as S2 writes it.
+// StepStatusName returns the name of a status in lower case, such as "running".
 func StepStatusName(s StepStatus) string {
 	return strings.ToLower(strings.TrimPrefix(s.String(), "STEP_STATUS_"))
 }
 
+// BoardStatusName returns the name of a status in lower case, such as "running".
 func BoardStatusName(s BoardStatus) string {
 	return strings.ToLower(strings.TrimPrefix(s.String(), "BOARD_STATUS_"))
 }

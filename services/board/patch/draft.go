@@ -114,6 +114,8 @@ func (d *draft) apply(i int, op *boardv1.Operation) error {
 		return d.moveBoard(i, model.BoardBlocked, d.b.NewEvent("", &boardv1.TaskBlocked{Reason: op.GetReason()}))
 	case model.OpReopenBoard:
 		return d.moveBoard(i, model.BoardPending, d.b.NewEvent("", &boardv1.TaskReopened{Reason: op.GetReason()}))
+	default:
+		// The others concern one existing step, below.
 	}
 	n, err := d.touch(i, op.GetStepId())
 	if err != nil {
@@ -126,6 +128,8 @@ func (d *draft) apply(i int, op *boardv1.Operation) error {
 		return d.moveStep(i, n, model.StepCancelled, d.b.NewEvent(op.GetStepId(), &boardv1.TaskStepCancelled{Reason: op.GetReason()}))
 	case model.OpReopenStep:
 		return d.moveStep(i, n, model.StepPending, d.b.NewEvent(op.GetStepId(), &boardv1.TaskStepReopened{Reason: op.GetReason()}))
+	default:
+		// The others change fields of the step, below.
 	}
 	return d.changeStep(i, n, op)
 }
@@ -182,6 +186,8 @@ func (d *draft) changeStep(i int, n *node, op *boardv1.Operation) error {
 			return fault.UnknownDependency.Newf("operations[%d]: step %q does not depend on %q", i, id, op.GetDependsOnStepId()).
 				With("step_id", id).With("depends_on_step_id", op.GetDependsOnStepId())
 		}
+	default:
+		// The others change no dependency.
 	}
 	if model.Held(n.rec.GetStatus()) && !slices.Contains(d.changedWhileHeld, id) {
 		d.changedWhileHeld = append(d.changedWhileHeld, id)

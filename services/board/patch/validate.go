@@ -140,6 +140,8 @@ func checkOperation(at string, op *boardv1.Operation) error {
 		return fault.Name(at+".step_id", op.GetStepId())
 	case model.OpAddDependency, model.OpRemoveDependency:
 		return fault.First(fault.Name(at+".step_id", op.GetStepId()), fault.Name(at+".depends_on_step_id", op.GetDependsOnStepId()))
+	default:
+		// Refused below.
 	}
 	return fault.Invalid(at+".op", kind.String(), "must be one of the ten operations of UpdateBoard")
 }

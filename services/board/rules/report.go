@@ -61,6 +61,8 @@ func (rep Report) Payload() proto.Message {
 		return &boardv1.TaskStepFailed{Reason: rep.Reason, ResultSummary: rep.Summary, ArtifactIds: rep.Artifacts}
 	case model.StepCancelled:
 		return &boardv1.TaskStepCancelled{Reason: rep.Reason, ResultSummary: rep.Summary, ArtifactIds: rep.Artifacts}
+	default:
+		// A report of pending reopens the step, below.
 	}
 	return &boardv1.TaskStepReopened{Reason: rep.Reason}
 }

@@ -40,6 +40,8 @@ func (f *Transition) FinishRun(r *model.Run, how boardv1.RunStatus, why string, 
 		ended.EndReason = boardv1.RunEndReason_RUN_END_REASON_WORKER_CANCELLED
 	case boardv1.RunStatus_RUN_STATUS_TIMED_OUT:
 		ended.EndReason = boardv1.RunEndReason_RUN_END_REASON_WORKER_TIMEOUT
+	default:
+		// A run that finished needs no reason.
 	}
 	f.Emit(nil, ended).ActorRunID = f.env.Actor.RunID
 }

@@ -87,6 +87,8 @@ func (f *Transition) move(s *model.Step, to model.StepStatus, payload proto.Mess
 		}
 	case model.StepPending:
 		f.readyCandidates = append(f.readyCandidates, s)
+	default:
+		// Nothing depends on a step that enters one of the others.
 	}
 	return f.Emit(s, payload)
 }

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// tokenBytes is the estimated number of bytes of a token.
+	// TokenBytes is the estimated number of bytes of a token.
 	TokenBytes = 4
 	// maxLinesOfKind bounds the lines of a section that are collected. No budget has room
 	// for more.
@@ -34,6 +34,8 @@ type Material struct {
 
 type summaryLine struct{ board, text string }
 
+// Add adds a board with its steps. Steps that m.Run may not see are left out and recorded in
+// m.Hidden.
 func (m *Material) Add(b *model.Board) {
 	m.boards = append(m.boards, b.Overview())
 	for _, s := range b.Order {

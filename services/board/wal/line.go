@@ -14,6 +14,7 @@ import (
 // edit that does not also rewrite all later lines.
 const hashSize = 16
 
+// Hash is the hash of a line, which covers all lines before it.
 type Hash [hashSize]byte
 
 // FirstHash returns the hash that the first line is chained to.

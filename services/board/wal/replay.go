@@ -85,7 +85,7 @@ func (p *replayer) addLine(line []byte) error {
 	if err != nil {
 		return fmt.Errorf("it is damaged: %w", err)
 	}
-	if next := uint64(p.lines) + 1; raw.WalSeq != next { //nolint:gosec // a count of lines
+	if next := uint64(p.lines) + 1; raw.WalSeq != next {
 		if raw.WalSeq > next {
 			return fmt.Errorf("it has wal_seq %d; %d to %d are missing", raw.WalSeq, next, raw.WalSeq-1)
 		}

@@ -53,7 +53,7 @@ the events, as decision_recorded.`,
 		}
 		ctx, cancel := session.WithTimeout(cmd, limit)
 		defer cancel()
-		return followDecisions(s, ctx, cmd, conn, resp)
+		return followDecisions(ctx, s, cmd, conn, resp)
 	})
 	return cmd
 }
@@ -78,7 +78,7 @@ func listDecisions(s *session.Session, cmd *cobra.Command, conn *grpc.ClientConn
 }
 
 // followDecisions prints the current decision and each one that is recorded later.
-func followDecisions(s *session.Session, ctx context.Context, cmd *cobra.Command, conn *grpc.ClientConn, resp *schedulerv1.ExplainResponse) error {
+func followDecisions(ctx context.Context, s *session.Session, cmd *cobra.Command, conn *grpc.ClientConn, resp *schedulerv1.ExplainResponse) error {
 	p := output.New(cmd.OutOrStdout())
 	if s.JSON() {
 		p.JSONLine(resp)

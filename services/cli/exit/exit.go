@@ -119,6 +119,8 @@ func advice(cmd *cobra.Command, e *fault.Error) string {
 		return "omit --request-id, or use a new one"
 	case fault.InternalError:
 		return "the server's log has the cause under error_id " + e.Metadata()[fault.ErrorIDKey]
+	default:
+		// The server's message says it all.
 	}
 	return ""
 }

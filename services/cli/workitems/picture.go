@@ -37,7 +37,7 @@ age. With --watch the picture is drawn again after each change, until ^C or
 		if watch {
 			ctx, cancel := session.WithTimeout(cmd, limit)
 			defer cancel()
-			return watchQueue(s, ctx, cmd, conn, args[0])
+			return watchQueue(ctx, s, cmd, conn, args[0])
 		}
 		q, err := readQueue(cmd.Context(), conn, args[0])
 		if err != nil {
@@ -56,7 +56,7 @@ func readQueue(ctx context.Context, conn *grpc.ClientConn, agentID string) (*wor
 // watchQueue draws the queue, and draws it again for each event of the agent's work
 // plane after which the queue has another revision. The first message of the stream
 // draws too, so that a change between the first picture and the stream is shown.
-func watchQueue(s *session.Session, ctx context.Context, cmd *cobra.Command, conn *grpc.ClientConn, agentID string) error {
+func watchQueue(ctx context.Context, s *session.Session, cmd *cobra.Command, conn *grpc.ClientConn, agentID string) error {
 	p := output.New(cmd.OutOrStdout())
 	drawn := int64(-1)
 	draw := func() error {

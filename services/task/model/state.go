@@ -59,12 +59,14 @@ type State struct {
 	last    int64                             // ordinal of the newest task
 }
 
+// Owner names the agent that a task belongs to.
 type Owner struct{ Namespace, AgentID string }
 
 // WorkerKey names a worker. The namespace is empty for a worker that serves all
 // namespaces, so that a tenant's worker never has the same key.
 type WorkerKey struct{ Namespace, ID string }
 
+// ItemKey names a work item of an agent.
 type ItemKey struct {
 	Owner
 	Item string

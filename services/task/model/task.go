@@ -52,6 +52,8 @@ func Phase(s taskv1.TaskState) int {
 	case taskv1.TaskState_TASK_STATE_COMPLETED, taskv1.TaskState_TASK_STATE_FAILED,
 		taskv1.TaskState_TASK_STATE_CANCELLED, taskv1.TaskState_TASK_STATE_INTERRUPTED:
 		return 3
+	default:
+		// No state.
 	}
 	return -1
 }
@@ -64,6 +66,8 @@ func AwaitsWorker(t *taskv1.Task) bool {
 		return true
 	case taskv1.TaskState_TASK_STATE_RUNNING:
 		return t.GetWorkerId() == "" && !IsChild(t)
+	default:
+		// It is ended or about to be.
 	}
 	return false
 }

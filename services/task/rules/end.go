@@ -125,6 +125,8 @@ func endState(from taskv1.TaskState, end End) taskv1.TaskState {
 		if cancelling {
 			return taskv1.TaskState_TASK_STATE_CANCELLED
 		}
+	default:
+		// The others are failures.
 	}
 	return taskv1.TaskState_TASK_STATE_FAILED
 }
@@ -136,6 +138,8 @@ func CheckedReason(r *taskv1.CommandEnded) (reason taskv1.TaskEndReason, message
 	case ReasonExited, ReasonSignalled, ReasonTimeout, ReasonStopped, ReasonSpawnFailed, ReasonWorkerStopped,
 		ReasonMemoryLimit, ReasonProcessLimit, ReasonOutputLimit:
 		return r.GetReason(), r.GetMessage()
+	default:
+		// The others are not a worker's to report.
 	}
 	return ReasonExited, fmt.Sprintf("the worker reported the unknown reason %q", pbjson.EnumText(r.GetReason()))
 }
