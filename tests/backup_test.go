@@ -66,7 +66,7 @@ func TestBackup_UnderLoad(t *testing.T) {
 
 	out, err = quartet("restore", file, "--data-dir", data)
 	require.Error(t, err)
-	require.Contains(t, out, "has an installation already")
+	require.Contains(t, out, "contains an installation already")
 	require.NoError(t, os.Rename(data, filepath.Join(dir, "old")))
 	whole, err := os.ReadFile(file)
 	require.NoError(t, err)

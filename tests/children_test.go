@@ -19,6 +19,7 @@ import (
 	"quartet/pkg/id"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/pkg/pbjson"
 	"quartet/tests/load"
 	"quartet/tests/proc"
 )
@@ -330,7 +331,7 @@ func (h *household) audit(conn *connection, families int) {
 		job, _, _ := strings.Cut(d.GetLabel(), " ")
 		known[d.GetTaskId()] = true
 		require.Equal(t, agentv1.DelegationState_DELEGATION_STATE_COMPLETED, d.GetState())
-		require.Equal(t, jobs[job], d.GetOutcome(), d.GetLabel())
+		require.Equal(t, jobs[job], pbjson.EnumText(d.GetOutcome()), d.GetLabel())
 		require.NotEmpty(t, d.GetParentWorkItemId())
 		require.Equal(t, 1, results[d.GetTaskId()+" for "+d.GetParentWorkItemId()], "one result for the item it was made for: %s", d)
 		switch job {

@@ -184,7 +184,7 @@ func TestR6_PartitionsThatDoNotFit(t *testing.T) {
 	url := in.all[0].Args[3]
 	for _, c := range []struct{ set, says string }{
 		{"work=6", ""},
-		{"work=7", "has 6, not 7"},
+		{"work=7", "has 6 partitions, not 7"},
 		{"task=2", "cannot be split"},
 		{"work=0", "1 to 64"},
 		{"work=65", "1 to 64"},

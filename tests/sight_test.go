@@ -116,8 +116,8 @@ func TestSight_OneTraceFromTriggerToCommand(t *testing.T) {
 		chain := [][2]string{ // a span, and one that is above it
 			{"DeliverTrigger", "POST /v1/triggers/{token}"},
 			{"journal waiting", "DeliverTrigger"},
-			{"work hears wait_triggered", "journal waiting"},
-			{"schedule", "work hears wait_triggered"},
+			{"work handles wait_triggered", "journal waiting"},
+			{"schedule", "work handles wait_triggered"},
 			{"OfferDecision", "schedule"},
 			{"journal agent", "OfferDecision"},
 			{"turn", "OfferDecision"},

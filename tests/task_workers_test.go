@@ -134,7 +134,7 @@ func TestT4_T6_ALostWorker(t *testing.T) {
 	s.eventually(func() bool { return s.get(once.GetTaskId()).GetTerminal() && s.get(again.GetTaskId()).GetTerminal() }, "ends")
 	got := s.get(once.GetTaskId())
 	require.Equal(t, taskv1.TaskState_TASK_STATE_INTERRUPTED, got.GetState())
-	require.Equal(t, "worker_lost", got.GetEndReason())
+	require.Equal(t, taskv1.TaskEndReason_TASK_END_REASON_WORKER_LOST, got.GetEndReason())
 	require.Less(t, got.GetEndedAt().AsTime().Sub(got.GetStartedAt().AsTime()), time.Minute)
 	got = s.get(again.GetTaskId())
 	require.Equal(t, taskv1.TaskState_TASK_STATE_COMPLETED, got.GetState())

@@ -42,7 +42,7 @@ const round = (turn, index, text, ...calls) =>
     tool_calls: calls.map(([name, args], i) => ({ call_id: `c${index}.${i}`, name, arguments: struct(args) })),
   });
 const ok = (reply) => {
-  for (const r of reply.tool_results) assert.equal(r.status, "success", JSON.stringify(r.error));
+  for (const r of reply.tool_results) assert.equal(r.status, "TOOL_STATUS_SUCCESS", JSON.stringify(r.error));
   return reply.tool_results.map((r) => r.result);
 };
 
