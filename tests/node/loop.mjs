@@ -69,6 +69,6 @@ assert.equal(done.promoted_work_item_id, item);
 const { work_item } = await work("GetWorkItem", { agent_id, work_item_id: item });
 assert.equal(work_item.result_summary, "Counted: 1 2 3.");
 const { verdict } = await scheduler("Explain", { agent_id });
-assert.equal(verdict.action, "idle");
+assert.equal(verdict.action, "DECISION_ACTION_IDLE");
 console.log(verdict.explanation);
 process.exit(0);
