@@ -157,7 +157,13 @@ func TestHeartbeatsOverNDJSONResume(t *testing.T) {
 	beat := r.events(t, "?planes=agent").next()
 	require.NotEmpty(t, beat.GetHeartbeatCursor())
 	r.create("keeper", "a")
-	require.Len(t, r.events(t, "?stop_at_end=true&cursor="+beat.GetHeartbeatCursor()).rest(), 1)
+	events := 0
+	for _, m := range r.events(t, "?stop_at_end=true&cursor="+beat.GetHeartbeatCursor()).rest() {
+		if m != nil { // a slow read has heartbeats, which are no events, in between
+			events++
+		}
+	}
+	require.Equal(t, 1, events)
 }
 
 func TestBadEventRequests(t *testing.T) {
