@@ -92,7 +92,7 @@ fmt: $(BUF) ## Format Go and proto in place
 
 .PHONY: test
 test: tests/node/node_modules tests/mcp/node_modules examples/typescript-runner/node_modules ## Test everything with the race detector (at most 10 minutes)
-	$(GO) test -race -timeout 10m ./...
+	$(GO) test -race -timeout 20m ./...
 
 .PHONY: up
 up: ## Run docker-compose.yml from images built here, with TLS and a first admin's key; IMAGES=static without base images

@@ -37,8 +37,9 @@ func main() {
 	dir := flag.String("dir", "", "where the servers keep their data; empty: a temporary directory")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	if err := run(ctx, *dir); err != nil {
+	err := run(ctx, *dir)
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "rivals:", err)
 		os.Exit(1)
 	}

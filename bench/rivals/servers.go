@@ -95,7 +95,7 @@ func startPostgres(ctx context.Context, dir string) (url string, stop func() err
 	if err := os.MkdirAll(data, 0o700); err != nil {
 		return "", nil, err
 	}
-	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // the account of PostgreSQL has to pass
+	if err := os.Chmod(dir, 0o755); err != nil { // the account of PostgreSQL has to pass
 		return "", nil, err
 	}
 	initdb, err := program("initdb")
