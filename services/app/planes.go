@@ -20,18 +20,6 @@ import (
 	"quartet/services/work"
 )
 
-// wiring holds what planes are built from.
-type wiring struct {
-	cfg       *Config
-	calls     calls
-	creds     *callers
-	key       []byte
-	output    *output
-	weights   map[string]int
-	publicURL string
-	version   string
-}
-
 // planeRow describes how a plane is built for the partitions that it holds, and which
 // modules must run before it in the same process.
 type planeRow struct {
@@ -46,7 +34,7 @@ type planeRow struct {
 }
 
 // planes returns one row for each plane.
-func (w wiring) planes() []planeRow {
+func (w *wiring) planes() []planeRow {
 	return []planeRow{
 		{"agent", func(d plane.Deps, share journal.Share) (planeService, error) {
 			return agent.New(agent.Config{Share: share, Weights: w.weights, MaxChildren: w.cfg.MaxChildren}, agent.Deps{
@@ -62,7 +50,7 @@ func (w wiring) planes() []planeRow {
 			if err != nil {
 				return nil, err
 			}
-			return waiting.New(waiting.Config{Share: share, PublicURL: w.publicURL, DefaultRecheck: w.cfg.DefaultRecheck, NamespaceRechecks: rechecks}, waiting.Deps{
+			return waiting.New(waiting.Config{Share: share, PublicURL: w.app.publicURL(), DefaultRecheck: w.cfg.DefaultRecheck, NamespaceRechecks: rechecks}, waiting.Deps{
 				Deps: d, Work: w.calls.work(), Tasks: taskv1.NewTaskServiceClient(w.calls.to("task")), Agents: w.calls, TriggerSecret: triggerSecrets(w.key),
 			})
 		}, []string{"nats"}, []string{waitingv1.WaitingService_DeliverTrigger_FullMethodName}, nil},

@@ -1,0 +1,211 @@
+package app
+
+import (
+	"path/filepath"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"google.golang.org/grpc"
+
+	"quartet/deploy/openapi"
+	"quartet/pkg/journal"
+	"quartet/pkg/life"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+	"quartet/services/backup"
+	"quartet/services/gateway"
+	"quartet/services/identity"
+	"quartet/services/mcp"
+	"quartet/services/scheduler"
+	taskoutput "quartet/services/task/output"
+	"quartet/services/worker"
+)
+
+// serviceRow describes one service of a process. Whom it calls is in its Deps; needs has
+// the modules that must run before it in the same process: "nats" for services that others
+// call, "rpc" for services that call others.
+type serviceRow struct {
+	name  string
+	build func() (life.Service, error)
+	needs []string
+}
+
+// services returns one row for each service that a process can serve: the architecture on
+// one screen.
+func (w *wiring) services() []serviceRow {
+	var rows []serviceRow
+	for _, p := range w.planes() {
+		rows = append(rows, serviceRow{p.name, func() (life.Service, error) { return w.plane(p) }, p.needs})
+	}
+	return append(rows,
+		serviceRow{"backup", w.newBackup, []string{"nats"}},
+		serviceRow{"scheduler", w.newScheduler, []string{"rpc"}},
+		serviceRow{"worker", w.newWorker, []string{"rpc"}},
+		serviceRow{"gateway", w.newGateway, []string{"rpc"}},
+	)
+}
+
+// plane returns a plane that holds all its partitions, or, if other processes may serve it
+// too, a host of the partitions whose leases this process holds.
+func (w *wiring) plane(p planeRow) (life.Service, error) {
+	if w.keeper == nil {
+		return p.build(w.deps, journal.Share{})
+	}
+	h := newHost(&host{
+		name: p.name, build: p.build, deps: w.deps, broker: w.broker, keeper: w.keeper, copy: w.cfg.Publish, logger: w.logger,
+	}, w.metrics)
+	return h, h.route(w.server, w.network, w.deps.IDs.New, p.missing, p.search...)
+}
+
+func (w *wiring) newBackup() (life.Service, error) {
+	return backup.New(backup.Config{
+		Journals: journalStreams(), Output: taskoutput.StreamName, Home: w.cfg.HomeDir, Key: fingerprint(w.key), Version: w.version,
+	}, backup.Deps{
+		Conn: func() *nats.Conn { return w.broker.readers }, Partitions: w.broker.split, Logger: w.logger.Named("backup"),
+	})
+}
+
+func (w *wiring) newScheduler() (life.Service, error) {
+	return scheduler.New(scheduler.Config{}, scheduler.Deps{
+		Sources: w.broker.sources, Agents: agentv1.NewAgentServiceClient(w.calls.to("agent")), Work: w.calls.work(),
+		Waiting: waitingv1.NewWaitingServiceClient(w.calls.to("waiting")), Logger: w.logger, Tracer: w.app.tracer, Metrics: w.metrics,
+	})
+}
+
+func (w *wiring) newWorker() (life.Service, error) {
+	return worker.New(worker.Config{
+		ID: w.cfg.WorkerID, Roots: w.cfg.WorkerRoots, Capacity: w.cfg.WorkerCapacity, Logger: w.logger,
+		Pools: w.cfg.WorkerPools, Labels: w.cfg.WorkerLabels, Guard: w.cfg.WorkerGuard,
+		MaxMemory: int64(w.cfg.WorkerMemory) << 20, MaxProcesses: w.cfg.WorkerProcesses,
+		StateDir: filepath.Join(w.cfg.DataDir, "worker"), Tracer: w.app.tracer,
+		Dial: func() (grpc.ClientConnInterface, error) { return w.network.Dial("task") },
+	})
+}
+
+func (w *wiring) newGateway() (life.Service, error) {
+	tools, err := mcp.New(mcp.Config{Version: w.version}, mcp.Deps{Conn: w.calls.conn})
+	if err != nil {
+		return nil, err
+	}
+	var limit func(namespace string) error
+	if w.gate != nil {
+		limit = w.gate.Request
+	}
+	w.app.gateway, err = gateway.New(gateway.Config{HTTPAddr: w.cfg.HTTPAddr}, gateway.Deps{
+		MCP: tools.Handler, Conn: w.calls.conn, Waits: waits, Auth: w.creds.door, Limit: limit, TLS: w.tls.http,
+		Sources: w.broker.sources, Ready: w.app.Ready, OpenAPI: openapi.JSON,
+		Logger: w.logger, Metrics: w.metrics, Tracer: w.app.tracer, Version: w.version,
+	})
+	return w.app.gateway, err
+}
+
+// registrar is a service that others call over gRPC.
+type registrar interface {
+	Register(srv grpc.ServiceRegistrar)
+}
+
+// journaled is a service with a journal. Stalled returns for how long the journal could
+// not be written, 0 while it can.
+type journaled interface{ Stalled() time.Duration }
+
+// table collects the modules of a process, and what the modules around the services have
+// to know about them.
+type table struct {
+	w       *wiring
+	modules []life.Module
+	before  []string // names of the modules that run before the gRPC server accepts calls
+	planes  []string // names of the planes whose events may be published
+	stalls  []journaled
+	gauges  *gauges
+}
+
+// newTable returns a table with the modules that services need.
+func newTable(w *wiring) *table {
+	t := &table{w: w, gauges: newGauges(w.metrics)}
+	t.module(w.broker)
+	t.module(w.creds.keys, "nats")
+	t.before = []string{"nats", "keys"}
+	if w.gate != nil {
+		t.module(w.gate, "nats")
+		t.before = append(t.before, w.gate.Name())
+	}
+	if w.cfg.serves("task") {
+		t.module(w.output, "nats")
+	}
+	return t
+}
+
+// module appends a module.
+func (t *table) module(s life.Service, needs ...string) {
+	t.modules = append(t.modules, life.Module{Service: s, Needs: needs})
+}
+
+// add builds a service, registers it on the gRPC server, and appends it.
+func (t *table) add(row serviceRow) error {
+	s, err := row.build()
+	if err != nil {
+		return err
+	}
+	edge := t.w.app.edge
+	if r, ok := s.(registrar); ok {
+		r.Register(t.w.server)
+	}
+	if j, ok := s.(journaled); ok {
+		t.stalls = append(t.stalls, j)
+		t.gauges.journals[s.Name()] = append(t.gauges.journals[s.Name()], j)
+		if s.Name() != identity.Plane { // events of API keys are not published
+			t.planes = append(t.planes, s.Name())
+		}
+	}
+	if g, ok := s.(sampled); ok {
+		t.gauges.of = append(t.gauges.of, g)
+	}
+	if r, ok := s.(interface{ Release() }); ok {
+		edge.release = append(edge.release, r.Release)
+	}
+	edge.names = append(edge.names, row.name)
+	switch {
+	case row.needs[0] == "nats":
+		t.before = append(t.before, row.name)
+	case t.w.keeper != nil:
+		// A service that calls this process's planes stops before they are handed over.
+		row.needs = []string{"leases"}
+	}
+	t.module(s, row.needs...)
+	return nil
+}
+
+// complete appends the modules that run around the services, and returns all modules.
+func (t *table) complete() []life.Module {
+	w, cfg, edge := t.w, t.w.cfg, t.w.app.edge
+	if cfg.serves("gateway") {
+		edge.names = append(edge.names, "event")
+	}
+	t.module(edge, t.before...)
+	if w.keeper != nil {
+		// It starts when this process can be reached, and hands over while it still can be.
+		t.module(&leases{cfg: cfg, broker: w.broker, edge: edge, keeper: w.keeper}, edge.Name())
+	}
+	if cfg.Publish && len(t.planes) > 0 {
+		t.module(&publisher{broker: w.broker, planes: t.planes, logger: w.logger, metrics: w.metrics}, "nats")
+	}
+	t.module(&guard{broker: w.broker, logger: w.logger, stalled: t.stalled}, t.before...)
+	t.module(t.gauges, t.before...)
+	if cfg.MetricsAddr != "" {
+		w.app.metrics = &metricsPort{addr: cfg.MetricsAddr, from: w.metrics}
+		t.module(w.app.metrics)
+	}
+	if cfg.PProfAddr != "" {
+		t.module(&profiles{addr: cfg.PProfAddr})
+	}
+	return t.modules
+}
+
+// stalled returns for how long the journal that has failed longest could not be written.
+func (t *table) stalled() time.Duration {
+	var most time.Duration
+	for _, s := range t.stalls {
+		most = max(most, s.Stalled())
+	}
+	return most
+}
