@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 
 	"quartet/pkg/client"
@@ -75,6 +76,39 @@ func (l *eventLog) await(ctx context.Context, eventType string, n int) bool {
 		case <-change:
 		}
 	}
+}
+
+// conclude checks the records, then returns an error that names the packages of which a
+// command failed: a release is not kept if its tests fail.
+func (s *show) conclude(ctx context.Context) error {
+	if err := s.checkBooks(ctx); err != nil {
+		return err
+	}
+	items, err := s.items(ctx)
+	if err != nil {
+		return err
+	}
+	var failed []string
+	for _, it := range items {
+		if strings.Contains(it.GetResultSummary(), failedPhrase) {
+			failed = append(failed, it.GetResultSummary())
+		}
+	}
+	if len(failed) > 0 {
+		return failedPackages{reports: failed, of: len(s.pkgs)}
+	}
+	return nil
+}
+
+// failedPackages is the error of a run that checked every package and found some of them
+// failing.
+type failedPackages struct {
+	reports []string // one for each package that failed
+	of      int      // number of packages checked
+}
+
+func (f failedPackages) Error() string {
+	return fmt.Sprintf("%d of %d packages failed:\n  %s", len(f.reports), f.of, strings.Join(f.reports, "\n  "))
 }
 
 // checkBooks reads everything afresh and compares: nothing that was answered

@@ -114,6 +114,9 @@ func (t *turn) await(ctx context.Context, taskID, command string) error {
 	return err
 }
 
+// failedPhrase is in the report of each package of which a command failed.
+const failedPhrase = " FAILED "
+
 // outcome is one phrase on how a command ended.
 func (t *turn) outcome(ctx context.Context, task map[string]any, command string) (string, error) {
 	verb := strings.Join(strings.Fields(command)[:2], " ")
@@ -133,7 +136,7 @@ func (t *turn) outcome(ctx context.Context, task map[string]any, command string)
 	if str(task, "state") == "completed" {
 		return "tests pass (" + last + ")", nil
 	}
-	return fmt.Sprintf("%s FAILED (%s)", verb, last), nil
+	return fmt.Sprintf("%s%s(%s)", verb, failedPhrase, last), nil
 }
 
 // complete ends an item. The text of the round is its report.

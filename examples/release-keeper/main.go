@@ -109,19 +109,20 @@ func run(ctx context.Context, o options) error {
 	work, cancel := context.WithTimeout(ctx, o.limit)
 	defer cancel()
 	s := &show{api: api, srv: srv, tell: t, opts: o, pkgs: pkgs}
-	if err := s.play(work); err != nil {
-		if errors.Is(err, context.DeadlineExceeded) {
-			return fmt.Errorf("not done after %s; the server's log is %s", o.limit, srv.log)
-		}
+	err = s.play(work)
+	var failed failedPackages
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("not done after %s; the server's log is %s", o.limit, srv.log)
+	case o.exit, err != nil && !errors.As(err, &failed):
 		return err
-	}
-	if o.exit {
-		return nil
+	case err != nil:
+		t.say("check", "%v", err)
 	}
 	t.say("server", "stays up: REST %s/v1/agents/%s   events %s/v1/events?from_start=true", srv.http, agentID, srv.http)
 	t.say("server", "look: %s explain %s --address %s   (Ctrl-C ends it)", o.binary, agentID, srv.grpc)
 	<-ctx.Done()
-	return nil
+	return err
 }
 
 // listPackages asks the go command, since it alone knows. Those with the most

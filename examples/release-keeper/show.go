@@ -137,7 +137,7 @@ func (s *show) untilIdle(ctx context.Context, failed <-chan error) error {
 		}
 		if v := e.GetVerdict(); v.GetAction() == agentv1.DecisionAction_DECISION_ACTION_IDLE && v.GetReason() == "all_completed" {
 			s.tell.say("scheduler", "%s", v.GetExplanation())
-			return s.checkBooks(ctx)
+			return s.conclude(ctx)
 		}
 		if v := e.GetVerdict(); v.GetReason() == "no_progress" {
 			return errors.New(v.GetExplanation())
