@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
 
 	"quartet/pkg/journal"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
@@ -189,4 +190,51 @@ func TestUnitsOfAHost(t *testing.T) {
 	require.Zero(t, place)
 	require.Nil(t, changed, "nothing is known before Start")
 	require.Equal(t, map[string]int{"work": 6}, b.split())
+}
+
+// TestModulesOfAProcess builds the table of modules for processes that serve different
+// services. life.NewGroup, which New calls, refuses a need that no module of the process
+// fulfils.
+func TestModulesOfAProcess(t *testing.T) {
+	for name, c := range map[string]struct {
+		serve   []string
+		nats    string
+		publish bool
+		want    []string
+	}{
+		"everything": {
+			serve: Services, publish: true,
+			want: []string{"nats", "keys", "output", "agent", "work", "waiting", "task", "board", "identity", "backup", "scheduler", "worker", "gateway", "rpc", "publisher", "guard", "gauges"},
+		},
+		"one plane of an installation": {
+			serve: []string{"work"}, nats: "nats://127.0.0.1:4222", publish: true,
+			want: []string{"nats", "keys", "work", "backup", "rpc", "leases", "guard", "gauges"},
+		},
+		"a gateway": {
+			serve: []string{"gateway"}, nats: "nats://127.0.0.1:4222", publish: true,
+			want: []string{"nats", "keys", "gateway", "rpc", "guard", "gauges"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := defaults(t)
+			cfg.Serve, cfg.NATSURL, cfg.Publish, cfg.HTTPAddr = c.serve, c.nats, c.publish, "127.0.0.1:0"
+			require.NoError(t, cfg.Complete())
+			a := &App{cfg: cfg, logger: zap.NewNop()}
+			w, err := a.wire("test")
+			require.NoError(t, err)
+			table := newTable(w)
+			for _, row := range w.services() {
+				if cfg.serves(row.name) {
+					require.NoError(t, table.add(row), row.name)
+				}
+			}
+			var names []string
+			for _, m := range table.complete() {
+				names = append(names, m.Service.Name())
+			}
+			require.Equal(t, c.want, names)
+			_, err = New(cfg, nil, "test")
+			require.NoError(t, err)
+		})
+	}
 }
