@@ -80,7 +80,7 @@ func TestBackup_UnderLoad(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(data, "key"), []byte(strings.Repeat("ab", 32)), 0o600))
 	out, err = quartet("restore", file, "--data-dir", data)
 	require.Error(t, err)
-	require.Contains(t, out, "not that of the installation")
+	require.Contains(t, out, "is not the key of the installation in the backup")
 	require.NoDirExists(t, filepath.Join(data, "nats"))
 
 	key, err := os.ReadFile(filepath.Join(dir, "old", "key"))

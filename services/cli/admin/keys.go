@@ -108,15 +108,13 @@ func revokeKey(s *session.Session) *cobra.Command {
 		Long:    "Revoke a key, named by its id (key_…) or by its secret, for example a leaked one.",
 		Example: "  quartet key revoke key_01h455vb4pex5vsknk084sn02q",
 	}
-	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
-		resp, err := identityv1.NewIdentityServiceClient(conn).RevokeKey(cmd.Context(), &identityv1.RevokeKeyRequest{KeyId: keyID(args[0]), RequestId: s.RequestID})
-		if err != nil {
-			return err
-		}
-		return s.Show(cmd, resp, func(p *output.Printer) {
+	cmd.RunE = session.Call(s, identityv1.NewIdentityServiceClient, identityv1.IdentityServiceClient.RevokeKey,
+		func(args []string) (*identityv1.RevokeKeyRequest, error) {
+			return &identityv1.RevokeKeyRequest{KeyId: keyID(args[0]), RequestId: s.RequestID}, nil
+		},
+		func(p *output.Printer, resp *identityv1.RevokeKeyResponse) {
 			p.Printf("%s %s\n", resp.GetKey().GetKeyId(), pbjson.EnumText(resp.GetKey().GetStatus()))
 		})
-	})
 	return s.Mutation(cmd)
 }
 
@@ -136,21 +134,19 @@ func listKeys(s *session.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "list", Short: "List the keys", Args: input.None, Aliases: []string{"ls"},
 		Example: "  quartet key list --namespace acme --all",
-		RunE: s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, _ []string) error {
-			req.PageSize, req.PageToken = pages.Size, pages.Token
-			resp, err := identityv1.NewIdentityServiceClient(conn).ListKeys(cmd.Context(), req)
-			if err != nil {
-				return err
-			}
-			return s.Show(cmd, resp, func(p *output.Printer) {
+		RunE: session.Call(s, identityv1.NewIdentityServiceClient, identityv1.IdentityServiceClient.ListKeys,
+			func(_ []string) (*identityv1.ListKeysRequest, error) {
+				req.PageSize, req.PageToken = pages.Size, pages.Token
+				return req, nil
+			},
+			func(p *output.Printer, resp *identityv1.ListKeysResponse) {
 				var rows [][]string
 				for _, k := range resp.GetKeys() {
 					rows = append(rows, []string{k.GetKeyId(), k.GetNamespace(), pbjson.EnumText(k.GetRole()), k.GetName(), pbjson.EnumText(k.GetStatus()), output.Time(k.GetCreatedAt()), output.Time(k.GetExpiresAt()), output.Time(k.GetLastUsedAt())})
 				}
 				p.Table("no keys", []string{"KEY", "NAMESPACE", "ROLE", "NAME", "STATUS", "CREATED", "EXPIRES", "LAST USED"}, rows)
 				p.NextPage(resp.GetNextPageToken())
-			})
-		}),
+			}),
 	}
 	cmd.Flags().StringVar(&req.Namespace, "namespace", "", "Only keys of this namespace")
 	cmd.Flags().BoolVar(&req.IncludeEnded, "all", false, "Include revoked and expired ones")
@@ -162,12 +158,11 @@ func getKey(s *session.Session) *cobra.Command {
 	return &cobra.Command{
 		Use: "get KEY", Short: "Show a key, without its secret", Args: input.Exactly("KEY"),
 		Example: "  quartet key get key_01h455vb4pex5vsknk084sn02q",
-		RunE: s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
-			resp, err := identityv1.NewIdentityServiceClient(conn).GetKey(cmd.Context(), &identityv1.GetKeyRequest{KeyId: keyID(args[0])})
-			if err != nil {
-				return err
-			}
-			return s.Show(cmd, resp, func(p *output.Printer) {
+		RunE: session.Call(s, identityv1.NewIdentityServiceClient, identityv1.IdentityServiceClient.GetKey,
+			func(args []string) (*identityv1.GetKeyRequest, error) {
+				return &identityv1.GetKeyRequest{KeyId: keyID(args[0])}, nil
+			},
+			func(p *output.Printer, resp *identityv1.GetKeyResponse) {
 				k := resp.GetKey()
 				p.Printf("%s  %s  %s of %s as %q\n", k.GetKeyId(), pbjson.EnumText(k.GetStatus()), pbjson.EnumText(k.GetRole()), k.GetNamespace(), k.GetName())
 				for _, row := range [][2]string{
@@ -178,8 +173,7 @@ func getKey(s *session.Session) *cobra.Command {
 						p.Printf("  %-10s %s\n", row[0], row[1])
 					}
 				}
-			})
-		}),
+			}),
 	}
 }
 
@@ -196,15 +190,13 @@ func WhoAmICommand(s *session.Session) *cobra.Command {
 	return &cobra.Command{
 		Use: "whoami", Short: "Show as whom the server authenticates you", Args: input.None,
 		Example: "  QUARTET_TOKEN_FILE=~/.quartet/token quartet whoami",
-		RunE: s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, _ []string) error {
-			resp, err := identityv1.NewIdentityServiceClient(conn).WhoAmI(cmd.Context(), &identityv1.WhoAmIRequest{})
-			if err != nil {
-				return err
-			}
-			return s.Show(cmd, resp, func(p *output.Printer) {
+		RunE: session.Call(s, identityv1.NewIdentityServiceClient, identityv1.IdentityServiceClient.WhoAmI,
+			func(_ []string) (*identityv1.WhoAmIRequest, error) {
+				return &identityv1.WhoAmIRequest{}, nil
+			},
+			func(p *output.Printer, resp *identityv1.WhoAmIResponse) {
 				p.Printf("%s, %s of namespace %s\n", resp.GetPrincipal(), pbjson.EnumText(resp.GetRole()), resp.GetNamespace())
-			})
-		}),
+			}),
 	}
 }
 

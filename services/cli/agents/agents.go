@@ -79,12 +79,11 @@ func getCommand(s *session.Session) *cobra.Command {
 	return &cobra.Command{
 		Use: "get AGENT", Short: "Show an agent: its posture and the reason, its focus, its lane, its children", Args: input.Exactly("AGENT"), Aliases: []string{"show"},
 		Example: "  quartet agent get keeper\n  quartet agent show keeper -o json",
-		RunE: s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
-			resp, err := agentv1.NewAgentServiceClient(conn).GetAgent(cmd.Context(), &agentv1.GetAgentRequest{AgentId: args[0]})
-			if err != nil {
-				return err
-			}
-			return s.Show(cmd, resp, func(p *output.Printer) {
+		RunE: session.Call(s, agentv1.NewAgentServiceClient, agentv1.AgentServiceClient.GetAgent,
+			func(args []string) (*agentv1.GetAgentRequest, error) {
+				return &agentv1.GetAgentRequest{AgentId: args[0]}, nil
+			},
+			func(p *output.Printer, resp *agentv1.GetAgentResponse) {
 				a := resp.GetAgent()
 				fields := []string{
 					"agent", a.GetAgentId(),
@@ -105,8 +104,7 @@ func getCommand(s *session.Session) *cobra.Command {
 					fields = append(fields, "child", c.GetAgentId()+" "+pbjson.EnumText(c.GetLifecycle())+" "+pbjson.EnumText(c.GetControl()))
 				}
 				p.Fields(fields...)
-			})
-		}),
+			}),
 	}
 }
 
@@ -133,13 +131,12 @@ func listCommand(s *session.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "list", Short: "List agents", Args: input.None, Aliases: []string{"ls"},
 		Example: "  quartet agent list\n  quartet agent list --private --parent keeper",
-		RunE: s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, _ []string) error {
-			req.PageSize, req.PageToken = pages.Size, pages.Token
-			resp, err := agentv1.NewAgentServiceClient(conn).ListAgents(cmd.Context(), req)
-			if err != nil {
-				return err
-			}
-			return s.Show(cmd, resp, func(p *output.Printer) {
+		RunE: session.Call(s, agentv1.NewAgentServiceClient, agentv1.AgentServiceClient.ListAgents,
+			func(_ []string) (*agentv1.ListAgentsRequest, error) {
+				req.PageSize, req.PageToken = pages.Size, pages.Token
+				return req, nil
+			},
+			func(p *output.Printer, resp *agentv1.ListAgentsResponse) {
 				var rows [][]string
 				for _, a := range resp.GetAgents() {
 					rows = append(rows, []string{a.GetAgentId(), pbjson.EnumText(a.GetPosture()), pbjson.EnumText(a.GetControl()), output.Number(a.GetLane().GetQueued()),
@@ -147,8 +144,7 @@ func listCommand(s *session.Session) *cobra.Command {
 				}
 				p.Table("no agents", []string{"AGENT", "POSTURE", "CONTROL", "QUEUED", "FOCUS", "WHY"}, rows)
 				p.NextPage(resp.GetNextPageToken())
-			})
-		}),
+			}),
 	}
 	cmd.Flags().BoolVar(&req.IncludeDeleted, "deleted", false, "Include deleted agents")
 	cmd.Flags().BoolVar(&req.IncludePrivate, "private", false, "Include private agents")
@@ -208,26 +204,24 @@ func messagesCommand(s *session.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "messages AGENT", Short: "List an agent's messages", Args: input.Exactly("AGENT"),
 		Example: "  quartet agent messages keeper --state quarantined",
-		RunE: s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
-			only, err := input.Enum[agentv1.MessageState]("state", state)
-			if err != nil {
-				return err
-			}
-			resp, err := agentv1.NewAgentServiceClient(conn).ListMessages(cmd.Context(), &agentv1.ListMessagesRequest{
-				AgentId: args[0], State: only, PageSize: pages.Size, PageToken: pages.Token,
-			})
-			if err != nil {
-				return err
-			}
-			return s.Show(cmd, resp, func(p *output.Printer) {
+		RunE: session.Call(s, agentv1.NewAgentServiceClient, agentv1.AgentServiceClient.ListMessages,
+			func(args []string) (*agentv1.ListMessagesRequest, error) {
+				only, err := input.Enum[agentv1.MessageState]("state", state)
+				if err != nil {
+					return nil, err
+				}
+				return &agentv1.ListMessagesRequest{
+					AgentId: args[0], State: only, PageSize: pages.Size, PageToken: pages.Token,
+				}, nil
+			},
+			func(p *output.Printer, resp *agentv1.ListMessagesResponse) {
 				var rows [][]string
 				for _, m := range resp.GetMessages() {
 					rows = append(rows, []string{m.GetMessageId(), pbjson.EnumText(m.GetState()), pbjson.EnumText(m.GetKind()), pbjson.EnumText(m.GetPriority()), output.Time(m.GetCreatedAt()), output.Shorten(m.GetText(), 60)})
 				}
 				p.Table("no messages", []string{"MESSAGE", "STATE", "KIND", "PRIORITY", "QUEUED", "TEXT"}, rows)
 				p.NextPage(resp.GetNextPageToken())
-			})
-		}),
+			}),
 	}
 	cmd.Flags().StringVar(&state, "state", "", "Only messages in this state: queued, dequeued, processed, interjected, aborted, dropped or quarantined")
 	pages.Flags(cmd)
@@ -239,14 +233,13 @@ func turnsCommand(s *session.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "turns AGENT", Short: "List an agent's turns, newest first", Args: input.Exactly("AGENT"),
 		Example: "  quartet agent turns keeper --page-size 5",
-		RunE: s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
-			resp, err := agentv1.NewAgentServiceClient(conn).ListTurns(cmd.Context(), &agentv1.ListTurnsRequest{
-				AgentId: args[0], PageSize: pages.Size, PageToken: pages.Token,
-			})
-			if err != nil {
-				return err
-			}
-			return s.Show(cmd, resp, func(p *output.Printer) {
+		RunE: session.Call(s, agentv1.NewAgentServiceClient, agentv1.AgentServiceClient.ListTurns,
+			func(args []string) (*agentv1.ListTurnsRequest, error) {
+				return &agentv1.ListTurnsRequest{
+					AgentId: args[0], PageSize: pages.Size, PageToken: pages.Token,
+				}, nil
+			},
+			func(p *output.Printer, resp *agentv1.ListTurnsResponse) {
 				var rows [][]string
 				for _, t := range resp.GetTurns() {
 					rows = append(rows, []string{t.GetTurnId(), pbjson.EnumText(t.GetState()), output.Shorten(pbjson.EnumText(t.GetEndReason()), 24), output.Number(t.GetRounds()), output.Number(t.GetMutations()),
@@ -254,8 +247,7 @@ func turnsCommand(s *session.Session) *cobra.Command {
 				}
 				p.Table("no turns", []string{"TURN", "STATE", "END", "ROUNDS", "CHANGES", "ITEM", "STARTED"}, rows)
 				p.NextPage(resp.GetNextPageToken())
-			})
-		}),
+			}),
 	}
 	pages.Flags(cmd)
 	return cmd

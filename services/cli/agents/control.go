@@ -85,20 +85,18 @@ aborted: if another one is open by now, nothing changes and the exit code is 4.`
 	}
 	cmd.Flags().StringVar(&req.RunId, "run", "", "Only if this run is the open one; agent get shows its id")
 	cmd.Flags().StringVar(&req.Reason, "reason", "", "The reason, for people")
-	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
-		req.AgentId, req.RequestId = args[0], s.RequestID
-		resp, err := agentv1.NewAgentServiceClient(conn).AbortRun(cmd.Context(), req)
-		if err != nil {
-			return err
-		}
-		return s.Show(cmd, resp, func(p *output.Printer) {
+	cmd.RunE = session.Call(s, agentv1.NewAgentServiceClient, agentv1.AgentServiceClient.AbortRun,
+		func(args []string) (*agentv1.AbortRunRequest, error) {
+			req.AgentId, req.RequestId = args[0], s.RequestID
+			return req, nil
+		},
+		func(p *output.Printer, resp *agentv1.AbortRunResponse) {
 			aborted := "no turn was open"
 			if resp.GetTurn() != nil {
 				aborted = resp.GetTurn().GetTurnId() + " " + pbjson.EnumText(resp.GetTurn().GetState())
 			}
 			p.Fields("agent", resp.GetAgent().GetAgentId(), "turn", aborted, "control", controlOf(resp.GetAgent()))
 		})
-	})
 	return s.Mutation(cmd)
 }
 
@@ -115,16 +113,14 @@ background, and "agent get" then shows the lifecycle "deleted".`,
 	}
 	cmd.Flags().Int64Var(&req.ExpectedRevision, "revision", 0, "Only if the agent has this revision")
 	cmd.Flags().StringVar(&req.Reason, "reason", "", "The reason, for people")
-	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
-		req.AgentId, req.RequestId = args[0], s.RequestID
-		resp, err := agentv1.NewAgentServiceClient(conn).DeleteAgent(cmd.Context(), req)
-		if err != nil {
-			return err
-		}
-		return s.Show(cmd, resp, func(p *output.Printer) {
+	cmd.RunE = session.Call(s, agentv1.NewAgentServiceClient, agentv1.AgentServiceClient.DeleteAgent,
+		func(args []string) (*agentv1.DeleteAgentRequest, error) {
+			req.AgentId, req.RequestId = args[0], s.RequestID
+			return req, nil
+		},
+		func(p *output.Printer, resp *agentv1.DeleteAgentResponse) {
 			p.Fields("agent", resp.GetAgent().GetAgentId(), "lifecycle", pbjson.EnumText(resp.GetAgent().GetLifecycle()), "revision", output.Number(resp.GetAgent().GetRevision()))
 		})
-	})
 	return s.Mutation(cmd)
 }
 
@@ -138,13 +134,12 @@ work item it is for, and the result. A child is controlled through its task: "ta
 input" sends it a message, "task output" shows its state and result, "task stop"
 ends it.`,
 		Example: "  quartet agent children keeper --open\n  quartet task output keeper tsk_01h…",
-		RunE: s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
-			req.AgentId, req.PageSize, req.PageToken = args[0], pages.Size, pages.Token
-			resp, err := agentv1.NewAgentServiceClient(conn).ListDelegations(cmd.Context(), req)
-			if err != nil {
-				return err
-			}
-			return s.Show(cmd, resp, func(p *output.Printer) {
+		RunE: session.Call(s, agentv1.NewAgentServiceClient, agentv1.AgentServiceClient.ListDelegations,
+			func(args []string) (*agentv1.ListDelegationsRequest, error) {
+				req.AgentId, req.PageSize, req.PageToken = args[0], pages.Size, pages.Token
+				return req, nil
+			},
+			func(p *output.Printer, resp *agentv1.ListDelegationsResponse) {
 				var rows [][]string
 				for _, d := range resp.GetDelegations() {
 					outcome := pbjson.EnumText(d.GetOutcome())
@@ -155,8 +150,7 @@ ends it.`,
 				}
 				p.Table("no delegations", []string{"CHILD", "TASK", "STATE", "FOR", "ASKED", "RESULT"}, rows)
 				p.NextPage(resp.GetNextPageToken())
-			})
-		}),
+			}),
 	}
 	cmd.Flags().BoolVar(&req.OpenOnly, "open", false, "Only open delegations")
 	cmd.Flags().StringVar(&req.WorkItemId, "item", "", "Only delegations for this work item")

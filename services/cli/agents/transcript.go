@@ -34,17 +34,16 @@ is not repeated. -o json prints the full texts; to follow new briefs use
 	cmd.Flags().StringVar(&req.WorkItemId, "item", "", "Only briefs about this work item")
 	cmd.Flags().StringVar(&kind, "kind", "", "Only briefs of this kind: ack, result or failure")
 	pages.Flags(cmd)
-	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
-		var err error
-		if req.Kind, err = input.Enum[agentv1.BriefKind]("kind", kind); err != nil {
-			return err
-		}
-		req.AgentId, req.PageSize, req.PageToken = args[0], pages.Size, pages.Token
-		resp, err := agentv1.NewAgentServiceClient(conn).ListBriefs(cmd.Context(), req)
-		if err != nil {
-			return err
-		}
-		return s.Show(cmd, resp, func(p *output.Printer) {
+	cmd.RunE = session.Call(s, agentv1.NewAgentServiceClient, agentv1.AgentServiceClient.ListBriefs,
+		func(args []string) (*agentv1.ListBriefsRequest, error) {
+			var err error
+			if req.Kind, err = input.Enum[agentv1.BriefKind]("kind", kind); err != nil {
+				return nil, err
+			}
+			req.AgentId, req.PageSize, req.PageToken = args[0], pages.Size, pages.Token
+			return req, nil
+		},
+		func(p *output.Printer, resp *agentv1.ListBriefsResponse) {
 			var rows [][]string
 			for _, b := range resp.GetBriefs() {
 				rows = append(rows, []string{pbjson.EnumText(b.GetKind()), output.Time(b.GetCreatedAt()), b.GetWorkItemId(), b.GetTurnId(), output.Shorten(b.GetText(), 80)})
@@ -52,7 +51,6 @@ is not repeated. -o json prints the full texts; to follow new briefs use
 			p.Table("no briefs", []string{"KIND", "AT", "ITEM", "TURN", "TEXT"}, rows)
 			p.NextPage(resp.GetNextPageToken())
 		})
-	})
 	return cmd
 }
 
@@ -82,13 +80,12 @@ Operators can read the rounds of a private child; its parent cannot.`,
 	cmd.Flags().StringVar(&req.WorkItemId, "item", "", "Only the rounds that were bound to this work item")
 	cmd.Flags().BoolVar(&full, "full", false, "Print texts, arguments and results in full")
 	pages.Flags(cmd)
-	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
-		req.AgentId, req.PageSize, req.PageToken = args[0], pages.Size, pages.Token
-		resp, err := agentv1.NewAgentServiceClient(conn).ListRounds(cmd.Context(), req)
-		if err != nil {
-			return err
-		}
-		return s.Show(cmd, resp, func(p *output.Printer) {
+	cmd.RunE = session.Call(s, agentv1.NewAgentServiceClient, agentv1.AgentServiceClient.ListRounds,
+		func(args []string) (*agentv1.ListRoundsRequest, error) {
+			req.AgentId, req.PageSize, req.PageToken = args[0], pages.Size, pages.Token
+			return req, nil
+		},
+		func(p *output.Printer, resp *agentv1.ListRoundsResponse) {
 			rounds := resp.GetRounds()
 			for i := len(rounds) - 1; i >= 0; i-- {
 				writeRound(p, rounds[i], full)
@@ -98,7 +95,6 @@ Operators can read the rounds of a private child; its parent cannot.`,
 			}
 			p.NextPage(resp.GetNextPageToken())
 		})
-	})
 	return cmd
 }
 
@@ -184,13 +180,12 @@ text, as the model gets it.`,
 	}
 	cmd.Flags().Int32Var(&req.BudgetTokens, "budget", 0, "Maximum size of the text in tokens, 512 to 200000; a token is 4 bytes (default 4096)")
 	cmd.Flags().BoolVar(&text, "text", false, "Print only the text")
-	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
-		req.AgentId = args[0]
-		resp, err := agentv1.NewAgentServiceClient(conn).GetContext(cmd.Context(), req)
-		if err != nil {
-			return err
-		}
-		return s.Show(cmd, resp, func(p *output.Printer) {
+	cmd.RunE = session.Call(s, agentv1.NewAgentServiceClient, agentv1.AgentServiceClient.GetContext,
+		func(args []string) (*agentv1.GetContextRequest, error) {
+			req.AgentId = args[0]
+			return req, nil
+		},
+		func(p *output.Printer, resp *agentv1.GetContextResponse) {
 			c := resp.GetContext()
 			if !text {
 				p.Fields("tokens", output.Number(c.GetTokens())+" of "+output.Number(c.GetBudgetTokens()))
@@ -204,7 +199,6 @@ text, as the model gets it.`,
 			}
 			p.Block("", c.GetText(), true, 0)
 		})
-	})
 	return cmd
 }
 

@@ -62,13 +62,12 @@ func listCommand(s *session.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "list SESSION", Short: "List a session's boards", Args: input.Exactly("SESSION"), Aliases: []string{"ls"},
 		Example: "  quartet board list keeper --all",
-		RunE: s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
-			req.SessionId = args[0]
-			resp, err := boardv1.NewBoardServiceClient(conn).ListBoards(cmd.Context(), req)
-			if err != nil {
-				return err
-			}
-			return s.Show(cmd, resp, func(p *output.Printer) {
+		RunE: session.Call(s, boardv1.NewBoardServiceClient, boardv1.BoardServiceClient.ListBoards,
+			func(args []string) (*boardv1.ListBoardsRequest, error) {
+				req.SessionId = args[0]
+				return req, nil
+			},
+			func(p *output.Printer, resp *boardv1.ListBoardsResponse) {
 				var rows [][]string
 				for _, b := range resp.GetBoards() {
 					rows = append(rows, []string{b.GetBoardId(), pbjson.EnumText(b.GetStatus()), stepCounts(b.GetCounts()), output.Time(b.GetUpdatedAt()), output.Printable(output.Shorten(b.GetTitle(), 60))})
@@ -77,8 +76,7 @@ func listCommand(s *session.Session) *cobra.Command {
 				if resp.GetTruncated() {
 					p.Printf("\n%d of %d; continue with --offset %d\n", len(rows), resp.GetTotal(), int(req.GetOffset())+len(rows))
 				}
-			})
-		}),
+			}),
 	}
 	cmd.Flags().BoolVar(&req.IncludeTerminal, "all", false, "Include ended ones")
 	cmd.Flags().Int32Var(&req.Limit, "limit", 0, "Maximum number of boards (default 50)")

@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc"
 
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/pbjson"
@@ -183,12 +182,11 @@ func workersCommand(s *session.Session) *cobra.Command {
 	req := &boardv1.ListWorkersRequest{}
 	cmd := &cobra.Command{
 		Use: "workers", Short: "List the workers that are connected", Args: input.None, Example: "  quartet board workers --pool go",
-		RunE: s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, _ []string) error {
-			resp, err := boardv1.NewBoardServiceClient(conn).ListWorkers(cmd.Context(), req)
-			if err != nil {
-				return err
-			}
-			return s.Show(cmd, resp, func(p *output.Printer) {
+		RunE: session.Call(s, boardv1.NewBoardServiceClient, boardv1.BoardServiceClient.ListWorkers,
+			func(_ []string) (*boardv1.ListWorkersRequest, error) {
+				return req, nil
+			},
+			func(p *output.Printer, resp *boardv1.ListWorkersResponse) {
 				var rows [][]string
 				for _, w := range resp.GetWorkers() {
 					rows = append(rows, []string{
@@ -196,8 +194,7 @@ func workersCommand(s *session.Session) *cobra.Command {
 					})
 				}
 				p.Table("no workers are connected", []string{"WORKER", "POOLS", "BUSY", "SINCE"}, rows)
-			})
-		}),
+			}),
 	}
 	cmd.Flags().StringVar(&req.WorkerPoolId, "pool", "", "Only workers of this pool")
 	return cmd
@@ -241,13 +238,13 @@ func inspectCommand(s *session.Session) *cobra.Command {
 func templateCommand(s *session.Session) *cobra.Command {
 	return &cobra.Command{
 		Use: "template", Short: "Show a guide to writing a board", Args: input.None, Example: "  quartet board template",
-		RunE: s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, _ []string) error {
-			resp, err := boardv1.NewBoardServiceClient(conn).GetTemplate(cmd.Context(), &boardv1.GetTemplateRequest{})
-			if err != nil {
-				return err
-			}
-			return s.Show(cmd, resp, func(p *output.Printer) { p.Printf("%s\n", strings.TrimRight(resp.GetText(), "\n")) })
-		}),
+		RunE: session.Call(s, boardv1.NewBoardServiceClient, boardv1.BoardServiceClient.GetTemplate,
+			func(_ []string) (*boardv1.GetTemplateRequest, error) {
+				return &boardv1.GetTemplateRequest{}, nil
+			},
+			func(p *output.Printer, resp *boardv1.GetTemplateResponse) {
+				p.Printf("%s\n", strings.TrimRight(resp.GetText(), "\n"))
+			}),
 	}
 }
 
@@ -255,16 +252,14 @@ func summaryCommand(s *session.Session) *cobra.Command {
 	req := &boardv1.GetSummaryRequest{}
 	cmd := &cobra.Command{
 		Use: "summary SESSION", Short: "Show the summary of a session's boards that is part of a model's context", Args: input.Exactly("SESSION"), Example: "  quartet board summary keeper --budget 600",
-		RunE: s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
-			req.SessionId = args[0]
-			resp, err := boardv1.NewBoardServiceClient(conn).GetSummary(cmd.Context(), req)
-			if err != nil {
-				return err
-			}
-			return s.Show(cmd, resp, func(p *output.Printer) {
+		RunE: session.Call(s, boardv1.NewBoardServiceClient, boardv1.BoardServiceClient.GetSummary,
+			func(args []string) (*boardv1.GetSummaryRequest, error) {
+				req.SessionId = args[0]
+				return req, nil
+			},
+			func(p *output.Printer, resp *boardv1.GetSummaryResponse) {
 				p.Printf("%s\n", cmp.Or(strings.TrimRight(resp.GetText(), "\n"), "no active boards"))
-			})
-		}),
+			}),
 	}
 	cmd.Flags().Int32Var(&req.TokenBudget, "budget", 0, "Maximum size in tokens (default 1200)")
 	return cmd

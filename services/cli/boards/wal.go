@@ -45,21 +45,19 @@ func listWals(s *session.Session) *cobra.Command {
 	var pages input.Paging
 	cmd := &cobra.Command{
 		Use: "list SESSION", Short: "List a session's logs", Args: input.Exactly("SESSION"), Aliases: []string{"ls"}, Example: "  quartet board wal list keeper",
-		RunE: s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
-			req.SessionId, req.PageSize, req.PageToken = args[0], pages.Size, pages.Token
-			resp, err := boardv1.NewBoardServiceClient(conn).ListWals(cmd.Context(), req)
-			if err != nil {
-				return err
-			}
-			return s.Show(cmd, resp, func(p *output.Printer) {
+		RunE: session.Call(s, boardv1.NewBoardServiceClient, boardv1.BoardServiceClient.ListWals,
+			func(args []string) (*boardv1.ListWalsRequest, error) {
+				req.SessionId, req.PageSize, req.PageToken = args[0], pages.Size, pages.Token
+				return req, nil
+			},
+			func(p *output.Printer, resp *boardv1.ListWalsResponse) {
 				var rows [][]string
 				for _, w := range resp.GetWals() {
 					rows = append(rows, []string{w.GetWalName(), w.GetBoardId(), pbjson.EnumText(w.GetStatus()), fmt.Sprint(w.GetLastWalSeq()), w.GetWalPath()})
 				}
 				p.Table("no boards", []string{"WAL", "BOARD", "STATUS", "LINES", "PATH"}, rows)
 				p.NextPage(resp.GetNextPageToken())
-			})
-		}),
+			}),
 	}
 	pages.Flags(cmd)
 	return cmd

@@ -139,6 +139,27 @@ func (s *Session) Connected(do func(cmd *cobra.Command, conn *grpc.ClientConn, a
 	}
 }
 
+// Call returns a RunE that makes one call and shows its response: request returns what
+// to send, and table writes the response where the output is not JSON. client and method
+// are of the API's generated client, such as workv1.NewWorkServiceClient and
+// workv1.WorkServiceClient.GetWorkItem.
+func Call[C any, Req, Resp proto.Message](
+	s *Session, client func(grpc.ClientConnInterface) C, method func(C, context.Context, Req, ...grpc.CallOption) (Resp, error),
+	request func(args []string) (Req, error), table func(p *output.Printer, resp Resp),
+) func(*cobra.Command, []string) error {
+	return s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
+		req, err := request(args)
+		if err != nil {
+			return err
+		}
+		resp, err := method(client(conn), cmd.Context(), req)
+		if err != nil {
+			return err
+		}
+		return s.Show(cmd, resp, func(p *output.Printer) { table(p, resp) })
+	})
+}
+
 // Mutation gives a command the flag --request-id. If it is not set, Mutation
 // generates an id, so that the error message for an unknown outcome can name it.
 func (s *Session) Mutation(cmd *cobra.Command) *cobra.Command {

@@ -140,21 +140,19 @@ func listCommand(s *session.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "list AGENT", Short: "List an agent's tasks, newest first", Args: input.Exactly("AGENT"), Aliases: []string{"ls"},
 		Example: "  quartet task list keeper --all",
-		RunE: s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
-			req.AgentId, req.PageSize, req.PageToken = args[0], pages.Size, pages.Token
-			resp, err := taskv1.NewTaskServiceClient(conn).ListTasks(cmd.Context(), req)
-			if err != nil {
-				return err
-			}
-			return s.Show(cmd, resp, func(p *output.Printer) {
+		RunE: session.Call(s, taskv1.NewTaskServiceClient, taskv1.TaskServiceClient.ListTasks,
+			func(args []string) (*taskv1.ListTasksRequest, error) {
+				req.AgentId, req.PageSize, req.PageToken = args[0], pages.Size, pages.Token
+				return req, nil
+			},
+			func(p *output.Printer, resp *taskv1.ListTasksResponse) {
 				var rows [][]string
 				for _, t := range resp.GetTasks() {
 					rows = append(rows, []string{t.GetTaskId(), pbjson.EnumText(t.GetState()), exitCode(t), output.Time(t.GetCreatedAt()), t.GetWorkItemId(), output.Shorten(t.GetLabel(), 60)})
 				}
 				p.Table("no tasks", []string{"TASK", "STATE", "EXIT", "ASKED FOR", "ITEM", "WHAT"}, rows)
 				p.NextPage(resp.GetNextPageToken())
-			})
-		}),
+			}),
 	}
 	cmd.Flags().BoolVar(&req.IncludeTerminal, "all", false, "Include ended ones")
 	cmd.Flags().StringVar(&req.WorkItemId, "item", "", "Only tasks for this work item")
@@ -166,13 +164,11 @@ func getCommand(s *session.Session) *cobra.Command {
 	return &cobra.Command{
 		Use: "get AGENT TASK", Short: "Show a task", Args: input.Exactly("AGENT", "TASK"),
 		Example: "  quartet task get keeper tsk_01h455vb4pex5vsknk084sn02q",
-		RunE: s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
-			resp, err := taskv1.NewTaskServiceClient(conn).GetTask(cmd.Context(), &taskv1.GetTaskRequest{AgentId: args[0], TaskId: args[1]})
-			if err != nil {
-				return err
-			}
-			return s.Show(cmd, resp, func(p *output.Printer) { writeTask(p, resp.GetTask()) })
-		}),
+		RunE: session.Call(s, taskv1.NewTaskServiceClient, taskv1.TaskServiceClient.GetTask,
+			func(args []string) (*taskv1.GetTaskRequest, error) {
+				return &taskv1.GetTaskRequest{AgentId: args[0], TaskId: args[1]}, nil
+			},
+			func(p *output.Printer, resp *taskv1.GetTaskResponse) { writeTask(p, resp.GetTask()) }),
 	}
 }
 
@@ -331,14 +327,12 @@ func stopCommand(s *session.Session) *cobra.Command {
 		Use: "stop AGENT TASK", Short: "Stop a task; a second time kills it", Args: input.Exactly("AGENT", "TASK"),
 		Example: "  quartet task stop keeper tsk_01h455vb4pex5vsknk084sn02q",
 	}
-	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
-		resp, err := taskv1.NewTaskServiceClient(conn).StopTask(cmd.Context(), &taskv1.StopTaskRequest{AgentId: args[0], TaskId: args[1], RequestId: s.RequestID})
-		if err != nil {
-			return err
-		}
-		return s.Show(cmd, resp, func(p *output.Printer) {
+	cmd.RunE = session.Call(s, taskv1.NewTaskServiceClient, taskv1.TaskServiceClient.StopTask,
+		func(args []string) (*taskv1.StopTaskRequest, error) {
+			return &taskv1.StopTaskRequest{AgentId: args[0], TaskId: args[1], RequestId: s.RequestID}, nil
+		},
+		func(p *output.Printer, resp *taskv1.StopTaskResponse) {
 			p.Printf("%s %s\n", resp.GetTask().GetTaskId(), pbjson.EnumText(resp.GetTask().GetState()))
 		})
-	})
 	return s.Mutation(cmd)
 }

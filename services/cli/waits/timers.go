@@ -4,7 +4,6 @@ import (
 	"strconv"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc"
 
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/pkg/pbjson"
@@ -40,26 +39,24 @@ at least 1s; times are at most 100 years ahead.`,
 	cmd.Flags().StringVar(&every, "every", "", "Repeat with this period, such as 10m or 1d")
 	cmd.Flags().Int64Var(&req.Count, "count", 0, "With --every: the total number of ticks (default: no limit)")
 	cmd.Flags().StringVar(&req.WorkItemId, "item", "", "The work item that the timer is about")
-	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
-		req.AgentId, req.Description, req.RequestId = args[0], args[1], s.RequestID
-		var err error
-		if req.After, err = input.Duration("after", after); err != nil {
-			return err
-		}
-		if req.At, err = input.Time("at", at); err != nil {
-			return err
-		}
-		if req.Every, err = input.Duration("every", every); err != nil {
-			return err
-		}
-		resp, err := waitingv1.NewWaitingServiceClient(conn).CreateTimer(cmd.Context(), req)
-		if err != nil {
-			return err
-		}
-		return s.Show(cmd, resp, func(p *output.Printer) {
+	cmd.RunE = session.Call(s, waitingv1.NewWaitingServiceClient, waitingv1.WaitingServiceClient.CreateTimer,
+		func(args []string) (*waitingv1.CreateTimerRequest, error) {
+			req.AgentId, req.Description, req.RequestId = args[0], args[1], s.RequestID
+			var err error
+			if req.After, err = input.Duration("after", after); err != nil {
+				return nil, err
+			}
+			if req.At, err = input.Time("at", at); err != nil {
+				return nil, err
+			}
+			if req.Every, err = input.Duration("every", every); err != nil {
+				return nil, err
+			}
+			return req, nil
+		},
+		func(p *output.Printer, resp *waitingv1.CreateTimerResponse) {
 			p.Printf("%s fires %s%s\n", resp.GetTimer().GetTimerId(), output.Time(resp.GetTimer().GetNextFireAt()), rhythm(resp.GetTimer(), ", then every "))
 		})
-	})
 	return s.Mutation(cmd)
 }
 
@@ -68,15 +65,13 @@ func timerCancel(s *session.Session) *cobra.Command {
 		Use: "cancel AGENT TIMER", Short: "Cancel a timer", Args: input.Exactly("AGENT", "TIMER"),
 		Example: "  quartet timer cancel keeper tmr_01h455vb4pex5vsknk084sn02q",
 	}
-	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
-		resp, err := waitingv1.NewWaitingServiceClient(conn).CancelTimer(cmd.Context(), &waitingv1.CancelTimerRequest{AgentId: args[0], TimerId: args[1], RequestId: s.RequestID})
-		if err != nil {
-			return err
-		}
-		return s.Show(cmd, resp, func(p *output.Printer) {
+	cmd.RunE = session.Call(s, waitingv1.NewWaitingServiceClient, waitingv1.WaitingServiceClient.CancelTimer,
+		func(args []string) (*waitingv1.CancelTimerRequest, error) {
+			return &waitingv1.CancelTimerRequest{AgentId: args[0], TimerId: args[1], RequestId: s.RequestID}, nil
+		},
+		func(p *output.Printer, resp *waitingv1.CancelTimerResponse) {
 			p.Printf("%s %s\n", resp.GetTimer().GetTimerId(), pbjson.EnumText(resp.GetTimer().GetStatus()))
 		})
-	})
 	return s.Mutation(cmd)
 }
 
@@ -86,21 +81,19 @@ func timerList(s *session.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "list AGENT", Short: "List an agent's timers", Args: input.Exactly("AGENT"), Aliases: []string{"ls"},
 		Example: "  quartet timer list keeper --all",
-		RunE: s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
-			req.AgentId, req.PageSize, req.PageToken = args[0], pages.Size, pages.Token
-			resp, err := waitingv1.NewWaitingServiceClient(conn).ListTimers(cmd.Context(), req)
-			if err != nil {
-				return err
-			}
-			return s.Show(cmd, resp, func(p *output.Printer) {
+		RunE: session.Call(s, waitingv1.NewWaitingServiceClient, waitingv1.WaitingServiceClient.ListTimers,
+			func(args []string) (*waitingv1.ListTimersRequest, error) {
+				req.AgentId, req.PageSize, req.PageToken = args[0], pages.Size, pages.Token
+				return req, nil
+			},
+			func(p *output.Printer, resp *waitingv1.ListTimersResponse) {
 				var rows [][]string
 				for _, t := range resp.GetTimers() {
 					rows = append(rows, []string{t.GetTimerId(), pbjson.EnumText(t.GetStatus()), output.Time(t.GetNextFireAt()), output.Number(t.GetFireCount()), rhythm(t, ""), output.Number(t.GetSkippedCount()), t.GetWorkItemId(), output.Shorten(t.GetDescription(), 50)})
 				}
 				p.Table("no timers", []string{"TIMER", "STATUS", "FIRES", "FIRED", "EVERY", "SKIPPED", "ITEM", "DESCRIPTION"}, rows)
 				p.NextPage(resp.GetNextPageToken())
-			})
-		}),
+			}),
 	}
 	cmd.Flags().BoolVar(&req.IncludeEnded, "all", false, "Include ended ones")
 	pages.Flags(cmd)

@@ -154,13 +154,11 @@ func waitGet(s *session.Session) *cobra.Command {
 	return &cobra.Command{
 		Use: "get AGENT WAIT", Short: "Show a wait or an interest", Args: input.Exactly("AGENT", "WAIT"),
 		Example: "  quartet wait get keeper wt_01h455vb4pex5vsknk084sn02q",
-		RunE: s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
-			resp, err := waitingv1.NewWaitingServiceClient(conn).GetWait(cmd.Context(), &waitingv1.GetWaitRequest{AgentId: args[0], WaitId: args[1]})
-			if err != nil {
-				return err
-			}
-			return s.Show(cmd, resp, func(p *output.Printer) { writeWait(p, resp.GetWait()) })
-		}),
+		RunE: session.Call(s, waitingv1.NewWaitingServiceClient, waitingv1.WaitingServiceClient.GetWait,
+			func(args []string) (*waitingv1.GetWaitRequest, error) {
+				return &waitingv1.GetWaitRequest{AgentId: args[0], WaitId: args[1]}, nil
+			},
+			func(p *output.Printer, resp *waitingv1.GetWaitResponse) { writeWait(p, resp.GetWait()) }),
 	}
 }
 
@@ -169,13 +167,11 @@ func waitCancel(s *session.Session) *cobra.Command {
 		Use: "cancel AGENT WAIT", Short: "End a wait or an interest", Args: input.Exactly("AGENT", "WAIT"),
 		Example: "  quartet wait cancel keeper wt_01h455vb4pex5vsknk084sn02q",
 	}
-	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
-		resp, err := waitingv1.NewWaitingServiceClient(conn).CancelWait(cmd.Context(), &waitingv1.CancelWaitRequest{AgentId: args[0], WaitId: args[1], RequestId: s.RequestID})
-		if err != nil {
-			return err
-		}
-		return s.Show(cmd, resp, func(p *output.Printer) { writeWait(p, resp.GetWait()) })
-	})
+	cmd.RunE = session.Call(s, waitingv1.NewWaitingServiceClient, waitingv1.WaitingServiceClient.CancelWait,
+		func(args []string) (*waitingv1.CancelWaitRequest, error) {
+			return &waitingv1.CancelWaitRequest{AgentId: args[0], WaitId: args[1], RequestId: s.RequestID}, nil
+		},
+		func(p *output.Printer, resp *waitingv1.CancelWaitResponse) { writeWait(p, resp.GetWait()) })
 	return s.Mutation(cmd)
 }
 
@@ -185,13 +181,12 @@ func waitList(s *session.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "list AGENT", Short: "List an agent's waits and interests", Args: input.Exactly("AGENT"), Aliases: []string{"ls"},
 		Example: "  quartet wait list keeper --all",
-		RunE: s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
-			req.AgentId, req.PageSize, req.PageToken = args[0], pages.Size, pages.Token
-			resp, err := waitingv1.NewWaitingServiceClient(conn).ListWaits(cmd.Context(), req)
-			if err != nil {
-				return err
-			}
-			return s.Show(cmd, resp, func(p *output.Printer) {
+		RunE: session.Call(s, waitingv1.NewWaitingServiceClient, waitingv1.WaitingServiceClient.ListWaits,
+			func(args []string) (*waitingv1.ListWaitsRequest, error) {
+				req.AgentId, req.PageSize, req.PageToken = args[0], pages.Size, pages.Token
+				return req, nil
+			},
+			func(p *output.Printer, resp *waitingv1.ListWaitsResponse) {
 				var rows [][]string
 				for _, w := range resp.GetWaits() {
 					why := w.GetReason()
@@ -203,8 +198,7 @@ func waitList(s *session.Session) *cobra.Command {
 				}
 				p.Table("no waits", []string{"WAIT", "MODE", "KIND", "STATUS", "TRIGGERED", "DUE", "WEAK", "ITEM", "WHY"}, rows)
 				p.NextPage(resp.GetNextPageToken())
-			})
-		}),
+			}),
 	}
 	cmd.Flags().BoolVar(&req.IncludeEnded, "all", false, "Include ended ones")
 	cmd.Flags().StringVar(&req.WorkItemId, "item", "", "Only waits of this work item")
@@ -318,16 +312,13 @@ func triggerCancel(s *session.Session) *cobra.Command {
 		Use: "cancel AGENT TRIGGER", Short: "Revoke a trigger: its URL is refused from now on", Args: input.Exactly("AGENT", "TRIGGER"),
 		Example: "  quartet trigger cancel keeper trg_01h455vb4pex5vsknk084sn02q",
 	}
-	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
-		resp, err := waitingv1.NewWaitingServiceClient(conn).CancelExternalTrigger(cmd.Context(),
-			&waitingv1.CancelExternalTriggerRequest{AgentId: args[0], TriggerId: args[1], RequestId: s.RequestID})
-		if err != nil {
-			return err
-		}
-		return s.Show(cmd, resp, func(p *output.Printer) {
+	cmd.RunE = session.Call(s, waitingv1.NewWaitingServiceClient, waitingv1.WaitingServiceClient.CancelExternalTrigger,
+		func(args []string) (*waitingv1.CancelExternalTriggerRequest, error) {
+			return &waitingv1.CancelExternalTriggerRequest{AgentId: args[0], TriggerId: args[1], RequestId: s.RequestID}, nil
+		},
+		func(p *output.Printer, resp *waitingv1.CancelExternalTriggerResponse) {
 			p.Printf("%s %s\n", resp.GetTrigger().GetTriggerId(), pbjson.EnumText(resp.GetTrigger().GetStatus()))
 		})
-	})
 	return s.Mutation(cmd)
 }
 
@@ -337,13 +328,12 @@ func triggerList(s *session.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "list AGENT", Short: "List an agent's triggers, without their secrets", Args: input.Exactly("AGENT"), Aliases: []string{"ls"},
 		Example: "  quartet trigger list keeper",
-		RunE: s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
-			req.AgentId, req.PageSize, req.PageToken = args[0], pages.Size, pages.Token
-			resp, err := waitingv1.NewWaitingServiceClient(conn).ListExternalTriggers(cmd.Context(), req)
-			if err != nil {
-				return err
-			}
-			return s.Show(cmd, resp, func(p *output.Printer) {
+		RunE: session.Call(s, waitingv1.NewWaitingServiceClient, waitingv1.WaitingServiceClient.ListExternalTriggers,
+			func(args []string) (*waitingv1.ListExternalTriggersRequest, error) {
+				req.AgentId, req.PageSize, req.PageToken = args[0], pages.Size, pages.Token
+				return req, nil
+			},
+			func(p *output.Printer, resp *waitingv1.ListExternalTriggersResponse) {
 				var rows [][]string
 				for _, t := range resp.GetTriggers() {
 					rows = append(rows, []string{t.GetTriggerId(), pbjson.EnumText(t.GetStatus()), output.Number(t.GetDeliveryCount()), output.Number(t.GetCoalescedCount()), output.Number(t.GetIgnoredCount()),
@@ -351,8 +341,7 @@ func triggerList(s *session.Session) *cobra.Command {
 				}
 				p.Table("no triggers", []string{"TRIGGER", "STATUS", "DELIVERIES", "COALESCED", "IGNORED", "LAST", "EXPIRES", "SIGNATURE", "ITEM", "DESCRIPTION"}, rows)
 				p.NextPage(resp.GetNextPageToken())
-			})
-		}),
+			}),
 	}
 	cmd.Flags().BoolVar(&req.IncludeRevoked, "all", false, "Include revoked and expired ones")
 	pages.Flags(cmd)

@@ -5,7 +5,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -26,14 +25,13 @@ it, when, in which run, and each field before and after.`,
 	}
 	cmd.Flags().BoolVar(&oldest, "oldest-first", false, "Start with the creation")
 	pages.Flags(cmd)
-	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
-		resp, err := workv1.NewWorkServiceClient(conn).ListWorkItemHistory(cmd.Context(), &workv1.ListWorkItemHistoryRequest{
-			AgentId: args[0], WorkItemId: args[1], PageSize: pages.Size, PageToken: pages.Token, NewestFirst: !oldest,
-		})
-		if err != nil {
-			return err
-		}
-		return s.Show(cmd, resp, func(p *output.Printer) {
+	cmd.RunE = session.Call(s, workv1.NewWorkServiceClient, workv1.WorkServiceClient.ListWorkItemHistory,
+		func(args []string) (*workv1.ListWorkItemHistoryRequest, error) {
+			return &workv1.ListWorkItemHistoryRequest{
+				AgentId: args[0], WorkItemId: args[1], PageSize: pages.Size, PageToken: pages.Token, NewestFirst: !oldest,
+			}, nil
+		},
+		func(p *output.Printer, resp *workv1.ListWorkItemHistoryResponse) {
 			for _, m := range resp.GetMutations() {
 				writeMutation(p, m)
 			}
@@ -42,7 +40,6 @@ it, when, in which run, and each field before and after.`,
 			}
 			p.NextPage(resp.GetNextPageToken())
 		})
-	})
 	return cmd
 }
 

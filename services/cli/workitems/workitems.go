@@ -66,18 +66,17 @@ func listCommand(s *session.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "list AGENT", Short: "List an agent's work items", Args: input.Exactly("AGENT"), Aliases: []string{"ls"},
 		Example: "  quartet work list keeper --filter open",
-		RunE: s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
-			which, err := input.Enum[workv1.WorkItemFilter]("filter", filter)
-			if err != nil {
-				return err
-			}
-			resp, err := workv1.NewWorkServiceClient(conn).ListWorkItems(cmd.Context(), &workv1.ListWorkItemsRequest{
-				AgentId: args[0], Filter: which, PageSize: pages.Size, PageToken: pages.Token,
-			})
-			if err != nil {
-				return err
-			}
-			return s.Show(cmd, resp, func(p *output.Printer) {
+		RunE: session.Call(s, workv1.NewWorkServiceClient, workv1.WorkServiceClient.ListWorkItems,
+			func(args []string) (*workv1.ListWorkItemsRequest, error) {
+				which, err := input.Enum[workv1.WorkItemFilter]("filter", filter)
+				if err != nil {
+					return nil, err
+				}
+				return &workv1.ListWorkItemsRequest{
+					AgentId: args[0], Filter: which, PageSize: pages.Size, PageToken: pages.Token,
+				}, nil
+			},
+			func(p *output.Printer, resp *workv1.ListWorkItemsResponse) {
 				var rows [][]string
 				for _, it := range resp.GetWorkItems() {
 					rows = append(rows, []string{output.Star(it.GetIsCurrent()), it.GetWorkItemId(), pbjson.EnumText(it.GetSchedulingState()), pbjson.EnumText(it.GetPlanStatus()),
@@ -85,8 +84,7 @@ func listCommand(s *session.Session) *cobra.Command {
 				}
 				p.Table("no work items", []string{"", "ITEM", "STATE", "PLAN", "REV", "OBJECTIVE", "BLOCKED BY"}, rows)
 				p.NextPage(resp.GetNextPageToken())
-			})
-		}),
+			}),
 	}
 	cmd.Flags().StringVar(&filter, "filter", "", "Only these items: all, open, completed, current, queued, blocked, waiting_for_operator or runnable (default all)")
 	pages.Flags(cmd)
@@ -97,13 +95,11 @@ func getCommand(s *session.Session) *cobra.Command {
 	return &cobra.Command{
 		Use: "get AGENT ITEM", Short: "Show a work item", Args: input.Exactly("AGENT", "ITEM"),
 		Example: "  quartet work get keeper wi_01h455vb4pex5vsknk084sn02q",
-		RunE: s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
-			resp, err := workv1.NewWorkServiceClient(conn).GetWorkItem(cmd.Context(), &workv1.GetWorkItemRequest{AgentId: args[0], WorkItemId: args[1]})
-			if err != nil {
-				return err
-			}
-			return s.Show(cmd, resp, func(p *output.Printer) { writeItem(p, resp.GetWorkItem()) })
-		}),
+		RunE: session.Call(s, workv1.NewWorkServiceClient, workv1.WorkServiceClient.GetWorkItem,
+			func(args []string) (*workv1.GetWorkItemRequest, error) {
+				return &workv1.GetWorkItemRequest{AgentId: args[0], WorkItemId: args[1]}, nil
+			},
+			func(p *output.Printer, resp *workv1.GetWorkItemResponse) { writeItem(p, resp.GetWorkItem()) }),
 	}
 }
 
@@ -255,12 +251,11 @@ func queueCommand(s *session.Session) *cobra.Command {
 	return &cobra.Command{
 		Use: "queue AGENT", Short: "Show the item in focus and the candidates, as the scheduler ranks them", Args: input.Exactly("AGENT"),
 		Example: "  quartet work queue keeper",
-		RunE: s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
-			resp, err := workv1.NewWorkServiceClient(conn).GetWorkQueue(cmd.Context(), &workv1.GetWorkQueueRequest{AgentId: args[0], OmitPlans: true})
-			if err != nil {
-				return err
-			}
-			return s.Show(cmd, resp, func(p *output.Printer) {
+		RunE: session.Call(s, workv1.NewWorkServiceClient, workv1.WorkServiceClient.GetWorkQueue,
+			func(args []string) (*workv1.GetWorkQueueRequest, error) {
+				return &workv1.GetWorkQueueRequest{AgentId: args[0], OmitPlans: true}, nil
+			},
+			func(p *output.Printer, resp *workv1.GetWorkQueueResponse) {
 				var rows [][]string
 				add := func(class string, items ...*workv1.WorkItem) {
 					for _, it := range items {
@@ -279,7 +274,6 @@ func queueCommand(s *session.Session) *cobra.Command {
 				n := resp.GetCounts()
 				p.Printf("\n%d open, %d queued, %d triggered, %d for an operator, %d blocked, %d completed\n",
 					n.GetOpen(), n.GetQueuedRunnable(), n.GetTriggeredBlocked(), n.GetWaitingForOperator(), n.GetBlocked(), n.GetCompleted())
-			})
-		}),
+			}),
 	}
 }
