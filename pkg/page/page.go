@@ -24,6 +24,33 @@ const (
 	separator = "\x1f"
 )
 
+// List is one page of a list whose entries are in the order of one id.
+type List struct {
+	Size  int    // most entries, 1 to MaxSize
+	After string // id of the last entry of the page before; "" for the first page
+	kind  string
+}
+
+// Read checks page_size and page_token of a request for the list called kind.
+func Read(kind string, req interface {
+	GetPageSize() int32
+	GetPageToken() string
+},
+) (List, error) {
+	size, err := Size(req.GetPageSize(), 0)
+	if err != nil {
+		return List{}, err
+	}
+	from, err := Position(kind, req.GetPageToken(), 1)
+	if err != nil || from == nil {
+		return List{Size: size, kind: kind}, err
+	}
+	return List{Size: size, After: from[0], kind: kind}, nil
+}
+
+// Next returns the token of the page after the entry with this id.
+func (l List) Next(last string) string { return Token(l.kind, last) }
+
 // Size checks a page_size; 0 asks for def (or DefaultSize where def is 0).
 func Size(n int32, def int) (int, error) {
 	switch {

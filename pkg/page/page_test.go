@@ -39,6 +39,30 @@ func TestTokenRoundTrip(t *testing.T) {
 	require.Nil(t, got)
 }
 
+type request struct {
+	size  int32
+	token string
+}
+
+func (r request) GetPageSize() int32   { return r.size }
+func (r request) GetPageToken() string { return r.token }
+
+func TestReadALongList(t *testing.T) {
+	first, err := page.Read("items", request{})
+	require.NoError(t, err)
+	require.Equal(t, page.DefaultSize, first.Size)
+	require.Empty(t, first.After)
+	second, err := page.Read("items", request{500, first.Next("wi_2")})
+	require.NoError(t, err)
+	require.Equal(t, 500, second.Size)
+	require.Equal(t, "wi_2", second.After)
+
+	_, err = page.Read("items", request{size: 501})
+	require.ErrorIs(t, err, fault.LimitExceeded)
+	_, err = page.Read("others", request{token: first.Next("wi_2")})
+	require.ErrorIs(t, err, fault.CursorInvalid)
+}
+
 func TestForeignTokensAreRefused(t *testing.T) {
 	for _, tok := range []string{"!", "abc", page.Token("other", "a", "b", "c"), page.Token("items", "a")} {
 		_, err := page.Position("items", tok, 3)

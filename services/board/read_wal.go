@@ -168,11 +168,7 @@ func (s *Service) ListWals(ctx context.Context, req *boardv1.ListWalsRequest) (*
 	if err := s.operate(ctx, "agent.task_list", req.GetSessionId()); err != nil {
 		return nil, err
 	}
-	size, err := page.Size(req.GetPageSize(), 0)
-	if err != nil {
-		return nil, err
-	}
-	from, err := page.Position("wals", req.GetPageToken(), 1)
+	list, err := page.Read("wals", req)
 	if err != nil {
 		return nil, err
 	}
@@ -183,14 +179,14 @@ func (s *Service) ListWals(ctx context.Context, req *boardv1.ListWalsRequest) (*
 		if se == nil {
 			return out, nil
 		}
-		listed := from == nil
+		listed := list.After == ""
 		for _, b := range se.WALs {
 			switch {
 			case !listed:
-				listed = b.Key.WAL == from[0]
+				listed = b.Key.WAL == list.After
 				continue
-			case len(out.Wals) == size:
-				out.NextPageToken = page.Token("wals", out.Wals[size-1].GetWalName())
+			case len(out.Wals) == list.Size:
+				out.NextPageToken = list.Next(out.Wals[list.Size-1].GetWalName())
 				return out, nil
 			}
 			out.Wals = append(out.Wals, &boardv1.Wal{WalName: b.Key.WAL, BoardId: b.ID, WalPath: model.WalPath(b.Key), LastWalSeq: b.Lines, Status: b.Status})

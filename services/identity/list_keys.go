@@ -37,19 +37,15 @@ func (s *Service) ListKeys(ctx context.Context, req *identityv1.ListKeysRequest)
 			return nil, err
 		}
 	}
-	size, err := page.Size(req.GetPageSize(), 0)
-	if err != nil {
-		return nil, err
-	}
-	after, err := page.Position("keys", req.GetPageToken(), 1)
+	list, err := page.Read("keys", req)
 	if err != nil {
 		return nil, err
 	}
 	out, _, err := plane.View(ctx, s.engine, "", func(st *State) (*identityv1.ListKeysResponse, error) {
 		out := &identityv1.ListKeysResponse{}
 		now, at := s.deps.Clock.Now(), 0
-		if after != nil {
-			at = slices.Index(st.order, after[0]) + 1
+		if list.After != "" {
+			at = slices.Index(st.order, list.After) + 1
 		}
 		for _, id := range st.order[at:] {
 			k := st.keys[id].seen(now)
@@ -57,8 +53,8 @@ func (s *Service) ListKeys(ctx context.Context, req *identityv1.ListKeysRequest)
 				!req.GetIncludeEnded() && k.GetStatus() != identityv1.KeyStatus_KEY_STATUS_ACTIVE {
 				continue
 			}
-			if len(out.GetKeys()) == size {
-				out.NextPageToken = page.Token("keys", out.GetKeys()[size-1].GetKeyId())
+			if len(out.GetKeys()) == list.Size {
+				out.NextPageToken = list.Next(out.GetKeys()[list.Size-1].GetKeyId())
 				break
 			}
 			out.Keys = append(out.Keys, k)

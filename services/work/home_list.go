@@ -31,26 +31,18 @@ var errEnough = errors.New("work: enough")
 
 // ListFiles lists a directory of an agent's home, or the tree below it (SPEC A11).
 func (s *Service) ListFiles(ctx context.Context, req *workv1.ListFilesRequest) (*workv1.ListFilesResponse, error) {
-	size, err := page.Size(req.GetPageSize(), 0)
+	list, err := page.Read("files", req)
 	if err != nil {
 		return nil, err
-	}
-	at, err := page.Position("files", req.GetPageToken(), 1)
-	if err != nil {
-		return nil, err
-	}
-	after := ""
-	if at != nil {
-		after = at[0]
 	}
 	resp := &workv1.ListFilesResponse{}
 	depth := 1
 	if req.GetRecursive() {
 		depth = maxListDepth
 	}
-	err = s.walkHome(ctx, req.GetAgentId(), req.GetPath(), depth, after, func(_ fs.FS, p string, st fs.FileInfo) error {
-		if len(resp.GetFiles()) == size {
-			resp.NextPageToken = page.Token("files", resp.GetFiles()[size-1].GetPath())
+	err = s.walkHome(ctx, req.GetAgentId(), req.GetPath(), depth, list.After, func(_ fs.FS, p string, st fs.FileInfo) error {
+		if len(resp.GetFiles()) == list.Size {
+			resp.NextPageToken = list.Next(resp.GetFiles()[list.Size-1].GetPath())
 			return errEnough
 		}
 		resp.Files = append(resp.Files, homeFile(p, st))

@@ -47,11 +47,7 @@ func (s *Service) ListDelegations(ctx context.Context, req *agentv1.ListDelegati
 			return nil, err
 		}
 	}
-	size, err := page.Size(req.GetPageSize(), 0)
-	if err != nil {
-		return nil, err
-	}
-	from, err := page.Position("delegations", req.GetPageToken(), 1)
+	list, err := page.Read("delegations", req)
 	if err != nil {
 		return nil, err
 	}
@@ -60,11 +56,7 @@ func (s *Service) ListDelegations(ctx context.Context, req *agentv1.ListDelegati
 		if err != nil {
 			return nil, err
 		}
-		before := ""
-		if from != nil {
-			before = from[0]
-		}
-		return a.DelegationsBefore(before, size, req), nil
+		return a.DelegationsBefore(list.After, list.Size, req), nil
 	})
 	return resp, err
 }

@@ -131,24 +131,17 @@ func (s *Service) ListAgents(ctx context.Context, req *agentv1.ListAgentsRequest
 		}
 		parent = actor.AgentID
 	}
-	size, err := page.Size(req.GetPageSize(), 0)
+	list, err := page.Read("agents", req)
 	if err != nil {
 		return nil, err
 	}
-	from, err := page.Position("agents", req.GetPageToken(), 1)
-	if err != nil {
-		return nil, err
-	}
-	after := ref.Agent{Namespace: actor.Namespace, ID: ""}
-	if from != nil {
-		after.ID = from[0]
-	}
+	after := ref.Agent{Namespace: actor.Namespace, ID: list.After}
 	var all []*agentv1.Agent
 	for _, p := range s.engine.All() {
 		part, _, err := journal.View(ctx, p, func(st *state.State) ([]*agentv1.Agent, error) {
 			var out []*agentv1.Agent
 			st.IDs.AscendGreaterOrEqual(after, func(k ref.Agent) bool {
-				if k.Namespace != actor.Namespace || len(out) > size {
+				if k.Namespace != actor.Namespace || len(out) > list.Size {
 					return false
 				}
 				a := st.Lookup(k)
@@ -170,9 +163,9 @@ func (s *Service) ListAgents(ctx context.Context, req *agentv1.ListAgentsRequest
 	}
 	slices.SortFunc(all, func(a, b *agentv1.Agent) int { return strings.Compare(a.GetAgentId(), b.GetAgentId()) })
 	resp := &agentv1.ListAgentsResponse{Agents: all}
-	if len(all) > size {
-		resp.Agents = all[:size]
-		resp.NextPageToken = page.Token("agents", all[size-1].GetAgentId())
+	if len(all) > list.Size {
+		resp.Agents = all[:list.Size]
+		resp.NextPageToken = list.Next(all[list.Size-1].GetAgentId())
 	}
 	for i, a := range resp.GetAgents() {
 		if resp.Agents[i], _, err = s.derive(ctx, a, a.GetLane()); err != nil {

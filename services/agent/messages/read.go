@@ -44,14 +44,10 @@ func (s *Service) ListMessages(ctx context.Context, req *agentv1.ListMessagesReq
 	if err := access.CheckRead(actor, req.GetAgentId()); err != nil {
 		return nil, err
 	}
-	size, err := page.Size(req.GetPageSize(), 0)
-	if err != nil {
-		return nil, err
-	}
 	if _, ok := agentv1.MessageState_name[int32(req.GetState())]; !ok {
 		return nil, fault.Invalid("state", strconv.Itoa(int(req.GetState())), "must be a message state")
 	}
-	from, err := page.Position("messages", req.GetPageToken(), 1)
+	list, err := page.Read("messages", req)
 	if err != nil {
 		return nil, err
 	}
@@ -60,17 +56,13 @@ func (s *Service) ListMessages(ctx context.Context, req *agentv1.ListMessagesReq
 		if err != nil {
 			return nil, err
 		}
-		after := ""
-		if from != nil {
-			after = from[0]
-		}
 		var out []*agentv1.Message
-		for _, id := range a.Lane.Arrivals(after) {
+		for _, id := range a.Lane.Arrivals(list.After) {
 			m := a.Lane.Get(id)
 			if want := req.GetState(); want == agentv1.MessageState_MESSAGE_STATE_UNSPECIFIED || m.GetState() == want {
 				out = append(out, m)
 			}
-			if len(out) > size {
+			if len(out) > list.Size {
 				break
 			}
 		}
@@ -83,8 +75,8 @@ func (s *Service) ListMessages(ctx context.Context, req *agentv1.ListMessagesReq
 	bytes := 0
 	for i, m := range ms {
 		bytes += proto.Size(m)
-		if i == size || i > 0 && bytes > page.MaxBytes {
-			resp.NextPageToken = page.Token("messages", ms[i-1].GetMessageId())
+		if i == list.Size || i > 0 && bytes > page.MaxBytes {
+			resp.NextPageToken = list.Next(ms[i-1].GetMessageId())
 			break
 		}
 		resp.Messages = append(resp.Messages, m)

@@ -22,11 +22,7 @@ func (s *Service) ListTurns(ctx context.Context, req *agentv1.ListTurnsRequest) 
 	if err := access.CheckRead(actor, req.GetAgentId()); err != nil {
 		return nil, err
 	}
-	size, err := page.Size(req.GetPageSize(), 0)
-	if err != nil {
-		return nil, err
-	}
-	from, err := page.Position("turns", req.GetPageToken(), 1)
+	list, err := page.Read("turns", req)
 	if err != nil {
 		return nil, err
 	}
@@ -42,17 +38,17 @@ func (s *Service) ListTurns(ctx context.Context, req *agentv1.ListTurnsRequest) 
 		for i := len(a.EndedTurns) - 1; i >= 0; i-- {
 			all = append(all, a.EndedTurns[i].Record)
 		}
-		if from != nil {
-			at := slices.IndexFunc(all, func(t *agentv1.Turn) bool { return t.GetTurnId() == from[0] })
+		if list.After != "" {
+			at := slices.IndexFunc(all, func(t *agentv1.Turn) bool { return t.GetTurnId() == list.After })
 			if at < 0 {
 				return &agentv1.ListTurnsResponse{}, nil // that turn is no longer in memory, and neither are those before it
 			}
 			all = all[at+1:]
 		}
 		resp := &agentv1.ListTurnsResponse{Turns: all}
-		if len(all) > size {
-			resp.Turns = all[:size]
-			resp.NextPageToken = page.Token("turns", all[size-1].GetTurnId())
+		if len(all) > list.Size {
+			resp.Turns = all[:list.Size]
+			resp.NextPageToken = list.Next(all[list.Size-1].GetTurnId())
 		}
 		return resp, nil
 	})
