@@ -197,12 +197,24 @@ func (e *Engine[S]) Close(ctx context.Context) error {
 	return e.err
 }
 
-// Ready is nil while the journal can be written.
-func (e *Engine[S]) Ready() error { return e.parts.Health() }
+// ErrNotOpen is returned by Ready of a service whose journal is not open.
+var ErrNotOpen = errors.New("plane: not started")
 
-// Stalled is the longest time for which a partition could not be written,
-// counted until now; 0 while all can.
+// Ready returns nil while the journal can be written. A nil Engine, which is that of a
+// service before Start, returns ErrNotOpen.
+func (e *Engine[S]) Ready() error {
+	if e == nil {
+		return ErrNotOpen
+	}
+	return e.parts.Health()
+}
+
+// Stalled returns the longest time for which a partition could not be written, counted
+// until now; 0 while all can be, and for a nil Engine.
 func (e *Engine[S]) Stalled() time.Duration {
+	if e == nil {
+		return 0
+	}
 	var most time.Duration
 	for _, p := range e.parts.All() {
 		most = max(most, p.Stalled())

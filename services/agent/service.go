@@ -236,20 +236,10 @@ func (s *Service) Stop(ctx context.Context) error {
 }
 
 // Ready returns nil once the journal is open and while it can be written.
-func (s *Service) Ready() error {
-	if s.engine == nil {
-		return errors.New("agent: not started")
-	}
-	return s.engine.Ready()
-}
+func (s *Service) Ready() error { return s.engine.Ready() }
 
 // Stalled returns how long the journal has been unable to write.
-func (s *Service) Stalled() time.Duration {
-	if s.engine == nil {
-		return 0
-	}
-	return s.engine.Stalled()
-}
+func (s *Service) Stalled() time.Duration { return s.engine.Stalled() }
 
 // Release ends long polls and streams, so that a stop need not wait for them.
 func (s *Service) Release() { s.stopOnce.Do(func() { close(s.stopping) }) }

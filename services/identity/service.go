@@ -70,17 +70,7 @@ func (s *Service) Stop(ctx context.Context) error {
 }
 
 // Ready is nil once the journal is open and while it can be written.
-func (s *Service) Ready() error {
-	if s.engine == nil {
-		return errors.New("identity: not started")
-	}
-	return s.engine.Ready()
-}
+func (s *Service) Ready() error { return s.engine.Ready() }
 
 // Stalled is how long the journal has been unable to write.
-func (s *Service) Stalled() time.Duration {
-	if s.engine == nil {
-		return 0
-	}
-	return s.engine.Stalled()
-}
+func (s *Service) Stalled() time.Duration { return s.engine.Stalled() }

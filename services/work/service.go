@@ -120,12 +120,7 @@ func (s *Service) Stop(ctx context.Context) error {
 }
 
 // Ready is nil once the journal is open and while it can be written.
-func (s *Service) Ready() error {
-	if s.engine == nil {
-		return errors.New("work: not started")
-	}
-	return s.engine.Ready()
-}
+func (s *Service) Ready() error { return s.engine.Ready() }
 
 // admit checks that the caller may speak for the agent (SPEC X4, W12). Outside
 // systems and workers have no business with items.
@@ -184,9 +179,4 @@ func (s *Service) neverMade(ctx context.Context, actor rpc.Actor, agentID string
 }
 
 // Stalled is how long the journal has been unable to write.
-func (s *Service) Stalled() time.Duration {
-	if s.engine == nil {
-		return 0
-	}
-	return s.engine.Stalled()
-}
+func (s *Service) Stalled() time.Duration { return s.engine.Stalled() }
