@@ -77,7 +77,7 @@ NATS_MAX_STORE=2GB
 EOF_ENV
 
 go test -c -tags deployed -o "$work/tests" ./tests
-deployed() { (cd tests && "$work/tests" -test.count=1 -test.timeout 12m -deployed "$grpc" -deployed-http "https://$http" -deployed-dir "$tree" "$@"); }
+deployed() { (cd tests && "$work/tests" -test.count=1 -test.timeout 25m -deployed "$grpc" -deployed-http "https://$http" -deployed-dir "$tree" "$@"); }
 
 say "the commands of README.md"
 deployed -test.run '^TestTheReadmeIsRun$'

@@ -94,7 +94,7 @@ var planeServices = []string{"agent", "work", "task", "waiting", "board", "ident
 // X2, X10, T4).
 func TestX1_NothingIsLostInTheDeployment(t *testing.T) {
 	binary(t) // so that its building counts for nobody's deadline
-	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
 	c := &compose{t: t, dir: *deployedDir}
 	root, err := grpc.NewClient(*deployedGRPC, bearing(os.Getenv("QUARTET_TOKEN"))...)
@@ -211,7 +211,7 @@ func startKeeper(t *testing.T, ctx context.Context, root grpc.ClientConnInterfac
 	keeperBin := filepath.Join(t.TempDir(), "release-keeper")
 	built, err := exec.CommandContext(ctx, "go", "build", "-o", keeperBin, "../examples/release-keeper").CombinedOutput()
 	require.NoError(t, err, string(built))
-	cmd := exec.CommandContext(ctx, keeperBin, "--repo", repo, "--server", *deployedGRPC, "--limit", "6m")
+	cmd := exec.CommandContext(ctx, keeperBin, "--repo", repo, "--server", *deployedGRPC, "--limit", "18m")
 	cmd.Env = append(os.Environ(), "QUARTET_TOKEN="+keyOf(t, ctx, root, identityv1.Role_ROLE_ADMIN, namespace))
 	var said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &said, &said

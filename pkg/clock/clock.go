@@ -36,6 +36,27 @@ type systemTimer struct{ t *time.Timer }
 func (s systemTimer) C() <-chan time.Time { return s.t.C }
 func (s systemTimer) Stop() bool          { return s.t.Stop() }
 
+// AfterFunc calls f in a goroutine of its own when d has passed on c. If stop is called
+// before, f is not called, unless its goroutine has started already.
+func AfterFunc(c Clock, d time.Duration, f func()) (stop func()) {
+	if _, ok := c.(system); ok {
+		t := time.AfterFunc(d, f)
+		return func() { t.Stop() }
+	}
+	timer, stopped := c.TimerAt(c.Now().Add(d)), make(chan struct{})
+	go func() {
+		select {
+		case <-timer.C():
+			f()
+		case <-stopped:
+		}
+	}()
+	return sync.OnceFunc(func() {
+		timer.Stop()
+		close(stopped)
+	})
+}
+
 // Fake is a clock that stands still until Advance or Set moves it.
 type Fake struct {
 	mu      sync.Mutex

@@ -99,7 +99,7 @@ func (e *Engine[S]) await(ctx context.Context, namespace, agentID string, positi
 			return
 		}
 	}
-	timeout := e.deps.ReadClock.TimerAt(e.deps.ReadClock.Now().Add(afterTimeout))
+	timeout := e.deps.WaitClock.TimerAt(e.deps.WaitClock.Now().Add(afterTimeout))
 	defer timeout.Stop()
 	for _, p := range positions {
 		if e.follows(p.Plane) && !part.AwaitConsumed(ctx, p.Plane, p.Partition, p.WalSeq, timeout.C()) {

@@ -41,9 +41,10 @@ type Deps struct {
 	// Feeds are for followers in the same process. Optional.
 	Feeds *journal.Feeds
 	Clock clock.Clock
-	// ReadClock bounds how long a read waits for other planes (see After). Default Clock.
-	// A test whose Clock moves only by hand gives another one.
-	ReadClock clock.Clock
+	// WaitClock bounds how long a call waits: a read for other planes (see After), a
+	// runner for a turn. Default Clock. A test whose Clock moves only by hand gives
+	// another one.
+	WaitClock clock.Clock
 	IDs       id.Source
 	Logger    *zap.Logger
 	// Tracer follows what requests cause. Optional.
@@ -63,8 +64,8 @@ func (d *Deps) Complete() error {
 	if d.Clock == nil {
 		d.Clock = clock.System()
 	}
-	if d.ReadClock == nil {
-		d.ReadClock = d.Clock
+	if d.WaitClock == nil {
+		d.WaitClock = d.Clock
 	}
 	if d.IDs == nil {
 		d.IDs = id.New()

@@ -218,7 +218,7 @@ func (r *rig) up() {
 	r.t.Helper()
 	var err error
 	r.service, err = New(Config{}, Deps{
-		Deps:    plane.Deps{Log: r.journals.Log, Sources: r.journals.Sources, Clock: r.clk, IDs: r.ids},
+		Deps:    plane.Deps{Log: r.journals.Log, Sources: r.journals.Sources, Clock: r.clk, WaitClock: clock.System(), IDs: r.ids},
 		Work:    r.others,
 		Waiting: r.others,
 		Boards:  r.others,

@@ -205,7 +205,7 @@ func (s *Service) assemble() {
 		Work: d.Work, Waiting: d.Waiting, Tasks: d.Tasks, Boards: d.Boards, Conn: d.Conn, Logger: d.Logger, Calls: s.callService,
 	})
 	s.turnService = turns.New(s.engine, turns.Deps{
-		Work: d.Work, Clock: d.Clock, IDs: d.IDs, Logger: d.Logger, Tracer: d.Tracer, MintRun: d.MintRun,
+		Work: d.Work, Clock: d.Clock, WaitClock: d.WaitClock, IDs: d.IDs, Logger: d.Logger, Tracer: d.Tracer, MintRun: d.MintRun,
 		Briefs: s.briefService, Calls: s.callService, Projections: s.projectionService,
 		Leases: s.leases, Waiters: &s.waiters, Shares: s.shares, Backoff: s.backoff, Inflight: &s.inflight,
 		Deliveries: &s.deliveries, Watchers: &s.watchers, Reservations: &s.reservations, Stopping: s.stopping,

@@ -7,6 +7,7 @@ import (
 	"go.uber.org/zap"
 
 	"quartet/pkg/journal"
+	"quartet/pkg/retry"
 )
 
 // interest says, by plane, which events may change a decision: of the agent plane all but
@@ -57,11 +58,11 @@ func (s *Service) listen(ctx context.Context, src journal.Source, next uint64) {
 			}
 		})()
 	}
-	pause := 10 * time.Millisecond
+	pacer := retry.New(10*time.Millisecond, time.Second)
 	for ctx.Err() == nil {
 		err := src.Follow(ctx, next, func(seq uint64, lines []journal.Line) error {
 			next = seq + 1
-			pause = 10 * time.Millisecond
+			pacer.Reset()
 			for _, line := range lines {
 				ev, err := line.Envelope()
 				if err != nil || journal.Internal(ev.Type) || ev.AgentID == "" || !matters(ev) {
@@ -79,14 +80,9 @@ func (s *Service) listen(ctx context.Context, src journal.Source, next uint64) {
 			return
 		}
 		s.deps.Logger.Debug("following again", zap.String("plane", src.Plane()), zap.Error(err))
-		t := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-			t.Stop()
+		if pacer.Wait(ctx) != nil {
 			return
-		case <-t.C:
 		}
-		pause = min(2*pause, time.Second)
 	}
 }
 

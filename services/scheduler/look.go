@@ -10,6 +10,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/zap"
 
+	"quartet/pkg/clock"
 	"quartet/pkg/fault"
 	"quartet/pkg/tracing"
 )
@@ -54,9 +55,9 @@ func (s *Service) evaluate(ctx context.Context) {
 		ended := s.standIn(ctx)
 		causes, ahead := s.dirty.causes(k)
 		traced, span := s.span(ctx, k, causes)
-		began := time.Now()
+		began := s.deps.Clock.Now()
 		busy, err := s.decide(traced, k, ahead)
-		s.metrics.took.Observe(time.Since(began).Seconds())
+		s.metrics.took.Observe(s.deps.Clock.Now().Sub(began).Seconds())
 		span.End()
 		s.dirty.done(k, busy)
 		s.scheduleRetry(ctx, k, err)
@@ -94,7 +95,7 @@ func note(ctx context.Context, v Verdict) {
 func (s *Service) standIn(ctx context.Context) (ended func() bool) {
 	l := &s.evaluators
 	held, over := false, false
-	watch := time.AfterFunc(slowLook, func() {
+	cancel := clock.AfterFunc(s.deps.Clock, slowLook, func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if over {
@@ -109,7 +110,7 @@ func (s *Service) standIn(ctx context.Context) (ended func() bool) {
 		}
 	})
 	return func() bool {
-		watch.Stop()
+		cancel()
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		over = true

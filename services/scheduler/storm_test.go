@@ -46,7 +46,10 @@ func TestD5_HungAgentsDelayNobody(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, sc.Start(context.Background()))
 	t.Cleanup(func() { require.NoError(t, sc.Stop(context.Background())) })
-	s.eventually(func() bool { return s.hanging.Load() == each })
+	s.eventually(func() bool {
+		s.clk.Advance(time.Second) // so that looks count as slow
+		return s.hanging.Load() == each
+	})
 	for i := range each {
 		agentID := fmt.Sprint("sound-", i)
 		s.spawn(agentID)

@@ -156,7 +156,7 @@ func (w *world) build(name string) (m module, err error) {
 		}
 		return all, err
 	}
-	deps := plane.Deps{Log: w.journals.Log, Sources: sources, Feeds: w.feeds, Clock: w.clk, ReadClock: impatient{}, IDs: w.ids[name]}
+	deps := plane.Deps{Log: w.journals.Log, Sources: sources, Feeds: w.feeds, Clock: w.clk, WaitClock: impatient{}, IDs: w.ids[name]}
 	switch name {
 	case "agent":
 		w.agent, err = agentplane.New(agentplane.Config{}, agentplane.Deps{
@@ -297,16 +297,20 @@ func (w *world) quiet() error {
 	}
 }
 
-// impatient is the real clock with short timers: what a held-back follower would bring does
-// not come, however long a read waits for it, and the world's own clock stands still meanwhile.
+// impatient is the real clock, with timers of at most 500 ms: what a held-back follower would
+// bring does not come, however long a read waits for it, and the world's own clock stands
+// still meanwhile.
 type impatient struct{}
 
 // Now implements clock.Clock.
 func (impatient) Now() time.Time { return time.Now() }
 
 // TimerAt implements clock.Clock.
-func (impatient) TimerAt(time.Time) clock.Timer {
-	return clock.System().TimerAt(time.Now().Add(500 * time.Millisecond))
+func (impatient) TimerAt(t time.Time) clock.Timer {
+	if latest := time.Now().Add(500 * time.Millisecond); t.After(latest) {
+		t = latest
+	}
+	return clock.System().TimerAt(t)
 }
 
 // taps stand between the journals and who follows them: they know how far each

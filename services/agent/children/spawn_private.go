@@ -18,6 +18,7 @@ import (
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
+	"quartet/pkg/retry"
 	"quartet/pkg/rpc"
 	"quartet/services/agent/access"
 	"quartet/services/agent/lane"
@@ -233,17 +234,13 @@ func (s *Service) awaitHandle(ctx context.Context, namespace string, d *agentv1.
 	if err != nil {
 		return
 	}
-	for pause := time.Millisecond; ; pause = min(2*pause, 20*time.Millisecond) {
+	for pacer := retry.New(time.Millisecond, 20*time.Millisecond); ; {
 		_, err := taskv1.NewTaskServiceClient(conn).GetTask(ctx, &taskv1.GetTaskRequest{AgentId: d.GetParentAgentId(), TaskId: d.GetTaskId()})
 		if err == nil || fault.From(err).Code() != codes.NotFound {
 			return
 		}
-		t := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-			t.Stop()
+		if pacer.Wait(ctx) != nil {
 			return
-		case <-t.C:
 		}
 	}
 }

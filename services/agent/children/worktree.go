@@ -13,6 +13,7 @@ import (
 	"quartet/pkg/journal"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/pkg/retry"
 	"quartet/services/agent/access"
 	"quartet/services/agent/ref"
 	"quartet/services/agent/state"
@@ -139,7 +140,7 @@ func (s *Service) clearWorktree(ctx context.Context, k ref.Agent, d *state.Deleg
 func (s *Service) awaitWorktree(ctx context.Context, parent ref.Agent, delegationID string) {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
-	for pause := time.Millisecond; ; pause = min(2*pause, 20*time.Millisecond) {
+	for pacer := retry.New(time.Millisecond, 20*time.Millisecond); ; {
 		d, _, err := s.delegationOf(ctx, parent, delegationID)
 		if err != nil || d == nil || !state.IsOpen(d.Record) {
 			return
@@ -147,12 +148,8 @@ func (s *Service) awaitWorktree(ctx context.Context, parent ref.Agent, delegatio
 		if c, err := s.childStatus(ctx, ref.Agent{Namespace: parent.Namespace, ID: d.Record.GetChildAgentId()}); err != nil || c.Record != nil {
 			return
 		}
-		t := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-			t.Stop()
+		if pacer.Wait(ctx) != nil {
 			return
-		case <-t.C:
 		}
 	}
 }

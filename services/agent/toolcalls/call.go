@@ -14,6 +14,7 @@ import (
 
 	"quartet/pkg/fault"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/retry"
 	"quartet/pkg/rpc"
 	"quartet/services/agent/access"
 	"quartet/services/agent/tools"
@@ -83,20 +84,14 @@ func (s *Service) CallAs(ctx context.Context, actor rpc.Actor, scope tools.Scope
 // invoke repeats a request while the plane is unavailable: the request id makes that
 // safe, and a restart of one plane must not fail an agent's call.
 func invoke(ctx context.Context, conn grpc.ClientConnInterface, method string, req, reply proto.Message, opts ...grpc.CallOption) error {
-	wait := 20 * time.Millisecond
-	for {
+	for pacer := retry.New(20*time.Millisecond, time.Second); ; {
 		err := conn.Invoke(ctx, method, req, reply, opts...)
 		if err == nil || fault.From(err).Code() != codes.Unavailable {
 			return err
 		}
-		t := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-			t.Stop()
+		if pacer.Wait(ctx) != nil {
 			return err
-		case <-t.C:
 		}
-		wait = min(2*wait, time.Second)
 	}
 }
 

@@ -70,7 +70,7 @@ func (s *Service) AcquireTurn(ctx context.Context, req *agentv1.AcquireTurnReque
 			return resp, err
 		}
 	}
-	deadline := time.NewTimer(wait)
+	deadline := s.deps.WaitClock.TimerAt(s.deps.WaitClock.Now().Add(wait))
 	defer deadline.Stop()
 	// A runner that was woken for one agent may take another one's turn. Then it wakes
 	// another runner for that agent.
@@ -99,7 +99,7 @@ func (s *Service) AcquireTurn(ctx context.Context, req *agentv1.AcquireTurnReque
 				s.waiters.Remove(w)
 				return resp, err
 			}
-		case <-deadline.C:
+		case <-deadline.C():
 			s.waiters.Remove(w)
 			return &agentv1.AcquireTurnResponse{Pending: true, PollAfter: durationpb.New(retryHint)}, nil
 		case <-ctx.Done():

@@ -29,11 +29,13 @@ type Work interface {
 
 // Deps is what a Service needs.
 type Deps struct {
-	Work   Work
-	Clock  clock.Clock
-	IDs    id.Source
-	Logger *zap.Logger
-	Tracer *tracing.Tracer
+	Work  Work
+	Clock clock.Clock
+	// WaitClock bounds how long AcquireTurn waits.
+	WaitClock clock.Clock
+	IDs       id.Source
+	Logger    *zap.Logger
+	Tracer    *tracing.Tracer
 	// MintRun makes the credential of a run.
 	MintRun func(namespace, agentID, runID string) string
 

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"google.golang.org/protobuf/proto"
@@ -184,7 +183,7 @@ func (s *Service) runCalls(ctx context.Context, k ref.Agent, runID string, round
 	if err != nil {
 		return err
 	}
-	deadline := time.Now().Add(toolcalls.RoundTimeout)
+	deadline := s.deps.Clock.Now().Add(toolcalls.RoundTimeout)
 	ended := endingCall(round)
 	taken := 0
 	for _, r := range round.GetToolResults() {
@@ -199,7 +198,7 @@ func (s *Service) runCalls(ctx context.Context, k ref.Agent, runID string, round
 		default:
 			out = s.calls.Call(ctx, tools.Scope{
 				Agent: k, RunID: runID, TurnID: round.GetTurnId(), WorkItemID: binding,
-				RequestID: tools.CallRequestID(runID, round, i), Remaining: time.Until(deadline), NoText: strings.TrimSpace(round.GetText()) == "",
+				RequestID: tools.CallRequestID(runID, round, i), Remaining: deadline.Sub(s.deps.Clock.Now()), NoText: strings.TrimSpace(round.GetText()) == "",
 			}, call)
 		}
 		if err := ctx.Err(); err != nil {

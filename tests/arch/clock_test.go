@@ -1,0 +1,102 @@
+package arch
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// wallClock has the packages outside the planes and the scheduler that read the machine's
+// clock or start its timers, each with the reason. Everything else takes the time from
+// pkg/clock, so that tests set it. context.WithTimeout is no part of this: it bounds a
+// call and decides nothing.
+var wallClock = map[string]string{
+	"pkg/authority":           "certificates are dated",
+	"pkg/bus":                 "delays of delivery are measured for metrics, and a publisher waits for the broker",
+	"pkg/certs":               "certificate files are read again from time to time",
+	"pkg/client":              "programs outside have no clock of ours",
+	"pkg/clock":               "it is the machine's clock",
+	"pkg/id":                  "ids begin with the time, so that they sort by it",
+	"pkg/journal":             "waiting for the broker and durations for metrics; events get their time from pkg/clock",
+	"pkg/journal/framechain":  "the chain is compared with the broker's from time to time",
+	"pkg/journal/jetlog":      "waiting for the broker",
+	"pkg/journal/journaltest": "a test waits for the broker",
+	"pkg/lease":               "leases of partitions are renewed against the broker, on monotonic time",
+	"pkg/natsd":               "connection deadlines and the expiry of certificates",
+	"pkg/proctree":            "processes of the operating system end in real time",
+	"pkg/retry":               "pauses between attempts",
+	"pkg/rpc":                 "durations for logs and metrics, expiry of credentials, pauses between attempts",
+	"pkg/tracing":             "a failing collector is logged once in a while",
+	"services/app":            "garbage collection, samples of gauges, start and stop",
+	"services/backup":         "durations for logs, and the date of an archive",
+	"services/cli/admin":      "a person waits: progress, and the expiry of the keys that it mints",
+	"services/cli/boards":     "a person waits",
+	"services/cli/events":     "a person waits",
+	"services/cli/input":      "a duration that a person enters is counted from now",
+	"services/cli/session":    "a person waits",
+	"services/cli/workers":    "a person waits",
+	"services/doctor":         "round trips and the expiry of certificates",
+	"services/gateway":        "deadlines of connections and durations for metrics",
+	"services/identity":       "the identity provider's keys are fetched and its tokens expire by the real time",
+	"services/mcp":            "progress while a call runs",
+	"services/quota":          "pauses between attempts to read a journal",
+	"services/runner":         "a model provider is called, with its limits in real time",
+	"services/work":           "the times of a plan file are the operating system's",
+	"services/worker":         "processes run in real time",
+}
+
+// clockFunctions read the machine's clock or start its timers.
+var clockFunctions = []string{"Now", "Since", "Until", "After", "AfterFunc", "NewTimer", "NewTicker", "Tick", "Sleep"}
+
+// TestTheWallClockIsReadWhereItMayBe finds uses of the machine's clock in non-test code.
+func TestTheWallClockIsReadWhereItMayBe(t *testing.T) {
+	root, err := filepath.Abs(filepath.Join("..", ".."))
+	require.NoError(t, err)
+	used := map[string]bool{}
+	for _, p := range packages(t) {
+		name, err := filepath.Rel(root, p.Dir)
+		require.NoError(t, err)
+		if !strings.HasPrefix(name, "pkg/") && !strings.HasPrefix(name, "services/") || strings.HasPrefix(name, "pkg/pb/") {
+			continue
+		}
+		for _, file := range p.GoFiles {
+			for _, at := range clockUses(t, filepath.Join(p.Dir, file)) {
+				used[name] = true
+				if _, ok := wallClock[name]; !ok {
+					t.Errorf("%s/%s:%s reads the machine's clock; take the time from pkg/clock", name, file, at)
+				}
+			}
+		}
+	}
+	for name := range wallClock {
+		if !used[name] {
+			t.Errorf("%s is listed and does not read the machine's clock", name)
+		}
+	}
+}
+
+// clockUses returns the places in a file that use a function of clockFunctions.
+func clockUses(t *testing.T, path string) []string {
+	fset := token.NewFileSet()
+	f, err := parser.ParseFile(fset, path, nil, parser.SkipObjectResolution)
+	require.NoError(t, err)
+	var at []string
+	ast.Inspect(f, func(n ast.Node) bool {
+		sel, ok := n.(*ast.SelectorExpr)
+		if !ok {
+			return true
+		}
+		if x, ok := sel.X.(*ast.Ident); ok && x.Name == "time" && slices.Contains(clockFunctions, sel.Sel.Name) {
+			pos := fset.Position(sel.Pos())
+			at = append(at, pos.String()[len(path)+1:]+" time."+sel.Sel.Name)
+		}
+		return true
+	})
+	return at
+}
