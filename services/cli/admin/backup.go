@@ -66,20 +66,15 @@ func export(cmd *cobra.Command, conn *grpc.ClientConn, req *backupv1.ExportBacku
 	}
 	progress := newProgress(cmd.ErrOrStderr())
 	defer progress.end()
-	for n := int64(0); ; {
-		m, err := stream.Recv()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
+	n := int64(0)
+	return session.Receive(stream, func(m *backupv1.ExportBackupResponse) error {
 		if _, err := w.Write(m.GetChunk()); err != nil {
 			return err
 		}
 		n += int64(len(m.GetChunk()))
 		progress.show(n)
-	}
+		return nil
+	})
 }
 
 // progress shows the number of bytes on one line of a terminal, and nothing elsewhere.

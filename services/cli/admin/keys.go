@@ -130,28 +130,21 @@ func keyID(text string) string {
 
 func listKeys(s *session.Session) *cobra.Command {
 	req := &identityv1.ListKeysRequest{}
-	var pages input.Paging
 	cmd := &cobra.Command{
 		Use: "list", Short: "List the keys", Args: input.None, Aliases: []string{"ls"},
 		Example: "  quartet key list --namespace acme --all",
-		RunE: session.Call(s, identityv1.NewIdentityServiceClient, identityv1.IdentityServiceClient.ListKeys,
-			func(_ []string) (*identityv1.ListKeysRequest, error) {
-				req.PageSize, req.PageToken = pages.Size, pages.Token
-				return req, nil
-			},
-			func(p *output.Printer, resp *identityv1.ListKeysResponse) {
-				var rows [][]string
-				for _, k := range resp.GetKeys() {
-					rows = append(rows, []string{k.GetKeyId(), k.GetNamespace(), pbjson.EnumText(k.GetRole()), k.GetName(), pbjson.EnumText(k.GetStatus()), output.Time(k.GetCreatedAt()), output.Time(k.GetExpiresAt()), output.Time(k.GetLastUsedAt())})
-				}
-				p.Table("no keys", []string{"KEY", "NAMESPACE", "ROLE", "NAME", "STATUS", "CREATED", "EXPIRES", "LAST USED"}, rows)
-				p.NextPage(resp.GetNextPageToken())
-			}),
 	}
 	cmd.Flags().StringVar(&req.Namespace, "namespace", "", "Only keys of this namespace")
 	cmd.Flags().BoolVar(&req.IncludeEnded, "all", false, "Include revoked and expired ones")
-	pages.Flags(cmd)
-	return cmd
+	return session.List(s, cmd, identityv1.NewIdentityServiceClient, identityv1.IdentityServiceClient.ListKeys,
+		func(_ []string) (*identityv1.ListKeysRequest, error) {
+			return req, nil
+		},
+		(*identityv1.ListKeysResponse).GetKeys, "no keys",
+		[]string{"KEY", "NAMESPACE", "ROLE", "NAME", "STATUS", "CREATED", "EXPIRES", "LAST USED"},
+		func(k *identityv1.Key) []string {
+			return []string{k.GetKeyId(), k.GetNamespace(), pbjson.EnumText(k.GetRole()), k.GetName(), pbjson.EnumText(k.GetStatus()), output.Time(k.GetCreatedAt()), output.Time(k.GetExpiresAt()), output.Time(k.GetLastUsedAt())}
+		})
 }
 
 func getKey(s *session.Session) *cobra.Command {

@@ -127,30 +127,23 @@ func laneOf(l *agentv1.Lane) string {
 
 func listCommand(s *session.Session) *cobra.Command {
 	req := &agentv1.ListAgentsRequest{}
-	var pages input.Paging
 	cmd := &cobra.Command{
 		Use: "list", Short: "List agents", Args: input.None, Aliases: []string{"ls"},
 		Example: "  quartet agent list\n  quartet agent list --private --parent keeper",
-		RunE: session.Call(s, agentv1.NewAgentServiceClient, agentv1.AgentServiceClient.ListAgents,
-			func(_ []string) (*agentv1.ListAgentsRequest, error) {
-				req.PageSize, req.PageToken = pages.Size, pages.Token
-				return req, nil
-			},
-			func(p *output.Printer, resp *agentv1.ListAgentsResponse) {
-				var rows [][]string
-				for _, a := range resp.GetAgents() {
-					rows = append(rows, []string{a.GetAgentId(), pbjson.EnumText(a.GetPosture()), pbjson.EnumText(a.GetControl()), output.Number(a.GetLane().GetQueued()),
-						a.GetCurrentWorkItemId(), output.Shorten(a.GetPostureReason(), 60)})
-				}
-				p.Table("no agents", []string{"AGENT", "POSTURE", "CONTROL", "QUEUED", "FOCUS", "WHY"}, rows)
-				p.NextPage(resp.GetNextPageToken())
-			}),
 	}
 	cmd.Flags().BoolVar(&req.IncludeDeleted, "deleted", false, "Include deleted agents")
 	cmd.Flags().BoolVar(&req.IncludePrivate, "private", false, "Include private agents")
 	cmd.Flags().StringVar(&req.LineageParentAgentId, "parent", "", "Only children that this agent created")
-	pages.Flags(cmd)
-	return cmd
+	return session.List(s, cmd, agentv1.NewAgentServiceClient, agentv1.AgentServiceClient.ListAgents,
+		func(_ []string) (*agentv1.ListAgentsRequest, error) {
+			return req, nil
+		},
+		(*agentv1.ListAgentsResponse).GetAgents, "no agents",
+		[]string{"AGENT", "POSTURE", "CONTROL", "QUEUED", "FOCUS", "WHY"},
+		func(a *agentv1.Agent) []string {
+			return []string{a.GetAgentId(), pbjson.EnumText(a.GetPosture()), pbjson.EnumText(a.GetControl()), output.Number(a.GetLane().GetQueued()),
+				a.GetCurrentWorkItemId(), output.Shorten(a.GetPostureReason(), 60)}
+		})
 }
 
 func sayCommand(s *session.Session) *cobra.Command {
@@ -200,55 +193,39 @@ if the turn ends before, it is the first message of the next turn.`,
 
 func messagesCommand(s *session.Session) *cobra.Command {
 	var state string
-	var pages input.Paging
 	cmd := &cobra.Command{
 		Use: "messages AGENT", Short: "List an agent's messages", Args: input.Exactly("AGENT"),
 		Example: "  quartet agent messages keeper --state quarantined",
-		RunE: session.Call(s, agentv1.NewAgentServiceClient, agentv1.AgentServiceClient.ListMessages,
-			func(args []string) (*agentv1.ListMessagesRequest, error) {
-				only, err := input.Enum[agentv1.MessageState]("state", state)
-				if err != nil {
-					return nil, err
-				}
-				return &agentv1.ListMessagesRequest{
-					AgentId: args[0], State: only, PageSize: pages.Size, PageToken: pages.Token,
-				}, nil
-			},
-			func(p *output.Printer, resp *agentv1.ListMessagesResponse) {
-				var rows [][]string
-				for _, m := range resp.GetMessages() {
-					rows = append(rows, []string{m.GetMessageId(), pbjson.EnumText(m.GetState()), pbjson.EnumText(m.GetKind()), pbjson.EnumText(m.GetPriority()), output.Time(m.GetCreatedAt()), output.Shorten(m.GetText(), 60)})
-				}
-				p.Table("no messages", []string{"MESSAGE", "STATE", "KIND", "PRIORITY", "QUEUED", "TEXT"}, rows)
-				p.NextPage(resp.GetNextPageToken())
-			}),
 	}
 	cmd.Flags().StringVar(&state, "state", "", "Only messages in this state: queued, dequeued, processed, interjected, aborted, dropped or quarantined")
-	pages.Flags(cmd)
-	return cmd
+	return session.List(s, cmd, agentv1.NewAgentServiceClient, agentv1.AgentServiceClient.ListMessages,
+		func(args []string) (*agentv1.ListMessagesRequest, error) {
+			only, err := input.Enum[agentv1.MessageState]("state", state)
+			if err != nil {
+				return nil, err
+			}
+			return &agentv1.ListMessagesRequest{AgentId: args[0], State: only}, nil
+		},
+		(*agentv1.ListMessagesResponse).GetMessages, "no messages",
+		[]string{"MESSAGE", "STATE", "KIND", "PRIORITY", "QUEUED", "TEXT"},
+		func(m *agentv1.Message) []string {
+			return []string{m.GetMessageId(), pbjson.EnumText(m.GetState()), pbjson.EnumText(m.GetKind()), pbjson.EnumText(m.GetPriority()), output.Time(m.GetCreatedAt()), output.Shorten(m.GetText(), 60)}
+		})
 }
 
 func turnsCommand(s *session.Session) *cobra.Command {
-	var pages input.Paging
 	cmd := &cobra.Command{
 		Use: "turns AGENT", Short: "List an agent's turns, newest first", Args: input.Exactly("AGENT"),
 		Example: "  quartet agent turns keeper --page-size 5",
-		RunE: session.Call(s, agentv1.NewAgentServiceClient, agentv1.AgentServiceClient.ListTurns,
-			func(args []string) (*agentv1.ListTurnsRequest, error) {
-				return &agentv1.ListTurnsRequest{
-					AgentId: args[0], PageSize: pages.Size, PageToken: pages.Token,
-				}, nil
-			},
-			func(p *output.Printer, resp *agentv1.ListTurnsResponse) {
-				var rows [][]string
-				for _, t := range resp.GetTurns() {
-					rows = append(rows, []string{t.GetTurnId(), pbjson.EnumText(t.GetState()), output.Shorten(pbjson.EnumText(t.GetEndReason()), 24), output.Number(t.GetRounds()), output.Number(t.GetMutations()),
-						t.GetBoundWorkItemId(), output.Time(t.GetStartedAt())})
-				}
-				p.Table("no turns", []string{"TURN", "STATE", "END", "ROUNDS", "CHANGES", "ITEM", "STARTED"}, rows)
-				p.NextPage(resp.GetNextPageToken())
-			}),
 	}
-	pages.Flags(cmd)
-	return cmd
+	return session.List(s, cmd, agentv1.NewAgentServiceClient, agentv1.AgentServiceClient.ListTurns,
+		func(args []string) (*agentv1.ListTurnsRequest, error) {
+			return &agentv1.ListTurnsRequest{AgentId: args[0]}, nil
+		},
+		(*agentv1.ListTurnsResponse).GetTurns, "no turns",
+		[]string{"TURN", "STATE", "END", "ROUNDS", "CHANGES", "ITEM", "STARTED"},
+		func(t *agentv1.Turn) []string {
+			return []string{t.GetTurnId(), pbjson.EnumText(t.GetState()), output.Shorten(pbjson.EnumText(t.GetEndReason()), 24), output.Number(t.GetRounds()), output.Number(t.GetMutations()),
+				t.GetBoundWorkItemId(), output.Time(t.GetStartedAt())}
+		})
 }

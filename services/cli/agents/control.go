@@ -126,7 +126,6 @@ background, and "agent get" then shows the lifecycle "deleted".`,
 
 func childrenCommand(s *session.Session) *cobra.Command {
 	req := &agentv1.ListDelegationsRequest{}
-	var pages input.Paging
 	cmd := &cobra.Command{
 		Use: "children AGENT", Short: "List an agent's delegations to private children, newest first", Args: input.Exactly("AGENT"),
 		Long: `List an agent's delegations to private children, newest first: the request, the
@@ -134,28 +133,23 @@ work item it is for, and the result. A child is controlled through its task: "ta
 input" sends it a message, "task output" shows its state and result, "task stop"
 ends it.`,
 		Example: "  quartet agent children keeper --open\n  quartet task output keeper tsk_01h…",
-		RunE: session.Call(s, agentv1.NewAgentServiceClient, agentv1.AgentServiceClient.ListDelegations,
-			func(args []string) (*agentv1.ListDelegationsRequest, error) {
-				req.AgentId, req.PageSize, req.PageToken = args[0], pages.Size, pages.Token
-				return req, nil
-			},
-			func(p *output.Printer, resp *agentv1.ListDelegationsResponse) {
-				var rows [][]string
-				for _, d := range resp.GetDelegations() {
-					outcome := pbjson.EnumText(d.GetOutcome())
-					if outcome == "" {
-						outcome = pbjson.EnumText(d.GetState())
-					}
-					rows = append(rows, []string{d.GetChildAgentId(), d.GetTaskId(), outcome, d.GetParentWorkItemId(), output.Shorten(d.GetLabel(), 40), output.Shorten(d.GetResultSummary(), 40)})
-				}
-				p.Table("no delegations", []string{"CHILD", "TASK", "STATE", "FOR", "ASKED", "RESULT"}, rows)
-				p.NextPage(resp.GetNextPageToken())
-			}),
 	}
 	cmd.Flags().BoolVar(&req.OpenOnly, "open", false, "Only open delegations")
 	cmd.Flags().StringVar(&req.WorkItemId, "item", "", "Only delegations for this work item")
-	pages.Flags(cmd)
-	return cmd
+	return session.List(s, cmd, agentv1.NewAgentServiceClient, agentv1.AgentServiceClient.ListDelegations,
+		func(args []string) (*agentv1.ListDelegationsRequest, error) {
+			req.AgentId = args[0]
+			return req, nil
+		},
+		(*agentv1.ListDelegationsResponse).GetDelegations, "no delegations",
+		[]string{"CHILD", "TASK", "STATE", "FOR", "ASKED", "RESULT"},
+		func(d *agentv1.Delegation) []string {
+			outcome := pbjson.EnumText(d.GetOutcome())
+			if outcome == "" {
+				outcome = pbjson.EnumText(d.GetState())
+			}
+			return []string{d.GetChildAgentId(), d.GetTaskId(), outcome, d.GetParentWorkItemId(), output.Shorten(d.GetLabel(), 40), output.Shorten(d.GetResultSummary(), 40)}
+		})
 }
 
 // showControl prints the control that an agent has now.

@@ -42,25 +42,19 @@ func walCommand(s *session.Session, replay Replay) *cobra.Command {
 
 func listWals(s *session.Session) *cobra.Command {
 	req := &boardv1.ListWalsRequest{}
-	var pages input.Paging
 	cmd := &cobra.Command{
 		Use: "list SESSION", Short: "List a session's logs", Args: input.Exactly("SESSION"), Aliases: []string{"ls"}, Example: "  quartet board wal list keeper",
-		RunE: session.Call(s, boardv1.NewBoardServiceClient, boardv1.BoardServiceClient.ListWals,
-			func(args []string) (*boardv1.ListWalsRequest, error) {
-				req.SessionId, req.PageSize, req.PageToken = args[0], pages.Size, pages.Token
-				return req, nil
-			},
-			func(p *output.Printer, resp *boardv1.ListWalsResponse) {
-				var rows [][]string
-				for _, w := range resp.GetWals() {
-					rows = append(rows, []string{w.GetWalName(), w.GetBoardId(), pbjson.EnumText(w.GetStatus()), fmt.Sprint(w.GetLastWalSeq()), w.GetWalPath()})
-				}
-				p.Table("no boards", []string{"WAL", "BOARD", "STATUS", "LINES", "PATH"}, rows)
-				p.NextPage(resp.GetNextPageToken())
-			}),
 	}
-	pages.Flags(cmd)
-	return cmd
+	return session.List(s, cmd, boardv1.NewBoardServiceClient, boardv1.BoardServiceClient.ListWals,
+		func(args []string) (*boardv1.ListWalsRequest, error) {
+			req.SessionId = args[0]
+			return req, nil
+		},
+		(*boardv1.ListWalsResponse).GetWals, "no boards",
+		[]string{"WAL", "BOARD", "STATUS", "LINES", "PATH"},
+		func(w *boardv1.Wal) []string {
+			return []string{w.GetWalName(), w.GetBoardId(), pbjson.EnumText(w.GetStatus()), fmt.Sprint(w.GetLastWalSeq()), w.GetWalPath()}
+		})
 }
 
 func readWal(s *session.Session) *cobra.Command {
@@ -88,18 +82,14 @@ further lines until the board has ended, ^C or --timeout.`,
 		if err != nil {
 			return err
 		}
-		for {
-			m, err := stream.Recv()
-			if errors.Is(err, io.EOF) || ctx.Err() != nil {
-				return nil
-			}
-			if err != nil {
-				return err
-			}
-			if _, err := cmd.OutOrStdout().Write(m.GetLines()); err != nil {
-				return err
-			}
+		err = session.Receive(stream, func(m *boardv1.FollowWalResponse) error {
+			_, err := cmd.OutOrStdout().Write(m.GetLines())
+			return err
+		})
+		if ctx.Err() != nil {
+			return nil
 		}
+		return err
 	})
 	return cmd
 }

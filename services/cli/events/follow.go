@@ -3,7 +3,6 @@ package events
 import (
 	"context"
 	"errors"
-	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -13,6 +12,7 @@ import (
 	"quartet/pkg/fault"
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
 	"quartet/services/cli/output"
+	"quartet/services/cli/session"
 )
 
 // Bounds of the time between two attempts to connect again. The first attempts
@@ -90,14 +90,7 @@ func (f *Follower) receive(ctx context.Context, client eventv1.EventServiceClien
 	if err != nil {
 		return err
 	}
-	for {
-		resp, err := stream.Recv()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
+	return session.Receive(stream, func(resp *eventv1.WatchEventsResponse) error {
 		f.received = true
 		alive()
 		if f.lost {
@@ -117,5 +110,6 @@ func (f *Follower) receive(ctx context.Context, client eventv1.EventServiceClien
 			cursor = ev.GetCursor()
 		}
 		f.Request.Cursor, f.Request.FromStart = cursor, false
-	}
+		return nil
+	})
 }

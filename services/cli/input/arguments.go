@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"quartet/services/cli/exit"
 )
@@ -65,4 +67,12 @@ type Paging struct {
 func (p *Paging) Flags(cmd *cobra.Command) {
 	cmd.Flags().Int32Var(&p.Size, "page-size", 0, "Entries per page, at most 500 (default: the server's)")
 	cmd.Flags().StringVar(&p.Token, "page-token", "", "Continue after an earlier page, with the token that it printed")
+}
+
+// Set writes the page into the fields page_size and page_token of a list's request.
+func (p *Paging) Set(req proto.Message) {
+	m := req.ProtoReflect()
+	fields := m.Descriptor().Fields()
+	m.Set(fields.ByName("page_size"), protoreflect.ValueOfInt32(p.Size))
+	m.Set(fields.ByName("page_token"), protoreflect.ValueOfString(p.Token))
 }

@@ -9,9 +9,13 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/spf13/cobra"
 	"golang.org/x/term"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"quartet/pkg/pbjson"
 )
 
 // Printer writes text to a terminal, a pipe or a file. It keeps the first error
@@ -183,6 +187,17 @@ func (p *Printer) Block(indent, text string, full bool, maxLines int) {
 	}
 	for _, l := range out {
 		p.Printf("%s\n", strings.TrimRight(indent+l, " "))
+	}
+}
+
+// Warnings writes the warnings of a response to stderr, because they are not part of the
+// result.
+func Warnings[Kind protoreflect.Enum, W interface {
+	GetKind() Kind
+	GetMessage() string
+}](cmd *cobra.Command, warnings []W) {
+	for _, w := range warnings {
+		cmd.PrintErrf("warning: %s: %s\n", pbjson.EnumText(w.GetKind()), Printable(w.GetMessage()))
 	}
 }
 

@@ -9,6 +9,8 @@ package session
 
 import (
 	"context"
+	"errors"
+	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -21,6 +23,7 @@ import (
 	"quartet/pkg/conf"
 	"quartet/pkg/id"
 	"quartet/services/cli/exit"
+	"quartet/services/cli/input"
 	"quartet/services/cli/output"
 )
 
@@ -158,6 +161,55 @@ func Call[C any, Req, Resp proto.Message](
 		}
 		return s.Show(cmd, resp, func(p *output.Printer) { table(p, resp) })
 	})
+}
+
+// List completes a command that shows one page of a list: it adds the flags for pages and
+// the RunE. request returns what to send, without its page; entries are those of a
+// response, shown as rows below header, or as the text empty where there are none. client
+// and method are as for Call.
+func List[C any, Req proto.Message, Resp interface {
+	proto.Message
+	GetNextPageToken() string
+}, Entry any](
+	s *Session, cmd *cobra.Command, client func(grpc.ClientConnInterface) C, method func(C, context.Context, Req, ...grpc.CallOption) (Resp, error),
+	request func(args []string) (Req, error), entries func(Resp) []Entry, empty string, header []string, row func(Entry) []string,
+) *cobra.Command {
+	var pages input.Paging
+	pages.Flags(cmd)
+	cmd.RunE = Call(s, client, method,
+		func(args []string) (Req, error) {
+			req, err := request(args)
+			if err == nil {
+				pages.Set(req)
+			}
+			return req, err
+		},
+		func(p *output.Printer, resp Resp) {
+			var rows [][]string
+			for _, e := range entries(resp) {
+				rows = append(rows, row(e))
+			}
+			p.Table(empty, header, rows)
+			p.NextPage(resp.GetNextPageToken())
+		})
+	return cmd
+}
+
+// Receive calls each with every message of a stream. It returns nil when the stream has
+// ended, otherwise the first error, of the stream or of each.
+func Receive[M any](stream grpc.ServerStreamingClient[M], each func(*M) error) error {
+	for {
+		m, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := each(m); err != nil {
+			return err
+		}
+	}
 }
 
 // Mutation gives a command the flag --request-id. If it is not set, Mutation

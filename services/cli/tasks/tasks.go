@@ -1,7 +1,6 @@
 package tasks
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -136,28 +135,22 @@ func reportEnd(cmd *cobra.Command, t *taskv1.Task) {
 
 func listCommand(s *session.Session) *cobra.Command {
 	req := &taskv1.ListTasksRequest{}
-	var pages input.Paging
 	cmd := &cobra.Command{
 		Use: "list AGENT", Short: "List an agent's tasks, newest first", Args: input.Exactly("AGENT"), Aliases: []string{"ls"},
 		Example: "  quartet task list keeper --all",
-		RunE: session.Call(s, taskv1.NewTaskServiceClient, taskv1.TaskServiceClient.ListTasks,
-			func(args []string) (*taskv1.ListTasksRequest, error) {
-				req.AgentId, req.PageSize, req.PageToken = args[0], pages.Size, pages.Token
-				return req, nil
-			},
-			func(p *output.Printer, resp *taskv1.ListTasksResponse) {
-				var rows [][]string
-				for _, t := range resp.GetTasks() {
-					rows = append(rows, []string{t.GetTaskId(), pbjson.EnumText(t.GetState()), exitCode(t), output.Time(t.GetCreatedAt()), t.GetWorkItemId(), output.Shorten(t.GetLabel(), 60)})
-				}
-				p.Table("no tasks", []string{"TASK", "STATE", "EXIT", "ASKED FOR", "ITEM", "WHAT"}, rows)
-				p.NextPage(resp.GetNextPageToken())
-			}),
 	}
 	cmd.Flags().BoolVar(&req.IncludeTerminal, "all", false, "Include ended ones")
 	cmd.Flags().StringVar(&req.WorkItemId, "item", "", "Only tasks for this work item")
-	pages.Flags(cmd)
-	return cmd
+	return session.List(s, cmd, taskv1.NewTaskServiceClient, taskv1.TaskServiceClient.ListTasks,
+		func(args []string) (*taskv1.ListTasksRequest, error) {
+			req.AgentId = args[0]
+			return req, nil
+		},
+		(*taskv1.ListTasksResponse).GetTasks, "no tasks",
+		[]string{"TASK", "STATE", "EXIT", "ASKED FOR", "ITEM", "WHAT"},
+		func(t *taskv1.Task) []string {
+			return []string{t.GetTaskId(), pbjson.EnumText(t.GetState()), exitCode(t), output.Time(t.GetCreatedAt()), t.GetWorkItemId(), output.Shorten(t.GetLabel(), 60)}
+		})
 }
 
 func getCommand(s *session.Session) *cobra.Command {
@@ -259,14 +252,7 @@ func followOutput(s *session.Session, cmd *cobra.Command, client taskv1.TaskServ
 		return err
 	}
 	p := output.New(cmd.OutOrStdout())
-	for {
-		resp, err := stream.Recv()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
+	return session.Receive(stream, func(resp *taskv1.FollowTaskOutputResponse) error {
 		if s.JSON() {
 			p.JSONLine(resp)
 		} else if chunk := resp.GetChunk(); chunk != nil {
@@ -285,7 +271,8 @@ func followOutput(s *session.Session, cmd *cobra.Command, client taskv1.TaskServ
 			reportEnd(cmd, t)
 			return exit.Silently(exit.Failed)
 		}
-	}
+		return nil
+	})
 }
 
 func inputCommand(s *session.Session) *cobra.Command {

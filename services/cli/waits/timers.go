@@ -77,27 +77,21 @@ func timerCancel(s *session.Session) *cobra.Command {
 
 func timerList(s *session.Session) *cobra.Command {
 	req := &waitingv1.ListTimersRequest{}
-	var pages input.Paging
 	cmd := &cobra.Command{
 		Use: "list AGENT", Short: "List an agent's timers", Args: input.Exactly("AGENT"), Aliases: []string{"ls"},
 		Example: "  quartet timer list keeper --all",
-		RunE: session.Call(s, waitingv1.NewWaitingServiceClient, waitingv1.WaitingServiceClient.ListTimers,
-			func(args []string) (*waitingv1.ListTimersRequest, error) {
-				req.AgentId, req.PageSize, req.PageToken = args[0], pages.Size, pages.Token
-				return req, nil
-			},
-			func(p *output.Printer, resp *waitingv1.ListTimersResponse) {
-				var rows [][]string
-				for _, t := range resp.GetTimers() {
-					rows = append(rows, []string{t.GetTimerId(), pbjson.EnumText(t.GetStatus()), output.Time(t.GetNextFireAt()), output.Number(t.GetFireCount()), rhythm(t, ""), output.Number(t.GetSkippedCount()), t.GetWorkItemId(), output.Shorten(t.GetDescription(), 50)})
-				}
-				p.Table("no timers", []string{"TIMER", "STATUS", "FIRES", "FIRED", "EVERY", "SKIPPED", "ITEM", "DESCRIPTION"}, rows)
-				p.NextPage(resp.GetNextPageToken())
-			}),
 	}
 	cmd.Flags().BoolVar(&req.IncludeEnded, "all", false, "Include ended ones")
-	pages.Flags(cmd)
-	return cmd
+	return session.List(s, cmd, waitingv1.NewWaitingServiceClient, waitingv1.WaitingServiceClient.ListTimers,
+		func(args []string) (*waitingv1.ListTimersRequest, error) {
+			req.AgentId = args[0]
+			return req, nil
+		},
+		(*waitingv1.ListTimersResponse).GetTimers, "no timers",
+		[]string{"TIMER", "STATUS", "FIRES", "FIRED", "EVERY", "SKIPPED", "ITEM", "DESCRIPTION"},
+		func(t *waitingv1.Timer) []string {
+			return []string{t.GetTimerId(), pbjson.EnumText(t.GetStatus()), output.Time(t.GetNextFireAt()), output.Number(t.GetFireCount()), rhythm(t, ""), output.Number(t.GetSkippedCount()), t.GetWorkItemId(), output.Shorten(t.GetDescription(), 50)}
+		})
 }
 
 // rhythm returns prefix, the period of a repeating timer and its total number of

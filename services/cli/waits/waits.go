@@ -93,17 +93,10 @@ trigger first, or give --recheck.`,
 		return s.Show(cmd, resp, func(p *output.Printer) {
 			writeWait(p, resp.GetWait())
 			p.Fields("replaces", resp.GetReplacedWaitId())
-			warn(cmd, resp.GetWarnings())
+			output.Warnings(cmd, resp.GetWarnings())
 		})
 	})
 	return s.Mutation(cmd)
-}
-
-// warn writes warnings to stderr, because they are not part of the result.
-func warn(cmd *cobra.Command, warnings []*waitingv1.WaitWarning) {
-	for _, w := range warnings {
-		cmd.PrintErrf("warning: %s: %s\n", pbjson.EnumText(w.GetKind()), output.Printable(w.GetMessage()))
-	}
 }
 
 // writeWait writes all fields of a wait or an intent.
@@ -136,17 +129,15 @@ func waitCreate(s *session.Session) *cobra.Command {
 	cmd.Flags().StringVar(&req.Resource, "resource", "", "Only deliveries to this trigger (default: to any trigger of the owner)")
 	cmd.Flags().StringVar(&req.WorkItemId, "item", "", "The work item (default: the agent)")
 	cmd.Flags().BoolVar(&contentful, "contentful", false, "Put the content of each delivery into the lane as a message")
-	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
-		req.AgentId, req.Condition, req.RequestId, req.DeliveryMode = args[0], args[1], s.RequestID, deliveryMode(contentful)
-		resp, err := waitingv1.NewWaitingServiceClient(conn).CreateWait(cmd.Context(), req)
-		if err != nil {
-			return err
-		}
-		return s.Show(cmd, resp, func(p *output.Printer) {
+	cmd.RunE = session.Call(s, waitingv1.NewWaitingServiceClient, waitingv1.WaitingServiceClient.CreateWait,
+		func(args []string) (*waitingv1.CreateWaitRequest, error) {
+			req.AgentId, req.Condition, req.RequestId, req.DeliveryMode = args[0], args[1], s.RequestID, deliveryMode(contentful)
+			return req, nil
+		},
+		func(p *output.Printer, resp *waitingv1.CreateWaitResponse) {
 			writeWait(p, resp.GetWait())
-			warn(cmd, resp.GetWarnings())
+			output.Warnings(cmd, resp.GetWarnings())
 		})
-	})
 	return s.Mutation(cmd)
 }
 
@@ -177,33 +168,27 @@ func waitCancel(s *session.Session) *cobra.Command {
 
 func waitList(s *session.Session) *cobra.Command {
 	req := &waitingv1.ListWaitsRequest{}
-	var pages input.Paging
 	cmd := &cobra.Command{
 		Use: "list AGENT", Short: "List an agent's waits and interests", Args: input.Exactly("AGENT"), Aliases: []string{"ls"},
 		Example: "  quartet wait list keeper --all",
-		RunE: session.Call(s, waitingv1.NewWaitingServiceClient, waitingv1.WaitingServiceClient.ListWaits,
-			func(args []string) (*waitingv1.ListWaitsRequest, error) {
-				req.AgentId, req.PageSize, req.PageToken = args[0], pages.Size, pages.Token
-				return req, nil
-			},
-			func(p *output.Printer, resp *waitingv1.ListWaitsResponse) {
-				var rows [][]string
-				for _, w := range resp.GetWaits() {
-					why := w.GetReason()
-					if why == "" {
-						why = w.GetCondition()
-					}
-					rows = append(rows, []string{w.GetWaitId(), pbjson.EnumText(w.GetMode()), pbjson.EnumText(w.GetKind()), pbjson.EnumText(w.GetStatus()), output.Number(w.GetTriggerCount()),
-						output.Time(w.GetDueAt()), pbjson.EnumText(w.GetWeakReason()), w.GetWorkItemId(), output.Shorten(why, 50)})
-				}
-				p.Table("no waits", []string{"WAIT", "MODE", "KIND", "STATUS", "TRIGGERED", "DUE", "WEAK", "ITEM", "WHY"}, rows)
-				p.NextPage(resp.GetNextPageToken())
-			}),
 	}
 	cmd.Flags().BoolVar(&req.IncludeEnded, "all", false, "Include ended ones")
 	cmd.Flags().StringVar(&req.WorkItemId, "item", "", "Only waits of this work item")
-	pages.Flags(cmd)
-	return cmd
+	return session.List(s, cmd, waitingv1.NewWaitingServiceClient, waitingv1.WaitingServiceClient.ListWaits,
+		func(args []string) (*waitingv1.ListWaitsRequest, error) {
+			req.AgentId = args[0]
+			return req, nil
+		},
+		(*waitingv1.ListWaitsResponse).GetWaits, "no waits",
+		[]string{"WAIT", "MODE", "KIND", "STATUS", "TRIGGERED", "DUE", "WEAK", "ITEM", "WHY"},
+		func(w *waitingv1.Wait) []string {
+			why := w.GetReason()
+			if why == "" {
+				why = w.GetCondition()
+			}
+			return []string{w.GetWaitId(), pbjson.EnumText(w.GetMode()), pbjson.EnumText(w.GetKind()), pbjson.EnumText(w.GetStatus()), output.Number(w.GetTriggerCount()),
+				output.Time(w.GetDueAt()), pbjson.EnumText(w.GetWeakReason()), w.GetWorkItemId(), output.Shorten(why, 50)}
+		})
 }
 
 // TriggerCommand returns `quartet trigger`.
@@ -324,28 +309,22 @@ func triggerCancel(s *session.Session) *cobra.Command {
 
 func triggerList(s *session.Session) *cobra.Command {
 	req := &waitingv1.ListExternalTriggersRequest{}
-	var pages input.Paging
 	cmd := &cobra.Command{
 		Use: "list AGENT", Short: "List an agent's triggers, without their secrets", Args: input.Exactly("AGENT"), Aliases: []string{"ls"},
 		Example: "  quartet trigger list keeper",
-		RunE: session.Call(s, waitingv1.NewWaitingServiceClient, waitingv1.WaitingServiceClient.ListExternalTriggers,
-			func(args []string) (*waitingv1.ListExternalTriggersRequest, error) {
-				req.AgentId, req.PageSize, req.PageToken = args[0], pages.Size, pages.Token
-				return req, nil
-			},
-			func(p *output.Printer, resp *waitingv1.ListExternalTriggersResponse) {
-				var rows [][]string
-				for _, t := range resp.GetTriggers() {
-					rows = append(rows, []string{t.GetTriggerId(), pbjson.EnumText(t.GetStatus()), output.Number(t.GetDeliveryCount()), output.Number(t.GetCoalescedCount()), output.Number(t.GetIgnoredCount()),
-						output.Time(t.GetLastDeliveredAt()), output.Time(t.GetExpiresAt()), pbjson.EnumText(t.GetSignatureScheme()), t.GetWorkItemId(), output.Shorten(t.GetDescription(), 50)})
-				}
-				p.Table("no triggers", []string{"TRIGGER", "STATUS", "DELIVERIES", "COALESCED", "IGNORED", "LAST", "EXPIRES", "SIGNATURE", "ITEM", "DESCRIPTION"}, rows)
-				p.NextPage(resp.GetNextPageToken())
-			}),
 	}
 	cmd.Flags().BoolVar(&req.IncludeRevoked, "all", false, "Include revoked and expired ones")
-	pages.Flags(cmd)
-	return cmd
+	return session.List(s, cmd, waitingv1.NewWaitingServiceClient, waitingv1.WaitingServiceClient.ListExternalTriggers,
+		func(args []string) (*waitingv1.ListExternalTriggersRequest, error) {
+			req.AgentId = args[0]
+			return req, nil
+		},
+		(*waitingv1.ListExternalTriggersResponse).GetTriggers, "no triggers",
+		[]string{"TRIGGER", "STATUS", "DELIVERIES", "COALESCED", "IGNORED", "LAST", "EXPIRES", "SIGNATURE", "ITEM", "DESCRIPTION"},
+		func(t *waitingv1.Trigger) []string {
+			return []string{t.GetTriggerId(), pbjson.EnumText(t.GetStatus()), output.Number(t.GetDeliveryCount()), output.Number(t.GetCoalescedCount()), output.Number(t.GetIgnoredCount()),
+				output.Time(t.GetLastDeliveredAt()), output.Time(t.GetExpiresAt()), pbjson.EnumText(t.GetSignatureScheme()), t.GetWorkItemId(), output.Shorten(t.GetDescription(), 50)}
+		})
 }
 
 func triggerDeliver(s *session.Session) *cobra.Command {

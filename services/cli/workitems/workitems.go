@@ -47,48 +47,33 @@ picks it, at the latest when the scheduler wakes it for that.`,
 		}
 		return s.Show(cmd, resp, func(p *output.Printer) {
 			p.Printf("%s\n", resp.GetWorkItem().GetWorkItemId())
-			warn(cmd, resp.GetWarnings())
+			output.Warnings(cmd, resp.GetWarnings())
 		})
 	})
 	return s.Mutation(cmd)
 }
 
-// warn writes warnings to stderr, because they are not part of the result.
-func warn(cmd *cobra.Command, warnings []*workv1.Warning) {
-	for _, w := range warnings {
-		cmd.PrintErrf("warning: %s: %s\n", pbjson.EnumText(w.GetKind()), output.Printable(w.GetMessage()))
-	}
-}
-
 func listCommand(s *session.Session) *cobra.Command {
 	var filter string
-	var pages input.Paging
 	cmd := &cobra.Command{
 		Use: "list AGENT", Short: "List an agent's work items", Args: input.Exactly("AGENT"), Aliases: []string{"ls"},
 		Example: "  quartet work list keeper --filter open",
-		RunE: session.Call(s, workv1.NewWorkServiceClient, workv1.WorkServiceClient.ListWorkItems,
-			func(args []string) (*workv1.ListWorkItemsRequest, error) {
-				which, err := input.Enum[workv1.WorkItemFilter]("filter", filter)
-				if err != nil {
-					return nil, err
-				}
-				return &workv1.ListWorkItemsRequest{
-					AgentId: args[0], Filter: which, PageSize: pages.Size, PageToken: pages.Token,
-				}, nil
-			},
-			func(p *output.Printer, resp *workv1.ListWorkItemsResponse) {
-				var rows [][]string
-				for _, it := range resp.GetWorkItems() {
-					rows = append(rows, []string{output.Star(it.GetIsCurrent()), it.GetWorkItemId(), pbjson.EnumText(it.GetSchedulingState()), pbjson.EnumText(it.GetPlanStatus()),
-						output.Number(it.GetRevision()), output.Shorten(it.GetObjective(), 60), output.Shorten(it.GetBlockedBy(), 40)})
-				}
-				p.Table("no work items", []string{"", "ITEM", "STATE", "PLAN", "REV", "OBJECTIVE", "BLOCKED BY"}, rows)
-				p.NextPage(resp.GetNextPageToken())
-			}),
 	}
 	cmd.Flags().StringVar(&filter, "filter", "", "Only these items: all, open, completed, current, queued, blocked, waiting_for_operator or runnable (default all)")
-	pages.Flags(cmd)
-	return cmd
+	return session.List(s, cmd, workv1.NewWorkServiceClient, workv1.WorkServiceClient.ListWorkItems,
+		func(args []string) (*workv1.ListWorkItemsRequest, error) {
+			which, err := input.Enum[workv1.WorkItemFilter]("filter", filter)
+			if err != nil {
+				return nil, err
+			}
+			return &workv1.ListWorkItemsRequest{AgentId: args[0], Filter: which}, nil
+		},
+		(*workv1.ListWorkItemsResponse).GetWorkItems, "no work items",
+		[]string{"", "ITEM", "STATE", "PLAN", "REV", "OBJECTIVE", "BLOCKED BY"},
+		func(it *workv1.WorkItem) []string {
+			return []string{output.Star(it.GetIsCurrent()), it.GetWorkItemId(), pbjson.EnumText(it.GetSchedulingState()), pbjson.EnumText(it.GetPlanStatus()),
+				output.Number(it.GetRevision()), output.Shorten(it.GetObjective(), 60), output.Shorten(it.GetBlockedBy(), 40)}
+		})
 }
 
 func getCommand(s *session.Session) *cobra.Command {
@@ -143,19 +128,15 @@ func pickCommand(s *session.Session) *cobra.Command {
 		Example: `  quartet work pick keeper wi_01h455vb4pex5vsknk084sn02q --reason "the release is due today"`,
 	}
 	cmd.Flags().StringVar(&reason, "reason", "", "The reason; required when the item that loses the focus is runnable")
-	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
-		resp, err := workv1.NewWorkServiceClient(conn).PickWorkItem(cmd.Context(), &workv1.PickWorkItemRequest{
-			AgentId: args[0], WorkItemId: args[1], Reason: reason, RequestId: s.RequestID,
-		})
-		if err != nil {
-			return err
-		}
-		return s.Show(cmd, resp, func(p *output.Printer) {
+	cmd.RunE = session.Call(s, workv1.NewWorkServiceClient, workv1.WorkServiceClient.PickWorkItem,
+		func(args []string) (*workv1.PickWorkItemRequest, error) {
+			return &workv1.PickWorkItemRequest{AgentId: args[0], WorkItemId: args[1], Reason: reason, RequestId: s.RequestID}, nil
+		},
+		func(p *output.Printer, resp *workv1.PickWorkItemResponse) {
 			p.Fields("focus", resp.GetWorkItem().GetWorkItemId()+" "+output.Shorten(resp.GetWorkItem().GetObjective(), 60),
 				"before", resp.GetPreviousWorkItem().GetWorkItemId(), "note", output.Printable(resp.GetBindingNote()))
-			warn(cmd, resp.GetWarnings())
+			output.Warnings(cmd, resp.GetWarnings())
 		})
-	})
 	return s.Mutation(cmd)
 }
 
@@ -212,7 +193,7 @@ return the focus.`,
 		}
 		return s.Show(cmd, resp, func(p *output.Printer) {
 			writeItem(p, resp.GetWorkItem())
-			warn(cmd, resp.GetWarnings())
+			output.Warnings(cmd, resp.GetWarnings())
 		})
 	})
 	return s.Mutation(cmd)
@@ -226,24 +207,22 @@ func completeCommand(s *session.Session) *cobra.Command {
 		Example: "  quartet work complete keeper wi_01h455vb4pex5vsknk084sn02q",
 	}
 	cmd.Flags().Int64Var(&revision, "if-revision", 0, "Only if the item has this revision")
-	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
-		req := &workv1.CompleteWorkItemRequest{AgentId: args[0], WorkItemId: args[1], RequestId: s.RequestID}
-		if cmd.Flags().Changed("if-revision") {
-			req.ExpectedRevision = &revision
-		}
-		resp, err := workv1.NewWorkServiceClient(conn).CompleteWorkItem(cmd.Context(), req)
-		if err != nil {
-			return err
-		}
-		return s.Show(cmd, resp, func(p *output.Printer) {
+	cmd.RunE = session.Call(s, workv1.NewWorkServiceClient, workv1.WorkServiceClient.CompleteWorkItem,
+		func(args []string) (*workv1.CompleteWorkItemRequest, error) {
+			req := &workv1.CompleteWorkItemRequest{AgentId: args[0], WorkItemId: args[1], RequestId: s.RequestID}
+			if cmd.Flags().Changed("if-revision") {
+				req.ExpectedRevision = &revision
+			}
+			return req, nil
+		},
+		func(p *output.Printer, resp *workv1.CompleteWorkItemResponse) {
 			note := ""
 			if resp.GetAlreadyCompleted() {
 				note = " (it was already)"
 			}
 			p.Printf("completed %s%s\n", resp.GetWorkItem().GetWorkItemId(), note)
-			warn(cmd, resp.GetWarnings())
+			output.Warnings(cmd, resp.GetWarnings())
 		})
-	})
 	return s.Mutation(cmd)
 }
 
