@@ -223,14 +223,12 @@ func (e *Engine[S]) Stalled() time.Duration {
 	return most
 }
 
-// StallTotal is how long the partitions stood still in all. Terms are longer
-// by what it grew.
-func (e *Engine[S]) StallTotal() time.Duration {
-	var sum time.Duration
-	for _, p := range e.parts.All() {
-		sum += p.StallTotal()
-	}
-	return sum
+// Stall returns for how long the partition of an agent could not be written, in total
+// since it was opened, and whether it cannot be written now. A lease is extended by what
+// the total grew, and ends only while the partition can be written.
+func (e *Engine[S]) Stall(namespace, agentID string) (total time.Duration, now bool) {
+	p := e.For(namespace, agentID)
+	return p.StallTotal(), p.Stalled() > 0
 }
 
 // Settle waits until all that was handed to the partitions before, by handlers

@@ -14,6 +14,7 @@ import (
 	"quartet/pkg/journal"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/pkg/plane"
+	"quartet/pkg/watch"
 	"quartet/services/agent/briefs"
 	"quartet/services/agent/children"
 	"quartet/services/agent/control"
@@ -118,11 +119,11 @@ type Service struct {
 
 	leases       *leases.Set
 	waiters      runners.Waiters
-	watchers     turns.Watchers
+	changes      watch.Hub[ref.Agent] // of turns, for WatchTurn
 	shares       *runners.Shares
 	backoff      *runners.Backoff
 	deliveries   runners.Deliveries
-	inflight     runners.Inflight
+	granted      watch.Hub[ref.Request] // turns, by the request of AcquireTurn that got one
 	reservations runners.Reservations
 	supervisor   *children.Supervisor
 
@@ -188,7 +189,7 @@ func (s *Service) Start(ctx context.Context) error {
 	s.engine = engine
 	s.assemble()
 	s.supervisor.Start()
-	s.leases.Start(engine.StallTotal)
+	s.leases.Start(func(k ref.Agent) (time.Duration, bool) { return engine.Stall(k.Namespace, k.ID) })
 	s.backoff.Start()
 	if err := engine.Follow(ctx); err != nil {
 		return errors.Join(err, s.Stop(ctx))
@@ -207,8 +208,8 @@ func (s *Service) assemble() {
 	s.turnService = turns.New(s.engine, turns.Deps{
 		Work: d.Work, Clock: d.Clock, WaitClock: d.WaitClock, IDs: d.IDs, Logger: d.Logger, Tracer: d.Tracer, MintRun: d.MintRun,
 		Briefs: s.briefService, Calls: s.callService, Projections: s.projectionService,
-		Leases: s.leases, Waiters: &s.waiters, Shares: s.shares, Backoff: s.backoff, Inflight: &s.inflight,
-		Deliveries: &s.deliveries, Watchers: &s.watchers, Reservations: &s.reservations, Stopping: s.stopping,
+		Leases: s.leases, Waiters: &s.waiters, Shares: s.shares, Backoff: s.backoff, Granted: &s.granted,
+		Deliveries: &s.deliveries, Changes: &s.changes, Reservations: &s.reservations, Stopping: s.stopping,
 		PrepareTimeout: s.prepareTimeout, CommitTimeout: s.commitTimeout,
 	})
 	s.childService = children.New(s.engine, children.Deps{
@@ -277,11 +278,13 @@ func (s *Service) committed(_ int, events []*journal.Event) {
 				term = turns.RetryTerm // the frame was stored after its caller had been refused
 			}
 			s.leases.ArmFor(k, p.GetTurn().GetRunId(), term)
-			s.inflight.Notify(state.RequestOf(ev.Namespace, p.GetTurn()))
+			s.granted.Notify(state.RequestOf(ev.Namespace, p.GetTurn()))
 		} else if t := state.EndedTurn([]*journal.Event{ev}); t != nil {
 			s.leases.Release(k, t.GetRunId())
 		}
-		s.watchers.Notify(ev)
+		if turns.ChangesTurn(ev) {
+			s.changes.Notify(k)
+		}
 		s.supervisor.Observe(ev)
 	}
 }

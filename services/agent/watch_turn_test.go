@@ -136,7 +136,12 @@ func TestA7_WhoMayWatch(t *testing.T) {
 		require.ErrorIs(t, w.end(), want)
 	}
 	require.ErrorIs(t, r.watch(planetest.AsAgent(t.Context(), "other"), a, a.GetTurn().GetRunId()).end(), fault.PermissionDenied)
-	own := rpc.WithActor(t.Context(), access.RunActor(ref.Agent{Namespace: "acme", ID: "keeper"}, a.GetTurn().GetRunId()))
-	require.Nil(t, r.watch(own, a, a.GetTurn().GetRunId()).next().GetEnded())
-	require.LessOrEqual(t, r.service.watchers.Len(), 1, "watches that ended are forgotten")
+	ctx, cancel := context.WithCancel(t.Context())
+	own := rpc.WithActor(ctx, access.RunActor(ref.Agent{Namespace: "acme", ID: "keeper"}, a.GetTurn().GetRunId()))
+	w := r.watch(own, a, a.GetTurn().GetRunId())
+	require.Nil(t, w.next().GetEnded())
+	require.True(t, r.service.changes.Active())
+	cancel()
+	require.ErrorIs(t, w.end(), fault.Cancelled)
+	require.False(t, r.service.changes.Active(), "watches that ended are forgotten")
 }

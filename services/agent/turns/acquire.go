@@ -63,9 +63,9 @@ func (s *Service) AcquireTurn(ctx context.Context, req *agentv1.AcquireTurnReque
 	}
 	var granted <-chan struct{} // signals a turn that any call of the same request got
 	if req.GetRequestId() != "" {
-		var forget func()
-		granted, forget = s.inflight.Add(ref.Request{Namespace: actor.Namespace, Principal: actor.Principal, RequestID: req.GetRequestId()})
-		defer forget()
+		sub := s.granted.Subscribe(ref.Request{Namespace: actor.Namespace, Principal: actor.Principal, RequestID: req.GetRequestId()})
+		defer sub.Close()
+		granted = sub.C()
 		if resp, err := s.repeatedAcquire(ctx, actor, req); resp != nil || err != nil {
 			return resp, err
 		}

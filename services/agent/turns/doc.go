@@ -14,9 +14,11 @@ import (
 	"quartet/pkg/keylock"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/tracing"
+	"quartet/pkg/watch"
 	"quartet/services/agent/briefs"
 	"quartet/services/agent/leases"
 	"quartet/services/agent/projection"
+	"quartet/services/agent/ref"
 	"quartet/services/agent/runners"
 	"quartet/services/agent/state"
 	"quartet/services/agent/toolcalls"
@@ -39,16 +41,20 @@ type Deps struct {
 	// MintRun makes the credential of a run.
 	MintRun func(namespace, agentID, runID string) string
 
-	Briefs       *briefs.Service
-	Calls        *toolcalls.Service
-	Projections  *projection.Service
-	Leases       *leases.Set
-	Waiters      *runners.Waiters
-	Shares       *runners.Shares
-	Backoff      *runners.Backoff
-	Inflight     *runners.Inflight
-	Deliveries   *runners.Deliveries
-	Watchers     *Watchers
+	Briefs      *briefs.Service
+	Calls       *toolcalls.Service
+	Projections *projection.Service
+	Leases      *leases.Set
+	Waiters     *runners.Waiters
+	Shares      *runners.Shares
+	Backoff     *runners.Backoff
+	// Granted notifies of turns by the request of AcquireTurn that got one. A request may
+	// be waiting twice, if its client abandoned the first call; a turn that either of them
+	// gets is the response of both (SPEC X2).
+	Granted    *watch.Hub[ref.Request]
+	Deliveries *runners.Deliveries
+	// Changes notifies of agents whose turn changed (see ChangesTurn).
+	Changes      *watch.Hub[ref.Agent]
 	Reservations *runners.Reservations
 
 	// Stopping is closed when the service stops, which ends every long poll and
@@ -71,9 +77,9 @@ type Service struct {
 	waiters        *runners.Waiters
 	shares         *runners.Shares
 	backoff        *runners.Backoff
-	inflight       *runners.Inflight
+	granted        *watch.Hub[ref.Request]
 	deliveries     *runners.Deliveries
-	watchers       *Watchers
+	changes        *watch.Hub[ref.Agent]
 	stopping       <-chan struct{}
 	prepareTimeout time.Duration
 	commitTimeout  time.Duration
@@ -90,7 +96,7 @@ func New(engine *state.Engine, deps Deps) *Service {
 	s := &Service{
 		engine: engine, deps: deps,
 		briefs: deps.Briefs, calls: deps.Calls, projections: deps.Projections, leases: deps.Leases, waiters: deps.Waiters,
-		shares: deps.Shares, backoff: deps.Backoff, inflight: deps.Inflight, deliveries: deps.Deliveries, watchers: deps.Watchers, reservations: deps.Reservations,
+		shares: deps.Shares, backoff: deps.Backoff, granted: deps.Granted, deliveries: deps.Deliveries, changes: deps.Changes, reservations: deps.Reservations,
 		stopping: deps.Stopping, prepareTimeout: deps.PrepareTimeout, commitTimeout: deps.CommitTimeout,
 	}
 	if s.prepareTimeout == 0 {

@@ -6,6 +6,7 @@ import (
 	"google.golang.org/grpc"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/journal"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
@@ -28,8 +29,8 @@ func (s *Service) WatchTurn(req *agentv1.WatchTurnRequest, stream grpc.ServerStr
 		return err
 	}
 	k := ref.Agent{Namespace: actor.Namespace, ID: req.GetAgentId()}
-	changed, forget := s.watchers.add(k)
-	defer forget()
+	changes := s.changes.Subscribe(k)
+	defer changes.Close()
 	announced := map[string]bool{}
 	for first := true; ; first = false {
 		seen, _, err := plane.View(ctx, s.engine, k.ID, func(st *state.State) (*agentv1.WatchTurnResponse, error) {
@@ -53,10 +54,22 @@ func (s *Service) WatchTurn(req *agentv1.WatchTurnRequest, stream grpc.ServerStr
 				return err
 			}
 		}
-		if err := s.awaitChange(stream, changed); err != nil {
+		if err := s.awaitChange(stream, changes.C()); err != nil {
 			return err
 		}
 	}
+}
+
+// ChangesTurn reports whether an event matters to those who watch the agent's turn: an
+// interjection was queued, or the turn has ended.
+func ChangesTurn(ev *journal.Event) bool {
+	switch p := ev.Payload.(type) {
+	case *agentv1.MessageQueued:
+		return p.GetMessage().GetPriority() == agentv1.Priority_PRIORITY_INTERJECT
+	case *agentv1.TurnCompleted, *agentv1.TurnFailed, *agentv1.TurnInterrupted, *agentv1.TurnAborted:
+		return true
+	}
+	return false
 }
 
 // awaitChange returns when the turn may have changed.

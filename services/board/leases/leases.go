@@ -63,8 +63,7 @@ func New(clk clock.Clock, term time.Duration, logger *zap.Logger) *Leases {
 func (l *Leases) Start(engine *plane.Engine[*model.State]) {
 	l.engine = engine
 	l.table.Start(func(v lease) (time.Duration, bool) {
-		p := engine.For(v.board.session.Namespace, v.board.session.ID)
-		return p.StallTotal(), p.Stalled() > 0
+		return engine.Stall(v.board.session.Namespace, v.board.session.ID)
 	})
 }
 

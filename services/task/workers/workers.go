@@ -68,10 +68,7 @@ func (h *Hub) Start(ctx context.Context, engine *plane.Engine[*model.State]) err
 			h.ensureLease(t.Namespace, t.Worker, t.Task)
 		}
 	}
-	h.leases.Start(func(c *command) (time.Duration, bool) {
-		p := engine.For(c.namespace, c.agentID)
-		return p.StallTotal(), p.Stalled() > 0
-	})
+	h.leases.Start(func(c *command) (time.Duration, bool) { return engine.Stall(c.namespace, c.agentID) })
 	h.background(h.dispatchLoop)
 	return nil
 }
