@@ -10,6 +10,7 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
+	"quartet/services/work/homes"
 )
 
 // unfinishedSample is how many unfinished todos a warning shows.
@@ -50,7 +51,7 @@ func (s *Service) CompleteWorkItem(ctx context.Context, req *workv1.CompleteWork
 	if err != nil {
 		return nil, err
 	}
-	s.plans.attach(actor.Namespace, resp.GetWorkItem(), asItIs)
+	s.plans.Attach(actor.Namespace, resp.GetWorkItem(), homes.AsIs)
 	return resp, nil
 }
 

@@ -10,6 +10,7 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
+	"quartet/services/work/homes"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
@@ -32,7 +33,7 @@ func (s *Service) CreateWorkItem(ctx context.Context, req *workv1.CreateWorkItem
 	if req.GetPlan() != "" {
 		// What the caller gave is on disk before the answer says so (SPEC X1).
 		// A refusal after this leaves a file that no item names; that is all.
-		if err := s.plans.seed(actor.Namespace, req.GetAgentId(), itemID, req.GetPlan()); err != nil {
+		if err := s.plans.Seed(actor.Namespace, req.GetAgentId(), itemID, req.GetPlan()); err != nil {
 			return nil, err
 		}
 	}
@@ -46,11 +47,11 @@ func (s *Service) CreateWorkItem(ctx context.Context, req *workv1.CreateWorkItem
 	if err != nil {
 		return nil, err
 	}
-	look := soon
+	effort := homes.Eager
 	if req.GetRequestId() == "" && req.GetPlan() == "" {
-		look = fresh // its id is new: there is no file to look for
+		effort = homes.EagerNew // its id is new, so there is no file
 	}
-	s.plans.attach(actor.Namespace, resp.GetWorkItem(), look)
+	s.plans.Attach(actor.Namespace, resp.GetWorkItem(), effort)
 	return resp, nil
 }
 

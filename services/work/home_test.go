@@ -13,6 +13,7 @@ import (
 
 	"quartet/pkg/fault"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/services/work/homes"
 )
 
 func (r *rig) files() workv1.HomeServiceClient {
@@ -194,7 +195,7 @@ func TestA11_PreconditionsAndLimits(t *testing.T) {
 	_, err = r.write("f", "two", w.GetFile().GetSha256())
 	require.NoError(t, err)
 
-	for n, want := range map[int]error{maxHomeFileBytes - 1: nil, maxHomeFileBytes: nil, maxHomeFileBytes + 1: fault.TooLarge} {
+	for n, want := range map[int]error{homes.MaxFileBytes - 1: nil, homes.MaxFileBytes: nil, homes.MaxFileBytes + 1: fault.TooLarge} {
 		_, err := r.files().WriteFile(r.ctx, &workv1.WriteFileRequest{AgentId: "keeper", Path: "big", Data: make([]byte, n)})
 		require.ErrorIs(t, err, want, "%d bytes", n)
 	}

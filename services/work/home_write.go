@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -19,6 +18,7 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
+	"quartet/services/work/homes"
 )
 
 // absent is the precondition that there is no file yet.
@@ -69,19 +69,20 @@ func (s *Service) EditFile(ctx context.Context, req *workv1.EditFileRequest) (*w
 	return &workv1.EditFileResponse{File: ev.GetFile(), Replaced: ev.GetReplaced()}, nil
 }
 
+// replaced returns the content of a file after an edit, and the number of replacements.
 func replaced(req *workv1.EditFileRequest, old []byte) ([]byte, int32, error) {
 	n := bytes.Count(old, []byte(req.GetOldText()))
 	switch {
 	case n == 0:
-		return nil, 0, fault.TextNotFound.Newf("old_text does not stand in %q, exactly as given; read the file again", req.GetPath()).With("path", req.GetPath())
+		return nil, 0, fault.TextNotFound.Newf("old_text does not occur in %q exactly as given; read the file again", req.GetPath()).With("path", req.GetPath())
 	case n > 1 && !req.GetReplaceAll():
-		return nil, 0, fault.TextNotUnique.Newf("old_text stands in %q %d times; give more of what is around it, or set replace_all", req.GetPath(), n).
+		return nil, 0, fault.TextNotUnique.Newf("old_text occurs in %q %d times; give more of the text around it, or set replace_all", req.GetPath(), n).
 			With("path", req.GetPath()).With("places", fmt.Sprint(n))
 	}
 	return bytes.ReplaceAll(old, []byte(req.GetOldText()), []byte(req.GetNewText())), int32(n), nil
 }
 
-// change is one write to a home.
+// change is one write to a file of a home.
 type change struct {
 	method, agentID, requestID string
 	args                       proto.Message
@@ -91,16 +92,16 @@ type change struct {
 	content                    func(old []byte) (content []byte, replaced int32, err error)
 }
 
-// errNotDone says that a request is not known yet.
-var errNotDone = errors.New("work: this request was not done before")
+// errNotDone means that a request with this id was not executed before.
+var errNotDone = errors.New("work: this request was not executed before")
 
-// changeFile writes a file and then its event, one writer of a file at a time.
-// The disk comes first, so that no event tells of what is not there. A process
-// that dies in between has written the file and told nobody: the same WriteFile
-// finds its own content and goes on; the same EditFile finds its text replaced
-// and says so.
+// changeFile writes a file and then its event, one writer of a file at a time. The file is
+// on disk first, so that no event reports what does not exist. If the process dies in
+// between, the file is written and no event says so: the repeated WriteFile finds its own
+// content and writes the event; the repeated EditFile does not find its text and is
+// refused.
 func (s *Service) changeFile(ctx context.Context, c change) (*workv1.HomeFileWritten, error) {
-	p, err := homePath("path", c.path)
+	p, err := homes.Path("path", c.path)
 	if err != nil {
 		return nil, err
 	}
@@ -108,14 +109,14 @@ func (s *Service) changeFile(ctx context.Context, c change) (*workv1.HomeFileWri
 		return nil, err
 	}
 	if p == "." {
-		return nil, notAFile(c.path, "it is the home itself")
+		return nil, homes.NotAFile(c.path, "it is the home itself")
 	}
 	actor := rpc.ActorFrom(ctx)
 	h, err := s.openHome(ctx, c.agentID, true)
 	if err != nil {
 		return nil, err
 	}
-	defer h.close()
+	defer h.Close()
 	defer s.files.Lock(fileKey{key{actor.Namespace, c.agentID}, p})()
 	if c.requestID != "" {
 		if ev, err := s.record(ctx, c, nil); !errors.Is(err, errNotDone) {
@@ -139,9 +140,9 @@ func validHash(expected string) error {
 	return nil
 }
 
-// write checks the precondition and puts the new content in place.
-func (s *Service) write(h *home, p string, c change) (*workv1.HomeFileWritten, error) {
-	before, mode, err := h.hash(p)
+// write checks the precondition and writes the new content, unless the file has it already.
+func (s *Service) write(h *homes.Home, p string, c change) (*workv1.HomeFileWritten, error) {
+	before, mode, err := h.Hash(p)
 	missing := errors.Is(err, fault.NotFound)
 	switch {
 	case missing && c.needsFile, err != nil && !missing:
@@ -151,7 +152,7 @@ func (s *Service) write(h *home, p string, c change) (*workv1.HomeFileWritten, e
 	}
 	var old []byte
 	if c.needsFile {
-		if old, err = h.all(p); err != nil {
+		if old, err = h.ReadAll(p); err != nil {
 			return nil, err
 		}
 	}
@@ -159,26 +160,26 @@ func (s *Service) write(h *home, p string, c change) (*workv1.HomeFileWritten, e
 	if err != nil {
 		return nil, err
 	}
-	if len(content) > maxHomeFileBytes {
-		return nil, fault.TooLarge.Newf("file %q would have %d bytes; at most %d are written through the API", p, len(content), maxHomeFileBytes).
-			With("path", p).With("limit", fmt.Sprint(maxHomeFileBytes)).With("value", fmt.Sprint(len(content)))
+	if len(content) > homes.MaxFileBytes {
+		return nil, fault.TooLarge.Newf("file %q would have %d bytes; at most %d are written through the API", p, len(content), homes.MaxFileBytes).
+			With("path", p).With("limit", fmt.Sprint(homes.MaxFileBytes)).With("value", fmt.Sprint(len(content)))
 	}
 	sum := sha256.Sum256(content)
 	after := hex.EncodeToString(sum[:])
 	written := &workv1.HomeFileWritten{Created: missing, PreviousSha256: before, Replaced: n}
-	if before != after || missing { // else it is there already
+	if before != after || missing {
 		if err := precondition(p, c.expected, before, missing); err != nil {
 			return nil, err
 		}
-		if err := h.place(filepath.FromSlash(p), content, mode, s.deps.IDs.New("")); err != nil {
-			return nil, homeTrouble(p, err)
+		if _, err := h.Write(p, content, mode, s.deps.IDs.New("")); err != nil {
+			return nil, homes.Error(p, err)
 		}
 	}
-	st, err := h.Stat(filepath.FromSlash(p))
+	st, err := h.Stat(p)
 	if err != nil {
-		return nil, homeTrouble(p, err)
+		return nil, homes.Error(p, err)
 	}
-	written.File = homeFile(p, st)
+	written.File = homes.Describe(p, st)
 	written.File.Sha256 = after
 	written.File.UpdatedAt = timestamppb.New(st.ModTime().UTC().Truncate(time.Microsecond)) // as the journal keeps it
 	return written, nil
@@ -194,25 +195,8 @@ func precondition(p, expected, is string, missing bool) error {
 	return fault.HashMismatch.Newf("file %q has sha256 %s, expected was %s; read it again", p, is, expected).With("path", p).With("sha256", is)
 }
 
-// all reads a file that is to be edited.
-func (h *home) all(p string) ([]byte, error) {
-	f, st, err := h.regular(p)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }()
-	if st.Size() > maxHomeFileBytes {
-		return nil, fault.TooLarge.Newf("file %q has %d bytes; at most %d are edited through the API", p, st.Size(), maxHomeFileBytes).With("path", p)
-	}
-	content, err := readAtMost(f, maxHomeFileBytes)
-	if err != nil {
-		return nil, homeTrouble(p, err)
-	}
-	return content, nil
-}
-
-// record tells of a write, and remembers the request. Without an event it only
-// looks whether the request was done before.
+// record writes the event of a change into the journal, with the request's id. With a nil
+// event it only returns the event of an earlier execution of the request, or errNotDone.
 func (s *Service) record(ctx context.Context, c change, ev *workv1.HomeFileWritten) (*workv1.HomeFileWritten, error) {
 	return plane.Do(ctx, s.engine, plane.Command[*State, *workv1.HomeFileWritten]{
 		Method: c.method, AgentID: c.agentID, RequestID: c.requestID, Args: c.args,

@@ -10,6 +10,7 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
+	"quartet/services/work/homes"
 )
 
 // PickWorkItem moves the agent's focus (SPEC W4). A blocked or waiting item may
@@ -40,7 +41,7 @@ func (s *Service) PickWorkItem(ctx context.Context, req *workv1.PickWorkItemRequ
 	if err != nil {
 		return nil, err
 	}
-	s.plans.attach(actor.Namespace, resp.GetWorkItem(), present)
+	s.plans.Attach(actor.Namespace, resp.GetWorkItem(), homes.Ensured)
 	return resp, nil
 }
 

@@ -12,6 +12,7 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
+	"quartet/services/work/homes"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -49,7 +50,7 @@ func (s *Service) GetWorkItem(ctx context.Context, req *workv1.GetWorkItemReques
 	if req.GetOmitTodoList() {
 		it.TodoList = nil
 	}
-	s.plans.attach(actor.Namespace, it, present)
+	s.plans.Attach(actor.Namespace, it, homes.Ensured)
 	return &workv1.GetWorkItemResponse{WorkItem: it}, nil
 }
 
@@ -104,7 +105,7 @@ func (s *Service) ListWorkItems(ctx context.Context, req *workv1.ListWorkItemsRe
 			resp.NextPageToken = page.Token(kind, strconv.FormatInt(last.GetCreatedAt().AsTime().UnixNano(), 10), last.GetWorkItemId())
 			break
 		}
-		s.plans.attach(actor.Namespace, it, asItIs)
+		s.plans.Attach(actor.Namespace, it, homes.AsIs)
 		resp.WorkItems = append(resp.WorkItems, it)
 	}
 	return resp, nil
@@ -205,10 +206,10 @@ func (s *Service) GetWorkQueue(ctx context.Context, req *workv1.GetWorkQueueRequ
 	}
 	q.Revision = seq
 	if !req.GetOmitPlans() {
-		s.plans.attach(actor.Namespace, q.GetCurrent(), present)
+		s.plans.Attach(actor.Namespace, q.GetCurrent(), homes.Ensured)
 		for _, class := range [][]*workv1.WorkItem{q.GetTriggeredBlocked(), q.GetQueuedRunnable(), q.GetWaitingForOperator(), q.GetBlocked()} {
 			for _, it := range class {
-				s.plans.attach(actor.Namespace, it, asItIs)
+				s.plans.Attach(actor.Namespace, it, homes.AsIs)
 			}
 		}
 	}

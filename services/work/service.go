@@ -17,6 +17,7 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
+	"quartet/services/work/homes"
 )
 
 // Plane is the name of this plane in journals, subjects and cursors.
@@ -53,7 +54,8 @@ type Service struct {
 
 	cfg    Config
 	deps   Deps
-	plans  *plans
+	homes  *homes.Dir
+	plans  *homes.Plans
 	engine *plane.Engine[*State]
 	files  keylock.Locks[fileKey]
 
@@ -87,9 +89,10 @@ func (s *Service) Start(ctx context.Context) error {
 		return err
 	}
 	var err error
-	if s.plans, err = openPlans(s.cfg.Home); err != nil {
+	if s.homes, err = homes.OpenDir(s.cfg.Home); err != nil {
 		return fmt.Errorf("work: home %s: %w", s.cfg.Home, err)
 	}
+	s.plans = homes.NewPlans(s.homes)
 	s.engine, err = plane.Open(ctx, plane.Config[*State]{
 		Plane: Plane, Share: s.cfg.Share, New: NewState,
 		Events: workv1.File_quartet_work_v1_work_event_proto, Dependent: dependent, OnCommit: newMetrics(s.deps.Metrics).count,
@@ -103,7 +106,7 @@ func (s *Service) Start(ctx context.Context) error {
 		React: react,
 	}, s.deps.Deps)
 	if err != nil {
-		return errors.Join(err, s.plans.close())
+		return errors.Join(err, s.homes.Close())
 	}
 	if err := s.engine.Follow(ctx); err != nil {
 		return errors.Join(err, s.Stop(ctx))
@@ -116,7 +119,7 @@ func (s *Service) Stop(ctx context.Context) error {
 	if s.engine == nil {
 		return nil
 	}
-	return errors.Join(s.engine.Close(ctx), s.plans.close())
+	return errors.Join(s.engine.Close(ctx), s.homes.Close())
 }
 
 // Ready is nil once the journal is open and while it can be written.

@@ -11,6 +11,7 @@ import (
 	"quartet/pkg/pbjson"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
+	"quartet/services/work/homes"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -35,7 +36,7 @@ func (s *Service) UpdateWorkItem(ctx context.Context, req *workv1.UpdateWorkItem
 	if err != nil {
 		return nil, err
 	}
-	s.plans.attach(actor.Namespace, resp.GetWorkItem(), lastSeen)
+	s.plans.Attach(actor.Namespace, resp.GetWorkItem(), homes.LastSeen)
 	return resp, nil
 }
 

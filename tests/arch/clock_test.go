@@ -47,7 +47,7 @@ var wallClock = map[string]string{
 	"services/mcp":            "progress while a call runs",
 	"services/quota":          "pauses between attempts to read a journal",
 	"services/runner":         "a model provider is called, with its limits in real time",
-	"services/work":           "the times of a plan file are the operating system's",
+	"services/work/homes":     "the times of a plan file are the operating system's",
 	"services/worker":         "processes run in real time",
 }
 

@@ -1,4 +1,4 @@
-package work
+package homes
 
 import (
 	"bytes"
@@ -14,23 +14,26 @@ import (
 	"syscall"
 	"unicode/utf8"
 
-	workv1 "quartet/pkg/pb/quartet/work/v1"
-
 	"google.golang.org/protobuf/types/known/timestamppb"
+
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/utf8cut"
 )
 
 const (
-	// maxPlanBytes is the largest plan file that is hashed: 128 MiB take a tenth
-	// of a second, once for each change. Of a larger one the preview is shown.
+	// previewChars bounds a preview (SPEC W3).
+	previewChars = 1600
+	// maxPlanBytes is the size of the largest plan file that is hashed: 128 MiB take a
+	// tenth of a second, once for each change. Of a larger one only a preview is shown.
 	maxPlanBytes = 128 << 20
-	// largePlanBytes is what may be hashed by everybody at once. Of larger plans
-	// one at a time is, so that no agent's odd plan takes the others' processors.
+	// largePlanBytes is the size above which one file at a time is hashed, so that no
+	// agent's large plan takes the processors of the others.
 	largePlanBytes = 4 << 20
-	// headBytes hold any preview: a character has at most four bytes.
+	// headBytes are enough for any preview: a character has at most four bytes.
 	headBytes = 4*previewChars + utf8.UTFMax
 )
 
-// notText is the problem of a file that is no UTF-8 text or holds a NUL.
+// notText is the problem of a file that is not UTF-8 text or contains a NUL.
 const notText = "not_text"
 
 var (
@@ -38,9 +41,9 @@ var (
 	largePlans sync.Mutex
 )
 
-// read describes a regular file as it is now. It takes a fixed amount of memory
-// whatever the file's size.
-func (h *home) read(name string, st fs.FileInfo) *workv1.PlanArtifact {
+// readPlan describes a regular file, which st was when it was looked up. It takes a fixed
+// amount of memory.
+func (h *Home) readPlan(name string, st fs.FileInfo) *workv1.PlanArtifact {
 	path := filepath.Join(h.path, name)
 	a := &workv1.PlanArtifact{
 		Path: path, Bytes: st.Size(), UpdatedAt: timestamppb.New(st.ModTime().UTC()),
@@ -49,19 +52,19 @@ func (h *home) read(name string, st fs.FileInfo) *workv1.PlanArtifact {
 		a.Sha256, a.PreviewComplete = emptySHA, true
 		return a
 	}
-	// Should a pipe have taken the file's place since the look, opening it does
-	// not wait for a writer.
-	f, err := h.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	// If a pipe has replaced the file since it was looked up, opening it does not wait for
+	// a writer.
+	f, err := h.root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return problem(path, st.Size(), missingOr(err))
 	}
 	defer func() { _ = f.Close() }()
 	if opened, err := f.Stat(); err != nil || !opened.Mode().IsRegular() || !os.SameFile(opened, st) {
-		return problem(path, st.Size(), "unreadable") // it was exchanged just now; the next read sees what it is
+		return problem(path, st.Size(), "unreadable") // it was replaced just now; the next read describes the new one
 	}
 	switch {
 	case st.Size() > maxPlanBytes:
-		return h.headOf(f, a)
+		return previewOf(f, a)
 	case st.Size() > largePlanBytes:
 		largePlans.Lock()
 		defer largePlans.Unlock()
@@ -76,30 +79,31 @@ func (h *home) read(name string, st fs.FileInfo) *workv1.PlanArtifact {
 		a.Problem = notText
 		return a
 	}
-	a.Preview = cut(string(t.head), previewChars)
+	a.Preview = utf8cut.Chars(string(t.head), previewChars)
 	a.PreviewComplete = int64(len(a.GetPreview())) == n
 	return a
 }
 
-// headOf describes a file that is too large to be read whole.
-func (h *home) headOf(f io.Reader, a *workv1.PlanArtifact) *workv1.PlanArtifact {
+// previewOf completes the descriptor of a file that is too large to be read to its end.
+func previewOf(f io.Reader, a *workv1.PlanArtifact) *workv1.PlanArtifact {
 	a.Problem = "too_large"
 	t := textSum{sum: sha256.New()}
 	if _, err := io.Copy(&t, io.LimitReader(f, headBytes)); err == nil && !t.binary {
-		a.Preview = cut(string(t.head), previewChars)
+		a.Preview = utf8cut.Chars(string(t.head), previewChars)
 	}
 	return a
 }
 
-// textSum hashes what is written to it, keeps the head, and checks that it is
-// text, also where a character lies across two writes.
+// textSum is a writer that hashes what is written to it, keeps the beginning, and checks
+// that it is text. A character may be divided between two writes.
 type textSum struct {
 	sum    hash.Hash
 	head   []byte
-	rest   []byte // the beginning of a character
+	rest   []byte // the beginning of a character that the next write completes
 	binary bool
 }
 
+// Write implements io.Writer. It never fails.
 func (t *textSum) Write(b []byte) (int, error) {
 	n := len(b)
 	t.sum.Write(b)
@@ -125,7 +129,7 @@ func (t *textSum) Write(b []byte) (int, error) {
 		t.keep(t.rest)
 		t.rest = nil
 	}
-	whole := wholeRunes(b)
+	whole := len(b) - utf8cut.Partial(b)
 	if !utf8.Valid(b[:whole]) {
 		t.binary = true
 		return n, nil
@@ -135,37 +139,14 @@ func (t *textSum) Write(b []byte) (int, error) {
 	return n, nil
 }
 
+// keep appends to the head while it is shorter than headBytes.
 func (t *textSum) keep(b []byte) {
 	if room := headBytes - len(t.head); room > 0 {
 		t.head = append(t.head, b[:min(room, len(b))]...)
 	}
 }
 
-// wholeRunes is the length of b without a character that only begins at its end.
-func wholeRunes(b []byte) int {
-	for back := 1; back < utf8.UTFMax && back <= len(b); back++ {
-		if at := len(b) - back; utf8.RuneStart(b[at]) {
-			if utf8.FullRune(b[at:]) {
-				return len(b)
-			}
-			return at
-		}
-	}
-	return len(b)
-}
-
-// cut shortens text to n runes. A character that is cut off at its end, beyond
-// them, does not matter.
-func cut(s string, n int) string {
-	for i := range s {
-		if n == 0 {
-			return s[:i]
-		}
-		n--
-	}
-	return s
-}
-
+// missingOr returns the problem of a file that could not be opened.
 func missingOr(err error) string {
 	if errors.Is(err, fs.ErrNotExist) {
 		return "missing"

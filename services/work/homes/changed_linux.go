@@ -1,4 +1,4 @@
-package work
+package homes
 
 import (
 	"io/fs"
@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// changedAt is when a file's content or its times were last written: nobody can
-// set it back.
+// changedAt returns when a file's content or attributes were last changed. Unlike the
+// time of modification, no program can set it.
 func changedAt(st fs.FileInfo) time.Time {
 	if sys, ok := st.Sys().(*syscall.Stat_t); ok {
 		return time.Unix(sys.Ctim.Unix())

@@ -1,0 +1,45 @@
+// Package utf8cut shortens UTF-8 text without splitting a character.
+package utf8cut
+
+import "unicode/utf8"
+
+// Bytes returns the longest prefix of s that has at most n bytes and does not end within
+// a character. A negative n counts as 0.
+func Bytes(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	n = max(n, 0)
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n]
+}
+
+// Chars returns the first n characters of s, or s if it has no more. A byte that is not
+// UTF-8 counts as a character.
+func Chars(s string, n int) string {
+	for i := range s {
+		if n <= 0 {
+			return s[:i]
+		}
+		n--
+	}
+	return s
+}
+
+// Partial returns how many bytes at the end of b begin a character that is not complete:
+// 0 to 3. Bytes that can begin no character count as complete.
+func Partial(b []byte) int {
+	for n := 1; n <= len(b) && n < utf8.UTFMax; n++ {
+		at := len(b) - n
+		if !utf8.RuneStart(b[at]) {
+			continue
+		}
+		if utf8.FullRune(b[at:]) {
+			return 0
+		}
+		return n
+	}
+	return 0
+}

@@ -1,0 +1,281 @@
+package homes
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"quartet/pkg/fault"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+)
+
+// open returns the directory of all homes and the home of keeper in it.
+func open(t *testing.T) (*Dir, *Home) {
+	t.Helper()
+	d, err := OpenDir(t.TempDir())
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = d.Close() })
+	h, err := d.Open("acme", "keeper", true)
+	require.NoError(t, err)
+	t.Cleanup(h.Close)
+	return d, h
+}
+
+func sha(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:])
+}
+
+func TestA11_AHomeIsMadeOnTheFirstWriteOnly(t *testing.T) {
+	d, err := OpenDir(filepath.Join(t.TempDir(), "new", "homes"))
+	require.NoError(t, err)
+	defer d.Close()
+	_, err = d.Open("acme", "keeper", false)
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	h, err := d.Open("acme", "keeper", true)
+	require.NoError(t, err)
+	defer h.Close()
+	again, err := d.Open("acme", "keeper", false)
+	require.NoError(t, err)
+	again.Close()
+}
+
+func TestA11_WriteReplacesTheWholeFile(t *testing.T) {
+	_, h := open(t)
+	for i, text := range []string{"a longer text", "short", ""} {
+		st, err := h.Write("notes/today/list.md", []byte(text), 0o640, "x")
+		require.NoError(t, err)
+		require.EqualValues(t, len(text), st.Size())
+		got, err := h.ReadAll("notes/today/list.md")
+		require.NoError(t, err)
+		require.Equal(t, text, string(got), "write %d", i)
+		sum, mode, err := h.Hash("notes/today/list.md")
+		require.NoError(t, err)
+		require.Equal(t, sha(text), sum)
+		require.EqualValues(t, 0o640, mode)
+	}
+	entries, err := os.ReadDir(filepath.Join(h.path, "notes", "today"))
+	require.NoError(t, err)
+	require.Len(t, entries, 1, "no temporary file is left")
+}
+
+func TestA11_AFailedWriteLeavesNothing(t *testing.T) {
+	_, h := open(t)
+	require.NoError(t, os.Mkdir(filepath.Join(h.path, "list.md"), 0o750))
+	_, err := h.Write("list.md", []byte("text"), 0o640, "x")
+	require.Error(t, err)
+	require.ErrorIs(t, Error("list.md", err), fault.NotAFile)
+	entries, err := os.ReadDir(h.path)
+	require.NoError(t, err)
+	require.Len(t, entries, 1)
+}
+
+func TestA11_ReadAllIsBounded(t *testing.T) {
+	_, h := open(t)
+	for size, ok := range map[int]bool{MaxFileBytes - 1: true, MaxFileBytes: true, MaxFileBytes + 1: false} {
+		_, err := h.Write("f", bytes.Repeat([]byte("x"), size), 0o640, "x")
+		require.NoError(t, err)
+		got, err := h.ReadAll("f")
+		if !ok {
+			require.ErrorIs(t, err, fault.TooLarge)
+			continue
+		}
+		require.NoError(t, err)
+		require.Len(t, got, size)
+	}
+}
+
+func TestA11_OnlyRegularFilesInsideTheHomeAreRead(t *testing.T) {
+	d, h := open(t)
+	other, err := d.Open("umbrella", "victim", true)
+	require.NoError(t, err)
+	defer other.Close()
+	_, err = other.Write("secret", []byte("hunter2"), 0o640, "x")
+	require.NoError(t, err)
+	require.NoError(t, os.Symlink("../../umbrella/victim/secret", filepath.Join(h.path, "relative")))
+	require.NoError(t, os.Symlink(filepath.Join(other.path, "secret"), filepath.Join(h.path, "absolute")))
+	require.NoError(t, os.Symlink("../../umbrella/victim", filepath.Join(h.path, "folder")))
+	require.NoError(t, os.Symlink("loop", filepath.Join(h.path, "loop")))
+	require.NoError(t, syscall.Mkfifo(filepath.Join(h.path, "pipe"), 0o600))
+	require.NoError(t, os.Mkdir(filepath.Join(h.path, "dir"), 0o700))
+	for p, want := range map[string]fault.Reason{
+		"relative": fault.PathOutsideHome, "absolute": fault.PathOutsideHome, "folder/secret": fault.PathOutsideHome,
+		"loop": fault.NotAFile, "pipe": fault.NotAFile, "dir": fault.NotAFile, "dir/none": fault.NotFound, "none": fault.NotFound,
+	} {
+		_, _, err := h.File(p)
+		require.ErrorIs(t, err, want, p)
+	}
+	var none *Home
+	_, _, err = none.File("list.md")
+	require.ErrorIs(t, err, fault.NotFound)
+	none.Close()
+}
+
+func TestA11_PathsAreValidated(t *testing.T) {
+	for p, want := range map[string]string{"a": "a", "./a//b/": "a/b", ".": ".", strings.Repeat("n", 255): strings.Repeat("n", 255), strings.Repeat("a/", 511) + "bc": strings.Repeat("a/", 511) + "bc"} {
+		got, err := Path("path", p)
+		require.NoError(t, err, p)
+		require.Equal(t, want, got)
+	}
+	for p, want := range map[string]fault.Reason{
+		"": fault.InvalidArgument, "/etc/passwd": fault.PathOutsideHome, "..": fault.PathOutsideHome, "a/../../b": fault.PathOutsideHome,
+		strings.Repeat("n", 256): fault.InvalidArgument, ".quartet-x": fault.InvalidArgument, "a/.quartet-x/b": fault.InvalidArgument,
+		strings.Repeat("a/", 512) + "b": fault.LimitExceeded, "a\x00b": fault.InvalidArgument,
+	} {
+		_, err := Path("path", p)
+		require.ErrorIs(t, err, want, "%q", p)
+	}
+}
+
+func TestA11_WalkVisitsInOrderAndContinues(t *testing.T) {
+	_, h := open(t)
+	for _, p := range []string{"b", "a/x", "a/y/z", "a-b", "c/d", ".quartet-tmp"} {
+		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(h.path, p)), 0o750))
+		require.NoError(t, os.WriteFile(filepath.Join(h.path, p), []byte(p), 0o600))
+	}
+	require.NoError(t, os.Symlink("a", filepath.Join(h.path, "link")))
+	visited := func(start string, depth int, after string, most int) (got []string) {
+		require.NoError(t, h.Walk(t.Context(), start, depth, after, func(e Entry) error {
+			if len(got) == most {
+				return ErrStop
+			}
+			got = append(got, e.Path)
+			return nil
+		}))
+		return got
+	}
+	all := []string{"a", "a/x", "a/y", "a/y/z", "a-b", "b", "c", "c/d", "link"}
+	require.Equal(t, all, visited(".", MaxDepth, "", 100))
+	require.Equal(t, []string{"a", "a-b", "b", "c", "link"}, visited(".", 1, "", 100))
+	require.Equal(t, []string{"a/x", "a/y"}, visited("a", 1, "", 100))
+	require.Equal(t, []string{"b"}, visited("b", 1, "", 100))
+	require.Empty(t, visited("b", 1, "b", 100))
+	for size := 1; size <= len(all); size++ {
+		var got []string
+		for after := ""; ; {
+			page := visited(".", MaxDepth, after, size)
+			if len(page) == 0 {
+				break
+			}
+			got, after = append(got, page...), page[len(page)-1]
+		}
+		require.Equal(t, all, got, "pages of %d", size)
+	}
+	err := h.Walk(t.Context(), "none", 1, "", nil)
+	require.ErrorIs(t, err, fault.NotFound)
+	mine := errors.New("mine")
+	require.ErrorIs(t, h.Walk(t.Context(), ".", 1, "", func(Entry) error { return mine }), mine)
+	var none *Home
+	require.NoError(t, none.Walk(t.Context(), ".", 1, "", nil))
+	require.ErrorIs(t, none.Walk(t.Context(), "a", 1, "", nil), fault.NotFound)
+}
+
+// plans returns plans with an item whose plan file was made.
+func plans(t *testing.T) (p *Plans, it *workv1.WorkItem, path string) {
+	t.Helper()
+	d, _ := open(t)
+	p = NewPlans(d)
+	it = &workv1.WorkItem{WorkItemId: "wi_1", AgentId: "keeper", State: workv1.WorkItemState_WORK_ITEM_STATE_OPEN}
+	p.Attach("acme", it, Ensured)
+	require.Empty(t, it.GetPlanArtifact().GetProblem())
+	return p, it, it.GetPlanArtifact().GetPath()
+}
+
+// An edit in place that keeps the size and gives the file its old time back, as some
+// synchronisation tools do, is seen on the next read.
+func TestW3_AnEditInPlaceIsSeenThoughSizeAndTimeAreTheSame(t *testing.T) {
+	p, it, path := plans(t)
+	old := time.Now().Add(-time.Hour)
+	write := func(text string) {
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		require.NoError(t, os.Chtimes(path, old, old))
+	}
+	preview := func() string {
+		p.Attach("acme", it, AsIs)
+		return it.GetPlanArtifact().GetPreview()
+	}
+	write("AAAA")
+	require.Equal(t, "AAAA", preview())
+	require.Eventually(t, func() bool {
+		st, err := os.Lstat(path)
+		return err == nil && unambiguous(st)
+	}, 10*time.Second, time.Millisecond, "then the descriptor is cached")
+	require.Equal(t, "AAAA", preview())
+	write("BBBB")
+	require.Equal(t, "BBBB", preview())
+}
+
+func TestW3_APlanBeyondTheLimitIsShownAndNotHashed(t *testing.T) {
+	p, it, path := plans(t)
+	require.NoError(t, os.WriteFile(path, []byte(strings.Repeat("é", 5000)), 0o600))
+	require.NoError(t, os.Truncate(path, maxPlanBytes+1))
+	p.Attach("acme", it, AsIs)
+	a := it.GetPlanArtifact()
+	require.Equal(t, "too_large", a.GetProblem())
+	require.EqualValues(t, maxPlanBytes+1, a.GetBytes())
+	require.Empty(t, a.GetSha256())
+	require.Equal(t, strings.Repeat("é", 1600), a.GetPreview())
+	require.False(t, a.GetPreviewComplete())
+}
+
+// A pipe that replaces the file between the lookup and the opening is neither read nor
+// waited for.
+func TestW3_AFileThatIsReplacedIsNotWaitedFor(t *testing.T) {
+	p, _, path := plans(t)
+	require.NoError(t, os.WriteFile(path, []byte("text"), 0o600))
+	st, err := os.Lstat(path)
+	require.NoError(t, err)
+	require.NoError(t, os.Remove(path))
+	require.NoError(t, syscall.Mkfifo(path, 0o600))
+	h, err := p.dir.Open("acme", "keeper", false)
+	require.NoError(t, err)
+	defer h.Close()
+	require.Equal(t, "unreadable", h.readPlan(planName("wi_1"), st).GetProblem())
+}
+
+func TestW3_TheCacheOfDescriptorsIsBounded(t *testing.T) {
+	p, _, _ := plans(t)
+	for i := range planCacheEntries + 10 {
+		p.store(item{"acme", string(rune(i))}, described{})
+	}
+	require.Len(t, p.cache, planCacheEntries)
+}
+
+// Text is recognised however it is divided into reads.
+func TestW3_TextIsKnownAcrossReads(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var body []byte
+		if rapid.Bool().Draw(t, "text") {
+			body = []byte(rapid.StringOf(rapid.RuneFrom([]rune("aé世🙂\x00"))).Draw(t, "runes"))
+		} else {
+			body = rapid.SliceOf(rapid.SampledFrom([]byte{'a', 0xc3, 0xa9, 0xe4, 0xb8, 0x96, 0xf0, 0x9f, 0x99, 0x82, 0xff, 0})).Draw(t, "bytes")
+		}
+		sum := textSum{sum: sha256.New()}
+		for rest := body; len(rest) > 0; {
+			n := rapid.IntRange(1, min(len(rest), 5)).Draw(t, "read")
+			wrote, err := sum.Write(rest[:n])
+			require.NoError(t, err)
+			require.Equal(t, n, wrote)
+			rest = rest[n:]
+		}
+		text := utf8.Valid(body) && bytes.IndexByte(body, 0) < 0
+		require.Equal(t, text, !sum.binary && len(sum.rest) == 0, "%q", body)
+		if text {
+			require.Equal(t, string(body), string(sum.head))
+		}
+		want := sha256.Sum256(body)
+		require.Equal(t, want[:], sum.sum.Sum(nil))
+	})
+}
