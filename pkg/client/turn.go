@@ -13,6 +13,7 @@ import (
 
 	"quartet/pkg/fault"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/utf8cut"
 )
 
 // finishTerm is how long a runner that stops tries to hand its turn back.
@@ -202,9 +203,5 @@ func (t *Turn) finish(ctx context.Context, result error) error {
 
 // cut shortens text to at most limit bytes, at the end of a character.
 func cut(text string, limit int) string {
-	text = strings.ToValidUTF8(text, "\uFFFD")
-	if len(text) <= limit {
-		return text
-	}
-	return strings.ToValidUTF8(text[:limit], "")
+	return utf8cut.Bytes(strings.ToValidUTF8(text, "\uFFFD"), limit)
 }

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"quartet/pkg/utf8cut"
 )
 
 // The limits of SPEC X8. Chars are Unicode code points, KiB are bytes.
@@ -152,17 +154,13 @@ func over(field, unit string, limit, value int) *Error {
 		WithField(field, "at most "+l+" "+unit)
 }
 
-// clip bounds an offending value, so that an answer never repeats a megabyte.
+// clip shortens an offending value, so that no error repeats a megabyte.
 func clip(s string) string {
 	const most = 200
 	if len(s) <= most {
 		return s
 	}
-	cut := most
-	for cut > 0 && !utf8.RuneStart(s[cut]) {
-		cut--
-	}
-	return s[:cut] + "…"
+	return utf8cut.Bytes(s, most) + "…"
 }
 
 // Horizon is how far from now a time may lie. A later one is a mistake in units,

@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"quartet/pkg/utf8cut"
 )
 
 // errCut is the error of a stream that ended before its reply was complete.
@@ -175,7 +177,7 @@ func brief(text string) string {
 	text = strings.Join(strings.Fields(text), " ")
 	const maxBytes = 500
 	if len(text) > maxBytes {
-		text = strings.ToValidUTF8(text[:maxBytes], "") + "…"
+		text = strings.ToValidUTF8(utf8cut.Bytes(text, maxBytes), "") + "…"
 	}
 	return text
 }

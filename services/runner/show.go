@@ -11,6 +11,7 @@ import (
 
 	"quartet/pkg/client"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/utf8cut"
 )
 
 // event is one step of the runner's progress, as programs read it.
@@ -156,7 +157,7 @@ func (s *show) tool(t *client.Turn, c Call, r *agentv1.ToolResult, took time.Dur
 	}
 	arguments := brief(string(c.Arguments))
 	if len(arguments) > 100 {
-		arguments = strings.ToValidUTF8(arguments[:100], "") + "…"
+		arguments = utf8cut.Bytes(arguments, 100) + "…"
 	}
 	text := s.paint(colour, mark+" "+printable(c.Name)) + " " + s.paint(dim, printable(arguments)) + " " + printable(brief(summary))
 	if took >= time.Millisecond {

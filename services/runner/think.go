@@ -14,6 +14,7 @@ import (
 	"quartet/pkg/client"
 	"quartet/pkg/fault"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/utf8cut"
 )
 
 const (
@@ -351,7 +352,7 @@ func limit(text string, maxBytes int) string {
 		return text
 	}
 	const mark = "\n[cut]"
-	return strings.ToValidUTF8(text[:maxBytes-len(mark)], "") + mark
+	return utf8cut.Bytes(text, maxBytes-len(mark)) + mark
 }
 
 // outcomeOf describes the outcome of a turn for people.

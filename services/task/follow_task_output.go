@@ -5,6 +5,7 @@ import (
 
 	"quartet/pkg/fault"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/pkg/utf8cut"
 	"quartet/services/task/model"
 	"quartet/services/task/output"
 )
@@ -40,7 +41,7 @@ func (s *Service) FollowTaskOutput(req *taskv1.FollowTaskOutputRequest, stream g
 		}
 		for i, c := range piece.Chunks {
 			// An incomplete character at the end is left for the next read.
-			if open := output.TrailingBytes(c.GetData()); i == len(piece.Chunks)-1 && open < len(c.GetData()) {
+			if open := utf8cut.Partial(c.GetData()); i == len(piece.Chunks)-1 && open < len(c.GetData()) {
 				c = output.Cut(c, c.GetOffset(), len(c.GetData())-open)
 			}
 			if err := stream.Send(&taskv1.FollowTaskOutputResponse{Chunk: c}); err != nil {

@@ -6,6 +6,7 @@ import (
 
 	"quartet/pkg/fault"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/pkg/utf8cut"
 	"quartet/services/task/model"
 	"quartet/services/task/output"
 	"quartet/services/task/rules"
@@ -132,7 +133,7 @@ func outputResponse(t *taskv1.Task, p output.Piece, asked int64) *taskv1.GetTask
 	// An incomplete character is left for the next part, except at the end of an ended
 	// task, where nothing completes it, and where it is all that fits into the limit.
 	if ended := model.Terminal(t.GetState()) && nextOffset >= p.End; !ended {
-		if open := output.TrailingBytes(b); open < len(b) || nextOffset >= p.End {
+		if open := utf8cut.Partial(b); open < len(b) || nextOffset >= p.End {
 			b, nextOffset = b[:len(b)-open], nextOffset-int64(open)
 		}
 	}

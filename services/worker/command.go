@@ -15,6 +15,7 @@ import (
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/spool"
 	"quartet/pkg/tracing"
+	"quartet/pkg/utf8cut"
 )
 
 // Reasons for which the worker ends a command.
@@ -256,7 +257,7 @@ func (c *command) read(p *process, out output) {
 	for {
 		draining := p.renewDeadline(out.file)
 		n, err := out.file.Read(data[kept:])
-		open := trailing(data[:kept+n])
+		open := utf8cut.Partial(data[:kept+n])
 		if full := kept + n - open; full > 0 {
 			c.emit(out.stream, data[:full])
 			copy(data, data[full:kept+n])

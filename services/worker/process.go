@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
-	"unicode/utf8"
 
 	"github.com/creack/pty"
 	"golang.org/x/sys/unix"
@@ -198,20 +197,4 @@ func waitStatus(state *os.ProcessState) (syscall.WaitStatus, bool) {
 	}
 	status, ok := state.Sys().(syscall.WaitStatus)
 	return status, ok
-}
-
-// trailing returns the number of bytes at the end of b that belong to an incomplete
-// UTF-8 character.
-func trailing(b []byte) int {
-	for n := 1; n <= len(b) && n < utf8.UTFMax; n++ {
-		c := b[len(b)-n]
-		if !utf8.RuneStart(c) {
-			continue
-		}
-		if c >= utf8.RuneSelf && !utf8.FullRune(b[len(b)-n:]) {
-			return n
-		}
-		return 0
-	}
-	return 0
 }

@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"quartet/services/agent/text"
 	"strings"
-	"unicode/utf8"
 
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/utf8cut"
 )
 
 // Characters that the short forms keep.
@@ -262,12 +262,9 @@ func within(text string, n int) string {
 			break
 		}
 		line = strings.TrimSuffix(line, "\n")
-		whole := len(line) <= room
-		for !whole && room > 0 && !utf8.RuneStart(line[room]) {
-			room--
-		}
-		b.WriteString("> " + line[:min(room, len(line))] + "\n")
-		if !whole {
+		part := utf8cut.Bytes(line, room)
+		b.WriteString("> " + part + "\n")
+		if len(part) < len(line) {
 			break
 		}
 	}

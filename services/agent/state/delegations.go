@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -15,6 +14,7 @@ import (
 	"quartet/pkg/page"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/pkg/utf8cut"
 )
 
 const (
@@ -143,11 +143,7 @@ func clipReportTo(text string, most int) string {
 	if len(text) <= most {
 		return text
 	}
-	cut := most - len(note)
-	for cut > 0 && !utf8.RuneStart(text[cut]) {
-		cut--
-	}
-	return text[:cut] + note
+	return utf8cut.Bytes(text, most-len(note)) + note
 }
 
 // DelegationsBefore returns a page of the delegations that are older than a given one.

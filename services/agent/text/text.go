@@ -4,9 +4,10 @@ package text
 import (
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"quartet/pkg/utf8cut"
 )
 
 // Shorten cuts a text after at most n bytes, between characters.
@@ -14,10 +15,7 @@ func Shorten(text string, n int) string {
 	if len(text) <= n {
 		return text
 	}
-	for n > 0 && !utf8.RuneStart(text[n]) {
-		n--
-	}
-	return text[:n] + "…"
+	return utf8cut.Bytes(text, n) + "…"
 }
 
 // EnumName returns the name of an enum value in lower case without the prefix of its type, ""

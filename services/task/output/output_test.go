@@ -10,6 +10,7 @@ import (
 
 	"quartet/pkg/natsd"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/pkg/utf8cut"
 	"quartet/services/task/rules"
 )
 
@@ -165,6 +166,6 @@ func TestT6_TextOfPieces(t *testing.T) {
 		in   string
 		open int
 	}{{"", 0}, {"a", 0}, {"中", 0}, {"\xe4", 1}, {"a\xe4\xb8", 2}, {"\xf0\x9f\x98", 3}, {"\xff", 0}, {"\x80\x80\x80\x80", 0}, {"中\xc3", 1}} {
-		require.Equal(t, c.open, TrailingBytes([]byte(c.in)), "%q", c.in)
+		require.Equal(t, c.open, utf8cut.Partial([]byte(c.in)), "%q", c.in)
 	}
 }

@@ -30,20 +30,5 @@ func LeadingBytes(b []byte) int {
 	return n
 }
 
-// TrailingBytes returns how many bytes at the end belong to an incomplete character.
-func TrailingBytes(b []byte) int {
-	for n := 1; n <= len(b) && n < utf8.UTFMax; n++ {
-		c := b[len(b)-n]
-		if !utf8.RuneStart(c) {
-			continue
-		}
-		if c >= utf8.RuneSelf && !utf8.FullRune(b[len(b)-n:]) {
-			return n
-		}
-		return 0
-	}
-	return 0
-}
-
 // ToText converts bytes to text, with U+FFFD for what is not UTF-8.
 func ToText(b []byte) string { return strings.ToValidUTF8(string(b), "\uFFFD") }
