@@ -9,8 +9,8 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/terminal"
 	"quartet/services/cli/input"
-	"quartet/services/cli/output"
 	"quartet/services/cli/session"
 )
 
@@ -30,7 +30,7 @@ no credential, so that health checks of containers and scripts can use it.`,
 				return err
 			}
 			if resp.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
-				return fault.NotReady.Newf("the server at %s runs but is not ready; its log says why", output.Printable(s.Address()))
+				return fault.NotReady.Newf("the server at %s runs but is not ready; its log says why", terminal.Printable(s.Address()))
 			}
 			return nil
 		}),

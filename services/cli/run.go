@@ -10,9 +10,9 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 
+	"quartet/pkg/terminal"
 	"quartet/services/cli/exit"
 	"quartet/services/cli/input"
-	"quartet/services/cli/output"
 	"quartet/services/cli/session"
 )
 
@@ -63,7 +63,7 @@ event.`,
 				}
 				o.System = string(b)
 			}
-			o.Out, o.JSON, o.Colour = cmd.OutOrStdout(), s.JSON(), output.WantsColour(cmd.OutOrStdout())
+			o.Out, o.JSON, o.Colour = cmd.OutOrStdout(), s.JSON(), terminal.WantsColour(cmd.OutOrStdout())
 			return run(cmd.Context(), conn, o)
 		}),
 	}

@@ -7,10 +7,10 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unicode"
 
 	"quartet/pkg/client"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/terminal"
 	"quartet/pkg/utf8cut"
 )
 
@@ -45,37 +45,18 @@ type show struct {
 	spent     map[string][2]int64
 }
 
-const (
-	bold   = "1"
-	dim    = "2"
-	green  = "32"
-	yellow = "33"
-	red    = "31"
-	cyan   = "36"
-)
-
 // paint returns text in a colour, if colours are wanted.
 func (s *show) paint(colour, text string) string {
-	if !s.colour || text == "" {
+	if !s.colour {
 		return text
 	}
-	return "\x1b[" + colour + "m" + text + "\x1b[0m"
-}
-
-// printable replaces characters that control a terminal: models and commands wrote text.
-func printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		if r == '\n' || r == '\t' || unicode.IsPrint(r) {
-			return r
-		}
-		return '\uFFFD'
-	}, text)
+	return terminal.Paint(colour, text)
 }
 
 // event writes an event as a line.
 func (s *show) event(e event) {
-	colours := map[string]string{"retry": yellow, "trouble": yellow, "shrunk": yellow, "announced": cyan, "interjection": cyan, "notice": dim, "ready": dim}
-	s.line(e, s.paint(colours[e.Event], strings.ReplaceAll(e.Event, "_", " ")+": "+printable(e.Text)))
+	colours := map[string]string{"retry": terminal.Yellow, "trouble": terminal.Yellow, "shrunk": terminal.Yellow, "announced": terminal.Cyan, "interjection": terminal.Cyan, "notice": terminal.Dim, "ready": terminal.Dim}
+	s.line(e, s.paint(colours[e.Event], strings.ReplaceAll(e.Event, "_", " ")+": "+terminal.Printable(e.Text)))
 }
 
 // line writes e for programs, text for people.
@@ -91,7 +72,7 @@ func (s *show) line(e event, text string) {
 	}
 	s.close()
 	if s.names && e.AgentID != "" {
-		text = s.paint(bold, e.AgentID) + " " + text
+		text = s.paint(terminal.Bold, e.AgentID) + " " + text
 	}
 	fmt.Fprintln(s.out, text) //nolint:errcheck // as above
 }
@@ -112,7 +93,7 @@ func (s *show) stream(t *client.Turn, text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.streaming = t.Record.GetTurnId()
-	fmt.Fprint(s.out, printable(text)) //nolint:errcheck // as above
+	fmt.Fprint(s.out, terminal.Printable(text)) //nolint:errcheck // as above
 }
 
 // endStream ends the line of streamed text.
@@ -125,7 +106,7 @@ func (s *show) endStream(*client.Turn) {
 // text writes the complete text of a reply, where it was not streamed.
 func (s *show) text(t *client.Turn, text string) {
 	if text != "" && (s.json || s.names) {
-		s.line(turnEvent(t, "text", text), printable(text))
+		s.line(turnEvent(t, "text", text), terminal.Printable(text))
 	}
 }
 
@@ -134,7 +115,7 @@ func (s *show) started(t *client.Turn) {
 	m := t.Message
 	e := turnEvent(t, "turn_started", m.GetText())
 	kind := lower(m.GetKind().String(), "MESSAGE_KIND_")
-	s.line(e, s.paint(bold, "── "+kind)+" "+printable(brief(m.GetText()))+" "+s.paint(dim, t.Record.GetTurnId()))
+	s.line(e, s.paint(terminal.Bold, "── "+kind)+" "+terminal.Printable(brief(m.GetText()))+" "+s.paint(terminal.Dim, t.Record.GetTurnId()))
 }
 
 // statusName returns the name of a status in lower case: success or error.
@@ -151,17 +132,17 @@ func (s *show) tool(t *client.Turn, c Call, r *agentv1.ToolResult, took time.Dur
 	}
 	e := turnEvent(t, "tool", summary)
 	e.Tool, e.CallID, e.Status, e.Seconds = c.Name, c.ID, statusName(r.GetStatus()), took.Seconds()
-	mark, colour := "✓", green
+	mark, colour := "✓", terminal.Green
 	if r.GetStatus() == agentv1.ToolStatus_TOOL_STATUS_ERROR || failed {
-		mark, colour = "✗", red
+		mark, colour = "✗", terminal.Red
 	}
 	arguments := brief(string(c.Arguments))
 	if len(arguments) > 100 {
 		arguments = utf8cut.Bytes(arguments, 100) + "…"
 	}
-	text := s.paint(colour, mark+" "+printable(c.Name)) + " " + s.paint(dim, printable(arguments)) + " " + printable(brief(summary))
+	text := s.paint(colour, mark+" "+terminal.Printable(c.Name)) + " " + s.paint(terminal.Dim, terminal.Printable(arguments)) + " " + terminal.Printable(brief(summary))
 	if took >= time.Millisecond {
-		text += s.paint(dim, fmt.Sprintf(" (%s)", took.Round(time.Millisecond)))
+		text += s.paint(terminal.Dim, fmt.Sprintf(" (%s)", took.Round(time.Millisecond)))
 	}
 	s.line(e, text)
 }
@@ -186,7 +167,7 @@ func (s *show) usage(t *client.Turn, a *Answer) {
 func (s *show) retry(t *client.Turn, reason string, pause time.Duration) {
 	e := turnEvent(t, "retry", reason)
 	e.Seconds = pause.Seconds()
-	s.line(e, s.paint(yellow, fmt.Sprintf("again in %s: %s", pause.Round(10*time.Millisecond), printable(reason))))
+	s.line(e, s.paint(terminal.Yellow, fmt.Sprintf("again in %s: %s", pause.Round(10*time.Millisecond), terminal.Printable(reason))))
 }
 
 // ended writes how a turn ended.
@@ -202,13 +183,13 @@ func (s *show) ended(t *client.Turn, err error) {
 	delete(s.spent, t.Record.GetTurnId())
 	s.mu.Unlock()
 	e.InputTokens, e.OutputTokens = sum[0], sum[1]
-	colour := green
+	colour := terminal.Green
 	if err != nil {
-		colour = red
+		colour = terminal.Red
 	}
-	text := s.paint(colour, "── "+outcome) + s.paint(dim, fmt.Sprintf(", %d rounds, %d tokens in, %d out", t.Rounds(), sum[0], sum[1]))
+	text := s.paint(colour, "── "+outcome) + s.paint(terminal.Dim, fmt.Sprintf(", %d rounds, %d tokens in, %d out", t.Rounds(), sum[0], sum[1]))
 	if err != nil {
-		text += "\n   " + printable(err.Error())
+		text += "\n   " + terminal.Printable(err.Error())
 	}
 	s.line(e, text)
 }

@@ -18,6 +18,7 @@ import (
 
 	"quartet/pkg/archive"
 	backupv1 "quartet/pkg/pb/quartet/backup/v1"
+	"quartet/pkg/terminal"
 	"quartet/services/cli/input"
 	"quartet/services/cli/output"
 	"quartet/services/cli/session"
@@ -84,7 +85,7 @@ type progress struct {
 }
 
 func newProgress(w io.Writer) *progress {
-	if !output.IsTerminal(w) {
+	if !terminal.IsTerminal(w) {
 		return &progress{}
 	}
 	return &progress{w: w}
@@ -142,7 +143,7 @@ func showArchive(s *session.Session, cmd *cobra.Command, path string, m archive.
 		rows = append(rows, []string{name, fmt.Sprint(s.Messages), output.Bytes(s.Bytes)})
 	}
 	rows = append(rows, []string{"agents' homes", fmt.Sprintf("%d files", t.Files), ""})
-	p.Printf("%s  as of %s, by quartet %s\n", output.Printable(path), m.CutAt.Local().Format("2006-01-02 15:04:05"), output.Printable(m.Version))
+	p.Printf("%s  as of %s, by quartet %s\n", terminal.Printable(path), m.CutAt.Local().Format("2006-01-02 15:04:05"), terminal.Printable(m.Version))
 	p.Table("", []string{"WHAT", "MESSAGES", "SIZE"}, rows)
 	return p.Err()
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"quartet/pkg/authority"
+	"quartet/pkg/terminal"
 	"quartet/services/cli/exit"
 	"quartet/services/cli/input"
 	"quartet/services/cli/output"
@@ -138,7 +139,7 @@ func showFiles(s *session.Session, cmd *cobra.Command, files []CertificateFile) 
 	}
 	p := output.New(cmd.OutOrStdout())
 	for _, d := range files {
-		p.Printf("%-8s %s\n", d.Done, output.Printable(d.Path))
+		p.Printf("%-8s %s\n", d.Done, terminal.Printable(d.Path))
 	}
 	return p.Err()
 }

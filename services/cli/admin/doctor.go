@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 	"google.golang.org/grpc"
 
+	"quartet/pkg/terminal"
 	"quartet/services/cli/exit"
 	"quartet/services/cli/input"
 	"quartet/services/cli/output"
@@ -96,9 +97,9 @@ func showDiagnosis(s *session.Session, cmd *cobra.Command, d diagnosis) error {
 		p.Printf("%s\n", out)
 		return errors.Join(err, p.Err())
 	}
-	colours := map[string]string{"ok": output.Green, "warning": output.Yellow, "problem": output.Red, "skipped": output.Dim}
+	colours := map[string]string{"ok": terminal.Green, "warning": terminal.Yellow, "problem": terminal.Red, "skipped": terminal.Dim}
 	for _, f := range d.Findings {
-		p.Printf("%s %-12s %s\n", p.Paint(colours[f.Status], fmt.Sprintf("%-8s", f.Status)), f.Check, output.Printable(f.Message))
+		p.Printf("%s %-12s %s\n", p.Paint(colours[f.Status], fmt.Sprintf("%-8s", f.Status)), f.Check, terminal.Printable(f.Message))
 		if f.Mend != "" {
 			p.Printf("%-22s fix: %s\n", "", f.Mend)
 		}

@@ -6,6 +6,7 @@ import (
 
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/pkg/pbjson"
+	"quartet/pkg/terminal"
 	"quartet/services/cli/exit"
 	"quartet/services/cli/input"
 	"quartet/services/cli/output"
@@ -87,7 +88,7 @@ func getCommand(s *session.Session) *cobra.Command {
 				a := resp.GetAgent()
 				fields := []string{
 					"agent", a.GetAgentId(),
-					"posture", output.Printable(pbjson.EnumText(a.GetPosture()) + output.Detail(a.GetPostureReason())),
+					"posture", terminal.Printable(pbjson.EnumText(a.GetPosture()) + output.Detail(a.GetPostureReason())),
 					"control", controlOf(a),
 					"focus", a.GetCurrentWorkItemId(),
 					"lane", laneOf(a.GetLane()),
@@ -95,7 +96,7 @@ func getCommand(s *session.Session) *cobra.Command {
 					"visibility", pbjson.EnumText(a.GetVisibility()),
 					"parent", a.GetLineageParentAgentId(),
 					"supervisor", a.GetSupervisorAgentId(),
-					"workspace", output.Printable(a.GetWorkspaceRoot()),
+					"workspace", terminal.Printable(a.GetWorkspaceRoot()),
 					"lifecycle", pbjson.EnumText(a.GetLifecycle()),
 					"revision", output.Number(a.GetRevision()),
 					"created", output.Time(a.GetCreatedAt()),

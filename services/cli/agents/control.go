@@ -8,6 +8,7 @@ import (
 
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/pkg/pbjson"
+	"quartet/pkg/terminal"
 	"quartet/services/cli/input"
 	"quartet/services/cli/output"
 	"quartet/services/cli/session"
@@ -176,5 +177,5 @@ func controlOf(a *agentv1.Agent) string {
 	if a.GetControlBy() != "" {
 		text += " by " + a.GetControlBy() + " at " + output.Time(a.GetControlAt())
 	}
-	return output.Printable(text + output.Detail(a.GetControlReason()))
+	return terminal.Printable(text + output.Detail(a.GetControlReason()))
 }

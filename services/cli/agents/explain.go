@@ -12,6 +12,7 @@ import (
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
 	schedulerv1 "quartet/pkg/pb/quartet/scheduler/v1"
 	"quartet/pkg/pbjson"
+	"quartet/pkg/terminal"
 	"quartet/services/cli/events"
 	"quartet/services/cli/input"
 	"quartet/services/cli/output"
@@ -84,7 +85,7 @@ func followDecisions(ctx context.Context, s *session.Session, cmd *cobra.Command
 		p.JSONLine(resp)
 	} else {
 		WriteExplanation(p, resp)
-		p.Printf("\n%s\n", p.Paint(output.Bold, "From now on"))
+		p.Printf("\n%s\n", p.Paint(terminal.Bold, "From now on"))
 	}
 	return (&events.Follower{
 		Cmd: cmd, Conn: conn,
@@ -110,7 +111,7 @@ func writeDecision(p *output.Printer, at, action, reason, explanation string) {
 	if text == "" {
 		text = action + ": " + reason
 	}
-	p.Printf("  %s  %s\n", p.Paint(output.Dim, at), paintHead(p, actionColour(action), output.Shorten(text, max(p.Columns()-24, 60))))
+	p.Printf("  %s  %s\n", p.Paint(terminal.Dim, at), paintHead(p, actionColour(action), output.Shorten(text, max(p.Columns()-24, 60))))
 }
 
 // paintHead colours a sentence up to its first colon.
@@ -130,37 +131,37 @@ func WriteExplanation(p *output.Printer, r *schedulerv1.ExplainResponse) {
 	if sentence == "" {
 		sentence = v.GetReason()
 	}
-	p.Printf("%s %s\n", p.Paint(output.Bold, r.GetAgentId()+":"), paintHead(p, actionColour(pbjson.EnumText(v.GetAction())), output.Printable(sentence)))
-	p.Printf("%s\n", p.Paint(output.Dim, verdictCodes(v)))
+	p.Printf("%s %s\n", p.Paint(terminal.Bold, r.GetAgentId()+":"), paintHead(p, actionColour(pbjson.EnumText(v.GetAction())), terminal.Printable(sentence)))
+	p.Printf("%s\n", p.Paint(terminal.Dim, verdictCodes(v)))
 
 	if len(r.GetCandidates()) > 0 {
-		p.Printf("\n%s\n", p.Paint(output.Bold, "Work items"))
+		p.Printf("\n%s\n", p.Paint(terminal.Bold, "Work items"))
 	}
 	for _, c := range r.GetCandidates() {
-		sign, colour := "-", output.Dim
+		sign, colour := "-", terminal.Dim
 		if c.GetChosen() {
-			sign, colour = ">", output.Green
+			sign, colour = ">", terminal.Green
 		}
-		p.Printf("%s %s  %s\n", p.Paint(colour, sign), p.Paint(output.Bold, output.Shorten(c.GetObjective(), 72)), p.Paint(output.Dim, c.GetWorkItemId()))
+		p.Printf("%s %s  %s\n", p.Paint(colour, sign), p.Paint(terminal.Bold, output.Shorten(c.GetObjective(), 72)), p.Paint(terminal.Dim, c.GetWorkItemId()))
 		p.Printf("    %s\n", output.StateWithReason(c.GetSchedulingState(), c.GetReasonCode()))
-		p.Printf("    %s\n", output.Printable(c.GetWhy()))
+		p.Printf("    %s\n", terminal.Printable(c.GetWhy()))
 	}
 
 	if len(r.GetFacts()) > 0 {
-		p.Printf("\n%s\n", p.Paint(output.Bold, "Facts"))
+		p.Printf("\n%s\n", p.Paint(terminal.Bold, "Facts"))
 		var pairs []string
 		for _, f := range r.GetFacts() {
 			value := f.GetValue()
 			if value == "" {
 				value = "-"
 			}
-			pairs = append(pairs, "  "+f.GetName(), output.Printable(value))
+			pairs = append(pairs, "  "+f.GetName(), terminal.Printable(value))
 		}
 		p.Fields(pairs...)
 	}
 
 	if len(r.GetRecent()) > 0 {
-		p.Printf("\n%s\n", p.Paint(output.Bold, "Recent decisions"))
+		p.Printf("\n%s\n", p.Paint(terminal.Bold, "Recent decisions"))
 	}
 	for _, d := range r.GetRecent() {
 		writeDecision(p, output.Time(d.GetDecidedAt()), pbjson.EnumText(d.GetAction()), d.GetReason(), d.GetExplanation())
@@ -185,11 +186,11 @@ func verdictCodes(v *schedulerv1.Verdict) string {
 func actionColour(action string) string {
 	switch action {
 	case "dispatch", "tick":
-		return output.Green
+		return terminal.Green
 	case "idle":
-		return output.Yellow
+		return terminal.Yellow
 	case "nothing":
-		return output.Red
+		return terminal.Red
 	}
-	return output.Bold
+	return terminal.Bold
 }

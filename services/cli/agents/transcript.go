@@ -13,6 +13,7 @@ import (
 	"quartet/pkg/fault"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/pkg/pbjson"
+	"quartet/pkg/terminal"
 	"quartet/services/cli/input"
 	"quartet/services/cli/output"
 	"quartet/services/cli/session"
@@ -107,7 +108,7 @@ func writeRound(p *output.Printer, r *agentv1.Round, full bool) {
 	if u := r.GetUsage(); u.GetInputTokens()+u.GetOutputTokens() > 0 {
 		about = append(about, output.Number(u.GetInputTokens())+" tokens in, "+output.Number(u.GetOutputTokens())+" out")
 	}
-	p.Printf("%s  %s\n", p.Paint(output.Bold, r.GetTurnId()+" round "+output.Number(r.GetIndex()+1)), p.Paint(output.Dim, strings.Join(about, "  ")))
+	p.Printf("%s  %s\n", p.Paint(terminal.Bold, r.GetTurnId()+" round "+output.Number(r.GetIndex()+1)), p.Paint(terminal.Dim, strings.Join(about, "  ")))
 	p.Block(roundIndent, r.GetText(), full, 6)
 	results := map[string]*agentv1.ToolResult{}
 	for _, result := range r.GetToolResults() {
@@ -123,18 +124,18 @@ func writeRound(p *output.Printer, r *agentv1.Round, full bool) {
 
 // writeCall writes one tool call and its result. r is nil while the call runs.
 func writeCall(p *output.Printer, name, note string, arguments *structpb.Struct, r *agentv1.ToolResult, full bool) {
-	sign, colour := "✓", output.Green
+	sign, colour := "✓", terminal.Green
 	command, failed := client.CommandOf(r)
 	switch {
 	case r == nil:
-		sign, colour = "…", output.Yellow // the round was submitted and this call has not ended
+		sign, colour = "…", terminal.Yellow // the round was submitted and this call has not ended
 	case r.GetStatus() != agentv1.ToolStatus_TOOL_STATUS_SUCCESS, failed:
-		sign, colour = "✗", output.Red
+		sign, colour = "✗", terminal.Red
 	}
 	if !full && len(arguments.GetFields()) > 0 {
 		note = output.Shorten(object(arguments, ""), 80)
 	}
-	p.Printf("%s\n", strings.TrimRight(roundIndent+p.Paint(colour, sign+" "+output.Printable(name))+" "+p.Paint(output.Dim, note), " "))
+	p.Printf("%s\n", strings.TrimRight(roundIndent+p.Paint(colour, sign+" "+terminal.Printable(name))+" "+p.Paint(terminal.Dim, note), " "))
 	if full {
 		p.Block(callIndent, object(arguments, "  "), true, 0)
 	}
@@ -192,7 +193,7 @@ text, as the model gets it.`,
 				p.Printf("\n")
 				var rows [][]string
 				for _, section := range c.GetSections() {
-					rows = append(rows, []string{output.Printable(section.GetName()), pbjson.EnumText(section.GetOutcome()), output.Number(section.GetTokens()), output.Number(section.GetRecords())})
+					rows = append(rows, []string{terminal.Printable(section.GetName()), pbjson.EnumText(section.GetOutcome()), output.Number(section.GetTokens()), output.Number(section.GetRecords())})
 				}
 				p.Table("no sections", []string{"SECTION", "SHOWN", "TOKENS", "RECORDS"}, rows)
 				p.Printf("\n")

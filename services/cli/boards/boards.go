@@ -11,6 +11,7 @@ import (
 
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/pbjson"
+	"quartet/pkg/terminal"
 	"quartet/services/cli/exit"
 	"quartet/services/cli/input"
 	"quartet/services/cli/output"
@@ -70,7 +71,7 @@ func listCommand(s *session.Session) *cobra.Command {
 			func(p *output.Printer, resp *boardv1.ListBoardsResponse) {
 				var rows [][]string
 				for _, b := range resp.GetBoards() {
-					rows = append(rows, []string{b.GetBoardId(), pbjson.EnumText(b.GetStatus()), stepCounts(b.GetCounts()), output.Time(b.GetUpdatedAt()), output.Printable(output.Shorten(b.GetTitle(), 60))})
+					rows = append(rows, []string{b.GetBoardId(), pbjson.EnumText(b.GetStatus()), stepCounts(b.GetCounts()), output.Time(b.GetUpdatedAt()), terminal.Printable(output.Shorten(b.GetTitle(), 60))})
 				}
 				p.Table("no boards", []string{"BOARD", "STATUS", "STEPS", "UPDATED", "TITLE"}, rows)
 				if resp.GetTruncated() {
@@ -126,29 +127,29 @@ func showCommand(s *session.Session) *cobra.Command {
 }
 
 var stepMarks = map[boardv1.StepStatus]struct{ mark, colour string }{
-	boardv1.StepStatus_STEP_STATUS_PENDING:   {"○", output.Dim},
-	boardv1.StepStatus_STEP_STATUS_READY:     {"◇", output.Cyan},
-	boardv1.StepStatus_STEP_STATUS_CLAIMED:   {"◐", output.Yellow},
-	boardv1.StepStatus_STEP_STATUS_RUNNING:   {"●", output.Yellow},
-	boardv1.StepStatus_STEP_STATUS_BLOCKED:   {"!", output.Violet},
-	boardv1.StepStatus_STEP_STATUS_COMPLETED: {"✔", output.Green},
-	boardv1.StepStatus_STEP_STATUS_FAILED:    {"✗", output.Red},
-	boardv1.StepStatus_STEP_STATUS_CANCELLED: {"–", output.Dim},
+	boardv1.StepStatus_STEP_STATUS_PENDING:   {"○", terminal.Dim},
+	boardv1.StepStatus_STEP_STATUS_READY:     {"◇", terminal.Cyan},
+	boardv1.StepStatus_STEP_STATUS_CLAIMED:   {"◐", terminal.Yellow},
+	boardv1.StepStatus_STEP_STATUS_RUNNING:   {"●", terminal.Yellow},
+	boardv1.StepStatus_STEP_STATUS_BLOCKED:   {"!", terminal.Violet},
+	boardv1.StepStatus_STEP_STATUS_COMPLETED: {"✔", terminal.Green},
+	boardv1.StepStatus_STEP_STATUS_FAILED:    {"✗", terminal.Red},
+	boardv1.StepStatus_STEP_STATUS_CANCELLED: {"–", terminal.Dim},
 }
 
 // drawBoard draws a board: its state, and its graph with a note on each step.
 func drawBoard(p *output.Printer, b *boardv1.Board, now time.Time) {
-	p.Printf("%s  %s  %s  %s\n", p.Paint(output.Bold, b.GetSessionId()+"/"+b.GetBoardId()), boardState(p, b), stepCounts(b.GetCounts()),
-		p.Paint(output.Dim, fmt.Sprint("revision ", b.GetRevision())))
+	p.Printf("%s  %s  %s  %s\n", p.Paint(terminal.Bold, b.GetSessionId()+"/"+b.GetBoardId()), boardState(p, b), stepCounts(b.GetCounts()),
+		p.Paint(terminal.Dim, fmt.Sprint("revision ", b.GetRevision())))
 	if b.GetTitle() != "" && b.GetTitle() != b.GetBoardId() {
-		p.Printf("%s\n", output.Printable(output.Shorten(b.GetTitle(), p.Columns())))
+		p.Printf("%s\n", terminal.Printable(output.Shorten(b.GetTitle(), p.Columns())))
 	}
 	d := b.GetDiagnostics()
 	switch {
 	case d.GetCompleteable():
-		p.Printf("%s\n", p.Paint(output.Green, "all required steps are completed: complete the board"))
+		p.Printf("%s\n", p.Paint(terminal.Green, "all required steps are completed: complete the board"))
 	case d.GetStalled():
-		p.Printf("%s %s\n", p.Paint(output.Red, "stalled by"), strings.Join(d.GetStalledByStepIds(), ", "))
+		p.Printf("%s %s\n", p.Paint(terminal.Red, "stalled by"), strings.Join(d.GetStalledByStepIds(), ", "))
 	}
 	p.Printf("\n")
 	steps := b.GetSteps()
@@ -178,10 +179,10 @@ func drawBoard(p *output.Printer, b *boardv1.Board, now time.Time) {
 		before, after, _ := strings.Cut(gutter, "\x00")
 		pad := max(nameColumns-output.Width(before)-1-output.Width(after)-1-output.Width(s.GetStepId()), 0)
 		status := pbjson.EnumText(s.GetStatus())
-		head := p.Paint(output.Dim, before) + p.Paint(m.colour, m.mark) + p.Paint(output.Dim, after) + " " + s.GetStepId() + strings.Repeat(" ", pad)
+		head := p.Paint(terminal.Dim, before) + p.Paint(m.colour, m.mark) + p.Paint(terminal.Dim, after) + " " + s.GetStepId() + strings.Repeat(" ", pad)
 		room := p.Columns() - nameColumns - statusColumns - 4
 		line := head + "  " + p.Paint(m.colour, status)
-		if note := output.Printable(output.Shorten(joined(needs, stepNote(s, now)), max(room, 20))); note != "" {
+		if note := terminal.Printable(output.Shorten(joined(needs, stepNote(s, now)), max(room, 20))); note != "" {
 			line += strings.Repeat(" ", statusColumns-len(status)+2) + note
 		}
 		p.Printf("%s\n", line)
@@ -191,18 +192,18 @@ func drawBoard(p *output.Printer, b *boardv1.Board, now time.Time) {
 // boardState returns the status of a board, in its colour, with its reason.
 func boardState(p *output.Printer, b *boardv1.Board) string {
 	colour := map[boardv1.BoardStatus]string{
-		boardv1.BoardStatus_BOARD_STATUS_RUNNING: output.Yellow, boardv1.BoardStatus_BOARD_STATUS_BLOCKED: output.Violet,
-		boardv1.BoardStatus_BOARD_STATUS_COMPLETED: output.Green, boardv1.BoardStatus_BOARD_STATUS_FAILED: output.Red,
+		boardv1.BoardStatus_BOARD_STATUS_RUNNING: terminal.Yellow, boardv1.BoardStatus_BOARD_STATUS_BLOCKED: terminal.Violet,
+		boardv1.BoardStatus_BOARD_STATUS_COMPLETED: terminal.Green, boardv1.BoardStatus_BOARD_STATUS_FAILED: terminal.Red,
 	}[b.GetStatus()]
 	text := pbjson.EnumText(b.GetStatus())
 	if b.GetTerminating() {
 		text += ", ending"
 	}
 	if colour == "" {
-		colour = output.Dim
+		colour = terminal.Dim
 	}
 	if b.GetReason() != "" {
-		return p.Paint(colour, text) + " (" + output.Printable(output.Shorten(b.GetReason(), 60)) + ")"
+		return p.Paint(colour, text) + " (" + terminal.Printable(output.Shorten(b.GetReason(), 60)) + ")"
 	}
 	return p.Paint(colour, text)
 }

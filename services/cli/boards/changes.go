@@ -10,6 +10,7 @@ import (
 	"quartet/pkg/fault"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/pbjson"
+	"quartet/pkg/terminal"
 	"quartet/services/cli/input"
 	"quartet/services/cli/output"
 	"quartet/services/cli/session"
@@ -86,7 +87,7 @@ func apply(s *session.Session, cmd *cobra.Command, c boardv1.BoardServiceClient,
 	p := output.New(cmd.OutOrStdout())
 	for _, ch := range changes {
 		if !s.JSON() {
-			p.Printf("%s\n", output.Printable(ch.text))
+			p.Printf("%s\n", terminal.Printable(ch.text))
 		}
 		req.Operations = append(req.Operations, ch.op)
 	}

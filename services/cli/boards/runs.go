@@ -9,6 +9,7 @@ import (
 
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/pbjson"
+	"quartet/pkg/terminal"
 	"quartet/services/cli/input"
 	"quartet/services/cli/output"
 	"quartet/services/cli/session"
@@ -76,7 +77,7 @@ func writeRun(p *output.Printer, r *boardv1.WorkerRun) {
 	}
 	p.Printf("\n")
 	if text := joined(r.GetStepResultSummary(), r.GetWorkerResult(), pbjson.EnumText(r.GetEndReason())); text != "" {
-		p.Printf("%s\n", output.Printable(text))
+		p.Printf("%s\n", terminal.Printable(text))
 	}
 }
 
@@ -158,7 +159,7 @@ func writeRuns(p *output.Printer, runs []*boardv1.WorkerRun) {
 		if r.GetStepStatus() != boardv1.StepStatus_STEP_STATUS_UNSPECIFIED {
 			status = pbjson.EnumText(r.GetStepStatus())
 		}
-		rows = append(rows, []string{r.GetRunId(), pbjson.EnumText(r.GetStatus()), r.GetWorkerId(), step, status, output.Time(r.GetDispatchedAt()), output.Printable(output.Shorten(joined(r.GetStepResultSummary(), pbjson.EnumText(r.GetEndReason())), 60))})
+		rows = append(rows, []string{r.GetRunId(), pbjson.EnumText(r.GetStatus()), r.GetWorkerId(), step, status, output.Time(r.GetDispatchedAt()), terminal.Printable(output.Shorten(joined(r.GetStepResultSummary(), pbjson.EnumText(r.GetEndReason())), 60))})
 	}
 	p.Table("no runs", []string{"RUN", "STATUS", "WORKER", "STEP", "STEP STATUS", "DISPATCHED", "RESULT"}, rows)
 }
@@ -216,7 +217,7 @@ func inspectCommand(s *session.Session) *cobra.Command {
 		}
 		return s.Show(cmd, resp, func(p *output.Printer) {
 			drawBoard(p, resp.GetBoard(), s.Now())
-			p.Printf("\n%s\n", p.Paint(output.Bold, "RUNS"))
+			p.Printf("\n%s\n", p.Paint(terminal.Bold, "RUNS"))
 			writeRuns(p, resp.GetRuns())
 			for _, d := range resp.GetDispatched() {
 				if d.GetUpdatedAfterDispatch() {
@@ -226,9 +227,9 @@ func inspectCommand(s *session.Session) *cobra.Command {
 			for _, d := range resp.GetDispatches() {
 				p.Printf("%s: pool %s, up to %d at once, %d running\n", d.GetDispatchId(), d.GetWorkerPoolId(), d.GetMaxParallel(), d.GetRunning())
 			}
-			p.Printf("\n%s\n", p.Paint(output.Bold, "TIMELINE"))
+			p.Printf("\n%s\n", p.Paint(terminal.Bold, "TIMELINE"))
 			for _, line := range resp.GetTimeline() {
-				p.Printf("%s\n", output.Printable(output.Shorten(line, p.Columns())))
+				p.Printf("%s\n", terminal.Printable(output.Shorten(line, p.Columns())))
 			}
 		})
 	})

@@ -15,6 +15,7 @@ import (
 	"quartet/pkg/fault"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/pbjson"
+	"quartet/pkg/terminal"
 	"quartet/services/cli/exit"
 	"quartet/services/cli/input"
 	"quartet/services/cli/output"
@@ -245,7 +246,7 @@ stdin.`,
 			return s.Show(cmd, &boardv1.GetBoardResponse{Board: wal.Board}, func(p *output.Printer) {
 				p.Printf("%d lines, each follows from the one before\n", wal.Lines)
 				if wal.Torn > 0 {
-					p.Printf("%s\n", p.Paint(output.Yellow, fmt.Sprintf("cut off: the %d bytes after them are no complete line", wal.Torn)))
+					p.Printf("%s\n", p.Paint(terminal.Yellow, fmt.Sprintf("cut off: the %d bytes after them are no complete line", wal.Torn)))
 				}
 				p.Printf("\n")
 				drawBoard(p, wal.Board, s.Now())

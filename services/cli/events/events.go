@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc"
 
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
+	"quartet/pkg/terminal"
 	"quartet/services/cli/exit"
 	"quartet/services/cli/input"
 	"quartet/services/cli/output"
@@ -72,8 +73,8 @@ func writeEvent(p *output.Printer, ev *eventv1.Event) {
 	if ev.GetTaskId() != "" {
 		about = ev.GetTaskId()
 	}
-	text := p.Paint(output.Dim, ev.GetCreatedAt().AsTime().Local().Format("2006-01-02 15:04:05.000")) + "  " +
-		output.Pad(ev.GetPlane(), 8) + output.Pad(ev.GetAgentId(), 16) + p.Paint(output.Bold, output.Pad(ev.GetEventType(), 28)) + output.Pad(about, 32)
+	text := p.Paint(terminal.Dim, ev.GetCreatedAt().AsTime().Local().Format("2006-01-02 15:04:05.000")) + "  " +
+		output.Pad(ev.GetPlane(), 8) + output.Pad(ev.GetAgentId(), 16) + p.Paint(terminal.Bold, output.Pad(ev.GetEventType(), 28)) + output.Pad(about, 32)
 	if ev.GetReadinessTo() != "" {
 		from := ev.GetReadinessFrom()
 		if from == "" {

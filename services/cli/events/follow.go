@@ -11,7 +11,7 @@ import (
 
 	"quartet/pkg/fault"
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
-	"quartet/services/cli/output"
+	"quartet/pkg/terminal"
 	"quartet/services/cli/session"
 )
 
@@ -60,7 +60,7 @@ func (f *Follower) Run(ctx context.Context) error {
 		}
 		if !f.lost {
 			f.lost = true
-			f.Cmd.PrintErrf("connection lost; trying to continue after the last event: %s\n", output.Printable(fault.From(err).Message()))
+			f.Cmd.PrintErrf("connection lost; trying to continue after the last event: %s\n", terminal.Printable(fault.From(err).Message()))
 		}
 		timer := time.NewTimer(wait)
 		select {

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/terminal"
 	"quartet/services/cli/output"
 )
 
@@ -70,7 +71,7 @@ func Report(cmd *cobra.Command, err error) int {
 		p.Printf("quartet: %v\n", err)
 		return Failed
 	}
-	p.Printf("quartet: %s: %s\n", e.Reason(), output.Printable(e.Message()))
+	p.Printf("quartet: %s: %s\n", e.Reason(), terminal.Printable(e.Message()))
 	for _, v := range e.Violations() {
 		p.Printf("  %s %s\n", v.Field, v.Description)
 	}

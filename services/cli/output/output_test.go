@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"quartet/pkg/terminal"
 )
 
 func TestWrapFitsIntoColumnsAndLines(t *testing.T) {
@@ -29,8 +31,8 @@ func TestShortenedTextIsPrintableAndFits(t *testing.T) {
 	require.Equal(t, "a b", Shorten("a\n b", 10))
 	require.Equal(t, "リリ…", Shorten("リリース", 5))
 	require.LessOrEqual(t, Width(Shorten(strings.Repeat("語x", 100), 40)), 40)
-	require.Equal(t, "\uFFFD[31m", Printable("\x1b[31m"))
-	require.Equal(t, "a\uFFFDb", Printable("a\u202eb"))
+	require.Equal(t, "\uFFFD[31m", terminal.Printable("\x1b[31m"))
+	require.Equal(t, "a\uFFFDb", terminal.Printable("a\u202eb"))
 	require.Equal(t, 1, Width("e\u0301"))
 }
 
@@ -44,11 +46,11 @@ func TestColumnsOfAPipe(t *testing.T) {
 }
 
 func TestColoursAreForTerminals(t *testing.T) {
-	require.False(t, WantsColour(&bytes.Buffer{}))
-	require.Equal(t, "x", New(&bytes.Buffer{}).Paint(Red, "x"))
-	require.Equal(t, "\x1b[31mx\x1b[0m", NewColoured(&bytes.Buffer{}).Paint(Red, "x"))
+	require.False(t, terminal.WantsColour(&bytes.Buffer{}))
+	require.Equal(t, "x", New(&bytes.Buffer{}).Paint(terminal.Red, "x"))
+	require.Equal(t, "\x1b[31mx\x1b[0m", NewColoured(&bytes.Buffer{}).Paint(terminal.Red, "x"))
 	t.Setenv("NO_COLOR", "1")
-	require.False(t, WantsColour(os.Stdout))
+	require.False(t, terminal.WantsColour(os.Stdout))
 }
 
 // failingWriter refuses every write.

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"quartet/pkg/pbjson"
+	"quartet/pkg/terminal"
 )
 
 // Printer writes text to a terminal, a pipe or a file. It keeps the first error
@@ -30,24 +31,12 @@ type Printer struct {
 // New returns a printer that writes to w, with colours where w is a terminal
 // that shows them.
 func New(w io.Writer) *Printer {
-	return &Printer{w: w, colour: WantsColour(w), screen: IsTerminal(w)}
+	return &Printer{w: w, colour: terminal.WantsColour(w), screen: terminal.IsTerminal(w)}
 }
 
 // NewColoured returns a printer that writes colours to any writer.
 func NewColoured(w io.Writer) *Printer {
 	return &Printer{w: w, colour: true}
-}
-
-// WantsColour reports whether output to w should have colours: w is a terminal
-// and the user did not set NO_COLOR.
-func WantsColour(w io.Writer) bool {
-	return os.Getenv("NO_COLOR") == "" && IsTerminal(w)
-}
-
-// IsTerminal reports whether w is a terminal that understands escape sequences.
-func IsTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	return ok && os.Getenv("TERM") != "dumb" && term.IsTerminal(int(f.Fd()))
 }
 
 // Err returns the first error of a write.
@@ -109,23 +98,12 @@ func (p *Printer) protoJSON(m proto.Message, layout func(out *bytes.Buffer, b []
 	p.Printf("%s\n", out.String())
 }
 
-// The colours and weights that Paint takes, as parameters of the SGR sequence.
-const (
-	Bold   = "1"
-	Dim    = "2"
-	Green  = "32"
-	Yellow = "33"
-	Red    = "31"
-	Cyan   = "36"
-	Violet = "35"
-)
-
 // Paint returns s in a colour, or s alone where the output has no colours.
 func (p *Printer) Paint(colour, s string) string {
-	if !p.colour || s == "" {
+	if !p.colour {
 		return s
 	}
-	return "\x1b[" + colour + "m" + s + "\x1b[0m"
+	return terminal.Paint(colour, s)
 }
 
 // Table writes rows in columns below a header. The last column is not padded.
@@ -151,7 +129,7 @@ func (p *Printer) Table(empty string, header []string, rows [][]string) {
 		}
 		return strings.TrimRight(b.String(), " ")
 	}
-	p.Printf("%s\n", p.Paint(Bold, line(header)))
+	p.Printf("%s\n", p.Paint(terminal.Bold, line(header)))
 	for _, row := range rows {
 		p.Printf("%s\n", line(row))
 	}
@@ -169,7 +147,7 @@ func (p *Printer) Fields(pairs ...string) {
 	for i := 0; i+1 < len(pairs); i += 2 {
 		if pairs[i+1] != "" {
 			indented := strings.ReplaceAll(strings.TrimRight(pairs[i+1], "\n"), "\n", "\n"+strings.Repeat(" ", widest+2))
-			p.Printf("%s%s  %s\n", p.Paint(Bold, pairs[i]), strings.Repeat(" ", widest-Width(pairs[i])), indented)
+			p.Printf("%s%s  %s\n", p.Paint(terminal.Bold, pairs[i]), strings.Repeat(" ", widest-Width(pairs[i])), indented)
 		}
 	}
 }
@@ -177,7 +155,7 @@ func (p *Printer) Fields(pairs ...string) {
 // Block writes text with an indent before each line: all its lines if full is
 // set, otherwise wrapped into at most maxLines lines.
 func (p *Printer) Block(indent, text string, full bool, maxLines int) {
-	text = strings.TrimRight(Printable(text), "\n")
+	text = strings.TrimRight(terminal.Printable(text), "\n")
 	if text == "" {
 		return
 	}
@@ -197,7 +175,7 @@ func Warnings[Kind protoreflect.Enum, W interface {
 	GetMessage() string
 }](cmd *cobra.Command, warnings []W) {
 	for _, w := range warnings {
-		cmd.PrintErrf("warning: %s: %s\n", pbjson.EnumText(w.GetKind()), Printable(w.GetMessage()))
+		cmd.PrintErrf("warning: %s: %s\n", pbjson.EnumText(w.GetKind()), terminal.Printable(w.GetMessage()))
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"unicode"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"quartet/pkg/terminal"
 )
 
 // Width returns how many columns a terminal uses for s.
@@ -27,7 +29,7 @@ func Width(s string) int {
 // Shorten returns s as one printable line of at most columns columns. An
 // ellipsis replaces what does not fit.
 func Shorten(s string, columns int) string {
-	s = Printable(strings.Join(strings.Fields(s), " "))
+	s = terminal.Printable(strings.Join(strings.Fields(s), " "))
 	if Width(s) <= columns {
 		return s
 	}
@@ -44,7 +46,7 @@ func Shorten(s string, columns int) string {
 // columns. An ellipsis replaces what does not fit.
 func Wrap(s string, columns, maxLines int) []string {
 	var out []string
-	rest := Printable(strings.Join(strings.Fields(s), " "))
+	rest := terminal.Printable(strings.Join(strings.Fields(s), " "))
 	for rest != "" {
 		if len(out) == maxLines-1 || Width(rest) <= columns {
 			return append(out, Shorten(rest, columns))
@@ -67,20 +69,6 @@ func Wrap(s string, columns, maxLines int) []string {
 	}
 	return out
 }
-
-// Printable replaces the characters of s that control a terminal or reorder
-// text. Agents and outside systems wrote s, so it is not trusted.
-func Printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r == '\n' || r == '\t' || unicode.IsPrint(r) || unicode.In(r, unicode.Cf) && !reordersText(r) {
-			return r
-		}
-		return '\uFFFD'
-	}, s)
-}
-
-// reordersText reports whether r is a bidirectional override or isolate.
-func reordersText(r rune) bool { return r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069 }
 
 // Pad returns s with blanks up to a number of columns, and one more.
 func Pad(s string, columns int) string {

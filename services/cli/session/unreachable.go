@@ -7,7 +7,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/connectivity"
 
-	"quartet/services/cli/output"
+	"quartet/pkg/terminal"
 )
 
 // ConnectedWithNotice is Connected for a command that waits until the server is
@@ -41,7 +41,7 @@ func (s *Session) reportUntilReady(ctx context.Context, cmd *cobra.Command, conn
 			conn.Connect()
 		case state == connectivity.TransientFailure && !reported:
 			reported = true
-			cmd.PrintErrf("quartet: no server answers at %s; waiting for it. Start one with: quartet dev. Another address: --address or $QUARTET_ADDRESS\n", output.Printable(s.address))
+			cmd.PrintErrf("quartet: no server answers at %s; waiting for it. Start one with: quartet dev. Another address: --address or $QUARTET_ADDRESS\n", terminal.Printable(s.address))
 		case state == connectivity.Ready && reported:
 			cmd.PrintErrf("quartet: connected\n")
 			return

@@ -13,6 +13,7 @@ import (
 
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/pbjson"
+	"quartet/pkg/terminal"
 	"quartet/services/cli/exit"
 	"quartet/services/cli/input"
 	"quartet/services/cli/output"
@@ -130,7 +131,7 @@ func reportEnd(cmd *cobra.Command, t *taskv1.Task) {
 	if t.ExitCode != nil {
 		text += ", exit code " + exitCode(t)
 	}
-	cmd.PrintErrf("%s%s\n", text, output.Detail(output.Printable(t.GetEndMessage())))
+	cmd.PrintErrf("%s%s\n", text, output.Detail(terminal.Printable(t.GetEndMessage())))
 }
 
 func listCommand(s *session.Session) *cobra.Command {
@@ -171,19 +172,19 @@ func writeTask(p *output.Printer, t *taskv1.Task) {
 		"task", t.GetTaskId(),
 		"state", pbjson.EnumText(t.GetState())+output.Detail(pbjson.EnumText(t.GetEndReason())),
 		"exit code", exitCode(t),
-		"what", output.Printable(t.GetLabel()),
+		"what", terminal.Printable(t.GetLabel()),
 		"item", t.GetWorkItemId(),
-		"worker", output.Printable(t.GetWorkerId()),
-		"waits for", output.Printable(t.GetQueueMessage()),
+		"worker", terminal.Printable(t.GetWorkerId()),
+		"waits for", terminal.Printable(t.GetQueueMessage()),
 		"pool", t.GetCommand().GetPool(),
-		"labels", output.Printable(labelList(t.GetCommand().GetWorkerLabels())),
+		"labels", terminal.Printable(labelList(t.GetCommand().GetWorkerLabels())),
 		"restarts", output.Number(t.GetRestarts()),
 		"output", fmt.Sprintf("%d bytes", t.GetOutputBytes()),
 		"takes input", output.Yes(t.GetAcceptsInputNow()),
 		"asked for", output.Time(t.GetCreatedAt()),
 		"started", output.Time(t.GetStartedAt()),
 		"ended", output.Time(t.GetEndedAt()),
-		"message", output.Printable(t.GetEndMessage()),
+		"message", terminal.Printable(t.GetEndMessage()),
 	)
 }
 

@@ -8,6 +8,7 @@ import (
 
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/pkg/pbjson"
+	"quartet/pkg/terminal"
 	"quartet/services/cli/exit"
 	"quartet/services/cli/input"
 	"quartet/services/cli/output"
@@ -106,10 +107,10 @@ func writeWait(p *output.Printer, w *waitingv1.Wait) {
 		"status", pbjson.EnumText(w.GetStatus())+output.Detail(pbjson.EnumText(w.GetEndReason())),
 		"kind", pbjson.EnumText(w.GetMode())+" "+pbjson.EnumText(w.GetKind()),
 		"item", w.GetWorkItemId(),
-		"reason", output.Printable(w.GetReason()),
-		"source", output.Printable(w.GetSource()),
-		"condition", output.Printable(w.GetCondition()),
-		"resource", output.Printable(w.GetResource()),
+		"reason", terminal.Printable(w.GetReason()),
+		"source", terminal.Printable(w.GetSource()),
+		"condition", terminal.Printable(w.GetCondition()),
+		"resource", terminal.Printable(w.GetResource()),
 		"due", output.Time(w.GetDueAt()),
 		"recheck", output.Time(w.GetRecheckAt()),
 		"triggered", output.Number(w.GetTriggerCount()),

@@ -23,6 +23,7 @@ import (
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/pbjson"
 	"quartet/pkg/proctree"
+	"quartet/pkg/terminal"
 	"quartet/services/cli/input"
 	"quartet/services/cli/output"
 )
@@ -75,7 +76,7 @@ func executeSteps(cmd *cobra.Command, conn *grpc.ClientConn, f flags) error {
 	for {
 		select {
 		case line := <-lines:
-			p.Printf("%s\n", output.Printable(output.Shorten(line, 4*p.Columns())))
+			p.Printf("%s\n", terminal.Printable(output.Shorten(line, 4*p.Columns())))
 		case err := <-ended:
 			return errors.Join(err, host.Close(context.WithoutCancel(cmd.Context())))
 		}

@@ -14,6 +14,7 @@ import (
 	"quartet/pkg/client"
 	"quartet/pkg/id"
 	"quartet/pkg/proctree"
+	"quartet/pkg/terminal"
 	"quartet/services/cli/exit"
 	"quartet/services/cli/input"
 	"quartet/services/cli/output"
@@ -152,7 +153,7 @@ func executeCommands(cmd *cobra.Command, conn *grpc.ClientConn, execute Execute,
 	o := f.commands
 	o.ID, o.Pools, o.Labels, o.Capacity = f.steps.ID, f.steps.Pools, f.steps.Labels, f.capacity
 	o.MaxMemory = f.memory << 20
-	o.Report = func(line string) { p.Printf("%s\n", output.Printable(line)) }
+	o.Report = func(line string) { p.Printf("%s\n", terminal.Printable(line)) }
 	return execute(cmd.Context(), conn, o)
 }
 

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/terminal"
 	"quartet/services/cli/input"
 	"quartet/services/cli/output"
 	"quartet/services/cli/session"
@@ -45,14 +46,14 @@ it, when, in which run, and each field before and after.`,
 
 // writeMutation writes a mutation as one line, and a line for each changed field.
 func writeMutation(p *output.Printer, m *workv1.WorkItemMutation) {
-	who := []string{output.Printable(m.GetPrincipal())}
+	who := []string{terminal.Printable(m.GetPrincipal())}
 	if m.GetTurnId() != "" {
 		who = append(who, m.GetTurnId())
 	}
 	if m.GetReason() != "" {
 		who = append(who, output.Shorten(m.GetReason(), 60))
 	}
-	p.Printf("%s  %s  %s  rev %d  %s\n", p.Paint(output.Bold, output.Number(m.GetNumber())), output.Time(m.GetAt()), m.GetEventType(), m.GetRevision(), strings.Join(who, ", "))
+	p.Printf("%s  %s  %s  rev %d  %s\n", p.Paint(terminal.Bold, output.Number(m.GetNumber())), output.Time(m.GetAt()), m.GetEventType(), m.GetRevision(), strings.Join(who, ", "))
 	for _, c := range m.GetChanges() {
 		p.Printf("    %s: %s -> %s\n", c.GetField(), oneLine(c.GetFrom()), oneLine(c.GetTo()))
 	}

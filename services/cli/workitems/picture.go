@@ -14,6 +14,7 @@ import (
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/pbjson"
+	"quartet/pkg/terminal"
 	"quartet/services/cli/events"
 	"quartet/services/cli/input"
 	"quartet/services/cli/output"
@@ -98,17 +99,17 @@ type class struct {
 // classes returns the classes in the order of the picture.
 func classes(q *workv1.GetWorkQueueResponse) []class {
 	n := q.GetCounts()
-	focus := class{title: "in focus", colour: output.Green}
+	focus := class{title: "in focus", colour: terminal.Green}
 	if q.GetCurrent() != nil {
 		focus.items, focus.total = []*workv1.WorkItem{q.GetCurrent()}, 1
 	}
 	return []class{
 		focus,
-		{"triggered, to review", output.Violet, q.GetTriggeredBlocked(), n.GetTriggeredBlocked()},
-		{"queued, runnable", output.Cyan, q.GetQueuedRunnable(), n.GetQueuedRunnable()},
-		{"waiting for an operator", output.Yellow, q.GetWaitingForOperator(), n.GetWaitingForOperator()},
-		{"blocked", output.Red, q.GetBlocked(), n.GetBlocked()},
-		{"completed recently", output.Dim, q.GetCompletedRecent(), n.GetCompleted()},
+		{"triggered, to review", terminal.Violet, q.GetTriggeredBlocked(), n.GetTriggeredBlocked()},
+		{"queued, runnable", terminal.Cyan, q.GetQueuedRunnable(), n.GetQueuedRunnable()},
+		{"waiting for an operator", terminal.Yellow, q.GetWaitingForOperator(), n.GetWaitingForOperator()},
+		{"blocked", terminal.Red, q.GetBlocked(), n.GetBlocked()},
+		{"completed recently", terminal.Dim, q.GetCompletedRecent(), n.GetCompleted()},
 	}
 }
 
@@ -125,7 +126,7 @@ const (
 // others leave.
 func DrawQueue(p *output.Printer, agentID string, q *workv1.GetWorkQueueResponse, now time.Time) {
 	n := q.GetCounts()
-	p.Printf("%s  %d open, %d completed  %s\n", p.Paint(output.Bold, agentID), n.GetOpen(), n.GetCompleted(), p.Paint(output.Dim, fmt.Sprint("revision ", q.GetRevision())))
+	p.Printf("%s  %d open, %d completed  %s\n", p.Paint(terminal.Bold, agentID), n.GetOpen(), n.GetCompleted(), p.Paint(terminal.Dim, fmt.Sprint("revision ", q.GetRevision())))
 	room := p.Columns() - columnGap*4 - planColumns - ageColumns
 	left := max(idColumns, room*3/5)
 	widths := []int{left, max(room-left, 10), planColumns, ageColumns}
@@ -139,7 +140,7 @@ func DrawQueue(p *output.Printer, agentID string, q *workv1.GetWorkQueueResponse
 		if int(c.total) > len(c.items) {
 			count = fmt.Sprintf("%d of %d", len(c.items), c.total)
 		}
-		p.Printf("\n%s %s\n", p.Paint(c.colour, strings.ToUpper(c.title)), p.Paint(output.Dim, "("+count+")"))
+		p.Printf("\n%s %s\n", p.Paint(c.colour, strings.ToUpper(c.title)), p.Paint(terminal.Dim, "("+count+")"))
 		for _, it := range c.items {
 			drawItem(p, widths, it, now)
 		}
@@ -161,9 +162,9 @@ func drawItem(p *output.Printer, widths []int, it *workv1.WorkItem, now time.Tim
 		colour := ""
 		switch {
 		case i < len(objective):
-			cells[0], colour = objective[i], output.Bold
+			cells[0], colour = objective[i], terminal.Bold
 		case i == len(objective):
-			cells[0], colour = it.GetWorkItemId(), output.Dim
+			cells[0], colour = it.GetWorkItemId(), terminal.Dim
 		}
 		if i == 0 {
 			cells[2], cells[3] = pbjson.EnumText(it.GetPlanStatus()), age(it.GetCreatedAt(), now)

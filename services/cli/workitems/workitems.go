@@ -6,6 +6,7 @@ import (
 
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/pbjson"
+	"quartet/pkg/terminal"
 	"quartet/services/cli/input"
 	"quartet/services/cli/output"
 	"quartet/services/cli/session"
@@ -92,14 +93,14 @@ func getCommand(s *session.Session) *cobra.Command {
 func writeItem(p *output.Printer, it *workv1.WorkItem) {
 	p.Fields(
 		"item", it.GetWorkItemId(),
-		"objective", output.Printable(it.GetObjective()),
+		"objective", terminal.Printable(it.GetObjective()),
 		"state", output.StateWithReason(pbjson.EnumText(it.GetSchedulingState()), it.GetReasonCode()),
 		"focus", output.Yes(it.GetIsCurrent()),
 		"plan", pbjson.EnumText(it.GetPlanStatus())+output.Detail(it.GetPlanArtifact().GetPath()),
-		"blocked by", output.Printable(it.GetBlockedBy()),
+		"blocked by", terminal.Printable(it.GetBlockedBy()),
 		"triggered", output.Yes(it.GetHasTriggeredWaits()),
 		"recheck", output.Time(it.GetRecheckAt()),
-		"report", output.Printable(it.GetResultSummary()),
+		"report", terminal.Printable(it.GetResultSummary()),
 		"revision", output.Number(it.GetRevision()),
 		"created", output.Time(it.GetCreatedAt()),
 		"completed", output.Time(it.GetCompletedAt()),
@@ -134,7 +135,7 @@ func pickCommand(s *session.Session) *cobra.Command {
 		},
 		func(p *output.Printer, resp *workv1.PickWorkItemResponse) {
 			p.Fields("focus", resp.GetWorkItem().GetWorkItemId()+" "+output.Shorten(resp.GetWorkItem().GetObjective(), 60),
-				"before", resp.GetPreviousWorkItem().GetWorkItemId(), "note", output.Printable(resp.GetBindingNote()))
+				"before", resp.GetPreviousWorkItem().GetWorkItemId(), "note", terminal.Printable(resp.GetBindingNote()))
 			output.Warnings(cmd, resp.GetWarnings())
 		})
 	return s.Mutation(cmd)
