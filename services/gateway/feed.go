@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"context"
-	"errors"
 	"math"
 	"time"
 
@@ -11,9 +10,9 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/follower"
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
 	"quartet/pkg/pbjson"
-	"quartet/pkg/retry"
 )
 
 // feed is one partition's journal on its way into a stream.
@@ -40,48 +39,31 @@ type hit struct {
 	event *eventv1.Event
 }
 
-var errEnd = errors.New("gateway: the end of the call")
-
-// follow hands over every frame, empty ones too: they move the cursor. It
-// blocks while the stream does, and mends what Follow cannot.
+// follow sends a batch for every frame, also for those without hits, which advance the
+// cursor. It blocks while the stream does, and returns when ctx ends or the watch does.
 func (f *feed) follow(ctx context.Context, w *watch, live chan<- batch) {
-	next := f.from.seq
-	pacer := retry.New(10*time.Millisecond, time.Second)
-	for ctx.Err() == nil {
-		err := f.src.Follow(ctx, next, func(seq uint64, lines []journal.Line) error {
-			switch {
-			case seq < next:
-				return nil
-			case w.stop && seq >= f.end:
-				return errEnd
-			}
-			b := batch{feed: f, seq: seq, hits: f.hits(w, seq, lines), last: seq+1 >= f.end}
-			if len(b.hits) > 0 {
-				b.at = b.hits[0].event.GetCreatedAt().AsTime()
-			}
-			out := live
-			if seq < f.end {
-				out = f.past
-			}
-			select {
-			case out <- b:
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-			next = seq + 1
-			pacer.Reset()
-			if w.stop && b.last {
-				return errEnd
-			}
-			return nil
-		})
-		if ctx.Err() != nil || errors.Is(err, errEnd) {
-			return
+	follower.Run(ctx, f.src, f.from.seq, w.events.log, func(seq uint64, lines []journal.Line) error {
+		if w.stop && seq >= f.end {
+			return follower.Stop
 		}
-		w.events.log.Info("gateway: following a journal again", zap.String("plane", f.src.Plane()),
-			zap.Int("partition", f.src.Partition()), zap.Uint64("from", next), zap.Error(err))
-		_ = pacer.Wait(ctx) // the loop checks ctx
-	}
+		b := batch{feed: f, seq: seq, hits: f.hits(w, seq, lines), last: seq+1 >= f.end}
+		if len(b.hits) > 0 {
+			b.at = b.hits[0].event.GetCreatedAt().AsTime()
+		}
+		out := live
+		if seq < f.end {
+			out = f.past
+		}
+		select {
+		case out <- b:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if w.stop && b.last {
+			return follower.Stop
+		}
+		return nil
+	})
 }
 
 // hits reads the lines that the stream wants. One that cannot be read is

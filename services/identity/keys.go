@@ -16,8 +16,8 @@ import (
 	"quartet/pkg/clock"
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/follower"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
-	"quartet/pkg/retry"
 	"quartet/pkg/rpc"
 )
 
@@ -49,15 +49,14 @@ type Keys struct {
 
 	mu    sync.RWMutex
 	known map[string]*credential
-	at    map[int]uint64 // by partition: the frame that comes next
-	moved chan struct{}  // closed and replaced when at changes
 	ready bool
 
-	source  []journal.Source
-	asking  chan struct{} // one at a time asks the journal where it ends
-	waiting atomic.Int64
-	stop    context.CancelFunc
-	running sync.WaitGroup
+	sources  []journal.Source
+	journal  *follower.Set
+	catchUps chan struct{} // holds a value while a caller of await reads the end of the journal
+	waiting  atomic.Int64
+	stop     context.CancelFunc
+	running  sync.WaitGroup
 }
 
 // credential is a key as it is checked.
@@ -79,7 +78,13 @@ func NewKeys(cfg KeysConfig) *Keys {
 	if cfg.Logger == nil {
 		cfg.Logger = zap.NewNop()
 	}
-	return &Keys{cfg: cfg, known: map[string]*credential{}, at: map[int]uint64{}, moved: make(chan struct{}), asking: make(chan struct{}, 1)}
+	k := &Keys{cfg: cfg, known: map[string]*credential{}, catchUps: make(chan struct{}, 1)}
+	k.journal = follower.NewSet(cfg.Logger.Named("keys"), func(_ journal.Source, lines []journal.Line) {
+		for _, line := range lines {
+			k.apply(line)
+		}
+	})
+	return k
 }
 
 // Name is the module's name.
@@ -88,22 +93,20 @@ func (k *Keys) Name() string { return "keys" }
 // Start reads the journal to where it ends now, and follows it.
 func (k *Keys) Start(ctx context.Context) error {
 	var err error
-	if k.source, err = k.cfg.Sources(Plane); err != nil {
+	if k.sources, err = k.cfg.Sources(Plane); err != nil {
 		return fmt.Errorf("keys: %w", err)
 	}
-	var follow context.Context
-	follow, k.stop = context.WithCancel(context.WithoutCancel(ctx))
-	for _, src := range k.source {
-		k.running.Go(func() { k.follow(follow, src) })
-	}
-	if err := k.caughtUp(ctx); err != nil {
+	k.journal.Add(k.sources...)
+	if err := k.journal.CatchUp(ctx, k.sources...); err != nil {
 		return errors.Join(fmt.Errorf("keys: the journal cannot be read: %w", err), k.Stop(ctx))
 	}
 	k.mu.Lock()
 	k.ready = true
 	k.mu.Unlock()
 	if k.cfg.Report != nil {
-		k.running.Go(func() { k.report(follow) })
+		report, stop := context.WithCancel(context.WithoutCancel(ctx))
+		k.stop = stop
+		k.running.Go(func() { k.report(report) })
 	}
 	return nil
 }
@@ -114,6 +117,7 @@ func (k *Keys) Stop(context.Context) error {
 		k.stop()
 	}
 	k.running.Wait()
+	k.journal.Close()
 	return nil
 }
 
@@ -127,32 +131,9 @@ func (k *Keys) Ready() error {
 	return nil
 }
 
-func (k *Keys) follow(ctx context.Context, src journal.Source) {
-	next, pacer := uint64(1), retry.New(10*time.Millisecond, time.Second)
-	for ctx.Err() == nil {
-		err := src.Follow(ctx, next, func(seq uint64, lines []journal.Line) error {
-			for _, line := range lines {
-				k.hear(line)
-			}
-			next = seq + 1
-			pacer.Reset()
-			k.mu.Lock()
-			k.at[src.Partition()] = next
-			close(k.moved)
-			k.moved = make(chan struct{})
-			k.mu.Unlock()
-			return nil
-		})
-		if ctx.Err() != nil {
-			return
-		}
-		k.cfg.Logger.Warn("keys: following the journal again", zap.Error(err))
-		_ = pacer.Wait(ctx) // the loop checks ctx
-	}
-}
-
-// hear folds one line in. What cannot be read is a key that lets nobody in.
-func (k *Keys) hear(line journal.Line) {
+// apply applies one line of the journal. It logs an event that cannot be read; a key of
+// such an event authenticates nobody.
+func (k *Keys) apply(line journal.Line) {
 	eventType, _ := line.Type()
 	if eventType == "" || journal.Internal(eventType) {
 		return
@@ -306,15 +287,15 @@ func (k *Keys) await(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeout(ctx, catchUpTerm)
 	defer cancel()
 	select {
-	case k.asking <- struct{}{}:
-		defer func() { <-k.asking }()
+	case k.catchUps <- struct{}{}:
+		defer func() { <-k.catchUps }()
 	case <-ctx.Done():
 		return notKnown(ctx.Err())
 	}
 	if k.find(id) != nil {
 		return nil
 	}
-	if err := k.caughtUp(ctx); err != nil {
+	if err := k.journal.CatchUp(ctx, k.sources...); err != nil {
 		return notKnown(err)
 	}
 	return nil
@@ -322,30 +303,6 @@ func (k *Keys) await(ctx context.Context, id string) error {
 
 func notKnown(err error) error {
 	return fault.NotReady.New("whether the key is known cannot be told now; repeat the call in a moment").WithCause(err)
-}
-
-// caughtUp waits until everything that is in the journal now was heard.
-func (k *Keys) caughtUp(ctx context.Context) error {
-	for _, src := range k.source {
-		end, err := src.End(ctx)
-		if err != nil {
-			return err
-		}
-		for {
-			k.mu.RLock()
-			there, moved := end <= 1 || k.at[src.Partition()] >= end, k.moved
-			k.mu.RUnlock()
-			if there {
-				break
-			}
-			select {
-			case <-moved:
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-		}
-	}
-	return nil
 }
 
 // reportEvery is how often uses are told.

@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"time"
 
 	"go.uber.org/zap"
 
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/follower"
 )
 
 // planes are whose journals are read for which kind.
@@ -26,90 +26,55 @@ var deltas = map[string]map[string]struct {
 	"work":  {"work_item_created": {OpenItems, 1}, "work_item_completed": {OpenItems, -1}},
 }
 
-// counts is what the journals say, by namespace and kind.
+// counts are what the namespaces hold, as the journals say.
 type counts struct {
-	logger *zap.Logger
+	mu   sync.Mutex
+	held map[string]map[string]int64 // by namespace and kind
 
-	mu     sync.Mutex
-	held   map[string]map[string]int64
-	at     map[journal.Source]uint64 // the frame that comes next
-	moved  chan struct{}             // closed and replaced when at changes
-	source map[string][]journal.Source
-
-	stop    context.CancelFunc
-	running sync.WaitGroup
+	sources  map[string][]journal.Source // by plane; not changed after start
+	journals *follower.Set
 }
 
 func newCounts(logger *zap.Logger) *counts {
-	return &counts{logger: logger, held: map[string]map[string]int64{}, at: map[journal.Source]uint64{}, moved: make(chan struct{}), source: map[string][]journal.Source{}}
+	c := &counts{held: map[string]map[string]int64{}, sources: map[string][]journal.Source{}}
+	c.journals = follower.NewSet(logger.Named("quota"), c.frame)
+	return c
 }
 
 // start reads the journals of kinds to where they end now, and follows them.
 func (c *counts) start(ctx context.Context, sources func(plane string) ([]journal.Source, error), kinds []string) error {
-	var follow context.Context
-	follow, c.stop = context.WithCancel(context.WithoutCancel(ctx))
 	for _, kind := range kinds {
 		for _, plane := range planes[kind] {
-			if c.source[plane] != nil {
+			if c.sources[plane] != nil {
 				continue
 			}
 			found, err := sources(plane)
 			if err != nil {
 				return fmt.Errorf("quota: %w", err)
 			}
-			c.source[plane] = found
-			for _, src := range found {
-				c.running.Go(func() { c.follow(follow, src) })
-			}
+			c.sources[plane] = found
+			c.journals.Add(found...)
 		}
 	}
 	for _, kind := range kinds {
-		if err := c.caughtUp(ctx, kind); err != nil {
+		if err := c.catchUp(ctx, kind); err != nil {
 			return fmt.Errorf("quota: the journals cannot be read: %w", err)
 		}
 	}
 	return nil
 }
 
-func (c *counts) close() {
-	if c.stop != nil {
-		c.stop()
-	}
-	c.running.Wait()
-}
+// close ends following. It is idempotent.
+func (c *counts) close() { c.journals.Close() }
 
-func (c *counts) follow(ctx context.Context, src journal.Source) {
-	next, pause := uint64(1), 10*time.Millisecond
-	for ctx.Err() == nil {
-		err := src.Follow(ctx, next, func(seq uint64, lines []journal.Line) error {
-			if seq < next {
-				return nil // counted before
-			}
-			next, pause = seq+1, 10*time.Millisecond
-			return c.frame(src, next, lines)
-		})
-		if ctx.Err() != nil {
-			return
-		}
-		c.logger.Warn("quota: following a journal again", zap.String("plane", src.Plane()), zap.Error(err))
-		t := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-		case <-t.C:
-		}
-		t.Stop()
-		pause = min(2*pause, time.Second)
-	}
-}
-
-// frame counts one frame.
-func (c *counts) frame(src journal.Source, next uint64, lines []journal.Line) error {
+// frame counts the lines of one frame.
+func (c *counts) frame(src journal.Source, lines []journal.Line) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, line := range lines {
 		ev, err := line.Envelope()
 		if err != nil || journal.Internal(ev.Type) {
-			continue // what nobody can read is nobody's
+			continue // a line that cannot be read counts for no namespace
 		}
 		of := c.held[ev.Namespace]
 		if of == nil {
@@ -121,13 +86,9 @@ func (c *counts) frame(src journal.Source, next uint64, lines []journal.Line) er
 			of[d.kind] += d.by
 		}
 	}
-	c.at[src] = next
-	close(c.moved)
-	c.moved = make(chan struct{})
-	return nil
 }
 
-// get is what a namespace has; bytes for MiB.
+// get returns what a namespace holds of a kind; bytes for MiB.
 func (c *counts) get(namespace, kind string) int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -136,30 +97,14 @@ func (c *counts) get(namespace, kind string) int64 {
 
 var errNotFollowed = errors.New("quota: not started")
 
-// caughtUp waits until all that is in the journals of a kind now is counted.
-func (c *counts) caughtUp(ctx context.Context, kind string) error {
+// catchUp waits until all that is in the journals of a kind now is counted.
+func (c *counts) catchUp(ctx context.Context, kind string) error {
 	for _, plane := range planes[kind] {
-		if c.source[plane] == nil {
+		if c.sources[plane] == nil {
 			return errNotFollowed
 		}
-		for _, src := range c.source[plane] {
-			end, err := src.End(ctx)
-			if err != nil {
-				return err
-			}
-			for {
-				c.mu.Lock()
-				there, moved := end <= 1 || c.at[src] >= end, c.moved
-				c.mu.Unlock()
-				if there {
-					break
-				}
-				select {
-				case <-moved:
-				case <-ctx.Done():
-					return ctx.Err()
-				}
-			}
+		if err := c.journals.CatchUp(ctx, c.sources[plane]...); err != nil {
+			return err
 		}
 	}
 	return nil

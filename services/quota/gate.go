@@ -221,7 +221,7 @@ func (g *Gate) room(ctx context.Context, namespace, kind string) (done func(), e
 		// since. Those on their way may be counted or not: they count.
 		ctx, cancel := context.WithTimeout(ctx, catchUpTerm)
 		defer cancel()
-		if err := g.counts.caughtUp(ctx, kind); err != nil {
+		if err := g.counts.catchUp(ctx, kind); err != nil {
 			return nil, fault.NotReady.New("how many " + kind + " the namespace has cannot be told now; repeat the request in a moment").WithCause(err)
 		}
 		t.base, t.since = g.counts.get(namespace, kind), t.running

@@ -2,12 +2,9 @@ package scheduler
 
 import (
 	"context"
-	"time"
-
-	"go.uber.org/zap"
 
 	"quartet/pkg/journal"
-	"quartet/pkg/retry"
+	"quartet/pkg/journal/follower"
 )
 
 // interest says, by plane, which events may change a decision: of the agent plane all but
@@ -58,32 +55,20 @@ func (s *Service) listen(ctx context.Context, src journal.Source, next uint64) {
 			}
 		})()
 	}
-	pacer := retry.New(10*time.Millisecond, time.Second)
-	for ctx.Err() == nil {
-		err := src.Follow(ctx, next, func(seq uint64, lines []journal.Line) error {
-			next = seq + 1
-			pacer.Reset()
-			for _, line := range lines {
-				ev, err := line.Envelope()
-				if err != nil || journal.Internal(ev.Type) || ev.AgentID == "" || !matters(ev) {
-					continue
-				}
-				k := key{ev.Namespace, ev.AgentID}
-				if own && s.dirty.hinted(k, ev.ID) {
-					continue
-				}
-				s.dirty.add(k, own, s.causeOf(ev))
+	follower.Run(ctx, src, next, s.deps.Logger, func(_ uint64, lines []journal.Line) error {
+		for _, line := range lines {
+			ev, err := line.Envelope()
+			if err != nil || journal.Internal(ev.Type) || ev.AgentID == "" || !matters(ev) {
+				continue
 			}
-			return nil
-		})
-		if ctx.Err() != nil {
-			return
+			k := key{ev.Namespace, ev.AgentID}
+			if own && s.dirty.hinted(k, ev.ID) {
+				continue
+			}
+			s.dirty.add(k, own, s.causeOf(ev))
 		}
-		s.deps.Logger.Debug("following again", zap.String("plane", src.Plane()), zap.Error(err))
-		if pacer.Wait(ctx) != nil {
-			return
-		}
-	}
+		return nil
+	})
 }
 
 // causeOf returns the trace that an event is part of, or "" where nothing is traced.

@@ -45,7 +45,6 @@ var wallClock = map[string]string{
 	"services/gateway":        "deadlines of connections and durations for metrics",
 	"services/identity":       "the identity provider's keys are fetched and its tokens expire by the real time",
 	"services/mcp":            "progress while a call runs",
-	"services/quota":          "pauses between attempts to read a journal",
 	"services/runner":         "a model provider is called, with its limits in real time",
 	"services/work/homes":     "the times of a plan file are the operating system's",
 	"services/worker":         "processes run in real time",

@@ -1,0 +1,145 @@
+package follower
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+
+	"quartet/pkg/journal"
+)
+
+// source is a journal of one line for each frame. It loses its followers on command.
+type source struct {
+	journal.Source
+	mu      sync.Mutex
+	lines   []string
+	changed chan struct{}
+	fail    error // what Follow returns next
+	endErr  error
+}
+
+func newSource(n int) *source {
+	s := &source{changed: make(chan struct{})}
+	for range n {
+		s.append()
+	}
+	return s
+}
+
+func (s *source) append() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lines = append(s.lines, fmt.Sprint(len(s.lines)+1))
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+func (s *source) lose(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fail = err
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+func (s *source) Plane() string  { return "work" }
+func (s *source) Partition() int { return 0 }
+
+func (s *source) End(context.Context) (uint64, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return uint64(len(s.lines)) + 1, s.endErr
+}
+
+// Follow begins one frame early, as a source may after a failure.
+func (s *source) Follow(ctx context.Context, from uint64, fn func(uint64, []journal.Line) error) error {
+	for seq := max(from, 2) - 1; ; seq++ {
+		var text string
+		for {
+			s.mu.Lock()
+			err, lines, changed := s.fail, s.lines, s.changed
+			s.fail = nil
+			s.mu.Unlock()
+			if err != nil {
+				return err
+			}
+			if seq <= uint64(len(lines)) {
+				text = lines[seq-1]
+				break
+			}
+			select {
+			case <-changed:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		if err := fn(seq, []journal.Line{{Text: []byte(text)}}); err != nil {
+			return err
+		}
+	}
+}
+
+func TestRunAppliesEveryFrameOnce(t *testing.T) {
+	src := newSource(3)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	var got []uint64
+	refused := false
+	Run(ctx, src, 2, zap.NewNop(), func(seq uint64, _ []journal.Line) error {
+		switch {
+		case seq == 3 && !refused:
+			refused = true
+			return errors.New("later")
+		case seq == 4:
+			src.lose(errors.New("lost"))
+		case seq == 6:
+			return Stop
+		}
+		got = append(got, seq)
+		src.append()
+		return nil
+	})
+	require.NoError(t, ctx.Err())
+	require.Equal(t, []uint64{2, 3, 4, 5}, got)
+}
+
+func TestRunEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	Run(ctx, newSource(1), 1, zap.NewNop(), func(uint64, []journal.Line) error {
+		cancel()
+		return nil
+	})
+}
+
+func TestCatchUpWaitsForWhatIsThere(t *testing.T) {
+	a, b := newSource(100), newSource(0)
+	var mu sync.Mutex
+	applied := map[journal.Source]int{}
+	s := NewSet(zap.NewNop(), func(src journal.Source, lines []journal.Line) {
+		mu.Lock()
+		defer mu.Unlock()
+		applied[src] += len(lines)
+	})
+	defer s.Close()
+	s.Add(a, b)
+	for n := 100; n < 103; n++ {
+		require.NoError(t, s.CatchUp(t.Context(), a, b))
+		mu.Lock()
+		require.Equal(t, n, applied[a])
+		mu.Unlock()
+		a.append()
+	}
+	s.Close()
+	a.append()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, s.CatchUp(ctx, a), context.DeadlineExceeded, "nothing is applied after Close")
+	a.endErr = errors.New("no broker")
+	require.ErrorIs(t, s.CatchUp(t.Context(), a), a.endErr)
+}
