@@ -115,14 +115,14 @@ func Consume[S State](ctx context.Context, p *Partition[S], r Reaction[S]) error
 	var window []*command[S]
 	pacer := newPacer()
 	passed, foreign := 0, 0
-	progress := p.consumed.of(key)
+	consumed := p.consumed.Of(key)
 	begin := max(next, 2) - 1 // the frame consumed last tells the position in events
 	for {
 		var stop error // an error of the partition, not of the source
 		err := r.Source.Follow(ctx, max(begin, 1), func(seq uint64, lines []Line) error {
 			begin = seq + 1
 			if seq < next {
-				progress.receive(lines, nil)
+				consumed.Receive(lastWalSeq(lines), nil)
 				return nil
 			}
 			in := p.parseSourceFrame(r, interest, key, seq, lines)
@@ -130,14 +130,14 @@ func Consume[S State](ctx context.Context, p *Partition[S], r Reaction[S]) error
 			foreign += in.foreign
 			if len(in.events) == 0 && passed < wakeInterval {
 				next = seq + 1
-				progress.receive(lines, nil)
+				consumed.Receive(lastWalSeq(lines), nil)
 				return nil
 			}
 			in.foreign = foreign
 			passed, foreign = 0, 0
 			c := &command[S]{method: consumeMethod, consume: in, done: make(chan struct{})}
 			// Before the effects can be read: who reads them asks for the position.
-			progress.receive(lines, c.done)
+			consumed.Receive(lastWalSeq(lines), c.done)
 			if stop = p.enqueue(c); stop != nil {
 				return stop
 			}

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"quartet/pkg/journal/framecache"
+	"quartet/pkg/journal/progress"
 	"quartet/pkg/journal/stall"
 	"quartet/pkg/tracing"
 )
@@ -135,7 +136,7 @@ type Partition[S State] struct {
 	inbox inbox[S]
 	loop  loop[S]
 
-	consumed   consumedSources
+	consumed   progress.Set[sourceKey]
 	metrics    *metrics
 	frameCache framecache.Cache
 	stall      stall.Meter
