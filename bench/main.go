@@ -87,7 +87,7 @@ func run(ctx context.Context, o options) error {
 		rows = append(rows, r)
 		fmt.Println(r.plain())
 	}
-	for _, measure := range []func(context.Context, options, func(row)) error{measureQuartet, measureInstances, measureRivals, measureSteps, measureIdle, measureCrowd, measureTurns} {
+	for _, measure := range []func(context.Context, options, func(row)) error{measureQuartet, measureInstances, measureRivals, measureSteps, measureIdle, measureScale, measureTurns} {
 		if err := measure(ctx, o, say); err != nil {
 			return err
 		}

@@ -20,9 +20,9 @@ import (
 const (
 	idleAgents    = 100_000
 	itemsPerIdle  = 3
-	crowdItems    = 1_000_000
-	crowdAgents   = 10_000
-	smallAgents   = 10 // with as many items each as the crowd's
+	manyItems    = 1_000_000
+	manyAgents   = 10_000
+	smallAgents   = 10 // with as many items each as the many
 	fillers       = 256
 	readers       = 16
 	nameQueue     = "GetWorkQueue"
@@ -98,28 +98,29 @@ func measureIdle(ctx context.Context, o options, say func(row)) error {
 // a fifth of all here, for two minutes after the last of them was used.
 const calmAfter = 150 * time.Second
 
-// measureCrowd is whether a read costs the same whatever else there is.
-func measureCrowd(ctx context.Context, o options, say func(row)) error {
+// measureScale measures whether a read costs the same among a million items as among a
+// thousand.
+func measureScale(ctx context.Context, o options, say func(row)) error {
 	if !o.wants(nameQueue) && !o.wants(nameList) {
 		return nil
 	}
 	var q [2]*quartet
-	for i, agents := range []int{smallAgents, crowdAgents} {
+	for i, agents := range []int{smallAgents, manyAgents} {
 		var err error
-		if q[i], err = start(ctx, filepath.Join(o.dir, "crowd"+strconv.Itoa(i))); err != nil {
+		if q[i], err = start(ctx, filepath.Join(o.dir, "scale"+strconv.Itoa(i))); err != nil {
 			return err
 		}
 		defer q[i].stop(ctx)
 		if err := q[i].spawn(ctx, agents); err != nil {
 			return err
 		}
-		if err := q[i].fill(ctx, agents, agents*crowdItems/crowdAgents, workv1.PlanStatus_PLAN_STATUS_READY); err != nil {
+		if err := q[i].fill(ctx, agents, agents*manyItems/manyAgents, workv1.PlanStatus_PLAN_STATUS_READY); err != nil {
 			return err
 		}
 	}
 	var figures []figure
-	for i, agents := range []int{smallAgents, crowdAgents} {
-		size := fmt.Sprintf(", %d items of %d agents", agents*crowdItems/crowdAgents, agents)
+	for i, agents := range []int{smallAgents, manyAgents} {
+		size := fmt.Sprintf(", %d items of %d agents", agents*manyItems/manyAgents, agents)
 		wk := q[i].work
 		figures = append(figures,
 			figure{name: nameQueue + size, op: func(ctx context.Context, caller, n int) error {

@@ -52,7 +52,7 @@ func turnsFigure(ctx context.Context, o options, agents int) (row, error) {
 	if err := q.spawn(ctx, agents); err != nil {
 		return row{}, err
 	}
-	c := newCrowd(q, agents)
+	c := newPopulation(q, agents)
 	if err := each(ctx, agents, c.enqueue); err != nil {
 		return row{}, err
 	}
@@ -67,8 +67,8 @@ func turnsFigure(ctx context.Context, o options, agents int) (row, error) {
 	return c.row(turnsOf[agents])
 }
 
-// crowd is agents with a message each, and what runners make of them.
-type crowd struct {
+// population is agents with a message each, and what runners make of them.
+type population struct {
 	q      *quartet
 	agents int
 
@@ -83,15 +83,15 @@ type crowd struct {
 	done   context.CancelFunc
 }
 
-func newCrowd(q *quartet, agents int) *crowd {
-	return &crowd{q: q, agents: agents, since: make(map[string]time.Time, agents), of: make(map[string]int, agents)}
+func newPopulation(q *quartet, agents int) *population {
+	return &population{q: q, agents: agents, since: make(map[string]time.Time, agents), of: make(map[string]int, agents)}
 }
 
 // enqueue gives agent i a message. It waits from now on, not from the answer on:
 // the runner may be faster than that.
-func (c *crowd) enqueue(ctx context.Context, i int) error { return c.say(ctx, agentName(i)) }
+func (c *population) enqueue(ctx context.Context, i int) error { return c.say(ctx, agentName(i)) }
 
-func (c *crowd) say(ctx context.Context, agentID string) error {
+func (c *population) say(ctx context.Context, agentID string) error {
 	c.mu.Lock()
 	c.since[agentID] = time.Now()
 	c.mu.Unlock()
@@ -101,7 +101,7 @@ func (c *crowd) say(ctx context.Context, agentID string) error {
 
 // run lets the runners take turns until enough were measured. Each has its own
 // connection, as runners do that are programs of their own.
-func (c *crowd) run(ctx context.Context) error {
+func (c *population) run(ctx context.Context) error {
 	ctx, c.done = context.WithCancel(ctx)
 	defer c.done()
 	errs := make([]error, turnRunners)
@@ -117,7 +117,7 @@ func (c *crowd) run(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-func (c *crowd) runner(ctx context.Context, i int) error {
+func (c *population) runner(ctx context.Context, i int) error {
 	api, err := client.Dial(c.q.app.GRPCAddr())
 	if err != nil {
 		return err
@@ -144,7 +144,7 @@ func (c *crowd) runner(ctx context.Context, i int) error {
 }
 
 // holds counts a turn. The first one of each agent, on average, warms up.
-func (c *crowd) holds(agentID string, now time.Time) {
+func (c *population) holds(agentID string, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.held++
@@ -164,7 +164,7 @@ func (c *crowd) holds(agentID string, now time.Time) {
 
 // row is the figure. Who still waits counts with what it has waited so far, so
 // that an agent that nobody ever serves does not go unseen.
-func (c *crowd) row(name string) (row, error) {
+func (c *population) row(name string) (row, error) {
 	s, err := summarise([]turn{{took: c.waited, done: len(c.waited), span: c.ended.Sub(c.began), cpu: c.cpu}})
 	if err != nil {
 		return row{}, err

@@ -15,7 +15,7 @@ import (
 // SPEC A2, P2, A12: a child that waits for an operator is answered by the one who
 // may reach it, its supervisor, with TaskInput: the wait is over, the item goes on,
 // and the child's end brings the result. Nobody else can answer it, and without
-// this it would wait for ever.
+// this it would wait without end.
 func TestP2_ASupervisorAnswersItsChild(t *testing.T) {
 	proc.Long(t)
 	eachWay(t, func(t *testing.T, ctx context.Context, s *system) {

@@ -253,7 +253,8 @@ func at(r *agentv1.ToolResult, path ...string) string {
 	return v.GetStringValue()
 }
 
-// TestOneLoopThroughAllPlanes is ARCHITECTURE section 12 from the outside.
+// TestOneLoopThroughAllPlanes takes an agent through every plane: a command, a trigger, a
+// timer and an operator each wake it.
 func TestOneLoopThroughAllPlanes(t *testing.T) {
 	eachWay(t, func(t *testing.T, ctx context.Context, s *system) {
 		s.spawn(t, ctx, "keeper")

@@ -92,7 +92,7 @@ func TestB6_ClaimsAreLinearizable(t *testing.T) {
 		result := porcupine.CheckOperationsTimeout(stepModel.ToModel(), part, time.Minute)
 		require.Equal(t, porcupine.Ok, result, "of %d operations those of one step: %s", len(ops), told(part))
 	}
-	t.Logf("%d operations over %d kills: claims %d, reports refused %d, of unknown fate %d, reads %d",
+	t.Logf("%d operations over %d kills: claims %d, reports refused %d, of unknown outcome %d, reads %d",
 		len(ops), n, h.counts["claim"], h.counts["refused"], h.counts["unknown"], h.counts["read"])
 }
 

@@ -10,8 +10,8 @@ import (
 	"quartet/tests/dev"
 )
 
-// SPEC C4: S2's tools by their names, with underscores or dots, in S2's shapes,
-// and for those agents alone that may orchestrate.
+// The board tools have the names of the board contract, with underscores or dots, and its
+// shapes, and only agents that may orchestrate have them (SPEC C4).
 func TestC4_BoardTools(t *testing.T) {
 	r := dev.Start(t)
 	require.NoError(t, spawnNamed(dev.Within(t), r.Client, "keeper"))

@@ -52,7 +52,7 @@ func TestR5_BrokerTrouble(t *testing.T) {
 			continue
 		}
 		require.NoError(t, nats.Freeze())
-		// Longer than an append waits, now and then: its fate is unknown then.
+		// Longer than an append waits, now and then: its outcome is unknown then.
 		<-time.After(time.Duration(10+rng.IntN(10)*rng.IntN(800)) * time.Millisecond)
 		require.NoError(t, nats.Thaw())
 		freezes++
@@ -65,6 +65,6 @@ func TestR5_BrokerTrouble(t *testing.T) {
 		unknown += d.Unknown
 	}
 	require.NoError(t, load.Audit(ctx, w.conn, w.watcher, w.drivers))
-	t.Logf("%d freezes, %d kills of the broker in %s: %d mutations answered, %d of unknown fate, %d events: none lost, none twice",
+	t.Logf("%d freezes, %d kills of the broker in %s: %d mutations answered, %d of unknown outcome, %d events: none lost, none twice",
 		freezes, killed, time.Since(began).Round(time.Second), w.answered(), unknown, len(w.watcher.Seen))
 }

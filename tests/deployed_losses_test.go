@@ -178,7 +178,7 @@ func TestX1_NothingIsLostInTheDeployment(t *testing.T) {
 	require.NoError(t, load.Audit(ctx, w.conn, w.watcher, w.drivers))
 	jobs.audit(ctx)
 	require.NoError(t, keeper(), "the release keeper's job")
-	t.Logf("%d mutations answered, %d of unknown fate, %d events, %d turns, %d commands: none lost, none twice",
+	t.Logf("%d mutations answered, %d of unknown outcome, %d events, %d turns, %d commands: none lost, none twice",
 		w.answered(), unknown, len(w.watcher.Seen), w.runner.Turns, len(jobs.ended))
 }
 

@@ -93,7 +93,7 @@ func TestR6_InstancesComeAndGo(t *testing.T) {
 		unknown += d.Unknown
 	}
 	require.NoError(t, load.Audit(ctx, w.conn, w.watcher, w.drivers))
-	t.Logf("%d mutations answered, %d of unknown fate, %d events: none lost, none twice", w.answered(), unknown, len(w.watcher.Seen))
+	t.Logf("%d mutations answered, %d of unknown outcome, %d events: none lost, none twice", w.answered(), unknown, len(w.watcher.Seen))
 }
 
 // sleeper freezes an instance for longer than its lease, under load, and asks it

@@ -92,8 +92,8 @@ func waitsForTheWorld(t *testing.T, ctx context.Context, s *system) (item, url s
 	return item, url
 }
 
-// One trace shows a trigger's call and all that it caused, across planes and
-// processes (SPEC X10, X13; ARCHITECTURE section 8).
+// One trace shows the delivery of a trigger and everything that it caused, across planes
+// and processes (SPEC X10, X13).
 func TestSight_OneTraceFromTriggerToCommand(t *testing.T) {
 	proc.Long(t)
 	sightWays(t, func(t *testing.T, ctx context.Context, s *system, c *collector.Collector, logs *observer.ObservedLogs) {
@@ -195,7 +195,7 @@ func (s *system) eventsCarry(t *testing.T, ctx context.Context, types ...string)
 	}
 }
 
-// An agent that goes on by itself does not have one trace for ever: a turn that
+// An agent that goes on by itself does not have one trace without end: a turn that
 // follows from a turn of the same agent begins a trace of its own, linked to the
 // other. A turn that is offered again stays where it was.
 func TestSight_ATraceHoldsOneTurnOfAnAgent(t *testing.T) {

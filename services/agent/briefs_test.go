@@ -86,7 +86,7 @@ func TestC3_Briefs(t *testing.T) {
 	}
 }
 
-// A round that was promoted is told by its report alone (SPEC W7, upstream #1466).
+// A round that was promoted is told by its report alone (SPEC W7).
 func TestW7_APromotedRoundIsToldOnce(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper")

@@ -114,7 +114,7 @@ func TestA1_SpawnPrivateChild(t *testing.T) {
 	require.Equal(t, text, m.GetText())
 	require.Equal(t, agentv1.MessageKind_MESSAGE_KIND_DELEGATION, m.GetKind())
 	require.Equal(t, agentv1.Origin_ORIGIN_PARENT, m.GetOrigin())
-	require.Empty(t, m.GetWorkItemId(), "nothing of the parent's (upstream #2875)")
+	require.Empty(t, m.GetWorkItemId(), "nothing of the parent's")
 	require.Empty(t, m.GetTaskId())
 
 	// Again, also after a restart: the same child.
@@ -312,7 +312,7 @@ func TestA12_WhenAChildIsDone(t *testing.T) {
 					require.NoError(t, r.service.Quiesce(t.Context()))
 					r.clk.Advance(children.MaxRetry)
 				}
-				require.True(t, state.IsOpen(r.delegation(child.GetDelegationId())), "a finished turn is not a finished task (upstream #1765)")
+				require.True(t, state.IsOpen(r.delegation(child.GetDelegationId())), "a finished turn is not a finished task")
 				require.Equal(t, alive, r.record(child.GetAgentId()).GetLifecycle())
 				return
 			}
@@ -374,7 +374,7 @@ func TestA12_FailedAndCancelled(t *testing.T) {
 	}
 }
 
-// T8, upstream #2840: a follow-up wakes a sleeping child; one for a child that
+// SPEC T8: a follow-up wakes a sleeping child; one for a child that
 // is ending is refused, so none is taken and lost.
 func TestT8_FollowUps(t *testing.T) {
 	r := family(t)
@@ -474,7 +474,7 @@ func TestA8_DeleteAgent(t *testing.T) {
 	require.Len(t, l.GetAgents(), 1)
 	sweep, err := r.service.GetFacts(r.scheduler(), &agentv1.GetFactsRequest{})
 	require.NoError(t, err)
-	require.Empty(t, sweep.GetFacts(), "nobody looks at deleted agents any more (upstream #2534)")
+	require.Empty(t, sweep.GetFacts(), "nobody looks at deleted agents any more")
 }
 
 // A3, X1: the journal is cut after every frame of a delegation's whole life; a

@@ -17,7 +17,7 @@ func said(payload proto.Message) *journal.Event {
 }
 
 // A task's result is one message, however often it is heard, for the item that
-// the task was started for (SPEC T5, upstream #1467).
+// the task was started for (SPEC T5).
 func TestT5_ATaskResultIsOneMessage(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper")

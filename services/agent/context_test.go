@@ -9,8 +9,8 @@ import (
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 )
 
-// What came for the agent itself is shown in the turn that it woke, and counts
-// as consumed when that turn completes (SPEC section 4).
+// Triggers of the agent itself are shown in the turn that they caused, and count as
+// consumed when that turn completes (SPEC P2).
 func TestP2_TheAgentsOwnTriggersAreShown(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper")

@@ -170,7 +170,7 @@ func (r *rig) posture(agentID string) agentv1.Posture {
 	return resp.GetAgent().GetPosture()
 }
 
-// A8, upstream #1953: a stop is no failure. The message waits at the front of
+// SPEC A8: a stop is no failure. The message waits at the front of
 // its lane with no attempt counted, however often that happens.
 func TestA8_AStopGivesTheMessageBack(t *testing.T) {
 	r := newRig(t)

@@ -68,7 +68,7 @@ func TestD4_OneTickAtATimeAndOneAKey(t *testing.T) {
 	require.Equal(t, agentv1.OfferResult_OFFER_RESULT_RECORDED, r.offer(now(), tickOf("wi_1", 1)).GetResult(), "another turn ended since: another key")
 }
 
-// A failed turn frees the key: the tick comes again (SPEC D4, upstream #2447).
+// A failed turn frees the key: the tick comes again (SPEC D4).
 func TestD4_AFailedTurnFreesTheKey(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper")

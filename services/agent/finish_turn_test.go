@@ -126,8 +126,8 @@ func TestA6_RunsAreFenced(t *testing.T) {
 	r.finish(a, done)
 }
 
-// Three attempts, then aside; the next message has its turn (SPEC A5, upstream
-// #2415, #2417, #2499, #2519).
+// A message that failed three times is quarantined, and the next one gets its turn
+// (SPEC A5).
 func TestA5_PoisonNeverStopsTheLane(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper")
@@ -243,7 +243,7 @@ func TestD4_IdleTurnsAreCounted(t *testing.T) {
 		require.EqualValues(t, i+1, idle())
 	}
 	r.finish(tick(), fatal)
-	require.EqualValues(t, 4, idle(), "a tick that was put aside changed nothing, and must not come for ever")
+	require.EqualValues(t, 4, idle(), "a tick that was put aside changed nothing and must not be repeated without end")
 	a := tick()
 	r.submit(a, 0, "", use("ListWorkItems"))
 	r.finish(a, done)

@@ -32,7 +32,7 @@ func TestA1_SpawnPublicNamed(t *testing.T) {
 	require.Equal(t, a.GetAgentId(), again.GetAgentId())
 	require.Equal(t, []string{"agent_spawned", "message_queued"}, planetest.Types(r.events()))
 
-	// An id is never used again (SPEC A8, upstream #2432).
+	// An id is never used again (SPEC A8).
 	_, err = r.service.SpawnAgent(r.operator(), &agentv1.SpawnAgentRequest{AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
 	require.ErrorIs(t, err, fault.AlreadyExists)
 

@@ -82,7 +82,7 @@ func (r *rig) lastDrop() string {
 }
 
 // A reminder of what was completed, or is over, is dropped with evidence
-// (SPEC D4, upstream #2511).
+// (SPEC D4).
 func TestD4_AStaleRecheckIsDropped(t *testing.T) {
 	open, completed := workv1.WorkItemState_WORK_ITEM_STATE_OPEN, workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED
 	at := timestamppb.New(epoch)
@@ -153,7 +153,7 @@ func TestD4_AStaleWakeIsDropped(t *testing.T) {
 			}
 			require.True(t, r.poll("keeper").GetPending())
 			require.Contains(t, r.lastDrop(), c.drop)
-			require.False(t, r.facts("keeper").GetWakeHint(), "or the scheduler would make the same tick for ever")
+			require.False(t, r.facts("keeper").GetWakeHint(), "or the scheduler would queue the same tick without end")
 			r.restart()
 			require.False(t, r.facts("keeper").GetWakeHint())
 			r.triggered("wt_1")

@@ -74,8 +74,9 @@ func TestA6_RunnersChooseByCapability(t *testing.T) {
 	require.ErrorIs(t, err, fault.RequestIDReused)
 }
 
-// A choosy runner is woken by what it wants, and its waiting costs nobody a wake.
-func TestX13_AChoosyRunnerIsWoken(t *testing.T) {
+// A runner with a filter is woken only for agents that it accepts, and other runners are
+// woken as if it were not waiting.
+func TestX13_ARunnerWithAFilterIsWoken(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper")
 	wait := func(req *agentv1.AcquireTurnRequest) <-chan *agentv1.AcquireTurnResponse {

@@ -227,7 +227,7 @@ func TestA6_APickRebindsAndACompletionUnbinds(t *testing.T) {
 	require.EqualValues(t, 7, g.GetTurn().GetMutations())
 }
 
-// WaitFor ends the turn; what stands behind it in the round is not run (SPEC A6, upstream #1942).
+// WaitFor ends the turn; what stands behind it in the round is not run (SPEC A6).
 func TestA6_WaitForEndsTheTurn(t *testing.T) {
 	r, a := turn(t)
 	r.on("WaitFor", func(context.Context, proto.Message) (proto.Message, error) {
@@ -438,7 +438,7 @@ func TestA9_InterjectionReachesTheRunningTurn(t *testing.T) {
 func TestA9_AnInterjectionAfterTheEndIsTheNextTurn(t *testing.T) {
 	for name, end := range map[string]func(*rig, *agentv1.AcquireTurnResponse){
 		"finished": func(r *rig, a *agentv1.AcquireTurnResponse) { r.finish(a, done) },
-		"by WaitFor": func(r *rig, a *agentv1.AcquireTurnResponse) { // upstream #3001
+		"by WaitFor": func(r *rig, a *agentv1.AcquireTurnResponse) {
 			r.on("WaitFor", func(context.Context, proto.Message) (proto.Message, error) { return &waitingv1.WaitForResponse{}, nil })
 			require.True(r.t, r.submit(a, 0, "", use("WaitFor", "reason", "x", "wake", "external")).GetTurnEnded())
 		},

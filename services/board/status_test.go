@@ -189,7 +189,7 @@ func TestS2_425_CompletingABoard(t *testing.T) {
 	require.ErrorIs(t, r.say("one", "d", model.StepPending), fault.TaskTerminal)
 	require.ErrorIs(t, r.update("one", &boardv1.Operation{Op: model.OpReopenBoard}), fault.TaskTerminal)
 	require.Len(t, r.events(), n+3)
-	// The id may be used again, the WAL's name may not (SPEC §7, S2-038).
+	// The id may be used again, the WAL's name may not (S2-038).
 	_, err = r.service.CreateBoard(r.owner(), &boardv1.CreateBoardRequest{SessionId: owner, BoardId: "one", WalName: "one-wal", Title: "t", Steps: []*boardv1.StepInput{in("a")}})
 	require.ErrorIs(t, err, fault.PathConflict)
 	_, err = r.service.CreateBoard(r.owner(), &boardv1.CreateBoardRequest{SessionId: owner, BoardId: "one", WalName: "one-again", Title: "t", Steps: []*boardv1.StepInput{in("a")}})

@@ -74,7 +74,7 @@ const between = "between"
 type rule struct {
 	roles   []string
 	between bool
-	// tool: the plane of boards answers in the words of its tools (S2).
+	// tool: the board plane answers in the words of the board contract.
 	tool bool
 }
 

@@ -139,7 +139,7 @@ func (g *Gate) Ready() error {
 	return nil
 }
 
-// Unary stands around the handler of every unary call (rpc.Config.Around).
+// Unary wraps the handler of every unary call (rpc.Config.Around).
 func (g *Gate) Unary(ctx context.Context, method string, req any, handle grpc.UnaryHandler) (any, error) {
 	a := rpc.ActorFrom(ctx)
 	err := g.written(a.Namespace, method)

@@ -63,7 +63,7 @@ func TestP7_NudgesWaitForABusyAgent(t *testing.T) {
 }
 
 // A start marks every agent. What happens meanwhile does not wait for them, and
-// they do not wait for ever (SPEC D5).
+// they do not wait without end (SPEC D5).
 func TestD5_AWakeDoesNotWaitForTheSweep(t *testing.T) {
 	d := newDirty()
 	for i := range 100_000 {

@@ -334,7 +334,7 @@ func TestP2_ATriggerIsReviewedOnce(t *testing.T) {
 	}
 }
 
-// A due reminder wakes an idle agent once; the item stays as it was (SPEC P5, upstream #1989).
+// A due reminder wakes an idle agent once; the item stays as it was (SPEC P5).
 func TestP5_AReminderIsGivenOnce(t *testing.T) {
 	s := newSite(t)
 	s.spawn("keeper")
@@ -361,7 +361,7 @@ func TestP5_AReminderIsGivenOnce(t *testing.T) {
 	require.Equal(t, map[agentv1.TickReason]int{recheck: 1}, s.ticks("keeper"))
 }
 
-// Blocked work gets no tick, and what is runnable beside it does (upstream #843, #1064).
+// Blocked work gets no tick, and what is runnable beside it does.
 func TestD5_ABlockedItemStarvesNobody(t *testing.T) {
 	s := newSite(t)
 	s.spawn("keeper")

@@ -61,8 +61,8 @@ func TestD5_HungAgentsDelayNobody(t *testing.T) {
 	require.EqualValues(t, each, s.hanging.Load(), "all of them hang still")
 }
 
-// Turns that always fail are not begun for ever, whatever their tick was about:
-// a runner that is broken must not be fed the same work in a tight loop.
+// Turns that always fail come to an end, whatever their tick was about: a runner that is
+// broken must not get the same work in a tight loop.
 func TestD4_FailingTurnsComeToAnEnd(t *testing.T) {
 	s := newSite(t)
 	s.spawn("keeper")
@@ -106,7 +106,7 @@ func TestD4_FailingTurnsComeToAnEnd(t *testing.T) {
 	require.False(t, s.facts("keeper").GetWakeHint())
 	it, err := s.works.GetWorkItem(own, &workv1.GetWorkItemRequest{AgentId: "keeper", WorkItemId: itemID})
 	require.NoError(t, err)
-	require.Equal(t, "a reply", it.GetWorkItem().GetBlockedBy(), "a failed turn leaves the item (upstream #866)")
+	require.Equal(t, "a reply", it.GetWorkItem().GetBlockedBy(), "a failed turn leaves the item")
 }
 
 // A quiet system writes nothing: no tick, no decision, no heartbeat, over an

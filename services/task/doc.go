@@ -1,4 +1,4 @@
-// Package task is the task plane: managed execution (SPEC section 6).
+// Package task is the task plane: managed execution.
 //
 // Owns: tasks and their states, the leases under which workers run commands, the
 // output of commands, the input that was sent to them, and the handles by which

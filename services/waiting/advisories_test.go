@@ -122,8 +122,8 @@ func TestP8_DefaultRecheck(t *testing.T) {
 	}
 }
 
-// The agent's own wait is reminded of once; the wait stands (SPEC P5, upstream
-// #1989, #2907). The reminders of items are the work plane's.
+// An agent is reminded of its own wait once, and the wait stays active (SPEC P5). The work
+// plane sends the reminders of items.
 func TestP5_AnAgentIsRemindedOfItsOwnWait(t *testing.T) {
 	r := newRig(t)
 	own := r.waitFor(&waitingv1.WaitForRequest{Wake: operatorInput, RecheckAfter: seconds(60)}).GetWait().GetWaitId()

@@ -200,15 +200,15 @@ func (a *agentWaits) operatorSaid(env journal.Env, k key, m *agentv1.Message) []
 	})
 }
 
-// heir is the active wait that holds the counts of a wait: itself, or the one
-// that took its place and went on counting. The usual turn that was shown a
-// trigger waits for the next one, so most consumption comes this way.
-func (a *agentWaits) heir(waitID string) *waitingv1.Wait {
+// successor returns the active wait that holds the counts of a wait: itself, or the one
+// that replaced it and took over the counts; nil if none is active. A turn that was shown a
+// trigger usually waits for the next one, so most waits were replaced.
+func (a *agentWaits) successor(waitID string) *waitingv1.Wait {
 	if w := a.waits.byID[waitID]; w != nil && active(w) {
 		return w
 	}
 	for _, next := range a.activeWaits(func(n *waitingv1.Wait) bool { return n.GetReplacesWaitId() != "" }) {
-		// Links go back in time only, so the walk ends.
+		// A wait replaces an older one only, so the loop ends.
 		for at := next; at != nil && at.GetReplacesWaitId() != ""; at = a.waits.byID[at.GetReplacesWaitId()] {
 			if at.GetReplacesWaitId() == waitID {
 				return next
@@ -218,15 +218,15 @@ func (a *agentWaits) heir(waitID string) *waitingv1.Wait {
 	return nil
 }
 
-// consumed marks the triggers that a completed turn was shown; a turn that
-// failed marks nothing (SPEC section 4).
+// consumed marks the triggers that a completed turn has shown. A turn that failed marks
+// none (SPEC P2).
 func (a *agentWaits) consumed(k key, t *agentv1.Turn) []*journal.Event {
 	if a == nil {
 		return nil
 	}
 	var events []*journal.Event
 	for _, sw := range t.GetShownWaits() {
-		w := a.heir(sw.GetWaitId())
+		w := a.successor(sw.GetWaitId())
 		if w == nil || w.GetConsumedCount() >= min(sw.GetTriggerCount(), w.GetTriggerCount()) {
 			continue
 		}

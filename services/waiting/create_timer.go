@@ -58,7 +58,7 @@ func (s *Service) CreateTimer(ctx context.Context, req *waitingv1.CreateTimerReq
 func validCount(req *waitingv1.CreateTimerRequest) error {
 	switch n := req.GetCount(); {
 	case n < 0:
-		return fault.Invalid("count", strconv.FormatInt(n, 10), "must be 0 (for ever) or more")
+		return fault.Invalid("count", strconv.FormatInt(n, 10), "must be 0 (without end) or more")
 	case n > 0 && req.GetEvery() == nil:
 		return fault.Invalid("count", strconv.FormatInt(n, 10), "needs every: a timer without a period fires once")
 	}

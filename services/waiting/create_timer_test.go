@@ -74,7 +74,7 @@ func TestP4_TheHorizonIsOne(t *testing.T) {
 }
 
 // A repeating timer is counted from its first time, whatever happens to its
-// fires; what was missed is one fire (upstream #2786).
+// fires; what was missed is one fire.
 func TestP4_RepeatsDoNotDrift(t *testing.T) {
 	r := newRig(t)
 	every := 7*time.Minute + 333*time.Microsecond

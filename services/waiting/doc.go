@@ -4,7 +4,7 @@
 // Owns: waits and intents, external triggers, timers.
 //
 // Never does: clear a blocker that its wait did not write, complete an item,
-// or judge whether what came is what was hoped for (SPEC P2).
+// or judge whether a delivery satisfies the condition of its wait (SPEC P2).
 //
 // Reads: terminal tasks of the task plane, completed items and refused waits of
 // the work plane, operators' messages, completed turns and, once an event of the

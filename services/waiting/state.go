@@ -25,12 +25,13 @@ const waitKinds = 5
 
 type key struct{ namespace, id string }
 
-// address is where a secret leads. A dead one is known for ever: it is refused,
-// not unknown, also when its trigger has left the memory.
+// address is the trigger that a secret belongs to. That of a trigger that has ended is
+// kept, so that its secret is refused and not unknown, also after the trigger was dropped
+// from memory.
 type address struct {
 	agent     key
 	triggerID string
-	dead      waitingv1.TriggerStatus // how it died; active: it lives
+	dead      waitingv1.TriggerStatus // how the trigger ended, or active
 }
 
 // agentWaits is what one agent waits for, and what may come for it.

@@ -56,7 +56,7 @@ func TestP4_ATimerFiresOnce(t *testing.T) {
 }
 
 // What fell due while the process was down fires once after the start, whether
-// or not anybody touches the agent (SPEC X14, upstream #2881).
+// or not anybody touches the agent (SPEC X14).
 func TestP4_OverdueFiresOnceAfterARestart(t *testing.T) {
 	r := newRig(t)
 	var timers []string

@@ -71,7 +71,7 @@ func TestP3_DeadAddresses(t *testing.T) {
 	require.Equal(t, []string{"external_trigger_cancelled"}, r.since(before))
 	require.ErrorIs(t, deliver(revoked.GetToken()), fault.TriggerRevoked)
 	r.restart()
-	require.ErrorIs(t, deliver(revoked.GetToken()), fault.TriggerRevoked, "revoked, not unknown, for ever")
+	require.ErrorIs(t, deliver(revoked.GetToken()), fault.TriggerRevoked, "revoked stays revoked and does not become unknown")
 	_, err := r.service.CancelExternalTrigger(planetest.AsAgent(t.Context(), "other"), &waitingv1.CancelExternalTriggerRequest{AgentId: "other", TriggerId: revoked.GetTrigger().GetTriggerId()})
 	require.ErrorIs(t, err, fault.NotFound)
 
@@ -236,8 +236,8 @@ func (r *rig) listTriggers() []*waitingv1.Trigger {
 	return l.GetTriggers()
 }
 
-// An external wait stays over many events; completed turns consume what they
-// were shown, and nothing else does (SPEC section 4, P2).
+// An external wait stays active over many deliveries. Only completed turns consume those
+// that they have shown (SPEC P2).
 func TestP2_AnExternalWaitStaysAndCounts(t *testing.T) {
 	r := newRig(t)
 	token := r.trigger(itemA, wakeHint).GetToken()

@@ -151,7 +151,7 @@ func TestP1_ATaskThatEnds(t *testing.T) {
 }
 
 // One wait per owner; what came for the old one and was not seen is not lost
-// (SPEC P1, upstream #2907).
+// (SPEC P1).
 func TestP1_Replacement(t *testing.T) {
 	r := newRig(t)
 	token := r.trigger(itemA, wakeHint).GetToken()
@@ -222,7 +222,7 @@ func TestR8_AWaitOutlivesItsMessenger(t *testing.T) {
 	require.Equal(t, waitingv1.WaitEndReason_WAIT_END_REASON_ATTACH_REFUSED, r.wait(w.GetWaitId()).GetEndReason())
 }
 
-// Completing an item ends what it waited for; triggers stay (SPEC P9, upstream #1988).
+// Completing an item ends what it waited for; triggers stay (SPEC P9).
 func TestP9_ACompletedItemWaitsForNothing(t *testing.T) {
 	r := newRig(t)
 	trigger := r.trigger(itemA, wakeHint)
@@ -344,7 +344,7 @@ func TestP1_IntentsAndCancelling(t *testing.T) {
 	require.Equal(t, []string{"wait_cancelled"}, r.since(before))
 	_, err = cancel("wt_00000000000000000000000zzz")
 	require.ErrorIs(t, err, fault.NotFound)
-	// Another agent's wait looks like none (upstream #2649).
+	// Another agent's wait looks like none.
 	_, err = r.service.CancelWait(planetest.AsAgent(t.Context(), "other"), &waitingv1.CancelWaitRequest{AgentId: "other", WaitId: first.GetWait().GetWaitId()})
 	require.ErrorIs(t, err, fault.NotFound)
 

@@ -83,7 +83,7 @@ var (
 	byTriggerNewest = ordered(func(rec *workv1.WorkItemRecord) int64 { return -micros(lastTriggered(rec)) }, newer)
 )
 
-// classOrder is S3 "Candidate Ranking".
+// classOrder has the order of each candidate class (SPEC W9).
 var classOrder = [7]*order{
 	workv1.CandidateClass_CANDIDATE_CLASS_TRIGGERED_BLOCKED:    byTriggerNewest,
 	workv1.CandidateClass_CANDIDATE_CLASS_QUEUED_RUNNABLE:      byUpdateOldest,

@@ -11,9 +11,9 @@ import (
 	"quartet/pkg/rpc"
 )
 
-// PromoteReport makes the text of a round the one report of an item (SPEC W7).
-// Whether the round qualifies is the agent plane's to know; that an item has
-// one report for ever is known here.
+// PromoteReport makes the text of a round the report of an item (SPEC W7). The agent plane
+// decides which round qualifies; this plane ensures that an item has one report, which is
+// never replaced.
 func (s *Service) PromoteReport(ctx context.Context, req *workv1.PromoteReportRequest) (*workv1.PromoteReportResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := fault.First(

@@ -129,7 +129,7 @@ func (h *randomRun) moveWait(ctx context.Context) {
 	}
 	i := rapid.IntRange(0, len(h.waits)-1).Draw(h.rt, "wait")
 	w := proto.CloneOf(h.waits[i])
-	switch rapid.IntRange(0, 4).Draw(h.rt, "fate") {
+	switch rapid.IntRange(0, 4).Draw(h.rt, "outcome") {
 	case 0:
 		w.Revision++
 		w.TriggerCount++
@@ -179,9 +179,9 @@ func checkStep(t require.TestingT, seen map[string]*workv1.WorkItemRecord, ev *j
 		return
 	}
 	if old.GetState() == completed {
-		require.Equal(t, completed, it.GetState(), "completed is for ever (SPEC X7)")
+		require.Equal(t, completed, it.GetState(), "a completed item stays completed (SPEC X7)")
 		require.Equal(t, "report_promoted", ev.Type)
-		require.Empty(t, old.GetResultBriefId(), "one report for ever (SPEC W7)")
+		require.Empty(t, old.GetResultBriefId(), "an item has one report (SPEC W7)")
 	}
 	if from, to := readinessOf(old), readinessOf(it); from != to {
 		require.Equal(t, []string{from.name(), to.name(), to.reason}, []string{ev.ReadinessFrom, ev.ReadinessTo, ev.ReadinessReason})

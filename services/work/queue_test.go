@@ -61,7 +61,7 @@ func objectives(items []*workv1.WorkItem) string {
 	return strings.Join(names, " ")
 }
 
-// S3 "Candidate Ranking": order and caps of every class.
+// Every class has its order and its maximum (SPEC W9).
 func TestW9_QueueRanksAndCaps(t *testing.T) {
 	r := newRig(t)
 	require.Empty(t, r.queue().GetCounts().GetOpen(), "an agent without items has an empty queue")
@@ -299,7 +299,7 @@ func TestX4_OnlyServicesAttachPromoteAndConsume(t *testing.T) {
 	require.Len(t, r.events(), before)
 }
 
-// Nothing crosses a namespace (SPEC section 0).
+// No record is visible from another namespace (SPEC X4.1).
 func TestX4_AnotherTenantSeesNothing(t *testing.T) {
 	r := newRig(t)
 	itemID := r.create("ours").GetWorkItemId()

@@ -18,7 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// Caps of the candidate classes in a queue (S3 "Candidate Ranking", SPEC W9).
+// Maximum number of items of each candidate class in a queue (SPEC W9).
 const (
 	capTriggered = 3
 	capQueued    = 5

@@ -39,9 +39,9 @@ type agentWork struct {
 	done     tree // by creation
 	rechecks tree // open, recheck set and not consumed; by time
 	classes  [7]tree
-	// ended holds the waits that ended last, oldest first. The direct call and
-	// the event that say the same wait began may come in any order, also after
-	// its end; without this memory the late one would stop the item for ever.
+	// ended holds the waits that ended last, oldest first. A wait is attached by a call and
+	// by an event, in either order, and both may arrive after the event of its end. Without
+	// this memory, the late one would block the item permanently.
 	ended []string
 	// changed is when something last came about that a turn should see. That a
 	// turn has seen a trigger is nothing new.

@@ -142,7 +142,7 @@ func TestT6_GrandchildHoldingThePipe(t *testing.T) {
 	resp := r.sh("sleep 300 & echo started")
 	require.Equal(t, completed, resp.GetTask().GetState())
 	require.Equal(t, "started\n", resp.GetOutput())
-	// A killed process is gone when the kernel has buried it, a moment later.
+	// The kernel removes a killed process a moment later.
 	require.Eventually(t, func() bool { return alive(t, "QUARTET_TASK_ID="+resp.GetTask().GetTaskId()) == 0 },
 		10*time.Second, 5*time.Millisecond, "nothing of it lives on")
 }

@@ -116,6 +116,24 @@ func TestNoFileOver600Lines(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// TestNoPackageOver3500Lines counts the lines that people wrote, without tests.
+func TestNoPackageOver3500Lines(t *testing.T) {
+	const most = 3500
+	for _, p := range packages(t) {
+		lines := 0
+		for _, f := range p.GoFiles {
+			b, err := os.ReadFile(filepath.Join(p.Dir, f))
+			require.NoError(t, err)
+			if !bytes.Contains(b, []byte("// Code generated ")) {
+				lines += bytes.Count(b, []byte("\n"))
+			}
+		}
+		if lines > most {
+			t.Errorf("%s has %d lines; %d is the most", p.ImportPath, lines, most)
+		}
+	}
+}
+
 // Every documented reason is used somewhere, so the list tells the truth.
 func TestEveryReasonIsUsed(t *testing.T) {
 	names := constants(t)

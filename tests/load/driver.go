@@ -57,7 +57,7 @@ type item struct {
 	revision  int64
 	objective string
 	completed bool
-	// loose is how many updates without a request id have an unknown fate: the
+	// loose is how many updates without a request id have an unknown outcome: the
 	// revision may be higher by as many, and by no more.
 	loose int64
 }
@@ -75,13 +75,13 @@ type Driver struct {
 	rng    *rand.Rand
 	n      int
 	items  []*item
-	// messages that were answered; sent counts those whose fate is unknown too.
+	// messages that were answered; sent counts those whose outcome is unknown too.
 	messages []string
 	loose    int
 	// Answered counts mutations, for the report.
 	Answered int
 	Unknown  int
-	// spare are items whose creation has an unknown fate.
+	// spare are items whose creation has an unknown outcome.
 	spare int
 }
 
@@ -137,17 +137,17 @@ func (d *Driver) requestID() string {
 	return fmt.Sprintf("%s-%d", d.AgentID, d.n)
 }
 
-// fate of a mutation that was asked once.
-type fate int
+// outcome of a mutation that was asked once.
+type outcome int
 
 const (
-	answered fate = iota
-	nothing       // the server promises that nothing happened
-	unknown       // it may have happened, once
+	answered outcome = iota
+	nothing          // the server promises that nothing happened
+	unknown          // it may have happened, once
 )
 
 // ask runs one mutation: repeated under its id, or once.
-func ask[R any](ctx context.Context, d *Driver, call func(context.Context) (R, error)) (R, fate, error) {
+func ask[R any](ctx context.Context, d *Driver, call func(context.Context) (R, error)) (R, outcome, error) {
 	if d.OwnIDs {
 		r, err := Again(ctx, call)
 		return r, answered, err
@@ -221,8 +221,8 @@ func (d *Driver) update(ctx context.Context) error {
 }
 
 // written checks the answer of a write: one revision on, or as many more as
-// there are writes of unknown fate.
-func (d *Driver) written(it *item, got *workv1.WorkItem, f fate, objective string) error {
+// there are writes of unknown outcome.
+func (d *Driver) written(it *item, got *workv1.WorkItem, f outcome, objective string) error {
 	switch f {
 	case nothing:
 		return nil
@@ -234,7 +234,7 @@ func (d *Driver) written(it *item, got *workv1.WorkItem, f fate, objective strin
 	}
 	d.Answered++
 	if rev := got.GetRevision(); rev < it.revision+1 || rev > it.revision+1+it.loose {
-		return fmt.Errorf("item %s: revision %d after %d with %d writes of unknown fate", it.id, rev, it.revision, it.loose)
+		return fmt.Errorf("item %s: revision %d after %d with %d writes of unknown outcome", it.id, rev, it.revision, it.loose)
 	}
 	it.revision, it.loose, it.objective = got.GetRevision(), 0, objective
 	return nil

@@ -141,7 +141,7 @@ func (d *Driver) audit(requests, messages, created, revisions map[string]int) er
 		}
 	}
 	if n := created[d.AgentID]; n < len(d.items) || n > len(d.items)+d.spare {
-		return fmt.Errorf("%d items stand in the journal; %d were answered, %d have an unknown fate", n, len(d.items), d.spare)
+		return fmt.Errorf("%d items stand in the journal; %d were answered, %d have an unknown outcome", n, len(d.items), d.spare)
 	}
 	for _, it := range d.items {
 		for rev := int64(1); rev <= it.revision; rev++ {

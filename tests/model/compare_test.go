@@ -139,8 +139,8 @@ func (r *run) compareItem(i *item, got *workv1.WorkItem) {
 	}
 }
 
-// compareQueue checks the classes, their order and caps (SPEC W9, S3 "Candidate
-// Ranking"). Equal ranks may stand either way.
+// compareQueue checks the classes, their order and maximum sizes (SPEC W9). Items of equal
+// rank may be in any order.
 func (r *run) compareQueue(a *agent) {
 	q, err := r.w.work.GetWorkQueue(r.asAgent(a), &workv1.GetWorkQueueRequest{AgentId: a.id, OmitPlans: true})
 	r.fine(err)

@@ -1,7 +1,7 @@
-// Package model tests the heart of the system against a small model of it: the
-// real agent, work, waiting, task and scheduler services over journals in memory
-// are driven by random steps, and what they answer and show once they are quiet
-// must be what a few plain values say that S0, S1, S3 and the SPEC demand.
+// Package model tests the planes and the scheduler against a small model of them: the
+// real agent, work, waiting, task and scheduler services, over journals in memory, execute
+// random steps, and their responses and their state once they are quiet must equal those
+// of the model, which follows docs/spec.
 //
 //	go test ./tests/model -steps 1000000 -seed 7
 //

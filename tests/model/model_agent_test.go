@@ -67,13 +67,13 @@ func (m *model) plan(a *agent) verdict {
 	// Three turns in a row came to nothing, and there is no input since (SPEC D4).
 	// What no completed turn was shown is input still, unless turns fail.
 	news := a.news.After(a.began) || m.woken(a) && a.woken.After(a.began) || m.reminded(a)
-	if v.action == "tick" && !news && (a.failed >= patience || a.idle >= patience && !m.untold(a)) {
+	if v.action == "tick" && !news && (a.failed >= patience || a.idle >= patience && !m.unreported(a)) {
 		return verdict{action: "idle", reason: "no_progress"}
 	}
 	return v
 }
 
-func (m *model) untold(a *agent) bool {
+func (m *model) unreported(a *agent) bool {
 	return m.woken(a) || slices.ContainsFunc(a.items, func(i *item) bool { return !i.runnable() && i.triggered(a.shown) })
 }
 
@@ -116,7 +116,7 @@ func (i *item) reminds(now time.Time) bool {
 	return !i.recheck().IsZero() && !i.recheck().After(now)
 }
 
-// The rankings of S3 "Candidate Ranking".
+// The orders of the candidate classes (SPEC W9).
 func byTrigger(x, y *item) int {
 	return cmp.Or(y.lastTriggered().Compare(x.lastTriggered()), y.updated.Compare(x.updated))
 }
@@ -238,8 +238,8 @@ func (m *model) endTask(t *task) {
 	})
 }
 
-// posture is derived, by the first that holds (SPEC section 2). With a focus
-// what waits is said of that item alone.
+// posture returns the first posture whose condition holds (SPEC A4). With a focus, only the
+// waits of that item count.
 func (m *model) posture(a *agent) agentv1.Posture {
 	switch {
 	case a.paused:

@@ -27,10 +27,10 @@ const length = 250
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// S0, S1, S3 and SPEC W4–W10, P1–P9, D1–D6, X1–X3, X6, X7, A5, A6: whatever
-// happens, and in whatever order planes hear of it, every answer, readiness,
-// ranking, focus, posture and decision is the model's; nothing runnable is
-// stranded, and a quiet system is silent.
+// Whatever happens, and in whatever order planes receive the events, every response,
+// readiness, ranking, focus, posture and decision equals the model's, every runnable item
+// gets a turn, and a quiet system writes nothing (SPEC W4–W10, P1–P9, D1–D6, X1–X3, X6,
+// X7, A5, A6).
 func TestModel_RandomHistories(t *testing.T) {
 	var names []string
 	total := 0

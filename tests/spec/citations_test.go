@@ -82,7 +82,7 @@ var (
 	specRange = regexp.MustCompile(`([A-Z])(\d+)(?: to |–|-)[A-Z](\d+)`)
 	specOne   = regexp.MustCompile(`[A-Z]\d+(?:\.\d+)?`)
 	boardOnly = regexp.MustCompile(`\bS2-(\d{1,3})(?:(?: to |–|-)S2-(\d{1,3}))?`)
-	nowhere   = regexp.MustCompile(`SPEC §\s?\d*|SPEC section \d+|ARCHITECTURE (?:§|section )\d+|ARCHITECTURE§\d+|\bS[0134]\b[^-]|\bS2(?:'s| \(|"| "| "|,| writes| names)`)
+	nowhere   = regexp.MustCompile(`upstream #\d+|SPEC §\s?\d*|SPEC section \d+|ARCHITECTURE (?:§|section )\d+|ARCHITECTURE§\d+|\bS[0134]\b[^-]|\bS2(?:'s| \(|"| "| "|,| writes| names)`)
 )
 
 // cited gives the ids that a text cites.
@@ -141,10 +141,6 @@ func TestEveryCitationHasARow(t *testing.T) {
 	require.Greater(t, n, 100)
 }
 
-// notYetResolved are the places whose comments still refer to documents that are not
-// in the repository. Empty this list.
-var notYetResolved = []string{"proto", "services", "tests"}
-
 // TestNothingOutsideIsCited finds references to documents that are not in the
 // repository.
 func TestNothingOutsideIsCited(t *testing.T) {
@@ -153,11 +149,7 @@ func TestNothingOutsideIsCited(t *testing.T) {
 			continue
 		}
 		found := nowhere.FindAllString(continued.ReplaceAllString(f.text, " "), -1)
-		switch {
-		case len(found) == 0:
-		case excused(notYetResolved, f.path):
-			t.Logf("%s: %q", f.path, found)
-		default:
+		if len(found) > 0 {
 			t.Errorf("%s refers to what is not in the repository: %q", f.path, found)
 		}
 	}

@@ -50,16 +50,6 @@ func files(t *testing.T, extensions ...string) []file {
 	return all
 }
 
-// excused says whether a file lies in one of the places that are not clean yet.
-func excused(places []string, path string) bool {
-	for _, p := range places {
-		if path == p || strings.HasPrefix(path, p+"/") {
-			return true
-		}
-	}
-	return false
-}
-
 var link = regexp.MustCompile(`\]\(([^)#\s]+)(#[^)\s]*)?\)`)
 
 // TestLinksOfDocuments follows every relative link of the documents.

@@ -21,17 +21,9 @@ import (
 // the name of a document that outsiders do not have.
 var internalID = regexp.MustCompile(`SPEC [A-Z]\d+|SPEC §|\([^()\n]*\b[XAWPDTBC]\d{1,2}\b[^()\n]*\)|\bS2-\d+|\bS[0-4]\b`)
 
-// notYetPublic are the files that still contain such ids. Empty this list.
-var notYetPublic = []string{}
-
 func check(t *testing.T, where, text string) {
 	t.Helper()
-	found := internalID.FindAllString(text, -1)
-	switch {
-	case len(found) == 0:
-	case excused(notYetPublic, where):
-		t.Logf("%s: %d: %q", where, len(found), found)
-	default:
+	if found := internalID.FindAllString(text, -1); len(found) > 0 {
 		t.Errorf("%s is public and contains %q", where, found)
 	}
 }

@@ -54,7 +54,7 @@ type completion struct {
 // completionOf reports whether a child has completed its work: it has no open item, no
 // wait and no running task (SPEC A12). Interests and timers do not count: they stop
 // nothing (SPEC W8), and a forgotten one would hold back the parent's result permanently.
-// A finished turn alone is not a finished task (upstream #1765). The facts come from four
+// A finished turn alone is not a finished task. The facts come from four
 // planes, so the check is repeated where one may lag behind another.
 func (s *Service) completionOf(ctx context.Context, k ref.Agent, c state.ChildStatus) (completion, error) {
 	q, err := s.deps.Work.GetWorkQueue(ctx, &workv1.GetWorkQueueRequest{AgentId: k.ID, OmitPlans: true})

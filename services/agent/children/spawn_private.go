@@ -197,7 +197,7 @@ func label(text string) string {
 }
 
 // createChild makes the child of a delegation unless it exists. Its initial message
-// carries nothing of the parent's but the text (upstream #2875).
+// carries nothing of the parent's but the text.
 func (s *Service) createChild(ctx context.Context, namespace string, opened *agentv1.DelegationOpened) error {
 	child := opened.GetChild()
 	if wt := opened.GetDelegation().GetWorktree(); wt != nil {

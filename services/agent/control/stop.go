@@ -11,7 +11,7 @@ import (
 
 // StopAgent ends the open turn and lets the agent accept nothing but operators' input and
 // task results until StartAgent (SPEC A8). The message of the turn is queued again, and
-// the attempt is not counted: nothing failed (upstream #1953).
+// the attempt is not counted: nothing failed.
 func (s *Service) StopAgent(ctx context.Context, req *agentv1.StopAgentRequest) (*agentv1.StopAgentResponse, error) {
 	o := order{req.GetAgentId(), req.GetRequestId(), req.GetReason()}
 	a, err := s.execute(ctx, "StopAgent", o, req, func(a *state.Agent, env journal.Env) ([]*journal.Event, error) {

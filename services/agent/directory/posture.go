@@ -11,7 +11,7 @@ import (
 )
 
 // derivePosture returns the first posture whose condition holds, with a sentence that
-// explains it (SPEC section 2). Waits of queued items do not count while the agent has a
+// explains it (SPEC A4). Waits of queued items do not count while the agent has a
 // current item.
 func derivePosture(a *agentv1.Agent, lane *agentv1.Lane, q *workv1.GetWorkQueueResponse, own []*waitingv1.Wait) (agentv1.Posture, string) {
 	n := q.GetCounts()

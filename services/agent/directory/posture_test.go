@@ -10,8 +10,8 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 )
 
-// The agent's posture is the first that holds; a queued item's wait is not the
-// agent's while it has an item in focus (SPEC section 2, upstream #2615).
+// The agent's posture is the first whose condition holds; waits of queued items do not
+// count while the agent has an item in focus (SPEC A4).
 func TestA4_Posture(t *testing.T) {
 	agent := func(c agentv1.Control, turn string) *agentv1.Agent {
 		return &agentv1.Agent{Control: c, CurrentTurnId: turn}
@@ -51,8 +51,7 @@ func TestA4_Posture(t *testing.T) {
 	}
 }
 
-// SPEC section 2: what the agent itself waits for is its posture while nothing
-// is in focus.
+// Waits of the agent itself decide its posture while no item is in focus (SPEC A4).
 func TestA4_PostureOfAnAgentThatWaitsByItself(t *testing.T) {
 	a := &agentv1.Agent{Control: agentv1.Control_CONTROL_RUNNING}
 	own := []*waitingv1.Wait{{Kind: waitingv1.WaitKind_WAIT_KIND_EXTERNAL, Reason: "the world"}}

@@ -78,7 +78,7 @@ func (s *Service) listFacts(ctx context.Context, req *agentv1.GetFactsRequest) (
 			}
 			last = k
 			if st.Lookup(k).Record.GetLifecycle() == agentv1.Lifecycle_LIFECYCLE_DELETED {
-				return true // no decision is ever made for a deleted agent (upstream #2534)
+				return true // no decision is ever made for a deleted agent
 			}
 			resp.Facts = append(resp.Facts, st.Lookup(k).Facts())
 			return true

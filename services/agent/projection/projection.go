@@ -33,7 +33,7 @@ type Projection struct {
 }
 
 // ShownWaits returns the trigger counts that the context shows. They count as consumed
-// when the turn completes (SPEC section 4).
+// when the turn completes (SPEC P2).
 func (p *Projection) ShownWaits() []*agentv1.ShownWait {
 	var shown []*agentv1.ShownWait
 	visit := func(it *workv1.WorkItem) {

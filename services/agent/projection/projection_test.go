@@ -10,8 +10,7 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 )
 
-// A tick is dropped exactly when what it is about is no longer true (SPEC D4,
-// upstream #2511).
+// A tick is dropped exactly when what it is about is no longer true (SPEC D4).
 func TestD4_StaleTicks(t *testing.T) {
 	it := func(r workv1.Readiness, triggered bool) *workv1.WorkItem {
 		return &workv1.WorkItem{WorkItemId: "wi_1", Readiness: r, HasTriggeredWaits: triggered}
@@ -43,8 +42,8 @@ func TestD4_StaleTicks(t *testing.T) {
 	}
 }
 
-// The text of a turn: the current item first, candidates by class, completed
-// items with a report only, and the rule for what wins (S0, S3, SPEC C1).
+// The text of a turn has the current item first, candidates by class, completed items only
+// with their report, and says what takes precedence (SPEC C1).
 func TestC1_TheTextOfATurn(t *testing.T) {
 	open := workv1.WorkItemState_WORK_ITEM_STATE_OPEN
 	p := &Projection{GetWorkQueueResponse: &workv1.GetWorkQueueResponse{
@@ -58,7 +57,7 @@ func TestC1_TheTextOfATurn(t *testing.T) {
 		QueuedRunnable:     []*workv1.WorkItem{{WorkItemId: "wi_3", Objective: "tidy"}},
 		WaitingForOperator: []*workv1.WorkItem{{WorkItemId: "wi_4", Objective: "decide"}},
 		Blocked:            []*workv1.WorkItem{{WorkItemId: "wi_5", Objective: "upgrade"}},
-		CompletedRecent:    []*workv1.WorkItem{{WorkItemId: "wi_6", Objective: "told", ResultSummary: "It is done."}, {WorkItemId: "wi_7", Objective: "untold"}},
+		CompletedRecent:    []*workv1.WorkItem{{WorkItemId: "wi_6", Objective: "reported", ResultSummary: "It is done."}, {WorkItemId: "wi_7", Objective: "unreported"}},
 		Counts:             &workv1.WorkQueueCounts{TriggeredBlocked: 1, QueuedRunnable: 9, WaitingForOperator: 1, Blocked: 1, Completed: 2},
 	}}
 	require.Equal(t, `The objective names the work, the plan interprets it and wins conflicts, todos are progress.

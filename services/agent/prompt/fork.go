@@ -36,11 +36,10 @@ type Admitted struct{ ItemID, Why string }
 
 var itemID = regexp.MustCompile(`\bwi_[0-9a-z_-]+`)
 
-// Admit gives the other items that a fork may show: those that the initial
-// message names, those that the current item is blocked by, and those that hold
-// what it must obey, which are the ones that its objective, plan or todos name.
-// All else of the parent stays with the parent (SPEC A10, S4 "Non-active work
-// should stay out by default").
+// Admit returns the other items that a fork may show: those that the initial message
+// names, those that the current item is blocked by, and those that its objective, plan or
+// todos name.
+// All other items of the parent are left out (SPEC A10).
 func Admit(message string, current *workv1.WorkItem) []Admitted {
 	var out []Admitted
 	add := func(why string, texts ...string) {

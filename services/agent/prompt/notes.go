@@ -9,13 +9,13 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 )
 
-// maxNotes is how many notes are kept of an item; the newest matter most.
+// maxNotes is how many notes of an item are kept, the newest ones.
 const maxNotes = 60
 
-// Digest derives durable notes from what an agent did for an item: decisions,
-// steps done, blockers, things made, scope (SPEC C2, S3 "Process Notes"). There
-// is no ledger of them: the same rounds give the same notes, and chatter gives
-// none. Its zero value works.
+// Digest derives notes from what an agent did for an item: decisions, steps done,
+// blockers, resources created and changes of scope (SPEC C2). Notes are not stored: the
+// same rounds give the same notes, and rounds without effects give none. Its zero value
+// is ready to use.
 type Digest struct {
 	lines []string
 	done  map[string]bool

@@ -1,10 +1,10 @@
 // Package prompt renders what a model is shown of its work: layered, within a
-// budget, the same for every reader (SPEC C1, S3 "Context And Compaction").
+// budget, the same for every reader (SPEC C1).
 //
 // It is pure: records in, text out. The current objective, the plan's
 // descriptor and the todos that are not done are in every text, whatever the
-// budget, and so is what was under way when a run was lost; what else there is comes in S3's order of priority, and each section
-// says whether it is full, compact, truncated or omitted.
+// budget, and so are the calls that were running when a run was lost. Other sections
+// follow by priority, and each says whether it is full, compact, truncated or omitted.
 package prompt
 
 import (

@@ -198,7 +198,7 @@ func TestC1_Boards(t *testing.T) {
 	require.Equal(t, omitted, outcome(section(Boards{Unknown: true}, DefaultBudget).GetOutcome()), "what is not known is said to be missing")
 }
 
-// With room for all, all is full; with less, the classes go in S3's order.
+// With enough room every section is full; with less, sections are shortened by priority.
 func TestC1_PriorityOfSections(t *testing.T) {
 	q := &workv1.GetWorkQueueResponse{Counts: &workv1.WorkQueueCounts{TriggeredBlocked: 1, QueuedRunnable: 1, WaitingForOperator: 1, Blocked: 1, Completed: 1}}
 	it := func(name string) *workv1.WorkItem {
@@ -270,8 +270,8 @@ func notesOf(newestFirst []*agentv1.Round) []string {
 	return d.Lines()
 }
 
-// Notes are what was decided, done, blocked and made; what failed and what was
-// only said are none (S3 "Process Notes").
+// Decisions, steps, blockers and resources become notes; failed calls and text alone do
+// not (SPEC C2).
 func TestC2_Notes(t *testing.T) {
 	trace := []*agentv1.Round{ // newest first
 		round(4, "chatter", "PickWorkItem", "error", map[string]any{"work_item_id": "wi_2", "reason": "no"}),

@@ -10,10 +10,10 @@ import (
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 )
 
-// boardTable holds the tools with which an agent manages task boards, by the names of
-// specification S2 with underscores: model APIs refuse dots (SPEC C4). The tools that S2
-// gives to workers only are not among them. What S2 calls a task is a board; its session
-// is the agent.
+// boardTable holds the tools with which an agent manages task boards, by the names of the
+// board contract with underscores, because model APIs refuse dots (SPEC C4). The tools that
+// only workers have are not among them. The contract calls a board a task; its session is
+// the agent.
 var boardTable = []Tool{
 	{
 		Name: "agent_task_template", Family: agentv1.ToolFamily_TOOL_FAMILY_BOARDS,

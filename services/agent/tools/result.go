@@ -72,7 +72,7 @@ func Succeeded(c *agentv1.ToolCall, t Tool, reply proto.Message) (*agentv1.ToolR
 		SummaryText: summaryOf(t, result, reply),
 	}
 	if spawned, ok := reply.(*agentv1.SpawnAgentResponse); ok && spawned.GetTaskId() != "" {
-		// The handle as specification S4 describes the result of a spawn.
+		// The handle of the child, by which the parent reads and controls it.
 		result.Fields["task_handle"] = structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
 			"task_id": structpb.NewStringValue(spawned.GetTaskId()), "task_kind": structpb.NewStringValue("child_agent_task"), "status": structpb.NewStringValue("running"),
 		}})

@@ -56,8 +56,7 @@ func newMessage[M any, P interface {
 // Table is the table of all tools (SPEC C4).
 var Table = slices.Concat(coreTable, boardTable)
 
-// coreTable holds the tools for work items, waits, agents, commands and files
-// (specifications S0, S1 and S3).
+// coreTable holds the tools for work items, waits, agents, commands and files.
 var coreTable = []Tool{
 	{
 		Name: "CreateWorkItem", Family: agentv1.ToolFamily_TOOL_FAMILY_CORE,

@@ -33,7 +33,7 @@ const (
 )
 
 // reminder is a reminder that is due. It is about the item that the turn is bound to,
-// whatever item is current (upstream #2877).
+// whatever item is current.
 type reminder struct {
 	kind   string
 	itemID string

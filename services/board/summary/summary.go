@@ -112,7 +112,7 @@ func (m *Material) Render(budget int) (text string, truncated bool) {
 			c.GetBlocked(), c.GetFailed(), c.GetPending(), c.GetCompleted())})
 	}
 	// The list of boards gets at most a fifth of the budget, so that a hundred boards do
-	// not crowd out the blocked steps.
+	// not displace the blocked steps.
 	out.section("Task boards", boards, max(budget/5, len(boards[0].text)+40))
 	out.section("Held by you", m.mine, budget)
 	out.section("Blocked or failed", m.blocked, budget)

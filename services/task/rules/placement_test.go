@@ -63,11 +63,11 @@ func TestT4_PoolsAndLabels(t *testing.T) {
 	reason, message = model.ExplainQueued(model.Placement{Namespace: "acme", PinnedTo: model.WorkerKey{Namespace: "acme", ID: "home"}}, []model.WorkerSlot{small}, func(model.WorkerKey) int { return 0 })
 	require.Equal(t, model.QueuedPinnedAway, reason)
 	require.Contains(t, message, "home")
-	var crowd []model.WorkerSlot
+	var many []model.WorkerSlot
 	for i := range 9 {
-		crowd = append(crowd, serving(fmt.Sprint("w", i), 1, nil))
+		many = append(many, serving(fmt.Sprint("w", i), 1, nil))
 	}
-	_, message = w.why(next, crowd...)
+	_, message = w.why(next, many...)
 	require.Contains(t, message, "and 4 more")
 }
 

@@ -1349,7 +1349,7 @@ type Timer struct {
 	NextFireAt *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=next_fire_at,json=nextFireAt,proto3" json:"next_fire_at,omitempty"`
 	// Period of a repeating timer, in whole microseconds; unset: fires once.
 	Every *durationpb.Duration `protobuf:"bytes,7,opt,name=every,proto3" json:"every,omitempty"`
-	// How often a repeating timer fires in all, not counting skipped slots; 0: for ever.
+	// How often a repeating timer fires in all, not counting skipped slots; 0: without end.
 	Count int64 `protobuf:"varint,8,opt,name=count,proto3" json:"count,omitempty"`
 	// How often it fired.
 	FireCount int64 `protobuf:"varint,9,opt,name=fire_count,json=fireCount,proto3" json:"fire_count,omitempty"`

@@ -1488,7 +1488,7 @@ type CreateTimerRequest struct {
 	// Again and again after this long, 1 s to 100 years. Without after and at the first
 	// time is one period from now.
 	Every *durationpb.Duration `protobuf:"bytes,7,opt,name=every,proto3" json:"every,omitempty"`
-	// every: how often in all; 0: for ever.
+	// every: how often in total; 0: without end.
 	Count         int64 `protobuf:"varint,8,opt,name=count,proto3" json:"count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -1109,7 +1109,7 @@ type PromoteReportResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The item.
 	WorkItem *WorkItem `protobuf:"bytes,1,opt,name=work_item,json=workItem,proto3" json:"work_item,omitempty"`
-	// Whether this call promoted (an item has one report for ever).
+	// Whether this call promoted (an item has at most one report, which is never replaced).
 	Promoted      bool `protobuf:"varint,2,opt,name=promoted,proto3" json:"promoted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
