@@ -1,10 +1,13 @@
 package journal
 
-import "google.golang.org/protobuf/proto"
+import (
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+)
 
 // Find returns the payload of the first event whose payload has type T, and
-// false if there is none. Answers of commands use it to read what a decision
-// wrote:
+// false if there is none:
 //
 //	created, ok := journal.Find[*boardv1.TaskCreated](events)
 func Find[T proto.Message](events []*Event) (T, bool) {
@@ -15,4 +18,17 @@ func Find[T proto.Message](events []*Event) (T, bool) {
 	}
 	var none T
 	return none, false
+}
+
+// AnswerOf returns the Answer of a command (see Op) whose decision wrote an event with a
+// payload of type T: the response that build makes of the first one.
+func AnswerOf[T proto.Message, R any](build func(payload T) R) func([]*Event) (R, error) {
+	return func(events []*Event) (R, error) {
+		p, ok := Find[T](events)
+		if !ok {
+			var none R
+			return none, fmt.Errorf("journal: no %s among %d events", p.ProtoReflect().Descriptor().Name(), len(events))
+		}
+		return build(p), nil
+	}
 }

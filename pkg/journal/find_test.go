@@ -23,3 +23,12 @@ func TestFindReportsThatNoEventHasTheType(t *testing.T) {
 	require.False(t, ok)
 	require.Nil(t, got)
 }
+
+func TestAnswerOfBuildsTheResponseOfItsEvent(t *testing.T) {
+	answer := AnswerOf(func(p *durationpb.Duration) int64 { return p.GetSeconds() })
+	got, err := answer([]*Event{{Payload: &timestamppb.Timestamp{}}, {Payload: &durationpb.Duration{Seconds: 7}}})
+	require.NoError(t, err)
+	require.EqualValues(t, 7, got)
+	_, err = answer([]*Event{{Payload: &timestamppb.Timestamp{}}})
+	require.EqualError(t, err, "journal: no Duration among 1 events")
+}

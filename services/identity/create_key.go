@@ -45,14 +45,9 @@ func (s *Service) CreateKey(ctx context.Context, req *identityv1.CreateKeyReques
 		Decide: func(st *State, env journal.Env) (journal.Decision[*identityv1.CreateKeyResponse], error) {
 			return decideCreateKey(st, env, req, namespace, s.deps.Secret)
 		},
-		Answer: func(events []*journal.Event) (*identityv1.CreateKeyResponse, error) {
-			for _, ev := range events {
-				if p, ok := ev.Payload.(*identityv1.KeyCreated); ok {
-					return &identityv1.CreateKeyResponse{Key: p.GetKey(), Secret: s.deps.Secret(p.GetKey().GetKeyId())}, nil
-				}
-			}
-			return nil, fmt.Errorf("identity: no key_created among %d events", len(events))
-		},
+		Answer: journal.AnswerOf(func(p *identityv1.KeyCreated) *identityv1.CreateKeyResponse {
+			return &identityv1.CreateKeyResponse{Key: p.GetKey(), Secret: s.deps.Secret(p.GetKey().GetKeyId())}
+		}),
 	})
 	if err == nil {
 		s.deps.Known(ctx, resp.GetKey().GetKeyId())

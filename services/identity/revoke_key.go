@@ -2,7 +2,6 @@ package identity
 
 import (
 	"context"
-	"fmt"
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
@@ -28,14 +27,9 @@ func (s *Service) RevokeKey(ctx context.Context, req *identityv1.RevokeKeyReques
 		Decide: func(st *State, env journal.Env) (journal.Decision[*identityv1.RevokeKeyResponse], error) {
 			return decideRevokeKey(st, env, req.GetKeyId())
 		},
-		Answer: func(events []*journal.Event) (*identityv1.RevokeKeyResponse, error) {
-			for _, ev := range events {
-				if p, ok := ev.Payload.(*identityv1.KeyRevoked); ok {
-					return &identityv1.RevokeKeyResponse{Key: p.GetKey()}, nil
-				}
-			}
-			return nil, fmt.Errorf("identity: no key_revoked among %d events", len(events))
-		},
+		Answer: journal.AnswerOf(func(p *identityv1.KeyRevoked) *identityv1.RevokeKeyResponse {
+			return &identityv1.RevokeKeyResponse{Key: p.GetKey()}
+		}),
 	})
 }
 

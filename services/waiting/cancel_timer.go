@@ -2,7 +2,6 @@ package waiting
 
 import (
 	"context"
-	"fmt"
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
@@ -41,14 +40,9 @@ func (s *Service) CancelTimer(ctx context.Context, req *waitingv1.CancelTimerReq
 			d.Events = []*journal.Event{cancelledTimer(env.Actor.Namespace, t)}
 			return d, nil
 		},
-		Answer: func(events []*journal.Event) (*waitingv1.CancelTimerResponse, error) {
-			for _, ev := range events {
-				if p, ok := ev.Payload.(*waitingv1.TimerCancelled); ok {
-					return &waitingv1.CancelTimerResponse{Timer: p.GetTimer()}, nil
-				}
-			}
-			return nil, fmt.Errorf("waiting: no timer_cancelled among %d events", len(events))
-		},
+		Answer: journal.AnswerOf(func(p *waitingv1.TimerCancelled) *waitingv1.CancelTimerResponse {
+			return &waitingv1.CancelTimerResponse{Timer: p.GetTimer()}
+		}),
 	})
 }
 

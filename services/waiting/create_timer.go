@@ -2,7 +2,6 @@ package waiting
 
 import (
 	"context"
-	"fmt"
 	"strconv"
 	"time"
 
@@ -44,14 +43,9 @@ func (s *Service) CreateTimer(ctx context.Context, req *waitingv1.CreateTimerReq
 			}
 			return decideCreateTimer(env, req, target)
 		},
-		Answer: func(events []*journal.Event) (*waitingv1.CreateTimerResponse, error) {
-			for _, ev := range events {
-				if p, ok := ev.Payload.(*waitingv1.TimerCreated); ok {
-					return &waitingv1.CreateTimerResponse{Timer: p.GetTimer()}, nil
-				}
-			}
-			return nil, fmt.Errorf("waiting: no timer_created among %d events", len(events))
-		},
+		Answer: journal.AnswerOf(func(p *waitingv1.TimerCreated) *waitingv1.CreateTimerResponse {
+			return &waitingv1.CreateTimerResponse{Timer: p.GetTimer()}
+		}),
 	})
 }
 

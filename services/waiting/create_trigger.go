@@ -2,7 +2,6 @@ package waiting
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"quartet/pkg/fault"
@@ -53,17 +52,12 @@ func (s *Service) CreateExternalTrigger(ctx context.Context, req *waitingv1.Crea
 			}
 			return decideCreateTrigger(env, req, target, s.secrets())
 		},
-		Answer: func(events []*journal.Event) (*waitingv1.CreateExternalTriggerResponse, error) {
-			for _, ev := range events {
-				if p, ok := ev.Payload.(*waitingv1.ExternalTriggerCreated); ok {
-					token := s.secrets().token(p.GetTrigger())
-					return &waitingv1.CreateExternalTriggerResponse{
-						Trigger: publicTrigger(p.GetTrigger()), Token: token, Url: s.address(token), SigningSecret: s.toldSigning(p.GetTrigger()),
-					}, nil
-				}
+		Answer: journal.AnswerOf(func(p *waitingv1.ExternalTriggerCreated) *waitingv1.CreateExternalTriggerResponse {
+			token := s.secrets().token(p.GetTrigger())
+			return &waitingv1.CreateExternalTriggerResponse{
+				Trigger: publicTrigger(p.GetTrigger()), Token: token, Url: s.address(token), SigningSecret: s.toldSigning(p.GetTrigger()),
 			}
-			return nil, fmt.Errorf("waiting: no external_trigger_created among %d events", len(events))
-		},
+		}),
 	})
 }
 

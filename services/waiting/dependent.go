@@ -4,13 +4,5 @@ package waiting
 // it has an active one.
 func dependent(s *State, namespace, agentID string) bool {
 	a := s.agents[key{namespace, agentID}]
-	if a == nil {
-		return false
-	}
-	for _, w := range a.waits.byID {
-		if active(w) {
-			return true
-		}
-	}
-	return false
+	return a != nil && len(a.published) > 0 // published has every active wait
 }

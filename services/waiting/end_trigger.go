@@ -2,7 +2,6 @@ package waiting
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"quartet/pkg/fault"
@@ -38,14 +37,9 @@ func (s *Service) CancelExternalTrigger(ctx context.Context, req *waitingv1.Canc
 			d.Events = st.agents[k].endTrigger(k, t, env, waitingv1.TriggerStatus_TRIGGER_STATUS_REVOKED)
 			return d, nil
 		},
-		Answer: func(events []*journal.Event) (*waitingv1.CancelExternalTriggerResponse, error) {
-			for _, ev := range events {
-				if p, ok := ev.Payload.(*waitingv1.ExternalTriggerCancelled); ok {
-					return &waitingv1.CancelExternalTriggerResponse{Trigger: publicTrigger(p.GetTrigger())}, nil
-				}
-			}
-			return nil, fmt.Errorf("waiting: no external_trigger_cancelled among %d events", len(events))
-		},
+		Answer: journal.AnswerOf(func(p *waitingv1.ExternalTriggerCancelled) *waitingv1.CancelExternalTriggerResponse {
+			return &waitingv1.CancelExternalTriggerResponse{Trigger: publicTrigger(p.GetTrigger())}
+		}),
 	})
 }
 

@@ -2,7 +2,6 @@ package waiting
 
 import (
 	"context"
-	"fmt"
 
 	"quartet/pkg/fault"
 	"quartet/pkg/id"
@@ -37,17 +36,12 @@ func (s *Service) RotateExternalTrigger(ctx context.Context, req *waitingv1.Rota
 		Decide: func(st *State, env journal.Env) (journal.Decision[*waitingv1.RotateExternalTriggerResponse], error) {
 			return decideRotate(st, env, req, s.secrets())
 		},
-		Answer: func(events []*journal.Event) (*waitingv1.RotateExternalTriggerResponse, error) {
-			for _, ev := range events {
-				if p, ok := ev.Payload.(*waitingv1.ExternalTriggerRotated); ok {
-					token := s.secrets().token(p.GetTrigger())
-					return &waitingv1.RotateExternalTriggerResponse{
-						Trigger: publicTrigger(p.GetTrigger()), Token: token, Url: s.address(token), SigningSecret: s.toldSigning(p.GetTrigger()),
-					}, nil
-				}
+		Answer: journal.AnswerOf(func(p *waitingv1.ExternalTriggerRotated) *waitingv1.RotateExternalTriggerResponse {
+			token := s.secrets().token(p.GetTrigger())
+			return &waitingv1.RotateExternalTriggerResponse{
+				Trigger: publicTrigger(p.GetTrigger()), Token: token, Url: s.address(token), SigningSecret: s.toldSigning(p.GetTrigger()),
 			}
-			return nil, fmt.Errorf("waiting: no external_trigger_rotated among %d events", len(events))
-		},
+		}),
 	})
 }
 

@@ -2,7 +2,6 @@ package waiting
 
 import (
 	"context"
-	"fmt"
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
@@ -63,16 +62,11 @@ func (s *Service) CreateWait(ctx context.Context, req *waitingv1.CreateWaitReque
 			d.Events = []*journal.Event{waitEvent(env.Actor.Namespace, w, &waitingv1.WaitRegistered{Wait: w, WeakReason: a.weakIf(w, env.Now, reminded)})}
 			return d, nil
 		},
-		Answer: func(events []*journal.Event) (*waitingv1.CreateWaitResponse, error) {
-			for _, ev := range events {
-				if p, ok := ev.Payload.(*waitingv1.WaitRegistered); ok {
-					resp := &waitingv1.CreateWaitResponse{Wait: asStored(p.GetWait()), Warnings: warnings(p.GetWeakReason())}
-					resp.Wait.WeakReason = p.GetWeakReason()
-					return resp, nil
-				}
-			}
-			return nil, fmt.Errorf("waiting: no wait_registered among %d events", len(events))
-		},
+		Answer: journal.AnswerOf(func(p *waitingv1.WaitRegistered) *waitingv1.CreateWaitResponse {
+			resp := &waitingv1.CreateWaitResponse{Wait: asStored(p.GetWait()), Warnings: warnings(p.GetWeakReason())}
+			resp.Wait.WeakReason = p.GetWeakReason()
+			return resp
+		}),
 	})
 	if err != nil {
 		return nil, err
@@ -105,14 +99,9 @@ func (s *Service) CancelWait(ctx context.Context, req *waitingv1.CancelWaitReque
 			d.Events = []*journal.Event{cancelled(env.Actor.Namespace, w, env, waitingv1.WaitEndReason_WAIT_END_REASON_CANCELLED)}
 			return d, nil
 		},
-		Answer: func(events []*journal.Event) (*waitingv1.CancelWaitResponse, error) {
-			for _, ev := range events {
-				if p, ok := ev.Payload.(*waitingv1.WaitCancelled); ok {
-					return &waitingv1.CancelWaitResponse{Wait: asStored(p.GetWait())}, nil
-				}
-			}
-			return nil, fmt.Errorf("waiting: no wait_cancelled among %d events", len(events))
-		},
+		Answer: journal.AnswerOf(func(p *waitingv1.WaitCancelled) *waitingv1.CancelWaitResponse {
+			return &waitingv1.CancelWaitResponse{Wait: asStored(p.GetWait())}
+		}),
 	})
 }
 

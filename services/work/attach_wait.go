@@ -15,9 +15,9 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// AttachWait tells an item of a wait ahead of the event that says the same
-// (ARCHITECTURE R8). Both carry the wait's revision; the higher one wins and
-// the other changes nothing.
+// AttachWait attaches a wait to an item, ahead of the waiting plane's event of the same
+// wait (SPEC R8). Both carry the wait's revision; the higher one wins and the other changes
+// nothing.
 func (s *Service) AttachWait(ctx context.Context, req *workv1.AttachWaitRequest) (*workv1.AttachWaitResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := fault.First(
@@ -58,8 +58,8 @@ func answerAttach(events []*journal.Event) (*workv1.AttachWaitResponse, error) {
 	return nil, fmt.Errorf("work: no wait_attached among %d events", len(events))
 }
 
-// attachWait is the rule for the direct call and for the event alike. refusal
-// says why the item cannot wait, also when that was recorded before.
+// attachWait is the rule of AttachWait and of the events of the waiting plane. It returns
+// no events if the item shows the wait already. refusal is why the item cannot wait.
 func attachWait(s *State, env journal.Env, namespace, agentID, itemID string, w *workv1.AttachedWait) (events []*journal.Event, refusal workv1.AttachRefusal) {
 	old := s.record(namespace, itemID)
 	switch {
@@ -81,26 +81,26 @@ func attachWait(s *State, env journal.Env, namespace, agentID, itemID string, w 
 		return nil, workv1.AttachRefusal_ATTACH_REFUSAL_UNSPECIFIED
 	}
 	if known == nil && (s.hasEnded(namespace, agentID, w.GetWaitId()) || superseded(old, w)) {
-		return nil, workv1.AttachRefusal_ATTACH_REFUSAL_UNSPECIFIED // it ended, or was replaced, before this was heard
+		return nil, workv1.AttachRefusal_ATTACH_REFUSAL_UNSPECIFIED // it ended, or was replaced, before this arrived
 	}
 	it := next(old, env)
 	if known != nil {
-		w = proto.CloneOf(w) // that its reminder was given is this plane's to know
+		w = proto.CloneOf(w) // the waiting plane does not know that its reminder was given
 		w.RecheckConsumedAt = attached(it, w.GetWaitId()).GetRecheckConsumedAt()
 	}
 	it.Waits = append(without(it.GetWaits(), w.GetWaitId()), w)
 	attachedEvent := &workv1.WaitAttached{WorkItem: it, Wait: w, CurrentWorkItemId: s.current(namespace, agentID)}
 	release := false
 	if known == nil && w.GetMode() == waitingv1.WaitMode_WAIT_MODE_WAIT {
-		// An item has one such wait; this one takes the place of any before it.
+		// An item has one such wait; this one replaces any other.
 		for _, other := range old.GetWaits() {
 			if other.GetMode() == waitingv1.WaitMode_WAIT_MODE_WAIT && other.GetWaitId() != w.GetWaitId() {
 				forget(it, other)
 				attachedEvent.ReplacedWaitIds = append(attachedEvent.ReplacedWaitIds, other.GetWaitId())
 			}
 		}
-		// The wait explains itself in blocked_by, for display; the item yields
-		// its focus in the same commit (SPEC P1, W5).
+		// The reason of the wait is shown in blocked_by, and the item loses the focus in
+		// the same commit (SPEC P1, W5).
 		it.BlockedBy, it.BlockedByWaitId = w.GetReason(), w.GetWaitId()
 		if release = attachedEvent.GetCurrentWorkItemId() == itemID; release {
 			attachedEvent.CurrentWorkItemId = ""
@@ -118,8 +118,8 @@ func attachWait(s *State, env journal.Env, namespace, agentID, itemID string, w 
 	return events, workv1.AttachRefusal_ATTACH_REFUSAL_UNSPECIFIED
 }
 
-// detachWait ends an item's wait. blocked_by goes with it only if that wait
-// wrote it and nobody wrote it since: two authorities, one text (SPEC P2).
+// detachWait is the rule for the end of a wait. If clearsBlocker is set it clears
+// blocked_by, unless that was written by something else than this wait (SPEC P2).
 func detachWait(s *State, env journal.Env, namespace, agentID, itemID, waitID string, revision int64, outcome waitingv1.WaitStatus, clearsBlocker bool) []*journal.Event {
 	old := s.record(namespace, itemID)
 	if old == nil || old.GetAgentId() != agentID {
@@ -129,8 +129,8 @@ func detachWait(s *State, env journal.Env, namespace, agentID, itemID, waitID st
 		(s.hasEnded(namespace, agentID, waitID) || old.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED) {
 		return nil
 	}
-	// When the end comes before the beginning was heard it is noted all the
-	// same, so that the late beginning does not attach what nobody will end.
+	// The event is written also for a wait that is not attached yet, so that AttachWait,
+	// when it arrives later, does not attach a wait that has ended.
 	it := next(old, env)
 	forget(it, attached(old, waitID))
 	if clearsBlocker && old.GetBlockedByWaitId() == waitID {
@@ -141,8 +141,8 @@ func detachWait(s *State, env journal.Env, namespace, agentID, itemID, waitID st
 	return []*journal.Event{ev}
 }
 
-// superseded says whether a younger WaitFor wait stands where this one would.
-// An item has one, and the youngest is it, in whatever order they are heard.
+// superseded reports whether the item has a newer wait of mode wait than w. An item has
+// one, the newest, in whatever order they arrive.
 func superseded(it *workv1.WorkItemRecord, w *workv1.AttachedWait) bool {
 	if w.GetMode() != waitingv1.WaitMode_WAIT_MODE_WAIT {
 		return false
@@ -156,13 +156,13 @@ func superseded(it *workv1.WorkItemRecord, w *workv1.AttachedWait) bool {
 	return false
 }
 
-// forget takes a wait off an item, and the reminder that it brought: nobody
-// needs to be reminded of what is over. The item's own comes back.
+// forget removes a wait and its reminder from an item that may be written to.
 func forget(it *workv1.WorkItemRecord, w *workv1.AttachedWait) {
 	it.Waits = without(it.GetWaits(), w.GetWaitId())
 	remind(it)
 }
 
+// attached returns the wait of an item with an id, nil if it has none.
 func attached(it *workv1.WorkItemRecord, waitID string) *workv1.AttachedWait {
 	for _, w := range it.GetWaits() {
 		if w.GetWaitId() == waitID {
@@ -172,7 +172,7 @@ func attached(it *workv1.WorkItemRecord, waitID string) *workv1.AttachedWait {
 	return nil
 }
 
-// ConsumeRecheck marks that the owner was reminded (SPEC P5).
+// ConsumeRecheck records that the owner was reminded of an item (SPEC P5).
 func (s *Service) ConsumeRecheck(ctx context.Context, req *workv1.ConsumeRecheckRequest) (*workv1.ConsumeRecheckResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := fault.First(
@@ -201,13 +201,8 @@ func (s *Service) ConsumeRecheck(ctx context.Context, req *workv1.ConsumeRecheck
 			})}
 			return d, nil
 		},
-		Answer: func(events []*journal.Event) (*workv1.ConsumeRecheckResponse, error) {
-			for _, ev := range events {
-				if p, ok := ev.Payload.(*workv1.RecheckConsumed); ok {
-					return &workv1.ConsumeRecheckResponse{WorkItem: view(p.GetWorkItem(), p.GetCurrentWorkItemId())}, nil
-				}
-			}
-			return nil, fmt.Errorf("work: no recheck_consumed among %d events", len(events))
-		},
+		Answer: journal.AnswerOf(func(p *workv1.RecheckConsumed) *workv1.ConsumeRecheckResponse {
+			return &workv1.ConsumeRecheckResponse{WorkItem: view(p.GetWorkItem(), p.GetCurrentWorkItemId())}
+		}),
 	})
 }

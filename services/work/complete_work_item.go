@@ -16,14 +16,14 @@ import (
 // unfinishedSample is how many unfinished todos a warning shows.
 const unfinishedSample = 5
 
-// RunningTask is a task that still runs for an item.
+// RunningTask is a running task that was started for an item.
 type RunningTask struct {
 	TaskID   string
 	Blocking bool
 }
 
-// CompleteWorkItem ends an item (SPEC W6). There is no summary argument: the
-// text of the round is the report, promoted afterwards (promote_report.go).
+// CompleteWorkItem completes an item (SPEC W6). It takes no summary: the text of the round
+// becomes the report, by PromoteReport.
 func (s *Service) CompleteWorkItem(ctx context.Context, req *workv1.CompleteWorkItemRequest) (*workv1.CompleteWorkItemResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := s.admitWrite(ctx, actor, req.GetAgentId()); err != nil {
@@ -119,8 +119,8 @@ func completionWarnings(done *workv1.WorkItemCompleted, old *workv1.WorkItemReco
 	return warnings
 }
 
-// unfinishedTodos warns of what a completed item leaves undone: in the answer,
-// in the event, and again with the report (SPEC W6, W7).
+// unfinishedTodos returns a warning if some todos of a completed item are not completed
+// (SPEC W6, W7).
 func unfinishedTodos(todos []*workv1.TodoItem) []*workv1.Warning {
 	unfinished := &workv1.Warning{Kind: workv1.WarningKind_WARNING_KIND_UNFINISHED_TODOS, Message: "Work item completed with unfinished todo items."}
 	for _, t := range todos {
@@ -152,14 +152,9 @@ func taskIDs(running []RunningTask, blockingOnly bool) []string {
 	return ids
 }
 
-func answerComplete(events []*journal.Event) (*workv1.CompleteWorkItemResponse, error) {
-	for _, ev := range events {
-		if p, ok := ev.Payload.(*workv1.WorkItemCompleted); ok {
-			return &workv1.CompleteWorkItemResponse{
-				WorkItem: view(p.GetWorkItem(), p.GetCurrentWorkItemId()),
-				Warnings: p.GetWarnings(), WasCurrent: p.GetWasCurrent(),
-			}, nil
-		}
+var answerComplete = journal.AnswerOf(func(p *workv1.WorkItemCompleted) *workv1.CompleteWorkItemResponse {
+	return &workv1.CompleteWorkItemResponse{
+		WorkItem: view(p.GetWorkItem(), p.GetCurrentWorkItemId()),
+		Warnings: p.GetWarnings(), WasCurrent: p.GetWasCurrent(),
 	}
-	return nil, fmt.Errorf("work: no work_item_completed among %d events", len(events))
-}
+})

@@ -8,12 +8,12 @@ import (
 	"quartet/pkg/plane"
 )
 
-// waitTypes is what this plane hears: where waits begin, are triggered, and end.
+// waitTypes are the events of the waiting plane that this plane follows.
 var waitTypes = []string{"wait_registered", "wait_triggered", "wait_consumed", "wait_resolved", "wait_cancelled"}
 
-// react is the rule for what other planes say. It repeats what AttachWait said
-// already in most cases; the wait's revision makes that a no-op. Whichever comes
-// first, an item's history names who made or ended the wait (SPEC W11).
+// react is the rule for the events of other planes. Most waits were attached by AttachWait
+// before, and their events change nothing. In either case the history of the item names
+// who registered or ended the wait (SPEC W11).
 func react(s *State, env journal.Env, ev *journal.Event) ([]*journal.Event, error) {
 	return plane.OnBehalf(ev, reaction(s, env, ev)), nil
 }
@@ -32,8 +32,8 @@ func reaction(s *State, env journal.Env, ev *journal.Event) []*journal.Event {
 		w := p.GetWait()
 		return detachWait(s, env, ev.Namespace, w.GetAgentId(), w.GetWorkItemId(), w.GetWaitId(), w.GetRevision(), waitingv1.WaitStatus_WAIT_STATUS_RESOLVED, true)
 	case *waitingv1.WaitCancelled:
-		// A replaced wait leaves the text to its successor; any other end
-		// leaves nothing that could still explain it.
+		// If the wait was replaced, its successor has written blocked_by already; otherwise
+		// the text explains nothing any more.
 		w := p.GetWait()
 		return detachWait(s, env, ev.Namespace, w.GetAgentId(), w.GetWorkItemId(), w.GetWaitId(), w.GetRevision(), waitingv1.WaitStatus_WAIT_STATUS_CANCELLED, true)
 	}
@@ -42,13 +42,13 @@ func reaction(s *State, env journal.Env, ev *journal.Event) []*journal.Event {
 
 func onWait(s *State, env journal.Env, namespace string, w *waitingv1.Wait) []*journal.Event {
 	if w.GetWorkItemId() == "" || w.GetStatus() != waitingv1.WaitStatus_WAIT_STATUS_ACTIVE {
-		return nil // the agent's own wait, or one that ended by now
+		return nil // it is a wait of the agent itself, or has ended
 	}
 	events, _ := attachWait(s, env, namespace, w.GetAgentId(), w.GetWorkItemId(), AttachedWaitOf(w))
 	return events
 }
 
-// AttachedWaitOf is what an item keeps of a wait.
+// AttachedWaitOf returns the fields of a wait that an item keeps.
 func AttachedWaitOf(w *waitingv1.Wait) *workv1.AttachedWait {
 	return &workv1.AttachedWait{
 		WaitId:          w.GetWaitId(),

@@ -2,7 +2,6 @@ package work
 
 import (
 	"context"
-	"fmt"
 
 	"quartet/pkg/fault"
 	"quartet/pkg/id"
@@ -15,7 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// CreateWorkItem makes an open item and its plan file (SPEC W2).
+// CreateWorkItem creates an open item and its plan file (SPEC W2).
 func (s *Service) CreateWorkItem(ctx context.Context, req *workv1.CreateWorkItemRequest) (*workv1.CreateWorkItemResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := s.admitAgent(ctx, actor, req.GetAgentId()); err != nil {
@@ -26,13 +25,12 @@ func (s *Service) CreateWorkItem(ctx context.Context, req *workv1.CreateWorkItem
 	}
 	itemID := s.deps.IDs.New("wi_")
 	if req.GetRequestId() != "" {
-		// The same request makes the same id, so that a repetition does not
-		// leave a second plan folder behind.
+		// A repeated request has the same id, so that it makes no second plan folder.
 		itemID = id.Derived("wi_", actor.Namespace, actor.Principal, "CreateWorkItem", req.GetRequestId(), req.GetAgentId())
 	}
 	if req.GetPlan() != "" {
-		// What the caller gave is on disk before the answer says so (SPEC X1).
-		// A refusal after this leaves a file that no item names; that is all.
+		// The plan is on disk before the response (SPEC X1). If the command is refused after
+		// this, a plan file without an item remains, which does no harm.
 		if err := s.plans.Seed(actor.Namespace, req.GetAgentId(), itemID, req.GetPlan()); err != nil {
 			return nil, err
 		}
@@ -98,14 +96,9 @@ func decideCreate(s *State, env journal.Env, itemID string, req *workv1.CreateWo
 	return journal.Decision[*workv1.CreateWorkItemResponse]{Events: []*journal.Event{ev}}, nil
 }
 
-func answerCreate(events []*journal.Event) (*workv1.CreateWorkItemResponse, error) {
-	for _, ev := range events {
-		if p, ok := ev.Payload.(*workv1.WorkItemCreated); ok {
-			return &workv1.CreateWorkItemResponse{
-				WorkItem: view(p.GetWorkItem(), p.GetCurrentWorkItemId()),
-				Warnings: todoWarnings(p.GetWorkItem().GetTodoList()),
-			}, nil
-		}
+var answerCreate = journal.AnswerOf(func(p *workv1.WorkItemCreated) *workv1.CreateWorkItemResponse {
+	return &workv1.CreateWorkItemResponse{
+		WorkItem: view(p.GetWorkItem(), p.GetCurrentWorkItemId()),
+		Warnings: todoWarnings(p.GetWorkItem().GetTodoList()),
 	}
-	return nil, fmt.Errorf("work: no work_item_created among %d events", len(events))
-}
+})

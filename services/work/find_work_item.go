@@ -9,8 +9,8 @@ import (
 	"quartet/pkg/rpc"
 )
 
-// FindWorkItem says whose an item is, of the items in the partitions that are held
-// here. Who stands before several instances asks one after the other.
+// FindWorkItem returns the agent that an item belongs to. It knows the items of the
+// partitions that this process holds; a caller with several instances calls each.
 func (s *Service) FindWorkItem(ctx context.Context, req *workv1.FindWorkItemRequest) (*workv1.FindWorkItemResponse, error) {
 	if err := rpc.RequireRole(ctx, rpc.RoleService); err != nil {
 		return nil, err

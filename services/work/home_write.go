@@ -208,13 +208,8 @@ func (s *Service) record(ctx context.Context, c change, ev *workv1.HomeFileWritt
 			d.Events = []*journal.Event{{AgentID: c.agentID, Payload: ev}}
 			return d, nil
 		},
-		Answer: func(events []*journal.Event) (*workv1.HomeFileWritten, error) {
-			for _, e := range events {
-				if p, ok := e.Payload.(*workv1.HomeFileWritten); ok {
-					return p, nil
-				}
-			}
-			return nil, fmt.Errorf("work: no home_file_written among %d events", len(events))
-		},
+		Answer: journal.AnswerOf(func(p *workv1.HomeFileWritten) *workv1.HomeFileWritten {
+			return p
+		}),
 	})
 }

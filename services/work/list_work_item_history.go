@@ -20,8 +20,8 @@ import (
 	"quartet/pkg/rpc"
 )
 
-// historyChunk is how many events are read from the journal at once: a page is
-// bounded by bytes too, and what it leaves out need not be read.
+// historyChunk is how many events are read from the journal at once. A page may be full
+// by its bytes before it has all its entries, and the others need not be read.
 const historyChunk = 20
 
 // ListWorkItemHistory reads every mutation of an item back from the journal
@@ -49,13 +49,13 @@ func (s *Service) ListWorkItemHistory(ctx context.Context, req *workv1.ListWorkI
 	if err != nil {
 		return nil, err
 	}
-	at := 0 // how many mutations lie behind this page in its direction
+	at := 0 // how many mutations the pages before this one had
 	if from != nil {
 		if at, err = strconv.Atoi(from[0]); err != nil || at < 0 || at > len(seqs) {
 			return nil, fault.CursorInvalid.Newf("page_token %q was not made by this list", req.GetPageToken())
 		}
 		if req.GetNewestFirst() {
-			at = len(seqs) - at // it names the next entry from the beginning: that stays
+			at = len(seqs) - at // the token counts from the oldest one, whose number does not change
 		}
 	}
 	h := past{ctx: ctx, part: s.engine.For(actor.Namespace, req.GetAgentId()), item: req.GetWorkItemId(), seqs: seqs}
@@ -72,7 +72,7 @@ func (s *Service) ListWorkItemHistory(ctx context.Context, req *workv1.ListWorkI
 	return resp, nil
 }
 
-// past reads the history of one item back from the journal.
+// past reads the history of one item from the journal.
 type past struct {
 	ctx  context.Context //nolint:containedctx // lives for one request
 	part *journal.Partition[*State]
@@ -80,8 +80,8 @@ type past struct {
 	seqs []uint64
 }
 
-// page reads from the at-th mutation on, counted from the end that is first,
-// and says where the next page begins.
+// page returns the mutations from position at on, counted in the order of the page, and
+// the position of the next page.
 func (h *past) page(at, size int, newestFirst bool) (*workv1.ListWorkItemHistoryResponse, int, error) {
 	resp := &workv1.ListWorkItemHistoryResponse{}
 	bytes := 0
@@ -109,8 +109,8 @@ func (h *past) page(at, size int, newestFirst bool) (*workv1.ListWorkItemHistory
 	return resp, at, nil
 }
 
-// read gives the mutations of seqs[low:high]. What changed follows from the
-// record before, so the events before them are read until one shows it.
+// read returns the mutations of seqs[low:high]. A change is the difference to the record
+// before it, so earlier events are read until one contains the record.
 func (h *past) read(low, high int) ([]*workv1.WorkItemMutation, error) {
 	first := low
 	var before *workv1.WorkItemRecord
@@ -139,8 +139,8 @@ func (h *past) read(low, high int) ([]*workv1.WorkItemMutation, error) {
 	return out, nil
 }
 
-// recordIn is the record of an item as an event left it, nil if the event does
-// not show it.
+// recordIn returns the record of an item after an event, nil if the event does not
+// contain it.
 func recordIn(ev *journal.Event, itemID string) *workv1.WorkItemRecord {
 	var it *workv1.WorkItemRecord
 	switch p := ev.Payload.(type) {
@@ -155,14 +155,15 @@ func recordIn(ev *journal.Event, itemID string) *workv1.WorkItemRecord {
 	return it
 }
 
-// mutation is one entry of an item's history, and the record after it.
+// mutation returns the entry of an event in the history of an item, and the record after
+// the event.
 func mutation(ev *journal.Event, itemID string, before *workv1.WorkItemRecord) (*workv1.WorkItemMutation, *workv1.WorkItemRecord, error) {
 	m := &workv1.WorkItemMutation{
 		EventId: ev.ID, EventType: ev.Type, At: timestamppb.New(ev.CreatedAt),
 		Principal: ev.Principal, Role: ev.Role, ActorAgentId: ev.ActorAgentID, RunId: ev.ActorRunID, TurnId: id.TurnOf(ev.ActorRunID),
 	}
 	if ev.RequestHash != "" {
-		m.RequestId = ev.RequestID // else the journal's own, which nobody outside knows
+		m.RequestId = ev.RequestID // otherwise it is the journal's own, which no caller knows
 	}
 	after := before
 	switch p := ev.Payload.(type) {
@@ -189,7 +190,7 @@ func focusChange(focused bool) []*workv1.FieldChange {
 	return []*workv1.FieldChange{{Field: "is_current", From: structpb.NewBoolValue(!focused), To: structpb.NewBoolValue(focused)}}
 }
 
-// uncompared are the fields that say which item it is, or change with every write.
+// uncompared are the fields that name the item or change with every mutation.
 var uncompared = []string{"work_item_id", "agent_id", "revision", "updated_at"}
 
 // changes compares two records field by field, in the order of the record.

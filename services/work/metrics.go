@@ -8,7 +8,7 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 )
 
-// metrics count what is on disk.
+// metrics count durable events.
 type metrics struct {
 	created, completed, changed *prometheus.CounterVec
 	took                        *prometheus.HistogramVec

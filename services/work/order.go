@@ -10,14 +10,14 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// order is one way to sort an agent's items.
+// order is a sort order of an agent's items.
 type order struct {
 	at   func(rec *workv1.WorkItemRecord) int64
 	less btree.LessFunc[place]
 }
 
-// ordered sorts by at, a time in microseconds, negative where the newest is first,
-// then by tie, which ends by the id so that the order is total.
+// ordered returns the order by at, a time in microseconds (negated where the newest is
+// first), and then by tie, which compares ids last so that the order is total.
 func ordered(at func(rec *workv1.WorkItemRecord) int64, tie func(a, b *workv1.WorkItemRecord) bool) *order {
 	return &order{at, func(a, b place) bool {
 		if a.at != b.at {
@@ -27,20 +27,21 @@ func ordered(at func(rec *workv1.WorkItemRecord) int64, tie func(a, b *workv1.Wo
 	}}
 }
 
-// place is where an item stands in an order. The time stands in the tree itself:
-// fetched from the record it costs three cache misses a comparison, which were
-// a tenth of an UpdateWorkItem once an agent had a thousand items.
+// place is an item with its time in an order. Reading the time from the record costs three
+// cache misses for each comparison, which were a tenth of UpdateWorkItem for an agent with
+// a thousand items.
 type place struct {
 	at int64
 	it *item
 }
 
-// tree holds items in an order, nil as long as there were none.
+// tree holds items in an order. Its zero value is an empty tree.
 type tree struct{ *btree.BTreeG[place] }
 
-// A small degree keeps an idle agent with a handful of items under a few KiB.
+// treeDegree is small, so that an agent with a few items takes little memory.
 const treeDegree = 8
 
+// add inserts an item by its current record.
 func (t *tree) add(o *order, it *item, free *btree.FreeListG[place]) {
 	if t.BTreeG == nil {
 		t.BTreeG = btree.NewWithFreeListG(treeDegree, o.less, free)
@@ -48,13 +49,14 @@ func (t *tree) add(o *order, it *item, free *btree.FreeListG[place]) {
 	t.ReplaceOrInsert(place{o.at(it.rec), it})
 }
 
+// remove removes an item, which must have the record with which it was added.
 func (t *tree) remove(o *order, it *item) {
 	if t.BTreeG != nil {
 		t.Delete(place{o.at(it.rec), it})
 	}
 }
 
-// size is how many there are.
+// size returns the number of items.
 func (t tree) size() int {
 	if t.BTreeG == nil {
 		return 0
@@ -62,8 +64,8 @@ func (t tree) size() int {
 	return t.Len()
 }
 
-// each visits the records in order until visit says no, from behind after on if
-// there is one.
+// each calls visit with the records in order until it returns false. If after is not nil,
+// each begins behind it; after need not be in the tree.
 func (t tree) each(o *order, after *workv1.WorkItemRecord, visit func(rec *workv1.WorkItemRecord) bool) {
 	switch {
 	case t.BTreeG == nil:
@@ -92,7 +94,7 @@ var classOrder = [7]*order{
 	workv1.CandidateClass_CANDIDATE_CLASS_COMPLETED_RECENT:     byUpdateNewest,
 }
 
-// micros is the resolution of every time in the journal.
+// micros returns a time in microseconds, the resolution of times in the journal.
 func micros(at *timestamppb.Timestamp) int64 {
 	return at.GetSeconds()*1_000_000 + int64(at.GetNanos()/1000)
 }
@@ -103,7 +105,7 @@ func updatedAt(rec *workv1.WorkItemRecord) int64 { return micros(rec.GetUpdatedA
 
 func byID(a, b *workv1.WorkItemRecord) bool { return a.GetWorkItemId() < b.GetWorkItemId() }
 
-// older is the order of creation.
+// older orders by creation, the oldest first.
 func older(a, b *workv1.WorkItemRecord) bool {
 	if x, y := createdAt(a), createdAt(b); x != y {
 		return x < y
@@ -111,7 +113,7 @@ func older(a, b *workv1.WorkItemRecord) bool {
 	return byID(a, b)
 }
 
-// newer is the order of the last change, newest first.
+// newer orders by the last change, the newest first.
 func newer(a, b *workv1.WorkItemRecord) bool {
 	if x, y := updatedAt(a), updatedAt(b); x != y {
 		return x > y
@@ -119,6 +121,8 @@ func newer(a, b *workv1.WorkItemRecord) bool {
 	return byID(a, b)
 }
 
+// lastTriggered returns when a wait was triggered last that has triggers not consumed, nil
+// if there is none.
 func lastTriggered(it *workv1.WorkItemRecord) *timestamppb.Timestamp {
 	var last *timestamppb.Timestamp
 	for _, w := range it.GetWaits() {

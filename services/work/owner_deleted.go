@@ -11,13 +11,13 @@ import (
 const (
 	// ownerDeleted is the blocker of the open items of a deleted agent (SPEC A8).
 	ownerDeleted = "owner_deleted"
-	// deletedBytes bounds the items that are blocked in one frame. Whoever
-	// deletes the agent blocks the others one by one.
+	// deletedBytes bounds the items that one frame blocks. The agent plane, which deletes
+	// the agent, blocks the others one by one.
 	deletedBytes = 512 << 10
 )
 
-// ownerDeleted notes that an agent is deleted, so that no item is made for it
-// any more. Its open items stay open, for whoever takes over what they say.
+// ownerDeleted is the rule for the deletion of an agent: no item can be created for it any
+// more, and its open items are blocked and stay open.
 func (s *State) ownerDeleted(env journal.Env, namespace, agentID string) []*journal.Event {
 	k := key{namespace, agentID}
 	a := s.agents[k]
@@ -52,10 +52,10 @@ func (s *State) ownerDeleted(env journal.Env, namespace, agentID string) []*jour
 	return events
 }
 
-// ownerAlive refuses to make items for an agent that is deleted.
+// ownerAlive refuses to create items for a deleted agent.
 func (s *State) ownerAlive(namespace, agentID string) error {
 	if a := s.agents[key{namespace, agentID}]; a != nil && a.deleted {
-		return fault.AgentDeleted.Newf("agent %q is deleted; no item is made for it any more", agentID).With("agent_id", agentID)
+		return fault.AgentDeleted.Newf("agent %q is deleted; no item can be created for it", agentID).With("agent_id", agentID)
 	}
 	return nil
 }

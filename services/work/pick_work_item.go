@@ -13,8 +13,8 @@ import (
 	"quartet/services/work/homes"
 )
 
-// PickWorkItem moves the agent's focus (SPEC W4). A blocked or waiting item may
-// be picked for inspection; that changes nobody's readiness.
+// PickWorkItem moves the agent's focus (SPEC W4). A blocked or waiting item may be picked
+// for inspection, which does not change its readiness.
 func (s *Service) PickWorkItem(ctx context.Context, req *workv1.PickWorkItemRequest) (*workv1.PickWorkItemResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := s.admitWrite(ctx, actor, req.GetAgentId()); err != nil {

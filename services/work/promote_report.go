@@ -2,7 +2,6 @@ package work
 
 import (
 	"context"
-	"fmt"
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
@@ -55,8 +54,8 @@ func decidePromote(s *State, env journal.Env, req *workv1.PromoteReportRequest) 
 	return journal.Decision[*workv1.PromoteReportResponse]{Events: []*journal.Event{ev}}, nil
 }
 
-// reportWarnings are kept with the report: what the item leaves undone, also
-// where the report is added later, and whatever else the completion warned of.
+// reportWarnings returns the warnings that are stored with the report: that todos are not
+// completed, and that tasks were running when the item was completed.
 func reportWarnings(it *workv1.WorkItemRecord, given []*workv1.Warning) []*workv1.Warning {
 	kept := unfinishedTodos(it.GetTodoList())
 	for _, w := range given {
@@ -67,11 +66,6 @@ func reportWarnings(it *workv1.WorkItemRecord, given []*workv1.Warning) []*workv
 	return kept
 }
 
-func answerPromote(events []*journal.Event) (*workv1.PromoteReportResponse, error) {
-	for _, ev := range events {
-		if p, ok := ev.Payload.(*workv1.ReportPromoted); ok {
-			return &workv1.PromoteReportResponse{WorkItem: view(p.GetWorkItem(), ""), Promoted: true}, nil
-		}
-	}
-	return nil, fmt.Errorf("work: no report_promoted among %d events", len(events))
-}
+var answerPromote = journal.AnswerOf(func(p *workv1.ReportPromoted) *workv1.PromoteReportResponse {
+	return &workv1.PromoteReportResponse{WorkItem: view(p.GetWorkItem(), ""), Promoted: true}
+})

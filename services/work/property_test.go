@@ -194,6 +194,7 @@ func checkStep(t require.TestingT, seen map[string]*workv1.WorkItemRecord, ev *j
 func checkState(t require.TestingT, s *State) {
 	for k, a := range s.agents {
 		want := map[string][]*workv1.WorkItemRecord{}
+		waiting := 0
 		for ik, e := range s.items {
 			it := e.rec
 			if ik.namespace != k.namespace || it.GetAgentId() != k.id {
@@ -201,6 +202,7 @@ func checkState(t require.TestingT, s *State) {
 			}
 			if it.GetState() == open {
 				want["open"] = append(want["open"], it)
+				waiting += min(len(it.GetWaits()), 1)
 			} else {
 				want["done"] = append(want["done"], it)
 			}
@@ -229,6 +231,7 @@ func checkState(t require.TestingT, s *State) {
 				require.NotNil(t, attached(it, id), "a blocker names a wait that stands")
 			}
 		}
+		require.Equal(t, waiting, a.waiting)
 		sameItems(t, want["done"], a.done, byCreation)
 		sameItems(t, want["open"], a.open, byCreation)
 		sameItems(t, want["rechecks"], a.rechecks, byRecheck)

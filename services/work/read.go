@@ -111,6 +111,8 @@ func (s *Service) ListWorkItems(ctx context.Context, req *workv1.ListWorkItemsRe
 	return resp, nil
 }
 
+// list returns at most limit items that match a filter, by creation, after an item if one
+// is given.
 func list(s *State, namespace, agentID string, f workv1.WorkItemFilter, after *workv1.WorkItemRecord, limit int) []*workv1.WorkItem {
 	a := s.agents[key{namespace, agentID}]
 	if a == nil {
@@ -123,8 +125,7 @@ func list(s *State, namespace, agentID string, f workv1.WorkItemFilter, after *w
 		}
 		return out
 	}
-	// Completed items are most of a long life; most filters look at open ones
-	// only.
+	// Most items of an old agent are completed, and most filters need only open ones.
 	trees := []tree{a.open}
 	switch f { //nolint:exhaustive // the others show what is open
 	case workv1.WorkItemFilter_WORK_ITEM_FILTER_UNSPECIFIED, workv1.WorkItemFilter_WORK_ITEM_FILTER_ALL:
@@ -152,6 +153,7 @@ func list(s *State, namespace, agentID string, f workv1.WorkItemFilter, after *w
 	return out
 }
 
+// matches reports whether a filter includes an item. current is the agent's focus.
 func matches(it *workv1.WorkItemRecord, current string, f workv1.WorkItemFilter) bool {
 	r := readinessOf(it).ready
 	switch f {
@@ -176,6 +178,7 @@ func matches(it *workv1.WorkItemRecord, current string, f workv1.WorkItemFilter)
 	return false
 }
 
+// waiting reports whether an item has a wait of mode wait.
 func waiting(it *workv1.WorkItemRecord) bool {
 	for _, w := range it.GetWaits() {
 		if w.GetMode() == waitingv1.WaitMode_WAIT_MODE_WAIT {
@@ -216,7 +219,7 @@ func (s *Service) GetWorkQueue(ctx context.Context, req *workv1.GetWorkQueueRequ
 	return q, nil
 }
 
-// queue is the one function behind every view of an agent's work.
+// queue returns an agent's work queue. Every surface that shows it uses this function.
 func queue(s *State, namespace, agentID string) *workv1.GetWorkQueueResponse {
 	q := &workv1.GetWorkQueueResponse{AgentId: agentID, Counts: &workv1.WorkQueueCounts{}}
 	a := s.agents[key{namespace, agentID}]
@@ -259,6 +262,7 @@ func queue(s *State, namespace, agentID string) *workv1.GetWorkQueueResponse {
 	return q
 }
 
+// count converts a number of items, which is at most the largest int32.
 func count(n int) int32 {
 	const most = 1<<31 - 1
 	return int32(min(n, most))

@@ -5,15 +5,15 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 )
 
-// readiness is what the rest of the system asks of an item.
+// readiness is whether an item can be worked on, and why.
 type readiness struct {
 	state  workv1.SchedulingState
 	ready  workv1.Readiness
 	reason string // the rule that decided, for people and for the scheduler
 }
 
-// waitPrecedence orders active waits when an item has several: the first kind
-// that is there gives the state (SPEC W8).
+// waitPrecedence orders the kinds of waits: of several active waits, the first kind decides
+// the state (SPEC W8).
 var waitPrecedence = []struct {
 	kind   waitingv1.WaitKind
 	state  workv1.SchedulingState
@@ -27,9 +27,9 @@ var waitPrecedence = []struct {
 	{waitingv1.WaitKind_WAIT_KIND_SYSTEM, workv1.SchedulingState_SCHEDULING_STATE_WAITING_SYSTEM, workv1.Readiness_READINESS_BLOCKED, "active_system_wait"},
 }
 
-// readinessOf is the one place that knows whether an item can go on (SPEC W8,
-// X6): completed, then active waits, then the blocker, then the plan. Intents
-// and triggers stop nothing.
+// readinessOf derives the readiness of an item (SPEC W8, X6); nothing else does. It checks
+// completion, active waits, the blocker and the plan, in this order. Intents and triggers do
+// not block an item.
 func readinessOf(it *workv1.WorkItemRecord) readiness {
 	if it.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED {
 		return readiness{workv1.SchedulingState_SCHEDULING_STATE_COMPLETED, workv1.Readiness_READINESS_COMPLETED, "completed"}
@@ -52,7 +52,7 @@ func readinessOf(it *workv1.WorkItemRecord) readiness {
 	return readiness{workv1.SchedulingState_SCHEDULING_STATE_RUNNABLE, workv1.Readiness_READINESS_RUNNABLE, "runnable"}
 }
 
-// name is the value of the envelope's readiness fields, such as "runnable".
+// name returns the value of the envelope's readiness fields, such as "runnable".
 func (r readiness) name() string { return readinessNames[r.ready] }
 
 var readinessNames = map[workv1.Readiness]string{
@@ -71,8 +71,8 @@ func triggered(it *workv1.WorkItemRecord) bool {
 	return false
 }
 
-// classOf ranks an item, leaving focus aside: an item in focus is
-// current_runnable instead of queued_runnable (SPEC W9).
+// classOf returns the candidate class of an item without regard to the focus: an item in
+// focus is shown as current_runnable instead of queued_runnable (SPEC W9).
 func classOf(it *workv1.WorkItemRecord) workv1.CandidateClass {
 	r := readinessOf(it)
 	switch {
@@ -90,7 +90,7 @@ func classOf(it *workv1.WorkItemRecord) workv1.CandidateClass {
 }
 
 // view returns a record as every surface shows it: with everything that is derived.
-// current is the agent's focus. The view shares the record's parts, which nobody writes to:
+// current is the agent's focus. The view shares the record's parts, which must not be changed:
 // records are replaced and never edited, and a view is encoded as soon as its handler
 // returns. It returns nil for a nil record.
 func view(it *workv1.WorkItemRecord, current string) *workv1.WorkItem {
@@ -119,7 +119,7 @@ func view(it *workv1.WorkItemRecord, current string) *workv1.WorkItem {
 }
 
 // shallow returns a copy of a record that shares its parts, which must not be written to.
-// A deep copy was 2.5 % of an UpdateWorkItem and most of a list.
+// A deep copy took 2.5 % of UpdateWorkItem and most of a list.
 func shallow(it *workv1.WorkItemRecord) *workv1.WorkItemRecord {
 	return &workv1.WorkItemRecord{
 		WorkItemId: it.WorkItemId, AgentId: it.AgentId, Objective: it.Objective, State: it.State,

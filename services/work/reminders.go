@@ -9,11 +9,11 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// An item may have a reminder of its own, and each of its waits may bring one
-// (SPEC P5, P8). They stand beside each other: none takes the place of another,
-// and each is given once.
+// An item may have a reminder of its own, and each of its waits may have one (SPEC P5, P8).
+// They are independent, and each is given once.
 
-// nextReminder is the earliest that was not given yet; nil if there is none.
+// nextReminder returns the time of the earliest reminder that was not given, nil if there is
+// none.
 func nextReminder(it *workv1.WorkItemRecord) *timestamppb.Timestamp {
 	at := it.GetOwnRecheckAt()
 	for _, w := range it.GetWaits() {
@@ -24,12 +24,13 @@ func nextReminder(it *workv1.WorkItemRecord) *timestamppb.Timestamp {
 	return at
 }
 
+// reminds reports whether a wait has a reminder that was not given.
 func reminds(w *workv1.AttachedWait) bool {
 	return w.GetRecheckAt() != nil && w.GetRecheckConsumedAt() == nil
 }
 
-// remind settles what an item shows, whenever one of its reminders came or went:
-// the next one, else the one that was given last.
+// remind sets the reminder that an item shows, after its reminders changed: the next one,
+// or else the one that was given last.
 func remind(it *workv1.WorkItemRecord) {
 	at := nextReminder(it)
 	switch {
@@ -44,8 +45,8 @@ func remind(it *workv1.WorkItemRecord) {
 	}
 }
 
-// given marks the reminder that an item shows. Another one for the same moment
-// has been given with it.
+// given marks the reminder that an item shows as given, and every other one of the same
+// time.
 func given(it *workv1.WorkItemRecord, now time.Time) {
 	at, when := it.GetRecheckAt(), timestamppb.New(now)
 	if it.GetOwnRecheckAt() != nil && compare(it.GetOwnRecheckAt(), at) == 0 {
@@ -63,8 +64,8 @@ func given(it *workv1.WorkItemRecord, now time.Time) {
 	remind(it)
 }
 
-// parted reads a record from before reminders stood beside each other: what it
-// shows is a wait's that has the same time, else its own.
+// parted completes a record that was written when an item had one reminder only: the one
+// that it shows belongs to the wait that has the same time, or else to the item.
 func parted(it *workv1.WorkItemRecord) {
 	for _, w := range it.GetWaits() {
 		if !reminds(w) || it.GetRecheckAt() == nil || compare(w.GetRecheckAt(), it.GetRecheckAt()) != 0 {

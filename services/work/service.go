@@ -23,24 +23,26 @@ import (
 // Plane is the name of this plane in journals, subjects and cursors.
 const Plane = "work"
 
-// Tasks is what this plane asks of the task plane: what still runs for an item.
+// Tasks is the part of the task plane that this plane calls.
 type Tasks interface {
+	// RunningTasks returns the tasks of an item that have not ended.
 	RunningTasks(ctx context.Context, agentID, workItemID string) ([]RunningTask, error)
 }
 
-// Agents is what this plane asks of the agent plane. AgentExists is NOT_FOUND
-// for an agent that was never made in the caller's namespace.
+// Agents is the part of the agent plane that this plane calls.
 type Agents interface {
+	// AgentExists returns NOT_FOUND for an agent that was never created in the caller's
+	// namespace.
 	AgentExists(ctx context.Context, agentID string) error
 }
 
-// Config is what an operator sets.
+// Config holds the settings of the plane.
 type Config struct {
 	Home  string        // the directory of the agents' homes
-	Share journal.Share // the partitions that it holds; zero: all of them
+	Share journal.Share // the partitions that this process may hold; zero: all
 }
 
-// Deps is what this plane needs of its process and of other planes.
+// Deps are what the plane needs of its process and of other planes.
 type Deps struct {
 	plane.Deps
 	Tasks  Tasks
@@ -60,10 +62,10 @@ type Service struct {
 	files  keylock.Locks[fileKey]
 
 	knownMu sync.RWMutex
-	known   map[key]struct{} // agents that were seen to exist
+	known   map[key]struct{} // agents that exist or existed
 }
 
-// New completes the configuration. Nothing is opened before Start.
+// New validates the configuration. It opens nothing; see Start.
 func New(cfg Config, deps Deps) (*Service, error) {
 	if cfg.Home == "" {
 		return nil, errors.New("work: Config.Home is not set")
@@ -74,16 +76,17 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	return &Service{cfg: cfg, deps: deps, known: map[key]struct{}{}}, deps.Complete()
 }
 
-// Name is the module's name.
+// Name implements life.Service.
 func (s *Service) Name() string { return Plane }
 
-// Register puts the service on a server.
+// Register registers the plane's gRPC services.
 func (s *Service) Register(srv grpc.ServiceRegistrar) {
 	workv1.RegisterWorkServiceServer(srv, s)
 	workv1.RegisterHomeServiceServer(srv, s)
 }
 
-// Start opens the plan folder and the journal and begins to follow the waiting plane.
+// Start opens the directory of homes and the journal, and begins to follow the waiting and
+// the agent plane.
 func (s *Service) Start(ctx context.Context) error {
 	if err := s.deps.Complete(); err != nil {
 		return err
@@ -114,7 +117,7 @@ func (s *Service) Start(ctx context.Context) error {
 	return nil
 }
 
-// Stop closes the journal, then the plan folder. It is idempotent.
+// Stop closes the journal and then the directory of homes. It is idempotent.
 func (s *Service) Stop(ctx context.Context) error {
 	if s.engine == nil {
 		return nil
@@ -122,11 +125,11 @@ func (s *Service) Stop(ctx context.Context) error {
 	return errors.Join(s.engine.Close(ctx), s.homes.Close())
 }
 
-// Ready is nil once the journal is open and while it can be written.
+// Ready returns nil while the journal is open and can be written.
 func (s *Service) Ready() error { return s.engine.Ready() }
 
-// admit checks that the caller may speak for the agent (SPEC X4, W12). Outside
-// systems and workers have no business with items.
+// admit checks that the caller may read what belongs to the agent (SPEC X4, W12). Outside
+// systems and workers may not.
 func (s *Service) admit(actor rpc.Actor, agentID string) error {
 	if actor.Role == rpc.RoleIntegration || actor.Role == rpc.RoleWorker {
 		return fault.PermissionDenied.Newf("role %s does not see work items", actor.Role)
@@ -137,11 +140,11 @@ func (s *Service) admit(actor rpc.Actor, agentID string) error {
 	return rpc.CheckAgent(actor, agentID)
 }
 
-// writers may change items: the agent itself, an operator, and other services
-// for them (SPEC W12, X15). A runner acts through its run's credential.
+// writers are the roles that may change items (SPEC W12, X15). A runner uses the credential
+// of its run, which has the role agent.
 var writers = []string{rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleAgent, rpc.RoleService}
 
-// admitWrite is admit for calls that change something.
+// admitWrite is admit for calls that change records.
 func (s *Service) admitWrite(ctx context.Context, actor rpc.Actor, agentID string) error {
 	if err := rpc.RequireRole(ctx, writers...); err != nil {
 		return err
@@ -149,8 +152,7 @@ func (s *Service) admitWrite(ctx context.Context, actor rpc.Actor, agentID strin
 	return s.admit(actor, agentID)
 }
 
-// admitAgent is admitWrite for calls that bring something into being: the agent
-// must exist. An agent's id is never taken back, so one look lasts.
+// admitAgent is admitWrite for calls that create records: the agent must exist.
 func (s *Service) admitAgent(ctx context.Context, actor rpc.Actor, agentID string) error {
 	if err := s.admitWrite(ctx, actor, agentID); err != nil {
 		return err
@@ -158,6 +160,8 @@ func (s *Service) admitAgent(ctx context.Context, actor rpc.Actor, agentID strin
 	return s.exists(ctx, key{actor.Namespace, agentID})
 }
 
+// exists returns an error unless an agent exists or existed. Ids of agents are never used
+// again, so the agent plane is called once for each agent.
 func (s *Service) exists(ctx context.Context, k key) error {
 	s.knownMu.RLock()
 	_, ok := s.known[k]
@@ -174,12 +178,13 @@ func (s *Service) exists(ctx context.Context, k key) error {
 	return nil
 }
 
-// neverMade refuses to say that an agent has nothing when there is no such agent.
+// neverMade returns NOT_FOUND for an agent that never existed, which must not look like one
+// that has no items.
 func (s *Service) neverMade(ctx context.Context, actor rpc.Actor, agentID string) error {
 	return plane.NeverMade(ctx, agentID, func(ctx context.Context, agentID string) error {
 		return s.exists(ctx, key{actor.Namespace, agentID})
 	})
 }
 
-// Stalled is how long the journal has been unable to write.
+// Stalled returns for how long the journal has been unable to write.
 func (s *Service) Stalled() time.Duration { return s.engine.Stalled() }

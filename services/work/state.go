@@ -21,7 +21,7 @@ type State struct {
 	free *btree.FreeListG[place]
 }
 
-// item is a record and the way back to everything that made it so.
+// item is a record and the positions of its mutations.
 type item struct {
 	rec     *workv1.WorkItemRecord
 	history history
@@ -30,29 +30,30 @@ type item struct {
 // key names an agent or an item within its namespace.
 type key struct{ namespace, id string }
 
-// agentWork is all that one agent has to do. Every class has its own order, so
-// that reading a queue costs the same with ten items and with a million.
+// agentWork holds the items of one agent. Every class has a tree in its own order, so that
+// reading a queue costs the same with ten items and with a million.
 type agentWork struct {
 	current  string
-	deleted  bool // the agent is deleted, or about to be
+	deleted  bool // the agent is deleted, or is being deleted
 	open     tree // by creation
 	done     tree // by creation
-	rechecks tree // open, recheck set and not consumed; by time
+	rechecks tree // open items with a reminder that was not given, by its time
+	waiting  int  // open items that have waits
 	classes  [7]tree
 	// ended holds the waits that ended last, oldest first. A wait is attached by a call and
 	// by an event, in either order, and both may arrive after the event of its end. Without
 	// this memory, the late one would block the item permanently.
 	ended []string
-	// changed is when something last came about that a turn should see. That a
-	// turn has seen a trigger is nothing new.
+	// changed is when a change last happened that a turn should see. That a turn has seen
+	// a trigger is no such change.
 	changed time.Time
 }
 
-// endedMemory is how many ended waits an agent remembers. The two messages are
-// milliseconds apart, and an agent makes one wait a turn.
+// endedMemory is how many ended waits are remembered for an agent. The call and the event
+// of a wait arrive within milliseconds, and an agent registers about one wait in a turn.
 const endedMemory = 32
 
-// NewState returns the state of an empty log.
+// NewState returns the state of an empty journal.
 func NewState() *State {
 	return &State{
 		items: map[key]*item{}, agents: map[key]*agentWork{},
@@ -60,8 +61,8 @@ func NewState() *State {
 	}
 }
 
-// Apply folds one event in: into the records, into the time of the agent's last change and
-// into the history of the items that it is about. Each of the three knows every event type of
+// Apply folds one event into the records, into the time of the agent's last change, and into
+// the history of the items that it changes. Each of the three handles every event type of
 // the plane.
 func (s *State) Apply(ev *journal.Event) error {
 	changes, err := s.changesWork(ev)
@@ -121,9 +122,9 @@ func (s *State) fold(ev *journal.Event) error {
 	case *workv1.RecheckConsumed:
 		s.put(k, p.GetWorkItem())
 	case *workv1.WaitAttachRefused:
-		// For the waiting plane; nothing here changes.
+		// It is for the waiting plane and changes no record here.
 	case *workv1.HomeFileWritten:
-		// For those who watch; the file is the truth.
+		// It is for those who watch events; the content is in the file.
 	case *workv1.OwnerDeleted:
 		s.agent(k).deleted = true
 	default:
@@ -141,7 +142,7 @@ func (s *State) agent(k key) *agentWork {
 	return a
 }
 
-// put replaces a record and moves it in every order that it stands elsewhere in.
+// put replaces a record, and moves the item in every tree in which its place changes.
 func (s *State) put(k key, rec *workv1.WorkItemRecord) {
 	a := s.agent(k)
 	ik := key{k.namespace, rec.GetWorkItemId()}
@@ -151,7 +152,8 @@ func (s *State) put(k key, rec *workv1.WorkItemRecord) {
 		s.items[ik] = it
 	}
 	old := it.rec
-	// A tree compares by the record as it stands: what leaves one does so first.
+	a.waiting += openWaits(rec) - openWaits(old)
+	// Trees compare by the current record, so the item is removed before it changes.
 	if old != nil {
 		c := classOf(old)
 		a.classes[c].remove(classOrder[c], it)
@@ -173,7 +175,7 @@ func (s *State) put(k key, rec *workv1.WorkItemRecord) {
 	}
 }
 
-// made is the tree by creation that a record belongs into.
+// made returns the tree by creation that a record belongs to.
 func (a *agentWork) made(rec *workv1.WorkItemRecord) *tree {
 	if isCompleted(rec) {
 		return &a.done
@@ -181,11 +183,19 @@ func (a *agentWork) made(rec *workv1.WorkItemRecord) *tree {
 	return &a.open
 }
 
+// openWaits returns 1 for an open item that has waits, otherwise 0.
+func openWaits(rec *workv1.WorkItemRecord) int {
+	if rec == nil || isCompleted(rec) || len(rec.GetWaits()) == 0 {
+		return 0
+	}
+	return 1
+}
+
 func isCompleted(rec *workv1.WorkItemRecord) bool {
 	return rec.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED
 }
 
-// record is an item as it stands, nil if there is none.
+// record returns the record of an item, nil if there is none.
 func (s *State) record(namespace, itemID string) *workv1.WorkItemRecord {
 	if it := s.items[key{namespace, itemID}]; it != nil {
 		return it.rec
@@ -193,14 +203,14 @@ func (s *State) record(namespace, itemID string) *workv1.WorkItemRecord {
 	return nil
 }
 
-// met says whether this plane knows of an agent.
+// met reports whether there was an event of an agent.
 func (s *State) met(namespace, agentID string) bool {
 	_, ok := s.agents[key{namespace, agentID}]
 	return ok
 }
 
-// owned finds an item of an agent. A foreign item is refused, not hidden: ids
-// are unguessable and agents of one namespace may know of each other.
+// owned returns an item of an agent. The item of another agent is PERMISSION_DENIED and not
+// NOT_FOUND: ids cannot be guessed, and agents of one namespace may know each other.
 func (s *State) owned(namespace, agentID, itemID string) (*workv1.WorkItemRecord, error) {
 	it := s.record(namespace, itemID)
 	switch {
@@ -212,12 +222,12 @@ func (s *State) owned(namespace, agentID, itemID string) (*workv1.WorkItemRecord
 	return it, nil
 }
 
-// Foreign is the refusal of an item that is another agent's.
+// Foreign returns the refusal of an item that belongs to another agent.
 func Foreign(agentID, itemID string) error {
 	return fault.PermissionDenied.Newf("work item %q belongs to another agent than %q", itemID, agentID).With("work_item_id", itemID)
 }
 
-// end remembers waits that are over.
+// end remembers waits that have ended.
 func (a *agentWork) end(waitIDs ...string) {
 	for _, w := range waitIDs {
 		if w == "" {

@@ -2,7 +2,6 @@ package work
 
 import (
 	"context"
-	"fmt"
 	"strconv"
 
 	"quartet/pkg/fault"
@@ -159,21 +158,17 @@ func decideUpdate(s *State, env journal.Env, req *workv1.UpdateWorkItemRequest) 
 	return journal.Decision[*workv1.UpdateWorkItemResponse]{Events: events}, nil
 }
 
-func answerUpdate(events []*journal.Event) (*workv1.UpdateWorkItemResponse, error) {
-	for _, ev := range events {
-		if p, ok := ev.Payload.(*workv1.WorkItemUpdated); ok {
-			return &workv1.UpdateWorkItemResponse{
-				WorkItem: view(p.GetWorkItem(), p.GetCurrentWorkItemId()), Warnings: p.GetWarnings(),
-			}, nil
-		}
+var answerUpdate = journal.AnswerOf(func(p *workv1.WorkItemUpdated) *workv1.UpdateWorkItemResponse {
+	return &workv1.UpdateWorkItemResponse{
+		WorkItem: view(p.GetWorkItem(), p.GetCurrentWorkItemId()), Warnings: p.GetWarnings(),
 	}
-	return nil, fmt.Errorf("work: no work_item_updated among %d events", len(events))
-}
+})
 
-// next is a copy of a record, one revision on, ready to be written to.
+// next returns a copy of a record with the next revision, whose fields and waits may be
+// changed.
 func next(old *workv1.WorkItemRecord, env journal.Env) *workv1.WorkItemRecord {
 	it := shallow(old)
-	// Waits are the only parts that are written to in place.
+	// Waits are the only parts that are changed in place.
 	it.Waits = make([]*workv1.AttachedWait, len(old.GetWaits()))
 	for i, w := range old.GetWaits() {
 		it.Waits[i] = proto.CloneOf(w)
@@ -184,7 +179,7 @@ func next(old *workv1.WorkItemRecord, env journal.Env) *workv1.WorkItemRecord {
 	return it
 }
 
-// writable refuses completed items (SPEC X7) and stale writers (SPEC X3).
+// writable refuses a completed item (SPEC X7) and an outdated expected revision (SPEC X3).
 func writable(it *workv1.WorkItemRecord, expected *int64) error {
 	if it.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED {
 		return fault.WorkItemCompleted.Newf("work item %q is completed; create another one for further work", it.GetWorkItemId()).
@@ -213,8 +208,8 @@ func without(waits []*workv1.AttachedWait, waitID string) []*workv1.AttachedWait
 	return kept
 }
 
-// itemEvent wraps a payload with what every event of an item carries, the
-// change of its readiness above all (SPEC X10): the scheduler lives on it.
+// itemEvent returns the event of a payload with the fields that every event of an item has,
+// such as the change of its readiness, which the scheduler follows (SPEC X10).
 func itemEvent(it, old *workv1.WorkItemRecord, payload proto.Message) *journal.Event {
 	ev := &journal.Event{AgentID: it.GetAgentId(), WorkItemID: it.GetWorkItemId(), Payload: payload}
 	to := readinessOf(it)

@@ -37,7 +37,7 @@ func validTodos(todos []*workv1.TodoItem) error {
 	return nil
 }
 
-// todoWarnings advises against more than one entry in progress (SPEC W5).
+// todoWarnings returns a warning if more than one entry is in progress (SPEC W5).
 func todoWarnings(todos []*workv1.TodoItem) []*workv1.Warning {
 	n := 0
 	for _, t := range todos {

@@ -74,14 +74,9 @@ func (s *Service) spawnChild(ctx context.Context, req *agentv1.SpawnAgentRequest
 			}
 			return d, err
 		},
-		Answer: func(events []*journal.Event) (*agentv1.DelegationOpened, error) {
-			for _, ev := range events {
-				if p, ok := ev.Payload.(*agentv1.DelegationOpened); ok {
-					return p, nil
-				}
-			}
-			return nil, fmt.Errorf("agent: no delegation_opened among %d events", len(events))
-		},
+		Answer: journal.AnswerOf(func(p *agentv1.DelegationOpened) *agentv1.DelegationOpened {
+			return p
+		}),
 	})
 	if err != nil {
 		return nil, err

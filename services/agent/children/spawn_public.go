@@ -3,7 +3,6 @@ package children
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"path/filepath"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -128,11 +127,6 @@ func decideSpawn(s *state.State, env journal.Env, req *agentv1.SpawnAgentRequest
 	return journal.Decision[*agentv1.SpawnAgentResponse]{Events: events}, nil
 }
 
-func answerSpawn(events []*journal.Event) (*agentv1.SpawnAgentResponse, error) {
-	for _, ev := range events {
-		if p, ok := ev.Payload.(*agentv1.AgentSpawned); ok {
-			return &agentv1.SpawnAgentResponse{AgentId: p.GetAgent().GetAgentId(), Agent: p.GetAgent()}, nil
-		}
-	}
-	return nil, fmt.Errorf("agent: no agent_spawned among %d events", len(events))
-}
+var answerSpawn = journal.AnswerOf(func(p *agentv1.AgentSpawned) *agentv1.SpawnAgentResponse {
+	return &agentv1.SpawnAgentResponse{AgentId: p.GetAgent().GetAgentId(), Agent: p.GetAgent()}
+})

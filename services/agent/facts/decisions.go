@@ -2,7 +2,6 @@ package facts
 
 import (
 	"context"
-	"fmt"
 	"math"
 	"strconv"
 
@@ -33,14 +32,9 @@ func (s *Service) OfferDecision(ctx context.Context, req *agentv1.OfferDecisionR
 		Decide: func(st *state.State, env journal.Env) (journal.Decision[*agentv1.OfferDecisionResponse], error) {
 			return decideOffer(st, env, req)
 		},
-		Answer: func(events []*journal.Event) (*agentv1.OfferDecisionResponse, error) {
-			for _, ev := range events {
-				if p, ok := ev.Payload.(*agentv1.DecisionRecorded); ok {
-					return &agentv1.OfferDecisionResponse{Result: agentv1.OfferResult_OFFER_RESULT_RECORDED, MessageId: p.GetMessageId()}, nil
-				}
-			}
-			return nil, fmt.Errorf("agent: no decision_recorded among %d events", len(events))
-		},
+		Answer: journal.AnswerOf(func(p *agentv1.DecisionRecorded) *agentv1.OfferDecisionResponse {
+			return &agentv1.OfferDecisionResponse{Result: agentv1.OfferResult_OFFER_RESULT_RECORDED, MessageId: p.GetMessageId()}
+		}),
 	})
 }
 

@@ -158,11 +158,6 @@ func decideEnqueue(s *state.State, env journal.Env, m *agentv1.Message) (journal
 	}, nil
 }
 
-func answerEnqueue(events []*journal.Event) (*agentv1.EnqueueMessageResponse, error) {
-	for _, ev := range events {
-		if p, ok := ev.Payload.(*agentv1.MessageQueued); ok {
-			return &agentv1.EnqueueMessageResponse{MessageId: p.GetMessage().GetMessageId(), Message: p.GetMessage()}, nil
-		}
-	}
-	return nil, fmt.Errorf("agent: no message_queued among %d events", len(events))
-}
+var answerEnqueue = journal.AnswerOf(func(p *agentv1.MessageQueued) *agentv1.EnqueueMessageResponse {
+	return &agentv1.EnqueueMessageResponse{MessageId: p.GetMessage().GetMessageId(), Message: p.GetMessage()}
+})

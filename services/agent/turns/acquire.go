@@ -293,14 +293,9 @@ func DecideAcquire(s *state.State, env journal.Env, turn *agentv1.Turn) (journal
 	return journal.Decision[*agentv1.TurnStarted]{Events: events}, nil
 }
 
-func answerAcquire(events []*journal.Event) (*agentv1.TurnStarted, error) {
-	for _, ev := range events {
-		if p, ok := ev.Payload.(*agentv1.TurnStarted); ok {
-			return p, nil
-		}
-	}
-	return nil, fmt.Errorf("agent: no turn_started among %d events", len(events))
-}
+var answerAcquire = journal.AnswerOf(func(p *agentv1.TurnStarted) *agentv1.TurnStarted {
+	return p
+})
 
 // response returns the response for a turn that is held.
 func (s *Service) response(ctx context.Context, namespace string, turn *agentv1.Turn, m *agentv1.Message, shown *agentv1.ContextProjection) (*agentv1.AcquireTurnResponse, error) {

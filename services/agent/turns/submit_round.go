@@ -118,14 +118,9 @@ func (s *Service) storeRound(ctx context.Context, req *agentv1.SubmitRoundReques
 		Decide: func(st *state.State, env journal.Env) (journal.Decision[*agentv1.Round], error) {
 			return decideRound(st, env, req)
 		},
-		Answer: func(events []*journal.Event) (*agentv1.Round, error) {
-			for _, ev := range events {
-				if p, ok := ev.Payload.(*agentv1.RoundSubmitted); ok {
-					return p.GetRound(), nil
-				}
-			}
-			return nil, fmt.Errorf("agent: no round_submitted among %d events", len(events))
-		},
+		Answer: journal.AnswerOf(func(p *agentv1.RoundSubmitted) *agentv1.Round {
+			return p.GetRound()
+		}),
 	})
 }
 
