@@ -22,8 +22,8 @@ var weakText = map[waitingv1.WeakReason]string{
 	weakTriggerDead: "nothing can end this wait: its trigger was cancelled or has expired; make a new one and wait for that, or give recheck_after",
 }
 
-// weak says why nothing can end a wait or remind of it, "" where something can.
-// Operators, tasks and times come by themselves; the outside needs an address.
+// weak returns why nothing can end an active wait or remind of it, and notWeak where
+// something can. Only external waits can be weak: they need a live trigger.
 func (a *agentWaits) weak(w *waitingv1.Wait, now time.Time) waitingv1.WeakReason {
 	if !active(w) || w.GetKind() != waitingv1.WaitKind_WAIT_KIND_EXTERNAL {
 		return notWeak
@@ -42,7 +42,7 @@ func (a *agentWaits) weak(w *waitingv1.Wait, now time.Time) waitingv1.WeakReason
 	return weakNoTrigger
 }
 
-// weakIf is weak for a wait whose item the owner may be reminded of anyway.
+// weakIf is weak, except that no wait is weak if the owner will be reminded of its item.
 func (a *agentWaits) weakIf(w *waitingv1.Wait, now time.Time, reminded bool) waitingv1.WeakReason {
 	if reminded {
 		return notWeak
@@ -50,8 +50,8 @@ func (a *agentWaits) weakIf(w *waitingv1.Wait, now time.Time, reminded bool) wai
 	return a.weak(w, now)
 }
 
-// reminded says whether the owner is to be reminded of an item. That is the work
-// plane's to know; as long as it cannot be asked, a wait is rather called weak.
+// reminded reports whether the owner will be reminded of an item, which the work plane
+// knows. It reports false while that cannot be called.
 func (s *Service) reminded(ctx context.Context, agentID, itemID string) bool {
 	if itemID == "" {
 		return false
@@ -61,17 +61,17 @@ func (s *Service) reminded(ctx context.Context, agentID, itemID string) bool {
 	return err == nil && it.GetRecheckAt() != nil && it.GetRecheckConsumedAt() == nil && it.GetRecheckAt().AsTime().After(s.deps.Clock.Now())
 }
 
-// strengthen takes the advice off waits whose items remind of themselves.
+// strengthen clears the weak reason of waits whose owner will be reminded of their item.
 func (s *Service) strengthen(ctx context.Context, waits ...*waitingv1.Wait) {
-	asked := map[string]bool{}
+	checked := map[string]bool{} // by item
 	for _, w := range waits {
 		if w.GetWeakReason() == notWeak {
 			continue
 		}
-		strong, known := asked[w.GetWorkItemId()]
+		strong, known := checked[w.GetWorkItemId()]
 		if !known {
 			strong = s.reminded(ctx, w.GetAgentId(), w.GetWorkItemId())
-			asked[w.GetWorkItemId()] = strong
+			checked[w.GetWorkItemId()] = strong
 		}
 		if strong {
 			w.WeakReason = notWeak
@@ -79,6 +79,7 @@ func (s *Service) strengthen(ctx context.Context, waits ...*waitingv1.Wait) {
 	}
 }
 
+// liveTriggers returns the triggers that accept deliveries now.
 func (a *agentWaits) liveTriggers(now time.Time) []*waitingv1.Trigger {
 	if a == nil {
 		return nil
@@ -86,7 +87,7 @@ func (a *agentWaits) liveTriggers(now time.Time) []*waitingv1.Trigger {
 	return a.triggers.list("", len(a.triggers.order), func(t *waitingv1.Trigger) bool { return lives(t) && !expired(t, now) })
 }
 
-// weakened are the waits that only this trigger could end.
+// weakened returns the ids of the waits that only this trigger could end.
 func (a *agentWaits) weakened(t *waitingv1.Trigger, now time.Time) []string {
 	var ids []string
 	for _, w := range a.activeWaits(func(w *waitingv1.Wait) bool { return reaches(t, w) && !ownInterest(w) }) {
@@ -111,15 +112,15 @@ func warnings(weakReason waitingv1.WeakReason) []*waitingv1.WaitWarning {
 	return []*waitingv1.WaitWarning{{Kind: waitingv1.WaitWarningKind_WAIT_WARNING_KIND_WEAK_WAIT, Message: weakText[weakReason]}}
 }
 
-// shown is a wait as readers see it.
+// shown returns a wait as readers see it.
 func (a *agentWaits) shown(w *waitingv1.Wait, now time.Time) *waitingv1.Wait {
 	v := asStored(w)
 	v.WeakReason = a.weak(w, now)
 	return v
 }
 
-// asStored is a wait as the answer to its own mutation has it, which is made
-// from the events alone.
+// asStored returns a wait as the response to its own mutation shows it, which depends on
+// the events alone.
 func asStored(w *waitingv1.Wait) *waitingv1.Wait {
 	v := proto.CloneOf(w)
 	v.Triggered = v.GetTriggerCount() > v.GetConsumedCount()

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// CancelTimer gives a timer up. Repeating it changes nothing.
+// CancelTimer cancels a timer. It is idempotent.
 func (s *Service) CancelTimer(ctx context.Context, req *waitingv1.CancelTimerRequest) (*waitingv1.CancelTimerResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := fault.First(
@@ -46,7 +46,7 @@ func (s *Service) CancelTimer(ctx context.Context, req *waitingv1.CancelTimerReq
 	})
 }
 
-// ListTimers reads an agent's timers in order of creation.
+// ListTimers returns an agent's timers in order of creation.
 func (s *Service) ListTimers(ctx context.Context, req *waitingv1.ListTimersRequest) (*waitingv1.ListTimersResponse, error) {
 	ts, next, _, err := listed(ctx, s, "timers", req.GetAgentId(), req.GetPageSize(), req.GetPageToken(),
 		func(a *agentWaits) *records[*waitingv1.Timer] { return &a.timers },

@@ -9,7 +9,7 @@ import (
 	"quartet/pkg/plane"
 )
 
-// follows is what this plane hears of others.
+// follows returns what this plane follows of other planes.
 func follows() []plane.Followed {
 	return []plane.Followed{
 		{
@@ -29,24 +29,23 @@ func follows() []plane.Followed {
 	}
 }
 
-// matters keeps the two most frequent events from waking this plane for
-// nothing: most updates end no wait, and few messages are an operator's or a
-// supervisor's.
+// matters reports whether an event can change a wait. It excludes most of the frequent
+// ones: updates of items that end no wait, and messages that are no instructions.
 func matters(ev *journal.Event) bool {
 	switch p := ev.Payload.(type) {
 	case *workv1.WorkItemUpdated:
 		return p.GetEndedWaitId() != ""
 	case *agentv1.MessageQueued:
-		return instructs(p.GetMessage())
+		return isInstruction(p.GetMessage())
 	case *agentv1.TurnCompleted:
 		return len(p.GetTurn().GetShownWaits()) > 0
 	}
 	return true
 }
 
-// react is the rule for what other planes say. What an operator or an agent did
-// there is theirs here too; that a task ended, or that a turn was shown a trigger,
-// is the system's, whoever stopped the task or finished the turn (SPEC X4).
+// react is the rule for the events of other planes. The actor of the events that it
+// returns is that of ev for what an operator or an agent did; for the end of a task and of
+// a turn it is the system, whoever ended them (SPEC X4).
 func react(s *State, env journal.Env, ev *journal.Event) ([]*journal.Event, error) {
 	events := reaction(s, env, ev)
 	switch ev.Payload.(type) {
@@ -75,20 +74,20 @@ func reaction(s *State, env journal.Env, ev *journal.Event) []*journal.Event {
 	case *workv1.WaitAttachRefused:
 		return a.cancel(env, k, p.GetWaitId(), waitingv1.WaitEndReason_WAIT_END_REASON_ATTACH_REFUSED)
 	case *agentv1.MessageQueued:
-		return a.operatorSaid(env, k, p.GetMessage())
+		return a.operatorMessage(env, k, p.GetMessage())
 	case *agentv1.TurnCompleted:
 		return a.consumed(k, p.GetTurn())
 	}
 	if p, ok := ev.Payload.(interface{ GetAgent() *agentv1.Agent }); ok {
-		return a.controlled(env, k, p.GetAgent())
+		return a.controlChanged(env, k, p.GetAgent())
 	}
 	return nil
 }
 
-// controlled notes whether an agent is stopped: in this plane's own log, so that
-// what it refuses and holds back is decided by what it knew (ARCHITECTURE R8).
-// A deleted agent waits for nothing, and nothing comes for it (SPEC A8).
-func (a *agentWaits) controlled(env journal.Env, k key, agent *agentv1.Agent) []*journal.Event {
+// controlChanged records whether an agent is stopped in this plane's own journal, so that
+// its decisions depend on its own journal alone (SPEC R8). The waits, triggers and timers of
+// a deleted agent end (SPEC A8).
+func (a *agentWaits) controlChanged(env journal.Env, k key, agent *agentv1.Agent) []*journal.Event {
 	switch agent.GetLifecycle() {
 	case agentv1.Lifecycle_LIFECYCLE_DELETING, agentv1.Lifecycle_LIFECYCLE_DELETED:
 		return a.ownerDeleted(env, k)
@@ -123,7 +122,8 @@ func (a *agentWaits) ownerDeleted(env journal.Env, k key) []*journal.Event {
 	return events
 }
 
-// taskEnded notes the end, for waits to come, and resolves those that stand.
+// taskEnded records that a task has ended, for waits that are registered later, and
+// resolves the active waits for it.
 func (a *agentWaits) taskEnded(env journal.Env, k key, t *taskv1.Task) []*journal.Event {
 	if a != nil && a.tasks.has(t.GetTaskId()) {
 		return nil
@@ -132,15 +132,15 @@ func (a *agentWaits) taskEnded(env journal.Env, k key, t *taskv1.Task) []*journa
 		Namespace: k.namespace, AgentID: k.id, TaskID: t.GetTaskId(), WorkItemID: t.GetWorkItemId(),
 		Payload: &waitingv1.TaskNoted{TaskId: t.GetTaskId(), AgentId: k.id, Revision: t.GetRevision(), Terminal: true, State: t.GetState().String()},
 	}}
-	return append(events, a.comes(env, k, happening{
+	return append(events, a.arrive(env, k, input{
 		arrival: arrival{causeTask, t.GetTaskId()}, itemID: t.GetWorkItemId(),
 		matches: func(w *waitingv1.Wait) bool { return w.GetResource() == t.GetTaskId() },
 	})...)
 }
 
-// comes resolves the one-shot waits that something satisfies, and records for
-// the others that it came (SPEC P2, P6).
-func (a *agentWaits) comes(env journal.Env, k key, h happening) []*journal.Event {
+// arrive resolves the one-shot waits that an input satisfies, and records it as a mismatch
+// for the others of its owner (SPEC P2, P6).
+func (a *agentWaits) arrive(env journal.Env, k key, h input) []*journal.Event {
 	if a == nil {
 		return nil
 	}
@@ -151,7 +151,7 @@ func (a *agentWaits) comes(env journal.Env, k key, h happening) []*journal.Event
 	return append(events, a.mismatches(k, h)...)
 }
 
-// itemCompleted ends all that the item waited for (SPEC P9). Triggers stay.
+// itemCompleted ends the waits of an item (SPEC P9). Triggers stay active.
 func (a *agentWaits) itemCompleted(env journal.Env, k key, itemID string) []*journal.Event {
 	if a != nil && a.items.has(itemID) {
 		return nil
@@ -176,25 +176,25 @@ func (a *agentWaits) cancel(env journal.Env, k key, waitID string, reason waitin
 	return nil
 }
 
-// instructs says whether a message is an operator's word. Nobody reaches a private
-// child but its supervisor (SPEC A2), whose follow-up is the only answer that the
-// child's question to an operator can get.
-func instructs(m *agentv1.Message) bool {
+// isInstruction reports whether a message can answer a wait for an operator: that of an
+// operator, and the follow-up of a private child's supervisor, because nobody else can send
+// messages to the child (SPEC A2).
+func isInstruction(m *agentv1.Message) bool {
 	return m.GetKind() == agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT ||
 		m.GetKind() == agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP && m.GetOrigin() == agentv1.Origin_ORIGIN_PARENT
 }
 
-// operatorSaid resolves the named item's operator wait, else the only one of
-// the agent, else none (SPEC P2): two waits and one answer is a guess.
-func (a *agentWaits) operatorSaid(env journal.Env, k key, m *agentv1.Message) []*journal.Event {
-	if !instructs(m) {
+// operatorMessage resolves the operator wait of the item that a message names, otherwise the
+// only operator wait of the agent. With several, it resolves none (SPEC P2).
+func (a *agentWaits) operatorMessage(env journal.Env, k key, m *agentv1.Message) []*journal.Event {
+	if !isInstruction(m) {
 		return nil
 	}
 	waits := a.activeWaits(func(w *waitingv1.Wait) bool {
 		return w.GetKind() == waitingv1.WaitKind_WAIT_KIND_OPERATOR && yields(w) &&
 			(m.GetWorkItemId() == "" || w.GetWorkItemId() == m.GetWorkItemId())
 	})
-	return a.comes(env, k, happening{
+	return a.arrive(env, k, input{
 		arrival: arrival{causeOperator, m.GetMessageId()}, itemID: m.GetWorkItemId(), everywhere: m.GetWorkItemId() == "",
 		matches: func(w *waitingv1.Wait) bool { return len(waits) == 1 && waits[0] == w },
 	})
@@ -236,7 +236,7 @@ func (a *agentWaits) consumed(k key, t *agentv1.Turn) []*journal.Event {
 		if a.unpublished(w) && unseen(n) && n.GetWorkItemId() == "" {
 			// Deliveries came during the turn that the agent was not woken by
 			// yet. An item shows them by the event above.
-			events = append(events, a.tellAgain(k, n))
+			events = append(events, a.publishCount(k, n))
 		}
 	}
 	return events

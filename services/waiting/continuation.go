@@ -5,7 +5,7 @@ import (
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 )
 
-// Short names for what arrives for waits. The first four end a one-shot wait.
+// Short names for the causes of inputs. The first four end a one-shot wait.
 const (
 	causeTask        = waitingv1.WaitCause_WAIT_CAUSE_TASK_RESULT
 	causeTaskPresent = waitingv1.WaitCause_WAIT_CAUSE_TASK_RESULT_PRESENT
@@ -14,14 +14,14 @@ const (
 	causeExternal    = waitingv1.WaitCause_WAIT_CAUSE_EXTERNAL
 )
 
-// Short names for what an arrival means for a wait (SPEC P6).
+// Short names for what an input does to a wait (SPEC P6).
 const (
 	resumesExpected = waitingv1.Continuation_CONTINUATION_RESUME_EXPECTED_WAIT
 	resumesOverride = waitingv1.Continuation_CONTINUATION_RESUME_OVERRIDE
 	livenessOnly    = waitingv1.Continuation_CONTINUATION_LIVENESS_ONLY
 )
 
-// endReasonOf is the end reason of a wait that a cause resolved.
+// endReasonOf returns the end reason of a wait that a cause resolved.
 func endReasonOf(cause waitingv1.WaitCause) waitingv1.WaitEndReason {
 	switch cause {
 	case causeTask:
@@ -38,13 +38,12 @@ func endReasonOf(cause waitingv1.WaitCause) waitingv1.WaitEndReason {
 	return waitingv1.WaitEndReason_WAIT_END_REASON_UNSPECIFIED
 }
 
-// most is how many mismatches are recorded for a wait, and of one cause: they are
-// evidence for people, and a storm must not drown them.
-const most = 16
+// maxMismatches is how many mismatches are recorded for a wait, and for one input. They are
+// evidence for people, which a storm of inputs must not make useless.
+const maxMismatches = 16
 
-// continuation is the matrix of SPEC P6: what a cause means for a wait of a
-// kind. matched says that it is the task, the time, the trigger or the operator's
-// word that this very wait waits for.
+// continuation returns what an input does to a wait of a kind (the matrix of SPEC P6).
+// matched says that the input is the task, time, trigger or message that this wait names.
 func continuation(kind waitingv1.WaitKind, cause waitingv1.WaitCause, matched bool) waitingv1.Continuation {
 	expects := map[waitingv1.WaitKind]waitingv1.WaitCause{
 		waitingv1.WaitKind_WAIT_KIND_OPERATOR: causeOperator,
@@ -56,46 +55,46 @@ func continuation(kind waitingv1.WaitKind, cause waitingv1.WaitCause, matched bo
 	case matched && cause == expects:
 		return resumesExpected
 	case cause == causeOperator && expects != causeOperator:
-		// A new decision: the agent may turn to it, and the wait stands.
+		// It is a new decision, to which the agent may turn; the wait stays active.
 		return resumesOverride
 	}
 	return livenessOnly
 }
 
-// arrival identifies what arrived for waits.
+// arrival identifies an input.
 type arrival struct {
 	cause waitingv1.WaitCause
 	id    string // of the task, timer, trigger or message
 }
 
-// happening is something that came, as waits see it.
-type happening struct {
+// input is something that arrived and that waits may be for.
+type input struct {
 	arrival
-	// itemID is the item that it is about. With everywhere it is about all the
-	// agent waits for.
+	// itemID is the item that it is about, "" for the agent. With everywhere it is about
+	// all waits of the agent.
 	itemID     string
 	everywhere bool
-	// matches says which waits it is what they wait for.
+	// matches reports whether a wait waits for it.
 	matches func(*waitingv1.Wait) bool
 }
 
-// expected are the waits that something satisfies.
-func (a *agentWaits) expected(h happening) []*waitingv1.Wait {
+// expected returns the waits that an input satisfies.
+func (a *agentWaits) expected(h input) []*waitingv1.Wait {
 	return a.activeWaits(func(w *waitingv1.Wait) bool {
 		return continuation(w.GetKind(), h.cause, h.matches(w)) == resumesExpected
 	})
 }
 
-// mismatches records for the waits of the same owner that it is not what they
-// wait for: they stay, and nobody pretends (SPEC P6).
-func (a *agentWaits) mismatches(k key, h happening) []*journal.Event {
+// mismatches returns events that record an input for the waits of its owner that it does
+// not satisfy. Those waits stay active (SPEC P6).
+func (a *agentWaits) mismatches(k key, h input) []*journal.Event {
 	var events []*journal.Event
 	for _, w := range a.activeWaits(func(w *waitingv1.Wait) bool {
 		return yields(w) && (h.everywhere || w.GetWorkItemId() == h.itemID)
 	}) {
 		c := continuation(w.GetKind(), h.cause, h.matches(w))
 		known := a.mismatched[w.GetWaitId()]
-		if c == resumesExpected || known[h.arrival] || len(known) == most || len(events) == most {
+		if c == resumesExpected || known[h.arrival] || len(known) == maxMismatches || len(events) == maxMismatches {
 			continue
 		}
 		events = append(events, waitEvent(k.namespace, w, &waitingv1.WaitMismatched{

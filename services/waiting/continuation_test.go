@@ -131,7 +131,7 @@ func TestP6_MismatchesDoNotDrownTheJournal(t *testing.T) {
 	for i := range 30 {
 		r.hear("", &agentv1.MessageQueued{Message: &agentv1.Message{MessageId: "msg_" + string(rune('a'+i)), Kind: agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT}})
 	}
-	require.Equal(t, most, mismatches())
+	require.Equal(t, maxMismatches, mismatches())
 	r.hear("", &taskv1.TaskCompleted{Task: &taskv1.Task{TaskId: taskX}})
 	require.Equal(t, came, r.wait(id).GetStatus())
 	require.Empty(t, r.service.state().agents[key{"acme", "keeper"}].mismatched, "what ended needs no memory")

@@ -17,7 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// CreateTimer sets a point in time, or many (SPEC P4).
+// CreateTimer creates a timer that fires once or repeatedly (SPEC P4).
 func (s *Service) CreateTimer(ctx context.Context, req *waitingv1.CreateTimerRequest) (*waitingv1.CreateTimerResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := fault.First(
@@ -90,9 +90,9 @@ func timerEvent(namespace string, t *waitingv1.Timer, payload proto.Message) *jo
 	return &journal.Event{Namespace: namespace, AgentID: t.GetAgentId(), WorkItemID: t.GetWorkItemId(), Payload: payload}
 }
 
-// fired is a timer after it fired now. The next time is counted from the first,
-// never from now, so a late fire shifts nothing; slots that passed meanwhile are
-// skipped, as those of cron and systemd timers are after a downtime.
+// fired returns a timer after it fired at now. Its next time follows from the first one and
+// not from now, so that a late fire does not shift the others. Times that have passed are
+// skipped.
 func fired(t *waitingv1.Timer, now time.Time) *waitingv1.Timer {
 	n := proto.CloneOf(t)
 	n.Revision++

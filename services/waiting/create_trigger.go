@@ -16,9 +16,10 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// CreateExternalTrigger makes a secret address for an outside system (SPEC P3).
-// The secret follows from the trigger's id and this installation's key, so a
-// repeated request answers with the same one although only its hash is stored.
+// CreateExternalTrigger creates a trigger, whose secret address accepts deliveries of an
+// outside system (SPEC P3). The secret is derived from the trigger's id and the
+// installation's key, so a repeated request returns the same one although only its hash is
+// stored.
 func (s *Service) CreateExternalTrigger(ctx context.Context, req *waitingv1.CreateExternalTriggerRequest) (*waitingv1.CreateExternalTriggerResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := fault.First(
@@ -29,7 +30,7 @@ func (s *Service) CreateExternalTrigger(ctx context.Context, req *waitingv1.Crea
 		knownDelivery(req.GetDeliveryMode()),
 		knownScheme(req.GetSignatureScheme()),
 		validSigning(req.GetSignatureScheme(), req.GetSigningSecret()),
-		discreet(actor, req.GetSigningSecret()),
+		mayGiveSecret(actor, req.GetSigningSecret()),
 	); err != nil {
 		return nil, err
 	}
@@ -55,7 +56,7 @@ func (s *Service) CreateExternalTrigger(ctx context.Context, req *waitingv1.Crea
 		Answer: journal.AnswerOf(func(p *waitingv1.ExternalTriggerCreated) *waitingv1.CreateExternalTriggerResponse {
 			token := s.secrets().token(p.GetTrigger())
 			return &waitingv1.CreateExternalTriggerResponse{
-				Trigger: publicTrigger(p.GetTrigger()), Token: token, Url: s.address(token), SigningSecret: s.toldSigning(p.GetTrigger()),
+				Trigger: publicTrigger(p.GetTrigger()), Token: token, Url: s.address(token), SigningSecret: s.generatedSigningSecret(p.GetTrigger()),
 			}
 		}),
 	})
@@ -63,20 +64,20 @@ func (s *Service) CreateExternalTrigger(ctx context.Context, req *waitingv1.Crea
 
 func (s *Service) secrets() secrets { return s.deps.TriggerSecret }
 
-// toldSigning is the signing secret that is told: one that was made here. A
-// caller knows its own.
-func (s *Service) toldSigning(t *waitingv1.Trigger) string {
+// generatedSigningSecret returns the signing secret of a trigger if it was generated here,
+// and "" if the caller gave one or the trigger has none.
+func (s *Service) generatedSigningSecret(t *waitingv1.Trigger) string {
 	if t.GetSignatureScheme() == waitingv1.SignatureScheme_SIGNATURE_SCHEME_UNSPECIFIED || len(t.GetSealedSigningSecret()) > 0 {
 		return ""
 	}
 	return s.secrets().signing(t)
 }
 
-// discreet refuses a secret from somebody whose words are written down: the
-// rounds of a run are in the journal, with the arguments of its calls.
-func discreet(actor rpc.Actor, secret string) error {
+// mayGiveSecret refuses a signing secret from callers other than admins and operators: the
+// rounds of an agent are stored with the arguments of its calls.
+func mayGiveSecret(actor rpc.Actor, secret string) error {
 	if secret != "" && actor.Role != rpc.RoleAdmin && actor.Role != rpc.RoleOperator {
-		return fault.PermissionDenied.New("signing_secret is an operator's to give, since what an agent says is recorded; leave it out, and one is made")
+		return fault.PermissionDenied.New("signing_secret may be given by operators only, because the calls of agents are recorded; leave it out, and one is generated")
 	}
 	return nil
 }
@@ -108,7 +109,7 @@ func decideCreateTrigger(env journal.Env, req *waitingv1.CreateExternalTriggerRe
 	return d, nil
 }
 
-// publicTrigger leaves out what nobody needs to see.
+// publicTrigger returns a trigger without its hash and its sealed secret.
 func publicTrigger(t *waitingv1.Trigger) *waitingv1.Trigger {
 	v := proto.CloneOf(t)
 	v.TokenHash, v.SealedSigningSecret = "", nil

@@ -24,8 +24,8 @@ const (
 	sourceTrigger = "trigger"
 )
 
-// DeliverTrigger takes what an outside system sent (SPEC P2, P3). The token is
-// the only credential: who calls, and for which tenant, follows from it.
+// DeliverTrigger accepts a delivery of an outside system (SPEC P2, P3). The token is its
+// only credential, and decides the namespace and the agent.
 func (s *Service) DeliverTrigger(ctx context.Context, req *waitingv1.DeliverTriggerRequest) (*waitingv1.DeliverTriggerResponse, error) {
 	if err := fault.First(
 		fault.RequestID(req.GetRequestId()),
@@ -58,8 +58,8 @@ func (s *Service) DeliverTrigger(ctx context.Context, req *waitingv1.DeliverTrig
 	}
 	return plane.Do(ctx, s.engine, plane.Command[*State, *waitingv1.DeliverTriggerResponse]{
 		Method: "DeliverTrigger", AgentID: to.agent.id, RequestID: req.GetRequestId(),
-		// What repeats a delivery brings the same; the secret is nobody's to
-		// keep, and the signature is made anew for each attempt.
+		// A repeated delivery has the same content type and body. The token must not be
+		// stored, and senders sign every attempt anew.
 		Args:  &waitingv1.DeliverTriggerRequest{RequestId: req.GetRequestId(), ContentType: req.GetContentType(), Body: req.GetBody()},
 		Actor: outside(to),
 		Decide: func(st *State, env journal.Env) (d journal.Decision[*waitingv1.DeliverTriggerResponse], err error) {
@@ -75,8 +75,8 @@ func (s *Service) DeliverTrigger(ctx context.Context, req *waitingv1.DeliverTrig
 	})
 }
 
-// find looks an address up. Its hash is looked up, never compared: nothing about
-// a secret can be learnt from how long the look takes.
+// find returns the address of a token and its trigger, which is nil if it was dropped from
+// memory. It looks up the hash, so its duration discloses nothing about other tokens.
 func (s *Service) find(ctx context.Context, token string) (to address, t *waitingv1.Trigger, err error) {
 	hash := id.Hash(token)
 	for _, p := range s.engine.All() {
@@ -96,12 +96,13 @@ func (s *Service) find(ctx context.Context, token string) (to address, t *waitin
 	return to, t, nil
 }
 
-// outside is the actor of a delivery.
+// outside returns the actor of a delivery.
 func outside(to address) *journal.Actor {
 	return &journal.Actor{Namespace: to.agent.namespace, Principal: "trigger/" + to.triggerID, Role: rpc.RoleIntegration}
 }
 
-// header checks what came as a header: it may go into a message or an event.
+// header validates the value of an HTTP header, which may be stored in a message or an
+// event.
 func header(field, value string, most int) error {
 	if len(value) > most {
 		return fault.LimitExceeded.Newf("%s has %d bytes, the limit is %d", field, len(value), most).With("field", field).WithField(field, "at most "+strconv.Itoa(most)+" bytes")
@@ -114,15 +115,15 @@ func header(field, value string, most int) error {
 	return nil
 }
 
-// decideDeliver is the rule for one delivery, or for several to the same address
-// that came at the same time. They are told of in their order.
+// decideDeliver is the rule for one delivery, or for a batch to the same address. Events
+// are in the order of the deliveries.
 //
-// A delivery that finds somebody who has not been told of another one yet is
-// news, and so is every one whose content is wanted. All others are counted.
+// A delivery is published, by events of its own, if its content is wanted or if a wait that
+// it reaches has no other delivery that a turn has not seen. Others are only counted.
 func decideDeliver(s *State, env journal.Env, to address, hash string, reqs []*waitingv1.DeliverTriggerRequest) ([]*journal.Event, error) {
 	a := s.agents[to.agent]
 	t := a.triggers.byID[to.triggerID]
-	status := s.tokens[hash].dead // it may have been rotated since it was looked up
+	status := s.tokens[hash].dead // the trigger may have been rotated since find
 	if t == nil {
 		status = waitingv1.TriggerStatus_TRIGGER_STATUS_REVOKED
 	}
@@ -130,27 +131,27 @@ func decideDeliver(s *State, env journal.Env, to address, hash string, reqs []*w
 		return nil, err
 	}
 	if a.stopped {
-		return nil, fault.AgentStopped.New("the agent is stopped and takes nothing from outside until an operator starts it")
+		return nil, fault.AgentStopped.New("the agent is stopped and accepts no deliveries until an operator starts it")
 	}
 	d := &delivery{a: a, k: to.agent, env: env, trigger: t, reached: a.activeWaits(func(w *waitingv1.Wait) bool { return reaches(t, w) })}
-	contentful, news := false, len(d.reached) == 0
+	contentful, first := false, len(d.reached) == 0
 	for _, w := range d.reached {
-		contentful = contentful || brings(t, w)
-		news = news || w.GetTriggerCount() == w.GetConsumedCount()
+		contentful = contentful || bringsContent(t, w)
+		first = first || w.GetTriggerCount() == w.GetConsumedCount()
 	}
 	switch {
 	case len(d.reached) == 0 && t.GetWorkItemId() != "" && a.items.has(t.GetWorkItemId()):
 		d.count(waitingv1.DeliveryOutcome_DELIVERY_OUTCOME_IGNORED, "work_item_completed", len(reqs))
-	case contentful || len(d.reached) == 0 && brings(t, nil):
+	case contentful || len(d.reached) == 0 && bringsContent(t, nil):
 		for _, req := range reqs {
-			d.tell(req, true)
+			d.publish(req, true)
 		}
 		d.mismatches()
-	case news:
+	case first:
 		if len(d.reached) == 0 {
 			d.register()
 		}
-		d.tell(reqs[0], false)
+		d.publish(reqs[0], false)
 		d.mismatches()
 		d.count(waitingv1.DeliveryOutcome_DELIVERY_OUTCOME_COALESCED, "", len(reqs)-1)
 	default:
@@ -159,7 +160,7 @@ func decideDeliver(s *State, env journal.Env, to address, hash string, reqs []*w
 	return d.events, nil
 }
 
-// delivery is a delivery while it is decided: the records as they are by then.
+// delivery is the state of decideDeliver: the records after the events so far.
 type delivery struct {
 	a       *agentWaits
 	k       key
@@ -169,9 +170,9 @@ type delivery struct {
 	events  []*journal.Event
 }
 
-// tell makes a delivery known to all: as a message with its content, or as
-// something that happened.
-func (d *delivery) tell(req *waitingv1.DeliverTriggerRequest, contentful bool) {
+// publish adds the events of a delivery, with its content if contentful is set, which
+// becomes a message.
+func (d *delivery) publish(req *waitingv1.DeliverTriggerRequest, contentful bool) {
 	at := timestamppb.New(d.env.Now)
 	d.trigger = delivered(d.trigger, waitingv1.DeliveryOutcome_DELIVERY_OUTCOME_TRIGGERED, 1, at)
 	del := &waitingv1.TriggerDelivered{
@@ -188,21 +189,21 @@ func (d *delivery) tell(req *waitingv1.DeliverTriggerRequest, contentful bool) {
 		del.WaitIds = append(del.WaitIds, w.GetWaitId())
 		d.events = append(d.events, waitEvent(d.k.namespace, u, &waitingv1.WaitTriggered{
 			Wait: u, TriggerId: d.trigger.GetTriggerId(), DeliveryId: del.GetDeliveryId(),
-			// An item shows that it was triggered, and a message wakes by itself.
+			// The agent is woken by the item that was triggered, or by the message.
 			WakeAgent: w.GetWorkItemId() == "" && !contentful,
 		}))
 	}
 }
 
-// mismatches are recorded for what is news; a storm of the same adds nothing.
+// mismatches records the delivery for waits that it does not satisfy.
 func (d *delivery) mismatches() {
-	d.events = append(d.events, d.a.mismatches(d.k, happening{
+	d.events = append(d.events, d.a.mismatches(d.k, input{
 		arrival: arrival{causeExternal, d.trigger.GetTriggerId()}, itemID: d.trigger.GetWorkItemId(),
 		matches: func(w *waitingv1.Wait) bool { return reaches(d.trigger, w) },
 	})...)
 }
 
-// count makes deliveries count, and nothing else.
+// count adds the event of n deliveries that are only counted.
 func (d *delivery) count(outcome waitingv1.DeliveryOutcome, reason string, n int) {
 	if n == 0 {
 		return
@@ -217,10 +218,9 @@ func (d *delivery) count(outcome waitingv1.DeliveryOutcome, reason string, n int
 	d.events = append(d.events, triggerEvent(d.k.namespace, d.trigger, c))
 }
 
-// register makes the trigger an interest of its own, since no wait was made for
-// it: whoever made the trigger wants to hear of it. With that the first delivery
-// is news and the ones after it are counted until a turn was shown them, like
-// those of any other interest (SPEC P7).
+// register registers an intent for a trigger that no wait is for, because whoever created
+// the trigger wants its deliveries. Then its first delivery is published and further ones
+// are counted until a turn has seen them, as for any other intent (SPEC P7).
 func (d *delivery) register() {
 	w := &waitingv1.Wait{
 		WaitId: d.env.NewID("wt_"), AgentId: d.trigger.GetAgentId(), WorkItemId: d.trigger.GetWorkItemId(),
@@ -233,12 +233,12 @@ func (d *delivery) register() {
 	d.events = append(d.events, waitEvent(d.k.namespace, w, &waitingv1.WaitRegistered{Wait: w}))
 }
 
-// ownInterest says whether a wait is an interest that a delivery registered.
+// ownInterest reports whether a wait is an intent that register made.
 func ownInterest(w *waitingv1.Wait) bool {
 	return w.GetMode() == waitingv1.WaitMode_WAIT_MODE_INTENT && w.GetSource() == sourceTrigger
 }
 
-// delivered is a trigger after some deliveries.
+// delivered returns a trigger after further deliveries.
 func delivered(t *waitingv1.Trigger, outcome waitingv1.DeliveryOutcome, count int64, at *timestamppb.Timestamp) *waitingv1.Trigger {
 	n := nextTrigger(t)
 	n.DeliveryCount += count
@@ -253,8 +253,8 @@ func delivered(t *waitingv1.Trigger, outcome waitingv1.DeliveryOutcome, count in
 	return n
 }
 
-// reaches says which waits a trigger speaks to: those that name it, and those
-// that take any trigger of their owner (SPEC P2).
+// reaches reports whether a trigger's deliveries are for a wait: it names the trigger, or
+// accepts any trigger of its owner (SPEC P2).
 func reaches(t *waitingv1.Trigger, w *waitingv1.Wait) bool {
 	if w.GetKind() != waitingv1.WaitKind_WAIT_KIND_EXTERNAL {
 		return false
@@ -265,9 +265,9 @@ func reaches(t *waitingv1.Trigger, w *waitingv1.Wait) bool {
 	return w.GetWorkItemId() == t.GetWorkItemId() || w.GetWorkItemId() == "" || t.GetWorkItemId() == ""
 }
 
-// brings says whether a trigger brings a wait its content: as the wait says, and
-// where it does not, or where nobody waits, as the trigger says (SPEC P2).
-func brings(t *waitingv1.Trigger, w *waitingv1.Wait) bool {
+// bringsContent reports whether the content of deliveries becomes a message: as the wait
+// says, or if it does not say or is nil, as the trigger says (SPEC P2).
+func bringsContent(t *waitingv1.Trigger, w *waitingv1.Wait) bool {
 	mode := w.GetDeliveryMode()
 	if mode == waitingv1.DeliveryMode_DELIVERY_MODE_UNSPECIFIED {
 		mode = t.GetDeliveryMode()
@@ -275,7 +275,7 @@ func brings(t *waitingv1.Trigger, w *waitingv1.Wait) bool {
 	return mode == waitingv1.DeliveryMode_DELIVERY_MODE_CONTENTFUL
 }
 
-// outcomes are what the deliveries of a command came to, in their order.
+// outcomes returns the responses of the deliveries of a command, in their order.
 func outcomes(events []*journal.Event) []*waitingv1.DeliverTriggerResponse {
 	var all []*waitingv1.DeliverTriggerResponse
 	for _, ev := range events {

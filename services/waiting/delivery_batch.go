@@ -105,7 +105,7 @@ func (b *batcher) work(s *Service, to address, hash string, q *deliveryQueue) {
 	}
 }
 
-// next removes the next batch from the queue and returns it. It is empty when nobody waits.
+// next removes the next batch from the queue and returns it. It is empty when no delivery waits.
 func (q *deliveryQueue) next() []*pendingDelivery {
 	n, bytes := 0, 0
 	for n < len(q.waiting) && n < maxBatchDeliveries && bytes < maxBatchBytes {

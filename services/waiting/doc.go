@@ -1,5 +1,5 @@
-// Package waiting is the waiting plane: why something stands still, and what
-// starts it again.
+// Package waiting is the waiting plane: what agents and work items wait for, and what
+// ends the waiting.
 //
 // Owns: waits and intents, external triggers, timers.
 //
@@ -16,9 +16,9 @@
 // trigger_delivered, deliveries_counted, timer_created, timer_fired,
 // timer_cancelled, task_noted, work_item_noted, agent_noted.
 //
-// A delivery from outside is news (trigger_delivered, with a wait_triggered for
-// each wait that it reached) or one more of what nobody has looked at yet
-// (deliveries_counted: a number). Others hear of counted ones together, at most
-// four times a second for a wait, and at once when a turn was shown fewer than
-// there are; so a storm costs little and its last delivery is never lost.
+// A delivery from outside is published (trigger_delivered, with a wait_triggered for each
+// wait that it reached), or, while an earlier one was not seen by a turn, only counted
+// (deliveries_counted). Counts are published at most four times a second for a wait, and at
+// once when a turn was shown fewer than there are; so a storm costs little, and its last
+// delivery is not lost.
 package waiting

@@ -11,7 +11,7 @@ import (
 	"quartet/pkg/rpc"
 )
 
-// CancelExternalTrigger kills an address. Repeating it changes nothing.
+// CancelExternalTrigger revokes a trigger. It is idempotent.
 func (s *Service) CancelExternalTrigger(ctx context.Context, req *waitingv1.CancelExternalTriggerRequest) (*waitingv1.CancelExternalTriggerResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := fault.First(
@@ -43,8 +43,8 @@ func (s *Service) CancelExternalTrigger(ctx context.Context, req *waitingv1.Canc
 	})
 }
 
-// endTrigger ends a trigger and the interest that its deliveries registered.
-// Waits that others made for it stand, and are said to be weak now (SPEC P8).
+// endTrigger ends a trigger and the intent that its deliveries registered. Other waits for
+// it stay active, and the event names those that are weak now (SPEC P8).
 func (a *agentWaits) endTrigger(k key, t *waitingv1.Trigger, env journal.Env, status waitingv1.TriggerStatus) []*journal.Event {
 	n := nextTrigger(t)
 	n.Status = status
@@ -60,7 +60,7 @@ func (a *agentWaits) endTrigger(k key, t *waitingv1.Trigger, env journal.Env, st
 	return events
 }
 
-// dead says why an address takes nothing any more; nil while it lives.
+// dead returns why a trigger accepts no deliveries, nil if it does.
 func dead(status waitingv1.TriggerStatus, t *waitingv1.Trigger, now time.Time) error {
 	switch {
 	case status == waitingv1.TriggerStatus_TRIGGER_STATUS_REVOKED:
@@ -71,7 +71,7 @@ func dead(status waitingv1.TriggerStatus, t *waitingv1.Trigger, now time.Time) e
 	return nil
 }
 
-// ListExternalTriggers reads an agent's triggers, without their secrets.
+// ListExternalTriggers returns an agent's triggers, without their secrets.
 func (s *Service) ListExternalTriggers(ctx context.Context, req *waitingv1.ListExternalTriggersRequest) (*waitingv1.ListExternalTriggersResponse, error) {
 	ts, next, _, err := listed(ctx, s, "triggers", req.GetAgentId(), req.GetPageSize(), req.GetPageToken(),
 		func(a *agentWaits) *records[*waitingv1.Trigger] { return &a.triggers },

@@ -15,27 +15,27 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// What falls due, by the first part of its key.
+// Kinds of due times, the first part of their keys.
 const (
 	dueWait    = "wait"    // a timer wait is over
 	dueRecheck = "recheck" // the agent is reminded of its own wait
-	dueTell    = "tell"    // deliveries were counted that others do not know of
+	duePublish = "publish" // deliveries were counted that no event of the wait shows
 	dueTimer   = "timer"
 	dueExpiry  = "expiry" // a trigger expires
 )
 
-// tellEvery is how often a storm of deliveries is told of. The first is told of
-// at once, the last after this long at most (SPEC P7).
-const tellEvery = 250 * time.Millisecond
+// publishEvery is how often the counts of a storm of deliveries are published. The first
+// delivery is published at once, the last within this time (SPEC P7).
+const publishEvery = 250 * time.Millisecond
 
-// The due-time index holds what falls due by kind, namespace, agent and id. It
-// is rebuilt from state at every start, so what is overdue fires then, once.
+// dueKey returns a key of the due-time index. The index is rebuilt from state at every
+// start, so that what is overdue fires then, once.
 func dueKey(kind, namespace, agentID, id string) string {
 	return strings.Join([]string{kind, namespace, agentID, id}, "\x00")
 }
 
-// index keeps the due-time index up to date with what is durable. It runs in
-// the journal's loop.
+// index updates the due-time index with durable events. It runs in the journal's loop and
+// must not block.
 func (s *Service) index(_ int, events []*journal.Event) {
 	for _, ev := range events {
 		if s.metrics != nil {
@@ -50,7 +50,7 @@ func (s *Service) index(_ int, events []*journal.Event) {
 			s.forgetWait(ev.Namespace, p.GetWait())
 		case *waitingv1.DeliveriesCounted:
 			for _, waitID := range p.GetWaitIds() {
-				s.indexTelling(dueKey(dueTell, ev.Namespace, ev.AgentID, waitID))
+				s.schedulePublication(dueKey(duePublish, ev.Namespace, ev.AgentID, waitID))
 			}
 		case *waitingv1.TimerCreated:
 			s.indexTimer(ev.Namespace, p.GetTimer())
@@ -84,21 +84,22 @@ func (s *Service) indexWait(namespace string, w *waitingv1.Wait) {
 	}
 }
 
-// recheckPending says whether this plane is to remind of a wait. The work plane
-// and the scheduler remind of those of items.
+// recheckPending reports whether this plane must remind the agent of a wait. Of the waits
+// of items, the work plane and the scheduler remind it.
 func recheckPending(w *waitingv1.Wait) bool {
 	return active(w) && w.GetWorkItemId() == "" && w.GetRecheckAt() != nil && w.GetRecheckConsumedAt() == nil
 }
 
 func (s *Service) forgetWait(namespace string, w *waitingv1.Wait) {
-	for _, kind := range []string{dueWait, dueRecheck, dueTell} {
+	for _, kind := range []string{dueWait, dueRecheck, duePublish} {
 		s.due.Remove(dueKey(kind, namespace, w.GetAgentId(), w.GetWaitId()))
 	}
 }
 
-func (s *Service) indexTelling(k string) {
+// schedulePublication schedules the publication of counts, unless it is scheduled already.
+func (s *Service) schedulePublication(k string) {
 	if _, set := s.due.At(k); !set {
-		s.due.Set(k, s.deps.Clock.Now().Add(tellEvery))
+		s.due.Set(k, s.deps.Clock.Now().Add(publishEvery))
 	}
 }
 
@@ -120,13 +121,13 @@ func (s *Service) indexTrigger(namespace string, t *waitingv1.Trigger) {
 	s.due.Set(k, t.GetExpiresAt().AsTime())
 }
 
-// reindex rebuilds the index from a state that was loaded.
+// reindex rebuilds the index from loaded state.
 func (s *Service) reindex(st *State) {
 	for k, a := range st.agents {
 		for _, w := range a.waits.byID {
 			s.indexWait(k.namespace, w)
 			if a.unpublished(w) {
-				s.indexTelling(dueKey(dueTell, k.namespace, k.id, w.GetWaitId()))
+				s.schedulePublication(dueKey(duePublish, k.namespace, k.id, w.GetWaitId()))
 			}
 		}
 		for _, t := range a.timers.byID {
@@ -138,9 +139,8 @@ func (s *Service) reindex(st *State) {
 	}
 }
 
-// held are the timers that fell due while their agent was stopped. They fire
-// when it starts, or, since the index is rebuilt then, are held again after a
-// restart.
+// held holds the timers that became due while their agent was stopped. They fire when it
+// starts. After a restart they become due again and are held again.
 type held struct {
 	mu   sync.Mutex
 	keys map[key]map[string]bool
@@ -177,11 +177,11 @@ func (h *held) release(k key) []string {
 	return all
 }
 
-// fire brings about what is due. The journal decides whether it still is, so a
-// fire that comes twice, or after a cancel, changes nothing.
+// fire executes what is due. The rule decides whether it still is, so that a repeated fire,
+// or one after a cancellation, changes nothing.
 func (s *Service) fire(keys []string) {
-	// An agent's fire in their order; those of different agents share frames,
-	// so that what fell due while the process was down costs few fsyncs.
+	// Those of one agent fire in order. Those of different agents fire at once and share
+	// frames, so that what became due while the process was down takes few fsyncs.
 	byAgent := map[key][][]string{}
 	for _, k := range keys {
 		if parts := strings.Split(k, "\x00"); len(parts) == 4 {
@@ -206,12 +206,12 @@ func (s *Service) fire(keys []string) {
 func (s *Service) fireOne(kind string, k key, id string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	// Nobody asks for what time brings about: a trace begins here.
+	// No request is the cause, so a trace begins here.
 	ctx, span := s.deps.Tracer.Begin(ctx, "due "+kind)
 	defer span.End()
 	due := dueKey(kind, k.namespace, k.id, id)
 	if kind == dueTimer {
-		// Held before it is decided: a start in between must find it.
+		// It is held before the decision, so that an agent that starts meanwhile finds it.
 		s.held.add(k, due)
 	}
 	var early time.Time
@@ -222,7 +222,7 @@ func (s *Service) fireOne(kind string, k key, id string) error {
 			early, stopped = time.Time{}, false
 			if a := st.agents[k]; a != nil {
 				stopped = a.stopped
-				d.Events, early = a.falls(kind, k, id, env)
+				d.Events, early = a.decideDue(kind, k, id, env)
 			}
 			return d, nil
 		},
@@ -231,14 +231,15 @@ func (s *Service) fireOne(kind string, k key, id string) error {
 		s.held.remove(k, due)
 	}
 	if err == nil && !early.IsZero() {
-		// The clock stepped back since the alarm rang. It rings again.
+		// The clock was set back since this became due. It fires again.
 		s.due.Set(due, early)
 	}
 	return err
 }
 
-// falls is the rule for what may be due: its events, or when it will be.
-func (a *agentWaits) falls(kind string, k key, id string, env journal.Env) (events []*journal.Event, early time.Time) {
+// decideDue is the rule for what may be due: it returns its events, or in early when it
+// will be due.
+func (a *agentWaits) decideDue(kind string, k key, id string, env journal.Env) (events []*journal.Event, early time.Time) {
 	w := a.waits.byID[id]
 	notBefore := func(at *timestamppb.Timestamp) bool {
 		if at.AsTime().After(env.Now) {
@@ -257,18 +258,18 @@ func (a *agentWaits) falls(kind string, k key, id string, env journal.Env) (even
 			n.RecheckConsumedAt = timestamppb.New(env.Now)
 			events = []*journal.Event{waitEvent(k.namespace, n, &waitingv1.WaitRechecked{Wait: n})}
 		}
-	case dueTell:
+	case duePublish:
 		if a.unpublished(w) {
-			events = []*journal.Event{a.tellAgain(k, w)}
+			events = []*journal.Event{a.publishCount(k, w)}
 		}
 	case dueTimer:
 		t := a.timers.byID[id]
 		if ticking(t) && !a.stopped && notBefore(t.GetNextFireAt()) {
 			n := fired(t, env.Now)
 			events = []*journal.Event{timerEvent(k.namespace, n, &waitingv1.TimerFired{Timer: n, DueAt: t.GetNextFireAt()})}
-			events = append(events, a.mismatches(k, happening{
+			events = append(events, a.mismatches(k, input{
 				arrival: arrival{causeTimer, id}, itemID: t.GetWorkItemId(),
-				matches: func(*waitingv1.Wait) bool { return false }, // a timer wait has a time of its own
+				matches: func(*waitingv1.Wait) bool { return false }, // a timer wait has its own time
 			})...)
 		}
 	case dueExpiry:
@@ -280,9 +281,9 @@ func (a *agentWaits) falls(kind string, k key, id string, env journal.Env) (even
 	return events, early
 }
 
-// tellAgain tells others of the deliveries that a wait has counted since they
-// heard of it last. It wakes nobody for what a turn was shown meanwhile.
-func (a *agentWaits) tellAgain(k key, w *waitingv1.Wait) *journal.Event {
+// publishCount returns the event that shows the current count of a wait. It wakes the agent
+// unless a turn was shown the deliveries meanwhile.
+func (a *agentWaits) publishCount(k key, w *waitingv1.Wait) *journal.Event {
 	n, last := nextWait(w), a.published[w.GetWaitId()]
 	return waitEvent(k.namespace, n, &waitingv1.WaitTriggered{
 		Wait: n, TriggerId: last.triggerID, DeliveryId: last.deliveryID, WakeAgent: w.GetWorkItemId() == "" && unseen(w),

@@ -12,7 +12,7 @@ import (
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 )
 
-// metrics count what is on disk.
+// metrics count durable events.
 type metrics struct {
 	registered, ended, deliveries, fired *prometheus.CounterVec
 	late                                 *prometheus.HistogramVec
@@ -60,7 +60,7 @@ func outcomeName(o waitingv1.DeliveryOutcome) string {
 	return strings.ToLower(strings.TrimPrefix(o.String(), "DELIVERY_OUTCOME_"))
 }
 
-// forget takes the gauges of partitions back that are not held here any more.
+// forget removes the gauges of partitions that this process does not hold any more.
 func (m *metrics) forget(parts []*journal.Partition[*State]) {
 	if m == nil {
 		return
@@ -70,7 +70,7 @@ func (m *metrics) forget(parts []*journal.Partition[*State]) {
 	}
 }
 
-// Sample looks at how many waits stand for the gauges.
+// Sample sets the gauges of active waits.
 func (s *Service) Sample(ctx context.Context) {
 	if s.metrics == nil || s.engine == nil {
 		return

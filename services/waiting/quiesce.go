@@ -2,9 +2,8 @@ package waiting
 
 import "context"
 
-// Quiesce waits until what was asked of this plane before is on disk and what is
-// due by its clock has fired. A test knows then that the plane does nothing more
-// by itself.
+// Quiesce waits until everything that this plane was given before is durable, and what is
+// due by its clock has fired. It is for tests.
 func (s *Service) Quiesce(ctx context.Context) error {
 	s.due.Settle()
 	return s.engine.Settle(ctx)

@@ -9,8 +9,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// records keeps the records of one kind in order of creation: all that live
-// and the newest of those that ended.
+// records holds the records of one kind in order of creation: all that have not ended and
+// the newest keptEnded of those that have.
 type records[R record] struct {
 	byID  map[string]R
 	order []string
@@ -35,6 +35,7 @@ func idOf(r proto.Message) string {
 	return ""
 }
 
+// put stores a record in place of the one with its id. lives says that it has not ended.
 func (rs *records[R]) put(r R, lives bool) {
 	id := idOf(r)
 	if rs.byID == nil {
@@ -58,13 +59,13 @@ func (rs *records[R]) put(r R, lives bool) {
 	}
 }
 
-// list gives up to limit records after a position that keep accepts.
+// list returns up to limit records that keep accepts, after the record with the id after;
+// "" is the beginning.
 func (rs *records[R]) list(after string, limit int, keep func(R) bool) []R {
 	var out []R
 	start := 0
 	if after != "" {
-		// Ids grow with creation, so the place is found also when the record
-		// that the page before ended with is gone.
+		// Ids grow with creation, so the position is found also if that record was dropped.
 		start = len(rs.order)
 		if i := slices.IndexFunc(rs.order, func(id string) bool { return id > after }); i >= 0 {
 			start = i
@@ -81,8 +82,8 @@ func (rs *records[R]) list(after string, limit int, keep func(R) bool) []R {
 	return out
 }
 
-// memory remembers ids, the newest few thousand: what it answers is asked
-// within milliseconds, and the caller looked at the record itself just before.
+// memory remembers the newest memorySize ids. That is enough: has is called within
+// milliseconds, by callers that have just read the record itself.
 type memory struct {
 	ids   map[string]struct{}
 	order []string

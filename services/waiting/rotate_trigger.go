@@ -14,16 +14,16 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// RotateExternalTrigger replaces a trigger's secret, for when it leaked (SPEC
-// P3). Whoever uses the old address is refused like one that was revoked, not
-// like one who guesses: it held the secret, and is to learn why it fails.
+// RotateExternalTrigger replaces a trigger's secret, for example after a leak (SPEC P3). The
+// old address is refused as revoked and not as unknown, because its user had the secret and
+// should learn why it fails.
 func (s *Service) RotateExternalTrigger(ctx context.Context, req *waitingv1.RotateExternalTriggerRequest) (*waitingv1.RotateExternalTriggerResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := fault.First(
 		admitWrite(actor, req.GetAgentId()),
 		fault.RequestID(req.GetRequestId()),
 		fault.ID("trigger_id", req.GetTriggerId(), "trg_"),
-		discreet(actor, req.GetSigningSecret()),
+		mayGiveSecret(actor, req.GetSigningSecret()),
 	); err != nil {
 		return nil, err
 	}
@@ -39,7 +39,7 @@ func (s *Service) RotateExternalTrigger(ctx context.Context, req *waitingv1.Rota
 		Answer: journal.AnswerOf(func(p *waitingv1.ExternalTriggerRotated) *waitingv1.RotateExternalTriggerResponse {
 			token := s.secrets().token(p.GetTrigger())
 			return &waitingv1.RotateExternalTriggerResponse{
-				Trigger: publicTrigger(p.GetTrigger()), Token: token, Url: s.address(token), SigningSecret: s.toldSigning(p.GetTrigger()),
+				Trigger: publicTrigger(p.GetTrigger()), Token: token, Url: s.address(token), SigningSecret: s.generatedSigningSecret(p.GetTrigger()),
 			}
 		}),
 	})

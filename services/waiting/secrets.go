@@ -15,16 +15,15 @@ import (
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 )
 
-// secrets are those of triggers. What is made here follows from the
-// installation's key and is stored nowhere, so a repeated request is answered
-// with the same one; what a caller brings is stored encrypted under that key.
-// Neither is in any event, list or log (SPEC P3).
+// secrets derives the secrets of triggers from the installation's key. They are not stored,
+// and a repeated request returns the same ones. A signing secret that a caller gives is
+// stored encrypted under that key. No event, list or log contains a secret (SPEC P3).
 type secrets func(name string) string
 
-// token is the secret in a trigger's address.
+// token returns the secret in a trigger's address.
 func (s secrets) token(t *waitingv1.Trigger) string { return s(generation(t)) }
 
-// signing is the signing secret that was made here.
+// signing returns the generated signing secret of a trigger.
 func (s secrets) signing(t *waitingv1.Trigger) string {
 	raw := sha256.Sum256([]byte(s("sign/" + generation(t))))
 	if t.GetSignatureScheme() == waitingv1.SignatureScheme_SIGNATURE_SCHEME_STANDARD_WEBHOOKS {
@@ -33,7 +32,8 @@ func (s secrets) signing(t *waitingv1.Trigger) string {
 	return "qts_" + base64.RawURLEncoding.EncodeToString(raw[:])
 }
 
-// generation names a trigger's secrets: each rotation has its own.
+// generation returns the name from which the secrets of a trigger are derived. Each
+// rotation has its own.
 func generation(t *waitingv1.Trigger) string {
 	if t.GetGeneration() == 0 {
 		return t.GetTriggerId()
@@ -46,8 +46,8 @@ func (s secrets) sealKey() []byte {
 	return k[:]
 }
 
-// digest stands for a secret where arguments are compared. Without the
-// installation's key it says nothing about a weak one.
+// digest returns a keyed hash of a secret, for the comparison of arguments. Without the
+// installation's key, not even a weak secret can be found from it.
 func (s secrets) digest(secret string) string {
 	mac := hmac.New(sha256.New, s.sealKey())
 	mac.Write([]byte("digest\x00" + secret))
@@ -62,9 +62,9 @@ func (s secrets) aead() (cipher.AEAD, error) {
 	return cipher.NewGCM(block)
 }
 
-// seal encrypts a secret for its trigger. A rule must give the same answer
-// twice, so the nonce follows from what is sealed: only the very same secret of
-// the very same trigger meets a nonce again, and gives the very same bytes.
+// seal encrypts a secret for a trigger. A rule must return the same events when it is
+// repeated, so the nonce is derived from the trigger and the secret: a nonce is repeated only
+// for the same secret of the same trigger, which gives the same bytes.
 func (s secrets) seal(triggerID, secret string) ([]byte, error) {
 	aead, err := s.aead()
 	if err != nil {
@@ -92,7 +92,7 @@ func (s secrets) open(triggerID string, sealed []byte) (string, error) {
 	return string(secret), nil
 }
 
-// signingOf is what a trigger's deliveries must be signed with.
+// signingOf returns the secret with which a trigger's deliveries must be signed.
 func (s secrets) signingOf(t *waitingv1.Trigger) (string, error) {
 	if sealed := t.GetSealedSigningSecret(); len(sealed) > 0 {
 		return s.open(t.GetTriggerId(), sealed)
@@ -100,14 +100,13 @@ func (s secrets) signingOf(t *waitingv1.Trigger) (string, error) {
 	return s.signing(t), nil
 }
 
-// Limits of a caller's signing secret. The shortest holds 128 bits if it was
-// drawn at random.
+// Limits of a caller's signing secret. The shortest one, if random, has 128 bits.
 const (
 	minSigningSecret = 16
 	maxSigningSecret = 256
 )
 
-// validSigning checks a caller's signing secret. No refusal repeats it.
+// validSigning validates a caller's signing secret. No error repeats it.
 func validSigning(scheme waitingv1.SignatureScheme, secret string) error {
 	const field = "signing_secret"
 	must := func(must string) error {
@@ -141,7 +140,7 @@ func knownScheme(scheme waitingv1.SignatureScheme) error {
 	return nil
 }
 
-// address is where outside systems reach a trigger.
+// address returns the URL at which outside systems reach a trigger.
 func (s *Service) address(token string) string {
 	return strings.TrimSuffix(s.cfg.PublicURL, "/") + "/v1/triggers/" + token
 }

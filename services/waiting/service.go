@@ -20,46 +20,47 @@ import (
 // Plane is the name of this plane in journals, subjects and cursors.
 const Plane = "waiting"
 
-// Work is what this plane asks of the work plane: whom a wait is for, and to
-// tell it.
+// Work is the part of the work plane that this plane calls: to find the item of a wait and
+// to attach the wait to it.
 type Work interface {
 	GetWorkQueue(ctx context.Context, in *workv1.GetWorkQueueRequest, opts ...grpc.CallOption) (*workv1.GetWorkQueueResponse, error)
 	GetWorkItem(ctx context.Context, in *workv1.GetWorkItemRequest, opts ...grpc.CallOption) (*workv1.GetWorkItemResponse, error)
 	AttachWait(ctx context.Context, in *workv1.AttachWaitRequest, opts ...grpc.CallOption) (*workv1.AttachWaitResponse, error)
 }
 
-// Tasks is what this plane asks of the task plane: whose a task is, and
-// whether it has ended.
+// Tasks is the part of the task plane that this plane calls: to find out whether a task of
+// the agent exists and has ended.
 type Tasks interface {
 	GetTask(ctx context.Context, in *taskv1.GetTaskRequest, opts ...grpc.CallOption) (*taskv1.GetTaskResponse, error)
 }
 
-// Agents is what this plane asks of the agent plane. AgentExists is NOT_FOUND
-// for an agent that was never made in the caller's namespace.
+// Agents is the part of the agent plane that this plane calls.
 type Agents interface {
+	// AgentExists returns NOT_FOUND for an agent that was never created in the caller's
+	// namespace.
 	AgentExists(ctx context.Context, agentID string) error
 }
 
-// Config is what an operator sets.
+// Config holds the settings of the plane.
 type Config struct {
-	Share journal.Share // the partitions that it holds; zero: all of them
+	Share journal.Share // the partitions that this process may hold; zero: all
 	// PublicURL is the gateway's address as outside systems see it.
 	PublicURL string
-	// DefaultRecheck is after how long the owner of a wait is reminded of it,
-	// where WaitFor does not say; 0: never (SPEC P8). NamespaceRechecks are the
-	// namespaces with another default.
+	// DefaultRecheck is after how long the owner of a wait is reminded of it if WaitFor
+	// does not say; 0: never (SPEC P8). NamespaceRechecks holds the namespaces with another
+	// default.
 	DefaultRecheck    time.Duration
 	NamespaceRechecks map[string]time.Duration
 }
 
-// Deps is what this plane needs of its process and of other planes.
+// Deps are what the plane needs of its process and of other planes.
 type Deps struct {
 	plane.Deps
 	Work   Work
 	Tasks  Tasks
 	Agents Agents
-	// TriggerSecret gives the secret that follows from a name, such as a
-	// trigger's id: 256 bits that only this installation can compute.
+	// TriggerSecret derives a secret of 256 bits from a name, such as a trigger's id, and
+	// the installation's key.
 	TriggerSecret func(name string) string
 }
 
@@ -74,10 +75,10 @@ type Service struct {
 	batcher batcher
 	held    held
 
-	metrics *metrics // nil: nothing is counted
+	metrics *metrics // nil before Start
 }
 
-// New completes the configuration. Nothing is opened before Start.
+// New validates the configuration. It opens nothing; see Start.
 func New(cfg Config, deps Deps) (*Service, error) {
 	if deps.Work == nil || deps.Tasks == nil || deps.Agents == nil || deps.TriggerSecret == nil {
 		return nil, errors.New("waiting: Deps needs Work, Tasks, Agents and TriggerSecret")
@@ -95,16 +96,15 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	return &Service{cfg: cfg, deps: deps, metrics: newMetrics(deps.Metrics)}, deps.Complete()
 }
 
-// Name is the module's name.
+// Name implements life.Service.
 func (s *Service) Name() string { return Plane }
 
-// Register puts the service on a server.
+// Register registers the plane's gRPC service.
 func (s *Service) Register(srv grpc.ServiceRegistrar) {
 	waitingv1.RegisterWaitingServiceServer(srv, s)
 }
 
-// Start opens the journal, fires what is overdue, and begins to follow the
-// other planes.
+// Start opens the journal, fires what is overdue, and begins to follow the other planes.
 func (s *Service) Start(ctx context.Context) error {
 	if err := s.deps.Complete(); err != nil {
 		return err
@@ -126,20 +126,20 @@ func (s *Service) Start(ctx context.Context) error {
 	return nil
 }
 
-// Stop ends firing, then closes the journal. It is idempotent.
+// Stop stops firing and then closes the journal. It is idempotent.
 func (s *Service) Stop(ctx context.Context) error {
 	if s.engine == nil {
 		return nil
 	}
 	s.due.Stop()
 	err := s.engine.Close(ctx)
-	s.batcher.workers.Wait() // the engine answers them, if only that it is closed
+	s.batcher.workers.Wait() // the engine is closed and refuses what they still write
 	s.metrics.forget(s.engine.All())
 	return err
 }
 
-// Ready is nil once the journal is open and while it can be written.
+// Ready returns nil while the journal is open and can be written.
 func (s *Service) Ready() error { return s.engine.Ready() }
 
-// Stalled is how long the journal has been unable to write.
+// Stalled returns for how long the journal has been unable to write.
 func (s *Service) Stalled() time.Duration { return s.engine.Stalled() }

@@ -24,8 +24,8 @@ const (
 	maxSignatures = 8
 )
 
-// verify checks that a delivery is signed as its trigger demands (SPEC P3). All
-// comparisons take the same time, right or wrong.
+// verify checks that a delivery is signed as its trigger demands (SPEC P3). Signatures are
+// compared in constant time.
 func verify(scheme waitingv1.SignatureScheme, secret string, now time.Time, req *waitingv1.DeliverTriggerRequest) error {
 	switch scheme {
 	case waitingv1.SignatureScheme_SIGNATURE_SCHEME_HUB_SHA256:

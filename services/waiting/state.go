@@ -9,18 +9,18 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// keptEnded bounds how many ended waits, timers and triggers of an agent stay
-// in memory each. Older ones are in the event stream.
+// keptEnded is how many ended waits, timers and triggers each of an agent stay in memory.
+// Older ones are in the event stream only.
 const keptEnded = 256
 
-// State is one partition of the waiting plane. Records are replaced, never edited.
+// State is one partition of the waiting plane. Records are replaced and never changed.
 type State struct {
 	agents map[key]*agentWaits
 	tokens map[string]address // by the hash of the secret
 	open   [waitKinds]int     // active waits, by kind
 }
 
-// waitKinds is how many kinds of waits there are, the unspecified one among them.
+// waitKinds is the number of kinds of waits, with the unspecified one.
 const waitKinds = 5
 
 type key struct{ namespace, id string }
@@ -34,21 +34,21 @@ type address struct {
 	dead      waitingv1.TriggerStatus // how the trigger ended, or active
 }
 
-// agentWaits is what one agent waits for, and what may come for it.
+// agentWaits holds the waits, triggers and timers of one agent.
 type agentWaits struct {
 	waits    records[*waitingv1.Wait]
 	triggers records[*waitingv1.Trigger]
 	timers   records[*waitingv1.Timer]
-	// ended tasks and completed items as heard. A wait is decided against this
-	// memory, in the same loop, so that an end heard a moment before is not
-	// missed (ARCHITECTURE R8).
+	// tasks has tasks that ended and items those that were completed, as the events said. A
+	// wait is decided against them, in the same loop, so that an end that arrived a moment
+	// before is not missed (SPEC R8).
 	tasks memory
 	items memory
-	// published and mismatched are by active wait.
+	// published has every active wait; mismatched those for which mismatches are recorded.
 	published  map[string]publishedCount
-	mismatched map[string]map[arrival]bool // what came and did not satisfy it
+	mismatched map[string]map[arrival]bool // inputs that did not satisfy the wait
 	stopped    bool                        // by an operator (SPEC A8)
-	deleted    bool                        // or about to be: nothing new is made for it
+	deleted    bool                        // or is being deleted: nothing is created for it
 }
 
 // publishedCount is the trigger count of a wait that its last event showed to other planes.
@@ -57,12 +57,12 @@ type publishedCount struct {
 	triggerID, deliveryID string
 }
 
-// NewState returns the state of an empty log.
+// NewState returns the state of an empty journal.
 func NewState() *State {
 	return &State{agents: map[key]*agentWaits{}, tokens: map[string]address{}}
 }
 
-// Apply folds one event in.
+// Apply folds one event into the state.
 func (s *State) Apply(ev *journal.Event) error {
 	k := key{ev.Namespace, ev.AgentID}
 	a := s.agents[k]
@@ -169,14 +169,17 @@ func (a *agentWaits) counted(p *waitingv1.DeliveriesCounted) {
 	}
 }
 
+// lives reports whether a trigger has not ended.
 func lives(t *waitingv1.Trigger) bool {
 	return t.GetStatus() == waitingv1.TriggerStatus_TRIGGER_STATUS_ACTIVE
 }
 
+// active reports whether a wait has not ended; false for nil.
 func active(w *waitingv1.Wait) bool {
 	return w.GetStatus() == waitingv1.WaitStatus_WAIT_STATUS_ACTIVE
 }
 
+// yields reports whether a wait has the mode wait, which blocks its owner, and is no intent.
 func yields(w *waitingv1.Wait) bool { return w.GetMode() == waitingv1.WaitMode_WAIT_MODE_WAIT }
 
 // unpublished reports whether deliveries were counted that no event of the wait shows yet.
@@ -184,10 +187,10 @@ func (a *agentWaits) unpublished(w *waitingv1.Wait) bool {
 	return active(w) && w.GetTriggerCount() > a.published[w.GetWaitId()].count
 }
 
-// unseen says whether a wait counts deliveries that no completed turn was shown.
+// unseen reports whether a wait has deliveries that no completed turn has shown.
 func unseen(w *waitingv1.Wait) bool { return w.GetTriggerCount() > w.GetConsumedCount() }
 
-// activeWaits are the active waits that keep accepts, in order of creation.
+// activeWaits returns the active waits that keep accepts, in order of creation.
 func (a *agentWaits) activeWaits(keep func(*waitingv1.Wait) bool) []*waitingv1.Wait {
 	if a == nil {
 		return nil
@@ -195,7 +198,8 @@ func (a *agentWaits) activeWaits(keep func(*waitingv1.Wait) bool) []*waitingv1.W
 	return a.waits.list("", len(a.waits.order), func(w *waitingv1.Wait) bool { return active(w) && keep(w) })
 }
 
-// yielding is the one WaitFor wait of an owner, an item or (with "") the agent.
+// yielding returns the wait of mode wait of an owner, which is an item or, for "", the agent;
+// nil if it has none.
 func (a *agentWaits) yielding(itemID string) *waitingv1.Wait {
 	for _, w := range a.activeWaits(func(w *waitingv1.Wait) bool { return yields(w) && w.GetWorkItemId() == itemID }) {
 		return w
@@ -222,21 +226,22 @@ func (s *State) trigger(namespace, agentID, triggerID string) (*waitingv1.Trigge
 	return nil, fault.NotFound.Newf("agent %q has no trigger %q; ListExternalTriggers shows what it has", agentID, triggerID).With("trigger_id", triggerID)
 }
 
-// alive refuses to make something for an agent that is deleted.
+// alive refuses to create records for a deleted agent.
 func (s *State) alive(namespace, agentID string) error {
 	if a := s.agents[key{namespace, agentID}]; a != nil && a.deleted {
-		return fault.AgentDeleted.Newf("agent %q is deleted; nothing is made for it any more", agentID).With("agent_id", agentID)
+		return fault.AgentDeleted.Newf("agent %q is deleted; nothing can be created for it", agentID).With("agent_id", agentID)
 	}
 	return nil
 }
 
-// ended is a wait in its last state.
+// ended returns a wait in its last state.
 func ended(w *waitingv1.Wait, env journal.Env, status waitingv1.WaitStatus, reason waitingv1.WaitEndReason) *waitingv1.Wait {
 	n := nextWait(w)
 	n.Status, n.EndReason, n.EndedAt = status, reason, timestamppb.New(env.Now)
 	return n
 }
 
+// nextWait returns a copy of a wait with the next revision, which may be changed.
 func nextWait(w *waitingv1.Wait) *waitingv1.Wait {
 	n := proto.CloneOf(w)
 	n.Revision++
@@ -244,7 +249,7 @@ func nextWait(w *waitingv1.Wait) *waitingv1.Wait {
 	return n
 }
 
-// triggeredBy is a wait after some deliveries.
+// triggeredBy returns a wait after further deliveries.
 func triggeredBy(w *waitingv1.Wait, count int64, at *timestamppb.Timestamp) *waitingv1.Wait {
 	n := nextWait(w)
 	n.TriggerCount += count

@@ -78,7 +78,7 @@ func TestP7_AStorm(t *testing.T) {
 	r.restart()
 	check()
 	// The last of them is told of, once.
-	r.clk.Advance(tellEvery)
+	r.clk.Advance(publishEvery)
 	r.idle()
 	told := 0
 	for _, ev := range r.events()[before:] {
@@ -118,7 +118,7 @@ func TestP7_TheLastDeliveryIsTold(t *testing.T) {
 			counts, wakes := published()
 			require.Equal(t, []int64{1}, counts)
 			require.Equal(t, item == "", wakes == 1)
-			r.clk.Advance(tellEvery)
+			r.clk.Advance(publishEvery)
 			r.idle()
 			counts, _ = published()
 			require.Equal(t, []int64{1, 5}, counts, "the others are told of together")
@@ -143,7 +143,7 @@ func TestP7_TheLastDeliveryIsTold(t *testing.T) {
 				require.EqualValues(t, 7, last.GetWait().GetTriggerCount(), "the item shows them by this")
 			}
 			n := len(events)
-			r.clk.Advance(tellEvery)
+			r.clk.Advance(publishEvery)
 			r.idle()
 			require.Len(t, r.events(), n)
 			r.hear("", &agentv1.TurnCompleted{Turn: &agentv1.Turn{TurnId: "trn_2", ShownWaits: []*agentv1.ShownWait{{WaitId: w, TriggerCount: 7}}}})
@@ -154,7 +154,7 @@ func TestP7_TheLastDeliveryIsTold(t *testing.T) {
 			r.down()
 			r.clk.Advance(time.Hour)
 			r.up()
-			r.clk.Advance(tellEvery)
+			r.clk.Advance(publishEvery)
 			r.idle()
 			counts, _ = published()
 			require.EqualValues(t, 9, counts[len(counts)-1])
@@ -292,7 +292,7 @@ func TestP7_WhatATurnWasShownWakesNobody(t *testing.T) {
 	require.Equal(t, 1, wakes(), "the first delivery wakes")
 	r.hear("", &agentv1.TurnCompleted{Turn: &agentv1.Turn{TurnId: "trn_1", ShownWaits: []*agentv1.ShownWait{{WaitId: w, TriggerCount: 2}}}})
 	require.Equal(t, 1, wakes())
-	r.clk.Advance(tellEvery)
+	r.clk.Advance(publishEvery)
 	r.idle()
 	require.Equal(t, 1, wakes())
 }

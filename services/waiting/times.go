@@ -21,7 +21,7 @@ const (
 	shortest = time.Second
 )
 
-// validSpan takes a span from now; none is fine.
+// validSpan validates a duration from now, which may be nil.
 func validSpan(field string, d *durationpb.Duration, least time.Duration) error {
 	if d == nil {
 		return nil
@@ -40,8 +40,8 @@ func validSpan(field string, d *durationpb.Duration, least time.Duration) error 
 	return nil
 }
 
-// validTime takes exactly one of a span and a time; none where a period stands
-// for it. How far a time may lie is the rule's to say: it depends on now.
+// validTime requires exactly one of after and at; for a periodic timer neither is needed.
+// How far a time may be from now is checked by the rule, which knows now.
 func validTime(after *durationpb.Duration, at *timestamppb.Timestamp, periodic bool) error {
 	switch {
 	case after != nil && at != nil:
@@ -56,7 +56,8 @@ func validTime(after *durationpb.Duration, at *timestamppb.Timestamp, periodic b
 	return validSpan("after", after, 0)
 }
 
-// within refuses a time beyond the horizon, or, with past, one as far behind.
+// within refuses a time farther in the future than the horizon or, if past is set, one
+// farther in the past. at may be nil.
 func within(field string, now time.Time, at *timestamppb.Timestamp, past bool) error {
 	switch t := at.AsTime(); {
 	case at == nil:
@@ -69,7 +70,7 @@ func within(field string, now time.Time, at *timestamppb.Timestamp, past bool) e
 	return nil
 }
 
-// dueAt is when a span or a time is due.
+// dueAt returns the time that after or at says.
 func dueAt(now time.Time, after *durationpb.Duration, at *timestamppb.Timestamp) *timestamppb.Timestamp {
 	if after != nil {
 		return pbjson.Timestamp(now.Add(after.AsDuration()))

@@ -6,8 +6,8 @@ import (
 	"quartet/pkg/rpc"
 )
 
-// admitWrite is admit for calls that change something: the agent's own, an
-// operator's, or another service's for them (SPEC X15).
+// admitWrite is admit for calls that change records, which the agent, operators and services
+// on behalf of them may make (SPEC X15).
 func admitWrite(actor rpc.Actor, agentID string) error {
 	switch actor.Role {
 	case rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleAgent, rpc.RoleService:
@@ -18,9 +18,8 @@ func admitWrite(actor rpc.Actor, agentID string) error {
 	return fault.PermissionDenied.Newf("role %s does not make or end waits, triggers and timers", actor.Role)
 }
 
-// admit checks that the caller may speak for the agent (SPEC X4). Outside
-// systems and workers have no business with waits; a trigger's token is its own
-// credential.
+// admit checks that the caller may read what belongs to the agent (SPEC X4). Outside systems
+// and workers may not; deliveries are admitted by their token.
 func admit(actor rpc.Actor, agentID string) error {
 	if actor.Role == rpc.RoleIntegration || actor.Role == rpc.RoleWorker {
 		return fault.PermissionDenied.Newf("role %s does not see waits, triggers and timers", actor.Role)
@@ -45,8 +44,8 @@ func knownDelivery(m waitingv1.DeliveryMode) error {
 	return nil
 }
 
-// orWakeHint is what a trigger brings. A wait that says nothing stays silent, so
-// that it takes what its trigger brings.
+// orWakeHint returns the delivery mode of a trigger, wake_hint by default. A wait has no
+// default, and then uses the mode of its trigger.
 func orWakeHint(m waitingv1.DeliveryMode) waitingv1.DeliveryMode {
 	if m == waitingv1.DeliveryMode_DELIVERY_MODE_UNSPECIFIED {
 		return waitingv1.DeliveryMode_DELIVERY_MODE_WAKE_HINT

@@ -19,16 +19,16 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// WaitFor makes an item, or the agent, yield until something comes (SPEC P1).
+// WaitFor blocks an item, or the agent, until something arrives (SPEC P1).
 //
-// The wait is committed here first; then the work plane is told by a direct
-// call, and by the event again should this process die in between.
+// The wait is committed here first. Then a call to the work plane attaches it to the item;
+// if the process dies in between, the event of the wait does.
 func (s *Service) WaitFor(ctx context.Context, req *waitingv1.WaitForRequest) (*waitingv1.WaitForResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := admitWaitFor(actor, req); err != nil {
 		return nil, err
 	}
-	target, present, refused := s.look(ctx, req)
+	target, present, refused := s.resolve(ctx, req)
 	reminded := refused == nil && req.GetWake() == waitingv1.Wake_WAKE_EXTERNAL && s.reminded(ctx, req.GetAgentId(), target)
 	resp, err := plane.Do(ctx, s.engine, plane.Command[*State, *waitingv1.WaitForResponse]{
 		Method: "WaitFor", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
@@ -49,10 +49,10 @@ func (s *Service) WaitFor(ctx context.Context, req *waitingv1.WaitForRequest) (*
 	return resp, s.attach(ctx, resp.GetWait())
 }
 
-// look asks the other planes whom the wait is for, and whether its task has
-// ended. What speaks against it is a refusal for the rule to give: a repeated
-// request has its first answer from the request memory before that (SPEC X2).
-func (s *Service) look(ctx context.Context, req *waitingv1.WaitForRequest) (target string, present bool, refused error) {
+// resolve reads from other planes what the wait is for, and whether its task has ended. The
+// rule returns refused, so that a repeated request gets its first response from the request
+// memory before that (SPEC X2).
+func (s *Service) resolve(ctx context.Context, req *waitingv1.WaitForRequest) (target string, present bool, refused error) {
 	target, err := s.target(ctx, req.GetAgentId(), req.GetWorkItemId(), true)
 	if err != nil {
 		return "", false, err
@@ -64,14 +64,14 @@ func (s *Service) look(ctx context.Context, req *waitingv1.WaitForRequest) (targ
 	return target, t.GetTask().GetTerminal(), err
 }
 
-// recheck is after how long the owner is reminded although the wait stands: as
-// the caller says, else as the namespace's default (SPEC P8).
+// recheck returns after how long the owner is reminded of an active wait: as the request
+// says, or by the default of the namespace; nil for never (SPEC P8).
 func (s *Service) recheck(namespace string, req *waitingv1.WaitForRequest) *durationpb.Duration {
 	if req.GetRecheckAfter() != nil {
 		return req.GetRecheckAfter()
 	}
-	d, own := s.cfg.NamespaceRechecks[namespace]
-	if !own {
+	d, ok := s.cfg.NamespaceRechecks[namespace]
+	if !ok {
 		d = s.cfg.DefaultRecheck
 	}
 	if d <= 0 {
@@ -95,8 +95,8 @@ func admitWaitFor(actor rpc.Actor, req *waitingv1.WaitForRequest) error {
 	return arguments(req)
 }
 
-// arguments checks what goes with which wake. What would be ignored is refused:
-// whoever gives it means something by it.
+// arguments checks that the arguments fit the wake. Those that would be ignored are refused,
+// because the caller means something by them.
 func arguments(req *waitingv1.WaitForRequest) error {
 	wake := strings.ToLower(strings.TrimPrefix(req.GetWake().String(), "WAKE_"))
 	switch req.GetWake() {
@@ -216,8 +216,8 @@ func answerWaitFor(events []*journal.Event) (*waitingv1.WaitForResponse, error) 
 	return resp, nil
 }
 
-// target resolves the owner of a wait: the named item, else (with current) the
-// item in focus, else the agent, which is "".
+// target returns the owner of a wait: the named item, or if current is set the item in
+// focus, or "" for the agent.
 func (s *Service) target(ctx context.Context, agentID, named string, current bool) (string, error) {
 	if named == "" {
 		if !current {
@@ -243,14 +243,13 @@ func (s *Service) target(ctx context.Context, agentID, named string, current boo
 }
 
 func itemCompleted(itemID string) error {
-	return fault.WorkItemCompleted.Newf("work item %q is completed and waits for nothing", itemID).With("work_item_id", itemID)
+	return fault.WorkItemCompleted.Newf("work item %q is completed and cannot wait", itemID).With("work_item_id", itemID)
 }
 
-// attach tells the work plane of a wait at once. A plane that is down hears of
-// it by the event; the wait stands either way. A repeated request may come long
-// after the wait has ended, which nobody is to be told then. What came for the wait
-// since it was made is told by its events: a repeated request changes nothing
-// (SPEC X2).
+// attach attaches a wait to its item at once. If the work plane cannot be called, it learns
+// of the wait by its event. attach does nothing for a wait that has ended, which happens when
+// an old request is repeated (SPEC X2). Its only error is that the item was completed
+// meanwhile.
 func (s *Service) attach(ctx context.Context, w *waitingv1.Wait) error {
 	if w.GetWorkItemId() == "" || !active(w) {
 		return nil
@@ -260,7 +259,7 @@ func (s *Service) attach(ctx context.Context, w *waitingv1.Wait) error {
 		return st.wait(namespace, w.GetAgentId(), w.GetWaitId())
 	})
 	if err != nil || !active(now) {
-		return nil //nolint:nilerr // the wait is committed; what is left of it is told by its events
+		return nil //nolint:nilerr // the wait is committed, and its events do the rest
 	}
 	r, err := s.deps.Work.AttachWait(ctx, &workv1.AttachWaitRequest{
 		AgentId: w.GetAgentId(), WorkItemId: w.GetWorkItemId(),
@@ -272,7 +271,7 @@ func (s *Service) attach(ctx context.Context, w *waitingv1.Wait) error {
 		},
 	})
 	if err == nil && r.GetRefused() {
-		// Its event cancels the wait (consume.go); the caller learns why.
+		// The event of the refusal cancels the wait; the caller gets the reason.
 		return itemCompleted(w.GetWorkItemId())
 	}
 	return nil

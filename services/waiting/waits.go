@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// CreateWait registers an interest that stops nothing (SPEC P1).
+// CreateWait registers an intent, which blocks nothing (SPEC P1).
 func (s *Service) CreateWait(ctx context.Context, req *waitingv1.CreateWaitRequest) (*waitingv1.CreateWaitResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := fault.First(
@@ -74,7 +74,7 @@ func (s *Service) CreateWait(ctx context.Context, req *waitingv1.CreateWaitReque
 	return resp, s.attach(ctx, resp.GetWait())
 }
 
-// CancelWait ends a wait or an interest. Repeating it changes nothing (SPEC P1).
+// CancelWait ends a wait or an intent. It is idempotent (SPEC P1).
 func (s *Service) CancelWait(ctx context.Context, req *waitingv1.CancelWaitRequest) (*waitingv1.CancelWaitResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := fault.First(
@@ -105,7 +105,7 @@ func (s *Service) CancelWait(ctx context.Context, req *waitingv1.CancelWaitReque
 	})
 }
 
-// GetWait reads one wait.
+// GetWait returns a wait.
 func (s *Service) GetWait(ctx context.Context, req *waitingv1.GetWaitRequest) (*waitingv1.GetWaitResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := fault.First(admit(actor, req.GetAgentId()), fault.ID("wait_id", req.GetWaitId(), "wt_")); err != nil {
@@ -126,7 +126,7 @@ func (s *Service) GetWait(ctx context.Context, req *waitingv1.GetWaitRequest) (*
 	return &waitingv1.GetWaitResponse{Wait: w}, nil
 }
 
-// ListWaits reads an agent's waits in order of creation.
+// ListWaits returns an agent's waits in order of creation.
 func (s *Service) ListWaits(ctx context.Context, req *waitingv1.ListWaitsRequest) (*waitingv1.ListWaitsResponse, error) {
 	if err := itemID(req.GetWorkItemId()); err != nil {
 		return nil, err
@@ -145,7 +145,7 @@ func (s *Service) ListWaits(ctx context.Context, req *waitingv1.ListWaitsRequest
 	return &waitingv1.ListWaitsResponse{Waits: ws, NextPageToken: next, Revision: seq}, nil
 }
 
-// listed reads one page of an agent's records of one kind.
+// listed returns one page of an agent's records of one kind.
 func listed[R record](ctx context.Context, s *Service, kind, agentID string, pageSize int32, token string,
 	of func(*agentWaits) *records[R], keep func(R) bool, shown func(*agentWaits, R) R,
 ) (out []R, next string, seq int64, err error) {

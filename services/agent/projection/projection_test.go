@@ -89,7 +89,7 @@ Plan begins:
 - wi_5: upgrade [unspecified]
 
 ## Completed recently (full, 1 more)
-- wi_6: told [unspecified]
+- wi_6: reported [unspecified]
   report: It is done.
 `, p.Render(&agentv1.Message{Kind: agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT, Authority: agentv1.Authority_AUTHORITY_OPERATOR_INSTRUCTION, Text: "go on"}).GetText())
 }
