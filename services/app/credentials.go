@@ -43,24 +43,24 @@ func (c *Config) completeAuth() error {
 
 // callers authenticates the callers of this process.
 type callers struct {
-	keyring *rpc.Keyring
-	keys    *identity.Keys
-	door    *identity.Door
+	keyring       *rpc.Keyring
+	keys          *identity.Keys
+	authenticator *identity.Authenticator
 }
 
 // newCallers returns the authenticator of this process. key is the installation's key.
 func newCallers(cfg *Config, key []byte, logger *zap.Logger) (*callers, error) {
 	c := &callers{keyring: rpc.NewKeyring(key, cfg.Auth == AuthOff)}
-	c.door = &identity.Door{Keyring: c.keyring}
+	c.authenticator = &identity.Authenticator{Keyring: c.keyring}
 	cfg.OIDC.Logger = logger
 	tokens, err := identity.NewTokens(cfg.OIDC)
 	if err != nil {
 		return nil, err
 	}
 	if tokens != nil {
-		c.door.Tokens = tokens
+		c.authenticator.Tokens = tokens
 	}
-	return c, c.door.SetBootstrap(cfg.BootstrapToken)
+	return c, c.authenticator.SetBootstrap(cfg.BootstrapToken)
 }
 
 // follow makes the authenticator accept API keys, which it reads from the journal of the
@@ -74,5 +74,5 @@ func (c *callers) follow(b *broker, to calls, logger *zap.Logger) {
 			return err
 		},
 	})
-	c.door.Keys = c.keys
+	c.authenticator.Keys = c.keys
 }

@@ -92,7 +92,7 @@ func (w *wiring) newGateway() (life.Service, error) {
 		limit = w.gate.Request
 	}
 	w.app.gateway, err = gateway.New(gateway.Config{HTTPAddr: w.cfg.HTTPAddr}, gateway.Deps{
-		MCP: tools.Handler, Conn: w.calls.conn, Waits: waits, Auth: w.creds.door, Limit: limit, TLS: w.tls.http,
+		MCP: tools.Handler, Conn: w.calls.conn, Waits: waits, Auth: w.creds.authenticator, Limit: limit, TLS: w.tls.http,
 		Sources: w.broker.sources, Ready: w.app.Ready, OpenAPI: openapi.JSON,
 		Logger: w.logger, Metrics: w.metrics, Tracer: w.app.tracer, Version: w.version,
 	})

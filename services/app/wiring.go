@@ -91,7 +91,7 @@ func (a *App) wire(version string) (*wiring, error) {
 // serverConfig returns the configuration of the process's gRPC server.
 func (w *wiring) serverConfig() rpc.Config {
 	c := rpc.Config{
-		Transport: w.tls.serve, Mutual: w.tls.mutual, Auth: w.creds.door, Permit: identity.Permit, Fence: w.calls.fence,
+		Transport: w.tls.serve, Mutual: w.tls.mutual, Auth: w.creds.authenticator, Permit: identity.Permit, Fence: w.calls.fence,
 		Log: w.logger.Named("rpc"), Metrics: w.metrics, Tracer: w.app.tracer, Quiet: quiet, Deadlines: deadlines(),
 		Ready:     w.app.Ready,
 		Elsewhere: func(service string) grpc.ClientConnInterface { return elsewhere(w.network, service) },

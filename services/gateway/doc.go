@@ -1,4 +1,4 @@
-// Package gateway is the door for everything that does not speak gRPC: REST,
+// Package gateway serves everything that does not speak gRPC: REST,
 // the event stream over HTTP, deliveries to external triggers, probes. It also
 // serves EventService, which reads all journals at once.
 //

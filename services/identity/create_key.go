@@ -24,7 +24,7 @@ const (
 	MaxKeys = 100_000
 )
 
-// CreateKey makes a key and shows its secret (SPEC X15).
+// CreateKey creates a key and returns its secret (SPEC X15).
 func (s *Service) CreateKey(ctx context.Context, req *identityv1.CreateKeyRequest) (*identityv1.CreateKeyResponse, error) {
 	namespace := req.GetNamespace()
 	if namespace == "" {
@@ -74,7 +74,7 @@ func decideCreateKey(st *State, env journal.Env, req *identityv1.CreateKeyReques
 
 func by(a journal.Actor) string { return a.Namespace + "/" + a.Principal }
 
-// roleNames are the roles as credentials name them.
+// roleNames has the names of roles in credentials.
 var roleNames = map[identityv1.Role]string{
 	identityv1.Role_ROLE_ADMIN: rpc.RoleAdmin, identityv1.Role_ROLE_OPERATOR: rpc.RoleOperator, identityv1.Role_ROLE_RUNNER: rpc.RoleRunner,
 	identityv1.Role_ROLE_AGENT: rpc.RoleAgent, identityv1.Role_ROLE_WORKER: rpc.RoleWorker, identityv1.Role_ROLE_INTEGRATION: rpc.RoleIntegration,

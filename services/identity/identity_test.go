@@ -170,7 +170,7 @@ func TestX15_UsesAreToldCoarsely(t *testing.T) {
 		return err
 	}
 	used := func() time.Time {
-		r.keys.tell(context.Background())
+		r.keys.reportUses(context.Background())
 		got, err := r.service.GetKey(r.admin(), &identityv1.GetKeyRequest{KeyId: made.GetKey().GetKeyId()})
 		require.NoError(t, err)
 		if got.GetKey().GetLastUsedAt() == nil {
@@ -277,7 +277,7 @@ func TestX15_KeysHaveALimit(t *testing.T) {
 }
 
 func TestBootstrapTokens(t *testing.T) {
-	d := &Door{Keyring: rpc.NewKeyring(nil, false)}
+	d := &Authenticator{Keyring: rpc.NewKeyring(nil, false)}
 	require.NoError(t, d.SetBootstrap(""))
 	_, err := d.Authenticate(t.Context(), "")
 	require.ErrorIs(t, err, fault.Unauthenticated)

@@ -22,28 +22,28 @@ import (
 )
 
 const (
-	// useGrain is how exact last_used_at is. A key in steady use costs six
-	// journal lines an hour.
+	// useGrain is the resolution of last_used_at. A key in constant use takes six journal
+	// lines an hour.
 	useGrain = 10 * time.Minute
-	// catchUpTerm is how long a secret that is not known yet may have to wait
-	// for the journal, and catchUpQueue how many may wait at once: whoever sends
-	// guesses holds no more than that.
+	// catchUpTerm is how long the check of an unknown secret may wait for the journal, and
+	// catchUpQueue how many checks may wait at once, which bounds what a caller who guesses
+	// secrets can occupy.
 	catchUpTerm  = 2 * time.Second
 	catchUpQueue = 64
 )
 
-// KeysConfig is what Keys needs.
+// KeysConfig holds the dependencies of Keys.
 type KeysConfig struct {
-	// Sources are the journal of this plane.
+	// Sources returns the journal of this plane.
 	Sources func(plane string) ([]journal.Source, error)
-	// Report tells the identity plane of uses. nil: they are not told.
+	// Report reports uses to the identity plane; nil: uses are not reported.
 	Report func(ctx context.Context, uses []*identityv1.KeyUse) error
 	Clock  clock.Clock
 	Logger *zap.Logger
 }
 
-// Keys knows every API key, in every process. It is a life.Service: it has read
-// the journal to its end before Start returns, and follows it from then on.
+// Keys checks API keys. Every process has one, which knows all keys: Start reads the journal
+// to its end, and from then on Keys follows it. It is a life.Service.
 type Keys struct {
 	cfg KeysConfig
 
@@ -59,18 +59,18 @@ type Keys struct {
 	running  sync.WaitGroup
 }
 
-// credential is a key as it is checked.
+// credential is what is needed to check a key.
 type credential struct {
-	id      string
-	hash    [sha256.Size]byte
-	actor   rpc.Actor
-	expires time.Time // zero: never
-	ended   chan struct{}
-	used    atomic.Int64 // Unix time of the last use, in grains
-	told    int64
+	id       string
+	hash     [sha256.Size]byte
+	actor    rpc.Actor
+	expires  time.Time // zero: never
+	ended    chan struct{}
+	used     atomic.Int64 // Unix time of the last use, in units of useGrain
+	reported int64
 }
 
-// NewKeys makes Keys. Nothing is read before Start.
+// NewKeys returns Keys that has not started.
 func NewKeys(cfg KeysConfig) *Keys {
 	if cfg.Clock == nil {
 		cfg.Clock = clock.System()
@@ -87,10 +87,10 @@ func NewKeys(cfg KeysConfig) *Keys {
 	return k
 }
 
-// Name is the module's name.
+// Name implements life.Service.
 func (k *Keys) Name() string { return "keys" }
 
-// Start reads the journal to where it ends now, and follows it.
+// Start reads the journal up to its current end, and begins to follow it.
 func (k *Keys) Start(ctx context.Context) error {
 	var err error
 	if k.sources, err = k.cfg.Sources(Plane); err != nil {
@@ -111,7 +111,7 @@ func (k *Keys) Start(ctx context.Context) error {
 	return nil
 }
 
-// Stop ends following. It is idempotent.
+// Stop stops following. It is idempotent.
 func (k *Keys) Stop(context.Context) error {
 	if k.stop != nil {
 		k.stop()
@@ -121,7 +121,7 @@ func (k *Keys) Stop(context.Context) error {
 	return nil
 }
 
-// Ready is nil once all keys are known.
+// Ready returns nil once all keys are known.
 func (k *Keys) Ready() error {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
@@ -149,7 +149,7 @@ func (k *Keys) apply(line journal.Line) {
 	case *identityv1.KeyCreated:
 		key := p.GetKey()
 		if k.known[key.GetKeyId()] != nil {
-			return // followed again
+			return // the line was read before
 		}
 		c := &credential{id: key.GetKeyId(), actor: actorOf(key), ended: make(chan struct{})}
 		if n, err := hex.Decode(c.hash[:], []byte(p.GetSecretHash())); err != nil || n != len(c.hash) {
@@ -196,7 +196,7 @@ func (k *Keys) Authenticate(ctx context.Context, secret string) (rpc.Actor, erro
 	return c.actor, nil
 }
 
-// Hold gives a context that ends when the key does.
+// Hold returns a context that ends when the key is revoked or expires.
 func (k *Keys) Hold(ctx context.Context, secret string) (context.Context, context.CancelFunc) {
 	c, err := k.check(ctx, secret)
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -230,7 +230,7 @@ func (k *Keys) check(ctx context.Context, secret string) (*credential, error) {
 	}
 	c := k.find(id)
 	if c == nil {
-		// It may have been made a moment ago by another process.
+		// Another process may have created it a moment ago.
 		if err := k.await(ctx, id); err != nil {
 			return nil, err
 		}
@@ -241,7 +241,7 @@ func (k *Keys) check(ctx context.Context, secret string) (*credential, error) {
 	if sum := sha256.Sum256([]byte(secret)); subtle.ConstantTimeCompare(sum[:], c.hash[:]) != 1 {
 		return nil, unknown()
 	}
-	// Whoever has the secret may know why it does not help.
+	// A caller who has the secret may learn why it is refused.
 	now := k.cfg.Clock.Now()
 	switch {
 	case c.revoked():
@@ -273,11 +273,11 @@ func (k *Keys) find(id string) *credential {
 	return k.known[id]
 }
 
-// Known waits until a key that was just made lets in here.
+// Known waits until a key that was just created is known in this process.
 func (k *Keys) Known(ctx context.Context, id string) { _ = k.await(ctx, id) }
 
-// await makes sure that what is in the journal now is known, before a key is
-// called unknown. One caller at a time asks the journal.
+// await waits until everything that is in the journal now is known, before a key is refused
+// as unknown. One caller at a time reads the end of the journal.
 func (k *Keys) await(ctx context.Context, id string) error {
 	if k.waiting.Add(1) > catchUpQueue {
 		k.waiting.Add(-1)
@@ -302,10 +302,10 @@ func (k *Keys) await(ctx context.Context, id string) error {
 }
 
 func notKnown(err error) error {
-	return fault.NotReady.New("whether the key is known cannot be told now; repeat the call in a moment").WithCause(err)
+	return fault.NotReady.New("the key cannot be checked now, because the journal is not read to its end; repeat the call in a moment").WithCause(err)
 }
 
-// reportEvery is how often uses are told.
+// reportEvery is how often uses are reported.
 const reportEvery = 10 * time.Second
 
 func (k *Keys) report(ctx context.Context) {
@@ -316,21 +316,21 @@ func (k *Keys) report(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			k.tell(ctx)
+			k.reportUses(ctx)
 		}
 	}
 }
 
-// tell reports the keys that were used in a later grain than was told. What
-// fails is told the next time.
-func (k *Keys) tell(ctx context.Context) {
+// reportUses reports the keys whose last use is later than the one reported before. After an
+// error they are reported the next time.
+func (k *Keys) reportUses(ctx context.Context) {
 	var uses []*identityv1.KeyUse
-	var told []*credential
+	var reported []*credential
 	k.mu.RLock()
 	for _, c := range k.known {
-		if used := c.used.Load(); used > c.told && len(uses) < maxUses {
+		if used := c.used.Load(); used > c.reported && len(uses) < maxUses {
 			uses = append(uses, &identityv1.KeyUse{KeyId: c.id, UsedAt: grainTime(used)})
-			told = append(told, c)
+			reported = append(reported, c)
 		}
 	}
 	k.mu.RUnlock()
@@ -340,10 +340,10 @@ func (k *Keys) tell(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, reportEvery)
 	defer cancel()
 	if err := k.cfg.Report(ctx, uses); err != nil {
-		k.cfg.Logger.Debug("keys: uses are told later", zap.Error(err))
+		k.cfg.Logger.Debug("keys: uses will be reported later", zap.Error(err))
 		return
 	}
-	for i, c := range told {
-		c.told = uses[i].GetUsedAt().GetSeconds() / int64(useGrain/time.Second)
+	for i, c := range reported {
+		c.reported = uses[i].GetUsedAt().GetSeconds() / int64(useGrain/time.Second)
 	}
 }

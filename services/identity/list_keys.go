@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// GetKey reads a key.
+// GetKey returns a key, without its secret.
 func (s *Service) GetKey(ctx context.Context, req *identityv1.GetKeyRequest) (*identityv1.GetKeyResponse, error) {
 	if err := fault.First(rpc.RequireRole(ctx, rpc.RoleAdmin), fault.ID("key_id", req.GetKeyId(), keyPrefix)); err != nil {
 		return nil, err
@@ -27,7 +27,7 @@ func (s *Service) GetKey(ctx context.Context, req *identityv1.GetKeyRequest) (*i
 	return &identityv1.GetKeyResponse{Key: k}, err
 }
 
-// ListKeys reads keys in the order they were made (SPEC X9).
+// ListKeys returns keys in order of creation (SPEC X9).
 func (s *Service) ListKeys(ctx context.Context, req *identityv1.ListKeysRequest) (*identityv1.ListKeysResponse, error) {
 	if err := rpc.RequireRole(ctx, rpc.RoleAdmin); err != nil {
 		return nil, err
@@ -64,7 +64,7 @@ func (s *Service) ListKeys(ctx context.Context, req *identityv1.ListKeysRequest)
 	return out, err
 }
 
-// WhoAmI tells a caller who it is here.
+// WhoAmI returns the actor of the caller's credential.
 func (s *Service) WhoAmI(ctx context.Context, _ *identityv1.WhoAmIRequest) (*identityv1.WhoAmIResponse, error) {
 	a := rpc.ActorFrom(ctx)
 	if a.Role == "" {

@@ -10,17 +10,16 @@ import (
 	"quartet/pkg/rpc"
 )
 
-// Roles are those of SPEC X15 in the order of the documented table.
+// Roles are the roles of SPEC X15, in the order of the documented table.
 var Roles = []string{rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleRunner, rpc.RoleAgent, rpc.RoleWorker, rpc.RoleIntegration, rpc.RoleService}
 
 // letters are the roles in the rows below.
 const letters = "AORGWIS"
 
-// policy is who may call what (SPEC X15), a letter for each role: Admin,
-// Operator, Runner, aGent, Worker, Integration, Service. "between" is for calls
-// that a service makes, whomever it acts for. Within a role the plane decides
-// further: an agent acts for itself alone, a worker for what was dispatched to
-// it. docs/roles.md is made of this, and a test walks all of it.
+// policy says which roles may call a method (SPEC X15), a letter for each role: Admin,
+// Operator, Runner, aGent, Worker, Integration, Service. "between" is for calls that a
+// service makes, for any actor. The planes restrict further: an agent acts for itself only,
+// and a worker for what was dispatched to it. docs/roles.md is generated from this table.
 var policy = map[string]map[string]string{
 	"quartet.agent.v1.AgentService": {
 		"SpawnAgent": "AOG", "GetAgent": "AORGIS", "ListAgents": "AORGIS",
@@ -70,7 +69,7 @@ var policy = map[string]map[string]string{
 
 const between = "between"
 
-// rule is a row of the table as it is asked.
+// rule is a parsed row of the table.
 type rule struct {
 	roles   []string
 	between bool
@@ -98,9 +97,9 @@ func compile() map[string]*rule {
 	return out
 }
 
-// Allowed are the roles that may call a method, given as "/service/Method".
-// between: only calls that a service makes. A method that is not in the table
-// may be called by nobody.
+// Allowed returns the roles that may call a method, which is given as "/service/Method".
+// between says that only services may call it, for actors of these roles. A method that is
+// not in the table may not be called.
 func Allowed(method string) (roles []string, between bool) {
 	if r := rules[method]; r != nil {
 		return r.roles, r.between
@@ -108,7 +107,8 @@ func Allowed(method string) (roles []string, between bool) {
 	return nil, false
 }
 
-// Permit refuses what a role may not do (SPEC X15). It is asked for every call.
+// Permit returns an error unless the caller's role may call a method (SPEC X15). It is
+// called for every call.
 func Permit(ctx context.Context, method string, a rpc.Actor) error {
 	r := rules[method]
 	switch {
@@ -126,7 +126,7 @@ func Permit(ctx context.Context, method string, a rpc.Actor) error {
 		"role", a.Role, "principal", a.Principal, "method", method)
 }
 
-// RolesDocument is docs/roles.md.
+// RolesDocument returns docs/roles.md.
 func RolesDocument() string {
 	var b strings.Builder
 	b.WriteString(rolesIntroduction)

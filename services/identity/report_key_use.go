@@ -15,8 +15,8 @@ import (
 
 const maxUses = 1000
 
-// ReportKeyUse notes when keys were used. Only a later use than the one known
-// is written, so several processes may report the same key.
+// ReportKeyUse records when keys were used last. Earlier uses than the recorded one write
+// nothing, so several processes may report the same key.
 func (s *Service) ReportKeyUse(ctx context.Context, req *identityv1.ReportKeyUseRequest) (*identityv1.ReportKeyUseResponse, error) {
 	if err := fault.First(rpc.RequireRole(ctx, rpc.RoleService), fault.Entries("uses", len(req.GetUses()), maxUses)); err != nil {
 		return nil, err
@@ -34,14 +34,14 @@ func (s *Service) ReportKeyUse(ctx context.Context, req *identityv1.ReportKeyUse
 
 func decideReportKeyUse(st *State, env journal.Env, req *identityv1.ReportKeyUseRequest) journal.Decision[*identityv1.ReportKeyUseResponse] {
 	d := journal.Decision[*identityv1.ReportKeyUseResponse]{Reply: &identityv1.ReportKeyUseResponse{}}
-	told := map[string]bool{}
+	reported := map[string]bool{}
 	for _, u := range req.GetUses() {
 		r := st.keys[u.GetKeyId()]
 		at := u.GetUsedAt().AsTime().Truncate(useGrain)
-		if r == nil || told[u.GetKeyId()] || at.After(env.Now) || !at.After(r.key.GetLastUsedAt().AsTime()) && r.key.GetLastUsedAt() != nil {
+		if r == nil || reported[u.GetKeyId()] || at.After(env.Now) || !at.After(r.key.GetLastUsedAt().AsTime()) && r.key.GetLastUsedAt() != nil {
 			continue
 		}
-		told[u.GetKeyId()] = true
+		reported[u.GetKeyId()] = true
 		d.Events = append(d.Events, &journal.Event{
 			Namespace: r.key.GetNamespace(), Payload: &identityv1.KeyUsed{KeyId: u.GetKeyId(), UsedAt: timestamppb.New(at)},
 		})

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// RevokeKey ends a key. Repeating it changes nothing (SPEC X7).
+// RevokeKey revokes a key. It is idempotent (SPEC X7).
 func (s *Service) RevokeKey(ctx context.Context, req *identityv1.RevokeKeyRequest) (*identityv1.RevokeKeyResponse, error) {
 	if err := fault.First(
 		rpc.RequireRole(ctx, rpc.RoleAdmin),

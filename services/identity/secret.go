@@ -17,9 +17,8 @@ const (
 	secretLength = len(SecretPrefix) + id.Length + 1 + 2*sha256.Size
 )
 
-// Secrets derives the secret of a key from its id: 256 bits that only this
-// installation can compute. Nothing of it is stored, and yet a repeated
-// CreateKey is answered as the first one was (SPEC X2).
+// Secrets derives the secret of a key, of 256 bits, from its id and the installation's key.
+// It is not stored, and a repeated CreateKey returns the same one (SPEC X2).
 func Secrets(installation []byte) func(keyID string) string {
 	return func(keyID string) string {
 		mac := hmac.New(sha256.New, installation)
@@ -28,7 +27,7 @@ func Secrets(installation []byte) func(keyID string) string {
 	}
 }
 
-// keyOf is the id of the key that a secret claims to be of.
+// keyOf returns the id of the key that a secret names.
 func keyOf(secret string) (keyID string, ok bool) {
 	if len(secret) != secretLength || !strings.HasPrefix(secret, SecretPrefix) || secret[len(SecretPrefix)+id.Length] != '_' {
 		return "", false

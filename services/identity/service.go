@@ -11,7 +11,7 @@ import (
 	"quartet/pkg/plane"
 )
 
-// Deps is what this plane needs of its process.
+// Deps are what the plane needs of its process.
 type Deps struct {
 	plane.Deps
 	// Secret gives the secret that follows from a key's id (see Secrets).
@@ -31,7 +31,7 @@ type Service struct {
 	engine *plane.Engine[*State]
 }
 
-// New completes the dependencies. Nothing is opened before Start.
+// New validates the dependencies. It opens nothing; see Start.
 func New(deps Deps) (*Service, error) {
 	if deps.Secret == nil {
 		return nil, errors.New("identity: Deps needs Secret")
@@ -43,16 +43,16 @@ func New(deps Deps) (*Service, error) {
 	return &Service{deps: deps}, err
 }
 
-// Name is the module's name.
+// Name implements life.Service.
 func (s *Service) Name() string { return Plane }
 
-// Register puts the service on a server.
+// Register registers the plane's gRPC service.
 func (s *Service) Register(srv grpc.ServiceRegistrar) {
 	identityv1.RegisterIdentityServiceServer(srv, s)
 }
 
-// Start opens the journal. It has one partition: keys are few, and lists are of
-// all namespaces.
+// Start opens the journal. It has one partition, because keys are few and lists cover all
+// namespaces.
 func (s *Service) Start(ctx context.Context) error {
 	engine, err := plane.Open(ctx, plane.Config[*State]{
 		Plane: Plane, New: NewState, Events: identityv1.File_quartet_identity_v1_identity_event_proto,
@@ -69,8 +69,8 @@ func (s *Service) Stop(ctx context.Context) error {
 	return s.engine.Close(ctx)
 }
 
-// Ready is nil once the journal is open and while it can be written.
+// Ready returns nil while the journal is open and can be written.
 func (s *Service) Ready() error { return s.engine.Ready() }
 
-// Stalled is how long the journal has been unable to write.
+// Stalled returns for how long the journal has been unable to write.
 func (s *Service) Stalled() time.Duration { return s.engine.Stalled() }

@@ -13,7 +13,7 @@ import (
 // Plane is the name of this plane in journals and subjects.
 const Plane = "identity"
 
-// registry knows the payloads of its events.
+// registry has the payload types of the plane's events.
 var registry = journal.NewRegistry(identityv1.File_quartet_identity_v1_identity_event_proto)
 
 // record is a key and the hash of its secret.
@@ -22,16 +22,16 @@ type record struct {
 	hash string // SHA-256 in hex
 }
 
-// State is all keys. Records are replaced, never edited.
+// State holds all keys. Records are replaced and never changed.
 type State struct {
 	keys  map[string]*record
-	order []string // ids as they were made, which is their order too
+	order []string // ids in order of creation, which is also their alphabetical order
 }
 
-// NewState returns the state of an empty log.
+// NewState returns the state of an empty journal.
 func NewState() *State { return &State{keys: map[string]*record{}} }
 
-// Apply folds one event in.
+// Apply folds one event into the state.
 func (s *State) Apply(ev *journal.Event) error {
 	switch p := ev.Payload.(type) {
 	case *identityv1.KeyCreated:
@@ -61,7 +61,7 @@ func (s *State) Apply(ev *journal.Event) error {
 	return nil
 }
 
-// seen is a key as it stands now.
+// seen returns a key as readers see it at now.
 func (r *record) seen(now time.Time) *identityv1.Key {
 	k := proto.CloneOf(r.key)
 	k.Status = status(k, now)

@@ -25,16 +25,16 @@ import (
 const (
 	// tokensKept is how many tokens that were good are remembered, and for how
 	// long at most: a signature costs 50 µs to check, on every call.
-	tokensKept  = 4096
-	tokenKept   = time.Minute
-	tokenMax    = 16 << 10
-	askProvider = 10 * time.Second
+	tokensKept      = 4096
+	tokenKept       = time.Minute
+	tokenMax        = 16 << 10
+	providerTimeout = 10 * time.Second
 	// A token of an unknown key makes the provider be asked for its keys.
 	// Whoever sends made-up ones must not do that at their pleasure.
 	checksASecond, checksAtOnce = 50, 200
 )
 
-// TokensConfig says whose tokens let in, and as whom.
+// TokensConfig says which tokens are accepted and which actors they are for.
 type TokensConfig struct {
 	// Issuer is the provider's address, as its discovery document names it. https,
 	// or http on loopback.
@@ -53,11 +53,11 @@ type TokensConfig struct {
 	Logger    *zap.Logger
 }
 
-// tokenRoles are the roles that a provider may give: an agent's credential comes
-// with its turn, and a service's from the installation's key.
+// tokenRoles are the roles that a provider may give. The credential of an agent comes with
+// its turn, and that of a service from the installation's key.
 var tokenRoles = []string{rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleRunner, rpc.RoleWorker, rpc.RoleIntegration}
 
-// Check says what is missing or does not go together.
+// Check returns what is missing or contradictory.
 func (c *TokensConfig) Check() error {
 	if c.Issuer == "" {
 		if c.Audience != "" || len(c.Roles) > 0 || c.Namespace != "" || c.NamespaceClaim != "" || c.RoleClaim != "" {
@@ -93,17 +93,17 @@ func onLoopback(host string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// Tokens is the rpc.Authenticator of an OpenID provider's JWTs. The provider is
-// asked when the first token comes, and again when it could not be reached: a
-// server starts without it.
+// Tokens is the rpc.Authenticator of an OpenID provider's JWTs. The provider is discovered
+// with the first token and not at the start, so that a server starts without it; after a
+// failure it is tried again.
 type Tokens struct {
 	cfg    TokensConfig
 	client *http.Client
 	checks *rate.Limiter
 
-	asking   sync.Mutex // guards the next two, while the provider is asked
-	verifier *oidc.IDTokenVerifier
-	asked    time.Time // when it was last tried to get one
+	discovering sync.Mutex // guards the next two, and is held during discovery
+	verifier    *oidc.IDTokenVerifier
+	tried       time.Time // when discovery was last tried
 
 	mu   sync.Mutex
 	good map[[sha256.Size]byte]admitted
@@ -111,11 +111,11 @@ type Tokens struct {
 
 type admitted struct {
 	actor rpc.Actor
-	until time.Time // of the memory
-	ends  time.Time // of the token
+	until time.Time // until when it is remembered
+	ends  time.Time // when the token ends
 }
 
-// NewTokens makes Tokens, or nil without an issuer.
+// NewTokens returns Tokens, or nil if no issuer is configured.
 func NewTokens(cfg TokensConfig) (*Tokens, error) {
 	if err := cfg.Check(); err != nil || cfg.Issuer == "" {
 		return nil, err
@@ -128,13 +128,13 @@ func NewTokens(cfg TokensConfig) (*Tokens, error) {
 	}
 	return &Tokens{
 		cfg: cfg, checks: rate.NewLimiter(checksASecond, checksAtOnce), good: map[[sha256.Size]byte]admitted{},
-		client: &http.Client{Timeout: askProvider, Transport: &http.Transport{
-			Proxy: http.ProxyFromEnvironment, IdleConnTimeout: 30 * time.Second, TLSHandshakeTimeout: askProvider,
+		client: &http.Client{Timeout: providerTimeout, Transport: &http.Transport{
+			Proxy: http.ProxyFromEnvironment, IdleConnTimeout: 30 * time.Second, TLSHandshakeTimeout: providerTimeout,
 		}},
 	}, nil
 }
 
-// Close lets the provider's connections go.
+// Close closes idle connections to the provider.
 func (t *Tokens) Close() { t.client.CloseIdleConnections() }
 
 // Authenticate implements rpc.Authenticator.
@@ -172,7 +172,7 @@ func (t *Tokens) admit(ctx context.Context, token string) (admitted, error) {
 	if r := t.checks.Reserve(); r.Delay() > 0 {
 		wait := r.Delay()
 		r.Cancel()
-		return admitted{}, fault.RateLimited.New("more new tokens come than are checked; repeat the request in a moment").WithRetryAfter(wait)
+		return admitted{}, fault.RateLimited.New("too many new tokens are being checked; repeat the request in a moment").WithRetryAfter(wait)
 	}
 	verifier, err := t.provider(ctx)
 	if err != nil {
@@ -199,30 +199,29 @@ func (t *Tokens) admit(ctx context.Context, token string) (admitted, error) {
 	return a, nil
 }
 
-// provider asks the issuer who it is, once.
+// provider returns the verifier of the issuer, after discovery at the first call.
 func (t *Tokens) provider(ctx context.Context) (*oidc.IDTokenVerifier, error) {
-	t.asking.Lock()
-	defer t.asking.Unlock()
+	t.discovering.Lock()
+	defer t.discovering.Unlock()
 	if t.verifier != nil {
 		return t.verifier, nil
 	}
 	away := fault.NotReady.New("the identity provider cannot be reached, so tokens cannot be checked; repeat the request in a moment").WithRetryAfter(time.Second)
-	if time.Since(t.asked) < time.Second {
+	if time.Since(t.tried) < time.Second {
 		return nil, away
 	}
-	t.asked = time.Now()
-	// The keys are fetched by this client later on too, when no request of now is
-	// there any more.
+	t.tried = time.Now()
+	// The verifier fetches keys with this context later on, after this request has ended.
 	p, err := oidc.NewProvider(oidc.ClientContext(context.WithoutCancel(ctx), t.client), t.cfg.Issuer)
 	if err != nil {
-		t.cfg.Logger.Warn("the identity provider does not answer as it should", zap.String("issuer", t.cfg.Issuer), zap.Error(err))
+		t.cfg.Logger.Warn("the identity provider could not be discovered", zap.String("issuer", t.cfg.Issuer), zap.Error(err))
 		return nil, away.WithCause(err)
 	}
 	t.verifier = p.VerifierContext(oidc.ClientContext(context.WithoutCancel(ctx), t.client), &oidc.Config{ClientID: t.cfg.Audience})
 	return t.verifier, nil
 }
 
-// refused says what is wrong with a token as far as its bearer may know.
+// refused returns what is wrong with a token, as far as its bearer may know.
 func (t *Tokens) refused(err error) error {
 	var over *oidc.TokenExpiredError
 	if errors.As(err, &over) {
@@ -235,7 +234,7 @@ func (t *Tokens) refused(err error) error {
 	return fault.Unauthenticated.New("the token was not issued by this installation's identity provider for it").WithCause(err)
 }
 
-// actor is who a token is here.
+// actor returns the actor of a verified token.
 func (t *Tokens) actor(verified *oidc.IDToken) (rpc.Actor, error) {
 	var claims map[string]any
 	if err := verified.Claims(&claims); err != nil {
@@ -250,7 +249,7 @@ func (t *Tokens) actor(verified *oidc.IDToken) (rpc.Actor, error) {
 	if t.cfg.NamespaceClaim != "" {
 		found := texts(claims, t.cfg.NamespaceClaim)
 		if len(found) != 1 || fault.Name("namespace", found[0]) != nil {
-			return a, fault.PermissionDenied.New("the token opens no namespace here: its claim " + t.cfg.NamespaceClaim + " must be one name of a-z, 0-9, - and _")
+			return a, fault.PermissionDenied.New("the token gives access to no namespace: its claim " + t.cfg.NamespaceClaim + " must be one name of a-z, 0-9, - and _")
 		}
 		a.Namespace = found[0]
 	}
@@ -266,7 +265,7 @@ func (t *Tokens) actor(verified *oidc.IDToken) (rpc.Actor, error) {
 	return a, fault.PermissionDenied.New("the token gives no role here: no value of its claim "+t.cfg.RoleClaim+" is among oidc-roles", "principal", a.Principal)
 }
 
-// texts are the values of a claim, which may be a path into objects.
+// texts returns the values of a claim, whose name may be a path into objects.
 func texts(claims map[string]any, path string) []string {
 	v, found := claims[path] // a claim with a dot in its name comes first
 	if !found {

@@ -12,12 +12,12 @@ import (
 	"quartet/pkg/journal/follower"
 )
 
-// planes are whose journals are read for which kind.
+// planes has the planes whose journals are read for a kind.
 var planes = map[string][]string{
 	Agents: {"agent"}, OpenItems: {"work"}, MiB: {"agent", "work", "task", "waiting", "board"},
 }
 
-// deltas are the events that count.
+// deltas has the events that change a count, by plane and type.
 var deltas = map[string]map[string]struct {
 	kind string
 	by   int64
@@ -41,7 +41,7 @@ func newCounts(logger *zap.Logger) *counts {
 	return c
 }
 
-// start reads the journals of kinds to where they end now, and follows them.
+// start reads the journals of kinds up to their current ends, and begins to follow them.
 func (c *counts) start(ctx context.Context, sources func(plane string) ([]journal.Source, error), kinds []string) error {
 	for _, kind := range kinds {
 		for _, plane := range planes[kind] {

@@ -20,15 +20,15 @@ import (
 	"quartet/pkg/rpc"
 )
 
-// makes are the methods that add one of what is counted.
+// makes has the methods that create one of a kind.
 var makes = map[string]string{
 	"/quartet.agent.v1.AgentService/SpawnAgent":   Agents,
 	"/quartet.work.v1.WorkService/CreateWorkItem": OpenItems,
 }
 
-// writes are the methods that a namespace which has written its share may not
-// call any more. What ends, completes or removes something is not among them,
-// nor what goes on inside a turn that has begun.
+// writes has the methods that a namespace may not call once it has written its limit.
+// Methods that end, complete or delete something are not among them, nor those of a turn
+// that has started.
 var writes = map[string]bool{
 	"/quartet.agent.v1.AgentService/SpawnAgent": true, "/quartet.agent.v1.AgentService/EnqueueMessage": true, "/quartet.agent.v1.AgentService/AcquireTurn": true,
 	"/quartet.work.v1.WorkService/CreateWorkItem": true, "/quartet.work.v1.WorkService/UpdateWorkItem": true,
@@ -40,8 +40,8 @@ var writes = map[string]bool{
 	"/quartet.board.v1.BoardService/DispatchWorker": true, "/quartet.board.v1.BoardService/OpenStandingDispatch": true,
 }
 
-// repeats are those of them that take a request to the journal under its id, so
-// that a repetition can be told by asking for what it was answered (rpc.Recall).
+// repeats has those of makes and writes that store their request id, so that a repetition
+// is recognised by recalling its response (rpc.AskRecall).
 var repeats = map[string]bool{
 	"/quartet.agent.v1.AgentService/SpawnAgent": true, "/quartet.agent.v1.AgentService/EnqueueMessage": true,
 	"/quartet.work.v1.WorkService/CreateWorkItem": true, "/quartet.work.v1.WorkService/UpdateWorkItem": true,
@@ -56,18 +56,18 @@ const (
 	retryFull = 30 * time.Second
 )
 
-// Config of a Gate.
+// Config holds the settings and dependencies of a Gate.
 type Config struct {
 	Limits  *Limits
 	Sources func(plane string) ([]journal.Source, error)
-	// Serves tells which planes' methods come to this process.
+	// Serves reports whether this process serves a plane.
 	Serves func(plane string) bool
 	Logger *zap.Logger
-	// Metrics gets quartet_quota_refusals_total; nil counts nothing that anybody sees.
+	// Metrics gets quartet_quota_refusals_total. Optional.
 	Metrics prometheus.Registerer
 }
 
-// Gate lets requests through, or refuses them. It is a life.Service.
+// Gate admits or refuses requests by the quotas of their namespaces. It is a life.Service.
 type Gate struct {
 	cfg      Config
 	counts   *counts
@@ -81,16 +81,16 @@ type Gate struct {
 
 type tallyKey struct{ namespace, kind string }
 
-// tally is how many more of a kind a namespace may have made since its journal
-// was last read to the end.
+// tally counts what a namespace holds of a kind, at most: what the journal said when it was
+// last read to its end, and the requests admitted since then.
 type tally struct {
 	mu      sync.Mutex
-	base    int64 // then
-	since   int64 // let through since then
-	running int64 // of those, still on their way
+	base    int64 // what the journal said
+	since   int64 // requests admitted since then
+	running int64 // of those, still being executed
 }
 
-// NewGate makes a Gate. nil: there is nothing to keep.
+// NewGate returns a Gate that has not started, or nil if there are no limits.
 func NewGate(cfg Config) *Gate {
 	if !slices.ContainsFunc(Kinds, cfg.Limits.any) {
 		return nil
@@ -102,10 +102,10 @@ func NewGate(cfg Config) *Gate {
 	return &Gate{cfg: cfg, refusals: refusals, counts: newCounts(cfg.Logger), tallies: map[tallyKey]*tally{}, rates: map[string]*rate.Limiter{}}
 }
 
-// Name is the module's name.
+// Name implements life.Service.
 func (g *Gate) Name() string { return "quota" }
 
-// Start counts what there is.
+// Start counts what the journals hold, and begins to follow them.
 func (g *Gate) Start(ctx context.Context) error {
 	var kinds []string
 	for _, kind := range Kinds {
@@ -123,13 +123,13 @@ func (g *Gate) Start(ctx context.Context) error {
 	return nil
 }
 
-// Stop ends counting. It is idempotent.
+// Stop stops counting. It is idempotent.
 func (g *Gate) Stop(context.Context) error {
 	g.counts.close()
 	return nil
 }
 
-// Ready is nil once everything is counted.
+// Ready returns nil once everything is counted.
 func (g *Gate) Ready() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -153,7 +153,7 @@ func (g *Gate) Unary(ctx context.Context, method string, req any, handle grpc.Un
 		return handle(ctx, req)
 	}
 	if r, ok := req.(interface{ GetRequestId() string }); ok && r.GetRequestId() != "" && repeats[method] {
-		// Full or not, a repeated request has its first answer (SPEC X2).
+		// A repeated request gets its first response also beyond the limit (SPEC X2).
 		resp, e := handle(rpc.AskRecall(ctx), req)
 		if e == nil || !errors.Is(e, fault.NotFound) {
 			return resp, e
@@ -162,7 +162,7 @@ func (g *Gate) Unary(ctx context.Context, method string, req any, handle grpc.Un
 	return nil, err
 }
 
-// Request counts one request of a namespace.
+// Request counts a request of a namespace, and refuses it beyond the limit per second.
 func (g *Gate) Request(namespace string) error {
 	limit := g.cfg.Limits.limit(namespace, Requests)
 	if limit == 0 {
@@ -171,7 +171,7 @@ func (g *Gate) Request(namespace string) error {
 	g.mu.Lock()
 	l := g.rates[namespace]
 	if l == nil {
-		l = rate.NewLimiter(rate.Limit(limit), int(limit)) // a second's worth at once
+		l = rate.NewLimiter(rate.Limit(limit), int(limit)) // the burst is one second's number
 		g.rates[namespace] = l
 	}
 	g.mu.Unlock()
@@ -187,7 +187,7 @@ func (g *Gate) Request(namespace string) error {
 		"quota", Requests, "limit", n, "namespace", namespace).WithRetryAfter(wait)
 }
 
-// written refuses more of a namespace that has written its share.
+// written refuses a method that writes, for a namespace that has written its limit.
 func (g *Gate) written(namespace, method string) error {
 	limit := g.cfg.Limits.limit(namespace, MiB)
 	if limit == 0 || !writes[method] {
@@ -200,8 +200,8 @@ func (g *Gate) written(namespace, method string) error {
 	return nil
 }
 
-// room lets one more of a kind be made, or refuses it; done is called when it
-// was.
+// room admits the creation of one more of a kind, or refuses it. The caller calls done when
+// the request was executed.
 func (g *Gate) room(ctx context.Context, namespace, kind string) (done func(), err error) {
 	limit := g.cfg.Limits.limit(namespace, kind)
 	if limit == 0 {
@@ -210,26 +210,27 @@ func (g *Gate) room(ctx context.Context, namespace, kind string) (done func(), e
 	g.mu.Lock()
 	t := g.tallies[tallyKey{namespace, kind}]
 	if t == nil {
-		t = &tally{base: limit} // read the journal first
+		t = &tally{base: limit} // so that the journal is read first
 		g.tallies[tallyKey{namespace, kind}] = t
 	}
 	g.mu.Unlock()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.base+t.since >= limit {
-		// Some that were let through were refused or repetitions, others went
-		// since. Those on their way may be counted or not: they count.
+		// Some of the admitted requests were refused or repetitions, and others were
+		// deleted or completed since. Requests that are being executed may be in the
+		// journal or not, so they are added.
 		ctx, cancel := context.WithTimeout(ctx, catchUpTerm)
 		defer cancel()
 		if err := g.counts.catchUp(ctx, kind); err != nil {
-			return nil, fault.NotReady.New("how many " + kind + " the namespace has cannot be told now; repeat the request in a moment").WithCause(err)
+			return nil, fault.NotReady.New("how many " + kind + " the namespace has cannot be counted now; repeat the request in a moment").WithCause(err)
 		}
 		t.base, t.since = g.counts.get(namespace, kind), t.running
 	}
 	if t.base+t.since >= limit {
 		g.refusals.WithLabelValues(kind).Inc()
-		mend := map[string]string{Agents: "delete an agent", OpenItems: "complete an item"}[kind]
-		return nil, full(namespace, kind, limit, t.base+t.since, mend+", or have an admin raise the quota")
+		remedy := map[string]string{Agents: "delete an agent", OpenItems: "complete an item"}[kind]
+		return nil, full(namespace, kind, limit, t.base+t.since, remedy+", or have an admin raise the quota")
 	}
 	t.since++
 	t.running++
@@ -240,7 +241,7 @@ func (g *Gate) room(ctx context.Context, namespace, kind string) (done func(), e
 	}, nil
 }
 
-func full(namespace, kind string, limit, value int64, mend string) *fault.Error {
-	return fault.QuotaExceeded.New(fmt.Sprintf("namespace %s has %d of its %d %s; %s", namespace, value, limit, kind, mend),
+func full(namespace, kind string, limit, value int64, remedy string) *fault.Error {
+	return fault.QuotaExceeded.New(fmt.Sprintf("namespace %s has %d of its %d %s; %s", namespace, value, limit, kind, remedy),
 		"quota", kind, "limit", strconv.FormatInt(limit, 10), "value", strconv.FormatInt(value, 10), "namespace", namespace).WithRetryAfter(retryFull)
 }

@@ -18,7 +18,7 @@ const (
 	Requests  = "requests"   // a second, at each process that they come to
 )
 
-// Kinds are all of them.
+// Kinds are all kinds of quotas.
 var Kinds = []string{Agents, OpenItems, MiB, Requests}
 
 // Limits says how much a namespace may have; 0 is no limit.
@@ -29,7 +29,7 @@ type Limits struct {
 	Of map[string]map[string]int
 }
 
-// Of reads the limit of a namespace.
+// Of returns the limit of a namespace.
 func (l *Limits) limit(namespace, kind string) int64 {
 	if of, ok := l.Of[namespace][kind]; ok {
 		return int64(of)
@@ -50,7 +50,7 @@ func (l *Limits) any(kind string) bool {
 	return false
 }
 
-// Parse reads the settings: the limits of all, and those of single namespaces as
+// Parse returns the limits of settings: those of all namespaces, and those of single ones as
 // "acme.agents": "100".
 func Parse(def map[string]int, single map[string]string) (*Limits, error) {
 	l := &Limits{Default: def, Of: map[string]map[string]int{}}
