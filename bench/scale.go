@@ -20,8 +20,8 @@ import (
 const (
 	idleAgents    = 100_000
 	itemsPerIdle  = 3
-	manyItems    = 1_000_000
-	manyAgents   = 10_000
+	manyItems     = 1_000_000
+	manyAgents    = 10_000
 	smallAgents   = 10 // with as many items each as the many
 	fillers       = 256
 	readers       = 16

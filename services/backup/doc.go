@@ -1,8 +1,8 @@
-// Package backup copies an installation while it works (BackupService).
+// Package backup copies an installation while it runs (BackupService).
 //
-// Owns: which streams and directories a backup has, and the cut through them:
-// one moment of the broker, so that no plane holds what follows from something
-// that another plane does not hold. Invariant: nothing is written but to the
-// caller.
-// Never does: the file's format (pkg/archive), restoring (services/app).
+// Owns: which streams and directories a backup contains, and its consistency: all streams are
+// copied as of one moment of the broker, so that no plane has the effect of an event that
+// another plane does not have.
+// Never does: write anything but its response; know the format of the file (pkg/archive);
+// restore (services/app).
 package backup

@@ -107,7 +107,7 @@ func copyStream(ctx context.Context, js jetstream.JetStream, name string, cut ti
 	})
 }
 
-// Messages gives the messages that a stream holds, in order, until there are no
+// Messages returns the messages that a stream holds, in order, until there are no
 // more or fn wants none.
 func Messages(ctx context.Context, js jetstream.JetStream, name string, fn func(m archive.Message, stored time.Time) (more bool, err error)) error {
 	stream, err := js.Stream(ctx, name)

@@ -11,7 +11,7 @@ import (
 	backupv1 "quartet/pkg/pb/quartet/backup/v1"
 )
 
-// Config says what there is to be copied.
+// Config says what is copied.
 type Config struct {
 	// Journals are the streams that must be there, one a plane.
 	Journals []string
@@ -42,7 +42,7 @@ type Service struct {
 	deps Deps
 }
 
-// New makes the service.
+// New returns a service.
 func New(cfg Config, deps Deps) (*Service, error) {
 	if len(cfg.Journals) == 0 || deps.Conn == nil {
 		return nil, errors.New("backup: Journals and Deps.Conn are needed")
@@ -65,5 +65,5 @@ func (s *Service) Start(context.Context) error { return nil }
 // Stop has nothing to close: a backup under way ends with its stream.
 func (s *Service) Stop(context.Context) error { return nil }
 
-// Ready is nil: without a broker a backup says so itself.
+// Ready returns nil: a backup without a broker returns its own error.
 func (s *Service) Ready() error { return nil }

@@ -14,7 +14,7 @@ import (
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 )
 
-// Clocks that differ by more than this are told of: webhook signatures are good
+// Clocks that differ by more than this are reported: webhook signatures are good
 // for five minutes, and tokens of identity providers often for as long.
 const (
 	skewNoted = 2 * time.Second

@@ -1,8 +1,7 @@
-// Package doctor says what is wrong with an installation, and how to mend it.
+// Package doctor finds what is wrong with an installation, and says how to repair it.
 //
-// Owns: nothing. It looks from both sides: as a client of a running server, and
-// at what a server would find where it is run: its settings, directory, disk,
-// broker, ports, certificates.
-// Never does: change anything. A file is written beside the journals to see how
-// fast the disk is, and removed.
+// Owns: nothing. It checks from both sides: as a client of a running server, and what a
+// server would find on this machine: settings, directory, disk, broker, ports, certificates.
+// Never does: change anything, except that it writes a file beside the journals to measure
+// the disk, and removes it.
 package doctor

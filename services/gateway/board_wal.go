@@ -15,9 +15,9 @@ import (
 
 const walSuffix = ".wal.jsonl"
 
-// streamWAL is GET /v1/sessions/{session_id}/wal/{wal_name}.wal.jsonl: a
-// board's WAL as the file that it is (SPEC B1). ?after_wal_seq=N leaves lines
-// out, ?follow=true goes on with those to come until the board has ended.
+// streamWAL is GET /v1/sessions/{session_id}/wal/{wal_name}.wal.jsonl: the
+// log of a board as a file (SPEC B1). With ?after_wal_seq=N it begins after that line, and
+// with ?follow=true it continues with new lines until the board has ended.
 func (g *Service) streamWAL(w http.ResponseWriter, r *http.Request) {
 	name, isFile := strings.CutSuffix(r.PathValue("file"), walSuffix)
 	if !isFile {
@@ -81,7 +81,8 @@ func walQuery(r *http.Request) (after int64, follow bool, err error) {
 	return after, follow, nil
 }
 
-// walReader gives lines until io.EOF.
+// walReader returns a function that returns further lines at each call, and io.EOF at the
+// end.
 func walReader(r *http.Request, plane grpc.ClientConnInterface, req *boardv1.FollowWalRequest, follow bool) (func() ([]byte, error), error) {
 	client := boardv1.NewBoardServiceClient(plane)
 	if follow {

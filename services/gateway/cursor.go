@@ -28,7 +28,7 @@ const (
 // planeNumbers are for cursors. A number is never used again.
 var planeNumbers = map[string]byte{"agent": 1, "work": 2, "task": 3, "waiting": 4, "board": 5}
 
-// position says that everything before a line of a frame was sent.
+// position is a line of a frame: everything before it was sent.
 type position struct {
 	seq  uint64
 	line uint64
@@ -101,7 +101,8 @@ func decodeTrack(b []byte) (track, []byte, bool) {
 	return t, rest, true
 }
 
-// uvarint takes the shortest form only, so that a position has one cursor.
+// uvarint reads a number and the rest of b. It refuses encodings that are not the shortest,
+// so that a position has one cursor.
 func uvarint(b []byte) (uint64, []byte, bool) {
 	v, n := binary.Uvarint(b)
 	if n <= 0 || !bytes.Equal(binary.AppendUvarint(nil, v), b[:n]) {
@@ -115,8 +116,8 @@ func badCursor(what string) error {
 		WithField("cursor", "must be the cursor of an event or a heartbeat")
 }
 
-// foreignCursor refuses a well-made cursor that points outside of what is kept
-// here. Journals are kept whole, so that is one of another installation.
+// foreignCursor refuses a well-formed cursor that is outside of the journals. Journals are
+// complete, so it is of another installation.
 func foreignCursor(what string) error {
 	return fault.CursorOutOfRange.New("the cursor "+what+"; read the state afresh and watch from now", "field", "cursor").
 		WithField("cursor", "must be a cursor of this installation")

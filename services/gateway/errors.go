@@ -49,7 +49,7 @@ func errorOf(err error, httpStatus int, requestID string) errorBody {
 	return errorBody{info}
 }
 
-// refuse answers with err under its own HTTP status.
+// refuse responds with err and its HTTP status.
 func refuse(w http.ResponseWriter, r *http.Request, err error) {
 	if cause := context.Cause(r.Context()); cause != nil && errors.Is(cause, fault.Unauthenticated) {
 		err = cause // its credential ended while the call ran

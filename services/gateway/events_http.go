@@ -87,7 +87,7 @@ func accepts(r *http.Request, mediaType string) bool {
 	return false
 }
 
-// errGone: the client takes nothing any more, not even why.
+// errGone means that the client accepts nothing more, not even an error.
 var errGone = errors.New("gateway: the client is gone")
 
 type httpSink struct {
@@ -120,7 +120,7 @@ func (s *httpSink) Flush() error {
 	return nil
 }
 
-// form is how a stream looks on the wire.
+// form is the encoding of a stream.
 type form interface {
 	contentType() string
 	line(m *eventv1.WatchEventsResponse) ([]byte, error)

@@ -18,20 +18,20 @@ import (
 // feed is one partition's journal on its way into a stream.
 type feed struct {
 	src   journal.Source
-	track int // where its position stands in the vector
+	track int // the index of its position in the vector
 	part  int
 	from  position
 	end   uint64     // at the call
 	past  chan batch // what was there at the call
 }
 
-// batch is what a stream makes of one frame.
+// batch holds the events of one frame that a stream sends.
 type batch struct {
 	feed *feed
 	seq  uint64
 	at   time.Time // of the first hit; zero without one
 	hits []hit
-	last bool // the frames that were there at the call are through
+	last bool // it was the last frame that existed at the call
 }
 
 type hit struct {
@@ -66,8 +66,8 @@ func (f *feed) follow(ctx context.Context, w *watch, live chan<- batch) {
 	})
 }
 
-// hits reads the lines that the stream wants. One that cannot be read is
-// logged and passed over: it would not become readable by waiting.
+// hits returns the events of the lines that the filter accepts. A line that cannot be read
+// is logged and skipped.
 func (f *feed) hits(w *watch, seq uint64, lines []journal.Line) []hit {
 	var hits []hit
 	for i, line := range lines {

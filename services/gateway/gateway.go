@@ -23,7 +23,8 @@ import (
 	"quartet/pkg/tracing"
 )
 
-// DefaultHTTPAddr is loopback: whoever opens the port to others says so.
+// DefaultHTTPAddr is on the loopback interface. An operator who serves others sets another
+// address.
 const DefaultHTTPAddr = "127.0.0.1:7480"
 
 // drainTime is how long requests may take to end when the gateway stops.

@@ -36,8 +36,8 @@ func (g *Service) hosts(loopback bool, next http.Handler) http.Handler {
 	})
 }
 
-// origins refuses what pages of foreign origins ask for, unless it only reads:
-// what those get to see is up to CORS, which only allowed origins are given.
+// origins refuses requests of pages of foreign origins, except those that only read. What
+// such a page sees of the response is decided by CORS, which allows configured origins.
 func (g *Service) origins(loopback bool, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		origin := r.Header.Get("Origin")

@@ -10,8 +10,8 @@ import (
 	"quartet/pkg/meter"
 )
 
-// counted counts requests and how long they took. Routes are not told apart: the
-// calls behind them are, as grpc_server_….
+// counted measures the requests that next serves. It does not distinguish routes; the calls
+// behind them are counted by method, as grpc_server_….
 func (g *Service) counted(next http.Handler) http.Handler {
 	if g.deps.Metrics == nil {
 		return next
@@ -29,7 +29,8 @@ func (g *Service) counted(next http.Handler) http.Handler {
 	})
 }
 
-// knownMethod keeps what callers make up out of the labels.
+// knownMethod returns a method of HTTP, and "other" for any other text, so that callers
+// cannot create labels.
 func knownMethod(method string) string {
 	switch method {
 	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:

@@ -45,8 +45,8 @@ func inputOf(r *http.Request) *input {
 	return &input{}
 }
 
-// headers reads what a request says in headers. They become fields of the message, or are
-// refused, in decode.
+// headers reads the headers that become fields of the message. decode refuses those that the
+// RPC does not take.
 func (in *input) headers(r *http.Request) error {
 	in.key = unquoted(r.Header.Get("Idempotency-Key"))
 	in.requestID = in.key
@@ -63,8 +63,8 @@ func (in *input) headers(r *http.Request) error {
 	return nil
 }
 
-// decode makes the message of a request: what the caller sent in the body or the query, and
-// what the path and the headers say. It refuses what is unknown, malformed or contradictory.
+// decode makes the message of a request from its body or query, its path and its headers. It
+// refuses what is unknown, malformed or contradictory.
 func (in *input) decode(rt *route, text []byte, query url.Values, path map[string]string) error {
 	m := rt.input.New().Interface()
 	in.msg = m
@@ -96,8 +96,8 @@ func (in *input) decode(rt *route, text []byte, query url.Values, path map[strin
 	return in.guard(r)
 }
 
-// malformed says that text is not JSON at all before it says what is wrong with its
-// beginning: that "objective=x" is no object is true and of no help.
+// malformed returns the error for a body that cannot be decoded. For text that is not JSON,
+// such as "objective=x", it says so, which helps more than that it is no object.
 func malformed(text []byte, err error) error {
 	if errors.Is(err, fault.MalformedJSON) || json.Valid(text) {
 		return err
@@ -140,7 +140,8 @@ func (in *input) guard(r protoreflect.Message) error {
 	return nil
 }
 
-// unquoted takes a key as most clients send it, and as a structured field.
+// unquoted returns an idempotency key without the quotes of a structured field, which most
+// clients omit.
 func unquoted(s string) string {
 	if len(s) >= 2 && s[0] == '"' && s[len(s)-1] == '"' {
 		return s[1 : len(s)-1]
@@ -148,7 +149,7 @@ func unquoted(s string) string {
 	return s
 }
 
-// revisionOf reads an ETag that this gateway made.
+// revisionOf returns the revision in an ETag of this gateway.
 func revisionOf(tag string) (int64, error) {
 	text, strong := strings.CutPrefix(tag, `"`)
 	text, closed := strings.CutSuffix(text, `"`)

@@ -46,8 +46,8 @@ func (g *Service) handler(loopback bool) (http.Handler, error) {
 	return g.counted(g.logged(secure(plain(all)))), nil
 }
 
-// bounded takes the body in within its limits of size and time, for handlers
-// that would read it at their leisure.
+// bounded reads the body, within its limits of size and time, before it calls next. It is
+// for handlers that have no such limits.
 func (g *Service) bounded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := readBody(w, r, g.cfg.MaxBody)
@@ -94,7 +94,7 @@ func (g *Service) logged(next http.Handler) http.Handler {
 	})
 }
 
-// healthz is true while the process lives.
+// healthz responds as long as the process runs.
 func (g *Service) healthz(w http.ResponseWriter, _ *http.Request) {
 	answerJSON(w, http.StatusOK, map[string]string{"status": "alive"})
 }

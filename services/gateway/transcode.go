@@ -113,8 +113,8 @@ func unrouted(w http.ResponseWriter, r *http.Request, httpStatus int) {
 	}
 }
 
-// tag gives the answer an ETag if it is about one record: its first message is
-// that record and has a revision (SPEC X3).
+// tag sets the ETag of a response about one record, which is one whose first message has a
+// revision (SPEC X3).
 func tag(_ context.Context, w http.ResponseWriter, m proto.Message) error {
 	if m == nil {
 		return nil // the begin of a stream

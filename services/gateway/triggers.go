@@ -24,8 +24,8 @@ const (
 )
 
 // deliveryKeys are the headers by which outside systems name a delivery, so that
-// one they repeat counts once (SPEC P3, X2). The first that is there is taken;
-// Idempotency-Key is anybody's, the others are what senders of webhooks set.
+// one they repeat counts once (SPEC P3, X2). The first one that is present counts. Any sender
+// may set Idempotency-Key; the others are those of known webhooks.
 var deliveryKeys = []string{
 	"Idempotency-Key",                // GitLab too
 	"Webhook-Id",                     // standardwebhooks.com
@@ -42,9 +42,9 @@ var deliveryKeys = []string{
 	"Ce-Id",                          // CloudEvents over HTTP, with ce-source
 }
 
-// deliveries takes what outside systems send (SPEC P3). The token in the path
-// is the credential: it never reaches a log or an answer, and a header that
-// looks like another credential is not looked at.
+// deliveries returns the handler for deliveries of outside systems (SPEC P3). The token in
+// the path is the only credential; it appears in no log and no response, and an Authorization
+// header is ignored.
 func (g *Service) deliveries() (http.Handler, error) {
 	plane, err := g.deps.Conn("waiting")
 	if err != nil {
@@ -72,9 +72,8 @@ func (g *Service) deliveries() (http.Handler, error) {
 	}), nil
 }
 
-// deliveryKey is the request id of a delivery, "" if its sender gives none. What
-// a sender's own header says is only ever compared with itself: it is long, or
-// odd, at the sender's pleasure.
+// deliveryKey returns the request id of a delivery, "" if its sender gives none. The value of
+// a known webhook may have any form and length; one that cannot be a request id is hashed.
 func deliveryKey(h http.Header) (string, error) {
 	for i, name := range deliveryKeys {
 		value := strings.TrimSpace(h.Get(name))
@@ -98,7 +97,8 @@ func deliveryKey(h http.Header) (string, error) {
 	return "", nil
 }
 
-// contentType is what a sender says its body is, if it can be said again.
+// contentType returns the content type of a delivery if it can be stored, or else
+// application/octet-stream.
 func contentType(s string) string {
 	if len(s) > maxContentType {
 		return "application/octet-stream"

@@ -34,7 +34,7 @@ type events struct {
 	log       *zap.Logger
 }
 
-// sink is where a stream goes. Flush is called when nothing more is at hand.
+// sink receives a stream. Flush is called when no further event is ready.
 type sink interface {
 	Send(*eventv1.WatchEventsResponse) error
 	Flush() error
@@ -126,8 +126,8 @@ func (w *watch) findEnds(ctx context.Context) (vector, error) {
 	return ends, nil
 }
 
-// resume takes the positions of a cursor. A plane that the cursor does not
-// know came later than it, so all of that plane's events do.
+// resume sets the positions of a cursor. A plane that the cursor does not have did not exist
+// when it was made, so all events of that plane are sent.
 func (w *watch) resume(text string, ends vector) error {
 	v, err := decodeCursor(text)
 	if err != nil {
@@ -167,9 +167,9 @@ func beginning(ends vector) vector {
 	return v
 }
 
-// run sends until ctx, the sink or the gateway ends, or everything was sent
-// that was there at the call. One goroutine sends, so that the vector in a
-// cursor is exactly what went before; a slow client slows the feeds.
+// run sends events until ctx, the sink or the gateway ends or, for a watch that stops, all
+// events that existed at the call are sent. One goroutine sends, so that a cursor has
+// exactly the events that were sent before it. A slow client slows the feeds.
 func (w *watch) run(ctx context.Context, out sink) error {
 	ctx, cancel := context.WithCancel(ctx)
 	live := make(chan batch, len(w.feeds)+1)
@@ -218,9 +218,9 @@ type sending struct {
 	silence *time.Timer
 }
 
-// catchUp sends what was there at the call. Only here are the journals merged
-// by time, for the eyes of people: it waits for the next frame of each that is
-// behind and takes the oldest. Live frames come as they come.
+// catchUp sends the events that existed at the call, merged by time so that people can read
+// them: it waits for the next frame of each journal and sends the oldest. Later events are
+// sent in the order in which they arrive.
 func (s *sending) catchUp(ctx context.Context, behind []*feed) error {
 	heads := make([]*batch, len(behind))
 	for len(behind) > 0 {
@@ -250,15 +250,15 @@ func (s *sending) catchUp(ctx context.Context, behind []*feed) error {
 	return s.out.Flush()
 }
 
-// receive waits for a frame, and shows life meanwhile.
+// receive waits for a frame, and sends heartbeats meanwhile.
 func (s *sending) receive(ctx context.Context, from <-chan batch) (batch, error) {
 	for {
 		select {
 		case b := <-from:
 			return b, nil
 		case <-s.silence.C:
-			beat := &eventv1.WatchEventsResponse{HeartbeatCursor: s.at.encode()}
-			if err := errors.Join(s.out.Send(beat), s.out.Flush()); err != nil {
+			heartbeat := &eventv1.WatchEventsResponse{HeartbeatCursor: s.at.encode()}
+			if err := errors.Join(s.out.Send(heartbeat), s.out.Flush()); err != nil {
 				return batch{}, err
 			}
 			s.silence.Reset(s.events.heartbeat)
@@ -342,7 +342,8 @@ func add(set map[string]bool, s string) map[string]bool {
 
 func (f *filter) wantsPlane(plane string) bool { return f.planes == nil || f.planes[plane] }
 
-// wantsLine decides by what LineType tells, before anything is parsed.
+// wantsLine reports whether a line may be accepted, by what LineType returns, so that other
+// lines need not be parsed.
 func (f *filter) wantsLine(eventType, agentID string) bool {
 	return eventType != "" && !journal.Internal(eventType) &&
 		(f.agentID == "" || f.agentID == agentID) && (f.types == nil || f.types[eventType])
