@@ -11,16 +11,16 @@ import (
 )
 
 const (
-	// attemptTerm bounds one attempt of a call: the longest poll that the server
-	// knows, and time to answer.
+	// attemptTerm bounds one attempt of a call: the longest poll of the server, and time
+	// to respond.
 	attemptTerm = 90 * time.Second
 	firstPause  = 50 * time.Millisecond
 	lastPause   = 2 * time.Second
 )
 
-// Passing says whether an error may go by itself: the server is away, has no
-// room, or could not answer in time. A mutation that failed so may have happened
-// all the same; repeat it with the same request id.
+// Passing reports whether an error is transient: the server is unreachable or overloaded, or
+// did not respond in time. A mutation that failed with it may have been executed; repeat it
+// with the same request id.
 func Passing(err error) bool {
 	switch fault.From(err).Code() {
 	case codes.Unavailable, codes.ResourceExhausted, codes.DeadlineExceeded:
@@ -29,9 +29,8 @@ func Passing(err error) bool {
 	return false
 }
 
-// Again repeats a call while its error is a passing one, until ctx ends; then
-// the error is ctx's cause. A call that changes something must carry the same
-// request id each time.
+// Again repeats a call while its error is transient (see Passing), until ctx ends; then it
+// returns the cause of ctx. A mutation must have the same request id each time.
 func Again[R any](ctx context.Context, call func(context.Context) (R, error)) (R, error) {
 	pacer := newPacer()
 	for {

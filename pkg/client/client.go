@@ -23,7 +23,7 @@ import (
 	"quartet/pkg/rpc"
 )
 
-// answerMax is how large an answer may be: a page of 500 records with plans.
+// answerMax is the size of the largest response: a page of 500 records with plans.
 const answerMax = 16 << 20
 
 // Client is a connection to a server, and a typed client of each service. It is
@@ -59,19 +59,19 @@ func WithToken(token string) Option {
 	return func(d *dialling) { d.token = strings.TrimSpace(token) }
 }
 
-// WithTLS secures the connection. Without it the connection is plain text, as
-// `quartet dev` serves on loopback.
+// WithTLS makes the connection use TLS. Without it the connection is plain text, as
+// `quartet dev` serves it on loopback.
 func WithTLS(cfg *tls.Config) Option {
 	return func(d *dialling) { d.transport = credentials.NewTLS(cfg) }
 }
 
-// WithGRPC adds options of grpc itself, such as a dialler or a tracer.
+// WithGRPC adds options of the grpc package, such as a dialer or a tracer.
 func WithGRPC(opts ...grpc.DialOption) Option {
 	return func(d *dialling) { d.more = append(d.more, opts...) }
 }
 
-// Dial prepares a connection to the gRPC address of a server. It is opened by
-// the first call, and again whenever it is lost.
+// Dial returns a client of the server at a gRPC address. The first call connects, and the
+// connection is made again whenever it is lost.
 func Dial(addr string, opts ...Option) (*Client, error) {
 	conn, err := Connect(addr, opts...)
 	if err != nil {
@@ -82,7 +82,7 @@ func Dial(addr string, opts ...Option) (*Client, error) {
 	return c, nil
 }
 
-// Connect is the connection of Dial alone, for programs that make their own
+// Connect returns only the connection of Dial, for programs that create their own typed
 // clients.
 func Connect(addr string, opts ...Option) (*grpc.ClientConn, error) {
 	d := &dialling{transport: insecure.NewCredentials()}
@@ -95,20 +95,19 @@ func Connect(addr string, opts ...Option) (*grpc.ClientConn, error) {
 		grpc.WithChainUnaryInterceptor(rpc.FaultsUnary),
 		grpc.WithChainStreamInterceptor(rpc.FaultsStream),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(answerMax)),
-		// A server that was restarted is found again at once; the calls pace
-		// themselves.
+		// Connect to a restarted server at once; calls have their own backoff.
 		grpc.WithConnectParams(grpc.ConnectParams{
 			MinConnectTimeout: 2 * time.Second,
 			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
 		}),
-		// A server that vanished without a word is noticed within 30 s.
+		// A server that disappears without closing the connection is noticed within 30 s.
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}),
 	}
 	return grpc.NewClient(addr, append(dial, d.more...)...)
 }
 
-// New makes a client over a connection that is there already and stays the
-// caller's. Its errors keep their reasons if the connection rebuilds faults.
+// New returns a client over an existing connection, which Close does not close. Errors have
+// reasons if the connection converts them, as that of Connect does.
 func New(conn grpc.ClientConnInterface) *Client {
 	return &Client{
 		Agents: agentv1.NewAgentServiceClient(conn), Work: workv1.NewWorkServiceClient(conn), Home: workv1.NewHomeServiceClient(conn),
@@ -120,16 +119,16 @@ func New(conn grpc.ClientConnInterface) *Client {
 	}
 }
 
-// Conn is the connection itself, for calls that have no typed client.
+// Conn returns the connection, for calls that have no typed client.
 func (c *Client) Conn() grpc.ClientConnInterface { return c.conn }
 
-// Close ends the connection that Dial made.
+// Close closes the connection that Dial made.
 func (c *Client) Close() error { return c.end() }
 
 type actKey struct{}
 
-// As makes calls under ctx act by another credential than the client's, such as
-// a turn's own token.
+// As makes calls under ctx use another credential than the client's, such as the token of a
+// turn.
 func As(ctx context.Context, token string) context.Context {
 	md, _ := metadata.FromOutgoingContext(ctx)
 	md = metadata.Join(md) // a copy: one token replaces another
@@ -137,8 +136,8 @@ func As(ctx context.Context, token string) context.Context {
 	return metadata.NewOutgoingContext(context.WithValue(ctx, actKey{}, true), md)
 }
 
-// bearer is the credential of every call. Plain text is allowed because the
-// default is loopback; beyond it WithTLS, a tunnel or a proxy is expected.
+// bearer is the credential of every call. It is also sent over plain text, because the
+// default server is on loopback; for other servers use WithTLS, a tunnel or a proxy.
 type bearer string
 
 // GetRequestMetadata implements credentials.PerRPCCredentials.

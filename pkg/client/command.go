@@ -14,27 +14,27 @@ import (
 	"quartet/pkg/spool"
 )
 
-// Why a command's context ended before its handler returned; ErrStopping is the
-// third.
+// Causes with which the context of a command ends before its handler returns, beside
+// ErrStopping.
 var (
-	// ErrStopped: somebody stopped the task.
+	// ErrStopped means that the task was stopped.
 	ErrStopped = errors.New("the task was stopped")
-	// ErrTimeout: the command's time is over.
+	// ErrTimeout means that the command reached its timeout.
 	ErrTimeout = errors.New("the command's time is over")
 )
 
 // ExitError ends a command with an exit code.
 type ExitError struct{ Code int }
 
-// Error names the code.
+// Error implements error.
 func (e *ExitError) Error() string { return fmt.Sprintf("exit code %d", e.Code) }
 
-// defaultTimeout is how long a command may take that does not say.
+// defaultTimeout is the timeout of a command that has none.
 const defaultTimeout = time.Hour
 
 // Command is a leased command.
 type Command struct {
-	// Task is what was leased; Task.Command says what to run.
+	// Task is the leased task; Task.Command says what to run.
 	Task *taskv1.Task
 
 	gen    int64
@@ -45,11 +45,11 @@ type Command struct {
 
 	buf *spool.Buffer
 
-	mu     sync.Mutex
-	told   bool  // the start was said on this stream
-	heard  int64 // the input that was confirmed on this stream
-	over   *taskv1.CommandEnded
-	toldIt bool // the end was said on this stream
+	mu        sync.Mutex
+	sentStart bool  // the start was sent on this stream
+	acked     int64 // the input that was acknowledged on this stream
+	over      *taskv1.CommandEnded
+	sentEnd   bool // the end was sent on this stream
 }
 
 func newCommand(life context.Context, lease *taskv1.CommandLease, wake func()) *Command {
@@ -58,21 +58,22 @@ func newCommand(life context.Context, lease *taskv1.CommandLease, wake func()) *
 	return c
 }
 
-// Stdout and Stderr take the command's output, in order of arrival.
+// Stdout returns the writer of the command's standard output. The order of writes to Stdout
+// and Stderr is kept.
 func (c *Command) Stdout() io.Writer {
 	return outputWriter{c, taskv1.OutputStream_OUTPUT_STREAM_STDOUT}
 }
 
-// Stderr is the other one.
+// Stderr returns the writer of the command's standard error.
 func (c *Command) Stderr() io.Writer {
 	return outputWriter{c, taskv1.OutputStream_OUTPUT_STREAM_STDERR}
 }
 
-// Stdin reads what is sent to the task, until its end is sent or the command
-// ends. A command that does not accept input reads none.
+// Stdin returns the reader of the input that is sent to the task. It ends when the end of
+// input is sent or the command ends, and is empty for a command that accepts no input.
 func (c *Command) Stdin() io.Reader { return c.input }
 
-// run runs the handler and keeps how it ended.
+// run runs the handler and records how it ended.
 func (c *Command) run(handle CommandHandler) {
 	timeout := defaultTimeout
 	if t := c.Task.GetCommand().GetTimeout(); t.IsValid() && t.AsDuration() > 0 {
@@ -91,7 +92,7 @@ func (c *Command) run(handle CommandHandler) {
 	case err != nil && errors.Is(cause, ErrTimeout):
 		e.Reason, e.Message = taskv1.TaskEndReason_TASK_END_REASON_TIMEOUT, fmt.Sprintf("not done after %s", timeout)
 	case err != nil && cause != nil:
-		e.Reason, e.Message = taskv1.TaskEndReason_TASK_END_REASON_WORKER_STOPPED, "the worker was told to end"
+		e.Reason, e.Message = taskv1.TaskEndReason_TASK_END_REASON_WORKER_STOPPED, "the worker was sentStart to end"
 	case errors.As(err, &exit):
 		e.ExitCode = proto.Int32(int32(exit.Code))
 	case err != nil:
@@ -106,42 +107,42 @@ func (c *Command) run(handle CommandHandler) {
 	c.wake()
 }
 
-// unsaid is what was not said on this stream: the end after all output.
-func (c *Command) unsaid() []*taskv1.ConnectRequest {
+// unsent returns what was not sent on this stream. The end is after all output.
+func (c *Command) unsent() []*taskv1.ConnectRequest {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var out []*taskv1.ConnectRequest
 	id := c.Task.GetTaskId()
-	if !c.told {
-		c.told = true
+	if !c.sentStart {
+		c.sentStart = true
 		out = append(out, &taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_Started{Started: &taskv1.CommandStarted{TaskId: id, LeaseGeneration: c.gen}}})
 	}
-	if seq := c.input.taken(); seq > c.heard {
-		c.heard = seq
+	if seq := c.input.taken(); seq > c.acked {
+		c.acked = seq
 		out = append(out, &taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_InputTaken{InputTaken: &taskv1.CommandInputTaken{TaskId: id, LeaseGeneration: c.gen, InputSeq: seq}}})
 	}
-	for _, chunk := range c.buf.Next() { // all of it, if c.over is there: it came after
+	for _, chunk := range c.buf.Next() { // all of it if c.over is set, because that is set last
 		out = append(out, &taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_Output{Output: &taskv1.CommandOutput{TaskId: id, LeaseGeneration: c.gen, Chunk: chunk}}})
 	}
-	if c.over != nil && !c.toldIt {
-		c.toldIt = true
+	if c.over != nil && !c.sentEnd {
+		c.sentEnd = true
 		out = append(out, &taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_Ended{Ended: c.over}})
 	}
 	return out
 }
 
-// rewind makes everything that is not stored be said again.
+// rewind makes everything that is not stored be sent again.
 func (c *Command) rewind() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.told, c.toldIt, c.heard = false, false, 0
+	c.sentStart, c.sentEnd, c.acked = false, false, 0
 	c.buf.Rewind()
 }
 
-// acknowledge forgets what is stored.
+// acknowledge drops the output that is stored.
 func (c *Command) acknowledge(end int64) { c.buf.Acknowledge(end) }
 
-// abandon ends a command that nobody wants any more.
+// abandon ends a command whose lease was lost.
 func (c *Command) abandon() {
 	c.buf.Discard()
 	c.cancel(ErrStopped)
@@ -152,8 +153,7 @@ type outputWriter struct {
 	stream taskv1.OutputStream
 }
 
-// Write keeps output until it is stored; it waits for room. What is larger than
-// a chunk is said while the rest waits.
+// Write queues output, which is kept until it is stored, and waits while the queue is full.
 func (w outputWriter) Write(p []byte) (int, error) {
 	for written := 0; written < len(p); {
 		n := spool.Cut(p[written:])
@@ -166,7 +166,7 @@ func (w outputWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// input is what was sent to a command and not read yet.
+// input holds what was sent to a command and not read yet.
 type input struct {
 	mu    sync.Mutex
 	some  *sync.Cond
@@ -181,7 +181,7 @@ func newInput() *input {
 	return i
 }
 
-// take keeps input that was not seen before.
+// take queues input that was not received before.
 func (i *input) take(m *taskv1.CommandInput) {
 	i.mu.Lock()
 	defer i.mu.Unlock()

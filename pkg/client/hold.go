@@ -13,22 +13,22 @@ import (
 const (
 	// The bounds of a heartbeat's pause: a third of a lease of 30 s, and not more
 	// often than once a second.
-	longestBeat  = 10 * time.Second
-	shortestBeat = time.Second
+	maxHeartbeat  = 10 * time.Second
+	minHeartbeat = time.Second
 )
 
-// beat is a third of the lease's term. Both ends of it are the server's times,
-// so clocks that differ do not matter.
-func beat(t *agentv1.Turn) time.Duration {
+// heartbeat returns a third of the lease's term. Both its ends are times of the server, so
+// differing clocks do not matter.
+func heartbeat(t *agentv1.Turn) time.Duration {
 	if t.GetLeaseExpiresAt() == nil || t.GetStartedAt() == nil {
-		return longestBeat
+		return maxHeartbeat
 	}
-	return min(max(t.GetLeaseExpiresAt().AsTime().Sub(t.GetStartedAt().AsTime())/3, shortestBeat), longestBeat)
+	return min(max(t.GetLeaseExpiresAt().AsTime().Sub(t.GetStartedAt().AsTime())/3, minHeartbeat), maxHeartbeat)
 }
 
-// renew keeps the lease until ctx ends or the server says that there is none.
-// A server that is away is asked more often: after its restart it gives every
-// lease a whole term (SPEC X12), so only its word ends the turn.
+// renew renews the lease until ctx ends or the server reports that it has ended. While the
+// server is unreachable it tries more often: after a restart the server grants every lease a
+// full term (SPEC X12), so the turn goes on until the server says otherwise.
 func (t *Turn) renew(ctx context.Context, every time.Duration) {
 	pause := every
 	for {
@@ -50,10 +50,10 @@ func (t *Turn) renew(ctx context.Context, every time.Duration) {
 		case ctx.Err() != nil:
 			return
 		case over(err):
-			_ = t.lost(ctx, nil) // it tells the handler
+			_ = t.lost(ctx, nil) // cancels the handler
 			return
 		default:
-			pause = min(every, shortestBeat)
+			pause = min(every, minHeartbeat)
 		}
 	}
 }

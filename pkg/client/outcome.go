@@ -52,29 +52,28 @@ type ended struct {
 
 func (e ended) Unwrap() error { return e.error }
 
-// Retryable makes a turn fail in a way that may pass: its message goes back to
-// the lane, and is put aside after three attempts. It is what an error without
-// an outcome does.
+// Retryable makes a turn fail with a transient error: its message returns to the lane, and is
+// quarantined after three attempts. Errors without an outcome are retryable.
 func Retryable(err error) error {
 	return ended{err, agentv1.TurnOutcome_TURN_OUTCOME_RETRYABLE}
 }
 
-// Released gives a turn back that has no part in why its runner cannot go on: the
-// runner stops, or its credential is not good. Its message goes to the front of
-// the lane and is offered at once, without an attempt counted; so whoever releases
-// takes no further turn before that is mended.
+// Released releases a turn for a reason that is not in the turn: the runner stops, or its
+// credential is refused. The message returns to the front of the lane and can be acquired at
+// once, and no attempt is counted; so the runner must acquire no further turn before the
+// reason is repaired.
 func Released(err error) error { return ended{err, agentv1.TurnOutcome_TURN_OUTCOME_RELEASED} }
 
-// Fatal makes a turn fail for good: its message is put aside at once.
+// Fatal makes a turn fail permanently: its message is quarantined at once.
 func Fatal(err error) error { return ended{err, agentv1.TurnOutcome_TURN_OUTCOME_FATAL} }
 
-// OverBudget says that what must be in the context does not fit the model. The
-// message is put aside at once; trying again would not help.
+// OverBudget means that the required part of the context does not fit the model. The message
+// is quarantined at once, because another attempt would fail as well.
 func OverBudget(err error) error {
 	return ended{err, agentv1.TurnOutcome_TURN_OUTCOME_BASELINE_OVER_BUDGET}
 }
 
-// Outcome is what a handler's error makes of its turn.
+// Outcome returns the outcome of a turn whose handler returned err.
 func Outcome(err error) agentv1.TurnOutcome {
 	var e ended
 	switch {

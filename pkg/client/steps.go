@@ -15,52 +15,51 @@ import (
 )
 
 const (
-	// stepHeartbeat is a tenth of a step's lease, as it is by default.
+	// stepHeartbeat is a tenth of the default lease of a step.
 	stepHeartbeat = 30 * time.Second
-	// reportsAtOnce bounds one message of reports.
+	// reportsAtOnce bounds the reports of one message.
 	reportsAtOnce = 1000
 )
 
 // StepOptions announce a worker of board steps.
 type StepOptions struct {
-	// ID is the worker's lasting name. Two living processes must not share one.
+	// ID is the permanent name of the worker. Two running processes must not share one.
 	ID string
-	// Pools are those it joins, 1 to 100.
+	// Pools are the pools that it joins, 1 to 100.
 	Pools []string
-	// Capacity is how many steps at once. Default 4.
+	// Capacity is how many steps it executes at once. Default 4.
 	Capacity int
-	// Labels are announced as they are.
+	// Labels are shown with the worker.
 	Labels map[string]string
-	// Heartbeat keeps the leases. Default 30 s, and a quarter of a lease where
+	// Heartbeat is how often leases are renewed. Default 30 s, or a quarter of the lease if
 	// that is less.
 	Heartbeat time.Duration
-	// Troubled is told of lost connections, which are made again, and of results
-	// that were not stored.
+	// Troubled is called with errors of connections, which are made again, and with results
+	// that were refused. Optional.
 	Troubled func(error)
 }
 
-// StepResult is what came of a step.
+// StepResult is the result of a step.
 type StepResult struct {
 	// Status is completed, blocked, failed or cancelled. Default: completed.
 	Status boardv1.StepStatus
-	// Summary is what whoever needs the step will read.
+	// Summary is shown to those who depend on the step.
 	Summary string
-	// ArtifactIDs name what it made.
+	// ArtifactIDs name what the step produced.
 	ArtifactIDs []string
-	// Reason says why it did not complete.
+	// Reason says why the step was not completed.
 	Reason string
 }
 
-// StepHandler works one step. Its ctx ends with ErrStopped when the run is
-// cancelled, and with ErrStopping when the worker ends. An error is a failed
-// step with the error as reason.
+// StepHandler executes a step. Its ctx ends with ErrStopped when the run is cancelled, and
+// with ErrStopping when the worker stops. If it returns an error, the step has failed with
+// the error as reason.
 type StepHandler func(ctx context.Context, a *boardv1.StepAssignment) (StepResult, error)
 
-// RunSteps takes steps of boards and lets handle work them, until ctx ends (SPEC
-// B11). All of it goes over one stream. Results are kept until they are stored,
-// and said again after a lost connection. When ctx ends the handlers are
-// cancelled and their runs given up, so that the steps can be claimed again. It
-// returns an error if the server refuses the worker for good.
+// RunSteps claims steps of boards and calls handle with each, until ctx ends (SPEC B11). It
+// uses one stream. Results are kept until they are stored, and sent again after a lost
+// connection. When ctx ends, handlers are cancelled and their runs released, so that the
+// steps can be claimed again. It returns an error if the server refuses the worker.
 func (c *Client) RunSteps(ctx context.Context, opts StepOptions, handle StepHandler) error {
 	if opts.Capacity <= 0 {
 		opts.Capacity = defaultCapacity
@@ -93,7 +92,7 @@ func (c *Client) RunSteps(ctx context.Context, opts StepOptions, handle StepHand
 	return err
 }
 
-// stepLoop is one process life of a worker.
+// stepLoop is one call of RunSteps.
 type stepLoop struct {
 	client *Client
 	opts   StepOptions
@@ -103,21 +102,21 @@ type stepLoop struct {
 
 	mu       sync.Mutex
 	runs     map[string]*stepRun // until their last report is stored
-	unsaid   []string            // runs with something to report, in order
-	freed    int                 // room that was not asked for again yet
+	unsent   []string            // runs with reports to send, in order
+	freed    int                 // capacity for which no step was requested yet
 	stopping bool
 	lease    time.Duration  // the shortest term that the server gave
 	working  sync.WaitGroup // grows under mu, and not once stopping
 
-	more chan struct{} // capacity 1: there is something to say
-	idle chan struct{} // capacity 1: a run was forgotten
+	more chan struct{} // capacity 1: there is something to send
+	idle chan struct{} // capacity 1: a run was removed
 }
 
 // stepRun is a run until its end is stored.
 type stepRun struct {
 	cancel  context.CancelCauseFunc
 	reports []*boardv1.StepReport // not stored yet: running, and the end
-	said    int                   // of them, on this stream
+	sent    int                   // of them, on this stream
 	ended   bool
 }
 
@@ -143,18 +142,19 @@ func (w *stepLoop) once(ctx context.Context) error {
 	return <-broken // the receiver knows why
 }
 
-// hello begins a stream: what is held, and that there is room for the rest.
+// hello returns the first message of a stream: the runs that are held, and the capacity for
+// others.
 func (w *stepLoop) hello() *boardv1.ConnectRequest {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	h := &boardv1.BoardWorkerHello{
 		WorkerId: w.opts.ID, BootId: w.boot, WorkerPoolIds: w.opts.Pools, Capacity: int32(min(w.opts.Capacity, 1<<30)), Labels: w.opts.Labels,
 	}
-	w.unsaid, w.freed = nil, w.opts.Capacity
+	w.unsent, w.freed = nil, w.opts.Capacity
 	for runID, r := range w.runs {
 		h.RunIds = append(h.RunIds, runID)
-		if r.said = 0; len(r.reports) > 0 {
-			w.unsaid = append(w.unsaid, runID)
+		if r.sent = 0; len(r.reports) > 0 {
+			w.unsent = append(w.unsent, runID)
 		}
 		if !r.ended {
 			w.freed--
@@ -168,7 +168,7 @@ func (w *stepLoop) sendAll(ctx context.Context, s stepStream) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
-		for m := w.say(); m != nil; m = w.say() {
+		for m := w.next(); m != nil; m = w.next() {
 			if s.Send(m) != nil {
 				return
 			}
@@ -189,7 +189,7 @@ func (w *stepLoop) sendAll(ctx context.Context, s stepStream) {
 	}
 }
 
-// heartbeat is often enough for the leases there are.
+// heartbeat returns how often to send heartbeats for the current leases.
 func (w *stepLoop) heartbeat() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -199,8 +199,8 @@ func (w *stepLoop) heartbeat() time.Duration {
 	return w.opts.Heartbeat
 }
 
-// say is the next message, nil if there is nothing to say.
-func (w *stepLoop) say() *boardv1.ConnectRequest {
+// next returns the next message to send, nil if there is none.
+func (w *stepLoop) next() *boardv1.ConnectRequest {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	m := &boardv1.ConnectRequest{}
@@ -208,13 +208,13 @@ func (w *stepLoop) say() *boardv1.ConnectRequest {
 		m.Want, w.freed = int32(min(w.freed, 1<<30)), 0
 	}
 	n := 0
-	for ; n < len(w.unsaid) && len(m.GetReports()) < reportsAtOnce; n++ {
-		if r := w.runs[w.unsaid[n]]; r != nil {
-			m.Reports = append(m.Reports, r.reports[r.said:]...)
-			r.said = len(r.reports)
+	for ; n < len(w.unsent) && len(m.GetReports()) < reportsAtOnce; n++ {
+		if r := w.runs[w.unsent[n]]; r != nil {
+			m.Reports = append(m.Reports, r.reports[r.sent:]...)
+			r.sent = len(r.reports)
 		}
 	}
-	w.unsaid = slices.Delete(w.unsaid, 0, n)
+	w.unsent = slices.Delete(w.unsent, 0, n)
 	if m.GetWant() == 0 && len(m.GetReports()) == 0 {
 		return nil
 	}
@@ -251,7 +251,7 @@ func (w *stepLoop) receive(s stepStream) error {
 	}
 }
 
-// accept works a step, once.
+// accept starts to execute a step, unless it has been started.
 func (w *stepLoop) accept(a *boardv1.StepAssignment) {
 	runID := a.GetRun().GetRunId()
 	w.mu.Lock()
@@ -259,7 +259,7 @@ func (w *stepLoop) accept(a *boardv1.StepAssignment) {
 	if w.stopping || w.runs[runID] != nil {
 		return
 	}
-	// Both times are the server's, so clocks that differ do no harm.
+	// Both times are of the server's clock.
 	if term := a.GetStep().GetLeaseExpiresAt().AsTime().Sub(a.GetStep().GetUpdatedAt().AsTime()); term > 0 && (w.lease == 0 || term < w.lease) {
 		w.lease = term
 	}
@@ -272,8 +272,8 @@ func (w *stepLoop) accept(a *boardv1.StepAssignment) {
 	})
 }
 
-// work is the handler's word as a report. A handler that panics has failed; one
-// that ended because the worker does gives its run up.
+// work calls the handler and returns the report of its result. A handler that panics has
+// failed; one that ended because the worker stops releases its run.
 func (w *stepLoop) work(ctx context.Context, a *boardv1.StepAssignment) (end *boardv1.StepReport) {
 	runID := a.GetRun().GetRunId()
 	defer func() {
@@ -297,30 +297,30 @@ func (w *stepLoop) work(ctx context.Context, a *boardv1.StepAssignment) (end *bo
 	return end
 }
 
-// finished reports an end and asks for another step.
+// finished queues the report of an end, and requests another step.
 func (w *stepLoop) finished(runID string, end *boardv1.StepReport) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if r := w.runs[runID]; r != nil {
 		r.ended = true
 		w.freed++
-		if r.said == 0 {
-			r.reports = nil // it was over before anybody was told that it runs
+		if r.sent == 0 {
+			r.reports = nil // it ended before its start was sent
 		}
 		w.report(runID, end)
 	}
 }
 
-// report queues what is to be said of a run. w.mu is held.
+// report queues a report of a run. The caller holds w.mu.
 func (w *stepLoop) report(runID string, m *boardv1.StepReport) {
 	r := w.runs[runID]
 	r.reports = append(r.reports, m)
-	w.unsaid = append(w.unsaid, runID)
+	w.unsent = append(w.unsent, runID)
 	signal(w.more)
 }
 
-// acknowledged takes what was stored, or refused for good, off a run. What comes
-// after a refused report would be refused too.
+// acknowledged removes the reports of a run that were stored or refused. Reports after a
+// refused one would be refused as well.
 func (w *stepLoop) acknowledged(a *boardv1.ReportAck) {
 	w.mu.Lock()
 	r := w.runs[a.GetRunId()]
@@ -329,12 +329,12 @@ func (w *stepLoop) acknowledged(a *boardv1.ReportAck) {
 		if a.GetError() != "" {
 			cancel = r.cancel
 			if r.ended {
-				r.reports, r.said = nil, 0
+				r.reports, r.sent = nil, 0
 			}
 		}
 		if len(r.reports) > 0 {
 			r.reports = slices.Delete(r.reports, 0, 1)
-			r.said = max(r.said-1, 0)
+			r.sent = max(r.sent-1, 0)
 		}
 		if r.ended && len(r.reports) == 0 {
 			delete(w.runs, a.GetRunId())
@@ -359,7 +359,7 @@ func (w *stepLoop) stopRun(runID string, why error) {
 	}
 }
 
-// stop takes no more steps and ends the handlers.
+// stop accepts no more steps and ends the handlers.
 func (w *stepLoop) stop() {
 	w.mu.Lock()
 	w.stopping = true
@@ -373,7 +373,7 @@ func (w *stepLoop) stop() {
 	}
 }
 
-// drain ends the handlers and waits until what they say is stored.
+// drain ends the handlers and waits until their reports are stored.
 func (w *stepLoop) drain() {
 	w.stop()
 	drained(func() int {

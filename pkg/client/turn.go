@@ -16,27 +16,27 @@ import (
 	"quartet/pkg/utf8cut"
 )
 
-// finishTerm is how long a runner that stops tries to hand its turn back.
+// finishTerm is how long a runner that stops tries to release its turn.
 const finishTerm = 10 * time.Second
 
-// Turn is one conversational execution that this runner holds. Its methods are
-// for one goroutine at a time: a turn is a conversation.
+// Turn is a turn that this runner holds. Its methods must be called by one goroutine at a
+// time.
 type Turn struct {
 	// Record is the turn as it was leased.
 	Record *agentv1.Turn
 	// Message is what the turn is about.
 	Message *agentv1.Message
-	// Interjections are operators' messages that came with the turn.
+	// Interjections are operators' messages that were delivered with the turn.
 	Interjections []*agentv1.Message
-	// Context is what the model needs to know.
+	// Context is the context for the model.
 	Context *agentv1.ContextProjection
 	// Tools are the names of the tools that Round executes.
 	Tools []string
-	// Agent is whose turn it is.
+	// Agent is the agent of the turn.
 	Agent *agentv1.Agent
 	// Namespace of the agent.
 	Namespace string
-	// Token acts as the agent in this run, and is worth nothing afterwards: As.
+	// Token is a credential of the agent that is valid during this run; see As.
 	Token string
 
 	client *Client
@@ -46,7 +46,7 @@ type Turn struct {
 	reason string
 }
 
-// Reply is what a model said in one round.
+// Reply is the reply of a model in one round.
 type Reply struct {
 	// Text, at most 256 KiB. Beside a CompleteWorkItem it becomes the report.
 	Text string
@@ -58,7 +58,7 @@ type Reply struct {
 	Usage *agentv1.TokenUsage
 }
 
-// Call makes a tool call. arguments are JSON values, as the tool's schema says.
+// Call returns a tool call. arguments are JSON values as the tool's schema says.
 func Call(callID, name string, arguments map[string]any) (*agentv1.ToolCall, error) {
 	args, err := structpb.NewStruct(arguments)
 	if err != nil {
@@ -67,9 +67,9 @@ func Call(callID, name string, arguments map[string]any) (*agentv1.ToolCall, err
 	return &agentv1.ToolCall{CallId: callID, Name: name, Arguments: args}, nil
 }
 
-// CommandOf says how the command of an ExecCommand stands, such as "tsk_01h…
-// failed: exit code 1", and whether it failed; of other results nothing. The call
-// succeeds whenever the command was run: what came of it is in its task.
+// CommandOf describes the command of the result of ExecCommand, such as "tsk_01h… failed: exit
+// code 1", and reports whether it failed. It returns "" for other results. The result of the
+// call is a success whenever the command was started; its task has the outcome.
 func CommandOf(r *agentv1.ToolResult) (how string, failed bool) {
 	if r.GetToolName() != "ExecCommand" {
 		return "", false
@@ -86,11 +86,11 @@ func CommandOf(r *agentv1.ToolResult) (how string, failed bool) {
 	return how, state == "failed"
 }
 
-// Round submits what the model said and gives the results of its calls, one for
-// each and in order, with operators' interjections and the server's notices
-// (SPEC A6). A failed call is a result, not an error. While the server is away
-// it is submitted again; the calls are executed once. Where it ended the turn
-// (TurnEnded), no other Round may follow and the handler should return nil.
+// Round submits the reply of the model and returns the results of its calls in order, with
+// operators' interjections and notices of the server (SPEC A6). A failed call is a result and
+// not an error. While the server is unreachable the reply is submitted again; its calls are
+// executed once. After a round that ended the turn (TurnEnded) there must be no other, and
+// the handler should return nil.
 func (t *Turn) Round(ctx context.Context, r Reply) (*agentv1.SubmitRoundResponse, error) {
 	if t.ended.Load() {
 		return nil, fault.TurnEnded.Newf("turn %s ended with %s; there are no further rounds", t.Record.GetTurnId(), t.reason)
@@ -118,8 +118,8 @@ func (t *Turn) Round(ctx context.Context, r Reply) (*agentv1.SubmitRoundResponse
 	return resp, nil
 }
 
-// as lets calls for a turn of another namespace act by the turn's own token:
-// the runner's credential names its own namespace.
+// as makes calls for a turn of another namespace use the token of the turn, because the
+// runner's credential is for its own namespace.
 func (t *Turn) as(ctx context.Context) context.Context {
 	if t.Record.GetAcquiredFrom() == "" {
 		return ctx
@@ -128,7 +128,7 @@ func (t *Turn) as(ctx context.Context) context.Context {
 }
 
 // Traced makes calls under ctx part of the turn's trace (W3C Trace Context), if it
-// has one and ctx does not say otherwise. Rounds are by themselves.
+// has one and ctx has no other. Round does so itself.
 func (t *Turn) Traced(ctx context.Context) context.Context {
 	if t.Record.GetTraceparent() == "" {
 		return ctx
@@ -139,20 +139,19 @@ func (t *Turn) Traced(ctx context.Context) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, "traceparent", t.Record.GetTraceparent())
 }
 
-// Rounds is how many rounds the turn has so far.
+// Rounds returns how many rounds the turn has so far.
 func (t *Turn) Rounds() int { return int(t.index) }
 
-// Ended says whether a round ended the turn.
+// Ended reports whether a round ended the turn.
 func (t *Turn) Ended() bool { return t.ended.Load() }
 
-// over says whether an error is the server's word that the run holds nothing.
+// over reports whether an error says that the run does not hold its agent any more.
 func over(err error) bool {
 	return errors.Is(err, fault.RunStale) || errors.Is(err, fault.TurnEnded)
 }
 
-// lost is how a turn that the server calls ended did end. It cancels the
-// handler's context with that cause. Where the runner's own round or finish
-// ended it, nothing was lost and it gives nil.
+// lost returns how a turn ended that the server reports as ended, and cancels the handler's
+// context with that cause. It returns nil if the runner's own round or finish ended it.
 func (t *Turn) lost(ctx context.Context, known *agentv1.Turn) error {
 	if known == nil {
 		term, cancel := context.WithTimeout(ctx, finishTerm)
@@ -172,7 +171,7 @@ func (t *Turn) lost(ctx context.Context, known *agentv1.Turn) error {
 	return cause
 }
 
-// finish ends the turn by what its handler returned, unless it has ended.
+// finish ends the turn with the outcome of its handler's error, unless it has ended.
 func (t *Turn) finish(ctx context.Context, result error) error {
 	var gone *EndedError
 	if t.ended.Load() || errors.As(context.Cause(ctx), &gone) {
@@ -184,8 +183,7 @@ func (t *Turn) finish(ctx context.Context, result error) error {
 	if result != nil {
 		req.Message = cut(result.Error(), fault.MaxFreeTextBytes)
 	}
-	// What was done must be said also when the runner stops meanwhile, but not
-	// to a server that does not come back.
+	// The outcome is reported also when the runner stops meanwhile, for a bounded time.
 	ending, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
 	defer context.AfterFunc(ctx, func() {

@@ -16,49 +16,47 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 )
 
-// RunnerOptions say which turns to take, and how many at once.
+// RunnerOptions say which turns to take and how many at once.
 type RunnerOptions struct {
-	// Name is what people call the runner; it stands in the turns.
+	// Name is the name of the runner for people. Turns show it.
 	Name string
-	// AgentIDs are whom to serve. Empty: all agents of the namespace.
+	// AgentIDs are the agents to serve. Empty: all agents of the namespace.
 	AgentIDs []string
-	// AllNamespaces serves the agents of every namespace, by their weights
-	// (SPEC D7). It takes an administrator and no AgentIDs.
+	// AllNamespaces serves the agents of all namespaces, by their weights (SPEC D7). It
+	// requires an admin's credential and no AgentIDs.
 	AllNamespaces bool
-	// ToolFamilies are what an agent's profile must have, all of them, to be
-	// served; Preset is what it must be, such as a child for a smaller model.
-	// Neither goes with AllNamespaces.
+	// ToolFamilies are the families that the profile of an agent must have to be served,
+	// and Preset the preset that it must have, such as that of a child for a smaller model.
+	// Neither can be combined with AllNamespaces.
 	ToolFamilies []agentv1.ToolFamily
 	Preset       agentv1.Preset
 	// Concurrency is how many turns run at once. Default 1.
 	Concurrency int
-	// MaxTurns ends RunTurns after so many turns. 0: none.
+	// MaxTurns ends RunTurns after that many turns. 0: no limit.
 	MaxTurns int
-	// Poll is how long one request waits for something to do. Default 30 s, at
-	// most 55 s.
+	// Poll is how long one request waits for a turn. Default 30 s, at most 55 s.
 	Poll time.Duration
-	// Grace is how long running turns may go on once the runner is told to
-	// stop; then they are handed back. Default 0.
+	// Grace is how long running turns may continue after ctx has ended; then they are
+	// released. Default 0.
 	Grace time.Duration
-	// Announce is told of operators' messages that wait for the turn's next
-	// round. The round hands them over; this only hears of them earlier.
+	// Announce is called with operators' messages that the next round of a turn will
+	// return, as soon as they are queued. Optional.
 	Announce func(*Turn, []*agentv1.Message)
-	// Finished is told how each turn went.
+	// Finished is called with the result of each turn. Optional.
 	Finished func(*Turn, error)
-	// Troubled is told of errors that RunTurns mends by trying again.
+	// Troubled is called with errors after which RunTurns tries again. Optional.
 	Troubled func(error)
 }
 
-// Handler thinks one turn through. Its error makes the turn's outcome: nil is
-// completed, Retryable, Released, Fatal and OverBudget say theirs, and any other error is
-// retryable. ctx ends with a cause when the run was aborted or lost, or when
-// the runner stops.
+// Handler executes a turn. Its error decides the outcome: nil is completed; Retryable,
+// Released, Fatal and OverBudget have their own; any other error is retryable. ctx ends with
+// a cause when the run was aborted or lost, or when the runner stops.
 type Handler func(ctx context.Context, t *Turn) error
 
-// RunTurns takes turns and lets handle think them through, until ctx ends or
-// MaxTurns are done, which is no error, or the server refuses for good. It
-// returns when no turn is running any more. Restarts of the server are
-// outlived: what was lost on the way is asked for again under the same id.
+// RunTurns acquires turns and calls handle with each, until ctx ends or MaxTurns are done,
+// which is no error, or the server refuses the runner. It returns when no turn is running.
+// It continues after restarts of the server: requests whose responses were lost are repeated
+// with the same id.
 func (c *Client) RunTurns(ctx context.Context, opts RunnerOptions, handle Handler) error {
 	if opts.Concurrency <= 0 {
 		opts.Concurrency = 1
@@ -99,7 +97,7 @@ type turnLoop struct {
 	left   atomic.Int64 // turns that may still be taken, if MaxTurns is set
 }
 
-// lane takes one turn after the other.
+// lane executes one turn after the other.
 func (r *turnLoop) lane(ctx context.Context) error {
 	for ctx.Err() == nil {
 		if r.opts.MaxTurns > 0 && r.left.Add(-1) < 0 {
@@ -114,7 +112,7 @@ func (r *turnLoop) lane(ctx context.Context) error {
 	return nil
 }
 
-// acquire waits for a turn. nil: ctx ended.
+// acquire waits for a turn. It returns nil when ctx ends.
 func (r *turnLoop) acquire(ctx context.Context) (*Turn, error) {
 	req := &agentv1.AcquireTurnRequest{
 		AgentIds: r.opts.AgentIDs, AllNamespaces: r.opts.AllNamespaces,
@@ -129,7 +127,7 @@ func (r *turnLoop) acquire(ctx context.Context) (*Turn, error) {
 		switch {
 		case err == nil && got.GetTurn().GetState() == agentv1.TurnState_TURN_STATE_OPEN:
 			return r.turn(got), nil
-		case err == nil && got.GetTurn() != nil: // it was lost before its answer arrived
+		case err == nil && got.GetTurn() != nil: // it was lost before the response arrived
 			req.RequestId = r.ids.New("acq_")
 		case err == nil:
 			pacer.Reset()
@@ -144,8 +142,8 @@ func (r *turnLoop) acquire(ctx context.Context) (*Turn, error) {
 	return nil, nil
 }
 
-// mayAcquireLater: a refusal that names the request or the credential stays;
-// everything else is the server's trouble, and passes.
+// mayAcquireLater reports whether another attempt to acquire a turn may succeed: not after a
+// refusal of the request or the credential, but after any error of the server.
 func mayAcquireLater(err error) bool {
 	switch fault.From(err).Code() {
 	case codes.InvalidArgument, codes.PermissionDenied, codes.Unauthenticated, codes.Unimplemented, codes.AlreadyExists, codes.NotFound:
@@ -162,7 +160,7 @@ func (r *turnLoop) turn(got *agentv1.AcquireTurnResponse) *Turn {
 	}
 }
 
-// run holds the turn while it is thought through, then finishes it.
+// run holds the turn while its handler runs, and then finishes it.
 func (r *turnLoop) run(ctx context.Context, t *Turn) {
 	thinking, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	t.cancel = cancel
@@ -174,7 +172,7 @@ func (r *turnLoop) run(ctx context.Context, t *Turn) {
 
 	holding, release := context.WithCancel(context.WithoutCancel(ctx))
 	var holders sync.WaitGroup
-	holders.Go(func() { t.renew(holding, beat(t.Record)) })
+	holders.Go(func() { t.renew(holding, heartbeat(t.Record)) })
 	holders.Go(func() {
 		var announce func([]*agentv1.Message)
 		if r.opts.Announce != nil {
@@ -187,8 +185,8 @@ func (r *turnLoop) run(ctx context.Context, t *Turn) {
 	if errors.Is(context.Cause(thinking), ErrStopping) && err != nil {
 		err = Released(ErrStopping)
 	}
-	// A handler that returned a while after the run was taken from it has
-	// nothing to finish; one that did not notice is told by the server.
+	// A turn whose run was lost need not be finished. If the runner has not noticed that,
+	// the server refuses the finish.
 	if ferr := t.finish(thinking, err); ferr != nil {
 		r.opts.Troubled(ferr)
 	}

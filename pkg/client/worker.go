@@ -17,36 +17,36 @@ const (
 	defaultHeartbeat = 10 * time.Second
 	// reportTerm bounds how long a worker that stops waits until its ends are stored.
 	reportTerm = 10 * time.Second
-	// formerMax bounds how many commands are remembered after their end is
-	// stored, so that a lease which comes twice starts nothing.
+	// formerMax bounds how many commands are remembered after their end is stored, so that
+	// a lease that arrives again starts nothing.
 	formerMax = 10_000
 )
 
 // WorkerOptions announce a worker.
 type WorkerOptions struct {
-	// ID is the worker's lasting name. Two living processes must not share one.
+	// ID is the permanent name of the worker. Two running processes must not share one.
 	ID string
 	// Capacity is how many commands run at once. Default 4.
 	Capacity int
-	// Labels are announced as they are.
+	// Labels are shown with the worker, and commands can require them.
 	Labels map[string]string
-	// Heartbeat keeps the leases. Default 10 s.
+	// Heartbeat is how often leases are renewed. Default 10 s.
 	Heartbeat time.Duration
-	// Troubled is told of lost connections, which are made again.
+	// Troubled is called with errors of connections, which are made again. Optional.
 	Troubled func(error)
 }
 
-// CommandHandler runs one command. Its ctx ends with ErrStopped when somebody
-// stops the task, with ErrTimeout when its time is over, and with ErrStopping
-// when the worker ends. nil is exit code 0, ExitError another one; any other
-// error is exit code 1 with the error as message.
+// CommandHandler runs a command. Its ctx ends with ErrStopped when the task is stopped, with
+// ErrTimeout at the command's timeout, and with ErrStopping when the worker stops. nil is
+// exit code 0, ExitError another one; any other error is exit code 1 with the error as
+// message.
 type CommandHandler func(ctx context.Context, c *Command) error
 
-// RunWorker leases commands and lets handle run them, until ctx ends (SPEC T4).
-// Output and ends are kept until the task plane has stored them, and said again
-// after a lost connection; a handler that writes faster than that waits in its
-// write. When ctx ends the handlers are cancelled and their ends reported as
-// interrupted. It returns an error if the server refuses the worker for good.
+// RunWorker leases commands and calls handle with each, until ctx ends (SPEC T4). Output and
+// ends are kept until the task plane has stored them, and sent again after a lost connection;
+// writes of a handler that is faster than that block. When ctx ends, handlers are cancelled
+// and their commands reported as interrupted. It returns an error if the server refuses the
+// worker.
 func (c *Client) RunWorker(ctx context.Context, opts WorkerOptions, handle CommandHandler) error {
 	if opts.Capacity <= 0 {
 		opts.Capacity = defaultCapacity
@@ -80,7 +80,7 @@ func (c *Client) RunWorker(ctx context.Context, opts WorkerOptions, handle Comma
 	return err
 }
 
-// workerLoop is one process life of a worker.
+// workerLoop is one call of RunWorker.
 type workerLoop struct {
 	client *Client
 	opts   WorkerOptions
@@ -90,18 +90,18 @@ type workerLoop struct {
 
 	mu       sync.Mutex
 	commands map[string]*Command
-	seen     map[string]int64 // commands of this life: a repeated lease starts nothing
-	former   []string         // of those in seen, the forgotten ones, oldest first
+	seen     map[string]int64 // commands since the start: a repeated lease starts nothing
+	former   []string         // those in seen that have ended, oldest first
 	stopping bool
 	running  sync.WaitGroup // grows under mu, and not once stopping
 
-	more chan struct{} // capacity 1: a command has something to say
-	idle chan struct{} // capacity 1: a command was forgotten
+	more chan struct{} // capacity 1: a command has something to send
+	idle chan struct{} // capacity 1: a command was removed
 }
 
 type workerStream = grpc.BidiStreamingClient[taskv1.ConnectRequest, taskv1.ConnectResponse]
 
-// once opens a stream and serves it until it breaks.
+// once opens a stream and serves it until it fails.
 func (w *workerLoop) once(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -116,7 +116,7 @@ func (w *workerLoop) once(ctx context.Context) error {
 	if err := s.Send(&taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_Hello{Hello: hello}}); err != nil {
 		return why(s, err)
 	}
-	if _, err := s.Header(); err != nil { // comes once the hello is settled
+	if _, err := s.Header(); err != nil { // sent by the server when it has accepted the hello
 		return why(s, err)
 	}
 	for _, c := range w.all() {
@@ -130,10 +130,10 @@ func (w *workerLoop) once(ctx context.Context) error {
 	}()
 	w.sendAll(ctx, s)
 	cancel()
-	return <-broken // the receiver knows why, and ends before the next hello is made
+	return <-broken // the receiver returns the error, and ends before the next hello
 }
 
-// why prefers the status of a stream to the EOF of a send.
+// why returns the status of a stream in place of the EOF of a send.
 func why(s workerStream, err error) error {
 	if _, status := s.Recv(); status != nil {
 		return status
@@ -141,13 +141,13 @@ func why(s workerStream, err error) error {
 	return err
 }
 
-// sendAll says what commands have to say, and heartbeats.
+// sendAll sends the output and ends of commands, and heartbeats.
 func (w *workerLoop) sendAll(ctx context.Context, s workerStream) {
 	tick := time.NewTicker(w.opts.Heartbeat)
 	defer tick.Stop()
 	for {
 		for _, c := range w.all() {
-			for _, m := range c.unsaid() {
+			for _, m := range c.unsent() {
 				if s.Send(m) != nil {
 					return
 				}
@@ -190,7 +190,7 @@ func (w *workerLoop) receive(s workerStream) error {
 	}
 }
 
-// accept runs a leased command, once.
+// accept starts a leased command, unless it has been started.
 func (w *workerLoop) accept(lease *taskv1.CommandLease) {
 	taskID := lease.GetTask().GetTaskId()
 	w.mu.Lock()
@@ -231,7 +231,7 @@ func (w *workerLoop) forget(taskID string) {
 	signal(w.idle)
 }
 
-// drain tells the commands to end, and waits until their ends are stored.
+// drain ends the commands, and waits until their ends are stored.
 func (w *workerLoop) drain() {
 	w.stopAll(ErrStopping)
 	drained(func() int { return len(w.all()) }, w.idle)

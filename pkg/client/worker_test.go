@@ -156,7 +156,7 @@ func TestT3_InputAndStop(t *testing.T) {
 		if c.Task.GetCommand().GetAcceptsInput() {
 			lines := bufio.NewScanner(c.Stdin())
 			for lines.Scan() {
-				fmt.Fprintf(c.Stdout(), "heard %s\n", lines.Text())
+				fmt.Fprintf(c.Stdout(), "acked %s\n", lines.Text())
 			}
 			return lines.Err()
 		}
@@ -172,7 +172,7 @@ func TestT3_InputAndStop(t *testing.T) {
 	require.Equal(t, taskv1.TaskState_TASK_STATE_COMPLETED, f.ended(ctx, taskID).GetState())
 	out, err := f.Tasks.GetTaskOutput(ctx, &taskv1.GetTaskOutputRequest{AgentId: "a", TaskId: taskID})
 	require.NoError(t, err)
-	require.Equal(t, "heard hello\n", out.GetText())
+	require.Equal(t, "acked hello\n", out.GetText())
 
 	taskID = f.exec(ctx, &taskv1.CommandSpec{Cmd: "forever"}, 0).GetHandle().GetTaskId()
 	_, err = f.Tasks.StopTask(ctx, &taskv1.StopTaskRequest{AgentId: "a", TaskId: taskID})

@@ -103,7 +103,7 @@ func (e *Engine[S]) await(ctx context.Context, namespace, agentID string, positi
 	defer timeout.Stop()
 	for _, p := range positions {
 		if e.follows(p.Plane) && !part.AwaitConsumed(ctx, p.Plane, p.Partition, p.WalSeq, timeout.C()) {
-			return // the read says what is wrong, if anything is
+			return // the read returns the error
 		}
 	}
 }

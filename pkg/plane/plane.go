@@ -1,8 +1,7 @@
-// Package plane is what every plane has in common: its partitions, how it
-// follows other planes, and the way of a request from a handler to the journal
-// and back. It knows no plane in particular.
+// Package plane has what all planes have in common: partitions, following other planes, and
+// executing a request in the journal. It knows no plane in particular.
 //
-//	handler --Do--> journal partition (rule, frame, fsync) --> answer
+//	handler --Do--> journal partition (rule, frame, fsync) --> response
 //	other plane's journal --React--> the same partition, exactly once
 package plane
 
@@ -27,16 +26,16 @@ import (
 	"quartet/pkg/tracing"
 )
 
-// Deps is what a plane needs of its process.
+// Deps are what a plane needs of its process.
 type Deps struct {
-	// Log opens a partition's log.
+	// Log opens the log of a partition.
 	Log func(plane string, partition int) (journal.Log, error)
-	// Sources are the partitions of another plane, to follow.
+	// Sources returns the journals of the partitions of another plane, to follow.
 	Sources func(plane string) ([]journal.Source, error)
-	// Partitions is how many a plane has; nil: each has one.
+	// Partitions returns how many partitions a plane has; nil: each has one.
 	Partitions func(plane string) int
-	// Lease is the right to answer for the partitions that are opened with these
-	// Deps; nil: nobody else can hold them.
+	// Lease is the lease of the partitions that are opened with these Deps; nil if no
+	// other process can hold them.
 	Lease journal.Lease
 	// Feeds are for followers in the same process. Optional.
 	Feeds *journal.Feeds
@@ -47,13 +46,13 @@ type Deps struct {
 	WaitClock clock.Clock
 	IDs       id.Source
 	Logger    *zap.Logger
-	// Tracer follows what requests cause. Optional.
+	// Tracer traces what requests cause. Optional.
 	Tracer *tracing.Tracer
-	// Metrics gets what is counted. Optional.
+	// Metrics gets the metrics of the plane. Optional.
 	Metrics prometheus.Registerer
 }
 
-// Complete checks what is required and fills in the rest.
+// Complete returns an error if something required is missing, and sets defaults.
 func (d *Deps) Complete() error {
 	if d.Log == nil || d.Sources == nil {
 		return errors.New("plane: Deps needs Log and Sources")
@@ -76,39 +75,39 @@ func (d *Deps) Complete() error {
 	return nil
 }
 
-// Followed is another plane that this one hears.
+// Followed is another plane whose events this one receives.
 type Followed struct {
 	Plane    string
 	Registry *journal.Registry
-	Types    []string // the event types that matter
-	// Matters, if set, leaves out events of these types that React would do
-	// nothing about, whatever the state.
+	Types    []string // the event types that React handles
+	// Matters, if set, excludes events of these types for which React returns nothing
+	// in any state.
 	Matters func(ev *journal.Event) bool
 }
 
 // Config describes one plane.
 type Config[S journal.State] struct {
 	Plane string
-	// Share is which partitions of the plane are held together; zero: all
-	// that it has.
+	// Share says which partitions of the plane this process may hold; zero: all.
 	Share  journal.Share
 	New    func() S
 	Events protoreflect.FileDescriptor
 	Follow []Followed
-	// React is the rule for what other planes say: pure, like Decide.
+	// React is the rule for the events of other planes. It is pure, like Decide.
 	React func(s S, env journal.Env, ev *journal.Event) ([]*journal.Event, error)
 	// Dependent reports whether a read about an agent depends on what other planes
 	// do now; nil: it always does. A read that does not depend on them is not delayed
 	// by After.
 	Dependent func(s S, namespace, agentID string) bool
-	// OnCommit hears a partition's durable events in order. It must not block.
+	// OnCommit is called with the durable events of a partition, in order. It must not
+	// block.
 	OnCommit func(partition int, events []*journal.Event)
-	// OnApply hears a partition's events before they are durable; see
+	// OnApply is called with the events of a partition before they are durable; see
 	// journal.Config. It must not block.
 	OnApply func(state S, events []*journal.Event) (followUps int)
-	// OnLoad sees a partition's state whenever it was loaded: at the start, and
-	// after another writer had taken the partition. Due-time indexes are rebuilt
-	// here. It must not block, and may come before Open returns.
+	// OnLoad is called with the state of a partition when it was loaded: at the start, and
+	// after another writer had the partition. It rebuilds due-time indexes. It must not
+	// block, and may be called before Open returns.
 	OnLoad func(state S)
 }
 
@@ -123,7 +122,7 @@ type Engine[S journal.State] struct {
 	err     error
 }
 
-// Open loads and takes over the partitions, then begins to follow the others.
+// Open loads the partitions and becomes their writer. Call Follow after it.
 func Open[S journal.State](ctx context.Context, cfg Config[S], deps Deps) (*Engine[S], error) {
 	if err := deps.Complete(); err != nil {
 		return nil, err
@@ -150,7 +149,7 @@ func Open[S journal.State](ctx context.Context, cfg Config[S], deps Deps) (*Engi
 	return e, nil
 }
 
-// Follow begins to hear the other planes. It is apart from Open because a
+// Follow begins to receive the events of other planes. It is separate from Open because a
 // plane may have to rebuild indexes from its state first.
 func (e *Engine[S]) Follow(ctx context.Context) error {
 	follow, cancel := context.WithCancel(context.WithoutCancel(ctx)) //nolint:gosec // Close calls it
@@ -176,7 +175,7 @@ func (e *Engine[S]) follow(ctx context.Context, p *journal.Partition[S], src jou
 		Source: src, Registry: f.Registry, Interest: f.Types, Matters: f.Matters,
 		React: func(s S, env journal.Env, ev *journal.Event) ([]*journal.Event, error) {
 			if e.parts.For(ev.Namespace, ev.AgentID) != p {
-				return nil, nil // another partition's agent
+				return nil, nil // the agent is in another partition
 			}
 			return e.cfg.React(s, env, ev)
 		},
@@ -186,7 +185,7 @@ func (e *Engine[S]) follow(ctx context.Context, p *journal.Partition[S], src jou
 	}
 }
 
-// Close ends following, then closes the partitions. It is idempotent.
+// Close stops following and then closes the partitions. It is idempotent.
 func (e *Engine[S]) Close(ctx context.Context) error {
 	e.closed.Do(func() {
 		if e.stop != nil {
@@ -231,8 +230,8 @@ func (e *Engine[S]) Stall(namespace, agentID string) (total time.Duration, now b
 	return p.StallTotal(), p.Stalled() > 0
 }
 
-// Settle waits until all that was handed to the partitions before, by handlers
-// and by following, has been decided and is on disk.
+// Settle waits until everything that was given to the partitions before, by handlers and by
+// following, has been decided and is durable.
 func (e *Engine[S]) Settle(ctx context.Context) error {
 	for _, p := range e.parts.All() {
 		_, _, err := journal.Do(ctx, p, journal.Op[S, struct{}]{
@@ -246,37 +245,37 @@ func (e *Engine[S]) Settle(ctx context.Context) error {
 	return nil
 }
 
-// Hinted says whether somebody in this process hears of an agent's events before
-// they are durable.
+// Hinted reports whether a follower in this process receives an agent's events before they
+// are durable.
 func (e *Engine[S]) Hinted(namespace, agentID string) bool {
 	return e.deps.Feeds.Of(e.cfg.Plane, e.For(namespace, agentID).Index()).Hinted()
 }
 
-// For is the partition that holds an agent.
+// For returns the partition of an agent.
 func (e *Engine[S]) For(namespace, agentID string) *journal.Partition[S] {
 	return e.parts.For(namespace, agentID)
 }
 
-// All is every partition in order.
+// All returns all partitions in order.
 func (e *Engine[S]) All() []*journal.Partition[S] { return e.parts.All() }
 
-// Command is one mutation on its way into the journal.
+// Command is a mutation.
 type Command[S journal.State, R any] struct {
 	Method    string
 	AgentID   string
 	RequestID string
 	Args      proto.Message
-	// Decide is the rule; Answer builds the reply from its events, also for a
-	// repeated request.
+	// Decide is the rule. Answer builds the response from its events, also for a repeated
+	// request.
 	Decide func(s S, env journal.Env) (journal.Decision[R], error)
 	Answer func(events []*journal.Event) (R, error)
 	// FollowUp marks an expected follow-up: a command that Config.OnApply announced.
 	FollowUp bool
-	// Actor acts instead of the caller: for what the plane does by itself.
+	// Actor is the actor instead of the caller, for what the plane does by itself.
 	Actor *journal.Actor
 }
 
-// Do runs a mutation as the caller and answers when it is on disk (SPEC X1).
+// Do executes a mutation as the caller, and returns when it is durable (SPEC X1).
 func Do[S journal.State, R any](ctx context.Context, e *Engine[S], c Command[S, R]) (R, error) {
 	actor := journal.Actor(rpc.ActorFrom(ctx))
 	if c.Actor != nil {
@@ -293,8 +292,9 @@ func Do[S journal.State, R any](ctx context.Context, e *Engine[S], c Command[S, 
 	return reply, err
 }
 
-// View reads the partition of one of the caller's agents; what it answers is
-// on disk (SPEC X1). It waits for the positions that the caller gave with After. The number is the position in the journal that it saw.
+// View reads the partition of one of the caller's agents. What it returns is durable (SPEC
+// X1), as of the journal position that it also returns. It waits for the positions that the
+// caller gave with After.
 func View[S journal.State, R any](ctx context.Context, e *Engine[S], agentID string, read func(s S) (R, error)) (R, int64, error) {
 	namespace := rpc.ActorFrom(ctx).Namespace
 	if positions := positionsOf(ctx); len(positions) > 0 {
@@ -304,9 +304,9 @@ func View[S journal.State, R any](ctx context.Context, e *Engine[S], agentID str
 	return out, int64(seq & (1<<63 - 1)), err
 }
 
-// OnBehalf gives what a plane writes because of another plane's event to whoever
-// caused that, if it was a person's or an agent's act (SPEC X4, W11). What follows
-// from the system's own acts, or from what came from outside, stays the system's.
+// OnBehalf sets the actor of events that a plane writes because of another plane's event to
+// the actor of that event, if it is a person or an agent (SPEC X4, W11). The effects of
+// actions of the system and of outside systems have the system as actor.
 func OnBehalf(cause *journal.Event, events []*journal.Event) []*journal.Event {
 	switch cause.Role {
 	case rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleAgent:
@@ -317,15 +317,14 @@ func OnBehalf(cause *journal.Event, events []*journal.Event) []*journal.Event {
 	return events
 }
 
-// System is the actor of what a plane does by itself, such as firing a timer.
+// System returns the actor of what a plane does by itself, such as firing a timer.
 func System(namespace string) *journal.Actor {
 	return &journal.Actor{Namespace: namespace, Principal: "quartet", Role: rpc.RoleService}
 }
 
-// NeverMade is NOT_FOUND when an agent of whom a plane knows nothing was never
-// made: an empty list would look like good news to somebody who mistyped a
-// name. An agent plane that cannot be asked is no reason to refuse the list,
-// and other services know whom they ask about.
+// NeverMade returns NOT_FOUND if an agent that a plane has nothing about never existed, so
+// that a mistyped name does not look like an agent with an empty list. It returns nil if
+// exists fails otherwise, and for calls of other services, which use existing names.
 func NeverMade(ctx context.Context, agentID string, exists func(ctx context.Context, agentID string) error) error {
 	if exists == nil || rpc.ActorFrom(ctx).Role == rpc.RoleService {
 		return nil
