@@ -7,11 +7,11 @@ import (
 	"quartet/pkg/jsontext"
 )
 
-// ReadinessChanged is the last token of the second subject of an event that
-// carries readiness (SPEC X10); the scheduler lives on these.
+// ReadinessChanged is the last token of the second subject of an event that changes readiness
+// (SPEC X10).
 const ReadinessChanged = "readiness_changed"
 
-// Subject is where an event is published. A token that is empty is "-".
+// Subject returns the subject of an event. An empty token is "-".
 func Subject(namespace, plane, agentID, eventType string) string {
 	return "quartet.events." + token(namespace) + "." + token(plane) + "." + token(agentID) + "." + token(eventType)
 }
@@ -36,9 +36,8 @@ func token(s string) string {
 	return s
 }
 
-// appendCloudEvent wraps a journal line as a CloudEvent 1.0 in structured JSON
-// mode. The line is the data as it stands; nothing is marshalled again. ev is
-// the line's envelope.
+// appendCloudEvent appends a journal line as a CloudEvent 1.0 in structured JSON mode. The
+// line is the data, unchanged. ev is the line's envelope.
 func appendCloudEvent(dst, line []byte, ev *journal.Event) []byte {
 	dst = append(dst, `{"specversion":"1.0","id":`...)
 	dst = jsontext.AppendString(dst, ev.ID)
@@ -61,22 +60,21 @@ func appendCloudEvent(dst, line []byte, ev *journal.Event) []byte {
 	return append(dst, '}')
 }
 
-// message is one CloudEvent on its way: where in the buffer it stands.
+// message is a CloudEvent in the buffer of wrapped.
 type message struct {
 	subject  string
 	from, to int
 }
 
-// wrapped are the CloudEvents of one frame. The next frame uses the buffer again:
-// the connection copies what it is given, and a buffer for each event was 5 % of
-// all that a mutation allocates.
+// wrapped holds the CloudEvents of one frame. Its buffer is used again for the next frame,
+// because the connection copies messages; a buffer for each event was 5 % of the allocations
+// of a mutation.
 type wrapped struct {
 	events []message
 	buf    []byte
 }
 
-// wrap turns a frame into what is published for it, in order. Lines of the
-// journal itself are no events.
+// wrap makes the messages of a frame, in order. Internal lines of the journal are no events.
 func (w *wrapped) wrap(frame []journal.Line) error {
 	w.events, w.buf = w.events[:0], w.buf[:0]
 	for _, line := range frame {

@@ -20,38 +20,36 @@ import (
 // Stream is the name of the stream for everybody outside.
 const Stream = "EVENTS"
 
-// Limits of EVENTS. Beyond them the oldest go; the journal has everything. A
-// journal that was never copied is copied from maxAge ago.
+// Limits of EVENTS. Beyond them the oldest events are dropped; the journal has all. A journal
+// that was never copied is copied from maxAge ago.
 const (
 	maxBytes = 1 << 30
 	maxAge   = 7 * 24 * time.Hour
 )
 
 const (
-	// window is how many frames are copied at once. Behind the last of their
-	// events goes one message that says how far the journal was copied.
+	// window is how many frames are copied at once. After their events, one message records
+	// how far the journal was copied.
 	window = 256
-	// defaultLag is how long the first frame of a window waits for others.
-	// Nobody inside waits for EVENTS, and a window of one frame takes from a
-	// caller who is alone as much time as his own frame does: 5 ms make his
-	// mutations a third faster.
+	// defaultLag is how long the first frame of a window waits for others. No plane waits
+	// for EVENTS, and copying each frame alone takes as much processor time as committing
+	// it: 5 ms make the mutations of a single caller a third faster.
 	defaultLag = 5 * time.Millisecond
 )
 
-// positionSubject is where a journal's publisher writes how far it came: into
-// EVENTS itself, since EVENTS may lose its end (it is not fsynced on a single
-// node, and it may be deleted) and then the position must be lost with it. A
-// durable consumer's acknowledgement would survive and leave a gap; it also
-// hands out new frames before it repeats those that were not acknowledged.
+// positionSubject is the subject of a publisher's position. It is in EVENTS itself, because
+// EVENTS may lose its end (it is not fsynced on a single node, and may be deleted), and then
+// the position must be lost as well. The acknowledgement of a durable consumer would survive
+// and leave a gap; such a consumer also delivers new frames before it repeats those that were
+// not acknowledged.
 func positionSubject(s journal.Source) string {
 	return "quartet.bus.position." + s.Plane() + "." + strconv.Itoa(s.Partition())
 }
 
 const headerSequence = "Quartet-Sequence"
 
-// EnsureStream creates EVENTS or brings its limits up to date. On a single
-// node it is persisted asynchronously: what a power cut takes from it is still
-// in the journal.
+// EnsureStream creates EVENTS or updates its limits. On a single node it is persisted
+// asynchronously; events that a loss of power removes are copied again.
 func EnsureStream(ctx context.Context, nc *nats.Conn, replicas int) error {
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -66,7 +64,7 @@ func EnsureStream(ctx context.Context, nc *nats.Conn, replicas int) error {
 		MaxBytes:    maxBytes,
 		MaxAge:      maxAge,
 		Replicas:    max(replicas, 1),
-		// One answer for a window of events instead of one for each; see batch.go.
+		// One acknowledgement for a batch of events; see batches.
 		AllowBatchPublish: true,
 	}
 	if cfg.Replicas == 1 {
@@ -85,8 +83,8 @@ func EnsureStream(ctx context.Context, nc *nats.Conn, replicas int) error {
 	}
 }
 
-// ensureTerm is how long one attempt at the stream may take. A cluster that
-// chooses a leader drops requests, so that waiting for the answer would never end.
+// ensureTerm bounds one attempt to create the stream. A cluster that elects a leader drops
+// requests.
 const ensureTerm = 3 * time.Second
 
 func ensure(ctx context.Context, js jetstream.JetStream, cfg jetstream.StreamConfig) error {
@@ -102,18 +100,18 @@ func ensure(ctx context.Context, js jetstream.JetStream, cfg jetstream.StreamCon
 	return err
 }
 
-// Config is what a Publisher needs.
+// Config holds the settings and dependencies of a Publisher.
 type Config struct {
 	Conn   *nats.Conn
 	Source journal.Source // what is copied; one Publisher for each
 	Logger *zap.Logger
-	// Metrics gets quartet_events_…; nil counts nothing that anybody sees.
+	// Metrics gets quartet_events_…. Optional.
 	Metrics prometheus.Registerer
-	// AckTimeout is how long EVENTS may take for one batch before it is
-	// copied again; default 10 s.
+	// AckTimeout is how long EVENTS may take to acknowledge a batch before it is copied
+	// again. Default 10 s.
 	AckTimeout time.Duration
-	// Lag is how long an event may wait for others to be copied with;
-	// default 5 ms, negative for none.
+	// Lag is how long an event may wait for others that are copied with it. Default 5 ms;
+	// negative for none.
 	Lag time.Duration
 }
 
@@ -123,15 +121,14 @@ type Publisher struct {
 	cfg    Config
 	cancel context.CancelFunc
 	done   chan struct{}
-	// wrapped is the copying goroutine's.
+	// wrapped is used by the copying goroutine only.
 	wrapped wrapped
 
 	published, interrupted prometheus.Counter
 	lag                    prometheus.Observer
 }
 
-// Start starts copying where EVENTS says that it stopped. Both the stream and
-// the journal must exist.
+// Start starts to copy at the position in EVENTS. Both the stream and the journal must exist.
 func Start(ctx context.Context, cfg Config) (*Publisher, error) {
 	if cfg.Conn == nil || cfg.Source == nil {
 		return nil, errors.New("bus: Config needs Conn and Source")
@@ -169,15 +166,13 @@ func Start(ctx context.Context, cfg Config) (*Publisher, error) {
 	return p, nil
 }
 
-// Stop stops copying and returns when nothing is on its way any more. It is
-// idempotent.
+// Stop stops copying and returns when no message is in flight. It is idempotent.
 func (p *Publisher) Stop() {
 	p.cancel()
 	<-p.done
 }
 
-// run copies until ctx ends. After trouble it begins again behind the last
-// position that EVENTS holds.
+// run copies until ctx ends. After an error it starts again at the last position in EVENTS.
 func (p *Publisher) run(ctx context.Context) {
 	pacer := retry.New(50*time.Millisecond, 5*time.Second)
 	for ctx.Err() == nil {
@@ -199,8 +194,8 @@ type frame struct {
 	lines []journal.Line
 }
 
-// session copies over one connection, which does not reconnect: if it did,
-// events after a lost one would get through and stand before it in EVENTS.
+// session copies over one connection, which does not reconnect, because events after a lost
+// one would then be stored before it.
 func (p *Publisher) session(ctx context.Context) (copied bool, err error) {
 	opts := p.cfg.Conn.Opts
 	opts.AllowReconnect, opts.RetryOnFailedConnect = false, false
@@ -260,7 +255,7 @@ func (p *Publisher) session(ctx context.Context) (copied bool, err error) {
 	}
 }
 
-// before says whether a frame is older than what EVENTS would keep.
+// before reports whether a frame is older than EVENTS would keep.
 func before(lines []journal.Line, oldest time.Time) bool {
 	if oldest.IsZero() || len(lines) == 0 {
 		return false
@@ -269,11 +264,11 @@ func before(lines []journal.Line, oldest time.Time) bool {
 	return err == nil && ev.CreatedAt.Before(oldest)
 }
 
-// gather takes what comes within the lag, at most a window.
+// gather returns the frames that arrive within the lag, at most a window.
 func (p *Publisher) gather(ctx context.Context, first frame, more <-chan frame) []frame {
 	if p.cfg.Lag > 0 {
-		// The channel holds a window, so nobody is held up meanwhile, and this
-		// goroutine is not woken for each frame.
+		// The channel has room for a window, so the source is not blocked meanwhile, and
+		// this goroutine is not woken for each frame.
 		t := time.NewTimer(p.cfg.Lag)
 		select {
 		case <-t.C:
@@ -293,7 +288,7 @@ func (p *Publisher) gather(ctx context.Context, first frame, more <-chan frame) 
 	return out
 }
 
-// position is the journal sequence to go on from, 0 if EVENTS knows none.
+// position returns the journal sequence at which to continue, 0 if EVENTS has none.
 func (p *Publisher) position(ctx context.Context, js jetstream.JetStream) (uint64, error) {
 	s, err := js.Stream(ctx, Stream)
 	if err != nil {
@@ -319,7 +314,7 @@ func (p *Publisher) copyWindow(ctx context.Context, out *batches, frames []frame
 	count := 0
 	for _, f := range frames {
 		if err := p.wrapped.wrap(f.lines); err != nil {
-			// It will not become readable. Others must not wait for it.
+			// It will not become readable, and must not stop the others.
 			p.cfg.Logger.Error("bus: a frame cannot be read and is passed", zap.Uint64("sequence", f.seq), zap.Error(err))
 			continue
 		}
@@ -330,7 +325,7 @@ func (p *Publisher) copyWindow(ctx context.Context, out *batches, frames []frame
 			}
 		}
 	}
-	// Behind events that are all there: a position never covers a gap.
+	// It is published after the events, so a position never covers a gap.
 	err := out.publish(ctx, &nats.Msg{Subject: positionSubject(p.cfg.Source), Header: nats.Header{
 		headerSequence: {strconv.FormatUint(frames[len(frames)-1].seq, 10)},
 	}}, true)
@@ -341,7 +336,7 @@ func (p *Publisher) copyWindow(ctx context.Context, out *batches, frames []frame
 	return err
 }
 
-// observe notes how old the oldest event of a window is by now.
+// observe records the age of the oldest event of a window.
 func (p *Publisher) observe(frames []frame) {
 	for _, f := range frames {
 		for _, line := range f.lines {

@@ -13,7 +13,7 @@ import (
 const (
 	// The bounds of a heartbeat's pause: a third of a lease of 30 s, and not more
 	// often than once a second.
-	maxHeartbeat  = 10 * time.Second
+	maxHeartbeat = 10 * time.Second
 	minHeartbeat = time.Second
 )
 

@@ -15,22 +15,22 @@ import (
 	"quartet/pkg/fault"
 )
 
-// holderKey is how an instance that handed a call on tells its caller who answered:
-// a caller that can reach that one saves a hop the next time.
+// holderKey is the header with which an instance that forwarded a call names the one that
+// responded, so that the caller can call that directly the next time.
 const holderKey = "quartet-holder"
 
-// maxAffinity bounds what a connection remembers; beyond it it begins anew.
+// maxAffinity bounds what a connection remembers. Beyond it everything is forgotten.
 const maxAffinity = 100_000
 
-// affinity is which instance of a service answers for whom, as was learnt from
-// answers. It may be wrong: whoever is asked hands the call on and says so.
+// affinity remembers which instance of a service responded for an agent. It may be outdated:
+// an instance forwards calls for agents that it does not hold, and says so.
 type affinity struct {
 	mu sync.RWMutex
 	at map[owner]string // "address name"
 }
 
-// directTerm is how long the instance that is thought to be the right one may
-// take. One that is frozen never answers, and only the others know it.
+// directTerm is how long the instance of affinity may take before another one is called. A
+// frozen instance does not respond, and only the others know who replaced it.
 const directTerm = 2 * time.Second
 
 type owner struct{ namespace, agent string }
@@ -92,8 +92,8 @@ func (c *Conn) observeOwner(o owner, header metadata.MD) {
 	}
 }
 
-// identified gives a request an id if it takes one and has none: should its
-// instance be lost half way, another one is asked the same.
+// identified sets the id of a request that takes one and has none, so that the call can be
+// repeated at another instance.
 func identified(args any, newID func(string) string) any {
 	req, ok := args.(proto.Message)
 	if !ok || newID == nil || requestField(req) == nil || requestID(req) != "" {
@@ -104,7 +104,7 @@ func identified(args any, newID func(string) string) any {
 	return own
 }
 
-// unreached says that nothing was heard of the service itself.
+// unreached reports whether an error is not a response of the service.
 func unreached(ctx context.Context, err error) bool {
 	if err == nil || ctx.Err() != nil {
 		return false

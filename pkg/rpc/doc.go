@@ -1,13 +1,11 @@
 // Package rpc is how services serve and call each other.
 //
-// In process is a network (ARCHITECTURE R2): a Network gives a connection to a
-// service by name, within memory if the service runs in this process (unary
-// calls without HTTP/2 between, see Server) and over TCP if not, and nobody
-// else knows the difference. NewServer puts the
-// interceptors in one place: recovery, credentials, deadline, log, metrics and
-// faults.
+// A Network returns a connection to a service by name: in memory if the service runs in this
+// process (unary calls without HTTP/2, see Server), otherwise over TCP. Callers do not see
+// the difference (SPEC R2). NewServer has all interceptors: recovery, credentials, deadline,
+// log, metrics and faults.
 //
-// Who acts comes from the credential alone (SPEC X4). A service that calls
-// another on behalf of somebody sends its own credential and the original
-// actor; the actor is believed only because of the credential.
+// The actor follows from the credential alone (SPEC X4). A service that calls another on
+// behalf of an actor sends its own credential and that actor, which is accepted only because
+// of the credential.
 package rpc

@@ -16,13 +16,13 @@ import (
 	"quartet/pkg/fault"
 )
 
-// forwardedKey marks a call that one process has handed on: two that name each
-// other as the server of a service must not play ball with it.
+// forwardedKey marks a call that was forwarded once, so that two processes that are
+// configured with each other's address do not forward it without end.
 const forwardedKey = "quartet-forwarded"
 
-// forward hands calls of services that are elsewhere to them, so that a client
-// needs the address of one process. The call was let in by then as the caller's;
-// it goes on with the caller's own credential, and messages cross as bytes.
+// forward forwards calls of services that other processes serve, so that a client needs the
+// address of one process. The call was authenticated before; it is forwarded with the
+// caller's credential, and its messages are copied as bytes.
 func (s *server) forward(_ any, in grpc.ServerStream) error {
 	ctx := in.Context()
 	method, _ := grpc.MethodFromServerStream(in)
@@ -43,8 +43,8 @@ func (s *server) forward(_ any, in grpc.ServerStream) error {
 	return away(service, err)
 }
 
-// away names the service that cannot be reached: the caller knows only of this
-// process, and that one is there. Refusals of the service itself say who it is.
+// away names the service in the error of a connection, because the caller knows only this
+// process. It returns errors of the service itself unchanged.
 func away(service string, err error) error {
 	if st, ok := status.FromError(err); ok && st.Code() == codes.Unavailable && len(st.Details()) == 0 {
 		return fault.NotReady.New(service+" cannot be reached from here at the moment: "+st.Message(), "service", service)
@@ -52,7 +52,7 @@ func away(service string, err error) error {
 	return err
 }
 
-// handOn is the caller's metadata without what belongs to its connection.
+// handOn returns the caller's metadata without the entries of its connection.
 func handOn(md metadata.MD) metadata.MD {
 	out := metadata.MD{forwardedKey: {"1"}}
 	for k, v := range md {
@@ -64,7 +64,7 @@ func handOn(md metadata.MD) metadata.MD {
 	return out
 }
 
-// pump copies messages until from ends well.
+// pump copies messages until from ends without an error.
 func pump(to interface{ SendMsg(m any) error }, from interface{ RecvMsg(m any) error }) error {
 	for {
 		var m raw
@@ -82,7 +82,7 @@ func pump(to interface{ SendMsg(m any) error }, from interface{ RecvMsg(m any) e
 	}
 }
 
-// raw is a message that nobody here reads.
+// raw is a message that this process does not decode.
 type raw struct{ bytes mem.BufferSlice }
 
 // rawCodec passes raw messages through, and is protobuf for all others.

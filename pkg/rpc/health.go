@@ -8,11 +8,11 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 )
 
-// watchEvery is how often a health watch asks again. Readiness is a question
-// to ask, not a flag that somebody must remember to set.
+// watchEvery is how often a health watch checks readiness, which is a function and not a flag
+// whose changes could be observed.
 const watchEvery = time.Second
 
-// health answers for the process as a whole, whatever service is named.
+// health responds for the whole process, whichever service is named.
 type health struct {
 	grpc_health_v1.UnimplementedHealthServer
 	ready func() error
@@ -26,12 +26,12 @@ func (h *health) status() *grpc_health_v1.HealthCheckResponse {
 	return &grpc_health_v1.HealthCheckResponse{Status: status}
 }
 
-// Check answers SERVING or NOT_SERVING.
+// Check returns SERVING or NOT_SERVING.
 func (h *health) Check(context.Context, *grpc_health_v1.HealthCheckRequest) (*grpc_health_v1.HealthCheckResponse, error) {
 	return h.status(), nil
 }
 
-// List answers for the process under the empty name.
+// List returns the status of the process under the empty name.
 func (h *health) List(context.Context, *grpc_health_v1.HealthListRequest) (*grpc_health_v1.HealthListResponse, error) {
 	return &grpc_health_v1.HealthListResponse{Statuses: map[string]*grpc_health_v1.HealthCheckResponse{"": h.status()}}, nil
 }

@@ -24,7 +24,7 @@ const (
 	identityCache = 4096
 )
 
-// identity reads who calls from a request's metadata.
+// identity authenticates callers by the metadata of their requests.
 type identity struct {
 	auth     Authenticator
 	holder   Holder                 // auth, if its credentials may end meanwhile
@@ -37,10 +37,10 @@ func newIdentity(auth Authenticator, mutual bool) *identity {
 	return &identity{auth: auth, holder: holder, mutual: mutual, spokeFor: newRecent[string, Actor](identityCache)}
 }
 
-// admit gives ctx with its caller, or UNAUTHENTICATED.
+// admit returns ctx with its caller, or UNAUTHENTICATED.
 func (i *identity) admit(ctx context.Context) (context.Context, error) {
 	bearer := ""
-	// An empty header is a header: it is wrong, not absent.
+	// An empty header is a wrong credential and not an absent one.
 	if values := metadata.ValueFromIncomingContext(ctx, authHeader); len(values) > 0 {
 		if len(values[0]) <= len(scheme) || !strings.EqualFold(values[0][:len(scheme)], scheme) {
 			return nil, fault.Unauthenticated.New("the Authorization header must be: Bearer <token>")
@@ -68,8 +68,8 @@ func (i *identity) admit(ctx context.Context) (context.Context, error) {
 	return context.WithValue(ctx, callerKey{}, c), nil
 }
 
-// hold is for a call that was admitted and may take long: its context ends when
-// its credential does.
+// hold returns a context for a long call that was admitted, which ends when the credential
+// does.
 func (i *identity) hold(ctx context.Context) (context.Context, context.CancelFunc) {
 	values := metadata.ValueFromIncomingContext(ctx, authHeader)
 	if i.holder == nil || len(values) == 0 {
@@ -78,7 +78,7 @@ func (i *identity) hold(ctx context.Context) (context.Context, context.CancelFun
 	return i.holder.Hold(ctx, values[0][len(scheme):])
 }
 
-// ended is why a held call ended, if it was its credential.
+// ended returns why the credential of a held call ended, or err if it did not.
 func ended(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil && err != nil && errors.Is(cause, fault.Unauthenticated) {
 		return cause
@@ -102,7 +102,7 @@ func (i *identity) original(header string) (Actor, error) {
 	return a, nil
 }
 
-// credential is what an outgoing call carries.
+// credential is the credential of outgoing calls.
 type credential struct {
 	bearer  string
 	self    string // header of a call without actor
@@ -146,10 +146,10 @@ func encodeActor(a Actor) string {
 	return base64.RawURLEncoding.EncodeToString(raw)
 }
 
-// Replayed tells the client that the answer is that of an earlier request with
-// the same request_id (SPEC X2).
+// Replayed sets a header that says that the response is that of an earlier request with the
+// same request_id (SPEC X2).
 func Replayed(ctx context.Context) {
-	// It fails only where there is no call to answer, as in a direct test.
+	// It fails only without a call, as in a direct test.
 	_ = grpc.SetHeader(ctx, metadata.Pairs(replayedHeader, "true"))
 }
 

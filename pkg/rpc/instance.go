@@ -12,8 +12,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 )
 
-// Instance is the gRPC services of one module, taken off it instead of put on a
-// server: whoever stands before several of them calls the one that it means.
+// Instance holds the gRPC services of one module for direct calls, in place of a server. A
+// router has one for each instance that it may call.
 type Instance struct {
 	descs   []*grpc.ServiceDesc
 	methods map[string]call
@@ -45,8 +45,8 @@ func (i *Instance) leave() {
 	}
 }
 
-// Drain takes no more calls, and waits until those under way have ended or ctx
-// has. It is called once.
+// Drain accepts no more calls, and waits until the running ones have ended or ctx has. It is
+// called once.
 func (i *Instance) Drain(ctx context.Context) {
 	i.mu.Lock()
 	i.closed = true
@@ -60,7 +60,7 @@ func (i *Instance) Drain(ctx context.Context) {
 	}
 }
 
-// call runs a method; errDrained where it takes no more.
+// call runs a method. It returns errDrained after Drain.
 func (i *Instance) call(ctx context.Context, full string, req proto.Message) (proto.Message, error) {
 	if !i.enter() {
 		return nil, errDrained
@@ -77,7 +77,7 @@ func (i *Instance) stream(full string, ss grpc.ServerStream) error {
 	return i.streams[full].handle(ss)
 }
 
-// errDrained: nothing was done.
+// errDrained means that the call was not executed.
 var errDrained = errors.New("rpc: the instance takes no more calls")
 
 type call struct {
@@ -92,7 +92,7 @@ type streaming struct {
 	in     protoreflect.MessageType
 }
 
-// NewInstance takes what register would have put on a server.
+// NewInstance returns the services that register registers.
 func NewInstance(register func(grpc.ServiceRegistrar)) (*Instance, error) {
 	i := &Instance{methods: map[string]call{}, streams: map[string]streaming{}, idle: make(chan struct{})}
 	register(i)

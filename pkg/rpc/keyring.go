@@ -13,23 +13,22 @@ import (
 	"quartet/pkg/fault"
 )
 
-// Authenticator turns a credential into an actor. bearer is "" when the call
-// had no Authorization header; a header that was there and is wrong must be
-// UNAUTHENTICATED and never fall back to a lesser actor. It is called for
-// every request, from many goroutines.
+// Authenticator returns the actor of a credential. bearer is "" for a call without an
+// Authorization header; a wrong credential must be UNAUTHENTICATED and must not be treated as
+// an absent one. It is called for every request, by many goroutines.
 type Authenticator interface {
 	Authenticate(ctx context.Context, bearer string) (Actor, error)
 }
 
 // Holder is an Authenticator whose credentials may end while a call runs.
 type Holder interface {
-	// Hold gives a context that ends, with the reason as its cause, when the
-	// credential does: it was revoked, or its time is over. release frees what
-	// that took and is called when the call has ended.
+	// Hold returns a context that ends, with the reason as its cause, when the credential
+	// is revoked or expires. The caller calls release when the call has ended.
 	Hold(ctx context.Context, bearer string) (held context.Context, release context.CancelFunc)
 }
 
-// IsMinted tells the credentials that a Keyring minted, good or not.
+// IsMinted reports whether a credential has the form of those that a Keyring mints, valid or
+// not.
 func IsMinted(bearer string) bool {
 	return strings.HasPrefix(bearer, runPrefix) || strings.HasPrefix(bearer, servicePrefix) || strings.HasPrefix(bearer, rolePrefix)
 }
@@ -48,14 +47,14 @@ const (
 type Keyring struct {
 	key     []byte
 	keyless bool
-	// An HMAC and a JSON decode cost 2 µs, on every call; only tokens that were
-	// good are remembered, so nobody can fill this with guesses.
+	// verified caches valid tokens, because an HMAC and a JSON decoding take 2 µs for every
+	// call. Guessed tokens do not enter it.
 	verified *recent[string, Actor]
 }
 
-// NewKeyring makes a Keyring. Services of one installation share key; without
-// one a random key is made, and tokens end with the process. keyless admits
-// calls without credential as the local admin, which is for one machine only.
+// NewKeyring returns a Keyring. The services of an installation share key; if it is empty, a
+// random key is used and tokens are valid until the process ends. keyless admits calls
+// without a credential as the local admin, which is for a single machine.
 func NewKeyring(key []byte, keyless bool) *Keyring {
 	if len(key) == 0 {
 		key = make([]byte, 32)
@@ -64,30 +63,30 @@ func NewKeyring(key []byte, keyless bool) *Keyring {
 	return &Keyring{key: key, keyless: keyless, verified: newRecent[string, Actor](keyringCache)}
 }
 
-// MintRun makes the credential of one run: it acts for its own agent only, and
-// run_id fences it. Its principal is that of the agent's tool calls, so that a
-// request id means the same by either way (SPEC X2).
+// MintRun returns the credential of a run. It is for the run's agent only, and is fenced by
+// the run's id. Its principal is that of the agent's tool calls, so that both share request
+// ids (SPEC X2).
 func (k *Keyring) MintRun(namespace, agentID, runID string) string {
 	return k.Mint(Actor{Namespace: namespace, Principal: "agent/" + agentID, Role: RoleAgent, AgentID: agentID, RunID: runID})
 }
 
-// MintService makes the credential that a service presents to others.
+// MintService returns the credential of a service for calls of other services.
 func (k *Keyring) MintService(name string) string {
 	return k.Mint(Actor{Namespace: DefaultNamespace, Principal: name, Role: RoleService})
 }
 
-// MintUntil is Mint for a credential that ends by itself.
+// MintUntil is Mint for a credential that expires.
 func (k *Keyring) MintUntil(a Actor, end time.Time) string {
 	return k.seal(a.Role, claims{Actor: a, End: end.Unix()})
 }
 
-// claims are what a token says.
+// claims is the content of a token.
 type claims struct {
 	Actor
 	End int64 `json:"exp,omitempty"` // Unix time; 0: never
 }
 
-// Mint makes a credential for any actor. The caller decides who may have it.
+// Mint returns a credential for any actor. The caller decides who gets it.
 func (k *Keyring) Mint(a Actor) string { return k.seal(a.Role, claims{Actor: a}) }
 
 func (k *Keyring) seal(role string, c claims) string {
@@ -112,8 +111,8 @@ func (k *Keyring) Authenticate(_ context.Context, bearer string) (Actor, error) 
 	}
 	a, ok := k.verify(bearer)
 	if !ok {
-		// One answer for every way to be wrong: which one it was helps only
-		// somebody who is guessing.
+		// All wrong tokens get one error, because a more precise one would help only
+		// those who guess.
 		return Actor{}, fault.Unauthenticated.New("the credential is malformed or not signed by this installation")
 	}
 	return a, nil
@@ -131,7 +130,7 @@ func (k *Keyring) verify(token string) (Actor, bool) {
 	if err != nil || !hmac.Equal(sum, k.sign(body)) {
 		return Actor{}, false
 	}
-	// Signed by us, so what follows can only fail for a token of another version.
+	// The signature is valid, so the rest fails only for a token of another version.
 	if len(body) < len(runPrefix) {
 		return Actor{}, false
 	}
@@ -149,7 +148,7 @@ func (k *Keyring) verify(token string) (Actor, bool) {
 	return c.Actor, c.End == 0 || time.Now().Unix() < c.End
 }
 
-// sign covers the prefix too, so that a token cannot change its kind.
+// sign signs the prefix as well, so that a token of one kind cannot be used as another.
 func (k *Keyring) sign(body string) []byte {
 	mac := hmac.New(sha256.New, k.key)
 	mac.Write([]byte(body))

@@ -15,20 +15,20 @@ import (
 	"quartet/pkg/fault"
 )
 
-// Server is a gRPC server whose unary methods this process also calls without
-// HTTP/2 between: the caller's goroutine runs the interceptors and the handler.
+// Server is a gRPC server whose unary methods this process also calls without HTTP/2: the
+// caller's goroutine runs the interceptors and the handler.
 // Over a pipe in memory a call changes goroutines six times, which on an idle
 // machine costs 100-300 µs, and a trigger takes up to six such calls until a
 // runner holds its turn.
 //
-// The call is the same otherwise: messages cross as bytes, metadata and errors
-// as they would on the wire, and nothing of the caller's context but its end.
+// The call is the same otherwise: messages are encoded, metadata and errors are those of the
+// wire, and of the caller's context only its end is passed.
 type Server struct {
 	*grpc.Server
 	unary   grpc.UnaryServerInterceptor
 	methods map[string]localMethod
 
-	// live is over when calls must be given up.
+	// live ends when calls must be cancelled.
 	live   context.Context //nolint:containedctx // not a request's: the server's own life
 	giveUp context.CancelFunc
 	mu     sync.RWMutex
@@ -55,7 +55,7 @@ func (s *Server) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	}
 }
 
-// GracefulStop takes no more calls and returns when none is left.
+// GracefulStop accepts no more calls and returns when all have ended.
 func (s *Server) GracefulStop() {
 	s.close()
 	s.Server.GracefulStop()
@@ -63,7 +63,7 @@ func (s *Server) GracefulStop() {
 	s.giveUp()
 }
 
-// Stop ends the calls in flight and returns when none is left.
+// Stop cancels the running calls and returns when all have ended.
 func (s *Server) Stop() {
 	s.close()
 	s.giveUp()
@@ -87,8 +87,8 @@ func (s *Server) enter() bool {
 	return true
 }
 
-// errNotLocal: the call must take the connection, which also knows how to say
-// what is wrong with it.
+// errNotLocal means that a call must use the connection, which also returns the error for a
+// wrong one.
 var errNotLocal = errors.New("rpc: not a call within the process")
 
 var wires = sync.Pool{New: func() any { return new([]byte) }}
@@ -133,7 +133,7 @@ func (s *Server) call(ctx context.Context, method string, args, reply any, opts 
 	}, s.unary)
 	sent.tell(opts)
 	if err != nil {
-		// What the error wraps stays here, as it would with a wire between.
+		// Wrapped errors are not passed to the caller, as over the wire.
 		return status.Convert(err).Err()
 	}
 	msg, ok := resp.(proto.Message)
@@ -147,7 +147,7 @@ func (s *Server) call(ctx context.Context, method string, args, reply any, opts 
 	return proto.Unmarshal(wire, out)
 }
 
-// localStream takes the headers that a handler sets.
+// localStream receives the headers that a handler sets.
 type localStream struct {
 	method string
 
@@ -173,7 +173,7 @@ func (l *localStream) SetTrailer(md metadata.MD) error {
 	return nil
 }
 
-// tell gives the caller what it asked to be told.
+// tell sets the headers and trailers that the caller's options ask for.
 func (l *localStream) tell(opts []grpc.CallOption) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -211,7 +211,7 @@ func (c *Conn) Invoke(ctx context.Context, method string, args, reply any, opts 
 	return c.ClientConn.Invoke(ctx, method, args, reply, opts...)
 }
 
-// here is the server that serves name in this process, if it can be called.
+// here returns the server that serves name in this process, nil if none does.
 func (n *Network) here(name string) *Server {
 	n.mu.RLock()
 	defer n.mu.RUnlock()

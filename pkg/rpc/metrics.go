@@ -13,9 +13,9 @@ import (
 	"quartet/pkg/meter"
 )
 
-// meters hands out the metric children of a method, under the names that gRPC's
-// own middleware made known. Looking them up by label costs more than counting,
-// so each method keeps its own.
+// meters returns the metrics of a method, with the names of gRPC's own middleware. Each
+// method has its own children of the metrics, because finding them by label costs more than
+// counting.
 type meters struct {
 	started  *prometheus.CounterVec
 	handled  *prometheus.CounterVec

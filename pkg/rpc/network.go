@@ -27,21 +27,21 @@ const (
 	clientRecvMax = 16 << 20
 )
 
-// NetworkConfig says how a process reaches services.
+// NetworkConfig says how a process calls services.
 type NetworkConfig struct {
-	// Service names this process in events of calls that nobody else caused.
+	// Service names this process in events of calls that no request caused.
 	Service string
-	// Token is the service credential; without one calls go out bare.
+	// Token is the service's credential; without it calls have none.
 	Token string
 	// Addresses maps service names to host:port, for those elsewhere. A name
 	// that resolves to several addresses is balanced over them.
 	Addresses map[string]string
-	// NewID makes request ids for calls that may have to be repeated; nil: they are
-	// not.
+	// NewID returns request ids for calls without one, so that they can be repeated; nil:
+	// they are not repeated.
 	NewID func(prefix string) string
 	// Transport secures TCP connections; nil is plain text.
 	Transport credentials.TransportCredentials
-	// Tracer has calls carry the trace that they are part of; nil: none.
+	// Tracer makes calls carry the trace that they are part of. Optional.
 	Tracer *tracing.Tracer
 }
 
@@ -137,9 +137,8 @@ func (n *Network) Dial(name string) (*Conn, error) {
 	return c, nil
 }
 
-// Bare gives a connection to a service elsewhere that sends nothing of its own:
-// who forwards a call does not speak for the caller. nil: the service has no
-// address.
+// Bare returns a connection to a service of another process that sends no credential of its
+// own, for forwarded calls; nil if the service has no address.
 func (n *Network) Bare(name string) *grpc.ClientConn {
 	addr, ok := n.cfg.Addresses[name]
 	if !ok {
@@ -148,9 +147,8 @@ func (n *Network) Bare(name string) *grpc.ClientConn {
 	return n.plain(name, "dns:///"+addr)
 }
 
-// Peer gives a connection to one process, which presents itself by name where
-// that is not in its address. It sends nothing of its own, and nobody else is
-// asked in its place.
+// Peer returns a connection to one process, whose certificate has the given name. It sends no
+// credential of its own, and is not balanced over several processes.
 func (n *Network) Peer(addr, name string) *grpc.ClientConn {
 	// One address, and no connecting again to it unless somebody calls: it may never
 	// come back.
@@ -161,8 +159,7 @@ func (n *Network) Peer(addr, name string) *grpc.ClientConn {
 	return n.plain("peer "+name+" "+addr, "passthrough:///"+addr, as...)
 }
 
-// holder is the connection to one instance of a service, for calls of this
-// process.
+// holder returns the connection to one instance of a service, for calls of this process.
 func (n *Network) holder(addr, name string) *grpc.ClientConn {
 	as := []grpc.DialOption{
 		grpc.WithDefaultServiceConfig(`{}`), grpc.WithUnaryInterceptor(n.cred.unary), grpc.WithStreamInterceptor(n.cred.stream),

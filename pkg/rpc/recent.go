@@ -3,8 +3,8 @@ package rpc
 import "sync"
 
 // recent is a bounded cache of two generations: when the young one is full it
-// becomes the old one, and what was not asked for meanwhile is forgotten. It
-// costs one read lock a hit, where an exact LRU would write on every read.
+// becomes the old one, and entries that were not read meanwhile are dropped. A hit takes one
+// read lock, where an exact LRU would write on every read.
 type recent[K comparable, V any] struct {
 	mu         sync.RWMutex
 	young, old map[K]V

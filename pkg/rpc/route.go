@@ -18,13 +18,12 @@ import (
 	"quartet/pkg/tracing"
 )
 
-// partitionKey names the partition that a call is for, between two instances of
-// a service. Whoever gets it answers or refuses and never hands it on: forwarded
-// is once.
+// partitionKey names the partition that a call is for, between two instances of a service.
+// The instance that receives it serves or refuses the call and does not forward it again.
 const partitionKey = "quartet-partition"
 
-// Place is where a partition is: held by Local in this process, or at Addr. With
-// neither it is nowhere for the moment.
+// Place is where a partition is: in this process if Local is set, or at Addr. With neither,
+// no instance holds it at the moment.
 type Place struct {
 	Local      *Instance
 	Addr, Name string
@@ -32,7 +31,7 @@ type Place struct {
 	Lives context.Context //nolint:containedctx // the life of another instance
 }
 
-// Routes say where the partitions of a service are.
+// Routes tells where the partitions of a service are.
 type Routes struct {
 	// Service is its name, for messages.
 	Service string
@@ -56,19 +55,19 @@ type Routes struct {
 	NewID func(prefix string) string
 }
 
-// patience is how often a partition that is nowhere is looked for beside the
-// news of it.
+// patience is how often the place of a partition that no instance holds is read, beside
+// notifications of changes.
 const patience = 250 * time.Millisecond
 
-// router stands before the instances of a service.
+// router forwards calls to the instances of a service.
 type router struct {
 	Routes
 	search map[string]bool
 	shape  *Instance
 }
 
-// Route puts a service on a server whose partitions may be here or in other
-// processes. shape is any instance of it, for what methods there are.
+// Route registers a service whose partitions may be in this or in other processes. shape is
+// any instance of it, from which the methods are read.
 func Route(srv grpc.ServiceRegistrar, shape *Instance, routes Routes) {
 	r := &router{Routes: routes, search: map[string]bool{}, shape: shape}
 	for _, m := range routes.Search {
@@ -131,7 +130,7 @@ func (r *router) unary(ctx context.Context, full string, req proto.Message) (pro
 	return resp, err
 }
 
-// sentFor is the partition that another instance sent a call for.
+// sentFor returns the partition for which another instance forwarded a call.
 func (r *router) sentFor(ctx context.Context) (n int, sent bool, err error) {
 	v := metadata.ValueFromIncomingContext(ctx, partitionKey)
 	if len(v) == 0 {
@@ -144,7 +143,7 @@ func (r *router) sentFor(ctx context.Context) (n int, sent bool, err error) {
 	return n, true, nil
 }
 
-// owner is the partition that a request is about.
+// owner returns the partition that a request is about.
 func (r *router) owner(ctx context.Context, req proto.Message) int {
 	if r.Size() == 1 {
 		return 0
@@ -156,8 +155,8 @@ func (r *router) owner(ctx context.Context, req proto.Message) int {
 	return r.Of(ActorFrom(ctx).Namespace, agent)
 }
 
-// here answers a call that was sent for a partition, once it is open. Its sender
-// looks again if it is not, or not any more.
+// here serves a call that was forwarded for a partition, once that is open. If it is not held
+// here, the sender reads its place again.
 func (r *router) here(ctx context.Context, n int, full string, req proto.Message) (proto.Message, error) {
 	for {
 		p, changed := r.Where(n)
@@ -181,8 +180,8 @@ func (r *router) moved(n int) error {
 	return fault.PartitionMoved.Newf("partition %d of %s is held by another instance", n, r.Service).With("partition", strconv.Itoa(n))
 }
 
-// gone says of an error that the call was not done, because the partition was
-// given up meanwhile.
+// gone reports whether an error means that the call was not executed because the partition
+// was released meanwhile.
 func (r *router) gone(n int, was Place, err error) bool {
 	if errors.Is(err, errDrained) {
 		return true
@@ -198,8 +197,8 @@ func (r *router) gone(n int, was Place, err error) bool {
 	return now.Local != was.Local
 }
 
-// at brings a call to the partition, wherever it is, and waits for it within the
-// caller's deadline where it is nowhere.
+// at makes a call at the partition's instance. While no instance holds the partition it waits,
+// within the caller's deadline.
 func (r *router) at(ctx context.Context, n int, full string, req proto.Message) (proto.Message, error) {
 	if requestID(req) == "" && !Recalling(ctx) {
 		// Should the partition, and with it the answer, be lost half way, the next
@@ -231,8 +230,8 @@ func (r *router) at(ctx context.Context, n int, full string, req proto.Message) 
 	}
 }
 
-// again says of another instance's error that the call is to be repeated: it does
-// not hold the partition any more. The call has a request id or changes nothing.
+// again reports whether a call must be repeated after another instance's error, because that
+// does not hold the partition any more. The call has a request id or changes nothing.
 func (r *router) again(n int, was Place, err error) bool {
 	if errors.Is(err, fault.PartitionMoved) {
 		return true
@@ -244,7 +243,7 @@ func (r *router) again(n int, was Place, err error) bool {
 	return now.Addr != was.Addr
 }
 
-// disconnected says that the connection failed, and not the service.
+// disconnected reports whether an error is one of the connection and not of the service.
 func disconnected(err error) bool {
 	st, ok := status.FromError(err)
 	return ok && st.Code() == codes.Unavailable && len(st.Details()) == 0
@@ -252,8 +251,8 @@ func disconnected(err error) bool {
 
 func over(p Place) bool { return p.Lives != nil && p.Lives.Err() != nil }
 
-// ask sends a call to another instance, as the caller's. An instance that is
-// frozen never answers; it is given up with its session.
+// ask makes a call at another instance with the caller's credential. It gives up an instance
+// that does not respond when that loses its session.
 func (r *router) ask(ctx context.Context, p Place, n int, full string, req proto.Message) (proto.Message, error) {
 	var header, trailer metadata.MD
 	resp := r.shape.methods[full].out.New().Interface()
@@ -286,7 +285,7 @@ func (r *router) outgoing(ctx context.Context, n int) context.Context {
 	return metadata.NewOutgoingContext(ctx, md)
 }
 
-// own is metadata without what belongs to a connection.
+// own returns metadata without the entries of a connection.
 func own(md metadata.MD) metadata.MD {
 	out := metadata.MD{}
 	for k, v := range md {
@@ -297,7 +296,8 @@ func own(md metadata.MD) metadata.MD {
 	return out
 }
 
-// waitFor waits for news, or a little while. It is false when ctx is over.
+// waitFor waits until changed is closed, for patience at most. It returns false when ctx
+// ends.
 func waitFor(ctx context.Context, changed <-chan struct{}) bool {
 	t := time.NewTimer(patience)
 	defer t.Stop()

@@ -10,8 +10,8 @@ import (
 	"quartet/pkg/fault"
 )
 
-// stream brings a stream to its partition. It is brought there once: a stream
-// that breaks is its client's to open again, where it left off.
+// stream forwards a stream to its partition, once. After an error its client has to open it
+// again.
 func (r *router) stream(full string, ss grpc.ServerStream) error {
 	ctx := ss.Context()
 	s := r.shape.streams[full]
@@ -65,7 +65,7 @@ func (r *router) stream(full string, ss grpc.ServerStream) error {
 	}
 }
 
-// begun is a stream whose first message was read already.
+// begun is a stream whose first message has been read.
 type begun struct {
 	grpc.ServerStream
 	first proto.Message
@@ -90,7 +90,7 @@ func (b *begun) RecvMsg(m any) error {
 	return errors.New("rpc: a message of an unknown kind")
 }
 
-// beginError is a call that could not be begun: nothing of in was read.
+// beginError means that a call could not be started, and no message was read.
 type beginError struct{ error }
 
 // relay opens a call and copies messages both ways until the other side ends it.
@@ -102,8 +102,7 @@ func relay(ctx context.Context, conn grpc.ClientConnInterface, method string, in
 		return &beginError{err}
 	}
 	go func() {
-		// An end of the client's side is handed on; an end of the call comes back
-		// the other way.
+		// The end of the client's side is forwarded. The call ends by the other direction.
 		if err := pump(out, in); err == nil {
 			_ = out.CloseSend()
 		} else {
@@ -114,7 +113,7 @@ func relay(ctx context.Context, conn grpc.ClientConnInterface, method string, in
 	if err != nil {
 		return err
 	}
-	// Not with the first message: a worker takes the header for its welcome.
+	// The header is sent before the first message, because a worker waits for it.
 	if err := in.SendHeader(own(header)); err != nil {
 		return err
 	}

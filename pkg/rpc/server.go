@@ -21,7 +21,7 @@ import (
 	"quartet/pkg/tracing"
 )
 
-// DefaultDeadline is what a unary call gets that brought none.
+// DefaultDeadline is the deadline of a unary call that has none.
 const DefaultDeadline = 30 * time.Second
 
 // streamWorkers is how many handler goroutines a server keeps. Calls beyond it
@@ -41,36 +41,35 @@ type Config struct {
 	// Log gets every call at debug, and what is the server's fault at warn.
 	// Never a body. nil is silent.
 	Log *zap.Logger
-	// Metrics gets grpc_server_… of every call and quartet_refusals_total; several
-	// servers may share one. nil counts nothing that anybody sees.
+	// Metrics gets grpc_server_… of every call and quartet_refusals_total. Several servers
+	// may share one. Optional.
 	Metrics prometheus.Registerer
-	// Ready is asked by health checks; nil is always ready.
+	// Ready is called by health checks; nil: always ready.
 	Ready func() error
 	// Deadline of unary calls that bring none, by default DefaultDeadline.
 	Deadline time.Duration
 	// Deadlines are exceptions by full method: long polls outlive the default.
 	Deadlines map[string]time.Duration
-	// Fence refuses calls of a run that no longer holds its agent (SPEC X12); it
-	// is asked for every actor with a run. nil lets all pass.
+	// Fence refuses calls of a run that does not hold its agent any more (SPEC X12). It is
+	// called for every actor with a run. Optional.
 	Fence func(ctx context.Context, method string, a Actor) error
-	// Permit refuses what a role may not do at all (SPEC X15); it is asked for every
-	// call but probes, so it must cost next to nothing. nil lets all pass.
+	// Permit refuses methods that a role may not call (SPEC X15). It is called for every
+	// call except probes and must be fast. Optional.
 	Permit func(ctx context.Context, method string, a Actor) error
-	// Around wraps the handler of every unary call, such as one that
-	// counts them. nil is nothing.
+	// Around wraps the handler of every unary call. Optional.
 	Around func(ctx context.Context, method string, req any, handle grpc.UnaryHandler) (any, error)
-	// Elsewhere gives the connection to a service, by its full name, that this
-	// server does not serve, or nil. It must send nothing of its own: the call is
-	// the caller's. Without it such calls are UNIMPLEMENTED.
+	// Elsewhere returns the connection to a service that this server does not serve, by its
+	// full name, or nil. It must send no credential of its own, because the caller's is
+	// forwarded. Without it such calls are UNIMPLEMENTED.
 	Elsewhere func(service string) grpc.ClientConnInterface
 	// Transport secures TCP; nil is plain text.
 	Transport credentials.TransportCredentials
-	// Tracer has calls told of as spans; nil: none.
+	// Tracer gets the spans of calls. Optional.
 	Tracer *tracing.Tracer
 	// Quiet are the methods, by full name, that begin no trace: polls and heartbeats.
 	// They continue the caller's.
 	Quiet map[string]bool
-	// Mutual takes services' credentials over TCP with a verified certificate only.
+	// Mutual accepts credentials of services over TCP only with a verified certificate.
 	Mutual bool
 }
 
@@ -102,9 +101,8 @@ func (s *server) fenced(ctx context.Context, method string) error {
 	return nil
 }
 
-// NewServer makes a server with all interceptors, health and reflection. The
-// caller registers services on it, then serves it by Network.Listen, on TCP or
-// both.
+// NewServer returns a server with all interceptors, health and reflection. The caller
+// registers services, and then serves it in memory by Network.Listen, on TCP, or both.
 func NewServer(cfg Config) *Server {
 	s := &server{
 		log: cfg.Log, identity: newIdentity(cfg.Auth, cfg.Mutual), meters: newMeters(cfg.Metrics),
@@ -126,7 +124,7 @@ func NewServer(cfg Config) *Server {
 		// Handlers run on goroutines that are kept: their stacks have grown already,
 		// which saves copying them on every call.
 		grpc.NumStreamWorkers(streamWorkers),
-		// Calls that are handed on cross as bytes.
+		// Forwarded messages are copied as bytes.
 		grpc.ForceServerCodecV2(rawCodec{}),
 		grpc.WaitForHandlers(true), // Stop returns when nothing of ours runs any more
 	}
@@ -237,7 +235,7 @@ func (s *server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 	return handle(srv, &serverStream{ss, ctx})
 }
 
-// open tells the methods that need no credential: probes have none.
+// open reports whether a method needs no credential, which is for probes.
 func open(method string) bool {
 	return method == grpc_health_v1.Health_Check_FullMethodName || method == grpc_health_v1.Health_Watch_FullMethodName
 }
@@ -256,7 +254,7 @@ func (s *server) panicked(ctx context.Context, method string, p any) error {
 	return e
 }
 
-// refused makes err a fault and logs the cause of those that are ours.
+// refused returns err as a fault, and logs the cause if it is an error of the server.
 func (s *server) refused(ctx context.Context, method string, err error) *fault.Error {
 	e := fault.From(err)
 	switch e.Code() {
@@ -281,7 +279,7 @@ func (s *server) finish(ctx context.Context, m *method, err error, start time.Ti
 	}
 }
 
-// Drain stops srv after the calls in flight, or at once when ctx is over:
+// Drain stops srv after its running calls have ended, or at once when ctx ends, because
 // watches and long polls may not end by themselves.
 func Drain(ctx context.Context, srv *Server) {
 	done := make(chan struct{})

@@ -26,8 +26,8 @@ type (
 // maxAttribute keeps what is no id, since it was not validated yet, out of spans.
 const maxAttribute = fault.MaxNameChars
 
-// traced begins the span of a call. Calls of services among themselves begin no
-// trace: whatever was asked for from outside has one already.
+// traced starts the span of a call. Calls between services start no trace, because a request
+// from outside has one already.
 func (s *server) traced(ctx context.Context, m *method, req any, start time.Time) (context.Context, trace.Span) {
 	parent := incoming(ctx)
 	if parent == "" && (Via(ctx) != "" || s.quiet[m.full]) {
@@ -77,7 +77,7 @@ func (s *server) opening(ctx context.Context, m *method, start time.Time) []trac
 	}
 }
 
-// endSpan says how a call ended. err is nil or a fault.
+// endSpan ends a span with the outcome of its call. err is nil or a fault.
 func endSpan(span trace.Span, err error) {
 	code := codes.OK
 	if err != nil {
@@ -93,7 +93,7 @@ func endSpan(span trace.Span, err error) {
 	span.End()
 }
 
-// incoming is the traceparent that a caller sent.
+// incoming returns the traceparent that the caller sent.
 func incoming(ctx context.Context) string {
 	if v := metadata.ValueFromIncomingContext(ctx, tracing.Header); len(v) > 0 {
 		return v[0]

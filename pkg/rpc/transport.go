@@ -12,8 +12,8 @@ import (
 	"quartet/pkg/fault"
 )
 
-// edge secures what comes over the network and leaves the pipes within the
-// process alone: one server listens on both.
+// edge uses TLS for connections over the network and none for the pipes within the process,
+// because one server listens on both.
 type edge struct {
 	credentials.TransportCredentials
 	memory credentials.TransportCredentials
@@ -36,8 +36,8 @@ func (e edge) Clone() credentials.TransportCredentials {
 	return newEdge(e.TransportCredentials.Clone())
 }
 
-// vouched refuses a service's credential that came over the network without a
-// certificate of ours: a token alone, however it got out, opens nothing then.
+// vouched refuses a service's credential that arrived over the network without a certificate
+// of this installation, so that a leaked token alone is worthless.
 func vouched(ctx context.Context) error {
 	if _, local := grpc.ServerTransportStreamFromContext(ctx).(*localStream); local {
 		return nil // the context may still have the peer of the call behind it
