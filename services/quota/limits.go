@@ -29,7 +29,7 @@ type Limits struct {
 	Of map[string]map[string]int
 }
 
-// Of returns the limit of a namespace.
+// limit returns the limit of a namespace.
 func (l *Limits) limit(namespace, kind string) int64 {
 	if of, ok := l.Of[namespace][kind]; ok {
 		return int64(of)
