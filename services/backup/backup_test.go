@@ -1,0 +1,237 @@
+package backup
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+
+	"quartet/pkg/archive"
+	"quartet/pkg/fault"
+	"quartet/pkg/natsd"
+	backupv1 "quartet/pkg/pb/quartet/backup/v1"
+)
+
+// broker starts a broker with streams that hold the given numbers of messages.
+func broker(t *testing.T, messages map[string]int) (*nats.Conn, jetstream.JetStream) {
+	t.Helper()
+	server, err := natsd.Start(natsd.Config{StoreDir: t.TempDir(), Port: natsd.InProcess})
+	require.NoError(t, err)
+	t.Cleanup(server.Stop)
+	nc, err := server.Connect("test")
+	require.NoError(t, err)
+	t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	for name, n := range messages {
+		_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Subjects: []string{name + ".>"}})
+		require.NoError(t, err)
+		publish(t, js, name, 0, n)
+	}
+	return nc, js
+}
+
+// publish stores messages from..to-1 in a stream.
+func publish(t *testing.T, js jetstream.JetStream, name string, from, to int) {
+	t.Helper()
+	for i := from; i < to; i++ {
+		msg := &nats.Msg{Subject: name + ".x", Data: body(name, i), Header: nats.Header{"Number": {fmt.Sprint(i)}}}
+		_, err := js.PublishMsg(t.Context(), msg)
+		require.NoError(t, err)
+	}
+}
+
+func body(name string, i int) []byte { return fmt.Appendf(nil, "%s message %d", name, i) }
+
+// download collects what ExportBackup sends. onChunk, if set, is called before each chunk is
+// taken.
+type download struct {
+	grpc.ServerStream
+
+	ctx     context.Context
+	onChunk func() error
+	largest int
+	chunks  int
+	all     bytes.Buffer
+}
+
+func (d *download) Context() context.Context { return d.ctx }
+
+func (d *download) Send(resp *backupv1.ExportBackupResponse) error {
+	if d.onChunk != nil {
+		if err := d.onChunk(); err != nil {
+			return err
+		}
+	}
+	d.chunks++
+	d.largest = max(d.largest, len(resp.GetChunk()))
+	d.all.Write(resp.GetChunk())
+	return nil
+}
+
+// contents is what a backup holds, read back.
+type contents struct {
+	manifest archive.Manifest
+	totals   archive.Totals
+	messages map[string][]archive.Message
+	files    map[string]string
+	modes    map[string]os.FileMode
+}
+
+func unpack(t *testing.T, raw io.Reader) contents {
+	t.Helper()
+	c := contents{messages: map[string][]archive.Message{}, files: map[string]string{}, modes: map[string]os.FileMode{}}
+	var err error
+	c.manifest, c.totals, err = archive.Read(raw, archive.Visitor{
+		Message: func(m archive.Message) error {
+			m.Data = bytes.Clone(m.Data)
+			c.messages[m.Stream] = append(c.messages[m.Stream], m)
+			return nil
+		},
+		File: func(path string, mode, _ int64, body io.Reader) error {
+			text, err := io.ReadAll(body)
+			c.files[path], c.modes[path] = string(text), os.FileMode(mode)
+			return err
+		},
+	})
+	require.NoError(t, err)
+	return c
+}
+
+func export(t *testing.T, cfg Config, nc *nats.Conn, req *backupv1.ExportBackupRequest) (*download, error) {
+	t.Helper()
+	s, err := New(cfg, Deps{Conn: func() *nats.Conn { return nc }, Partitions: func() map[string]int { return map[string]int{"work": 6} }})
+	require.NoError(t, err)
+	out := &download{ctx: t.Context()}
+	return out, s.ExportBackup(req, out)
+}
+
+func TestABackupHoldsStreamsAndHomes(t *testing.T) {
+	nc, _ := broker(t, map[string]int{"J_work": 300, "J_agent": 1, "J_task": 0, "OUTPUT": 5})
+	home := t.TempDir()
+	write := func(path string, mode os.FileMode, text string) {
+		t.Helper()
+		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(home, path)), 0o755))
+		require.NoError(t, os.WriteFile(filepath.Join(home, path), []byte(text), mode))
+	}
+	write("acme/a1/notes.md", 0o644, "notes")
+	write("acme/a1/run.sh", 0o755, "#!/bin/sh\n")
+	write("acme/a1/empty", 0o600, "")
+	secret := filepath.Join(t.TempDir(), "secret")
+	require.NoError(t, os.WriteFile(secret, []byte("of the host"), 0o600))
+	require.NoError(t, os.Symlink(secret, filepath.Join(home, "acme", "a1", "link")))
+	require.NoError(t, os.Symlink(filepath.Dir(secret), filepath.Join(home, "acme", "a1", "directory")))
+
+	cfg := Config{Journals: []string{"J_work", "J_agent", "J_task"}, Output: "OUTPUT", Home: home, Key: "fp", Version: "v1"}
+	out, err := export(t, cfg, nc, &backupv1.ExportBackupRequest{})
+	require.NoError(t, err)
+	c := unpack(t, &out.all)
+	require.Equal(t, []string{"J_work", "J_agent", "J_task", "OUTPUT"}, c.manifest.Streams)
+	require.Equal(t, []string{"J_work", "J_agent", "J_task"}, cfg.Journals, "the settings are not changed")
+	require.Equal(t, "fp", c.manifest.Key)
+	require.Equal(t, "v1", c.manifest.Version)
+	require.Equal(t, map[string]int{"work": 6}, c.manifest.Partitions)
+	for name, n := range map[string]int{"J_work": 300, "J_agent": 1, "J_task": 0, "OUTPUT": 5} {
+		require.Len(t, c.messages[name], n, name)
+		for i, m := range c.messages[name] {
+			require.Equal(t, archive.Message{
+				Stream: name, Subject: name + ".x", Seq: uint64(i + 1), Header: map[string][]string{"Number": {fmt.Sprint(i)}}, Data: body(name, i),
+			}, m)
+		}
+		require.EqualValues(t, n, c.totals.Streams[name].Messages, name)
+	}
+	require.Equal(t, map[string]string{"acme/a1/notes.md": "notes", "acme/a1/run.sh": "#!/bin/sh\n", "acme/a1/empty": ""}, c.files, "links are left out")
+	require.Equal(t, os.FileMode(0o755), c.modes["acme/a1/run.sh"])
+	require.EqualValues(t, 3, c.totals.Files)
+
+	out, err = export(t, cfg, nc, &backupv1.ExportBackupRequest{OmitOutput: true})
+	require.NoError(t, err)
+	c = unpack(t, &out.all)
+	require.Equal(t, cfg.Journals, c.manifest.Streams)
+	require.Empty(t, c.messages["OUTPUT"])
+}
+
+// What is stored after the backup began is not in it, in no stream: otherwise one plane
+// would have the effect of an event that another plane does not have.
+func TestABackupIsOfOneMoment(t *testing.T) {
+	nc, js := broker(t, map[string]int{"J_work": 20, "J_agent": 20})
+	before := time.Now()
+	w, err := archive.NewWriter(io.Discard, archive.Manifest{Streams: []string{"J_work", "J_agent"}})
+	require.NoError(t, err)
+	cut := time.Now().UTC()
+	require.NoError(t, copyStream(t.Context(), js, "J_work", cut, w))
+	publish(t, js, "J_work", 20, 25)
+	publish(t, js, "J_agent", 20, 25)
+	require.NoError(t, copyStream(t.Context(), js, "J_agent", cut, w))
+	totals, err := w.Close()
+	require.NoError(t, err)
+	require.EqualValues(t, 20, totals.Streams["J_work"].Messages)
+	require.EqualValues(t, 20, totals.Streams["J_agent"].Messages, "stored before the moment, and no later ones")
+
+	out, err := export(t, Config{Journals: []string{"J_work", "J_agent"}}, nc, &backupv1.ExportBackupRequest{})
+	require.NoError(t, err)
+	c := unpack(t, &out.all)
+	require.Len(t, c.messages["J_agent"], 25)
+	require.WithinRange(t, c.manifest.CutAt, before, time.Now())
+}
+
+func TestABackupIsSentInBoundedChunks(t *testing.T) {
+	nc, js := broker(t, map[string]int{"J_work": 0})
+	noise := make([]byte, 700<<10)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(noise) // does not compress
+	for range 3 {
+		_, err := js.Publish(t.Context(), "J_work.x", noise)
+		require.NoError(t, err)
+	}
+	home := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(home, "large"), bytes.Repeat(noise, 13), 0o600)) // beyond wholeFile
+	out, err := export(t, Config{Journals: []string{"J_work"}, Home: home}, nc, &backupv1.ExportBackupRequest{})
+	require.NoError(t, err)
+	require.LessOrEqual(t, out.largest, chunkBytes)
+	require.Greater(t, out.chunks, 1)
+	c := unpack(t, &out.all)
+	require.Equal(t, string(bytes.Repeat(noise, 13)), c.files["large"])
+	require.Equal(t, noise, c.messages["J_work"][2].Data)
+}
+
+func TestWhatIsMissing(t *testing.T) {
+	nc, _ := broker(t, map[string]int{"J_work": 2})
+	none := filepath.Join(t.TempDir(), "none")
+	out, err := export(t, Config{Journals: []string{"J_work"}, Output: "OUTPUT", Home: none}, nc, &backupv1.ExportBackupRequest{})
+	require.NoError(t, err, "without output and homes yet")
+	c := unpack(t, &out.all)
+	require.Equal(t, []string{"J_work"}, c.manifest.Streams)
+	require.Empty(t, c.files)
+
+	_, err = export(t, Config{Journals: []string{"J_work", "J_agent"}}, nc, &backupv1.ExportBackupRequest{})
+	require.ErrorIs(t, err, fault.Storage, "a journal that is missing is a loss")
+	require.ErrorContains(t, err, "J_agent")
+
+	_, err = New(Config{Journals: []string{"J_work"}}, Deps{})
+	require.Error(t, err)
+	_, err = New(Config{}, Deps{Conn: func() *nats.Conn { return nc }})
+	require.Error(t, err)
+}
+
+func TestABackupEndsWithItsCaller(t *testing.T) {
+	nc, _ := broker(t, map[string]int{"J_work": 10})
+	s, err := New(Config{Journals: []string{"J_work"}}, Deps{Conn: func() *nats.Conn { return nc }})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	out := &download{ctx: ctx, onChunk: func() error { cancel(); return context.Canceled }}
+	require.ErrorIs(t, s.ExportBackup(&backupv1.ExportBackupRequest{}, out), context.Canceled)
+
+	cut := &download{ctx: t.Context(), onChunk: func() error { return io.ErrClosedPipe }}
+	require.Error(t, s.ExportBackup(&backupv1.ExportBackupRequest{}, cut))
+	require.Zero(t, cut.all.Len())
+}
