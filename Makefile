@@ -27,9 +27,12 @@ REVISION ?=
 DATE     ?=
 STAMP    := $(if $(REVISION),-X quartet/pkg/version.revision=$(REVISION)) $(if $(DATE),-X quartet/pkg/version.date=$(DATE))
 
+# What only reads or runs the code is built like the binary, so that nothing is compiled twice.
+STATIC := CGO_ENABLED=0 GOFLAGS='-trimpath -tags=$(TAGS)'
+
 .PHONY: build
 build: ## Build bin/quartet, static
-	CGO_ENABLED=0 $(GO) build -trimpath -tags '$(TAGS)' -ldflags '$(STRIP) $(STAMP)' -o bin/quartet ./cmd/quartet
+	$(STATIC) $(GO) build -ldflags '$(STRIP) $(STAMP)' -o bin/quartet ./cmd/quartet
 
 # What is weaker elsewhere than on Linux stands in docs/platforms.md.
 PLATFORMS := linux/amd64 linux/arm64 darwin/amd64 darwin/arm64
@@ -38,9 +41,9 @@ PLATFORMS := linux/amd64 linux/arm64 darwin/amd64 darwin/arm64
 platforms: ## Build bin/quartet-OS-ARCH for every supported platform, and vet what only some of them compile
 	@set -e; for p in $(PLATFORMS); do \
 	  echo "$$p"; \
-	  GOOS=$${p%/*} GOARCH=$${p#*/} CGO_ENABLED=0 $(GO) build -trimpath -tags '$(TAGS)' -ldflags '$(STRIP) $(STAMP)' -o bin/quartet-$${p%/*}-$${p#*/} ./cmd/quartet; \
+	  GOOS=$${p%/*} GOARCH=$${p#*/} $(STATIC) $(GO) build -ldflags '$(STRIP) $(STAMP)' -o bin/quartet-$${p%/*}-$${p#*/} ./cmd/quartet; \
 	done
-	GOOS=darwin GOARCH=arm64 CGO_ENABLED=0 $(GO) vet ./pkg/proctree ./pkg/lease ./services/worker ./services/doctor ./services/work
+	GOOS=darwin GOARCH=arm64 $(STATIC) $(GO) vet ./pkg/proctree ./pkg/lease ./services/worker ./services/doctor ./services/work
 
 .PHONY: generate
 generate: $(GEN) ## Write pkg/pb, deploy/openapi and the generated documents
@@ -50,7 +53,7 @@ generate: $(GEN) ## Write pkg/pb, deploy/openapi and the generated documents
 	rm -rf pkg/pb/quartet && cp -r bin/.gen/pkg/pb/quartet pkg/pb/
 	cp bin/.gen/deploy/openapi/* deploy/openapi/
 	cp bin/.gen/tool_fields.json services/agent/tools/
-	REWRITE=1 $(GO) test -count=1 ./tests/generated ./tests/arch -run "TestGeneratedDocumentsAreFresh|TestMetricsAreDocumented"
+	REWRITE=1 $(STATIC) $(GO) test -count=1 ./tests/generated ./tests/arch -run "TestGeneratedDocumentsAreFresh|TestMetricsAreDocumented"
 
 .PHONY: generate-check
 generate-check: $(GEN) ## Regenerate beside the tree and want no difference
@@ -59,7 +62,7 @@ generate-check: $(GEN) ## Regenerate beside the tree and want no difference
 	diff -r bin/.gen/pkg/pb/quartet pkg/pb/quartet
 	for f in bin/.gen/deploy/openapi/*; do diff $$f deploy/openapi/$$(basename $$f) || exit 1; done
 	diff bin/.gen/tool_fields.json services/agent/tools/tool_fields.json
-	$(GO) test -count=1 ./tests/generated
+	$(STATIC) $(GO) test -count=1 ./tests/generated
 
 define generate-into
 	$(TOOLS)/protogen -tools $(TOOLS) -out $(1) -image $(1)/image.binpb proto
@@ -82,17 +85,18 @@ lint: $(BUF) $(LINTER) ## Lint proto and Go
 	$(BUF) lint
 	@test -f $(API_IMAGE) || { echo "$(API_IMAGE) is missing: a new minor version needs one (make api-image)"; exit 1; }
 	$(BUF) breaking --against $(API_IMAGE)
-	$(LINTER) run ./...
-	cd bench/rivals && $(CURDIR)/$(LINTER) run ./...
+	$(STATIC) $(LINTER) run ./...
+	cd bench/rivals && $(STATIC) $(CURDIR)/$(LINTER) run ./...
 
 .PHONY: fmt
 fmt: $(BUF) ## Format Go and proto in place
 	gofmt -w $$(git ls-files '*.go')
 	$(BUF) format -w
 
+# ./tests, which takes longest and mostly waits, is named first so that it starts first.
 .PHONY: test
 test: tests/node/node_modules tests/mcp/node_modules examples/typescript-runner/node_modules ## Test everything with the race detector (at most 10 minutes)
-	$(GO) test -race -timeout 20m ./...
+	$(GO) test -race -timeout 20m ./tests ./...
 
 .PHONY: up
 up: ## Run docker-compose.yml from images built here, with TLS and a first admin's key; IMAGES=static without base images
@@ -108,7 +112,7 @@ compose-test: ## Run the app tests against docker-compose.yml on this machine; n
 
 .PHONY: model
 model: ## Compare the whole with its model for 100 000 random steps; ARGS='-steps N -seed S' for others
-	$(GO) test -count=1 ./tests/model $(ARGS)
+	$(STATIC) $(GO) test -count=1 ./tests/model $(ARGS)
 
 # Clients that are not Go take part in the tests; they need Node and their packages.
 %/node_modules: %/package-lock.json
@@ -136,8 +140,8 @@ demo: ## Run the release-keeper example; ARGS=--exit ends by itself
 .PHONY: vet
 vet: ## Vet everything, and what only some builds have; as the demo builds it
 	$(QUICK) $(GO) vet ./...
-	$(GO) vet ./services/runner
-	$(GO) vet -tags deployed ./tests
+	$(STATIC) $(GO) vet ./services/runner
+	$(STATIC) $(GO) vet -tags '$(TAGS),deployed' ./tests
 
 # The demo builds to be done soon, not to be fast: nothing is optimised, nobody
 # debugs it, the model SDKs, which only quartet run needs and which take as long to

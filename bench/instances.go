@@ -85,7 +85,7 @@ func startFleet(ctx context.Context, dir string, n int) (f *fleet, err error) {
 			f.any = append(f.any, workv1.NewWorkServiceClient(conn))
 		}
 	}
-	// As the gateway and the other services ask: they learn who holds what.
+	// As the gateway and the other services call: they learn which instance holds an agent.
 	f.network = rpc.NewNetwork(rpc.NetworkConfig{Service: "bench", Addresses: addr, NewID: id.New().New})
 	conn, err := f.network.Dial("work")
 	if err != nil {
@@ -140,9 +140,9 @@ func (f *fleet) figure(name, note string, ask func(caller int) workv1.WorkServic
 	}}
 }
 
-// measureInstances compares one instance of the work service with three on the
-// same machine. The gateway and the services ask whom they learnt to hold an
-// agent; clients of other kinds ask any instance, which hands the call on.
+// measureInstances compares one instance of the work service with three on the same machine. The
+// gateway and the services call the instance that holds an agent; other clients call any
+// instance, which forwards the call.
 func measureInstances(ctx context.Context, o options, say func(row)) error {
 	const nameOne, nameThree, nameAny = "UpdateWorkItem, one instance on NATS", "UpdateWorkItem, three instances on NATS", "UpdateWorkItem, three instances on NATS, any asked"
 	if !o.wants(nameOne) && !o.wants(nameThree) && !o.wants(nameAny) {

@@ -21,19 +21,19 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// Names of the figures.
+// The names of the figures.
 const (
 	nameMessage = "trigger POST → turn held (message)"
 	nameHint    = "trigger POST → turn held (wake hint)"
 	nameWay     = "the same way with nothing behind it"
-	// answered is the part of it that comes after the delivery was answered.
+	// answered is the part after the response to the delivery.
 	answered = ", from the answer to the POST"
 )
 
-// triggers is how many deliveries the latency is measured over.
+// triggers is the number of deliveries of a latency figure.
 const triggers = 300
 
-// way is from an outside system's POST to a runner that waits for a turn.
+// way is a path from a POST of an outside system to a runner that waits for a turn.
 type way struct {
 	row
 	agents agentv1.AgentServiceClient
@@ -42,9 +42,9 @@ type way struct {
 	after  []time.Duration // from its answer, which says that it is delivered
 }
 
-// measureLatency is from an outside system's POST to the runner holding the turn,
-// on an idle system. The kinds are measured in turns, delivery by delivery; with
-// bare, among them what the machine takes for the calls and the disk alone.
+// measureLatency measures the time from a POST of an outside system to the runner that holds the
+// turn, on an idle system. The kinds are measured alternately, one delivery each. With bare it
+// also measures the same calls and disk writes without Quartet.
 func measureLatency(ctx context.Context, o options, q *quartet, agentID string, bare bool, say func(row)) error {
 	var ways []*way
 	for _, k := range []struct {
@@ -108,7 +108,7 @@ func (w *way) summary(took []time.Duration) (row, error) {
 	return r, err
 }
 
-// deliver is one POST and the turn that it leads to.
+// deliver sends one POST and waits for the turn that it causes.
 func (w *way) deliver(ctx context.Context, agentID string) error {
 	type got struct {
 		r   *agentv1.AcquireTurnResponse
@@ -130,8 +130,8 @@ func (w *way) deliver(ctx context.Context, agentID string) error {
 	if err != nil {
 		return err
 	}
-	// Read to its end, or the connection is given up and the next delivery
-	// measures how long it takes to make another one.
+	// The body is read to its end, because the connection is not reused otherwise, and the
+	// next delivery would include a new connection.
 	if _, err := io.Copy(io.Discard, resp.Body); err != nil {
 		return err
 	}
@@ -154,8 +154,8 @@ func (w *way) deliver(ctx context.Context, agentID string) error {
 	return err
 }
 
-// bareTurns is a service that answers with a turn of the usual size when something
-// was delivered, and knows nothing.
+// bareTurns is a service without state that answers with a turn of the usual size when something
+// was delivered.
 type bareTurns struct {
 	agentv1.UnimplementedAgentServiceServer
 	ready chan struct{}
@@ -174,9 +174,8 @@ func (bareTurns) FinishTurn(context.Context, *agentv1.FinishTurnRequest) (*agent
 	return &agentv1.FinishTurnResponse{}, nil
 }
 
-// bareWay is a POST whose body is on disk before it is answered, a second write to
-// the disk for what follows from it, and the answer to a gRPC call that waited: what
-// no system that promises the same can do without.
+// bareWay returns the minimum for the same guarantees: a POST whose body is written to disk before
+// it is answered, a second write for its effect, and the response to a gRPC call that waits.
 func bareWay(ctx context.Context, o options) (*way, func(), error) {
 	var closers []func()
 	stop := func() {

@@ -18,7 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// Names of the figures.
+// The names of the figures.
 const (
 	nameFsync    = "write 4 KiB + fsync"
 	nameEcho     = "bare gRPC echo of UpdateWorkItem"
@@ -27,7 +27,7 @@ const (
 	nameUpdate   = "Quartet UpdateWorkItem"
 )
 
-// fsyncFigure is what the disk gives one writer.
+// fsyncFigure measures the syncs of one writer on this disk.
 func fsyncFigure(o options) (figure, func(), error) {
 	f, err := os.Create(filepath.Join(o.dir, "fsync"))
 	if err != nil {
@@ -42,7 +42,7 @@ func fsyncFigure(o options) (figure, func(), error) {
 	}}, func() { _ = f.Close() }, nil
 }
 
-// echo answers at once with a message of the size that the real one has.
+// echo answers immediately with a message of the size of the real response.
 type echo struct {
 	workv1.UnimplementedWorkServiceServer
 }
@@ -56,7 +56,7 @@ func (echo) UpdateWorkItem(_ context.Context, r *workv1.UpdateWorkItemRequest) (
 	}}, nil
 }
 
-// echoFigure is what gRPC gives with nothing behind it.
+// echoFigure measures gRPC calls whose handler does nothing.
 func echoFigure(ctx context.Context) (figure, func(), error) {
 	lis, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -82,8 +82,8 @@ func update(agentID, itemID string, caller, i int) *workv1.UpdateWorkItemRequest
 	return &workv1.UpdateWorkItemRequest{AgentId: agentID, WorkItemId: itemID, Objective: &objective}
 }
 
-// messagesFigure is the obvious design: each mutation a message of its own,
-// acknowledged when it is on disk.
+// messagesFigure measures the obvious design: one JetStream message for each
+// mutation, acknowledged when it is on disk.
 func messagesFigure(ctx context.Context, o options) (figure, func(), error) {
 	srv, err := natsd.Start(natsd.Config{StoreDir: filepath.Join(o.dir, "messages"), Port: natsd.InProcess})
 	if err != nil {

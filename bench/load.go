@@ -11,33 +11,32 @@ import (
 	"time"
 )
 
-// stats of one figure.
+// stats are the measurements of one figure.
 type stats struct {
 	perSecond float64
 	// rates are perSecond of each turn.
 	rates    []float64
 	p50, p99 time.Duration
-	// cpu is what the process spent on one of them, client and server. Where
-	// others use the machine too it is the figure to compare.
+	// cpu is the processor time of one operation, client and server. It is the figure to
+	// compare on a machine that is shared with others.
 	cpu time.Duration
 }
 
-// turnsEach is how often each of the figures that are compared takes its turn. The
-// machines this runs on change their speed by a third within a minute; what is
-// compared is therefore measured in turns, not one after the other, and a ratio
-// is the median of those of the rounds.
+// turnsEach is how many slices each of the compared figures gets. The speed of a shared machine
+// can change by a third within a minute, so compared figures are measured alternately, and a
+// ratio is the median of the ratios of the rounds.
 const turnsEach = 9
 
-// figure is something to be measured.
+// figure is something that is measured.
 type figure struct {
 	name, note string
 	op         func(ctx context.Context, caller, i int) error
-	// turn, if there is one, measures a turn elsewhere, in place of op.
+	// turn, if set, measures one slice in another process, in place of op.
 	turn func(ctx context.Context, callers int, span time.Duration) (turn, error)
 	kind string // what it is called there
 }
 
-// alternate measures figures side by side: each gets span in turns of a slice.
+// alternate measures figures alternately: each gets span in slices.
 func alternate(ctx context.Context, n int, span time.Duration, figures []figure) ([]row, error) {
 	turns := make([][]turn, len(figures))
 	for range turnsEach {
@@ -66,7 +65,7 @@ func alternate(ctx context.Context, n int, span time.Duration, figures []figure)
 	return rows, nil
 }
 
-// turn is what one slice gave.
+// turn is the result of one slice.
 type turn struct {
 	took []time.Duration // of each, where it is known
 	done int
@@ -74,9 +73,9 @@ type turn struct {
 	cpu  time.Duration // of the process
 }
 
-// load runs op from n callers at once, each waiting for its answer before the
-// next, and gives what was answered after the warm-up. Operations are numbered
-// from first on.
+// load runs op from n concurrent callers, each of which waits for its response before the next
+// call, and returns the calls that were answered after the warm-up. Operations are numbered from
+// first on.
 func load(ctx context.Context, n int, span time.Duration, first int, op func(ctx context.Context, caller, i int) error) (turn, error) {
 	rest(ctx)
 	warmUp := max(span/4, 100*time.Millisecond)
@@ -135,8 +134,8 @@ func summarise(turns []turn) (stats, error) {
 	return s, nil
 }
 
-// rest waits until the process has little left to do, at most 20 s: what one
-// figure leaves behind (events to copy, memory to collect) is not the next one's.
+// rest waits, at most 20 s, until the process has little left to do, so that the work that one
+// figure leaves (events to copy, memory to collect) does not slow the next one.
 func rest(ctx context.Context) {
 	const window, calm = 200 * time.Millisecond, 20 * time.Millisecond
 	for range 100 {
@@ -152,7 +151,7 @@ func rest(ctx context.Context) {
 	}
 }
 
-// cpuTime is what the process has used so far.
+// cpuTime returns the processor time that the process has used.
 func cpuTime() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
@@ -161,7 +160,7 @@ func cpuTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// ratio is how much of z's throughput a has: the median over the rounds.
+// ratio returns the throughput of s divided by that of z: the median over the rounds.
 func (s stats) ratio(z stats) float64 {
 	var of []float64
 	for i := range min(len(s.rates), len(z.rates)) {

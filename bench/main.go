@@ -1,7 +1,6 @@
-// Command bench measures Quartet beside its physical limits, in one run on one
-// machine: a bare gRPC echo with the same messages, a raw fsync, and one
-// JetStream message per mutation. Figures of different runs or machines are not
-// comparable; the ratios within a run are what the documents quote.
+// Command bench measures Quartet and its physical limits in one run on one machine: a bare gRPC
+// echo with the same messages, a raw fsync, and one JetStream message per mutation. Figures of
+// different runs or machines are not comparable; the documents quote the ratios within a run.
 //
 //	go run ./bench --for 5s --write docs/benchmarks.md
 package main
@@ -69,7 +68,7 @@ func (o *options) parse(only, callers string) error {
 	return nil
 }
 
-// wants says whether a figure was asked for.
+// wants reports whether a figure is to be measured.
 func (o *options) wants(name string) bool { return o.only.MatchString(name) }
 
 func run(ctx context.Context, o options) error {
@@ -123,7 +122,7 @@ func find(rows []row, name string, callers int) (row, bool) {
 	return row{}, false
 }
 
-// document is docs/benchmarks.md.
+// document returns the text of docs/benchmarks.md.
 func document(rows []row, o options) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# Benchmarks\n\nWritten by `make bench ARGS=\"--write docs/benchmarks.md\"`: one run, %d cores, %s per figure, every write\nfsynced, gRPC over loopback TCP with client and server sharing the cores. Absolute\nfigures belong to that machine; the ratios are the point.\nFigures with the same number of callers are measured in %d turns each, one after the other round and round,\nsince the speed of a machine drifts; between two turns the system comes to rest. A ratio is the\nmedian of those of the rounds.\n\n", runtime.NumCPU(), o.span, turnsEach)

@@ -6,8 +6,8 @@ import (
 	"runtime/pprof"
 )
 
-// profile starts what --cpuprofile and --memprofile ask for, and gives what
-// ends it.
+// profile starts the profiles of --cpuprofile and --memprofile, and returns the function that ends
+// and writes them.
 func (o *options) profile() (stop func() error, err error) {
 	var cpu *os.File
 	if o.cpu != "" {
@@ -35,7 +35,7 @@ func (o *options) profile() (stop func() error, err error) {
 	}, nil
 }
 
-// writeHeap writes what is in use now.
+// writeHeap writes a profile of the live heap.
 func writeHeap(name string) error {
 	f, err := os.Create(name)
 	if err != nil {

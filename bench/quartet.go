@@ -20,8 +20,8 @@ import (
 // agents share the callers, as tenants of one server do.
 const agents = 64
 
-// quartet is the whole system in one process: planes, bus, scheduler, gateway,
-// with its usual settings.
+// quartet is the whole system in one process, planes, bus, scheduler and gateway, with default
+// settings.
 type quartet struct {
 	app     *app.App
 	conn    *grpc.ClientConn
@@ -52,7 +52,7 @@ func start(ctx context.Context, dir string) (*quartet, error) {
 	return q, nil
 }
 
-// stop ends it; a second one does nothing.
+// stop stops the system. It is idempotent.
 func (q *quartet) stop(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
 	defer cancel()
@@ -66,7 +66,7 @@ func (q *quartet) stop(ctx context.Context) {
 	q.app = nil
 }
 
-// measureQuartet is latency and mutations of a small installation.
+// measureQuartet measures latency and mutations of a small installation.
 func measureQuartet(ctx context.Context, o options, say func(row)) error {
 	q, err := start(ctx, filepath.Join(o.dir, "quartet"))
 	if err != nil {
@@ -86,7 +86,7 @@ func measureQuartet(ctx context.Context, o options, say func(row)) error {
 	return errors.Join(measureMutations(ctx, o, q.work, say), stop())
 }
 
-// measureMutations measures Quartet's mutations in turns with their limits.
+// measureMutations measures mutations alternately with their physical limits.
 func measureMutations(ctx context.Context, o options, wk workv1.WorkServiceClient, say func(row)) error {
 	echo, closeEcho, err := echoFigure(ctx)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// What users would pick instead.
+// The names of the figures of other systems.
 const (
 	nameRiver       = "River on PostgreSQL, single inserts"
 	nameRiverWork   = "River on PostgreSQL, jobs claimed and completed"
@@ -27,8 +27,8 @@ const (
 	rivalsAreAbsent = "not measured: "
 )
 
-// rivals is the program that measures them: a module of its own, so that what it
-// is made of is no dependency of Quartet.
+// rivals is the process of bench/rivals, which measures other systems. It is a separate module, so
+// that its dependencies are not Quartet's.
 type rivals struct {
 	mu  sync.Mutex
 	cmd *exec.Cmd
@@ -36,7 +36,7 @@ type rivals struct {
 	out *bufio.Reader
 }
 
-// startRivals builds and starts it. It needs PostgreSQL and Redis on the machine.
+// startRivals builds and starts the program. It needs PostgreSQL and Redis on the machine.
 func startRivals(ctx context.Context, dir string) (*rivals, error) {
 	bin := filepath.Join(dir, "rivals-bin")
 	build := exec.CommandContext(ctx, "go", "build", "-o", bin, ".")
@@ -67,7 +67,7 @@ func startRivals(ctx context.Context, dir string) (*rivals, error) {
 
 func (r *rivals) stop() error { return errors.Join(r.in.Close(), r.cmd.Wait()) }
 
-// turn asks for one turn of a figure.
+// turn measures one slice of a figure.
 func (r *rivals) turn(figure string) func(context.Context, int, time.Duration) (turn, error) {
 	return func(_ context.Context, callers int, span time.Duration) (turn, error) {
 		r.mu.Lock()
@@ -95,8 +95,8 @@ func (r *rivals) turn(figure string) func(context.Context, int, time.Duration) (
 	}
 }
 
-// measureRivals takes them by themselves, since their servers weigh on what is
-// measured beside them. Ratios to them are of whole figures.
+// measureRivals measures other systems one after the other, because their servers would slow what
+// is measured alternately with them. Ratios to them are those of whole figures.
 func measureRivals(ctx context.Context, o options, say func(row)) error {
 	figures := map[int][]figure{}
 	for _, f := range []struct {

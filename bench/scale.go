@@ -16,7 +16,7 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 )
 
-// Sizes of the installations that are measured.
+// The sizes of the measured installations.
 const (
 	idleAgents    = 100_000
 	itemsPerIdle  = 3
@@ -32,7 +32,7 @@ const (
 	nameRestart   = "restart with their journal"
 )
 
-// measureIdle is what 100 000 agents cost that do nothing.
+// measureIdle measures the cost of 100 000 idle agents.
 func measureIdle(ctx context.Context, o options, say func(row)) error {
 	if !o.wants(nameIdle) {
 		return nil
@@ -63,7 +63,7 @@ func measureIdle(ctx context.Context, o options, say func(row)) error {
 	const watched = 10 * time.Second
 	<-time.After(watched)
 	say(row{name: nameIdle, note: fmt.Sprintf("%.2f %% of one core", 100*(cpuTime()-before).Seconds()/watched.Seconds())})
-	// One more, with nothing of its own to do.
+	// One more agent, without work items.
 	if _, err := q.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
 		AgentId: agentName(idleAgents), Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
 	}); err != nil {
@@ -93,9 +93,9 @@ func measureIdle(ctx context.Context, o options, say func(row)) error {
 	return q.spawn(ctx, 1) // it answers
 }
 
-// calmAfter is when a server that has nothing to do has given back the memory of
-// its busy time: NATS keeps what it knows of the subjects of a block of messages,
-// a fifth of all here, for two minutes after the last of them was used.
+// calmAfter is the time after which an idle server has released the memory of its busy time. NATS
+// keeps the subject index of a block of messages for two minutes after its last use, which is a
+// fifth of all memory here.
 const calmAfter = 150 * time.Second
 
 // measureScale measures whether a read costs the same among a million items as among a
@@ -141,10 +141,10 @@ func measureScale(ctx context.Context, o options, say func(row)) error {
 	return err
 }
 
-// spread visits all agents in an order that no cache likes.
+// spread returns the agents in an order that defeats caches.
 func spread(caller, n, agents int) int { return (caller*7919 + n*104729) % agents }
 
-// spawn makes agents 0 to n-1 that are not there yet.
+// spawn creates those of the agents 0 to n-1 that do not exist.
 func (q *quartet) spawn(ctx context.Context, n int) error {
 	return each(ctx, n, func(ctx context.Context, i int) error {
 		_, err := q.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
@@ -154,7 +154,7 @@ func (q *quartet) spawn(ctx context.Context, n int) error {
 	})
 }
 
-// fill gives n items to agents in turn.
+// fill creates n items, distributed over the agents.
 func (q *quartet) fill(ctx context.Context, agents, n int, status workv1.PlanStatus) error {
 	return each(ctx, n, func(ctx context.Context, i int) error {
 		_, err := q.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
@@ -165,7 +165,7 @@ func (q *quartet) fill(ctx context.Context, agents, n int, status workv1.PlanSta
 	})
 }
 
-// each calls fn for 0 to n-1 from many callers at once.
+// each calls fn for 0 to n-1 from many goroutines.
 func each(ctx context.Context, n int, fn func(ctx context.Context, i int) error) error {
 	var next atomic.Int64
 	var failed atomic.Pointer[error]
@@ -190,7 +190,7 @@ func each(ctx context.Context, n int, fn func(ctx context.Context, i int) error)
 	return nil
 }
 
-// heap is what is in use after a collection.
+// heap returns the live heap after a collection, in bytes.
 func heap() int64 {
 	runtime.GC()
 	runtime.GC() // what the first one found to be finalised
@@ -199,7 +199,7 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// resident is the process's memory as the system counts it, 0 if it does not say.
+// resident returns the resident memory of the process in bytes, or 0 if it is unknown.
 func resident() int64 {
 	stat, err := os.ReadFile("/proc/self/statm")
 	if err != nil {

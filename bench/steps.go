@@ -22,8 +22,8 @@ const (
 	smallBoard  = 100
 )
 
-// measureSteps is how fast workers claim and complete steps, durably, over one
-// stream; and whether a step of a large board costs what one of a small does.
+// measureSteps measures how fast workers claim and complete steps, durably, over one stream, and
+// whether a step of a large board costs as much as one of a small board.
 func measureSteps(ctx context.Context, o options, say func(row)) error {
 	if !o.wants(nameSteps) {
 		return nil
@@ -49,7 +49,7 @@ func measureSteps(ctx context.Context, o options, say func(row)) error {
 	return profiled()
 }
 
-// stepsOf measures with so many workers at once, all over one stream.
+// stepsOf measures a number of workers over one stream.
 func stepsOf(ctx context.Context, q *quartet, o options, workers int) ([]row, error) {
 	keeper := fmt.Sprint("keeper-", workers)
 	if _, err := q.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: keeper, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED}); err != nil {
@@ -72,7 +72,7 @@ func stepsOf(ctx context.Context, q *quartet, o options, workers int) ([]row, er
 		}
 	}()
 	serial := 0
-	// boards works through as many boards of a size as have the large one's steps.
+	// boards completes boards of a size that have as many steps together as the large one.
 	boards := func(steps int) func(context.Context, int, time.Duration) (turn, error) {
 		return func(ctx context.Context, _ int, _ time.Duration) (turn, error) {
 			var ids []string
@@ -124,7 +124,7 @@ func layBoard(ctx context.Context, c *client.Client, keeper, id string, steps in
 	return err
 }
 
-// completed waits until every step is, as the board itself says.
+// completed waits until the board reports that each step is completed.
 func completed(ctx context.Context, c *client.Client, keeper, id string, steps int) error {
 	for {
 		got, err := c.Boards.GetBoard(ctx, &boardv1.GetBoardRequest{SessionId: keeper, BoardId: id, OmitSteps: true})

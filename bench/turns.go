@@ -15,20 +15,19 @@ import (
 
 const (
 	turnRunners = 50
-	// cycles is how often an agent takes a turn on average while it is measured,
-	// after one that warms up.
+	// cycles is how many turns of an agent are measured on average, after one that warms up.
 	cycles = 3
-	// patience is the target: no agent waits longer than so many times the mean.
-	patience = 3
+	// maxUnfairness is the target: no agent waits longer than this multiple of the mean.
+	maxUnfairness = 3
 )
 
-// The sizes that are measured: the small one says within seconds whether
-// something is wrong, and both together whether the number of agents matters.
+// The numbers of agents that are measured. The small one is quick; both together show whether the
+// number matters.
 var turnsOf = map[int]string{1_000: "1 000 agents taking turns", 10_000: "10 000 agents taking turns"}
 
-// measureTurns is many agents that share few runners. Every agent has a message
-// at all times, and the next one as soon as a runner is done with it, so that the
-// runners never rest and who waits longest says whether they are fair (SPEC D7).
+// measureTurns measures many agents that share few runners. Each agent always has a message, and
+// gets the next one when a runner has finished, so that the runners are always busy and the
+// longest wait shows whether turns are distributed fairly (SPEC D7).
 func measureTurns(ctx context.Context, o options, say func(row)) error {
 	for _, agents := range []int{1_000, 10_000} {
 		if !o.wants(turnsOf[agents]) {
@@ -67,7 +66,7 @@ func turnsFigure(ctx context.Context, o options, agents int) (row, error) {
 	return c.row(turnsOf[agents])
 }
 
-// population is agents with a message each, and what runners make of them.
+// population is a set of agents with a message each, and the measured waits for their turns.
 type population struct {
 	q      *quartet
 	agents int
@@ -87,8 +86,8 @@ func newPopulation(q *quartet, agents int) *population {
 	return &population{q: q, agents: agents, since: make(map[string]time.Time, agents), of: make(map[string]int, agents)}
 }
 
-// enqueue gives agent i a message. It waits from now on, not from the answer on:
-// the runner may be faster than that.
+// enqueue enqueues a message for agent i. Its wait is counted from before the call, because the
+// turn may start before the response arrives.
 func (c *population) enqueue(ctx context.Context, i int) error { return c.say(ctx, agentName(i)) }
 
 func (c *population) say(ctx context.Context, agentID string) error {
@@ -99,8 +98,8 @@ func (c *population) say(ctx context.Context, agentID string) error {
 	return err
 }
 
-// run lets the runners take turns until enough were measured. Each has its own
-// connection, as runners do that are programs of their own.
+// run runs the runners until enough turns were measured. Each has its own connection, like a
+// separate process.
 func (c *population) run(ctx context.Context) error {
 	ctx, c.done = context.WithCancel(ctx)
 	defer c.done()
@@ -143,7 +142,7 @@ func (c *population) runner(ctx context.Context, i int) error {
 	return errors.Join(err, failed)
 }
 
-// holds counts a turn. The first one of each agent, on average, warms up.
+// holds counts a turn. The first turn of each agent, on average, is the warm-up.
 func (c *population) holds(agentID string, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -162,8 +161,8 @@ func (c *population) holds(agentID string, now time.Time) {
 	delete(c.since, agentID)
 }
 
-// row is the figure. Who still waits counts with what it has waited so far, so
-// that an agent that nobody ever serves does not go unseen.
+// row returns the figure. An agent that still waits counts with its wait so far, so that an agent
+// that never gets a turn is not missed.
 func (c *population) row(name string) (row, error) {
 	s, err := summarise([]turn{{took: c.waited, done: len(c.waited), span: c.ended.Sub(c.began), cpu: c.cpu}})
 	if err != nil {
@@ -184,5 +183,5 @@ func (c *population) row(name string) (row, error) {
 	mean := sum / time.Duration(len(c.waited))
 	return row{name: name, callers: turnRunners, stats: s, note: fmt.Sprintf(
 		"from message to turn held, always a message waiting for each: the longest %s is %.2f of the mean %s (target ≤ %d); %d to %d turns each",
-		longest.Round(time.Millisecond), float64(longest)/float64(mean), mean.Round(time.Millisecond), patience, fewest, most)}, nil
+		longest.Round(time.Millisecond), float64(longest)/float64(mean), mean.Round(time.Millisecond), maxUnfairness, fewest, most)}, nil
 }

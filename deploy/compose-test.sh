@@ -8,7 +8,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
 daemon=
-export CGO_ENABLED=0 GOFLAGS=-trimpath # as make build has it: what the tests build was compiled by then
+export CGO_ENABLED=0 GOFLAGS="-trimpath -tags=grpcnotrace" # as make build has it: what the tests build was compiled by then
 
 say() { printf '\n--- %s (%ss)\n' "$1" "$SECONDS"; }
 
@@ -76,7 +76,7 @@ QUARTET_PUBLIC_URL=https://$http
 NATS_MAX_STORE=2GB
 EOF_ENV
 
-go test -c -tags deployed -o "$work/tests" ./tests
+go test -c -tags grpcnotrace,deployed -o "$work/tests" ./tests
 deployed() { (cd tests && "$work/tests" -test.count=1 -test.timeout 25m -deployed "$grpc" -deployed-http "https://$http" -deployed-dir "$tree" "$@"); }
 
 say "the commands of README.md"

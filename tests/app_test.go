@@ -101,7 +101,7 @@ func oneProcessWith(t *testing.T, startApp func(*testing.T, app.Config) *app.App
 	return connect(addr, httpAddr).open(t)
 }
 
-// split is the same services in three processes' worth of apps over TCP, with
+// split starts the same services in three processes' worth of apps over TCP, with
 // one NATS server that they share; or, asked at one of them, with a second
 // instance of every plane.
 func split(t *testing.T, throughOne bool) *system { return splitWith(t, throughOne, startApp) }

@@ -205,7 +205,7 @@ func (h *history) operations() []porcupine.Operation {
 	return ops
 }
 
-// told is a history for eyes: from when to when, who, what, and what came out.
+// told returns a history for eyes: from when to when, who, what, and what came out.
 func told(ops []porcupine.Operation) string {
 	slices.SortFunc(ops, func(a, b porcupine.Operation) int { return cmp.Compare(a.Call, b.Call) })
 	var b strings.Builder

@@ -153,7 +153,7 @@ func (h *household) turn(ctx context.Context, got *agentv1.AcquireTurnResponse) 
 	return err
 }
 
-// report makes an item, or takes the one that an aborted turn left, and completes
+// report creates an item, or takes the one that an aborted turn left, and completes
 // it with a report.
 func (h *household) report(ctx context.Context, t *agentv1.Turn, text string) (ended bool, err error) {
 	first, err := h.round(ctx, t, 0, "", call("ListWorkItems", "filter", "open"))
@@ -265,7 +265,7 @@ func (h *household) settle(families int) {
 	}
 }
 
-// unsettled says what is not over yet.
+// unsettled returns what is not over yet.
 func (h *household) unsettled() string {
 	l, err := h.agents.ListAgents(h.ctx, &agentv1.ListAgentsRequest{IncludePrivate: true, PageSize: 500})
 	if err != nil {

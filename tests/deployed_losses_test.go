@@ -46,7 +46,7 @@ func (c *compose) run(args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// containers are those of a service.
+// containers returns those of a service.
 func (c *compose) containers(service string) []string {
 	c.t.Helper()
 	ids := strings.Fields(c.run("docker", "compose", "--profile", "workers", "ps", "-q", service))

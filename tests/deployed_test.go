@@ -63,7 +63,7 @@ func keyOf(t *testing.T, ctx context.Context, root grpc.ClientConnInterface, rol
 	return made.GetSecret()
 }
 
-// deployed is a namespace of its own in what runs elsewhere, with a worker of its
+// deployed returns a namespace of its own in what runs elsewhere, with a worker of its
 // own that runs here: bodies share nothing but the servers.
 func deployed(t *testing.T) *system {
 	bin := binary(t) // which may take longer than the rest is given

@@ -85,7 +85,7 @@ func stop(t *testing.T, h *house) {
 	require.NoError(t, h.app.Stop(ctx))
 }
 
-// conn is a connection that shows token.
+// conn returns a connection that shows token.
 func (h *house) conn(t *testing.T, token string, opts ...client.Option) *grpc.ClientConn {
 	conn, err := client.Connect(h.cfg.GRPCAddr, append(opts, client.WithToken(token))...)
 	require.NoError(t, err)
@@ -97,7 +97,7 @@ func (h *house) identity(t *testing.T, token string) identityv1.IdentityServiceC
 	return identityv1.NewIdentityServiceClient(h.conn(t, token))
 }
 
-// key makes a key as the bootstrap admin and gives its id and secret.
+// key creates a key as the bootstrap admin and returns its id and secret.
 func (h *house) key(t *testing.T, req *identityv1.CreateKeyRequest) (id, secret string) {
 	t.Helper()
 	resp, err := h.identity(t, bootstrap).CreateKey(soon(t), req)
@@ -105,7 +105,7 @@ func (h *house) key(t *testing.T, req *identityv1.CreateKeyRequest) (id, secret 
 	return resp.GetKey().GetKeyId(), resp.GetSecret()
 }
 
-// minted is a credential that a service of this installation could mint.
+// minted returns a credential that a service of this installation could mint.
 func (h *house) minted(t *testing.T, a rpc.Actor) string {
 	path := h.cfg.KeyFile
 	if path == "" {
@@ -125,7 +125,7 @@ type answer struct {
 	body   string
 }
 
-// field is a value of the answer's JSON.
+// field returns a value of the answer's JSON.
 func (a answer) field(t *testing.T, path ...string) string {
 	t.Helper()
 	var v any
@@ -155,7 +155,7 @@ func (h *house) rest(t *testing.T, token, method, path, body string) answer {
 	return answer{resp.StatusCode, resp.Header, string(raw)}
 }
 
-// soon is a context that ends a test which would hang.
+// soon returns a context that ends a test which would hang.
 func soon(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)

@@ -26,7 +26,7 @@ import (
 	"quartet/tests/proc"
 )
 
-// methods are all methods of the API, from the descriptors: one that is added
+// methods returns all methods of the API, from the descriptors: one that is added
 // is walked without anybody thinking of it.
 func methods(t *testing.T) []protoreflect.MethodDescriptor {
 	var out []protoreflect.MethodDescriptor
@@ -53,7 +53,7 @@ func fullMethod(md protoreflect.MethodDescriptor) string {
 	return "/" + string(md.Parent().FullName()) + "/" + string(md.Name())
 }
 
-// message makes a message of a type that is linked into the test.
+// message returns a message of a type that is linked into the test.
 func message(d protoreflect.MessageDescriptor) proto.Message {
 	if mt, err := protoregistry.GlobalTypes.FindMessageByName(d.FullName()); err == nil {
 		return mt.New().Interface()

@@ -82,7 +82,7 @@ func (a *authority) issue(t *testing.T, name string) (certFile, keyFile string, 
 	return certFile, keyFile, template.SerialNumber.Int64()
 }
 
-// trust is a client's configuration, with a certificate if files are given.
+// trust returns a client's configuration, with a certificate if files are given.
 func (a *authority) trust(t *testing.T, certAndKey ...string) *tls.Config {
 	roots := x509.NewCertPool()
 	roots.AddCert(a.cert)

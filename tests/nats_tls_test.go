@@ -189,7 +189,7 @@ func TestX15_TheDeploymentsNATS(t *testing.T) {
 	}, eventually, tick)
 }
 
-// trust is a client's configuration.
+// trust returns a client's configuration.
 func (c *natsCluster) trust(t *testing.T) *tls.Config {
 	raw, err := os.ReadFile(filepath.Join(c.dir, "ca.pem"))
 	require.NoError(t, err)

@@ -132,7 +132,7 @@ func (p *pair) down() {
 func (p *pair) runner() context.Context   { return planetest.As(p.t.Context(), rpc.RoleRunner) }
 func (p *pair) operator() context.Context { return planetest.As(p.t.Context(), rpc.RoleOperator) }
 
-// item makes an item, puts it into focus, and gives the turn that did.
+// item creates an item, puts it into focus, and returns the turn that did.
 func (p *pair) item() (*agentv1.Turn, string) {
 	p.t.Helper()
 	_, err := p.agent.SpawnAgent(p.operator(), &agentv1.SpawnAgentRequest{AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED, InitialMessage: "go"})

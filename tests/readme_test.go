@@ -19,7 +19,7 @@ type shown struct {
 
 var fence = regexp.MustCompile("(?ms)^```(\\w*)\n(.*?)^```$")
 
-// section gives the blocks of a section of README.md: commands in blocks of sh, and
+// section returns the blocks of a section of README.md: commands in blocks of sh, and
 // output in the blocks without a language that follow them.
 func section(t *testing.T, title string) []shown {
 	raw, err := os.ReadFile("../README.md")

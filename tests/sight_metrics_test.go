@@ -20,7 +20,7 @@ import (
 	"quartet/tests/proc"
 )
 
-// scrape is what Prometheus would get.
+// scrape returns what Prometheus would get.
 func scrape(t *testing.T, ctx context.Context, url string) string {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	require.NoError(t, err)

@@ -146,7 +146,7 @@ func TestT4_T6_ALostWorker(t *testing.T) {
 	s.eventually(func() bool { return s.results(once.GetTaskId()) == 1 && s.results(again.GetTaskId()) == 1 }, "messages")
 }
 
-// ends gives the terminal events of a task.
+// ends returns the terminal events of a task.
 func (s *workshop) ends(taskID string) (types []string) {
 	stream, err := s.events.WatchEvents(s.ctx, &eventv1.WatchEventsRequest{
 		FromStart: true, StopAtEnd: true, Planes: []string{"task"},
@@ -248,7 +248,7 @@ func TestT6_Floods(t *testing.T) {
 	require.Less(t, worker, int64(300<<20))
 }
 
-// peak is the most memory that a process ever had.
+// peak returns the most memory that a process ever had.
 func peak(t *testing.T, pid int) int64 {
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	require.NoError(t, err)

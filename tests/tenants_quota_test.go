@@ -19,7 +19,7 @@ import (
 	"quartet/services/app"
 )
 
-// member gives a token of a namespace's operator.
+// member returns a token of a namespace's operator.
 func (h *house) member(t *testing.T, namespace string) string {
 	_, secret := h.key(t, &identityv1.CreateKeyRequest{Name: "op", Role: operator, Namespace: namespace})
 	return secret

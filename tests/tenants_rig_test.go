@@ -166,7 +166,7 @@ func snakeCase(s string) string {
 	return b.String()
 }
 
-// routes are the paths and methods of the served OpenAPI document.
+// routes returns the paths and methods of the served OpenAPI document.
 func routes(t *testing.T) map[string][]string {
 	raw, err := os.ReadFile(filepath.Join("..", "deploy", "openapi", "quartet.openapi.json"))
 	require.NoError(t, err)

@@ -39,7 +39,7 @@ type fuzzer struct {
 	self, other *tenant
 }
 
-// text is a value for a field.
+// text returns a value for a field.
 func (f *fuzzer) text(field string) string {
 	pick := func(from []string) string {
 		if len(from) == 0 {
@@ -69,7 +69,7 @@ func (f *fuzzer) text(field string) string {
 	return pick(poison)
 }
 
-// fake is an id of the same form that nobody has.
+// fake returns an id of the same form that nobody has.
 func fake(id string) string {
 	if i := strings.IndexByte(id, '_'); i > 0 && len(id) == i+27 {
 		return id[:i+1] + "0000000000000000000000zzzz"
@@ -187,7 +187,7 @@ func rawBytes(m protoreflect.Message) (out [][]byte) {
 	return out
 }
 
-// rounds is how often each method and role is tried; TENANT_ROUNDS and
+// rounds returns how often each method and role is tried; TENANT_ROUNDS and
 // TENANT_SEED ask for more and for others.
 func rounds(t *testing.T) (n int, seed uint64) {
 	number := func(name string, def uint64) uint64 {
@@ -243,7 +243,7 @@ func TestX4_NoTenantSeesAnothersByte(t *testing.T) {
 
 var cursors = regexp.MustCompile(`"cursor":"[^"]*",?`)
 
-// facts are the tenant's events. Their cursors are of all journals, so they move
+// facts returns the tenant's events. Their cursors are of all journals, so they move
 // with others' events.
 func (te *tenant) facts(t *testing.T) []string {
 	body := te.h.rest(t, te.tokens[rpc.RoleOperator], "GET", "/v1/events?from_start=true&stop_at_end=true", "").body
@@ -381,7 +381,7 @@ func notThere(t *testing.T, self, other *tenant) {
 	require.Greater(t, compared, 300)
 }
 
-// about is a request for records of the other tenant, or for ones that nobody
+// about returns a request for records of the other tenant, or for ones that nobody
 // has, and what stands for them in an answer.
 func about(md protoreflect.MethodDescriptor, other *tenant, role string, theirs bool) (proto.Message, []string) {
 	req := addressed(md, shared)

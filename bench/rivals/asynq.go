@@ -10,7 +10,7 @@ import (
 	"github.com/hibiken/asynq"
 )
 
-// asynqTasks are laid in before workers are measured.
+// asynqTasks is the number of tasks that are enqueued before workers are measured.
 const asynqTasks = 5_000
 
 type asynqRig struct {
@@ -34,7 +34,7 @@ func task() (*asynq.Task, error) {
 	return asynq.NewTask("job", raw), err
 }
 
-// enqueues is single tasks from many callers.
+// enqueues measures single tasks from many callers.
 func (a *asynqRig) enqueues(ctx context.Context, callers int, span time.Duration) (answer, error) {
 	return load(ctx, callers, span, a.enqueue)
 }
@@ -48,7 +48,7 @@ func (a *asynqRig) enqueue(ctx context.Context) error {
 	return err
 }
 
-// works is how fast tasks that are there are claimed, worked and completed.
+// works measures how fast existing tasks are claimed, executed and completed.
 func (a *asynqRig) works(ctx context.Context, workers int, _ time.Duration) (answer, error) {
 	inspector := asynq.NewInspector(a.opt)
 	defer func() { _ = inspector.Close() }()

@@ -1,10 +1,9 @@
-// Command rivals measures what one would use instead of Quartet: River on
-// PostgreSQL and asynq on Redis, both with every acknowledged write on disk. It
-// starts both servers on loopback in a directory of its own and measures one
-// turn for each line on standard input, so that the benchmark can take turns:
+// Command rivals measures alternatives to Quartet: River on PostgreSQL and asynq on Redis, both
+// with each acknowledged write on disk. It starts both servers on loopback in a temporary
+// directory, and measures one slice for each line on standard input:
 //
 //	{"figure": "river_insert", "callers": 256, "span": "500ms"}
 //
-// It is a module of its own: none of this is a dependency of Quartet. Needs the
-// programs of postgresql and redis-server (Debian: apt install postgresql redis-server).
+// It is a separate module, so that its dependencies are not Quartet's. It needs the programs of
+// postgresql and redis-server (Debian: apt install postgresql redis-server).
 package main

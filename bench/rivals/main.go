@@ -12,25 +12,26 @@ import (
 	"time"
 )
 
-// ask is one turn to measure.
+// ask is a request for one slice.
 type ask struct {
 	Figure  string `json:"figure"`
 	Callers int    `json:"callers"`
 	Span    string `json:"span"`
 }
 
-// answer is what the turn gave.
+// answer is the result of one slice.
 type answer struct {
-	// Done is how many operations ended within the span.
+	// Done is the number of operations that ended within the span.
 	Done int `json:"done"`
-	// Span is what they took, in nanoseconds.
+	// Span is the duration of the slice, in nanoseconds.
 	Span time.Duration `json:"span"`
-	// Took are single latencies in nanoseconds, where the figure has them.
+	// Took are the latencies of the operations in nanoseconds, if the figure has them.
 	Took  []time.Duration `json:"took,omitempty"`
 	Error string          `json:"error,omitempty"`
 }
 
-// figures by name. Each gets the callers or workers and how long to measure.
+// figures are functions by name. Each takes the number of callers or workers and how long to
+// measure.
 type figures map[string]func(ctx context.Context, callers int, span time.Duration) (answer, error)
 
 func main() {

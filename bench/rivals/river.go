@@ -15,22 +15,22 @@ import (
 	"github.com/riverqueue/river/rivermigrate"
 )
 
-// job is about what UpdateWorkItem carries.
+// job has about the size of an UpdateWorkItem request.
 type job struct {
 	Agent     string `json:"agent"`
 	Objective string `json:"objective"`
 }
 
-// Kind is the job's name.
+// Kind returns the job's name.
 func (job) Kind() string { return "job" }
 
-// jobWorker counts what it works, and does nothing else.
+// jobWorker counts jobs and does nothing else.
 type jobWorker struct {
 	river.WorkerDefaults[job]
 	done chan struct{}
 }
 
-// Work ends at once.
+// Work implements river.Worker.
 func (w *jobWorker) Work(context.Context, *river.Job[job]) error {
 	w.done <- struct{}{}
 	return nil
@@ -38,7 +38,7 @@ func (w *jobWorker) Work(context.Context, *river.Job[job]) error {
 
 const objective = "check that every package of this repository builds, and say so"
 
-// riverJobs are laid in before workers are measured.
+// riverJobs is the number of jobs that are inserted before workers are measured.
 const riverJobs = 10_000
 
 type riverRig struct {
@@ -83,7 +83,7 @@ func startRiver(ctx context.Context, dir string, known figures) (func() error, e
 
 func silent() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
 
-// inserts is single inserts from many callers, each waiting for its commit.
+// inserts measures single inserts from many callers, each of which waits for its commit.
 func (r *riverRig) inserts(ctx context.Context, callers int, span time.Duration) (answer, error) {
 	return load(ctx, callers, span, func(ctx context.Context) error {
 		_, err := r.insert.Insert(ctx, job{"agent-1", objective}, nil)
@@ -91,8 +91,8 @@ func (r *riverRig) inserts(ctx context.Context, callers int, span time.Duration)
 	})
 }
 
-// works is how fast jobs that are there are claimed, worked and completed. River
-// fetches for free workers only, so it likes many.
+// works measures how fast existing jobs are claimed, executed and completed. River fetches jobs for
+// free workers only, so it is faster with many.
 func (r *riverRig) works(ctx context.Context, count int, _ time.Duration) (answer, error) {
 	if _, err := r.pool.Exec(ctx, "TRUNCATE river_job"); err != nil {
 		return answer{}, err
@@ -128,7 +128,7 @@ func (r *riverRig) works(ctx context.Context, count int, _ time.Duration) (answe
 			return answer{}, ctx.Err()
 		}
 	}
-	// Completed is what the database says, not what was worked.
+	// Jobs count as completed when the database says so.
 	if err := c.Stop(ctx); err != nil {
 		return answer{}, err
 	}
@@ -143,7 +143,7 @@ func (r *riverRig) works(ctx context.Context, count int, _ time.Duration) (answe
 	return answer{Done: riverJobs, Span: took}, nil
 }
 
-// load runs op from n callers at once for a span, after a warm-up.
+// load runs op from n concurrent callers for a span, after a warm-up.
 func load(ctx context.Context, n int, span time.Duration, op func(context.Context) error) (answer, error) {
 	begin := time.Now().Add(max(span/4, 100*time.Millisecond))
 	end := begin.Add(span)

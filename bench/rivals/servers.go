@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// freePort is a port of loopback that nobody has at the moment.
+// freePort returns a loopback port that is free at the moment.
 func freePort(ctx context.Context) (int, error) {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -28,8 +28,8 @@ func freePort(ctx context.Context) (int, error) {
 	return addr.Port, nil
 }
 
-// serve runs a server until the returned function is called, and waits until it
-// takes connections.
+// serve runs a server until the returned function is called, and waits until it accepts
+// connections.
 func serve(ctx context.Context, cmd *exec.Cmd, port int) (func() error, error) {
 	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {
@@ -54,7 +54,7 @@ func serve(ctx context.Context, cmd *exec.Cmd, port int) (func() error, error) {
 	return stop, fmt.Errorf("%s does not listen on port %d", cmd.Path, port)
 }
 
-// program finds a server's program, also where Debian keeps those of PostgreSQL.
+// program returns the path of a server's program, which for PostgreSQL on Debian is not in PATH.
 func program(name string) (string, error) {
 	if path, err := exec.LookPath(name); err == nil {
 		return path, nil
@@ -66,8 +66,8 @@ func program(name string) (string, error) {
 	return found[len(found)-1], nil
 }
 
-// unprivileged is for PostgreSQL, which refuses to run as root: the account that
-// its package made.
+// unprivileged makes cmd run as the account of the PostgreSQL package, because PostgreSQL refuses to
+// run as root.
 func unprivileged(dir string, cmd *exec.Cmd) error {
 	if os.Getuid() != 0 {
 		return nil
@@ -88,8 +88,8 @@ func unprivileged(dir string, cmd *exec.Cmd) error {
 	return os.Chown(dir, int(uid), int(gid))
 }
 
-// startPostgres makes a database of its own with PostgreSQL's own durability
-// (fsync, synchronous_commit on) and the memory that a benchmark gives it.
+// startPostgres starts a database with PostgreSQL's default durability (fsync, synchronous_commit
+// on) and memory settings for a benchmark.
 func startPostgres(ctx context.Context, dir string) (url string, stop func() error, err error) {
 	data := filepath.Join(dir, "postgres")
 	if err := os.MkdirAll(data, 0o700); err != nil {
@@ -127,7 +127,7 @@ func startPostgres(ctx context.Context, dir string) (url string, stop func() err
 	return fmt.Sprintf("postgres://bench@127.0.0.1:%d/postgres?sslmode=disable", port), stop, err
 }
 
-// startRedis makes a Redis that syncs each write before it answers.
+// startRedis starts a Redis that syncs each write before it answers.
 func startRedis(ctx context.Context, dir string) (addr string, stop func() error, err error) {
 	redis, err := program("redis-server")
 	if err != nil {

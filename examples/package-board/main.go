@@ -1,7 +1,6 @@
-// Command package-board writes the board of a Go repository: a step for each
-// package, which needs the steps of all packages of the repository that it
-// imports. So a broken package is found before what is built on it, and as many
-// packages are tested at once as the graph allows.
+// Command package-board prints a board for a Go repository: a step for each package, which depends
+// on the steps of the packages that it imports. A broken package is found before the packages
+// that import it, and independent packages are tested concurrently.
 //
 //	go run ./examples/package-board -C ~/src/project > board.yaml
 //	quartet board apply keeper board.yaml
@@ -111,8 +110,8 @@ func list(dir string, patterns []string) ([]pkg, error) {
 	}
 }
 
-// stepID is a package's path in the letters that a step's id may have, and the
-// end of it where it is too long.
+// stepID returns the step id for a package path: with the characters that an id may have, and only
+// its end if it is too long.
 func stepID(path string) string {
 	const most = 128
 	id := strings.Map(func(r rune) rune {

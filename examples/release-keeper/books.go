@@ -18,8 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// eventLog is what a watcher saw live, over the kill and the restart, going on
-// at its cursor each time.
+// eventLog collects the events of a watch, which continues at its cursor after the restart.
 type eventLog struct {
 	api *client.Client
 
@@ -61,7 +60,7 @@ func (l *eventLog) add(e *eventv1.Event) {
 	l.change = make(chan struct{})
 }
 
-// await returns once an event type was seen n times; false when ctx ended first.
+// await waits until an event type was seen n times. It returns false if ctx ends first.
 func (l *eventLog) await(ctx context.Context, eventType string, n int) bool {
 	for {
 		l.mu.Lock()
@@ -78,8 +77,8 @@ func (l *eventLog) await(ctx context.Context, eventType string, n int) bool {
 	}
 }
 
-// conclude checks the records, then returns an error that names the packages of which a
-// command failed: a release is not kept if its tests fail.
+// conclude checks the records, and then returns an error that names the packages of which a
+// command failed, if there are any.
 func (s *show) conclude(ctx context.Context) error {
 	if err := s.checkBooks(ctx); err != nil {
 		return err
@@ -100,8 +99,7 @@ func (s *show) conclude(ctx context.Context) error {
 	return nil
 }
 
-// failedPackages is the error of a run that checked every package and found some of them
-// failing.
+// failedPackages is the error of a run that checked all packages and found that some fail.
 type failedPackages struct {
 	reports []string // one for each package that failed
 	of      int      // number of packages checked
@@ -111,8 +109,8 @@ func (f failedPackages) Error() string {
 	return fmt.Sprintf("%d of %d packages failed:\n  %s", len(f.reports), f.of, strings.Join(f.reports, "\n  "))
 }
 
-// checkBooks reads everything afresh and compares: nothing that was answered
-// is missing, nothing happened twice.
+// checkBooks reads all records again and compares them with the responses: nothing is missing, and
+// nothing happened twice.
 func (s *show) checkBooks(ctx context.Context) error {
 	items, err := s.items(ctx)
 	if err != nil {
@@ -177,8 +175,8 @@ func (s *show) checkBooks(ctx context.Context) error {
 		if n == 1 {
 			continue
 		}
-		// A turn that was lost between a command and the wait for it left a command
-		// that nobody waits for; the next turn begins another one.
+		// A turn that is lost between a command and the wait for it leaves a command
+		// without a wait; the next turn starts another one.
 		r, err := client.Again(ctx, func(ctx context.Context) (*agentv1.GetTurnResponse, error) {
 			return s.api.Agents.GetTurn(ctx, &agentv1.GetTurnRequest{AgentId: agentID, TurnId: t.GetTurnId()})
 		})

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// todos of an item as the control plane gave them.
+// todosOf returns the todos of an item from the control plane.
 func todosOf(it map[string]any) []map[string]any {
 	list, _ := it["todo_list"].([]any)
 	out := make([]map[string]any, 0, len(list))
@@ -17,7 +17,8 @@ func todosOf(it map[string]any) []map[string]any {
 	return out
 }
 
-// with is the whole list with one entry in another state: lists are replaced.
+// with returns the whole list with one entry in another state, because lists are replaced as a
+// whole.
 func with(todos []map[string]any, index int, state string) []any {
 	var list []any
 	for i, td := range todos {
@@ -30,8 +31,8 @@ func with(todos []map[string]any, index int, state string) []any {
 	return list
 }
 
-// check vets and tests one package. Where it stands it reads from the todos
-// and from the tasks of the item.
+// check vets and tests one package. It reads its progress from the todos and the tasks of the
+// item.
 func (t *turn) check(ctx context.Context, it map[string]any) error {
 	id := str(it, "work_item_id")
 	todos := todosOf(it)
@@ -47,8 +48,8 @@ func (t *turn) check(ctx context.Context, it map[string]any) error {
 		state := str(task, "state")
 		switch {
 		case task == nil || state == "interrupted":
-			// Not begun, or its worker died with the server: nobody runs a
-			// command again behind the agent's back, so the agent does.
+			// The command has not started, or its worker ended with the server. Commands
+			// are not run again without the agent, so it starts it.
 			return t.exec(ctx, id, todos, tasks, i, command)
 		case state == "queued" || state == "running" || state == "cancelling":
 			return t.await(ctx, str(task, "task_id"), command)
@@ -69,7 +70,7 @@ func (t *turn) check(ctx context.Context, it map[string]any) error {
 	return t.complete(ctx, id, report)
 }
 
-// newest is the last task of an item that ran a command. Tasks come newest first.
+// newest returns the last task of an item that ran a command. Tasks come newest first.
 func newest(tasks []any, command string) map[string]any {
 	for _, v := range tasks {
 		m, _ := v.(map[string]any)
@@ -96,8 +97,8 @@ func (t *turn) exec(ctx context.Context, id string, todos []map[string]any, task
 	taskID := rs[1].GetResult().GetFields()["handle"].GetStructValue().GetFields()["task_id"].GetStringValue()
 	t.k.tell.say("agent", "starts task %s: %s", short(taskID), command)
 	if len(tasks) == 0 && strings.HasSuffix(command, " "+t.k.pkgs[0]) {
-		// Most of what it compiles the others need too, and go commands that run
-		// side by side would each compile it.
+		// The first command compiles what the others need too, and concurrent go
+		// commands would each compile it.
 		t.k.tell.say("agent", "looks on instead of taking up others: what this command compiles, they need too")
 		t.k.follow(ctx, taskID, command)
 	} else {
@@ -117,7 +118,7 @@ func (t *turn) await(ctx context.Context, taskID, command string) error {
 // failedPhrase is in the report of each package of which a command failed.
 const failedPhrase = " FAILED "
 
-// outcome is one phrase on how a command ended.
+// outcome returns a phrase about how a command ended.
 func (t *turn) outcome(ctx context.Context, task map[string]any, command string) (string, error) {
 	verb := strings.Join(strings.Fields(command)[:2], " ")
 	if str(task, "state") == "completed" && verb == "go vet" {
@@ -148,7 +149,7 @@ func (t *turn) complete(ctx context.Context, id, report string) error {
 	return err
 }
 
-// approval waits for a word from outside. Only the agent clears the blocker.
+// approval waits for the approval of an outside system. Only the agent clears the blocker.
 func (t *turn) approval(ctx context.Context, it map[string]any) error {
 	id := str(it, "work_item_id")
 	todos := todosOf(it)
@@ -179,7 +180,7 @@ func (t *turn) approval(ctx context.Context, it map[string]any) error {
 	return nil
 }
 
-// mark is the list with its first entry done.
+// mark returns the list with its first entry done.
 func mark(todos []map[string]any) []map[string]any {
 	if len(todos) > 0 {
 		todos[0]["state"] = "completed"
@@ -187,7 +188,7 @@ func mark(todos []map[string]any) []map[string]any {
 	return todos
 }
 
-// mirrors waits for a few seconds to pass.
+// mirrors waits a few seconds with a timer.
 func (t *turn) mirrors(ctx context.Context, it map[string]any) error {
 	id := str(it, "work_item_id")
 	todos := todosOf(it)
@@ -212,7 +213,7 @@ func (t *turn) mirrors(ctx context.Context, it map[string]any) error {
 	return err
 }
 
-// short is the end of an id, enough for eyes.
+// short returns the end of an id, enough for eyes.
 func short(id string) string {
 	if len(id) > 10 {
 		return id[:4] + "…" + id[len(id)-6:]

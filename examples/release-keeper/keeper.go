@@ -22,7 +22,7 @@ const (
 	checkObjective    = "Check package "
 )
 
-// keeper is the agent. Between two turns it remembers nothing.
+// keeper is the agent. It has no state between turns.
 type keeper struct {
 	api  *client.Client
 	tell *teller
@@ -30,8 +30,7 @@ type keeper struct {
 	asks chan<- string // URLs that the outside world is asked to call
 }
 
-// run takes turns until ctx ends. The play is over with the first turn that
-// fails: nothing in it is meant to.
+// run takes turns until ctx ends. It returns an error with the first turn that fails.
 func (k *keeper) run(ctx context.Context) error {
 	turns, failed := context.WithCancelCause(ctx)
 	defer failed(nil)
@@ -51,7 +50,7 @@ func (k *keeper) run(ctx context.Context) error {
 	return unlessOver(ctx, err)
 }
 
-// unlessOver drops an error that is nothing but the end of the play.
+// unlessOver returns err, or nil if ctx has ended.
 func unlessOver(ctx context.Context, err error) error {
 	select {
 	case <-ctx.Done():
@@ -61,14 +60,13 @@ func unlessOver(ctx context.Context, err error) error {
 	}
 }
 
-// turn is one conversation about one message.
+// turn is one turn: rounds about one message.
 type turn struct {
 	k   *keeper
 	got *client.Turn
 }
 
-// think is the agent's mind: it looks at what woke it, and at the work as the
-// control plane shows it.
+// think decides what to do, from the message and from the context.
 func (t *turn) think(ctx context.Context) error {
 	m := t.got.Message
 	item := m.GetWorkItemId()
@@ -87,7 +85,7 @@ func (t *turn) think(ctx context.Context) error {
 	if item == "" || m.GetTick().GetReason() == agentv1.TickReason_TICK_REASON_PICK_QUEUED {
 		item = t.firstQueued(item)
 	}
-	// What a turn shows as triggered counts as told: nobody wakes it for that again.
+	// Items that the context shows as triggered do not wake the agent again.
 	for _, id := range t.triggered() {
 		if id == item || t.got.Ended() {
 			continue
@@ -102,7 +100,7 @@ func (t *turn) think(ctx context.Context) error {
 	return nil
 }
 
-// triggered are the items of the context that something outside has answered.
+// triggered returns the items of the context whose external trigger was delivered.
 func (t *turn) triggered() []string {
 	var ids []string
 	for _, v := range t.got.Context.GetQueue().GetFields()["triggered_blocked"].GetListValue().GetValues() {
@@ -111,7 +109,7 @@ func (t *turn) triggered() []string {
 	return ids
 }
 
-// firstQueued is the first runnable item of the context, else what was named.
+// firstQueued returns the first runnable item of the context, or named if there is none.
 func (t *turn) firstQueued(named string) string {
 	queued := t.got.Context.GetQueue().GetFields()["queued_runnable"].GetListValue().GetValues()
 	for _, v := range queued {
@@ -120,7 +118,7 @@ func (t *turn) firstQueued(named string) string {
 	return named
 }
 
-// round submits what the agent says and does, and gives the results.
+// round submits a round with a text and calls, and returns the results.
 func (t *turn) round(ctx context.Context, text string, calls ...*agentv1.ToolCall) ([]*agentv1.ToolResult, error) {
 	for i, c := range calls {
 		c.CallId = fmt.Sprintf("call_%d_%d", t.got.Rounds(), i)
@@ -141,7 +139,7 @@ func call(name string, args map[string]any) (*agentv1.ToolCall, error) {
 	return client.Call("", name, args) // round numbers it
 }
 
-// act is a round of one call, and its result.
+// act submits a round of one call and returns its result.
 func (t *turn) act(ctx context.Context, text, name string, args map[string]any) (map[string]any, error) {
 	c, err := call(name, args)
 	if err != nil {
@@ -154,10 +152,10 @@ func (t *turn) act(ctx context.Context, text, name string, args map[string]any) 
 	return rs[0].GetResult().AsMap(), nil
 }
 
-// callsPerRound is how many calls one reply may hold.
+// callsPerRound is the maximum number of calls of a round.
 const callsPerRound = 60
 
-// begin turns the operator's wish into work items, each with a plan and todos.
+// begin creates the work items of the operator's request, each with a plan and todos.
 func (t *turn) begin(ctx context.Context) error {
 	var calls []*agentv1.ToolCall
 	add := func(objective, plan string, todos ...string) error {
@@ -190,7 +188,7 @@ func (t *turn) begin(ctx context.Context) error {
 		calls = calls[n:]
 		for _, r := range rs {
 			item := r.GetResult().GetFields()["work_item"].GetStructValue().GetFields()
-			// The plan is a file of the agent's, edited like any file.
+			// The plan is a file in the agent's home and is edited like any file.
 			path := item["plan_artifact"].GetStructValue().GetFields()["path"].GetStringValue()
 			accepted := "\nAccepted by the agent at " + time.Now().UTC().Format(time.RFC3339) + ".\n"
 			err := appendTo(path, accepted)
@@ -225,7 +223,7 @@ func appendTo(path, text string) error {
 	return f.Close()
 }
 
-// appendAfar does over the API what appendTo does on the server's machine.
+// appendAfar is appendTo over the API, for a server on another machine.
 func (k *keeper) appendAfar(ctx context.Context, path, text string) error {
 	parts := strings.Split(path, "/")
 	name := strings.Join(parts[max(0, len(parts)-3):], "/") // work-items/ID/plan.md, in the home
@@ -242,7 +240,7 @@ func (k *keeper) appendAfar(ctx context.Context, path, text string) error {
 	return err
 }
 
-// advance brings one item as far as it goes now: to a wait, or to its end.
+// advance works on one item until it has to wait or is completed.
 func (t *turn) advance(ctx context.Context, itemID string) error {
 	picked, err := t.act(ctx, "", "PickWorkItem", map[string]any{"work_item_id": itemID, "reason": "its turn has come"})
 	if err != nil {
@@ -263,7 +261,7 @@ func (t *turn) advance(ctx context.Context, itemID string) error {
 	return nil
 }
 
-// str reads a string out of a result by its path.
+// str returns the string at a path in a result.
 func str(v any, path ...string) string {
 	for _, p := range path {
 		m, ok := v.(map[string]any)

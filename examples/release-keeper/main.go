@@ -1,12 +1,11 @@
-// Command release-keeper shows the main job of Quartet on a real repository: an
-// agent outside the control plane, speaking nothing but its public API, checks
-// every Go package of a git repository, while the server is killed in the
-// middle and nothing is lost.
+// Command release-keeper demonstrates Quartet on a real repository: an agent outside the control
+// plane, which uses only the public API, checks every Go package of a git repository. The server
+// is killed in the middle, and nothing is lost.
 //
 //	release-keeper --repo . --exit
 //
-// It starts a server of its own in a temporary directory, or uses that of --server. The agent keeps no
-// notes: whatever it knows when it is woken, the control plane told it.
+// It starts a server in a temporary directory, or uses that of --server. The agent has no memory
+// of its own: all that it knows in a turn is in the context from the control plane.
 package main
 
 import (
@@ -40,7 +39,7 @@ type options struct {
 
 func main() {
 	if len(os.Args) == 3 && os.Args[1] == "approve" {
-		// The outside world: another process that knows a URL and nothing else.
+		// The outside system: another process that knows only a URL.
 		if err := approve(os.Args[2]); err != nil {
 			fmt.Fprintln(os.Stderr, "approve:", err)
 			os.Exit(1)
@@ -125,8 +124,8 @@ func run(ctx context.Context, o options) error {
 	return err
 }
 
-// listPackages asks the go command, since it alone knows. Those with the most
-// tests come first, so that the longest does not run alone at the end.
+// listPackages returns the packages from go list. Those with the most tests come first, so that
+// the longest does not run alone at the end.
 func listPackages(ctx context.Context, repo, pattern string) ([]string, error) {
 	cmd := exec.CommandContext(ctx, "go", "list", "-f", "{{.ImportPath}} {{len .TestGoFiles}} {{len .XTestGoFiles}}", pattern)
 	cmd.Dir = repo

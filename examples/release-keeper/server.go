@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// server is a real quartet process, so that it can really be killed.
+// server is a quartet process.
 type server struct {
 	binary, dataDir, repo string
 	grpc, http, log       string
@@ -41,7 +41,7 @@ func newServer(binary, dataDir, repo string) (*server, error) {
 	return s, nil
 }
 
-// start runs the server and returns when it is ready, with how long that took.
+// start starts the server, waits until it is ready, and returns how long that took.
 func (s *server) start(ctx context.Context) (time.Duration, error) {
 	began := time.Now()
 	log, err := os.OpenFile(s.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -91,7 +91,7 @@ func ready(ctx context.Context, base string) bool {
 	return resp.StatusCode == http.StatusOK
 }
 
-// kill is SIGKILL: no handler runs, nothing is flushed.
+// kill sends SIGKILL, so that no handler runs and nothing is flushed.
 func (s *server) kill() error {
 	if err := s.cmd.Process.Kill(); err != nil {
 		return err
@@ -100,7 +100,7 @@ func (s *server) kill() error {
 	return nil
 }
 
-// stop ends the server in order, and by force if that takes too long.
+// stop stops the server with SIGTERM, and kills it if that takes too long.
 func (s *server) stop() {
 	if s.cmd == nil || s.cmd.Process == nil {
 		return
@@ -114,7 +114,7 @@ func (s *server) stop() {
 	}
 }
 
-// approve is what an outside system does: one POST.
+// approve sends the POST of the outside system.
 func approve(url string) error {
 	req, err := http.NewRequestWithContext(context.Background(), http.MethodPost, url, bytes.NewBufferString(`{"approved":true,"by":"the release board"}`))
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 )
 
-// show is the play: an operator, an outside world, a catastrophe, and the agent.
+// show runs the demonstration: an operator, an outside system, a crash, and the agent.
 type show struct {
 	api  *client.Client
 	srv  *server
@@ -60,7 +60,7 @@ func (s *show) play(ctx context.Context) error {
 	start(log.follow)
 	start(func(ctx context.Context) error { return s.outside(ctx, asks) })
 	if !s.opts.noKill {
-		start(func(ctx context.Context) error { return s.catastrophe(ctx, log) })
+		start(func(ctx context.Context) error { return s.crash(ctx, log) })
 	}
 	err := s.untilIdle(ctx, failed)
 	cancel()
@@ -71,7 +71,7 @@ func (s *show) play(ctx context.Context) error {
 	return nil
 }
 
-// outside answers the board's question from a process of its own.
+// outside answers the agent's question from another process.
 func (s *show) outside(ctx context.Context, asks <-chan string) error {
 	select {
 	case <-ctx.Done():
@@ -97,9 +97,9 @@ func (s *show) outside(ctx context.Context, asks <-chan string) error {
 	}
 }
 
-// catastrophe kills the server when the first commands have ended: what ran begins
-// again, and the longest run first.
-func (s *show) catastrophe(ctx context.Context, log *eventLog) error {
+// crash kills the server when the first commands have ended. Commands that were running are
+// started again.
+func (s *show) crash(ctx context.Context, log *eventLog) error {
 	if !log.await(ctx, "task_completed", min(3, len(s.pkgs))) {
 		return nil
 	}
@@ -116,8 +116,7 @@ func (s *show) catastrophe(ctx context.Context, log *eventLog) error {
 	return nil
 }
 
-// untilIdle waits until all is done and the scheduler says so, then checks the
-// books.
+// untilIdle waits until the scheduler reports that the agent is idle, then checks the records.
 func (s *show) untilIdle(ctx context.Context, failed <-chan error) error {
 	tick := time.NewTicker(250 * time.Millisecond)
 	defer tick.Stop()
@@ -171,7 +170,7 @@ func (k *keeper) follow(ctx context.Context, taskID, command string) {
 	}
 }
 
-// goEnv is what the go command needs and a clean environment lacks.
+// goEnv returns the variables that the go command needs and a clean environment lacks.
 func goEnv() map[string]any {
 	env := map[string]any{}
 	for _, name := range []string{"GOCACHE", "GOPATH", "GOMODCACHE", "GOPROXY", "GONOSUMDB", "GOFLAGS", "GOROOT", "GOTOOLCHAIN", "GOTMPDIR", "CGO_ENABLED"} {
@@ -179,7 +178,7 @@ func goEnv() map[string]any {
 			env[name] = v
 		}
 	}
-	// A fifth of compiling is collecting garbage, of processes that end soon.
+	// A fifth of the time of compilers is garbage collection, for processes that end soon.
 	env["GOGC"] = "400"
 	return env
 }

@@ -11,8 +11,7 @@ import (
 	"golang.org/x/term"
 )
 
-// teller narrates: who did what, and why, on a terminal that a person enjoys.
-// Without a terminal it writes the same lines plain.
+// teller prints who did what, and why, with colours on a terminal and as plain lines otherwise.
 type teller struct {
 	mu     sync.Mutex
 	w      io.Writer
@@ -30,8 +29,8 @@ func newTeller(f *os.File) *teller {
 	return t
 }
 
-// Every voice has its colour.
-var voices = map[string]string{
+// colours has the colour of each speaker.
+var colours = map[string]string{
 	"server": "35", "operator": "36", "agent": "32", "scheduler": "33", "task": "34", "outside": "36",
 	"report": "1;32", "KILL": "1;31", "check": "1;35", "output": "2",
 }
@@ -56,7 +55,7 @@ func (t *teller) say(who, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	first, rest, _ := strings.Cut(text, "\n")
 	at := fmt.Sprintf("%6.2fs", time.Since(t.began).Seconds())
-	_, _ = fmt.Fprintf(t.w, "%s  %s  %s\n", t.paint("2", at), t.paint(voices[who], fmt.Sprintf("%-9s", who)), first)
+	_, _ = fmt.Fprintf(t.w, "%s  %s  %s\n", t.paint("2", at), t.paint(colours[who], fmt.Sprintf("%-9s", who)), first)
 	for _, line := range strings.Split(rest, "\n") {
 		if line != "" {
 			_, _ = fmt.Fprintf(t.w, "%s%s\n", strings.Repeat(" ", 20), line)
@@ -64,7 +63,7 @@ func (t *teller) say(who, format string, args ...any) {
 	}
 }
 
-// output shows what a command writes while it runs.
+// output prints the output of a command while it runs.
 func (t *teller) output(label, text string) {
 	for _, line := range strings.Split(strings.TrimRight(text, "\n"), "\n") {
 		if strings.TrimSpace(line) != "" {

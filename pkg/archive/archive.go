@@ -17,41 +17,42 @@ const Format = 1
 // MaxMessage bounds the body of a message, as the broker does.
 const MaxMessage = 8 << 20
 
-// The refusals of Read.
+// The errors of Read.
 var (
-	// ErrDamaged: it is a backup, but not as it was written.
+	// ErrDamaged means that the file is a backup, but not as it was written.
 	ErrDamaged = errors.New("the backup is damaged")
-	// ErrCut: its end is missing.
+	// ErrCut means that the end of the file is missing.
 	ErrCut = errors.New("the backup is cut short")
-	// ErrForeign: it is no backup, or one of another format.
+	// ErrForeign means that the file is not a backup, or one of another format.
 	ErrForeign = errors.New("this is no backup of Quartet")
 )
 
-// Manifest is the beginning of an archive.
+// Manifest is the first entry of an archive.
 type Manifest struct {
 	Format int `json:"format"`
-	// Version of the program that wrote it.
+	// Version is the version of the program that wrote the archive.
 	Version string `json:"version"`
-	// CutAt: what was on disk at this time of the broker is in it, and nothing later.
+	// CutAt is the time, by the broker's clock, as of which the archive is: it contains the
+	// messages that were stored until then, and no later ones.
 	CutAt time.Time `json:"cut_at"`
-	// Key is a fingerprint of the installation's key, which is not in it.
+	// Key is a fingerprint of the installation's key. The key itself is not in the archive.
 	Key string `json:"key,omitempty"`
-	// Streams are the names of the streams, in the order in which they come.
+	// Streams are the names of the streams, in the order of the archive.
 	Streams []string `json:"streams"`
-	// Partitions is into how many each plane is split, where it is.
+	// Partitions are the numbers of partitions, by plane. Optional.
 	Partitions map[string]int `json:"partitions,omitempty"`
 }
 
 // Message is one message of a stream.
 type Message struct {
 	Stream, Subject string
-	// Seq is its sequence in the stream; sequences grow.
+	// Seq is the sequence of the message in its stream. Sequences increase, with gaps.
 	Seq    uint64
 	Header map[string][]string
 	Data   []byte
 }
 
-// Sum is what there is of one stream.
+// Sum counts and hashes the messages of one stream.
 type Sum struct {
 	Messages uint64 `json:"messages"`
 	Bytes    uint64 `json:"bytes"`
@@ -60,25 +61,24 @@ type Sum struct {
 	SHA256   string `json:"sha256"`
 }
 
-// Totals are the end of an archive.
+// Totals is the last entry of an archive: counts and hashes of all that precedes it.
 type Totals struct {
 	Streams map[string]Sum `json:"streams"`
 	Files   uint64         `json:"files"`
-	// FilesSHA256 is over the names and contents of all files, in order.
+	// FilesSHA256 is the hash of the names and contents of all files, in order.
 	FilesSHA256 string `json:"files_sha256"`
 }
 
-// Digest sums up the messages of one stream. The zero value is not usable; see
-// NewDigest.
+// Digest computes the Sum of one stream. Create it with NewDigest.
 type Digest struct {
 	sum Sum
 	h   hash.Hash
 }
 
-// NewDigest is a digest of no messages.
+// NewDigest returns the digest of no messages.
 func NewDigest() *Digest { return &Digest{h: sha256.New()} }
 
-// Add adds the next message. Its stream's name is not in the sum.
+// Add adds the next message. The name of its stream is not hashed.
 func (d *Digest) Add(m Message) {
 	if d.sum.Messages == 0 {
 		d.sum.First = m.Seq
@@ -99,10 +99,10 @@ func (d *Digest) Add(m Message) {
 	d.h.Write(m.Data)
 }
 
-// Last is the sequence of the last message, 0 before the first.
+// Last returns the sequence of the last message, or 0 before the first.
 func (d *Digest) Last() uint64 { return d.sum.Last }
 
-// Sum is what was added so far.
+// Sum returns the sum of the messages added so far.
 func (d *Digest) Sum() Sum {
 	s := d.sum
 	s.SHA256 = hex.EncodeToString(d.h.Sum(nil))

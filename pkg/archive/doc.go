@@ -1,7 +1,7 @@
-// Package archive is the file that a backup is: a zstd-compressed tar of the
-// messages of streams and of files, which any tar shows.
+// Package archive reads and writes the file format of backups: a zstd-compressed tar of the
+// messages of streams and of files, which any tar program can list.
 //
-// Owns: the format, its checks, and that a file which is cut short, changed or
-// put together from two is refused.
-// Never does: JetStream, directories, the network.
+// Owns: the format and its checks. A file that is cut short, changed, or joined from two is
+// refused.
+// Never does: access JetStream, directories or the network.
 package archive

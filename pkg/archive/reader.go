@@ -16,21 +16,22 @@ import (
 )
 
 const (
-	// maxDocument bounds the manifest and the end.
+	// maxDocument bounds the size of the manifest and of the totals.
 	maxDocument = 1 << 20
-	// maxWindow bounds what a reader keeps, whatever a file claims to need.
+	// maxWindow bounds the memory for decompression, whatever a file claims to need.
 	maxWindow = 64 << 20
 )
 
-// Visitor is told what is in an archive. Fields that are nil are not told; an
-// error of one ends Read. All of it was well only when Read gives no error.
+// Visitor receives the entries of an archive. Fields may be nil. If a function returns an
+// error, Read returns it. What was received is complete and unchanged only if Read returns no
+// error.
 type Visitor struct {
 	Manifest func(Manifest) error
 	Message  func(Message) error
 	File     func(path string, mode, size int64, body io.Reader) error
 }
 
-// Read reads an archive to its end and checks it. It gives what it contains.
+// Read reads an archive to its end, checks it, and passes its entries to v.
 func Read(r io.Reader, v Visitor) (Manifest, Totals, error) {
 	rd := &reader{visitor: v, files: sha256.New(), streams: map[string]*Digest{}}
 	zip, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow))
@@ -40,7 +41,7 @@ func Read(r io.Reader, v Visitor) (Manifest, Totals, error) {
 	defer zip.Close()
 	totals, err := rd.read(tar.NewReader(zip))
 	if err == nil {
-		// What follows the end would be of somebody else.
+		// Bytes after the end are not covered by the totals.
 		if n, tail := io.Copy(io.Discard, zip); tail != nil || n > 0 {
 			err = fmt.Errorf("%w: something follows its end", ErrDamaged)
 		}
@@ -48,10 +49,10 @@ func Read(r io.Reader, v Visitor) (Manifest, Totals, error) {
 	return rd.manifest, totals, err
 }
 
-// own is an error of the visitor.
-type own struct{ error }
+// visitorError is an error that a Visitor returned.
+type visitorError struct{ error }
 
-func (o own) Unwrap() error { return o.error }
+func (o visitorError) Unwrap() error { return o.error }
 
 type reader struct {
 	visitor  Visitor
@@ -66,7 +67,7 @@ func (r *reader) read(in *tar.Reader) (Totals, error) {
 	for {
 		h, err := in.Next()
 		if err != nil {
-			return Totals{}, r.trouble(err)
+			return Totals{}, r.readError(err)
 		}
 		if !r.began {
 			if err := r.begin(h, in); err != nil {
@@ -78,17 +79,18 @@ func (r *reader) read(in *tar.Reader) (Totals, error) {
 			return r.end(h, in)
 		}
 		if err := r.entry(h, in); err != nil {
-			var mine own
+			var mine visitorError
 			if errors.As(err, &mine) {
 				return Totals{}, mine.error
 			}
-			return Totals{}, r.trouble(err)
+			return Totals{}, r.readError(err)
 		}
 	}
 }
 
-// trouble says what an error of reading means.
-func (r *reader) trouble(err error) error {
+// readError returns the error of Read for an error of reading the tar: ErrCut if the file ended
+// too early, ErrDamaged otherwise. Errors of the Visitor are returned unchanged.
+func (r *reader) readError(err error) error {
 	switch {
 	case errors.Is(err, ErrDamaged), errors.Is(err, ErrForeign):
 		return err
@@ -101,7 +103,7 @@ func (r *reader) trouble(err error) error {
 	default:
 		var path *fs.PathError
 		if errors.As(err, &path) {
-			return err // the disk's trouble, not the file's
+			return err // an error of the disk, not of the file
 		}
 		return fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
@@ -112,7 +114,7 @@ func (r *reader) begin(h *tar.Header, in io.Reader) error {
 		return fmt.Errorf("%w: it begins with %q", ErrForeign, h.Name)
 	}
 	if err := document(h, in, &r.manifest); err != nil {
-		return r.trouble(err)
+		return r.readError(err)
 	}
 	if r.manifest.Format != Format {
 		return fmt.Errorf("%w of a format that this version knows: its format is %d, known is %d", ErrForeign, r.manifest.Format, Format)
@@ -168,7 +170,7 @@ func (r *reader) entry(h *tar.Header, in io.Reader) error {
 	d.Add(m)
 	if r.visitor.Message != nil {
 		if err := r.visitor.Message(m); err != nil {
-			return own{err}
+			return visitorError{err}
 		}
 	}
 	return nil
@@ -183,7 +185,7 @@ func (r *reader) file(path string, h *tar.Header, in io.Reader) error {
 	body := io.TeeReader(in, r.files)
 	if r.visitor.File != nil {
 		if err := r.visitor.File(path, h.Mode&0o777, h.Size, body); err != nil {
-			return own{err}
+			return visitorError{err}
 		}
 	}
 	_, err := io.Copy(io.Discard, body) // what the visitor left
@@ -193,7 +195,7 @@ func (r *reader) file(path string, h *tar.Header, in io.Reader) error {
 func (r *reader) end(h *tar.Header, in *tar.Reader) (Totals, error) {
 	var t Totals
 	if err := document(h, in, &t); err != nil {
-		return t, r.trouble(err)
+		return t, r.readError(err)
 	}
 	for name, d := range r.streams {
 		if got, want := d.Sum(), t.Streams[name]; got != want {
@@ -207,7 +209,7 @@ func (r *reader) end(h *tar.Header, in *tar.Reader) (Totals, error) {
 		if err == nil {
 			err = fmt.Errorf("%w: %q follows its end", ErrDamaged, next.Name)
 		}
-		return t, r.trouble(err)
+		return t, r.readError(err)
 	}
 	if sum := hex.EncodeToString(r.files.Sum(nil)); t.Files != r.count || t.FilesSHA256 != sum {
 		return t, fmt.Errorf("%w: it has %d files, its end says %d, or their contents differ", ErrDamaged, r.count, t.Files)

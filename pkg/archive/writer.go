@@ -15,20 +15,20 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// The entries of an archive, in this order: one manifest, the messages, the
-// files, one end.
+// The names of the entries of an archive, in their order: one manifest, the messages, the
+// files, the totals.
 const (
 	manifestName = "quartet-backup.json"
 	endName      = "quartet-backup-end.json"
 	streamDir    = "streams/"
 	fileDir      = "files/"
 
-	// What tar has no field for.
+	// The names of PAX records, for what tar has no field for.
 	paxSubject = "QUARTET.subject"
 	paxHeader  = "QUARTET.header"
 )
 
-// Writer writes one archive. Its methods are for one goroutine.
+// Writer writes one archive. It is not safe for concurrent use.
 type Writer struct {
 	zip     *zstd.Encoder
 	tar     *tar.Writer
@@ -38,7 +38,7 @@ type Writer struct {
 	count   uint64
 }
 
-// NewWriter begins an archive. Its Format is set.
+// NewWriter writes the beginning of an archive. It sets m.Format.
 func NewWriter(w io.Writer, m Manifest) (*Writer, error) {
 	zip, err := zstd.NewWriter(w, zstd.WithEncoderConcurrency(1)) // the server has other work
 	if err != nil {
@@ -68,7 +68,8 @@ func (w *Writer) entry(h *tar.Header, body []byte) error {
 	return err
 }
 
-// Message adds the next message of a stream that the manifest names.
+// Message writes the next message of a stream of the manifest. It returns an error if the
+// stream is not in the manifest, or the sequence is not larger than the last one.
 func (w *Writer) Message(m Message) error {
 	d := w.streams[m.Stream]
 	switch {
@@ -94,7 +95,7 @@ func (w *Writer) Message(m Message) error {
 	}, m.Data)
 }
 
-// File adds a file of size bytes under a path with slashes.
+// File writes a file of size bytes under a slash-separated path.
 func (w *Writer) File(path string, mode int64, size int64, body io.Reader) error {
 	if err := w.tar.WriteHeader(&tar.Header{Name: fileDir + path, Mode: mode & 0o777, Size: size, ModTime: w.at}); err != nil {
 		return err
@@ -112,7 +113,7 @@ func beginFile(h hash.Hash, path string, size int64) {
 	_, _ = io.WriteString(h, path+"\x00"+strconv.FormatInt(size, 10)+"\x00") // a hash never fails
 }
 
-// Close ends the archive; without it there is none.
+// Close writes the totals. An archive without them is refused by Read.
 func (w *Writer) Close() (Totals, error) {
 	t := Totals{Streams: map[string]Sum{}, Files: w.count, FilesSHA256: hex.EncodeToString(w.files.Sum(nil))}
 	for name, d := range w.streams {
@@ -127,13 +128,13 @@ func (w *Writer) Close() (Totals, error) {
 	return t, w.zip.Close()
 }
 
-// Abandon frees what the writer holds, after a failure.
+// Abandon releases the resources of the writer after an error.
 func (w *Writer) Abandon() {
 	w.zip.Reset(io.Discard)
 	_ = w.zip.Close() // nothing is written any more
 }
 
-// streamOf takes the name of a message's entry apart.
+// streamOf parses the name of a message's entry.
 func streamOf(name string) (stream string, seq uint64, ok bool) {
 	stream, tail, ok := strings.Cut(strings.TrimPrefix(name, streamDir), "/")
 	if !ok || len(tail) != 20 {

@@ -24,38 +24,38 @@ import (
 )
 
 const (
-	// DefaultDays is how long a certificate is good.
+	// DefaultDays is the validity of certificates, in days.
 	DefaultDays = 365
-	// MaxDays is the longest: clients of today refuse longer ones.
+	// MaxDays is the longest validity; common clients refuse a longer one.
 	MaxDays = 825
-	// MaxHosts is how many names and addresses a certificate has at most.
+	// MaxHosts is the maximum number of names and addresses of a certificate.
 	MaxHosts = 100
-	// authorityYears is how long the authority itself is good.
+	// authorityYears is the validity of the authority's own certificate, in years.
 	authorityYears = 10
-	// early is before now, for clocks that are behind.
+	// early is how long before now a certificate becomes valid, for clocks that are behind.
 	early = time.Hour
-	// secretBytes are behind a secret of 64 hex digits.
+	// secretBytes is the size of a secret, which is written as 64 hex digits.
 	secretBytes = 32
 )
 
-// What was done about a file.
+// The results of creating a file.
 const (
 	Made    = "made"
 	Renewed = "renewed"
 	Kept    = "kept"
 )
 
-// Config is where and how.
+// Config holds the settings of an Authority.
 type Config struct {
 	Dir string
-	// Days a certificate is good, 1 to MaxDays; 0 is DefaultDays.
+	// Days is the validity of certificates, 1 to MaxDays; 0 means DefaultDays.
 	Days int
-	// Owner and Group get the files, -1 leaves them to this user.
+	// Owner and Group are set on the files; -1 leaves them unchanged.
 	Owner, Group int
 	Now          func() time.Time
 }
 
-// Authority signs.
+// Authority issues certificates.
 type Authority struct {
 	cfg  Config
 	cert *x509.Certificate
@@ -65,7 +65,7 @@ type Authority struct {
 	Done string
 }
 
-// Open makes the authority, or opens the one that is there.
+// Open opens the authority of cfg.Dir, and creates it if there is none.
 func Open(cfg Config) (*Authority, error) {
 	if cfg.Days == 0 {
 		cfg.Days = DefaultDays
@@ -131,7 +131,8 @@ func (a *Authority) make() (err error) {
 	}
 	a.pem = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 	a.Done = Made
-	// The key first: a certificate without one is taken for somebody else's.
+	// The key is written first: a certificate without a key would be taken for that of a
+	// foreign authority.
 	return errors.Join(a.directory("authority", 0o700), a.writeKey("authority/ca.key", a.key), a.write("ca.pem", a.pem, 0o644))
 }
 
@@ -148,9 +149,10 @@ var (
 	goodHost = regexp.MustCompile(`^(\*\.)?([a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?\.)*[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?$`)
 )
 
-// Issue sees to it that DIR/NAME has a certificate for these hosts, names or
-// addresses; without any it is good for a client. It is renewed in the last third
-// of its life, if the hosts are others, and if another authority signed it.
+// Issue ensures that DIR/NAME has a valid certificate for these hosts, which are names or
+// addresses. Without hosts the certificate is for a client only. An existing one is replaced
+// in the last third of its validity, if its hosts differ, and if another authority signed it.
+// It returns Made or Kept.
 func (a *Authority) Issue(name string, hosts []string) (done string, err error) {
 	if !goodName.MatchString(name) || name == "authority" {
 		return "", fmt.Errorf("%q is no name of a certificate: use small letters, digits and hyphens, up to 63, and not authority", name)
@@ -203,7 +205,7 @@ func (a *Authority) Issue(name string, hosts []string) (done string, err error) 
 		a.writeKey(name+"/tls.key", key), a.write(name+"/tls.pem", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o644))
 }
 
-// look reports whether there is a certificate, and whether it will do.
+// look reports whether there is a certificate, and whether it need not be replaced.
 func (a *Authority) look(name string, names []string, ips []net.IP) (there, good bool) {
 	pair, err := tls.LoadX509KeyPair(a.path(name+"/tls.pem"), a.path(name+"/tls.key"))
 	if err != nil {
@@ -231,7 +233,8 @@ func addresses(ips []net.IP) []string {
 	return out
 }
 
-// Secret sees to it that DIR/NAME has 64 random hex digits; it never replaces any.
+// Secret ensures that the file DIR/NAME exists, and creates it with 64 random hex digits. It
+// never replaces a file. It returns Made or Kept.
 func (a *Authority) Secret(name string) (done string, err error) {
 	if !filepath.IsLocal(filepath.FromSlash(name)) {
 		return "", fmt.Errorf("%q is no path inside %s", name, a.cfg.Dir)
@@ -261,11 +264,11 @@ func (a *Authority) directory(name string, mode fs.FileMode) error {
 	if a.cfg.Owner < 0 {
 		return nil
 	}
-	// Where another user is to read it, it may have been there already: a volume.
+	// The directory may exist with another mode, such as the mount point of a volume.
 	return errors.Join(os.Chmod(path, mode), os.Chown(path, a.cfg.Owner, a.cfg.Group))
 }
 
-// write replaces a file as a whole: whoever reads has the old one or the new one.
+// write replaces a file atomically.
 func (a *Authority) write(name string, text []byte, mode fs.FileMode) error {
 	path := a.path(name)
 	f, err := os.CreateTemp(filepath.Dir(path), ".new-")
@@ -317,7 +320,7 @@ func privateKey(raw []byte) (*ecdsa.PrivateKey, error) {
 	return own, nil
 }
 
-// Seen is what stands in a certificate.
+// Seen is the content of a certificate.
 type Seen struct {
 	File        string    `json:"file"`
 	Name        string    `json:"name"`

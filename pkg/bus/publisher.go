@@ -37,7 +37,7 @@ const (
 	defaultLag = 5 * time.Millisecond
 )
 
-// positionSubject is the subject of a publisher's position. It is in EVENTS itself, because
+// positionSubject returns the subject of a publisher's position. It is in EVENTS itself, because
 // EVENTS may lose its end (it is not fsynced on a single node, and may be deleted), and then
 // the position must be lost as well. The acknowledgement of a durable consumer would survive
 // and leave a gap; such a consumer also delivers new frames before it repeats those that were

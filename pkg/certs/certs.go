@@ -1,10 +1,9 @@
-// Package certs gives TLS its certificates out of files, and reads those again
-// when they change: whoever renews a certificate replaces the files and does
-// nothing else. What cannot be read, such as half of a renewal, leaves what was
-// there before in place.
+// Package certs loads the certificates of TLS connections from files, and reloads them when
+// the files change, so that a certificate is renewed by replacing its files. While the files
+// cannot be read, as in the middle of a renewal, the certificates read before stay in use.
 //
 // Owns: the TLS settings of servers and clients.
-// Never does: make or renew certificates.
+// Never does: create or renew certificates (pkg/authority).
 package certs
 
 import (
@@ -22,25 +21,26 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// lookAgain is how often, at most, files are looked at: by handshakes, and only
-// by them.
+// lookAgain is the minimum time between two checks of the files. They are checked by
+// handshakes only.
 const lookAgain = time.Second
 
 // Files are paths of PEM files.
 type Files struct {
-	// Cert and Key are who we are: to clients, and to servers that ask.
+	// Cert and Key are this process's own certificate, as a server, and as a client of
+	// servers that ask for one.
 	Cert, Key string
-	// CA signs the servers that we call; empty: the system's authorities.
+	// CA is the authority of the servers that are called; empty: the system's authorities.
 	CA string
-	// ClientCA signs the clients whose certificates we look at; empty: we do not.
+	// ClientCA is the authority of clients' certificates; empty: they are not verified.
 	ClientCA string
-	// RequireClient refuses clients without one.
+	// RequireClient refuses clients without a certificate.
 	RequireClient bool
-	// Prefix stands before the names of these settings in messages, as in nats-.
+	// Prefix is that of the settings' names in messages, such as nats-.
 	Prefix string
 }
 
-// Check says what does not go together.
+// Check returns an error if the settings contradict each other.
 func (f Files) Check() error {
 	switch {
 	case (f.Cert == "") != (f.Key == ""):
@@ -53,7 +53,7 @@ func (f Files) Check() error {
 	return nil
 }
 
-// Store is the contents of Files. It is safe for concurrent use.
+// Store holds the contents of Files. It is safe for concurrent use.
 type Store struct {
 	files  Files
 	logger *zap.Logger
@@ -72,7 +72,7 @@ type contents struct {
 	serverOf *tls.Config
 }
 
-// Open reads the files.
+// Open reads the files. It returns an error if one of them cannot be read.
 func Open(files Files, logger *zap.Logger) (*Store, error) {
 	if logger == nil {
 		logger = zap.NewNop()
@@ -88,7 +88,7 @@ func Open(files Files, logger *zap.Logger) (*Store, error) {
 	return s, err
 }
 
-// look is what the files look like from outside.
+// look returns the sizes and modification times of the files, as a text to compare.
 func (s *Store) look() string {
 	text := ""
 	for _, path := range []string{s.files.Cert, s.files.Key, s.files.CA, s.files.ClientCA} {
@@ -147,8 +147,7 @@ func pool(setting, path string) (*x509.CertPool, error) {
 	return p, nil
 }
 
-// current is what is in the files now, or was in them when they could last be
-// read.
+// current returns the contents of the files, as of the last time that all could be read.
 func (s *Store) current() contents {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -171,23 +170,24 @@ func (s *Store) current() contents {
 	return s.now
 }
 
-// Serves reports whether there is a certificate to serve with.
+// Serves reports whether there is a certificate for servers.
 func (s *Store) Serves() bool { return s != nil && s.files.Cert != "" }
 
-// Mutual reports whether clients' certificates are looked at.
+// Mutual reports whether clients' certificates are verified.
 func (s *Store) Mutual() bool { return s != nil && s.files.ClientCA != "" }
 
-// Server is the configuration of a listener.
+// Server returns the configuration of a listener, which follows changes of the files.
 func (s *Store) Server() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return s.current().serverOf, nil },
-		// Never asked, since the above always answers; there must be one.
+		// Not called, because GetConfigForClient always returns a configuration; Listen
+		// requires one.
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.current().cert, nil },
 	}
 }
 
-// Client is the configuration of one connection to a server.
+// Client returns the configuration of one connection to a server, as of now.
 func (s *Store) Client() *tls.Config {
 	c := s.current()
 	out := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: c.roots}
@@ -197,8 +197,8 @@ func (s *Store) Client() *tls.Config {
 	return out
 }
 
-// Transport are gRPC's credentials of a client whose every connection takes the
-// files as they are then.
+// Transport returns the gRPC credentials of a client. Each connection uses the contents of
+// the files as of its handshake.
 func (s *Store) Transport() credentials.TransportCredentials {
 	return dialing{s, credentials.NewTLS(s.Client())}
 }

@@ -131,7 +131,7 @@ func (c *Command) unsent() []*taskv1.ConnectRequest {
 	return out
 }
 
-// rewind makes everything that is not stored be sent again.
+// rewind marks everything that is not stored as not sent, for a new stream.
 func (c *Command) rewind() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

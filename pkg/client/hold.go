@@ -58,9 +58,8 @@ func (t *Turn) renew(ctx context.Context, every time.Duration) {
 	}
 }
 
-// watch hears at once what happens to the turn: its end, and messages that will
-// be handed over by the next round (SPEC A7, A9). A server without WatchTurn
-// tells the end to renew.
+// watch receives what happens to the turn: its end, and messages that the next round will
+// receive (SPEC A7, A9). With a server without WatchTurn, renew learns of the end.
 func (t *Turn) watch(ctx context.Context, announce func([]*agentv1.Message)) {
 	pacer := newPacer()
 	for ctx.Err() == nil {
@@ -80,7 +79,7 @@ func (t *Turn) watch(ctx context.Context, announce func([]*agentv1.Message)) {
 	}
 }
 
-// watchOnce reads one stream. io.EOF: the turn ended, and was judged.
+// watchOnce reads one stream. It returns io.EOF if the turn has ended.
 func (t *Turn) watchOnce(ctx context.Context, alive func(), announce func([]*agentv1.Message)) error {
 	s, err := t.client.Agents.WatchTurn(t.as(ctx), &agentv1.WatchTurnRequest{
 		AgentId: t.Record.GetAgentId(), TurnId: t.Record.GetTurnId(), RunId: t.Record.GetRunId(),

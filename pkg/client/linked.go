@@ -8,8 +8,8 @@ import (
 	"quartet/pkg/fault"
 )
 
-// linked keeps a worker's stream open until ctx ends: once opens one and serves
-// it until it breaks. The error is a refusal that stays.
+// linked keeps a worker's stream open until ctx ends. once opens a stream and serves it until it
+// breaks. linked returns an error if the server refuses the worker permanently.
 func linked(ctx context.Context, once func(context.Context) error, troubled func(error)) error {
 	pacer := newPacer()
 	for ctx.Err() == nil {
@@ -30,8 +30,8 @@ func linked(ctx context.Context, once func(context.Context) error, troubled func
 	return nil
 }
 
-// drained waits until nothing is left to be stored, for a term; idle says that
-// something was.
+// drained waits until left returns 0, for a limited time. idle receives a value when something
+// was stored.
 func drained(left func() int, idle <-chan struct{}) {
 	term := time.NewTimer(reportTerm)
 	defer term.Stop()

@@ -8,26 +8,26 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 )
 
-// Why a turn's context ended before its handler returned.
+// The causes with which a turn's context ends before its handler returns.
 var (
-	// ErrAborted: an operator aborted the run (SPEC A7).
+	// ErrAborted means that an operator aborted the run (SPEC A7).
 	ErrAborted = errors.New("the run was aborted by an operator")
-	// ErrLost: the turn is no longer this runner's: its lease was lost, or its
-	// agent was stopped or deleted.
+	// ErrLost means that this runner does not hold the turn any more: its lease expired, or
+	// its agent was stopped or deleted.
 	ErrLost = errors.New("the turn is no longer this runner's")
-	// ErrStopping: the runner is told to end; the turn is handed back, which
-	// counts no attempt.
+	// ErrStopping means that the runner stops. The turn is released, which does not count as
+	// an attempt.
 	ErrStopping = errors.New("the runner stops")
 )
 
 // EndedError is the cause of a turn's context when the server ended the turn.
 // It is ErrAborted or ErrLost.
 type EndedError struct {
-	// Turn as it ended; nil where the server could not say.
+	// Turn is the turn after its end, or nil if the server did not return it.
 	Turn *agentv1.Turn
 }
 
-// Error says how the turn ended.
+// Error returns how the turn ended.
 func (e *EndedError) Error() string {
 	if e.Turn == nil {
 		return e.Unwrap().Error()
@@ -36,7 +36,7 @@ func (e *EndedError) Error() string {
 	return fmt.Sprintf("%v: turn %s is %s (%s)", e.Unwrap(), e.Turn.GetTurnId(), state, endReason(e.Turn.GetEndReason()))
 }
 
-// Unwrap gives ErrAborted or ErrLost.
+// Unwrap returns ErrAborted or ErrLost.
 func (e *EndedError) Unwrap() error {
 	if e.Turn.GetState() == agentv1.TurnState_TURN_STATE_ABORTED {
 		return ErrAborted
@@ -44,7 +44,7 @@ func (e *EndedError) Unwrap() error {
 	return ErrLost
 }
 
-// ended is an error with the outcome that it gives its turn.
+// ended is an error with the outcome of the turn.
 type ended struct {
 	error
 	outcome agentv1.TurnOutcome

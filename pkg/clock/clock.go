@@ -9,22 +9,22 @@ import (
 // Clock tells the time and waits for it.
 type Clock interface {
 	Now() time.Time
-	// TimerAt gives a timer that sends once at t, at once if t has passed. It
-	// takes a moment rather than a duration so that nothing can slip between
-	// reading the clock and arming the timer.
+	// TimerAt returns a timer that sends once at t, or immediately if t has passed. It takes
+	// a time rather than a duration, so that a clock that moves between Now and TimerAt
+	// delays nothing.
 	TimerAt(t time.Time) Timer
 }
 
-// Timer is one pending alarm.
+// Timer sends once on C.
 type Timer interface {
 	C() <-chan time.Time
-	// Stop releases the timer; it reports false if it has fired already.
+	// Stop releases the timer. It returns false if the timer has fired already.
 	Stop() bool
 }
 
 type system struct{}
 
-// System is the machine's clock.
+// System returns the machine's clock.
 func System() Clock { return system{} }
 
 func (system) Now() time.Time { return time.Now() }
@@ -65,7 +65,7 @@ type Fake struct {
 	changed chan struct{} // closed and replaced whenever timers changes
 }
 
-// NewFake starts at now.
+// NewFake returns a Fake that shows now.
 func NewFake(now time.Time) *Fake { return &Fake{now: now, changed: make(chan struct{})} }
 
 type fakeTimer struct {
@@ -74,14 +74,14 @@ type fakeTimer struct {
 	c     chan time.Time
 }
 
-// Now gives the moment the test has set.
+// Now returns the time that the test has set.
 func (f *Fake) Now() time.Time {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.now
 }
 
-// TimerAt gives a timer that fires when the clock is moved to t or past it.
+// TimerAt returns a timer that fires when the clock is moved to t or past it.
 func (f *Fake) TimerAt(t time.Time) Timer {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -95,14 +95,14 @@ func (f *Fake) TimerAt(t time.Time) Timer {
 	return ft
 }
 
-// Advance moves the clock by d and fires what is due, earliest first.
+// Advance moves the clock by d and fires the timers that are due, earliest first.
 func (f *Fake) Advance(d time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.move(f.now.Add(d))
 }
 
-// Set moves the clock to t, which may lie in the past: wall clocks step back.
+// Set moves the clock to t, which may be in the past, as wall clocks step back.
 func (f *Fake) Set(t time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -1,8 +1,7 @@
-// Package clock is where Quartet reads the time, and Due is what fires its
-// timers, leases and rechecks.
+// Package clock provides the time, as an interface that tests replace, and Due, an index of
+// due times for timers, leases and rechecks.
 //
-// Records in a journal say when something is due; Due is an index of those
-// times, rebuilt from state by the partition's owner after a restart, when
-// overdue keys fire once and at once (SPEC P4, X14). It never fires before
-// the time, never twice, and holds no truth of its own.
+// The records in a journal say when something is due. Due is derived from them: the owner of
+// a partition rebuilds it after a restart, and overdue keys fire immediately (SPEC P4, X14). A
+// key never fires before its time, and once for each Set.
 package clock

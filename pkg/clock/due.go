@@ -6,17 +6,17 @@ import (
 )
 
 const (
-	// longestSleep bounds one sleep: timers run on the monotonic clock, which
+	// longestSleep bounds one sleep, because timers run on the monotonic clock, which
 	// stands still while a machine is suspended, and the wall clock may step.
 	longestSleep = 30 * time.Second
 
-	// mostAtOnce bounds one call of fire, so that a restart with 100 000
-	// overdue keys does not become one giant command.
+	// mostAtOnce bounds the keys of one call of fire, so that a restart with 100 000
+	// overdue keys does not become one huge command.
 	mostAtOnce = 1024
 )
 
-// Due is a due-time index: keys with a moment each. All methods are safe for
-// concurrent use, also from within fire.
+// Due is an index of keys by due time. Its methods are safe for concurrent use and, except
+// Stop, may be called from fire.
 type Due struct {
 	clk  Clock
 	fire func(keys []string)
@@ -39,20 +39,18 @@ type entry struct {
 	pos   int
 }
 
-// NewDue makes an index that calls fire with due keys, earliest first, from
-// one goroutine, never before their time and once for each Set. A key is out
-// of the index before fire sees it, so fire may Set it again. A key removed or
-// re-Set while fire is being called may still be seen by that call: fire must
-// check the record, which is the truth.
+// NewDue returns an index that calls fire with due keys, earliest first, from one goroutine,
+// never before their time and once for each Set. A key is removed from the index before fire
+// is called, so fire may Set it again. A key that is removed or set while fire is being
+// called may still be passed to that call, so fire must check the record.
 func NewDue(clk Clock, fire func(keys []string)) *Due {
 	d := &Due{clk: clk, fire: fire, index: map[string]*entry{}, wake: make(chan struct{}, 1)}
 	d.settled = sync.NewCond(&d.mu)
 	return d
 }
 
-// Settle waits until no key is due by the clock and every fire has returned. A
-// test that moved the clock knows then that all of it has happened. It returns
-// at once while d is stopped.
+// Settle waits until no key is due and each call of fire has returned, so that a test can
+// move the clock and then check the effects. It returns immediately while d is stopped.
 func (d *Due) Settle() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -61,7 +59,7 @@ func (d *Due) Settle() {
 	}
 }
 
-// Set makes key due at at, in place of any earlier time of this key.
+// Set makes key due at at. It replaces an earlier time of this key.
 func (d *Due) Set(key string, at time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -79,7 +77,7 @@ func (d *Due) Set(key string, at time.Time) {
 	}
 }
 
-// Remove forgets key; an unknown key is no error.
+// Remove removes key, if it is there.
 func (d *Due) Remove(key string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -88,7 +86,7 @@ func (d *Due) Remove(key string) {
 	}
 }
 
-// At tells when key is due.
+// At returns when key is due, and false if it is not in the index.
 func (d *Due) At(key string) (time.Time, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -99,14 +97,14 @@ func (d *Due) At(key string) (time.Time, bool) {
 	return e.at, true
 }
 
-// Len is the number of keys that have not fired.
+// Len returns the number of keys that have not fired.
 func (d *Due) Len() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return len(d.heap)
 }
 
-// Start begins firing. A second Start does nothing.
+// Start starts firing. It is idempotent.
 func (d *Due) Start() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -117,8 +115,8 @@ func (d *Due) Start() {
 	go d.run(d.quit, d.stopped)
 }
 
-// Stop ends firing and waits for a running fire to return; so fire itself must
-// not call it. The keys stay, and Start may follow.
+// Stop stops firing and waits for a running fire to return, so fire itself must not call it.
+// The keys stay, and Start may be called again.
 func (d *Due) Stop() {
 	d.mu.Lock()
 	quit, stopped := d.quit, d.stopped
@@ -148,8 +146,8 @@ func (d *Due) run(quit, stopped chan struct{}) {
 		var alarm <-chan time.Time
 		var timer Timer
 		if pending {
-			// Sub saturates for moments beyond 292 years, so the comparison is
-			// made on the moments.
+			// Sub saturates beyond 292 years, so times are compared instead of
+			// durations.
 			if limit := now.Add(longestSleep); next.After(limit) {
 				next = limit
 			}
@@ -167,7 +165,8 @@ func (d *Due) run(quit, stopped chan struct{}) {
 	}
 }
 
-// take removes and gives what is due, and the next moment if nothing is.
+// take removes and returns the keys that are due at now, and otherwise the next due time, if
+// there is one.
 func (d *Due) take(now time.Time) (keys []string, next time.Time, pending bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -194,8 +193,8 @@ func (d *Due) poke() {
 	}
 }
 
-// The heap is written out rather than built on container/heap: the interface
-// calls cost twice the time at 100 000 keys, and drop needs the position anyway.
+// The heap is written out rather than built on container/heap, whose interface calls take
+// twice the time at 100 000 keys; drop needs the position anyway.
 
 func (d *Due) less(i, j int) bool {
 	a, b := d.heap[i], d.heap[j]

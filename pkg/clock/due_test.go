@@ -16,7 +16,7 @@ import (
 
 var epoch = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// started gives a running index whose fires arrive on the channel.
+// started returns a running index whose fires arrive on the channel.
 func started(t *testing.T) (*clock.Fake, *clock.Due, chan []string) {
 	fake := clock.NewFake(epoch)
 	fired := make(chan []string, 1000)

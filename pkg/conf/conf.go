@@ -34,7 +34,7 @@ type Set struct {
 	getenv func(string) (string, bool)
 }
 
-// New makes a Set whose flags live on flags, usually a command's.
+// New returns a Set that declares its flags on flags, which are usually a command's.
 func New(flags *pflag.FlagSet) *Set {
 	return &Set{flags: flags, types: map[string]string{}, origin: map[string]string{}, getenv: os.LookupEnv}
 }
@@ -45,32 +45,32 @@ func (s *Set) String(p *string, name, def, help string) {
 	s.declare(name, "string")
 }
 
-// Secret declares a text setting that has a _FILE variant and is never shown.
-// Its default is empty: a built-in secret is none.
+// Secret declares a text setting that has a _FILE variant and is never shown. Its default is
+// empty, because a default would be known to everybody.
 func (s *Set) Secret(p *string, name, help string) {
 	s.flags.StringVar(p, name, "", help)
 	s.declare(name, "secret")
 }
 
-// Bool declares a switch.
+// Bool declares a boolean setting.
 func (s *Set) Bool(p *bool, name string, def bool, help string) {
 	s.flags.BoolVar(p, name, def, help)
 	s.declare(name, "bool")
 }
 
-// Int declares a whole number.
+// Int declares an integer setting.
 func (s *Set) Int(p *int, name string, def int, help string) {
 	s.flags.IntVar(p, name, def, help)
 	s.declare(name, "int")
 }
 
-// Float declares a number.
+// Float declares a numeric setting.
 func (s *Set) Float(p *float64, name string, def float64, help string) {
 	s.flags.Float64Var(p, name, def, help)
 	s.declare(name, "float")
 }
 
-// Duration declares a span of time such as 30s or 24h.
+// Duration declares a duration such as 30s or 24h.
 func (s *Set) Duration(p *time.Duration, name string, def time.Duration, help string) {
 	s.flags.DurationVar(p, name, def, help)
 	s.declare(name, "duration")
@@ -95,14 +95,14 @@ func (s *Set) declare(name, kind string) {
 	s.names = append(s.names, name)
 }
 
-// EnvName is the variable of a setting.
+// EnvName returns the environment variable of a setting.
 func EnvName(name string) string {
 	return Env + strings.ToUpper(strings.NewReplacer("-", "_", ".", "_").Replace(name))
 }
 
-// Load completes the settings after the flags were parsed: those that no flag
-// gave come from the environment, else from the file at path ("" is none),
-// else keep their default. All mistakes are reported at once.
+// Load sets the settings that no flag has set, after the flags were parsed: from the
+// environment, else from the file at path (none if empty), else they keep their default. All
+// errors are returned together.
 func (s *Set) Load(path string) error {
 	fromFile, err := s.readFile(path)
 	if err != nil {
@@ -136,11 +136,11 @@ func (s *Set) Load(path string) error {
 	return errors.Join(errs...)
 }
 
-// Origin tells where the value of a setting came from after Load: flag, env,
-// file or default.
+// Origin returns where the value of a setting came from after Load: flag, env, file or
+// default.
 func (s *Set) Origin(name string) string { return s.origin[name] }
 
-// Describe gives one row a setting, sorted by name.
+// Describe returns a row for each setting, sorted by name.
 func (s *Set) Describe() []Row {
 	rows := make([]Row, 0, len(s.names))
 	for _, name := range s.names {
@@ -175,11 +175,11 @@ func (s *Set) fromEnv(name string) (value, origin string, found bool, err error)
 	if err != nil {
 		return "", "", false, fmt.Errorf("%s_FILE: %w", env, err)
 	}
-	// Editors and `echo` end files with a newline that is not the secret's.
+	// Editors and echo end files with a newline that is not part of the secret.
 	return strings.TrimRight(string(raw), "\r\n"), "env", true, nil
 }
 
-// mask keeps the value of a secret out of messages.
+// mask removes the value of a secret from an error.
 func (s *Set) mask(name string, err error) error {
 	if s.types[name] == "secret" {
 		return errors.New("not a valid secret")
@@ -187,8 +187,8 @@ func (s *Set) mask(name string, err error) error {
 	return err
 }
 
-// readFile gives the file's settings as flag texts, and refuses keys nobody
-// declared: a misspelt setting that is silently ignored is worse than none.
+// readFile returns the settings of the file as texts of flags. It refuses keys that are not
+// declared, so that a misspelt setting is not silently ignored.
 func (s *Set) readFile(path string) (map[string]string, error) {
 	if path == "" {
 		return nil, nil
@@ -244,7 +244,7 @@ func (s *Set) collect(name string, n *yaml.Node, out map[string]string, errs *[]
 	}
 }
 
-// text writes a node the way the setting's flag reads it.
+// text formats a node as the setting's flag parses it.
 func text(kind string, n *yaml.Node) (string, error) {
 	switch kind {
 	case "strings":
@@ -278,7 +278,7 @@ func text(kind string, n *yaml.Node) (string, error) {
 	return n.Value, nil
 }
 
-// csvField quotes what the comma-separated reader of pflag would split.
+// csvField quotes a value that pflag's comma-separated lists would split.
 func csvField(s string) string {
 	if strings.ContainsAny(s, ",\"\r\n") {
 		return `"` + strings.ReplaceAll(s, `"`, `""`) + `"`
@@ -286,7 +286,7 @@ func csvField(s string) string {
 	return s
 }
 
-// Markdown writes rows as the table of docs/configuration.md.
+// Markdown returns rows as the table of docs/configuration.md.
 func Markdown(rows []Row) string {
 	var b strings.Builder
 	b.WriteString("| setting | type | default | environment | meaning |\n|---|---|---|---|---|\n")
@@ -301,7 +301,7 @@ func Markdown(rows []Row) string {
 	return b.String()
 }
 
-// Positive refuses a number that is not above zero, for Load's callers.
+// Positive returns an error for a setting that is not above zero.
 func Positive(name string, v int) error {
 	if v <= 0 {
 		return errors.New("setting " + name + " is " + strconv.Itoa(v) + ", it must be above 0")

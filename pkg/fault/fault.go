@@ -21,19 +21,19 @@ import (
 // Domain is the ErrorInfo domain of every fault.
 const Domain = "quartet"
 
-// ErrorIDKey is the metadata key that joins an INTERNAL fault with the log
-// line that holds its cause.
+// ErrorIDKey is the metadata key of the id that an INTERNAL fault shares with the log entry of
+// its cause.
 const ErrorIDKey = "error_id"
 
-// Reason is one entry of the documented list. It is an error only so that it
-// can be the target of errors.Is; handlers return *Error.
+// Reason is one entry of the documented list. Handlers return *Error, whose reason is tested
+// with errors.Is.
 type Reason string
 
-// Error makes a Reason usable as the target of errors.Is.
+// Error implements error, so that a Reason can be the target of errors.Is.
 func (r Reason) Error() string { return string(r) }
 
-// New makes a fault with this reason and the code the list gives it. A reason
-// that is not listed gets codes.Internal, which the reasons test catches.
+// New returns a fault with this reason and its documented code. A reason that is not documented
+// gets codes.Internal.
 func (r Reason) New(msg string, meta ...string) *Error {
 	return New(r.Code(), r, msg, meta...)
 }
@@ -43,14 +43,14 @@ func (r Reason) Newf(format string, args ...any) *Error {
 	return New(r.Code(), r, fmt.Sprintf(format, args...))
 }
 
-// Violation says what is wrong with one request field.
+// Violation describes what is wrong with one request field.
 type Violation struct {
 	Field       string // path of the field, snake_case: "todo_list[3].text"
 	Description string // what is wrong and how to mend it
 }
 
-// Error is a fault. It is immutable: With and WithField return copies, so a
-// fault may be kept in a variable and shared between goroutines.
+// Error is a fault. It is immutable: With and WithField return copies, so a fault may be kept in
+// a variable and shared between goroutines.
 type Error struct {
 	code       codes.Code
 	reason     Reason
@@ -61,8 +61,8 @@ type Error struct {
 	cause      error         // never leaves the process
 }
 
-// New makes a fault. meta is key, value, key, value; a key without a value is
-// kept with an empty one.
+// New returns a fault. meta is key, value, key, value; a last key without a value gets an empty
+// one.
 func New(code codes.Code, reason Reason, msg string, meta ...string) *Error {
 	e := &Error{code: code, reason: reason, message: msg}
 	if len(meta) > 0 {
@@ -78,8 +78,8 @@ func New(code codes.Code, reason Reason, msg string, meta ...string) *Error {
 	return e
 }
 
-// Internal hides err behind an INTERNAL fault with a fresh error_id. The cause
-// is kept for errors.Is and for the log, in this process only.
+// Internal returns an INTERNAL fault with a new error_id, whose message does not contain that of
+// err. The cause is kept for errors.Is and for the log, in this process only.
 func Internal(err error) *Error {
 	var raw [8]byte
 	_, _ = rand.Read(raw[:]) // crypto/rand.Read never fails since Go 1.24
@@ -90,34 +90,34 @@ func Internal(err error) *Error {
 	return e
 }
 
-// Error gives the reason and the message.
+// Error returns the reason and the message.
 func (e *Error) Error() string { return string(e.reason) + ": " + e.message }
 
-// Message is the sentence for people, without the reason.
+// Message returns the message for people, without the reason.
 func (e *Error) Message() string { return e.message }
 
-// Reason is the documented reason.
+// Reason returns the documented reason.
 func (e *Error) Reason() Reason { return e.reason }
 
-// Code is the canonical gRPC code.
+// Code returns the canonical gRPC code.
 func (e *Error) Code() codes.Code { return e.code }
 
-// Metadata is read-only and may be nil.
+// Metadata returns the metadata, which must not be changed and may be nil.
 func (e *Error) Metadata() map[string]string { return e.metadata }
 
-// Violations lists the fields that were wrong, in the order they were added.
+// Violations returns the field violations in the order in which they were added.
 func (e *Error) Violations() []Violation { return e.violations }
 
 // Unwrap gives the cause, which exists only in the process that made it.
 func (e *Error) Unwrap() error { return e.cause }
 
-// Is reports whether target is this fault's Reason.
+// Is reports whether target is the Reason of this fault.
 func (e *Error) Is(target error) bool {
 	r, ok := target.(Reason)
 	return ok && r == e.reason
 }
 
-// With adds one metadata pair.
+// With returns a copy with one more metadata pair.
 func (e *Error) With(key, value string) *Error {
 	c := *e
 	c.metadata = make(map[string]string, len(e.metadata)+1)
@@ -126,34 +126,33 @@ func (e *Error) With(key, value string) *Error {
 	return &c
 }
 
-// WithField adds one field violation.
+// WithField returns a copy with one more field violation.
 func (e *Error) WithField(field, description string) *Error {
 	c := *e
 	c.violations = append(slices.Clip(e.violations), Violation{field, description})
 	return &c
 }
 
-// WithRetryAfter says when the same request is worth another try.
+// WithRetryAfter returns a copy that says after which time the request can be repeated.
 func (e *Error) WithRetryAfter(d time.Duration) *Error {
 	c := *e
 	c.retryAfter = d
 	return &c
 }
 
-// RetryAfter is when the same request is worth another try; 0 where nobody knows.
+// RetryAfter returns after which time the request can be repeated, or 0 if unknown.
 func (e *Error) RetryAfter() time.Duration { return e.retryAfter }
 
-// WithCause keeps err for the log and for errors.Is in this process.
+// WithCause returns a copy with a cause, for the log and for errors.Is in this process.
 func (e *Error) WithCause(err error) *Error {
 	c := *e
 	c.cause = err
 	return &c
 }
 
-// GRPCStatus lets grpc, and status.Code, see the fault as a status.
+// GRPCStatus returns the fault as a status. It is called by grpc and status.FromError.
 func (e *Error) GRPCStatus() *status.Status {
-	// Invalid UTF-8 in an offending value would make grpc drop the whole
-	// status and answer Internal instead.
+	// grpc cannot send invalid UTF-8 in an offending value, and would send Internal instead.
 	st := status.New(e.code, strings.ToValidUTF8(e.message, "\uFFFD"))
 	info := &errdetails.ErrorInfo{Reason: string(e.reason), Domain: Domain}
 	if len(e.metadata) > 0 {
@@ -183,10 +182,9 @@ func (e *Error) GRPCStatus() *status.Status {
 	return full
 }
 
-// From gives err as a fault: a fault as it is, a status error rebuilt with its
-// reason, a context error as DEADLINE or CANCELLED, and anything else as
-// INTERNAL with its text hidden. From(nil) is nil; test the argument, not the
-// result assigned to an error variable.
+// From returns err as a fault: a fault unchanged, a status error with its reason, a context
+// error as DEADLINE or CANCELLED, and any other error as INTERNAL without its text. From(nil)
+// is a nil *Error, which must not be assigned to an error variable.
 func From(err error) *Error {
 	if err == nil {
 		return nil
@@ -208,9 +206,9 @@ func From(err error) *Error {
 	return Internal(err)
 }
 
-// fromStatus rebuilds a fault from the wire. A status that carries no Quartet
-// ErrorInfo was made by grpc itself (connection refused, message too large)
-// and gets the reason that stands for its code.
+// fromStatus converts a status to a fault. A status without an ErrorInfo of Quartet was created
+// by grpc itself (connection refused, message too large) and gets the general reason of its
+// code.
 func fromStatus(st *status.Status, cause error) *Error {
 	e := &Error{code: st.Code(), message: st.Message()}
 	for _, d := range st.Details() {

@@ -6,8 +6,8 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// HTTPStatus is the status REST answers with. A REVISION_CONFLICT that comes
-// from If-Match is 412, which only the gateway can know (SPEC X3).
+// HTTPStatus returns the HTTP status of a fault. The gateway uses 412 instead for a
+// REVISION_CONFLICT of If-Match (SPEC X3).
 func HTTPStatus(e *Error) int {
 	if e == nil {
 		return http.StatusOK
@@ -27,8 +27,8 @@ func HTTPStatus(e *Error) int {
 	case codes.NotFound:
 		return http.StatusNotFound
 	case codes.AlreadyExists, codes.Aborted, codes.FailedPrecondition:
-		// 409 rather than 400 for FailedPrecondition: the request was well
-		// formed, it is the record's state that refuses it.
+		// FailedPrecondition is 409 rather than 400, because the request is valid and
+		// conflicts with the state of the record.
 		return http.StatusConflict
 	case codes.PermissionDenied:
 		return http.StatusForbidden

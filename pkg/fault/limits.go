@@ -9,7 +9,7 @@ import (
 	"quartet/pkg/utf8cut"
 )
 
-// The limits of SPEC X8. Chars are Unicode code points, KiB are bytes.
+// The limits of SPEC X8. Chars count Unicode code points, the others bytes.
 const (
 	MaxNameChars      = 128
 	MaxRequestIDChars = 128
@@ -22,8 +22,8 @@ const (
 	MaxRequestBytes   = 4 << 20
 )
 
-// The validators return error and not *Error: a nil *Error in an error
-// variable is not nil, and they are made to be returned directly.
+// The validators return error rather than *Error, because a nil *Error in an error variable is
+// not nil.
 
 // Name checks a caller-supplied name or id: [a-z0-9][a-z0-9_-]{0,127}.
 func Name(field, s string) error {
@@ -48,7 +48,7 @@ func Name(field, s string) error {
 // idAlphabet is Crockford's base 32 in lower case, as in pkg/id.
 const idAlphabet = "0123456789abcdefghjkmnpqrstvwxyz"
 
-// ID checks an id that Quartet made: prefix ("wi_") and 26 characters.
+// ID checks an id that Quartet generated: prefix ("wi_") and 26 characters.
 func ID(field, s, prefix string) error {
 	if s == "" {
 		return missing(field)
@@ -65,8 +65,8 @@ func ID(field, s, prefix string) error {
 	return nil
 }
 
-// Text checks text measured in code points. Invalid UTF-8 and NUL are refused
-// because neither survives JSON, terminals and prompts unchanged.
+// Text checks text whose length is limited in code points. Invalid UTF-8 and NUL are refused,
+// because neither passes through JSON, terminals and prompts unchanged.
 func Text(field, s string, maxChars int, required bool) error {
 	if s == "" {
 		if required {
@@ -86,7 +86,7 @@ func Text(field, s string, maxChars int, required bool) error {
 	return nil
 }
 
-// TextBytes checks text measured in bytes, such as free text and messages.
+// TextBytes checks text whose length is limited in bytes, such as messages.
 func TextBytes(field, s string, maxBytes int, required bool) error {
 	if s == "" {
 		if required {
@@ -116,13 +116,13 @@ func Entries(field string, n, maxEntries int) error {
 	return nil
 }
 
-// RequestID checks a request_id; an empty one is allowed and means the call is
-// not repeated (SPEC X2).
+// RequestID checks a request_id. It may be empty, and then the request cannot be repeated safely
+// (SPEC X2).
 func RequestID(s string) error {
 	return Text("request_id", s, MaxRequestIDChars, false)
 }
 
-// Invalid is an INVALID_ARGUMENT about one field: what it was and what it must be.
+// Invalid returns an INVALID_ARGUMENT about one field, with its value and what it must be.
 func Invalid(field, value, must string) *Error { return invalid(field, value, must) }
 
 func clean(field, s string) error {
@@ -154,7 +154,7 @@ func over(field, unit string, limit, value int) *Error {
 		WithField(field, "at most "+l+" "+unit)
 }
 
-// clip shortens an offending value, so that no error repeats a megabyte.
+// clip shortens an offending value for a message.
 func clip(s string) string {
 	const most = 200
 	if len(s) <= most {
@@ -163,11 +163,11 @@ func clip(s string) string {
 	return utf8cut.Bytes(s, most) + "…"
 }
 
-// Horizon is how far from now a time may lie. A later one is a mistake in units,
-// and a sum that leaves the calendar must not become a time in the past.
+// Horizon is how far in the future a time may be. A later one is most likely a mistake in units,
+// and adding durations to it could overflow.
 const Horizon = 100 * 365 * 24 * time.Hour
 
-// Ahead refuses a time beyond the horizon.
+// Ahead checks that a time is not beyond the horizon.
 func Ahead(field string, now, at time.Time) error {
 	if end := now.Add(Horizon); at.After(end) {
 		value := at.Format(time.RFC3339)
@@ -177,8 +177,8 @@ func Ahead(field string, now, at time.Time) error {
 	return nil
 }
 
-// First is the first error that is not nil: a request is refused for one reason
-// at a time, in the order of its checks.
+// First returns the first error that is not nil. A request is refused for one reason, that of
+// the first check that fails.
 func First(errs ...error) error {
 	for _, err := range errs {
 		if err != nil {
@@ -188,7 +188,8 @@ func First(errs ...error) error {
 	return nil
 }
 
-// NotBlank refuses text that is there and holds nothing but blanks.
+// NotBlank checks that text is not blank: it may be empty, or must contain something other than
+// white space.
 func NotBlank(field, s string) error {
 	if s != "" && strings.TrimSpace(s) == "" {
 		return invalid(field, s, "must hold more than blanks")

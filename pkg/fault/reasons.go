@@ -2,9 +2,8 @@ package fault
 
 import "google.golang.org/grpc/codes"
 
-// The reasons. Callers branch on these, so a name is never changed or reused;
-// All below gives each its code and its sentence, and docs/errors.md is
-// generated from it.
+// The reasons. Callers branch on these, so a name is never changed or reused. All defines the
+// code and the description of each, and docs/errors.md is generated from it.
 const (
 	InvalidArgument         Reason = "INVALID_ARGUMENT"
 	LimitExceeded           Reason = "LIMIT_EXCEEDED"
@@ -73,7 +72,7 @@ type Entry struct {
 	Doc    string // one sentence: what happened and what the caller can do
 }
 
-// All is the documented list, grouped by what the caller should do about it.
+// All is the documented list, grouped by what the caller should do.
 var All = []Entry{
 	{InvalidArgument, codes.InvalidArgument, "A request field has a value or a type that is not allowed; the field violations name it."},
 	{LimitExceeded, codes.InvalidArgument, "A request field is longer or larger than its limit; metadata has field, limit and value."},
@@ -143,7 +142,7 @@ var codeOf = func() map[Reason]codes.Code {
 	return m
 }()
 
-// Code is the canonical code of a listed reason.
+// Code returns the canonical code of a listed reason.
 func (r Reason) Code() codes.Code {
 	if c, ok := codeOf[r]; ok {
 		return c

@@ -1,7 +1,7 @@
-// Package id makes the identifiers of SPEC X8: a prefix that says what the
-// record is ("wi_") and 26 characters of lower-case Crockford base 32.
+// Package id generates the identifiers of SPEC X8: a prefix for the type of the record ("wi_")
+// and 26 characters of lower-case Crockford base 32.
 //
-// Handlers take a Source so that rules stay pure and tests see the same ids on
-// every run. Records whose creation may be retried between planes get a
-// Derived id instead: the same request always names the same record.
+// Handlers take a Source, so that rules stay pure and tests get the same ids on each run.
+// Records whose creation may be repeated between planes have a Derived id instead, so that a
+// repeated request names the same record.
 package id

@@ -19,11 +19,11 @@ const Length = 26
 // alphabet is Crockford's base 32 in lower case: no i, l, o, u.
 const alphabet = "0123456789abcdefghjkmnpqrstvwxyz"
 
-// Source makes ids. Implementations are safe for concurrent use and never give
-// the same id twice.
+// Source generates ids. Implementations are safe for concurrent use and never return the same id
+// twice.
 type Source interface {
-	// New gives prefix followed by 26 characters. Ids of one Source sort in
-	// the order they were made.
+	// New returns prefix followed by 26 characters. The ids of one Source sort in the order
+	// in which they were generated.
 	New(prefix string) string
 }
 
@@ -34,12 +34,11 @@ type ulids struct {
 	last    uint64
 }
 
-// New gives the Source of production: ULIDs that only grow, also when the wall
-// clock steps back.
+// New returns a Source of ULIDs, which increase also when the wall clock steps back.
 func New() Source { return newULIDs(time.Now) }
 
 func newULIDs(now func() time.Time) *ulids {
-	// The buffer spares a system call an id.
+	// The buffer avoids a system call for each id.
 	return &ulids{now: now, entropy: ulid.Monotonic(bufio.NewReaderSize(rand.Reader, 1024), 0)}
 }
 
@@ -50,8 +49,8 @@ func (u *ulids) New(prefix string) string {
 	u.last = max(u.last, ms)
 	for {
 		_ = v.SetTime(u.last)
-		// The only error is 80 bits overflowing within a millisecond; the next
-		// millisecond starts from fresh randomness.
+		// The only error is an overflow of the 80 random bits within a millisecond. The
+		// next millisecond starts with new random bits.
 		if u.entropy.MonotonicRead(u.last, v[6:]) == nil {
 			break
 		}
@@ -80,7 +79,7 @@ type Sequence struct {
 	n  uint64
 }
 
-// New gives the next number, zero-padded to a valid id.
+// New returns the next number, padded with zeros to a valid id.
 func (s *Sequence) New(prefix string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,17 +89,17 @@ func (s *Sequence) New(prefix string) string {
 	return encode(prefix, v)
 }
 
-// Fixed is a Source for tests that hands out the given ids in order, whatever
-// the prefix, and panics when they run out.
+// Fixed is a Source for tests that returns the given ids in order, whatever the prefix, and
+// panics after the last.
 type Fixed struct {
 	mu  sync.Mutex
 	ids []string
 }
 
-// NewFixed gives a Source over ids.
+// NewFixed returns a Source of ids.
 func NewFixed(ids ...string) *Fixed { return &Fixed{ids: ids} }
 
-// New gives the next id of the list.
+// New returns the next id of the list.
 func (f *Fixed) New(prefix string) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -112,8 +111,8 @@ func (f *Fixed) New(prefix string) string {
 	return next
 }
 
-// Derived returns the id that belongs to parts: always the same. Parts are
-// length-prefixed, so ("ab", "c") and ("a", "bc") differ.
+// Derived returns an id that is a function of parts. Parts are hashed with their lengths, so
+// ("ab", "c") and ("a", "bc") differ.
 func Derived(prefix string, parts ...string) string {
 	var size [binary.MaxVarintLen64]byte
 	buf := make([]byte, 0, 128)
@@ -126,15 +125,15 @@ func Derived(prefix string, parts ...string) string {
 	return encode(prefix, [16]byte(sum[:16]))
 }
 
-// Secret gives 256 random bits in base64url without padding (43 characters).
+// Secret returns 256 random bits in base64url without padding (43 characters).
 func Secret() string {
 	var raw [32]byte
 	_, _ = rand.Read(raw[:]) // never fails since Go 1.24
 	return base64.RawURLEncoding.EncodeToString(raw[:])
 }
 
-// Hash is what is stored of a secret: SHA-256 in hex. A plain hash is enough
-// because a Secret has 256 bits of its own.
+// Hash returns the SHA-256 of a secret in hex, which is stored in its place. No salt or slow hash
+// is necessary, because a Secret has 256 random bits.
 func Hash(secret string) string {
 	sum := sha256.Sum256([]byte(secret))
 	return hex.EncodeToString(sum[:])

@@ -83,7 +83,7 @@ func (r *feedRig) follow(t *testing.T, from uint64) (h *hears, stop func()) {
 	}
 }
 
-// whole is what a follower must have heard by now: the log, frame by frame.
+// whole returns what a follower must have heard by now: the log, frame by frame.
 func (r *feedRig) whole(t *testing.T, from uint64) *hears {
 	t.Helper()
 	h := &hears{}

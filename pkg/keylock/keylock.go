@@ -1,11 +1,10 @@
-// Package keylock is a lock for each of many names: those who name the same
-// thing go one after the other, others do not wait. A name that nobody holds
-// takes no memory.
+// Package keylock provides a mutex for each key of a set. Goroutines that lock the same key
+// exclude each other. A key that is not locked takes no memory.
 package keylock
 
 import "sync"
 
-// Locks is a set of locks. Its zero value works.
+// Locks is a set of mutexes by key. Its zero value is ready for use.
 type Locks[K comparable] struct {
 	mu    sync.Mutex
 	locks map[K]*lock
@@ -16,7 +15,7 @@ type lock struct {
 	users int
 }
 
-// Lock waits until nobody else holds k.
+// Lock locks k and returns the function that unlocks it.
 func (l *Locks[K]) Lock(k K) (unlock func()) {
 	l.mu.Lock()
 	if l.locks == nil {

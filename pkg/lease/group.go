@@ -182,8 +182,8 @@ func (g *Group) reconcileLocked() {
 		case p.status == open && (!mine || g.hooks.Over != nil && g.hooks.Over(n)):
 			g.beginDrop(n, true)
 		case p.status == none && mine && (holders[n] == "" || holders[n] == k.own.id) && now.After(p.again):
-			// What was free here may be another's by the time that it is taken: it is
-			// taken as it was seen.
+			// Another process may take the partition meanwhile, so it is taken at the
+			// revision that was seen here.
 			o, seen := k.own, k.table.parts[partKey(g.name, n)]
 			p.status, p.own = taking, o
 			k.work.Go(func() { g.take(n, o, seen) })
@@ -222,7 +222,8 @@ func (g *Group) take(n int, o *ownSession, seen part) {
 		return
 	}
 	if err := g.write(o.ctx, n, seen.revision, record{o.id}); err != nil {
-		// Somebody was quicker, or nobody knows. The bucket tells.
+		// Another process was faster, or the outcome is unknown. The watcher will receive
+		// the record.
 		log.Info("a partition was not taken", zap.Error(err))
 		g.setStatus(n, none, k.renewEvery())
 		return
@@ -263,7 +264,7 @@ func (g *Group) drop(n int, o *ownSession, release, opened bool) {
 		k.cfg.Logger.Info("dropped a partition", zap.String("group", g.name), zap.Int("partition", n))
 	}
 	if release && !o.dead.Load() {
-		// Without this the next holder waits for the end of the session.
+		// If this fails, the next holder waits for the end of the session.
 		if err := g.release(n, o); err != nil {
 			k.cfg.Logger.Info("a partition was not given back", zap.String("group", g.name), zap.Int("partition", n), zap.Error(err))
 		}
@@ -300,7 +301,7 @@ func (g *Group) write(ctx context.Context, n int, revision uint64, r record) err
 	if err != nil {
 		return err
 	}
-	// Our own change is known before the bucket tells of it.
+	// The own change is applied before the watcher receives it.
 	k.mu.Lock()
 	if k.table.parts[key].revision < rev {
 		k.table.parts[key] = part{record: r, revision: rev, seen: time.Now()}

@@ -145,14 +145,14 @@ func (k *Keeper) open(ctx context.Context) error {
 			k.js, k.kv = js, kv
 			return nil
 		}
-		// A cluster without a leader for the moment.
+		// The cluster may have no leader at the moment.
 		if pacer.Wait(ctx) != nil {
 			return fmt.Errorf("lease: bucket %s: %w", Bucket, err)
 		}
 	}
 }
 
-// run has one session after another until ctx ends.
+// run keeps one session after another until ctx ends.
 func (k *Keeper) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := k.runSession(ctx)
@@ -292,7 +292,7 @@ func (k *Keeper) renew(ctx context.Context, o *ownSession) error {
 		k.cfg.Logger.Warn("the session could not be renewed; trying again", zap.Error(err))
 		return nil
 	}
-	// Either somebody ended it, or a renewal landed whose answer was lost.
+	// Either the session was deleted, or an earlier renewal was stored whose answer was lost.
 	var gone bool
 	rev, err = k.within(ctx, func(ctx context.Context) (uint64, error) {
 		e, err := k.kv.Get(ctx, key)
@@ -339,7 +339,7 @@ func (k *Keeper) deleteExpired(ctx context.Context, o *ownSession, processes boo
 			return 0, k.kv.Delete(ctx, sessionPrefix+id, jetstream.LastRevision(revision))
 		})
 		if err == nil {
-			// The bucket will tell of it too; until then nobody tries again.
+			// The watcher will receive the deletion; until then it is not tried again.
 			k.mu.Lock()
 			delete(k.table.sessions, id)
 			k.table.ended[id] = true
@@ -364,7 +364,7 @@ func (w *watcher) begin(ctx context.Context, k *Keeper) error {
 		return nil
 	}
 	w.again = time.Now().Add(k.renewEvery())
-	// It lives longer than the time that it may take to begin.
+	// The watcher outlives ctx, which bounds its start.
 	ctx, cancel := context.WithCancel(ctx)
 	late := time.AfterFunc(k.renewEvery(), cancel)
 	from, err := k.kv.WatchAll(ctx)

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// process names this process among all of its machine: by the kernel's run, the
-// container, the number and the moment it began. "" where that cannot be told.
+// process returns an identifier of this process that is unique on its machine: boot id,
+// container, process id and start time. It is empty where these cannot be determined.
 func process() string {
 	ns, err := os.Readlink("/proc/self/ns/pid")
 	boot, err2 := os.ReadFile("/proc/sys/kernel/random/boot_id")
@@ -22,8 +22,8 @@ func process() string {
 	return fmt.Sprintf("%s/%s/%d/%s", strings.TrimSpace(string(boot)), ns, os.Getpid(), began)
 }
 
-// over says for certain that a process is no more: nobody has to wait for its
-// term to end. One of another machine or container is never known to be.
+// over reports whether a process has certainly ended, so that its term need not be waited
+// for. It returns false for processes of other machines and containers.
 func over(other, own string) bool {
 	a, b := strings.Split(other, "/"), strings.Split(own, "/")
 	if other == own || len(a) != 4 || len(b) != 4 || a[0] != b[0] || a[1] != b[1] {
@@ -37,14 +37,14 @@ func over(other, own string) bool {
 	return !lives || began != a[3]
 }
 
-// started is when a process began, in the kernel's ticks; false if there is none,
-// or nothing of it but its number.
+// started returns the start time of a process, in clock ticks since boot, and false if the
+// process does not exist or is a zombie.
 func started(pid int) (string, bool) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return "", false
 	}
-	// The name may hold anything, so what follows is found from its end.
+	// The name in parentheses may contain any character, so fields are counted from its end.
 	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 	if len(fields) < 20 || fields[0] == "Z" || fields[0] == "X" {
 		return "", false

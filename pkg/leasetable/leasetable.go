@@ -1,15 +1,14 @@
-// Package leasetable keeps leases in memory: for each key, until when its
-// holder may be silent.
+// Package leasetable keeps leases in memory: for each key, until when its holder may send
+// nothing.
 //
-// A lease is armed when a holder gets something, such as a worker a command or
-// a step, or a runner a turn; it is renewed by every sign of life; and it
-// expires when its term passes without one. Leases are not part of a plane's
-// state: a renewal writes no journal line, and after a restart the owner arms
-// every live lease again, with a full term (SPEC X12).
+// A lease is armed when a worker receives a command or a step, or a runner a turn. It is
+// renewed by each heartbeat, and expires when its term passes without one. Leases are not
+// part of a plane's state: a renewal writes no journal line, and after a restart the owner
+// arms all leases again, with a full term (SPEC X12).
 //
-// Time during which the journal could not be written does not count, because
-// nobody could have renewed a lease then: a term that was running becomes longer
-// by that time, and nothing expires while the journal still cannot be written.
+// Time during which the journal could not be written does not count, because no lease could
+// be renewed then: running terms are extended by that time, and no lease expires while the
+// journal cannot be written.
 package leasetable
 
 import (
@@ -22,12 +21,12 @@ import (
 )
 
 const (
-	// retryAfter is how much later leases are checked again that have expired and were
+	// retryAfter is the pause before leases are checked again that have expired and were
 	// not dropped, or that could not expire yet.
 	retryAfter = time.Second
 
-	// leastPause is the least time between two checks of all leases, so that many
-	// leases that expire one after the other do not each cost a check of all.
+	// leastPause is the minimum time between two checks of all leases, so that many
+	// leases that expire one after the other do not cause one check each.
 	leastPause = 20 * time.Millisecond
 
 	// checkKey is the only key in the due-time index: when to check all leases.
@@ -39,11 +38,11 @@ const (
 // Config describes a table.
 type Config[K comparable, V any] struct {
 	Clock clock.Clock
-	// Term is how long a holder may be silent.
+	// Term is how long a lease lasts without a renewal.
 	Term time.Duration
-	// Expired is called with leases whose term has passed, from one goroutine: no
-	// other lease is reported until it returns. The leases stay in the table, and
-	// are reported again after a second, until Drop, Arm or Renew.
+	// Expired is called with leases whose term has passed, from one goroutine, so that no
+	// other lease is reported until it returns. The leases stay in the table and are
+	// reported again after a second, until Drop, Arm or Renew.
 	Expired func(leases []Lease[K, V])
 }
 
@@ -56,12 +55,11 @@ type Lease[K comparable, V any] struct {
 	Key     K
 	Value   V
 	Expires time.Time
-	// Limit says that the lease ended by its limit, and not by the silence of its
-	// holder.
+	// Limit means that the lease reached its limit, rather than the end of its term.
 	Limit bool
 }
 
-// Table holds leases by key. All methods are safe for concurrent use.
+// Table holds leases by key. Its methods are safe for concurrent use.
 type Table[K comparable, V any] struct {
 	cfg Config[K, V]
 	due *clock.Due
@@ -85,7 +83,7 @@ type lease[V any] struct {
 	busy    int           // calls of Keep that have not been released
 }
 
-// New makes an empty table. Nothing expires before Start.
+// New returns an empty table. Nothing expires before Start.
 func New[K comparable, V any](cfg Config[K, V]) *Table[K, V] {
 	t := &Table[K, V]{
 		cfg: cfg, leases: make(map[K]*lease[V]),
@@ -96,8 +94,8 @@ func New[K comparable, V any](cfg Config[K, V]) *Table[K, V] {
 	return t
 }
 
-// Start begins to expire leases. A nil stall stands for a journal that never
-// stalls. stall is called with the table locked and must not call the table.
+// Start starts the expiry of leases. A nil stall means that the journal never stalls. stall
+// is called with the table locked and must not call the table.
 func (t *Table[K, V]) Start(stall StallFunc[V]) {
 	if stall != nil {
 		t.mu.Lock()
@@ -107,19 +105,19 @@ func (t *Table[K, V]) Start(stall StallFunc[V]) {
 	t.due.Start()
 }
 
-// Stop ends expiry and waits for a running Expired to return. The leases stay.
+// Stop stops the expiry and waits for a running Expired to return. The leases stay.
 func (t *Table[K, V]) Stop() { t.due.Stop() }
 
-// Settle waits until no lease is due and Expired has returned. It is for tests
-// that moved the clock.
+// Settle waits until no lease is due and Expired has returned. It is for tests that move the
+// clock.
 func (t *Table[K, V]) Settle() { t.due.Settle() }
 
-// Arm gives key a full term and the given value, in place of any lease that it
-// has, and returns when the term ends.
+// Arm creates a lease of key with a full term and the given value, or replaces the existing
+// one, and returns when the term ends.
 func (t *Table[K, V]) Arm(key K, value V) time.Time { return t.ArmUntil(key, value, time.Time{}) }
 
-// ArmUntil is Arm for a lease that also ends at limit, however often it is
-// renewed; a zero limit is none. A stalled journal does not move limit.
+// ArmUntil is Arm for a lease that also ends at limit, however often it is renewed. A zero
+// limit means none. A stalled journal does not extend limit.
 func (t *Table[K, V]) ArmUntil(key K, value V, limit time.Time) time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -133,10 +131,9 @@ func (t *Table[K, V]) ArmUntil(key K, value V, limit time.Time) time.Time {
 	return t.extend(l, t.cfg.Term, stall)
 }
 
-// Ensure renews the lease of key if its value is the same one by the given
-// function, and else arms key with value. It returns the value that the lease has
-// now, and when its term ends. So that of several callers that learn of a lease,
-// all get the same value.
+// Ensure renews the lease of key if same reports true for its value, and otherwise arms key
+// with value. It returns the value of the lease and when its term ends. Concurrent callers
+// with the same lease get the same value.
 func (t *Table[K, V]) Ensure(key K, value V, same func(current V) bool) (V, time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -149,14 +146,14 @@ func (t *Table[K, V]) Ensure(key K, value V, same func(current V) bool) (V, time
 	return l.value, t.extend(l, t.cfg.Term, stall)
 }
 
-// Renew gives the lease of key a full term. It reports when that ends, and false
-// if key has no lease.
+// Renew extends the lease of key to a full term from now. It returns when that ends, and
+// false if key has no lease.
 func (t *Table[K, V]) Renew(key K) (expires time.Time, ok bool) {
 	return t.RenewFor(key, t.cfg.Term)
 }
 
-// RenewFor is Renew with a term of its own, such as a short one after which an
-// expiry that failed is tried again.
+// RenewFor is Renew with another term, such as a short one after which an expiry that failed
+// is tried again.
 func (t *Table[K, V]) RenewFor(key K, term time.Duration) (expires time.Time, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -168,14 +165,15 @@ func (t *Table[K, V]) RenewFor(key K, term time.Duration) (expires time.Time, ok
 	return t.extend(l, term, stall), true
 }
 
-// extend begins a term. The caller holds mu.
+// extend starts a term. The caller holds mu.
 func (t *Table[K, V]) extend(l *lease[V], term, stall time.Duration) time.Time {
 	l.expires, l.stall = t.cfg.Clock.Now().Add(term), stall
 	t.checkAt(l.due())
 	return l.expires
 }
 
-// checkAt has all leases checked at a time, or earlier. The caller holds mu.
+// checkAt schedules a check of all leases for a time, unless an earlier one is scheduled. The
+// caller holds mu.
 func (t *Table[K, V]) checkAt(at time.Time) {
 	if micro := at.UnixMicro(); micro < t.next.Load() {
 		t.next.Store(micro)
@@ -186,7 +184,7 @@ func (t *Table[K, V]) checkAt(at time.Time) {
 	}
 }
 
-// due is the moment at which the lease has to be checked.
+// due returns when the lease has to be checked.
 func (l *lease[V]) due() time.Time {
 	if !l.limit.IsZero() && l.limit.Before(l.expires) {
 		return l.limit
@@ -194,9 +192,9 @@ func (l *lease[V]) due() time.Time {
 	return l.expires
 }
 
-// Keep renews the lease of key and keeps it from expiring until release is
-// called, which begins a full term: a holder that waits for an answer of ours is
-// alive. It does nothing for a key without a lease.
+// Keep prevents the lease of key from expiring until release is called, which starts a full
+// term. It is for the time in which the holder waits for a response. It does nothing for a
+// key without a lease.
 func (t *Table[K, V]) Keep(key K) (release func()) {
 	t.mu.Lock()
 	l := t.leases[key]
@@ -215,14 +213,14 @@ func (t *Table[K, V]) Keep(key K) (release func()) {
 	}
 }
 
-// Drop forgets the lease of key; an unknown key is no error.
+// Drop removes the lease of key, if there is one.
 func (t *Table[K, V]) Drop(key K) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.leases, key)
 }
 
-// DropIf forgets the lease of key if its value matches.
+// DropIf removes the lease of key if its value matches.
 func (t *Table[K, V]) DropIf(key K, matches func(value V) bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -242,8 +240,8 @@ func (t *Table[K, V]) Get(key K) (V, bool) {
 	return none, false
 }
 
-// Expires returns until when the holder of key may be silent, as known now, and
-// false if key has no lease.
+// Expires returns when the lease of key expires unless it is renewed, and false if key has no
+// lease.
 func (t *Table[K, V]) Expires(key K) (time.Time, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -253,8 +251,8 @@ func (t *Table[K, V]) Expires(key K) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// Each calls f with every lease, in no order, while it holds the table's lock:
-// f must be quick and must not call the table.
+// Each calls f for each lease, in no particular order, with the table locked. f must not
+// block or call the table.
 func (t *Table[K, V]) Each(f func(key K, value V)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

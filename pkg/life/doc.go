@@ -1,7 +1,6 @@
 // Package life starts and stops the modules of a process.
 //
-// The architecture is a table of modules with what each needs in its own
-// process. The start order is derived from it, stopping is the reverse, and a
-// start that fails stops what was started before it: nobody writes either
-// order by hand, so nobody can get it wrong in one place only.
+// The modules are a table: each row names a service and the modules that it needs in its own
+// process. The start order is derived from the table, and the stop order is its reverse. If a
+// module fails to start, those started before it are stopped.
 package life

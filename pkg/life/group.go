@@ -9,19 +9,18 @@ import (
 	"sync"
 )
 
-// Service is something that runs for a while.
+// Service is something that is started and stopped.
 type Service interface {
 	// Name is unique in a Group.
 	Name() string
-	// Start returns when the service runs, or with the reason why it does not.
-	// ctx bounds the starting only; what runs on must not hold it. After an
-	// error the service holds nothing that Stop would have to release.
+	// Start returns when the service runs. ctx bounds the start only and must not be kept.
+	// If Start returns an error, the service holds nothing that Stop would have to release.
 	Start(ctx context.Context) error
-	// Stop drains and releases everything, within ctx. It is called only after
-	// a successful Start, once.
+	// Stop drains and releases everything, within ctx. It is called once after each
+	// successful Start.
 	Stop(ctx context.Context) error
-	// Ready is nil when the service can serve, else it says what it waits for.
-	// It must not block.
+	// Ready returns nil if the service can serve, and otherwise an error that names what
+	// it waits for. It must not block.
 	Ready() error
 }
 
@@ -31,7 +30,7 @@ type Module struct {
 	Needs   []string // names of modules that must run before this one starts
 }
 
-// Func is a Service made of functions; nil ones succeed.
+// Func is a Service that consists of functions. A nil function succeeds.
 type Func struct {
 	Label   string
 	OnStart func(ctx context.Context) error
@@ -39,7 +38,7 @@ type Func struct {
 	OnReady func() error
 }
 
-// Name is the Label.
+// Name returns the Label.
 func (f Func) Name() string { return f.Label }
 
 // Start calls OnStart.
@@ -66,12 +65,12 @@ func (f Func) Ready() error {
 	return f.OnReady()
 }
 
-// ErrNotStarted is what Ready answers before Start and after Stop.
+// ErrNotStarted is returned by Ready before Start and after Stop.
 var ErrNotStarted = errors.New("life: not started")
 
-// Group runs a table of modules. Start and Stop are idempotent and may be
-// called from any goroutine; they exclude each other. A stopped Group may be
-// started again if its services may.
+// Group starts and stops a table of modules. Start and Stop are idempotent, safe for
+// concurrent use, and exclude each other. A stopped Group may be started again if its
+// services may.
 type Group struct {
 	order []Service
 
@@ -83,8 +82,8 @@ type Group struct {
 	running bool      // Start has succeeded and Stop has not begun
 }
 
-// NewGroup derives the start order, and refuses a table with an unknown need,
-// a name used twice or a cycle. Modules that do not need each other keep the
+// NewGroup returns a Group with the start order derived. It returns an error for an unknown
+// need, a name that is used twice, and a cycle. Modules that do not need each other keep the
 // order of the table.
 func NewGroup(modules ...Module) (*Group, error) {
 	byName := make(map[string]Module, len(modules))
@@ -129,7 +128,7 @@ func NewGroup(modules ...Module) (*Group, error) {
 	return g, nil
 }
 
-// Order gives the names in start order.
+// Order returns the names in start order.
 func (g *Group) Order() []string {
 	names := make([]string, len(g.order))
 	for i, s := range g.order {
@@ -138,9 +137,8 @@ func (g *Group) Order() []string {
 	return names
 }
 
-// Start starts every module in order. If one fails, those before it are
-// stopped again in reverse, and the error says which one it was. On a running
-// Group it does nothing.
+// Start starts the modules in order. If one fails, those before it are stopped in reverse
+// order, and the error names the one that failed. It does nothing if the Group runs.
 func (g *Group) Start(ctx context.Context) error {
 	g.turn.Lock()
 	defer g.turn.Unlock()
@@ -156,7 +154,7 @@ func (g *Group) Start(ctx context.Context) error {
 		}
 		if err != nil {
 			err = fmt.Errorf("start %s: %w", s.Name(), err)
-			// The unwinding must happen although ctx may be over.
+			// The modules are stopped even if ctx has ended.
 			return errors.Join(err, g.unwind(context.WithoutCancel(ctx)))
 		}
 		g.mu.Lock()
@@ -170,11 +168,11 @@ func (g *Group) Start(ctx context.Context) error {
 	return nil
 }
 
-// Stop stops what was started, in reverse, and goes on past failures, which it
-// joins. From its beginning Ready is not nil, so that no new work arrives
-// while the old drains. On a stopped Group it does nothing.
+// Stop stops the modules in reverse order, also after errors, which it joins. Ready returns
+// an error from the beginning of Stop on, so that no new requests arrive while the old ones
+// are finished. It does nothing if the Group is stopped.
 func (g *Group) Stop(ctx context.Context) error {
-	// Not-ready comes first, even while another Start or Stop holds the turn.
+	// Ready must return an error at once, even while another Start or Stop runs.
 	g.mu.Lock()
 	g.running = false
 	g.mu.Unlock()
@@ -201,8 +199,8 @@ func (g *Group) unwind(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Ready is nil when all modules run and all are ready; otherwise it names
-// every one that is not.
+// Ready returns nil if all modules are started and ready, and otherwise an error that names
+// those that are not.
 func (g *Group) Ready() error {
 	g.mu.Lock()
 	started, running := g.started, g.running

@@ -1,25 +1,25 @@
-// Package meter makes Prometheus metrics. A process may have several partitions
-// of a plane, and several servers: whoever asks for a metric that is there gets
-// that one. docs/metrics.md has all of them.
+// Package meter registers Prometheus metrics. Several partitions or servers of a process
+// share a metric: a name that is registered already returns the existing metric.
+// docs/metrics.md lists all of them.
 package meter
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Buckets of histograms, by what they measure.
+// Buckets of histograms, by what is measured.
 var (
-	// Calls are from one in-memory answer to a long poll, in seconds.
+	// Calls are the durations of calls, from an in-memory read to a long poll, in seconds.
 	Calls = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
-	// Disk is what a write takes, from a fast disk to one in trouble, in seconds.
+	// Disk are the durations of writes, from a fast disk to a failing one, in seconds.
 	Disk = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 5, 30}
-	// Work is what turns and commands take and wait for, in seconds.
+	// Work are the durations of turns and commands, in seconds.
 	Work = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 4 * 3600, 24 * 3600}
-	// Bytes are from one line of a journal to the largest frame.
+	// Bytes are sizes, from one line of a journal to the largest frame.
 	Bytes = prometheus.ExponentialBuckets(256, 4, 9)
-	// Many are from one to a full frame.
+	// Many are counts, from one to the commands of a full frame.
 	Many = prometheus.ExponentialBuckets(1, 2, 14)
 )
 
-// Counter is the counter of that name.
+// Counter returns the counter of that name.
 func Counter(reg prometheus.Registerer, name, help string, labels ...string) *prometheus.CounterVec {
 	c := shared(reg, prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels))
 	if len(labels) == 0 {
@@ -28,18 +28,18 @@ func Counter(reg prometheus.Registerer, name, help string, labels ...string) *pr
 	return c
 }
 
-// Gauge is the gauge of that name.
+// Gauge returns the gauge of that name.
 func Gauge(reg prometheus.Registerer, name, help string, labels ...string) *prometheus.GaugeVec {
 	return shared(reg, prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels))
 }
 
-// Histogram is the histogram of that name.
+// Histogram returns the histogram of that name.
 func Histogram(reg prometheus.Registerer, name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
 	return shared(reg, prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels))
 }
 
-// shared registers c, or gives the one that was registered before. A nil registry
-// makes metrics that nobody sees.
+// shared registers c, or returns the collector that is registered under its name. With a nil
+// registry it returns c unregistered.
 func shared[C prometheus.Collector](reg prometheus.Registerer, c C) C {
 	if reg == nil {
 		return c

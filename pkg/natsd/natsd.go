@@ -1,10 +1,9 @@
-// Package natsd runs the embedded NATS server and connects to any NATS server
-// with the settings the journal's durability rests on.
+// Package natsd runs the embedded NATS server, and connects to any NATS server with the
+// settings that the durability of journals requires.
 //
 // Owns: one nats-server with JetStream whose every write is fsynced
 // (sync_interval always); the connection settings of R5.
-// Never does: streams, subjects or messages; those are pkg/journal's and
-// pkg/bus's.
+// Never does: create streams or send messages (pkg/journal, pkg/bus).
 package natsd
 
 import (
@@ -19,24 +18,24 @@ import (
 	"go.uber.org/zap"
 )
 
-// MaxPayload is the broker's largest message: a frame that holds one event of
-// 3 MiB, and what a consumer may add to a full frame, stay below it.
+// MaxPayload is the broker's maximum message size. A frame with one event of 3 MiB stays
+// below it, and so does a full frame with what a consumer adds.
 const MaxPayload = 8 << 20
 
-// InProcess as a port means that the server listens nowhere.
+// InProcess as the port means that the server does not listen.
 const InProcess = -1
 
-// Config is what an embedded server needs.
+// Config holds the settings of an embedded server.
 type Config struct {
 	StoreDir string
-	// MaxStore bounds the disk space of all streams, in bytes; 0 takes what
-	// the server finds reasonable. Without a bound a full disk is met first,
-	// and that one stays wedged after space is freed.
+	// MaxStore bounds the disk space of all streams, in bytes; 0 means the server's default.
+	// It should be less than the free space, because a server that met a full disk does not
+	// recover when space is freed.
 	MaxStore int64
-	// Port on the loopback interface; InProcess for none, 0 for a free one.
+	// Port is the port on the loopback interface; InProcess means none, 0 a free one.
 	Port int
-	// Bulk syncs when the server sees fit, for who fills a directory that counts
-	// for nothing before it is full, and syncs it then.
+	// Bulk leaves syncing to the server's default interval. It is for filling a directory
+	// that is discarded after a failure and synced at the end.
 	Bulk   bool
 	Logger *zap.Logger
 }
@@ -54,8 +53,8 @@ const startTimeout = 30 * time.Second
 
 var errStopped = errors.New("natsd: server stopped")
 
-// compactEvery is how often blocks of which most was purged are written anew, or
-// removed. Output of commands comes and goes by hundreds of MB a minute.
+// compactEvery is how often blocks of which most is purged are rewritten or removed.
+// Commands can write and release hundreds of MB of output a minute.
 const compactEvery = 20 * time.Second
 
 // Start starts a server and returns when JetStream is ready.
@@ -130,8 +129,8 @@ func (s *Server) Stop() {
 	}
 }
 
-// Restart stops the server and starts it again over the same store: the way
-// out of a disk that was full. Connections of Connect come back by themselves.
+// Restart stops the server and starts it again over the same store, which is necessary after
+// the disk was full. Connections of Connect reconnect by themselves.
 func (s *Server) Restart() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,7 +144,7 @@ func (s *Server) Restart() error {
 	return err
 }
 
-// URL is where the server listens, or "" if it does not.
+// URL returns where the server listens, or "" if it does not.
 func (s *Server) URL() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -155,8 +154,8 @@ func (s *Server) URL() string {
 	return s.running.ClientURL()
 }
 
-// InProcessConn implements nats.InProcessConnProvider over the server of the
-// moment, so that connections survive a Restart.
+// InProcessConn implements nats.InProcessConnProvider over the server that runs now, so that
+// connections survive a Restart.
 func (s *Server) InProcessConn() (net.Conn, error) {
 	s.mu.Lock()
 	srv := s.running
@@ -179,9 +178,9 @@ func (s *Server) Connect(name string) (*nats.Conn, error) {
 // reconnectWait is the pause before a server is tried again.
 const reconnectWait = 100 * time.Millisecond
 
-// Options are the settings of every connection of Quartet: reconnect without limit,
-// and keep nothing to be sent after a reconnect. A frame that was buffered and
-// sent late would be one whose caller was told otherwise (R5).
+// Options returns the settings of all connections: they reconnect without limit, and buffer
+// nothing while disconnected. A frame that is buffered and sent late could be stored although
+// its caller got an error (R5).
 func Options(name string) []nats.Option {
 	return []nats.Option{
 		nats.Name(name),
@@ -195,8 +194,8 @@ func Options(name string) []nats.Option {
 	}
 }
 
-// zapLogger takes the server's warnings and errors. Its notices are a banner
-// and go to debug.
+// zapLogger logs the server's warnings and errors. Its notices are a banner and are logged at
+// debug level.
 type zapLogger struct{ l *zap.SugaredLogger }
 
 func (z zapLogger) Noticef(format string, v ...any) { z.l.Debugf(format, v...) }
@@ -205,6 +204,5 @@ func (z zapLogger) Errorf(format string, v ...any)  { z.l.Errorf(format, v...) }
 func (z zapLogger) Debugf(format string, v ...any)  { z.l.Debugf(format, v...) }
 func (z zapLogger) Tracef(string, ...any)           {}
 
-// Fatalf does not end the process: the server is not the process's master
-// here, and its caller learns of trouble from Start and from Health.
+// Fatalf does not exit the process; Start and Ready of the services report the failure.
 func (z zapLogger) Fatalf(format string, v ...any) { z.l.Errorf(format, v...) }

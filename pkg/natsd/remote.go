@@ -20,26 +20,26 @@ import (
 	"quartet/pkg/certs"
 )
 
-// Remote is a NATS server or cluster elsewhere, and what it lets us in by. Files
-// are read at every connect, so that what is renewed counts from the next one
-// on. A zero Remote but for URL is plain text and no credential.
+// Remote holds the address of a NATS server or cluster and the credentials for it. Files are
+// read at each connect, so that a renewed file takes effect with the next one. A Remote with
+// only URL set connects in plain text without a credential.
 type Remote struct {
-	// URL is one address, or several of a cluster with commas between.
+	// URL is one address, or several of a cluster, separated by commas.
 	URL string
-	// User and the contents of PasswordFile; without a file the user alone.
+	// User is the user name, with the password in PasswordFile, or without a password.
 	User, PasswordFile string
-	// CredsFile has a user's JWT and seed, as nsc writes them.
+	// CredsFile contains a user's JWT and seed, as written by nsc.
 	CredsFile string
-	// NKeyFile has the seed of an nkey.
+	// NKeyFile contains the seed of an nkey.
 	NKeyFile string
-	// TLS: who signed the servers (CA), and what we show them (Cert, Key).
+	// TLS holds the authority of the servers (CA) and the client's certificate (Cert, Key).
 	TLS certs.Files
-	// ServerName is the name that the servers' certificates must have; empty: that
-	// of the address.
+	// ServerName is the name that the servers' certificates must have; empty: the host of
+	// the address.
 	ServerName string
 }
 
-// Check says what does not go together.
+// Check returns an error if the settings contradict each other.
 func (r Remote) Check() error {
 	ways := 0
 	for _, given := range []bool{r.User != "" || r.PasswordFile != "", r.CredsFile != "", r.NKeyFile != ""} {
@@ -63,17 +63,17 @@ func (r Remote) Check() error {
 	return r.TLS.Check()
 }
 
-// secured reports whether the connection must be TLS whatever the address says.
+// secured reports whether the connection must use TLS whatever the scheme of the address.
 func (r Remote) secured() bool {
 	return r.ServerName != "" || r.TLS.CA != "" || r.TLS.Cert != "" || r.TLS.Key != ""
 }
 
-// Encrypted reports whether what is said to the servers can be read on the way.
+// Encrypted reports whether the connection uses TLS.
 func (r Remote) Encrypted() bool {
 	return r.secured() || strings.HasPrefix(strings.TrimSpace(r.URL), "tls://")
 }
 
-// Files are those that nobody but this user should read, by setting.
+// Files returns the files that only this user should be able to read, by setting.
 func (r Remote) Files() map[string]string {
 	out := map[string]string{}
 	for name, path := range map[string]string{
@@ -86,8 +86,8 @@ func (r Remote) Files() map[string]string {
 	return out
 }
 
-// Refused is why a server elsewhere is not connected to, and how to mend it. Its
-// texts have no password in them.
+// Refused is an error of connecting, with advice to the operator. Its texts contain no
+// password.
 type Refused struct {
 	Text, Mend string
 	err        error
@@ -95,32 +95,33 @@ type Refused struct {
 
 func (e *Refused) Error() string { return e.Text + "; " + e.Mend }
 
-// Unwrap gives what the connection met.
+// Unwrap returns the error of the connection.
 func (e *Refused) Unwrap() error { return e.err }
 
-// Connect connects with the settings of Options. What goes wrong is a *Refused.
-// A nil logger is silent about what happens to the connection later.
+// Connect connects with the settings of Options. Its errors are of type *Refused. If logger is
+// nil, later losses of the connection are not logged.
 func (r Remote) Connect(ctx context.Context, name string, logger *zap.Logger) (*nats.Conn, error) {
 	if logger == nil {
 		logger = zap.NewNop()
 	}
-	told := r.told(logger)
+	logOnce := r.logOnce(logger)
 	var conn atomic.Pointer[nats.Conn]
 	opts := append(Options(name),
-		// A handshake that fails is told to no handler, so the pause between attempts asks.
+		// No handler is called for a handshake that fails, so the errors are read in the
+		// pause between attempts.
 		nats.CustomReconnectDelay(func(int) time.Duration {
 			if nc := conn.Load(); nc != nil && nc.LastError() != nil {
-				told(nc.LastError())
+				logOnce(nc.LastError())
 			}
 			return reconnectWait + rand.N(reconnectWait/2) //nolint:gosec // no secret depends on it
 		}),
-		// A password that is replaced on both sides may be refused for a while.
+		// A password that is being replaced on both sides may be refused for a while.
 		nats.IgnoreAuthErrorAbort(),
-		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { told(err) }),
-		// Without a handler of ours, errors of the moment go to stderr as they are.
+		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { logOnce(err) }),
+		// Without a handler the client prints errors to stderr.
 		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
 			if sub == nil {
-				told(err)
+				logOnce(err)
 				return
 			}
 			logger.Warn("NATS", zap.String("subject", sub.Subject), zap.Error(err))
@@ -140,9 +141,9 @@ func (r Remote) Connect(ctx context.Context, name string, logger *zap.Logger) (*
 	return nc, nil
 }
 
-// told logs why a lost connection does not come back, once a reason: it is tried
-// ten times a second.
-func (r Remote) told(logger *zap.Logger) func(error) {
+// logOnce returns a handler that logs why a lost connection cannot be restored, once for each
+// reason, because it is tried ten times a second.
+func (r Remote) logOnce(logger *zap.Logger) func(error) {
 	var mu sync.Mutex
 	var last string
 	return func(err error) {
@@ -203,7 +204,7 @@ func (r Remote) password() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("nats-password-file: %w", err)
 	}
-	// Editors and `echo` end files with a newline that is not the secret's.
+	// Editors and echo end files with a newline that is not part of the secret.
 	return strings.TrimRight(string(raw), "\r\n"), nil
 }
 
@@ -214,7 +215,7 @@ func (r Remote) refused(err error) *Refused {
 	}
 }
 
-// mend says what an operator does about an error.
+// mend returns what an operator can do about an error.
 func (r Remote) mend(err error) string {
 	var unknown x509.UnknownAuthorityError
 	var name x509.HostnameError
@@ -236,7 +237,7 @@ func (r Remote) mend(err error) string {
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
 		return "renew the servers' certificate and reload the servers, or set this machine's clock"
 	case says("remote error: tls:", "closed by remote after TLS handshake"):
-		// What they say about our certificate may be lost with the connection.
+		// The server's alert about the client's certificate may be lost with the connection.
 		return r.refusedCertificate()
 	case errors.Is(err, nats.ErrSecureConnWanted):
 		return "switch TLS on in the servers' configuration, or leave the nats-tls settings out"
@@ -250,7 +251,7 @@ func (r Remote) mend(err error) string {
 	return "start it, or correct nats-url; a firewall may be between"
 }
 
-// refusedCertificate says why servers may not like what we show them.
+// refusedCertificate returns why servers may refuse the client's certificate.
 func (r Remote) refusedCertificate() string {
 	if r.TLS.Cert == "" {
 		return "the servers want a certificate: give nats-tls-cert-file and nats-tls-key-file"
@@ -261,7 +262,7 @@ func (r Remote) refusedCertificate() string {
 	return "nats-tls-cert-file must be signed by the authority that the servers trust"
 }
 
-// Redact takes the credentials of addresses out of a text.
+// Redact removes the credentials of addresses from a text.
 func Redact(text, addresses string) string {
 	for address := range strings.SplitSeq(addresses, ",") {
 		if begin, at := strings.Index(address, "://"), strings.LastIndexByte(address, '@'); begin >= 0 && begin+3 < at {

@@ -27,7 +27,7 @@ import (
 	"quartet/pkg/natsd"
 )
 
-// serveNATS is a real NATS server with a configuration of the test's.
+// serveNATS returns a real NATS server with a configuration of the test's.
 func serveNATS(t *testing.T, conf string) (url string, stop func()) {
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
@@ -56,7 +56,7 @@ func serveNATSAt(t *testing.T, addr, conf string) (stop func()) {
 	return stop
 }
 
-// pair is the files of a name of an authority.
+// pair returns the files of a name of an authority.
 func pair(dir, name string) certs.Files {
 	at := filepath.Join(dir, name)
 	return certs.Files{CA: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(at, "tls.pem"), Key: filepath.Join(at, "tls.key")}

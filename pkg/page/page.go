@@ -1,7 +1,7 @@
-// Package page holds the rules of lists (SPEC X9): how large a page is, and
-// opaque tokens that say where the next one begins.
+// Package page implements the rules of lists (SPEC X9): the size of a page, and opaque tokens
+// for the position of the next one.
 //
-// A token is a position in an order, not an offset, so a list stays stable
+// A token contains the position in an order rather than an offset, so that a list stays stable
 // while records are written.
 package page
 
@@ -13,18 +13,18 @@ import (
 )
 
 const (
-	// DefaultSize is the page size of a request that names none.
+	// DefaultSize is the page size of a request without page_size.
 	DefaultSize = 50
 	// MaxSize is the largest page size.
 	MaxSize = 500
-	// MaxBytes bounds a page besides its size, well below the 4 MiB that a
-	// gRPC client takes by default.
+	// MaxBytes bounds a page in bytes, well below the 4 MiB that a gRPC client receives by
+	// default.
 	MaxBytes = 2 << 20
 
 	separator = "\x1f"
 )
 
-// List is one page of a list whose entries are in the order of one id.
+// List is a page of a list whose entries are ordered by id.
 type List struct {
 	Size  int    // most entries, 1 to MaxSize
 	After string // id of the last entry of the page before; "" for the first page
@@ -51,7 +51,7 @@ func Read(kind string, req interface {
 // Next returns the token of the page after the entry with this id.
 func (l List) Next(last string) string { return Token(l.kind, last) }
 
-// Size checks a page_size; 0 asks for def (or DefaultSize where def is 0).
+// Size returns the page size for a page_size: def for 0, or DefaultSize if def is 0 too.
 func Size(n int32, def int) (int, error) {
 	switch {
 	case n < 0 || n > MaxSize:
@@ -65,14 +65,14 @@ func Size(n int32, def int) (int, error) {
 	return int(n), nil
 }
 
-// Token makes an opaque token. kind names the list, so that a token of one
-// list is refused by another.
+// Token returns an opaque token for a position. kind names the list, so that a token of another
+// list is refused.
 func Token(kind string, position ...string) string {
 	return base64.RawURLEncoding.EncodeToString([]byte(kind + separator + strings.Join(position, separator)))
 }
 
-// Position reads a token of the given list; an empty token is the beginning,
-// with a nil position.
+// Position parses a token of the given list. It returns nil, the beginning, for an empty
+// token.
 func Position(kind, token string, parts int) ([]string, error) {
 	if token == "" {
 		return nil, nil

@@ -1,6 +1,7 @@
 package pbjson
 
 import (
+	"cmp"
 	"encoding/base64"
 	"fmt"
 	"math"
@@ -13,9 +14,9 @@ import (
 	"quartet/pkg/jsontext"
 )
 
-// Append writes m behind dst. It fails only for what JSON cannot say: a
-// timestamp outside the years 1 to 9999, text that is not UTF-8, NaN inside a
-// Value, more than 100 levels. A message that fails leaves dst as it was.
+// Append appends m to dst. It returns an error only for what JSON cannot represent: a
+// timestamp outside the years 1 to 9999, text that is not UTF-8, NaN inside a Value, more
+// than 100 levels of nesting. dst is then returned unchanged.
 func Append(dst []byte, m proto.Message) ([]byte, error) {
 	r := m.ProtoReflect()
 	out, err := appendMessage(dst, r, planOf(r.Descriptor()), 0)
@@ -100,24 +101,14 @@ func appendMap(b []byte, m protoreflect.Map, f *field, depth int) (_ []byte, err
 func compareKeys(kind protoreflect.Kind, x, y protoreflect.MapKey) int {
 	switch kind {
 	case protoreflect.StringKind:
-		return compare(x.String(), y.String())
+		return cmp.Compare(x.String(), y.String())
 	case protoreflect.BoolKind:
-		return compare(x.Value().String(), y.Value().String())
+		return cmp.Compare(x.Value().String(), y.Value().String())
 	case protoreflect.Uint32Kind, protoreflect.Fixed32Kind, protoreflect.Uint64Kind, protoreflect.Fixed64Kind:
-		return compare(x.Uint(), y.Uint())
+		return cmp.Compare(x.Uint(), y.Uint())
 	default:
-		return compare(x.Int(), y.Int())
+		return cmp.Compare(x.Int(), y.Int())
 	}
-}
-
-func compare[T string | uint64 | int64](x, y T) int {
-	switch {
-	case x < y:
-		return -1
-	case x > y:
-		return 1
-	}
-	return 0
 }
 
 func appendValue(b []byte, v protoreflect.Value, f *field, depth int) ([]byte, error) {
@@ -156,8 +147,8 @@ func appendFloat(b []byte, v float64, bits int) []byte {
 	case math.IsInf(v, -1):
 		return append(b, `"-Infinity"`...)
 	}
-	// Whole numbers up to 2^53 are written as such, so that a Value holding 3
-	// reads "3"; others in the shortest form that reads back the same.
+	// Integers up to 2^53 are written without an exponent, so that a Value of 3 is written
+	// as 3; other numbers in the shortest form that parses to the same value.
 	if v == math.Trunc(v) && math.Abs(v) < 1<<53 && (v != 0 || !math.Signbit(v)) {
 		return strconv.AppendInt(b, int64(v), 10)
 	}
@@ -177,7 +168,7 @@ func appendString(b []byte, s string) ([]byte, error) {
 	return b, nil
 }
 
-// clip bounds text shown in an error.
+// clip shortens text for an error message.
 func clip(s string) string {
 	if len(s) > 80 {
 		return s[:80]
@@ -185,7 +176,8 @@ func clip(s string) string {
 	return s
 }
 
-// begin appends what precedes the value of a field: a comma but for the first, and the key.
+// begin appends what precedes the value of a field: a comma, except before the first, and the
+// key.
 func begin(b []byte, f *field, first bool) []byte {
 	if !first {
 		b = append(b, ',')

@@ -12,26 +12,26 @@ import (
 	"quartet/pkg/jsontext"
 )
 
-// Unmarshal reads b, which must be one JSON value and nothing else, into m,
-// whose earlier content is dropped. It refuses with a fault: MALFORMED_JSON,
-// UNKNOWN_FIELD or INVALID_ARGUMENT, the latter two with the field's path in
-// metadata "field" and a field violation. After a refusal m is undefined.
+// Unmarshal parses b, which must be exactly one JSON value, into m, and discards the earlier
+// content of m. Its errors are faults: MALFORMED_JSON, UNKNOWN_FIELD or INVALID_ARGUMENT, the
+// latter two with the field's path in metadata "field" and a field violation. After an error
+// the content of m is undefined.
 //
-// null means absent for every field, but for one of type Value.
+// A null means that the field is absent, except for fields of type Value.
 func Unmarshal(b []byte, m proto.Message) error {
 	_, err := read(m, decoder{Lexer: jsontext.Lexer{In: b}})
 	return err
 }
 
-// UnmarshalProtoJSON is Unmarshal that takes 64-bit integers as strings too, which is how
-// ProtoJSON writes them.
+// UnmarshalProtoJSON is Unmarshal, and also accepts 64-bit integers as strings, as written by
+// ProtoJSON.
 func UnmarshalProtoJSON(b []byte, m proto.Message) error {
 	_, err := read(m, decoder{Lexer: jsontext.Lexer{In: b}, quotedIntegers: true})
 	return err
 }
 
-// UnmarshalNulls is Unmarshal that also gives the paths of the fields that were
-// explicitly null: tools clear a field by null (SPEC W5).
+// UnmarshalNulls is Unmarshal, and also returns the paths of the fields that were null. Tools
+// clear a field with null (SPEC W5).
 func UnmarshalNulls(b []byte, m proto.Message) (nulls []string, err error) {
 	return read(m, decoder{Lexer: jsontext.Lexer{In: b}, wantNulls: true})
 }
@@ -43,7 +43,7 @@ func read(m proto.Message, d decoder) ([]string, error) {
 	r := m.ProtoReflect()
 	err := d.message(r, planOf(r.Descriptor()), 0)
 	if err == nil {
-		// The position decides, not peek's 0, which a NUL byte gives as well.
+		// The position is compared, because peek returns 0 for a NUL byte as well.
 		if d.Peek(); d.Pos < len(d.In) {
 			err = d.Unexpected("the end")
 		}
@@ -62,7 +62,8 @@ type decoder struct {
 	path           []string // of the message being read; kept only for nulls
 }
 
-// badField is a refusal on its way up, collecting its path from the inside out.
+// badField is an error about a field. Each level that returns it prepends its element to the
+// path.
 type badField struct {
 	reason fault.Reason
 	path   []string // innermost first
@@ -74,7 +75,7 @@ type badField struct {
 
 func (e *badField) Error() string { return e.text }
 
-// in adds an element to the path of a refusal.
+// in prepends an element to the path of an error.
 func in(step string, err error) error {
 	var bad *badField
 	if errors.As(err, &bad) {
@@ -109,7 +110,7 @@ func refusal(err error) error {
 	return e
 }
 
-// invalid refuses the value that starts at start.
+// invalid returns the error for the value that starts at start.
 func (d *decoder) invalid(start int, must string) error {
 	end := min(d.Pos, start+80)
 	if end <= start {
@@ -119,7 +120,8 @@ func (d *decoder) invalid(start int, must string) error {
 	return &badField{reason: fault.InvalidArgument, text: "is " + value + ", " + must, must: must, value: value}
 }
 
-// wrongType passes over a value of another type just far enough to show it.
+// wrongType returns the error for a value of another type. It skips the value as far as
+// necessary to show it.
 func (d *decoder) wrongType(must string) error {
 	start := d.Pos
 	switch d.Peek() {
@@ -340,7 +342,7 @@ type bits struct {
 	high map[int]bool
 }
 
-// set adds n and reports whether it was there.
+// set adds n and reports whether the set contained it.
 func (b *bits) set(n int) bool {
 	if n < 64 {
 		had := b.low&(1<<n) != 0

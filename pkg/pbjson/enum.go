@@ -7,7 +7,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// enumPrefixes caches what EnumText cuts off, by descriptor.
+// enumPrefixes caches the prefixes that EnumText removes, by descriptor.
 var enumPrefixes sync.Map
 
 // EnumText returns the name that journal lines and tools use for an enum value: lower case,

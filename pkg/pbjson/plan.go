@@ -9,7 +9,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// shape says which JSON form a message type takes.
+// shape is the JSON form of a message type.
 type shape uint8
 
 const (
@@ -21,7 +21,7 @@ const (
 	listValue // google.protobuf.ListValue
 )
 
-// plan is what is known of a message type before any message comes.
+// plan is the precomputed description of a message type.
 type plan struct {
 	shape  shape
 	fields []*field          // in the order of the .proto file
@@ -52,8 +52,8 @@ var (
 	planning sync.Mutex
 )
 
-// planOf gives the plan of a type. Plans are published only when everything
-// they point to is complete.
+// planOf returns the plan of a type. A plan is published only once all plans that it refers
+// to are complete.
 func planOf(md protoreflect.MessageDescriptor) *plan {
 	if p, ok := plans.Load(md); ok {
 		return p.(*plan)
@@ -68,7 +68,8 @@ func planOf(md protoreflect.MessageDescriptor) *plan {
 	return p
 }
 
-// draw makes the plan of md and of all it contains; made breaks cycles.
+// draw creates the plan of md and of the types in it. made holds the plans created so far, for
+// types that contain themselves.
 func draw(md protoreflect.MessageDescriptor, made map[protoreflect.MessageDescriptor]*plan) *plan {
 	if p, ok := plans.Load(md); ok {
 		return p.(*plan)
@@ -136,7 +137,7 @@ func drawEnum(ed protoreflect.EnumDescriptor) *enum {
 	return e
 }
 
-// append writes a value of e; one of a newer version stays a number.
+// append appends a value of e. A value that this version does not know is written as a number.
 func (e *enum) append(b []byte, n protoreflect.EnumNumber) []byte {
 	text, ok := e.text[n]
 	if !ok {
@@ -147,7 +148,7 @@ func (e *enum) append(b []byte, n protoreflect.EnumNumber) []byte {
 	return append(b, '"')
 }
 
-// upperSnake turns PlanStatus into PLAN_STATUS and HTTPRule into HTTP_RULE.
+// upperSnake converts PlanStatus to PLAN_STATUS and HTTPRule to HTTP_RULE.
 func upperSnake(s string) string {
 	var b strings.Builder
 	runes := []rune(s)

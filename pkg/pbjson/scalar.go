@@ -66,14 +66,14 @@ func (d *decoder) enum(e *enum) (protoreflect.EnumNumber, error) {
 		}
 		return n, nil
 	case c == '-' || c >= '0' && c <= '9':
-		// What Append writes for a value that this version does not know.
+		// Append writes a number for a value that this version does not know.
 		n, err := d.integer(math.MinInt32, math.MaxInt32)
 		return protoreflect.EnumNumber(n), err
 	}
 	return 0, d.wrongType("must be one of " + e.allowed)
 }
 
-// integer reads a whole number. 5.0 and 1e3 are whole too: models write them.
+// integer reads an integer. It accepts 5.0 and 1e3, because models write them.
 func (d *decoder) integer(low, high int64) (int64, error) {
 	if d.quotedIntegers && low == math.MinInt64 && d.Peek() == '"' {
 		start := d.Pos
@@ -150,7 +150,7 @@ func (d *decoder) natural(high uint64) (uint64, error) {
 	return n, nil
 }
 
-// small reads up to 18 digits without making a string of them.
+// small parses an integer of up to 18 digits without an allocation.
 func small(text []byte) (int64, bool) {
 	digits, negative := text, false
 	if digits[0] == '-' {
@@ -172,7 +172,7 @@ func small(text []byte) (int64, bool) {
 	return n, true
 }
 
-// wholeFloat takes only what a float64 holds exactly.
+// wholeFloat parses an integer that is written as a float, if a float64 represents it exactly.
 func wholeFloat(text []byte) (int64, error) {
 	v, err := strconv.ParseFloat(string(text), 64)
 	if err != nil {
@@ -217,7 +217,7 @@ func (d *decoder) float(bits int) (float64, error) {
 	return v, nil
 }
 
-// bytes takes both alphabets of base64, with or without padding.
+// bytes reads base64 in the standard or the URL alphabet, with or without padding.
 func (d *decoder) bytes() (protoreflect.Value, error) {
 	const must = "must be base64"
 	if d.Peek() != '"' {

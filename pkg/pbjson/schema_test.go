@@ -80,7 +80,7 @@ var everythingType = func() protoreflect.MessageType {
 
 func newEverything() proto.Message { return everythingType.New().Interface() }
 
-// text gives m as JSON.
+// text returns m as JSON.
 func text(t require.TestingT, m proto.Message) string {
 	b, err := Append(nil, m)
 	require.NoError(t, err)

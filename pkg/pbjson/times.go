@@ -15,8 +15,7 @@ import (
 	"quartet/pkg/jsontext"
 )
 
-// wellKnown reads a well-known type; a dynamic message takes it by way of the
-// wire.
+// wellKnown reads a well-known type into m.
 func (d *decoder) wellKnown(m protoreflect.Message, s shape, depth int) error {
 	switch s {
 	case timestamp:
@@ -44,8 +43,8 @@ func (d *decoder) wellKnown(m protoreflect.Message, s shape, depth int) error {
 	})
 }
 
-// fill reads into m itself if it is of the generated type M, else into spare
-// and from there into m.
+// fill reads into m if m is of the generated type M, and otherwise into spare, which it then
+// converts to m through the wire format.
 func fill[M proto.Message](m protoreflect.Message, spare M, read func(M) error) error {
 	if own, ok := m.Interface().(M); ok {
 		return read(own)
@@ -116,8 +115,8 @@ func (d *decoder) duration(v *durationpb.Duration) error {
 	return nil
 }
 
-// tooLong refuses a duration that is well written and that no message can hold.
-// Most fields take less; who owns them says how much.
+// tooLong returns the error for a duration that the message type cannot represent. The limits
+// of single fields are checked by their services.
 func (d *decoder) tooLong(start int) error {
 	value := clip(string(d.In[start+1 : d.Pos-1]))
 	const must = "must be at most 315576000000s (10000 years)"

@@ -24,14 +24,13 @@ const (
 	maxDepth    = 100          // of nesting: deeper is an attack, not a message
 )
 
-// Timestamp makes a timestamp that pbjson writes without loss: whole
-// microseconds.
+// Timestamp returns t truncated to microseconds, which pbjson writes without loss.
 func Timestamp(t time.Time) *timestamppb.Timestamp {
 	return timestamppb.New(t.Truncate(time.Microsecond))
 }
 
-// concrete gives m as the generated type M, by way of the wire if m is
-// dynamic.
+// concrete returns m as the generated type M. A dynamic message is converted through the wire
+// format.
 func concrete[M proto.Message](m protoreflect.Message, into M) (M, error) {
 	if typed, ok := m.Interface().(M); ok {
 		return typed, nil

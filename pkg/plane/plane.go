@@ -334,3 +334,9 @@ func NeverMade(ctx context.Context, agentID string, exists func(ctx context.Cont
 	}
 	return nil
 }
+
+// Key identifies a record whose id is unique in its namespace only, such as an agent.
+type Key struct{ Namespace, ID string }
+
+// KeyOf returns the Key of an id in a namespace.
+func KeyOf(namespace, id string) Key { return Key{namespace, id} }

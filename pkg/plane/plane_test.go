@@ -119,12 +119,12 @@ func after(ctx context.Context, positions ...plane.Position) context.Context {
 
 func TestAReadWaitsForTheEventsOfOtherPlanes(t *testing.T) {
 	journals := planetest.NewJournals()
-	source := journals.NewVoice(t, "source", errdetails.File_google_rpc_error_details_proto)
+	source := journals.NewWriter(t, "source", errdetails.File_google_rpc_error_details_proto)
 	e := open(t, over(journals))
 	for i := range 20 {
 		ev := journaltest.Event("k", fmt.Sprint(i))
 		ev.AgentID = "a1"
-		source.SayAs(journal.Actor{Namespace: "acme", Principal: "bob", Role: rpc.RoleOperator}, ev)
+		source.WriteAs(journal.Actor{Namespace: "acme", Principal: "bob", Role: rpc.RoleOperator}, ev)
 		events := journals.Events(t, "source", journaltest.Registry())
 		at := e.Elsewhere("source", "acme", "a1", events[len(events)-1].WalSeq)
 		n, _, err := count(after(as(rpc.RoleOperator), at), e, "copied")

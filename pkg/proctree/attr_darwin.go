@@ -7,10 +7,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// GroupAttr makes a process the leader of a new process group.
+// GroupAttr returns attributes that make a process the leader of a new process group.
 func GroupAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
-// TerminalAttr makes a process the leader of a new session whose terminal is its stdin.
+// TerminalAttr returns attributes that make a process the leader of a new session whose terminal is its stdin.
 func TerminalAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setsid: true, Setctty: true} }
 
 // AwaitExit blocks until a child has ended and leaves it unreaped, so that its pid

@@ -7,13 +7,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// GroupAttr makes a process the leader of a new process group. It is killed if this
+// GroupAttr returns attributes that make a process the leader of a new process group. It is killed if this
 // process dies, where the system offers that (Linux).
 func GroupAttr() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
-// TerminalAttr makes a process the leader of a new session whose terminal is its
+// TerminalAttr returns attributes that make a process the leader of a new session whose terminal is its
 // stdin. It is killed if this process dies, where the system offers that (Linux).
 func TerminalAttr() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setsid: true, Setctty: true, Pdeathsig: syscall.SIGKILL}

@@ -43,7 +43,7 @@ func runHost(owner, pids string) int {
 	return 0
 }
 
-// escaping is a shell line that starts processes in every way that is known to escape.
+// escaping returns a shell line that starts processes in every way that is known to escape.
 func escaping(pids string) string {
 	line := "echo $$ >> " + pids + "; exec sleep 300"
 	return "sh -c '" + line + "' & " +

@@ -1,6 +1,6 @@
-// Package retry paces attempts that failed for a passing reason: exponential pauses with a
-// random part, so that many callers do not come back as one. The pauses are those of
-// github.com/cenkalti/backoff; what is added is waiting for them under a context.
+// Package retry provides the pauses between repeated attempts: exponential, with a random part,
+// so that many callers do not retry at the same time. The pauses are computed by
+// github.com/cenkalti/backoff; the package adds waiting with a context.
 package retry
 
 import (

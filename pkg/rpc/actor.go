@@ -45,7 +45,7 @@ func WithActor(ctx context.Context, a Actor) context.Context {
 	return context.WithValue(ctx, callerKey{}, &caller{actor: a, via: Via(ctx)})
 }
 
-// ActorFrom gives who acts. Without one it is the zero Actor, which no
+// ActorFrom returns who acts. Without one it is the zero Actor, which no
 // RequireRole lets pass.
 func ActorFrom(ctx context.Context) Actor {
 	if c, ok := ctx.Value(callerKey{}).(*caller); ok {

@@ -21,7 +21,7 @@ import (
 	"quartet/pkg/rpc"
 )
 
-// door is a server that serves nothing itself and hands on to target.
+// door returns a server that serves nothing itself and hands on to target.
 func door(t *testing.T, keys *rpc.Keyring, metrics *prometheus.Registry, target func(service string) grpc.ClientConnInterface) (pb.TestServiceClient, string) {
 	server := rpc.NewServer(rpc.Config{Auth: keys, Metrics: metrics, Elsewhere: target})
 	lis, err := net.Listen("tcp", "127.0.0.1:0")

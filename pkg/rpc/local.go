@@ -28,7 +28,7 @@ type Server struct {
 	unary   grpc.UnaryServerInterceptor
 	methods map[string]localMethod
 
-	// live ends when calls must be cancelled.
+	// live ends when running calls must be cancelled.
 	live   context.Context //nolint:containedctx // not a request's: the server's own life
 	giveUp context.CancelFunc
 	mu     sync.RWMutex
@@ -131,7 +131,7 @@ func (s *Server) call(ctx context.Context, method string, args, reply any, opts 
 		}
 		return proto.Unmarshal(wire, msg)
 	}, s.unary)
-	sent.tell(opts)
+	sent.deliver(opts)
 	if err != nil {
 		// Wrapped errors are not passed to the caller, as over the wire.
 		return status.Convert(err).Err()
@@ -173,8 +173,8 @@ func (l *localStream) SetTrailer(md metadata.MD) error {
 	return nil
 }
 
-// tell sets the headers and trailers that the caller's options ask for.
-func (l *localStream) tell(opts []grpc.CallOption) {
+// deliver sets the headers and trailers that the caller's options request.
+func (l *localStream) deliver(opts []grpc.CallOption) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, o := range opts {

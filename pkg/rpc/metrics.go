@@ -41,7 +41,7 @@ type method struct {
 	codes                     [codes.Unauthenticated + 1]atomic.Pointer[prometheus.Counter]
 }
 
-// kindOf is a stream's grpc_type.
+// kindOf returns a stream's grpc_type.
 func kindOf(info *grpc.StreamServerInfo) string {
 	switch {
 	case info.IsClientStream && info.IsServerStream:

@@ -18,16 +18,16 @@ import (
 )
 
 const (
-	// memoryBuffer is the size of an in-process pipe. 256 KiB is four HTTP/2
-	// windows: smaller ones make writers wait for readers in mid-frame.
+	// memoryBuffer is the size of an in-process pipe. 256 KiB is four HTTP/2 windows; with a
+	// smaller one writers wait for readers in the middle of a frame.
 	memoryBuffer = 256 << 10
 
-	// clientRecvMax lets answers be larger than requests: a page of 500
-	// records is bounded in bytes, but its bound counts JSON.
+	// clientRecvMax is larger than the limit of requests, because a page of 500 records is
+	// bounded in bytes of JSON.
 	clientRecvMax = 16 << 20
 )
 
-// NetworkConfig says how a process calls services.
+// NetworkConfig holds the settings of a Network.
 type NetworkConfig struct {
 	// Service names this process in events of calls that no request caused.
 	Service string
@@ -45,7 +45,7 @@ type NetworkConfig struct {
 	Tracer *tracing.Tracer
 }
 
-// Network gives connections to services by name.
+// Network returns connections to services by name.
 type Network struct {
 	cfg  NetworkConfig
 	cred *credential
@@ -58,7 +58,7 @@ type Network struct {
 	closed  bool
 }
 
-// NewNetwork makes the network of one process.
+// NewNetwork returns the network of one process.
 func NewNetwork(cfg NetworkConfig) *Network {
 	cred := newCredential(cfg.Service, cfg.Token)
 	cred.tracer = cfg.Tracer
@@ -94,7 +94,7 @@ func (n *Network) Listen(name string, srv *Server) error {
 	return nil
 }
 
-// Dial gives the connection to a service: over memory if it is served in this
+// Dial returns the connection to a service: over memory if it is served in this
 // process, else over TCP. A name without an address may be served here later;
 // calls until then fail with NOT_READY. Connections are shared and belong to
 // the Network: do not close them.
@@ -150,8 +150,8 @@ func (n *Network) Bare(name string) *grpc.ClientConn {
 // Peer returns a connection to one process, whose certificate has the given name. It sends no
 // credential of its own, and is not balanced over several processes.
 func (n *Network) Peer(addr, name string) *grpc.ClientConn {
-	// One address, and no connecting again to it unless somebody calls: it may never
-	// come back.
+	// There is one address, to which it reconnects only for a call, because the process may
+	// have ended for good.
 	as := []grpc.DialOption{grpc.WithDefaultServiceConfig(`{}`)}
 	if name != "" {
 		as = append(as, grpc.WithAuthority(name))
@@ -195,7 +195,7 @@ func (n *Network) remote() []grpc.DialOption {
 		grpc.WithDisableRetry(),
 		grpc.WithDefaultServiceConfig(`{"loadBalancingConfig":[{"round_robin":{}}]}`),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: patientBackoff, MinConnectTimeout: 5 * time.Second}),
-		// A peer that vanished without a word is noticed within 20 s + 5 s.
+		// A peer that vanished is detected within 20 s + 5 s.
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 5 * time.Second}),
 	}
 }

@@ -27,37 +27,38 @@ const partitionKey = "quartet-partition"
 type Place struct {
 	Local      *Instance
 	Addr, Name string
-	// Lives ends when nobody there needs to be waited for any more.
+	// Lives ends when no response of the instance is to be expected any more.
 	Lives context.Context //nolint:containedctx // the life of another instance
 }
 
-// Routes tells where the partitions of a service are.
+// Routes describes a service and where its partitions are.
 type Routes struct {
-	// Service is its name, for messages.
+	// Service is the name of the service, for messages.
 	Service string
-	// Size is how many partitions there are.
+	// Size is the number of partitions.
 	Size func() int
-	// Of is the partition of an agent; not asked where Size is 1.
+	// Of returns the partition of an agent. It is not called if Size is 1.
 	Of func(namespace, agentID string) int
-	// Search are the full names of methods that do not say whose they are: they
-	// are asked of one partition after the other until one does not say NOT_FOUND.
+	// Search are the full names of methods whose requests do not name an agent. They are
+	// called at one partition after the other until one does not return NOT_FOUND.
 	Search []string
-	// Where is where a partition is. changed is closed when that may be different.
+	// Where returns where a partition is. changed is closed when this may have changed.
 	Where func(partition int) (p Place, changed <-chan struct{})
-	// Left says of an error that the partition was given up before anything was done.
+	// Left reports whether an error means that the partition was released before the call was
+	// executed.
 	Left func(err error) bool
-	// Peer reaches another instance; it sends nothing of its own.
+	// Peer returns a connection to another instance, which sends no credential of its own.
 	Peer func(addr, name string) grpc.ClientConnInterface
-	// Missing looks again at a refusal with NOT_FOUND, which one partition says of
-	// what may be in another; nil leaves it.
+	// Missing returns the error in place of a NOT_FOUND about a record that may be in another
+	// partition. Optional.
 	Missing func(ctx context.Context, req proto.Message, err error) error
-	// NewID makes the request ids of calls that came without.
+	// NewID returns request ids for calls without one.
 	NewID func(prefix string) string
 }
 
-// patience is how often the place of a partition that no instance holds is read, beside
+// pollEvery is how often the place of a partition that no instance holds is read, in addition to
 // notifications of changes.
-const patience = 250 * time.Millisecond
+const pollEvery = 250 * time.Millisecond
 
 // router forwards calls to the instances of a service.
 type router struct {
@@ -192,7 +193,7 @@ func (r *router) gone(n int, was Place, err error) bool {
 	if !errors.Is(err, fault.NotReady) {
 		return false
 	}
-	// A long poll that was let go since the service stops.
+	// A long poll ends early because the service stops.
 	now, _ := r.Where(n)
 	return now.Local != was.Local
 }
@@ -201,8 +202,8 @@ func (r *router) gone(n int, was Place, err error) bool {
 // within the caller's deadline.
 func (r *router) at(ctx context.Context, n int, full string, req proto.Message) (proto.Message, error) {
 	if requestID(req) == "" && !Recalling(ctx) {
-		// Should the partition, and with it the answer, be lost half way, the next
-		// holder must know what was done.
+		// If the partition and the response are lost during the call, the next holder must
+		// recognise the repeated request.
 		setRequestID(req, r.NewID)
 	}
 	for {
@@ -296,10 +297,9 @@ func own(md metadata.MD) metadata.MD {
 	return out
 }
 
-// waitFor waits until changed is closed, for patience at most. It returns false when ctx
-// ends.
+// waitFor waits until changed is closed, at most for pollEvery. It returns false if ctx ends.
 func waitFor(ctx context.Context, changed <-chan struct{}) bool {
-	t := time.NewTimer(patience)
+	t := time.NewTimer(pollEvery)
 	defer t.Stop()
 	select {
 	case <-changed:

@@ -126,7 +126,7 @@ func NewServer(cfg Config) *Server {
 		grpc.NumStreamWorkers(streamWorkers),
 		// Forwarded messages are copied as bytes.
 		grpc.ForceServerCodecV2(rawCodec{}),
-		grpc.WaitForHandlers(true), // Stop returns when nothing of ours runs any more
+		grpc.WaitForHandlers(true), // Stop returns when all handlers have returned
 	}
 	if cfg.Elsewhere != nil {
 		s.elsewhere = cfg.Elsewhere

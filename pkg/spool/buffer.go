@@ -8,15 +8,15 @@ import (
 )
 
 const (
-	// ChunkSize is the most that one chunk holds.
+	// ChunkSize is the maximum size of one chunk, in bytes.
 	ChunkSize = 64 << 10
-	// Window is how much output waits for its acknowledgement. A command that
-	// writes faster than that is stored waits in its write, so no amount of
-	// output costs more memory than this (SPEC T6).
+	// Window is the maximum of unacknowledged output, in bytes. A command that writes more
+	// blocks in its write, so a Buffer never takes more memory than this (SPEC T6).
 	Window = 512 << 10
 )
 
-// Buffer holds a command's output until the task plane has stored it.
+// Buffer holds a command's output until the task plane has stored it. It is safe for
+// concurrent use.
 type Buffer struct {
 	mu     sync.Mutex
 	chunks []*taskv1.OutputChunk // not acknowledged, in order
@@ -28,19 +28,19 @@ type Buffer struct {
 	drop   bool                  // the reports are of no interest any more
 }
 
-// New makes an empty one.
+// New returns an empty Buffer.
 func New() *Buffer { return NewAt(0) }
 
-// NewAt makes an empty one whose first byte has an offset: behind what was written
-// under an earlier lease.
+// NewAt returns an empty Buffer whose first byte has the given offset, which is where the
+// output of an earlier lease ended.
 func NewAt(offset int64) *Buffer {
 	b := &Buffer{end: offset, sent: offset}
 	b.free = sync.NewCond(&b.mu)
 	return b
 }
 
-// Add takes output, and keeps a copy. It waits for room. After Discard it takes
-// nothing and says so.
+// Add appends a copy of data. It blocks while the Buffer is full. It returns false, and adds
+// nothing, after Discard.
 func (b *Buffer) Add(stream taskv1.OutputStream, data []byte) (taken bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -70,7 +70,7 @@ func (b *Buffer) count(n int) {
 	b.end += int64(n)
 }
 
-// Cut gives how much of data fits into a chunk without ending inside a character.
+// Cut returns how many bytes of data fit into a chunk that does not end inside a character.
 func Cut(data []byte) int {
 	if len(data) <= ChunkSize {
 		return len(data)
@@ -83,15 +83,15 @@ func Cut(data []byte) int {
 	return ChunkSize // not text
 }
 
-// Full reports whether a whole chunk waits to be sent.
+// Full reports whether at least a whole chunk has not been sent.
 func (b *Buffer) Full() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.end-b.sent >= ChunkSize
 }
 
-// Next gives the chunks that were not sent on this stream, and counts them as
-// sent. They must not be changed.
+// Next returns the chunks that were not sent on the current stream, and marks them as sent.
+// The caller must not change them.
 func (b *Buffer) Next() []*taskv1.OutputChunk {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -103,14 +103,14 @@ func (b *Buffer) Next() []*taskv1.OutputChunk {
 	return append([]*taskv1.OutputChunk(nil), b.chunks[i:]...)
 }
 
-// Rewind makes everything that is not acknowledged be sent again.
+// Rewind marks all chunks that are not acknowledged as not sent, for a new stream.
 func (b *Buffer) Rewind() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.sent = b.end - int64(b.held)
 }
 
-// Acknowledge forgets what is stored.
+// Acknowledge removes the output up to the offset end, which is stored.
 func (b *Buffer) Acknowledge(end int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -125,7 +125,7 @@ func (b *Buffer) Acknowledge(end int64) {
 	b.free.Broadcast()
 }
 
-// Discard lets writers pass and forgets what they write.
+// Discard empties the Buffer, unblocks Add, and makes it return false from now on.
 func (b *Buffer) Discard() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -133,7 +133,7 @@ func (b *Buffer) Discard() {
 	b.free.Broadcast()
 }
 
-// Total is how much was added so far.
+// Total returns the offset of the end of the output.
 func (b *Buffer) Total() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package spool keeps what a command wrote until the task plane has stored it
-// (SPEC T4, T6). Workers of every kind send it over streams that break: what was
-// sent says nothing, only an acknowledgement counts, and a new stream repeats the
-// rest. A command that writes faster than that is stored waits in its write.
+// Package spool buffers the output of a command until the task plane has stored it (SPEC T4,
+// T6). Workers send output over streams that break, so output stays in the buffer until it is
+// acknowledged, and is sent again on a new stream. A command that writes faster than its output
+// is stored blocks in its write.
 package spool

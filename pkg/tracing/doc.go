@@ -1,11 +1,10 @@
-// Package tracing follows what one request causes, through calls, journals and
-// the time between them, and sends it to an OpenTelemetry collector.
+// Package tracing traces what a request causes, through calls and journals, and exports the
+// spans to an OpenTelemetry collector.
 //
-// A trace begins at the edge, where somebody outside asks for something or a
-// timer fires, and nowhere else: services that talk among themselves only ever
-// continue one. Within a process it is in the context, between processes in the
-// header traceparent of W3C Trace Context, and in a journal in the event's
-// envelope. What is not traced, or not sampled, carries nothing.
+// A trace begins at the edge only: with a request from outside or a timer. Calls between
+// services continue a trace and never begin one. The trace is carried by the context within a
+// process, by the header traceparent (W3C Trace Context) between processes, and by the envelope
+// of events in a journal. Where there is no trace, or it is not sampled, nothing is carried.
 //
-// A nil *Tracer does nothing and costs a comparison; that is how tracing is off.
+// A nil *Tracer is valid and does nothing: tracing is off.
 package tracing

@@ -22,37 +22,37 @@ import (
 	"quartet/pkg/meter"
 )
 
-// The protocols by which a collector is reached.
+// The protocols of the exporter.
 const (
 	GRPC = "grpc"
 	HTTP = "http/protobuf"
 )
 
-// Config says what is traced, as what, and where to. What it leaves empty comes
-// from OpenTelemetry's own variables (OTEL_…), else from a default.
+// Config holds the settings of a Tracer. Empty fields are taken from OpenTelemetry's
+// environment variables (OTEL_…), and otherwise have a default.
 type Config struct {
-	// Endpoint is the collector's URL, as http://127.0.0.1:4317; https secures it.
-	// Empty: OTEL_EXPORTER_OTLP_TRACES_ENDPOINT or OTEL_EXPORTER_OTLP_ENDPOINT;
-	// without those nothing is traced.
+	// Endpoint is the collector's URL, such as http://127.0.0.1:4317; https means TLS.
+	// Empty: OTEL_EXPORTER_OTLP_TRACES_ENDPOINT or OTEL_EXPORTER_OTLP_ENDPOINT; without
+	// these nothing is traced.
 	Endpoint string
 	// Protocol is GRPC or HTTP. Empty: OTEL_EXPORTER_OTLP_TRACES_PROTOCOL or
-	// OTEL_EXPORTER_OTLP_PROTOCOL, else GRPC.
+	// OTEL_EXPORTER_OTLP_PROTOCOL, otherwise GRPC.
 	Protocol string
-	// Ratio of the traces that begin here, 0 to 1. Those that began elsewhere are
-	// sampled as their beginning says.
+	// Ratio is the share of the traces that begin here and are sampled, 0 to 1. Traces that
+	// began elsewhere are sampled if their parent is.
 	Ratio float64
-	// Service names the process among others; empty: OTEL_SERVICE_NAME, else
-	// quartet. Instance tells processes of one service apart; empty: the host's name.
+	// Service is the service name; empty: OTEL_SERVICE_NAME, otherwise quartet. Instance
+	// distinguishes processes of one service; empty: the host's name.
 	Service, Instance string
-	// Version is the build's.
+	// Version is the version of the build.
 	Version string
-	// Logger hears, once a minute at most, that spans could not be sent.
+	// Logger gets, at most once a minute, an entry about spans that could not be exported.
 	Logger *zap.Logger
-	// Metrics counts what was sent; nil counts nothing.
+	// Metrics gets the counters of exported spans. Optional.
 	Metrics prometheus.Registerer
 }
 
-// protocol of the exporter, or what is wrong with it.
+// protocol returns the protocol of the exporter.
 func (c Config) protocol() (string, error) {
 	p := cmp.Or(c.Protocol, os.Getenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"), os.Getenv("OTEL_EXPORTER_OTLP_PROTOCOL"), GRPC)
 	if p != GRPC && p != HTTP {
@@ -61,7 +61,7 @@ func (c Config) protocol() (string, error) {
 	return p, nil
 }
 
-// endpoint is the collector's address; "" if there is none, which means off.
+// endpoint returns the collector's URL, or "" if tracing is off.
 func (c Config) endpoint() string {
 	if strings.EqualFold(os.Getenv("OTEL_SDK_DISABLED"), "true") || os.Getenv("OTEL_TRACES_EXPORTER") == "none" {
 		return ""
@@ -69,7 +69,7 @@ func (c Config) endpoint() string {
 	return cmp.Or(c.Endpoint, os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"), os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT"))
 }
 
-// Check says what is wrong with the settings.
+// Check returns an error if a setting is invalid.
 func (c Config) Check() error {
 	if c.Endpoint != "" {
 		u, err := url.Parse(c.Endpoint)
@@ -84,8 +84,8 @@ func (c Config) Check() error {
 	return err
 }
 
-// New makes a tracer, or nil where no collector is named. It opens no connection
-// before there is something to send, and never waits for the collector.
+// New returns a Tracer, or nil if no collector is configured. It does not wait for the
+// collector, and connects when there is something to send.
 func New(ctx context.Context, c Config) (*Tracer, error) {
 	if err := c.Check(); err != nil || c.endpoint() == "" {
 		return nil, err
@@ -106,13 +106,13 @@ func New(ctx context.Context, c Config) (*Tracer, error) {
 		return nil, fmt.Errorf("tracing: OTEL_RESOURCE_ATTRIBUTES: %w", err)
 	}
 	sampler := sdktrace.ParentBased(sdktrace.TraceIDRatioBased(c.Ratio))
-	p := sdktrace.NewTracerProvider(sdktrace.WithBatcher(newSent(exporter, c)), sdktrace.WithSampler(sampler),
+	p := sdktrace.NewTracerProvider(sdktrace.WithBatcher(newCountingExporter(exporter, c)), sdktrace.WithSampler(sampler),
 		sdktrace.WithResource(about), sdktrace.WithIDGenerator(ids{}))
 	return &Tracer{provider: p, sampler: sampler, tracer: p.Tracer("quartet")}, nil
 }
 
-// client reads what Config does not say, such as headers and certificates, from
-// OTEL_EXPORTER_OTLP_… by itself.
+// client returns the client of the exporter. It reads further settings, such as headers and
+// certificates, from OTEL_EXPORTER_OTLP_….
 func (c Config) client() (otlptrace.Client, error) {
 	p, err := c.protocol()
 	if err != nil {
@@ -152,9 +152,9 @@ func (c Config) resource(ctx context.Context) (*resource.Resource, error) {
 	return resource.New(ctx, resource.WithTelemetrySDK(), resource.WithAttributes(own...), resource.WithFromEnv(), resource.WithAttributes(said...))
 }
 
-// sent is an exporter whose failures are counted and logged here: the SDK would
-// hand them to a handler of the whole process, and that writes to standard error.
-type sent struct {
+// countingExporter is an exporter that counts and logs failures. Without it the SDK would pass them to a
+// handler of the whole process, which writes to standard error.
+type countingExporter struct {
 	sdktrace.SpanExporter
 	log            *zap.Logger
 	good, failures prometheus.Counter
@@ -163,11 +163,11 @@ type sent struct {
 	last time.Time // of a log entry
 }
 
-// complainEvery is how often failures are logged while a collector is away.
-const complainEvery = time.Minute
+// logEvery is how often failures are logged while the collector cannot be reached.
+const logEvery = time.Minute
 
-func newSent(to sdktrace.SpanExporter, c Config) *sent {
-	return &sent{
+func newCountingExporter(to sdktrace.SpanExporter, c Config) *countingExporter {
+	return &countingExporter{
 		SpanExporter: to, log: c.Logger,
 		good:     meter.Counter(c.Metrics, "quartet_trace_spans_exported_total", "Spans that a collector took.").WithLabelValues(),
 		failures: meter.Counter(c.Metrics, "quartet_trace_spans_failed_total", "Spans that could not be sent to a collector and are lost.").WithLabelValues(),
@@ -175,7 +175,7 @@ func newSent(to sdktrace.SpanExporter, c Config) *sent {
 }
 
 // ExportSpans implements sdktrace.SpanExporter.
-func (e *sent) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
+func (e *countingExporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
 	err := e.SpanExporter.ExportSpans(ctx, spans)
 	if err == nil {
 		e.good.Add(float64(len(spans)))
@@ -184,7 +184,7 @@ func (e *sent) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) e
 	e.failures.Add(float64(len(spans)))
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if now := time.Now(); now.Sub(e.last) > complainEvery {
+	if now := time.Now(); now.Sub(e.last) > logEvery {
 		e.last = now
 		e.log.Warn("traces cannot be sent; they are dropped until they can", zap.Int("spans", len(spans)), zap.Error(err))
 	}

@@ -10,10 +10,10 @@ import (
 
 type reservedKey struct{}
 
-// ids are random, but for a span that was reserved.
+// ids generates random ids, except for a span that was reserved.
 type ids struct{}
 
-// NewIDs implements sdktrace.IDGenerator, for roots.
+// NewIDs implements sdktrace.IDGenerator. It is called for roots.
 func (ids) NewIDs(ctx context.Context) (tid trace.TraceID, sid trace.SpanID) {
 	if own, ok := ctx.Value(reservedKey{}).(trace.SpanContext); ok {
 		return own.TraceID(), own.SpanID()
@@ -25,7 +25,7 @@ func (ids) NewIDs(ctx context.Context) (tid trace.TraceID, sid trace.SpanID) {
 	return tid, newSpanID()
 }
 
-// NewSpanID implements sdktrace.IDGenerator, for children.
+// NewSpanID implements sdktrace.IDGenerator. It is called for children.
 func (ids) NewSpanID(ctx context.Context, _ trace.TraceID) trace.SpanID {
 	if own, ok := ctx.Value(reservedKey{}).(trace.SpanContext); ok {
 		return own.SpanID()

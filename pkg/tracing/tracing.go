@@ -13,22 +13,22 @@ import (
 	"go.uber.org/zap"
 )
 
-// Header is the name of W3C Trace Context's header, and of what carries the same
-// elsewhere: gRPC's metadata, a journal's envelope, a CloudEvent.
+// Header is the name of the header of W3C Trace Context, and of the same field in gRPC
+// metadata, in the envelope of journal lines and in CloudEvents.
 const Header = "traceparent"
 
-// Tracer makes spans. All of its methods take nil.
+// Tracer creates spans. A nil Tracer is valid and traces nothing.
 type Tracer struct {
 	provider *sdktrace.TracerProvider
 	tracer   trace.Tracer
 	sampler  sdktrace.Sampler
 }
 
-// On says whether anything is traced.
+// On reports whether anything is traced.
 func (t *Tracer) On() bool { return t != nil }
 
-// Begin begins a span under the one in ctx, or a trace where there is none: at the
-// edge. The caller ends it.
+// Begin starts a span, as a child of the span in ctx or else as the root of a trace. It is for
+// the edge. The caller ends the span.
 func (t *Tracer) Begin(ctx context.Context, name string, opts ...trace.SpanStartOption) (context.Context, trace.Span) {
 	if t == nil {
 		return ctx, noop.Span{}
@@ -36,8 +36,8 @@ func (t *Tracer) Begin(ctx context.Context, name string, opts ...trace.SpanStart
 	return t.tracer.Start(ctx, name, opts...)
 }
 
-// Start begins a span under the one in ctx, and none where ctx is not traced. The
-// caller ends it.
+// Start starts a span as a child of the span in ctx, and none if ctx has no span. The caller
+// ends the span.
 func (t *Tracer) Start(ctx context.Context, name string, opts ...trace.SpanStartOption) (context.Context, trace.Span) {
 	if t == nil || !trace.SpanContextFromContext(ctx).IsSampled() {
 		return ctx, noop.Span{}
@@ -45,8 +45,8 @@ func (t *Tracer) Start(ctx context.Context, name string, opts ...trace.SpanStart
 	return t.tracer.Start(ctx, name, opts...)
 }
 
-// Under begins a span under the one of a traceparent; under none, if the
-// traceparent is empty or unreadable, there is nothing to begin.
+// Under starts a span as a child of a traceparent, and none if the traceparent is empty or
+// invalid. The caller ends the span.
 func (t *Tracer) Under(ctx context.Context, traceparent, name string, opts ...trace.SpanStartOption) (context.Context, trace.Span) {
 	if t == nil || traceparent == "" {
 		return ctx, noop.Span{}
@@ -54,8 +54,8 @@ func (t *Tracer) Under(ctx context.Context, traceparent, name string, opts ...tr
 	return t.Start(Continue(ctx, traceparent), name, opts...)
 }
 
-// Continue makes what is started under ctx continue a traceparent. One that
-// cannot be read changes nothing (W3C Trace Context: it is ignored).
+// Continue returns a context whose spans continue the trace of a traceparent. An invalid
+// traceparent is ignored, as W3C Trace Context requires.
 func Continue(ctx context.Context, traceparent string) context.Context {
 	if sc, ok := Parse(traceparent); ok {
 		return trace.ContextWithRemoteSpanContext(ctx, sc)
@@ -63,12 +63,11 @@ func Continue(ctx context.Context, traceparent string) context.Context {
 	return ctx
 }
 
-// Carried is the traceparent of what ctx is part of; "" if that is no trace, or
-// one that is not sampled, which nobody need hear of.
+// Carried returns the traceparent of the span in ctx, or "" if there is none or it is not
+// sampled.
 func Carried(ctx context.Context) string { return Format(trace.SpanContextFromContext(ctx)) }
 
-// Format writes a span's context as a traceparent; "" for one that is invalid or
-// not sampled.
+// Format returns the traceparent of a span's context, or "" if it is invalid or not sampled.
 func Format(sc trace.SpanContext) string {
 	if !sc.IsValid() || !sc.IsSampled() {
 		return ""
@@ -85,7 +84,7 @@ func Format(sc trace.SpanContext) string {
 
 const traceparentLen = 55
 
-// Parse reads a traceparent of any version that is laid out as version 00 is.
+// Parse parses a traceparent of any version that has the format of version 00.
 func Parse(s string) (sc trace.SpanContext, ok bool) {
 	if len(s) < traceparentLen || s[2] != '-' || s[35] != '-' || s[52] != '-' {
 		return sc, false
@@ -115,12 +114,12 @@ func lowerHex(dst []byte, s string) bool {
 	return err == nil
 }
 
-// SameTrace says whether two traceparents are of one trace.
+// SameTrace reports whether two traceparents are of one trace.
 func SameTrace(a, b string) bool {
 	return len(a) >= traceparentLen && len(b) >= traceparentLen && a[3:35] == b[3:35]
 }
 
-// LinkTo is a link to a traceparent's span; none if it cannot be read.
+// LinkTo returns links to the spans of traceparents. Invalid ones are ignored.
 func LinkTo(traceparents ...string) trace.SpanStartOption {
 	links := make([]trace.Link, 0, len(traceparents))
 	for _, tp := range traceparents {
@@ -131,10 +130,10 @@ func LinkTo(traceparents ...string) trace.SpanStartOption {
 	return trace.WithLinks(links...)
 }
 
-// Reserve gives the traceparent of a span that is told of when it is over, by
-// Told: such as a turn, which begins in one call, ends in another, and may
-// outlive the process. The span is the child of parent, or with fresh the root of
-// a trace of its own, which is sampled for itself. "": it is not traced.
+// Reserve returns the traceparent of a span that Finish will record when it has ended, such as
+// that of a turn, which starts in one call, ends in another, and may outlive the process. The
+// span is a child of parent or, with fresh, the root of a new trace with its own sampling
+// decision. It returns "" if the span is not traced.
 func (t *Tracer) Reserve(parent string, fresh bool) string {
 	p, ok := Parse(parent)
 	if t == nil || !ok || !p.IsSampled() {
@@ -151,10 +150,10 @@ func (t *Tracer) Reserve(parent string, fresh bool) string {
 	return Format(trace.NewSpanContext(trace.SpanContextConfig{TraceID: tid, SpanID: sid, TraceFlags: trace.FlagsSampled}))
 }
 
-// Told tells of a span that Reserve gave and that is over: the child of parent if
-// that is of the same trace, else a root that links to it. failed, if not empty,
-// says in a word that it went wrong.
-func (t *Tracer) Told(traceparent, parent, name string, from, to time.Time, failed string, attrs ...attribute.KeyValue) {
+// Finish records a span that Reserve returned and that has ended: as a child of parent if that
+// is of the same trace, otherwise as a root that links to parent. failed, if not empty, is the
+// description of its failure.
+func (t *Tracer) Finish(traceparent, parent, name string, from, to time.Time, failed string, attrs ...attribute.KeyValue) {
 	own, ok := Parse(traceparent)
 	if t == nil || !ok {
 		return
@@ -173,11 +172,11 @@ func (t *Tracer) Told(traceparent, parent, name string, from, to time.Time, fail
 	span.End(trace.WithTimestamp(to))
 }
 
-// Fields are trace_id and span_id for a log entry of what ctx is part of; none
-// where it is not traced.
+// Fields returns the log fields trace_id and span_id of the span in ctx, or none if there is
+// no span.
 func Fields(ctx context.Context) []zap.Field { return fields(trace.SpanContextFromContext(ctx)) }
 
-// FieldsOf are the same for a traceparent.
+// FieldsOf is Fields for a traceparent.
 func FieldsOf(traceparent string) []zap.Field {
 	sc, _ := Parse(traceparent)
 	return fields(sc)
@@ -190,7 +189,7 @@ func fields(sc trace.SpanContext) []zap.Field {
 	return []zap.Field{zap.String("trace_id", sc.TraceID().String()), zap.String("span_id", sc.SpanID().String())}
 }
 
-// Stop sends what was not sent yet, as long as ctx lasts.
+// Stop exports the remaining spans, until ctx ends.
 func (t *Tracer) Stop(ctx context.Context) error {
 	if t == nil {
 		return nil

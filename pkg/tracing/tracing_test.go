@@ -64,7 +64,7 @@ func TestOffDoesNothing(t *testing.T) {
 	require.Empty(t, tracing.Carried(ctx))
 	require.Empty(t, tracing.Fields(ctx))
 	require.Empty(t, off.Reserve(known, false))
-	off.Told(known, "", "x", time.Now(), time.Now(), "")
+	off.Finish(known, "", "x", time.Now(), time.Now(), "")
 	require.NoError(t, off.Stop(t.Context()))
 
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
@@ -86,7 +86,7 @@ func TestSettingsAreChecked(t *testing.T) {
 	}
 }
 
-// start is a tracer that sends to a collector, and stop that waits for what it sent.
+// start returns a tracer that sends to a collector, and stop that waits for what it sent.
 func start(t *testing.T, c tracing.Config) (tracer *tracing.Tracer, stop func()) {
 	c.Version = "test"
 	tracer, err := tracing.New(t.Context(), c)
@@ -172,8 +172,8 @@ func TestReservedSpansAreToldOfAtTheEnd(t *testing.T) {
 	require.True(t, tracing.SameTrace(own, known))
 	require.False(t, tracing.SameTrace(fresh, known))
 	from := time.Now().Add(-time.Minute)
-	tracer.Told(own, known, "turn", from, from.Add(time.Second), "aborted")
-	tracer.Told(fresh, known, "turn", from, from.Add(time.Second), "")
+	tracer.Finish(own, known, "turn", from, from.Add(time.Second), "aborted")
+	tracer.Finish(fresh, known, "turn", from, from.Add(time.Second), "")
 	stop()
 	spans := c.Spans("")
 	require.Len(t, spans, 2)

@@ -1,5 +1,5 @@
-// Package version says which build of Quartet this is. The version stands in the file
-// VERSION beside this one and nowhere else; a clone without tags has it too.
+// Package version describes the build. The version is in the file VERSION of this directory and
+// nowhere else, so that a clone without tags has it too.
 package version
 
 import (
@@ -13,9 +13,9 @@ import (
 //go:embed VERSION
 var file string
 
-// Set by the linker where the build has no repository at hand (an image, a package):
+// revision and date are set by the linker where the build has no repository (an image, a package):
 // -ldflags "-X quartet/pkg/version.revision=… -X quartet/pkg/version.date=…".
-// Otherwise they come from what the go command recorded.
+// Otherwise they are taken from the build information of the go command.
 var revision, date string
 
 // Info describes a build.
@@ -27,7 +27,7 @@ type Info struct {
 	Platform string `json:"platform"`           // such as linux/amd64
 }
 
-// Get describes this build.
+// Get returns the description of this build.
 func Get() Info {
 	recorded, _ := debug.ReadBuildInfo()
 	return describe(strings.TrimSpace(file), revision, date, recorded)
@@ -55,8 +55,8 @@ func describe(version, revision, date string, recorded *debug.BuildInfo) Info {
 	return out
 }
 
-// String is the short form that logs, metrics and backups carry: the version and the
-// first 12 characters of the revision, such as 0.1.0-4fb5b58a2c11.
+// String returns the short form for logs, metrics and backups: the version and the first 12
+// characters of the revision, such as 0.1.0-4fb5b58a2c11.
 func (i Info) String() string {
 	if i.Revision == "" {
 		return i.Version
@@ -69,7 +69,7 @@ func (i Info) String() string {
 	return out
 }
 
-// Long is the form for a person, one fact a line.
+// Long returns the form for people, one fact on each line.
 func (i Info) Long() string {
 	orUnknown := func(s string) string {
 		if s == "" {

@@ -1,10 +1,9 @@
-// Package watch lets goroutines wait for changes of things that are named by a
-// key, such as a task or a board.
+// Package watch lets goroutines wait for changes of what a key names, such as a task or a
+// board.
 //
-// A notification carries no data: it means "read again". Several notifications
-// that arrive before the subscriber receives become one. A subscriber that
-// subscribes first, then reads, and reads again after each receive misses no
-// change:
+// A notification has no data; it means that the subscriber should read again. Several
+// notifications that arrive before the subscriber receives are merged into one. A subscriber
+// that subscribes, then reads, and reads again after each notification misses no change:
 //
 //	sub := hub.Subscribe(key)
 //	defer sub.Close()
@@ -114,7 +113,7 @@ func (h *Hub[K]) Stopped() <-chan struct{} {
 	return h.stopped
 }
 
-// init makes the channel of Stopped. The caller holds mu.
+// init creates the channel of Stopped. The caller holds mu.
 func (h *Hub[K]) init() {
 	if h.stopped == nil {
 		h.stopped = make(chan struct{})

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/plane"
 )
 
 // Limits of a hello.
@@ -20,7 +21,7 @@ const (
 
 // Key names a worker. Namespace is empty for a worker that serves all
 // namespaces, so that no tenant can take the name of another's worker.
-type Key struct{ Namespace, ID string }
+type Key = plane.Key
 
 // Hello is what a worker says of itself when it connects.
 type Hello struct {

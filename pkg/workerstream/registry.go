@@ -7,15 +7,15 @@ import (
 	"sync"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/plane"
 )
 
 // maxReplacedBoots bounds how many replaced processes of one worker are
 // remembered.
 const maxReplacedBoots = 64
 
-// Registry is the connected workers of a plane: who can be reached, and what
-// room they have. It is a view of who is connected and no record: what a worker
-// holds is in the journal too. All methods are safe for concurrent use.
+// Registry holds the connected workers of a plane and their free capacity. It is not a record:
+// what a worker holds is in the journal too. Its methods are safe for concurrent use.
 type Registry[Out any] struct {
 	// refuseReplaced refuses a process whose worker was taken over by a newer one,
 	// see NewRegistry.
@@ -27,9 +27,9 @@ type Registry[Out any] struct {
 	replaced map[Key]map[string]struct{}
 }
 
-// NewRegistry makes an empty registry. With refuseReplaced, a process that was
-// replaced by a newer process of the same worker may not connect again, since two
-// processes with one worker id would otherwise end each other's work in turns.
+// NewRegistry returns an empty registry. With refuseReplaced, a process that was replaced by a
+// newer process of the same worker may not connect again. Otherwise two processes with the same
+// worker id would replace each other in turns.
 func NewRegistry[Out any](refuseReplaced bool) *Registry[Out] {
 	return &Registry[Out]{
 		refuseReplaced: refuseReplaced, sessions: make(map[Key]*Session[Out]),
@@ -58,8 +58,7 @@ func (r *Registry[Out]) join(s *Session[Out]) error {
 	return nil
 }
 
-// leave removes a session, unless another took its place, and forgets what it
-// was assigned.
+// leave removes a session, unless it was replaced, and its assignments.
 func (r *Registry[Out]) leave(s *Session[Out]) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -67,7 +66,7 @@ func (r *Registry[Out]) leave(s *Session[Out]) {
 		delete(r.sessions, s.Key)
 	}
 	for id := range s.assigned {
-		if k := (Key{s.Key.Namespace, id}); r.holders[k] == s {
+		if k := (plane.KeyOf(s.Key.Namespace, id)); r.holders[k] == s {
 			delete(r.holders, k)
 		}
 	}
@@ -87,8 +86,8 @@ func (r *Registry[Out]) Send(worker Key, m *Out) {
 	}
 }
 
-// Open returns the sessions that take work, sorted by worker: the header was sent
-// and Close was not called.
+// Open returns the sessions that accept work, sorted by worker: those whose header was sent and
+// for which Close was not called.
 func (r *Registry[Out]) Open() []*Session[Out] {
 	r.mu.Lock()
 	var out []*Session[Out]
@@ -104,7 +103,7 @@ func (r *Registry[Out]) Open() []*Session[Out] {
 	return out
 }
 
-// Close keeps a session from being given more work; its stream stays open.
+// Close excludes a session from further assignments. Its stream stays open.
 func (r *Registry[Out]) Close(s *Session[Out]) { r.setOpen(s, false) }
 
 func (r *Registry[Out]) setOpen(s *Session[Out], open bool) {
@@ -113,7 +112,7 @@ func (r *Registry[Out]) setOpen(s *Session[Out], open bool) {
 	s.open = open
 }
 
-// Room returns how many more assignments a worker takes.
+// Room returns how many more assignments a worker accepts.
 func (r *Registry[Out]) Room(s *Session[Out]) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -130,8 +129,8 @@ func (r *Registry[Out]) Assigned(s *Session[Out]) []string {
 	return slices.Sorted(maps.Keys(s.assigned))
 }
 
-// Assign records that a worker has assignments. An assignment has one holder;
-// the last call counts.
+// Assign records that a worker has assignments. An assignment has one holder, that of the last
+// call.
 func (r *Registry[Out]) Assign(s *Session[Out], ids ...string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -142,7 +141,7 @@ func (r *Registry[Out]) Assign(s *Session[Out], ids ...string) {
 
 func (r *Registry[Out]) assign(s *Session[Out], id string) {
 	s.assigned[id] = struct{}{}
-	r.holders[Key{s.Key.Namespace, id}] = s
+	r.holders[plane.KeyOf(s.Key.Namespace, id)] = s
 }
 
 // Release records that assignments ended, which makes room. Unknown ids are
@@ -151,7 +150,7 @@ func (r *Registry[Out]) Release(namespace string, ids ...string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, id := range ids {
-		k := Key{namespace, id}
+		k := plane.KeyOf(namespace, id)
 		if s := r.holders[k]; s != nil {
 			delete(s.assigned, id)
 			delete(r.holders, k)
@@ -164,7 +163,7 @@ func (r *Registry[Out]) Release(namespace string, ids ...string) {
 func (r *Registry[Out]) Holder(namespace, id string) *Session[Out] {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.holders[Key{namespace, id}]
+	return r.holders[plane.KeyOf(namespace, id)]
 }
 
 // Reservation is room for one assignment on a connected worker. Exactly one of
@@ -174,15 +173,15 @@ type Reservation[Out any] struct {
 	Session  *Session[Out]
 }
 
-// Reserve sets room aside in a pool: on the named worker, or else on the one with
-// the most room, ties going to the lesser id. It refuses with NOT_FOUND,
-// WORKER_BUSY or WORKER_POOL_BUSY.
+// Reserve reserves room in a pool: on the named worker, or else on the one with the most room
+// and, among equals, the smallest id. Its errors are NOT_FOUND, WORKER_BUSY and
+// WORKER_POOL_BUSY.
 func (r *Registry[Out]) Reserve(namespace, pool, workerID string) (*Reservation[Out], error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var best *Session[Out]
 	if workerID != "" {
-		s := r.sessions[Key{namespace, workerID}]
+		s := r.sessions[plane.KeyOf(namespace, workerID)]
 		switch {
 		case s == nil:
 			return nil, fault.NotFound.Newf("no worker %q is connected; ListWorkers shows who is", workerID).With("worker_id", workerID)
@@ -226,7 +225,7 @@ func (v *Reservation[Out]) Assign(id string) bool {
 	return true
 }
 
-// Cancel gives the room back.
+// Cancel releases the reserved room.
 func (v *Reservation[Out]) Cancel() {
 	v.registry.mu.Lock()
 	defer v.registry.mu.Unlock()

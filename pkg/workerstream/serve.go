@@ -11,9 +11,8 @@ import (
 // Handler is the plane's side of one session. Its methods are called by Serve in
 // this order: Welcome, Run and Receive side by side, and Close.
 type Handler[In any] interface {
-	// Welcome reconciles what the plane and the worker think the worker holds. The
-	// worker waits for its return; what it sends with Session.Send is delivered
-	// after the header.
+	// Welcome reconciles the records of the plane with what the worker holds. The header is
+	// sent when it returns; what it sends with Session.Send is delivered after the header.
 	Welcome() error
 	// Receive handles one message. It is called from one goroutine, in the order of
 	// the stream. An error ends the session and is the stream's status.

@@ -28,7 +28,7 @@ type Session[Out any] struct {
 	assigned map[string]struct{} // ids
 }
 
-// NewSession makes the session of a stream whose hello was checked. ctx is the
+// NewSession returns the session of a stream whose hello was checked. ctx is the
 // stream's context. merge, if not nil, may append a message to the last one that
 // waits in the outbox and then returns true, so that a slow stream gets fewer,
 // larger messages; it must not keep m.

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/plane"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -95,7 +96,7 @@ var errStopped = errors.New("stopped")
 func connect(t *testing.T, r *Registry[string], stopping chan struct{}, worker, boot string) *connection {
 	s := newStream(t)
 	h := &handler{
-		session:  NewSession[string](s.ctx, Key{"acme", worker}, Hello{WorkerID: worker, BootID: boot, Capacity: 2, Pools: []string{"go"}}, time.Now(), nil),
+		session:  NewSession[string](s.ctx, plane.KeyOf("acme", worker), Hello{WorkerID: worker, BootID: boot, Capacity: 2, Pools: []string{"go"}}, time.Now(), nil),
 		received: make(chan string, 10), closed: make(chan struct{}),
 	}
 	c := &connection{handler: h, stream: s, ended: make(chan error, 1)}
@@ -120,14 +121,14 @@ func TestASessionFromHelloToEOF(t *testing.T) {
 		c.stream.in <- fmt.Sprint(i)
 		require.Equal(t, fmt.Sprint(i), <-c.received)
 	}
-	require.Same(t, c.session, r.Find(Key{"acme", "w1"}))
+	require.Same(t, c.session, r.Find(plane.KeyOf("acme", "w1")))
 	require.Eventually(t, func() bool { return len(r.Open()) == 1 }, time.Minute, time.Millisecond)
 	r.Close(c.session)
 	require.Empty(t, r.Open())
 	close(c.stream.in)
 	require.NoError(t, <-c.ended)
 	<-c.closed
-	require.Nil(t, r.Find(Key{"acme", "w1"}))
+	require.Nil(t, r.Find(plane.KeyOf("acme", "w1")))
 }
 
 func TestANewerStreamReplacesTheOlderOne(t *testing.T) {
@@ -137,7 +138,7 @@ func TestANewerStreamReplacesTheOlderOne(t *testing.T) {
 	second := connect(t, r, nil, "w1", "b2")
 	second.await(t)
 	require.ErrorIs(t, <-first.ended, fault.Cancelled)
-	require.Same(t, second.session, r.Find(Key{"acme", "w1"}))
+	require.Same(t, second.session, r.Find(plane.KeyOf("acme", "w1")))
 	require.ErrorIs(t, <-connect(t, r, nil, "w1", "b1").ended, fault.AlreadyExists, "a replaced process does not come back")
 	close(second.stream.in)
 	require.NoError(t, <-second.ended)
@@ -198,7 +199,7 @@ func TestReservationsAndAssignments(t *testing.T) {
 }
 
 func TestMergedMessages(t *testing.T) {
-	s := NewSession(context.Background(), Key{"acme", "w1"}, Hello{}, time.Now(), func(last, m *string) bool {
+	s := NewSession(context.Background(), plane.KeyOf("acme", "w1"), Hello{}, time.Now(), func(last, m *string) bool {
 		if len(*last)+len(*m) > 3 {
 			return false
 		}

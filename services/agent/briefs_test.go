@@ -32,7 +32,7 @@ const (
 	failure = agentv1.BriefKind_BRIEF_KIND_FAILURE
 )
 
-// promoted is the work plane's word that an item has its report.
+// promoted returns the work plane's word that an item has its report.
 func promoted(briefID, itemID, text string) *journal.Event {
 	return &journal.Event{Namespace: "acme", AgentID: "keeper", WorkItemID: itemID, Payload: &workv1.ReportPromoted{
 		WorkItem: &workv1.WorkItemRecord{WorkItemId: itemID}, BriefId: briefID, Text: text, TurnId: "trn_1",

@@ -22,7 +22,7 @@ import (
 	"quartet/services/agent/tools"
 )
 
-// exampleOf makes a value that a schema allows.
+// exampleOf returns a value that a schema allows.
 func exampleOf(s *structpb.Struct) any {
 	if e := s.GetFields()["enum"].GetListValue().GetValues(); len(e) > 0 {
 		return e[0].GetStringValue()

@@ -31,7 +31,7 @@ func (r *rig) stays(child *agentv1.SpawnAgentResponse) {
 // it takes no turn for that.
 func TestA12_AnItemCompletedByAnOperatorEndsTheChild(t *testing.T) {
 	r := family(t)
-	voice := r.journals.NewVoice(t, "work", workv1.File_quartet_work_v1_work_event_proto)
+	writer := r.journals.NewWriter(t, "work", workv1.File_quartet_work_v1_work_event_proto)
 	open := int32(1)
 	r.others.set(func() {
 		r.others.queue = func() (*workv1.GetWorkQueueResponse, error) {
@@ -45,7 +45,7 @@ func TestA12_AnItemCompletedByAnOperatorEndsTheChild(t *testing.T) {
 	r.stays(child)
 	r.others.set(func() { open = 0 })
 	r.stays(child) // nobody said so yet
-	voice.Say(&journal.Event{Namespace: "acme", AgentID: child.GetAgentId(), WorkItemID: "wi_1", Payload: &workv1.WorkItemCompleted{WorkItem: &workv1.WorkItemRecord{WorkItemId: "wi_1"}}})
+	writer.Write(&journal.Event{Namespace: "acme", AgentID: child.GetAgentId(), WorkItemID: "wi_1", Payload: &workv1.WorkItemCompleted{WorkItem: &workv1.WorkItemRecord{WorkItemId: "wi_1"}}})
 	d := r.over(child)
 	require.Equal(t, agentv1.DelegationOutcome_DELEGATION_OUTCOME_COMPLETED, d.GetOutcome())
 	require.Equal(t, "so far", d.GetResultSummary())
@@ -58,7 +58,7 @@ func TestA12_AChildThatWaited(t *testing.T) {
 	for name, restart := range map[string]bool{"heard": false, "restarted": true} {
 		t.Run(name, func(t *testing.T) {
 			r := family(t)
-			voice := r.journals.NewVoice(t, "waiting", waitingv1.File_quartet_waiting_v1_waiting_event_proto)
+			writer := r.journals.NewWriter(t, "waiting", waitingv1.File_quartet_waiting_v1_waiting_event_proto)
 			wait := &waitingv1.Wait{WaitId: "wt_1", Mode: waitingv1.WaitMode_WAIT_MODE_WAIT, Status: waitingv1.WaitStatus_WAIT_STATUS_ACTIVE}
 			r.on("WaitFor", func(context.Context, proto.Message) (proto.Message, error) {
 				return &waitingv1.WaitForResponse{Wait: wait}, nil
@@ -83,7 +83,7 @@ func TestA12_AChildThatWaited(t *testing.T) {
 			if restart {
 				r.restart()
 			} else {
-				voice.Say(&journal.Event{Namespace: "acme", AgentID: child.GetAgentId(), Payload: &waitingv1.WaitCancelled{Wait: wait, Reason: waitingv1.WaitEndReason_WAIT_END_REASON_CANCELLED}})
+				writer.Write(&journal.Event{Namespace: "acme", AgentID: child.GetAgentId(), Payload: &waitingv1.WaitCancelled{Wait: wait, Reason: waitingv1.WaitEndReason_WAIT_END_REASON_CANCELLED}})
 			}
 			require.Equal(t, "I wait", r.over(child).GetResultSummary())
 		})

@@ -37,7 +37,7 @@ const (
 	alive    = agentv1.Lifecycle_LIFECYCLE_ACTIVE
 )
 
-// family is a rig with a public agent, and a task plane that ends handles at once.
+// family returns a rig with a public agent, and a task plane that ends handles at once.
 func family(t *testing.T) *rig {
 	r := newRig(t)
 	r.endsHandles()
@@ -528,7 +528,7 @@ func TestA3_ADelegationSurvivesEveryCut(t *testing.T) {
 	}
 }
 
-// frames are the agent plane's log.
+// frames returns the agent plane's log.
 func (r *rig) frames() []journal.Frame {
 	log, err := r.journals.Log(Plane, 0)
 	require.NoError(r.t, err)

@@ -150,12 +150,12 @@ func TestP1_ResolvedAgentWaits(t *testing.T) {
 func TestX14_OtherPlanesAreHeardOnce(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper")
-	tasks := r.journals.NewVoice(t, "task", taskv1.File_quartet_task_v1_task_event_proto)
-	waits := r.journals.NewVoice(t, "waiting", waitingv1.File_quartet_waiting_v1_waiting_event_proto)
-	tasks.Say(said(&taskv1.TaskQueued{Task: &taskv1.Task{TaskId: "tsk_1"}}), said(&taskv1.TaskCompleted{Task: &taskv1.Task{TaskId: "tsk_1"}}))
+	tasks := r.journals.NewWriter(t, "task", taskv1.File_quartet_task_v1_task_event_proto)
+	waits := r.journals.NewWriter(t, "waiting", waitingv1.File_quartet_waiting_v1_waiting_event_proto)
+	tasks.Write(said(&taskv1.TaskQueued{Task: &taskv1.Task{TaskId: "tsk_1"}}), said(&taskv1.TaskCompleted{Task: &taskv1.Task{TaskId: "tsk_1"}}))
 	r.eventually(func() bool { return r.facts("keeper").GetQueued() == 1 })
 	r.restart()
-	waits.Say(said(&waitingv1.TimerFired{Timer: &waitingv1.Timer{TimerId: "tmr_1", FireCount: 1}}))
+	waits.Write(said(&waitingv1.TimerFired{Timer: &waitingv1.Timer{TimerId: "tmr_1", FireCount: 1}}))
 	r.eventually(func() bool { return r.facts("keeper").GetQueued() == 2 })
 	queued := 0
 	for _, ev := range r.events() {

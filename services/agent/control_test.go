@@ -23,7 +23,7 @@ const (
 	stopped = agentv1.Control_CONTROL_STOPPED
 )
 
-// order gives one order by name.
+// order returns one order by name.
 func (r *rig) order(ctx context.Context, verb, agentID, requestID, reason string) (*agentv1.Agent, error) {
 	switch verb {
 	case "pause":
@@ -239,7 +239,7 @@ func TestA8_WhatAStoppedAgentTakes(t *testing.T) {
 	require.Equal(t, "tsk_1", r.take("keeper").GetMessage().GetTaskId())
 }
 
-// wakeTick is a scheduler's tick for what woke the agent.
+// wakeTick returns a scheduler's tick for what woke the agent.
 func (r *rig) wakeTick() string {
 	r.t.Helper()
 	resp := r.offer(r.facts("keeper").GetFactsRevision(), &agentv1.Decision{Action: agentv1.DecisionAction_DECISION_ACTION_TICK, TickReason: agentv1.TickReason_TICK_REASON_WAKE_HINT, Reason: "agent_triggered"})

@@ -13,7 +13,7 @@ import (
 	"quartet/services/agent/leases"
 )
 
-// stillRuns is a task plane in which a command does not end.
+// stillRuns returns a task plane in which a command does not end.
 func stillRuns(context.Context, proto.Message) (proto.Message, error) {
 	return &taskv1.ListTasksResponse{TotalActive: 1}, nil
 }

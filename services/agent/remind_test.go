@@ -16,7 +16,7 @@ import (
 	"quartet/services/agent/turns"
 )
 
-// bound is a rig with an open turn of keeper that is bound to wi_1.
+// bound returns a rig with an open turn of keeper that is bound to wi_1.
 func bound(t *testing.T, it *workv1.WorkItem) (*rig, *agentv1.AcquireTurnResponse) {
 	r := newRig(t)
 	r.spawn("keeper")
@@ -53,7 +53,7 @@ var openItem = &workv1.WorkItem{
 	},
 }
 
-// kinds gives the reminders by the number of the round whose answer had them,
+// kinds returns the reminders by the number of the round whose answer had them,
 // counted from 1.
 func kinds(r *rig, a *agentv1.AcquireTurnResponse, rounds int, calls map[int]*agentv1.ToolCall) map[int]string {
 	got := map[int]string{}

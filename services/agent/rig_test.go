@@ -340,7 +340,7 @@ func (r *rig) eventually(ok func() bool) {
 	require.Eventually(r.t, ok, 10*time.Second, 2*time.Millisecond)
 }
 
-// use is a tool call; args are key, value, key, value.
+// use returns a tool call; args are key, value, key, value.
 func use(name string, args ...any) *agentv1.ToolCall {
 	m := map[string]any{}
 	for i := 0; i+1 < len(args); i += 2 {

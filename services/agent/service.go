@@ -158,7 +158,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}, deps.Complete()
 }
 
-// Name is the module's name.
+// Name returns the module's name.
 func (s *Service) Name() string { return Plane }
 
 // Register puts the service on a server.

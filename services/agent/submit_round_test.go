@@ -21,7 +21,7 @@ import (
 	"quartet/services/agent/text"
 )
 
-// turn is a rig with an open turn of keeper.
+// turn returns a rig with an open turn of keeper.
 func turn(t *testing.T) (*rig, *agentv1.AcquireTurnResponse) {
 	r := newRig(t)
 	r.spawn("keeper")

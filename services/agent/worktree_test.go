@@ -31,7 +31,7 @@ type forge struct {
 	made, removed      []*taskv1.Worktree
 }
 
-// forged is a rig with a task plane whose worker the test speaks for.
+// forged returns a rig with a task plane whose worker the test speaks for.
 func (r *rig) forged() *forge {
 	f := &forge{}
 	answer := func(method string, do func(proto.Message) (proto.Message, error)) {

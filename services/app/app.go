@@ -81,10 +81,10 @@ func (a *App) Stop(ctx context.Context) error {
 // Ready is nil when everything that this process serves can be served.
 func (a *App) Ready() error { return a.group.Ready() }
 
-// GRPCAddr is where gRPC is served.
+// GRPCAddr returns where gRPC is served.
 func (a *App) GRPCAddr() string { return a.edge.Addr() }
 
-// HTTPAddr is where REST is served, "" without a gateway.
+// HTTPAddr returns where REST is served, "" without a gateway.
 func (a *App) HTTPAddr() string {
 	if a.gateway == nil {
 		return ""

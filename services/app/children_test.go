@@ -102,7 +102,7 @@ func callsTo(t *testing.T, planes *fakePlanes) calls {
 	return calls{network}
 }
 
-// parent is the context of a call that a run of the agent boss makes.
+// parent returns the context of a call that a run of the agent boss makes.
 func parent(t *testing.T) context.Context {
 	return rpc.WithActor(t.Context(), rpc.Actor{Namespace: "acme", Principal: "agent/boss", Role: rpc.RoleAgent, AgentID: "boss", RunID: "run_1"})
 }

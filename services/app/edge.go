@@ -19,7 +19,7 @@ import (
 
 var errNoBroker = errors.New("NATS is not reachable")
 
-// deadlines are the calls that may wait longer than the server's default; each
+// deadlines returns the calls that may wait longer than the server's default; each
 // plane knows its own.
 func deadlines() map[string]time.Duration {
 	all := task.Deadlines()
@@ -28,7 +28,7 @@ func deadlines() map[string]time.Duration {
 	return all
 }
 
-// waits says whether an RPC may wait longer than the server's default allows.
+// waits reports whether an RPC may wait longer than the server's default allows.
 func waits(method string) bool {
 	_, ok := deadlines()[method]
 	return ok
@@ -78,7 +78,7 @@ func (e *edge) Stop(ctx context.Context) error {
 
 func (e *edge) Ready() error { return nil }
 
-// Addr is where gRPC is served.
+// Addr returns where gRPC is served.
 func (e *edge) Addr() string {
 	if e.bound == nil {
 		return e.addr
@@ -86,7 +86,7 @@ func (e *edge) Addr() string {
 	return e.bound.Addr().String()
 }
 
-// elsewhere is the way to a gRPC service that other processes serve: packages
+// elsewhere returns the way to a gRPC service that other processes serve: packages
 // are named after their services. Backups are made where the homes are.
 func elsewhere(network *rpc.Network, service string) grpc.ClientConnInterface {
 	name, ok := strings.CutPrefix(service, "quartet.")

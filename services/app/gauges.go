@@ -66,7 +66,7 @@ func newGauges(reg prometheus.Registerer) *gauges {
 	}
 }
 
-// Name is the module's name.
+// Name returns the module's name.
 func (g *gauges) Name() string { return "gauges" }
 
 // Start takes the first sample and starts to repeat it.
@@ -124,7 +124,7 @@ type metricsPort struct {
 	bound  net.Listener
 }
 
-// Name is the module's name.
+// Name returns the module's name.
 func (m *metricsPort) Name() string { return "metrics" }
 
 // Start listens and serves.

@@ -53,7 +53,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	return &Service{cfg: cfg, deps: deps}, nil
 }
 
-// Name is the module's name.
+// Name returns the module's name.
 func (s *Service) Name() string { return "backup" }
 
 // Register puts the service on a server.

@@ -268,7 +268,7 @@ func (s *Service) FinishWorkerRun(ctx context.Context, req *boardv1.FinishWorker
 	return &boardv1.FinishWorkerRunResponse{Run: run}, err
 }
 
-// RenewWorkerRun gives the lease of the calling run a full term (SPEC X12). It
+// RenewWorkerRun extends the lease of the calling run to a full term (SPEC X12). It
 // writes nothing to the journal.
 func (s *Service) RenewWorkerRun(ctx context.Context, req *boardv1.RenewWorkerRunRequest) (*boardv1.RenewWorkerRunResponse, error) {
 	actor, err := runner(ctx, "agent.renew_run")

@@ -83,8 +83,8 @@ func (s *Service) readEnd(ctx context.Context, bk model.BoardKey, b *boardv1.Boa
 	return result, err
 }
 
-// readTimedOut returns the runs that did not stop in time, which the event before
-// the first one of the end names, if there were any.
+// readTimedOut returns the runs that did not stop in time. If there were any, the event before
+// first, which is the first event of the end, names them.
 func (s *Service) readTimedOut(ctx context.Context, bk model.BoardKey, first uint64) []string {
 	if first < 2 {
 		return nil
@@ -97,7 +97,7 @@ func (s *Service) readTimedOut(ctx context.Context, bk model.BoardKey, first uin
 	return p.GetRunIds()
 }
 
-// endingKey is the key of a terminating board among the endings.
+// endingKey returns the key of a terminating board among the endings.
 func endingKey(k model.BoardKey) string {
 	return strings.Join([]string{k.Namespace, k.Session, k.WAL}, "\x00")
 }

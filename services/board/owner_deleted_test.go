@@ -21,7 +21,7 @@ import (
 // one is made. A pause or a stop changes nothing.
 func TestA8_BoardsOfADeletedOrchestrator(t *testing.T) {
 	r := &rig{t: t, clk: clock.NewFake(epoch), ids: &id.Sequence{}, journals: planetest.NewJournals()}
-	voice := r.journals.NewVoice(t, "agent", agentv1.File_quartet_agent_v1_agent_event_proto)
+	writer := r.journals.NewWriter(t, "agent", agentv1.File_quartet_agent_v1_agent_event_proto)
 	r.up()
 	t.Cleanup(r.down)
 	r.create("free", in("a"), in("b", "a"))
@@ -35,7 +35,7 @@ func TestA8_BoardsOfADeletedOrchestrator(t *testing.T) {
 	})
 	require.NoError(t, err)
 	say := func() {
-		voice.Say(&journal.Event{Namespace: "acme", AgentID: owner, Payload: &agentv1.AgentDeleting{Agent: &agentv1.Agent{AgentId: owner}}})
+		writer.Write(&journal.Event{Namespace: "acme", AgentID: owner, Payload: &agentv1.AgentDeleting{Agent: &agentv1.Agent{AgentId: owner}}})
 	}
 	say()
 	eventually := func(ok func() bool) {

@@ -119,7 +119,7 @@ func TestB1_ALineOfAnotherHistoryIsFound(t *testing.T) {
 	require.Equal(t, "2", fault.From(err).Metadata()["line"])
 }
 
-// sample is the WAL of a small board that saw something.
+// sample returns the WAL of a small board that saw something.
 func (r *rig) sample() []byte {
 	r.t.Helper()
 	r.create("sample", in("a"), in("b", "a"), optional(in("c")))

@@ -195,7 +195,7 @@ func (s *Service) ListWals(ctx context.Context, req *boardv1.ListWalsRequest) (*
 	})
 }
 
-// replayEnded makes an ended board from its WAL, for one reader.
+// replayEnded returns an ended board from its WAL, for one reader.
 func (s *Service) replayEnded(ctx context.Context, k model.BoardKey) (*model.Board, error) {
 	var at []uint64
 	id, err := viewSession(ctx, s, model.Key{Namespace: k.Namespace, ID: k.Session}, func(st *model.State) (string, error) {

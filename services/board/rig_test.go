@@ -78,7 +78,7 @@ func (r *rig) as(worker, runID string) context.Context {
 	return rpc.WithActor(within(r.t), rpc.Actor{Namespace: "acme", Principal: "worker/" + worker, Role: rpc.RoleWorker, AgentID: worker, RunID: runID})
 }
 
-// within is a context that ends a test which would hang.
+// within returns a context that ends a test which would hang.
 func within(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
@@ -181,7 +181,7 @@ func (r *rig) events() []*journal.Event {
 	return r.journals.Events(t, Plane, wal.Registry)
 }
 
-// wal is a whole WAL.
+// wal returns a whole WAL.
 func (r *rig) wal(name string) []byte {
 	r.t.Helper()
 	var out []byte
@@ -267,7 +267,7 @@ func (r *rig) connect(hello *boardv1.BoardWorkerHello) *pair {
 	return p
 }
 
-// next is what the worker is told next.
+// next returns the next message for the worker.
 func (p *pair) next(t testing.TB) *boardv1.ConnectResponse {
 	t.Helper()
 	select {

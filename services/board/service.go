@@ -115,7 +115,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	return s, nil
 }
 
-// Name is the module's name.
+// Name returns the module's name.
 func (s *Service) Name() string { return Plane }
 
 // Register puts both services of the plane on a server.
@@ -171,7 +171,7 @@ func (s *Service) Stop(ctx context.Context) error {
 // Ready is nil once the journal is open and while it can be written.
 func (s *Service) Ready() error { return s.engine.Ready() }
 
-// Stalled is how long the journal has been unable to write; 0 while it can.
+// Stalled returns how long the journal has been unable to write; 0 while it can.
 func (s *Service) Stalled() time.Duration { return s.engine.Stalled() }
 
 // Quiesce waits until everything that was requested of this plane before is on

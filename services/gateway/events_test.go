@@ -46,7 +46,7 @@ func (r *rig) events(t *testing.T, query string, header ...string) *open {
 	return o
 }
 
-// next is the next line of JSON.
+// next returns the next line of JSON.
 func (o *open) next() *eventv1.WatchEventsResponse {
 	o.t.Helper()
 	require.True(o.t, o.scan.Scan(), "the stream ended: %v", o.scan.Err())

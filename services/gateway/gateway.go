@@ -125,7 +125,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	return g, nil
 }
 
-// Name is the module's name.
+// Name returns the module's name.
 func (g *Service) Name() string { return "gateway" }
 
 // Register puts EventService on the process's gRPC server.
@@ -209,7 +209,7 @@ func (g *Service) Ready() error {
 	return nil
 }
 
-// Addr is where the gateway listens, "" before Start.
+// Addr returns where the gateway listens, "" before Start.
 func (g *Service) Addr() string {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -124,7 +124,7 @@ func (in *input) identify(r protoreflect.Message) error {
 	return nil
 }
 
-// guard puts If-Match where the call takes an expected_revision (SPEC X3).
+// guard sets expected_revision to the revision of If-Match, if there was one (SPEC X3).
 func (in *input) guard(r protoreflect.Message) error {
 	if !in.conditional {
 		return nil

@@ -245,7 +245,7 @@ func (a answer) json(t *testing.T) map[string]any {
 	return v
 }
 
-// create makes a work item and gives its id.
+// create creates a work item and gives its id.
 func (r *rig) create(agent, objective string, header ...string) string {
 	r.t.Helper()
 	a := r.do(http.MethodPost, "/v1/agents/"+agent+"/work-items", `{"objective":"`+objective+`"}`, header...)

@@ -28,7 +28,7 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 )
 
-// api is the REST map of proto/gateway.yaml.
+// api returns the REST map of proto/gateway.yaml.
 func (g *Service) api() (http.Handler, error) {
 	routes, err := newRouteTable(g.deps.Waits)
 	if err != nil {

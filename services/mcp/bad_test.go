@@ -189,7 +189,7 @@ func TestC5_BadInputs(t *testing.T) {
 	require.Empty(t, listed.GetWorkItems(), "nothing of it changed anything")
 }
 
-// short is an answer that a failure can be read with.
+// short returns a response, shortened for the message of a failure.
 func short(answer string) string {
 	if len(answer) > 4000 {
 		return answer[:4000] + "…"

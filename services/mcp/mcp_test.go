@@ -55,7 +55,7 @@ func hear[T any](into chan<- T, what T) {
 	}
 }
 
-// client is the SDK's own. It begins to listen while Connect returns, so what
+// client returns the SDK's own. It begins to listen while Connect returns, so what
 // counts on being told has to wait for listening.
 func (h *heard) client() *sdk.Client {
 	c := sdk.NewClient(&sdk.Implementation{Name: "test", Version: "1"}, h.options())
@@ -72,7 +72,7 @@ func (h *heard) client() *sdk.Client {
 	return c
 }
 
-// wait is a receive that a test does not outlive.
+// wait returns a receive that a test does not outlive.
 func wait[T any](t *testing.T, from <-chan T) T {
 	select {
 	case got := <-from:

@@ -164,7 +164,7 @@ func (s *Service) server(agentID string, as func(context.Context) context.Contex
 		Capabilities: &sdk.ServerCapabilities{
 			Tools: &sdk.ToolCapabilities{ListChanged: true}, Resources: &sdk.ResourceCapabilities{ListChanged: true},
 		},
-		// What a client keeps would be somebody's work as it was a while ago.
+		// A cached list would show an earlier state of the agents' work.
 		SetCacheable: func(_ context.Context, _ sdk.Request, c *sdk.Cacheable) { c.TTLMs, c.CacheScope = 0, "private" },
 	})
 	a.templates()
@@ -172,8 +172,8 @@ func (s *Service) server(agentID string, as func(context.Context) context.Contex
 	return a
 }
 
-// live brings the lists up to date before they are read. Calls of tools go to
-// the agent plane, which alone knows what there is.
+// live updates the lists before they are read. Calls of tools are sent to the agent plane, which
+// checks them.
 func (a *agentServer) live(next sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 		switch method {

@@ -47,7 +47,7 @@ func (l *line) transport() sdk.Transport {
 	return &sdk.IOTransport{Reader: lineReader{l}, Writer: lineWriter{l}}
 }
 
-// envelope has the fields that tell requests and responses apart.
+// envelope has the fields that distinguish requests from responses.
 type envelope struct {
 	ID     json.RawMessage `json:"id"`
 	Method string          `json:"method"`

@@ -31,7 +31,7 @@ const (
 
 // planesUnderTest are the journals of agent and work, and a Gate that counts them.
 type planesUnderTest struct {
-	agent, work *planetest.Voice
+	agent, work *planetest.Writer
 	metrics     *prometheus.Registry
 	gate        *Gate
 }
@@ -41,8 +41,8 @@ func open(t *testing.T, limits map[string]string) *planesUnderTest {
 	t.Helper()
 	journals := planetest.NewJournals()
 	p := &planesUnderTest{
-		agent:   journals.NewVoice(t, "agent", agentv1.File_quartet_agent_v1_agent_event_proto),
-		work:    journals.NewVoice(t, "work", workv1.File_quartet_work_v1_work_event_proto),
+		agent:   journals.NewWriter(t, "agent", agentv1.File_quartet_agent_v1_agent_event_proto),
+		work:    journals.NewWriter(t, "work", workv1.File_quartet_work_v1_work_event_proto),
 		metrics: prometheus.NewRegistry(),
 	}
 	l, err := Parse(nil, limits)
@@ -66,8 +66,8 @@ func as(namespace string) context.Context {
 	return rpc.WithActor(ctx, rpc.Actor{Namespace: namespace, Principal: "test", Role: rpc.RoleOperator})
 }
 
-func of(v *planetest.Voice, namespace string, events ...*journal.Event) {
-	v.SayAs(journal.Actor{Namespace: namespace, Principal: "test", Role: rpc.RoleOperator}, events...)
+func of(v *planetest.Writer, namespace string, events ...*journal.Event) {
+	v.WriteAs(journal.Actor{Namespace: namespace, Principal: "test", Role: rpc.RoleOperator}, events...)
 }
 
 func spawned() *journal.Event   { return &journal.Event{Payload: &agentv1.AgentSpawned{}} }
@@ -107,7 +107,7 @@ func TestANamespaceHasNoMoreThanItsLimit(t *testing.T) {
 // What was there before the process started counts.
 func TestJournalsAreCountedAtTheStart(t *testing.T) {
 	journals := planetest.NewJournals()
-	agent := journals.NewVoice(t, "agent", agentv1.File_quartet_agent_v1_agent_event_proto)
+	agent := journals.NewWriter(t, "agent", agentv1.File_quartet_agent_v1_agent_event_proto)
 	of(agent, "acme", spawned(), spawned())
 	of(agent, "acme", deleted())
 	l, err := Parse(map[string]int{Agents: 2}, nil)

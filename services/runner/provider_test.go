@@ -269,7 +269,7 @@ func halves(s string) []string {
 	return []string{string(r[:len(r)/2]), string(r[len(r)/2:])}
 }
 
-// lines are the events of -o json.
+// lines returns the events of -o json.
 func lines(t *testing.T, out *bytes.Buffer) []map[string]any {
 	var all []map[string]any
 	for _, l := range strings.Split(strings.TrimSpace(out.String()), "\n") {

@@ -77,7 +77,7 @@ func (r *rig) message(id string) *agentv1.Message {
 	return resp.GetMessage()
 }
 
-// lastTurn is the agent's newest turn.
+// lastTurn returns the agent's newest turn.
 func (r *rig) lastTurn() *agentv1.Turn {
 	resp, err := r.Agents.ListTurns(context.Background(), &agentv1.ListTurnsRequest{AgentId: "keeper", PageSize: 1})
 	require.NoError(r.t, err)

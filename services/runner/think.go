@@ -218,7 +218,8 @@ func (c *conversation) runLocal(ctx context.Context, call Call) *agentv1.ToolRes
 	return c.files.run(call)
 }
 
-// reply asks the model, again while its provider's trouble may pass.
+// reply requests a reply of the model, and repeats the request after transient errors of the
+// provider.
 func (c *conversation) reply(ctx context.Context) (*Answer, error) {
 	for n := 1; ; n++ {
 		answer, err := c.r.model.Reply(ctx, c.request, func(text string) { c.r.show.stream(c.t, text) })

@@ -13,7 +13,7 @@ import (
 	"quartet/services/scheduler"
 )
 
-// paused is a site whose agent keeper has something to do and may not yet.
+// paused returns a site whose agent keeper has something to do and may not yet.
 func paused(t *testing.T) (*site, *scheduler.Service) {
 	t.Helper()
 	s := newSite(t)

@@ -3,6 +3,8 @@ package scheduler
 import (
 	"slices"
 	"sync"
+
+	"quartet/pkg/plane"
 )
 
 // sweptShare is how often an agent that a sweep marked is taken while events mark others:
@@ -24,7 +26,7 @@ type dirty struct {
 	taken  int
 	looks  int        // evaluations that are running
 	still  *sync.Cond // signalled when no agent is marked or being evaluated
-	agents map[key]*mark
+	agents map[plane.Key]*mark
 	most   int // the largest size of agents since it was made
 	closed bool
 }
@@ -53,20 +55,20 @@ const maxHinted = 16
 const maxCauses = 8
 
 func newDirty() *dirty {
-	d := &dirty{agents: map[key]*mark{}, named: newRing(), swept: newRing()}
+	d := &dirty{agents: map[plane.Key]*mark{}, named: newRing(), swept: newRing()}
 	d.cond, d.still = sync.NewCond(&d.mu), sync.NewCond(&d.mu)
 	return d
 }
 
 // mark has an agent evaluated.
-func (d *dirty) mark(k key) { d.add(k, true, "") }
+func (d *dirty) mark(k plane.Key) { d.add(k, true, "") }
 
 // markUnlessBusy is mark for events of other planes: while the agent has a turn or a
 // message there is nothing to decide, and the end of that marks it in any case.
-func (d *dirty) markUnlessBusy(k key) { d.add(k, false, "") }
+func (d *dirty) markUnlessBusy(k plane.Key) { d.add(k, false, "") }
 
 // markLow is mark for sweeps: agents that events mark come first.
-func (d *dirty) markLow(k key) {
+func (d *dirty) markLow(k plane.Key) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	m := d.of(k)
@@ -78,7 +80,7 @@ func (d *dirty) markLow(k key) {
 	d.cond.Signal()
 }
 
-func (d *dirty) of(k key) *mark {
+func (d *dirty) of(k plane.Key) *mark {
 	m := d.agents[k]
 	if m == nil {
 		m = &mark{}
@@ -89,7 +91,7 @@ func (d *dirty) of(k key) *mark {
 }
 
 // hint is mark for an event of the agent plane that is not durable yet.
-func (d *dirty) hint(k key, cause, eventID string) {
+func (d *dirty) hint(k plane.Key, cause, eventID string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	m := d.addLocked(k, true, cause)
@@ -101,20 +103,20 @@ func (d *dirty) hint(k key, cause, eventID string) {
 
 // retract is mark for an event that was taken back: an evaluation may have seen what did
 // not happen, so all hints of the agent are forgotten.
-func (d *dirty) retract(k key) {
+func (d *dirty) retract(k plane.Key) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	m := d.addLocked(k, true, "")
 	m.ahead, m.hinted = false, nil
 }
 
-func (d *dirty) add(k key, always bool, cause string) {
+func (d *dirty) add(k plane.Key, always bool, cause string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.addLocked(k, always, cause)
 }
 
-func (d *dirty) addLocked(k key, always bool, cause string) *mark {
+func (d *dirty) addLocked(k plane.Key, always bool, cause string) *mark {
 	m := d.of(k)
 	switch {
 	case m.looking:
@@ -134,7 +136,7 @@ func (d *dirty) addLocked(k key, always bool, cause string) *mark {
 }
 
 // hinted reports whether a hint marked an agent for this event, and forgets the hint.
-func (d *dirty) hinted(k key, eventID string) bool {
+func (d *dirty) hinted(k plane.Key, eventID string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	m := d.agents[k]
@@ -152,7 +154,7 @@ func (d *dirty) hinted(k key, eventID string) bool {
 
 // causes returns the traces that the running evaluation of an agent follows from, and
 // whether a hint caused it.
-func (d *dirty) causes(k key) (traces []string, ahead bool) {
+func (d *dirty) causes(k plane.Key) (traces []string, ahead bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	m := d.agents[k]
@@ -160,7 +162,7 @@ func (d *dirty) causes(k key) (traces []string, ahead bool) {
 }
 
 // take waits for an agent to evaluate. It returns false when the set is closed.
-func (d *dirty) take() (key, bool) {
+func (d *dirty) take() (plane.Key, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for {
@@ -171,7 +173,7 @@ func (d *dirty) take() (key, bool) {
 			d.cond.Wait()
 		}
 		if d.closed {
-			return key{}, false
+			return plane.Key{}, false
 		}
 		d.taken++
 		if d.swept.n > 0 && (d.named.n == 0 || d.taken%sweptShare == 0) {
@@ -208,7 +210,7 @@ func (d *dirty) wait() {
 
 // done ends an evaluation. A busy agent is remembered, others are not, so the set is as
 // small as the current activity.
-func (d *dirty) done(k key, busy bool) {
+func (d *dirty) done(k plane.Key, busy bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	m := d.agents[k]
@@ -228,14 +230,14 @@ func (d *dirty) done(k key, busy bool) {
 }
 
 // forget removes an agent about which nothing needs to be remembered.
-func (d *dirty) forget(k key, m *mark) {
+func (d *dirty) forget(k plane.Key, m *mark) {
 	if m.queued || m.swept || m.looking || m.busy || len(m.hinted) > 0 {
 		return
 	}
 	delete(d.agents, k)
 	if len(d.agents) == 0 && d.most > fewAgents {
 		// A map keeps its size: after a sweep of 100 000 agents 10 MB.
-		d.agents, d.most = map[key]*mark{}, 0
+		d.agents, d.most = map[plane.Key]*mark{}, 0
 	}
 }
 
@@ -257,20 +259,20 @@ type ring struct {
 
 func newRing() ring { return ring{lines: map[string][]string{}} }
 
-func (r *ring) push(k key) {
-	line, waits := r.lines[k.namespace]
+func (r *ring) push(k plane.Key) {
+	line, waits := r.lines[k.Namespace]
 	if !waits {
-		r.order = append(r.order, k.namespace)
+		r.order = append(r.order, k.Namespace)
 	}
-	r.lines[k.namespace] = append(line, k.id)
+	r.lines[k.Namespace] = append(line, k.ID)
 	r.n++
 }
 
-func (r *ring) pop() key {
+func (r *ring) pop() plane.Key {
 	namespace := r.order[0]
 	r.order = r.order[1:]
 	line := r.lines[namespace]
-	k := key{namespace, line[0]}
+	k := plane.KeyOf(namespace, line[0])
 	r.n--
 	if len(line) == 1 {
 		delete(r.lines, namespace)

@@ -12,6 +12,7 @@ import (
 	schedulerv1 "quartet/pkg/pb/quartet/scheduler/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -30,7 +31,7 @@ func (s *Service) Explain(ctx context.Context, req *schedulerv1.ExplainRequest) 
 	if err := rpc.CheckAgent(actor, req.GetAgentId()); err != nil {
 		return nil, err
 	}
-	f, err := s.facts(ctx, key{actor.Namespace, req.GetAgentId()}, false)
+	f, err := s.facts(ctx, plane.KeyOf(actor.Namespace, req.GetAgentId()), false)
 	if err != nil {
 		return nil, err
 	}
@@ -125,7 +126,7 @@ func controlled(how string, a *agentv1.Agent, now time.Time) string {
 	return text
 }
 
-// openRun says which runner holds the agent, and for how long at least.
+// openRun returns which runner holds the agent, and for how long at least.
 func openRun(f Facts) string {
 	t := f.Agent.GetOpenTurn()
 	if t == nil {
@@ -146,7 +147,7 @@ func openRun(f Facts) string {
 	return text + ", lease ends in " + span(left)
 }
 
-// inLine says what a queued message waits for: a runner, or other agents that come first.
+// inLine returns what a queued message waits for: a runner, or other agents that come first.
 func inLine(f Facts) string {
 	what := plural(f.Agent.GetQueued(), "message is", "messages are") + " queued, the first " + since(f.Agent.GetHeadQueuedAt().AsTime(), f.Now)
 	if f.Agent.GetTickPending() && f.Agent.GetQueuedInput() == 0 {
@@ -174,7 +175,7 @@ func stillThere(v Verdict, f Facts) string {
 	return named(v.ItemID, f)
 }
 
-// allWait says why none of the open items continues.
+// allWait returns why none of the open items continues.
 func allWait(f Facts) string {
 	open := waitingItems(f.Queue)
 	n := f.Queue.GetCounts().GetOpen()
@@ -187,7 +188,7 @@ func allWait(f Facts) string {
 	return fmt.Sprintf("none of %d open items is runnable; %s %s", n, named(open[0].GetWorkItemId(), f), waitsFor(open[0], f.Now))
 }
 
-// waitsFor says what an item waits for, and since when.
+// waitsFor returns what an item waits for, and since when.
 func waitsFor(it *workv1.WorkItem, now time.Time) string {
 	for _, w := range it.GetWaits() {
 		if w.GetMode() != waitingv1.WaitMode_WAIT_MODE_WAIT {
@@ -222,7 +223,7 @@ func awaited(kind waitingv1.WaitKind, resource string) string {
 	return "the system"
 }
 
-// candidates says for every item that was considered why it was chosen or not.
+// candidates returns for every item that was considered why it was chosen or not.
 func candidates(v Verdict, f Facts) []*schedulerv1.Candidate {
 	var out []*schedulerv1.Candidate
 	for _, it := range items(f.Queue) {
@@ -368,7 +369,7 @@ func short(s string) string {
 	return string(r[:most-1]) + "…"
 }
 
-// since says how long ago something was.
+// since returns how long ago something was.
 func since(t, now time.Time) string {
 	d := now.Sub(t)
 	switch {

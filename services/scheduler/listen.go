@@ -5,6 +5,7 @@ import (
 
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/follower"
+	"quartet/pkg/plane"
 )
 
 // interest says, by plane, which events may change a decision: of the agent plane all but
@@ -34,8 +35,6 @@ var interest = map[string]func(*journal.Event) bool{
 	},
 }
 
-type key struct{ namespace, id string }
-
 // listen marks the agents that events name, from position next on. The first sweep covers
 // what was before.
 func (s *Service) listen(ctx context.Context, src journal.Source, next uint64) {
@@ -45,7 +44,7 @@ func (s *Service) listen(ctx context.Context, src journal.Source, next uint64) {
 	if h, here := src.(journal.Hinter); own && here {
 		defer h.Hint(func(events []*journal.Event, lost bool) {
 			for _, ev := range events {
-				switch k := (key{ev.Namespace, ev.AgentID}); {
+				switch k := (plane.KeyOf(ev.Namespace, ev.AgentID)); {
 				case journal.Internal(ev.Type) || ev.AgentID == "":
 				case lost: // an evaluation may have seen any of them
 					s.dirty.retract(k)
@@ -61,7 +60,7 @@ func (s *Service) listen(ctx context.Context, src journal.Source, next uint64) {
 			if err != nil || journal.Internal(ev.Type) || ev.AgentID == "" || !matters(ev) {
 				continue
 			}
-			k := key{ev.Namespace, ev.AgentID}
+			k := plane.KeyOf(ev.Namespace, ev.AgentID)
 			if own && s.dirty.hinted(k, ev.ID) {
 				continue
 			}

@@ -9,10 +9,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/journal"
+	"quartet/pkg/plane"
 )
 
 // next takes an agent that must be there.
-func (d *dirty) next(t *testing.T) key {
+func (d *dirty) next(t *testing.T) plane.Key {
 	t.Helper()
 	require.Positive(t, d.named.n+d.swept.n)
 	k, ok := d.take()
@@ -22,7 +23,7 @@ func (d *dirty) next(t *testing.T) key {
 
 func TestP7_MarksCoalesceAndNoneIsLost(t *testing.T) {
 	d := newDirty()
-	a, b := key{"acme", "a"}, key{"acme", "b"}
+	a, b := plane.KeyOf("acme", "a"), plane.KeyOf("acme", "b")
 	for range 5 {
 		d.mark(a)
 	}
@@ -45,7 +46,7 @@ func TestP7_MarksCoalesceAndNoneIsLost(t *testing.T) {
 // While an agent has a turn, only its own plane can say that this is over.
 func TestP7_NudgesWaitForABusyAgent(t *testing.T) {
 	d := newDirty()
-	a := key{"acme", "a"}
+	a := plane.KeyOf("acme", "a")
 	d.markUnlessBusy(a)
 	require.Equal(t, a, d.next(t))
 	d.done(a, true)
@@ -67,17 +68,17 @@ func TestP7_NudgesWaitForABusyAgent(t *testing.T) {
 func TestD5_AWakeDoesNotWaitForTheSweep(t *testing.T) {
 	d := newDirty()
 	for i := range 100_000 {
-		d.markLow(key{"acme", fmt.Sprint(i)})
+		d.markLow(plane.KeyOf("acme", fmt.Sprint(i)))
 	}
 	for i := range 50 {
-		d.mark(key{"acme", fmt.Sprint("busy-", i)})
+		d.mark(plane.KeyOf("acme", fmt.Sprint("busy-", i)))
 	}
-	d.mark(key{"acme", "99999"}) // it is among those of the sweep as well
+	d.mark(plane.KeyOf("acme", "99999")) // it is among those of the sweep as well
 	named, takes := 0, 0
 	for d.named.n > 0 {
 		k := d.next(t)
 		takes++
-		if len(k.id) > 5 || k.id == "99999" {
+		if len(k.ID) > 5 || k.ID == "99999" {
 			named++
 		}
 		d.done(k, false)
@@ -85,14 +86,14 @@ func TestD5_AWakeDoesNotWaitForTheSweep(t *testing.T) {
 	require.Equal(t, 51, named)
 	require.LessOrEqual(t, takes, 51*sweptShare/(sweptShare-1)+1)
 	require.Greater(t, takes, 51, "the sweep goes on as well")
-	seen := map[key]bool{}
+	seen := map[plane.Key]bool{}
 	for d.swept.n > 1 {
 		k := d.next(t)
 		require.False(t, seen[k])
 		seen[k] = true
 		d.done(k, false)
 	}
-	require.NotContains(t, seen, key{"acme", "99999"}, "it was looked at already")
+	require.NotContains(t, seen, plane.KeyOf("acme", "99999"), "it was looked at already")
 	require.Empty(t, d.agents)
 }
 
@@ -100,13 +101,13 @@ func TestD5_AWakeDoesNotWaitForTheSweep(t *testing.T) {
 func TestD7_NamespacesTakeTurns(t *testing.T) {
 	d := newDirty()
 	for i := range 10_000 {
-		d.mark(key{"loud", fmt.Sprint(i)})
+		d.mark(plane.KeyOf("loud", fmt.Sprint(i)))
 	}
-	d.mark(key{"calm", "a"})
-	d.mark(key{"quiet", "b"})
+	d.mark(plane.KeyOf("calm", "a"))
+	d.mark(plane.KeyOf("quiet", "b"))
 	var first []string
 	for range 5 {
-		first = append(first, d.next(t).namespace)
+		first = append(first, d.next(t).Namespace)
 	}
 	require.Equal(t, []string{"loud", "calm", "quiet", "loud", "loud"}, first)
 }
@@ -122,7 +123,7 @@ func TestP7_ClosingLetsEverybodyGo(t *testing.T) {
 	}
 	d.close()
 	wg.Wait()
-	d.mark(key{"acme", "a"})
+	d.mark(plane.KeyOf("acme", "a"))
 	_, ok := d.take()
 	require.False(t, ok)
 }
@@ -143,7 +144,7 @@ func TestP7_UnderLoad(t *testing.T) {
 					return
 				}
 				var i int
-				_, err := fmt.Sscan(k.id, &i)
+				_, err := fmt.Sscan(k.ID, &i)
 				require.NoError(t, err)
 				require.EqualValues(t, 1, inside[i].Add(1))
 				looked[i].Store(version[i].Load())
@@ -157,7 +158,7 @@ func TestP7_UnderLoad(t *testing.T) {
 			for n := range marks {
 				i := n % agents
 				version[i].Add(1)
-				d.mark(key{"acme", fmt.Sprint(i)})
+				d.mark(plane.KeyOf("acme", fmt.Sprint(i)))
 			}
 		})
 	}
@@ -200,14 +201,14 @@ func TestD1_AnEmptySetIsMadeAnew(t *testing.T) {
 	for _, n := range []int{fewAgents - 1, fewAgents, fewAgents + 1} {
 		d := newDirty()
 		for i := range n {
-			d.markLow(key{"acme", fmt.Sprint(i)})
+			d.markLow(plane.KeyOf("acme", fmt.Sprint(i)))
 		}
 		for range n {
 			d.done(d.next(t), false)
 		}
 		require.Empty(t, d.agents)
 		require.Equal(t, n > fewAgents, d.most == 0)
-		d.mark(key{"acme", "again"})
-		require.Equal(t, key{"acme", "again"}, d.next(t))
+		d.mark(plane.KeyOf("acme", "again"))
+		require.Equal(t, plane.KeyOf("acme", "again"), d.next(t))
 	}
 }

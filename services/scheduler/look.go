@@ -12,11 +12,12 @@ import (
 
 	"quartet/pkg/clock"
 	"quartet/pkg/fault"
+	"quartet/pkg/plane"
 	"quartet/pkg/tracing"
 )
 
 const (
-	// slowLook is after which time an evaluation counts as delayed. One takes a
+	// slowLook is the duration from which an evaluation counts as slow. One takes a
 	// millisecond.
 	slowLook = 250 * time.Millisecond
 	// spareLookers is how many delayed evaluations an evaluator may have before they
@@ -69,12 +70,12 @@ func (s *Service) evaluate(ctx context.Context) {
 
 // span starts the span of an evaluation, below the first of the events that caused it and
 // linked to the others. What only a sweep caused is not traced.
-func (s *Service) span(ctx context.Context, k key, causes []string) (context.Context, trace.Span) {
+func (s *Service) span(ctx context.Context, k plane.Key, causes []string) (context.Context, trace.Span) {
 	if !s.deps.Tracer.On() || len(causes) == 0 {
 		return s.deps.Tracer.Start(ctx, "")
 	}
 	return s.deps.Tracer.Under(ctx, causes[0], "schedule", trace.WithSpanKind(trace.SpanKindConsumer), tracing.LinkTo(causes[1:]...),
-		trace.WithAttributes(attribute.String("quartet.namespace", k.namespace), attribute.String("quartet.agent_id", k.id)))
+		trace.WithAttributes(attribute.String("quartet.namespace", k.Namespace), attribute.String("quartet.agent_id", k.ID)))
 }
 
 // note records a verdict in the span of its evaluation.
@@ -127,7 +128,7 @@ func (s *Service) standIn(ctx context.Context) (ended func() bool) {
 }
 
 // scheduleRetry has an agent evaluated again soon if the evaluation failed.
-func (s *Service) scheduleRetry(ctx context.Context, k key, err error) {
+func (s *Service) scheduleRetry(ctx context.Context, k plane.Key, err error) {
 	s.mu.Lock()
 	n := s.fails[k]
 	if err == nil || fault.From(err).Reason() == fault.NotFound {
@@ -140,7 +141,7 @@ func (s *Service) scheduleRetry(ctx context.Context, k key, err error) {
 	if err == nil || ctx.Err() != nil {
 		return
 	}
-	s.deps.Logger.Debug("an agent could not be decided; trying again", zap.String("agent_id", k.id), zap.Error(err))
+	s.deps.Logger.Debug("an agent could not be decided; trying again", zap.String("agent_id", k.ID), zap.Error(err))
 	if fault.From(err).Reason() != fault.NotFound {
 		pause := min(retryTerm<<min(n, 8), retryMost)
 		s.rechecks.Set(alarmKey("retry", k), s.deps.Clock.Now().Add(pause))

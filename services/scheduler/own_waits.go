@@ -34,7 +34,7 @@ func (s *Service) ownWaits(ctx context.Context, agentID string) ([]*waitingv1.Wa
 	return own, nil
 }
 
-// alsoWaits says what an idle agent itself waits for.
+// alsoWaits returns what an idle agent itself waits for.
 func alsoWaits(own []*waitingv1.Wait, now time.Time) string {
 	if len(own) == 0 {
 		return ""

@@ -18,6 +18,7 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	schedulerv1 "quartet/pkg/pb/quartet/scheduler/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 	"quartet/pkg/tracing"
 )
@@ -76,7 +77,7 @@ type Service struct {
 
 	mu    sync.Mutex
 	swept bool
-	fails map[key]int // evaluations in a row that failed, by agent
+	fails map[plane.Key]int // evaluations in a row that failed, by agent
 }
 
 // New checks the configuration and fills in its defaults.
@@ -96,10 +97,10 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if deps.Logger == nil {
 		deps.Logger = zap.NewNop()
 	}
-	return &Service{cfg: cfg, deps: deps, dirty: newDirty(), fails: map[key]int{}, metrics: newMetrics(deps.Metrics)}, nil
+	return &Service{cfg: cfg, deps: deps, dirty: newDirty(), fails: map[plane.Key]int{}, metrics: newMetrics(deps.Metrics)}, nil
 }
 
-// Name is the module's name.
+// Name returns the module's name.
 func (s *Service) Name() string { return "scheduler" }
 
 // Register puts the service on a server.
@@ -113,7 +114,7 @@ func (s *Service) Start(ctx context.Context) error {
 	s.rechecks = clock.NewDue(s.deps.Clock, func(keys []string) {
 		for _, k := range keys {
 			if parts := strings.Split(k, "\x00"); len(parts) == 3 {
-				s.dirty.mark(key{parts[1], parts[2]})
+				s.dirty.mark(plane.KeyOf(parts[1], parts[2]))
 			}
 		}
 	})
@@ -169,10 +170,10 @@ func (s *Service) Ready() error {
 //
 // ahead is set for an evaluation that a hint caused: it reads what is not durable yet, and
 // its offer is stored after that.
-func (s *Service) decide(ctx context.Context, k key, ahead bool) (busy bool, err error) {
+func (s *Service) decide(ctx context.Context, k plane.Key, ahead bool) (busy bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	ctx = rpc.WithActor(ctx, rpc.Actor{Namespace: k.namespace, Principal: "scheduler", Role: rpc.RoleService})
+	ctx = rpc.WithActor(ctx, rpc.Actor{Namespace: k.Namespace, Principal: "scheduler", Role: rpc.RoleService})
 	const tries = 5
 	for range tries {
 		f, err := s.facts(ctx, k, ahead)
@@ -198,7 +199,7 @@ func (s *Service) decide(ctx context.Context, k key, ahead bool) (busy bool, err
 			return false, s.consume(ctx, k, v)
 		}
 		offer, err := s.deps.Agents.OfferDecision(ctx, &agentv1.OfferDecisionRequest{
-			AgentId: k.id, FactsRevision: f.Agent.GetFactsRevision(),
+			AgentId: k.ID, FactsRevision: f.Agent.GetFactsRevision(),
 			Decision: &agentv1.Decision{
 				Action: v.Action, TickReason: v.Tick, Reason: v.Reason,
 				WorkItemId: v.ItemID, WorkItemRevision: v.Revision, Explanation: sentence(v, f),
@@ -216,7 +217,7 @@ func (s *Service) decide(ctx context.Context, k key, ahead bool) (busy bool, err
 		}
 		return queued, nil
 	}
-	return false, fmt.Errorf("scheduler: the facts of agent %s changed %d times while it was decided", k.id, tries)
+	return false, fmt.Errorf("scheduler: the facts of agent %s changed %d times while it was decided", k.ID, tries)
 }
 
 // recorded reports whether the last recorded decision is the same. The agent plane would
@@ -230,36 +231,36 @@ func given(last *agentv1.Decision, v Verdict) bool {
 	return last.GetTickReason() == v.Tick && last.GetWorkItemId() == v.ItemID && last.GetWorkItemRevision() == v.Revision
 }
 
-func (s *Service) consume(ctx context.Context, k key, v Verdict) error {
+func (s *Service) consume(ctx context.Context, k plane.Key, v Verdict) error {
 	_, err := s.deps.Work.ConsumeRecheck(ctx, &workv1.ConsumeRecheckRequest{
-		AgentId: k.id, WorkItemId: v.ItemID, RecheckAt: v.Recheck.GetRecheckAt(),
+		AgentId: k.ID, WorkItemId: v.ItemID, RecheckAt: v.Recheck.GetRecheckAt(),
 	})
 	return err
 }
 
 // facts reads the agent plane first: a later change there makes the offer stale, so a
 // decision never rests on a queue that is older than a turn.
-func (s *Service) facts(ctx context.Context, k key, ahead bool) (Facts, error) {
-	a, err := s.deps.Agents.GetFacts(ctx, &agentv1.GetFactsRequest{AgentId: k.id, Ahead: ahead})
+func (s *Service) facts(ctx context.Context, k plane.Key, ahead bool) (Facts, error) {
+	a, err := s.deps.Agents.GetFacts(ctx, &agentv1.GetFactsRequest{AgentId: k.ID, Ahead: ahead})
 	if err != nil {
 		return Facts{}, err
 	}
 	if len(a.GetFacts()) != 1 {
-		return Facts{}, fault.NotFound.Newf("agent %q does not exist", k.id).With("agent_id", k.id)
+		return Facts{}, fault.NotFound.Newf("agent %q does not exist", k.ID).With("agent_id", k.ID)
 	}
-	q, err := s.deps.Work.GetWorkQueue(ctx, &workv1.GetWorkQueueRequest{AgentId: k.id, OmitPlans: true})
+	q, err := s.deps.Work.GetWorkQueue(ctx, &workv1.GetWorkQueueRequest{AgentId: k.ID, OmitPlans: true})
 	if err != nil {
 		return Facts{}, err
 	}
 	return Facts{Agent: a.GetFacts()[0], Queue: q, Now: s.deps.Clock.Now()}, nil
 }
 
-func alarmKey(kind string, k key) string {
-	return strings.Join([]string{kind, k.namespace, k.id}, "\x00")
+func alarmKey(kind string, k plane.Key) string {
+	return strings.Join([]string{kind, k.Namespace, k.ID}, "\x00")
 }
 
 // plan sets the timer for the next reminder of an agent.
-func (s *Service) plan(k key, f Facts) {
+func (s *Service) plan(k plane.Key, f Facts) {
 	due := alarmKey("recheck", k)
 	for _, it := range f.Queue.GetRechecks() {
 		if at := it.GetRecheckAt().AsTime(); at.After(f.Now) {

@@ -152,7 +152,7 @@ func TestD4_AQuietSystemIsSilent(t *testing.T) {
 	require.GreaterOrEqual(t, s.clk.Now().Sub(epoch), time.Hour)
 }
 
-// ends are the positions of all journals.
+// ends returns the positions of all journals.
 func (s *site) ends() map[string]uint64 {
 	s.t.Helper()
 	out := map[string]uint64{}

@@ -5,15 +5,16 @@ import (
 	"time"
 
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/plane"
 )
 
 // sweepPace bounds what a sweep costs: it marks one agent in this time, so that
 // 100 000 idle agents are evaluated within 67 minutes and 25 a second, whatever
-// their number. Journals lose no event; a sweep is there for what nobody
-// thought of. The first one, after a start, is not paced (SPEC X14).
+// their number. Journals lose no event; a sweep is a safeguard against errors
+// of this program. The first one, after a start, is not paced (SPEC X14).
 const sweepPace = 40 * time.Millisecond
 
-// sweep marks every agent at once, and then again and again: a lost event costs time,
+// sweep marks all agents, at the start and then periodically: a lost event costs time,
 // never a wake (SPEC D1, X14).
 func (s *Service) sweep(ctx context.Context) {
 	defer s.running.Done()
@@ -56,7 +57,7 @@ func (s *Service) sweepOnce(ctx context.Context, pace time.Duration) error {
 			return err
 		}
 		for _, f := range page.GetFacts() {
-			s.dirty.markLow(key{f.GetNamespace(), f.GetAgent().GetAgentId()})
+			s.dirty.markLow(plane.KeyOf(f.GetNamespace(), f.GetAgent().GetAgentId()))
 		}
 		if token = page.GetNextPageToken(); token == "" {
 			return nil

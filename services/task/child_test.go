@@ -49,13 +49,13 @@ type childSite struct {
 	t        *testing.T
 	journals *planetest.Journals
 	nursery  *nursery
-	voice    *planetest.Voice
+	writer   *planetest.Writer
 	service  *Service
 }
 
 func newChildSite(t *testing.T) *childSite {
 	s := &childSite{t: t, journals: planetest.NewJournals(), nursery: &nursery{}}
-	s.voice = s.journals.NewVoice(t, "agent", agentv1.File_quartet_agent_v1_agent_event_proto)
+	s.writer = s.journals.NewWriter(t, "agent", agentv1.File_quartet_agent_v1_agent_event_proto)
 	s.up()
 	t.Cleanup(func() { require.NoError(t, s.service.Stop(context.Background())) })
 	return s
@@ -80,7 +80,7 @@ func (s *childSite) parent() context.Context { return planetest.AsAgent(s.t.Cont
 
 func (s *childSite) say(payloads ...proto.Message) {
 	for _, p := range payloads {
-		s.voice.Say(&journal.Event{Namespace: "acme", AgentID: "keeper", Payload: p})
+		s.writer.Write(&journal.Event{Namespace: "acme", AgentID: "keeper", Payload: p})
 	}
 }
 

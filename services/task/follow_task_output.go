@@ -15,11 +15,8 @@ import (
 // is a gap between their offsets.
 func (s *Service) FollowTaskOutput(req *taskv1.FollowTaskOutputRequest, stream grpc.ServerStreamingServer[taskv1.FollowTaskOutputResponse]) error {
 	ctx := stream.Context()
-	actor, err := s.reader(ctx, req.GetAgentId())
+	actor, err := s.admitRead(ctx, req)
 	if err != nil {
-		return err
-	}
-	if err := checkRef(req.GetAgentId(), req.GetTaskId()); err != nil {
 		return err
 	}
 	changes := s.watches.Subscribe(req.GetTaskId())

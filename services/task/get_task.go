@@ -9,21 +9,31 @@ import (
 	"quartet/services/task/model"
 )
 
-// checkRef validates the ids that name a task.
-func checkRef(agent, taskID string) error {
-	if err := fault.Name("agent_id", agent); err != nil {
-		return err
-	}
-	return fault.Name("task_id", taskID)
+// aboutTask is a request about one task.
+type aboutTask interface {
+	GetAgentId() string
+	GetTaskId() string
+}
+
+// admitRead returns the caller of a request that reads a task, and validates its ids.
+func (s *Service) admitRead(ctx context.Context, req aboutTask) (journal.Actor, error) {
+	actor, err := s.reader(ctx, req.GetAgentId())
+	return actor, fault.First(err, fault.Name("agent_id", req.GetAgentId()), fault.Name("task_id", req.GetTaskId()))
+}
+
+// admitWrite returns the caller of a request that changes a task, and validates its ids.
+func (s *Service) admitWrite(ctx context.Context, req interface {
+	aboutTask
+	GetRequestId() string
+}) (journal.Actor, error) {
+	actor, err := s.agentActor(ctx, req.GetAgentId())
+	return actor, fault.First(err, fault.Name("agent_id", req.GetAgentId()), fault.Name("task_id", req.GetTaskId()), fault.RequestID(req.GetRequestId()))
 }
 
 // GetTask reads a task without its output (SPEC T3).
 func (s *Service) GetTask(ctx context.Context, req *taskv1.GetTaskRequest) (*taskv1.GetTaskResponse, error) {
-	actor, err := s.reader(ctx, req.GetAgentId())
+	actor, err := s.admitRead(ctx, req)
 	if err != nil {
-		return nil, err
-	}
-	if err := checkRef(req.GetAgentId(), req.GetTaskId()); err != nil {
 		return nil, err
 	}
 	t, err := s.read(ctx, actor.Namespace, req.GetAgentId(), req.GetTaskId())

@@ -31,11 +31,8 @@ const (
 // T3). A character that is not complete yet is left for the next part, so that the
 // joined parts are the text.
 func (s *Service) GetTaskOutput(ctx context.Context, req *taskv1.GetTaskOutputRequest) (*taskv1.GetTaskOutputResponse, error) {
-	actor, err := s.reader(ctx, req.GetAgentId())
+	actor, err := s.admitRead(ctx, req)
 	if err != nil {
-		return nil, err
-	}
-	if err := checkRef(req.GetAgentId(), req.GetTaskId()); err != nil {
 		return nil, err
 	}
 	limit := int(req.GetMaxBytes())

@@ -37,15 +37,15 @@ func (s *Service) ListTasks(ctx context.Context, req *taskv1.ListTasksRequest) (
 	if err != nil {
 		return nil, err
 	}
-	o := model.Owner{Namespace: actor.Namespace, AgentID: req.GetAgentId()}
-	found, _, err := journal.View(ctx, s.engine.For(o.Namespace, o.AgentID), func(st *model.State) (model.Page, error) {
+	o := model.Owner{Namespace: actor.Namespace, ID: req.GetAgentId()}
+	found, _, err := journal.View(ctx, s.engine.For(o.Namespace, o.ID), func(st *model.State) (model.Page, error) {
 		return st.ListPage(o, req, before, size), nil
 	})
 	if err != nil {
 		return nil, err
 	}
 	if len(found.Tasks) == 0 && s.deps.Workspace != nil {
-		if err := plane.NeverMade(ctx, o.AgentID, func(ctx context.Context, agentID string) error {
+		if err := plane.NeverMade(ctx, o.ID, func(ctx context.Context, agentID string) error {
 			_, err := s.deps.Workspace(ctx, agentID)
 			return err
 		}); err != nil {

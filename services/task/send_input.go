@@ -14,14 +14,8 @@ import (
 // SendTaskInput writes to the input of a running command, or sends a message to a
 // child (SPEC T3).
 func (s *Service) SendTaskInput(ctx context.Context, req *taskv1.SendTaskInputRequest) (*taskv1.SendTaskInputResponse, error) {
-	actor, err := s.agentActor(ctx, req.GetAgentId())
+	actor, err := s.admitWrite(ctx, req)
 	if err != nil {
-		return nil, err
-	}
-	if err := checkRef(req.GetAgentId(), req.GetTaskId()); err != nil {
-		return nil, err
-	}
-	if err := fault.RequestID(req.GetRequestId()); err != nil {
 		return nil, err
 	}
 	if req.GetText() == "" && !req.GetEndOfInput() {

@@ -3,7 +3,6 @@ package task
 import (
 	"context"
 
-	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/plane"
@@ -13,14 +12,8 @@ import (
 
 // StopTask asks a task to stop (SPEC T3). It does not wait for the end.
 func (s *Service) StopTask(ctx context.Context, req *taskv1.StopTaskRequest) (*taskv1.StopTaskResponse, error) {
-	actor, err := s.agentActor(ctx, req.GetAgentId())
+	actor, err := s.admitWrite(ctx, req)
 	if err != nil {
-		return nil, err
-	}
-	if err := checkRef(req.GetAgentId(), req.GetTaskId()); err != nil {
-		return nil, err
-	}
-	if err := fault.RequestID(req.GetRequestId()); err != nil {
 		return nil, err
 	}
 	resp, err := plane.Do(ctx, s.engine, plane.Command[*model.State, *taskv1.StopTaskResponse]{

@@ -27,7 +27,7 @@ func (s *Service) CancelTimer(ctx context.Context, req *waitingv1.CancelTimerReq
 		Decide: func(st *State, env journal.Env) (journal.Decision[*waitingv1.CancelTimerResponse], error) {
 			var d journal.Decision[*waitingv1.CancelTimerResponse]
 			var t *waitingv1.Timer
-			if a := st.agents[key{env.Actor.Namespace, req.GetAgentId()}]; a != nil {
+			if a := st.agents[plane.KeyOf(env.Actor.Namespace, req.GetAgentId())]; a != nil {
 				t = a.timers.byID[req.GetTimerId()]
 			}
 			switch {

@@ -56,7 +56,7 @@ func react(s *State, env journal.Env, ev *journal.Event) ([]*journal.Event, erro
 }
 
 func reaction(s *State, env journal.Env, ev *journal.Event) []*journal.Event {
-	k := key{ev.Namespace, ev.AgentID}
+	k := plane.KeyOf(ev.Namespace, ev.AgentID)
 	a := s.agents[k]
 	switch p := ev.Payload.(type) {
 	case *taskv1.TaskCompleted:
@@ -87,7 +87,7 @@ func reaction(s *State, env journal.Env, ev *journal.Event) []*journal.Event {
 // controlChanged records whether an agent is stopped in this plane's own journal, so that
 // its decisions depend on its own journal alone (SPEC R8). The waits, triggers and timers of
 // a deleted agent end (SPEC A8).
-func (a *agentWaits) controlChanged(env journal.Env, k key, agent *agentv1.Agent) []*journal.Event {
+func (a *agentWaits) controlChanged(env journal.Env, k plane.Key, agent *agentv1.Agent) []*journal.Event {
 	switch agent.GetLifecycle() {
 	case agentv1.Lifecycle_LIFECYCLE_DELETING, agentv1.Lifecycle_LIFECYCLE_DELETED:
 		return a.ownerDeleted(env, k)
@@ -97,40 +97,40 @@ func (a *agentWaits) controlChanged(env journal.Env, k key, agent *agentv1.Agent
 	if a == nil && !stopped || a != nil && a.stopped == stopped {
 		return nil
 	}
-	return []*journal.Event{{Namespace: k.namespace, AgentID: k.id, Payload: &waitingv1.AgentNoted{AgentId: k.id, Stopped: stopped}}}
+	return []*journal.Event{{Namespace: k.Namespace, AgentID: k.ID, Payload: &waitingv1.AgentNoted{AgentId: k.ID, Stopped: stopped}}}
 }
 
-func (a *agentWaits) ownerDeleted(env journal.Env, k key) []*journal.Event {
+func (a *agentWaits) ownerDeleted(env journal.Env, k plane.Key) []*journal.Event {
 	if a != nil && a.deleted {
 		return nil
 	}
 	events := []*journal.Event{{
-		Namespace: k.namespace, AgentID: k.id, Payload: &waitingv1.AgentNoted{AgentId: k.id, Stopped: a != nil && a.stopped, Deleted: true},
+		Namespace: k.Namespace, AgentID: k.ID, Payload: &waitingv1.AgentNoted{AgentId: k.ID, Stopped: a != nil && a.stopped, Deleted: true},
 	}}
 	if a == nil {
 		return events
 	}
 	for _, w := range a.activeWaits(func(w *waitingv1.Wait) bool { return !ownInterest(w) }) {
-		events = append(events, cancelled(k.namespace, w, env, waitingv1.WaitEndReason_WAIT_END_REASON_AGENT_DELETED))
+		events = append(events, cancelled(k.Namespace, w, env, waitingv1.WaitEndReason_WAIT_END_REASON_AGENT_DELETED))
 	}
 	for _, t := range a.triggers.list("", len(a.triggers.order), lives) {
 		events = append(events, a.endTrigger(k, t, env, waitingv1.TriggerStatus_TRIGGER_STATUS_REVOKED)...)
 	}
 	for _, t := range a.timers.list("", len(a.timers.order), ticking) {
-		events = append(events, cancelledTimer(k.namespace, t))
+		events = append(events, cancelledTimer(k.Namespace, t))
 	}
 	return events
 }
 
 // taskEnded records that a task has ended, for waits that are registered later, and
 // resolves the active waits for it.
-func (a *agentWaits) taskEnded(env journal.Env, k key, t *taskv1.Task) []*journal.Event {
+func (a *agentWaits) taskEnded(env journal.Env, k plane.Key, t *taskv1.Task) []*journal.Event {
 	if a != nil && a.tasks.has(t.GetTaskId()) {
 		return nil
 	}
 	events := []*journal.Event{{
-		Namespace: k.namespace, AgentID: k.id, TaskID: t.GetTaskId(), WorkItemID: t.GetWorkItemId(),
-		Payload: &waitingv1.TaskNoted{TaskId: t.GetTaskId(), AgentId: k.id, Revision: t.GetRevision(), Terminal: true, State: t.GetState().String()},
+		Namespace: k.Namespace, AgentID: k.ID, TaskID: t.GetTaskId(), WorkItemID: t.GetWorkItemId(),
+		Payload: &waitingv1.TaskNoted{TaskId: t.GetTaskId(), AgentId: k.ID, Revision: t.GetRevision(), Terminal: true, State: t.GetState().String()},
 	}}
 	return append(events, a.arrive(env, k, input{
 		arrival: arrival{causeTask, t.GetTaskId()}, itemID: t.GetWorkItemId(),
@@ -140,38 +140,38 @@ func (a *agentWaits) taskEnded(env journal.Env, k key, t *taskv1.Task) []*journa
 
 // arrive resolves the one-shot waits that an input satisfies, and records it as a mismatch
 // for the others of its owner (SPEC P2, P6).
-func (a *agentWaits) arrive(env journal.Env, k key, h input) []*journal.Event {
+func (a *agentWaits) arrive(env journal.Env, k plane.Key, h input) []*journal.Event {
 	if a == nil {
 		return nil
 	}
 	var events []*journal.Event
 	for _, w := range a.expected(h) {
-		events = append(events, resolved(k.namespace, w, env, h.cause, h.id))
+		events = append(events, resolved(k.Namespace, w, env, h.cause, h.id))
 	}
 	return append(events, a.mismatches(k, h)...)
 }
 
 // itemCompleted ends the waits of an item (SPEC P9). Triggers stay active.
-func (a *agentWaits) itemCompleted(env journal.Env, k key, itemID string) []*journal.Event {
+func (a *agentWaits) itemCompleted(env journal.Env, k plane.Key, itemID string) []*journal.Event {
 	if a != nil && a.items.has(itemID) {
 		return nil
 	}
 	events := []*journal.Event{{
-		Namespace: k.namespace, AgentID: k.id, WorkItemID: itemID,
-		Payload: &waitingv1.WorkItemNoted{WorkItemId: itemID, AgentId: k.id},
+		Namespace: k.Namespace, AgentID: k.ID, WorkItemID: itemID,
+		Payload: &waitingv1.WorkItemNoted{WorkItemId: itemID, AgentId: k.ID},
 	}}
 	for _, w := range a.activeWaits(func(w *waitingv1.Wait) bool { return w.GetWorkItemId() == itemID }) {
-		events = append(events, cancelled(k.namespace, w, env, waitingv1.WaitEndReason_WAIT_END_REASON_WORK_ITEM_COMPLETED))
+		events = append(events, cancelled(k.Namespace, w, env, waitingv1.WaitEndReason_WAIT_END_REASON_WORK_ITEM_COMPLETED))
 	}
 	return events
 }
 
-func (a *agentWaits) cancel(env journal.Env, k key, waitID string, reason waitingv1.WaitEndReason) []*journal.Event {
+func (a *agentWaits) cancel(env journal.Env, k plane.Key, waitID string, reason waitingv1.WaitEndReason) []*journal.Event {
 	if a == nil || waitID == "" {
 		return nil
 	}
 	if w := a.waits.byID[waitID]; w != nil && active(w) {
-		return []*journal.Event{cancelled(k.namespace, w, env, reason)}
+		return []*journal.Event{cancelled(k.Namespace, w, env, reason)}
 	}
 	return nil
 }
@@ -186,7 +186,7 @@ func isInstruction(m *agentv1.Message) bool {
 
 // operatorMessage resolves the operator wait of the item that a message names, otherwise the
 // only operator wait of the agent. With several, it resolves none (SPEC P2).
-func (a *agentWaits) operatorMessage(env journal.Env, k key, m *agentv1.Message) []*journal.Event {
+func (a *agentWaits) operatorMessage(env journal.Env, k plane.Key, m *agentv1.Message) []*journal.Event {
 	if !isInstruction(m) {
 		return nil
 	}
@@ -220,7 +220,7 @@ func (a *agentWaits) successor(waitID string) *waitingv1.Wait {
 
 // consumed marks the triggers that a completed turn has shown. A turn that failed marks
 // none (SPEC P2).
-func (a *agentWaits) consumed(k key, t *agentv1.Turn) []*journal.Event {
+func (a *agentWaits) consumed(k plane.Key, t *agentv1.Turn) []*journal.Event {
 	if a == nil {
 		return nil
 	}
@@ -232,7 +232,7 @@ func (a *agentWaits) consumed(k key, t *agentv1.Turn) []*journal.Event {
 		}
 		n := nextWait(w)
 		n.ConsumedCount = min(sw.GetTriggerCount(), w.GetTriggerCount())
-		events = append(events, waitEvent(k.namespace, n, &waitingv1.WaitConsumed{Wait: n, TurnId: t.GetTurnId()}))
+		events = append(events, waitEvent(k.Namespace, n, &waitingv1.WaitConsumed{Wait: n, TurnId: t.GetTurnId()}))
 		if a.unpublished(w) && unseen(n) && n.GetWorkItemId() == "" {
 			// Deliveries came during the turn that the agent was not woken by
 			// yet. An item shows them by the event above.

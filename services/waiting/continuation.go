@@ -3,6 +3,7 @@ package waiting
 import (
 	"quartet/pkg/journal"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+	"quartet/pkg/plane"
 )
 
 // Short names for the causes of inputs. The first four end a one-shot wait.
@@ -87,7 +88,7 @@ func (a *agentWaits) expected(h input) []*waitingv1.Wait {
 
 // mismatches returns events that record an input for the waits of its owner that it does
 // not satisfy. Those waits stay active (SPEC P6).
-func (a *agentWaits) mismatches(k key, h input) []*journal.Event {
+func (a *agentWaits) mismatches(k plane.Key, h input) []*journal.Event {
 	var events []*journal.Event
 	for _, w := range a.activeWaits(func(w *waitingv1.Wait) bool {
 		return yields(w) && (h.everywhere || w.GetWorkItemId() == h.itemID)
@@ -97,7 +98,7 @@ func (a *agentWaits) mismatches(k key, h input) []*journal.Event {
 		if c == resumesExpected || known[h.arrival] || len(known) == maxMismatches || len(events) == maxMismatches {
 			continue
 		}
-		events = append(events, waitEvent(k.namespace, w, &waitingv1.WaitMismatched{
+		events = append(events, waitEvent(k.Namespace, w, &waitingv1.WaitMismatched{
 			WaitId: w.GetWaitId(), Cause: h.cause, CauseId: h.id, Continuation: c,
 		}))
 	}

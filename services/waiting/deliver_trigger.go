@@ -57,7 +57,7 @@ func (s *Service) DeliverTrigger(ctx context.Context, req *waitingv1.DeliverTrig
 		return s.batcher.deliver(ctx, s, to, req)
 	}
 	return plane.Do(ctx, s.engine, plane.Command[*State, *waitingv1.DeliverTriggerResponse]{
-		Method: "DeliverTrigger", AgentID: to.agent.id, RequestID: req.GetRequestId(),
+		Method: "DeliverTrigger", AgentID: to.agent.ID, RequestID: req.GetRequestId(),
 		// A repeated delivery has the same content type and body. The token must not be
 		// stored, and senders sign every attempt anew.
 		Args:  &waitingv1.DeliverTriggerRequest{RequestId: req.GetRequestId(), ContentType: req.GetContentType(), Body: req.GetBody()},
@@ -98,7 +98,7 @@ func (s *Service) find(ctx context.Context, token string) (to address, t *waitin
 
 // outside returns the actor of a delivery.
 func outside(to address) *journal.Actor {
-	return &journal.Actor{Namespace: to.agent.namespace, Principal: "trigger/" + to.triggerID, Role: rpc.RoleIntegration}
+	return &journal.Actor{Namespace: to.agent.Namespace, Principal: "trigger/" + to.triggerID, Role: rpc.RoleIntegration}
 }
 
 // header validates the value of an HTTP header, which may be stored in a message or an
@@ -163,7 +163,7 @@ func decideDeliver(s *State, env journal.Env, to address, hash string, reqs []*w
 // delivery is the state of decideDeliver: the records after the events so far.
 type delivery struct {
 	a       *agentWaits
-	k       key
+	k       plane.Key
 	env     journal.Env
 	trigger *waitingv1.Trigger
 	reached []*waitingv1.Wait
@@ -182,12 +182,12 @@ func (d *delivery) publish(req *waitingv1.DeliverTriggerRequest, contentful bool
 	if contentful {
 		del.Body = req.GetBody()
 	}
-	d.events = append(d.events, triggerEvent(d.k.namespace, d.trigger, del))
+	d.events = append(d.events, triggerEvent(d.k.Namespace, d.trigger, del))
 	for i, w := range d.reached {
 		u := triggeredBy(w, 1, at)
 		d.reached[i] = u
 		del.WaitIds = append(del.WaitIds, w.GetWaitId())
-		d.events = append(d.events, waitEvent(d.k.namespace, u, &waitingv1.WaitTriggered{
+		d.events = append(d.events, waitEvent(d.k.Namespace, u, &waitingv1.WaitTriggered{
 			Wait: u, TriggerId: d.trigger.GetTriggerId(), DeliveryId: del.GetDeliveryId(),
 			// The agent is woken by the item that was triggered, or by the message.
 			WakeAgent: w.GetWorkItemId() == "" && !contentful,
@@ -215,7 +215,7 @@ func (d *delivery) count(outcome waitingv1.DeliveryOutcome, reason string, n int
 	for _, w := range d.reached {
 		c.WaitIds = append(c.WaitIds, w.GetWaitId())
 	}
-	d.events = append(d.events, triggerEvent(d.k.namespace, d.trigger, c))
+	d.events = append(d.events, triggerEvent(d.k.Namespace, d.trigger, c))
 }
 
 // register registers an intent for a trigger that no wait is for, because whoever created
@@ -230,7 +230,7 @@ func (d *delivery) register() {
 		Revision: 1, CreatedAt: timestamppb.New(d.env.Now),
 	}
 	d.reached = []*waitingv1.Wait{w}
-	d.events = append(d.events, waitEvent(d.k.namespace, w, &waitingv1.WaitRegistered{Wait: w}))
+	d.events = append(d.events, waitEvent(d.k.Namespace, w, &waitingv1.WaitRegistered{Wait: w}))
 }
 
 // ownInterest reports whether a wait is an intent that register made.

@@ -136,7 +136,7 @@ func (s *Service) deliverBatch(to address, hash string, batch []*pendingDelivery
 		defer span.End()
 	}
 	responses, err := plane.Do(ctx, s.engine, plane.Command[*State, []*waitingv1.DeliverTriggerResponse]{
-		Method: "DeliverTrigger", AgentID: to.agent.id, Actor: outside(to),
+		Method: "DeliverTrigger", AgentID: to.agent.ID, Actor: outside(to),
 		Decide: func(st *State, env journal.Env) (d journal.Decision[[]*waitingv1.DeliverTriggerResponse], err error) {
 			d.Events, err = decideDeliver(st, env, to, hash, reqs)
 			return d, err

@@ -33,7 +33,7 @@ func (s *Service) CancelExternalTrigger(ctx context.Context, req *waitingv1.Canc
 				d.Reply = &waitingv1.CancelExternalTriggerResponse{Trigger: publicTrigger(t)}
 				return d, nil
 			}
-			k := key{env.Actor.Namespace, req.GetAgentId()}
+			k := plane.KeyOf(env.Actor.Namespace, req.GetAgentId())
 			d.Events = st.agents[k].endTrigger(k, t, env, waitingv1.TriggerStatus_TRIGGER_STATUS_REVOKED)
 			return d, nil
 		},
@@ -45,17 +45,17 @@ func (s *Service) CancelExternalTrigger(ctx context.Context, req *waitingv1.Canc
 
 // endTrigger ends a trigger and the intent that its deliveries registered. Other waits for
 // it stay active, and the event names those that are weak now (SPEC P8).
-func (a *agentWaits) endTrigger(k key, t *waitingv1.Trigger, env journal.Env, status waitingv1.TriggerStatus) []*journal.Event {
+func (a *agentWaits) endTrigger(k plane.Key, t *waitingv1.Trigger, env journal.Env, status waitingv1.TriggerStatus) []*journal.Event {
 	n := nextTrigger(t)
 	n.Status = status
 	weakened := a.weakened(t, env.Now)
-	ev, reason := triggerEvent(k.namespace, n, &waitingv1.ExternalTriggerCancelled{Trigger: n, WeakenedWaitIds: weakened}), waitingv1.WaitEndReason_WAIT_END_REASON_TRIGGER_CANCELLED
+	ev, reason := triggerEvent(k.Namespace, n, &waitingv1.ExternalTriggerCancelled{Trigger: n, WeakenedWaitIds: weakened}), waitingv1.WaitEndReason_WAIT_END_REASON_TRIGGER_CANCELLED
 	if status == waitingv1.TriggerStatus_TRIGGER_STATUS_EXPIRED {
-		ev, reason = triggerEvent(k.namespace, n, &waitingv1.TriggerExpired{Trigger: n, WeakenedWaitIds: weakened}), waitingv1.WaitEndReason_WAIT_END_REASON_TRIGGER_EXPIRED
+		ev, reason = triggerEvent(k.Namespace, n, &waitingv1.TriggerExpired{Trigger: n, WeakenedWaitIds: weakened}), waitingv1.WaitEndReason_WAIT_END_REASON_TRIGGER_EXPIRED
 	}
 	events := []*journal.Event{ev}
 	for _, w := range a.activeWaits(func(w *waitingv1.Wait) bool { return ownInterest(w) && w.GetResource() == t.GetTriggerId() }) {
-		events = append(events, cancelled(k.namespace, w, env, reason))
+		events = append(events, cancelled(k.Namespace, w, env, reason))
 	}
 	return events
 }

@@ -64,7 +64,7 @@ func (s *Service) index(_ int, events []*journal.Event) {
 			s.indexTrigger(ev.Namespace, p.GetTrigger())
 		case *waitingv1.AgentNoted:
 			if !p.GetStopped() {
-				for _, k := range s.held.release(key{ev.Namespace, ev.AgentID}) {
+				for _, k := range s.held.release(plane.KeyOf(ev.Namespace, ev.AgentID)) {
 					s.due.Set(k, s.deps.Clock.Now())
 				}
 			}
@@ -125,16 +125,16 @@ func (s *Service) indexTrigger(namespace string, t *waitingv1.Trigger) {
 func (s *Service) reindex(st *State) {
 	for k, a := range st.agents {
 		for _, w := range a.waits.byID {
-			s.indexWait(k.namespace, w)
+			s.indexWait(k.Namespace, w)
 			if a.unpublished(w) {
-				s.schedulePublication(dueKey(duePublish, k.namespace, k.id, w.GetWaitId()))
+				s.schedulePublication(dueKey(duePublish, k.Namespace, k.ID, w.GetWaitId()))
 			}
 		}
 		for _, t := range a.timers.byID {
-			s.indexTimer(k.namespace, t)
+			s.indexTimer(k.Namespace, t)
 		}
 		for _, t := range a.triggers.byID {
-			s.indexTrigger(k.namespace, t)
+			s.indexTrigger(k.Namespace, t)
 		}
 	}
 }
@@ -143,14 +143,14 @@ func (s *Service) reindex(st *State) {
 // starts. After a restart they become due again and are held again.
 type held struct {
 	mu   sync.Mutex
-	keys map[key]map[string]bool
+	keys map[plane.Key]map[string]bool
 }
 
-func (h *held) add(k key, due string) {
+func (h *held) add(k plane.Key, due string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.keys == nil {
-		h.keys = map[key]map[string]bool{}
+		h.keys = map[plane.Key]map[string]bool{}
 	}
 	if h.keys[k] == nil {
 		h.keys[k] = map[string]bool{}
@@ -158,7 +158,7 @@ func (h *held) add(k key, due string) {
 	h.keys[k][due] = true
 }
 
-func (h *held) remove(k key, due string) {
+func (h *held) remove(k plane.Key, due string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if delete(h.keys[k], due); len(h.keys[k]) == 0 {
@@ -166,7 +166,7 @@ func (h *held) remove(k key, due string) {
 	}
 }
 
-func (h *held) release(k key) []string {
+func (h *held) release(k plane.Key) []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var all []string
@@ -182,10 +182,10 @@ func (h *held) release(k key) []string {
 func (s *Service) fire(keys []string) {
 	// Those of one agent fire in order. Those of different agents fire at once and share
 	// frames, so that what became due while the process was down takes few fsyncs.
-	byAgent := map[key][][]string{}
+	byAgent := map[plane.Key][][]string{}
 	for _, k := range keys {
 		if parts := strings.Split(k, "\x00"); len(parts) == 4 {
-			agent := key{parts[1], parts[2]}
+			agent := plane.KeyOf(parts[1], parts[2])
 			byAgent[agent] = append(byAgent[agent], parts)
 		}
 	}
@@ -203,13 +203,13 @@ func (s *Service) fire(keys []string) {
 	firing.Wait()
 }
 
-func (s *Service) fireOne(kind string, k key, id string) error {
+func (s *Service) fireOne(kind string, k plane.Key, id string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	// No request is the cause, so a trace begins here.
 	ctx, span := s.deps.Tracer.Begin(ctx, "due "+kind)
 	defer span.End()
-	due := dueKey(kind, k.namespace, k.id, id)
+	due := dueKey(kind, k.Namespace, k.ID, id)
 	if kind == dueTimer {
 		// It is held before the decision, so that an agent that starts meanwhile finds it.
 		s.held.add(k, due)
@@ -217,7 +217,7 @@ func (s *Service) fireOne(kind string, k key, id string) error {
 	var early time.Time
 	var stopped bool
 	_, err := plane.Do(ctx, s.engine, plane.Command[*State, struct{}]{
-		Method: "Fire", AgentID: k.id, Actor: plane.System(k.namespace),
+		Method: "Fire", AgentID: k.ID, Actor: plane.System(k.Namespace),
 		Decide: func(st *State, env journal.Env) (d journal.Decision[struct{}], _ error) {
 			early, stopped = time.Time{}, false
 			if a := st.agents[k]; a != nil {
@@ -239,7 +239,7 @@ func (s *Service) fireOne(kind string, k key, id string) error {
 
 // decideDue is the rule for what may be due: it returns its events, or in early when it
 // will be due.
-func (a *agentWaits) decideDue(kind string, k key, id string, env journal.Env) (events []*journal.Event, early time.Time) {
+func (a *agentWaits) decideDue(kind string, k plane.Key, id string, env journal.Env) (events []*journal.Event, early time.Time) {
 	w := a.waits.byID[id]
 	notBefore := func(at *timestamppb.Timestamp) bool {
 		if at.AsTime().After(env.Now) {
@@ -250,13 +250,13 @@ func (a *agentWaits) decideDue(kind string, k key, id string, env journal.Env) (
 	switch kind {
 	case dueWait:
 		if active(w) && w.GetDueAt() != nil && notBefore(w.GetDueAt()) {
-			events = []*journal.Event{resolved(k.namespace, w, env, causeTimer, id)}
+			events = []*journal.Event{resolved(k.Namespace, w, env, causeTimer, id)}
 		}
 	case dueRecheck:
 		if recheckPending(w) && notBefore(w.GetRecheckAt()) {
 			n := nextWait(w)
 			n.RecheckConsumedAt = timestamppb.New(env.Now)
-			events = []*journal.Event{waitEvent(k.namespace, n, &waitingv1.WaitRechecked{Wait: n})}
+			events = []*journal.Event{waitEvent(k.Namespace, n, &waitingv1.WaitRechecked{Wait: n})}
 		}
 	case duePublish:
 		if a.unpublished(w) {
@@ -266,7 +266,7 @@ func (a *agentWaits) decideDue(kind string, k key, id string, env journal.Env) (
 		t := a.timers.byID[id]
 		if ticking(t) && !a.stopped && notBefore(t.GetNextFireAt()) {
 			n := fired(t, env.Now)
-			events = []*journal.Event{timerEvent(k.namespace, n, &waitingv1.TimerFired{Timer: n, DueAt: t.GetNextFireAt()})}
+			events = []*journal.Event{timerEvent(k.Namespace, n, &waitingv1.TimerFired{Timer: n, DueAt: t.GetNextFireAt()})}
 			events = append(events, a.mismatches(k, input{
 				arrival: arrival{causeTimer, id}, itemID: t.GetWorkItemId(),
 				matches: func(*waitingv1.Wait) bool { return false }, // a timer wait has its own time
@@ -283,9 +283,9 @@ func (a *agentWaits) decideDue(kind string, k key, id string, env journal.Env) (
 
 // publishCount returns the event that shows the current count of a wait. It wakes the agent
 // unless a turn was shown the deliveries meanwhile.
-func (a *agentWaits) publishCount(k key, w *waitingv1.Wait) *journal.Event {
+func (a *agentWaits) publishCount(k plane.Key, w *waitingv1.Wait) *journal.Event {
 	n, last := nextWait(w), a.published[w.GetWaitId()]
-	return waitEvent(k.namespace, n, &waitingv1.WaitTriggered{
+	return waitEvent(k.Namespace, n, &waitingv1.WaitTriggered{
 		Wait: n, TriggerId: last.triggerID, DeliveryId: last.deliveryID, WakeAgent: w.GetWorkItemId() == "" && unseen(w),
 	})
 }

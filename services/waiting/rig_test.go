@@ -230,7 +230,7 @@ const (
 	wakeHint   = waitingv1.DeliveryMode_DELIVERY_MODE_WAKE_HINT
 )
 
-// state is the live state; the caller must not race with commands.
+// state returns the live state; the caller must not race with commands.
 func (s *Service) state() *State {
 	st, _, err := journal.View(context.Background(), s.engine.All()[0], func(st *State) (*State, error) { return st, nil })
 	if err != nil {

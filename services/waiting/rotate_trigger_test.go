@@ -11,6 +11,7 @@ import (
 
 	"quartet/pkg/fault"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+	"quartet/pkg/plane"
 	"quartet/pkg/plane/planetest"
 )
 
@@ -125,7 +126,7 @@ func TestX8_EndedTriggersAreForgottenAndRefused(t *testing.T) {
 		_, err := r.service.CancelExternalTrigger(r.agent(), &waitingv1.CancelExternalTriggerRequest{AgentId: "keeper", TriggerId: made.GetTrigger().GetTriggerId()})
 		require.NoError(t, err)
 	}
-	require.Len(t, r.service.state().agents[key{"acme", "keeper"}].triggers.byID, keptEnded)
+	require.Len(t, r.service.state().agents[plane.KeyOf("acme", "keeper")].triggers.byID, keptEnded)
 	r.restart()
 	require.ErrorIs(t, r.tryDeliver(&waitingv1.DeliverTriggerRequest{Token: first.GetToken()}), fault.TriggerRevoked)
 }

@@ -4,6 +4,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+	"quartet/pkg/plane"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -15,7 +16,7 @@ const keptEnded = 256
 
 // State is one partition of the waiting plane. Records are replaced and never changed.
 type State struct {
-	agents map[key]*agentWaits
+	agents map[plane.Key]*agentWaits
 	tokens map[string]address // by the hash of the secret
 	open   [waitKinds]int     // active waits, by kind
 }
@@ -23,13 +24,11 @@ type State struct {
 // waitKinds is the number of kinds of waits, with the unspecified one.
 const waitKinds = 5
 
-type key struct{ namespace, id string }
-
 // address is the trigger that a secret belongs to. That of a trigger that has ended is
 // kept, so that its secret is refused and not unknown, also after the trigger was dropped
 // from memory.
 type address struct {
-	agent     key
+	agent     plane.Key
 	triggerID string
 	dead      waitingv1.TriggerStatus // how the trigger ended, or active
 }
@@ -59,12 +58,12 @@ type publishedCount struct {
 
 // NewState returns the state of an empty journal.
 func NewState() *State {
-	return &State{agents: map[key]*agentWaits{}, tokens: map[string]address{}}
+	return &State{agents: map[plane.Key]*agentWaits{}, tokens: map[string]address{}}
 }
 
 // Apply folds one event into the state.
 func (s *State) Apply(ev *journal.Event) error {
-	k := key{ev.Namespace, ev.AgentID}
+	k := plane.KeyOf(ev.Namespace, ev.AgentID)
 	a := s.agents[k]
 	if a == nil {
 		a = &agentWaits{published: map[string]publishedCount{}, mismatched: map[string]map[arrival]bool{}}
@@ -108,7 +107,7 @@ func (s *State) Apply(ev *journal.Event) error {
 	return nil
 }
 
-func (s *State) applyTrigger(k key, a *agentWaits, ev *journal.Event) error {
+func (s *State) applyTrigger(k plane.Key, a *agentWaits, ev *journal.Event) error {
 	var t *waitingv1.Trigger
 	switch p := ev.Payload.(type) {
 	case *waitingv1.ExternalTriggerCreated:
@@ -208,7 +207,7 @@ func (a *agentWaits) yielding(itemID string) *waitingv1.Wait {
 }
 
 func (s *State) wait(namespace, agentID, waitID string) (*waitingv1.Wait, error) {
-	if a := s.agents[key{namespace, agentID}]; a != nil {
+	if a := s.agents[plane.KeyOf(namespace, agentID)]; a != nil {
 		if w := a.waits.byID[waitID]; w != nil {
 			return w, nil
 		}
@@ -218,7 +217,7 @@ func (s *State) wait(namespace, agentID, waitID string) (*waitingv1.Wait, error)
 }
 
 func (s *State) trigger(namespace, agentID, triggerID string) (*waitingv1.Trigger, error) {
-	if a := s.agents[key{namespace, agentID}]; a != nil {
+	if a := s.agents[plane.KeyOf(namespace, agentID)]; a != nil {
 		if t := a.triggers.byID[triggerID]; t != nil {
 			return t, nil
 		}
@@ -228,7 +227,7 @@ func (s *State) trigger(namespace, agentID, triggerID string) (*waitingv1.Trigge
 
 // alive refuses to create records for a deleted agent.
 func (s *State) alive(namespace, agentID string) error {
-	if a := s.agents[key{namespace, agentID}]; a != nil && a.deleted {
+	if a := s.agents[plane.KeyOf(namespace, agentID)]; a != nil && a.deleted {
 		return fault.AgentDeleted.Newf("agent %q is deleted; nothing can be created for it", agentID).With("agent_id", agentID)
 	}
 	return nil

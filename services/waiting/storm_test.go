@@ -16,6 +16,7 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/plane"
 )
 
 // 30 000 deliveries at once, a part of them with keys of their own, are one wake
@@ -71,7 +72,7 @@ func TestP7_AStorm(t *testing.T) {
 	require.Equal(t, 1, lines["trigger_delivered"])
 	require.Less(t, lines["deliveries_counted"], all, "those without a key share lines")
 	require.GreaterOrEqual(t, lines["deliveries_counted"], all/keyed-1, "those with a key have their own")
-	a := r.service.state().agents[key{"acme", "keeper"}]
+	a := r.service.state().agents[plane.KeyOf("acme", "keeper")]
 	require.Equal(t, []int{1, 1, 1}, []int{len(a.waits.byID), len(a.triggers.byID), len(a.published)})
 	require.Equal(t, 1, r.service.due.Len(), "what is due is one telling")
 	require.Empty(t, r.service.batcher.queues)

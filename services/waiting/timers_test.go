@@ -16,6 +16,7 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+	"quartet/pkg/plane"
 	"quartet/pkg/plane/planetest"
 )
 
@@ -26,7 +27,7 @@ func (r *rig) setTimer(after time.Duration) *waitingv1.Timer {
 	return resp.GetTimer()
 }
 
-// fired are the fires of a timer.
+// fired returns the fires of a timer.
 func (r *rig) fired(timerID string) []*waitingv1.TimerFired {
 	var out []*waitingv1.TimerFired
 	for _, ev := range r.events() {
@@ -177,8 +178,8 @@ func TestP1_ATimerWaitIsOneShot(t *testing.T) {
 // times finer than the journal's included.
 func TestX7_ReplayIsLive(t *testing.T) {
 	r := newRig(t)
-	tasks := r.journals.NewVoice(t, "task", taskv1.File_quartet_task_v1_task_event_proto)
-	agents := r.journals.NewVoice(t, "agent", agentv1.File_quartet_agent_v1_agent_event_proto)
+	tasks := r.journals.NewWriter(t, "task", taskv1.File_quartet_task_v1_task_event_proto)
+	agents := r.journals.NewWriter(t, "agent", agentv1.File_quartet_agent_v1_agent_event_proto)
 	r.clk.Advance(1234567 * time.Nanosecond)
 	token := r.trigger(itemA, contentful)
 	r.setTimer(time.Hour + 1)
@@ -189,8 +190,8 @@ func TestX7_ReplayIsLive(t *testing.T) {
 	require.NoError(t, err)
 	op := r.waitFor(&waitingv1.WaitForRequest{Wake: operatorInput, WorkItemId: itemB, RecheckAfter: durationpb.New(time.Second + 1)}).GetWait().GetWaitId()
 	tw := r.waitFor(&waitingv1.WaitForRequest{Wake: taskResult, Resource: taskX, WorkItemId: itemA}).GetWait().GetWaitId()
-	tasks.Say(&journal.Event{Namespace: "acme", AgentID: "keeper", Payload: &taskv1.TaskFailed{Task: &taskv1.Task{TaskId: taskX}}})
-	agents.Say(&journal.Event{Namespace: "acme", AgentID: "keeper", Payload: &agentv1.MessageQueued{Message: &agentv1.Message{MessageId: "msg_1", Kind: agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT}}})
+	tasks.Write(&journal.Event{Namespace: "acme", AgentID: "keeper", Payload: &taskv1.TaskFailed{Task: &taskv1.Task{TaskId: taskX}}})
+	agents.Write(&journal.Event{Namespace: "acme", AgentID: "keeper", Payload: &agentv1.MessageQueued{Message: &agentv1.Message{MessageId: "msg_1", Kind: agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT}}})
 	r.eventually(func() bool { return r.wait(op).GetStatus() == came && r.wait(tw).GetStatus() == came })
 	r.waitFor(&waitingv1.WaitForRequest{Wake: external, WorkItemId: itemA})
 	r.deliver(token.GetToken(), "x")
@@ -235,7 +236,7 @@ func TestX8_EndedWaitsAreForgotten(t *testing.T) {
 	for i := range keptEnded + 10 {
 		r.waitFor(&waitingv1.WaitForRequest{Wake: operatorInput, WorkItemId: itemA, Reason: fmt.Sprint(i)})
 	}
-	live, _, err := journal.View(context.Background(), r.service.engine.All()[0], func(s *State) (*agentWaits, error) { return s.agents[key{"acme", "keeper"}], nil })
+	live, _, err := journal.View(context.Background(), r.service.engine.All()[0], func(s *State) (*agentWaits, error) { return s.agents[plane.KeyOf("acme", "keeper")], nil })
 	require.NoError(t, err)
 	require.Len(t, live.waits.byID, keptEnded+2)
 	require.Equal(t, stands, r.wait(lives).GetStatus())

@@ -137,7 +137,7 @@ func arguments(req *waitingv1.WaitForRequest) error {
 func decideWaitFor(s *State, env journal.Env, req *waitingv1.WaitForRequest, target string, recheck *durationpb.Duration, present, reminded bool) (journal.Decision[*waitingv1.WaitForResponse], error) {
 	var d journal.Decision[*waitingv1.WaitForResponse]
 	ns := env.Actor.Namespace
-	a := s.agents[key{ns, req.GetAgentId()}]
+	a := s.agents[plane.KeyOf(ns, req.GetAgentId())]
 	if a != nil && target != "" && a.items.has(target) {
 		return d, itemCompleted(target)
 	}

@@ -43,7 +43,7 @@ func (s *Service) CreateWait(ctx context.Context, req *waitingv1.CreateWaitReque
 				return journal.Decision[*waitingv1.CreateWaitResponse]{}, err
 			}
 			var d journal.Decision[*waitingv1.CreateWaitResponse]
-			a := st.agents[key{env.Actor.Namespace, req.GetAgentId()}]
+			a := st.agents[plane.KeyOf(env.Actor.Namespace, req.GetAgentId())]
 			if a != nil && target != "" && a.items.has(target) {
 				return d, itemCompleted(target)
 			}
@@ -117,7 +117,7 @@ func (s *Service) GetWait(ctx context.Context, req *waitingv1.GetWaitRequest) (*
 		if err != nil {
 			return nil, err
 		}
-		return st.agents[key{actor.Namespace, req.GetAgentId()}].shown(w, now), nil
+		return st.agents[plane.KeyOf(actor.Namespace, req.GetAgentId())].shown(w, now), nil
 	})
 	if err != nil {
 		return nil, err
@@ -167,7 +167,7 @@ func listed[R record](ctx context.Context, s *Service, kind, agentID string, pag
 	}
 	met := false
 	out, seq, err = plane.View(ctx, s.engine, agentID, func(st *State) ([]R, error) {
-		a := st.agents[key{actor.Namespace, agentID}]
+		a := st.agents[plane.KeyOf(actor.Namespace, agentID)]
 		if a == nil {
 			return nil, nil
 		}

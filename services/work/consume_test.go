@@ -18,7 +18,7 @@ import (
 // what was heard is not heard again (ARCHITECTURE R8).
 func TestX14_WaitsAreHeardOnceAcrossRestarts(t *testing.T) {
 	r := newRig(t)
-	voice := r.journals.NewVoice(t, "waiting", waitingv1.File_quartet_waiting_v1_waiting_event_proto)
+	writer := r.journals.NewWriter(t, "waiting", waitingv1.File_quartet_waiting_v1_waiting_event_proto)
 	itemID := r.create("ship").GetWorkItemId()
 	r.pick(itemID)
 	w := &waitingv1.Wait{
@@ -26,7 +26,7 @@ func TestX14_WaitsAreHeardOnceAcrossRestarts(t *testing.T) {
 		Kind: waitingv1.WaitKind_WAIT_KIND_EXTERNAL, Reason: "a reply", Revision: 1, Status: waitingv1.WaitStatus_WAIT_STATUS_ACTIVE,
 	}
 	say := func(payload *waitingv1.WaitRegistered) {
-		voice.Say(&journal.Event{Namespace: "acme", AgentID: "keeper", WorkItemID: itemID, Payload: payload})
+		writer.Write(&journal.Event{Namespace: "acme", AgentID: "keeper", WorkItemID: itemID, Payload: payload})
 	}
 	say(&waitingv1.WaitRegistered{Wait: w})
 	eventually(t, func() bool { return r.get(itemID).GetBlockedBy() == "a reply" })
@@ -35,7 +35,7 @@ func TestX14_WaitsAreHeardOnceAcrossRestarts(t *testing.T) {
 	seen := len(r.events())
 	r.restart()
 	say(&waitingv1.WaitRegistered{Wait: w}) // known by its revision
-	voice.Say(&journal.Event{Namespace: "acme", AgentID: "keeper", Payload: &waitingv1.WaitResolved{Wait: &waitingv1.Wait{
+	writer.Write(&journal.Event{Namespace: "acme", AgentID: "keeper", Payload: &waitingv1.WaitResolved{Wait: &waitingv1.Wait{
 		WaitId: w.GetWaitId(), AgentId: "keeper", WorkItemId: itemID, Revision: 2, Status: waitingv1.WaitStatus_WAIT_STATUS_RESOLVED,
 	}, Cause: waitingv1.WaitCause_WAIT_CAUSE_TASK_RESULT}})
 	eventually(t, func() bool { return r.get(itemID).GetBlockedBy() == "" })
@@ -52,7 +52,7 @@ func eventually(t *testing.T, ok func() bool) {
 // is the system's (SPEC X4, W11).
 func TestX4_WhatFollowsFromAnActIsTheActors(t *testing.T) {
 	r := newRig(t)
-	voice := r.journals.NewVoice(t, "waiting", waitingv1.File_quartet_waiting_v1_waiting_event_proto)
+	writer := r.journals.NewWriter(t, "waiting", waitingv1.File_quartet_waiting_v1_waiting_event_proto)
 	itemID := r.create("ship").GetWorkItemId()
 	keeper := journal.Actor{Namespace: "acme", Principal: "agent/keeper", Role: rpc.RoleAgent, AgentID: "keeper", RunID: "run_1"}
 	operator := journal.Actor{Namespace: "acme", Principal: "ann", Role: rpc.RoleOperator}
@@ -85,7 +85,7 @@ func TestX4_WhatFollowsFromAnActIsTheActors(t *testing.T) {
 			r.pick(itemID)
 		}
 		before := len(r.events())
-		voice.SayAs(c.by, &journal.Event{Namespace: "acme", AgentID: "keeper", WorkItemID: itemID, Payload: c.payload})
+		writer.WriteAs(c.by, &journal.Event{Namespace: "acme", AgentID: "keeper", WorkItemID: itemID, Payload: c.payload})
 		eventually(t, func() bool { return len(r.events()) == before+len(c.types) })
 		r.restart()
 		require.Equal(t, c.types, planetest.Types(r.events()[before:]))

@@ -1,8 +1,10 @@
 package work
 
+import "quartet/pkg/plane"
+
 // dependent reports whether an event of the waiting plane can change what the agent's
 // queue shows: an open item has a wait.
 func dependent(s *State, namespace, agentID string) bool {
-	a := s.agents[key{namespace, agentID}]
+	a := s.agents[plane.KeyOf(namespace, agentID)]
 	return a != nil && a.waiting > 0
 }

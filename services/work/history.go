@@ -5,6 +5,7 @@ import (
 
 	"quartet/pkg/journal"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/plane"
 )
 
 // history is where in the journal the mutations of an item are: the wal_seq of each, as the
@@ -37,7 +38,7 @@ func (h history) all() []uint64 {
 // an item, but a move of the focus belongs to the history of both items.
 func (s *State) index(ev *journal.Event) error {
 	add := func(itemID string) {
-		if it := s.items[key{ev.Namespace, itemID}]; it != nil {
+		if it := s.items[plane.KeyOf(ev.Namespace, itemID)]; it != nil {
 			it.history = it.history.with(ev.WalSeq)
 		}
 	}

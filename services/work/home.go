@@ -13,7 +13,7 @@ import (
 
 // fileKey names a file, for the lock that orders its writers.
 type fileKey struct {
-	key
+	plane.Key
 	path string
 }
 
@@ -30,7 +30,7 @@ func (s *Service) openHome(ctx context.Context, agentID string, write bool) (*ho
 			return nil, err
 		}
 	}
-	if err := s.exists(ctx, key{actor.Namespace, agentID}); err != nil && (write || fault.From(err).Reason() != fault.AgentDeleted) {
+	if err := s.exists(ctx, plane.KeyOf(actor.Namespace, agentID)); err != nil && (write || fault.From(err).Reason() != fault.AgentDeleted) {
 		return nil, err
 	}
 	if write { // the home of a deleted agent can be read and not changed

@@ -117,7 +117,7 @@ func (s *Service) changeFile(ctx context.Context, c change) (*workv1.HomeFileWri
 		return nil, err
 	}
 	defer h.Close()
-	defer s.files.Lock(fileKey{key{actor.Namespace, c.agentID}, p})()
+	defer s.files.Lock(fileKey{plane.KeyOf(actor.Namespace, c.agentID), p})()
 	if c.requestID != "" {
 		if ev, err := s.record(ctx, c, nil); !errors.Is(err, errNotDone) {
 			return ev, err

@@ -44,7 +44,7 @@ func (s *Service) ListWorkItemHistory(ctx context.Context, req *workv1.ListWorkI
 		if _, err := st.owned(actor.Namespace, req.GetAgentId(), req.GetWorkItemId()); err != nil {
 			return nil, err
 		}
-		return st.items[key{actor.Namespace, req.GetWorkItemId()}].history.all(), nil
+		return st.items[plane.KeyOf(actor.Namespace, req.GetWorkItemId())].history.all(), nil
 	})
 	if err != nil {
 		return nil, err

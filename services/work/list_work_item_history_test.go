@@ -17,7 +17,7 @@ import (
 	"quartet/pkg/rpc"
 )
 
-// told is a history in one line an entry: what happened, by whom, what changed.
+// told returns a history in one line an entry: what happened, by whom, what changed.
 func told(mutations []*workv1.WorkItemMutation) []string {
 	var out []string
 	for _, m := range mutations {

@@ -6,6 +6,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/plane"
 )
 
 const (
@@ -19,7 +20,7 @@ const (
 // ownerDeleted is the rule for the deletion of an agent: no item can be created for it any
 // more, and its open items are blocked and stay open.
 func (s *State) ownerDeleted(env journal.Env, namespace, agentID string) []*journal.Event {
-	k := key{namespace, agentID}
+	k := plane.KeyOf(namespace, agentID)
 	a := s.agents[k]
 	if a != nil && a.deleted {
 		return nil
@@ -54,7 +55,7 @@ func (s *State) ownerDeleted(env journal.Env, namespace, agentID string) []*jour
 
 // ownerAlive refuses to create items for a deleted agent.
 func (s *State) ownerAlive(namespace, agentID string) error {
-	if a := s.agents[key{namespace, agentID}]; a != nil && a.deleted {
+	if a := s.agents[plane.KeyOf(namespace, agentID)]; a != nil && a.deleted {
 		return fault.AgentDeleted.Newf("agent %q is deleted; no item can be created for it", agentID).With("agent_id", agentID)
 	}
 	return nil

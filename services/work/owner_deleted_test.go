@@ -16,15 +16,15 @@ import (
 // them; it gets no new ones.
 func TestA8_ItemsOfADeletedAgent(t *testing.T) {
 	r := newRig(t)
-	voice := r.journals.NewVoice(t, "agent", agentv1.File_quartet_agent_v1_agent_event_proto)
+	writer := r.journals.NewWriter(t, "agent", agentv1.File_quartet_agent_v1_agent_event_proto)
 	first, second, finished := r.create("one").GetWorkItemId(), r.create("two").GetWorkItemId(), r.create("three").GetWorkItemId()
 	_, err := r.service.CompleteWorkItem(r.ctx, &workv1.CompleteWorkItemRequest{AgentId: "keeper", WorkItemId: finished})
 	require.NoError(t, err)
 	r.pick(second)
 	before := len(r.events())
 	deleting := &journal.Event{Namespace: "acme", AgentID: "keeper", Payload: &agentv1.AgentDeleting{Agent: &agentv1.Agent{AgentId: "keeper"}}}
-	voice.Say(deleting)
-	voice.Say(deleting)
+	writer.Write(deleting)
+	writer.Write(deleting)
 	eventually(t, func() bool { return r.get(second).GetBlockedBy() == ownerDeleted })
 	require.Equal(t, ownerDeleted, r.get(first).GetBlockedBy())
 	require.Equal(t, workv1.WorkItemState_WORK_ITEM_STATE_OPEN, r.get(first).GetState())

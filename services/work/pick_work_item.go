@@ -80,30 +80,23 @@ func decidePick(s *State, env journal.Env, req *workv1.PickWorkItemRequest) (jou
 	return journal.Decision[*workv1.PickWorkItemResponse]{Events: []*journal.Event{ev}}, nil
 }
 
-func answerPick(events []*journal.Event) (*workv1.PickWorkItemResponse, error) {
-	for _, ev := range events {
-		p, ok := ev.Payload.(*workv1.WorkItemPicked)
-		if !ok {
-			continue
-		}
-		resp := &workv1.PickWorkItemResponse{
-			WorkItem:         view(p.GetWorkItem(), p.GetCurrentWorkItemId()),
-			PreviousWorkItem: view(p.GetPreviousWorkItem(), p.GetCurrentWorkItemId()),
-			BindingNote:      fmt.Sprintf("Further calls of this turn are bound to work item %s unless they name another.", p.GetCurrentWorkItemId()),
-		}
-		if p.GetReasonMissing() {
-			resp.Warnings = append(resp.Warnings, &workv1.Warning{
-				Kind:    workv1.WarningKind_WARNING_KIND_REASON_MISSING,
-				Message: fmt.Sprintf("Work item %s is still runnable; give a reason when you leave a runnable item.", p.GetPreviousWorkItemId()),
-			})
-		}
-		if r := p.GetCurrentReadiness(); r != workv1.Readiness_READINESS_RUNNABLE {
-			resp.Warnings = append(resp.Warnings, &workv1.Warning{
-				Kind:    workv1.WarningKind_WARNING_KIND_NOT_RUNNABLE,
-				Message: fmt.Sprintf("Work item %s is %s; picking it for inspection does not make it runnable.", p.GetCurrentWorkItemId(), readinessNames[r]),
-			})
-		}
-		return resp, nil
+var answerPick = journal.AnswerOf(func(p *workv1.WorkItemPicked) *workv1.PickWorkItemResponse {
+	resp := &workv1.PickWorkItemResponse{
+		WorkItem:         view(p.GetWorkItem(), p.GetCurrentWorkItemId()),
+		PreviousWorkItem: view(p.GetPreviousWorkItem(), p.GetCurrentWorkItemId()),
+		BindingNote:      fmt.Sprintf("Further calls of this turn are bound to work item %s unless they name another.", p.GetCurrentWorkItemId()),
 	}
-	return nil, fmt.Errorf("work: no work_item_picked among %d events", len(events))
-}
+	if p.GetReasonMissing() {
+		resp.Warnings = append(resp.Warnings, &workv1.Warning{
+			Kind:    workv1.WarningKind_WARNING_KIND_REASON_MISSING,
+			Message: fmt.Sprintf("Work item %s is still runnable; give a reason when you leave a runnable item.", p.GetPreviousWorkItemId()),
+		})
+	}
+	if r := p.GetCurrentReadiness(); r != workv1.Readiness_READINESS_RUNNABLE {
+		resp.Warnings = append(resp.Warnings, &workv1.Warning{
+			Kind:    workv1.WarningKind_WARNING_KIND_NOT_RUNNABLE,
+			Message: fmt.Sprintf("Work item %s is %s; picking it for inspection does not make it runnable.", p.GetCurrentWorkItemId(), readinessNames[r]),
+		})
+	}
+	return resp
+})

@@ -17,7 +17,7 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 )
 
-// planPath is where an item's plan lies.
+// planPath returns where an item's plan lies.
 func (r *rig) planPath(itemID string) string {
 	return filepath.Join(r.home, "acme", "keeper", "work-items", itemID, "plan.md")
 }

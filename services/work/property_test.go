@@ -197,7 +197,7 @@ func checkState(t require.TestingT, s *State) {
 		waiting := 0
 		for ik, e := range s.items {
 			it := e.rec
-			if ik.namespace != k.namespace || it.GetAgentId() != k.id {
+			if ik.Namespace != k.Namespace || it.GetAgentId() != k.ID {
 				continue
 			}
 			if it.GetState() == open {
@@ -239,9 +239,9 @@ func checkState(t require.TestingT, s *State) {
 			sameItems(t, want[workv1.CandidateClass(c).String()], a.classes[c], classOrder[c])
 		}
 		if a.current != "" {
-			it := s.record(k.namespace, a.current)
+			it := s.record(k.Namespace, a.current)
 			require.NotNil(t, it)
-			require.Equal(t, k.id, it.GetAgentId())
+			require.Equal(t, k.ID, it.GetAgentId())
 			require.Equal(t, open, it.GetState(), "no completed item is in focus")
 		}
 	}

@@ -114,7 +114,7 @@ func (s *Service) ListWorkItems(ctx context.Context, req *workv1.ListWorkItemsRe
 // list returns at most limit items that match a filter, by creation, after an item if one
 // is given.
 func list(s *State, namespace, agentID string, f workv1.WorkItemFilter, after *workv1.WorkItemRecord, limit int) []*workv1.WorkItem {
-	a := s.agents[key{namespace, agentID}]
+	a := s.agents[plane.KeyOf(namespace, agentID)]
 	if a == nil {
 		return nil
 	}
@@ -222,7 +222,7 @@ func (s *Service) GetWorkQueue(ctx context.Context, req *workv1.GetWorkQueueRequ
 // queue returns an agent's work queue. Every surface that shows it uses this function.
 func queue(s *State, namespace, agentID string) *workv1.GetWorkQueueResponse {
 	q := &workv1.GetWorkQueueResponse{AgentId: agentID, Counts: &workv1.WorkQueueCounts{}}
-	a := s.agents[key{namespace, agentID}]
+	a := s.agents[plane.KeyOf(namespace, agentID)]
 	if a == nil {
 		return q
 	}

@@ -115,7 +115,7 @@ func (r *rig) restart() {
 
 func (r *rig) events() []*journal.Event { return r.journals.Events(r.t, Plane, registry) }
 
-// create makes an item of keeper.
+// create creates an item of keeper.
 func (r *rig) create(objective string) *workv1.WorkItem {
 	r.t.Helper()
 	resp, err := r.client.CreateWorkItem(r.ctx, &workv1.CreateWorkItemRequest{AgentId: "keeper", Objective: objective})
@@ -149,7 +149,7 @@ func (r *rig) hear(ev *journal.Event) {
 	require.NoError(r.t, err)
 }
 
-// replayed says whether a call was answered from memory.
+// replayed reports whether a call was answered from memory.
 func replayed(call func(opts ...grpc.CallOption) error) (bool, error) {
 	var header metadata.MD
 	err := call(grpc.Header(&header))
@@ -165,7 +165,7 @@ func (r *rig) look(read func(s *State)) error {
 	return err
 }
 
-// token is a page token of an item's history.
+// token returns a page token of an item's history.
 func token(itemID, at string) string {
 	return page.Token("work-item-history/"+itemID+"/false", at)
 }

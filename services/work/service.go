@@ -62,7 +62,7 @@ type Service struct {
 	files  keylock.Locks[fileKey]
 
 	knownMu sync.RWMutex
-	known   map[key]struct{} // agents that exist or existed
+	known   map[plane.Key]struct{} // agents that exist or existed
 }
 
 // New validates the configuration. It opens nothing; see Start.
@@ -73,7 +73,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if deps.Tasks == nil || deps.Agents == nil {
 		return nil, errors.New("work: Deps needs Tasks and Agents")
 	}
-	return &Service{cfg: cfg, deps: deps, known: map[key]struct{}{}}, deps.Complete()
+	return &Service{cfg: cfg, deps: deps, known: map[plane.Key]struct{}{}}, deps.Complete()
 }
 
 // Name implements life.Service.
@@ -157,19 +157,19 @@ func (s *Service) admitAgent(ctx context.Context, actor rpc.Actor, agentID strin
 	if err := s.admitWrite(ctx, actor, agentID); err != nil {
 		return err
 	}
-	return s.exists(ctx, key{actor.Namespace, agentID})
+	return s.exists(ctx, plane.KeyOf(actor.Namespace, agentID))
 }
 
 // exists returns an error unless an agent exists or existed. Ids of agents are never used
 // again, so the agent plane is called once for each agent.
-func (s *Service) exists(ctx context.Context, k key) error {
+func (s *Service) exists(ctx context.Context, k plane.Key) error {
 	s.knownMu.RLock()
 	_, ok := s.known[k]
 	s.knownMu.RUnlock()
 	if ok {
 		return nil
 	}
-	if err := s.deps.Agents.AgentExists(ctx, k.id); err != nil {
+	if err := s.deps.Agents.AgentExists(ctx, k.ID); err != nil {
 		return err
 	}
 	s.knownMu.Lock()
@@ -182,7 +182,7 @@ func (s *Service) exists(ctx context.Context, k key) error {
 // that has no items.
 func (s *Service) neverMade(ctx context.Context, actor rpc.Actor, agentID string) error {
 	return plane.NeverMade(ctx, agentID, func(ctx context.Context, agentID string) error {
-		return s.exists(ctx, key{actor.Namespace, agentID})
+		return s.exists(ctx, plane.KeyOf(actor.Namespace, agentID))
 	})
 }
 

@@ -9,13 +9,14 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/plane"
 )
 
 // State is one partition of the work plane. Records are replaced, never edited,
 // so that readers may keep what they found.
 type State struct {
-	items  map[key]*item
-	agents map[key]*agentWork
+	items  map[plane.Key]*item
+	agents map[plane.Key]*agentWork
 	// free is shared by all trees: one of its own would be a quarter of what an
 	// idle agent takes.
 	free *btree.FreeListG[place]
@@ -28,8 +29,6 @@ type item struct {
 }
 
 // key names an agent or an item within its namespace.
-type key struct{ namespace, id string }
-
 // agentWork holds the items of one agent. Every class has a tree in its own order, so that
 // reading a queue costs the same with ten items and with a million.
 type agentWork struct {
@@ -56,7 +55,7 @@ const endedMemory = 32
 // NewState returns the state of an empty journal.
 func NewState() *State {
 	return &State{
-		items: map[key]*item{}, agents: map[key]*agentWork{},
+		items: map[plane.Key]*item{}, agents: map[plane.Key]*agentWork{},
 		free: btree.NewFreeListG[place](btree.DefaultFreeListSize),
 	}
 }
@@ -70,7 +69,7 @@ func (s *State) Apply(ev *journal.Event) error {
 		return err
 	}
 	if changes {
-		s.agent(key{ev.Namespace, ev.AgentID}).changed = ev.CreatedAt
+		s.agent(plane.KeyOf(ev.Namespace, ev.AgentID)).changed = ev.CreatedAt
 	}
 	if err := s.fold(ev); err != nil {
 		return err
@@ -96,7 +95,7 @@ func (s *State) changesWork(ev *journal.Event) (bool, error) {
 }
 
 func (s *State) fold(ev *journal.Event) error {
-	k := key{ev.Namespace, ev.AgentID}
+	k := plane.KeyOf(ev.Namespace, ev.AgentID)
 	switch p := ev.Payload.(type) {
 	case *workv1.WorkItemCreated:
 		s.put(k, p.GetWorkItem())
@@ -133,7 +132,7 @@ func (s *State) fold(ev *journal.Event) error {
 	return nil
 }
 
-func (s *State) agent(k key) *agentWork {
+func (s *State) agent(k plane.Key) *agentWork {
 	a := s.agents[k]
 	if a == nil {
 		a = &agentWork{}
@@ -143,9 +142,9 @@ func (s *State) agent(k key) *agentWork {
 }
 
 // put replaces a record, and moves the item in every tree in which its place changes.
-func (s *State) put(k key, rec *workv1.WorkItemRecord) {
+func (s *State) put(k plane.Key, rec *workv1.WorkItemRecord) {
 	a := s.agent(k)
-	ik := key{k.namespace, rec.GetWorkItemId()}
+	ik := plane.KeyOf(k.Namespace, rec.GetWorkItemId())
 	it := s.items[ik]
 	if it == nil {
 		it = &item{}
@@ -175,7 +174,8 @@ func (s *State) put(k key, rec *workv1.WorkItemRecord) {
 	}
 }
 
-// made returns the tree by creation that a record belongs to.
+// made returns the tree, ordered by creation, that contains a record: that of completed or that of
+// open items.
 func (a *agentWork) made(rec *workv1.WorkItemRecord) *tree {
 	if isCompleted(rec) {
 		return &a.done
@@ -197,7 +197,7 @@ func isCompleted(rec *workv1.WorkItemRecord) bool {
 
 // record returns the record of an item, nil if there is none.
 func (s *State) record(namespace, itemID string) *workv1.WorkItemRecord {
-	if it := s.items[key{namespace, itemID}]; it != nil {
+	if it := s.items[plane.KeyOf(namespace, itemID)]; it != nil {
 		return it.rec
 	}
 	return nil
@@ -205,7 +205,7 @@ func (s *State) record(namespace, itemID string) *workv1.WorkItemRecord {
 
 // met reports whether there was an event of an agent.
 func (s *State) met(namespace, agentID string) bool {
-	_, ok := s.agents[key{namespace, agentID}]
+	_, ok := s.agents[plane.KeyOf(namespace, agentID)]
 	return ok
 }
 
@@ -241,12 +241,12 @@ func (a *agentWork) end(waitIDs ...string) {
 }
 
 func (s *State) hasEnded(namespace, agentID, waitID string) bool {
-	a := s.agents[key{namespace, agentID}]
+	a := s.agents[plane.KeyOf(namespace, agentID)]
 	return a != nil && slices.Contains(a.ended, waitID)
 }
 
 func (s *State) current(namespace, agentID string) string {
-	if a := s.agents[key{namespace, agentID}]; a != nil {
+	if a := s.agents[plane.KeyOf(namespace, agentID)]; a != nil {
 		return a.current
 	}
 	return ""

@@ -89,7 +89,7 @@ func (r *rig) down() {
 	r.service = nil
 }
 
-// dial gives the connection of now: the network changes with a restart.
+// dial returns the connection of now: the network changes with a restart.
 func (r *rig) dial() (grpc.ClientConnInterface, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -45,8 +45,8 @@ type sentReports struct {
 	input          int64 // the last input that was confirmed
 }
 
-// connect keeps a session open until the worker stops. Its pauses follow the
-// machine's clock, as sockets do.
+// connect keeps a session open until the worker stops. Its pauses are on the machine's clock, because
+// they pace network connections.
 func (w *Worker) connect() {
 	pauses := retry.New(firstPause, maxPause)
 	for w.ctx.Err() == nil {

@@ -29,10 +29,10 @@ type Config struct {
 	Roots []string
 	// Capacity is how many commands run at once; default 4.
 	Capacity int
-	// Dial gives a connection to the task plane. It is called for every
+	// Dial returns a connection to the task plane. It is called for every
 	// attempt, and the connection is not closed.
 	Dial func() (grpc.ClientConnInterface, error)
-	// StateDir tells workers of one host apart that have the same ID, as those of two
+	// StateDir distinguishes workers of one host that have the same ID, as those of two
 	// installations may: a worker ends only the processes that earlier processes of the
 	// worker with the same StateDir left. It is created if it does not exist, and a lock
 	// file is held in it. Default: the system's temporary directory.
@@ -140,7 +140,7 @@ func orDefault(v, d time.Duration) time.Duration {
 	return v
 }
 
-// Name is the module's name.
+// Name returns the module's name.
 func (w *Worker) Name() string { return "worker" }
 
 // BootID returns the id of this process of the worker.
@@ -208,7 +208,7 @@ func (w *Worker) takeOver(ctx context.Context) error {
 	return nil
 }
 
-// owner is the mark of the commands of all processes of this worker.
+// owner returns the mark of the commands of all processes of this worker.
 func (w *Worker) owner() string { return w.cfg.ID + "@" + w.cfg.StateDir }
 
 // Stop ends the running commands, reports their ends, and waits until those are

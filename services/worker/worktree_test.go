@@ -34,7 +34,7 @@ func git(t testing.TB, dir string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// repository is a git repository with one commit.
+// repository creates a git repository with one commit.
 func repository(t testing.TB, dir string) string {
 	t.Helper()
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, "sub"), 0o755))
@@ -63,7 +63,7 @@ func (r *rig) plan(root string) *taskv1.PlanWorktreeResponse {
 	return resp
 }
 
-// lay is a planned worktree for a task.
+// lay creates a planned worktree for a task.
 func (r *rig) lay(root, taskID string) *taskv1.Worktree {
 	r.t.Helper()
 	p := r.plan(root)

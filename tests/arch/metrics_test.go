@@ -28,7 +28,7 @@ type metric struct {
 	labels           []string
 }
 
-// metrics are all calls of pkg/meter.
+// metrics returns all calls of pkg/meter.
 func metrics(t *testing.T) []metric {
 	found := map[string]metric{}
 	for _, dir := range []string{"pkg", "services"} {

@@ -30,10 +30,10 @@ type Span struct {
 	Service string // of its process
 }
 
-// ID is the span's id in hex.
+// ID returns the span's id in hex.
 func (s Span) ID() string { return hex.EncodeToString(s.GetSpanId()) }
 
-// Parent is the id of its parent in hex, "" for a root.
+// Parent returns the id of its parent in hex, "" for a root.
 func (s Span) Parent() string { return hex.EncodeToString(s.GetParentSpanId()) }
 
 // Trace is its trace in hex.
@@ -125,7 +125,7 @@ func (c *Collector) keep(req *collectorpb.ExportTraceServiceRequest) {
 	}
 }
 
-// Spans are those of a trace, or all for "".
+// Spans returns those of a trace, or all for "".
 func (c *Collector) Spans(trace string) []Span {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -160,7 +160,7 @@ func Tree(spans []Span) string {
 	return b.String()
 }
 
-// Above says whether a span of this name is above another in its trace.
+// Above reports whether a span of this name is above another in its trace.
 func Above(spans []Span, of Span, name string) bool {
 	for up := of.Parent(); up != ""; {
 		i := slices.IndexFunc(spans, func(s Span) bool { return s.ID() == up })

@@ -16,7 +16,7 @@ import (
 	"quartet/tests/proc"
 )
 
-// Config is a server's over a directory, on free ports of loopback. What a test
+// Config returns a server's over a directory, on free ports of loopback. What a test
 // does not set has its default.
 func Config(dir string) (app.Config, error) {
 	var cfg app.Config
@@ -51,7 +51,7 @@ func Start(t testing.TB, opts ...client.Option) *Server {
 	return s
 }
 
-// URL is where REST and MCP are.
+// URL returns where REST and MCP are.
 func (s *Server) URL() string { return "http://" + s.Cfg.HTTPAddr }
 
 // Up starts the server and returns when it is ready.
@@ -76,7 +76,7 @@ func (s *Server) Down() {
 	s.app = nil
 }
 
-// Within is a context that ends a test which would hang.
+// Within returns a context that ends a test which would hang.
 func Within(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)

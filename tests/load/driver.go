@@ -194,7 +194,7 @@ func (d *Driver) create(ctx context.Context) error {
 	return nil
 }
 
-// pick is an open item, or nil.
+// pick returns an open item, or nil.
 func (d *Driver) pick() *item {
 	for range 8 {
 		if it := d.items[d.rng.IntN(len(d.items))]; !it.completed {

@@ -30,7 +30,7 @@ type call struct {
 	writes    func() bool
 }
 
-// plain gives an answer in the form that tool results have.
+// plain returns an answer in the form that tool results have.
 func plain(m proto.Message) *structpb.Struct {
 	raw, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(m)
 	s := &structpb.Struct{}

@@ -23,7 +23,7 @@ func (m *model) wake(a *agent, waitID string) {
 	a.wakes, a.woken = append(a.wakes, waitID), m.now
 }
 
-// woken says whether there is something to tell still: a wake that was about
+// woken reports whether there is something to tell still: a wake that was about
 // waits is over with those.
 func (m *model) woken(a *agent) bool {
 	return slices.ContainsFunc(a.wakes, func(id string) bool {
@@ -32,14 +32,14 @@ func (m *model) woken(a *agent) bool {
 	})
 }
 
-// inOrder are an agent's queued messages in the order in which turns take them.
+// inOrder returns an agent's queued messages in the order in which turns take them.
 func (a *agent) inOrder() []*message {
 	return slices.SortedStableFunc(slices.Values(a.lane), func(x, y *message) int {
 		return cmp.Or(cmp.Compare(x.priority, y.priority), cmp.Compare(x.order, y.order))
 	})
 }
 
-// hollow says that an agent was woken for waits that are over since. The agent
+// hollow reports that an agent was woken for waits that are over since. The agent
 // plane learns of that when a turn is about to be taken and drops the tick then,
 // so one may be sent.
 func (m *model) hollow(a *agent) bool { return len(a.wakes) > 0 && !m.woken(a) }
@@ -81,7 +81,7 @@ func (m *model) reminded(a *agent) bool {
 	return slices.ContainsFunc(a.items, func(i *item) bool { return !i.done && i.reminds(m.now) })
 }
 
-// candidate is what a tick would be about, were there nothing to keep it back.
+// candidate returns what a tick would be about, were there nothing to keep it back.
 func (m *model) candidate(a *agent) verdict {
 	if i := m.items[a.focus]; i != nil && i.runnable() {
 		return verdict{"tick", agentv1.TickReason_TICK_REASON_CONTINUE_CURRENT, "", []*item{i}}

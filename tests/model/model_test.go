@@ -170,7 +170,7 @@ func (m *model) flush() {
 	}
 }
 
-// lag says whether somebody has not heard yet what bears on a turn.
+// lag reports whether somebody has not heard yet what bears on a turn.
 func (m *model) lag() bool {
 	for _, w := range m.waits {
 		if w.status == active && w.told < w.count {
@@ -216,7 +216,7 @@ func (i *item) derive() derived {
 
 func (i *item) runnable() bool { return i.derive().readiness == workv1.Readiness_READINESS_RUNNABLE }
 
-// recheck is the next reminder, of its own or of a wait; zero: none (SPEC P5).
+// recheck returns the next reminder, of its own or of a wait; zero: none (SPEC P5).
 func (i *item) recheck() (next time.Time) {
 	next = i.own
 	for _, w := range i.waits {
@@ -279,7 +279,7 @@ func (i *item) class() workv1.CandidateClass {
 	return workv1.CandidateClass_CANDIDATE_CLASS_BLOCKED
 }
 
-// listed says whether a filter shows an item (SPEC W10).
+// listed reports whether a filter shows an item (SPEC W10).
 func (i *item) listed(f workv1.WorkItemFilter) bool {
 	waits := slices.ContainsFunc(i.waits, func(w *wait) bool { return !w.intent })
 	switch f {
@@ -394,7 +394,7 @@ func (i *item) unfinished() (pending, progress int) {
 	return pending, progress
 }
 
-// running gives the tasks that still run for an item.
+// running returns the tasks that still run for an item.
 func (m *model) running(i *item) (all int, blocking bool) {
 	for _, t := range m.tasks {
 		if t.item == i.id && !t.over {

@@ -56,7 +56,7 @@ func (m *model) register(w *wait) {
 	m.tell(w)
 }
 
-// reached are the waits that a trigger's delivery counts for (SPEC P2). A wait of
+// reached returns the waits that a trigger's delivery counts for (SPEC P2). A wait of
 // the agent itself that names none takes any of the agent's triggers, one of an
 // item those of its item and those that were made for no item.
 func (m *model) reached(t *trigger) (all []*wait) {

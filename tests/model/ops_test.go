@@ -114,7 +114,7 @@ func (r *run) repeat(n [6]int) {
 	r.must(r.w.tails() == before, "a repeated request (%T) left a line", q.answer)
 }
 
-// identity is what must not change when an answer is given again.
+// identity returns what must not change when an answer is given again.
 func identity(m proto.Message) string {
 	s := plain(m)
 	return fmt.Sprint(at(s, "work_item", "work_item_id"), at(s, "work_item", "revision"), at(s, "work_item", "objective"), at(s, "work_item", "blocked_by"),

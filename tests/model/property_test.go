@@ -105,7 +105,7 @@ func newHistory(seed uint64, n int, names []string, total int) history {
 
 func tail(all []string, n int) []string { return all[max(0, len(all)-n):] }
 
-// home is where the plan files of a world go: in memory where there is some.
+// home returns where the plan files of a world go: in memory where there is some.
 func home(t *testing.T) string {
 	t.Helper()
 	base := t.TempDir()

@@ -99,7 +99,7 @@ type asked struct {
 	other  func() error
 }
 
-// newRun makes a world with agents.
+// newRun returns a world with agents.
 func newRun(home string, agents int, free bool) (r *run, err error) {
 	w, err := newWorld(home)
 	r = &run{w: w, free: free, revs: map[string]int64{}, happened: map[string]int{}, aborted: map[string]bool{}, m: &model{
@@ -129,7 +129,7 @@ func (r *run) someone(a *agent, n int) context.Context {
 	return r.asAgent(a)
 }
 
-// request makes an id of a request.
+// request returns an id of a request.
 func (r *run) request() string {
 	r.fresh++
 	return fmt.Sprint("req-", r.fresh)
@@ -193,7 +193,7 @@ type op struct {
 	do     func(r *run, n [6]int)
 }
 
-// draw makes a random step.
+// draw returns a random step.
 func draw(rnd *rand.Rand, names []string, total int) step {
 	at := rnd.IntN(total)
 	for _, name := range names {

@@ -229,7 +229,7 @@ func (r *run) results(a *agent, t *turn, calls []*call, resp *agentv1.SubmitRoun
 	return ended
 }
 
-// result gives a tool result with its warnings where an answer has them.
+// result returns a tool result with its warnings where an answer has them.
 func result(res *agentv1.ToolResult) *structpb.Struct {
 	s := proto.CloneOf(res.GetResult())
 	if s == nil {

@@ -245,7 +245,7 @@ func (w *world) stop(name string) error {
 	return err
 }
 
-// tails are where the journals end.
+// tails returns where the journals end.
 func (w *world) tails() (tails [4]uint64) {
 	for i, p := range []string{"agent", "work", "waiting", "task"} {
 		log, err := w.journals.Log(p, 0)

@@ -58,7 +58,7 @@ func NodePackages(ctx context.Context, dir string) error {
 	return nil
 }
 
-// FreeAddr gives a loopback address that is free now.
+// FreeAddr returns a loopback address that is free now.
 func FreeAddr() (string, error) {
 	l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -143,7 +143,7 @@ func (p *Process) signal(s os.Signal) error {
 	return p.cmd.Process.Signal(s)
 }
 
-// PID is the process's number; it must have been started.
+// PID returns the process's number; it must have been started.
 func (p *Process) PID() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -231,7 +231,7 @@ func NewNATS(binary, dir string) (*Process, string, error) {
 	}, "nats://" + addr, nil
 }
 
-// OK says whether a URL answers 200.
+// OK reports whether a URL answers 200.
 func OK(ctx context.Context, url string) bool {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()

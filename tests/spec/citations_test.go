@@ -85,7 +85,7 @@ var (
 	nowhere   = regexp.MustCompile(`upstream #\d+|SPEC §\s?\d*|SPEC section \d+|ARCHITECTURE (?:§|section )\d+|ARCHITECTURE§\d+|\bS[0134]\b[^-]|\bS2(?:'s| \(|"| "| "|,| writes| names)`)
 )
 
-// cited gives the ids that a text cites.
+// cited returns the ids that a text cites.
 func cited(text string) (ids []string) {
 	text = continued.ReplaceAllString(text, " ")
 	for _, m := range specList.FindAllStringSubmatch(text, -1) {
@@ -155,7 +155,7 @@ func TestNothingOutsideIsCited(t *testing.T) {
 	}
 }
 
-// pathIsThis says whether a file belongs to these tests, which quote what they look for.
+// pathIsThis reports whether a file belongs to these tests, which quote what they look for.
 func pathIsThis(p string) bool {
 	switch p {
 	case "tests/spec/citations_test.go", "tests/spec/surfaces_test.go", "tests/spec/words_test.go":

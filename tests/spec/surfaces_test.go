@@ -28,7 +28,7 @@ func check(t *testing.T, where, text string) {
 	}
 }
 
-// attached gives the comments of a proto file that generated documents show: those
+// attached returns the comments of a proto file that generated documents show: those
 // directly above or behind a declaration. A comment between two empty lines belongs
 // to nothing, and so does one above an empty line that has an empty line before it.
 func attached(text string) string {

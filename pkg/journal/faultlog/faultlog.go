@@ -1,6 +1,5 @@
-// Package faultlog is a journal.Log with trouble on order: around any other
-// log it makes appends fail, hang, get lost or land late, one after the other
-// as they were asked for. Tests only.
+// Package faultlog wraps a journal.Log for tests and injects faults: appends that fail, hang,
+// are lost or are stored late, in the order in which they were injected.
 package faultlog
 
 import (
@@ -61,12 +60,12 @@ type late struct {
 
 var _ journal.Log = (*Log)(nil)
 
-// New wraps a log; without Inject it changes nothing.
+// New wraps a log. Without Inject it behaves like inner.
 func New(inner journal.Log) *Log {
 	return &Log{Log: inner, release: make(chan struct{}), held: make(chan struct{}, 64)}
 }
 
-// Inject orders faults for the next appends, one each.
+// Inject queues faults for the next appends, one each.
 func (l *Log) Inject(faults ...Fault) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -80,21 +79,21 @@ func (l *Log) FailReads(n int) {
 	l.reads = n
 }
 
-// StaleReads makes the next n Scans show nothing, as a reader that lags does.
+// StaleReads makes the next n Scans return nothing, as a reader that lags does.
 func (l *Log) StaleReads(n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.stale = n
 }
 
-// Heal drops all faults that were ordered and not used.
+// Heal discards all faults that have not occurred yet.
 func (l *Log) Heal() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.faults, l.reads, l.stale = nil, 0, 0
 }
 
-// Release lets all appends go on that are Late or HeldRefused.
+// Release continues all appends that are Late or HeldRefused.
 func (l *Log) Release() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -102,17 +101,17 @@ func (l *Log) Release() {
 	l.release = make(chan struct{})
 }
 
-// Held gets one for each append that waits for Release.
+// Held returns a channel that receives a value for each append that waits for Release.
 func (l *Log) Held() <-chan struct{} { return l.held }
 
-// Appends is how often Append was called.
+// Appends returns how often Append was called.
 func (l *Log) Appends() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.appends
 }
 
-// Get implements journal.Log, and counts.
+// Get implements journal.Log. It counts the calls for Gets.
 func (l *Log) Get(ctx context.Context, seq uint64) (journal.Frame, error) {
 	l.mu.Lock()
 	l.gets++
@@ -127,7 +126,7 @@ func (l *Log) Get(ctx context.Context, seq uint64) (journal.Frame, error) {
 	return l.Log.Get(ctx, seq)
 }
 
-// Gets is how often Get was called, and by how many at once at most.
+// Gets returns how often Get was called, and the largest number of concurrent calls.
 func (l *Log) Gets() (calls, atOnce int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -203,7 +202,7 @@ func (l *Log) Append(ctx context.Context, expect uint64, f journal.Frame) (uint6
 	}
 }
 
-// land sends what was on its way. Its answers go nowhere.
+// land appends the frames of earlier faults and discards the results.
 func (l *Log) land(ctx context.Context, all []late) {
 	for _, x := range all {
 		_, _ = l.Log.Append(ctx, x.expect, x.frame)

@@ -1,8 +1,8 @@
-// Package jetlog is journal.Log on NATS JetStream: one stream a plane, one
-// subject a partition, one message a frame.
+// Package jetlog implements journal.Log on NATS JetStream: one stream for each plane, one
+// subject for each partition, one message for each frame.
 //
-// The connection must be one of pkg/natsd's: with ReconnectBufSize(-1), so that
-// nothing is sent later than its sender knows (R5).
+// The connection must be one of pkg/natsd, with ReconnectBufSize(-1), so that no frame is sent
+// after its append has returned (R5).
 package jetlog
 
 import (
@@ -32,15 +32,15 @@ const (
 	codeWrongSequenceBusy = 10164
 )
 
-// pullBytes bounds what a reader has in flight; more than the largest message.
-// A bound on messages as well would make the client's channel that small, and
-// it drops what does not fit, status messages included.
+// pullBytes bounds the bytes that a reader has in flight. It is larger than the largest
+// message. The number of messages is not bounded, because the client would make its channel
+// that small, and it drops what does not fit, status messages included.
 const pullBytes = 32 << 20
 
-// StreamName is the stream of a plane's journal.
+// StreamName returns the stream of a plane's journal.
 func StreamName(plane string) string { return "quartet-journal-" + plane }
 
-// Subject is the subject of one partition.
+// Subject returns the subject of one partition.
 func Subject(plane string, partition int) string {
 	return "quartet.journal." + plane + "." + strconv.Itoa(partition)
 }
@@ -65,7 +65,7 @@ func New(nc *nats.Conn, plane string, partition int) (*Log, error) {
 	return &Log{nc: nc, js: js, stream: StreamName(plane), subject: Subject(plane, partition)}, nil
 }
 
-// Append implements journal.Log. One request, never repeated by the client.
+// Append implements journal.Log. It sends one request and never repeats it.
 func (l *Log) Append(ctx context.Context, expect uint64, f journal.Frame) (uint64, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, fmt.Errorf("%w: %w", journal.ErrRefused, err)
@@ -108,7 +108,7 @@ func (l *Log) Append(ctx context.Context, expect uint64, f journal.Frame) (uint6
 	return ack.Seq, nil
 }
 
-// handle is the stream. Asking for it costs a round trip, so once is enough.
+// handle returns the stream. It is looked up once, because a lookup costs a round trip.
 func (l *Log) handle(ctx context.Context) (jetstream.Stream, error) {
 	if s := l.stored.Load(); s != nil {
 		return *s, nil
@@ -120,12 +120,12 @@ func (l *Log) handle(ctx context.Context) (jetstream.Stream, error) {
 	return s, err
 }
 
-// askTerm is how long one question waits. A cluster that chooses a leader loses
-// questions, and would leave its asker waiting for as long as he may.
+// askTerm bounds one request. A cluster that elects a leader loses requests, and the caller
+// would wait until its own deadline.
 const askTerm = 3 * time.Second
 
-// patiently asks again what was not answered, until ctx ends. It is for what
-// changes nothing, or the same twice.
+// patiently repeats a request that was not answered, until ctx ends. It is for requests that
+// are idempotent.
 func patiently[R any](ctx context.Context, ask func(context.Context) (R, error)) (R, error) {
 	for {
 		one, cancel := context.WithTimeout(ctx, askTerm)
@@ -172,7 +172,7 @@ func (l *Log) Get(ctx context.Context, seq uint64) (journal.Frame, error) {
 	return frame(m.Header, m.Data), nil
 }
 
-// Scan implements journal.Log: a reader that stops at the tail.
+// Scan implements journal.Log with a reader that stops at the tail.
 func (l *Log) Scan(ctx context.Context, from uint64, fn func(uint64, journal.Frame) error) error {
 	_, last, err := l.Tail(ctx)
 	if err != nil || last < from {
@@ -207,8 +207,8 @@ func (l *Log) Follow(ctx context.Context, from uint64, fn func(uint64, journal.F
 
 type callbackError struct{ error }
 
-// read hands out frames from from on, up to last or indefinitely, and returns
-// where to go on.
+// read calls fn with the frames from from on, up to last or indefinitely, and returns where to
+// continue.
 func (l *Log) read(ctx context.Context, from, last uint64, fn func(uint64, journal.Frame) error) (uint64, error) {
 	return read(ctx, l.js, l.stream, jetstream.OrderedConsumerConfig{
 		FilterSubjects:    []string{l.subject},

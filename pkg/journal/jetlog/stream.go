@@ -10,9 +10,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// StreamConfig is the stream of a plane's journal (R6): on disk, nothing ever
-// leaves it, and only its leader answers, since a follower that was frozen
-// answered with old data.
+// StreamConfig returns the configuration of the stream of a plane's journal (R6): on disk,
+// without any removal of messages, and with reads by the leader only, because a follower may
+// answer with old data after it was frozen.
 func StreamConfig(plane string, replicas int) jetstream.StreamConfig {
 	return jetstream.StreamConfig{
 		Name:              StreamName(plane),
@@ -32,14 +32,14 @@ func StreamConfig(plane string, replicas int) jetstream.StreamConfig {
 	}
 }
 
-// partitionsKey is where a stream says how many partitions its plane has. It is
-// settled when the stream is made: the owners of what is in it are spread by it.
+// partitionsKey is the key of the stream's metadata with the number of partitions of its
+// plane. The number is fixed when the stream is created, because agents are assigned to
+// partitions by it.
 const partitionsKey = "quartet-partitions"
 
-// EnsureStream creates the stream of a plane's journal, or verifies the one
-// that is there: a service that finds it without its durability settings must
-// not become ready. It answers how many partitions the plane has; partitions is
-// for a new one.
+// EnsureStream creates the stream of a plane's journal with the given number of partitions, or
+// verifies that the existing one has the required settings. It returns the number of
+// partitions that the plane has.
 func EnsureStream(ctx context.Context, nc *nats.Conn, plane string, replicas, partitions int) (int, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -68,8 +68,7 @@ func EnsureStream(ctx context.Context, nc *nats.Conn, plane string, replicas, pa
 	return n, nil
 }
 
-// Partitions is how many a plane's stream says that it has; one that says nothing
-// has one.
+// Partitions returns the number of partitions in a stream's metadata, or 1 if it has none.
 func Partitions(stream jetstream.StreamConfig) (int, error) {
 	text, said := stream.Metadata[partitionsKey]
 	if !said {

@@ -14,10 +14,10 @@ import (
 	"quartet/pkg/journal"
 )
 
-// within is how long a test waits for what must happen.
+// within is how long a test waits at most.
 const within = 20 * time.Second
 
-// RunLog is the contract of journal.Log. open gives an empty log.
+// RunLog tests the contract of journal.Log. open returns an empty log.
 func RunLog(t *testing.T, open func(t *testing.T) journal.Log) {
 	for name, test := range map[string]func(*testing.T, journal.Log){
 		"empty":               logEmpty,

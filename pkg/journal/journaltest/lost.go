@@ -10,8 +10,8 @@ import (
 	"quartet/pkg/journal/faultlog"
 )
 
-// lagging: a reader that shows an old end of the log must not make anybody
-// believe that a frame is not there.
+// lagging tests that a reader that shows an old end of the log does not make the writer
+// conclude that a frame was not stored.
 func lagging(t *testing.T, r *rig) {
 	for i, f := range []faultlog.Fault{faultlog.AnswerLost, faultlog.LandsBefore, faultlog.Doubted} {
 		for stale := range 3 {
@@ -27,7 +27,7 @@ func lagging(t *testing.T, r *rig) {
 	require.Equal(t, live, r.replayed(t))
 }
 
-// hold puts key through an append that waits for Release and is then refused.
+// hold puts key with an append that waits for Release and is then refused.
 func (r *rig) hold(t *testing.T, key string) <-chan error {
 	t.Helper()
 	r.log.Inject(faultlog.HeldRefused)
@@ -40,7 +40,7 @@ func (r *rig) hold(t *testing.T, key string) <-chan error {
 	return done
 }
 
-// seenAndLost: a view that saw what the log then refused reads again.
+// seenAndLost tests that a view of state that the log then refused is repeated.
 func seenAndLost(t *testing.T, r *rig) {
 	put := r.hold(t, "k")
 	looked, seen := make(chan int, 2), make(chan int, 1)
@@ -60,8 +60,8 @@ func seenAndLost(t *testing.T, r *rig) {
 	require.Equal(t, 0, receive(t, seen))
 }
 
-// withdrawn: who was told that nothing was stored can rely on it, also when
-// the command would run again on another state and then store something.
+// withdrawn tests that nothing of a command is stored once its caller got an error that says
+// so, also if the command would store something when executed again on another state.
 func withdrawn(t *testing.T, r *rig) {
 	put := r.hold(t, "k")
 	ctx, cancel := context.WithCancel(context.Background())

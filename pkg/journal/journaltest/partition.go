@@ -22,8 +22,8 @@ type rig struct {
 	p   *journal.Partition[*State]
 }
 
-// RunPartition is what a partition does over a log, with and without trouble.
-// open gives an empty log.
+// RunPartition tests a partition over a log, with and without failures of the log. open
+// returns an empty log.
 func RunPartition(t *testing.T, open func(t *testing.T) journal.Log) {
 	for name, test := range map[string]func(*testing.T, *rig){
 		"X1 refused append changes nothing":  refused,
@@ -73,7 +73,7 @@ func (r *rig) put(t *testing.T, key, value, requestID string) (int, journal.Resu
 	return n, res
 }
 
-// replayed is the state as the log tells it. It takes the partition over.
+// replayed returns the state that a new partition loads from the log.
 func (r *rig) replayed(t *testing.T) *State {
 	t.Helper()
 	p := r.open(t)
@@ -151,7 +151,7 @@ func repeated(t *testing.T, r *rig) {
 	require.NoError(t, err)
 	require.False(t, res.Replayed, "the id is scoped to the principal")
 
-	// While the first answer is still on its way.
+	// The first request is still being written.
 	r.log.Inject(faultlog.Late)
 	type answer struct {
 		n   int
@@ -197,7 +197,7 @@ func memoryAcrossReload(t *testing.T, r *rig) {
 	require.ErrorIs(t, err, fault.RequestIDReused)
 }
 
-// repeatedByAll: after a restart all callers repeat what they asked, at once.
+// repeatedByAll tests that after a restart all callers repeat their requests concurrently.
 func repeatedByAll(t *testing.T, r *rig) {
 	const callers = 100
 	value := strings.Repeat("v", 2000)
@@ -259,7 +259,7 @@ func viewWaits(t *testing.T, r *rig) {
 	require.NoError(t, receive(t, done))
 	require.Equal(t, 1, receive(t, seen))
 
-	// What was seen and then lost is read again.
+	// A view of state that the log then refused is repeated.
 	r.log.Inject(faultlog.Refused)
 	_, _, err = journal.Do(t.Context(), r.p, Put("k", "v", ""))
 	requireOutcome(t, err, "none")
@@ -320,7 +320,7 @@ func ambiguous(t *testing.T, r *rig) {
 	require.Equal(t, live, r.replayed(t))
 }
 
-// quick: the writer needs nobody's help to get over it.
+// quick reports whether the writer recovers from a fault without help.
 func quick(f faultlog.Fault) bool {
 	switch f {
 	case faultlog.Refused, faultlog.HeldRefused, faultlog.Late, faultlog.Frozen:

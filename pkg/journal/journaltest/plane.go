@@ -1,5 +1,5 @@
-// Package journaltest holds what every journal.Log must pass, and a small
-// plane to pass it with: keys that are put, each put an event.
+// Package journaltest tests implementations of journal.Log, and partitions over them with a
+// small plane: a command puts a key, which is one event.
 package journaltest
 
 import (
@@ -14,8 +14,8 @@ import (
 	"quartet/pkg/journal"
 )
 
-// State counts puts by key, and by key and value. The payload is a message that
-// happens to be at hand: reason is the key, domain the value.
+// State counts puts by key, and by key and value. The payload is an existing message type:
+// reason is the key, domain the value.
 type State struct {
 	Puts   map[string]int
 	Values map[string]int
@@ -26,7 +26,7 @@ type State struct {
 // New returns an empty State.
 func New() *State { return &State{Puts: map[string]int{}, Values: map[string]int{}} }
 
-// ErrPoison is what Apply says to a key named poison.
+// ErrPoison is returned by Apply for the key poison.
 var ErrPoison = errors.New("poison")
 
 // Apply implements journal.State.
@@ -50,25 +50,26 @@ func (s *State) Clone() *State {
 	return &State{maps.Clone(s.Puts), maps.Clone(s.Values), append([]string(nil), s.Log...), s.Seq}
 }
 
-// Registry knows the events of State.
+// Registry returns the registry of the events of State.
 func Registry() *journal.Registry {
 	return journal.NewRegistry(errdetails.File_google_rpc_error_details_proto)
 }
 
-// Config is a complete Config over log.
+// Config returns a complete Config over log.
 func Config(log journal.Log) journal.Config[*State] {
 	return journal.Config[*State]{Log: log, Plane: "test", New: New, Registry: Registry(), NewID: id.New().New}
 }
 
-// Actor is who acts in these tests.
+// Actor is the actor of all commands of these tests.
 var Actor = journal.Actor{Namespace: "default", Principal: "tester", Role: "operator"}
 
-// Event is one put.
+// Event returns the event of one put.
 func Event(key, value string) *journal.Event {
 	return &journal.Event{Payload: &errdetails.ErrorInfo{Reason: key, Domain: value}}
 }
 
-// Put counts key up and answers how often it was put by then.
+// Put returns the command that puts key. Its response is how often key was put, including
+// this time.
 func Put(key, value, requestID string) journal.Op[*State, int] {
 	return journal.Op[*State, int]{
 		Method: "Put", Actor: Actor, AgentID: key, RequestID: requestID,
@@ -84,10 +85,10 @@ func Put(key, value, requestID string) journal.Op[*State, int] {
 	}
 }
 
-// Count reads how often key was put.
+// Count returns a read of how often key was put.
 func Count(key string) func(*State) (int, error) {
 	return func(s *State) (int, error) { return s.Puts[key], nil }
 }
 
-// Snapshot reads everything.
+// Snapshot returns a copy of the state. It is a read.
 func Snapshot(s *State) (*State, error) { return s.Clone(), nil }

@@ -1,6 +1,6 @@
-// Package planetest runs planes over memory for their tests: journals that
-// every plane of a test shares, planes that say what the test tells them to,
-// the network between them, and transcripts of calls and events.
+// Package planetest runs planes in memory for their tests: journals that all planes of a test
+// share, planes whose events the test writes, the network between them, and transcripts of calls
+// and events.
 package planetest
 
 import (
@@ -19,17 +19,17 @@ import (
 	"quartet/pkg/rpc"
 )
 
-// Journals are the logs of all planes of a test. They outlive the services that
-// write them, so a service made anew over them has been restarted.
+// Journals are the logs of all planes of a test. They outlive the services that write them, so a
+// new service over them behaves like a restarted one.
 type Journals struct {
-	// Wrap, if set, stands between a plane and its log, to make it fail.
+	// Wrap, if set, wraps the log of a plane, to inject faults.
 	Wrap func(plane string, log journal.Log) journal.Log
 
 	mu   sync.Mutex
 	logs map[string]*memlog.Log
 }
 
-// NewJournals makes empty logs.
+// NewJournals returns Journals with empty logs.
 func NewJournals() *Journals { return &Journals{logs: map[string]*memlog.Log{}} }
 
 func (j *Journals) log(plane string, partition int) *memlog.Log {
@@ -42,7 +42,7 @@ func (j *Journals) log(plane string, partition int) *memlog.Log {
 	return j.logs[name]
 }
 
-// Log is for plane.Deps.
+// Log opens a log; it is plane.Deps.Log.
 func (j *Journals) Log(plane string, partition int) (journal.Log, error) {
 	l := journal.Log(j.log(plane, partition))
 	if j.Wrap != nil {
@@ -51,12 +51,12 @@ func (j *Journals) Log(plane string, partition int) (journal.Log, error) {
 	return l, nil
 }
 
-// Sources is for plane.Deps: the first partition of a plane.
+// Sources returns the first partition of a plane; it is plane.Deps.Sources.
 func (j *Journals) Sources(plane string) ([]journal.Source, error) {
 	return []journal.Source{journal.NewSource(plane, 0, j.log(plane, 0))}, nil
 }
 
-// Events reads a plane's events, without those of the journal itself.
+// Events returns a plane's events, without those of the journal itself.
 func (j *Journals) Events(t *testing.T, plane string, reg *journal.Registry) []*journal.Event {
 	t.Helper()
 	var out []*journal.Event
@@ -76,7 +76,7 @@ func (j *Journals) Events(t *testing.T, plane string, reg *journal.Registry) []*
 	return out
 }
 
-// Types are the event types of Events, in order.
+// Types returns the event types of Events, in order.
 func Types(events []*journal.Event) []string {
 	types := make([]string, len(events))
 	for i, ev := range events {
@@ -85,9 +85,9 @@ func Types(events []*journal.Event) []string {
 	return types
 }
 
-// Voice is a plane that says what the test tells it to: the others follow its
-// journal as they would follow the real one's.
-type Voice struct {
+// Writer writes the journal of a plane in place of the plane. Other planes follow it like the
+// journal of the real one.
+type Writer struct {
 	t    *testing.T
 	part *journal.Partition[nothing]
 }
@@ -96,8 +96,8 @@ type nothing struct{}
 
 func (nothing) Apply(*journal.Event) error { return nil }
 
-// NewVoice opens the journal of a plane that the test speaks for.
-func (j *Journals) NewVoice(t *testing.T, plane string, events protoreflect.FileDescriptor) *Voice {
+// NewWriter opens the journal of a plane for the events of a test.
+func (j *Journals) NewWriter(t *testing.T, plane string, events protoreflect.FileDescriptor) *Writer {
 	t.Helper()
 	part, err := journal.Open(context.Background(), journal.Config[nothing]{
 		Log: j.log(plane, 0), Plane: plane, New: func() nothing { return nothing{} },
@@ -105,35 +105,35 @@ func (j *Journals) NewVoice(t *testing.T, plane string, events protoreflect.File
 	})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, part.Close(context.Background())) })
-	return &Voice{t, part}
+	return &Writer{t, part}
 }
 
-// Say commits events in one frame.
-func (v *Voice) Say(events ...*journal.Event) {
-	v.t.Helper()
-	v.SayAs(journal.Actor{Namespace: "acme", Principal: "test", Role: rpc.RoleService}, events...)
+// Write commits events in one frame, as a service of namespace acme.
+func (w *Writer) Write(events ...*journal.Event) {
+	w.t.Helper()
+	w.WriteAs(journal.Actor{Namespace: "acme", Principal: "test", Role: rpc.RoleService}, events...)
 }
 
-// SayAs is Say for an actor.
-func (v *Voice) SayAs(actor journal.Actor, events ...*journal.Event) {
-	v.t.Helper()
-	_, _, err := journal.Do(context.Background(), v.part, journal.Op[nothing, struct{}]{
-		Method: "say", Actor: actor,
+// WriteAs commits events in one frame, as an actor.
+func (w *Writer) WriteAs(actor journal.Actor, events ...*journal.Event) {
+	w.t.Helper()
+	_, _, err := journal.Do(context.Background(), w.part, journal.Op[nothing, struct{}]{
+		Method: "write", Actor: actor,
 		Decide: func(nothing, journal.Env) (journal.Decision[struct{}], error) {
 			return journal.Decision[struct{}]{Events: events}, nil
 		},
 	})
-	require.NoError(v.t, err)
+	require.NoError(w.t, err)
 }
 
-// Net is a network whose callers are whoever the context says.
+// Net is a network whose servers accept the actor of the caller's context.
 type Net struct {
 	t       *testing.T
 	network *rpc.Network
 	keys    *rpc.Keyring
 }
 
-// NewNet makes a network that ends with the test.
+// NewNet returns a network that ends with the test.
 func NewNet(t *testing.T) *Net {
 	keys := rpc.NewKeyring(nil, false)
 	n := &Net{t: t, keys: keys, network: rpc.NewNetwork(rpc.NetworkConfig{Service: "test", Token: keys.MintService("test")})}
@@ -150,7 +150,7 @@ func (n *Net) Serve(name string, register func(grpc.ServiceRegistrar)) (stop fun
 	return srv.Stop
 }
 
-// Conn is the connection to a plane.
+// Conn returns the connection to a plane.
 func (n *Net) Conn(name string) (grpc.ClientConnInterface, error) { return n.network.Dial(name) }
 
 // As makes calls under ctx act in namespace acme.

@@ -221,7 +221,7 @@ func (s *Service) waitsRemain(ctx context.Context, k ref.Agent, _ state.ChildSta
 // ownerDeleted is the blocker of the work items that a deleted agent leaves.
 const ownerDeleted = "owner_deleted"
 
-// itemsRemain gives the blocker to open items that do not have it, and reports whether
+// itemsRemain sets the blocker on open items that do not have it, and reports whether
 // there were any. The work plane itself blocks as many as fit one frame; these are the
 // others.
 func (s *Service) itemsRemain(ctx context.Context, k ref.Agent, _ state.ChildStatus) (some bool, err error) {

@@ -46,7 +46,7 @@ func ChildFamilies() []agentv1.ToolFamily {
 	}
 }
 
-// spawnChild makes a private child of parentID (SPEC A1, A3). The delegation is stored
+// spawnChild creates a private child of parentID (SPEC A1, A3). The delegation is stored
 // first, in the parent's partition, with everything that the child is to be. The
 // supervisor does the rest, across crashes; this call does the next step at once and
 // waits for the result.

@@ -17,7 +17,7 @@ import (
 	"quartet/services/agent/state"
 )
 
-// SpawnAgent makes an agent (SPEC A1), for an operator or for an agent whose profile
+// SpawnAgent creates an agent (SPEC A1), for an operator or for an agent whose profile
 // allows it. A public agent records the agent that spawned it and is otherwise
 // independent; a private child is supervised by its parent.
 func (s *Service) SpawnAgent(ctx context.Context, req *agentv1.SpawnAgentRequest) (*agentv1.SpawnAgentResponse, error) {

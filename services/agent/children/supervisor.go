@@ -26,7 +26,7 @@ const (
 
 // Supervisor makes sure that every delegation gets its child, that every child and every
 // deletion comes to an end (SPEC A3, A8, A12). It remembers nothing that is
-// not in the journal: each look asks how things stand and takes the next step,
+// not in the journal: each pass reads the current state and takes the next step,
 // each step is one commit that may be tried again. So it begins anew after a
 // crash at any line.
 //

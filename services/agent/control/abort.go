@@ -13,7 +13,7 @@ import (
 // AbortRun ends the open turn as aborted and pauses the agent, so that it does not repeat
 // the same turn at once (SPEC A7). The agent's items, waits and tasks stay.
 func (s *Service) AbortRun(ctx context.Context, req *agentv1.AbortRunRequest) (*agentv1.AbortRunResponse, error) {
-	if err := validateOrder(ctx, order{req.GetAgentId(), req.GetRequestId(), req.GetReason()}); err != nil {
+	if err := validateOrder(ctx, req); err != nil {
 		return nil, err
 	}
 	if req.GetRunId() != "" {

@@ -14,18 +14,21 @@ import (
 	"quartet/services/agent/state"
 )
 
-// order is a control action that a caller requests (SPEC A7, A8).
-type order struct {
-	agentID, requestID, reason string
+// order is a request for a control action (SPEC A7, A8).
+type order interface {
+	proto.Message
+	GetAgentId() string
+	GetRequestId() string
+	GetReason() string
 }
 
 // validateOrder checks what needs no state.
 func validateOrder(ctx context.Context, o order) error {
 	return fault.First(
 		rpc.RequireRole(ctx, rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleAgent, rpc.RoleService),
-		fault.Name("agent_id", o.agentID),
-		fault.RequestID(o.requestID),
-		fault.Text("reason", o.reason, MaxReasonChars, false),
+		fault.Name("agent_id", o.GetAgentId()),
+		fault.RequestID(o.GetRequestId()),
+		fault.Text("reason", o.GetReason(), MaxReasonChars, false),
 	)
 }
 
@@ -42,25 +45,33 @@ func agentOf(events []*journal.Event) (*agentv1.Agent, error) {
 	return nil, fmt.Errorf("agent: no agent among %d events", len(events))
 }
 
-// execute carries out a control action. If decide returns no events the agent is in the
-// requested state already; then the response is the agent as it is, and nothing is
-// written.
-func (s *Service) execute(ctx context.Context, method string, o order, args proto.Message, decide func(a *state.Agent, env journal.Env) ([]*journal.Event, error)) (*agentv1.Agent, error) {
+// execute carries out a control action and returns respond of the agent. If decide returns no
+// events the agent is in the requested state already; then the response has the agent as it is,
+// and nothing is written.
+func execute[R any](
+	ctx context.Context, s *Service, method string, o order,
+	decide func(a *state.Agent, env journal.Env, reason string) ([]*journal.Event, error),
+	respond func(*agentv1.Agent) R,
+) (none R, err error) {
 	if err := validateOrder(ctx, o); err != nil {
-		return nil, err
+		return none, err
 	}
-	return plane.Do(ctx, s.engine, plane.Command[*state.State, *agentv1.Agent]{
-		Method: method, AgentID: o.agentID, RequestID: o.requestID, Args: args,
+	a, err := plane.Do(ctx, s.engine, plane.Command[*state.State, *agentv1.Agent]{
+		Method: method, AgentID: o.GetAgentId(), RequestID: o.GetRequestId(), Args: o,
 		Decide: func(st *state.State, env journal.Env) (journal.Decision[*agentv1.Agent], error) {
 			var d journal.Decision[*agentv1.Agent]
-			a, err := st.ControllableActive(env.Actor, o.agentID)
+			a, err := st.ControllableActive(env.Actor, o.GetAgentId())
 			if err != nil {
 				return d, err
 			}
 			d.Reply = a.Record
-			d.Events, err = decide(a, env)
+			d.Events, err = decide(a, env, o.GetReason())
 			return d, err
 		},
 		Answer: agentOf,
 	})
+	if err != nil {
+		return none, err
+	}
+	return respond(a), nil
 }

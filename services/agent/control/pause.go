@@ -12,35 +12,25 @@ import (
 // PauseAgent lets an agent start no turns; it still accepts input (SPEC A8). An open turn
 // continues: AbortRun ends it.
 func (s *Service) PauseAgent(ctx context.Context, req *agentv1.PauseAgentRequest) (*agentv1.PauseAgentResponse, error) {
-	o := order{req.GetAgentId(), req.GetRequestId(), req.GetReason()}
-	a, err := s.execute(ctx, "PauseAgent", o, req, func(a *state.Agent, env journal.Env) ([]*journal.Event, error) {
-		return pause(a, env, o.reason), nil
+	return execute(ctx, s, "PauseAgent", req, pause, func(a *agentv1.Agent) *agentv1.PauseAgentResponse {
+		return &agentv1.PauseAgentResponse{Agent: a}
 	})
-	if err != nil {
-		return nil, err
-	}
-	return &agentv1.PauseAgentResponse{Agent: a}, nil
 }
 
 // pause returns no events for an agent that starts no turns already.
-func pause(a *state.Agent, env journal.Env, reason string) []*journal.Event {
+func pause(a *state.Agent, env journal.Env, reason string) ([]*journal.Event, error) {
 	if a.Record.GetControl() != agentv1.Control_CONTROL_RUNNING {
-		return nil
+		return nil, nil
 	}
 	r := a.WithControl(env, agentv1.Control_CONTROL_PAUSED, reason)
-	return []*journal.Event{state.AgentEvent(r, &agentv1.AgentPaused{Agent: r})}
+	return []*journal.Event{state.AgentEvent(r, &agentv1.AgentPaused{Agent: r})}, nil
 }
 
 // ResumeAgent ends a pause (SPEC A8). A queued message then starts a turn.
 func (s *Service) ResumeAgent(ctx context.Context, req *agentv1.ResumeAgentRequest) (*agentv1.ResumeAgentResponse, error) {
-	o := order{req.GetAgentId(), req.GetRequestId(), req.GetReason()}
-	a, err := s.execute(ctx, "ResumeAgent", o, req, func(a *state.Agent, env journal.Env) ([]*journal.Event, error) {
-		return resume(a, env, o.reason)
+	return execute(ctx, s, "ResumeAgent", req, resume, func(a *agentv1.Agent) *agentv1.ResumeAgentResponse {
+		return &agentv1.ResumeAgentResponse{Agent: a}
 	})
-	if err != nil {
-		return nil, err
-	}
-	return &agentv1.ResumeAgentResponse{Agent: a}, nil
 }
 
 func resume(a *state.Agent, env journal.Env, reason string) ([]*journal.Event, error) {

@@ -13,19 +13,14 @@ import (
 // task results until StartAgent (SPEC A8). The message of the turn is queued again, and
 // the attempt is not counted: nothing failed.
 func (s *Service) StopAgent(ctx context.Context, req *agentv1.StopAgentRequest) (*agentv1.StopAgentResponse, error) {
-	o := order{req.GetAgentId(), req.GetRequestId(), req.GetReason()}
-	a, err := s.execute(ctx, "StopAgent", o, req, func(a *state.Agent, env journal.Env) ([]*journal.Event, error) {
-		return stop(a, env, o.reason), nil
+	return execute(ctx, s, "StopAgent", req, stop, func(a *agentv1.Agent) *agentv1.StopAgentResponse {
+		return &agentv1.StopAgentResponse{Agent: a}
 	})
-	if err != nil {
-		return nil, err
-	}
-	return &agentv1.StopAgentResponse{Agent: a}, nil
 }
 
-func stop(a *state.Agent, env journal.Env, reason string) []*journal.Event {
+func stop(a *state.Agent, env journal.Env, reason string) ([]*journal.Event, error) {
 	if a.Record.GetControl() == agentv1.Control_CONTROL_STOPPED {
-		return nil
+		return nil, nil
 	}
 	var events []*journal.Event
 	if a.OpenTurn != nil {
@@ -39,26 +34,21 @@ func stop(a *state.Agent, env journal.Env, reason string) []*journal.Event {
 		events = append(events, lane.Dropped(t, env, "agent_stopped"))
 	}
 	r := a.WithoutOpenTurn(a.WithControl(env, agentv1.Control_CONTROL_STOPPED, reason))
-	return append(events, state.AgentEvent(r, &agentv1.AgentStopped{Agent: r}))
+	return append(events, state.AgentEvent(r, &agentv1.AgentStopped{Agent: r})), nil
 }
 
 // StartAgent ends a stop or a pause. It starts no turn by itself and runs no task again
 // (SPEC A8).
 func (s *Service) StartAgent(ctx context.Context, req *agentv1.StartAgentRequest) (*agentv1.StartAgentResponse, error) {
-	o := order{req.GetAgentId(), req.GetRequestId(), req.GetReason()}
-	a, err := s.execute(ctx, "StartAgent", o, req, func(a *state.Agent, env journal.Env) ([]*journal.Event, error) {
-		return start(a, env, o.reason), nil
+	return execute(ctx, s, "StartAgent", req, start, func(a *agentv1.Agent) *agentv1.StartAgentResponse {
+		return &agentv1.StartAgentResponse{Agent: a}
 	})
-	if err != nil {
-		return nil, err
-	}
-	return &agentv1.StartAgentResponse{Agent: a}, nil
 }
 
-func start(a *state.Agent, env journal.Env, reason string) []*journal.Event {
+func start(a *state.Agent, env journal.Env, reason string) ([]*journal.Event, error) {
 	if a.Record.GetControl() == agentv1.Control_CONTROL_RUNNING {
-		return nil
+		return nil, nil
 	}
 	r := a.WithControl(env, agentv1.Control_CONTROL_RUNNING, reason)
-	return []*journal.Event{state.AgentEvent(r, &agentv1.AgentStarted{Agent: r})}
+	return []*journal.Event{state.AgentEvent(r, &agentv1.AgentStarted{Agent: r})}, nil
 }

@@ -61,7 +61,7 @@ func derivePosture(a *agentv1.Agent, lane *agentv1.Lane, q *workv1.GetWorkQueueR
 	return agentv1.Posture_POSTURE_IDLE, "nothing is open that it could do"
 }
 
-// controlReason says who set the control of an agent, and why.
+// controlReason returns who set the control of an agent, and why.
 func controlReason(how string, a *agentv1.Agent) string {
 	text := "it was " + how
 	if a.GetControlBy() != "" {

@@ -2,19 +2,18 @@ package prompt
 
 import "strings"
 
-// Boards is how an orchestrator's task boards stand: the board plane's summary,
-// whose sections and lines come by what they are worth (S2-464 to S2-473).
+// Boards is the board plane's summary of an orchestrator's task boards, whose sections and lines
+// are in the order of their importance (S2-464 to S2-473).
 type Boards struct {
 	Text      string // headings of the second level and lines of lists; empty: none is active
 	Truncated bool   // by the board plane already, within its own budget
 	Unknown   bool   // it could not be asked
 }
 
-// cutBoards says that more is to be had where it came from.
+// cutBoards is the note that the summary was cut, and how to get the rest.
 const cutBoards = "[cut: agent_task_list and agent_task_get show all of it]\n"
 
-// forms are the whole summary, or as many of its lines as fit: the first are
-// worth most.
+// forms returns the whole summary, and as many of its first lines as fit into room.
 func (b Boards) forms(room int) []form {
 	if b.Text == "" {
 		return nil // nothing, or nothing that is known, which shows as omitted

@@ -11,8 +11,8 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 )
 
-// What a forked child is shown of its parent's work at most (SPEC A10). The
-// budget holds the longest objective there may be.
+// The limits of what a forked child is shown of its parent's work (SPEC A10). ForkBudget fits the
+// longest objective.
 const (
 	ForkBudget  = 3072 // tokens
 	ForkOthers  = 5    // items that are not the current one
@@ -21,8 +21,7 @@ const (
 	forkWaits   = 20
 )
 
-// Fork is a parent's work as a forked child may see it. What the rules keep out
-// does not come in by being in here.
+// Fork is the work of a parent, from which Inherit renders what a forked child may see.
 type Fork struct {
 	Message string             // the child's initial message
 	Current *workv1.WorkItem   // the parent's current item, with its plan; may be nil
@@ -31,15 +30,14 @@ type Fork struct {
 	Trace   []*agentv1.Round // bound to the current item, newest first
 }
 
-// Admitted is an item beside the current one, and the rule that lets it in.
+// Admitted is an item other than the current one, and the rule that admits it.
 type Admitted struct{ ItemID, Why string }
 
 var itemID = regexp.MustCompile(`\bwi_[0-9a-z_-]+`)
 
-// Admit returns the other items that a fork may show: those that the initial message
-// names, those that the current item is blocked by, and those that its objective, plan or
-// todos name.
-// All other items of the parent are left out (SPEC A10).
+// Admit returns the other items that a fork may show, at most ForkOthers: those that the initial
+// message names, those that the current item is blocked by, and those that its objective, plan or
+// todos name (SPEC A10).
 func Admit(message string, current *workv1.WorkItem) []Admitted {
 	var out []Admitted
 	add := func(why string, texts ...string) {
@@ -98,13 +96,13 @@ func Inherit(in Fork) string {
 	return v.String()
 }
 
-// view is a text that grows within its room.
+// view builds a text of bounded size.
 type view struct {
 	strings.Builder
 	room int // bytes
 }
 
-// add writes a text if it fits.
+// add appends a text if it fits, and reports whether it did.
 func (v *view) add(text string) bool {
 	if len(text) > v.room {
 		return false
@@ -114,7 +112,7 @@ func (v *view) add(text string) bool {
 	return true
 }
 
-// list writes as many lines as fit into a share of the room, and how many do not.
+// list appends as many lines as fit into a share of the room, and the number of the others.
 func (v *view) list(title string, lines []string, percent int) {
 	if len(lines) == 0 {
 		return
@@ -183,7 +181,7 @@ func otherItem(it *workv1.WorkItem, why string) string {
 	return b.String()
 }
 
-// inheritedForms show what a forked child started from: whole, or its beginning.
+// inheritedForms returns what a forked child inherited, whole and as its beginning.
 func inheritedForms(text string, room int) []form {
 	forms := []form{{full, text}}
 	const note = "[cut: the rest of what was inherited does not fit]\n"

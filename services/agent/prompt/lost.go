@@ -13,37 +13,37 @@ import (
 // MostLost is how many lost rounds are shown; a message has as many attempts.
 const MostLost = 3
 
-// lostChars keep what every text has of lost rounds within a small budget.
+// lostChars bounds the required part about lost rounds, in characters for each call.
 const lostChars = 80
 
-// What came of a call that has no recorded result.
+// The outcomes of a call that has no recorded result.
 const (
 	NotRun   = "did not run"
 	NoEffect = "has no recorded result and changes nothing"
 	Unknown  = "outcome unknown: look before you repeat it"
 )
 
-// Lost is a round whose runner was lost before it saw what came of its calls.
+// Lost is a round whose runner was lost before it received the results of its calls.
 type Lost struct {
 	TurnID string
 	Index  int32
 	Calls  []LostCall
 }
 
-// LostCall is one call of it.
+// LostCall is one call of a Lost round.
 type LostCall struct {
 	Name      string
 	Arguments *structpb.Struct
-	// Outcome is success or error, as it was recorded or as its plane says, or one
-	// of NotRun, NoEffect and Unknown.
+	// Outcome is success or error, as recorded or as reported by the plane of the call, or
+	// one of NotRun, NoEffect and Unknown.
 	Outcome, Summary string
-	// Asked: it was under way when the run was lost.
+	// Asked means that the call was being executed when the run was lost.
 	Asked bool
 }
 
 const lostTitle = "Cut off: an earlier run was lost before it saw what came of these calls; none of them is repeated by itself"
 
-// short is what every text says of a call.
+// short returns the line of a call that each context contains.
 func (c LostCall) short(of Lost) string {
 	line := fmt.Sprintf("- %s/%d %s: %s", of.TurnID, of.Index, fold(c.Name, lostChars), c.Outcome)
 	if c.Summary != "" {
@@ -52,7 +52,7 @@ func (c LostCall) short(of Lost) string {
 	return line + "\n"
 }
 
-// long adds what it was called with.
+// long returns the line of a call with its arguments.
 func (c LostCall) long(of Lost) string {
 	if raw, err := pbjson.Append(nil, c.Arguments); err == nil && len(c.Arguments.GetFields()) > 0 {
 		return c.short(of) + "  " + fold(string(raw), noteChars) + "\n"
@@ -60,7 +60,8 @@ func (c LostCall) long(of Lost) string {
 	return c.short(of)
 }
 
-// lostLeast is what every text has of lost rounds: what was under way in each.
+// lostLeast returns the required part about lost rounds: the call that was being executed in
+// each.
 func lostLeast(lost []Lost) string {
 	if len(lost) == 0 {
 		return ""
@@ -86,7 +87,7 @@ func lostLeast(lost []Lost) string {
 	return b.String()
 }
 
-// lostWithin lists all calls where that takes no more than room, else the least.
+// lostWithin returns the list of all calls, if it fits into room, and the required part.
 func lostWithin(lost []Lost, room int) []form {
 	if len(lost) == 0 {
 		return nil

@@ -21,10 +21,10 @@ type Digest struct {
 	done  map[string]bool
 }
 
-// Lines are the notes, oldest first.
+// Lines returns the notes, oldest first.
 func (d *Digest) Lines() []string { return slices.Clone(d.lines) }
 
-// Add takes a settled round in; rounds come oldest first.
+// Add adds the notes of a settled round. Rounds are added oldest first.
 func (d *Digest) Add(r *agentv1.Round) {
 	for i, c := range r.GetToolCalls() {
 		if i < len(r.GetToolResults()) && r.GetToolResults()[i].GetStatus() == agentv1.ToolStatus_TOOL_STATUS_SUCCESS {
@@ -67,7 +67,7 @@ func (d *Digest) call(name string, args, result map[string]*structpb.Value) {
 	}
 }
 
-// update notes what an update says about the work, each step that is done once.
+// update adds the notes of an UpdateWorkItem call. A step is noted once as done.
 func (d *Digest) update(args map[string]*structpb.Value) {
 	if objective := stringField(args, "objective"); objective != "" {
 		d.note("scope", "the objective is now: %s", objective)
@@ -94,7 +94,7 @@ func (d *Digest) update(args map[string]*structpb.Value) {
 	}
 }
 
-// stringField returns a field of a struct as text, "" if it is none.
+// stringField returns a string field of a struct, or "" if it has none of this name.
 func stringField(fields map[string]*structpb.Value, name string) string {
 	return fields[name].GetStringValue()
 }

@@ -1,10 +1,9 @@
-// Package prompt renders what a model is shown of its work: layered, within a
-// budget, the same for every reader (SPEC C1).
+// Package prompt renders the context of a turn from records, within a budget (SPEC C1). It is
+// pure: the same records and budget give the same text.
 //
-// It is pure: records in, text out. The current objective, the plan's
-// descriptor and the todos that are not done are in every text, whatever the
-// budget, and so are the calls that were running when a run was lost. Other sections
-// follow by priority, and each says whether it is full, compact, truncated or omitted.
+// The current objective, the plan's descriptor and the todos that are not done are required: each
+// context contains them, and the calls that were running when a run was lost. Other sections
+// follow by priority, and each states whether it is full, compact, truncated or omitted.
 package prompt
 
 import (
@@ -23,13 +22,13 @@ const (
 	DefaultBudget = 4096
 	MinBudget     = 512
 	MaxBudget     = 200_000
-	// bytesPerToken is the estimate that every provider's tokenizer stays near
-	// to for English and code, on the safe side.
+	// bytesPerToken is a conservative estimate for English text and code with the
+	// tokenizers of all providers.
 	bytesPerToken = 4
 )
 
-// Shares of what is left that a section may take, so that a long message or
-// trace does not cost the model its view of the queue.
+// The shares of the remaining budget that a section may take, in percent, so that a long message
+// or trace does not displace the queue.
 const (
 	inheritedShare = 50
 	messageShare   = 60
@@ -39,7 +38,7 @@ const (
 	boardsShare    = 60
 )
 
-// Input is what the planes said, at one revision.
+// Input holds the records of all planes as of one revision.
 type Input struct {
 	Message *agentv1.Message // what the turn is about; nil outside of one
 	Woken   *agentv1.AgentWoken
@@ -49,22 +48,21 @@ type Input struct {
 	Notes   []string         // on it, oldest first; see Digest
 	Tasks   []*taskv1.Task   // running
 	Boards  Boards
-	// Inherited is what a forked child started from; see Inherit.
+	// Inherited is what a forked child inherited; see Inherit.
 	Inherited string
-	// Lost are rounds that no runner was answered with, oldest first.
+	// Lost are the rounds whose results no runner received, oldest first.
 	Lost []Lost
 }
 
-// Tokens estimates what a text takes.
+// Tokens returns the estimated number of tokens of a text.
 func Tokens(text string) int { return (len(text) + bytesPerToken - 1) / bytesPerToken }
 
-// Baseline is the smallest budget that shows what must be shown.
+// Baseline returns the smallest budget for the required parts.
 func Baseline(in Input) int {
 	return Tokens(guidance + heading("Current work item", outcome(agentv1.SectionOutcome_SECTION_OUTCOME_COMPACT), 0) + core(in.Queue.GetCurrent()) + lostLeast(in.Lost))
 }
 
-// Needed is Baseline and room for the message, up to what a whole context has by
-// default: a model must know why it is asked to act.
+// Needed returns Baseline plus room for the message, at most the default budget.
 func Needed(in Input) int {
 	message := min(Tokens(in.Message.GetText())*9/8+64, DefaultBudget)
 	inherited := Tokens(in.Inherited)
@@ -75,7 +73,7 @@ const guidance = "The objective names the work, the plan interprets it and wins 
 
 type outcome agentv1.SectionOutcome
 
-// Outcomes in short.
+// Short names of the outcomes.
 const (
 	full      = outcome(agentv1.SectionOutcome_SECTION_OUTCOME_FULL)
 	compact   = outcome(agentv1.SectionOutcome_SECTION_OUTCOME_COMPACT)
@@ -87,20 +85,20 @@ func (o outcome) String() string {
 	return strings.ToLower(strings.TrimPrefix(agentv1.SectionOutcome(o).String(), "SECTION_OUTCOME_"))
 }
 
-// form is one way to show a section.
+// form is one rendering of a section.
 type form struct {
 	outcome outcome
 	text    string
 }
 
-// page collects sections and keeps the books.
+// page collects sections and their sizes.
 type page struct {
 	left     int // bytes
 	sections []*agentv1.ContextSection
 }
 
-// Render makes the projection. BASELINE_OVER_BUDGET says that what must be
-// shown does not fit; asking again with the same budget cannot help.
+// Render returns the sections of a context. It returns BASELINE_OVER_BUDGET if the required parts
+// do not fit into the budget.
 func Render(in Input, budget int) ([]*agentv1.ContextSection, error) {
 	if need := Baseline(in); need > budget {
 		return nil, fault.BaselineOverBudget.Newf("the objective, the plan's descriptor and the open todos take %d tokens, the budget is %d; give a larger one, or shorten them", need, budget).
@@ -109,7 +107,7 @@ func Render(in Input, budget int) ([]*agentv1.ContextSection, error) {
 	p := &page{left: budget * bytesPerToken}
 	q, it := in.Queue, in.Queue.GetCurrent()
 	p.put("guidance", 0, form{full, guidance})
-	// The parts that must be shown take their budget first.
+	// The required parts take their budget first.
 	least := heading("Current work item", compact, 0) + core(it)
 	p.left -= len(least)
 	p.share("cut_off", len(in.Lost), 100, lostWithin(in.Lost, p.left/4)...)
@@ -138,7 +136,7 @@ func Render(in Input, budget int) ([]*agentv1.ContextSection, error) {
 	return p.sections, nil
 }
 
-// Text is the sections in one piece.
+// Text returns the sections as one text.
 func Text(sections []*agentv1.ContextSection) string {
 	var b strings.Builder
 	for _, s := range sections {
@@ -147,10 +145,10 @@ func Text(sections []*agentv1.ContextSection) string {
 	return b.String()
 }
 
-// put shows the largest form that fits, or says that nothing did.
+// put adds a section in the largest form that fits, and otherwise as omitted.
 func (p *page) put(name string, records int, forms ...form) { p.share(name, records, 100, forms...) }
 
-// share is put within a share of what is left.
+// share is put within a share of the remaining budget.
 func (p *page) share(name string, records, percent int, forms ...form) {
 	room := p.left * percent / 100
 	chosen := form{outcome: omitted}
@@ -176,7 +174,7 @@ func (p *page) candidates(name, title string, items []*workv1.WorkItem, total in
 	}
 }
 
-// one record, or none.
+// one returns 1 if there is a record, and 0 otherwise.
 func one(there bool) int {
 	if there {
 		return 1
@@ -184,7 +182,7 @@ func one(there bool) int {
 	return 0
 }
 
-// reported leaves out completed items without a report: nothing is synthesised.
+// reported returns the completed items that have a report.
 func reported(items []*workv1.WorkItem) []*workv1.WorkItem {
 	var out []*workv1.WorkItem
 	for _, it := range items {

@@ -90,7 +90,7 @@ func input(t *rapid.T) Input {
 	return in
 }
 
-// boardText is a summary as the board plane writes them.
+// boardText returns a summary as the board plane writes them.
 func boardText(steps int) string {
 	var b strings.Builder
 	b.WriteString("## Task boards\n- build [running]: many steps\n## Blocked or failed\n")

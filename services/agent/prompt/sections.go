@@ -12,7 +12,7 @@ import (
 	"quartet/pkg/utf8cut"
 )
 
-// Characters that the short forms keep.
+// The lengths of texts in short forms, in characters.
 const (
 	lineChars    = 160
 	previewChars = 400 // of a candidate's plan
@@ -21,7 +21,7 @@ const (
 	noteChars    = 240
 )
 
-// heading begins a section and says how much of it follows.
+// heading returns the heading of a section, with its outcome and the number of records left out.
 func heading(title string, o outcome, more int) string {
 	switch {
 	case more > 0:
@@ -32,7 +32,7 @@ func heading(title string, o outcome, more int) string {
 	return fmt.Sprintf("\n## %s (%s)\n", title, o)
 }
 
-// messageForms show what the turn is about: whole, or its beginning.
+// messageForms returns the message of the turn, whole and as its beginning.
 func messageForms(in Input, room int) []form {
 	m := in.Message
 	if m == nil {
@@ -59,8 +59,8 @@ func messageForms(in Input, room int) []form {
 	return append(forms, form{truncated, head + note})
 }
 
-// core is what every text has of the current item: objective, plan descriptor,
-// todos that are not done, blocker.
+// core returns the required part about the current item: objective, plan descriptor, todos that
+// are not done, blocker.
 func core(it *workv1.WorkItem) string {
 	if it == nil {
 		return "No work item is in focus.\n"
@@ -90,8 +90,8 @@ func descriptor(plan *workv1.PlanArtifact) string {
 	return fmt.Sprintf("Plan: %s (%d bytes, sha256 %s)\n", plan.GetPath(), plan.GetBytes(), plan.GetSha256())
 }
 
-// currentForms add the waits, the todos that are done and the plan's preview to
-// the core, as far as there is room.
+// currentForms returns the core with the waits, the todos that are done and the plan's preview,
+// and with fewer of them.
 func currentForms(it *workv1.WorkItem, previewRoom int) []form {
 	least := form{compact, heading("Current work item", compact, 0) + core(it)}
 	if it == nil {
@@ -133,8 +133,8 @@ func currentForms(it *workv1.WorkItem, previewRoom int) []form {
 	return append(forms, form{compact, heading("Current work item", compact, 0) + body}, least)
 }
 
-// candidateForms show items of one class: with plan and todo, as lines, as many
-// lines as fit, or their number.
+// candidateForms returns the items of one class: with plan and todos, as lines, as the lines that
+// fit, and as their number.
 func candidateForms(title string, items []*workv1.WorkItem, total, room int) []form {
 	var long, short []string
 	for _, it := range items {
@@ -177,7 +177,7 @@ func unseen(it *workv1.WorkItem) int64 {
 	return n
 }
 
-// keep says which lines of a list matter more.
+// keep is the end of a list whose lines are kept when it is cut.
 type keep int
 
 const (
@@ -185,7 +185,7 @@ const (
 	keepLast
 )
 
-// lineForms show a list of lines: all, or those that fit.
+// lineForms returns a list of lines, whole and as the lines that fit.
 func lineForms(title string, lines []string, room int, which keep) []form {
 	if len(lines) == 0 {
 		return nil
@@ -193,7 +193,7 @@ func lineForms(title string, lines []string, room int, which keep) []form {
 	return append([]form{{full, heading(title, full, 0) + strings.Join(lines, "")}}, fewer(title, lines, len(lines), room, which)...)
 }
 
-// fewer shows as many lines as fit into room, or only how many there are.
+// fewer returns the lines that fit into room, and only the number of lines.
 func fewer(title string, lines []string, total, room int, which keep) []form {
 	for n := len(lines) - 1; n > 0; n-- {
 		shown := lines[:n]
@@ -219,7 +219,7 @@ func taskLines(tasks []*taskv1.Task) []string {
 	return out
 }
 
-// traceOf is what was said and done, newest first.
+// traceOf returns the texts and calls of rounds, newest first.
 func traceOf(rounds []*agentv1.Round) []string {
 	var out []string
 	for _, r := range rounds {
@@ -241,11 +241,11 @@ func traceOf(rounds []*agentv1.Round) []string {
 	return out
 }
 
-// breaks are what a reader may take for the end of a line, beside the usual.
+// breaks replaces the characters other than a newline that may be read as the end of a line.
 var breaks = strings.NewReplacer("\r\n", "\n", "\r", "\n", "\v", "\n", "\f", "\n", "\u0085", "\n", "\u2028", "\n", "\u2029", "\n")
 
-// quote keeps what others wrote apart from what the runtime says: no line of it
-// can look like a heading.
+// quote marks text that did not come from the runtime, so that no line of it can be mistaken for
+// a heading.
 func quote(text string) string {
 	if text == "" {
 		return ""
@@ -271,10 +271,10 @@ func within(text string, n int) string {
 	return b.String()
 }
 
-// hang keeps the further lines of a text from looking like lines of their own.
+// hang indents the further lines of a text, so that they cannot be mistaken for list entries.
 func hang(text string) string { return strings.ReplaceAll(breaks.Replace(text), "\n", "\n  ") }
 
-// fold makes one line of a text, cut at n characters.
+// fold returns a text as one line of at most n characters.
 func fold(text string, n int) string {
 	text = strings.Join(strings.Fields(text), " ")
 	for i := range text {

@@ -50,12 +50,7 @@ func (s *Service) replayedRound(ctx context.Context, k ref.Agent, req *agentv1.S
 	if !sameRound(round, roundOf(req)) {
 		return nil, nil, roundReused(req)
 	}
-	var settled *agentv1.RoundSettled
-	for _, ev := range events {
-		if p, ok := ev.Payload.(*agentv1.RoundSettled); ok {
-			settled = p
-		}
-	}
+	settled, _ := journal.Find[*agentv1.RoundSettled](events)
 	rpc.Replayed(ctx)
 	return round, repeatedResponse(round, settled, turn, f.last), nil
 }

@@ -323,11 +323,9 @@ func (s *Service) settleRound(ctx context.Context, k ref.Agent, turnID, runID st
 			return d, nil
 		},
 		Answer: func(events []*journal.Event) (*agentv1.SubmitRoundResponse, error) {
-			resp := &agentv1.SubmitRoundResponse{ToolResults: f.round.GetToolResults()}
-			for _, ev := range events {
-				if p, ok := ev.Payload.(*agentv1.RoundSettled); ok {
-					resp.Interjections, resp.Notices, resp.PromotedWorkItemId = p.GetInterjections(), p.GetNotices(), p.GetPromotedWorkItemId()
-				}
+			settled, _ := journal.Find[*agentv1.RoundSettled](events)
+			resp := &agentv1.SubmitRoundResponse{
+				ToolResults: f.round.GetToolResults(), Interjections: settled.GetInterjections(), Notices: settled.GetNotices(), PromotedWorkItemId: settled.GetPromotedWorkItemId(),
 			}
 			if t := state.EndedTurn(events); t != nil {
 				resp.TurnEnded, resp.EndReason = true, t.GetEndReason()

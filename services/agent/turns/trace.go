@@ -55,7 +55,7 @@ func RecordSpan(tracer *tracing.Tracer, ev *journal.Event, events []*journal.Eve
 	if t.GetState() != agentv1.TurnState_TURN_STATE_COMPLETED {
 		failed = text.EnumName(t.GetEndReason())
 	}
-	tracer.Told(t.GetTraceparent(), parent, "turn", t.GetStartedAt().AsTime(), t.GetEndedAt().AsTime(), failed,
+	tracer.Finish(t.GetTraceparent(), parent, "turn", t.GetStartedAt().AsTime(), t.GetEndedAt().AsTime(), failed,
 		attribute.String("quartet.namespace", ev.Namespace), attribute.String("quartet.agent_id", t.GetAgentId()), attribute.String("quartet.turn_id", t.GetTurnId()),
 		attribute.String("quartet.message_id", t.GetMessageId()), attribute.String("quartet.message_kind", kind),
 		attribute.String("quartet.work_item_id", t.GetWorkItemId()), attribute.String("quartet.end_reason", text.EnumName(t.GetEndReason())), attribute.Int("quartet.rounds", int(t.GetRounds())))

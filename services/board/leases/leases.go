@@ -51,7 +51,7 @@ type board struct {
 	id      string
 }
 
-// New makes an empty set of leases. Nothing expires before Start.
+// New returns an empty set of leases. Nothing expires before Start.
 func New(clk clock.Clock, term time.Duration, logger *zap.Logger) *Leases {
 	l := &Leases{logger: logger}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
@@ -122,7 +122,7 @@ func (l *Leases) Committed(ev *journal.Event) {
 	}
 }
 
-// Renew gives the lease of a run a full term and returns when that ends. It
+// Renew extends the lease of a run to a full term and returns when that ends. It
 // returns false for a run without a lease.
 func (l *Leases) Renew(namespace, runID string) (time.Time, bool) {
 	return l.table.Renew(key(namespace, runID))

@@ -9,6 +9,7 @@ import (
 
 	"quartet/pkg/journal"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
+	"quartet/pkg/plane"
 )
 
 // keptRuns is how many ended runs of a partition stay in memory at least: they can be
@@ -73,7 +74,7 @@ func (s *State) applyClaimToRun(b *Board, st *Step, p *boardv1.TaskStepClaimed, 
 // addRun adds a run in progress.
 func (s *State) addRun(r *Run) {
 	r.Board.Runs[r.Record.GetRunId()] = r
-	s.Runs[Key{r.Board.Key.Namespace, r.Record.GetRunId()}] = r
+	s.Runs[plane.KeyOf(r.Board.Key.Namespace, r.Record.GetRunId())] = r
 	s.WithRuns[r.Board] = struct{}{}
 }
 
@@ -95,7 +96,7 @@ func (s *State) endRun(r *Run, status boardv1.RunStatus, step StepStatus, at tim
 	if r.Dispatch != nil {
 		r.Dispatch.Running--
 	}
-	s.ended = append(s.ended, Key{r.Board.Key.Namespace, n.GetRunId()})
+	s.ended = append(s.ended, plane.KeyOf(r.Board.Key.Namespace, n.GetRunId()))
 	if len(s.ended) >= 2*keptRuns {
 		for _, k := range s.ended[:keptRuns] {
 			delete(s.Runs, k)
@@ -150,7 +151,7 @@ func (s *State) applyOutsideWAL(b *Board, ev *journal.Event) error {
 }
 
 func (s *State) applyWorkerRunEnded(p *boardv1.WorkerRunEnded, ev *journal.Event) {
-	r := s.Runs[Key{ev.Namespace, p.GetRunId()}]
+	r := s.Runs[plane.KeyOf(ev.Namespace, p.GetRunId())]
 	if r == nil {
 		return
 	}
@@ -178,7 +179,7 @@ func (s *State) applyAfterEnd(ev *journal.Event) error {
 
 // poolOf returns a pool, which it creates if necessary.
 func (s *State) poolOf(namespace, id string) *pool {
-	k := Key{namespace, id}
+	k := plane.KeyOf(namespace, id)
 	if s.Pools[k] == nil {
 		s.Pools[k] = &pool{}
 	}

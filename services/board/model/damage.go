@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"quartet/pkg/journal"
+	"quartet/pkg/plane"
 )
 
 // errUnknownBoard says that a damaged record does not show which board it is about.
@@ -21,7 +22,7 @@ func (s *State) Quarantine(d journal.Damage) error {
 	if !known || !named || !numbered {
 		return errUnknownBoard
 	}
-	k := Key{namespace, session}
+	k := plane.KeyOf(namespace, session)
 	b := s.ActiveBoard(k, id)
 	if b == nil { // the record created the board, or followed its end
 		if kind, _ := d.Field("event_type"); kind != "task_created" && s.hadBoard(k, id) {

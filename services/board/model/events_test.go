@@ -11,6 +11,7 @@ import (
 
 	"quartet/pkg/journal"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
+	"quartet/pkg/plane"
 )
 
 // outsideWAL are the events of the plane that are not lines of a WAL, each with the
@@ -58,7 +59,7 @@ func TestEveryEventIsFolded(t *testing.T) {
 			p.Dispatch = &boardv1.StandingDispatch{DispatchId: "dsp_1", OpenedAt: timestamppb.New(time.Unix(0, 0))}
 		}
 		require.NoError(t, st.Apply(ev("a", payload)), name)
-		if b := st.Sessions[Key{"acme", "keeper"}].ByWAL["one"]; b.Damaged != nil {
+		if b := st.Sessions[plane.KeyOf("acme", "keeper")].ByWAL["one"]; b.Damaged != nil {
 			require.NotContains(t, b.Damaged.Error(), "unknown event", name)
 		}
 	}
@@ -85,5 +86,5 @@ func TestAnUnknownEventIsAnError(t *testing.T) {
 	future := *ev
 	future.Payload = &timestamppb.Timestamp{}
 	require.NoError(t, st.Apply(&future))
-	require.ErrorContains(t, st.Sessions[Key{"acme", "keeper"}].ByWAL["one"].Damaged, "unknown event from_the_future")
+	require.ErrorContains(t, st.Sessions[plane.KeyOf("acme", "keeper")].ByWAL["one"].Damaged, "unknown event from_the_future")
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/plane"
 )
 
 // NotDispatchable refuses a dispatch or a claim because of the status of the board.
@@ -68,7 +69,7 @@ func (s *State) CallerRun(b *Board, runID string) (*Run, error) {
 	if runID == "" {
 		return nil, nil
 	}
-	r := s.Runs[Key{b.Key.Namespace, runID}]
+	r := s.Runs[plane.KeyOf(b.Key.Namespace, runID)]
 	switch {
 	case r == nil:
 		return nil, RunEnded(runID)
@@ -144,7 +145,7 @@ func (b *Board) CheckUsable() error {
 
 // FindWAL returns the board that has a WAL.
 func (s *State) FindWAL(k BoardKey) (*Board, error) {
-	if se := s.Sessions[Key{k.Namespace, k.Session}]; se != nil {
+	if se := s.Sessions[plane.KeyOf(k.Namespace, k.Session)]; se != nil {
 		if b := se.ByWAL[k.WAL]; b != nil {
 			return b, nil
 		}

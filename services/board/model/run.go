@@ -6,11 +6,12 @@ import (
 
 	"quartet/pkg/fault"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
+	"quartet/pkg/plane"
 )
 
 // FindRun returns a run of a board as readers see it.
 func (s *State) FindRun(k Key, boardID, runID string) (*boardv1.WorkerRun, error) {
-	r := s.Runs[Key{k.Namespace, runID}]
+	r := s.Runs[plane.KeyOf(k.Namespace, runID)]
 	if r == nil || r.Board.Key.Session != k.ID || r.Board.ID != boardID {
 		return nil, fault.NotFound.Newf("board %q has no run %q; those that ended long ago are in the events only", boardID, runID).With("run_id", runID)
 	}

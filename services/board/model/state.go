@@ -7,6 +7,7 @@ import (
 
 	"quartet/pkg/journal"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
+	"quartet/pkg/plane"
 )
 
 // State is one partition of the plane.
@@ -21,7 +22,7 @@ type State struct {
 }
 
 // Key names a session, a run or a pool within a namespace.
-type Key struct{ Namespace, ID string }
+type Key = plane.Key
 
 // session has the boards of one orchestrator.
 type session struct {
@@ -42,7 +43,7 @@ func NewState(term time.Duration) *State {
 // an error.
 func (s *State) Apply(ev *journal.Event) error {
 	if p, ok := ev.Payload.(*boardv1.OwnerDeleted); ok {
-		s.Deleted[Key{ev.Namespace, p.GetAgentId()}] = true
+		s.Deleted[plane.KeyOf(ev.Namespace, p.GetAgentId())] = true
 		return nil
 	}
 	if ev.TaskID == "" || ev.SessionID == "" {
@@ -52,7 +53,7 @@ func (s *State) Apply(ev *journal.Event) error {
 		s.createBoard(ev, p)
 		return nil
 	}
-	b := s.ActiveBoard(Key{ev.Namespace, ev.SessionID}, ev.TaskID)
+	b := s.ActiveBoard(plane.KeyOf(ev.Namespace, ev.SessionID), ev.TaskID)
 	if b == nil {
 		return s.applyAfterEnd(ev)
 	}
@@ -107,7 +108,7 @@ func (s *State) createBoard(ev *journal.Event, p *boardv1.TaskCreated) {
 
 // addBoard adds a new board to its session.
 func (s *State) addBoard(b *Board) {
-	k := Key{b.Key.Namespace, b.Key.Session}
+	k := plane.KeyOf(b.Key.Namespace, b.Key.Session)
 	se := s.Sessions[k]
 	if se == nil {
 		se = &session{active: map[string]*Board{}, ByWAL: map[string]*Board{}}
@@ -134,7 +135,7 @@ func (s *State) closeBoard(b *Board, at time.Time) {
 		d.unlist()
 	}
 	b.Dispatches, b.Terminating = nil, nil
-	se := s.Sessions[Key{b.Key.Namespace, b.Key.Session}]
+	se := s.Sessions[plane.KeyOf(b.Key.Namespace, b.Key.Session)]
 	delete(se.active, b.ID)
 	se.Order = slices.DeleteFunc(se.Order, func(o *Board) bool { return o == b })
 	se.Ended = append(se.Ended, b)

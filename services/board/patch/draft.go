@@ -318,7 +318,7 @@ func stepState(i int, rec *boardv1.Step, what string) error {
 		With("step_id", rec.GetStepId()).With("step_status", model.StepStatusName(rec.GetStatus()))
 }
 
-// dependText is the subject and the verb of a sentence about dependents.
+// dependText returns the subject and the verb of a sentence about dependents.
 func dependText(on []string) string {
 	if len(on) == 1 {
 		return "step " + on[0] + " depends"

@@ -28,7 +28,7 @@ type Result struct {
 	Torn int
 }
 
-// Replay makes a board from its WAL and from nothing else (SPEC B1). A log that was
+// Replay returns a board from its WAL and from nothing else (SPEC B1). A log that was
 // cut off at any byte gives the board after its last complete line, and Torn. A line
 // that is missing, was changed, or cannot follow the lines before it is an error with
 // reason STORAGE that names it; the result then has the board before that line.

@@ -44,7 +44,7 @@ type Hub struct {
 	sessions map[*workerstream.Session[boardv1.ConnectResponse]]*session
 }
 
-// New makes a Hub without workers.
+// New returns a Hub without workers.
 func New(cfg Config) *Hub {
 	return &Hub{
 		cfg: cfg, registry: workerstream.NewRegistry[boardv1.ConnectResponse](false),

@@ -194,7 +194,7 @@ lost, and changes made after the backup are missing.`,
 	return cmd
 }
 
-// checkArchive is a Restore that only reads the backup.
+// checkArchive returns a Restore that only reads the backup.
 func checkArchive(_ context.Context, _ *pflag.FlagSet, file string) (archive.Manifest, archive.Totals, error) {
 	f, err := os.Open(file)
 	if err != nil {

@@ -193,7 +193,7 @@ func WhoAmICommand(s *session.Session) *cobra.Command {
 	}
 }
 
-// bootstrapToken makes a short-lived credential of an admin from the
+// bootstrapToken returns a short-lived credential of an admin from the
 // installation's key file; "" is the default file. It gives no new power: whoever
 // can read that file can make any credential.
 func bootstrapToken(path string) (string, error) {

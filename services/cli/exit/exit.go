@@ -96,7 +96,7 @@ func code(e *fault.Error) int {
 	return Failed
 }
 
-// advice says what to do about a refusal where the server's message cannot know
+// advice returns what to do about a refusal where the server's message cannot know
 // it: names of flags and environment variables. It is "" for other refusals.
 func advice(cmd *cobra.Command, e *fault.Error) string {
 	switch e.Reason() {

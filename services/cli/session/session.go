@@ -212,7 +212,7 @@ func Receive[M any](stream grpc.ServerStreamingClient[M], each func(*M) error) e
 	}
 }
 
-// Mutation gives a command the flag --request-id. If it is not set, Mutation
+// Mutation adds the flag --request-id to a command. If it is not set, Mutation
 // generates an id, so that the error message for an unknown outcome can name it.
 func (s *Session) Mutation(cmd *cobra.Command) *cobra.Command {
 	cmd.Flags().StringVar(&s.RequestID, "request-id", "", "Id of this request; repeating a request with its id returns the first outcome (default: a new id)")

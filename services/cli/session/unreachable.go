@@ -11,7 +11,7 @@ import (
 )
 
 // ConnectedWithNotice is Connected for a command that waits until the server is
-// reachable. It says so once on stderr; otherwise somebody who forgot to start a
+// reachable. It prints that once on stderr; otherwise a user who forgot to start a
 // server would look at a silent command, and a coding agent's log would be empty.
 // It also says when the connection was made, and nothing after that.
 func (s *Session) ConnectedWithNotice(do func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error) func(*cobra.Command, []string) error {

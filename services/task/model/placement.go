@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/pkg/plane"
 )
 
 // DefaultPool is the pool of commands that name none and of workers that name none.
@@ -82,5 +83,5 @@ func WorkerOf(ns string, id string, shared bool) WorkerKey {
 	if shared {
 		ns = ""
 	}
-	return WorkerKey{ns, id}
+	return plane.KeyOf(ns, id)
 }

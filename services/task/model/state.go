@@ -7,6 +7,7 @@ import (
 
 	"quartet/pkg/journal"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/pkg/plane"
 )
 
 // HeldTask is a command that a worker has, with what may have to be sent to the worker
@@ -60,11 +61,11 @@ type State struct {
 }
 
 // Owner names the agent that a task belongs to.
-type Owner struct{ Namespace, AgentID string }
+type Owner = plane.Key
 
 // WorkerKey names a worker. The namespace is empty for a worker that serves all
 // namespaces, so that a tenant's worker never has the same key.
-type WorkerKey struct{ Namespace, ID string }
+type WorkerKey = plane.Key
 
 // ItemKey names a work item of an agent.
 type ItemKey struct {
@@ -117,7 +118,7 @@ func (s *State) Apply(ev *journal.Event) error {
 		return s.applyQueued(ev.Namespace, p.GetTask())
 	case *taskv1.TaskStarted:
 		return s.replace(ev.Namespace, p.GetTask(), func(r *Record) {
-			r.Worker = WorkerKey{ev.Namespace, p.GetTask().GetWorkerId()}
+			r.Worker = plane.KeyOf(ev.Namespace, p.GetTask().GetWorkerId())
 			if p.GetSharedWorker() {
 				r.Worker.Namespace = ""
 			}
@@ -139,7 +140,7 @@ func (s *State) Apply(ev *journal.Event) error {
 	case *taskv1.TaskInputAccepted:
 		return s.applyInput(p)
 	case *taskv1.OwnerDeleted:
-		s.Deleted[Owner{ev.Namespace, p.GetAgentId()}] = true
+		s.Deleted[plane.KeyOf(ev.Namespace, p.GetAgentId())] = true
 		return nil
 	}
 	return journal.UnknownEvent(ev)
@@ -155,7 +156,7 @@ func (s *State) applyQueued(ns string, t *taskv1.Task) error {
 	}
 	s.last++
 	s.Tasks[id] = &Record{Namespace: ns, Ordinal: s.last, Task: t}
-	o := Owner{ns, t.GetAgentId()}
+	o := plane.KeyOf(ns, t.GetAgentId())
 	of := s.Agents[o]
 	if of == nil {
 		of = &ownerTasks{Active: make(map[string]struct{})}
@@ -233,7 +234,7 @@ func (s *State) replace(ns string, t *taskv1.Task, also func(*Record)) error {
 	case HeldByWorker(to):
 		s.addToWorker(r)
 	case Terminal(to):
-		delete(s.Agents[Owner{ns, t.GetAgentId()}].Active, t.GetTaskId())
+		delete(s.Agents[plane.KeyOf(ns, t.GetAgentId())].Active, t.GetTaskId())
 		s.removeFromWorker(r)
 		r.Inputs = nil
 	}

@@ -74,7 +74,7 @@ func closeHandle(s *model.State, env journal.Env, ns string, d *agentv1.Delegati
 // ownerDeleted stops the commands of a deleted agent and records that it gets no new
 // ones (SPEC A8). Handles of children end with their delegations.
 func ownerDeleted(s *model.State, env journal.Env, ns, agent string) []*journal.Event {
-	o := model.Owner{Namespace: ns, AgentID: agent}
+	o := model.Owner{Namespace: ns, ID: agent}
 	if s.Deleted[o] {
 		return nil
 	}

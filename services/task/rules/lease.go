@@ -9,7 +9,7 @@ import (
 // MaxLeases bounds the leases of one write.
 const MaxLeases = 256
 
-// DecideLease gives queued commands to workers: the oldest command first, to the worker
+// DecideLease assigns queued commands to workers: the oldest command first, to the worker
 // with the most room. The lease is durable before it is sent to the worker, so that a
 // crash between the two leaves a lease to send again or to expire, and never runs a
 // command twice (SPEC T4, X12).

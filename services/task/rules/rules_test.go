@@ -410,7 +410,7 @@ func TestX9_ListPages(t *testing.T) {
 	}
 	_, _ = w.exec(t, &taskv1.ExecCommandRequest{AgentId: "other", Command: &taskv1.CommandSpec{Cmd: "x"}})
 	for i := 1; i <= 3; i++ {
-		require.NoError(t, w.stop(t, "keeper", w.state.Agents[model.Owner{Namespace: "acme", AgentID: "keeper"}].Ids[i]))
+		require.NoError(t, w.stop(t, "keeper", w.state.Agents[model.Owner{Namespace: "acme", ID: "keeper"}].Ids[i]))
 	}
 	names := func(l model.Page) string {
 		var out []string
@@ -423,7 +423,7 @@ func TestX9_ListPages(t *testing.T) {
 		var out string
 		var sizes []int
 		for before := int64(1 << 62); ; {
-			l := w.state.ListPage(model.Owner{Namespace: "acme", AgentID: "keeper"}, req, before, size)
+			l := w.state.ListPage(model.Owner{Namespace: "acme", ID: "keeper"}, req, before, size)
 			require.Equal(t, 4, l.Active)
 			out += names(l)
 			sizes = append(sizes, len(l.Tasks))
@@ -444,7 +444,7 @@ func TestX9_ListPages(t *testing.T) {
 		got, _ = all(&taskv1.ListTasksRequest{WorkItemId: "wi_1", IncludeTerminal: true}, size)
 		require.Equal(t, "531", got)
 	}
-	require.Empty(t, w.state.ListPage(model.Owner{Namespace: "beta", AgentID: "keeper"}, &taskv1.ListTasksRequest{}, 1<<62, 5).Tasks)
+	require.Empty(t, w.state.ListPage(model.Owner{Namespace: "beta", ID: "keeper"}, &taskv1.ListTasksRequest{}, 1<<62, 5).Tasks)
 }
 
 // Random histories: states only move forward, terminals stay, every prefix
@@ -518,7 +518,7 @@ func TestT2_RandomHistories(t *testing.T) {
 	})
 }
 
-// throughTheWire gives an event as a replay sees it.
+// throughTheWire returns an event as a replay sees it.
 func throughTheWire(t require.TestingT, ev *journal.Event) *journal.Event {
 	raw, err := proto.Marshal(ev.Payload)
 	require.NoError(t, err)
@@ -532,7 +532,7 @@ func requireIndexes(t require.TestingT, s *model.State) {
 	held := 0
 	for id, r := range s.Tasks {
 		state := r.Task.GetState()
-		o := model.Owner{Namespace: r.Namespace, AgentID: r.Task.GetAgentId()}
+		o := model.Owner{Namespace: r.Namespace, ID: r.Task.GetAgentId()}
 		_, active := s.Agents[o].Active[id]
 		require.Equal(t, !model.Terminal(state), active)
 		require.Contains(t, s.Agents[o].Ids, id)

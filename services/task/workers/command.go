@@ -10,7 +10,6 @@ import (
 	"quartet/pkg/leasetable"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/plane"
-	"quartet/pkg/workerstream"
 	"quartet/services/task/model"
 	"quartet/services/task/output"
 	"quartet/services/task/rules"
@@ -77,7 +76,7 @@ func (h *Hub) Reach(taskID string) rules.Reach {
 	if c == nil {
 		return rules.Reach{}
 	}
-	return rules.Reach{Connected: h.registry.Find(workerstream.Key(c.worker)) != nil, ConfirmedInput: c.confirmedInput.Load()}
+	return rules.Reach{Connected: h.registry.Find(c.worker) != nil, ConfirmedInput: c.confirmedInput.Load()}
 }
 
 // CountRunning returns how many commands each worker has.

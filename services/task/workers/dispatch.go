@@ -10,7 +10,6 @@ import (
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/retry"
-	"quartet/pkg/workerstream"
 	"quartet/services/task/model"
 	"quartet/services/task/rules"
 )
@@ -28,11 +27,11 @@ func (h *Hub) Committed(ev *journal.Event) {
 		}
 	case *taskv1.TaskCancelling:
 		if c := h.command(ev.TaskID); c != nil {
-			h.registry.Send(workerstream.Key(c.worker), stopMessage(ev.TaskID, p.GetForce()))
+			h.registry.Send(c.worker, stopMessage(ev.TaskID, p.GetForce()))
 		}
 	case *taskv1.TaskInputAccepted:
 		if c := h.command(ev.TaskID); c != nil {
-			h.registry.Send(workerstream.Key(c.worker), inputMessage(p))
+			h.registry.Send(c.worker, inputMessage(p))
 		}
 	case *taskv1.TaskRestarting:
 		h.dropLease(p.GetTask(), true)
@@ -46,14 +45,14 @@ func (h *Hub) Committed(ev *journal.Event) {
 func (h *Hub) sendLease(namespace string, p *taskv1.TaskStarted) {
 	worker := model.WorkerOf(namespace, p.GetTask().GetWorkerId(), p.GetSharedWorker())
 	_, expires := h.ensureLease(namespace, worker, p.GetTask())
-	h.registry.Send(workerstream.Key(worker), leaseMessage(p.GetTask(), expires))
+	h.registry.Send(worker, leaseMessage(p.GetTask(), expires))
 }
 
 // dropLease forgets the lease of a command that ended or is to be run again. If
 // its worker was lost, it is told to kill the command, should it still run it.
 func (h *Hub) dropLease(t *taskv1.Task, lost bool) {
 	if c := h.command(t.GetTaskId()); c != nil && lost {
-		h.registry.Send(workerstream.Key(c.worker), staleMessage(t.GetTaskId(), c.generation))
+		h.registry.Send(c.worker, staleMessage(t.GetTaskId(), c.generation))
 	}
 	h.leases.Drop(t.GetTaskId())
 	h.Notify()
@@ -94,7 +93,7 @@ func (h *Hub) dispatchLoop() {
 	}
 }
 
-// leaseFrom gives the queued commands of one partition to workers, and returns
+// leaseFrom assigns the queued commands of one partition to workers, and returns
 // how many.
 func (h *Hub) leaseFrom(p *journal.Partition[*model.State], index int, slots []model.WorkerSlot) (int, error) {
 	if len(h.engine.All()) > 1 {

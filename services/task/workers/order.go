@@ -76,7 +76,7 @@ func (o *pendingOrders) complete(r *taskv1.WorktreeReport) {
 // returns NOT_READY if the worker is not connected, disconnects, or does not
 // report in time; the caller may repeat the order.
 func (h *Hub) Order(ctx context.Context, worker model.WorkerKey, order *taskv1.WorktreeOrder) (*taskv1.WorktreeReport, error) {
-	s := h.registry.Find(workerstream.Key(worker))
+	s := h.registry.Find(worker)
 	if s == nil {
 		return nil, fault.NotReady.Newf("worker %s is not connected", worker.ID).With("worker_id", worker.ID)
 	}
@@ -106,7 +106,7 @@ func (h *Hub) WorktreeWorkers(namespace string) []model.WorkerKey {
 	var out []model.WorkerKey
 	for _, s := range h.registry.Open() {
 		if h.orders.takes(s) && (s.Key.Namespace == "" || s.Key.Namespace == namespace) {
-			out = append(out, model.WorkerKey(s.Key))
+			out = append(out, s.Key)
 		}
 	}
 	return out

@@ -75,7 +75,7 @@ type session struct {
 	handling sync.WaitGroup
 }
 
-func (s *session) worker() model.WorkerKey { return model.WorkerKey(s.Key) }
+func (s *session) worker() model.WorkerKey { return s.Key }
 
 // Welcome reconciles what the journal and a worker that connects say the worker
 // holds. Commands of an earlier process of the worker end at once; leases, stops

@@ -47,7 +47,7 @@ type Hub struct {
 	running  sync.WaitGroup
 }
 
-// New makes a Hub. Nothing runs before Start.
+// New returns a Hub. Nothing runs before Start.
 func New(cfg Config) *Hub {
 	h := &Hub{cfg: cfg, queued: make(chan struct{}, 1), registry: workerstream.NewRegistry[taskv1.ConnectResponse](true)}
 	h.ctx, h.cancel = context.WithCancel(context.Background())
@@ -114,7 +114,7 @@ func (h *Hub) Slots() []model.WorkerSlot {
 	for _, s := range h.registry.Open() {
 		if s.Hello.Capacity > 0 {
 			out = append(out, model.WorkerSlot{
-				Worker: model.WorkerKey(s.Key), BootID: s.Hello.BootID, Capacity: s.Hello.Capacity, Pools: s.Hello.Pools, Labels: s.Hello.Labels,
+				Worker: s.Key, BootID: s.Hello.BootID, Capacity: s.Hello.Capacity, Pools: s.Hello.Pools, Labels: s.Hello.Labels,
 			})
 		}
 	}

@@ -24,7 +24,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Visibility says who may reach an agent.
+// Visibility is who may access an agent.
 type Visibility int32
 
 const (
@@ -77,7 +77,7 @@ func (Visibility) EnumDescriptor() ([]byte, []int) {
 	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{0}
 }
 
-// Ownership says who controls when an agent starts and ends.
+// Ownership is who controls when an agent starts and ends.
 type Ownership int32
 
 const (
@@ -130,7 +130,7 @@ func (Ownership) EnumDescriptor() ([]byte, []int) {
 	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{1}
 }
 
-// Preset is the kind of agent that SpawnAgent makes.
+// Preset is the kind of agent that SpawnAgent creates.
 type Preset int32
 
 const (
@@ -1734,7 +1734,7 @@ type Agent struct {
 	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,18,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	// When the record was written last.
 	UpdatedAt *timestamppb.Timestamp `protobuf:"bytes,19,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
-	// The principal that set control last; empty if nobody did.
+	// The principal that set control last; empty if it was never set.
 	ControlBy string `protobuf:"bytes,20,opt,name=control_by,json=controlBy,proto3" json:"control_by,omitempty"`
 	// When control was set last.
 	ControlAt *timestamppb.Timestamp `protobuf:"bytes,21,opt,name=control_at,json=controlAt,proto3" json:"control_at,omitempty"`
@@ -2654,7 +2654,7 @@ type ToolResult struct {
 	Result *structpb.Struct `protobuf:"bytes,5,opt,name=result,proto3" json:"result,omitempty"`
 	// Why the call failed; unset if it succeeded.
 	Error *ToolError `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`
-	// Advice that comes with the result.
+	// Advice about the result.
 	Warnings []*structpb.Struct `protobuf:"bytes,7,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	// The work item that the call was bound to; empty if none.
 	WorkItemId    string `protobuf:"bytes,8,opt,name=work_item_id,json=workItemId,proto3" json:"work_item_id,omitempty"`

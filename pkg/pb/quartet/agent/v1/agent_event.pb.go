@@ -1155,7 +1155,7 @@ type RoundSettled struct {
 	RoundIndex int32 `protobuf:"varint,2,opt,name=round_index,json=roundIndex,proto3" json:"round_index,omitempty"`
 	// The work item whose report the round's text became; empty if none.
 	PromotedWorkItemId string `protobuf:"bytes,3,opt,name=promoted_work_item_id,json=promotedWorkItemId,proto3" json:"promoted_work_item_id,omitempty"`
-	// The messages that the response to the round gives to the runner.
+	// The messages that the response to the round returns to the runner.
 	Interjections []*Message `protobuf:"bytes,4,rep,name=interjections,proto3" json:"interjections,omitempty"`
 	// Advice for the model. Each begins with its kind, such as multiple_completions.
 	Notices       []string `protobuf:"bytes,5,rep,name=notices,proto3" json:"notices,omitempty"`

@@ -2110,7 +2110,7 @@ type AgentFacts struct {
 	WokenAt *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=woken_at,json=wokenAt,proto3" json:"woken_at,omitempty"`
 	// How many ticks in a row ended in quarantine, since a turn completed or a message arrived.
 	FailedTicks int32 `protobuf:"varint,14,opt,name=failed_ticks,json=failedTicks,proto3" json:"failed_ticks,omitempty"`
-	// How many runners wait in this process for a turn that this agent could give. For one agent
+	// How many runners wait in this process for a turn of this agent. For one agent
 	// only.
 	RunnersWaiting int32 `protobuf:"varint,15,opt,name=runners_waiting,json=runnersWaiting,proto3" json:"runners_waiting,omitempty"`
 	// How many agents of the namespace have been ready for longer, counted up to 1000. For one
@@ -2578,7 +2578,7 @@ func (x *WatchTurnRequest) GetRunId() string {
 // 15 s, so that both sides notice a dead connection.
 type WatchTurnResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Messages that wait to be interjected. SubmitRound gives them to the turn; here they are only
+	// Messages that wait to be interjected. SubmitRound returns them to the turn; here they are only
 	// announced.
 	Interjections []*Message `protobuf:"bytes,1,rep,name=interjections,proto3" json:"interjections,omitempty"`
 	// The turn, once it has ended. This is the last response.

@@ -56,10 +56,10 @@ const (
 //
 // AgentService manages agents, their messages and their turns.
 type AgentServiceClient interface {
-	// SpawnAgent makes an agent: a private child of the caller, or a public agent.
+	// SpawnAgent creates an agent: a private child of the caller, or a public agent.
 	// Errors: INVALID_ARGUMENT, ALREADY_EXISTS, REQUEST_ID_REUSED, TOOL_NOT_AVAILABLE,
 	// CHILD_AGENT_LIMIT_EXCEEDED, AGENT_DELETED; with workspace_mode worktree also
-	// NOT_A_WORK_TREE, and NOT_READY if no connected worker can make it.
+	// NOT_A_WORK_TREE, and NOT_READY if no connected worker can create it.
 	SpawnAgent(ctx context.Context, in *SpawnAgentRequest, opts ...grpc.CallOption) (*SpawnAgentResponse, error)
 	// GetAgent reads an agent with its posture, current work item, waits and children. An agent
 	// may read itself and its children. Errors: NOT_FOUND, PERMISSION_DENIED.
@@ -465,10 +465,10 @@ func (c *agentServiceClient) OfferDecision(ctx context.Context, in *OfferDecisio
 //
 // AgentService manages agents, their messages and their turns.
 type AgentServiceServer interface {
-	// SpawnAgent makes an agent: a private child of the caller, or a public agent.
+	// SpawnAgent creates an agent: a private child of the caller, or a public agent.
 	// Errors: INVALID_ARGUMENT, ALREADY_EXISTS, REQUEST_ID_REUSED, TOOL_NOT_AVAILABLE,
 	// CHILD_AGENT_LIMIT_EXCEEDED, AGENT_DELETED; with workspace_mode worktree also
-	// NOT_A_WORK_TREE, and NOT_READY if no connected worker can make it.
+	// NOT_A_WORK_TREE, and NOT_READY if no connected worker can create it.
 	SpawnAgent(context.Context, *SpawnAgentRequest) (*SpawnAgentResponse, error)
 	// GetAgent reads an agent with its posture, current work item, waits and children. An agent
 	// may read itself and its children. Errors: NOT_FOUND, PERMISSION_DENIED.

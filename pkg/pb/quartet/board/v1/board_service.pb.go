@@ -129,7 +129,7 @@ type CreateBoardRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The session, which is the agent_id of its orchestrator.
 	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// Idempotency key: repeating a request with the same key gives the first response, for 24 hours. Optional.
+	// Idempotency key: repeating a request with the same key returns the first response, for 24 hours. Optional.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// The board's id: [a-z0-9][a-z0-9_-]{0,127}, unique among the session's active boards.
 	BoardId string `protobuf:"bytes,3,opt,name=board_id,json=boardId,proto3" json:"board_id,omitempty"`
@@ -567,7 +567,7 @@ type UpdateBoardRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The session, which is the agent_id of its orchestrator.
 	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// Idempotency key: repeating a request with the same key gives the first response, for 24 hours. Optional.
+	// Idempotency key: repeating a request with the same key returns the first response, for 24 hours. Optional.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// The board's id within the session.
 	BoardId string `protobuf:"bytes,3,opt,name=board_id,json=boardId,proto3" json:"board_id,omitempty"`
@@ -905,7 +905,7 @@ type ClaimStepRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The session, which is the agent_id of its orchestrator.
 	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// Idempotency key: repeating a request with the same key gives the first response, for 24 hours. Optional.
+	// Idempotency key: repeating a request with the same key returns the first response, for 24 hours. Optional.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// The board's id within the session.
 	BoardId string `protobuf:"bytes,3,opt,name=board_id,json=boardId,proto3" json:"board_id,omitempty"`
@@ -1042,7 +1042,7 @@ type UpdateStepRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The session, which is the agent_id of its orchestrator.
 	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// Idempotency key: repeating a request with the same key gives the first response, for 24 hours. Optional.
+	// Idempotency key: repeating a request with the same key returns the first response, for 24 hours. Optional.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// The board's id within the session.
 	BoardId string `protobuf:"bytes,3,opt,name=board_id,json=boardId,proto3" json:"board_id,omitempty"`
@@ -1215,7 +1215,7 @@ type CompleteBoardRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The session, which is the agent_id of its orchestrator.
 	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// Idempotency key: repeating a request with the same key gives the first response, for 24 hours. Optional.
+	// Idempotency key: repeating a request with the same key returns the first response, for 24 hours. Optional.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// The board's id within the session.
 	BoardId string `protobuf:"bytes,3,opt,name=board_id,json=boardId,proto3" json:"board_id,omitempty"`
@@ -1352,7 +1352,7 @@ type FailBoardRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The session, which is the agent_id of its orchestrator.
 	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// Idempotency key: repeating a request with the same key gives the first response, for 24 hours. Optional.
+	// Idempotency key: repeating a request with the same key returns the first response, for 24 hours. Optional.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// The board's id within the session.
 	BoardId string `protobuf:"bytes,3,opt,name=board_id,json=boardId,proto3" json:"board_id,omitempty"`
@@ -1498,7 +1498,7 @@ type CancelBoardRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The session, which is the agent_id of its orchestrator.
 	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// Idempotency key: repeating a request with the same key gives the first response, for 24 hours. Optional.
+	// Idempotency key: repeating a request with the same key returns the first response, for 24 hours. Optional.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// The board's id within the session.
 	BoardId string `protobuf:"bytes,3,opt,name=board_id,json=boardId,proto3" json:"board_id,omitempty"`
@@ -2009,7 +2009,7 @@ type DispatchWorkerRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The session, which is the agent_id of its orchestrator.
 	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// Idempotency key: repeating a request with the same key gives the first response, for 24 hours. Optional.
+	// Idempotency key: repeating a request with the same key returns the first response, for 24 hours. Optional.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// The board's id within the session.
 	BoardId string `protobuf:"bytes,3,opt,name=board_id,json=boardId,proto3" json:"board_id,omitempty"`
@@ -2457,7 +2457,7 @@ type CancelWorkerRunRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The session, which is the agent_id of its orchestrator.
 	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// Idempotency key: repeating a request with the same key gives the first response, for 24 hours. Optional.
+	// Idempotency key: repeating a request with the same key returns the first response, for 24 hours. Optional.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// The board's id within the session.
 	BoardId string `protobuf:"bytes,3,opt,name=board_id,json=boardId,proto3" json:"board_id,omitempty"`
@@ -2576,7 +2576,7 @@ type FinishWorkerRunRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The session, which is the agent_id of its orchestrator.
 	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// Idempotency key: repeating a request with the same key gives the first response, for 24 hours. Optional.
+	// Idempotency key: repeating a request with the same key returns the first response, for 24 hours. Optional.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// The board's id within the session.
 	BoardId string `protobuf:"bytes,3,opt,name=board_id,json=boardId,proto3" json:"board_id,omitempty"`
@@ -2805,7 +2805,7 @@ type OpenStandingDispatchRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The session, which is the agent_id of its orchestrator.
 	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// Idempotency key: repeating a request with the same key gives the first response, for 24 hours. Optional.
+	// Idempotency key: repeating a request with the same key returns the first response, for 24 hours. Optional.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// The board's id within the session.
 	BoardId string `protobuf:"bytes,3,opt,name=board_id,json=boardId,proto3" json:"board_id,omitempty"`
@@ -2951,7 +2951,7 @@ type CloseStandingDispatchRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The session, which is the agent_id of its orchestrator.
 	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// Idempotency key: repeating a request with the same key gives the first response, for 24 hours. Optional.
+	// Idempotency key: repeating a request with the same key returns the first response, for 24 hours. Optional.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// The board's id within the session.
 	BoardId string `protobuf:"bytes,3,opt,name=board_id,json=boardId,proto3" json:"board_id,omitempty"`
@@ -3740,7 +3740,7 @@ type BoardWorkerHello struct {
 	// The runs that the worker still has, after a reconnect.
 	RunIds []string `protobuf:"bytes,6,rep,name=run_ids,json=runIds,proto3" json:"run_ids,omitempty"`
 	// Whether the worker chooses steps itself, by QuerySteps and ClaimStep with the run's credential. Its
-	// dispatched runs then come without a step.
+	// dispatched runs then have no step.
 	ChoosesSteps  bool `protobuf:"varint,7,opt,name=chooses_steps,json=choosesSteps,proto3" json:"chooses_steps,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4000,7 +4000,7 @@ func (x *ConnectRequest) GetRenewRunIds() []string {
 	return nil
 }
 
-// StepAssignment gives a run to a worker, with its claimed step.
+// StepAssignment assigns a run to a worker, with its claimed step.
 type StepAssignment struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The run's id (run_…).

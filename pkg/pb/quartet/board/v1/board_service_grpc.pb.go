@@ -91,7 +91,7 @@ type BoardServiceClient interface {
 	//
 	// Errors: NOT_FOUND; PERMISSION_DENIED for steps outside of the run's scope; RUN_STALE.
 	QuerySteps(ctx context.Context, in *QueryStepsRequest, opts ...grpc.CallOption) (*QueryStepsResponse, error)
-	// ClaimStep gives a ready step to the calling run, with a lease. It requires a run's credential.
+	// ClaimStep assigns a ready step to the calling run, with a lease. It requires a run's credential.
 	//
 	// Errors: STEP_ALREADY_CLAIMED if another run holds the step, in which case query the steps again;
 	// STEP_ALREADY_CLAIMED_BY_RUN if the run has claimed a step before; STEP_STATE,
@@ -139,7 +139,7 @@ type BoardServiceClient interface {
 	//
 	// Errors: RUN_STALE, LEASE_EXPIRED.
 	FinishWorkerRun(ctx context.Context, in *FinishWorkerRunRequest, opts ...grpc.CallOption) (*FinishWorkerRunResponse, error)
-	// RenewWorkerRun gives the lease of the calling run a full term. It writes nothing to the journal.
+	// RenewWorkerRun extends the lease of the calling run to a full term. It writes nothing to the journal.
 	// It requires a run's credential.
 	//
 	// Errors: RUN_STALE, LEASE_EXPIRED.
@@ -485,7 +485,7 @@ type BoardServiceServer interface {
 	//
 	// Errors: NOT_FOUND; PERMISSION_DENIED for steps outside of the run's scope; RUN_STALE.
 	QuerySteps(context.Context, *QueryStepsRequest) (*QueryStepsResponse, error)
-	// ClaimStep gives a ready step to the calling run, with a lease. It requires a run's credential.
+	// ClaimStep assigns a ready step to the calling run, with a lease. It requires a run's credential.
 	//
 	// Errors: STEP_ALREADY_CLAIMED if another run holds the step, in which case query the steps again;
 	// STEP_ALREADY_CLAIMED_BY_RUN if the run has claimed a step before; STEP_STATE,
@@ -533,7 +533,7 @@ type BoardServiceServer interface {
 	//
 	// Errors: RUN_STALE, LEASE_EXPIRED.
 	FinishWorkerRun(context.Context, *FinishWorkerRunRequest) (*FinishWorkerRunResponse, error)
-	// RenewWorkerRun gives the lease of the calling run a full term. It writes nothing to the journal.
+	// RenewWorkerRun extends the lease of the calling run to a full term. It writes nothing to the journal.
 	// It requires a run's credential.
 	//
 	// Errors: RUN_STALE, LEASE_EXPIRED.
@@ -1252,7 +1252,7 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// BoardWorkerService gives runs to workers and takes their reports.
+// BoardWorkerService assigns runs to workers and receives their reports.
 type BoardWorkerServiceClient interface {
 	// Connect opens the stream of a worker. The first message must have hello; the server sends the
 	// header once it has reconciled the runs of the worker. A worker has one stream: when it connects
@@ -1288,7 +1288,7 @@ type BoardWorkerService_ConnectClient = grpc.BidiStreamingClient[ConnectRequest,
 // All implementations must embed UnimplementedBoardWorkerServiceServer
 // for forward compatibility.
 //
-// BoardWorkerService gives runs to workers and takes their reports.
+// BoardWorkerService assigns runs to workers and receives their reports.
 type BoardWorkerServiceServer interface {
 	// Connect opens the stream of a worker. The first message must have hello; the server sends the
 	// header once it has reconciled the runs of the worker. A worker has one stream: when it connects

@@ -123,7 +123,7 @@ func (x *KeyRevoked) GetKey() *Key {
 	return nil
 }
 
-// KeyUsed: a key let somebody in; told at most every ten minutes.
+// KeyUsed: a key was used. It is recorded at most every ten minutes.
 type KeyUsed struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The key.

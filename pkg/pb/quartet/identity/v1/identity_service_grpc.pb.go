@@ -33,7 +33,7 @@ const (
 //
 // IdentityService keeps the credentials of people and programs.
 type IdentityServiceClient interface {
-	// CreateKey makes an API key and shows its secret, this once. A repetition with the
+	// CreateKey creates an API key and shows its secret, this once. A repetition with the
 	// same request_id shows it again. Only an admin may.
 	CreateKey(ctx context.Context, in *CreateKeyRequest, opts ...grpc.CallOption) (*CreateKeyResponse, error)
 	// GetKey reads a key, without its secret.
@@ -43,7 +43,7 @@ type IdentityServiceClient interface {
 	// RevokeKey ends a key on every instance, and the streams and long polls that it opened.
 	// Repeating it changes nothing.
 	RevokeKey(ctx context.Context, in *RevokeKeyRequest, opts ...grpc.CallOption) (*RevokeKeyResponse, error)
-	// WhoAmI tells a caller who it is here.
+	// WhoAmI returns the identity of the caller.
 	WhoAmI(ctx context.Context, in *WhoAmIRequest, opts ...grpc.CallOption) (*WhoAmIResponse, error)
 	// ReportKeyUse notes when keys were used; between services.
 	ReportKeyUse(ctx context.Context, in *ReportKeyUseRequest, opts ...grpc.CallOption) (*ReportKeyUseResponse, error)
@@ -123,7 +123,7 @@ func (c *identityServiceClient) ReportKeyUse(ctx context.Context, in *ReportKeyU
 //
 // IdentityService keeps the credentials of people and programs.
 type IdentityServiceServer interface {
-	// CreateKey makes an API key and shows its secret, this once. A repetition with the
+	// CreateKey creates an API key and shows its secret, this once. A repetition with the
 	// same request_id shows it again. Only an admin may.
 	CreateKey(context.Context, *CreateKeyRequest) (*CreateKeyResponse, error)
 	// GetKey reads a key, without its secret.
@@ -133,7 +133,7 @@ type IdentityServiceServer interface {
 	// RevokeKey ends a key on every instance, and the streams and long polls that it opened.
 	// Repeating it changes nothing.
 	RevokeKey(context.Context, *RevokeKeyRequest) (*RevokeKeyResponse, error)
-	// WhoAmI tells a caller who it is here.
+	// WhoAmI returns the identity of the caller.
 	WhoAmI(context.Context, *WhoAmIRequest) (*WhoAmIResponse, error)
 	// ReportKeyUse notes when keys were used; between services.
 	ReportKeyUse(context.Context, *ReportKeyUseRequest) (*ReportKeyUseResponse, error)

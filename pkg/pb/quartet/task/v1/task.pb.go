@@ -158,7 +158,7 @@ const (
 	TaskEndReason_TASK_END_REASON_UNSPECIFIED TaskEndReason = 0
 	// The command exited by itself; exit_code has its status.
 	TaskEndReason_TASK_END_REASON_EXITED TaskEndReason = 1
-	// A signal that was not ours ended the command.
+	// A signal that the worker did not send ended the command.
 	TaskEndReason_TASK_END_REASON_SIGNALLED TaskEndReason = 2
 	// The command exceeded its timeout.
 	TaskEndReason_TASK_END_REASON_TIMEOUT TaskEndReason = 3

@@ -85,7 +85,7 @@ type ExecCommandRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent's id.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// Idempotency key: repeating a request with the same key gives the first response, for 24 hours. Optional.
+	// Idempotency key: repeating a request with the same key returns the first response, for 24 hours. Optional.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// The command.
 	Command *CommandSpec `protobuf:"bytes,3,opt,name=command,proto3" json:"command,omitempty"`
@@ -898,7 +898,7 @@ type SendTaskInputRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent's id.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// Idempotency key: repeating a request with the same key gives the first response, for 24 hours. Optional.
+	// Idempotency key: repeating a request with the same key returns the first response, for 24 hours. Optional.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// The task's id (tsk_…).
 	TaskId string `protobuf:"bytes,3,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
@@ -1054,7 +1054,7 @@ type StopTaskRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent's id.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// Idempotency key: repeating a request with the same key gives the first response, for 24 hours. Optional.
+	// Idempotency key: repeating a request with the same key returns the first response, for 24 hours. Optional.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// The task's id (tsk_…).
 	TaskId        string `protobuf:"bytes,3,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
@@ -1907,7 +1907,7 @@ func (*ConnectRequest_InputTaken) isConnectRequest_Message() {}
 
 func (*ConnectRequest_Worktree) isConnectRequest_Message() {}
 
-// CommandLease gives a command to a worker. A worker ignores a lease that it has seen before.
+// CommandLease assigns a command to a worker. A worker ignores a lease that it has seen before.
 type CommandLease struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The task's id (tsk_…).

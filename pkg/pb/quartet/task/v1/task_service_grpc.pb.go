@@ -424,7 +424,7 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// WorkerService gives commands to workers and takes their reports.
+// WorkerService assigns commands to workers and receives their reports.
 type WorkerServiceClient interface {
 	// Connect opens the stream of a worker. The first message must be hello; the server sends the header
 	// once it has reconciled the commands of the worker. A worker has one stream: when it connects again,
@@ -460,7 +460,7 @@ type WorkerService_ConnectClient = grpc.BidiStreamingClient[ConnectRequest, Conn
 // All implementations must embed UnimplementedWorkerServiceServer
 // for forward compatibility.
 //
-// WorkerService gives commands to workers and takes their reports.
+// WorkerService assigns commands to workers and receives their reports.
 type WorkerServiceServer interface {
 	// Connect opens the stream of a worker. The first message must be hello; the server sends the header
 	// once it has reconciled the commands of the worker. A worker has one stream: when it connects again,

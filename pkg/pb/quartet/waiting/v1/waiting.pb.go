@@ -23,7 +23,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// WaitMode tells a wait that stops its owner from a mere interest.
+// WaitMode is whether a wait stops its owner.
 type WaitMode int32
 
 const (
@@ -691,7 +691,7 @@ func (TriggerStatus) EnumDescriptor() ([]byte, []int) {
 	return file_quartet_waiting_v1_waiting_proto_rawDescGZIP(), []int{10}
 }
 
-// SignatureScheme is how an outside system proves that it, and nobody who only
+// SignatureScheme is how an outside system proves that it, and not somebody who only
 // learnt the address, sent a delivery.
 type SignatureScheme int32
 
@@ -810,7 +810,7 @@ type DeliveryOutcome int32
 const (
 	// Not set.
 	DeliveryOutcome_DELIVERY_OUTCOME_UNSPECIFIED DeliveryOutcome = 0
-	// It is news: somebody is woken, or gets the content as a message.
+	// It is an effect: the agent is woken, or receives the content as a message.
 	DeliveryOutcome_DELIVERY_OUTCOME_TRIGGERED DeliveryOutcome = 1
 	// Everybody whom it reached has an earlier one that no completed turn was shown
 	// yet; it is counted to that one.
@@ -877,11 +877,11 @@ type Wait struct {
 	Kind WaitKind `protobuf:"varint,5,opt,name=kind,proto3,enum=quartet.waiting.v1.WaitKind" json:"kind,omitempty"`
 	// Why, in the agent's words.
 	Reason string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Intents: where the event comes from.
+	// Intents: the source of the event.
 	Source string `protobuf:"bytes,7,opt,name=source,proto3" json:"source,omitempty"`
 	// The task, trigger or timer it waits for.
 	Resource string `protobuf:"bytes,8,opt,name=resource,proto3" json:"resource,omitempty"`
-	// Intents: what to look at when it comes. Never evaluated by Quartet.
+	// Intents: the condition to check when the event arrives. Never evaluated by Quartet.
 	Condition string `protobuf:"bytes,9,opt,name=condition,proto3" json:"condition,omitempty"`
 	// External waits: what a trigger brings; unspecified: as the trigger says.
 	DeliveryMode DeliveryMode `protobuf:"varint,10,opt,name=delivery_mode,json=deliveryMode,proto3,enum=quartet.waiting.v1.DeliveryMode" json:"delivery_mode,omitempty"`
@@ -907,7 +907,7 @@ type Wait struct {
 	EndReason WaitEndReason `protobuf:"varint,20,opt,name=end_reason,json=endReason,proto3,enum=quartet.waiting.v1.WaitEndReason" json:"end_reason,omitempty"`
 	// The turn in which it was made.
 	TurnId string `protobuf:"bytes,21,opt,name=turn_id,json=turnId,proto3" json:"turn_id,omitempty"`
-	// The wait whose place it took while that had triggers nobody had looked at. Its
+	// The wait that it replaced while that had triggers that were not handled. Its
 	// two counts go on from there, so that a turn that was shown the old wait consumes
 	// what this one inherited.
 	ReplacesWaitId string `protobuf:"bytes,22,opt,name=replaces_wait_id,json=replacesWaitId,proto3" json:"replaces_wait_id,omitempty"`
@@ -1495,7 +1495,7 @@ func (x *Timer) GetSkippedCount() int64 {
 	return 0
 }
 
-// WaitWarning is an advice that comes with a success.
+// WaitWarning is advice about a call that succeeded.
 type WaitWarning struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Which advice.

@@ -1024,14 +1024,14 @@ func (x *TimerCancelled) GetTimer() *Timer {
 	return nil
 }
 
-// TaskNoted: the waiting plane heard of a task's state.
+// TaskNoted: the waiting plane received the state of a task.
 type TaskNoted struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The task.
 	TaskId string `protobuf:"bytes,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
 	// Its agent.
 	AgentId string `protobuf:"bytes,2,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// The task's revision as heard.
+	// The task's revision as received.
 	Revision int64 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
 	// Whether it is terminal.
 	Terminal bool `protobuf:"varint,4,opt,name=terminal,proto3" json:"terminal,omitempty"`
@@ -1106,7 +1106,7 @@ func (x *TaskNoted) GetState() string {
 	return ""
 }
 
-// WorkItemNoted: the waiting plane heard that an item was completed.
+// WorkItemNoted: the waiting plane received that an item was completed.
 type WorkItemNoted struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The item.
@@ -1161,7 +1161,7 @@ func (x *WorkItemNoted) GetAgentId() string {
 	return ""
 }
 
-// AgentNoted: the waiting plane heard whether an agent is stopped.
+// AgentNoted: the waiting plane received whether an agent is stopped.
 type AgentNoted struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.

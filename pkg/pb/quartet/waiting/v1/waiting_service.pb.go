@@ -225,11 +225,11 @@ type CreateWaitRequest struct {
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// The item; empty: the agent.
 	WorkItemId string `protobuf:"bytes,3,opt,name=work_item_id,json=workItemId,proto3" json:"work_item_id,omitempty"`
-	// Where the event comes from, such as github.
+	// The source of the event, such as github.
 	Source string `protobuf:"bytes,4,opt,name=source,proto3" json:"source,omitempty"`
 	// The trigger whose deliveries count; empty: any trigger of the owner.
 	Resource string `protobuf:"bytes,5,opt,name=resource,proto3" json:"resource,omitempty"`
-	// What to look at when it comes, for the agent's eyes.
+	// The condition to check when the event arrives, as text for the agent.
 	Condition string `protobuf:"bytes,6,opt,name=condition,proto3" json:"condition,omitempty"`
 	// What a trigger brings; default as the trigger says.
 	DeliveryMode  DeliveryMode `protobuf:"varint,7,opt,name=delivery_mode,json=deliveryMode,proto3,enum=quartet.waiting.v1.DeliveryMode" json:"delivery_mode,omitempty"`

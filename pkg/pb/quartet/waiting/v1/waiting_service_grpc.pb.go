@@ -51,7 +51,7 @@ type WaitingServiceClient interface {
 	GetWait(ctx context.Context, in *GetWaitRequest, opts ...grpc.CallOption) (*GetWaitResponse, error)
 	// ListWaits reads an agent's waits.
 	ListWaits(ctx context.Context, in *ListWaitsRequest, opts ...grpc.CallOption) (*ListWaitsResponse, error)
-	// CreateExternalTrigger makes a secret address for an outside system.
+	// CreateExternalTrigger creates a secret address for an outside system.
 	// A delivery for which no wait was made registers an interest of its own, so that the
 	// agent is woken, and what follows is counted until the agent has looked.
 	CreateExternalTrigger(ctx context.Context, in *CreateExternalTriggerRequest, opts ...grpc.CallOption) (*CreateExternalTriggerResponse, error)
@@ -69,7 +69,7 @@ type WaitingServiceClient interface {
 	DeliverTrigger(ctx context.Context, in *DeliverTriggerRequest, opts ...grpc.CallOption) (*DeliverTriggerResponse, error)
 	// CreateTimer sets a point in time, or many.
 	CreateTimer(ctx context.Context, in *CreateTimerRequest, opts ...grpc.CallOption) (*CreateTimerResponse, error)
-	// CancelTimer gives a timer up. Repeating it changes nothing.
+	// CancelTimer cancels a timer. It is idempotent.
 	CancelTimer(ctx context.Context, in *CancelTimerRequest, opts ...grpc.CallOption) (*CancelTimerResponse, error)
 	// ListTimers reads an agent's timers.
 	ListTimers(ctx context.Context, in *ListTimersRequest, opts ...grpc.CallOption) (*ListTimersResponse, error)
@@ -230,7 +230,7 @@ type WaitingServiceServer interface {
 	GetWait(context.Context, *GetWaitRequest) (*GetWaitResponse, error)
 	// ListWaits reads an agent's waits.
 	ListWaits(context.Context, *ListWaitsRequest) (*ListWaitsResponse, error)
-	// CreateExternalTrigger makes a secret address for an outside system.
+	// CreateExternalTrigger creates a secret address for an outside system.
 	// A delivery for which no wait was made registers an interest of its own, so that the
 	// agent is woken, and what follows is counted until the agent has looked.
 	CreateExternalTrigger(context.Context, *CreateExternalTriggerRequest) (*CreateExternalTriggerResponse, error)
@@ -248,7 +248,7 @@ type WaitingServiceServer interface {
 	DeliverTrigger(context.Context, *DeliverTriggerRequest) (*DeliverTriggerResponse, error)
 	// CreateTimer sets a point in time, or many.
 	CreateTimer(context.Context, *CreateTimerRequest) (*CreateTimerResponse, error)
-	// CancelTimer gives a timer up. Repeating it changes nothing.
+	// CancelTimer cancels a timer. It is idempotent.
 	CancelTimer(context.Context, *CancelTimerRequest) (*CancelTimerResponse, error)
 	// ListTimers reads an agent's timers.
 	ListTimers(context.Context, *ListTimersRequest) (*ListTimersResponse, error)

@@ -467,7 +467,7 @@ func (WarningKind) EnumDescriptor() ([]byte, []int) {
 	return file_quartet_work_v1_work_proto_rawDescGZIP(), []int{6}
 }
 
-// AttachRefusal tells why an item cannot wait.
+// AttachRefusal is why an item cannot wait.
 type AttachRefusal int32
 
 const (
@@ -692,7 +692,7 @@ type AttachedWait struct {
 	Kind v1.WaitKind `protobuf:"varint,2,opt,name=kind,proto3,enum=quartet.waiting.v1.WaitKind" json:"kind,omitempty"`
 	// Whether it stops the item.
 	Mode v1.WaitMode `protobuf:"varint,3,opt,name=mode,proto3,enum=quartet.waiting.v1.WaitMode" json:"mode,omitempty"`
-	// The wait's revision as last heard.
+	// The wait's revision as last received.
 	Revision int64 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
 	// Why the agent waits, in its own words.
 	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -878,9 +878,9 @@ type WorkItemRecord struct {
 	CompletedAt *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=completed_at,json=completedAt,proto3" json:"completed_at,omitempty"`
 	// The turn in whose round it was completed.
 	CompletedInTurnId string `protobuf:"bytes,18,opt,name=completed_in_turn_id,json=completedInTurnId,proto3" json:"completed_in_turn_id,omitempty"`
-	// The reminder that UpdateWorkItem set, until it is given. Waits come and go beside it.
+	// The reminder that UpdateWorkItem set, until it is delivered. It is independent of waits.
 	OwnRecheckAt *timestamppb.Timestamp `protobuf:"bytes,19,opt,name=own_recheck_at,json=ownRecheckAt,proto3" json:"own_recheck_at,omitempty"`
-	// The reminder that was given last, while recheck_at shows one that is to come.
+	// The last reminder that was delivered, while recheck_at shows the next one.
 	GivenRecheckAt *timestamppb.Timestamp `protobuf:"bytes,20,opt,name=given_recheck_at,json=givenRecheckAt,proto3" json:"given_recheck_at,omitempty"`
 	// When that one was given.
 	GivenRecheckConsumedAt *timestamppb.Timestamp `protobuf:"bytes,21,opt,name=given_recheck_consumed_at,json=givenRecheckConsumedAt,proto3" json:"given_recheck_consumed_at,omitempty"`
@@ -1107,9 +1107,9 @@ type WorkItem struct {
 	CompletedAt *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=completed_at,json=completedAt,proto3" json:"completed_at,omitempty"`
 	// The turn in whose round it was completed.
 	CompletedInTurnId string `protobuf:"bytes,18,opt,name=completed_in_turn_id,json=completedInTurnId,proto3" json:"completed_in_turn_id,omitempty"`
-	// The reminder that UpdateWorkItem set, until it is given. Waits come and go beside it.
+	// The reminder that UpdateWorkItem set, until it is delivered. It is independent of waits.
 	OwnRecheckAt *timestamppb.Timestamp `protobuf:"bytes,19,opt,name=own_recheck_at,json=ownRecheckAt,proto3" json:"own_recheck_at,omitempty"`
-	// The reminder that was given last, while recheck_at shows one that is to come.
+	// The last reminder that was delivered, while recheck_at shows the next one.
 	GivenRecheckAt *timestamppb.Timestamp `protobuf:"bytes,20,opt,name=given_recheck_at,json=givenRecheckAt,proto3" json:"given_recheck_at,omitempty"`
 	// When that one was given.
 	GivenRecheckConsumedAt *timestamppb.Timestamp `protobuf:"bytes,21,opt,name=given_recheck_consumed_at,json=givenRecheckConsumedAt,proto3" json:"given_recheck_consumed_at,omitempty"`
@@ -1376,7 +1376,7 @@ func (x *WorkItem) GetHasTriggeredWaits() bool {
 	return false
 }
 
-// Warning is an advice that comes with a success.
+// Warning is advice about a call that succeeded.
 type Warning struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Which advice.

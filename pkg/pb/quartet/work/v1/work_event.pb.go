@@ -23,7 +23,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// SwitchKind tells how the agent's focus moved.
+// SwitchKind is how the agent's focus moved.
 type SwitchKind int32
 
 const (
@@ -80,7 +80,7 @@ func (SwitchKind) EnumDescriptor() ([]byte, []int) {
 	return file_quartet_work_v1_work_event_proto_rawDescGZIP(), []int{0}
 }
 
-// FocusReleaseReason tells why an agent has no current item any more.
+// FocusReleaseReason is why an agent has no current item any more.
 type FocusReleaseReason int32
 
 const (
@@ -660,7 +660,7 @@ func (x *ReportPromoted) GetWarnings() []*Warning {
 	return nil
 }
 
-// WaitAttached: an item heard of a wait or of its next revision.
+// WaitAttached: an item received a wait or its next revision.
 type WaitAttached struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The item after the event.

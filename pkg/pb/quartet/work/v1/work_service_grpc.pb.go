@@ -39,7 +39,7 @@ const (
 //
 // WorkService owns what is being achieved: items, focus, readiness, plan files.
 type WorkServiceClient interface {
-	// CreateWorkItem makes an open item and its plan file.
+	// CreateWorkItem creates an open item and its plan file.
 	// Errors: LIMIT_EXCEEDED, INVALID_ARGUMENT, REQUEST_ID_REUSED.
 	CreateWorkItem(ctx context.Context, in *CreateWorkItemRequest, opts ...grpc.CallOption) (*CreateWorkItemResponse, error)
 	// GetWorkItem reads one item with its plan preview.
@@ -66,7 +66,7 @@ type WorkServiceClient interface {
 	// nothing is ever too old for it.
 	// Errors: NOT_FOUND, PERMISSION_DENIED, CURSOR_INVALID.
 	ListWorkItemHistory(ctx context.Context, in *ListWorkItemHistoryRequest, opts ...grpc.CallOption) (*ListWorkItemHistoryResponse, error)
-	// AttachWait tells an item of a wait at once, ahead of the event that says the same.
+	// AttachWait attaches a wait to an item before the event of the wait arrives.
 	// Idempotent by wait and revision. Role: service.
 	AttachWait(ctx context.Context, in *AttachWaitRequest, opts ...grpc.CallOption) (*AttachWaitResponse, error)
 	// ConsumeRecheck marks that the owner was reminded. Role: service.
@@ -211,7 +211,7 @@ func (c *workServiceClient) FindWorkItem(ctx context.Context, in *FindWorkItemRe
 //
 // WorkService owns what is being achieved: items, focus, readiness, plan files.
 type WorkServiceServer interface {
-	// CreateWorkItem makes an open item and its plan file.
+	// CreateWorkItem creates an open item and its plan file.
 	// Errors: LIMIT_EXCEEDED, INVALID_ARGUMENT, REQUEST_ID_REUSED.
 	CreateWorkItem(context.Context, *CreateWorkItemRequest) (*CreateWorkItemResponse, error)
 	// GetWorkItem reads one item with its plan preview.
@@ -238,7 +238,7 @@ type WorkServiceServer interface {
 	// nothing is ever too old for it.
 	// Errors: NOT_FOUND, PERMISSION_DENIED, CURSOR_INVALID.
 	ListWorkItemHistory(context.Context, *ListWorkItemHistoryRequest) (*ListWorkItemHistoryResponse, error)
-	// AttachWait tells an item of a wait at once, ahead of the event that says the same.
+	// AttachWait attaches a wait to an item before the event of the wait arrives.
 	// Idempotent by wait and revision. Role: service.
 	AttachWait(context.Context, *AttachWaitRequest) (*AttachWaitResponse, error)
 	// ConsumeRecheck marks that the owner was reminded. Role: service.
