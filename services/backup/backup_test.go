@@ -58,14 +58,14 @@ func body(name string, i int) []byte { return fmt.Appendf(nil, "%s message %d", 
 type download struct {
 	grpc.ServerStream
 
-	ctx     context.Context
+	context func() context.Context
 	onChunk func() error
 	largest int
 	chunks  int
 	all     bytes.Buffer
 }
 
-func (d *download) Context() context.Context { return d.ctx }
+func (d *download) Context() context.Context { return d.context() }
 
 func (d *download) Send(resp *backupv1.ExportBackupResponse) error {
 	if d.onChunk != nil {
@@ -112,7 +112,7 @@ func export(t *testing.T, cfg Config, nc *nats.Conn, req *backupv1.ExportBackupR
 	t.Helper()
 	s, err := New(cfg, Deps{Conn: func() *nats.Conn { return nc }, Partitions: func() map[string]int { return map[string]int{"work": 6} }})
 	require.NoError(t, err)
-	out := &download{ctx: t.Context()}
+	out := &download{context: t.Context}
 	return out, s.ExportBackup(req, out)
 }
 
@@ -228,10 +228,10 @@ func TestABackupEndsWithItsCaller(t *testing.T) {
 	s, err := New(Config{Journals: []string{"J_work"}}, Deps{Conn: func() *nats.Conn { return nc }})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
-	out := &download{ctx: ctx, onChunk: func() error { cancel(); return context.Canceled }}
+	out := &download{context: func() context.Context { return ctx }, onChunk: func() error { cancel(); return context.Canceled }}
 	require.ErrorIs(t, s.ExportBackup(&backupv1.ExportBackupRequest{}, out), context.Canceled)
 
-	cut := &download{ctx: t.Context(), onChunk: func() error { return io.ErrClosedPipe }}
+	cut := &download{context: t.Context, onChunk: func() error { return io.ErrClosedPipe }}
 	require.Error(t, s.ExportBackup(&backupv1.ExportBackupRequest{}, cut))
 	require.Zero(t, cut.all.Len())
 }
