@@ -1,5 +1,4 @@
-// Package proc runs the real binaries as processes of their own, so that tests
-// can kill and freeze them.
+// Package proc runs binaries as processes, so that tests can kill and freeze them.
 package proc
 
 import (
@@ -27,9 +26,8 @@ func Long(t testing.TB) {
 	}
 }
 
-// Build builds a main package of this module, or of one it depends on, into
-// dir, and gives the binary's path. go run keeps what it linked for the next one
-// who asks, as go build does not: linking is most of it.
+// Build builds a main package of this module, or of one it depends on, into dir, and returns the
+// path of the binary. It uses go run, which caches linked binaries, because linking takes longest.
 func Build(dir, pkg, name string) (string, error) {
 	bin := filepath.Join(dir, name)
 	cmd := exec.Command("go", "run", "-ldflags=-w", "-exec", "cp", pkg, bin)
@@ -39,9 +37,17 @@ func Build(dir, pkg, name string) (string, error) {
 	return bin, nil
 }
 
-// NodePackages has the packages of package-lock.json in dir, for clients that are
-// not Go. `make test` installs them, and Node; who runs a test by itself has it
-// install them where they are missing.
+// Without GOFLAGS, the go commands of tests use the flags of make build, so that what that has
+// compiled is not compiled again.
+func init() {
+	if os.Getenv("GOFLAGS") == "" {
+		_ = os.Setenv("GOFLAGS", "-trimpath -tags=grpcnotrace")
+		_ = os.Setenv("CGO_ENABLED", "0")
+	}
+}
+
+// NodePackages installs the packages of package-lock.json in dir, if they are missing, for
+// clients that are not written in Go. make test installs them, and Node, beforehand.
 func NodePackages(ctx context.Context, dir string) error {
 	// npm writes this file last.
 	if _, err := os.Stat(filepath.Join(dir, "node_modules", ".package-lock.json")); err == nil {
@@ -67,13 +73,12 @@ func FreeAddr() (string, error) {
 	return l.Addr().String(), l.Close()
 }
 
-// Process is one binary with its arguments. It can be started again after it
-// ended, which is what restarts are tested with.
+// Process is one binary with its arguments. It can be started again after it has ended.
 type Process struct {
 	Binary string
 	Args   []string
 	Log    string // file that gets stdout and stderr
-	// Ready says whether it can be used; Start waits for it.
+	// Ready reports whether the process can be used. Start waits for it.
 	Ready func(ctx context.Context) bool
 
 	mu    sync.Mutex

@@ -2,7 +2,6 @@ package projection
 
 import (
 	"context"
-	"quartet/services/agent/text"
 	"slices"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 	"quartet/services/agent/prompt"
 	"quartet/services/agent/ref"
 	"quartet/services/agent/state"
+	"quartet/services/agent/text"
 	"quartet/services/agent/tools"
 	"quartet/services/agent/transcript"
 )

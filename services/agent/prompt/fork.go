@@ -2,13 +2,13 @@ package prompt
 
 import (
 	"fmt"
-	"quartet/services/agent/text"
 	"regexp"
 	"slices"
 	"strings"
 
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/services/agent/text"
 )
 
 // The limits of what a forked child is shown of its parent's work (SPEC A10). ForkBudget fits the

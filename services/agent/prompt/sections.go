@@ -3,13 +3,13 @@ package prompt
 import (
 	"cmp"
 	"fmt"
-	"quartet/services/agent/text"
 	"strings"
 
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/utf8cut"
+	"quartet/services/agent/text"
 )
 
 // The lengths of texts in short forms, in characters.

@@ -3,7 +3,6 @@ package state
 import (
 	"cmp"
 	"fmt"
-	"quartet/services/agent/text"
 	"slices"
 
 	"google.golang.org/protobuf/proto"
@@ -14,6 +13,7 @@ import (
 	"quartet/pkg/tracing"
 	"quartet/services/agent/lane"
 	"quartet/services/agent/ref"
+	"quartet/services/agent/text"
 )
 
 // LeaseGeneration returns the generation of the newest lease. It only grows (SPEC X12).
