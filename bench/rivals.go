@@ -22,8 +22,8 @@ const (
 	nameAsynqWork   = "asynq on Redis (appendfsync always), tasks claimed and completed"
 	rivalsDir       = "bench/rivals"
 	noteRiver       = "no gRPC"
-	noteRiverWork   = "jobs laid in before"
-	noteAsynqWork   = "tasks laid in before"
+	noteRiverWork   = "jobs inserted before"
+	noteAsynqWork   = "tasks enqueued before"
 	rivalsAreAbsent = "not measured: "
 )
 

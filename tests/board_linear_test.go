@@ -90,7 +90,7 @@ func TestB6_ClaimsAreLinearizable(t *testing.T) {
 	ops := h.operations()
 	for _, part := range stepModel.Partition(ops) {
 		result := porcupine.CheckOperationsTimeout(stepModel.ToModel(), part, time.Minute)
-		require.Equal(t, porcupine.Ok, result, "of %d operations those of one step: %s", len(ops), told(part))
+		require.Equal(t, porcupine.Ok, result, "of %d operations those of one step: %s", len(ops), describe(part))
 	}
 	t.Logf("%d operations over %d kills: claims %d, reports refused %d, of unknown outcome %d, reads %d",
 		len(ops), n, h.counts["claim"], h.counts["refused"], h.counts["unknown"], h.counts["read"])
@@ -205,8 +205,8 @@ func (h *history) operations() []porcupine.Operation {
 	return ops
 }
 
-// told returns a history for eyes: from when to when, who, what, and what came out.
-func told(ops []porcupine.Operation) string {
+// describe returns a history for the message of a failure: from when to when, who, what, and the result.
+func describe(ops []porcupine.Operation) string {
 	slices.SortFunc(ops, func(a, b porcupine.Operation) int { return cmp.Compare(a.Call, b.Call) })
 	var b strings.Builder
 	for _, o := range ops {

@@ -15,12 +15,12 @@ import (
 
 type connection = grpc.ClientConn
 
-// TestR5_BrokerTrouble runs NATS as a process of its own and freezes and kills
+// TestR5_BrokerFailures runs NATS as a process of its own and freezes and kills
 // it at random moments under load. Callers with a request id repeat until they
 // are answered; callers without ask once and take the server's word. Nothing
 // may be applied twice, and nothing acknowledged may be missing (SPEC X1, X2,
 // ARCHITECTURE R5).
-func TestR5_BrokerTrouble(t *testing.T) {
+func TestR5_BrokerFailures(t *testing.T) {
 	dir := t.TempDir()
 	bin := binary(t)
 	natsBin, err := proc.Build(dir, "github.com/nats-io/nats-server/v2", "nats-server")

@@ -151,9 +151,9 @@ func TestX15_EveryMethodForEveryRole(t *testing.T) {
 	require.Empty(t, wrong)
 }
 
-// TestX15_NobodyWithoutACredential walks every method without one, with bad ones
+// TestX15_NoCallWithoutACredential walks every method without one, with bad ones
 // and with one of another installation.
-func TestX15_NobodyWithoutACredential(t *testing.T) {
+func TestX15_NoCallWithoutACredential(t *testing.T) {
 	h := newHouse(t, nil)
 	_, whole := h.key(t, &identityv1.CreateKeyRequest{Name: "x", Role: identityv1.Role_ROLE_OPERATOR})
 	foreign := rpc.NewKeyring(nil, false).Mint(rpc.Actor{Namespace: "default", Principal: "p", Role: rpc.RoleAdmin})

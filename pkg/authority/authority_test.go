@@ -149,7 +149,7 @@ func TestAnAuthorityNearItsEnd(t *testing.T) {
 }
 
 // Somebody else's authority: what is there stays, and nothing is signed.
-func TestAnAuthorityOfSomebodyElse(t *testing.T) {
+func TestAForeignAuthority(t *testing.T) {
 	dir, now := t.TempDir(), time.Now()
 	_, err := open(t, dir, 30, now).Issue("server", []string{"a"})
 	require.NoError(t, err)

@@ -157,7 +157,7 @@ func Start(ctx context.Context, cfg Config) (*Publisher, error) {
 	p := &Publisher{cfg: cfg, cancel: cancel, done: make(chan struct{})}
 	plane := cfg.Source.Plane()
 	p.published = meter.Counter(cfg.Metrics, "quartet_events_published_total", "Events copied to the EVENTS stream.", "plane").WithLabelValues(plane)
-	p.interrupted = meter.Counter(cfg.Metrics, "quartet_events_interruptions_total", "Times that copying stopped on trouble and went on from its last position.", "plane").WithLabelValues(plane)
+	p.interrupted = meter.Counter(cfg.Metrics, "quartet_events_interruptions_total", "Times that copying stopped with an error and continued at its last position.", "plane").WithLabelValues(plane)
 	p.lag = meter.Histogram(cfg.Metrics, "quartet_events_publish_lag_seconds", "Time from an event to its copy in EVENTS, one observation a window.", meter.Work, "plane").WithLabelValues(plane)
 	go func() {
 		defer close(p.done)

@@ -127,7 +127,7 @@ var All = []Entry{
 	{RateLimited, codes.ResourceExhausted, "The namespace sends more requests than it may; metadata has the limit. Repeat the request after Retry-After (gRPC: RetryInfo)."},
 	{Storage, codes.Unavailable, "The journal did not acknowledge the write; retry with the same request_id, also when metadata says outcome=unknown."},
 	{NotReady, codes.Unavailable, "The service cannot be reached or is still catching up; retry."},
-	{PartitionMoved, codes.Unavailable, "Another instance of the service holds what was asked for, or nobody does for the moment, and nothing was done; retry."},
+	{PartitionMoved, codes.Unavailable, "Another instance of the service holds the partition, or none does at the moment; nothing was done; retry."},
 	{Deadline, codes.DeadlineExceeded, "The deadline passed first; retry with the same request_id to learn the outcome."},
 	{Cancelled, codes.Canceled, "The caller cancelled the call."},
 	{Unimplemented, codes.Unimplemented, "This server does not know the method."},

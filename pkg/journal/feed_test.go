@@ -145,7 +145,7 @@ func TestFeedSaysWhatTheLogSays(t *testing.T) {
 }
 
 // Whatever happens to appends, no frame is missed or heard twice.
-func TestFeedThroughTrouble(t *testing.T) {
+func TestFeedThroughFaults(t *testing.T) {
 	r := newFeedRig()
 	p := r.open(t)
 	h, stop := r.follow(t, 1)
@@ -166,7 +166,7 @@ func TestFeedThroughTrouble(t *testing.T) {
 
 // Another process takes the partition. Its writes are heard, although the
 // holder here has not noticed yet, and those of here again after that.
-func TestFeedHearsAnotherWriter(t *testing.T) {
+func TestFeedReceivesAnotherWriter(t *testing.T) {
 	r := newFeedRig()
 	p := r.open(t)
 	h, stop := r.follow(t, 1)

@@ -37,7 +37,7 @@ func TestX1_DoThenView(t *testing.T) {
 
 // While the log answers nothing a reader is told so within its patience; the
 // write goes on waiting for its outcome.
-func TestR4_AReaderIsToldSoonThatTheLogStandsStill(t *testing.T) {
+func TestR4_AReaderSoonGetsTheErrorOfAStalledLog(t *testing.T) {
 	ctx := t.Context()
 	log := faultlog.New(memlog.New())
 	cfg := journaltest.Config(log)

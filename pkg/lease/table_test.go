@@ -48,7 +48,7 @@ func TestAssignIsEvenAndSteady(t *testing.T) {
 	require.Equal(t, []string{"", ""}, assign("work", nil, []string{"a", ""}))
 }
 
-func TestTableHearsWhatTheBucketSays(t *testing.T) {
+func TestTableAppliesChangesOfTheBucket(t *testing.T) {
 	tb, now := newTable(), time.Now()
 	require.True(t, tb.apply("session.a", []byte(`{"addr":"h:1","groups":["work"]}`), 1, false, now))
 	require.True(t, tb.apply("session.b", []byte(`{"addr":"h:2","groups":["work","task"]}`), 2, false, now))

@@ -270,7 +270,7 @@ func TestR6_AFrozenHolderIsGivenUp(t *testing.T) {
 }
 
 // What does not say whose it is is looked for, here and elsewhere.
-func TestR6_WhatNamesNobodyIsSearched(t *testing.T) {
+func TestR6_RequestsWithoutAnAgentAreSearched(t *testing.T) {
 	w := newTown(t)
 	ctx := w.as(soon(t))
 	no := func(context.Context) error { return fault.NotFound.New("not here") }

@@ -165,7 +165,7 @@ func TestRatioIsForWhatBeginsHere(t *testing.T) {
 
 // A span that was reserved is told of when it is over: with the id that was carried
 // on meanwhile, below its parent, or as a root that links to it.
-func TestReservedSpansAreToldOfAtTheEnd(t *testing.T) {
+func TestReservedSpansAreRecordedAtTheEnd(t *testing.T) {
 	c := collector.Start(t)
 	tracer, stop := start(t, tracing.Config{Endpoint: c.GRPC, Ratio: 1})
 	own, fresh := tracer.Reserve(known, false), tracer.Reserve(known, true)
@@ -192,7 +192,7 @@ func TestReservedSpansAreToldOfAtTheEnd(t *testing.T) {
 }
 
 // A collector that is away costs one entry of the log, and nobody waits for it.
-func TestACollectorThatIsAwayIsNoTrouble(t *testing.T) {
+func TestACollectorThatIsAwayIsNoError(t *testing.T) {
 	t.Setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "200")
 	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "1")
 	core, logs := observer.New(zap.WarnLevel)

@@ -39,7 +39,7 @@ func (p *poisoned) GetWorkQueue(ctx context.Context, req *workv1.GetWorkQueueReq
 // One runner, twelve agents ready at once, the two oldest of them poisoned: the
 // runner serves the other ten, each poisoned one costs it one attempt, and they
 // are tried again when their pause is over (SPEC D5).
-func TestD5_PoisonedAgentsDelayNobody(t *testing.T) {
+func TestD5_FailingAgentsDelayNoOther(t *testing.T) {
 	r := newRig(t)
 	p := &poisoned{others: r.others, hangs: "a-hangs", fails: "b-fails", began: make(chan struct{}, 100)}
 	r.service.deps.Work = p

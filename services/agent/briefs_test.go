@@ -87,7 +87,7 @@ func TestC3_Briefs(t *testing.T) {
 }
 
 // A round that was promoted is told by its report alone (SPEC W7).
-func TestW7_APromotedRoundIsToldOnce(t *testing.T) {
+func TestW7_APromotedRoundIsReportedOnce(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper")
 	hang, proceed := make(chan struct{}), make(chan struct{})

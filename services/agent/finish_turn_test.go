@@ -200,7 +200,7 @@ func TestX14_ARestartGivesOneFullTerm(t *testing.T) {
 }
 
 // A lost turn that cannot be ended holds back no other, and is tried again soon.
-func TestD5_OneAgentsTroubleDelaysNoOther(t *testing.T) {
+func TestD5_OneAgentsErrorsDelayNoOther(t *testing.T) {
 	r := newRig(t)
 	for _, agentID := range []string{"alpha", "beta"} {
 		r.spawn(agentID)

@@ -174,7 +174,7 @@ func (r *rig) recheck() {
 
 // What a turn in between has told needs no tick of its own; should that turn
 // fail, it does (SPEC P7).
-func TestD4_AWakeThatATurnHasTold(t *testing.T) {
+func TestD4_AWakeThatATurnHasShown(t *testing.T) {
 	for outcome, dropped := range map[agentv1.TurnOutcome]bool{done: true, fatal: false} {
 		r := newRig(t)
 		r.spawn("keeper")
@@ -219,7 +219,7 @@ func TestP7_AWakeBetweenLookAndDropIsKept(t *testing.T) {
 }
 
 // Who holds the turn is said, and why it is not the caller (SPEC A6).
-func TestA6_AStaleRunIsToldWhy(t *testing.T) {
+func TestA6_AStaleRunGetsTheReason(t *testing.T) {
 	r, a := turn(t)
 	other := "run_00000000000000000000000zzz"
 	_, err := r.service.RenewTurn(r.runner(), &agentv1.RenewTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(), RunId: other})

@@ -160,8 +160,8 @@ func TestX15_ExpiryIsExact(t *testing.T) {
 	}
 }
 
-// TestX15_UsesAreToldCoarsely: six lines an hour at most, and only of later uses.
-func TestX15_UsesAreToldCoarsely(t *testing.T) {
+// TestX15_UsesAreRecordedCoarsely: six lines an hour at most, and only of later uses.
+func TestX15_UsesAreRecordedCoarsely(t *testing.T) {
 	r := newRig(t)
 	made := r.create(&identityv1.CreateKeyRequest{Name: "ci", Role: identityv1.Role_ROLE_OPERATOR})
 	service := rpc.WithActor(context.Background(), rpc.Actor{Namespace: "default", Principal: "s", Role: rpc.RoleService})

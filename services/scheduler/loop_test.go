@@ -362,7 +362,7 @@ func TestP5_AReminderIsGivenOnce(t *testing.T) {
 }
 
 // Blocked work gets no tick, and what is runnable beside it does.
-func TestD5_ABlockedItemStarvesNobody(t *testing.T) {
+func TestD5_ABlockedItemStarvesNoOther(t *testing.T) {
 	s := newSite(t)
 	s.spawn("keeper")
 	own := planetest.AsAgent(t.Context(), "keeper")

@@ -35,7 +35,7 @@ func (s *site) decided(agentID, reason string) {
 
 // Agents for which a plane does not answer are more than there are lookers, and
 // every other agent is decided all the same (SPEC D5).
-func TestD5_HungAgentsDelayNobody(t *testing.T) {
+func TestD5_HungAgentsDelayNoOther(t *testing.T) {
 	s := newSite(t)
 	const each = 12
 	for i := range each {

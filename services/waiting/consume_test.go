@@ -17,7 +17,7 @@ import (
 
 // Who ended a wait is named, whether he did so here or by what another plane
 // tells of; the end of a task is nobody's act (SPEC X4, W11).
-func TestX4_AWaitEndsByWhoeverEndedIt(t *testing.T) {
+func TestX4_AWaitsEndHasTheActorOfItsCause(t *testing.T) {
 	r := newRig(t)
 	works := r.journals.NewWriter(t, "work", workv1.File_quartet_work_v1_work_event_proto)
 	agents := r.journals.NewWriter(t, "agent", agentv1.File_quartet_agent_v1_agent_event_proto)

@@ -12,7 +12,7 @@ import (
 )
 
 // An empty list of an agent that was never made would look like good news.
-func TestX5_ListsOfNobody(t *testing.T) {
+func TestX5_ListsOfUnknownAgents(t *testing.T) {
 	r := newRig(t)
 	for name, list := range map[string]func(agentID string) error{
 		"waits": func(agentID string) error {

@@ -96,7 +96,7 @@ func TestP7_AStorm(t *testing.T) {
 }
 
 // The last delivery is never lost, whatever a turn saw before it (SPEC P7).
-func TestP7_TheLastDeliveryIsTold(t *testing.T) {
+func TestP7_TheLastDeliveryIsPublished(t *testing.T) {
 	for name, item := range map[string]string{"an item's": itemA, "the agent's own": ""} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
@@ -165,7 +165,7 @@ func TestP7_TheLastDeliveryIsTold(t *testing.T) {
 
 // A delivery nobody waits for is an interest of its own from then on: one news,
 // then counts, until a turn was shown it. It goes with its trigger.
-func TestP7_DeliveriesNobodyWaitsFor(t *testing.T) {
+func TestP7_DeliveriesWithoutAWait(t *testing.T) {
 	r := newRig(t)
 	made, err := r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{AgentId: "keeper", Description: "CI of main"})
 	require.NoError(t, err)
@@ -276,7 +276,7 @@ func stall(r *rig) (release func()) {
 // A turn that began while deliveries were counted and not told of was shown all of
 // them: neither its end nor the telling that was due wakes the agent once more for
 // nothing (SPEC P7).
-func TestP7_WhatATurnWasShownWakesNobody(t *testing.T) {
+func TestP7_WhatATurnWasShownDoesNotWake(t *testing.T) {
 	r := newRig(t)
 	token := r.trigger("", wakeHint).GetToken()
 	w := r.waitFor(&waitingv1.WaitForRequest{Wake: external}).GetWait().GetWaitId()

@@ -17,8 +17,8 @@ import (
 	"quartet/pkg/rpc"
 )
 
-// told returns a history in one line an entry: what happened, by whom, what changed.
-func told(mutations []*workv1.WorkItemMutation) []string {
+// linesOf returns a history with one line for each entry: what happened, by whom, what changed.
+func linesOf(mutations []*workv1.WorkItemMutation) []string {
 	var out []string
 	for _, m := range mutations {
 		line := fmt.Sprintf("%d %s r%d %s", m.GetNumber(), m.GetEventType(), m.GetRevision(), m.GetPrincipal())
@@ -76,7 +76,7 @@ func TestW11_HistorySaysWhoWhenWhatAndInWhichTurn(t *testing.T) {
 			"5 work_item_updated r2 operator blocked_by:<nil>>the licence",
 			"6 focus_released r2 operator is_current:true>false (blocked)",
 			"7 work_item_completed r3 operator state:open>completed blocked_by:the licence><nil> completed_at:<nil>>2026-03-01T12:00:01.000000Z",
-		}, told(got), when)
+		}, linesOf(got), when)
 		require.Equal(t, run, got[1].GetRunId())
 		require.Equal(t, "trn_00000000000000000000000abc", got[1].GetTurnId())
 		require.Equal(t, "q1", got[1].GetRequestId())

@@ -352,7 +352,7 @@ func TestW9_TheFocusIsInNoClassAndNoCount(t *testing.T) {
 }
 
 // An empty list of an agent that was never made would look like good news.
-func TestX5_ListsOfNobody(t *testing.T) {
+func TestX5_ListsOfUnknownAgents(t *testing.T) {
 	r := newRig(t)
 	operator := planetest.As(t.Context(), rpc.RoleOperator)
 	_, err := r.client.ListWorkItems(operator, &workv1.ListWorkItemsRequest{AgentId: "nobody"})

@@ -108,7 +108,7 @@ func TestD7_WeightsHold(t *testing.T) {
 // No agent waits beyond its bound, in any history: those ready before it in its
 // own namespace go first, and between two turns of its namespace another one of
 // weight w times its own gets at most ⌈w⌉+1.
-func TestD7_NobodyWaitsBeyondTheBound(t *testing.T) {
+func TestD7_NoAgentWaitsBeyondTheBound(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		names := []string{"a", "b", "c", "d"}[:rapid.IntRange(1, 4).Draw(rt, "namespaces")]
 		weights := map[string]int{}
