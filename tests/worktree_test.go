@@ -15,6 +15,7 @@ import (
 	"quartet/pkg/fault"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/pkg/proctree"
 	"quartet/tests/dev"
 )
 
@@ -30,9 +31,12 @@ func TestT9_ChildrenInWorktrees(t *testing.T) {
 	repo := filepath.Join(root, "repo")
 	require.NoError(t, os.Mkdir(repo, 0o755))
 	git := func(args ...string) string {
-		out, err := exec.CommandContext(ctx, "git", append([]string{"-C", repo, "-c", "user.name=Test", "-c", "user.email=test@example.com"}, args...)...).CombinedOutput()
-		require.NoError(t, err, "%v: %s", args, out)
-		return string(out)
+		cmd := exec.CommandContext(ctx, "git", append([]string{"-C", repo, "-c", "user.name=Test", "-c", "user.email=test@example.com"}, args...)...)
+		out := &strings.Builder{}
+		cmd.Stdout, cmd.Stderr = out, out
+		require.NoError(t, proctree.StartUnmarked(cmd)) // the server's worker starts commands meanwhile
+		require.NoError(t, cmd.Wait(), "%v: %s", args, out)
+		return out.String()
 	}
 	_, err = agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: "lead", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED, WorkspaceRoot: repo})
 	require.NoError(t, err)

@@ -118,24 +118,35 @@ func (t *turn) await(ctx context.Context, taskID, command string) error {
 // failedPhrase is in the report of each package of which a command failed.
 const failedPhrase = " FAILED "
 
-// outcome returns a phrase about how a command ended.
+// outcomeBytes is how much of the end of a command's output outcome reads.
+const outcomeBytes = 48 << 10
+
+// outcome returns a phrase about how a command ended. If tests failed, it names them.
 func (t *turn) outcome(ctx context.Context, task map[string]any, command string) (string, error) {
 	verb := strings.Join(strings.Fields(command)[:2], " ")
 	if str(task, "state") == "completed" && verb == "go vet" {
 		return "vet clean", nil
 	}
-	out, err := t.act(ctx, "", "TaskOutput", map[string]any{"task_id": str(task, "task_id"), "max_bytes": 2000, "offset": -2000})
+	out, err := t.act(ctx, "", "TaskOutput", map[string]any{"task_id": str(task, "task_id"), "max_bytes": outcomeBytes, "offset": -outcomeBytes})
 	if err != nil {
 		return "", err
 	}
-	last := ""
+	last, tests := "", []string{}
 	for _, line := range strings.Split(str(out, "text"), "\n") {
-		if strings.TrimSpace(line) != "" {
-			last = strings.Join(strings.Fields(line), " ")
+		words := strings.Fields(line)
+		if len(words) == 0 {
+			continue
+		}
+		last = strings.Join(words, " ")
+		if len(words) > 2 && words[0] == "---" && words[1] == "FAIL:" {
+			tests = append(tests, words[2])
 		}
 	}
 	if str(task, "state") == "completed" {
 		return "tests pass (" + last + ")", nil
+	}
+	if len(tests) > 0 {
+		last = strings.Join(tests, ", ")
 	}
 	return fmt.Sprintf("%s%s(%s)", verb, failedPhrase, last), nil
 }

@@ -66,7 +66,10 @@ type turn struct {
 	got *client.Turn
 }
 
-// think decides what to do, from the message and from the context.
+// think does the work of a turn. For the operator's message it first creates the work items.
+// Then it advances the items that the context shows as triggered, and the item that the
+// message is about or, for a message about none and for a pick_queued tick, the first runnable
+// one.
 func (t *turn) think(ctx context.Context) error {
 	m := t.got.Message
 	item := m.GetWorkItemId()
@@ -168,7 +171,7 @@ func (t *turn) begin(ctx context.Context) error {
 		return err
 	}
 	for _, p := range t.k.pkgs {
-		plan := "Package " + p + "\n\nScope: static checks and tests of this package alone.\nMethod: go vet, then go test, which leaves out to vet again. A failure is reported, not mended.\n"
+		plan := "Package " + p + "\n\nScope: static checks and tests of this package alone.\nMethod: go vet, then go test without vetting again. A failure is reported, not fixed.\n"
 		if err := add(checkObjective+p, plan, "go vet "+p, "go test -short -vet=off "+p); err != nil {
 			return err
 		}
@@ -193,7 +196,7 @@ func (t *turn) begin(ctx context.Context) error {
 			accepted := "\nAccepted by the agent at " + time.Now().UTC().Format(time.RFC3339) + ".\n"
 			err := appendTo(path, accepted)
 			if errors.Is(err, fs.ErrNotExist) { // the server is another machine
-				err = t.k.appendAfar(ctx, path, accepted)
+				err = t.k.appendRemote(ctx, path, accepted)
 			}
 			if err != nil {
 				return err
@@ -223,8 +226,8 @@ func appendTo(path, text string) error {
 	return f.Close()
 }
 
-// appendAfar is appendTo over the API, for a server on another machine.
-func (k *keeper) appendAfar(ctx context.Context, path, text string) error {
+// appendRemote is appendTo through the API, for a server on another machine.
+func (k *keeper) appendRemote(ctx context.Context, path, text string) error {
 	parts := strings.Split(path, "/")
 	name := strings.Join(parts[max(0, len(parts)-3):], "/") // work-items/ID/plan.md, in the home
 	read, err := client.Again(ctx, func(ctx context.Context) (*workv1.ReadFileResponse, error) {

@@ -32,8 +32,8 @@ type Manifest struct {
 	Format int `json:"format"`
 	// Version is the version of the program that wrote the archive.
 	Version string `json:"version"`
-	// CutAt is the time, by the broker's clock, as of which the archive is: it contains the
-	// messages that were stored until then, and no later ones.
+	// CutAt is the time of the archive's state, by the broker's clock: the archive contains
+	// the messages that were stored until then, and no later ones.
 	CutAt time.Time `json:"cut_at"`
 	// Key is a fingerprint of the installation's key. The key itself is not in the archive.
 	Key string `json:"key,omitempty"`

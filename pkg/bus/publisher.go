@@ -166,7 +166,9 @@ func Start(ctx context.Context, cfg Config) (*Publisher, error) {
 	return p, nil
 }
 
-// Stop stops copying and returns when no message is in flight. It is idempotent.
+// Stop stops copying and returns when the copying goroutine has ended. It does not wait for
+// acknowledgements: the broker may still store messages that were sent, and events whose copy
+// was not acknowledged are copied again after the next Start. Stop is idempotent.
 func (p *Publisher) Stop() {
 	p.cancel()
 	<-p.done

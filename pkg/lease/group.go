@@ -146,8 +146,10 @@ func (k *Keeper) holds() bool {
 	return false
 }
 
-// reconcile starts what is to be done: take partitions that this process should hold and nobody holds, and drop
-// those that others should hold or that belonged to an expired session.
+// reconcile compares what each group holds with what it should hold and starts the difference.
+// A partition is taken that this process should hold and no other does. A partition is dropped
+// that another process should hold, that was opened under an expired session, or whose hooks
+// say that it is over. A key of this process that no open partition belongs to is deleted.
 func (k *Keeper) reconcile() {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -59,9 +59,7 @@ func (g *guard) start() (*exec.Cmd, error) {
 	cmd := exec.Command(g.argv[0], append(g.argv[1:len(g.argv):len(g.argv)], strconv.FormatUint(uint64(g.first), 10))...) //nolint:noctx // the program is our own and outlives this process
 	cmd.Stdin, cmd.Stderr, cmd.Env, cmd.Dir = r, os.Stderr, []string{}, "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // so that ^C on the terminal does not reach it
-	forking.Lock()
-	err = cmd.Start()
-	forking.Unlock()
+	err = StartUnmarked(cmd)
 	_ = r.Close() // the guard has its own copy
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -2,6 +2,7 @@ package proctree
 
 import (
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -153,15 +154,48 @@ func TestT6_CloseEndsWhatIsLeft(t *testing.T) {
 	require.Error(t, <-gone)
 }
 
+// A process that is started while trees are started belongs to none of them.
+func TestT6_OtherProcessesAreUnmarked(t *testing.T) {
+	h := open(t, "o@"+t.TempDir(), "1")
+	stop, done := make(chan struct{}), make(chan error, 1)
+	go func() {
+		for {
+			select {
+			case <-stop:
+				done <- nil
+				return
+			default:
+			}
+			cmd := exec.Command("true")
+			m, err := h.Start(cmd, nil)
+			if err == nil {
+				err = cmd.Wait()
+			}
+			if _, left := h.End(context.WithoutCancel(t.Context()), m, 0); err != nil || left != nil {
+				done <- errors.Join(err, left)
+				return
+			}
+		}
+	}()
+	buf := make([]byte, 4<<10)
+	for range 300 {
+		cmd := exec.Command("sleep", "300")
+		require.NoError(t, StartUnmarked(cmd))
+		mark := markOf(cmd.Process.Pid, buf)
+		require.NoError(t, cmd.Process.Kill())
+		require.Error(t, cmd.Wait())
+		require.Zero(t, mark)
+	}
+	close(stop)
+	require.NoError(t, <-done)
+}
+
 // T6: a host that is killed leaves nothing, with nobody to start it again.
 func TestT6_TheGuardEndsWhatAKilledHostLeft(t *testing.T) {
 	pids := filepath.Join(t.TempDir(), "pids")
 	host := exec.Command("/proc/self/exe", "host", "o@"+t.TempDir(), pids)
 	host.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	forking.Lock()
-	err := host.Start()
-	forking.Unlock()
-	require.NoError(t, err)
+	require.NoError(t, StartUnmarked(host))
 	eventually(t, func() bool { return len(readPIDs(t, pids)) == escapingProcesses })
 	for _, pid := range readPIDs(t, pids) {
 		require.True(t, lives(pid))

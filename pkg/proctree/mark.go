@@ -3,6 +3,7 @@ package proctree
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"os/exec"
 	"sync"
 )
 
@@ -39,3 +40,12 @@ func firstMark(owner, boot string) Mark {
 // forking is held while a leader is started. On Linux the mark is a limit of the
 // whole process for that moment, and whatever forked then would inherit it.
 var forking sync.Mutex
+
+// StartUnmarked starts cmd as a process of no tree. While a program has a Host, it must start
+// each process of its own with StartUnmarked: with cmd.Start, a process that is started at the
+// same moment as a tree belongs to that tree and is killed with it.
+func StartUnmarked(cmd *exec.Cmd) error {
+	forking.Lock()
+	defer forking.Unlock()
+	return cmd.Start()
+}

@@ -4,7 +4,7 @@ package utf8cut
 import "unicode/utf8"
 
 // Bytes returns the longest prefix of s that has at most n bytes and does not end within
-// a character. A negative n counts as 0.
+// a character. A negative n counts as 0. If s is not valid UTF-8, the prefix may be shorter.
 func Bytes(s string, n int) string {
 	if len(s) <= n {
 		return s

@@ -62,16 +62,16 @@ func (a *App) publicURL() string {
 	return a.scheme() + "://" + a.cfg.HTTPAddr
 }
 
-// Start runs the modules in order. A failing one unwinds those before it.
+// Start starts the modules in order. If one fails, those before it are stopped.
 func (a *App) Start(ctx context.Context) error {
-	// The worker's commands find their TMPDIR there.
+	// It is the TMPDIR of the worker's commands.
 	if err := os.MkdirAll(filepath.Join(a.cfg.DataDir, "worker"), 0o700); err != nil {
 		return err
 	}
 	return a.group.Start(ctx)
 }
 
-// Stop ends the modules in reverse.
+// Stop stops the modules in reverse order and flushes the traces.
 func (a *App) Stop(ctx context.Context) error {
 	err := a.group.Stop(ctx)
 	a.flush(ctx)

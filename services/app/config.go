@@ -117,7 +117,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) *conf.Set {
 	s.String(&c.NATS.ServerName, "nats-tls-server-name", "", "Name that the certificates of the servers of nats-url must have; empty: the host of each address")
 	s.String(&c.GRPCAddr, "grpc-addr", "127.0.0.1:7481", "Address on which gRPC is served")
 	s.String(&c.HTTPAddr, "http-addr", "127.0.0.1:7480", "Address on which REST, events and OpenAPI are served")
-	s.String(&c.PublicURL, "public-url", "", "URL at which outside systems reach http-addr, for trigger URLs; empty: http://<http-addr>")
+	s.String(&c.PublicURL, "public-url", "", "URL at which outside systems reach http-addr, for trigger URLs; empty: http://<http-addr>, with TLS https://<http-addr>")
 	s.Map(&c.Addresses, "addresses", nil, "Addresses of services that other processes serve, as name=host:port")
 	s.String(&c.AdvertiseAddr, "advertise-addr", "", "Address at which other instances reach this process, host:port; empty: grpc-addr, with the machine's name if it listens on all interfaces")
 	s.String(&c.AdvertiseName, "advertise-name", "", "Name in this process's certificate, if it differs from the host in advertise-addr")

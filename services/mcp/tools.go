@@ -96,8 +96,10 @@ func toolOf(t *agentv1.ToolSpec) *sdk.Tool {
 	}
 }
 
-// call executes a tool. A failed call is a result with an error, which the model can
-// read and correct; an error of the protocol is only a failure that it cannot correct.
+// call executes a tool. Each failure is a result with IsError set, which the model can read
+// and react to; this includes arguments that cannot be read and a server that cannot be
+// reached. The error is not nil only if the response cannot be encoded. After transient
+// errors the call is repeated with the same request id for at most callTerm.
 func (a *agentServer) call(ctx context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 	call := &agentv1.CallToolRequest{AgentId: a.agentID, Name: req.Params.Name, RequestId: a.requestID(req)}
 	var args map[string]any

@@ -147,7 +147,8 @@ func (s *show) tool(t *client.Turn, c Call, r *agentv1.ToolResult, took time.Dur
 	s.line(e, text)
 }
 
-// usage counts the tokens of a round. People see the sum at the end of the turn.
+// usage adds the tokens of a round to the sum of its turn, which is shown when the turn ends.
+// In JSON mode it also writes an event for the round.
 func (s *show) usage(t *client.Turn, a *Answer) {
 	s.mu.Lock()
 	if s.spent == nil {

@@ -60,7 +60,7 @@ func newDirty() *dirty {
 	return d
 }
 
-// mark has an agent evaluated.
+// mark puts an agent into the set. If it is being evaluated, it is evaluated once more.
 func (d *dirty) mark(k plane.Key) { d.add(k, true, "") }
 
 // markUnlessBusy is mark for events of other planes: while the agent has a turn or a
@@ -90,7 +90,8 @@ func (d *dirty) of(k plane.Key) *mark {
 	return m
 }
 
-// hint is mark for an event of the agent plane that is not durable yet.
+// hint is mark for an event of the agent plane that is not durable yet. The event's id is
+// remembered, so that the event need not mark the agent again when it is durable.
 func (d *dirty) hint(k plane.Key, cause, eventID string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

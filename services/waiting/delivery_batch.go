@@ -27,7 +27,7 @@ const (
 	maxLinks = 32
 )
 
-var errBatchSize = errors.New("waiting: a batch of deliveries has another number of outcomes than deliveries")
+var errBatchSize = errors.New("waiting: the numbers of outcomes and deliveries of a batch differ")
 
 // batcher combines deliveries to the same address that carry no idempotency key. While one
 // batch is on its way to disk, further deliveries wait and form the next one, which is a

@@ -39,8 +39,9 @@ func lower[T int | int64](a, b T) T {
 	return a
 }
 
-// limitOutput returns the part of data that is within the command's limit, and
-// reports whether there was more.
+// limitOutput counts data as output of the command. It returns the part of data that is
+// within the command's limit, and reports whether there was more. Each piece of output is
+// to be passed once.
 func (c *command) limitOutput(data []byte) ([]byte, bool) {
 	if c.limits.output == 0 {
 		return data, false

@@ -20,6 +20,7 @@ import (
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/natsd"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/pkg/proctree"
 	"quartet/pkg/rpc"
 	"quartet/services/task"
 	taskoutput "quartet/services/task/output"
@@ -123,7 +124,7 @@ func TestT4_KilledWorkerLeavesNothing(t *testing.T) {
 	cmd := exec.Command(self)
 	cmd.Env = append(os.Environ(), envVictim+"="+lis.Addr().String()+","+id+","+r.root+","+r.state)
 	cmd.Stderr = os.Stderr
-	require.NoError(t, cmd.Start())
+	require.NoError(t, proctree.StartUnmarked(cmd))
 	t.Cleanup(func() { _ = cmd.Process.Kill() })
 
 	// keyless callers act in the namespace default

@@ -14,6 +14,7 @@ import (
 
 	"quartet/pkg/fault"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/pkg/proctree"
 	"quartet/pkg/rpc"
 	"quartet/services/worker"
 )
@@ -29,9 +30,11 @@ const (
 func git(t testing.TB, dir string, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(context.Background(), "git", append([]string{"-C", dir, "-c", "user.name=Test", "-c", "user.email=test@example.com"}, args...)...)
-	out, err := cmd.CombinedOutput()
-	require.NoError(t, err, "git %v: %s", args, out)
-	return strings.TrimSpace(string(out))
+	out := &strings.Builder{}
+	cmd.Stdout, cmd.Stderr = out, out
+	require.NoError(t, proctree.StartUnmarked(cmd)) // a worker may start commands meanwhile
+	require.NoError(t, cmd.Wait(), "git %v: %s", args, out)
+	return strings.TrimSpace(out.String())
 }
 
 // repository creates a git repository with one commit.

@@ -1,5 +1,5 @@
-// Package dev runs a whole server in a test's own process, as `quartet dev`
-// does in one of its own, so that clients can be tested against the real thing.
+// Package dev runs a whole server, as `quartet dev` does, in the process of a test, so that
+// clients are tested against a real server.
 package dev
 
 import (
@@ -16,8 +16,8 @@ import (
 	"quartet/tests/proc"
 )
 
-// Config returns a server's over a directory, on free ports of loopback. What a test
-// does not set has its default.
+// Config returns the configuration of a server with its data in dir and with free ports of
+// loopback. Other settings have their defaults.
 func Config(dir string) (app.Config, error) {
 	var cfg app.Config
 	cfg.Flags(pflag.NewFlagSet("test", pflag.ContinueOnError))
@@ -30,7 +30,8 @@ func Config(dir string) (app.Config, error) {
 	return cfg, err
 }
 
-// Server can be stopped and started anew over the same data and ports.
+// Server is a server and a client of it. The server can be stopped and started again with
+// the same data and ports.
 type Server struct {
 	*client.Client
 	Cfg app.Config
@@ -51,7 +52,7 @@ func Start(t testing.TB, opts ...client.Option) *Server {
 	return s
 }
 
-// URL returns where REST and MCP are.
+// URL returns the base URL of REST and MCP.
 func (s *Server) URL() string { return "http://" + s.Cfg.HTTPAddr }
 
 // Up starts the server and returns when it is ready.

@@ -14,15 +14,15 @@ import (
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
 )
 
-// Watcher follows all events from the first on, and goes on at its cursor
-// after every trouble. It keeps what it saw.
+// Watcher follows all events from the first one on and keeps those that it received. After
+// an error it continues at its cursor.
 type Watcher struct {
 	events eventv1.EventServiceClient
 	Seen   []*eventv1.Event
 	cursor string
 }
 
-// NewWatcher prepares one.
+// NewWatcher returns a watcher that has received nothing yet.
 func NewWatcher(conn grpc.ClientConnInterface) *Watcher {
 	return &Watcher{events: eventv1.NewEventServiceClient(conn)}
 }
@@ -33,7 +33,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 	return unlessOver(ctx, err)
 }
 
-// unlessOver drops an error that is nothing but the end of the test.
+// unlessOver returns err, or nil if ctx has ended.
 func unlessOver(ctx context.Context, err error) error {
 	select {
 	case <-ctx.Done():
@@ -43,7 +43,7 @@ func unlessOver(ctx context.Context, err error) error {
 	}
 }
 
-// CatchUp reads on to the end of this moment.
+// CatchUp receives the events up to the last one that exists when it is called.
 func (w *Watcher) CatchUp(ctx context.Context) error {
 	_, err := Again(ctx, func(context.Context) (struct{}, error) { return struct{}{}, w.once(ctx, true) })
 	return err
@@ -72,8 +72,8 @@ func (w *Watcher) once(ctx context.Context, stopAtEnd bool) error {
 	}
 }
 
-// Audit checks that what was seen live is what stands in the journals: each
-// event once, in order, no gap; and that the drivers' books are in it.
+// Audit checks that the events that live received are those of the journals: each once, in
+// order, without a gap; and that they include what the drivers recorded.
 func Audit(ctx context.Context, conn grpc.ClientConnInterface, live *Watcher, drivers []*Driver) error {
 	afresh := NewWatcher(conn)
 	if err := errors.Join(afresh.CatchUp(ctx), live.CatchUp(ctx)); err != nil {

@@ -90,8 +90,9 @@ func descriptor(plan *workv1.PlanArtifact) string {
 	return fmt.Sprintf("Plan: %s (%d bytes, sha256 %s)\n", plan.GetPath(), plan.GetBytes(), plan.GetSha256())
 }
 
-// currentForms returns the core with the waits, the todos that are done and the plan's preview,
-// and with fewer of them.
+// currentForms returns the renderings of the current item, the richest first: the core with the
+// waits, the number of completed todos and the plan's preview; the same with the preview cut to
+// previewRoom; the same without the preview; and the core alone. The item may be nil.
 func currentForms(it *workv1.WorkItem, previewRoom int) []form {
 	least := form{compact, heading("Current work item", compact, 0) + core(it)}
 	if it == nil {

@@ -26,9 +26,9 @@ func spawnCommand(s *session.Session) *cobra.Command {
 	var message, parent, context, mode, root string
 	cmd := &cobra.Command{
 		Use: "spawn [AGENT]", Short: "Create an agent",
-		Long: `Create an agent. With a name it is a public agent, to which operators send
-messages. Without a name and with --parent it is a private child with a generated
-id. A child needs a first message; the id of its task is printed too, with which
+		Long: `Create an agent. Give either AGENT or --parent. With AGENT, its name, it is a
+public agent, to which operators send messages. With --parent it is a private child
+with a generated id. A child needs a first message; the id of its task is printed too, with which
 the parent sends further input, reads the result and stops the child.`,
 		Example: `  quartet agent spawn keeper
   quartet agent spawn keeper --message "You keep the releases" --workspace /srv/repo
@@ -42,9 +42,9 @@ the parent sends further input, reads the result and stops the child.`,
 	}
 	cmd.Flags().StringVarP(&message, "message", "m", "", `Its first message; "-" reads stdin, "@FILE" a file`)
 	cmd.Flags().StringVar(&parent, "parent", "", "Create a private child of this agent")
-	cmd.Flags().StringVar(&context, "context", "", "The context that it starts with: fresh (none) or fork (a copy of the parent's)")
-	cmd.Flags().StringVar(&mode, "workspace-mode", "", "How a child gets its workspace: inherit")
-	cmd.Flags().StringVar(&root, "workspace", "", "Directory in which its commands run")
+	cmd.Flags().StringVar(&context, "context", "", "The context that a child starts with: fresh (default) or fork (also a bounded view of its parent's current work item)")
+	cmd.Flags().StringVar(&mode, "workspace-mode", "", "Where a child's commands run: inherit (default; where its parent's do) or worktree (a git worktree of its own)")
+	cmd.Flags().StringVar(&root, "workspace", "", "Absolute directory in which a public agent's commands run; not with --parent")
 	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
 		req := &agentv1.SpawnAgentRequest{RequestId: s.RequestID, ParentAgentId: parent, WorkspaceRoot: root, Preset: agentv1.Preset_PRESET_PRIVATE_CHILD}
 		if len(args) == 1 {

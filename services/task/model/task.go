@@ -58,8 +58,8 @@ func Phase(s taskv1.TaskState) int {
 	return -1
 }
 
-// AwaitsWorker reports whether a task waits for a worker: none has had it, or its
-// worker was lost and it is to be run again.
+// AwaitsWorker reports whether a task waits for a worker: it was given to none yet, or the
+// worker that ran it was lost and it is to be run again.
 func AwaitsWorker(t *taskv1.Task) bool {
 	switch t.GetState() {
 	case taskv1.TaskState_TASK_STATE_QUEUED:
@@ -67,12 +67,13 @@ func AwaitsWorker(t *taskv1.Task) bool {
 	case taskv1.TaskState_TASK_STATE_RUNNING:
 		return t.GetWorkerId() == "" && !IsChild(t)
 	default:
-		// It is ended or about to be.
+		// It has ended or is being cancelled.
 	}
 	return false
 }
 
-// HeldByWorker reports whether tasks in a state are with a worker, or to be run again.
+// HeldByWorker reports whether a task in state s is with a worker or waits to be run again
+// after its worker was lost.
 func HeldByWorker(s taskv1.TaskState) bool {
 	return s == taskv1.TaskState_TASK_STATE_RUNNING || s == taskv1.TaskState_TASK_STATE_CANCELLING
 }
