@@ -133,6 +133,8 @@ func (f *fleet) stop(ctx context.Context) {
 	}
 }
 
+// figure measures UpdateWorkItem calls, each caller updating an item of its own agent through the
+// client that ask returns for it.
 func (f *fleet) figure(name, note string, ask func(caller int) workv1.WorkServiceClient) figure {
 	return figure{name: name, note: note, op: func(ctx context.Context, caller, i int) error {
 		_, err := ask(caller).UpdateWorkItem(ctx, update(agentName(caller%agents), f.items[caller%len(f.items)], caller, i))

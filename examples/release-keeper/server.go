@@ -91,7 +91,8 @@ func ready(ctx context.Context, base string) bool {
 	return resp.StatusCode == http.StatusOK
 }
 
-// kill sends SIGKILL, so that no handler runs and nothing is flushed.
+// kill sends SIGKILL, so that no handler runs and nothing is flushed, and waits until the process
+// has ended.
 func (s *server) kill() error {
 	if err := s.cmd.Process.Kill(); err != nil {
 		return err
@@ -100,7 +101,7 @@ func (s *server) kill() error {
 	return nil
 }
 
-// stop stops the server with SIGTERM, and kills it if that takes too long.
+// stop stops the server with SIGINT, and kills it if that takes too long.
 func (s *server) stop() {
 	if s.cmd == nil || s.cmd.Process == nil {
 		return

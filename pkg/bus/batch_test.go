@@ -9,17 +9,12 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
-	"quartet/pkg/natsd"
+	"quartet/pkg/natsd/natsdtest"
 )
 
 // A batch is confirmed whole and in order, whatever its size, or refused.
 func TestBatches(t *testing.T) {
-	srv, err := natsd.Start(natsd.Config{StoreDir: t.TempDir(), Port: natsd.InProcess})
-	require.NoError(t, err)
-	defer srv.Stop()
-	nc, err := srv.Connect("test")
-	require.NoError(t, err)
-	defer nc.Close()
+	nc := natsdtest.Connect(t)
 	require.NoError(t, EnsureStream(t.Context(), nc, 1))
 	js, err := jetstream.New(nc)
 	require.NoError(t, err)

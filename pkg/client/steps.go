@@ -297,7 +297,7 @@ func (w *stepLoop) work(ctx context.Context, a *boardv1.StepAssignment) (end *bo
 	return end
 }
 
-// finished queues the report of an end, and requests another step.
+// finished queues the report of a run's end, and frees its capacity for another step.
 func (w *stepLoop) finished(runID string, end *boardv1.StepReport) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -305,7 +305,7 @@ func (w *stepLoop) finished(runID string, end *boardv1.StepReport) {
 		r.ended = true
 		w.freed++
 		if r.sent == 0 {
-			r.reports = nil // it ended before its start was sent
+			r.reports = nil // a start that this stream has not sent is left out: the end implies it
 		}
 		w.report(runID, end)
 	}

@@ -48,7 +48,8 @@ func Name(field, s string) error {
 // idAlphabet is Crockford's base 32 in lower case, as in pkg/id.
 const idAlphabet = "0123456789abcdefghjkmnpqrstvwxyz"
 
-// ID checks an id that Quartet generated: prefix ("wi_") and 26 characters.
+// ID checks the form of an id that Quartet generated: prefix, such as "wi_", and 26
+// characters of idAlphabet. An empty id is refused as missing.
 func ID(field, s, prefix string) error {
 	if s == "" {
 		return missing(field)

@@ -13,19 +13,14 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/journal/journaltest"
-	"quartet/pkg/natsd"
+	"quartet/pkg/natsd/natsdtest"
 )
 
 // jetLog returns a log over an embedded broker that fsyncs every write.
 func jetLog(tb testing.TB) journal.Log {
 	tb.Helper()
-	srv, err := natsd.Start(natsd.Config{StoreDir: tb.TempDir(), Port: natsd.InProcess})
-	require.NoError(tb, err)
-	tb.Cleanup(srv.Stop)
-	nc, err := srv.Connect("test")
-	require.NoError(tb, err)
-	tb.Cleanup(nc.Close)
-	_, err = jetlog.EnsureStream(context.Background(), nc, "test", 1, 1)
+	nc := natsdtest.Connect(tb)
+	_, err := jetlog.EnsureStream(context.Background(), nc, "test", 1, 1)
 	require.NoError(tb, err)
 	log, err := jetlog.New(nc, "test", 0)
 	require.NoError(tb, err)

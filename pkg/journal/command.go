@@ -217,8 +217,8 @@ func Ahead[S State](ctx context.Context, p *Partition[S]) context.Context {
 	return context.WithValue(ctx, aheadKey{}, p)
 }
 
-// readState calls read under the read lock, which is released even if read panics. It also returns the commit
-// result that the state depends on, nil if the state is durable.
+// readState calls read under the read lock, which is released even if read panics. It also returns seq, the
+// wal_seq of the state that was read, and the commit result that the state depends on, nil if it is durable.
 func readState[S State, R any](p *Partition[S], read func(s S) (R, error)) (out R, seq uint64, result *commitResult, err error) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()

@@ -13,8 +13,8 @@ import (
 	"quartet/pkg/meter"
 )
 
-// meters returns the metrics of a method, with the names of gRPC's own middleware. Each
-// method has its own children of the metrics, because finding them by label costs more than
+// meters holds the metrics of calls, with the names of gRPC's own middleware. Each method
+// has its own children of the metrics, because finding them by label costs more than
 // counting.
 type meters struct {
 	started  *prometheus.CounterVec
@@ -26,10 +26,10 @@ type meters struct {
 
 func newMeters(reg prometheus.Registerer) *meters {
 	return &meters{
-		started:  meter.Counter(reg, "grpc_server_started_total", "Calls begun.", "grpc_type", "grpc_service", "grpc_method"),
+		started:  meter.Counter(reg, "grpc_server_started_total", "Calls started.", "grpc_type", "grpc_service", "grpc_method"),
 		handled:  meter.Counter(reg, "grpc_server_handled_total", "Calls answered, by gRPC code.", "grpc_type", "grpc_service", "grpc_method", "grpc_code"),
-		seconds:  meter.Histogram(reg, "grpc_server_handling_seconds", "Time from the request to its answer; streams until they end.", meter.Calls, "grpc_type", "grpc_service", "grpc_method"),
-		refusals: meter.Counter(reg, "quartet_refusals_total", "Calls refused, by reason (docs/errors.md).", "reason"),
+		seconds:  meter.Histogram(reg, "grpc_server_handling_seconds", "Time from the request to its answer, for a stream to its end.", meter.Calls, "grpc_type", "grpc_service", "grpc_method"),
+		refusals: meter.Counter(reg, "quartet_refusals_total", "Calls that ended with an error, by reason (docs/errors.md).", "reason"),
 	}
 }
 

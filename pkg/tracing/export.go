@@ -169,8 +169,8 @@ const logEvery = time.Minute
 func newCountingExporter(to sdktrace.SpanExporter, c Config) *countingExporter {
 	return &countingExporter{
 		SpanExporter: to, log: c.Logger,
-		good:     meter.Counter(c.Metrics, "quartet_trace_spans_exported_total", "Spans that a collector took.").WithLabelValues(),
-		failures: meter.Counter(c.Metrics, "quartet_trace_spans_failed_total", "Spans that could not be sent to a collector and are lost.").WithLabelValues(),
+		good:     meter.Counter(c.Metrics, "quartet_trace_spans_exported_total", "Spans exported to a collector.").WithLabelValues(),
+		failures: meter.Counter(c.Metrics, "quartet_trace_spans_failed_total", "Spans that could not be exported and are lost.").WithLabelValues(),
 	}
 }
 

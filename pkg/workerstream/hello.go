@@ -5,8 +5,11 @@ import (
 	"maps"
 	"slices"
 
+	"google.golang.org/grpc"
+
 	"quartet/pkg/fault"
 	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
 )
 
 // Limits of a hello.
@@ -33,20 +36,36 @@ type Hello struct {
 	Held     []string // ids of the assignments that it still has
 }
 
-// HelloRules say what a plane requires of a hello. PoolsField is the name of the
-// field that lists pools, for refusals; LabelLimit bounds the number of labels.
+// HelloRules say what a plane requires of a hello. PoolsField and HeldField are
+// the names of the fields that list pools and assignments, for errors; LabelLimit is the
+// maximum number of labels.
 type HelloRules struct {
 	MinCapacity int
 	NeedsPool   bool
 	PoolsField  string
+	HeldField   string
 	LabelLimit  int
 	// CheckLabels also checks the names and values of labels.
 	CheckLabels bool
 }
 
-// MissingHello refuses a stream whose first message is not a hello.
-func MissingHello() error {
-	return fault.InvalidArgument.New("the first message of a worker must be hello").WithField("hello", "is required")
+// ReceiveHello receives the first message of a worker's stream. helloOf returns what that
+// message says of the worker, or nil if it is not a hello. ReceiveHello returns an error if the
+// caller is not a worker, an admin or a service, if the message is not a hello, and if the
+// hello breaks the rules.
+func ReceiveHello[In, Out any](stream grpc.BidiStreamingServer[In, Out], rules HelloRules, helloOf func(*In) *Hello) (*In, *Hello, error) {
+	if err := rpc.RequireRole(stream.Context(), rpc.RoleWorker, rpc.RoleAdmin, rpc.RoleService); err != nil {
+		return nil, nil, err
+	}
+	first, err := stream.Recv()
+	if err != nil {
+		return nil, nil, err
+	}
+	hello := helloOf(first)
+	if hello == nil {
+		return nil, nil, fault.InvalidArgument.New("the first message of a worker must be hello").WithField("hello", "is required")
+	}
+	return first, hello, hello.Check(rules)
 }
 
 // SecondHello refuses a hello that is not the first message.
@@ -59,7 +78,7 @@ func (h Hello) Check(rules HelloRules) error {
 	pools := "hello." + rules.PoolsField
 	if err := fault.First(
 		fault.Name("hello.worker_id", h.WorkerID), fault.Name("hello.boot_id", h.BootID),
-		fault.Entries(pools, len(h.Pools), MaxPools), fault.Entries("hello.run_ids", len(h.Held), MaxHeld),
+		fault.Entries(pools, len(h.Pools), MaxPools), fault.Entries("hello."+rules.HeldField, len(h.Held), MaxHeld),
 		fault.Entries("hello.labels", len(h.Labels), rules.LabelLimit),
 	); err != nil {
 		return err

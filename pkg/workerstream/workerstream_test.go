@@ -15,6 +15,7 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -216,8 +217,44 @@ func TestMergedMessages(t *testing.T) {
 	require.Equal(t, []string{"abc", "d"}, got)
 }
 
+// TestReceiveHello sends a hello as callers of several roles, another first message, a hello
+// that breaks a rule, and nothing.
+func TestReceiveHello(t *testing.T) {
+	rules := HelloRules{MinCapacity: 1, PoolsField: "pools", HeldField: "tasks", LabelLimit: MaxLabels}
+	receive := func(role string, held int, messages ...string) (*string, *Hello, error) {
+		st := newStream(t)
+		st.ctx = rpc.WithActor(st.ctx, rpc.Actor{Namespace: "acme", Principal: "p", Role: role})
+		go func() {
+			for _, m := range messages {
+				st.in <- m
+			}
+			close(st.in)
+		}()
+		return ReceiveHello(st, rules, func(m *string) *Hello {
+			if *m != "hello" {
+				return nil
+			}
+			return &Hello{WorkerID: "w", BootID: "b", Capacity: 1, Held: make([]string, held)}
+		})
+	}
+	for _, role := range []string{rpc.RoleWorker, rpc.RoleAdmin, rpc.RoleService} {
+		first, hello, err := receive(role, MaxHeld, "hello")
+		require.NoError(t, err)
+		require.Equal(t, "hello", *first)
+		require.Equal(t, "w", hello.WorkerID)
+	}
+	_, _, err := receive(rpc.RoleAgent, 0)
+	require.ErrorIs(t, err, fault.PermissionDenied)
+	_, _, err = receive(rpc.RoleWorker, 0, "report")
+	require.ErrorIs(t, err, fault.InvalidArgument)
+	_, _, err = receive(rpc.RoleWorker, MaxHeld+1, "hello")
+	require.ErrorContains(t, err, "hello.tasks")
+	_, _, err = receive(rpc.RoleWorker, 0)
+	require.ErrorIs(t, err, io.EOF)
+}
+
 func TestHelloCheck(t *testing.T) {
-	rules := HelloRules{MinCapacity: 1, NeedsPool: true, PoolsField: "pools", LabelLimit: MaxLabels, CheckLabels: true}
+	rules := HelloRules{MinCapacity: 1, NeedsPool: true, PoolsField: "pools", HeldField: "tasks", LabelLimit: MaxLabels, CheckLabels: true}
 	good := func() Hello {
 		return Hello{WorkerID: "w", BootID: "b", Capacity: 1, Pools: []string{"go"}, Labels: map[string]string{"os": "linux"}}
 	}
@@ -233,6 +270,5 @@ func TestHelloCheck(t *testing.T) {
 		spoil(&h)
 		require.Error(t, h.Check(rules), name)
 	}
-	require.Error(t, MissingHello())
 	require.Error(t, SecondHello())
 }

@@ -9,7 +9,6 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"quartet/pkg/fault"
-	"quartet/pkg/journal"
 	"quartet/pkg/journal/faultlog"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -24,12 +23,7 @@ func TestA6_ATurnThatLandedLateCountsNoAttempt(t *testing.T) {
 	for name, again := range map[string]bool{"nobody asks": false, "the request is sent again": true} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
-			var log *faultlog.Log
-			r.journals.Wrap = func(_ string, inner journal.Log) journal.Log {
-				log = faultlog.New(inner)
-				return log
-			}
-			r.restart()
+			log := r.injectFaults()
 			r.spawn("keeper")
 			messageID := r.send("keeper", "x", normal)
 			r.service.commitTimeout = 50 * time.Millisecond
@@ -84,12 +78,7 @@ func TestA6_ATurnIsPreparedWhileItsMessageIsWritten(t *testing.T) {
 	}{"it lands": {faultlog.Late, true}, "it is refused": {faultlog.HeldRefused, false}} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
-			var log *faultlog.Log
-			r.journals.Wrap = func(_ string, inner journal.Log) journal.Log {
-				log = faultlog.New(inner)
-				return log
-			}
-			r.restart()
+			log := r.injectFaults()
 			r.spawn("keeper")
 			got := make(chan *agentv1.AcquireTurnResponse, 1)
 			go func() {

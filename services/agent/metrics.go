@@ -31,16 +31,16 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		return nil
 	}
 	return &metrics{
-		queued:      meter.Counter(reg, "quartet_messages_queued_total", "Messages put into lanes.", "kind"),
-		quarantined: meter.Counter(reg, "quartet_messages_quarantined_total", "Messages put aside after failed turns."),
+		queued:      meter.Counter(reg, "quartet_messages_queued_total", "Messages added to lanes.", "kind"),
+		quarantined: meter.Counter(reg, "quartet_messages_quarantined_total", "Messages quarantined after failed turns."),
 		waited:      meter.Histogram(reg, "quartet_message_wait_seconds", "Time from a message's queueing to the turn that takes it.", meter.Work),
 		started:     meter.Counter(reg, "quartet_turns_started_total", "Turns leased to runners."),
 		ended:       meter.Counter(reg, "quartet_turns_ended_total", "Turns that ended, by state and reason.", "state", "reason"),
 		took:        meter.Histogram(reg, "quartet_turn_seconds", "Time from a turn's start to its end.", meter.Work, "state"),
-		expired:     meter.Counter(reg, "quartet_turn_leases_expired_total", "Turns whose runner fell silent."),
+		expired:     meter.Counter(reg, "quartet_turn_leases_expired_total", "Leases of turns that expired: their runner did not renew them."),
 		rounds:      meter.Counter(reg, "quartet_rounds_total", "Rounds submitted."),
 		tools:       meter.Counter(reg, "quartet_tool_calls_total", "Tool calls of rounds, by tool and status.", "tool", "status"),
-		tokens:      meter.Counter(reg, "quartet_model_tokens_total", "Tokens that runners say their models took and gave.", "direction"),
+		tokens:      meter.Counter(reg, "quartet_model_tokens_total", "Input and output tokens that runners reported.", "direction"),
 		agents:      meter.Gauge(reg, "quartet_agents", "Agents that are not deleted, by control.", "partition", "control"),
 		waiting:     meter.Gauge(reg, "quartet_lane_queued_messages", "Messages queued in all lanes.", "partition"),
 		oldest:      meter.Gauge(reg, "quartet_lane_oldest_message_age_seconds", "Age of the oldest message that a running agent has queued; 0: none.", "partition"),

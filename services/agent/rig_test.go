@@ -20,6 +20,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/faultlog"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
@@ -226,20 +227,26 @@ func (r *rig) up() {
 		MintRun: func(ns, agent, run string) string { return "token/" + ns + "/" + agent + "/" + run },
 	})
 	require.NoError(r.t, err)
-	require.ErrorContains(r.t, r.service.Ready(), "not started")
-	require.NoError(r.t, r.service.Start(context.Background()))
-	require.NoError(r.t, r.service.Ready())
+	planetest.Start(r.t, r.service)
 }
 
-func (r *rig) down() {
-	require.NoError(r.t, r.service.Stop(context.Background()))
-	require.NoError(r.t, r.service.Stop(context.Background()))
-}
+func (r *rig) down() { planetest.Stop(r.t, r.service) }
 
 func (r *rig) restart() {
 	r.t.Helper()
 	r.down()
 	r.up()
+}
+
+// injectFaults restarts the service over a log in which the test can inject faults.
+func (r *rig) injectFaults() (log *faultlog.Log) {
+	r.t.Helper()
+	r.journals.Wrap = func(_ string, inner journal.Log) journal.Log {
+		log = faultlog.New(inner)
+		return log
+	}
+	r.restart()
+	return log
 }
 
 func (r *rig) operator() context.Context { return planetest.As(r.t.Context(), rpc.RoleOperator) }

@@ -14,6 +14,7 @@ import (
 	"quartet/pkg/bus"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/jetlog"
+	"quartet/pkg/life"
 	"quartet/pkg/natsd"
 	taskoutput "quartet/services/task/output"
 )
@@ -224,57 +225,20 @@ func (p *publisher) Stop(context.Context) error {
 // Ready implements life.Service; events are copied in the background.
 func (p *publisher) Ready() error { return nil }
 
-// guard is the module that restarts the embedded server when a journal could not be
-// written for stallRestart.
-type guard struct {
-	broker  *broker
-	stalled func() time.Duration
-	logger  *zap.Logger
-	stop    context.CancelFunc
-	done    chan struct{}
-}
-
-// Name implements life.Service.
-func (g *guard) Name() string { return "guard" }
-
-// Start checks every second until Stop.
-func (g *guard) Start(ctx context.Context) error {
-	ctx, g.stop = context.WithCancel(context.WithoutCancel(ctx))
-	g.done = make(chan struct{})
-	go func() {
-		defer close(g.done)
-		tick := time.NewTicker(time.Second)
-		defer tick.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-			}
-			if g.broker.embedded == nil || g.stalled() < stallRestart {
-				continue
-			}
-			g.logger.Error("the journal could not be written; restarting the embedded server", zap.Duration("stalled", g.stalled()))
-			if err := g.broker.embedded.Restart(); err != nil {
-				g.logger.Error("the embedded server did not start; trying again", zap.Error(err))
-			}
-			// Wait as long again before the next attempt.
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(stallRestart):
-			}
+// guard returns the module that restarts the embedded server when a journal could not be
+// written for stallRestart. After a restart it waits as long again before the next one.
+func guard(broker *broker, stalled func() time.Duration, logger *zap.Logger) life.Service {
+	return &life.Periodic{Label: "guard", Period: time.Second, Do: func(ctx context.Context) {
+		if broker.embedded == nil || stalled() < stallRestart {
+			return
 		}
-	}()
-	return nil
+		logger.Error("the journal could not be written; restarting the embedded server", zap.Duration("stalled", stalled()))
+		if err := broker.embedded.Restart(); err != nil {
+			logger.Error("the embedded server did not start; trying again", zap.Error(err))
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(stallRestart):
+		}
+	}}
 }
-
-// Stop ends the checks.
-func (g *guard) Stop(context.Context) error {
-	g.stop()
-	<-g.done
-	return nil
-}
-
-// Ready implements life.Service.
-func (g *guard) Ready() error { return nil }

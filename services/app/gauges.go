@@ -21,7 +21,7 @@ import (
 func newRegistry(version string) *prometheus.Registry {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	meter.Gauge(reg, "quartet_build_info", "1, with what runs.", "version", "goversion").WithLabelValues(version, runtime.Version()).Set(1)
+	meter.Gauge(reg, "quartet_build_info", "Always 1; the labels are the versions of Quartet and Go.", "version", "goversion").WithLabelValues(version, runtime.Version()).Set(1)
 	return reg
 }
 
@@ -50,13 +50,11 @@ func (h *host) Sample(ctx context.Context) {
 	}
 }
 
-// gauges is the module that samples periodically.
+// gauges are what a module samples periodically.
 type gauges struct {
 	of       []sampled
 	journals map[string][]journaled // by plane
 	stalled  *prometheus.GaugeVec
-	stop     context.CancelFunc
-	done     chan struct{}
 }
 
 func newGauges(reg prometheus.Registerer) *gauges {
@@ -64,29 +62,6 @@ func newGauges(reg prometheus.Registerer) *gauges {
 		journals: map[string][]journaled{},
 		stalled:  meter.Gauge(reg, "quartet_journal_stalled_seconds", "For how long a journal could not be written, counted until now; 0 while it can.", "plane"),
 	}
-}
-
-// Name returns the module's name.
-func (g *gauges) Name() string { return "gauges" }
-
-// Start takes the first sample and starts to repeat it.
-func (g *gauges) Start(ctx context.Context) error {
-	ctx, g.stop = context.WithCancel(context.WithoutCancel(ctx))
-	g.done = make(chan struct{})
-	go func() {
-		defer close(g.done)
-		tick := time.NewTicker(samplePeriod)
-		defer tick.Stop()
-		for {
-			g.sample(ctx)
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-			}
-		}
-	}()
-	return nil
 }
 
 // sample sets all gauges once.
@@ -104,16 +79,6 @@ func (g *gauges) sample(ctx context.Context) {
 		cancel()
 	}
 }
-
-// Stop ends the sampling.
-func (g *gauges) Stop(context.Context) error {
-	g.stop()
-	<-g.done
-	return nil
-}
-
-// Ready returns nil: no caller depends on gauges.
-func (g *gauges) Ready() error { return nil }
 
 // metricsPort is the module that serves metrics on a port of their own, for processes
 // without a gateway and for networks in which Prometheus cannot reach the gateway.

@@ -66,8 +66,8 @@ type host struct {
 // newHost completes a host with its metrics.
 func newHost(h *host, metrics prometheus.Registerer) *host {
 	h.units = map[int]*unit{}
-	h.held = meter.Gauge(metrics, "quartet_partitions_held", "Partitions that this process holds; a plane that is not split is one.", "plane").WithLabelValues(h.name)
-	h.taken = meter.Counter(metrics, "quartet_partitions_taken_total", "Partitions that this process took, at a start, from one that left, or from one that was lost.", "plane").WithLabelValues(h.name)
+	h.held = meter.Gauge(metrics, "quartet_partitions_held", "Partitions that this process holds; a plane without partitions counts as one.", "plane").WithLabelValues(h.name)
+	h.taken = meter.Counter(metrics, "quartet_partitions_taken_total", "Partitions that this process acquired: at its start, or from a process that stopped or was lost.", "plane").WithLabelValues(h.name)
 	h.opening = meter.Histogram(metrics, "quartet_partition_open_seconds", "Time from a partition's lease to its first answer.", meter.Work, "plane").WithLabelValues(h.name)
 	return h
 }

@@ -6,6 +6,8 @@ import (
 	"runtime/debug"
 	"runtime/metrics"
 	"time"
+
+	"quartet/pkg/life"
 )
 
 // The cost of a garbage collection is proportional to the live heap; the memory that it
@@ -36,9 +38,7 @@ func AdjustGC(ctx context.Context) {
 	}
 	sample := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/heap/allocs:bytes"}}
 	var m gcMonitor
-	tick := time.NewTicker(gcPeriod)
-	defer tick.Stop()
-	for {
+	life.Every(ctx, gcPeriod, func(context.Context) {
 		metrics.Read(sample)
 		percent, release := m.update(sample[0].Value.Uint64(), sample[1].Value.Uint64())
 		if percent != 0 {
@@ -47,12 +47,7 @@ func AdjustGC(ctx context.Context) {
 		if release {
 			debug.FreeOSMemory()
 		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-	}
+	})
 }
 
 // gcMonitor is the state between two periods.

@@ -189,8 +189,8 @@ func (t *table) complete() []life.Module {
 	if cfg.Publish && len(t.planes) > 0 {
 		t.module(&publisher{broker: w.broker, planes: t.planes, logger: w.logger, metrics: w.metrics}, "nats")
 	}
-	t.module(&guard{broker: w.broker, logger: w.logger, stalled: t.stalled}, t.before...)
-	t.module(t.gauges, t.before...)
+	t.module(guard(w.broker, t.stalled, w.logger), t.before...)
+	t.module(&life.Periodic{Label: "gauges", Period: samplePeriod, Do: t.gauges.sample}, t.before...)
 	if cfg.MetricsAddr != "" {
 		w.app.metrics = &metricsPort{addr: cfg.MetricsAddr, from: w.metrics}
 		t.module(w.app.metrics)

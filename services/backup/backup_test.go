@@ -18,19 +18,14 @@ import (
 
 	"quartet/pkg/archive"
 	"quartet/pkg/fault"
-	"quartet/pkg/natsd"
+	"quartet/pkg/natsd/natsdtest"
 	backupv1 "quartet/pkg/pb/quartet/backup/v1"
 )
 
 // broker starts a broker with streams that hold the given numbers of messages.
 func broker(t *testing.T, messages map[string]int) (*nats.Conn, jetstream.JetStream) {
 	t.Helper()
-	server, err := natsd.Start(natsd.Config{StoreDir: t.TempDir(), Port: natsd.InProcess})
-	require.NoError(t, err)
-	t.Cleanup(server.Stop)
-	nc, err := server.Connect("test")
-	require.NoError(t, err)
-	t.Cleanup(nc.Close)
+	nc := natsdtest.Connect(t)
 	js, err := jetstream.New(nc)
 	require.NoError(t, err)
 	for name, n := range messages {

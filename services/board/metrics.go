@@ -16,11 +16,11 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		return nil
 	}
 	return &metrics{
-		boards:    meter.Counter(reg, "quartet_boards_created_total", "Boards made."),
-		claimed:   meter.Counter(reg, "quartet_steps_claimed_total", "Steps of boards that workers took."),
+		boards:    meter.Counter(reg, "quartet_boards_created_total", "Boards created."),
+		claimed:   meter.Counter(reg, "quartet_steps_claimed_total", "Steps of boards that workers claimed."),
 		completed: meter.Counter(reg, "quartet_steps_completed_total", "Steps of boards that were completed."),
 		failed:    meter.Counter(reg, "quartet_steps_failed_total", "Steps of boards that failed."),
-		expired:   meter.Counter(reg, "quartet_step_leases_expired_total", "Steps whose worker fell silent."),
+		expired:   meter.Counter(reg, "quartet_step_leases_expired_total", "Leases of steps that expired: their worker sent no heartbeat."),
 	}
 }
 

@@ -316,17 +316,22 @@ func (s *firstWriteBuffer) Write(b []byte) (int, error) {
 	return s.Buffer.Write(b)
 }
 
-// A follower survives a restart of the server: connections are refused for a while, and
-// the stream continues after the cursor (SPEC X10).
-func TestX10_FollowersSurviveARestart(t *testing.T) {
-	r := newHarness(t)
-	r.planes.watch = func(_ *eventv1.WatchEventsRequest, out grpc.ServerStreamingServer[eventv1.WatchEventsResponse]) error {
-		if err := out.Send(eventOf("c0", "work_item_created")); err != nil {
+// sendOne returns a watch that sends one event and then waits for its client to leave.
+func sendOne(event *eventv1.WatchEventsResponse) func(*eventv1.WatchEventsRequest, grpc.ServerStreamingServer[eventv1.WatchEventsResponse]) error {
+	return func(_ *eventv1.WatchEventsRequest, out grpc.ServerStreamingServer[eventv1.WatchEventsResponse]) error {
+		if err := out.Send(event); err != nil {
 			return err
 		}
 		<-out.Context().Done()
 		return out.Context().Err()
 	}
+}
+
+// A follower survives a restart of the server: connections are refused for a while, and
+// the stream continues after the cursor (SPEC X10).
+func TestX10_FollowersSurviveARestart(t *testing.T) {
+	r := newHarness(t)
+	r.planes.watch = sendOne(eventOf("c0", "work_item_created"))
 	out := &firstWriteBuffer{first: make(chan struct{})}
 	ended := make(chan result, 1)
 	go func() {
@@ -367,13 +372,7 @@ func TestX10_FollowersEndWhereRetryingIsUseless(t *testing.T) {
 
 func TestX10_TimeoutEndsAFollowerWithoutError(t *testing.T) {
 	r := newHarness(t)
-	r.planes.watch = func(_ *eventv1.WatchEventsRequest, out grpc.ServerStreamingServer[eventv1.WatchEventsResponse]) error {
-		if err := out.Send(eventOf("c1", "work_item_picked")); err != nil {
-			return err
-		}
-		<-out.Context().Done()
-		return out.Context().Err()
-	}
+	r.planes.watch = sendOne(eventOf("c1", "work_item_picked"))
 	for _, line := range []string{"events -f --timeout 100ms", "work board keeper --watch --timeout 100ms", "explain keeper --follow --timeout 100ms"} {
 		s := r.run(strings.Fields(line)...)
 		require.Equal(t, 0, s.code, "%s: %s", line, s.err)

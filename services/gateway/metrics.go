@@ -18,7 +18,7 @@ func (g *Service) counted(next http.Handler) http.Handler {
 	}
 	var reg prometheus.Registerer = g.deps.Metrics
 	requests := meter.Counter(reg, "quartet_http_requests_total", "HTTP requests answered, by status.", "method", "code")
-	seconds := meter.Histogram(reg, "quartet_http_request_seconds", "Time from an HTTP request to the end of its answer; event streams last.", meter.Calls, "method")
+	seconds := meter.Histogram(reg, "quartet_http_request_seconds", "Time from an HTTP request to the end of its response, also of event streams.", meter.Calls, "method")
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		began := time.Now()
 		seen := &answered{ResponseWriter: w, code: http.StatusOK}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -98,8 +99,8 @@ func (e *events) open(ctx context.Context, req *eventv1.WatchEventsRequest) (*wa
 	return w, nil
 }
 
-// findEnds lists the sources, all of them for the cursor's sake, and what each
-// holds now. Those of filtered planes are followed.
+// findEnds returns the end of every partition of all watched planes, since a cursor has them all.
+// It adds feeds to w for the planes that the filter accepts; run starts them.
 func (w *watch) findEnds(ctx context.Context) (vector, error) {
 	var ends vector
 	for _, plane := range watched {
@@ -270,7 +271,9 @@ func (s *sending) receive(ctx context.Context, from <-chan batch) (batch, error)
 	}
 }
 
-// send sends a frame's events and moves the vector over each of them.
+// send sends the accepted events of a frame, each with the cursor just after it, and then moves the
+// vector past the whole frame, also if it had none. It restarts the heartbeat timer if it sent
+// something, and does not flush.
 func (s *sending) send(b batch) error {
 	pos := &s.at[b.feed.track].parts[b.feed.part]
 	for _, h := range b.hits {
@@ -316,7 +319,7 @@ func newFilter(actor rpc.Actor, req *eventv1.WatchEventsRequest) (filter, error)
 	}
 	for i, p := range req.GetPlanes() {
 		if !slices.Contains(watched, p) {
-			return f, fault.Invalid("planes["+strconv.Itoa(i)+"]", p, "must be one of agent, work, task, waiting")
+			return f, fault.Invalid("planes["+strconv.Itoa(i)+"]", p, "must be one of "+strings.Join(watched, ", "))
 		}
 		f.planes = add(f.planes, p)
 	}

@@ -17,6 +17,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/follower"
+	"quartet/pkg/life"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	"quartet/pkg/rpc"
 )
@@ -106,7 +107,7 @@ func (k *Keys) Start(ctx context.Context) error {
 	if k.cfg.Report != nil {
 		report, stop := context.WithCancel(context.WithoutCancel(ctx))
 		k.stop = stop
-		k.running.Go(func() { k.report(report) })
+		k.running.Go(func() { life.Every(report, reportEvery, k.reportUses) })
 	}
 	return nil
 }
@@ -307,19 +308,6 @@ func notKnown(err error) error {
 
 // reportEvery is how often uses are reported.
 const reportEvery = 10 * time.Second
-
-func (k *Keys) report(ctx context.Context) {
-	tick := time.NewTicker(reportEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			k.reportUses(ctx)
-		}
-	}
-}
 
 // reportUses reports the keys whose last use is later than the one reported before. After an
 // error they are reported the next time.

@@ -247,18 +247,7 @@ func TestC5_UnknownAgents(t *testing.T) {
 // each transport.
 func TestC5_ProgressWhileACallWaits(t *testing.T) {
 	r := newRig(t)
-	for transport, connect := range map[string]func(*testing.T, *heard) *sdk.ClientSession{
-		"http": func(t *testing.T, h *heard) *sdk.ClientSession {
-			s, err := r.overHTTP(dev.Within(t), "/mcp/over-http?create=true", h)
-			require.NoError(t, err)
-			t.Cleanup(func() { _ = s.Close() })
-			return s
-		},
-		"stdio": func(t *testing.T, h *heard) *sdk.ClientSession {
-			r.t = t
-			return r.overStdio(dev.Within(t), "over-stdio", true, h)
-		},
-	} {
+	for transport, connect := range r.transports() {
 		t.Run(transport, func(t *testing.T) {
 			h := &heard{}
 			s := connect(t, h)

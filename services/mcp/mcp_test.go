@@ -83,6 +83,22 @@ func wait[T any](t *testing.T, from <-chan T) T {
 	}
 }
 
+// transports returns functions that connect a client, by the name of the transport.
+func (r *rig) transports() map[string]func(*testing.T, *heard) *sdk.ClientSession {
+	return map[string]func(*testing.T, *heard) *sdk.ClientSession{
+		"http": func(t *testing.T, h *heard) *sdk.ClientSession {
+			s, err := r.overHTTP(dev.Within(t), "/mcp/over-http?create=true", h)
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = s.Close() })
+			return s
+		},
+		"stdio": func(t *testing.T, h *heard) *sdk.ClientSession {
+			r.t = t
+			return r.overStdio(dev.Within(t), "over-stdio", true, h)
+		},
+	}
+}
+
 // overHTTP connects the SDK's own client.
 func (r *rig) overHTTP(ctx context.Context, path string, h *heard) (*sdk.ClientSession, error) {
 	c := h.client()
@@ -142,18 +158,7 @@ func at(v any, path ...string) string {
 // SDK's own client.
 func TestC5_TheLoop(t *testing.T) {
 	r := newRig(t)
-	for transport, connect := range map[string]func(*testing.T, *heard) *sdk.ClientSession{
-		"http": func(t *testing.T, h *heard) *sdk.ClientSession {
-			s, err := r.overHTTP(dev.Within(t), "/mcp/over-http?create=true", h)
-			require.NoError(t, err)
-			t.Cleanup(func() { s.Close() })
-			return s
-		},
-		"stdio": func(t *testing.T, h *heard) *sdk.ClientSession {
-			r.t = t
-			return r.overStdio(dev.Within(t), "over-stdio", true, h)
-		},
-	} {
+	for transport, connect := range r.transports() {
 		t.Run(transport, func(t *testing.T) {
 			h := &heard{}
 			s := connect(t, h)

@@ -154,7 +154,9 @@ func (a *agentServer) follow(ctx context.Context) {
 	}
 }
 
-// followOnce follows one stream of events until it ends.
+// followOnce follows one stream of events and updates the list of plans after its first
+// message and after each event. It moves req.Cursor, so that the next call continues there.
+// It returns the error, never nil, with which the stream ended or the list could not be read.
 func (a *agentServer) followOnce(ctx context.Context, req *eventv1.WatchEventsRequest) error {
 	stream, err := a.events.WatchEvents(a.as(ctx), req)
 	if err != nil {

@@ -295,7 +295,8 @@ func (c *conversation) shrink() bool {
 	return len(all) > 0
 }
 
-// resultText formats a result (SPEC C4) for the model.
+// resultText formats a result (SPEC C4) for the model: the JSON of a success or the text of an
+// error, then the warnings. It is cut to resultMax bytes, and says so. A nil result is an error.
 func resultText(r *agentv1.ToolResult) string {
 	if r == nil {
 		return "error: the server gave no result"

@@ -17,7 +17,8 @@ func (c *conversation) span(ctx context.Context) (context.Context, trace.Span) {
 		attribute.String("quartet.agent_id", c.t.Record.GetAgentId()), attribute.String("quartet.turn_id", c.t.Record.GetTurnId())))
 }
 
-// endSpan ends a span with the tokens of the answer, or with the error.
+// endSpan ends a span with the tokens of the answer, if there is one. An error marks the span
+// as failed; its text is not recorded.
 func endSpan(span trace.Span, answer *Answer, err error) {
 	if answer != nil {
 		span.SetAttributes(attribute.Int64("gen_ai.usage.input_tokens", answer.InputTokens), attribute.Int64("gen_ai.usage.output_tokens", answer.OutputTokens))

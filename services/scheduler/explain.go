@@ -3,6 +3,7 @@ package scheduler
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -223,10 +224,19 @@ func awaited(kind waitingv1.WaitKind, resource string) string {
 	return "the system"
 }
 
-// candidates returns for every item that was considered why it was chosen or not.
+// candidates returns the items that the work queue shows, completed ones too, each with why it was
+// chosen or not. An item that is chosen for its reminder is among them even if the queue, which shows
+// only the first of each class, does not show it.
 func candidates(v Verdict, f Facts) []*schedulerv1.Candidate {
 	var out []*schedulerv1.Candidate
-	for _, it := range items(f.Queue) {
+	all := items(f.Queue)
+	chosen := func(it *workv1.WorkItem) bool { return it.GetWorkItemId() == v.ItemID }
+	if !slices.ContainsFunc(all, chosen) {
+		if i := slices.IndexFunc(f.Queue.GetRechecks(), chosen); i >= 0 {
+			all = append(all, f.Queue.GetRechecks()[i])
+		}
+	}
+	for _, it := range all {
 		c := &schedulerv1.Candidate{
 			WorkItemId: it.GetWorkItemId(), Objective: it.GetObjective(), Revision: it.GetRevision(), ReasonCode: it.GetReasonCode(),
 			CandidateClass:  strings.ToLower(strings.TrimPrefix(it.GetCandidateClass().String(), "CANDIDATE_CLASS_")),

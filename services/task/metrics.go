@@ -29,10 +29,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		return nil
 	}
 	return &metrics{
-		queued:    meter.Counter(reg, "quartet_tasks_queued_total", "Tasks made, by kind.", "kind"),
+		queued:    meter.Counter(reg, "quartet_tasks_queued_total", "Tasks created, by kind.", "kind"),
 		ended:     meter.Counter(reg, "quartet_tasks_ended_total", "Tasks that ended, by kind, state and reason.", "kind", "state", "reason"),
-		expired:   meter.Counter(reg, "quartet_command_leases_expired_total", "Commands whose worker fell silent."),
-		restarted: meter.Counter(reg, "quartet_commands_restarted_total", "Commands that run again since their worker was lost."),
+		expired:   meter.Counter(reg, "quartet_command_leases_expired_total", "Leases of commands that expired: their worker sent no heartbeat."),
+		restarted: meter.Counter(reg, "quartet_commands_restarted_total", "Commands that were started again because their worker was lost."),
 		waited:    meter.Histogram(reg, "quartet_command_wait_seconds", "Time from a command's queueing to its lease.", meter.Work),
 		took:      meter.Histogram(reg, "quartet_command_seconds", "Time from a command's lease to its end.", meter.Work, "state"),
 		waiting:   meter.Gauge(reg, "quartet_commands_queued", "Commands that wait for a worker, by pool.", "partition", "pool"),

@@ -7,19 +7,13 @@ import (
 	"quartet/pkg/journal"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/pkg/plane"
-	"quartet/pkg/rpc"
 
 	"google.golang.org/protobuf/proto"
 )
 
 // CancelTimer cancels a timer. It is idempotent.
 func (s *Service) CancelTimer(ctx context.Context, req *waitingv1.CancelTimerRequest) (*waitingv1.CancelTimerResponse, error) {
-	actor := rpc.ActorFrom(ctx)
-	if err := fault.First(
-		admitWrite(actor, req.GetAgentId()),
-		fault.RequestID(req.GetRequestId()),
-		fault.ID("timer_id", req.GetTimerId(), "tmr_"),
-	); err != nil {
+	if err := fault.First(admitWrite(ctx, req), fault.ID("timer_id", req.GetTimerId(), "tmr_")); err != nil {
 		return nil, err
 	}
 	return plane.Do(ctx, s.engine, plane.Command[*State, *waitingv1.CancelTimerResponse]{

@@ -10,7 +10,6 @@ import (
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/pkg/pbjson"
 	"quartet/pkg/plane"
-	"quartet/pkg/rpc"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -19,10 +18,8 @@ import (
 
 // CreateTimer creates a timer that fires once or repeatedly (SPEC P4).
 func (s *Service) CreateTimer(ctx context.Context, req *waitingv1.CreateTimerRequest) (*waitingv1.CreateTimerResponse, error) {
-	actor := rpc.ActorFrom(ctx)
 	if err := fault.First(
-		admitWrite(actor, req.GetAgentId()),
-		fault.RequestID(req.GetRequestId()),
+		admitWrite(ctx, req),
 		itemID(req.GetWorkItemId()),
 		fault.TextBytes("description", req.GetDescription(), fault.MaxFreeTextBytes, false),
 		validTime(req.GetAfter(), req.GetAt(), req.GetEvery() != nil),
@@ -34,15 +31,9 @@ func (s *Service) CreateTimer(ctx context.Context, req *waitingv1.CreateTimerReq
 	target, refused := s.target(ctx, req.GetAgentId(), req.GetWorkItemId(), false)
 	return plane.Do(ctx, s.engine, plane.Command[*State, *waitingv1.CreateTimerResponse]{
 		Method: "CreateTimer", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
-		Decide: func(st *State, env journal.Env) (journal.Decision[*waitingv1.CreateTimerResponse], error) {
-			if refused != nil { // for the rule to say: a repetition has its first answer
-				return journal.Decision[*waitingv1.CreateTimerResponse]{}, refused
-			}
-			if err := st.alive(env.Actor.Namespace, req.GetAgentId()); err != nil {
-				return journal.Decision[*waitingv1.CreateTimerResponse]{}, err
-			}
+		Decide: forAgent(req.GetAgentId(), refused, func(st *State, env journal.Env) (journal.Decision[*waitingv1.CreateTimerResponse], error) {
 			return decideCreateTimer(env, req, target)
-		},
+		}),
 		Answer: journal.AnswerOf(func(p *waitingv1.TimerCreated) *waitingv1.CreateTimerResponse {
 			return &waitingv1.CreateTimerResponse{Timer: p.GetTimer()}
 		}),

@@ -21,16 +21,14 @@ import (
 // installation's key, so a repeated request returns the same one although only its hash is
 // stored.
 func (s *Service) CreateExternalTrigger(ctx context.Context, req *waitingv1.CreateExternalTriggerRequest) (*waitingv1.CreateExternalTriggerResponse, error) {
-	actor := rpc.ActorFrom(ctx)
 	if err := fault.First(
-		admitWrite(actor, req.GetAgentId()),
-		fault.RequestID(req.GetRequestId()),
+		admitWrite(ctx, req),
 		itemID(req.GetWorkItemId()),
 		fault.TextBytes("description", req.GetDescription(), fault.MaxFreeTextBytes, false),
 		knownDelivery(req.GetDeliveryMode()),
 		knownScheme(req.GetSignatureScheme()),
 		validSigning(req.GetSignatureScheme(), req.GetSigningSecret()),
-		mayGiveSecret(actor, req.GetSigningSecret()),
+		mayGiveSecret(rpc.ActorFrom(ctx), req.GetSigningSecret()),
 	); err != nil {
 		return nil, err
 	}
@@ -44,15 +42,9 @@ func (s *Service) CreateExternalTrigger(ctx context.Context, req *waitingv1.Crea
 	}
 	return plane.Do(ctx, s.engine, plane.Command[*State, *waitingv1.CreateExternalTriggerResponse]{
 		Method: "CreateExternalTrigger", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: args,
-		Decide: func(st *State, env journal.Env) (journal.Decision[*waitingv1.CreateExternalTriggerResponse], error) {
-			if refused != nil { // for the rule to say: a repetition has its first answer
-				return journal.Decision[*waitingv1.CreateExternalTriggerResponse]{}, refused
-			}
-			if err := st.alive(env.Actor.Namespace, req.GetAgentId()); err != nil {
-				return journal.Decision[*waitingv1.CreateExternalTriggerResponse]{}, err
-			}
+		Decide: forAgent(req.GetAgentId(), refused, func(st *State, env journal.Env) (journal.Decision[*waitingv1.CreateExternalTriggerResponse], error) {
 			return decideCreateTrigger(env, req, target, s.secrets())
-		},
+		}),
 		Answer: journal.AnswerOf(func(p *waitingv1.ExternalTriggerCreated) *waitingv1.CreateExternalTriggerResponse {
 			token := s.secrets().token(p.GetTrigger())
 			return &waitingv1.CreateExternalTriggerResponse{

@@ -8,17 +8,11 @@ import (
 	"quartet/pkg/journal"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/pkg/plane"
-	"quartet/pkg/rpc"
 )
 
 // CancelExternalTrigger revokes a trigger. It is idempotent.
 func (s *Service) CancelExternalTrigger(ctx context.Context, req *waitingv1.CancelExternalTriggerRequest) (*waitingv1.CancelExternalTriggerResponse, error) {
-	actor := rpc.ActorFrom(ctx)
-	if err := fault.First(
-		admitWrite(actor, req.GetAgentId()),
-		fault.RequestID(req.GetRequestId()),
-		fault.ID("trigger_id", req.GetTriggerId(), "trg_"),
-	); err != nil {
+	if err := fault.First(admitWrite(ctx, req), fault.ID("trigger_id", req.GetTriggerId(), "trg_")); err != nil {
 		return nil, err
 	}
 	return plane.Do(ctx, s.engine, plane.Command[*State, *waitingv1.CancelExternalTriggerResponse]{
@@ -60,7 +54,8 @@ func (a *agentWaits) endTrigger(k plane.Key, t *waitingv1.Trigger, env journal.E
 	return events
 }
 
-// dead returns why a trigger accepts no deliveries, nil if it does.
+// dead returns an error if an address is revoked or expired, and nil otherwise. status is that of
+// the address, which may be an older one of t; t may be nil if it is revoked.
 func dead(status waitingv1.TriggerStatus, t *waitingv1.Trigger, now time.Time) error {
 	switch {
 	case status == waitingv1.TriggerStatus_TRIGGER_STATUS_REVOKED:

@@ -24,12 +24,12 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		return nil
 	}
 	return &metrics{
-		registered: meter.Counter(reg, "quartet_waits_registered_total", "Waits and intents made, by kind.", "kind"),
-		ended:      meter.Counter(reg, "quartet_waits_ended_total", "Waits and intents that ended, by kind and how.", "kind", "outcome"),
-		deliveries: meter.Counter(reg, "quartet_trigger_deliveries_total", "Calls of triggers, by what they came to.", "outcome"),
+		registered: meter.Counter(reg, "quartet_waits_registered_total", "Waits and intents created, by kind.", "kind"),
+		ended:      meter.Counter(reg, "quartet_waits_ended_total", "Waits and intents that ended, by kind and outcome.", "kind", "outcome"),
+		deliveries: meter.Counter(reg, "quartet_trigger_deliveries_total", "Deliveries to triggers, by outcome.", "outcome"),
 		fired:      meter.Counter(reg, "quartet_timers_fired_total", "Timers that fired."),
 		late:       meter.Histogram(reg, "quartet_timer_lag_seconds", "How much later than due timers fired.", meter.Work),
-		open:       meter.Gauge(reg, "quartet_waits_open", "Waits and intents that stand, by kind.", "partition", "kind"),
+		open:       meter.Gauge(reg, "quartet_waits_open", "Active waits and intents, by kind.", "partition", "kind"),
 	}
 }
 

@@ -137,15 +137,10 @@ func (r *rig) up() {
 		TriggerSecret: func(triggerID string) string { return secret + triggerID },
 	})
 	require.NoError(r.t, err)
-	require.ErrorContains(r.t, r.service.Ready(), "not started")
-	require.NoError(r.t, r.service.Start(context.Background()))
-	require.NoError(r.t, r.service.Ready())
+	planetest.Start(r.t, r.service)
 }
 
-func (r *rig) down() {
-	require.NoError(r.t, r.service.Stop(context.Background()))
-	require.NoError(r.t, r.service.Stop(context.Background()))
-}
+func (r *rig) down() { planetest.Stop(r.t, r.service) }
 
 func (r *rig) restart() {
 	r.t.Helper()
@@ -199,14 +194,7 @@ func (r *rig) since(n int) []string { return planetest.Types(r.events()[n:]) }
 func (r *rig) hear(item string, payload proto.Message) {
 	r.t.Helper()
 	ev := &journal.Event{Namespace: "acme", AgentID: "keeper", WorkItemID: item, Payload: payload}
-	_, err := plane.Do(context.Background(), r.service.engine, plane.Command[*State, struct{}]{
-		Method: "hear", AgentID: ev.AgentID, Actor: plane.System(ev.Namespace),
-		Decide: func(st *State, env journal.Env) (journal.Decision[struct{}], error) {
-			events, err := react(st, env, ev)
-			return journal.Decision[struct{}]{Events: events}, err
-		},
-	})
-	require.NoError(r.t, err)
+	planetest.React(r.t, r.service.engine, ev, react)
 }
 
 func (r *rig) eventually(ok func() bool) {

@@ -18,12 +18,10 @@ import (
 // old address is refused as revoked and not as unknown, because its user had the secret and
 // should learn why it fails.
 func (s *Service) RotateExternalTrigger(ctx context.Context, req *waitingv1.RotateExternalTriggerRequest) (*waitingv1.RotateExternalTriggerResponse, error) {
-	actor := rpc.ActorFrom(ctx)
 	if err := fault.First(
-		admitWrite(actor, req.GetAgentId()),
-		fault.RequestID(req.GetRequestId()),
+		admitWrite(ctx, req),
 		fault.ID("trigger_id", req.GetTriggerId(), "trg_"),
-		mayGiveSecret(actor, req.GetSigningSecret()),
+		mayGiveSecret(rpc.ActorFrom(ctx), req.GetSigningSecret()),
 	); err != nil {
 		return nil, err
 	}

@@ -51,6 +51,7 @@ type agentWaits struct {
 }
 
 // publishedCount is the trigger count of a wait that its last event showed to other planes.
+// The ids are those of the last delivery, which that event need not have shown.
 type publishedCount struct {
 	count                 int64
 	triggerID, deliveryID string
@@ -151,7 +152,9 @@ func (s *State) putWait(a *agentWaits, w *waitingv1.Wait) {
 	delete(a.mismatched, w.GetWaitId())
 }
 
-// counted adds deliveries to a trigger and to the waits that they reached.
+// counted adds deliveries to a trigger and to the waits that they reached. The published
+// count of a wait stays, because no event of the wait shows them yet; the ids of the last
+// delivery are kept for the event that will (see publishCount).
 func (a *agentWaits) counted(p *waitingv1.DeliveriesCounted) {
 	if t := a.triggers.byID[p.GetTriggerId()]; t != nil {
 		a.triggers.put(delivered(t, p.GetOutcome(), p.GetCount(), p.GetDeliveredAt()), lives(t))

@@ -1,21 +1,47 @@
 package waiting
 
 import (
+	"context"
+
 	"quartet/pkg/fault"
+	"quartet/pkg/journal"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/pkg/rpc"
 )
 
-// admitWrite is admit for calls that change records, which the agent, operators and services
-// on behalf of them may make (SPEC X15).
-func admitWrite(actor rpc.Actor, agentID string) error {
-	switch actor.Role {
+// write is a request that changes what belongs to an agent.
+type write interface {
+	GetAgentId() string
+	GetRequestId() string
+}
+
+// admitWrite checks that the caller may change what belongs to the agent, which the agent,
+// operators and services on behalf of them may (SPEC X15), and checks the request id.
+func admitWrite(ctx context.Context, req write) error {
+	switch actor := rpc.ActorFrom(ctx); actor.Role {
 	case rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleAgent, rpc.RoleService:
-		return admit(actor, agentID)
+		return fault.First(admit(actor, req.GetAgentId()), fault.RequestID(req.GetRequestId()))
 	case "":
 		return fault.Unauthenticated.New("the call has no actor; send a credential")
+	default:
+		return fault.PermissionDenied.Newf("role %s does not make or end waits, triggers and timers", actor.Role)
 	}
-	return fault.PermissionDenied.Newf("role %s does not make or end waits, triggers and timers", actor.Role)
+}
+
+// forAgent returns the rule of a call that creates something for an agent. If refused is not
+// nil, the rule returns it: what other planes refused is said by the rule, so that a repeated
+// request gets its first response before that (SPEC X2). It also returns an error if the agent
+// is deleted. Otherwise decide decides.
+func forAgent[R any](agentID string, refused error, decide func(*State, journal.Env) (journal.Decision[R], error)) func(*State, journal.Env) (journal.Decision[R], error) {
+	return func(st *State, env journal.Env) (journal.Decision[R], error) {
+		if refused != nil {
+			return journal.Decision[R]{}, refused
+		}
+		if err := st.alive(env.Actor.Namespace, agentID); err != nil {
+			return journal.Decision[R]{}, err
+		}
+		return decide(st, env)
+	}
 }
 
 // admit checks that the caller may read what belongs to the agent (SPEC X4). Outside systems

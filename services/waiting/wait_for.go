@@ -24,23 +24,16 @@ import (
 // The wait is committed here first. Then a call to the work plane attaches it to the item;
 // if the process dies in between, the event of the wait does.
 func (s *Service) WaitFor(ctx context.Context, req *waitingv1.WaitForRequest) (*waitingv1.WaitForResponse, error) {
-	actor := rpc.ActorFrom(ctx)
-	if err := admitWaitFor(actor, req); err != nil {
+	if err := admitWaitFor(ctx, req); err != nil {
 		return nil, err
 	}
 	target, present, refused := s.resolve(ctx, req)
 	reminded := refused == nil && req.GetWake() == waitingv1.Wake_WAKE_EXTERNAL && s.reminded(ctx, req.GetAgentId(), target)
 	resp, err := plane.Do(ctx, s.engine, plane.Command[*State, *waitingv1.WaitForResponse]{
 		Method: "WaitFor", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
-		Decide: func(st *State, env journal.Env) (journal.Decision[*waitingv1.WaitForResponse], error) {
-			if refused != nil {
-				return journal.Decision[*waitingv1.WaitForResponse]{}, refused
-			}
-			if err := st.alive(env.Actor.Namespace, req.GetAgentId()); err != nil {
-				return journal.Decision[*waitingv1.WaitForResponse]{}, err
-			}
+		Decide: forAgent(req.GetAgentId(), refused, func(st *State, env journal.Env) (journal.Decision[*waitingv1.WaitForResponse], error) {
 			return decideWaitFor(st, env, req, target, s.recheck(env.Actor.Namespace, req), present, reminded)
-		},
+		}),
 		Answer: answerWaitFor,
 	})
 	if err != nil {
@@ -80,10 +73,9 @@ func (s *Service) recheck(namespace string, req *waitingv1.WaitForRequest) *dura
 	return durationpb.New(d)
 }
 
-func admitWaitFor(actor rpc.Actor, req *waitingv1.WaitForRequest) error {
+func admitWaitFor(ctx context.Context, req *waitingv1.WaitForRequest) error {
 	if err := fault.First(
-		admitWrite(actor, req.GetAgentId()),
-		fault.RequestID(req.GetRequestId()),
+		admitWrite(ctx, req),
 		fault.TextBytes("reason", req.GetReason(), fault.MaxFreeTextBytes, true),
 		fault.NotBlank("reason", req.GetReason()),
 		itemID(req.GetWorkItemId()),

@@ -15,10 +15,8 @@ import (
 
 // CreateWait registers an intent, which blocks nothing (SPEC P1).
 func (s *Service) CreateWait(ctx context.Context, req *waitingv1.CreateWaitRequest) (*waitingv1.CreateWaitResponse, error) {
-	actor := rpc.ActorFrom(ctx)
 	if err := fault.First(
-		admitWrite(actor, req.GetAgentId()),
-		fault.RequestID(req.GetRequestId()),
+		admitWrite(ctx, req),
 		itemID(req.GetWorkItemId()),
 		fault.Text("source", req.GetSource(), 256, false),
 		fault.TextBytes("condition", req.GetCondition(), fault.MaxFreeTextBytes, false),
@@ -35,13 +33,7 @@ func (s *Service) CreateWait(ctx context.Context, req *waitingv1.CreateWaitReque
 	reminded := refused == nil && s.reminded(ctx, req.GetAgentId(), target)
 	resp, err := plane.Do(ctx, s.engine, plane.Command[*State, *waitingv1.CreateWaitResponse]{
 		Method: "CreateWait", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
-		Decide: func(st *State, env journal.Env) (journal.Decision[*waitingv1.CreateWaitResponse], error) {
-			if refused != nil { // for the rule to say: a repetition has its first answer
-				return journal.Decision[*waitingv1.CreateWaitResponse]{}, refused
-			}
-			if err := st.alive(env.Actor.Namespace, req.GetAgentId()); err != nil {
-				return journal.Decision[*waitingv1.CreateWaitResponse]{}, err
-			}
+		Decide: forAgent(req.GetAgentId(), refused, func(st *State, env journal.Env) (journal.Decision[*waitingv1.CreateWaitResponse], error) {
 			var d journal.Decision[*waitingv1.CreateWaitResponse]
 			a := st.agents[plane.KeyOf(env.Actor.Namespace, req.GetAgentId())]
 			if a != nil && target != "" && a.items.has(target) {
@@ -61,7 +53,7 @@ func (s *Service) CreateWait(ctx context.Context, req *waitingv1.CreateWaitReque
 			}
 			d.Events = []*journal.Event{waitEvent(env.Actor.Namespace, w, &waitingv1.WaitRegistered{Wait: w, WeakReason: a.weakIf(w, env.Now, reminded)})}
 			return d, nil
-		},
+		}),
 		Answer: journal.AnswerOf(func(p *waitingv1.WaitRegistered) *waitingv1.CreateWaitResponse {
 			resp := &waitingv1.CreateWaitResponse{Wait: asStored(p.GetWait()), Warnings: warnings(p.GetWeakReason())}
 			resp.Wait.WeakReason = p.GetWeakReason()
@@ -76,12 +68,7 @@ func (s *Service) CreateWait(ctx context.Context, req *waitingv1.CreateWaitReque
 
 // CancelWait ends a wait or an intent. It is idempotent (SPEC P1).
 func (s *Service) CancelWait(ctx context.Context, req *waitingv1.CancelWaitRequest) (*waitingv1.CancelWaitResponse, error) {
-	actor := rpc.ActorFrom(ctx)
-	if err := fault.First(
-		admitWrite(actor, req.GetAgentId()),
-		fault.RequestID(req.GetRequestId()),
-		fault.ID("wait_id", req.GetWaitId(), "wt_"),
-	); err != nil {
+	if err := fault.First(admitWrite(ctx, req), fault.ID("wait_id", req.GetWaitId(), "wt_")); err != nil {
 		return nil, err
 	}
 	return plane.Do(ctx, s.engine, plane.Command[*State, *waitingv1.CancelWaitResponse]{

@@ -19,10 +19,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		return nil
 	}
 	return &metrics{
-		created:   meter.Counter(reg, "quartet_work_items_created_total", "Work items made."),
+		created:   meter.Counter(reg, "quartet_work_items_created_total", "Work items created."),
 		completed: meter.Counter(reg, "quartet_work_items_completed_total", "Work items completed."),
-		changed:   meter.Counter(reg, "quartet_work_item_readiness_changes_total", "Changes of readiness, by the one that came of it.", "to"),
-		took:      meter.Histogram(reg, "quartet_work_item_seconds", "Time from a work item's making to its completion.", meter.Work),
+		changed:   meter.Counter(reg, "quartet_work_item_readiness_changes_total", "Changes of readiness, by the new readiness.", "to"),
+		took:      meter.Histogram(reg, "quartet_work_item_seconds", "Time from the creation of a work item to its completion.", meter.Work),
 	}
 }
 

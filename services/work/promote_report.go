@@ -10,9 +10,10 @@ import (
 	"quartet/pkg/rpc"
 )
 
-// PromoteReport makes the text of a round the report of an item (SPEC W7). The agent plane
-// decides which round qualifies; this plane ensures that an item has one report, which is
-// never replaced.
+// PromoteReport makes the text of a round the report of a completed item (SPEC W7). The agent
+// plane decides which round qualifies; this plane ensures that an item has at most one report,
+// which is never replaced. For an item that is open or has a report, the call changes nothing
+// and returns the item, with promoted false and no error.
 func (s *Service) PromoteReport(ctx context.Context, req *workv1.PromoteReportRequest) (*workv1.PromoteReportResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := fault.First(

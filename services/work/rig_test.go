@@ -90,17 +90,14 @@ func (r *rig) up() {
 		Log: r.journals.Log, Sources: r.journals.Sources, Clock: r.clk, IDs: r.ids,
 	}})
 	require.NoError(r.t, err)
-	require.ErrorContains(r.t, r.service.Ready(), "not started")
-	require.NoError(r.t, r.service.Start(context.Background()))
-	require.NoError(r.t, r.service.Ready())
+	planetest.Start(r.t, r.service)
 	r.net = planetest.NewNet(r.t)
 	stop := r.net.Serve("work", func(reg grpc.ServiceRegistrar) { r.service.Register(reg) })
 	conn, err := r.conn()
 	require.NoError(r.t, err)
 	r.client = workv1.NewWorkServiceClient(conn)
 	r.down = func() {
-		require.NoError(r.t, r.service.Stop(context.Background()))
-		require.NoError(r.t, r.service.Stop(context.Background()))
+		planetest.Stop(r.t, r.service)
 		stop()
 	}
 }
@@ -139,14 +136,7 @@ func (r *rig) pick(itemID string) {
 // hear applies another plane's event by the plane's own rule, as consuming it would.
 func (r *rig) hear(ev *journal.Event) {
 	r.t.Helper()
-	_, err := plane.Do(context.Background(), r.service.engine, plane.Command[*State, struct{}]{
-		Method: "hear", AgentID: ev.AgentID, Actor: plane.System(ev.Namespace),
-		Decide: func(st *State, env journal.Env) (journal.Decision[struct{}], error) {
-			events, err := react(st, env, ev)
-			return journal.Decision[struct{}]{Events: events}, err
-		},
-	})
-	require.NoError(r.t, err)
+	planetest.React(r.t, r.service.engine, ev, react)
 }
 
 // replayed reports whether a call was answered from memory.

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/journal/jetlog"
-	"quartet/pkg/natsd"
+	"quartet/pkg/natsd/natsdtest"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/services/task"
 	taskoutput "quartet/services/task/output"
@@ -16,13 +16,8 @@ import (
 // BenchmarkExecOverNATS is a command from its request to its answer: queued,
 // leased, run, ended; each durable. Eight callers for each of -cpu.
 func BenchmarkExecOverNATS(b *testing.B) {
-	srv, err := natsd.Start(natsd.Config{StoreDir: b.TempDir(), Port: natsd.InProcess})
-	require.NoError(b, err)
-	b.Cleanup(srv.Stop)
-	nc, err := srv.Connect("bench")
-	require.NoError(b, err)
-	b.Cleanup(nc.Close)
-	_, err = jetlog.EnsureStream(b.Context(), nc, task.Plane, 1, 1)
+	nc := natsdtest.Connect(b)
+	_, err := jetlog.EnsureStream(b.Context(), nc, task.Plane, 1, 1)
 	require.NoError(b, err)
 	log, err := jetlog.New(nc, task.Plane, 0)
 	require.NoError(b, err)

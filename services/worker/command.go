@@ -179,7 +179,7 @@ func (c *command) stopLocked(cause taskv1.TaskEndReason, force bool) {
 		c.proc.signal(unix.SIGKILL)
 	case first:
 		c.proc.signal(unix.SIGTERM)
-		// A group that is stopped by a signal must continue to act on TERM.
+		// A group that was suspended, as by SIGSTOP, can handle TERM only after it is resumed.
 		c.proc.signal(unix.SIGCONT)
 		c.killer = time.AfterFunc(c.w.cfg.Grace, c.kill)
 	}

@@ -18,7 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"quartet/pkg/journal/jetlog"
-	"quartet/pkg/natsd"
+	"quartet/pkg/natsd/natsdtest"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/proctree"
 	"quartet/pkg/rpc"
@@ -249,13 +249,8 @@ func TestT1_Outcomes(t *testing.T) {
 
 // The same over the real broker: journal, output and all.
 func TestOverNATS(t *testing.T) {
-	srv, err := natsd.Start(natsd.Config{StoreDir: t.TempDir(), Port: natsd.InProcess})
-	require.NoError(t, err)
-	t.Cleanup(srv.Stop)
-	nc, err := srv.Connect("test")
-	require.NoError(t, err)
-	t.Cleanup(nc.Close)
-	_, err = jetlog.EnsureStream(t.Context(), nc, task.Plane, 1, 1)
+	nc := natsdtest.Connect(t)
+	_, err := jetlog.EnsureStream(t.Context(), nc, task.Plane, 1, 1)
 	require.NoError(t, err)
 	log, err := jetlog.New(nc, task.Plane, 0)
 	require.NoError(t, err)

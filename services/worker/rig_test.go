@@ -214,28 +214,24 @@ func (r *rig) events(taskID string) []string {
 
 // commands counts the processes with a command line.
 func commands(t testing.TB, line string) int {
-	t.Helper()
-	entries, err := os.ReadDir("/proc")
-	require.NoError(t, err)
-	n := 0
-	for _, e := range entries {
-		raw, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
-		if err == nil && strings.TrimSuffix(strings.ReplaceAll(string(raw), "\x00", " "), " ") == line {
-			n++
-		}
-	}
-	return n
+	return processes(t, "cmdline", func(raw string) bool {
+		return strings.TrimSuffix(strings.ReplaceAll(raw, "\x00", " "), " ") == line
+	})
 }
 
 // alive counts the processes whose environment holds a marker.
 func alive(t testing.TB, marker string) int {
+	return processes(t, "environ", func(raw string) bool { return strings.Contains(raw, marker) })
+}
+
+// processes counts the processes of which a file in /proc matches.
+func processes(t testing.TB, file string, matches func(string) bool) int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc")
 	require.NoError(t, err)
 	n := 0
 	for _, e := range entries {
-		env, err := os.ReadFile(filepath.Join("/proc", e.Name(), "environ"))
-		if err == nil && strings.Contains(string(env), marker) {
+		if raw, err := os.ReadFile(filepath.Join("/proc", e.Name(), file)); err == nil && matches(string(raw)) {
 			n++
 		}
 	}

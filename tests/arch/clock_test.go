@@ -27,6 +27,7 @@ var wallClock = map[string]string{
 	"pkg/journal/framechain":  "the chain is compared with the broker's from time to time",
 	"pkg/journal/jetlog":      "waiting for the broker",
 	"pkg/journal/journaltest": "a test waits for the broker",
+	"pkg/life":                "modules of a process repeat housekeeping in real time",
 	"pkg/lease":               "leases of partitions are renewed against the broker, on monotonic time",
 	"pkg/natsd":               "connection deadlines and the expiry of certificates",
 	"pkg/proctree":            "processes of the operating system end in real time",

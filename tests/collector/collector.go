@@ -139,7 +139,8 @@ func (c *Collector) Spans(trace string) []Span {
 	return out
 }
 
-// Tree draws a trace: each span below its parent.
+// Tree draws a trace as indented lines, each span below its parent. A span whose parent is not
+// among them is drawn like a root.
 func Tree(spans []Span) string {
 	var b strings.Builder
 	known := map[string]bool{}

@@ -7,17 +7,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/journal/jetlog"
-	"quartet/pkg/natsd"
+	"quartet/pkg/natsd/natsdtest"
 )
 
 // A journal without its durability settings is refused, not repaired.
 func TestR6_StreamIsVerified(t *testing.T) {
-	srv, err := natsd.Start(natsd.Config{StoreDir: t.TempDir(), Port: natsd.InProcess})
-	require.NoError(t, err)
-	defer srv.Stop()
-	nc, err := srv.Connect("test")
-	require.NoError(t, err)
-	defer nc.Close()
+	nc := natsdtest.Connect(t)
 	js, err := jetstream.New(nc)
 	require.NoError(t, err)
 	for plane, spoil := range map[string]func(*jetstream.StreamConfig){
@@ -43,12 +38,7 @@ func TestR6_StreamIsVerified(t *testing.T) {
 // How many partitions a plane has is settled with its stream: what is in it is
 // spread by that number.
 func TestR6_PartitionsAreSettledOnce(t *testing.T) {
-	srv, err := natsd.Start(natsd.Config{StoreDir: t.TempDir(), Port: natsd.InProcess})
-	require.NoError(t, err)
-	defer srv.Stop()
-	nc, err := srv.Connect("test")
-	require.NoError(t, err)
-	defer nc.Close()
+	nc := natsdtest.Connect(t)
 	js, err := jetstream.New(nc)
 	require.NoError(t, err)
 	for i, asked := range []int{6, 3, 6} {

@@ -16,6 +16,7 @@ import (
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/memlog"
+	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 )
 
@@ -161,4 +162,39 @@ func As(ctx context.Context, role string) context.Context {
 // AsAgent makes calls under ctx act as an agent of namespace acme.
 func AsAgent(ctx context.Context, agentID string) context.Context {
 	return rpc.WithActor(ctx, rpc.Actor{Namespace: "acme", Principal: "agent/" + agentID, Role: rpc.RoleAgent, AgentID: agentID})
+}
+
+// Service is a plane's service as a test starts and stops it.
+type Service interface {
+	Start(ctx context.Context) error
+	Stop(ctx context.Context) error
+	Ready() error
+}
+
+// Start starts a service, which is ready after that and not before.
+func Start(t testing.TB, s Service) {
+	t.Helper()
+	require.ErrorContains(t, s.Ready(), "not started")
+	require.NoError(t, s.Start(context.Background()))
+	require.NoError(t, s.Ready())
+}
+
+// Stop stops a service twice, because a stop is idempotent.
+func Stop(t testing.TB, s Service) {
+	t.Helper()
+	require.NoError(t, s.Stop(context.Background()))
+	require.NoError(t, s.Stop(context.Background()))
+}
+
+// React applies an event of another plane by the rule with which the plane consumes it.
+func React[S journal.State](t testing.TB, e *plane.Engine[S], ev *journal.Event, react func(S, journal.Env, *journal.Event) ([]*journal.Event, error)) {
+	t.Helper()
+	_, err := plane.Do(context.Background(), e, plane.Command[S, struct{}]{
+		Method: "react", AgentID: ev.AgentID, Actor: plane.System(ev.Namespace),
+		Decide: func(st S, env journal.Env) (journal.Decision[struct{}], error) {
+			events, err := react(st, env, ev)
+			return journal.Decision[struct{}]{Events: events}, err
+		},
+	})
+	require.NoError(t, err)
 }

@@ -11,7 +11,6 @@ import (
 	"google.golang.org/grpc"
 
 	"quartet/pkg/clock"
-	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/services/agent/projection"
 	"quartet/services/agent/state"
@@ -22,15 +21,10 @@ type Work interface {
 	GetWorkQueue(ctx context.Context, in *workv1.GetWorkQueueRequest, opts ...grpc.CallOption) (*workv1.GetWorkQueueResponse, error)
 }
 
-// Waiting is the part of the waiting plane that supervision reads.
-type Waiting interface {
-	ListWaits(ctx context.Context, in *waitingv1.ListWaitsRequest, opts ...grpc.CallOption) (*waitingv1.ListWaitsResponse, error)
-}
-
 // Deps is what a Service needs.
 type Deps struct {
 	Work    Work
-	Waiting Waiting
+	Waiting projection.Waiting
 	// Conn reaches the task, waiting and work planes.
 	Conn        func(plane string) (grpc.ClientConnInterface, error)
 	Clock       clock.Clock

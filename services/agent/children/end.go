@@ -29,9 +29,9 @@ func (s *Service) childStatus(ctx context.Context, k ref.Agent) (state.ChildStat
 	return c, err
 }
 
-// waitCancelled reports whether the wait with which a child's last turn ended was
-// cancelled. A wait that was resolved wakes the child, possibly a moment later; a
-// cancelled one does not.
+// waitCancelled reports whether the wait with which a child's last turn ended will not wake
+// the child any more: it was cancelled, or it ended so long ago that the waiting plane has
+// dropped it. A wait that was resolved recently wakes the child, possibly a moment later.
 func (s *Service) waitCancelled(ctx context.Context, k ref.Agent, waitID string) (bool, error) {
 	conn, err := s.deps.Conn("waiting")
 	if err != nil {

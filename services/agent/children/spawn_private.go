@@ -47,9 +47,12 @@ func ChildFamilies() []agentv1.ToolFamily {
 }
 
 // spawnChild creates a private child of parentID (SPEC A1, A3). The delegation is stored
-// first, in the parent's partition, with everything that the child is to be. The
-// supervisor does the rest, across crashes; this call does the next step at once and
-// waits for the result.
+// first, in the parent's partition, with everything that the child is to be; from then on
+// the Supervisor completes the creation, also after a crash or an error of this call.
+// To be fast, this call creates a child without a worktree itself; for one with a worktree
+// it waits until the Supervisor has created it. Then it waits until the parent's handle
+// exists. Both waits are bounded: the response may come before the child or the handle
+// exists. It does not wait for the child's work.
 func (s *Service) spawnChild(ctx context.Context, req *agentv1.SpawnAgentRequest, parentID string) (*agentv1.SpawnAgentResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	focus, err := s.focusOf(ctx, ref.Agent{Namespace: actor.Namespace, ID: parentID})

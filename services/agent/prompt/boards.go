@@ -13,10 +13,11 @@ type Boards struct {
 // cutBoards is the note that the summary was cut, and how to get the rest.
 const cutBoards = "[cut: agent_task_list and agent_task_get show all of it]\n"
 
-// forms returns the whole summary, and as many of its first lines as fit into room.
+// forms returns the summary whole; as its first lines, up to the last list entry that fits
+// into room together with cutBoards; and as cutBoards alone. Without a text it returns none.
 func (b Boards) forms(room int) []form {
 	if b.Text == "" {
-		return nil // nothing, or nothing that is known, which shows as omitted
+		return nil // no boards: no section. Unknown: Render adds the section as omitted.
 	}
 	whole := full
 	if b.Truncated {

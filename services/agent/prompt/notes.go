@@ -12,7 +12,7 @@ import (
 // maxNotes is how many notes of an item are kept, the newest ones.
 const maxNotes = 60
 
-// Digest derives notes from what an agent did for an item: decisions, steps done,
+// Digest derives notes from what an agent did for an item: decisions, completed todos,
 // blockers, resources created and changes of scope (SPEC C2). Notes are not stored: the
 // same rounds give the same notes, and rounds without effects give none. Its zero value
 // is ready to use.
@@ -67,7 +67,8 @@ func (d *Digest) call(name string, args, result map[string]*structpb.Value) {
 	}
 }
 
-// update adds the notes of an UpdateWorkItem call. A step is noted once as done.
+// update adds the notes of an UpdateWorkItem call. A completed todo gets one note, however
+// many calls repeat it; todos are told apart by their text.
 func (d *Digest) update(args map[string]*structpb.Value) {
 	if objective := stringField(args, "objective"); objective != "" {
 		d.note("scope", "the objective is now: %s", objective)

@@ -36,7 +36,8 @@ func (b *Board) Overview() *boardv1.Board {
 	return out
 }
 
-// WithSteps returns the board with its steps. leases may be nil, see ShownStep.
+// WithSteps is WithDiagnostics with the steps, in the order of creation. A board that has ended has
+// none in memory; replay its WAL instead. leases may be nil, see ShownStep.
 func (b *Board) WithSteps(leases LeaseExpiry) *boardv1.Board {
 	out := b.WithDiagnostics()
 	out.Steps = make([]*boardv1.Step, 0, len(b.Steps))

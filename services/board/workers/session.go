@@ -27,33 +27,20 @@ const (
 )
 
 // helloRules say what the board plane requires of a worker's hello.
-var helloRules = workerstream.HelloRules{MinCapacity: 1, NeedsPool: true, PoolsField: "worker_pool_ids", LabelLimit: maxLabels}
+var helloRules = workerstream.HelloRules{MinCapacity: 1, NeedsPool: true, PoolsField: "worker_pool_ids", HeldField: "run_ids", LabelLimit: maxLabels}
 
 // Connect holds a worker's stream until it ends.
 func (h *Hub) Connect(stream grpc.BidiStreamingServer[boardv1.ConnectRequest, boardv1.ConnectResponse]) error {
-	ctx := stream.Context()
-	if err := rpc.RequireRole(ctx, rpc.RoleWorker, rpc.RoleAdmin, rpc.RoleService); err != nil {
-		return err
-	}
-	first, err := stream.Recv()
+	first, hello, err := workerstream.ReceiveHello(stream, helloRules, helloOf)
 	if err != nil {
 		return err
 	}
-	if first.GetHello() == nil {
-		return workerstream.MissingHello()
-	}
-	hello := workerstream.Hello{
-		WorkerID: first.GetHello().GetWorkerId(), BootID: first.GetHello().GetBootId(), Capacity: int(first.GetHello().GetCapacity()),
-		Pools: first.GetHello().GetWorkerPoolIds(), Labels: first.GetHello().GetLabels(), Held: first.GetHello().GetRunIds(),
-	}
-	if err := hello.Check(helloRules); err != nil {
-		return err
-	}
+	ctx := stream.Context()
 	actor := journal.Actor(rpc.ActorFrom(ctx))
 	actor.AgentID = hello.WorkerID
 	key := workerstream.Key{Namespace: actor.Namespace, ID: hello.WorkerID}
 	s := &session{
-		Session: workerstream.NewSession(ctx, key, hello, h.cfg.Clock.Now(), mergeMessages),
+		Session: workerstream.NewSession(ctx, key, *hello, h.cfg.Clock.Now(), mergeMessages),
 		hub:     h, actor: actor, first: first, choosesSteps: first.GetHello().GetChoosesSteps(), wakeups: make(chan struct{}, 1),
 	}
 	h.mu.Lock()
@@ -61,6 +48,17 @@ func (h *Hub) Connect(stream grpc.BidiStreamingServer[boardv1.ConnectRequest, bo
 	h.mu.Unlock()
 	stopping := fault.NotReady.New("the service of boards is stopping; connect again")
 	return workerstream.Serve(stream, h.registry, s.Session, s, h.cfg.Stopping, stopping)
+}
+
+// helloOf returns what a message says of a worker, or nil if it is not a hello.
+func helloOf(m *boardv1.ConnectRequest) *workerstream.Hello {
+	h := m.GetHello()
+	if h == nil {
+		return nil
+	}
+	return &workerstream.Hello{
+		WorkerID: h.GetWorkerId(), BootID: h.GetBootId(), Capacity: int(h.GetCapacity()), Pools: h.GetWorkerPoolIds(), Labels: h.GetLabels(), Held: h.GetRunIds(),
+	}
 }
 
 // mergeMessages appends m to the last message that waits to be sent, unless that
@@ -316,9 +314,10 @@ type heldRuns struct {
 	cancel []string                  // asked to stop
 }
 
-// Welcome reconciles the runs of a worker that connects: it gets those that it
-// does not know, and is told to stop those that have ended. Then the rest of its
-// first message is handled.
+// Welcome reconciles the runs of a worker that connects and renews the leases of those in
+// progress. The worker gets the steps of runs that it does not know, and is told to stop runs
+// that have ended or are being cancelled. Other runs that it does not know, and the rest of
+// its first message, are queued for Run.
 func (s *session) Welcome() error {
 	known, ended := map[string]bool{}, map[string]bool{} // of the runs that the worker says it has
 	for _, id := range s.Hello.Held {

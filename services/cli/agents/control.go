@@ -129,8 +129,9 @@ func childrenCommand(s *session.Session) *cobra.Command {
 	req := &agentv1.ListDelegationsRequest{}
 	cmd := &cobra.Command{
 		Use: "children AGENT", Short: "List an agent's delegations to private children, newest first", Args: input.Exactly("AGENT"),
-		Long: `List an agent's delegations to private children, newest first: the request, the
-work item it is for, and the result. A child is controlled through its task: "task
+		Long: `List an agent's delegations to private children, newest first: all open ones and
+the newest 256 completed ones. Each has the request, the work item it is for, and
+the result. A child is controlled through its task: "task
 input" sends it a message, "task output" shows its state and result, "task stop"
 ends it.`,
 		Example: "  quartet agent children keeper --open\n  quartet task output keeper tsk_01h…",

@@ -93,7 +93,8 @@ func NewEvent(ns string, t *taskv1.Task, payload proto.Message) *journal.Event {
 		TaskID:     t.GetTaskId(),
 		WorkItemID: t.GetWorkItemId(),
 		Payload:    payload,
-		// Reports of workers belong to the trace of the request that created the task.
+		// Only for events whose command is not traced itself, such as reports of workers:
+		// they belong to the trace of the request that created the task.
 		Traceparent: t.GetTraceparent(),
 	}
 }

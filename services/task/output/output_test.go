@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"quartet/pkg/natsd"
+	"quartet/pkg/natsd/natsdtest"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/utf8cut"
 	"quartet/services/task/rules"
@@ -33,12 +33,7 @@ func TestStreamOutput(t *testing.T) {
 }
 
 func openStreamOutput(t *testing.T) *Stream {
-	srv, err := natsd.Start(natsd.Config{StoreDir: t.TempDir(), Port: natsd.InProcess})
-	require.NoError(t, err)
-	t.Cleanup(srv.Stop)
-	nc, err := srv.Connect("test")
-	require.NoError(t, err)
-	t.Cleanup(nc.Close)
+	nc := natsdtest.Connect(t)
 	o, err := OpenStream(t.Context(), nc, 1)
 	require.NoError(t, err)
 	return o

@@ -14,9 +14,10 @@ import (
 	"quartet/services/task/model"
 )
 
-// DecideExec queues a command, or returns the same one if that is running and the
-// request asks for it (SPEC T1). spec is the command from CheckExec. worktree, if the
-// agent has one, names the only worker that may run the command.
+// DecideExec queues a command. If the request asks for reuse and the agent has the same command,
+// queued or running and not being stopped, it returns that one instead (SPEC T1, see sameCommand).
+// It refuses a deleted agent. spec is the command from CheckExec. worktree, if the agent has one,
+// names the only worker that may run a new command.
 func DecideExec(s *model.State, env journal.Env, req *taskv1.ExecCommandRequest, spec *taskv1.CommandSpec, worktree *taskv1.Worktree) (journal.Decision[*taskv1.ExecCommandResponse], error) {
 	var d journal.Decision[*taskv1.ExecCommandResponse]
 	ns, agent := env.Actor.Namespace, req.GetAgentId()
@@ -82,7 +83,8 @@ func sameCommand(a, b *taskv1.CommandSpec) bool {
 		a.GetPool() == b.GetPool() && maps.Equal(a.GetWorkerLabels(), b.GetWorkerLabels())
 }
 
-// commandLabel describes a command in one line.
+// commandLabel describes a command in one line of at most labelChars characters. White space is
+// folded, and a longer line ends with "…".
 func commandLabel(spec *taskv1.CommandSpec) string {
 	line := spec.GetCmd()
 	if line == "" {

@@ -18,37 +18,24 @@ import (
 )
 
 // helloRules say what the task plane requires of a worker's hello.
-var helloRules = workerstream.HelloRules{PoolsField: "pools", LabelLimit: workerstream.MaxLabels, CheckLabels: true}
+var helloRules = workerstream.HelloRules{PoolsField: "pools", HeldField: "running_task_ids", LabelLimit: workerstream.MaxLabels, CheckLabels: true}
 
 // Connect holds a worker's stream until it ends (SPEC T4). A worker with a
 // tenant's credential takes commands of its namespace, one with a service's
 // credential those of all namespaces.
 func (h *Hub) Connect(stream grpc.BidiStreamingServer[taskv1.ConnectRequest, taskv1.ConnectResponse]) error {
-	ctx := stream.Context()
-	if err := rpc.RequireRole(ctx, rpc.RoleWorker, rpc.RoleAdmin, rpc.RoleService); err != nil {
-		return err
-	}
-	first, err := stream.Recv()
+	first, hello, err := workerstream.ReceiveHello(stream, helloRules, helloOf)
 	if err != nil {
 		return err
 	}
-	if first.GetHello() == nil {
-		return workerstream.MissingHello()
-	}
-	hello := workerstream.Hello{
-		WorkerID: first.GetHello().GetWorkerId(), BootID: first.GetHello().GetBootId(), Capacity: int(first.GetHello().GetCapacity()),
-		Pools: first.GetHello().GetPools(), Labels: first.GetHello().GetLabels(), Held: first.GetHello().GetRunningTaskIds(),
-	}
-	if err := hello.Check(helloRules); err != nil {
-		return err
-	}
+	ctx := stream.Context()
 	actor := journal.Actor(rpc.ActorFrom(ctx))
 	key := workerstream.Key{Namespace: actor.Namespace, ID: hello.WorkerID}
 	if actor.Role == rpc.RoleService {
 		key.Namespace = ""
 	}
 	s := &session{
-		Session: workerstream.NewSession[taskv1.ConnectResponse](ctx, key, hello, h.cfg.Clock.Now(), nil),
+		Session: workerstream.NewSession[taskv1.ConnectResponse](ctx, key, *hello, h.cfg.Clock.Now(), nil),
 		hub:     h, actor: actor, reports: make(map[string][]*taskv1.ConnectRequest),
 	}
 	if first.GetHello().GetWorktrees() {
@@ -57,6 +44,17 @@ func (h *Hub) Connect(stream grpc.BidiStreamingServer[taskv1.ConnectRequest, tas
 	}
 	stopping := fault.NotReady.New("the task service is stopping; connect again")
 	return workerstream.Serve(stream, h.registry, s.Session, s, h.ctx.Done(), stopping)
+}
+
+// helloOf returns what a message says of a worker, or nil if it is not a hello.
+func helloOf(m *taskv1.ConnectRequest) *workerstream.Hello {
+	h := m.GetHello()
+	if h == nil {
+		return nil
+	}
+	return &workerstream.Hello{
+		WorkerID: h.GetWorkerId(), BootID: h.GetBootId(), Capacity: int(h.GetCapacity()), Pools: h.GetPools(), Labels: h.GetLabels(), Held: h.GetRunningTaskIds(),
+	}
 }
 
 // session is one stream of one worker. Reports of one command are handled in

@@ -36,8 +36,8 @@ type Dir struct {
 	root *os.Root
 }
 
-// OpenDir opens the directory at path, and makes it if it is missing. The caller must
-// call Close.
+// Open opens an agent's home. A home that does not exist yet is made if create is set;
+// otherwise the error wraps fs.ErrNotExist. The caller must call Close on the Home.
 func OpenDir(path string) (*Dir, error) {
 	abs, err := filepath.Abs(path)
 	if err != nil {

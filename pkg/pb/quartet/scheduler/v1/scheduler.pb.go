@@ -23,7 +23,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Candidate is a work item that the scheduler considered, and what it made of it.
+// Candidate is a work item that the work queue shows, and why it was chosen or not.
 type Candidate struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The work item.

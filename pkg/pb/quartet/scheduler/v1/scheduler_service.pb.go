@@ -76,7 +76,7 @@ type ExplainResponse struct {
 	Verdict *Verdict `protobuf:"bytes,2,opt,name=verdict,proto3" json:"verdict,omitempty"`
 	// The facts that the decision rests on.
 	Facts []*Fact `protobuf:"bytes,3,rep,name=facts,proto3" json:"facts,omitempty"`
-	// The work items that were considered.
+	// The work items that the work queue shows, completed ones too, and the chosen one.
 	Candidates []*Candidate `protobuf:"bytes,4,rep,name=candidates,proto3" json:"candidates,omitempty"`
 	// The last 10 recorded decisions, newest first.
 	Recent        []*Verdict `protobuf:"bytes,5,rep,name=recent,proto3" json:"recent,omitempty"`

@@ -243,7 +243,7 @@ func (TaskEndReason) EnumDescriptor() ([]byte, []int) {
 	return file_quartet_task_v1_task_proto_rawDescGZIP(), []int{2}
 }
 
-// DuplicatePolicy says what ExecCommand does when the agent already runs the same command.
+// DuplicatePolicy says what ExecCommand does when the agent already has the same command.
 type DuplicatePolicy int32
 
 const (
@@ -251,7 +251,7 @@ const (
 	DuplicatePolicy_DUPLICATE_POLICY_UNSPECIFIED DuplicatePolicy = 0
 	// Start another command.
 	DuplicatePolicy_DUPLICATE_POLICY_START_NEW DuplicatePolicy = 1
-	// Start nothing and return the running command.
+	// If the same command is queued or running, return that one and start nothing.
 	DuplicatePolicy_DUPLICATE_POLICY_REUSE_RUNNING DuplicatePolicy = 2
 )
 
@@ -306,7 +306,7 @@ const (
 	ExecOutcome_EXEC_OUTCOME_COMPLETED ExecOutcome = 1
 	// The command has not ended and continues as a task.
 	ExecOutcome_EXEC_OUTCOME_PROMOTED_TO_TASK ExecOutcome = 2
-	// The same command was running already, and its task is returned.
+	// The same command was queued or running already, and its task is returned.
 	ExecOutcome_EXEC_OUTCOME_ALREADY_RUNNING ExecOutcome = 3
 )
 
