@@ -42,9 +42,10 @@ type way struct {
 	after  []time.Duration // from its answer, which says that it is delivered
 }
 
-// measureLatency measures the time from a POST of an outside system to the runner that holds the
-// turn, on an idle system. The kinds are measured alternately, one delivery each. With bare it
-// also measures the same calls and disk writes without Quartet.
+// measureLatency measures, on an idle system, the time from a POST of an outside system to the
+// runner that holds the turn, and the part of it after the response to the POST. Messages and
+// wake hints are measured alternately, one delivery each in turn. With bare it also measures the
+// same calls and disk writes without Quartet.
 func measureLatency(ctx context.Context, o options, q *quartet, agentID string, bare bool, say func(row)) error {
 	var ways []*way
 	for _, k := range []struct {

@@ -88,8 +88,11 @@ func (r *reader) read(in *tar.Reader) (Totals, error) {
 	}
 }
 
-// readError returns the error of Read for an error of reading the tar: ErrCut if the file ended
-// too early, ErrDamaged otherwise. Errors of the Visitor are returned unchanged.
+// readError returns the error of Read for an error of reading the tar. Before the manifest was
+// read it is ErrForeign, unless the file ends in the middle of an entry. After that it is ErrCut
+// if the file ended too early, and ErrDamaged otherwise; an error of the disk is returned
+// unchanged. ErrDamaged and ErrForeign are always returned unchanged. It is not called for
+// errors of the Visitor.
 func (r *reader) readError(err error) error {
 	switch {
 	case errors.Is(err, ErrDamaged), errors.Is(err, ErrForeign):

@@ -92,7 +92,7 @@ func (c *Command) run(handle CommandHandler) {
 	case err != nil && errors.Is(cause, ErrTimeout):
 		e.Reason, e.Message = taskv1.TaskEndReason_TASK_END_REASON_TIMEOUT, fmt.Sprintf("not done after %s", timeout)
 	case err != nil && cause != nil:
-		e.Reason, e.Message = taskv1.TaskEndReason_TASK_END_REASON_WORKER_STOPPED, "the worker was sentStart to end"
+		e.Reason, e.Message = taskv1.TaskEndReason_TASK_END_REASON_WORKER_STOPPED, "the worker was told to end"
 	case errors.As(err, &exit):
 		e.ExitCode = proto.Int32(int32(exit.Code))
 	case err != nil:

@@ -17,7 +17,7 @@ func linked(ctx context.Context, once func(context.Context) error, troubled func
 		err := once(ctx)
 		switch {
 		case ctx.Err() != nil:
-			return nil //nolint:nilerr // it was sentStart to end
+			return nil //nolint:nilerr // it was told to end
 		case errors.Is(err, fault.AlreadyExists), !mayAcquireLater(err):
 			return err
 		}

@@ -190,7 +190,8 @@ func (w *workerLoop) receive(s workerStream) error {
 	}
 }
 
-// accept starts a leased command, unless it has been started.
+// accept starts a leased command, unless it was started under this lease or a newer one, or the
+// worker is stopping. A run under an older lease, which was lost, is abandoned.
 func (w *workerLoop) accept(lease *taskv1.CommandLease) {
 	taskID := lease.GetTask().GetTaskId()
 	w.mu.Lock()

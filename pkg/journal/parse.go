@@ -157,8 +157,9 @@ func (r *RawEvent) field(key []byte) *string {
 	return nil
 }
 
-// LineType returns a line's event type and agent without parsing the rest. Both are empty for a line that this
-// package did not write.
+// LineType returns a line's event type and agent without parsing the rest. It relies on this
+// package writing wal_seq, event_type and agent_id first, in this order; what is not found there
+// is returned as "". The line is not checked.
 func LineType(line []byte) (eventType, agentID string) {
 	rest, ok := bytes.CutPrefix(line, []byte(`{"wal_seq":`))
 	if !ok {

@@ -21,8 +21,9 @@ import (
 )
 
 // Remote holds the address of a NATS server or cluster and the credentials for it. Files are
-// read at each connect, so that a renewed file takes effect with the next one. A Remote with
-// only URL set connects in plain text without a credential.
+// read at each connect, so that a renewed file takes effect with the next one; but the key of
+// NKeyFile must stay the same while connected. A Remote with only URL set connects in plain text
+// without a credential.
 type Remote struct {
 	// URL is one address, or several of a cluster, separated by commas.
 	URL string

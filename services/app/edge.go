@@ -78,7 +78,7 @@ func (e *edge) Stop(ctx context.Context) error {
 
 func (e *edge) Ready() error { return nil }
 
-// Addr returns where gRPC is served.
+// Addr returns the address at which gRPC is served; before Start, the configured one.
 func (e *edge) Addr() string {
 	if e.bound == nil {
 		return e.addr

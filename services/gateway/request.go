@@ -45,8 +45,8 @@ func inputOf(r *http.Request) *input {
 	return &input{}
 }
 
-// headers reads the headers that become fields of the message. decode refuses those that the
-// RPC does not take.
+// headers reads the headers that become fields of the message. decode refuses an If-Match that
+// the RPC does not take, and ignores such an Idempotency-Key.
 func (in *input) headers(r *http.Request) error {
 	in.key = unquoted(r.Header.Get("Idempotency-Key"))
 	in.requestID = in.key
@@ -106,8 +106,9 @@ func malformed(text []byte, err error) error {
 	return fault.MalformedJSON.New("the body is not JSON: " + json.Unmarshal(text, &v).Error())
 }
 
-// identify puts the Idempotency-Key where the call takes a request_id (SPEC X2). Calls that
-// take none are idempotent by other means.
+// identify sets request_id to the Idempotency-Key, if the call takes a request_id (SPEC X2). It
+// refuses another request_id in the request. Without the header it notes the request's own one
+// for the response. A call that takes none is idempotent by other means; the header is ignored.
 func (in *input) identify(r protoreflect.Message) error {
 	fd := r.Descriptor().Fields().ByName("request_id")
 	if fd == nil {

@@ -221,7 +221,9 @@ func (t *Tokens) provider(ctx context.Context) (*oidc.IDTokenVerifier, error) {
 	return t.verifier, nil
 }
 
-// refused returns what is wrong with a token, as far as its bearer may know.
+// refused returns the error for a token that could not be verified, as far as its bearer may know
+// the reason: UNAUTHENTICATED, or NotReady with a time to retry if the provider's keys cannot be
+// fetched, since the token may then be good. The details are logged.
 func (t *Tokens) refused(err error) error {
 	var over *oidc.TokenExpiredError
 	if errors.As(err, &over) {

@@ -62,8 +62,8 @@ func decideCreateTimer(env journal.Env, req *waitingv1.CreateTimerRequest, targe
 	}
 	after := req.GetAfter()
 	if req.GetEvery() != nil {
-		// Whole microseconds, as the journal's times: slots are counted from
-		// start_at, and a rest would make one of them come twice.
+		// Whole microseconds, like the times in the journal: slots are counted from
+		// start_at, and with a fraction of a microsecond left over one slot could fire twice.
 		t.Every = durationpb.New(req.GetEvery().AsDuration().Truncate(time.Microsecond))
 		if after == nil && req.GetAt() == nil {
 			after = t.GetEvery()

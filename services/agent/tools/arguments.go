@@ -36,9 +36,10 @@ func (t Tool) missingArgument(args map[string]any) error {
 // durationSyntax matches a duration as messages accept it.
 var durationSyntax = regexp.MustCompile(`^-?[0-9]+(\.[0-9]+)?s$`)
 
-// durations rewrites durations among the arguments, such as "90m" or "1h30m", to the form
-// that messages accept. Durations in that form are left alone, so the limits of their
-// fields apply.
+// durations rewrites, in place and in nested messages too, durations such as "90m" or "1h30m" to
+// the form that messages accept, such as "5400s". Values in that form are left alone: they may be
+// longer than a time.Duration, and then the limit of their field refuses them. Any other value
+// except null is refused. path is the prefix of field names in errors.
 func durations(args map[string]any, m protoreflect.MessageDescriptor, path string) error {
 	for name, v := range args {
 		fd := m.Fields().ByName(protoreflect.Name(name))

@@ -14,7 +14,7 @@ import (
 	"quartet/services/agent/state"
 )
 
-// endTurn ends a run that is still open, as this plane itself.
+// endTurn ends a run, with the plane itself as the actor. It does nothing if the run has ended.
 func (s *Service) endTurn(ctx context.Context, k ref.Agent, turn *agentv1.Turn, how state.Ending) error {
 	_, err := plane.Do(ctx, s.engine, plane.Command[*state.State, *agentv1.Turn]{
 		Method: "EndTurn", AgentID: k.ID, Actor: plane.System(k.Namespace),

@@ -53,7 +53,7 @@ func (f *Transition) Holder(s *model.Step) string {
 	return s.Record.GetClaimedByRunId()
 }
 
-// openDependencies returns how many dependencies of a step are not completed.
+// openDependencies returns how many dependencies of a step are not completed with the events so far.
 func (f *Transition) openDependencies(s *model.Step) int {
 	if n, moved := f.openDeps[s]; moved {
 		return n
