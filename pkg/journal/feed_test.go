@@ -129,6 +129,9 @@ func TestFeedSaysWhatTheLogSays(t *testing.T) {
 	newest, stopNewest := r.follow(t, end)
 	for i := range 600 { // more than the feed keeps
 		put(t, p, "k", fmt.Sprint(20+i))
+		if i%100 == 0 { // a follower that falls too far behind reads the log
+			r.same(t, newest, end)
+		}
 	}
 	r.same(t, early, 1)
 	r.same(t, late, 1)
