@@ -316,9 +316,12 @@ func TestC5_Progress(t *testing.T) {
 	require.Equal(t, "p1", first.ProgressToken)
 	require.Contains(t, first.Message, "ExecCommand runs for")
 	require.Greater(t, second.Progress, first.Progress)
-	listed, _ := call(t, s, "TaskList", nil)
-	tasks, _ := listed["result"].(map[string]any)["tasks"].([]any)
-	require.Len(t, tasks, 1)
+	var tasks []any
+	require.Eventually(t, func() bool { // on a busy machine the command may not be queued yet
+		listed, _ := call(t, s, "TaskList", nil)
+		tasks, _ = listed["result"].(map[string]any)["tasks"].([]any)
+		return len(tasks) == 1
+	}, 30*time.Second, 10*time.Millisecond)
 	require.Eventually(t, func() bool {
 		in, _ := call(t, s, "TaskInput", map[string]any{"task_id": at(tasks[0], "task_id"), "text": "on\n"})
 		accepted, _ := in["result"].(map[string]any)["accepted_input"].(bool)
