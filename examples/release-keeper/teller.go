@@ -63,7 +63,8 @@ func (t *teller) say(who, format string, args ...any) {
 	}
 }
 
-// output prints the output of a command while it runs.
+// output prints a piece of a command's output, line by line: long lines are cut to the width
+// of the terminal, and blank ones are left out.
 func (t *teller) output(label, text string) {
 	for _, line := range strings.Split(strings.TrimRight(text, "\n"), "\n") {
 		if strings.TrimSpace(line) != "" {

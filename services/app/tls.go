@@ -17,7 +17,8 @@ type transports struct {
 	mutual bool                             // services present certificates to each other
 }
 
-// openTLS reads the certificate files.
+// openTLS reads the certificate files and returns the TLS of this process's connections. No
+// files mean plain text. Without a certificate of its own, the process only dials with TLS.
 func openTLS(files certs.Files, logger *zap.Logger) (s transports, err error) {
 	if files == (certs.Files{}) {
 		return s, nil

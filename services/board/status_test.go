@@ -132,6 +132,25 @@ func TestB9_ALeaseThatIsOver(t *testing.T) {
 	}
 }
 
+// TestB9_AnExpiredLeaseFreesItsWorker expires the lease of a connected worker that has room for
+// one run: the room is free again without another connection.
+func TestB9_AnExpiredLeaseFreesItsWorker(t *testing.T) {
+	r := newRig(t)
+	r.create("one", in("a"))
+	r.open("one", 1)
+	w := r.connect(&boardv1.BoardWorkerHello{WorkerId: "w1", Capacity: 1})
+	w.in <- &boardv1.ConnectRequest{Want: 1}
+	first := w.next(t).GetAssigned()
+	require.Len(t, first, 1)
+	r.clk.Advance(DefaultLeaseTerm)
+	r.service.leases.Settle()
+	require.Equal(t, model.StepReady, r.step("one", "a").GetStatus())
+	w.in <- &boardv1.ConnectRequest{Want: 1}
+	again := w.next(t).GetAssigned()
+	require.Len(t, again, 1)
+	require.NotEqual(t, first[0].GetRun().GetRunId(), again[0].GetRun().GetRunId())
+}
+
 func TestX12_AFullTermAfterARestart(t *testing.T) {
 	r := newRig(t)
 	r.create("one", in("a"))

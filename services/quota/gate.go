@@ -187,7 +187,8 @@ func (g *Gate) Request(namespace string) error {
 		"quota", Requests, "limit", n, "namespace", namespace).WithRetryAfter(wait)
 }
 
-// written refuses a method that writes, for a namespace that has written its limit.
+// written refuses the methods in writes for a namespace whose journals hold as many bytes as
+// its limit. The bytes are those counted so far, so a few requests more may pass.
 func (g *Gate) written(namespace, method string) error {
 	limit := g.cfg.Limits.limit(namespace, MiB)
 	if limit == 0 || !writes[method] {

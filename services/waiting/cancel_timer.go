@@ -11,7 +11,9 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// CancelTimer cancels a timer. It is idempotent.
+// CancelTimer cancels a timer. A timer that has ended is returned unchanged, so the call is
+// idempotent. One that ended so long ago that it was dropped from memory (keptEnded) is
+// NOT_FOUND.
 func (s *Service) CancelTimer(ctx context.Context, req *waitingv1.CancelTimerRequest) (*waitingv1.CancelTimerResponse, error) {
 	if err := fault.First(admitWrite(ctx, req), fault.ID("timer_id", req.GetTimerId(), "tmr_")); err != nil {
 		return nil, err

@@ -238,7 +238,8 @@ func ownInterest(w *waitingv1.Wait) bool {
 	return w.GetMode() == waitingv1.WaitMode_WAIT_MODE_INTENT && w.GetSource() == sourceTrigger
 }
 
-// delivered returns a trigger after further deliveries.
+// delivered returns a copy of a trigger, with the next revision, that counts further
+// deliveries of one outcome, the last of them at the time at.
 func delivered(t *waitingv1.Trigger, outcome waitingv1.DeliveryOutcome, count int64, at *timestamppb.Timestamp) *waitingv1.Trigger {
 	n := nextTrigger(t)
 	n.DeliveryCount += count
@@ -253,8 +254,10 @@ func delivered(t *waitingv1.Trigger, outcome waitingv1.DeliveryOutcome, count in
 	return n
 }
 
-// reaches reports whether a trigger's deliveries are for a wait: it names the trigger, or
-// accepts any trigger of its owner (SPEC P2).
+// reaches reports whether a trigger's deliveries are for a wait of the same agent. Only
+// external waits have deliveries: one with a resource has those of that trigger. One without
+// has those of every trigger, except that an item's wait has none of another item's trigger
+// (SPEC P2).
 func reaches(t *waitingv1.Trigger, w *waitingv1.Wait) bool {
 	if w.GetKind() != waitingv1.WaitKind_WAIT_KIND_EXTERNAL {
 		return false

@@ -40,8 +40,9 @@ func validSpan(field string, d *durationpb.Duration, least time.Duration) error 
 	return nil
 }
 
-// validTime requires exactly one of after and at; for a periodic timer neither is needed.
-// How far a time may be from now is checked by the rule, which knows now.
+// validTime requires exactly one of after and at; a periodic timer may have neither, but
+// not both. after must be 0 to 100 years. How far at may be from now is checked by the rule,
+// which knows now.
 func validTime(after *durationpb.Duration, at *timestamppb.Timestamp, periodic bool) error {
 	switch {
 	case after != nil && at != nil:

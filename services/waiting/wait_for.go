@@ -19,10 +19,15 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// WaitFor blocks an item, or the agent, until something arrives (SPEC P1).
+// WaitFor registers a wait that blocks the named item, otherwise the item in focus, otherwise
+// the agent (SPEC P1). It returns at once, and replaces the wait that the owner had. A wait
+// for a task, a timer or an operator ends with the first input that satisfies it; an external
+// wait stays active and counts its deliveries (SPEC P2).
 //
-// The wait is committed here first. Then a call to the work plane attaches it to the item;
-// if the process dies in between, the event of the wait does.
+// The wait is committed here first. Then a call to the work plane attaches it to the item; if
+// the process dies in between, the work plane attaches it when it reads the wait's event. If
+// the item was completed meanwhile, WaitFor returns WORK_ITEM_COMPLETED, and the committed
+// wait is cancelled.
 func (s *Service) WaitFor(ctx context.Context, req *waitingv1.WaitForRequest) (*waitingv1.WaitForResponse, error) {
 	if err := admitWaitFor(ctx, req); err != nil {
 		return nil, err

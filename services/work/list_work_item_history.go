@@ -24,8 +24,9 @@ import (
 // by its bytes before it has all its entries, and the others need not be read.
 const historyChunk = 20
 
-// ListWorkItemHistory reads every mutation of an item back from the journal
-// (SPEC W11).
+// ListWorkItemHistory reads one page of an item's mutations back from the journal: all since
+// its creation, and the moves of the focus (SPEC W11). The oldest is first unless
+// newest_first is set.
 func (s *Service) ListWorkItemHistory(ctx context.Context, req *workv1.ListWorkItemHistoryRequest) (*workv1.ListWorkItemHistoryResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := fault.First(s.admit(actor, req.GetAgentId()), fault.ID("work_item_id", req.GetWorkItemId(), "wi_")); err != nil {

@@ -56,8 +56,9 @@ func (p *Projection) ShownWaits() []*agentv1.ShownWait {
 	return shown
 }
 
-// Render renders the context of a turn: within the default budget, or as much as the
-// parts that must be shown and the message take.
+// Render renders the context of a turn, within the default budget, or a larger one if the
+// parts that must be shown, the message and the inherited view need it (prompt.Needed). m may
+// be nil.
 func (p *Projection) Render(m *agentv1.Message) *agentv1.ContextProjection {
 	in := p.input(m)
 	c, err := p.renderWithin(in, max(prompt.DefaultBudget, prompt.Needed(in)))

@@ -62,7 +62,8 @@ func Baseline(in Input) int {
 	return Tokens(guidance + heading("Current work item", outcome(agentv1.SectionOutcome_SECTION_OUTCOME_COMPACT), 0) + core(in.Queue.GetCurrent()) + lostLeast(in.Lost))
 }
 
-// Needed returns Baseline plus room for the message, at most the default budget.
+// Needed returns Baseline plus room for the message, of which at most DefaultBudget tokens
+// count, and for the inherited view.
 func Needed(in Input) int {
 	message := min(Tokens(in.Message.GetText())*9/8+64, DefaultBudget)
 	inherited := Tokens(in.Inherited)

@@ -10,7 +10,8 @@ import (
 	"quartet/pkg/utf8cut"
 )
 
-// Shorten cuts a text after at most n bytes, between characters.
+// Shorten returns a text of at most n bytes unchanged. It cuts a longer one after at most n
+// bytes, between characters, and appends "…", which n does not include.
 func Shorten(text string, n int) string {
 	if len(text) <= n {
 		return text

@@ -20,10 +20,12 @@ func requestReused(req *agentv1.AcquireTurnRequest, t *agentv1.Turn) bool {
 		len(req.GetAgentIds()) > 0 && !slices.Contains(req.GetAgentIds(), t.GetAgentId())
 }
 
-// repeatedAcquire returns the turn that the same request acquired before: the first
-// response may have been lost (SPEC X2). Of a turn that has ended it returns the record
-// only. It returns nil if there was no turn, or it was given back because its response
-// did not arrive.
+// repeatedAcquire returns the turn that the same request acquired before: the first response
+// may have been lost (SPEC X2). The context of an open turn is read again, and its lease is
+// extended. Of a turn that has ended it returns the turn, its message and its agent, but no
+// context, tools or run token. It returns nil if there was no turn, or if the turn is given
+// back because its response did not arrive, and REQUEST_ID_REUSED if the request could not
+// have acquired that turn.
 func (s *Service) repeatedAcquire(ctx context.Context, actor rpc.Actor, req *agentv1.AcquireTurnRequest) (*agentv1.AcquireTurnResponse, error) {
 	type found struct {
 		state.Candidate

@@ -65,6 +65,9 @@ func (h *Hub) Committed(events []*journal.Event) {
 		case *boardv1.WorkerRunEnded:
 			h.registry.Release(ev.Namespace, p.GetRunId())
 			claimable = true // the dispatch may start another run
+		case *boardv1.TaskStepLeaseExpired: // ends the run of a standing dispatch without an event of its own
+			h.registry.Release(ev.Namespace, p.GetClaimedByRunId())
+			claimable = true
 		}
 	}
 	if claimable {
