@@ -36,8 +36,8 @@ type Dir struct {
 	root *os.Root
 }
 
-// Open opens an agent's home. A home that does not exist yet is made if create is set;
-// otherwise the error wraps fs.ErrNotExist. The caller must call Close on the Home.
+// OpenDir opens the directory at path, and makes it if it is missing. The caller must
+// call Close.
 func OpenDir(path string) (*Dir, error) {
 	abs, err := filepath.Abs(path)
 	if err != nil {
@@ -63,8 +63,8 @@ type Home struct {
 	path string // absolute
 }
 
-// Open opens an agent's home, and makes it if create is set. Without create the error is
-// fs.ErrNotExist for a home that was never written to. The caller must call Close.
+// Open opens an agent's home. A home that does not exist yet is made if create is set;
+// otherwise the error wraps fs.ErrNotExist. The caller must call Close on the Home.
 func (d *Dir) Open(namespace, agentID string, create bool) (*Home, error) {
 	name := filepath.Join(namespace, agentID)
 	root, err := d.root.OpenRoot(name)
