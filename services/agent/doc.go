@@ -7,9 +7,10 @@
 // Never does: decide whom to wake, write a work item, or run a command. Tool
 // calls of a round go to the plane that owns them, with the run's identity.
 //
-// Reads: task_completed, task_failed, task_cancelled, task_interrupted of the
-// task plane; trigger_delivered, timer_fired and wait_resolved of the waiting
-// plane; work_item_created and report_promoted of the work plane.
+// Reads: task_completed, task_failed, task_cancelled, task_interrupted, task_cancelling
+// of the task plane; trigger_delivered, timer_fired, wait_resolved, wait_cancelled,
+// wait_triggered, wait_rechecked of the waiting plane; work_item_created,
+// work_item_completed, report_promoted of the work plane.
 //
 // Emits: agent_spawned, agent_paused, agent_resumed, agent_stopped, agent_started,
 // agent_deleting, agent_deleted, agent_woken; message_queued, message_dequeued,
