@@ -266,7 +266,7 @@ func TestOneLoopThroughAllPlanes(t *testing.T) {
 		r := tn.round(t, ctx, "", tool(t, "CreateWorkItem", map[string]any{"objective": "run a command", "plan": "run it\n"}))
 		item := at(r.GetToolResults()[0], "work_item", "work_item_id")
 		r = tn.round(t, ctx, "", tool(t, "PickWorkItem", map[string]any{"work_item_id": item}),
-			tool(t, "ExecCommand", map[string]any{"cmd": "echo hello; exit 3", "yield_time": "0s"}))
+			tool(t, "ExecCommand", map[string]any{"cmd": "sleep 1; echo hello; exit 3", "yield_time": "0s"}))
 		task := at(r.GetToolResults()[1], "handle", "task_id")
 		r = tn.round(t, ctx, "", tool(t, "WaitFor", map[string]any{"wake": "task_result", "resource": task, "reason": "the command"}))
 		require.True(t, r.GetTurnEnded())
