@@ -48,5 +48,5 @@ func TestTheDemoFailsWithAPackage(t *testing.T) {
 	var exit *exec.ExitError
 	require.ErrorAs(t, err, &exit, out)
 	require.Equal(t, 1, exit.ExitCode())
-	require.Contains(t, out, "1 of 2 packages failed:\n  example/bad: vet clean; go test FAILED (FAIL")
+	require.Contains(t, out, "1 of 2 packages failed:\n  example/bad: vet clean; go test FAILED (TestIt)")
 }
