@@ -46,7 +46,7 @@ func (r Reason) Newf(format string, args ...any) *Error {
 // Violation describes what is wrong with one request field.
 type Violation struct {
 	Field       string // path of the field, snake_case: "todo_list[3].text"
-	Description string // what is wrong and how to mend it
+	Description string // what is wrong and how to fix it
 }
 
 // Error is a fault. It is immutable: With and WithField return copies, so a fault may be kept in

@@ -38,7 +38,7 @@ type sourceKey struct {
 type position struct {
 	seq              uint64 // sequence number of the frame
 	line             int    // number of its lines that were consumed, 0 for all
-	framesSinceWrite int    // frames with events of the plane that were skipped since the position was written
+	framesSinceWrite int    // frames with events of the source that changed nothing here, since the position was written
 	// needsWrite is set when events after the written position led to nothing. The position must be written
 	// before the next change of state: after a restart these events would otherwise be processed with a newer
 	// state, in which they may lead to something.

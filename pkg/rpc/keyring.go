@@ -20,7 +20,7 @@ type Authenticator interface {
 	Authenticate(ctx context.Context, bearer string) (Actor, error)
 }
 
-// Holder is an Authenticator whose credentials may end while a call runs.
+// Holder is implemented by an Authenticator whose credentials may end while a call runs.
 type Holder interface {
 	// Hold returns a context that ends, with the reason as its cause, when the credential
 	// is revoked or expires. The caller calls release when the call has ended.

@@ -125,7 +125,8 @@ func (b *Buffer) Acknowledge(end int64) {
 	b.free.Broadcast()
 }
 
-// Discard empties the Buffer, unblocks Add, and makes it return false from now on.
+// Discard unblocks Add and makes it return false from now on. Chunks that were added before
+// stay, and Next still returns them.
 func (b *Buffer) Discard() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -29,7 +29,8 @@ func newRegistry(version string) *prometheus.Registry {
 // shorter than the usual scrape interval, and its cost does not depend on scrapes.
 const samplePeriod = 10 * time.Second
 
-// sampleTerm bounds one sample, which may need a service that does not answer.
+// sampleTerm bounds each call of Sample, which may need a service that does not answer.
+// Services are sampled one after the other.
 const sampleTerm = 3 * time.Second
 
 // sampled is a service with gauges that Sample sets.

@@ -230,7 +230,8 @@ func (d *dirty) done(k plane.Key, busy bool) {
 	}
 }
 
-// forget removes an agent about which nothing needs to be remembered.
+// forget removes an agent, unless it is marked, is being evaluated, is busy or has hinted
+// events. The caller holds mu.
 func (d *dirty) forget(k plane.Key, m *mark) {
 	if m.queued || m.swept || m.looking || m.busy || len(m.hinted) > 0 {
 		return

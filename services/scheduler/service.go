@@ -259,7 +259,7 @@ func alarmKey(kind string, k plane.Key) string {
 	return strings.Join([]string{kind, k.Namespace, k.ID}, "\x00")
 }
 
-// plan sets the timer for the next reminder of an agent.
+// plan sets the timer for the next reminder of an agent, or removes it if none is left.
 func (s *Service) plan(k plane.Key, f Facts) {
 	due := alarmKey("recheck", k)
 	for _, it := range f.Queue.GetRechecks() {

@@ -37,7 +37,7 @@ type Tasks interface {
 // Agents is the part of the agent plane that this plane calls.
 type Agents interface {
 	// AgentExists returns NOT_FOUND for an agent that was never created in the caller's
-	// namespace.
+	// namespace, and AGENT_DELETED for one whose deletion has begun.
 	AgentExists(ctx context.Context, agentID string) error
 }
 

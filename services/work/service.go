@@ -32,7 +32,7 @@ type Tasks interface {
 // Agents is the part of the agent plane that this plane calls.
 type Agents interface {
 	// AgentExists returns NOT_FOUND for an agent that was never created in the caller's
-	// namespace.
+	// namespace, and AGENT_DELETED for one that is deleted or being deleted.
 	AgentExists(ctx context.Context, agentID string) error
 }
 
@@ -160,8 +160,9 @@ func (s *Service) admitAgent(ctx context.Context, actor rpc.Actor, agentID strin
 	return s.exists(ctx, plane.KeyOf(actor.Namespace, agentID))
 }
 
-// exists returns an error unless an agent exists or existed. Ids of agents are never used
-// again, so the agent plane is called once for each agent.
+// exists returns nil if an agent exists, and otherwise the error of Agents.AgentExists. It
+// remembers the agents that exist, so that the agent plane is called once for each; it
+// returns nil for one that was deleted after that.
 func (s *Service) exists(ctx context.Context, k plane.Key) error {
 	s.knownMu.RLock()
 	_, ok := s.known[k]

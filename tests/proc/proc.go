@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// Long leaves a test out of go test -short: it has processes of its own or takes
-// more than Go, or waits for what takes its time. make test runs it.
+// Long skips a test in go test -short: one that starts processes, needs another program than
+// the go command, or waits for a long time. make test runs it.
 func Long(t testing.TB) {
 	t.Helper()
 	if testing.Short() {

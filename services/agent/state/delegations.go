@@ -134,7 +134,8 @@ func (a *Agent) CompleteDelegation(env journal.Env, delegationID string, end *ag
 	return []*journal.Event{DelegationEvent(next, &agentv1.DelegationCompleted{Delegation: next})}
 }
 
-// ClipReport cuts a result at its bound, and says so.
+// ClipReport returns a result without the white space around it. If it has more than
+// maxResultBytes, it is cut to at most that, with a note at its end that says so.
 func ClipReport(text string) string { return clipReportTo(text, maxResultBytes) }
 
 func clipReportTo(text string, most int) string {

@@ -168,7 +168,8 @@ func setDescription(properties map[string]*structpb.Value, name, kind, text stri
 	properties[name] = structpb.NewStructValue(s)
 }
 
-// shapeUpdate describes todo_list as a list, and blocked_by as nullable.
+// shapeUpdate replaces the property todo_list by a list of todos, lets blocked_by be null, and
+// removes clear_blocked_by, which null stands for.
 func shapeUpdate(properties map[string]*structpb.Value) {
 	if wrapped := properties["todo_list"].GetStructValue(); wrapped != nil {
 		items := wrapped.GetFields()["properties"].GetStructValue().GetFields()["items"]
@@ -181,19 +182,20 @@ func shapeUpdate(properties map[string]*structpb.Value) {
 	}
 }
 
-// shapeGet describes include_todo_list.
+// shapeGet replaces the property omit_todo_list by its opposite, include_todo_list.
 func shapeGet(properties map[string]*structpb.Value) {
 	delete(properties, "omit_todo_list")
 	setDescription(properties, "include_todo_list", "boolean", "Whether the checklist comes too; it does unless this is false.")
 }
 
-// shapeList describes limit, the page size.
+// shapeList renames the property page_size to limit.
 func shapeList(properties map[string]*structpb.Value) {
 	properties["limit"] = properties["page_size"]
 	delete(properties, "page_size")
 }
 
-// shapeExec describes the command's fields beside the others.
+// shapeExec replaces the property command, an object, by the properties of that object
+// which commandFields names.
 func shapeExec(properties map[string]*structpb.Value) {
 	command := properties["command"].GetStructValue().GetFields()["properties"].GetStructValue().GetFields()
 	delete(properties, "command")
@@ -218,7 +220,7 @@ func shapeSpawn(properties map[string]*structpb.Value) {
 	setDescription(properties, "agent_id", "string", "public_named: the new agent's id, required. Leave it out for a private_child.")
 }
 
-// shapeAgentGet describes agent_id as optional.
+// shapeAgentGet describes agent_id: without it the call is about the caller.
 func shapeAgentGet(properties map[string]*structpb.Value) {
 	setDescription(properties, "agent_id", "string", "The agent; you, if it is left out.")
 }

@@ -62,7 +62,9 @@ const (
 	WhyTimeout   = "worker_timeout"
 )
 
-// ExpireLease ends a run whose lease expired; the step that it holds becomes pending.
+// ExpireLease ends a run whose lease expired, with the status lost. The step that it holds
+// becomes pending, and at once ready if its dependencies are completed. A run of a standing
+// dispatch that holds a step ends with the event of the step, without one of its own.
 func (f *Transition) ExpireLease(r *model.Run) {
 	if r.HoldsStep() {
 		rec := r.Step.Record

@@ -79,7 +79,7 @@ type Record struct {
 	Namespace  string
 	Ordinal    int64
 	Task       *taskv1.Task
-	Worker     WorkerKey                   // that has it; empty: none
+	Worker     WorkerKey                   // that has the task, or had it when it ended; empty ID: none
 	StopForced bool                        // it was asked to stop a second time
 	InputSeq   int64                       // of the last input
 	InputEnded bool                        // no input follows
