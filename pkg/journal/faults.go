@@ -21,7 +21,8 @@ func unavailable(outcome, msg string, cause error) error {
 	return e
 }
 
-// leaseLost refuses a read when another process may have written.
+// leaseLost refuses a read, or a command that stored no events, when the lease of the partition is over, because
+// another process may have written since.
 func leaseLost() error {
 	return unavailable(outcomeNone, "the lease of the partition is over, so the state here may be outdated; try again", ErrNotHeld)
 }

@@ -45,9 +45,10 @@ type TokensConfig struct {
 	PrincipalClaim string
 	// Namespace is that of all tokens; or NamespaceClaim tells it.
 	Namespace, NamespaceClaim string
-	// RoleClaim holds a text or a list, and Roles says what role a value gives;
-	// the first in the order of Roles (admin, operator, …) counts. Claims may be
-	// paths: "realm_access.roles".
+	// RoleClaim names a claim that holds a text or a list of texts. Roles maps a
+	// value of it to the role that it gives. If several values give roles, the
+	// first of them in the order of tokenRoles counts, so admin before operator.
+	// The names of claims may be paths: "realm_access.roles".
 	RoleClaim string
 	Roles     map[string]string
 	Logger    *zap.Logger

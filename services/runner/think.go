@@ -196,8 +196,10 @@ func (c *conversation) nameCalls(answer *Answer) {
 	}
 }
 
-// runLocal runs a call of a local tool and returns its result, or an error result for a
-// call that cannot be submitted. It returns nil for a call of the server's tools.
+// runLocal runs a call of a local file tool and returns its result. For a call that names no
+// tool, or whose arguments are not a JSON object, it returns an error result, also if the
+// tool is the server's. It returns nil for every other call, which the server answers; in a
+// turn without a workspace these include calls of local tools.
 func (c *conversation) runLocal(ctx context.Context, call Call) *agentv1.ToolResult {
 	var args map[string]any
 	raw := call.Arguments

@@ -41,8 +41,10 @@ func follows() []plane.Followed {
 	}}
 }
 
-// inputToChild sends a supervisor's message to its child. The agent plane decides
-// whether the child accepts it, so that no message is accepted and then lost.
+// inputToChild sends a supervisor's message to its child. It refuses an empty message
+// and one to a child that does not run. Otherwise the agent plane decides whether the
+// child accepts it, so that no message is accepted and then lost. A refusal, also one for
+// the reasons that FollowUp states, is a response and not an error.
 func (s *Service) inputToChild(ctx context.Context, t *taskv1.Task, principal string, req *taskv1.SendTaskInputRequest) (*taskv1.SendTaskInputResponse, error) {
 	refused := func(reason string) (*taskv1.SendTaskInputResponse, error) {
 		return &taskv1.SendTaskInputResponse{InputTarget: rules.ChildFollowUp, Reason: reason}, nil

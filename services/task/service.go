@@ -36,8 +36,10 @@ type Deps struct {
 	plane.Deps
 	// Output stores what commands write. Required.
 	Output output.Store
-	// Workspace returns where the commands of an agent run, and NOT_FOUND for an agent
-	// that never existed. Nil: every agent exists, and workers choose the directory.
+	// Workspace returns where the commands of an agent run. It returns NOT_FOUND for an
+	// agent that never existed, AGENT_DELETED for a deleted one, and RUN_STALE if the
+	// caller is a run that does not hold its agent any more. Nil: every agent exists, and
+	// workers choose the directory.
 	Workspace func(ctx context.Context, agentID string) (Workspace, error)
 	// OwnsItem refuses a work item that is not the agent's. Nil: every item is.
 	OwnsItem func(ctx context.Context, agentID, workItemID string) error

@@ -172,7 +172,9 @@ func attached(it *workv1.WorkItemRecord, waitID string) *workv1.AttachedWait {
 	return nil
 }
 
-// ConsumeRecheck records that the owner was reminded of an item (SPEC P5).
+// ConsumeRecheck records that the owner was reminded of an item (SPEC P5). It changes nothing
+// if the item has no pending reminder or one for another time than recheck_at, so it is
+// idempotent without the request id, which it does not use.
 func (s *Service) ConsumeRecheck(ctx context.Context, req *workv1.ConsumeRecheckRequest) (*workv1.ConsumeRecheckResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := fault.First(

@@ -275,7 +275,8 @@ func within(text string, n int) string {
 // hang indents the further lines of a text, so that they cannot be mistaken for list entries.
 func hang(text string) string { return strings.ReplaceAll(breaks.Replace(text), "\n", "\n  ") }
 
-// fold returns a text as one line of at most n characters.
+// fold returns a text as one line, with white space folded. Of a longer line it returns the
+// first n characters, followed by "…".
 func fold(text string, n int) string {
 	text = strings.Join(strings.Fields(text), " ")
 	for i := range text {

@@ -129,8 +129,9 @@ func (a *Agent) FinishDeletion(env journal.Env) []*journal.Event {
 	return []*journal.Event{AgentEvent(r, &agentv1.AgentDeleted{Agent: r})}
 }
 
-// evictDeleted keeps the record of a deleted agent and its delegations only. Its messages
-// and turns are in the event stream.
+// evictDeleted removes the messages, turns and decisions of a deleted agent from memory;
+// they stay in the journal. Its record, its delegations and the positions of its rounds and
+// briefs are kept, so that those can still be listed.
 func (s *State) evictDeleted(a *Agent) {
 	for _, t := range a.EndedTurns {
 		s.forgetRequest(a, t.Record)
