@@ -35,7 +35,8 @@ type Op[S State, R any] struct {
 	Decide func(s S, env Env) (Decision[R], error)
 	// Answer builds the reply from the command's events. It is pure and runs outside the loop, also for a
 	// repeated request whose events are read from the log. If it is nil, or Decide returned no events,
-	// Decision.Reply is the reply.
+	// Decision.Reply is the reply; a repeated request whose Answer is nil gets the zero value, since Decide does
+	// not run.
 	Answer func(events []*Event) (R, error)
 }
 
@@ -88,10 +89,13 @@ type recallAt struct {
 
 // Do runs one command and returns once its events are on disk (SPEC X1).
 //
-// A refusal of Decide is returned unchanged, once the state that Decide saw is durable. An error of the log is
-// UNAVAILABLE with the reason STORAGE and the metadata key outcome: "none" means that nothing was stored, and
-// "unknown" that only a repetition with the same request id can determine it (SPEC X1). The reason
-// REQUEST_ID_REUSED means that the id was used with other arguments.
+// A refusal of Decide is returned unchanged, once the state that Decide saw is durable. An error of the log, a
+// context that ends before the outcome is known, and a partition that is not held any more are UNAVAILABLE with
+// the reason STORAGE and the metadata key outcome: "none" means that this call stored nothing, and "unknown" that
+// only a repetition with the same request id can determine it (SPEC X1). A lost lease also replaces a refusal or a
+// reply without events, because the state that Decide saw may have been outdated. The reason REQUEST_ID_REUSED
+// means that the id was used with other arguments, and TOO_LARGE that an event or the command exceeds its limit. A
+// rule that panics, or whose events State.Apply refuses, is INTERNAL and stores nothing.
 func Do[S State, R any](ctx context.Context, p *Partition[S], op Op[S, R]) (R, Result, error) {
 	var zero, reply R
 	c := &command[S]{
@@ -178,10 +182,11 @@ func (p *Partition[S]) run(ctx context.Context, c *command[S]) error {
 	return unavailable(outcomeUnknown, "the deadline passed while the journal was writing; repeat with the same request_id to learn what happened", ctx.Err())
 }
 
-// View runs a read-only function and returns its result with the wal_seq of the state that it saw, once that
-// state is durable (R4). read is called with the partition's read lock held and may be called more than once.
-// What it returns must be copies, or messages that are replaced and never edited. View fails with UNAVAILABLE
-// when the state is not durable after Config.ViewPatience, or when this process no longer holds the partition.
+// View runs a read-only function and returns its result, or its error unchanged, with the wal_seq of the state that
+// it saw, once that state is durable (R4); under Ahead it does not wait for that. read is called with the
+// partition's read lock held and may be called more than once. What it returns must be copies, or messages that are
+// replaced and never edited. View fails with UNAVAILABLE when the state is not durable after Config.ViewPatience or
+// when ctx ends, or when this process no longer holds the partition.
 func View[S State, R any](ctx context.Context, p *Partition[S], read func(s S) (R, error)) (R, uint64, error) {
 	var zero R
 	for {
@@ -257,5 +262,5 @@ func (r *commitResult) resolve(lost bool) {
 	close(r.done)
 }
 
-// micros rounds a time to microseconds, the resolution of every time in the journal.
+// micros returns a time in UTC, truncated to microseconds, the resolution of every time in the journal.
 func micros(t time.Time) time.Time { return t.UTC().Truncate(time.Microsecond) }

@@ -96,7 +96,9 @@ type sourceEvent struct {
 }
 
 // Consume applies the source's events to p, each exactly once: the position is written in the same frame as the
-// effect, as source_consumed. It blocks until ctx ends or p no longer accepts commands, and returns the reason.
+// effect, as source_consumed. It blocks until ctx ends or p refuses or fails a command, and returns the reason,
+// which is ErrNotHeld once p is closed. p may still be usable after another error, such as a full queue; calling
+// Consume again continues from the position. Errors of the source are logged and the source is followed again.
 // There must be at most one Consume for each pair of p and source.
 func Consume[S State](ctx context.Context, p *Partition[S], r Reaction[S]) error {
 	key := sourceKey{r.Source.Plane(), r.Source.Partition()}

@@ -106,7 +106,7 @@ func (c *core[S]) replay(reg *Registry, seq uint64, f Frame, awaiting map[string
 }
 
 // apply applies one event, at execution and at replay alike. A panic of State.Apply becomes an error, so that
-// it stops this partition and not the process.
+// it affects this partition only and not the process.
 func (c *core[S]) apply(ev *Event) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -172,7 +172,7 @@ func unix32(t time.Time) uint32 { return uint32(t.Unix()) }
 // noNamespace is the namespace of an actor without one in the scope of a request id.
 const noNamespace = "-"
 
-// actorNamespace returns the namespace of the event's actor.
+// actorNamespace returns the namespace of the event's actor, noNamespace if it has none.
 func (ev *Event) actorNamespace() string {
 	return cmp.Or(ev.ActorNamespace, ev.Namespace, noNamespace)
 }

@@ -8,8 +8,10 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Event is one fact: one line of a frame. The loop fills in whatever a rule leaves empty, except Payload. After
-// a rule has returned an event it must not be changed; State, Answer and OnCommit share it.
+// Event is one fact: one line of a frame. A rule must set Payload. The loop sets WalSeq, Type, Method, RequestID and
+// RequestHash, and in commands the actor, whatever the rule put there; it fills in ID, Namespace, Plane, AgentID and
+// CreatedAt if the rule left them empty. After a rule has returned an event it must not be changed; State, Answer
+// and OnCommit share it.
 type Event struct {
 	WalSeq     uint64 // per partition, from 1, no gaps
 	ID         string // evt_..., never changes
@@ -45,7 +47,7 @@ type Event struct {
 }
 
 // By sets the actor of an event of a reaction to that of the event that caused it. In commands the actor is
-// always the caller.
+// always the caller; only the ActorRunID that a rule set is kept if the caller has no run id.
 func (ev *Event) By(cause *Event) {
 	ev.ActorNamespace, ev.ActorAgentID, ev.ActorRunID = cause.ActorNamespace, cause.ActorAgentID, cause.ActorRunID
 	ev.Principal, ev.Role = cause.Principal, cause.Role
@@ -67,7 +69,8 @@ func Internal(eventType string) bool {
 //
 // Apply is pure: the same state and event give the same result. It uses no clock and no I/O, and keeps nothing
 // of the event but its payload, which is replaced and never edited. It is called with the partition's write
-// lock held. An error means that state and log do not match: the partition refuses the command and reloads.
+// lock held, except while a partition loads. An error means that state and log do not match: the partition refuses
+// the command and reloads; while it loads, loading fails.
 type State interface {
 	Apply(ev *Event) error
 }
@@ -91,7 +94,8 @@ type Env struct {
 	Traceparent string
 }
 
-// Decision is the result of a rule: events in order, or no events and the reply itself.
+// Decision is the result of a rule: events in order, or no events and the reply itself. With events, Reply is used
+// only if Op.Answer is nil.
 type Decision[R any] struct {
 	Events []*Event
 	Reply  R

@@ -15,8 +15,9 @@ import (
 type Line struct {
 	// Text is the line as it is in the log, without the newline.
 	Text []byte
-	// Event is set if this process wrote the line. It is shared by all followers and must not be changed.
-	// Parsing Text instead takes 5-10 µs for each follower.
+	// Event is set if the line comes from a Feed, and nil if it was read from the log, also for a line that this
+	// process wrote. It is shared by all followers and must not be changed. Parsing Text instead takes 5-10 µs for
+	// each follower.
 	Event *Event
 }
 
@@ -109,9 +110,10 @@ type hint struct {
 }
 
 // Hinter is a Source in this process. fn receives events as soon as they are applied, before they are durable,
-// so that a reader under Ahead can start one fsync earlier. Events that were withdrawn, or whose outcome will
-// not be known here, are passed again with lost set; a reader must then read again. fn runs in the partition's
-// loop and must not block. stop unregisters fn; a call that is in progress may still end after it.
+// including those of the journal itself, so that a reader under Ahead can start one fsync earlier. Events that were
+// withdrawn, or whose outcome will not be known here, are passed again with lost set; a reader must then read again.
+// fn runs in the partition's loop and must not block. stop unregisters fn; a call that is in progress may still end
+// after it.
 type Hinter interface {
 	Hint(fn func(events []*Event, lost bool)) (stop func())
 }

@@ -11,8 +11,9 @@ import (
 )
 
 // load builds a core from the log and takes the partition over (R6). It retries until ctx ends, except when the
-// log cannot be read as this plane's. awaiting has the request ids that the loop generated for commands whose
-// outcome is unknown; those that are in the log are put into core.recovered.
+// log cannot be read as this plane's, and when the lease is not held, which is ErrNotHeld. awaiting has the request
+// ids that the loop generated for commands whose outcome is unknown; those that are in the log are put into
+// core.recovered.
 func (p *Partition[S]) load(ctx context.Context, awaiting map[string]struct{}) (*core[S], error) {
 	c, began := newCore(&p.cfg), time.Now()
 	next := uint64(1)

@@ -44,7 +44,8 @@ func (r *RawEvent) WithPayload(m proto.Message) *Event {
 var errLine = errors.New("journal: damaged line")
 
 // ParseLine reads the envelope of one line. It ignores unknown fields, so that an older
-// reader understands a newer writer, and only finds the end of the payload.
+// reader understands a newer writer, and only finds the end of the payload. A line without
+// wal_seq or event_type is an error; one without payload is not.
 func ParseLine(line []byte) (*RawEvent, error) {
 	r := &RawEvent{}
 	l := jsontext.Lexer{In: line}

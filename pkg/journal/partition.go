@@ -43,11 +43,11 @@ type Config[S State] struct {
 	// at a load. It runs in the loop and must not block. Events of other writers arrive by a load only.
 	OnCommit func(events []*Event)
 
-	// OnApply receives the events of each command once they are applied and before they are durable; a reload
-	// may discard them. It lets the plane prepare the next command while the frame is written; see Ahead. It
-	// returns the number of expected follow-ups (Op.FollowUp) of these events: a small frame waits FollowUpTerm
-	// for them, so that they share one write. It runs in the loop, must not block, and must not change or keep
-	// state.
+	// OnApply receives the events of each command once they are applied and before they are durable, including
+	// those of the journal itself; a reload may discard them. It lets the plane prepare the next command while the
+	// frame is written; see Ahead. It returns the number of expected follow-ups (Op.FollowUp) of these events: a
+	// small frame waits FollowUpTerm for them, so that they share one write. It runs in the loop, must not block,
+	// and must not change or keep state.
 	OnApply func(state S, events []*Event) (followUps int)
 
 	// OnLoad receives the state of every load, at Open and after a reload, before any other use of the state.
@@ -151,7 +151,7 @@ type Partition[S State] struct {
 
 // Open loads a partition from its log and takes it over: it returns once its partition_opened frame is
 // acknowledged (R6), so that no earlier writer can store anything any more. It retries errors of the log until
-// ctx ends; a log that does not match the state is an error at once.
+// ctx ends; a log that does not match the state, and a lease that is not held, are errors at once.
 func Open[S State](ctx context.Context, cfg Config[S]) (*Partition[S], error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
@@ -171,7 +171,8 @@ func Open[S State](ctx context.Context, cfg Config[S]) (*Partition[S], error) {
 }
 
 // Close refuses new commands, finishes those that were accepted, and stops. If ctx ends first, the remaining
-// commands are abandoned and their callers get an unknown outcome. Close is idempotent.
+// commands are abandoned and Close returns the error of ctx; callers whose events may be in the log get an unknown
+// outcome. In either case the loop has ended when Close returns. Close is idempotent.
 func (p *Partition[S]) Close(ctx context.Context) error {
 	p.closing.Store(true)
 	p.inbox.close()
@@ -211,8 +212,8 @@ func (p *Partition[S]) Health() error {
 	return nil
 }
 
-// Stalled returns for how long the journal has been unable to write, 0 while it can. No lease may expire while
-// it is not 0.
+// Stalled returns for how long the journal has been unable to write, 0 while it can and for less than
+// stall.Threshold. No lease may expire while it is not 0.
 func (p *Partition[S]) Stalled() time.Duration { return p.stall.Current(p.cfg.Mono()) }
 
 // StallTotal returns the sum of all stalls since Open, including the current one. A caller that sets a deadline

@@ -15,9 +15,10 @@ type eventLocation struct {
 	frame uint64 // sequence in the log
 }
 
-// ReadBack reads events of a partition by their wal_seqs and returns them in that order. Each must belong to a
-// state that View has shown. It is for states that store the positions of events instead of records: it takes
-// one pass through the loop, and the caller reads the log once for each frame.
+// ReadBack reads events of a partition by their wal_seqs and returns them in the order of walSeqs. Each must belong
+// to a state that View has shown. They may be shared and must not be changed. It is for states that store the
+// positions of events instead of records: it takes one pass through the loop, and the caller reads the log once for
+// each frame that is not cached.
 func ReadBack[S State](ctx context.Context, p *Partition[S], walSeqs []uint64) ([]*Event, error) {
 	if len(walSeqs) == 0 {
 		return nil, nil

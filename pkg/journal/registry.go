@@ -20,7 +20,8 @@ type Registry struct {
 }
 
 // NewRegistry makes every top-level message of the files an event type, named by the snake_case of the
-// message's name. Two messages with the same event type are an error, which Err and Open return.
+// message's name. Two messages with the same event type, or one with that of an event of the journal itself, are an
+// error, which Err and Open return.
 func NewRegistry(files ...protoreflect.FileDescriptor) *Registry {
 	r := &Registry{
 		byType: make(map[string]protoreflect.MessageType),
@@ -55,13 +56,13 @@ func (r *Registry) add(md protoreflect.MessageDescriptor) {
 // Err returns the first error of the files, or nil.
 func (r *Registry) Err() error { return r.err }
 
-// Has reports whether an event type is known.
+// Has reports whether an event type is one of the plane's. It is false for those of the journal itself.
 func (r *Registry) Has(eventType string) bool {
 	_, ok := r.byType[eventType]
 	return ok
 }
 
-// Types returns all event types in no particular order.
+// Types returns all event types of the plane in no particular order.
 func (r *Registry) Types() []string {
 	out := make([]string, 0, len(r.byType))
 	for t := range r.byType {
@@ -70,7 +71,7 @@ func (r *Registry) Types() []string {
 	return out
 }
 
-// New returns an empty payload for an event type.
+// New returns an empty payload for an event type, also for those of the journal itself.
 func (r *Registry) New(eventType string) (proto.Message, error) {
 	if mt, ok := r.byType[eventType]; ok {
 		return mt.New().Interface(), nil

@@ -26,7 +26,7 @@ const (
 	NotSent           // not stored, the writer gets an ambiguous error
 	Frozen            // not stored, the writer waits until its time is over
 	LandsBefore       // ambiguous; stored just before the next append
-	LandsAfter        // ambiguous; sent again just after the next append
+	LandsAfter        // ambiguous; sent just after the next append, behind the sequence that it expected at first
 	Duplicated        // sent twice; the answer is the first one's
 	HeldRefused       // Refused, but only when Release is called
 	Doubted           // sent twice; the answer is the second one's

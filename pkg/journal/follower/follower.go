@@ -18,10 +18,10 @@ const (
 	lastPause  = time.Second
 )
 
-// Run follows a source from frame next on until ctx ends or apply returns stop. It calls
-// apply with every frame once, in order, from one goroutine; the lines are valid during
-// the call. When following ends for another reason, or apply returns another error, Run
-// logs it and follows again, from the frame that was not applied.
+// Run follows a source from frame next on until ctx ends or apply returns Stop, unwrapped. It
+// calls apply with every frame in order, from one goroutine, and once unless apply fails; the
+// lines are valid during the call. When following ends for another reason, or apply returns
+// another error, Run logs it and follows again, from the frame that was not applied.
 func Run(ctx context.Context, src journal.Source, next uint64, logger *zap.Logger, apply func(seq uint64, lines []journal.Line) error) {
 	pacer := retry.New(firstPause, lastPause)
 	for ctx.Err() == nil {
@@ -101,7 +101,8 @@ func (s *Set) advance(src journal.Source, next uint64) {
 }
 
 // CatchUp waits until all frames are applied that the sources, which were added before,
-// have now.
+// have now. It returns an error if the end of a source cannot be read, or if ctx ends first,
+// which after Close is the only end of the wait.
 func (s *Set) CatchUp(ctx context.Context, sources ...journal.Source) error {
 	for _, src := range sources {
 		end, err := src.End(ctx)

@@ -18,8 +18,8 @@ const (
 const CheckInterval = time.Second
 
 // Chain holds the newest frames of one log, without gaps: the frames with sequence numbers in
-// (base, head] are exactly those that it holds. While it is closed it covers nothing. It is safe
-// for concurrent use. Use New.
+// (base, head] are exactly those that it holds, apart from fences. While it is closed it covers
+// nothing. It is safe for concurrent use. Use New.
 type Chain[T any] struct {
 	mu      sync.Mutex
 	open    bool   // this process holds the partition, and head is the end of its log
@@ -28,7 +28,7 @@ type Chain[T any] struct {
 	frames  []frame[T]
 	bytes   int
 	changed chan struct{} // closed and replaced whenever one of the above changes
-	checked time.Time     // when the end of the log was last known
+	checked time.Time     // when the end of the log was last known, or Due last returned true
 }
 
 type frame[T any] struct {

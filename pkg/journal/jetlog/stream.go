@@ -39,7 +39,7 @@ const partitionsKey = "quartet-partitions"
 
 // EnsureStream creates the stream of a plane's journal with the given number of partitions, or
 // verifies that the existing one has the required settings. It returns the number of
-// partitions that the plane has.
+// partitions that the plane has, which is that of the existing stream, whatever was given.
 func EnsureStream(ctx context.Context, nc *nats.Conn, plane string, replicas, partitions int) (int, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
