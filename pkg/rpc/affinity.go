@@ -104,7 +104,9 @@ func identified(args any, newID func(string) string) any {
 	return own
 }
 
-// unreached reports whether an error is not a response of the service.
+// unreached reports whether a call at one instance is to be repeated at another: the instance could
+// not be reached, took longer than directTerm, or does not hold the partition any more. It is false
+// once ctx, the caller's context, has ended.
 func unreached(ctx context.Context, err error) bool {
 	if err == nil || ctx.Err() != nil {
 		return false

@@ -52,7 +52,7 @@ func away(service string, err error) error {
 	return err
 }
 
-// handOn returns the caller's metadata without the entries of its connection.
+// handOn returns the caller's metadata without the entries of its connection, marked as forwarded.
 func handOn(md metadata.MD) metadata.MD {
 	out := metadata.MD{forwardedKey: {"1"}}
 	for k, v := range md {
@@ -64,7 +64,7 @@ func handOn(md metadata.MD) metadata.MD {
 	return out
 }
 
-// pump copies messages until from ends without an error.
+// pump copies messages until from ends, which is no error, or an error of either side.
 func pump(to interface{ SendMsg(m any) error }, from interface{ RecvMsg(m any) error }) error {
 	for {
 		var m raw

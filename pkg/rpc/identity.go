@@ -37,7 +37,8 @@ func newIdentity(auth Authenticator, mutual bool) *identity {
 	return &identity{auth: auth, holder: holder, mutual: mutual, spokeFor: newRecent[string, Actor](identityCache)}
 }
 
-// admit returns ctx with its caller, or UNAUTHENTICATED.
+// admit returns ctx with its caller, or the error of the Authenticator. A malformed header, and a
+// service's credential that is not accepted, are UNAUTHENTICATED.
 func (i *identity) admit(ctx context.Context) (context.Context, error) {
 	bearer := ""
 	// An empty header is a wrong credential and not an absent one.

@@ -47,8 +47,8 @@ const (
 type Keyring struct {
 	key     []byte
 	keyless bool
-	// verified caches valid tokens, because an HMAC and a JSON decoding take 2 µs for every
-	// call. Guessed tokens do not enter it.
+	// verified caches valid tokens that do not expire, because an HMAC and a JSON decoding take
+	// 2 µs for every call. Guessed tokens do not enter it.
 	verified *recent[string, Actor]
 }
 

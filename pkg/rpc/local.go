@@ -21,8 +21,9 @@ import (
 // machine costs 100-300 µs, and a trigger takes up to six such calls until a
 // runner holds its turn.
 //
-// The call is the same otherwise: messages are encoded, metadata and errors are those of the
-// wire, and of the caller's context only its end is passed.
+// The call is the same otherwise: messages are encoded, and actor, metadata and errors are those of
+// the wire. But the handler's context is derived from the caller's, so it also ends with that, and
+// other values of the caller's context are visible in it.
 type Server struct {
 	*grpc.Server
 	unary   grpc.UnaryServerInterceptor

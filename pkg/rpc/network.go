@@ -36,8 +36,9 @@ type NetworkConfig struct {
 	// Addresses maps service names to host:port, for those elsewhere. A name
 	// that resolves to several addresses is balanced over them.
 	Addresses map[string]string
-	// NewID returns request ids for calls without one, so that they can be repeated; nil:
-	// they are not repeated.
+	// NewID returns request ids for mutations without one, so that a call can be repeated at
+	// another instance. It is required where Addresses names services that several instances
+	// share: with nil a call is repeated too, and may then be executed twice.
 	NewID func(prefix string) string
 	// Transport secures TCP connections; nil is plain text.
 	Transport credentials.TransportCredentials
@@ -95,9 +96,10 @@ func (n *Network) Listen(name string, srv *Server) error {
 }
 
 // Dial returns the connection to a service: over memory if it is served in this
-// process, else over TCP. A name without an address may be served here later;
-// calls until then fail with NOT_READY. Connections are shared and belong to
-// the Network: do not close them.
+// process or has no address, else over TCP. The first Dial of a name decides that
+// for all later ones. A name without an address may be served here later; calls
+// until then fail with NOT_READY. Connections are shared and belong to the
+// Network: do not close them.
 func (n *Network) Dial(name string) (*Conn, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -138,7 +140,8 @@ func (n *Network) Dial(name string) (*Conn, error) {
 }
 
 // Bare returns a connection to a service of another process that sends no credential of its
-// own, for forwarded calls; nil if the service has no address.
+// own, for forwarded calls; nil if the service has no address or the Network is closed. It belongs
+// to the Network.
 func (n *Network) Bare(name string) *grpc.ClientConn {
 	addr, ok := n.cfg.Addresses[name]
 	if !ok {
@@ -147,8 +150,9 @@ func (n *Network) Bare(name string) *grpc.ClientConn {
 	return n.plain(name, "dns:///"+addr)
 }
 
-// Peer returns a connection to one process, whose certificate has the given name. It sends no
-// credential of its own, and is not balanced over several processes.
+// Peer returns a connection to one process, whose certificate has the given name; "" means the host
+// in addr. It sends no credential of its own, and is not balanced over several processes. It belongs
+// to the Network, and is nil once that is closed.
 func (n *Network) Peer(addr, name string) *grpc.ClientConn {
 	// There is one address, to which it reconnects only for a call, because the process may
 	// have ended for good.

@@ -44,8 +44,8 @@ type Routes struct {
 	Search []string
 	// Where returns where a partition is. changed is closed when this may have changed.
 	Where func(partition int) (p Place, changed <-chan struct{})
-	// Left reports whether an error means that the partition was released before the call was
-	// executed.
+	// Left reports whether an error means that the instance does not hold the partition any more.
+	// The call was not executed, unless the metadata key outcome of the error is "unknown".
 	Left func(err error) bool
 	// Peer returns a connection to another instance, which sends no credential of its own.
 	Peer func(addr, name string) grpc.ClientConnInterface
@@ -199,7 +199,9 @@ func (r *router) gone(n int, was Place, err error) bool {
 }
 
 // at makes a call at the partition's instance. While no instance holds the partition it waits,
-// within the caller's deadline.
+// within the caller's deadline, and then returns PARTITION_MOVED. It repeats a call whose instance
+// was lost or released the partition, also if it may have been executed; req gets a request id for
+// that if it has none.
 func (r *router) at(ctx context.Context, n int, full string, req proto.Message) (proto.Message, error) {
 	if requestID(req) == "" && !Recalling(ctx) {
 		// If the partition and the response are lost during the call, the next holder must

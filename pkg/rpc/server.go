@@ -48,15 +48,16 @@ type Config struct {
 	Ready func() error
 	// Deadline of unary calls that bring none, by default DefaultDeadline.
 	Deadline time.Duration
-	// Deadlines are exceptions by full method: long polls outlive the default.
+	// Deadlines are exceptions by full method: long polls outlive the default. If Auth is a
+	// Holder, calls of these methods and streams also end when their credential does.
 	Deadlines map[string]time.Duration
 	// Fence refuses calls of a run that does not hold its agent any more (SPEC X12). It is
-	// called for every actor with a run. Optional.
+	// called, after Permit, for every actor with a run. Optional.
 	Fence func(ctx context.Context, method string, a Actor) error
 	// Permit refuses methods that a role may not call (SPEC X15). It is called for every
 	// call except probes and must be fast. Optional.
 	Permit func(ctx context.Context, method string, a Actor) error
-	// Around wraps the handler of every unary call. Optional.
+	// Around wraps the handler of every unary call except probes. Optional.
 	Around func(ctx context.Context, method string, req any, handle grpc.UnaryHandler) (any, error)
 	// Elsewhere returns the connection to a service that this server does not serve, by its
 	// full name, or nil. It must send no credential of its own, because the caller's is
