@@ -15,7 +15,8 @@ type Hooks struct {
 	// Unused reports that nobody ever held a partition, so that there is no former holder to wait for. Nil
 	// means that this cannot be determined.
 	Unused func(ctx context.Context, n int) (bool, error)
-	// Take opens a partition. ctx ends with the session.
+	// Take opens a partition. ctx ends with the session. After an error the partition is released, without Drop,
+	// and may be taken again after retryAfter.
 	Take func(ctx context.Context, n int, l *Lease) error
 	// Drop closes a partition that Take opened. After it returns nothing may be read or written.
 	Drop func(n int)
@@ -146,10 +147,11 @@ func (k *Keeper) holds() bool {
 	return false
 }
 
-// reconcile compares what each group holds with what it should hold and starts the difference.
-// A partition is taken that this process should hold and no other does. A partition is dropped
-// that another process should hold, that was opened under an expired session, or whose hooks
-// say that it is over. A key of this process that no open partition belongs to is deleted.
+// reconcile compares what each group holds with what it should hold and starts the difference, without
+// waiting for it. A partition is taken that this process should hold and no other does. A partition is
+// dropped that another process should hold, that was opened under an expired session, or whose hooks
+// say that it is over. A record that names this process as the holder of a partition that it neither
+// has nor should have is released.
 func (k *Keeper) reconcile() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -241,9 +243,10 @@ func (g *Group) take(n int, o *ownSession, seen part) {
 	g.setStatus(n, open, 0)
 }
 
-// mayTake reports whether a partition without a record may be taken. The record may have been lost together
-// with the session of a holder whose lease is still valid, so the first session waits until that would have
-// expired.
+// mayTake reports whether a partition that nobody holds may be taken. One with a record may at once. A record that
+// is missing may have been lost together with the session of a holder whose lease is still valid, so such a
+// partition is not taken before this process's session is as old as that lease could be, unless Hooks.Unused
+// reports that nobody ever held it.
 func (g *Group) mayTake(ctx context.Context, n int, seen part) bool {
 	k := g.keeper
 	k.mu.Lock()

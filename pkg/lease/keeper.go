@@ -433,8 +433,9 @@ func (k *Keeper) notify() {
 	}
 }
 
-// Stop closes and releases all partitions one by one while the process still serves and forwards. If ctx ends
-// first, the remaining ones are closed and become free with the end of the session. It then ends the session.
+// Stop closes and releases all partitions, each as soon as its Drop returns, while the process still serves and
+// forwards. If ctx ends first, the remaining ones are closed and become free with the end of the session, and Stop
+// returns the error of ctx. It then ends the session. In either case every Drop has returned when Stop returns.
 func (k *Keeper) Stop(ctx context.Context) error {
 	if k.stop == nil {
 		return nil
@@ -480,7 +481,8 @@ func (k *Keeper) Stop(ctx context.Context) error {
 	return err
 }
 
-// Ready returns nil while this process's session is valid and every partition that it should hold is open.
+// Ready returns nil while this process's session is valid and every partition of its groups is held: by this
+// process, where it must be open, or by another.
 func (k *Keeper) Ready() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -61,8 +61,8 @@ const (
 
 func partKey(group string, n int) string { return partPrefix + group + "." + strconv.Itoa(n) }
 
-// apply applies a change of the bucket and reports whether it was more than a renewal. A value that cannot be
-// read counts as deleted; its owner's next renewal will fail.
+// apply applies a change of the bucket and reports whether it was more than a renewal. A session whose value cannot
+// be read counts as deleted, and a partition as released.
 func (t table) apply(key string, value []byte, revision uint64, gone bool, now time.Time) bool {
 	switch {
 	case strings.HasPrefix(key, sessionPrefix):
