@@ -1,5 +1,5 @@
-// Package leasetable keeps leases in memory: for each key, until when its holder may send
-// nothing.
+// Package leasetable keeps leases in memory: for each key, until when its holder may be
+// silent.
 //
 // A lease is armed when a worker receives a command or a step, or a runner a turn. It is
 // renewed by each heartbeat, and expires when its term passes without one. Leases are not
@@ -117,7 +117,9 @@ func (t *Table[K, V]) Settle() { t.due.Settle() }
 func (t *Table[K, V]) Arm(key K, value V) time.Time { return t.ArmUntil(key, value, time.Time{}) }
 
 // ArmUntil is Arm for a lease that also ends at limit, however often it is renewed. A zero
-// limit means none. A stalled journal does not extend limit.
+// limit means none. It returns when the term ends, also if limit is earlier. A stalled journal
+// does not extend limit, but a lease that reaches it meanwhile, or under Keep, expires only
+// afterwards.
 func (t *Table[K, V]) ArmUntil(key K, value V, limit time.Time) time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -146,8 +148,8 @@ func (t *Table[K, V]) Ensure(key K, value V, same func(current V) bool) (V, time
 	return l.value, t.extend(l, t.cfg.Term, stall)
 }
 
-// Renew extends the lease of key to a full term from now. It returns when that ends, and
-// false if key has no lease.
+// Renew extends the lease of key to a full term from now, also one that has expired and was not
+// dropped. It returns when that ends, and false if key has no lease. It does not move a limit.
 func (t *Table[K, V]) Renew(key K) (expires time.Time, ok bool) {
 	return t.RenewFor(key, t.cfg.Term)
 }
@@ -192,9 +194,9 @@ func (l *lease[V]) due() time.Time {
 	return l.expires
 }
 
-// Keep prevents the lease of key from expiring until release is called, which starts a full
-// term. It is for the time in which the holder waits for a response. It does nothing for a
-// key without a lease.
+// Keep prevents the lease of key from expiring, also at its limit, until release is called, which
+// starts a full term of the lease that key has then. It is for the time in which the holder waits
+// for a response. release must be called once. Keep does nothing for a key without a lease.
 func (t *Table[K, V]) Keep(key K) (release func()) {
 	t.mu.Lock()
 	l := t.leases[key]
@@ -240,8 +242,8 @@ func (t *Table[K, V]) Get(key K) (V, bool) {
 	return none, false
 }
 
-// Expires returns when the lease of key expires unless it is renewed, and false if key has no
-// lease.
+// Expires returns when the term of the lease of key ends, and false if key has no lease. The time
+// may have passed, and the limit of the lease may be earlier.
 func (t *Table[K, V]) Expires(key K) (time.Time, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
