@@ -11,7 +11,7 @@ import (
 )
 
 // maxReplacedBoots bounds how many replaced processes of one worker are
-// remembered.
+// remembered. Beyond it all of them are forgotten.
 const maxReplacedBoots = 64
 
 // Registry holds the connected workers of a plane and their free capacity. It is not a record:
@@ -37,7 +37,8 @@ func NewRegistry[Out any](refuseReplaced bool) *Registry[Out] {
 	}
 }
 
-// join puts a session in place of the worker's older one, which ends.
+// join puts a session in place of the worker's older one, which ends. It refuses
+// a process that was replaced; see NewRegistry.
 func (r *Registry[Out]) join(s *Session[Out]) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -103,7 +104,8 @@ func (r *Registry[Out]) Open() []*Session[Out] {
 	return out
 }
 
-// Close excludes a session from further assignments. Its stream stays open.
+// Close excludes a session from Open until Serve opens it, which it does once, after the header.
+// Its stream stays open, and Assign and Reserve still accept it.
 func (r *Registry[Out]) Close(s *Session[Out]) { r.setOpen(s, false) }
 
 func (r *Registry[Out]) setOpen(s *Session[Out], open bool) {
@@ -112,7 +114,8 @@ func (r *Registry[Out]) setOpen(s *Session[Out], open bool) {
 	s.open = open
 }
 
-// Room returns how many more assignments a worker accepts.
+// Room returns how many more assignments a worker accepts. It is negative if the
+// worker has more than its capacity.
 func (r *Registry[Out]) Room(s *Session[Out]) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -174,8 +177,9 @@ type Reservation[Out any] struct {
 }
 
 // Reserve reserves room in a pool: on the named worker, or else on the one with the most room
-// and, among equals, the smallest id. Its errors are NOT_FOUND, WORKER_BUSY and
-// WORKER_POOL_BUSY.
+// and, among equals, the smallest id. A worker counts from its hello on, also before its session
+// is open. NOT_FOUND means that the named worker is not connected or not in the pool, WORKER_BUSY
+// that it has no room, and WORKER_POOL_BUSY that no worker of the pool has, or that it has none.
 func (r *Registry[Out]) Reserve(namespace, pool, workerID string) (*Reservation[Out], error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -9,7 +9,8 @@ import (
 )
 
 // Handler is the plane's side of one session. Its methods are called by Serve in
-// this order: Welcome, Run and Receive side by side, and Close.
+// this order: Welcome, Run and Receive side by side, and Close. A Receive that is
+// in progress when the session ends may still run during Close and after it.
 type Handler[In any] interface {
 	// Welcome reconciles the records of the plane with what the worker holds. The header is
 	// sent when it returns; what it sends with Session.Send is delivered after the header.
@@ -21,13 +22,15 @@ type Handler[In any] interface {
 	// session's context, ends. An error ends the session and is the stream's status.
 	Run(ctx context.Context) error
 	// Close is called when the session has ended and its messages are no longer
-	// sent. It returns once nothing runs on behalf of the session any more.
+	// sent, also if the session was refused and Welcome was not called. It returns
+	// once nothing that the handler started runs on behalf of the session any more.
 	Close()
 }
 
-// Serve holds a worker's stream until it ends: when the worker leaves, a message
-// is refused, another stream of the worker replaces it, or stopping closes, after
-// which it returns stopped. It returns nil if the worker closed the stream.
+// Serve holds a worker's stream until it ends: when the worker leaves, the handler
+// returns an error, another stream of the worker replaces it, End is called, or
+// stopping closes, after which it returns stopped. It returns nil if the worker
+// closed the stream or its context was cancelled, and otherwise why it ended.
 func Serve[In, Out any](
 	stream grpc.BidiStreamingServer[In, Out], registry *Registry[Out], s *Session[Out], h Handler[In],
 	stopping <-chan struct{}, stopped error,

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Session is one stream of one worker. It ends with the stream, with the
-// registry, when the worker connects again, or by End.
+// Session is one stream of one worker. It ends with the stream, when the plane
+// stops, when the worker connects again, or by End.
 type Session[Out any] struct {
 	Key   Key
 	Hello Hello
