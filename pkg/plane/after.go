@@ -44,7 +44,8 @@ func parsePosition(text string) (Position, bool) {
 // consumed the given positions of other planes' journals, so that the response shows
 // their effects. The wait is bounded by 2 s on the serving plane's clock, and skipped
 // where Config.Dependent says that nothing can change; the read happens in either case.
-// Positions before the first event are left out.
+// Positions before the first event are left out. The serving plane ignores those of
+// planes that it does not follow, and all beyond the first 8.
 func After(ctx context.Context, positions ...Position) context.Context {
 	var header []string
 	for _, p := range positions {

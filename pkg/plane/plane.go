@@ -105,9 +105,9 @@ type Config[S journal.State] struct {
 	// OnApply is called with the events of a partition before they are durable; see
 	// journal.Config. It must not block.
 	OnApply func(state S, events []*journal.Event) (followUps int)
-	// OnLoad is called with the state of a partition when it was loaded: at the start, and
-	// after another writer had the partition. It rebuilds due-time indexes. It must not
-	// block, and may be called before Open returns.
+	// OnLoad is called with the state of a partition whenever it was loaded: at the start, and
+	// again after another writer had the partition or a write failed. It rebuilds due-time
+	// indexes. It must not block, and is called before Open returns for the first time.
 	OnLoad func(state S)
 }
 
@@ -200,7 +200,8 @@ func (e *Engine[S]) Close(ctx context.Context) error {
 // ErrNotOpen is returned by Ready of a service whose journal is not open.
 var ErrNotOpen = errors.New("plane: not started")
 
-// Ready returns nil while the journal can be written. A nil Engine, which is that of a
+// Ready returns nil while all partitions can serve; one that cannot be written counts as
+// able to until journal.Config.UnhealthyAfter has passed. A nil Engine, which is that of a
 // service before Start, returns ErrNotOpen.
 func (e *Engine[S]) Ready() error {
 	if e == nil {

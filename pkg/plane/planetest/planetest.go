@@ -57,7 +57,7 @@ func (j *Journals) Sources(plane string) ([]journal.Source, error) {
 	return []journal.Source{journal.NewSource(plane, 0, j.log(plane, 0))}, nil
 }
 
-// Events returns a plane's events, without those of the journal itself.
+// Events returns the events of a plane's first partition, without those of the journal itself.
 func (j *Journals) Events(t *testing.T, plane string, reg *journal.Registry) []*journal.Event {
 	t.Helper()
 	var out []*journal.Event

@@ -153,7 +153,7 @@ func (l Line) Request(t *testing.T, req proto.Message, defaults map[string]strin
 	return req
 }
 
-// Refusal prints an error: its reason, its message and its metadata.
+// Refusal prints an error: its reason and its message.
 func Refusal(err error) string {
 	f := fault.From(err)
 	return fmt.Sprintf("error %s: %s\n", f.Reason(), f.Message())
