@@ -14,9 +14,10 @@ import (
 	"quartet/pkg/jsontext"
 )
 
-// Append appends m to dst. It returns an error only for what JSON cannot represent: a
-// timestamp outside the years 1 to 9999, text that is not UTF-8, NaN inside a Value, more
-// than 100 levels of nesting. dst is then returned unchanged.
+// Append appends m to dst. It returns an error only for what the form cannot represent: a
+// timestamp outside the years 1 to 9999, a duration that is not valid, text that is not UTF-8,
+// NaN or an infinity inside a Value, more than 100 levels of nesting. dst is then returned
+// unchanged.
 func Append(dst []byte, m proto.Message) ([]byte, error) {
 	r := m.ProtoReflect()
 	out, err := appendMessage(dst, r, planOf(r.Descriptor()), 0)

@@ -13,11 +13,12 @@ import (
 )
 
 // Unmarshal parses b, which must be exactly one JSON value, into m, and discards the earlier
-// content of m. Its errors are faults: MALFORMED_JSON, UNKNOWN_FIELD or INVALID_ARGUMENT, the
-// latter two with the field's path in metadata "field" and a field violation. After an error
-// the content of m is undefined.
+// content of m. Its errors are faults: MALFORMED_JSON, UNKNOWN_FIELD, INVALID_ARGUMENT, or
+// LIMIT_EXCEEDED for a duration that is too long; all but the first have the field's path in
+// metadata "field" and a field violation. After an error the content of m is undefined.
 //
-// A null means that the field is absent, except for fields of type Value.
+// A null means that the field is absent, except for singular fields of type Value. Elements of
+// lists and maps must not be null, unless they are Values.
 func Unmarshal(b []byte, m proto.Message) error {
 	_, err := read(m, decoder{Lexer: jsontext.Lexer{In: b}})
 	return err
@@ -68,7 +69,7 @@ type badField struct {
 	reason fault.Reason
 	path   []string // innermost first
 	text   string   // what is wrong, without the path
-	must   string   // how to mend it
+	must   string   // how to fix it
 	value  string
 	limit  string // of what is too large
 }

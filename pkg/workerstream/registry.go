@@ -104,8 +104,8 @@ func (r *Registry[Out]) Open() []*Session[Out] {
 	return out
 }
 
-// Close excludes a session from Open until Serve opens it, which it does once, after the header.
-// Its stream stays open, and Assign and Reserve still accept it.
+// Close excludes a session from Open. Its stream stays open, and Assign and Reserve still
+// accept it.
 func (r *Registry[Out]) Close(s *Session[Out]) { r.setOpen(s, false) }
 
 func (r *Registry[Out]) setOpen(s *Session[Out], open bool) {
