@@ -18,9 +18,10 @@ const (
 	lastPause   = 2 * time.Second
 )
 
-// Passing reports whether an error is transient: the server is unreachable or overloaded, or
-// did not respond in time. A mutation that failed with it may have been executed; repeat it
-// with the same request id.
+// Passing reports whether an error is transient: the server is unreachable or overloaded, did
+// not respond in time, or a limit is reached that may have room later, such as a quota or a
+// pool's workers. A mutation that failed with it may have been executed; repeat it with the
+// same request id.
 func Passing(err error) bool {
 	switch fault.From(err).Code() {
 	case codes.Unavailable, codes.ResourceExhausted, codes.DeadlineExceeded:
@@ -29,8 +30,9 @@ func Passing(err error) bool {
 	return false
 }
 
-// Again repeats a call while its error is transient (see Passing), until ctx ends; then it
-// returns the cause of ctx. A mutation must have the same request id each time.
+// Again repeats a call while its error is transient (see Passing), with growing pauses, until
+// ctx ends; then it returns the cause of ctx. One attempt takes at most 90 s. A mutation must
+// have the same request id each time.
 func Again[R any](ctx context.Context, call func(context.Context) (R, error)) (R, error) {
 	pacer := newPacer()
 	for {

@@ -26,8 +26,9 @@ import (
 // answerMax is the size of the largest response: a page of 500 records with plans.
 const answerMax = 16 << 20
 
-// Client is a connection to a server, and a typed client of each service. It is
-// safe for concurrent use.
+// Client is a connection to a server, and typed clients of the services that
+// programs use; clients of the others are made over Conn. It is safe for
+// concurrent use.
 type Client struct {
 	Agents    agentv1.AgentServiceClient
 	Work      workv1.WorkServiceClient
@@ -122,7 +123,7 @@ func New(conn grpc.ClientConnInterface) *Client {
 // Conn returns the connection, for calls that have no typed client.
 func (c *Client) Conn() grpc.ClientConnInterface { return c.conn }
 
-// Close closes the connection that Dial made.
+// Close closes the connection that Dial made. It does nothing for a Client of New.
 func (c *Client) Close() error { return c.end() }
 
 type actKey struct{}

@@ -17,7 +17,8 @@ import (
 // Causes with which the context of a command ends before its handler returns, beside
 // ErrStopping.
 var (
-	// ErrStopped means that the task was stopped.
+	// ErrStopped means that the task was stopped or its lease was lost, or for a step,
+	// that the run was cancelled or a report of it was refused.
 	ErrStopped = errors.New("the task was stopped")
 	// ErrTimeout means that the command reached its timeout.
 	ErrTimeout = errors.New("the command's time is over")
@@ -69,8 +70,9 @@ func (c *Command) Stderr() io.Writer {
 	return outputWriter{c, taskv1.OutputStream_OUTPUT_STREAM_STDERR}
 }
 
-// Stdin returns the reader of the input that is sent to the task. It ends when the end of
-// input is sent or the command ends, and is empty for a command that accepts no input.
+// Stdin returns the reader of the input that is sent to the task. It ends, after the input
+// that was received, when the end of input is sent or the handler's context ends. A command
+// that accepts no input gets none, so a read blocks until its context ends.
 func (c *Command) Stdin() io.Reader { return c.input }
 
 // run runs the handler and records how it ended.
@@ -142,7 +144,8 @@ func (c *Command) rewind() {
 // acknowledge drops the output that is stored.
 func (c *Command) acknowledge(end int64) { c.buf.Acknowledge(end) }
 
-// abandon ends a command whose lease was lost.
+// abandon ends a command whose lease was lost or whose worker has stopped. What is not sent
+// of its output is discarded, and further writes fail.
 func (c *Command) abandon() {
 	c.buf.Discard()
 	c.cancel(ErrStopped)
@@ -153,7 +156,8 @@ type outputWriter struct {
 	stream taskv1.OutputStream
 }
 
-// Write queues output, which is kept until it is stored, and waits while the queue is full.
+// Write queues output, which is kept until it is stored, and waits while the queue is full. It
+// fails once the command was abandoned, not already when its context ends.
 func (w outputWriter) Write(p []byte) (int, error) {
 	for written := 0; written < len(p); {
 		n := spool.Cut(p[written:])

@@ -8,8 +8,8 @@ import (
 	"quartet/pkg/fault"
 )
 
-// linked keeps a worker's stream open until ctx ends. once opens a stream and serves it until it
-// breaks. linked returns an error if the server refuses the worker permanently.
+// linked keeps a worker's stream open until ctx ends, which is no error. once opens a stream and
+// serves it until it breaks. linked returns an error if the server refuses the worker permanently.
 func linked(ctx context.Context, once func(context.Context) error, troubled func(error)) error {
 	pacer := newPacer()
 	for ctx.Err() == nil {

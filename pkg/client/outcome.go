@@ -15,8 +15,8 @@ var (
 	// ErrLost means that this runner does not hold the turn any more: its lease expired, or
 	// its agent was stopped or deleted.
 	ErrLost = errors.New("the turn is no longer this runner's")
-	// ErrStopping means that the runner stops. The turn is released, which does not count as
-	// an attempt.
+	// ErrStopping means that the runner, or the worker, stops. If the handler then returns an
+	// error, whichever it is, the turn is released, which does not count as an attempt.
 	ErrStopping = errors.New("the runner stops")
 )
 

@@ -31,8 +31,8 @@ type StepOptions struct {
 	Capacity int
 	// Labels are shown with the worker.
 	Labels map[string]string
-	// Heartbeat is how often leases are renewed. Default 30 s, or a quarter of the lease if
-	// that is less.
+	// Heartbeat is how often leases are renewed. Default 30 s. They are renewed more often,
+	// four times in the shortest lease, if that is less.
 	Heartbeat time.Duration
 	// Troubled is called with errors of connections, which are made again, and with results
 	// that were refused. Optional.
@@ -52,14 +52,16 @@ type StepResult struct {
 }
 
 // StepHandler executes a step. Its ctx ends with ErrStopped when the run is cancelled, and
-// with ErrStopping when the worker stops. If it returns an error, the step has failed with
-// the error as reason.
+// with ErrStopping when the worker stops. If it returns an error or panics, the step has failed
+// with that as reason; but an error that it returns because the worker stops releases the run.
 type StepHandler func(ctx context.Context, a *boardv1.StepAssignment) (StepResult, error)
 
 // RunSteps claims steps of boards and calls handle with each, until ctx ends (SPEC B11). It
 // uses one stream. Results are kept until they are stored, and sent again after a lost
-// connection. When ctx ends, handlers are cancelled and their runs released, so that the
-// steps can be claimed again. It returns an error if the server refuses the worker.
+// connection. When ctx ends, handlers are cancelled and the runs of those that return an error
+// released, so that the steps can be claimed again; RunSteps waits at most 10 s for the server
+// to store that, and for the handlers to return. It returns an error if the server refuses the
+// worker, and nil after the end of ctx.
 func (c *Client) RunSteps(ctx context.Context, opts StepOptions, handle StepHandler) error {
 	if opts.Capacity <= 0 {
 		opts.Capacity = defaultCapacity

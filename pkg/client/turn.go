@@ -89,11 +89,11 @@ func CommandOf(r *agentv1.ToolResult) (how string, failed bool) {
 // Round submits the reply of the model and returns the results of its calls in order, with
 // operators' interjections and notices of the server (SPEC A6). A failed call is a result and
 // not an error. After transient errors (see Passing) the reply is submitted again until ctx
-// ends; its calls are executed once. If the server refuses a reply as invalid, nothing of it
-// was executed, and a corrected one may be submitted. If this run does not hold the turn any
-// more, the error is an *EndedError, which is then also the cause of the handler's context.
-// After a response with turn_ended the handler should return nil; a further Round returns
-// fault.TurnEnded.
+// ends, and the error is then the cause of ctx; its calls are executed once. If the server
+// refuses a reply as invalid, nothing of it was executed, and a corrected one may be submitted.
+// If this run does not hold the turn any more, the error is an *EndedError, which is then also
+// the cause of the handler's context. After a response with turn_ended the handler should return
+// nil; a further Round returns fault.TurnEnded.
 func (t *Turn) Round(ctx context.Context, r Reply) (*agentv1.SubmitRoundResponse, error) {
 	if t.ended.Load() {
 		return nil, fault.TurnEnded.Newf("turn %s ended with %s; there are no further rounds", t.Record.GetTurnId(), t.reason)
@@ -154,7 +154,8 @@ func over(err error) bool {
 }
 
 // lost returns how a turn ended that the server reports as ended, and cancels the handler's
-// context with that cause. It returns nil if the runner's own round or finish ended it.
+// context with that cause. It returns nil, and cancels nothing, if the turn was completed, which
+// only the runner's own round or finish does.
 func (t *Turn) lost(ctx context.Context, known *agentv1.Turn) error {
 	if known == nil {
 		term, cancel := context.WithTimeout(ctx, finishTerm)

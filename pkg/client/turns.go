@@ -16,7 +16,8 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 )
 
-// RunnerOptions say which turns to take and how many at once.
+// RunnerOptions say which turns to take and how many at once. Their functions are called by
+// several goroutines, also concurrently.
 type RunnerOptions struct {
 	// Name is the name of the runner for people. Turns show it.
 	Name string
@@ -50,7 +51,8 @@ type RunnerOptions struct {
 
 // Handler executes a turn. Its error decides the outcome: nil is completed; Retryable,
 // Released, Fatal and OverBudget have their own; any other error is retryable. ctx ends with
-// a cause when the run was aborted or lost, or when the runner stops.
+// a cause when the run was aborted or lost, or when the runner stops; any error that is returned
+// after ErrStopping releases the turn.
 type Handler func(ctx context.Context, t *Turn) error
 
 // RunTurns acquires turns and calls handle with each, until ctx ends or MaxTurns are done,

@@ -39,14 +39,16 @@ type WorkerOptions struct {
 // CommandHandler runs a command. Its ctx ends with ErrStopped when the task is stopped, with
 // ErrTimeout at the command's timeout, and with ErrStopping when the worker stops. nil is
 // exit code 0, ExitError another one; any other error is exit code 1 with the error as
-// message.
+// message. An error that is returned after the end of ctx has no exit code: the command is
+// reported as stopped, timed out or interrupted, by the cause of ctx.
 type CommandHandler func(ctx context.Context, c *Command) error
 
 // RunWorker leases commands and calls handle with each, until ctx ends (SPEC T4). Output and
 // ends are kept until the task plane has stored them, and sent again after a lost connection;
 // writes of a handler that is faster than that block. When ctx ends, handlers are cancelled
-// and their commands reported as interrupted. It returns an error if the server refuses the
-// worker.
+// and their commands reported as interrupted; RunWorker waits at most 10 s until that is stored,
+// and for the handlers to return. It returns an error if the server refuses the worker, and nil
+// after the end of ctx.
 func (c *Client) RunWorker(ctx context.Context, opts WorkerOptions, handle CommandHandler) error {
 	if opts.Capacity <= 0 {
 		opts.Capacity = defaultCapacity
