@@ -71,7 +71,7 @@ func (g *guard) start() (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// keep replaces a guard that ends until the host is closed.
+// keep replaces a guard that ends, until the host is closed or a start fails.
 func (g *guard) keep(cmd *exec.Cmd) {
 	defer close(g.done)
 	for {

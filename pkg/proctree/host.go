@@ -83,7 +83,8 @@ func Open(ctx context.Context, cfg Config) (*Host, error) {
 
 // Start starts cmd as the leader of a new tree and returns the tree's Mark. start
 // does the starting; nil means cmd.Start. The caller must call End once the leader has
-// ended, also when it ended by itself.
+// ended, also when it ended by itself, unless Start returned an error. Start must not be
+// called after Close.
 //
 // Starts happen one after the other, on one thread that lives as long as the host, so
 // that a parent-death signal (see GroupAttr) means the death of this process and not
@@ -122,9 +123,11 @@ func (h *Host) release(m Mark) {
 }
 
 // End kills the processes of a tree and returns once none is alive, with the number
-// of processes it killed. leader is an optimisation: the pid of the tree's first
-// process, if that is not reaped yet and started less than two seconds ago, limits
-// the search to younger processes. 0 searches all.
+// of processes it killed. Processes that do not die within two seconds are an error;
+// the tree then keeps its Mark, and End may be called again. leader is an
+// optimisation: the pid of the tree's first process, if that is not reaped yet and
+// started less than two seconds ago, limits the search to younger processes. That
+// process itself is not killed then. 0 searches, and kills, all.
 func (h *Host) End(ctx context.Context, m Mark, leader int) (int, error) {
 	n, err := h.trees.kill(ctx, m, leader)
 	if err == nil { // a tree that does not die keeps its number
@@ -136,7 +139,8 @@ func (h *Host) End(ctx context.Context, m Mark, leader int) (int, error) {
 // Use measures all live trees of this host.
 func (h *Host) Use() (map[Mark]Usage, error) { return h.trees.use() }
 
-// Close kills whatever the host started and ends the guard. It is idempotent.
+// Close kills whatever the host started and ends the guard. It is idempotent; only the
+// first call returns an error.
 func (h *Host) Close(ctx context.Context) (err error) {
 	h.closing.Do(func() {
 		h.spawner.close()
