@@ -10,8 +10,8 @@ import (
 const (
 	// ChunkSize is the maximum size of one chunk, in bytes.
 	ChunkSize = 64 << 10
-	// Window is the maximum of unacknowledged output, in bytes. A command that writes more
-	// blocks in its write, so a Buffer never takes more memory than this (SPEC T6).
+	// Window is how much unacknowledged output, in bytes, makes a Buffer full. A command that
+	// writes more blocks in its write, so a Buffer holds less than this and one chunk (SPEC T6).
 	Window = 512 << 10
 )
 
@@ -40,7 +40,8 @@ func NewAt(offset int64) *Buffer {
 }
 
 // Add appends a copy of data. It blocks while the Buffer is full. It returns false, and adds
-// nothing, after Discard.
+// nothing, after Discard; if Discard is called while it blocks, the beginning of data may have
+// been added.
 func (b *Buffer) Add(stream taskv1.OutputStream, data []byte) (taken bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -110,7 +111,8 @@ func (b *Buffer) Rewind() {
 	b.sent = b.end - int64(b.held)
 }
 
-// Acknowledge removes the output up to the offset end, which is stored.
+// Acknowledge removes the chunks that end at the offset end or before it, which are stored. A
+// chunk that is stored in part stays whole.
 func (b *Buffer) Acknowledge(end int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
