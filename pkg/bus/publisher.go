@@ -48,8 +48,9 @@ func positionSubject(s journal.Source) string {
 
 const headerSequence = "Quartet-Sequence"
 
-// EnsureStream creates EVENTS or updates its limits. On a single node it is persisted
-// asynchronously; events that a loss of power removes are copied again.
+// EnsureStream creates EVENTS or updates its limits, and repeats requests that are not answered
+// until ctx ends. On a single node the stream is created with asynchronous persistence, which an
+// existing one keeps as it is; events that a loss of power removes are copied again.
 func EnsureStream(ctx context.Context, nc *nats.Conn, replicas int) error {
 	js, err := jetstream.New(nc)
 	if err != nil {
