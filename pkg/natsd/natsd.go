@@ -130,7 +130,8 @@ func (s *Server) Stop() {
 }
 
 // Restart stops the server and starts it again over the same store, which is necessary after
-// the disk was full. Connections of Connect reconnect by themselves.
+// the disk was full. Connections of Connect reconnect by themselves. With Port 0 the server may
+// listen on another port afterwards. After an error it is stopped.
 func (s *Server) Restart() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -69,7 +69,8 @@ func (r Remote) secured() bool {
 	return r.ServerName != "" || r.TLS.CA != "" || r.TLS.Cert != "" || r.TLS.Key != ""
 }
 
-// Encrypted reports whether the connection uses TLS.
+// Encrypted reports whether the settings demand TLS. Without that, TLS is used only if the server
+// requires it.
 func (r Remote) Encrypted() bool {
 	return r.secured() || strings.HasPrefix(strings.TrimSpace(r.URL), "tls://")
 }
@@ -99,8 +100,9 @@ func (e *Refused) Error() string { return e.Text + "; " + e.Mend }
 // Unwrap returns the error of the connection.
 func (e *Refused) Unwrap() error { return e.err }
 
-// Connect connects with the settings of Options. Its errors are of type *Refused. If logger is
-// nil, later losses of the connection are not logged.
+// Connect connects with the settings of Options. Its errors are of type *Refused. Of ctx only the
+// deadline counts, as the time for one server. If logger is nil, later losses of the connection are
+// not logged.
 func (r Remote) Connect(ctx context.Context, name string, logger *zap.Logger) (*nats.Conn, error) {
 	if logger == nil {
 		logger = zap.NewNop()
@@ -142,8 +144,8 @@ func (r Remote) Connect(ctx context.Context, name string, logger *zap.Logger) (*
 	return nc, nil
 }
 
-// logOnce returns a handler that logs why a lost connection cannot be restored, once for each
-// reason, because it is tried ten times a second.
+// logOnce returns a handler that logs why a lost connection cannot be restored, and not again
+// while the reason stays the same, because it is tried ten times a second.
 func (r Remote) logOnce(logger *zap.Logger) func(error) {
 	var mu sync.Mutex
 	var last string
