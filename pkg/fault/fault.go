@@ -182,8 +182,9 @@ func (e *Error) GRPCStatus() *status.Status {
 	return full
 }
 
-// From returns err as a fault: a fault unchanged, a status error with its reason, a context
-// error as DEADLINE or CANCELLED, and any other error as INTERNAL without its text. From(nil)
+// From returns err as a fault: the fault that it is or wraps, unchanged, without what wraps it; a
+// status error with its reason, or the general reason of its code if it has none; a context
+// error as DEADLINE or CANCELLED; and any other error as INTERNAL without its text. From(nil)
 // is a nil *Error, which must not be assigned to an error variable.
 func From(err error) *Error {
 	if err == nil {

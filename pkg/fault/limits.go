@@ -9,7 +9,8 @@ import (
 	"quartet/pkg/utf8cut"
 )
 
-// The limits of SPEC X8. Chars count Unicode code points, the others bytes.
+// The limits of SPEC X8. Chars count Unicode code points, Bytes bytes, and Entries the entries of
+// a list.
 const (
 	MaxNameChars      = 128
 	MaxRequestIDChars = 128

@@ -142,7 +142,7 @@ var codeOf = func() map[Reason]codes.Code {
 	return m
 }()
 
-// Code returns the canonical code of a listed reason.
+// Code returns the canonical code of a listed reason, and codes.Internal for any other.
 func (r Reason) Code() codes.Code {
 	if c, ok := codeOf[r]; ok {
 		return c
