@@ -18,7 +18,7 @@ type Clock interface {
 // Timer sends once on C.
 type Timer interface {
 	C() <-chan time.Time
-	// Stop releases the timer. It returns false if the timer has fired already.
+	// Stop releases the timer. It returns false if the timer has fired or was stopped already.
 	Stop() bool
 }
 

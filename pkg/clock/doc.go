@@ -3,5 +3,5 @@
 //
 // The records in a journal say when something is due. Due is derived from them: the owner of
 // a partition rebuilds it after a restart, and overdue keys fire immediately (SPEC P4, X14). A
-// key never fires before its time, and once for each Set.
+// key never fires before its time, and at most once for each Set.
 package clock

@@ -16,7 +16,7 @@ const (
 )
 
 // Due is an index of keys by due time. Its methods are safe for concurrent use and, except
-// Stop, may be called from fire.
+// Stop and Settle, may be called from fire.
 type Due struct {
 	clk  Clock
 	fire func(keys []string)
@@ -39,10 +39,11 @@ type entry struct {
 	pos   int
 }
 
-// NewDue returns an index that calls fire with due keys, earliest first, from one goroutine,
-// never before their time and once for each Set. A key is removed from the index before fire
-// is called, so fire may Set it again. A key that is removed or set while fire is being
-// called may still be passed to that call, so fire must check the record.
+// NewDue returns an index that calls fire with due keys, earliest first and at most 1024 at a
+// time, from one goroutine, never before their time. A key fires once for its last Set; a Set
+// before that only moves its time. It is removed from the index before fire is called, so fire
+// may Set it again. A key that is removed or set while fire is being called may still be passed
+// to that call, so fire must check the record.
 func NewDue(clk Clock, fire func(keys []string)) *Due {
 	d := &Due{clk: clk, fire: fire, index: map[string]*entry{}, wake: make(chan struct{}, 1)}
 	d.settled = sync.NewCond(&d.mu)
