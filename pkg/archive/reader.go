@@ -23,8 +23,9 @@ const (
 )
 
 // Visitor receives the entries of an archive. Fields may be nil. If a function returns an
-// error, Read returns it. What was received is complete and unchanged only if Read returns no
-// error.
+// error, Read returns it. The body of a File is valid during the call only, need not be read to
+// its end, and mode is its permission bits. What was received is complete and unchanged only if
+// Read returns no error.
 type Visitor struct {
 	Manifest func(Manifest) error
 	Message  func(Message) error

@@ -69,7 +69,8 @@ func (w *Writer) entry(h *tar.Header, body []byte) error {
 }
 
 // Message writes the next message of a stream of the manifest. It returns an error if the
-// stream is not in the manifest, or the sequence is not larger than the last one.
+// stream is not in the manifest, the sequence is not larger than the last one, or the body is
+// larger than MaxMessage.
 func (w *Writer) Message(m Message) error {
 	d := w.streams[m.Stream]
 	switch {
@@ -95,7 +96,9 @@ func (w *Writer) Message(m Message) error {
 	}, m.Data)
 }
 
-// File writes a file of size bytes under a slash-separated path.
+// File writes a file of size bytes under a slash-separated path. It reads no more than size bytes
+// of body, and returns an error if there are fewer. It does not check the path, which Read refuses
+// if it leads out of its directory.
 func (w *Writer) File(path string, mode int64, size int64, body io.Reader) error {
 	if err := w.tar.WriteHeader(&tar.Header{Name: fileDir + path, Mode: mode & 0o777, Size: size, ModTime: w.at}); err != nil {
 		return err
@@ -113,7 +116,8 @@ func beginFile(h hash.Hash, path string, size int64) {
 	_, _ = io.WriteString(h, path+"\x00"+strconv.FormatInt(size, 10)+"\x00") // a hash never fails
 }
 
-// Close writes the totals. An archive without them is refused by Read.
+// Close writes the totals. An archive without them is refused by Read. It does not close the
+// writer that NewWriter was given.
 func (w *Writer) Close() (Totals, error) {
 	t := Totals{Streams: map[string]Sum{}, Files: w.count, FilesSHA256: hex.EncodeToString(w.files.Sum(nil))}
 	for name, d := range w.streams {
