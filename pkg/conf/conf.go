@@ -101,8 +101,9 @@ func EnvName(name string) string {
 }
 
 // Load sets the settings that no flag has set, after the flags were parsed: from the
-// environment, else from the file at path (none if empty), else they keep their default. All
-// errors are returned together.
+// environment, else from the file at path (none if empty), else they keep their default. If the
+// file cannot be read or has unknown settings, nothing is set, and the errors of the file are
+// returned. Otherwise all errors are returned together, and the settings without one are set.
 func (s *Set) Load(path string) error {
 	fromFile, err := s.readFile(path)
 	if err != nil {
