@@ -65,7 +65,7 @@ func (f Func) Ready() error {
 	return f.OnReady()
 }
 
-// ErrNotStarted is returned by Ready before Start and after Stop.
+// ErrNotStarted is returned by Ready until Start has succeeded, and from the beginning of Stop on.
 var ErrNotStarted = errors.New("life: not started")
 
 // Group starts and stops a table of modules. Start and Stop are idempotent, safe for
