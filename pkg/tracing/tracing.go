@@ -36,8 +36,8 @@ func (t *Tracer) Begin(ctx context.Context, name string, opts ...trace.SpanStart
 	return t.tracer.Start(ctx, name, opts...)
 }
 
-// Start starts a span as a child of the span in ctx, and none if ctx has no span. The caller
-// ends the span.
+// Start starts a span as a child of the span in ctx, and none if ctx has no span or that is not
+// sampled. The caller ends the span.
 func (t *Tracer) Start(ctx context.Context, name string, opts ...trace.SpanStartOption) (context.Context, trace.Span) {
 	if t == nil || !trace.SpanContextFromContext(ctx).IsSampled() {
 		return ctx, noop.Span{}
@@ -45,8 +45,9 @@ func (t *Tracer) Start(ctx context.Context, name string, opts ...trace.SpanStart
 	return t.tracer.Start(ctx, name, opts...)
 }
 
-// Under starts a span as a child of a traceparent, and none if the traceparent is empty or
-// invalid. The caller ends the span.
+// Under starts a span as a child of a traceparent, and none if the traceparent is empty or not
+// sampled. An invalid traceparent is ignored: the parent is then the span in ctx, if there is one.
+// The caller ends the span.
 func (t *Tracer) Under(ctx context.Context, traceparent, name string, opts ...trace.SpanStartOption) (context.Context, trace.Span) {
 	if t == nil || traceparent == "" {
 		return ctx, noop.Span{}
@@ -133,7 +134,7 @@ func LinkTo(traceparents ...string) trace.SpanStartOption {
 // Reserve returns the traceparent of a span that Finish will record when it has ended, such as
 // that of a turn, which starts in one call, ends in another, and may outlive the process. The
 // span is a child of parent or, with fresh, the root of a new trace with its own sampling
-// decision. It returns "" if the span is not traced.
+// decision. It returns "" if the span is not traced, and if parent is not, also with fresh.
 func (t *Tracer) Reserve(parent string, fresh bool) string {
 	p, ok := Parse(parent)
 	if t == nil || !ok || !p.IsSampled() {
