@@ -1,5 +1,6 @@
 // Package meter registers Prometheus metrics. Several partitions or servers of a process
-// share a metric: a name that is registered already returns the existing metric.
+// share a metric: a name that is registered already returns the existing metric, and panics
+// if that has another type or other labels. With a nil Registerer a metric is not registered.
 // docs/metrics.md lists all of them.
 package meter
 
