@@ -151,8 +151,9 @@ var (
 
 // Issue ensures that DIR/NAME has a valid certificate for these hosts, which are names or
 // addresses. Without hosts the certificate is for a client only. An existing one is replaced
-// in the last third of its validity, if its hosts differ, and if another authority signed it.
-// It returns Made or Kept.
+// if it is in the last third of its validity, if its hosts differ, if another authority signed
+// it, or if it cannot be read. A certificate of a foreign authority is kept in any case, and a
+// missing one is an error. Issue returns Made, Renewed or Kept.
 func (a *Authority) Issue(name string, hosts []string) (done string, err error) {
 	if !goodName.MatchString(name) || name == "authority" {
 		return "", fmt.Errorf("%q is no name of a certificate: use small letters, digits and hyphens, up to 63, and not authority", name)
