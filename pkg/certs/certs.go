@@ -61,7 +61,7 @@ type Store struct {
 	mu     sync.Mutex
 	looked time.Time
 	stamp  string // sizes and times of the files as read
-	bad    string // stamp of what could not be read, so that it is told once
+	bad    string // stamp of what could not be read, so that it is logged once
 	now    contents
 }
 
@@ -72,7 +72,8 @@ type contents struct {
 	serverOf *tls.Config
 }
 
-// Open reads the files. It returns an error if one of them cannot be read.
+// Open reads the files. It returns an error if one of them cannot be read, or if the settings
+// contradict each other.
 func Open(files Files, logger *zap.Logger) (*Store, error) {
 	if logger == nil {
 		logger = zap.NewNop()
