@@ -43,7 +43,8 @@ func IsTerminal(w io.Writer) bool {
 }
 
 // Printable replaces the characters of s that control a terminal or reorder
-// text. Agents, models and outside systems wrote s, so it is not trusted.
+// text by U+FFFD, except newlines and tabs. Agents, models and outside systems
+// wrote s, so it is not trusted.
 func Printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '\n' || r == '\t' || unicode.IsPrint(r) || unicode.In(r, unicode.Cf) && !reordersText(r) {
