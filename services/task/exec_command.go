@@ -14,8 +14,9 @@ import (
 )
 
 // ExecCommand queues a command and waits for its end within the yield time (SPEC
-// T1). A repeated request finds the task of the first one, waits for it again,
-// and returns it as it is then.
+// T1), or until the service stops. A repeated request finds the task of the first
+// one, waits for it again, and returns it as it is then. It does not wait for a
+// running command that a request for reuse found.
 func (s *Service) ExecCommand(ctx context.Context, req *taskv1.ExecCommandRequest) (*taskv1.ExecCommandResponse, error) {
 	actor, err := s.agentActor(ctx, req.GetAgentId())
 	if err != nil {

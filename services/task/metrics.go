@@ -84,7 +84,8 @@ const (
 	maxCounted = 10_000
 )
 
-// pools counts by pool: the first maxPools pools by name, and the others together.
+// pools counts by pool: the first maxPools pools that are added, whichever these are, under
+// their names, and all others together.
 type pools map[string]int
 
 func (p pools) add(pool string, n int) {

@@ -21,8 +21,10 @@ func admitService(ctx context.Context) (journal.Actor, error) {
 	return journal.Actor(rpc.ActorFrom(ctx)), rpc.RequireRole(ctx, rpc.RoleService)
 }
 
-// PlanWorktree asks the connected workers which of them has a git work tree at a
-// directory (SPEC T9). It asks all of them at once and prefers the lesser id.
+// PlanWorktree asks the connected workers, or the one that the request names, which of
+// them has a git work tree at a directory (SPEC T9). It asks all of them at once and
+// prefers the lesser id. If none has, the error is NOT_A_WORK_TREE only if all of them
+// reported.
 func (s *Service) PlanWorktree(ctx context.Context, req *taskv1.PlanWorktreeRequest) (*taskv1.PlanWorktreeResponse, error) {
 	actor, err := admitService(ctx)
 	if err != nil {

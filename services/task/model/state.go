@@ -44,7 +44,7 @@ func (s *State) HeldTasks(of *WorkerKey) []HeldTask {
 }
 
 // KeptInputs is how many inputs of a running command are kept for a worker that
-// connects again. The rule refuses input while more than half as many are
+// connects again. The rule refuses input while half as many or more are
 // unconfirmed, so that all that a worker may lack are kept.
 const KeptInputs = 64
 

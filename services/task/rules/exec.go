@@ -76,7 +76,7 @@ func runningCommand(s *model.State, o model.Owner, spec *taskv1.CommandSpec) *mo
 
 // sameCommand reports whether two commands are the same: they run the same program in
 // the same directory, with the same variables and placement, and both or neither on a
-// terminal. Limits do not matter.
+// terminal. Limits, timeout, restart policy and whether they accept input do not matter.
 func sameCommand(a, b *taskv1.CommandSpec) bool {
 	return a.GetCmd() == b.GetCmd() && slices.Equal(a.GetArgv(), b.GetArgv()) &&
 		a.GetWorkdir() == b.GetWorkdir() && a.GetTty() == b.GetTty() && maps.Equal(a.GetEnv(), b.GetEnv()) &&

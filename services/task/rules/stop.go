@@ -7,8 +7,10 @@ import (
 	"quartet/services/task/model"
 )
 
-// DecideStop stops a task (SPEC T3): a queued one is cancelled at once, a running one
-// is asked to stop, and one that was asked before is to be killed.
+// DecideStop stops a task (SPEC T3): one that waits for a worker is cancelled at once, a
+// running one is asked to stop, and a command that was asked before is to be killed. A
+// further call, or a second one for a child, changes nothing. It refuses a task that has
+// ended with TASK_NOT_RUNNING.
 func DecideStop(s *model.State, env journal.Env, req *taskv1.StopTaskRequest) (journal.Decision[*taskv1.StopTaskResponse], error) {
 	var d journal.Decision[*taskv1.StopTaskResponse]
 	ns := env.Actor.Namespace

@@ -76,8 +76,9 @@ type session struct {
 func (s *session) worker() model.WorkerKey { return s.Key }
 
 // Welcome reconciles what the journal and a worker that connects say the worker
-// holds. Commands of an earlier process of the worker end at once; leases, stops
-// and input that the worker did not get are sent again; and it is told to kill
+// holds. Commands of an earlier process of the worker, and stopped ones that the
+// worker did not get, end at once, unless it says that it holds them; leases,
+// stops and input that it did not get are sent again; and it is told to kill
 // commands that are not its own any more.
 func (s *session) Welcome() error {
 	held, err := s.held()

@@ -87,7 +87,8 @@ func (h *Hub) Stop() {
 	h.running.Wait()
 }
 
-// Settle waits until every lease that is due has been handled. It is for tests.
+// Settle waits until every lease that is due has been found. The ends of their
+// commands may still be in progress. It is for tests.
 func (h *Hub) Settle() { h.leases.Settle() }
 
 // background runs f in a goroutine for which Stop waits. Once Stop has begun it
