@@ -151,8 +151,8 @@ func (s *Service) GetWorkerRun(ctx context.Context, req *boardv1.GetWorkerRunReq
 	return &boardv1.GetWorkerRunResponse{Run: run, Pending: pending}, nil
 }
 
-// awaitRun waits until a run has ended or the wait has passed, and returns it.
-// pending reports that it has not ended.
+// awaitRun waits until a run has ended, the wait has passed or the service stops, and
+// returns the run. pending reports that it has not ended.
 func (s *Service) awaitRun(ctx context.Context, k model.Key, boardID, runID string, wait time.Duration) (*boardv1.WorkerRun, bool, error) {
 	timer := s.deps.Clock.TimerAt(s.deps.Clock.Now().Add(wait))
 	defer timer.Stop()

@@ -13,7 +13,9 @@ import (
 // runCandidates is how many steps a run is shown by default (S2-367).
 const runCandidates = 5
 
-// QuerySteps reads steps in the order of their creation (S2-354 to S2-375).
+// QuerySteps reads steps in the order of their creation (S2-354 to S2-375). A run gets
+// the steps that it could claim now or, if it names steps, those in the order in which it
+// names them; of a board that has ended it gets none.
 func (s *Service) QuerySteps(ctx context.Context, req *boardv1.QueryStepsRequest) (*boardv1.QueryStepsResponse, error) {
 	runID, err := s.reader(ctx, "agent.task_query_steps", req.GetSessionId())
 	if err := fault.First(err, fault.Name("board_id", req.GetBoardId()), patch.OptionalName("worker_pool_id", req.GetWorkerPoolId()),

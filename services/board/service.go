@@ -192,8 +192,8 @@ func Deadlines() map[string]time.Duration {
 	}
 }
 
-// loaded follows every load of a partition: after a start, and after another
-// writer had the partition.
+// loaded follows every load of a partition: at the start, and again after another
+// writer had the partition or a write failed.
 func (s *Service) loaded(st *model.State) {
 	s.leases.Load(st)
 	for _, se := range st.Sessions {

@@ -58,7 +58,8 @@ func (s *Service) OpenStandingDispatch(ctx context.Context, req *boardv1.OpenSta
 	return nil, fault.InternalError.New("a standing dispatch was opened without an event")
 }
 
-// CloseStandingDispatch closes a standing dispatch. Its runs continue.
+// CloseStandingDispatch closes a standing dispatch. Its runs continue. Closing one that
+// is not open, or never was, changes nothing and is no error.
 func (s *Service) CloseStandingDispatch(ctx context.Context, req *boardv1.CloseStandingDispatchRequest) (*boardv1.CloseStandingDispatchResponse, error) {
 	if err := fault.First(
 		s.operate(ctx, "agent.dispatch_worker", req.GetSessionId()),

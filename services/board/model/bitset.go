@@ -6,8 +6,8 @@ import (
 
 // Bitset is a set of small numbers that finds its smallest member from a position
 // on quickly: it has one bit for each number, and one bit for each 64-bit word of
-// those that is not empty. With 10 000 steps a search reads three words. A nil
-// *Bitset is an empty set that cannot be modified.
+// those that is not empty. With 10 000 steps a search reads three words. Len and
+// Next take a nil *Bitset as an empty set; the other methods must not be called on one.
 type Bitset struct {
 	words  []uint64
 	filled []uint64 // bit i is set: words[i] is not 0
@@ -48,7 +48,7 @@ func (b *Bitset) remove(i int) {
 	b.n--
 }
 
-// Len of a nil set is 0.
+// Len returns how many members the set has.
 func (b *Bitset) Len() int {
 	if b == nil {
 		return 0

@@ -263,7 +263,8 @@ func (d *draft) acyclic() error {
 }
 
 // events returns the events of the request: task_updated, the changes of statuses in
-// the order of the operations, and then the steps that are ready now.
+// the order of the operations, then the steps that are ready now, and last that the board
+// is running, if that follows.
 func (d *draft) events(ops []*boardv1.Operation) []*journal.Event {
 	out := []*journal.Event{d.b.NewEvent("", &boardv1.TaskUpdated{Operations: ops, UpdatedAfterDispatchStepIds: d.changedWhileHeld})}
 	for _, e := range d.effects {

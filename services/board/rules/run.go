@@ -20,7 +20,9 @@ func (f *Transition) EndedError(r *model.Run) error {
 
 // FinishRun ends a run with a status (S2-415 to S2-421, S2-436). A step that it still
 // holds fails with the reason why, unless the board is being ended, since then the
-// step ends with the board. ended is the payload of the event, to complete.
+// step ends with the board. ended is the payload of the event, to complete; a run of a
+// standing dispatch that finishes without a result while it holds a step gets no event,
+// because it ends with that of the step.
 func (f *Transition) FinishRun(r *model.Run, how boardv1.RunStatus, why string, ended *boardv1.WorkerRunEnded) {
 	s := f.Claimed[r]
 	if s == nil {
