@@ -6,7 +6,7 @@
 // number of gateways may run, and a client may use its cursor at another one.
 // Never does: decide anything. A request is forwarded to its plane with the caller as actor
 // (SPEC X4), and the response or error of the plane is returned (SPEC X5).
-// Reads: the journals of the agent, work, task and waiting planes.
+// Reads: the journals of the agent, work, task, waiting and board planes.
 // Emits: nothing.
 //
 // The form of REST (SPEC X13) is ProtoJSON. Names of fields are lowerCamelCase in responses,

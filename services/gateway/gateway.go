@@ -48,8 +48,8 @@ type Config struct {
 
 // Deps is what the gateway needs of its process.
 type Deps struct {
-	// Conn reaches a service by name: agent, work, task, waiting, board, scheduler.
-	// The connection speaks for the actor of the context.
+	// Conn reaches a service by name: agent, work, task, waiting, board, identity,
+	// scheduler. The connection speaks for the actor of the context.
 	Conn func(service string) (grpc.ClientConnInterface, error)
 	// Auth tells who calls over HTTP.
 	Auth rpc.Authenticator

@@ -18,9 +18,9 @@ import (
 // loopback callers without credential are let in. Two checks keep it out: the
 // Host it must send (DNS rebinding) and the Origin it must admit to.
 
-// hosts refuses requests that name another host than this one, if the gateway
-// is bound to loopback. Elsewhere credentials are required and the name is the
-// proxy's business.
+// hosts refuses requests that name another host than loopback, the allowed hosts
+// and those of the allowed origins, if the gateway is bound to loopback. Elsewhere
+// credentials are required and the name is the proxy's business.
 func (g *Service) hosts(loopback bool, next http.Handler) http.Handler {
 	if !loopback {
 		return next
@@ -97,7 +97,9 @@ func plain(next http.Handler) http.Handler {
 	})
 }
 
-// authenticated lets a caller in whose credential is good, as its actor.
+// authenticated lets a caller in whose credential is good, as its actor. It refuses the
+// credentials of services, and a namespace that sends more requests than it may. The context
+// of the request ends when the credential does.
 func (g *Service) authenticated(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		bearer := ""

@@ -60,7 +60,8 @@ func (g *Service) bounded(next http.Handler) http.Handler {
 	})
 }
 
-// only refuses other methods. ServeMux would do it in its own words.
+// only refuses other methods, but accepts HEAD where it accepts GET. ServeMux would do it
+// in its own words.
 func only(method string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != method && (method != http.MethodGet || r.Method != http.MethodHead) {

@@ -73,7 +73,8 @@ func (g *Service) deliveries() (http.Handler, error) {
 }
 
 // deliveryKey returns the request id of a delivery, "" if its sender gives none. The value of
-// a known webhook may have any form and length; one that cannot be a request id is hashed.
+// a known webhook may have any form and length; one that cannot be a request id is hashed. Such
+// an Idempotency-Key is refused.
 func deliveryKey(h http.Header) (string, error) {
 	for i, name := range deliveryKeys {
 		value := strings.TrimSpace(h.Get(name))
