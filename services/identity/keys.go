@@ -132,8 +132,8 @@ func (k *Keys) Ready() error {
 	return nil
 }
 
-// apply applies one line of the journal. It logs an event that cannot be read; a key of
-// such an event authenticates nobody.
+// apply applies one line of the journal. It logs and skips an event that cannot be read: a
+// key whose creation is lost authenticates nobody, and one whose revocation is lost still does.
 func (k *Keys) apply(line journal.Line) {
 	eventType, _ := line.Type()
 	if eventType == "" || journal.Internal(eventType) {
@@ -197,7 +197,8 @@ func (k *Keys) Authenticate(ctx context.Context, secret string) (rpc.Actor, erro
 	return c.actor, nil
 }
 
-// Hold returns a context that ends when the key is revoked or expires.
+// Hold returns a context that ends, with UNAUTHENTICATED as its cause, when the key is revoked
+// or expires, and at once if it is not valid.
 func (k *Keys) Hold(ctx context.Context, secret string) (context.Context, context.CancelFunc) {
 	c, err := k.check(ctx, secret)
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -274,11 +275,13 @@ func (k *Keys) find(id string) *credential {
 	return k.known[id]
 }
 
-// Known waits until a key that was just created is known in this process.
+// Known waits until a key that was just created is known in this process, for at most
+// catchUpTerm.
 func (k *Keys) Known(ctx context.Context, id string) { _ = k.await(ctx, id) }
 
-// await waits until everything that is in the journal now is known, before a key is refused
-// as unknown. One caller at a time reads the end of the journal.
+// await waits until a key or everything that is in the journal now is known, before the key
+// is refused as unknown. One caller at a time reads the end of the journal. It returns NOT_READY
+// if that takes longer than catchUpTerm, and UNAUTHENTICATED if catchUpQueue callers wait already.
 func (k *Keys) await(ctx context.Context, id string) error {
 	if k.waiting.Add(1) > catchUpQueue {
 		k.waiting.Add(-1)

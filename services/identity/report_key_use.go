@@ -15,8 +15,9 @@ import (
 
 const maxUses = 1000
 
-// ReportKeyUse records when keys were used last. Earlier uses than the recorded one write
-// nothing, so several processes may report the same key.
+// ReportKeyUse records when keys were used last. Uses that are not later than the recorded one
+// write nothing, so several processes may report the same key. Uses of unknown keys, and times
+// in the future, are ignored.
 func (s *Service) ReportKeyUse(ctx context.Context, req *identityv1.ReportKeyUseRequest) (*identityv1.ReportKeyUseResponse, error) {
 	if err := fault.First(rpc.RequireRole(ctx, rpc.RoleService), fault.Entries("uses", len(req.GetUses()), maxUses)); err != nil {
 		return nil, err
