@@ -107,8 +107,8 @@ func copyStream(ctx context.Context, js jetstream.JetStream, name string, cut ti
 	})
 }
 
-// Messages returns the messages that a stream holds, in order, until there are no
-// more or fn wants none.
+// Messages calls fn with the messages that a stream holds, in order, until there are no
+// more, fn wants none, or fn returns an error, which Messages returns.
 func Messages(ctx context.Context, js jetstream.JetStream, name string, fn func(m archive.Message, stored time.Time) (more bool, err error)) error {
 	stream, err := js.Stream(ctx, name)
 	if err != nil {
