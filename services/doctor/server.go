@@ -29,7 +29,7 @@ const (
 	fsyncs     = 15
 	// freeNoted and freeBad are how much of a disk should be left.
 	freeNoted, freeBad = 2 << 30, 128 << 20
-	// certNoted is how long before its end a certificate is told of.
+	// certNoted is how long before its end a certificate is reported.
 	certNoted = 14 * 24 * time.Hour
 )
 
@@ -70,7 +70,8 @@ func (r *report) server(ctx context.Context, s Server, answered bool) {
 	r.issuer(ctx, s)
 }
 
-// dataDir reports whether a server has the directory open.
+// dataDir looks at the directory and its disk, and reports whether a server has the
+// directory open; false also if that could not be determined.
 func (r *report) dataDir(s Server) (inUse bool) {
 	fi, err := os.Stat(s.DataDir)
 	switch {
@@ -111,7 +112,8 @@ func parent(path string) string {
 	}
 }
 
-// writable tries it: permissions alone do not tell of read-only file systems.
+// writable creates and removes a file in dir, because permissions alone do not show that
+// a file system is read-only.
 func writable(dir string) error {
 	f, err := os.CreateTemp(dir, ".quartet-doctor-")
 	if err != nil {

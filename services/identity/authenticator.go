@@ -61,7 +61,8 @@ func (a *Authenticator) Authenticate(ctx context.Context, bearer string) (rpc.Ac
 	return a.Keyring.Authenticate(ctx, bearer)
 }
 
-// Hold implements rpc.Holder.
+// Hold implements rpc.Holder for API keys and for tokens of an identity provider. Other
+// credentials do not end a call that runs, also if they expire.
 func (a *Authenticator) Hold(ctx context.Context, bearer string) (context.Context, context.CancelFunc) {
 	if strings.HasPrefix(bearer, SecretPrefix) {
 		return a.Keys.Hold(ctx, bearer)
