@@ -26,7 +26,8 @@ type App struct {
 }
 
 // New builds the modules of a process: first what every service is built from, then the
-// services that cfg names, then what runs around them. Nothing is opened before Start.
+// services that cfg names, then what runs around them. It reads the installation's key, or
+// creates it, and reads the TLS files; ports, connections and journals are opened by Start.
 func New(cfg Config, logger *zap.Logger, version string) (*App, error) {
 	if logger == nil {
 		logger = zap.NewNop()

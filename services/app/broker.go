@@ -47,7 +47,7 @@ type broker struct {
 func (b *broker) Name() string { return "nats" }
 
 // Start starts the embedded server, if there is one, connects, and creates the journals
-// that do not exist.
+// that do not exist: those of all planes, not only of the planes that this process serves.
 func (b *broker) Start(ctx context.Context) error {
 	connect := func(name string) (*nats.Conn, error) { return b.cfg.remote().Connect(ctx, name, b.logger) }
 	if b.cfg.NATSURL == "" {
@@ -85,8 +85,9 @@ func (b *broker) Start(ctx context.Context) error {
 	return nil
 }
 
-// openJournal creates the journal of a plane if it does not exist. It refuses another
-// number of partitions than that of an existing journal.
+// openJournal creates the journal of a plane if it does not exist. If it exists with
+// another number of partitions than the operator set, that is an error; its number takes
+// precedence over the default.
 func (b *broker) openJournal(ctx context.Context, plane string) error {
 	want, explicit, err := b.cfg.partitions(plane)
 	if err != nil {
@@ -180,7 +181,7 @@ func (o *output) Stop(context.Context) error { return nil }
 func (o *output) Ready() error { return nil }
 
 // publisher is the module that copies events from the journals of the planes that this
-// process serves to the EVENTS stream.
+// process holds as a whole to the EVENTS stream. Hosts copy those of their own partitions.
 type publisher struct {
 	broker  *broker
 	planes  []string

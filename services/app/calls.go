@@ -106,7 +106,8 @@ func checkRun(r *agentv1.GetFactsResponse, a rpc.Actor) error {
 	return fault.RunStale.Newf("run %s no longer holds agent %s; its credential ended with it", a.RunID, a.AgentID).With("run_id", a.RunID)
 }
 
-// Orchestrates reports whether an agent's profile has the tools of boards.
+// Orchestrates reports whether an agent's profile has the tools of boards. It returns
+// NOT_FOUND for an agent that never existed, and AGENT_DELETED for a deleted one.
 func (c calls) Orchestrates(ctx context.Context, agentID string) (bool, error) {
 	r, err := agentv1.NewAgentServiceClient(c.to("agent")).GetFacts(ctx, &agentv1.GetFactsRequest{AgentId: agentID})
 	if err == nil {
@@ -123,7 +124,8 @@ func (c calls) Orchestrates(ctx context.Context, agentID string) (bool, error) {
 
 // Workspace reads from the agent plane where an agent's commands run. It also checks that
 // a caller's run still holds its agent, in the place of fence: a command costs one read of
-// the agent's facts.
+// the agent's facts. It returns NOT_FOUND, RUN_STALE or AGENT_DELETED if nothing may run
+// for the agent.
 func (c calls) Workspace(ctx context.Context, agentID string) (task.Workspace, error) {
 	r, err := agentv1.NewAgentServiceClient(c.to("agent")).GetFacts(ctx, &agentv1.GetFactsRequest{AgentId: agentID})
 	if err == nil {
@@ -149,7 +151,8 @@ func (c calls) OwnsItem(ctx context.Context, agentID, workItemID string) error {
 	return err
 }
 
-// RunningTasks returns the tasks that still run for an item.
+// RunningTasks returns the tasks that still run for an item. It reads one page of at most
+// 500; further tasks are missing.
 func (c calls) RunningTasks(ctx context.Context, agentID, workItemID string) ([]work.RunningTask, error) {
 	r, err := taskv1.NewTaskServiceClient(c.to("task")).ListTasks(ctx, &taskv1.ListTasksRequest{AgentId: agentID, WorkItemId: workItemID, PageSize: 500})
 	if err != nil {

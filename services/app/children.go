@@ -35,8 +35,8 @@ func (c children) FollowUp(ctx context.Context, childID, requestID, text string)
 	return err
 }
 
-// Progress describes the child's posture, its worktree if it has one, and the progress of
-// its current work item.
+// Progress returns a text of one to three lines: the child's posture, its worktree if it
+// has one, and the objective and todos of its current work item if it has one.
 func (c children) Progress(ctx context.Context, childID string) (string, error) {
 	ctx = asSystem(ctx)
 	r, err := c.agents().GetAgent(ctx, &agentv1.GetAgentRequest{AgentId: childID})
@@ -64,7 +64,7 @@ func (c children) Progress(ctx context.Context, childID string) (string, error) 
 	return text + fmt.Sprintf("works on: %s (%d of %d todos done)\n", it.GetWorkItem().GetObjective(), done, len(it.GetWorkItem().GetTodoList())), nil
 }
 
-// Result returns the result that the delegation records.
+// Result returns the result that the delegation records, "" while it records none.
 func (c children) Result(ctx context.Context, parentID, delegationID string) (string, error) {
 	r, err := c.agents().GetDelegation(asSystem(ctx), &agentv1.GetDelegationRequest{AgentId: parentID, DelegationId: delegationID})
 	return r.GetDelegation().GetResultSummary(), err

@@ -19,9 +19,9 @@ const (
 	AuthOff      = "off"
 )
 
-// completeAuth determines whether calls without a credential are accepted. If they are,
-// everybody who can connect is an admin, so grpc-addr and http-addr must be loopback
-// addresses (SPEC X15).
+// completeAuth checks the setting auth, and replaces auto by off or required. If calls
+// without a credential are accepted (off), everybody who can connect is an admin, so
+// grpc-addr and http-addr must be loopback addresses (SPEC X15).
 func (c *Config) completeAuth() error {
 	reachable := errors.Join(loopback("grpc-addr", c.GRPCAddr), loopback("http-addr", c.HTTPAddr))
 	switch c.Auth {

@@ -34,7 +34,8 @@ func waits(method string) bool {
 	return ok
 }
 
-// drainTerm is how long calls in flight may take when the process stops.
+// drainTerm is how long calls in flight may take when the process stops or a unit of a
+// host ends.
 const drainTerm = 5 * time.Second
 
 // edge is the process's one gRPC server: over memory for this process, over
@@ -87,7 +88,8 @@ func (e *edge) Addr() string {
 }
 
 // elsewhere returns the way to a gRPC service that other processes serve: packages
-// are named after their services. Backups are made where the homes are.
+// are named after their services. It is nil for a service whose address is not known, and
+// for one that is not Quartet's. Backups are made where the homes are.
 func elsewhere(network *rpc.Network, service string) grpc.ClientConnInterface {
 	name, ok := strings.CutPrefix(service, "quartet.")
 	if !ok {

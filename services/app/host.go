@@ -124,7 +124,8 @@ func (h *host) Start(context.Context) error {
 // Stop does nothing: the keeper has dropped all units before.
 func (h *host) Stop(context.Context) error { return nil }
 
-// Ready returns nil while the journals of all units held here can be written.
+// Ready returns the error of a unit held here that is not ready. It is nil if no unit is
+// held here.
 func (h *host) Ready() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -136,7 +137,8 @@ func (h *host) Ready() error {
 	return nil
 }
 
-// where returns the holder of unit n, and a channel that is closed when that changes.
+// where returns the holder of unit n, and a channel that is closed when that changes. The
+// place is zero while nobody holds the unit, and while it is loaded here.
 func (h *host) where(n int) (rpc.Place, <-chan struct{}) {
 	if h.group == nil {
 		return rpc.Place{}, nil
@@ -168,7 +170,8 @@ func (h *host) unused(ctx context.Context, n int) (bool, error) {
 	return true, nil
 }
 
-// take loads unit n under a lease and starts to serve it.
+// take loads unit n under a lease and starts to serve it. After an error nothing of it
+// runs.
 func (h *host) take(ctx context.Context, n int, l *lease.Lease) error {
 	started := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, takeTerm)
@@ -232,7 +235,7 @@ func (h *host) over(n int) bool {
 	return u != nil && errors.Is(u.service.Ready(), journal.ErrNotHeld)
 }
 
-// drop ends unit n, because its lease ends.
+// drop ends unit n, because its lease ends. It returns when the unit is closed.
 func (h *host) drop(n int) {
 	h.mu.Lock()
 	u := h.units[n]
@@ -244,8 +247,8 @@ func (h *host) drop(n int) {
 	}
 }
 
-// end waits until the unit's calls have finished, then closes it. Calls that arrive
-// meanwhile wait for the next holder.
+// end waits until the unit's calls have finished, at most drainTerm, then closes it, which
+// may take drainTerm again. Calls that arrive meanwhile wait for the next holder.
 func (h *host) end(u *unit) {
 	if r, ok := u.service.(interface{ Release() }); ok {
 		r.Release()

@@ -16,8 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// loadKey reads the installation's key, or creates it. Credentials and trigger secrets
-// are derived from it, so it is written once, synced, and never replaced.
+// loadKey reads the installation's key, or creates it if there is no file. Credentials and
+// trigger secrets are derived from it, so it is written once, synced, and never replaced: a
+// file with something else is an error.
 func loadKey(path string) ([]byte, error) {
 	raw, err := os.ReadFile(path)
 	switch {
@@ -67,8 +68,8 @@ func triggerSecrets(key []byte) func(string) string {
 	}
 }
 
-// lockDir locks a data directory, or returns an error if another process has locked it:
-// two embedded servers with one store would destroy it.
+// lockDir locks a data directory, which it creates if necessary, or returns an error if
+// another process has locked it: two embedded servers with one store would destroy it.
 func lockDir(dir string) (unlock func() error, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err

@@ -46,7 +46,8 @@ func (p *profiles) Stop(context.Context) error { return p.server.Close() }
 // Ready implements life.Service.
 func (p *profiles) Ready() error { return nil }
 
-// loopback returns an error if other machines can reach addr, the value of a setting.
+// loopback returns an error if other machines can reach addr, the value of a setting. A
+// host name other than localhost counts as reachable.
 func loopback(setting, addr string) error {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {

@@ -29,7 +29,7 @@ import (
 const (
 	// inFlight is how many messages of a restore may be unacknowledged at a time.
 	inFlight = 256
-	// ackTerm bounds waiting for an acknowledgement.
+	// ackTerm bounds each wait for acknowledgements, of up to inFlight messages.
 	ackTerm = 30 * time.Second
 	// unfinished is the suffix of the directories of a restore that is not complete.
 	unfinished = ".restoring"
@@ -52,7 +52,8 @@ func journalStreams() []string {
 }
 
 // Restore creates an installation from a backup (see `quartet restore --help`). The file
-// is read twice, so that nothing is written if it is incomplete or damaged.
+// is read twice, so that nothing is written if it is incomplete or damaged. After any other
+// error the servers of nats-url may have part of it.
 func Restore(ctx context.Context, cfg Config, file string) (archive.Manifest, archive.Totals, error) {
 	if err := cfg.Complete(); err != nil {
 		return archive.Manifest{}, archive.Totals{}, err
@@ -80,8 +81,8 @@ func Restore(ctx context.Context, cfg Config, file string) (archive.Manifest, ar
 	return m, totals, restore(ctx, cfg, m, f, totals)
 }
 
-// checkTarget refuses a data directory that is not empty, and the key of another
-// installation.
+// checkTarget refuses a data directory that contains journals or homes, and the key of
+// another installation. That there is no key is not an error.
 func checkTarget(cfg Config, m archive.Manifest) error {
 	for _, dir := range []string{filepath.Join(cfg.DataDir, "nats"), cfg.HomeDir} {
 		entries, err := os.ReadDir(dir)
@@ -106,7 +107,7 @@ func checkTarget(cfg Config, m archive.Manifest) error {
 }
 
 // restore writes the backup into directories with the suffix unfinished, and renames
-// them when all is on disk.
+// them when all is on disk. With nats-url the journals are written to its servers at once.
 func restore(ctx context.Context, cfg Config, m archive.Manifest, from io.Reader, totals archive.Totals) error {
 	store, home := filepath.Join(cfg.DataDir, "nats"+unfinished), cfg.HomeDir+unfinished
 	for _, dir := range []string{store, home} { // left by a restore that was interrupted
@@ -215,7 +216,8 @@ type sent struct {
 	m   archive.Message
 }
 
-// publish publishes a message; it waits while too many are unacknowledged.
+// publish publishes a message; it waits while too many are unacknowledged. It may return
+// the error of an earlier message.
 func (p *publishing) publish(ctx context.Context, m archive.Message) error {
 	msg := &nats.Msg{Subject: m.Subject, Data: m.Data, Header: m.Header}
 	journal := m.Stream != taskoutput.StreamName
@@ -240,7 +242,8 @@ func (p *publishing) publish(ctx context.Context, m archive.Message) error {
 	return p.drain(ctx, inFlight/2)
 }
 
-// drain waits until at most n messages are unacknowledged.
+// drain waits until at most n messages are unacknowledged. A journal's message that got
+// another sequence than in the backup is an error.
 func (p *publishing) drain(ctx context.Context, n int) error {
 	limit := time.NewTimer(ackTerm)
 	defer limit.Stop()

@@ -20,7 +20,7 @@ const (
 	StopTerm = 20 * time.Second
 )
 
-// Run serves until ctx ends, then stops the modules in order.
+// Run serves until ctx ends, then stops the modules in the reverse order of their start.
 func Run(ctx context.Context, cfg Config) error {
 	go AdjustGC(ctx)
 	logger, err := NewLogger(cfg.LogLevel)

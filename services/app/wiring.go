@@ -18,15 +18,15 @@ import (
 	"quartet/services/quota"
 )
 
-// wiring holds what the services of a process are built from. Nothing in it is open
-// before the modules start.
+// wiring holds what the services of a process are built from. It has no connection and no
+// journal before the modules start.
 type wiring struct {
 	app     *App
 	cfg     *Config
 	logger  *zap.Logger
 	version string
 	key     []byte         // the installation's key
-	weights map[string]int // weights of the message classes
+	weights map[string]int // by namespace
 	metrics *prometheus.Registry
 	creds   *callers
 	tls     transports
@@ -40,7 +40,8 @@ type wiring struct {
 	deps    plane.Deps
 }
 
-// wire builds what all services share, from the settings.
+// wire builds what all services share, from the settings. It reads the installation's key,
+// or creates it, and reads the TLS files.
 func (a *App) wire(version string) (*wiring, error) {
 	w := &wiring{app: a, cfg: &a.cfg, logger: a.logger, version: version, metrics: newRegistry(version)}
 	var err error
