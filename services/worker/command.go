@@ -132,7 +132,7 @@ func (c *command) run() {
 	c.finish(c.result(state))
 }
 
-// spawn starts the process, unless the command was stopped already.
+// spawn starts the process. It returns nil and no error if the command was stopped already.
 func (c *command) spawn() (*process, error) {
 	dir, err := c.w.workdir(c.task.GetCommand().GetWorkdir())
 	if err != nil {
@@ -154,8 +154,9 @@ func (c *command) spawn() (*process, error) {
 }
 
 // stop ends the process group (SPEC T3): with TERM and, after the grace period,
-// KILL; with force, with KILL at once. The first cause counts. A command that ended
-// by itself before is left alone.
+// KILL; with force, with KILL at once. The first cause counts, and a further stop has an
+// effect only with force. A command that was not spawned yet never is, and one that ended
+// by itself before is left alone. stop does not wait for the end.
 func (c *command) stop(cause taskv1.TaskEndReason, force bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -194,8 +195,8 @@ func (c *command) kill() {
 	}
 }
 
-// abandon kills a command whose lease is not this worker's any more, without
-// reporting anything of it.
+// abandon kills and forgets a command whose lease is not this worker's any more. What the
+// open session still sends of it is refused as stale by the task plane.
 func (c *command) abandon() {
 	c.buf.Discard()
 	c.stop(causeStopped, true)
@@ -275,8 +276,9 @@ func (c *command) read(p *process, out output) {
 	}
 }
 
-// emit buffers output and has it sent: at once if the buffer is full, and else
-// after outputDelay.
+// emit buffers output and has it sent: at once if a whole chunk waits, and else after
+// outputDelay. It blocks while the buffer is full. Output beyond the command's limit is
+// dropped, and the command is killed.
 func (c *command) emit(stream taskv1.OutputStream, data []byte) {
 	data, over := c.limitOutput(data)
 	if over {

@@ -52,7 +52,8 @@ func (w *Worker) git(ctx context.Context, dir string, args ...string) (string, e
 	return strings.TrimSuffix(out.String(), "\n"), nil
 }
 
-// gitError is the error of a git command that ran and failed.
+// gitError is the error of a git command that failed, was ended by a signal, or could not be
+// started.
 type gitError struct {
 	verb, message string
 	err           error
@@ -67,14 +68,15 @@ func (e *gitError) Error() string {
 
 func (e *gitError) Unwrap() error { return e.err }
 
-// refused reports whether git ran and failed, as opposed to not having run to its
-// end.
+// refused reports whether git failed, as opposed to having been ended because its context
+// ended or gitTimeout passed. A git command that could not be started counts as refused.
 func refused(err error) bool {
 	var e *gitError
 	return errors.As(err, &e)
 }
 
-// errorLine returns the line of git's error output that names the error.
+// errorLine returns the first line of git's error output that names an error, without
+// "fatal: " or "error: ". If there is none, it returns the last line.
 func errorLine(stderr string) string {
 	lines := strings.Split(strings.TrimSpace(stderr), "\n")
 	for _, l := range lines {

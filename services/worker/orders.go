@@ -12,13 +12,15 @@ import (
 // about one worktree are carried out one after the other, in the order of their
 // arrival, so that a repeated MAKE is never carried out after a later REMOVE.
 type orders struct {
-	mu    sync.Mutex
-	lanes map[string][]*taskv1.WorktreeOrder // by worktree; an entry exists while a goroutine works on it
+	mu sync.Mutex
+	// lanes has the waiting orders by worktree, or for PLAN by workspace root. An entry
+	// exists while a goroutine works on it.
+	lanes map[string][]*taskv1.WorktreeOrder
 }
 
 // add queues an order and reports whether the caller has to begin to work on its
-// lane. An order replaces a waiting one of the same kind, whose caller has repeated
-// it.
+// lane. An order replaces the last waiting one if that is of the same kind, because its
+// caller has repeated it.
 func (o *orders) add(order *taskv1.WorktreeOrder) (lane string, begin bool) {
 	lane = cmp.Or(order.GetWorktree().GetPath(), "plan:"+order.GetWorkspaceRoot())
 	o.mu.Lock()
@@ -48,7 +50,8 @@ func (o *orders) next(lane string) *taskv1.WorktreeOrder {
 }
 
 // order has an order carried out in the background. A worker that is stopping
-// ignores it: the order is repeated to the next process.
+// ignores it: the order is repeated to the next process. The report is lost if no session
+// is open.
 func (w *Worker) order(order *taskv1.WorktreeOrder) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -129,8 +129,8 @@ func (w *Worker) serveSession() error {
 	return fault.From(<-broken)
 }
 
-// streamError returns the status of the stream if it has ended, since a failed
-// send only says that it has, and otherwise err.
+// streamError returns the status of a stream that has ended, since a failed send only says
+// that it has, or err if there is none. It blocks if the stream has not ended.
 func (l *session) streamError(err error) error {
 	if _, status := l.stream.Recv(); status != nil {
 		return fault.From(status)

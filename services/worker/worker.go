@@ -27,7 +27,8 @@ type Config struct {
 	// Roots are the directories under which commands may run; the first one is
 	// where they run by default.
 	Roots []string
-	// Capacity is how many commands run at once; default 4.
+	// Capacity is how many commands run at once; default 4. The task plane observes it, the
+	// worker does not refuse a lease beyond it.
 	Capacity int
 	// Dial returns a connection to the task plane. It is called for every
 	// attempt, and the connection is not closed.
@@ -95,7 +96,7 @@ type Worker struct {
 	mu        sync.Mutex
 	commands  map[string]*command
 	leases    map[string]int64 // newest lease generation by task; a repeated lease starts nothing
-	forgotten []string         // keys of leases whose commands were forgotten, oldest first
+	forgotten []string         // keys of leases (task ids) whose commands were forgotten, oldest first
 	session   *session         // the open stream, or nil
 	stopping  bool
 	started   bool
@@ -212,7 +213,8 @@ func (w *Worker) takeOver(ctx context.Context) error {
 func (w *Worker) owner() string { return w.cfg.ID + "@" + w.cfg.StateDir }
 
 // Stop ends the running commands, reports their ends, and waits until those are
-// acknowledged or ctx ends. It is idempotent.
+// acknowledged, at most the grace period and reportTimeout, or until ctx ends. It returns
+// an error if they were not, after it has killed what was left. It is idempotent.
 func (w *Worker) Stop(ctx context.Context) error {
 	w.mu.Lock()
 	if !w.started {
@@ -319,7 +321,9 @@ func (w *Worker) holding() []string {
 	return ids
 }
 
-// accept starts a leased command. A lease that was seen before starts nothing.
+// accept starts a leased command. A lease that was seen before starts nothing, nor does
+// any while the worker stops. A command of the same task under an earlier lease is
+// abandoned.
 func (w *Worker) accept(l *taskv1.CommandLease) {
 	taskID := l.GetTask().GetTaskId()
 	w.mu.Lock()

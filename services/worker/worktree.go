@@ -104,9 +104,10 @@ func (w *Worker) inRoots(dir string) bool {
 	return slices.ContainsFunc(w.roots, func(root string) bool { return within(dir, root) })
 }
 
-// makeWorktree creates a worktree on a branch of its own, unless it exists. What an
-// interrupted creation left is removed first: no child has worked in it, since a
-// child begins after its worktree was reported as ready.
+// makeWorktree creates a worktree on a branch of its own, unless it exists, is on that
+// branch and is not locked. Anything else at its path counts as left by an interrupted
+// creation and is removed first: no child has worked in it, since a child begins after its
+// worktree was reported as ready.
 func (w *Worker) makeWorktree(ctx context.Context, wt *taskv1.Worktree) error {
 	if err := w.admit(wt); err != nil {
 		return err
@@ -163,7 +164,7 @@ func (w *Worker) isComplete(ctx context.Context, wt *taskv1.Worktree) (bool, err
 }
 
 // headOf returns the branch that a worktree is on. It is empty if there is no
-// worktree of the repository at its path, or if it is on no branch.
+// worktree of the repository at its path, if it is on no branch, or if git refuses.
 func (w *Worker) headOf(ctx context.Context, wt *taskv1.Worktree) (string, error) {
 	if _, err := os.Lstat(filepath.Join(wt.GetPath(), ".git")); err != nil {
 		return "", nil //nolint:nilerr // it does not exist, which is the answer
@@ -183,7 +184,7 @@ func (w *Worker) headOf(ctx context.Context, wt *taskv1.Worktree) (string, error
 	return head, unlessRefused(err)
 }
 
-// unlessRefused drops the error of a git command that ran and failed.
+// unlessRefused drops the error of a git command that was refused.
 func unlessRefused(err error) error {
 	if refused(err) {
 		return nil
@@ -191,7 +192,8 @@ func unlessRefused(err error) error {
 	return err
 }
 
-// discard removes what an interrupted creation left.
+// discard removes what an interrupted creation left: the directory with all that is in it,
+// and the branch. A branch that is not at the base commit is kept and is an error.
 func (w *Worker) discard(ctx context.Context, wt *taskv1.Worktree) error {
 	// --force is given twice because git locks a worktree while it creates it. A path
 	// that git does not know is removed directly; admit has checked that it is below
@@ -225,8 +227,9 @@ func (w *Worker) deleteBranch(ctx context.Context, wt *taskv1.Worktree, at strin
 }
 
 // removeWorktree removes a worktree without changes, and its branch. One that does
-// not exist counts as removed. Any other one is kept, and the reason is reported.
-// The error is not nil only if git could not be run.
+// not exist counts as removed, and one that was being created is discarded. Any other one
+// is kept, and the reason is reported. The error is not nil if a git command was ended
+// before it was done, or if discard could not remove everything.
 func (w *Worker) removeWorktree(ctx context.Context, wt *taskv1.Worktree) error {
 	kept := func(format string, args ...any) error { //nolint:unparam // it is returned where it is called
 		wt.State, wt.Reason = taskv1.WorktreeState_WORKTREE_STATE_KEPT, fmt.Sprintf(format, args...)
@@ -289,7 +292,8 @@ func (w *Worker) removeWorktree(ctx context.Context, wt *taskv1.Worktree) error 
 	return nil
 }
 
-// changes describes what would be lost with a worktree; empty if nothing would.
+// changes returns a text that says what would be lost with a worktree, or that it is not
+// on its branch; empty if nothing would be lost.
 func (w *Worker) changes(ctx context.Context, wt *taskv1.Worktree) (string, error) {
 	on, err := w.headOf(ctx, wt)
 	if err != nil {
