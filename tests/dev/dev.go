@@ -17,7 +17,8 @@ import (
 )
 
 // Config returns the configuration of a server with its data in dir and with free ports of
-// loopback. Other settings have their defaults.
+// loopback, whose commands run in dir, and which does not publish events. Other settings
+// have their defaults.
 func Config(dir string) (app.Config, error) {
 	var cfg app.Config
 	cfg.Flags(pflag.NewFlagSet("test", pflag.ContinueOnError))
@@ -77,7 +78,7 @@ func (s *Server) Down() {
 	s.app = nil
 }
 
-// Within returns a context that ends a test which would hang.
+// Within returns a context that ends after a minute, so that calls of a test do not hang.
 func Within(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)

@@ -31,8 +31,9 @@ func Dial(addr string, opts ...grpc.DialOption) (*grpc.ClientConn, error) {
 	}, opts...)...)
 }
 
-// Again repeats a call with the same arguments until it is answered for good.
-// An answer is anything but "not reachable" and "out of time".
+// Again repeats a call with the same arguments until it is answered for good or ctx ends.
+// An answer is anything but "not reachable", "out of time" and "cancelled". One call may
+// take ten seconds.
 func Again[R any](ctx context.Context, call func(context.Context) (R, error)) (R, error) {
 	for {
 		one, cancel := context.WithTimeout(ctx, 10*time.Second)
@@ -75,10 +76,11 @@ type Driver struct {
 	rng    *rand.Rand
 	n      int
 	items  []*item
-	// messages that were answered; sent counts those whose outcome is unknown too.
+	// messages are the ids of those that were answered; loose counts those whose outcome is
+	// unknown.
 	messages []string
 	loose    int
-	// Answered counts mutations, for the report.
+	// Answered and Unknown count mutations by outcome, for the report.
 	Answered int
 	Unknown  int
 	// spare are items whose creation has an unknown outcome.
@@ -194,7 +196,7 @@ func (d *Driver) create(ctx context.Context) error {
 	return nil
 }
 
-// pick returns an open item, or nil.
+// pick returns a random open item, or nil if a few tries found none. There must be items.
 func (d *Driver) pick() *item {
 	for range 8 {
 		if it := d.items[d.rng.IntN(len(d.items))]; !it.completed {
@@ -283,7 +285,7 @@ func (d *Driver) message(ctx context.Context) error {
 	return nil
 }
 
-// Check compares the books with what the server says of some items, at most n.
+// Check compares the books with what the server says of the newest items, at most n.
 func (d *Driver) Check(ctx context.Context, n int) error { return d.check(ctx, d.work, n) }
 
 // CheckAt is Check at another address.

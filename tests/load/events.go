@@ -27,7 +27,7 @@ func NewWatcher(conn grpc.ClientConnInterface) *Watcher {
 	return &Watcher{events: eventv1.NewEventServiceClient(conn)}
 }
 
-// Run follows until ctx ends.
+// Run follows until ctx ends, and then returns nil.
 func (w *Watcher) Run(ctx context.Context) error {
 	_, err := Again(ctx, func(context.Context) (struct{}, error) { return struct{}{}, w.once(ctx, false) })
 	return unlessOver(ctx, err)
@@ -73,7 +73,9 @@ func (w *Watcher) once(ctx context.Context, stopAtEnd bool) error {
 }
 
 // Audit checks that the events that live received are those of the journals: each once, in
-// order, without a gap; and that they include what the drivers recorded.
+// order, without a gap; and that the journals include what the drivers recorded. It makes
+// live catch up before. Of each agent in each plane, live may still lack up to 200 of the
+// last events.
 func Audit(ctx context.Context, conn grpc.ClientConnInterface, live *Watcher, drivers []*Driver) error {
 	afresh := NewWatcher(conn)
 	if err := errors.Join(afresh.CatchUp(ctx), live.CatchUp(ctx)); err != nil {

@@ -25,7 +25,7 @@ func NewRunner(conn grpc.ClientConnInterface, name string) *Runner {
 	return &Runner{agents: agentv1.NewAgentServiceClient(conn), name: name}
 }
 
-// Run takes turns until ctx ends.
+// Run takes turns until ctx ends, and then returns nil.
 func (r *Runner) Run(ctx context.Context) error {
 	for n := 0; ctx.Err() == nil; n++ {
 		req := &agentv1.AcquireTurnRequest{RequestId: fmt.Sprintf("%s-%d", r.name, n), RunnerId: r.name, Wait: durationpb.New(2 * time.Second)}

@@ -86,7 +86,8 @@ type Process struct {
 	ended chan struct{}
 }
 
-// Start runs the binary and returns when it is ready.
+// Start runs the binary and returns when it is ready. If ctx ends before that, it returns
+// an error and the process still runs.
 func (p *Process) Start(ctx context.Context) error {
 	log, err := os.OpenFile(p.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -155,7 +156,8 @@ func (p *Process) PID() int {
 	return p.cmd.Process.Pid
 }
 
-// Kill is SIGKILL, and waits for the end.
+// Kill sends SIGKILL and waits for the end. It returns nil if the process has ended, and an
+// error if it was never started.
 func (p *Process) Kill() error {
 	if err := p.signal(syscall.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
@@ -164,13 +166,14 @@ func (p *Process) Kill() error {
 	return nil
 }
 
-// Freeze and Thaw stop the process from running and let it go on.
+// Freeze suspends the process until Thaw. Kill ends it also while it is frozen.
 func (p *Process) Freeze() error { return p.signal(syscall.SIGSTOP) }
 
 // Thaw lets a frozen process go on.
 func (p *Process) Thaw() error { return p.signal(syscall.SIGCONT) }
 
-// Interrupt asks the process to stop in order and waits for it.
+// Interrupt asks the process to stop in order and waits for its end. If ctx ends before
+// that, the process still runs. A process that has ended already is an error.
 func (p *Process) Interrupt(ctx context.Context) error {
 	if err := p.signal(os.Interrupt); err != nil {
 		return err
