@@ -78,7 +78,7 @@ func (s *session) worker() model.WorkerKey { return s.Key }
 // Welcome reconciles what the journal and a worker that connects say the worker
 // holds. Commands of an earlier process of the worker, and stopped ones that the
 // worker did not get, end at once, unless it says that it holds them; leases,
-// stops and input that it did not get are sent again; and it is told to kill
+// stops and input that it did not get are sent again; and it is instructed to kill
 // commands that are not its own any more.
 func (s *session) Welcome() error {
 	held, err := s.held()
