@@ -1,14 +1,17 @@
 package agent
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
 
 	"quartet/pkg/fault"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane/planetest"
 	"quartet/pkg/rpc"
 	"quartet/services/agent/lane"
@@ -247,7 +250,14 @@ func TestD4_IdleTurnsAreCounted(t *testing.T) {
 	a := tick()
 	r.submit(a, 0, "", use("ListWorkItems"))
 	r.finish(a, done)
-	require.Zero(t, idle(), "a call is progress")
+	require.EqualValues(t, 5, idle(), "a read is no progress")
+	r.on("UpdateWorkItem", func(context.Context, proto.Message) (proto.Message, error) {
+		return &workv1.UpdateWorkItemResponse{}, nil
+	})
+	a = tick()
+	r.submit(a, 0, "", use("UpdateWorkItem", "work_item_id", "wi_1", "objective", "other"))
+	r.finish(a, done)
+	require.Zero(t, idle(), "a change is progress")
 	r.finish(tick(), done)
 	require.EqualValues(t, 1, idle())
 	r.send("keeper", "news", normal)

@@ -45,12 +45,12 @@ func TestC1_GetContext(t *testing.T) {
 	for _, want := range []string{"> hello", "Objective: ship it", "I look around", "I do nothing about it", "decision: picked wi_1, it is urgent"} {
 		require.Contains(t, c.GetText(), want)
 	}
-	require.Less(t, strings.Index(c.GetText(), "I do nothing"), strings.Index(c.GetText(), "I look around"), "newest first")
+	require.Less(t, strings.Index(c.GetText(), "> I look around"), strings.Index(c.GetText(), "> I do nothing"), "the conversation is in order")
 	var names []string
 	for _, s := range c.GetSections() {
 		names = append(names, s.GetName())
 	}
-	require.Equal(t, []string{"guidance", "message", "current_item", "notes", "trace"}, names)
+	require.Equal(t, []string{"guidance", "agent", "current_item", "conversation", "state", "notes", "trace", "message"}, names)
 	require.Len(t, r.events(), before)
 
 	for budget, reason := range map[int32]error{-1: fault.LimitExceeded, 511: fault.LimitExceeded, 512: nil, 200_000: nil, 200_001: fault.LimitExceeded} {
@@ -118,7 +118,7 @@ func TestC1_AnOrchestratorSeesItsBoards(t *testing.T) {
 		}
 	})
 	sections := got().GetSections()
-	last := sections[len(sections)-1]
+	last := sections[len(sections)-2] // before the message
 	require.Equal(t, "boards", last.GetName())
 	require.Equal(t, agentv1.SectionOutcome_SECTION_OUTCOME_OMITTED, last.GetOutcome())
 	r.finish(a, done)

@@ -78,7 +78,7 @@ func decideComplete(s *State, env journal.Env, req *workv1.CompleteWorkItemReque
 	it := next(old, env)
 	it.State = workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED
 	it.CompletedAt = it.GetUpdatedAt()
-	it.BlockedBy, it.BlockedByWaitId = "", ""
+	it.BlockedBy, it.BlockedByWaitId, it.Resumed = "", "", nil
 	it.RecheckAt, it.RecheckConsumedAt = nil, nil
 	it.OwnRecheckAt, it.GivenRecheckAt, it.GivenRecheckConsumedAt = nil, nil, nil
 	it.Waits = nil

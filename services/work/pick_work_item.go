@@ -55,6 +55,10 @@ func decidePick(s *State, env journal.Env, req *workv1.PickWorkItemRequest) (jou
 		return none, fault.WorkItemCompleted.Newf("work item %q is completed and cannot be picked; ListWorkItems with filter queued shows what can", it.GetWorkItemId()).
 			With("work_item_id", it.GetWorkItemId())
 	}
+	if it.GetResumed() != nil {
+		it = shallow(it)
+		it.Resumed = nil // the agent has turned to the item
+	}
 	picked := &workv1.WorkItemPicked{
 		PreviousWorkItemId: s.current(env.Actor.Namespace, req.GetAgentId()),
 		CurrentWorkItemId:  it.GetWorkItemId(),

@@ -16,7 +16,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// UpdateWorkItem writes fields of an open item (SPEC W5).
+// UpdateWorkItem writes fields of an open item, of the one in focus if the request names none
+// (SPEC W5).
 func (s *Service) UpdateWorkItem(ctx context.Context, req *workv1.UpdateWorkItemRequest) (*workv1.UpdateWorkItemResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := s.admitWrite(ctx, actor, req.GetAgentId()); err != nil {
@@ -42,7 +43,7 @@ func (s *Service) UpdateWorkItem(ctx context.Context, req *workv1.UpdateWorkItem
 func validateUpdate(req *workv1.UpdateWorkItemRequest) error {
 	if err := fault.First(
 		fault.RequestID(req.GetRequestId()),
-		fault.ID("work_item_id", req.GetWorkItemId(), "wi_"),
+		optionalID("work_item_id", req.GetWorkItemId(), "wi_"),
 		knownPlanStatus(req.GetPlanStatus()),
 		validTodos(req.GetTodoList().GetItems()),
 	); err != nil {
@@ -93,7 +94,7 @@ func changedFields(req *workv1.UpdateWorkItemRequest) []string {
 
 func decideUpdate(s *State, env journal.Env, req *workv1.UpdateWorkItemRequest) (journal.Decision[*workv1.UpdateWorkItemResponse], error) {
 	var none journal.Decision[*workv1.UpdateWorkItemResponse]
-	old, err := s.owned(env.Actor.Namespace, req.GetAgentId(), req.GetWorkItemId())
+	old, err := s.ownedOrCurrent(env.Actor.Namespace, req.GetAgentId(), req.GetWorkItemId())
 	if err != nil {
 		return none, err
 	}
@@ -106,6 +107,7 @@ func decideUpdate(s *State, env journal.Env, req *workv1.UpdateWorkItemRequest) 
 		}
 	}
 	it := next(old, env)
+	it.Resumed = nil // the agent has turned to the item
 	if req.Objective != nil {
 		it.Objective = req.GetObjective()
 	}

@@ -74,17 +74,17 @@ var coreTable = []Tool{
 	},
 	{
 		Name: "UpdateWorkItem", Family: agentv1.ToolFamily_TOOL_FAMILY_CORE,
-		Description: "Refine a work item: objective, plan_status, todo_list, or a blocker. todo_list replaces the whole checklist. blocked_by says why work stands still and releases the focus; null clears it. For new waits use WaitFor, which also wakes you.",
+		Description: "Refine a work item, by default the one of this turn: objective, plan_status, todo_list, or a blocker. todo_list replaces the whole checklist. blocked_by says why work stands still and releases the focus; null clears it. For new waits use WaitFor, which also wakes you.",
 		Plane:       "work", Method: workv1.WorkService_UpdateWorkItem_FullMethodName,
 		NewRequest: newMessage[workv1.UpdateWorkItemRequest], NewResponse: newMessage[workv1.UpdateWorkItemResponse],
 		Mutates: true, bound: true, adapt: adaptUpdate, shape: shapeUpdate,
 	},
 	{
 		Name: "CompleteWorkItem", Family: agentv1.ToolFamily_TOOL_FAMILY_CORE,
-		Description: "Complete a work item. Write the report for the operator as your text in this same reply: it becomes the item's one report. Complete one item a reply.",
+		Description: "Complete a work item, by default the one of this turn. Write the report for the operator as your text in this same reply: it becomes the item's one report. Complete one item a reply.",
 		Plane:       "work", Method: workv1.WorkService_CompleteWorkItem_FullMethodName,
 		NewRequest: newMessage[workv1.CompleteWorkItemRequest], NewResponse: newMessage[workv1.CompleteWorkItemResponse],
-		Mutates: true, Required: []string{"work_item_id"},
+		Mutates: true, bound: true,
 	},
 	{
 		Name: "GetWorkItem", Family: agentv1.ToolFamily_TOOL_FAMILY_CORE,
@@ -102,7 +102,7 @@ var coreTable = []Tool{
 	},
 	{
 		Name: "WaitFor", Family: agentv1.ToolFamily_TOOL_FAMILY_CORE,
-		Description: "Wait for an operator (a child: for its supervisor), a task's result, an outside event or a time, and end this turn. It attaches to the current work item, else to you. You are woken when it happens; the blocker of an outside event is yours to clear with UpdateWorkItem when you have looked at it.",
+		Description: "Wait for an operator (a child: for its supervisor), a task's result, an outside event or a time, and end this turn. It attaches to the work item of this turn, else to you. You are woken when it happens; the blocker of an outside event is yours to clear with UpdateWorkItem when you have looked at it.",
 		Plane:       "waiting", Method: waitingv1.WaitingService_WaitFor_FullMethodName,
 		NewRequest: newMessage[waitingv1.WaitForRequest], NewResponse: newMessage[waitingv1.WaitForResponse],
 		Mutates: true, bound: true, Required: []string{"reason", "wake"},

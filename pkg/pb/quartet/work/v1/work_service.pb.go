@@ -296,7 +296,7 @@ type GetWorkItemRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent that asks, which must own the item.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// The item.
+	// The item; empty: the current one.
 	WorkItemId string `protobuf:"bytes,2,opt,name=work_item_id,json=workItemId,proto3" json:"work_item_id,omitempty"`
 	// Leave the checklist out.
 	OmitTodoList  bool `protobuf:"varint,3,opt,name=omit_todo_list,json=omitTodoList,proto3" json:"omit_todo_list,omitempty"`
@@ -691,7 +691,7 @@ type UpdateWorkItemRequest struct {
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	// Caller's id of this request.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// The item.
+	// The item; empty: the current one.
 	WorkItemId string `protobuf:"bytes,3,opt,name=work_item_id,json=workItemId,proto3" json:"work_item_id,omitempty"`
 	// Refuse unless the item stands at this revision.
 	ExpectedRevision *int64 `protobuf:"varint,4,opt,name=expected_revision,json=expectedRevision,proto3,oneof" json:"expected_revision,omitempty"`
@@ -1165,7 +1165,13 @@ type GetWorkQueueRequest struct {
 	// The agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	// Leave plan previews out; the scheduler needs none.
-	OmitPlans     bool `protobuf:"varint,2,opt,name=omit_plans,json=omitPlans,proto3" json:"omit_plans,omitempty"`
+	OmitPlans bool `protobuf:"varint,2,opt,name=omit_plans,json=omitPlans,proto3" json:"omit_plans,omitempty"`
+	// Items that the caller asks about, in order of preference, at most 100. The first that
+	// is an open item of the agent is returned as named.
+	WorkItemIds []string `protobuf:"bytes,3,rep,name=work_item_ids,json=workItemIds,proto3" json:"work_item_ids,omitempty"`
+	// Items that queued_runnable leaves out, so that others take their places; at most 100. The
+	// counts include them.
+	PassedOver    []*PassedOver `protobuf:"bytes,4,rep,name=passed_over,json=passedOver,proto3" json:"passed_over,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1214,6 +1220,75 @@ func (x *GetWorkQueueRequest) GetOmitPlans() bool {
 	return false
 }
 
+func (x *GetWorkQueueRequest) GetWorkItemIds() []string {
+	if x != nil {
+		return x.WorkItemIds
+	}
+	return nil
+}
+
+func (x *GetWorkQueueRequest) GetPassedOver() []*PassedOver {
+	if x != nil {
+		return x.PassedOver
+	}
+	return nil
+}
+
+// PassedOver is an item that a queue does not show as runnable.
+type PassedOver struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The item.
+	WorkItemId string `protobuf:"bytes,1,opt,name=work_item_id,json=workItemId,proto3" json:"work_item_id,omitempty"`
+	// It is shown all the same if it was written after this time.
+	UnlessWrittenAfter *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=unless_written_after,json=unlessWrittenAfter,proto3" json:"unless_written_after,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
+}
+
+func (x *PassedOver) Reset() {
+	*x = PassedOver{}
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PassedOver) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PassedOver) ProtoMessage() {}
+
+func (x *PassedOver) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PassedOver.ProtoReflect.Descriptor instead.
+func (*PassedOver) Descriptor() ([]byte, []int) {
+	return file_quartet_work_v1_work_service_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *PassedOver) GetWorkItemId() string {
+	if x != nil {
+		return x.WorkItemId
+	}
+	return ""
+}
+
+func (x *PassedOver) GetUnlessWrittenAfter() *timestamppb.Timestamp {
+	if x != nil {
+		return x.UnlessWrittenAfter
+	}
+	return nil
+}
+
 // WorkQueueCounts counts an agent's items by class.
 type WorkQueueCounts struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1235,7 +1310,7 @@ type WorkQueueCounts struct {
 
 func (x *WorkQueueCounts) Reset() {
 	*x = WorkQueueCounts{}
-	mi := &file_quartet_work_v1_work_service_proto_msgTypes[16]
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1247,7 +1322,7 @@ func (x *WorkQueueCounts) String() string {
 func (*WorkQueueCounts) ProtoMessage() {}
 
 func (x *WorkQueueCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_work_v1_work_service_proto_msgTypes[16]
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1260,7 +1335,7 @@ func (x *WorkQueueCounts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkQueueCounts.ProtoReflect.Descriptor instead.
 func (*WorkQueueCounts) Descriptor() ([]byte, []int) {
-	return file_quartet_work_v1_work_service_proto_rawDescGZIP(), []int{16}
+	return file_quartet_work_v1_work_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *WorkQueueCounts) GetOpen() int32 {
@@ -1319,7 +1394,8 @@ type GetWorkQueueResponse struct {
 	Current *WorkItem `protobuf:"bytes,3,opt,name=current,proto3" json:"current,omitempty"`
 	// By last trigger, newest first; then by update, newest first.
 	TriggeredBlocked []*WorkItem `protobuf:"bytes,4,rep,name=triggered_blocked,json=triggeredBlocked,proto3" json:"triggered_blocked,omitempty"`
-	// By update, oldest first; then by creation, oldest first.
+	// First those whose wait was resolved and that were neither picked nor written since, in
+	// the order in which they were resolved; then by update, oldest first; then by creation.
 	QueuedRunnable []*WorkItem `protobuf:"bytes,5,rep,name=queued_runnable,json=queuedRunnable,proto3" json:"queued_runnable,omitempty"`
 	// By update, newest first.
 	WaitingForOperator []*WorkItem `protobuf:"bytes,6,rep,name=waiting_for_operator,json=waitingForOperator,proto3" json:"waiting_for_operator,omitempty"`
@@ -1332,14 +1408,19 @@ type GetWorkQueueResponse struct {
 	// Items whose recheck time is set and not consumed, by time, at most 5.
 	Rechecks []*WorkItem `protobuf:"bytes,10,rep,name=rechecks,proto3" json:"rechecks,omitempty"`
 	// When something was made, written or picked last, or a wait was triggered.
-	ChangedAt     *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=changed_at,json=changedAt,proto3" json:"changed_at,omitempty"`
+	ChangedAt *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=changed_at,json=changedAt,proto3" json:"changed_at,omitempty"`
+	// The first of work_item_ids that is an open item of the agent, with its plan unless
+	// omit_plans is set. It stands in its class, or as current, as well.
+	Named *WorkItem `protobuf:"bytes,12,opt,name=named,proto3" json:"named,omitempty"`
+	// Those of passed_over that would stand among queued_runnable.
+	PassedOver    []*WorkItem `protobuf:"bytes,13,rep,name=passed_over,json=passedOver,proto3" json:"passed_over,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetWorkQueueResponse) Reset() {
 	*x = GetWorkQueueResponse{}
-	mi := &file_quartet_work_v1_work_service_proto_msgTypes[17]
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1351,7 +1432,7 @@ func (x *GetWorkQueueResponse) String() string {
 func (*GetWorkQueueResponse) ProtoMessage() {}
 
 func (x *GetWorkQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_work_v1_work_service_proto_msgTypes[17]
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1364,7 +1445,7 @@ func (x *GetWorkQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetWorkQueueResponse.ProtoReflect.Descriptor instead.
 func (*GetWorkQueueResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_work_v1_work_service_proto_rawDescGZIP(), []int{17}
+	return file_quartet_work_v1_work_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *GetWorkQueueResponse) GetAgentId() string {
@@ -1444,6 +1525,20 @@ func (x *GetWorkQueueResponse) GetChangedAt() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *GetWorkQueueResponse) GetNamed() *WorkItem {
+	if x != nil {
+		return x.Named
+	}
+	return nil
+}
+
+func (x *GetWorkQueueResponse) GetPassedOver() []*WorkItem {
+	if x != nil {
+		return x.PassedOver
+	}
+	return nil
+}
+
 // AttachWaitRequest repeats what a wait event will say.
 type AttachWaitRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1459,7 +1554,7 @@ type AttachWaitRequest struct {
 
 func (x *AttachWaitRequest) Reset() {
 	*x = AttachWaitRequest{}
-	mi := &file_quartet_work_v1_work_service_proto_msgTypes[18]
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1471,7 +1566,7 @@ func (x *AttachWaitRequest) String() string {
 func (*AttachWaitRequest) ProtoMessage() {}
 
 func (x *AttachWaitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_work_v1_work_service_proto_msgTypes[18]
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1484,7 +1579,7 @@ func (x *AttachWaitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachWaitRequest.ProtoReflect.Descriptor instead.
 func (*AttachWaitRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_work_v1_work_service_proto_rawDescGZIP(), []int{18}
+	return file_quartet_work_v1_work_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *AttachWaitRequest) GetAgentId() string {
@@ -1523,7 +1618,7 @@ type AttachWaitResponse struct {
 
 func (x *AttachWaitResponse) Reset() {
 	*x = AttachWaitResponse{}
-	mi := &file_quartet_work_v1_work_service_proto_msgTypes[19]
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1535,7 +1630,7 @@ func (x *AttachWaitResponse) String() string {
 func (*AttachWaitResponse) ProtoMessage() {}
 
 func (x *AttachWaitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_work_v1_work_service_proto_msgTypes[19]
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1548,7 +1643,7 @@ func (x *AttachWaitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachWaitResponse.ProtoReflect.Descriptor instead.
 func (*AttachWaitResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_work_v1_work_service_proto_rawDescGZIP(), []int{19}
+	return file_quartet_work_v1_work_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *AttachWaitResponse) GetWorkItem() *WorkItem {
@@ -1589,7 +1684,7 @@ type ConsumeRecheckRequest struct {
 
 func (x *ConsumeRecheckRequest) Reset() {
 	*x = ConsumeRecheckRequest{}
-	mi := &file_quartet_work_v1_work_service_proto_msgTypes[20]
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1601,7 +1696,7 @@ func (x *ConsumeRecheckRequest) String() string {
 func (*ConsumeRecheckRequest) ProtoMessage() {}
 
 func (x *ConsumeRecheckRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_work_v1_work_service_proto_msgTypes[20]
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1614,7 +1709,7 @@ func (x *ConsumeRecheckRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumeRecheckRequest.ProtoReflect.Descriptor instead.
 func (*ConsumeRecheckRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_work_v1_work_service_proto_rawDescGZIP(), []int{20}
+	return file_quartet_work_v1_work_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ConsumeRecheckRequest) GetAgentId() string {
@@ -1656,7 +1751,7 @@ type ConsumeRecheckResponse struct {
 
 func (x *ConsumeRecheckResponse) Reset() {
 	*x = ConsumeRecheckResponse{}
-	mi := &file_quartet_work_v1_work_service_proto_msgTypes[21]
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1668,7 +1763,7 @@ func (x *ConsumeRecheckResponse) String() string {
 func (*ConsumeRecheckResponse) ProtoMessage() {}
 
 func (x *ConsumeRecheckResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_work_v1_work_service_proto_msgTypes[21]
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1681,7 +1776,7 @@ func (x *ConsumeRecheckResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumeRecheckResponse.ProtoReflect.Descriptor instead.
 func (*ConsumeRecheckResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_work_v1_work_service_proto_rawDescGZIP(), []int{21}
+	return file_quartet_work_v1_work_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ConsumeRecheckResponse) GetWorkItem() *WorkItem {
@@ -1710,7 +1805,7 @@ type ListWorkItemHistoryRequest struct {
 
 func (x *ListWorkItemHistoryRequest) Reset() {
 	*x = ListWorkItemHistoryRequest{}
-	mi := &file_quartet_work_v1_work_service_proto_msgTypes[22]
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1722,7 +1817,7 @@ func (x *ListWorkItemHistoryRequest) String() string {
 func (*ListWorkItemHistoryRequest) ProtoMessage() {}
 
 func (x *ListWorkItemHistoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_work_v1_work_service_proto_msgTypes[22]
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1735,7 +1830,7 @@ func (x *ListWorkItemHistoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkItemHistoryRequest.ProtoReflect.Descriptor instead.
 func (*ListWorkItemHistoryRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_work_v1_work_service_proto_rawDescGZIP(), []int{22}
+	return file_quartet_work_v1_work_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ListWorkItemHistoryRequest) GetAgentId() string {
@@ -1786,7 +1881,7 @@ type ListWorkItemHistoryResponse struct {
 
 func (x *ListWorkItemHistoryResponse) Reset() {
 	*x = ListWorkItemHistoryResponse{}
-	mi := &file_quartet_work_v1_work_service_proto_msgTypes[23]
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1798,7 +1893,7 @@ func (x *ListWorkItemHistoryResponse) String() string {
 func (*ListWorkItemHistoryResponse) ProtoMessage() {}
 
 func (x *ListWorkItemHistoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_work_v1_work_service_proto_msgTypes[23]
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1811,7 +1906,7 @@ func (x *ListWorkItemHistoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkItemHistoryResponse.ProtoReflect.Descriptor instead.
 func (*ListWorkItemHistoryResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_work_v1_work_service_proto_rawDescGZIP(), []int{23}
+	return file_quartet_work_v1_work_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ListWorkItemHistoryResponse) GetMutations() []*WorkItemMutation {
@@ -1839,7 +1934,7 @@ type FindWorkItemRequest struct {
 
 func (x *FindWorkItemRequest) Reset() {
 	*x = FindWorkItemRequest{}
-	mi := &file_quartet_work_v1_work_service_proto_msgTypes[24]
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1851,7 +1946,7 @@ func (x *FindWorkItemRequest) String() string {
 func (*FindWorkItemRequest) ProtoMessage() {}
 
 func (x *FindWorkItemRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_work_v1_work_service_proto_msgTypes[24]
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1864,7 +1959,7 @@ func (x *FindWorkItemRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FindWorkItemRequest.ProtoReflect.Descriptor instead.
 func (*FindWorkItemRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_work_v1_work_service_proto_rawDescGZIP(), []int{24}
+	return file_quartet_work_v1_work_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *FindWorkItemRequest) GetWorkItemId() string {
@@ -1885,7 +1980,7 @@ type FindWorkItemResponse struct {
 
 func (x *FindWorkItemResponse) Reset() {
 	*x = FindWorkItemResponse{}
-	mi := &file_quartet_work_v1_work_service_proto_msgTypes[25]
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1897,7 +1992,7 @@ func (x *FindWorkItemResponse) String() string {
 func (*FindWorkItemResponse) ProtoMessage() {}
 
 func (x *FindWorkItemResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_work_v1_work_service_proto_msgTypes[25]
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1910,7 +2005,7 @@ func (x *FindWorkItemResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FindWorkItemResponse.ProtoReflect.Descriptor instead.
 func (*FindWorkItemResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_work_v1_work_service_proto_rawDescGZIP(), []int{25}
+	return file_quartet_work_v1_work_service_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *FindWorkItemResponse) GetAgentId() string {
@@ -2018,18 +2113,26 @@ const file_quartet_work_v1_work_service_proto_rawDesc = "" +
 	"\bwarnings\x18\x06 \x03(\v2\x18.quartet.work.v1.WarningR\bwarnings\"k\n" +
 	"\x15PromoteReportResponse\x126\n" +
 	"\twork_item\x18\x01 \x01(\v2\x19.quartet.work.v1.WorkItemR\bworkItem\x12\x1a\n" +
-	"\bpromoted\x18\x02 \x01(\bR\bpromoted\"O\n" +
+	"\bpromoted\x18\x02 \x01(\bR\bpromoted\"\xb1\x01\n" +
 	"\x13GetWorkQueueRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1d\n" +
 	"\n" +
-	"omit_plans\x18\x02 \x01(\bR\tomitPlans\"\xe5\x01\n" +
+	"omit_plans\x18\x02 \x01(\bR\tomitPlans\x12\"\n" +
+	"\rwork_item_ids\x18\x03 \x03(\tR\vworkItemIds\x12<\n" +
+	"\vpassed_over\x18\x04 \x03(\v2\x1b.quartet.work.v1.PassedOverR\n" +
+	"passedOver\"|\n" +
+	"\n" +
+	"PassedOver\x12 \n" +
+	"\fwork_item_id\x18\x01 \x01(\tR\n" +
+	"workItemId\x12L\n" +
+	"\x14unless_written_after\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x12unlessWrittenAfter\"\xe5\x01\n" +
 	"\x0fWorkQueueCounts\x12\x12\n" +
 	"\x04open\x18\x01 \x01(\x05R\x04open\x12+\n" +
 	"\x11triggered_blocked\x18\x02 \x01(\x05R\x10triggeredBlocked\x12'\n" +
 	"\x0fqueued_runnable\x18\x03 \x01(\x05R\x0equeuedRunnable\x120\n" +
 	"\x14waiting_for_operator\x18\x04 \x01(\x05R\x12waitingForOperator\x12\x18\n" +
 	"\ablocked\x18\x05 \x01(\x05R\ablocked\x12\x1c\n" +
-	"\tcompleted\x18\x06 \x01(\x05R\tcompleted\"\x82\x05\n" +
+	"\tcompleted\x18\x06 \x01(\x05R\tcompleted\"\xef\x05\n" +
 	"\x14GetWorkQueueResponse\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x03R\brevision\x123\n" +
@@ -2043,7 +2146,10 @@ const file_quartet_work_v1_work_service_proto_rawDesc = "" +
 	"\brechecks\x18\n" +
 	" \x03(\v2\x19.quartet.work.v1.WorkItemR\brechecks\x129\n" +
 	"\n" +
-	"changed_at\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\tchangedAt\"\x83\x01\n" +
+	"changed_at\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\tchangedAt\x12/\n" +
+	"\x05named\x18\f \x01(\v2\x19.quartet.work.v1.WorkItemR\x05named\x12:\n" +
+	"\vpassed_over\x18\r \x03(\v2\x19.quartet.work.v1.WorkItemR\n" +
+	"passedOver\"\x83\x01\n" +
 	"\x11AttachWaitRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12 \n" +
 	"\fwork_item_id\x18\x02 \x01(\tR\n" +
@@ -2117,7 +2223,7 @@ func file_quartet_work_v1_work_service_proto_rawDescGZIP() []byte {
 }
 
 var file_quartet_work_v1_work_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_quartet_work_v1_work_service_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_quartet_work_v1_work_service_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_quartet_work_v1_work_service_proto_goTypes = []any{
 	(WorkItemFilter)(0),                 // 0: quartet.work.v1.WorkItemFilter
 	(*TodoList)(nil),                    // 1: quartet.work.v1.TodoList
@@ -2136,90 +2242,95 @@ var file_quartet_work_v1_work_service_proto_goTypes = []any{
 	(*PromoteReportRequest)(nil),        // 14: quartet.work.v1.PromoteReportRequest
 	(*PromoteReportResponse)(nil),       // 15: quartet.work.v1.PromoteReportResponse
 	(*GetWorkQueueRequest)(nil),         // 16: quartet.work.v1.GetWorkQueueRequest
-	(*WorkQueueCounts)(nil),             // 17: quartet.work.v1.WorkQueueCounts
-	(*GetWorkQueueResponse)(nil),        // 18: quartet.work.v1.GetWorkQueueResponse
-	(*AttachWaitRequest)(nil),           // 19: quartet.work.v1.AttachWaitRequest
-	(*AttachWaitResponse)(nil),          // 20: quartet.work.v1.AttachWaitResponse
-	(*ConsumeRecheckRequest)(nil),       // 21: quartet.work.v1.ConsumeRecheckRequest
-	(*ConsumeRecheckResponse)(nil),      // 22: quartet.work.v1.ConsumeRecheckResponse
-	(*ListWorkItemHistoryRequest)(nil),  // 23: quartet.work.v1.ListWorkItemHistoryRequest
-	(*ListWorkItemHistoryResponse)(nil), // 24: quartet.work.v1.ListWorkItemHistoryResponse
-	(*FindWorkItemRequest)(nil),         // 25: quartet.work.v1.FindWorkItemRequest
-	(*FindWorkItemResponse)(nil),        // 26: quartet.work.v1.FindWorkItemResponse
-	(*TodoItem)(nil),                    // 27: quartet.work.v1.TodoItem
-	(PlanStatus)(0),                     // 28: quartet.work.v1.PlanStatus
-	(*WorkItem)(nil),                    // 29: quartet.work.v1.WorkItem
-	(*Warning)(nil),                     // 30: quartet.work.v1.Warning
-	(*timestamppb.Timestamp)(nil),       // 31: google.protobuf.Timestamp
-	(*AttachedWait)(nil),                // 32: quartet.work.v1.AttachedWait
-	(AttachRefusal)(0),                  // 33: quartet.work.v1.AttachRefusal
-	(*WorkItemMutation)(nil),            // 34: quartet.work.v1.WorkItemMutation
+	(*PassedOver)(nil),                  // 17: quartet.work.v1.PassedOver
+	(*WorkQueueCounts)(nil),             // 18: quartet.work.v1.WorkQueueCounts
+	(*GetWorkQueueResponse)(nil),        // 19: quartet.work.v1.GetWorkQueueResponse
+	(*AttachWaitRequest)(nil),           // 20: quartet.work.v1.AttachWaitRequest
+	(*AttachWaitResponse)(nil),          // 21: quartet.work.v1.AttachWaitResponse
+	(*ConsumeRecheckRequest)(nil),       // 22: quartet.work.v1.ConsumeRecheckRequest
+	(*ConsumeRecheckResponse)(nil),      // 23: quartet.work.v1.ConsumeRecheckResponse
+	(*ListWorkItemHistoryRequest)(nil),  // 24: quartet.work.v1.ListWorkItemHistoryRequest
+	(*ListWorkItemHistoryResponse)(nil), // 25: quartet.work.v1.ListWorkItemHistoryResponse
+	(*FindWorkItemRequest)(nil),         // 26: quartet.work.v1.FindWorkItemRequest
+	(*FindWorkItemResponse)(nil),        // 27: quartet.work.v1.FindWorkItemResponse
+	(*TodoItem)(nil),                    // 28: quartet.work.v1.TodoItem
+	(PlanStatus)(0),                     // 29: quartet.work.v1.PlanStatus
+	(*WorkItem)(nil),                    // 30: quartet.work.v1.WorkItem
+	(*Warning)(nil),                     // 31: quartet.work.v1.Warning
+	(*timestamppb.Timestamp)(nil),       // 32: google.protobuf.Timestamp
+	(*AttachedWait)(nil),                // 33: quartet.work.v1.AttachedWait
+	(AttachRefusal)(0),                  // 34: quartet.work.v1.AttachRefusal
+	(*WorkItemMutation)(nil),            // 35: quartet.work.v1.WorkItemMutation
 }
 var file_quartet_work_v1_work_service_proto_depIdxs = []int32{
-	27, // 0: quartet.work.v1.TodoList.items:type_name -> quartet.work.v1.TodoItem
-	28, // 1: quartet.work.v1.CreateWorkItemRequest.plan_status:type_name -> quartet.work.v1.PlanStatus
-	27, // 2: quartet.work.v1.CreateWorkItemRequest.todo_list:type_name -> quartet.work.v1.TodoItem
-	29, // 3: quartet.work.v1.CreateWorkItemResponse.work_item:type_name -> quartet.work.v1.WorkItem
-	30, // 4: quartet.work.v1.CreateWorkItemResponse.warnings:type_name -> quartet.work.v1.Warning
-	29, // 5: quartet.work.v1.GetWorkItemResponse.work_item:type_name -> quartet.work.v1.WorkItem
+	28, // 0: quartet.work.v1.TodoList.items:type_name -> quartet.work.v1.TodoItem
+	29, // 1: quartet.work.v1.CreateWorkItemRequest.plan_status:type_name -> quartet.work.v1.PlanStatus
+	28, // 2: quartet.work.v1.CreateWorkItemRequest.todo_list:type_name -> quartet.work.v1.TodoItem
+	30, // 3: quartet.work.v1.CreateWorkItemResponse.work_item:type_name -> quartet.work.v1.WorkItem
+	31, // 4: quartet.work.v1.CreateWorkItemResponse.warnings:type_name -> quartet.work.v1.Warning
+	30, // 5: quartet.work.v1.GetWorkItemResponse.work_item:type_name -> quartet.work.v1.WorkItem
 	0,  // 6: quartet.work.v1.ListWorkItemsRequest.filter:type_name -> quartet.work.v1.WorkItemFilter
-	29, // 7: quartet.work.v1.ListWorkItemsResponse.work_items:type_name -> quartet.work.v1.WorkItem
-	29, // 8: quartet.work.v1.PickWorkItemResponse.work_item:type_name -> quartet.work.v1.WorkItem
-	29, // 9: quartet.work.v1.PickWorkItemResponse.previous_work_item:type_name -> quartet.work.v1.WorkItem
-	30, // 10: quartet.work.v1.PickWorkItemResponse.warnings:type_name -> quartet.work.v1.Warning
-	28, // 11: quartet.work.v1.UpdateWorkItemRequest.plan_status:type_name -> quartet.work.v1.PlanStatus
+	30, // 7: quartet.work.v1.ListWorkItemsResponse.work_items:type_name -> quartet.work.v1.WorkItem
+	30, // 8: quartet.work.v1.PickWorkItemResponse.work_item:type_name -> quartet.work.v1.WorkItem
+	30, // 9: quartet.work.v1.PickWorkItemResponse.previous_work_item:type_name -> quartet.work.v1.WorkItem
+	31, // 10: quartet.work.v1.PickWorkItemResponse.warnings:type_name -> quartet.work.v1.Warning
+	29, // 11: quartet.work.v1.UpdateWorkItemRequest.plan_status:type_name -> quartet.work.v1.PlanStatus
 	1,  // 12: quartet.work.v1.UpdateWorkItemRequest.todo_list:type_name -> quartet.work.v1.TodoList
-	31, // 13: quartet.work.v1.UpdateWorkItemRequest.recheck_at:type_name -> google.protobuf.Timestamp
-	29, // 14: quartet.work.v1.UpdateWorkItemResponse.work_item:type_name -> quartet.work.v1.WorkItem
-	30, // 15: quartet.work.v1.UpdateWorkItemResponse.warnings:type_name -> quartet.work.v1.Warning
-	29, // 16: quartet.work.v1.CompleteWorkItemResponse.work_item:type_name -> quartet.work.v1.WorkItem
-	30, // 17: quartet.work.v1.CompleteWorkItemResponse.warnings:type_name -> quartet.work.v1.Warning
-	30, // 18: quartet.work.v1.PromoteReportRequest.warnings:type_name -> quartet.work.v1.Warning
-	29, // 19: quartet.work.v1.PromoteReportResponse.work_item:type_name -> quartet.work.v1.WorkItem
-	29, // 20: quartet.work.v1.GetWorkQueueResponse.current:type_name -> quartet.work.v1.WorkItem
-	29, // 21: quartet.work.v1.GetWorkQueueResponse.triggered_blocked:type_name -> quartet.work.v1.WorkItem
-	29, // 22: quartet.work.v1.GetWorkQueueResponse.queued_runnable:type_name -> quartet.work.v1.WorkItem
-	29, // 23: quartet.work.v1.GetWorkQueueResponse.waiting_for_operator:type_name -> quartet.work.v1.WorkItem
-	29, // 24: quartet.work.v1.GetWorkQueueResponse.blocked:type_name -> quartet.work.v1.WorkItem
-	29, // 25: quartet.work.v1.GetWorkQueueResponse.completed_recent:type_name -> quartet.work.v1.WorkItem
-	17, // 26: quartet.work.v1.GetWorkQueueResponse.counts:type_name -> quartet.work.v1.WorkQueueCounts
-	29, // 27: quartet.work.v1.GetWorkQueueResponse.rechecks:type_name -> quartet.work.v1.WorkItem
-	31, // 28: quartet.work.v1.GetWorkQueueResponse.changed_at:type_name -> google.protobuf.Timestamp
-	32, // 29: quartet.work.v1.AttachWaitRequest.wait:type_name -> quartet.work.v1.AttachedWait
-	29, // 30: quartet.work.v1.AttachWaitResponse.work_item:type_name -> quartet.work.v1.WorkItem
-	33, // 31: quartet.work.v1.AttachWaitResponse.reason:type_name -> quartet.work.v1.AttachRefusal
-	31, // 32: quartet.work.v1.ConsumeRecheckRequest.recheck_at:type_name -> google.protobuf.Timestamp
-	29, // 33: quartet.work.v1.ConsumeRecheckResponse.work_item:type_name -> quartet.work.v1.WorkItem
-	34, // 34: quartet.work.v1.ListWorkItemHistoryResponse.mutations:type_name -> quartet.work.v1.WorkItemMutation
-	2,  // 35: quartet.work.v1.WorkService.CreateWorkItem:input_type -> quartet.work.v1.CreateWorkItemRequest
-	4,  // 36: quartet.work.v1.WorkService.GetWorkItem:input_type -> quartet.work.v1.GetWorkItemRequest
-	6,  // 37: quartet.work.v1.WorkService.ListWorkItems:input_type -> quartet.work.v1.ListWorkItemsRequest
-	8,  // 38: quartet.work.v1.WorkService.PickWorkItem:input_type -> quartet.work.v1.PickWorkItemRequest
-	10, // 39: quartet.work.v1.WorkService.UpdateWorkItem:input_type -> quartet.work.v1.UpdateWorkItemRequest
-	12, // 40: quartet.work.v1.WorkService.CompleteWorkItem:input_type -> quartet.work.v1.CompleteWorkItemRequest
-	14, // 41: quartet.work.v1.WorkService.PromoteReport:input_type -> quartet.work.v1.PromoteReportRequest
-	16, // 42: quartet.work.v1.WorkService.GetWorkQueue:input_type -> quartet.work.v1.GetWorkQueueRequest
-	23, // 43: quartet.work.v1.WorkService.ListWorkItemHistory:input_type -> quartet.work.v1.ListWorkItemHistoryRequest
-	19, // 44: quartet.work.v1.WorkService.AttachWait:input_type -> quartet.work.v1.AttachWaitRequest
-	21, // 45: quartet.work.v1.WorkService.ConsumeRecheck:input_type -> quartet.work.v1.ConsumeRecheckRequest
-	25, // 46: quartet.work.v1.WorkService.FindWorkItem:input_type -> quartet.work.v1.FindWorkItemRequest
-	3,  // 47: quartet.work.v1.WorkService.CreateWorkItem:output_type -> quartet.work.v1.CreateWorkItemResponse
-	5,  // 48: quartet.work.v1.WorkService.GetWorkItem:output_type -> quartet.work.v1.GetWorkItemResponse
-	7,  // 49: quartet.work.v1.WorkService.ListWorkItems:output_type -> quartet.work.v1.ListWorkItemsResponse
-	9,  // 50: quartet.work.v1.WorkService.PickWorkItem:output_type -> quartet.work.v1.PickWorkItemResponse
-	11, // 51: quartet.work.v1.WorkService.UpdateWorkItem:output_type -> quartet.work.v1.UpdateWorkItemResponse
-	13, // 52: quartet.work.v1.WorkService.CompleteWorkItem:output_type -> quartet.work.v1.CompleteWorkItemResponse
-	15, // 53: quartet.work.v1.WorkService.PromoteReport:output_type -> quartet.work.v1.PromoteReportResponse
-	18, // 54: quartet.work.v1.WorkService.GetWorkQueue:output_type -> quartet.work.v1.GetWorkQueueResponse
-	24, // 55: quartet.work.v1.WorkService.ListWorkItemHistory:output_type -> quartet.work.v1.ListWorkItemHistoryResponse
-	20, // 56: quartet.work.v1.WorkService.AttachWait:output_type -> quartet.work.v1.AttachWaitResponse
-	22, // 57: quartet.work.v1.WorkService.ConsumeRecheck:output_type -> quartet.work.v1.ConsumeRecheckResponse
-	26, // 58: quartet.work.v1.WorkService.FindWorkItem:output_type -> quartet.work.v1.FindWorkItemResponse
-	47, // [47:59] is the sub-list for method output_type
-	35, // [35:47] is the sub-list for method input_type
-	35, // [35:35] is the sub-list for extension type_name
-	35, // [35:35] is the sub-list for extension extendee
-	0,  // [0:35] is the sub-list for field type_name
+	32, // 13: quartet.work.v1.UpdateWorkItemRequest.recheck_at:type_name -> google.protobuf.Timestamp
+	30, // 14: quartet.work.v1.UpdateWorkItemResponse.work_item:type_name -> quartet.work.v1.WorkItem
+	31, // 15: quartet.work.v1.UpdateWorkItemResponse.warnings:type_name -> quartet.work.v1.Warning
+	30, // 16: quartet.work.v1.CompleteWorkItemResponse.work_item:type_name -> quartet.work.v1.WorkItem
+	31, // 17: quartet.work.v1.CompleteWorkItemResponse.warnings:type_name -> quartet.work.v1.Warning
+	31, // 18: quartet.work.v1.PromoteReportRequest.warnings:type_name -> quartet.work.v1.Warning
+	30, // 19: quartet.work.v1.PromoteReportResponse.work_item:type_name -> quartet.work.v1.WorkItem
+	17, // 20: quartet.work.v1.GetWorkQueueRequest.passed_over:type_name -> quartet.work.v1.PassedOver
+	32, // 21: quartet.work.v1.PassedOver.unless_written_after:type_name -> google.protobuf.Timestamp
+	30, // 22: quartet.work.v1.GetWorkQueueResponse.current:type_name -> quartet.work.v1.WorkItem
+	30, // 23: quartet.work.v1.GetWorkQueueResponse.triggered_blocked:type_name -> quartet.work.v1.WorkItem
+	30, // 24: quartet.work.v1.GetWorkQueueResponse.queued_runnable:type_name -> quartet.work.v1.WorkItem
+	30, // 25: quartet.work.v1.GetWorkQueueResponse.waiting_for_operator:type_name -> quartet.work.v1.WorkItem
+	30, // 26: quartet.work.v1.GetWorkQueueResponse.blocked:type_name -> quartet.work.v1.WorkItem
+	30, // 27: quartet.work.v1.GetWorkQueueResponse.completed_recent:type_name -> quartet.work.v1.WorkItem
+	18, // 28: quartet.work.v1.GetWorkQueueResponse.counts:type_name -> quartet.work.v1.WorkQueueCounts
+	30, // 29: quartet.work.v1.GetWorkQueueResponse.rechecks:type_name -> quartet.work.v1.WorkItem
+	32, // 30: quartet.work.v1.GetWorkQueueResponse.changed_at:type_name -> google.protobuf.Timestamp
+	30, // 31: quartet.work.v1.GetWorkQueueResponse.named:type_name -> quartet.work.v1.WorkItem
+	30, // 32: quartet.work.v1.GetWorkQueueResponse.passed_over:type_name -> quartet.work.v1.WorkItem
+	33, // 33: quartet.work.v1.AttachWaitRequest.wait:type_name -> quartet.work.v1.AttachedWait
+	30, // 34: quartet.work.v1.AttachWaitResponse.work_item:type_name -> quartet.work.v1.WorkItem
+	34, // 35: quartet.work.v1.AttachWaitResponse.reason:type_name -> quartet.work.v1.AttachRefusal
+	32, // 36: quartet.work.v1.ConsumeRecheckRequest.recheck_at:type_name -> google.protobuf.Timestamp
+	30, // 37: quartet.work.v1.ConsumeRecheckResponse.work_item:type_name -> quartet.work.v1.WorkItem
+	35, // 38: quartet.work.v1.ListWorkItemHistoryResponse.mutations:type_name -> quartet.work.v1.WorkItemMutation
+	2,  // 39: quartet.work.v1.WorkService.CreateWorkItem:input_type -> quartet.work.v1.CreateWorkItemRequest
+	4,  // 40: quartet.work.v1.WorkService.GetWorkItem:input_type -> quartet.work.v1.GetWorkItemRequest
+	6,  // 41: quartet.work.v1.WorkService.ListWorkItems:input_type -> quartet.work.v1.ListWorkItemsRequest
+	8,  // 42: quartet.work.v1.WorkService.PickWorkItem:input_type -> quartet.work.v1.PickWorkItemRequest
+	10, // 43: quartet.work.v1.WorkService.UpdateWorkItem:input_type -> quartet.work.v1.UpdateWorkItemRequest
+	12, // 44: quartet.work.v1.WorkService.CompleteWorkItem:input_type -> quartet.work.v1.CompleteWorkItemRequest
+	14, // 45: quartet.work.v1.WorkService.PromoteReport:input_type -> quartet.work.v1.PromoteReportRequest
+	16, // 46: quartet.work.v1.WorkService.GetWorkQueue:input_type -> quartet.work.v1.GetWorkQueueRequest
+	24, // 47: quartet.work.v1.WorkService.ListWorkItemHistory:input_type -> quartet.work.v1.ListWorkItemHistoryRequest
+	20, // 48: quartet.work.v1.WorkService.AttachWait:input_type -> quartet.work.v1.AttachWaitRequest
+	22, // 49: quartet.work.v1.WorkService.ConsumeRecheck:input_type -> quartet.work.v1.ConsumeRecheckRequest
+	26, // 50: quartet.work.v1.WorkService.FindWorkItem:input_type -> quartet.work.v1.FindWorkItemRequest
+	3,  // 51: quartet.work.v1.WorkService.CreateWorkItem:output_type -> quartet.work.v1.CreateWorkItemResponse
+	5,  // 52: quartet.work.v1.WorkService.GetWorkItem:output_type -> quartet.work.v1.GetWorkItemResponse
+	7,  // 53: quartet.work.v1.WorkService.ListWorkItems:output_type -> quartet.work.v1.ListWorkItemsResponse
+	9,  // 54: quartet.work.v1.WorkService.PickWorkItem:output_type -> quartet.work.v1.PickWorkItemResponse
+	11, // 55: quartet.work.v1.WorkService.UpdateWorkItem:output_type -> quartet.work.v1.UpdateWorkItemResponse
+	13, // 56: quartet.work.v1.WorkService.CompleteWorkItem:output_type -> quartet.work.v1.CompleteWorkItemResponse
+	15, // 57: quartet.work.v1.WorkService.PromoteReport:output_type -> quartet.work.v1.PromoteReportResponse
+	19, // 58: quartet.work.v1.WorkService.GetWorkQueue:output_type -> quartet.work.v1.GetWorkQueueResponse
+	25, // 59: quartet.work.v1.WorkService.ListWorkItemHistory:output_type -> quartet.work.v1.ListWorkItemHistoryResponse
+	21, // 60: quartet.work.v1.WorkService.AttachWait:output_type -> quartet.work.v1.AttachWaitResponse
+	23, // 61: quartet.work.v1.WorkService.ConsumeRecheck:output_type -> quartet.work.v1.ConsumeRecheckResponse
+	27, // 62: quartet.work.v1.WorkService.FindWorkItem:output_type -> quartet.work.v1.FindWorkItemResponse
+	51, // [51:63] is the sub-list for method output_type
+	39, // [39:51] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_quartet_work_v1_work_service_proto_init() }
@@ -2236,7 +2347,7 @@ func file_quartet_work_v1_work_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_work_v1_work_service_proto_rawDesc), len(file_quartet_work_v1_work_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   26,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
