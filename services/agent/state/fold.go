@@ -74,7 +74,6 @@ func (a *Agent) apply(ev *journal.Event) error {
 		if m.GetTick() != nil {
 			a.PendingTick = m.GetMessageId()
 		} else {
-			a.edit(func(r *agentv1.Agent) { r.IdleTurns = 0 })
 			a.failedTicks = 0
 			a.receiveInput(m)
 		}

@@ -105,8 +105,14 @@ func (a *Agent) clearStalls(which func(itemID string) bool) {
 }
 
 // receiveInput forgets the stalls that a message ends: those of the item that it is about, or
-// all of them if it is about none.
+// all of them if it is about none. The result of a task ends none: the agent started the task
+// itself, so that otherwise a command that is repeated permanently would be progress. It has a
+// turn of its own all the same.
 func (a *Agent) receiveInput(m *agentv1.Message) {
+	if m.GetKind() == agentv1.MessageKind_MESSAGE_KIND_TASK_RESULT {
+		return
+	}
+	a.edit(func(r *agentv1.Agent) { r.IdleTurns = 0 })
 	a.clearStalls(func(id string) bool { return m.GetWorkItemId() == "" || id == m.GetWorkItemId() })
 }
 
