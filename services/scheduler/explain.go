@@ -49,6 +49,10 @@ func (s *Service) Explain(ctx context.Context, req *schedulerv1.ExplainRequest) 
 		WakePending: f.Agent.GetWakeHint(), WakeWaits: f.Agent.GetWakeWaitIds(), OwnTriggered: ownTriggered(waits),
 		LastTurnID: f.Agent.GetAgent().GetLastTurnId(), Queue: f.Queue, Stalled: f.Agent.GetStalledItems(),
 	})
+	if f.Agent.GetWakeHint() && len(f.Agent.GetWakeWaitIds()) > 0 && !ownTriggered(waits) {
+		// The tick for it would be dropped: the waits are over, or a turn has shown them.
+		f.Agent.WakeHint = false
+	}
 	own := ownWaits(waits)
 	resp := account(f)
 	resp.Facts = append(resp.Facts, &schedulerv1.Fact{Name: "own_waits", Value: strconv.Itoa(len(own))})

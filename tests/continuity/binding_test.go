@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 )
@@ -162,9 +163,11 @@ func TestC8_ARetryIsToldWhatWasDone(t *testing.T) {
 // no progress: after three the item is left alone, and others go on (SPEC D9).
 func TestD9_TurnsWithoutProgressComeToAnEnd(t *testing.T) {
 	for name, calls := range map[string]func(item string) []*agentv1.ToolCall{
-		"reads":            func(string) []*agentv1.ToolCall { return []*agentv1.ToolCall{call("ListWorkItems", nil)} },
-		"unknown tools":    func(string) []*agentv1.ToolCall { return []*agentv1.ToolCall{call("DoTheWork", nil)} },
-		"the same command": func(string) []*agentv1.ToolCall { return []*agentv1.ToolCall{call("ExecCommand", map[string]any{"cmd": "echo same"})} },
+		"reads":         func(string) []*agentv1.ToolCall { return []*agentv1.ToolCall{call("ListWorkItems", nil)} },
+		"unknown tools": func(string) []*agentv1.ToolCall { return []*agentv1.ToolCall{call("DoTheWork", nil)} },
+		"the same command": func(string) []*agentv1.ToolCall {
+			return []*agentv1.ToolCall{call("ExecCommand", map[string]any{"cmd": "echo same"})}
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -194,4 +197,69 @@ func TestD9_TurnsWithoutProgressComeToAnEnd(t *testing.T) {
 			w.next().finish()
 		})
 	}
+}
+
+// A turn that is bound to no item: a wait is the agent's own, and what needs an item says how to
+// get one (SPEC A13.2).
+func TestA13_ATurnThatIsBoundToNone(t *testing.T) {
+	w := newWorld(t)
+	item := w.create("Choose me")
+	first := w.next() // pick_queued
+	require.Empty(t, first.about())
+	require.Empty(t, first.record.GetBoundWorkItemId())
+	r := first.round("Trying.", call("UpdateWorkItem", map[string]any{"blocked_by": "nobody said which"}), call("CompleteWorkItem", nil), call("GetWorkItem", nil))
+	for _, c := range r.GetToolResults() {
+		require.Equal(t, "invalid_argument", c.GetError().GetKind(), c.GetSummaryText())
+		require.Contains(t, c.GetError().GetMessage(), "PickWorkItem")
+	}
+	require.Empty(t, w.item(item).GetBlockedBy())
+	waits := first.must("", call("WaitFor", map[string]any{"reason": "which one?", "wake": "operator_input"}))
+	require.Empty(t, field(waits.GetToolResults()[0], "wait", "work_item_id"))
+	w.say("that one")
+	next := w.next()
+	require.Contains(t, next.section("Why this turn"), quoted("which one?"))
+	next.must("", call("PickWorkItem", map[string]any{"work_item_id": item}), call("CompleteWorkItem", nil))
+	require.NotNil(t, w.item(item).GetCompletedAt(), "the pick bound the turn, and the completion acted on it")
+	next.finish()
+}
+
+// Outside of turns the item in focus is meant where none is named (SPEC A13.2).
+func TestA13_OutsideOfTurnsTheFocusApplies(t *testing.T) {
+	w := newWorld(t)
+	item := w.create("In focus")
+	tool := func(name string, args map[string]any) *agentv1.ToolResult {
+		s, err := structpb.NewStruct(args)
+		require.NoError(t, err)
+		r, err := w.Agents.CallTool(w.ctx(), &agentv1.CallToolRequest{AgentId: w.agent, Name: name, Arguments: s})
+		require.NoError(t, err)
+		return r.GetResult()
+	}
+	refused := tool("UpdateWorkItem", map[string]any{"blocked_by": "x"})
+	require.Equal(t, "invalid_argument", refused.GetError().GetKind())
+	require.Contains(t, refused.GetError().GetMessage(), "no work item is in focus")
+	turn := w.next()
+	turn.must("", call("PickWorkItem", map[string]any{"work_item_id": item}))
+	require.Equal(t, agentv1.ToolStatus_TOOL_STATUS_SUCCESS, tool("UpdateWorkItem", map[string]any{"plan_status": "draft"}).GetStatus())
+	require.Equal(t, item, field(tool("GetWorkItem", nil), "work_item", "work_item_id"))
+	turn.finish()
+}
+
+// What was said is there after a restart, too.
+func TestC7_TheConversationSurvivesRestarts(t *testing.T) {
+	w := newWorld(t)
+	for _, said := range []string{"first", "second", "third"} {
+		w.say("message " + said)
+		turn := w.next()
+		turn.round("answer " + said)
+		turn.finish()
+	}
+	w.say("and now?")
+	before := w.next()
+	before.shows(quoted("message first"), quoted("answer first"), quoted("answer third"))
+	before.end(agentv1.TurnOutcome_TURN_OUTCOME_RELEASED)
+	w.Down()
+	w.Up()
+	after := w.next()
+	require.Equal(t, before.section("Conversation"), after.section("Conversation"))
+	after.finish()
 }

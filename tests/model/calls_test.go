@@ -394,7 +394,7 @@ func (r *run) waitForCall(a *agent, n [6]int) *call {
 		if req.GetWorkItemId() != "" {
 			return req.GetWorkItemId()
 		}
-		if r.inRound && a.turn.item != "" {
+		if r.inRound { // in a turn that is bound to none the agent itself waits
 			return a.turn.item
 		}
 		return a.focus
@@ -436,7 +436,7 @@ func (r *run) waitForCall(a *agent, n [6]int) *call {
 			if on != nil && on.over { // resolved at once, and the agent is woken
 				r.must(at(s, "wait", "status") == "resolved" || at(s, "wait", "status") == "WAIT_STATUS_RESOLVED", "a wait for a task that has ended stands: %v", s)
 				r.m.register(w)
-				r.m.resolve(w, true)
+				r.m.resolve(w, true, w.resource)
 				return
 			}
 			r.m.register(w)

@@ -34,13 +34,14 @@ type stall struct {
 }
 
 // repeatable reports whether a call of a tool is progress only if it differs from those of
-// the last turns.
+// the last turns. All others make a record, or change one: where they change nothing, they
+// are not recorded as a mutation.
 func repeatable(tool string) bool {
 	switch tool {
-	case "ExecCommand", "TaskInput", "TaskStop", "PickWorkItem", "HomeWrite", "HomeEdit":
-		return true
+	case "CreateWorkItem", "UpdateWorkItem", "WaitFor", "CreateWait", "CreateTimer", "CreateExternalTrigger", "SpawnAgent":
+		return false
 	}
-	return strings.HasPrefix(tool, "agent_") || strings.HasPrefix(tool, "agent.") || strings.HasPrefix(tool, "board_")
+	return true
 }
 
 // recordEffect notes the effect of a call of the open turn.
