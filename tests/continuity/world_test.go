@@ -100,6 +100,20 @@ func (w *world) next() *turn {
 	return got
 }
 
+// nextWith takes turns until one's message has a text: a tick may have been queued before.
+func (w *world) nextWith(text string) *turn {
+	w.t.Helper()
+	for range 5 {
+		next := w.next()
+		if strings.Contains(next.section("Message ("), text) {
+			return next
+		}
+		next.finish()
+	}
+	require.FailNow(w.t, "no turn with the message", text)
+	return nil
+}
+
 // tryNext takes the next turn, or returns nil if there is none within a time.
 func (w *world) tryNext(wait time.Duration) *turn {
 	w.t.Helper()

@@ -99,7 +99,7 @@ func resumption(it *workv1.WorkItem, least bool) string {
 		awaited(lower(w.GetKind().String(), "WAIT_KIND_"), w.GetResource(), w.GetResourceDescription()), at(r.GetAt()), lower(r.GetCause().String(), "WAIT_CAUSE_"))
 	fmt.Fprintf(&b, "Reason:\n%s", quote(w.GetReason()))
 	if !least && w.GetCreatedAt() != nil {
-		fmt.Fprintf(&b, "It had waited since %s.\n", at(w.GetCreatedAt()))
+		fmt.Fprintf(&b, "It had waited since %s.\n", stamp(w.GetCreatedAt()))
 	}
 	return b.String()
 }
@@ -166,10 +166,12 @@ func awaited(kind, resource, description string) string {
 	return text
 }
 
-// at returns a time for a model, to the second.
-func at(t *timestamppb.Timestamp) string {
+// at returns when something was, to the second.
+func at(t *timestamppb.Timestamp) string { return "at " + stamp(t) }
+
+func stamp(t *timestamppb.Timestamp) string {
 	if t == nil {
-		return "at an unknown time"
+		return "an unknown time"
 	}
-	return "at " + t.AsTime().UTC().Format(time.RFC3339)
+	return t.AsTime().UTC().Format(time.RFC3339)
 }
