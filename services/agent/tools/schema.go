@@ -33,6 +33,7 @@ var Specs = sync.OnceValue(func() []*agentv1.ToolSpec {
 		}
 		out[i] = &agentv1.ToolSpec{
 			Name: t.Name, Description: t.Description, Family: t.Family, Mutates: t.Mutates, InputSchema: t.schema(own),
+			OutputSchema: t.outputSchema(),
 		}
 	}
 	return out
