@@ -310,7 +310,7 @@ const (
 	ToolFamily_TOOL_FAMILY_AUTHORITY_EXPANSION ToolFamily = 4
 	// External triggers.
 	ToolFamily_TOOL_FAMILY_EXTERNAL_TRIGGER ToolFamily = 5
-	// Task boards.
+	// Boards.
 	ToolFamily_TOOL_FAMILY_BOARDS ToolFamily = 6
 )
 
