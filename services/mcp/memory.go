@@ -37,41 +37,42 @@ func checkTools(set string) error {
 type short struct {
 	name, about string
 	arguments   map[string]string
+	required    []any // instead of what the server requires
 }
 
 // memoryTools is the set memory, in the order of use.
 var memoryTools = []short{
-	{"ListWorkItems", "List your work items. Start here, with filter open, at the start of a session and after a compaction.", map[string]string{
+	{name: "ListWorkItems", about: "List your work items. Start here, with filter open, at the start of a session and after a compaction.", arguments: map[string]string{
 		"filter": "Default all.", "include_todo_list": "With the todos of each item.", "limit": "1 to 500, default 20.", "page_token": "next_page_token of the page before.",
 	}},
-	{"GetWorkItem", "Read one work item: objective, beginning and path of its plan, todos, blocker, waits, report.", map[string]string{
+	{name: "GetWorkItem", about: "Read one work item: objective, beginning and path of its plan, todos, blocker, waits, report.", arguments: map[string]string{
 		"work_item_id": "",
 	}},
-	{"CreateWorkItem", "Create a work item: an objective that outlives this session. One for each independent objective; steps of it are todos. Creating does not focus it; PickWorkItem does.", map[string]string{
+	{name: "CreateWorkItem", about: "Create a work item: an objective that outlives this session. One for each independent objective; steps of it are todos. Creating does not focus it; PickWorkItem does.", arguments: map[string]string{
 		"objective": "What is to be achieved, at most 2000 characters.", "plan": "First text of its plan file, at most 16 KiB.",
 		"plan_status": "ready if you know what to do. Default draft.", "todo_list": "Steps, at most 200; text at most 1000 characters, state pending unless given.",
 	}},
-	{"PickWorkItem", "Focus the work item that you work on. One is in focus at a time.", map[string]string{
+	{name: "PickWorkItem", about: "Focus the work item that you work on. One is in focus at a time.", arguments: map[string]string{
 		"work_item_id": "", "reason": "Why, if you leave an item that you could go on with.",
 	}},
-	{"UpdateWorkItem", "Change a work item. Do it after each step, not at the end.", map[string]string{
+	{name: "UpdateWorkItem", about: "Change a work item. Do it after each step, not at the end.", arguments: map[string]string{
 		"work_item_id": "", "objective": "", "plan_status": "", "todo_list": "The whole list, which replaces the old one; one entry in_progress.",
-		"blocked_by": "Why it cannot go on; null clears it. To be woken use WaitFor.", "expected_revision": "Refuse unless the item has this revision.",
+		"blocked_by": "Why it cannot go on; null clears it. Prefer WaitFor, which also records what it waits for.", "expected_revision": "Refuse unless the item has this revision.",
 	}},
-	{"CompleteWorkItem", "Complete a work item for good.", map[string]string{
+	{name: "CompleteWorkItem", about: "Complete a work item. It never changes again.", arguments: map[string]string{
 		"work_item_id": "", report: "For the operator: what was done, how it was verified, what is left. At most 256 KiB. Kept if the item is in focus.",
 	}},
-	{"WaitFor", "Record that a work item waits. It leaves the focus and is shown as waiting until then; this session goes on with another item.", map[string]string{
+	{name: "WaitFor", about: "Record that a work item waits. It leaves the focus and is shown as waiting until then; this session goes on with another item.", arguments: map[string]string{
 		"work_item_id": "Default: the item in focus.", "reason": "Why, for people.", "wake": "What it waits for.",
 		"after": "timer: this long from now, such as 90s or 1h30m. Or at.", "at": "timer: at this time.", "resource": "task_result: the task's id. external: the trigger's id, if any.",
 	}},
-	{"HomeRead", "Read a file of your durable home. The plan of an item is work-items/<work_item_id>/plan.md.", map[string]string{
+	{name: "HomeRead", about: "Read a file of your durable home. The plan of an item is work-items/<work_item_id>/plan.md.", arguments: map[string]string{
 		"path": "", "offset": "First byte.", "limit": "Bytes, default 65536, at most 1048576.",
 	}},
-	{"HomeWrite", "Write a whole file of your home: a plan, or notes that later sessions need.", map[string]string{
+	{name: "HomeWrite", about: "Write a whole file of your home: a plan, or notes that later sessions need.", arguments: map[string]string{
 		"path": "", "text": "The whole content.", "expected_sha256": `Refuse unless the file has this hash; "absent": unless there is none.`,
-	}},
-	{"HomeEdit", "Replace text in a file of your home.", map[string]string{
+	}, required: []any{"path", "text"}}, // the server also takes bytes instead of a text
+	{name: "HomeEdit", about: "Replace text in a file of your home.", arguments: map[string]string{
 		"path": "", "old_text": "Exact text, found once unless replace_all.", "new_text": "", "replace_all": "",
 	}},
 }
@@ -100,7 +101,11 @@ func memoryOf(listed []*agentv1.ToolSpec) []*sdk.Tool {
 			properties[name] = p
 		}
 		t.InputSchema = map[string]any{"type": "object", "properties": properties}
-		if required := schema["required"]; required != nil {
+		required := schema["required"]
+		if m.required != nil {
+			required = m.required
+		}
+		if required != nil {
 			t.InputSchema.(map[string]any)["required"] = required //nolint:forcetypeassert // set above
 		}
 		t.Description, t.OutputSchema = m.about, nil

@@ -165,7 +165,7 @@ func inFocus(it *workv1.WorkItem) string {
 	var todos []string
 	done := 0
 	for _, t := range it.GetTodoList() {
-		switch t.GetState() { //nolint:exhaustive // what is not completed or in progress is open
+		switch t.GetState() {
 		case workv1.TodoState_TODO_STATE_COMPLETED:
 			done++
 		case workv1.TodoState_TODO_STATE_IN_PROGRESS: // first, so that it is never cut
