@@ -138,17 +138,22 @@ func (a *agentServer) versionOf(ctx context.Context, uri string) (string, error)
 	if !ok {
 		return "", sdk.ResourceNotFoundError(uri)
 	}
-	got, err := client.Again(ctx, func(ctx context.Context) (*workv1.GetWorkItemResponse, error) {
-		return a.work.GetWorkItem(a.as(ctx), &workv1.GetWorkItemRequest{AgentId: a.agentID, WorkItemId: wi, OmitTodoList: true})
-	})
-	switch {
-	case errors.Is(err, fault.NotFound), errors.Is(err, fault.PermissionDenied), errors.Is(err, fault.InvalidArgument):
-		return "", sdk.ResourceNotFoundError(uri)
-	case err != nil:
-		return "", protocolError(err)
+	// A plan that is replaced while it is read is shown as unreadable once. That is no version:
+	// the change would be notified twice.
+	for again := false; ; again = true {
+		got, err := client.Again(ctx, func(ctx context.Context) (*workv1.GetWorkItemResponse, error) {
+			return a.work.GetWorkItem(a.as(ctx), &workv1.GetWorkItemRequest{AgentId: a.agentID, WorkItemId: wi, OmitTodoList: true})
+		})
+		switch {
+		case errors.Is(err, fault.NotFound), errors.Is(err, fault.PermissionDenied), errors.Is(err, fault.InvalidArgument):
+			return "", sdk.ResourceNotFoundError(uri)
+		case err != nil:
+			return "", protocolError(err)
+		}
+		if plan := got.GetWorkItem().GetPlanArtifact(); again || plan.GetProblem() != "unreadable" {
+			return plan.GetSha256() + plan.GetProblem(), nil
+		}
 	}
-	plan := got.GetWorkItem().GetPlanArtifact()
-	return plan.GetSha256() + plan.GetProblem(), nil
 }
 
 // watchSubscribed notifies the client of changes of subscribed resources until ctx ends. It
