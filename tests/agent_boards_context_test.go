@@ -51,7 +51,7 @@ func TestC1_BoardsInAContext(t *testing.T) {
 	require.Equal(t, text, again, "the same records give the same text")
 	section, _ = shown(prompt.MinBudget)
 	require.Equal(t, agentv1.SectionOutcome_SECTION_OUTCOME_TRUNCATED, section.GetOutcome())
-	require.Contains(t, section.GetText(), "agent_task_get")
+	require.Contains(t, section.GetText(), "board_get")
 
 	// A turn's own context has them too, beside a message of any length.
 	_, err = r.Agents.EnqueueMessage(dev.Within(t), &agentv1.EnqueueMessageRequest{AgentId: "keeper", Text: "How is the build?"})

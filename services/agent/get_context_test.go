@@ -95,13 +95,13 @@ func TestC1_AnOrchestratorSeesItsBoards(t *testing.T) {
 		r.others.boards = func(req *boardv1.GetSummaryRequest) (*boardv1.GetSummaryResponse, error) {
 			asked = append(asked, req.GetSessionId())
 			budget += req.GetTokenBudget()
-			return &boardv1.GetSummaryResponse{Text: "## Task boards\n- build [running] of " + req.GetSessionId() + "\n"}, nil
+			return &boardv1.GetSummaryResponse{Text: "## Boards\n- build [running] of " + req.GetSessionId() + "\n"}, nil
 		}
 	})
 	child := r.delegate(r.operator(), "one", "do it").GetAgentId()
 	r.send("keeper", "go", normal)
 	a := r.take("keeper")
-	require.Contains(t, a.GetContext().GetText(), "\n## Task boards\n- build [running] of keeper\n")
+	require.Contains(t, a.GetContext().GetText(), "\n## Boards\n- build [running] of keeper\n")
 	require.NotContains(t, r.take(child).GetContext().GetText(), "boards")
 	got := func() *agentv1.ContextProjection {
 		resp, err := r.service.GetContext(r.operator(), &agentv1.GetContextRequest{AgentId: "keeper"})

@@ -140,7 +140,7 @@ func TestC4_ABadCallIsAResultAndNothingMore(t *testing.T) {
 	})
 	resp := r.submit(a, 0, "",
 		use("Nonsense"),
-		use("agent_task_claim_step"), // a worker's
+		use("board_claim_step"), // a worker's
 		use("CreateWorkItem", "objective", "x", "colour", "red"),
 		use("CreateWorkItem", "objective", 7),
 		use("CreateWorkItem", "objective", "x", "agent_id", "other"),

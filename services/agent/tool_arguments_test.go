@@ -62,9 +62,10 @@ func TestC4_ListsAreCounted(t *testing.T) {
 		return &workv1.ListWorkItemsResponse{WorkItems: []*workv1.WorkItem{{WorkItemId: "wi_1"}, {WorkItemId: "wi_2"}}}, nil
 	})
 	require.Equal(t, "ListWorkItems succeeded: 2 work items", one("ListWorkItems").GetSummaryText())
-	for _, name := range []string{"TaskList", "HomeList", "agent_task_list"} {
+	for _, name := range []string{"TaskList", "HomeList", "board_list"} {
 		require.Contains(t, one(name).GetSummaryText(), "succeeded: 0 ")
 	}
+	require.Equal(t, "board_list", one("agent_task_list").GetToolName(), "SPEC C5.8: a former name in a round")
 	require.Contains(t, one("HomeGrep", "pattern", "x").GetSummaryText(), "succeeded: 0 ")
 	require.Equal(t, "HomeRead succeeded", one("HomeRead", "path", "x").GetSummaryText())
 }

@@ -52,6 +52,7 @@ func TestTables(t *testing.T) {
 			"runs keeper/build", "cancel-run keeper/build run_1", "workers", "template", "summary keeper", "wal list keeper", "wal read keeper build", "wal read keeper build --follow",
 			"replay testdata/cut.wal.jsonl", "wal verify testdata/changed.wal.jsonl"},
 		"explain": {"keeper", "keeper --history"},
+		"prime":   {"keeper"},
 		"events":  {""},
 	} {
 		t.Run(plane, func(t *testing.T) {
@@ -91,7 +92,7 @@ func TestJSONIsOneDocumentOnStdout(t *testing.T) {
 		"wait for keeper r --wake operator", "wait create keeper c", "wait get keeper wt_1", "wait cancel keeper wt_1", "wait list keeper",
 		"trigger create keeper x", "trigger rotate keeper t", "trigger cancel keeper t", "trigger list keeper", "trigger deliver x",
 		"timer create keeper x --after 1s", "timer cancel keeper t", "timer list keeper",
-		"task exec keeper --shell test", "task list keeper", "task get keeper t", "task output keeper t", "task input keeper t yes", "task stop keeper t", "explain keeper",
+		"task exec keeper --shell test", "task list keeper", "task get keeper t", "task output keeper t", "task input keeper t yes", "task stop keeper t", "explain keeper", "prime keeper",
 	} {
 		s := r.run(append(strings.Fields(line), "-o", "json")...)
 		require.Equal(t, 0, s.code, "%s: %s", line, s.err)

@@ -108,9 +108,18 @@ func (s *Service) ListWorkItems(ctx context.Context, req *workv1.ListWorkItemsRe
 			break
 		}
 		s.plans.Attach(actor.Namespace, it, homes.AsIs)
+		if req.GetOmitPlanPreviews() {
+			it.PlanArtifact = withoutPreview(it.GetPlanArtifact())
+		}
 		resp.WorkItems = append(resp.WorkItems, it)
 	}
 	return resp, nil
+}
+
+// withoutPreview returns a descriptor without its preview. It copies the descriptor, which the
+// cache of plans shares with other responses.
+func withoutPreview(a *workv1.PlanArtifact) *workv1.PlanArtifact {
+	return &workv1.PlanArtifact{Path: a.GetPath(), Sha256: a.GetSha256(), Bytes: a.GetBytes(), UpdatedAt: a.GetUpdatedAt(), Problem: a.GetProblem()}
 }
 
 // list returns at most limit items that match a filter, by creation, after an item if one

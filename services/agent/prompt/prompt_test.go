@@ -107,7 +107,7 @@ func input(t *rapid.T) Input {
 // boardText returns a summary as the board plane writes them.
 func boardText(steps int) string {
 	var b strings.Builder
-	b.WriteString("## Task boards\n- build [running]: many steps\n## Blocked or failed\n")
+	b.WriteString("## Boards\n- build [running]: many steps\n## Blocked or failed\n")
 	for i := range steps {
 		fmt.Fprintf(&b, "- build/step-%d [blocked] Run the tests of package %d\n", i, i)
 	}
@@ -192,7 +192,7 @@ func TestC1_Boards(t *testing.T) {
 	shown := Boards{Text: boardText(60)}
 	s := section(shown, DefaultBudget)
 	require.Equal(t, full, outcome(s.GetOutcome()))
-	require.Contains(t, s.GetText(), "\n## Task boards\n- build [running]")
+	require.Contains(t, s.GetText(), "\n## Boards\n- build [running]")
 	require.Contains(t, s.GetText(), "\n\n## Ready\n- build/last [ready]")
 	s = section(Boards{Text: shown.Text, Truncated: true}, DefaultBudget)
 	require.Equal(t, truncated, outcome(s.GetOutcome()), "it was cut where it came from")

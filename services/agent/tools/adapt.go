@@ -40,8 +40,12 @@ func adaptGet(args map[string]any, _ time.Duration) {
 	}
 }
 
-// adaptList accepts limit for page_size.
+// adaptList accepts limit for page_size, and leaves plan previews out unless the caller asks
+// for them: a list of 31 items with previews takes more than 10 000 tokens of a context.
 func adaptList(args map[string]any, _ time.Duration) {
+	if _, given := args["omit_plan_previews"]; !given {
+		args["omit_plan_previews"] = true
+	}
 	if limit, given := args["limit"]; given && args["page_size"] == nil {
 		delete(args, "limit")
 		args["page_size"] = limit

@@ -33,6 +33,7 @@ var Specs = sync.OnceValue(func() []*agentv1.ToolSpec {
 		}
 		out[i] = &agentv1.ToolSpec{
 			Name: t.Name, Description: t.Description, Family: t.Family, Mutates: t.Mutates, InputSchema: t.schema(own),
+			OutputSchema: t.outputSchema(),
 		}
 	}
 	return out
@@ -187,8 +188,9 @@ func shapeGet(properties map[string]*structpb.Value) {
 	setDescription(properties, "include_todo_list", "boolean", "Whether the checklist comes too; it does unless this is false.")
 }
 
-// shapeList describes limit, the page size.
+// shapeList describes limit, the page size. Plan previews are left out: GetWorkItem has them.
 func shapeList(properties map[string]*structpb.Value) {
+	delete(properties, "omit_plan_previews")
 	properties["limit"] = properties["page_size"]
 	delete(properties, "page_size")
 }

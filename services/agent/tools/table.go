@@ -20,7 +20,9 @@ import (
 // it. The arguments are the JSON of the request message; agent_id and request_id come
 // from the run, never from the model (SPEC X4).
 type Tool struct {
-	Name        string
+	Name string
+	// former is an earlier name, which calls may still use. It is not listed.
+	former      string
 	Description string
 	Family      agentv1.ToolFamily
 	Plane       string
@@ -95,7 +97,7 @@ var coreTable = []Tool{
 	},
 	{
 		Name: "ListWorkItems", Family: agentv1.ToolFamily_TOOL_FAMILY_CORE,
-		Description: "List your work items: all, open, completed, current, queued, blocked, waiting_for_operator or runnable.",
+		Description: "List your work items by a filter. Plans are shown by path, size and hash; GetWorkItem shows the beginning of one.",
 		Plane:       "work", Method: workv1.WorkService_ListWorkItems_FullMethodName,
 		NewRequest: newMessage[workv1.ListWorkItemsRequest], NewResponse: newMessage[workv1.ListWorkItemsResponse],
 		adapt: adaptList, shape: shapeList,

@@ -310,7 +310,7 @@ const (
 	ToolFamily_TOOL_FAMILY_AUTHORITY_EXPANSION ToolFamily = 4
 	// External triggers.
 	ToolFamily_TOOL_FAMILY_EXTERNAL_TRIGGER ToolFamily = 5
-	// Task boards.
+	// Boards.
 	ToolFamily_TOOL_FAMILY_BOARDS ToolFamily = 6
 )
 
@@ -3523,7 +3523,10 @@ type ToolSpec struct {
 	// The family that an agent's profile must have.
 	Family ToolFamily `protobuf:"varint,4,opt,name=family,proto3,enum=quartet.agent.v1.ToolFamily" json:"family,omitempty"`
 	// Whether the tool changes anything.
-	Mutates       bool `protobuf:"varint,5,opt,name=mutates,proto3" json:"mutates,omitempty"`
+	Mutates bool `protobuf:"varint,5,opt,name=mutates,proto3" json:"mutates,omitempty"`
+	// The JSON Schema of every result of the tool, refusals included: an object with
+	// tool_name, status, summary_text, and result or error. It allows further fields.
+	OutputSchema  *structpb.Struct `protobuf:"bytes,6,opt,name=output_schema,json=outputSchema,proto3" json:"output_schema,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3591,6 +3594,13 @@ func (x *ToolSpec) GetMutates() bool {
 		return x.Mutates
 	}
 	return false
+}
+
+func (x *ToolSpec) GetOutputSchema() *structpb.Struct {
+	if x != nil {
+		return x.OutputSchema
+	}
+	return nil
 }
 
 var File_quartet_agent_v1_agent_proto protoreflect.FileDescriptor
@@ -3801,13 +3811,14 @@ const file_quartet_agent_v1_agent_proto_rawDesc = "" +
 	"\aoutcome\x18\x02 \x01(\x0e2 .quartet.agent.v1.SectionOutcomeR\aoutcome\x12\x16\n" +
 	"\x06tokens\x18\x03 \x01(\x05R\x06tokens\x12\x18\n" +
 	"\arecords\x18\x04 \x01(\x05R\arecords\x12\x12\n" +
-	"\x04text\x18\x05 \x01(\tR\x04text\"\xcc\x01\n" +
+	"\x04text\x18\x05 \x01(\tR\x04text\"\x8a\x02\n" +
 	"\bToolSpec\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12 \n" +
 	"\vdescription\x18\x02 \x01(\tR\vdescription\x12:\n" +
 	"\finput_schema\x18\x03 \x01(\v2\x17.google.protobuf.StructR\vinputSchema\x124\n" +
 	"\x06family\x18\x04 \x01(\x0e2\x1c.quartet.agent.v1.ToolFamilyR\x06family\x12\x18\n" +
-	"\amutates\x18\x05 \x01(\bR\amutates*W\n" +
+	"\amutates\x18\x05 \x01(\bR\amutates\x12<\n" +
+	"\routput_schema\x18\x06 \x01(\v2\x17.google.protobuf.StructR\foutputSchema*W\n" +
 	"\n" +
 	"Visibility\x12\x1a\n" +
 	"\x16VISIBILITY_UNSPECIFIED\x10\x00\x12\x15\n" +
@@ -4093,11 +4104,12 @@ var file_quartet_agent_v1_agent_proto_depIdxs = []int32{
 	24, // 51: quartet.agent.v1.ContextSection.outcome:type_name -> quartet.agent.v1.SectionOutcome
 	43, // 52: quartet.agent.v1.ToolSpec.input_schema:type_name -> google.protobuf.Struct
 	5,  // 53: quartet.agent.v1.ToolSpec.family:type_name -> quartet.agent.v1.ToolFamily
-	54, // [54:54] is the sub-list for method output_type
-	54, // [54:54] is the sub-list for method input_type
-	54, // [54:54] is the sub-list for extension type_name
-	54, // [54:54] is the sub-list for extension extendee
-	0,  // [0:54] is the sub-list for field type_name
+	43, // 54: quartet.agent.v1.ToolSpec.output_schema:type_name -> google.protobuf.Struct
+	55, // [55:55] is the sub-list for method output_type
+	55, // [55:55] is the sub-list for method input_type
+	55, // [55:55] is the sub-list for extension type_name
+	55, // [55:55] is the sub-list for extension extendee
+	0,  // [0:55] is the sub-list for field type_name
 }
 
 func init() { file_quartet_agent_v1_agent_proto_init() }

@@ -414,8 +414,11 @@ type ListWorkItemsRequest struct {
 	PageToken string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	// Whether to send the checklists.
 	IncludeTodoList bool `protobuf:"varint,5,opt,name=include_todo_list,json=includeTodoList,proto3" json:"include_todo_list,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Leave the previews out of the plan descriptors, which keep their other fields.
+	// GetWorkItem has the preview.
+	OmitPlanPreviews bool `protobuf:"varint,6,opt,name=omit_plan_previews,json=omitPlanPreviews,proto3" json:"omit_plan_previews,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *ListWorkItemsRequest) Reset() {
@@ -479,6 +482,13 @@ func (x *ListWorkItemsRequest) GetPageToken() string {
 func (x *ListWorkItemsRequest) GetIncludeTodoList() bool {
 	if x != nil {
 		return x.IncludeTodoList
+	}
+	return false
+}
+
+func (x *ListWorkItemsRequest) GetOmitPlanPreviews() bool {
+	if x != nil {
+		return x.OmitPlanPreviews
 	}
 	return false
 }
@@ -2040,14 +2050,15 @@ const file_quartet_work_v1_work_service_proto_rawDesc = "" +
 	"workItemId\x12$\n" +
 	"\x0eomit_todo_list\x18\x03 \x01(\bR\fomitTodoList\"M\n" +
 	"\x13GetWorkItemResponse\x126\n" +
-	"\twork_item\x18\x01 \x01(\v2\x19.quartet.work.v1.WorkItemR\bworkItem\"\xd2\x01\n" +
+	"\twork_item\x18\x01 \x01(\v2\x19.quartet.work.v1.WorkItemR\bworkItem\"\x80\x02\n" +
 	"\x14ListWorkItemsRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x127\n" +
 	"\x06filter\x18\x02 \x01(\x0e2\x1f.quartet.work.v1.WorkItemFilterR\x06filter\x12\x1b\n" +
 	"\tpage_size\x18\x03 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
 	"page_token\x18\x04 \x01(\tR\tpageToken\x12*\n" +
-	"\x11include_todo_list\x18\x05 \x01(\bR\x0fincludeTodoList\"y\n" +
+	"\x11include_todo_list\x18\x05 \x01(\bR\x0fincludeTodoList\x12,\n" +
+	"\x12omit_plan_previews\x18\x06 \x01(\bR\x10omitPlanPreviews\"y\n" +
 	"\x15ListWorkItemsResponse\x128\n" +
 	"\n" +
 	"work_items\x18\x01 \x03(\v2\x19.quartet.work.v1.WorkItemR\tworkItems\x12&\n" +
