@@ -188,10 +188,12 @@ func TestC5_TheLoop(t *testing.T) {
 			require.NoError(t, err)
 			require.Contains(t, string(schema), `"report"`)
 			require.Contains(t, string(schema), `"additionalProperties":false`)
-			for _, name := range []string{"GetWorkItem", "UpdateWorkItem"} { // no turn is open that they could be bound by
+			require.Contains(t, string(schema), `"required":["work_item_id"]`, "no turn is open that it could be bound by")
+			for _, name := range []string{"GetWorkItem", "UpdateWorkItem"} { // they take the item in focus
 				schema, err := json.Marshal(tools[name].InputSchema)
 				require.NoError(t, err)
-				require.Contains(t, string(schema), `"required":["work_item_id"]`)
+				require.NotContains(t, string(schema), `"required":["work_item_id"]`)
+				require.NotContains(t, tools[name].Description, "this turn")
 			}
 
 			made, got := call(t, s, "CreateWorkItem", map[string]any{"objective": "Ship it", "plan_status": "ready", "plan": "1. build\n"})

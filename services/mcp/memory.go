@@ -46,7 +46,7 @@ var memoryTools = []short{
 		"filter": "Default all.", "include_todo_list": "With the todos of each item.", "limit": "1 to 500, default 20.", "page_token": "next_page_token of the page before.",
 	}},
 	{name: "GetWorkItem", about: "Read one work item: objective, beginning and path of its plan, todos, blocker, waits, report.", arguments: map[string]string{
-		"work_item_id": "",
+		"work_item_id": "Default: the item in focus.",
 	}},
 	{name: "CreateWorkItem", about: "Create a work item: an objective that outlives this session. One for each independent objective; steps of it are todos. Creating does not focus it; PickWorkItem does.", arguments: map[string]string{
 		"objective": "What is to be achieved, at most 2000 characters.", "plan": "First text of its plan file, at most 16 KiB.",
@@ -56,7 +56,7 @@ var memoryTools = []short{
 		"work_item_id": "", "reason": "Why, if you leave an item that you could go on with.",
 	}},
 	{name: "UpdateWorkItem", about: "Change a work item. Do it after each step, not at the end.", arguments: map[string]string{
-		"work_item_id": "", "objective": "", "plan_status": "", "todo_list": "The whole list, which replaces the old one; one entry in_progress.",
+		"work_item_id": "Default: the item in focus.", "objective": "", "plan_status": "", "todo_list": "The whole list, which replaces the old one; one entry in_progress.",
 		"blocked_by": "Why it cannot go on; null clears it. Prefer WaitFor, which also records what it waits for.", "expected_revision": "Refuse unless the item has this revision.",
 	}},
 	{name: "CompleteWorkItem", about: "Complete a work item. It never changes again.", arguments: map[string]string{

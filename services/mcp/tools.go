@@ -43,9 +43,12 @@ var creative = map[string]bool{
 // outward has the tools with effects outside Quartet.
 var outward = map[string]bool{"ExecCommand": true, "TaskInput": true}
 
-// targeted has the tools that apply to the turn's work item if they name none. MCP calls
-// are made outside of turns, so here they must name one.
-var targeted = map[string]bool{"GetWorkItem": true, "UpdateWorkItem": true}
+// targeted has the tools that apply to the turn's work item if they name none, and outside of
+// turns, where MCP calls are made, must name one. The others take the item in focus there.
+var targeted = map[string]bool{toolComplete: true}
+
+// outsideTurns rewords what descriptions say of turns: a session over MCP has none.
+var outsideTurns = strings.NewReplacer("the one of this turn", "the one in focus", "the work item of this turn", "the work item in focus", ", and end this turn", "")
 
 // syncTools fills the list of tools once. An agent's profile never changes, and every
 // addition would be announced as a change.
@@ -83,7 +86,7 @@ func (a *agentServer) syncTools(ctx context.Context) error {
 // and targeted tools require work_item_id.
 func toolOf(t *agentv1.ToolSpec) *sdk.Tool {
 	schema := t.GetInputSchema().AsMap()
-	about := t.GetDescription()
+	about := outsideTurns.Replace(t.GetDescription())
 	if t.GetName() == toolComplete {
 		about = "Complete a work item. Give the report for the operator as report: it becomes the item's one report, if the item is in focus (PickWorkItem). Complete one item at a time."
 		if properties, ok := schema["properties"].(map[string]any); ok {
