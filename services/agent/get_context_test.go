@@ -50,7 +50,7 @@ func TestC1_GetContext(t *testing.T) {
 	for _, s := range c.GetSections() {
 		names = append(names, s.GetName())
 	}
-	require.Equal(t, []string{"guidance", "agent", "current_item", "conversation", "state", "notes", "trace", "message"}, names)
+	require.Equal(t, []string{"guidance", "agent", "current_item", "conversation", "notes", "state", "trace", "message"}, names)
 	require.Len(t, r.events(), before)
 
 	for budget, reason := range map[int32]error{-1: fault.LimitExceeded, 511: fault.LimitExceeded, 512: nil, 200_000: nil, 200_001: fault.LimitExceeded} {

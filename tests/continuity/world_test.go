@@ -49,10 +49,20 @@ func (w *world) say(text string) {
 
 func (w *world) work() workv1.WorkServiceClient { return workv1.NewWorkServiceClient(w.Conn()) }
 
+// plan is the plan of every item.
+const plan = `# How
+
+1. Look at what is there, and write down what differs from the objective.
+2. Ask the operator where a decision is theirs; wait for the answer, do other work meanwhile.
+3. Make the change in small steps, each with its test, and record each as a todo.
+4. Run the checks. What fails becomes a todo of its own.
+5. Report what was done, how it was verified, and what is left.
+`
+
 // create makes an item as an operator does.
 func (w *world) create(objective string) string {
 	w.t.Helper()
-	r, err := w.work().CreateWorkItem(w.ctx(), &workv1.CreateWorkItemRequest{AgentId: w.agent, Objective: objective, PlanStatus: workv1.PlanStatus_PLAN_STATUS_READY})
+	r, err := w.work().CreateWorkItem(w.ctx(), &workv1.CreateWorkItemRequest{AgentId: w.agent, Objective: objective, PlanStatus: workv1.PlanStatus_PLAN_STATUS_READY, Plan: plan})
 	require.NoError(w.t, err)
 	return r.GetWorkItem().GetWorkItemId()
 }
@@ -122,6 +132,7 @@ func (w *world) tryNext(wait time.Duration) *turn {
 	if a.GetPending() {
 		return nil
 	}
+	contexts.add(w, a.GetTurn().GetBoundWorkItemId(), a.GetContext().GetText())
 	return &turn{world: w, text: a.GetContext().GetText(), record: a.GetTurn()}
 }
 
