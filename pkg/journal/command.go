@@ -107,6 +107,10 @@ func Do[S State, R any](ctx context.Context, p *Partition[S], op Op[S, R]) (R, R
 			return nil, err
 		}
 		reply = d.Reply
+		if d.Remember && len(d.Events) == 0 && op.RequestID != "" {
+			ev, err := answeredEvent(reply)
+			return []*Event{ev}, err
+		}
 		return d.Events, nil
 	}
 	if op.RequestID != "" {
@@ -139,6 +143,13 @@ func Do[S State, R any](ctx context.Context, p *Partition[S], op Op[S, R]) (R, R
 		if events, err = p.recallEvents(ctx, c.recall); err != nil {
 			return zero, Result{}, unavailable(outcomeNone, "the first answer to this request could not be read back", err)
 		}
+	}
+	if len(events) == 1 && events[0].Type == TypeRequestAnswered {
+		out, err := answerOf[R](events[0])
+		if err != nil {
+			return zero, Result{}, internal(err)
+		}
+		return out, res, nil
 	}
 	if len(events) == 0 || op.Answer == nil && !c.replayed {
 		return reply, res, nil

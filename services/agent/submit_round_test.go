@@ -227,6 +227,26 @@ func TestA6_APickRebindsAndACompletionUnbinds(t *testing.T) {
 	require.EqualValues(t, 7, g.GetTurn().GetMutations())
 }
 
+// An update that changed nothing is a success that says so, and no mutation of the turn (SPEC W5.4).
+func TestW5_AnUnchangedItemIsNoMutation(t *testing.T) {
+	r, a := turn(t)
+	r.on("UpdateWorkItem", func(_ context.Context, req proto.Message) (proto.Message, error) {
+		same := req.(*workv1.UpdateWorkItemRequest).GetObjective() == "same"
+		return &workv1.UpdateWorkItemResponse{WorkItem: &workv1.WorkItem{WorkItemId: "wi_1"}, Unchanged: same}, nil
+	})
+	resp := r.submit(a, 0, "",
+		use("UpdateWorkItem", "work_item_id", "wi_1", "objective", "same"),
+		use("UpdateWorkItem", "work_item_id", "wi_1", "objective", "other"),
+		use("UpdateWorkItem", "work_item_id", "wi_1", "objective", "same"))
+	require.Equal(t, []string{"success", "success", "success"}, statuses(resp))
+	require.Equal(t, "UpdateWorkItem changed nothing: the record has these values already: wi_1", resp.GetToolResults()[0].GetSummaryText())
+	require.True(t, resp.GetToolResults()[0].GetResult().GetFields()["unchanged"].GetBoolValue())
+	require.Equal(t, "UpdateWorkItem succeeded: wi_1", resp.GetToolResults()[1].GetSummaryText())
+	g, err := r.service.GetTurn(r.operator(), &agentv1.GetTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().GetTurnId()})
+	require.NoError(t, err)
+	require.EqualValues(t, 1, g.GetTurn().GetMutations())
+}
+
 // WaitFor ends the turn; what stands behind it in the round is not run (SPEC A6).
 func TestA6_WaitForEndsTheTurn(t *testing.T) {
 	r, a := turn(t)

@@ -2,6 +2,7 @@ package work
 
 import (
 	"context"
+	"slices"
 	"strconv"
 
 	"quartet/pkg/fault"
@@ -136,6 +137,11 @@ func decideUpdate(s *State, env journal.Env, req *workv1.UpdateWorkItemRequest) 
 	}
 
 	current := s.current(env.Actor.Namespace, req.GetAgentId())
+	if sameContent(it, old, env) {
+		return journal.Decision[*workv1.UpdateWorkItemResponse]{Remember: true, Reply: &workv1.UpdateWorkItemResponse{
+			WorkItem: view(old, current), Warnings: warnings, Unchanged: true,
+		}}, nil
+	}
 	var release workv1.FocusReleaseReason
 	if current == it.GetWorkItemId() {
 		switch {
@@ -163,6 +169,18 @@ var answerUpdate = journal.AnswerOf(func(p *workv1.WorkItemUpdated) *workv1.Upda
 		WorkItem: view(p.GetWorkItem(), p.GetCurrentWorkItemId()), Warnings: p.GetWarnings(),
 	}
 })
+
+// sameContent reports whether an update wrote nothing (SPEC W5.4): it is equal to the record before
+// it in every field that UpdateWorkItem can set. The writer of the blocker is one of them, since a
+// blocker that a wait wrote ends with that wait.
+func sameContent(it, old *workv1.WorkItemRecord, env journal.Env) bool {
+	return it.GetObjective() == old.GetObjective() && it.GetPlanStatus() == old.GetPlanStatus() &&
+		slices.EqualFunc(it.GetTodoList(), old.GetTodoList(), func(a, b *workv1.TodoItem) bool {
+			return a.GetText() == b.GetText() && a.GetState() == b.GetState()
+		}) &&
+		it.GetBlockedBy() == old.GetBlockedBy() && it.GetBlockedByWaitId() == old.GetBlockedByWaitId() &&
+		len(it.GetWaits()) == len(old.GetWaits()) && proto.Equal(it.GetOwnRecheckAt(), next(old, env).GetOwnRecheckAt())
+}
 
 // next returns a copy of a record with the next revision, whose fields and waits may be
 // changed.

@@ -257,7 +257,8 @@ func (r *run) updateCall(a *agent, n [6]int) *call {
 			return only(no)
 		},
 		apply: func(s *structpb.Struct) {
-			r.m.update(r.m.items[id], c)
+			changed := r.m.update(r.m.items[id], c)
+			r.must(s.GetFields()["unchanged"].GetBoolValue() == !changed, "unchanged: %v, the model says %t", s, !changed)
 			_, progress := r.m.items[id].unfinished()
 			r.must(!warned(s, "several_in_progress") || progress > 1, "warnings of an update: %v", s)
 			r.must(c.todos == nil || warned(s, "several_in_progress") == (progress > 1), "warnings of an update: %v", s)

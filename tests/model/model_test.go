@@ -352,7 +352,12 @@ type change struct {
 	recheck   time.Time
 }
 
-func (m *model) update(i *item, c change) {
+// update writes the fields of a change and reports whether one of them is another value
+// (SPEC W5.4).
+func (m *model) update(i *item, c change) bool {
+	if !i.differs(c) {
+		return false
+	}
 	if c.objective != "" {
 		i.objective = c.objective
 	}
@@ -380,6 +385,16 @@ func (m *model) update(i *item, c change) {
 		i.owner.focus = ""
 	}
 	m.wrote(i)
+	return true
+}
+
+func (i *item) differs(c change) bool {
+	return c.objective != "" && c.objective != i.objective ||
+		c.plan != 0 && c.plan != i.plan ||
+		c.todos != nil && !slices.Equal(*c.todos, i.todos) ||
+		c.blocker != "" && (c.blocker != i.blocker || i.blockerWait != "") ||
+		c.clear && i.blocker != "" ||
+		!c.recheck.IsZero() && !c.recheck.Equal(i.own)
 }
 
 func (i *item) unfinished() (pending, progress int) {

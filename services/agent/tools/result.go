@@ -44,6 +44,13 @@ type Outcome struct {
 	Replayed bool
 }
 
+// Unchanged reports whether a plane replied that the call changed nothing, so that it counts as
+// no mutation of its turn.
+func Unchanged(reply proto.Message) bool {
+	r, ok := reply.(interface{ GetUnchanged() bool })
+	return ok && r.GetUnchanged()
+}
+
 // Rebind returns the item that the following calls are bound to: a pick binds them to its
 // item, the completion of the bound item to none.
 func Rebind(binding string, reply proto.Message) string {
@@ -129,6 +136,9 @@ func summaryOf(t Tool, result *structpb.Struct, reply proto.Message) string {
 		task = about.GetTask()
 	}
 	end := text.EnumName(task.GetState())
+	if Unchanged(reply) {
+		return t.Name + " changed nothing: the record has these values already" + subject(result)
+	}
 	switch list := listOf(reply.ProtoReflect().Descriptor()); {
 	case !t.Mutates && task == nil && list != "" && subject(result) == "":
 		return fmt.Sprintf("%s succeeded: %d %s", t.Name, len(result.GetFields()[list].GetListValue().GetValues()), strings.ReplaceAll(list, "_", " "))

@@ -194,6 +194,9 @@ return the focus.`,
 		}
 		return s.Show(cmd, resp, func(p *output.Printer) {
 			writeItem(p, resp.GetWorkItem())
+			if resp.GetUnchanged() {
+				p.Printf("nothing changed: the item has these values already\n")
+			}
 			output.Warnings(cmd, resp.GetWarnings())
 		})
 	})

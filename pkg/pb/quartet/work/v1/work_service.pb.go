@@ -818,7 +818,9 @@ type UpdateWorkItemResponse struct {
 	// The item.
 	WorkItem *WorkItem `protobuf:"bytes,1,opt,name=work_item,json=workItem,proto3" json:"work_item,omitempty"`
 	// Advice.
-	Warnings      []*Warning `protobuf:"bytes,2,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	Warnings []*Warning `protobuf:"bytes,2,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	// Whether the item had every given value already, so that nothing was written.
+	Unchanged     bool `protobuf:"varint,3,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -865,6 +867,13 @@ func (x *UpdateWorkItemResponse) GetWarnings() []*Warning {
 		return x.Warnings
 	}
 	return nil
+}
+
+func (x *UpdateWorkItemResponse) GetUnchanged() bool {
+	if x != nil {
+		return x.Unchanged
+	}
+	return false
 }
 
 // CompleteWorkItemRequest names the item. It has no summary: the round's text is the report.
@@ -1989,10 +1998,11 @@ const file_quartet_work_v1_work_service_proto_rawDesc = "" +
 	"\x12_expected_revisionB\f\n" +
 	"\n" +
 	"_objectiveB\r\n" +
-	"\v_blocked_by\"\x86\x01\n" +
+	"\v_blocked_by\"\xa4\x01\n" +
 	"\x16UpdateWorkItemResponse\x126\n" +
 	"\twork_item\x18\x01 \x01(\v2\x19.quartet.work.v1.WorkItemR\bworkItem\x124\n" +
-	"\bwarnings\x18\x02 \x03(\v2\x18.quartet.work.v1.WarningR\bwarnings\"\xbd\x01\n" +
+	"\bwarnings\x18\x02 \x03(\v2\x18.quartet.work.v1.WarningR\bwarnings\x12\x1c\n" +
+	"\tunchanged\x18\x03 \x01(\bR\tunchanged\"\xbd\x01\n" +
 	"\x17CompleteWorkItemRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1d\n" +
 	"\n" +

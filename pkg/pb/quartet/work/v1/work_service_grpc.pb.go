@@ -50,7 +50,9 @@ type WorkServiceClient interface {
 	// PickWorkItem moves the agent's focus.
 	// Errors: NOT_FOUND, PERMISSION_DENIED, WORK_ITEM_COMPLETED.
 	PickWorkItem(ctx context.Context, in *PickWorkItemRequest, opts ...grpc.CallOption) (*PickWorkItemResponse, error)
-	// UpdateWorkItem writes fields of an open item.
+	// UpdateWorkItem writes fields of an open item. If the item has every given value
+	// already, nothing is written: revision, history and focus stay, and the response says
+	// unchanged.
 	// Errors: INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED, WORK_ITEM_COMPLETED, REVISION_CONFLICT.
 	UpdateWorkItem(ctx context.Context, in *UpdateWorkItemRequest, opts ...grpc.CallOption) (*UpdateWorkItemResponse, error)
 	// CompleteWorkItem ends an item. Repeating it changes nothing.
@@ -222,7 +224,9 @@ type WorkServiceServer interface {
 	// PickWorkItem moves the agent's focus.
 	// Errors: NOT_FOUND, PERMISSION_DENIED, WORK_ITEM_COMPLETED.
 	PickWorkItem(context.Context, *PickWorkItemRequest) (*PickWorkItemResponse, error)
-	// UpdateWorkItem writes fields of an open item.
+	// UpdateWorkItem writes fields of an open item. If the item has every given value
+	// already, nothing is written: revision, history and focus stay, and the response says
+	// unchanged.
 	// Errors: INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED, WORK_ITEM_COMPLETED, REVISION_CONFLICT.
 	UpdateWorkItem(context.Context, *UpdateWorkItemRequest) (*UpdateWorkItemResponse, error)
 	// CompleteWorkItem ends an item. Repeating it changes nothing.
