@@ -108,8 +108,11 @@ func Do[S State, R any](ctx context.Context, p *Partition[S], op Op[S, R]) (R, R
 		}
 		reply = d.Reply
 		if d.Remember && len(d.Events) == 0 && op.RequestID != "" {
-			ev, err := answeredEvent(reply)
-			return []*Event{ev}, err
+			payload, err := requests.StoreReply(reply)
+			if err != nil {
+				return nil, internal(err)
+			}
+			return []*Event{{Type: TypeRequestAnswered, Payload: payload}}, nil
 		}
 		return d.Events, nil
 	}
@@ -145,7 +148,7 @@ func Do[S State, R any](ctx context.Context, p *Partition[S], op Op[S, R]) (R, R
 		}
 	}
 	if len(events) == 1 && events[0].Type == TypeRequestAnswered {
-		out, err := answerOf[R](events[0])
+		out, err := requests.LoadReply[R](events[0].Payload)
 		if err != nil {
 			return zero, Result{}, internal(err)
 		}
