@@ -310,6 +310,9 @@ func resultText(r *agentv1.ToolResult) string {
 		if e.GetRetryable() {
 			text += "\nThe same call may succeed later."
 		}
+		if len(e.GetDetails().GetFields()) > 0 {
+			text += "\ndetails: " + jsonOf(e.GetDetails())
+		}
 	} else {
 		text = jsonOf(r.GetResult())
 	}

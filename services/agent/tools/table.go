@@ -177,14 +177,14 @@ var coreTable = []Tool{
 		NewRequest: newMessage[taskv1.ListTasksRequest], NewResponse: newMessage[taskv1.ListTasksResponse],
 	},
 	{
-		Name: "TaskStatus", Family: agentv1.ToolFamily_TOOL_FAMILY_CORE,
-		Description: "Read how a task stands. Its output is TaskOutput's.",
+		Name: toolTaskStatus, Family: agentv1.ToolFamily_TOOL_FAMILY_CORE,
+		Description: "Read how a task stands. Its output is TaskOutput's. A command that was interrupted, stopped or out of time is an error whose details have the task.",
 		Plane:       "task", Method: taskv1.TaskService_GetTask_FullMethodName,
 		NewRequest: newMessage[taskv1.GetTaskRequest], NewResponse: newMessage[taskv1.GetTaskResponse],
 		Required: []string{"task_id"},
 	},
 	{
-		Name: "TaskOutput", Family: agentv1.ToolFamily_TOOL_FAMILY_CORE,
+		Name: toolTaskOutput, Family: agentv1.ToolFamily_TOOL_FAMILY_CORE,
 		Description: "Read a task's output from an offset, bounded; block waits for more.",
 		Plane:       "task", Method: taskv1.TaskService_GetTaskOutput_FullMethodName,
 		NewRequest: newMessage[taskv1.GetTaskOutputRequest], NewResponse: newMessage[taskv1.GetTaskOutputResponse],
@@ -243,6 +243,8 @@ var coreTable = []Tool{
 // Names of tools that the plane treats specially, and the statuses of results, in short.
 const (
 	toolExecCommand      = "ExecCommand"
+	toolTaskStatus       = "TaskStatus"
+	toolTaskOutput       = "TaskOutput"
 	ToolWaitFor          = "WaitFor"
 	ToolSpawnAgent       = "SpawnAgent"
 	ToolCompleteWorkItem = "CompleteWorkItem"

@@ -2560,11 +2560,14 @@ func (x *ToolCall) GetArguments() *structpb.Struct {
 // ToolError is why a tool call failed.
 type ToolError struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The error's reason in lower case, such as work_item_completed.
+	// The error's reason in lower case, such as work_item_completed. Of a command that did not run to
+	// its end: task_interrupted (its worker was lost), task_cancelled (it was stopped) or
+	// task_timed_out; a command that exited, with any code, is a success.
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	// What is wrong.
 	Message string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
-	// Further facts about the error.
+	// Further facts about the error. Of a command that did not run to its end: the task, and the
+	// output so far.
 	Details *structpb.Struct `protobuf:"bytes,3,opt,name=details,proto3" json:"details,omitempty"`
 	// What the caller can do about it.
 	RecoveryHint string `protobuf:"bytes,4,opt,name=recovery_hint,json=recoveryHint,proto3" json:"recovery_hint,omitempty"`
