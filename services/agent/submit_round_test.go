@@ -292,7 +292,7 @@ func TestW7_Promotion(t *testing.T) {
 	}{
 		"text and one completion of the item in focus": {"done", []completion{{current: true}}, "wi_0", ""},
 		"no text":                              {"  \n", []completion{{current: true}}, "", "report_missing"},
-		"not the item in focus":                {"done", []completion{{}}, "", "not_current"},
+		"not the item in focus":                {"done", []completion{{}}, "wi_0", ""},
 		"two completions":                      {"done", []completion{{current: true}, {}}, "", "multiple_completions"},
 		"one that failed beside one":           {"done", []completion{{err: fault.BlockingExecution.New("no")}, {current: true}}, "wi_1", ""},
 		"only a failed one":                    {"done", []completion{{err: fault.BlockingExecution.New("no")}}, "", ""},
@@ -403,7 +403,7 @@ func TestW7_ACompletionThatLandedUnrecordedKeepsItsReport(t *testing.T) {
 		promoted bool
 	}{
 		"it landed":              {func(id string) []*workv1.WorkItemMutation { return []*workv1.WorkItemMutation{released, completed(id)} }, true},
-		"it landed out of focus": {func(id string) []*workv1.WorkItemMutation { return []*workv1.WorkItemMutation{completed(id)} }, false},
+		"it landed out of focus": {func(id string) []*workv1.WorkItemMutation { return []*workv1.WorkItemMutation{completed(id)} }, true},
 		"it did not":             {func(string) []*workv1.WorkItemMutation { return []*workv1.WorkItemMutation{} }, false},
 		"somebody else completed it": {func(string) []*workv1.WorkItemMutation {
 			return []*workv1.WorkItemMutation{released, completed("another")}

@@ -110,12 +110,6 @@ func completionWarnings(done *workv1.WorkItemCompleted, old *workv1.WorkItemReco
 			Message: fmt.Sprintf("%d task(s) still run for the completed work item; their results will arrive as messages.", len(running)),
 		})
 	}
-	if !done.GetWasCurrent() {
-		warnings = append(warnings, &workv1.Warning{
-			Kind:    workv1.WarningKind_WARNING_KIND_NOT_CURRENT,
-			Message: "The completed work item was not in focus, so this round's text does not become its report.",
-		})
-	}
 	return warnings
 }
 

@@ -182,7 +182,7 @@ func (r *run) round(n [6]int) {
 // results applies the calls of a round one by one and then the promotion.
 func (r *run) results(a *agent, t *turn, calls []*call, resp *agentv1.SubmitRoundResponse, text string) (ended bool) {
 	r.must(len(resp.GetToolResults()) == len(calls), "%d results of %d calls", len(resp.GetToolResults()), len(calls))
-	var completed, focused []string
+	var completed []string
 	waits := false
 	for i, c := range calls {
 		res := resp.GetToolResults()[i]
@@ -197,18 +197,15 @@ func (r *run) results(a *agent, t *turn, calls []*call, resp *agentv1.SubmitRoun
 		if got != "" {
 			continue
 		}
-		if it := r.m.items[c.completes]; it != nil {
-			if it.current() || it.done && it.report == "" {
-				focused = append(focused, it.id)
-			}
+		if it := r.m.items[c.completes]; it != nil && !(it.done && (it.report != "" || slices.Contains(completed, it.id))) {
 			completed = append(completed, it.id)
 		}
 		c.apply(result(res))
 		waits = c.tool == "WaitFor"
 	}
 	promoted := ""
-	if text != "" && len(completed) == 1 && len(focused) == 1 {
-		promoted = focused[0]
+	if text != "" && len(completed) == 1 { // wherever the focus is (SPEC W7.2)
+		promoted = completed[0]
 		r.m.items[promoted].report = text
 		r.m.wrote(r.m.items[promoted])
 	}

@@ -954,7 +954,7 @@ type CompleteWorkItemResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The item.
 	WorkItem *WorkItem `protobuf:"bytes,1,opt,name=work_item,json=workItem,proto3" json:"work_item,omitempty"`
-	// Advice: unfinished_todos, active_tasks, not_current.
+	// Advice: unfinished_todos, active_tasks.
 	Warnings []*Warning `protobuf:"bytes,2,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	// Whether the item was the agent's focus when the call ran.
 	WasCurrent bool `protobuf:"varint,3,opt,name=was_current,json=wasCurrent,proto3" json:"was_current,omitempty"`
