@@ -57,7 +57,7 @@ func (s *Service) CompleteWorkItem(ctx context.Context, req *workv1.CompleteWork
 
 func decideComplete(s *State, env journal.Env, req *workv1.CompleteWorkItemRequest, running []RunningTask) (journal.Decision[*workv1.CompleteWorkItemResponse], error) {
 	var none journal.Decision[*workv1.CompleteWorkItemResponse]
-	old, err := s.owned(env.Actor.Namespace, req.GetAgentId(), req.GetWorkItemId())
+	old, err := s.mutable(env.Actor.Namespace, req.GetAgentId(), req.GetWorkItemId())
 	if err != nil {
 		return none, err
 	}

@@ -94,7 +94,11 @@ func changedFields(req *workv1.UpdateWorkItemRequest) []string {
 
 func decideUpdate(s *State, env journal.Env, req *workv1.UpdateWorkItemRequest) (journal.Decision[*workv1.UpdateWorkItemResponse], error) {
 	var none journal.Decision[*workv1.UpdateWorkItemResponse]
-	old, err := s.owned(env.Actor.Namespace, req.GetAgentId(), req.GetWorkItemId())
+	find := s.mutable
+	if completesDeletion(env.Actor, req) {
+		find = s.owned
+	}
+	old, err := find(env.Actor.Namespace, req.GetAgentId(), req.GetWorkItemId())
 	if err != nil {
 		return none, err
 	}
