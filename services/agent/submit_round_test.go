@@ -227,6 +227,33 @@ func TestA6_APickRebindsAndACompletionUnbinds(t *testing.T) {
 	require.EqualValues(t, 7, g.GetTurn().GetMutations())
 }
 
+// null clears the reminder, as it clears the blocker, and the tool's schema allows it (SPEC W5.5).
+func TestW5_AToolClearsTheReminder(t *testing.T) {
+	r, a := turn(t)
+	var got *workv1.UpdateWorkItemRequest
+	r.on("UpdateWorkItem", func(_ context.Context, req proto.Message) (proto.Message, error) {
+		got = req.(*workv1.UpdateWorkItemRequest)
+		return &workv1.UpdateWorkItemResponse{WorkItem: &workv1.WorkItem{WorkItemId: "wi_1"}}, nil
+	})
+	resp := r.submit(a, 0, "", use("UpdateWorkItem", "work_item_id", "wi_1", "recheck_at", nil))
+	require.Equal(t, []string{"success"}, statuses(resp))
+	require.True(t, got.GetClearRecheckAt())
+	require.Nil(t, got.GetRecheckAt())
+	require.False(t, got.GetClearBlockedBy())
+	resp = r.submit(a, 1, "", use("UpdateWorkItem", "work_item_id", "wi_1", "recheck_at", "2026-03-01T13:00:00Z"))
+	require.Equal(t, []string{"success"}, statuses(resp))
+	require.False(t, got.GetClearRecheckAt())
+	list, err := r.service.ListTools(r.runner(), &agentv1.ListToolsRequest{AgentId: "keeper"})
+	require.NoError(t, err)
+	for _, spec := range list.GetTools() {
+		if spec.GetName() == "UpdateWorkItem" {
+			properties := spec.GetInputSchema().GetFields()["properties"].GetStructValue().GetFields()
+			require.Equal(t, []any{"string", "null"}, properties["recheck_at"].GetStructValue().AsMap()["type"])
+			require.NotContains(t, properties, "clear_recheck_at")
+		}
+	}
+}
+
 // An update that changed nothing is a success that says so, and no mutation of the turn (SPEC W5.4).
 func TestW5_AnUnchangedItemIsNoMutation(t *testing.T) {
 	r, a := turn(t)

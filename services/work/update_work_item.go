@@ -71,8 +71,11 @@ func validateUpdate(req *workv1.UpdateWorkItemRequest) error {
 	if at := req.GetRecheckAt(); at != nil && at.CheckValid() != nil {
 		return fault.Invalid("recheck_at", at.String(), "must be a time between the years 1 and 9999")
 	}
+	if req.GetRecheckAt() != nil && req.GetClearRecheckAt() {
+		return fault.Invalid("clear_recheck_at", "true", "must not come together with recheck_at")
+	}
 	if len(changedFields(req)) == 0 {
-		return fault.InvalidArgument.New("nothing to update: give objective, plan_status, todo_list, blocked_by, clear_blocked_by or recheck_at")
+		return fault.InvalidArgument.New("nothing to update: give objective, plan_status, todo_list, blocked_by, clear_blocked_by, recheck_at or clear_recheck_at")
 	}
 	return nil
 }
@@ -88,7 +91,7 @@ func changedFields(req *workv1.UpdateWorkItemRequest) []string {
 	add("plan_status", req.GetPlanStatus() != workv1.PlanStatus_PLAN_STATUS_UNSPECIFIED)
 	add("todo_list", req.GetTodoList() != nil)
 	add("blocked_by", req.BlockedBy != nil || req.GetClearBlockedBy())
-	add("recheck_at", req.GetRecheckAt() != nil)
+	add("recheck_at", req.GetRecheckAt() != nil || req.GetClearRecheckAt())
 	return fields
 }
 
@@ -135,7 +138,11 @@ func decideUpdate(s *State, env journal.Env, req *workv1.UpdateWorkItemRequest) 
 	case req.BlockedBy != nil:
 		it.BlockedBy, it.BlockedByWaitId = req.GetBlockedBy(), ""
 	}
-	if at := req.GetRecheckAt(); at != nil {
+	switch at := req.GetRecheckAt(); {
+	case req.GetClearRecheckAt():
+		it.OwnRecheckAt = nil
+		remind(it)
+	case at != nil:
 		it.OwnRecheckAt = pbjson.Timestamp(at.AsTime())
 		remind(it)
 	}

@@ -74,7 +74,7 @@ var coreTable = []Tool{
 	},
 	{
 		Name: "UpdateWorkItem", Family: agentv1.ToolFamily_TOOL_FAMILY_CORE,
-		Description: "Refine a work item: objective, plan_status, todo_list, or a blocker. todo_list replaces the whole checklist. blocked_by says why work stands still and releases the focus; null clears it. For new waits use WaitFor, which also wakes you.",
+		Description: "Refine a work item: objective, plan_status, todo_list, or a blocker. todo_list replaces the whole checklist. blocked_by says why work stands still and releases the focus; recheck_at reminds you once. null clears either. For new waits use WaitFor, which also wakes you.",
 		Plane:       "work", Method: workv1.WorkService_UpdateWorkItem_FullMethodName,
 		NewRequest: newMessage[workv1.UpdateWorkItemRequest], NewResponse: newMessage[workv1.UpdateWorkItemResponse],
 		Mutates: true, bound: true, adapt: adaptUpdate, shape: shapeUpdate,
