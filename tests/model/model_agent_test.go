@@ -194,7 +194,11 @@ func (m *model) finish(a *agent, completed, fatal bool) {
 	a.wakes = append(t.wakes, a.wakes...)
 	// What reached the turn while it ran has not been dealt with either.
 	m.back(a, t.with...)
-	if fatal || t.msg.attempts >= attempts {
+	switch {
+	case !fatal && t.progress && t.msg.progressed < progressed: // SPEC A5.6
+		t.msg.attempts--
+		t.msg.progressed++
+	case fatal || t.msg.attempts >= attempts:
 		if t.msg.tick != nil { // it counts as a turn that came to nothing, too
 			a.failed++
 			a.idle++

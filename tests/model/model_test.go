@@ -116,6 +116,7 @@ type message struct {
 	priority        agentv1.Priority
 	order           int
 	attempts        int
+	progressed      int
 	tick            *agentv1.Tick
 	known           bool // its id, priority and order were seen
 }
@@ -126,6 +127,7 @@ type turn struct {
 	with     []*message // interjected
 	item     string     // what calls go to
 	calls    int
+	progress bool
 	rounds   int
 	until    time.Time
 	shown    map[string]int64
@@ -145,11 +147,12 @@ const (
 
 	needsInput = workv1.PlanStatus_PLAN_STATUS_NEEDS_INPUT
 
-	turnTerm = 30 * time.Second       // SPEC X12
-	taskTerm = 30 * time.Second       // SPEC X12
-	tellTerm = 250 * time.Millisecond // ADR 0012
-	attempts = 3                      // SPEC A5
-	patience = 3                      // SPEC D4
+	turnTerm   = 30 * time.Second       // SPEC X12
+	taskTerm   = 30 * time.Second       // SPEC X12
+	tellTerm   = 250 * time.Millisecond // ADR 0012
+	attempts   = 3                      // SPEC A5
+	progressed = 30                     // SPEC A5.6
+	patience   = 3                      // SPEC D4
 )
 
 // say queues what a plane will be told.

@@ -202,6 +202,7 @@ func (r *run) results(a *agent, t *turn, calls []*call, resp *agentv1.SubmitRoun
 		}
 		c.apply(result(res))
 		waits = c.tool == "WaitFor"
+		t.progress = t.progress || !result(res).GetFields()["unchanged"].GetBoolValue()
 	}
 	promoted := ""
 	if text != "" && len(completed) == 1 { // wherever the focus is (SPEC W7.2)

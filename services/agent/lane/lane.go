@@ -21,6 +21,10 @@ const (
 	// MaxAttempts is how many turns may fail on a message before it is quarantined
 	// (SPEC A5).
 	MaxAttempts = 3
+	// MaxProgressed is how many failed turns on a message are not counted because they
+	// made progress, so that a message whose turns always fail after a first step ends
+	// too (SPEC A5.6).
+	MaxProgressed = 30
 	// MaxQueued is how many messages an agent may have queued, so that a sender
 	// in a loop cannot fill the memory.
 	MaxQueued = 10_000

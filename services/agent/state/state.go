@@ -78,6 +78,10 @@ type Turn struct {
 	// results, for a runner that repeats it; a round without such has no entry.
 	Settled   map[int32]*agentv1.RoundSettled
 	shownWake *agentv1.AgentWoken // the wake that the turn's context shows
+	// Progressed reports whether a settled round had a successful call that changes
+	// something (SPEC A5.6); stepped, whether any round had.
+	Progressed bool
+	stepped    bool
 }
 
 // NewState returns the state of an empty log.

@@ -2016,7 +2016,8 @@ type Message struct {
 	Tick *Tick `protobuf:"bytes,14,opt,name=tick,proto3" json:"tick,omitempty"`
 	// The state of the message.
 	State MessageState `protobuf:"varint,15,opt,name=state,proto3,enum=quartet.agent.v1.MessageState" json:"state,omitempty"`
-	// How many turns took the message, without those that gave it back.
+	// How many turns took the message, without those that gave it back and those in
+	// progressed_attempts. A third one that fails quarantines the message.
 	Attempts int32 `protobuf:"varint,16,opt,name=attempts,proto3" json:"attempts,omitempty"`
 	// Why the message was dropped, quarantined or queued again; empty otherwise.
 	StateReason string `protobuf:"bytes,17,opt,name=state_reason,json=stateReason,proto3" json:"state_reason,omitempty"`
@@ -2028,9 +2029,12 @@ type Message struct {
 	UpdatedAt *timestamppb.Timestamp `protobuf:"bytes,20,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
 	// The trace of the request that queued the message, as W3C Trace Context; empty: not
 	// traced.
-	Traceparent   string `protobuf:"bytes,21,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Traceparent string `protobuf:"bytes,21,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
+	// How many turns took the message, failed, and had made progress before: a round with a successful
+	// call that changes something. At most 30 are not counted in attempts.
+	ProgressedAttempts int32 `protobuf:"varint,22,opt,name=progressed_attempts,json=progressedAttempts,proto3" json:"progressed_attempts,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *Message) Reset() {
@@ -2208,6 +2212,13 @@ func (x *Message) GetTraceparent() string {
 		return x.Traceparent
 	}
 	return ""
+}
+
+func (x *Message) GetProgressedAttempts() int32 {
+	if x != nil {
+		return x.ProgressedAttempts
+	}
+	return 0
 }
 
 // ShownWait is the number of deliveries of a wait that a turn's context showed.
@@ -3534,7 +3545,7 @@ const file_quartet_agent_v1_agent_proto_rawDesc = "" +
 	"\aposture\x18\x1e \x01(\x0e2\x19.quartet.agent.v1.PostureR\aposture\x12%\n" +
 	"\x0eposture_reason\x18\x1f \x01(\tR\rpostureReason\x12/\n" +
 	"\x14current_work_item_id\x18  \x01(\tR\x11currentWorkItemId\x12*\n" +
-	"\x04lane\x18! \x01(\v2\x16.quartet.agent.v1.LaneR\x04lane\"\xbd\x06\n" +
+	"\x04lane\x18! \x01(\v2\x16.quartet.agent.v1.LaneR\x04lane\"\xee\x06\n" +
 	"\aMessage\x12\x1d\n" +
 	"\n" +
 	"message_id\x18\x01 \x01(\tR\tmessageId\x12\x19\n" +
@@ -3561,7 +3572,8 @@ const file_quartet_agent_v1_agent_proto_rawDesc = "" +
 	"created_at\x18\x13 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x129\n" +
 	"\n" +
 	"updated_at\x18\x14 \x01(\v2\x1a.google.protobuf.TimestampR\tupdatedAt\x12 \n" +
-	"\vtraceparent\x18\x15 \x01(\tR\vtraceparent\"I\n" +
+	"\vtraceparent\x18\x15 \x01(\tR\vtraceparent\x12/\n" +
+	"\x13progressed_attempts\x18\x16 \x01(\x05R\x12progressedAttempts\"I\n" +
 	"\tShownWait\x12\x17\n" +
 	"\await_id\x18\x01 \x01(\tR\x06waitId\x12#\n" +
 	"\rtrigger_count\x18\x02 \x01(\x03R\ftriggerCount\"\xf4\x06\n" +
