@@ -74,18 +74,13 @@ func Succeeded(c *agentv1.ToolCall, t Tool, reply proto.Message) (*agentv1.ToolR
 	if err != nil {
 		return nil, err
 	}
+	showExplicit(result, reply.ProtoReflect())
 	if !t.Mutates {
 		countList(result, reply.ProtoReflect().Descriptor())
 	}
 	out := &agentv1.ToolResult{
 		CallId: c.GetCallId(), ToolName: t.Name, Status: StatusSuccess, Result: result,
 		SummaryText: summaryOf(t, result, reply),
-	}
-	if spawned, ok := reply.(*agentv1.SpawnAgentResponse); ok && spawned.GetTaskId() != "" {
-		// The handle of the child, by which the parent reads and controls it.
-		result.Fields["task_handle"] = structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
-			"task_id": structpb.NewStringValue(spawned.GetTaskId()), "task_kind": structpb.NewStringValue("child_agent_task"), "status": structpb.NewStringValue("running"),
-		}})
 	}
 	if ws := result.GetFields()["warnings"].GetListValue().GetValues(); len(ws) > 0 {
 		for _, w := range ws {

@@ -12,7 +12,8 @@ import (
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	structpb "google.golang.org/protobuf/types/known/structpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
-	v1 "quartet/pkg/pb/quartet/waiting/v1"
+	v1 "quartet/pkg/pb/quartet/task/v1"
+	v11 "quartet/pkg/pb/quartet/waiting/v1"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -220,7 +221,10 @@ type SpawnAgentResponse struct {
 	// private_child: the task that is the parent's handle of the child.
 	TaskId string `protobuf:"bytes,3,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
 	// private_child: the delegation.
-	DelegationId  string `protobuf:"bytes,4,opt,name=delegation_id,json=delegationId,proto3" json:"delegation_id,omitempty"`
+	DelegationId string `protobuf:"bytes,4,opt,name=delegation_id,json=delegationId,proto3" json:"delegation_id,omitempty"`
+	// private_child: the parent's handle of the child: task_id, task_kind child_agent_task and status
+	// running. Not set for a public agent.
+	TaskHandle    *v1.TaskHandle `protobuf:"bytes,5,opt,name=task_handle,json=taskHandle,proto3" json:"task_handle,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -283,6 +287,13 @@ func (x *SpawnAgentResponse) GetDelegationId() string {
 	return ""
 }
 
+func (x *SpawnAgentResponse) GetTaskHandle() *v1.TaskHandle {
+	if x != nil {
+		return x.TaskHandle
+	}
+	return nil
+}
+
 // GetAgentRequest names an agent.
 type GetAgentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -338,7 +349,7 @@ type GetAgentResponse struct {
 	// derived fields.
 	Children []*Agent `protobuf:"bytes,2,rep,name=children,proto3" json:"children,omitempty"`
 	// The agent's active waits and interests in order of creation, at most 100.
-	Waits []*v1.Wait `protobuf:"bytes,3,rep,name=waits,proto3" json:"waits,omitempty"`
+	Waits []*v11.Wait `protobuf:"bytes,3,rep,name=waits,proto3" json:"waits,omitempty"`
 	// How many active waits and interests the agent has.
 	TotalWaits    int32 `protobuf:"varint,4,opt,name=total_waits,json=totalWaits,proto3" json:"total_waits,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -389,7 +400,7 @@ func (x *GetAgentResponse) GetChildren() []*Agent {
 	return nil
 }
 
-func (x *GetAgentResponse) GetWaits() []*v1.Wait {
+func (x *GetAgentResponse) GetWaits() []*v11.Wait {
 	if x != nil {
 		return x.Waits
 	}
@@ -4173,7 +4184,7 @@ var File_quartet_agent_v1_agent_service_proto protoreflect.FileDescriptor
 
 const file_quartet_agent_v1_agent_service_proto_rawDesc = "" +
 	"\n" +
-	"$quartet/agent/v1/agent_service.proto\x12\x10quartet.agent.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1cquartet/agent/v1/agent.proto\x1a quartet/waiting/v1/waiting.proto\"\x90\x03\n" +
+	"$quartet/agent/v1/agent_service.proto\x12\x10quartet.agent.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1cquartet/agent/v1/agent.proto\x1a\x1aquartet/task/v1/task.proto\x1a quartet/waiting/v1/waiting.proto\"\x90\x03\n" +
 	"\x11SpawnAgentRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1d\n" +
 	"\n" +
@@ -4184,12 +4195,14 @@ const file_quartet_agent_v1_agent_service_proto_rawDesc = "" +
 	"\x0eworkspace_mode\x18\x06 \x01(\x0e2\x1f.quartet.agent.v1.WorkspaceModeR\rworkspaceMode\x123\n" +
 	"\acontext\x18\a \x01(\x0e2\x19.quartet.agent.v1.ContextR\acontext\x12%\n" +
 	"\x0eworkspace_root\x18\b \x01(\tR\rworkspaceRoot\x12&\n" +
-	"\x0fparent_agent_id\x18\t \x01(\tR\rparentAgentId\"\x9c\x01\n" +
+	"\x0fparent_agent_id\x18\t \x01(\tR\rparentAgentId\"\xda\x01\n" +
 	"\x12SpawnAgentResponse\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12-\n" +
 	"\x05agent\x18\x02 \x01(\v2\x17.quartet.agent.v1.AgentR\x05agent\x12\x17\n" +
 	"\atask_id\x18\x03 \x01(\tR\x06taskId\x12#\n" +
-	"\rdelegation_id\x18\x04 \x01(\tR\fdelegationId\",\n" +
+	"\rdelegation_id\x18\x04 \x01(\tR\fdelegationId\x12<\n" +
+	"\vtask_handle\x18\x05 \x01(\v2\x1b.quartet.task.v1.TaskHandleR\n" +
+	"taskHandle\",\n" +
 	"\x0fGetAgentRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\"\xc7\x01\n" +
 	"\x10GetAgentResponse\x12-\n" +
@@ -4605,163 +4618,165 @@ var file_quartet_agent_v1_agent_service_proto_goTypes = []any{
 	(WorkspaceMode)(0),              // 62: quartet.agent.v1.WorkspaceMode
 	(Context)(0),                    // 63: quartet.agent.v1.Context
 	(*Agent)(nil),                   // 64: quartet.agent.v1.Agent
-	(*v1.Wait)(nil),                 // 65: quartet.waiting.v1.Wait
-	(MessageKind)(0),                // 66: quartet.agent.v1.MessageKind
-	(Priority)(0),                   // 67: quartet.agent.v1.Priority
-	(*Message)(nil),                 // 68: quartet.agent.v1.Message
-	(MessageState)(0),               // 69: quartet.agent.v1.MessageState
-	(*durationpb.Duration)(nil),     // 70: google.protobuf.Duration
-	(ToolFamily)(0),                 // 71: quartet.agent.v1.ToolFamily
-	(*Turn)(nil),                    // 72: quartet.agent.v1.Turn
-	(*structpb.Struct)(nil),         // 73: google.protobuf.Struct
-	(*ShownWait)(nil),               // 74: quartet.agent.v1.ShownWait
-	(*ContextSection)(nil),          // 75: quartet.agent.v1.ContextSection
-	(*timestamppb.Timestamp)(nil),   // 76: google.protobuf.Timestamp
-	(*ToolCall)(nil),                // 77: quartet.agent.v1.ToolCall
-	(*ToolResult)(nil),              // 78: quartet.agent.v1.ToolResult
-	(*TokenUsage)(nil),              // 79: quartet.agent.v1.TokenUsage
-	(TurnEndReason)(0),              // 80: quartet.agent.v1.TurnEndReason
-	(TurnOutcome)(0),                // 81: quartet.agent.v1.TurnOutcome
-	(*Round)(nil),                   // 82: quartet.agent.v1.Round
-	(*Decision)(nil),                // 83: quartet.agent.v1.Decision
-	(*Delegation)(nil),              // 84: quartet.agent.v1.Delegation
-	(BriefKind)(0),                  // 85: quartet.agent.v1.BriefKind
-	(*Brief)(nil),                   // 86: quartet.agent.v1.Brief
-	(*ToolSpec)(nil),                // 87: quartet.agent.v1.ToolSpec
+	(*v1.TaskHandle)(nil),           // 65: quartet.task.v1.TaskHandle
+	(*v11.Wait)(nil),                // 66: quartet.waiting.v1.Wait
+	(MessageKind)(0),                // 67: quartet.agent.v1.MessageKind
+	(Priority)(0),                   // 68: quartet.agent.v1.Priority
+	(*Message)(nil),                 // 69: quartet.agent.v1.Message
+	(MessageState)(0),               // 70: quartet.agent.v1.MessageState
+	(*durationpb.Duration)(nil),     // 71: google.protobuf.Duration
+	(ToolFamily)(0),                 // 72: quartet.agent.v1.ToolFamily
+	(*Turn)(nil),                    // 73: quartet.agent.v1.Turn
+	(*structpb.Struct)(nil),         // 74: google.protobuf.Struct
+	(*ShownWait)(nil),               // 75: quartet.agent.v1.ShownWait
+	(*ContextSection)(nil),          // 76: quartet.agent.v1.ContextSection
+	(*timestamppb.Timestamp)(nil),   // 77: google.protobuf.Timestamp
+	(*ToolCall)(nil),                // 78: quartet.agent.v1.ToolCall
+	(*ToolResult)(nil),              // 79: quartet.agent.v1.ToolResult
+	(*TokenUsage)(nil),              // 80: quartet.agent.v1.TokenUsage
+	(TurnEndReason)(0),              // 81: quartet.agent.v1.TurnEndReason
+	(TurnOutcome)(0),                // 82: quartet.agent.v1.TurnOutcome
+	(*Round)(nil),                   // 83: quartet.agent.v1.Round
+	(*Decision)(nil),                // 84: quartet.agent.v1.Decision
+	(*Delegation)(nil),              // 85: quartet.agent.v1.Delegation
+	(BriefKind)(0),                  // 86: quartet.agent.v1.BriefKind
+	(*Brief)(nil),                   // 87: quartet.agent.v1.Brief
+	(*ToolSpec)(nil),                // 88: quartet.agent.v1.ToolSpec
 }
 var file_quartet_agent_v1_agent_service_proto_depIdxs = []int32{
 	61, // 0: quartet.agent.v1.SpawnAgentRequest.preset:type_name -> quartet.agent.v1.Preset
 	62, // 1: quartet.agent.v1.SpawnAgentRequest.workspace_mode:type_name -> quartet.agent.v1.WorkspaceMode
 	63, // 2: quartet.agent.v1.SpawnAgentRequest.context:type_name -> quartet.agent.v1.Context
 	64, // 3: quartet.agent.v1.SpawnAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	64, // 4: quartet.agent.v1.GetAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	64, // 5: quartet.agent.v1.GetAgentResponse.children:type_name -> quartet.agent.v1.Agent
-	65, // 6: quartet.agent.v1.GetAgentResponse.waits:type_name -> quartet.waiting.v1.Wait
-	64, // 7: quartet.agent.v1.ListAgentsResponse.agents:type_name -> quartet.agent.v1.Agent
-	66, // 8: quartet.agent.v1.EnqueueMessageRequest.kind:type_name -> quartet.agent.v1.MessageKind
-	67, // 9: quartet.agent.v1.EnqueueMessageRequest.priority:type_name -> quartet.agent.v1.Priority
-	68, // 10: quartet.agent.v1.EnqueueMessageResponse.message:type_name -> quartet.agent.v1.Message
-	68, // 11: quartet.agent.v1.GetMessageResponse.message:type_name -> quartet.agent.v1.Message
-	69, // 12: quartet.agent.v1.ListMessagesRequest.state:type_name -> quartet.agent.v1.MessageState
-	68, // 13: quartet.agent.v1.ListMessagesResponse.messages:type_name -> quartet.agent.v1.Message
-	70, // 14: quartet.agent.v1.AcquireTurnRequest.wait:type_name -> google.protobuf.Duration
-	71, // 15: quartet.agent.v1.AcquireTurnRequest.tool_families:type_name -> quartet.agent.v1.ToolFamily
-	61, // 16: quartet.agent.v1.AcquireTurnRequest.preset:type_name -> quartet.agent.v1.Preset
-	72, // 17: quartet.agent.v1.AcquireTurnResponse.turn:type_name -> quartet.agent.v1.Turn
-	68, // 18: quartet.agent.v1.AcquireTurnResponse.message:type_name -> quartet.agent.v1.Message
-	68, // 19: quartet.agent.v1.AcquireTurnResponse.interjections:type_name -> quartet.agent.v1.Message
-	15, // 20: quartet.agent.v1.AcquireTurnResponse.context:type_name -> quartet.agent.v1.ContextProjection
-	64, // 21: quartet.agent.v1.AcquireTurnResponse.agent:type_name -> quartet.agent.v1.Agent
-	70, // 22: quartet.agent.v1.AcquireTurnResponse.poll_after:type_name -> google.protobuf.Duration
-	73, // 23: quartet.agent.v1.ContextProjection.current:type_name -> google.protobuf.Struct
-	73, // 24: quartet.agent.v1.ContextProjection.queue:type_name -> google.protobuf.Struct
-	74, // 25: quartet.agent.v1.ContextProjection.shown_waits:type_name -> quartet.agent.v1.ShownWait
-	75, // 26: quartet.agent.v1.ContextProjection.sections:type_name -> quartet.agent.v1.ContextSection
-	76, // 27: quartet.agent.v1.RenewTurnResponse.lease_expires_at:type_name -> google.protobuf.Timestamp
-	77, // 28: quartet.agent.v1.SubmitRoundRequest.tool_calls:type_name -> quartet.agent.v1.ToolCall
-	78, // 29: quartet.agent.v1.SubmitRoundRequest.local_tool_results:type_name -> quartet.agent.v1.ToolResult
-	79, // 30: quartet.agent.v1.SubmitRoundRequest.usage:type_name -> quartet.agent.v1.TokenUsage
-	78, // 31: quartet.agent.v1.SubmitRoundResponse.tool_results:type_name -> quartet.agent.v1.ToolResult
-	80, // 32: quartet.agent.v1.SubmitRoundResponse.end_reason:type_name -> quartet.agent.v1.TurnEndReason
-	68, // 33: quartet.agent.v1.SubmitRoundResponse.interjections:type_name -> quartet.agent.v1.Message
-	76, // 34: quartet.agent.v1.SubmitRoundResponse.lease_expires_at:type_name -> google.protobuf.Timestamp
-	81, // 35: quartet.agent.v1.FinishTurnRequest.outcome:type_name -> quartet.agent.v1.TurnOutcome
-	72, // 36: quartet.agent.v1.FinishTurnResponse.turn:type_name -> quartet.agent.v1.Turn
-	72, // 37: quartet.agent.v1.GetTurnResponse.turn:type_name -> quartet.agent.v1.Turn
-	82, // 38: quartet.agent.v1.GetTurnResponse.rounds:type_name -> quartet.agent.v1.Round
-	72, // 39: quartet.agent.v1.ListTurnsResponse.turns:type_name -> quartet.agent.v1.Turn
-	83, // 40: quartet.agent.v1.ListDecisionsResponse.decisions:type_name -> quartet.agent.v1.Decision
-	64, // 41: quartet.agent.v1.AgentFacts.agent:type_name -> quartet.agent.v1.Agent
-	76, // 42: quartet.agent.v1.AgentFacts.head_queued_at:type_name -> google.protobuf.Timestamp
-	83, // 43: quartet.agent.v1.AgentFacts.last_decision:type_name -> quartet.agent.v1.Decision
-	74, // 44: quartet.agent.v1.AgentFacts.shown_waits:type_name -> quartet.agent.v1.ShownWait
-	76, // 45: quartet.agent.v1.AgentFacts.last_turn_started_at:type_name -> google.protobuf.Timestamp
-	72, // 46: quartet.agent.v1.AgentFacts.open_turn:type_name -> quartet.agent.v1.Turn
-	76, // 47: quartet.agent.v1.AgentFacts.woken_at:type_name -> google.protobuf.Timestamp
-	28, // 48: quartet.agent.v1.GetFactsResponse.facts:type_name -> quartet.agent.v1.AgentFacts
-	83, // 49: quartet.agent.v1.OfferDecisionRequest.decision:type_name -> quartet.agent.v1.Decision
-	0,  // 50: quartet.agent.v1.OfferDecisionResponse.result:type_name -> quartet.agent.v1.OfferResult
-	68, // 51: quartet.agent.v1.WatchTurnResponse.interjections:type_name -> quartet.agent.v1.Message
-	72, // 52: quartet.agent.v1.WatchTurnResponse.ended:type_name -> quartet.agent.v1.Turn
-	72, // 53: quartet.agent.v1.AbortRunResponse.turn:type_name -> quartet.agent.v1.Turn
-	64, // 54: quartet.agent.v1.AbortRunResponse.agent:type_name -> quartet.agent.v1.Agent
-	64, // 55: quartet.agent.v1.PauseAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	64, // 56: quartet.agent.v1.ResumeAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	64, // 57: quartet.agent.v1.StopAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	64, // 58: quartet.agent.v1.StartAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	64, // 59: quartet.agent.v1.DeleteAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	84, // 60: quartet.agent.v1.GetDelegationResponse.delegation:type_name -> quartet.agent.v1.Delegation
-	84, // 61: quartet.agent.v1.ListDelegationsResponse.delegations:type_name -> quartet.agent.v1.Delegation
-	82, // 62: quartet.agent.v1.ListRoundsResponse.rounds:type_name -> quartet.agent.v1.Round
-	15, // 63: quartet.agent.v1.GetContextResponse.context:type_name -> quartet.agent.v1.ContextProjection
-	85, // 64: quartet.agent.v1.ListBriefsRequest.kind:type_name -> quartet.agent.v1.BriefKind
-	86, // 65: quartet.agent.v1.ListBriefsResponse.briefs:type_name -> quartet.agent.v1.Brief
-	87, // 66: quartet.agent.v1.ListToolsResponse.tools:type_name -> quartet.agent.v1.ToolSpec
-	73, // 67: quartet.agent.v1.CallToolRequest.arguments:type_name -> google.protobuf.Struct
-	78, // 68: quartet.agent.v1.CallToolResponse.result:type_name -> quartet.agent.v1.ToolResult
-	1,  // 69: quartet.agent.v1.AgentService.SpawnAgent:input_type -> quartet.agent.v1.SpawnAgentRequest
-	3,  // 70: quartet.agent.v1.AgentService.GetAgent:input_type -> quartet.agent.v1.GetAgentRequest
-	5,  // 71: quartet.agent.v1.AgentService.ListAgents:input_type -> quartet.agent.v1.ListAgentsRequest
-	7,  // 72: quartet.agent.v1.AgentService.EnqueueMessage:input_type -> quartet.agent.v1.EnqueueMessageRequest
-	9,  // 73: quartet.agent.v1.AgentService.GetMessage:input_type -> quartet.agent.v1.GetMessageRequest
-	11, // 74: quartet.agent.v1.AgentService.ListMessages:input_type -> quartet.agent.v1.ListMessagesRequest
-	13, // 75: quartet.agent.v1.AgentService.AcquireTurn:input_type -> quartet.agent.v1.AcquireTurnRequest
-	16, // 76: quartet.agent.v1.AgentService.RenewTurn:input_type -> quartet.agent.v1.RenewTurnRequest
-	18, // 77: quartet.agent.v1.AgentService.SubmitRound:input_type -> quartet.agent.v1.SubmitRoundRequest
-	20, // 78: quartet.agent.v1.AgentService.FinishTurn:input_type -> quartet.agent.v1.FinishTurnRequest
-	22, // 79: quartet.agent.v1.AgentService.GetTurn:input_type -> quartet.agent.v1.GetTurnRequest
-	24, // 80: quartet.agent.v1.AgentService.ListTurns:input_type -> quartet.agent.v1.ListTurnsRequest
-	26, // 81: quartet.agent.v1.AgentService.ListDecisions:input_type -> quartet.agent.v1.ListDecisionsRequest
-	33, // 82: quartet.agent.v1.AgentService.WatchTurn:input_type -> quartet.agent.v1.WatchTurnRequest
-	35, // 83: quartet.agent.v1.AgentService.AbortRun:input_type -> quartet.agent.v1.AbortRunRequest
-	37, // 84: quartet.agent.v1.AgentService.PauseAgent:input_type -> quartet.agent.v1.PauseAgentRequest
-	39, // 85: quartet.agent.v1.AgentService.ResumeAgent:input_type -> quartet.agent.v1.ResumeAgentRequest
-	41, // 86: quartet.agent.v1.AgentService.StopAgent:input_type -> quartet.agent.v1.StopAgentRequest
-	43, // 87: quartet.agent.v1.AgentService.StartAgent:input_type -> quartet.agent.v1.StartAgentRequest
-	45, // 88: quartet.agent.v1.AgentService.DeleteAgent:input_type -> quartet.agent.v1.DeleteAgentRequest
-	47, // 89: quartet.agent.v1.AgentService.GetDelegation:input_type -> quartet.agent.v1.GetDelegationRequest
-	49, // 90: quartet.agent.v1.AgentService.ListDelegations:input_type -> quartet.agent.v1.ListDelegationsRequest
-	51, // 91: quartet.agent.v1.AgentService.ListRounds:input_type -> quartet.agent.v1.ListRoundsRequest
-	53, // 92: quartet.agent.v1.AgentService.GetContext:input_type -> quartet.agent.v1.GetContextRequest
-	55, // 93: quartet.agent.v1.AgentService.ListBriefs:input_type -> quartet.agent.v1.ListBriefsRequest
-	57, // 94: quartet.agent.v1.AgentService.ListTools:input_type -> quartet.agent.v1.ListToolsRequest
-	59, // 95: quartet.agent.v1.AgentService.CallTool:input_type -> quartet.agent.v1.CallToolRequest
-	29, // 96: quartet.agent.v1.AgentService.GetFacts:input_type -> quartet.agent.v1.GetFactsRequest
-	31, // 97: quartet.agent.v1.AgentService.OfferDecision:input_type -> quartet.agent.v1.OfferDecisionRequest
-	2,  // 98: quartet.agent.v1.AgentService.SpawnAgent:output_type -> quartet.agent.v1.SpawnAgentResponse
-	4,  // 99: quartet.agent.v1.AgentService.GetAgent:output_type -> quartet.agent.v1.GetAgentResponse
-	6,  // 100: quartet.agent.v1.AgentService.ListAgents:output_type -> quartet.agent.v1.ListAgentsResponse
-	8,  // 101: quartet.agent.v1.AgentService.EnqueueMessage:output_type -> quartet.agent.v1.EnqueueMessageResponse
-	10, // 102: quartet.agent.v1.AgentService.GetMessage:output_type -> quartet.agent.v1.GetMessageResponse
-	12, // 103: quartet.agent.v1.AgentService.ListMessages:output_type -> quartet.agent.v1.ListMessagesResponse
-	14, // 104: quartet.agent.v1.AgentService.AcquireTurn:output_type -> quartet.agent.v1.AcquireTurnResponse
-	17, // 105: quartet.agent.v1.AgentService.RenewTurn:output_type -> quartet.agent.v1.RenewTurnResponse
-	19, // 106: quartet.agent.v1.AgentService.SubmitRound:output_type -> quartet.agent.v1.SubmitRoundResponse
-	21, // 107: quartet.agent.v1.AgentService.FinishTurn:output_type -> quartet.agent.v1.FinishTurnResponse
-	23, // 108: quartet.agent.v1.AgentService.GetTurn:output_type -> quartet.agent.v1.GetTurnResponse
-	25, // 109: quartet.agent.v1.AgentService.ListTurns:output_type -> quartet.agent.v1.ListTurnsResponse
-	27, // 110: quartet.agent.v1.AgentService.ListDecisions:output_type -> quartet.agent.v1.ListDecisionsResponse
-	34, // 111: quartet.agent.v1.AgentService.WatchTurn:output_type -> quartet.agent.v1.WatchTurnResponse
-	36, // 112: quartet.agent.v1.AgentService.AbortRun:output_type -> quartet.agent.v1.AbortRunResponse
-	38, // 113: quartet.agent.v1.AgentService.PauseAgent:output_type -> quartet.agent.v1.PauseAgentResponse
-	40, // 114: quartet.agent.v1.AgentService.ResumeAgent:output_type -> quartet.agent.v1.ResumeAgentResponse
-	42, // 115: quartet.agent.v1.AgentService.StopAgent:output_type -> quartet.agent.v1.StopAgentResponse
-	44, // 116: quartet.agent.v1.AgentService.StartAgent:output_type -> quartet.agent.v1.StartAgentResponse
-	46, // 117: quartet.agent.v1.AgentService.DeleteAgent:output_type -> quartet.agent.v1.DeleteAgentResponse
-	48, // 118: quartet.agent.v1.AgentService.GetDelegation:output_type -> quartet.agent.v1.GetDelegationResponse
-	50, // 119: quartet.agent.v1.AgentService.ListDelegations:output_type -> quartet.agent.v1.ListDelegationsResponse
-	52, // 120: quartet.agent.v1.AgentService.ListRounds:output_type -> quartet.agent.v1.ListRoundsResponse
-	54, // 121: quartet.agent.v1.AgentService.GetContext:output_type -> quartet.agent.v1.GetContextResponse
-	56, // 122: quartet.agent.v1.AgentService.ListBriefs:output_type -> quartet.agent.v1.ListBriefsResponse
-	58, // 123: quartet.agent.v1.AgentService.ListTools:output_type -> quartet.agent.v1.ListToolsResponse
-	60, // 124: quartet.agent.v1.AgentService.CallTool:output_type -> quartet.agent.v1.CallToolResponse
-	30, // 125: quartet.agent.v1.AgentService.GetFacts:output_type -> quartet.agent.v1.GetFactsResponse
-	32, // 126: quartet.agent.v1.AgentService.OfferDecision:output_type -> quartet.agent.v1.OfferDecisionResponse
-	98, // [98:127] is the sub-list for method output_type
-	69, // [69:98] is the sub-list for method input_type
-	69, // [69:69] is the sub-list for extension type_name
-	69, // [69:69] is the sub-list for extension extendee
-	0,  // [0:69] is the sub-list for field type_name
+	65, // 4: quartet.agent.v1.SpawnAgentResponse.task_handle:type_name -> quartet.task.v1.TaskHandle
+	64, // 5: quartet.agent.v1.GetAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	64, // 6: quartet.agent.v1.GetAgentResponse.children:type_name -> quartet.agent.v1.Agent
+	66, // 7: quartet.agent.v1.GetAgentResponse.waits:type_name -> quartet.waiting.v1.Wait
+	64, // 8: quartet.agent.v1.ListAgentsResponse.agents:type_name -> quartet.agent.v1.Agent
+	67, // 9: quartet.agent.v1.EnqueueMessageRequest.kind:type_name -> quartet.agent.v1.MessageKind
+	68, // 10: quartet.agent.v1.EnqueueMessageRequest.priority:type_name -> quartet.agent.v1.Priority
+	69, // 11: quartet.agent.v1.EnqueueMessageResponse.message:type_name -> quartet.agent.v1.Message
+	69, // 12: quartet.agent.v1.GetMessageResponse.message:type_name -> quartet.agent.v1.Message
+	70, // 13: quartet.agent.v1.ListMessagesRequest.state:type_name -> quartet.agent.v1.MessageState
+	69, // 14: quartet.agent.v1.ListMessagesResponse.messages:type_name -> quartet.agent.v1.Message
+	71, // 15: quartet.agent.v1.AcquireTurnRequest.wait:type_name -> google.protobuf.Duration
+	72, // 16: quartet.agent.v1.AcquireTurnRequest.tool_families:type_name -> quartet.agent.v1.ToolFamily
+	61, // 17: quartet.agent.v1.AcquireTurnRequest.preset:type_name -> quartet.agent.v1.Preset
+	73, // 18: quartet.agent.v1.AcquireTurnResponse.turn:type_name -> quartet.agent.v1.Turn
+	69, // 19: quartet.agent.v1.AcquireTurnResponse.message:type_name -> quartet.agent.v1.Message
+	69, // 20: quartet.agent.v1.AcquireTurnResponse.interjections:type_name -> quartet.agent.v1.Message
+	15, // 21: quartet.agent.v1.AcquireTurnResponse.context:type_name -> quartet.agent.v1.ContextProjection
+	64, // 22: quartet.agent.v1.AcquireTurnResponse.agent:type_name -> quartet.agent.v1.Agent
+	71, // 23: quartet.agent.v1.AcquireTurnResponse.poll_after:type_name -> google.protobuf.Duration
+	74, // 24: quartet.agent.v1.ContextProjection.current:type_name -> google.protobuf.Struct
+	74, // 25: quartet.agent.v1.ContextProjection.queue:type_name -> google.protobuf.Struct
+	75, // 26: quartet.agent.v1.ContextProjection.shown_waits:type_name -> quartet.agent.v1.ShownWait
+	76, // 27: quartet.agent.v1.ContextProjection.sections:type_name -> quartet.agent.v1.ContextSection
+	77, // 28: quartet.agent.v1.RenewTurnResponse.lease_expires_at:type_name -> google.protobuf.Timestamp
+	78, // 29: quartet.agent.v1.SubmitRoundRequest.tool_calls:type_name -> quartet.agent.v1.ToolCall
+	79, // 30: quartet.agent.v1.SubmitRoundRequest.local_tool_results:type_name -> quartet.agent.v1.ToolResult
+	80, // 31: quartet.agent.v1.SubmitRoundRequest.usage:type_name -> quartet.agent.v1.TokenUsage
+	79, // 32: quartet.agent.v1.SubmitRoundResponse.tool_results:type_name -> quartet.agent.v1.ToolResult
+	81, // 33: quartet.agent.v1.SubmitRoundResponse.end_reason:type_name -> quartet.agent.v1.TurnEndReason
+	69, // 34: quartet.agent.v1.SubmitRoundResponse.interjections:type_name -> quartet.agent.v1.Message
+	77, // 35: quartet.agent.v1.SubmitRoundResponse.lease_expires_at:type_name -> google.protobuf.Timestamp
+	82, // 36: quartet.agent.v1.FinishTurnRequest.outcome:type_name -> quartet.agent.v1.TurnOutcome
+	73, // 37: quartet.agent.v1.FinishTurnResponse.turn:type_name -> quartet.agent.v1.Turn
+	73, // 38: quartet.agent.v1.GetTurnResponse.turn:type_name -> quartet.agent.v1.Turn
+	83, // 39: quartet.agent.v1.GetTurnResponse.rounds:type_name -> quartet.agent.v1.Round
+	73, // 40: quartet.agent.v1.ListTurnsResponse.turns:type_name -> quartet.agent.v1.Turn
+	84, // 41: quartet.agent.v1.ListDecisionsResponse.decisions:type_name -> quartet.agent.v1.Decision
+	64, // 42: quartet.agent.v1.AgentFacts.agent:type_name -> quartet.agent.v1.Agent
+	77, // 43: quartet.agent.v1.AgentFacts.head_queued_at:type_name -> google.protobuf.Timestamp
+	84, // 44: quartet.agent.v1.AgentFacts.last_decision:type_name -> quartet.agent.v1.Decision
+	75, // 45: quartet.agent.v1.AgentFacts.shown_waits:type_name -> quartet.agent.v1.ShownWait
+	77, // 46: quartet.agent.v1.AgentFacts.last_turn_started_at:type_name -> google.protobuf.Timestamp
+	73, // 47: quartet.agent.v1.AgentFacts.open_turn:type_name -> quartet.agent.v1.Turn
+	77, // 48: quartet.agent.v1.AgentFacts.woken_at:type_name -> google.protobuf.Timestamp
+	28, // 49: quartet.agent.v1.GetFactsResponse.facts:type_name -> quartet.agent.v1.AgentFacts
+	84, // 50: quartet.agent.v1.OfferDecisionRequest.decision:type_name -> quartet.agent.v1.Decision
+	0,  // 51: quartet.agent.v1.OfferDecisionResponse.result:type_name -> quartet.agent.v1.OfferResult
+	69, // 52: quartet.agent.v1.WatchTurnResponse.interjections:type_name -> quartet.agent.v1.Message
+	73, // 53: quartet.agent.v1.WatchTurnResponse.ended:type_name -> quartet.agent.v1.Turn
+	73, // 54: quartet.agent.v1.AbortRunResponse.turn:type_name -> quartet.agent.v1.Turn
+	64, // 55: quartet.agent.v1.AbortRunResponse.agent:type_name -> quartet.agent.v1.Agent
+	64, // 56: quartet.agent.v1.PauseAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	64, // 57: quartet.agent.v1.ResumeAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	64, // 58: quartet.agent.v1.StopAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	64, // 59: quartet.agent.v1.StartAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	64, // 60: quartet.agent.v1.DeleteAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	85, // 61: quartet.agent.v1.GetDelegationResponse.delegation:type_name -> quartet.agent.v1.Delegation
+	85, // 62: quartet.agent.v1.ListDelegationsResponse.delegations:type_name -> quartet.agent.v1.Delegation
+	83, // 63: quartet.agent.v1.ListRoundsResponse.rounds:type_name -> quartet.agent.v1.Round
+	15, // 64: quartet.agent.v1.GetContextResponse.context:type_name -> quartet.agent.v1.ContextProjection
+	86, // 65: quartet.agent.v1.ListBriefsRequest.kind:type_name -> quartet.agent.v1.BriefKind
+	87, // 66: quartet.agent.v1.ListBriefsResponse.briefs:type_name -> quartet.agent.v1.Brief
+	88, // 67: quartet.agent.v1.ListToolsResponse.tools:type_name -> quartet.agent.v1.ToolSpec
+	74, // 68: quartet.agent.v1.CallToolRequest.arguments:type_name -> google.protobuf.Struct
+	79, // 69: quartet.agent.v1.CallToolResponse.result:type_name -> quartet.agent.v1.ToolResult
+	1,  // 70: quartet.agent.v1.AgentService.SpawnAgent:input_type -> quartet.agent.v1.SpawnAgentRequest
+	3,  // 71: quartet.agent.v1.AgentService.GetAgent:input_type -> quartet.agent.v1.GetAgentRequest
+	5,  // 72: quartet.agent.v1.AgentService.ListAgents:input_type -> quartet.agent.v1.ListAgentsRequest
+	7,  // 73: quartet.agent.v1.AgentService.EnqueueMessage:input_type -> quartet.agent.v1.EnqueueMessageRequest
+	9,  // 74: quartet.agent.v1.AgentService.GetMessage:input_type -> quartet.agent.v1.GetMessageRequest
+	11, // 75: quartet.agent.v1.AgentService.ListMessages:input_type -> quartet.agent.v1.ListMessagesRequest
+	13, // 76: quartet.agent.v1.AgentService.AcquireTurn:input_type -> quartet.agent.v1.AcquireTurnRequest
+	16, // 77: quartet.agent.v1.AgentService.RenewTurn:input_type -> quartet.agent.v1.RenewTurnRequest
+	18, // 78: quartet.agent.v1.AgentService.SubmitRound:input_type -> quartet.agent.v1.SubmitRoundRequest
+	20, // 79: quartet.agent.v1.AgentService.FinishTurn:input_type -> quartet.agent.v1.FinishTurnRequest
+	22, // 80: quartet.agent.v1.AgentService.GetTurn:input_type -> quartet.agent.v1.GetTurnRequest
+	24, // 81: quartet.agent.v1.AgentService.ListTurns:input_type -> quartet.agent.v1.ListTurnsRequest
+	26, // 82: quartet.agent.v1.AgentService.ListDecisions:input_type -> quartet.agent.v1.ListDecisionsRequest
+	33, // 83: quartet.agent.v1.AgentService.WatchTurn:input_type -> quartet.agent.v1.WatchTurnRequest
+	35, // 84: quartet.agent.v1.AgentService.AbortRun:input_type -> quartet.agent.v1.AbortRunRequest
+	37, // 85: quartet.agent.v1.AgentService.PauseAgent:input_type -> quartet.agent.v1.PauseAgentRequest
+	39, // 86: quartet.agent.v1.AgentService.ResumeAgent:input_type -> quartet.agent.v1.ResumeAgentRequest
+	41, // 87: quartet.agent.v1.AgentService.StopAgent:input_type -> quartet.agent.v1.StopAgentRequest
+	43, // 88: quartet.agent.v1.AgentService.StartAgent:input_type -> quartet.agent.v1.StartAgentRequest
+	45, // 89: quartet.agent.v1.AgentService.DeleteAgent:input_type -> quartet.agent.v1.DeleteAgentRequest
+	47, // 90: quartet.agent.v1.AgentService.GetDelegation:input_type -> quartet.agent.v1.GetDelegationRequest
+	49, // 91: quartet.agent.v1.AgentService.ListDelegations:input_type -> quartet.agent.v1.ListDelegationsRequest
+	51, // 92: quartet.agent.v1.AgentService.ListRounds:input_type -> quartet.agent.v1.ListRoundsRequest
+	53, // 93: quartet.agent.v1.AgentService.GetContext:input_type -> quartet.agent.v1.GetContextRequest
+	55, // 94: quartet.agent.v1.AgentService.ListBriefs:input_type -> quartet.agent.v1.ListBriefsRequest
+	57, // 95: quartet.agent.v1.AgentService.ListTools:input_type -> quartet.agent.v1.ListToolsRequest
+	59, // 96: quartet.agent.v1.AgentService.CallTool:input_type -> quartet.agent.v1.CallToolRequest
+	29, // 97: quartet.agent.v1.AgentService.GetFacts:input_type -> quartet.agent.v1.GetFactsRequest
+	31, // 98: quartet.agent.v1.AgentService.OfferDecision:input_type -> quartet.agent.v1.OfferDecisionRequest
+	2,  // 99: quartet.agent.v1.AgentService.SpawnAgent:output_type -> quartet.agent.v1.SpawnAgentResponse
+	4,  // 100: quartet.agent.v1.AgentService.GetAgent:output_type -> quartet.agent.v1.GetAgentResponse
+	6,  // 101: quartet.agent.v1.AgentService.ListAgents:output_type -> quartet.agent.v1.ListAgentsResponse
+	8,  // 102: quartet.agent.v1.AgentService.EnqueueMessage:output_type -> quartet.agent.v1.EnqueueMessageResponse
+	10, // 103: quartet.agent.v1.AgentService.GetMessage:output_type -> quartet.agent.v1.GetMessageResponse
+	12, // 104: quartet.agent.v1.AgentService.ListMessages:output_type -> quartet.agent.v1.ListMessagesResponse
+	14, // 105: quartet.agent.v1.AgentService.AcquireTurn:output_type -> quartet.agent.v1.AcquireTurnResponse
+	17, // 106: quartet.agent.v1.AgentService.RenewTurn:output_type -> quartet.agent.v1.RenewTurnResponse
+	19, // 107: quartet.agent.v1.AgentService.SubmitRound:output_type -> quartet.agent.v1.SubmitRoundResponse
+	21, // 108: quartet.agent.v1.AgentService.FinishTurn:output_type -> quartet.agent.v1.FinishTurnResponse
+	23, // 109: quartet.agent.v1.AgentService.GetTurn:output_type -> quartet.agent.v1.GetTurnResponse
+	25, // 110: quartet.agent.v1.AgentService.ListTurns:output_type -> quartet.agent.v1.ListTurnsResponse
+	27, // 111: quartet.agent.v1.AgentService.ListDecisions:output_type -> quartet.agent.v1.ListDecisionsResponse
+	34, // 112: quartet.agent.v1.AgentService.WatchTurn:output_type -> quartet.agent.v1.WatchTurnResponse
+	36, // 113: quartet.agent.v1.AgentService.AbortRun:output_type -> quartet.agent.v1.AbortRunResponse
+	38, // 114: quartet.agent.v1.AgentService.PauseAgent:output_type -> quartet.agent.v1.PauseAgentResponse
+	40, // 115: quartet.agent.v1.AgentService.ResumeAgent:output_type -> quartet.agent.v1.ResumeAgentResponse
+	42, // 116: quartet.agent.v1.AgentService.StopAgent:output_type -> quartet.agent.v1.StopAgentResponse
+	44, // 117: quartet.agent.v1.AgentService.StartAgent:output_type -> quartet.agent.v1.StartAgentResponse
+	46, // 118: quartet.agent.v1.AgentService.DeleteAgent:output_type -> quartet.agent.v1.DeleteAgentResponse
+	48, // 119: quartet.agent.v1.AgentService.GetDelegation:output_type -> quartet.agent.v1.GetDelegationResponse
+	50, // 120: quartet.agent.v1.AgentService.ListDelegations:output_type -> quartet.agent.v1.ListDelegationsResponse
+	52, // 121: quartet.agent.v1.AgentService.ListRounds:output_type -> quartet.agent.v1.ListRoundsResponse
+	54, // 122: quartet.agent.v1.AgentService.GetContext:output_type -> quartet.agent.v1.GetContextResponse
+	56, // 123: quartet.agent.v1.AgentService.ListBriefs:output_type -> quartet.agent.v1.ListBriefsResponse
+	58, // 124: quartet.agent.v1.AgentService.ListTools:output_type -> quartet.agent.v1.ListToolsResponse
+	60, // 125: quartet.agent.v1.AgentService.CallTool:output_type -> quartet.agent.v1.CallToolResponse
+	30, // 126: quartet.agent.v1.AgentService.GetFacts:output_type -> quartet.agent.v1.GetFactsResponse
+	32, // 127: quartet.agent.v1.AgentService.OfferDecision:output_type -> quartet.agent.v1.OfferDecisionResponse
+	99, // [99:128] is the sub-list for method output_type
+	70, // [70:99] is the sub-list for method input_type
+	70, // [70:70] is the sub-list for extension type_name
+	70, // [70:70] is the sub-list for extension extendee
+	0,  // [0:70] is the sub-list for field type_name
 }
 
 func init() { file_quartet_agent_v1_agent_service_proto_init() }
