@@ -197,7 +197,7 @@ func (r *run) results(a *agent, t *turn, calls []*call, resp *agentv1.SubmitRoun
 		if got != "" {
 			continue
 		}
-		if it := r.m.items[c.completes]; it != nil && !(it.done && (it.report != "" || slices.Contains(completed, it.id))) {
+		if it := r.m.items[c.completes]; it != nil && (!it.done || it.report == "" && !slices.Contains(completed, it.id)) {
 			completed = append(completed, it.id)
 		}
 		c.apply(result(res))

@@ -68,8 +68,9 @@ func TestA5_RandomLanes(t *testing.T) {
 		l, n := &Lane{}, 0
 		var others []string
 		for _, step := range rapid.SliceOf(rapid.SampledFrom([]string{"c", "p", "t", "take", "fail"})).Draw(rt, "steps") {
-			switch head := l.Head(); {
-			case step == "take" || step == "fail":
+			head := l.Head()
+			switch step {
+			case "take", "fail":
 				if head == nil {
 					continue
 				}
