@@ -231,6 +231,11 @@ func TestFlagsReachTheRequests(t *testing.T) {
 	require.EqualValues(t, 7, update.GetExpectedRevision())
 	require.Equal(t, "2026-02-02T08:00:00Z", update.GetRecheckAt().AsTime().Format(time.RFC3339))
 
+	require.Equal(t, 0, r.run("work", "update", "keeper", "wi_1", "--no-recheck").code)
+	update, ok = r.planes.last.(*workv1.UpdateWorkItemRequest)
+	require.True(t, ok)
+	require.True(t, update.GetClearRecheckAt())
+
 	require.Equal(t, 0, r.runIn("from stdin", "agent", "say", "keeper", "-", "--priority", "interject").code)
 	message, ok := r.planes.last.(*agentv1.EnqueueMessageRequest)
 	require.True(t, ok)

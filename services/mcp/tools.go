@@ -88,7 +88,7 @@ func toolOf(t *agentv1.ToolSpec) *sdk.Tool {
 	schema := t.GetInputSchema().AsMap()
 	about := outsideTurns.Replace(t.GetDescription())
 	if t.GetName() == toolComplete {
-		about = "Complete a work item. Give the report for the operator as report: it becomes the item's one report, if the item is in focus (PickWorkItem). Complete one item at a time."
+		about = "Complete a work item. Give the report for the operator as report: it becomes the item's one report, wherever the focus is. Complete one item at a time."
 		if properties, ok := schema["properties"].(map[string]any); ok {
 			properties[report] = map[string]any{
 				"type": "string", "description": "What was done, for the operator: results, decisions, what is left. At most 256 KiB.",

@@ -2,6 +2,7 @@ package work
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"quartet/pkg/fault"
@@ -31,6 +32,9 @@ func (s *Service) AttachWait(ctx context.Context, req *workv1.AttachWaitRequest)
 	return plane.Do(ctx, s.engine, plane.Command[*State, *workv1.AttachWaitResponse]{
 		Method: "AttachWait", AgentID: req.GetAgentId(),
 		Decide: func(st *State, env journal.Env) (journal.Decision[*workv1.AttachWaitResponse], error) {
+			if _, err := st.mutable(env.Actor.Namespace, req.GetAgentId(), req.GetWorkItemId()); errors.Is(err, fault.AgentDeleted) {
+				return journal.Decision[*workv1.AttachWaitResponse]{}, err
+			}
 			events, refusal := attachWait(st, env, env.Actor.Namespace, req.GetAgentId(), req.GetWorkItemId(), req.GetWait())
 			d := journal.Decision[*workv1.AttachWaitResponse]{Events: events}
 			if len(events) == 0 {
@@ -75,6 +79,9 @@ func attachWait(s *State, env journal.Env, namespace, agentID, itemID string, w 
 			Namespace: namespace, AgentID: agentID, WorkItemID: itemID,
 			Payload: &workv1.WaitAttachRefused{WaitId: w.GetWaitId(), WorkItemId: itemID, Reason: refusal},
 		}}, refusal
+	}
+	if s.ownerIsDeleted(namespace, agentID) {
+		return nil, workv1.AttachRefusal_ATTACH_REFUSAL_UNSPECIFIED // the waiting plane ends its waits by itself
 	}
 	known := attached(old, w.GetWaitId())
 	if known != nil && known.GetRevision() >= w.GetRevision() {

@@ -47,7 +47,7 @@ func (s *Service) PickWorkItem(ctx context.Context, req *workv1.PickWorkItemRequ
 
 func decidePick(s *State, env journal.Env, req *workv1.PickWorkItemRequest) (journal.Decision[*workv1.PickWorkItemResponse], error) {
 	var none journal.Decision[*workv1.PickWorkItemResponse]
-	it, err := s.owned(env.Actor.Namespace, req.GetAgentId(), req.GetWorkItemId())
+	it, err := s.mutable(env.Actor.Namespace, req.GetAgentId(), req.GetWorkItemId())
 	if err != nil {
 		return none, err
 	}

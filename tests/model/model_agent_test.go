@@ -52,9 +52,23 @@ func (m *model) woken(a *agent) bool {
 
 // inOrder returns an agent's queued messages in the order in which turns take them.
 func (a *agent) inOrder() []*message {
-	return slices.SortedStableFunc(slices.Values(a.lane), func(x, y *message) int {
+	all := slices.SortedStableFunc(slices.Values(a.lane), func(x, y *message) int {
 		return cmp.Or(cmp.Compare(x.priority, y.priority), cmp.Compare(x.order, y.order))
 	})
+	// A tick lets the prompts of its priority pass (SPEC A5.5).
+	for at := 0; at < len(all); at++ {
+		last := -1
+		for i, q := range all {
+			if q.kind == agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT && q.priority == all[at].priority {
+				last = i
+			}
+		}
+		if tick := all[at]; tick.tick != nil && at < last {
+			all = slices.Insert(slices.Delete(all, at, at+1), last, tick)
+			at--
+		}
+	}
+	return all
 }
 
 // hollow reports that an agent was woken for waits that are over since. The agent
@@ -238,7 +252,11 @@ func (m *model) finish(a *agent, completed, fatal bool) {
 	a.wakes = append(t.wakes, a.wakes...)
 	// What reached the turn while it ran has not been dealt with either.
 	m.back(a, t.with...)
-	if fatal || t.msg.attempts >= attempts {
+	switch {
+	case !fatal && t.progress && t.msg.progressed < progressed: // SPEC A5.6
+		t.msg.attempts--
+		t.msg.progressed++
+	case fatal || t.msg.attempts >= attempts:
 		if t.msg.tick != nil { // it counts as a turn that came to nothing, too
 			a.failed++
 			a.idle++

@@ -126,6 +126,7 @@ type message struct {
 	priority        agentv1.Priority
 	order           int
 	attempts        int
+	progressed      int
 	tick            *agentv1.Tick
 	reached         []*wait // that a delivery reached
 	known           bool    // its id, priority and order were seen
@@ -140,6 +141,7 @@ type turn struct {
 	changed  bool       // whether a call changed something
 	effects  []string   // the fingerprints of calls that may be repeated
 	calls    int
+	progress bool
 	rounds   int
 	until    time.Time
 	shown    map[string]int64
@@ -159,12 +161,13 @@ const (
 
 	needsInput = workv1.PlanStatus_PLAN_STATUS_NEEDS_INPUT
 
-	turnTerm = 30 * time.Second       // SPEC X12
-	taskTerm = 30 * time.Second       // SPEC X12
-	tellTerm = 250 * time.Millisecond // ADR 0012
-	attempts = 3                      // SPEC A5
-	patience = 3                      // SPEC D4, D9: failed ticks, and turns about an item
-	idleness = 9                      // SPEC D9: turns without progress
+	turnTerm   = 30 * time.Second       // SPEC X12
+	taskTerm   = 30 * time.Second       // SPEC X12
+	tellTerm   = 250 * time.Millisecond // ADR 0012
+	attempts   = 3                      // SPEC A5
+	progressed = 30                     // SPEC A5.6
+	patience   = 3                      // SPEC D4, D9: failed ticks, and turns about an item
+	idleness   = 9                      // SPEC D9: turns without progress
 )
 
 // say queues what a plane will be told.
@@ -367,7 +370,12 @@ type change struct {
 	recheck   time.Time
 }
 
-func (m *model) update(i *item, c change) {
+// update writes the fields of a change and reports whether one of them is another value
+// (SPEC W5.4).
+func (m *model) update(i *item, c change) bool {
+	if !i.differs(c) {
+		return false
+	}
 	i.resumed = time.Time{}
 	if c.objective != "" {
 		i.objective = c.objective
@@ -396,6 +404,16 @@ func (m *model) update(i *item, c change) {
 		i.owner.focus = ""
 	}
 	m.wrote(i)
+	return true
+}
+
+func (i *item) differs(c change) bool {
+	return c.objective != "" && c.objective != i.objective ||
+		c.plan != 0 && c.plan != i.plan ||
+		c.todos != nil && !slices.Equal(*c.todos, i.todos) ||
+		c.blocker != "" && (c.blocker != i.blocker || i.blockerWait != "") ||
+		c.clear && i.blocker != "" ||
+		!c.recheck.IsZero() && !c.recheck.Equal(i.own)
 }
 
 func (i *item) unfinished() (pending, progress int) {

@@ -186,7 +186,7 @@ func (r *run) round(n [6]int) {
 func (r *run) results(a *agent, t *turn, calls []*call, req *agentv1.SubmitRoundRequest, resp *agentv1.SubmitRoundResponse) (ended bool) {
 	text := req.GetText()
 	r.must(len(resp.GetToolResults()) == len(calls), "%d results of %d calls", len(resp.GetToolResults()), len(calls))
-	var completed, focused []string
+	var completed []string
 	waits := false
 	for i, c := range calls {
 		res := resp.GetToolResults()[i]
@@ -201,23 +201,21 @@ func (r *run) results(a *agent, t *turn, calls []*call, req *agentv1.SubmitRound
 		if got != "" {
 			continue
 		}
-		if it := r.m.items[c.completes]; it != nil {
-			if it.current() || it.done && it.report == "" {
-				focused = append(focused, it.id)
-			}
+		if it := r.m.items[c.completes]; it != nil && (!it.done || it.report == "" && !slices.Contains(completed, it.id)) {
 			completed = append(completed, it.id)
 		}
 		if repeated(c.tool) {
 			t.effects = append(t.effects, fingerprint(req.GetToolCalls()[i], res))
-		} else if !readsOnly(c.tool) {
+		} else if !readsOnly(c.tool) && !res.GetResult().GetFields()["unchanged"].GetBoolValue() {
 			t.changed = true
 		}
 		c.apply(result(res))
 		waits = c.tool == "WaitFor"
+		t.progress = t.progress || !result(res).GetFields()["unchanged"].GetBoolValue()
 	}
 	promoted := ""
-	if text != "" && len(completed) == 1 && len(focused) == 1 {
-		promoted = focused[0]
+	if text != "" && len(completed) == 1 { // wherever the focus is (SPEC W7.2)
+		promoted = completed[0]
 		r.m.items[promoted].report = text
 		r.m.wrote(r.m.items[promoted])
 	}

@@ -177,6 +177,7 @@ func (a *Agent) applyTurn(ev *journal.Event) error {
 			return err
 		}
 		a.Transcript.ExtendRound(ev.WalSeq)
+		t.stepped = t.stepped || p.GetMutated() && p.GetResult().GetStatus() == agentv1.ToolStatus_TOOL_STATUS_SUCCESS
 		t.round(p.GetRoundIndex(), func(r *agentv1.Round) { r.ToolResults = append(r.ToolResults, p.GetResult()) })
 		t.edit(func(r *agentv1.Turn) {
 			r.WorkItemId = p.GetWorkItemId()
@@ -194,6 +195,7 @@ func (a *Agent) applyTurn(ev *journal.Event) error {
 		}
 		a.Transcript.ExtendRound(ev.WalSeq)
 		t.round(p.GetRoundIndex(), func(r *agentv1.Round) { r.Settled = true })
+		t.Progressed = t.stepped
 		if len(p.GetInterjections()) > 0 || len(p.GetNotices()) > 0 || p.GetPromotedWorkItemId() != "" {
 			if t.Settled == nil {
 				t.Settled = map[int32]*agentv1.RoundSettled{}

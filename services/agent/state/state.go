@@ -83,6 +83,10 @@ type Turn struct {
 	shownWake *agentv1.AgentWoken // the wake that the turn's context shows
 	changed   bool                // whether a call of it changed something
 	effects   []uint64            // the fingerprints of its calls that may be repeated
+	// Progressed reports whether a settled round had a successful call that changes
+	// something (SPEC A5.6); stepped, whether any round had.
+	Progressed bool
+	stepped    bool
 }
 
 // NewState returns the state of an empty log.

@@ -176,9 +176,11 @@ func shapeUpdate(properties map[string]*structpb.Value) {
 		properties["todo_list"] = items
 	}
 	shapeTodos(properties)
-	delete(properties, "clear_blocked_by")
-	if b := properties["blocked_by"].GetStructValue(); b != nil {
-		b.Fields["type"] = stringList("string", "null")
+	for _, field := range []string{"blocked_by", "recheck_at"} {
+		delete(properties, "clear_"+field)
+		if b := properties[field].GetStructValue(); b != nil {
+			b.Fields["type"] = stringList("string", "null")
+		}
 	}
 }
 

@@ -76,7 +76,7 @@ var coreTable = []Tool{
 	},
 	{
 		Name: "UpdateWorkItem", Family: agentv1.ToolFamily_TOOL_FAMILY_CORE,
-		Description: "Refine a work item, by default the one of this turn: objective, plan_status, todo_list, or a blocker. todo_list replaces the whole checklist. blocked_by says why work stands still and releases the focus; null clears it. For new waits use WaitFor, which also wakes you.",
+		Description: "Refine a work item, by default the one of this turn: objective, plan_status, todo_list, or a blocker. todo_list replaces the whole checklist. blocked_by says why work stands still and releases the focus; recheck_at reminds you once. null clears either. For new waits use WaitFor, which also wakes you.",
 		Plane:       "work", Method: workv1.WorkService_UpdateWorkItem_FullMethodName,
 		NewRequest: newMessage[workv1.UpdateWorkItemRequest], NewResponse: newMessage[workv1.UpdateWorkItemResponse],
 		Mutates: true, bound: true, adapt: adaptUpdate, shape: shapeUpdate,
@@ -179,14 +179,14 @@ var coreTable = []Tool{
 		NewRequest: newMessage[taskv1.ListTasksRequest], NewResponse: newMessage[taskv1.ListTasksResponse],
 	},
 	{
-		Name: "TaskStatus", Family: agentv1.ToolFamily_TOOL_FAMILY_CORE,
-		Description: "Read how a task stands. Its output is TaskOutput's.",
+		Name: toolTaskStatus, Family: agentv1.ToolFamily_TOOL_FAMILY_CORE,
+		Description: "Read how a task stands. Its output is TaskOutput's. A command that was interrupted, stopped or out of time is an error whose details have the task.",
 		Plane:       "task", Method: taskv1.TaskService_GetTask_FullMethodName,
 		NewRequest: newMessage[taskv1.GetTaskRequest], NewResponse: newMessage[taskv1.GetTaskResponse],
 		Required: []string{"task_id"},
 	},
 	{
-		Name: "TaskOutput", Family: agentv1.ToolFamily_TOOL_FAMILY_CORE,
+		Name: toolTaskOutput, Family: agentv1.ToolFamily_TOOL_FAMILY_CORE,
 		Description: "Read a task's output from an offset, bounded; block waits for more.",
 		Plane:       "task", Method: taskv1.TaskService_GetTaskOutput_FullMethodName,
 		NewRequest: newMessage[taskv1.GetTaskOutputRequest], NewResponse: newMessage[taskv1.GetTaskOutputResponse],
@@ -245,6 +245,8 @@ var coreTable = []Tool{
 // Names of tools that the plane treats specially, and the statuses of results, in short.
 const (
 	toolExecCommand      = "ExecCommand"
+	toolTaskStatus       = "TaskStatus"
+	toolTaskOutput       = "TaskOutput"
 	ToolWaitFor          = "WaitFor"
 	ToolSpawnAgent       = "SpawnAgent"
 	ToolCompleteWorkItem = "CompleteWorkItem"

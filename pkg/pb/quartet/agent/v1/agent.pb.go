@@ -2075,7 +2075,8 @@ type Message struct {
 	Tick *Tick `protobuf:"bytes,14,opt,name=tick,proto3" json:"tick,omitempty"`
 	// The state of the message.
 	State MessageState `protobuf:"varint,15,opt,name=state,proto3,enum=quartet.agent.v1.MessageState" json:"state,omitempty"`
-	// How many turns took the message, without those that gave it back.
+	// How many turns took the message, without those that gave it back and those in
+	// progressed_attempts. A third one that fails quarantines the message.
 	Attempts int32 `protobuf:"varint,16,opt,name=attempts,proto3" json:"attempts,omitempty"`
 	// Why the message was dropped, quarantined or queued again; empty otherwise.
 	StateReason string `protobuf:"bytes,17,opt,name=state_reason,json=stateReason,proto3" json:"state_reason,omitempty"`
@@ -2099,8 +2100,11 @@ type Message struct {
 	DelegationId string `protobuf:"bytes,25,opt,name=delegation_id,json=delegationId,proto3" json:"delegation_id,omitempty"`
 	// What the trigger or timer is for, in the words of whoever made it.
 	SourceDescription string `protobuf:"bytes,26,opt,name=source_description,json=sourceDescription,proto3" json:"source_description,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// How many turns took the message, failed, and had made progress before: a round with a successful
+	// call that changes something. At most 30 are not counted in attempts.
+	ProgressedAttempts int32 `protobuf:"varint,27,opt,name=progressed_attempts,json=progressedAttempts,proto3" json:"progressed_attempts,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *Message) Reset() {
@@ -2313,6 +2317,13 @@ func (x *Message) GetSourceDescription() string {
 		return x.SourceDescription
 	}
 	return ""
+}
+
+func (x *Message) GetProgressedAttempts() int32 {
+	if x != nil {
+		return x.ProgressedAttempts
+	}
+	return 0
 }
 
 // ShownWait is the number of deliveries of a wait that a turn's context showed.
@@ -2676,11 +2687,14 @@ func (x *ToolCall) GetArguments() *structpb.Struct {
 // ToolError is why a tool call failed.
 type ToolError struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The error's reason in lower case, such as work_item_completed.
+	// The error's reason in lower case, such as work_item_completed. Of a command that did not run to
+	// its end: task_interrupted (its worker was lost), task_cancelled (it was stopped) or
+	// task_timed_out; a command that exited, with any code, is a success.
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	// What is wrong.
 	Message string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
-	// Further facts about the error.
+	// Further facts about the error. Of a command that did not run to its end: the task, and the
+	// output so far.
 	Details *structpb.Struct `protobuf:"bytes,3,opt,name=details,proto3" json:"details,omitempty"`
 	// What the caller can do about it.
 	RecoveryHint string `protobuf:"bytes,4,opt,name=recovery_hint,json=recoveryHint,proto3" json:"recovery_hint,omitempty"`
@@ -3657,7 +3671,7 @@ const file_quartet_agent_v1_agent_proto_rawDesc = "" +
 	"\aposture\x18\x1e \x01(\x0e2\x19.quartet.agent.v1.PostureR\aposture\x12%\n" +
 	"\x0eposture_reason\x18\x1f \x01(\tR\rpostureReason\x12/\n" +
 	"\x14current_work_item_id\x18  \x01(\tR\x11currentWorkItemId\x12*\n" +
-	"\x04lane\x18! \x01(\v2\x16.quartet.agent.v1.LaneR\x04lane\"\xe6\a\n" +
+	"\x04lane\x18! \x01(\v2\x16.quartet.agent.v1.LaneR\x04lane\"\x97\b\n" +
 	"\aMessage\x12\x1d\n" +
 	"\n" +
 	"message_id\x18\x01 \x01(\tR\tmessageId\x12\x19\n" +
@@ -3690,7 +3704,8 @@ const file_quartet_agent_v1_agent_proto_rawDesc = "" +
 	"trigger_id\x18\x17 \x01(\tR\ttriggerId\x12\x19\n" +
 	"\btimer_id\x18\x18 \x01(\tR\atimerId\x12#\n" +
 	"\rdelegation_id\x18\x19 \x01(\tR\fdelegationId\x12-\n" +
-	"\x12source_description\x18\x1a \x01(\tR\x11sourceDescription\"I\n" +
+	"\x12source_description\x18\x1a \x01(\tR\x11sourceDescription\x12/\n" +
+	"\x13progressed_attempts\x18\x1b \x01(\x05R\x12progressedAttempts\"I\n" +
 	"\tShownWait\x12\x17\n" +
 	"\await_id\x18\x01 \x01(\tR\x06waitId\x12#\n" +
 	"\rtrigger_count\x18\x02 \x01(\x03R\ftriggerCount\"\xa9\a\n" +

@@ -12,7 +12,8 @@ import (
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	structpb "google.golang.org/protobuf/types/known/structpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
-	v1 "quartet/pkg/pb/quartet/waiting/v1"
+	v1 "quartet/pkg/pb/quartet/task/v1"
+	v11 "quartet/pkg/pb/quartet/waiting/v1"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -220,7 +221,10 @@ type SpawnAgentResponse struct {
 	// private_child: the task that is the parent's handle of the child.
 	TaskId string `protobuf:"bytes,3,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
 	// private_child: the delegation.
-	DelegationId  string `protobuf:"bytes,4,opt,name=delegation_id,json=delegationId,proto3" json:"delegation_id,omitempty"`
+	DelegationId string `protobuf:"bytes,4,opt,name=delegation_id,json=delegationId,proto3" json:"delegation_id,omitempty"`
+	// private_child: the parent's handle of the child: task_id, task_kind child_agent_task and status
+	// running. Not set for a public agent.
+	TaskHandle    *v1.TaskHandle `protobuf:"bytes,5,opt,name=task_handle,json=taskHandle,proto3" json:"task_handle,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -283,6 +287,13 @@ func (x *SpawnAgentResponse) GetDelegationId() string {
 	return ""
 }
 
+func (x *SpawnAgentResponse) GetTaskHandle() *v1.TaskHandle {
+	if x != nil {
+		return x.TaskHandle
+	}
+	return nil
+}
+
 // GetAgentRequest names an agent.
 type GetAgentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -338,7 +349,7 @@ type GetAgentResponse struct {
 	// derived fields.
 	Children []*Agent `protobuf:"bytes,2,rep,name=children,proto3" json:"children,omitempty"`
 	// The agent's active waits and interests in order of creation, at most 100.
-	Waits []*v1.Wait `protobuf:"bytes,3,rep,name=waits,proto3" json:"waits,omitempty"`
+	Waits []*v11.Wait `protobuf:"bytes,3,rep,name=waits,proto3" json:"waits,omitempty"`
 	// How many active waits and interests the agent has.
 	TotalWaits    int32 `protobuf:"varint,4,opt,name=total_waits,json=totalWaits,proto3" json:"total_waits,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -389,7 +400,7 @@ func (x *GetAgentResponse) GetChildren() []*Agent {
 	return nil
 }
 
-func (x *GetAgentResponse) GetWaits() []*v1.Wait {
+func (x *GetAgentResponse) GetWaits() []*v11.Wait {
 	if x != nil {
 		return x.Waits
 	}
@@ -4265,7 +4276,7 @@ var File_quartet_agent_v1_agent_service_proto protoreflect.FileDescriptor
 
 const file_quartet_agent_v1_agent_service_proto_rawDesc = "" +
 	"\n" +
-	"$quartet/agent/v1/agent_service.proto\x12\x10quartet.agent.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1cquartet/agent/v1/agent.proto\x1a quartet/waiting/v1/waiting.proto\"\x90\x03\n" +
+	"$quartet/agent/v1/agent_service.proto\x12\x10quartet.agent.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1cquartet/agent/v1/agent.proto\x1a\x1aquartet/task/v1/task.proto\x1a quartet/waiting/v1/waiting.proto\"\x90\x03\n" +
 	"\x11SpawnAgentRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1d\n" +
 	"\n" +
@@ -4276,12 +4287,14 @@ const file_quartet_agent_v1_agent_service_proto_rawDesc = "" +
 	"\x0eworkspace_mode\x18\x06 \x01(\x0e2\x1f.quartet.agent.v1.WorkspaceModeR\rworkspaceMode\x123\n" +
 	"\acontext\x18\a \x01(\x0e2\x19.quartet.agent.v1.ContextR\acontext\x12%\n" +
 	"\x0eworkspace_root\x18\b \x01(\tR\rworkspaceRoot\x12&\n" +
-	"\x0fparent_agent_id\x18\t \x01(\tR\rparentAgentId\"\x9c\x01\n" +
+	"\x0fparent_agent_id\x18\t \x01(\tR\rparentAgentId\"\xda\x01\n" +
 	"\x12SpawnAgentResponse\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12-\n" +
 	"\x05agent\x18\x02 \x01(\v2\x17.quartet.agent.v1.AgentR\x05agent\x12\x17\n" +
 	"\atask_id\x18\x03 \x01(\tR\x06taskId\x12#\n" +
-	"\rdelegation_id\x18\x04 \x01(\tR\fdelegationId\",\n" +
+	"\rdelegation_id\x18\x04 \x01(\tR\fdelegationId\x12<\n" +
+	"\vtask_handle\x18\x05 \x01(\v2\x1b.quartet.task.v1.TaskHandleR\n" +
+	"taskHandle\",\n" +
 	"\x0fGetAgentRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\"\xc7\x01\n" +
 	"\x10GetAgentResponse\x12-\n" +
@@ -4706,167 +4719,169 @@ var file_quartet_agent_v1_agent_service_proto_goTypes = []any{
 	(WorkspaceMode)(0),              // 63: quartet.agent.v1.WorkspaceMode
 	(Context)(0),                    // 64: quartet.agent.v1.Context
 	(*Agent)(nil),                   // 65: quartet.agent.v1.Agent
-	(*v1.Wait)(nil),                 // 66: quartet.waiting.v1.Wait
-	(MessageKind)(0),                // 67: quartet.agent.v1.MessageKind
-	(Priority)(0),                   // 68: quartet.agent.v1.Priority
-	(*Message)(nil),                 // 69: quartet.agent.v1.Message
-	(MessageState)(0),               // 70: quartet.agent.v1.MessageState
-	(*durationpb.Duration)(nil),     // 71: google.protobuf.Duration
-	(ToolFamily)(0),                 // 72: quartet.agent.v1.ToolFamily
-	(*Turn)(nil),                    // 73: quartet.agent.v1.Turn
-	(*structpb.Struct)(nil),         // 74: google.protobuf.Struct
-	(*ShownWait)(nil),               // 75: quartet.agent.v1.ShownWait
-	(*ContextSection)(nil),          // 76: quartet.agent.v1.ContextSection
-	(*timestamppb.Timestamp)(nil),   // 77: google.protobuf.Timestamp
-	(*ToolCall)(nil),                // 78: quartet.agent.v1.ToolCall
-	(*ToolResult)(nil),              // 79: quartet.agent.v1.ToolResult
-	(*TokenUsage)(nil),              // 80: quartet.agent.v1.TokenUsage
-	(TurnEndReason)(0),              // 81: quartet.agent.v1.TurnEndReason
-	(TurnOutcome)(0),                // 82: quartet.agent.v1.TurnOutcome
-	(*Round)(nil),                   // 83: quartet.agent.v1.Round
-	(*Decision)(nil),                // 84: quartet.agent.v1.Decision
-	(*Tick)(nil),                    // 85: quartet.agent.v1.Tick
-	(*Delegation)(nil),              // 86: quartet.agent.v1.Delegation
-	(BriefKind)(0),                  // 87: quartet.agent.v1.BriefKind
-	(*Brief)(nil),                   // 88: quartet.agent.v1.Brief
-	(*ToolSpec)(nil),                // 89: quartet.agent.v1.ToolSpec
+	(*v1.TaskHandle)(nil),           // 66: quartet.task.v1.TaskHandle
+	(*v11.Wait)(nil),                // 67: quartet.waiting.v1.Wait
+	(MessageKind)(0),                // 68: quartet.agent.v1.MessageKind
+	(Priority)(0),                   // 69: quartet.agent.v1.Priority
+	(*Message)(nil),                 // 70: quartet.agent.v1.Message
+	(MessageState)(0),               // 71: quartet.agent.v1.MessageState
+	(*durationpb.Duration)(nil),     // 72: google.protobuf.Duration
+	(ToolFamily)(0),                 // 73: quartet.agent.v1.ToolFamily
+	(*Turn)(nil),                    // 74: quartet.agent.v1.Turn
+	(*structpb.Struct)(nil),         // 75: google.protobuf.Struct
+	(*ShownWait)(nil),               // 76: quartet.agent.v1.ShownWait
+	(*ContextSection)(nil),          // 77: quartet.agent.v1.ContextSection
+	(*timestamppb.Timestamp)(nil),   // 78: google.protobuf.Timestamp
+	(*ToolCall)(nil),                // 79: quartet.agent.v1.ToolCall
+	(*ToolResult)(nil),              // 80: quartet.agent.v1.ToolResult
+	(*TokenUsage)(nil),              // 81: quartet.agent.v1.TokenUsage
+	(TurnEndReason)(0),              // 82: quartet.agent.v1.TurnEndReason
+	(TurnOutcome)(0),                // 83: quartet.agent.v1.TurnOutcome
+	(*Round)(nil),                   // 84: quartet.agent.v1.Round
+	(*Decision)(nil),                // 85: quartet.agent.v1.Decision
+	(*Tick)(nil),                    // 86: quartet.agent.v1.Tick
+	(*Delegation)(nil),              // 87: quartet.agent.v1.Delegation
+	(BriefKind)(0),                  // 88: quartet.agent.v1.BriefKind
+	(*Brief)(nil),                   // 89: quartet.agent.v1.Brief
+	(*ToolSpec)(nil),                // 90: quartet.agent.v1.ToolSpec
 }
 var file_quartet_agent_v1_agent_service_proto_depIdxs = []int32{
 	62,  // 0: quartet.agent.v1.SpawnAgentRequest.preset:type_name -> quartet.agent.v1.Preset
 	63,  // 1: quartet.agent.v1.SpawnAgentRequest.workspace_mode:type_name -> quartet.agent.v1.WorkspaceMode
 	64,  // 2: quartet.agent.v1.SpawnAgentRequest.context:type_name -> quartet.agent.v1.Context
 	65,  // 3: quartet.agent.v1.SpawnAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	65,  // 4: quartet.agent.v1.GetAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	65,  // 5: quartet.agent.v1.GetAgentResponse.children:type_name -> quartet.agent.v1.Agent
-	66,  // 6: quartet.agent.v1.GetAgentResponse.waits:type_name -> quartet.waiting.v1.Wait
-	65,  // 7: quartet.agent.v1.ListAgentsResponse.agents:type_name -> quartet.agent.v1.Agent
-	67,  // 8: quartet.agent.v1.EnqueueMessageRequest.kind:type_name -> quartet.agent.v1.MessageKind
-	68,  // 9: quartet.agent.v1.EnqueueMessageRequest.priority:type_name -> quartet.agent.v1.Priority
-	69,  // 10: quartet.agent.v1.EnqueueMessageResponse.message:type_name -> quartet.agent.v1.Message
-	69,  // 11: quartet.agent.v1.GetMessageResponse.message:type_name -> quartet.agent.v1.Message
-	70,  // 12: quartet.agent.v1.ListMessagesRequest.state:type_name -> quartet.agent.v1.MessageState
-	69,  // 13: quartet.agent.v1.ListMessagesResponse.messages:type_name -> quartet.agent.v1.Message
-	71,  // 14: quartet.agent.v1.AcquireTurnRequest.wait:type_name -> google.protobuf.Duration
-	72,  // 15: quartet.agent.v1.AcquireTurnRequest.tool_families:type_name -> quartet.agent.v1.ToolFamily
-	62,  // 16: quartet.agent.v1.AcquireTurnRequest.preset:type_name -> quartet.agent.v1.Preset
-	73,  // 17: quartet.agent.v1.AcquireTurnResponse.turn:type_name -> quartet.agent.v1.Turn
-	69,  // 18: quartet.agent.v1.AcquireTurnResponse.message:type_name -> quartet.agent.v1.Message
-	69,  // 19: quartet.agent.v1.AcquireTurnResponse.interjections:type_name -> quartet.agent.v1.Message
-	15,  // 20: quartet.agent.v1.AcquireTurnResponse.context:type_name -> quartet.agent.v1.ContextProjection
-	65,  // 21: quartet.agent.v1.AcquireTurnResponse.agent:type_name -> quartet.agent.v1.Agent
-	71,  // 22: quartet.agent.v1.AcquireTurnResponse.poll_after:type_name -> google.protobuf.Duration
-	74,  // 23: quartet.agent.v1.ContextProjection.current:type_name -> google.protobuf.Struct
-	74,  // 24: quartet.agent.v1.ContextProjection.queue:type_name -> google.protobuf.Struct
-	75,  // 25: quartet.agent.v1.ContextProjection.shown_waits:type_name -> quartet.agent.v1.ShownWait
-	76,  // 26: quartet.agent.v1.ContextProjection.sections:type_name -> quartet.agent.v1.ContextSection
-	77,  // 27: quartet.agent.v1.RenewTurnResponse.lease_expires_at:type_name -> google.protobuf.Timestamp
-	78,  // 28: quartet.agent.v1.SubmitRoundRequest.tool_calls:type_name -> quartet.agent.v1.ToolCall
-	79,  // 29: quartet.agent.v1.SubmitRoundRequest.local_tool_results:type_name -> quartet.agent.v1.ToolResult
-	80,  // 30: quartet.agent.v1.SubmitRoundRequest.usage:type_name -> quartet.agent.v1.TokenUsage
-	79,  // 31: quartet.agent.v1.SubmitRoundResponse.tool_results:type_name -> quartet.agent.v1.ToolResult
-	81,  // 32: quartet.agent.v1.SubmitRoundResponse.end_reason:type_name -> quartet.agent.v1.TurnEndReason
-	69,  // 33: quartet.agent.v1.SubmitRoundResponse.interjections:type_name -> quartet.agent.v1.Message
-	77,  // 34: quartet.agent.v1.SubmitRoundResponse.lease_expires_at:type_name -> google.protobuf.Timestamp
-	82,  // 35: quartet.agent.v1.FinishTurnRequest.outcome:type_name -> quartet.agent.v1.TurnOutcome
-	73,  // 36: quartet.agent.v1.FinishTurnResponse.turn:type_name -> quartet.agent.v1.Turn
-	73,  // 37: quartet.agent.v1.GetTurnResponse.turn:type_name -> quartet.agent.v1.Turn
-	83,  // 38: quartet.agent.v1.GetTurnResponse.rounds:type_name -> quartet.agent.v1.Round
-	73,  // 39: quartet.agent.v1.ListTurnsResponse.turns:type_name -> quartet.agent.v1.Turn
-	84,  // 40: quartet.agent.v1.ListDecisionsResponse.decisions:type_name -> quartet.agent.v1.Decision
-	65,  // 41: quartet.agent.v1.AgentFacts.agent:type_name -> quartet.agent.v1.Agent
-	77,  // 42: quartet.agent.v1.AgentFacts.head_queued_at:type_name -> google.protobuf.Timestamp
-	84,  // 43: quartet.agent.v1.AgentFacts.last_decision:type_name -> quartet.agent.v1.Decision
-	75,  // 44: quartet.agent.v1.AgentFacts.shown_waits:type_name -> quartet.agent.v1.ShownWait
-	77,  // 45: quartet.agent.v1.AgentFacts.last_turn_started_at:type_name -> google.protobuf.Timestamp
-	73,  // 46: quartet.agent.v1.AgentFacts.open_turn:type_name -> quartet.agent.v1.Turn
-	77,  // 47: quartet.agent.v1.AgentFacts.woken_at:type_name -> google.protobuf.Timestamp
-	85,  // 48: quartet.agent.v1.AgentFacts.head_tick:type_name -> quartet.agent.v1.Tick
-	29,  // 49: quartet.agent.v1.AgentFacts.stalled_items:type_name -> quartet.agent.v1.StalledItem
-	77,  // 50: quartet.agent.v1.StalledItem.since:type_name -> google.protobuf.Timestamp
-	28,  // 51: quartet.agent.v1.GetFactsResponse.facts:type_name -> quartet.agent.v1.AgentFacts
-	84,  // 52: quartet.agent.v1.OfferDecisionRequest.decision:type_name -> quartet.agent.v1.Decision
-	0,   // 53: quartet.agent.v1.OfferDecisionResponse.result:type_name -> quartet.agent.v1.OfferResult
-	69,  // 54: quartet.agent.v1.WatchTurnResponse.interjections:type_name -> quartet.agent.v1.Message
-	73,  // 55: quartet.agent.v1.WatchTurnResponse.ended:type_name -> quartet.agent.v1.Turn
-	73,  // 56: quartet.agent.v1.AbortRunResponse.turn:type_name -> quartet.agent.v1.Turn
-	65,  // 57: quartet.agent.v1.AbortRunResponse.agent:type_name -> quartet.agent.v1.Agent
-	65,  // 58: quartet.agent.v1.PauseAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	65,  // 59: quartet.agent.v1.ResumeAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	65,  // 60: quartet.agent.v1.StopAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	65,  // 61: quartet.agent.v1.StartAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	65,  // 62: quartet.agent.v1.DeleteAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	86,  // 63: quartet.agent.v1.GetDelegationResponse.delegation:type_name -> quartet.agent.v1.Delegation
-	86,  // 64: quartet.agent.v1.ListDelegationsResponse.delegations:type_name -> quartet.agent.v1.Delegation
-	83,  // 65: quartet.agent.v1.ListRoundsResponse.rounds:type_name -> quartet.agent.v1.Round
-	15,  // 66: quartet.agent.v1.GetContextResponse.context:type_name -> quartet.agent.v1.ContextProjection
-	87,  // 67: quartet.agent.v1.ListBriefsRequest.kind:type_name -> quartet.agent.v1.BriefKind
-	88,  // 68: quartet.agent.v1.ListBriefsResponse.briefs:type_name -> quartet.agent.v1.Brief
-	89,  // 69: quartet.agent.v1.ListToolsResponse.tools:type_name -> quartet.agent.v1.ToolSpec
-	74,  // 70: quartet.agent.v1.CallToolRequest.arguments:type_name -> google.protobuf.Struct
-	79,  // 71: quartet.agent.v1.CallToolResponse.result:type_name -> quartet.agent.v1.ToolResult
-	1,   // 72: quartet.agent.v1.AgentService.SpawnAgent:input_type -> quartet.agent.v1.SpawnAgentRequest
-	3,   // 73: quartet.agent.v1.AgentService.GetAgent:input_type -> quartet.agent.v1.GetAgentRequest
-	5,   // 74: quartet.agent.v1.AgentService.ListAgents:input_type -> quartet.agent.v1.ListAgentsRequest
-	7,   // 75: quartet.agent.v1.AgentService.EnqueueMessage:input_type -> quartet.agent.v1.EnqueueMessageRequest
-	9,   // 76: quartet.agent.v1.AgentService.GetMessage:input_type -> quartet.agent.v1.GetMessageRequest
-	11,  // 77: quartet.agent.v1.AgentService.ListMessages:input_type -> quartet.agent.v1.ListMessagesRequest
-	13,  // 78: quartet.agent.v1.AgentService.AcquireTurn:input_type -> quartet.agent.v1.AcquireTurnRequest
-	16,  // 79: quartet.agent.v1.AgentService.RenewTurn:input_type -> quartet.agent.v1.RenewTurnRequest
-	18,  // 80: quartet.agent.v1.AgentService.SubmitRound:input_type -> quartet.agent.v1.SubmitRoundRequest
-	20,  // 81: quartet.agent.v1.AgentService.FinishTurn:input_type -> quartet.agent.v1.FinishTurnRequest
-	22,  // 82: quartet.agent.v1.AgentService.GetTurn:input_type -> quartet.agent.v1.GetTurnRequest
-	24,  // 83: quartet.agent.v1.AgentService.ListTurns:input_type -> quartet.agent.v1.ListTurnsRequest
-	26,  // 84: quartet.agent.v1.AgentService.ListDecisions:input_type -> quartet.agent.v1.ListDecisionsRequest
-	34,  // 85: quartet.agent.v1.AgentService.WatchTurn:input_type -> quartet.agent.v1.WatchTurnRequest
-	36,  // 86: quartet.agent.v1.AgentService.AbortRun:input_type -> quartet.agent.v1.AbortRunRequest
-	38,  // 87: quartet.agent.v1.AgentService.PauseAgent:input_type -> quartet.agent.v1.PauseAgentRequest
-	40,  // 88: quartet.agent.v1.AgentService.ResumeAgent:input_type -> quartet.agent.v1.ResumeAgentRequest
-	42,  // 89: quartet.agent.v1.AgentService.StopAgent:input_type -> quartet.agent.v1.StopAgentRequest
-	44,  // 90: quartet.agent.v1.AgentService.StartAgent:input_type -> quartet.agent.v1.StartAgentRequest
-	46,  // 91: quartet.agent.v1.AgentService.DeleteAgent:input_type -> quartet.agent.v1.DeleteAgentRequest
-	48,  // 92: quartet.agent.v1.AgentService.GetDelegation:input_type -> quartet.agent.v1.GetDelegationRequest
-	50,  // 93: quartet.agent.v1.AgentService.ListDelegations:input_type -> quartet.agent.v1.ListDelegationsRequest
-	52,  // 94: quartet.agent.v1.AgentService.ListRounds:input_type -> quartet.agent.v1.ListRoundsRequest
-	54,  // 95: quartet.agent.v1.AgentService.GetContext:input_type -> quartet.agent.v1.GetContextRequest
-	56,  // 96: quartet.agent.v1.AgentService.ListBriefs:input_type -> quartet.agent.v1.ListBriefsRequest
-	58,  // 97: quartet.agent.v1.AgentService.ListTools:input_type -> quartet.agent.v1.ListToolsRequest
-	60,  // 98: quartet.agent.v1.AgentService.CallTool:input_type -> quartet.agent.v1.CallToolRequest
-	30,  // 99: quartet.agent.v1.AgentService.GetFacts:input_type -> quartet.agent.v1.GetFactsRequest
-	32,  // 100: quartet.agent.v1.AgentService.OfferDecision:input_type -> quartet.agent.v1.OfferDecisionRequest
-	2,   // 101: quartet.agent.v1.AgentService.SpawnAgent:output_type -> quartet.agent.v1.SpawnAgentResponse
-	4,   // 102: quartet.agent.v1.AgentService.GetAgent:output_type -> quartet.agent.v1.GetAgentResponse
-	6,   // 103: quartet.agent.v1.AgentService.ListAgents:output_type -> quartet.agent.v1.ListAgentsResponse
-	8,   // 104: quartet.agent.v1.AgentService.EnqueueMessage:output_type -> quartet.agent.v1.EnqueueMessageResponse
-	10,  // 105: quartet.agent.v1.AgentService.GetMessage:output_type -> quartet.agent.v1.GetMessageResponse
-	12,  // 106: quartet.agent.v1.AgentService.ListMessages:output_type -> quartet.agent.v1.ListMessagesResponse
-	14,  // 107: quartet.agent.v1.AgentService.AcquireTurn:output_type -> quartet.agent.v1.AcquireTurnResponse
-	17,  // 108: quartet.agent.v1.AgentService.RenewTurn:output_type -> quartet.agent.v1.RenewTurnResponse
-	19,  // 109: quartet.agent.v1.AgentService.SubmitRound:output_type -> quartet.agent.v1.SubmitRoundResponse
-	21,  // 110: quartet.agent.v1.AgentService.FinishTurn:output_type -> quartet.agent.v1.FinishTurnResponse
-	23,  // 111: quartet.agent.v1.AgentService.GetTurn:output_type -> quartet.agent.v1.GetTurnResponse
-	25,  // 112: quartet.agent.v1.AgentService.ListTurns:output_type -> quartet.agent.v1.ListTurnsResponse
-	27,  // 113: quartet.agent.v1.AgentService.ListDecisions:output_type -> quartet.agent.v1.ListDecisionsResponse
-	35,  // 114: quartet.agent.v1.AgentService.WatchTurn:output_type -> quartet.agent.v1.WatchTurnResponse
-	37,  // 115: quartet.agent.v1.AgentService.AbortRun:output_type -> quartet.agent.v1.AbortRunResponse
-	39,  // 116: quartet.agent.v1.AgentService.PauseAgent:output_type -> quartet.agent.v1.PauseAgentResponse
-	41,  // 117: quartet.agent.v1.AgentService.ResumeAgent:output_type -> quartet.agent.v1.ResumeAgentResponse
-	43,  // 118: quartet.agent.v1.AgentService.StopAgent:output_type -> quartet.agent.v1.StopAgentResponse
-	45,  // 119: quartet.agent.v1.AgentService.StartAgent:output_type -> quartet.agent.v1.StartAgentResponse
-	47,  // 120: quartet.agent.v1.AgentService.DeleteAgent:output_type -> quartet.agent.v1.DeleteAgentResponse
-	49,  // 121: quartet.agent.v1.AgentService.GetDelegation:output_type -> quartet.agent.v1.GetDelegationResponse
-	51,  // 122: quartet.agent.v1.AgentService.ListDelegations:output_type -> quartet.agent.v1.ListDelegationsResponse
-	53,  // 123: quartet.agent.v1.AgentService.ListRounds:output_type -> quartet.agent.v1.ListRoundsResponse
-	55,  // 124: quartet.agent.v1.AgentService.GetContext:output_type -> quartet.agent.v1.GetContextResponse
-	57,  // 125: quartet.agent.v1.AgentService.ListBriefs:output_type -> quartet.agent.v1.ListBriefsResponse
-	59,  // 126: quartet.agent.v1.AgentService.ListTools:output_type -> quartet.agent.v1.ListToolsResponse
-	61,  // 127: quartet.agent.v1.AgentService.CallTool:output_type -> quartet.agent.v1.CallToolResponse
-	31,  // 128: quartet.agent.v1.AgentService.GetFacts:output_type -> quartet.agent.v1.GetFactsResponse
-	33,  // 129: quartet.agent.v1.AgentService.OfferDecision:output_type -> quartet.agent.v1.OfferDecisionResponse
-	101, // [101:130] is the sub-list for method output_type
-	72,  // [72:101] is the sub-list for method input_type
-	72,  // [72:72] is the sub-list for extension type_name
-	72,  // [72:72] is the sub-list for extension extendee
-	0,   // [0:72] is the sub-list for field type_name
+	66,  // 4: quartet.agent.v1.SpawnAgentResponse.task_handle:type_name -> quartet.task.v1.TaskHandle
+	65,  // 5: quartet.agent.v1.GetAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	65,  // 6: quartet.agent.v1.GetAgentResponse.children:type_name -> quartet.agent.v1.Agent
+	67,  // 7: quartet.agent.v1.GetAgentResponse.waits:type_name -> quartet.waiting.v1.Wait
+	65,  // 8: quartet.agent.v1.ListAgentsResponse.agents:type_name -> quartet.agent.v1.Agent
+	68,  // 9: quartet.agent.v1.EnqueueMessageRequest.kind:type_name -> quartet.agent.v1.MessageKind
+	69,  // 10: quartet.agent.v1.EnqueueMessageRequest.priority:type_name -> quartet.agent.v1.Priority
+	70,  // 11: quartet.agent.v1.EnqueueMessageResponse.message:type_name -> quartet.agent.v1.Message
+	70,  // 12: quartet.agent.v1.GetMessageResponse.message:type_name -> quartet.agent.v1.Message
+	71,  // 13: quartet.agent.v1.ListMessagesRequest.state:type_name -> quartet.agent.v1.MessageState
+	70,  // 14: quartet.agent.v1.ListMessagesResponse.messages:type_name -> quartet.agent.v1.Message
+	72,  // 15: quartet.agent.v1.AcquireTurnRequest.wait:type_name -> google.protobuf.Duration
+	73,  // 16: quartet.agent.v1.AcquireTurnRequest.tool_families:type_name -> quartet.agent.v1.ToolFamily
+	62,  // 17: quartet.agent.v1.AcquireTurnRequest.preset:type_name -> quartet.agent.v1.Preset
+	74,  // 18: quartet.agent.v1.AcquireTurnResponse.turn:type_name -> quartet.agent.v1.Turn
+	70,  // 19: quartet.agent.v1.AcquireTurnResponse.message:type_name -> quartet.agent.v1.Message
+	70,  // 20: quartet.agent.v1.AcquireTurnResponse.interjections:type_name -> quartet.agent.v1.Message
+	15,  // 21: quartet.agent.v1.AcquireTurnResponse.context:type_name -> quartet.agent.v1.ContextProjection
+	65,  // 22: quartet.agent.v1.AcquireTurnResponse.agent:type_name -> quartet.agent.v1.Agent
+	72,  // 23: quartet.agent.v1.AcquireTurnResponse.poll_after:type_name -> google.protobuf.Duration
+	75,  // 24: quartet.agent.v1.ContextProjection.current:type_name -> google.protobuf.Struct
+	75,  // 25: quartet.agent.v1.ContextProjection.queue:type_name -> google.protobuf.Struct
+	76,  // 26: quartet.agent.v1.ContextProjection.shown_waits:type_name -> quartet.agent.v1.ShownWait
+	77,  // 27: quartet.agent.v1.ContextProjection.sections:type_name -> quartet.agent.v1.ContextSection
+	78,  // 28: quartet.agent.v1.RenewTurnResponse.lease_expires_at:type_name -> google.protobuf.Timestamp
+	79,  // 29: quartet.agent.v1.SubmitRoundRequest.tool_calls:type_name -> quartet.agent.v1.ToolCall
+	80,  // 30: quartet.agent.v1.SubmitRoundRequest.local_tool_results:type_name -> quartet.agent.v1.ToolResult
+	81,  // 31: quartet.agent.v1.SubmitRoundRequest.usage:type_name -> quartet.agent.v1.TokenUsage
+	80,  // 32: quartet.agent.v1.SubmitRoundResponse.tool_results:type_name -> quartet.agent.v1.ToolResult
+	82,  // 33: quartet.agent.v1.SubmitRoundResponse.end_reason:type_name -> quartet.agent.v1.TurnEndReason
+	70,  // 34: quartet.agent.v1.SubmitRoundResponse.interjections:type_name -> quartet.agent.v1.Message
+	78,  // 35: quartet.agent.v1.SubmitRoundResponse.lease_expires_at:type_name -> google.protobuf.Timestamp
+	83,  // 36: quartet.agent.v1.FinishTurnRequest.outcome:type_name -> quartet.agent.v1.TurnOutcome
+	74,  // 37: quartet.agent.v1.FinishTurnResponse.turn:type_name -> quartet.agent.v1.Turn
+	74,  // 38: quartet.agent.v1.GetTurnResponse.turn:type_name -> quartet.agent.v1.Turn
+	84,  // 39: quartet.agent.v1.GetTurnResponse.rounds:type_name -> quartet.agent.v1.Round
+	74,  // 40: quartet.agent.v1.ListTurnsResponse.turns:type_name -> quartet.agent.v1.Turn
+	85,  // 41: quartet.agent.v1.ListDecisionsResponse.decisions:type_name -> quartet.agent.v1.Decision
+	65,  // 42: quartet.agent.v1.AgentFacts.agent:type_name -> quartet.agent.v1.Agent
+	78,  // 43: quartet.agent.v1.AgentFacts.head_queued_at:type_name -> google.protobuf.Timestamp
+	85,  // 44: quartet.agent.v1.AgentFacts.last_decision:type_name -> quartet.agent.v1.Decision
+	76,  // 45: quartet.agent.v1.AgentFacts.shown_waits:type_name -> quartet.agent.v1.ShownWait
+	78,  // 46: quartet.agent.v1.AgentFacts.last_turn_started_at:type_name -> google.protobuf.Timestamp
+	74,  // 47: quartet.agent.v1.AgentFacts.open_turn:type_name -> quartet.agent.v1.Turn
+	78,  // 48: quartet.agent.v1.AgentFacts.woken_at:type_name -> google.protobuf.Timestamp
+	86,  // 49: quartet.agent.v1.AgentFacts.head_tick:type_name -> quartet.agent.v1.Tick
+	29,  // 50: quartet.agent.v1.AgentFacts.stalled_items:type_name -> quartet.agent.v1.StalledItem
+	78,  // 51: quartet.agent.v1.StalledItem.since:type_name -> google.protobuf.Timestamp
+	28,  // 52: quartet.agent.v1.GetFactsResponse.facts:type_name -> quartet.agent.v1.AgentFacts
+	85,  // 53: quartet.agent.v1.OfferDecisionRequest.decision:type_name -> quartet.agent.v1.Decision
+	0,   // 54: quartet.agent.v1.OfferDecisionResponse.result:type_name -> quartet.agent.v1.OfferResult
+	70,  // 55: quartet.agent.v1.WatchTurnResponse.interjections:type_name -> quartet.agent.v1.Message
+	74,  // 56: quartet.agent.v1.WatchTurnResponse.ended:type_name -> quartet.agent.v1.Turn
+	74,  // 57: quartet.agent.v1.AbortRunResponse.turn:type_name -> quartet.agent.v1.Turn
+	65,  // 58: quartet.agent.v1.AbortRunResponse.agent:type_name -> quartet.agent.v1.Agent
+	65,  // 59: quartet.agent.v1.PauseAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	65,  // 60: quartet.agent.v1.ResumeAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	65,  // 61: quartet.agent.v1.StopAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	65,  // 62: quartet.agent.v1.StartAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	65,  // 63: quartet.agent.v1.DeleteAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	87,  // 64: quartet.agent.v1.GetDelegationResponse.delegation:type_name -> quartet.agent.v1.Delegation
+	87,  // 65: quartet.agent.v1.ListDelegationsResponse.delegations:type_name -> quartet.agent.v1.Delegation
+	84,  // 66: quartet.agent.v1.ListRoundsResponse.rounds:type_name -> quartet.agent.v1.Round
+	15,  // 67: quartet.agent.v1.GetContextResponse.context:type_name -> quartet.agent.v1.ContextProjection
+	88,  // 68: quartet.agent.v1.ListBriefsRequest.kind:type_name -> quartet.agent.v1.BriefKind
+	89,  // 69: quartet.agent.v1.ListBriefsResponse.briefs:type_name -> quartet.agent.v1.Brief
+	90,  // 70: quartet.agent.v1.ListToolsResponse.tools:type_name -> quartet.agent.v1.ToolSpec
+	75,  // 71: quartet.agent.v1.CallToolRequest.arguments:type_name -> google.protobuf.Struct
+	80,  // 72: quartet.agent.v1.CallToolResponse.result:type_name -> quartet.agent.v1.ToolResult
+	1,   // 73: quartet.agent.v1.AgentService.SpawnAgent:input_type -> quartet.agent.v1.SpawnAgentRequest
+	3,   // 74: quartet.agent.v1.AgentService.GetAgent:input_type -> quartet.agent.v1.GetAgentRequest
+	5,   // 75: quartet.agent.v1.AgentService.ListAgents:input_type -> quartet.agent.v1.ListAgentsRequest
+	7,   // 76: quartet.agent.v1.AgentService.EnqueueMessage:input_type -> quartet.agent.v1.EnqueueMessageRequest
+	9,   // 77: quartet.agent.v1.AgentService.GetMessage:input_type -> quartet.agent.v1.GetMessageRequest
+	11,  // 78: quartet.agent.v1.AgentService.ListMessages:input_type -> quartet.agent.v1.ListMessagesRequest
+	13,  // 79: quartet.agent.v1.AgentService.AcquireTurn:input_type -> quartet.agent.v1.AcquireTurnRequest
+	16,  // 80: quartet.agent.v1.AgentService.RenewTurn:input_type -> quartet.agent.v1.RenewTurnRequest
+	18,  // 81: quartet.agent.v1.AgentService.SubmitRound:input_type -> quartet.agent.v1.SubmitRoundRequest
+	20,  // 82: quartet.agent.v1.AgentService.FinishTurn:input_type -> quartet.agent.v1.FinishTurnRequest
+	22,  // 83: quartet.agent.v1.AgentService.GetTurn:input_type -> quartet.agent.v1.GetTurnRequest
+	24,  // 84: quartet.agent.v1.AgentService.ListTurns:input_type -> quartet.agent.v1.ListTurnsRequest
+	26,  // 85: quartet.agent.v1.AgentService.ListDecisions:input_type -> quartet.agent.v1.ListDecisionsRequest
+	34,  // 86: quartet.agent.v1.AgentService.WatchTurn:input_type -> quartet.agent.v1.WatchTurnRequest
+	36,  // 87: quartet.agent.v1.AgentService.AbortRun:input_type -> quartet.agent.v1.AbortRunRequest
+	38,  // 88: quartet.agent.v1.AgentService.PauseAgent:input_type -> quartet.agent.v1.PauseAgentRequest
+	40,  // 89: quartet.agent.v1.AgentService.ResumeAgent:input_type -> quartet.agent.v1.ResumeAgentRequest
+	42,  // 90: quartet.agent.v1.AgentService.StopAgent:input_type -> quartet.agent.v1.StopAgentRequest
+	44,  // 91: quartet.agent.v1.AgentService.StartAgent:input_type -> quartet.agent.v1.StartAgentRequest
+	46,  // 92: quartet.agent.v1.AgentService.DeleteAgent:input_type -> quartet.agent.v1.DeleteAgentRequest
+	48,  // 93: quartet.agent.v1.AgentService.GetDelegation:input_type -> quartet.agent.v1.GetDelegationRequest
+	50,  // 94: quartet.agent.v1.AgentService.ListDelegations:input_type -> quartet.agent.v1.ListDelegationsRequest
+	52,  // 95: quartet.agent.v1.AgentService.ListRounds:input_type -> quartet.agent.v1.ListRoundsRequest
+	54,  // 96: quartet.agent.v1.AgentService.GetContext:input_type -> quartet.agent.v1.GetContextRequest
+	56,  // 97: quartet.agent.v1.AgentService.ListBriefs:input_type -> quartet.agent.v1.ListBriefsRequest
+	58,  // 98: quartet.agent.v1.AgentService.ListTools:input_type -> quartet.agent.v1.ListToolsRequest
+	60,  // 99: quartet.agent.v1.AgentService.CallTool:input_type -> quartet.agent.v1.CallToolRequest
+	30,  // 100: quartet.agent.v1.AgentService.GetFacts:input_type -> quartet.agent.v1.GetFactsRequest
+	32,  // 101: quartet.agent.v1.AgentService.OfferDecision:input_type -> quartet.agent.v1.OfferDecisionRequest
+	2,   // 102: quartet.agent.v1.AgentService.SpawnAgent:output_type -> quartet.agent.v1.SpawnAgentResponse
+	4,   // 103: quartet.agent.v1.AgentService.GetAgent:output_type -> quartet.agent.v1.GetAgentResponse
+	6,   // 104: quartet.agent.v1.AgentService.ListAgents:output_type -> quartet.agent.v1.ListAgentsResponse
+	8,   // 105: quartet.agent.v1.AgentService.EnqueueMessage:output_type -> quartet.agent.v1.EnqueueMessageResponse
+	10,  // 106: quartet.agent.v1.AgentService.GetMessage:output_type -> quartet.agent.v1.GetMessageResponse
+	12,  // 107: quartet.agent.v1.AgentService.ListMessages:output_type -> quartet.agent.v1.ListMessagesResponse
+	14,  // 108: quartet.agent.v1.AgentService.AcquireTurn:output_type -> quartet.agent.v1.AcquireTurnResponse
+	17,  // 109: quartet.agent.v1.AgentService.RenewTurn:output_type -> quartet.agent.v1.RenewTurnResponse
+	19,  // 110: quartet.agent.v1.AgentService.SubmitRound:output_type -> quartet.agent.v1.SubmitRoundResponse
+	21,  // 111: quartet.agent.v1.AgentService.FinishTurn:output_type -> quartet.agent.v1.FinishTurnResponse
+	23,  // 112: quartet.agent.v1.AgentService.GetTurn:output_type -> quartet.agent.v1.GetTurnResponse
+	25,  // 113: quartet.agent.v1.AgentService.ListTurns:output_type -> quartet.agent.v1.ListTurnsResponse
+	27,  // 114: quartet.agent.v1.AgentService.ListDecisions:output_type -> quartet.agent.v1.ListDecisionsResponse
+	35,  // 115: quartet.agent.v1.AgentService.WatchTurn:output_type -> quartet.agent.v1.WatchTurnResponse
+	37,  // 116: quartet.agent.v1.AgentService.AbortRun:output_type -> quartet.agent.v1.AbortRunResponse
+	39,  // 117: quartet.agent.v1.AgentService.PauseAgent:output_type -> quartet.agent.v1.PauseAgentResponse
+	41,  // 118: quartet.agent.v1.AgentService.ResumeAgent:output_type -> quartet.agent.v1.ResumeAgentResponse
+	43,  // 119: quartet.agent.v1.AgentService.StopAgent:output_type -> quartet.agent.v1.StopAgentResponse
+	45,  // 120: quartet.agent.v1.AgentService.StartAgent:output_type -> quartet.agent.v1.StartAgentResponse
+	47,  // 121: quartet.agent.v1.AgentService.DeleteAgent:output_type -> quartet.agent.v1.DeleteAgentResponse
+	49,  // 122: quartet.agent.v1.AgentService.GetDelegation:output_type -> quartet.agent.v1.GetDelegationResponse
+	51,  // 123: quartet.agent.v1.AgentService.ListDelegations:output_type -> quartet.agent.v1.ListDelegationsResponse
+	53,  // 124: quartet.agent.v1.AgentService.ListRounds:output_type -> quartet.agent.v1.ListRoundsResponse
+	55,  // 125: quartet.agent.v1.AgentService.GetContext:output_type -> quartet.agent.v1.GetContextResponse
+	57,  // 126: quartet.agent.v1.AgentService.ListBriefs:output_type -> quartet.agent.v1.ListBriefsResponse
+	59,  // 127: quartet.agent.v1.AgentService.ListTools:output_type -> quartet.agent.v1.ListToolsResponse
+	61,  // 128: quartet.agent.v1.AgentService.CallTool:output_type -> quartet.agent.v1.CallToolResponse
+	31,  // 129: quartet.agent.v1.AgentService.GetFacts:output_type -> quartet.agent.v1.GetFactsResponse
+	33,  // 130: quartet.agent.v1.AgentService.OfferDecision:output_type -> quartet.agent.v1.OfferDecisionResponse
+	102, // [102:131] is the sub-list for method output_type
+	73,  // [73:102] is the sub-list for method input_type
+	73,  // [73:73] is the sub-list for extension type_name
+	73,  // [73:73] is the sub-list for extension extendee
+	0,   // [0:73] is the sub-list for field type_name
 }
 
 func init() { file_quartet_agent_v1_agent_service_proto_init() }

@@ -408,7 +408,7 @@ const (
 	WarningKind_WARNING_KIND_UNFINISHED_TODOS WarningKind = 1
 	// Tasks of the completed item are still running.
 	WarningKind_WARNING_KIND_ACTIVE_TASKS WarningKind = 2
-	// The completed item was not in focus, so the round's text does not become its report.
+	// No longer given: the completed item was not in focus. Its report does not depend on that.
 	WarningKind_WARNING_KIND_NOT_CURRENT WarningKind = 3
 	// A runnable item was left without a reason.
 	WarningKind_WARNING_KIND_REASON_MISSING WarningKind = 4

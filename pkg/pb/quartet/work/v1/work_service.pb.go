@@ -717,9 +717,12 @@ type UpdateWorkItemRequest struct {
 	ClearBlockedBy bool `protobuf:"varint,9,opt,name=clear_blocked_by,json=clearBlockedBy,proto3" json:"clear_blocked_by,omitempty"`
 	// Remind the owner once at this time, at most 100 years ahead. It replaces the one
 	// that was set before; what a wait brought stays beside it.
-	RecheckAt     *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=recheck_at,json=recheckAt,proto3" json:"recheck_at,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	RecheckAt *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=recheck_at,json=recheckAt,proto3" json:"recheck_at,omitempty"`
+	// Clear the reminder that recheck_at set and that was not given yet; not together with
+	// recheck_at. What a wait brought stays.
+	ClearRecheckAt bool `protobuf:"varint,11,opt,name=clear_recheck_at,json=clearRecheckAt,proto3" json:"clear_recheck_at,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *UpdateWorkItemRequest) Reset() {
@@ -822,13 +825,22 @@ func (x *UpdateWorkItemRequest) GetRecheckAt() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *UpdateWorkItemRequest) GetClearRecheckAt() bool {
+	if x != nil {
+		return x.ClearRecheckAt
+	}
+	return false
+}
+
 // UpdateWorkItemResponse answers with the item after the write.
 type UpdateWorkItemResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The item.
 	WorkItem *WorkItem `protobuf:"bytes,1,opt,name=work_item,json=workItem,proto3" json:"work_item,omitempty"`
 	// Advice.
-	Warnings      []*Warning `protobuf:"bytes,2,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	Warnings []*Warning `protobuf:"bytes,2,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	// Whether the item had every given value already, so that nothing was written.
+	Unchanged     bool `protobuf:"varint,3,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -875,6 +887,13 @@ func (x *UpdateWorkItemResponse) GetWarnings() []*Warning {
 		return x.Warnings
 	}
 	return nil
+}
+
+func (x *UpdateWorkItemResponse) GetUnchanged() bool {
+	if x != nil {
+		return x.Unchanged
+	}
+	return false
 }
 
 // CompleteWorkItemRequest names the item. It has no summary: the round's text is the report.
@@ -955,7 +974,7 @@ type CompleteWorkItemResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The item.
 	WorkItem *WorkItem `protobuf:"bytes,1,opt,name=work_item,json=workItem,proto3" json:"work_item,omitempty"`
-	// Advice: unfinished_todos, active_tasks, not_current.
+	// Advice: unfinished_todos, active_tasks.
 	Warnings []*Warning `protobuf:"bytes,2,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	// Whether the item was the agent's focus when the call ran.
 	WasCurrent bool `protobuf:"varint,3,opt,name=was_current,json=wasCurrent,proto3" json:"was_current,omitempty"`
@@ -2074,7 +2093,7 @@ const file_quartet_work_v1_work_service_proto_rawDesc = "" +
 	"\twork_item\x18\x01 \x01(\v2\x19.quartet.work.v1.WorkItemR\bworkItem\x12G\n" +
 	"\x12previous_work_item\x18\x02 \x01(\v2\x19.quartet.work.v1.WorkItemR\x10previousWorkItem\x12!\n" +
 	"\fbinding_note\x18\x03 \x01(\tR\vbindingNote\x124\n" +
-	"\bwarnings\x18\x04 \x03(\v2\x18.quartet.work.v1.WarningR\bwarnings\"\xfa\x03\n" +
+	"\bwarnings\x18\x04 \x03(\v2\x18.quartet.work.v1.WarningR\bwarnings\"\xa4\x04\n" +
 	"\x15UpdateWorkItemRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1d\n" +
 	"\n" +
@@ -2091,14 +2110,16 @@ const file_quartet_work_v1_work_service_proto_rawDesc = "" +
 	"\x10clear_blocked_by\x18\t \x01(\bR\x0eclearBlockedBy\x129\n" +
 	"\n" +
 	"recheck_at\x18\n" +
-	" \x01(\v2\x1a.google.protobuf.TimestampR\trecheckAtB\x14\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\trecheckAt\x12(\n" +
+	"\x10clear_recheck_at\x18\v \x01(\bR\x0eclearRecheckAtB\x14\n" +
 	"\x12_expected_revisionB\f\n" +
 	"\n" +
 	"_objectiveB\r\n" +
-	"\v_blocked_by\"\x86\x01\n" +
+	"\v_blocked_by\"\xa4\x01\n" +
 	"\x16UpdateWorkItemResponse\x126\n" +
 	"\twork_item\x18\x01 \x01(\v2\x19.quartet.work.v1.WorkItemR\bworkItem\x124\n" +
-	"\bwarnings\x18\x02 \x03(\v2\x18.quartet.work.v1.WarningR\bwarnings\"\xbd\x01\n" +
+	"\bwarnings\x18\x02 \x03(\v2\x18.quartet.work.v1.WarningR\bwarnings\x12\x1c\n" +
+	"\tunchanged\x18\x03 \x01(\bR\tunchanged\"\xbd\x01\n" +
 	"\x17CompleteWorkItemRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1d\n" +
 	"\n" +
