@@ -184,15 +184,6 @@ func (t *turn) shows(parts ...string) *turn {
 	return t
 }
 
-// hides requires that the context has none of the parts.
-func (t *turn) hides(parts ...string) *turn {
-	t.t.Helper()
-	for _, part := range parts {
-		require.NotContains(t.t, t.text, part)
-	}
-	return t
-}
-
 var itemIDs = regexp.MustCompile(`wi_[0-9a-z]+`)
 
 // section returns a part of the context by its heading, "" if it is not there.

@@ -17,12 +17,11 @@ type Said struct {
 
 // lines returns an utterance as the context shows it: who said it, and the words in quotes.
 func (s Said) lines(most int) string {
-	text, cut := s.Text, ""
-	if len(text) > most {
-		cut = fmt.Sprintf("[cut: %d bytes in all; read %s for the rest]\n", len(text), s.Ref)
-		return fmt.Sprintf("%s, %s, %s:\n%s%s", s.Who, s.Ref, s.At, within(text, most), cut)
+	head := fmt.Sprintf("%s, %s, %s:\n", s.Who, s.Ref, s.At)
+	if len(s.Text) > most {
+		return head + within(s.Text, most) + fmt.Sprintf("[cut: %d bytes in all; ListMessages and ListRounds have the rest]\n", len(s.Text))
 	}
-	return fmt.Sprintf("%s, %s, %s:\n%s", s.Who, s.Ref, s.At, quote(text))
+	return head + quote(s.Text)
 }
 
 const conversationTitle = "Conversation"
