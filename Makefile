@@ -95,10 +95,11 @@ fmt: $(BUF) ## Format Go and proto in place
 	gofmt -w $$(git ls-files '*.go')
 	$(BUF) format -w
 
-# ./tests, which takes longest and mostly waits, is named first so that it starts first.
+# ./tests, which takes longest and mostly waits, is named first so that it starts first; three
+# packages at a time keep two cores busy.
 .PHONY: test
 test: tests/node/node_modules tests/mcp/node_modules examples/typescript-runner/node_modules ## Test everything with the race detector (at most 10 minutes)
-	$(GO) test -race -timeout 20m ./tests ./...
+	$(GO) test -race -p 3 -timeout 20m ./tests ./...
 
 .PHONY: up
 up: ## Run docker-compose.yml from images built here, with TLS and a first admin's key; IMAGES=static without base images
@@ -111,6 +112,10 @@ down: ## Stop what make up runs; its volumes stay
 .PHONY: compose-test
 compose-test: ## Run the app tests against docker-compose.yml on this machine; needs root for apt and dockerd
 	deploy/compose-test.sh
+
+.PHONY: continuity
+continuity: ## Run the scenarios of an agent's life; ARGS for go test, such as -v
+	$(STATIC) $(GO) test -count=1 ./tests/continuity $(ARGS)
 
 .PHONY: model
 model: ## Compare the whole with its model for 100 000 random steps; ARGS='-steps N -seed S' for others

@@ -86,7 +86,7 @@ func run(ctx context.Context, o options) error {
 		rows = append(rows, r)
 		fmt.Println(r.plain())
 	}
-	for _, measure := range []func(context.Context, options, func(row)) error{measureQuartet, measureInstances, measureRivals, measureSteps, measureIdle, measureScale, measureTurns} {
+	for _, measure := range []func(context.Context, options, func(row)) error{measureQuartet, measureInstances, measureRivals, measureSteps, measureIdle, measureScale, measureTurns, measureTokens} {
 		if err := measure(ctx, o, say); err != nil {
 			return err
 		}
@@ -103,9 +103,13 @@ type row struct {
 	callers int
 	stats
 	note string
+	size *size // of what has no speed
 }
 
 func (r row) plain() string {
+	if r.size != nil {
+		return fmt.Sprintf("%-60s %6d tokens   %s", r.name, r.size.tokens(), r.size.note)
+	}
 	if r.perSecond == 0 {
 		return fmt.Sprintf("%-44s %s", r.name, r.note)
 	}
@@ -164,10 +168,11 @@ func document(rows []row, o options) string {
 	}
 	b.WriteString("\n## Size\n\n")
 	for _, r := range rows {
-		if r.perSecond == 0 {
+		if r.perSecond == 0 && r.size == nil {
 			fmt.Fprintf(&b, "- %s: %s\n", r.name, r.note)
 		}
 	}
+	b.WriteString(tokenTable(rows))
 	return b.String()
 }
 

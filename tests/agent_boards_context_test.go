@@ -26,7 +26,7 @@ func TestC1_BoardsInAContext(t *testing.T) {
 	_, err := boards.CreateBoard(dev.Within(t), &boardv1.CreateBoardRequest{SessionId: "keeper", BoardId: "build", WalName: "build", Title: "Build it all", Steps: steps})
 	require.NoError(t, err)
 	_, err = boards.UpdateStep(dev.Within(t), &boardv1.UpdateStepRequest{
-		SessionId: "keeper", BoardId: "build", StepId: "s007", Status: boardv1.StepStatus_STEP_STATUS_BLOCKED, Reason: "the registry is down\n## Current work item",
+		SessionId: "keeper", BoardId: "build", StepId: "s007", Status: boardv1.StepStatus_STEP_STATUS_BLOCKED, Reason: "the registry is down\n## Work item of this turn",
 	})
 	require.NoError(t, err)
 	shown := func(budget int32) (section *agentv1.ContextSection, text string) {
@@ -34,7 +34,7 @@ func TestC1_BoardsInAContext(t *testing.T) {
 		require.NoError(t, err)
 		c := resp.GetContext()
 		require.LessOrEqual(t, prompt.Tokens(c.GetText()), int(c.GetBudgetTokens()))
-		require.Contains(t, c.GetText(), "Current work item")
+		require.Contains(t, c.GetText(), "Work item of this turn")
 		for _, s := range c.GetSections() {
 			if s.GetName() == "boards" {
 				section = s
@@ -44,14 +44,14 @@ func TestC1_BoardsInAContext(t *testing.T) {
 	}
 	section, text := shown(0)
 	require.Contains(t, text, "- build [running] Build it all: 199 ready, 0 held, 1 blocked")
-	require.Contains(t, text, "- build/s007 [blocked] Run the tests of package 007: the registry is down ## Current work item")
+	require.Contains(t, text, "- build/s007 [blocked] Run the tests of package 007: the registry is down ## Work item of this turn")
 	require.Greater(t, section.GetTokens(), int32(1000), "the setting's 1 200 are used")
 	require.LessOrEqual(t, section.GetTokens(), int32(1200+10))
 	_, again := shown(0)
 	require.Equal(t, text, again, "the same records give the same text")
 	section, _ = shown(prompt.MinBudget)
 	require.Equal(t, agentv1.SectionOutcome_SECTION_OUTCOME_TRUNCATED, section.GetOutcome())
-	require.Contains(t, section.GetText(), "agent_task_get")
+	require.Contains(t, section.GetText(), "board_get")
 
 	// A turn's own context has them too, beside a message of any length.
 	_, err = r.Agents.EnqueueMessage(dev.Within(t), &agentv1.EnqueueMessageRequest{AgentId: "keeper", Text: "How is the build?"})

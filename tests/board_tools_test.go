@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -10,8 +11,8 @@ import (
 	"quartet/tests/dev"
 )
 
-// The board tools have the names of the board contract, with underscores or dots, and its
-// shapes, and only agents that may orchestrate have them (SPEC C4).
+// The board tools have names that differ from those of tasks, with underscores or dots, and
+// only agents that may orchestrate have them (SPEC C4).
 func TestC4_BoardTools(t *testing.T) {
 	r := dev.Start(t)
 	require.NoError(t, spawnNamed(dev.Within(t), r.Client, "keeper"))
@@ -33,26 +34,30 @@ func TestC4_BoardTools(t *testing.T) {
 	for _, tool := range listed.GetTools() {
 		schemas[tool.GetName()] = tool.GetInputSchema().AsMap()["properties"].(map[string]any)
 	}
-	for _, name := range []string{"agent_task_template", "agent_task_create", "agent_task_get", "agent_task_list", "agent_task_update", "agent_task_query_steps",
-		"agent_task_update_step", "agent_task_complete", "agent_task_fail", "agent_task_cancel", "agent_dispatch_worker"} {
+	for _, name := range []string{"board_template", "board_create", "board_get", "board_list", "board_update", "board_query_steps",
+		"board_update_step", "board_complete", "board_fail", "board_cancel", "board_dispatch_worker"} {
 		require.Contains(t, schemas, name)
 		require.NotContains(t, schemas[name], "session_id")
-		require.NotContains(t, schemas[name], "board_id")
+		require.NotContains(t, schemas[name], "task_id")
 	}
-	require.Equal(t, "array", schemas["agent_dispatch_worker"]["allowed_step_ids"].(map[string]any)["type"])
+	for name := range schemas {
+		require.NotContains(t, name, "agent_", "a former name is not listed")
+	}
+	require.Contains(t, schemas["board_get"], "board_id")
+	require.Equal(t, "array", schemas["board_dispatch_worker"]["allowed_step_ids"].(map[string]any)["type"])
 
-	require.Contains(t, done("agent.task_template", nil)["text"], "step")
-	made := done("agent.task_create", map[string]any{
-		"task_id": "build", "wal_filename": "build-1", "title": "Build",
+	require.Contains(t, done("board.template", nil)["text"], "step")
+	made := done("board.create", map[string]any{
+		"board_id": "build", "wal_filename": "build-1", "title": "Build",
 		"steps": []any{map[string]any{"step_id": "fetch", "title": "Fetch"}, map[string]any{"step_id": "test", "title": "Test", "depends_on_step_ids": []any{"fetch"}}},
 	})
 	require.NotEmpty(t, made["event_ids"])
-	done("agent_task_update", map[string]any{"task_id": "build", "operations": []any{
+	done("board_update", map[string]any{"board_id": "build", "operations": []any{
 		map[string]any{"op": "add_step", "step": map[string]any{"step_id": "ship", "title": "Ship"}},
 		map[string]any{"op": "update_step", "step_id": "ship", "fields": map[string]any{"depends_on_step_ids": []any{"test"}}},
 	}})
-	done("agent_task_update_step", map[string]any{"task_id": "build", "step_id": "fetch", "status": "completed", "result_summary": "12 MB"})
-	ready := done("agent_task_query_steps", map[string]any{"task_id": "build", "statuses": []any{"ready"}})
+	done("board_update_step", map[string]any{"board_id": "build", "step_id": "fetch", "status": "completed", "result_summary": "12 MB"})
+	ready := done("board_query_steps", map[string]any{"board_id": "build", "statuses": []any{"ready"}})
 	require.Len(t, ready["steps"], 1)
 
 	refused := func(kind, name string, args map[string]any) {
@@ -60,15 +65,50 @@ func TestC4_BoardTools(t *testing.T) {
 		require.Equal(t, agentv1.ToolStatus_TOOL_STATUS_ERROR, res.GetStatus())
 		require.Equal(t, kind, res.GetError().GetKind(), res.GetError().GetMessage())
 	}
-	refused("board_not_completeable", "agent_task_complete", map[string]any{"task_id": "build"})
-	refused("dependency_cycle", "agent_task_update", map[string]any{"task_id": "build", "operations": []any{
+	refused("board_not_completeable", "board_complete", map[string]any{"board_id": "build"})
+	refused("dependency_cycle", "board_update", map[string]any{"board_id": "build", "operations": []any{
 		map[string]any{"op": "add_dependency", "step_id": "test", "depends_on_step_id": "ship"},
 	}})
-	refused("unknown_field", "agent_task_get", map[string]any{"task_id": "build", "session_id": "other"})
-	refused("tool_not_available", "agent_task_claim_step", map[string]any{"task_id": "build"})
-	done("agent_task_cancel", map[string]any{"task_id": "build", "reason": "enough"})
-	require.Empty(t, done("agent_task_list", nil)["boards"])
+	refused("unknown_field", "board_get", map[string]any{"board_id": "build", "session_id": "other"})
+	refused("tool_not_available", "board_claim_step", map[string]any{"board_id": "build"})
+	done("board_cancel", map[string]any{"board_id": "build", "reason": "enough"})
+	require.Empty(t, done("board_list", nil)["boards"])
 
-	board := done("agent_task_get", map[string]any{"task_id": "build"})["board"].(map[string]any)
+	board := done("board_get", map[string]any{"board_id": "build"})["board"].(map[string]any)
 	require.Equal(t, "cancelled", board["status"])
+}
+
+// SPEC C5.8: the former names of the board tools and the former argument can be called, and
+// the result names the tool as it is listed.
+func TestC5_FormerNamesOfBoardTools(t *testing.T) {
+	r := dev.Start(t)
+	require.NoError(t, spawnNamed(dev.Within(t), r.Client, "keeper"))
+	for i, create := range []string{"agent_task_create", "agent.task_create", "board.create", "board_create"} {
+		board := fmt.Sprintf("build-%d", i)
+		for _, c := range []struct {
+			name, listed string
+			args         map[string]any
+		}{
+			{create, "board_create", map[string]any{"task_id": board, "wal_name": board, "title": "Build", "steps": []any{map[string]any{"step_id": "a", "title": "A"}}}},
+			{"agent_task_get", "board_get", map[string]any{"task_id": board}},
+			{"agent.task_get", "board_get", map[string]any{"board_id": board}},
+			{"agent_task_query_steps", "board_query_steps", map[string]any{"task_id": board}},
+			{"agent_task_update_step", "board_update_step", map[string]any{"task_id": board, "step_id": "a", "status": "completed"}},
+			{"agent_task_complete", "board_complete", map[string]any{"task_id": board}},
+			{"agent_task_list", "board_list", nil},
+			{"agent_task_template", "board_template", nil},
+		} {
+			in, err := structpb.NewStruct(c.args)
+			require.NoError(t, err)
+			got, err := r.Agents.CallTool(dev.Within(t), &agentv1.CallToolRequest{AgentId: "keeper", Name: c.name, Arguments: in})
+			require.NoError(t, err)
+			require.Equal(t, agentv1.ToolStatus_TOOL_STATUS_SUCCESS, got.GetResult().GetStatus(), "%s: %v", c.name, got.GetResult().GetError())
+			require.Equal(t, c.listed, got.GetResult().GetToolName())
+		}
+	}
+	in, err := structpb.NewStruct(map[string]any{"task_id": "build-0"})
+	require.NoError(t, err)
+	got, err := r.Agents.CallTool(dev.Within(t), &agentv1.CallToolRequest{AgentId: "keeper", Name: "agent_dispatch_worker", Arguments: in})
+	require.NoError(t, err)
+	require.Equal(t, "board_not_dispatchable", got.GetResult().GetError().GetKind(), "the tool is known, the board is closed")
 }

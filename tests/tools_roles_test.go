@@ -30,10 +30,10 @@ func TestC4_ToolsGoByRole(t *testing.T) {
 	_, secret := h.key(t, &identityv1.CreateKeyRequest{Name: "person", Role: identityv1.Role_ROLE_OPERATOR, Namespace: rpc.DefaultNamespace})
 	operator := agentv1.NewAgentServiceClient(h.conn(t, secret))
 	few := listed(operator)
-	for _, name := range []string{"CreateWorkItem", "CompleteWorkItem", "TaskStop", "agent_task_cancel"} {
+	for _, name := range []string{"CreateWorkItem", "CompleteWorkItem", "TaskStop", "board_cancel"} {
 		require.True(t, few[name], name)
 	}
-	for _, name := range []string{"PickWorkItem", "agent_task_create", "agent_task_update_step", "agent_dispatch_worker"} {
+	for _, name := range []string{"PickWorkItem", "board_create", "board_update_step", "board_dispatch_worker"} {
 		require.True(t, all[name], name)
 		require.False(t, few[name], name)
 	}

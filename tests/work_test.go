@@ -92,13 +92,13 @@ func TestW7_EveryWayToComplete(t *testing.T) {
 				reports: []string{"", "", ""}, notice: "report_missing"},
 			{name: "of an item not in focus", texts: []string{"done"},
 				calls:   func(i []string) [][]*agentv1.ToolCall { return [][]*agentv1.ToolCall{{complete(i[1])}} },
-				reports: []string{"", "", ""}, notice: "not_current"},
+				reports: []string{"", "done", ""}, promoted: true},
 			{name: "after a pick in the same round", texts: []string{"done"},
 				calls:   func(i []string) [][]*agentv1.ToolCall { return [][]*agentv1.ToolCall{{pick(i[1]), complete(i[1])}} },
 				reports: []string{"", "done", ""}, promoted: true},
 			{name: "of the item that a pick has left", texts: []string{"done"},
 				calls:   func(i []string) [][]*agentv1.ToolCall { return [][]*agentv1.ToolCall{{pick(i[1]), complete(i[0])}} },
-				reports: []string{"", "", ""}, notice: "not_current"},
+				reports: []string{"done", "", ""}, promoted: true},
 			{name: "after a pick in an earlier round", texts: []string{"first", "done"},
 				calls:   func(i []string) [][]*agentv1.ToolCall { return [][]*agentv1.ToolCall{{pick(i[2])}, {complete(i[2])}} },
 				reports: []string{"", "", "done"}, promoted: true},
@@ -118,7 +118,7 @@ func TestW7_EveryWayToComplete(t *testing.T) {
 					return [][]*agentv1.ToolCall{{complete(i[0])}, {complete(i[0])}}
 				},
 				reports: []string{"the report", "", ""}, promoted: true},
-			{name: "again, of an item that was not in focus", texts: []string{"x", "the report"},
+			{name: "again, of an item that was not in focus", texts: []string{"", "the report"},
 				calls: func(i []string) [][]*agentv1.ToolCall {
 					return [][]*agentv1.ToolCall{{complete(i[1])}, {complete(i[1])}}
 				},

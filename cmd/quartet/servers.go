@@ -75,7 +75,7 @@ func servers() cli.Servers {
 			if err != nil {
 				return err
 			}
-			return s.ServeStdio(ctx, o.In, o.Out, o.AgentID, o.Create)
+			return s.ServeStdio(ctx, o.In, o.Out, mcp.Options{AgentID: o.AgentID, Create: o.Create, Tools: o.Tools, Address: o.Address})
 		},
 		Run: func(ctx context.Context, conn grpc.ClientConnInterface, o cli.RunOptions) error {
 			tracer, flush, err := app.ClientTracer(ctx, "quartet-runner", "")

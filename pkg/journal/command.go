@@ -111,6 +111,13 @@ func Do[S State, R any](ctx context.Context, p *Partition[S], op Op[S, R]) (R, R
 			return nil, err
 		}
 		reply = d.Reply
+		if d.Remember && len(d.Events) == 0 && op.RequestID != "" {
+			payload, err := requests.StoreReply(reply)
+			if err != nil {
+				return nil, internal(err)
+			}
+			return []*Event{{Type: TypeRequestAnswered, Payload: payload}}, nil
+		}
 		return d.Events, nil
 	}
 	if op.RequestID != "" {
@@ -143,6 +150,13 @@ func Do[S State, R any](ctx context.Context, p *Partition[S], op Op[S, R]) (R, R
 		if events, err = p.recallEvents(ctx, c.recall); err != nil {
 			return zero, Result{}, unavailable(outcomeNone, "the first answer to this request could not be read back", err)
 		}
+	}
+	if len(events) == 1 && events[0].Type == TypeRequestAnswered {
+		out, err := requests.LoadReply[R](events[0].Payload)
+		if err != nil {
+			return zero, Result{}, internal(err)
+		}
+		return out, res, nil
 	}
 	if len(events) == 0 || op.Answer == nil && !c.replayed {
 		return reply, res, nil

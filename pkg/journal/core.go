@@ -131,9 +131,12 @@ func (c *core[S]) applyInternal(ev *Event) error {
 		return fmt.Errorf("%s has a %T", ev.Type, ev.Payload)
 	}
 	number := func(key string) uint64 { return uint64(s.GetFields()[key].GetNumberValue()) }
-	if ev.Type == TypePartitionOpened {
+	switch ev.Type {
+	case TypePartitionOpened:
 		c.generation = number("generation")
 		return nil
+	case TypeRequestAnswered:
+		return nil // it is for the request memory, which reads the envelope
 	}
 	k := sourceKey{s.GetFields()["plane"].GetStringValue(), int(number("partition"))}
 	pos := c.position(k)

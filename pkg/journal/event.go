@@ -57,12 +57,13 @@ func (ev *Event) By(cause *Event) {
 const (
 	TypePartitionOpened = "partition_opened" // {generation}
 	TypeSourceConsumed  = "source_consumed"  // {plane, partition, sequence, line?}
+	TypeRequestAnswered = "request_answered" // {message, reply}: a request that changed nothing
 )
 
 // Internal reports whether an event type belongs to the journal itself and to no plane. Such lines are of no
 // interest to people.
 func Internal(eventType string) bool {
-	return eventType == TypePartitionOpened || eventType == TypeSourceConsumed
+	return eventType == TypePartitionOpened || eventType == TypeSourceConsumed || eventType == TypeRequestAnswered
 }
 
 // State is what a partition holds in memory.
@@ -99,6 +100,10 @@ type Env struct {
 type Decision[R any] struct {
 	Events []*Event
 	Reply  R
+	// Remember stores a Reply without events under the caller's request id, so that a repetition returns it
+	// although the state has changed since (SPEC X2). Reply must be a message. Nobody but the request memory
+	// reads what is stored: it is no event of the plane. Without a request id nothing is stored.
+	Remember bool
 }
 
 // Result describes how a command was completed.

@@ -195,11 +195,14 @@ func (p *Partition[S]) stamp(c *command[S], events []*Event, now time.Time) erro
 		if ev == nil {
 			return internal(fmt.Errorf("rule of %s emitted a nil event", c.method))
 		}
-		t, err := p.cfg.Registry.TypeOf(ev.Payload)
-		if err != nil {
-			return internal(err)
+		if ev.Type != TypeRequestAnswered {
+			t, err := p.cfg.Registry.TypeOf(ev.Payload)
+			if err != nil {
+				return internal(err)
+			}
+			ev.Type = t
 		}
-		ev.Type, ev.WalSeq = t, p.core.applied+1+uint64(i)
+		ev.WalSeq = p.core.applied + 1 + uint64(i)
 		if ev.ID == "" {
 			ev.ID = p.cfg.NewID("evt_")
 		}

@@ -153,9 +153,8 @@ func TestC4_CallToolOutsideATurn(t *testing.T) {
 func TestC4_W7_RoundTextIsTheReport(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper")
-	current := true
 	r.on("CompleteWorkItem", func(context.Context, proto.Message) (proto.Message, error) {
-		return &workv1.CompleteWorkItemResponse{WorkItem: &workv1.WorkItem{WorkItemId: "wi_1"}, WasCurrent: current}, nil
+		return &workv1.CompleteWorkItemResponse{WorkItem: &workv1.WorkItem{WorkItemId: "wi_1"}, WasCurrent: true}, nil
 	})
 	own := planetest.AsAgent(t.Context(), "keeper")
 	resp := r.callTool(own, "once", "it is done", "CompleteWorkItem", "work_item_id", "wi_1")
@@ -167,9 +166,20 @@ func TestC4_W7_RoundTextIsTheReport(t *testing.T) {
 	silent := r.callTool(own, "", "", "CompleteWorkItem", "work_item_id", "wi_1")
 	require.Empty(t, silent.GetPromotedWorkItemId())
 	require.Equal(t, "report_missing", silent.GetResult().GetWarnings()[0].GetFields()["kind"].GetStringValue())
-	current = false
-	require.Empty(t, r.callTool(own, "", "text", "CompleteWorkItem", "work_item_id", "wi_1").GetPromotedWorkItemId())
-	require.Len(t, r.others.reports, 2)
+}
+
+// The report is that of the named item, wherever the focus is (SPEC W7.2).
+func TestW7_RoundTextOfAnItemOutOfFocus(t *testing.T) {
+	r := newRig(t)
+	r.spawn("keeper")
+	r.on("CompleteWorkItem", func(context.Context, proto.Message) (proto.Message, error) {
+		return &workv1.CompleteWorkItemResponse{WorkItem: &workv1.WorkItem{WorkItemId: "wi_2"}}, nil
+	})
+	resp := r.callTool(planetest.AsAgent(t.Context(), "keeper"), "", "text", "CompleteWorkItem", "work_item_id", "wi_2")
+	require.Equal(t, "wi_2", resp.GetPromotedWorkItemId())
+	require.Empty(t, resp.GetResult().GetWarnings())
+	require.Len(t, r.others.reports, 1)
+	require.Equal(t, "text", r.others.reports[0].GetText())
 }
 
 // A command that ends within its call is answered once: no message tells it

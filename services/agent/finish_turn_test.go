@@ -1,14 +1,17 @@
 package agent
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
 
 	"quartet/pkg/fault"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane/planetest"
 	"quartet/pkg/rpc"
 	"quartet/services/agent/lane"
@@ -95,6 +98,64 @@ func TestA6_AReleasedTurnCountsNoAttempt(t *testing.T) {
 	}
 	require.Equal(t, agentv1.MessageState_MESSAGE_STATE_QUARANTINED, r.message("keeper", first).GetState())
 	require.Equal(t, second, a.GetMessage().GetMessageId())
+}
+
+// What a turn did before it failed is no reason to put its message aside: such an attempt is not
+// counted, also after a restart and after the loss of a runner. Attempts without progress are.
+func TestA5_ProgressCountsNoAttempt(t *testing.T) {
+	r, a := turn(t)
+	id := a.GetMessage().GetMessageId()
+	for i := range 2 * lane.MaxAttempts {
+		require.EqualValues(t, i, a.GetMessage().GetProgressedAttempts())
+		r.submit(a, 0, "", use("CreateWorkItem", "objective", "x"))
+		r.restart() // progress is durable
+		if i%2 == 0 {
+			r.finish(a, retryable)
+		} else {
+			r.clk.Advance(leases.Term)
+			r.eventually(func() bool { return r.facts("keeper").GetAgent().GetCurrentRunId() == "" })
+		}
+		a = r.take("keeper")
+		require.Equal(t, id, a.GetMessage().GetMessageId())
+	}
+	require.EqualValues(t, 1, r.message("keeper", id).GetAttempts(), "the one that is open")
+
+	// No progress: reading, a call that failed, a call that changed nothing, a round without calls.
+	r.on("CompleteWorkItem", func(context.Context, proto.Message) (proto.Message, error) { return nil, fault.NotFound.New("no") })
+	r.on("UpdateWorkItem", func(context.Context, proto.Message) (proto.Message, error) {
+		return &workv1.UpdateWorkItemResponse{Unchanged: true}, nil
+	})
+	for i := range lane.MaxAttempts {
+		require.EqualValues(t, i+1, r.message("keeper", id).GetAttempts())
+		r.submit(a, 0, "", use("ListWorkItems"), use("CompleteWorkItem", "work_item_id", "wi_1"), use("UpdateWorkItem", "work_item_id", "wi_1", "objective", "x"))
+		r.submit(a, 1, "thinking")
+		r.finish(a, retryable)
+		if i < lane.MaxAttempts-1 {
+			a = r.take("keeper")
+		}
+	}
+	m := r.message("keeper", id)
+	require.Equal(t, agentv1.MessageState_MESSAGE_STATE_QUARANTINED, m.GetState())
+	require.EqualValues(t, lane.MaxAttempts, m.GetAttempts())
+	require.EqualValues(t, 2*lane.MaxAttempts, m.GetProgressedAttempts())
+}
+
+// A message whose turns fail after each first step is put aside as well: after 30 such turns they count.
+func TestA5_ProgressIsBounded(t *testing.T) {
+	r, a := turn(t)
+	id := a.GetMessage().GetMessageId()
+	for i := range lane.MaxProgressed + lane.MaxAttempts {
+		m := r.message("keeper", id)
+		require.EqualValues(t, min(i, lane.MaxProgressed), m.GetProgressedAttempts())
+		require.EqualValues(t, max(1, i-lane.MaxProgressed+1), m.GetAttempts())
+		r.submit(a, 0, "", use("CreateWorkItem", "objective", "x"))
+		r.finish(a, retryable)
+		if i < lane.MaxProgressed+lane.MaxAttempts-1 {
+			require.Equal(t, agentv1.MessageState_MESSAGE_STATE_QUEUED, r.message("keeper", id).GetState())
+			a = r.take("keeper")
+		}
+	}
+	require.Equal(t, agentv1.MessageState_MESSAGE_STATE_QUARANTINED, r.message("keeper", id).GetState())
 }
 
 func TestA6_RunsAreFenced(t *testing.T) {
@@ -247,7 +308,14 @@ func TestD4_IdleTurnsAreCounted(t *testing.T) {
 	a := tick()
 	r.submit(a, 0, "", use("ListWorkItems"))
 	r.finish(a, done)
-	require.Zero(t, idle(), "a call is progress")
+	require.EqualValues(t, 5, idle(), "a read is no progress")
+	r.on("UpdateWorkItem", func(context.Context, proto.Message) (proto.Message, error) {
+		return &workv1.UpdateWorkItemResponse{}, nil
+	})
+	a = tick()
+	r.submit(a, 0, "", use("UpdateWorkItem", "work_item_id", "wi_1", "objective", "other"))
+	r.finish(a, done)
+	require.Zero(t, idle(), "a change is progress")
 	r.finish(tick(), done)
 	require.EqualValues(t, 1, idle())
 	r.send("keeper", "news", normal)

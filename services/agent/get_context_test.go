@@ -45,12 +45,12 @@ func TestC1_GetContext(t *testing.T) {
 	for _, want := range []string{"> hello", "Objective: ship it", "I look around", "I do nothing about it", "decision: picked wi_1, it is urgent"} {
 		require.Contains(t, c.GetText(), want)
 	}
-	require.Less(t, strings.Index(c.GetText(), "I do nothing"), strings.Index(c.GetText(), "I look around"), "newest first")
+	require.Less(t, strings.Index(c.GetText(), "> I look around"), strings.Index(c.GetText(), "> I do nothing"), "the conversation is in order")
 	var names []string
 	for _, s := range c.GetSections() {
 		names = append(names, s.GetName())
 	}
-	require.Equal(t, []string{"guidance", "message", "current_item", "notes", "trace"}, names)
+	require.Equal(t, []string{"guidance", "agent", "current_item", "conversation", "notes", "state", "trace", "message"}, names)
 	require.Len(t, r.events(), before)
 
 	for budget, reason := range map[int32]error{-1: fault.LimitExceeded, 511: fault.LimitExceeded, 512: nil, 200_000: nil, 200_001: fault.LimitExceeded} {
@@ -95,13 +95,13 @@ func TestC1_AnOrchestratorSeesItsBoards(t *testing.T) {
 		r.others.boards = func(req *boardv1.GetSummaryRequest) (*boardv1.GetSummaryResponse, error) {
 			asked = append(asked, req.GetSessionId())
 			budget += req.GetTokenBudget()
-			return &boardv1.GetSummaryResponse{Text: "## Task boards\n- build [running] of " + req.GetSessionId() + "\n"}, nil
+			return &boardv1.GetSummaryResponse{Text: "## Boards\n- build [running] of " + req.GetSessionId() + "\n"}, nil
 		}
 	})
 	child := r.delegate(r.operator(), "one", "do it").GetAgentId()
 	r.send("keeper", "go", normal)
 	a := r.take("keeper")
-	require.Contains(t, a.GetContext().GetText(), "\n## Task boards\n- build [running] of keeper\n")
+	require.Contains(t, a.GetContext().GetText(), "\n## Boards\n- build [running] of keeper\n")
 	require.NotContains(t, r.take(child).GetContext().GetText(), "boards")
 	got := func() *agentv1.ContextProjection {
 		resp, err := r.service.GetContext(r.operator(), &agentv1.GetContextRequest{AgentId: "keeper"})
@@ -118,7 +118,7 @@ func TestC1_AnOrchestratorSeesItsBoards(t *testing.T) {
 		}
 	})
 	sections := got().GetSections()
-	last := sections[len(sections)-1]
+	last := sections[len(sections)-2] // before the message
 	require.Equal(t, "boards", last.GetName())
 	require.Equal(t, agentv1.SectionOutcome_SECTION_OUTCOME_OMITTED, last.GetOutcome())
 	r.finish(a, done)

@@ -20,6 +20,7 @@ func TestA1_SpawnPublicNamed(t *testing.T) {
 	require.NoError(t, err)
 	a := resp.GetAgent()
 	require.Equal(t, "keeper", resp.GetAgentId())
+	require.Nil(t, resp.GetTaskHandle(), "no task supervises a public agent")
 	require.Equal(t, agentv1.Visibility_VISIBILITY_PUBLIC, a.GetVisibility())
 	require.Equal(t, agentv1.Ownership_OWNERSHIP_SELF_OWNED, a.GetOwnership())
 	require.Equal(t, agentv1.Lifecycle_LIFECYCLE_ACTIVE, a.GetLifecycle())

@@ -79,10 +79,8 @@ func (m *metrics) count(ev *journal.Event) {
 
 // knownTool keeps names that a model invented out of the labels.
 func knownTool(name string) string {
-	for _, t := range tools.Table {
-		if t.Name == name {
-			return name
-		}
+	if t, ok := tools.Named(name); ok {
+		return t.Name
 	}
 	return "unknown"
 }

@@ -98,7 +98,15 @@ func TestD4_AStaleRecheckIsDropped(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
 			r.spawn("keeper")
-			r.others.set(func() { r.others.item = func() *workv1.WorkItem { return c.item } })
+			r.others.set(func() {
+				r.others.queue = func() (*workv1.GetWorkQueueResponse, error) {
+					q := &workv1.GetWorkQueueResponse{Revision: 7}
+					if c.item.GetState() == open {
+						q.Blocked = []*workv1.WorkItem{c.item}
+					}
+					return q, nil
+				}
+			})
 			require.Equal(t, agentv1.OfferResult_OFFER_RESULT_RECORDED, r.offer(r.facts("keeper").GetFactsRevision(), recheckOf("wi_1")).GetResult())
 			if c.drop == "" {
 				require.Equal(t, agentv1.TickReason_TICK_REASON_RECHECK, r.take("keeper").GetMessage().GetTick().GetReason())

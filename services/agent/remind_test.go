@@ -111,8 +111,8 @@ func TestW11_Reminders(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r, a := bound(t, c.item)
 			r.on("CompleteWorkItem", func(_ context.Context, req proto.Message) (proto.Message, error) {
-				// Not in focus, so the turn goes on.
-				return &workv1.CompleteWorkItemResponse{WorkItem: &workv1.WorkItem{WorkItemId: "wi_1"}}, nil
+				// It has its report, so the turn goes on.
+				return &workv1.CompleteWorkItemResponse{WorkItem: &workv1.WorkItem{WorkItemId: "wi_1", ResultBriefId: "brf_1"}, AlreadyCompleted: true}, nil
 			})
 			if c.item == nil {
 				r.others.set(func() { r.others.item = nil })

@@ -94,9 +94,25 @@ func (o *others) GetWorkQueue(ctx context.Context, req *workv1.GetWorkQueueReque
 	defer o.mu.Unlock()
 	o.read(ctx, "GetWorkQueue")
 	if o.queue != nil {
-		return o.queue()
+		q, err := o.queue()
+		return withNamed(q, req), err
 	}
 	return &workv1.GetWorkQueueResponse{AgentId: req.GetAgentId(), Revision: 7}, nil
+}
+
+// withNamed adds the first of the items that a request names.
+func withNamed(q *workv1.GetWorkQueueResponse, req *workv1.GetWorkQueueRequest) *workv1.GetWorkQueueResponse {
+	if q == nil {
+		return nil
+	}
+	all := slices.Concat([]*workv1.WorkItem{q.GetCurrent()}, q.GetTriggeredBlocked(), q.GetQueuedRunnable(), q.GetWaitingForOperator(), q.GetBlocked(), q.GetRechecks())
+	for _, id := range req.GetWorkItemIds() {
+		if i := slices.IndexFunc(all, func(it *workv1.WorkItem) bool { return id != "" && it.GetWorkItemId() == id }); i >= 0 {
+			q.Named = all[i]
+			break
+		}
+	}
+	return q
 }
 
 func (o *others) GetWorkItem(context.Context, *workv1.GetWorkItemRequest, ...grpc.CallOption) (*workv1.GetWorkItemResponse, error) {
@@ -108,14 +124,23 @@ func (o *others) GetWorkItem(context.Context, *workv1.GetWorkItemRequest, ...grp
 	return &workv1.GetWorkItemResponse{WorkItem: o.item()}, nil
 }
 
-func (o *others) ListWaits(ctx context.Context, _ *waitingv1.ListWaitsRequest, _ ...grpc.CallOption) (*waitingv1.ListWaitsResponse, error) {
+func (o *others) ListWaits(ctx context.Context, req *waitingv1.ListWaitsRequest, _ ...grpc.CallOption) (*waitingv1.ListWaitsResponse, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.read(ctx, "ListWaits")
 	if o.waitsErr != nil {
 		return nil, o.waitsErr
 	}
-	return &waitingv1.ListWaitsResponse{Waits: slices.Clone(o.waits), Revision: o.waitRevision}, nil
+	resp := &waitingv1.ListWaitsResponse{Revision: o.waitRevision}
+	for _, w := range o.waits {
+		ended := w.GetStatus() != waitingv1.WaitStatus_WAIT_STATUS_UNSPECIFIED && w.GetStatus() != waitingv1.WaitStatus_WAIT_STATUS_ACTIVE
+		selected := slices.Contains(req.GetWaitIds(), w.GetWaitId()) || req.GetEndedBy() != "" && w.GetEndedBy() == req.GetEndedBy()
+		all := len(req.GetWaitIds()) == 0 && req.GetEndedBy() == "" || req.GetAlsoActive()
+		if selected || all && !ended {
+			resp.Waits = append(resp.Waits, w)
+		}
+	}
+	return resp, nil
 }
 
 func (o *others) PromoteReport(_ context.Context, req *workv1.PromoteReportRequest, _ ...grpc.CallOption) (*workv1.PromoteReportResponse, error) {

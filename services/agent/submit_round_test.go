@@ -140,7 +140,7 @@ func TestC4_ABadCallIsAResultAndNothingMore(t *testing.T) {
 	})
 	resp := r.submit(a, 0, "",
 		use("Nonsense"),
-		use("agent_task_claim_step"), // a worker's
+		use("board_claim_step"), // a worker's
 		use("CreateWorkItem", "objective", "x", "colour", "red"),
 		use("CreateWorkItem", "objective", 7),
 		use("CreateWorkItem", "objective", "x", "agent_id", "other"),
@@ -227,6 +227,53 @@ func TestA6_APickRebindsAndACompletionUnbinds(t *testing.T) {
 	require.EqualValues(t, 7, g.GetTurn().GetMutations())
 }
 
+// null clears the reminder, as it clears the blocker, and the tool's schema allows it (SPEC W5.5).
+func TestW5_AToolClearsTheReminder(t *testing.T) {
+	r, a := turn(t)
+	var got *workv1.UpdateWorkItemRequest
+	r.on("UpdateWorkItem", func(_ context.Context, req proto.Message) (proto.Message, error) {
+		got = req.(*workv1.UpdateWorkItemRequest)
+		return &workv1.UpdateWorkItemResponse{WorkItem: &workv1.WorkItem{WorkItemId: "wi_1"}}, nil
+	})
+	resp := r.submit(a, 0, "", use("UpdateWorkItem", "work_item_id", "wi_1", "recheck_at", nil))
+	require.Equal(t, []string{"success"}, statuses(resp))
+	require.True(t, got.GetClearRecheckAt())
+	require.Nil(t, got.GetRecheckAt())
+	require.False(t, got.GetClearBlockedBy())
+	resp = r.submit(a, 1, "", use("UpdateWorkItem", "work_item_id", "wi_1", "recheck_at", "2026-03-01T13:00:00Z"))
+	require.Equal(t, []string{"success"}, statuses(resp))
+	require.False(t, got.GetClearRecheckAt())
+	list, err := r.service.ListTools(r.runner(), &agentv1.ListToolsRequest{AgentId: "keeper"})
+	require.NoError(t, err)
+	for _, spec := range list.GetTools() {
+		if spec.GetName() == "UpdateWorkItem" {
+			properties := spec.GetInputSchema().GetFields()["properties"].GetStructValue().GetFields()
+			require.Equal(t, []any{"string", "null"}, properties["recheck_at"].GetStructValue().AsMap()["type"])
+			require.NotContains(t, properties, "clear_recheck_at")
+		}
+	}
+}
+
+// An update that changed nothing is a success that says so, and no mutation of the turn (SPEC W5.4).
+func TestW5_AnUnchangedItemIsNoMutation(t *testing.T) {
+	r, a := turn(t)
+	r.on("UpdateWorkItem", func(_ context.Context, req proto.Message) (proto.Message, error) {
+		same := req.(*workv1.UpdateWorkItemRequest).GetObjective() == "same"
+		return &workv1.UpdateWorkItemResponse{WorkItem: &workv1.WorkItem{WorkItemId: "wi_1"}, Unchanged: same}, nil
+	})
+	resp := r.submit(a, 0, "",
+		use("UpdateWorkItem", "work_item_id", "wi_1", "objective", "same"),
+		use("UpdateWorkItem", "work_item_id", "wi_1", "objective", "other"),
+		use("UpdateWorkItem", "work_item_id", "wi_1", "objective", "same"))
+	require.Equal(t, []string{"success", "success", "success"}, statuses(resp))
+	require.Equal(t, "UpdateWorkItem changed nothing: the record has these values already: wi_1", resp.GetToolResults()[0].GetSummaryText())
+	require.True(t, resp.GetToolResults()[0].GetResult().GetFields()["unchanged"].GetBoolValue())
+	require.Equal(t, "UpdateWorkItem succeeded: wi_1", resp.GetToolResults()[1].GetSummaryText())
+	g, err := r.service.GetTurn(r.operator(), &agentv1.GetTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().GetTurnId()})
+	require.NoError(t, err)
+	require.EqualValues(t, 1, g.GetTurn().GetMutations())
+}
+
 // WaitFor ends the turn; what stands behind it in the round is not run (SPEC A6).
 func TestA6_WaitForEndsTheTurn(t *testing.T) {
 	r, a := turn(t)
@@ -272,7 +319,7 @@ func TestW7_Promotion(t *testing.T) {
 	}{
 		"text and one completion of the item in focus": {"done", []completion{{current: true}}, "wi_0", ""},
 		"no text":                              {"  \n", []completion{{current: true}}, "", "report_missing"},
-		"not the item in focus":                {"done", []completion{{}}, "", "not_current"},
+		"not the item in focus":                {"done", []completion{{}}, "wi_0", ""},
 		"two completions":                      {"done", []completion{{current: true}, {}}, "", "multiple_completions"},
 		"one that failed beside one":           {"done", []completion{{err: fault.BlockingExecution.New("no")}, {current: true}}, "wi_1", ""},
 		"only a failed one":                    {"done", []completion{{err: fault.BlockingExecution.New("no")}}, "", ""},
@@ -383,7 +430,7 @@ func TestW7_ACompletionThatLandedUnrecordedKeepsItsReport(t *testing.T) {
 		promoted bool
 	}{
 		"it landed":              {func(id string) []*workv1.WorkItemMutation { return []*workv1.WorkItemMutation{released, completed(id)} }, true},
-		"it landed out of focus": {func(id string) []*workv1.WorkItemMutation { return []*workv1.WorkItemMutation{completed(id)} }, false},
+		"it landed out of focus": {func(id string) []*workv1.WorkItemMutation { return []*workv1.WorkItemMutation{completed(id)} }, true},
 		"it did not":             {func(string) []*workv1.WorkItemMutation { return []*workv1.WorkItemMutation{} }, false},
 		"somebody else completed it": {func(string) []*workv1.WorkItemMutation {
 			return []*workv1.WorkItemMutation{released, completed("another")}

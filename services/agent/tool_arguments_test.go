@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -49,6 +50,70 @@ func TestC4_ASummaryTellsHowACommandEnded(t *testing.T) {
 	require.Equal(t, "TaskStatus succeeded: tsk_1 failed, exit code 3", r.submit(a, r.turn(a).GetRounds(), "", use("TaskStatus", "task_id", "tsk_1")).GetToolResults()[0].GetSummaryText())
 }
 
+// A command that did not run to its end is an error with all that is known of it; one that exited is
+// a success, whatever its code (SPEC C4.6).
+func TestC4_ACommandThatWasCutShortIsAnError(t *testing.T) {
+	r, a := turn(t)
+	ended := timestamppb.New(epoch)
+	var task *taskv1.Task
+	r.on("ExecCommand", func(context.Context, proto.Message) (proto.Message, error) {
+		return &taskv1.ExecCommandResponse{Outcome: taskv1.ExecOutcome_EXEC_OUTCOME_COMPLETED, Task: task, Output: "half"}, nil
+	})
+	r.on("GetTask", func(context.Context, proto.Message) (proto.Message, error) {
+		return &taskv1.GetTaskResponse{Task: task}, nil
+	})
+	r.on("GetTaskOutput", func(context.Context, proto.Message) (proto.Message, error) {
+		return &taskv1.GetTaskOutputResponse{Task: task, RetrievalStatus: "success", Text: "half"}, nil
+	})
+	r.on("StopTask", func(context.Context, proto.Message) (proto.Message, error) {
+		return &taskv1.StopTaskResponse{Task: task}, nil
+	})
+	calls := []*agentv1.ToolCall{
+		use("ExecCommand", "cmd", "make"), use("TaskStatus", "task_id", "tsk_1"), use("TaskOutput", "task_id", "tsk_1"), use("TaskStop", "task_id", "tsk_1"),
+	}
+	const exited, stopped, timeout = taskv1.TaskEndReason_TASK_END_REASON_EXITED, taskv1.TaskEndReason_TASK_END_REASON_STOPPED, taskv1.TaskEndReason_TASK_END_REASON_TIMEOUT
+	for _, c := range []struct {
+		state  taskv1.TaskState
+		reason taskv1.TaskEndReason
+		kind   string // "" is a success
+		end    string
+	}{
+		{taskv1.TaskState_TASK_STATE_INTERRUPTED, taskv1.TaskEndReason_TASK_END_REASON_WORKER_LOST, "task_interrupted", "interrupted, the worker was lost"},
+		{taskv1.TaskState_TASK_STATE_CANCELLED, stopped, "task_cancelled", "cancelled, stopped"},
+		{taskv1.TaskState_TASK_STATE_FAILED, timeout, "task_timed_out", "failed, no end within 1h"},
+		{taskv1.TaskState_TASK_STATE_FAILED, exited, "", "failed, exit code 3"},
+		{taskv1.TaskState_TASK_STATE_COMPLETED, exited, "", "completed, exit code 0"},
+	} {
+		_, message, _ := strings.Cut(c.end, ", ")
+		task = &taskv1.Task{TaskId: "tsk_1", Kind: taskv1.TaskKind_TASK_KIND_COMMAND_TASK, State: c.state, EndReason: c.reason, EndMessage: message, EndedAt: ended}
+		results := r.submit(a, r.turn(a).GetRounds(), "", calls...).GetToolResults()
+		require.Equal(t, tools.StatusSuccess, results[3].GetStatus(), "TaskStop did what it was called for")
+		for i, res := range results[:3] {
+			if c.kind == "" {
+				require.Equal(t, tools.StatusSuccess, res.GetStatus(), c.end)
+				require.NotNil(t, res.GetResult())
+				continue
+			}
+			require.Equal(t, tools.StatusError, res.GetStatus(), c.end)
+			require.Nil(t, res.GetResult())
+			require.Equal(t, c.kind, res.GetError().GetKind())
+			require.Equal(t, []string{"ExecCommand: the command " + c.end + ": tsk_1", "TaskStatus: tsk_1 " + c.end, "TaskOutput: tsk_1 " + c.end}[i], res.GetSummaryText())
+			require.Equal(t, res.GetSummaryText(), res.GetError().GetMessage())
+			require.NotEmpty(t, res.GetError().GetRecoveryHint())
+			details := res.GetError().GetDetails().GetFields()
+			require.Equal(t, "tsk_1", details["task"].GetStructValue().GetFields()["task_id"].GetStringValue())
+			require.Equal(t, []string{"half", "", "half"}[i], details["output"].GetStringValue()+details["text"].GetStringValue())
+		}
+		// The caller knows how the command ended, so no message reports it again.
+		require.Equal(t, "tsk_1", tools.CompletedTask(results[0]))
+	}
+	// A child that was stopped is its parent's decision, and a task that runs has not ended.
+	task = &taskv1.Task{TaskId: "tsk_1", Kind: taskv1.TaskKind_TASK_KIND_CHILD_AGENT_TASK, State: taskv1.TaskState_TASK_STATE_CANCELLED, EndReason: stopped, EndedAt: ended}
+	require.Equal(t, []string{"success"}, statuses(r.submit(a, r.turn(a).GetRounds(), "", calls[1])))
+	task = &taskv1.Task{TaskId: "tsk_1", State: taskv1.TaskState_TASK_STATE_CANCELLING}
+	require.Equal(t, []string{"success"}, statuses(r.submit(a, r.turn(a).GetRounds(), "", calls[1])))
+}
+
 // A list without entries is a list, and its summary counts.
 func TestC4_ListsAreCounted(t *testing.T) {
 	r, a := turn(t)
@@ -62,9 +127,10 @@ func TestC4_ListsAreCounted(t *testing.T) {
 		return &workv1.ListWorkItemsResponse{WorkItems: []*workv1.WorkItem{{WorkItemId: "wi_1"}, {WorkItemId: "wi_2"}}}, nil
 	})
 	require.Equal(t, "ListWorkItems succeeded: 2 work items", one("ListWorkItems").GetSummaryText())
-	for _, name := range []string{"TaskList", "HomeList", "agent_task_list"} {
+	for _, name := range []string{"TaskList", "HomeList", "board_list"} {
 		require.Contains(t, one(name).GetSummaryText(), "succeeded: 0 ")
 	}
+	require.Equal(t, "board_list", one("agent_task_list").GetToolName(), "SPEC C5.8: a former name in a round")
 	require.Contains(t, one("HomeGrep", "pattern", "x").GetSummaryText(), "succeeded: 0 ")
 	require.Equal(t, "HomeRead succeeded", one("HomeRead", "path", "x").GetSummaryText())
 }

@@ -77,7 +77,7 @@ func TestA6_TheNextContextShowsUnrecordedOutcomes(t *testing.T) {
 				for range 2 {
 					b := r.take("keeper")
 					text := b.GetContext().GetText()
-					require.Contains(t, text, "Cut off: an earlier run was lost", end)
+					require.Contains(t, text, "What was tried: earlier attempts", end)
 					var shown []string
 					for line := range strings.Lines(text) {
 						if _, rest, ok := strings.Cut(line, a.GetTurn().GetTurnId()+"/0 "); ok {
@@ -92,7 +92,7 @@ func TestA6_TheNextContextShowsUnrecordedOutcomes(t *testing.T) {
 				r.send("keeper", "after", normal)
 				r.finish(r.take("keeper"), done)
 				r.send("keeper", "next", normal)
-				require.NotContains(t, r.take("keeper").GetContext().GetText(), "Cut off", end)
+				require.NotContains(t, r.take("keeper").GetContext().GetText(), "What was tried", end)
 			}
 		})
 	}

@@ -13,7 +13,7 @@ import (
 
 // ClaimStep assigns a ready step to the calling run (S2-376 to S2-395).
 func (s *Service) ClaimStep(ctx context.Context, req *boardv1.ClaimStepRequest) (*boardv1.ClaimStepResponse, error) {
-	actor, err := runner(ctx, "agent.task_claim_step")
+	actor, err := runner(ctx, "board_claim_step")
 	if err := fault.First(err, fault.RequestID(req.GetRequestId()), fault.Name("session_id", req.GetSessionId()),
 		fault.Name("board_id", req.GetBoardId()), patch.OptionalName("step_id", req.GetStepId())); err != nil {
 		return nil, err

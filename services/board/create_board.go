@@ -17,7 +17,7 @@ import (
 // CreateBoard creates a board with all of its steps (S2-303 to S2-308, SPEC B3).
 func (s *Service) CreateBoard(ctx context.Context, req *boardv1.CreateBoardRequest) (*boardv1.CreateBoardResponse, error) {
 	if err := fault.First(
-		s.orchestrate(ctx, "agent.task_create", req.GetSessionId()),
+		s.orchestrate(ctx, "board_create", req.GetSessionId()),
 		fault.RequestID(req.GetRequestId()),
 		fault.Name("board_id", req.GetBoardId()),
 		fault.Name("wal_name", req.GetWalName()),

@@ -36,7 +36,7 @@ const (
 func (s *Service) DispatchWorker(ctx context.Context, req *boardv1.DispatchWorkerRequest) (*boardv1.DispatchWorkerResponse, error) {
 	allowed, err := checkAllowed(req.GetAllowedStepIds(), maxAllowedOfRun)
 	if err := fault.First(
-		s.orchestrate(ctx, "agent.dispatch_worker", req.GetSessionId()),
+		s.orchestrate(ctx, "board_dispatch_worker", req.GetSessionId()),
 		fault.RequestID(req.GetRequestId()), fault.Name("board_id", req.GetBoardId()),
 		patch.OptionalName("worker_pool_id", req.GetWorkerPoolId()), patch.OptionalName("worker_id", req.GetWorkerId()), err,
 		fault.TextBytes("instruction", req.GetInstruction(), fault.MaxFreeTextBytes, false),
@@ -135,7 +135,7 @@ func span(field string, d *durationpb.Duration, def, most time.Duration) (time.D
 // GetWorkerRun reads a run and, if requested, waits for it to end.
 func (s *Service) GetWorkerRun(ctx context.Context, req *boardv1.GetWorkerRunRequest) (*boardv1.GetWorkerRunResponse, error) {
 	if err := fault.First(
-		s.operate(ctx, "agent.dispatch_worker", req.GetSessionId()),
+		s.operate(ctx, "board_dispatch_worker", req.GetSessionId()),
 		fault.Name("board_id", req.GetBoardId()), fault.ID("run_id", req.GetRunId(), "run_"),
 	); err != nil {
 		return nil, err
@@ -181,7 +181,7 @@ func (s *Service) awaitRun(ctx context.Context, k model.Key, boardID, runID stri
 
 // ListWorkerRuns reads a board's runs.
 func (s *Service) ListWorkerRuns(ctx context.Context, req *boardv1.ListWorkerRunsRequest) (*boardv1.ListWorkerRunsResponse, error) {
-	if err := fault.First(s.operate(ctx, "agent.dispatch_worker", req.GetSessionId()), fault.Name("board_id", req.GetBoardId())); err != nil {
+	if err := fault.First(s.operate(ctx, "board_dispatch_worker", req.GetSessionId()), fault.Name("board_id", req.GetBoardId())); err != nil {
 		return nil, err
 	}
 	limit, err := checkPage(req.GetLimit(), 0, 50)

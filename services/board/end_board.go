@@ -15,7 +15,7 @@ import (
 // CompleteBoard ends a board whose required steps are completed (S2-425 to S2-427).
 func (s *Service) CompleteBoard(ctx context.Context, req *boardv1.CompleteBoardRequest) (*boardv1.CompleteBoardResponse, error) {
 	if err := fault.First(
-		s.orchestrate(ctx, "agent.task_complete", req.GetSessionId()),
+		s.orchestrate(ctx, "board_complete", req.GetSessionId()),
 		fault.RequestID(req.GetRequestId()), fault.Name("board_id", req.GetBoardId()),
 		fault.TextBytes("reason", req.GetReason(), fault.MaxFreeTextBytes, false),
 	); err != nil {
@@ -38,7 +38,7 @@ func (s *Service) CompleteBoard(ctx context.Context, req *boardv1.CompleteBoardR
 // FailBoard stops the workers of a board and ends it as failed (S2-428 to S2-436).
 func (s *Service) FailBoard(ctx context.Context, req *boardv1.FailBoardRequest) (*boardv1.FailBoardResponse, error) {
 	out, err := s.end(ctx, endRequest{
-		method: "FailBoard", tool: "agent.task_fail", status: model.BoardFailed,
+		method: "FailBoard", tool: "board_fail", status: model.BoardFailed,
 		session: req.GetSessionId(), board: req.GetBoardId(), requestID: req.GetRequestId(), reason: req.GetReason(), args: req,
 	})
 	if err != nil {
@@ -51,7 +51,7 @@ func (s *Service) FailBoard(ctx context.Context, req *boardv1.FailBoardRequest) 
 // S2-436).
 func (s *Service) CancelBoard(ctx context.Context, req *boardv1.CancelBoardRequest) (*boardv1.CancelBoardResponse, error) {
 	out, err := s.end(ctx, endRequest{
-		method: "CancelBoard", tool: "agent.task_cancel", status: model.BoardCancelled,
+		method: "CancelBoard", tool: "board_cancel", status: model.BoardCancelled,
 		session: req.GetSessionId(), board: req.GetBoardId(), requestID: req.GetRequestId(), reason: req.GetReason(), args: req,
 	})
 	if err != nil {

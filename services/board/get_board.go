@@ -13,7 +13,7 @@ import (
 // board that has ended is replayed from its WAL for the reader (S2-064, S2-065); a run
 // gets it without steps.
 func (s *Service) GetBoard(ctx context.Context, req *boardv1.GetBoardRequest) (*boardv1.GetBoardResponse, error) {
-	runID, err := s.reader(ctx, "agent.task_get", req.GetSessionId())
+	runID, err := s.reader(ctx, "board_get", req.GetSessionId())
 	if err := fault.First(err, fault.Name("board_id", req.GetBoardId()), patch.OptionalName("wal_name", req.GetWalName())); err != nil {
 		return nil, err
 	}

@@ -24,7 +24,7 @@ const recentChanges = 10
 
 // GetSummary renders a session's boards for a prompt (S2-464 to S2-473, SPEC B14).
 func (s *Service) GetSummary(ctx context.Context, req *boardv1.GetSummaryRequest) (*boardv1.GetSummaryResponse, error) {
-	runID, err := s.reader(ctx, "agent.task_list", req.GetSessionId())
+	runID, err := s.reader(ctx, "board_list", req.GetSessionId())
 	if err := fault.First(err, patch.OptionalName("worker_id", req.GetWorkerId()), patch.OptionalName("worker_pool_id", req.GetWorkerPoolId())); err != nil {
 		return nil, err
 	}

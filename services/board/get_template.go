@@ -19,7 +19,7 @@ func (s *Service) GetTemplate(ctx context.Context, _ *boardv1.GetTemplateRequest
 	if session == "" {
 		session = "none"
 	}
-	if err := s.operate(ctx, "agent.task_template", session); err != nil {
+	if err := s.operate(ctx, "board_template", session); err != nil {
 		return nil, err
 	}
 	return &boardv1.GetTemplateResponse{Name: "task_template", Role: "user", Text: template}, nil

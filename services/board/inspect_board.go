@@ -19,7 +19,7 @@ const maxInspectedRuns = 100
 
 // InspectBoard returns what debugging a board needs (S2-160, S2-236, S2-474, SPEC B13).
 func (s *Service) InspectBoard(ctx context.Context, req *boardv1.InspectBoardRequest) (*boardv1.InspectBoardResponse, error) {
-	if err := fault.First(s.operate(ctx, "agent.task_inspect", req.GetSessionId()), fault.Name("board_id", req.GetBoardId()), patch.OptionalName("wal_name", req.GetWalName())); err != nil {
+	if err := fault.First(s.operate(ctx, "board_inspect", req.GetSessionId()), fault.Name("board_id", req.GetBoardId()), patch.OptionalName("wal_name", req.GetWalName())); err != nil {
 		return nil, err
 	}
 	lines, err := checkPage(req.GetTimeline(), 0, 50)

@@ -12,7 +12,7 @@ import (
 
 // ListBoards reads boards without their steps (S2-062 to S2-072).
 func (s *Service) ListBoards(ctx context.Context, req *boardv1.ListBoardsRequest) (*boardv1.ListBoardsResponse, error) {
-	if err := s.operate(ctx, "agent.task_list", req.GetSessionId()); err != nil {
+	if err := s.operate(ctx, "board_list", req.GetSessionId()); err != nil {
 		return nil, err
 	}
 	limit, err := checkPage(req.GetLimit(), req.GetOffset(), 50)

@@ -17,7 +17,7 @@ const runCandidates = 5
 // the steps that it could claim now or, if it names steps, those in the order in which it
 // names them; of a board that has ended it gets none.
 func (s *Service) QuerySteps(ctx context.Context, req *boardv1.QueryStepsRequest) (*boardv1.QueryStepsResponse, error) {
-	runID, err := s.reader(ctx, "agent.task_query_steps", req.GetSessionId())
+	runID, err := s.reader(ctx, "board_query_steps", req.GetSessionId())
 	if err := fault.First(err, fault.Name("board_id", req.GetBoardId()), patch.OptionalName("worker_pool_id", req.GetWorkerPoolId()),
 		patch.OptionalName("claimed_by_agent_id", req.GetClaimedByAgentId()), fault.Entries("step_ids", len(req.GetStepIds()), 500)); err != nil {
 		return nil, err

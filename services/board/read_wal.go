@@ -86,7 +86,7 @@ func (s *Service) readLines(ctx context.Context, k model.BoardKey, after int64, 
 
 // ReadWal reads lines of a WAL.
 func (s *Service) ReadWal(ctx context.Context, req *boardv1.ReadWalRequest) (*boardv1.ReadWalResponse, error) {
-	if err := fault.First(s.operate(ctx, "agent.task_get", req.GetSessionId()), fault.Name("wal_name", req.GetWalName()), checkAfter(req.GetAfterWalSeq())); err != nil {
+	if err := fault.First(s.operate(ctx, "board_get", req.GetSessionId()), fault.Name("wal_name", req.GetWalName()), checkAfter(req.GetAfterWalSeq())); err != nil {
 		return nil, err
 	}
 	limit := int(req.GetLimit())
@@ -116,7 +116,7 @@ func checkAfter(n int64) error {
 // board.
 func (s *Service) FollowWal(req *boardv1.FollowWalRequest, stream grpc.ServerStreamingServer[boardv1.FollowWalResponse]) error {
 	ctx := stream.Context()
-	if err := fault.First(s.operate(ctx, "agent.task_get", req.GetSessionId()), fault.Name("wal_name", req.GetWalName()), checkAfter(req.GetAfterWalSeq())); err != nil {
+	if err := fault.First(s.operate(ctx, "board_get", req.GetSessionId()), fault.Name("wal_name", req.GetWalName()), checkAfter(req.GetAfterWalSeq())); err != nil {
 		return err
 	}
 	k := model.BoardKey{Namespace: rpc.ActorFrom(ctx).Namespace, Session: req.GetSessionId(), WAL: req.GetWalName()}
@@ -165,7 +165,7 @@ func (s *Service) FollowWal(req *boardv1.FollowWalRequest, stream grpc.ServerStr
 
 // ListWals reads the WALs of a session in the order of creation.
 func (s *Service) ListWals(ctx context.Context, req *boardv1.ListWalsRequest) (*boardv1.ListWalsResponse, error) {
-	if err := s.operate(ctx, "agent.task_list", req.GetSessionId()); err != nil {
+	if err := s.operate(ctx, "board_list", req.GetSessionId()); err != nil {
 		return nil, err
 	}
 	list, err := page.Read("wals", req)

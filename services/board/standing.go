@@ -18,7 +18,7 @@ import (
 func (s *Service) OpenStandingDispatch(ctx context.Context, req *boardv1.OpenStandingDispatchRequest) (*boardv1.OpenStandingDispatchResponse, error) {
 	allowed, err := checkAllowed(req.GetAllowedStepIds(), maxAllowed)
 	if err := fault.First(
-		s.orchestrate(ctx, "agent.dispatch_worker", req.GetSessionId()),
+		s.orchestrate(ctx, "board_dispatch_worker", req.GetSessionId()),
 		fault.RequestID(req.GetRequestId()), fault.Name("board_id", req.GetBoardId()), patch.OptionalName("worker_pool_id", req.GetWorkerPoolId()), err,
 		fault.TextBytes("instruction", req.GetInstruction(), fault.MaxFreeTextBytes, false),
 	); err != nil {
@@ -62,7 +62,7 @@ func (s *Service) OpenStandingDispatch(ctx context.Context, req *boardv1.OpenSta
 // is not open, or never was, changes nothing and is no error.
 func (s *Service) CloseStandingDispatch(ctx context.Context, req *boardv1.CloseStandingDispatchRequest) (*boardv1.CloseStandingDispatchResponse, error) {
 	if err := fault.First(
-		s.operate(ctx, "agent.dispatch_worker", req.GetSessionId()),
+		s.operate(ctx, "board_dispatch_worker", req.GetSessionId()),
 		fault.RequestID(req.GetRequestId()), fault.Name("board_id", req.GetBoardId()), fault.ID("dispatch_id", req.GetDispatchId(), "dsp_"),
 	); err != nil {
 		return nil, err
@@ -86,7 +86,7 @@ func (s *Service) CloseStandingDispatch(ctx context.Context, req *boardv1.CloseS
 
 // ListStandingDispatches reads the open standing dispatches of a board.
 func (s *Service) ListStandingDispatches(ctx context.Context, req *boardv1.ListStandingDispatchesRequest) (*boardv1.ListStandingDispatchesResponse, error) {
-	if err := fault.First(s.operate(ctx, "agent.dispatch_worker", req.GetSessionId()), fault.Name("board_id", req.GetBoardId())); err != nil {
+	if err := fault.First(s.operate(ctx, "board_dispatch_worker", req.GetSessionId()), fault.Name("board_id", req.GetBoardId())); err != nil {
 		return nil, err
 	}
 	return viewBoard(ctx, s, sessionKey(ctx, req.GetSessionId()), req.GetBoardId(), "", func(_ *model.State, b *model.Board) (*boardv1.ListStandingDispatchesResponse, error) {

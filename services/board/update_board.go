@@ -60,5 +60,5 @@ func (s *Service) admitUpdate(ctx context.Context, req *boardv1.UpdateBoardReque
 	case rpc.RoleWorker:
 		return fault.PermissionDenied.New("workers do not change boards, only the state of the step they hold; UpdateStep does that")
 	}
-	return s.orchestrate(ctx, "agent.task_update", req.GetSessionId())
+	return s.orchestrate(ctx, "board_update", req.GetSessionId())
 }

@@ -17,9 +17,9 @@ func (s *Service) UpdateStep(ctx context.Context, req *boardv1.UpdateStepRequest
 	runID := ""
 	var err error
 	if rpc.ActorFrom(ctx).Role == rpc.RoleWorker {
-		runID, err = s.reader(ctx, "agent.task_update_step", req.GetSessionId())
+		runID, err = s.reader(ctx, "board_update_step", req.GetSessionId())
 	} else {
-		err = s.orchestrate(ctx, "agent.task_update_step", req.GetSessionId())
+		err = s.orchestrate(ctx, "board_update_step", req.GetSessionId())
 	}
 	if err := fault.First(err, fault.RequestID(req.GetRequestId()), fault.Name("board_id", req.GetBoardId()), fault.Name("step_id", req.GetStepId()),
 		rules.CheckResult(req.GetResultSummary(), req.GetArtifactIds(), req.GetReason())); err != nil {

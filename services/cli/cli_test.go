@@ -52,6 +52,7 @@ func TestTables(t *testing.T) {
 			"runs keeper/build", "cancel-run keeper/build run_1", "workers", "template", "summary keeper", "wal list keeper", "wal read keeper build", "wal read keeper build --follow",
 			"replay testdata/cut.wal.jsonl", "wal verify testdata/changed.wal.jsonl"},
 		"explain": {"keeper", "keeper --history"},
+		"prime":   {"keeper"},
 		"events":  {""},
 	} {
 		t.Run(plane, func(t *testing.T) {
@@ -91,7 +92,7 @@ func TestJSONIsOneDocumentOnStdout(t *testing.T) {
 		"wait for keeper r --wake operator", "wait create keeper c", "wait get keeper wt_1", "wait cancel keeper wt_1", "wait list keeper",
 		"trigger create keeper x", "trigger rotate keeper t", "trigger cancel keeper t", "trigger list keeper", "trigger deliver x",
 		"timer create keeper x --after 1s", "timer cancel keeper t", "timer list keeper",
-		"task exec keeper --shell test", "task list keeper", "task get keeper t", "task output keeper t", "task input keeper t yes", "task stop keeper t", "explain keeper",
+		"task exec keeper --shell test", "task list keeper", "task get keeper t", "task output keeper t", "task input keeper t yes", "task stop keeper t", "explain keeper", "prime keeper",
 	} {
 		s := r.run(append(strings.Fields(line), "-o", "json")...)
 		require.Equal(t, 0, s.code, "%s: %s", line, s.err)
@@ -229,6 +230,11 @@ func TestFlagsReachTheRequests(t *testing.T) {
 	require.Nil(t, update.Objective)
 	require.EqualValues(t, 7, update.GetExpectedRevision())
 	require.Equal(t, "2026-02-02T08:00:00Z", update.GetRecheckAt().AsTime().Format(time.RFC3339))
+
+	require.Equal(t, 0, r.run("work", "update", "keeper", "wi_1", "--no-recheck").code)
+	update, ok = r.planes.last.(*workv1.UpdateWorkItemRequest)
+	require.True(t, ok)
+	require.True(t, update.GetClearRecheckAt())
 
 	require.Equal(t, 0, r.runIn("from stdin", "agent", "say", "keeper", "-", "--priority", "interject").code)
 	message, ok := r.planes.last.(*agentv1.EnqueueMessageRequest)

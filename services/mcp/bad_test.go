@@ -29,24 +29,29 @@ type byHand interface {
 
 // hand is at the other end of a pipe.
 type hand struct {
-	t   *testing.T
-	in  io.Writer
-	out *bufio.Reader
+	t        *testing.T
+	in       io.Writer
+	out      *bufio.Reader
+	greeting string   // the answer to initialize
+	skipped  []string // notifications that came before an answer
 }
 
 const hello = `{"jsonrpc":"2.0","id":"hello","method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"hand","version":"1"}}}`
 
 func (r *rig) handOnStdio(t *testing.T, agentID string) *hand {
-	s, err := mcp.New(mcp.Config{Version: "test"}, mcp.Deps{
-		Conn: func(string) (grpc.ClientConnInterface, error) { return r.Conn(), nil },
-	})
+	return r.hand(t, mcp.Config{Version: "test"}, mcp.Options{AgentID: agentID}, r.conn)
+}
+
+// hand connects to ServeStdio.
+func (r *rig) hand(t *testing.T, cfg mcp.Config, o mcp.Options, conn func(string) (grpc.ClientConnInterface, error)) *hand {
+	s, err := mcp.New(cfg, mcp.Deps{Conn: conn})
 	require.NoError(t, err)
 	toServer, fromClient := io.Pipe()
 	toClient, fromServer := io.Pipe()
 	ctx, cancel := context.WithCancel(dev.Within(t))
 	ended := make(chan error, 1)
 	go func() {
-		ended <- s.ServeStdio(ctx, toServer, fromServer, agentID, false)
+		ended <- s.ServeStdio(ctx, toServer, fromServer, o)
 		_ = fromServer.Close()
 	}()
 	h := &hand{t: t, in: fromClient, out: bufio.NewReader(toClient)}
@@ -60,7 +65,8 @@ func (r *rig) handOnStdio(t *testing.T, agentID string) *hand {
 		cancel()
 		_ = toClient.Close()
 	})
-	require.Contains(t, h.ask(hello), `"protocolVersion"`)
+	h.greeting = h.ask(hello)
+	require.Contains(t, h.greeting, `"protocolVersion"`)
 	h.write(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 	return h
 }
@@ -70,7 +76,7 @@ func (h *hand) write(text string) {
 	require.NoError(h.t, err)
 }
 
-// ask skips notifications: the lists may change at any time.
+// ask keeps notifications for notified: the lists may change at any time.
 func (h *hand) ask(text string) string {
 	h.write(text)
 	for {
@@ -79,7 +85,28 @@ func (h *hand) ask(text string) string {
 		if !strings.Contains(line, `"method":"notifications/`) {
 			return line
 		}
+		h.skipped = append(h.skipped, line)
 	}
+}
+
+// notified returns the next notification of a method, and drops those of other methods.
+func (h *hand) notified(method string) string {
+	for {
+		for i, line := range h.skipped {
+			if strings.Contains(line, `"method":"`+method+`"`) {
+				h.skipped = h.skipped[i+1:]
+				return line
+			}
+		}
+		line, err := h.out.ReadString('\n')
+		require.NoError(h.t, err)
+		h.skipped = []string{line}
+	}
+}
+
+// request sends a request and returns the answer.
+func (h *hand) request(method, params string) string {
+	return h.ask(`{"jsonrpc":"2.0","id":7,"method":"` + method + `","params":` + params + `}`)
 }
 
 // post is over HTTP, a request each.
@@ -234,8 +261,8 @@ func TestC5_UnknownAgents(t *testing.T) {
 	s, err := mcp.New(mcp.Config{Version: "test"}, mcp.Deps{Conn: func(string) (grpc.ClientConnInterface, error) { return r.Conn(), nil }})
 	require.NoError(t, err)
 	var out strings.Builder
-	require.ErrorIs(t, s.ServeStdio(dev.Within(t), strings.NewReader(hello+"\n"), &out, "nobody", false), fault.NotFound)
-	require.ErrorIs(t, s.ServeStdio(dev.Within(t), strings.NewReader(hello+"\n"), &out, "No One", true), fault.InvalidArgument)
+	require.ErrorIs(t, s.ServeStdio(dev.Within(t), strings.NewReader(hello+"\n"), &out, mcp.Options{AgentID: "nobody"}), fault.NotFound)
+	require.ErrorIs(t, s.ServeStdio(dev.Within(t), strings.NewReader(hello+"\n"), &out, mcp.Options{AgentID: "No One", Create: true}), fault.InvalidArgument)
 	require.Empty(t, out.String())
 	for agentID, status := range map[string]int{"nobody": http.StatusNotFound, "No%20One": http.StatusBadRequest} {
 		got, _ := r.handOnHTTP(t, agentID).do(http.MethodPost, hello, nil)

@@ -32,7 +32,7 @@ func (s *Service) Handler(refuse func(http.ResponseWriter, *http.Request, error)
 	})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		agentID := strings.TrimPrefix(r.URL.Path, Path)
-		create, err := createOf(r)
+		create, tools, err := parametersOf(r)
 		if err == nil {
 			err = fault.Name("agent_id", agentID)
 		}
@@ -45,22 +45,26 @@ func (s *Service) Handler(refuse func(http.ResponseWriter, *http.Request, error)
 		}
 		actor := rpc.ActorFrom(r.Context())
 		as := func(ctx context.Context) context.Context { return rpc.WithActor(ctx, actor) }
-		ctx := context.WithValue(r.Context(), serverKey{}, s.server(agentID, as).srv)
+		ctx := context.WithValue(r.Context(), serverKey{}, s.server(serverOptions{agentID: agentID, tools: tools}, as).srv)
 		protocol.ServeHTTP(w, r.WithContext(ctx))
 	})
 }
 
-// createOf reads ?create=true and refuses other parameters.
-func createOf(r *http.Request) (bool, error) {
-	create := false
+// parametersOf reads ?create=true and ?tools=memory, and refuses other parameters.
+func parametersOf(r *http.Request) (create bool, tools string, err error) {
 	for name, values := range r.URL.Query() {
-		if name != "create" || len(values) != 1 {
-			return false, fault.UnknownField.Newf("the address takes one parameter, create; %q is not known", name).With("field", name)
+		if name != "create" && name != "tools" || len(values) != 1 {
+			return false, "", fault.UnknownField.Newf("the address takes the parameters create and tools, each once; %q is not one", name).With("field", name)
 		}
-		var err error
-		if create, err = strconv.ParseBool(values[0]); err != nil {
-			return false, fault.Invalid("create", values[0], "must be true or false")
+		if name == "tools" {
+			tools = values[0]
+			err = checkTools(tools)
+		} else if create, err = strconv.ParseBool(values[0]); err != nil {
+			err = fault.Invalid("create", values[0], "must be true or false")
+		}
+		if err != nil {
+			return false, "", err
 		}
 	}
-	return create, nil
+	return create, tools, nil
 }

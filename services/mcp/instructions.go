@@ -1,5 +1,7 @@
 package mcp
 
+import "fmt"
+
 // instructions tell a model how to use the tools. Hosts put them into its context.
 const instructions = `Quartet is your durable memory. What you put here survives compaction, restarts and other sessions; your context does not.
 
@@ -18,3 +20,37 @@ When you cannot continue: WaitFor with a reason and wake operator_input, task_re
 Long commands: ExecCommand runs on a worker of Quartet and continues after this session; a command that takes longer than yield_time becomes a task that TaskOutput and TaskStatus follow.
 
 Errors say what is wrong and how to fix it.`
+
+// memoryInstructions are the instructions for the set memory.
+const memoryInstructions = `Quartet is your durable memory. What you put here survives compaction, restarts and other sessions; your context does not.
+
+At the start of a session and after a compaction: ListWorkItems with filter open, then HomeRead the plan of the item that you continue (work-items/<work_item_id>/plan.md), then PickWorkItem. The objective names the work, the plan interprets it and wins conflicts, todos are progress.
+
+New work: CreateWorkItem once per independent objective, then PickWorkItem. Write what you decide and why into the plan file with HomeWrite and HomeEdit. A step is a todo, not an item.
+
+While you work: UpdateWorkItem with the whole todo_list after each step, before you start the next one.
+
+Done: CompleteWorkItem with report, which is all that others will read about it. Cannot continue: WaitFor with a reason, then pick another item. When what it waited for has happened and is handled, UpdateWorkItem with blocked_by null.
+
+Errors say what is wrong and how to fix it.`
+
+// instructionsOf returns the instructions for a set of tools. absent says that no server could be
+// reached and how to start one; it is empty if one was.
+func instructionsOf(set, absent string) string {
+	text := instructions
+	if set == MemoryTools {
+		text = memoryInstructions
+	}
+	if absent != "" {
+		text = absent + " Its tools appear in this session as soon as a server runs; until then there are none. Tell the user.\n\n" + text
+	}
+	return text
+}
+
+// absentAt says that no server could be reached and how to start one.
+func absentAt(address string) string {
+	if address != "" {
+		address = " at " + address
+	}
+	return fmt.Sprintf("No Quartet server answers%s. Start one on this machine with: quartet dev --data-dir DIRECTORY (without --data-dir it stores in ~/.quartet).", address)
+}

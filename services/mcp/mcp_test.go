@@ -31,16 +31,23 @@ type rig struct {
 
 func newRig(t *testing.T) *rig { return &rig{t: t, Server: dev.Start(t)} }
 
+func (r *rig) conn(string) (grpc.ClientConnInterface, error) { return r.Conn(), nil }
+
 // heard is what a client was notified of.
 type heard struct {
 	progress  chan *sdk.ProgressNotificationParams
 	changed   chan struct{}
 	listening chan struct{} // closed once the server said that it will tell of changes
+	tools     chan struct{}
+	updated   chan string // URIs of resources
 }
 
 func (h *heard) options() *sdk.ClientOptions {
 	h.progress, h.changed = make(chan *sdk.ProgressNotificationParams, 100), make(chan struct{}, 100)
+	h.tools, h.updated = make(chan struct{}, 100), make(chan string, 100)
 	return &sdk.ClientOptions{
+		ToolListChangedHandler:      func(context.Context, *sdk.ToolListChangedRequest) { hear(h.tools, struct{}{}) },
+		ResourceUpdatedHandler:      func(_ context.Context, n *sdk.ResourceUpdatedNotificationRequest) { hear(h.updated, n.Params.URI) },
 		ProgressNotificationHandler: func(_ context.Context, n *sdk.ProgressNotificationClientRequest) { hear(h.progress, n.Params) },
 		ResourceListChangedHandler:  func(context.Context, *sdk.ResourceListChangedRequest) { hear(h.changed, struct{}{}) },
 	}
@@ -109,15 +116,18 @@ func (r *rig) overHTTP(ctx context.Context, path string, h *heard) (*sdk.ClientS
 
 // overStdio connects it to ServeStdio, as `quartet mcp` runs it.
 func (r *rig) overStdio(ctx context.Context, agentID string, create bool, h *heard) *sdk.ClientSession {
-	s, err := mcp.New(mcp.Config{Version: "test", Progress: 20 * time.Millisecond}, mcp.Deps{
-		Conn: func(string) (grpc.ClientConnInterface, error) { return r.Conn(), nil },
-	})
+	return r.serve(ctx, mcp.Config{Version: "test", Progress: 20 * time.Millisecond}, mcp.Options{AgentID: agentID, Create: create}, r.conn, h)
+}
+
+// serve connects the SDK's own client to ServeStdio.
+func (r *rig) serve(ctx context.Context, cfg mcp.Config, o mcp.Options, conn func(string) (grpc.ClientConnInterface, error), h *heard) *sdk.ClientSession {
+	s, err := mcp.New(cfg, mcp.Deps{Conn: conn})
 	require.NoError(r.t, err)
 	toServer, fromClient := io.Pipe()
 	toClient, fromServer := io.Pipe()
 	ended := make(chan error, 1)
 	go func() {
-		ended <- s.ServeStdio(ctx, toServer, fromServer, agentID, create)
+		ended <- s.ServeStdio(ctx, toServer, fromServer, o)
 		fromServer.Close()
 	}()
 	c := h.client()
@@ -178,10 +188,12 @@ func TestC5_TheLoop(t *testing.T) {
 			require.NoError(t, err)
 			require.Contains(t, string(schema), `"report"`)
 			require.Contains(t, string(schema), `"additionalProperties":false`)
-			for _, name := range []string{"GetWorkItem", "UpdateWorkItem"} { // no turn is open that they could be bound by
+			require.Contains(t, string(schema), `"required":["work_item_id"]`, "no turn is open that it could be bound by")
+			for _, name := range []string{"GetWorkItem", "UpdateWorkItem"} { // they take the item in focus
 				schema, err := json.Marshal(tools[name].InputSchema)
 				require.NoError(t, err)
-				require.Contains(t, string(schema), `"required":["work_item_id"]`)
+				require.NotContains(t, string(schema), `"required":["work_item_id"]`)
+				require.NotContains(t, tools[name].Description, "this turn")
 			}
 
 			made, got := call(t, s, "CreateWorkItem", map[string]any{"objective": "Ship it", "plan_status": "ready", "plan": "1. build\n"})
@@ -459,7 +471,7 @@ func TestC5_AnswersOutliveTheEndOfInput(t *testing.T) {
 {"jsonrpc":"2.0","id":"two","method":"tools/call","params":{"name":"ExecCommand","arguments":{"cmd":"echo heard"}}}
 `)
 	var out strings.Builder
-	require.NoError(t, s.ServeStdio(dev.Within(t), in, &out, "keeper", true))
+	require.NoError(t, s.ServeStdio(dev.Within(t), in, &out, mcp.Options{AgentID: "keeper", Create: true}))
 	require.Contains(t, out.String(), `"id":1`)
 	require.Contains(t, out.String(), `"id":"two"`)
 	require.Contains(t, out.String(), "heard")

@@ -2,8 +2,10 @@ package mcp
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -28,7 +30,16 @@ const (
 )
 
 func (a *agentServer) base() string          { return "quartet://agents/" + a.agentID }
+func (a *agentServer) briefs() string        { return a.base() + "/briefs" }
 func (a *agentServer) plan(wi string) string { return a.base() + "/work-items/" + wi + "/plan.md" }
+
+// itemOf returns the item whose plan a URI names.
+func (a *agentServer) itemOf(uri string) (id string, ok bool) {
+	rest, ok := strings.CutPrefix(uri, a.base()+"/work-items/")
+	id, file, _ := strings.Cut(rest, "/")
+	id, err := url.PathUnescape(id)
+	return id, ok && file == "plan.md" && err == nil && fault.Name("work_item_id", id) == nil
+}
 
 // templates registers the resources that always exist: every item's plan, and the briefs.
 func (a *agentServer) templates() {
@@ -37,7 +48,7 @@ func (a *agentServer) templates() {
 		Description: "The plan file of a work item as it is now, completed items included. HomeEdit and HomeWrite change it.",
 	}, a.readPlan)
 	a.srv.AddResource(&sdk.Resource{
-		Name: "briefs", Title: "Briefs", URI: a.base() + "/briefs", MIMEType: jsonText,
+		Name: "briefs", Title: "Briefs", URI: a.briefs(), MIMEType: jsonText,
 		Description: "The newest briefs: acknowledgements, results and failures.",
 	}, a.readBriefs)
 }
@@ -86,10 +97,8 @@ func (a *agentServer) syncPlans(ctx context.Context) error {
 
 // readPlan reads the plan file of an item.
 func (a *agentServer) readPlan(ctx context.Context, req *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
-	rest, ok := strings.CutPrefix(req.Params.URI, a.base()+"/work-items/")
-	wi, file, _ := strings.Cut(rest, "/")
-	wi, err := url.PathUnescape(wi)
-	if !ok || file != "plan.md" || err != nil || fault.Name("work_item_id", wi) != nil {
+	wi, ok := a.itemOf(req.Params.URI)
+	if !ok {
 		return nil, sdk.ResourceNotFoundError(req.Params.URI)
 	}
 	var text strings.Builder
@@ -116,6 +125,44 @@ func (a *agentServer) readPlan(ctx context.Context, req *sdk.ReadResourceRequest
 	}}}, nil
 }
 
+// readResult is a result whose contents have a text even if that is empty. The SDK omits an empty
+// text, and clients refuse contents that have neither text nor blob (SPEC C5.6).
+type readResult struct{ *sdk.ReadResourceResult }
+
+// withText returns a result of reading a resource as a readResult.
+func withText(r sdk.Result, err error) (sdk.Result, error) {
+	read, ok := r.(*sdk.ReadResourceResult)
+	if err != nil || !ok || read == nil {
+		return r, err
+	}
+	return readResult{read}, nil
+}
+
+// MarshalJSON implements json.Marshaler.
+func (r readResult) MarshalJSON() ([]byte, error) {
+	raw, err := r.ReadResourceResult.MarshalJSON()
+	if err != nil || !slices.ContainsFunc(r.Contents, func(c *sdk.ResourceContents) bool { return c.Text == "" && c.Blob == nil }) {
+		return raw, err
+	}
+	var all map[string]json.RawMessage
+	var contents []map[string]json.RawMessage
+	if err := json.Unmarshal(raw, &all); err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(all["contents"], &contents); err != nil {
+		return nil, err
+	}
+	for i, c := range r.Contents {
+		if c.Text == "" && c.Blob == nil {
+			contents[i]["text"] = json.RawMessage(`""`)
+		}
+	}
+	if all["contents"], err = json.Marshal(contents); err != nil {
+		return nil, err
+	}
+	return json.Marshal(all)
+}
+
 // readBriefs reads the newest briefs as JSON.
 func (a *agentServer) readBriefs(ctx context.Context, req *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
 	got, err := client.Again(ctx, func(ctx context.Context) (*agentv1.ListBriefsResponse, error) {
@@ -132,10 +179,10 @@ func (a *agentServer) readBriefs(ctx context.Context, req *sdk.ReadResourceReque
 }
 
 // follow keeps the list of resources up to date while a client listens: each created or
-// completed item changes it.
+// completed item changes it. Written files and briefs have the subscribed resources compared.
 func (a *agentServer) follow(ctx context.Context) {
 	req := &eventv1.WatchEventsRequest{
-		AgentId: a.agentID, Planes: []string{"work"}, EventTypes: []string{"work_item_created", "work_item_completed"},
+		AgentId: a.agentID, Planes: []string{"work", "agent"}, EventTypes: []string{"work_item_created", "work_item_completed", "home_file_written", "brief_written"},
 	}
 	for ctx.Err() == nil {
 		err := a.followOnce(ctx, req)
@@ -176,6 +223,11 @@ func (a *agentServer) followOnce(ctx context.Context, req *eventv1.WatchEventsRe
 		}
 		if open && m.GetEvent() == nil {
 			continue
+		}
+		a.subscriptions.kick()
+		switch m.GetEvent().GetEventType() {
+		case "home_file_written", "brief_written":
+			continue // the list stays
 		}
 		if err := a.syncPlans(ctx); err != nil {
 			return err

@@ -27,6 +27,24 @@ type Config struct {
 	Progress time.Duration
 	// MaxBody limits a message. Default 4 MiB (SPEC X8).
 	MaxBody int64
+	// Patience is how long a session over stdio waits for the server before it starts without
+	// one, and how long a call in such a session waits before it is refused. Default 2 s.
+	Patience time.Duration
+	// Poll is how often the resources to which a client subscribed are compared, for changes
+	// that no event reports: an editor may write a plan file. Default 2 s.
+	Poll time.Duration
+}
+
+// Options choose what a session over stdio serves.
+type Options struct {
+	// AgentID names the agent.
+	AgentID string
+	// Create creates the agent if it does not exist.
+	Create bool
+	// Tools is the set of tools: AllTools, which is the default, or MemoryTools.
+	Tools string
+	// Address is the server's address, for messages to people and models.
+	Address string
 }
 
 // Deps are the connections to the planes.
@@ -56,6 +74,12 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}
 	if cfg.MaxBody <= 0 {
 		cfg.MaxBody = fault.MaxRequestBytes
+	}
+	if cfg.Patience <= 0 {
+		cfg.Patience = 2 * time.Second
+	}
+	if cfg.Poll <= 0 {
+		cfg.Poll = 2 * time.Second
 	}
 	to := func(service string) grpc.ClientConnInterface { return lazy{deps.Conn, service} }
 	return &Service{
@@ -90,19 +114,35 @@ func (l lazy) NewStream(ctx context.Context, desc *grpc.StreamDesc, method strin
 }
 
 // ServeStdio serves one agent to the client at the other end of in and out, one message
-// per line, until in or ctx ends. If create is set, an agent that does not exist is
-// created.
-func (s *Service) ServeStdio(ctx context.Context, in io.Reader, out io.Writer, agentID string, create bool) error {
-	if err := s.admit(ctx, agentID, create); err != nil {
+// per line, until in or ctx ends. It returns an error before it reads a message if the agent
+// does not exist and is not to be created, or if the options are invalid. If no server can be
+// reached within Config.Patience, the session starts all the same: it has no tools until the
+// server runs, and says how to start one (SPEC C5.7).
+func (s *Service) ServeStdio(ctx context.Context, in io.Reader, out io.Writer, o Options) error {
+	if err := fault.First(checkTools(o.Tools), fault.Name("agent_id", o.AgentID)); err != nil {
 		return err
 	}
-	a := s.server(agentID, func(ctx context.Context) context.Context { return ctx })
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	admitted := make(chan error, 1)
+	go func() { admitted <- s.admit(ctx, o.AgentID, o.Create) }()
+	patience := time.NewTimer(s.cfg.Patience)
+	defer patience.Stop()
+	absent := false
+	select {
+	case err := <-admitted:
+		if err != nil {
+			return err
+		}
+	case <-patience.C:
+		absent = true
+	}
+	a := s.server(serverOptions{agentID: o.AgentID, tools: o.Tools, address: o.Address, stdio: true, absent: absent},
+		func(ctx context.Context) context.Context { return ctx })
 	followed := make(chan struct{})
 	go func() {
 		defer close(followed)
-		a.follow(ctx)
+		a.attend(ctx, admitted)
 	}()
 	err := a.srv.Run(ctx, newLine(ctx, in, out, int(s.cfg.MaxBody)).transport())
 	if ctx.Err() != nil || errors.Is(err, io.EOF) || errors.Is(err, io.ErrClosedPipe) || errors.Is(err, os.ErrClosed) {
@@ -135,16 +175,32 @@ func (s *Service) admit(ctx context.Context, agentID string, create bool) error 
 	return err
 }
 
+// serverOptions are what distinguishes the servers of agents.
+type serverOptions struct {
+	agentID string
+	tools   string
+	stdio   bool   // the session lasts: it follows the agent, and clients may subscribe to resources
+	address string // for messages
+	absent  bool   // no server could be reached yet
+}
+
 // agentServer is the MCP server of one agent, for one client.
 type agentServer struct {
 	*Service
-	agentID string
-	as      func(context.Context) context.Context // returns a context whose calls are made as the client
-	srv     *sdk.Server
+	serverOptions
+	as  func(context.Context) context.Context // returns a context whose calls are made as the client
+	srv *sdk.Server
+
+	// admitted is closed once the agent is known to exist or known not to; refusal is set
+	// before, if it does not.
+	admitted chan struct{}
+	refusal  error
 
 	sync   chan struct{}   // capacity 1: a lock that can be abandoned
 	tooled bool            // the list of tools is complete; guarded by sync
 	shown  map[string]bool // URIs in the list of plans; guarded by sync
+
+	subscriptions subscriptions
 }
 
 // lock guards the lists while they are updated. It fails if ctx ends.
@@ -157,19 +213,79 @@ func (a *agentServer) lock(ctx context.Context) (unlock func(), err error) {
 	}
 }
 
-func (s *Service) server(agentID string, as func(context.Context) context.Context) *agentServer {
-	a := &agentServer{Service: s, agentID: agentID, as: as, shown: map[string]bool{}, sync: make(chan struct{}, 1)}
-	a.srv = sdk.NewServer(&sdk.Implementation{Name: "quartet", Title: "Quartet: durable memory for agents", Version: s.cfg.Version}, &sdk.ServerOptions{
-		Instructions: instructions,
+func (s *Service) server(o serverOptions, as func(context.Context) context.Context) *agentServer {
+	a := &agentServer{
+		Service: s, serverOptions: o, as: as, shown: map[string]bool{}, sync: make(chan struct{}, 1), admitted: make(chan struct{}),
+		subscriptions: newSubscriptions(),
+	}
+	absent := ""
+	if o.absent {
+		absent = absentAt(o.address)
+	} else {
+		close(a.admitted)
+	}
+	opts := &sdk.ServerOptions{
+		Instructions: instructionsOf(o.tools, absent),
 		Capabilities: &sdk.ServerCapabilities{
 			Tools: &sdk.ToolCapabilities{ListChanged: true}, Resources: &sdk.ResourceCapabilities{ListChanged: true},
 		},
 		// A cached list would show an earlier state of the agents' work.
 		SetCacheable: func(_ context.Context, _ sdk.Request, c *sdk.Cacheable) { c.TTLMs, c.CacheScope = 0, "private" },
-	})
+	}
+	if o.stdio { // the handlers also add the capability
+		opts.SubscribeHandler, opts.UnsubscribeHandler = a.subscribe, a.unsubscribe
+	}
+	a.srv = sdk.NewServer(&sdk.Implementation{Name: "quartet", Title: "Quartet: durable memory for agents", Version: s.cfg.Version}, opts)
 	a.templates()
 	a.srv.AddReceivingMiddleware(a.live)
+	a.srv.AddSendingMiddleware(a.acknowledged)
 	return a
+}
+
+// attend completes the lists once the agent is admitted, and keeps them and the subscribed
+// resources up to date until ctx ends.
+func (a *agentServer) attend(ctx context.Context, admitted <-chan error) {
+	if a.absent {
+		select {
+		case a.refusal = <-admitted:
+			close(a.admitted)
+		case <-ctx.Done():
+			return
+		}
+		if a.refusal != nil {
+			return // every call says why
+		}
+		if a.syncTools(ctx) != nil {
+			return // ctx ended, or the next tools/list says why
+		}
+	}
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		a.watchSubscribed(ctx)
+	}()
+	a.follow(ctx)
+	<-watched
+}
+
+// reached returns an error if the agent does not exist, or if no server can be reached yet. In a
+// session that began without a server it waits for one, at most Config.Patience.
+func (a *agentServer) reached(ctx context.Context) error {
+	patience := time.NewTimer(a.cfg.Patience)
+	defer patience.Stop()
+	select {
+	case <-a.admitted:
+		return a.refusal
+	default:
+	}
+	select {
+	case <-a.admitted:
+		return a.refusal
+	case <-patience.C:
+		return fault.NotReady.New("no server can be reached yet")
+	case <-ctx.Done():
+		return fault.From(ctx.Err())
+	}
 }
 
 // live updates the lists before they are read. Calls of tools are sent to the agent plane, which
@@ -178,18 +294,34 @@ func (a *agentServer) live(next sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 		switch method {
 		case "tools/list":
+			if a.reached(ctx) != nil {
+				break // without tools: a notification follows when there are some
+			}
 			if err := a.syncTools(ctx); err != nil {
 				return nil, protocolError(err)
 			}
 		case "resources/list":
+			if a.reached(ctx) != nil {
+				break
+			}
 			if err := a.syncPlans(ctx); err != nil {
 				return nil, protocolError(err)
 			}
+		case "resources/read":
+			if err := a.reached(ctx); err != nil {
+				return nil, a.protocolError(err)
+			}
+			return withText(next(ctx, method, req))
+		case "resources/subscribe":
+			defer a.subscriptions.start()
 		case "tools/call":
 			if call, ok := req.(*sdk.CallToolRequest); ok {
 				return a.call(ctx, call)
 			}
 		case "subscriptions/listen":
+			if a.stdio {
+				break // the session follows the agent already
+			}
 			watching, cancel := context.WithCancel(ctx)
 			followed := make(chan struct{})
 			go func() {

@@ -43,9 +43,12 @@ var creative = map[string]bool{
 // outward has the tools with effects outside Quartet.
 var outward = map[string]bool{"ExecCommand": true, "TaskInput": true}
 
-// targeted has the tools that apply to the turn's work item if they name none. MCP calls
-// are made outside of turns, so here they must name one.
-var targeted = map[string]bool{"GetWorkItem": true, "UpdateWorkItem": true}
+// targeted has the tools that apply to the turn's work item if they name none, and outside of
+// turns, where MCP calls are made, must name one. The others take the item in focus there.
+var targeted = map[string]bool{toolComplete: true}
+
+// outsideTurns rewords what descriptions say of turns: a session over MCP has none.
+var outsideTurns = strings.NewReplacer("the one of this turn", "the one in focus", "the work item of this turn", "the work item in focus", ", and end this turn", "")
 
 // syncTools fills the list of tools once. An agent's profile never changes, and every
 // addition would be announced as a change.
@@ -63,8 +66,16 @@ func (a *agentServer) syncTools(ctx context.Context) error {
 		return err
 	}
 	a.tooled = true
-	for _, t := range got.GetTools() {
-		a.srv.AddTool(toolOf(t), func(ctx context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+	var listed []*sdk.Tool
+	if a.tools == MemoryTools {
+		listed = memoryOf(got.GetTools())
+	} else {
+		for _, t := range got.GetTools() {
+			listed = append(listed, toolOf(t))
+		}
+	}
+	for _, t := range listed {
+		a.srv.AddTool(t, func(ctx context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			return a.call(ctx, req)
 		})
 	}
@@ -75,9 +86,9 @@ func (a *agentServer) syncTools(ctx context.Context) error {
 // and targeted tools require work_item_id.
 func toolOf(t *agentv1.ToolSpec) *sdk.Tool {
 	schema := t.GetInputSchema().AsMap()
-	about := t.GetDescription()
+	about := outsideTurns.Replace(t.GetDescription())
 	if t.GetName() == toolComplete {
-		about = "Complete a work item. Give the report for the operator as report: it becomes the item's one report, if the item is in focus (PickWorkItem). Complete one item at a time."
+		about = "Complete a work item. Give the report for the operator as report: it becomes the item's one report, wherever the focus is. Complete one item at a time."
 		if properties, ok := schema["properties"].(map[string]any); ok {
 			properties[report] = map[string]any{
 				"type": "string", "description": "What was done, for the operator: results, decisions, what is left. At most 256 KiB.",
@@ -87,13 +98,21 @@ func toolOf(t *agentv1.ToolSpec) *sdk.Tool {
 	if targeted[t.GetName()] {
 		schema["required"] = []any{"work_item_id"}
 	}
-	return &sdk.Tool{
+	tool := &sdk.Tool{
 		Name: t.GetName(), Description: about, InputSchema: schema,
 		Annotations: &sdk.ToolAnnotations{
 			ReadOnlyHint: !t.GetMutates(), IdempotentHint: !t.GetMutates(),
 			DestructiveHint: new(t.GetMutates() && !creative[t.GetName()]), OpenWorldHint: new(outward[t.GetName()]),
 		},
 	}
+	if t.GetOutputSchema() != nil { // a server of an earlier version has none
+		output := t.GetOutputSchema().AsMap()
+		if properties, ok := output["properties"].(map[string]any); ok && t.GetName() == toolComplete {
+			properties["promoted_work_item_id"] = map[string]any{"type": "string"}
+		}
+		tool.OutputSchema = output
+	}
+	return tool
 }
 
 // call executes a tool. Each failure is a result with IsError set, which the model can read
@@ -102,22 +121,28 @@ func toolOf(t *agentv1.ToolSpec) *sdk.Tool {
 // errors the call is repeated with the same request id for at most callTerm.
 func (a *agentServer) call(ctx context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 	call := &agentv1.CallToolRequest{AgentId: a.agentID, Name: req.Params.Name, RequestId: a.requestID(req)}
+	if a.tools == MemoryTools && call.GetName() != "" && !isMemoryTool(call.GetName()) {
+		return refused(call.GetName(), notInMemory(call.GetName()), "Use one of these tools. A session without the option tools=memory has all of them."), nil
+	}
+	if err := a.reached(ctx); err != nil {
+		return refused(call.GetName(), err, a.remedy(err)), nil
+	}
 	var args map[string]any
 	if raw := req.Params.Arguments; len(raw) > 0 {
 		if err := json.Unmarshal(raw, &args); err != nil {
-			return refused(call.GetName(), fault.MalformedJSON.Newf("the arguments are not a JSON object: %v", err)), nil
+			return refused(call.GetName(), fault.MalformedJSON.Newf("the arguments are not a JSON object: %v", err), ""), nil
 		}
 	}
 	if given, ok := args[report]; ok && call.GetName() == toolComplete {
 		if call.RoundText, ok = given.(string); !ok && given != nil {
-			return refused(call.GetName(), fault.Invalid(report, fmt.Sprint(given), "must be text")), nil
+			return refused(call.GetName(), fault.Invalid(report, fmt.Sprint(given), "must be text"), ""), nil
 		}
 		args = maps.Clone(args)
 		delete(args, report)
 	}
 	var err error
 	if call.Arguments, err = structpb.NewStruct(args); err != nil {
-		return refused(call.GetName(), fault.MalformedJSON.Newf("the arguments cannot be read: %v", err)), nil
+		return refused(call.GetName(), fault.MalformedJSON.Newf("the arguments cannot be read: %v", err), ""), nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTerm)
 	defer cancel()
@@ -127,7 +152,7 @@ func (a *agentServer) call(ctx context.Context, req *sdk.CallToolRequest) (*sdk.
 	})
 	stop()
 	if err != nil {
-		return refused(call.GetName(), err), nil
+		return refused(call.GetName(), err, a.remedy(err)), nil
 	}
 	return resultOf(got)
 }
@@ -223,14 +248,27 @@ func errorText(e *agentv1.ToolError) string {
 	return text
 }
 
-// refused returns the result of a call that failed before a tool was executed.
-func refused(name string, err error) *sdk.CallToolResult {
+// remedy says how to start a server if err says that none can be reached. Over HTTP the server that
+// answers runs, and it says nothing.
+func (a *agentServer) remedy(err error) string {
+	if !a.stdio || !errors.Is(err, fault.NotReady) && fault.From(err).Code() != codes.Unavailable {
+		return ""
+	}
+	return absentAt(a.address)
+}
+
+// refused returns the result of a call that failed before a tool was executed. remedy says how to
+// fix it; empty: as the code of the error implies.
+func refused(name string, err error, remedy string) *sdk.CallToolResult {
 	f := fault.From(err)
 	e := &agentv1.ToolError{Kind: strings.ToLower(string(f.Reason())), Message: f.Message(), Retryable: client.Passing(err)}
 	envelope := map[string]any{"kind": e.GetKind(), "message": e.GetMessage(), "retryable": e.GetRetryable()}
-	if f.Code() == codes.InvalidArgument {
-		e.RecoveryHint = "Correct the call by the tool's schema and send it again."
-		envelope["recovery_hint"] = e.GetRecoveryHint()
+	if remedy == "" && f.Code() == codes.InvalidArgument {
+		remedy = "Correct the call by the tool's schema and send it again."
+	}
+	if remedy != "" {
+		e.RecoveryHint = remedy
+		envelope["recovery_hint"] = remedy
 	}
 	return &sdk.CallToolResult{
 		IsError: true, Content: []sdk.Content{&sdk.TextContent{Text: errorText(e)}},
@@ -239,6 +277,15 @@ func refused(name string, err error) *sdk.CallToolResult {
 			"error": envelope,
 		},
 	}
+}
+
+// protocolError returns an error of the protocol for a refusal, with the remedy if no server can be
+// reached.
+func (a *agentServer) protocolError(err error) error {
+	if text := a.remedy(err); text != "" {
+		err = fault.NotReady.New(text)
+	}
+	return protocolError(err)
 }
 
 // protocolError returns an error of the protocol for a refusal.

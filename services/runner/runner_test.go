@@ -180,7 +180,7 @@ const (
 	openaiTooLong    = `{"error":{"message":"This model's maximum context length is 128000 tokens. However, your messages resulted in 130000 tokens.","type":"invalid_request_error","param":"messages","code":"context_length_exceeded"}}`
 )
 
-// A context that grew too long during the turn is shrunk once: the oldest
+// A context that grew too long during the turn is shrunk, once if that is enough: the oldest
 // results go, and the turn goes on.
 func TestC6_ALongTurnIsShrunkOnce(t *testing.T) {
 	both(t, func(t *testing.T, kind string) {
@@ -204,6 +204,43 @@ func TestC6_ALongTurnIsShrunkOnce(t *testing.T) {
 		require.Contains(t, asks[4].results[0], "[dropped")
 		require.Contains(t, asks[4].results[1], "[dropped")
 		require.Contains(t, asks[4].results[2], "999", "the newest stays")
+		require.Equal(t, agentv1.TurnEndReason_TURN_END_REASON_FINISHED, r.lastTurn().GetEndReason())
+	})
+}
+
+// One halving is not always enough: results are dropped again and again, the oldest first. When none
+// is left the turn is given up, and its message is taken up by another one, which begins afresh.
+func TestC6_ALongTurnIsShrunkAgainAndAgain(t *testing.T) {
+	both(t, func(t *testing.T, kind string) {
+		r := newRig(t)
+		long := map[string]string{runner.Anthropic: anthropicTooLong, runner.OpenAI: openaiTooLong}[kind]
+		var full []int // how many results the refused requests had
+		p := newProvider(t, kind, func(n int, a asked) answer {
+			switch {
+			case n < 4:
+				return answer{calls: []toolCall{{name: "ExecCommand", args: map[string]any{"cmd": "seq 1 " + strings.Repeat("9", 3)}}}}
+			case len(full) < 4 && len(a.results) == 4:
+				kept := 0
+				for _, text := range a.results {
+					if !strings.Contains(text, "[dropped") {
+						kept++
+					}
+				}
+				full = append(full, kept)
+				return answer{status: 400, body: long}
+			}
+			return answer{text: "Enough."}
+		})
+		id := r.say("count", agentv1.Priority_PRIORITY_NORMAL)
+		require.NoError(t, r.run(p, nil))
+		require.Equal(t, []int{4, 2, 1, 0}, full)
+		require.Len(t, r.events("shrunk"), 3)
+		m := r.message(id)
+		require.Equal(t, agentv1.MessageState_MESSAGE_STATE_QUEUED, m.GetState())
+		require.Zero(t, m.GetAttempts())
+		require.EqualValues(t, 1, m.GetProgressedAttempts(), "the turn had progress")
+		require.NoError(t, r.run(p, nil))
+		require.Equal(t, agentv1.MessageState_MESSAGE_STATE_PROCESSED, r.message(id).GetState())
 		require.Equal(t, agentv1.TurnEndReason_TURN_END_REASON_FINISHED, r.lastTurn().GetEndReason())
 	})
 }

@@ -39,7 +39,6 @@ type conversation struct {
 	t       *client.Turn
 	files   *workspace
 	request Request
-	shrunk  bool
 }
 
 // think is the client.Handler that runs a turn.
@@ -255,9 +254,14 @@ func (c *conversation) reply(ctx context.Context) (*Answer, error) {
 			return nil, client.Fatal(err)
 		case tooLong:
 			if !c.shrink() {
+				if c.results() > 0 {
+					// What was done is kept; another turn begins with a context of its own.
+					return nil, client.Retryable(fmt.Errorf("the context of this turn does not fit the model any more: %s", f.text))
+				}
 				return nil, client.OverBudget(fmt.Errorf("the context does not fit the model: %s", f.text))
 			}
 			c.r.show.event(turnEvent(c.t, "shrunk", "the context did not fit; the oldest results are dropped from it"))
+			n-- // it is another request, and each one has fewer results
 			continue
 		case temporary:
 		}
@@ -276,13 +280,10 @@ func (c *conversation) reply(ctx context.Context) (*Answer, error) {
 	}
 }
 
-// shrink removes the texts of the oldest half of the results from the context, once per
-// turn, and reports whether it removed any. Calls and results stay paired.
+// shrink removes the texts of the oldest half of the results that the context still has, and reports
+// whether it removed any. Each call leaves fewer, so it can be repeated until the context fits or
+// nothing is left. Calls and results stay paired.
 func (c *conversation) shrink() bool {
-	if c.shrunk {
-		return false
-	}
-	c.shrunk = true
 	var all []*Result
 	for i := range c.request.Entries {
 		for j := range c.request.Entries[i].Results {
@@ -295,6 +296,15 @@ func (c *conversation) shrink() bool {
 		r.Text = dropped
 	}
 	return len(all) > 0
+}
+
+// results returns how many results the context has, with those whose text was removed.
+func (c *conversation) results() int {
+	n := 0
+	for _, e := range c.request.Entries {
+		n += len(e.Results)
+	}
+	return n
 }
 
 // resultText formats a result (SPEC C4) for the model: the JSON of a success or the text of an
@@ -311,6 +321,9 @@ func resultText(r *agentv1.ToolResult) string {
 		}
 		if e.GetRetryable() {
 			text += "\nThe same call may succeed later."
+		}
+		if len(e.GetDetails().GetFields()) > 0 {
+			text += "\ndetails: " + jsonOf(e.GetDetails())
 		}
 	} else {
 		text = jsonOf(r.GetResult())

@@ -15,6 +15,7 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
+	"quartet/pkg/staletick"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
@@ -36,7 +37,7 @@ func (s *Service) Explain(ctx context.Context, req *schedulerv1.ExplainRequest) 
 	if err != nil {
 		return nil, err
 	}
-	own, err := s.ownWaits(ctx, req.GetAgentId())
+	waits, err := s.waits(ctx, req.GetAgentId())
 	if err != nil {
 		return nil, err
 	}
@@ -44,6 +45,15 @@ func (s *Service) Explain(ctx context.Context, req *schedulerv1.ExplainRequest) 
 	if err != nil {
 		return nil, err
 	}
+	f.StaleTick = staletick.Reason(f.Agent.GetHeadTick(), staletick.Facts{
+		WakePending: f.Agent.GetWakeHint(), WakeWaits: f.Agent.GetWakeWaitIds(), OwnTriggered: ownTriggered(waits),
+		LastTurnID: f.Agent.GetAgent().GetLastTurnId(), Queue: f.Queue, Stalled: f.Agent.GetStalledItems(),
+	})
+	if f.Agent.GetWakeHint() && len(f.Agent.GetWakeWaitIds()) > 0 && !ownTriggered(waits) {
+		// The tick for it would be dropped: the waits are over, or a turn has shown them.
+		f.Agent.WakeHint = false
+	}
+	own := ownWaits(waits)
 	resp := account(f)
 	resp.Facts = append(resp.Facts, &schedulerv1.Fact{Name: "own_waits", Value: strconv.Itoa(len(own))})
 	if resp.GetVerdict().GetAction() == ActionIdle {
@@ -93,15 +103,19 @@ func sentence(v Verdict, f Facts) string {
 	case "agent_triggered":
 		return fmt.Sprintf("wake_hint: the agent itself was woken by %s %s", f.Agent.GetWakeHintSource(), since(f.Agent.GetWokenAt().AsTime(), f.Now))
 	case "queued_runnable":
-		return fmt.Sprintf("pick_queued: nothing runnable is in focus; of %s the first is %s",
-			plural(f.Queue.GetCounts().GetQueuedRunnable(), "runnable item", "runnable items"), named(v.ItemID, f))
+		focus := "nothing runnable is in focus"
+		if cur := f.Queue.GetCurrent(); cur.GetReadiness() == workv1.Readiness_READINESS_RUNNABLE {
+			focus = "turns about the item in focus made no progress"
+		}
+		return fmt.Sprintf("pick_queued: %s; of %s the first is %s%s", focus,
+			plural(f.Queue.GetCounts().GetQueuedRunnable(), "runnable item", "runnable items"), named(v.ItemID, f), resumed(v.ItemID, f))
 	case "recheck_due":
 		return "recheck: the reminder is due for " + named(v.ItemID, f)
 	case "no_progress":
-		if n := f.Agent.GetFailedTicks(); n >= maxIdleTurns {
+		if n := f.Agent.GetFailedTicks(); n >= maxFailedTicks {
 			return fmt.Sprintf("idle: no_progress after %d ticks in a row whose turns failed, although there is work: %s; fix the runner and send a message to go on", n, stillThere(v, f))
 		}
-		return fmt.Sprintf("idle: no_progress after %d turns in a row without a change or a tool call, although there is work: %s; send a message to go on", a.GetIdleTurns(), stillThere(v, f))
+		return fmt.Sprintf("idle: no_progress after %d turns in a row that changed nothing and had no new effect, although there is work: %s; send a message or change the item to go on", max(a.GetIdleTurns(), stalledTurns(v.ItemID, f)), stillThere(v, f))
 	case "no_work_items":
 		return "idle: there are no work items and no messages"
 	case "all_completed":
@@ -111,6 +125,27 @@ func sentence(v Verdict, f Facts) string {
 		return "idle: the only work item is completed and no message is queued"
 	}
 	return "idle: " + allWait(f)
+}
+
+// resumed returns what lets a queued item go on, if it had waited.
+func resumed(itemID string, f Facts) string {
+	for _, it := range f.Queue.GetQueuedRunnable() {
+		if w := it.GetResumed().GetWait(); it.GetWorkItemId() == itemID && w != nil {
+			return fmt.Sprintf(", whose wait for %s is over: %s", awaited(w.GetKind(), w.GetResource()), w.GetReason())
+		}
+	}
+	return ""
+}
+
+// stalledTurns returns how many turns in a row about an item made no progress, 0 if it is not
+// stalled.
+func stalledTurns(itemID string, f Facts) int32 {
+	for _, s := range f.Agent.GetStalledItems() {
+		if s.GetWorkItemId() == itemID {
+			return s.GetTurns()
+		}
+	}
+	return 0
 }
 
 func controlled(how string, a *agentv1.Agent, now time.Time) string {
@@ -264,7 +299,7 @@ var instead = map[string]string{
 	"agent_triggered":   "what woke the agent itself comes first",
 	"queued_runnable":   "it was updated later than the one chosen",
 	"recheck_due":       "the reminder comes first",
-	"no_progress":       "the last turns made no progress; new input lets it go on",
+	"no_progress":       "turns about it made no progress; new input or a change lets it go on",
 }
 
 func verdictOn(it *workv1.WorkItem, c *schedulerv1.Candidate, v Verdict, f Facts) string {
@@ -272,6 +307,8 @@ func verdictOn(it *workv1.WorkItem, c *schedulerv1.Candidate, v Verdict, f Facts
 	switch {
 	case c.GetChosen():
 		return "chosen: " + v.Reason
+	case staletick.Stalled(it, f.Agent.GetStalledItems()):
+		return fmt.Sprintf("not chosen: %d turns in a row about it made no progress; a message or a change of it lets it go on", stalledTurns(it.GetWorkItemId(), f))
 	case it.GetReadiness() == workv1.Readiness_READINESS_COMPLETED:
 		return "not chosen: it is completed"
 	case c.GetWaitingFor() == "" && why != "":
@@ -296,6 +333,7 @@ func factList(f Facts) []*schedulerv1.Fact {
 		fact("open_run", a.GetCurrentRunId()),
 		fact("queued_messages", f.Agent.GetQueued()),
 		fact("tick_pending", f.Agent.GetTickPending()),
+		fact("stale_tick", f.StaleTick),
 		fact("wake_hint", f.Agent.GetWakeHint()),
 		fact("idle_turns", a.GetIdleTurns()),
 		fact("failed_ticks", f.Agent.GetFailedTicks()),
@@ -325,7 +363,7 @@ func items(q *workv1.GetWorkQueueResponse) []*workv1.WorkItem {
 	if q.GetCurrent() != nil {
 		all = append(all, q.GetCurrent())
 	}
-	for _, class := range [][]*workv1.WorkItem{q.GetTriggeredBlocked(), q.GetQueuedRunnable(), q.GetWaitingForOperator(), q.GetBlocked(), q.GetCompletedRecent()} {
+	for _, class := range [][]*workv1.WorkItem{q.GetTriggeredBlocked(), q.GetQueuedRunnable(), q.GetPassedOver(), q.GetWaitingForOperator(), q.GetBlocked(), q.GetCompletedRecent()} {
 		all = append(all, class...)
 	}
 	return all

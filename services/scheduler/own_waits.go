@@ -3,6 +3,7 @@ package scheduler
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -16,22 +17,33 @@ type Waiting interface {
 	ListWaits(ctx context.Context, in *waitingv1.ListWaitsRequest, opts ...grpc.CallOption) (*waitingv1.ListWaitsResponse, error)
 }
 
-// waitsLookedAt bounds how many waits are read to explain a decision.
-const waitsLookedAt = 200
+// waitsLookedAt bounds how many waits are read to explain a decision, as a turn reads.
+const waitsLookedAt = 500
 
-// ownWaits returns the agent's waits that belong to none of its items.
-func (s *Service) ownWaits(ctx context.Context, agentID string) ([]*waitingv1.Wait, error) {
+// waits returns the agent's active waits that belong to none of its items.
+func (s *Service) waits(ctx context.Context, agentID string) ([]*waitingv1.Wait, error) {
 	got, err := s.deps.Waiting.ListWaits(ctx, &waitingv1.ListWaitsRequest{AgentId: agentID, PageSize: waitsLookedAt})
 	if err != nil {
 		return nil, err
 	}
+	return slices.DeleteFunc(got.GetWaits(), func(w *waitingv1.Wait) bool { return w.GetWorkItemId() != "" }), nil
+}
+
+// ownWaits returns those waits of the agent itself that are no intents.
+func ownWaits(waits []*waitingv1.Wait) []*waitingv1.Wait {
 	var own []*waitingv1.Wait
-	for _, w := range got.GetWaits() {
-		if w.GetWorkItemId() == "" && w.GetMode() == waitingv1.WaitMode_WAIT_MODE_WAIT {
+	for _, w := range waits {
+		if w.GetMode() == waitingv1.WaitMode_WAIT_MODE_WAIT {
 			own = append(own, w)
 		}
 	}
-	return own, nil
+	return own
+}
+
+// ownTriggered reports whether a wait of the agent itself has deliveries that no turn has
+// shown.
+func ownTriggered(waits []*waitingv1.Wait) bool {
+	return slices.ContainsFunc(waits, func(w *waitingv1.Wait) bool { return w.GetTriggered() })
 }
 
 // alsoWaits returns what an idle agent itself waits for.

@@ -5,11 +5,18 @@ import (
 
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/staletick"
 )
 
-// maxIdleTurns is after how many turns in a row without a change an agent is left alone
-// until there is new input (SPEC D4).
-const maxIdleTurns = 3
+const (
+	// maxFailedTicks is after how many ticks in a row whose turns failed an agent is left alone
+	// until there is new input (SPEC D4).
+	maxFailedTicks = 3
+	// maxIdleTurns is after how many turns in a row without progress, about whatever items, an
+	// agent is left alone until there is new input or a change (SPEC D9). An item is left alone
+	// after three.
+	maxIdleTurns = 9
+)
 
 // The actions of a decision.
 const (
@@ -24,6 +31,11 @@ type Facts struct {
 	Agent *agentv1.AgentFacts
 	Queue *workv1.GetWorkQueueResponse
 	Now   time.Time
+	// StaleTick is why the tick that the next turn would take is no longer true, so that
+	// AcquireTurn drops it; empty if it is true, or another message comes first. Only Explain
+	// sets it: what the scheduler itself does about a stale tick is to wait until it is
+	// dropped.
+	StaleTick string
 }
 
 // Verdict is the decision that Plan makes.
@@ -50,7 +62,7 @@ func Plan(f Facts) Verdict {
 		return Verdict{Action: ActionNothing, Reason: "agent_paused"}
 	case a.GetCurrentRunId() != "":
 		return Verdict{Action: ActionNothing, Reason: "run_open"}
-	case f.Agent.GetQueued() > 0:
+	case f.Agent.GetQueued() > 1 || f.Agent.GetQueued() == 1 && f.StaleTick == "":
 		return Verdict{Action: ActionDispatch, Reason: "message_queued"}
 	}
 
@@ -60,7 +72,7 @@ func Plan(f Facts) Verdict {
 	}
 	since := f.Agent.GetLastTurnStartedAt().AsTime()
 	switch {
-	case f.Agent.GetFailedTicks() >= maxIdleTurns:
+	case f.Agent.GetFailedTicks() >= maxFailedTicks:
 		// Turns that fail show the agent nothing, so a trigger stays unseen permanently.
 		// Only what arrived after the last attempt is worth another one.
 		if n, ok := newInput(f, since); ok {
@@ -85,7 +97,7 @@ func Plan(f Facts) Verdict {
 // candidate returns the first of the tick rules that holds, else idle.
 func candidate(f Facts) Verdict {
 	q := f.Queue
-	if cur := q.GetCurrent(); cur.GetReadiness() == workv1.Readiness_READINESS_RUNNABLE {
+	if cur := q.GetCurrent(); cur.GetReadiness() == workv1.Readiness_READINESS_RUNNABLE && !staletick.Stalled(cur, f.Agent.GetStalledItems()) {
 		return tick(agentv1.TickReason_TICK_REASON_CONTINUE_CURRENT, "current_runnable", cur)
 	}
 	if v, ok := arrived(f, time.Time{}); ok {
@@ -96,6 +108,12 @@ func candidate(f Facts) Verdict {
 	}
 	if v, ok := reminder(f); ok {
 		return v
+	}
+	if it := q.GetCurrent(); it.GetReadiness() == workv1.Readiness_READINESS_RUNNABLE { // and stalled
+		return Verdict{Action: ActionIdle, Reason: "no_progress", ItemID: it.GetWorkItemId(), Revision: it.GetRevision()}
+	}
+	if stuck := q.GetPassedOver(); len(stuck) > 0 {
+		return Verdict{Action: ActionIdle, Reason: "no_progress", ItemID: stuck[0].GetWorkItemId(), Revision: stuck[0].GetRevision()}
 	}
 	return idle(q)
 }

@@ -61,6 +61,23 @@ func queued(n int32) func(*Facts) {
 		f.Agent.HeadQueuedAt = timestamppb.New(now.Add(-5 * time.Second))
 	}
 }
+func staleTick(f *Facts) { f.StaleTick = "the item was completed" }
+
+// stalledItem is an item about which three turns made no progress.
+func stalledItem(id string) func(*Facts) {
+	return func(f *Facts) {
+		f.Agent.StalledItems = append(f.Agent.StalledItems, &agentv1.StalledItem{WorkItemId: id, Turns: 3, Since: timestamppb.New(now)})
+	}
+}
+
+func isPassedOver(it *workv1.WorkItem) func(*Facts) {
+	return func(f *Facts) {
+		f.Queue.PassedOver = append(f.Queue.PassedOver, it)
+		f.Queue.Counts.QueuedRunnable++
+		f.Queue.Counts.Open++
+	}
+}
+
 func idleTurns(n int32) func(*Facts) { return func(f *Facts) { f.Agent.Agent.IdleTurns = n } }
 func woken(f *Facts)                 { f.Agent.WakeHint, f.Agent.WakeHintSource = true, "trg_1" }
 func shown(waitID string, n int64) func(*Facts) {
@@ -161,14 +178,22 @@ func TestD2_Plan(t *testing.T) {
 		"a trigger preempts no current work": {[]func(*Facts){current(item("cur", runnable)), isTriggered(item("trig", blocked, waitFor(external, 5, 0)))}, "tick/current_runnable/cur"},
 		"a triggered current is reviewed":    {[]func(*Facts){current(item("cur", blocked, waitFor(external, 2, 1))), isTriggered(item("trig", blocked, waitFor(external, 1, 0)))}, "tick/triggered_blocked/cur"},
 		"a consumed one is not":              {[]func(*Facts){current(item("cur", blocked, waitFor(external, 2, 2)))}, "idle/all_waiting/"},
-		"#1472 three idle turns":             {[]func(*Facts){idleTurns(3), current(item("cur", runnable))}, "idle/no_progress/cur"},
-		"two idle turns":                     {[]func(*Facts){idleTurns(2), current(item("cur", runnable))}, "tick/current_runnable/cur"},
-		"idle turns and a queue":             {[]func(*Facts){idleTurns(4), inQueue(item("next", runnable))}, "idle/no_progress/next"},
-		"idle turns and a message":           {[]func(*Facts){idleTurns(3), queued(1), current(item("cur", runnable))}, "dispatch/message_queued/"},
-		"idle turns and a trigger":           {[]func(*Facts){idleTurns(3), current(item("cur", runnable)), isTriggered(item("trig", blocked, waitFor(external, 1, 0)))}, "tick/triggered_blocked/trig"},
-		"idle turns and a wake":              {[]func(*Facts){idleTurns(3), inQueue(item("next", runnable)), woken}, "tick/agent_triggered/"},
-		"idle turns and a reminder":          {[]func(*Facts){idleTurns(3), current(item("cur", runnable)), recheckIn(item("re", blocked), 0)}, "tick/recheck_due/re"},
-		"idle turns with nothing to do":      {[]func(*Facts){idleTurns(5), isBlocked(item("b", blocked))}, "idle/all_waiting/"},
+		"#1472 idle turns":                   {[]func(*Facts){idleTurns(9), current(item("cur", runnable))}, "idle/no_progress/cur"},
+		"eight idle turns":                   {[]func(*Facts){idleTurns(8), current(item("cur", runnable))}, "tick/current_runnable/cur"},
+		"idle turns and a queue":             {[]func(*Facts){idleTurns(9), inQueue(item("next", runnable))}, "idle/no_progress/next"},
+		"idle turns and a message":           {[]func(*Facts){idleTurns(9), queued(1), current(item("cur", runnable))}, "dispatch/message_queued/"},
+		"idle turns and a trigger":           {[]func(*Facts){idleTurns(9), current(item("cur", runnable)), isTriggered(item("trig", blocked, waitFor(external, 1, 0)))}, "tick/triggered_blocked/trig"},
+		"idle turns and a wake":              {[]func(*Facts){idleTurns(9), inQueue(item("next", runnable)), woken}, "tick/agent_triggered/"},
+		"idle turns and a reminder":          {[]func(*Facts){idleTurns(9), current(item("cur", runnable)), recheckIn(item("re", blocked), 0)}, "tick/recheck_due/re"},
+		"idle turns with nothing to do":      {[]func(*Facts){idleTurns(9), isBlocked(item("b", blocked))}, "idle/all_waiting/"},
+
+		"a stalled current item":          {[]func(*Facts){current(item("cur", runnable)), stalledItem("cur")}, "idle/no_progress/cur"},
+		"others go on":                    {[]func(*Facts){current(item("cur", runnable)), stalledItem("cur"), inQueue(item("next", runnable))}, "tick/queued_runnable/next"},
+		"a stalled queue":                 {[]func(*Facts){stalledItem("next"), isPassedOver(item("next", runnable))}, "idle/no_progress/next"},
+		"a stalled item that was written": {[]func(*Facts){current(&workv1.WorkItem{WorkItemId: "cur", Revision: 7, Readiness: runnable, UpdatedAt: timestamppb.New(now.Add(time.Second))}), stalledItem("cur")}, "tick/current_runnable/cur"},
+		"a stalled item and a message":    {[]func(*Facts){queued(1), current(item("cur", runnable)), stalledItem("cur")}, "dispatch/message_queued/"},
+		"a stale tick":                    {[]func(*Facts){queued(1), staleTick, current(item("cur", runnable))}, "tick/current_runnable/cur"},
+		"a stale tick before a message":   {[]func(*Facts){queued(2), staleTick, current(item("cur", runnable))}, "dispatch/message_queued/"},
 
 		"a trigger that a turn was shown":      {[]func(*Facts){isTriggered(item("trig", blocked, waitFor(external, 2, 0))), shown("wt_1", 2)}, "idle/all_waiting/"},
 		"one that came after":                  {[]func(*Facts){isTriggered(item("trig", blocked, waitFor(external, 3, 0))), shown("wt_1", 2)}, "tick/triggered_blocked/trig"},
@@ -214,7 +239,7 @@ func TestD4_WhatOthersChangeWakesAnAgentWithoutProgress(t *testing.T) {
 			Now: last.Add(time.Hour),
 			Agent: &agentv1.AgentFacts{
 				Agent: &agentv1.Agent{
-					Lifecycle: agentv1.Lifecycle_LIFECYCLE_ACTIVE, Control: agentv1.Control_CONTROL_RUNNING, IdleTurns: 3,
+					Lifecycle: agentv1.Lifecycle_LIFECYCLE_ACTIVE, Control: agentv1.Control_CONTROL_RUNNING, IdleTurns: 9,
 				},
 				LastTurnStartedAt: timestamppb.New(last),
 			},

@@ -248,11 +248,32 @@ func (s *Service) facts(ctx context.Context, k plane.Key, ahead bool) (Facts, er
 	if len(a.GetFacts()) != 1 {
 		return Facts{}, fault.NotFound.Newf("agent %q does not exist", k.ID).With("agent_id", k.ID)
 	}
-	q, err := s.deps.Work.GetWorkQueue(ctx, &workv1.GetWorkQueueRequest{AgentId: k.ID, OmitPlans: true})
+	q, err := s.deps.Work.GetWorkQueue(ctx, &workv1.GetWorkQueueRequest{
+		AgentId: k.ID, OmitPlans: true, WorkItemIds: tickedItem(a.GetFacts()[0].GetHeadTick()),
+		PassedOver: passedOver(a.GetFacts()[0]),
+	})
 	if err != nil {
 		return Facts{}, err
 	}
 	return Facts{Agent: a.GetFacts()[0], Queue: q, Now: s.deps.Clock.Now()}, nil
+}
+
+// passedOver returns the items about which turns made no progress. The queue shows others in
+// their places, unless they were written since.
+func passedOver(f *agentv1.AgentFacts) []*workv1.PassedOver {
+	var all []*workv1.PassedOver
+	for _, s := range f.GetStalledItems() {
+		all = append(all, &workv1.PassedOver{WorkItemId: s.GetWorkItemId(), UnlessWrittenAfter: s.GetSince()})
+	}
+	return all
+}
+
+// tickedItem returns the item that a tick is about, as the work plane is asked for it.
+func tickedItem(t *agentv1.Tick) []string {
+	if t.GetWorkItemId() == "" {
+		return nil
+	}
+	return []string{t.GetWorkItemId()}
 }
 
 func alarmKey(kind string, k plane.Key) string {

@@ -24,7 +24,8 @@ import (
 //	lane queued=2 since=5s [ahead=3] [runners=1] [tick=pick_queued]
 //	woken by=trg_1 since=3s
 //	shown wait=wt_1 count=2
-//	item id=a class=current|triggered|queued|operator|blocked|completed [is=runnable|blocked|asking] [says=…]
+//	stalled id=a turns=3 since=1m
+//	item id=a class=current|triggered|queued|passed|operator|blocked|completed [is=runnable|blocked|asking] [says=…]
 //	     [blocked=reason] [needs=input] [wait=task|external|timer|operator on=tsk_1 since=40s triggers=2 seen=1 at=10s] [recheck=5s|-5s]
 //	changed since=10s
 //	plan            the verdict, its sentence, and what is said of each candidate
@@ -69,6 +70,8 @@ func (s *stage) Do(t *testing.T, l planetest.Line, _ *planetest.Names) string {
 		s.f.Agent.WakeHint, s.f.Agent.WakeHintSource, s.f.Agent.WokenAt = true, o.text("by"), o.ago("since")
 	case "shown":
 		s.f.Agent.ShownWaits = append(s.f.Agent.ShownWaits, &agentv1.ShownWait{WaitId: o.text("wait"), TriggerCount: int64(o.number("count"))})
+	case "stalled":
+		s.f.Agent.StalledItems = append(s.f.Agent.StalledItems, &agentv1.StalledItem{WorkItemId: o.text("id"), Turns: o.number("turns"), Since: o.ago("since")})
 	case "changed":
 		s.f.Queue.ChangedAt = o.ago("since")
 	case "item":
@@ -107,7 +110,7 @@ var readiness = map[string]workv1.Readiness{
 	"runnable": runnable, "blocked": blocked, "asking": asking, "completed": workv1.Readiness_READINESS_COMPLETED,
 }
 
-var usual = map[string]string{"current": "runnable", "triggered": "blocked", "queued": "runnable", "operator": "asking", "blocked": "blocked", "completed": "completed"}
+var usual = map[string]string{"current": "runnable", "triggered": "blocked", "queued": "runnable", "passed": "runnable", "operator": "asking", "blocked": "blocked", "completed": "completed"}
 
 func (s *stage) item(t *testing.T, o options) {
 	class := o.text("class")
@@ -142,6 +145,8 @@ func (s *stage) item(t *testing.T, o options) {
 		isTriggered(it)(&s.f)
 	case "queued":
 		inQueue(it)(&s.f)
+	case "passed":
+		isPassedOver(it)(&s.f)
 	case "operator":
 		asks(it)(&s.f)
 	case "blocked":

@@ -151,7 +151,7 @@ func (a *agentWaits) arrive(env journal.Env, k plane.Key, h input) []*journal.Ev
 	return append(events, a.mismatches(k, h)...)
 }
 
-// itemCompleted ends the waits of an item (SPEC P9). Triggers stay active.
+// itemCompleted ends the waits and the timers of an item (SPEC P9). Triggers stay active.
 func (a *agentWaits) itemCompleted(env journal.Env, k plane.Key, itemID string) []*journal.Event {
 	if a != nil && a.items.has(itemID) {
 		return nil
@@ -162,6 +162,12 @@ func (a *agentWaits) itemCompleted(env journal.Env, k plane.Key, itemID string) 
 	}}
 	for _, w := range a.activeWaits(func(w *waitingv1.Wait) bool { return w.GetWorkItemId() == itemID }) {
 		events = append(events, cancelled(k.Namespace, w, env, waitingv1.WaitEndReason_WAIT_END_REASON_WORK_ITEM_COMPLETED))
+	}
+	if a == nil {
+		return events
+	}
+	for _, t := range a.timers.list("", len(a.timers.order), func(t *waitingv1.Timer) bool { return ticking(t) && t.GetWorkItemId() == itemID }) {
+		events = append(events, cancelledTimer(k.Namespace, t))
 	}
 	return events
 }

@@ -225,7 +225,7 @@ func (d *delivery) register() {
 	w := &waitingv1.Wait{
 		WaitId: d.env.NewID("wt_"), AgentId: d.trigger.GetAgentId(), WorkItemId: d.trigger.GetWorkItemId(),
 		Mode: waitingv1.WaitMode_WAIT_MODE_INTENT, Kind: waitingv1.WaitKind_WAIT_KIND_EXTERNAL,
-		Source: sourceTrigger, Resource: d.trigger.GetTriggerId(), Condition: d.trigger.GetDescription(),
+		Source: sourceTrigger, Resource: d.trigger.GetTriggerId(), Condition: d.trigger.GetDescription(), ResourceDescription: d.trigger.GetDescription(),
 		DeliveryMode: waitingv1.DeliveryMode_DELIVERY_MODE_WAKE_HINT, Status: waitingv1.WaitStatus_WAIT_STATUS_ACTIVE,
 		Revision: 1, CreatedAt: timestamppb.New(d.env.Now),
 	}

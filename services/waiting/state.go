@@ -270,6 +270,7 @@ func cancelled(namespace string, w *waitingv1.Wait, env journal.Env, reason wait
 
 func resolved(namespace string, w *waitingv1.Wait, env journal.Env, cause waitingv1.WaitCause, causeID string) *journal.Event {
 	n := ended(w, env, waitingv1.WaitStatus_WAIT_STATUS_RESOLVED, endReasonOf(cause))
+	n.EndedBy = causeID
 	ev := waitEvent(namespace, n, &waitingv1.WaitResolved{Wait: n, Cause: cause, CauseId: causeID})
 	if cause == causeTask || cause == causeTaskPresent {
 		ev.TaskID = causeID

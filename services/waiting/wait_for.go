@@ -32,12 +32,12 @@ func (s *Service) WaitFor(ctx context.Context, req *waitingv1.WaitForRequest) (*
 	if err := admitWaitFor(ctx, req); err != nil {
 		return nil, err
 	}
-	target, present, refused := s.resolve(ctx, req)
+	target, task, refused := s.resolve(ctx, req)
 	reminded := refused == nil && req.GetWake() == waitingv1.Wake_WAKE_EXTERNAL && s.reminded(ctx, req.GetAgentId(), target)
 	resp, err := plane.Do(ctx, s.engine, plane.Command[*State, *waitingv1.WaitForResponse]{
 		Method: "WaitFor", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
 		Decide: forAgent(req.GetAgentId(), refused, func(st *State, env journal.Env) (journal.Decision[*waitingv1.WaitForResponse], error) {
-			return decideWaitFor(st, env, req, target, s.recheck(env.Actor.Namespace, req), present, reminded)
+			return decideWaitFor(st, env, req, target, s.recheck(env.Actor.Namespace, req), task, reminded)
 		}),
 		Answer: answerWaitFor,
 	})
@@ -47,19 +47,19 @@ func (s *Service) WaitFor(ctx context.Context, req *waitingv1.WaitForRequest) (*
 	return resp, s.attach(ctx, resp.GetWait())
 }
 
-// resolve reads from other planes what the wait is for, and whether its task has ended. The
-// rule returns refused, so that a repeated request gets its first response from the request
-// memory before that (SPEC X2).
-func (s *Service) resolve(ctx context.Context, req *waitingv1.WaitForRequest) (target string, present bool, refused error) {
-	target, err := s.target(ctx, req.GetAgentId(), req.GetWorkItemId(), true)
+// resolve reads from other planes what the wait is for: its item, and its task, which is nil
+// unless the wait is for one. The rule returns refused, so that a repeated request gets its
+// first response from the request memory before that (SPEC X2).
+func (s *Service) resolve(ctx context.Context, req *waitingv1.WaitForRequest) (target string, task *taskv1.Task, refused error) {
+	target, err := s.target(ctx, req.GetAgentId(), req.GetWorkItemId(), !req.GetOwn())
 	if err != nil {
-		return "", false, err
+		return "", nil, err
 	}
 	if req.GetWake() != waitingv1.Wake_WAKE_TASK_RESULT {
-		return target, false, nil
+		return target, nil, nil
 	}
 	t, err := s.deps.Tasks.GetTask(ctx, &taskv1.GetTaskRequest{AgentId: req.GetAgentId(), TaskId: req.GetResource()})
-	return target, t.GetTask().GetTerminal(), err
+	return target, t.GetTask(), err
 }
 
 // recheck returns after how long the owner is reminded of an active wait: as the request
@@ -88,6 +88,9 @@ func admitWaitFor(ctx context.Context, req *waitingv1.WaitForRequest) error {
 		validSpan("recheck_after", req.GetRecheckAfter(), 0),
 	); err != nil {
 		return err
+	}
+	if req.GetOwn() && req.GetWorkItemId() != "" {
+		return fault.Invalid("own", "true", "must not come together with work_item_id: either the agent itself waits, or the item")
 	}
 	return arguments(req)
 }
@@ -131,17 +134,20 @@ func arguments(req *waitingv1.WaitForRequest) error {
 	return nil
 }
 
-func decideWaitFor(s *State, env journal.Env, req *waitingv1.WaitForRequest, target string, recheck *durationpb.Duration, present, reminded bool) (journal.Decision[*waitingv1.WaitForResponse], error) {
+func decideWaitFor(s *State, env journal.Env, req *waitingv1.WaitForRequest, target string, recheck *durationpb.Duration, task *taskv1.Task, reminded bool) (journal.Decision[*waitingv1.WaitForResponse], error) {
 	var d journal.Decision[*waitingv1.WaitForResponse]
 	ns := env.Actor.Namespace
 	a := s.agents[plane.KeyOf(ns, req.GetAgentId())]
 	if a != nil && target != "" && a.items.has(target) {
 		return d, itemCompleted(target)
 	}
+	described := task.GetLabel()
 	if req.GetWake() == waitingv1.Wake_WAKE_EXTERNAL && req.GetResource() != "" {
-		if _, err := s.trigger(ns, req.GetAgentId(), req.GetResource()); err != nil {
+		t, err := s.trigger(ns, req.GetAgentId(), req.GetResource())
+		if err != nil {
 			return d, err
 		}
+		described = t.GetDescription()
 	}
 	if err := within("at", env.Now, req.GetAt(), false); err != nil {
 		return d, err
@@ -149,7 +155,7 @@ func decideWaitFor(s *State, env journal.Env, req *waitingv1.WaitForRequest, tar
 	w := &waitingv1.Wait{
 		WaitId: env.NewID("wt_"), AgentId: req.GetAgentId(), WorkItemId: target,
 		Mode: waitingv1.WaitMode_WAIT_MODE_WAIT, Kind: kinds[req.GetWake()], Reason: req.GetReason(), Resource: req.GetResource(),
-		DeliveryMode: req.GetDeliveryMode(), Status: waitingv1.WaitStatus_WAIT_STATUS_ACTIVE,
+		ResourceDescription: described, DeliveryMode: req.GetDeliveryMode(), Status: waitingv1.WaitStatus_WAIT_STATUS_ACTIVE,
 		Revision: 1, CreatedAt: timestamppb.New(env.Now),
 	}
 	if req.GetWake() == waitingv1.Wake_WAKE_TIMER {
@@ -158,7 +164,7 @@ func decideWaitFor(s *State, env journal.Env, req *waitingv1.WaitForRequest, tar
 	if recheck != nil {
 		w.RecheckAt = pbjson.Timestamp(env.Now.Add(recheck.AsDuration()))
 	}
-	old := (*waitingv1.Wait)(nil)
+	old, present := (*waitingv1.Wait)(nil), task.GetTerminal()
 	if a != nil {
 		old = a.yielding(target)
 		if req.GetWake() == waitingv1.Wake_WAKE_TASK_RESULT && a.tasks.has(req.GetResource()) {
@@ -264,7 +270,7 @@ func (s *Service) attach(ctx context.Context, w *waitingv1.Wait) error {
 			WaitId: w.GetWaitId(), Kind: w.GetKind(), Mode: w.GetMode(), Revision: w.GetRevision(),
 			Reason: w.GetReason(), Resource: w.GetResource(), TriggerCount: w.GetTriggerCount(), ConsumedCount: w.GetConsumedCount(),
 			LastTriggeredAt: w.GetLastTriggeredAt(), CreatedAt: w.GetCreatedAt(), RecheckAt: w.GetRecheckAt(),
-			ReplacesWaitId: w.GetReplacesWaitId(),
+			ReplacesWaitId: w.GetReplacesWaitId(), Source: w.GetSource(), Condition: w.GetCondition(), ResourceDescription: w.GetResourceDescription(),
 		},
 	})
 	if err == nil && r.GetRefused() {

@@ -222,6 +222,51 @@ func TestR8_AWaitOutlivesItsMessenger(t *testing.T) {
 	require.Equal(t, waitingv1.WaitEndReason_WAIT_END_REASON_ATTACH_REFUSED, r.wait(w.GetWaitId()).GetEndReason())
 }
 
+// Completing an item ends its timers: nothing fires for it any more, also after a restart, and it gets
+// no new one. Timers of the agent and of other items go on (SPEC P9.1).
+func TestP9_ACompletedItemHasNoTimers(t *testing.T) {
+	r := newRig(t)
+	create := func(item string, every bool) (*waitingv1.Timer, error) {
+		req := &waitingv1.CreateTimerRequest{AgentId: "keeper", WorkItemId: item, After: seconds(60)}
+		if every {
+			req.Every = seconds(60)
+		}
+		resp, err := r.service.CreateTimer(r.agent(), req)
+		return resp.GetTimer(), err
+	}
+	var all []*waitingv1.Timer
+	for _, item := range []string{itemA, itemA, itemB, ""} {
+		tm, err := create(item, len(all)%2 == 1)
+		require.NoError(t, err)
+		all = append(all, tm)
+	}
+	before := len(r.events())
+	r.hear(itemA, &workv1.WorkItemCompleted{WorkItem: &workv1.WorkItemRecord{WorkItemId: itemA}})
+	r.hear(itemA, &workv1.WorkItemCompleted{WorkItem: &workv1.WorkItemRecord{WorkItemId: itemA}})
+	require.Equal(t, []string{"work_item_noted", "timer_cancelled", "timer_cancelled"}, r.since(before))
+	_, err := create(itemA, false)
+	require.ErrorIs(t, err, fault.WorkItemCompleted, "what was heard is remembered: the work plane's answer may be older")
+
+	r.restart()
+	before = len(r.events())
+	r.clk.Advance(61 * time.Second)
+	require.Eventually(t, func() bool { return len(r.events()) >= before+2 }, 10*time.Second, 2*time.Millisecond)
+	for _, ev := range r.events()[before:] {
+		if fired, ok := ev.Payload.(*waitingv1.TimerFired); ok {
+			require.NotEqual(t, itemA, fired.GetTimer().GetWorkItemId())
+		}
+	}
+	list, err := r.service.ListTimers(r.agent(), &waitingv1.ListTimersRequest{AgentId: "keeper", IncludeEnded: true})
+	require.NoError(t, err)
+	var states []string
+	for i, tm := range list.GetTimers() {
+		require.Equal(t, all[i].GetTimerId(), tm.GetTimerId())
+		states = append(states, tm.GetStatus().String())
+	}
+	const cancelled, completed, active = "TIMER_STATUS_CANCELLED", "TIMER_STATUS_COMPLETED", "TIMER_STATUS_ACTIVE"
+	require.Equal(t, []string{cancelled, cancelled, completed, active}, states)
+}
+
 // Completing an item ends what it waited for; triggers stay (SPEC P9).
 func TestP9_ACompletedItemWaitsForNothing(t *testing.T) {
 	r := newRig(t)

@@ -2,6 +2,7 @@ package waiting
 
 import (
 	"context"
+	"slices"
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
@@ -39,15 +40,18 @@ func (s *Service) CreateWait(ctx context.Context, req *waitingv1.CreateWaitReque
 			if a != nil && target != "" && a.items.has(target) {
 				return d, itemCompleted(target)
 			}
+			described := ""
 			if req.GetResource() != "" {
-				if _, err := st.trigger(env.Actor.Namespace, req.GetAgentId(), req.GetResource()); err != nil {
+				t, err := st.trigger(env.Actor.Namespace, req.GetAgentId(), req.GetResource())
+				if err != nil {
 					return d, err
 				}
+				described = t.GetDescription()
 			}
 			w := &waitingv1.Wait{
 				WaitId: env.NewID("wt_"), AgentId: req.GetAgentId(), WorkItemId: target,
 				Mode: waitingv1.WaitMode_WAIT_MODE_INTENT, Kind: waitingv1.WaitKind_WAIT_KIND_EXTERNAL,
-				Source: req.GetSource(), Resource: req.GetResource(), Condition: req.GetCondition(),
+				Source: req.GetSource(), Resource: req.GetResource(), Condition: req.GetCondition(), ResourceDescription: described,
 				DeliveryMode: req.GetDeliveryMode(), Status: waitingv1.WaitStatus_WAIT_STATUS_ACTIVE,
 				Revision: 1, CreatedAt: timestamppb.New(env.Now),
 			}
@@ -113,17 +117,36 @@ func (s *Service) GetWait(ctx context.Context, req *waitingv1.GetWaitRequest) (*
 	return &waitingv1.GetWaitResponse{Wait: w}, nil
 }
 
+// maxNamed bounds the waits that ListWaits is asked for by id.
+const maxNamed = 100
+
+// listsWait reports whether ListWaits returns a wait.
+func listsWait(req *waitingv1.ListWaitsRequest, w *waitingv1.Wait) bool {
+	switch {
+	case req.GetWorkItemId() != "" && w.GetWorkItemId() != req.GetWorkItemId():
+		return false
+	case len(req.GetWaitIds()) > 0 || req.GetEndedBy() != "":
+		return slices.Contains(req.GetWaitIds(), w.GetWaitId()) || req.GetEndedBy() != "" && w.GetEndedBy() == req.GetEndedBy() ||
+			req.GetAlsoActive() && active(w)
+	}
+	return req.GetIncludeEnded() || active(w)
+}
+
 // ListWaits returns an agent's waits in order of creation.
 func (s *Service) ListWaits(ctx context.Context, req *waitingv1.ListWaitsRequest) (*waitingv1.ListWaitsResponse, error) {
 	if err := itemID(req.GetWorkItemId()); err != nil {
 		return nil, err
 	}
+	if err := fault.Entries("wait_ids", len(req.GetWaitIds()), maxNamed); err != nil {
+		return nil, err
+	}
+	if err := fault.Text("ended_by", req.GetEndedBy(), fault.MaxNameChars, false); err != nil {
+		return nil, err
+	}
 	now := s.deps.Clock.Now()
 	ws, next, seq, err := listed(ctx, s, "waits", req.GetAgentId(), req.GetPageSize(), req.GetPageToken(),
 		func(a *agentWaits) *records[*waitingv1.Wait] { return &a.waits },
-		func(w *waitingv1.Wait) bool {
-			return (req.GetIncludeEnded() || active(w)) && (req.GetWorkItemId() == "" || w.GetWorkItemId() == req.GetWorkItemId())
-		},
+		func(w *waitingv1.Wait) bool { return listsWait(req, w) },
 		func(a *agentWaits, w *waitingv1.Wait) *waitingv1.Wait { return a.shown(w, now) })
 	if err != nil {
 		return nil, err

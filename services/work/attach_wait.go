@@ -2,6 +2,7 @@ package work
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"quartet/pkg/fault"
@@ -31,6 +32,9 @@ func (s *Service) AttachWait(ctx context.Context, req *workv1.AttachWaitRequest)
 	return plane.Do(ctx, s.engine, plane.Command[*State, *workv1.AttachWaitResponse]{
 		Method: "AttachWait", AgentID: req.GetAgentId(),
 		Decide: func(st *State, env journal.Env) (journal.Decision[*workv1.AttachWaitResponse], error) {
+			if _, err := st.mutable(env.Actor.Namespace, req.GetAgentId(), req.GetWorkItemId()); errors.Is(err, fault.AgentDeleted) {
+				return journal.Decision[*workv1.AttachWaitResponse]{}, err
+			}
 			events, refusal := attachWait(st, env, env.Actor.Namespace, req.GetAgentId(), req.GetWorkItemId(), req.GetWait())
 			d := journal.Decision[*workv1.AttachWaitResponse]{Events: events}
 			if len(events) == 0 {
@@ -76,6 +80,9 @@ func attachWait(s *State, env journal.Env, namespace, agentID, itemID string, w 
 			Payload: &workv1.WaitAttachRefused{WaitId: w.GetWaitId(), WorkItemId: itemID, Reason: refusal},
 		}}, refusal
 	}
+	if s.ownerIsDeleted(namespace, agentID) {
+		return nil, workv1.AttachRefusal_ATTACH_REFUSAL_UNSPECIFIED // the waiting plane ends its waits by itself
+	}
 	known := attached(old, w.GetWaitId())
 	if known != nil && known.GetRevision() >= w.GetRevision() {
 		return nil, workv1.AttachRefusal_ATTACH_REFUSAL_UNSPECIFIED
@@ -101,7 +108,7 @@ func attachWait(s *State, env journal.Env, namespace, agentID, itemID string, w 
 		}
 		// The reason of the wait is shown in blocked_by, and the item loses the focus in
 		// the same commit (SPEC P1, W5).
-		it.BlockedBy, it.BlockedByWaitId = w.GetReason(), w.GetWaitId()
+		it.BlockedBy, it.BlockedByWaitId, it.Resumed = w.GetReason(), w.GetWaitId(), nil
 		if release = attachedEvent.GetCurrentWorkItemId() == itemID; release {
 			attachedEvent.CurrentWorkItemId = ""
 		}
@@ -118,25 +125,36 @@ func attachWait(s *State, env journal.Env, namespace, agentID, itemID string, w 
 	return events, workv1.AttachRefusal_ATTACH_REFUSAL_UNSPECIFIED
 }
 
-// detachWait is the rule for the end of a wait. If clearsBlocker is set it clears
-// blocked_by, unless that was written by something else than this wait (SPEC P2).
-func detachWait(s *State, env journal.Env, namespace, agentID, itemID, waitID string, revision int64, outcome waitingv1.WaitStatus, clearsBlocker bool) []*journal.Event {
+// waitEnd is how a wait ended.
+type waitEnd struct {
+	waitID        string
+	revision      int64
+	outcome       waitingv1.WaitStatus
+	clearsBlocker bool               // unless something else wrote the blocker (SPEC P2)
+	resumption    *workv1.Resumption // what the item keeps of a wait that blocked it; nil: nothing
+}
+
+// detachWait is the rule for the end of a wait.
+func detachWait(s *State, env journal.Env, namespace, agentID, itemID string, end waitEnd) []*journal.Event {
 	old := s.record(namespace, itemID)
 	if old == nil || old.GetAgentId() != agentID {
 		return nil
 	}
-	if attached(old, waitID) == nil &&
-		(s.hasEnded(namespace, agentID, waitID) || old.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED) {
+	if attached(old, end.waitID) == nil &&
+		(s.hasEnded(namespace, agentID, end.waitID) || old.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED) {
 		return nil
 	}
 	// The event is written also for a wait that is not attached yet, so that AttachWait,
 	// when it arrives later, does not attach a wait that has ended.
 	it := next(old, env)
-	forget(it, attached(old, waitID))
-	if clearsBlocker && old.GetBlockedByWaitId() == waitID {
+	forget(it, attached(old, end.waitID))
+	if end.clearsBlocker && old.GetBlockedByWaitId() == end.waitID {
 		it.BlockedBy, it.BlockedByWaitId = "", ""
 	}
-	ev := itemEvent(it, old, &workv1.WaitDetached{WorkItem: it, WaitId: waitID, WaitRevision: revision, Outcome: outcome})
+	if end.resumption != nil && old.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_OPEN {
+		it.Resumed = end.resumption
+	}
+	ev := itemEvent(it, old, &workv1.WaitDetached{WorkItem: it, WaitId: end.waitID, WaitRevision: end.revision, Outcome: end.outcome})
 	ev.Namespace = namespace
 	return []*journal.Event{ev}
 }

@@ -57,7 +57,7 @@ func (s *Service) CompleteWorkItem(ctx context.Context, req *workv1.CompleteWork
 
 func decideComplete(s *State, env journal.Env, req *workv1.CompleteWorkItemRequest, running []RunningTask) (journal.Decision[*workv1.CompleteWorkItemResponse], error) {
 	var none journal.Decision[*workv1.CompleteWorkItemResponse]
-	old, err := s.owned(env.Actor.Namespace, req.GetAgentId(), req.GetWorkItemId())
+	old, err := s.mutable(env.Actor.Namespace, req.GetAgentId(), req.GetWorkItemId())
 	if err != nil {
 		return none, err
 	}
@@ -78,7 +78,7 @@ func decideComplete(s *State, env journal.Env, req *workv1.CompleteWorkItemReque
 	it := next(old, env)
 	it.State = workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED
 	it.CompletedAt = it.GetUpdatedAt()
-	it.BlockedBy, it.BlockedByWaitId = "", ""
+	it.BlockedBy, it.BlockedByWaitId, it.Resumed = "", "", nil
 	it.RecheckAt, it.RecheckConsumedAt = nil, nil
 	it.OwnRecheckAt, it.GivenRecheckAt, it.GivenRecheckConsumedAt = nil, nil, nil
 	it.Waits = nil
@@ -108,12 +108,6 @@ func completionWarnings(done *workv1.WorkItemCompleted, old *workv1.WorkItemReco
 		warnings = append(warnings, &workv1.Warning{
 			Kind: workv1.WarningKind_WARNING_KIND_ACTIVE_TASKS, TaskIds: running,
 			Message: fmt.Sprintf("%d task(s) still run for the completed work item; their results will arrive as messages.", len(running)),
-		})
-	}
-	if !done.GetWasCurrent() {
-		warnings = append(warnings, &workv1.Warning{
-			Kind:    workv1.WarningKind_WARNING_KIND_NOT_CURRENT,
-			Message: "The completed work item was not in focus, so this round's text does not become its report.",
 		})
 	}
 	return warnings

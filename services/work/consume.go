@@ -30,12 +30,18 @@ func reaction(s *State, env journal.Env, ev *journal.Event) []*journal.Event {
 		return onWait(s, env, ev.Namespace, p.GetWait())
 	case *waitingv1.WaitResolved:
 		w := p.GetWait()
-		return detachWait(s, env, ev.Namespace, w.GetAgentId(), w.GetWorkItemId(), w.GetWaitId(), w.GetRevision(), waitingv1.WaitStatus_WAIT_STATUS_RESOLVED, true)
+		end := waitEnd{waitID: w.GetWaitId(), revision: w.GetRevision(), outcome: waitingv1.WaitStatus_WAIT_STATUS_RESOLVED, clearsBlocker: true}
+		if w.GetMode() == waitingv1.WaitMode_WAIT_MODE_WAIT {
+			end.resumption = &workv1.Resumption{Wait: AttachedWaitOf(w), Cause: p.GetCause(), CauseId: p.GetCauseId(), At: w.GetEndedAt()}
+		}
+		return detachWait(s, env, ev.Namespace, w.GetAgentId(), w.GetWorkItemId(), end)
 	case *waitingv1.WaitCancelled:
 		// If the wait was replaced, its successor has written blocked_by already; otherwise
 		// the text explains nothing any more.
 		w := p.GetWait()
-		return detachWait(s, env, ev.Namespace, w.GetAgentId(), w.GetWorkItemId(), w.GetWaitId(), w.GetRevision(), waitingv1.WaitStatus_WAIT_STATUS_CANCELLED, true)
+		return detachWait(s, env, ev.Namespace, w.GetAgentId(), w.GetWorkItemId(), waitEnd{
+			waitID: w.GetWaitId(), revision: w.GetRevision(), outcome: waitingv1.WaitStatus_WAIT_STATUS_CANCELLED, clearsBlocker: true,
+		})
 	}
 	return nil
 }
@@ -63,5 +69,9 @@ func AttachedWaitOf(w *waitingv1.Wait) *workv1.AttachedWait {
 		CreatedAt:       w.GetCreatedAt(),
 		RecheckAt:       w.GetRecheckAt(),
 		ReplacesWaitId:  w.GetReplacesWaitId(),
+		Source:          w.GetSource(),
+		Condition:       w.GetCondition(),
+
+		ResourceDescription: w.GetResourceDescription(),
 	}
 }

@@ -191,8 +191,9 @@ func focusChange(focused bool) []*workv1.FieldChange {
 	return []*workv1.FieldChange{{Field: "is_current", From: structpb.NewBoolValue(!focused), To: structpb.NewBoolValue(focused)}}
 }
 
-// uncompared are the fields that name the item or change with every mutation.
-var uncompared = []string{"work_item_id", "agent_id", "revision", "updated_at"}
+// uncompared are the fields that name the item, that change with every mutation, or, as resumed,
+// that repeat what the mutation before says.
+var uncompared = []string{"work_item_id", "agent_id", "revision", "updated_at", "resumed"}
 
 // changes compares two records field by field, in the order of the record.
 func changes(before, after *workv1.WorkItemRecord) ([]*workv1.FieldChange, error) {

@@ -81,14 +81,14 @@ var (
 	byCreation      = ordered(createdAt, byID)
 	byRecheck       = ordered(func(rec *workv1.WorkItemRecord) int64 { return micros(rec.GetRecheckAt()) }, byID)
 	byUpdateNewest  = ordered(func(rec *workv1.WorkItemRecord) int64 { return -updatedAt(rec) }, byID)
-	byUpdateOldest  = ordered(updatedAt, older)
+	byResumption    = ordered(resumedOrUpdatedAt, older)
 	byTriggerNewest = ordered(func(rec *workv1.WorkItemRecord) int64 { return -micros(lastTriggered(rec)) }, newer)
 )
 
 // classOrder has the order of each candidate class (SPEC W9).
 var classOrder = [7]*order{
 	workv1.CandidateClass_CANDIDATE_CLASS_TRIGGERED_BLOCKED:    byTriggerNewest,
-	workv1.CandidateClass_CANDIDATE_CLASS_QUEUED_RUNNABLE:      byUpdateOldest,
+	workv1.CandidateClass_CANDIDATE_CLASS_QUEUED_RUNNABLE:      byResumption,
 	workv1.CandidateClass_CANDIDATE_CLASS_WAITING_FOR_OPERATOR: byUpdateNewest,
 	workv1.CandidateClass_CANDIDATE_CLASS_BLOCKED:              byUpdateNewest,
 	workv1.CandidateClass_CANDIDATE_CLASS_COMPLETED_RECENT:     byUpdateNewest,
@@ -100,6 +100,16 @@ func micros(at *timestamppb.Timestamp) int64 {
 }
 
 func createdAt(rec *workv1.WorkItemRecord) int64 { return micros(rec.GetCreatedAt()) }
+
+// resumedOrUpdatedAt orders the items that were just resumed, by when they were, before all
+// others, by when they were written.
+func resumedOrUpdatedAt(rec *workv1.WorkItemRecord) int64 {
+	if rec.GetResumed() != nil {
+		const before = 1 << 62 // microseconds; times of the journal are smaller
+		return micros(rec.GetResumed().GetAt()) - before
+	}
+	return updatedAt(rec)
+}
 
 func updatedAt(rec *workv1.WorkItemRecord) int64 { return micros(rec.GetUpdatedAt()) }
 

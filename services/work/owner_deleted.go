@@ -7,6 +7,7 @@ import (
 	"quartet/pkg/journal"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
 )
 
 const (
@@ -55,8 +56,31 @@ func (s *State) ownerDeleted(env journal.Env, namespace, agentID string) []*jour
 
 // ownerAlive refuses to create items for a deleted agent.
 func (s *State) ownerAlive(namespace, agentID string) error {
-	if a := s.agents[plane.KeyOf(namespace, agentID)]; a != nil && a.deleted {
+	if s.ownerIsDeleted(namespace, agentID) {
 		return fault.AgentDeleted.Newf("agent %q is deleted; no item can be created for it", agentID).With("agent_id", agentID)
 	}
 	return nil
+}
+
+func (s *State) ownerIsDeleted(namespace, agentID string) bool {
+	a := s.agents[plane.KeyOf(namespace, agentID)]
+	return a != nil && a.deleted
+}
+
+// mutable returns an item of an agent that a caller may change. The items of a deleted agent are
+// read-only for everybody (SPEC A8.4).
+func (s *State) mutable(namespace, agentID, itemID string) (*workv1.WorkItemRecord, error) {
+	it, err := s.owned(namespace, agentID, itemID)
+	if err == nil && s.ownerIsDeleted(namespace, agentID) {
+		return nil, fault.AgentDeleted.Newf("agent %q is deleted, so its work item %q is read-only; create an item of another agent for what is left to do", agentID, itemID).
+			With("agent_id", agentID).With("work_item_id", itemID)
+	}
+	return it, err
+}
+
+// completesDeletion reports whether a request is the one by which the agent plane blocks the items
+// that ownerDeleted left out. It is repeated after a crash, until every open item is blocked.
+func completesDeletion(actor journal.Actor, req *workv1.UpdateWorkItemRequest) bool {
+	fields := changedFields(req)
+	return actor.Role == rpc.RoleService && req.GetBlockedBy() == ownerDeleted && len(fields) == 1
 }

@@ -1,15 +1,20 @@
 package work
 
 import (
+	"context"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/plane/planetest"
+	"quartet/pkg/rpc"
 )
 
 // A8: the open items of a deleted agent stay open and say why nobody works on
@@ -44,9 +49,48 @@ func TestA8_ItemsOfADeletedAgent(t *testing.T) {
 		types = append(types, ev.Type)
 	}
 	require.Equal(t, []string{"owner_deleted", "work_item_updated", "work_item_updated", "focus_released"}, types)
-	// An operator may still finish what it left.
-	_, err = r.service.CompleteWorkItem(r.ctx, &workv1.CompleteWorkItemRequest{AgentId: "keeper", WorkItemId: first})
+}
+
+// Nobody changes an item of a deleted agent any more, open or completed; everybody may read it. Only
+// the deletion itself goes on blocking what it left out (SPEC A8.4).
+func TestA8_ItemsOfADeletedAgentAreReadOnly(t *testing.T) {
+	r := newRig(t)
+	open, finished := r.create("one").GetWorkItemId(), r.create("two").GetWorkItemId()
+	_, err := r.client.CompleteWorkItem(r.ctx, &workv1.CompleteWorkItemRequest{AgentId: "keeper", WorkItemId: finished})
 	require.NoError(t, err)
+	r.hear(&journal.Event{Namespace: "acme", AgentID: "keeper", Payload: &agentv1.AgentDeleting{Agent: &agentv1.Agent{AgentId: "keeper"}}})
+	wait := &waitingv1.Wait{
+		WaitId: "wt_00000000000000000000000001", AgentId: "keeper", WorkItemId: open, Kind: waitingv1.WaitKind_WAIT_KIND_EXTERNAL, Mode: waitingv1.WaitMode_WAIT_MODE_WAIT,
+		Status: waitingv1.WaitStatus_WAIT_STATUS_ACTIVE, Revision: 1,
+	}
+	text := "x"
+	before := len(r.events())
+	for range 2 {
+		for _, item := range []string{open, finished} {
+			for _, ctx := range []context.Context{r.ctx, planetest.As(t.Context(), rpc.RoleOperator), planetest.As(t.Context(), rpc.RoleAdmin), planetest.As(t.Context(), rpc.RoleService)} {
+				_, err := r.client.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{AgentId: "keeper", WorkItemId: item, Objective: &text})
+				require.ErrorIs(t, fault.From(err), fault.AgentDeleted)
+				require.ErrorContains(t, err, item)
+				_, err = r.client.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{AgentId: "keeper", WorkItemId: item, ClearBlockedBy: true})
+				require.ErrorIs(t, fault.From(err), fault.AgentDeleted)
+				_, err = r.client.CompleteWorkItem(ctx, &workv1.CompleteWorkItemRequest{AgentId: "keeper", WorkItemId: item})
+				require.ErrorIs(t, fault.From(err), fault.AgentDeleted)
+			}
+			_, err := r.client.PickWorkItem(r.ctx, &workv1.PickWorkItemRequest{AgentId: "keeper", WorkItemId: item})
+			require.ErrorIs(t, fault.From(err), fault.AgentDeleted)
+			_, err = r.client.AttachWait(planetest.As(t.Context(), rpc.RoleService), &workv1.AttachWaitRequest{AgentId: "keeper", WorkItemId: item, Wait: AttachedWaitOf(wait)})
+			require.ErrorIs(t, fault.From(err), fault.AgentDeleted)
+		}
+		r.hear(&journal.Event{Namespace: "acme", AgentID: "keeper", Payload: &waitingv1.WaitRegistered{Wait: wait}})
+		_, err = r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{AgentId: "keeper", WorkItemId: open, BlockedBy: proto.String(ownerDeleted)})
+		require.ErrorIs(t, fault.From(err), fault.AgentDeleted, "an agent does not delete")
+		require.Equal(t, ownerDeleted, r.get(open).GetBlockedBy())
+		require.Empty(t, r.get(open).GetWaits())
+		require.Len(t, r.events(), before, "a refusal changes nothing")
+		r.restart()
+	}
+	_, err = r.client.UpdateWorkItem(planetest.As(t.Context(), rpc.RoleService), &workv1.UpdateWorkItemRequest{AgentId: "keeper", WorkItemId: open, BlockedBy: proto.String(ownerDeleted)})
+	require.NoError(t, err, "the deletion may be repeated")
 }
 
 // A8: more than goes into one frame is left to who deletes the agent.
@@ -66,4 +110,9 @@ func TestA8_ManyItemsOfADeletedAgent(t *testing.T) {
 	}
 	require.Greater(t, blocked, 100)
 	require.Less(t, blocked, 400)
+	for _, it := range l.GetWorkItems() {
+		_, err := r.client.UpdateWorkItem(planetest.As(t.Context(), rpc.RoleService), &workv1.UpdateWorkItemRequest{AgentId: "keeper", WorkItemId: it.GetWorkItemId(), BlockedBy: proto.String(ownerDeleted)})
+		require.NoError(t, err)
+		require.Equal(t, ownerDeleted, r.get(it.GetWorkItemId()).GetBlockedBy())
+	}
 }

@@ -47,13 +47,17 @@ func (s *Service) PickWorkItem(ctx context.Context, req *workv1.PickWorkItemRequ
 
 func decidePick(s *State, env journal.Env, req *workv1.PickWorkItemRequest) (journal.Decision[*workv1.PickWorkItemResponse], error) {
 	var none journal.Decision[*workv1.PickWorkItemResponse]
-	it, err := s.owned(env.Actor.Namespace, req.GetAgentId(), req.GetWorkItemId())
+	it, err := s.mutable(env.Actor.Namespace, req.GetAgentId(), req.GetWorkItemId())
 	if err != nil {
 		return none, err
 	}
 	if it.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED {
 		return none, fault.WorkItemCompleted.Newf("work item %q is completed and cannot be picked; ListWorkItems with filter queued shows what can", it.GetWorkItemId()).
 			With("work_item_id", it.GetWorkItemId())
+	}
+	if it.GetResumed() != nil {
+		it = shallow(it)
+		it.Resumed = nil // the agent has turned to the item
 	}
 	picked := &workv1.WorkItemPicked{
 		PreviousWorkItemId: s.current(env.Actor.Namespace, req.GetAgentId()),

@@ -223,3 +223,29 @@ func TestX1_AnUnwritablePlanCreatesNothing(t *testing.T) {
 	it := r.create("ship")
 	require.NotEmpty(t, it.GetPlanArtifact().GetProblem())
 }
+
+// SPEC C5.3: a list without previews keeps the rest of the descriptors, and takes nothing from
+// what other reads show.
+func TestC5_AListWithoutPlanPreviews(t *testing.T) {
+	r := newRig(t)
+	itemID := r.create("ship").GetWorkItemId()
+	r.writePlan(itemID, "1. build\n2. ship\n")
+	list := func(omit bool) *workv1.PlanArtifact {
+		l, err := r.client.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper", OmitPlanPreviews: omit})
+		require.NoError(t, err)
+		return l.GetWorkItems()[0].GetPlanArtifact()
+	}
+	whole := list(false)
+	require.Equal(t, "1. build\n2. ship\n", whole.GetPreview(), "the default of the API stays")
+	for range 2 { // the second time from the cache
+		short := list(true)
+		require.Empty(t, short.GetPreview())
+		require.False(t, short.GetPreviewComplete())
+		require.Equal(t, whole.GetPath(), short.GetPath())
+		require.Equal(t, whole.GetBytes(), short.GetBytes())
+		require.Equal(t, whole.GetSha256(), short.GetSha256())
+		require.Equal(t, "1. build\n2. ship\n", r.get(itemID).GetPlanArtifact().GetPreview())
+	}
+	require.NoError(t, os.Remove(r.planPath(itemID)))
+	require.Equal(t, "missing", list(true).GetProblem())
+}

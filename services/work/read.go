@@ -2,6 +2,7 @@ package work
 
 import (
 	"context"
+	"slices"
 	"sort"
 	"strconv"
 	"time"
@@ -31,14 +32,15 @@ const (
 // listDefault is the page size of ListWorkItems (SPEC W10).
 const listDefault = 20
 
-// GetWorkItem reads one item with its plan preview (SPEC W3).
+// GetWorkItem reads one item with its plan preview, the one in focus if the request names none
+// (SPEC W3).
 func (s *Service) GetWorkItem(ctx context.Context, req *workv1.GetWorkItemRequest) (*workv1.GetWorkItemResponse, error) {
 	actor := rpc.ActorFrom(ctx)
-	if err := fault.First(s.admit(actor, req.GetAgentId()), fault.ID("work_item_id", req.GetWorkItemId(), "wi_")); err != nil {
+	if err := fault.First(s.admit(actor, req.GetAgentId()), optionalID("work_item_id", req.GetWorkItemId(), "wi_")); err != nil {
 		return nil, err
 	}
 	it, _, err := plane.View(ctx, s.engine, req.GetAgentId(), func(st *State) (*workv1.WorkItem, error) {
-		it, err := st.owned(actor.Namespace, req.GetAgentId(), req.GetWorkItemId())
+		it, err := st.ownedOrCurrent(actor.Namespace, req.GetAgentId(), req.GetWorkItemId())
 		if err != nil {
 			return nil, err
 		}
@@ -106,9 +108,18 @@ func (s *Service) ListWorkItems(ctx context.Context, req *workv1.ListWorkItemsRe
 			break
 		}
 		s.plans.Attach(actor.Namespace, it, homes.AsIs)
+		if req.GetOmitPlanPreviews() {
+			it.PlanArtifact = withoutPreview(it.GetPlanArtifact())
+		}
 		resp.WorkItems = append(resp.WorkItems, it)
 	}
 	return resp, nil
+}
+
+// withoutPreview returns a descriptor without its preview. It copies the descriptor, which the
+// cache of plans shares with other responses.
+func withoutPreview(a *workv1.PlanArtifact) *workv1.PlanArtifact {
+	return &workv1.PlanArtifact{Path: a.GetPath(), Sha256: a.GetSha256(), Bytes: a.GetBytes(), UpdatedAt: a.GetUpdatedAt(), Problem: a.GetProblem()}
 }
 
 // list returns at most limit items that match a filter, by creation, after an item if one
@@ -191,13 +202,15 @@ func waiting(it *workv1.WorkItemRecord) bool {
 // GetWorkQueue reads focus, classes and counts at one revision (SPEC W9).
 func (s *Service) GetWorkQueue(ctx context.Context, req *workv1.GetWorkQueueRequest) (*workv1.GetWorkQueueResponse, error) {
 	actor := rpc.ActorFrom(ctx)
-	if err := s.admit(actor, req.GetAgentId()); err != nil {
+	if err := fault.First(s.admit(actor, req.GetAgentId()), fault.Entries("work_item_ids", len(req.GetWorkItemIds()), maxNamed), fault.Entries("passed_over", len(req.GetPassedOver()), maxNamed)); err != nil {
 		return nil, err
 	}
 	met := false
 	q, seq, err := plane.View(ctx, s.engine, req.GetAgentId(), func(st *State) (*workv1.GetWorkQueueResponse, error) {
 		met = st.met(actor.Namespace, req.GetAgentId())
-		return queue(st, actor.Namespace, req.GetAgentId()), nil
+		q := queue(st, actor.Namespace, req.GetAgentId(), req.GetPassedOver()...)
+		q.Named = named(st, actor.Namespace, req)
+		return q, nil
 	})
 	if err != nil {
 		return nil, err
@@ -210,6 +223,7 @@ func (s *Service) GetWorkQueue(ctx context.Context, req *workv1.GetWorkQueueRequ
 	q.Revision = seq
 	if !req.GetOmitPlans() {
 		s.plans.Attach(actor.Namespace, q.GetCurrent(), homes.Ensured)
+		s.plans.Attach(actor.Namespace, q.GetNamed(), homes.Ensured)
 		for _, class := range [][]*workv1.WorkItem{q.GetTriggeredBlocked(), q.GetQueuedRunnable(), q.GetWaitingForOperator(), q.GetBlocked()} {
 			for _, it := range class {
 				s.plans.Attach(actor.Namespace, it, homes.AsIs)
@@ -219,8 +233,24 @@ func (s *Service) GetWorkQueue(ctx context.Context, req *workv1.GetWorkQueueRequ
 	return q, nil
 }
 
-// queue returns an agent's work queue. Every surface that shows it uses this function.
-func queue(s *State, namespace, agentID string) *workv1.GetWorkQueueResponse {
+// maxNamed bounds the items that GetWorkQueue is asked about by id.
+const maxNamed = 100
+
+// named returns the first of the items that a request names that is an open item of the
+// agent; nil if none is. Ids of other agents' items, and of items that do not exist, are
+// passed over: a message may name any.
+func named(s *State, namespace string, req *workv1.GetWorkQueueRequest) *workv1.WorkItem {
+	for _, id := range req.GetWorkItemIds() {
+		it := s.record(namespace, id)
+		if it != nil && it.GetAgentId() == req.GetAgentId() && !isCompleted(it) {
+			return view(it, s.current(namespace, req.GetAgentId()))
+		}
+	}
+	return nil
+}
+
+// queue returns an agent's work queue. The runnable items that are passed over are not shown. Every surface that shows it uses this function.
+func queue(s *State, namespace, agentID string, passedOver ...*workv1.PassedOver) *workv1.GetWorkQueueResponse {
 	q := &workv1.GetWorkQueueResponse{AgentId: agentID, Counts: &workv1.WorkQueueCounts{}}
 	a := s.agents[plane.KeyOf(namespace, agentID)]
 	if a == nil {
@@ -238,7 +268,11 @@ func queue(s *State, namespace, agentID string) *workv1.GetWorkQueueResponse {
 			if len(items) == limit {
 				return false
 			}
-			if it.GetWorkItemId() != a.current {
+			switch {
+			case it.GetWorkItemId() == a.current:
+			case c == workv1.CandidateClass_CANDIDATE_CLASS_QUEUED_RUNNABLE && isPassedOver(passedOver, it):
+				q.PassedOver = append(q.PassedOver, view(it, a.current))
+			default:
 				items = append(items, view(it, a.current))
 			}
 			return true
@@ -260,6 +294,14 @@ func queue(s *State, namespace, agentID string) *workv1.GetWorkQueueResponse {
 		return len(q.GetRechecks()) < capRechecks
 	})
 	return q
+}
+
+// isPassedOver reports whether an item is among those that are passed over, and was not
+// written since.
+func isPassedOver(all []*workv1.PassedOver, it *workv1.WorkItemRecord) bool {
+	return slices.ContainsFunc(all, func(p *workv1.PassedOver) bool {
+		return p.GetWorkItemId() == it.GetWorkItemId() && !before(p.GetUnlessWrittenAfter(), it.GetUpdatedAt())
+	})
 }
 
 // count converts a number of items, which is at most the largest int32.

@@ -103,7 +103,7 @@ func view(it *workv1.WorkItemRecord, current string) *workv1.WorkItem {
 		ResultSummary: it.ResultSummary, ResultBriefId: it.ResultBriefId,
 		RecheckAt: it.RecheckAt, RecheckConsumedAt: it.RecheckConsumedAt, Waits: it.Waits, Revision: it.Revision,
 		CreatedAt: it.CreatedAt, UpdatedAt: it.UpdatedAt, CompletedAt: it.CompletedAt, CompletedInTurnId: it.CompletedInTurnId,
-		OwnRecheckAt: it.OwnRecheckAt, GivenRecheckAt: it.GivenRecheckAt, GivenRecheckConsumedAt: it.GivenRecheckConsumedAt,
+		OwnRecheckAt: it.OwnRecheckAt, GivenRecheckAt: it.GivenRecheckAt, GivenRecheckConsumedAt: it.GivenRecheckConsumedAt, Resumed: it.Resumed,
 	}
 	r := readinessOf(it)
 	v.SchedulingState, v.Readiness, v.ReasonCode = r.state, r.ready, r.reason
@@ -127,7 +127,7 @@ func shallow(it *workv1.WorkItemRecord) *workv1.WorkItemRecord {
 		ResultSummary: it.ResultSummary, ResultBriefId: it.ResultBriefId,
 		RecheckAt: it.RecheckAt, RecheckConsumedAt: it.RecheckConsumedAt, Waits: it.Waits, Revision: it.Revision,
 		CreatedAt: it.CreatedAt, UpdatedAt: it.UpdatedAt, CompletedAt: it.CompletedAt, CompletedInTurnId: it.CompletedInTurnId,
-		OwnRecheckAt: it.OwnRecheckAt, GivenRecheckAt: it.GivenRecheckAt, GivenRecheckConsumedAt: it.GivenRecheckConsumedAt,
+		OwnRecheckAt: it.OwnRecheckAt, GivenRecheckAt: it.GivenRecheckAt, GivenRecheckConsumedAt: it.GivenRecheckConsumedAt, Resumed: it.Resumed,
 	}
 }
 

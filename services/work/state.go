@@ -28,7 +28,6 @@ type item struct {
 	history history
 }
 
-// key names an agent or an item within its namespace.
 // agentWork holds the items of one agent. Every class has a tree in its own order, so that
 // reading a queue costs the same with ten items and with a million.
 type agentWork struct {
@@ -104,6 +103,9 @@ func (s *State) fold(ev *journal.Event) error {
 		s.agent(k).end(p.GetEndedWaitId())
 	case *workv1.WorkItemPicked:
 		s.agent(k).current = p.GetCurrentWorkItemId()
+		if s.record(ev.Namespace, ev.WorkItemID).GetResumed() != nil {
+			s.put(k, p.GetWorkItem())
+		}
 	case *workv1.FocusReleased:
 		if a := s.agent(k); a.current == p.GetWorkItemId() {
 			a.current = ""
@@ -220,6 +222,16 @@ func (s *State) owned(namespace, agentID, itemID string) (*workv1.WorkItemRecord
 		return nil, Foreign(agentID, itemID)
 	}
 	return it, nil
+}
+
+// ownedOrCurrent is owned for the item in focus if the request names none.
+func (s *State) ownedOrCurrent(namespace, agentID, itemID string) (*workv1.WorkItemRecord, error) {
+	if itemID == "" {
+		if itemID = s.current(namespace, agentID); itemID == "" {
+			return nil, fault.Invalid("work_item_id", "", "must be given: no work item is in focus")
+		}
+	}
+	return s.owned(namespace, agentID, itemID)
 }
 
 // Foreign returns the refusal of an item that belongs to another agent.

@@ -2,6 +2,7 @@ package work
 
 import (
 	"context"
+	"slices"
 	"strconv"
 
 	"quartet/pkg/fault"
@@ -16,7 +17,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// UpdateWorkItem writes fields of an open item (SPEC W5).
+// UpdateWorkItem writes fields of an open item, of the one in focus if the request names none
+// (SPEC W5).
 func (s *Service) UpdateWorkItem(ctx context.Context, req *workv1.UpdateWorkItemRequest) (*workv1.UpdateWorkItemResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := s.admitWrite(ctx, actor, req.GetAgentId()); err != nil {
@@ -42,7 +44,7 @@ func (s *Service) UpdateWorkItem(ctx context.Context, req *workv1.UpdateWorkItem
 func validateUpdate(req *workv1.UpdateWorkItemRequest) error {
 	if err := fault.First(
 		fault.RequestID(req.GetRequestId()),
-		fault.ID("work_item_id", req.GetWorkItemId(), "wi_"),
+		optionalID("work_item_id", req.GetWorkItemId(), "wi_"),
 		knownPlanStatus(req.GetPlanStatus()),
 		validTodos(req.GetTodoList().GetItems()),
 	); err != nil {
@@ -70,8 +72,11 @@ func validateUpdate(req *workv1.UpdateWorkItemRequest) error {
 	if at := req.GetRecheckAt(); at != nil && at.CheckValid() != nil {
 		return fault.Invalid("recheck_at", at.String(), "must be a time between the years 1 and 9999")
 	}
+	if req.GetRecheckAt() != nil && req.GetClearRecheckAt() {
+		return fault.Invalid("clear_recheck_at", "true", "must not come together with recheck_at")
+	}
 	if len(changedFields(req)) == 0 {
-		return fault.InvalidArgument.New("nothing to update: give objective, plan_status, todo_list, blocked_by, clear_blocked_by or recheck_at")
+		return fault.InvalidArgument.New("nothing to update: give objective, plan_status, todo_list, blocked_by, clear_blocked_by, recheck_at or clear_recheck_at")
 	}
 	return nil
 }
@@ -87,13 +92,16 @@ func changedFields(req *workv1.UpdateWorkItemRequest) []string {
 	add("plan_status", req.GetPlanStatus() != workv1.PlanStatus_PLAN_STATUS_UNSPECIFIED)
 	add("todo_list", req.GetTodoList() != nil)
 	add("blocked_by", req.BlockedBy != nil || req.GetClearBlockedBy())
-	add("recheck_at", req.GetRecheckAt() != nil)
+	add("recheck_at", req.GetRecheckAt() != nil || req.GetClearRecheckAt())
 	return fields
 }
 
 func decideUpdate(s *State, env journal.Env, req *workv1.UpdateWorkItemRequest) (journal.Decision[*workv1.UpdateWorkItemResponse], error) {
 	var none journal.Decision[*workv1.UpdateWorkItemResponse]
-	old, err := s.owned(env.Actor.Namespace, req.GetAgentId(), req.GetWorkItemId())
+	old, err := s.ownedOrCurrent(env.Actor.Namespace, req.GetAgentId(), req.GetWorkItemId())
+	if err == nil && !completesDeletion(env.Actor, req) {
+		_, err = s.mutable(env.Actor.Namespace, req.GetAgentId(), old.GetWorkItemId())
+	}
 	if err != nil {
 		return none, err
 	}
@@ -106,6 +114,7 @@ func decideUpdate(s *State, env journal.Env, req *workv1.UpdateWorkItemRequest) 
 		}
 	}
 	it := next(old, env)
+	it.Resumed = nil // the agent has turned to the item
 	if req.Objective != nil {
 		it.Objective = req.GetObjective()
 	}
@@ -130,12 +139,21 @@ func decideUpdate(s *State, env journal.Env, req *workv1.UpdateWorkItemRequest) 
 	case req.BlockedBy != nil:
 		it.BlockedBy, it.BlockedByWaitId = req.GetBlockedBy(), ""
 	}
-	if at := req.GetRecheckAt(); at != nil {
+	switch at := req.GetRecheckAt(); {
+	case req.GetClearRecheckAt():
+		it.OwnRecheckAt = nil
+		remind(it)
+	case at != nil:
 		it.OwnRecheckAt = pbjson.Timestamp(at.AsTime())
 		remind(it)
 	}
 
 	current := s.current(env.Actor.Namespace, req.GetAgentId())
+	if sameContent(it, old, env) {
+		return journal.Decision[*workv1.UpdateWorkItemResponse]{Remember: true, Reply: &workv1.UpdateWorkItemResponse{
+			WorkItem: view(old, current), Warnings: warnings, Unchanged: true,
+		}}, nil
+	}
 	var release workv1.FocusReleaseReason
 	if current == it.GetWorkItemId() {
 		switch {
@@ -163,6 +181,18 @@ var answerUpdate = journal.AnswerOf(func(p *workv1.WorkItemUpdated) *workv1.Upda
 		WorkItem: view(p.GetWorkItem(), p.GetCurrentWorkItemId()), Warnings: p.GetWarnings(),
 	}
 })
+
+// sameContent reports whether an update wrote nothing (SPEC W5.4): it is equal to the record before
+// it in every field that UpdateWorkItem can set. The writer of the blocker is one of them, since a
+// blocker that a wait wrote ends with that wait.
+func sameContent(it, old *workv1.WorkItemRecord, env journal.Env) bool {
+	return it.GetObjective() == old.GetObjective() && it.GetPlanStatus() == old.GetPlanStatus() &&
+		slices.EqualFunc(it.GetTodoList(), old.GetTodoList(), func(a, b *workv1.TodoItem) bool {
+			return a.GetText() == b.GetText() && a.GetState() == b.GetState()
+		}) &&
+		it.GetBlockedBy() == old.GetBlockedBy() && it.GetBlockedByWaitId() == old.GetBlockedByWaitId() &&
+		len(it.GetWaits()) == len(old.GetWaits()) && proto.Equal(it.GetOwnRecheckAt(), next(old, env).GetOwnRecheckAt())
+}
 
 // next returns a copy of a record with the next revision, whose fields and waits may be
 // changed.

@@ -54,3 +54,11 @@ func todoWarnings(todos []*workv1.TodoItem) []*workv1.Warning {
 		InProgressCount: int32(n),
 	}}
 }
+
+// optionalID validates an id that may be left out.
+func optionalID(field, value, prefix string) error {
+	if value == "" {
+		return nil
+	}
+	return fault.ID(field, value, prefix)
+}

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -62,6 +63,107 @@ func TestC5_AnIndependentClient(t *testing.T) {
 			inspect(ctx, t, server, "--method", "tools/call", "--tool-name", "PickWorkItem", "--tool-arg", "work_item_id="+item)
 			done := inspect(ctx, t, server, "--method", "tools/call", "--tool-name", "CompleteWorkItem", "--tool-arg", "work_item_id="+item, "report=Inspected.")
 			require.Equal(t, item, field(done, "structuredContent", "promoted_work_item_id"))
+		})
+	}
+}
+
+// session is what client.mjs saw.
+type session struct {
+	Capabilities struct {
+		Resources struct {
+			Subscribe   bool `json:"subscribe"`
+			ListChanged bool `json:"listChanged"`
+		} `json:"resources"`
+	} `json:"capabilities"`
+	Instructions string   `json:"instructions"`
+	Tools        []string `json:"tools"`
+	Schemas      int      `json:"schemas"`
+	Preview      string   `json:"preview"`
+	Listed       int      `json:"listed"`
+	Refused      string   `json:"refused"`
+	URI          string   `json:"uri"`
+	Contents     []struct {
+		URI  string  `json:"uri"`
+		Text *string `json:"text"`
+	} `json:"contents"`
+	Updated   []string `json:"updated"`
+	Subscribe string   `json:"subscribe"`
+	Absent    struct {
+		IsError bool   `json:"isError"`
+		Text    string `json:"text"`
+	} `json:"absent"`
+}
+
+// SPEC C5.2, C5.4 to C5.7: the official TypeScript client checks results against output schemas,
+// reads an empty plan, is notified of a written one over stdio, and begins before its server.
+func TestC5_TheTypeScriptClient(t *testing.T) {
+	proc.Long(t)
+	require.NoError(t, proc.NodePackages(t.Context(), "."))
+	bin, err := proc.Build(t.TempDir(), "quartet/cmd/quartet", "quartet")
+	require.NoError(t, err)
+	srv, err := proc.NewQuartet(bin, filepath.Join(t.TempDir(), "data"), "")
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	stdio := func(agent string, more ...string) []string {
+		return append([]string{bin, "mcp", "--agent", agent, "--create", "--address", srv.GRPC}, more...)
+	}
+
+	// Before the server runs: the first line of the client starts it.
+	cmd := exec.CommandContext(ctx, "node", append([]string{"client.mjs"}, stdio("before")...)...)
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	d := json.NewDecoder(out)
+	var before, after session
+	require.NoError(t, d.Decode(&before))
+	require.True(t, before.Absent.IsError)
+	require.Contains(t, before.Absent.Text, "quartet dev --data-dir")
+	require.Contains(t, before.Instructions, "No Quartet server answers at "+srv.GRPC)
+	require.NoError(t, srv.Start(ctx))
+	t.Cleanup(func() { _ = srv.Kill() })
+	require.NoError(t, d.Decode(&after))
+	require.NoError(t, cmd.Wait())
+	require.Greater(t, len(after.Tools), 20)
+
+	for name, c := range map[string]struct {
+		server []string
+		tools  int // 0: all
+		stdio  bool
+	}{
+		"http":         {server: []string{"http://" + srv.HTTP + "/mcp/ts-http?create=true"}},
+		"http memory":  {server: []string{"http://" + srv.HTTP + "/mcp/ts-http-memory?create=true&tools=memory"}, tools: 10},
+		"stdio":        {server: stdio("ts-stdio"), stdio: true},
+		"stdio memory": {server: stdio("ts-stdio-memory", "--tools", "memory"), tools: 10, stdio: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cmd := exec.CommandContext(ctx, "node", append([]string{"client.mjs"}, c.server...)...)
+			var errs strings.Builder
+			cmd.Stderr = &errs
+			raw, err := cmd.Output()
+			require.NoError(t, err, "%s", errs.String())
+			var got session
+			require.NoError(t, json.Unmarshal(raw, &got), "%s", raw)
+			if c.tools > 0 {
+				require.Len(t, got.Tools, c.tools)
+				require.Zero(t, got.Schemas)
+			} else {
+				require.Greater(t, len(got.Tools), 20)
+				require.Equal(t, len(got.Tools), got.Schemas)
+			}
+			require.Equal(t, 1, got.Listed)
+			require.Empty(t, got.Preview)
+			require.Equal(t, "invalid_argument", got.Refused)
+			require.Len(t, got.Contents, 1)
+			require.NotNil(t, got.Contents[0].Text)
+			require.Empty(t, *got.Contents[0].Text)
+			require.Equal(t, c.stdio, got.Capabilities.Resources.Subscribe)
+			require.True(t, got.Capabilities.Resources.ListChanged)
+			if c.stdio {
+				require.Equal(t, []string{got.URI}, got.Updated)
+			} else {
+				require.NotContains(t, got.Subscribe, "accepted")
+			}
 		})
 	}
 }

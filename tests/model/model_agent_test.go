@@ -14,12 +14,30 @@ import (
 func (m *model) hear(a *agent, q *message) {
 	a.lane = append(a.lane, q)
 	if q.tick == nil {
-		a.news, a.failed, a.idle = m.now, 0, 0
+		a.news, a.failed = m.now, 0
+		if q.kind == agentv1.MessageKind_MESSAGE_KIND_TASK_RESULT {
+			return // its own doing
+		}
+		a.idle = 0
+		for id := range a.stalls {
+			if q.item == "" || q.item == id {
+				delete(a.stalls, id)
+			}
+		}
 	}
+}
+
+// stalled: three turns in a row about an item made no progress, and it was not written since.
+func (a *agent) stalled(i *item) bool {
+	s := a.stalls[i.id]
+	return s != nil && s.turns >= patience && !i.updated.After(s.since)
 }
 
 // wake notes that something came for the agent itself.
 func (m *model) wake(a *agent, waitID string) {
+	if len(a.wakes) == 0 && a.turn != nil && slices.Contains(a.turn.wakes, "") {
+		waitID = "" // should the turn fail, both are to be shown again, and one is about no wait
+	}
 	a.wakes, a.woken = append(a.wakes, waitID), m.now
 }
 
@@ -34,9 +52,23 @@ func (m *model) woken(a *agent) bool {
 
 // inOrder returns an agent's queued messages in the order in which turns take them.
 func (a *agent) inOrder() []*message {
-	return slices.SortedStableFunc(slices.Values(a.lane), func(x, y *message) int {
+	all := slices.SortedStableFunc(slices.Values(a.lane), func(x, y *message) int {
 		return cmp.Or(cmp.Compare(x.priority, y.priority), cmp.Compare(x.order, y.order))
 	})
+	// A tick lets the prompts of its priority pass (SPEC A5.5).
+	for at := 0; at < len(all); at++ {
+		last := -1
+		for i, q := range all {
+			if q.kind == agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT && q.priority == all[at].priority {
+				last = i
+			}
+		}
+		if tick := all[at]; tick.tick != nil && at < last {
+			all = slices.Insert(slices.Delete(all, at, at+1), last, tick)
+			at--
+		}
+	}
+	return all
 }
 
 // hollow reports that an agent was woken for waits that are over since. The agent
@@ -60,14 +92,14 @@ func (m *model) plan(a *agent) verdict {
 	if a.turn != nil {
 		return verdict{action: "nothing", reason: "run_open"}
 	}
-	if len(a.lane) > 0 {
+	if len(a.lane) > 1 || len(a.lane) == 1 && !m.stale(a, a.lane[0].tick) {
 		return verdict{action: "dispatch", reason: "message_queued"}
 	}
 	v := m.candidate(a)
-	// Three turns in a row came to nothing, and there is no input since (SPEC D4).
+	// Turns in a row came to nothing, and there is no input since (SPEC D4, D9).
 	// What no completed turn was shown is input still, unless turns fail.
 	news := a.news.After(a.began) || m.woken(a) && a.woken.After(a.began) || m.reminded(a)
-	if v.action == "tick" && !news && (a.failed >= patience || a.idle >= patience && !m.unreported(a)) {
+	if v.action == "tick" && !news && (a.failed >= patience || a.idle >= idleness && !m.unreported(a)) {
 		return verdict{action: "idle", reason: "no_progress"}
 	}
 	return v
@@ -83,13 +115,15 @@ func (m *model) reminded(a *agent) bool {
 
 // candidate returns what a tick would be about, were there nothing to keep it back.
 func (m *model) candidate(a *agent) verdict {
-	if i := m.items[a.focus]; i != nil && i.runnable() {
+	if i := m.items[a.focus]; i != nil && i.runnable() && !a.stalled(i) {
 		return verdict{"tick", agentv1.TickReason_TICK_REASON_CONTINUE_CURRENT, "", []*item{i}}
 	}
-	var triggered, queued, due []*item
+	var triggered, queued, stuck, due []*item
 	for _, i := range a.items {
 		switch {
 		case i.done:
+		case i.runnable() && a.stalled(i):
+			stuck = append(stuck, i)
 		case i.runnable():
 			queued = append(queued, i)
 		case i.triggered(a.shown):
@@ -108,6 +142,8 @@ func (m *model) candidate(a *agent) verdict {
 		return verdict{"tick", agentv1.TickReason_TICK_REASON_PICK_QUEUED, "", ranked(queued, byAge)}
 	case len(due) > 0:
 		return verdict{"tick", agentv1.TickReason_TICK_REASON_RECHECK, "", ranked(due, byRecheck)}
+	case len(stuck) > 0:
+		return verdict{action: "idle", reason: "no_progress"}
 	}
 	return verdict{action: "idle"}
 }
@@ -120,7 +156,19 @@ func (i *item) reminds(now time.Time) bool {
 func byTrigger(x, y *item) int {
 	return cmp.Or(y.lastTriggered().Compare(x.lastTriggered()), y.updated.Compare(x.updated))
 }
-func byAge(x, y *item) int     { return cmp.Or(x.updated.Compare(y.updated), x.created.Compare(y.created)) }
+func byAge(x, y *item) int {
+	if !x.resumed.IsZero() || !y.resumed.IsZero() { // those that were resumed come first
+		return cmp.Or(cmp.Compare(since(x), since(y)), x.created.Compare(y.created))
+	}
+	return cmp.Or(x.updated.Compare(y.updated), x.created.Compare(y.created))
+}
+
+func since(i *item) int64 {
+	if i.resumed.IsZero() {
+		return 1 << 62
+	}
+	return i.resumed.UnixNano()
+}
 func byRecheck(x, y *item) int { return x.recheck().Compare(y.recheck()) }
 func byUpdate(x, y *item) int  { return y.updated.Compare(x.updated) }
 
@@ -128,32 +176,58 @@ func ranked(all []*item, by func(x, y *item) int) []*item {
 	return slices.SortedStableFunc(slices.Values(all), by)
 }
 
-// stale says of a tick in the lane whether it must be dropped, or must not be,
-// when a runner would take it (SPEC D4). In between it may be: what it is about
-// has changed, but there is something of its kind to do.
-func (m *model) stale(a *agent, t *agentv1.Tick) (must, mustNot bool) {
-	v := m.candidate(a)
-	i := m.items[t.GetWorkItemId()]
+// stale says of a tick in the lane whether it is dropped when a runner would take it (SPEC
+// D4). What is no tick is never stale.
+func (m *model) stale(a *agent, t *agentv1.Tick) bool {
+	i, current := m.items[t.GetWorkItemId()], m.items[a.focus]
 	switch t.GetReason() {
 	case agentv1.TickReason_TICK_REASON_CONTINUE_CURRENT:
-		must = i == nil || !i.current() || !i.runnable()
+		return i == nil || !i.current() || !i.runnable()
 	case agentv1.TickReason_TICK_REASON_REVIEW_TRIGGERED:
-		must = !slices.ContainsFunc(a.items, func(i *item) bool { return !i.done && i.triggered(nil) })
+		return !slices.ContainsFunc(a.items, func(i *item) bool {
+			return i.triggered(nil) && (i.current() || i.class() == workv1.CandidateClass_CANDIDATE_CLASS_TRIGGERED_BLOCKED)
+		})
 	case agentv1.TickReason_TICK_REASON_WAKE_HINT:
-		must = len(a.wakes) == 0
+		waits := !slices.Contains(a.wakes, "")
+		return len(a.wakes) == 0 && a.last != t.GetLastTurnId() ||
+			len(a.wakes) > 0 && waits && !slices.ContainsFunc(a.waits, func(w *wait) bool { return w.item == "" && w.status == active && w.count > w.seen })
 	case agentv1.TickReason_TICK_REASON_PICK_QUEUED:
-		must = !slices.ContainsFunc(a.items, func(i *item) bool { return i.runnable() && !i.current() })
+		return current != nil && current.runnable() && !a.stalled(current) || i == nil || i.done || !i.runnable() || i.current()
 	case agentv1.TickReason_TICK_REASON_RECHECK:
-		must = i == nil || i.done
+		return i == nil || i.done || i.recheck().IsZero() && i.given.IsZero()
 	}
-	return must, !must && v.action == "tick" && v.tick == t.GetReason() && len(v.items) > 0 && v.items[0] == i
+	return false
+}
+
+// bind returns the item to which a turn about a message is bound (SPEC A13).
+func (m *model) bind(a *agent, q *message) string {
+	if q.tick.GetReason() == agentv1.TickReason_TICK_REASON_PICK_QUEUED {
+		return ""
+	}
+	open := func(id string) bool { i := m.items[id]; return i != nil && i.owner == a && !i.done }
+	about := q.item
+	if q.tick != nil {
+		about = q.tick.GetWorkItemId()
+	}
+	if open(about) {
+		return about
+	}
+	for _, w := range a.waits {
+		ended := w.status == resolved && (w.endedBy == q.id || w.endedBy == q.cause) && q.kind != agentv1.MessageKind_MESSAGE_KIND_CALLBACK_EVENT
+		reached := w.status == active && slices.Contains(q.reached, w)
+		if (ended || reached) && open(w.item) {
+			return w.item
+		}
+	}
+	return a.focus
 }
 
 // take starts a turn with a message.
 func (m *model) take(a *agent, q *message, t *turn) {
 	a.lane = slices.DeleteFunc(a.lane, func(x *message) bool { return x == q })
 	q.attempts++
-	t.msg, t.until, t.item, t.started, t.previous = q, m.now.Add(turnTerm), a.focus, m.now, a.began
+	t.bound = m.bind(a, q)
+	t.msg, t.until, t.item, t.started, t.previous = q, m.now.Add(turnTerm), t.bound, m.now, a.began
 	t.wakes, a.wakes = a.wakes, nil
 	a.turn, a.began = t, m.now
 }
@@ -163,12 +237,10 @@ func (m *model) take(a *agent, q *message, t *turn) {
 func (m *model) finish(a *agent, completed, fatal bool) {
 	t := a.turn
 	a.turn, a.last = nil, t.id
+	defer func() { a.done = append(a.done, t.effects)[max(0, len(a.done)-2):] }()
 	if completed {
-		if a.failed = 0; t.calls > 0 {
-			a.idle = 0
-		} else {
-			a.idle++
-		}
+		a.failed = 0
+		m.progress(a, t)
 		for id, n := range t.shown {
 			a.shown[id] = max(a.shown[id], n)
 		}
@@ -180,7 +252,11 @@ func (m *model) finish(a *agent, completed, fatal bool) {
 	a.wakes = append(t.wakes, a.wakes...)
 	// What reached the turn while it ran has not been dealt with either.
 	m.back(a, t.with...)
-	if fatal || t.msg.attempts >= attempts {
+	switch {
+	case !fatal && t.progress && t.msg.progressed < progressed: // SPEC A5.6
+		t.msg.attempts--
+		t.msg.progressed++
+	case fatal || t.msg.attempts >= attempts:
 		if t.msg.tick != nil { // it counts as a turn that came to nothing, too
 			a.failed++
 			a.idle++
@@ -190,12 +266,44 @@ func (m *model) finish(a *agent, completed, fatal bool) {
 	m.back(a, t.msg)
 }
 
+// progress counts a completed turn for its item (SPEC D9).
+func (m *model) progress(a *agent, t *turn) {
+	about := t.bound
+	if about == "" {
+		about = t.msg.tick.GetWorkItemId()
+	}
+	progressed := t.changed || slices.ContainsFunc(t.effects, func(e string) bool {
+		return !slices.ContainsFunc(a.done, func(before []string) bool { return slices.Contains(before, e) })
+	})
+	if progressed {
+		a.idle = 0
+		delete(a.stalls, about)
+		delete(a.stalls, t.item)
+		return
+	}
+	a.idle++
+	if about == "" {
+		return
+	}
+	if a.stalls == nil {
+		a.stalls = map[string]*stall{}
+	}
+	s := a.stalls[about]
+	if s == nil {
+		s = &stall{}
+		a.stalls[about] = s
+	}
+	s.turns++
+	s.since = t.started
+}
+
 // abort ends the open turn for good: its message is not heard again, and what it
 // was shown is not consumed. The agent takes no other one until it is resumed
 // (SPEC A7).
 func (m *model) abort(a *agent) {
 	a.paused = true
 	if t := a.turn; t != nil {
+		a.done = append(a.done, t.effects)[max(0, len(a.done)-2):]
 		a.turn, a.last = nil, t.id
 		a.wakes = append(t.wakes, a.wakes...)
 		m.back(a, t.with...) // an abort takes the turn's own message out, and no other words
@@ -246,7 +354,7 @@ func (m *model) posture(a *agent) agentv1.Posture {
 		return agentv1.Posture_POSTURE_PAUSED
 	case a.turn != nil:
 		return agentv1.Posture_POSTURE_RUNNING_TURN
-	case len(a.lane) > 0:
+	case len(a.lane) > 1 || len(a.lane) == 1 && !m.stale(a, a.lane[0].tick):
 		return agentv1.Posture_POSTURE_QUEUED_INPUT
 	case slices.ContainsFunc(a.items, (*item).runnable):
 		return agentv1.Posture_POSTURE_RUNNABLE_WORK

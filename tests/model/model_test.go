@@ -32,16 +32,24 @@ type agent struct {
 	waits  []*wait
 	lane   []*message
 	turn   *turn
-	idle   int       // completed turns in a row without a call (SPEC D4)
-	failed int       // ticks in a row whose turns failed for good
-	began  time.Time // the last turn
-	news   time.Time // the last input but wakes
-	woken  time.Time // the last wake
-	wakes  []string  // waits of its own that woke it; "" for anything else
+	idle   int // completed turns in a row without progress (SPEC D9)
+	stalls map[string]*stall
+	done   [][]string // the fingerprints of the last completed and failed turns' calls, newest last
+	failed int        // ticks in a row whose turns failed for good
+	began  time.Time  // the last turn
+	news   time.Time  // the last input but wakes
+	woken  time.Time  // the last wake
+	wakes  []string   // waits of its own that woke it; "" for anything else
 	shown  map[string]int64
 	last   string // the turn that ended last
 	paused bool
 	alarms []time.Time // all reminders there ever were
+}
+
+// stall counts the completed turns in a row about an item that made no progress.
+type stall struct {
+	turns int
+	since time.Time
 }
 
 type todo struct {
@@ -64,6 +72,7 @@ type item struct {
 	own                  time.Time // its own reminder, until it is given
 	given                time.Time // the reminder that was given last
 	reminder             time.Time // one that ended with its wait
+	resumed              time.Time // when the wait that blocked it was resolved, until it is turned to
 	unsure               bool      // whether that one was given
 }
 
@@ -80,6 +89,7 @@ type wait struct {
 	due, recheck, tell         time.Time
 	rechecked                  bool
 	replaces                   string
+	endedBy                    string // the message, task or time that resolved it
 }
 
 type trigger struct {
@@ -116,8 +126,10 @@ type message struct {
 	priority        agentv1.Priority
 	order           int
 	attempts        int
+	progressed      int
 	tick            *agentv1.Tick
-	known           bool // its id, priority and order were seen
+	reached         []*wait // that a delivery reached
+	known           bool    // its id, priority and order were seen
 }
 
 type turn struct {
@@ -125,7 +137,11 @@ type turn struct {
 	msg      *message
 	with     []*message // interjected
 	item     string     // what calls go to
+	bound    string     // what it was bound to at its start
+	changed  bool       // whether a call changed something
+	effects  []string   // the fingerprints of calls that may be repeated
 	calls    int
+	progress bool
 	rounds   int
 	until    time.Time
 	shown    map[string]int64
@@ -145,11 +161,13 @@ const (
 
 	needsInput = workv1.PlanStatus_PLAN_STATUS_NEEDS_INPUT
 
-	turnTerm = 30 * time.Second       // SPEC X12
-	taskTerm = 30 * time.Second       // SPEC X12
-	tellTerm = 250 * time.Millisecond // ADR 0012
-	attempts = 3                      // SPEC A5
-	patience = 3                      // SPEC D4
+	turnTerm   = 30 * time.Second       // SPEC X12
+	taskTerm   = 30 * time.Second       // SPEC X12
+	tellTerm   = 250 * time.Millisecond // ADR 0012
+	attempts   = 3                      // SPEC A5
+	progressed = 30                     // SPEC A5.6
+	patience   = 3                      // SPEC D4, D9: failed ticks, and turns about an item
+	idleness   = 9                      // SPEC D9: turns without progress
 )
 
 // say queues what a plane will be told.
@@ -339,7 +357,7 @@ func (m *model) pick(i *item) (want bool, previous string) {
 	if p := m.items[a.focus]; p != nil && p != i {
 		want, previous = p.runnable(), p.id
 	}
-	a.focus, a.news = i.id, m.now
+	a.focus, a.news, i.resumed = i.id, m.now, time.Time{}
 	return want, previous
 }
 
@@ -352,7 +370,13 @@ type change struct {
 	recheck   time.Time
 }
 
-func (m *model) update(i *item, c change) {
+// update writes the fields of a change and reports whether one of them is another value
+// (SPEC W5.4).
+func (m *model) update(i *item, c change) bool {
+	if !i.differs(c) {
+		return false
+	}
+	i.resumed = time.Time{}
 	if c.objective != "" {
 		i.objective = c.objective
 	}
@@ -380,6 +404,16 @@ func (m *model) update(i *item, c change) {
 		i.owner.focus = ""
 	}
 	m.wrote(i)
+	return true
+}
+
+func (i *item) differs(c change) bool {
+	return c.objective != "" && c.objective != i.objective ||
+		c.plan != 0 && c.plan != i.plan ||
+		c.todos != nil && !slices.Equal(*c.todos, i.todos) ||
+		c.blocker != "" && (c.blocker != i.blocker || i.blockerWait != "") ||
+		c.clear && i.blocker != "" ||
+		!c.recheck.IsZero() && !c.recheck.Equal(i.own)
 }
 
 func (i *item) unfinished() (pending, progress int) {
@@ -406,7 +440,7 @@ func (m *model) running(i *item) (all int, blocking bool) {
 }
 
 func (m *model) complete(i *item) {
-	i.done = true
+	i.done, i.resumed = true, time.Time{}
 	for _, w := range i.waits {
 		i.over[w.id] = true
 	}
@@ -457,7 +491,7 @@ func (m *model) attach(w wait) {
 					m.drop(i, k.id)
 				}
 			}
-			i.blocker, i.blockerWait = w.reason, w.id
+			i.blocker, i.blockerWait, i.resumed = w.reason, w.id, time.Time{}
 			if !w.recheck.IsZero() {
 				i.owner.alarms = append(i.owner.alarms, w.recheck)
 			}

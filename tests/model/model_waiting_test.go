@@ -26,7 +26,13 @@ func (m *model) end(w *wait, how waitingv1.WaitStatus) {
 	w.status, w.tell = how, time.Time{}
 	w.rev++
 	if i := m.items[w.item]; i != nil {
-		m.say("waiting>work", func() { m.drop(i, w.id) })
+		at := m.now
+		m.say("waiting>work", func() {
+			m.drop(i, w.id)
+			if how == resolved && !w.intent && !i.done { // it can go on, and is first in its class
+				i.resumed = at
+			}
+		})
 	}
 }
 
@@ -122,10 +128,11 @@ func (m *model) endTrigger(t *trigger, how waitingv1.TriggerStatus) {
 
 // resolve ends a one-shot wait because what it waits for came. An agent that
 // waits by itself is woken by a message, or where there is none by a wake.
-func (m *model) resolve(w *wait, silent bool) {
+func (m *model) resolve(w *wait, silent bool, by string) {
 	if w.status != active {
 		return
 	}
+	w.endedBy = by
 	m.end(w, resolved)
 	if w.item == "" && silent {
 		m.say("waiting>agent", func() { m.wake(w.owner, "") })
@@ -133,26 +140,26 @@ func (m *model) resolve(w *wait, silent bool) {
 }
 
 // operatorSaid resolves the named item's operator wait, else the only one (SPEC P2).
-func (m *model) operatorSaid(a *agent, itemID string) {
+func (m *model) operatorSaid(a *agent, messageID, itemID string) {
 	var all []*wait
 	for _, w := range a.waits {
 		if w.status == active && w.kind == operator {
 			if w.item == itemID && itemID != "" {
-				m.resolve(w, false)
+				m.resolve(w, false, messageID)
 				return
 			}
 			all = append(all, w)
 		}
 	}
 	if len(all) == 1 && itemID == "" {
-		m.resolve(all[0], false)
+		m.resolve(all[0], false, messageID)
 	}
 }
 
 func (m *model) taskEnded(t *task) {
 	for _, w := range slices.Clone(t.owner.waits) {
 		if w.kind == onTask && w.resource == t.id {
-			m.resolve(w, false)
+			m.resolve(w, false, t.id)
 		}
 	}
 }
@@ -207,7 +214,7 @@ func (m *model) due() {
 				m.say("waiting>agent", func() { m.wake(a, "") })
 			}
 			if past(w.due) {
-				m.resolve(w, true)
+				m.resolve(w, true, w.id)
 			}
 		}
 	}

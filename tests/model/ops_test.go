@@ -196,9 +196,9 @@ func (r *run) deliver(n [6]int) {
 	got, _ := answer.(*waitingv1.DeliverTriggerResponse)
 	r.must(got.GetOutcome() == outcome, "a delivery is %v, the model says %v", got.GetOutcome(), outcome)
 	if contentful {
-		a, id := t.owner, got.GetDeliveryId()
+		a, id, reached := t.owner, got.GetDeliveryId(), slices.Clone(all)
 		r.m.say("waiting>agent", func() {
-			r.m.hear(a, &message{kind: agentv1.MessageKind_MESSAGE_KIND_CALLBACK_EVENT, cause: id})
+			r.m.hear(a, &message{kind: agentv1.MessageKind_MESSAGE_KIND_CALLBACK_EVENT, cause: id, item: t.item, reached: reached})
 		})
 	}
 	if req.GetRequestId() != "" {
@@ -331,7 +331,7 @@ func (r *run) enqueue(n [6]int) {
 	}
 	id := at(plain(answer), "message_id")
 	r.m.hear(a, &message{id: id, cause: id, kind: agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT, item: req.GetWorkItemId(), priority: req.GetPriority()})
-	r.m.say("agent>waiting", func() { r.m.operatorSaid(a, req.GetWorkItemId()) })
+	r.m.say("agent>waiting", func() { r.m.operatorSaid(a, id, req.GetWorkItemId()) })
 	r.remember(asked{at: r.m.now, answer: answer, again: send})
 }
 

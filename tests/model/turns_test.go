@@ -2,8 +2,10 @@ package model
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -38,9 +40,9 @@ func (r *run) acquire(n [6]int) {
 	for _, q := range queue {
 		taken := resp.GetTurn() != nil && q.id == resp.GetMessage().GetMessageId()
 		if q.tick != nil {
-			must, mustNot := r.m.stale(a, q.tick)
-			r.must(!taken || !must, "a stale tick was taken: %v", q.tick)
-			r.must(taken || !mustNot, "a tick that is true was dropped: %v", q.tick)
+			stale := r.m.stale(a, q.tick)
+			r.must(!taken || !stale, "a stale tick was taken: %v", q.tick)
+			r.must(taken || stale, "a tick that is true was dropped: %v", q.tick)
 		}
 		if !taken {
 			r.happened["a stale tick"]++
@@ -58,7 +60,8 @@ func (r *run) acquire(n [6]int) {
 		r.note("  turn %s with %v %v was shown %v", t.id, q.kind, q.tick, t.shown)
 		r.shows(a, t)
 		r.m.take(a, q, t)
-		r.must(resp.GetTurn().GetWorkItemId() == a.focus, "a turn of %s is bound to %q, the focus is %q", a.id, resp.GetTurn().GetWorkItemId(), a.focus)
+		r.must(resp.GetTurn().GetWorkItemId() == t.bound, "a turn of %s is bound to %q, the model says %q", a.id, resp.GetTurn().GetWorkItemId(), t.bound)
+		r.happened["bound by "+resp.GetTurn().GetBinding().String()]++
 		r.interjected(a, resp.GetInterjections())
 		r.shownQueue(a, resp.GetContext())
 		return
@@ -166,7 +169,7 @@ func (r *run) round(n [6]int) {
 	resp, err := r.w.agents().SubmitRound(r.runner(), req)
 	r.fine(err)
 	t.rounds, t.until = t.rounds+1, r.m.now.Add(turnTerm)
-	ended := r.results(a, t, calls, resp, req.GetText())
+	ended := r.results(a, t, calls, req, resp)
 	again, err := r.w.agents().SubmitRound(r.runner(), req)
 	if err == nil {
 		for i, res := range again.GetToolResults() {
@@ -180,9 +183,10 @@ func (r *run) round(n [6]int) {
 }
 
 // results applies the calls of a round one by one and then the promotion.
-func (r *run) results(a *agent, t *turn, calls []*call, resp *agentv1.SubmitRoundResponse, text string) (ended bool) {
+func (r *run) results(a *agent, t *turn, calls []*call, req *agentv1.SubmitRoundRequest, resp *agentv1.SubmitRoundResponse) (ended bool) {
+	text := req.GetText()
 	r.must(len(resp.GetToolResults()) == len(calls), "%d results of %d calls", len(resp.GetToolResults()), len(calls))
-	var completed, focused []string
+	var completed []string
 	waits := false
 	for i, c := range calls {
 		res := resp.GetToolResults()[i]
@@ -197,18 +201,21 @@ func (r *run) results(a *agent, t *turn, calls []*call, resp *agentv1.SubmitRoun
 		if got != "" {
 			continue
 		}
-		if it := r.m.items[c.completes]; it != nil {
-			if it.current() || it.done && it.report == "" {
-				focused = append(focused, it.id)
-			}
+		if it := r.m.items[c.completes]; it != nil && (!it.done || it.report == "" && !slices.Contains(completed, it.id)) {
 			completed = append(completed, it.id)
+		}
+		if repeated(c.tool) {
+			t.effects = append(t.effects, fingerprint(req.GetToolCalls()[i], res))
+		} else if !readsOnly(c.tool) && !res.GetResult().GetFields()["unchanged"].GetBoolValue() {
+			t.changed = true
 		}
 		c.apply(result(res))
 		waits = c.tool == "WaitFor"
+		t.progress = t.progress || !result(res).GetFields()["unchanged"].GetBoolValue()
 	}
 	promoted := ""
-	if text != "" && len(completed) == 1 && len(focused) == 1 {
-		promoted = focused[0]
+	if text != "" && len(completed) == 1 { // wherever the focus is (SPEC W7.2)
+		promoted = completed[0]
 		r.m.items[promoted].report = text
 		r.m.wrote(r.m.items[promoted])
 	}
@@ -336,4 +343,45 @@ func (r *run) abort(n [6]int) {
 		r.aborted[t.run] = true
 	}
 	r.m.abort(a)
+}
+
+// repeated reports whether a call of a tool is progress only if it differs from those of the
+// last turns (SPEC D9).
+func repeated(tool string) bool {
+	switch tool {
+	case "PickWorkItem", "CompleteWorkItem", "CancelWait":
+		return true
+	}
+	return false
+}
+
+func readsOnly(tool string) bool { return tool == "GetWorkItem" || tool == "ListWorkItems" }
+
+// fingerprint names a call and what came of it, without ids, times and revisions.
+func fingerprint(c *agentv1.ToolCall, res *agentv1.ToolResult) string {
+	raw, err := json.Marshal([]any{c.GetName(), c.GetArguments().AsMap(), lasting(res.GetResult().AsMap())})
+	if err != nil {
+		panic(err)
+	}
+	return string(raw)
+}
+
+func lasting(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		out := map[string]any{}
+		for k, below := range v {
+			if !strings.HasSuffix(k, "_id") && !strings.HasSuffix(k, "_at") && k != "revision" {
+				out[k] = lasting(below)
+			}
+		}
+		return out
+	case []any:
+		var out []any
+		for _, below := range v {
+			out = append(out, lasting(below))
+		}
+		return out
+	}
+	return v
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -64,13 +65,32 @@ func NodePackages(ctx context.Context, dir string) error {
 	return nil
 }
 
-// FreeAddr returns a loopback address that is free now.
+// The ports that FreeAddr chooses from lie below those that systems give to connections, from
+// 32 768 on Linux: otherwise an outgoing connection of any test could take the port before the
+// server of this one listens.
+const (
+	firstPort = 12_000
+	ports     = 20_000
+)
+
+// taken are the ports that this process chose already.
+var taken sync.Map
+
+// FreeAddr returns a loopback address that is free now and that it has not returned before in
+// this process. Another process may choose the same; with as many ports that is improbable.
 func FreeAddr() (string, error) {
-	l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
+	var err error
+	for range 100 {
+		addr := fmt.Sprintf("127.0.0.1:%d", firstPort+rand.IntN(ports))
+		if _, known := taken.LoadOrStore(addr, true); known {
+			continue
+		}
+		var l net.Listener
+		if l, err = (&net.ListenConfig{}).Listen(context.Background(), "tcp", addr); err == nil {
+			return addr, l.Close()
+		}
 	}
-	return l.Addr().String(), l.Close()
+	return "", err
 }
 
 // Process is one binary with its arguments. It can be started again after it has ended.

@@ -218,7 +218,7 @@ func TestBoardContract_ContentGoesThroughUpdateBoard(t *testing.T) {
 
 	// The tool that reports on a step takes none of these fields.
 	for _, field := range []string{"title", "summary", "depends_on_step_ids", "worker_pool_id", "required"} {
-		got := b.tool("agent_task_update_step", map[string]any{"task_id": "one", "step_id": "plain", "status": "completed", field: "x"})
+		got := b.tool("board_update_step", map[string]any{"task_id": "one", "step_id": "plain", "status": "completed", field: "x"})
 		require.Equal(t, "unknown_field", got.GetError().GetKind(), field)
 	}
 	require.Equal(t, ready, b.step("one", "plain").GetStatus())

@@ -50,7 +50,7 @@ func TestBoardContract_Records(t *testing.T) {
 	}
 	require.Equal(t, []any{"a"}, board["steps"].([]any)[1].(map[string]any)["depends_on_step_ids"])
 	for _, field := range []string{"priority", "order"} {
-		got := b.tool("agent_task_create", map[string]any{"task_id": "two", "wal_name": "two", "title": "T", "steps": []any{map[string]any{"step_id": "a", "title": "A", field: 1}}})
+		got := b.tool("board_create", map[string]any{"task_id": "two", "wal_name": "two", "title": "T", "steps": []any{map[string]any{"step_id": "a", "title": "A", field: 1}}})
 		require.Equal(t, "unknown_field", got.GetError().GetKind(), field)
 	}
 }

@@ -45,7 +45,7 @@ func TestBoardContract_CreatedByARun(t *testing.T) {
 	args, err := structpb.NewStruct(map[string]any{"task_id": "one", "wal_name": "one", "title": "T", "steps": []any{map[string]any{"step_id": "a", "title": "A"}}})
 	require.NoError(t, err)
 	got, err := b.Agents.SubmitRound(dev.Within(t), &agentv1.SubmitRoundRequest{
-		AgentId: session, RunId: turn.GetTurn().GetRunId(), RoundIndex: 0, TurnId: turn.GetTurn().GetTurnId(), ToolCalls: []*agentv1.ToolCall{{CallId: "c1", Name: "agent_task_create", Arguments: args}},
+		AgentId: session, RunId: turn.GetTurn().GetRunId(), RoundIndex: 0, TurnId: turn.GetTurn().GetTurnId(), ToolCalls: []*agentv1.ToolCall{{CallId: "c1", Name: "board_create", Arguments: args}},
 	})
 	require.NoError(t, err)
 	require.Equal(t, agentv1.ToolStatus_TOOL_STATUS_SUCCESS, got.GetToolResults()[0].GetStatus(), "%v", got.GetToolResults()[0].GetError())

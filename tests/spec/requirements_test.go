@@ -45,7 +45,7 @@ func TestA3_AParentsItemMayBeCompleted(t *testing.T) {
 		names[tool.GetName()] = true
 	}
 	require.True(t, names["CreateWorkItem"])
-	for _, name := range []string{"SpawnAgent", "agent_task_create", "agent_dispatch_worker"} {
+	for _, name := range []string{"SpawnAgent", "board_create", "board_dispatch_worker"} {
 		require.False(t, names[name], name)
 		got, err := b.Agents.CallTool(dev.Within(t), &agentv1.CallToolRequest{AgentId: child.GetAgentId(), Name: name, Arguments: &structpb.Struct{}})
 		require.NoError(t, err)

@@ -20,7 +20,7 @@ type Report struct {
 	notices  []string // why the text is no report
 }
 
-// ReportOf finds the one work item that a round completed while it was current (SPEC W7).
+// ReportOf finds the one work item that a round completed, wherever the focus was (SPEC W7).
 func ReportOf(round *agentv1.Round) Report {
 	completions := 0
 	candidate := ""
@@ -39,9 +39,7 @@ func ReportOf(round *agentv1.Round) Report {
 		}
 		seen[id] = true
 		completions++
-		if again || f["was_current"].GetBoolValue() {
-			candidate, warnings = id, warningsOf(r)
-		}
+		candidate, warnings = id, warningsOf(r)
 	}
 	switch {
 	case completions == 0:
@@ -50,8 +48,6 @@ func ReportOf(round *agentv1.Round) Report {
 		return Report{notices: []string{"multiple_completions: the round completed several work items, so its text is the report of none of them"}}
 	case strings.TrimSpace(round.GetText()) == "":
 		return Report{notices: []string{"report_missing: write the report as text in the same round as CompleteWorkItem; completing the item again with text adds it"}}
-	case candidate == "":
-		return Report{notices: []string{"not_current: the completed work item was not in focus, so the text is not its report"}}
 	}
 	return Report{ItemID: candidate, warnings: warnings}
 }

@@ -71,14 +71,11 @@ func (s *Service) withLandedCompletion(ctx context.Context, k ref.Agent, runID s
 		}
 		return round, nil // an item that does not exist, or is another agent's, was not completed
 	}
-	for i, m := range h.GetMutations() {
+	for _, m := range h.GetMutations() {
 		if m.GetEventType() != "work_item_completed" || m.GetRequestId() != tools.CallRequestID(runID, round, at) {
 			continue
 		}
-		// Newest first: the release of the focus, which belongs to the same commit,
-		// precedes.
-		wasCurrent := i > 0 && h.GetMutations()[i-1].GetEventType() == "focus_released"
-		result, err := structpb.NewStruct(map[string]any{"work_item": map[string]any{"work_item_id": itemID}, "was_current": wasCurrent})
+		result, err := structpb.NewStruct(map[string]any{"work_item": map[string]any{"work_item_id": itemID}})
 		if err != nil {
 			return nil, fault.Internal(err)
 		}

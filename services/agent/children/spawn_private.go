@@ -93,6 +93,10 @@ func (s *Service) spawnChild(ctx context.Context, req *agentv1.SpawnAgentRequest
 	s.awaitHandle(ctx, actor.Namespace, d)
 	return &agentv1.SpawnAgentResponse{
 		AgentId: d.GetChildAgentId(), Agent: opened.GetChild(), TaskId: d.GetTaskId(), DelegationId: d.GetDelegationId(),
+		// As the task plane answers while the child lives, so that a repeated request is answered the same.
+		TaskHandle: &taskv1.TaskHandle{
+			TaskId: d.GetTaskId(), TaskKind: taskv1.TaskKind_TASK_KIND_CHILD_AGENT_TASK, Status: taskv1.TaskState_TASK_STATE_RUNNING,
+		},
 	}, nil
 }
 

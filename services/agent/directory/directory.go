@@ -15,6 +15,7 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
+	"quartet/pkg/staletick"
 	"quartet/services/agent/ref"
 	"quartet/services/agent/state"
 )
@@ -31,7 +32,7 @@ func (s *Service) GetAgent(ctx context.Context, req *agentv1.GetAgentRequest) (*
 	}
 	type seen struct {
 		rec         *agentv1.Agent
-		lane        *agentv1.Lane
+		lane        lanes
 		delegations []*agentv1.Delegation
 	}
 	a, _, err := plane.View(ctx, s.engine, req.GetAgentId(), func(st *state.State) (seen, error) {
@@ -47,7 +48,7 @@ func (s *Service) GetAgent(ctx context.Context, req *agentv1.GetAgentRequest) (*
 		if err != nil {
 			return seen{}, err
 		}
-		out := seen{rec: a.Record, lane: a.Lane.Counts()}
+		out := seen{rec: a.Record, lane: lanesOf(a)}
 		for _, d := range a.Delegations {
 			out.delegations = append(out.delegations, d.Record)
 		}
@@ -73,6 +74,19 @@ func (s *Service) GetAgent(ctx context.Context, req *agentv1.GetAgentRequest) (*
 	return resp, nil
 }
 
+// lanes is an agent's lane and what its next tick, if it has one, rests on.
+type lanes struct {
+	counts *agentv1.Lane
+	tick   *agentv1.Tick // that the next turn would take; nil if that takes another message
+	wake   *agentv1.AgentWoken
+	// stalled are the items about which turns made no progress.
+	stalled []*agentv1.StalledItem
+}
+
+func lanesOf(a *state.Agent) lanes {
+	return lanes{a.Lane.Counts(), a.Lane.Head().GetTick(), a.Wake, a.Stalled()}
+}
+
 // recordOf returns an agent's record, or nil if the agent does not exist.
 func (s *Service) recordOf(ctx context.Context, k ref.Agent) (*agentv1.Agent, error) {
 	rec, _, err := journal.View(ctx, s.engine.For(k.Namespace, k.ID), func(st *state.State) (*agentv1.Agent, error) {
@@ -86,11 +100,13 @@ func (s *Service) recordOf(ctx context.Context, k ref.Agent) (*agentv1.Agent, er
 
 // derive completes an agent's record with what follows from the other planes (SPEC X6),
 // and returns all its active waits and interests in order of creation.
-func (s *Service) derive(ctx context.Context, rec *agentv1.Agent, lane *agentv1.Lane) (*agentv1.Agent, []*waitingv1.Wait, error) {
+func (s *Service) derive(ctx context.Context, rec *agentv1.Agent, lane lanes) (*agentv1.Agent, []*waitingv1.Wait, error) {
 	// Who may read the agent may read its posture, so the other planes are read as this
 	// plane itself.
 	ctx = rpc.WithActor(ctx, rpc.Actor(*plane.System(rpc.ActorFrom(ctx).Namespace)))
-	queue, err := s.deps.Work.GetWorkQueue(ctx, &workv1.GetWorkQueueRequest{AgentId: rec.GetAgentId(), OmitPlans: true})
+	queue, err := s.deps.Work.GetWorkQueue(ctx, &workv1.GetWorkQueueRequest{
+		AgentId: rec.GetAgentId(), OmitPlans: true, WorkItemIds: []string{lane.tick.GetWorkItemId()},
+	})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -111,9 +127,13 @@ func (s *Service) derive(ctx context.Context, rec *agentv1.Agent, lane *agentv1.
 		}
 	}
 	view := proto.CloneOf(rec)
-	view.Lane = lane
+	view.Lane = lane.counts
 	view.CurrentWorkItemId = queue.GetCurrent().GetWorkItemId()
-	view.Posture, view.PostureReason = derivePosture(rec, lane, queue, own)
+	stale := staletick.Reason(lane.tick, staletick.Facts{
+		WakePending: lane.wake != nil, WakeWaits: lane.wake.GetWaitIds(), LastTurnID: rec.GetLastTurnId(), Queue: queue, Stalled: lane.stalled,
+		OwnTriggered: slices.ContainsFunc(waits, func(w *waitingv1.Wait) bool { return w.GetWorkItemId() == "" && w.GetTriggered() }),
+	})
+	view.Posture, view.PostureReason = derivePosture(rec, lane.counts, stale != "", queue, own)
 	return view, waits, nil
 }
 
@@ -136,10 +156,14 @@ func (s *Service) ListAgents(ctx context.Context, req *agentv1.ListAgentsRequest
 		return nil, err
 	}
 	after := ref.Agent{Namespace: actor.Namespace, ID: list.After}
-	var all []*agentv1.Agent
+	type found struct {
+		rec  *agentv1.Agent
+		lane lanes
+	}
+	var all []found
 	for _, p := range s.engine.All() {
-		part, _, err := journal.View(ctx, p, func(st *state.State) ([]*agentv1.Agent, error) {
-			var out []*agentv1.Agent
+		part, _, err := journal.View(ctx, p, func(st *state.State) ([]found, error) {
+			var out []found
 			st.IDs.AscendGreaterOrEqual(after, func(k ref.Agent) bool {
 				if k.Namespace != actor.Namespace || len(out) > list.Size {
 					return false
@@ -148,9 +172,7 @@ func (s *Service) ListAgents(ctx context.Context, req *agentv1.ListAgentsRequest
 				private := a.Record.GetVisibility() == agentv1.Visibility_VISIBILITY_PRIVATE
 				deleted := a.Record.GetLifecycle() == agentv1.Lifecycle_LIFECYCLE_DELETED
 				if k != after && (req.GetIncludePrivate() || !private) && (req.GetIncludeDeleted() || !deleted) && (parent == "" || a.Record.GetLineageParentAgentId() == parent) {
-					v := proto.CloneOf(a.Record)
-					v.Lane = a.Lane.Counts()
-					out = append(out, v)
+					out = append(out, found{a.Record, lanesOf(a)})
 				}
 				return true
 			})
@@ -161,16 +183,18 @@ func (s *Service) ListAgents(ctx context.Context, req *agentv1.ListAgentsRequest
 		}
 		all = append(all, part...)
 	}
-	slices.SortFunc(all, func(a, b *agentv1.Agent) int { return strings.Compare(a.GetAgentId(), b.GetAgentId()) })
-	resp := &agentv1.ListAgentsResponse{Agents: all}
+	slices.SortFunc(all, func(a, b found) int { return strings.Compare(a.rec.GetAgentId(), b.rec.GetAgentId()) })
+	resp := &agentv1.ListAgentsResponse{}
 	if len(all) > list.Size {
-		resp.Agents = all[:list.Size]
-		resp.NextPageToken = list.Next(all[list.Size-1].GetAgentId())
+		all = all[:list.Size]
+		resp.NextPageToken = list.Next(all[list.Size-1].rec.GetAgentId())
 	}
-	for i, a := range resp.GetAgents() {
-		if resp.Agents[i], _, err = s.derive(ctx, a, a.GetLane()); err != nil {
+	for _, a := range all {
+		view, _, err := s.derive(ctx, a.rec, a.lane)
+		if err != nil {
 			return nil, err
 		}
+		resp.Agents = append(resp.Agents, view)
 	}
 	return resp, nil
 }

@@ -12,8 +12,9 @@ import (
 
 // derivePosture returns the first posture whose condition holds, with a sentence that
 // explains it (SPEC A4). Waits of queued items do not count while the agent has a
-// current item.
-func derivePosture(a *agentv1.Agent, lane *agentv1.Lane, q *workv1.GetWorkQueueResponse, own []*waitingv1.Wait) (agentv1.Posture, string) {
+// current item. staleTick says that the message at the head of the lane is a tick that is no
+// longer true: no turn takes it.
+func derivePosture(a *agentv1.Agent, lane *agentv1.Lane, staleTick bool, q *workv1.GetWorkQueueResponse, own []*waitingv1.Wait) (agentv1.Posture, string) {
 	n := q.GetCounts()
 	current := q.GetCurrent()
 	switch {
@@ -25,7 +26,7 @@ func derivePosture(a *agentv1.Agent, lane *agentv1.Lane, q *workv1.GetWorkQueueR
 		return agentv1.Posture_POSTURE_PAUSED, controlReason("paused", a)
 	case a.GetCurrentTurnId() != "":
 		return agentv1.Posture_POSTURE_RUNNING_TURN, "turn " + a.GetCurrentTurnId() + " is open"
-	case lane.GetQueued() > 0:
+	case lane.GetQueued() > 1 || lane.GetQueued() == 1 && !staleTick:
 		return agentv1.Posture_POSTURE_QUEUED_INPUT, fmt.Sprintf("%d message(s) queued, no runner has taken the turn", lane.GetQueued())
 	case current.GetReadiness() == workv1.Readiness_READINESS_RUNNABLE:
 		return agentv1.Posture_POSTURE_RUNNABLE_WORK, "the current work item " + current.GetWorkItemId() + " is runnable"

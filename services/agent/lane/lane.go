@@ -13,7 +13,7 @@ import (
 
 const (
 	// bandCount is the number of priorities. Within a band messages are first in,
-	// first out; no rule reorders them (SPEC A5).
+	// first out; only ticks let operators' prompts pass (SPEC A5, A5.5).
 	bandCount = 4
 	// keptMessages is how many finished messages of an agent stay in memory. Older
 	// ones are in the journal and in the event stream.
@@ -21,6 +21,10 @@ const (
 	// MaxAttempts is how many turns may fail on a message before it is quarantined
 	// (SPEC A5).
 	MaxAttempts = 3
+	// MaxProgressed is how many failed turns on a message are not counted because they
+	// made progress, so that a message whose turns always fail after a first step ends
+	// too (SPEC A5.6).
+	MaxProgressed = 30
 	// MaxQueued is how many messages an agent may have queued, so that a sender
 	// in a loop cannot fill the memory.
 	MaxQueued = 10_000
@@ -49,7 +53,33 @@ func band(p agentv1.Priority) int {
 	return 2
 }
 
-// Arrive adds a new message at the end of its band. walSeq is the position in the
+// ticksYield returns a band in which no system tick is before an operator's prompt (SPEC A5.5): a
+// tick only says that there is work, and can say it after the prompt as well. Such a tick moves
+// directly behind the last prompt; the order of all others stays.
+func ticksYield(band []*agentv1.Message) []*agentv1.Message {
+	last := len(band) - 1
+	for last >= 0 && band[last].GetKind() != agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT {
+		last--
+	}
+	var ticks []*agentv1.Message
+	for _, m := range band[:last+1] {
+		if isTick(m) {
+			ticks = append(ticks, m)
+		}
+	}
+	if len(ticks) == 0 {
+		return band
+	}
+	out := slices.DeleteFunc(slices.Clone(band[:last+1]), isTick)
+	return append(append(out, ticks...), band[last+1:]...)
+}
+
+func isTick(m *agentv1.Message) bool {
+	return m.GetKind() == agentv1.MessageKind_MESSAGE_KIND_SYSTEM_TICK
+}
+
+// Arrive adds a new message at the end of its band, where a tick that an operator's prompt passes
+// stands behind it. walSeq is the position in the
 // journal of the event that queued it.
 func (l *Lane) Arrive(m *agentv1.Message, walSeq uint64) {
 	l.arrivals = append(l.arrivals, m.GetMessageId())
@@ -60,6 +90,9 @@ func (l *Lane) Arrive(m *agentv1.Message, walSeq uint64) {
 	l.record(m)
 	b := band(m.GetPriority())
 	l.bands[b] = append(l.bands[b], m)
+	if m.GetKind() == agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT {
+		l.bands[b] = ticksYield(l.bands[b])
+	}
 }
 
 // Requeue puts a message whose turn ended without processing it at the front of
@@ -70,6 +103,9 @@ func (l *Lane) Requeue(m *agentv1.Message) {
 	l.finished = slices.DeleteFunc(l.finished, func(id string) bool { return id == m.GetMessageId() })
 	b := band(m.GetPriority())
 	l.bands[b] = slices.Insert(slices.Clone(l.bands[b]), 0, m)
+	if isTick(m) {
+		l.bands[b] = ticksYield(l.bands[b])
+	}
 }
 
 // Take removes a message from its band and keeps its new record.

@@ -41,34 +41,46 @@ func (s *Service) GetContext(ctx context.Context, req *agentv1.GetContextRequest
 			WithField("budget_tokens", "must be 512 to 200000")
 	}
 	k := ref.Agent{Namespace: actor.Namespace, ID: req.GetAgentId()}
-	m, _, err := plane.View(ctx, s.engine, k.ID, func(st *state.State) (*agentv1.Message, error) {
+	c, _, err := plane.View(ctx, s.engine, k.ID, func(st *state.State) (*state.Candidate, error) {
 		a, err := st.Find(k.Namespace, k.ID)
 		if err != nil || a.OpenTurn == nil {
 			return nil, err
 		}
-		return a.Lane.Get(a.OpenTurn.Record.GetMessageId()), nil
+		return a.OpenTurn.Candidate(k, a), nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	ctx = rpc.WithActor(ctx, rpc.Actor{Namespace: k.Namespace, Principal: access.Principal(k), Role: rpc.RoleAgent, AgentID: k.ID})
-	q, err := s.deps.Work.GetWorkQueue(ctx, &workv1.GetWorkQueueRequest{AgentId: k.ID})
+	p := &Projection{agentID: k.ID}
+	if c != nil {
+		p, err = s.Read(ctx, c)
+	} else {
+		err = s.readOutside(ctx, k, p)
+	}
 	if err != nil {
 		return nil, err
 	}
-	p := &Projection{GetWorkQueueResponse: q}
-	if err := s.addHistory(ctx, k, p); err != nil {
-		return nil, err
-	}
+	m := c.Shown()
 	in := p.input(m)
 	if req.GetBudgetTokens() == 0 { // a turn's budget grows to what must be shown
 		budget = max(budget, prompt.Needed(in))
 	}
-	c, err := p.renderWithin(in, budget)
+	text, err := p.renderWithin(in, budget)
 	if err != nil {
 		return nil, err
 	}
-	return &agentv1.GetContextResponse{Context: c}, nil
+	return &agentv1.GetContextResponse{Context: text}, nil
+}
+
+// readOutside reads an agent's work outside of a turn: it is shown as one about the current
+// item would show it.
+func (s *Service) readOutside(ctx context.Context, k ref.Agent, p *Projection) (err error) {
+	ctx = rpc.WithActor(ctx, access.AgentActor(k))
+	if p.GetWorkQueueResponse, err = s.deps.Work.GetWorkQueue(ctx, &workv1.GetWorkQueueRequest{AgentId: k.ID}); err != nil {
+		return err
+	}
+	p.bind(nil, nil, true)
+	return s.addHistory(ctx, k, p, nil)
 }
 
 // boardTimeout bounds how long a turn waits for the summary of its boards.
@@ -98,18 +110,21 @@ func (s *Service) boardSummary(ctx context.Context, k ref.Agent) (prompt.Boards,
 	return prompt.Boards{Unknown: true}, nil
 }
 
-// addHistory adds what the agent did for its current item, what it inherited, its boards
+// addHistory adds what was said, what was tried, what the agent did for the item, what it inherited, its boards
 // and its running tasks. The reads run one after the other: in parallel they take longer,
 // since a second processor has to wake up.
-func (s *Service) addHistory(ctx context.Context, k ref.Agent, p *Projection) error {
+func (s *Service) addHistory(ctx context.Context, k ref.Agent, p *Projection, m *agentv1.Message) error {
 	if err := s.addInherited(ctx, k, p); err != nil {
 		return err
 	}
 	var err error
-	if p.lost, err = s.lostRounds(ctx, k); err != nil {
+	if p.attempts, err = s.attempts(ctx, k, m); err != nil {
 		return err
 	}
-	if itemID := p.GetCurrent().GetWorkItemId(); itemID != "" {
+	if err := s.addConversation(ctx, k, p, m.GetMessageId()); err != nil {
+		return err
+	}
+	if itemID := p.item.GetWorkItemId(); itemID != "" {
 		if p.rounds, p.notes, err = s.itemHistory(ctx, k, itemID); err != nil {
 			return err
 		}

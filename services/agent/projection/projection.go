@@ -1,6 +1,8 @@
 package projection
 
 import (
+	"slices"
+
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
@@ -12,25 +14,42 @@ import (
 // Projection is an agent's work as the context of a turn shows it.
 type Projection struct {
 	*workv1.GetWorkQueueResponse
+	agentID string
+	// item is the work item that the turn is bound to, nil if it is bound to none, and binding
+	// the rule that bound it.
+	item    *workv1.WorkItem
+	binding agentv1.Binding
+	// reached are the waits that the message resolved or was delivered to, and those of the
+	// agent itself that woke it.
+	reached []*waitingv1.Wait
 	// ownWaits are the triggered waits of the agent itself.
 	ownWaits []*waitingv1.Wait
+	// stalled are the items about which turns made no progress.
+	stalled []*agentv1.StalledItem
 	// wake is what woke the agent itself, if anything did.
 	wake *agentv1.AgentWoken
-	// subject is the item that a recheck is about.
-	subject *workv1.WorkItem
-	// rounds are the newest rounds for the current item, newest first.
+	// rounds are the newest rounds for the item, newest first.
 	rounds []*agentv1.Round
-	// notes are the notes on all rounds for the current item.
+	// notes are the notes on all rounds for the item.
 	notes []string
+	// conversation is what was said, oldest first, and earlier the bytes of it that are left
+	// out before that.
+	conversation []prompt.Said
+	earlier      int
 	// tasks are the running tasks.
 	tasks []*taskv1.Task
 	// boards is the state of the agent's boards.
 	boards prompt.Boards
 	// inherited is the view with which a forked child started.
 	inherited string
-	// lost are the rounds that no runner received a response for.
-	lost []prompt.Lost
+	// attempts are the rounds of earlier attempts at the message, and others that no runner
+	// received a response for.
+	attempts []prompt.Attempt
 }
+
+// Item returns the work item that the turn is bound to, nil if it is bound to none, and the
+// rule that bound it.
+func (p *Projection) Item() (*workv1.WorkItem, agentv1.Binding) { return p.item, p.binding }
 
 // ShownWaits returns the trigger counts that the context shows. They count as consumed
 // when the turn completes (SPEC P2).
@@ -46,12 +65,14 @@ func (p *Projection) ShownWaits() []*agentv1.ShownWait {
 	for _, w := range p.ownWaits {
 		shown = append(shown, &agentv1.ShownWait{WaitId: w.GetWaitId(), TriggerCount: w.GetTriggerCount()})
 	}
-	visit(p.GetCurrent())
-	for _, it := range p.GetTriggeredBlocked() {
-		visit(it)
+	if p.item.GetWorkItemId() != p.GetCurrent().GetWorkItemId() {
+		visit(p.item)
 	}
-	for _, it := range p.GetQueuedRunnable() {
-		visit(it)
+	visit(p.GetCurrent())
+	for _, it := range slices.Concat(p.GetTriggeredBlocked(), p.GetQueuedRunnable()) {
+		if it.GetWorkItemId() != p.item.GetWorkItemId() {
+			visit(it)
+		}
 	}
 	return shown
 }
@@ -69,7 +90,11 @@ func (p *Projection) Render(m *agentv1.Message) *agentv1.ContextProjection {
 }
 
 func (p *Projection) input(m *agentv1.Message) prompt.Input {
-	return prompt.Input{Message: m, Woken: p.wake, Own: p.ownWaits, Queue: p.GetWorkQueueResponse, Trace: p.rounds, Notes: p.notes, Tasks: p.tasks, Boards: p.boards, Inherited: p.inherited, Lost: p.lost}
+	return prompt.Input{
+		AgentID: p.agentID, Message: m, Item: p.item, Binding: p.binding, Waits: p.reached, Woken: p.wake, Own: p.ownWaits, Queue: p.GetWorkQueueResponse,
+		Trace: p.rounds, Notes: p.notes, Tasks: p.tasks, Boards: p.boards, Inherited: p.inherited, Attempts: p.attempts,
+		Conversation: p.conversation, Earlier: p.earlier,
+	}
 }
 
 // renderWithin renders the projection as sections, as text and as records.
@@ -83,10 +108,13 @@ func (p *Projection) renderWithin(in prompt.Input, budget int) (*agentv1.Context
 	}
 	c.Tokens = int32(prompt.Tokens(c.GetText()))
 	// Both are messages of this repository and always fit.
-	if p.GetCurrent() != nil {
-		c.Current, _ = tools.ToStruct(p.GetCurrent())
+	if p.item != nil {
+		c.Current, _ = tools.ToStruct(p.item)
 	}
 	c.Queue, _ = tools.ToStruct(p.GetWorkQueueResponse)
-	delete(c.Queue.GetFields(), "current")
+	delete(c.Queue.GetFields(), "named")
+	if p.GetCurrent().GetWorkItemId() == p.item.GetWorkItemId() {
+		delete(c.Queue.GetFields(), "current")
+	}
 	return c, nil
 }

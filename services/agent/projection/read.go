@@ -28,65 +28,99 @@ const shownWaits = 500
 // it has consumed the event that the message stems from, and the work plane when it has
 // consumed what the waiting plane answered from. A plane that does not get there in time
 // is read as it is.
+//
+// The turn is bound to the item that the message is about, else to that of a wait that it
+// reached, else to the current one (SPEC A13). Only an open item of the agent binds.
 func (s *Service) Read(ctx context.Context, c *state.Candidate) (*Projection, error) {
 	ctx = rpc.WithActor(ctx, access.AgentActor(c.Agent))
-	p := &Projection{wake: c.Wake}
-	waits, after, err := s.readWaits(ctx, c)
+	p := &Projection{wake: c.Wake, agentID: c.Agent.ID, stalled: c.Stalled}
+	after, err := s.readWaits(ctx, c, p)
 	if err != nil {
 		return nil, err
 	}
-	p.ownWaits = waits
-	if p.GetWorkQueueResponse, err = s.deps.Work.GetWorkQueue(plane.After(ctx, after), &workv1.GetWorkQueueRequest{AgentId: c.Agent.ID}); err != nil {
+	items, rules := bindable(c.Message, p.reached)
+	if c.Taken != nil { // it is bound already
+		items, rules = []string{c.Taken.GetBoundWorkItemId()}, map[string]agentv1.Binding{c.Taken.GetBoundWorkItemId(): c.Taken.GetBinding()}
+	}
+	if p.GetWorkQueueResponse, err = s.deps.Work.GetWorkQueue(plane.After(ctx, after), &workv1.GetWorkQueueRequest{AgentId: c.Agent.ID, WorkItemIds: items}); err != nil {
 		return nil, err
 	}
-	if c.Message.GetTick().GetReason() == agentv1.TickReason_TICK_REASON_RECHECK {
-		if p.subject, err = s.Subject(ctx, c.Message); err != nil {
-			return nil, err
-		}
-	}
-	return p, s.addHistory(ctx, c.Agent, p)
+	p.bind(c.Message.GetTick(), rules, c.Taken == nil)
+	return p, s.addHistory(ctx, c.Agent, p, c.Message)
 }
 
-// readWaits reads what the waiting plane knows about the message of a candidate: the
-// triggered waits of the agent itself, which no item shows, and the position in the
-// waiting journal that the work plane must have consumed for its items to show the same.
-// A message that cannot affect a wait needs neither.
-func (s *Service) readWaits(ctx context.Context, c *state.Candidate) (own []*waitingv1.Wait, after plane.Position, err error) {
+// bindable returns the items that a turn about a message may be bound to, in order of
+// preference, each with its rule: the item that the message is about, and those of the
+// waits that it reached.
+func bindable(m *agentv1.Message, reached []*waitingv1.Wait) (items []string, rules map[string]agentv1.Binding) {
+	rules = map[string]agentv1.Binding{}
+	add := func(id string, rule agentv1.Binding) {
+		if _, known := rules[id]; id != "" && !known {
+			items, rules[id] = append(items, id), rule
+		}
+	}
+	add(m.GetWorkItemId(), agentv1.Binding_BINDING_MESSAGE)
+	for _, w := range reached {
+		add(w.GetWorkItemId(), agentv1.Binding_BINDING_WAIT)
+	}
+	return items, rules
+}
+
+// bind binds the turn to the first open item of bindable, else to the current one if that
+// binds too. A tick that asks the agent to choose an item binds none.
+func (p *Projection) bind(tick *agentv1.Tick, rules map[string]agentv1.Binding, current bool) {
+	switch {
+	case tick.GetReason() == agentv1.TickReason_TICK_REASON_PICK_QUEUED:
+	case p.GetNamed() != nil:
+		p.item, p.binding = p.GetNamed(), rules[p.GetNamed().GetWorkItemId()]
+	case current && p.GetCurrent() != nil:
+		p.item, p.binding = p.GetCurrent(), agentv1.Binding_BINDING_CURRENT
+	}
+}
+
+// readWaits reads what the waiting plane knows about the message of a candidate: the waits
+// that it resolved or was delivered to, the triggered waits of the agent itself, which no
+// item shows, and the position in the waiting journal that the work plane must have consumed
+// for its items to show the same. A message that cannot affect a wait needs none of it.
+func (s *Service) readWaits(ctx context.Context, c *state.Candidate, p *Projection) (after plane.Position, err error) {
 	m, k := c.Message, c.Agent
 	callback := m.GetKind() == agentv1.MessageKind_MESSAGE_KIND_CALLBACK_EVENT
 	// Whoever may instruct the agent may end one of its waits, and so may the end of a
 	// task. The waiting plane decides which.
 	instruction := m.GetAuthority() == agentv1.Authority_AUTHORITY_OPERATOR_INSTRUCTION
-	result := m.GetTaskId() != "" && m.GetWorkItemId() != ""
-	shown := callback || c.Wake != nil || m.GetTick().GetReason() == agentv1.TickReason_TICK_REASON_WAKE_HINT
+	result := m.GetTaskId() != ""
+	own := callback || c.Wake != nil || m.GetTick().GetReason() == agentv1.TickReason_TICK_REASON_WAKE_HINT
+	req := &waitingv1.ListWaitsRequest{AgentId: k.ID, PageSize: shownWaits, AlsoActive: own, WaitIds: c.Wake.GetEndedWaitIds()}
 	var before plane.Position
 	switch {
 	case instruction:
-		before = s.engine.At(k.Namespace, k.ID, c.QueuedAt)
+		before, req.EndedBy = s.engine.At(k.Namespace, k.ID, c.QueuedAt), m.GetMessageId()
 	case result:
-		before = s.engine.Consumed("task", k.Namespace, k.ID)
+		before, req.EndedBy = s.engine.Consumed("task", k.Namespace, k.ID), m.GetTaskId()
 	case callback:
 		after = s.engine.Consumed("waiting", k.Namespace, k.ID)
-	case !shown:
-		return nil, after, nil
+	case !own:
+		return after, nil
 	}
-	size := int32(shownWaits)
-	if !shown {
-		size = 1 // only the revision is needed
-	}
-	r, err := s.deps.Waiting.ListWaits(plane.After(ctx, before), &waitingv1.ListWaitsRequest{AgentId: k.ID, PageSize: size})
+	r, err := s.deps.Waiting.ListWaits(plane.After(ctx, before), req)
 	switch {
-	case err != nil && !shown && fault.From(err).Code() == codes.Unavailable:
-		return nil, after, nil // a plane that is down does not hold a message back
+	case err != nil && !own && fault.From(err).Code() == codes.Unavailable:
+		return after, nil // a plane that is down does not hold a message back
 	case err != nil:
-		return nil, after, err
+		return after, err
 	case instruction, result:
 		after = s.engine.Elsewhere("waiting", k.Namespace, k.ID, uint64(max(r.GetRevision(), 0)))
 	}
-	if !shown {
-		return nil, after, nil
+	for _, w := range r.GetWaits() {
+		switch {
+		case req.GetEndedBy() != "" && w.GetEndedBy() == req.GetEndedBy(), slices.Contains(m.GetWaitIds(), w.GetWaitId()), slices.Contains(req.GetWaitIds(), w.GetWaitId()):
+			p.reached = append(p.reached, w)
+		}
+		if w.GetWorkItemId() == "" && w.GetTriggered() {
+			p.ownWaits = append(p.ownWaits, w)
+		}
 	}
-	return slices.DeleteFunc(r.GetWaits(), func(w *waitingv1.Wait) bool { return w.GetWorkItemId() != "" || !w.GetTriggered() }), after, nil
+	return after, nil
 }
 
 // Subject reads the item that a message names. It returns nil if it names none, or one

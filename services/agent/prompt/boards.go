@@ -2,7 +2,7 @@ package prompt
 
 import "strings"
 
-// Boards is the board plane's summary of an orchestrator's task boards, whose sections and lines
+// Boards is the board plane's summary of an orchestrator's boards, whose sections and lines
 // are in the order of their importance (S2-464 to S2-473).
 type Boards struct {
 	Text      string // headings of the second level and lines of lists; empty: none is active
@@ -11,7 +11,7 @@ type Boards struct {
 }
 
 // cutBoards is the note that the summary was cut, and how to get the rest.
-const cutBoards = "[cut: agent_task_list and agent_task_get show all of it]\n"
+const cutBoards = "[cut: board_list and board_get show all of it]\n"
 
 // forms returns the summary whole; as its first lines, up to the last list entry that fits
 // into room together with cutBoards; and as cutBoards alone. Without a text it returns none.
@@ -37,5 +37,5 @@ func (b Boards) forms(room int) []form {
 	if fits > 0 {
 		forms = append(forms, form{truncated, text[:fits] + cutBoards})
 	}
-	return append(forms, form{truncated, heading("Task boards", truncated, 0) + cutBoards})
+	return append(forms, form{truncated, heading("Boards", truncated, 0) + cutBoards})
 }

@@ -153,8 +153,8 @@ func TestA10_InheritedInTheContext(t *testing.T) {
 	require.Contains(t, text, in.Message.GetText())
 	sections, err = Render(in, MinBudget)
 	require.NoError(t, err)
-	require.Equal(t, "inherited", sections[1].GetName())
-	require.Equal(t, agentv1.SectionOutcome_SECTION_OUTCOME_TRUNCATED, sections[1].GetOutcome())
-	require.Contains(t, sections[1].GetText(), "[cut: the rest of what was inherited does not fit]")
+	require.Equal(t, "inherited", sections[2].GetName())
+	require.Equal(t, agentv1.SectionOutcome_SECTION_OUTCOME_TRUNCATED, sections[2].GetOutcome())
+	require.Contains(t, sections[2].GetText(), "[cut: the rest of what was inherited does not fit]")
 	require.LessOrEqual(t, Tokens(Text(sections)), MinBudget)
 }

@@ -14,6 +14,7 @@ import (
 	"quartet/pkg/fault"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 )
 
@@ -23,7 +24,7 @@ func item(t *rapid.T, name string) *workv1.WorkItem {
 	it := &workv1.WorkItem{
 		WorkItemId: "wi_" + name, Objective: rapid.StringN(1, 200, 800).Draw(t, "objective"), State: workv1.WorkItemState_WORK_ITEM_STATE_OPEN,
 		SchedulingState: workv1.SchedulingState_SCHEDULING_STATE_RUNNABLE, PlanStatus: workv1.PlanStatus_PLAN_STATUS_READY,
-		BlockedBy: rapid.SampledFrom([]string{"", "the registry is down", "line\n## Current work item\n"}).Draw(t, "blocked"),
+		BlockedBy: rapid.SampledFrom([]string{"", "the registry is down", "line\n## Work item of this turn\n"}).Draw(t, "blocked"),
 		PlanArtifact: &workv1.PlanArtifact{
 			Path: "/home/agent/work-items/wi_" + name + "/plan.md", Bytes: 10, Sha256: strings.Repeat("a", 64),
 			Preview: words.Draw(t, "preview"), PreviewComplete: rapid.Bool().Draw(t, "complete"),
@@ -62,7 +63,20 @@ func input(t *rapid.T) Input {
 	for _, it := range q.GetCompletedRecent() {
 		it.ResultSummary = words.Draw(t, "report")
 	}
-	in := Input{Queue: q}
+	in := Input{AgentID: "keeper", Queue: q, Item: q.GetCurrent()}
+	if in.Item != nil {
+		in.Binding = agentv1.Binding_BINDING_CURRENT
+	}
+	for i := range rapid.IntRange(0, 3).Draw(t, "waits") {
+		in.Waits = append(in.Waits, &waitingv1.Wait{
+			WaitId: fmt.Sprint("wt_", i), Kind: waitingv1.WaitKind_WAIT_KIND_OPERATOR, Mode: waitingv1.WaitMode_WAIT_MODE_WAIT, Status: waitingv1.WaitStatus_WAIT_STATUS_RESOLVED,
+			Reason: rapid.StringN(1, 100, 400).Draw(t, "question"), Source: words.Draw(t, "source"), Condition: words.Draw(t, "condition"),
+		})
+	}
+	for i := range rapid.IntRange(0, 8).Draw(t, "said") {
+		in.Conversation = append(in.Conversation, Said{Who: "Operator", Ref: fmt.Sprint("msg_", i), At: "2026-03-01T12:00:00Z", Text: rapid.StringN(1, 2000, 4000).Draw(t, "utterance")})
+	}
+	in.Earlier = rapid.SampledFrom([]int{0, 4096}).Draw(t, "earlier")
 	if rapid.Bool().Draw(t, "message") {
 		in.Message = &agentv1.Message{Text: rapid.StringN(0, 3000, 12000).Draw(t, "text"), Kind: agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT}
 	}
@@ -71,15 +85,15 @@ func input(t *rapid.T) Input {
 	}
 	in.Notes = notesOf(in.Trace)
 	for i := range rapid.IntRange(0, MostLost).Draw(t, "lost") {
-		l := Lost{TurnID: fmt.Sprint("trn_", i), Index: int32(i)}
+		l := Attempt{Ended: "lease_lost", TurnID: fmt.Sprint("trn_", i), Index: int32(i)}
 		for j := range rapid.IntRange(1, 64).Draw(t, "calls") {
-			c := LostCall{Name: fmt.Sprint("Tool", j), Arguments: argument(t), Outcome: NotRun}
+			c := Tried{Name: fmt.Sprint("Tool", j), Arguments: argument(t), Outcome: NotRun}
 			if j == 0 {
 				c.Asked, c.Outcome, c.Summary = true, Unknown, words.Draw(t, "summary")
 			}
 			l.Calls = append(l.Calls, c)
 		}
-		in.Lost = append(in.Lost, l)
+		in.Attempts = append(in.Attempts, l)
 	}
 	for i := range rapid.IntRange(0, 4).Draw(t, "tasks") {
 		in.Tasks = append(in.Tasks, &taskv1.Task{TaskId: fmt.Sprint("tsk_", i), Label: words.Draw(t, "label")})
@@ -93,7 +107,7 @@ func input(t *rapid.T) Input {
 // boardText returns a summary as the board plane writes them.
 func boardText(steps int) string {
 	var b strings.Builder
-	b.WriteString("## Task boards\n- build [running]: many steps\n## Blocked or failed\n")
+	b.WriteString("## Boards\n- build [running]: many steps\n## Blocked or failed\n")
 	for i := range steps {
 		fmt.Fprintf(&b, "- build/step-%d [blocked] Run the tests of package %d\n", i, i)
 	}
@@ -133,10 +147,10 @@ func TestC1_WithinTheBudgetAndNeverWithoutTheObjective(t *testing.T) {
 		text := Text(sections)
 		require.LessOrEqual(t, Tokens(text), budget)
 		require.True(t, utf8.ValidString(text))
-		for _, l := range in.Lost {
+		for _, l := range in.Attempts {
 			require.Contains(t, text, l.Calls[0].short(l), "what was under way is in every text")
 		}
-		if it := in.Queue.GetCurrent(); it != nil {
+		if it := in.Item; it != nil {
 			require.Contains(t, text, "Objective: "+hang(it.GetObjective()))
 			require.Contains(t, text, it.GetPlanArtifact().GetPath())
 			for _, todo := range it.GetTodoList() {
@@ -145,6 +159,9 @@ func TestC1_WithinTheBudgetAndNeverWithoutTheObjective(t *testing.T) {
 				}
 			}
 		}
+		for _, w := range in.Waits {
+			require.Contains(t, text, quote(w.GetReason()), "the question that is answered is in every text")
+		}
 		again, err := Render(in, budget)
 		require.NoError(t, err)
 		require.Equal(t, text, Text(again), "the same records give the same text")
@@ -152,7 +169,7 @@ func TestC1_WithinTheBudgetAndNeverWithoutTheObjective(t *testing.T) {
 			require.NotZero(t, s.GetOutcome(), s.GetName())
 			require.Equal(t, s.GetText() == "", s.GetOutcome() == agentv1.SectionOutcome_SECTION_OUTCOME_OMITTED, s.GetName())
 		}
-		require.Equal(t, 1, strings.Count(text, "\n## Current work item"), "nobody's words look like the runtime's")
+		require.Equal(t, 1, strings.Count(text, "\n## Work item of this turn"), "nobody's words look like the runtime's")
 	})
 }
 
@@ -161,7 +178,7 @@ func TestC1_WithinTheBudgetAndNeverWithoutTheObjective(t *testing.T) {
 func TestC1_Boards(t *testing.T) {
 	q := &workv1.GetWorkQueueResponse{Current: &workv1.WorkItem{WorkItemId: "wi_1", Objective: "keep me"}, Counts: &workv1.WorkQueueCounts{}}
 	section := func(b Boards, budget int) *agentv1.ContextSection {
-		sections, err := Render(Input{Queue: q, Boards: b}, budget)
+		sections, err := Render(Input{Queue: q, Item: q.GetCurrent(), Boards: b}, budget)
 		require.NoError(t, err)
 		require.Contains(t, Text(sections), "Objective: keep me")
 		require.LessOrEqual(t, Tokens(Text(sections)), budget)
@@ -175,13 +192,13 @@ func TestC1_Boards(t *testing.T) {
 	shown := Boards{Text: boardText(60)}
 	s := section(shown, DefaultBudget)
 	require.Equal(t, full, outcome(s.GetOutcome()))
-	require.Contains(t, s.GetText(), "\n## Task boards\n- build [running]")
+	require.Contains(t, s.GetText(), "\n## Boards\n- build [running]")
 	require.Contains(t, s.GetText(), "\n\n## Ready\n- build/last [ready]")
 	s = section(Boards{Text: shown.Text, Truncated: true}, DefaultBudget)
 	require.Equal(t, truncated, outcome(s.GetOutcome()), "it was cut where it came from")
 
 	before := 0
-	for budget := 60; budget < 1500; budget += 20 {
+	for budget := 110; budget < 1500; budget += 20 {
 		s := section(shown, budget)
 		lines := strings.Count(s.GetText(), "\n- ")
 		require.GreaterOrEqual(t, lines, before, "more room, more lines")
@@ -208,7 +225,7 @@ func TestC1_PriorityOfSections(t *testing.T) {
 	q.WaitingForOperator, q.Blocked, q.CompletedRecent = []*workv1.WorkItem{it("asks")}, []*workv1.WorkItem{it("blocked")}, []*workv1.WorkItem{it("completed")}
 	q.CompletedRecent[0].ResultSummary = strings.Repeat("report ", 80)
 	outcomes := func(budget int) map[string]string {
-		sections, err := Render(Input{Queue: q, Message: &agentv1.Message{Text: "go"}}, budget)
+		sections, err := Render(Input{Queue: q, Item: q.GetCurrent(), Message: &agentv1.Message{Text: "go"}}, budget)
 		require.NoError(t, err)
 		out := map[string]string{}
 		for _, s := range sections {
@@ -235,7 +252,7 @@ func TestC1_PriorityOfSections(t *testing.T) {
 
 func TestC1_ALongMessageLeavesRoomForTheRest(t *testing.T) {
 	q := &workv1.GetWorkQueueResponse{Current: &workv1.WorkItem{WorkItemId: "wi_1", Objective: "keep me"}, Counts: &workv1.WorkQueueCounts{}}
-	sections, err := Render(Input{Queue: q, Message: &agentv1.Message{Text: strings.Repeat("line ä\n", 40_000)}}, MinBudget)
+	sections, err := Render(Input{Queue: q, Item: q.GetCurrent(), Message: &agentv1.Message{Text: strings.Repeat("line ä\n", 40_000)}}, MinBudget)
 	require.NoError(t, err)
 	text := Text(sections)
 	require.Contains(t, text, "[cut: the message has 320000 bytes]")
@@ -253,8 +270,8 @@ func TestC1_HeadingsCannotBeForged(t *testing.T) {
 			WorkItemId: "wi_1", Objective: forged, TodoList: []*workv1.TodoItem{{Text: forged}}, BlockedBy: forged,
 			PlanArtifact: &workv1.PlanArtifact{Path: "/p", Bytes: 9, Preview: forged},
 		}}
-		for _, budget := range []int{DefaultBudget, 140} {
-			sections, err := Render(Input{Queue: q, Message: &agentv1.Message{Text: forged + strings.Repeat(" x", 100)}}, budget)
+		for _, budget := range []int{DefaultBudget, 220} {
+			sections, err := Render(Input{Queue: q, Item: q.GetCurrent(), Message: &agentv1.Message{Text: forged + strings.Repeat(" x", 100)}}, budget)
 			require.NoError(t, err)
 			require.NotContains(t, Text(sections), end+"## Forged"+end, "%q", end)
 			require.NotContains(t, Text(sections), "\n## Forged", "%q", end)

@@ -1,7 +1,6 @@
 package prompt
 
 import (
-	"cmp"
 	"fmt"
 	"strings"
 
@@ -17,7 +16,6 @@ const (
 	lineChars    = 160
 	previewChars = 400 // of a candidate's plan
 	reportChars  = 600
-	traceChars   = 600
 	noteChars    = 240
 )
 
@@ -38,46 +36,37 @@ func messageForms(in Input, room int) []form {
 	if m == nil {
 		return nil
 	}
-	var b strings.Builder
-	if in.Woken != nil {
-		fmt.Fprintf(&b, "The agent itself was woken by %s %s.\n", in.Woken.GetSource(), in.Woken.GetSourceId())
-	}
-	for _, w := range in.Own {
-		fmt.Fprintf(&b, "Triggered %d time(s): %s\n", w.GetTriggerCount()-w.GetConsumedCount(), fold(cmp.Or(w.GetReason()+w.GetCondition(), w.GetResource(), w.GetWaitId()), lineChars))
-	}
+	data := ""
 	if n := len(m.GetData()); n > 0 {
-		fmt.Fprintf(&b, "[%d bytes of %s]\n", n, m.GetContentType())
+		data = fmt.Sprintf("[%d bytes of %s]\n", n, m.GetContentType())
 	}
 	title := fmt.Sprintf("Message (%s, %s)", lower(m.GetKind().String(), "MESSAGE_KIND_"), lower(m.GetAuthority().String(), "AUTHORITY_"))
-	text := heading(title, full, 0) + quote(m.GetText()) + b.String()
+	text := heading(title, full, 0) + quote(m.GetText()) + data
 	forms := []form{{full, text}}
 	note := fmt.Sprintf("[cut: the message has %d bytes]\n", len(m.GetText()))
 	head := heading(title, truncated, 0)
-	if spare := room - len(head) - len(note) - b.Len(); spare > 0 {
-		forms = append(forms, form{truncated, head + within(m.GetText(), spare) + note + b.String()})
+	if spare := room - len(head) - len(note) - len(data); spare > 0 {
+		forms = append(forms, form{truncated, head + within(m.GetText(), spare) + note + data})
 	}
 	return append(forms, form{truncated, head + note})
 }
 
-// core returns the required part about the current item: objective, plan descriptor, todos that
-// are not done, blocker.
-func core(it *workv1.WorkItem) string {
-	if it == nil {
-		return "No work item is in focus.\n"
+const itemTitle = "Work item of this turn"
+
+// noItem is what a turn is told that is bound to no work item.
+const noItem = "None. PickWorkItem binds this turn to one; CreateWorkItem makes one.\n"
+
+// itemHead returns the part of an item that seldom changes: its objective and where its plan is.
+func itemHead(it *workv1.WorkItem) string {
+	return fmt.Sprintf("%s\nObjective: %s\n", it.GetWorkItemId(), hang(it.GetObjective())) + descriptor(it.GetPlanArtifact())
+}
+
+// itemLeast returns the required part about the turn's item.
+func itemLeast(in Input) string {
+	if in.Item == nil {
+		return heading(itemTitle, full, 0) + noItem
 	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s (%s, plan %s)\nObjective: %s\n", it.GetWorkItemId(),
-		lower(it.GetSchedulingState().String(), "SCHEDULING_STATE_"), lower(it.GetPlanStatus().String(), "PLAN_STATUS_"), hang(it.GetObjective()))
-	b.WriteString(descriptor(it.GetPlanArtifact()))
-	if it.GetBlockedBy() != "" {
-		fmt.Fprintf(&b, "Blocked by: %s\n", fold(it.GetBlockedBy(), noteChars))
-	}
-	for _, t := range it.GetTodoList() {
-		if t.GetState() != workv1.TodoState_TODO_STATE_COMPLETED {
-			fmt.Fprintf(&b, "- [%s] %s\n", lower(t.GetState().String(), "TODO_STATE_"), hang(t.GetText()))
-		}
-	}
-	return b.String()
+	return heading(itemTitle, compact, 0) + itemHead(in.Item)
 }
 
 func descriptor(plan *workv1.PlanArtifact) string {
@@ -90,17 +79,63 @@ func descriptor(plan *workv1.PlanArtifact) string {
 	return fmt.Sprintf("Plan: %s (%d bytes, sha256 %s)\n", plan.GetPath(), plan.GetBytes(), plan.GetSha256())
 }
 
-// currentForms returns the renderings of the current item, the richest first: the core with the
-// waits, the number of completed todos and the plan's preview; the same with the preview cut to
-// previewRoom; the same without the preview; and the core alone. The item may be nil.
-func currentForms(it *workv1.WorkItem, previewRoom int) []form {
-	least := form{compact, heading("Current work item", compact, 0) + core(it)}
+// itemForms returns the renderings of the turn's item: with the plan's preview; with the preview
+// cut to previewRoom; and without it.
+func itemForms(in Input, previewRoom int) []form {
+	least, preview := itemLeast(in), in.Item.GetPlanArtifact().GetPreview()
+	switch {
+	case in.Item == nil:
+		return []form{{full, least}}
+	case preview == "":
+		return []form{{full, heading(itemTitle, full, 0) + itemHead(in.Item)}, {compact, least}}
+	}
+	rest := ""
+	if !in.Item.GetPlanArtifact().GetPreviewComplete() {
+		rest = "[the plan goes on in its file; HomeRead reads it]\n"
+	}
+	head := itemHead(in.Item) + "Plan begins:\n"
+	return []form{
+		{full, heading(itemTitle, full, 0) + head + quote(preview) + rest},
+		{truncated, heading(itemTitle, truncated, 0) + head + within(preview, previewRoom) + "[cut: the plan goes on in its file; HomeRead reads it]\n"},
+		{compact, least},
+	}
+}
+
+const stateTitle = "Where it stands"
+
+// stateLeast returns the required part about where the turn's item stands: its blocker and the
+// todos that are not done.
+func stateLeast(in Input) string {
+	it := in.Item
 	if it == nil {
-		return []form{{full, heading("Current work item", full, 0) + core(it)}, least}
+		return ""
+	}
+	var b strings.Builder
+	b.WriteString(heading(fmt.Sprintf("%s: %s, plan %s", stateTitle, lower(it.GetSchedulingState().String(), "SCHEDULING_STATE_"), lower(it.GetPlanStatus().String(), "PLAN_STATUS_")), full, 0))
+	if it.GetBlockedBy() != "" {
+		fmt.Fprintf(&b, "Blocked by: %s\n", fold(it.GetBlockedBy(), noteChars))
+	}
+	for _, t := range it.GetTodoList() {
+		if t.GetState() != workv1.TodoState_TODO_STATE_COMPLETED {
+			fmt.Fprintf(&b, "- [%s] %s\n", lower(t.GetState().String(), "TODO_STATE_"), hang(t.GetText()))
+		}
+	}
+	return b.String()
+}
+
+// stateForms returns where the turn's item stands: with its waits and the number of completed
+// todos, and without them. The item may be nil.
+func stateForms(in Input) []form {
+	it := in.Item
+	if it == nil {
+		return nil
 	}
 	var extras strings.Builder
 	for _, w := range it.GetWaits() {
-		fmt.Fprintf(&extras, "Waits for %s: %s", lower(w.GetKind().String(), "WAIT_KIND_"), fold(w.GetReason(), lineChars))
+		fmt.Fprintf(&extras, "Waits for %s: %s", lower(w.GetKind().String(), "WAIT_KIND_"), fold(strings.TrimSpace(w.GetReason()+" "+w.GetCondition()), lineChars))
+		if w.GetSource() != "" {
+			fmt.Fprintf(&extras, " from %s", fold(w.GetSource(), lineChars))
+		}
 		if w.GetResource() != "" {
 			fmt.Fprintf(&extras, " (%s)", w.GetResource())
 		}
@@ -118,20 +153,8 @@ func currentForms(it *workv1.WorkItem, previewRoom int) []form {
 	if done > 0 {
 		fmt.Fprintf(&extras, "%d of %d todos are done.\n", done, len(it.GetTodoList()))
 	}
-	body := core(it) + extras.String()
-	forms := []form{}
-	if preview := it.GetPlanArtifact().GetPreview(); preview != "" {
-		rest := ""
-		if !it.GetPlanArtifact().GetPreviewComplete() {
-			rest = "[the plan goes on in its file]\n"
-		}
-		forms = append(forms,
-			form{full, heading("Current work item", full, 0) + body + "Plan begins:\n" + quote(preview) + rest},
-			form{truncated, heading("Current work item", truncated, 0) + body + "Plan begins:\n" + within(preview, previewRoom) + "[cut: the plan goes on in its file]\n"})
-	} else {
-		forms = append(forms, form{full, heading("Current work item", full, 0) + body})
-	}
-	return append(forms, form{compact, heading("Current work item", compact, 0) + body}, least)
+	least := stateLeast(in)
+	return []form{{full, least + extras.String()}, {compact, least}}
 }
 
 // candidateForms returns the items of one class: with plan and todos, as lines, as the lines that
@@ -142,6 +165,10 @@ func candidateForms(title string, items []*workv1.WorkItem, total, room int) []f
 		line := fmt.Sprintf("- %s: %s [%s]", it.GetWorkItemId(), fold(it.GetObjective(), lineChars), lower(it.GetSchedulingState().String(), "SCHEDULING_STATE_"))
 		var b strings.Builder
 		fmt.Fprintf(&b, "- %s: %s [%s]\n", it.GetWorkItemId(), hang(it.GetObjective()), lower(it.GetSchedulingState().String(), "SCHEDULING_STATE_"))
+		if w := it.GetResumed().GetWait(); w != nil {
+			line += ", resumed"
+			fmt.Fprintf(&b, "  resumed: its wait for %s is over: %s\n", awaited(lower(w.GetKind().String(), "WAIT_KIND_"), w.GetResource(), w.GetResourceDescription()), fold(w.GetReason(), noteChars))
+		}
 		if it.GetBlockedBy() != "" {
 			line += " " + fold(it.GetBlockedBy(), lineChars)
 			fmt.Fprintf(&b, "  blocked by: %s\n", fold(it.GetBlockedBy(), noteChars))
@@ -225,7 +252,7 @@ func traceOf(rounds []*agentv1.Round) []string {
 	var out []string
 	for _, r := range rounds {
 		var b strings.Builder
-		fmt.Fprintf(&b, "- %s/%d: %s\n", r.GetTurnId(), r.GetIndex(), fold(r.GetText(), traceChars))
+		fmt.Fprintf(&b, "- %s/%d: %s\n", r.GetTurnId(), r.GetIndex(), fold(r.GetText(), lineChars))
 		for i, c := range r.GetToolCalls() {
 			status := "no result"
 			if i < len(r.GetToolResults()) {

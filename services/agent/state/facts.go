@@ -14,17 +14,18 @@ func (a *Agent) Facts() *agentv1.AgentFacts {
 	f := &agentv1.AgentFacts{
 		Namespace: a.Namespace,
 		Agent:     a.Record, Queued: int32(a.Lane.Len()), TickPending: a.PendingTick != "", FactsRevision: a.FactsRevision,
-		WakeHint: a.Wake != nil, WakeHintSource: a.Wake.GetSourceId(), FailedTicks: a.failedTicks,
+		WakeHint: a.Wake != nil, WakeHintSource: a.Wake.GetSourceId(), WakeWaitIds: a.Wake.GetWaitIds(), FailedTicks: a.failedTicks,
 	}
 	if a.Wake != nil {
 		f.WokenAt = timestamppb.New(a.wokenAt)
 	}
+	f.StalledItems = a.Stalled()
 	f.QueuedInput = f.GetQueued()
 	if t := a.Lane.Get(a.PendingTick); t.GetState() == agentv1.MessageState_MESSAGE_STATE_QUEUED {
 		f.QueuedInput--
 	}
 	if h := a.Lane.Head(); h != nil {
-		f.HeadQueuedAt = h.GetCreatedAt()
+		f.HeadQueuedAt, f.HeadTick = h.GetCreatedAt(), h.GetTick()
 	}
 	if n := len(a.Decisions); n > 0 {
 		f.LastDecision = a.Decisions[n-1]

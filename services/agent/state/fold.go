@@ -74,8 +74,8 @@ func (a *Agent) apply(ev *journal.Event) error {
 		if m.GetTick() != nil {
 			a.PendingTick = m.GetMessageId()
 		} else {
-			a.edit(func(r *agentv1.Agent) { r.IdleTurns = 0 })
 			a.failedTicks = 0
+			a.receiveInput(m)
 		}
 	case *agentv1.MessageRequeued:
 		a.Lane.Requeue(p.GetMessage())
@@ -84,8 +84,10 @@ func (a *Agent) apply(ev *journal.Event) error {
 	case *agentv1.MessageProcessed:
 		a.finishMessage(p.GetMessage())
 	case *agentv1.MessageInterjected:
+		at := a.Lane.QueuedAt(p.GetMessage().GetMessageId())
 		a.finishMessage(p.GetMessage())
 		if a.OpenTurn != nil {
+			a.Conversation.hear(p.GetMessage(), at, a.OpenTurn.Record)
 			t := proto.CloneOf(a.OpenTurn.Record)
 			t.InterjectedMessageIds = append(t.InterjectedMessageIds, p.GetMessage().GetMessageId())
 			a.OpenTurn.Record = t
@@ -152,6 +154,7 @@ func (a *Agent) applyTurn(ev *journal.Event) error {
 	switch p := ev.Payload.(type) {
 	case *agentv1.TurnStarted:
 		a.OpenTurn = &Turn{Record: p.GetTurn()}
+		a.Conversation.hear(a.Lane.Get(p.GetTurn().GetMessageId()), a.Lane.QueuedAt(p.GetTurn().GetMessageId()), p.GetTurn())
 		a.Transcript.BeginTurn(p.GetTurn().GetTurnId())
 		// The turn's context shows the wake. If the turn fails, the wake is pending
 		// again.
@@ -164,6 +167,7 @@ func (a *Agent) applyTurn(ev *journal.Event) error {
 		if err != nil {
 			return err
 		}
+		a.Conversation.say(p.GetRound(), a.Transcript.Rounds(), a.Lane.Get(t.Record.GetMessageId()), t.Record)
 		a.Transcript.BeginRound(ev.WalSeq, p.GetRound().GetWorkItemId())
 		t.Rounds = append(slices.Clone(t.Rounds), p.GetRound())
 		t.edit(func(r *agentv1.Turn) { r.Rounds = int32(len(t.Rounds)) })
@@ -173,6 +177,7 @@ func (a *Agent) applyTurn(ev *journal.Event) error {
 			return err
 		}
 		a.Transcript.ExtendRound(ev.WalSeq)
+		t.stepped = t.stepped || p.GetMutated() && p.GetResult().GetStatus() == agentv1.ToolStatus_TOOL_STATUS_SUCCESS
 		t.round(p.GetRoundIndex(), func(r *agentv1.Round) { r.ToolResults = append(r.ToolResults, p.GetResult()) })
 		t.edit(func(r *agentv1.Turn) {
 			r.WorkItemId = p.GetWorkItemId()
@@ -180,6 +185,9 @@ func (a *Agent) applyTurn(ev *journal.Event) error {
 				r.Mutations++
 			}
 		})
+		if r := t.Rounds[p.GetRoundIndex()]; p.GetMutated() && int(p.GetCallIndex()) < len(r.GetToolCalls()) {
+			t.recordEffect(r.GetToolCalls()[p.GetCallIndex()], p.GetResult())
+		}
 	case *agentv1.RoundSettled:
 		t, err := a.open(p.GetTurnId())
 		if err != nil {
@@ -187,6 +195,7 @@ func (a *Agent) applyTurn(ev *journal.Event) error {
 		}
 		a.Transcript.ExtendRound(ev.WalSeq)
 		t.round(p.GetRoundIndex(), func(r *agentv1.Round) { r.Settled = true })
+		t.Progressed = t.stepped
 		if len(p.GetInterjections()) > 0 || len(p.GetNotices()) > 0 || p.GetPromotedWorkItemId() != "" {
 			if t.Settled == nil {
 				t.Settled = map[int32]*agentv1.RoundSettled{}

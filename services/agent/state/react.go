@@ -57,14 +57,14 @@ func React(s *State, env journal.Env, ev *journal.Event) ([]*journal.Event, erro
 			return a.wakeEvents("trigger", p.GetTriggerId(), []string{p.GetWait().GetWaitId()}), nil
 		}
 	case *waitingv1.WaitRechecked:
-		return a.wakeEvents("recheck", p.GetWait().GetWaitId(), nil), nil
+		return a.wakeByEnd("recheck", p.GetWait().GetWaitId()), nil
 	case *waitingv1.WaitResolved:
 		// The scheduler notices that an item may continue. An agent that waited for
 		// itself is woken by nothing else, unless a message came with the resolution. A
 		// task result that existed before the wait may have been read long ago, so it
 		// wakes the agent too (SPEC P1).
 		if p.GetWait().GetWorkItemId() == "" && (p.GetCause() == waitingv1.WaitCause_WAIT_CAUSE_TIMER || p.GetCause() == waitingv1.WaitCause_WAIT_CAUSE_TASK_RESULT_PRESENT) {
-			return a.wakeEvents("wait", p.GetWait().GetWaitId(), nil), nil
+			return a.wakeByEnd("wait", p.GetWait().GetWaitId()), nil
 		}
 	}
 	return nil, nil
@@ -120,6 +120,20 @@ func (a *Agent) RecordAnswer(env journal.Env, taskID string) []*journal.Event {
 	return events
 }
 
+// wakeByEnd returns the event for the end of a wait of the agent itself, or for a reminder
+// of it.
+func (a *Agent) wakeByEnd(source, waitID string) []*journal.Event {
+	events := a.wakeEvents(source, waitID, nil)
+	if woken, ok := journal.Find[*agentv1.AgentWoken](events); ok && len(woken.GetEndedWaitIds()) < maxEndedWaits {
+		woken.EndedWaitIds = append(woken.GetEndedWaitIds(), waitID)
+	}
+	return events
+}
+
+// maxEndedWaits bounds the ended waits that a wake names. An agent has one wait of its own
+// at a time, so there are more only if it was woken many times without a turn.
+const maxEndedWaits = 16
+
 func (a *Agent) wakeEvents(source, sourceID string, waitIDs []string) []*journal.Event {
 	before := a.Wake
 	if before == nil && a.OpenTurn != nil {
@@ -134,7 +148,7 @@ func (a *Agent) wakeEvents(source, sourceID string, waitIDs []string) []*journal
 	}
 	return []*journal.Event{{
 		Namespace: a.Namespace, AgentID: a.Record.GetAgentId(),
-		Payload: &agentv1.AgentWoken{Source: source, SourceId: sourceID, Coalesced: a.Wake != nil, WaitIds: waitIDs},
+		Payload: &agentv1.AgentWoken{Source: source, SourceId: sourceID, Coalesced: a.Wake != nil, WaitIds: waitIDs, EndedWaitIds: slices.Clone(before.GetEndedWaitIds())},
 	}}
 }
 
@@ -162,7 +176,7 @@ func taskResult(t *taskv1.Task, tail string) *agentv1.Message {
 		}
 		return &agentv1.Message{
 			Kind: agentv1.MessageKind_MESSAGE_KIND_TASK_RESULT, Origin: agentv1.Origin_ORIGIN_TASK, Text: b.String(),
-			CausationId: t.GetTaskId(), TaskId: t.GetTaskId(), WorkItemId: t.GetWorkItemId(), CorrelationId: t.GetDelegationId(),
+			CausationId: t.GetTaskId(), TaskId: t.GetTaskId(), WorkItemId: t.GetWorkItemId(), CorrelationId: t.GetDelegationId(), DelegationId: t.GetDelegationId(),
 		}
 	}
 	fmt.Fprintf(&b, "Task %s %s: %s", t.GetTaskId(), text.EnumName(t.GetState()), t.GetLabel())
@@ -190,6 +204,7 @@ func timerTick(p *waitingv1.TimerFired) *agentv1.Message {
 	return &agentv1.Message{
 		Kind: agentv1.MessageKind_MESSAGE_KIND_TIMER_TICK, Origin: agentv1.Origin_ORIGIN_TIMER, Text: text,
 		CausationId: fmt.Sprintf("%s/%d", t.GetTimerId(), t.GetFireCount()), CorrelationId: t.GetTimerId(), WorkItemId: t.GetWorkItemId(),
+		TimerId: t.GetTimerId(), SourceDescription: t.GetDescription(),
 	}
 }
 
@@ -199,7 +214,8 @@ func callback(p *waitingv1.TriggerDelivered) *agentv1.Message {
 	m := &agentv1.Message{
 		Kind: agentv1.MessageKind_MESSAGE_KIND_CALLBACK_EVENT, Origin: agentv1.Origin_ORIGIN_CALLBACK,
 		ContentType: p.GetContentType(), CausationId: p.GetDeliveryId(), CorrelationId: p.GetTrigger().GetTriggerId(),
-		WorkItemId: p.GetTrigger().GetWorkItemId(),
+		WorkItemId: p.GetTrigger().GetWorkItemId(), WaitIds: p.GetWaitIds(),
+		TriggerId: p.GetTrigger().GetTriggerId(), SourceDescription: p.GetTrigger().GetDescription(),
 	}
 	switch body := p.GetBody(); {
 	case len(body) == 0:

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/google/btree"
+	"google.golang.org/protobuf/proto"
 
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/services/agent/ref"
@@ -18,6 +19,26 @@ type Candidate struct {
 	QueuedAt   uint64              // wal_seq of the event that queued Message; 0 if it is not known
 	Wake       *agentv1.AgentWoken // what woke the agent itself; nil if nothing did
 	NewTrace   bool                // whether the turn begins a trace of its own
+	// Taken is the open turn of the message, if a runner asks for it again; nil otherwise.
+	Taken   *agentv1.Turn
+	Stalled []*agentv1.StalledItem // see Agent.Stalled
+}
+
+// Candidate returns the turn as a candidate that was taken already, bound to the item to which
+// its calls are bound now, so that its context can be read again.
+func (t *Turn) Candidate(k ref.Agent, a *Agent) *Candidate {
+	taken := proto.CloneOf(t.Record)
+	taken.BoundWorkItemId = taken.GetWorkItemId()
+	m := a.Lane.Get(taken.GetMessageId())
+	return &Candidate{Agent: k, Record: a.Record, Message: m, QueuedAt: a.Lane.QueuedAt(m.GetMessageId()), Wake: t.shownWake, Taken: taken}
+}
+
+// Shown returns the message of a candidate; nil for none.
+func (c *Candidate) Shown() *agentv1.Message {
+	if c == nil {
+		return nil
+	}
+	return c.Message
 }
 
 // FirstReady returns the agent that has been ready longest, among those that accept
@@ -27,7 +48,7 @@ func (s *State) FirstReady(namespace string, agentIDs []string, accept func(ref.
 		if a == nil || !a.CanTakeTurn() || !accept(ref.Agent{Namespace: namespace, ID: a.Record.GetAgentId()}) {
 			return nil
 		}
-		return &Candidate{Agent: ref.Agent{Namespace: namespace, ID: a.Record.GetAgentId()}, ReadySince: a.ReadySince, Record: a.Record, Message: a.Lane.Head(), QueuedAt: a.Lane.QueuedAt(a.Lane.Head().GetMessageId()), Wake: a.Wake, NewTrace: a.tracedBefore(a.Lane.Head())}
+		return &Candidate{Agent: ref.Agent{Namespace: namespace, ID: a.Record.GetAgentId()}, ReadySince: a.ReadySince, Record: a.Record, Message: a.Lane.Head(), QueuedAt: a.Lane.QueuedAt(a.Lane.Head().GetMessageId()), Wake: a.Wake, NewTrace: a.tracedBefore(a.Lane.Head()), Stalled: a.Stalled()}
 	}
 	var found *Candidate
 	if len(agentIDs) > 0 {

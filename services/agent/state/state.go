@@ -68,6 +68,9 @@ type Agent struct {
 	firstItem        string                 // the first work item that a private child made
 	deletion         *agentv1.AgentDeleting // the event with which the deletion began; nil: it has not begun
 	InheritedContext string                 // the view with which a forked child started
+	// Conversation finds what operators and the agent said, in the journal.
+	Conversation Conversation
+	stalls       []stall // in the order in which they were counted last
 }
 
 // Turn is a turn with its rounds.
@@ -78,6 +81,12 @@ type Turn struct {
 	// results, for a runner that repeats it; a round without such has no entry.
 	Settled   map[int32]*agentv1.RoundSettled
 	shownWake *agentv1.AgentWoken // the wake that the turn's context shows
+	changed   bool                // whether a call of it changed something
+	effects   []uint64            // the fingerprints of its calls that may be repeated
+	// Progressed reports whether a settled round had a successful call that changes
+	// something (SPEC A5.6); stepped, whether any round had.
+	Progressed bool
+	stepped    bool
 }
 
 // NewState returns the state of an empty log.

@@ -87,6 +87,11 @@ func (a *Agent) EndTurn(env journal.Env, how Ending, before []*journal.Event) []
 		events = append(events, lane.Event(q, &agentv1.MessageQuarantined{Message: q}))
 	case how.DropTick && m.GetTick() != nil:
 		events = append(events, lane.Dropped(m, env, reasonOf(how)))
+	case how.Requeue && !how.Uncounted && a.OpenTurn.Progressed && m.GetProgressedAttempts() < lane.MaxProgressed:
+		q := lane.WithState(m, env, agentv1.MessageState_MESSAGE_STATE_QUEUED, reasonOf(how))
+		q.Attempts--
+		q.ProgressedAttempts++
+		events = append(events, lane.Event(q, &agentv1.MessageRequeued{Message: q}))
 	case how.Requeue && (m.GetAttempts() < lane.MaxAttempts || how.Uncounted):
 		q := lane.WithState(m, env, agentv1.MessageState_MESSAGE_STATE_QUEUED, reasonOf(how))
 		if how.Uncounted {

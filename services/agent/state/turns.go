@@ -76,19 +76,16 @@ func StaleRun(t *agentv1.Turn, runID string) error {
 		With("run_id", runID).With("turn_id", t.GetTurnId()).With("stale_reason", why)
 }
 
-// endTurn closes the open turn. After three completed turns in a row without a call or a
-// change the agent is idle until new input (SPEC D4).
+// endTurn closes the open turn and counts whether it made progress (SPEC D9).
 func (a *Agent) endTurn(t *agentv1.Turn, completed bool, walSeq uint64) {
 	if a.OpenTurn == nil || a.OpenTurn.Record.GetTurnId() != t.GetTurnId() {
 		return
 	}
-	calls := 0
-	for _, r := range a.OpenTurn.Rounds {
-		calls += len(r.GetToolCalls()) + len(r.GetLocalToolResults())
-	}
+	progressed := completed && a.progressed()
 	// Only a completed turn counts as having shown the wake (SPEC P2, P7).
 	if completed {
 		a.failedTicks = 0
+		a.countProgress(t, progressed)
 	} else if a.Wake == nil {
 		a.Wake = a.OpenTurn.shownWake
 	}
@@ -100,7 +97,7 @@ func (a *Agent) endTurn(t *agentv1.Turn, completed bool, walSeq uint64) {
 	a.edit(func(r *agentv1.Agent) {
 		r.CurrentRunId, r.CurrentTurnId, r.LastTurnId = "", "", t.GetTurnId()
 		switch {
-		case completed && calls == 0 && t.GetMutations() == 0:
+		case completed && !progressed:
 			r.IdleTurns++
 		case completed:
 			r.IdleTurns = 0

@@ -76,7 +76,7 @@ func (s *Service) CallAs(ctx context.Context, actor rpc.Actor, scope tools.Scope
 	if t.Name == tools.ToolCompleteWorkItem && scope.NoText {
 		out.Result.Warnings = append(out.Result.Warnings, tools.ReportMissing())
 	}
-	out.Mutated = t.Mutates
+	out.Mutated = t.Mutates && !tools.Unchanged(reply)
 	out.WorkItemID = tools.Rebind(scope.WorkItemID, reply)
 	return out
 }

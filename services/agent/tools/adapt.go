@@ -20,15 +20,17 @@ func defaultTodoState(list any) {
 	}
 }
 
-// adaptUpdate accepts todo_list as a list, and blocked_by null to clear the blocker.
+// adaptUpdate accepts todo_list as a list, and null to clear the blocker or the reminder.
 func adaptUpdate(args map[string]any, _ time.Duration) {
 	defaultTodoState(args["todo_list"])
 	if list, ok := args["todo_list"].([]any); ok {
 		args["todo_list"] = map[string]any{"items": list}
 	}
-	if v, given := args["blocked_by"]; given && v == nil {
-		delete(args, "blocked_by")
-		args["clear_blocked_by"] = true
+	for _, field := range []string{"blocked_by", "recheck_at"} {
+		if v, given := args[field]; given && v == nil {
+			delete(args, field)
+			args["clear_"+field] = true
+		}
 	}
 }
 
@@ -40,8 +42,12 @@ func adaptGet(args map[string]any, _ time.Duration) {
 	}
 }
 
-// adaptList accepts limit for page_size.
+// adaptList accepts limit for page_size, and leaves plan previews out unless the caller asks
+// for them: a list of 31 items with previews takes more than 10 000 tokens of a context.
 func adaptList(args map[string]any, _ time.Duration) {
+	if _, given := args["omit_plan_previews"]; !given {
+		args["omit_plan_previews"] = true
+	}
 	if limit, given := args["limit"]; given && args["page_size"] == nil {
 		delete(args, "limit")
 		args["page_size"] = limit

@@ -16,7 +16,7 @@ import (
 // accept these forms: REST and gRPC stay strict.
 
 // aliases are second names of arguments.
-var aliases = map[string]string{"task_id": "board_id", "wal_name": "wal_filename"}
+var aliases = map[string]string{"board_id": "task_id", "wal_name": "wal_filename"}
 
 // missingArgument refuses a call without a required argument, by the tool's own name for
 // it. An argument that is present and empty is accepted here.

@@ -55,7 +55,7 @@ func TestC4_DurationsWithUnits(t *testing.T) {
 		require.NoError(t, err, text)
 		require.Equal(t, want, req.(*taskv1.ExecCommandRequest).GetCommand().GetTimeout().AsDuration(), "within the folded command: %s", text)
 		require.Equal(t, min(want, 45*time.Second), req.(*taskv1.ExecCommandRequest).GetYieldTime().AsDuration(), text)
-		req, err = prepared(t, "agent_dispatch_worker", map[string]any{"task_id": "b", "timeout": text})
+		req, err = prepared(t, "board_dispatch_worker", map[string]any{"task_id": "b", "timeout": text})
 		require.NoError(t, err, text)
 		require.Equal(t, want, req.(*boardv1.DispatchWorkerRequest).GetTimeout().AsDuration(), text)
 	}
@@ -134,9 +134,9 @@ func TestX5_RefusalsSpeakOfTools(t *testing.T) {
 		{"TaskStatus", `agent k has no task tsk_1; ListTasks with include_terminal shows what it has`, `agent k has no task tsk_1; TaskList with include_terminal shows what it has`},
 		{"SpawnAgent", `stop one with StopTask`, `stop one with TaskStop`},
 		{"SpawnAgent", `workspace_mode "WORKSPACE_MODE_EXPLICIT_ROOT" must be inherit or worktree`, `workspace_mode "explicit_root" must be inherit or worktree`},
-		{"agent_task_update", `operations[0].op "OPERATION_KIND_UNSPECIFIED" must be one of the ten operations of UpdateBoard`, `operations[0].op "" must be one of the ten operations of agent_task_update`},
-		{"agent_task_get", `board_id is required`, `task_id is required`},
-		{"agent_task_get", `session "k" has no board "ListTasks"; ListBoards shows more`, `session "k" has no board "ListTasks"; agent_task_list shows more`},
+		{"board_update", `operations[0].op "OPERATION_KIND_UNSPECIFIED" must be one of the ten operations of UpdateBoard`, `operations[0].op "" must be one of the ten operations of board_update`},
+		{"board_get", `board_id is required`, `board_id is required`},
+		{"board_get", `session "k" has no board "ListTasks"; ListBoards shows more`, `session "k" has no board "ListTasks"; board_list shows more`},
 		{"ExecCommand", `command.timeout is 0s; it must be 1ms to 24h`, `timeout is 0s; it must be 1ms to 24h`},
 		{"HomeRead", `no file "GetTask TASK_STATE_QUEUED" here`, `no file "GetTask TASK_STATE_QUEUED" here`},
 	} {
@@ -148,5 +148,18 @@ func TestX5_RefusalsSpeakOfTools(t *testing.T) {
 		raw, err := json.Marshal(spec.GetInputSchema().AsMap())
 		require.NoError(t, err)
 		require.NotRegexp(t, `SPEC|S2-|SendTaskInput|_UNSPECIFIED`, string(raw), spec.GetName())
+	}
+}
+
+// SPEC C5.3: the tool asks for no previews of plans, and says of no argument that would.
+func TestC5_ListsHaveNoPlanPreviews(t *testing.T) {
+	req, err := prepared(t, "ListWorkItems", map[string]any{"filter": "open", "limit": 31})
+	require.NoError(t, err)
+	require.True(t, req.(*workv1.ListWorkItemsRequest).GetOmitPlanPreviews())
+	require.EqualValues(t, 31, req.(*workv1.ListWorkItemsRequest).GetPageSize())
+	for _, spec := range Specs() {
+		if spec.GetName() == "ListWorkItems" {
+			require.NotContains(t, spec.GetInputSchema().String(), "omit_plan_previews")
+		}
 	}
 }

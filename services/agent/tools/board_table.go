@@ -10,90 +10,90 @@ import (
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 )
 
-// boardTable holds the tools with which an agent manages task boards, by the names of the
-// board contract with underscores, because model APIs refuse dots (SPEC C4). The tools that
-// only workers have are not among them. The contract calls a board a task; its session is
-// the agent.
+// boardTable holds the tools with which an agent manages boards (SPEC C4). The tools that only
+// workers have are not among them. The board contract calls a board a task, which is also what
+// models call commands and children, so the names here say board; the former names and the
+// argument task_id are still accepted. The session of the contract is the agent.
 var boardTable = []Tool{
 	{
-		Name: "agent_task_template", Family: agentv1.ToolFamily_TOOL_FAMILY_BOARDS,
-		Description: "Read how to write a task board. Read it before your first agent_task_create.",
+		Name: "board_template", former: "agent_task_template", Family: agentv1.ToolFamily_TOOL_FAMILY_BOARDS,
+		Description: "Read how to write a board. Read it before your first board_create.",
 		Plane:       "board", Method: boardv1.BoardService_GetTemplate_FullMethodName,
 		NewRequest: newMessage[boardv1.GetTemplateRequest], NewResponse: newMessage[boardv1.GetTemplateResponse],
 	},
 	{
-		Name: "agent_task_create", Family: agentv1.ToolFamily_TOOL_FAMILY_BOARDS,
-		Description: "Create a task board: a DAG of steps that workers execute. Choose task_id and wal_name yourself. Steps have no status; the core computes which are ready. Nothing runs before agent_dispatch_worker.",
+		Name: "board_create", former: "agent_task_create", Family: agentv1.ToolFamily_TOOL_FAMILY_BOARDS,
+		Description: "Create a board: a graph of steps that workers execute. Choose board_id and wal_name yourself. Give no status: a step is ready once the steps it depends on are completed. Nothing runs before board_dispatch_worker.",
 		Plane:       "board", Method: boardv1.BoardService_CreateBoard_FullMethodName,
 		NewRequest: newMessage[boardv1.CreateBoardRequest], NewResponse: newMessage[boardv1.CreateBoardResponse],
-		Mutates: true, Required: []string{"task_id", "wal_name", "title", "steps"}, adapt: adaptBoard, shape: shapeBoard,
+		Mutates: true, Required: []string{"board_id", "wal_name", "title", "steps"}, adapt: adaptBoard, shape: shapeBoard,
 	},
 	{
-		Name: "agent_task_get", Family: agentv1.ToolFamily_TOOL_FAMILY_BOARDS,
-		Description: "Read a whole task board: its steps with dependencies, status and results, and what stalls it.",
+		Name: "board_get", former: "agent_task_get", Family: agentv1.ToolFamily_TOOL_FAMILY_BOARDS,
+		Description: "Read a whole board: its steps with dependencies, status and results, and what stalls it.",
 		Plane:       "board", Method: boardv1.BoardService_GetBoard_FullMethodName,
 		NewRequest: newMessage[boardv1.GetBoardRequest], NewResponse: newMessage[boardv1.GetBoardResponse],
-		Required: []string{"task_id"}, adapt: adaptBoard, shape: shapeBoard,
+		Required: []string{"board_id"}, adapt: adaptBoard, shape: shapeBoard,
 	},
 	{
-		Name: "agent_task_list", Family: agentv1.ToolFamily_TOOL_FAMILY_BOARDS,
-		Description: "List your task boards, by default the active ones.",
+		Name: "board_list", former: "agent_task_list", Family: agentv1.ToolFamily_TOOL_FAMILY_BOARDS,
+		Description: "List your boards, by default the active ones.",
 		Plane:       "board", Method: boardv1.BoardService_ListBoards_FullMethodName,
 		NewRequest: newMessage[boardv1.ListBoardsRequest], NewResponse: newMessage[boardv1.ListBoardsResponse], shape: shapeBoard,
 	},
 	{
-		Name: "agent_task_update", Family: agentv1.ToolFamily_TOOL_FAMILY_BOARDS,
-		Description: "Change a task board by a list of operations, all of them or none: update_task, add_step, update_step, delete_step, add_dependency, remove_dependency, cancel_step, reopen_step, block_board, reopen_board.",
+		Name: "board_update", former: "agent_task_update", Family: agentv1.ToolFamily_TOOL_FAMILY_BOARDS,
+		Description: "Change a board by a list of operations, all of them or none: update_task, add_step, update_step, delete_step, add_dependency, remove_dependency, cancel_step, reopen_step, block_board, reopen_board.",
 		Plane:       "board", Method: boardv1.BoardService_UpdateBoard_FullMethodName,
 		NewRequest: newMessage[boardv1.UpdateBoardRequest], NewResponse: newMessage[boardv1.UpdateBoardResponse],
-		Mutates: true, Required: []string{"task_id", "operations"}, adapt: adaptPatch, shape: shapePatch,
+		Mutates: true, Required: []string{"board_id", "operations"}, adapt: adaptPatch, shape: shapePatch,
 	},
 	{
-		Name: "agent_task_query_steps", Family: agentv1.ToolFamily_TOOL_FAMILY_BOARDS,
-		Description: "Read some steps of a task board: by status, pool, holder or id.",
+		Name: "board_query_steps", former: "agent_task_query_steps", Family: agentv1.ToolFamily_TOOL_FAMILY_BOARDS,
+		Description: "Read some steps of a board: by status, pool, holder or id.",
 		Plane:       "board", Method: boardv1.BoardService_QuerySteps_FullMethodName,
 		NewRequest: newMessage[boardv1.QueryStepsRequest], NewResponse: newMessage[boardv1.QueryStepsResponse],
-		Required: []string{"task_id"}, adapt: adaptBoard, shape: shapeBoard,
+		Required: []string{"board_id"}, adapt: adaptBoard, shape: shapeBoard,
 	},
 	{
-		Name: "agent_task_update_step", Family: agentv1.ToolFamily_TOOL_FAMILY_BOARDS,
-		Description: "Set a step's status yourself: a ready one to completed, a pending or ready one to blocked, failed or cancelled, a held one to blocked, completed or failed, a blocked or failed one back to pending.",
+		Name: "board_update_step", former: "agent_task_update_step", Family: agentv1.ToolFamily_TOOL_FAMILY_BOARDS,
+		Description: "Set the status of a board's step yourself: a ready one to completed, a pending or ready one to blocked, failed or cancelled, a held one to blocked, completed or failed, a blocked or failed one back to pending.",
 		Plane:       "board", Method: boardv1.BoardService_UpdateStep_FullMethodName,
 		NewRequest: newMessage[boardv1.UpdateStepRequest], NewResponse: newMessage[boardv1.UpdateStepResponse],
-		Mutates: true, Required: []string{"task_id", "step_id", "status"}, adapt: adaptBoard, shape: shapeBoard,
+		Mutates: true, Required: []string{"board_id", "step_id", "status"}, adapt: adaptBoard, shape: shapeBoard,
 	},
 	{
-		Name: "agent_task_complete", Family: agentv1.ToolFamily_TOOL_FAMILY_BOARDS,
-		Description: "Close a task board whose required steps are completed and of which none is held. It never changes again.",
+		Name: "board_complete", former: "agent_task_complete", Family: agentv1.ToolFamily_TOOL_FAMILY_BOARDS,
+		Description: "Close a board whose required steps are completed and of which none is held. It never changes again.",
 		Plane:       "board", Method: boardv1.BoardService_CompleteBoard_FullMethodName,
 		NewRequest: newMessage[boardv1.CompleteBoardRequest], NewResponse: newMessage[boardv1.CompleteBoardResponse],
-		Mutates: true, Required: []string{"task_id"}, adapt: adaptBoard, shape: shapeBoard,
+		Mutates: true, Required: []string{"board_id"}, adapt: adaptBoard, shape: shapeBoard,
 	},
 	{
-		Name: "agent_task_fail", Family: agentv1.ToolFamily_TOOL_FAMILY_BOARDS,
-		Description: "Give a task board up as failed: its workers are stopped first, then every step that has not ended fails. It never changes again.",
+		Name: "board_fail", former: "agent_task_fail", Family: agentv1.ToolFamily_TOOL_FAMILY_BOARDS,
+		Description: "Give a board up as failed: its workers are stopped first, then every step that has not ended fails. It never changes again.",
 		Plane:       "board", Method: boardv1.BoardService_FailBoard_FullMethodName,
 		NewRequest: newMessage[boardv1.FailBoardRequest], NewResponse: newMessage[boardv1.FailBoardResponse],
-		Mutates: true, Required: []string{"task_id", "reason"}, adapt: adaptBoard, shape: shapeBoard,
+		Mutates: true, Required: []string{"board_id", "reason"}, adapt: adaptBoard, shape: shapeBoard,
 	},
 	{
-		Name: "agent_task_cancel", Family: agentv1.ToolFamily_TOOL_FAMILY_BOARDS,
-		Description: "Give a task board up: its workers are stopped first, then every step that has not ended is cancelled. It never changes again.",
+		Name: "board_cancel", former: "agent_task_cancel", Family: agentv1.ToolFamily_TOOL_FAMILY_BOARDS,
+		Description: "Give a board up: its workers are stopped first, then every step that has not ended is cancelled. It never changes again.",
 		Plane:       "board", Method: boardv1.BoardService_CancelBoard_FullMethodName,
 		NewRequest: newMessage[boardv1.CancelBoardRequest], NewResponse: newMessage[boardv1.CancelBoardResponse],
-		Mutates: true, Required: []string{"task_id"}, adapt: adaptBoard, shape: shapeBoard,
+		Mutates: true, Required: []string{"board_id"}, adapt: adaptBoard, shape: shapeBoard,
 	},
 	{
-		Name: "agent_dispatch_worker", Family: agentv1.ToolFamily_TOOL_FAMILY_BOARDS,
-		Description: "Send one worker of a pool to one ready step, or to one of allowed_step_ids. It claims, works and reports by itself; with wait you get what came of it, else read the board later. A pool without a free worker refuses.",
+		Name: "board_dispatch_worker", former: "agent_dispatch_worker", Family: agentv1.ToolFamily_TOOL_FAMILY_BOARDS,
+		Description: "Send one worker of a pool to one ready step of a board, or to one of allowed_step_ids. It claims, works and reports by itself; with wait you get what came of it, else read the board later. A pool without a free worker refuses.",
 		Plane:       "board", Method: boardv1.BoardService_DispatchWorker_FullMethodName,
 		NewRequest: newMessage[boardv1.DispatchWorkerRequest], NewResponse: newMessage[boardv1.DispatchWorkerResponse],
-		Mutates: true, Required: []string{"task_id"}, adapt: adaptDispatch, shape: shapeDispatch,
+		Mutates: true, Required: []string{"board_id"}, adapt: adaptDispatch, shape: shapeDispatch,
 	},
 }
 
-// adaptBoard accepts the argument names of S2: task_id for board_id, and wal_filename for
-// wal_name.
+// adaptBoard accepts the argument names of the board contract: task_id for board_id, and
+// wal_filename for wal_name.
 func adaptBoard(args map[string]any, _ time.Duration) {
 	for theirs, ours := range map[string]string{"task_id": "board_id", "wal_filename": "wal_name"} {
 		if v, given := args[theirs]; given && args[ours] == nil {
@@ -135,13 +135,9 @@ func wrapSteps(args map[string]any, name string) {
 	}
 }
 
-// shapeBoard describes the argument names of S2. The session follows from the caller.
+// shapeBoard leaves out the session, which follows from the caller.
 func shapeBoard(properties map[string]*structpb.Value) {
 	delete(properties, "session_id")
-	if v := properties["board_id"]; v != nil {
-		properties["task_id"] = v
-		delete(properties, "board_id")
-	}
 }
 
 func shapePatch(properties map[string]*structpb.Value) {

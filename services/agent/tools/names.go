@@ -64,8 +64,6 @@ func (t Tool) Translate(text string) string {
 			case quoted:
 			case known:
 				return other
-			case w == "board_id" && t.Plane == "board":
-				return "task_id"
 			}
 			return w
 		})

@@ -25,12 +25,22 @@ func (p Profile) Names() []string {
 	return names
 }
 
-// Find returns a tool by its name, with dots or underscores.
+// Find returns a tool by its name or former name, with dots or underscores.
 func (p Profile) Find(name string) (Tool, error) {
-	plain := strings.ReplaceAll(name, ".", "_")
-	i := slices.IndexFunc(Table, func(t Tool) bool { return t.Name == plain })
-	if i < 0 || !p.Has(Table[i].Family) {
+	t, ok := Named(name)
+	if !ok || !p.Has(t.Family) {
 		return Tool{}, fault.ToolNotAvailable.Newf("tool %q is not available; the tools are %s", name, strings.Join(p.Names(), ", ")).With("tool", name)
 	}
-	return Table[i], nil
+	return t, nil
+}
+
+// Named returns the tool of any family with a name or former name, with dots or underscores.
+func Named(name string) (Tool, bool) {
+	plain := strings.ReplaceAll(name, ".", "_")
+	for _, t := range Table {
+		if t.Name == plain || t.former != "" && t.former == plain {
+			return t, true
+		}
+	}
+	return Tool{}, false
 }

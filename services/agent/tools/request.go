@@ -13,6 +13,8 @@ import (
 
 	"quartet/pkg/fault"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/pbjson"
 	"quartet/services/agent/ref"
 )
@@ -100,7 +102,29 @@ func (t Tool) Request(scope Scope, arguments *structpb.Struct) (proto.Message, e
 	if t.bound && scope.WorkItemID != "" {
 		set(req, "work_item_id", scope.WorkItemID, false)
 	}
+	if scope.TurnID != "" {
+		if err := t.unbound(req); err != nil {
+			return nil, err
+		}
+	}
 	return req, nil
+}
+
+// unbound completes a request in a turn that is bound to no item and whose call names none:
+// a wait is then the agent's own, and what needs an item is refused. Outside of turns the
+// planes take the current item for both.
+func (t Tool) unbound(req proto.Message) error {
+	r, ok := req.(interface{ GetWorkItemId() string })
+	if !ok || !t.bound || r.GetWorkItemId() != "" {
+		return nil
+	}
+	switch r := req.(type) {
+	case *waitingv1.WaitForRequest:
+		r.Own = true
+	case *workv1.GetWorkItemRequest, *workv1.UpdateWorkItemRequest, *workv1.CompleteWorkItemRequest:
+		return fault.Invalid("work_item_id", "", "must be given: this turn is bound to no work item; PickWorkItem binds it to one")
+	}
+	return nil
 }
 
 // set sets a string field if the message has it; without force only if it is empty.

@@ -21,7 +21,10 @@ import (
 // the call was another one.
 func CompletedTask(r *agentv1.ToolResult) string {
 	f := r.GetResult().GetFields()
-	if r.GetToolName() != toolExecCommand || r.GetStatus() != StatusSuccess || f["outcome"].GetStringValue() != "completed" {
+	if r.GetStatus() == StatusError {
+		f = r.GetError().GetDetails().GetFields() // see cutShort
+	}
+	if r.GetToolName() != toolExecCommand || f["outcome"].GetStringValue() != "completed" {
 		return ""
 	}
 	return f["task"].GetStructValue().GetFields()["task_id"].GetStringValue()
@@ -44,6 +47,13 @@ type Outcome struct {
 	Replayed bool
 }
 
+// Unchanged reports whether a plane replied that the call changed nothing, so that it counts as
+// no mutation of its turn.
+func Unchanged(reply proto.Message) bool {
+	r, ok := reply.(interface{ GetUnchanged() bool })
+	return ok && r.GetUnchanged()
+}
+
 // Rebind returns the item that the following calls are bound to: a pick binds them to its
 // item, the completion of the bound item to none.
 func Rebind(binding string, reply proto.Message) string {
@@ -64,18 +74,13 @@ func Succeeded(c *agentv1.ToolCall, t Tool, reply proto.Message) (*agentv1.ToolR
 	if err != nil {
 		return nil, err
 	}
+	showExplicit(result, reply.ProtoReflect())
 	if !t.Mutates {
 		countList(result, reply.ProtoReflect().Descriptor())
 	}
 	out := &agentv1.ToolResult{
 		CallId: c.GetCallId(), ToolName: t.Name, Status: StatusSuccess, Result: result,
 		SummaryText: summaryOf(t, result, reply),
-	}
-	if spawned, ok := reply.(*agentv1.SpawnAgentResponse); ok && spawned.GetTaskId() != "" {
-		// The handle of the child, by which the parent reads and controls it.
-		result.Fields["task_handle"] = structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
-			"task_id": structpb.NewStringValue(spawned.GetTaskId()), "task_kind": structpb.NewStringValue("child_agent_task"), "status": structpb.NewStringValue("running"),
-		}})
 	}
 	if ws := result.GetFields()["warnings"].GetListValue().GetValues(); len(ws) > 0 {
 		for _, w := range ws {
@@ -84,7 +89,36 @@ func Succeeded(c *agentv1.ToolCall, t Tool, reply proto.Message) (*agentv1.ToolR
 		delete(result.GetFields(), "warnings")
 		out.SummaryText += fmt.Sprintf(", with %d warning(s)", len(ws))
 	}
+	if e := cutShort(t, reply); e != nil {
+		e.Message, e.Details = out.GetSummaryText(), result
+		out.Status, out.Error, out.Result = StatusError, e, nil
+	}
 	return out, nil
+}
+
+// cutShort returns the error of a call whose command did not run to its end: its worker was lost,
+// it was stopped, or its time was over. What the command should have done is then not known to be
+// done, which a model must not read as a success. It returns nil for a command that ended by itself,
+// with any exit code, for one that runs, and for tools that do not report about one command. The
+// details of the error are what the result would have been, with the output so far.
+func cutShort(t Tool, reply proto.Message) *agentv1.ToolError {
+	about, ok := reply.(interface{ GetTask() *taskv1.Task })
+	if !ok || t.Name != toolExecCommand && t.Name != toolTaskStatus && t.Name != toolTaskOutput {
+		return nil
+	}
+	task := about.GetTask()
+	if task.GetEndedAt() == nil || task.GetKind() == taskv1.TaskKind_TASK_KIND_CHILD_AGENT_TASK {
+		return nil
+	}
+	switch {
+	case task.GetState() == taskv1.TaskState_TASK_STATE_INTERRUPTED:
+		return &agentv1.ToolError{Kind: "task_interrupted", RecoveryHint: "Whether the command had an effect is unknown, and it is not run again. Check what it did before you run it once more."}
+	case task.GetState() == taskv1.TaskState_TASK_STATE_CANCELLED:
+		return &agentv1.ToolError{Kind: "task_cancelled", RecoveryHint: "The command was stopped on request. Run it again only if it is still wanted."}
+	case task.GetEndReason() == taskv1.TaskEndReason_TASK_END_REASON_TIMEOUT:
+		return &agentv1.ToolError{Kind: "task_timed_out", RecoveryHint: "Run it again with a longer timeout, or split it."}
+	}
+	return nil
 }
 
 // countList adds an empty list to a response that lists records and has none: messages
@@ -129,6 +163,9 @@ func summaryOf(t Tool, result *structpb.Struct, reply proto.Message) string {
 		task = about.GetTask()
 	}
 	end := text.EnumName(task.GetState())
+	if Unchanged(reply) {
+		return t.Name + " changed nothing: the record has these values already" + subject(result)
+	}
 	switch list := listOf(reply.ProtoReflect().Descriptor()); {
 	case !t.Mutates && task == nil && list != "" && subject(result) == "":
 		return fmt.Sprintf("%s succeeded: %d %s", t.Name, len(result.GetFields()[list].GetListValue().GetValues()), strings.ReplaceAll(list, "_", " "))
@@ -141,6 +178,9 @@ func summaryOf(t Tool, result *structpb.Struct, reply proto.Message) string {
 	}
 	if t.Name == toolExecCommand {
 		return fmt.Sprintf("%s: the command %s: %s", t.Name, end, task.GetTaskId())
+	}
+	if cutShort(t, reply) != nil {
+		return fmt.Sprintf("%s: %s %s", t.Name, task.GetTaskId(), end)
 	}
 	return fmt.Sprintf("%s succeeded: %s %s", t.Name, task.GetTaskId(), end)
 }

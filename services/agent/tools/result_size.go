@@ -44,6 +44,9 @@ func FitResult(out *Outcome, c *agentv1.ToolCall, taken int) int {
 	const more = "ask for less at a time: limit, max_bytes, page_size, omit_steps"
 	if out.Mutated { // the call has been executed; the result must say so
 		out.Result.SummaryText += ", but its result was too large to be kept"
+		if out.Result.GetError() != nil {
+			out.Result.Error.Details = nil
+		}
 		out.Result.Result = &structpb.Struct{Fields: map[string]*structpb.Value{
 			"dropped": structpb.NewStringValue(fmt.Sprintf("the result had %d bytes where %d were left; the call was done, do not repeat it", size, most)),
 		}}

@@ -33,6 +33,7 @@ var Specs = sync.OnceValue(func() []*agentv1.ToolSpec {
 		}
 		out[i] = &agentv1.ToolSpec{
 			Name: t.Name, Description: t.Description, Family: t.Family, Mutates: t.Mutates, InputSchema: t.schema(own),
+			OutputSchema: t.outputSchema(),
 		}
 	}
 	return out
@@ -176,9 +177,11 @@ func shapeUpdate(properties map[string]*structpb.Value) {
 		properties["todo_list"] = items
 	}
 	shapeTodos(properties)
-	delete(properties, "clear_blocked_by")
-	if b := properties["blocked_by"].GetStructValue(); b != nil {
-		b.Fields["type"] = stringList("string", "null")
+	for _, field := range []string{"blocked_by", "recheck_at"} {
+		delete(properties, "clear_"+field)
+		if b := properties[field].GetStructValue(); b != nil {
+			b.Fields["type"] = stringList("string", "null")
+		}
 	}
 }
 
@@ -188,8 +191,10 @@ func shapeGet(properties map[string]*structpb.Value) {
 	setDescription(properties, "include_todo_list", "boolean", "Whether the checklist comes too; it does unless this is false.")
 }
 
-// shapeList renames the property page_size to limit.
+// shapeList renames the property page_size to limit, and removes omit_plan_previews: lists have no
+// previews, GetWorkItem has them.
 func shapeList(properties map[string]*structpb.Value) {
+	delete(properties, "omit_plan_previews")
 	properties["limit"] = properties["page_size"]
 	delete(properties, "page_size")
 }

@@ -20,7 +20,9 @@ import (
 // it. The arguments are the JSON of the request message; agent_id and request_id come
 // from the run, never from the model (SPEC X4).
 type Tool struct {
-	Name        string
+	Name string
+	// former is an earlier name, which calls may still use. It is not listed.
+	former      string
 	Description string
 	Family      agentv1.ToolFamily
 	Plane       string
@@ -74,17 +76,17 @@ var coreTable = []Tool{
 	},
 	{
 		Name: "UpdateWorkItem", Family: agentv1.ToolFamily_TOOL_FAMILY_CORE,
-		Description: "Refine a work item: objective, plan_status, todo_list, or a blocker. todo_list replaces the whole checklist. blocked_by says why work stands still and releases the focus; null clears it. For new waits use WaitFor, which also wakes you.",
+		Description: "Refine a work item, by default the one of this turn: objective, plan_status, todo_list, or a blocker. todo_list replaces the whole checklist. blocked_by says why work stands still and releases the focus; recheck_at reminds you once. null clears either. For new waits use WaitFor, which also wakes you.",
 		Plane:       "work", Method: workv1.WorkService_UpdateWorkItem_FullMethodName,
 		NewRequest: newMessage[workv1.UpdateWorkItemRequest], NewResponse: newMessage[workv1.UpdateWorkItemResponse],
 		Mutates: true, bound: true, adapt: adaptUpdate, shape: shapeUpdate,
 	},
 	{
 		Name: "CompleteWorkItem", Family: agentv1.ToolFamily_TOOL_FAMILY_CORE,
-		Description: "Complete a work item. Write the report for the operator as your text in this same reply: it becomes the item's one report. Complete one item a reply.",
+		Description: "Complete a work item, by default the one of this turn. Write the report for the operator as your text in this same reply: it becomes the item's one report. Complete one item a reply.",
 		Plane:       "work", Method: workv1.WorkService_CompleteWorkItem_FullMethodName,
 		NewRequest: newMessage[workv1.CompleteWorkItemRequest], NewResponse: newMessage[workv1.CompleteWorkItemResponse],
-		Mutates: true, Required: []string{"work_item_id"},
+		Mutates: true, bound: true,
 	},
 	{
 		Name: "GetWorkItem", Family: agentv1.ToolFamily_TOOL_FAMILY_CORE,
@@ -95,14 +97,14 @@ var coreTable = []Tool{
 	},
 	{
 		Name: "ListWorkItems", Family: agentv1.ToolFamily_TOOL_FAMILY_CORE,
-		Description: "List your work items: all, open, completed, current, queued, blocked, waiting_for_operator or runnable.",
+		Description: "List your work items by a filter. Plans are shown by path, size and hash; GetWorkItem shows the beginning of one.",
 		Plane:       "work", Method: workv1.WorkService_ListWorkItems_FullMethodName,
 		NewRequest: newMessage[workv1.ListWorkItemsRequest], NewResponse: newMessage[workv1.ListWorkItemsResponse],
 		adapt: adaptList, shape: shapeList,
 	},
 	{
 		Name: "WaitFor", Family: agentv1.ToolFamily_TOOL_FAMILY_CORE,
-		Description: "Wait for an operator (a child: for its supervisor), a task's result, an outside event or a time, and end this turn. It attaches to the current work item, else to you. You are woken when it happens; the blocker of an outside event is yours to clear with UpdateWorkItem when you have looked at it.",
+		Description: "Wait for an operator (a child: for its supervisor), a task's result, an outside event or a time, and end this turn. It attaches to the work item of this turn, else to you. You are woken when it happens; the blocker of an outside event is yours to clear with UpdateWorkItem when you have looked at it.",
 		Plane:       "waiting", Method: waitingv1.WaitingService_WaitFor_FullMethodName,
 		NewRequest: newMessage[waitingv1.WaitForRequest], NewResponse: newMessage[waitingv1.WaitForResponse],
 		Mutates: true, bound: true, Required: []string{"reason", "wake"},
@@ -177,14 +179,14 @@ var coreTable = []Tool{
 		NewRequest: newMessage[taskv1.ListTasksRequest], NewResponse: newMessage[taskv1.ListTasksResponse],
 	},
 	{
-		Name: "TaskStatus", Family: agentv1.ToolFamily_TOOL_FAMILY_CORE,
-		Description: "Read how a task stands. Its output is TaskOutput's.",
+		Name: toolTaskStatus, Family: agentv1.ToolFamily_TOOL_FAMILY_CORE,
+		Description: "Read how a task stands. Its output is TaskOutput's. A command that was interrupted, stopped or out of time is an error whose details have the task.",
 		Plane:       "task", Method: taskv1.TaskService_GetTask_FullMethodName,
 		NewRequest: newMessage[taskv1.GetTaskRequest], NewResponse: newMessage[taskv1.GetTaskResponse],
 		Required: []string{"task_id"},
 	},
 	{
-		Name: "TaskOutput", Family: agentv1.ToolFamily_TOOL_FAMILY_CORE,
+		Name: toolTaskOutput, Family: agentv1.ToolFamily_TOOL_FAMILY_CORE,
 		Description: "Read a task's output from an offset, bounded; block waits for more.",
 		Plane:       "task", Method: taskv1.TaskService_GetTaskOutput_FullMethodName,
 		NewRequest: newMessage[taskv1.GetTaskOutputRequest], NewResponse: newMessage[taskv1.GetTaskOutputResponse],
@@ -243,6 +245,8 @@ var coreTable = []Tool{
 // Names of tools that the plane treats specially, and the statuses of results, in short.
 const (
 	toolExecCommand      = "ExecCommand"
+	toolTaskStatus       = "TaskStatus"
+	toolTaskOutput       = "TaskOutput"
 	ToolWaitFor          = "WaitFor"
 	ToolSpawnAgent       = "SpawnAgent"
 	ToolCompleteWorkItem = "CompleteWorkItem"

@@ -61,6 +61,9 @@ func (t *Index) BeginRound(walSeq uint64, itemID string) {
 	}
 }
 
+// Rounds returns how many rounds there are.
+func (t *Index) Rounds() int { return t.rounds }
+
 // ExtendRound adds an event to the newest round.
 func (t *Index) ExtendRound(walSeq uint64) { t.add(walSeq, 0) }
 

@@ -205,11 +205,12 @@ func (s *Service) take(ctx context.Context, actor rpc.Actor, req *agentv1.Acquir
 	turn := &agentv1.Turn{
 		TurnId: turnID, RunId: id.RunOf(turnID),
 		AgentId: o.Record.GetAgentId(), MessageId: o.Message.GetMessageId(), RunnerId: req.GetRunnerId(),
-		WorkItemId: queue.GetCurrent().GetWorkItemId(), ShownWaits: queue.ShownWaits(),
+		ShownWaits:       queue.ShownWaits(),
 		AcquireRequestId: req.GetRequestId(), AcquiredBy: actor.Principal,
 		Traceparent: s.deps.Tracer.Reserve(o.Message.GetTraceparent(), o.NewTrace),
 	}
-	turn.BoundWorkItemId = turn.GetWorkItemId()
+	item, binding := queue.Item()
+	turn.WorkItemId, turn.BoundWorkItemId, turn.Binding = item.GetWorkItemId(), item.GetWorkItemId(), binding
 	if o.Agent.Namespace != actor.Namespace {
 		turn.AcquiredFrom = actor.Namespace
 	}

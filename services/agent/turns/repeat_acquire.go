@@ -39,7 +39,7 @@ func (s *Service) repeatedAcquire(ctx context.Context, actor rpc.Actor, req *age
 			}
 			a := st.Lookup(at.Agent)
 			t := a.FindTurn(at.TurnID)
-			return &found{state.Candidate{Agent: at.Agent, Record: a.Record, Message: a.Lane.Get(t.Record.GetMessageId())}, t.Record}, nil
+			return &found{*t.Candidate(at.Agent, a), t.Record}, nil
 		})
 		if err != nil {
 			return nil, err

@@ -113,7 +113,7 @@ func (m *Material) Render(budget int) (text string, truncated bool) {
 	}
 	// The list of boards gets at most a fifth of the budget, so that a hundred boards do
 	// not displace the blocked steps.
-	out.section("Task boards", boards, max(budget/5, len(boards[0].text)+40))
+	out.section("Boards", boards, max(budget/5, len(boards[0].text)+40))
 	out.section("Held by you", m.mine, budget)
 	out.section("Blocked or failed", m.blocked, budget)
 	out.section("Held by workers", m.running, budget)

@@ -163,6 +163,7 @@ return the focus.`,
 	f.BoolVar(&req.ClearBlockedBy, "unblock", false, "Clear the blocker")
 	f.StringArrayVar(&list, "todo", nil, `Entry of the new checklist; may be repeated; --todo "" alone clears it`)
 	f.StringVar(&recheck, "recheck", "", "Remind the agent once, at this time or after this duration")
+	f.BoolVar(&req.ClearRecheckAt, "no-recheck", false, "Clear the reminder that --recheck set")
 	f.Int64Var(&revision, "if-revision", 0, "Only if the item has this revision")
 	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
 		req.AgentId, req.WorkItemId, req.RequestId = args[0], args[1], s.RequestID
@@ -194,6 +195,9 @@ return the focus.`,
 		}
 		return s.Show(cmd, resp, func(p *output.Printer) {
 			writeItem(p, resp.GetWorkItem())
+			if resp.GetUnchanged() {
+				p.Printf("nothing changed: the item has these values already\n")
+			}
 			output.Warnings(cmd, resp.GetWarnings())
 		})
 	})

@@ -310,7 +310,7 @@ const (
 	ToolFamily_TOOL_FAMILY_AUTHORITY_EXPANSION ToolFamily = 4
 	// External triggers.
 	ToolFamily_TOOL_FAMILY_EXTERNAL_TRIGGER ToolFamily = 5
-	// Task boards.
+	// Boards.
 	ToolFamily_TOOL_FAMILY_BOARDS ToolFamily = 6
 )
 
@@ -1148,6 +1148,64 @@ func (TurnOutcome) EnumDescriptor() ([]byte, []int) {
 	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{16}
 }
 
+// Binding is the rule by which a turn was bound to a work item.
+type Binding int32
+
+const (
+	// It was bound to none.
+	Binding_BINDING_UNSPECIFIED Binding = 0
+	// The turn's message is about the item.
+	Binding_BINDING_MESSAGE Binding = 1
+	// The turn's message reached a wait of the item: it answered it, was its task's result, or
+	// was delivered to it.
+	Binding_BINDING_WAIT Binding = 2
+	// Neither, and the item was current.
+	Binding_BINDING_CURRENT Binding = 3
+)
+
+// Enum value maps for Binding.
+var (
+	Binding_name = map[int32]string{
+		0: "BINDING_UNSPECIFIED",
+		1: "BINDING_MESSAGE",
+		2: "BINDING_WAIT",
+		3: "BINDING_CURRENT",
+	}
+	Binding_value = map[string]int32{
+		"BINDING_UNSPECIFIED": 0,
+		"BINDING_MESSAGE":     1,
+		"BINDING_WAIT":        2,
+		"BINDING_CURRENT":     3,
+	}
+)
+
+func (x Binding) Enum() *Binding {
+	p := new(Binding)
+	*p = x
+	return p
+}
+
+func (x Binding) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Binding) Descriptor() protoreflect.EnumDescriptor {
+	return file_quartet_agent_v1_agent_proto_enumTypes[17].Descriptor()
+}
+
+func (Binding) Type() protoreflect.EnumType {
+	return &file_quartet_agent_v1_agent_proto_enumTypes[17]
+}
+
+func (x Binding) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Binding.Descriptor instead.
+func (Binding) EnumDescriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{17}
+}
+
 // TickReason is why the scheduler wakes an agent.
 type TickReason int32
 
@@ -1197,11 +1255,11 @@ func (x TickReason) String() string {
 }
 
 func (TickReason) Descriptor() protoreflect.EnumDescriptor {
-	return file_quartet_agent_v1_agent_proto_enumTypes[17].Descriptor()
+	return file_quartet_agent_v1_agent_proto_enumTypes[18].Descriptor()
 }
 
 func (TickReason) Type() protoreflect.EnumType {
-	return &file_quartet_agent_v1_agent_proto_enumTypes[17]
+	return &file_quartet_agent_v1_agent_proto_enumTypes[18]
 }
 
 func (x TickReason) Number() protoreflect.EnumNumber {
@@ -1210,7 +1268,7 @@ func (x TickReason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use TickReason.Descriptor instead.
 func (TickReason) EnumDescriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{17}
+	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{18}
 }
 
 // ToolStatus is whether a tool call succeeded.
@@ -1250,11 +1308,11 @@ func (x ToolStatus) String() string {
 }
 
 func (ToolStatus) Descriptor() protoreflect.EnumDescriptor {
-	return file_quartet_agent_v1_agent_proto_enumTypes[18].Descriptor()
+	return file_quartet_agent_v1_agent_proto_enumTypes[19].Descriptor()
 }
 
 func (ToolStatus) Type() protoreflect.EnumType {
-	return &file_quartet_agent_v1_agent_proto_enumTypes[18]
+	return &file_quartet_agent_v1_agent_proto_enumTypes[19]
 }
 
 func (x ToolStatus) Number() protoreflect.EnumNumber {
@@ -1263,7 +1321,7 @@ func (x ToolStatus) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ToolStatus.Descriptor instead.
 func (ToolStatus) EnumDescriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{18}
+	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{19}
 }
 
 // DecisionAction is what the scheduler decided to do about an agent.
@@ -1311,11 +1369,11 @@ func (x DecisionAction) String() string {
 }
 
 func (DecisionAction) Descriptor() protoreflect.EnumDescriptor {
-	return file_quartet_agent_v1_agent_proto_enumTypes[19].Descriptor()
+	return file_quartet_agent_v1_agent_proto_enumTypes[20].Descriptor()
 }
 
 func (DecisionAction) Type() protoreflect.EnumType {
-	return &file_quartet_agent_v1_agent_proto_enumTypes[19]
+	return &file_quartet_agent_v1_agent_proto_enumTypes[20]
 }
 
 func (x DecisionAction) Number() protoreflect.EnumNumber {
@@ -1324,7 +1382,7 @@ func (x DecisionAction) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use DecisionAction.Descriptor instead.
 func (DecisionAction) EnumDescriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{19}
+	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{20}
 }
 
 // DelegationState is the state of a delegation.
@@ -1364,11 +1422,11 @@ func (x DelegationState) String() string {
 }
 
 func (DelegationState) Descriptor() protoreflect.EnumDescriptor {
-	return file_quartet_agent_v1_agent_proto_enumTypes[20].Descriptor()
+	return file_quartet_agent_v1_agent_proto_enumTypes[21].Descriptor()
 }
 
 func (DelegationState) Type() protoreflect.EnumType {
-	return &file_quartet_agent_v1_agent_proto_enumTypes[20]
+	return &file_quartet_agent_v1_agent_proto_enumTypes[21]
 }
 
 func (x DelegationState) Number() protoreflect.EnumNumber {
@@ -1377,7 +1435,7 @@ func (x DelegationState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use DelegationState.Descriptor instead.
 func (DelegationState) EnumDescriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{20}
+	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{21}
 }
 
 // DelegationOutcome is how a child's work ended.
@@ -1421,11 +1479,11 @@ func (x DelegationOutcome) String() string {
 }
 
 func (DelegationOutcome) Descriptor() protoreflect.EnumDescriptor {
-	return file_quartet_agent_v1_agent_proto_enumTypes[21].Descriptor()
+	return file_quartet_agent_v1_agent_proto_enumTypes[22].Descriptor()
 }
 
 func (DelegationOutcome) Type() protoreflect.EnumType {
-	return &file_quartet_agent_v1_agent_proto_enumTypes[21]
+	return &file_quartet_agent_v1_agent_proto_enumTypes[22]
 }
 
 func (x DelegationOutcome) Number() protoreflect.EnumNumber {
@@ -1434,7 +1492,7 @@ func (x DelegationOutcome) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use DelegationOutcome.Descriptor instead.
 func (DelegationOutcome) EnumDescriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{21}
+	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{22}
 }
 
 // BriefKind is what a brief reports.
@@ -1478,11 +1536,11 @@ func (x BriefKind) String() string {
 }
 
 func (BriefKind) Descriptor() protoreflect.EnumDescriptor {
-	return file_quartet_agent_v1_agent_proto_enumTypes[22].Descriptor()
+	return file_quartet_agent_v1_agent_proto_enumTypes[23].Descriptor()
 }
 
 func (BriefKind) Type() protoreflect.EnumType {
-	return &file_quartet_agent_v1_agent_proto_enumTypes[22]
+	return &file_quartet_agent_v1_agent_proto_enumTypes[23]
 }
 
 func (x BriefKind) Number() protoreflect.EnumNumber {
@@ -1491,7 +1549,7 @@ func (x BriefKind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use BriefKind.Descriptor instead.
 func (BriefKind) EnumDescriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{22}
+	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{23}
 }
 
 // SectionOutcome is how much of a section of the context is shown.
@@ -1539,11 +1597,11 @@ func (x SectionOutcome) String() string {
 }
 
 func (SectionOutcome) Descriptor() protoreflect.EnumDescriptor {
-	return file_quartet_agent_v1_agent_proto_enumTypes[23].Descriptor()
+	return file_quartet_agent_v1_agent_proto_enumTypes[24].Descriptor()
 }
 
 func (SectionOutcome) Type() protoreflect.EnumType {
-	return &file_quartet_agent_v1_agent_proto_enumTypes[23]
+	return &file_quartet_agent_v1_agent_proto_enumTypes[24]
 }
 
 func (x SectionOutcome) Number() protoreflect.EnumNumber {
@@ -1552,7 +1610,7 @@ func (x SectionOutcome) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use SectionOutcome.Descriptor instead.
 func (SectionOutcome) EnumDescriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{23}
+	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{24}
 }
 
 // Tick is the reason for a message of kind system_tick, with the facts that it rests on.
@@ -1725,8 +1783,9 @@ type Agent struct {
 	CurrentTurnId string `protobuf:"bytes,14,opt,name=current_turn_id,json=currentTurnId,proto3" json:"current_turn_id,omitempty"`
 	// The turn that ended last; empty before the first.
 	LastTurnId string `protobuf:"bytes,15,opt,name=last_turn_id,json=lastTurnId,proto3" json:"last_turn_id,omitempty"`
-	// How many completed turns in a row made no tool call and changed nothing. After 3 the
-	// scheduler leaves the agent alone until there is new input.
+	// How many completed turns in a row made no progress: no call changed something or had an
+	// effect that those of the last three turns had not. After 3 turns about the same item the
+	// scheduler leaves that item alone, and after 9 the agent, until there is input or a change.
 	IdleTurns int32 `protobuf:"varint,16,opt,name=idle_turns,json=idleTurns,proto3" json:"idle_turns,omitempty"`
 	// 1 on creation, and 1 more with every write of the record itself.
 	Revision int64 `protobuf:"varint,17,opt,name=revision,proto3" json:"revision,omitempty"`
@@ -2016,7 +2075,8 @@ type Message struct {
 	Tick *Tick `protobuf:"bytes,14,opt,name=tick,proto3" json:"tick,omitempty"`
 	// The state of the message.
 	State MessageState `protobuf:"varint,15,opt,name=state,proto3,enum=quartet.agent.v1.MessageState" json:"state,omitempty"`
-	// How many turns took the message, without those that gave it back.
+	// How many turns took the message, without those that gave it back and those in
+	// progressed_attempts. A third one that fails quarantines the message.
 	Attempts int32 `protobuf:"varint,16,opt,name=attempts,proto3" json:"attempts,omitempty"`
 	// Why the message was dropped, quarantined or queued again; empty otherwise.
 	StateReason string `protobuf:"bytes,17,opt,name=state_reason,json=stateReason,proto3" json:"state_reason,omitempty"`
@@ -2028,9 +2088,23 @@ type Message struct {
 	UpdatedAt *timestamppb.Timestamp `protobuf:"bytes,20,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
 	// The trace of the request that queued the message, as W3C Trace Context; empty: not
 	// traced.
-	Traceparent   string `protobuf:"bytes,21,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Traceparent string `protobuf:"bytes,21,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
+	// The waits that the message reaches: those that a delivery triggered. Which waits an
+	// operator's message or a task's result resolves is in the waits.
+	WaitIds []string `protobuf:"bytes,22,rep,name=wait_ids,json=waitIds,proto3" json:"wait_ids,omitempty"`
+	// The trigger that was called; empty for other messages.
+	TriggerId string `protobuf:"bytes,23,opt,name=trigger_id,json=triggerId,proto3" json:"trigger_id,omitempty"`
+	// The timer that fired; empty for other messages.
+	TimerId string `protobuf:"bytes,24,opt,name=timer_id,json=timerId,proto3" json:"timer_id,omitempty"`
+	// The delegation whose child sends the message or whose result it is; empty for others.
+	DelegationId string `protobuf:"bytes,25,opt,name=delegation_id,json=delegationId,proto3" json:"delegation_id,omitempty"`
+	// What the trigger or timer is for, in the words of whoever made it.
+	SourceDescription string `protobuf:"bytes,26,opt,name=source_description,json=sourceDescription,proto3" json:"source_description,omitempty"`
+	// How many turns took the message, failed, and had made progress before: a round with a successful
+	// call that changes something. At most 30 are not counted in attempts.
+	ProgressedAttempts int32 `protobuf:"varint,27,opt,name=progressed_attempts,json=progressedAttempts,proto3" json:"progressed_attempts,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *Message) Reset() {
@@ -2210,6 +2284,48 @@ func (x *Message) GetTraceparent() string {
 	return ""
 }
 
+func (x *Message) GetWaitIds() []string {
+	if x != nil {
+		return x.WaitIds
+	}
+	return nil
+}
+
+func (x *Message) GetTriggerId() string {
+	if x != nil {
+		return x.TriggerId
+	}
+	return ""
+}
+
+func (x *Message) GetTimerId() string {
+	if x != nil {
+		return x.TimerId
+	}
+	return ""
+}
+
+func (x *Message) GetDelegationId() string {
+	if x != nil {
+		return x.DelegationId
+	}
+	return ""
+}
+
+func (x *Message) GetSourceDescription() string {
+	if x != nil {
+		return x.SourceDescription
+	}
+	return ""
+}
+
+func (x *Message) GetProgressedAttempts() int32 {
+	if x != nil {
+		return x.ProgressedAttempts
+	}
+	return 0
+}
+
 // ShownWait is the number of deliveries of a wait that a turn's context showed.
 type ShownWait struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2278,7 +2394,9 @@ type Turn struct {
 	MessageId string `protobuf:"bytes,4,opt,name=message_id,json=messageId,proto3" json:"message_id,omitempty"`
 	// The work item to which tool calls are bound now; empty if none.
 	WorkItemId string `protobuf:"bytes,5,opt,name=work_item_id,json=workItemId,proto3" json:"work_item_id,omitempty"`
-	// The work item that was current when the turn started; empty if none.
+	// The work item to which the turn was bound at its start: the one that its message is
+	// about, else that of the wait that the message resolved, else the current one; empty if
+	// none. A tick of reason pick_queued binds none.
 	BoundWorkItemId string `protobuf:"bytes,6,opt,name=bound_work_item_id,json=boundWorkItemId,proto3" json:"bound_work_item_id,omitempty"`
 	// The state of the turn.
 	State TurnState `protobuf:"varint,7,opt,name=state,proto3,enum=quartet.agent.v1.TurnState" json:"state,omitempty"`
@@ -2310,6 +2428,8 @@ type Turn struct {
 	// The turn as a span, as W3C Trace Context, which the calls of its runner continue. Empty:
 	// not traced.
 	Traceparent string `protobuf:"bytes,20,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
+	// Why the turn was bound to bound_work_item_id.
+	Binding Binding `protobuf:"varint,21,opt,name=binding,proto3,enum=quartet.agent.v1.Binding" json:"binding,omitempty"`
 	// When the lease ends unless it is renewed. Not stored: a heartbeat writes nothing.
 	LeaseExpiresAt *timestamppb.Timestamp `protobuf:"bytes,30,opt,name=lease_expires_at,json=leaseExpiresAt,proto3" json:"lease_expires_at,omitempty"`
 	unknownFields  protoimpl.UnknownFields
@@ -2486,6 +2606,13 @@ func (x *Turn) GetTraceparent() string {
 	return ""
 }
 
+func (x *Turn) GetBinding() Binding {
+	if x != nil {
+		return x.Binding
+	}
+	return Binding_BINDING_UNSPECIFIED
+}
+
 func (x *Turn) GetLeaseExpiresAt() *timestamppb.Timestamp {
 	if x != nil {
 		return x.LeaseExpiresAt
@@ -2560,11 +2687,14 @@ func (x *ToolCall) GetArguments() *structpb.Struct {
 // ToolError is why a tool call failed.
 type ToolError struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The error's reason in lower case, such as work_item_completed.
+	// The error's reason in lower case, such as work_item_completed. Of a command that did not run to
+	// its end: task_interrupted (its worker was lost), task_cancelled (it was stopped) or
+	// task_timed_out; a command that exited, with any code, is a success.
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	// What is wrong.
 	Message string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
-	// Further facts about the error.
+	// Further facts about the error. Of a command that did not run to its end: the task, and the
+	// output so far.
 	Details *structpb.Struct `protobuf:"bytes,3,opt,name=details,proto3" json:"details,omitempty"`
 	// What the caller can do about it.
 	RecoveryHint string `protobuf:"bytes,4,opt,name=recovery_hint,json=recoveryHint,proto3" json:"recovery_hint,omitempty"`
@@ -3407,7 +3537,10 @@ type ToolSpec struct {
 	// The family that an agent's profile must have.
 	Family ToolFamily `protobuf:"varint,4,opt,name=family,proto3,enum=quartet.agent.v1.ToolFamily" json:"family,omitempty"`
 	// Whether the tool changes anything.
-	Mutates       bool `protobuf:"varint,5,opt,name=mutates,proto3" json:"mutates,omitempty"`
+	Mutates bool `protobuf:"varint,5,opt,name=mutates,proto3" json:"mutates,omitempty"`
+	// The JSON Schema of every result of the tool, refusals included: an object with
+	// tool_name, status, summary_text, and result or error. It allows further fields.
+	OutputSchema  *structpb.Struct `protobuf:"bytes,6,opt,name=output_schema,json=outputSchema,proto3" json:"output_schema,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3477,6 +3610,13 @@ func (x *ToolSpec) GetMutates() bool {
 	return false
 }
 
+func (x *ToolSpec) GetOutputSchema() *structpb.Struct {
+	if x != nil {
+		return x.OutputSchema
+	}
+	return nil
+}
+
 var File_quartet_agent_v1_agent_proto protoreflect.FileDescriptor
 
 const file_quartet_agent_v1_agent_proto_rawDesc = "" +
@@ -3531,7 +3671,7 @@ const file_quartet_agent_v1_agent_proto_rawDesc = "" +
 	"\aposture\x18\x1e \x01(\x0e2\x19.quartet.agent.v1.PostureR\aposture\x12%\n" +
 	"\x0eposture_reason\x18\x1f \x01(\tR\rpostureReason\x12/\n" +
 	"\x14current_work_item_id\x18  \x01(\tR\x11currentWorkItemId\x12*\n" +
-	"\x04lane\x18! \x01(\v2\x16.quartet.agent.v1.LaneR\x04lane\"\xbd\x06\n" +
+	"\x04lane\x18! \x01(\v2\x16.quartet.agent.v1.LaneR\x04lane\"\x97\b\n" +
 	"\aMessage\x12\x1d\n" +
 	"\n" +
 	"message_id\x18\x01 \x01(\tR\tmessageId\x12\x19\n" +
@@ -3558,10 +3698,17 @@ const file_quartet_agent_v1_agent_proto_rawDesc = "" +
 	"created_at\x18\x13 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x129\n" +
 	"\n" +
 	"updated_at\x18\x14 \x01(\v2\x1a.google.protobuf.TimestampR\tupdatedAt\x12 \n" +
-	"\vtraceparent\x18\x15 \x01(\tR\vtraceparent\"I\n" +
+	"\vtraceparent\x18\x15 \x01(\tR\vtraceparent\x12\x19\n" +
+	"\bwait_ids\x18\x16 \x03(\tR\awaitIds\x12\x1d\n" +
+	"\n" +
+	"trigger_id\x18\x17 \x01(\tR\ttriggerId\x12\x19\n" +
+	"\btimer_id\x18\x18 \x01(\tR\atimerId\x12#\n" +
+	"\rdelegation_id\x18\x19 \x01(\tR\fdelegationId\x12-\n" +
+	"\x12source_description\x18\x1a \x01(\tR\x11sourceDescription\x12/\n" +
+	"\x13progressed_attempts\x18\x1b \x01(\x05R\x12progressedAttempts\"I\n" +
 	"\tShownWait\x12\x17\n" +
 	"\await_id\x18\x01 \x01(\tR\x06waitId\x12#\n" +
-	"\rtrigger_count\x18\x02 \x01(\x03R\ftriggerCount\"\xf4\x06\n" +
+	"\rtrigger_count\x18\x02 \x01(\x03R\ftriggerCount\"\xa9\a\n" +
 	"\x04Turn\x12\x17\n" +
 	"\aturn_id\x18\x01 \x01(\tR\x06turnId\x12\x15\n" +
 	"\x06run_id\x18\x02 \x01(\tR\x05runId\x12\x19\n" +
@@ -3589,7 +3736,8 @@ const file_quartet_agent_v1_agent_proto_rawDesc = "" +
 	"\vacquired_by\x18\x12 \x01(\tR\n" +
 	"acquiredBy\x12#\n" +
 	"\racquired_from\x18\x13 \x01(\tR\facquiredFrom\x12 \n" +
-	"\vtraceparent\x18\x14 \x01(\tR\vtraceparent\x12D\n" +
+	"\vtraceparent\x18\x14 \x01(\tR\vtraceparent\x123\n" +
+	"\abinding\x18\x15 \x01(\x0e2\x19.quartet.agent.v1.BindingR\abinding\x12D\n" +
 	"\x10lease_expires_at\x18\x1e \x01(\v2\x1a.google.protobuf.TimestampR\x0eleaseExpiresAt\"n\n" +
 	"\bToolCall\x12\x17\n" +
 	"\acall_id\x18\x01 \x01(\tR\x06callId\x12\x12\n" +
@@ -3678,13 +3826,14 @@ const file_quartet_agent_v1_agent_proto_rawDesc = "" +
 	"\aoutcome\x18\x02 \x01(\x0e2 .quartet.agent.v1.SectionOutcomeR\aoutcome\x12\x16\n" +
 	"\x06tokens\x18\x03 \x01(\x05R\x06tokens\x12\x18\n" +
 	"\arecords\x18\x04 \x01(\x05R\arecords\x12\x12\n" +
-	"\x04text\x18\x05 \x01(\tR\x04text\"\xcc\x01\n" +
+	"\x04text\x18\x05 \x01(\tR\x04text\"\x8a\x02\n" +
 	"\bToolSpec\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12 \n" +
 	"\vdescription\x18\x02 \x01(\tR\vdescription\x12:\n" +
 	"\finput_schema\x18\x03 \x01(\v2\x17.google.protobuf.StructR\vinputSchema\x124\n" +
 	"\x06family\x18\x04 \x01(\x0e2\x1c.quartet.agent.v1.ToolFamilyR\x06family\x12\x18\n" +
-	"\amutates\x18\x05 \x01(\bR\amutates*W\n" +
+	"\amutates\x18\x05 \x01(\bR\amutates\x12<\n" +
+	"\routput_schema\x18\x06 \x01(\v2\x17.google.protobuf.StructR\foutputSchema*W\n" +
 	"\n" +
 	"Visibility\x12\x1a\n" +
 	"\x16VISIBILITY_UNSPECIFIED\x10\x00\x12\x15\n" +
@@ -3809,7 +3958,12 @@ const file_quartet_agent_v1_agent_proto_rawDesc = "" +
 	"\x16TURN_OUTCOME_RETRYABLE\x10\x02\x12\x16\n" +
 	"\x12TURN_OUTCOME_FATAL\x10\x03\x12%\n" +
 	"!TURN_OUTCOME_BASELINE_OVER_BUDGET\x10\x04\x12\x19\n" +
-	"\x15TURN_OUTCOME_RELEASED\x10\x05*\xbe\x01\n" +
+	"\x15TURN_OUTCOME_RELEASED\x10\x05*^\n" +
+	"\aBinding\x12\x17\n" +
+	"\x13BINDING_UNSPECIFIED\x10\x00\x12\x13\n" +
+	"\x0fBINDING_MESSAGE\x10\x01\x12\x10\n" +
+	"\fBINDING_WAIT\x10\x02\x12\x13\n" +
+	"\x0fBINDING_CURRENT\x10\x03*\xbe\x01\n" +
 	"\n" +
 	"TickReason\x12\x1b\n" +
 	"\x17TICK_REASON_UNSPECIFIED\x10\x00\x12 \n" +
@@ -3862,7 +4016,7 @@ func file_quartet_agent_v1_agent_proto_rawDescGZIP() []byte {
 	return file_quartet_agent_v1_agent_proto_rawDescData
 }
 
-var file_quartet_agent_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 24)
+var file_quartet_agent_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 25)
 var file_quartet_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_quartet_agent_v1_agent_proto_goTypes = []any{
 	(Visibility)(0),               // 0: quartet.agent.v1.Visibility
@@ -3882,35 +4036,36 @@ var file_quartet_agent_v1_agent_proto_goTypes = []any{
 	(TurnState)(0),                // 14: quartet.agent.v1.TurnState
 	(TurnEndReason)(0),            // 15: quartet.agent.v1.TurnEndReason
 	(TurnOutcome)(0),              // 16: quartet.agent.v1.TurnOutcome
-	(TickReason)(0),               // 17: quartet.agent.v1.TickReason
-	(ToolStatus)(0),               // 18: quartet.agent.v1.ToolStatus
-	(DecisionAction)(0),           // 19: quartet.agent.v1.DecisionAction
-	(DelegationState)(0),          // 20: quartet.agent.v1.DelegationState
-	(DelegationOutcome)(0),        // 21: quartet.agent.v1.DelegationOutcome
-	(BriefKind)(0),                // 22: quartet.agent.v1.BriefKind
-	(SectionOutcome)(0),           // 23: quartet.agent.v1.SectionOutcome
-	(*Tick)(nil),                  // 24: quartet.agent.v1.Tick
-	(*Lane)(nil),                  // 25: quartet.agent.v1.Lane
-	(*Agent)(nil),                 // 26: quartet.agent.v1.Agent
-	(*Message)(nil),               // 27: quartet.agent.v1.Message
-	(*ShownWait)(nil),             // 28: quartet.agent.v1.ShownWait
-	(*Turn)(nil),                  // 29: quartet.agent.v1.Turn
-	(*ToolCall)(nil),              // 30: quartet.agent.v1.ToolCall
-	(*ToolError)(nil),             // 31: quartet.agent.v1.ToolError
-	(*ToolResult)(nil),            // 32: quartet.agent.v1.ToolResult
-	(*TokenUsage)(nil),            // 33: quartet.agent.v1.TokenUsage
-	(*Round)(nil),                 // 34: quartet.agent.v1.Round
-	(*Decision)(nil),              // 35: quartet.agent.v1.Decision
-	(*Delegation)(nil),            // 36: quartet.agent.v1.Delegation
-	(*Brief)(nil),                 // 37: quartet.agent.v1.Brief
-	(*ContextSection)(nil),        // 38: quartet.agent.v1.ContextSection
-	(*ToolSpec)(nil),              // 39: quartet.agent.v1.ToolSpec
-	(*timestamppb.Timestamp)(nil), // 40: google.protobuf.Timestamp
-	(*v1.Worktree)(nil),           // 41: quartet.task.v1.Worktree
-	(*structpb.Struct)(nil),       // 42: google.protobuf.Struct
+	(Binding)(0),                  // 17: quartet.agent.v1.Binding
+	(TickReason)(0),               // 18: quartet.agent.v1.TickReason
+	(ToolStatus)(0),               // 19: quartet.agent.v1.ToolStatus
+	(DecisionAction)(0),           // 20: quartet.agent.v1.DecisionAction
+	(DelegationState)(0),          // 21: quartet.agent.v1.DelegationState
+	(DelegationOutcome)(0),        // 22: quartet.agent.v1.DelegationOutcome
+	(BriefKind)(0),                // 23: quartet.agent.v1.BriefKind
+	(SectionOutcome)(0),           // 24: quartet.agent.v1.SectionOutcome
+	(*Tick)(nil),                  // 25: quartet.agent.v1.Tick
+	(*Lane)(nil),                  // 26: quartet.agent.v1.Lane
+	(*Agent)(nil),                 // 27: quartet.agent.v1.Agent
+	(*Message)(nil),               // 28: quartet.agent.v1.Message
+	(*ShownWait)(nil),             // 29: quartet.agent.v1.ShownWait
+	(*Turn)(nil),                  // 30: quartet.agent.v1.Turn
+	(*ToolCall)(nil),              // 31: quartet.agent.v1.ToolCall
+	(*ToolError)(nil),             // 32: quartet.agent.v1.ToolError
+	(*ToolResult)(nil),            // 33: quartet.agent.v1.ToolResult
+	(*TokenUsage)(nil),            // 34: quartet.agent.v1.TokenUsage
+	(*Round)(nil),                 // 35: quartet.agent.v1.Round
+	(*Decision)(nil),              // 36: quartet.agent.v1.Decision
+	(*Delegation)(nil),            // 37: quartet.agent.v1.Delegation
+	(*Brief)(nil),                 // 38: quartet.agent.v1.Brief
+	(*ContextSection)(nil),        // 39: quartet.agent.v1.ContextSection
+	(*ToolSpec)(nil),              // 40: quartet.agent.v1.ToolSpec
+	(*timestamppb.Timestamp)(nil), // 41: google.protobuf.Timestamp
+	(*v1.Worktree)(nil),           // 42: quartet.task.v1.Worktree
+	(*structpb.Struct)(nil),       // 43: google.protobuf.Struct
 }
 var file_quartet_agent_v1_agent_proto_depIdxs = []int32{
-	17, // 0: quartet.agent.v1.Tick.reason:type_name -> quartet.agent.v1.TickReason
+	18, // 0: quartet.agent.v1.Tick.reason:type_name -> quartet.agent.v1.TickReason
 	0,  // 1: quartet.agent.v1.Agent.visibility:type_name -> quartet.agent.v1.Visibility
 	1,  // 2: quartet.agent.v1.Agent.ownership:type_name -> quartet.agent.v1.Ownership
 	2,  // 3: quartet.agent.v1.Agent.preset:type_name -> quartet.agent.v1.Preset
@@ -3919,55 +4074,57 @@ var file_quartet_agent_v1_agent_proto_depIdxs = []int32{
 	5,  // 6: quartet.agent.v1.Agent.tool_families:type_name -> quartet.agent.v1.ToolFamily
 	6,  // 7: quartet.agent.v1.Agent.lifecycle:type_name -> quartet.agent.v1.Lifecycle
 	7,  // 8: quartet.agent.v1.Agent.control:type_name -> quartet.agent.v1.Control
-	40, // 9: quartet.agent.v1.Agent.created_at:type_name -> google.protobuf.Timestamp
-	40, // 10: quartet.agent.v1.Agent.updated_at:type_name -> google.protobuf.Timestamp
-	40, // 11: quartet.agent.v1.Agent.control_at:type_name -> google.protobuf.Timestamp
-	41, // 12: quartet.agent.v1.Agent.worktree:type_name -> quartet.task.v1.Worktree
+	41, // 9: quartet.agent.v1.Agent.created_at:type_name -> google.protobuf.Timestamp
+	41, // 10: quartet.agent.v1.Agent.updated_at:type_name -> google.protobuf.Timestamp
+	41, // 11: quartet.agent.v1.Agent.control_at:type_name -> google.protobuf.Timestamp
+	42, // 12: quartet.agent.v1.Agent.worktree:type_name -> quartet.task.v1.Worktree
 	8,  // 13: quartet.agent.v1.Agent.posture:type_name -> quartet.agent.v1.Posture
-	25, // 14: quartet.agent.v1.Agent.lane:type_name -> quartet.agent.v1.Lane
+	26, // 14: quartet.agent.v1.Agent.lane:type_name -> quartet.agent.v1.Lane
 	9,  // 15: quartet.agent.v1.Message.kind:type_name -> quartet.agent.v1.MessageKind
 	10, // 16: quartet.agent.v1.Message.priority:type_name -> quartet.agent.v1.Priority
 	11, // 17: quartet.agent.v1.Message.origin:type_name -> quartet.agent.v1.Origin
 	12, // 18: quartet.agent.v1.Message.authority:type_name -> quartet.agent.v1.Authority
-	24, // 19: quartet.agent.v1.Message.tick:type_name -> quartet.agent.v1.Tick
+	25, // 19: quartet.agent.v1.Message.tick:type_name -> quartet.agent.v1.Tick
 	13, // 20: quartet.agent.v1.Message.state:type_name -> quartet.agent.v1.MessageState
-	40, // 21: quartet.agent.v1.Message.created_at:type_name -> google.protobuf.Timestamp
-	40, // 22: quartet.agent.v1.Message.updated_at:type_name -> google.protobuf.Timestamp
+	41, // 21: quartet.agent.v1.Message.created_at:type_name -> google.protobuf.Timestamp
+	41, // 22: quartet.agent.v1.Message.updated_at:type_name -> google.protobuf.Timestamp
 	14, // 23: quartet.agent.v1.Turn.state:type_name -> quartet.agent.v1.TurnState
 	15, // 24: quartet.agent.v1.Turn.end_reason:type_name -> quartet.agent.v1.TurnEndReason
-	28, // 25: quartet.agent.v1.Turn.shown_waits:type_name -> quartet.agent.v1.ShownWait
-	40, // 26: quartet.agent.v1.Turn.started_at:type_name -> google.protobuf.Timestamp
-	40, // 27: quartet.agent.v1.Turn.ended_at:type_name -> google.protobuf.Timestamp
-	40, // 28: quartet.agent.v1.Turn.lease_expires_at:type_name -> google.protobuf.Timestamp
-	42, // 29: quartet.agent.v1.ToolCall.arguments:type_name -> google.protobuf.Struct
-	42, // 30: quartet.agent.v1.ToolError.details:type_name -> google.protobuf.Struct
-	18, // 31: quartet.agent.v1.ToolResult.status:type_name -> quartet.agent.v1.ToolStatus
-	42, // 32: quartet.agent.v1.ToolResult.result:type_name -> google.protobuf.Struct
-	31, // 33: quartet.agent.v1.ToolResult.error:type_name -> quartet.agent.v1.ToolError
-	42, // 34: quartet.agent.v1.ToolResult.warnings:type_name -> google.protobuf.Struct
-	30, // 35: quartet.agent.v1.Round.tool_calls:type_name -> quartet.agent.v1.ToolCall
-	32, // 36: quartet.agent.v1.Round.tool_results:type_name -> quartet.agent.v1.ToolResult
-	32, // 37: quartet.agent.v1.Round.local_tool_results:type_name -> quartet.agent.v1.ToolResult
-	33, // 38: quartet.agent.v1.Round.usage:type_name -> quartet.agent.v1.TokenUsage
-	40, // 39: quartet.agent.v1.Round.created_at:type_name -> google.protobuf.Timestamp
-	19, // 40: quartet.agent.v1.Decision.action:type_name -> quartet.agent.v1.DecisionAction
-	17, // 41: quartet.agent.v1.Decision.tick_reason:type_name -> quartet.agent.v1.TickReason
-	40, // 42: quartet.agent.v1.Decision.decided_at:type_name -> google.protobuf.Timestamp
-	20, // 43: quartet.agent.v1.Delegation.state:type_name -> quartet.agent.v1.DelegationState
-	21, // 44: quartet.agent.v1.Delegation.outcome:type_name -> quartet.agent.v1.DelegationOutcome
-	40, // 45: quartet.agent.v1.Delegation.created_at:type_name -> google.protobuf.Timestamp
-	40, // 46: quartet.agent.v1.Delegation.completed_at:type_name -> google.protobuf.Timestamp
-	41, // 47: quartet.agent.v1.Delegation.worktree:type_name -> quartet.task.v1.Worktree
-	22, // 48: quartet.agent.v1.Brief.kind:type_name -> quartet.agent.v1.BriefKind
-	40, // 49: quartet.agent.v1.Brief.created_at:type_name -> google.protobuf.Timestamp
-	23, // 50: quartet.agent.v1.ContextSection.outcome:type_name -> quartet.agent.v1.SectionOutcome
-	42, // 51: quartet.agent.v1.ToolSpec.input_schema:type_name -> google.protobuf.Struct
-	5,  // 52: quartet.agent.v1.ToolSpec.family:type_name -> quartet.agent.v1.ToolFamily
-	53, // [53:53] is the sub-list for method output_type
-	53, // [53:53] is the sub-list for method input_type
-	53, // [53:53] is the sub-list for extension type_name
-	53, // [53:53] is the sub-list for extension extendee
-	0,  // [0:53] is the sub-list for field type_name
+	29, // 25: quartet.agent.v1.Turn.shown_waits:type_name -> quartet.agent.v1.ShownWait
+	41, // 26: quartet.agent.v1.Turn.started_at:type_name -> google.protobuf.Timestamp
+	41, // 27: quartet.agent.v1.Turn.ended_at:type_name -> google.protobuf.Timestamp
+	17, // 28: quartet.agent.v1.Turn.binding:type_name -> quartet.agent.v1.Binding
+	41, // 29: quartet.agent.v1.Turn.lease_expires_at:type_name -> google.protobuf.Timestamp
+	43, // 30: quartet.agent.v1.ToolCall.arguments:type_name -> google.protobuf.Struct
+	43, // 31: quartet.agent.v1.ToolError.details:type_name -> google.protobuf.Struct
+	19, // 32: quartet.agent.v1.ToolResult.status:type_name -> quartet.agent.v1.ToolStatus
+	43, // 33: quartet.agent.v1.ToolResult.result:type_name -> google.protobuf.Struct
+	32, // 34: quartet.agent.v1.ToolResult.error:type_name -> quartet.agent.v1.ToolError
+	43, // 35: quartet.agent.v1.ToolResult.warnings:type_name -> google.protobuf.Struct
+	31, // 36: quartet.agent.v1.Round.tool_calls:type_name -> quartet.agent.v1.ToolCall
+	33, // 37: quartet.agent.v1.Round.tool_results:type_name -> quartet.agent.v1.ToolResult
+	33, // 38: quartet.agent.v1.Round.local_tool_results:type_name -> quartet.agent.v1.ToolResult
+	34, // 39: quartet.agent.v1.Round.usage:type_name -> quartet.agent.v1.TokenUsage
+	41, // 40: quartet.agent.v1.Round.created_at:type_name -> google.protobuf.Timestamp
+	20, // 41: quartet.agent.v1.Decision.action:type_name -> quartet.agent.v1.DecisionAction
+	18, // 42: quartet.agent.v1.Decision.tick_reason:type_name -> quartet.agent.v1.TickReason
+	41, // 43: quartet.agent.v1.Decision.decided_at:type_name -> google.protobuf.Timestamp
+	21, // 44: quartet.agent.v1.Delegation.state:type_name -> quartet.agent.v1.DelegationState
+	22, // 45: quartet.agent.v1.Delegation.outcome:type_name -> quartet.agent.v1.DelegationOutcome
+	41, // 46: quartet.agent.v1.Delegation.created_at:type_name -> google.protobuf.Timestamp
+	41, // 47: quartet.agent.v1.Delegation.completed_at:type_name -> google.protobuf.Timestamp
+	42, // 48: quartet.agent.v1.Delegation.worktree:type_name -> quartet.task.v1.Worktree
+	23, // 49: quartet.agent.v1.Brief.kind:type_name -> quartet.agent.v1.BriefKind
+	41, // 50: quartet.agent.v1.Brief.created_at:type_name -> google.protobuf.Timestamp
+	24, // 51: quartet.agent.v1.ContextSection.outcome:type_name -> quartet.agent.v1.SectionOutcome
+	43, // 52: quartet.agent.v1.ToolSpec.input_schema:type_name -> google.protobuf.Struct
+	5,  // 53: quartet.agent.v1.ToolSpec.family:type_name -> quartet.agent.v1.ToolFamily
+	43, // 54: quartet.agent.v1.ToolSpec.output_schema:type_name -> google.protobuf.Struct
+	55, // [55:55] is the sub-list for method output_type
+	55, // [55:55] is the sub-list for method input_type
+	55, // [55:55] is the sub-list for extension type_name
+	55, // [55:55] is the sub-list for extension extendee
+	0,  // [0:55] is the sub-list for field type_name
 }
 
 func init() { file_quartet_agent_v1_agent_proto_init() }
@@ -3980,7 +4137,7 @@ func file_quartet_agent_v1_agent_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_agent_v1_agent_proto_rawDesc), len(file_quartet_agent_v1_agent_proto_rawDesc)),
-			NumEnums:      24,
+			NumEnums:      25,
 			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   0,

@@ -1479,7 +1479,10 @@ type AgentWoken struct {
 	Coalesced bool `protobuf:"varint,3,opt,name=coalesced,proto3" json:"coalesced,omitempty"`
 	// The agent's own waits that were triggered, if nothing else woke it since the last turn that
 	// showed why. When none of them is active and unseen any more, the wake has no purpose left.
-	WaitIds       []string `protobuf:"bytes,4,rep,name=wait_ids,json=waitIds,proto3" json:"wait_ids,omitempty"`
+	WaitIds []string `protobuf:"bytes,4,rep,name=wait_ids,json=waitIds,proto3" json:"wait_ids,omitempty"`
+	// The agent's own waits that were resolved or reminded of, since the last turn that showed
+	// why the agent was woken.
+	EndedWaitIds  []string `protobuf:"bytes,5,rep,name=ended_wait_ids,json=endedWaitIds,proto3" json:"ended_wait_ids,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1538,6 +1541,13 @@ func (x *AgentWoken) GetCoalesced() bool {
 func (x *AgentWoken) GetWaitIds() []string {
 	if x != nil {
 		return x.WaitIds
+	}
+	return nil
+}
+
+func (x *AgentWoken) GetEndedWaitIds() []string {
+	if x != nil {
+		return x.EndedWaitIds
 	}
 	return nil
 }
@@ -1726,13 +1736,14 @@ const file_quartet_agent_v1_agent_event_proto_rawDesc = "" +
 	"\x10DecisionRecorded\x126\n" +
 	"\bdecision\x18\x01 \x01(\v2\x1a.quartet.agent.v1.DecisionR\bdecision\x12\x1d\n" +
 	"\n" +
-	"message_id\x18\x02 \x01(\tR\tmessageId\"z\n" +
+	"message_id\x18\x02 \x01(\tR\tmessageId\"\xa0\x01\n" +
 	"\n" +
 	"AgentWoken\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x1b\n" +
 	"\tsource_id\x18\x02 \x01(\tR\bsourceId\x12\x1c\n" +
 	"\tcoalesced\x18\x03 \x01(\bR\tcoalesced\x12\x19\n" +
-	"\bwait_ids\x18\x04 \x03(\tR\awaitIds\"'\n" +
+	"\bwait_ids\x18\x04 \x03(\tR\awaitIds\x12$\n" +
+	"\x0eended_wait_ids\x18\x05 \x03(\tR\fendedWaitIds\"'\n" +
 	"\fTaskAnswered\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\"=\n" +
 	"\fBriefWritten\x12-\n" +

@@ -12,7 +12,8 @@ import (
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	structpb "google.golang.org/protobuf/types/known/structpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
-	v1 "quartet/pkg/pb/quartet/waiting/v1"
+	v1 "quartet/pkg/pb/quartet/task/v1"
+	v11 "quartet/pkg/pb/quartet/waiting/v1"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -220,7 +221,10 @@ type SpawnAgentResponse struct {
 	// private_child: the task that is the parent's handle of the child.
 	TaskId string `protobuf:"bytes,3,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
 	// private_child: the delegation.
-	DelegationId  string `protobuf:"bytes,4,opt,name=delegation_id,json=delegationId,proto3" json:"delegation_id,omitempty"`
+	DelegationId string `protobuf:"bytes,4,opt,name=delegation_id,json=delegationId,proto3" json:"delegation_id,omitempty"`
+	// private_child: the parent's handle of the child: task_id, task_kind child_agent_task and status
+	// running. Not set for a public agent.
+	TaskHandle    *v1.TaskHandle `protobuf:"bytes,5,opt,name=task_handle,json=taskHandle,proto3" json:"task_handle,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -283,6 +287,13 @@ func (x *SpawnAgentResponse) GetDelegationId() string {
 	return ""
 }
 
+func (x *SpawnAgentResponse) GetTaskHandle() *v1.TaskHandle {
+	if x != nil {
+		return x.TaskHandle
+	}
+	return nil
+}
+
 // GetAgentRequest names an agent.
 type GetAgentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -338,7 +349,7 @@ type GetAgentResponse struct {
 	// derived fields.
 	Children []*Agent `protobuf:"bytes,2,rep,name=children,proto3" json:"children,omitempty"`
 	// The agent's active waits and interests in order of creation, at most 100.
-	Waits []*v1.Wait `protobuf:"bytes,3,rep,name=waits,proto3" json:"waits,omitempty"`
+	Waits []*v11.Wait `protobuf:"bytes,3,rep,name=waits,proto3" json:"waits,omitempty"`
 	// How many active waits and interests the agent has.
 	TotalWaits    int32 `protobuf:"varint,4,opt,name=total_waits,json=totalWaits,proto3" json:"total_waits,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -389,7 +400,7 @@ func (x *GetAgentResponse) GetChildren() []*Agent {
 	return nil
 }
 
-func (x *GetAgentResponse) GetWaits() []*v1.Wait {
+func (x *GetAgentResponse) GetWaits() []*v11.Wait {
 	if x != nil {
 		return x.Waits
 	}
@@ -2117,7 +2128,14 @@ type AgentFacts struct {
 	// agent only.
 	ReadyAhead int32 `protobuf:"varint,16,opt,name=ready_ahead,json=readyAhead,proto3" json:"ready_ahead,omitempty"`
 	// The agent's namespace.
-	Namespace     string `protobuf:"bytes,17,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Namespace string `protobuf:"bytes,17,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// The tick that the next turn takes; unset if it takes another message or none is queued.
+	HeadTick *Tick `protobuf:"bytes,18,opt,name=head_tick,json=headTick,proto3" json:"head_tick,omitempty"`
+	// What woke the agent itself and was not shown yet; unset if wake_hint is false.
+	WakeWaitIds []string `protobuf:"bytes,19,rep,name=wake_wait_ids,json=wakeWaitIds,proto3" json:"wake_wait_ids,omitempty"`
+	// The items that the scheduler leaves alone until there is input or they change: three turns
+	// in a row about them made no progress.
+	StalledItems  []*StalledItem `protobuf:"bytes,20,rep,name=stalled_items,json=stalledItems,proto3" json:"stalled_items,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2271,6 +2289,91 @@ func (x *AgentFacts) GetNamespace() string {
 	return ""
 }
 
+func (x *AgentFacts) GetHeadTick() *Tick {
+	if x != nil {
+		return x.HeadTick
+	}
+	return nil
+}
+
+func (x *AgentFacts) GetWakeWaitIds() []string {
+	if x != nil {
+		return x.WakeWaitIds
+	}
+	return nil
+}
+
+func (x *AgentFacts) GetStalledItems() []*StalledItem {
+	if x != nil {
+		return x.StalledItems
+	}
+	return nil
+}
+
+// StalledItem is a work item about which turns made no progress.
+type StalledItem struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The item.
+	WorkItemId string `protobuf:"bytes,1,opt,name=work_item_id,json=workItemId,proto3" json:"work_item_id,omitempty"`
+	// How many turns in a row made none.
+	Turns int32 `protobuf:"varint,2,opt,name=turns,proto3" json:"turns,omitempty"`
+	// When the last of them started. A change of the item after that ends the stall.
+	Since         *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StalledItem) Reset() {
+	*x = StalledItem{}
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StalledItem) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StalledItem) ProtoMessage() {}
+
+func (x *StalledItem) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StalledItem.ProtoReflect.Descriptor instead.
+func (*StalledItem) Descriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *StalledItem) GetWorkItemId() string {
+	if x != nil {
+		return x.WorkItemId
+	}
+	return ""
+}
+
+func (x *StalledItem) GetTurns() int32 {
+	if x != nil {
+		return x.Turns
+	}
+	return 0
+}
+
+func (x *StalledItem) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
 // GetFactsRequest names an agent, or asks for all.
 type GetFactsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2287,7 +2390,7 @@ type GetFactsRequest struct {
 
 func (x *GetFactsRequest) Reset() {
 	*x = GetFactsRequest{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[28]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2299,7 +2402,7 @@ func (x *GetFactsRequest) String() string {
 func (*GetFactsRequest) ProtoMessage() {}
 
 func (x *GetFactsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[28]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2312,7 +2415,7 @@ func (x *GetFactsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetFactsRequest.ProtoReflect.Descriptor instead.
 func (*GetFactsRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{28}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *GetFactsRequest) GetAgentId() string {
@@ -2349,7 +2452,7 @@ type GetFactsResponse struct {
 
 func (x *GetFactsResponse) Reset() {
 	*x = GetFactsResponse{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[29]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2361,7 +2464,7 @@ func (x *GetFactsResponse) String() string {
 func (*GetFactsResponse) ProtoMessage() {}
 
 func (x *GetFactsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[29]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2374,7 +2477,7 @@ func (x *GetFactsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetFactsResponse.ProtoReflect.Descriptor instead.
 func (*GetFactsResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{29}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *GetFactsResponse) GetFacts() []*AgentFacts {
@@ -2406,7 +2509,7 @@ type OfferDecisionRequest struct {
 
 func (x *OfferDecisionRequest) Reset() {
 	*x = OfferDecisionRequest{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[30]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2418,7 +2521,7 @@ func (x *OfferDecisionRequest) String() string {
 func (*OfferDecisionRequest) ProtoMessage() {}
 
 func (x *OfferDecisionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[30]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2431,7 +2534,7 @@ func (x *OfferDecisionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OfferDecisionRequest.ProtoReflect.Descriptor instead.
 func (*OfferDecisionRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{30}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *OfferDecisionRequest) GetAgentId() string {
@@ -2468,7 +2571,7 @@ type OfferDecisionResponse struct {
 
 func (x *OfferDecisionResponse) Reset() {
 	*x = OfferDecisionResponse{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[31]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2480,7 +2583,7 @@ func (x *OfferDecisionResponse) String() string {
 func (*OfferDecisionResponse) ProtoMessage() {}
 
 func (x *OfferDecisionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[31]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2493,7 +2596,7 @@ func (x *OfferDecisionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OfferDecisionResponse.ProtoReflect.Descriptor instead.
 func (*OfferDecisionResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{31}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *OfferDecisionResponse) GetResult() OfferResult {
@@ -2525,7 +2628,7 @@ type WatchTurnRequest struct {
 
 func (x *WatchTurnRequest) Reset() {
 	*x = WatchTurnRequest{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[32]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2537,7 +2640,7 @@ func (x *WatchTurnRequest) String() string {
 func (*WatchTurnRequest) ProtoMessage() {}
 
 func (x *WatchTurnRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[32]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2550,7 +2653,7 @@ func (x *WatchTurnRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchTurnRequest.ProtoReflect.Descriptor instead.
 func (*WatchTurnRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{32}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *WatchTurnRequest) GetAgentId() string {
@@ -2589,7 +2692,7 @@ type WatchTurnResponse struct {
 
 func (x *WatchTurnResponse) Reset() {
 	*x = WatchTurnResponse{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[33]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2601,7 +2704,7 @@ func (x *WatchTurnResponse) String() string {
 func (*WatchTurnResponse) ProtoMessage() {}
 
 func (x *WatchTurnResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[33]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2614,7 +2717,7 @@ func (x *WatchTurnResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchTurnResponse.ProtoReflect.Descriptor instead.
 func (*WatchTurnResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{33}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *WatchTurnResponse) GetInterjections() []*Message {
@@ -2649,7 +2752,7 @@ type AbortRunRequest struct {
 
 func (x *AbortRunRequest) Reset() {
 	*x = AbortRunRequest{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[34]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2661,7 +2764,7 @@ func (x *AbortRunRequest) String() string {
 func (*AbortRunRequest) ProtoMessage() {}
 
 func (x *AbortRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[34]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2674,7 +2777,7 @@ func (x *AbortRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortRunRequest.ProtoReflect.Descriptor instead.
 func (*AbortRunRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{34}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *AbortRunRequest) GetAgentId() string {
@@ -2718,7 +2821,7 @@ type AbortRunResponse struct {
 
 func (x *AbortRunResponse) Reset() {
 	*x = AbortRunResponse{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[35]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2730,7 +2833,7 @@ func (x *AbortRunResponse) String() string {
 func (*AbortRunResponse) ProtoMessage() {}
 
 func (x *AbortRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[35]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2743,7 +2846,7 @@ func (x *AbortRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortRunResponse.ProtoReflect.Descriptor instead.
 func (*AbortRunResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{35}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *AbortRunResponse) GetTurn() *Turn {
@@ -2776,7 +2879,7 @@ type PauseAgentRequest struct {
 
 func (x *PauseAgentRequest) Reset() {
 	*x = PauseAgentRequest{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[36]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2788,7 +2891,7 @@ func (x *PauseAgentRequest) String() string {
 func (*PauseAgentRequest) ProtoMessage() {}
 
 func (x *PauseAgentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[36]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2801,7 +2904,7 @@ func (x *PauseAgentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseAgentRequest.ProtoReflect.Descriptor instead.
 func (*PauseAgentRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{36}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *PauseAgentRequest) GetAgentId() string {
@@ -2836,7 +2939,7 @@ type PauseAgentResponse struct {
 
 func (x *PauseAgentResponse) Reset() {
 	*x = PauseAgentResponse{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[37]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2848,7 +2951,7 @@ func (x *PauseAgentResponse) String() string {
 func (*PauseAgentResponse) ProtoMessage() {}
 
 func (x *PauseAgentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[37]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2861,7 +2964,7 @@ func (x *PauseAgentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseAgentResponse.ProtoReflect.Descriptor instead.
 func (*PauseAgentResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{37}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *PauseAgentResponse) GetAgent() *Agent {
@@ -2887,7 +2990,7 @@ type ResumeAgentRequest struct {
 
 func (x *ResumeAgentRequest) Reset() {
 	*x = ResumeAgentRequest{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[38]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2899,7 +3002,7 @@ func (x *ResumeAgentRequest) String() string {
 func (*ResumeAgentRequest) ProtoMessage() {}
 
 func (x *ResumeAgentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[38]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2912,7 +3015,7 @@ func (x *ResumeAgentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeAgentRequest.ProtoReflect.Descriptor instead.
 func (*ResumeAgentRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{38}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ResumeAgentRequest) GetAgentId() string {
@@ -2947,7 +3050,7 @@ type ResumeAgentResponse struct {
 
 func (x *ResumeAgentResponse) Reset() {
 	*x = ResumeAgentResponse{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[39]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2959,7 +3062,7 @@ func (x *ResumeAgentResponse) String() string {
 func (*ResumeAgentResponse) ProtoMessage() {}
 
 func (x *ResumeAgentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[39]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2972,7 +3075,7 @@ func (x *ResumeAgentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeAgentResponse.ProtoReflect.Descriptor instead.
 func (*ResumeAgentResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{39}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ResumeAgentResponse) GetAgent() *Agent {
@@ -2998,7 +3101,7 @@ type StopAgentRequest struct {
 
 func (x *StopAgentRequest) Reset() {
 	*x = StopAgentRequest{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[40]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3010,7 +3113,7 @@ func (x *StopAgentRequest) String() string {
 func (*StopAgentRequest) ProtoMessage() {}
 
 func (x *StopAgentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[40]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3023,7 +3126,7 @@ func (x *StopAgentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopAgentRequest.ProtoReflect.Descriptor instead.
 func (*StopAgentRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{40}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *StopAgentRequest) GetAgentId() string {
@@ -3058,7 +3161,7 @@ type StopAgentResponse struct {
 
 func (x *StopAgentResponse) Reset() {
 	*x = StopAgentResponse{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[41]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3070,7 +3173,7 @@ func (x *StopAgentResponse) String() string {
 func (*StopAgentResponse) ProtoMessage() {}
 
 func (x *StopAgentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[41]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3083,7 +3186,7 @@ func (x *StopAgentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopAgentResponse.ProtoReflect.Descriptor instead.
 func (*StopAgentResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{41}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *StopAgentResponse) GetAgent() *Agent {
@@ -3109,7 +3212,7 @@ type StartAgentRequest struct {
 
 func (x *StartAgentRequest) Reset() {
 	*x = StartAgentRequest{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[42]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3121,7 +3224,7 @@ func (x *StartAgentRequest) String() string {
 func (*StartAgentRequest) ProtoMessage() {}
 
 func (x *StartAgentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[42]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3134,7 +3237,7 @@ func (x *StartAgentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartAgentRequest.ProtoReflect.Descriptor instead.
 func (*StartAgentRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{42}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *StartAgentRequest) GetAgentId() string {
@@ -3169,7 +3272,7 @@ type StartAgentResponse struct {
 
 func (x *StartAgentResponse) Reset() {
 	*x = StartAgentResponse{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[43]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3181,7 +3284,7 @@ func (x *StartAgentResponse) String() string {
 func (*StartAgentResponse) ProtoMessage() {}
 
 func (x *StartAgentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[43]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3194,7 +3297,7 @@ func (x *StartAgentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartAgentResponse.ProtoReflect.Descriptor instead.
 func (*StartAgentResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{43}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *StartAgentResponse) GetAgent() *Agent {
@@ -3222,7 +3325,7 @@ type DeleteAgentRequest struct {
 
 func (x *DeleteAgentRequest) Reset() {
 	*x = DeleteAgentRequest{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[44]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3234,7 +3337,7 @@ func (x *DeleteAgentRequest) String() string {
 func (*DeleteAgentRequest) ProtoMessage() {}
 
 func (x *DeleteAgentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[44]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3247,7 +3350,7 @@ func (x *DeleteAgentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteAgentRequest.ProtoReflect.Descriptor instead.
 func (*DeleteAgentRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{44}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *DeleteAgentRequest) GetAgentId() string {
@@ -3289,7 +3392,7 @@ type DeleteAgentResponse struct {
 
 func (x *DeleteAgentResponse) Reset() {
 	*x = DeleteAgentResponse{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[45]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3301,7 +3404,7 @@ func (x *DeleteAgentResponse) String() string {
 func (*DeleteAgentResponse) ProtoMessage() {}
 
 func (x *DeleteAgentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[45]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3314,7 +3417,7 @@ func (x *DeleteAgentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteAgentResponse.ProtoReflect.Descriptor instead.
 func (*DeleteAgentResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{45}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *DeleteAgentResponse) GetAgent() *Agent {
@@ -3337,7 +3440,7 @@ type GetDelegationRequest struct {
 
 func (x *GetDelegationRequest) Reset() {
 	*x = GetDelegationRequest{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[46]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3349,7 +3452,7 @@ func (x *GetDelegationRequest) String() string {
 func (*GetDelegationRequest) ProtoMessage() {}
 
 func (x *GetDelegationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[46]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3362,7 +3465,7 @@ func (x *GetDelegationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDelegationRequest.ProtoReflect.Descriptor instead.
 func (*GetDelegationRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{46}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *GetDelegationRequest) GetAgentId() string {
@@ -3390,7 +3493,7 @@ type GetDelegationResponse struct {
 
 func (x *GetDelegationResponse) Reset() {
 	*x = GetDelegationResponse{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[47]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3402,7 +3505,7 @@ func (x *GetDelegationResponse) String() string {
 func (*GetDelegationResponse) ProtoMessage() {}
 
 func (x *GetDelegationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[47]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3415,7 +3518,7 @@ func (x *GetDelegationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDelegationResponse.ProtoReflect.Descriptor instead.
 func (*GetDelegationResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{47}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *GetDelegationResponse) GetDelegation() *Delegation {
@@ -3444,7 +3547,7 @@ type ListDelegationsRequest struct {
 
 func (x *ListDelegationsRequest) Reset() {
 	*x = ListDelegationsRequest{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[48]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3456,7 +3559,7 @@ func (x *ListDelegationsRequest) String() string {
 func (*ListDelegationsRequest) ProtoMessage() {}
 
 func (x *ListDelegationsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[48]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3469,7 +3572,7 @@ func (x *ListDelegationsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDelegationsRequest.ProtoReflect.Descriptor instead.
 func (*ListDelegationsRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{48}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ListDelegationsRequest) GetAgentId() string {
@@ -3520,7 +3623,7 @@ type ListDelegationsResponse struct {
 
 func (x *ListDelegationsResponse) Reset() {
 	*x = ListDelegationsResponse{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[49]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3532,7 +3635,7 @@ func (x *ListDelegationsResponse) String() string {
 func (*ListDelegationsResponse) ProtoMessage() {}
 
 func (x *ListDelegationsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[49]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3545,7 +3648,7 @@ func (x *ListDelegationsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDelegationsResponse.ProtoReflect.Descriptor instead.
 func (*ListDelegationsResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{49}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ListDelegationsResponse) GetDelegations() []*Delegation {
@@ -3581,7 +3684,7 @@ type ListRoundsRequest struct {
 
 func (x *ListRoundsRequest) Reset() {
 	*x = ListRoundsRequest{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[50]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3593,7 +3696,7 @@ func (x *ListRoundsRequest) String() string {
 func (*ListRoundsRequest) ProtoMessage() {}
 
 func (x *ListRoundsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[50]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3606,7 +3709,7 @@ func (x *ListRoundsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRoundsRequest.ProtoReflect.Descriptor instead.
 func (*ListRoundsRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{50}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ListRoundsRequest) GetAgentId() string {
@@ -3657,7 +3760,7 @@ type ListRoundsResponse struct {
 
 func (x *ListRoundsResponse) Reset() {
 	*x = ListRoundsResponse{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[51]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3669,7 +3772,7 @@ func (x *ListRoundsResponse) String() string {
 func (*ListRoundsResponse) ProtoMessage() {}
 
 func (x *ListRoundsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[51]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3682,7 +3785,7 @@ func (x *ListRoundsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRoundsResponse.ProtoReflect.Descriptor instead.
 func (*ListRoundsResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{51}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ListRoundsResponse) GetRounds() []*Round {
@@ -3713,7 +3816,7 @@ type GetContextRequest struct {
 
 func (x *GetContextRequest) Reset() {
 	*x = GetContextRequest{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[52]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3725,7 +3828,7 @@ func (x *GetContextRequest) String() string {
 func (*GetContextRequest) ProtoMessage() {}
 
 func (x *GetContextRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[52]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3738,7 +3841,7 @@ func (x *GetContextRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetContextRequest.ProtoReflect.Descriptor instead.
 func (*GetContextRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{52}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *GetContextRequest) GetAgentId() string {
@@ -3766,7 +3869,7 @@ type GetContextResponse struct {
 
 func (x *GetContextResponse) Reset() {
 	*x = GetContextResponse{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[53]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3778,7 +3881,7 @@ func (x *GetContextResponse) String() string {
 func (*GetContextResponse) ProtoMessage() {}
 
 func (x *GetContextResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[53]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3791,7 +3894,7 @@ func (x *GetContextResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetContextResponse.ProtoReflect.Descriptor instead.
 func (*GetContextResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{53}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *GetContextResponse) GetContext() *ContextProjection {
@@ -3820,7 +3923,7 @@ type ListBriefsRequest struct {
 
 func (x *ListBriefsRequest) Reset() {
 	*x = ListBriefsRequest{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[54]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3832,7 +3935,7 @@ func (x *ListBriefsRequest) String() string {
 func (*ListBriefsRequest) ProtoMessage() {}
 
 func (x *ListBriefsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[54]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3845,7 +3948,7 @@ func (x *ListBriefsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListBriefsRequest.ProtoReflect.Descriptor instead.
 func (*ListBriefsRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{54}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *ListBriefsRequest) GetAgentId() string {
@@ -3896,7 +3999,7 @@ type ListBriefsResponse struct {
 
 func (x *ListBriefsResponse) Reset() {
 	*x = ListBriefsResponse{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[55]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3908,7 +4011,7 @@ func (x *ListBriefsResponse) String() string {
 func (*ListBriefsResponse) ProtoMessage() {}
 
 func (x *ListBriefsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[55]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3921,7 +4024,7 @@ func (x *ListBriefsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListBriefsResponse.ProtoReflect.Descriptor instead.
 func (*ListBriefsResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{55}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *ListBriefsResponse) GetBriefs() []*Brief {
@@ -3949,7 +4052,7 @@ type ListToolsRequest struct {
 
 func (x *ListToolsRequest) Reset() {
 	*x = ListToolsRequest{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[56]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3961,7 +4064,7 @@ func (x *ListToolsRequest) String() string {
 func (*ListToolsRequest) ProtoMessage() {}
 
 func (x *ListToolsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[56]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3974,7 +4077,7 @@ func (x *ListToolsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListToolsRequest.ProtoReflect.Descriptor instead.
 func (*ListToolsRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{56}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *ListToolsRequest) GetAgentId() string {
@@ -3995,7 +4098,7 @@ type ListToolsResponse struct {
 
 func (x *ListToolsResponse) Reset() {
 	*x = ListToolsResponse{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[57]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4007,7 +4110,7 @@ func (x *ListToolsResponse) String() string {
 func (*ListToolsResponse) ProtoMessage() {}
 
 func (x *ListToolsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[57]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4020,7 +4123,7 @@ func (x *ListToolsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListToolsResponse.ProtoReflect.Descriptor instead.
 func (*ListToolsResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{57}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *ListToolsResponse) GetTools() []*ToolSpec {
@@ -4051,7 +4154,7 @@ type CallToolRequest struct {
 
 func (x *CallToolRequest) Reset() {
 	*x = CallToolRequest{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[58]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4063,7 +4166,7 @@ func (x *CallToolRequest) String() string {
 func (*CallToolRequest) ProtoMessage() {}
 
 func (x *CallToolRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[58]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4076,7 +4179,7 @@ func (x *CallToolRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CallToolRequest.ProtoReflect.Descriptor instead.
 func (*CallToolRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{58}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *CallToolRequest) GetAgentId() string {
@@ -4127,7 +4230,7 @@ type CallToolResponse struct {
 
 func (x *CallToolResponse) Reset() {
 	*x = CallToolResponse{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[59]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4139,7 +4242,7 @@ func (x *CallToolResponse) String() string {
 func (*CallToolResponse) ProtoMessage() {}
 
 func (x *CallToolResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[59]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4152,7 +4255,7 @@ func (x *CallToolResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CallToolResponse.ProtoReflect.Descriptor instead.
 func (*CallToolResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{59}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *CallToolResponse) GetResult() *ToolResult {
@@ -4173,7 +4276,7 @@ var File_quartet_agent_v1_agent_service_proto protoreflect.FileDescriptor
 
 const file_quartet_agent_v1_agent_service_proto_rawDesc = "" +
 	"\n" +
-	"$quartet/agent/v1/agent_service.proto\x12\x10quartet.agent.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1cquartet/agent/v1/agent.proto\x1a quartet/waiting/v1/waiting.proto\"\x90\x03\n" +
+	"$quartet/agent/v1/agent_service.proto\x12\x10quartet.agent.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1cquartet/agent/v1/agent.proto\x1a\x1aquartet/task/v1/task.proto\x1a quartet/waiting/v1/waiting.proto\"\x90\x03\n" +
 	"\x11SpawnAgentRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1d\n" +
 	"\n" +
@@ -4184,12 +4287,14 @@ const file_quartet_agent_v1_agent_service_proto_rawDesc = "" +
 	"\x0eworkspace_mode\x18\x06 \x01(\x0e2\x1f.quartet.agent.v1.WorkspaceModeR\rworkspaceMode\x123\n" +
 	"\acontext\x18\a \x01(\x0e2\x19.quartet.agent.v1.ContextR\acontext\x12%\n" +
 	"\x0eworkspace_root\x18\b \x01(\tR\rworkspaceRoot\x12&\n" +
-	"\x0fparent_agent_id\x18\t \x01(\tR\rparentAgentId\"\x9c\x01\n" +
+	"\x0fparent_agent_id\x18\t \x01(\tR\rparentAgentId\"\xda\x01\n" +
 	"\x12SpawnAgentResponse\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12-\n" +
 	"\x05agent\x18\x02 \x01(\v2\x17.quartet.agent.v1.AgentR\x05agent\x12\x17\n" +
 	"\atask_id\x18\x03 \x01(\tR\x06taskId\x12#\n" +
-	"\rdelegation_id\x18\x04 \x01(\tR\fdelegationId\",\n" +
+	"\rdelegation_id\x18\x04 \x01(\tR\fdelegationId\x12<\n" +
+	"\vtask_handle\x18\x05 \x01(\v2\x1b.quartet.task.v1.TaskHandleR\n" +
+	"taskHandle\",\n" +
 	"\x0fGetAgentRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\"\xc7\x01\n" +
 	"\x10GetAgentResponse\x12-\n" +
@@ -4327,7 +4432,7 @@ const file_quartet_agent_v1_agent_service_proto_rawDesc = "" +
 	"page_token\x18\x03 \x01(\tR\tpageToken\"y\n" +
 	"\x15ListDecisionsResponse\x128\n" +
 	"\tdecisions\x18\x01 \x03(\v2\x1a.quartet.agent.v1.DecisionR\tdecisions\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x8c\x06\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xa9\a\n" +
 	"\n" +
 	"AgentFacts\x12-\n" +
 	"\x05agent\x18\x01 \x01(\v2\x17.quartet.agent.v1.AgentR\x05agent\x12\x16\n" +
@@ -4349,7 +4454,15 @@ const file_quartet_agent_v1_agent_service_proto_rawDesc = "" +
 	"\x0frunners_waiting\x18\x0f \x01(\x05R\x0erunnersWaiting\x12\x1f\n" +
 	"\vready_ahead\x18\x10 \x01(\x05R\n" +
 	"readyAhead\x12\x1c\n" +
-	"\tnamespace\x18\x11 \x01(\tR\tnamespace\"a\n" +
+	"\tnamespace\x18\x11 \x01(\tR\tnamespace\x123\n" +
+	"\thead_tick\x18\x12 \x01(\v2\x16.quartet.agent.v1.TickR\bheadTick\x12\"\n" +
+	"\rwake_wait_ids\x18\x13 \x03(\tR\vwakeWaitIds\x12B\n" +
+	"\rstalled_items\x18\x14 \x03(\v2\x1d.quartet.agent.v1.StalledItemR\fstalledItems\"w\n" +
+	"\vStalledItem\x12 \n" +
+	"\fwork_item_id\x18\x01 \x01(\tR\n" +
+	"workItemId\x12\x14\n" +
+	"\x05turns\x18\x02 \x01(\x05R\x05turns\x120\n" +
+	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"a\n" +
 	"\x0fGetFactsRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1d\n" +
 	"\n" +
@@ -4538,7 +4651,7 @@ func file_quartet_agent_v1_agent_service_proto_rawDescGZIP() []byte {
 }
 
 var file_quartet_agent_v1_agent_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_quartet_agent_v1_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 60)
+var file_quartet_agent_v1_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 61)
 var file_quartet_agent_v1_agent_service_proto_goTypes = []any{
 	(OfferResult)(0),                // 0: quartet.agent.v1.OfferResult
 	(*SpawnAgentRequest)(nil),       // 1: quartet.agent.v1.SpawnAgentRequest
@@ -4569,199 +4682,206 @@ var file_quartet_agent_v1_agent_service_proto_goTypes = []any{
 	(*ListDecisionsRequest)(nil),    // 26: quartet.agent.v1.ListDecisionsRequest
 	(*ListDecisionsResponse)(nil),   // 27: quartet.agent.v1.ListDecisionsResponse
 	(*AgentFacts)(nil),              // 28: quartet.agent.v1.AgentFacts
-	(*GetFactsRequest)(nil),         // 29: quartet.agent.v1.GetFactsRequest
-	(*GetFactsResponse)(nil),        // 30: quartet.agent.v1.GetFactsResponse
-	(*OfferDecisionRequest)(nil),    // 31: quartet.agent.v1.OfferDecisionRequest
-	(*OfferDecisionResponse)(nil),   // 32: quartet.agent.v1.OfferDecisionResponse
-	(*WatchTurnRequest)(nil),        // 33: quartet.agent.v1.WatchTurnRequest
-	(*WatchTurnResponse)(nil),       // 34: quartet.agent.v1.WatchTurnResponse
-	(*AbortRunRequest)(nil),         // 35: quartet.agent.v1.AbortRunRequest
-	(*AbortRunResponse)(nil),        // 36: quartet.agent.v1.AbortRunResponse
-	(*PauseAgentRequest)(nil),       // 37: quartet.agent.v1.PauseAgentRequest
-	(*PauseAgentResponse)(nil),      // 38: quartet.agent.v1.PauseAgentResponse
-	(*ResumeAgentRequest)(nil),      // 39: quartet.agent.v1.ResumeAgentRequest
-	(*ResumeAgentResponse)(nil),     // 40: quartet.agent.v1.ResumeAgentResponse
-	(*StopAgentRequest)(nil),        // 41: quartet.agent.v1.StopAgentRequest
-	(*StopAgentResponse)(nil),       // 42: quartet.agent.v1.StopAgentResponse
-	(*StartAgentRequest)(nil),       // 43: quartet.agent.v1.StartAgentRequest
-	(*StartAgentResponse)(nil),      // 44: quartet.agent.v1.StartAgentResponse
-	(*DeleteAgentRequest)(nil),      // 45: quartet.agent.v1.DeleteAgentRequest
-	(*DeleteAgentResponse)(nil),     // 46: quartet.agent.v1.DeleteAgentResponse
-	(*GetDelegationRequest)(nil),    // 47: quartet.agent.v1.GetDelegationRequest
-	(*GetDelegationResponse)(nil),   // 48: quartet.agent.v1.GetDelegationResponse
-	(*ListDelegationsRequest)(nil),  // 49: quartet.agent.v1.ListDelegationsRequest
-	(*ListDelegationsResponse)(nil), // 50: quartet.agent.v1.ListDelegationsResponse
-	(*ListRoundsRequest)(nil),       // 51: quartet.agent.v1.ListRoundsRequest
-	(*ListRoundsResponse)(nil),      // 52: quartet.agent.v1.ListRoundsResponse
-	(*GetContextRequest)(nil),       // 53: quartet.agent.v1.GetContextRequest
-	(*GetContextResponse)(nil),      // 54: quartet.agent.v1.GetContextResponse
-	(*ListBriefsRequest)(nil),       // 55: quartet.agent.v1.ListBriefsRequest
-	(*ListBriefsResponse)(nil),      // 56: quartet.agent.v1.ListBriefsResponse
-	(*ListToolsRequest)(nil),        // 57: quartet.agent.v1.ListToolsRequest
-	(*ListToolsResponse)(nil),       // 58: quartet.agent.v1.ListToolsResponse
-	(*CallToolRequest)(nil),         // 59: quartet.agent.v1.CallToolRequest
-	(*CallToolResponse)(nil),        // 60: quartet.agent.v1.CallToolResponse
-	(Preset)(0),                     // 61: quartet.agent.v1.Preset
-	(WorkspaceMode)(0),              // 62: quartet.agent.v1.WorkspaceMode
-	(Context)(0),                    // 63: quartet.agent.v1.Context
-	(*Agent)(nil),                   // 64: quartet.agent.v1.Agent
-	(*v1.Wait)(nil),                 // 65: quartet.waiting.v1.Wait
-	(MessageKind)(0),                // 66: quartet.agent.v1.MessageKind
-	(Priority)(0),                   // 67: quartet.agent.v1.Priority
-	(*Message)(nil),                 // 68: quartet.agent.v1.Message
-	(MessageState)(0),               // 69: quartet.agent.v1.MessageState
-	(*durationpb.Duration)(nil),     // 70: google.protobuf.Duration
-	(ToolFamily)(0),                 // 71: quartet.agent.v1.ToolFamily
-	(*Turn)(nil),                    // 72: quartet.agent.v1.Turn
-	(*structpb.Struct)(nil),         // 73: google.protobuf.Struct
-	(*ShownWait)(nil),               // 74: quartet.agent.v1.ShownWait
-	(*ContextSection)(nil),          // 75: quartet.agent.v1.ContextSection
-	(*timestamppb.Timestamp)(nil),   // 76: google.protobuf.Timestamp
-	(*ToolCall)(nil),                // 77: quartet.agent.v1.ToolCall
-	(*ToolResult)(nil),              // 78: quartet.agent.v1.ToolResult
-	(*TokenUsage)(nil),              // 79: quartet.agent.v1.TokenUsage
-	(TurnEndReason)(0),              // 80: quartet.agent.v1.TurnEndReason
-	(TurnOutcome)(0),                // 81: quartet.agent.v1.TurnOutcome
-	(*Round)(nil),                   // 82: quartet.agent.v1.Round
-	(*Decision)(nil),                // 83: quartet.agent.v1.Decision
-	(*Delegation)(nil),              // 84: quartet.agent.v1.Delegation
-	(BriefKind)(0),                  // 85: quartet.agent.v1.BriefKind
-	(*Brief)(nil),                   // 86: quartet.agent.v1.Brief
-	(*ToolSpec)(nil),                // 87: quartet.agent.v1.ToolSpec
+	(*StalledItem)(nil),             // 29: quartet.agent.v1.StalledItem
+	(*GetFactsRequest)(nil),         // 30: quartet.agent.v1.GetFactsRequest
+	(*GetFactsResponse)(nil),        // 31: quartet.agent.v1.GetFactsResponse
+	(*OfferDecisionRequest)(nil),    // 32: quartet.agent.v1.OfferDecisionRequest
+	(*OfferDecisionResponse)(nil),   // 33: quartet.agent.v1.OfferDecisionResponse
+	(*WatchTurnRequest)(nil),        // 34: quartet.agent.v1.WatchTurnRequest
+	(*WatchTurnResponse)(nil),       // 35: quartet.agent.v1.WatchTurnResponse
+	(*AbortRunRequest)(nil),         // 36: quartet.agent.v1.AbortRunRequest
+	(*AbortRunResponse)(nil),        // 37: quartet.agent.v1.AbortRunResponse
+	(*PauseAgentRequest)(nil),       // 38: quartet.agent.v1.PauseAgentRequest
+	(*PauseAgentResponse)(nil),      // 39: quartet.agent.v1.PauseAgentResponse
+	(*ResumeAgentRequest)(nil),      // 40: quartet.agent.v1.ResumeAgentRequest
+	(*ResumeAgentResponse)(nil),     // 41: quartet.agent.v1.ResumeAgentResponse
+	(*StopAgentRequest)(nil),        // 42: quartet.agent.v1.StopAgentRequest
+	(*StopAgentResponse)(nil),       // 43: quartet.agent.v1.StopAgentResponse
+	(*StartAgentRequest)(nil),       // 44: quartet.agent.v1.StartAgentRequest
+	(*StartAgentResponse)(nil),      // 45: quartet.agent.v1.StartAgentResponse
+	(*DeleteAgentRequest)(nil),      // 46: quartet.agent.v1.DeleteAgentRequest
+	(*DeleteAgentResponse)(nil),     // 47: quartet.agent.v1.DeleteAgentResponse
+	(*GetDelegationRequest)(nil),    // 48: quartet.agent.v1.GetDelegationRequest
+	(*GetDelegationResponse)(nil),   // 49: quartet.agent.v1.GetDelegationResponse
+	(*ListDelegationsRequest)(nil),  // 50: quartet.agent.v1.ListDelegationsRequest
+	(*ListDelegationsResponse)(nil), // 51: quartet.agent.v1.ListDelegationsResponse
+	(*ListRoundsRequest)(nil),       // 52: quartet.agent.v1.ListRoundsRequest
+	(*ListRoundsResponse)(nil),      // 53: quartet.agent.v1.ListRoundsResponse
+	(*GetContextRequest)(nil),       // 54: quartet.agent.v1.GetContextRequest
+	(*GetContextResponse)(nil),      // 55: quartet.agent.v1.GetContextResponse
+	(*ListBriefsRequest)(nil),       // 56: quartet.agent.v1.ListBriefsRequest
+	(*ListBriefsResponse)(nil),      // 57: quartet.agent.v1.ListBriefsResponse
+	(*ListToolsRequest)(nil),        // 58: quartet.agent.v1.ListToolsRequest
+	(*ListToolsResponse)(nil),       // 59: quartet.agent.v1.ListToolsResponse
+	(*CallToolRequest)(nil),         // 60: quartet.agent.v1.CallToolRequest
+	(*CallToolResponse)(nil),        // 61: quartet.agent.v1.CallToolResponse
+	(Preset)(0),                     // 62: quartet.agent.v1.Preset
+	(WorkspaceMode)(0),              // 63: quartet.agent.v1.WorkspaceMode
+	(Context)(0),                    // 64: quartet.agent.v1.Context
+	(*Agent)(nil),                   // 65: quartet.agent.v1.Agent
+	(*v1.TaskHandle)(nil),           // 66: quartet.task.v1.TaskHandle
+	(*v11.Wait)(nil),                // 67: quartet.waiting.v1.Wait
+	(MessageKind)(0),                // 68: quartet.agent.v1.MessageKind
+	(Priority)(0),                   // 69: quartet.agent.v1.Priority
+	(*Message)(nil),                 // 70: quartet.agent.v1.Message
+	(MessageState)(0),               // 71: quartet.agent.v1.MessageState
+	(*durationpb.Duration)(nil),     // 72: google.protobuf.Duration
+	(ToolFamily)(0),                 // 73: quartet.agent.v1.ToolFamily
+	(*Turn)(nil),                    // 74: quartet.agent.v1.Turn
+	(*structpb.Struct)(nil),         // 75: google.protobuf.Struct
+	(*ShownWait)(nil),               // 76: quartet.agent.v1.ShownWait
+	(*ContextSection)(nil),          // 77: quartet.agent.v1.ContextSection
+	(*timestamppb.Timestamp)(nil),   // 78: google.protobuf.Timestamp
+	(*ToolCall)(nil),                // 79: quartet.agent.v1.ToolCall
+	(*ToolResult)(nil),              // 80: quartet.agent.v1.ToolResult
+	(*TokenUsage)(nil),              // 81: quartet.agent.v1.TokenUsage
+	(TurnEndReason)(0),              // 82: quartet.agent.v1.TurnEndReason
+	(TurnOutcome)(0),                // 83: quartet.agent.v1.TurnOutcome
+	(*Round)(nil),                   // 84: quartet.agent.v1.Round
+	(*Decision)(nil),                // 85: quartet.agent.v1.Decision
+	(*Tick)(nil),                    // 86: quartet.agent.v1.Tick
+	(*Delegation)(nil),              // 87: quartet.agent.v1.Delegation
+	(BriefKind)(0),                  // 88: quartet.agent.v1.BriefKind
+	(*Brief)(nil),                   // 89: quartet.agent.v1.Brief
+	(*ToolSpec)(nil),                // 90: quartet.agent.v1.ToolSpec
 }
 var file_quartet_agent_v1_agent_service_proto_depIdxs = []int32{
-	61, // 0: quartet.agent.v1.SpawnAgentRequest.preset:type_name -> quartet.agent.v1.Preset
-	62, // 1: quartet.agent.v1.SpawnAgentRequest.workspace_mode:type_name -> quartet.agent.v1.WorkspaceMode
-	63, // 2: quartet.agent.v1.SpawnAgentRequest.context:type_name -> quartet.agent.v1.Context
-	64, // 3: quartet.agent.v1.SpawnAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	64, // 4: quartet.agent.v1.GetAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	64, // 5: quartet.agent.v1.GetAgentResponse.children:type_name -> quartet.agent.v1.Agent
-	65, // 6: quartet.agent.v1.GetAgentResponse.waits:type_name -> quartet.waiting.v1.Wait
-	64, // 7: quartet.agent.v1.ListAgentsResponse.agents:type_name -> quartet.agent.v1.Agent
-	66, // 8: quartet.agent.v1.EnqueueMessageRequest.kind:type_name -> quartet.agent.v1.MessageKind
-	67, // 9: quartet.agent.v1.EnqueueMessageRequest.priority:type_name -> quartet.agent.v1.Priority
-	68, // 10: quartet.agent.v1.EnqueueMessageResponse.message:type_name -> quartet.agent.v1.Message
-	68, // 11: quartet.agent.v1.GetMessageResponse.message:type_name -> quartet.agent.v1.Message
-	69, // 12: quartet.agent.v1.ListMessagesRequest.state:type_name -> quartet.agent.v1.MessageState
-	68, // 13: quartet.agent.v1.ListMessagesResponse.messages:type_name -> quartet.agent.v1.Message
-	70, // 14: quartet.agent.v1.AcquireTurnRequest.wait:type_name -> google.protobuf.Duration
-	71, // 15: quartet.agent.v1.AcquireTurnRequest.tool_families:type_name -> quartet.agent.v1.ToolFamily
-	61, // 16: quartet.agent.v1.AcquireTurnRequest.preset:type_name -> quartet.agent.v1.Preset
-	72, // 17: quartet.agent.v1.AcquireTurnResponse.turn:type_name -> quartet.agent.v1.Turn
-	68, // 18: quartet.agent.v1.AcquireTurnResponse.message:type_name -> quartet.agent.v1.Message
-	68, // 19: quartet.agent.v1.AcquireTurnResponse.interjections:type_name -> quartet.agent.v1.Message
-	15, // 20: quartet.agent.v1.AcquireTurnResponse.context:type_name -> quartet.agent.v1.ContextProjection
-	64, // 21: quartet.agent.v1.AcquireTurnResponse.agent:type_name -> quartet.agent.v1.Agent
-	70, // 22: quartet.agent.v1.AcquireTurnResponse.poll_after:type_name -> google.protobuf.Duration
-	73, // 23: quartet.agent.v1.ContextProjection.current:type_name -> google.protobuf.Struct
-	73, // 24: quartet.agent.v1.ContextProjection.queue:type_name -> google.protobuf.Struct
-	74, // 25: quartet.agent.v1.ContextProjection.shown_waits:type_name -> quartet.agent.v1.ShownWait
-	75, // 26: quartet.agent.v1.ContextProjection.sections:type_name -> quartet.agent.v1.ContextSection
-	76, // 27: quartet.agent.v1.RenewTurnResponse.lease_expires_at:type_name -> google.protobuf.Timestamp
-	77, // 28: quartet.agent.v1.SubmitRoundRequest.tool_calls:type_name -> quartet.agent.v1.ToolCall
-	78, // 29: quartet.agent.v1.SubmitRoundRequest.local_tool_results:type_name -> quartet.agent.v1.ToolResult
-	79, // 30: quartet.agent.v1.SubmitRoundRequest.usage:type_name -> quartet.agent.v1.TokenUsage
-	78, // 31: quartet.agent.v1.SubmitRoundResponse.tool_results:type_name -> quartet.agent.v1.ToolResult
-	80, // 32: quartet.agent.v1.SubmitRoundResponse.end_reason:type_name -> quartet.agent.v1.TurnEndReason
-	68, // 33: quartet.agent.v1.SubmitRoundResponse.interjections:type_name -> quartet.agent.v1.Message
-	76, // 34: quartet.agent.v1.SubmitRoundResponse.lease_expires_at:type_name -> google.protobuf.Timestamp
-	81, // 35: quartet.agent.v1.FinishTurnRequest.outcome:type_name -> quartet.agent.v1.TurnOutcome
-	72, // 36: quartet.agent.v1.FinishTurnResponse.turn:type_name -> quartet.agent.v1.Turn
-	72, // 37: quartet.agent.v1.GetTurnResponse.turn:type_name -> quartet.agent.v1.Turn
-	82, // 38: quartet.agent.v1.GetTurnResponse.rounds:type_name -> quartet.agent.v1.Round
-	72, // 39: quartet.agent.v1.ListTurnsResponse.turns:type_name -> quartet.agent.v1.Turn
-	83, // 40: quartet.agent.v1.ListDecisionsResponse.decisions:type_name -> quartet.agent.v1.Decision
-	64, // 41: quartet.agent.v1.AgentFacts.agent:type_name -> quartet.agent.v1.Agent
-	76, // 42: quartet.agent.v1.AgentFacts.head_queued_at:type_name -> google.protobuf.Timestamp
-	83, // 43: quartet.agent.v1.AgentFacts.last_decision:type_name -> quartet.agent.v1.Decision
-	74, // 44: quartet.agent.v1.AgentFacts.shown_waits:type_name -> quartet.agent.v1.ShownWait
-	76, // 45: quartet.agent.v1.AgentFacts.last_turn_started_at:type_name -> google.protobuf.Timestamp
-	72, // 46: quartet.agent.v1.AgentFacts.open_turn:type_name -> quartet.agent.v1.Turn
-	76, // 47: quartet.agent.v1.AgentFacts.woken_at:type_name -> google.protobuf.Timestamp
-	28, // 48: quartet.agent.v1.GetFactsResponse.facts:type_name -> quartet.agent.v1.AgentFacts
-	83, // 49: quartet.agent.v1.OfferDecisionRequest.decision:type_name -> quartet.agent.v1.Decision
-	0,  // 50: quartet.agent.v1.OfferDecisionResponse.result:type_name -> quartet.agent.v1.OfferResult
-	68, // 51: quartet.agent.v1.WatchTurnResponse.interjections:type_name -> quartet.agent.v1.Message
-	72, // 52: quartet.agent.v1.WatchTurnResponse.ended:type_name -> quartet.agent.v1.Turn
-	72, // 53: quartet.agent.v1.AbortRunResponse.turn:type_name -> quartet.agent.v1.Turn
-	64, // 54: quartet.agent.v1.AbortRunResponse.agent:type_name -> quartet.agent.v1.Agent
-	64, // 55: quartet.agent.v1.PauseAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	64, // 56: quartet.agent.v1.ResumeAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	64, // 57: quartet.agent.v1.StopAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	64, // 58: quartet.agent.v1.StartAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	64, // 59: quartet.agent.v1.DeleteAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	84, // 60: quartet.agent.v1.GetDelegationResponse.delegation:type_name -> quartet.agent.v1.Delegation
-	84, // 61: quartet.agent.v1.ListDelegationsResponse.delegations:type_name -> quartet.agent.v1.Delegation
-	82, // 62: quartet.agent.v1.ListRoundsResponse.rounds:type_name -> quartet.agent.v1.Round
-	15, // 63: quartet.agent.v1.GetContextResponse.context:type_name -> quartet.agent.v1.ContextProjection
-	85, // 64: quartet.agent.v1.ListBriefsRequest.kind:type_name -> quartet.agent.v1.BriefKind
-	86, // 65: quartet.agent.v1.ListBriefsResponse.briefs:type_name -> quartet.agent.v1.Brief
-	87, // 66: quartet.agent.v1.ListToolsResponse.tools:type_name -> quartet.agent.v1.ToolSpec
-	73, // 67: quartet.agent.v1.CallToolRequest.arguments:type_name -> google.protobuf.Struct
-	78, // 68: quartet.agent.v1.CallToolResponse.result:type_name -> quartet.agent.v1.ToolResult
-	1,  // 69: quartet.agent.v1.AgentService.SpawnAgent:input_type -> quartet.agent.v1.SpawnAgentRequest
-	3,  // 70: quartet.agent.v1.AgentService.GetAgent:input_type -> quartet.agent.v1.GetAgentRequest
-	5,  // 71: quartet.agent.v1.AgentService.ListAgents:input_type -> quartet.agent.v1.ListAgentsRequest
-	7,  // 72: quartet.agent.v1.AgentService.EnqueueMessage:input_type -> quartet.agent.v1.EnqueueMessageRequest
-	9,  // 73: quartet.agent.v1.AgentService.GetMessage:input_type -> quartet.agent.v1.GetMessageRequest
-	11, // 74: quartet.agent.v1.AgentService.ListMessages:input_type -> quartet.agent.v1.ListMessagesRequest
-	13, // 75: quartet.agent.v1.AgentService.AcquireTurn:input_type -> quartet.agent.v1.AcquireTurnRequest
-	16, // 76: quartet.agent.v1.AgentService.RenewTurn:input_type -> quartet.agent.v1.RenewTurnRequest
-	18, // 77: quartet.agent.v1.AgentService.SubmitRound:input_type -> quartet.agent.v1.SubmitRoundRequest
-	20, // 78: quartet.agent.v1.AgentService.FinishTurn:input_type -> quartet.agent.v1.FinishTurnRequest
-	22, // 79: quartet.agent.v1.AgentService.GetTurn:input_type -> quartet.agent.v1.GetTurnRequest
-	24, // 80: quartet.agent.v1.AgentService.ListTurns:input_type -> quartet.agent.v1.ListTurnsRequest
-	26, // 81: quartet.agent.v1.AgentService.ListDecisions:input_type -> quartet.agent.v1.ListDecisionsRequest
-	33, // 82: quartet.agent.v1.AgentService.WatchTurn:input_type -> quartet.agent.v1.WatchTurnRequest
-	35, // 83: quartet.agent.v1.AgentService.AbortRun:input_type -> quartet.agent.v1.AbortRunRequest
-	37, // 84: quartet.agent.v1.AgentService.PauseAgent:input_type -> quartet.agent.v1.PauseAgentRequest
-	39, // 85: quartet.agent.v1.AgentService.ResumeAgent:input_type -> quartet.agent.v1.ResumeAgentRequest
-	41, // 86: quartet.agent.v1.AgentService.StopAgent:input_type -> quartet.agent.v1.StopAgentRequest
-	43, // 87: quartet.agent.v1.AgentService.StartAgent:input_type -> quartet.agent.v1.StartAgentRequest
-	45, // 88: quartet.agent.v1.AgentService.DeleteAgent:input_type -> quartet.agent.v1.DeleteAgentRequest
-	47, // 89: quartet.agent.v1.AgentService.GetDelegation:input_type -> quartet.agent.v1.GetDelegationRequest
-	49, // 90: quartet.agent.v1.AgentService.ListDelegations:input_type -> quartet.agent.v1.ListDelegationsRequest
-	51, // 91: quartet.agent.v1.AgentService.ListRounds:input_type -> quartet.agent.v1.ListRoundsRequest
-	53, // 92: quartet.agent.v1.AgentService.GetContext:input_type -> quartet.agent.v1.GetContextRequest
-	55, // 93: quartet.agent.v1.AgentService.ListBriefs:input_type -> quartet.agent.v1.ListBriefsRequest
-	57, // 94: quartet.agent.v1.AgentService.ListTools:input_type -> quartet.agent.v1.ListToolsRequest
-	59, // 95: quartet.agent.v1.AgentService.CallTool:input_type -> quartet.agent.v1.CallToolRequest
-	29, // 96: quartet.agent.v1.AgentService.GetFacts:input_type -> quartet.agent.v1.GetFactsRequest
-	31, // 97: quartet.agent.v1.AgentService.OfferDecision:input_type -> quartet.agent.v1.OfferDecisionRequest
-	2,  // 98: quartet.agent.v1.AgentService.SpawnAgent:output_type -> quartet.agent.v1.SpawnAgentResponse
-	4,  // 99: quartet.agent.v1.AgentService.GetAgent:output_type -> quartet.agent.v1.GetAgentResponse
-	6,  // 100: quartet.agent.v1.AgentService.ListAgents:output_type -> quartet.agent.v1.ListAgentsResponse
-	8,  // 101: quartet.agent.v1.AgentService.EnqueueMessage:output_type -> quartet.agent.v1.EnqueueMessageResponse
-	10, // 102: quartet.agent.v1.AgentService.GetMessage:output_type -> quartet.agent.v1.GetMessageResponse
-	12, // 103: quartet.agent.v1.AgentService.ListMessages:output_type -> quartet.agent.v1.ListMessagesResponse
-	14, // 104: quartet.agent.v1.AgentService.AcquireTurn:output_type -> quartet.agent.v1.AcquireTurnResponse
-	17, // 105: quartet.agent.v1.AgentService.RenewTurn:output_type -> quartet.agent.v1.RenewTurnResponse
-	19, // 106: quartet.agent.v1.AgentService.SubmitRound:output_type -> quartet.agent.v1.SubmitRoundResponse
-	21, // 107: quartet.agent.v1.AgentService.FinishTurn:output_type -> quartet.agent.v1.FinishTurnResponse
-	23, // 108: quartet.agent.v1.AgentService.GetTurn:output_type -> quartet.agent.v1.GetTurnResponse
-	25, // 109: quartet.agent.v1.AgentService.ListTurns:output_type -> quartet.agent.v1.ListTurnsResponse
-	27, // 110: quartet.agent.v1.AgentService.ListDecisions:output_type -> quartet.agent.v1.ListDecisionsResponse
-	34, // 111: quartet.agent.v1.AgentService.WatchTurn:output_type -> quartet.agent.v1.WatchTurnResponse
-	36, // 112: quartet.agent.v1.AgentService.AbortRun:output_type -> quartet.agent.v1.AbortRunResponse
-	38, // 113: quartet.agent.v1.AgentService.PauseAgent:output_type -> quartet.agent.v1.PauseAgentResponse
-	40, // 114: quartet.agent.v1.AgentService.ResumeAgent:output_type -> quartet.agent.v1.ResumeAgentResponse
-	42, // 115: quartet.agent.v1.AgentService.StopAgent:output_type -> quartet.agent.v1.StopAgentResponse
-	44, // 116: quartet.agent.v1.AgentService.StartAgent:output_type -> quartet.agent.v1.StartAgentResponse
-	46, // 117: quartet.agent.v1.AgentService.DeleteAgent:output_type -> quartet.agent.v1.DeleteAgentResponse
-	48, // 118: quartet.agent.v1.AgentService.GetDelegation:output_type -> quartet.agent.v1.GetDelegationResponse
-	50, // 119: quartet.agent.v1.AgentService.ListDelegations:output_type -> quartet.agent.v1.ListDelegationsResponse
-	52, // 120: quartet.agent.v1.AgentService.ListRounds:output_type -> quartet.agent.v1.ListRoundsResponse
-	54, // 121: quartet.agent.v1.AgentService.GetContext:output_type -> quartet.agent.v1.GetContextResponse
-	56, // 122: quartet.agent.v1.AgentService.ListBriefs:output_type -> quartet.agent.v1.ListBriefsResponse
-	58, // 123: quartet.agent.v1.AgentService.ListTools:output_type -> quartet.agent.v1.ListToolsResponse
-	60, // 124: quartet.agent.v1.AgentService.CallTool:output_type -> quartet.agent.v1.CallToolResponse
-	30, // 125: quartet.agent.v1.AgentService.GetFacts:output_type -> quartet.agent.v1.GetFactsResponse
-	32, // 126: quartet.agent.v1.AgentService.OfferDecision:output_type -> quartet.agent.v1.OfferDecisionResponse
-	98, // [98:127] is the sub-list for method output_type
-	69, // [69:98] is the sub-list for method input_type
-	69, // [69:69] is the sub-list for extension type_name
-	69, // [69:69] is the sub-list for extension extendee
-	0,  // [0:69] is the sub-list for field type_name
+	62,  // 0: quartet.agent.v1.SpawnAgentRequest.preset:type_name -> quartet.agent.v1.Preset
+	63,  // 1: quartet.agent.v1.SpawnAgentRequest.workspace_mode:type_name -> quartet.agent.v1.WorkspaceMode
+	64,  // 2: quartet.agent.v1.SpawnAgentRequest.context:type_name -> quartet.agent.v1.Context
+	65,  // 3: quartet.agent.v1.SpawnAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	66,  // 4: quartet.agent.v1.SpawnAgentResponse.task_handle:type_name -> quartet.task.v1.TaskHandle
+	65,  // 5: quartet.agent.v1.GetAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	65,  // 6: quartet.agent.v1.GetAgentResponse.children:type_name -> quartet.agent.v1.Agent
+	67,  // 7: quartet.agent.v1.GetAgentResponse.waits:type_name -> quartet.waiting.v1.Wait
+	65,  // 8: quartet.agent.v1.ListAgentsResponse.agents:type_name -> quartet.agent.v1.Agent
+	68,  // 9: quartet.agent.v1.EnqueueMessageRequest.kind:type_name -> quartet.agent.v1.MessageKind
+	69,  // 10: quartet.agent.v1.EnqueueMessageRequest.priority:type_name -> quartet.agent.v1.Priority
+	70,  // 11: quartet.agent.v1.EnqueueMessageResponse.message:type_name -> quartet.agent.v1.Message
+	70,  // 12: quartet.agent.v1.GetMessageResponse.message:type_name -> quartet.agent.v1.Message
+	71,  // 13: quartet.agent.v1.ListMessagesRequest.state:type_name -> quartet.agent.v1.MessageState
+	70,  // 14: quartet.agent.v1.ListMessagesResponse.messages:type_name -> quartet.agent.v1.Message
+	72,  // 15: quartet.agent.v1.AcquireTurnRequest.wait:type_name -> google.protobuf.Duration
+	73,  // 16: quartet.agent.v1.AcquireTurnRequest.tool_families:type_name -> quartet.agent.v1.ToolFamily
+	62,  // 17: quartet.agent.v1.AcquireTurnRequest.preset:type_name -> quartet.agent.v1.Preset
+	74,  // 18: quartet.agent.v1.AcquireTurnResponse.turn:type_name -> quartet.agent.v1.Turn
+	70,  // 19: quartet.agent.v1.AcquireTurnResponse.message:type_name -> quartet.agent.v1.Message
+	70,  // 20: quartet.agent.v1.AcquireTurnResponse.interjections:type_name -> quartet.agent.v1.Message
+	15,  // 21: quartet.agent.v1.AcquireTurnResponse.context:type_name -> quartet.agent.v1.ContextProjection
+	65,  // 22: quartet.agent.v1.AcquireTurnResponse.agent:type_name -> quartet.agent.v1.Agent
+	72,  // 23: quartet.agent.v1.AcquireTurnResponse.poll_after:type_name -> google.protobuf.Duration
+	75,  // 24: quartet.agent.v1.ContextProjection.current:type_name -> google.protobuf.Struct
+	75,  // 25: quartet.agent.v1.ContextProjection.queue:type_name -> google.protobuf.Struct
+	76,  // 26: quartet.agent.v1.ContextProjection.shown_waits:type_name -> quartet.agent.v1.ShownWait
+	77,  // 27: quartet.agent.v1.ContextProjection.sections:type_name -> quartet.agent.v1.ContextSection
+	78,  // 28: quartet.agent.v1.RenewTurnResponse.lease_expires_at:type_name -> google.protobuf.Timestamp
+	79,  // 29: quartet.agent.v1.SubmitRoundRequest.tool_calls:type_name -> quartet.agent.v1.ToolCall
+	80,  // 30: quartet.agent.v1.SubmitRoundRequest.local_tool_results:type_name -> quartet.agent.v1.ToolResult
+	81,  // 31: quartet.agent.v1.SubmitRoundRequest.usage:type_name -> quartet.agent.v1.TokenUsage
+	80,  // 32: quartet.agent.v1.SubmitRoundResponse.tool_results:type_name -> quartet.agent.v1.ToolResult
+	82,  // 33: quartet.agent.v1.SubmitRoundResponse.end_reason:type_name -> quartet.agent.v1.TurnEndReason
+	70,  // 34: quartet.agent.v1.SubmitRoundResponse.interjections:type_name -> quartet.agent.v1.Message
+	78,  // 35: quartet.agent.v1.SubmitRoundResponse.lease_expires_at:type_name -> google.protobuf.Timestamp
+	83,  // 36: quartet.agent.v1.FinishTurnRequest.outcome:type_name -> quartet.agent.v1.TurnOutcome
+	74,  // 37: quartet.agent.v1.FinishTurnResponse.turn:type_name -> quartet.agent.v1.Turn
+	74,  // 38: quartet.agent.v1.GetTurnResponse.turn:type_name -> quartet.agent.v1.Turn
+	84,  // 39: quartet.agent.v1.GetTurnResponse.rounds:type_name -> quartet.agent.v1.Round
+	74,  // 40: quartet.agent.v1.ListTurnsResponse.turns:type_name -> quartet.agent.v1.Turn
+	85,  // 41: quartet.agent.v1.ListDecisionsResponse.decisions:type_name -> quartet.agent.v1.Decision
+	65,  // 42: quartet.agent.v1.AgentFacts.agent:type_name -> quartet.agent.v1.Agent
+	78,  // 43: quartet.agent.v1.AgentFacts.head_queued_at:type_name -> google.protobuf.Timestamp
+	85,  // 44: quartet.agent.v1.AgentFacts.last_decision:type_name -> quartet.agent.v1.Decision
+	76,  // 45: quartet.agent.v1.AgentFacts.shown_waits:type_name -> quartet.agent.v1.ShownWait
+	78,  // 46: quartet.agent.v1.AgentFacts.last_turn_started_at:type_name -> google.protobuf.Timestamp
+	74,  // 47: quartet.agent.v1.AgentFacts.open_turn:type_name -> quartet.agent.v1.Turn
+	78,  // 48: quartet.agent.v1.AgentFacts.woken_at:type_name -> google.protobuf.Timestamp
+	86,  // 49: quartet.agent.v1.AgentFacts.head_tick:type_name -> quartet.agent.v1.Tick
+	29,  // 50: quartet.agent.v1.AgentFacts.stalled_items:type_name -> quartet.agent.v1.StalledItem
+	78,  // 51: quartet.agent.v1.StalledItem.since:type_name -> google.protobuf.Timestamp
+	28,  // 52: quartet.agent.v1.GetFactsResponse.facts:type_name -> quartet.agent.v1.AgentFacts
+	85,  // 53: quartet.agent.v1.OfferDecisionRequest.decision:type_name -> quartet.agent.v1.Decision
+	0,   // 54: quartet.agent.v1.OfferDecisionResponse.result:type_name -> quartet.agent.v1.OfferResult
+	70,  // 55: quartet.agent.v1.WatchTurnResponse.interjections:type_name -> quartet.agent.v1.Message
+	74,  // 56: quartet.agent.v1.WatchTurnResponse.ended:type_name -> quartet.agent.v1.Turn
+	74,  // 57: quartet.agent.v1.AbortRunResponse.turn:type_name -> quartet.agent.v1.Turn
+	65,  // 58: quartet.agent.v1.AbortRunResponse.agent:type_name -> quartet.agent.v1.Agent
+	65,  // 59: quartet.agent.v1.PauseAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	65,  // 60: quartet.agent.v1.ResumeAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	65,  // 61: quartet.agent.v1.StopAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	65,  // 62: quartet.agent.v1.StartAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	65,  // 63: quartet.agent.v1.DeleteAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	87,  // 64: quartet.agent.v1.GetDelegationResponse.delegation:type_name -> quartet.agent.v1.Delegation
+	87,  // 65: quartet.agent.v1.ListDelegationsResponse.delegations:type_name -> quartet.agent.v1.Delegation
+	84,  // 66: quartet.agent.v1.ListRoundsResponse.rounds:type_name -> quartet.agent.v1.Round
+	15,  // 67: quartet.agent.v1.GetContextResponse.context:type_name -> quartet.agent.v1.ContextProjection
+	88,  // 68: quartet.agent.v1.ListBriefsRequest.kind:type_name -> quartet.agent.v1.BriefKind
+	89,  // 69: quartet.agent.v1.ListBriefsResponse.briefs:type_name -> quartet.agent.v1.Brief
+	90,  // 70: quartet.agent.v1.ListToolsResponse.tools:type_name -> quartet.agent.v1.ToolSpec
+	75,  // 71: quartet.agent.v1.CallToolRequest.arguments:type_name -> google.protobuf.Struct
+	80,  // 72: quartet.agent.v1.CallToolResponse.result:type_name -> quartet.agent.v1.ToolResult
+	1,   // 73: quartet.agent.v1.AgentService.SpawnAgent:input_type -> quartet.agent.v1.SpawnAgentRequest
+	3,   // 74: quartet.agent.v1.AgentService.GetAgent:input_type -> quartet.agent.v1.GetAgentRequest
+	5,   // 75: quartet.agent.v1.AgentService.ListAgents:input_type -> quartet.agent.v1.ListAgentsRequest
+	7,   // 76: quartet.agent.v1.AgentService.EnqueueMessage:input_type -> quartet.agent.v1.EnqueueMessageRequest
+	9,   // 77: quartet.agent.v1.AgentService.GetMessage:input_type -> quartet.agent.v1.GetMessageRequest
+	11,  // 78: quartet.agent.v1.AgentService.ListMessages:input_type -> quartet.agent.v1.ListMessagesRequest
+	13,  // 79: quartet.agent.v1.AgentService.AcquireTurn:input_type -> quartet.agent.v1.AcquireTurnRequest
+	16,  // 80: quartet.agent.v1.AgentService.RenewTurn:input_type -> quartet.agent.v1.RenewTurnRequest
+	18,  // 81: quartet.agent.v1.AgentService.SubmitRound:input_type -> quartet.agent.v1.SubmitRoundRequest
+	20,  // 82: quartet.agent.v1.AgentService.FinishTurn:input_type -> quartet.agent.v1.FinishTurnRequest
+	22,  // 83: quartet.agent.v1.AgentService.GetTurn:input_type -> quartet.agent.v1.GetTurnRequest
+	24,  // 84: quartet.agent.v1.AgentService.ListTurns:input_type -> quartet.agent.v1.ListTurnsRequest
+	26,  // 85: quartet.agent.v1.AgentService.ListDecisions:input_type -> quartet.agent.v1.ListDecisionsRequest
+	34,  // 86: quartet.agent.v1.AgentService.WatchTurn:input_type -> quartet.agent.v1.WatchTurnRequest
+	36,  // 87: quartet.agent.v1.AgentService.AbortRun:input_type -> quartet.agent.v1.AbortRunRequest
+	38,  // 88: quartet.agent.v1.AgentService.PauseAgent:input_type -> quartet.agent.v1.PauseAgentRequest
+	40,  // 89: quartet.agent.v1.AgentService.ResumeAgent:input_type -> quartet.agent.v1.ResumeAgentRequest
+	42,  // 90: quartet.agent.v1.AgentService.StopAgent:input_type -> quartet.agent.v1.StopAgentRequest
+	44,  // 91: quartet.agent.v1.AgentService.StartAgent:input_type -> quartet.agent.v1.StartAgentRequest
+	46,  // 92: quartet.agent.v1.AgentService.DeleteAgent:input_type -> quartet.agent.v1.DeleteAgentRequest
+	48,  // 93: quartet.agent.v1.AgentService.GetDelegation:input_type -> quartet.agent.v1.GetDelegationRequest
+	50,  // 94: quartet.agent.v1.AgentService.ListDelegations:input_type -> quartet.agent.v1.ListDelegationsRequest
+	52,  // 95: quartet.agent.v1.AgentService.ListRounds:input_type -> quartet.agent.v1.ListRoundsRequest
+	54,  // 96: quartet.agent.v1.AgentService.GetContext:input_type -> quartet.agent.v1.GetContextRequest
+	56,  // 97: quartet.agent.v1.AgentService.ListBriefs:input_type -> quartet.agent.v1.ListBriefsRequest
+	58,  // 98: quartet.agent.v1.AgentService.ListTools:input_type -> quartet.agent.v1.ListToolsRequest
+	60,  // 99: quartet.agent.v1.AgentService.CallTool:input_type -> quartet.agent.v1.CallToolRequest
+	30,  // 100: quartet.agent.v1.AgentService.GetFacts:input_type -> quartet.agent.v1.GetFactsRequest
+	32,  // 101: quartet.agent.v1.AgentService.OfferDecision:input_type -> quartet.agent.v1.OfferDecisionRequest
+	2,   // 102: quartet.agent.v1.AgentService.SpawnAgent:output_type -> quartet.agent.v1.SpawnAgentResponse
+	4,   // 103: quartet.agent.v1.AgentService.GetAgent:output_type -> quartet.agent.v1.GetAgentResponse
+	6,   // 104: quartet.agent.v1.AgentService.ListAgents:output_type -> quartet.agent.v1.ListAgentsResponse
+	8,   // 105: quartet.agent.v1.AgentService.EnqueueMessage:output_type -> quartet.agent.v1.EnqueueMessageResponse
+	10,  // 106: quartet.agent.v1.AgentService.GetMessage:output_type -> quartet.agent.v1.GetMessageResponse
+	12,  // 107: quartet.agent.v1.AgentService.ListMessages:output_type -> quartet.agent.v1.ListMessagesResponse
+	14,  // 108: quartet.agent.v1.AgentService.AcquireTurn:output_type -> quartet.agent.v1.AcquireTurnResponse
+	17,  // 109: quartet.agent.v1.AgentService.RenewTurn:output_type -> quartet.agent.v1.RenewTurnResponse
+	19,  // 110: quartet.agent.v1.AgentService.SubmitRound:output_type -> quartet.agent.v1.SubmitRoundResponse
+	21,  // 111: quartet.agent.v1.AgentService.FinishTurn:output_type -> quartet.agent.v1.FinishTurnResponse
+	23,  // 112: quartet.agent.v1.AgentService.GetTurn:output_type -> quartet.agent.v1.GetTurnResponse
+	25,  // 113: quartet.agent.v1.AgentService.ListTurns:output_type -> quartet.agent.v1.ListTurnsResponse
+	27,  // 114: quartet.agent.v1.AgentService.ListDecisions:output_type -> quartet.agent.v1.ListDecisionsResponse
+	35,  // 115: quartet.agent.v1.AgentService.WatchTurn:output_type -> quartet.agent.v1.WatchTurnResponse
+	37,  // 116: quartet.agent.v1.AgentService.AbortRun:output_type -> quartet.agent.v1.AbortRunResponse
+	39,  // 117: quartet.agent.v1.AgentService.PauseAgent:output_type -> quartet.agent.v1.PauseAgentResponse
+	41,  // 118: quartet.agent.v1.AgentService.ResumeAgent:output_type -> quartet.agent.v1.ResumeAgentResponse
+	43,  // 119: quartet.agent.v1.AgentService.StopAgent:output_type -> quartet.agent.v1.StopAgentResponse
+	45,  // 120: quartet.agent.v1.AgentService.StartAgent:output_type -> quartet.agent.v1.StartAgentResponse
+	47,  // 121: quartet.agent.v1.AgentService.DeleteAgent:output_type -> quartet.agent.v1.DeleteAgentResponse
+	49,  // 122: quartet.agent.v1.AgentService.GetDelegation:output_type -> quartet.agent.v1.GetDelegationResponse
+	51,  // 123: quartet.agent.v1.AgentService.ListDelegations:output_type -> quartet.agent.v1.ListDelegationsResponse
+	53,  // 124: quartet.agent.v1.AgentService.ListRounds:output_type -> quartet.agent.v1.ListRoundsResponse
+	55,  // 125: quartet.agent.v1.AgentService.GetContext:output_type -> quartet.agent.v1.GetContextResponse
+	57,  // 126: quartet.agent.v1.AgentService.ListBriefs:output_type -> quartet.agent.v1.ListBriefsResponse
+	59,  // 127: quartet.agent.v1.AgentService.ListTools:output_type -> quartet.agent.v1.ListToolsResponse
+	61,  // 128: quartet.agent.v1.AgentService.CallTool:output_type -> quartet.agent.v1.CallToolResponse
+	31,  // 129: quartet.agent.v1.AgentService.GetFacts:output_type -> quartet.agent.v1.GetFactsResponse
+	33,  // 130: quartet.agent.v1.AgentService.OfferDecision:output_type -> quartet.agent.v1.OfferDecisionResponse
+	102, // [102:131] is the sub-list for method output_type
+	73,  // [73:102] is the sub-list for method input_type
+	73,  // [73:73] is the sub-list for extension type_name
+	73,  // [73:73] is the sub-list for extension extendee
+	0,   // [0:73] is the sub-list for field type_name
 }
 
 func init() { file_quartet_agent_v1_agent_service_proto_init() }
@@ -4776,7 +4896,7 @@ func file_quartet_agent_v1_agent_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_agent_v1_agent_service_proto_rawDesc), len(file_quartet_agent_v1_agent_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   60,
+			NumMessages:   61,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

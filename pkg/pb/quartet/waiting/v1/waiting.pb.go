@@ -914,6 +914,12 @@ type Wait struct {
 	// When the agent was reminded of its own wait. The items' reminders are in the
 	// work plane.
 	RecheckConsumedAt *timestamppb.Timestamp `protobuf:"bytes,23,opt,name=recheck_consumed_at,json=recheckConsumedAt,proto3" json:"recheck_consumed_at,omitempty"`
+	// What its resource is for, in the words of whoever made it: a trigger's description, a
+	// task's label. As it was when the wait was made.
+	ResourceDescription string `protobuf:"bytes,24,opt,name=resource_description,json=resourceDescription,proto3" json:"resource_description,omitempty"`
+	// What resolved it: the message of an operator, the task, or the wait itself if its time
+	// was reached. Empty while it is active, and if it ended otherwise.
+	EndedBy string `protobuf:"bytes,25,opt,name=ended_by,json=endedBy,proto3" json:"ended_by,omitempty"`
 	// Derived: trigger_count > consumed_count.
 	Triggered bool `protobuf:"varint,30,opt,name=triggered,proto3" json:"triggered,omitempty"`
 	// Derived: why nothing can end this wait or remind its owner of it; unspecified if
@@ -1112,6 +1118,20 @@ func (x *Wait) GetRecheckConsumedAt() *timestamppb.Timestamp {
 		return x.RecheckConsumedAt
 	}
 	return nil
+}
+
+func (x *Wait) GetResourceDescription() string {
+	if x != nil {
+		return x.ResourceDescription
+	}
+	return ""
+}
+
+func (x *Wait) GetEndedBy() string {
+	if x != nil {
+		return x.EndedBy
+	}
+	return ""
 }
 
 func (x *Wait) GetTriggered() bool {
@@ -1554,7 +1574,7 @@ var File_quartet_waiting_v1_waiting_proto protoreflect.FileDescriptor
 
 const file_quartet_waiting_v1_waiting_proto_rawDesc = "" +
 	"\n" +
-	" quartet/waiting/v1/waiting.proto\x12\x12quartet.waiting.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe9\b\n" +
+	" quartet/waiting/v1/waiting.proto\x12\x12quartet.waiting.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb7\t\n" +
 	"\x04Wait\x12\x17\n" +
 	"\await_id\x18\x01 \x01(\tR\x06waitId\x12\x19\n" +
 	"\bagent_id\x18\x02 \x01(\tR\aagentId\x12 \n" +
@@ -1583,7 +1603,9 @@ const file_quartet_waiting_v1_waiting_proto_rawDesc = "" +
 	"end_reason\x18\x14 \x01(\x0e2!.quartet.waiting.v1.WaitEndReasonR\tendReason\x12\x17\n" +
 	"\aturn_id\x18\x15 \x01(\tR\x06turnId\x12(\n" +
 	"\x10replaces_wait_id\x18\x16 \x01(\tR\x0ereplacesWaitId\x12J\n" +
-	"\x13recheck_consumed_at\x18\x17 \x01(\v2\x1a.google.protobuf.TimestampR\x11recheckConsumedAt\x12\x1c\n" +
+	"\x13recheck_consumed_at\x18\x17 \x01(\v2\x1a.google.protobuf.TimestampR\x11recheckConsumedAt\x121\n" +
+	"\x14resource_description\x18\x18 \x01(\tR\x13resourceDescription\x12\x19\n" +
+	"\bended_by\x18\x19 \x01(\tR\aendedBy\x12\x1c\n" +
 	"\ttriggered\x18\x1e \x01(\bR\ttriggered\x12?\n" +
 	"\vweak_reason\x18\x1f \x01(\x0e2\x1e.quartet.waiting.v1.WeakReasonR\n" +
 	"weakReason\"\xd6\x06\n" +

@@ -46,7 +46,9 @@ type WaitForRequest struct {
 	// The item; default the current one, else the agent.
 	WorkItemId string `protobuf:"bytes,9,opt,name=work_item_id,json=workItemId,proto3" json:"work_item_id,omitempty"`
 	// external: what a trigger brings; default as the trigger says.
-	DeliveryMode  DeliveryMode `protobuf:"varint,10,opt,name=delivery_mode,json=deliveryMode,proto3,enum=quartet.waiting.v1.DeliveryMode" json:"delivery_mode,omitempty"`
+	DeliveryMode DeliveryMode `protobuf:"varint,10,opt,name=delivery_mode,json=deliveryMode,proto3,enum=quartet.waiting.v1.DeliveryMode" json:"delivery_mode,omitempty"`
+	// The agent itself waits, whatever item is current. Not together with work_item_id.
+	Own           bool `protobuf:"varint,11,opt,name=own,proto3" json:"own,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -149,6 +151,13 @@ func (x *WaitForRequest) GetDeliveryMode() DeliveryMode {
 		return x.DeliveryMode
 	}
 	return DeliveryMode_DELIVERY_MODE_UNSPECIFIED
+}
+
+func (x *WaitForRequest) GetOwn() bool {
+	if x != nil {
+		return x.Own
+	}
+	return false
 }
 
 // WaitForResponse answers with the wait.
@@ -594,7 +603,13 @@ type ListWaitsRequest struct {
 	// 1 to 500; default 50.
 	PageSize int32 `protobuf:"varint,4,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// From next_page_token.
-	PageToken     string `protobuf:"bytes,5,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	PageToken string `protobuf:"bytes,5,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Those that this message, task or wait resolved.
+	EndedBy string `protobuf:"bytes,6,opt,name=ended_by,json=endedBy,proto3" json:"ended_by,omitempty"`
+	// These, whether they ended or not; at most 100.
+	WaitIds []string `protobuf:"bytes,7,rep,name=wait_ids,json=waitIds,proto3" json:"wait_ids,omitempty"`
+	// With ended_by or wait_ids, which otherwise select alone: the active ones too.
+	AlsoActive    bool `protobuf:"varint,8,opt,name=also_active,json=alsoActive,proto3" json:"also_active,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -662,6 +677,27 @@ func (x *ListWaitsRequest) GetPageToken() string {
 		return x.PageToken
 	}
 	return ""
+}
+
+func (x *ListWaitsRequest) GetEndedBy() string {
+	if x != nil {
+		return x.EndedBy
+	}
+	return ""
+}
+
+func (x *ListWaitsRequest) GetWaitIds() []string {
+	if x != nil {
+		return x.WaitIds
+	}
+	return nil
+}
+
+func (x *ListWaitsRequest) GetAlsoActive() bool {
+	if x != nil {
+		return x.AlsoActive
+	}
+	return false
 }
 
 // ListWaitsResponse is one page in order of creation.
@@ -1868,7 +1904,7 @@ var File_quartet_waiting_v1_waiting_service_proto protoreflect.FileDescriptor
 
 const file_quartet_waiting_v1_waiting_service_proto_rawDesc = "" +
 	"\n" +
-	"(quartet/waiting/v1/waiting_service.proto\x12\x12quartet.waiting.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a quartet/waiting/v1/waiting.proto\"\xb2\x03\n" +
+	"(quartet/waiting/v1/waiting_service.proto\x12\x12quartet.waiting.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a quartet/waiting/v1/waiting.proto\"\xc4\x03\n" +
 	"\x0eWaitForRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1d\n" +
 	"\n" +
@@ -1882,7 +1918,8 @@ const file_quartet_waiting_v1_waiting_service_proto_rawDesc = "" +
 	"\fwork_item_id\x18\t \x01(\tR\n" +
 	"workItemId\x12E\n" +
 	"\rdelivery_mode\x18\n" +
-	" \x01(\x0e2 .quartet.waiting.v1.DeliveryModeR\fdeliveryMode\"\xa6\x01\n" +
+	" \x01(\x0e2 .quartet.waiting.v1.DeliveryModeR\fdeliveryMode\x12\x10\n" +
+	"\x03own\x18\v \x01(\bR\x03own\"\xa6\x01\n" +
 	"\x0fWaitForResponse\x12,\n" +
 	"\x04wait\x18\x01 \x01(\v2\x18.quartet.waiting.v1.WaitR\x04wait\x12(\n" +
 	"\x10replaced_wait_id\x18\x02 \x01(\tR\x0ereplacedWaitId\x12;\n" +
@@ -1911,7 +1948,7 @@ const file_quartet_waiting_v1_waiting_service_proto_rawDesc = "" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x17\n" +
 	"\await_id\x18\x02 \x01(\tR\x06waitId\"?\n" +
 	"\x0fGetWaitResponse\x12,\n" +
-	"\x04wait\x18\x01 \x01(\v2\x18.quartet.waiting.v1.WaitR\x04wait\"\xb0\x01\n" +
+	"\x04wait\x18\x01 \x01(\v2\x18.quartet.waiting.v1.WaitR\x04wait\"\x87\x02\n" +
 	"\x10ListWaitsRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12 \n" +
 	"\fwork_item_id\x18\x02 \x01(\tR\n" +
@@ -1919,7 +1956,11 @@ const file_quartet_waiting_v1_waiting_service_proto_rawDesc = "" +
 	"\rinclude_ended\x18\x03 \x01(\bR\fincludeEnded\x12\x1b\n" +
 	"\tpage_size\x18\x04 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x05 \x01(\tR\tpageToken\"\x87\x01\n" +
+	"page_token\x18\x05 \x01(\tR\tpageToken\x12\x19\n" +
+	"\bended_by\x18\x06 \x01(\tR\aendedBy\x12\x19\n" +
+	"\bwait_ids\x18\a \x03(\tR\awaitIds\x12\x1f\n" +
+	"\valso_active\x18\b \x01(\bR\n" +
+	"alsoActive\"\x87\x01\n" +
 	"\x11ListWaitsResponse\x12.\n" +
 	"\x05waits\x18\x01 \x03(\v2\x18.quartet.waiting.v1.WaitR\x05waits\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x1a\n" +

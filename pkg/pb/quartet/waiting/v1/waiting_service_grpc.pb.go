@@ -67,7 +67,8 @@ type WaitingServiceClient interface {
 	// Errors: NOT_FOUND, TRIGGER_REVOKED, TRIGGER_EXPIRED, AGENT_STOPPED, TOO_LARGE,
 	// SIGNATURE_INVALID.
 	DeliverTrigger(ctx context.Context, in *DeliverTriggerRequest, opts ...grpc.CallOption) (*DeliverTriggerResponse, error)
-	// CreateTimer sets a point in time, or many.
+	// CreateTimer sets a point in time, or many. A timer of a work item is cancelled when the item is
+	// completed. Errors: NOT_FOUND, PERMISSION_DENIED, WORK_ITEM_COMPLETED, AGENT_DELETED, LIMIT_EXCEEDED.
 	CreateTimer(ctx context.Context, in *CreateTimerRequest, opts ...grpc.CallOption) (*CreateTimerResponse, error)
 	// CancelTimer cancels a timer. It is idempotent.
 	CancelTimer(ctx context.Context, in *CancelTimerRequest, opts ...grpc.CallOption) (*CancelTimerResponse, error)
@@ -246,7 +247,8 @@ type WaitingServiceServer interface {
 	// Errors: NOT_FOUND, TRIGGER_REVOKED, TRIGGER_EXPIRED, AGENT_STOPPED, TOO_LARGE,
 	// SIGNATURE_INVALID.
 	DeliverTrigger(context.Context, *DeliverTriggerRequest) (*DeliverTriggerResponse, error)
-	// CreateTimer sets a point in time, or many.
+	// CreateTimer sets a point in time, or many. A timer of a work item is cancelled when the item is
+	// completed. Errors: NOT_FOUND, PERMISSION_DENIED, WORK_ITEM_COMPLETED, AGENT_DELETED, LIMIT_EXCEEDED.
 	CreateTimer(context.Context, *CreateTimerRequest) (*CreateTimerResponse, error)
 	// CancelTimer cancels a timer. It is idempotent.
 	CancelTimer(context.Context, *CancelTimerRequest) (*CancelTimerResponse, error)

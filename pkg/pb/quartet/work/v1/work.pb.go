@@ -408,7 +408,7 @@ const (
 	WarningKind_WARNING_KIND_UNFINISHED_TODOS WarningKind = 1
 	// Tasks of the completed item are still running.
 	WarningKind_WARNING_KIND_ACTIVE_TASKS WarningKind = 2
-	// The completed item was not in focus, so the round's text does not become its report.
+	// No longer given: the completed item was not in focus. Its report does not depend on that.
 	WarningKind_WARNING_KIND_NOT_CURRENT WarningKind = 3
 	// A runnable item was left without a reason.
 	WarningKind_WARNING_KIND_REASON_MISSING WarningKind = 4
@@ -712,8 +712,14 @@ type AttachedWait struct {
 	ReplacesWaitId string `protobuf:"bytes,12,opt,name=replaces_wait_id,json=replacesWaitId,proto3" json:"replaces_wait_id,omitempty"`
 	// When the owner was reminded of it.
 	RecheckConsumedAt *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=recheck_consumed_at,json=recheckConsumedAt,proto3" json:"recheck_consumed_at,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// Intents: the source of the event.
+	Source string `protobuf:"bytes,14,opt,name=source,proto3" json:"source,omitempty"`
+	// Intents: the condition to check when the event arrives.
+	Condition string `protobuf:"bytes,15,opt,name=condition,proto3" json:"condition,omitempty"`
+	// What the resource is for: a trigger's description, a task's label.
+	ResourceDescription string `protobuf:"bytes,16,opt,name=resource_description,json=resourceDescription,proto3" json:"resource_description,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
 }
 
 func (x *AttachedWait) Reset() {
@@ -837,6 +843,100 @@ func (x *AttachedWait) GetRecheckConsumedAt() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *AttachedWait) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *AttachedWait) GetCondition() string {
+	if x != nil {
+		return x.Condition
+	}
+	return ""
+}
+
+func (x *AttachedWait) GetResourceDescription() string {
+	if x != nil {
+		return x.ResourceDescription
+	}
+	return ""
+}
+
+// Resumption is why an item can go on: the wait that blocked it, and what resolved that.
+type Resumption struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The wait, as it was before it was resolved.
+	Wait *AttachedWait `protobuf:"bytes,1,opt,name=wait,proto3" json:"wait,omitempty"`
+	// What arrived.
+	Cause v1.WaitCause `protobuf:"varint,2,opt,name=cause,proto3,enum=quartet.waiting.v1.WaitCause" json:"cause,omitempty"`
+	// The message, task or wait (for its own time) that arrived.
+	CauseId string `protobuf:"bytes,3,opt,name=cause_id,json=causeId,proto3" json:"cause_id,omitempty"`
+	// When.
+	At            *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=at,proto3" json:"at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Resumption) Reset() {
+	*x = Resumption{}
+	mi := &file_quartet_work_v1_work_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Resumption) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Resumption) ProtoMessage() {}
+
+func (x *Resumption) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_work_v1_work_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Resumption.ProtoReflect.Descriptor instead.
+func (*Resumption) Descriptor() ([]byte, []int) {
+	return file_quartet_work_v1_work_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Resumption) GetWait() *AttachedWait {
+	if x != nil {
+		return x.Wait
+	}
+	return nil
+}
+
+func (x *Resumption) GetCause() v1.WaitCause {
+	if x != nil {
+		return x.Cause
+	}
+	return v1.WaitCause(0)
+}
+
+func (x *Resumption) GetCauseId() string {
+	if x != nil {
+		return x.CauseId
+	}
+	return ""
+}
+
+func (x *Resumption) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
 // WorkItemRecord is a work item as it is stored: what events carry and what expected_revision
 // refers to. Clients receive WorkItem, which adds what is derived.
 type WorkItemRecord struct {
@@ -884,13 +984,16 @@ type WorkItemRecord struct {
 	GivenRecheckAt *timestamppb.Timestamp `protobuf:"bytes,20,opt,name=given_recheck_at,json=givenRecheckAt,proto3" json:"given_recheck_at,omitempty"`
 	// When that one was given.
 	GivenRecheckConsumedAt *timestamppb.Timestamp `protobuf:"bytes,21,opt,name=given_recheck_consumed_at,json=givenRecheckConsumedAt,proto3" json:"given_recheck_consumed_at,omitempty"`
-	unknownFields          protoimpl.UnknownFields
-	sizeCache              protoimpl.SizeCache
+	// The wait that was resolved last, if the item was blocked by it and neither picked nor
+	// written since. Unset otherwise.
+	Resumed       *Resumption `protobuf:"bytes,22,opt,name=resumed,proto3" json:"resumed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WorkItemRecord) Reset() {
 	*x = WorkItemRecord{}
-	mi := &file_quartet_work_v1_work_proto_msgTypes[3]
+	mi := &file_quartet_work_v1_work_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -902,7 +1005,7 @@ func (x *WorkItemRecord) String() string {
 func (*WorkItemRecord) ProtoMessage() {}
 
 func (x *WorkItemRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_work_v1_work_proto_msgTypes[3]
+	mi := &file_quartet_work_v1_work_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -915,7 +1018,7 @@ func (x *WorkItemRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkItemRecord.ProtoReflect.Descriptor instead.
 func (*WorkItemRecord) Descriptor() ([]byte, []int) {
-	return file_quartet_work_v1_work_proto_rawDescGZIP(), []int{3}
+	return file_quartet_work_v1_work_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *WorkItemRecord) GetWorkItemId() string {
@@ -1065,6 +1168,13 @@ func (x *WorkItemRecord) GetGivenRecheckConsumedAt() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *WorkItemRecord) GetResumed() *Resumption {
+	if x != nil {
+		return x.Resumed
+	}
+	return nil
+}
+
 // WorkItem is a work item as every read and every response shows it: the stored record
 // (fields 1 to 29, the same as in WorkItemRecord) and what is derived from it at the time of
 // the read (fields from 30). Requests have messages of their own.
@@ -1113,6 +1223,9 @@ type WorkItem struct {
 	GivenRecheckAt *timestamppb.Timestamp `protobuf:"bytes,20,opt,name=given_recheck_at,json=givenRecheckAt,proto3" json:"given_recheck_at,omitempty"`
 	// When that one was given.
 	GivenRecheckConsumedAt *timestamppb.Timestamp `protobuf:"bytes,21,opt,name=given_recheck_consumed_at,json=givenRecheckConsumedAt,proto3" json:"given_recheck_consumed_at,omitempty"`
+	// The wait that was resolved last, if the item was blocked by it and neither picked nor
+	// written since. Unset otherwise.
+	Resumed *Resumption `protobuf:"bytes,22,opt,name=resumed,proto3" json:"resumed,omitempty"`
 	// The plan file. Computed on read; in the answer of an update it is what the last
 	// read found.
 	PlanArtifact *PlanArtifact `protobuf:"bytes,30,opt,name=plan_artifact,json=planArtifact,proto3" json:"plan_artifact,omitempty"`
@@ -1138,7 +1251,7 @@ type WorkItem struct {
 
 func (x *WorkItem) Reset() {
 	*x = WorkItem{}
-	mi := &file_quartet_work_v1_work_proto_msgTypes[4]
+	mi := &file_quartet_work_v1_work_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1150,7 +1263,7 @@ func (x *WorkItem) String() string {
 func (*WorkItem) ProtoMessage() {}
 
 func (x *WorkItem) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_work_v1_work_proto_msgTypes[4]
+	mi := &file_quartet_work_v1_work_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1163,7 +1276,7 @@ func (x *WorkItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkItem.ProtoReflect.Descriptor instead.
 func (*WorkItem) Descriptor() ([]byte, []int) {
-	return file_quartet_work_v1_work_proto_rawDescGZIP(), []int{4}
+	return file_quartet_work_v1_work_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *WorkItem) GetWorkItemId() string {
@@ -1313,6 +1426,13 @@ func (x *WorkItem) GetGivenRecheckConsumedAt() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *WorkItem) GetResumed() *Resumption {
+	if x != nil {
+		return x.Resumed
+	}
+	return nil
+}
+
 func (x *WorkItem) GetPlanArtifact() *PlanArtifact {
 	if x != nil {
 		return x.PlanArtifact
@@ -1397,7 +1517,7 @@ type Warning struct {
 
 func (x *Warning) Reset() {
 	*x = Warning{}
-	mi := &file_quartet_work_v1_work_proto_msgTypes[5]
+	mi := &file_quartet_work_v1_work_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1409,7 +1529,7 @@ func (x *Warning) String() string {
 func (*Warning) ProtoMessage() {}
 
 func (x *Warning) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_work_v1_work_proto_msgTypes[5]
+	mi := &file_quartet_work_v1_work_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1422,7 +1542,7 @@ func (x *Warning) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Warning.ProtoReflect.Descriptor instead.
 func (*Warning) Descriptor() ([]byte, []int) {
-	return file_quartet_work_v1_work_proto_rawDescGZIP(), []int{5}
+	return file_quartet_work_v1_work_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Warning) GetKind() WarningKind {
@@ -1482,7 +1602,7 @@ type FieldChange struct {
 
 func (x *FieldChange) Reset() {
 	*x = FieldChange{}
-	mi := &file_quartet_work_v1_work_proto_msgTypes[6]
+	mi := &file_quartet_work_v1_work_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1494,7 +1614,7 @@ func (x *FieldChange) String() string {
 func (*FieldChange) ProtoMessage() {}
 
 func (x *FieldChange) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_work_v1_work_proto_msgTypes[6]
+	mi := &file_quartet_work_v1_work_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1507,7 +1627,7 @@ func (x *FieldChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FieldChange.ProtoReflect.Descriptor instead.
 func (*FieldChange) Descriptor() ([]byte, []int) {
-	return file_quartet_work_v1_work_proto_rawDescGZIP(), []int{6}
+	return file_quartet_work_v1_work_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *FieldChange) GetField() string {
@@ -1566,7 +1686,7 @@ type WorkItemMutation struct {
 
 func (x *WorkItemMutation) Reset() {
 	*x = WorkItemMutation{}
-	mi := &file_quartet_work_v1_work_proto_msgTypes[7]
+	mi := &file_quartet_work_v1_work_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1578,7 +1698,7 @@ func (x *WorkItemMutation) String() string {
 func (*WorkItemMutation) ProtoMessage() {}
 
 func (x *WorkItemMutation) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_work_v1_work_proto_msgTypes[7]
+	mi := &file_quartet_work_v1_work_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1591,7 +1711,7 @@ func (x *WorkItemMutation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkItemMutation.ProtoReflect.Descriptor instead.
 func (*WorkItemMutation) Descriptor() ([]byte, []int) {
-	return file_quartet_work_v1_work_proto_rawDescGZIP(), []int{7}
+	return file_quartet_work_v1_work_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *WorkItemMutation) GetNumber() int64 {
@@ -1701,7 +1821,7 @@ const file_quartet_work_v1_work_proto_rawDesc = "" +
 	"updated_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tupdatedAt\x12\x18\n" +
 	"\apreview\x18\x05 \x01(\tR\apreview\x12)\n" +
 	"\x10preview_complete\x18\x06 \x01(\bR\x0fpreviewComplete\x12\x18\n" +
-	"\aproblem\x18\a \x01(\tR\aproblem\"\xdb\x04\n" +
+	"\aproblem\x18\a \x01(\tR\aproblem\"\xc4\x05\n" +
 	"\fAttachedWait\x12\x17\n" +
 	"\await_id\x18\x01 \x01(\tR\x06waitId\x120\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x1c.quartet.waiting.v1.WaitKindR\x04kind\x120\n" +
@@ -1718,7 +1838,16 @@ const file_quartet_work_v1_work_proto_rawDesc = "" +
 	"\n" +
 	"recheck_at\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\trecheckAt\x12(\n" +
 	"\x10replaces_wait_id\x18\f \x01(\tR\x0ereplacesWaitId\x12J\n" +
-	"\x13recheck_consumed_at\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\x11recheckConsumedAt\"\xcf\b\n" +
+	"\x13recheck_consumed_at\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\x11recheckConsumedAt\x12\x16\n" +
+	"\x06source\x18\x0e \x01(\tR\x06source\x12\x1c\n" +
+	"\tcondition\x18\x0f \x01(\tR\tcondition\x121\n" +
+	"\x14resource_description\x18\x10 \x01(\tR\x13resourceDescription\"\xbb\x01\n" +
+	"\n" +
+	"Resumption\x121\n" +
+	"\x04wait\x18\x01 \x01(\v2\x1d.quartet.work.v1.AttachedWaitR\x04wait\x123\n" +
+	"\x05cause\x18\x02 \x01(\x0e2\x1d.quartet.waiting.v1.WaitCauseR\x05cause\x12\x19\n" +
+	"\bcause_id\x18\x03 \x01(\tR\acauseId\x12*\n" +
+	"\x02at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"\x86\t\n" +
 	"\x0eWorkItemRecord\x12 \n" +
 	"\fwork_item_id\x18\x01 \x01(\tR\n" +
 	"workItemId\x12\x19\n" +
@@ -1747,7 +1876,8 @@ const file_quartet_work_v1_work_proto_rawDesc = "" +
 	"\x14completed_in_turn_id\x18\x12 \x01(\tR\x11completedInTurnId\x12@\n" +
 	"\x0eown_recheck_at\x18\x13 \x01(\v2\x1a.google.protobuf.TimestampR\fownRecheckAt\x12D\n" +
 	"\x10given_recheck_at\x18\x14 \x01(\v2\x1a.google.protobuf.TimestampR\x0egivenRecheckAt\x12U\n" +
-	"\x19given_recheck_consumed_at\x18\x15 \x01(\v2\x1a.google.protobuf.TimestampR\x16givenRecheckConsumedAt\"\xb6\f\n" +
+	"\x19given_recheck_consumed_at\x18\x15 \x01(\v2\x1a.google.protobuf.TimestampR\x16givenRecheckConsumedAt\x125\n" +
+	"\aresumed\x18\x16 \x01(\v2\x1b.quartet.work.v1.ResumptionR\aresumed\"\xed\f\n" +
 	"\bWorkItem\x12 \n" +
 	"\fwork_item_id\x18\x01 \x01(\tR\n" +
 	"workItemId\x12\x19\n" +
@@ -1776,7 +1906,8 @@ const file_quartet_work_v1_work_proto_rawDesc = "" +
 	"\x14completed_in_turn_id\x18\x12 \x01(\tR\x11completedInTurnId\x12@\n" +
 	"\x0eown_recheck_at\x18\x13 \x01(\v2\x1a.google.protobuf.TimestampR\fownRecheckAt\x12D\n" +
 	"\x10given_recheck_at\x18\x14 \x01(\v2\x1a.google.protobuf.TimestampR\x0egivenRecheckAt\x12U\n" +
-	"\x19given_recheck_consumed_at\x18\x15 \x01(\v2\x1a.google.protobuf.TimestampR\x16givenRecheckConsumedAt\x12B\n" +
+	"\x19given_recheck_consumed_at\x18\x15 \x01(\v2\x1a.google.protobuf.TimestampR\x16givenRecheckConsumedAt\x125\n" +
+	"\aresumed\x18\x16 \x01(\v2\x1b.quartet.work.v1.ResumptionR\aresumed\x12B\n" +
 	"\rplan_artifact\x18\x1e \x01(\v2\x1d.quartet.work.v1.PlanArtifactR\fplanArtifact\x12K\n" +
 	"\x10scheduling_state\x18\x1f \x01(\x0e2 .quartet.work.v1.SchedulingStateR\x0fschedulingState\x128\n" +
 	"\treadiness\x18  \x01(\x0e2\x1a.quartet.work.v1.ReadinessR\treadiness\x12\x1f\n" +
@@ -1882,7 +2013,7 @@ func file_quartet_work_v1_work_proto_rawDescGZIP() []byte {
 }
 
 var file_quartet_work_v1_work_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_quartet_work_v1_work_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_quartet_work_v1_work_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_quartet_work_v1_work_proto_goTypes = []any{
 	(WorkItemState)(0),            // 0: quartet.work.v1.WorkItemState
 	(PlanStatus)(0),               // 1: quartet.work.v1.PlanStatus
@@ -1895,65 +2026,72 @@ var file_quartet_work_v1_work_proto_goTypes = []any{
 	(*TodoItem)(nil),              // 8: quartet.work.v1.TodoItem
 	(*PlanArtifact)(nil),          // 9: quartet.work.v1.PlanArtifact
 	(*AttachedWait)(nil),          // 10: quartet.work.v1.AttachedWait
-	(*WorkItemRecord)(nil),        // 11: quartet.work.v1.WorkItemRecord
-	(*WorkItem)(nil),              // 12: quartet.work.v1.WorkItem
-	(*Warning)(nil),               // 13: quartet.work.v1.Warning
-	(*FieldChange)(nil),           // 14: quartet.work.v1.FieldChange
-	(*WorkItemMutation)(nil),      // 15: quartet.work.v1.WorkItemMutation
-	(*timestamppb.Timestamp)(nil), // 16: google.protobuf.Timestamp
-	(v1.WaitKind)(0),              // 17: quartet.waiting.v1.WaitKind
-	(v1.WaitMode)(0),              // 18: quartet.waiting.v1.WaitMode
-	(*structpb.Value)(nil),        // 19: google.protobuf.Value
+	(*Resumption)(nil),            // 11: quartet.work.v1.Resumption
+	(*WorkItemRecord)(nil),        // 12: quartet.work.v1.WorkItemRecord
+	(*WorkItem)(nil),              // 13: quartet.work.v1.WorkItem
+	(*Warning)(nil),               // 14: quartet.work.v1.Warning
+	(*FieldChange)(nil),           // 15: quartet.work.v1.FieldChange
+	(*WorkItemMutation)(nil),      // 16: quartet.work.v1.WorkItemMutation
+	(*timestamppb.Timestamp)(nil), // 17: google.protobuf.Timestamp
+	(v1.WaitKind)(0),              // 18: quartet.waiting.v1.WaitKind
+	(v1.WaitMode)(0),              // 19: quartet.waiting.v1.WaitMode
+	(v1.WaitCause)(0),             // 20: quartet.waiting.v1.WaitCause
+	(*structpb.Value)(nil),        // 21: google.protobuf.Value
 }
 var file_quartet_work_v1_work_proto_depIdxs = []int32{
 	2,  // 0: quartet.work.v1.TodoItem.state:type_name -> quartet.work.v1.TodoState
-	16, // 1: quartet.work.v1.PlanArtifact.updated_at:type_name -> google.protobuf.Timestamp
-	17, // 2: quartet.work.v1.AttachedWait.kind:type_name -> quartet.waiting.v1.WaitKind
-	18, // 3: quartet.work.v1.AttachedWait.mode:type_name -> quartet.waiting.v1.WaitMode
-	16, // 4: quartet.work.v1.AttachedWait.last_triggered_at:type_name -> google.protobuf.Timestamp
-	16, // 5: quartet.work.v1.AttachedWait.created_at:type_name -> google.protobuf.Timestamp
-	16, // 6: quartet.work.v1.AttachedWait.recheck_at:type_name -> google.protobuf.Timestamp
-	16, // 7: quartet.work.v1.AttachedWait.recheck_consumed_at:type_name -> google.protobuf.Timestamp
-	0,  // 8: quartet.work.v1.WorkItemRecord.state:type_name -> quartet.work.v1.WorkItemState
-	1,  // 9: quartet.work.v1.WorkItemRecord.plan_status:type_name -> quartet.work.v1.PlanStatus
-	8,  // 10: quartet.work.v1.WorkItemRecord.todo_list:type_name -> quartet.work.v1.TodoItem
-	16, // 11: quartet.work.v1.WorkItemRecord.recheck_at:type_name -> google.protobuf.Timestamp
-	16, // 12: quartet.work.v1.WorkItemRecord.recheck_consumed_at:type_name -> google.protobuf.Timestamp
-	10, // 13: quartet.work.v1.WorkItemRecord.waits:type_name -> quartet.work.v1.AttachedWait
-	16, // 14: quartet.work.v1.WorkItemRecord.created_at:type_name -> google.protobuf.Timestamp
-	16, // 15: quartet.work.v1.WorkItemRecord.updated_at:type_name -> google.protobuf.Timestamp
-	16, // 16: quartet.work.v1.WorkItemRecord.completed_at:type_name -> google.protobuf.Timestamp
-	16, // 17: quartet.work.v1.WorkItemRecord.own_recheck_at:type_name -> google.protobuf.Timestamp
-	16, // 18: quartet.work.v1.WorkItemRecord.given_recheck_at:type_name -> google.protobuf.Timestamp
-	16, // 19: quartet.work.v1.WorkItemRecord.given_recheck_consumed_at:type_name -> google.protobuf.Timestamp
-	0,  // 20: quartet.work.v1.WorkItem.state:type_name -> quartet.work.v1.WorkItemState
-	1,  // 21: quartet.work.v1.WorkItem.plan_status:type_name -> quartet.work.v1.PlanStatus
-	8,  // 22: quartet.work.v1.WorkItem.todo_list:type_name -> quartet.work.v1.TodoItem
-	16, // 23: quartet.work.v1.WorkItem.recheck_at:type_name -> google.protobuf.Timestamp
-	16, // 24: quartet.work.v1.WorkItem.recheck_consumed_at:type_name -> google.protobuf.Timestamp
-	10, // 25: quartet.work.v1.WorkItem.waits:type_name -> quartet.work.v1.AttachedWait
-	16, // 26: quartet.work.v1.WorkItem.created_at:type_name -> google.protobuf.Timestamp
-	16, // 27: quartet.work.v1.WorkItem.updated_at:type_name -> google.protobuf.Timestamp
-	16, // 28: quartet.work.v1.WorkItem.completed_at:type_name -> google.protobuf.Timestamp
-	16, // 29: quartet.work.v1.WorkItem.own_recheck_at:type_name -> google.protobuf.Timestamp
-	16, // 30: quartet.work.v1.WorkItem.given_recheck_at:type_name -> google.protobuf.Timestamp
-	16, // 31: quartet.work.v1.WorkItem.given_recheck_consumed_at:type_name -> google.protobuf.Timestamp
-	9,  // 32: quartet.work.v1.WorkItem.plan_artifact:type_name -> quartet.work.v1.PlanArtifact
-	3,  // 33: quartet.work.v1.WorkItem.scheduling_state:type_name -> quartet.work.v1.SchedulingState
-	4,  // 34: quartet.work.v1.WorkItem.readiness:type_name -> quartet.work.v1.Readiness
-	5,  // 35: quartet.work.v1.WorkItem.candidate_class:type_name -> quartet.work.v1.CandidateClass
-	8,  // 36: quartet.work.v1.WorkItem.current_todo:type_name -> quartet.work.v1.TodoItem
-	6,  // 37: quartet.work.v1.Warning.kind:type_name -> quartet.work.v1.WarningKind
-	8,  // 38: quartet.work.v1.Warning.sample:type_name -> quartet.work.v1.TodoItem
-	19, // 39: quartet.work.v1.FieldChange.from:type_name -> google.protobuf.Value
-	19, // 40: quartet.work.v1.FieldChange.to:type_name -> google.protobuf.Value
-	16, // 41: quartet.work.v1.WorkItemMutation.at:type_name -> google.protobuf.Timestamp
-	14, // 42: quartet.work.v1.WorkItemMutation.changes:type_name -> quartet.work.v1.FieldChange
-	43, // [43:43] is the sub-list for method output_type
-	43, // [43:43] is the sub-list for method input_type
-	43, // [43:43] is the sub-list for extension type_name
-	43, // [43:43] is the sub-list for extension extendee
-	0,  // [0:43] is the sub-list for field type_name
+	17, // 1: quartet.work.v1.PlanArtifact.updated_at:type_name -> google.protobuf.Timestamp
+	18, // 2: quartet.work.v1.AttachedWait.kind:type_name -> quartet.waiting.v1.WaitKind
+	19, // 3: quartet.work.v1.AttachedWait.mode:type_name -> quartet.waiting.v1.WaitMode
+	17, // 4: quartet.work.v1.AttachedWait.last_triggered_at:type_name -> google.protobuf.Timestamp
+	17, // 5: quartet.work.v1.AttachedWait.created_at:type_name -> google.protobuf.Timestamp
+	17, // 6: quartet.work.v1.AttachedWait.recheck_at:type_name -> google.protobuf.Timestamp
+	17, // 7: quartet.work.v1.AttachedWait.recheck_consumed_at:type_name -> google.protobuf.Timestamp
+	10, // 8: quartet.work.v1.Resumption.wait:type_name -> quartet.work.v1.AttachedWait
+	20, // 9: quartet.work.v1.Resumption.cause:type_name -> quartet.waiting.v1.WaitCause
+	17, // 10: quartet.work.v1.Resumption.at:type_name -> google.protobuf.Timestamp
+	0,  // 11: quartet.work.v1.WorkItemRecord.state:type_name -> quartet.work.v1.WorkItemState
+	1,  // 12: quartet.work.v1.WorkItemRecord.plan_status:type_name -> quartet.work.v1.PlanStatus
+	8,  // 13: quartet.work.v1.WorkItemRecord.todo_list:type_name -> quartet.work.v1.TodoItem
+	17, // 14: quartet.work.v1.WorkItemRecord.recheck_at:type_name -> google.protobuf.Timestamp
+	17, // 15: quartet.work.v1.WorkItemRecord.recheck_consumed_at:type_name -> google.protobuf.Timestamp
+	10, // 16: quartet.work.v1.WorkItemRecord.waits:type_name -> quartet.work.v1.AttachedWait
+	17, // 17: quartet.work.v1.WorkItemRecord.created_at:type_name -> google.protobuf.Timestamp
+	17, // 18: quartet.work.v1.WorkItemRecord.updated_at:type_name -> google.protobuf.Timestamp
+	17, // 19: quartet.work.v1.WorkItemRecord.completed_at:type_name -> google.protobuf.Timestamp
+	17, // 20: quartet.work.v1.WorkItemRecord.own_recheck_at:type_name -> google.protobuf.Timestamp
+	17, // 21: quartet.work.v1.WorkItemRecord.given_recheck_at:type_name -> google.protobuf.Timestamp
+	17, // 22: quartet.work.v1.WorkItemRecord.given_recheck_consumed_at:type_name -> google.protobuf.Timestamp
+	11, // 23: quartet.work.v1.WorkItemRecord.resumed:type_name -> quartet.work.v1.Resumption
+	0,  // 24: quartet.work.v1.WorkItem.state:type_name -> quartet.work.v1.WorkItemState
+	1,  // 25: quartet.work.v1.WorkItem.plan_status:type_name -> quartet.work.v1.PlanStatus
+	8,  // 26: quartet.work.v1.WorkItem.todo_list:type_name -> quartet.work.v1.TodoItem
+	17, // 27: quartet.work.v1.WorkItem.recheck_at:type_name -> google.protobuf.Timestamp
+	17, // 28: quartet.work.v1.WorkItem.recheck_consumed_at:type_name -> google.protobuf.Timestamp
+	10, // 29: quartet.work.v1.WorkItem.waits:type_name -> quartet.work.v1.AttachedWait
+	17, // 30: quartet.work.v1.WorkItem.created_at:type_name -> google.protobuf.Timestamp
+	17, // 31: quartet.work.v1.WorkItem.updated_at:type_name -> google.protobuf.Timestamp
+	17, // 32: quartet.work.v1.WorkItem.completed_at:type_name -> google.protobuf.Timestamp
+	17, // 33: quartet.work.v1.WorkItem.own_recheck_at:type_name -> google.protobuf.Timestamp
+	17, // 34: quartet.work.v1.WorkItem.given_recheck_at:type_name -> google.protobuf.Timestamp
+	17, // 35: quartet.work.v1.WorkItem.given_recheck_consumed_at:type_name -> google.protobuf.Timestamp
+	11, // 36: quartet.work.v1.WorkItem.resumed:type_name -> quartet.work.v1.Resumption
+	9,  // 37: quartet.work.v1.WorkItem.plan_artifact:type_name -> quartet.work.v1.PlanArtifact
+	3,  // 38: quartet.work.v1.WorkItem.scheduling_state:type_name -> quartet.work.v1.SchedulingState
+	4,  // 39: quartet.work.v1.WorkItem.readiness:type_name -> quartet.work.v1.Readiness
+	5,  // 40: quartet.work.v1.WorkItem.candidate_class:type_name -> quartet.work.v1.CandidateClass
+	8,  // 41: quartet.work.v1.WorkItem.current_todo:type_name -> quartet.work.v1.TodoItem
+	6,  // 42: quartet.work.v1.Warning.kind:type_name -> quartet.work.v1.WarningKind
+	8,  // 43: quartet.work.v1.Warning.sample:type_name -> quartet.work.v1.TodoItem
+	21, // 44: quartet.work.v1.FieldChange.from:type_name -> google.protobuf.Value
+	21, // 45: quartet.work.v1.FieldChange.to:type_name -> google.protobuf.Value
+	17, // 46: quartet.work.v1.WorkItemMutation.at:type_name -> google.protobuf.Timestamp
+	15, // 47: quartet.work.v1.WorkItemMutation.changes:type_name -> quartet.work.v1.FieldChange
+	48, // [48:48] is the sub-list for method output_type
+	48, // [48:48] is the sub-list for method input_type
+	48, // [48:48] is the sub-list for extension type_name
+	48, // [48:48] is the sub-list for extension extendee
+	0,  // [0:48] is the sub-list for field type_name
 }
 
 func init() { file_quartet_work_v1_work_proto_init() }
@@ -1967,7 +2105,7 @@ func file_quartet_work_v1_work_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_work_v1_work_proto_rawDesc), len(file_quartet_work_v1_work_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   8,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

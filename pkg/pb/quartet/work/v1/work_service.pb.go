@@ -296,7 +296,7 @@ type GetWorkItemRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent that asks, which must own the item.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// The item.
+	// The item; empty: the current one.
 	WorkItemId string `protobuf:"bytes,2,opt,name=work_item_id,json=workItemId,proto3" json:"work_item_id,omitempty"`
 	// Leave the checklist out.
 	OmitTodoList  bool `protobuf:"varint,3,opt,name=omit_todo_list,json=omitTodoList,proto3" json:"omit_todo_list,omitempty"`
@@ -414,8 +414,11 @@ type ListWorkItemsRequest struct {
 	PageToken string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	// Whether to send the checklists.
 	IncludeTodoList bool `protobuf:"varint,5,opt,name=include_todo_list,json=includeTodoList,proto3" json:"include_todo_list,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Leave the previews out of the plan descriptors, which keep their other fields.
+	// GetWorkItem has the preview.
+	OmitPlanPreviews bool `protobuf:"varint,6,opt,name=omit_plan_previews,json=omitPlanPreviews,proto3" json:"omit_plan_previews,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *ListWorkItemsRequest) Reset() {
@@ -479,6 +482,13 @@ func (x *ListWorkItemsRequest) GetPageToken() string {
 func (x *ListWorkItemsRequest) GetIncludeTodoList() bool {
 	if x != nil {
 		return x.IncludeTodoList
+	}
+	return false
+}
+
+func (x *ListWorkItemsRequest) GetOmitPlanPreviews() bool {
+	if x != nil {
+		return x.OmitPlanPreviews
 	}
 	return false
 }
@@ -691,7 +701,7 @@ type UpdateWorkItemRequest struct {
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	// Caller's id of this request.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// The item.
+	// The item; empty: the current one.
 	WorkItemId string `protobuf:"bytes,3,opt,name=work_item_id,json=workItemId,proto3" json:"work_item_id,omitempty"`
 	// Refuse unless the item stands at this revision.
 	ExpectedRevision *int64 `protobuf:"varint,4,opt,name=expected_revision,json=expectedRevision,proto3,oneof" json:"expected_revision,omitempty"`
@@ -707,9 +717,12 @@ type UpdateWorkItemRequest struct {
 	ClearBlockedBy bool `protobuf:"varint,9,opt,name=clear_blocked_by,json=clearBlockedBy,proto3" json:"clear_blocked_by,omitempty"`
 	// Remind the owner once at this time, at most 100 years ahead. It replaces the one
 	// that was set before; what a wait brought stays beside it.
-	RecheckAt     *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=recheck_at,json=recheckAt,proto3" json:"recheck_at,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	RecheckAt *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=recheck_at,json=recheckAt,proto3" json:"recheck_at,omitempty"`
+	// Clear the reminder that recheck_at set and that was not given yet; not together with
+	// recheck_at. What a wait brought stays.
+	ClearRecheckAt bool `protobuf:"varint,11,opt,name=clear_recheck_at,json=clearRecheckAt,proto3" json:"clear_recheck_at,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *UpdateWorkItemRequest) Reset() {
@@ -812,13 +825,22 @@ func (x *UpdateWorkItemRequest) GetRecheckAt() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *UpdateWorkItemRequest) GetClearRecheckAt() bool {
+	if x != nil {
+		return x.ClearRecheckAt
+	}
+	return false
+}
+
 // UpdateWorkItemResponse answers with the item after the write.
 type UpdateWorkItemResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The item.
 	WorkItem *WorkItem `protobuf:"bytes,1,opt,name=work_item,json=workItem,proto3" json:"work_item,omitempty"`
 	// Advice.
-	Warnings      []*Warning `protobuf:"bytes,2,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	Warnings []*Warning `protobuf:"bytes,2,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	// Whether the item had every given value already, so that nothing was written.
+	Unchanged     bool `protobuf:"varint,3,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -865,6 +887,13 @@ func (x *UpdateWorkItemResponse) GetWarnings() []*Warning {
 		return x.Warnings
 	}
 	return nil
+}
+
+func (x *UpdateWorkItemResponse) GetUnchanged() bool {
+	if x != nil {
+		return x.Unchanged
+	}
+	return false
 }
 
 // CompleteWorkItemRequest names the item. It has no summary: the round's text is the report.
@@ -945,7 +974,7 @@ type CompleteWorkItemResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The item.
 	WorkItem *WorkItem `protobuf:"bytes,1,opt,name=work_item,json=workItem,proto3" json:"work_item,omitempty"`
-	// Advice: unfinished_todos, active_tasks, not_current.
+	// Advice: unfinished_todos, active_tasks.
 	Warnings []*Warning `protobuf:"bytes,2,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	// Whether the item was the agent's focus when the call ran.
 	WasCurrent bool `protobuf:"varint,3,opt,name=was_current,json=wasCurrent,proto3" json:"was_current,omitempty"`
@@ -1165,7 +1194,13 @@ type GetWorkQueueRequest struct {
 	// The agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	// Leave plan previews out; the scheduler needs none.
-	OmitPlans     bool `protobuf:"varint,2,opt,name=omit_plans,json=omitPlans,proto3" json:"omit_plans,omitempty"`
+	OmitPlans bool `protobuf:"varint,2,opt,name=omit_plans,json=omitPlans,proto3" json:"omit_plans,omitempty"`
+	// Items that the caller asks about, in order of preference, at most 100. The first that
+	// is an open item of the agent is returned as named.
+	WorkItemIds []string `protobuf:"bytes,3,rep,name=work_item_ids,json=workItemIds,proto3" json:"work_item_ids,omitempty"`
+	// Items that queued_runnable leaves out, so that others take their places; at most 100. The
+	// counts include them.
+	PassedOver    []*PassedOver `protobuf:"bytes,4,rep,name=passed_over,json=passedOver,proto3" json:"passed_over,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1214,6 +1249,75 @@ func (x *GetWorkQueueRequest) GetOmitPlans() bool {
 	return false
 }
 
+func (x *GetWorkQueueRequest) GetWorkItemIds() []string {
+	if x != nil {
+		return x.WorkItemIds
+	}
+	return nil
+}
+
+func (x *GetWorkQueueRequest) GetPassedOver() []*PassedOver {
+	if x != nil {
+		return x.PassedOver
+	}
+	return nil
+}
+
+// PassedOver is an item that a queue does not show as runnable.
+type PassedOver struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The item.
+	WorkItemId string `protobuf:"bytes,1,opt,name=work_item_id,json=workItemId,proto3" json:"work_item_id,omitempty"`
+	// It is shown all the same if it was written after this time.
+	UnlessWrittenAfter *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=unless_written_after,json=unlessWrittenAfter,proto3" json:"unless_written_after,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
+}
+
+func (x *PassedOver) Reset() {
+	*x = PassedOver{}
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PassedOver) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PassedOver) ProtoMessage() {}
+
+func (x *PassedOver) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PassedOver.ProtoReflect.Descriptor instead.
+func (*PassedOver) Descriptor() ([]byte, []int) {
+	return file_quartet_work_v1_work_service_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *PassedOver) GetWorkItemId() string {
+	if x != nil {
+		return x.WorkItemId
+	}
+	return ""
+}
+
+func (x *PassedOver) GetUnlessWrittenAfter() *timestamppb.Timestamp {
+	if x != nil {
+		return x.UnlessWrittenAfter
+	}
+	return nil
+}
+
 // WorkQueueCounts counts an agent's items by class.
 type WorkQueueCounts struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1235,7 +1339,7 @@ type WorkQueueCounts struct {
 
 func (x *WorkQueueCounts) Reset() {
 	*x = WorkQueueCounts{}
-	mi := &file_quartet_work_v1_work_service_proto_msgTypes[16]
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1247,7 +1351,7 @@ func (x *WorkQueueCounts) String() string {
 func (*WorkQueueCounts) ProtoMessage() {}
 
 func (x *WorkQueueCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_work_v1_work_service_proto_msgTypes[16]
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1260,7 +1364,7 @@ func (x *WorkQueueCounts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkQueueCounts.ProtoReflect.Descriptor instead.
 func (*WorkQueueCounts) Descriptor() ([]byte, []int) {
-	return file_quartet_work_v1_work_service_proto_rawDescGZIP(), []int{16}
+	return file_quartet_work_v1_work_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *WorkQueueCounts) GetOpen() int32 {
@@ -1319,7 +1423,8 @@ type GetWorkQueueResponse struct {
 	Current *WorkItem `protobuf:"bytes,3,opt,name=current,proto3" json:"current,omitempty"`
 	// By last trigger, newest first; then by update, newest first.
 	TriggeredBlocked []*WorkItem `protobuf:"bytes,4,rep,name=triggered_blocked,json=triggeredBlocked,proto3" json:"triggered_blocked,omitempty"`
-	// By update, oldest first; then by creation, oldest first.
+	// First those whose wait was resolved and that were neither picked nor written since, in
+	// the order in which they were resolved; then by update, oldest first; then by creation.
 	QueuedRunnable []*WorkItem `protobuf:"bytes,5,rep,name=queued_runnable,json=queuedRunnable,proto3" json:"queued_runnable,omitempty"`
 	// By update, newest first.
 	WaitingForOperator []*WorkItem `protobuf:"bytes,6,rep,name=waiting_for_operator,json=waitingForOperator,proto3" json:"waiting_for_operator,omitempty"`
@@ -1332,14 +1437,19 @@ type GetWorkQueueResponse struct {
 	// Items whose recheck time is set and not consumed, by time, at most 5.
 	Rechecks []*WorkItem `protobuf:"bytes,10,rep,name=rechecks,proto3" json:"rechecks,omitempty"`
 	// When something was made, written or picked last, or a wait was triggered.
-	ChangedAt     *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=changed_at,json=changedAt,proto3" json:"changed_at,omitempty"`
+	ChangedAt *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=changed_at,json=changedAt,proto3" json:"changed_at,omitempty"`
+	// The first of work_item_ids that is an open item of the agent, with its plan unless
+	// omit_plans is set. It stands in its class, or as current, as well.
+	Named *WorkItem `protobuf:"bytes,12,opt,name=named,proto3" json:"named,omitempty"`
+	// Those of passed_over that would stand among queued_runnable.
+	PassedOver    []*WorkItem `protobuf:"bytes,13,rep,name=passed_over,json=passedOver,proto3" json:"passed_over,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetWorkQueueResponse) Reset() {
 	*x = GetWorkQueueResponse{}
-	mi := &file_quartet_work_v1_work_service_proto_msgTypes[17]
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1351,7 +1461,7 @@ func (x *GetWorkQueueResponse) String() string {
 func (*GetWorkQueueResponse) ProtoMessage() {}
 
 func (x *GetWorkQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_work_v1_work_service_proto_msgTypes[17]
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1364,7 +1474,7 @@ func (x *GetWorkQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetWorkQueueResponse.ProtoReflect.Descriptor instead.
 func (*GetWorkQueueResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_work_v1_work_service_proto_rawDescGZIP(), []int{17}
+	return file_quartet_work_v1_work_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *GetWorkQueueResponse) GetAgentId() string {
@@ -1444,6 +1554,20 @@ func (x *GetWorkQueueResponse) GetChangedAt() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *GetWorkQueueResponse) GetNamed() *WorkItem {
+	if x != nil {
+		return x.Named
+	}
+	return nil
+}
+
+func (x *GetWorkQueueResponse) GetPassedOver() []*WorkItem {
+	if x != nil {
+		return x.PassedOver
+	}
+	return nil
+}
+
 // AttachWaitRequest repeats what a wait event will say.
 type AttachWaitRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1459,7 +1583,7 @@ type AttachWaitRequest struct {
 
 func (x *AttachWaitRequest) Reset() {
 	*x = AttachWaitRequest{}
-	mi := &file_quartet_work_v1_work_service_proto_msgTypes[18]
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1471,7 +1595,7 @@ func (x *AttachWaitRequest) String() string {
 func (*AttachWaitRequest) ProtoMessage() {}
 
 func (x *AttachWaitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_work_v1_work_service_proto_msgTypes[18]
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1484,7 +1608,7 @@ func (x *AttachWaitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachWaitRequest.ProtoReflect.Descriptor instead.
 func (*AttachWaitRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_work_v1_work_service_proto_rawDescGZIP(), []int{18}
+	return file_quartet_work_v1_work_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *AttachWaitRequest) GetAgentId() string {
@@ -1523,7 +1647,7 @@ type AttachWaitResponse struct {
 
 func (x *AttachWaitResponse) Reset() {
 	*x = AttachWaitResponse{}
-	mi := &file_quartet_work_v1_work_service_proto_msgTypes[19]
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1535,7 +1659,7 @@ func (x *AttachWaitResponse) String() string {
 func (*AttachWaitResponse) ProtoMessage() {}
 
 func (x *AttachWaitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_work_v1_work_service_proto_msgTypes[19]
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1548,7 +1672,7 @@ func (x *AttachWaitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachWaitResponse.ProtoReflect.Descriptor instead.
 func (*AttachWaitResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_work_v1_work_service_proto_rawDescGZIP(), []int{19}
+	return file_quartet_work_v1_work_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *AttachWaitResponse) GetWorkItem() *WorkItem {
@@ -1589,7 +1713,7 @@ type ConsumeRecheckRequest struct {
 
 func (x *ConsumeRecheckRequest) Reset() {
 	*x = ConsumeRecheckRequest{}
-	mi := &file_quartet_work_v1_work_service_proto_msgTypes[20]
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1601,7 +1725,7 @@ func (x *ConsumeRecheckRequest) String() string {
 func (*ConsumeRecheckRequest) ProtoMessage() {}
 
 func (x *ConsumeRecheckRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_work_v1_work_service_proto_msgTypes[20]
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1614,7 +1738,7 @@ func (x *ConsumeRecheckRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumeRecheckRequest.ProtoReflect.Descriptor instead.
 func (*ConsumeRecheckRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_work_v1_work_service_proto_rawDescGZIP(), []int{20}
+	return file_quartet_work_v1_work_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ConsumeRecheckRequest) GetAgentId() string {
@@ -1656,7 +1780,7 @@ type ConsumeRecheckResponse struct {
 
 func (x *ConsumeRecheckResponse) Reset() {
 	*x = ConsumeRecheckResponse{}
-	mi := &file_quartet_work_v1_work_service_proto_msgTypes[21]
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1668,7 +1792,7 @@ func (x *ConsumeRecheckResponse) String() string {
 func (*ConsumeRecheckResponse) ProtoMessage() {}
 
 func (x *ConsumeRecheckResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_work_v1_work_service_proto_msgTypes[21]
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1681,7 +1805,7 @@ func (x *ConsumeRecheckResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumeRecheckResponse.ProtoReflect.Descriptor instead.
 func (*ConsumeRecheckResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_work_v1_work_service_proto_rawDescGZIP(), []int{21}
+	return file_quartet_work_v1_work_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ConsumeRecheckResponse) GetWorkItem() *WorkItem {
@@ -1710,7 +1834,7 @@ type ListWorkItemHistoryRequest struct {
 
 func (x *ListWorkItemHistoryRequest) Reset() {
 	*x = ListWorkItemHistoryRequest{}
-	mi := &file_quartet_work_v1_work_service_proto_msgTypes[22]
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1722,7 +1846,7 @@ func (x *ListWorkItemHistoryRequest) String() string {
 func (*ListWorkItemHistoryRequest) ProtoMessage() {}
 
 func (x *ListWorkItemHistoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_work_v1_work_service_proto_msgTypes[22]
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1735,7 +1859,7 @@ func (x *ListWorkItemHistoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkItemHistoryRequest.ProtoReflect.Descriptor instead.
 func (*ListWorkItemHistoryRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_work_v1_work_service_proto_rawDescGZIP(), []int{22}
+	return file_quartet_work_v1_work_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ListWorkItemHistoryRequest) GetAgentId() string {
@@ -1786,7 +1910,7 @@ type ListWorkItemHistoryResponse struct {
 
 func (x *ListWorkItemHistoryResponse) Reset() {
 	*x = ListWorkItemHistoryResponse{}
-	mi := &file_quartet_work_v1_work_service_proto_msgTypes[23]
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1798,7 +1922,7 @@ func (x *ListWorkItemHistoryResponse) String() string {
 func (*ListWorkItemHistoryResponse) ProtoMessage() {}
 
 func (x *ListWorkItemHistoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_work_v1_work_service_proto_msgTypes[23]
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1811,7 +1935,7 @@ func (x *ListWorkItemHistoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkItemHistoryResponse.ProtoReflect.Descriptor instead.
 func (*ListWorkItemHistoryResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_work_v1_work_service_proto_rawDescGZIP(), []int{23}
+	return file_quartet_work_v1_work_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ListWorkItemHistoryResponse) GetMutations() []*WorkItemMutation {
@@ -1839,7 +1963,7 @@ type FindWorkItemRequest struct {
 
 func (x *FindWorkItemRequest) Reset() {
 	*x = FindWorkItemRequest{}
-	mi := &file_quartet_work_v1_work_service_proto_msgTypes[24]
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1851,7 +1975,7 @@ func (x *FindWorkItemRequest) String() string {
 func (*FindWorkItemRequest) ProtoMessage() {}
 
 func (x *FindWorkItemRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_work_v1_work_service_proto_msgTypes[24]
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1864,7 +1988,7 @@ func (x *FindWorkItemRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FindWorkItemRequest.ProtoReflect.Descriptor instead.
 func (*FindWorkItemRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_work_v1_work_service_proto_rawDescGZIP(), []int{24}
+	return file_quartet_work_v1_work_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *FindWorkItemRequest) GetWorkItemId() string {
@@ -1885,7 +2009,7 @@ type FindWorkItemResponse struct {
 
 func (x *FindWorkItemResponse) Reset() {
 	*x = FindWorkItemResponse{}
-	mi := &file_quartet_work_v1_work_service_proto_msgTypes[25]
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1897,7 +2021,7 @@ func (x *FindWorkItemResponse) String() string {
 func (*FindWorkItemResponse) ProtoMessage() {}
 
 func (x *FindWorkItemResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_work_v1_work_service_proto_msgTypes[25]
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1910,7 +2034,7 @@ func (x *FindWorkItemResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FindWorkItemResponse.ProtoReflect.Descriptor instead.
 func (*FindWorkItemResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_work_v1_work_service_proto_rawDescGZIP(), []int{25}
+	return file_quartet_work_v1_work_service_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *FindWorkItemResponse) GetAgentId() string {
@@ -1945,14 +2069,15 @@ const file_quartet_work_v1_work_service_proto_rawDesc = "" +
 	"workItemId\x12$\n" +
 	"\x0eomit_todo_list\x18\x03 \x01(\bR\fomitTodoList\"M\n" +
 	"\x13GetWorkItemResponse\x126\n" +
-	"\twork_item\x18\x01 \x01(\v2\x19.quartet.work.v1.WorkItemR\bworkItem\"\xd2\x01\n" +
+	"\twork_item\x18\x01 \x01(\v2\x19.quartet.work.v1.WorkItemR\bworkItem\"\x80\x02\n" +
 	"\x14ListWorkItemsRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x127\n" +
 	"\x06filter\x18\x02 \x01(\x0e2\x1f.quartet.work.v1.WorkItemFilterR\x06filter\x12\x1b\n" +
 	"\tpage_size\x18\x03 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
 	"page_token\x18\x04 \x01(\tR\tpageToken\x12*\n" +
-	"\x11include_todo_list\x18\x05 \x01(\bR\x0fincludeTodoList\"y\n" +
+	"\x11include_todo_list\x18\x05 \x01(\bR\x0fincludeTodoList\x12,\n" +
+	"\x12omit_plan_previews\x18\x06 \x01(\bR\x10omitPlanPreviews\"y\n" +
 	"\x15ListWorkItemsResponse\x128\n" +
 	"\n" +
 	"work_items\x18\x01 \x03(\v2\x19.quartet.work.v1.WorkItemR\tworkItems\x12&\n" +
@@ -1968,7 +2093,7 @@ const file_quartet_work_v1_work_service_proto_rawDesc = "" +
 	"\twork_item\x18\x01 \x01(\v2\x19.quartet.work.v1.WorkItemR\bworkItem\x12G\n" +
 	"\x12previous_work_item\x18\x02 \x01(\v2\x19.quartet.work.v1.WorkItemR\x10previousWorkItem\x12!\n" +
 	"\fbinding_note\x18\x03 \x01(\tR\vbindingNote\x124\n" +
-	"\bwarnings\x18\x04 \x03(\v2\x18.quartet.work.v1.WarningR\bwarnings\"\xfa\x03\n" +
+	"\bwarnings\x18\x04 \x03(\v2\x18.quartet.work.v1.WarningR\bwarnings\"\xa4\x04\n" +
 	"\x15UpdateWorkItemRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1d\n" +
 	"\n" +
@@ -1985,14 +2110,16 @@ const file_quartet_work_v1_work_service_proto_rawDesc = "" +
 	"\x10clear_blocked_by\x18\t \x01(\bR\x0eclearBlockedBy\x129\n" +
 	"\n" +
 	"recheck_at\x18\n" +
-	" \x01(\v2\x1a.google.protobuf.TimestampR\trecheckAtB\x14\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\trecheckAt\x12(\n" +
+	"\x10clear_recheck_at\x18\v \x01(\bR\x0eclearRecheckAtB\x14\n" +
 	"\x12_expected_revisionB\f\n" +
 	"\n" +
 	"_objectiveB\r\n" +
-	"\v_blocked_by\"\x86\x01\n" +
+	"\v_blocked_by\"\xa4\x01\n" +
 	"\x16UpdateWorkItemResponse\x126\n" +
 	"\twork_item\x18\x01 \x01(\v2\x19.quartet.work.v1.WorkItemR\bworkItem\x124\n" +
-	"\bwarnings\x18\x02 \x03(\v2\x18.quartet.work.v1.WarningR\bwarnings\"\xbd\x01\n" +
+	"\bwarnings\x18\x02 \x03(\v2\x18.quartet.work.v1.WarningR\bwarnings\x12\x1c\n" +
+	"\tunchanged\x18\x03 \x01(\bR\tunchanged\"\xbd\x01\n" +
 	"\x17CompleteWorkItemRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1d\n" +
 	"\n" +
@@ -2018,18 +2145,26 @@ const file_quartet_work_v1_work_service_proto_rawDesc = "" +
 	"\bwarnings\x18\x06 \x03(\v2\x18.quartet.work.v1.WarningR\bwarnings\"k\n" +
 	"\x15PromoteReportResponse\x126\n" +
 	"\twork_item\x18\x01 \x01(\v2\x19.quartet.work.v1.WorkItemR\bworkItem\x12\x1a\n" +
-	"\bpromoted\x18\x02 \x01(\bR\bpromoted\"O\n" +
+	"\bpromoted\x18\x02 \x01(\bR\bpromoted\"\xb1\x01\n" +
 	"\x13GetWorkQueueRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1d\n" +
 	"\n" +
-	"omit_plans\x18\x02 \x01(\bR\tomitPlans\"\xe5\x01\n" +
+	"omit_plans\x18\x02 \x01(\bR\tomitPlans\x12\"\n" +
+	"\rwork_item_ids\x18\x03 \x03(\tR\vworkItemIds\x12<\n" +
+	"\vpassed_over\x18\x04 \x03(\v2\x1b.quartet.work.v1.PassedOverR\n" +
+	"passedOver\"|\n" +
+	"\n" +
+	"PassedOver\x12 \n" +
+	"\fwork_item_id\x18\x01 \x01(\tR\n" +
+	"workItemId\x12L\n" +
+	"\x14unless_written_after\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x12unlessWrittenAfter\"\xe5\x01\n" +
 	"\x0fWorkQueueCounts\x12\x12\n" +
 	"\x04open\x18\x01 \x01(\x05R\x04open\x12+\n" +
 	"\x11triggered_blocked\x18\x02 \x01(\x05R\x10triggeredBlocked\x12'\n" +
 	"\x0fqueued_runnable\x18\x03 \x01(\x05R\x0equeuedRunnable\x120\n" +
 	"\x14waiting_for_operator\x18\x04 \x01(\x05R\x12waitingForOperator\x12\x18\n" +
 	"\ablocked\x18\x05 \x01(\x05R\ablocked\x12\x1c\n" +
-	"\tcompleted\x18\x06 \x01(\x05R\tcompleted\"\x82\x05\n" +
+	"\tcompleted\x18\x06 \x01(\x05R\tcompleted\"\xef\x05\n" +
 	"\x14GetWorkQueueResponse\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x03R\brevision\x123\n" +
@@ -2043,7 +2178,10 @@ const file_quartet_work_v1_work_service_proto_rawDesc = "" +
 	"\brechecks\x18\n" +
 	" \x03(\v2\x19.quartet.work.v1.WorkItemR\brechecks\x129\n" +
 	"\n" +
-	"changed_at\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\tchangedAt\"\x83\x01\n" +
+	"changed_at\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\tchangedAt\x12/\n" +
+	"\x05named\x18\f \x01(\v2\x19.quartet.work.v1.WorkItemR\x05named\x12:\n" +
+	"\vpassed_over\x18\r \x03(\v2\x19.quartet.work.v1.WorkItemR\n" +
+	"passedOver\"\x83\x01\n" +
 	"\x11AttachWaitRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12 \n" +
 	"\fwork_item_id\x18\x02 \x01(\tR\n" +
@@ -2117,7 +2255,7 @@ func file_quartet_work_v1_work_service_proto_rawDescGZIP() []byte {
 }
 
 var file_quartet_work_v1_work_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_quartet_work_v1_work_service_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_quartet_work_v1_work_service_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_quartet_work_v1_work_service_proto_goTypes = []any{
 	(WorkItemFilter)(0),                 // 0: quartet.work.v1.WorkItemFilter
 	(*TodoList)(nil),                    // 1: quartet.work.v1.TodoList
@@ -2136,90 +2274,95 @@ var file_quartet_work_v1_work_service_proto_goTypes = []any{
 	(*PromoteReportRequest)(nil),        // 14: quartet.work.v1.PromoteReportRequest
 	(*PromoteReportResponse)(nil),       // 15: quartet.work.v1.PromoteReportResponse
 	(*GetWorkQueueRequest)(nil),         // 16: quartet.work.v1.GetWorkQueueRequest
-	(*WorkQueueCounts)(nil),             // 17: quartet.work.v1.WorkQueueCounts
-	(*GetWorkQueueResponse)(nil),        // 18: quartet.work.v1.GetWorkQueueResponse
-	(*AttachWaitRequest)(nil),           // 19: quartet.work.v1.AttachWaitRequest
-	(*AttachWaitResponse)(nil),          // 20: quartet.work.v1.AttachWaitResponse
-	(*ConsumeRecheckRequest)(nil),       // 21: quartet.work.v1.ConsumeRecheckRequest
-	(*ConsumeRecheckResponse)(nil),      // 22: quartet.work.v1.ConsumeRecheckResponse
-	(*ListWorkItemHistoryRequest)(nil),  // 23: quartet.work.v1.ListWorkItemHistoryRequest
-	(*ListWorkItemHistoryResponse)(nil), // 24: quartet.work.v1.ListWorkItemHistoryResponse
-	(*FindWorkItemRequest)(nil),         // 25: quartet.work.v1.FindWorkItemRequest
-	(*FindWorkItemResponse)(nil),        // 26: quartet.work.v1.FindWorkItemResponse
-	(*TodoItem)(nil),                    // 27: quartet.work.v1.TodoItem
-	(PlanStatus)(0),                     // 28: quartet.work.v1.PlanStatus
-	(*WorkItem)(nil),                    // 29: quartet.work.v1.WorkItem
-	(*Warning)(nil),                     // 30: quartet.work.v1.Warning
-	(*timestamppb.Timestamp)(nil),       // 31: google.protobuf.Timestamp
-	(*AttachedWait)(nil),                // 32: quartet.work.v1.AttachedWait
-	(AttachRefusal)(0),                  // 33: quartet.work.v1.AttachRefusal
-	(*WorkItemMutation)(nil),            // 34: quartet.work.v1.WorkItemMutation
+	(*PassedOver)(nil),                  // 17: quartet.work.v1.PassedOver
+	(*WorkQueueCounts)(nil),             // 18: quartet.work.v1.WorkQueueCounts
+	(*GetWorkQueueResponse)(nil),        // 19: quartet.work.v1.GetWorkQueueResponse
+	(*AttachWaitRequest)(nil),           // 20: quartet.work.v1.AttachWaitRequest
+	(*AttachWaitResponse)(nil),          // 21: quartet.work.v1.AttachWaitResponse
+	(*ConsumeRecheckRequest)(nil),       // 22: quartet.work.v1.ConsumeRecheckRequest
+	(*ConsumeRecheckResponse)(nil),      // 23: quartet.work.v1.ConsumeRecheckResponse
+	(*ListWorkItemHistoryRequest)(nil),  // 24: quartet.work.v1.ListWorkItemHistoryRequest
+	(*ListWorkItemHistoryResponse)(nil), // 25: quartet.work.v1.ListWorkItemHistoryResponse
+	(*FindWorkItemRequest)(nil),         // 26: quartet.work.v1.FindWorkItemRequest
+	(*FindWorkItemResponse)(nil),        // 27: quartet.work.v1.FindWorkItemResponse
+	(*TodoItem)(nil),                    // 28: quartet.work.v1.TodoItem
+	(PlanStatus)(0),                     // 29: quartet.work.v1.PlanStatus
+	(*WorkItem)(nil),                    // 30: quartet.work.v1.WorkItem
+	(*Warning)(nil),                     // 31: quartet.work.v1.Warning
+	(*timestamppb.Timestamp)(nil),       // 32: google.protobuf.Timestamp
+	(*AttachedWait)(nil),                // 33: quartet.work.v1.AttachedWait
+	(AttachRefusal)(0),                  // 34: quartet.work.v1.AttachRefusal
+	(*WorkItemMutation)(nil),            // 35: quartet.work.v1.WorkItemMutation
 }
 var file_quartet_work_v1_work_service_proto_depIdxs = []int32{
-	27, // 0: quartet.work.v1.TodoList.items:type_name -> quartet.work.v1.TodoItem
-	28, // 1: quartet.work.v1.CreateWorkItemRequest.plan_status:type_name -> quartet.work.v1.PlanStatus
-	27, // 2: quartet.work.v1.CreateWorkItemRequest.todo_list:type_name -> quartet.work.v1.TodoItem
-	29, // 3: quartet.work.v1.CreateWorkItemResponse.work_item:type_name -> quartet.work.v1.WorkItem
-	30, // 4: quartet.work.v1.CreateWorkItemResponse.warnings:type_name -> quartet.work.v1.Warning
-	29, // 5: quartet.work.v1.GetWorkItemResponse.work_item:type_name -> quartet.work.v1.WorkItem
+	28, // 0: quartet.work.v1.TodoList.items:type_name -> quartet.work.v1.TodoItem
+	29, // 1: quartet.work.v1.CreateWorkItemRequest.plan_status:type_name -> quartet.work.v1.PlanStatus
+	28, // 2: quartet.work.v1.CreateWorkItemRequest.todo_list:type_name -> quartet.work.v1.TodoItem
+	30, // 3: quartet.work.v1.CreateWorkItemResponse.work_item:type_name -> quartet.work.v1.WorkItem
+	31, // 4: quartet.work.v1.CreateWorkItemResponse.warnings:type_name -> quartet.work.v1.Warning
+	30, // 5: quartet.work.v1.GetWorkItemResponse.work_item:type_name -> quartet.work.v1.WorkItem
 	0,  // 6: quartet.work.v1.ListWorkItemsRequest.filter:type_name -> quartet.work.v1.WorkItemFilter
-	29, // 7: quartet.work.v1.ListWorkItemsResponse.work_items:type_name -> quartet.work.v1.WorkItem
-	29, // 8: quartet.work.v1.PickWorkItemResponse.work_item:type_name -> quartet.work.v1.WorkItem
-	29, // 9: quartet.work.v1.PickWorkItemResponse.previous_work_item:type_name -> quartet.work.v1.WorkItem
-	30, // 10: quartet.work.v1.PickWorkItemResponse.warnings:type_name -> quartet.work.v1.Warning
-	28, // 11: quartet.work.v1.UpdateWorkItemRequest.plan_status:type_name -> quartet.work.v1.PlanStatus
+	30, // 7: quartet.work.v1.ListWorkItemsResponse.work_items:type_name -> quartet.work.v1.WorkItem
+	30, // 8: quartet.work.v1.PickWorkItemResponse.work_item:type_name -> quartet.work.v1.WorkItem
+	30, // 9: quartet.work.v1.PickWorkItemResponse.previous_work_item:type_name -> quartet.work.v1.WorkItem
+	31, // 10: quartet.work.v1.PickWorkItemResponse.warnings:type_name -> quartet.work.v1.Warning
+	29, // 11: quartet.work.v1.UpdateWorkItemRequest.plan_status:type_name -> quartet.work.v1.PlanStatus
 	1,  // 12: quartet.work.v1.UpdateWorkItemRequest.todo_list:type_name -> quartet.work.v1.TodoList
-	31, // 13: quartet.work.v1.UpdateWorkItemRequest.recheck_at:type_name -> google.protobuf.Timestamp
-	29, // 14: quartet.work.v1.UpdateWorkItemResponse.work_item:type_name -> quartet.work.v1.WorkItem
-	30, // 15: quartet.work.v1.UpdateWorkItemResponse.warnings:type_name -> quartet.work.v1.Warning
-	29, // 16: quartet.work.v1.CompleteWorkItemResponse.work_item:type_name -> quartet.work.v1.WorkItem
-	30, // 17: quartet.work.v1.CompleteWorkItemResponse.warnings:type_name -> quartet.work.v1.Warning
-	30, // 18: quartet.work.v1.PromoteReportRequest.warnings:type_name -> quartet.work.v1.Warning
-	29, // 19: quartet.work.v1.PromoteReportResponse.work_item:type_name -> quartet.work.v1.WorkItem
-	29, // 20: quartet.work.v1.GetWorkQueueResponse.current:type_name -> quartet.work.v1.WorkItem
-	29, // 21: quartet.work.v1.GetWorkQueueResponse.triggered_blocked:type_name -> quartet.work.v1.WorkItem
-	29, // 22: quartet.work.v1.GetWorkQueueResponse.queued_runnable:type_name -> quartet.work.v1.WorkItem
-	29, // 23: quartet.work.v1.GetWorkQueueResponse.waiting_for_operator:type_name -> quartet.work.v1.WorkItem
-	29, // 24: quartet.work.v1.GetWorkQueueResponse.blocked:type_name -> quartet.work.v1.WorkItem
-	29, // 25: quartet.work.v1.GetWorkQueueResponse.completed_recent:type_name -> quartet.work.v1.WorkItem
-	17, // 26: quartet.work.v1.GetWorkQueueResponse.counts:type_name -> quartet.work.v1.WorkQueueCounts
-	29, // 27: quartet.work.v1.GetWorkQueueResponse.rechecks:type_name -> quartet.work.v1.WorkItem
-	31, // 28: quartet.work.v1.GetWorkQueueResponse.changed_at:type_name -> google.protobuf.Timestamp
-	32, // 29: quartet.work.v1.AttachWaitRequest.wait:type_name -> quartet.work.v1.AttachedWait
-	29, // 30: quartet.work.v1.AttachWaitResponse.work_item:type_name -> quartet.work.v1.WorkItem
-	33, // 31: quartet.work.v1.AttachWaitResponse.reason:type_name -> quartet.work.v1.AttachRefusal
-	31, // 32: quartet.work.v1.ConsumeRecheckRequest.recheck_at:type_name -> google.protobuf.Timestamp
-	29, // 33: quartet.work.v1.ConsumeRecheckResponse.work_item:type_name -> quartet.work.v1.WorkItem
-	34, // 34: quartet.work.v1.ListWorkItemHistoryResponse.mutations:type_name -> quartet.work.v1.WorkItemMutation
-	2,  // 35: quartet.work.v1.WorkService.CreateWorkItem:input_type -> quartet.work.v1.CreateWorkItemRequest
-	4,  // 36: quartet.work.v1.WorkService.GetWorkItem:input_type -> quartet.work.v1.GetWorkItemRequest
-	6,  // 37: quartet.work.v1.WorkService.ListWorkItems:input_type -> quartet.work.v1.ListWorkItemsRequest
-	8,  // 38: quartet.work.v1.WorkService.PickWorkItem:input_type -> quartet.work.v1.PickWorkItemRequest
-	10, // 39: quartet.work.v1.WorkService.UpdateWorkItem:input_type -> quartet.work.v1.UpdateWorkItemRequest
-	12, // 40: quartet.work.v1.WorkService.CompleteWorkItem:input_type -> quartet.work.v1.CompleteWorkItemRequest
-	14, // 41: quartet.work.v1.WorkService.PromoteReport:input_type -> quartet.work.v1.PromoteReportRequest
-	16, // 42: quartet.work.v1.WorkService.GetWorkQueue:input_type -> quartet.work.v1.GetWorkQueueRequest
-	23, // 43: quartet.work.v1.WorkService.ListWorkItemHistory:input_type -> quartet.work.v1.ListWorkItemHistoryRequest
-	19, // 44: quartet.work.v1.WorkService.AttachWait:input_type -> quartet.work.v1.AttachWaitRequest
-	21, // 45: quartet.work.v1.WorkService.ConsumeRecheck:input_type -> quartet.work.v1.ConsumeRecheckRequest
-	25, // 46: quartet.work.v1.WorkService.FindWorkItem:input_type -> quartet.work.v1.FindWorkItemRequest
-	3,  // 47: quartet.work.v1.WorkService.CreateWorkItem:output_type -> quartet.work.v1.CreateWorkItemResponse
-	5,  // 48: quartet.work.v1.WorkService.GetWorkItem:output_type -> quartet.work.v1.GetWorkItemResponse
-	7,  // 49: quartet.work.v1.WorkService.ListWorkItems:output_type -> quartet.work.v1.ListWorkItemsResponse
-	9,  // 50: quartet.work.v1.WorkService.PickWorkItem:output_type -> quartet.work.v1.PickWorkItemResponse
-	11, // 51: quartet.work.v1.WorkService.UpdateWorkItem:output_type -> quartet.work.v1.UpdateWorkItemResponse
-	13, // 52: quartet.work.v1.WorkService.CompleteWorkItem:output_type -> quartet.work.v1.CompleteWorkItemResponse
-	15, // 53: quartet.work.v1.WorkService.PromoteReport:output_type -> quartet.work.v1.PromoteReportResponse
-	18, // 54: quartet.work.v1.WorkService.GetWorkQueue:output_type -> quartet.work.v1.GetWorkQueueResponse
-	24, // 55: quartet.work.v1.WorkService.ListWorkItemHistory:output_type -> quartet.work.v1.ListWorkItemHistoryResponse
-	20, // 56: quartet.work.v1.WorkService.AttachWait:output_type -> quartet.work.v1.AttachWaitResponse
-	22, // 57: quartet.work.v1.WorkService.ConsumeRecheck:output_type -> quartet.work.v1.ConsumeRecheckResponse
-	26, // 58: quartet.work.v1.WorkService.FindWorkItem:output_type -> quartet.work.v1.FindWorkItemResponse
-	47, // [47:59] is the sub-list for method output_type
-	35, // [35:47] is the sub-list for method input_type
-	35, // [35:35] is the sub-list for extension type_name
-	35, // [35:35] is the sub-list for extension extendee
-	0,  // [0:35] is the sub-list for field type_name
+	32, // 13: quartet.work.v1.UpdateWorkItemRequest.recheck_at:type_name -> google.protobuf.Timestamp
+	30, // 14: quartet.work.v1.UpdateWorkItemResponse.work_item:type_name -> quartet.work.v1.WorkItem
+	31, // 15: quartet.work.v1.UpdateWorkItemResponse.warnings:type_name -> quartet.work.v1.Warning
+	30, // 16: quartet.work.v1.CompleteWorkItemResponse.work_item:type_name -> quartet.work.v1.WorkItem
+	31, // 17: quartet.work.v1.CompleteWorkItemResponse.warnings:type_name -> quartet.work.v1.Warning
+	31, // 18: quartet.work.v1.PromoteReportRequest.warnings:type_name -> quartet.work.v1.Warning
+	30, // 19: quartet.work.v1.PromoteReportResponse.work_item:type_name -> quartet.work.v1.WorkItem
+	17, // 20: quartet.work.v1.GetWorkQueueRequest.passed_over:type_name -> quartet.work.v1.PassedOver
+	32, // 21: quartet.work.v1.PassedOver.unless_written_after:type_name -> google.protobuf.Timestamp
+	30, // 22: quartet.work.v1.GetWorkQueueResponse.current:type_name -> quartet.work.v1.WorkItem
+	30, // 23: quartet.work.v1.GetWorkQueueResponse.triggered_blocked:type_name -> quartet.work.v1.WorkItem
+	30, // 24: quartet.work.v1.GetWorkQueueResponse.queued_runnable:type_name -> quartet.work.v1.WorkItem
+	30, // 25: quartet.work.v1.GetWorkQueueResponse.waiting_for_operator:type_name -> quartet.work.v1.WorkItem
+	30, // 26: quartet.work.v1.GetWorkQueueResponse.blocked:type_name -> quartet.work.v1.WorkItem
+	30, // 27: quartet.work.v1.GetWorkQueueResponse.completed_recent:type_name -> quartet.work.v1.WorkItem
+	18, // 28: quartet.work.v1.GetWorkQueueResponse.counts:type_name -> quartet.work.v1.WorkQueueCounts
+	30, // 29: quartet.work.v1.GetWorkQueueResponse.rechecks:type_name -> quartet.work.v1.WorkItem
+	32, // 30: quartet.work.v1.GetWorkQueueResponse.changed_at:type_name -> google.protobuf.Timestamp
+	30, // 31: quartet.work.v1.GetWorkQueueResponse.named:type_name -> quartet.work.v1.WorkItem
+	30, // 32: quartet.work.v1.GetWorkQueueResponse.passed_over:type_name -> quartet.work.v1.WorkItem
+	33, // 33: quartet.work.v1.AttachWaitRequest.wait:type_name -> quartet.work.v1.AttachedWait
+	30, // 34: quartet.work.v1.AttachWaitResponse.work_item:type_name -> quartet.work.v1.WorkItem
+	34, // 35: quartet.work.v1.AttachWaitResponse.reason:type_name -> quartet.work.v1.AttachRefusal
+	32, // 36: quartet.work.v1.ConsumeRecheckRequest.recheck_at:type_name -> google.protobuf.Timestamp
+	30, // 37: quartet.work.v1.ConsumeRecheckResponse.work_item:type_name -> quartet.work.v1.WorkItem
+	35, // 38: quartet.work.v1.ListWorkItemHistoryResponse.mutations:type_name -> quartet.work.v1.WorkItemMutation
+	2,  // 39: quartet.work.v1.WorkService.CreateWorkItem:input_type -> quartet.work.v1.CreateWorkItemRequest
+	4,  // 40: quartet.work.v1.WorkService.GetWorkItem:input_type -> quartet.work.v1.GetWorkItemRequest
+	6,  // 41: quartet.work.v1.WorkService.ListWorkItems:input_type -> quartet.work.v1.ListWorkItemsRequest
+	8,  // 42: quartet.work.v1.WorkService.PickWorkItem:input_type -> quartet.work.v1.PickWorkItemRequest
+	10, // 43: quartet.work.v1.WorkService.UpdateWorkItem:input_type -> quartet.work.v1.UpdateWorkItemRequest
+	12, // 44: quartet.work.v1.WorkService.CompleteWorkItem:input_type -> quartet.work.v1.CompleteWorkItemRequest
+	14, // 45: quartet.work.v1.WorkService.PromoteReport:input_type -> quartet.work.v1.PromoteReportRequest
+	16, // 46: quartet.work.v1.WorkService.GetWorkQueue:input_type -> quartet.work.v1.GetWorkQueueRequest
+	24, // 47: quartet.work.v1.WorkService.ListWorkItemHistory:input_type -> quartet.work.v1.ListWorkItemHistoryRequest
+	20, // 48: quartet.work.v1.WorkService.AttachWait:input_type -> quartet.work.v1.AttachWaitRequest
+	22, // 49: quartet.work.v1.WorkService.ConsumeRecheck:input_type -> quartet.work.v1.ConsumeRecheckRequest
+	26, // 50: quartet.work.v1.WorkService.FindWorkItem:input_type -> quartet.work.v1.FindWorkItemRequest
+	3,  // 51: quartet.work.v1.WorkService.CreateWorkItem:output_type -> quartet.work.v1.CreateWorkItemResponse
+	5,  // 52: quartet.work.v1.WorkService.GetWorkItem:output_type -> quartet.work.v1.GetWorkItemResponse
+	7,  // 53: quartet.work.v1.WorkService.ListWorkItems:output_type -> quartet.work.v1.ListWorkItemsResponse
+	9,  // 54: quartet.work.v1.WorkService.PickWorkItem:output_type -> quartet.work.v1.PickWorkItemResponse
+	11, // 55: quartet.work.v1.WorkService.UpdateWorkItem:output_type -> quartet.work.v1.UpdateWorkItemResponse
+	13, // 56: quartet.work.v1.WorkService.CompleteWorkItem:output_type -> quartet.work.v1.CompleteWorkItemResponse
+	15, // 57: quartet.work.v1.WorkService.PromoteReport:output_type -> quartet.work.v1.PromoteReportResponse
+	19, // 58: quartet.work.v1.WorkService.GetWorkQueue:output_type -> quartet.work.v1.GetWorkQueueResponse
+	25, // 59: quartet.work.v1.WorkService.ListWorkItemHistory:output_type -> quartet.work.v1.ListWorkItemHistoryResponse
+	21, // 60: quartet.work.v1.WorkService.AttachWait:output_type -> quartet.work.v1.AttachWaitResponse
+	23, // 61: quartet.work.v1.WorkService.ConsumeRecheck:output_type -> quartet.work.v1.ConsumeRecheckResponse
+	27, // 62: quartet.work.v1.WorkService.FindWorkItem:output_type -> quartet.work.v1.FindWorkItemResponse
+	51, // [51:63] is the sub-list for method output_type
+	39, // [39:51] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_quartet_work_v1_work_service_proto_init() }
@@ -2236,7 +2379,7 @@ func file_quartet_work_v1_work_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_work_v1_work_service_proto_rawDesc), len(file_quartet_work_v1_work_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   26,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -48,13 +48,16 @@ type WorkServiceClient interface {
 	// ListWorkItems reads an agent's items by a filter.
 	ListWorkItems(ctx context.Context, in *ListWorkItemsRequest, opts ...grpc.CallOption) (*ListWorkItemsResponse, error)
 	// PickWorkItem moves the agent's focus.
-	// Errors: NOT_FOUND, PERMISSION_DENIED, WORK_ITEM_COMPLETED.
+	// Errors: NOT_FOUND, PERMISSION_DENIED, WORK_ITEM_COMPLETED, AGENT_DELETED.
 	PickWorkItem(ctx context.Context, in *PickWorkItemRequest, opts ...grpc.CallOption) (*PickWorkItemResponse, error)
-	// UpdateWorkItem writes fields of an open item.
-	// Errors: INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED, WORK_ITEM_COMPLETED, REVISION_CONFLICT.
+	// UpdateWorkItem writes fields of an open item. If the item has every given value
+	// already, nothing is written: revision, history and focus stay, and the response says
+	// unchanged.
+	// Errors: INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED, WORK_ITEM_COMPLETED, REVISION_CONFLICT,
+	// AGENT_DELETED: the items of a deleted agent are read-only.
 	UpdateWorkItem(ctx context.Context, in *UpdateWorkItemRequest, opts ...grpc.CallOption) (*UpdateWorkItemResponse, error)
 	// CompleteWorkItem ends an item. Repeating it changes nothing.
-	// Errors: NOT_FOUND, PERMISSION_DENIED, BLOCKING_EXECUTION, REVISION_CONFLICT.
+	// Errors: NOT_FOUND, PERMISSION_DENIED, BLOCKING_EXECUTION, REVISION_CONFLICT, AGENT_DELETED.
 	CompleteWorkItem(ctx context.Context, in *CompleteWorkItemRequest, opts ...grpc.CallOption) (*CompleteWorkItemResponse, error)
 	// PromoteReport makes a round's text the report of an item completed in it.
 	// Called by the agent plane after the last call of the round. Role: service.
@@ -220,13 +223,16 @@ type WorkServiceServer interface {
 	// ListWorkItems reads an agent's items by a filter.
 	ListWorkItems(context.Context, *ListWorkItemsRequest) (*ListWorkItemsResponse, error)
 	// PickWorkItem moves the agent's focus.
-	// Errors: NOT_FOUND, PERMISSION_DENIED, WORK_ITEM_COMPLETED.
+	// Errors: NOT_FOUND, PERMISSION_DENIED, WORK_ITEM_COMPLETED, AGENT_DELETED.
 	PickWorkItem(context.Context, *PickWorkItemRequest) (*PickWorkItemResponse, error)
-	// UpdateWorkItem writes fields of an open item.
-	// Errors: INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED, WORK_ITEM_COMPLETED, REVISION_CONFLICT.
+	// UpdateWorkItem writes fields of an open item. If the item has every given value
+	// already, nothing is written: revision, history and focus stay, and the response says
+	// unchanged.
+	// Errors: INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED, WORK_ITEM_COMPLETED, REVISION_CONFLICT,
+	// AGENT_DELETED: the items of a deleted agent are read-only.
 	UpdateWorkItem(context.Context, *UpdateWorkItemRequest) (*UpdateWorkItemResponse, error)
 	// CompleteWorkItem ends an item. Repeating it changes nothing.
-	// Errors: NOT_FOUND, PERMISSION_DENIED, BLOCKING_EXECUTION, REVISION_CONFLICT.
+	// Errors: NOT_FOUND, PERMISSION_DENIED, BLOCKING_EXECUTION, REVISION_CONFLICT, AGENT_DELETED.
 	CompleteWorkItem(context.Context, *CompleteWorkItemRequest) (*CompleteWorkItemResponse, error)
 	// PromoteReport makes a round's text the report of an item completed in it.
 	// Called by the agent plane after the last call of the round. Role: service.

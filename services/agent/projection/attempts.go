@@ -9,8 +9,10 @@ import (
 
 	"quartet/pkg/fault"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/pbjson"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
+	"quartet/pkg/utf8cut"
 	"quartet/services/agent/access"
 	"quartet/services/agent/prompt"
 	"quartet/services/agent/ref"
@@ -24,18 +26,26 @@ import (
 // the outcome is shown as unknown.
 const outcomeTimeout = 2 * time.Second
 
-// unansweredRound is a round whose run ended before it was answered.
-type unansweredRound struct {
+// maxAttemptRounds is how many rounds of an earlier attempt a context considers, the newest
+// ones; resultExcerpt is how much of a result, in bytes.
+const (
+	maxAttemptRounds = 20
+	resultExcerpt    = 512
+)
+
+// triedRound is a round of a turn that did not complete.
+type triedRound struct {
 	turn  *agentv1.Turn
 	round *agentv1.Round
 }
 
-// lostRounds returns the outcomes of calls in rounds that no runner received a response
-// for, since the last turn that completed. A recorded result is the outcome of its call.
-// The plane of the call that was executing when the run was lost is asked by request id.
-// No call is executed again, and the calls after it never were.
-func (s *Service) lostRounds(ctx context.Context, k ref.Agent) ([]prompt.Lost, error) {
-	rounds, err := s.unansweredRounds(ctx, k)
+// attempts returns what was tried before: the calls of earlier attempts at a message, which
+// may be nil, and those of other rounds that no runner received a response for, since the
+// last turn that completed. A recorded result is the outcome of its call. The plane of the
+// call that was executing when the run was lost is asked by request id. No call is executed
+// again, and the calls after it never were.
+func (s *Service) attempts(ctx context.Context, k ref.Agent, m *agentv1.Message) ([]prompt.Attempt, error) {
+	rounds, err := s.triedRounds(ctx, k, m)
 	if err != nil || len(rounds) == 0 {
 		return nil, err
 	}
@@ -43,15 +53,18 @@ func (s *Service) lostRounds(ctx context.Context, k ref.Agent) ([]prompt.Lost, e
 	if err != nil {
 		return nil, err
 	}
-	var lost []prompt.Lost
+	var all []prompt.Attempt
 	for _, c := range rounds {
-		one := prompt.Lost{TurnID: c.turn.GetTurnId(), Index: c.round.GetIndex()}
+		one := prompt.Attempt{TurnID: c.turn.GetTurnId(), Index: c.round.GetIndex(), Ended: text.EnumName(c.turn.GetEndReason())}
+		for _, r := range c.round.GetLocalToolResults() {
+			one.Calls = append(one.Calls, prompt.Tried{Name: r.GetToolName(), Outcome: text.EnumName(r.GetStatus()), Summary: r.GetSummaryText(), Result: excerpt(r)})
+		}
 		for i, call := range c.round.GetToolCalls() {
-			what := prompt.LostCall{Name: call.GetName(), Arguments: call.GetArguments()}
+			what := prompt.Tried{Name: call.GetName(), Arguments: call.GetArguments()}
 			switch n := len(c.round.GetToolResults()); {
 			case i < n:
 				r := c.round.GetToolResults()[i]
-				what.Outcome, what.Summary = text.EnumName(r.GetStatus()), r.GetSummaryText()
+				what.Outcome, what.Summary, what.Result = text.EnumName(r.GetStatus()), r.GetSummaryText(), excerpt(r)
 			case i == n:
 				what.Asked = true
 				what.Outcome, what.Summary = s.outcomeOf(ctx, k, has, c, i)
@@ -60,15 +73,28 @@ func (s *Service) lostRounds(ctx context.Context, k ref.Agent) ([]prompt.Lost, e
 			}
 			one.Calls = append(one.Calls, what)
 		}
-		lost = append(lost, one)
+		all = append(all, one)
 	}
-	return lost, nil
+	return all, nil
 }
 
-// unansweredRounds returns those rounds, oldest first.
-func (s *Service) unansweredRounds(ctx context.Context, k ref.Agent) ([]unansweredRound, error) {
+// excerpt returns the beginning of a call's result as JSON.
+func excerpt(r *agentv1.ToolResult) string {
+	if len(r.GetResult().GetFields()) == 0 {
+		return ""
+	}
+	raw, err := pbjson.Append(nil, r.GetResult())
+	if err != nil {
+		return ""
+	}
+	return utf8cut.Bytes(string(raw), resultExcerpt)
+}
+
+// triedRounds returns those rounds, oldest first: all of an earlier attempt at m, and of
+// other turns the last one, if it was not answered.
+func (s *Service) triedRounds(ctx context.Context, k ref.Agent, m *agentv1.Message) ([]triedRound, error) {
 	type found struct {
-		rounds []unansweredRound
+		rounds []triedRound
 		at     [][]uint64 // positions of rounds that are not in memory
 	}
 	f, _, err := plane.View(ctx, s.engine, k.ID, func(st *state.State) (found, error) {
@@ -77,21 +103,29 @@ func (s *Service) unansweredRounds(ctx context.Context, k ref.Agent) ([]unanswer
 		if a == nil {
 			return f, nil
 		}
+		turns := 0
 		for _, t := range slices.Backward(a.EndedTurns) {
-			if t.Record.GetState() == agentv1.TurnState_TURN_STATE_COMPLETED || len(f.rounds) == prompt.MostLost {
+			if t.Record.GetState() == agentv1.TurnState_TURN_STATE_COMPLETED || turns == prompt.MostLost {
 				break
 			}
 			span, known := a.Transcript.Turn(t.Record.GetTurnId())
 			if !known || span.Rounds == 0 {
 				continue
 			}
-			c := unansweredRound{turn: t.Record}
-			if n := len(t.Rounds); n == span.Rounds {
-				c.round = t.Rounds[n-1]
-			} else {
-				f.at = append(f.at, a.Transcript.Round(span.First+span.Rounds-1))
+			turns++
+			first := span.Rounds - 1
+			if m != nil && t.Record.GetMessageId() == m.GetMessageId() {
+				first = max(0, span.Rounds-maxAttemptRounds)
 			}
-			f.rounds = append(f.rounds, c)
+			for n := span.Rounds - 1; n >= first; n-- {
+				c := triedRound{turn: t.Record}
+				if len(t.Rounds) == span.Rounds {
+					c.round = t.Rounds[n]
+				} else {
+					f.at = append(f.at, a.Transcript.Round(span.First+n))
+				}
+				f.rounds = append(f.rounds, c)
+			}
 		}
 		return f, nil
 	})
@@ -107,13 +141,19 @@ func (s *Service) unansweredRounds(ctx context.Context, k ref.Agent) ([]unanswer
 			f.rounds[i].round, back = back[0], back[1:]
 		}
 	}
-	f.rounds = slices.DeleteFunc(f.rounds, func(c unansweredRound) bool { return c.round.GetSettled() || len(c.round.GetToolCalls()) == 0 })
+	f.rounds = slices.DeleteFunc(f.rounds, func(c triedRound) bool {
+		calls := len(c.round.GetToolCalls())
+		if m != nil && c.turn.GetMessageId() == m.GetMessageId() {
+			return calls+len(c.round.GetLocalToolResults()) == 0
+		}
+		return c.round.GetSettled() || calls == 0
+	})
 	slices.Reverse(f.rounds)
 	return f.rounds, nil
 }
 
 // outcomeOf asks the plane of a call for its outcome.
-func (s *Service) outcomeOf(ctx context.Context, k ref.Agent, has tools.Profile, c unansweredRound, index int) (status, summary string) {
+func (s *Service) outcomeOf(ctx context.Context, k ref.Agent, has tools.Profile, c triedRound, index int) (status, summary string) {
 	call := c.round.GetToolCalls()[index]
 	t, err := has.Find(call.GetName())
 	if err != nil {

@@ -1,0 +1,93 @@
+package projection
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/journal"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/plane"
+	"quartet/services/agent/prompt"
+	"quartet/services/agent/ref"
+	"quartet/services/agent/state"
+	"quartet/services/agent/transcript"
+)
+
+// addConversation adds the newest part of what operators and the agent said, as far as it
+// concerns the turn's item. The message of the turn itself is not part of it.
+func (s *Service) addConversation(ctx context.Context, k ref.Agent, p *Projection, messageID string) error {
+	type look struct {
+		said   []prompt.Said
+		at     []uint64 // of the messages, in their places
+		rounds [][]uint64
+		kinds  []int // for each utterance: 0 in memory, 1 a message, 2 a round
+	}
+	l, _, err := plane.View(ctx, s.engine, k.ID, func(st *state.State) (look, error) {
+		var l look
+		a := st.Lookup(k)
+		if a == nil {
+			return l, nil
+		}
+		var tail []state.Utterance
+		tail, p.earlier = a.Conversation.Tail(p.item.GetWorkItemId(), prompt.ConversationBytes, a.Lane.QueuedAt(messageID))
+		for _, u := range tail {
+			said, kind := prompt.Said{}, 1
+			switch r := a.RoundInMemory(u.Round); {
+			case u.Round < 0:
+				l.at = append(l.at, u.At)
+			case r != nil:
+				said, kind = saidIn(r), 0
+			default:
+				kind = 2
+				l.rounds = append(l.rounds, a.Transcript.Round(u.Round)[:1]) // the event with the text
+			}
+			l.said, l.kinds = append(l.said, said), append(l.kinds, kind)
+		}
+		return l, nil
+	})
+	if err != nil {
+		return err
+	}
+	partition := s.engine.For(k.Namespace, k.ID)
+	messages, err := journal.ReadBack(ctx, partition, l.at)
+	if err != nil {
+		return err
+	}
+	rounds, err := transcript.Read(ctx, partition, l.rounds)
+	if err != nil {
+		return err
+	}
+	for i, kind := range l.kinds {
+		switch kind {
+		case 1:
+			queued, ok := messages[0].Payload.(*agentv1.MessageQueued)
+			if !ok {
+				return fault.InternalError.Newf("wal_seq %d is no message", messages[0].WalSeq)
+			}
+			l.said[i], messages = heardIn(queued.GetMessage()), messages[1:]
+		case 2:
+			l.said[i], rounds = saidIn(rounds[0]), rounds[1:]
+		}
+	}
+	p.conversation = l.said
+	return nil
+}
+
+func saidIn(r *agentv1.Round) prompt.Said {
+	return prompt.Said{Who: "You", Ref: fmt.Sprintf("%s/%d", r.GetTurnId(), r.GetIndex()), At: stamp(r.GetCreatedAt().AsTime()), Text: r.GetText()}
+}
+
+func heardIn(m *agentv1.Message) prompt.Said {
+	who := "Operator"
+	switch m.GetKind() { //nolint:exhaustive // the others are no part of a conversation
+	case agentv1.MessageKind_MESSAGE_KIND_DELEGATION, agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP:
+		who = "Your supervisor"
+	case agentv1.MessageKind_MESSAGE_KIND_CHANNEL_EVENT:
+		who = "Channel (evidence)"
+	}
+	return prompt.Said{Who: who, Ref: m.GetMessageId(), At: stamp(m.GetCreatedAt().AsTime()), Text: m.GetText()}
+}
+
+func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }

@@ -1,0 +1,137 @@
+package prompt
+
+import (
+	"fmt"
+	"strings"
+
+	"google.golang.org/protobuf/types/known/structpb"
+
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/pbjson"
+)
+
+const (
+	// MostLost is how many turns are searched for rounds whose results no runner received; a
+	// message has as many attempts.
+	MostLost = 3
+	// requiredCalls is how many calls of earlier attempts each context lists, the newest
+	// ones. Of the others it has the number.
+	requiredCalls = 40
+	// lostChars bounds the required part about a call, in characters.
+	lostChars = 80
+)
+
+// The outcomes of a call that has no recorded result.
+const (
+	NotRun   = "did not run"
+	NoEffect = "has no recorded result and changes nothing"
+	Unknown  = "outcome unknown: look before you repeat it"
+)
+
+// Attempt is a round of a turn that did not complete: an earlier attempt at the message, or a
+// round whose runner was lost before it received the results of its calls.
+type Attempt struct {
+	TurnID string
+	Index  int32
+	// Ended says how the turn ended, such as lease_lost.
+	Ended string
+	Calls []Tried
+}
+
+// Tried is one call of an Attempt.
+type Tried struct {
+	Name      string
+	Arguments *structpb.Struct
+	// Outcome is success or error, as recorded or as reported by the plane of the call, or
+	// one of NotRun, NoEffect and Unknown.
+	Outcome, Summary string
+	// Result is the beginning of the recorded result as JSON, empty if there is none.
+	Result string
+	// Asked means that the call was being executed when the run was lost.
+	Asked bool
+}
+
+const attemptsTitle = "What was tried: earlier attempts ended before they were done; none of these calls is repeated by itself"
+
+// short returns the line of a call that each context contains.
+func (c Tried) short(of Attempt) string {
+	line := fmt.Sprintf("- %s/%d %s: %s", of.TurnID, of.Index, fold(c.Name, lostChars), c.Outcome)
+	if c.Summary != "" {
+		line += ", " + fold(c.Summary, lostChars)
+	}
+	return line + "\n"
+}
+
+// long returns the lines of a call with its arguments and its result.
+func (c Tried) long(of Attempt) string {
+	out := c.short(of)
+	if raw, err := pbjson.Append(nil, c.Arguments); err == nil && len(c.Arguments.GetFields()) > 0 {
+		out += "  arguments: " + fold(string(raw), noteChars) + "\n"
+	}
+	if c.Result != "" {
+		out += "  result: " + fold(c.Result, noteChars) + "\n"
+	}
+	return out
+}
+
+// ends returns how the turns of attempts ended, oldest first.
+func ends(attempts []Attempt) string {
+	var b strings.Builder
+	last := ""
+	for _, a := range attempts {
+		if a.TurnID != last && a.Ended != "" {
+			fmt.Fprintf(&b, "Attempt %s ended: %s.\n", a.TurnID, fold(a.Ended, lostChars))
+		}
+		last = a.TurnID
+	}
+	return b.String()
+}
+
+// attemptsLeast returns the required part about earlier attempts: one line for each of the
+// newest calls that ran or may have run, and the numbers of the others.
+func attemptsLeast(attempts []Attempt) string {
+	if len(attempts) == 0 {
+		return ""
+	}
+	var lines []string
+	unrun := 0
+	for _, a := range attempts {
+		for _, c := range a.Calls {
+			if c.Outcome == NotRun && !c.Asked {
+				unrun++
+				continue
+			}
+			lines = append(lines, c.short(a))
+		}
+	}
+	var b strings.Builder
+	b.WriteString(heading(attemptsTitle, compact, 0) + ends(attempts))
+	if more := len(lines) - requiredCalls; more > 0 {
+		fmt.Fprintf(&b, "[%d earlier calls are left out; ListRounds has them]\n", more)
+		lines = lines[more:]
+	}
+	b.WriteString(strings.Join(lines, ""))
+	if unrun > 0 {
+		fmt.Fprintf(&b, "  %d call(s) after them did not run\n", unrun)
+	}
+	return b.String()
+}
+
+// attemptForms returns the list of all calls, if it fits into room, and the required part.
+func attemptForms(attempts []Attempt, room int) []form {
+	if len(attempts) == 0 {
+		return nil
+	}
+	var b strings.Builder
+	b.WriteString(heading(attemptsTitle, outcome(agentv1.SectionOutcome_SECTION_OUTCOME_FULL), 0) + ends(attempts))
+	for _, a := range attempts {
+		for _, c := range a.Calls {
+			b.WriteString(c.long(a))
+		}
+	}
+	least := form{compact, attemptsLeast(attempts)}
+	if b.Len() > max(room, len(least.text)) {
+		return []form{least}
+	}
+	return []form{{full, b.String()}, least}
+}

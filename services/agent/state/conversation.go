@@ -1,0 +1,141 @@
+package state
+
+import (
+	"slices"
+	"strings"
+
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+)
+
+const (
+	// keptUtterances is how many utterances an agent keeps in its index. A context shows
+	// fewer: older ones do not fit.
+	keptUtterances = 256
+	// MaxUtteranceBytes is how much of an utterance's text a context shows.
+	MaxUtteranceBytes = 1600
+	// utteranceOverhead is what the line with its speaker takes, in bytes.
+	utteranceOverhead = 80
+)
+
+// Utterance is something that was said: a message of an operator or of the agent's
+// supervisor, or the text of a round. Its text is in the journal.
+type Utterance struct {
+	Round int    // the number of the round; -1: it is a message
+	At    uint64 // wal_seq of the event that queued the message
+	Bytes int    // what it takes in a context; at most MaxUtteranceBytes and its overhead
+	// before is what the utterances about the same item before it take, as far as the index
+	// had any when it was added.
+	before int
+	// ItemID is the work item that it is about, "" if it is about the agent: what an
+	// operator says without naming an item concerns every turn.
+	ItemID string
+}
+
+// Conversation is the index of what operators and an agent said to each other, oldest
+// first. The zero value is an empty conversation. It is read while no event is folded.
+type Conversation struct {
+	utterances []Utterance
+}
+
+// IsConversation reports whether a message is part of the conversation: people, or the
+// agent's supervisor, say something in it.
+func IsConversation(m *agentv1.Message) bool {
+	switch m.GetKind() {
+	case agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT, agentv1.MessageKind_MESSAGE_KIND_DELEGATION, agentv1.MessageKind_MESSAGE_KIND_CHANNEL_EVENT:
+		return true
+	case agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP:
+		return m.GetOrigin() == agentv1.Origin_ORIGIN_PARENT
+	default:
+		return false
+	}
+}
+
+// subjectOf returns the item that a message of a turn is about: the one that it names or
+// whose wait it reached, and not the one that merely was current.
+func subjectOf(m *agentv1.Message, t *agentv1.Turn) string {
+	if m.GetMessageId() != t.GetMessageId() {
+		return m.GetWorkItemId() // it was interjected
+	}
+	switch t.GetBinding() {
+	case agentv1.Binding_BINDING_MESSAGE, agentv1.Binding_BINDING_WAIT:
+		return t.GetBoundWorkItemId()
+	case agentv1.Binding_BINDING_CURRENT, agentv1.Binding_BINDING_UNSPECIFIED:
+	}
+	return ""
+}
+
+// hear adds a message that a turn took, unless an earlier turn had taken it already.
+func (c *Conversation) hear(m *agentv1.Message, at uint64, t *agentv1.Turn) {
+	if !IsConversation(m) || at == 0 {
+		return
+	}
+	if slices.ContainsFunc(c.utterances, func(u Utterance) bool { return u.Round < 0 && u.At == at }) {
+		return
+	}
+	c.add(Utterance{Round: -1, At: at, Bytes: size(m.GetText()), ItemID: subjectOf(m, t)})
+}
+
+// say adds the text of a round. The text of a turn about a message of the conversation is
+// about what the message is about.
+func (c *Conversation) say(r *agentv1.Round, number int, m *agentv1.Message, t *agentv1.Turn) {
+	if strings.TrimSpace(r.GetText()) == "" {
+		return
+	}
+	itemID := r.GetWorkItemId()
+	if IsConversation(m) {
+		itemID = subjectOf(m, t)
+	}
+	c.add(Utterance{Round: number, Bytes: size(r.GetText()), ItemID: itemID})
+}
+
+func size(text string) int { return min(len(text), MaxUtteranceBytes) + utteranceOverhead }
+
+func (c *Conversation) add(u Utterance) {
+	for i := len(c.utterances) - 1; i >= 0; i-- {
+		if last := c.utterances[i]; last.ItemID == u.ItemID {
+			u.before = last.before + last.Bytes
+			break
+		}
+	}
+	if len(c.utterances) == keptUtterances {
+		c.utterances = c.utterances[1:]
+	}
+	c.utterances = append(c.utterances, u)
+}
+
+// Tail returns the newest utterances that concern a turn about an item ("" for none), oldest
+// first: those about the agent and those about the item, but not the message at wal_seq
+// except. They take at most limit bytes together. left is the number of bytes before them
+// that are left out.
+//
+// The beginning moves in steps of a quarter of limit, so that the text of consecutive turns
+// begins the same way and a provider's prompt cache holds.
+func (c *Conversation) Tail(itemID string, limit int, except uint64) (tail []Utterance, left int) {
+	concerns := func(id string) bool { return id == "" || id == itemID }
+	total, seen := 0, map[string]bool{}
+	for _, u := range c.utterances {
+		if !concerns(u.ItemID) {
+			continue
+		}
+		if !seen[u.ItemID] { // what is no longer in the index
+			seen[u.ItemID] = true
+			left += u.before
+		}
+		if u.Round < 0 && u.At == except {
+			continue
+		}
+		total += u.Bytes
+		tail = append(tail, u)
+	}
+	total += left
+	if total <= limit {
+		return tail, left
+	}
+	step := max(limit/4, 1)
+	begin := (total - limit + step - 1) / step * step
+	for len(tail) > 0 && left < begin {
+		left += tail[0].Bytes
+		tail = tail[1:]
+	}
+	return tail, left
+}

@@ -1,0 +1,173 @@
+package state
+
+import (
+	"encoding/json"
+	"hash/fnv"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+)
+
+// A completed turn makes progress if a call of it changed something or had an effect
+// (SPEC D9). Reads, refusals and updates that leave a record as it was are no progress.
+// Neither is a call that may be repeated without anything coming of it, such as a command,
+// if its tool, arguments and result equal those of a call of the last three turns.
+
+const (
+	// maxStalls is how many turns in a row without progress stall an item.
+	maxStalls = 3
+	// comparedTurns is how many turns a call is compared with.
+	comparedTurns = 3
+	// keptStalls bounds the items that an agent remembers as stalled, or about to be.
+	keptStalls = 64
+)
+
+// stall counts the completed turns in a row about an item that made no progress.
+type stall struct {
+	itemID string
+	turns  int32
+	since  *timestamppb.Timestamp // when the last of them started
+}
+
+// repeatable reports whether a call of a tool is progress only if it differs from those of
+// the last turns. All others make a record, or change one: where they change nothing, they
+// are not recorded as a mutation.
+func repeatable(tool string) bool {
+	switch tool {
+	case "CreateWorkItem", "UpdateWorkItem", "WaitFor", "CreateWait", "CreateTimer", "CreateExternalTrigger", "SpawnAgent":
+		return false
+	}
+	return true
+}
+
+// recordEffect notes the effect of a call of the open turn.
+func (t *Turn) recordEffect(call *agentv1.ToolCall, r *agentv1.ToolResult) {
+	if repeatable(call.GetName()) {
+		t.effects = append(t.effects, fingerprint(call.GetName(), call.GetArguments(), r))
+		return
+	}
+	t.changed = true
+}
+
+// progressed reports whether the open turn made progress.
+func (a *Agent) progressed() bool {
+	t := a.OpenTurn
+	for _, r := range t.Rounds {
+		for _, l := range r.GetLocalToolResults() {
+			if l.GetStatus() == agentv1.ToolStatus_TOOL_STATUS_SUCCESS {
+				t.effects = append(t.effects, fingerprint(l.GetToolName(), nil, l))
+			}
+		}
+	}
+	if t.changed {
+		return true
+	}
+	before := a.EndedTurns[max(0, len(a.EndedTurns)-comparedTurns):]
+	return slices.ContainsFunc(t.effects, func(e uint64) bool {
+		return !slices.ContainsFunc(before, func(o *Turn) bool { return slices.Contains(o.effects, e) })
+	})
+}
+
+// countProgress counts a completed turn for its item: the one that it was bound to, else the
+// one that its tick is about. A turn about no item counts for none: what woke the agent
+// itself wakes it once.
+func (a *Agent) countProgress(t *agentv1.Turn, progressed bool) {
+	about := t.GetBoundWorkItemId()
+	if about == "" {
+		about = a.Lane.Get(t.GetMessageId()).GetTick().GetWorkItemId()
+	}
+	if progressed {
+		a.clearStalls(func(id string) bool { return id == about || id == t.GetWorkItemId() })
+		return
+	}
+	if about == "" {
+		return
+	}
+	next := stall{itemID: about, turns: 1, since: t.GetStartedAt()}
+	for _, s := range a.stalls {
+		if s.itemID == about {
+			next.turns += s.turns
+		}
+	}
+	a.clearStalls(func(id string) bool { return id == about })
+	if len(a.stalls) == keptStalls {
+		a.stalls = a.stalls[1:]
+	}
+	a.stalls = append(a.stalls, next)
+}
+
+// clearStalls forgets the stalls of the items that which accepts.
+func (a *Agent) clearStalls(which func(itemID string) bool) {
+	a.stalls = slices.DeleteFunc(slices.Clone(a.stalls), func(s stall) bool { return which(s.itemID) })
+}
+
+// receiveInput forgets the stalls that a message ends: those of the item that it is about, or
+// all of them if it is about none. The result of a task ends none: the agent started the task
+// itself, so that otherwise a command that is repeated permanently would be progress. It has a
+// turn of its own all the same.
+func (a *Agent) receiveInput(m *agentv1.Message) {
+	if m.GetKind() == agentv1.MessageKind_MESSAGE_KIND_TASK_RESULT {
+		return
+	}
+	a.edit(func(r *agentv1.Agent) { r.IdleTurns = 0 })
+	a.clearStalls(func(id string) bool { return m.GetWorkItemId() == "" || id == m.GetWorkItemId() })
+}
+
+// Stalled returns the items that are left alone until input or a change.
+func (a *Agent) Stalled() []*agentv1.StalledItem {
+	var items []*agentv1.StalledItem
+	for _, s := range a.stalls {
+		if s.turns >= maxStalls {
+			items = append(items, &agentv1.StalledItem{WorkItemId: s.itemID, Turns: s.turns, Since: s.since})
+		}
+	}
+	return items
+}
+
+// fingerprint identifies a call with what came of it. Ids, times and revisions of the result
+// differ with every call and are left out.
+func fingerprint(tool string, args *structpb.Struct, r *agentv1.ToolResult) uint64 {
+	h := fnv.New64a()
+	part := func(v any) {
+		raw, err := json.Marshal(v) // maps are sorted
+		if err != nil {
+			raw = []byte(err.Error())
+		}
+		_, _ = h.Write(raw) // a hash does not fail
+		_, _ = h.Write([]byte{0})
+	}
+	part(tool)
+	part(args.AsMap())
+	part(r.GetStatus())
+	part(r.GetError().GetKind())
+	if r.GetResult() == nil {
+		part(r.GetSummaryText())
+	}
+	part(lasting(r.GetResult().AsMap()))
+	return h.Sum64()
+}
+
+// lasting returns a value without the fields that differ with every call.
+func lasting(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		out := map[string]any{}
+		for k, below := range v {
+			if !strings.HasSuffix(k, "_id") && !strings.HasSuffix(k, "_at") && k != "revision" && k != "wal_seq" {
+				out[k] = lasting(below)
+			}
+		}
+		return out
+	case []any:
+		out := make([]any, 0, len(v))
+		for _, below := range v {
+			out = append(out, lasting(below))
+		}
+		return out
+	}
+	return v
+}

@@ -1,0 +1,72 @@
+package mcp_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/services/mcp"
+	"quartet/tests/dev"
+)
+
+// SPEC C5.7: a session begins without a server, says how to start one, and has the tools once one
+// runs, without beginning again.
+func TestC5_ASessionBeforeItsServer(t *testing.T) {
+	for _, set := range []string{mcp.AllTools, mcp.MemoryTools} {
+		t.Run(set, func(t *testing.T) {
+			r := newRig(t)
+			r.Down()
+			h := r.hand(t, mcp.Config{Version: "test", Patience: 20 * time.Millisecond}, mcp.Options{AgentID: "keeper", Create: true, Tools: set, Address: "127.0.0.1:7481"}, r.conn)
+			require.Contains(t, h.greeting, "No Quartet server answers at 127.0.0.1:7481")
+			require.Contains(t, h.greeting, "quartet dev --data-dir")
+			require.Contains(t, h.greeting, "ListWorkItems", "the other instructions follow")
+			require.Contains(t, h.request("tools/list", `{}`), `"tools":[]`)
+			require.Contains(t, h.request("resources/list", `{}`), "briefs")
+			for method, params := range map[string]string{
+				"tools/call":          `{"name":"ListWorkItems","arguments":{}}`,
+				"resources/read":      `{"uri":"` + uriOf("keeper", "") + `"}`,
+				"resources/subscribe": `{"uri":"` + uriOf("keeper", "") + `"}`,
+			} {
+				answer := h.request(method, params)
+				require.Contains(t, answer, "quartet dev --data-dir", method)
+				require.Contains(t, answer, "rror", method)
+			}
+			r.Up()
+			h.notified("notifications/tools/list_changed")
+			require.Contains(t, h.request("tools/list", `{}`), "PickWorkItem")
+			require.Contains(t, h.request("tools/call", `{"name":"ListWorkItems","arguments":{}}`), `"status":"success"`)
+			require.NotContains(t, h.request("resources/subscribe", `{"uri":"`+uriOf("keeper", "")+`"}`), `"error"`)
+			got, err := r.Agents.GetAgent(dev.Within(t), &agentv1.GetAgentRequest{AgentId: "keeper"})
+			require.NoError(t, err)
+			require.Equal(t, "keeper", got.GetAgent().GetAgentId())
+		})
+	}
+}
+
+// SPEC C5.7: an agent that turns out not to exist is said by every call, and a call waits a moment
+// for a server that is about to answer.
+func TestC5_ASessionBeforeItsServerWithoutTheAgent(t *testing.T) {
+	r := newRig(t)
+	r.Down()
+	h := r.hand(t, mcp.Config{Version: "test", Patience: 20 * time.Millisecond}, mcp.Options{AgentID: "nobody"}, r.conn)
+	require.Contains(t, h.greeting, "No Quartet server answers. Start one")
+	r.Up()
+	require.Eventually(t, func() bool {
+		answer := h.request("tools/call", `{"name":"ListWorkItems","arguments":{}}`)
+		return strings.Contains(answer, "not_found") && strings.Contains(answer, "nobody")
+	}, 30*time.Second, 10*time.Millisecond)
+	require.Contains(t, h.request("tools/list", `{}`), `"tools":[]`)
+}
+
+// SPEC C5.7: a server that runs is found at once, also by a session that would not wait.
+func TestC5_ASessionOfAServerThatRuns(t *testing.T) {
+	r := newRig(t)
+	h := r.hand(t, mcp.Config{Version: "test", Patience: time.Minute}, mcp.Options{AgentID: "keeper", Create: true}, r.conn)
+	require.NotContains(t, h.greeting, "No Quartet server")
+	r.Down()
+	r.Up()
+	require.Contains(t, h.request("tools/call", `{"name":"ListWorkItems","arguments":{}}`), `"status":"success"`, "a restart is waited for")
+}
