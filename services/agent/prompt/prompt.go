@@ -202,7 +202,7 @@ func Render(in Input, budget int) ([]*agentv1.ContextSection, error) {
 	p.share(sectionConversation, len(in.Conversation), conversationShare, conversationForms(in, p.left*conversationShare/100)...)
 	if it != nil {
 		p.share(sectionNotes, len(in.Notes), notesShare, lineForms("Notes on it, from what was done", in.Notes, p.left*notesShare/100, keepLast)...)
-		trace := traceOf(in.Trace)
+		trace := callsOf(in.Trace)
 		p.share(sectionTrace, len(trace), traceShare, lineForms("What you did for it last, newest first", trace, p.left*traceShare/100, keepFirst)...)
 	}
 	n := q.GetCounts()

@@ -16,6 +16,7 @@ const (
 	lineChars    = 160
 	previewChars = 400 // of a candidate's plan
 	reportChars  = 600
+	traceChars   = 600
 	noteChars    = 240
 )
 
@@ -252,21 +253,48 @@ func traceOf(rounds []*agentv1.Round) []string {
 	var out []string
 	for _, r := range rounds {
 		var b strings.Builder
-		fmt.Fprintf(&b, "- %s/%d: %s\n", r.GetTurnId(), r.GetIndex(), fold(r.GetText(), lineChars))
+		fmt.Fprintf(&b, "- %s/%d: %s\n", r.GetTurnId(), r.GetIndex(), fold(r.GetText(), traceChars))
 		for i, c := range r.GetToolCalls() {
-			status := "no result"
-			if i < len(r.GetToolResults()) {
-				res := r.GetToolResults()[i]
-				status = text.EnumName(res.GetStatus())
-				if res.GetError() != nil {
-					status = res.GetError().GetKind()
-				}
-			}
-			fmt.Fprintf(&b, "  %s: %s\n", c.GetName(), status)
+			fmt.Fprintf(&b, "  %s: %s\n", c.GetName(), callStatus(r, i))
 		}
 		out = append(out, b.String())
 	}
 	return out
+}
+
+// tracedRounds is how many rounds the trace of a context has. They change with every turn, and what
+// came of older ones is in the notes.
+const tracedRounds = 4
+
+// callsOf returns the calls of the newest rounds in a line each, newest first. The texts are in
+// the conversation.
+func callsOf(rounds []*agentv1.Round) []string {
+	var out []string
+	for _, r := range rounds[:min(len(rounds), tracedRounds)] {
+		var calls []string
+		for i, c := range r.GetToolCalls() {
+			calls = append(calls, fmt.Sprintf("%s: %s", fold(c.GetName(), lostChars), callStatus(r, i)))
+		}
+		for _, l := range r.GetLocalToolResults() {
+			calls = append(calls, fmt.Sprintf("%s: %s", fold(l.GetToolName(), lostChars), text.EnumName(l.GetStatus())))
+		}
+		if len(calls) > 0 {
+			out = append(out, fmt.Sprintf("- %s/%d %s\n", r.GetTurnId(), r.GetIndex(), strings.Join(calls, "; ")))
+		}
+	}
+	return out
+}
+
+// callStatus returns what came of the i-th call of a round.
+func callStatus(r *agentv1.Round, i int) string {
+	if i >= len(r.GetToolResults()) {
+		return "no result"
+	}
+	res := r.GetToolResults()[i]
+	if res.GetError() != nil {
+		return res.GetError().GetKind()
+	}
+	return text.EnumName(res.GetStatus())
 }
 
 // breaks replaces the characters other than a newline that may be read as the end of a line.
