@@ -143,6 +143,10 @@ func (o *others) ListWaits(ctx context.Context, req *waitingv1.ListWaitsRequest,
 	return resp, nil
 }
 
+func (o *others) GetTimer(_ context.Context, req *waitingv1.GetTimerRequest, _ ...grpc.CallOption) (*waitingv1.GetTimerResponse, error) {
+	return &waitingv1.GetTimerResponse{Timer: &waitingv1.Timer{TimerId: req.GetTimerId(), FireCount: 1}}, nil
+}
+
 func (o *others) PromoteReport(_ context.Context, req *workv1.PromoteReportRequest, _ ...grpc.CallOption) (*workv1.PromoteReportResponse, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -43,8 +43,8 @@ func TestTables(t *testing.T) {
 			"context keeper", "context keeper --budget 512 --text", "tools keeper", "tools keeper completeworkitem", "tools keeper Fly"},
 		"work":    {"create keeper objective", "list keeper", "get keeper wi_1", "get keeper wi_2", "pick keeper wi_1", "update keeper wi_1 --unblock", "complete keeper wi_1", "queue keeper", "board keeper"},
 		"wait":    {"for keeper reason --wake external", "create keeper condition", "get keeper wt_1", "cancel keeper wt_1", "list keeper"},
-		"trigger": {"create keeper CI", "create keeper CI --signing-secret visible", "rotate keeper trg_1", "cancel keeper trg_1", "list keeper", "deliver http://x/v1/triggers/qtr_x --data hi"},
-		"timer":   {"create keeper look --after 5m", "create keeper look --every 1d --count 3", "cancel keeper tmr_1", "list keeper"},
+		"trigger": {"create keeper CI", "create keeper CI --signing-secret visible", "get keeper trg_1", "rotate keeper trg_1", "cancel keeper trg_1", "list keeper", "deliver http://x/v1/triggers/qtr_x --data hi"},
+		"timer":   {"create keeper look --after 5m", "create keeper look --every 1d --count 3", "get keeper tmr_1", "cancel keeper tmr_1", "list keeper"},
 		"task":    {"exec keeper --shell test", "exec keeper --shell build", "exec keeper --shell slow", "list keeper", "get keeper tsk_1", "output keeper tsk_1", "output -f keeper tsk_1", "input keeper tsk_1 yes", "input keeper tsk_1 no", "stop keeper tsk_1"},
 		"board": {"list keeper", "show keeper/build", "show build", "show keeper/other", "inspect keeper/build", "apply keeper testdata/board.yaml --dry-run", "apply keeper testdata/board.yaml --prune",
 			"apply keeper testdata/other.yaml", "complete keeper/build", "fail keeper/build --reason late", "cancel keeper/build", "block keeper/build --reason freeze", "reopen keeper/build --step test",
@@ -90,8 +90,8 @@ func TestJSONIsOneDocumentOnStdout(t *testing.T) {
 		"agent briefs keeper", "agent rounds keeper", "agent context keeper", "agent context keeper --text", "agent tools keeper", "agent tools keeper CompleteWorkItem",
 		"work create keeper x", "work list keeper", "work get keeper wi_1", "work pick keeper wi_1", "work update keeper wi_1 --unblock", "work complete keeper wi_1", "work queue keeper", "work board keeper", "explain keeper --history",
 		"wait for keeper r --wake operator", "wait create keeper c", "wait get keeper wt_1", "wait cancel keeper wt_1", "wait list keeper",
-		"trigger create keeper x", "trigger rotate keeper t", "trigger cancel keeper t", "trigger list keeper", "trigger deliver x",
-		"timer create keeper x --after 1s", "timer cancel keeper t", "timer list keeper",
+		"trigger create keeper x", "trigger get keeper t", "trigger rotate keeper t", "trigger cancel keeper t", "trigger list keeper", "trigger deliver x",
+		"timer create keeper x --after 1s", "timer get keeper t", "timer cancel keeper t", "timer list keeper",
 		"task exec keeper --shell test", "task list keeper", "task get keeper t", "task output keeper t", "task input keeper t yes", "task stop keeper t", "explain keeper", "prime keeper",
 	} {
 		s := r.run(append(strings.Fields(line), "-o", "json")...)

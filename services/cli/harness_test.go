@@ -244,6 +244,10 @@ func (p *planes) CancelExternalTrigger(ctx context.Context, r *waitingv1.CancelE
 	return &waitingv1.CancelExternalTriggerResponse{Trigger: trigger}, p.record(ctx, r)
 }
 
+func (p *planes) GetExternalTrigger(ctx context.Context, r *waitingv1.GetExternalTriggerRequest) (*waitingv1.GetExternalTriggerResponse, error) {
+	return &waitingv1.GetExternalTriggerResponse{Trigger: trigger}, p.record(ctx, r)
+}
+
 func (p *planes) ListExternalTriggers(ctx context.Context, r *waitingv1.ListExternalTriggersRequest) (*waitingv1.ListExternalTriggersResponse, error) {
 	return &waitingv1.ListExternalTriggersResponse{Triggers: []*waitingv1.Trigger{trigger}}, p.record(ctx, r)
 }
@@ -256,6 +260,10 @@ var timer = &waitingv1.Timer{TimerId: "tmr_1", Status: waitingv1.TimerStatus_TIM
 
 func (p *planes) CreateTimer(ctx context.Context, r *waitingv1.CreateTimerRequest) (*waitingv1.CreateTimerResponse, error) {
 	return &waitingv1.CreateTimerResponse{Timer: timer}, p.record(ctx, r)
+}
+
+func (p *planes) GetTimer(ctx context.Context, r *waitingv1.GetTimerRequest) (*waitingv1.GetTimerResponse, error) {
+	return &waitingv1.GetTimerResponse{Timer: timer}, p.record(ctx, r)
 }
 
 func (p *planes) CancelTimer(ctx context.Context, r *waitingv1.CancelTimerRequest) (*waitingv1.CancelTimerResponse, error) {

@@ -47,8 +47,8 @@ var policy = map[string]map[string]string{
 	"quartet.task.v1.WorktreeService": {"PlanWorktree": between, "MakeWorktree": between, "RemoveWorktree": between},
 	"quartet.waiting.v1.WaitingService": {
 		"WaitFor": "AOGS", "CreateWait": "AOGS", "CancelWait": "AOGS", "GetWait": "AORGS", "ListWaits": "AORGS",
-		"CreateExternalTrigger": "AOGS", "CancelExternalTrigger": "AOGS", "RotateExternalTrigger": "AOGS", "ListExternalTriggers": "AORGS",
-		"DeliverTrigger": "AOIS", "CreateTimer": "AOGS", "CancelTimer": "AOGS", "ListTimers": "AORGS",
+		"CreateExternalTrigger": "AOGS", "CancelExternalTrigger": "AOGS", "RotateExternalTrigger": "AOGS", "ListExternalTriggers": "AORGS", "GetExternalTrigger": "AORGS",
+		"DeliverTrigger": "AOIS", "CreateTimer": "AOGS", "CancelTimer": "AOGS", "ListTimers": "AORGS", "GetTimer": "AORGS",
 	},
 	"quartet.board.v1.BoardService": {
 		"GetTemplate": "AOGS", "CreateBoard": "AGS", "GetBoard": "AOGWS", "ListBoards": "AOGS", "UpdateBoard": "AOGS",

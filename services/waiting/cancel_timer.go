@@ -7,6 +7,7 @@ import (
 	"quartet/pkg/journal"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
 
 	"google.golang.org/protobuf/proto"
 )
@@ -22,13 +23,10 @@ func (s *Service) CancelTimer(ctx context.Context, req *waitingv1.CancelTimerReq
 		Method: "CancelTimer", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
 		Decide: func(st *State, env journal.Env) (journal.Decision[*waitingv1.CancelTimerResponse], error) {
 			var d journal.Decision[*waitingv1.CancelTimerResponse]
-			var t *waitingv1.Timer
-			if a := st.agents[plane.KeyOf(env.Actor.Namespace, req.GetAgentId())]; a != nil {
-				t = a.timers.byID[req.GetTimerId()]
-			}
+			t, err := st.timer(env.Actor.Namespace, req.GetAgentId(), req.GetTimerId())
 			switch {
-			case t == nil:
-				return d, fault.NotFound.Newf("agent %q has no timer %q", req.GetAgentId(), req.GetTimerId()).With("timer_id", req.GetTimerId())
+			case err != nil:
+				return d, err
 			case !ticking(t):
 				d.Reply = &waitingv1.CancelTimerResponse{Timer: t}
 				return d, nil
@@ -40,6 +38,21 @@ func (s *Service) CancelTimer(ctx context.Context, req *waitingv1.CancelTimerReq
 			return &waitingv1.CancelTimerResponse{Timer: p.GetTimer()}
 		}),
 	})
+}
+
+// GetTimer returns one timer (SPEC P4.2).
+func (s *Service) GetTimer(ctx context.Context, req *waitingv1.GetTimerRequest) (*waitingv1.GetTimerResponse, error) {
+	actor := rpc.ActorFrom(ctx)
+	if err := fault.First(admit(actor, req.GetAgentId()), fault.ID("timer_id", req.GetTimerId(), "tmr_")); err != nil {
+		return nil, err
+	}
+	t, _, err := plane.View(ctx, s.engine, req.GetAgentId(), func(st *State) (*waitingv1.Timer, error) {
+		return st.timer(actor.Namespace, req.GetAgentId(), req.GetTimerId())
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &waitingv1.GetTimerResponse{Timer: t}, nil
 }
 
 // ListTimers returns an agent's timers in order of creation.

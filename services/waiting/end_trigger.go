@@ -8,6 +8,7 @@ import (
 	"quartet/pkg/journal"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
 )
 
 // CancelExternalTrigger revokes a trigger. It is idempotent.
@@ -64,6 +65,21 @@ func dead(status waitingv1.TriggerStatus, t *waitingv1.Trigger, now time.Time) e
 		return fault.TriggerExpired.New("this address has expired; ask its owner for a new one")
 	}
 	return nil
+}
+
+// GetExternalTrigger returns one trigger, without its secret (SPEC P3.4).
+func (s *Service) GetExternalTrigger(ctx context.Context, req *waitingv1.GetExternalTriggerRequest) (*waitingv1.GetExternalTriggerResponse, error) {
+	actor := rpc.ActorFrom(ctx)
+	if err := fault.First(admit(actor, req.GetAgentId()), fault.ID("trigger_id", req.GetTriggerId(), "trg_")); err != nil {
+		return nil, err
+	}
+	t, _, err := plane.View(ctx, s.engine, req.GetAgentId(), func(st *State) (*waitingv1.Trigger, error) {
+		return st.trigger(actor.Namespace, req.GetAgentId(), req.GetTriggerId())
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &waitingv1.GetExternalTriggerResponse{Trigger: publicTrigger(t)}, nil
 }
 
 // ListExternalTriggers returns an agent's triggers, without their secrets.

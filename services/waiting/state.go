@@ -228,6 +228,15 @@ func (s *State) trigger(namespace, agentID, triggerID string) (*waitingv1.Trigge
 	return nil, fault.NotFound.Newf("agent %q has no trigger %q; ListExternalTriggers shows what it has", agentID, triggerID).With("trigger_id", triggerID)
 }
 
+func (s *State) timer(namespace, agentID, timerID string) (*waitingv1.Timer, error) {
+	if a := s.agents[plane.KeyOf(namespace, agentID)]; a != nil {
+		if t := a.timers.byID[timerID]; t != nil {
+			return t, nil
+		}
+	}
+	return nil, fault.NotFound.Newf("agent %q has no timer %q; ListTimers shows what it has", agentID, timerID).With("timer_id", timerID)
+}
+
 // alive refuses to create records for a deleted agent.
 func (s *State) alive(namespace, agentID string) error {
 	if a := s.agents[plane.KeyOf(namespace, agentID)]; a != nil && a.deleted {

@@ -210,4 +210,6 @@ func field(r *agentv1.ToolResult, path ...string) string {
 	return s.GetFields()[path[len(path)-1]].GetStringValue()
 }
 
+func duration(d time.Duration) *durationpb.Duration { return durationpb.New(d) }
+
 func quoted(s string) string { return fmt.Sprintf("> %s\n", s) }

@@ -27,6 +27,7 @@ type Work interface {
 // Waiting is the part of the waiting plane that a projection reads.
 type Waiting interface {
 	ListWaits(ctx context.Context, in *waitingv1.ListWaitsRequest, opts ...grpc.CallOption) (*waitingv1.ListWaitsResponse, error)
+	GetTimer(ctx context.Context, in *waitingv1.GetTimerRequest, opts ...grpc.CallOption) (*waitingv1.GetTimerResponse, error)
 }
 
 // Tasks is the part of the task plane that a projection reads.

@@ -22,6 +22,9 @@ type Projection struct {
 	// reached are the waits that the message resolved or was delivered to, and those of the
 	// agent itself that woke it.
 	reached []*waitingv1.Wait
+	// fired is how often the timer of the message has fired since the message was queued, with
+	// the time that queued it; 0 if the message is about no timer.
+	fired int64
 	// ownWaits are the triggered waits of the agent itself.
 	ownWaits []*waitingv1.Wait
 	// stalled are the items about which turns made no progress.
@@ -91,7 +94,7 @@ func (p *Projection) Render(m *agentv1.Message) *agentv1.ContextProjection {
 
 func (p *Projection) input(m *agentv1.Message) prompt.Input {
 	return prompt.Input{
-		AgentID: p.agentID, Message: m, Item: p.item, Binding: p.binding, Waits: p.reached, Woken: p.wake, Own: p.ownWaits, Queue: p.GetWorkQueueResponse,
+		AgentID: p.agentID, Message: m, Item: p.item, Binding: p.binding, Waits: p.reached, Fired: p.fired, Woken: p.wake, Own: p.ownWaits, Queue: p.GetWorkQueueResponse,
 		Trace: p.rounds, Notes: p.notes, Tasks: p.tasks, Boards: p.boards, Inherited: p.inherited, Attempts: p.attempts,
 		Conversation: p.conversation, Earlier: p.earlier,
 	}

@@ -3,6 +3,8 @@ package projection
 import (
 	"context"
 	"slices"
+	"strconv"
+	"strings"
 
 	"google.golang.org/grpc/codes"
 
@@ -100,7 +102,7 @@ func (s *Service) readWaits(ctx context.Context, c *state.Candidate, p *Projecti
 	case callback:
 		after = s.engine.Consumed("waiting", k.Namespace, k.ID)
 	case !own:
-		return after, nil
+		return after, s.readTimer(ctx, m, p)
 	}
 	r, err := s.deps.Waiting.ListWaits(plane.After(ctx, before), req)
 	switch {
@@ -121,6 +123,29 @@ func (s *Service) readWaits(ctx context.Context, c *state.Candidate, p *Projecti
 		}
 	}
 	return after, nil
+}
+
+// readTimer reads how often the timer of a message has fired since: while a message of it
+// waits, no other is queued. A timer that is not in memory any more fired once.
+func (s *Service) readTimer(ctx context.Context, m *agentv1.Message, p *Projection) error {
+	if m.GetTimerId() == "" {
+		return nil
+	}
+	p.fired = 1
+	_, number, _ := strings.Cut(m.GetCausationId(), "/")
+	first, err := strconv.ParseInt(number, 10, 64)
+	if err != nil {
+		return nil //nolint:nilerr // a message of an earlier version: its timer fired once at least
+	}
+	r, err := s.deps.Waiting.GetTimer(ctx, &waitingv1.GetTimerRequest{AgentId: m.GetAgentId(), TimerId: m.GetTimerId()})
+	switch {
+	case err == nil:
+		p.fired += max(0, r.GetTimer().GetFireCount()-first)
+		return nil
+	case fault.From(err).Code() == codes.NotFound, fault.From(err).Code() == codes.Unavailable:
+		return nil // a plane that is down does not hold a message back
+	}
+	return err
 }
 
 // Subject reads the item that a message names. It returns nil if it names none, or one

@@ -92,6 +92,7 @@ type Input struct {
 	// Waits are those that the message resolved or was delivered to, and those of the agent
 	// itself that woke it.
 	Waits []*waitingv1.Wait
+	Fired int64 // how often the message's timer fired while it waited
 	Woken *agentv1.AgentWoken
 	Own   []*waitingv1.Wait // of the agent itself, triggered
 	Queue *workv1.GetWorkQueueResponse

@@ -58,6 +58,10 @@ This turn is bound to work item wi_1, which the message is about.
 ## Why this turn
 Timer tmr_1 (look at the disk) fired at 2026-03-01T12:00:00Z.
 `},
+		"a timer that went on": {Input{Queue: queue, Fired: 7, Message: &agentv1.Message{TimerId: "tmr_1", CreatedAt: at}}, `
+## Why this turn
+Timer tmr_1 fired 7 times while this message waited, first at 2026-03-01T12:00:00Z.
+`},
 		"an item that can go on": {Input{
 			Queue: &workv1.GetWorkQueueResponse{QueuedRunnable: []*workv1.WorkItem{{WorkItemId: "wi_2", Resumed: &workv1.Resumption{
 				Wait:  &workv1.AttachedWait{WaitId: "wt_2", Kind: waitingv1.WaitKind_WAIT_KIND_TIMER, Reason: "the mirrors", CreatedAt: at},

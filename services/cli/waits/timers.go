@@ -15,7 +15,7 @@ import (
 // TimerCommand returns `quartet timer`.
 func TimerCommand(s *session.Session) *cobra.Command {
 	c := input.Group(&cobra.Command{Use: "timer", Short: "Timers: messages at a time, once or repeatedly", Aliases: []string{"timers"}})
-	c.AddCommand(timerCreate(s), timerCancel(s), timerList(s))
+	c.AddCommand(timerCreate(s), timerGet(s), timerCancel(s), timerList(s))
 	return c
 }
 
@@ -60,6 +60,20 @@ at least 1s; times are at most 100 years ahead.`,
 	return s.Mutation(cmd)
 }
 
+func timerGet(s *session.Session) *cobra.Command {
+	return &cobra.Command{
+		Use: "get AGENT TIMER", Short: "Show a timer", Args: input.Exactly("AGENT", "TIMER"),
+		Example: "  quartet timer get keeper tmr_01h455vb4pex5vsknk084sn02q",
+		RunE: session.Call(s, waitingv1.NewWaitingServiceClient, waitingv1.WaitingServiceClient.GetTimer,
+			func(args []string) (*waitingv1.GetTimerRequest, error) {
+				return &waitingv1.GetTimerRequest{AgentId: args[0], TimerId: args[1]}, nil
+			},
+			func(p *output.Printer, resp *waitingv1.GetTimerResponse) {
+				p.Table("no timer", timerColumns, [][]string{timerRow(resp.GetTimer())})
+			}),
+	}
+}
+
 func timerCancel(s *session.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "cancel AGENT TIMER", Short: "Cancel a timer", Args: input.Exactly("AGENT", "TIMER"),
@@ -88,10 +102,16 @@ func timerList(s *session.Session) *cobra.Command {
 			return req, nil
 		},
 		(*waitingv1.ListTimersResponse).GetTimers, "no timers",
-		[]string{"TIMER", "STATUS", "FIRES", "FIRED", "EVERY", "SKIPPED", "ITEM", "DESCRIPTION"},
-		func(t *waitingv1.Timer) []string {
-			return []string{t.GetTimerId(), pbjson.EnumText(t.GetStatus()), output.Time(t.GetNextFireAt()), output.Number(t.GetFireCount()), rhythm(t, ""), output.Number(t.GetSkippedCount()), t.GetWorkItemId(), output.Shorten(t.GetDescription(), 50)}
-		})
+		timerColumns, timerRow)
+}
+
+var timerColumns = []string{"TIMER", "STATUS", "FIRES", "FIRED", "EVERY", "SKIPPED", "ITEM", "DESCRIPTION"}
+
+func timerRow(t *waitingv1.Timer) []string {
+	return []string{
+		t.GetTimerId(), pbjson.EnumText(t.GetStatus()), output.Time(t.GetNextFireAt()), output.Number(t.GetFireCount()), rhythm(t, ""),
+		output.Number(t.GetSkippedCount()), t.GetWorkItemId(), output.Shorten(t.GetDescription(), 50),
+	}
 }
 
 // rhythm returns prefix, the period of a repeating timer and its total number of

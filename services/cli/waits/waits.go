@@ -195,7 +195,7 @@ func waitList(s *session.Session) *cobra.Command {
 // TriggerCommand returns `quartet trigger`.
 func TriggerCommand(s *session.Session) *cobra.Command {
 	c := input.Group(&cobra.Command{Use: "trigger", Short: "External triggers: secret URLs for outside systems", Aliases: []string{"triggers"}})
-	c.AddCommand(triggerCreate(s), triggerRotate(s), triggerCancel(s), triggerList(s), triggerDeliver(s))
+	c.AddCommand(triggerCreate(s), triggerGet(s), triggerRotate(s), triggerCancel(s), triggerList(s), triggerDeliver(s))
 	return c
 }
 
@@ -308,6 +308,20 @@ func triggerCancel(s *session.Session) *cobra.Command {
 	return s.Mutation(cmd)
 }
 
+func triggerGet(s *session.Session) *cobra.Command {
+	return &cobra.Command{
+		Use: "get AGENT TRIGGER", Short: "Show a trigger, without its secret", Args: input.Exactly("AGENT", "TRIGGER"),
+		Example: "  quartet trigger get keeper trg_01h455vb4pex5vsknk084sn02q",
+		RunE: session.Call(s, waitingv1.NewWaitingServiceClient, waitingv1.WaitingServiceClient.GetExternalTrigger,
+			func(args []string) (*waitingv1.GetExternalTriggerRequest, error) {
+				return &waitingv1.GetExternalTriggerRequest{AgentId: args[0], TriggerId: args[1]}, nil
+			},
+			func(p *output.Printer, resp *waitingv1.GetExternalTriggerResponse) {
+				p.Table("no trigger", triggerColumns, [][]string{triggerRow(resp.GetTrigger())})
+			}),
+	}
+}
+
 func triggerList(s *session.Session) *cobra.Command {
 	req := &waitingv1.ListExternalTriggersRequest{}
 	cmd := &cobra.Command{
@@ -321,11 +335,16 @@ func triggerList(s *session.Session) *cobra.Command {
 			return req, nil
 		},
 		(*waitingv1.ListExternalTriggersResponse).GetTriggers, "no triggers",
-		[]string{"TRIGGER", "STATUS", "DELIVERIES", "COALESCED", "IGNORED", "LAST", "EXPIRES", "SIGNATURE", "ITEM", "DESCRIPTION"},
-		func(t *waitingv1.Trigger) []string {
-			return []string{t.GetTriggerId(), pbjson.EnumText(t.GetStatus()), output.Number(t.GetDeliveryCount()), output.Number(t.GetCoalescedCount()), output.Number(t.GetIgnoredCount()),
-				output.Time(t.GetLastDeliveredAt()), output.Time(t.GetExpiresAt()), pbjson.EnumText(t.GetSignatureScheme()), t.GetWorkItemId(), output.Shorten(t.GetDescription(), 50)}
-		})
+		triggerColumns, triggerRow)
+}
+
+var triggerColumns = []string{"TRIGGER", "STATUS", "DELIVERIES", "COALESCED", "IGNORED", "LAST", "EXPIRES", "SIGNATURE", "ITEM", "DESCRIPTION"}
+
+func triggerRow(t *waitingv1.Trigger) []string {
+	return []string{
+		t.GetTriggerId(), pbjson.EnumText(t.GetStatus()), output.Number(t.GetDeliveryCount()), output.Number(t.GetCoalescedCount()), output.Number(t.GetIgnoredCount()),
+		output.Time(t.GetLastDeliveredAt()), output.Time(t.GetExpiresAt()), pbjson.EnumText(t.GetSignatureScheme()), t.GetWorkItemId(), output.Shorten(t.GetDescription(), 50),
+	}
 }
 
 func triggerDeliver(s *session.Session) *cobra.Command {

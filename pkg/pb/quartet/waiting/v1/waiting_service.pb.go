@@ -1333,6 +1333,107 @@ func (x *ListExternalTriggersResponse) GetNextPageToken() string {
 	return ""
 }
 
+// GetExternalTriggerRequest names a trigger.
+type GetExternalTriggerRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent.
+	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// The trigger.
+	TriggerId     string `protobuf:"bytes,2,opt,name=trigger_id,json=triggerId,proto3" json:"trigger_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetExternalTriggerRequest) Reset() {
+	*x = GetExternalTriggerRequest{}
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetExternalTriggerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetExternalTriggerRequest) ProtoMessage() {}
+
+func (x *GetExternalTriggerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetExternalTriggerRequest.ProtoReflect.Descriptor instead.
+func (*GetExternalTriggerRequest) Descriptor() ([]byte, []int) {
+	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *GetExternalTriggerRequest) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
+func (x *GetExternalTriggerRequest) GetTriggerId() string {
+	if x != nil {
+		return x.TriggerId
+	}
+	return ""
+}
+
+// GetExternalTriggerResponse answers with the trigger.
+type GetExternalTriggerResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The trigger.
+	Trigger       *Trigger `protobuf:"bytes,1,opt,name=trigger,proto3" json:"trigger,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetExternalTriggerResponse) Reset() {
+	*x = GetExternalTriggerResponse{}
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetExternalTriggerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetExternalTriggerResponse) ProtoMessage() {}
+
+func (x *GetExternalTriggerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetExternalTriggerResponse.ProtoReflect.Descriptor instead.
+func (*GetExternalTriggerResponse) Descriptor() ([]byte, []int) {
+	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *GetExternalTriggerResponse) GetTrigger() *Trigger {
+	if x != nil {
+		return x.Trigger
+	}
+	return nil
+}
+
 // DeliverTriggerRequest is one call from outside.
 type DeliverTriggerRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1358,7 +1459,7 @@ type DeliverTriggerRequest struct {
 
 func (x *DeliverTriggerRequest) Reset() {
 	*x = DeliverTriggerRequest{}
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[18]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1370,7 +1471,7 @@ func (x *DeliverTriggerRequest) String() string {
 func (*DeliverTriggerRequest) ProtoMessage() {}
 
 func (x *DeliverTriggerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[18]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1383,7 +1484,7 @@ func (x *DeliverTriggerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeliverTriggerRequest.ProtoReflect.Descriptor instead.
 func (*DeliverTriggerRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{18}
+	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *DeliverTriggerRequest) GetToken() string {
@@ -1457,7 +1558,7 @@ type DeliverTriggerResponse struct {
 
 func (x *DeliverTriggerResponse) Reset() {
 	*x = DeliverTriggerResponse{}
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[19]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1469,7 +1570,7 @@ func (x *DeliverTriggerResponse) String() string {
 func (*DeliverTriggerResponse) ProtoMessage() {}
 
 func (x *DeliverTriggerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[19]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1482,7 +1583,7 @@ func (x *DeliverTriggerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeliverTriggerResponse.ProtoReflect.Descriptor instead.
 func (*DeliverTriggerResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{19}
+	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *DeliverTriggerResponse) GetOutcome() DeliveryOutcome {
@@ -1532,7 +1633,7 @@ type CreateTimerRequest struct {
 
 func (x *CreateTimerRequest) Reset() {
 	*x = CreateTimerRequest{}
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[20]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1544,7 +1645,7 @@ func (x *CreateTimerRequest) String() string {
 func (*CreateTimerRequest) ProtoMessage() {}
 
 func (x *CreateTimerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[20]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1557,7 +1658,7 @@ func (x *CreateTimerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTimerRequest.ProtoReflect.Descriptor instead.
 func (*CreateTimerRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{20}
+	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *CreateTimerRequest) GetAgentId() string {
@@ -1627,7 +1728,7 @@ type CreateTimerResponse struct {
 
 func (x *CreateTimerResponse) Reset() {
 	*x = CreateTimerResponse{}
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[21]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1639,7 +1740,7 @@ func (x *CreateTimerResponse) String() string {
 func (*CreateTimerResponse) ProtoMessage() {}
 
 func (x *CreateTimerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[21]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1652,7 +1753,7 @@ func (x *CreateTimerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTimerResponse.ProtoReflect.Descriptor instead.
 func (*CreateTimerResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{21}
+	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *CreateTimerResponse) GetTimer() *Timer {
@@ -1677,7 +1778,7 @@ type CancelTimerRequest struct {
 
 func (x *CancelTimerRequest) Reset() {
 	*x = CancelTimerRequest{}
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[22]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1689,7 +1790,7 @@ func (x *CancelTimerRequest) String() string {
 func (*CancelTimerRequest) ProtoMessage() {}
 
 func (x *CancelTimerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[22]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1702,7 +1803,7 @@ func (x *CancelTimerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelTimerRequest.ProtoReflect.Descriptor instead.
 func (*CancelTimerRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{22}
+	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *CancelTimerRequest) GetAgentId() string {
@@ -1737,7 +1838,7 @@ type CancelTimerResponse struct {
 
 func (x *CancelTimerResponse) Reset() {
 	*x = CancelTimerResponse{}
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[23]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1749,7 +1850,7 @@ func (x *CancelTimerResponse) String() string {
 func (*CancelTimerResponse) ProtoMessage() {}
 
 func (x *CancelTimerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[23]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1762,7 +1863,7 @@ func (x *CancelTimerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelTimerResponse.ProtoReflect.Descriptor instead.
 func (*CancelTimerResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{23}
+	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *CancelTimerResponse) GetTimer() *Timer {
@@ -1789,7 +1890,7 @@ type ListTimersRequest struct {
 
 func (x *ListTimersRequest) Reset() {
 	*x = ListTimersRequest{}
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[24]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1801,7 +1902,7 @@ func (x *ListTimersRequest) String() string {
 func (*ListTimersRequest) ProtoMessage() {}
 
 func (x *ListTimersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[24]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1814,7 +1915,7 @@ func (x *ListTimersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTimersRequest.ProtoReflect.Descriptor instead.
 func (*ListTimersRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{24}
+	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListTimersRequest) GetAgentId() string {
@@ -1858,7 +1959,7 @@ type ListTimersResponse struct {
 
 func (x *ListTimersResponse) Reset() {
 	*x = ListTimersResponse{}
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[25]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1870,7 +1971,7 @@ func (x *ListTimersResponse) String() string {
 func (*ListTimersResponse) ProtoMessage() {}
 
 func (x *ListTimersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[25]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1883,7 +1984,7 @@ func (x *ListTimersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTimersResponse.ProtoReflect.Descriptor instead.
 func (*ListTimersResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{25}
+	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ListTimersResponse) GetTimers() []*Timer {
@@ -1898,6 +1999,107 @@ func (x *ListTimersResponse) GetNextPageToken() string {
 		return x.NextPageToken
 	}
 	return ""
+}
+
+// GetTimerRequest names a timer.
+type GetTimerRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent.
+	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// The timer.
+	TimerId       string `protobuf:"bytes,2,opt,name=timer_id,json=timerId,proto3" json:"timer_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetTimerRequest) Reset() {
+	*x = GetTimerRequest{}
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetTimerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetTimerRequest) ProtoMessage() {}
+
+func (x *GetTimerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetTimerRequest.ProtoReflect.Descriptor instead.
+func (*GetTimerRequest) Descriptor() ([]byte, []int) {
+	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *GetTimerRequest) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
+func (x *GetTimerRequest) GetTimerId() string {
+	if x != nil {
+		return x.TimerId
+	}
+	return ""
+}
+
+// GetTimerResponse answers with the timer.
+type GetTimerResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The timer.
+	Timer         *Timer `protobuf:"bytes,1,opt,name=timer,proto3" json:"timer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetTimerResponse) Reset() {
+	*x = GetTimerResponse{}
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetTimerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetTimerResponse) ProtoMessage() {}
+
+func (x *GetTimerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetTimerResponse.ProtoReflect.Descriptor instead.
+func (*GetTimerResponse) Descriptor() ([]byte, []int) {
+	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *GetTimerResponse) GetTimer() *Timer {
+	if x != nil {
+		return x.Timer
+	}
+	return nil
 }
 
 var File_quartet_waiting_v1_waiting_service_proto protoreflect.FileDescriptor
@@ -2010,7 +2212,13 @@ const file_quartet_waiting_v1_waiting_service_proto_rawDesc = "" +
 	"page_token\x18\x04 \x01(\tR\tpageToken\"\x7f\n" +
 	"\x1cListExternalTriggersResponse\x127\n" +
 	"\btriggers\x18\x01 \x03(\v2\x1b.quartet.waiting.v1.TriggerR\btriggers\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xa8\x02\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"U\n" +
+	"\x19GetExternalTriggerRequest\x12\x19\n" +
+	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1d\n" +
+	"\n" +
+	"trigger_id\x18\x02 \x01(\tR\ttriggerId\"S\n" +
+	"\x1aGetExternalTriggerResponse\x125\n" +
+	"\atrigger\x18\x01 \x01(\v2\x1b.quartet.waiting.v1.TriggerR\atrigger\"\xa8\x02\n" +
 	"\x15DeliverTriggerRequest\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\tR\x05token\x12\x1d\n" +
 	"\n" +
@@ -2055,8 +2263,12 @@ const file_quartet_waiting_v1_waiting_service_proto_rawDesc = "" +
 	"page_token\x18\x04 \x01(\tR\tpageToken\"o\n" +
 	"\x12ListTimersResponse\x121\n" +
 	"\x06timers\x18\x01 \x03(\v2\x19.quartet.waiting.v1.TimerR\x06timers\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken2\xc7\n" +
-	"\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"G\n" +
+	"\x0fGetTimerRequest\x12\x19\n" +
+	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x19\n" +
+	"\btimer_id\x18\x02 \x01(\tR\atimerId\"C\n" +
+	"\x10GetTimerResponse\x12/\n" +
+	"\x05timer\x18\x01 \x01(\v2\x19.quartet.waiting.v1.TimerR\x05timer2\x93\f\n" +
 	"\x0eWaitingService\x12R\n" +
 	"\aWaitFor\x12\".quartet.waiting.v1.WaitForRequest\x1a#.quartet.waiting.v1.WaitForResponse\x12[\n" +
 	"\n" +
@@ -2068,12 +2280,14 @@ const file_quartet_waiting_v1_waiting_service_proto_rawDesc = "" +
 	"\x15CreateExternalTrigger\x120.quartet.waiting.v1.CreateExternalTriggerRequest\x1a1.quartet.waiting.v1.CreateExternalTriggerResponse\x12|\n" +
 	"\x15CancelExternalTrigger\x120.quartet.waiting.v1.CancelExternalTriggerRequest\x1a1.quartet.waiting.v1.CancelExternalTriggerResponse\x12|\n" +
 	"\x15RotateExternalTrigger\x120.quartet.waiting.v1.RotateExternalTriggerRequest\x1a1.quartet.waiting.v1.RotateExternalTriggerResponse\x12y\n" +
-	"\x14ListExternalTriggers\x12/.quartet.waiting.v1.ListExternalTriggersRequest\x1a0.quartet.waiting.v1.ListExternalTriggersResponse\x12g\n" +
+	"\x14ListExternalTriggers\x12/.quartet.waiting.v1.ListExternalTriggersRequest\x1a0.quartet.waiting.v1.ListExternalTriggersResponse\x12s\n" +
+	"\x12GetExternalTrigger\x12-.quartet.waiting.v1.GetExternalTriggerRequest\x1a..quartet.waiting.v1.GetExternalTriggerResponse\x12g\n" +
 	"\x0eDeliverTrigger\x12).quartet.waiting.v1.DeliverTriggerRequest\x1a*.quartet.waiting.v1.DeliverTriggerResponse\x12^\n" +
 	"\vCreateTimer\x12&.quartet.waiting.v1.CreateTimerRequest\x1a'.quartet.waiting.v1.CreateTimerResponse\x12^\n" +
 	"\vCancelTimer\x12&.quartet.waiting.v1.CancelTimerRequest\x1a'.quartet.waiting.v1.CancelTimerResponse\x12[\n" +
 	"\n" +
-	"ListTimers\x12%.quartet.waiting.v1.ListTimersRequest\x1a&.quartet.waiting.v1.ListTimersResponseB-Z+quartet/pkg/pb/quartet/waiting/v1;waitingv1b\x06proto3"
+	"ListTimers\x12%.quartet.waiting.v1.ListTimersRequest\x1a&.quartet.waiting.v1.ListTimersResponse\x12U\n" +
+	"\bGetTimer\x12#.quartet.waiting.v1.GetTimerRequest\x1a$.quartet.waiting.v1.GetTimerResponseB-Z+quartet/pkg/pb/quartet/waiting/v1;waitingv1b\x06proto3"
 
 var (
 	file_quartet_waiting_v1_waiting_service_proto_rawDescOnce sync.Once
@@ -2087,7 +2301,7 @@ func file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP() []byte {
 	return file_quartet_waiting_v1_waiting_service_proto_rawDescData
 }
 
-var file_quartet_waiting_v1_waiting_service_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_quartet_waiting_v1_waiting_service_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_quartet_waiting_v1_waiting_service_proto_goTypes = []any{
 	(*WaitForRequest)(nil),                // 0: quartet.waiting.v1.WaitForRequest
 	(*WaitForResponse)(nil),               // 1: quartet.waiting.v1.WaitForResponse
@@ -2107,84 +2321,94 @@ var file_quartet_waiting_v1_waiting_service_proto_goTypes = []any{
 	(*CancelExternalTriggerResponse)(nil), // 15: quartet.waiting.v1.CancelExternalTriggerResponse
 	(*ListExternalTriggersRequest)(nil),   // 16: quartet.waiting.v1.ListExternalTriggersRequest
 	(*ListExternalTriggersResponse)(nil),  // 17: quartet.waiting.v1.ListExternalTriggersResponse
-	(*DeliverTriggerRequest)(nil),         // 18: quartet.waiting.v1.DeliverTriggerRequest
-	(*DeliverTriggerResponse)(nil),        // 19: quartet.waiting.v1.DeliverTriggerResponse
-	(*CreateTimerRequest)(nil),            // 20: quartet.waiting.v1.CreateTimerRequest
-	(*CreateTimerResponse)(nil),           // 21: quartet.waiting.v1.CreateTimerResponse
-	(*CancelTimerRequest)(nil),            // 22: quartet.waiting.v1.CancelTimerRequest
-	(*CancelTimerResponse)(nil),           // 23: quartet.waiting.v1.CancelTimerResponse
-	(*ListTimersRequest)(nil),             // 24: quartet.waiting.v1.ListTimersRequest
-	(*ListTimersResponse)(nil),            // 25: quartet.waiting.v1.ListTimersResponse
-	(Wake)(0),                             // 26: quartet.waiting.v1.Wake
-	(*durationpb.Duration)(nil),           // 27: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),         // 28: google.protobuf.Timestamp
-	(DeliveryMode)(0),                     // 29: quartet.waiting.v1.DeliveryMode
-	(*Wait)(nil),                          // 30: quartet.waiting.v1.Wait
-	(*WaitWarning)(nil),                   // 31: quartet.waiting.v1.WaitWarning
-	(SignatureScheme)(0),                  // 32: quartet.waiting.v1.SignatureScheme
-	(*Trigger)(nil),                       // 33: quartet.waiting.v1.Trigger
-	(DeliveryOutcome)(0),                  // 34: quartet.waiting.v1.DeliveryOutcome
-	(*Timer)(nil),                         // 35: quartet.waiting.v1.Timer
+	(*GetExternalTriggerRequest)(nil),     // 18: quartet.waiting.v1.GetExternalTriggerRequest
+	(*GetExternalTriggerResponse)(nil),    // 19: quartet.waiting.v1.GetExternalTriggerResponse
+	(*DeliverTriggerRequest)(nil),         // 20: quartet.waiting.v1.DeliverTriggerRequest
+	(*DeliverTriggerResponse)(nil),        // 21: quartet.waiting.v1.DeliverTriggerResponse
+	(*CreateTimerRequest)(nil),            // 22: quartet.waiting.v1.CreateTimerRequest
+	(*CreateTimerResponse)(nil),           // 23: quartet.waiting.v1.CreateTimerResponse
+	(*CancelTimerRequest)(nil),            // 24: quartet.waiting.v1.CancelTimerRequest
+	(*CancelTimerResponse)(nil),           // 25: quartet.waiting.v1.CancelTimerResponse
+	(*ListTimersRequest)(nil),             // 26: quartet.waiting.v1.ListTimersRequest
+	(*ListTimersResponse)(nil),            // 27: quartet.waiting.v1.ListTimersResponse
+	(*GetTimerRequest)(nil),               // 28: quartet.waiting.v1.GetTimerRequest
+	(*GetTimerResponse)(nil),              // 29: quartet.waiting.v1.GetTimerResponse
+	(Wake)(0),                             // 30: quartet.waiting.v1.Wake
+	(*durationpb.Duration)(nil),           // 31: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),         // 32: google.protobuf.Timestamp
+	(DeliveryMode)(0),                     // 33: quartet.waiting.v1.DeliveryMode
+	(*Wait)(nil),                          // 34: quartet.waiting.v1.Wait
+	(*WaitWarning)(nil),                   // 35: quartet.waiting.v1.WaitWarning
+	(SignatureScheme)(0),                  // 36: quartet.waiting.v1.SignatureScheme
+	(*Trigger)(nil),                       // 37: quartet.waiting.v1.Trigger
+	(DeliveryOutcome)(0),                  // 38: quartet.waiting.v1.DeliveryOutcome
+	(*Timer)(nil),                         // 39: quartet.waiting.v1.Timer
 }
 var file_quartet_waiting_v1_waiting_service_proto_depIdxs = []int32{
-	26, // 0: quartet.waiting.v1.WaitForRequest.wake:type_name -> quartet.waiting.v1.Wake
-	27, // 1: quartet.waiting.v1.WaitForRequest.after:type_name -> google.protobuf.Duration
-	28, // 2: quartet.waiting.v1.WaitForRequest.at:type_name -> google.protobuf.Timestamp
-	27, // 3: quartet.waiting.v1.WaitForRequest.recheck_after:type_name -> google.protobuf.Duration
-	29, // 4: quartet.waiting.v1.WaitForRequest.delivery_mode:type_name -> quartet.waiting.v1.DeliveryMode
-	30, // 5: quartet.waiting.v1.WaitForResponse.wait:type_name -> quartet.waiting.v1.Wait
-	31, // 6: quartet.waiting.v1.WaitForResponse.warnings:type_name -> quartet.waiting.v1.WaitWarning
-	29, // 7: quartet.waiting.v1.CreateWaitRequest.delivery_mode:type_name -> quartet.waiting.v1.DeliveryMode
-	30, // 8: quartet.waiting.v1.CreateWaitResponse.wait:type_name -> quartet.waiting.v1.Wait
-	31, // 9: quartet.waiting.v1.CreateWaitResponse.warnings:type_name -> quartet.waiting.v1.WaitWarning
-	30, // 10: quartet.waiting.v1.CancelWaitResponse.wait:type_name -> quartet.waiting.v1.Wait
-	30, // 11: quartet.waiting.v1.GetWaitResponse.wait:type_name -> quartet.waiting.v1.Wait
-	30, // 12: quartet.waiting.v1.ListWaitsResponse.waits:type_name -> quartet.waiting.v1.Wait
-	29, // 13: quartet.waiting.v1.CreateExternalTriggerRequest.delivery_mode:type_name -> quartet.waiting.v1.DeliveryMode
-	28, // 14: quartet.waiting.v1.CreateExternalTriggerRequest.expires_at:type_name -> google.protobuf.Timestamp
-	32, // 15: quartet.waiting.v1.CreateExternalTriggerRequest.signature_scheme:type_name -> quartet.waiting.v1.SignatureScheme
-	33, // 16: quartet.waiting.v1.CreateExternalTriggerResponse.trigger:type_name -> quartet.waiting.v1.Trigger
-	33, // 17: quartet.waiting.v1.RotateExternalTriggerResponse.trigger:type_name -> quartet.waiting.v1.Trigger
-	33, // 18: quartet.waiting.v1.CancelExternalTriggerResponse.trigger:type_name -> quartet.waiting.v1.Trigger
-	33, // 19: quartet.waiting.v1.ListExternalTriggersResponse.triggers:type_name -> quartet.waiting.v1.Trigger
-	34, // 20: quartet.waiting.v1.DeliverTriggerResponse.outcome:type_name -> quartet.waiting.v1.DeliveryOutcome
-	27, // 21: quartet.waiting.v1.CreateTimerRequest.after:type_name -> google.protobuf.Duration
-	28, // 22: quartet.waiting.v1.CreateTimerRequest.at:type_name -> google.protobuf.Timestamp
-	27, // 23: quartet.waiting.v1.CreateTimerRequest.every:type_name -> google.protobuf.Duration
-	35, // 24: quartet.waiting.v1.CreateTimerResponse.timer:type_name -> quartet.waiting.v1.Timer
-	35, // 25: quartet.waiting.v1.CancelTimerResponse.timer:type_name -> quartet.waiting.v1.Timer
-	35, // 26: quartet.waiting.v1.ListTimersResponse.timers:type_name -> quartet.waiting.v1.Timer
-	0,  // 27: quartet.waiting.v1.WaitingService.WaitFor:input_type -> quartet.waiting.v1.WaitForRequest
-	2,  // 28: quartet.waiting.v1.WaitingService.CreateWait:input_type -> quartet.waiting.v1.CreateWaitRequest
-	4,  // 29: quartet.waiting.v1.WaitingService.CancelWait:input_type -> quartet.waiting.v1.CancelWaitRequest
-	6,  // 30: quartet.waiting.v1.WaitingService.GetWait:input_type -> quartet.waiting.v1.GetWaitRequest
-	8,  // 31: quartet.waiting.v1.WaitingService.ListWaits:input_type -> quartet.waiting.v1.ListWaitsRequest
-	10, // 32: quartet.waiting.v1.WaitingService.CreateExternalTrigger:input_type -> quartet.waiting.v1.CreateExternalTriggerRequest
-	14, // 33: quartet.waiting.v1.WaitingService.CancelExternalTrigger:input_type -> quartet.waiting.v1.CancelExternalTriggerRequest
-	12, // 34: quartet.waiting.v1.WaitingService.RotateExternalTrigger:input_type -> quartet.waiting.v1.RotateExternalTriggerRequest
-	16, // 35: quartet.waiting.v1.WaitingService.ListExternalTriggers:input_type -> quartet.waiting.v1.ListExternalTriggersRequest
-	18, // 36: quartet.waiting.v1.WaitingService.DeliverTrigger:input_type -> quartet.waiting.v1.DeliverTriggerRequest
-	20, // 37: quartet.waiting.v1.WaitingService.CreateTimer:input_type -> quartet.waiting.v1.CreateTimerRequest
-	22, // 38: quartet.waiting.v1.WaitingService.CancelTimer:input_type -> quartet.waiting.v1.CancelTimerRequest
-	24, // 39: quartet.waiting.v1.WaitingService.ListTimers:input_type -> quartet.waiting.v1.ListTimersRequest
-	1,  // 40: quartet.waiting.v1.WaitingService.WaitFor:output_type -> quartet.waiting.v1.WaitForResponse
-	3,  // 41: quartet.waiting.v1.WaitingService.CreateWait:output_type -> quartet.waiting.v1.CreateWaitResponse
-	5,  // 42: quartet.waiting.v1.WaitingService.CancelWait:output_type -> quartet.waiting.v1.CancelWaitResponse
-	7,  // 43: quartet.waiting.v1.WaitingService.GetWait:output_type -> quartet.waiting.v1.GetWaitResponse
-	9,  // 44: quartet.waiting.v1.WaitingService.ListWaits:output_type -> quartet.waiting.v1.ListWaitsResponse
-	11, // 45: quartet.waiting.v1.WaitingService.CreateExternalTrigger:output_type -> quartet.waiting.v1.CreateExternalTriggerResponse
-	15, // 46: quartet.waiting.v1.WaitingService.CancelExternalTrigger:output_type -> quartet.waiting.v1.CancelExternalTriggerResponse
-	13, // 47: quartet.waiting.v1.WaitingService.RotateExternalTrigger:output_type -> quartet.waiting.v1.RotateExternalTriggerResponse
-	17, // 48: quartet.waiting.v1.WaitingService.ListExternalTriggers:output_type -> quartet.waiting.v1.ListExternalTriggersResponse
-	19, // 49: quartet.waiting.v1.WaitingService.DeliverTrigger:output_type -> quartet.waiting.v1.DeliverTriggerResponse
-	21, // 50: quartet.waiting.v1.WaitingService.CreateTimer:output_type -> quartet.waiting.v1.CreateTimerResponse
-	23, // 51: quartet.waiting.v1.WaitingService.CancelTimer:output_type -> quartet.waiting.v1.CancelTimerResponse
-	25, // 52: quartet.waiting.v1.WaitingService.ListTimers:output_type -> quartet.waiting.v1.ListTimersResponse
-	40, // [40:53] is the sub-list for method output_type
-	27, // [27:40] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	30, // 0: quartet.waiting.v1.WaitForRequest.wake:type_name -> quartet.waiting.v1.Wake
+	31, // 1: quartet.waiting.v1.WaitForRequest.after:type_name -> google.protobuf.Duration
+	32, // 2: quartet.waiting.v1.WaitForRequest.at:type_name -> google.protobuf.Timestamp
+	31, // 3: quartet.waiting.v1.WaitForRequest.recheck_after:type_name -> google.protobuf.Duration
+	33, // 4: quartet.waiting.v1.WaitForRequest.delivery_mode:type_name -> quartet.waiting.v1.DeliveryMode
+	34, // 5: quartet.waiting.v1.WaitForResponse.wait:type_name -> quartet.waiting.v1.Wait
+	35, // 6: quartet.waiting.v1.WaitForResponse.warnings:type_name -> quartet.waiting.v1.WaitWarning
+	33, // 7: quartet.waiting.v1.CreateWaitRequest.delivery_mode:type_name -> quartet.waiting.v1.DeliveryMode
+	34, // 8: quartet.waiting.v1.CreateWaitResponse.wait:type_name -> quartet.waiting.v1.Wait
+	35, // 9: quartet.waiting.v1.CreateWaitResponse.warnings:type_name -> quartet.waiting.v1.WaitWarning
+	34, // 10: quartet.waiting.v1.CancelWaitResponse.wait:type_name -> quartet.waiting.v1.Wait
+	34, // 11: quartet.waiting.v1.GetWaitResponse.wait:type_name -> quartet.waiting.v1.Wait
+	34, // 12: quartet.waiting.v1.ListWaitsResponse.waits:type_name -> quartet.waiting.v1.Wait
+	33, // 13: quartet.waiting.v1.CreateExternalTriggerRequest.delivery_mode:type_name -> quartet.waiting.v1.DeliveryMode
+	32, // 14: quartet.waiting.v1.CreateExternalTriggerRequest.expires_at:type_name -> google.protobuf.Timestamp
+	36, // 15: quartet.waiting.v1.CreateExternalTriggerRequest.signature_scheme:type_name -> quartet.waiting.v1.SignatureScheme
+	37, // 16: quartet.waiting.v1.CreateExternalTriggerResponse.trigger:type_name -> quartet.waiting.v1.Trigger
+	37, // 17: quartet.waiting.v1.RotateExternalTriggerResponse.trigger:type_name -> quartet.waiting.v1.Trigger
+	37, // 18: quartet.waiting.v1.CancelExternalTriggerResponse.trigger:type_name -> quartet.waiting.v1.Trigger
+	37, // 19: quartet.waiting.v1.ListExternalTriggersResponse.triggers:type_name -> quartet.waiting.v1.Trigger
+	37, // 20: quartet.waiting.v1.GetExternalTriggerResponse.trigger:type_name -> quartet.waiting.v1.Trigger
+	38, // 21: quartet.waiting.v1.DeliverTriggerResponse.outcome:type_name -> quartet.waiting.v1.DeliveryOutcome
+	31, // 22: quartet.waiting.v1.CreateTimerRequest.after:type_name -> google.protobuf.Duration
+	32, // 23: quartet.waiting.v1.CreateTimerRequest.at:type_name -> google.protobuf.Timestamp
+	31, // 24: quartet.waiting.v1.CreateTimerRequest.every:type_name -> google.protobuf.Duration
+	39, // 25: quartet.waiting.v1.CreateTimerResponse.timer:type_name -> quartet.waiting.v1.Timer
+	39, // 26: quartet.waiting.v1.CancelTimerResponse.timer:type_name -> quartet.waiting.v1.Timer
+	39, // 27: quartet.waiting.v1.ListTimersResponse.timers:type_name -> quartet.waiting.v1.Timer
+	39, // 28: quartet.waiting.v1.GetTimerResponse.timer:type_name -> quartet.waiting.v1.Timer
+	0,  // 29: quartet.waiting.v1.WaitingService.WaitFor:input_type -> quartet.waiting.v1.WaitForRequest
+	2,  // 30: quartet.waiting.v1.WaitingService.CreateWait:input_type -> quartet.waiting.v1.CreateWaitRequest
+	4,  // 31: quartet.waiting.v1.WaitingService.CancelWait:input_type -> quartet.waiting.v1.CancelWaitRequest
+	6,  // 32: quartet.waiting.v1.WaitingService.GetWait:input_type -> quartet.waiting.v1.GetWaitRequest
+	8,  // 33: quartet.waiting.v1.WaitingService.ListWaits:input_type -> quartet.waiting.v1.ListWaitsRequest
+	10, // 34: quartet.waiting.v1.WaitingService.CreateExternalTrigger:input_type -> quartet.waiting.v1.CreateExternalTriggerRequest
+	14, // 35: quartet.waiting.v1.WaitingService.CancelExternalTrigger:input_type -> quartet.waiting.v1.CancelExternalTriggerRequest
+	12, // 36: quartet.waiting.v1.WaitingService.RotateExternalTrigger:input_type -> quartet.waiting.v1.RotateExternalTriggerRequest
+	16, // 37: quartet.waiting.v1.WaitingService.ListExternalTriggers:input_type -> quartet.waiting.v1.ListExternalTriggersRequest
+	18, // 38: quartet.waiting.v1.WaitingService.GetExternalTrigger:input_type -> quartet.waiting.v1.GetExternalTriggerRequest
+	20, // 39: quartet.waiting.v1.WaitingService.DeliverTrigger:input_type -> quartet.waiting.v1.DeliverTriggerRequest
+	22, // 40: quartet.waiting.v1.WaitingService.CreateTimer:input_type -> quartet.waiting.v1.CreateTimerRequest
+	24, // 41: quartet.waiting.v1.WaitingService.CancelTimer:input_type -> quartet.waiting.v1.CancelTimerRequest
+	26, // 42: quartet.waiting.v1.WaitingService.ListTimers:input_type -> quartet.waiting.v1.ListTimersRequest
+	28, // 43: quartet.waiting.v1.WaitingService.GetTimer:input_type -> quartet.waiting.v1.GetTimerRequest
+	1,  // 44: quartet.waiting.v1.WaitingService.WaitFor:output_type -> quartet.waiting.v1.WaitForResponse
+	3,  // 45: quartet.waiting.v1.WaitingService.CreateWait:output_type -> quartet.waiting.v1.CreateWaitResponse
+	5,  // 46: quartet.waiting.v1.WaitingService.CancelWait:output_type -> quartet.waiting.v1.CancelWaitResponse
+	7,  // 47: quartet.waiting.v1.WaitingService.GetWait:output_type -> quartet.waiting.v1.GetWaitResponse
+	9,  // 48: quartet.waiting.v1.WaitingService.ListWaits:output_type -> quartet.waiting.v1.ListWaitsResponse
+	11, // 49: quartet.waiting.v1.WaitingService.CreateExternalTrigger:output_type -> quartet.waiting.v1.CreateExternalTriggerResponse
+	15, // 50: quartet.waiting.v1.WaitingService.CancelExternalTrigger:output_type -> quartet.waiting.v1.CancelExternalTriggerResponse
+	13, // 51: quartet.waiting.v1.WaitingService.RotateExternalTrigger:output_type -> quartet.waiting.v1.RotateExternalTriggerResponse
+	17, // 52: quartet.waiting.v1.WaitingService.ListExternalTriggers:output_type -> quartet.waiting.v1.ListExternalTriggersResponse
+	19, // 53: quartet.waiting.v1.WaitingService.GetExternalTrigger:output_type -> quartet.waiting.v1.GetExternalTriggerResponse
+	21, // 54: quartet.waiting.v1.WaitingService.DeliverTrigger:output_type -> quartet.waiting.v1.DeliverTriggerResponse
+	23, // 55: quartet.waiting.v1.WaitingService.CreateTimer:output_type -> quartet.waiting.v1.CreateTimerResponse
+	25, // 56: quartet.waiting.v1.WaitingService.CancelTimer:output_type -> quartet.waiting.v1.CancelTimerResponse
+	27, // 57: quartet.waiting.v1.WaitingService.ListTimers:output_type -> quartet.waiting.v1.ListTimersResponse
+	29, // 58: quartet.waiting.v1.WaitingService.GetTimer:output_type -> quartet.waiting.v1.GetTimerResponse
+	44, // [44:59] is the sub-list for method output_type
+	29, // [29:44] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_quartet_waiting_v1_waiting_service_proto_init() }
@@ -2199,7 +2423,7 @@ func file_quartet_waiting_v1_waiting_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_waiting_v1_waiting_service_proto_rawDesc), len(file_quartet_waiting_v1_waiting_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   26,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -28,10 +28,12 @@ const (
 	WaitingService_CancelExternalTrigger_FullMethodName = "/quartet.waiting.v1.WaitingService/CancelExternalTrigger"
 	WaitingService_RotateExternalTrigger_FullMethodName = "/quartet.waiting.v1.WaitingService/RotateExternalTrigger"
 	WaitingService_ListExternalTriggers_FullMethodName  = "/quartet.waiting.v1.WaitingService/ListExternalTriggers"
+	WaitingService_GetExternalTrigger_FullMethodName    = "/quartet.waiting.v1.WaitingService/GetExternalTrigger"
 	WaitingService_DeliverTrigger_FullMethodName        = "/quartet.waiting.v1.WaitingService/DeliverTrigger"
 	WaitingService_CreateTimer_FullMethodName           = "/quartet.waiting.v1.WaitingService/CreateTimer"
 	WaitingService_CancelTimer_FullMethodName           = "/quartet.waiting.v1.WaitingService/CancelTimer"
 	WaitingService_ListTimers_FullMethodName            = "/quartet.waiting.v1.WaitingService/ListTimers"
+	WaitingService_GetTimer_FullMethodName              = "/quartet.waiting.v1.WaitingService/GetTimer"
 )
 
 // WaitingServiceClient is the client API for WaitingService service.
@@ -63,6 +65,10 @@ type WaitingServiceClient interface {
 	RotateExternalTrigger(ctx context.Context, in *RotateExternalTriggerRequest, opts ...grpc.CallOption) (*RotateExternalTriggerResponse, error)
 	// ListExternalTriggers reads an agent's triggers, without their secrets.
 	ListExternalTriggers(ctx context.Context, in *ListExternalTriggersRequest, opts ...grpc.CallOption) (*ListExternalTriggersResponse, error)
+	// GetExternalTrigger reads one trigger, without its secret. One that ended long ago is read
+	// from the event stream.
+	// Errors: NOT_FOUND.
+	GetExternalTrigger(ctx context.Context, in *GetExternalTriggerRequest, opts ...grpc.CallOption) (*GetExternalTriggerResponse, error)
 	// DeliverTrigger takes what an outside system sent. The token is the credential.
 	// Errors: NOT_FOUND, TRIGGER_REVOKED, TRIGGER_EXPIRED, AGENT_STOPPED, TOO_LARGE,
 	// SIGNATURE_INVALID.
@@ -74,6 +80,9 @@ type WaitingServiceClient interface {
 	CancelTimer(ctx context.Context, in *CancelTimerRequest, opts ...grpc.CallOption) (*CancelTimerResponse, error)
 	// ListTimers reads an agent's timers.
 	ListTimers(ctx context.Context, in *ListTimersRequest, opts ...grpc.CallOption) (*ListTimersResponse, error)
+	// GetTimer reads one timer. One that ended long ago is read from the event stream.
+	// Errors: NOT_FOUND.
+	GetTimer(ctx context.Context, in *GetTimerRequest, opts ...grpc.CallOption) (*GetTimerResponse, error)
 }
 
 type waitingServiceClient struct {
@@ -174,6 +183,16 @@ func (c *waitingServiceClient) ListExternalTriggers(ctx context.Context, in *Lis
 	return out, nil
 }
 
+func (c *waitingServiceClient) GetExternalTrigger(ctx context.Context, in *GetExternalTriggerRequest, opts ...grpc.CallOption) (*GetExternalTriggerResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetExternalTriggerResponse)
+	err := c.cc.Invoke(ctx, WaitingService_GetExternalTrigger_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *waitingServiceClient) DeliverTrigger(ctx context.Context, in *DeliverTriggerRequest, opts ...grpc.CallOption) (*DeliverTriggerResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(DeliverTriggerResponse)
@@ -214,6 +233,16 @@ func (c *waitingServiceClient) ListTimers(ctx context.Context, in *ListTimersReq
 	return out, nil
 }
 
+func (c *waitingServiceClient) GetTimer(ctx context.Context, in *GetTimerRequest, opts ...grpc.CallOption) (*GetTimerResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetTimerResponse)
+	err := c.cc.Invoke(ctx, WaitingService_GetTimer_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // WaitingServiceServer is the server API for WaitingService service.
 // All implementations must embed UnimplementedWaitingServiceServer
 // for forward compatibility.
@@ -243,6 +272,10 @@ type WaitingServiceServer interface {
 	RotateExternalTrigger(context.Context, *RotateExternalTriggerRequest) (*RotateExternalTriggerResponse, error)
 	// ListExternalTriggers reads an agent's triggers, without their secrets.
 	ListExternalTriggers(context.Context, *ListExternalTriggersRequest) (*ListExternalTriggersResponse, error)
+	// GetExternalTrigger reads one trigger, without its secret. One that ended long ago is read
+	// from the event stream.
+	// Errors: NOT_FOUND.
+	GetExternalTrigger(context.Context, *GetExternalTriggerRequest) (*GetExternalTriggerResponse, error)
 	// DeliverTrigger takes what an outside system sent. The token is the credential.
 	// Errors: NOT_FOUND, TRIGGER_REVOKED, TRIGGER_EXPIRED, AGENT_STOPPED, TOO_LARGE,
 	// SIGNATURE_INVALID.
@@ -254,6 +287,9 @@ type WaitingServiceServer interface {
 	CancelTimer(context.Context, *CancelTimerRequest) (*CancelTimerResponse, error)
 	// ListTimers reads an agent's timers.
 	ListTimers(context.Context, *ListTimersRequest) (*ListTimersResponse, error)
+	// GetTimer reads one timer. One that ended long ago is read from the event stream.
+	// Errors: NOT_FOUND.
+	GetTimer(context.Context, *GetTimerRequest) (*GetTimerResponse, error)
 	mustEmbedUnimplementedWaitingServiceServer()
 }
 
@@ -291,6 +327,9 @@ func (UnimplementedWaitingServiceServer) RotateExternalTrigger(context.Context, 
 func (UnimplementedWaitingServiceServer) ListExternalTriggers(context.Context, *ListExternalTriggersRequest) (*ListExternalTriggersResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListExternalTriggers not implemented")
 }
+func (UnimplementedWaitingServiceServer) GetExternalTrigger(context.Context, *GetExternalTriggerRequest) (*GetExternalTriggerResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetExternalTrigger not implemented")
+}
 func (UnimplementedWaitingServiceServer) DeliverTrigger(context.Context, *DeliverTriggerRequest) (*DeliverTriggerResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DeliverTrigger not implemented")
 }
@@ -302,6 +341,9 @@ func (UnimplementedWaitingServiceServer) CancelTimer(context.Context, *CancelTim
 }
 func (UnimplementedWaitingServiceServer) ListTimers(context.Context, *ListTimersRequest) (*ListTimersResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListTimers not implemented")
+}
+func (UnimplementedWaitingServiceServer) GetTimer(context.Context, *GetTimerRequest) (*GetTimerResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetTimer not implemented")
 }
 func (UnimplementedWaitingServiceServer) mustEmbedUnimplementedWaitingServiceServer() {}
 func (UnimplementedWaitingServiceServer) testEmbeddedByValue()                        {}
@@ -486,6 +528,24 @@ func _WaitingService_ListExternalTriggers_Handler(srv interface{}, ctx context.C
 	return interceptor(ctx, in, info, handler)
 }
 
+func _WaitingService_GetExternalTrigger_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetExternalTriggerRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(WaitingServiceServer).GetExternalTrigger(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: WaitingService_GetExternalTrigger_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(WaitingServiceServer).GetExternalTrigger(ctx, req.(*GetExternalTriggerRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _WaitingService_DeliverTrigger_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(DeliverTriggerRequest)
 	if err := dec(in); err != nil {
@@ -558,6 +618,24 @@ func _WaitingService_ListTimers_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _WaitingService_GetTimer_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetTimerRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(WaitingServiceServer).GetTimer(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: WaitingService_GetTimer_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(WaitingServiceServer).GetTimer(ctx, req.(*GetTimerRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // WaitingService_ServiceDesc is the grpc.ServiceDesc for WaitingService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -602,6 +680,10 @@ var WaitingService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _WaitingService_ListExternalTriggers_Handler,
 		},
 		{
+			MethodName: "GetExternalTrigger",
+			Handler:    _WaitingService_GetExternalTrigger_Handler,
+		},
+		{
 			MethodName: "DeliverTrigger",
 			Handler:    _WaitingService_DeliverTrigger_Handler,
 		},
@@ -616,6 +698,10 @@ var WaitingService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListTimers",
 			Handler:    _WaitingService_ListTimers_Handler,
+		},
+		{
+			MethodName: "GetTimer",
+			Handler:    _WaitingService_GetTimer_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},
