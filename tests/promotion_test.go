@@ -71,6 +71,9 @@ func (alone) AgentExists(context.Context, string) error { return nil }
 func (alone) RunningTasks(context.Context, string, string) ([]workplane.RunningTask, error) {
 	return nil, nil
 }
+func (alone) GetTimer(context.Context, *waitingv1.GetTimerRequest, ...grpc.CallOption) (*waitingv1.GetTimerResponse, error) {
+	return &waitingv1.GetTimerResponse{}, nil
+}
 func (alone) ListWaits(context.Context, *waitingv1.ListWaitsRequest, ...grpc.CallOption) (*waitingv1.ListWaitsResponse, error) {
 	return &waitingv1.ListWaitsResponse{}, nil
 }

@@ -72,7 +72,8 @@ type Entry struct {
 	Doc    string // one sentence: what happened and what the caller can do
 }
 
-// All is the documented list, grouped by what the caller should do.
+// All is the documented list, in the order of docs/errors.md: grouped by what a reason is about.
+// It has each declared reason once.
 var All = []Entry{
 	{InvalidArgument, codes.InvalidArgument, "A request field has a value or a type that is not allowed; the field violations name it."},
 	{LimitExceeded, codes.InvalidArgument, "A request field is longer or larger than its limit; metadata has field, limit and value."},

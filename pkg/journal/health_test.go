@@ -12,6 +12,7 @@ import (
 	"quartet/pkg/journal/faultlog"
 	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/journal/memlog"
+	"quartet/pkg/journal/partitions"
 )
 
 // While nothing can be written time stands still for leases, and after 30 s
@@ -78,8 +79,8 @@ func TestOpenRefusesWhatItCannotRead(t *testing.T) {
 }
 
 func TestSetSpreadsOwners(t *testing.T) {
-	open := func(n int) (*journal.Set[*journaltest.State], error) {
-		return journal.OpenSet(t.Context(), journal.Whole(n), func(int) (journal.Config[*journaltest.State], error) {
+	open := func(n int) (*partitions.Set[*journaltest.State], error) {
+		return partitions.Open(t.Context(), partitions.Whole(n), func(int) (journal.Config[*journaltest.State], error) {
 			return journaltest.Config(memlog.New()), nil
 		})
 	}

@@ -11,6 +11,7 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/journal/memlog"
+	"quartet/pkg/journal/partitions"
 )
 
 // lease is a lease that a test takes away.
@@ -107,20 +108,20 @@ func TestR6_NotOpenedWithoutALease(t *testing.T) {
 // looked up in the wrong place.
 func TestX1_AShareHoldsItsOwners(t *testing.T) {
 	const n = 4
-	open := func(h journal.Share) (*journal.Set[*journaltest.State], error) {
-		return journal.OpenSet(t.Context(), h, func(int) (journal.Config[*journaltest.State], error) {
+	open := func(h partitions.Share) (*partitions.Set[*journaltest.State], error) {
+		return partitions.Open(t.Context(), h, func(int) (journal.Config[*journaltest.State], error) {
 			return journaltest.Config(memlog.New()), nil
 		})
 	}
-	for _, bad := range []journal.Share{{}, {First: -1, Count: 1, Of: 4}, {First: 3, Count: 2, Of: 4}, {Count: 0, Of: 1}} {
+	for _, bad := range []partitions.Share{{}, {First: -1, Count: 1, Of: 4}, {First: 3, Count: 2, Of: 4}, {Count: 0, Of: 1}} {
 		_, err := open(bad)
 		require.Error(t, err, bad)
 	}
-	s, err := open(journal.One(2, n))
+	s, err := open(partitions.One(2, n))
 	require.NoError(t, err)
 	seen := map[bool]int{}
 	for _, owner := range []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"} {
-		here := journal.PartitionOf("default", owner, n) == 2
+		here := partitions.Of("default", owner, n) == 2
 		seen[here]++
 		_, _, err := journal.View(t.Context(), s.For("default", owner), journaltest.Count("a"))
 		if here {

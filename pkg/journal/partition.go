@@ -219,3 +219,17 @@ func (p *Partition[S]) Stalled() time.Duration { return p.stall.Current(p.cfg.Mo
 // StallTotal returns the sum of all stalls since Open, including the current one. A caller that sets a deadline
 // records it, and extends the deadline by its growth.
 func (p *Partition[S]) StallTotal() time.Duration { return p.stall.Total(p.cfg.Mono()) }
+
+// NotHeld returns a partition that refuses everything with ErrNotHeld.
+func NotHeld[S State](cfg Config[S]) *Partition[S] {
+	p := &Partition[S]{cfg: cfg, core: newCore(&cfg), stopped: make(chan struct{})}
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	p.cancel()
+	cause := ErrNotHeld
+	p.failed.Store(&cause)
+	p.inbox.signal = make(chan struct{}, 1)
+	p.inbox.close()
+	p.closing.Store(true)
+	close(p.stopped)
+	return p
+}

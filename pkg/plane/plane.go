@@ -22,6 +22,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/partitions"
 	"quartet/pkg/rpc"
 	"quartet/pkg/tracing"
 )
@@ -89,7 +90,7 @@ type Followed struct {
 type Config[S journal.State] struct {
 	Plane string
 	// Share says which partitions of the plane this process may hold; zero: all.
-	Share  journal.Share
+	Share  partitions.Share
 	New    func() S
 	Events protoreflect.FileDescriptor
 	Follow []Followed
@@ -115,7 +116,7 @@ type Config[S journal.State] struct {
 type Engine[S journal.State] struct {
 	cfg     Config[S]
 	deps    Deps
-	parts   *journal.Set[S]
+	parts   *partitions.Set[S]
 	stop    context.CancelFunc
 	running sync.WaitGroup
 	closed  sync.Once
@@ -130,7 +131,7 @@ func Open[S journal.State](ctx context.Context, cfg Config[S], deps Deps) (*Engi
 	e := &Engine[S]{cfg: cfg, deps: deps}
 	registry := journal.NewRegistry(cfg.Events)
 	var err error
-	e.parts, err = journal.OpenSet(ctx, cmp.Or(cfg.Share, journal.Whole(deps.Partitions(cfg.Plane))), func(partition int) (journal.Config[S], error) {
+	e.parts, err = partitions.Open(ctx, cmp.Or(cfg.Share, partitions.Whole(deps.Partitions(cfg.Plane))), func(partition int) (journal.Config[S], error) {
 		log, err := deps.Log(cfg.Plane, partition)
 		c := journal.Config[S]{
 			Log: log, Plane: cfg.Plane, New: cfg.New, Registry: registry,

@@ -18,9 +18,9 @@ type Config struct {
 	Owner string
 	// Boot identifies this run of the owner. It must differ from earlier ones.
 	Boot string
-	// Guard is the command line of the guard process, which must call Guard with its
-	// last argument. Without one, what is left after a SIGKILL of the host stays until
-	// the owner's next boot ends it.
+	// Guard is the command line of the guard process. The host appends one argument, and the
+	// process must pass that to the function Guard. If Guard is empty, what is left after a
+	// SIGKILL of the host stays until the owner's next boot ends it.
 	Guard  []string
 	Logger *zap.Logger // nil: nothing is logged
 }

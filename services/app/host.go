@@ -14,6 +14,7 @@ import (
 
 	"quartet/pkg/bus"
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/partitions"
 	"quartet/pkg/lease"
 	"quartet/pkg/life"
 	"quartet/pkg/meter"
@@ -47,7 +48,7 @@ type unit struct {
 // holders.
 type host struct {
 	name   string
-	build  func(d plane.Deps, share journal.Share) (planeService, error)
+	build  func(d plane.Deps, share partitions.Share) (planeService, error)
 	deps   plane.Deps
 	broker *broker
 	keeper *lease.Keeper
@@ -81,7 +82,7 @@ func (h *host) Name() string { return h.name }
 // route registers the plane's methods on the process's server, which passes each call to
 // the unit or to the process that holds it.
 func (h *host) route(server *rpc.Server, network *rpc.Network, newID func(string) string, missing func(context.Context, proto.Message, error) error, search ...string) error {
-	prototype, err := h.build(h.deps, journal.Share{})
+	prototype, err := h.build(h.deps, partitions.Share{})
 	if err != nil {
 		return err
 	}
@@ -91,7 +92,7 @@ func (h *host) route(server *rpc.Server, network *rpc.Network, newID func(string
 	}
 	rpc.Route(server, shape, rpc.Routes{
 		Service: h.name, Size: h.size, Search: search, Missing: missing, Where: h.where, NewID: newID,
-		Of:   func(namespace, agentID string) int { return journal.PartitionOf(namespace, agentID, h.size()) },
+		Of:   func(namespace, agentID string) int { return partitions.Of(namespace, agentID, h.size()) },
 		Left: func(err error) bool { return errors.Is(err, journal.ErrNotHeld) },
 		Peer: func(addr, name string) grpc.ClientConnInterface { return network.Peer(addr, name) },
 	})
@@ -107,11 +108,11 @@ func (h *host) size() int {
 }
 
 // share returns the partitions of unit n.
-func (h *host) share(n int) journal.Share {
+func (h *host) share(n int) partitions.Share {
 	if splits[h.name] {
-		return journal.One(n, h.size())
+		return partitions.One(n, h.size())
 	}
-	return journal.Whole(h.broker.partitions(h.name))
+	return partitions.Whole(h.broker.partitions(h.name))
 }
 
 // Start registers the plane's units with the keeper, which acquires leases once this
@@ -205,7 +206,7 @@ func (h *host) take(ctx context.Context, n int, l *lease.Lease) error {
 
 // publish starts to copy the unit's events to the EVENTS stream, if the process does
 // that.
-func (h *host) publish(ctx context.Context, u *unit, share journal.Share) error {
+func (h *host) publish(ctx context.Context, u *unit, share partitions.Share) error {
 	if !h.copy || h.name == identity.Plane { // events of API keys are not published
 		return nil
 	}

@@ -8,7 +8,7 @@ import (
 	"google.golang.org/grpc"
 
 	"quartet/deploy/openapi"
-	"quartet/pkg/journal"
+	"quartet/pkg/journal/partitions"
 	"quartet/pkg/life"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
@@ -49,7 +49,7 @@ func (w *wiring) services() []serviceRow {
 // too, a host of the partitions whose leases this process holds.
 func (w *wiring) plane(p planeRow) (life.Service, error) {
 	if w.keeper == nil {
-		return p.build(w.deps, journal.Share{})
+		return p.build(w.deps, partitions.Share{})
 	}
 	h := newHost(&host{
 		name: p.name, build: p.build, deps: w.deps, broker: w.broker, keeper: w.keeper, copy: w.cfg.Publish, logger: w.logger,

@@ -5,7 +5,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"quartet/pkg/journal"
+	"quartet/pkg/journal/partitions"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
@@ -24,7 +24,7 @@ import (
 // modules must run before it in the same process.
 type planeRow struct {
 	name  string
-	build func(d plane.Deps, share journal.Share) (planeService, error)
+	build func(d plane.Deps, share partitions.Share) (planeService, error)
 	needs []string
 	// search are the full names of methods whose request does not name an agent; they
 	// are sent to each unit until one finds the record.
@@ -36,16 +36,16 @@ type planeRow struct {
 // planes returns one row for each plane.
 func (w *wiring) planes() []planeRow {
 	return []planeRow{
-		{"agent", func(d plane.Deps, share journal.Share) (planeService, error) {
+		{"agent", func(d plane.Deps, share partitions.Share) (planeService, error) {
 			return agent.New(agent.Config{Share: share, Weights: w.weights, MaxChildren: w.cfg.MaxChildren}, agent.Deps{
 				Deps: d, Work: w.calls.work(), Waiting: waitingv1.NewWaitingServiceClient(w.calls.to("waiting")),
 				Tasks: taskv1.NewTaskServiceClient(w.calls.to("task")), Boards: boardv1.NewBoardServiceClient(w.calls.to("board")), Conn: w.calls.conn, MintRun: w.creds.keyring.MintRun, Allowed: allowed,
 			})
 		}, []string{"nats"}, nil, nil},
-		{"work", func(d plane.Deps, share journal.Share) (planeService, error) {
+		{"work", func(d plane.Deps, share partitions.Share) (planeService, error) {
 			return work.New(work.Config{Share: share, Home: w.cfg.HomeDir}, work.Deps{Deps: d, Tasks: w.calls, Agents: w.calls})
 		}, []string{"nats"}, []string{workv1.WorkService_FindWorkItem_FullMethodName}, w.calls.foreignItem},
-		{"waiting", func(d plane.Deps, share journal.Share) (planeService, error) {
+		{"waiting", func(d plane.Deps, share partitions.Share) (planeService, error) {
 			rechecks, err := w.cfg.rechecks()
 			if err != nil {
 				return nil, err
@@ -54,17 +54,17 @@ func (w *wiring) planes() []planeRow {
 				Deps: d, Work: w.calls.work(), Tasks: taskv1.NewTaskServiceClient(w.calls.to("task")), Agents: w.calls, TriggerSecret: triggerSecrets(w.key),
 			})
 		}, []string{"nats"}, []string{waitingv1.WaitingService_DeliverTrigger_FullMethodName}, nil},
-		{"task", func(d plane.Deps, share journal.Share) (planeService, error) {
+		{"task", func(d plane.Deps, share partitions.Share) (planeService, error) {
 			return task.New(task.Config{Share: share, LeaseTerm: w.cfg.CommandLease}, task.Deps{Deps: d, Output: w.output, Workspace: w.calls.Workspace, OwnsItem: w.calls.OwnsItem, Children: children{w.calls}})
 		}, []string{"nats", "output"}, nil, nil},
-		{"board", func(d plane.Deps, share journal.Share) (planeService, error) {
+		{"board", func(d plane.Deps, share partitions.Share) (planeService, error) {
 			return board.New(board.Config{Share: share, LeaseTerm: w.cfg.StepLease, CancelWait: w.cfg.CancelWait, TokenBudget: w.cfg.BoardBudget}, board.Deps{
 				Deps: d, Orchestrates: w.calls.Orchestrates, MintRun: func(namespace, workerID, runID string) string {
 					return w.creds.keyring.Mint(rpc.Actor{Namespace: namespace, Principal: "worker/" + workerID, Role: rpc.RoleWorker, AgentID: workerID, RunID: runID})
 				},
 			})
 		}, []string{"nats"}, nil, nil},
-		{"identity", func(d plane.Deps, _ journal.Share) (planeService, error) {
+		{"identity", func(d plane.Deps, _ partitions.Share) (planeService, error) {
 			return identity.New(identity.Deps{Deps: d, Secret: identity.Secrets(w.key), Known: w.creds.keys.Known, Version: w.version})
 		}, []string{"nats"}, nil, nil},
 	}

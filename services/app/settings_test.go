@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
-	"quartet/pkg/journal"
+	"quartet/pkg/journal/partitions"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/pkg/rpc"
 )
@@ -181,9 +181,9 @@ func TestUnitsOfAHost(t *testing.T) {
 	b := &broker{counts: map[string]int{"work": 6, "agent": 1}}
 	work, agent := &host{name: "work", broker: b}, &host{name: "agent", broker: b}
 	require.Equal(t, 6, work.size())
-	require.Equal(t, journal.One(2, 6), work.share(2))
+	require.Equal(t, partitions.One(2, 6), work.share(2))
 	require.Equal(t, 1, agent.size())
-	require.Equal(t, journal.Whole(1), agent.share(0))
+	require.Equal(t, partitions.Whole(1), agent.share(0))
 	require.NoError(t, work.Ready(), "a host without units is ready")
 	require.False(t, work.over(2))
 	place, changed := work.where(2)

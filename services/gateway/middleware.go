@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"quartet/pkg/fault"
 	"quartet/pkg/pbjson"
@@ -51,8 +53,8 @@ func (g *Service) decoded(routes routeTable) runtime.Middleware {
 	}
 }
 
-// request reads a request into in. The query that it returns is what the query parser sees:
-// the caller's own, with the fields that come from headers.
+// request reads a request into in. The query that it returns is what the query parser sees: for a
+// GET the caller's own, for a DELETE all fields, wherever they were.
 func (g *Service) request(w http.ResponseWriter, r *http.Request, rt *route, in *input, path map[string]string) (url.Values, error) {
 	if err := in.headers(r); err != nil {
 		return nil, err
@@ -65,19 +67,39 @@ func (g *Service) request(w http.ResponseWriter, r *http.Request, rt *route, in 
 		return query, in.decode(rt, nil, query, path)
 	}
 	for name := range query {
-		return nil, unknownParameter(name).With("hint", "send it in the body")
+		if rt.body {
+			return nil, unknownParameter(name).With("hint", "send it in the body")
+		}
 	}
 	text, err := readBody(w, r, g.cfg.MaxBody)
-	if err != nil {
+	switch {
+	case err != nil:
+		return nil, err
+	case rt.body:
+		return query, in.decode(rt, text, nil, path)
+	case len(query) == 0: // a DELETE may have its fields in the body, too
+		query = nil
+	case len(bytes.TrimSpace(text)) > 0:
+		return nil, fault.InvalidArgument.New("the request has a query string and a body; give its fields in one of them")
+	}
+	if err := in.decode(rt, text, query, path); err != nil {
 		return nil, err
 	}
-	if err := in.decode(rt, text, nil, path); err != nil {
-		return nil, err
-	}
-	if !rt.body && in.requestID != "" { // a DELETE: its fields travel as a query
-		query.Set("request_id", in.requestID)
-	}
-	return query, nil
+	return fieldsOf(in.msg, path), nil
+}
+
+// fieldsOf returns the fields of a message as a query string, from which a generated handler
+// that takes no body fills its message. The fields of the path are left out. A message that is
+// sent so has fields of one value each only.
+func fieldsOf(m proto.Message, path map[string]string) url.Values {
+	query := url.Values{}
+	m.ProtoReflect().Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		if _, known := path[string(fd.Name())]; !known {
+			query.Set(string(fd.Name()), v.String())
+		}
+		return true
+	})
+	return query
 }
 
 // queryParser fills a message from a query string for the generated handlers, by the same

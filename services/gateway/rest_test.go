@@ -59,6 +59,28 @@ func TestX3_ETagAndIfMatch(t *testing.T) {
 	require.Equal(t, 200, r.do(http.MethodPost, path+":complete", ``, "If-Match", `"4"`).status)
 }
 
+// A DELETE takes its fields from headers, from the query string as OpenAPI says, or from a body,
+// and none of them is lost on the way (SPEC X2.3, X3).
+func TestX3_FieldsOfADelete(t *testing.T) {
+	r := newRig(t)
+	const path = "/v1/agents/keeper"
+	reason := func(a answer) any { return a.json(t)["agent"].(map[string]any)["controlReason"] }
+	require.Equal(t, "/", reason(r.do(http.MethodDelete, path, "")))
+	require.Equal(t, "k1/done with it", reason(r.do(http.MethodDelete, path+"?reason=done+with+it", "", "Idempotency-Key", "k1")))
+	require.Equal(t, "k2/over", reason(r.do(http.MethodDelete, path, `{"reason":"over","requestId":"k2"}`)))
+	require.Equal(t, "k3/", reason(r.do(http.MethodDelete, path+"?request_id=k3&expectedRevision=1", "")))
+	for _, a := range []answer{
+		r.do(http.MethodDelete, path, "", "If-Match", `"7"`), r.do(http.MethodDelete, path, `{"reason":"x"}`, "If-Match", `"7"`),
+		r.do(http.MethodDelete, path+"?reason=x", "", "If-Match", `"7"`),
+	} {
+		require.Equal(t, http.StatusPreconditionFailed, a.status, string(a.body))
+	}
+	require.Equal(t, http.StatusConflict, r.do(http.MethodDelete, path+"?expected_revision=7", "").status)
+	for query, body := range map[string]string{"?reason=x": `{"reason":"y"}`, "?colour=red": "", "": `{"colour":"red"}`, "?expected_revision=seven": "", "?agent_id=other": ""} {
+		require.Equal(t, http.StatusBadRequest, r.do(http.MethodDelete, path+query, body).status, query+body)
+	}
+}
+
 func TestX2_IdempotencyKey(t *testing.T) {
 	r := newRig(t)
 	first := r.do(http.MethodPost, items, `{"objective":"a"}`, "Idempotency-Key", "k1")

@@ -126,6 +126,16 @@ func (agentDouble) GetAgent(ctx context.Context, req *agentv1.GetAgentRequest) (
 	return &agentv1.GetAgentResponse{Agent: &agentv1.Agent{AgentId: req.GetAgentId(), Revision: 1, PostureReason: a.Namespace + "/" + a.Principal + "/" + a.Role}}, nil
 }
 
+// DeleteAgent returns what it was asked, as the agent's reason.
+func (agentDouble) DeleteAgent(_ context.Context, req *agentv1.DeleteAgentRequest) (*agentv1.DeleteAgentResponse, error) {
+	if req.GetExpectedRevision() > 1 {
+		return nil, fault.RevisionConflict.New("another revision")
+	}
+	return &agentv1.DeleteAgentResponse{Agent: &agentv1.Agent{
+		AgentId: req.GetAgentId(), Revision: 1 + req.GetExpectedRevision(), ControlReason: req.GetRequestId() + "/" + req.GetReason(),
+	}}, nil
+}
+
 // AcquireTurn has nothing to give and waits for as long as it may.
 func (agentDouble) AcquireTurn(ctx context.Context, _ *agentv1.AcquireTurnRequest) (*agentv1.AcquireTurnResponse, error) {
 	<-ctx.Done()

@@ -18,7 +18,7 @@ type route struct {
 	pattern string // such as /v1/agents/{agent_id}
 	method  string // such as /quartet.agent.v1.AgentService/GetAgent
 	input   protoreflect.MessageType
-	body    bool // the request is the body; otherwise it is the query string
+	body    bool // the request is the body; otherwise it is the query string of a GET or DELETE
 	// waits: the RPC may wait for most of a minute, or streams. It is ended when the
 	// gateway stops.
 	waits bool

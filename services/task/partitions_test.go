@@ -10,6 +10,7 @@ import (
 
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/memlog"
+	"quartet/pkg/journal/partitions"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
@@ -21,7 +22,7 @@ import (
 // run, wherever they live.
 func TestT4_CapacityCountsOverPartitions(t *testing.T) {
 	logs := []journal.Log{memlog.New(), memlog.New(), memlog.New()}
-	svc, err := New(Config{Share: journal.Whole(3)}, Deps{Output: output.NewMemory(output.Kept), Deps: plane.Deps{
+	svc, err := New(Config{Share: partitions.Whole(3)}, Deps{Output: output.NewMemory(output.Kept), Deps: plane.Deps{
 		Log:     func(_ string, n int) (journal.Log, error) { return logs[n], nil },
 		Sources: func(string) ([]journal.Source, error) { return nil, nil },
 	}})

@@ -9,6 +9,7 @@ import (
 
 	"quartet/pkg/clock"
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/partitions"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
@@ -27,8 +28,8 @@ const LeaseTerm = 30 * time.Second
 
 // Config is what an operator sets.
 type Config struct {
-	Share     journal.Share // the partitions that this process holds; zero: all of them
-	LeaseTerm time.Duration // default LeaseTerm
+	Share     partitions.Share // the partitions that this process holds; zero: all of them
+	LeaseTerm time.Duration    // default LeaseTerm
 }
 
 // Deps is what this plane needs of its process.

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc"
 
 	"quartet/pkg/clock"
-	"quartet/pkg/journal"
+	"quartet/pkg/journal/partitions"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -43,7 +43,7 @@ type Agents interface {
 
 // Config holds the settings of the plane.
 type Config struct {
-	Share journal.Share // the partitions that this process may hold; zero: all
+	Share partitions.Share // the partitions that this process may hold; zero: all
 	// PublicURL is the gateway's address as outside systems see it.
 	PublicURL string
 	// DefaultRecheck is after how long the owner of a wait is reminded of it if WaitFor

@@ -220,7 +220,8 @@ func (w *Worker) branchAt(ctx context.Context, wt *taskv1.Worktree) (string, err
 	return at, unlessRefused(err)
 }
 
-// deleteBranch deletes the branch if it is still at a commit.
+// deleteBranch deletes the worktree's branch. If the branch is not at the commit at any more, git
+// refuses, the branch is kept, and that is an error (see refused).
 func (w *Worker) deleteBranch(ctx context.Context, wt *taskv1.Worktree, at string) error {
 	_, err := w.git(ctx, wt.GetRepository(), "update-ref", "-d", "refs/heads/"+wt.GetBranch(), at)
 	return err

@@ -156,8 +156,9 @@ func (s *Service) noteChildItem(ctx context.Context, parent ref.Agent, delegatio
 	})
 }
 
-// commit writes the events of a rule for one agent, as this plane itself. A rule without
-// events has been carried out before.
+// commit writes the events of a rule for one agent, as this plane itself. It writes nothing and
+// returns nil if the rule returns no events, because there is nothing to do or the agent has
+// changed since it was read. The rule is not called for an agent that does not exist.
 func (s *Service) commit(ctx context.Context, k ref.Agent, method string, rule func(a *state.Agent, env journal.Env) []*journal.Event) error {
 	_, err := plane.Do(ctx, s.engine, plane.Command[*state.State, struct{}]{
 		Method: method, AgentID: k.ID, Actor: plane.System(k.Namespace),

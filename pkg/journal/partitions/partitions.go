@@ -1,10 +1,14 @@
-package journal
+// Package partitions holds the partitions of a plane that one process has: which of them it
+// has, and which one holds the state of an owner.
+package partitions
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"hash/fnv"
+
+	"quartet/pkg/journal"
 )
 
 // Share is the range of a plane's partitions that a process holds.
@@ -21,14 +25,14 @@ func One(partition, n int) Share { return Share{First: partition, Count: 1, Of: 
 
 func (h Share) check() error {
 	if h.First < 0 || h.Count < 1 || h.First+h.Count > h.Of {
-		return fmt.Errorf("journal: %d partitions from %d on of %d; there must be at least 1, and no more than there are", h.Count, h.First, h.Of)
+		return fmt.Errorf("partitions: %d partitions from %d on of %d; there must be at least 1, and no more than there are", h.Count, h.First, h.Of)
 	}
 	return nil
 }
 
-// PartitionOf returns the partition among n that holds the state of an owner: an agent, or for boards a
+// Of returns the partition among n that holds the state of an owner: an agent, or for boards a
 // session. It depends on the arguments only, so changing the number of partitions is an offline operation.
-func PartitionOf(namespace, owner string, n int) int {
+func Of(namespace, owner string, n int) int {
 	if n <= 1 {
 		return 0
 	}
@@ -41,15 +45,15 @@ func PartitionOf(namespace, owner string, n int) int {
 }
 
 // Set is the partitions of one plane that are held together.
-type Set[S State] struct {
+type Set[S journal.State] struct {
 	share   Share
-	parts   []*Partition[S]
-	foreign *Partition[S] // refuses everything; for owners in other partitions
+	parts   []*journal.Partition[S]
+	foreign *journal.Partition[S] // refuses everything; for owners in other partitions
 }
 
-// OpenSet opens the partitions of a share. config returns the Config of each and is called in order. If one
+// Open opens the partitions of a share. config returns the Config of each and is called in order. If one
 // fails, those opened before are closed.
-func OpenSet[S State](ctx context.Context, share Share, config func(partition int) (Config[S], error)) (*Set[S], error) {
+func Open[S journal.State](ctx context.Context, share Share, config func(partition int) (journal.Config[S], error)) (*Set[S], error) {
 	if err := share.check(); err != nil {
 		return nil, err
 	}
@@ -58,10 +62,10 @@ func OpenSet[S State](ctx context.Context, share Share, config func(partition in
 		cfg, err := config(i)
 		if err == nil {
 			cfg.Partition = i
-			var p *Partition[S]
-			if p, err = Open(ctx, cfg); err == nil {
+			var p *journal.Partition[S]
+			if p, err = journal.Open(ctx, cfg); err == nil {
 				s.parts = append(s.parts, p)
-				s.foreign = notHeld[S](cfg)
+				s.foreign = journal.NotHeld[S](cfg)
 				continue
 			}
 		}
@@ -70,24 +74,10 @@ func OpenSet[S State](ctx context.Context, share Share, config func(partition in
 	return s, nil
 }
 
-// notHeld returns a partition that refuses everything with ErrNotHeld.
-func notHeld[S State](cfg Config[S]) *Partition[S] {
-	p := &Partition[S]{cfg: cfg, core: newCore(&cfg), stopped: make(chan struct{})}
-	p.ctx, p.cancel = context.WithCancel(context.Background())
-	p.cancel()
-	cause := ErrNotHeld
-	p.failed.Store(&cause)
-	p.inbox.signal = make(chan struct{}, 1)
-	p.inbox.close()
-	p.closing.Store(true)
-	close(p.stopped)
-	return p
-}
-
 // For returns the partition that holds an owner's state. If that is not in the share, it returns one that
-// refuses everything with ErrNotHeld.
-func (s *Set[S]) For(namespace, owner string) *Partition[S] {
-	i := PartitionOf(namespace, owner, s.share.Of) - s.share.First
+// refuses everything with journal.ErrNotHeld.
+func (s *Set[S]) For(namespace, owner string) *journal.Partition[S] {
+	i := Of(namespace, owner, s.share.Of) - s.share.First
 	if i < 0 || i >= len(s.parts) {
 		return s.foreign
 	}
@@ -95,7 +85,7 @@ func (s *Set[S]) For(namespace, owner string) *Partition[S] {
 }
 
 // All returns the partitions in order. The slice must not be changed.
-func (s *Set[S]) All() []*Partition[S] { return s.parts }
+func (s *Set[S]) All() []*journal.Partition[S] { return s.parts }
 
 // Health returns the first error of a partition, or nil.
 func (s *Set[S]) Health() error {
