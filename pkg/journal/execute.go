@@ -97,7 +97,7 @@ func (p *Partition[S]) completeWhenDurable(c *command[S]) {
 		l.frames[k-1].cmds = append(l.frames[k-1].cmds, c)
 		return
 	}
-	close(c.done)
+	p.complete(c)
 }
 
 // answerRepeated completes a request that the partition remembers with its first outcome. The events are taken

@@ -206,7 +206,7 @@ func (p *Partition[S]) handleWriteResult(v writeResult) error {
 		l.frames = l.frames[1:]
 		for _, c := range f.cmds {
 			c.err = unavailable(outcomeNone, "the journal refused the write", v.err)
-			close(c.done)
+			p.complete(c)
 		}
 		return p.reload(f)
 	case writeAbsent:
@@ -232,7 +232,7 @@ func (p *Partition[S]) committed(f *pending[S], clean bool) {
 		p.notify(f.events)
 	}
 	for _, c := range f.cmds {
-		close(c.done)
+		p.complete(c)
 	}
 	if p.cfg.Feed == nil && clean { // otherwise the feed keeps the body
 		l.spare = f.Body[:0]
@@ -329,6 +329,7 @@ func (p *Partition[S]) reload(refusedFrame *pending[S]) error {
 		}
 		return err
 	}
+	core.keepConfirmed(p.core)
 	p.mu.Lock()
 	p.core, p.uncommitted = core, nil
 	p.mu.Unlock()
@@ -394,6 +395,21 @@ func (p *Partition[S]) abandon(c *command[S], unknown bool, cause error) {
 		c.err = unavailable(outcomeUnknown, "the journal stopped while it was writing; repeat with the same request_id to learn what happened", cause)
 	} else {
 		c.err = unavailable(outcomeNone, "the partition is not held here any more", cause)
+	}
+	p.complete(c)
+}
+
+// complete wakes the caller of c, whose outcome is final. For a consumption it confirms the position, or ends the
+// Consume that queued it: nobody else looks at its error.
+func (p *Partition[S]) complete(c *command[S]) {
+	switch {
+	case c.consume == nil:
+	case c.err != nil:
+		c.consume.fail(c.err)
+	default:
+		if pos := p.core.positions[c.consume.key]; pos != nil {
+			pos.confirmed = max(pos.confirmed, c.consume.seq)
+		}
 	}
 	close(c.done)
 }
