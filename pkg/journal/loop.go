@@ -324,6 +324,7 @@ func (p *Partition[S]) reload(refusedFrame *pending[S]) error {
 	core, err := p.load(p.ctx, awaiting)
 	if err != nil {
 		reloaded.resolve(true)
+		l.pendingReload = nil
 		if refusedFrame != nil {
 			refusedFrame.result.resolve(true)
 		}
@@ -379,6 +380,10 @@ func (p *Partition[S]) shutDown(cause error) {
 	}
 	p.hintLost(l.frames)
 	l.frames = nil
+	if l.pendingReload != nil {
+		l.pendingReload.resolve(true)
+		l.pendingReload = nil
+	}
 	rest, _ := p.inbox.take(nil)
 	for _, c := range append(l.backlog[l.next:], rest...) {
 		if !c.stage.CompareAndSwap(stageQueued, stageTaken) {
