@@ -2,6 +2,7 @@ package journal
 
 import (
 	"context"
+	"errors"
 
 	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/zap"
@@ -82,11 +83,29 @@ const (
 
 // consumption is one frame of a source, or several without relevant events, as the loop executes it.
 type consumption[S State] struct {
-	key     sourceKey
-	seq     uint64
-	events  []sourceEvent
-	foreign int // frames since the previous consumption that have events of the plane, relevant or not
-	react   func(s S, env Env, ev *Event) ([]*Event, error)
+	key sourceKey
+	seq uint64
+	// after and afterLine are the position that the source must have reached before: that of the consumption
+	// queued before, or after a split that of the previous part.
+	after     uint64
+	afterLine int
+	events    []sourceEvent
+	foreign   int // frames since the previous consumption that have events of the plane, relevant or not
+	react     func(s S, env Env, ev *Event) ([]*Event, error)
+	// fail ends the Consume that queued the consumption. It does not block.
+	fail context.CancelCauseFunc
+}
+
+// errPassedOver completes a consumption whose predecessor is not consumed, because its append was refused or a
+// reload returned to an earlier position. Consume then ends, and continues from the position when it is called again.
+var errPassedOver = errors.New("journal: an earlier frame of the source is not consumed")
+
+// follows reports whether everything before in is consumed at pos.
+func (in *consumption[S]) follows(pos *position) bool {
+	if pos.seq != in.after || pos.line == 0 {
+		return pos.seq >= in.after
+	}
+	return in.afterLine > 0 && pos.line >= in.afterLine
 }
 
 // sourceEvent is a relevant event and the index of its line in the frame.
@@ -97,31 +116,33 @@ type sourceEvent struct {
 
 // Consume applies the source's events to p, each exactly once: the position is written in the same frame as the
 // effect, as source_consumed. It blocks until ctx ends or p refuses or fails a command, and returns the reason,
-// which is ErrNotHeld once p is closed. p may still be usable after another error, such as a full queue; calling
-// Consume again continues from the position. Errors of the source are logged and the source is followed again.
-// There must be at most one Consume for each pair of p and source.
+// which is ErrNotHeld once p is closed. p may still be usable after another error, such as a full queue or a
+// refused append; calling Consume again continues from the position. Errors of the source are logged and the
+// source is followed again. There must be at most one Consume for each pair of p and source.
 func Consume[S State](ctx context.Context, p *Partition[S], r Reaction[S]) error {
 	key := sourceKey{r.Source.Plane(), r.Source.Partition()}
 	interest := make(map[string]struct{}, len(r.Interest))
 	for _, t := range r.Interest {
 		interest[t] = struct{}{}
 	}
-	p.mu.RLock()
-	next := uint64(1)
-	if pos, ok := p.core.positions[key]; ok {
-		if next = pos.seq + 1; pos.line > 0 {
-			next = pos.seq
-		}
+	next, err := p.firstToConsume(ctx, key)
+	if err != nil {
+		return err
 	}
-	p.mu.RUnlock()
+	// following ends with ctx, and with the first consumption that fails, which is its cause.
+	following, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
 	var window []*command[S]
 	pacer := newPacer()
 	passed, foreign := 0, 0
+	after := next - 1
 	consumed := p.consumed.Of(key)
 	begin := max(next, 2) - 1 // the frame consumed last tells the position in events
 	for {
-		var stop error // an error of the partition, not of the source
-		err := r.Source.Follow(ctx, max(begin, 1), func(seq uint64, lines []Line) error {
+		err = r.Source.Follow(following, max(begin, 1), func(seq uint64, lines []Line) error {
+			if following.Err() != nil {
+				return following.Err()
+			}
 			begin = seq + 1
 			if seq < next {
 				consumed.Receive(lastWalSeq(lines), nil)
@@ -135,43 +156,77 @@ func Consume[S State](ctx context.Context, p *Partition[S], r Reaction[S]) error
 				consumed.Receive(lastWalSeq(lines), nil)
 				return nil
 			}
-			in.foreign = foreign
+			in.after, in.foreign, in.fail = after, foreign, fail
 			passed, foreign = 0, 0
 			c := &command[S]{method: consumeMethod, consume: in, done: make(chan struct{})}
 			// Before the effects can be read: who reads them asks for the position.
 			consumed.Receive(lastWalSeq(lines), c.done)
-			if stop = p.enqueue(c); stop != nil {
-				return stop
+			if err := p.enqueue(c); err != nil {
+				close(c.done)
+				fail(err)
+				return err
 			}
-			next = seq + 1
+			after, next = seq, seq+1
 			pacer.Reset()
 			if window = append(window, c); len(window) < consumeWindow {
 				return nil
 			}
 			select {
 			case <-window[0].done:
-				stop = window[0].err
 				window = append(window[:0], window[1:]...)
-				return stop
-			case <-ctx.Done():
-				return ctx.Err()
+				return nil
+			case <-following.Done():
+				return following.Err()
 			}
 		})
-		if ctx.Err() != nil {
-			return ctx.Err()
+		if following.Err() == nil && !p.ended() {
+			p.cfg.Logger.Info("journal: following a source again", zap.String("source", key.plane), zap.Int("source_partition", key.partition), zap.Uint64("from", next), zap.Error(err))
+			if pacer.Wait(following) == nil {
+				continue
+			}
 		}
-		if p.closing.Load() || p.failed.Load() != nil {
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case p.ended():
 			return ErrNotHeld
 		}
-		if stop != nil {
-			return stop
+		return context.Cause(following)
+	}
+}
+
+// firstToConsume returns the first frame of a source that is not consumed completely. It blocks until the position
+// that it read is durable, or ctx ends: a position that is lost by a reload must not be continued from.
+func (p *Partition[S]) firstToConsume(ctx context.Context, key sourceKey) (uint64, error) {
+	for {
+		p.mu.RLock()
+		next := uint64(1)
+		if pos, ok := p.core.positions[key]; ok {
+			if next = pos.seq + 1; pos.line > 0 {
+				next = pos.seq
+			}
 		}
-		p.cfg.Logger.Info("journal: following a source again", zap.String("source", key.plane), zap.Int("source_partition", key.partition), zap.Uint64("from", next), zap.Error(err))
-		if pacer.Wait(ctx) != nil {
-			return ctx.Err()
+		result := p.uncommitted
+		p.mu.RUnlock()
+		if result == nil {
+			return next, nil
+		}
+		select {
+		case <-result.done:
+			if !result.lost {
+				return next, nil
+			}
+			if p.ended() {
+				return 0, ErrNotHeld
+			}
+		case <-ctx.Done():
+			return 0, ctx.Err()
 		}
 	}
 }
+
+// ended reports whether p is closed, or about to be, or has failed.
+func (p *Partition[S]) ended() bool { return p.closing.Load() || p.failed.Load() != nil }
 
 // parseSourceFrame parses the relevant events of a frame, outside the loop. A line that cannot be read is
 // logged and skipped, since waiting does not make it readable.
@@ -198,8 +253,9 @@ func (p *Partition[S]) parseSourceFrame(r Reaction[S], interest map[string]struc
 }
 
 // executeConsume executes one consumption. Each event sees the effects of the one before; all effects and the
-// position are put into one frame. If they do not fit, the consumption is split between two events: the
-// position then includes the line, and the rest is queued as the next command.
+// position are put into one frame. If they do not fit, or the state refuses an effect, the consumption is split
+// between two events: the position then includes the line, and the consumption is queued again for the rest. A
+// consumption whose predecessor or previous part was lost changes nothing, so that the position passes no event.
 func (p *Partition[S]) executeConsume(c *command[S]) {
 	in := c.consume
 	// The map of positions is read by Consume in other goroutines.
@@ -207,11 +263,15 @@ func (p *Partition[S]) executeConsume(c *command[S]) {
 	pos := p.core.position(in.key)
 	p.mu.Unlock()
 	start := 0
-	if in.seq < pos.seq || in.seq == pos.seq && pos.line == 0 {
+	switch {
+	case in.seq < pos.seq || in.seq == pos.seq && pos.line == 0:
 		p.finishWithoutEvents(c)
 		return
-	}
-	if in.seq == pos.seq {
+	case !in.follows(pos):
+		c.err = errPassedOver
+		p.finishWithoutEvents(c)
+		return
+	case in.seq == pos.seq:
 		start = pos.line
 	}
 	f := p.frameFor(0, 1)
@@ -219,6 +279,12 @@ func (p *Partition[S]) executeConsume(c *command[S]) {
 	finish := func(line int) {
 		p.writePosition(c, f, in.key, in.seq, line)
 		p.writePositions(c, f)
+		if line > 0 { // c completes with its last part
+			in.after, in.afterLine = in.seq, line
+			c.reset()
+			p.requeue(c)
+			return
+		}
 		f.cmds = append(f.cmds, c)
 		c.stored, c.seq = true, p.core.applied
 	}
@@ -232,10 +298,6 @@ func (p *Partition[S]) executeConsume(c *command[S]) {
 		}
 		if used := len(f.Body) - base; used > 0 && used+len(body) > p.cfg.MaxFrame {
 			finish(h.line)
-			rest := &command[S]{method: consumeMethod, consume: in, done: make(chan struct{})}
-			l := &p.loop
-			l.backlog = append([]*command[S]{rest}, l.backlog[l.next:]...)
-			l.next = 0
 			return
 		}
 		if err := p.commit(c, f, events, body); err != nil {
@@ -249,7 +311,9 @@ func (p *Partition[S]) executeConsume(c *command[S]) {
 	if !effects {
 		// There is nothing to write except, occasionally, the position. In memory
 		// it advances at once; after a restart these frames are read again.
+		p.mu.Lock()
 		pos.seq, pos.line = in.seq, 0
+		p.mu.Unlock()
 		pos.framesSinceWrite += in.foreign
 		pos.needsWrite = pos.needsWrite || len(in.events) > 0
 	}
@@ -259,6 +323,13 @@ func (p *Partition[S]) executeConsume(c *command[S]) {
 	}
 	p.dropEmpty(f)
 	p.finishWithoutEvents(c)
+}
+
+// requeue makes c the next command that the loop executes.
+func (p *Partition[S]) requeue(c *command[S]) {
+	l := &p.loop
+	l.backlog = append([]*command[S]{c}, l.backlog[l.next:]...)
+	l.next = 0
 }
 
 // reaction runs the rule for one event and returns its events, encoded as well. A refusal is logged and returns

@@ -43,6 +43,8 @@ type position struct {
 	// before the next change of state: after a restart these events would otherwise be processed with a newer
 	// state, in which they may lead to something.
 	needsWrite bool
+	// confirmed is the newest frame whose consumption completed, so that the state that it saw is durable.
+	confirmed uint64
 }
 
 // newCore returns a core with an empty state.
@@ -67,6 +69,22 @@ func (c *core[S]) position(k sourceKey) *position {
 		c.positions[k] = pos
 	}
 	return pos
+}
+
+// keepConfirmed takes over the positions of old that are final although the log does not have them, because the
+// events led to nothing. Without it these events would be processed again with a newer state; see needsWrite. If
+// another writer had the partition in between, old was outdated and the positions of the log apply.
+func (c *core[S]) keepConfirmed(old *core[S]) {
+	if c.generation != old.generation+1 {
+		return
+	}
+	for key, was := range old.positions {
+		pos := c.position(key)
+		if was.confirmed > pos.seq || was.confirmed == pos.seq && pos.line > 0 {
+			pos.seq, pos.line, pos.needsWrite = was.confirmed, 0, true
+		}
+		pos.confirmed = was.confirmed
+	}
 }
 
 // replayError is a log that the state cannot be built from. Trying again cannot help.

@@ -97,7 +97,7 @@ func (p *Partition[S]) completeWhenDurable(c *command[S]) {
 		l.frames[k-1].cmds = append(l.frames[k-1].cmds, c)
 		return
 	}
-	close(c.done)
+	p.complete(c)
 }
 
 // answerRepeated completes a request that the partition remembers with its first outcome. The events are taken
@@ -146,11 +146,11 @@ func (p *Partition[S]) encode(dst []byte, events []*Event) ([]byte, error) {
 			return nil, internal(fmt.Errorf("encode %s: %w", ev.Type, err))
 		}
 		if n := len(dst) - start; n > p.cfg.MaxEvent {
-			return nil, tooLarge(ev.Type, n, p.cfg.MaxEvent)
+			return nil, tooLarge("event "+ev.Type, n, p.cfg.MaxEvent)
 		}
 	}
-	if len(dst) > max(maxCommandBytes, p.cfg.MaxEvent) {
-		return nil, tooLarge("command of "+strconv.Itoa(len(events))+" events", len(dst), maxCommandBytes)
+	if limit := max(maxCommandBytes, p.cfg.MaxEvent); len(dst) > limit {
+		return nil, tooLarge("a command of "+strconv.Itoa(len(events))+" events", len(dst), limit)
 	}
 	return dst, nil
 }

@@ -42,6 +42,6 @@ func unknownRequest(requestID string) error {
 }
 
 // tooLarge refuses an event or a command because of its encoded size.
-func tooLarge(eventType string, size, limit int) error {
-	return fault.TooLarge.Newf("event %s has %d bytes, at most %d are allowed (SPEC X8)", eventType, size, limit)
+func tooLarge(what string, size, limit int) error {
+	return fault.TooLarge.Newf("%s has %d bytes, at most %d are allowed; send less at once", what, size, limit)
 }

@@ -206,7 +206,7 @@ func (p *Partition[S]) handleWriteResult(v writeResult) error {
 		l.frames = l.frames[1:]
 		for _, c := range f.cmds {
 			c.err = unavailable(outcomeNone, "the journal refused the write", v.err)
-			close(c.done)
+			p.complete(c)
 		}
 		return p.reload(f)
 	case writeAbsent:
@@ -232,7 +232,7 @@ func (p *Partition[S]) committed(f *pending[S], clean bool) {
 		p.notify(f.events)
 	}
 	for _, c := range f.cmds {
-		close(c.done)
+		p.complete(c)
 	}
 	if p.cfg.Feed == nil && clean { // otherwise the feed keeps the body
 		l.spare = f.Body[:0]
@@ -324,11 +324,13 @@ func (p *Partition[S]) reload(refusedFrame *pending[S]) error {
 	core, err := p.load(p.ctx, awaiting)
 	if err != nil {
 		reloaded.resolve(true)
+		l.pendingReload = nil
 		if refusedFrame != nil {
 			refusedFrame.result.resolve(true)
 		}
 		return err
 	}
+	core.keepConfirmed(p.core)
 	p.mu.Lock()
 	p.core, p.uncommitted = core, nil
 	p.mu.Unlock()
@@ -378,6 +380,10 @@ func (p *Partition[S]) shutDown(cause error) {
 	}
 	p.hintLost(l.frames)
 	l.frames = nil
+	if l.pendingReload != nil {
+		l.pendingReload.resolve(true)
+		l.pendingReload = nil
+	}
 	rest, _ := p.inbox.take(nil)
 	for _, c := range append(l.backlog[l.next:], rest...) {
 		if !c.stage.CompareAndSwap(stageQueued, stageTaken) {
@@ -394,6 +400,21 @@ func (p *Partition[S]) abandon(c *command[S], unknown bool, cause error) {
 		c.err = unavailable(outcomeUnknown, "the journal stopped while it was writing; repeat with the same request_id to learn what happened", cause)
 	} else {
 		c.err = unavailable(outcomeNone, "the partition is not held here any more", cause)
+	}
+	p.complete(c)
+}
+
+// complete wakes the caller of c, whose outcome is final. For a consumption it confirms the position, or ends the
+// Consume that queued it: nobody else looks at its error.
+func (p *Partition[S]) complete(c *command[S]) {
+	switch {
+	case c.consume == nil:
+	case c.err != nil:
+		c.consume.fail(c.err)
+	default:
+		if pos := p.core.positions[c.consume.key]; pos != nil {
+			pos.confirmed = max(pos.confirmed, c.consume.seq)
+		}
 	}
 	close(c.done)
 }

@@ -98,3 +98,49 @@ func TestR4_WhoWritesNextSeesWhatIsBeingWritten(t *testing.T) {
 	require.NoError(t, p.Close(context.Background()))
 	require.NoError(t, other.Close(context.Background()))
 }
+
+// A read that waits for a reload ends when the partition does, not after ViewPatience.
+func TestViewEndsWithAPartitionThatHasToReload(t *testing.T) {
+	log := faultlog.New(memlog.New())
+	cfg := journaltest.Config(log)
+	cfg.ViewPatience = time.Hour
+	p, err := journal.Open(t.Context(), cfg)
+	require.NoError(t, err)
+	log.Inject(faultlog.Late)
+	done := make(chan error, 3)
+	go func() {
+		_, _, err := journal.Do(context.Background(), p, journaltest.Put("k", "v", ""))
+		done <- err
+	}()
+	<-log.Held()
+	go func() {
+		_, _, err := journal.Do(context.Background(), p, journaltest.Put("poison", "", ""))
+		done <- err
+	}()
+	require.Eventually(t, func() bool { // until the state is hidden, also from a read of what is not durable
+		ctx, cancel := context.WithTimeout(journal.Ahead(t.Context(), p), time.Millisecond)
+		defer cancel()
+		_, _, err := journal.View(ctx, p, journaltest.Count("k"))
+		return err != nil
+	}, 20*time.Second, time.Millisecond)
+	reading := make(chan struct{}, 100)
+	go func() {
+		_, _, err := journal.View(context.Background(), p, func(*journaltest.State) (int, error) {
+			reading <- struct{}{}
+			return 0, nil
+		})
+		done <- err
+	}()
+	<-reading
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	require.ErrorIs(t, p.Close(ctx), context.Canceled)
+	for range 3 {
+		select {
+		case err := <-done:
+			require.Error(t, err)
+		case <-time.After(20 * time.Second):
+			require.Fail(t, "a caller is not answered")
+		}
+	}
+}

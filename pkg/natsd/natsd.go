@@ -46,7 +46,8 @@ type Server struct {
 	logger *zap.Logger
 
 	mu      sync.Mutex
-	running *server.Server // nil after Stop
+	running *server.Server // nil after Stop, and after a Restart that failed
+	stopped bool           // Stop was called
 }
 
 const startTimeout = 30 * time.Second
@@ -121,7 +122,7 @@ func (s *Server) boot() (*server.Server, error) {
 func (s *Server) Stop() {
 	s.mu.Lock()
 	srv := s.running
-	s.running = nil
+	s.running, s.stopped = nil, true
 	s.mu.Unlock()
 	if srv != nil {
 		srv.Shutdown()
@@ -131,15 +132,19 @@ func (s *Server) Stop() {
 
 // Restart stops the server and starts it again over the same store, which is necessary after
 // the disk was full. Connections of Connect reconnect by themselves. With Port 0 the server may
-// listen on another port afterwards. After an error it is stopped.
+// listen on another port afterwards. After an error no server runs, and Restart may be called again,
+// except after Stop.
 func (s *Server) Restart() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.running == nil {
+	if s.stopped {
 		return errStopped
 	}
-	s.running.Shutdown()
-	s.running.WaitForShutdown()
+	if s.running != nil {
+		s.running.Shutdown()
+		s.running.WaitForShutdown()
+		s.running = nil
+	}
 	srv, err := s.boot()
 	s.running = srv
 	return err

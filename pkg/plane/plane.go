@@ -23,6 +23,7 @@ import (
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/partitions"
+	"quartet/pkg/retry"
 	"quartet/pkg/rpc"
 	"quartet/pkg/tracing"
 )
@@ -112,6 +113,12 @@ type Config[S journal.State] struct {
 	OnLoad func(state S)
 }
 
+// The first and the longest pause after which a source is followed again.
+const (
+	followPause    = 50 * time.Millisecond
+	maxFollowPause = 5 * time.Second
+)
+
 // Engine runs a plane's partitions.
 type Engine[S journal.State] struct {
 	cfg     Config[S]
@@ -170,9 +177,11 @@ func (e *Engine[S]) Follow(ctx context.Context) error {
 	return nil
 }
 
+// follow consumes a source until ctx ends or the partition is not held any more. After another error, such as a
+// refused append, it continues from the partition's position.
 func (e *Engine[S]) follow(ctx context.Context, p *journal.Partition[S], src journal.Source, f Followed) {
 	defer e.running.Done()
-	err := journal.Consume(ctx, p, journal.Reaction[S]{
+	reaction := journal.Reaction[S]{
 		Source: src, Registry: f.Registry, Interest: f.Types, Matters: f.Matters,
 		React: func(s S, env journal.Env, ev *journal.Event) ([]*journal.Event, error) {
 			if e.parts.For(ev.Namespace, ev.AgentID) != p {
@@ -180,9 +189,26 @@ func (e *Engine[S]) follow(ctx context.Context, p *journal.Partition[S], src jou
 			}
 			return e.cfg.React(s, env, ev)
 		},
-	})
-	if err != nil && ctx.Err() == nil {
-		e.deps.Logger.Error("stopped following", zap.String("plane", e.cfg.Plane), zap.String("source", f.Plane), zap.Error(err))
+	}
+	log := e.deps.Logger.With(zap.String("plane", e.cfg.Plane), zap.Int("partition", p.Index()), zap.String("source", f.Plane), zap.Int("source_partition", src.Partition()))
+	pacer := retry.New(followPause, maxFollowPause)
+	for {
+		began := time.Now()
+		err := journal.Consume(ctx, p, reaction)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case errors.Is(err, journal.ErrNotHeld):
+			log.Error("stopped following: the partition is not held any more", zap.Error(err))
+			return
+		}
+		if time.Since(began) > maxFollowPause {
+			pacer.Reset()
+		}
+		log.Warn("following is interrupted and continues", zap.Error(err))
+		if pacer.Wait(ctx) != nil {
+			return
+		}
 	}
 }
 

@@ -205,6 +205,32 @@ func TestAPartitionThatCannotBeWritten(t *testing.T) {
 	require.Equal(t, 1, n, "what was refused has left nothing")
 }
 
+// A refused append of an effect ends neither following nor the effect.
+func TestFollowingContinuesAfterAnError(t *testing.T) {
+	journals := planetest.NewJournals()
+	var faults *faultlog.Log
+	journals.Wrap = func(name string, log journal.Log) journal.Log {
+		if name != "test" {
+			return log
+		}
+		faults = faultlog.New(log)
+		return faults
+	}
+	source := journals.NewWriter(t, "source", errdetails.File_google_rpc_error_details_proto)
+	e := open(t, over(journals))
+	for i := range 3 {
+		faults.Inject(faultlog.Refused, faultlog.None, faultlog.Refused) // None is the load
+		ev := journaltest.Event("k", fmt.Sprint(i))
+		ev.AgentID = "a1"
+		source.Write(ev)
+		require.Eventually(t, func() bool {
+			n, _, err := count(as(rpc.RoleOperator), e, "copied")
+			return err == nil && n == i+1
+		}, 20*time.Second, time.Millisecond)
+	}
+	require.Len(t, journals.Events(t, "test", journaltest.Registry()), 3)
+}
+
 func TestAServiceThatHasNotStarted(t *testing.T) {
 	var none *engine
 	require.ErrorIs(t, none.Ready(), plane.ErrNotOpen)

@@ -96,7 +96,7 @@ func (c *Conn) observeOwner(o owner, header metadata.MD) {
 // repeated at another instance.
 func identified(args any, newID func(string) string) any {
 	req, ok := args.(proto.Message)
-	if !ok || newID == nil || requestField(req) == nil || requestID(req) != "" {
+	if !ok || requestField(req) == nil || requestID(req) != "" {
 		return args
 	}
 	own := proto.Clone(req)

@@ -33,7 +33,7 @@ func (s *server) forward(_ any, in grpc.ServerStream) error {
 	case conn == nil:
 		return fault.Unimplemented.New("this process does not serve "+service+", and addresses does not say who does", "service", service)
 	case len(md.Get(forwardedKey)) > 0:
-		return fault.Unimplemented.New("this process does not serve "+service+" but another one sent the call here; mend its addresses", "service", service)
+		return fault.Unimplemented.New("this process does not serve "+service+" but another one sent the call here; fix its addresses", "service", service)
 	}
 	err := relay(metadata.NewOutgoingContext(ctx, handOn(md)), conn, method, in)
 	var late *beginError

@@ -209,7 +209,7 @@ func TestForwardingEnds(t *testing.T) {
 	defer cancel()
 	_, err := c.UnaryCall(ctx, &pb.SimpleRequest{})
 	require.ErrorIs(t, err, fault.Unimplemented)
-	require.ErrorContains(t, err, "mend its addresses")
+	require.ErrorContains(t, err, "fix its addresses")
 	_, err = pb.NewReconnectServiceClient(n.Bare("probe")).Stop(ctx, &pb.Empty{})
 	require.Equal(t, codes.Unimplemented, fault.From(err).Code())
 	require.Nil(t, n.Bare("nobody"))

@@ -1,7 +1,9 @@
 package rpc
 
 import (
+	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -23,6 +25,32 @@ func TestMintUntil(t *testing.T) {
 		require.ErrorIs(t, err, fault.Unauthenticated)
 	}
 	require.Zero(t, k.verified.len(), "what ends is looked at every time")
+}
+
+// A call ends with a credential that expires, and only then.
+func TestHoldEndsWithTheCredential(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := NewKeyring([]byte("key"), true)
+		a := Actor{Namespace: "ns", Principal: "olga", Role: RoleAdmin}
+		end := time.Now().Add(time.Hour)
+		held, release := k.Hold(t.Context(), k.MintUntil(a, end))
+		defer release()
+		forever, release := k.Hold(t.Context(), k.Mint(a))
+		defer release()
+		none, release := k.Hold(t.Context(), "")
+		defer release()
+		over, release := k.Hold(t.Context(), k.MintUntil(a, end.Add(-2*time.Hour)))
+		defer release()
+		require.ErrorIs(t, context.Cause(over), fault.Unauthenticated)
+		time.Sleep(time.Until(end) - 1) // of the bubble's clock
+		synctest.Wait()
+		require.NoError(t, held.Err())
+		time.Sleep(1)
+		synctest.Wait()
+		require.ErrorIs(t, context.Cause(held), fault.Unauthenticated)
+		require.NoError(t, forever.Err())
+		require.NoError(t, none.Err())
+	})
 }
 
 func TestIsMinted(t *testing.T) {

@@ -109,43 +109,61 @@ func (k *Keyring) Authenticate(_ context.Context, bearer string) (Actor, error) 
 	if a, ok := k.verified.get(bearer); ok {
 		return a, nil
 	}
-	a, ok := k.verify(bearer)
-	if !ok {
+	c, ok := k.verify(bearer)
+	if !ok || c.over(time.Now()) {
 		// All wrong tokens get one error, because a more precise one would help only
 		// those who guess.
 		return Actor{}, fault.Unauthenticated.New("the credential is malformed or not signed by this installation")
 	}
-	return a, nil
+	return c.Actor, nil
 }
 
-func (k *Keyring) verify(token string) (Actor, bool) {
+// Hold implements Holder: the context ends when a credential of MintUntil expires, and at once if
+// it is over. Other credentials do not end a call that runs.
+func (k *Keyring) Hold(ctx context.Context, bearer string) (context.Context, context.CancelFunc) {
+	if _, ok := k.verified.get(bearer); ok {
+		return ctx, func() {}
+	}
+	c, ok := k.verify(bearer)
+	if !ok || c.End == 0 {
+		return ctx, func() {}
+	}
+	end := time.Unix(c.End, 0)
+	return context.WithDeadlineCause(ctx, end, fault.Unauthenticated.New("the credential ended at "+end.UTC().Format(time.RFC3339)+"; get a new one"))
+}
+
+// over reports whether the token has expired.
+func (c claims) over(now time.Time) bool { return c.End != 0 && now.Unix() >= c.End }
+
+// verify returns the content of a token that this installation signed, expired or not.
+func (k *Keyring) verify(token string) (claims, bool) {
 	if len(token) > tokenMax {
-		return Actor{}, false
+		return claims{}, false
 	}
 	body, mac, ok := strings.Cut(token, ".")
 	if !ok {
-		return Actor{}, false
+		return claims{}, false
 	}
 	sum, err := base64.RawURLEncoding.Strict().DecodeString(mac)
 	if err != nil || !hmac.Equal(sum, k.sign(body)) {
-		return Actor{}, false
+		return claims{}, false
 	}
 	// The signature is valid, so the rest fails only for a token of another version.
 	if len(body) < len(runPrefix) {
-		return Actor{}, false
+		return claims{}, false
 	}
 	payload, err := base64.RawURLEncoding.DecodeString(body[len(runPrefix):])
 	if err != nil {
-		return Actor{}, false
+		return claims{}, false
 	}
 	var c claims
 	if json.Unmarshal(payload, &c) != nil || c.Namespace == "" || !strings.HasPrefix(body, prefixOf(c.Role)) {
-		return Actor{}, false
+		return claims{}, false
 	}
 	if c.End == 0 {
 		k.verified.put(token, c.Actor)
 	}
-	return c.Actor, c.End == 0 || time.Now().Unix() < c.End
+	return c, true
 }
 
 // sign signs the prefix as well, so that a token of one kind cannot be used as another.

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/test/bufconn"
 
+	"quartet/pkg/id"
 	"quartet/pkg/tracing"
 )
 
@@ -37,8 +38,7 @@ type NetworkConfig struct {
 	// that resolves to several addresses is balanced over them.
 	Addresses map[string]string
 	// NewID returns request ids for mutations without one, so that a call can be repeated at
-	// another instance. It is required where Addresses names services that several instances
-	// share: with nil a call is repeated too, and may then be executed twice.
+	// another instance and is executed once. Default: id.New().New.
 	NewID func(prefix string) string
 	// Transport secures TCP connections; nil is plain text.
 	Transport credentials.TransportCredentials
@@ -61,6 +61,9 @@ type Network struct {
 
 // NewNetwork returns the network of one process.
 func NewNetwork(cfg NetworkConfig) *Network {
+	if cfg.NewID == nil {
+		cfg.NewID = id.New().New
+	}
 	cred := newCredential(cfg.Service, cfg.Token)
 	cred.tracer = cfg.Tracer
 	return &Network{

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/page"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -151,18 +152,23 @@ func (c calls) OwnsItem(ctx context.Context, agentID, workItemID string) error {
 	return err
 }
 
-// RunningTasks returns the tasks that still run for an item. It reads one page of at most
-// 500; further tasks are missing.
+// RunningTasks returns all tasks that still run for an item.
 func (c calls) RunningTasks(ctx context.Context, agentID, workItemID string) ([]work.RunningTask, error) {
-	r, err := taskv1.NewTaskServiceClient(c.to("task")).ListTasks(ctx, &taskv1.ListTasksRequest{AgentId: agentID, WorkItemId: workItemID, PageSize: 500})
-	if err != nil {
-		return nil, err
-	}
+	tasks := taskv1.NewTaskServiceClient(c.to("task"))
+	req := &taskv1.ListTasksRequest{AgentId: agentID, WorkItemId: workItemID, PageSize: page.MaxSize}
 	var running []work.RunningTask
-	for _, t := range r.GetTasks() {
-		running = append(running, work.RunningTask{TaskID: t.GetTaskId(), Blocking: t.GetBlocking()})
+	for {
+		r, err := tasks.ListTasks(ctx, req)
+		if err != nil {
+			return nil, err
+		}
+		for _, t := range r.GetTasks() {
+			running = append(running, work.RunningTask{TaskID: t.GetTaskId(), Blocking: t.GetBlocking()})
+		}
+		if req.PageToken = r.GetNextPageToken(); req.GetPageToken() == "" {
+			return running, nil
+		}
 	}
-	return running, nil
 }
 
 // work returns a client of the work plane.

@@ -77,7 +77,10 @@ func (f *fakePlanes) FindWorkItem(ctx context.Context, _ *workv1.FindWorkItemReq
 func (f *fakePlanes) ListTasks(ctx context.Context, req *taskv1.ListTasksRequest) (*taskv1.ListTasksResponse, error) {
 	f.record(ctx)
 	f.asked = req
-	return &taskv1.ListTasksResponse{Tasks: []*taskv1.Task{{TaskId: "task_1", Blocking: true}, {TaskId: "task_2"}}}, nil
+	if req.GetPageToken() == "" {
+		return &taskv1.ListTasksResponse{Tasks: []*taskv1.Task{{TaskId: "task_1", Blocking: true}}, NextPageToken: "more"}, nil
+	}
+	return &taskv1.ListTasksResponse{Tasks: []*taskv1.Task{{TaskId: "task_2"}}}, nil
 }
 
 // callsTo returns calls to the planes, over a network as in a process.

@@ -138,6 +138,20 @@ func (h *host) Ready() error {
 	return nil
 }
 
+// Stalled returns for how long the journal of a unit held here could not be written; the
+// longest if there are several.
+func (h *host) Stalled() time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var most time.Duration
+	for _, u := range h.units {
+		if j, ok := u.service.(journaled); ok {
+			most = max(most, j.Stalled())
+		}
+	}
+	return most
+}
+
 // where returns the holder of unit n, and a channel that is closed when that changes. The
 // place is zero while nobody holds the unit, and while it is loaded here.
 func (h *host) where(n int) (rpc.Place, <-chan struct{}) {

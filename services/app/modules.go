@@ -153,7 +153,7 @@ func (t *table) add(row serviceRow) error {
 	if j, ok := s.(journaled); ok {
 		t.stalls = append(t.stalls, j)
 		t.gauges.journals[s.Name()] = append(t.gauges.journals[s.Name()], j)
-		if s.Name() != identity.Plane { // events of API keys are not published
+		if _, hosted := s.(*host); !hosted && s.Name() != identity.Plane { // hosts publish themselves; events of API keys are not published
 			t.planes = append(t.planes, s.Name())
 		}
 	}

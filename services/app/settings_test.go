@@ -5,7 +5,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
@@ -192,6 +194,38 @@ func TestUnitsOfAHost(t *testing.T) {
 	require.Equal(t, map[string]int{"work": 6}, b.split())
 }
 
+// stalledPlane is a unit whose journal cannot be written.
+type stalledPlane struct {
+	planeService
+	since time.Duration
+}
+
+func (s stalledPlane) Stalled() time.Duration { return s.since }
+
+func TestAHostReportsTheLongestStall(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	h := newHost(&host{name: "work"}, reg)
+	g := newGauges(reg)
+	g.journals["work"] = []journaled{h}
+	for n, since := range []time.Duration{2 * time.Second, 3 * time.Second, 0} {
+		h.units[n] = &unit{service: stalledPlane{since: since}}
+	}
+	sampled := func() float64 {
+		g.sample(t.Context())
+		families, err := reg.Gather()
+		require.NoError(t, err)
+		for _, f := range families {
+			if f.GetName() == "quartet_journal_stalled_seconds" {
+				return f.GetMetric()[0].GetGauge().GetValue()
+			}
+		}
+		return -1
+	}
+	require.InDelta(t, 3, sampled(), 0)
+	clear(h.units)
+	require.InDelta(t, 0, sampled(), 0)
+}
+
 // TestModulesOfAProcess builds the table of modules for processes that serve different
 // services. life.NewGroup, which New calls, refuses a need that no module of the process
 // fulfils.
@@ -233,6 +267,9 @@ func TestModulesOfAProcess(t *testing.T) {
 				names = append(names, m.Service.Name())
 			}
 			require.Equal(t, c.want, names)
+			for _, p := range w.planes() {
+				require.Equal(t, cfg.serves(p.name), len(table.gauges.journals[p.name]) == 1, "%s reports its stalls", p.name)
+			}
 			_, err = New(cfg, nil, "test")
 			require.NoError(t, err)
 		})

@@ -3,6 +3,7 @@ package board
 import (
 	"fmt"
 	"sync"
+	"strings"
 	"testing"
 	"time"
 
@@ -253,6 +254,38 @@ func TestB10_AStandingDispatch(t *testing.T) {
 	list, err := r.service.ListStandingDispatches(r.owner(), &boardv1.ListStandingDispatchesRequest{SessionId: owner, BoardId: "one"})
 	require.NoError(t, err)
 	require.Empty(t, list.GetDispatches())
+}
+
+// Reports and claims that make more events than one write holds are written in several.
+func TestB10_ABatchThatIsTooLargeIsWrittenInParts(t *testing.T) {
+	r := newRig(t)
+	const followers = 8000
+	w := r.connect(&boardv1.BoardWorkerHello{WorkerId: "w1", Capacity: 10_000})
+	for _, board := range []string{"one", "two"} {
+		steps := []*boardv1.StepInput{in("root")}
+		for i := range followers {
+			steps = append(steps, in(fmt.Sprintf("step-%05d-%s", i, strings.Repeat("x", 100)), "root"))
+		}
+		r.create(board, steps...)
+		r.open(board, 10_000)
+	}
+	w.in <- &boardv1.ConnectRequest{Want: 2}
+	got := w.next(t).GetAssigned()
+	require.Len(t, got, 2)
+	w.in <- &boardv1.ConnectRequest{Reports: []*boardv1.StepReport{stepDone(got[0].GetRun().GetRunId(), "1"), stepDone(got[1].GetRun().GetRunId(), "2")}}
+	for acked := 0; acked < 2; {
+		for _, ack := range w.next(t).GetAcks() {
+			require.Empty(t, ack.GetError(), ack.GetMessage())
+			acked++
+		}
+	}
+	require.EqualValues(t, followers, r.get("one").GetCounts().GetReady())
+	require.EqualValues(t, followers, r.get("two").GetCounts().GetReady())
+	w.in <- &boardv1.ConnectRequest{Want: 10_000}
+	for claimed := 0; claimed < 10_000; {
+		claimed += len(w.next(t).GetAssigned())
+	}
+	require.EqualValues(t, 2*followers-10_000, r.get("one").GetCounts().GetReady()+r.get("two").GetCounts().GetReady())
 }
 
 // TestX12_AWorkerComesBack: what it was given and does not know of is given to

@@ -61,11 +61,13 @@ func (a *Authenticator) Authenticate(ctx context.Context, bearer string) (rpc.Ac
 	return a.Keyring.Authenticate(ctx, bearer)
 }
 
-// Hold implements rpc.Holder for API keys and for tokens of an identity provider. Other
-// credentials do not end a call that runs, also if they expire.
+// Hold implements rpc.Holder. A bootstrap token, and the absence of a credential, do not end.
 func (a *Authenticator) Hold(ctx context.Context, bearer string) (context.Context, context.CancelFunc) {
 	if strings.HasPrefix(bearer, SecretPrefix) {
 		return a.Keys.Hold(ctx, bearer)
+	}
+	if rpc.IsMinted(bearer) {
+		return a.Keyring.Hold(ctx, bearer)
 	}
 	if h, ok := a.Tokens.(rpc.Holder); ok && strings.HasPrefix(bearer, jwtBegin) {
 		return h.Hold(ctx, bearer)

@@ -160,6 +160,30 @@ func TestX15_ExpiryIsExact(t *testing.T) {
 	}
 }
 
+// TestI3_ADamagedRevocationRevokes: a revocation that cannot be read ends the key that it names,
+// and no other.
+func TestI3_ADamagedRevocationRevokes(t *testing.T) {
+	r := newRig(t)
+	revoked := r.create(&identityv1.CreateKeyRequest{Name: "one", Role: identityv1.Role_ROLE_OPERATOR})
+	other := r.create(&identityv1.CreateKeyRequest{Name: "two", Role: identityv1.Role_ROLE_OPERATOR})
+	for _, secret := range []string{revoked.GetSecret(), other.GetSecret()} {
+		_, err := r.enters(secret)
+		require.NoError(t, err)
+	}
+	id := revoked.GetKey().GetKeyId()
+	r.keys.apply(journal.Line{Text: []byte(`{"wal_seq":9,"event_type":"key_report","payload":{"key_id":"` + id + `"},,}`)})
+	_, err := r.enters(revoked.GetSecret())
+	require.NoError(t, err, "what is no revocation revokes nothing")
+	held, release := r.keys.Hold(t.Context(), revoked.GetSecret())
+	defer release()
+	r.keys.apply(journal.Line{Text: []byte(`{"wal_seq":9,"event_type":"key_revoked","payload":{"key":{"key_id":"` + id + `","name":}}}`)})
+	_, err = r.enters(revoked.GetSecret())
+	require.ErrorIs(t, err, fault.Unauthenticated)
+	<-held.Done()
+	_, err = r.enters(other.GetSecret())
+	require.NoError(t, err)
+}
+
 // TestX15_UsesAreRecordedCoarsely: six lines an hour at most, and only of later uses.
 func TestX15_UsesAreRecordedCoarsely(t *testing.T) {
 	r := newRig(t)

@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -132,16 +133,23 @@ func (k *Keys) Ready() error {
 	return nil
 }
 
-// apply applies one line of the journal. It logs and skips an event that cannot be read: a
-// key whose creation is lost authenticates nobody, and one whose revocation is lost still does.
+// revokedType is the event type of identityv1.KeyRevoked.
+const revokedType = "key_revoked"
+
+// apply applies one line of the journal. It logs an event that cannot be read and fails closed:
+// a key whose creation is lost authenticates nobody, and a revocation ends every key whose id
+// the line contains.
 func (k *Keys) apply(line journal.Line) {
 	eventType, _ := line.Type()
-	if eventType == "" || journal.Internal(eventType) {
+	if journal.Internal(eventType) {
 		return
 	}
 	ev, err := line.Read(registry)
 	if err != nil {
 		k.cfg.Logger.Error("keys: an event cannot be read", zap.String("type", eventType), zap.Error(err))
+		if bytes.Contains(line.Text, []byte(`"`+revokedType+`"`)) {
+			k.endNamed(line.Text)
+		}
 		return
 	}
 	k.mu.Lock()
@@ -166,6 +174,26 @@ func (k *Keys) apply(line journal.Line) {
 		if c != nil && !c.revoked() {
 			close(c.ended)
 		}
+	}
+}
+
+// endNamed ends the keys whose ids a damaged revocation contains.
+func (k *Keys) endNamed(text []byte) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	found := false
+	for id, c := range k.known {
+		if !bytes.Contains(text, []byte(`"`+id+`"`)) {
+			continue
+		}
+		found = true
+		if !c.revoked() {
+			close(c.ended)
+		}
+		k.cfg.Logger.Warn("keys: a damaged revocation names the key, which is not valid any more", zap.String("key_id", id))
+	}
+	if !found {
+		k.cfg.Logger.Error("keys: a damaged revocation names no key; revoke the key that it was about again")
 	}
 }
 

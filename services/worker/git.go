@@ -68,11 +68,19 @@ func (e *gitError) Error() string {
 
 func (e *gitError) Unwrap() error { return e.err }
 
-// refused reports whether git failed, as opposed to having been ended because its context
-// ended or gitTimeout passed. A git command that could not be started counts as refused.
-func refused(err error) bool {
+// refused reports whether git ran to its end and failed, which is its answer. A git command
+// that could not be started, or was ended by a signal, gave none.
+func refused(err error) bool { return exitCode(err) > 0 }
+
+// exitCode returns the exit code of a git command that ran to its end and failed; otherwise
+// it returns 0 or less.
+func exitCode(err error) int {
 	var e *gitError
-	return errors.As(err, &e)
+	var exit *exec.ExitError
+	if !errors.As(err, &e) || !errors.As(e.err, &exit) {
+		return 0
+	}
+	return exit.ExitCode()
 }
 
 // errorLine returns the first line of git's error output that names an error, without

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 
 	"quartet/pkg/fault"
@@ -104,10 +105,10 @@ func (w *Worker) inRoots(dir string) bool {
 	return slices.ContainsFunc(w.roots, func(root string) bool { return within(dir, root) })
 }
 
-// makeWorktree creates a worktree on a branch of its own, unless it exists, is on that
-// branch and is not locked. Anything else at its path counts as left by an interrupted
-// creation and is removed first: no child has worked in it, since a child begins after its
-// worktree was reported as ready.
+// makeWorktree creates a worktree on a branch of its own, unless it exists and is on that
+// branch. What an interrupted creation left at its path is removed first: nobody has worked
+// in it, since a child begins after its worktree was reported as ready. Anything else at its
+// path is an error and is not touched.
 func (w *Worker) makeWorktree(ctx context.Context, wt *taskv1.Worktree) error {
 	if err := w.admit(wt); err != nil {
 		return err
@@ -148,19 +149,55 @@ func makeDirectory(dir string) error {
 	return os.WriteFile(ignore, []byte("*\n"), 0o644) //nolint:gosec // as above
 }
 
-// isComplete reports whether a worktree exists and its creation was not interrupted:
-// git keeps a worktree locked while it creates it.
+// isComplete reports whether a worktree exists and its creation was not interrupted. It
+// returns an error if there is something else at its path that is not left by an interrupted
+// creation.
 func (w *Worker) isComplete(ctx context.Context, wt *taskv1.Worktree) (bool, error) {
-	on, err := w.headOf(ctx, wt)
-	if err != nil || on != wt.GetBranch() {
+	interrupted, err := isInterrupted(wt)
+	if err != nil || interrupted {
 		return false, err
 	}
-	lock, err := w.git(ctx, wt.GetPath(), "rev-parse", "--path-format=absolute", "--git-path", "locked")
-	if err != nil {
-		return false, unlessRefused(err)
+	on, err := w.headOf(ctx, wt)
+	switch {
+	case err != nil:
+		return false, err
+	case on == "":
+		return false, fmt.Errorf("%s exists and is not on the branch %s; it is not touched", wt.GetPath(), wt.GetBranch())
+	case on != wt.GetBranch():
+		return false, fmt.Errorf("%s exists and is on the branch %s, not on %s; it is not touched", wt.GetPath(), on, wt.GetBranch())
 	}
-	_, err = os.Lstat(lock)
-	return errors.Is(err, fs.ErrNotExist), nil
+	return true, nil
+}
+
+// initializing is the reason with which git locks a worktree while it creates it. Users lock
+// worktrees with reasons of their own or none.
+const initializing = "initializing"
+
+// isInterrupted reports whether there is nothing at a worktree's path but what an interrupted
+// creation or removal of one can have left. Git writes the file .git before all others and
+// keeps the worktree locked until it is complete; removal may delete .git first.
+func isInterrupted(wt *taskv1.Worktree) (bool, error) {
+	link, err := os.ReadFile(filepath.Join(wt.GetPath(), ".git"))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return true, nil
+	case errors.Is(err, unix.EISDIR) || errors.Is(err, unix.ENOTDIR):
+		return false, nil // a repository of its own, or a file
+	case err != nil:
+		return false, err
+	}
+	admin, ok := strings.CutPrefix(strings.TrimSpace(string(link)), "gitdir: ")
+	if !ok {
+		return len(link) == 0, nil // git was ended before it wrote the link
+	}
+	if !filepath.IsAbs(admin) {
+		admin = filepath.Join(wt.GetPath(), admin)
+	}
+	lock, err := os.ReadFile(filepath.Join(admin, "locked"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return strings.TrimSpace(string(lock)) == initializing, err
 }
 
 // headOf returns the branch that a worktree is on. It is empty if there is no
@@ -181,12 +218,21 @@ func (w *Worker) headOf(ctx context.Context, wt *taskv1.Worktree) (string, error
 		return "", nil
 	}
 	head, err := w.git(ctx, wt.GetPath(), "symbolic-ref", "--quiet", "--short", "HEAD")
-	return head, unlessRefused(err)
+	return head, unlessAbsent(err)
 }
 
 // unlessRefused drops the error of a git command that was refused.
 func unlessRefused(err error) error {
 	if refused(err) {
+		return nil
+	}
+	return err
+}
+
+// unlessAbsent drops the error with which git says, under --quiet, that there is no such
+// reference.
+func unlessAbsent(err error) error {
+	if exitCode(err) == 1 {
 		return nil
 	}
 	return err
@@ -217,7 +263,7 @@ func (w *Worker) discard(ctx context.Context, wt *taskv1.Worktree) error {
 // branchAt returns the commit of the worktree's branch; empty if there is no branch.
 func (w *Worker) branchAt(ctx context.Context, wt *taskv1.Worktree) (string, error) {
 	at, err := w.git(ctx, wt.GetRepository(), "rev-parse", "--verify", "--quiet", "refs/heads/"+wt.GetBranch())
-	return at, unlessRefused(err)
+	return at, unlessAbsent(err)
 }
 
 // deleteBranch deletes the worktree's branch. If the branch is not at the commit at any more, git
@@ -228,8 +274,8 @@ func (w *Worker) deleteBranch(ctx context.Context, wt *taskv1.Worktree, at strin
 }
 
 // removeWorktree removes a worktree without changes, and its branch. One that does
-// not exist counts as removed, and one that was being created is discarded. Any other one
-// is kept, and the reason is reported. The error is not nil if a git command was ended
+// not exist counts as removed, and one whose creation was interrupted is discarded. Any other
+// one is kept, and the reason is reported. The error is not nil if a git command was ended
 // before it was done, or if discard could not remove everything.
 func (w *Worker) removeWorktree(ctx context.Context, wt *taskv1.Worktree) error {
 	kept := func(format string, args ...any) error { //nolint:unparam // it is returned where it is called
@@ -248,7 +294,11 @@ func (w *Worker) removeWorktree(ctx context.Context, wt *taskv1.Worktree) error 
 	if _, err := os.Lstat(wt.GetRepository()); errors.Is(err, fs.ErrNotExist) {
 		return kept("the repository %s is gone", wt.GetRepository())
 	}
-	if wt.GetState() == taskv1.WorktreeState_WORKTREE_STATE_PREPARING {
+	interrupted, err := isInterrupted(wt)
+	if err != nil {
+		return err
+	}
+	if interrupted && wt.GetState() == taskv1.WorktreeState_WORKTREE_STATE_PREPARING {
 		if err := w.discard(ctx, wt); err != nil { // no child ever worked in it
 			return fail(err)
 		}

@@ -246,6 +246,82 @@ func TestT9_AMakeThatWasCutOff(t *testing.T) {
 	require.Contains(t, branches(t, repo), wt.GetBranch())
 }
 
+// A worktree that is complete is not made anew, whatever was done to it before a creation is
+// repeated.
+func TestT9_ARepeatedMakeTouchesNothing(t *testing.T) {
+	r := newRig(t)
+	r.worker(nil)
+	repo := filepath.Join(r.root, "repo")
+	repository(t, repo)
+	for taskID, c := range map[string]struct {
+		do  func(dir string)
+		why string // empty: it is ready
+	}{
+		"tsk_worked":   {func(string) {}, ""},
+		"tsk_locked":   {func(dir string) { git(t, repo, "worktree", "lock", dir) }, ""},
+		"tsk_reason":   {func(dir string) { git(t, repo, "worktree", "lock", "--reason", "mine", dir) }, ""},
+		"tsk_switched": {func(dir string) { git(t, dir, "checkout", "--quiet", "-b", "mine") }, "is on the branch mine"},
+		"tsk_detached": {func(dir string) { git(t, dir, "checkout", "--quiet", "--detach") }, "is not on the branch"},
+		"tsk_replaced": {func(dir string) {
+			require.NoError(t, os.RemoveAll(dir))
+			repository(t, dir)
+		}, "is not on the branch"},
+	} {
+		t.Run(taskID, func(t *testing.T) {
+			wt := r.lay(repo, taskID)
+			work := filepath.Join(r.make(wt).GetPath(), "work")
+			c.do(wt.GetPath())
+			require.NoError(t, os.WriteFile(work, []byte("work\n"), 0o600))
+			for range 2 {
+				resp, err := r.worktrees().MakeWorktree(r.asService(), &taskv1.MakeWorktreeRequest{Worktree: wt})
+				if c.why == "" {
+					require.NoError(t, err)
+					require.Equal(t, wtReady, resp.GetWorktree().GetState())
+				} else {
+					require.ErrorIs(t, err, fault.WorktreeFailed)
+					require.ErrorContains(t, err, c.why)
+				}
+				require.Equal(t, wtKept, r.remove(wt).GetState(), "as being created, which it is not")
+				require.Equal(t, "work\n", readFile(t, work))
+			}
+		})
+	}
+}
+
+// A git command that cannot be started says nothing about a worktree.
+func TestT9_WithoutGitNothingIsTouched(t *testing.T) {
+	r := newRig(t)
+	repo := filepath.Join(r.root, "repo")
+	repository(t, repo)
+	r.worker(nil)
+	wt := r.lay(repo, "tsk_1")
+	work := filepath.Join(r.make(wt).GetPath(), "work")
+	require.NoError(t, os.WriteFile(work, []byte("work\n"), 0o600))
+	half := r.lay(repo, "tsk_2")
+	git(t, repo, "branch", half.GetBranch(), half.GetBaseCommit())
+	for name, put := range map[string]func(dir string){
+		"missing": func(string) {},
+		"killed": func(dir string) {
+			require.NoError(t, os.WriteFile(filepath.Join(dir, "git"), []byte("#!/bin/sh\nkill -9 $$\n"), 0o700)) //nolint:gosec // it must be executable
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			put(dir)
+			t.Setenv("PATH", dir)
+			for _, wt := range []*taskv1.Worktree{wt, half} {
+				_, err := r.worktrees().MakeWorktree(r.asService(), &taskv1.MakeWorktreeRequest{Worktree: wt})
+				require.ErrorIs(t, err, fault.WorktreeFailed)
+				resp, err := r.worktrees().RemoveWorktree(r.asService(), &taskv1.RemoveWorktreeRequest{Worktree: wt})
+				require.NotEqual(t, wtRemoved, resp.GetWorktree().GetState(), "%v", err)
+			}
+			require.Equal(t, "work\n", readFile(t, work))
+		})
+	}
+	require.Contains(t, branches(t, repo), half.GetBranch())
+	require.Equal(t, wtRemoved, r.remove(half).GetState())
+}
+
 // What cannot be the place of a worktree is refused with its reason.
 func TestT9_NoWorkTree(t *testing.T) {
 	r := newRig(t)

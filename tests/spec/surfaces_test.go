@@ -2,6 +2,9 @@ package spec
 
 import (
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"regexp"
 	"strings"
 	"testing"
@@ -79,6 +82,33 @@ func TestPublicDocumentsHaveNoIDs(t *testing.T) {
 	for _, e := range fault.All {
 		check(t, "errors/"+string(e.Reason), fmt.Sprintf("%+v", e))
 	}
+}
+
+// publicID is an id as code cites one. Texts of errors have other words in parentheses, so
+// that the patterns of internalID for these do not apply to them.
+var publicID = regexp.MustCompile(`SPEC [A-Z]\d+|SPEC §|\bS2-\d+`)
+
+// TestStringsHaveNoIDs reads all strings of the program: texts of errors, results of tools
+// and log entries are among them.
+func TestStringsHaveNoIDs(t *testing.T) {
+	n := 0
+	for _, f := range files(t, ".go") {
+		if strings.HasSuffix(f.path, "_test.go") || strings.HasPrefix(f.path, "tests/") || strings.HasPrefix(f.path, "tools/") {
+			continue
+		}
+		parsed, err := parser.ParseFile(token.NewFileSet(), f.path, f.text, parser.SkipObjectResolution)
+		require.NoError(t, err)
+		ast.Inspect(parsed, func(node ast.Node) bool {
+			if text, ok := node.(*ast.BasicLit); ok && text.Kind == token.STRING {
+				n++
+				if found := publicID.FindString(text.Value); found != "" {
+					t.Errorf("%s: the text %s contains %q", f.path, text.Value, found)
+				}
+			}
+			return true
+		})
+	}
+	require.Greater(t, n, 10_000)
 }
 
 // TestHelpHasNoIDs walks the command line.

@@ -27,7 +27,7 @@ const (
       "code": {"type": "integer", "description": "The HTTP status."},
       "status": {"type": "string", "description": "The canonical gRPC code, such as ABORTED."},
       "reason": {"type": "string", "description": "The documented reason, such as REVISION_CONFLICT."},
-      "message": {"type": "string", "description": "What is wrong, with the offending value, and how to mend it."},
+      "message": {"type": "string", "description": "What is wrong, with the offending value, and how to fix it."},
       "metadata": {"type": "object", "additionalProperties": {"type": "string"}},
       "fields": {
         "type": "array",

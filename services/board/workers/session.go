@@ -230,22 +230,20 @@ func (s *session) commit(p *journal.Partition[*model.State], reports []*boardv1.
 		Reports: reports, Begin: starts, Want: want, Room: room, Turn: s.turn, MorePartitions: more,
 		MintToken: func(runID string) string { return s.hub.cfg.MintToken(s.Key.Namespace, s.Key.ID, runID) },
 	}
-	var out rules.BatchResult
-	_, _, err := journal.Do(s.Context(), p, journal.Op[*model.State, struct{}]{
-		Method: "Connect", Actor: s.actor,
-		Decide: func(st *model.State, env journal.Env) (d journal.Decision[struct{}], err error) {
-			d.Events, out = batch.Decide(st, env)
-			return d, nil
-		},
-	})
-	if errors.Is(err, fault.LimitExceeded) && len(reports) > 1 {
-		// Together they make more events than one frame holds.
-		half := len(reports) / 2
-		first, err := s.commit(p, reports[:half], starts, more)
+	out, err := s.decide(p, batch)
+	// Together they make more events than one command may have. What was asked for and
+	// does not fit is claimed with the next batch.
+	for errors.Is(err, fault.TooLarge) && max(len(reports), len(starts)) <= 1 && batch.Want > 0 {
+		batch.Want = min(batch.Want, room+len(reports)+len(starts)) / 2
+		s.wake()
+		out, err = s.decide(p, batch)
+	}
+	if errors.Is(err, fault.TooLarge) && max(len(reports), len(starts)) > 1 {
+		first, err := s.commit(p, reports[:len(reports)/2], starts[:len(starts)/2], more)
 		if err != nil {
 			return nil, err
 		}
-		second, err := s.commit(p, reports[half:], nil, more)
+		second, err := s.commit(p, reports[len(reports)/2:], starts[len(starts)/2:], more)
 		return append(first, second...), err
 	}
 	if err != nil {
@@ -265,6 +263,18 @@ func (s *session) commit(p *journal.Partition[*model.State], reports []*boardv1.
 		s.send(&boardv1.ConnectResponse{Acks: out.Acks, Assigned: out.Assigned})
 	}
 	return out.Unknown, nil
+}
+
+// decide makes one attempt to write a batch in one partition.
+func (s *session) decide(p *journal.Partition[*model.State], batch rules.Batch) (out rules.BatchResult, _ error) {
+	_, _, err := journal.Do(s.Context(), p, journal.Op[*model.State, struct{}]{
+		Method: "Connect", Actor: s.actor,
+		Decide: func(st *model.State, env journal.Env) (d journal.Decision[struct{}], err error) {
+			d.Events, out = batch.Decide(st, env)
+			return d, nil
+		},
+	})
+	return out, err
 }
 
 // renewLeases renews the leases of runs, and tells the worker to stop those that

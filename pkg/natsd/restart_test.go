@@ -1,0 +1,29 @@
+package natsd
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A restart that failed can be tried again, until the server is stopped.
+func TestRestartAfterOneThatFailed(t *testing.T) {
+	s, err := Start(Config{StoreDir: t.TempDir(), Port: InProcess})
+	require.NoError(t, err)
+	t.Cleanup(s.Stop)
+	pending := s.opts.MaxPending
+	s.opts.MaxPending = 1 // less than MaxPayload, which the server refuses
+	for range 2 {
+		err := s.Restart()
+		require.ErrorContains(t, err, "max_payload")
+		_, err = s.Connect("test")
+		require.ErrorIs(t, err, errStopped)
+	}
+	s.opts.MaxPending = pending
+	require.NoError(t, s.Restart())
+	nc, err := s.Connect("test")
+	require.NoError(t, err)
+	nc.Close()
+	s.Stop()
+	require.ErrorIs(t, s.Restart(), errStopped)
+}
