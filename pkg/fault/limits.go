@@ -31,8 +31,8 @@ func Name(field, s string) error {
 	if s == "" {
 		return missing(field)
 	}
-	if len(s) > MaxNameChars {
-		return over(field, "chars", MaxNameChars, utf8.RuneCountInString(s))
+	if n := utf8.RuneCountInString(s); n > MaxNameChars {
+		return over(field, "chars", MaxNameChars, n)
 	}
 	for i := range len(s) {
 		c := s[i]

@@ -21,6 +21,11 @@ func TestX8_Names(t *testing.T) {
 	require.Equal(t, map[string]string{"field": "agent_id", "limit": "128", "value": "129", "unit": "chars"},
 		fault.From(err).Metadata())
 	require.Equal(t, "agent_id", fault.From(err).Violations()[0].Field)
+	// 128 characters of more bytes are not too long, but have a wrong form.
+	require.ErrorIs(t, fault.Name("agent_id", strings.Repeat("ä", 128)), fault.InvalidArgument)
+	err = fault.Name("agent_id", strings.Repeat("ä", 129))
+	require.ErrorIs(t, err, fault.LimitExceeded)
+	require.Equal(t, "129", fault.From(err).Metadata()["value"])
 }
 
 func TestX8_IDs(t *testing.T) {

@@ -28,7 +28,8 @@ type App struct {
 // New builds the modules of a process: first what every service is built from, then the
 // services that cfg names, then what runs around them. It reads the installation's key, or
 // creates it, and reads the TLS files; ports, connections and journals are opened by Start.
-func New(cfg Config, logger *zap.Logger, version string) (*App, error) {
+// After an error nothing of it runs.
+func New(cfg Config, logger *zap.Logger, version string) (_ *App, err error) {
 	if logger == nil {
 		logger = zap.NewNop()
 	}
@@ -39,6 +40,11 @@ func New(cfg Config, logger *zap.Logger, version string) (*App, error) {
 		return nil, errors.New("http-addr is empty")
 	}
 	a := &App{cfg: cfg, logger: logger}
+	defer func() {
+		if err != nil {
+			a.abandon()
+		}
+	}()
 	w, err := a.wire(version)
 	if err != nil {
 		return nil, err
@@ -54,6 +60,15 @@ func New(cfg Config, logger *zap.Logger, version string) (*App, error) {
 	}
 	a.group, err = life.NewGroup(t.complete()...)
 	return a, err
+}
+
+// abandon ends what New started: the tracer, and the goroutines of the gRPC server.
+func (a *App) abandon() {
+	a.flush(context.Background())
+	if a.edge != nil {
+		a.edge.server.Stop()
+		_ = a.edge.network.Close() // nothing was dialled
+	}
 }
 
 func (a *App) publicURL() string {

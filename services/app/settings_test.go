@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 	"go.uber.org/zap"
 
 	"quartet/pkg/journal/partitions"
@@ -192,6 +193,16 @@ func TestUnitsOfAHost(t *testing.T) {
 	require.Zero(t, place)
 	require.Nil(t, changed, "nothing is known before Start")
 	require.Equal(t, map[string]int{"work": 6}, b.split())
+}
+
+// What New started before a later step failed has ended.
+func TestNewThatFailsLeavesNothing(t *testing.T) {
+	before := goleak.IgnoreCurrent()
+	cfg := defaults(t)
+	cfg.OTLPEndpoint, cfg.WorkerID = "http://127.0.0.1:1", "No Name"
+	_, err := New(cfg, nil, "test")
+	require.ErrorContains(t, err, "worker id")
+	goleak.VerifyNone(t, before)
 }
 
 // stalledPlane is a unit whose journal cannot be written.

@@ -2,6 +2,7 @@ package task
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"quartet/pkg/fault"
@@ -27,23 +28,27 @@ func (s *Service) ExecCommand(ctx context.Context, req *taskv1.ExecCommandReques
 		return nil, err
 	}
 	var space Workspace
+	var refused error // the rule returns it, so that a repeated request gets its first response
 	if s.deps.Workspace != nil {
-		if space, err = s.deps.Workspace(ctx, req.GetAgentId()); err != nil {
+		space, err = s.deps.Workspace(ctx, req.GetAgentId())
+		switch {
+		case errors.Is(err, fault.AgentDeleted):
+			refused = err
+		case err != nil: // also RUN_STALE: the credential of an ended run is good for nothing
 			return nil, err
 		}
 		if spec.GetWorkdir() == "" {
 			spec.Workdir = space.Root
 		}
 	}
-	var refused error
-	if s.deps.OwnsItem != nil && req.GetWorkItemId() != "" {
+	if refused == nil && s.deps.OwnsItem != nil && req.GetWorkItemId() != "" {
 		refused = s.deps.OwnsItem(ctx, req.GetAgentId(), req.GetWorkItemId())
 	}
 	resp, err := plane.Do(ctx, s.engine, plane.Command[*model.State, *taskv1.ExecCommandResponse]{
 		Method:  taskv1.TaskService_ExecCommand_FullMethodName,
 		AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: rules.RequestArguments(req),
 		Decide: func(st *model.State, env journal.Env) (journal.Decision[*taskv1.ExecCommandResponse], error) {
-			if refused != nil { // the rule returns it, so that a repeated request gets its first response
+			if refused != nil {
 				return journal.Decision[*taskv1.ExecCommandResponse]{}, refused
 			}
 			return rules.DecideExec(st, env, req, spec, space.Worktree)

@@ -2,6 +2,8 @@ package task
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -84,15 +86,26 @@ const (
 	maxCounted = 10_000
 )
 
-// pools counts by pool: the first maxPools pools that are added, whichever these are, under
-// their names, and all others together.
+// pools counts by pool.
 type pools map[string]int
 
-func (p pools) add(pool string, n int) {
-	if _, known := p[pool]; !known && len(p) >= maxPools {
-		pool = otherPools
+func (p pools) add(pool string, n int) { p[pool] += n }
+
+// bounded returns the counts of the first maxPools pools by name under their names, so that a
+// pool keeps its series, and those of all others together.
+func (p pools) bounded() pools {
+	if len(p) <= maxPools {
+		return p
 	}
-	p[pool] += n
+	out := make(pools, maxPools+1)
+	for i, pool := range slices.Sorted(maps.Keys(p)) {
+		if i < maxPools {
+			out[pool] = p[pool]
+		} else {
+			out[otherPools] += p[pool]
+		}
+	}
+	return out
 }
 
 // forget removes the gauges of partitions that this process does not hold any more.
@@ -166,7 +179,7 @@ func set(g *prometheus.GaugeVec, by pools, before ...string) {
 	} else {
 		g.Reset()
 	}
-	for pool, n := range by {
+	for pool, n := range by.bounded() {
 		g.WithLabelValues(append(before[:len(before):len(before)], pool)...).Set(float64(n))
 	}
 }

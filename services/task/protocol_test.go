@@ -77,6 +77,30 @@ func (s *site) client() taskv1.TaskServiceClient {
 	return taskv1.NewTaskServiceClient(conn)
 }
 
+// A repeated request gets its first response although its agent was deleted meanwhile; a new one
+// is refused.
+func TestX2_ARepeatedCommandOfADeletedAgent(t *testing.T) {
+	s := newSite(t)
+	var err error
+	s.service.deps.Workspace = func(context.Context, string) (Workspace, error) { return Workspace{}, err }
+	exec := func(requestID string) (*taskv1.ExecCommandResponse, error) {
+		return s.client().ExecCommand(s.ctx, &taskv1.ExecCommandRequest{
+			AgentId: "keeper", RequestId: requestID, Command: &taskv1.CommandSpec{Cmd: "true"}, YieldTime: durationpb.New(0),
+		})
+	}
+	first, e := exec("r1")
+	require.NoError(t, e)
+	err = fault.AgentDeleted.New("agent keeper is deleted")
+	again, e := exec("r1")
+	require.NoError(t, e)
+	require.Equal(t, first.GetTask().GetTaskId(), again.GetTask().GetTaskId())
+	_, e = exec("r2")
+	require.ErrorIs(t, e, fault.AgentDeleted)
+	err = fault.RunStale.New("the run has ended")
+	_, e = exec("r1")
+	require.ErrorIs(t, e, fault.RunStale)
+}
+
 // queue asks for a command and does not wait.
 func (s *site) queue(line string) *taskv1.Task {
 	s.t.Helper()
