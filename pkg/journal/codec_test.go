@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
+	"quartet/pkg/journal/lines"
 	"quartet/pkg/jsontext"
 )
 
@@ -49,7 +50,7 @@ func TestB1_LineRoundTrip(t *testing.T) {
 		require.True(t, proto.Equal(want.Payload, got.Payload))
 		got.Payload = want.Payload
 		require.Equal(t, want, got)
-		typ, agent := LineType(line)
+		typ, agent := lines.TypeOf(line)
 		require.Equal(t, want.Type, typ)
 		require.Equal(t, want.AgentID, agent)
 	})
@@ -65,7 +66,7 @@ func FuzzParseLine(f *testing.F) {
 	f.Add([]byte(`{"wal_seq":1,"event_type":"\`))
 	f.Add([]byte(`{"wal_seq":1,"event_type":"x","agent_id":"\u12`))
 	f.Fuzz(func(t *testing.T, line []byte) {
-		LineType(line)
+		lines.TypeOf(line)
 		raw, err := ParseLine(line)
 		if err != nil {
 			return

@@ -15,6 +15,7 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/faultlog"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/journal/lines"
 	"quartet/pkg/journal/memlog"
 )
 
@@ -150,8 +151,8 @@ func TestConsumeMarksDoNotAnswerMarks(t *testing.T) {
 	}
 	marks := func() (n int) {
 		require.NoError(t, logs[1].Scan(t.Context(), 1, func(_ uint64, f journal.Frame) error {
-			for _, line := range journal.Lines(f.Body) {
-				if typ, _ := journal.LineType(line); typ == journal.TypeSourceConsumed {
+			for _, line := range lines.Split(f.Body) {
+				if typ, _ := lines.TypeOf(line); typ == journal.TypeSourceConsumed {
 					n++
 				}
 			}

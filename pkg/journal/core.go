@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"quartet/pkg/journal/frameindex"
+	"quartet/pkg/journal/lines"
 	"quartet/pkg/journal/requests"
 )
 
@@ -100,7 +101,7 @@ func (c *core[S]) replay(reg *Registry, seq uint64, f Frame, awaiting map[string
 		return nil
 	}
 	c.frames.Add(c.applied+1, seq)
-	for _, line := range Lines(f.Body) {
+	for _, line := range lines.Split(f.Body) {
 		raw, err := ParseLine(line)
 		if err == nil && raw.WalSeq != c.applied+1 {
 			return &replayError{fmt.Errorf("frame %d: wal_seq %d follows %d", seq, raw.WalSeq, c.applied)}

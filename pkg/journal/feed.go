@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"quartet/pkg/journal/framechain"
+	"quartet/pkg/journal/lines"
 )
 
 // Line is one event of a followed frame.
@@ -26,7 +27,7 @@ func (l Line) Type() (eventType, agentID string) {
 	if l.Event != nil {
 		return l.Event.Type, l.Event.AgentID
 	}
-	return LineType(l.Text)
+	return lines.TypeOf(l.Text)
 }
 
 // Envelope returns the event; without its payload if it was parsed from the line. It must not be changed.
@@ -55,7 +56,7 @@ func (l Line) Read(reg *Registry) (*Event, error) {
 
 // textLines splits a frame's body into lines.
 func textLines(body []byte) []Line {
-	texts := Lines(body)
+	texts := lines.Split(body)
 	out := make([]Line, len(texts))
 	for i, t := range texts {
 		out[i].Text = t

@@ -13,6 +13,7 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/faultlog"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/journal/lines"
 	"quartet/pkg/journal/memlog"
 )
 
@@ -92,7 +93,7 @@ func (r *feedRig) whole(t *testing.T, from uint64) *hears {
 			return nil // a fence says nothing
 		}
 		var lines []journal.Line
-		for _, text := range journal.Lines(f.Body) {
+		for _, text := range lines.Split(f.Body) {
 			lines = append(lines, journal.Line{Text: text})
 		}
 		return h.take(seq, lines)

@@ -1,7 +1,6 @@
 package journal
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -156,50 +155,4 @@ func (r *RawEvent) field(key []byte) *string {
 		return &r.ReadinessReason
 	}
 	return nil
-}
-
-// LineType returns a line's event type and agent without parsing the rest. It relies on this
-// package writing wal_seq, event_type and agent_id first, in this order; what is not found there
-// is returned as "". The line is not checked.
-func LineType(line []byte) (eventType, agentID string) {
-	rest, ok := bytes.CutPrefix(line, []byte(`{"wal_seq":`))
-	if !ok {
-		return "", ""
-	}
-	i := bytes.IndexByte(rest, ',')
-	if i < 0 {
-		return "", ""
-	}
-	eventType, rest = cutField(rest[i:], `,"event_type":`)
-	agentID, _ = cutField(rest, `,"agent_id":`)
-	return eventType, agentID
-}
-
-// cutField parses a text field that follows prefix, and returns the rest of b. If prefix does not match it
-// returns "" and b.
-func cutField(b []byte, prefix string) (string, []byte) {
-	rest, ok := bytes.CutPrefix(b, []byte(prefix))
-	if !ok {
-		return "", b
-	}
-	l := jsontext.Lexer{In: rest}
-	text, err := l.Str()
-	if err != nil {
-		return "", b
-	}
-	return string(text), rest[l.Pos:]
-}
-
-// Lines splits a frame's body. The lines share its memory and have no newline.
-func Lines(body []byte) [][]byte {
-	var out [][]byte
-	for len(body) > 0 {
-		i := bytes.IndexByte(body, '\n')
-		if i < 0 {
-			return append(out, body)
-		}
-		out = append(out, body[:i])
-		body = body[i+1:]
-	}
-	return out
 }

@@ -5,6 +5,8 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+
+	"quartet/pkg/journal/lines"
 )
 
 // eventLocation is where an event is: in a frame that is not durable yet, or in the log.
@@ -123,7 +125,7 @@ func (p *Partition[S]) readFrame(ctx context.Context, seq uint64) ([][]byte, err
 	if err != nil {
 		return nil, err
 	}
-	return Lines(f.Body), nil
+	return lines.Split(f.Body), nil
 }
 
 // recallEvents reads the events of an earlier command from the log.

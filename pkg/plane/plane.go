@@ -193,7 +193,7 @@ func (e *Engine[S]) follow(ctx context.Context, p *journal.Partition[S], src jou
 	log := e.deps.Logger.With(zap.String("plane", e.cfg.Plane), zap.Int("partition", p.Index()), zap.String("source", f.Plane), zap.Int("source_partition", src.Partition()))
 	pacer := retry.New(followPause, maxFollowPause)
 	for {
-		began := time.Now()
+		began := e.deps.Clock.Now()
 		err := journal.Consume(ctx, p, reaction)
 		switch {
 		case ctx.Err() != nil:
@@ -202,7 +202,7 @@ func (e *Engine[S]) follow(ctx context.Context, p *journal.Partition[S], src jou
 			log.Error("stopped following: the partition is not held any more", zap.Error(err))
 			return
 		}
-		if time.Since(began) > maxFollowPause {
+		if e.deps.Clock.Now().Sub(began) > maxFollowPause {
 			pacer.Reset()
 		}
 		log.Warn("following is interrupted and continues", zap.Error(err))

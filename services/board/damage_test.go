@@ -12,6 +12,7 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/lines"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/plane"
 	"quartet/services/board/model"
@@ -25,7 +26,7 @@ type spoiled struct {
 }
 
 func (s *spoiled) frame(before int, f journal.Frame) journal.Frame {
-	lines := journal.Lines(f.Body)
+	lines := lines.Split(f.Body)
 	at := s.line - before
 	if at < 0 || at >= len(lines) {
 		return f
@@ -39,7 +40,7 @@ func (s *spoiled) Scan(ctx context.Context, from uint64, fn func(uint64, journal
 	n := 0
 	return s.Log.Scan(ctx, 0, func(seq uint64, f journal.Frame) error {
 		g := s.frame(n, f)
-		n += len(journal.Lines(f.Body))
+		n += len(lines.Split(f.Body))
 		if seq < from {
 			return nil
 		}
@@ -81,7 +82,7 @@ func TestB2_AnyDamagedRecord(t *testing.T) {
 	require.NoError(t, err)
 	var whose []string
 	require.NoError(t, log.Scan(t.Context(), 0, func(_ uint64, f journal.Frame) error {
-		for _, line := range journal.Lines(f.Body) {
+		for _, line := range lines.Split(f.Body) {
 			raw, err := journal.ParseLine(line)
 			if err != nil {
 				return err

@@ -2,8 +2,8 @@ package board
 
 import (
 	"fmt"
-	"sync"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 

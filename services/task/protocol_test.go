@@ -15,6 +15,7 @@ import (
 	"quartet/pkg/clock"
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/lines"
 	"quartet/pkg/journal/memlog"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/plane"
@@ -138,7 +139,7 @@ func (s *site) awaitState(id string, want taskv1.TaskState) *taskv1.Task {
 func (s *site) types(id string) []string {
 	var out []string
 	require.NoError(s.t, s.log.Scan(context.Background(), 0, func(_ uint64, f journal.Frame) error {
-		for _, line := range journal.Lines(f.Body) {
+		for _, line := range lines.Split(f.Body) {
 			raw, err := journal.ParseLine(line)
 			require.NoError(s.t, err)
 			if raw.TaskID == id {

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/lines"
 	"quartet/pkg/journal/memlog"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/plane"
@@ -197,7 +198,7 @@ func (r *rig) events(taskID string) []string {
 	r.t.Helper()
 	var types []string
 	err := r.log.Scan(context.Background(), 0, func(_ uint64, f journal.Frame) error {
-		for _, line := range journal.Lines(f.Body) {
+		for _, line := range lines.Split(f.Body) {
 			raw, err := journal.ParseLine(line)
 			if err != nil {
 				return err

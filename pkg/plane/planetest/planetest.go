@@ -15,6 +15,7 @@ import (
 
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/lines"
 	"quartet/pkg/journal/memlog"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
@@ -62,7 +63,7 @@ func (j *Journals) Events(t *testing.T, plane string, reg *journal.Registry) []*
 	t.Helper()
 	var out []*journal.Event
 	require.NoError(t, j.log(plane, 0).Scan(context.Background(), 0, func(_ uint64, f journal.Frame) error {
-		for _, line := range journal.Lines(f.Body) {
+		for _, line := range lines.Split(f.Body) {
 			raw, err := journal.ParseLine(line)
 			require.NoError(t, err)
 			if journal.Internal(raw.Type) {
