@@ -9,7 +9,7 @@ import (
 
 // appendLine appends ev as one line of a frame, with the final newline. The fields are in the
 // order in which they are written: wal_seq, event_type and agent_id come first, so that
-// LineType can filter without reading the rest, and payload comes last. It is hand-written
+// lines.TypeOf can filter without reading the rest, and payload comes last. It is hand-written
 // because encoding/json takes 1.4 µs for the same.
 func appendLine(dst []byte, ev *Event) ([]byte, error) {
 	dst = append(dst, `{"wal_seq":`...)

@@ -92,11 +92,11 @@ func (r *feedRig) whole(t *testing.T, from uint64) *hears {
 		if len(f.Body) == 0 {
 			return nil // a fence says nothing
 		}
-		var lines []journal.Line
+		var all []journal.Line
 		for _, text := range lines.Split(f.Body) {
-			lines = append(lines, journal.Line{Text: text})
+			all = append(all, journal.Line{Text: text})
 		}
-		return h.take(seq, lines)
+		return h.take(seq, all)
 	}))
 	return h
 }

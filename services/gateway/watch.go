@@ -345,7 +345,7 @@ func add(set map[string]bool, s string) map[string]bool {
 
 func (f *filter) wantsPlane(plane string) bool { return f.planes == nil || f.planes[plane] }
 
-// wantsLine reports whether a line may be accepted, by what LineType returns, so that other
+// wantsLine reports whether a line may be accepted, by what lines.TypeOf returns, so that other
 // lines need not be parsed.
 func (f *filter) wantsLine(eventType, agentID string) bool {
 	return eventType != "" && !journal.Internal(eventType) &&
