@@ -422,7 +422,8 @@ func (WaitEndReason) EnumDescriptor() ([]byte, []int) {
 	return file_quartet_waiting_v1_waiting_proto_rawDescGZIP(), []int{5}
 }
 
-// WeakReason is why nothing can end a wait or remind its owner of it.
+// WeakReason is why nothing can end a wait or remind its owner of it, or who has to answer
+// before it ends.
 type WeakReason int32
 
 const (
@@ -932,8 +933,8 @@ type Wait struct {
 	EndedBy string `protobuf:"bytes,25,opt,name=ended_by,json=endedBy,proto3" json:"ended_by,omitempty"`
 	// Derived: trigger_count > consumed_count.
 	Triggered bool `protobuf:"varint,30,opt,name=triggered,proto3" json:"triggered,omitempty"`
-	// Derived: why nothing can end this wait or remind its owner of it; unspecified if
-	// something can.
+	// Derived: why nothing can end this wait or remind its owner of it, or who has to answer
+	// before it ends; unspecified if neither is so.
 	WeakReason    WeakReason `protobuf:"varint,31,opt,name=weak_reason,json=weakReason,proto3,enum=quartet.waiting.v1.WeakReason" json:"weak_reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
