@@ -12,6 +12,7 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/faultlog"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -157,6 +158,29 @@ func TestA14_AQuestionSurvivesEveryCut(t *testing.T) {
 	}
 }
 
+// The frame with a question is refused, lost, sent twice or stored late: it is asked once.
+func TestA14_AQuestionIsAskedOnceOverEveryFault(t *testing.T) {
+	for _, kind := range []faultlog.Fault{
+		faultlog.Refused, faultlog.Busy, faultlog.AnswerLost, faultlog.NotSent, faultlog.LandsBefore, faultlog.LandsAfter, faultlog.Duplicated, faultlog.Doubted,
+	} {
+		t.Run(fmt.Sprint(kind), func(t *testing.T) {
+			r := family(t)
+			child := r.delegate(r.operator(), "", "paint the door").GetAgentId()
+			log := r.injectFaults()
+			require.NoError(t, r.service.Quiesce(t.Context()))
+			r.waiting(question(child, "wt_1", "Which colour?"))
+			log.Inject(kind)
+			r.service.supervisor.EnqueueChild(ref.Agent{Namespace: "acme", ID: child})
+			r.until(func() bool { return len(r.asked()) > 0 })
+			log.Heal()
+			r.restart()
+			r.supervise(child)
+			require.Len(t, r.asked(), 1)
+			require.Equal(t, r.asked()[0].GetMessageId(), r.take("keeper").GetTurn().GetMessageId())
+		})
+	}
+}
+
 // A question that is over before a turn took it is dropped with the reason: when supervision
 // notices, when a runner asks for the turn before that, and when the child ends.
 func TestA14_AQuestionThatIsOver(t *testing.T) {
@@ -180,7 +204,9 @@ func TestA14_AQuestionThatIsOver(t *testing.T) {
 	}
 	// A waiting plane that cannot be asked hides no question.
 	r, _ = asks(t, "Which colour?")
-	r.on("GetWait", func(context.Context, proto.Message) (proto.Message, error) { return nil, fault.NotReady.New("starting") })
+	r.on("GetWait", func(context.Context, proto.Message) (proto.Message, error) {
+		return nil, fault.NotReady.New("starting")
+	})
 	require.Equal(t, r.asked()[0].GetMessageId(), r.take("keeper").GetTurn().GetMessageId())
 
 	// A turn that has it keeps it; if that turn is lost, the next one does not get it.

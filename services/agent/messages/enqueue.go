@@ -24,6 +24,9 @@ func (s *Service) EnqueueMessage(ctx context.Context, req *agentv1.EnqueueMessag
 		return nil, err
 	}
 	m, err := admitMessage(rpc.ActorFrom(ctx), req)
+	if err == nil {
+		err = admitSender(rpc.ActorFrom(ctx), m.GetKind(), req)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -108,9 +111,6 @@ func admitMessage(actor rpc.Actor, req *agentv1.EnqueueMessageRequest) (*agentv1
 	}
 	if kind == agentv1.MessageKind_MESSAGE_KIND_UNSPECIFIED {
 		kind = allowed[0]
-	}
-	if err := admitSender(actor, kind, req); err != nil {
-		return nil, err
 	}
 	if !slices.Contains(allowed, kind) {
 		return nil, fault.PermissionDenied.Newf("messages of kind %s are made by the runtime or by another role than %s", kind, actor.Role).

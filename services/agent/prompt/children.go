@@ -45,6 +45,9 @@ func childEntries(children []Child) []string {
 				fmt.Fprintf(&b, "  [cut: the question has %d bytes]\n", len(q.GetText()))
 			}
 		}
+		if len(d.GetQuestions()) > 1 {
+			b.WriteString("  Say which question you answer: your message ends the wait of none of several by itself.\n")
+		}
 		entries = append(entries, b.String())
 	}
 	return entries

@@ -53,6 +53,8 @@ func TestA14_TheSectionOfChildrenIsBounded(t *testing.T) {
 	require.Contains(t, childrenSection(t, DefaultBudget, child(1, strings.Repeat("x", fits+1))).GetText(), fmt.Sprintf("[cut: the question has %d bytes]", fits+1))
 	require.NotContains(t, childrenSection(t, DefaultBudget, child(1, "a", "b", "c")).GetText(), "more")
 	require.Contains(t, childrenSection(t, DefaultBudget, child(1, "a", "b", "c", "d", "e")).GetText(), "It asks 2 more; TaskOutput")
+	require.NotContains(t, childrenSection(t, DefaultBudget, child(1, "a")).GetText(), "Say which")
+	require.Contains(t, childrenSection(t, DefaultBudget, child(1, "a", "b")).GetText(), "Say which question you answer")
 	var many []Child
 	for i := range 100 {
 		many = append(many, child(i, "?"))
