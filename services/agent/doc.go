@@ -8,8 +8,8 @@
 // calls of a round go to the plane that owns them, with the run's identity.
 //
 // Reads: task_completed, task_failed, task_cancelled, task_interrupted, task_cancelling
-// of the task plane; trigger_delivered, timer_fired, wait_resolved, wait_cancelled,
-// wait_triggered, wait_rechecked of the waiting plane; work_item_created,
+// of the task plane; trigger_delivered, timer_fired, wait_registered, wait_resolved,
+// wait_cancelled, wait_triggered, wait_rechecked of the waiting plane; work_item_created,
 // work_item_completed, report_promoted of the work plane.
 //
 // Emits: agent_spawned, agent_paused, agent_resumed, agent_stopped, agent_started,

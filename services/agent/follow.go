@@ -15,7 +15,7 @@ import (
 // follows returns what this plane consumes of other planes: the ends of tasks, deliveries
 // and timers, and reports. It calls enqueueChild for events that may leave a child
 // without anything to do and start no turn of it: an item that an operator completed, a
-// wait that was cancelled.
+// wait that was cancelled; and for waits that begin or end, by which a child asks its parent.
 func follows(enqueueChild func(ref.Agent)) []plane.Followed {
 	return []plane.Followed{
 		{
@@ -41,12 +41,15 @@ func follows(enqueueChild func(ref.Agent)) []plane.Followed {
 			},
 		},
 		{
-			Plane: "waiting", Types: []string{"trigger_delivered", "timer_fired", "wait_resolved", "wait_cancelled", "wait_triggered", "wait_rechecked"},
+			Plane: "waiting", Types: []string{"trigger_delivered", "timer_fired", "wait_registered", "wait_resolved", "wait_cancelled", "wait_triggered", "wait_rechecked"},
 			Registry: journal.NewRegistry(waitingv1.File_quartet_waiting_v1_waiting_event_proto),
 			Matters: func(ev *journal.Event) bool {
-				if _, ok := ev.Payload.(*waitingv1.WaitCancelled); ok {
+				switch ev.Payload.(type) {
+				case *waitingv1.WaitRegistered, *waitingv1.WaitCancelled:
 					enqueueChild(ref.Agent{Namespace: ev.Namespace, ID: ev.AgentID})
 					return false
+				case *waitingv1.WaitResolved:
+					enqueueChild(ref.Agent{Namespace: ev.Namespace, ID: ev.AgentID})
 				}
 				p, ok := ev.Payload.(*waitingv1.WaitTriggered)
 				return !ok || p.GetWakeAgent() // the work plane shows triggers of items

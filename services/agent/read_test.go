@@ -212,7 +212,7 @@ func TestP7_AWakeBetweenLookAndDropIsKept(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, k, o.Agent)
 	r.triggered("wt_2")
-	require.ErrorIs(t, r.service.DropTick(context.Background(), o, "stale"), turns.ErrNotTaken)
+	require.ErrorIs(t, r.service.DropStale(context.Background(), o, "stale"), turns.ErrNotTaken)
 	free(false)
 	require.True(t, r.facts("keeper").GetTickPending())
 	require.True(t, r.facts("keeper").GetWakeHint())

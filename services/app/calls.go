@@ -64,6 +64,22 @@ func (c calls) AgentExists(ctx context.Context, agentID string) error {
 	return requireActive(r)
 }
 
+// Supervision returns the supervisor of a private child, "" for another agent, and the tasks
+// of an agent whose children ask something.
+func (c calls) Supervision(ctx context.Context, agentID string) (supervisor string, askedBy []string, err error) {
+	r, err := agentv1.NewAgentServiceClient(c.to("agent")).GetFacts(ctx, &agentv1.GetFactsRequest{AgentId: agentID})
+	if err != nil {
+		return "", nil, err
+	}
+	for _, f := range r.GetFacts() {
+		supervisor = f.GetAgent().GetSupervisorAgentId()
+		for _, d := range f.GetAskingChildren() {
+			askedBy = append(askedBy, d.GetTaskId())
+		}
+	}
+	return supervisor, askedBy, nil
+}
+
 // requireActive returns AGENT_DELETED if the agent of the facts is deleted.
 func requireActive(r *agentv1.GetFactsResponse) error {
 	for _, f := range r.GetFacts() {

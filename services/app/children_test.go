@@ -22,6 +22,7 @@ type fakePlanes struct {
 	taskv1.UnimplementedTaskServiceServer
 
 	agent    *agentv1.Agent
+	asking   []*agentv1.Delegation
 	item     *workv1.WorkItem
 	owner    string // of the item
 	enqueued *agentv1.EnqueueMessageRequest
@@ -50,7 +51,7 @@ func (f *fakePlanes) GetFacts(ctx context.Context, _ *agentv1.GetFactsRequest) (
 	if f.agent == nil {
 		return &agentv1.GetFactsResponse{}, nil
 	}
-	return &agentv1.GetFactsResponse{Facts: []*agentv1.AgentFacts{{Agent: f.agent}}}, nil
+	return &agentv1.GetFactsResponse{Facts: []*agentv1.AgentFacts{{Agent: f.agent, AskingChildren: f.asking}}}, nil
 }
 
 func (f *fakePlanes) GetDelegation(ctx context.Context, req *agentv1.GetDelegationRequest) (*agentv1.GetDelegationResponse, error) {
@@ -213,4 +214,36 @@ func TestTasksOfAnItem(t *testing.T) {
 	require.NoError(t, c.OwnsItem(parent(t), "boss", "wi_1"))
 	planes.item = nil
 	require.ErrorIs(t, c.OwnsItem(parent(t), "boss", "wi_1"), fault.NotFound)
+}
+
+// What the agent plane is told of the sender of a follow-up: the run, or outside of one the
+// caller's own authority (SPEC A14.4).
+func TestA14_AFollowUpNamesItsSender(t *testing.T) {
+	planes := &fakePlanes{}
+	c := children{callsTo(t, planes)}
+	for name, k := range map[string]struct {
+		actor rpc.Actor
+		run   string
+		most  agentv1.Authority
+	}{
+		"a run":            {rpc.Actor{Role: rpc.RoleAgent, AgentID: "boss", RunID: "run_1"}, "run_1", agentv1.Authority_AUTHORITY_UNSPECIFIED},
+		"an agent":         {rpc.Actor{Role: rpc.RoleAgent, AgentID: "boss"}, "", agentv1.Authority_AUTHORITY_RUNTIME_INSTRUCTION},
+		"a service":        {rpc.Actor{Role: rpc.RoleService}, "", agentv1.Authority_AUTHORITY_RUNTIME_INSTRUCTION},
+		"an operator":      {rpc.Actor{Role: rpc.RoleOperator}, "", agentv1.Authority_AUTHORITY_UNSPECIFIED},
+		"an administrator": {rpc.Actor{Role: rpc.RoleAdmin}, "", agentv1.Authority_AUTHORITY_UNSPECIFIED},
+	} {
+		k.actor.Namespace, k.actor.Principal = "acme", "someone"
+		require.NoError(t, c.FollowUp(rpc.WithActor(t.Context(), k.actor), "agt_1", "req", "text"), name)
+		require.Equal(t, k.run, planes.enqueued.GetSenderRunId(), name)
+		require.Equal(t, k.most, planes.enqueued.GetMaxAuthority(), name)
+	}
+}
+
+// Supervision is read from the facts of the agent plane.
+func TestA14_SupervisionIsReadFromTheFacts(t *testing.T) {
+	planes := &fakePlanes{agent: &agentv1.Agent{AgentId: "child", SupervisorAgentId: "boss"}, asking: []*agentv1.Delegation{{TaskId: "tsk_1"}, {TaskId: "tsk_2"}}}
+	supervisor, askedBy, err := callsTo(t, planes).Supervision(parent(t), "child")
+	require.NoError(t, err)
+	require.Equal(t, "boss", supervisor)
+	require.Equal(t, []string{"tsk_1", "tsk_2"}, askedBy)
 }

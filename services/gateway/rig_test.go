@@ -53,6 +53,9 @@ func (nothingRuns) RunningTasks(context.Context, string, string) ([]work.Running
 	return nil, nil
 }
 func (nothingRuns) AgentExists(context.Context, string) error { return nil }
+func (nothingRuns) Supervision(context.Context, string) (string, []string, error) {
+	return "", nil, nil
+}
 
 // waitingDouble keeps what it was delivered.
 type waitingDouble struct {

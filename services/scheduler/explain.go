@@ -57,7 +57,7 @@ func (s *Service) Explain(ctx context.Context, req *schedulerv1.ExplainRequest) 
 	resp := account(f)
 	resp.Facts = append(resp.Facts, &schedulerv1.Fact{Name: "own_waits", Value: strconv.Itoa(len(own))})
 	if resp.GetVerdict().GetAction() == ActionIdle {
-		resp.Verdict.Explanation += alsoWaits(own, f.Now)
+		resp.Verdict.Explanation += alsoWaits(own, f)
 	}
 	for _, d := range recorded.GetDecisions() {
 		resp.Recent = append(resp.Recent, &schedulerv1.Verdict{
@@ -219,18 +219,18 @@ func allWait(f Facts) string {
 	case len(open) == 0:
 		return "nothing is runnable"
 	case n <= 1:
-		return "the only open item " + waitsFor(open[0], f.Now)
+		return "the only open item " + waitsFor(open[0], f)
 	}
-	return fmt.Sprintf("none of %d open items is runnable; %s %s", n, named(open[0].GetWorkItemId(), f), waitsFor(open[0], f.Now))
+	return fmt.Sprintf("none of %d open items is runnable; %s %s", n, named(open[0].GetWorkItemId(), f), waitsFor(open[0], f))
 }
 
 // waitsFor returns what an item waits for, and since when.
-func waitsFor(it *workv1.WorkItem, now time.Time) string {
+func waitsFor(it *workv1.WorkItem, f Facts) string {
 	for _, w := range it.GetWaits() {
 		if w.GetMode() != waitingv1.WaitMode_WAIT_MODE_WAIT {
 			continue
 		}
-		return fmt.Sprintf("waits for %s, %s: %s", awaited(w.GetKind(), w.GetResource()), since(w.GetCreatedAt().AsTime(), now), w.GetReason())
+		return "waits for " + waited(w, f)
 	}
 	switch {
 	case it.GetBlockedBy() != "":
@@ -279,7 +279,7 @@ func candidates(v Verdict, f Facts) []*schedulerv1.Candidate {
 			Chosen:          v.ItemID == it.GetWorkItemId() && v.Action == ActionTick,
 		}
 		if it.GetReadiness() != workv1.Readiness_READINESS_COMPLETED && it.GetReadiness() != workv1.Readiness_READINESS_RUNNABLE {
-			c.WaitingFor = waitsFor(it, f.Now)
+			c.WaitingFor = waitsFor(it, f)
 		}
 		c.Why = verdictOn(it, c, v, f)
 		out = append(out, c)

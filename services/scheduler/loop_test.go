@@ -74,7 +74,8 @@ func (quiet) RunningTasks(context.Context, string, string) ([]work.RunningTask, 
 	return nil, nil
 }
 
-func (quiet) AgentExists(context.Context, string) error { return nil }
+func (quiet) AgentExists(context.Context, string) error                     { return nil }
+func (quiet) Supervision(context.Context, string) (string, []string, error) { return "", nil, nil }
 
 func (quiet) GetTask(context.Context, *taskv1.GetTaskRequest, ...grpc.CallOption) (*taskv1.GetTaskResponse, error) {
 	return nil, fault.NotFound.New("no tasks here")

@@ -4,9 +4,9 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 )
@@ -47,10 +47,38 @@ func ownTriggered(waits []*waitingv1.Wait) bool {
 }
 
 // alsoWaits returns what an idle agent itself waits for.
-func alsoWaits(own []*waitingv1.Wait, now time.Time) string {
+func alsoWaits(own []*waitingv1.Wait, f Facts) string {
 	if len(own) == 0 {
 		return ""
 	}
-	w := own[0]
-	return fmt.Sprintf("; the agent itself waits for %s, %s: %s", awaited(w.GetKind(), w.GetResource()), since(w.GetCreatedAt().AsTime(), now), w.GetReason())
+	return "; the agent itself waits for " + waited(own[0], f)
+}
+
+// waitRecord is a wait as the waiting plane or its item shows it.
+type waitRecord interface {
+	GetKind() waitingv1.WaitKind
+	GetResource() string
+	GetReason() string
+	GetCreatedAt() *timestamppb.Timestamp
+}
+
+// waited returns what a wait is for, since when, and why. A wait for the task of a child that
+// asks something goes on until the child is answered, and a child's wait for an operator until
+// its supervisor answers, so both say so (SPEC A14.3).
+func waited(w waitRecord, f Facts) string {
+	since := since(w.GetCreatedAt().AsTime(), f.Now)
+	switch supervisor := f.Agent.GetAgent().GetSupervisorAgentId(); w.GetKind() {
+	case waitingv1.WaitKind_WAIT_KIND_OPERATOR:
+		if supervisor != "" {
+			return fmt.Sprintf("its supervisor %s, %s: %s", supervisor, since, w.GetReason())
+		}
+	case waitingv1.WaitKind_WAIT_KIND_TASK:
+		for _, d := range f.Agent.GetAskingChildren() {
+			if d.GetTaskId() == w.GetResource() {
+				return fmt.Sprintf("task %s, whose child %s asks: %s (%s: %s)", d.GetTaskId(), d.GetChildAgentId(), d.GetQuestions()[0].GetText(), since, w.GetReason())
+			}
+		}
+	default:
+	}
+	return fmt.Sprintf("%s, %s: %s", awaited(w.GetKind(), w.GetResource()), since, w.GetReason())
 }

@@ -2,6 +2,7 @@ package waiting
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
@@ -75,6 +76,32 @@ func (s *Service) strengthen(ctx context.Context, waits ...*waitingv1.Wait) {
 		}
 		if strong {
 			w.WeakReason = notWeak
+		}
+	}
+}
+
+// addSupervision gives the active waits that need an answer of a supervisor their reason
+// (SPEC A14.3): those of a private child for an operator, and those for the task of a child that
+// asks something. A reminder ends neither. The agent plane knows both; while it cannot be
+// called, the waits stay as they are.
+func (s *Service) addSupervision(ctx context.Context, agentID string, waits ...*waitingv1.Wait) {
+	concerned := func(w *waitingv1.Wait) bool {
+		return active(w) && (w.GetKind() == waitingv1.WaitKind_WAIT_KIND_OPERATOR || w.GetKind() == waitingv1.WaitKind_WAIT_KIND_TASK)
+	}
+	if !slices.ContainsFunc(waits, concerned) {
+		return
+	}
+	supervisor, askedBy, err := s.deps.Agents.Supervision(ctx, agentID)
+	if err != nil {
+		return
+	}
+	for _, w := range waits {
+		switch {
+		case !concerned(w):
+		case w.GetKind() == waitingv1.WaitKind_WAIT_KIND_OPERATOR && supervisor != "":
+			w.WeakReason = waitingv1.WeakReason_WEAK_REASON_SUPERVISOR_MUST_ANSWER
+		case w.GetKind() == waitingv1.WaitKind_WAIT_KIND_TASK && slices.Contains(askedBy, w.GetResource()):
+			w.WeakReason = waitingv1.WeakReason_WEAK_REASON_CHILD_ASKS
 		}
 	}
 }

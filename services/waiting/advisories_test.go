@@ -193,3 +193,30 @@ func TestP8_AnItemsReminderIsAWayOut(t *testing.T) {
 	remind(&workv1.WorkItem{RecheckAt: at})
 	require.Equal(t, append(reminded, notWeak), weak(), "set later")
 }
+
+// Who has to answer: the supervisor of a child that waits for an operator, and the owner of a
+// wait for the task of a child that asks. A reminder ends neither. What a turn reads, and
+// everybody while the agent plane cannot be called, is not told (SPEC A14.3).
+func TestA14_AWaitThatNeedsAnAnswerIsListedAsWeak(t *testing.T) {
+	r := newRig(t)
+	operator := r.waitFor(&waitingv1.WaitForRequest{Wake: operatorInput, WorkItemId: itemA, RecheckAfter: seconds(60)}).GetWait().GetWaitId()
+	task := r.waitFor(&waitingv1.WaitForRequest{Wake: taskResult, Resource: taskX, WorkItemId: itemB}).GetWait().GetWaitId()
+	weak := func(req *waitingv1.ListWaitsRequest) []waitingv1.WeakReason {
+		req.AgentId = "keeper"
+		l, err := r.service.ListWaits(r.agent(), req)
+		require.NoError(t, err)
+		require.Len(t, l.GetWaits(), 2)
+		return []waitingv1.WeakReason{l.GetWaits()[0].GetWeakReason(), l.GetWaits()[1].GetWeakReason()}
+	}
+	require.Equal(t, []waitingv1.WeakReason{notWeak, notWeak}, weak(&waitingv1.ListWaitsRequest{}))
+	r.others.set(func() { r.others.supervisor, r.others.askedBy = "lead", []string{taskX} })
+	both := []waitingv1.WeakReason{waitingv1.WeakReason_WEAK_REASON_SUPERVISOR_MUST_ANSWER, waitingv1.WeakReason_WEAK_REASON_CHILD_ASKS}
+	require.Equal(t, both, weak(&waitingv1.ListWaitsRequest{}))
+	require.Equal(t, both[0], r.wait(operator).GetWeakReason())
+	require.Equal(t, both[1], r.wait(task).GetWeakReason())
+	require.Equal(t, []waitingv1.WeakReason{notWeak, notWeak}, weak(&waitingv1.ListWaitsRequest{WaitIds: []string{operator, task}}))
+	r.others.set(func() { r.others.down = true })
+	require.Equal(t, []waitingv1.WeakReason{notWeak, notWeak}, weak(&waitingv1.ListWaitsRequest{}))
+	r.others.set(func() { r.others.down, r.others.supervisor, r.others.askedBy = false, "", []string{taskY} })
+	require.Equal(t, []waitingv1.WeakReason{notWeak, notWeak}, weak(&waitingv1.ListWaitsRequest{}))
+}

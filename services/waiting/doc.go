@@ -8,7 +8,8 @@
 //
 // Reads: terminal tasks of the task plane, completed items and refused waits of
 // the work plane, operators' messages, completed turns and, once an event of the
-// agent plane says so, stopped and deleted agents.
+// agent plane says so, stopped and deleted agents; for lists also who supervises an agent and
+// whose children ask something.
 //
 // Emits: wait_registered, wait_triggered, wait_consumed, wait_mismatched,
 // wait_rechecked, wait_resolved, wait_cancelled, external_trigger_created,

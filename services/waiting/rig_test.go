@@ -57,6 +57,9 @@ type others struct {
 	refuse   bool             // and when it can, it refuses waits
 	recheck  *workv1.WorkItem // of what the owner of any item is reminded
 	attached []*workv1.AttachWaitRequest
+	// supervisor and askedBy are what the agent plane knows of any agent.
+	supervisor string
+	askedBy    []string
 }
 
 func (o *others) GetWorkQueue(context.Context, *workv1.GetWorkQueueRequest, ...grpc.CallOption) (*workv1.GetWorkQueueResponse, error) {
@@ -107,6 +110,15 @@ func (o *others) AgentExists(_ context.Context, agentID string) error {
 		return fault.NotFound.New("no such agent")
 	}
 	return nil
+}
+
+func (o *others) Supervision(context.Context, string) (string, []string, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.down {
+		return "", nil, fault.NotReady.New("starting")
+	}
+	return o.supervisor, o.askedBy, nil
 }
 
 func (o *others) set(change func()) {

@@ -39,6 +39,9 @@ type Agents interface {
 	// AgentExists returns NOT_FOUND for an agent that was never created in the caller's
 	// namespace, and AGENT_DELETED for one whose deletion has begun.
 	AgentExists(ctx context.Context, agentID string) error
+	// Supervision returns the supervisor of a private child, "" for another agent, and
+	// the tasks of the agent whose children ask something.
+	Supervision(ctx context.Context, agentID string) (supervisor string, askedBy []string, err error)
 }
 
 // Config holds the settings of the plane.

@@ -114,6 +114,7 @@ func (s *Service) GetWait(ctx context.Context, req *waitingv1.GetWaitRequest) (*
 		return nil, err
 	}
 	s.strengthen(ctx, w)
+	s.addSupervision(ctx, req.GetAgentId(), w)
 	return &waitingv1.GetWaitResponse{Wait: w}, nil
 }
 
@@ -152,6 +153,11 @@ func (s *Service) ListWaits(ctx context.Context, req *waitingv1.ListWaitsRequest
 		return nil, err
 	}
 	s.strengthen(ctx, ws...)
+	if len(req.GetWaitIds()) == 0 && req.GetEndedBy() == "" && !req.GetAlsoActive() {
+		// Lists that a turn reads name waits; it does not show why they are weak, and must
+		// not wait for another call.
+		s.addSupervision(ctx, req.GetAgentId(), ws...)
+	}
 	return &waitingv1.ListWaitsResponse{Waits: ws, NextPageToken: next, Revision: seq}, nil
 }
 

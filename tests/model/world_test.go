@@ -139,6 +139,11 @@ func (w *world) AgentExists(ctx context.Context, agentID string) error {
 	return err
 }
 
+// Supervision is for the lists of the waiting plane. No agent of the model has children.
+func (w *world) Supervision(context.Context, string) (supervisor string, askedBy []string, err error) {
+	return "", nil, nil
+}
+
 // RunningTasks is for the work plane.
 func (w *world) RunningTasks(ctx context.Context, agentID, itemID string) (running []workplane.RunningTask, err error) {
 	r, err := w.tasks().ListTasks(ctx, &taskv1.ListTasksRequest{AgentId: agentID, WorkItemId: itemID, PageSize: 500})

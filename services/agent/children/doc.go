@@ -1,5 +1,5 @@
 // Package children makes agents and supervises the private ones: it creates the
-// child of every delegation, decides when a child has completed its work, clears its
+// child of every delegation, puts its questions to its parent, decides when a child has completed its work, clears its
 // worktree away, reports its result to the parent, and finishes the deletion of
 // agents.
 package children

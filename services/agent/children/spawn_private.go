@@ -185,8 +185,20 @@ func decideDelegate(s *state.State, env journal.Env, req *agentv1.SpawnAgentRequ
 	if g.site != nil {
 		g.site.assign(rec, child)
 	}
-	d.Events = []*journal.Event{state.DelegationEvent(rec, &agentv1.DelegationOpened{Delegation: rec, Child: child, InitialMessage: req.GetInitialMessage(), Inherited: g.inherited})}
+	d.Events = []*journal.Event{state.DelegationEvent(rec, &agentv1.DelegationOpened{Delegation: rec, Child: child, InitialMessage: req.GetInitialMessage(), Inherited: g.inherited, MaxAuthority: spawnerAuthority(p, env.Actor)})}
 	return d, nil
+}
+
+// spawnerAuthority returns the most authority that an initial message may have (SPEC A14.4):
+// in a turn the least among the turn's messages, and otherwise that of the caller.
+func spawnerAuthority(p *state.Agent, actor journal.Actor) agentv1.Authority {
+	switch {
+	case actor.RunID != "":
+		return p.SenderAuthority(actor.RunID)
+	case actor.Role == rpc.RoleAgent:
+		return agentv1.Authority_AUTHORITY_RUNTIME_INSTRUCTION
+	}
+	return agentv1.Authority_AUTHORITY_UNSPECIFIED
 }
 
 // label returns a message on one line, cut at labelChars.
@@ -216,7 +228,7 @@ func (s *Service) createChild(ctx context.Context, namespace string, opened *age
 			m := lane.NewMessage(env, &agentv1.Message{
 				MessageId: id.Derived("msg_", namespace, child.GetAgentId(), child.GetDelegationId()), AgentId: child.GetAgentId(),
 				Kind: agentv1.MessageKind_MESSAGE_KIND_DELEGATION, Origin: agentv1.Origin_ORIGIN_PARENT,
-				Text: opened.GetInitialMessage(), CausationId: child.GetDelegationId(),
+				Text: opened.GetInitialMessage(), CausationId: child.GetDelegationId(), Authority: opened.GetMaxAuthority(),
 			})
 			d.Events = []*journal.Event{
 				state.AgentEvent(child, &agentv1.AgentSpawned{Agent: child, Inherited: opened.GetInherited()}), lane.Event(m, &agentv1.MessageQueued{Message: m}),

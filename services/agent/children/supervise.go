@@ -74,10 +74,11 @@ func (s *Service) reconcileMissing(ctx context.Context, k ref.Agent) (again bool
 		// The next pass finds the worktree ready.
 		return again || err == nil, err
 	}
-	return false, s.createChild(ctx, k.Namespace, &agentv1.DelegationOpened{Delegation: d.Record, Child: d.Child, InitialMessage: d.InitialMessage, Inherited: d.InheritedContext})
+	return false, s.createChild(ctx, k.Namespace, &agentv1.DelegationOpened{Delegation: d.Record, Child: d.Child, InitialMessage: d.InitialMessage, Inherited: d.InheritedContext, MaxAuthority: d.MaxAuthority})
 }
 
-// reconcileChild begins the end of a child that has completed its work or must be ended.
+// reconcileChild lets the parent know what its child asks, and begins the end of a child that
+// has completed its work or must be ended.
 func (s *Service) reconcileChild(ctx context.Context, k ref.Agent, c state.ChildStatus) (again bool, err error) {
 	parent := ref.Agent{Namespace: k.Namespace, ID: c.Record.GetSupervisorAgentId()}
 	d, alive, err := s.delegationOf(ctx, parent, c.Record.GetDelegationId())
@@ -97,6 +98,9 @@ func (s *Service) reconcileChild(ctx context.Context, k ref.Agent, c state.Child
 		if err := s.noteChildItem(ctx, parent, c.Record.GetDelegationId(), c.FirstItem); err != nil {
 			return false, err
 		}
+	}
+	if err := s.noteQuestions(ctx, k, parent, d.Record); err != nil {
+		return false, err
 	}
 	if !c.Resting {
 		return false, nil // the end of its next turn enqueues it again

@@ -49,6 +49,8 @@ type Supervisor struct {
 
 	mu         sync.Mutex
 	passes     int                         // how many were started
+	active     int                         // how many of them have not ended
+	ended      *sync.Cond                  // on mu: one has
 	attempts   map[ref.Agent]int           // passes in a row that found nothing to do yet
 	expectedBy map[ref.Agent]expectedChild // children that may not exist yet
 }
@@ -61,6 +63,7 @@ type expectedChild struct{ parentID, delegationID string }
 // that will be repeated.
 func NewSupervisor(clk clock.Clock, tend func(context.Context, ref.Agent) (bool, error), fail func(ref.Agent, error)) *Supervisor {
 	v := &Supervisor{clk: clk, reconcile: tend, onError: fail, slots: make(chan struct{}, maxConcurrent), attempts: map[ref.Agent]int{}, expectedBy: map[ref.Agent]expectedChild{}}
+	v.ended = sync.NewCond(&v.mu)
 	v.ctx, v.cancel = context.WithCancel(context.Background())
 	v.due = clock.NewDue(clk, v.runDue)
 	return v
@@ -80,8 +83,10 @@ func (v *Supervisor) Stop() {
 func (v *Supervisor) Wait() {
 	for before := -1; ; {
 		v.due.Settle()
-		v.running.Wait()
 		v.mu.Lock()
+		for v.active > 0 { // not running.Wait: a pass may begin while that returns
+			v.ended.Wait()
+		}
 		looks := v.passes
 		v.mu.Unlock()
 		if looks == before {
@@ -124,10 +129,17 @@ func (v *Supervisor) forget(k ref.Agent) {
 func (v *Supervisor) runDue(keys []string) {
 	v.mu.Lock()
 	v.passes += len(keys)
+	v.active += len(keys)
 	v.mu.Unlock()
 	for _, dk := range keys {
 		namespace, agentID, _ := strings.Cut(dk, "\x00")
-		v.running.Go(func() { v.pass(ref.Agent{Namespace: namespace, ID: agentID}) })
+		v.running.Go(func() {
+			v.pass(ref.Agent{Namespace: namespace, ID: agentID})
+			v.mu.Lock()
+			defer v.mu.Unlock()
+			v.active--
+			v.ended.Broadcast()
+		})
 	}
 }
 

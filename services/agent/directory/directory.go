@@ -81,10 +81,11 @@ type lanes struct {
 	wake   *agentv1.AgentWoken
 	// stalled are the items about which turns made no progress.
 	stalled []*agentv1.StalledItem
+	asking  []*agentv1.Delegation // whose children ask something
 }
 
 func lanesOf(a *state.Agent) lanes {
-	return lanes{a.Lane.Counts(), a.Lane.Head().GetTick(), a.Wake, a.Stalled()}
+	return lanes{a.Lane.Counts(), a.Lane.Head().GetTick(), a.Wake, a.Stalled(), a.AskingChildren()}
 }
 
 // recordOf returns an agent's record, or nil if the agent does not exist.
@@ -133,7 +134,7 @@ func (s *Service) derive(ctx context.Context, rec *agentv1.Agent, lane lanes) (*
 		WakePending: lane.wake != nil, WakeWaits: lane.wake.GetWaitIds(), LastTurnID: rec.GetLastTurnId(), Queue: queue, Stalled: lane.stalled,
 		OwnTriggered: slices.ContainsFunc(waits, func(w *waitingv1.Wait) bool { return w.GetWorkItemId() == "" && w.GetTriggered() }),
 	})
-	view.Posture, view.PostureReason = derivePosture(rec, lane.counts, stale != "", queue, own)
+	view.Posture, view.PostureReason = derivePosture(rec, lane.counts, stale != "", queue, own, lane.asking)
 	return view, waits, nil
 }
 

@@ -13,8 +13,8 @@ import (
 // derivePosture returns the first posture whose condition holds, with a sentence that
 // explains it (SPEC A4). Waits of queued items do not count while the agent has a
 // current item. staleTick says that the message at the head of the lane is a tick that is no
-// longer true: no turn takes it.
-func derivePosture(a *agentv1.Agent, lane *agentv1.Lane, staleTick bool, q *workv1.GetWorkQueueResponse, own []*waitingv1.Wait) (agentv1.Posture, string) {
+// longer true: no turn takes it. asking are the delegations whose children ask something.
+func derivePosture(a *agentv1.Agent, lane *agentv1.Lane, staleTick bool, q *workv1.GetWorkQueueResponse, own []*waitingv1.Wait, asking []*agentv1.Delegation) (agentv1.Posture, string) {
 	n := q.GetCounts()
 	current := q.GetCurrent()
 	switch {
@@ -50,16 +50,50 @@ func derivePosture(a *agentv1.Agent, lane *agentv1.Lane, staleTick bool, q *work
 	} {
 		for _, it := range items {
 			if slices.Contains(want.states, it.GetSchedulingState()) {
+				for _, w := range it.GetWaits() {
+					if chain := awaitedOf(a, asking, w); chain != "" && slices.Contains(want.kinds, w.GetKind()) {
+						return want.posture, fmt.Sprintf("work item %s waits for %s", it.GetWorkItemId(), chain)
+					}
+				}
 				return want.posture, fmt.Sprintf("work item %s %s: %s", it.GetWorkItemId(), want.verb, it.GetBlockedBy())
 			}
 		}
 		for _, w := range own {
 			if current == nil && slices.Contains(want.kinds, w.GetKind()) {
+				if chain := awaitedOf(a, asking, w); chain != "" {
+					return want.posture, "it waits by itself for " + chain
+				}
 				return want.posture, fmt.Sprintf("it %s by itself: %s", want.verb, w.GetReason())
 			}
 		}
 	}
 	return agentv1.Posture_POSTURE_IDLE, "nothing is open that it could do"
+}
+
+// awaitedWait is a wait as the waiting plane or its item shows it.
+type awaitedWait interface {
+	GetMode() waitingv1.WaitMode
+	GetKind() waitingv1.WaitKind
+	GetResource() string
+	GetReason() string
+}
+
+// awaitedOf returns what a wait is for if that is a child's answer to be given or to be got
+// (SPEC A14.3): a child's task whose child asks something, or the supervisor of a child. It is
+// empty for other waits.
+func awaitedOf(a *agentv1.Agent, asking []*agentv1.Delegation, w awaitedWait) string {
+	switch {
+	case w.GetMode() == waitingv1.WaitMode_WAIT_MODE_INTENT:
+	case w.GetKind() == waitingv1.WaitKind_WAIT_KIND_OPERATOR && a.GetSupervisorAgentId() != "":
+		return fmt.Sprintf("its supervisor %s: %s", a.GetSupervisorAgentId(), w.GetReason())
+	case w.GetKind() == waitingv1.WaitKind_WAIT_KIND_TASK:
+		for _, d := range asking {
+			if d.GetTaskId() == w.GetResource() {
+				return fmt.Sprintf("task %s, whose child %s asks: %s", d.GetTaskId(), d.GetChildAgentId(), d.GetQuestions()[0].GetText())
+			}
+		}
+	}
+	return ""
 }
 
 // controlReason returns who set the control of an agent, and why.

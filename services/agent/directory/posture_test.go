@@ -45,7 +45,7 @@ func TestA4_Posture(t *testing.T) {
 		"a blocker":                    {agent(runs, ""), nil, &workv1.GetWorkQueueResponse{Blocked: []*workv1.WorkItem{stuck}}, "BLOCKED"},
 		"nothing":                      {agent(runs, ""), nil, &workv1.GetWorkQueueResponse{}, "IDLE"},
 	} {
-		p, why := derivePosture(c.agent, c.lane, false, c.queue, nil)
+		p, why := derivePosture(c.agent, c.lane, false, c.queue, nil, nil)
 		require.Equal(t, "POSTURE_"+c.want, p.String(), name)
 		require.NotEmpty(t, why)
 	}
@@ -55,9 +55,9 @@ func TestA4_Posture(t *testing.T) {
 func TestA4_PostureOfAnAgentThatWaitsByItself(t *testing.T) {
 	a := &agentv1.Agent{Control: agentv1.Control_CONTROL_RUNNING}
 	own := []*waitingv1.Wait{{Kind: waitingv1.WaitKind_WAIT_KIND_EXTERNAL, Reason: "the world"}}
-	p, why := derivePosture(a, &agentv1.Lane{}, false, &workv1.GetWorkQueueResponse{}, own)
+	p, why := derivePosture(a, &agentv1.Lane{}, false, &workv1.GetWorkQueueResponse{}, own, nil)
 	require.Equal(t, agentv1.Posture_POSTURE_WAITING_EXTERNAL, p)
 	require.Contains(t, why, "the world")
-	p, _ = derivePosture(a, &agentv1.Lane{}, false, &workv1.GetWorkQueueResponse{}, nil)
+	p, _ = derivePosture(a, &agentv1.Lane{}, false, &workv1.GetWorkQueueResponse{}, nil, nil)
 	require.Equal(t, agentv1.Posture_POSTURE_IDLE, p)
 }

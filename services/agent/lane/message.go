@@ -10,7 +10,7 @@ import (
 
 // NewMessage completes m as a queued message: its id unless it has one, its
 // default priority, its timestamps, and the authority that follows from its
-// origin. It changes and returns m.
+// origin, or a lower one that m has. It changes and returns m.
 func NewMessage(env journal.Env, m *agentv1.Message) *agentv1.Message {
 	now := timestamppb.New(env.Now)
 	if m.GetMessageId() == "" {
@@ -19,7 +19,7 @@ func NewMessage(env journal.Env, m *agentv1.Message) *agentv1.Message {
 	if m.GetPriority() == agentv1.Priority_PRIORITY_UNSPECIFIED {
 		m.Priority = agentv1.Priority_PRIORITY_NORMAL
 	}
-	m.Authority = authorityOf(m.GetOrigin())
+	m.Authority = max(m.GetAuthority(), authorityOf(m.GetOrigin())) // a larger number is less authority
 	m.State = agentv1.MessageState_MESSAGE_STATE_QUEUED
 	m.CreatedAt, m.UpdatedAt = now, now
 	m.Traceparent = env.Traceparent
@@ -36,7 +36,7 @@ func authorityOf(o agentv1.Origin) agentv1.Authority {
 		return agentv1.Authority_AUTHORITY_RUNTIME_INSTRUCTION
 	case agentv1.Origin_ORIGIN_CHANNEL, agentv1.Origin_ORIGIN_WEBHOOK:
 		return agentv1.Authority_AUTHORITY_INTEGRATION_SIGNAL
-	case agentv1.Origin_ORIGIN_CALLBACK, agentv1.Origin_ORIGIN_UNSPECIFIED:
+	case agentv1.Origin_ORIGIN_CALLBACK, agentv1.Origin_ORIGIN_CHILD, agentv1.Origin_ORIGIN_UNSPECIFIED:
 	}
 	return agentv1.Authority_AUTHORITY_EXTERNAL_EVIDENCE
 }

@@ -24,6 +24,9 @@ func (s *Service) EnqueueMessage(ctx context.Context, req *agentv1.EnqueueMessag
 		return nil, err
 	}
 	m, err := admitMessage(rpc.ActorFrom(ctx), req)
+	if err == nil {
+		err = admitSender(rpc.ActorFrom(ctx), m.GetKind(), req)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -31,8 +34,15 @@ func (s *Service) EnqueueMessage(ctx context.Context, req *agentv1.EnqueueMessag
 	if m.GetWorkItemId() != "" {
 		_, refused = s.deps.Work.GetWorkItem(ctx, &workv1.GetWorkItemRequest{AgentId: m.GetAgentId(), WorkItemId: m.GetWorkItemId(), OmitTodoList: true})
 	}
+	// Who sends a follow-up is no part of the request that its id stands for: a repetition from
+	// another run gets the first response.
+	args := proto.CloneOf(req)
+	args.SenderRunId, args.MaxAuthority = "", agentv1.Authority_AUTHORITY_UNSPECIFIED
+	if m.Authority, err = s.senderAuthority(ctx, req); err != nil {
+		return nil, err
+	}
 	return plane.Do(ctx, s.engine, plane.Command[*state.State, *agentv1.EnqueueMessageResponse]{
-		Method: "EnqueueMessage", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
+		Method: "EnqueueMessage", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: args,
 		Decide: func(st *state.State, env journal.Env) (journal.Decision[*agentv1.EnqueueMessageResponse], error) {
 			if refused != nil { // refused in the rule, so that a repeated request gets its first response
 				return journal.Decision[*agentv1.EnqueueMessageResponse]{}, refused

@@ -110,8 +110,8 @@ func (s *Service) boardSummary(ctx context.Context, k ref.Agent) (prompt.Boards,
 	return prompt.Boards{Unknown: true}, nil
 }
 
-// addHistory adds what was said, what was tried, what the agent did for the item, what it inherited, its boards
-// and its running tasks. The reads run one after the other: in parallel they take longer,
+// addHistory adds what was said, what was tried, what the agent did for the item, what it inherited, its children,
+// its boards and its running tasks. The reads run one after the other: in parallel they take longer,
 // since a second processor has to wake up.
 func (s *Service) addHistory(ctx context.Context, k ref.Agent, p *Projection, m *agentv1.Message) error {
 	if err := s.addInherited(ctx, k, p); err != nil {
@@ -128,6 +128,9 @@ func (s *Service) addHistory(ctx context.Context, k ref.Agent, p *Projection, m 
 		if p.rounds, p.notes, err = s.itemHistory(ctx, k, itemID); err != nil {
 			return err
 		}
+	}
+	if err := s.addChildren(ctx, k, p); err != nil {
+		return err
 	}
 	if p.boards, err = s.boardSummary(ctx, k); err != nil || s.deps.Tasks == nil {
 		return err

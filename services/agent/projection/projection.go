@@ -41,6 +41,8 @@ type Projection struct {
 	earlier      int
 	// tasks are the running tasks.
 	tasks []*taskv1.Task
+	// children are the open delegations of the agent.
+	children []prompt.Child
 	// boards is the state of the agent's boards.
 	boards prompt.Boards
 	// inherited is the view with which a forked child started.
@@ -95,7 +97,7 @@ func (p *Projection) Render(m *agentv1.Message) *agentv1.ContextProjection {
 func (p *Projection) input(m *agentv1.Message) prompt.Input {
 	return prompt.Input{
 		AgentID: p.agentID, Message: m, Item: p.item, Binding: p.binding, Waits: p.reached, Fired: p.fired, Woken: p.wake, Own: p.ownWaits, Queue: p.GetWorkQueueResponse,
-		Trace: p.rounds, Notes: p.notes, Tasks: p.tasks, Boards: p.boards, Inherited: p.inherited, Attempts: p.attempts,
+		Trace: p.rounds, Notes: p.notes, Tasks: p.tasks, Children: p.children, Boards: p.boards, Inherited: p.inherited, Attempts: p.attempts,
 		Conversation: p.conversation, Earlier: p.earlier,
 	}
 }

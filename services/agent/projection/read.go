@@ -87,10 +87,10 @@ func (p *Projection) bind(tick *agentv1.Tick, rules map[string]agentv1.Binding, 
 func (s *Service) readWaits(ctx context.Context, c *state.Candidate, p *Projection) (after plane.Position, err error) {
 	m, k := c.Message, c.Agent
 	callback := m.GetKind() == agentv1.MessageKind_MESSAGE_KIND_CALLBACK_EVENT
-	// Whoever may instruct the agent may end one of its waits, and so may the end of a
-	// task. The waiting plane decides which.
-	instruction := m.GetAuthority() == agentv1.Authority_AUTHORITY_OPERATOR_INSTRUCTION
-	result := m.GetTaskId() != ""
+	// Whoever may instruct the agent may end one of its waits, its supervisor whatever the
+	// authority of the message, and so may the end of a task. The waiting plane decides which.
+	instruction := m.GetAuthority() == agentv1.Authority_AUTHORITY_OPERATOR_INSTRUCTION || m.GetOrigin() == agentv1.Origin_ORIGIN_PARENT
+	result := m.GetTaskId() != "" && !state.IsQuestion(m)
 	own := callback || c.Wake != nil || m.GetTick().GetReason() == agentv1.TickReason_TICK_REASON_WAKE_HINT
 	req := &waitingv1.ListWaitsRequest{AgentId: k.ID, PageSize: shownWaits, AlsoActive: own, WaitIds: c.Wake.GetEndedWaitIds()}
 	var before plane.Position

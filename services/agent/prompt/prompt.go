@@ -49,6 +49,7 @@ const (
 	notesShare        = 15
 	traceShare        = 25
 	boardsShare       = 60
+	childrenShare     = 40
 )
 
 // The names of the sections.
@@ -69,6 +70,7 @@ const (
 	sectionBlocked      = "blocked"
 	sectionCompleted    = "completed"
 	sectionTasks        = "tasks"
+	sectionChildren     = "children"
 	sectionWhy          = "why"
 	sectionCutOff       = "cut_off"
 	sectionMessage      = "message"
@@ -77,7 +79,7 @@ const (
 // order is the order of the sections in the text.
 var order = []string{
 	sectionGuidance, sectionAgent, sectionInherited, sectionItem, sectionConversation, sectionNotes, sectionState,
-	sectionFocus, sectionTriggered, sectionQueued, sectionForOperator, sectionBlocked, sectionCompleted, sectionBoards, sectionTasks,
+	sectionFocus, sectionTriggered, sectionQueued, sectionForOperator, sectionBlocked, sectionCompleted, sectionBoards, sectionTasks, sectionChildren,
 	sectionTrace, sectionWhy, sectionCutOff, sectionMessage,
 }
 
@@ -99,6 +101,8 @@ type Input struct {
 	Trace []*agentv1.Round // bound to the item, newest first
 	Notes []string         // on it, oldest first; see Digest
 	Tasks []*taskv1.Task   // running
+	// Children are the open delegations, oldest first.
+	Children []Child
 	// Conversation is what was said, oldest first, and Earlier the bytes before it that are
 	// left out.
 	Conversation []Said
@@ -211,6 +215,8 @@ func Render(in Input, budget int) ([]*agentv1.ContextSection, error) {
 		p.candidates(sectionFocus, "In focus, and not the work item of this turn", []*workv1.WorkItem{cur}, 1)
 	}
 	p.candidates(sectionTriggered, "Triggered, to review", others(q.GetTriggeredBlocked(), it), n.GetTriggeredBlocked()-same(q.GetTriggeredBlocked(), it))
+	entries := childEntries(in.Children)
+	p.share(sectionChildren, len(entries), childrenShare, lineForms(childrenTitle, entries, p.left*childrenShare/100, keepFirst)...)
 	p.share(sectionBoards, one(in.Boards != (Boards{})), boardsShare, in.Boards.forms(p.left*boardsShare/100)...)
 	p.candidates(sectionQueued, "Queued and runnable", others(q.GetQueuedRunnable(), it), n.GetQueuedRunnable()-same(q.GetQueuedRunnable(), it))
 	p.candidates(sectionForOperator, "Waiting for an operator", others(q.GetWaitingForOperator(), it), n.GetWaitingForOperator()-same(q.GetWaitingForOperator(), it))

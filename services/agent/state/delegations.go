@@ -33,6 +33,7 @@ type Delegation struct {
 	Child            *agentv1.Agent
 	InitialMessage   string
 	InheritedContext string
+	MaxAuthority     agentv1.Authority // of the initial message; unspecified: as its origin says
 }
 
 // IsOpen reports whether a delegation has not completed.
@@ -74,7 +75,7 @@ func (a *Agent) applyDelegation(rec *agentv1.Delegation) error {
 	a.Delegations = slices.Clone(a.Delegations)
 	next := &Delegation{Record: rec}
 	if was := a.Delegations[i]; IsOpen(rec) {
-		next.Child, next.InitialMessage, next.InheritedContext = was.Child, was.InitialMessage, was.InheritedContext
+		next.Child, next.InitialMessage, next.InheritedContext, next.MaxAuthority = was.Child, was.InitialMessage, was.InheritedContext, was.MaxAuthority
 	}
 	a.Delegations[i] = next
 	if n := len(a.Delegations) - len(a.OpenDelegations()); n > keptDelegations {
@@ -115,7 +116,7 @@ func (a *Agent) NoteChildItem(delegationID, itemID string) []*journal.Event {
 }
 
 // CompleteDelegation records the outcome of a child, and the state of its worktree if it
-// had one. The first outcome counts (SPEC X7).
+// had one, and withdraws its questions. The first outcome counts (SPEC X7).
 func (a *Agent) CompleteDelegation(env journal.Env, delegationID string, end *agentv1.AgentDeleting, wt *taskv1.Worktree) []*journal.Event {
 	d := a.Delegation(delegationID)
 	if d == nil || !IsOpen(d.Record) {
@@ -131,7 +132,12 @@ func (a *Agent) CompleteDelegation(env journal.Env, delegationID string, end *ag
 		next.Worktree, next.ResultSummary = wt, withWorktree(next.GetResultSummary(), wt)
 	}
 	next.CompletedAt = timestamppb.New(env.Now)
-	return []*journal.Event{DelegationEvent(next, &agentv1.DelegationCompleted{Delegation: next})}
+	next.Questions = nil
+	events := []*journal.Event{DelegationEvent(next, &agentv1.DelegationCompleted{Delegation: next})}
+	for _, q := range d.Record.GetQuestions() {
+		events = append(events, a.dropQuestion(env, q, "the child has ended")...)
+	}
+	return events
 }
 
 // ClipReport returns a result without the white space around it. If it has more than

@@ -19,7 +19,7 @@ func (a *Agent) Facts() *agentv1.AgentFacts {
 	if a.Wake != nil {
 		f.WokenAt = timestamppb.New(a.wokenAt)
 	}
-	f.StalledItems = a.Stalled()
+	f.StalledItems, f.AskingChildren = a.Stalled(), a.AskingChildren()
 	f.QueuedInput = f.GetQueued()
 	if t := a.Lane.Get(a.PendingTick); t.GetState() == agentv1.MessageState_MESSAGE_STATE_QUEUED {
 		f.QueuedInput--

@@ -131,7 +131,7 @@ func (a *Agent) apply(ev *journal.Event) error {
 	case *agentv1.AgentDeleted:
 		a.applyControl(p.GetAgent())
 	case *agentv1.DelegationOpened:
-		a.Delegations = append(slices.Clone(a.Delegations), &Delegation{p.GetDelegation(), p.GetChild(), p.GetInitialMessage(), p.GetInherited()})
+		a.Delegations = append(slices.Clone(a.Delegations), &Delegation{p.GetDelegation(), p.GetChild(), p.GetInitialMessage(), p.GetInherited(), p.GetMaxAuthority()})
 	case *agentv1.DelegationUpdated:
 		return a.applyDelegation(p.GetDelegation())
 	case *agentv1.DelegationCompleted:

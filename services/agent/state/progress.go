@@ -106,11 +106,11 @@ func (a *Agent) clearStalls(which func(itemID string) bool) {
 }
 
 // receiveInput forgets the stalls that a message ends: those of the item that it is about, or
-// all of them if it is about none. The result of a task ends none: the agent started the task
-// itself, so that otherwise a command that is repeated permanently would be progress. It has a
-// turn of its own all the same.
+// all of them if it is about none. The result of a task ends none, and neither does a child's
+// question: the agent started both itself, so that otherwise a command that is repeated
+// permanently would be progress. They have turns of their own all the same.
 func (a *Agent) receiveInput(m *agentv1.Message) {
-	if m.GetKind() == agentv1.MessageKind_MESSAGE_KIND_TASK_RESULT {
+	if m.GetKind() == agentv1.MessageKind_MESSAGE_KIND_TASK_RESULT || IsQuestion(m) {
 		return
 	}
 	a.edit(func(r *agentv1.Agent) { r.IdleTurns = 0 })

@@ -160,7 +160,7 @@ var coreTable = []Tool{
 	},
 	{
 		Name: ToolSpawnAgent, Family: agentv1.ToolFamily_TOOL_FAMILY_AGENT_CREATION,
-		Description: "Create another reasoning context. private_child (the default) is a bounded delegation: give initial_message, the handoff that says what to do, which constraints matter and what to return; you get agent_id and task_handle. Supervise it with TaskStatus, TaskOutput, TaskInput for follow-ups and TaskStop; its result comes back as a task result for the work item that is current now. Spawning blocks nothing: go on, or WaitFor wake task_result with the task id as resource. context fork shows it a bounded view of your current item; fresh only the initial_message. workspace_mode worktree gives it a git worktree of your repository on a branch of its own: unchanged it goes with the child, changed it is kept and the result says where. public_named makes a long-lived agent of its own under agent_id, without a handle.",
+		Description: "Create another reasoning context. private_child (the default) is a bounded delegation: give initial_message, the handoff that says what to do, which constraints matter and what to return; you get agent_id and task_handle. Supervise it with TaskStatus, TaskOutput, TaskInput for follow-ups and TaskStop; its result comes back as a task result for the work item that is current now. When it asks something you get a message, also while you wait for its task; answer with TaskInput. Spawning blocks nothing: go on, or WaitFor wake task_result with the task id as resource. context fork shows it a bounded view of your current item; fresh only the initial_message. workspace_mode worktree gives it a git worktree of your repository on a branch of its own: unchanged it goes with the child, changed it is kept and the result says where. public_named makes a long-lived agent of its own under agent_id, without a handle.",
 		Plane:       "agent", Method: agentv1.AgentService_SpawnAgent_FullMethodName,
 		NewRequest: newMessage[agentv1.SpawnAgentRequest], NewResponse: newMessage[agentv1.SpawnAgentResponse],
 		Mutates: true, anyAgent: true, shape: shapeSpawn,
@@ -194,7 +194,7 @@ var coreTable = []Tool{
 	},
 	{
 		Name: "TaskInput", Family: agentv1.ToolFamily_TOOL_FAMILY_CORE,
-		Description: "Send input to a task: to a command's stdin, or a follow-up message to a child agent. A refusal is a normal result that says why.",
+		Description: "Send input to a task: to a command's stdin, or a message to a child agent, which also answers what the child waits for. A refusal is a normal result that says why.",
 		Plane:       "task", Method: taskv1.TaskService_SendTaskInput_FullMethodName,
 		NewRequest: newMessage[taskv1.SendTaskInputRequest], NewResponse: newMessage[taskv1.SendTaskInputResponse],
 		Mutates: true, NoRecall: true, Required: []string{"task_id"},

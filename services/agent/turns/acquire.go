@@ -194,12 +194,18 @@ func (s *Service) take(ctx context.Context, actor rpc.Actor, req *agentv1.Acquir
 	}
 	// Nothing of this is returned before the turn's frame is on disk, and that follows
 	// the frames that are being written now.
-	queue, err := s.prepare(journal.Ahead(ctx, s.engine.For(o.Agent.Namespace, o.Agent.ID)), o)
+	ahead := journal.Ahead(ctx, s.engine.For(o.Agent.Namespace, o.Agent.ID))
+	if reason, err := s.overQuestion(ahead, o); err != nil {
+		return nil, err
+	} else if reason != "" {
+		return nil, s.DropStale(ctx, o, reason)
+	}
+	queue, err := s.prepare(ahead, o)
 	if err != nil {
 		return nil, err
 	}
 	if reason := projection.StaleTick(o.Message, queue, o.Record); reason != "" {
-		return nil, s.DropTick(ctx, o, reason)
+		return nil, s.DropStale(ctx, o, reason)
 	}
 	turnID := s.deps.IDs.New("trn_")
 	turn := &agentv1.Turn{
@@ -259,6 +265,14 @@ func (s *Service) prepare(ctx context.Context, o *state.Candidate) (*projection.
 	ctx, cancel := context.WithTimeout(ctx, s.prepareTimeout)
 	defer cancel()
 	return s.projections.Read(ctx, o)
+}
+
+// overQuestion returns why the question of a child is no longer open, "" if it is or the
+// message is none.
+func (s *Service) overQuestion(ctx context.Context, o *state.Candidate) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.prepareTimeout)
+	defer cancel()
+	return s.projections.OverQuestion(ctx, o.Agent, o.Message)
 }
 
 // DecideAcquire is the rule of AcquireTurn: it starts a turn with the first message of its

@@ -74,9 +74,10 @@ func (s *Service) oldestReady(ctx context.Context, namespace string, req *agentv
 	return first, nil
 }
 
-// DropTick removes a stale tick from the lane and records why (SPEC D4). It returns
+// DropStale removes a message that is no longer true from the lane, a tick or a child's
+// question, and records why (SPEC D4, A14.1). It returns
 // ErrNotTaken, so that the caller looks for another turn.
-func (s *Service) DropTick(ctx context.Context, o *state.Candidate, reason string) error {
+func (s *Service) DropStale(ctx context.Context, o *state.Candidate, reason string) error {
 	_, err := plane.Do(ctx, s.engine, plane.Command[*state.State, struct{}]{
 		Method: "DropMessage", AgentID: o.Agent.ID, Actor: plane.System(o.Agent.Namespace),
 		Decide: func(st *state.State, env journal.Env) (journal.Decision[struct{}], error) {

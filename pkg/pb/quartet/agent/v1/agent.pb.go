@@ -586,7 +586,7 @@ const (
 	MessageKind_MESSAGE_KIND_TASK_RESULT MessageKind = 7
 	// The initial message of a private child. Made by the runtime only.
 	MessageKind_MESSAGE_KIND_DELEGATION MessageKind = 8
-	// A later message of a supervisor, or a notice of the runtime. Made by the runtime only.
+	// A later message of a supervisor, or the question of a child. Made by the runtime only.
 	MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP MessageKind = 9
 )
 
@@ -730,6 +730,8 @@ const (
 	Origin_ORIGIN_TASK Origin = 7
 	// The supervising agent.
 	Origin_ORIGIN_PARENT Origin = 8
+	// A private child of the agent.
+	Origin_ORIGIN_CHILD Origin = 9
 )
 
 // Enum value maps for Origin.
@@ -744,6 +746,7 @@ var (
 		6: "ORIGIN_SYSTEM",
 		7: "ORIGIN_TASK",
 		8: "ORIGIN_PARENT",
+		9: "ORIGIN_CHILD",
 	}
 	Origin_value = map[string]int32{
 		"ORIGIN_UNSPECIFIED": 0,
@@ -755,6 +758,7 @@ var (
 		"ORIGIN_SYSTEM":      6,
 		"ORIGIN_TASK":        7,
 		"ORIGIN_PARENT":      8,
+		"ORIGIN_CHILD":       9,
 	}
 )
 
@@ -786,7 +790,8 @@ func (Origin) EnumDescriptor() ([]byte, []int) {
 }
 
 // Authority is how much weight a message has. It follows from the origin, never from the
-// text.
+// text. The messages of a supervisor have at most the least authority among the messages of
+// the turn in which it sends them.
 type Authority int32
 
 const (
@@ -2065,7 +2070,8 @@ type Message struct {
 	Authority Authority `protobuf:"varint,9,opt,name=authority,proto3,enum=quartet.agent.v1.Authority" json:"authority,omitempty"`
 	// The sender's own thread or conversation id; of a timer tick, the timer.
 	CorrelationId string `protobuf:"bytes,10,opt,name=correlation_id,json=correlationId,proto3" json:"correlation_id,omitempty"`
-	// The id of what caused the message: a task, delivery, timer firing or delegation.
+	// The id of what caused the message: a task, delivery, timer firing or delegation; of a
+	// child's question, the child's wait.
 	CausationId string `protobuf:"bytes,11,opt,name=causation_id,json=causationId,proto3" json:"causation_id,omitempty"`
 	// The work item that the message is about; empty if none.
 	WorkItemId string `protobuf:"bytes,12,opt,name=work_item_id,json=workItemId,proto3" json:"work_item_id,omitempty"`
@@ -3179,6 +3185,71 @@ func (x *Decision) GetFactsRevision() int64 {
 	return 0
 }
 
+// ChildQuestion is what a private child asks its supervisor: the reason of an active wait of
+// the child for an operator, which only its supervisor can answer.
+type ChildQuestion struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The child's wait.
+	WaitId string `protobuf:"bytes,1,opt,name=wait_id,json=waitId,proto3" json:"wait_id,omitempty"`
+	// The question, at most 2 KiB. The message about it has all of it.
+	Text string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
+	// When the child asked.
+	AskedAt       *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=asked_at,json=askedAt,proto3" json:"asked_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ChildQuestion) Reset() {
+	*x = ChildQuestion{}
+	mi := &file_quartet_agent_v1_agent_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ChildQuestion) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ChildQuestion) ProtoMessage() {}
+
+func (x *ChildQuestion) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_agent_v1_agent_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ChildQuestion.ProtoReflect.Descriptor instead.
+func (*ChildQuestion) Descriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *ChildQuestion) GetWaitId() string {
+	if x != nil {
+		return x.WaitId
+	}
+	return ""
+}
+
+func (x *ChildQuestion) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *ChildQuestion) GetAskedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.AskedAt
+	}
+	return nil
+}
+
 // Delegation connects what a parent asked for with the child that works on it.
 type Delegation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3209,14 +3280,16 @@ type Delegation struct {
 	// Whether the parent asked to stop the child. The delegation then completes as cancelled.
 	StopRequested bool `protobuf:"varint,13,opt,name=stop_requested,json=stopRequested,proto3" json:"stop_requested,omitempty"`
 	// workspace_mode worktree: the child's worktree and its state.
-	Worktree      *v1.Worktree `protobuf:"bytes,14,opt,name=worktree,proto3" json:"worktree,omitempty"`
+	Worktree *v1.Worktree `protobuf:"bytes,14,opt,name=worktree,proto3" json:"worktree,omitempty"`
+	// What the child asks, oldest first, at most 16; empty if it does not wait for an answer.
+	Questions     []*ChildQuestion `protobuf:"bytes,15,rep,name=questions,proto3" json:"questions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Delegation) Reset() {
 	*x = Delegation{}
-	mi := &file_quartet_agent_v1_agent_proto_msgTypes[12]
+	mi := &file_quartet_agent_v1_agent_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3228,7 +3301,7 @@ func (x *Delegation) String() string {
 func (*Delegation) ProtoMessage() {}
 
 func (x *Delegation) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_proto_msgTypes[12]
+	mi := &file_quartet_agent_v1_agent_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3241,7 +3314,7 @@ func (x *Delegation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delegation.ProtoReflect.Descriptor instead.
 func (*Delegation) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{12}
+	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Delegation) GetDelegationId() string {
@@ -3342,6 +3415,13 @@ func (x *Delegation) GetWorktree() *v1.Worktree {
 	return nil
 }
 
+func (x *Delegation) GetQuestions() []*ChildQuestion {
+	if x != nil {
+		return x.Questions
+	}
+	return nil
+}
+
 // Brief is a short notice for the operator.
 type Brief struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3365,7 +3445,7 @@ type Brief struct {
 
 func (x *Brief) Reset() {
 	*x = Brief{}
-	mi := &file_quartet_agent_v1_agent_proto_msgTypes[13]
+	mi := &file_quartet_agent_v1_agent_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3377,7 +3457,7 @@ func (x *Brief) String() string {
 func (*Brief) ProtoMessage() {}
 
 func (x *Brief) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_proto_msgTypes[13]
+	mi := &file_quartet_agent_v1_agent_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3390,7 +3470,7 @@ func (x *Brief) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Brief.ProtoReflect.Descriptor instead.
 func (*Brief) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{13}
+	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Brief) GetBriefId() string {
@@ -3446,7 +3526,7 @@ func (x *Brief) GetCreatedAt() *timestamppb.Timestamp {
 type ContextSection struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// guidance, message, current_item, triggered, queued, waiting_for_operator, blocked,
-	// completed, trace, notes, tasks or delegation.
+	// completed, trace, notes, tasks, children or delegation.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// How much of the section is shown.
 	Outcome SectionOutcome `protobuf:"varint,2,opt,name=outcome,proto3,enum=quartet.agent.v1.SectionOutcome" json:"outcome,omitempty"`
@@ -3462,7 +3542,7 @@ type ContextSection struct {
 
 func (x *ContextSection) Reset() {
 	*x = ContextSection{}
-	mi := &file_quartet_agent_v1_agent_proto_msgTypes[14]
+	mi := &file_quartet_agent_v1_agent_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3474,7 +3554,7 @@ func (x *ContextSection) String() string {
 func (*ContextSection) ProtoMessage() {}
 
 func (x *ContextSection) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_proto_msgTypes[14]
+	mi := &file_quartet_agent_v1_agent_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3487,7 +3567,7 @@ func (x *ContextSection) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContextSection.ProtoReflect.Descriptor instead.
 func (*ContextSection) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{14}
+	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ContextSection) GetName() string {
@@ -3547,7 +3627,7 @@ type ToolSpec struct {
 
 func (x *ToolSpec) Reset() {
 	*x = ToolSpec{}
-	mi := &file_quartet_agent_v1_agent_proto_msgTypes[15]
+	mi := &file_quartet_agent_v1_agent_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3559,7 +3639,7 @@ func (x *ToolSpec) String() string {
 func (*ToolSpec) ProtoMessage() {}
 
 func (x *ToolSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_proto_msgTypes[15]
+	mi := &file_quartet_agent_v1_agent_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3572,7 +3652,7 @@ func (x *ToolSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolSpec.ProtoReflect.Descriptor instead.
 func (*ToolSpec) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{15}
+	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ToolSpec) GetName() string {
@@ -3792,7 +3872,11 @@ const file_quartet_agent_v1_agent_proto_rawDesc = "" +
 	"lastTurnId\x129\n" +
 	"\n" +
 	"decided_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\tdecidedAt\x12%\n" +
-	"\x0efacts_revision\x18\t \x01(\x03R\rfactsRevision\"\x81\x05\n" +
+	"\x0efacts_revision\x18\t \x01(\x03R\rfactsRevision\"s\n" +
+	"\rChildQuestion\x12\x17\n" +
+	"\await_id\x18\x01 \x01(\tR\x06waitId\x12\x12\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\x125\n" +
+	"\basked_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\aaskedAt\"\xc0\x05\n" +
 	"\n" +
 	"Delegation\x12#\n" +
 	"\rdelegation_id\x18\x01 \x01(\tR\fdelegationId\x12&\n" +
@@ -3810,7 +3894,8 @@ const file_quartet_agent_v1_agent_proto_rawDesc = "" +
 	"created_at\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x12=\n" +
 	"\fcompleted_at\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\vcompletedAt\x12%\n" +
 	"\x0estop_requested\x18\r \x01(\bR\rstopRequested\x125\n" +
-	"\bworktree\x18\x0e \x01(\v2\x19.quartet.task.v1.WorktreeR\bworktree\"\xf8\x01\n" +
+	"\bworktree\x18\x0e \x01(\v2\x19.quartet.task.v1.WorktreeR\bworktree\x12=\n" +
+	"\tquestions\x18\x0f \x03(\v2\x1f.quartet.agent.v1.ChildQuestionR\tquestions\"\xf8\x01\n" +
 	"\x05Brief\x12\x19\n" +
 	"\bbrief_id\x18\x01 \x01(\tR\abriefId\x12\x19\n" +
 	"\bagent_id\x18\x02 \x01(\tR\aagentId\x12/\n" +
@@ -3904,7 +3989,7 @@ const file_quartet_agent_v1_agent_proto_rawDesc = "" +
 	"\x12PRIORITY_INTERJECT\x10\x01\x12\x11\n" +
 	"\rPRIORITY_NEXT\x10\x02\x12\x13\n" +
 	"\x0fPRIORITY_NORMAL\x10\x03\x12\x17\n" +
-	"\x13PRIORITY_BACKGROUND\x10\x04*\xbb\x01\n" +
+	"\x13PRIORITY_BACKGROUND\x10\x04*\xcd\x01\n" +
 	"\x06Origin\x12\x16\n" +
 	"\x12ORIGIN_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fORIGIN_OPERATOR\x10\x01\x12\x12\n" +
@@ -3914,7 +3999,8 @@ const file_quartet_agent_v1_agent_proto_rawDesc = "" +
 	"\fORIGIN_TIMER\x10\x05\x12\x11\n" +
 	"\rORIGIN_SYSTEM\x10\x06\x12\x0f\n" +
 	"\vORIGIN_TASK\x10\a\x12\x11\n" +
-	"\rORIGIN_PARENT\x10\b*\xb0\x01\n" +
+	"\rORIGIN_PARENT\x10\b\x12\x10\n" +
+	"\fORIGIN_CHILD\x10\t*\xb0\x01\n" +
 	"\tAuthority\x12\x19\n" +
 	"\x15AUTHORITY_UNSPECIFIED\x10\x00\x12\"\n" +
 	"\x1eAUTHORITY_OPERATOR_INSTRUCTION\x10\x01\x12!\n" +
@@ -4017,7 +4103,7 @@ func file_quartet_agent_v1_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_quartet_agent_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 25)
-var file_quartet_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_quartet_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_quartet_agent_v1_agent_proto_goTypes = []any{
 	(Visibility)(0),               // 0: quartet.agent.v1.Visibility
 	(Ownership)(0),                // 1: quartet.agent.v1.Ownership
@@ -4056,13 +4142,14 @@ var file_quartet_agent_v1_agent_proto_goTypes = []any{
 	(*TokenUsage)(nil),            // 34: quartet.agent.v1.TokenUsage
 	(*Round)(nil),                 // 35: quartet.agent.v1.Round
 	(*Decision)(nil),              // 36: quartet.agent.v1.Decision
-	(*Delegation)(nil),            // 37: quartet.agent.v1.Delegation
-	(*Brief)(nil),                 // 38: quartet.agent.v1.Brief
-	(*ContextSection)(nil),        // 39: quartet.agent.v1.ContextSection
-	(*ToolSpec)(nil),              // 40: quartet.agent.v1.ToolSpec
-	(*timestamppb.Timestamp)(nil), // 41: google.protobuf.Timestamp
-	(*v1.Worktree)(nil),           // 42: quartet.task.v1.Worktree
-	(*structpb.Struct)(nil),       // 43: google.protobuf.Struct
+	(*ChildQuestion)(nil),         // 37: quartet.agent.v1.ChildQuestion
+	(*Delegation)(nil),            // 38: quartet.agent.v1.Delegation
+	(*Brief)(nil),                 // 39: quartet.agent.v1.Brief
+	(*ContextSection)(nil),        // 40: quartet.agent.v1.ContextSection
+	(*ToolSpec)(nil),              // 41: quartet.agent.v1.ToolSpec
+	(*timestamppb.Timestamp)(nil), // 42: google.protobuf.Timestamp
+	(*v1.Worktree)(nil),           // 43: quartet.task.v1.Worktree
+	(*structpb.Struct)(nil),       // 44: google.protobuf.Struct
 }
 var file_quartet_agent_v1_agent_proto_depIdxs = []int32{
 	18, // 0: quartet.agent.v1.Tick.reason:type_name -> quartet.agent.v1.TickReason
@@ -4074,10 +4161,10 @@ var file_quartet_agent_v1_agent_proto_depIdxs = []int32{
 	5,  // 6: quartet.agent.v1.Agent.tool_families:type_name -> quartet.agent.v1.ToolFamily
 	6,  // 7: quartet.agent.v1.Agent.lifecycle:type_name -> quartet.agent.v1.Lifecycle
 	7,  // 8: quartet.agent.v1.Agent.control:type_name -> quartet.agent.v1.Control
-	41, // 9: quartet.agent.v1.Agent.created_at:type_name -> google.protobuf.Timestamp
-	41, // 10: quartet.agent.v1.Agent.updated_at:type_name -> google.protobuf.Timestamp
-	41, // 11: quartet.agent.v1.Agent.control_at:type_name -> google.protobuf.Timestamp
-	42, // 12: quartet.agent.v1.Agent.worktree:type_name -> quartet.task.v1.Worktree
+	42, // 9: quartet.agent.v1.Agent.created_at:type_name -> google.protobuf.Timestamp
+	42, // 10: quartet.agent.v1.Agent.updated_at:type_name -> google.protobuf.Timestamp
+	42, // 11: quartet.agent.v1.Agent.control_at:type_name -> google.protobuf.Timestamp
+	43, // 12: quartet.agent.v1.Agent.worktree:type_name -> quartet.task.v1.Worktree
 	8,  // 13: quartet.agent.v1.Agent.posture:type_name -> quartet.agent.v1.Posture
 	26, // 14: quartet.agent.v1.Agent.lane:type_name -> quartet.agent.v1.Lane
 	9,  // 15: quartet.agent.v1.Message.kind:type_name -> quartet.agent.v1.MessageKind
@@ -4086,45 +4173,47 @@ var file_quartet_agent_v1_agent_proto_depIdxs = []int32{
 	12, // 18: quartet.agent.v1.Message.authority:type_name -> quartet.agent.v1.Authority
 	25, // 19: quartet.agent.v1.Message.tick:type_name -> quartet.agent.v1.Tick
 	13, // 20: quartet.agent.v1.Message.state:type_name -> quartet.agent.v1.MessageState
-	41, // 21: quartet.agent.v1.Message.created_at:type_name -> google.protobuf.Timestamp
-	41, // 22: quartet.agent.v1.Message.updated_at:type_name -> google.protobuf.Timestamp
+	42, // 21: quartet.agent.v1.Message.created_at:type_name -> google.protobuf.Timestamp
+	42, // 22: quartet.agent.v1.Message.updated_at:type_name -> google.protobuf.Timestamp
 	14, // 23: quartet.agent.v1.Turn.state:type_name -> quartet.agent.v1.TurnState
 	15, // 24: quartet.agent.v1.Turn.end_reason:type_name -> quartet.agent.v1.TurnEndReason
 	29, // 25: quartet.agent.v1.Turn.shown_waits:type_name -> quartet.agent.v1.ShownWait
-	41, // 26: quartet.agent.v1.Turn.started_at:type_name -> google.protobuf.Timestamp
-	41, // 27: quartet.agent.v1.Turn.ended_at:type_name -> google.protobuf.Timestamp
+	42, // 26: quartet.agent.v1.Turn.started_at:type_name -> google.protobuf.Timestamp
+	42, // 27: quartet.agent.v1.Turn.ended_at:type_name -> google.protobuf.Timestamp
 	17, // 28: quartet.agent.v1.Turn.binding:type_name -> quartet.agent.v1.Binding
-	41, // 29: quartet.agent.v1.Turn.lease_expires_at:type_name -> google.protobuf.Timestamp
-	43, // 30: quartet.agent.v1.ToolCall.arguments:type_name -> google.protobuf.Struct
-	43, // 31: quartet.agent.v1.ToolError.details:type_name -> google.protobuf.Struct
+	42, // 29: quartet.agent.v1.Turn.lease_expires_at:type_name -> google.protobuf.Timestamp
+	44, // 30: quartet.agent.v1.ToolCall.arguments:type_name -> google.protobuf.Struct
+	44, // 31: quartet.agent.v1.ToolError.details:type_name -> google.protobuf.Struct
 	19, // 32: quartet.agent.v1.ToolResult.status:type_name -> quartet.agent.v1.ToolStatus
-	43, // 33: quartet.agent.v1.ToolResult.result:type_name -> google.protobuf.Struct
+	44, // 33: quartet.agent.v1.ToolResult.result:type_name -> google.protobuf.Struct
 	32, // 34: quartet.agent.v1.ToolResult.error:type_name -> quartet.agent.v1.ToolError
-	43, // 35: quartet.agent.v1.ToolResult.warnings:type_name -> google.protobuf.Struct
+	44, // 35: quartet.agent.v1.ToolResult.warnings:type_name -> google.protobuf.Struct
 	31, // 36: quartet.agent.v1.Round.tool_calls:type_name -> quartet.agent.v1.ToolCall
 	33, // 37: quartet.agent.v1.Round.tool_results:type_name -> quartet.agent.v1.ToolResult
 	33, // 38: quartet.agent.v1.Round.local_tool_results:type_name -> quartet.agent.v1.ToolResult
 	34, // 39: quartet.agent.v1.Round.usage:type_name -> quartet.agent.v1.TokenUsage
-	41, // 40: quartet.agent.v1.Round.created_at:type_name -> google.protobuf.Timestamp
+	42, // 40: quartet.agent.v1.Round.created_at:type_name -> google.protobuf.Timestamp
 	20, // 41: quartet.agent.v1.Decision.action:type_name -> quartet.agent.v1.DecisionAction
 	18, // 42: quartet.agent.v1.Decision.tick_reason:type_name -> quartet.agent.v1.TickReason
-	41, // 43: quartet.agent.v1.Decision.decided_at:type_name -> google.protobuf.Timestamp
-	21, // 44: quartet.agent.v1.Delegation.state:type_name -> quartet.agent.v1.DelegationState
-	22, // 45: quartet.agent.v1.Delegation.outcome:type_name -> quartet.agent.v1.DelegationOutcome
-	41, // 46: quartet.agent.v1.Delegation.created_at:type_name -> google.protobuf.Timestamp
-	41, // 47: quartet.agent.v1.Delegation.completed_at:type_name -> google.protobuf.Timestamp
-	42, // 48: quartet.agent.v1.Delegation.worktree:type_name -> quartet.task.v1.Worktree
-	23, // 49: quartet.agent.v1.Brief.kind:type_name -> quartet.agent.v1.BriefKind
-	41, // 50: quartet.agent.v1.Brief.created_at:type_name -> google.protobuf.Timestamp
-	24, // 51: quartet.agent.v1.ContextSection.outcome:type_name -> quartet.agent.v1.SectionOutcome
-	43, // 52: quartet.agent.v1.ToolSpec.input_schema:type_name -> google.protobuf.Struct
-	5,  // 53: quartet.agent.v1.ToolSpec.family:type_name -> quartet.agent.v1.ToolFamily
-	43, // 54: quartet.agent.v1.ToolSpec.output_schema:type_name -> google.protobuf.Struct
-	55, // [55:55] is the sub-list for method output_type
-	55, // [55:55] is the sub-list for method input_type
-	55, // [55:55] is the sub-list for extension type_name
-	55, // [55:55] is the sub-list for extension extendee
-	0,  // [0:55] is the sub-list for field type_name
+	42, // 43: quartet.agent.v1.Decision.decided_at:type_name -> google.protobuf.Timestamp
+	42, // 44: quartet.agent.v1.ChildQuestion.asked_at:type_name -> google.protobuf.Timestamp
+	21, // 45: quartet.agent.v1.Delegation.state:type_name -> quartet.agent.v1.DelegationState
+	22, // 46: quartet.agent.v1.Delegation.outcome:type_name -> quartet.agent.v1.DelegationOutcome
+	42, // 47: quartet.agent.v1.Delegation.created_at:type_name -> google.protobuf.Timestamp
+	42, // 48: quartet.agent.v1.Delegation.completed_at:type_name -> google.protobuf.Timestamp
+	43, // 49: quartet.agent.v1.Delegation.worktree:type_name -> quartet.task.v1.Worktree
+	37, // 50: quartet.agent.v1.Delegation.questions:type_name -> quartet.agent.v1.ChildQuestion
+	23, // 51: quartet.agent.v1.Brief.kind:type_name -> quartet.agent.v1.BriefKind
+	42, // 52: quartet.agent.v1.Brief.created_at:type_name -> google.protobuf.Timestamp
+	24, // 53: quartet.agent.v1.ContextSection.outcome:type_name -> quartet.agent.v1.SectionOutcome
+	44, // 54: quartet.agent.v1.ToolSpec.input_schema:type_name -> google.protobuf.Struct
+	5,  // 55: quartet.agent.v1.ToolSpec.family:type_name -> quartet.agent.v1.ToolFamily
+	44, // 56: quartet.agent.v1.ToolSpec.output_schema:type_name -> google.protobuf.Struct
+	57, // [57:57] is the sub-list for method output_type
+	57, // [57:57] is the sub-list for method input_type
+	57, // [57:57] is the sub-list for extension type_name
+	57, // [57:57] is the sub-list for extension extendee
+	0,  // [0:57] is the sub-list for field type_name
 }
 
 func init() { file_quartet_agent_v1_agent_proto_init() }
@@ -4138,7 +4227,7 @@ func file_quartet_agent_v1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_agent_v1_agent_proto_rawDesc), len(file_quartet_agent_v1_agent_proto_rawDesc)),
 			NumEnums:      25,
-			NumMessages:   16,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -391,7 +391,10 @@ type DelegationOpened struct {
 	InitialMessage string `protobuf:"bytes,3,opt,name=initial_message,json=initialMessage,proto3" json:"initial_message,omitempty"`
 	// context fork: the view of the parent's work that the child starts with, as it was when
 	// the delegation was opened.
-	Inherited     string `protobuf:"bytes,4,opt,name=inherited,proto3" json:"inherited,omitempty"`
+	Inherited string `protobuf:"bytes,4,opt,name=inherited,proto3" json:"inherited,omitempty"`
+	// The most authority that the initial message may have: the least among the messages of the
+	// turn that spawned the child. Unspecified: what follows from its origin.
+	MaxAuthority  Authority `protobuf:"varint,5,opt,name=max_authority,json=maxAuthority,proto3,enum=quartet.agent.v1.Authority" json:"max_authority,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -454,8 +457,16 @@ func (x *DelegationOpened) GetInherited() string {
 	return ""
 }
 
+func (x *DelegationOpened) GetMaxAuthority() Authority {
+	if x != nil {
+		return x.MaxAuthority
+	}
+	return Authority_AUTHORITY_UNSPECIFIED
+}
+
 // DelegationUpdated reports that the child's first work item became known, that the parent asked
-// to stop the child, or that the child's worktree is ready.
+// to stop the child, that the child's worktree is ready, or that the child asks something or no
+// longer does.
 type DelegationUpdated struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The delegation after the event.
@@ -1668,14 +1679,15 @@ const file_quartet_agent_v1_agent_event_proto_rawDesc = "" +
 	"\fwork_item_id\x18\x04 \x01(\tR\n" +
 	"workItemId\"=\n" +
 	"\fAgentDeleted\x12-\n" +
-	"\x05agent\x18\x01 \x01(\v2\x17.quartet.agent.v1.AgentR\x05agent\"\xc6\x01\n" +
+	"\x05agent\x18\x01 \x01(\v2\x17.quartet.agent.v1.AgentR\x05agent\"\x88\x02\n" +
 	"\x10DelegationOpened\x12<\n" +
 	"\n" +
 	"delegation\x18\x01 \x01(\v2\x1c.quartet.agent.v1.DelegationR\n" +
 	"delegation\x12-\n" +
 	"\x05child\x18\x02 \x01(\v2\x17.quartet.agent.v1.AgentR\x05child\x12'\n" +
 	"\x0finitial_message\x18\x03 \x01(\tR\x0einitialMessage\x12\x1c\n" +
-	"\tinherited\x18\x04 \x01(\tR\tinherited\"Q\n" +
+	"\tinherited\x18\x04 \x01(\tR\tinherited\x12@\n" +
+	"\rmax_authority\x18\x05 \x01(\x0e2\x1b.quartet.agent.v1.AuthorityR\fmaxAuthority\"Q\n" +
 	"\x11DelegationUpdated\x12<\n" +
 	"\n" +
 	"delegation\x18\x01 \x01(\v2\x1c.quartet.agent.v1.DelegationR\n" +
@@ -1797,12 +1809,13 @@ var file_quartet_agent_v1_agent_event_proto_goTypes = []any{
 	(*Agent)(nil),               // 31: quartet.agent.v1.Agent
 	(DelegationOutcome)(0),      // 32: quartet.agent.v1.DelegationOutcome
 	(*Delegation)(nil),          // 33: quartet.agent.v1.Delegation
-	(*Message)(nil),             // 34: quartet.agent.v1.Message
-	(*Turn)(nil),                // 35: quartet.agent.v1.Turn
-	(*Round)(nil),               // 36: quartet.agent.v1.Round
-	(*ToolResult)(nil),          // 37: quartet.agent.v1.ToolResult
-	(*Decision)(nil),            // 38: quartet.agent.v1.Decision
-	(*Brief)(nil),               // 39: quartet.agent.v1.Brief
+	(Authority)(0),              // 34: quartet.agent.v1.Authority
+	(*Message)(nil),             // 35: quartet.agent.v1.Message
+	(*Turn)(nil),                // 36: quartet.agent.v1.Turn
+	(*Round)(nil),               // 37: quartet.agent.v1.Round
+	(*ToolResult)(nil),          // 38: quartet.agent.v1.ToolResult
+	(*Decision)(nil),            // 39: quartet.agent.v1.Decision
+	(*Brief)(nil),               // 40: quartet.agent.v1.Brief
 }
 var file_quartet_agent_v1_agent_event_proto_depIdxs = []int32{
 	31, // 0: quartet.agent.v1.AgentSpawned.agent:type_name -> quartet.agent.v1.Agent
@@ -1815,31 +1828,32 @@ var file_quartet_agent_v1_agent_event_proto_depIdxs = []int32{
 	31, // 7: quartet.agent.v1.AgentDeleted.agent:type_name -> quartet.agent.v1.Agent
 	33, // 8: quartet.agent.v1.DelegationOpened.delegation:type_name -> quartet.agent.v1.Delegation
 	31, // 9: quartet.agent.v1.DelegationOpened.child:type_name -> quartet.agent.v1.Agent
-	33, // 10: quartet.agent.v1.DelegationUpdated.delegation:type_name -> quartet.agent.v1.Delegation
-	33, // 11: quartet.agent.v1.DelegationCompleted.delegation:type_name -> quartet.agent.v1.Delegation
-	34, // 12: quartet.agent.v1.MessageQueued.message:type_name -> quartet.agent.v1.Message
-	34, // 13: quartet.agent.v1.MessageDequeued.message:type_name -> quartet.agent.v1.Message
-	34, // 14: quartet.agent.v1.MessageRequeued.message:type_name -> quartet.agent.v1.Message
-	34, // 15: quartet.agent.v1.MessageProcessed.message:type_name -> quartet.agent.v1.Message
-	34, // 16: quartet.agent.v1.MessageInterjected.message:type_name -> quartet.agent.v1.Message
-	34, // 17: quartet.agent.v1.MessageAborted.message:type_name -> quartet.agent.v1.Message
-	34, // 18: quartet.agent.v1.MessageDropped.message:type_name -> quartet.agent.v1.Message
-	34, // 19: quartet.agent.v1.MessageQuarantined.message:type_name -> quartet.agent.v1.Message
-	35, // 20: quartet.agent.v1.TurnStarted.turn:type_name -> quartet.agent.v1.Turn
-	36, // 21: quartet.agent.v1.RoundSubmitted.round:type_name -> quartet.agent.v1.Round
-	37, // 22: quartet.agent.v1.ToolResultRecorded.result:type_name -> quartet.agent.v1.ToolResult
-	34, // 23: quartet.agent.v1.RoundSettled.interjections:type_name -> quartet.agent.v1.Message
-	35, // 24: quartet.agent.v1.TurnCompleted.turn:type_name -> quartet.agent.v1.Turn
-	35, // 25: quartet.agent.v1.TurnFailed.turn:type_name -> quartet.agent.v1.Turn
-	35, // 26: quartet.agent.v1.TurnInterrupted.turn:type_name -> quartet.agent.v1.Turn
-	35, // 27: quartet.agent.v1.TurnAborted.turn:type_name -> quartet.agent.v1.Turn
-	38, // 28: quartet.agent.v1.DecisionRecorded.decision:type_name -> quartet.agent.v1.Decision
-	39, // 29: quartet.agent.v1.BriefWritten.brief:type_name -> quartet.agent.v1.Brief
-	30, // [30:30] is the sub-list for method output_type
-	30, // [30:30] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	34, // 10: quartet.agent.v1.DelegationOpened.max_authority:type_name -> quartet.agent.v1.Authority
+	33, // 11: quartet.agent.v1.DelegationUpdated.delegation:type_name -> quartet.agent.v1.Delegation
+	33, // 12: quartet.agent.v1.DelegationCompleted.delegation:type_name -> quartet.agent.v1.Delegation
+	35, // 13: quartet.agent.v1.MessageQueued.message:type_name -> quartet.agent.v1.Message
+	35, // 14: quartet.agent.v1.MessageDequeued.message:type_name -> quartet.agent.v1.Message
+	35, // 15: quartet.agent.v1.MessageRequeued.message:type_name -> quartet.agent.v1.Message
+	35, // 16: quartet.agent.v1.MessageProcessed.message:type_name -> quartet.agent.v1.Message
+	35, // 17: quartet.agent.v1.MessageInterjected.message:type_name -> quartet.agent.v1.Message
+	35, // 18: quartet.agent.v1.MessageAborted.message:type_name -> quartet.agent.v1.Message
+	35, // 19: quartet.agent.v1.MessageDropped.message:type_name -> quartet.agent.v1.Message
+	35, // 20: quartet.agent.v1.MessageQuarantined.message:type_name -> quartet.agent.v1.Message
+	36, // 21: quartet.agent.v1.TurnStarted.turn:type_name -> quartet.agent.v1.Turn
+	37, // 22: quartet.agent.v1.RoundSubmitted.round:type_name -> quartet.agent.v1.Round
+	38, // 23: quartet.agent.v1.ToolResultRecorded.result:type_name -> quartet.agent.v1.ToolResult
+	35, // 24: quartet.agent.v1.RoundSettled.interjections:type_name -> quartet.agent.v1.Message
+	36, // 25: quartet.agent.v1.TurnCompleted.turn:type_name -> quartet.agent.v1.Turn
+	36, // 26: quartet.agent.v1.TurnFailed.turn:type_name -> quartet.agent.v1.Turn
+	36, // 27: quartet.agent.v1.TurnInterrupted.turn:type_name -> quartet.agent.v1.Turn
+	36, // 28: quartet.agent.v1.TurnAborted.turn:type_name -> quartet.agent.v1.Turn
+	39, // 29: quartet.agent.v1.DecisionRecorded.decision:type_name -> quartet.agent.v1.Decision
+	40, // 30: quartet.agent.v1.BriefWritten.brief:type_name -> quartet.agent.v1.Brief
+	31, // [31:31] is the sub-list for method output_type
+	31, // [31:31] is the sub-list for method input_type
+	31, // [31:31] is the sub-list for extension type_name
+	31, // [31:31] is the sub-list for extension extendee
+	0,  // [0:31] is the sub-list for field type_name
 }
 
 func init() { file_quartet_agent_v1_agent_event_proto_init() }

@@ -573,7 +573,13 @@ type EnqueueMessageRequest struct {
 	// The sender's own thread or conversation id, at most 256 characters.
 	CorrelationId string `protobuf:"bytes,8,opt,name=correlation_id,json=correlationId,proto3" json:"correlation_id,omitempty"`
 	// The agent's work item that the message is about.
-	WorkItemId    string `protobuf:"bytes,9,opt,name=work_item_id,json=workItemId,proto3" json:"work_item_id,omitempty"`
+	WorkItemId string `protobuf:"bytes,9,opt,name=work_item_id,json=workItemId,proto3" json:"work_item_id,omitempty"`
+	// internal_followup only: the run of the supervisor that sends the message. The message has
+	// at most the least authority among the messages of that run's turn.
+	SenderRunId string `protobuf:"bytes,10,opt,name=sender_run_id,json=senderRunId,proto3" json:"sender_run_id,omitempty"`
+	// internal_followup only: the most authority that the message may have; default: what
+	// follows from its origin.
+	MaxAuthority  Authority `protobuf:"varint,11,opt,name=max_authority,json=maxAuthority,proto3,enum=quartet.agent.v1.Authority" json:"max_authority,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -669,6 +675,20 @@ func (x *EnqueueMessageRequest) GetWorkItemId() string {
 		return x.WorkItemId
 	}
 	return ""
+}
+
+func (x *EnqueueMessageRequest) GetSenderRunId() string {
+	if x != nil {
+		return x.SenderRunId
+	}
+	return ""
+}
+
+func (x *EnqueueMessageRequest) GetMaxAuthority() Authority {
+	if x != nil {
+		return x.MaxAuthority
+	}
+	return Authority_AUTHORITY_UNSPECIFIED
 }
 
 // EnqueueMessageResponse returns the queued message.
@@ -2135,9 +2155,11 @@ type AgentFacts struct {
 	WakeWaitIds []string `protobuf:"bytes,19,rep,name=wake_wait_ids,json=wakeWaitIds,proto3" json:"wake_wait_ids,omitempty"`
 	// The items that the scheduler leaves alone until there is input or they change: three turns
 	// in a row about them made no progress.
-	StalledItems  []*StalledItem `protobuf:"bytes,20,rep,name=stalled_items,json=stalledItems,proto3" json:"stalled_items,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	StalledItems []*StalledItem `protobuf:"bytes,20,rep,name=stalled_items,json=stalledItems,proto3" json:"stalled_items,omitempty"`
+	// The delegations of the agent whose children ask something.
+	AskingChildren []*Delegation `protobuf:"bytes,21,rep,name=asking_children,json=askingChildren,proto3" json:"asking_children,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *AgentFacts) Reset() {
@@ -2306,6 +2328,13 @@ func (x *AgentFacts) GetWakeWaitIds() []string {
 func (x *AgentFacts) GetStalledItems() []*StalledItem {
 	if x != nil {
 		return x.StalledItems
+	}
+	return nil
+}
+
+func (x *AgentFacts) GetAskingChildren() []*Delegation {
+	if x != nil {
+		return x.AskingChildren
 	}
 	return nil
 }
@@ -4312,7 +4341,7 @@ const file_quartet_agent_v1_agent_service_proto_rawDesc = "" +
 	"\x0finclude_deleted\x18\x05 \x01(\bR\x0eincludeDeleted\"m\n" +
 	"\x12ListAgentsResponse\x12/\n" +
 	"\x06agents\x18\x01 \x03(\v2\x17.quartet.agent.v1.AgentR\x06agents\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xd0\x02\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xb6\x03\n" +
 	"\x15EnqueueMessageRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1d\n" +
 	"\n" +
@@ -4324,7 +4353,10 @@ const file_quartet_agent_v1_agent_service_proto_rawDesc = "" +
 	"\bpriority\x18\a \x01(\x0e2\x1a.quartet.agent.v1.PriorityR\bpriority\x12%\n" +
 	"\x0ecorrelation_id\x18\b \x01(\tR\rcorrelationId\x12 \n" +
 	"\fwork_item_id\x18\t \x01(\tR\n" +
-	"workItemId\"l\n" +
+	"workItemId\x12\"\n" +
+	"\rsender_run_id\x18\n" +
+	" \x01(\tR\vsenderRunId\x12@\n" +
+	"\rmax_authority\x18\v \x01(\x0e2\x1b.quartet.agent.v1.AuthorityR\fmaxAuthority\"l\n" +
 	"\x16EnqueueMessageResponse\x12\x1d\n" +
 	"\n" +
 	"message_id\x18\x01 \x01(\tR\tmessageId\x123\n" +
@@ -4432,7 +4464,7 @@ const file_quartet_agent_v1_agent_service_proto_rawDesc = "" +
 	"page_token\x18\x03 \x01(\tR\tpageToken\"y\n" +
 	"\x15ListDecisionsResponse\x128\n" +
 	"\tdecisions\x18\x01 \x03(\v2\x1a.quartet.agent.v1.DecisionR\tdecisions\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xa9\a\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xf0\a\n" +
 	"\n" +
 	"AgentFacts\x12-\n" +
 	"\x05agent\x18\x01 \x01(\v2\x17.quartet.agent.v1.AgentR\x05agent\x12\x16\n" +
@@ -4457,7 +4489,8 @@ const file_quartet_agent_v1_agent_service_proto_rawDesc = "" +
 	"\tnamespace\x18\x11 \x01(\tR\tnamespace\x123\n" +
 	"\thead_tick\x18\x12 \x01(\v2\x16.quartet.agent.v1.TickR\bheadTick\x12\"\n" +
 	"\rwake_wait_ids\x18\x13 \x03(\tR\vwakeWaitIds\x12B\n" +
-	"\rstalled_items\x18\x14 \x03(\v2\x1d.quartet.agent.v1.StalledItemR\fstalledItems\"w\n" +
+	"\rstalled_items\x18\x14 \x03(\v2\x1d.quartet.agent.v1.StalledItemR\fstalledItems\x12E\n" +
+	"\x0fasking_children\x18\x15 \x03(\v2\x1c.quartet.agent.v1.DelegationR\x0easkingChildren\"w\n" +
 	"\vStalledItem\x12 \n" +
 	"\fwork_item_id\x18\x01 \x01(\tR\n" +
 	"workItemId\x12\x14\n" +
@@ -4723,27 +4756,28 @@ var file_quartet_agent_v1_agent_service_proto_goTypes = []any{
 	(*v11.Wait)(nil),                // 67: quartet.waiting.v1.Wait
 	(MessageKind)(0),                // 68: quartet.agent.v1.MessageKind
 	(Priority)(0),                   // 69: quartet.agent.v1.Priority
-	(*Message)(nil),                 // 70: quartet.agent.v1.Message
-	(MessageState)(0),               // 71: quartet.agent.v1.MessageState
-	(*durationpb.Duration)(nil),     // 72: google.protobuf.Duration
-	(ToolFamily)(0),                 // 73: quartet.agent.v1.ToolFamily
-	(*Turn)(nil),                    // 74: quartet.agent.v1.Turn
-	(*structpb.Struct)(nil),         // 75: google.protobuf.Struct
-	(*ShownWait)(nil),               // 76: quartet.agent.v1.ShownWait
-	(*ContextSection)(nil),          // 77: quartet.agent.v1.ContextSection
-	(*timestamppb.Timestamp)(nil),   // 78: google.protobuf.Timestamp
-	(*ToolCall)(nil),                // 79: quartet.agent.v1.ToolCall
-	(*ToolResult)(nil),              // 80: quartet.agent.v1.ToolResult
-	(*TokenUsage)(nil),              // 81: quartet.agent.v1.TokenUsage
-	(TurnEndReason)(0),              // 82: quartet.agent.v1.TurnEndReason
-	(TurnOutcome)(0),                // 83: quartet.agent.v1.TurnOutcome
-	(*Round)(nil),                   // 84: quartet.agent.v1.Round
-	(*Decision)(nil),                // 85: quartet.agent.v1.Decision
-	(*Tick)(nil),                    // 86: quartet.agent.v1.Tick
-	(*Delegation)(nil),              // 87: quartet.agent.v1.Delegation
-	(BriefKind)(0),                  // 88: quartet.agent.v1.BriefKind
-	(*Brief)(nil),                   // 89: quartet.agent.v1.Brief
-	(*ToolSpec)(nil),                // 90: quartet.agent.v1.ToolSpec
+	(Authority)(0),                  // 70: quartet.agent.v1.Authority
+	(*Message)(nil),                 // 71: quartet.agent.v1.Message
+	(MessageState)(0),               // 72: quartet.agent.v1.MessageState
+	(*durationpb.Duration)(nil),     // 73: google.protobuf.Duration
+	(ToolFamily)(0),                 // 74: quartet.agent.v1.ToolFamily
+	(*Turn)(nil),                    // 75: quartet.agent.v1.Turn
+	(*structpb.Struct)(nil),         // 76: google.protobuf.Struct
+	(*ShownWait)(nil),               // 77: quartet.agent.v1.ShownWait
+	(*ContextSection)(nil),          // 78: quartet.agent.v1.ContextSection
+	(*timestamppb.Timestamp)(nil),   // 79: google.protobuf.Timestamp
+	(*ToolCall)(nil),                // 80: quartet.agent.v1.ToolCall
+	(*ToolResult)(nil),              // 81: quartet.agent.v1.ToolResult
+	(*TokenUsage)(nil),              // 82: quartet.agent.v1.TokenUsage
+	(TurnEndReason)(0),              // 83: quartet.agent.v1.TurnEndReason
+	(TurnOutcome)(0),                // 84: quartet.agent.v1.TurnOutcome
+	(*Round)(nil),                   // 85: quartet.agent.v1.Round
+	(*Decision)(nil),                // 86: quartet.agent.v1.Decision
+	(*Tick)(nil),                    // 87: quartet.agent.v1.Tick
+	(*Delegation)(nil),              // 88: quartet.agent.v1.Delegation
+	(BriefKind)(0),                  // 89: quartet.agent.v1.BriefKind
+	(*Brief)(nil),                   // 90: quartet.agent.v1.Brief
+	(*ToolSpec)(nil),                // 91: quartet.agent.v1.ToolSpec
 }
 var file_quartet_agent_v1_agent_service_proto_depIdxs = []int32{
 	62,  // 0: quartet.agent.v1.SpawnAgentRequest.preset:type_name -> quartet.agent.v1.Preset
@@ -4757,131 +4791,133 @@ var file_quartet_agent_v1_agent_service_proto_depIdxs = []int32{
 	65,  // 8: quartet.agent.v1.ListAgentsResponse.agents:type_name -> quartet.agent.v1.Agent
 	68,  // 9: quartet.agent.v1.EnqueueMessageRequest.kind:type_name -> quartet.agent.v1.MessageKind
 	69,  // 10: quartet.agent.v1.EnqueueMessageRequest.priority:type_name -> quartet.agent.v1.Priority
-	70,  // 11: quartet.agent.v1.EnqueueMessageResponse.message:type_name -> quartet.agent.v1.Message
-	70,  // 12: quartet.agent.v1.GetMessageResponse.message:type_name -> quartet.agent.v1.Message
-	71,  // 13: quartet.agent.v1.ListMessagesRequest.state:type_name -> quartet.agent.v1.MessageState
-	70,  // 14: quartet.agent.v1.ListMessagesResponse.messages:type_name -> quartet.agent.v1.Message
-	72,  // 15: quartet.agent.v1.AcquireTurnRequest.wait:type_name -> google.protobuf.Duration
-	73,  // 16: quartet.agent.v1.AcquireTurnRequest.tool_families:type_name -> quartet.agent.v1.ToolFamily
-	62,  // 17: quartet.agent.v1.AcquireTurnRequest.preset:type_name -> quartet.agent.v1.Preset
-	74,  // 18: quartet.agent.v1.AcquireTurnResponse.turn:type_name -> quartet.agent.v1.Turn
-	70,  // 19: quartet.agent.v1.AcquireTurnResponse.message:type_name -> quartet.agent.v1.Message
-	70,  // 20: quartet.agent.v1.AcquireTurnResponse.interjections:type_name -> quartet.agent.v1.Message
-	15,  // 21: quartet.agent.v1.AcquireTurnResponse.context:type_name -> quartet.agent.v1.ContextProjection
-	65,  // 22: quartet.agent.v1.AcquireTurnResponse.agent:type_name -> quartet.agent.v1.Agent
-	72,  // 23: quartet.agent.v1.AcquireTurnResponse.poll_after:type_name -> google.protobuf.Duration
-	75,  // 24: quartet.agent.v1.ContextProjection.current:type_name -> google.protobuf.Struct
-	75,  // 25: quartet.agent.v1.ContextProjection.queue:type_name -> google.protobuf.Struct
-	76,  // 26: quartet.agent.v1.ContextProjection.shown_waits:type_name -> quartet.agent.v1.ShownWait
-	77,  // 27: quartet.agent.v1.ContextProjection.sections:type_name -> quartet.agent.v1.ContextSection
-	78,  // 28: quartet.agent.v1.RenewTurnResponse.lease_expires_at:type_name -> google.protobuf.Timestamp
-	79,  // 29: quartet.agent.v1.SubmitRoundRequest.tool_calls:type_name -> quartet.agent.v1.ToolCall
-	80,  // 30: quartet.agent.v1.SubmitRoundRequest.local_tool_results:type_name -> quartet.agent.v1.ToolResult
-	81,  // 31: quartet.agent.v1.SubmitRoundRequest.usage:type_name -> quartet.agent.v1.TokenUsage
-	80,  // 32: quartet.agent.v1.SubmitRoundResponse.tool_results:type_name -> quartet.agent.v1.ToolResult
-	82,  // 33: quartet.agent.v1.SubmitRoundResponse.end_reason:type_name -> quartet.agent.v1.TurnEndReason
-	70,  // 34: quartet.agent.v1.SubmitRoundResponse.interjections:type_name -> quartet.agent.v1.Message
-	78,  // 35: quartet.agent.v1.SubmitRoundResponse.lease_expires_at:type_name -> google.protobuf.Timestamp
-	83,  // 36: quartet.agent.v1.FinishTurnRequest.outcome:type_name -> quartet.agent.v1.TurnOutcome
-	74,  // 37: quartet.agent.v1.FinishTurnResponse.turn:type_name -> quartet.agent.v1.Turn
-	74,  // 38: quartet.agent.v1.GetTurnResponse.turn:type_name -> quartet.agent.v1.Turn
-	84,  // 39: quartet.agent.v1.GetTurnResponse.rounds:type_name -> quartet.agent.v1.Round
-	74,  // 40: quartet.agent.v1.ListTurnsResponse.turns:type_name -> quartet.agent.v1.Turn
-	85,  // 41: quartet.agent.v1.ListDecisionsResponse.decisions:type_name -> quartet.agent.v1.Decision
-	65,  // 42: quartet.agent.v1.AgentFacts.agent:type_name -> quartet.agent.v1.Agent
-	78,  // 43: quartet.agent.v1.AgentFacts.head_queued_at:type_name -> google.protobuf.Timestamp
-	85,  // 44: quartet.agent.v1.AgentFacts.last_decision:type_name -> quartet.agent.v1.Decision
-	76,  // 45: quartet.agent.v1.AgentFacts.shown_waits:type_name -> quartet.agent.v1.ShownWait
-	78,  // 46: quartet.agent.v1.AgentFacts.last_turn_started_at:type_name -> google.protobuf.Timestamp
-	74,  // 47: quartet.agent.v1.AgentFacts.open_turn:type_name -> quartet.agent.v1.Turn
-	78,  // 48: quartet.agent.v1.AgentFacts.woken_at:type_name -> google.protobuf.Timestamp
-	86,  // 49: quartet.agent.v1.AgentFacts.head_tick:type_name -> quartet.agent.v1.Tick
-	29,  // 50: quartet.agent.v1.AgentFacts.stalled_items:type_name -> quartet.agent.v1.StalledItem
-	78,  // 51: quartet.agent.v1.StalledItem.since:type_name -> google.protobuf.Timestamp
-	28,  // 52: quartet.agent.v1.GetFactsResponse.facts:type_name -> quartet.agent.v1.AgentFacts
-	85,  // 53: quartet.agent.v1.OfferDecisionRequest.decision:type_name -> quartet.agent.v1.Decision
-	0,   // 54: quartet.agent.v1.OfferDecisionResponse.result:type_name -> quartet.agent.v1.OfferResult
-	70,  // 55: quartet.agent.v1.WatchTurnResponse.interjections:type_name -> quartet.agent.v1.Message
-	74,  // 56: quartet.agent.v1.WatchTurnResponse.ended:type_name -> quartet.agent.v1.Turn
-	74,  // 57: quartet.agent.v1.AbortRunResponse.turn:type_name -> quartet.agent.v1.Turn
-	65,  // 58: quartet.agent.v1.AbortRunResponse.agent:type_name -> quartet.agent.v1.Agent
-	65,  // 59: quartet.agent.v1.PauseAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	65,  // 60: quartet.agent.v1.ResumeAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	65,  // 61: quartet.agent.v1.StopAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	65,  // 62: quartet.agent.v1.StartAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	65,  // 63: quartet.agent.v1.DeleteAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	87,  // 64: quartet.agent.v1.GetDelegationResponse.delegation:type_name -> quartet.agent.v1.Delegation
-	87,  // 65: quartet.agent.v1.ListDelegationsResponse.delegations:type_name -> quartet.agent.v1.Delegation
-	84,  // 66: quartet.agent.v1.ListRoundsResponse.rounds:type_name -> quartet.agent.v1.Round
-	15,  // 67: quartet.agent.v1.GetContextResponse.context:type_name -> quartet.agent.v1.ContextProjection
-	88,  // 68: quartet.agent.v1.ListBriefsRequest.kind:type_name -> quartet.agent.v1.BriefKind
-	89,  // 69: quartet.agent.v1.ListBriefsResponse.briefs:type_name -> quartet.agent.v1.Brief
-	90,  // 70: quartet.agent.v1.ListToolsResponse.tools:type_name -> quartet.agent.v1.ToolSpec
-	75,  // 71: quartet.agent.v1.CallToolRequest.arguments:type_name -> google.protobuf.Struct
-	80,  // 72: quartet.agent.v1.CallToolResponse.result:type_name -> quartet.agent.v1.ToolResult
-	1,   // 73: quartet.agent.v1.AgentService.SpawnAgent:input_type -> quartet.agent.v1.SpawnAgentRequest
-	3,   // 74: quartet.agent.v1.AgentService.GetAgent:input_type -> quartet.agent.v1.GetAgentRequest
-	5,   // 75: quartet.agent.v1.AgentService.ListAgents:input_type -> quartet.agent.v1.ListAgentsRequest
-	7,   // 76: quartet.agent.v1.AgentService.EnqueueMessage:input_type -> quartet.agent.v1.EnqueueMessageRequest
-	9,   // 77: quartet.agent.v1.AgentService.GetMessage:input_type -> quartet.agent.v1.GetMessageRequest
-	11,  // 78: quartet.agent.v1.AgentService.ListMessages:input_type -> quartet.agent.v1.ListMessagesRequest
-	13,  // 79: quartet.agent.v1.AgentService.AcquireTurn:input_type -> quartet.agent.v1.AcquireTurnRequest
-	16,  // 80: quartet.agent.v1.AgentService.RenewTurn:input_type -> quartet.agent.v1.RenewTurnRequest
-	18,  // 81: quartet.agent.v1.AgentService.SubmitRound:input_type -> quartet.agent.v1.SubmitRoundRequest
-	20,  // 82: quartet.agent.v1.AgentService.FinishTurn:input_type -> quartet.agent.v1.FinishTurnRequest
-	22,  // 83: quartet.agent.v1.AgentService.GetTurn:input_type -> quartet.agent.v1.GetTurnRequest
-	24,  // 84: quartet.agent.v1.AgentService.ListTurns:input_type -> quartet.agent.v1.ListTurnsRequest
-	26,  // 85: quartet.agent.v1.AgentService.ListDecisions:input_type -> quartet.agent.v1.ListDecisionsRequest
-	34,  // 86: quartet.agent.v1.AgentService.WatchTurn:input_type -> quartet.agent.v1.WatchTurnRequest
-	36,  // 87: quartet.agent.v1.AgentService.AbortRun:input_type -> quartet.agent.v1.AbortRunRequest
-	38,  // 88: quartet.agent.v1.AgentService.PauseAgent:input_type -> quartet.agent.v1.PauseAgentRequest
-	40,  // 89: quartet.agent.v1.AgentService.ResumeAgent:input_type -> quartet.agent.v1.ResumeAgentRequest
-	42,  // 90: quartet.agent.v1.AgentService.StopAgent:input_type -> quartet.agent.v1.StopAgentRequest
-	44,  // 91: quartet.agent.v1.AgentService.StartAgent:input_type -> quartet.agent.v1.StartAgentRequest
-	46,  // 92: quartet.agent.v1.AgentService.DeleteAgent:input_type -> quartet.agent.v1.DeleteAgentRequest
-	48,  // 93: quartet.agent.v1.AgentService.GetDelegation:input_type -> quartet.agent.v1.GetDelegationRequest
-	50,  // 94: quartet.agent.v1.AgentService.ListDelegations:input_type -> quartet.agent.v1.ListDelegationsRequest
-	52,  // 95: quartet.agent.v1.AgentService.ListRounds:input_type -> quartet.agent.v1.ListRoundsRequest
-	54,  // 96: quartet.agent.v1.AgentService.GetContext:input_type -> quartet.agent.v1.GetContextRequest
-	56,  // 97: quartet.agent.v1.AgentService.ListBriefs:input_type -> quartet.agent.v1.ListBriefsRequest
-	58,  // 98: quartet.agent.v1.AgentService.ListTools:input_type -> quartet.agent.v1.ListToolsRequest
-	60,  // 99: quartet.agent.v1.AgentService.CallTool:input_type -> quartet.agent.v1.CallToolRequest
-	30,  // 100: quartet.agent.v1.AgentService.GetFacts:input_type -> quartet.agent.v1.GetFactsRequest
-	32,  // 101: quartet.agent.v1.AgentService.OfferDecision:input_type -> quartet.agent.v1.OfferDecisionRequest
-	2,   // 102: quartet.agent.v1.AgentService.SpawnAgent:output_type -> quartet.agent.v1.SpawnAgentResponse
-	4,   // 103: quartet.agent.v1.AgentService.GetAgent:output_type -> quartet.agent.v1.GetAgentResponse
-	6,   // 104: quartet.agent.v1.AgentService.ListAgents:output_type -> quartet.agent.v1.ListAgentsResponse
-	8,   // 105: quartet.agent.v1.AgentService.EnqueueMessage:output_type -> quartet.agent.v1.EnqueueMessageResponse
-	10,  // 106: quartet.agent.v1.AgentService.GetMessage:output_type -> quartet.agent.v1.GetMessageResponse
-	12,  // 107: quartet.agent.v1.AgentService.ListMessages:output_type -> quartet.agent.v1.ListMessagesResponse
-	14,  // 108: quartet.agent.v1.AgentService.AcquireTurn:output_type -> quartet.agent.v1.AcquireTurnResponse
-	17,  // 109: quartet.agent.v1.AgentService.RenewTurn:output_type -> quartet.agent.v1.RenewTurnResponse
-	19,  // 110: quartet.agent.v1.AgentService.SubmitRound:output_type -> quartet.agent.v1.SubmitRoundResponse
-	21,  // 111: quartet.agent.v1.AgentService.FinishTurn:output_type -> quartet.agent.v1.FinishTurnResponse
-	23,  // 112: quartet.agent.v1.AgentService.GetTurn:output_type -> quartet.agent.v1.GetTurnResponse
-	25,  // 113: quartet.agent.v1.AgentService.ListTurns:output_type -> quartet.agent.v1.ListTurnsResponse
-	27,  // 114: quartet.agent.v1.AgentService.ListDecisions:output_type -> quartet.agent.v1.ListDecisionsResponse
-	35,  // 115: quartet.agent.v1.AgentService.WatchTurn:output_type -> quartet.agent.v1.WatchTurnResponse
-	37,  // 116: quartet.agent.v1.AgentService.AbortRun:output_type -> quartet.agent.v1.AbortRunResponse
-	39,  // 117: quartet.agent.v1.AgentService.PauseAgent:output_type -> quartet.agent.v1.PauseAgentResponse
-	41,  // 118: quartet.agent.v1.AgentService.ResumeAgent:output_type -> quartet.agent.v1.ResumeAgentResponse
-	43,  // 119: quartet.agent.v1.AgentService.StopAgent:output_type -> quartet.agent.v1.StopAgentResponse
-	45,  // 120: quartet.agent.v1.AgentService.StartAgent:output_type -> quartet.agent.v1.StartAgentResponse
-	47,  // 121: quartet.agent.v1.AgentService.DeleteAgent:output_type -> quartet.agent.v1.DeleteAgentResponse
-	49,  // 122: quartet.agent.v1.AgentService.GetDelegation:output_type -> quartet.agent.v1.GetDelegationResponse
-	51,  // 123: quartet.agent.v1.AgentService.ListDelegations:output_type -> quartet.agent.v1.ListDelegationsResponse
-	53,  // 124: quartet.agent.v1.AgentService.ListRounds:output_type -> quartet.agent.v1.ListRoundsResponse
-	55,  // 125: quartet.agent.v1.AgentService.GetContext:output_type -> quartet.agent.v1.GetContextResponse
-	57,  // 126: quartet.agent.v1.AgentService.ListBriefs:output_type -> quartet.agent.v1.ListBriefsResponse
-	59,  // 127: quartet.agent.v1.AgentService.ListTools:output_type -> quartet.agent.v1.ListToolsResponse
-	61,  // 128: quartet.agent.v1.AgentService.CallTool:output_type -> quartet.agent.v1.CallToolResponse
-	31,  // 129: quartet.agent.v1.AgentService.GetFacts:output_type -> quartet.agent.v1.GetFactsResponse
-	33,  // 130: quartet.agent.v1.AgentService.OfferDecision:output_type -> quartet.agent.v1.OfferDecisionResponse
-	102, // [102:131] is the sub-list for method output_type
-	73,  // [73:102] is the sub-list for method input_type
-	73,  // [73:73] is the sub-list for extension type_name
-	73,  // [73:73] is the sub-list for extension extendee
-	0,   // [0:73] is the sub-list for field type_name
+	70,  // 11: quartet.agent.v1.EnqueueMessageRequest.max_authority:type_name -> quartet.agent.v1.Authority
+	71,  // 12: quartet.agent.v1.EnqueueMessageResponse.message:type_name -> quartet.agent.v1.Message
+	71,  // 13: quartet.agent.v1.GetMessageResponse.message:type_name -> quartet.agent.v1.Message
+	72,  // 14: quartet.agent.v1.ListMessagesRequest.state:type_name -> quartet.agent.v1.MessageState
+	71,  // 15: quartet.agent.v1.ListMessagesResponse.messages:type_name -> quartet.agent.v1.Message
+	73,  // 16: quartet.agent.v1.AcquireTurnRequest.wait:type_name -> google.protobuf.Duration
+	74,  // 17: quartet.agent.v1.AcquireTurnRequest.tool_families:type_name -> quartet.agent.v1.ToolFamily
+	62,  // 18: quartet.agent.v1.AcquireTurnRequest.preset:type_name -> quartet.agent.v1.Preset
+	75,  // 19: quartet.agent.v1.AcquireTurnResponse.turn:type_name -> quartet.agent.v1.Turn
+	71,  // 20: quartet.agent.v1.AcquireTurnResponse.message:type_name -> quartet.agent.v1.Message
+	71,  // 21: quartet.agent.v1.AcquireTurnResponse.interjections:type_name -> quartet.agent.v1.Message
+	15,  // 22: quartet.agent.v1.AcquireTurnResponse.context:type_name -> quartet.agent.v1.ContextProjection
+	65,  // 23: quartet.agent.v1.AcquireTurnResponse.agent:type_name -> quartet.agent.v1.Agent
+	73,  // 24: quartet.agent.v1.AcquireTurnResponse.poll_after:type_name -> google.protobuf.Duration
+	76,  // 25: quartet.agent.v1.ContextProjection.current:type_name -> google.protobuf.Struct
+	76,  // 26: quartet.agent.v1.ContextProjection.queue:type_name -> google.protobuf.Struct
+	77,  // 27: quartet.agent.v1.ContextProjection.shown_waits:type_name -> quartet.agent.v1.ShownWait
+	78,  // 28: quartet.agent.v1.ContextProjection.sections:type_name -> quartet.agent.v1.ContextSection
+	79,  // 29: quartet.agent.v1.RenewTurnResponse.lease_expires_at:type_name -> google.protobuf.Timestamp
+	80,  // 30: quartet.agent.v1.SubmitRoundRequest.tool_calls:type_name -> quartet.agent.v1.ToolCall
+	81,  // 31: quartet.agent.v1.SubmitRoundRequest.local_tool_results:type_name -> quartet.agent.v1.ToolResult
+	82,  // 32: quartet.agent.v1.SubmitRoundRequest.usage:type_name -> quartet.agent.v1.TokenUsage
+	81,  // 33: quartet.agent.v1.SubmitRoundResponse.tool_results:type_name -> quartet.agent.v1.ToolResult
+	83,  // 34: quartet.agent.v1.SubmitRoundResponse.end_reason:type_name -> quartet.agent.v1.TurnEndReason
+	71,  // 35: quartet.agent.v1.SubmitRoundResponse.interjections:type_name -> quartet.agent.v1.Message
+	79,  // 36: quartet.agent.v1.SubmitRoundResponse.lease_expires_at:type_name -> google.protobuf.Timestamp
+	84,  // 37: quartet.agent.v1.FinishTurnRequest.outcome:type_name -> quartet.agent.v1.TurnOutcome
+	75,  // 38: quartet.agent.v1.FinishTurnResponse.turn:type_name -> quartet.agent.v1.Turn
+	75,  // 39: quartet.agent.v1.GetTurnResponse.turn:type_name -> quartet.agent.v1.Turn
+	85,  // 40: quartet.agent.v1.GetTurnResponse.rounds:type_name -> quartet.agent.v1.Round
+	75,  // 41: quartet.agent.v1.ListTurnsResponse.turns:type_name -> quartet.agent.v1.Turn
+	86,  // 42: quartet.agent.v1.ListDecisionsResponse.decisions:type_name -> quartet.agent.v1.Decision
+	65,  // 43: quartet.agent.v1.AgentFacts.agent:type_name -> quartet.agent.v1.Agent
+	79,  // 44: quartet.agent.v1.AgentFacts.head_queued_at:type_name -> google.protobuf.Timestamp
+	86,  // 45: quartet.agent.v1.AgentFacts.last_decision:type_name -> quartet.agent.v1.Decision
+	77,  // 46: quartet.agent.v1.AgentFacts.shown_waits:type_name -> quartet.agent.v1.ShownWait
+	79,  // 47: quartet.agent.v1.AgentFacts.last_turn_started_at:type_name -> google.protobuf.Timestamp
+	75,  // 48: quartet.agent.v1.AgentFacts.open_turn:type_name -> quartet.agent.v1.Turn
+	79,  // 49: quartet.agent.v1.AgentFacts.woken_at:type_name -> google.protobuf.Timestamp
+	87,  // 50: quartet.agent.v1.AgentFacts.head_tick:type_name -> quartet.agent.v1.Tick
+	29,  // 51: quartet.agent.v1.AgentFacts.stalled_items:type_name -> quartet.agent.v1.StalledItem
+	88,  // 52: quartet.agent.v1.AgentFacts.asking_children:type_name -> quartet.agent.v1.Delegation
+	79,  // 53: quartet.agent.v1.StalledItem.since:type_name -> google.protobuf.Timestamp
+	28,  // 54: quartet.agent.v1.GetFactsResponse.facts:type_name -> quartet.agent.v1.AgentFacts
+	86,  // 55: quartet.agent.v1.OfferDecisionRequest.decision:type_name -> quartet.agent.v1.Decision
+	0,   // 56: quartet.agent.v1.OfferDecisionResponse.result:type_name -> quartet.agent.v1.OfferResult
+	71,  // 57: quartet.agent.v1.WatchTurnResponse.interjections:type_name -> quartet.agent.v1.Message
+	75,  // 58: quartet.agent.v1.WatchTurnResponse.ended:type_name -> quartet.agent.v1.Turn
+	75,  // 59: quartet.agent.v1.AbortRunResponse.turn:type_name -> quartet.agent.v1.Turn
+	65,  // 60: quartet.agent.v1.AbortRunResponse.agent:type_name -> quartet.agent.v1.Agent
+	65,  // 61: quartet.agent.v1.PauseAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	65,  // 62: quartet.agent.v1.ResumeAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	65,  // 63: quartet.agent.v1.StopAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	65,  // 64: quartet.agent.v1.StartAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	65,  // 65: quartet.agent.v1.DeleteAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	88,  // 66: quartet.agent.v1.GetDelegationResponse.delegation:type_name -> quartet.agent.v1.Delegation
+	88,  // 67: quartet.agent.v1.ListDelegationsResponse.delegations:type_name -> quartet.agent.v1.Delegation
+	85,  // 68: quartet.agent.v1.ListRoundsResponse.rounds:type_name -> quartet.agent.v1.Round
+	15,  // 69: quartet.agent.v1.GetContextResponse.context:type_name -> quartet.agent.v1.ContextProjection
+	89,  // 70: quartet.agent.v1.ListBriefsRequest.kind:type_name -> quartet.agent.v1.BriefKind
+	90,  // 71: quartet.agent.v1.ListBriefsResponse.briefs:type_name -> quartet.agent.v1.Brief
+	91,  // 72: quartet.agent.v1.ListToolsResponse.tools:type_name -> quartet.agent.v1.ToolSpec
+	76,  // 73: quartet.agent.v1.CallToolRequest.arguments:type_name -> google.protobuf.Struct
+	81,  // 74: quartet.agent.v1.CallToolResponse.result:type_name -> quartet.agent.v1.ToolResult
+	1,   // 75: quartet.agent.v1.AgentService.SpawnAgent:input_type -> quartet.agent.v1.SpawnAgentRequest
+	3,   // 76: quartet.agent.v1.AgentService.GetAgent:input_type -> quartet.agent.v1.GetAgentRequest
+	5,   // 77: quartet.agent.v1.AgentService.ListAgents:input_type -> quartet.agent.v1.ListAgentsRequest
+	7,   // 78: quartet.agent.v1.AgentService.EnqueueMessage:input_type -> quartet.agent.v1.EnqueueMessageRequest
+	9,   // 79: quartet.agent.v1.AgentService.GetMessage:input_type -> quartet.agent.v1.GetMessageRequest
+	11,  // 80: quartet.agent.v1.AgentService.ListMessages:input_type -> quartet.agent.v1.ListMessagesRequest
+	13,  // 81: quartet.agent.v1.AgentService.AcquireTurn:input_type -> quartet.agent.v1.AcquireTurnRequest
+	16,  // 82: quartet.agent.v1.AgentService.RenewTurn:input_type -> quartet.agent.v1.RenewTurnRequest
+	18,  // 83: quartet.agent.v1.AgentService.SubmitRound:input_type -> quartet.agent.v1.SubmitRoundRequest
+	20,  // 84: quartet.agent.v1.AgentService.FinishTurn:input_type -> quartet.agent.v1.FinishTurnRequest
+	22,  // 85: quartet.agent.v1.AgentService.GetTurn:input_type -> quartet.agent.v1.GetTurnRequest
+	24,  // 86: quartet.agent.v1.AgentService.ListTurns:input_type -> quartet.agent.v1.ListTurnsRequest
+	26,  // 87: quartet.agent.v1.AgentService.ListDecisions:input_type -> quartet.agent.v1.ListDecisionsRequest
+	34,  // 88: quartet.agent.v1.AgentService.WatchTurn:input_type -> quartet.agent.v1.WatchTurnRequest
+	36,  // 89: quartet.agent.v1.AgentService.AbortRun:input_type -> quartet.agent.v1.AbortRunRequest
+	38,  // 90: quartet.agent.v1.AgentService.PauseAgent:input_type -> quartet.agent.v1.PauseAgentRequest
+	40,  // 91: quartet.agent.v1.AgentService.ResumeAgent:input_type -> quartet.agent.v1.ResumeAgentRequest
+	42,  // 92: quartet.agent.v1.AgentService.StopAgent:input_type -> quartet.agent.v1.StopAgentRequest
+	44,  // 93: quartet.agent.v1.AgentService.StartAgent:input_type -> quartet.agent.v1.StartAgentRequest
+	46,  // 94: quartet.agent.v1.AgentService.DeleteAgent:input_type -> quartet.agent.v1.DeleteAgentRequest
+	48,  // 95: quartet.agent.v1.AgentService.GetDelegation:input_type -> quartet.agent.v1.GetDelegationRequest
+	50,  // 96: quartet.agent.v1.AgentService.ListDelegations:input_type -> quartet.agent.v1.ListDelegationsRequest
+	52,  // 97: quartet.agent.v1.AgentService.ListRounds:input_type -> quartet.agent.v1.ListRoundsRequest
+	54,  // 98: quartet.agent.v1.AgentService.GetContext:input_type -> quartet.agent.v1.GetContextRequest
+	56,  // 99: quartet.agent.v1.AgentService.ListBriefs:input_type -> quartet.agent.v1.ListBriefsRequest
+	58,  // 100: quartet.agent.v1.AgentService.ListTools:input_type -> quartet.agent.v1.ListToolsRequest
+	60,  // 101: quartet.agent.v1.AgentService.CallTool:input_type -> quartet.agent.v1.CallToolRequest
+	30,  // 102: quartet.agent.v1.AgentService.GetFacts:input_type -> quartet.agent.v1.GetFactsRequest
+	32,  // 103: quartet.agent.v1.AgentService.OfferDecision:input_type -> quartet.agent.v1.OfferDecisionRequest
+	2,   // 104: quartet.agent.v1.AgentService.SpawnAgent:output_type -> quartet.agent.v1.SpawnAgentResponse
+	4,   // 105: quartet.agent.v1.AgentService.GetAgent:output_type -> quartet.agent.v1.GetAgentResponse
+	6,   // 106: quartet.agent.v1.AgentService.ListAgents:output_type -> quartet.agent.v1.ListAgentsResponse
+	8,   // 107: quartet.agent.v1.AgentService.EnqueueMessage:output_type -> quartet.agent.v1.EnqueueMessageResponse
+	10,  // 108: quartet.agent.v1.AgentService.GetMessage:output_type -> quartet.agent.v1.GetMessageResponse
+	12,  // 109: quartet.agent.v1.AgentService.ListMessages:output_type -> quartet.agent.v1.ListMessagesResponse
+	14,  // 110: quartet.agent.v1.AgentService.AcquireTurn:output_type -> quartet.agent.v1.AcquireTurnResponse
+	17,  // 111: quartet.agent.v1.AgentService.RenewTurn:output_type -> quartet.agent.v1.RenewTurnResponse
+	19,  // 112: quartet.agent.v1.AgentService.SubmitRound:output_type -> quartet.agent.v1.SubmitRoundResponse
+	21,  // 113: quartet.agent.v1.AgentService.FinishTurn:output_type -> quartet.agent.v1.FinishTurnResponse
+	23,  // 114: quartet.agent.v1.AgentService.GetTurn:output_type -> quartet.agent.v1.GetTurnResponse
+	25,  // 115: quartet.agent.v1.AgentService.ListTurns:output_type -> quartet.agent.v1.ListTurnsResponse
+	27,  // 116: quartet.agent.v1.AgentService.ListDecisions:output_type -> quartet.agent.v1.ListDecisionsResponse
+	35,  // 117: quartet.agent.v1.AgentService.WatchTurn:output_type -> quartet.agent.v1.WatchTurnResponse
+	37,  // 118: quartet.agent.v1.AgentService.AbortRun:output_type -> quartet.agent.v1.AbortRunResponse
+	39,  // 119: quartet.agent.v1.AgentService.PauseAgent:output_type -> quartet.agent.v1.PauseAgentResponse
+	41,  // 120: quartet.agent.v1.AgentService.ResumeAgent:output_type -> quartet.agent.v1.ResumeAgentResponse
+	43,  // 121: quartet.agent.v1.AgentService.StopAgent:output_type -> quartet.agent.v1.StopAgentResponse
+	45,  // 122: quartet.agent.v1.AgentService.StartAgent:output_type -> quartet.agent.v1.StartAgentResponse
+	47,  // 123: quartet.agent.v1.AgentService.DeleteAgent:output_type -> quartet.agent.v1.DeleteAgentResponse
+	49,  // 124: quartet.agent.v1.AgentService.GetDelegation:output_type -> quartet.agent.v1.GetDelegationResponse
+	51,  // 125: quartet.agent.v1.AgentService.ListDelegations:output_type -> quartet.agent.v1.ListDelegationsResponse
+	53,  // 126: quartet.agent.v1.AgentService.ListRounds:output_type -> quartet.agent.v1.ListRoundsResponse
+	55,  // 127: quartet.agent.v1.AgentService.GetContext:output_type -> quartet.agent.v1.GetContextResponse
+	57,  // 128: quartet.agent.v1.AgentService.ListBriefs:output_type -> quartet.agent.v1.ListBriefsResponse
+	59,  // 129: quartet.agent.v1.AgentService.ListTools:output_type -> quartet.agent.v1.ListToolsResponse
+	61,  // 130: quartet.agent.v1.AgentService.CallTool:output_type -> quartet.agent.v1.CallToolResponse
+	31,  // 131: quartet.agent.v1.AgentService.GetFacts:output_type -> quartet.agent.v1.GetFactsResponse
+	33,  // 132: quartet.agent.v1.AgentService.OfferDecision:output_type -> quartet.agent.v1.OfferDecisionResponse
+	104, // [104:133] is the sub-list for method output_type
+	75,  // [75:104] is the sub-list for method input_type
+	75,  // [75:75] is the sub-list for extension type_name
+	75,  // [75:75] is the sub-list for extension extendee
+	0,   // [0:75] is the sub-list for field type_name
 }
 
 func init() { file_quartet_agent_v1_agent_service_proto_init() }

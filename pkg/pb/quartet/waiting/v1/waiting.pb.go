@@ -422,7 +422,8 @@ func (WaitEndReason) EnumDescriptor() ([]byte, []int) {
 	return file_quartet_waiting_v1_waiting_proto_rawDescGZIP(), []int{5}
 }
 
-// WeakReason is why nothing can end a wait or remind its owner of it.
+// WeakReason is why nothing can end a wait or remind its owner of it, or who has to answer
+// before it ends.
 type WeakReason int32
 
 const (
@@ -432,6 +433,12 @@ const (
 	WeakReason_WEAK_REASON_NO_LIVE_TRIGGER WeakReason = 1
 	// Its trigger was cancelled or has expired.
 	WeakReason_WEAK_REASON_TRIGGER_DEAD WeakReason = 2
+	// It is for the task of a child that asks something: the task cannot end before the child
+	// is answered, by SendTaskInput.
+	WeakReason_WEAK_REASON_CHILD_ASKS WeakReason = 3
+	// It is a private child's wait for an operator, which only the child's supervisor can
+	// answer, by SendTaskInput.
+	WeakReason_WEAK_REASON_SUPERVISOR_MUST_ANSWER WeakReason = 4
 )
 
 // Enum value maps for WeakReason.
@@ -440,11 +447,15 @@ var (
 		0: "WEAK_REASON_UNSPECIFIED",
 		1: "WEAK_REASON_NO_LIVE_TRIGGER",
 		2: "WEAK_REASON_TRIGGER_DEAD",
+		3: "WEAK_REASON_CHILD_ASKS",
+		4: "WEAK_REASON_SUPERVISOR_MUST_ANSWER",
 	}
 	WeakReason_value = map[string]int32{
-		"WEAK_REASON_UNSPECIFIED":     0,
-		"WEAK_REASON_NO_LIVE_TRIGGER": 1,
-		"WEAK_REASON_TRIGGER_DEAD":    2,
+		"WEAK_REASON_UNSPECIFIED":            0,
+		"WEAK_REASON_NO_LIVE_TRIGGER":        1,
+		"WEAK_REASON_TRIGGER_DEAD":           2,
+		"WEAK_REASON_CHILD_ASKS":             3,
+		"WEAK_REASON_SUPERVISOR_MUST_ANSWER": 4,
 	}
 )
 
@@ -922,8 +933,8 @@ type Wait struct {
 	EndedBy string `protobuf:"bytes,25,opt,name=ended_by,json=endedBy,proto3" json:"ended_by,omitempty"`
 	// Derived: trigger_count > consumed_count.
 	Triggered bool `protobuf:"varint,30,opt,name=triggered,proto3" json:"triggered,omitempty"`
-	// Derived: why nothing can end this wait or remind its owner of it; unspecified if
-	// something can.
+	// Derived: why nothing can end this wait or remind its owner of it, or who has to answer
+	// before it ends; unspecified if neither is so.
 	WeakReason    WeakReason `protobuf:"varint,31,opt,name=weak_reason,json=weakReason,proto3,enum=quartet.waiting.v1.WeakReason" json:"weak_reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1706,12 +1717,14 @@ const file_quartet_waiting_v1_waiting_proto_rawDesc = "" +
 	"!WAIT_END_REASON_TRIGGER_CANCELLED\x10\n" +
 	"\x12#\n" +
 	"\x1fWAIT_END_REASON_TRIGGER_EXPIRED\x10\v\x12!\n" +
-	"\x1dWAIT_END_REASON_AGENT_DELETED\x10\f*h\n" +
+	"\x1dWAIT_END_REASON_AGENT_DELETED\x10\f*\xac\x01\n" +
 	"\n" +
 	"WeakReason\x12\x1b\n" +
 	"\x17WEAK_REASON_UNSPECIFIED\x10\x00\x12\x1f\n" +
 	"\x1bWEAK_REASON_NO_LIVE_TRIGGER\x10\x01\x12\x1c\n" +
-	"\x18WEAK_REASON_TRIGGER_DEAD\x10\x02*U\n" +
+	"\x18WEAK_REASON_TRIGGER_DEAD\x10\x02\x12\x1a\n" +
+	"\x16WEAK_REASON_CHILD_ASKS\x10\x03\x12&\n" +
+	"\"WEAK_REASON_SUPERVISOR_MUST_ANSWER\x10\x04*U\n" +
 	"\x0fWaitWarningKind\x12!\n" +
 	"\x1dWAIT_WARNING_KIND_UNSPECIFIED\x10\x00\x12\x1f\n" +
 	"\x1bWAIT_WARNING_KIND_WEAK_WAIT\x10\x01*\x95\x01\n" +

@@ -1,0 +1,33 @@
+package children
+
+import (
+	"context"
+	"slices"
+
+	"quartet/pkg/journal"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+	"quartet/services/agent/ref"
+	"quartet/services/agent/state"
+)
+
+// noteQuestions lets the parent know what its child asks: the waits of the child for an
+// operator, which only the parent can answer (SPEC A14). What the parent's delegation records
+// is compared with the waits as they are, so that a question whose event was missed is asked,
+// and one that is over is withdrawn.
+func (s *Service) noteQuestions(ctx context.Context, k, parent ref.Agent, d *agentv1.Delegation) error {
+	r, err := s.deps.Waiting.ListWaits(ctx, &waitingv1.ListWaitsRequest{AgentId: k.ID, PageSize: 500})
+	if err != nil {
+		return err
+	}
+	asked := slices.DeleteFunc(slices.Clone(r.GetWaits()), func(w *waitingv1.Wait) bool {
+		return w.GetMode() != waitingv1.WaitMode_WAIT_MODE_WAIT || w.GetKind() != waitingv1.WaitKind_WAIT_KIND_OPERATOR ||
+			w.GetStatus() != waitingv1.WaitStatus_WAIT_STATUS_ACTIVE
+	})
+	if len(asked) == 0 && len(d.GetQuestions()) == 0 {
+		return nil
+	}
+	return s.commit(ctx, parent, "NoteQuestions", func(a *state.Agent, env journal.Env) []*journal.Event {
+		return a.NoteQuestions(env, d.GetDelegationId(), asked)
+	})
+}

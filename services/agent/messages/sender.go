@@ -1,0 +1,56 @@
+package messages
+
+import (
+	"context"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/journal"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
+	"quartet/services/agent/ref"
+	"quartet/services/agent/state"
+)
+
+// admitSender validates what a request says about who sends a follow-up. No other message has
+// it.
+func admitSender(actor rpc.Actor, kind agentv1.MessageKind, req *agentv1.EnqueueMessageRequest) error {
+	followUp := actor.Role == rpc.RoleService && kind == agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP
+	_, known := agentv1.Authority_name[int32(req.GetMaxAuthority())]
+	switch {
+	case req.GetSenderRunId() != "" && !followUp:
+		return fault.Invalid("sender_run_id", req.GetSenderRunId(), "must be empty: only a supervisor's follow-up has it")
+	case req.GetMaxAuthority() != agentv1.Authority_AUTHORITY_UNSPECIFIED && !followUp:
+		return fault.Invalid("max_authority", req.GetMaxAuthority().String(), "must be left out: only a supervisor's follow-up has it")
+	case !known:
+		return fault.Invalid("max_authority", req.GetMaxAuthority().String(), "must be operator_instruction, runtime_instruction, integration_signal or external_evidence")
+	case req.GetSenderRunId() != "":
+		return fault.ID("sender_run_id", req.GetSenderRunId(), "run_")
+	}
+	return nil
+}
+
+// senderAuthority returns the most authority that a follow-up may have: what the request says,
+// and in a turn of the supervisor no more than the turn's messages have (SPEC A14.4).
+func (s *Service) senderAuthority(ctx context.Context, req *agentv1.EnqueueMessageRequest) (agentv1.Authority, error) {
+	most := req.GetMaxAuthority()
+	if req.GetSenderRunId() == "" {
+		return most, nil
+	}
+	namespace := rpc.ActorFrom(ctx).Namespace
+	supervisor, _, err := plane.View(ctx, s.engine, req.GetAgentId(), func(st *state.State) (string, error) {
+		a, err := st.Find(namespace, req.GetAgentId())
+		if err != nil {
+			return "", err
+		}
+		return a.Record.GetSupervisorAgentId(), nil
+	})
+	if err != nil {
+		return most, err
+	}
+	parent := ref.Agent{Namespace: namespace, ID: supervisor}
+	of, _, err := journal.View(ctx, s.engine.For(parent.Namespace, parent.ID), func(st *state.State) (agentv1.Authority, error) {
+		return st.Lookup(parent).SenderAuthority(req.GetSenderRunId()), nil
+	})
+	return max(most, of), err // a larger number is less authority
+}

@@ -1,0 +1,63 @@
+package projection
+
+import (
+	"context"
+
+	"quartet/pkg/journal"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/plane"
+	"quartet/services/agent/prompt"
+	"quartet/services/agent/ref"
+	"quartet/services/agent/state"
+)
+
+// addChildren adds the agent's open delegations, and how their children stand as far as this
+// plane knows: what a child waits for is known to other planes, and reading them for every
+// child would delay the turn.
+func (s *Service) addChildren(ctx context.Context, k ref.Agent, p *Projection) error {
+	open, _, err := plane.View(ctx, s.engine, k.ID, func(st *state.State) ([]*agentv1.Delegation, error) {
+		var open []*agentv1.Delegation
+		if a := st.Lookup(k); a != nil {
+			for _, d := range a.OpenDelegations() {
+				open = append(open, d.Record)
+			}
+		}
+		return open, nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, d := range open {
+		child := ref.Agent{Namespace: k.Namespace, ID: d.GetChildAgentId()}
+		standing, _, err := journal.View(ctx, s.engine.For(child.Namespace, child.ID), func(st *state.State) (string, error) {
+			return standingOf(st.Lookup(child), d), nil
+		})
+		if err != nil {
+			return err
+		}
+		p.children = append(p.children, prompt.Child{Delegation: d, Standing: standing})
+	}
+	return nil
+}
+
+// standingOf returns the posture of a child in a word, as far as this plane knows it: starting
+// if the child does not exist yet, and waiting for a child between two turns.
+func standingOf(a *state.Agent, d *agentv1.Delegation) string {
+	switch {
+	case a == nil:
+		return "starting"
+	case !a.IsActive():
+		return "ending"
+	case a.Record.GetControl() == agentv1.Control_CONTROL_STOPPED:
+		return "stopped"
+	case a.Record.GetControl() == agentv1.Control_CONTROL_PAUSED:
+		return "paused"
+	case a.OpenTurn != nil:
+		return "running_turn"
+	case a.Lane.Len() > 0:
+		return "queued_input"
+	case len(d.GetQuestions()) > 0:
+		return "waiting_operator"
+	}
+	return "waiting"
+}

@@ -1,0 +1,57 @@
+package prompt
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+)
+
+// Child is an open delegation, and how its child stands in a word.
+type Child struct {
+	Delegation *agentv1.Delegation
+	Standing   string
+}
+
+// questionBytes is how much of a child's question a context shows.
+const questionBytes = 600
+
+const childrenTitle = "Children that work for you"
+
+// childEntries returns an entry for each child, those that ask something first.
+func childEntries(children []Child) []string {
+	children = slices.Clone(children)
+	slices.SortStableFunc(children, func(a, b Child) int {
+		return one(len(b.Delegation.GetQuestions()) > 0) - one(len(a.Delegation.GetQuestions()) > 0)
+	})
+	var entries []string
+	for _, c := range children {
+		var b strings.Builder
+		d := c.Delegation
+		fmt.Fprintf(&b, "- %s (task %s) %s: %s", d.GetChildAgentId(), d.GetTaskId(), c.Standing, fold(d.GetLabel(), lineChars))
+		if d.GetParentWorkItemId() != "" {
+			fmt.Fprintf(&b, " (for %s)", d.GetParentWorkItemId())
+		}
+		b.WriteString("\n")
+		for i, q := range d.GetQuestions() {
+			if i == shownQuestions {
+				fmt.Fprintf(&b, "  It asks %d more; TaskOutput shows where it stands.\n", len(d.GetQuestions())-i)
+				break
+			}
+			fmt.Fprintf(&b, "  It waits for your answer (TaskInput, task_id %s). It asks, %s:\n", d.GetTaskId(), at(q.GetAskedAt()))
+			b.WriteString(within(q.GetText(), questionBytes))
+			if len(q.GetText()) > questionBytes-len("> \n") {
+				fmt.Fprintf(&b, "  [cut: the question has %d bytes]\n", len(q.GetText()))
+			}
+		}
+		if len(d.GetQuestions()) > 1 {
+			b.WriteString("  Say which question you answer: your message ends the wait of none of several by itself.\n")
+		}
+		entries = append(entries, b.String())
+	}
+	return entries
+}
+
+// shownQuestions is how many questions of one child a context shows.
+const shownQuestions = 3
