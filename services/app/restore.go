@@ -31,8 +31,10 @@ const (
 	inFlight = 256
 	// ackTerm bounds each wait for acknowledgements, of up to inFlight messages.
 	ackTerm = 30 * time.Second
-	// unfinished is the suffix of the directories of a restore that is not complete.
+	// unfinished is the suffix of the directories of a restore that is not complete, and
+	// finished that of the journals while the directories are put into place.
 	unfinished = ".restoring"
+	finished   = ".restored"
 )
 
 // fingerprint returns a value by which two keys can be compared without revealing them.
@@ -72,6 +74,9 @@ func Restore(ctx context.Context, cfg Config, file string) (archive.Manifest, ar
 		return m, totals, err
 	}
 	defer func() { _ = unlock() }()
+	if err := undo(cfg); err != nil {
+		return m, totals, err
+	}
 	if err := checkTarget(cfg, m); err != nil {
 		return m, totals, err
 	}
@@ -104,6 +109,58 @@ func checkTarget(cfg Config, m archive.Manifest) error {
 		return fmt.Errorf("%s is not the key of the installation in the backup; replace it by that key, or remove it", cfg.KeyFile)
 	}
 	return nil
+}
+
+// undo renames the directories back that a restore had begun to put into place when it was
+// interrupted. The journals are put into place last, so that an installation has none until
+// it is complete. A directory that has journals is not changed.
+func undo(cfg Config) error {
+	store, home := filepath.Join(cfg.DataDir, "nats"), cfg.HomeDir
+	if _, err := os.Lstat(store); err == nil {
+		return nil // a server was started meanwhile
+	}
+	if _, err := os.Lstat(store + finished); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	if _, err := os.Lstat(home + unfinished); errors.Is(err, fs.ErrNotExist) {
+		if err := os.Rename(home, home+unfinished); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if err := syncDir(filepath.Dir(home)); err != nil {
+			return err
+		}
+	} else if err != nil {
+		return err
+	}
+	return os.Rename(store+finished, store+unfinished)
+}
+
+// place puts the directories of a restore into place. If it is interrupted, undo reverts it.
+func place(store, home string) error {
+	// home may be on another file system.
+	for _, dir := range []string{filepath.Dir(store), home + unfinished} {
+		if err := syncDir(dir); err != nil {
+			return err
+		}
+	}
+	if err := os.Rename(store+unfinished, store+finished); err != nil && !errors.Is(err, fs.ErrNotExist) { // with nats-url there is none
+		return err
+	}
+	if err := syncDir(filepath.Dir(store)); err != nil {
+		return err
+	}
+	if err := os.Rename(home+unfinished, home); err != nil {
+		return err
+	}
+	if err := syncDir(filepath.Dir(home)); err != nil {
+		return err
+	}
+	if err := os.Rename(store+finished, store); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return syncDir(filepath.Dir(store))
 }
 
 // restore writes the backup into directories with the suffix unfinished, and renames
@@ -145,15 +202,7 @@ func restore(ctx context.Context, cfg Config, m archive.Manifest, from io.Reader
 	if err != nil {
 		return err
 	}
-	if err := syncDir(cfg.DataDir); err != nil {
-		return err
-	}
-	for _, dir := range []string{store, home} {
-		if err := os.Rename(dir, strings.TrimSuffix(dir, unfinished)); err != nil && (dir == home || !errors.Is(err, fs.ErrNotExist)) {
-			return err
-		}
-	}
-	return syncDir(cfg.DataDir)
+	return place(filepath.Join(cfg.DataDir, "nats"), cfg.HomeDir)
 }
 
 // refill creates the streams, publishes the messages and compares the streams with the

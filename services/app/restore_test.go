@@ -1,0 +1,54 @@
+package app
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"quartet/pkg/archive"
+)
+
+// A restore can be repeated wherever it was interrupted while its directories were put into
+// place, and a directory that a server has used since is not touched.
+func TestAnInterruptedRestoreCanBeRepeated(t *testing.T) {
+	for name, c := range map[string]struct {
+		there []string // directories with a file when the restore was interrupted
+		undo  []string // directories that undo leaves
+		full  bool     // the directory has an installation
+	}{
+		"before":               {[]string{"nats.restoring", "home.restoring"}, []string{"nats.restoring", "home.restoring"}, false},
+		"journals finished":    {[]string{"nats.restored", "home.restoring"}, []string{"nats.restoring", "home.restoring"}, false},
+		"homes in place":       {[]string{"nats.restored", "home"}, []string{"nats.restoring", "home.restoring"}, false},
+		"after":                {[]string{"nats", "home"}, []string{"nats", "home"}, true},
+		"a server was started": {[]string{"nats", "nats.restored", "home"}, []string{"nats", "nats.restored", "home"}, true},
+		"somebody's homes":     {[]string{"nats.restoring", "home"}, []string{"nats.restoring", "home"}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := defaults(t)
+			require.NoError(t, cfg.Complete())
+			for _, dir := range c.there {
+				require.NoError(t, os.MkdirAll(filepath.Join(cfg.DataDir, dir), 0o700))
+				require.NoError(t, os.WriteFile(filepath.Join(cfg.DataDir, dir, "file"), nil, 0o600))
+			}
+			require.NoError(t, undo(cfg))
+			for _, dir := range c.undo {
+				require.FileExists(t, filepath.Join(cfg.DataDir, dir, "file"))
+			}
+			entries, err := os.ReadDir(cfg.DataDir)
+			require.NoError(t, err)
+			require.Len(t, entries, len(c.undo))
+			err = checkTarget(cfg, archive.Manifest{})
+			if c.full {
+				require.ErrorContains(t, err, "contains an installation already")
+				return
+			}
+			require.NoError(t, err)
+			require.NoError(t, place(filepath.Join(cfg.DataDir, "nats"), cfg.HomeDir))
+			for _, dir := range []string{"nats", "home"} {
+				require.FileExists(t, filepath.Join(cfg.DataDir, dir, "file"))
+			}
+		})
+	}
+}
