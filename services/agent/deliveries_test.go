@@ -9,10 +9,12 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/id"
 	"quartet/pkg/journal/faultlog"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/services/agent/leases"
+	"quartet/services/agent/ref"
 	"quartet/services/agent/turns"
 )
 
@@ -52,6 +54,13 @@ func TestA6_ATurnThatLandedLateCountsNoAttempt(t *testing.T) {
 			}
 			r.eventually(func() bool {
 				return r.message("keeper", messageID).GetState() == agentv1.MessageState_MESSAGE_STATE_DEQUEUED
+			})
+			// Its lease is armed after the frame is visible.
+			turn := r.message("keeper", messageID).GetTurnId()
+			soon := r.clk.Now().Add(turns.RetryTerm)
+			r.eventually(func() bool {
+				until, armed := r.service.leases.Expiry(ref.Agent{Namespace: "acme", ID: "keeper"}, id.RunOf(turn))
+				return armed && until.Equal(soon)
 			})
 			r.clk.Advance(turns.RetryTerm)
 			r.eventually(func() bool {

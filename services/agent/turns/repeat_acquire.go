@@ -20,6 +20,26 @@ func requestReused(req *agentv1.AcquireTurnRequest, t *agentv1.Turn) bool {
 		len(req.GetAgentIds()) > 0 && !slices.Contains(req.GetAgentIds(), t.GetAgentId())
 }
 
+// acquired is a turn that a request acquired, with its agent and its message.
+type acquired struct {
+	state.Candidate
+	turn *agentv1.Turn
+}
+
+// acquiredBy returns the turn that a request acquired in a partition, nil if there is none.
+func acquiredBy(ctx context.Context, p *journal.Partition[*state.State], key ref.Request) (*acquired, error) {
+	f, _, err := journal.View(ctx, p, func(st *state.State) (*acquired, error) {
+		at, ok := st.AcquiredTurns[key]
+		if !ok {
+			return nil, nil
+		}
+		a := st.Lookup(at.Agent)
+		t := a.FindTurn(at.TurnID)
+		return &acquired{*t.Candidate(at.Agent, a), t.Record}, nil
+	})
+	return f, err
+}
+
 // repeatedAcquire returns the turn that the same request acquired before: the first response
 // may have been lost (SPEC X2). The context of an open turn is read again, and its lease is
 // extended. Of a turn that has ended it returns the turn, its message and its agent, but no
@@ -27,45 +47,47 @@ func requestReused(req *agentv1.AcquireTurnRequest, t *agentv1.Turn) bool {
 // back because its response did not arrive, and REQUEST_ID_REUSED if the request could not
 // have acquired that turn.
 func (s *Service) repeatedAcquire(ctx context.Context, actor rpc.Actor, req *agentv1.AcquireTurnRequest) (*agentv1.AcquireTurnResponse, error) {
-	type found struct {
-		state.Candidate
-		turn *agentv1.Turn
-	}
+	key := ref.Request{Namespace: actor.Namespace, Principal: actor.Principal, RequestID: req.GetRequestId()}
 	for _, p := range s.engine.All() {
-		f, _, err := journal.View(ctx, p, func(st *state.State) (*found, error) {
-			at, ok := st.AcquiredTurns[ref.Request{Namespace: actor.Namespace, Principal: actor.Principal, RequestID: req.GetRequestId()}]
-			if !ok {
+		f, err := acquiredBy(ctx, p, key)
+		if err != nil {
+			return nil, err
+		}
+		for f != nil {
+			if requestReused(req, f.turn) || !runners.SelectionOf(req).Matches(f.Record) {
+				return nil, fault.RequestIDReused.Newf("request_id %q acquired a turn of agent %q for runner %q before", req.GetRequestId(), f.turn.GetAgentId(), f.turn.GetRunnerId()).
+					With("request_id", req.GetRequestId())
+			}
+			if !s.deliveries.AnswerRepeated(f.turn.GetRunId()) {
 				return nil, nil
 			}
-			a := st.Lookup(at.Agent)
-			t := a.FindTurn(at.TurnID)
-			return &found{*t.Candidate(at.Agent, a), t.Record}, nil
-		})
-		if err != nil {
-			return nil, err
+			// The first call may have given the turn back after it was read here. It
+			// will not any more, so a second look shows what is true.
+			again, err := acquiredBy(ctx, p, key)
+			if err != nil {
+				return nil, err
+			}
+			if again != nil && again.turn.GetTurnId() == f.turn.GetTurnId() {
+				return s.answerRepeated(ctx, actor, again)
+			}
+			f = again
 		}
-		if f == nil {
-			continue
-		}
-		if requestReused(req, f.turn) || !runners.SelectionOf(req).Matches(f.Record) {
-			return nil, fault.RequestIDReused.Newf("request_id %q acquired a turn of agent %q for runner %q before", req.GetRequestId(), f.turn.GetAgentId(), f.turn.GetRunnerId()).
-				With("request_id", req.GetRequestId())
-		}
-		if !s.deliveries.AnswerRepeated(f.turn.GetRunId()) {
-			return nil, nil
-		}
-		s.deliveries.ClearUndelivered(f.turn.GetRunId())
-		rpc.Replayed(ctx)
-		if f.turn.GetState() != agentv1.TurnState_TURN_STATE_OPEN {
-			return &agentv1.AcquireTurnResponse{Turn: f.turn, Message: f.Message, Agent: f.Record, Namespace: f.Agent.Namespace}, nil
-		}
-		queue, err := s.prepare(ctx, &f.Candidate)
-		if err != nil {
-			return nil, err
-		}
-		own := actor
-		own.Namespace = f.Agent.Namespace
-		return s.response(rpc.WithActor(ctx, own), f.Agent.Namespace, f.turn, f.Message, queue.Render(f.Message))
 	}
 	return nil, nil
+}
+
+// answerRepeated returns the response to a request that acquired a turn before.
+func (s *Service) answerRepeated(ctx context.Context, actor rpc.Actor, f *acquired) (*agentv1.AcquireTurnResponse, error) {
+	s.deliveries.ClearUndelivered(f.turn.GetRunId())
+	rpc.Replayed(ctx)
+	if f.turn.GetState() != agentv1.TurnState_TURN_STATE_OPEN {
+		return &agentv1.AcquireTurnResponse{Turn: f.turn, Message: f.Message, Agent: f.Record, Namespace: f.Agent.Namespace}, nil
+	}
+	queue, err := s.prepare(ctx, &f.Candidate)
+	if err != nil {
+		return nil, err
+	}
+	own := actor
+	own.Namespace = f.Agent.Namespace
+	return s.response(rpc.WithActor(ctx, own), f.Agent.Namespace, f.turn, f.Message, queue.Render(f.Message))
 }
