@@ -42,10 +42,10 @@ func TestHoldEndsWithTheCredential(t *testing.T) {
 		over, release := k.Hold(t.Context(), k.MintUntil(a, end.Add(-2*time.Hour)))
 		defer release()
 		require.ErrorIs(t, context.Cause(over), fault.Unauthenticated)
-		time.Sleep(time.Until(end) - 1) // of the bubble's clock
+		<-time.After(time.Until(end) - 1) // of the bubble's clock
 		synctest.Wait()
 		require.NoError(t, held.Err())
-		time.Sleep(1)
+		<-time.After(1)
 		synctest.Wait()
 		require.ErrorIs(t, context.Cause(held), fault.Unauthenticated)
 		require.NoError(t, forever.Err())

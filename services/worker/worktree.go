@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -177,7 +178,7 @@ const initializing = "initializing"
 // creation or removal of one can have left. Git writes the file .git before all others and
 // keeps the worktree locked until it is complete; removal may delete .git first.
 func isInterrupted(wt *taskv1.Worktree) (bool, error) {
-	link, err := os.ReadFile(filepath.Join(wt.GetPath(), ".git"))
+	link, err := readLine(filepath.Join(wt.GetPath(), ".git"))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return true, nil
@@ -186,18 +187,41 @@ func isInterrupted(wt *taskv1.Worktree) (bool, error) {
 	case err != nil:
 		return false, err
 	}
-	admin, ok := strings.CutPrefix(strings.TrimSpace(string(link)), "gitdir: ")
+	admin, ok := strings.CutPrefix(link, "gitdir: ")
 	if !ok {
 		return len(link) == 0, nil // git was ended before it wrote the link
 	}
 	if !filepath.IsAbs(admin) {
 		admin = filepath.Join(wt.GetPath(), admin)
 	}
-	lock, err := os.ReadFile(filepath.Join(admin, "locked"))
+	lock, err := readLine(filepath.Join(admin, "locked"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
-	return strings.TrimSpace(string(lock)) == initializing, err
+	return lock == initializing, err
+}
+
+// maxLine bounds the files of git that are read, in bytes: they have a path or a reason.
+const maxLine = 8 << 10
+
+// readLine returns what a small file contains, without the space around it. Commands of the
+// agent may have made the file: one that is not regular, such as a pipe, which would block,
+// is an error.
+func readLine(path string) (string, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil {
+		return "", err
+	} else if info.IsDir() {
+		return "", &fs.PathError{Op: "read", Path: path, Err: unix.EISDIR}
+	} else if !info.Mode().IsRegular() {
+		return "", fmt.Errorf("%s is not a regular file", path)
+	}
+	b, err := io.ReadAll(io.LimitReader(f, maxLine))
+	return strings.TrimSpace(string(b)), err
 }
 
 // headOf returns the branch that a worktree is on. It is empty if there is no

@@ -302,7 +302,7 @@ func TestT9_WithoutGitNothingIsTouched(t *testing.T) {
 	for name, put := range map[string]func(dir string){
 		"missing": func(string) {},
 		"killed": func(dir string) {
-			require.NoError(t, os.WriteFile(filepath.Join(dir, "git"), []byte("#!/bin/sh\nkill -9 $$\n"), 0o700)) //nolint:gosec // it must be executable
+			require.NoError(t, os.WriteFile(filepath.Join(dir, "git"), []byte("#!/bin/sh\nkill -9 $$\n"), 0o700))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
