@@ -52,8 +52,10 @@ type Reply struct {
 	Text string
 	// Calls of tools that the server executes, at most 64.
 	Calls []*agentv1.ToolCall
-	// Local are the results of tools that the runner executed itself.
-	Local []*agentv1.ToolResult
+	// Local are the results of tools that the runner executed itself, and LocalCalls the calls,
+	// at most 64.
+	Local      []*agentv1.ToolResult
+	LocalCalls []*agentv1.ToolCall
 	// Usage is what the round cost.
 	Usage *agentv1.TokenUsage
 }
@@ -100,7 +102,7 @@ func (t *Turn) Round(ctx context.Context, r Reply) (*agentv1.SubmitRoundResponse
 	}
 	req := &agentv1.SubmitRoundRequest{
 		AgentId: t.Record.GetAgentId(), TurnId: t.Record.GetTurnId(), RunId: t.Record.GetRunId(), RoundIndex: t.index,
-		Text: r.Text, ToolCalls: r.Calls, LocalToolResults: r.Local, Usage: r.Usage,
+		Text: r.Text, ToolCalls: r.Calls, LocalToolCalls: r.LocalCalls, LocalToolResults: r.Local, Usage: r.Usage,
 	}
 	resp, err := Again(ctx, func(ctx context.Context) (*agentv1.SubmitRoundResponse, error) {
 		return t.client.Agents.SubmitRound(t.Traced(t.as(ctx)), req)
@@ -119,6 +121,27 @@ func (t *Turn) Round(ctx context.Context, r Reply) (*agentv1.SubmitRoundResponse
 		t.ended.Store(true)
 	}
 	return resp, nil
+}
+
+// StartLocal records calls that the runner is about to execute itself, so that the agent is told
+// of them if the runner is lost before the Round that has their results. Calls without an effect
+// need none. Each has a call id; nothing is executed. Errors are as for Round.
+func (t *Turn) StartLocal(ctx context.Context, calls []*agentv1.ToolCall) error {
+	if t.ended.Load() {
+		return fault.TurnEnded.Newf("turn %s ended with %s; start no further calls", t.Record.GetTurnId(), t.reason)
+	}
+	req := &agentv1.StartLocalCallsRequest{
+		AgentId: t.Record.GetAgentId(), TurnId: t.Record.GetTurnId(), RunId: t.Record.GetRunId(), RoundIndex: t.index, Calls: calls,
+	}
+	_, err := Again(ctx, func(ctx context.Context) (*agentv1.StartLocalCallsResponse, error) {
+		return t.client.Agents.StartLocalCalls(t.Traced(t.as(ctx)), req)
+	})
+	if over(err) {
+		if cause := t.lost(context.WithoutCancel(ctx), nil); cause != nil {
+			err = cause
+		}
+	}
+	return err
 }
 
 // as makes calls for a turn of another namespace use the token of the turn, because the

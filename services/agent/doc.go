@@ -16,7 +16,8 @@
 // agent_deleting, agent_deleted, agent_woken; message_queued, message_dequeued,
 // message_requeued, message_processed, message_interjected, message_aborted,
 // message_dropped, message_quarantined; turn_started, turn_completed, turn_failed,
-// turn_interrupted, turn_aborted; round_submitted, tool_result_recorded, round_settled;
+// turn_interrupted, turn_aborted; local_calls_started, round_submitted, tool_result_recorded,
+// round_settled;
 // delegation_opened, delegation_updated, delegation_completed, first_item_noted;
 // brief_written, task_answered, decision_recorded.
 package agent

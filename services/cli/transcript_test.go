@@ -38,6 +38,10 @@ func (p *planes) ListRounds(ctx context.Context, r *agentv1.ListRoundsRequest) (
 		},
 		{
 			TurnId: "trn_1", Index: 1, CreatedAt: at, WorkItemId: "wi_1", Usage: &agentv1.TokenUsage{InputTokens: 25, OutputTokens: 15},
+			LocalToolCalls: []*agentv1.ToolCall{
+				{CallId: "l1", Name: "WorkspaceWrite", Arguments: args(map[string]any{"path": "notes.md", "text": "a"})},
+				{CallId: "l2", Name: "WorkspaceEdit", Arguments: args(map[string]any{"path": "lost.md"})},
+			},
 			LocalToolResults: []*agentv1.ToolResult{{CallId: "l1", ToolName: "WorkspaceWrite", Status: agentv1.ToolStatus_TOOL_STATUS_SUCCESS, SummaryText: "WorkspaceWrite succeeded: notes.md"}},
 			ToolCalls: []*agentv1.ToolCall{
 				{CallId: "c1", Name: "ExecCommand", Arguments: args(map[string]any{"cmd": "make <all> && echo \x1b]0;x\a"})},

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"sync"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	spb "google.golang.org/genproto/googleapis/rpc/status"
@@ -28,12 +29,17 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 )
 
+// setQueryParser makes the generated handlers of the process use queryParser: grpc-gateway has one
+// parser for all of them.
+var setQueryParser = sync.OnceFunc(func() { runtime.NewServeMux(runtime.SetQueryParameterParser(queryParser{})) })
+
 // api returns the REST map of proto/gateway.yaml.
 func (g *Service) api() (http.Handler, error) {
 	routes, err := newRouteTable(g.deps.Waits)
 	if err != nil {
 		return nil, err
 	}
+	setQueryParser()
 	mux := runtime.NewServeMux(
 		runtime.WithMarshalerOption(runtime.MIMEWildcard, codec{}),
 		runtime.WithErrorHandler(func(ctx context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, r *http.Request, err error) {
@@ -49,7 +55,6 @@ func (g *Service) api() (http.Handler, error) {
 			return fault.From(err).GRPCStatus()
 		}),
 		runtime.WithMiddlewares(g.decoded(routes)),
-		runtime.SetQueryParameterParser(queryParser{}),
 		runtime.WithMetadata(traceMetadata),
 		runtime.WithForwardResponseOption(tag),
 		runtime.WithOutgoingHeaderMatcher(func(key string) (string, bool) {

@@ -24,7 +24,7 @@ var policy = map[string]map[string]string{
 	"quartet.agent.v1.AgentService": {
 		"SpawnAgent": "AOG", "GetAgent": "AORGIS", "ListAgents": "AORGIS",
 		"EnqueueMessage": "AOIS", "GetMessage": "AORGIS", "ListMessages": "AORGS",
-		"AcquireTurn": "ARG", "RenewTurn": "ARG", "SubmitRound": "ARG", "FinishTurn": "ARG", "WatchTurn": "ARGS",
+		"AcquireTurn": "ARG", "RenewTurn": "ARG", "StartLocalCalls": "ARG", "SubmitRound": "ARG", "FinishTurn": "ARG", "WatchTurn": "ARGS",
 		"GetTurn": "AORGS", "ListTurns": "AORGS", "ListDecisions": "AORGS", "ListRounds": "AORGS",
 		"AbortRun": "AOS", "PauseAgent": "AOGS", "ResumeAgent": "AOGS", "StopAgent": "AOGS", "StartAgent": "AOGS", "DeleteAgent": "AOGS",
 		"GetDelegation": "AORGS", "ListDelegations": "AORGS", "ListBriefs": "AORGS", "GetContext": "AORGS",

@@ -7,5 +7,5 @@
 // Reads: turns, tools, files below the agent's workspace.
 // Emits: rounds; progress as text or JSON lines.
 //
-//	turn -> [request -> provider -> text, calls -> local tools -> SubmitRound -> results] -> end
+//	turn -> [request -> provider -> text, calls -> StartLocalCalls -> local tools -> SubmitRound -> results] -> end
 package runner

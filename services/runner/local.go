@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,9 +12,11 @@ import (
 	"path/filepath"
 	"strings"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/utf8cut"
 )
 
 // readMax limits the result of one WorkspaceRead in the model's context, so that the
@@ -69,6 +72,34 @@ func schema(required []string, properties map[string]any) map[string]any {
 	}
 	return map[string]any{"type": "object", "additionalProperties": false, "properties": properties, "required": list}
 }
+
+// argumentMax limits a text argument in the journal, in bytes. The rest of a file that is written
+// is in the file.
+const argumentMax = 2 << 10
+
+// abridged returns the arguments of a local call as they are recorded: texts that are too long
+// have their beginning, their length and a hash, and what no local tool takes is left out.
+func abridged(args map[string]any) *structpb.Struct {
+	out := &structpb.Struct{Fields: map[string]*structpb.Value{}}
+	for name, value := range args {
+		switch value := value.(type) {
+		case string:
+			value = strings.ToValidUTF8(value, "\uFFFD")
+			if len(value) > argumentMax {
+				value = fmt.Sprintf("%s… [%d bytes, sha256 %.8x]", utf8cut.Bytes(value, argumentMax), len(value), sha256.Sum256([]byte(value)))
+			}
+			out.Fields[name] = structpb.NewStringValue(value)
+		case float64:
+			out.Fields[name] = structpb.NewNumberValue(value)
+		case bool:
+			out.Fields[name] = structpb.NewBoolValue(value)
+		}
+	}
+	return out
+}
+
+// changesFiles reports whether a local tool has an effect.
+func changesFiles(name string) bool { return name != "WorkspaceRead" }
 
 // isLocal reports whether a tool is a local one.
 func isLocal(name string) bool {
@@ -155,7 +186,7 @@ func clean(name string) (string, error) {
 
 // load reads a regular file of at most writeMax bytes.
 func (w *workspace) load(name string) (string, error) {
-	f, err := w.root.Open(name)
+	f, err := w.root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe would block
 	if err != nil {
 		return "", err
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 )
@@ -145,4 +146,29 @@ func TestWorkspaceRefusals(t *testing.T) {
 	text, _ := got["text"].(string)
 	require.LessOrEqual(t, len(text), readMax, "what no model is shown is not kept either")
 	require.NotEmpty(t, got["line_cut"])
+}
+
+// What is recorded of a call's arguments is bounded, and two long texts that differ at their end
+// do not look the same.
+func TestC6_LongArgumentsAreAbridged(t *testing.T) {
+	text := func(n int, end string) string {
+		args := abridged(map[string]any{"path": "x", "text": strings.Repeat("ä", n/2) + end, "deep": map[string]any{"a": 1}, "limit": 3.0, "replace_all": true})
+		require.Len(t, args.GetFields(), 4, "no tool takes an object")
+		return args.AsMap()["text"].(string)
+	}
+	require.Equal(t, strings.Repeat("ä", argumentMax/2), text(argumentMax, ""))
+	cut := text(argumentMax, "b")
+	require.Contains(t, cut, fmt.Sprintf("… [%d bytes, sha256 ", argumentMax+1))
+	require.Less(t, len(cut), argumentMax+64)
+	require.NotEqual(t, cut, text(argumentMax, "c"))
+}
+
+// A pipe that a command left in the workspace does not stop the run.
+func TestWorkspacePipe(t *testing.T) {
+	w, dir := newWorkspace(t)
+	require.NoError(t, unix.Mkfifo(filepath.Join(dir, "pipe"), 0o600))
+	_, kind := w.call(t, "WorkspaceRead", map[string]any{"path": "pipe"})
+	require.Equal(t, "not_a_file", kind)
+	_, kind = w.call(t, "WorkspaceEdit", map[string]any{"path": "pipe", "old_text": "a", "new_text": "b"})
+	require.Equal(t, "not_a_file", kind)
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -110,9 +111,18 @@ func (c *conversation) round(ctx context.Context) (more bool, err error) {
 	reply := client.Reply{
 		Text: limit(strings.ReplaceAll(answer.Text, "\x00", "\uFFFD"), fault.MaxRoundTextBytes), Usage: &agentv1.TokenUsage{InputTokens: answer.InputTokens, OutputTokens: answer.OutputTokens},
 	}
+	reply.LocalCalls = c.localCalls(answer.Calls)
+	refused, err := c.startLocal(ctx, reply.LocalCalls)
+	if err != nil {
+		return false, err
+	}
 	local, taken := map[string]*agentv1.ToolResult{}, 0
 	for _, call := range answer.Calls {
-		if r := c.runLocal(ctx, call); r != nil {
+		r := refused[call.ID]
+		if r == nil {
+			r = c.runLocal(ctx, call)
+		}
+		if r != nil {
 			if taken += len(jsonOf(r.GetResult())); taken > localMax {
 				taken -= len(jsonOf(r.GetResult()))
 				r = failedLocal(call, &localError{"limit_exceeded", fmt.Sprintf("the local results of this reply take more than %d bytes, so this one is left out; what was written is written; read less in one reply", localMax)})
@@ -193,6 +203,39 @@ func (c *conversation) nameCalls(answer *Answer) {
 		}
 		seen[id] = true
 	}
+}
+
+// localCalls returns the calls that runLocal executes, as they are recorded.
+func (c *conversation) localCalls(calls []Call) []*agentv1.ToolCall {
+	var out []*agentv1.ToolCall
+	for _, call := range calls {
+		if !isLocal(call.Name) || c.files == nil {
+			continue
+		}
+		var args map[string]any
+		if len(call.Arguments) == 0 || json.Unmarshal(call.Arguments, &args) == nil {
+			out = append(out, &agentv1.ToolCall{CallId: call.ID, Name: call.Name, Arguments: abridged(args)})
+		}
+	}
+	return out
+}
+
+// startLocal records the calls that change files before they are executed. If the server
+// refuses to, they are not executed, and the refusal is the result of each.
+func (c *conversation) startLocal(ctx context.Context, calls []*agentv1.ToolCall) (map[string]*agentv1.ToolResult, error) {
+	calls = slices.DeleteFunc(slices.Clone(calls), func(call *agentv1.ToolCall) bool { return !changesFiles(call.GetName()) })
+	if len(calls) == 0 || ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	err := c.t.StartLocal(ctx, calls)
+	if !errors.Is(err, fault.InvalidArgument) && !errors.Is(err, fault.LimitExceeded) && !errors.Is(err, fault.TooLarge) {
+		return nil, err
+	}
+	refused := map[string]*agentv1.ToolResult{}
+	for _, call := range calls {
+		refused[call.GetCallId()] = failedLocal(Call{ID: call.GetCallId(), Name: call.GetName()}, &localError{"invalid_argument", "the call was not run: " + fault.From(err).Message()})
+	}
+	return refused, nil
 }
 
 // runLocal runs a call of a local file tool and returns its result. For a call that names no

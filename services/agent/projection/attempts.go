@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"quartet/pkg/fault"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
@@ -56,9 +57,7 @@ func (s *Service) attempts(ctx context.Context, k ref.Agent, m *agentv1.Message)
 	var all []prompt.Attempt
 	for _, c := range rounds {
 		one := prompt.Attempt{TurnID: c.turn.GetTurnId(), Index: c.round.GetIndex(), Ended: text.EnumName(c.turn.GetEndReason())}
-		for _, r := range c.round.GetLocalToolResults() {
-			one.Calls = append(one.Calls, prompt.Tried{Name: r.GetToolName(), Outcome: text.EnumName(r.GetStatus()), Summary: r.GetSummaryText(), Result: excerpt(r)})
-		}
+		one.Calls = append(one.Calls, localCalls(c.round)...)
 		for i, call := range c.round.GetToolCalls() {
 			what := prompt.Tried{Name: call.GetName(), Arguments: call.GetArguments()}
 			switch n := len(c.round.GetToolResults()); {
@@ -78,6 +77,27 @@ func (s *Service) attempts(ctx context.Context, k ref.Agent, m *agentv1.Message)
 	return all, nil
 }
 
+// localCalls returns the calls of a round that its runner executed. One without a result was
+// started, and the runner was lost before it reported what came of it.
+func localCalls(r *agentv1.Round) []prompt.Tried {
+	var out []prompt.Tried
+	arguments := map[string]*structpb.Struct{}
+	for _, c := range r.GetLocalToolCalls() {
+		arguments[c.GetCallId()] = c.GetArguments()
+	}
+	known := map[string]bool{}
+	for _, res := range r.GetLocalToolResults() {
+		known[res.GetCallId()] = true
+		out = append(out, prompt.Tried{Name: res.GetToolName(), Arguments: arguments[res.GetCallId()], Outcome: text.EnumName(res.GetStatus()), Summary: res.GetSummaryText(), Result: excerpt(res)})
+	}
+	for _, c := range r.GetLocalToolCalls() {
+		if !known[c.GetCallId()] {
+			out = append(out, prompt.Tried{Name: c.GetName(), Arguments: c.GetArguments(), Outcome: prompt.Unknown, Asked: true})
+		}
+	}
+	return out
+}
+
 // excerpt returns the beginning of a call's result as JSON.
 func excerpt(r *agentv1.ToolResult) string {
 	if len(r.GetResult().GetFields()) == 0 {
@@ -91,7 +111,8 @@ func excerpt(r *agentv1.ToolResult) string {
 }
 
 // triedRounds returns those rounds, oldest first: all of an earlier attempt at m, and of
-// other turns the last one, if it was not answered.
+// other turns the last one, if it was not answered. Calls that a runner started and of which it
+// reported nothing are a round of their own.
 func (s *Service) triedRounds(ctx context.Context, k ref.Agent, m *agentv1.Message) ([]triedRound, error) {
 	type found struct {
 		rounds []triedRound
@@ -109,10 +130,17 @@ func (s *Service) triedRounds(ctx context.Context, k ref.Agent, m *agentv1.Messa
 				break
 			}
 			span, known := a.Transcript.Turn(t.Record.GetTurnId())
-			if !known || span.Rounds == 0 {
+			if !known || span.Rounds+len(span.Started) == 0 {
 				continue
 			}
 			turns++
+			if len(span.Started) > 0 {
+				f.at = append(f.at, span.Started)
+				f.rounds = append(f.rounds, triedRound{turn: t.Record})
+			}
+			if span.Rounds == 0 {
+				continue
+			}
 			first := span.Rounds - 1
 			if m != nil && t.Record.GetMessageId() == m.GetMessageId() {
 				first = max(0, span.Rounds-maxAttemptRounds)
@@ -142,11 +170,11 @@ func (s *Service) triedRounds(ctx context.Context, k ref.Agent, m *agentv1.Messa
 		}
 	}
 	f.rounds = slices.DeleteFunc(f.rounds, func(c triedRound) bool {
-		calls := len(c.round.GetToolCalls())
+		calls, local := len(c.round.GetToolCalls()), len(c.round.GetLocalToolCalls())
 		if m != nil && c.turn.GetMessageId() == m.GetMessageId() {
-			return calls+len(c.round.GetLocalToolResults()) == 0
+			return calls+local+len(c.round.GetLocalToolResults()) == 0
 		}
-		return c.round.GetSettled() || calls == 0
+		return c.round.GetSettled() || calls+local == 0
 	})
 	slices.Reverse(f.rounds)
 	return f.rounds, nil

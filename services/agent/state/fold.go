@@ -162,6 +162,13 @@ func (a *Agent) applyTurn(ev *journal.Event) error {
 		a.edit(func(r *agentv1.Agent) {
 			r.CurrentRunId, r.CurrentTurnId = p.GetTurn().GetRunId(), p.GetTurn().GetTurnId()
 		})
+	case *agentv1.LocalCallsStarted:
+		t, err := a.open(p.GetTurnId())
+		if err != nil {
+			return err
+		}
+		a.Transcript.StartCalls(ev.WalSeq)
+		t.StartedCalls = append(slices.Clone(t.StartedCalls), p.GetCalls()...)
 	case *agentv1.RoundSubmitted:
 		t, err := a.open(p.GetRound().GetTurnId())
 		if err != nil {
@@ -169,6 +176,7 @@ func (a *Agent) applyTurn(ev *journal.Event) error {
 		}
 		a.Conversation.say(p.GetRound(), a.Transcript.Rounds(), a.Lane.Get(t.Record.GetMessageId()), t.Record)
 		a.Transcript.BeginRound(ev.WalSeq, p.GetRound().GetWorkItemId())
+		t.StartedCalls = nil
 		t.Rounds = append(slices.Clone(t.Rounds), p.GetRound())
 		t.edit(func(r *agentv1.Turn) { r.Rounds = int32(len(t.Rounds)) })
 	case *agentv1.ToolResultRecorded:

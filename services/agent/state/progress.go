@@ -59,7 +59,7 @@ func (a *Agent) progressed() bool {
 	for _, r := range t.Rounds {
 		for _, l := range r.GetLocalToolResults() {
 			if l.GetStatus() == agentv1.ToolStatus_TOOL_STATUS_SUCCESS {
-				t.effects = append(t.effects, fingerprint(l.GetToolName(), nil, l))
+				t.effects = append(t.effects, fingerprint(l.GetToolName(), localArguments(r, l.GetCallId()), l))
 			}
 		}
 	}
@@ -70,6 +70,17 @@ func (a *Agent) progressed() bool {
 	return slices.ContainsFunc(t.effects, func(e uint64) bool {
 		return !slices.ContainsFunc(before, func(o *Turn) bool { return slices.Contains(o.effects, e) })
 	})
+}
+
+// localArguments returns the arguments of a call that the runner executed, nil if it did not
+// report them.
+func localArguments(r *agentv1.Round, callID string) *structpb.Struct {
+	for _, c := range r.GetLocalToolCalls() {
+		if c.GetCallId() == callID {
+			return c.GetArguments()
+		}
+	}
+	return nil
 }
 
 // countProgress counts a completed turn for its item: the one that it was bound to, else the

@@ -79,7 +79,11 @@ type Turn struct {
 	Rounds []*agentv1.Round
 	// Settled holds, by round, what the response to the round returned beside its
 	// results, for a runner that repeats it; a round without such has no entry.
-	Settled   map[int32]*agentv1.RoundSettled
+	Settled map[int32]*agentv1.RoundSettled
+	// StartedCalls are the calls that the runner reported as started since the last round of
+	// an open turn.
+	StartedCalls []*agentv1.ToolCall
+
 	shownWake *agentv1.AgentWoken // the wake that the turn's context shows
 	changed   bool                // whether a call of it changed something
 	effects   []uint64            // the fingerprints of its calls that may be repeated

@@ -89,7 +89,7 @@ func (a *Agent) endTurn(t *agentv1.Turn, completed bool, walSeq uint64) {
 	} else if a.Wake == nil {
 		a.Wake = a.OpenTurn.shownWake
 	}
-	a.OpenTurn.Record = t
+	a.OpenTurn.Record, a.OpenTurn.StartedCalls = t, nil
 	a.EndedTurns = append(a.EndedTurns, a.OpenTurn)
 	a.OpenTurn = nil
 	a.Transcript.EndTurn(walSeq)

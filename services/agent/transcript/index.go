@@ -26,6 +26,9 @@ type Span struct {
 	TurnID        string
 	First, Rounds int
 	EndedAt       uint64 // wal_seq of the event that ended the turn; 0: it is open
+	// Started are the wal_seqs of the events by which a runner started calls of its own, since
+	// the last round.
+	Started []uint64
 }
 
 // checkpointEvery bounds how many steps are read to find a round.
@@ -58,6 +61,14 @@ func (t *Index) BeginRound(walSeq uint64, itemID string) {
 	t.rounds++
 	if n := len(t.Turns); n > 0 {
 		t.Turns[n-1].Rounds++
+		t.Turns[n-1].Started = nil
+	}
+}
+
+// StartCalls records that the runner of the newest turn started calls of its own.
+func (t *Index) StartCalls(walSeq uint64) {
+	if n := len(t.Turns); n > 0 {
+		t.Turns[n-1].Started = append(slices.Clone(t.Turns[n-1].Started), walSeq)
 	}
 }
 

@@ -28,8 +28,12 @@ func Read[S journal.State](ctx context.Context, p *journal.Partition[S], coordin
 	return out, nil
 }
 
-// Fold builds a round from its events.
+// Fold builds a round from its events. The events of calls that a runner started, without
+// those of a round, make one that was not submitted: it has these calls only.
 func Fold(events []*journal.Event) (*agentv1.Round, error) {
+	if _, ok := events[0].Payload.(*agentv1.LocalCallsStarted); ok {
+		return started(events)
+	}
 	submitted, ok := events[0].Payload.(*agentv1.RoundSubmitted)
 	if !ok {
 		return nil, fault.InternalError.Newf("wal_seq %d is no round", events[0].WalSeq)
@@ -42,6 +46,20 @@ func Fold(events []*journal.Event) (*agentv1.Round, error) {
 		case *agentv1.RoundSettled:
 			r.Settled = true
 		}
+	}
+	return r, nil
+}
+
+// started builds the round that was not submitted.
+func started(events []*journal.Event) (*agentv1.Round, error) {
+	r := &agentv1.Round{}
+	for _, ev := range events {
+		p, ok := ev.Payload.(*agentv1.LocalCallsStarted)
+		if !ok {
+			return nil, fault.InternalError.Newf("wal_seq %d starts no calls", ev.WalSeq)
+		}
+		r.TurnId, r.Index = p.GetTurnId(), p.GetRoundIndex()
+		r.LocalToolCalls = append(r.LocalToolCalls, p.GetCalls()...)
 	}
 	return r, nil
 }

@@ -72,7 +72,7 @@ func repeatedResponse(round *agentv1.Round, settled *agentv1.RoundSettled, turn 
 func roundOf(req *agentv1.SubmitRoundRequest) *agentv1.Round {
 	return &agentv1.Round{
 		TurnId: req.GetTurnId(), Index: req.GetRoundIndex(), Text: req.GetText(), ToolCalls: req.GetToolCalls(),
-		LocalToolResults: req.GetLocalToolResults(), Usage: req.GetUsage(),
+		LocalToolCalls: req.GetLocalToolCalls(), LocalToolResults: req.GetLocalToolResults(), Usage: req.GetUsage(),
 	}
 }
 

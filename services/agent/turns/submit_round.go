@@ -82,30 +82,41 @@ func validateRound(req *agentv1.SubmitRoundRequest) error {
 	if err := fault.TextBytes("text", req.GetText(), fault.MaxRoundTextBytes, false); err != nil {
 		return err
 	}
-	if err := fault.Entries("tool_calls", len(req.GetToolCalls()), MaxCalls); err != nil {
+	seen := map[string]bool{}
+	if err := validateCalls("tool_calls", req.GetToolCalls(), false, seen); err != nil {
 		return err
 	}
-	seen := map[string]bool{}
-	for i, c := range req.GetToolCalls() {
-		if err := fault.Text(fmt.Sprintf("tool_calls[%d].name", i), c.GetName(), 128, true); err != nil {
-			return err
-		}
-		if err := fault.Text(fmt.Sprintf("tool_calls[%d].call_id", i), c.GetCallId(), 128, false); err != nil {
-			return err
-		}
-		if id := c.GetCallId(); id != "" && seen[id] {
-			return fault.Invalid(fmt.Sprintf("tool_calls[%d].call_id", i), id, "must be unique in its round")
-		}
-		seen[c.GetCallId()] = true
-		if err := tools.CheckNesting(fmt.Sprintf("tool_calls[%d].arguments", i), c.GetArguments()); err != nil {
-			return err
-		}
+	if err := validateCalls("local_tool_calls", req.GetLocalToolCalls(), true, seen); err != nil {
+		return err
 	}
 	for i, r := range req.GetLocalToolResults() {
 		for _, s := range append(r.GetWarnings(), r.GetResult(), r.GetError().GetDetails()) {
 			if err := tools.CheckNesting(fmt.Sprintf("local_tool_results[%d]", i), s); err != nil {
 				return err
 			}
+		}
+	}
+	return nil
+}
+
+// validateCalls checks the calls of a field. seen has the call ids of the round.
+func validateCalls(field string, calls []*agentv1.ToolCall, needsID bool, seen map[string]bool) error {
+	if err := fault.Entries(field, len(calls), MaxCalls); err != nil {
+		return err
+	}
+	for i, c := range calls {
+		if err := fault.Text(fmt.Sprintf("%s[%d].name", field, i), c.GetName(), 128, true); err != nil {
+			return err
+		}
+		if err := fault.Text(fmt.Sprintf("%s[%d].call_id", field, i), c.GetCallId(), 128, needsID); err != nil {
+			return err
+		}
+		if id := c.GetCallId(); id != "" && seen[id] {
+			return fault.Invalid(fmt.Sprintf("%s[%d].call_id", field, i), id, "must be unique in its round")
+		}
+		seen[c.GetCallId()] = true
+		if err := tools.CheckNesting(fmt.Sprintf("%s[%d].arguments", field, i), c.GetArguments()); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -167,6 +178,7 @@ func decideRound(s *state.State, env journal.Env, req *agentv1.SubmitRoundReques
 func sameRound(a, b *agentv1.Round) bool {
 	return a.GetText() == b.GetText() &&
 		slices.EqualFunc(a.GetToolCalls(), b.GetToolCalls(), func(x, y *agentv1.ToolCall) bool { return proto.Equal(x, y) }) &&
+		slices.EqualFunc(a.GetLocalToolCalls(), b.GetLocalToolCalls(), func(x, y *agentv1.ToolCall) bool { return proto.Equal(x, y) }) &&
 		slices.EqualFunc(a.GetLocalToolResults(), b.GetLocalToolResults(), func(x, y *agentv1.ToolResult) bool { return proto.Equal(x, y) }) &&
 		a.GetUsage().GetInputTokens() == b.GetUsage().GetInputTokens() && a.GetUsage().GetOutputTokens() == b.GetUsage().GetOutputTokens()
 }

@@ -114,8 +114,18 @@ func writeRound(p *output.Printer, r *agentv1.Round, full bool) {
 	for _, result := range r.GetToolResults() {
 		results[result.GetCallId()] = result
 	}
+	local := map[string]*agentv1.ToolCall{}
+	for _, c := range r.GetLocalToolCalls() {
+		local[c.GetCallId()] = c
+	}
 	for _, result := range r.GetLocalToolResults() {
-		writeCall(p, result.GetToolName(), "by the runner", nil, result, full)
+		writeCall(p, result.GetToolName(), "by the runner", local[result.GetCallId()].GetArguments(), result, full)
+		delete(local, result.GetCallId())
+	}
+	for _, c := range r.GetLocalToolCalls() {
+		if local[c.GetCallId()] != nil {
+			writeCall(p, c.GetName(), "by the runner, outcome unknown", c.GetArguments(), nil, full)
+		}
 	}
 	for _, c := range r.GetToolCalls() {
 		writeCall(p, c.GetName(), "", c.GetArguments(), results[c.GetCallId()], full)
@@ -133,7 +143,7 @@ func writeCall(p *output.Printer, name, note string, arguments *structpb.Struct,
 		sign, colour = "✗", terminal.Red
 	}
 	if !full && len(arguments.GetFields()) > 0 {
-		note = output.Shorten(object(arguments, ""), 80)
+		note = strings.TrimSpace(output.Shorten(object(arguments, ""), 80) + " " + note)
 	}
 	p.Printf("%s\n", strings.TrimRight(roundIndent+p.Paint(colour, sign+" "+terminal.Printable(name))+" "+p.Paint(terminal.Dim, note), " "))
 	if full {

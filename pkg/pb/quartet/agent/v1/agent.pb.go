@@ -2961,9 +2961,12 @@ type Round struct {
 	// When the round was submitted.
 	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	// Whether every call has its result and what follows from the round is done.
-	Settled       bool `protobuf:"varint,10,opt,name=settled,proto3" json:"settled,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Settled bool `protobuf:"varint,10,opt,name=settled,proto3" json:"settled,omitempty"`
+	// The calls of tools that the runner executed itself, with their arguments, as far as it
+	// reported them.
+	LocalToolCalls []*ToolCall `protobuf:"bytes,11,rep,name=local_tool_calls,json=localToolCalls,proto3" json:"local_tool_calls,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Round) Reset() {
@@ -3064,6 +3067,13 @@ func (x *Round) GetSettled() bool {
 		return x.Settled
 	}
 	return false
+}
+
+func (x *Round) GetLocalToolCalls() []*ToolCall {
+	if x != nil {
+		return x.LocalToolCalls
+	}
+	return nil
 }
 
 // Decision is a recorded decision of the scheduler about an agent.
@@ -3843,7 +3853,7 @@ const file_quartet_agent_v1_agent_proto_rawDesc = "" +
 	"\n" +
 	"TokenUsage\x12!\n" +
 	"\finput_tokens\x18\x01 \x01(\x03R\vinputTokens\x12#\n" +
-	"\routput_tokens\x18\x02 \x01(\x03R\foutputTokens\"\xbd\x03\n" +
+	"\routput_tokens\x18\x02 \x01(\x03R\foutputTokens\"\x83\x04\n" +
 	"\x05Round\x12\x17\n" +
 	"\aturn_id\x18\x01 \x01(\tR\x06turnId\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x05R\x05index\x12\x12\n" +
@@ -3858,7 +3868,8 @@ const file_quartet_agent_v1_agent_proto_rawDesc = "" +
 	"\n" +
 	"created_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x12\x18\n" +
 	"\asettled\x18\n" +
-	" \x01(\bR\asettled\"\x91\x03\n" +
+	" \x01(\bR\asettled\x12D\n" +
+	"\x10local_tool_calls\x18\v \x03(\v2\x1a.quartet.agent.v1.ToolCallR\x0elocalToolCalls\"\x91\x03\n" +
 	"\bDecision\x128\n" +
 	"\x06action\x18\x01 \x01(\x0e2 .quartet.agent.v1.DecisionActionR\x06action\x12=\n" +
 	"\vtick_reason\x18\x02 \x01(\x0e2\x1c.quartet.agent.v1.TickReasonR\n" +
@@ -4193,27 +4204,28 @@ var file_quartet_agent_v1_agent_proto_depIdxs = []int32{
 	33, // 38: quartet.agent.v1.Round.local_tool_results:type_name -> quartet.agent.v1.ToolResult
 	34, // 39: quartet.agent.v1.Round.usage:type_name -> quartet.agent.v1.TokenUsage
 	42, // 40: quartet.agent.v1.Round.created_at:type_name -> google.protobuf.Timestamp
-	20, // 41: quartet.agent.v1.Decision.action:type_name -> quartet.agent.v1.DecisionAction
-	18, // 42: quartet.agent.v1.Decision.tick_reason:type_name -> quartet.agent.v1.TickReason
-	42, // 43: quartet.agent.v1.Decision.decided_at:type_name -> google.protobuf.Timestamp
-	42, // 44: quartet.agent.v1.ChildQuestion.asked_at:type_name -> google.protobuf.Timestamp
-	21, // 45: quartet.agent.v1.Delegation.state:type_name -> quartet.agent.v1.DelegationState
-	22, // 46: quartet.agent.v1.Delegation.outcome:type_name -> quartet.agent.v1.DelegationOutcome
-	42, // 47: quartet.agent.v1.Delegation.created_at:type_name -> google.protobuf.Timestamp
-	42, // 48: quartet.agent.v1.Delegation.completed_at:type_name -> google.protobuf.Timestamp
-	43, // 49: quartet.agent.v1.Delegation.worktree:type_name -> quartet.task.v1.Worktree
-	37, // 50: quartet.agent.v1.Delegation.questions:type_name -> quartet.agent.v1.ChildQuestion
-	23, // 51: quartet.agent.v1.Brief.kind:type_name -> quartet.agent.v1.BriefKind
-	42, // 52: quartet.agent.v1.Brief.created_at:type_name -> google.protobuf.Timestamp
-	24, // 53: quartet.agent.v1.ContextSection.outcome:type_name -> quartet.agent.v1.SectionOutcome
-	44, // 54: quartet.agent.v1.ToolSpec.input_schema:type_name -> google.protobuf.Struct
-	5,  // 55: quartet.agent.v1.ToolSpec.family:type_name -> quartet.agent.v1.ToolFamily
-	44, // 56: quartet.agent.v1.ToolSpec.output_schema:type_name -> google.protobuf.Struct
-	57, // [57:57] is the sub-list for method output_type
-	57, // [57:57] is the sub-list for method input_type
-	57, // [57:57] is the sub-list for extension type_name
-	57, // [57:57] is the sub-list for extension extendee
-	0,  // [0:57] is the sub-list for field type_name
+	31, // 41: quartet.agent.v1.Round.local_tool_calls:type_name -> quartet.agent.v1.ToolCall
+	20, // 42: quartet.agent.v1.Decision.action:type_name -> quartet.agent.v1.DecisionAction
+	18, // 43: quartet.agent.v1.Decision.tick_reason:type_name -> quartet.agent.v1.TickReason
+	42, // 44: quartet.agent.v1.Decision.decided_at:type_name -> google.protobuf.Timestamp
+	42, // 45: quartet.agent.v1.ChildQuestion.asked_at:type_name -> google.protobuf.Timestamp
+	21, // 46: quartet.agent.v1.Delegation.state:type_name -> quartet.agent.v1.DelegationState
+	22, // 47: quartet.agent.v1.Delegation.outcome:type_name -> quartet.agent.v1.DelegationOutcome
+	42, // 48: quartet.agent.v1.Delegation.created_at:type_name -> google.protobuf.Timestamp
+	42, // 49: quartet.agent.v1.Delegation.completed_at:type_name -> google.protobuf.Timestamp
+	43, // 50: quartet.agent.v1.Delegation.worktree:type_name -> quartet.task.v1.Worktree
+	37, // 51: quartet.agent.v1.Delegation.questions:type_name -> quartet.agent.v1.ChildQuestion
+	23, // 52: quartet.agent.v1.Brief.kind:type_name -> quartet.agent.v1.BriefKind
+	42, // 53: quartet.agent.v1.Brief.created_at:type_name -> google.protobuf.Timestamp
+	24, // 54: quartet.agent.v1.ContextSection.outcome:type_name -> quartet.agent.v1.SectionOutcome
+	44, // 55: quartet.agent.v1.ToolSpec.input_schema:type_name -> google.protobuf.Struct
+	5,  // 56: quartet.agent.v1.ToolSpec.family:type_name -> quartet.agent.v1.ToolFamily
+	44, // 57: quartet.agent.v1.ToolSpec.output_schema:type_name -> google.protobuf.Struct
+	58, // [58:58] is the sub-list for method output_type
+	58, // [58:58] is the sub-list for method input_type
+	58, // [58:58] is the sub-list for extension type_name
+	58, // [58:58] is the sub-list for extension extendee
+	0,  // [0:58] is the sub-list for field type_name
 }
 
 func init() { file_quartet_agent_v1_agent_proto_init() }

@@ -1065,6 +1065,71 @@ func (x *RoundSubmitted) GetRound() *Round {
 	return nil
 }
 
+// LocalCallsStarted reports that a runner is about to execute calls itself. The round with their
+// results follows, unless the runner is lost.
+type LocalCallsStarted struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The turn.
+	TurnId string `protobuf:"bytes,1,opt,name=turn_id,json=turnId,proto3" json:"turn_id,omitempty"`
+	// The number of the round in its turn.
+	RoundIndex int32 `protobuf:"varint,2,opt,name=round_index,json=roundIndex,proto3" json:"round_index,omitempty"`
+	// The calls that were not reported before.
+	Calls         []*ToolCall `protobuf:"bytes,3,rep,name=calls,proto3" json:"calls,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LocalCallsStarted) Reset() {
+	*x = LocalCallsStarted{}
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LocalCallsStarted) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LocalCallsStarted) ProtoMessage() {}
+
+func (x *LocalCallsStarted) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LocalCallsStarted.ProtoReflect.Descriptor instead.
+func (*LocalCallsStarted) Descriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *LocalCallsStarted) GetTurnId() string {
+	if x != nil {
+		return x.TurnId
+	}
+	return ""
+}
+
+func (x *LocalCallsStarted) GetRoundIndex() int32 {
+	if x != nil {
+		return x.RoundIndex
+	}
+	return 0
+}
+
+func (x *LocalCallsStarted) GetCalls() []*ToolCall {
+	if x != nil {
+		return x.Calls
+	}
+	return nil
+}
+
 // ToolResultRecorded reports that one call of a round has its result.
 type ToolResultRecorded struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1086,7 +1151,7 @@ type ToolResultRecorded struct {
 
 func (x *ToolResultRecorded) Reset() {
 	*x = ToolResultRecorded{}
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[21]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1098,7 +1163,7 @@ func (x *ToolResultRecorded) String() string {
 func (*ToolResultRecorded) ProtoMessage() {}
 
 func (x *ToolResultRecorded) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[21]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1111,7 +1176,7 @@ func (x *ToolResultRecorded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolResultRecorded.ProtoReflect.Descriptor instead.
 func (*ToolResultRecorded) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{21}
+	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ToolResultRecorded) GetTurnId() string {
@@ -1176,7 +1241,7 @@ type RoundSettled struct {
 
 func (x *RoundSettled) Reset() {
 	*x = RoundSettled{}
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[22]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1188,7 +1253,7 @@ func (x *RoundSettled) String() string {
 func (*RoundSettled) ProtoMessage() {}
 
 func (x *RoundSettled) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[22]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1201,7 +1266,7 @@ func (x *RoundSettled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoundSettled.ProtoReflect.Descriptor instead.
 func (*RoundSettled) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{22}
+	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *RoundSettled) GetTurnId() string {
@@ -1250,7 +1315,7 @@ type TurnCompleted struct {
 
 func (x *TurnCompleted) Reset() {
 	*x = TurnCompleted{}
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[23]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1262,7 +1327,7 @@ func (x *TurnCompleted) String() string {
 func (*TurnCompleted) ProtoMessage() {}
 
 func (x *TurnCompleted) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[23]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1275,7 +1340,7 @@ func (x *TurnCompleted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TurnCompleted.ProtoReflect.Descriptor instead.
 func (*TurnCompleted) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{23}
+	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *TurnCompleted) GetTurn() *Turn {
@@ -1296,7 +1361,7 @@ type TurnFailed struct {
 
 func (x *TurnFailed) Reset() {
 	*x = TurnFailed{}
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[24]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1308,7 +1373,7 @@ func (x *TurnFailed) String() string {
 func (*TurnFailed) ProtoMessage() {}
 
 func (x *TurnFailed) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[24]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1321,7 +1386,7 @@ func (x *TurnFailed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TurnFailed.ProtoReflect.Descriptor instead.
 func (*TurnFailed) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{24}
+	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *TurnFailed) GetTurn() *Turn {
@@ -1342,7 +1407,7 @@ type TurnInterrupted struct {
 
 func (x *TurnInterrupted) Reset() {
 	*x = TurnInterrupted{}
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[25]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1354,7 +1419,7 @@ func (x *TurnInterrupted) String() string {
 func (*TurnInterrupted) ProtoMessage() {}
 
 func (x *TurnInterrupted) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[25]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1367,7 +1432,7 @@ func (x *TurnInterrupted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TurnInterrupted.ProtoReflect.Descriptor instead.
 func (*TurnInterrupted) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{25}
+	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *TurnInterrupted) GetTurn() *Turn {
@@ -1388,7 +1453,7 @@ type TurnAborted struct {
 
 func (x *TurnAborted) Reset() {
 	*x = TurnAborted{}
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[26]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1400,7 +1465,7 @@ func (x *TurnAborted) String() string {
 func (*TurnAborted) ProtoMessage() {}
 
 func (x *TurnAborted) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[26]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1413,7 +1478,7 @@ func (x *TurnAborted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TurnAborted.ProtoReflect.Descriptor instead.
 func (*TurnAborted) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{26}
+	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *TurnAborted) GetTurn() *Turn {
@@ -1436,7 +1501,7 @@ type DecisionRecorded struct {
 
 func (x *DecisionRecorded) Reset() {
 	*x = DecisionRecorded{}
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[27]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1448,7 +1513,7 @@ func (x *DecisionRecorded) String() string {
 func (*DecisionRecorded) ProtoMessage() {}
 
 func (x *DecisionRecorded) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[27]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1461,7 +1526,7 @@ func (x *DecisionRecorded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecisionRecorded.ProtoReflect.Descriptor instead.
 func (*DecisionRecorded) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{27}
+	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *DecisionRecorded) GetDecision() *Decision {
@@ -1500,7 +1565,7 @@ type AgentWoken struct {
 
 func (x *AgentWoken) Reset() {
 	*x = AgentWoken{}
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[28]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1512,7 +1577,7 @@ func (x *AgentWoken) String() string {
 func (*AgentWoken) ProtoMessage() {}
 
 func (x *AgentWoken) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[28]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1525,7 +1590,7 @@ func (x *AgentWoken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AgentWoken.ProtoReflect.Descriptor instead.
 func (*AgentWoken) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{28}
+	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *AgentWoken) GetSource() string {
@@ -1575,7 +1640,7 @@ type TaskAnswered struct {
 
 func (x *TaskAnswered) Reset() {
 	*x = TaskAnswered{}
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[29]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1587,7 +1652,7 @@ func (x *TaskAnswered) String() string {
 func (*TaskAnswered) ProtoMessage() {}
 
 func (x *TaskAnswered) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[29]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1600,7 +1665,7 @@ func (x *TaskAnswered) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskAnswered.ProtoReflect.Descriptor instead.
 func (*TaskAnswered) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{29}
+	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *TaskAnswered) GetTaskId() string {
@@ -1621,7 +1686,7 @@ type BriefWritten struct {
 
 func (x *BriefWritten) Reset() {
 	*x = BriefWritten{}
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[30]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1633,7 +1698,7 @@ func (x *BriefWritten) String() string {
 func (*BriefWritten) ProtoMessage() {}
 
 func (x *BriefWritten) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[30]
+	mi := &file_quartet_agent_v1_agent_event_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1646,7 +1711,7 @@ func (x *BriefWritten) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BriefWritten.ProtoReflect.Descriptor instead.
 func (*BriefWritten) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{30}
+	return file_quartet_agent_v1_agent_event_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *BriefWritten) GetBrief() *Brief {
@@ -1718,7 +1783,12 @@ const file_quartet_agent_v1_agent_event_proto_rawDesc = "" +
 	"\vTurnStarted\x12*\n" +
 	"\x04turn\x18\x01 \x01(\v2\x16.quartet.agent.v1.TurnR\x04turn\"?\n" +
 	"\x0eRoundSubmitted\x12-\n" +
-	"\x05round\x18\x01 \x01(\v2\x17.quartet.agent.v1.RoundR\x05round\"\xdf\x01\n" +
+	"\x05round\x18\x01 \x01(\v2\x17.quartet.agent.v1.RoundR\x05round\"\x7f\n" +
+	"\x11LocalCallsStarted\x12\x17\n" +
+	"\aturn_id\x18\x01 \x01(\tR\x06turnId\x12\x1f\n" +
+	"\vround_index\x18\x02 \x01(\x05R\n" +
+	"roundIndex\x120\n" +
+	"\x05calls\x18\x03 \x03(\v2\x1a.quartet.agent.v1.ToolCallR\x05calls\"\xdf\x01\n" +
 	"\x12ToolResultRecorded\x12\x17\n" +
 	"\aturn_id\x18\x01 \x01(\tR\x06turnId\x12\x1f\n" +
 	"\vround_index\x18\x02 \x01(\x05R\n" +
@@ -1773,7 +1843,7 @@ func file_quartet_agent_v1_agent_event_proto_rawDescGZIP() []byte {
 	return file_quartet_agent_v1_agent_event_proto_rawDescData
 }
 
-var file_quartet_agent_v1_agent_event_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
+var file_quartet_agent_v1_agent_event_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_quartet_agent_v1_agent_event_proto_goTypes = []any{
 	(*AgentSpawned)(nil),        // 0: quartet.agent.v1.AgentSpawned
 	(*AgentPaused)(nil),         // 1: quartet.agent.v1.AgentPaused
@@ -1796,64 +1866,67 @@ var file_quartet_agent_v1_agent_event_proto_goTypes = []any{
 	(*MessageQuarantined)(nil),  // 18: quartet.agent.v1.MessageQuarantined
 	(*TurnStarted)(nil),         // 19: quartet.agent.v1.TurnStarted
 	(*RoundSubmitted)(nil),      // 20: quartet.agent.v1.RoundSubmitted
-	(*ToolResultRecorded)(nil),  // 21: quartet.agent.v1.ToolResultRecorded
-	(*RoundSettled)(nil),        // 22: quartet.agent.v1.RoundSettled
-	(*TurnCompleted)(nil),       // 23: quartet.agent.v1.TurnCompleted
-	(*TurnFailed)(nil),          // 24: quartet.agent.v1.TurnFailed
-	(*TurnInterrupted)(nil),     // 25: quartet.agent.v1.TurnInterrupted
-	(*TurnAborted)(nil),         // 26: quartet.agent.v1.TurnAborted
-	(*DecisionRecorded)(nil),    // 27: quartet.agent.v1.DecisionRecorded
-	(*AgentWoken)(nil),          // 28: quartet.agent.v1.AgentWoken
-	(*TaskAnswered)(nil),        // 29: quartet.agent.v1.TaskAnswered
-	(*BriefWritten)(nil),        // 30: quartet.agent.v1.BriefWritten
-	(*Agent)(nil),               // 31: quartet.agent.v1.Agent
-	(DelegationOutcome)(0),      // 32: quartet.agent.v1.DelegationOutcome
-	(*Delegation)(nil),          // 33: quartet.agent.v1.Delegation
-	(Authority)(0),              // 34: quartet.agent.v1.Authority
-	(*Message)(nil),             // 35: quartet.agent.v1.Message
-	(*Turn)(nil),                // 36: quartet.agent.v1.Turn
-	(*Round)(nil),               // 37: quartet.agent.v1.Round
-	(*ToolResult)(nil),          // 38: quartet.agent.v1.ToolResult
-	(*Decision)(nil),            // 39: quartet.agent.v1.Decision
-	(*Brief)(nil),               // 40: quartet.agent.v1.Brief
+	(*LocalCallsStarted)(nil),   // 21: quartet.agent.v1.LocalCallsStarted
+	(*ToolResultRecorded)(nil),  // 22: quartet.agent.v1.ToolResultRecorded
+	(*RoundSettled)(nil),        // 23: quartet.agent.v1.RoundSettled
+	(*TurnCompleted)(nil),       // 24: quartet.agent.v1.TurnCompleted
+	(*TurnFailed)(nil),          // 25: quartet.agent.v1.TurnFailed
+	(*TurnInterrupted)(nil),     // 26: quartet.agent.v1.TurnInterrupted
+	(*TurnAborted)(nil),         // 27: quartet.agent.v1.TurnAborted
+	(*DecisionRecorded)(nil),    // 28: quartet.agent.v1.DecisionRecorded
+	(*AgentWoken)(nil),          // 29: quartet.agent.v1.AgentWoken
+	(*TaskAnswered)(nil),        // 30: quartet.agent.v1.TaskAnswered
+	(*BriefWritten)(nil),        // 31: quartet.agent.v1.BriefWritten
+	(*Agent)(nil),               // 32: quartet.agent.v1.Agent
+	(DelegationOutcome)(0),      // 33: quartet.agent.v1.DelegationOutcome
+	(*Delegation)(nil),          // 34: quartet.agent.v1.Delegation
+	(Authority)(0),              // 35: quartet.agent.v1.Authority
+	(*Message)(nil),             // 36: quartet.agent.v1.Message
+	(*Turn)(nil),                // 37: quartet.agent.v1.Turn
+	(*Round)(nil),               // 38: quartet.agent.v1.Round
+	(*ToolCall)(nil),            // 39: quartet.agent.v1.ToolCall
+	(*ToolResult)(nil),          // 40: quartet.agent.v1.ToolResult
+	(*Decision)(nil),            // 41: quartet.agent.v1.Decision
+	(*Brief)(nil),               // 42: quartet.agent.v1.Brief
 }
 var file_quartet_agent_v1_agent_event_proto_depIdxs = []int32{
-	31, // 0: quartet.agent.v1.AgentSpawned.agent:type_name -> quartet.agent.v1.Agent
-	31, // 1: quartet.agent.v1.AgentPaused.agent:type_name -> quartet.agent.v1.Agent
-	31, // 2: quartet.agent.v1.AgentResumed.agent:type_name -> quartet.agent.v1.Agent
-	31, // 3: quartet.agent.v1.AgentStopped.agent:type_name -> quartet.agent.v1.Agent
-	31, // 4: quartet.agent.v1.AgentStarted.agent:type_name -> quartet.agent.v1.Agent
-	31, // 5: quartet.agent.v1.AgentDeleting.agent:type_name -> quartet.agent.v1.Agent
-	32, // 6: quartet.agent.v1.AgentDeleting.outcome:type_name -> quartet.agent.v1.DelegationOutcome
-	31, // 7: quartet.agent.v1.AgentDeleted.agent:type_name -> quartet.agent.v1.Agent
-	33, // 8: quartet.agent.v1.DelegationOpened.delegation:type_name -> quartet.agent.v1.Delegation
-	31, // 9: quartet.agent.v1.DelegationOpened.child:type_name -> quartet.agent.v1.Agent
-	34, // 10: quartet.agent.v1.DelegationOpened.max_authority:type_name -> quartet.agent.v1.Authority
-	33, // 11: quartet.agent.v1.DelegationUpdated.delegation:type_name -> quartet.agent.v1.Delegation
-	33, // 12: quartet.agent.v1.DelegationCompleted.delegation:type_name -> quartet.agent.v1.Delegation
-	35, // 13: quartet.agent.v1.MessageQueued.message:type_name -> quartet.agent.v1.Message
-	35, // 14: quartet.agent.v1.MessageDequeued.message:type_name -> quartet.agent.v1.Message
-	35, // 15: quartet.agent.v1.MessageRequeued.message:type_name -> quartet.agent.v1.Message
-	35, // 16: quartet.agent.v1.MessageProcessed.message:type_name -> quartet.agent.v1.Message
-	35, // 17: quartet.agent.v1.MessageInterjected.message:type_name -> quartet.agent.v1.Message
-	35, // 18: quartet.agent.v1.MessageAborted.message:type_name -> quartet.agent.v1.Message
-	35, // 19: quartet.agent.v1.MessageDropped.message:type_name -> quartet.agent.v1.Message
-	35, // 20: quartet.agent.v1.MessageQuarantined.message:type_name -> quartet.agent.v1.Message
-	36, // 21: quartet.agent.v1.TurnStarted.turn:type_name -> quartet.agent.v1.Turn
-	37, // 22: quartet.agent.v1.RoundSubmitted.round:type_name -> quartet.agent.v1.Round
-	38, // 23: quartet.agent.v1.ToolResultRecorded.result:type_name -> quartet.agent.v1.ToolResult
-	35, // 24: quartet.agent.v1.RoundSettled.interjections:type_name -> quartet.agent.v1.Message
-	36, // 25: quartet.agent.v1.TurnCompleted.turn:type_name -> quartet.agent.v1.Turn
-	36, // 26: quartet.agent.v1.TurnFailed.turn:type_name -> quartet.agent.v1.Turn
-	36, // 27: quartet.agent.v1.TurnInterrupted.turn:type_name -> quartet.agent.v1.Turn
-	36, // 28: quartet.agent.v1.TurnAborted.turn:type_name -> quartet.agent.v1.Turn
-	39, // 29: quartet.agent.v1.DecisionRecorded.decision:type_name -> quartet.agent.v1.Decision
-	40, // 30: quartet.agent.v1.BriefWritten.brief:type_name -> quartet.agent.v1.Brief
-	31, // [31:31] is the sub-list for method output_type
-	31, // [31:31] is the sub-list for method input_type
-	31, // [31:31] is the sub-list for extension type_name
-	31, // [31:31] is the sub-list for extension extendee
-	0,  // [0:31] is the sub-list for field type_name
+	32, // 0: quartet.agent.v1.AgentSpawned.agent:type_name -> quartet.agent.v1.Agent
+	32, // 1: quartet.agent.v1.AgentPaused.agent:type_name -> quartet.agent.v1.Agent
+	32, // 2: quartet.agent.v1.AgentResumed.agent:type_name -> quartet.agent.v1.Agent
+	32, // 3: quartet.agent.v1.AgentStopped.agent:type_name -> quartet.agent.v1.Agent
+	32, // 4: quartet.agent.v1.AgentStarted.agent:type_name -> quartet.agent.v1.Agent
+	32, // 5: quartet.agent.v1.AgentDeleting.agent:type_name -> quartet.agent.v1.Agent
+	33, // 6: quartet.agent.v1.AgentDeleting.outcome:type_name -> quartet.agent.v1.DelegationOutcome
+	32, // 7: quartet.agent.v1.AgentDeleted.agent:type_name -> quartet.agent.v1.Agent
+	34, // 8: quartet.agent.v1.DelegationOpened.delegation:type_name -> quartet.agent.v1.Delegation
+	32, // 9: quartet.agent.v1.DelegationOpened.child:type_name -> quartet.agent.v1.Agent
+	35, // 10: quartet.agent.v1.DelegationOpened.max_authority:type_name -> quartet.agent.v1.Authority
+	34, // 11: quartet.agent.v1.DelegationUpdated.delegation:type_name -> quartet.agent.v1.Delegation
+	34, // 12: quartet.agent.v1.DelegationCompleted.delegation:type_name -> quartet.agent.v1.Delegation
+	36, // 13: quartet.agent.v1.MessageQueued.message:type_name -> quartet.agent.v1.Message
+	36, // 14: quartet.agent.v1.MessageDequeued.message:type_name -> quartet.agent.v1.Message
+	36, // 15: quartet.agent.v1.MessageRequeued.message:type_name -> quartet.agent.v1.Message
+	36, // 16: quartet.agent.v1.MessageProcessed.message:type_name -> quartet.agent.v1.Message
+	36, // 17: quartet.agent.v1.MessageInterjected.message:type_name -> quartet.agent.v1.Message
+	36, // 18: quartet.agent.v1.MessageAborted.message:type_name -> quartet.agent.v1.Message
+	36, // 19: quartet.agent.v1.MessageDropped.message:type_name -> quartet.agent.v1.Message
+	36, // 20: quartet.agent.v1.MessageQuarantined.message:type_name -> quartet.agent.v1.Message
+	37, // 21: quartet.agent.v1.TurnStarted.turn:type_name -> quartet.agent.v1.Turn
+	38, // 22: quartet.agent.v1.RoundSubmitted.round:type_name -> quartet.agent.v1.Round
+	39, // 23: quartet.agent.v1.LocalCallsStarted.calls:type_name -> quartet.agent.v1.ToolCall
+	40, // 24: quartet.agent.v1.ToolResultRecorded.result:type_name -> quartet.agent.v1.ToolResult
+	36, // 25: quartet.agent.v1.RoundSettled.interjections:type_name -> quartet.agent.v1.Message
+	37, // 26: quartet.agent.v1.TurnCompleted.turn:type_name -> quartet.agent.v1.Turn
+	37, // 27: quartet.agent.v1.TurnFailed.turn:type_name -> quartet.agent.v1.Turn
+	37, // 28: quartet.agent.v1.TurnInterrupted.turn:type_name -> quartet.agent.v1.Turn
+	37, // 29: quartet.agent.v1.TurnAborted.turn:type_name -> quartet.agent.v1.Turn
+	41, // 30: quartet.agent.v1.DecisionRecorded.decision:type_name -> quartet.agent.v1.Decision
+	42, // 31: quartet.agent.v1.BriefWritten.brief:type_name -> quartet.agent.v1.Brief
+	32, // [32:32] is the sub-list for method output_type
+	32, // [32:32] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_quartet_agent_v1_agent_event_proto_init() }
@@ -1868,7 +1941,7 @@ func file_quartet_agent_v1_agent_event_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_agent_v1_agent_event_proto_rawDesc), len(file_quartet_agent_v1_agent_event_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   31,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1423,6 +1423,135 @@ func (x *RenewTurnResponse) GetLeaseExpiresAt() *timestamppb.Timestamp {
 	return nil
 }
 
+// StartLocalCallsRequest names the calls that are about to be executed.
+type StartLocalCallsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent.
+	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// The turn.
+	TurnId string `protobuf:"bytes,2,opt,name=turn_id,json=turnId,proto3" json:"turn_id,omitempty"`
+	// The run that holds the turn. Another run is refused with RUN_STALE.
+	RunId string `protobuf:"bytes,3,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
+	// The number of the round that will have the results: the next one of the turn.
+	RoundIndex int32 `protobuf:"varint,4,opt,name=round_index,json=roundIndex,proto3" json:"round_index,omitempty"`
+	// The calls, 1 to 64 in a round; each has a call_id. Arguments may be nested 32 deep. Those
+	// that are too long for the journal are abridged by the runner.
+	Calls         []*ToolCall `protobuf:"bytes,5,rep,name=calls,proto3" json:"calls,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StartLocalCallsRequest) Reset() {
+	*x = StartLocalCallsRequest{}
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StartLocalCallsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StartLocalCallsRequest) ProtoMessage() {}
+
+func (x *StartLocalCallsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StartLocalCallsRequest.ProtoReflect.Descriptor instead.
+func (*StartLocalCallsRequest) Descriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *StartLocalCallsRequest) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
+func (x *StartLocalCallsRequest) GetTurnId() string {
+	if x != nil {
+		return x.TurnId
+	}
+	return ""
+}
+
+func (x *StartLocalCallsRequest) GetRunId() string {
+	if x != nil {
+		return x.RunId
+	}
+	return ""
+}
+
+func (x *StartLocalCallsRequest) GetRoundIndex() int32 {
+	if x != nil {
+		return x.RoundIndex
+	}
+	return 0
+}
+
+func (x *StartLocalCallsRequest) GetCalls() []*ToolCall {
+	if x != nil {
+		return x.Calls
+	}
+	return nil
+}
+
+// StartLocalCallsResponse returns the end of the lease.
+type StartLocalCallsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When the renewed lease ends.
+	LeaseExpiresAt *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=lease_expires_at,json=leaseExpiresAt,proto3" json:"lease_expires_at,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *StartLocalCallsResponse) Reset() {
+	*x = StartLocalCallsResponse{}
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StartLocalCallsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StartLocalCallsResponse) ProtoMessage() {}
+
+func (x *StartLocalCallsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StartLocalCallsResponse.ProtoReflect.Descriptor instead.
+func (*StartLocalCallsResponse) Descriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *StartLocalCallsResponse) GetLeaseExpiresAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LeaseExpiresAt
+	}
+	return nil
+}
+
 // SubmitRoundRequest carries one reply of the assistant.
 type SubmitRoundRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1441,14 +1570,17 @@ type SubmitRoundRequest struct {
 	// The results of tools that the runner executed itself.
 	LocalToolResults []*ToolResult `protobuf:"bytes,7,rep,name=local_tool_results,json=localToolResults,proto3" json:"local_tool_results,omitempty"`
 	// How many tokens the round took.
-	Usage         *TokenUsage `protobuf:"bytes,8,opt,name=usage,proto3" json:"usage,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Usage *TokenUsage `protobuf:"bytes,8,opt,name=usage,proto3" json:"usage,omitempty"`
+	// The calls of local_tool_results, at most 64, with the same call_id. A call without a result
+	// is shown as one whose outcome is unknown.
+	LocalToolCalls []*ToolCall `protobuf:"bytes,9,rep,name=local_tool_calls,json=localToolCalls,proto3" json:"local_tool_calls,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *SubmitRoundRequest) Reset() {
 	*x = SubmitRoundRequest{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[17]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1460,7 +1592,7 @@ func (x *SubmitRoundRequest) String() string {
 func (*SubmitRoundRequest) ProtoMessage() {}
 
 func (x *SubmitRoundRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[17]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1473,7 +1605,7 @@ func (x *SubmitRoundRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubmitRoundRequest.ProtoReflect.Descriptor instead.
 func (*SubmitRoundRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{17}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *SubmitRoundRequest) GetAgentId() string {
@@ -1532,6 +1664,13 @@ func (x *SubmitRoundRequest) GetUsage() *TokenUsage {
 	return nil
 }
 
+func (x *SubmitRoundRequest) GetLocalToolCalls() []*ToolCall {
+	if x != nil {
+		return x.LocalToolCalls
+	}
+	return nil
+}
+
 // SubmitRoundResponse returns the results of the calls.
 type SubmitRoundResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1555,7 +1694,7 @@ type SubmitRoundResponse struct {
 
 func (x *SubmitRoundResponse) Reset() {
 	*x = SubmitRoundResponse{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[18]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1567,7 +1706,7 @@ func (x *SubmitRoundResponse) String() string {
 func (*SubmitRoundResponse) ProtoMessage() {}
 
 func (x *SubmitRoundResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[18]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1580,7 +1719,7 @@ func (x *SubmitRoundResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubmitRoundResponse.ProtoReflect.Descriptor instead.
 func (*SubmitRoundResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{18}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *SubmitRoundResponse) GetToolResults() []*ToolResult {
@@ -1651,7 +1790,7 @@ type FinishTurnRequest struct {
 
 func (x *FinishTurnRequest) Reset() {
 	*x = FinishTurnRequest{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[19]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1663,7 +1802,7 @@ func (x *FinishTurnRequest) String() string {
 func (*FinishTurnRequest) ProtoMessage() {}
 
 func (x *FinishTurnRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[19]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1676,7 +1815,7 @@ func (x *FinishTurnRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishTurnRequest.ProtoReflect.Descriptor instead.
 func (*FinishTurnRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{19}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *FinishTurnRequest) GetAgentId() string {
@@ -1725,7 +1864,7 @@ type FinishTurnResponse struct {
 
 func (x *FinishTurnResponse) Reset() {
 	*x = FinishTurnResponse{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[20]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1737,7 +1876,7 @@ func (x *FinishTurnResponse) String() string {
 func (*FinishTurnResponse) ProtoMessage() {}
 
 func (x *FinishTurnResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[20]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1750,7 +1889,7 @@ func (x *FinishTurnResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishTurnResponse.ProtoReflect.Descriptor instead.
 func (*FinishTurnResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{20}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *FinishTurnResponse) GetTurn() *Turn {
@@ -1773,7 +1912,7 @@ type GetTurnRequest struct {
 
 func (x *GetTurnRequest) Reset() {
 	*x = GetTurnRequest{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[21]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1785,7 +1924,7 @@ func (x *GetTurnRequest) String() string {
 func (*GetTurnRequest) ProtoMessage() {}
 
 func (x *GetTurnRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[21]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1798,7 +1937,7 @@ func (x *GetTurnRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTurnRequest.ProtoReflect.Descriptor instead.
 func (*GetTurnRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{21}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *GetTurnRequest) GetAgentId() string {
@@ -1828,7 +1967,7 @@ type GetTurnResponse struct {
 
 func (x *GetTurnResponse) Reset() {
 	*x = GetTurnResponse{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[22]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1840,7 +1979,7 @@ func (x *GetTurnResponse) String() string {
 func (*GetTurnResponse) ProtoMessage() {}
 
 func (x *GetTurnResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[22]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1853,7 +1992,7 @@ func (x *GetTurnResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTurnResponse.ProtoReflect.Descriptor instead.
 func (*GetTurnResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{22}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *GetTurnResponse) GetTurn() *Turn {
@@ -1885,7 +2024,7 @@ type ListTurnsRequest struct {
 
 func (x *ListTurnsRequest) Reset() {
 	*x = ListTurnsRequest{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[23]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1897,7 +2036,7 @@ func (x *ListTurnsRequest) String() string {
 func (*ListTurnsRequest) ProtoMessage() {}
 
 func (x *ListTurnsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[23]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1910,7 +2049,7 @@ func (x *ListTurnsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTurnsRequest.ProtoReflect.Descriptor instead.
 func (*ListTurnsRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{23}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ListTurnsRequest) GetAgentId() string {
@@ -1947,7 +2086,7 @@ type ListTurnsResponse struct {
 
 func (x *ListTurnsResponse) Reset() {
 	*x = ListTurnsResponse{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[24]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1959,7 +2098,7 @@ func (x *ListTurnsResponse) String() string {
 func (*ListTurnsResponse) ProtoMessage() {}
 
 func (x *ListTurnsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[24]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1972,7 +2111,7 @@ func (x *ListTurnsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTurnsResponse.ProtoReflect.Descriptor instead.
 func (*ListTurnsResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{24}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListTurnsResponse) GetTurns() []*Turn {
@@ -2004,7 +2143,7 @@ type ListDecisionsRequest struct {
 
 func (x *ListDecisionsRequest) Reset() {
 	*x = ListDecisionsRequest{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[25]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2016,7 +2155,7 @@ func (x *ListDecisionsRequest) String() string {
 func (*ListDecisionsRequest) ProtoMessage() {}
 
 func (x *ListDecisionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[25]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2029,7 +2168,7 @@ func (x *ListDecisionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDecisionsRequest.ProtoReflect.Descriptor instead.
 func (*ListDecisionsRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{25}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ListDecisionsRequest) GetAgentId() string {
@@ -2067,7 +2206,7 @@ type ListDecisionsResponse struct {
 
 func (x *ListDecisionsResponse) Reset() {
 	*x = ListDecisionsResponse{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[26]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2079,7 +2218,7 @@ func (x *ListDecisionsResponse) String() string {
 func (*ListDecisionsResponse) ProtoMessage() {}
 
 func (x *ListDecisionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[26]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2092,7 +2231,7 @@ func (x *ListDecisionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDecisionsResponse.ProtoReflect.Descriptor instead.
 func (*ListDecisionsResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{26}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ListDecisionsResponse) GetDecisions() []*Decision {
@@ -2164,7 +2303,7 @@ type AgentFacts struct {
 
 func (x *AgentFacts) Reset() {
 	*x = AgentFacts{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[27]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2176,7 +2315,7 @@ func (x *AgentFacts) String() string {
 func (*AgentFacts) ProtoMessage() {}
 
 func (x *AgentFacts) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[27]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2189,7 +2328,7 @@ func (x *AgentFacts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AgentFacts.ProtoReflect.Descriptor instead.
 func (*AgentFacts) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{27}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *AgentFacts) GetAgent() *Agent {
@@ -2354,7 +2493,7 @@ type StalledItem struct {
 
 func (x *StalledItem) Reset() {
 	*x = StalledItem{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[28]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2366,7 +2505,7 @@ func (x *StalledItem) String() string {
 func (*StalledItem) ProtoMessage() {}
 
 func (x *StalledItem) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[28]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2379,7 +2518,7 @@ func (x *StalledItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StalledItem.ProtoReflect.Descriptor instead.
 func (*StalledItem) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{28}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *StalledItem) GetWorkItemId() string {
@@ -2419,7 +2558,7 @@ type GetFactsRequest struct {
 
 func (x *GetFactsRequest) Reset() {
 	*x = GetFactsRequest{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[29]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2431,7 +2570,7 @@ func (x *GetFactsRequest) String() string {
 func (*GetFactsRequest) ProtoMessage() {}
 
 func (x *GetFactsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[29]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2444,7 +2583,7 @@ func (x *GetFactsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetFactsRequest.ProtoReflect.Descriptor instead.
 func (*GetFactsRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{29}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *GetFactsRequest) GetAgentId() string {
@@ -2481,7 +2620,7 @@ type GetFactsResponse struct {
 
 func (x *GetFactsResponse) Reset() {
 	*x = GetFactsResponse{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[30]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2493,7 +2632,7 @@ func (x *GetFactsResponse) String() string {
 func (*GetFactsResponse) ProtoMessage() {}
 
 func (x *GetFactsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[30]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2506,7 +2645,7 @@ func (x *GetFactsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetFactsResponse.ProtoReflect.Descriptor instead.
 func (*GetFactsResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{30}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *GetFactsResponse) GetFacts() []*AgentFacts {
@@ -2538,7 +2677,7 @@ type OfferDecisionRequest struct {
 
 func (x *OfferDecisionRequest) Reset() {
 	*x = OfferDecisionRequest{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[31]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2550,7 +2689,7 @@ func (x *OfferDecisionRequest) String() string {
 func (*OfferDecisionRequest) ProtoMessage() {}
 
 func (x *OfferDecisionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[31]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2563,7 +2702,7 @@ func (x *OfferDecisionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OfferDecisionRequest.ProtoReflect.Descriptor instead.
 func (*OfferDecisionRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{31}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *OfferDecisionRequest) GetAgentId() string {
@@ -2600,7 +2739,7 @@ type OfferDecisionResponse struct {
 
 func (x *OfferDecisionResponse) Reset() {
 	*x = OfferDecisionResponse{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[32]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2612,7 +2751,7 @@ func (x *OfferDecisionResponse) String() string {
 func (*OfferDecisionResponse) ProtoMessage() {}
 
 func (x *OfferDecisionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[32]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2625,7 +2764,7 @@ func (x *OfferDecisionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OfferDecisionResponse.ProtoReflect.Descriptor instead.
 func (*OfferDecisionResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{32}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *OfferDecisionResponse) GetResult() OfferResult {
@@ -2657,7 +2796,7 @@ type WatchTurnRequest struct {
 
 func (x *WatchTurnRequest) Reset() {
 	*x = WatchTurnRequest{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[33]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2669,7 +2808,7 @@ func (x *WatchTurnRequest) String() string {
 func (*WatchTurnRequest) ProtoMessage() {}
 
 func (x *WatchTurnRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[33]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2682,7 +2821,7 @@ func (x *WatchTurnRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchTurnRequest.ProtoReflect.Descriptor instead.
 func (*WatchTurnRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{33}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *WatchTurnRequest) GetAgentId() string {
@@ -2721,7 +2860,7 @@ type WatchTurnResponse struct {
 
 func (x *WatchTurnResponse) Reset() {
 	*x = WatchTurnResponse{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[34]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2733,7 +2872,7 @@ func (x *WatchTurnResponse) String() string {
 func (*WatchTurnResponse) ProtoMessage() {}
 
 func (x *WatchTurnResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[34]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2746,7 +2885,7 @@ func (x *WatchTurnResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchTurnResponse.ProtoReflect.Descriptor instead.
 func (*WatchTurnResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{34}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *WatchTurnResponse) GetInterjections() []*Message {
@@ -2781,7 +2920,7 @@ type AbortRunRequest struct {
 
 func (x *AbortRunRequest) Reset() {
 	*x = AbortRunRequest{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[35]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2793,7 +2932,7 @@ func (x *AbortRunRequest) String() string {
 func (*AbortRunRequest) ProtoMessage() {}
 
 func (x *AbortRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[35]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2806,7 +2945,7 @@ func (x *AbortRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortRunRequest.ProtoReflect.Descriptor instead.
 func (*AbortRunRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{35}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *AbortRunRequest) GetAgentId() string {
@@ -2850,7 +2989,7 @@ type AbortRunResponse struct {
 
 func (x *AbortRunResponse) Reset() {
 	*x = AbortRunResponse{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[36]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2862,7 +3001,7 @@ func (x *AbortRunResponse) String() string {
 func (*AbortRunResponse) ProtoMessage() {}
 
 func (x *AbortRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[36]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2875,7 +3014,7 @@ func (x *AbortRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortRunResponse.ProtoReflect.Descriptor instead.
 func (*AbortRunResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{36}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *AbortRunResponse) GetTurn() *Turn {
@@ -2908,7 +3047,7 @@ type PauseAgentRequest struct {
 
 func (x *PauseAgentRequest) Reset() {
 	*x = PauseAgentRequest{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[37]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2920,7 +3059,7 @@ func (x *PauseAgentRequest) String() string {
 func (*PauseAgentRequest) ProtoMessage() {}
 
 func (x *PauseAgentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[37]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2933,7 +3072,7 @@ func (x *PauseAgentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseAgentRequest.ProtoReflect.Descriptor instead.
 func (*PauseAgentRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{37}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *PauseAgentRequest) GetAgentId() string {
@@ -2968,7 +3107,7 @@ type PauseAgentResponse struct {
 
 func (x *PauseAgentResponse) Reset() {
 	*x = PauseAgentResponse{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[38]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2980,7 +3119,7 @@ func (x *PauseAgentResponse) String() string {
 func (*PauseAgentResponse) ProtoMessage() {}
 
 func (x *PauseAgentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[38]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2993,7 +3132,7 @@ func (x *PauseAgentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseAgentResponse.ProtoReflect.Descriptor instead.
 func (*PauseAgentResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{38}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *PauseAgentResponse) GetAgent() *Agent {
@@ -3019,7 +3158,7 @@ type ResumeAgentRequest struct {
 
 func (x *ResumeAgentRequest) Reset() {
 	*x = ResumeAgentRequest{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[39]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3031,7 +3170,7 @@ func (x *ResumeAgentRequest) String() string {
 func (*ResumeAgentRequest) ProtoMessage() {}
 
 func (x *ResumeAgentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[39]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3044,7 +3183,7 @@ func (x *ResumeAgentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeAgentRequest.ProtoReflect.Descriptor instead.
 func (*ResumeAgentRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{39}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ResumeAgentRequest) GetAgentId() string {
@@ -3079,7 +3218,7 @@ type ResumeAgentResponse struct {
 
 func (x *ResumeAgentResponse) Reset() {
 	*x = ResumeAgentResponse{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[40]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3091,7 +3230,7 @@ func (x *ResumeAgentResponse) String() string {
 func (*ResumeAgentResponse) ProtoMessage() {}
 
 func (x *ResumeAgentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[40]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3104,7 +3243,7 @@ func (x *ResumeAgentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeAgentResponse.ProtoReflect.Descriptor instead.
 func (*ResumeAgentResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{40}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ResumeAgentResponse) GetAgent() *Agent {
@@ -3130,7 +3269,7 @@ type StopAgentRequest struct {
 
 func (x *StopAgentRequest) Reset() {
 	*x = StopAgentRequest{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[41]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3142,7 +3281,7 @@ func (x *StopAgentRequest) String() string {
 func (*StopAgentRequest) ProtoMessage() {}
 
 func (x *StopAgentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[41]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3155,7 +3294,7 @@ func (x *StopAgentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopAgentRequest.ProtoReflect.Descriptor instead.
 func (*StopAgentRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{41}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *StopAgentRequest) GetAgentId() string {
@@ -3190,7 +3329,7 @@ type StopAgentResponse struct {
 
 func (x *StopAgentResponse) Reset() {
 	*x = StopAgentResponse{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[42]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3202,7 +3341,7 @@ func (x *StopAgentResponse) String() string {
 func (*StopAgentResponse) ProtoMessage() {}
 
 func (x *StopAgentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[42]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3215,7 +3354,7 @@ func (x *StopAgentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopAgentResponse.ProtoReflect.Descriptor instead.
 func (*StopAgentResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{42}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *StopAgentResponse) GetAgent() *Agent {
@@ -3241,7 +3380,7 @@ type StartAgentRequest struct {
 
 func (x *StartAgentRequest) Reset() {
 	*x = StartAgentRequest{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[43]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3253,7 +3392,7 @@ func (x *StartAgentRequest) String() string {
 func (*StartAgentRequest) ProtoMessage() {}
 
 func (x *StartAgentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[43]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3266,7 +3405,7 @@ func (x *StartAgentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartAgentRequest.ProtoReflect.Descriptor instead.
 func (*StartAgentRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{43}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *StartAgentRequest) GetAgentId() string {
@@ -3301,7 +3440,7 @@ type StartAgentResponse struct {
 
 func (x *StartAgentResponse) Reset() {
 	*x = StartAgentResponse{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[44]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3313,7 +3452,7 @@ func (x *StartAgentResponse) String() string {
 func (*StartAgentResponse) ProtoMessage() {}
 
 func (x *StartAgentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[44]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3326,7 +3465,7 @@ func (x *StartAgentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartAgentResponse.ProtoReflect.Descriptor instead.
 func (*StartAgentResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{44}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *StartAgentResponse) GetAgent() *Agent {
@@ -3354,7 +3493,7 @@ type DeleteAgentRequest struct {
 
 func (x *DeleteAgentRequest) Reset() {
 	*x = DeleteAgentRequest{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[45]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3366,7 +3505,7 @@ func (x *DeleteAgentRequest) String() string {
 func (*DeleteAgentRequest) ProtoMessage() {}
 
 func (x *DeleteAgentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[45]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3379,7 +3518,7 @@ func (x *DeleteAgentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteAgentRequest.ProtoReflect.Descriptor instead.
 func (*DeleteAgentRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{45}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *DeleteAgentRequest) GetAgentId() string {
@@ -3421,7 +3560,7 @@ type DeleteAgentResponse struct {
 
 func (x *DeleteAgentResponse) Reset() {
 	*x = DeleteAgentResponse{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[46]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3433,7 +3572,7 @@ func (x *DeleteAgentResponse) String() string {
 func (*DeleteAgentResponse) ProtoMessage() {}
 
 func (x *DeleteAgentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[46]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3446,7 +3585,7 @@ func (x *DeleteAgentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteAgentResponse.ProtoReflect.Descriptor instead.
 func (*DeleteAgentResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{46}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *DeleteAgentResponse) GetAgent() *Agent {
@@ -3469,7 +3608,7 @@ type GetDelegationRequest struct {
 
 func (x *GetDelegationRequest) Reset() {
 	*x = GetDelegationRequest{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[47]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3481,7 +3620,7 @@ func (x *GetDelegationRequest) String() string {
 func (*GetDelegationRequest) ProtoMessage() {}
 
 func (x *GetDelegationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[47]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3494,7 +3633,7 @@ func (x *GetDelegationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDelegationRequest.ProtoReflect.Descriptor instead.
 func (*GetDelegationRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{47}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *GetDelegationRequest) GetAgentId() string {
@@ -3522,7 +3661,7 @@ type GetDelegationResponse struct {
 
 func (x *GetDelegationResponse) Reset() {
 	*x = GetDelegationResponse{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[48]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3534,7 +3673,7 @@ func (x *GetDelegationResponse) String() string {
 func (*GetDelegationResponse) ProtoMessage() {}
 
 func (x *GetDelegationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[48]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3547,7 +3686,7 @@ func (x *GetDelegationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDelegationResponse.ProtoReflect.Descriptor instead.
 func (*GetDelegationResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{48}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *GetDelegationResponse) GetDelegation() *Delegation {
@@ -3576,7 +3715,7 @@ type ListDelegationsRequest struct {
 
 func (x *ListDelegationsRequest) Reset() {
 	*x = ListDelegationsRequest{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[49]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3588,7 +3727,7 @@ func (x *ListDelegationsRequest) String() string {
 func (*ListDelegationsRequest) ProtoMessage() {}
 
 func (x *ListDelegationsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[49]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3601,7 +3740,7 @@ func (x *ListDelegationsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDelegationsRequest.ProtoReflect.Descriptor instead.
 func (*ListDelegationsRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{49}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ListDelegationsRequest) GetAgentId() string {
@@ -3652,7 +3791,7 @@ type ListDelegationsResponse struct {
 
 func (x *ListDelegationsResponse) Reset() {
 	*x = ListDelegationsResponse{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[50]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3664,7 +3803,7 @@ func (x *ListDelegationsResponse) String() string {
 func (*ListDelegationsResponse) ProtoMessage() {}
 
 func (x *ListDelegationsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[50]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3677,7 +3816,7 @@ func (x *ListDelegationsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDelegationsResponse.ProtoReflect.Descriptor instead.
 func (*ListDelegationsResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{50}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ListDelegationsResponse) GetDelegations() []*Delegation {
@@ -3713,7 +3852,7 @@ type ListRoundsRequest struct {
 
 func (x *ListRoundsRequest) Reset() {
 	*x = ListRoundsRequest{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[51]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3725,7 +3864,7 @@ func (x *ListRoundsRequest) String() string {
 func (*ListRoundsRequest) ProtoMessage() {}
 
 func (x *ListRoundsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[51]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3738,7 +3877,7 @@ func (x *ListRoundsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRoundsRequest.ProtoReflect.Descriptor instead.
 func (*ListRoundsRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{51}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ListRoundsRequest) GetAgentId() string {
@@ -3789,7 +3928,7 @@ type ListRoundsResponse struct {
 
 func (x *ListRoundsResponse) Reset() {
 	*x = ListRoundsResponse{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[52]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3801,7 +3940,7 @@ func (x *ListRoundsResponse) String() string {
 func (*ListRoundsResponse) ProtoMessage() {}
 
 func (x *ListRoundsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[52]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3814,7 +3953,7 @@ func (x *ListRoundsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRoundsResponse.ProtoReflect.Descriptor instead.
 func (*ListRoundsResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{52}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ListRoundsResponse) GetRounds() []*Round {
@@ -3845,7 +3984,7 @@ type GetContextRequest struct {
 
 func (x *GetContextRequest) Reset() {
 	*x = GetContextRequest{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[53]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3857,7 +3996,7 @@ func (x *GetContextRequest) String() string {
 func (*GetContextRequest) ProtoMessage() {}
 
 func (x *GetContextRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[53]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3870,7 +4009,7 @@ func (x *GetContextRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetContextRequest.ProtoReflect.Descriptor instead.
 func (*GetContextRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{53}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *GetContextRequest) GetAgentId() string {
@@ -3898,7 +4037,7 @@ type GetContextResponse struct {
 
 func (x *GetContextResponse) Reset() {
 	*x = GetContextResponse{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[54]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3910,7 +4049,7 @@ func (x *GetContextResponse) String() string {
 func (*GetContextResponse) ProtoMessage() {}
 
 func (x *GetContextResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[54]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3923,7 +4062,7 @@ func (x *GetContextResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetContextResponse.ProtoReflect.Descriptor instead.
 func (*GetContextResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{54}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *GetContextResponse) GetContext() *ContextProjection {
@@ -3952,7 +4091,7 @@ type ListBriefsRequest struct {
 
 func (x *ListBriefsRequest) Reset() {
 	*x = ListBriefsRequest{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[55]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3964,7 +4103,7 @@ func (x *ListBriefsRequest) String() string {
 func (*ListBriefsRequest) ProtoMessage() {}
 
 func (x *ListBriefsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[55]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3977,7 +4116,7 @@ func (x *ListBriefsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListBriefsRequest.ProtoReflect.Descriptor instead.
 func (*ListBriefsRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{55}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *ListBriefsRequest) GetAgentId() string {
@@ -4028,7 +4167,7 @@ type ListBriefsResponse struct {
 
 func (x *ListBriefsResponse) Reset() {
 	*x = ListBriefsResponse{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[56]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4040,7 +4179,7 @@ func (x *ListBriefsResponse) String() string {
 func (*ListBriefsResponse) ProtoMessage() {}
 
 func (x *ListBriefsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[56]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4053,7 +4192,7 @@ func (x *ListBriefsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListBriefsResponse.ProtoReflect.Descriptor instead.
 func (*ListBriefsResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{56}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *ListBriefsResponse) GetBriefs() []*Brief {
@@ -4081,7 +4220,7 @@ type ListToolsRequest struct {
 
 func (x *ListToolsRequest) Reset() {
 	*x = ListToolsRequest{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[57]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4093,7 +4232,7 @@ func (x *ListToolsRequest) String() string {
 func (*ListToolsRequest) ProtoMessage() {}
 
 func (x *ListToolsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[57]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4106,7 +4245,7 @@ func (x *ListToolsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListToolsRequest.ProtoReflect.Descriptor instead.
 func (*ListToolsRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{57}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *ListToolsRequest) GetAgentId() string {
@@ -4127,7 +4266,7 @@ type ListToolsResponse struct {
 
 func (x *ListToolsResponse) Reset() {
 	*x = ListToolsResponse{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[58]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4139,7 +4278,7 @@ func (x *ListToolsResponse) String() string {
 func (*ListToolsResponse) ProtoMessage() {}
 
 func (x *ListToolsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[58]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4152,7 +4291,7 @@ func (x *ListToolsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListToolsResponse.ProtoReflect.Descriptor instead.
 func (*ListToolsResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{58}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *ListToolsResponse) GetTools() []*ToolSpec {
@@ -4183,7 +4322,7 @@ type CallToolRequest struct {
 
 func (x *CallToolRequest) Reset() {
 	*x = CallToolRequest{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[59]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4195,7 +4334,7 @@ func (x *CallToolRequest) String() string {
 func (*CallToolRequest) ProtoMessage() {}
 
 func (x *CallToolRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[59]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4208,7 +4347,7 @@ func (x *CallToolRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CallToolRequest.ProtoReflect.Descriptor instead.
 func (*CallToolRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{59}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *CallToolRequest) GetAgentId() string {
@@ -4259,7 +4398,7 @@ type CallToolResponse struct {
 
 func (x *CallToolResponse) Reset() {
 	*x = CallToolResponse{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[60]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4271,7 +4410,7 @@ func (x *CallToolResponse) String() string {
 func (*CallToolResponse) ProtoMessage() {}
 
 func (x *CallToolResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[60]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4284,7 +4423,7 @@ func (x *CallToolResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CallToolResponse.ProtoReflect.Descriptor instead.
 func (*CallToolResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{60}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *CallToolResponse) GetResult() *ToolResult {
@@ -4413,7 +4552,16 @@ const file_quartet_agent_v1_agent_service_proto_rawDesc = "" +
 	"\aturn_id\x18\x02 \x01(\tR\x06turnId\x12\x15\n" +
 	"\x06run_id\x18\x03 \x01(\tR\x05runId\"Y\n" +
 	"\x11RenewTurnResponse\x12D\n" +
-	"\x10lease_expires_at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x0eleaseExpiresAt\"\xcf\x02\n" +
+	"\x10lease_expires_at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x0eleaseExpiresAt\"\xb6\x01\n" +
+	"\x16StartLocalCallsRequest\x12\x19\n" +
+	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x17\n" +
+	"\aturn_id\x18\x02 \x01(\tR\x06turnId\x12\x15\n" +
+	"\x06run_id\x18\x03 \x01(\tR\x05runId\x12\x1f\n" +
+	"\vround_index\x18\x04 \x01(\x05R\n" +
+	"roundIndex\x120\n" +
+	"\x05calls\x18\x05 \x03(\v2\x1a.quartet.agent.v1.ToolCallR\x05calls\"_\n" +
+	"\x17StartLocalCallsResponse\x12D\n" +
+	"\x10lease_expires_at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x0eleaseExpiresAt\"\x95\x03\n" +
 	"\x12SubmitRoundRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x17\n" +
 	"\aturn_id\x18\x02 \x01(\tR\x06turnId\x12\x15\n" +
@@ -4424,7 +4572,8 @@ const file_quartet_agent_v1_agent_service_proto_rawDesc = "" +
 	"\n" +
 	"tool_calls\x18\x06 \x03(\v2\x1a.quartet.agent.v1.ToolCallR\ttoolCalls\x12J\n" +
 	"\x12local_tool_results\x18\a \x03(\v2\x1c.quartet.agent.v1.ToolResultR\x10localToolResults\x122\n" +
-	"\x05usage\x18\b \x01(\v2\x1c.quartet.agent.v1.TokenUsageR\x05usage\"\x89\x03\n" +
+	"\x05usage\x18\b \x01(\v2\x1c.quartet.agent.v1.TokenUsageR\x05usage\x12D\n" +
+	"\x10local_tool_calls\x18\t \x03(\v2\x1a.quartet.agent.v1.ToolCallR\x0elocalToolCalls\"\x89\x03\n" +
 	"\x13SubmitRoundResponse\x12?\n" +
 	"\ftool_results\x18\x01 \x03(\v2\x1c.quartet.agent.v1.ToolResultR\vtoolResults\x12\x1d\n" +
 	"\n" +
@@ -4630,7 +4779,7 @@ const file_quartet_agent_v1_agent_service_proto_rawDesc = "" +
 	"\x15OFFER_RESULT_RECORDED\x10\x01\x12\x1a\n" +
 	"\x16OFFER_RESULT_UNCHANGED\x10\x02\x12\x16\n" +
 	"\x12OFFER_RESULT_STALE\x10\x03\x12\x18\n" +
-	"\x14OFFER_RESULT_PENDING\x10\x042\xbd\x14\n" +
+	"\x14OFFER_RESULT_PENDING\x10\x042\xa5\x15\n" +
 	"\fAgentService\x12W\n" +
 	"\n" +
 	"SpawnAgent\x12#.quartet.agent.v1.SpawnAgentRequest\x1a$.quartet.agent.v1.SpawnAgentResponse\x12Q\n" +
@@ -4642,7 +4791,8 @@ const file_quartet_agent_v1_agent_service_proto_rawDesc = "" +
 	"GetMessage\x12#.quartet.agent.v1.GetMessageRequest\x1a$.quartet.agent.v1.GetMessageResponse\x12]\n" +
 	"\fListMessages\x12%.quartet.agent.v1.ListMessagesRequest\x1a&.quartet.agent.v1.ListMessagesResponse\x12Z\n" +
 	"\vAcquireTurn\x12$.quartet.agent.v1.AcquireTurnRequest\x1a%.quartet.agent.v1.AcquireTurnResponse\x12T\n" +
-	"\tRenewTurn\x12\".quartet.agent.v1.RenewTurnRequest\x1a#.quartet.agent.v1.RenewTurnResponse\x12Z\n" +
+	"\tRenewTurn\x12\".quartet.agent.v1.RenewTurnRequest\x1a#.quartet.agent.v1.RenewTurnResponse\x12f\n" +
+	"\x0fStartLocalCalls\x12(.quartet.agent.v1.StartLocalCallsRequest\x1a).quartet.agent.v1.StartLocalCallsResponse\x12Z\n" +
 	"\vSubmitRound\x12$.quartet.agent.v1.SubmitRoundRequest\x1a%.quartet.agent.v1.SubmitRoundResponse\x12W\n" +
 	"\n" +
 	"FinishTurn\x12#.quartet.agent.v1.FinishTurnRequest\x1a$.quartet.agent.v1.FinishTurnResponse\x12N\n" +
@@ -4684,7 +4834,7 @@ func file_quartet_agent_v1_agent_service_proto_rawDescGZIP() []byte {
 }
 
 var file_quartet_agent_v1_agent_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_quartet_agent_v1_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 61)
+var file_quartet_agent_v1_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 63)
 var file_quartet_agent_v1_agent_service_proto_goTypes = []any{
 	(OfferResult)(0),                // 0: quartet.agent.v1.OfferResult
 	(*SpawnAgentRequest)(nil),       // 1: quartet.agent.v1.SpawnAgentRequest
@@ -4704,220 +4854,227 @@ var file_quartet_agent_v1_agent_service_proto_goTypes = []any{
 	(*ContextProjection)(nil),       // 15: quartet.agent.v1.ContextProjection
 	(*RenewTurnRequest)(nil),        // 16: quartet.agent.v1.RenewTurnRequest
 	(*RenewTurnResponse)(nil),       // 17: quartet.agent.v1.RenewTurnResponse
-	(*SubmitRoundRequest)(nil),      // 18: quartet.agent.v1.SubmitRoundRequest
-	(*SubmitRoundResponse)(nil),     // 19: quartet.agent.v1.SubmitRoundResponse
-	(*FinishTurnRequest)(nil),       // 20: quartet.agent.v1.FinishTurnRequest
-	(*FinishTurnResponse)(nil),      // 21: quartet.agent.v1.FinishTurnResponse
-	(*GetTurnRequest)(nil),          // 22: quartet.agent.v1.GetTurnRequest
-	(*GetTurnResponse)(nil),         // 23: quartet.agent.v1.GetTurnResponse
-	(*ListTurnsRequest)(nil),        // 24: quartet.agent.v1.ListTurnsRequest
-	(*ListTurnsResponse)(nil),       // 25: quartet.agent.v1.ListTurnsResponse
-	(*ListDecisionsRequest)(nil),    // 26: quartet.agent.v1.ListDecisionsRequest
-	(*ListDecisionsResponse)(nil),   // 27: quartet.agent.v1.ListDecisionsResponse
-	(*AgentFacts)(nil),              // 28: quartet.agent.v1.AgentFacts
-	(*StalledItem)(nil),             // 29: quartet.agent.v1.StalledItem
-	(*GetFactsRequest)(nil),         // 30: quartet.agent.v1.GetFactsRequest
-	(*GetFactsResponse)(nil),        // 31: quartet.agent.v1.GetFactsResponse
-	(*OfferDecisionRequest)(nil),    // 32: quartet.agent.v1.OfferDecisionRequest
-	(*OfferDecisionResponse)(nil),   // 33: quartet.agent.v1.OfferDecisionResponse
-	(*WatchTurnRequest)(nil),        // 34: quartet.agent.v1.WatchTurnRequest
-	(*WatchTurnResponse)(nil),       // 35: quartet.agent.v1.WatchTurnResponse
-	(*AbortRunRequest)(nil),         // 36: quartet.agent.v1.AbortRunRequest
-	(*AbortRunResponse)(nil),        // 37: quartet.agent.v1.AbortRunResponse
-	(*PauseAgentRequest)(nil),       // 38: quartet.agent.v1.PauseAgentRequest
-	(*PauseAgentResponse)(nil),      // 39: quartet.agent.v1.PauseAgentResponse
-	(*ResumeAgentRequest)(nil),      // 40: quartet.agent.v1.ResumeAgentRequest
-	(*ResumeAgentResponse)(nil),     // 41: quartet.agent.v1.ResumeAgentResponse
-	(*StopAgentRequest)(nil),        // 42: quartet.agent.v1.StopAgentRequest
-	(*StopAgentResponse)(nil),       // 43: quartet.agent.v1.StopAgentResponse
-	(*StartAgentRequest)(nil),       // 44: quartet.agent.v1.StartAgentRequest
-	(*StartAgentResponse)(nil),      // 45: quartet.agent.v1.StartAgentResponse
-	(*DeleteAgentRequest)(nil),      // 46: quartet.agent.v1.DeleteAgentRequest
-	(*DeleteAgentResponse)(nil),     // 47: quartet.agent.v1.DeleteAgentResponse
-	(*GetDelegationRequest)(nil),    // 48: quartet.agent.v1.GetDelegationRequest
-	(*GetDelegationResponse)(nil),   // 49: quartet.agent.v1.GetDelegationResponse
-	(*ListDelegationsRequest)(nil),  // 50: quartet.agent.v1.ListDelegationsRequest
-	(*ListDelegationsResponse)(nil), // 51: quartet.agent.v1.ListDelegationsResponse
-	(*ListRoundsRequest)(nil),       // 52: quartet.agent.v1.ListRoundsRequest
-	(*ListRoundsResponse)(nil),      // 53: quartet.agent.v1.ListRoundsResponse
-	(*GetContextRequest)(nil),       // 54: quartet.agent.v1.GetContextRequest
-	(*GetContextResponse)(nil),      // 55: quartet.agent.v1.GetContextResponse
-	(*ListBriefsRequest)(nil),       // 56: quartet.agent.v1.ListBriefsRequest
-	(*ListBriefsResponse)(nil),      // 57: quartet.agent.v1.ListBriefsResponse
-	(*ListToolsRequest)(nil),        // 58: quartet.agent.v1.ListToolsRequest
-	(*ListToolsResponse)(nil),       // 59: quartet.agent.v1.ListToolsResponse
-	(*CallToolRequest)(nil),         // 60: quartet.agent.v1.CallToolRequest
-	(*CallToolResponse)(nil),        // 61: quartet.agent.v1.CallToolResponse
-	(Preset)(0),                     // 62: quartet.agent.v1.Preset
-	(WorkspaceMode)(0),              // 63: quartet.agent.v1.WorkspaceMode
-	(Context)(0),                    // 64: quartet.agent.v1.Context
-	(*Agent)(nil),                   // 65: quartet.agent.v1.Agent
-	(*v1.TaskHandle)(nil),           // 66: quartet.task.v1.TaskHandle
-	(*v11.Wait)(nil),                // 67: quartet.waiting.v1.Wait
-	(MessageKind)(0),                // 68: quartet.agent.v1.MessageKind
-	(Priority)(0),                   // 69: quartet.agent.v1.Priority
-	(Authority)(0),                  // 70: quartet.agent.v1.Authority
-	(*Message)(nil),                 // 71: quartet.agent.v1.Message
-	(MessageState)(0),               // 72: quartet.agent.v1.MessageState
-	(*durationpb.Duration)(nil),     // 73: google.protobuf.Duration
-	(ToolFamily)(0),                 // 74: quartet.agent.v1.ToolFamily
-	(*Turn)(nil),                    // 75: quartet.agent.v1.Turn
-	(*structpb.Struct)(nil),         // 76: google.protobuf.Struct
-	(*ShownWait)(nil),               // 77: quartet.agent.v1.ShownWait
-	(*ContextSection)(nil),          // 78: quartet.agent.v1.ContextSection
-	(*timestamppb.Timestamp)(nil),   // 79: google.protobuf.Timestamp
-	(*ToolCall)(nil),                // 80: quartet.agent.v1.ToolCall
-	(*ToolResult)(nil),              // 81: quartet.agent.v1.ToolResult
-	(*TokenUsage)(nil),              // 82: quartet.agent.v1.TokenUsage
-	(TurnEndReason)(0),              // 83: quartet.agent.v1.TurnEndReason
-	(TurnOutcome)(0),                // 84: quartet.agent.v1.TurnOutcome
-	(*Round)(nil),                   // 85: quartet.agent.v1.Round
-	(*Decision)(nil),                // 86: quartet.agent.v1.Decision
-	(*Tick)(nil),                    // 87: quartet.agent.v1.Tick
-	(*Delegation)(nil),              // 88: quartet.agent.v1.Delegation
-	(BriefKind)(0),                  // 89: quartet.agent.v1.BriefKind
-	(*Brief)(nil),                   // 90: quartet.agent.v1.Brief
-	(*ToolSpec)(nil),                // 91: quartet.agent.v1.ToolSpec
+	(*StartLocalCallsRequest)(nil),  // 18: quartet.agent.v1.StartLocalCallsRequest
+	(*StartLocalCallsResponse)(nil), // 19: quartet.agent.v1.StartLocalCallsResponse
+	(*SubmitRoundRequest)(nil),      // 20: quartet.agent.v1.SubmitRoundRequest
+	(*SubmitRoundResponse)(nil),     // 21: quartet.agent.v1.SubmitRoundResponse
+	(*FinishTurnRequest)(nil),       // 22: quartet.agent.v1.FinishTurnRequest
+	(*FinishTurnResponse)(nil),      // 23: quartet.agent.v1.FinishTurnResponse
+	(*GetTurnRequest)(nil),          // 24: quartet.agent.v1.GetTurnRequest
+	(*GetTurnResponse)(nil),         // 25: quartet.agent.v1.GetTurnResponse
+	(*ListTurnsRequest)(nil),        // 26: quartet.agent.v1.ListTurnsRequest
+	(*ListTurnsResponse)(nil),       // 27: quartet.agent.v1.ListTurnsResponse
+	(*ListDecisionsRequest)(nil),    // 28: quartet.agent.v1.ListDecisionsRequest
+	(*ListDecisionsResponse)(nil),   // 29: quartet.agent.v1.ListDecisionsResponse
+	(*AgentFacts)(nil),              // 30: quartet.agent.v1.AgentFacts
+	(*StalledItem)(nil),             // 31: quartet.agent.v1.StalledItem
+	(*GetFactsRequest)(nil),         // 32: quartet.agent.v1.GetFactsRequest
+	(*GetFactsResponse)(nil),        // 33: quartet.agent.v1.GetFactsResponse
+	(*OfferDecisionRequest)(nil),    // 34: quartet.agent.v1.OfferDecisionRequest
+	(*OfferDecisionResponse)(nil),   // 35: quartet.agent.v1.OfferDecisionResponse
+	(*WatchTurnRequest)(nil),        // 36: quartet.agent.v1.WatchTurnRequest
+	(*WatchTurnResponse)(nil),       // 37: quartet.agent.v1.WatchTurnResponse
+	(*AbortRunRequest)(nil),         // 38: quartet.agent.v1.AbortRunRequest
+	(*AbortRunResponse)(nil),        // 39: quartet.agent.v1.AbortRunResponse
+	(*PauseAgentRequest)(nil),       // 40: quartet.agent.v1.PauseAgentRequest
+	(*PauseAgentResponse)(nil),      // 41: quartet.agent.v1.PauseAgentResponse
+	(*ResumeAgentRequest)(nil),      // 42: quartet.agent.v1.ResumeAgentRequest
+	(*ResumeAgentResponse)(nil),     // 43: quartet.agent.v1.ResumeAgentResponse
+	(*StopAgentRequest)(nil),        // 44: quartet.agent.v1.StopAgentRequest
+	(*StopAgentResponse)(nil),       // 45: quartet.agent.v1.StopAgentResponse
+	(*StartAgentRequest)(nil),       // 46: quartet.agent.v1.StartAgentRequest
+	(*StartAgentResponse)(nil),      // 47: quartet.agent.v1.StartAgentResponse
+	(*DeleteAgentRequest)(nil),      // 48: quartet.agent.v1.DeleteAgentRequest
+	(*DeleteAgentResponse)(nil),     // 49: quartet.agent.v1.DeleteAgentResponse
+	(*GetDelegationRequest)(nil),    // 50: quartet.agent.v1.GetDelegationRequest
+	(*GetDelegationResponse)(nil),   // 51: quartet.agent.v1.GetDelegationResponse
+	(*ListDelegationsRequest)(nil),  // 52: quartet.agent.v1.ListDelegationsRequest
+	(*ListDelegationsResponse)(nil), // 53: quartet.agent.v1.ListDelegationsResponse
+	(*ListRoundsRequest)(nil),       // 54: quartet.agent.v1.ListRoundsRequest
+	(*ListRoundsResponse)(nil),      // 55: quartet.agent.v1.ListRoundsResponse
+	(*GetContextRequest)(nil),       // 56: quartet.agent.v1.GetContextRequest
+	(*GetContextResponse)(nil),      // 57: quartet.agent.v1.GetContextResponse
+	(*ListBriefsRequest)(nil),       // 58: quartet.agent.v1.ListBriefsRequest
+	(*ListBriefsResponse)(nil),      // 59: quartet.agent.v1.ListBriefsResponse
+	(*ListToolsRequest)(nil),        // 60: quartet.agent.v1.ListToolsRequest
+	(*ListToolsResponse)(nil),       // 61: quartet.agent.v1.ListToolsResponse
+	(*CallToolRequest)(nil),         // 62: quartet.agent.v1.CallToolRequest
+	(*CallToolResponse)(nil),        // 63: quartet.agent.v1.CallToolResponse
+	(Preset)(0),                     // 64: quartet.agent.v1.Preset
+	(WorkspaceMode)(0),              // 65: quartet.agent.v1.WorkspaceMode
+	(Context)(0),                    // 66: quartet.agent.v1.Context
+	(*Agent)(nil),                   // 67: quartet.agent.v1.Agent
+	(*v1.TaskHandle)(nil),           // 68: quartet.task.v1.TaskHandle
+	(*v11.Wait)(nil),                // 69: quartet.waiting.v1.Wait
+	(MessageKind)(0),                // 70: quartet.agent.v1.MessageKind
+	(Priority)(0),                   // 71: quartet.agent.v1.Priority
+	(Authority)(0),                  // 72: quartet.agent.v1.Authority
+	(*Message)(nil),                 // 73: quartet.agent.v1.Message
+	(MessageState)(0),               // 74: quartet.agent.v1.MessageState
+	(*durationpb.Duration)(nil),     // 75: google.protobuf.Duration
+	(ToolFamily)(0),                 // 76: quartet.agent.v1.ToolFamily
+	(*Turn)(nil),                    // 77: quartet.agent.v1.Turn
+	(*structpb.Struct)(nil),         // 78: google.protobuf.Struct
+	(*ShownWait)(nil),               // 79: quartet.agent.v1.ShownWait
+	(*ContextSection)(nil),          // 80: quartet.agent.v1.ContextSection
+	(*timestamppb.Timestamp)(nil),   // 81: google.protobuf.Timestamp
+	(*ToolCall)(nil),                // 82: quartet.agent.v1.ToolCall
+	(*ToolResult)(nil),              // 83: quartet.agent.v1.ToolResult
+	(*TokenUsage)(nil),              // 84: quartet.agent.v1.TokenUsage
+	(TurnEndReason)(0),              // 85: quartet.agent.v1.TurnEndReason
+	(TurnOutcome)(0),                // 86: quartet.agent.v1.TurnOutcome
+	(*Round)(nil),                   // 87: quartet.agent.v1.Round
+	(*Decision)(nil),                // 88: quartet.agent.v1.Decision
+	(*Tick)(nil),                    // 89: quartet.agent.v1.Tick
+	(*Delegation)(nil),              // 90: quartet.agent.v1.Delegation
+	(BriefKind)(0),                  // 91: quartet.agent.v1.BriefKind
+	(*Brief)(nil),                   // 92: quartet.agent.v1.Brief
+	(*ToolSpec)(nil),                // 93: quartet.agent.v1.ToolSpec
 }
 var file_quartet_agent_v1_agent_service_proto_depIdxs = []int32{
-	62,  // 0: quartet.agent.v1.SpawnAgentRequest.preset:type_name -> quartet.agent.v1.Preset
-	63,  // 1: quartet.agent.v1.SpawnAgentRequest.workspace_mode:type_name -> quartet.agent.v1.WorkspaceMode
-	64,  // 2: quartet.agent.v1.SpawnAgentRequest.context:type_name -> quartet.agent.v1.Context
-	65,  // 3: quartet.agent.v1.SpawnAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	66,  // 4: quartet.agent.v1.SpawnAgentResponse.task_handle:type_name -> quartet.task.v1.TaskHandle
-	65,  // 5: quartet.agent.v1.GetAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	65,  // 6: quartet.agent.v1.GetAgentResponse.children:type_name -> quartet.agent.v1.Agent
-	67,  // 7: quartet.agent.v1.GetAgentResponse.waits:type_name -> quartet.waiting.v1.Wait
-	65,  // 8: quartet.agent.v1.ListAgentsResponse.agents:type_name -> quartet.agent.v1.Agent
-	68,  // 9: quartet.agent.v1.EnqueueMessageRequest.kind:type_name -> quartet.agent.v1.MessageKind
-	69,  // 10: quartet.agent.v1.EnqueueMessageRequest.priority:type_name -> quartet.agent.v1.Priority
-	70,  // 11: quartet.agent.v1.EnqueueMessageRequest.max_authority:type_name -> quartet.agent.v1.Authority
-	71,  // 12: quartet.agent.v1.EnqueueMessageResponse.message:type_name -> quartet.agent.v1.Message
-	71,  // 13: quartet.agent.v1.GetMessageResponse.message:type_name -> quartet.agent.v1.Message
-	72,  // 14: quartet.agent.v1.ListMessagesRequest.state:type_name -> quartet.agent.v1.MessageState
-	71,  // 15: quartet.agent.v1.ListMessagesResponse.messages:type_name -> quartet.agent.v1.Message
-	73,  // 16: quartet.agent.v1.AcquireTurnRequest.wait:type_name -> google.protobuf.Duration
-	74,  // 17: quartet.agent.v1.AcquireTurnRequest.tool_families:type_name -> quartet.agent.v1.ToolFamily
-	62,  // 18: quartet.agent.v1.AcquireTurnRequest.preset:type_name -> quartet.agent.v1.Preset
-	75,  // 19: quartet.agent.v1.AcquireTurnResponse.turn:type_name -> quartet.agent.v1.Turn
-	71,  // 20: quartet.agent.v1.AcquireTurnResponse.message:type_name -> quartet.agent.v1.Message
-	71,  // 21: quartet.agent.v1.AcquireTurnResponse.interjections:type_name -> quartet.agent.v1.Message
+	64,  // 0: quartet.agent.v1.SpawnAgentRequest.preset:type_name -> quartet.agent.v1.Preset
+	65,  // 1: quartet.agent.v1.SpawnAgentRequest.workspace_mode:type_name -> quartet.agent.v1.WorkspaceMode
+	66,  // 2: quartet.agent.v1.SpawnAgentRequest.context:type_name -> quartet.agent.v1.Context
+	67,  // 3: quartet.agent.v1.SpawnAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	68,  // 4: quartet.agent.v1.SpawnAgentResponse.task_handle:type_name -> quartet.task.v1.TaskHandle
+	67,  // 5: quartet.agent.v1.GetAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	67,  // 6: quartet.agent.v1.GetAgentResponse.children:type_name -> quartet.agent.v1.Agent
+	69,  // 7: quartet.agent.v1.GetAgentResponse.waits:type_name -> quartet.waiting.v1.Wait
+	67,  // 8: quartet.agent.v1.ListAgentsResponse.agents:type_name -> quartet.agent.v1.Agent
+	70,  // 9: quartet.agent.v1.EnqueueMessageRequest.kind:type_name -> quartet.agent.v1.MessageKind
+	71,  // 10: quartet.agent.v1.EnqueueMessageRequest.priority:type_name -> quartet.agent.v1.Priority
+	72,  // 11: quartet.agent.v1.EnqueueMessageRequest.max_authority:type_name -> quartet.agent.v1.Authority
+	73,  // 12: quartet.agent.v1.EnqueueMessageResponse.message:type_name -> quartet.agent.v1.Message
+	73,  // 13: quartet.agent.v1.GetMessageResponse.message:type_name -> quartet.agent.v1.Message
+	74,  // 14: quartet.agent.v1.ListMessagesRequest.state:type_name -> quartet.agent.v1.MessageState
+	73,  // 15: quartet.agent.v1.ListMessagesResponse.messages:type_name -> quartet.agent.v1.Message
+	75,  // 16: quartet.agent.v1.AcquireTurnRequest.wait:type_name -> google.protobuf.Duration
+	76,  // 17: quartet.agent.v1.AcquireTurnRequest.tool_families:type_name -> quartet.agent.v1.ToolFamily
+	64,  // 18: quartet.agent.v1.AcquireTurnRequest.preset:type_name -> quartet.agent.v1.Preset
+	77,  // 19: quartet.agent.v1.AcquireTurnResponse.turn:type_name -> quartet.agent.v1.Turn
+	73,  // 20: quartet.agent.v1.AcquireTurnResponse.message:type_name -> quartet.agent.v1.Message
+	73,  // 21: quartet.agent.v1.AcquireTurnResponse.interjections:type_name -> quartet.agent.v1.Message
 	15,  // 22: quartet.agent.v1.AcquireTurnResponse.context:type_name -> quartet.agent.v1.ContextProjection
-	65,  // 23: quartet.agent.v1.AcquireTurnResponse.agent:type_name -> quartet.agent.v1.Agent
-	73,  // 24: quartet.agent.v1.AcquireTurnResponse.poll_after:type_name -> google.protobuf.Duration
-	76,  // 25: quartet.agent.v1.ContextProjection.current:type_name -> google.protobuf.Struct
-	76,  // 26: quartet.agent.v1.ContextProjection.queue:type_name -> google.protobuf.Struct
-	77,  // 27: quartet.agent.v1.ContextProjection.shown_waits:type_name -> quartet.agent.v1.ShownWait
-	78,  // 28: quartet.agent.v1.ContextProjection.sections:type_name -> quartet.agent.v1.ContextSection
-	79,  // 29: quartet.agent.v1.RenewTurnResponse.lease_expires_at:type_name -> google.protobuf.Timestamp
-	80,  // 30: quartet.agent.v1.SubmitRoundRequest.tool_calls:type_name -> quartet.agent.v1.ToolCall
-	81,  // 31: quartet.agent.v1.SubmitRoundRequest.local_tool_results:type_name -> quartet.agent.v1.ToolResult
-	82,  // 32: quartet.agent.v1.SubmitRoundRequest.usage:type_name -> quartet.agent.v1.TokenUsage
-	81,  // 33: quartet.agent.v1.SubmitRoundResponse.tool_results:type_name -> quartet.agent.v1.ToolResult
-	83,  // 34: quartet.agent.v1.SubmitRoundResponse.end_reason:type_name -> quartet.agent.v1.TurnEndReason
-	71,  // 35: quartet.agent.v1.SubmitRoundResponse.interjections:type_name -> quartet.agent.v1.Message
-	79,  // 36: quartet.agent.v1.SubmitRoundResponse.lease_expires_at:type_name -> google.protobuf.Timestamp
-	84,  // 37: quartet.agent.v1.FinishTurnRequest.outcome:type_name -> quartet.agent.v1.TurnOutcome
-	75,  // 38: quartet.agent.v1.FinishTurnResponse.turn:type_name -> quartet.agent.v1.Turn
-	75,  // 39: quartet.agent.v1.GetTurnResponse.turn:type_name -> quartet.agent.v1.Turn
-	85,  // 40: quartet.agent.v1.GetTurnResponse.rounds:type_name -> quartet.agent.v1.Round
-	75,  // 41: quartet.agent.v1.ListTurnsResponse.turns:type_name -> quartet.agent.v1.Turn
-	86,  // 42: quartet.agent.v1.ListDecisionsResponse.decisions:type_name -> quartet.agent.v1.Decision
-	65,  // 43: quartet.agent.v1.AgentFacts.agent:type_name -> quartet.agent.v1.Agent
-	79,  // 44: quartet.agent.v1.AgentFacts.head_queued_at:type_name -> google.protobuf.Timestamp
-	86,  // 45: quartet.agent.v1.AgentFacts.last_decision:type_name -> quartet.agent.v1.Decision
-	77,  // 46: quartet.agent.v1.AgentFacts.shown_waits:type_name -> quartet.agent.v1.ShownWait
-	79,  // 47: quartet.agent.v1.AgentFacts.last_turn_started_at:type_name -> google.protobuf.Timestamp
-	75,  // 48: quartet.agent.v1.AgentFacts.open_turn:type_name -> quartet.agent.v1.Turn
-	79,  // 49: quartet.agent.v1.AgentFacts.woken_at:type_name -> google.protobuf.Timestamp
-	87,  // 50: quartet.agent.v1.AgentFacts.head_tick:type_name -> quartet.agent.v1.Tick
-	29,  // 51: quartet.agent.v1.AgentFacts.stalled_items:type_name -> quartet.agent.v1.StalledItem
-	88,  // 52: quartet.agent.v1.AgentFacts.asking_children:type_name -> quartet.agent.v1.Delegation
-	79,  // 53: quartet.agent.v1.StalledItem.since:type_name -> google.protobuf.Timestamp
-	28,  // 54: quartet.agent.v1.GetFactsResponse.facts:type_name -> quartet.agent.v1.AgentFacts
-	86,  // 55: quartet.agent.v1.OfferDecisionRequest.decision:type_name -> quartet.agent.v1.Decision
-	0,   // 56: quartet.agent.v1.OfferDecisionResponse.result:type_name -> quartet.agent.v1.OfferResult
-	71,  // 57: quartet.agent.v1.WatchTurnResponse.interjections:type_name -> quartet.agent.v1.Message
-	75,  // 58: quartet.agent.v1.WatchTurnResponse.ended:type_name -> quartet.agent.v1.Turn
-	75,  // 59: quartet.agent.v1.AbortRunResponse.turn:type_name -> quartet.agent.v1.Turn
-	65,  // 60: quartet.agent.v1.AbortRunResponse.agent:type_name -> quartet.agent.v1.Agent
-	65,  // 61: quartet.agent.v1.PauseAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	65,  // 62: quartet.agent.v1.ResumeAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	65,  // 63: quartet.agent.v1.StopAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	65,  // 64: quartet.agent.v1.StartAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	65,  // 65: quartet.agent.v1.DeleteAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	88,  // 66: quartet.agent.v1.GetDelegationResponse.delegation:type_name -> quartet.agent.v1.Delegation
-	88,  // 67: quartet.agent.v1.ListDelegationsResponse.delegations:type_name -> quartet.agent.v1.Delegation
-	85,  // 68: quartet.agent.v1.ListRoundsResponse.rounds:type_name -> quartet.agent.v1.Round
-	15,  // 69: quartet.agent.v1.GetContextResponse.context:type_name -> quartet.agent.v1.ContextProjection
-	89,  // 70: quartet.agent.v1.ListBriefsRequest.kind:type_name -> quartet.agent.v1.BriefKind
-	90,  // 71: quartet.agent.v1.ListBriefsResponse.briefs:type_name -> quartet.agent.v1.Brief
-	91,  // 72: quartet.agent.v1.ListToolsResponse.tools:type_name -> quartet.agent.v1.ToolSpec
-	76,  // 73: quartet.agent.v1.CallToolRequest.arguments:type_name -> google.protobuf.Struct
-	81,  // 74: quartet.agent.v1.CallToolResponse.result:type_name -> quartet.agent.v1.ToolResult
-	1,   // 75: quartet.agent.v1.AgentService.SpawnAgent:input_type -> quartet.agent.v1.SpawnAgentRequest
-	3,   // 76: quartet.agent.v1.AgentService.GetAgent:input_type -> quartet.agent.v1.GetAgentRequest
-	5,   // 77: quartet.agent.v1.AgentService.ListAgents:input_type -> quartet.agent.v1.ListAgentsRequest
-	7,   // 78: quartet.agent.v1.AgentService.EnqueueMessage:input_type -> quartet.agent.v1.EnqueueMessageRequest
-	9,   // 79: quartet.agent.v1.AgentService.GetMessage:input_type -> quartet.agent.v1.GetMessageRequest
-	11,  // 80: quartet.agent.v1.AgentService.ListMessages:input_type -> quartet.agent.v1.ListMessagesRequest
-	13,  // 81: quartet.agent.v1.AgentService.AcquireTurn:input_type -> quartet.agent.v1.AcquireTurnRequest
-	16,  // 82: quartet.agent.v1.AgentService.RenewTurn:input_type -> quartet.agent.v1.RenewTurnRequest
-	18,  // 83: quartet.agent.v1.AgentService.SubmitRound:input_type -> quartet.agent.v1.SubmitRoundRequest
-	20,  // 84: quartet.agent.v1.AgentService.FinishTurn:input_type -> quartet.agent.v1.FinishTurnRequest
-	22,  // 85: quartet.agent.v1.AgentService.GetTurn:input_type -> quartet.agent.v1.GetTurnRequest
-	24,  // 86: quartet.agent.v1.AgentService.ListTurns:input_type -> quartet.agent.v1.ListTurnsRequest
-	26,  // 87: quartet.agent.v1.AgentService.ListDecisions:input_type -> quartet.agent.v1.ListDecisionsRequest
-	34,  // 88: quartet.agent.v1.AgentService.WatchTurn:input_type -> quartet.agent.v1.WatchTurnRequest
-	36,  // 89: quartet.agent.v1.AgentService.AbortRun:input_type -> quartet.agent.v1.AbortRunRequest
-	38,  // 90: quartet.agent.v1.AgentService.PauseAgent:input_type -> quartet.agent.v1.PauseAgentRequest
-	40,  // 91: quartet.agent.v1.AgentService.ResumeAgent:input_type -> quartet.agent.v1.ResumeAgentRequest
-	42,  // 92: quartet.agent.v1.AgentService.StopAgent:input_type -> quartet.agent.v1.StopAgentRequest
-	44,  // 93: quartet.agent.v1.AgentService.StartAgent:input_type -> quartet.agent.v1.StartAgentRequest
-	46,  // 94: quartet.agent.v1.AgentService.DeleteAgent:input_type -> quartet.agent.v1.DeleteAgentRequest
-	48,  // 95: quartet.agent.v1.AgentService.GetDelegation:input_type -> quartet.agent.v1.GetDelegationRequest
-	50,  // 96: quartet.agent.v1.AgentService.ListDelegations:input_type -> quartet.agent.v1.ListDelegationsRequest
-	52,  // 97: quartet.agent.v1.AgentService.ListRounds:input_type -> quartet.agent.v1.ListRoundsRequest
-	54,  // 98: quartet.agent.v1.AgentService.GetContext:input_type -> quartet.agent.v1.GetContextRequest
-	56,  // 99: quartet.agent.v1.AgentService.ListBriefs:input_type -> quartet.agent.v1.ListBriefsRequest
-	58,  // 100: quartet.agent.v1.AgentService.ListTools:input_type -> quartet.agent.v1.ListToolsRequest
-	60,  // 101: quartet.agent.v1.AgentService.CallTool:input_type -> quartet.agent.v1.CallToolRequest
-	30,  // 102: quartet.agent.v1.AgentService.GetFacts:input_type -> quartet.agent.v1.GetFactsRequest
-	32,  // 103: quartet.agent.v1.AgentService.OfferDecision:input_type -> quartet.agent.v1.OfferDecisionRequest
-	2,   // 104: quartet.agent.v1.AgentService.SpawnAgent:output_type -> quartet.agent.v1.SpawnAgentResponse
-	4,   // 105: quartet.agent.v1.AgentService.GetAgent:output_type -> quartet.agent.v1.GetAgentResponse
-	6,   // 106: quartet.agent.v1.AgentService.ListAgents:output_type -> quartet.agent.v1.ListAgentsResponse
-	8,   // 107: quartet.agent.v1.AgentService.EnqueueMessage:output_type -> quartet.agent.v1.EnqueueMessageResponse
-	10,  // 108: quartet.agent.v1.AgentService.GetMessage:output_type -> quartet.agent.v1.GetMessageResponse
-	12,  // 109: quartet.agent.v1.AgentService.ListMessages:output_type -> quartet.agent.v1.ListMessagesResponse
-	14,  // 110: quartet.agent.v1.AgentService.AcquireTurn:output_type -> quartet.agent.v1.AcquireTurnResponse
-	17,  // 111: quartet.agent.v1.AgentService.RenewTurn:output_type -> quartet.agent.v1.RenewTurnResponse
-	19,  // 112: quartet.agent.v1.AgentService.SubmitRound:output_type -> quartet.agent.v1.SubmitRoundResponse
-	21,  // 113: quartet.agent.v1.AgentService.FinishTurn:output_type -> quartet.agent.v1.FinishTurnResponse
-	23,  // 114: quartet.agent.v1.AgentService.GetTurn:output_type -> quartet.agent.v1.GetTurnResponse
-	25,  // 115: quartet.agent.v1.AgentService.ListTurns:output_type -> quartet.agent.v1.ListTurnsResponse
-	27,  // 116: quartet.agent.v1.AgentService.ListDecisions:output_type -> quartet.agent.v1.ListDecisionsResponse
-	35,  // 117: quartet.agent.v1.AgentService.WatchTurn:output_type -> quartet.agent.v1.WatchTurnResponse
-	37,  // 118: quartet.agent.v1.AgentService.AbortRun:output_type -> quartet.agent.v1.AbortRunResponse
-	39,  // 119: quartet.agent.v1.AgentService.PauseAgent:output_type -> quartet.agent.v1.PauseAgentResponse
-	41,  // 120: quartet.agent.v1.AgentService.ResumeAgent:output_type -> quartet.agent.v1.ResumeAgentResponse
-	43,  // 121: quartet.agent.v1.AgentService.StopAgent:output_type -> quartet.agent.v1.StopAgentResponse
-	45,  // 122: quartet.agent.v1.AgentService.StartAgent:output_type -> quartet.agent.v1.StartAgentResponse
-	47,  // 123: quartet.agent.v1.AgentService.DeleteAgent:output_type -> quartet.agent.v1.DeleteAgentResponse
-	49,  // 124: quartet.agent.v1.AgentService.GetDelegation:output_type -> quartet.agent.v1.GetDelegationResponse
-	51,  // 125: quartet.agent.v1.AgentService.ListDelegations:output_type -> quartet.agent.v1.ListDelegationsResponse
-	53,  // 126: quartet.agent.v1.AgentService.ListRounds:output_type -> quartet.agent.v1.ListRoundsResponse
-	55,  // 127: quartet.agent.v1.AgentService.GetContext:output_type -> quartet.agent.v1.GetContextResponse
-	57,  // 128: quartet.agent.v1.AgentService.ListBriefs:output_type -> quartet.agent.v1.ListBriefsResponse
-	59,  // 129: quartet.agent.v1.AgentService.ListTools:output_type -> quartet.agent.v1.ListToolsResponse
-	61,  // 130: quartet.agent.v1.AgentService.CallTool:output_type -> quartet.agent.v1.CallToolResponse
-	31,  // 131: quartet.agent.v1.AgentService.GetFacts:output_type -> quartet.agent.v1.GetFactsResponse
-	33,  // 132: quartet.agent.v1.AgentService.OfferDecision:output_type -> quartet.agent.v1.OfferDecisionResponse
-	104, // [104:133] is the sub-list for method output_type
-	75,  // [75:104] is the sub-list for method input_type
-	75,  // [75:75] is the sub-list for extension type_name
-	75,  // [75:75] is the sub-list for extension extendee
-	0,   // [0:75] is the sub-list for field type_name
+	67,  // 23: quartet.agent.v1.AcquireTurnResponse.agent:type_name -> quartet.agent.v1.Agent
+	75,  // 24: quartet.agent.v1.AcquireTurnResponse.poll_after:type_name -> google.protobuf.Duration
+	78,  // 25: quartet.agent.v1.ContextProjection.current:type_name -> google.protobuf.Struct
+	78,  // 26: quartet.agent.v1.ContextProjection.queue:type_name -> google.protobuf.Struct
+	79,  // 27: quartet.agent.v1.ContextProjection.shown_waits:type_name -> quartet.agent.v1.ShownWait
+	80,  // 28: quartet.agent.v1.ContextProjection.sections:type_name -> quartet.agent.v1.ContextSection
+	81,  // 29: quartet.agent.v1.RenewTurnResponse.lease_expires_at:type_name -> google.protobuf.Timestamp
+	82,  // 30: quartet.agent.v1.StartLocalCallsRequest.calls:type_name -> quartet.agent.v1.ToolCall
+	81,  // 31: quartet.agent.v1.StartLocalCallsResponse.lease_expires_at:type_name -> google.protobuf.Timestamp
+	82,  // 32: quartet.agent.v1.SubmitRoundRequest.tool_calls:type_name -> quartet.agent.v1.ToolCall
+	83,  // 33: quartet.agent.v1.SubmitRoundRequest.local_tool_results:type_name -> quartet.agent.v1.ToolResult
+	84,  // 34: quartet.agent.v1.SubmitRoundRequest.usage:type_name -> quartet.agent.v1.TokenUsage
+	82,  // 35: quartet.agent.v1.SubmitRoundRequest.local_tool_calls:type_name -> quartet.agent.v1.ToolCall
+	83,  // 36: quartet.agent.v1.SubmitRoundResponse.tool_results:type_name -> quartet.agent.v1.ToolResult
+	85,  // 37: quartet.agent.v1.SubmitRoundResponse.end_reason:type_name -> quartet.agent.v1.TurnEndReason
+	73,  // 38: quartet.agent.v1.SubmitRoundResponse.interjections:type_name -> quartet.agent.v1.Message
+	81,  // 39: quartet.agent.v1.SubmitRoundResponse.lease_expires_at:type_name -> google.protobuf.Timestamp
+	86,  // 40: quartet.agent.v1.FinishTurnRequest.outcome:type_name -> quartet.agent.v1.TurnOutcome
+	77,  // 41: quartet.agent.v1.FinishTurnResponse.turn:type_name -> quartet.agent.v1.Turn
+	77,  // 42: quartet.agent.v1.GetTurnResponse.turn:type_name -> quartet.agent.v1.Turn
+	87,  // 43: quartet.agent.v1.GetTurnResponse.rounds:type_name -> quartet.agent.v1.Round
+	77,  // 44: quartet.agent.v1.ListTurnsResponse.turns:type_name -> quartet.agent.v1.Turn
+	88,  // 45: quartet.agent.v1.ListDecisionsResponse.decisions:type_name -> quartet.agent.v1.Decision
+	67,  // 46: quartet.agent.v1.AgentFacts.agent:type_name -> quartet.agent.v1.Agent
+	81,  // 47: quartet.agent.v1.AgentFacts.head_queued_at:type_name -> google.protobuf.Timestamp
+	88,  // 48: quartet.agent.v1.AgentFacts.last_decision:type_name -> quartet.agent.v1.Decision
+	79,  // 49: quartet.agent.v1.AgentFacts.shown_waits:type_name -> quartet.agent.v1.ShownWait
+	81,  // 50: quartet.agent.v1.AgentFacts.last_turn_started_at:type_name -> google.protobuf.Timestamp
+	77,  // 51: quartet.agent.v1.AgentFacts.open_turn:type_name -> quartet.agent.v1.Turn
+	81,  // 52: quartet.agent.v1.AgentFacts.woken_at:type_name -> google.protobuf.Timestamp
+	89,  // 53: quartet.agent.v1.AgentFacts.head_tick:type_name -> quartet.agent.v1.Tick
+	31,  // 54: quartet.agent.v1.AgentFacts.stalled_items:type_name -> quartet.agent.v1.StalledItem
+	90,  // 55: quartet.agent.v1.AgentFacts.asking_children:type_name -> quartet.agent.v1.Delegation
+	81,  // 56: quartet.agent.v1.StalledItem.since:type_name -> google.protobuf.Timestamp
+	30,  // 57: quartet.agent.v1.GetFactsResponse.facts:type_name -> quartet.agent.v1.AgentFacts
+	88,  // 58: quartet.agent.v1.OfferDecisionRequest.decision:type_name -> quartet.agent.v1.Decision
+	0,   // 59: quartet.agent.v1.OfferDecisionResponse.result:type_name -> quartet.agent.v1.OfferResult
+	73,  // 60: quartet.agent.v1.WatchTurnResponse.interjections:type_name -> quartet.agent.v1.Message
+	77,  // 61: quartet.agent.v1.WatchTurnResponse.ended:type_name -> quartet.agent.v1.Turn
+	77,  // 62: quartet.agent.v1.AbortRunResponse.turn:type_name -> quartet.agent.v1.Turn
+	67,  // 63: quartet.agent.v1.AbortRunResponse.agent:type_name -> quartet.agent.v1.Agent
+	67,  // 64: quartet.agent.v1.PauseAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	67,  // 65: quartet.agent.v1.ResumeAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	67,  // 66: quartet.agent.v1.StopAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	67,  // 67: quartet.agent.v1.StartAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	67,  // 68: quartet.agent.v1.DeleteAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	90,  // 69: quartet.agent.v1.GetDelegationResponse.delegation:type_name -> quartet.agent.v1.Delegation
+	90,  // 70: quartet.agent.v1.ListDelegationsResponse.delegations:type_name -> quartet.agent.v1.Delegation
+	87,  // 71: quartet.agent.v1.ListRoundsResponse.rounds:type_name -> quartet.agent.v1.Round
+	15,  // 72: quartet.agent.v1.GetContextResponse.context:type_name -> quartet.agent.v1.ContextProjection
+	91,  // 73: quartet.agent.v1.ListBriefsRequest.kind:type_name -> quartet.agent.v1.BriefKind
+	92,  // 74: quartet.agent.v1.ListBriefsResponse.briefs:type_name -> quartet.agent.v1.Brief
+	93,  // 75: quartet.agent.v1.ListToolsResponse.tools:type_name -> quartet.agent.v1.ToolSpec
+	78,  // 76: quartet.agent.v1.CallToolRequest.arguments:type_name -> google.protobuf.Struct
+	83,  // 77: quartet.agent.v1.CallToolResponse.result:type_name -> quartet.agent.v1.ToolResult
+	1,   // 78: quartet.agent.v1.AgentService.SpawnAgent:input_type -> quartet.agent.v1.SpawnAgentRequest
+	3,   // 79: quartet.agent.v1.AgentService.GetAgent:input_type -> quartet.agent.v1.GetAgentRequest
+	5,   // 80: quartet.agent.v1.AgentService.ListAgents:input_type -> quartet.agent.v1.ListAgentsRequest
+	7,   // 81: quartet.agent.v1.AgentService.EnqueueMessage:input_type -> quartet.agent.v1.EnqueueMessageRequest
+	9,   // 82: quartet.agent.v1.AgentService.GetMessage:input_type -> quartet.agent.v1.GetMessageRequest
+	11,  // 83: quartet.agent.v1.AgentService.ListMessages:input_type -> quartet.agent.v1.ListMessagesRequest
+	13,  // 84: quartet.agent.v1.AgentService.AcquireTurn:input_type -> quartet.agent.v1.AcquireTurnRequest
+	16,  // 85: quartet.agent.v1.AgentService.RenewTurn:input_type -> quartet.agent.v1.RenewTurnRequest
+	18,  // 86: quartet.agent.v1.AgentService.StartLocalCalls:input_type -> quartet.agent.v1.StartLocalCallsRequest
+	20,  // 87: quartet.agent.v1.AgentService.SubmitRound:input_type -> quartet.agent.v1.SubmitRoundRequest
+	22,  // 88: quartet.agent.v1.AgentService.FinishTurn:input_type -> quartet.agent.v1.FinishTurnRequest
+	24,  // 89: quartet.agent.v1.AgentService.GetTurn:input_type -> quartet.agent.v1.GetTurnRequest
+	26,  // 90: quartet.agent.v1.AgentService.ListTurns:input_type -> quartet.agent.v1.ListTurnsRequest
+	28,  // 91: quartet.agent.v1.AgentService.ListDecisions:input_type -> quartet.agent.v1.ListDecisionsRequest
+	36,  // 92: quartet.agent.v1.AgentService.WatchTurn:input_type -> quartet.agent.v1.WatchTurnRequest
+	38,  // 93: quartet.agent.v1.AgentService.AbortRun:input_type -> quartet.agent.v1.AbortRunRequest
+	40,  // 94: quartet.agent.v1.AgentService.PauseAgent:input_type -> quartet.agent.v1.PauseAgentRequest
+	42,  // 95: quartet.agent.v1.AgentService.ResumeAgent:input_type -> quartet.agent.v1.ResumeAgentRequest
+	44,  // 96: quartet.agent.v1.AgentService.StopAgent:input_type -> quartet.agent.v1.StopAgentRequest
+	46,  // 97: quartet.agent.v1.AgentService.StartAgent:input_type -> quartet.agent.v1.StartAgentRequest
+	48,  // 98: quartet.agent.v1.AgentService.DeleteAgent:input_type -> quartet.agent.v1.DeleteAgentRequest
+	50,  // 99: quartet.agent.v1.AgentService.GetDelegation:input_type -> quartet.agent.v1.GetDelegationRequest
+	52,  // 100: quartet.agent.v1.AgentService.ListDelegations:input_type -> quartet.agent.v1.ListDelegationsRequest
+	54,  // 101: quartet.agent.v1.AgentService.ListRounds:input_type -> quartet.agent.v1.ListRoundsRequest
+	56,  // 102: quartet.agent.v1.AgentService.GetContext:input_type -> quartet.agent.v1.GetContextRequest
+	58,  // 103: quartet.agent.v1.AgentService.ListBriefs:input_type -> quartet.agent.v1.ListBriefsRequest
+	60,  // 104: quartet.agent.v1.AgentService.ListTools:input_type -> quartet.agent.v1.ListToolsRequest
+	62,  // 105: quartet.agent.v1.AgentService.CallTool:input_type -> quartet.agent.v1.CallToolRequest
+	32,  // 106: quartet.agent.v1.AgentService.GetFacts:input_type -> quartet.agent.v1.GetFactsRequest
+	34,  // 107: quartet.agent.v1.AgentService.OfferDecision:input_type -> quartet.agent.v1.OfferDecisionRequest
+	2,   // 108: quartet.agent.v1.AgentService.SpawnAgent:output_type -> quartet.agent.v1.SpawnAgentResponse
+	4,   // 109: quartet.agent.v1.AgentService.GetAgent:output_type -> quartet.agent.v1.GetAgentResponse
+	6,   // 110: quartet.agent.v1.AgentService.ListAgents:output_type -> quartet.agent.v1.ListAgentsResponse
+	8,   // 111: quartet.agent.v1.AgentService.EnqueueMessage:output_type -> quartet.agent.v1.EnqueueMessageResponse
+	10,  // 112: quartet.agent.v1.AgentService.GetMessage:output_type -> quartet.agent.v1.GetMessageResponse
+	12,  // 113: quartet.agent.v1.AgentService.ListMessages:output_type -> quartet.agent.v1.ListMessagesResponse
+	14,  // 114: quartet.agent.v1.AgentService.AcquireTurn:output_type -> quartet.agent.v1.AcquireTurnResponse
+	17,  // 115: quartet.agent.v1.AgentService.RenewTurn:output_type -> quartet.agent.v1.RenewTurnResponse
+	19,  // 116: quartet.agent.v1.AgentService.StartLocalCalls:output_type -> quartet.agent.v1.StartLocalCallsResponse
+	21,  // 117: quartet.agent.v1.AgentService.SubmitRound:output_type -> quartet.agent.v1.SubmitRoundResponse
+	23,  // 118: quartet.agent.v1.AgentService.FinishTurn:output_type -> quartet.agent.v1.FinishTurnResponse
+	25,  // 119: quartet.agent.v1.AgentService.GetTurn:output_type -> quartet.agent.v1.GetTurnResponse
+	27,  // 120: quartet.agent.v1.AgentService.ListTurns:output_type -> quartet.agent.v1.ListTurnsResponse
+	29,  // 121: quartet.agent.v1.AgentService.ListDecisions:output_type -> quartet.agent.v1.ListDecisionsResponse
+	37,  // 122: quartet.agent.v1.AgentService.WatchTurn:output_type -> quartet.agent.v1.WatchTurnResponse
+	39,  // 123: quartet.agent.v1.AgentService.AbortRun:output_type -> quartet.agent.v1.AbortRunResponse
+	41,  // 124: quartet.agent.v1.AgentService.PauseAgent:output_type -> quartet.agent.v1.PauseAgentResponse
+	43,  // 125: quartet.agent.v1.AgentService.ResumeAgent:output_type -> quartet.agent.v1.ResumeAgentResponse
+	45,  // 126: quartet.agent.v1.AgentService.StopAgent:output_type -> quartet.agent.v1.StopAgentResponse
+	47,  // 127: quartet.agent.v1.AgentService.StartAgent:output_type -> quartet.agent.v1.StartAgentResponse
+	49,  // 128: quartet.agent.v1.AgentService.DeleteAgent:output_type -> quartet.agent.v1.DeleteAgentResponse
+	51,  // 129: quartet.agent.v1.AgentService.GetDelegation:output_type -> quartet.agent.v1.GetDelegationResponse
+	53,  // 130: quartet.agent.v1.AgentService.ListDelegations:output_type -> quartet.agent.v1.ListDelegationsResponse
+	55,  // 131: quartet.agent.v1.AgentService.ListRounds:output_type -> quartet.agent.v1.ListRoundsResponse
+	57,  // 132: quartet.agent.v1.AgentService.GetContext:output_type -> quartet.agent.v1.GetContextResponse
+	59,  // 133: quartet.agent.v1.AgentService.ListBriefs:output_type -> quartet.agent.v1.ListBriefsResponse
+	61,  // 134: quartet.agent.v1.AgentService.ListTools:output_type -> quartet.agent.v1.ListToolsResponse
+	63,  // 135: quartet.agent.v1.AgentService.CallTool:output_type -> quartet.agent.v1.CallToolResponse
+	33,  // 136: quartet.agent.v1.AgentService.GetFacts:output_type -> quartet.agent.v1.GetFactsResponse
+	35,  // 137: quartet.agent.v1.AgentService.OfferDecision:output_type -> quartet.agent.v1.OfferDecisionResponse
+	108, // [108:138] is the sub-list for method output_type
+	78,  // [78:108] is the sub-list for method input_type
+	78,  // [78:78] is the sub-list for extension type_name
+	78,  // [78:78] is the sub-list for extension extendee
+	0,   // [0:78] is the sub-list for field type_name
 }
 
 func init() { file_quartet_agent_v1_agent_service_proto_init() }
@@ -4932,7 +5089,7 @@ func file_quartet_agent_v1_agent_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_agent_v1_agent_service_proto_rawDesc), len(file_quartet_agent_v1_agent_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   61,
+			NumMessages:   63,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

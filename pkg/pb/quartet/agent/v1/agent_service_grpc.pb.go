@@ -27,6 +27,7 @@ const (
 	AgentService_ListMessages_FullMethodName    = "/quartet.agent.v1.AgentService/ListMessages"
 	AgentService_AcquireTurn_FullMethodName     = "/quartet.agent.v1.AgentService/AcquireTurn"
 	AgentService_RenewTurn_FullMethodName       = "/quartet.agent.v1.AgentService/RenewTurn"
+	AgentService_StartLocalCalls_FullMethodName = "/quartet.agent.v1.AgentService/StartLocalCalls"
 	AgentService_SubmitRound_FullMethodName     = "/quartet.agent.v1.AgentService/SubmitRound"
 	AgentService_FinishTurn_FullMethodName      = "/quartet.agent.v1.AgentService/FinishTurn"
 	AgentService_GetTurn_FullMethodName         = "/quartet.agent.v1.AgentService/GetTurn"
@@ -83,6 +84,11 @@ type AgentServiceClient interface {
 	AcquireTurn(ctx context.Context, in *AcquireTurnRequest, opts ...grpc.CallOption) (*AcquireTurnResponse, error)
 	// RenewTurn renews the lease of an open turn for 30 s. Errors: RUN_STALE, TURN_ENDED.
 	RenewTurn(ctx context.Context, in *RenewTurnRequest, opts ...grpc.CallOption) (*RenewTurnResponse, error)
+	// StartLocalCalls records calls that the runner is about to execute itself, so that the next
+	// context shows what may have happened if the runner is lost before it submits the round.
+	// Repeating a call_id with the same call records nothing. Errors: INVALID_ARGUMENT,
+	// LIMIT_EXCEEDED, RUN_STALE, TURN_ENDED, REQUEST_ID_REUSED for another call under a call_id.
+	StartLocalCalls(ctx context.Context, in *StartLocalCallsRequest, opts ...grpc.CallOption) (*StartLocalCallsResponse, error)
 	// SubmitRound stores an assistant's reply, executes its tool calls in order and returns
 	// their results, within 45 s. Repeating a round_index returns the same response.
 	// Errors: INVALID_ARGUMENT, RUN_STALE, TURN_ENDED, REQUEST_ID_REUSED for another round under
@@ -234,6 +240,16 @@ func (c *agentServiceClient) RenewTurn(ctx context.Context, in *RenewTurnRequest
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(RenewTurnResponse)
 	err := c.cc.Invoke(ctx, AgentService_RenewTurn_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *agentServiceClient) StartLocalCalls(ctx context.Context, in *StartLocalCallsRequest, opts ...grpc.CallOption) (*StartLocalCallsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(StartLocalCallsResponse)
+	err := c.cc.Invoke(ctx, AgentService_StartLocalCalls_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -492,6 +508,11 @@ type AgentServiceServer interface {
 	AcquireTurn(context.Context, *AcquireTurnRequest) (*AcquireTurnResponse, error)
 	// RenewTurn renews the lease of an open turn for 30 s. Errors: RUN_STALE, TURN_ENDED.
 	RenewTurn(context.Context, *RenewTurnRequest) (*RenewTurnResponse, error)
+	// StartLocalCalls records calls that the runner is about to execute itself, so that the next
+	// context shows what may have happened if the runner is lost before it submits the round.
+	// Repeating a call_id with the same call records nothing. Errors: INVALID_ARGUMENT,
+	// LIMIT_EXCEEDED, RUN_STALE, TURN_ENDED, REQUEST_ID_REUSED for another call under a call_id.
+	StartLocalCalls(context.Context, *StartLocalCallsRequest) (*StartLocalCallsResponse, error)
 	// SubmitRound stores an assistant's reply, executes its tool calls in order and returns
 	// their results, within 45 s. Repeating a round_index returns the same response.
 	// Errors: INVALID_ARGUMENT, RUN_STALE, TURN_ENDED, REQUEST_ID_REUSED for another round under
@@ -592,6 +613,9 @@ func (UnimplementedAgentServiceServer) AcquireTurn(context.Context, *AcquireTurn
 }
 func (UnimplementedAgentServiceServer) RenewTurn(context.Context, *RenewTurnRequest) (*RenewTurnResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RenewTurn not implemented")
+}
+func (UnimplementedAgentServiceServer) StartLocalCalls(context.Context, *StartLocalCallsRequest) (*StartLocalCallsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method StartLocalCalls not implemented")
 }
 func (UnimplementedAgentServiceServer) SubmitRound(context.Context, *SubmitRoundRequest) (*SubmitRoundResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method SubmitRound not implemented")
@@ -817,6 +841,24 @@ func _AgentService_RenewTurn_Handler(srv interface{}, ctx context.Context, dec f
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(AgentServiceServer).RenewTurn(ctx, req.(*RenewTurnRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AgentService_StartLocalCalls_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(StartLocalCallsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AgentServiceServer).StartLocalCalls(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AgentService_StartLocalCalls_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AgentServiceServer).StartLocalCalls(ctx, req.(*StartLocalCallsRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -1230,6 +1272,10 @@ var AgentService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "RenewTurn",
 			Handler:    _AgentService_RenewTurn_Handler,
+		},
+		{
+			MethodName: "StartLocalCalls",
+			Handler:    _AgentService_StartLocalCalls_Handler,
 		},
 		{
 			MethodName: "SubmitRound",

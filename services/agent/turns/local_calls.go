@@ -1,0 +1,85 @@
+package turns
+
+import (
+	"context"
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/journal"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
+	"quartet/services/agent/access"
+	"quartet/services/agent/ref"
+	"quartet/services/agent/state"
+)
+
+// StartLocalCalls records calls that the runner is about to execute itself (SPEC A6.9). If the
+// runner is lost before it submits the round with their results, the next context shows them
+// as calls whose outcome is unknown.
+func (s *Service) StartLocalCalls(ctx context.Context, req *agentv1.StartLocalCallsRequest) (*agentv1.StartLocalCallsResponse, error) {
+	actor := rpc.ActorFrom(ctx)
+	if err := access.CheckRun(actor, req.GetAgentId(), req.GetTurnId(), req.GetRunId()); err != nil {
+		return nil, err
+	}
+	if err := validateCalls("calls", req.GetCalls(), true, map[string]bool{}); err != nil {
+		return nil, err
+	}
+	if len(req.GetCalls()) == 0 {
+		return nil, fault.Invalid("calls", "", "must have at least one call")
+	}
+	_, err := plane.Do(ctx, s.engine, plane.Command[*state.State, struct{}]{
+		Method: "StartLocalCalls", AgentID: req.GetAgentId(),
+		Decide: func(st *state.State, env journal.Env) (journal.Decision[struct{}], error) {
+			return decideStartCalls(st, env, req)
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	until := s.leases.Arm(ref.Agent{Namespace: actor.Namespace, ID: req.GetAgentId()}, req.GetRunId())
+	return &agentv1.StartLocalCallsResponse{LeaseExpiresAt: timestamppb.New(until)}, nil
+}
+
+func decideStartCalls(s *state.State, env journal.Env, req *agentv1.StartLocalCallsRequest) (journal.Decision[struct{}], error) {
+	var d journal.Decision[struct{}]
+	t, err := s.HeldTurn(env.Actor.Namespace, req.GetAgentId(), req.GetTurnId(), req.GetRunId())
+	if err != nil {
+		return d, err
+	}
+	n := len(t.Rounds)
+	if int(req.GetRoundIndex()) != n {
+		return d, fault.Invalid("round_index", fmt.Sprint(req.GetRoundIndex()), fmt.Sprintf("must be %d, the next round of the turn", n))
+	}
+	if n > 0 && !t.Rounds[n-1].GetSettled() {
+		return d, fault.Invalid("round_index", fmt.Sprint(n), fmt.Sprintf("round %d has calls without a result; submit it again first", n-1))
+	}
+	before := map[string]*agentv1.ToolCall{}
+	for _, c := range t.StartedCalls {
+		before[c.GetCallId()] = c
+	}
+	var calls []*agentv1.ToolCall
+	for _, c := range req.GetCalls() {
+		switch b := before[c.GetCallId()]; {
+		case b == nil:
+			calls = append(calls, c)
+		case !proto.Equal(b, c):
+			return d, fault.RequestIDReused.Newf("call %q of round %d was started with another tool or other arguments; give each call an id of its own", c.GetCallId(), n).
+				With("call_id", c.GetCallId())
+		}
+	}
+	if len(calls) == 0 {
+		return d, nil
+	}
+	if err := fault.Entries("calls", len(before)+len(calls), MaxCalls); err != nil {
+		return d, err
+	}
+	d.Events = []*journal.Event{{
+		AgentID: req.GetAgentId(), WorkItemID: t.Record.GetWorkItemId(),
+		Payload: &agentv1.LocalCallsStarted{TurnId: req.GetTurnId(), RoundIndex: req.GetRoundIndex(), Calls: calls},
+	}}
+	return d, nil
+}
