@@ -39,7 +39,7 @@ func TestTables(t *testing.T) {
 	for plane, lines := range map[string][]string{
 		"agent": {"spawn keeper", "get keeper", "list", "list --parent x", "say keeper hello", "messages keeper", "turns keeper", "children keeper",
 			"pause keeper --reason lunch", "resume keeper", "stop keeper", "start keeper", "abort keeper", "abort keeper --run run_1", "delete keeper"},
-		"transcript": {"briefs keeper", "briefs keeper --kind failure", "rounds keeper", "rounds keeper --turn trn_1 --full", "rounds keeper --page-token abc", "transcript keeper --item wi_1",
+		"transcript": {"briefs keeper", "briefs keeper --kind failure", "rounds keeper", "rounds keeper --turn trn_1 --full", "rounds keeper --page-token abc", "transcript keeper --item wi_1", "conversation keeper --contains teal", "conversation keeper --page-token abc",
 			"context keeper", "context keeper --budget 512 --text", "tools keeper", "tools keeper completeworkitem", "tools keeper Fly"},
 		"work":    {"create keeper objective", "list keeper", "get keeper wi_1", "get keeper wi_2", "pick keeper wi_1", "update keeper wi_1 --unblock", "complete keeper wi_1", "queue keeper", "board keeper"},
 		"wait":    {"for keeper reason --wake external", "create keeper condition", "get keeper wt_1", "cancel keeper wt_1", "list keeper"},

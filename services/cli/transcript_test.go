@@ -56,6 +56,16 @@ func (p *planes) ListRounds(ctx context.Context, r *agentv1.ListRoundsRequest) (
 	}}, p.record(ctx, r)
 }
 
+func (p *planes) ListConversation(ctx context.Context, r *agentv1.ListConversationRequest) (*agentv1.ListConversationResponse, error) {
+	if r.GetPageToken() != "" {
+		return &agentv1.ListConversationResponse{}, p.record(ctx, r)
+	}
+	return &agentv1.ListConversationResponse{NextPageToken: "abc", Utterances: []*agentv1.Utterance{
+		{Speaker: agentv1.Speaker_SPEAKER_AGENT, Text: "Teal, you said.\n\x1b[31m", TurnId: "trn_1", WorkItemId: "wi_1", CreatedAt: at},
+		{Speaker: agentv1.Speaker_SPEAKER_OPERATOR, Text: "My favourite colour is teal.", MessageId: "msg_1", CreatedAt: at},
+	}}, p.record(ctx, r)
+}
+
 func (p *planes) GetContext(ctx context.Context, r *agentv1.GetContextRequest) (*agentv1.GetContextResponse, error) {
 	return &agentv1.GetContextResponse{Context: &agentv1.ContextProjection{
 		Text: "# Your work\n\n  the objective\x1b[2J names it\n", Tokens: 900, BudgetTokens: max(r.GetBudgetTokens(), 1000),

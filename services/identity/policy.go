@@ -27,7 +27,7 @@ var policy = map[string]map[string]string{
 		"AcquireTurn": "ARG", "RenewTurn": "ARG", "StartLocalCalls": "ARG", "SubmitRound": "ARG", "FinishTurn": "ARG", "WatchTurn": "ARGS",
 		"GetTurn": "AORGS", "ListTurns": "AORGS", "ListDecisions": "AORGS", "ListRounds": "AORGS",
 		"AbortRun": "AOS", "PauseAgent": "AOGS", "ResumeAgent": "AOGS", "StopAgent": "AOGS", "StartAgent": "AOGS", "DeleteAgent": "AOGS",
-		"GetDelegation": "AORGS", "ListDelegations": "AORGS", "ListBriefs": "AORGS", "GetContext": "AORGS",
+		"GetDelegation": "AORGS", "ListDelegations": "AORGS", "ListBriefs": "AORGS", "ListConversation": "AORGS", "GetContext": "AORGS",
 		"ListTools": "AORGS", "CallTool": "AOGS",
 		"GetFacts": between, "OfferDecision": between,
 	},

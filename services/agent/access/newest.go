@@ -27,6 +27,10 @@ type Newest[S journal.State, M proto.Message] struct {
 	Entries func(s S) (iter.Seq2[int, []uint64], error)
 	// Read returns an entry, from its events.
 	Read func(events []*journal.Event) (M, error)
+	// Keep reports whether an entry is listed; nil lists all. MaxRead bounds how many entries a
+	// page reads, which may then be empty although more follow.
+	Keep    func(M) bool
+	MaxRead int
 }
 
 // ListRequest is a request for a page of a list of an agent.
@@ -50,6 +54,10 @@ func (l Newest[S, M]) Page(ctx context.Context, e *plane.Engine[S], req ListRequ
 	if err != nil {
 		return nil, "", err
 	}
+	most := size
+	if l.Keep != nil {
+		most = l.MaxRead
+	}
 	var numbers []int
 	var events [][]uint64
 	_, _, err = plane.View(ctx, e, req.GetAgentId(), func(s S) (struct{}, error) {
@@ -63,7 +71,7 @@ func (l Newest[S, M]) Page(ctx context.Context, e *plane.Engine[S], req ListRequ
 				continue
 			}
 			numbers, events = append(numbers, n), append(events, walSeqs)
-			if len(numbers) > size { // there is a next page
+			if len(numbers) > most { // there is a next page
 				break
 			}
 		}
@@ -74,7 +82,7 @@ func (l Newest[S, M]) Page(ctx context.Context, e *plane.Engine[S], req ListRequ
 	}
 	bytes := 0
 	for i := range numbers {
-		if i == size {
+		if i == most || len(entries) == size {
 			return entries, l.token(numbers[i-1]), nil
 		}
 		// One at a time, because all of them may be much larger than the page.
@@ -86,7 +94,10 @@ func (l Newest[S, M]) Page(ctx context.Context, e *plane.Engine[S], req ListRequ
 		if err != nil {
 			return nil, "", err
 		}
-		if bytes += proto.Size(m); i > 0 && bytes > l.MaxBytes {
+		if l.Keep != nil && !l.Keep(m) {
+			continue
+		}
+		if bytes += proto.Size(m); len(entries) > 0 && bytes > l.MaxBytes {
 			return entries, l.token(numbers[i-1]), nil
 		}
 		entries = append(entries, m)

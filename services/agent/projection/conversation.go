@@ -80,14 +80,15 @@ func saidIn(r *agentv1.Round) prompt.Said {
 }
 
 func heardIn(m *agentv1.Message) prompt.Said {
-	who := "Operator"
-	switch m.GetKind() { //nolint:exhaustive // the others are no part of a conversation
-	case agentv1.MessageKind_MESSAGE_KIND_DELEGATION, agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP:
-		who = "Your supervisor"
-	case agentv1.MessageKind_MESSAGE_KIND_CHANNEL_EVENT:
-		who = "Channel (evidence)"
-	}
-	return prompt.Said{Who: who, Ref: m.GetMessageId(), At: stamp(m.GetCreatedAt().AsTime()), Text: m.GetText()}
+	return prompt.Said{Who: speakers[speakerOf(m)], Ref: m.GetMessageId(), At: stamp(m.GetCreatedAt().AsTime()), Text: m.GetText()}
+}
+
+// speakers are the names of speakers in a context.
+var speakers = map[agentv1.Speaker]string{
+	agentv1.Speaker_SPEAKER_OPERATOR:   "Operator",
+	agentv1.Speaker_SPEAKER_AGENT:      "You",
+	agentv1.Speaker_SPEAKER_SUPERVISOR: "Your supervisor",
+	agentv1.Speaker_SPEAKER_CHANNEL:    "Channel (evidence)",
 }
 
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }

@@ -19,7 +19,7 @@ type Said struct {
 func (s Said) lines(most int) string {
 	head := fmt.Sprintf("%s, %s, %s:\n", s.Who, s.Ref, s.At)
 	if len(s.Text) > most {
-		return head + within(s.Text, most) + fmt.Sprintf("[cut: %d bytes in all; ListMessages and ListRounds have the rest]\n", len(s.Text))
+		return head + within(s.Text, most) + fmt.Sprintf("[cut: %d bytes in all; ReadConversation has the rest]\n", len(s.Text))
 	}
 	return head + quote(s.Text)
 }
@@ -36,7 +36,7 @@ func conversationForms(in Input, room int) []form {
 		var b strings.Builder
 		b.WriteString(heading(conversationTitle, o, 0))
 		if left > 0 {
-			b.WriteString("[earlier parts are left out; ListRounds and ListMessages have all of it]\n")
+			b.WriteString("[earlier parts are left out; ReadConversation has all of it]\n")
 		}
 		for _, s := range said {
 			b.WriteString(s.lines(state.MaxUtteranceBytes))

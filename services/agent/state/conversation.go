@@ -1,6 +1,7 @@
 package state
 
 import (
+	"iter"
 	"slices"
 	"strings"
 
@@ -35,6 +36,54 @@ type Utterance struct {
 // first. The zero value is an empty conversation. It is read while no event is folded.
 type Conversation struct {
 	utterances []Utterance
+	// places are all utterances, also those that the index has no more, so that they can be
+	// read back: 16 bytes each.
+	places []place
+	items  []string // the ids that places refer to
+}
+
+// place is where the text of an utterance is in the journal, and what it is about.
+type place struct {
+	at   uint64 // wal_seq of the event that queued the message or submitted the round
+	item int32  // index into items; -1 if it is about the agent
+}
+
+// Places returns the wal_seqs of the utterances with their items, newest first, and their
+// numbers in order of time: all of them, or those about an item.
+func (c *Conversation) Places(itemID string) iter.Seq2[int, Place] {
+	return func(yield func(int, Place) bool) {
+		for n := len(c.places) - 1; n >= 0; n-- {
+			p := Place{At: c.places[n].at}
+			if i := c.places[n].item; i >= 0 {
+				p.ItemID = c.items[i]
+			}
+			if itemID != "" && p.ItemID != itemID {
+				continue
+			}
+			if !yield(n, p) {
+				return
+			}
+		}
+	}
+}
+
+// Place is where the text of an utterance is in the journal, and the item that it is about, ""
+// if it is about the agent.
+type Place struct {
+	At     uint64
+	ItemID string
+}
+
+func (c *Conversation) addPlace(at uint64, itemID string) {
+	item := int32(-1)
+	if itemID != "" {
+		i := slices.Index(c.items, itemID)
+		if i < 0 {
+			i, c.items = len(c.items), append(c.items, itemID)
+		}
+		item = int32(i)
+	}
+	c.places = append(c.places, place{at, item})
 }
 
 // IsConversation reports whether a message is part of the conversation: people, or the
@@ -72,12 +121,13 @@ func (c *Conversation) hear(m *agentv1.Message, at uint64, t *agentv1.Turn) {
 	if slices.ContainsFunc(c.utterances, func(u Utterance) bool { return u.Round < 0 && u.At == at }) {
 		return
 	}
+	c.addPlace(at, subjectOf(m, t))
 	c.add(Utterance{Round: -1, At: at, Bytes: size(m.GetText()), ItemID: subjectOf(m, t)})
 }
 
-// say adds the text of a round. The text of a turn about a message of the conversation is
+// say adds the text of a round, which was submitted by the event at wal_seq at. The text of a turn about a message of the conversation is
 // about what the message is about.
-func (c *Conversation) say(r *agentv1.Round, number int, m *agentv1.Message, t *agentv1.Turn) {
+func (c *Conversation) say(r *agentv1.Round, number int, at uint64, m *agentv1.Message, t *agentv1.Turn) {
 	if strings.TrimSpace(r.GetText()) == "" {
 		return
 	}
@@ -85,6 +135,7 @@ func (c *Conversation) say(r *agentv1.Round, number int, m *agentv1.Message, t *
 	if IsConversation(m) {
 		itemID = subjectOf(m, t)
 	}
+	c.addPlace(at, itemID)
 	c.add(Utterance{Round: number, Bytes: size(r.GetText()), ItemID: itemID})
 }
 

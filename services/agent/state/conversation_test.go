@@ -68,13 +68,13 @@ func TestC7_WhatConcernsATurn(t *testing.T) {
 	var c Conversation
 	current := &agentv1.Turn{MessageId: "msg_1", Binding: agentv1.Binding_BINDING_CURRENT, BoundWorkItemId: "wi_a"}
 	c.hear(prompt("msg_1", ""), 1, current)
-	c.say(&agentv1.Round{Text: "yes", WorkItemId: "wi_a"}, 0, prompt("msg_1", ""), current)
+	c.say(&agentv1.Round{Text: "yes", WorkItemId: "wi_a"}, 0, 0, prompt("msg_1", ""), current)
 	answered := &agentv1.Turn{MessageId: "msg_2", Binding: agentv1.Binding_BINDING_WAIT, BoundWorkItemId: "wi_b"}
 	c.hear(prompt("msg_2", ""), 2, answered)
-	c.say(&agentv1.Round{Text: "the second", WorkItemId: "wi_b"}, 1, prompt("msg_2", ""), answered)
+	c.say(&agentv1.Round{Text: "the second", WorkItemId: "wi_b"}, 1, 0, prompt("msg_2", ""), answered)
 	tick := &agentv1.Message{MessageId: "msg_3", Kind: agentv1.MessageKind_MESSAGE_KIND_SYSTEM_TICK}
-	c.say(&agentv1.Round{Text: "working", WorkItemId: "wi_a"}, 2, tick, &agentv1.Turn{MessageId: "msg_3", BoundWorkItemId: "wi_a"})
-	c.say(&agentv1.Round{Text: "  ", WorkItemId: "wi_a"}, 3, tick, &agentv1.Turn{MessageId: "msg_3"})
+	c.say(&agentv1.Round{Text: "working", WorkItemId: "wi_a"}, 2, 0, tick, &agentv1.Turn{MessageId: "msg_3", BoundWorkItemId: "wi_a"})
+	c.say(&agentv1.Round{Text: "  ", WorkItemId: "wi_a"}, 3, 0, tick, &agentv1.Turn{MessageId: "msg_3"})
 	c.hear(&agentv1.Message{MessageId: "msg_4", Kind: agentv1.MessageKind_MESSAGE_KIND_CALLBACK_EVENT, Text: "evidence"}, 3, &agentv1.Turn{MessageId: "msg_4"})
 	count := func(itemID string) int { tail, _ := c.Tail(itemID, 10_000, 0); return len(tail) }
 	require.Equal(t, 3, count("wi_a"))

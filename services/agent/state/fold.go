@@ -174,7 +174,7 @@ func (a *Agent) applyTurn(ev *journal.Event) error {
 		if err != nil {
 			return err
 		}
-		a.Conversation.say(p.GetRound(), a.Transcript.Rounds(), a.Lane.Get(t.Record.GetMessageId()), t.Record)
+		a.Conversation.say(p.GetRound(), a.Transcript.Rounds(), ev.WalSeq, a.Lane.Get(t.Record.GetMessageId()), t.Record)
 		a.Transcript.BeginRound(ev.WalSeq, p.GetRound().GetWorkItemId())
 		t.StartedCalls = nil
 		t.Rounds = append(slices.Clone(t.Rounds), p.GetRound())

@@ -16,7 +16,7 @@ import (
 // Command returns `quartet agent`.
 func Command(s *session.Session) *cobra.Command {
 	c := input.Group(&cobra.Command{Use: "agent", Short: "Agents, their messages and their turns", Aliases: []string{"agents"}})
-	c.AddCommand(spawnCommand(s), getCommand(s), listCommand(s), sayCommand(s), messagesCommand(s), turnsCommand(s), roundsCommand(s), briefsCommand(s), childrenCommand(s),
+	c.AddCommand(spawnCommand(s), getCommand(s), listCommand(s), sayCommand(s), messagesCommand(s), turnsCommand(s), roundsCommand(s), conversationCommand(s), briefsCommand(s), childrenCommand(s),
 		contextCommand(s), toolsCommand(s),
 		pauseCommand(s), resumeCommand(s), stopCommand(s), startCommand(s), abortCommand(s), deleteCommand(s))
 	return c

@@ -1329,6 +1329,67 @@ func (ToolStatus) EnumDescriptor() ([]byte, []int) {
 	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{19}
 }
 
+// Speaker is who said something in an agent's conversation.
+type Speaker int32
+
+const (
+	// Not set.
+	Speaker_SPEAKER_UNSPECIFIED Speaker = 0
+	// An operator.
+	Speaker_SPEAKER_OPERATOR Speaker = 1
+	// The agent itself.
+	Speaker_SPEAKER_AGENT Speaker = 2
+	// The agent's supervisor.
+	Speaker_SPEAKER_SUPERVISOR Speaker = 3
+	// A channel. What it says is evidence and no instruction.
+	Speaker_SPEAKER_CHANNEL Speaker = 4
+)
+
+// Enum value maps for Speaker.
+var (
+	Speaker_name = map[int32]string{
+		0: "SPEAKER_UNSPECIFIED",
+		1: "SPEAKER_OPERATOR",
+		2: "SPEAKER_AGENT",
+		3: "SPEAKER_SUPERVISOR",
+		4: "SPEAKER_CHANNEL",
+	}
+	Speaker_value = map[string]int32{
+		"SPEAKER_UNSPECIFIED": 0,
+		"SPEAKER_OPERATOR":    1,
+		"SPEAKER_AGENT":       2,
+		"SPEAKER_SUPERVISOR":  3,
+		"SPEAKER_CHANNEL":     4,
+	}
+)
+
+func (x Speaker) Enum() *Speaker {
+	p := new(Speaker)
+	*p = x
+	return p
+}
+
+func (x Speaker) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Speaker) Descriptor() protoreflect.EnumDescriptor {
+	return file_quartet_agent_v1_agent_proto_enumTypes[20].Descriptor()
+}
+
+func (Speaker) Type() protoreflect.EnumType {
+	return &file_quartet_agent_v1_agent_proto_enumTypes[20]
+}
+
+func (x Speaker) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Speaker.Descriptor instead.
+func (Speaker) EnumDescriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{20}
+}
+
 // DecisionAction is what the scheduler decided to do about an agent.
 type DecisionAction int32
 
@@ -1374,11 +1435,11 @@ func (x DecisionAction) String() string {
 }
 
 func (DecisionAction) Descriptor() protoreflect.EnumDescriptor {
-	return file_quartet_agent_v1_agent_proto_enumTypes[20].Descriptor()
+	return file_quartet_agent_v1_agent_proto_enumTypes[21].Descriptor()
 }
 
 func (DecisionAction) Type() protoreflect.EnumType {
-	return &file_quartet_agent_v1_agent_proto_enumTypes[20]
+	return &file_quartet_agent_v1_agent_proto_enumTypes[21]
 }
 
 func (x DecisionAction) Number() protoreflect.EnumNumber {
@@ -1387,7 +1448,7 @@ func (x DecisionAction) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use DecisionAction.Descriptor instead.
 func (DecisionAction) EnumDescriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{20}
+	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{21}
 }
 
 // DelegationState is the state of a delegation.
@@ -1427,11 +1488,11 @@ func (x DelegationState) String() string {
 }
 
 func (DelegationState) Descriptor() protoreflect.EnumDescriptor {
-	return file_quartet_agent_v1_agent_proto_enumTypes[21].Descriptor()
+	return file_quartet_agent_v1_agent_proto_enumTypes[22].Descriptor()
 }
 
 func (DelegationState) Type() protoreflect.EnumType {
-	return &file_quartet_agent_v1_agent_proto_enumTypes[21]
+	return &file_quartet_agent_v1_agent_proto_enumTypes[22]
 }
 
 func (x DelegationState) Number() protoreflect.EnumNumber {
@@ -1440,7 +1501,7 @@ func (x DelegationState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use DelegationState.Descriptor instead.
 func (DelegationState) EnumDescriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{21}
+	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{22}
 }
 
 // DelegationOutcome is how a child's work ended.
@@ -1484,11 +1545,11 @@ func (x DelegationOutcome) String() string {
 }
 
 func (DelegationOutcome) Descriptor() protoreflect.EnumDescriptor {
-	return file_quartet_agent_v1_agent_proto_enumTypes[22].Descriptor()
+	return file_quartet_agent_v1_agent_proto_enumTypes[23].Descriptor()
 }
 
 func (DelegationOutcome) Type() protoreflect.EnumType {
-	return &file_quartet_agent_v1_agent_proto_enumTypes[22]
+	return &file_quartet_agent_v1_agent_proto_enumTypes[23]
 }
 
 func (x DelegationOutcome) Number() protoreflect.EnumNumber {
@@ -1497,7 +1558,7 @@ func (x DelegationOutcome) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use DelegationOutcome.Descriptor instead.
 func (DelegationOutcome) EnumDescriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{22}
+	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{23}
 }
 
 // BriefKind is what a brief reports.
@@ -1541,11 +1602,11 @@ func (x BriefKind) String() string {
 }
 
 func (BriefKind) Descriptor() protoreflect.EnumDescriptor {
-	return file_quartet_agent_v1_agent_proto_enumTypes[23].Descriptor()
+	return file_quartet_agent_v1_agent_proto_enumTypes[24].Descriptor()
 }
 
 func (BriefKind) Type() protoreflect.EnumType {
-	return &file_quartet_agent_v1_agent_proto_enumTypes[23]
+	return &file_quartet_agent_v1_agent_proto_enumTypes[24]
 }
 
 func (x BriefKind) Number() protoreflect.EnumNumber {
@@ -1554,7 +1615,7 @@ func (x BriefKind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use BriefKind.Descriptor instead.
 func (BriefKind) EnumDescriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{23}
+	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{24}
 }
 
 // SectionOutcome is how much of a section of the context is shown.
@@ -1602,11 +1663,11 @@ func (x SectionOutcome) String() string {
 }
 
 func (SectionOutcome) Descriptor() protoreflect.EnumDescriptor {
-	return file_quartet_agent_v1_agent_proto_enumTypes[24].Descriptor()
+	return file_quartet_agent_v1_agent_proto_enumTypes[25].Descriptor()
 }
 
 func (SectionOutcome) Type() protoreflect.EnumType {
-	return &file_quartet_agent_v1_agent_proto_enumTypes[24]
+	return &file_quartet_agent_v1_agent_proto_enumTypes[25]
 }
 
 func (x SectionOutcome) Number() protoreflect.EnumNumber {
@@ -1615,7 +1676,7 @@ func (x SectionOutcome) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use SectionOutcome.Descriptor instead.
 func (SectionOutcome) EnumDescriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{24}
+	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{25}
 }
 
 // Tick is the reason for a message of kind system_tick, with the facts that it rests on.
@@ -3076,6 +3137,107 @@ func (x *Round) GetLocalToolCalls() []*ToolCall {
 	return nil
 }
 
+// Utterance is something that was said in an agent's conversation: a message, or the text of a
+// round.
+type Utterance struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Who said it.
+	Speaker Speaker `protobuf:"varint,1,opt,name=speaker,proto3,enum=quartet.agent.v1.Speaker" json:"speaker,omitempty"`
+	// The text.
+	Text string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
+	// The message; empty if the agent said it.
+	MessageId string `protobuf:"bytes,3,opt,name=message_id,json=messageId,proto3" json:"message_id,omitempty"`
+	// The turn in which the agent said it; empty if it is a message.
+	TurnId string `protobuf:"bytes,4,opt,name=turn_id,json=turnId,proto3" json:"turn_id,omitempty"`
+	// The number of the round in that turn.
+	RoundIndex int32 `protobuf:"varint,5,opt,name=round_index,json=roundIndex,proto3" json:"round_index,omitempty"`
+	// The work item that it is about; empty if it is about the agent.
+	WorkItemId string `protobuf:"bytes,6,opt,name=work_item_id,json=workItemId,proto3" json:"work_item_id,omitempty"`
+	// When it was said.
+	CreatedAt     *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Utterance) Reset() {
+	*x = Utterance{}
+	mi := &file_quartet_agent_v1_agent_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Utterance) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Utterance) ProtoMessage() {}
+
+func (x *Utterance) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_agent_v1_agent_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Utterance.ProtoReflect.Descriptor instead.
+func (*Utterance) Descriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Utterance) GetSpeaker() Speaker {
+	if x != nil {
+		return x.Speaker
+	}
+	return Speaker_SPEAKER_UNSPECIFIED
+}
+
+func (x *Utterance) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *Utterance) GetMessageId() string {
+	if x != nil {
+		return x.MessageId
+	}
+	return ""
+}
+
+func (x *Utterance) GetTurnId() string {
+	if x != nil {
+		return x.TurnId
+	}
+	return ""
+}
+
+func (x *Utterance) GetRoundIndex() int32 {
+	if x != nil {
+		return x.RoundIndex
+	}
+	return 0
+}
+
+func (x *Utterance) GetWorkItemId() string {
+	if x != nil {
+		return x.WorkItemId
+	}
+	return ""
+}
+
+func (x *Utterance) GetCreatedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CreatedAt
+	}
+	return nil
+}
+
 // Decision is a recorded decision of the scheduler about an agent.
 type Decision struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3104,7 +3266,7 @@ type Decision struct {
 
 func (x *Decision) Reset() {
 	*x = Decision{}
-	mi := &file_quartet_agent_v1_agent_proto_msgTypes[11]
+	mi := &file_quartet_agent_v1_agent_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3116,7 +3278,7 @@ func (x *Decision) String() string {
 func (*Decision) ProtoMessage() {}
 
 func (x *Decision) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_proto_msgTypes[11]
+	mi := &file_quartet_agent_v1_agent_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3129,7 +3291,7 @@ func (x *Decision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Decision.ProtoReflect.Descriptor instead.
 func (*Decision) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{11}
+	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Decision) GetAction() DecisionAction {
@@ -3211,7 +3373,7 @@ type ChildQuestion struct {
 
 func (x *ChildQuestion) Reset() {
 	*x = ChildQuestion{}
-	mi := &file_quartet_agent_v1_agent_proto_msgTypes[12]
+	mi := &file_quartet_agent_v1_agent_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3223,7 +3385,7 @@ func (x *ChildQuestion) String() string {
 func (*ChildQuestion) ProtoMessage() {}
 
 func (x *ChildQuestion) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_proto_msgTypes[12]
+	mi := &file_quartet_agent_v1_agent_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3236,7 +3398,7 @@ func (x *ChildQuestion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChildQuestion.ProtoReflect.Descriptor instead.
 func (*ChildQuestion) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{12}
+	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ChildQuestion) GetWaitId() string {
@@ -3299,7 +3461,7 @@ type Delegation struct {
 
 func (x *Delegation) Reset() {
 	*x = Delegation{}
-	mi := &file_quartet_agent_v1_agent_proto_msgTypes[13]
+	mi := &file_quartet_agent_v1_agent_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3311,7 +3473,7 @@ func (x *Delegation) String() string {
 func (*Delegation) ProtoMessage() {}
 
 func (x *Delegation) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_proto_msgTypes[13]
+	mi := &file_quartet_agent_v1_agent_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3324,7 +3486,7 @@ func (x *Delegation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delegation.ProtoReflect.Descriptor instead.
 func (*Delegation) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{13}
+	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Delegation) GetDelegationId() string {
@@ -3455,7 +3617,7 @@ type Brief struct {
 
 func (x *Brief) Reset() {
 	*x = Brief{}
-	mi := &file_quartet_agent_v1_agent_proto_msgTypes[14]
+	mi := &file_quartet_agent_v1_agent_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3467,7 +3629,7 @@ func (x *Brief) String() string {
 func (*Brief) ProtoMessage() {}
 
 func (x *Brief) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_proto_msgTypes[14]
+	mi := &file_quartet_agent_v1_agent_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3480,7 +3642,7 @@ func (x *Brief) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Brief.ProtoReflect.Descriptor instead.
 func (*Brief) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{14}
+	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Brief) GetBriefId() string {
@@ -3552,7 +3714,7 @@ type ContextSection struct {
 
 func (x *ContextSection) Reset() {
 	*x = ContextSection{}
-	mi := &file_quartet_agent_v1_agent_proto_msgTypes[15]
+	mi := &file_quartet_agent_v1_agent_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3564,7 +3726,7 @@ func (x *ContextSection) String() string {
 func (*ContextSection) ProtoMessage() {}
 
 func (x *ContextSection) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_proto_msgTypes[15]
+	mi := &file_quartet_agent_v1_agent_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3577,7 +3739,7 @@ func (x *ContextSection) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContextSection.ProtoReflect.Descriptor instead.
 func (*ContextSection) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{15}
+	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ContextSection) GetName() string {
@@ -3637,7 +3799,7 @@ type ToolSpec struct {
 
 func (x *ToolSpec) Reset() {
 	*x = ToolSpec{}
-	mi := &file_quartet_agent_v1_agent_proto_msgTypes[16]
+	mi := &file_quartet_agent_v1_agent_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3649,7 +3811,7 @@ func (x *ToolSpec) String() string {
 func (*ToolSpec) ProtoMessage() {}
 
 func (x *ToolSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_proto_msgTypes[16]
+	mi := &file_quartet_agent_v1_agent_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3662,7 +3824,7 @@ func (x *ToolSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolSpec.ProtoReflect.Descriptor instead.
 func (*ToolSpec) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{16}
+	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ToolSpec) GetName() string {
@@ -3869,7 +4031,19 @@ const file_quartet_agent_v1_agent_proto_rawDesc = "" +
 	"created_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x12\x18\n" +
 	"\asettled\x18\n" +
 	" \x01(\bR\asettled\x12D\n" +
-	"\x10local_tool_calls\x18\v \x03(\v2\x1a.quartet.agent.v1.ToolCallR\x0elocalToolCalls\"\x91\x03\n" +
+	"\x10local_tool_calls\x18\v \x03(\v2\x1a.quartet.agent.v1.ToolCallR\x0elocalToolCalls\"\x8a\x02\n" +
+	"\tUtterance\x123\n" +
+	"\aspeaker\x18\x01 \x01(\x0e2\x19.quartet.agent.v1.SpeakerR\aspeaker\x12\x12\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\x12\x1d\n" +
+	"\n" +
+	"message_id\x18\x03 \x01(\tR\tmessageId\x12\x17\n" +
+	"\aturn_id\x18\x04 \x01(\tR\x06turnId\x12\x1f\n" +
+	"\vround_index\x18\x05 \x01(\x05R\n" +
+	"roundIndex\x12 \n" +
+	"\fwork_item_id\x18\x06 \x01(\tR\n" +
+	"workItemId\x129\n" +
+	"\n" +
+	"created_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\"\x91\x03\n" +
 	"\bDecision\x128\n" +
 	"\x06action\x18\x01 \x01(\x0e2 .quartet.agent.v1.DecisionActionR\x06action\x12=\n" +
 	"\vtick_reason\x18\x02 \x01(\x0e2\x1c.quartet.agent.v1.TickReasonR\n" +
@@ -4073,7 +4247,13 @@ const file_quartet_agent_v1_agent_proto_rawDesc = "" +
 	"ToolStatus\x12\x1b\n" +
 	"\x17TOOL_STATUS_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13TOOL_STATUS_SUCCESS\x10\x01\x12\x15\n" +
-	"\x11TOOL_STATUS_ERROR\x10\x02*\xa0\x01\n" +
+	"\x11TOOL_STATUS_ERROR\x10\x02*x\n" +
+	"\aSpeaker\x12\x17\n" +
+	"\x13SPEAKER_UNSPECIFIED\x10\x00\x12\x14\n" +
+	"\x10SPEAKER_OPERATOR\x10\x01\x12\x11\n" +
+	"\rSPEAKER_AGENT\x10\x02\x12\x16\n" +
+	"\x12SPEAKER_SUPERVISOR\x10\x03\x12\x13\n" +
+	"\x0fSPEAKER_CHANNEL\x10\x04*\xa0\x01\n" +
 	"\x0eDecisionAction\x12\x1f\n" +
 	"\x1bDECISION_ACTION_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17DECISION_ACTION_NOTHING\x10\x01\x12\x1c\n" +
@@ -4113,8 +4293,8 @@ func file_quartet_agent_v1_agent_proto_rawDescGZIP() []byte {
 	return file_quartet_agent_v1_agent_proto_rawDescData
 }
 
-var file_quartet_agent_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 25)
-var file_quartet_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_quartet_agent_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 26)
+var file_quartet_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_quartet_agent_v1_agent_proto_goTypes = []any{
 	(Visibility)(0),               // 0: quartet.agent.v1.Visibility
 	(Ownership)(0),                // 1: quartet.agent.v1.Ownership
@@ -4136,31 +4316,33 @@ var file_quartet_agent_v1_agent_proto_goTypes = []any{
 	(Binding)(0),                  // 17: quartet.agent.v1.Binding
 	(TickReason)(0),               // 18: quartet.agent.v1.TickReason
 	(ToolStatus)(0),               // 19: quartet.agent.v1.ToolStatus
-	(DecisionAction)(0),           // 20: quartet.agent.v1.DecisionAction
-	(DelegationState)(0),          // 21: quartet.agent.v1.DelegationState
-	(DelegationOutcome)(0),        // 22: quartet.agent.v1.DelegationOutcome
-	(BriefKind)(0),                // 23: quartet.agent.v1.BriefKind
-	(SectionOutcome)(0),           // 24: quartet.agent.v1.SectionOutcome
-	(*Tick)(nil),                  // 25: quartet.agent.v1.Tick
-	(*Lane)(nil),                  // 26: quartet.agent.v1.Lane
-	(*Agent)(nil),                 // 27: quartet.agent.v1.Agent
-	(*Message)(nil),               // 28: quartet.agent.v1.Message
-	(*ShownWait)(nil),             // 29: quartet.agent.v1.ShownWait
-	(*Turn)(nil),                  // 30: quartet.agent.v1.Turn
-	(*ToolCall)(nil),              // 31: quartet.agent.v1.ToolCall
-	(*ToolError)(nil),             // 32: quartet.agent.v1.ToolError
-	(*ToolResult)(nil),            // 33: quartet.agent.v1.ToolResult
-	(*TokenUsage)(nil),            // 34: quartet.agent.v1.TokenUsage
-	(*Round)(nil),                 // 35: quartet.agent.v1.Round
-	(*Decision)(nil),              // 36: quartet.agent.v1.Decision
-	(*ChildQuestion)(nil),         // 37: quartet.agent.v1.ChildQuestion
-	(*Delegation)(nil),            // 38: quartet.agent.v1.Delegation
-	(*Brief)(nil),                 // 39: quartet.agent.v1.Brief
-	(*ContextSection)(nil),        // 40: quartet.agent.v1.ContextSection
-	(*ToolSpec)(nil),              // 41: quartet.agent.v1.ToolSpec
-	(*timestamppb.Timestamp)(nil), // 42: google.protobuf.Timestamp
-	(*v1.Worktree)(nil),           // 43: quartet.task.v1.Worktree
-	(*structpb.Struct)(nil),       // 44: google.protobuf.Struct
+	(Speaker)(0),                  // 20: quartet.agent.v1.Speaker
+	(DecisionAction)(0),           // 21: quartet.agent.v1.DecisionAction
+	(DelegationState)(0),          // 22: quartet.agent.v1.DelegationState
+	(DelegationOutcome)(0),        // 23: quartet.agent.v1.DelegationOutcome
+	(BriefKind)(0),                // 24: quartet.agent.v1.BriefKind
+	(SectionOutcome)(0),           // 25: quartet.agent.v1.SectionOutcome
+	(*Tick)(nil),                  // 26: quartet.agent.v1.Tick
+	(*Lane)(nil),                  // 27: quartet.agent.v1.Lane
+	(*Agent)(nil),                 // 28: quartet.agent.v1.Agent
+	(*Message)(nil),               // 29: quartet.agent.v1.Message
+	(*ShownWait)(nil),             // 30: quartet.agent.v1.ShownWait
+	(*Turn)(nil),                  // 31: quartet.agent.v1.Turn
+	(*ToolCall)(nil),              // 32: quartet.agent.v1.ToolCall
+	(*ToolError)(nil),             // 33: quartet.agent.v1.ToolError
+	(*ToolResult)(nil),            // 34: quartet.agent.v1.ToolResult
+	(*TokenUsage)(nil),            // 35: quartet.agent.v1.TokenUsage
+	(*Round)(nil),                 // 36: quartet.agent.v1.Round
+	(*Utterance)(nil),             // 37: quartet.agent.v1.Utterance
+	(*Decision)(nil),              // 38: quartet.agent.v1.Decision
+	(*ChildQuestion)(nil),         // 39: quartet.agent.v1.ChildQuestion
+	(*Delegation)(nil),            // 40: quartet.agent.v1.Delegation
+	(*Brief)(nil),                 // 41: quartet.agent.v1.Brief
+	(*ContextSection)(nil),        // 42: quartet.agent.v1.ContextSection
+	(*ToolSpec)(nil),              // 43: quartet.agent.v1.ToolSpec
+	(*timestamppb.Timestamp)(nil), // 44: google.protobuf.Timestamp
+	(*v1.Worktree)(nil),           // 45: quartet.task.v1.Worktree
+	(*structpb.Struct)(nil),       // 46: google.protobuf.Struct
 }
 var file_quartet_agent_v1_agent_proto_depIdxs = []int32{
 	18, // 0: quartet.agent.v1.Tick.reason:type_name -> quartet.agent.v1.TickReason
@@ -4172,60 +4354,62 @@ var file_quartet_agent_v1_agent_proto_depIdxs = []int32{
 	5,  // 6: quartet.agent.v1.Agent.tool_families:type_name -> quartet.agent.v1.ToolFamily
 	6,  // 7: quartet.agent.v1.Agent.lifecycle:type_name -> quartet.agent.v1.Lifecycle
 	7,  // 8: quartet.agent.v1.Agent.control:type_name -> quartet.agent.v1.Control
-	42, // 9: quartet.agent.v1.Agent.created_at:type_name -> google.protobuf.Timestamp
-	42, // 10: quartet.agent.v1.Agent.updated_at:type_name -> google.protobuf.Timestamp
-	42, // 11: quartet.agent.v1.Agent.control_at:type_name -> google.protobuf.Timestamp
-	43, // 12: quartet.agent.v1.Agent.worktree:type_name -> quartet.task.v1.Worktree
+	44, // 9: quartet.agent.v1.Agent.created_at:type_name -> google.protobuf.Timestamp
+	44, // 10: quartet.agent.v1.Agent.updated_at:type_name -> google.protobuf.Timestamp
+	44, // 11: quartet.agent.v1.Agent.control_at:type_name -> google.protobuf.Timestamp
+	45, // 12: quartet.agent.v1.Agent.worktree:type_name -> quartet.task.v1.Worktree
 	8,  // 13: quartet.agent.v1.Agent.posture:type_name -> quartet.agent.v1.Posture
-	26, // 14: quartet.agent.v1.Agent.lane:type_name -> quartet.agent.v1.Lane
+	27, // 14: quartet.agent.v1.Agent.lane:type_name -> quartet.agent.v1.Lane
 	9,  // 15: quartet.agent.v1.Message.kind:type_name -> quartet.agent.v1.MessageKind
 	10, // 16: quartet.agent.v1.Message.priority:type_name -> quartet.agent.v1.Priority
 	11, // 17: quartet.agent.v1.Message.origin:type_name -> quartet.agent.v1.Origin
 	12, // 18: quartet.agent.v1.Message.authority:type_name -> quartet.agent.v1.Authority
-	25, // 19: quartet.agent.v1.Message.tick:type_name -> quartet.agent.v1.Tick
+	26, // 19: quartet.agent.v1.Message.tick:type_name -> quartet.agent.v1.Tick
 	13, // 20: quartet.agent.v1.Message.state:type_name -> quartet.agent.v1.MessageState
-	42, // 21: quartet.agent.v1.Message.created_at:type_name -> google.protobuf.Timestamp
-	42, // 22: quartet.agent.v1.Message.updated_at:type_name -> google.protobuf.Timestamp
+	44, // 21: quartet.agent.v1.Message.created_at:type_name -> google.protobuf.Timestamp
+	44, // 22: quartet.agent.v1.Message.updated_at:type_name -> google.protobuf.Timestamp
 	14, // 23: quartet.agent.v1.Turn.state:type_name -> quartet.agent.v1.TurnState
 	15, // 24: quartet.agent.v1.Turn.end_reason:type_name -> quartet.agent.v1.TurnEndReason
-	29, // 25: quartet.agent.v1.Turn.shown_waits:type_name -> quartet.agent.v1.ShownWait
-	42, // 26: quartet.agent.v1.Turn.started_at:type_name -> google.protobuf.Timestamp
-	42, // 27: quartet.agent.v1.Turn.ended_at:type_name -> google.protobuf.Timestamp
+	30, // 25: quartet.agent.v1.Turn.shown_waits:type_name -> quartet.agent.v1.ShownWait
+	44, // 26: quartet.agent.v1.Turn.started_at:type_name -> google.protobuf.Timestamp
+	44, // 27: quartet.agent.v1.Turn.ended_at:type_name -> google.protobuf.Timestamp
 	17, // 28: quartet.agent.v1.Turn.binding:type_name -> quartet.agent.v1.Binding
-	42, // 29: quartet.agent.v1.Turn.lease_expires_at:type_name -> google.protobuf.Timestamp
-	44, // 30: quartet.agent.v1.ToolCall.arguments:type_name -> google.protobuf.Struct
-	44, // 31: quartet.agent.v1.ToolError.details:type_name -> google.protobuf.Struct
+	44, // 29: quartet.agent.v1.Turn.lease_expires_at:type_name -> google.protobuf.Timestamp
+	46, // 30: quartet.agent.v1.ToolCall.arguments:type_name -> google.protobuf.Struct
+	46, // 31: quartet.agent.v1.ToolError.details:type_name -> google.protobuf.Struct
 	19, // 32: quartet.agent.v1.ToolResult.status:type_name -> quartet.agent.v1.ToolStatus
-	44, // 33: quartet.agent.v1.ToolResult.result:type_name -> google.protobuf.Struct
-	32, // 34: quartet.agent.v1.ToolResult.error:type_name -> quartet.agent.v1.ToolError
-	44, // 35: quartet.agent.v1.ToolResult.warnings:type_name -> google.protobuf.Struct
-	31, // 36: quartet.agent.v1.Round.tool_calls:type_name -> quartet.agent.v1.ToolCall
-	33, // 37: quartet.agent.v1.Round.tool_results:type_name -> quartet.agent.v1.ToolResult
-	33, // 38: quartet.agent.v1.Round.local_tool_results:type_name -> quartet.agent.v1.ToolResult
-	34, // 39: quartet.agent.v1.Round.usage:type_name -> quartet.agent.v1.TokenUsage
-	42, // 40: quartet.agent.v1.Round.created_at:type_name -> google.protobuf.Timestamp
-	31, // 41: quartet.agent.v1.Round.local_tool_calls:type_name -> quartet.agent.v1.ToolCall
-	20, // 42: quartet.agent.v1.Decision.action:type_name -> quartet.agent.v1.DecisionAction
-	18, // 43: quartet.agent.v1.Decision.tick_reason:type_name -> quartet.agent.v1.TickReason
-	42, // 44: quartet.agent.v1.Decision.decided_at:type_name -> google.protobuf.Timestamp
-	42, // 45: quartet.agent.v1.ChildQuestion.asked_at:type_name -> google.protobuf.Timestamp
-	21, // 46: quartet.agent.v1.Delegation.state:type_name -> quartet.agent.v1.DelegationState
-	22, // 47: quartet.agent.v1.Delegation.outcome:type_name -> quartet.agent.v1.DelegationOutcome
-	42, // 48: quartet.agent.v1.Delegation.created_at:type_name -> google.protobuf.Timestamp
-	42, // 49: quartet.agent.v1.Delegation.completed_at:type_name -> google.protobuf.Timestamp
-	43, // 50: quartet.agent.v1.Delegation.worktree:type_name -> quartet.task.v1.Worktree
-	37, // 51: quartet.agent.v1.Delegation.questions:type_name -> quartet.agent.v1.ChildQuestion
-	23, // 52: quartet.agent.v1.Brief.kind:type_name -> quartet.agent.v1.BriefKind
-	42, // 53: quartet.agent.v1.Brief.created_at:type_name -> google.protobuf.Timestamp
-	24, // 54: quartet.agent.v1.ContextSection.outcome:type_name -> quartet.agent.v1.SectionOutcome
-	44, // 55: quartet.agent.v1.ToolSpec.input_schema:type_name -> google.protobuf.Struct
-	5,  // 56: quartet.agent.v1.ToolSpec.family:type_name -> quartet.agent.v1.ToolFamily
-	44, // 57: quartet.agent.v1.ToolSpec.output_schema:type_name -> google.protobuf.Struct
-	58, // [58:58] is the sub-list for method output_type
-	58, // [58:58] is the sub-list for method input_type
-	58, // [58:58] is the sub-list for extension type_name
-	58, // [58:58] is the sub-list for extension extendee
-	0,  // [0:58] is the sub-list for field type_name
+	46, // 33: quartet.agent.v1.ToolResult.result:type_name -> google.protobuf.Struct
+	33, // 34: quartet.agent.v1.ToolResult.error:type_name -> quartet.agent.v1.ToolError
+	46, // 35: quartet.agent.v1.ToolResult.warnings:type_name -> google.protobuf.Struct
+	32, // 36: quartet.agent.v1.Round.tool_calls:type_name -> quartet.agent.v1.ToolCall
+	34, // 37: quartet.agent.v1.Round.tool_results:type_name -> quartet.agent.v1.ToolResult
+	34, // 38: quartet.agent.v1.Round.local_tool_results:type_name -> quartet.agent.v1.ToolResult
+	35, // 39: quartet.agent.v1.Round.usage:type_name -> quartet.agent.v1.TokenUsage
+	44, // 40: quartet.agent.v1.Round.created_at:type_name -> google.protobuf.Timestamp
+	32, // 41: quartet.agent.v1.Round.local_tool_calls:type_name -> quartet.agent.v1.ToolCall
+	20, // 42: quartet.agent.v1.Utterance.speaker:type_name -> quartet.agent.v1.Speaker
+	44, // 43: quartet.agent.v1.Utterance.created_at:type_name -> google.protobuf.Timestamp
+	21, // 44: quartet.agent.v1.Decision.action:type_name -> quartet.agent.v1.DecisionAction
+	18, // 45: quartet.agent.v1.Decision.tick_reason:type_name -> quartet.agent.v1.TickReason
+	44, // 46: quartet.agent.v1.Decision.decided_at:type_name -> google.protobuf.Timestamp
+	44, // 47: quartet.agent.v1.ChildQuestion.asked_at:type_name -> google.protobuf.Timestamp
+	22, // 48: quartet.agent.v1.Delegation.state:type_name -> quartet.agent.v1.DelegationState
+	23, // 49: quartet.agent.v1.Delegation.outcome:type_name -> quartet.agent.v1.DelegationOutcome
+	44, // 50: quartet.agent.v1.Delegation.created_at:type_name -> google.protobuf.Timestamp
+	44, // 51: quartet.agent.v1.Delegation.completed_at:type_name -> google.protobuf.Timestamp
+	45, // 52: quartet.agent.v1.Delegation.worktree:type_name -> quartet.task.v1.Worktree
+	39, // 53: quartet.agent.v1.Delegation.questions:type_name -> quartet.agent.v1.ChildQuestion
+	24, // 54: quartet.agent.v1.Brief.kind:type_name -> quartet.agent.v1.BriefKind
+	44, // 55: quartet.agent.v1.Brief.created_at:type_name -> google.protobuf.Timestamp
+	25, // 56: quartet.agent.v1.ContextSection.outcome:type_name -> quartet.agent.v1.SectionOutcome
+	46, // 57: quartet.agent.v1.ToolSpec.input_schema:type_name -> google.protobuf.Struct
+	5,  // 58: quartet.agent.v1.ToolSpec.family:type_name -> quartet.agent.v1.ToolFamily
+	46, // 59: quartet.agent.v1.ToolSpec.output_schema:type_name -> google.protobuf.Struct
+	60, // [60:60] is the sub-list for method output_type
+	60, // [60:60] is the sub-list for method input_type
+	60, // [60:60] is the sub-list for extension type_name
+	60, // [60:60] is the sub-list for extension extendee
+	0,  // [0:60] is the sub-list for field type_name
 }
 
 func init() { file_quartet_agent_v1_agent_proto_init() }
@@ -4238,8 +4422,8 @@ func file_quartet_agent_v1_agent_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_agent_v1_agent_proto_rawDesc), len(file_quartet_agent_v1_agent_proto_rawDesc)),
-			NumEnums:      25,
-			NumMessages:   17,
+			NumEnums:      26,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

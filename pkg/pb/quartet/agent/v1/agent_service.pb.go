@@ -3970,6 +3970,163 @@ func (x *ListRoundsResponse) GetNextPageToken() string {
 	return ""
 }
 
+// ListConversationRequest selects utterances of an agent's conversation.
+type ListConversationRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent.
+	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// Lists only what was said about this work item.
+	WorkItemId string `protobuf:"bytes,2,opt,name=work_item_id,json=workItemId,proto3" json:"work_item_id,omitempty"`
+	// Lists only what contains each of these words, separated by spaces, in any order and case; at
+	// most 256 characters.
+	Contains string `protobuf:"bytes,3,opt,name=contains,proto3" json:"contains,omitempty"`
+	// Lists only what was said at this time or later.
+	Since *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`
+	// Lists only what was said before this time.
+	Until *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=until,proto3" json:"until,omitempty"`
+	// How many to return, 1 to 500; default 50. A page has at most 1 MiB, but at least one
+	// utterance.
+	PageSize int32 `protobuf:"varint,6,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// The next_page_token of the page before; empty for the first page.
+	PageToken     string `protobuf:"bytes,7,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListConversationRequest) Reset() {
+	*x = ListConversationRequest{}
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[55]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListConversationRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListConversationRequest) ProtoMessage() {}
+
+func (x *ListConversationRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[55]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListConversationRequest.ProtoReflect.Descriptor instead.
+func (*ListConversationRequest) Descriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{55}
+}
+
+func (x *ListConversationRequest) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
+func (x *ListConversationRequest) GetWorkItemId() string {
+	if x != nil {
+		return x.WorkItemId
+	}
+	return ""
+}
+
+func (x *ListConversationRequest) GetContains() string {
+	if x != nil {
+		return x.Contains
+	}
+	return ""
+}
+
+func (x *ListConversationRequest) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *ListConversationRequest) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
+func (x *ListConversationRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListConversationRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+// ListConversationResponse is one page, newest first.
+type ListConversationResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The utterances.
+	Utterances []*Utterance `protobuf:"bytes,1,rep,name=utterances,proto3" json:"utterances,omitempty"`
+	// The page_token of the next page; empty on the last page.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListConversationResponse) Reset() {
+	*x = ListConversationResponse{}
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[56]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListConversationResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListConversationResponse) ProtoMessage() {}
+
+func (x *ListConversationResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[56]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListConversationResponse.ProtoReflect.Descriptor instead.
+func (*ListConversationResponse) Descriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{56}
+}
+
+func (x *ListConversationResponse) GetUtterances() []*Utterance {
+	if x != nil {
+		return x.Utterances
+	}
+	return nil
+}
+
+func (x *ListConversationResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
 // GetContextRequest names the agent and the budget.
 type GetContextRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3984,7 +4141,7 @@ type GetContextRequest struct {
 
 func (x *GetContextRequest) Reset() {
 	*x = GetContextRequest{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[55]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3996,7 +4153,7 @@ func (x *GetContextRequest) String() string {
 func (*GetContextRequest) ProtoMessage() {}
 
 func (x *GetContextRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[55]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4009,7 +4166,7 @@ func (x *GetContextRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetContextRequest.ProtoReflect.Descriptor instead.
 func (*GetContextRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{55}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *GetContextRequest) GetAgentId() string {
@@ -4037,7 +4194,7 @@ type GetContextResponse struct {
 
 func (x *GetContextResponse) Reset() {
 	*x = GetContextResponse{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[56]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4049,7 +4206,7 @@ func (x *GetContextResponse) String() string {
 func (*GetContextResponse) ProtoMessage() {}
 
 func (x *GetContextResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[56]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4062,7 +4219,7 @@ func (x *GetContextResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetContextResponse.ProtoReflect.Descriptor instead.
 func (*GetContextResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{56}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *GetContextResponse) GetContext() *ContextProjection {
@@ -4091,7 +4248,7 @@ type ListBriefsRequest struct {
 
 func (x *ListBriefsRequest) Reset() {
 	*x = ListBriefsRequest{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[57]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4103,7 +4260,7 @@ func (x *ListBriefsRequest) String() string {
 func (*ListBriefsRequest) ProtoMessage() {}
 
 func (x *ListBriefsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[57]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4116,7 +4273,7 @@ func (x *ListBriefsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListBriefsRequest.ProtoReflect.Descriptor instead.
 func (*ListBriefsRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{57}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *ListBriefsRequest) GetAgentId() string {
@@ -4167,7 +4324,7 @@ type ListBriefsResponse struct {
 
 func (x *ListBriefsResponse) Reset() {
 	*x = ListBriefsResponse{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[58]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4179,7 +4336,7 @@ func (x *ListBriefsResponse) String() string {
 func (*ListBriefsResponse) ProtoMessage() {}
 
 func (x *ListBriefsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[58]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4192,7 +4349,7 @@ func (x *ListBriefsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListBriefsResponse.ProtoReflect.Descriptor instead.
 func (*ListBriefsResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{58}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *ListBriefsResponse) GetBriefs() []*Brief {
@@ -4220,7 +4377,7 @@ type ListToolsRequest struct {
 
 func (x *ListToolsRequest) Reset() {
 	*x = ListToolsRequest{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[59]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4232,7 +4389,7 @@ func (x *ListToolsRequest) String() string {
 func (*ListToolsRequest) ProtoMessage() {}
 
 func (x *ListToolsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[59]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4245,7 +4402,7 @@ func (x *ListToolsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListToolsRequest.ProtoReflect.Descriptor instead.
 func (*ListToolsRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{59}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *ListToolsRequest) GetAgentId() string {
@@ -4266,7 +4423,7 @@ type ListToolsResponse struct {
 
 func (x *ListToolsResponse) Reset() {
 	*x = ListToolsResponse{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[60]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4278,7 +4435,7 @@ func (x *ListToolsResponse) String() string {
 func (*ListToolsResponse) ProtoMessage() {}
 
 func (x *ListToolsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[60]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4291,7 +4448,7 @@ func (x *ListToolsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListToolsResponse.ProtoReflect.Descriptor instead.
 func (*ListToolsResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{60}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *ListToolsResponse) GetTools() []*ToolSpec {
@@ -4322,7 +4479,7 @@ type CallToolRequest struct {
 
 func (x *CallToolRequest) Reset() {
 	*x = CallToolRequest{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[61]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4334,7 +4491,7 @@ func (x *CallToolRequest) String() string {
 func (*CallToolRequest) ProtoMessage() {}
 
 func (x *CallToolRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[61]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4347,7 +4504,7 @@ func (x *CallToolRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CallToolRequest.ProtoReflect.Descriptor instead.
 func (*CallToolRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{61}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *CallToolRequest) GetAgentId() string {
@@ -4398,7 +4555,7 @@ type CallToolResponse struct {
 
 func (x *CallToolResponse) Reset() {
 	*x = CallToolResponse{}
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[62]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4410,7 +4567,7 @@ func (x *CallToolResponse) String() string {
 func (*CallToolResponse) ProtoMessage() {}
 
 func (x *CallToolResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[62]
+	mi := &file_quartet_agent_v1_agent_service_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4423,7 +4580,7 @@ func (x *CallToolResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CallToolResponse.ProtoReflect.Descriptor instead.
 func (*CallToolResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{62}
+	return file_quartet_agent_v1_agent_service_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *CallToolResponse) GetResult() *ToolResult {
@@ -4742,6 +4899,21 @@ const file_quartet_agent_v1_agent_service_proto_rawDesc = "" +
 	"page_token\x18\x05 \x01(\tR\tpageToken\"m\n" +
 	"\x12ListRoundsResponse\x12/\n" +
 	"\x06rounds\x18\x01 \x03(\v2\x17.quartet.agent.v1.RoundR\x06rounds\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x92\x02\n" +
+	"\x17ListConversationRequest\x12\x19\n" +
+	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12 \n" +
+	"\fwork_item_id\x18\x02 \x01(\tR\n" +
+	"workItemId\x12\x1a\n" +
+	"\bcontains\x18\x03 \x01(\tR\bcontains\x120\n" +
+	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
+	"\x05until\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12\x1b\n" +
+	"\tpage_size\x18\x06 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\a \x01(\tR\tpageToken\"\x7f\n" +
+	"\x18ListConversationResponse\x12;\n" +
+	"\n" +
+	"utterances\x18\x01 \x03(\v2\x1b.quartet.agent.v1.UtteranceR\n" +
+	"utterances\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"S\n" +
 	"\x11GetContextRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12#\n" +
@@ -4779,7 +4951,7 @@ const file_quartet_agent_v1_agent_service_proto_rawDesc = "" +
 	"\x15OFFER_RESULT_RECORDED\x10\x01\x12\x1a\n" +
 	"\x16OFFER_RESULT_UNCHANGED\x10\x02\x12\x16\n" +
 	"\x12OFFER_RESULT_STALE\x10\x03\x12\x18\n" +
-	"\x14OFFER_RESULT_PENDING\x10\x042\xa5\x15\n" +
+	"\x14OFFER_RESULT_PENDING\x10\x042\x90\x16\n" +
 	"\fAgentService\x12W\n" +
 	"\n" +
 	"SpawnAgent\x12#.quartet.agent.v1.SpawnAgentRequest\x1a$.quartet.agent.v1.SpawnAgentResponse\x12Q\n" +
@@ -4811,7 +4983,8 @@ const file_quartet_agent_v1_agent_service_proto_rawDesc = "" +
 	"\rGetDelegation\x12&.quartet.agent.v1.GetDelegationRequest\x1a'.quartet.agent.v1.GetDelegationResponse\x12f\n" +
 	"\x0fListDelegations\x12(.quartet.agent.v1.ListDelegationsRequest\x1a).quartet.agent.v1.ListDelegationsResponse\x12W\n" +
 	"\n" +
-	"ListRounds\x12#.quartet.agent.v1.ListRoundsRequest\x1a$.quartet.agent.v1.ListRoundsResponse\x12W\n" +
+	"ListRounds\x12#.quartet.agent.v1.ListRoundsRequest\x1a$.quartet.agent.v1.ListRoundsResponse\x12i\n" +
+	"\x10ListConversation\x12).quartet.agent.v1.ListConversationRequest\x1a*.quartet.agent.v1.ListConversationResponse\x12W\n" +
 	"\n" +
 	"GetContext\x12#.quartet.agent.v1.GetContextRequest\x1a$.quartet.agent.v1.GetContextResponse\x12W\n" +
 	"\n" +
@@ -4834,247 +5007,255 @@ func file_quartet_agent_v1_agent_service_proto_rawDescGZIP() []byte {
 }
 
 var file_quartet_agent_v1_agent_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_quartet_agent_v1_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 63)
+var file_quartet_agent_v1_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 65)
 var file_quartet_agent_v1_agent_service_proto_goTypes = []any{
-	(OfferResult)(0),                // 0: quartet.agent.v1.OfferResult
-	(*SpawnAgentRequest)(nil),       // 1: quartet.agent.v1.SpawnAgentRequest
-	(*SpawnAgentResponse)(nil),      // 2: quartet.agent.v1.SpawnAgentResponse
-	(*GetAgentRequest)(nil),         // 3: quartet.agent.v1.GetAgentRequest
-	(*GetAgentResponse)(nil),        // 4: quartet.agent.v1.GetAgentResponse
-	(*ListAgentsRequest)(nil),       // 5: quartet.agent.v1.ListAgentsRequest
-	(*ListAgentsResponse)(nil),      // 6: quartet.agent.v1.ListAgentsResponse
-	(*EnqueueMessageRequest)(nil),   // 7: quartet.agent.v1.EnqueueMessageRequest
-	(*EnqueueMessageResponse)(nil),  // 8: quartet.agent.v1.EnqueueMessageResponse
-	(*GetMessageRequest)(nil),       // 9: quartet.agent.v1.GetMessageRequest
-	(*GetMessageResponse)(nil),      // 10: quartet.agent.v1.GetMessageResponse
-	(*ListMessagesRequest)(nil),     // 11: quartet.agent.v1.ListMessagesRequest
-	(*ListMessagesResponse)(nil),    // 12: quartet.agent.v1.ListMessagesResponse
-	(*AcquireTurnRequest)(nil),      // 13: quartet.agent.v1.AcquireTurnRequest
-	(*AcquireTurnResponse)(nil),     // 14: quartet.agent.v1.AcquireTurnResponse
-	(*ContextProjection)(nil),       // 15: quartet.agent.v1.ContextProjection
-	(*RenewTurnRequest)(nil),        // 16: quartet.agent.v1.RenewTurnRequest
-	(*RenewTurnResponse)(nil),       // 17: quartet.agent.v1.RenewTurnResponse
-	(*StartLocalCallsRequest)(nil),  // 18: quartet.agent.v1.StartLocalCallsRequest
-	(*StartLocalCallsResponse)(nil), // 19: quartet.agent.v1.StartLocalCallsResponse
-	(*SubmitRoundRequest)(nil),      // 20: quartet.agent.v1.SubmitRoundRequest
-	(*SubmitRoundResponse)(nil),     // 21: quartet.agent.v1.SubmitRoundResponse
-	(*FinishTurnRequest)(nil),       // 22: quartet.agent.v1.FinishTurnRequest
-	(*FinishTurnResponse)(nil),      // 23: quartet.agent.v1.FinishTurnResponse
-	(*GetTurnRequest)(nil),          // 24: quartet.agent.v1.GetTurnRequest
-	(*GetTurnResponse)(nil),         // 25: quartet.agent.v1.GetTurnResponse
-	(*ListTurnsRequest)(nil),        // 26: quartet.agent.v1.ListTurnsRequest
-	(*ListTurnsResponse)(nil),       // 27: quartet.agent.v1.ListTurnsResponse
-	(*ListDecisionsRequest)(nil),    // 28: quartet.agent.v1.ListDecisionsRequest
-	(*ListDecisionsResponse)(nil),   // 29: quartet.agent.v1.ListDecisionsResponse
-	(*AgentFacts)(nil),              // 30: quartet.agent.v1.AgentFacts
-	(*StalledItem)(nil),             // 31: quartet.agent.v1.StalledItem
-	(*GetFactsRequest)(nil),         // 32: quartet.agent.v1.GetFactsRequest
-	(*GetFactsResponse)(nil),        // 33: quartet.agent.v1.GetFactsResponse
-	(*OfferDecisionRequest)(nil),    // 34: quartet.agent.v1.OfferDecisionRequest
-	(*OfferDecisionResponse)(nil),   // 35: quartet.agent.v1.OfferDecisionResponse
-	(*WatchTurnRequest)(nil),        // 36: quartet.agent.v1.WatchTurnRequest
-	(*WatchTurnResponse)(nil),       // 37: quartet.agent.v1.WatchTurnResponse
-	(*AbortRunRequest)(nil),         // 38: quartet.agent.v1.AbortRunRequest
-	(*AbortRunResponse)(nil),        // 39: quartet.agent.v1.AbortRunResponse
-	(*PauseAgentRequest)(nil),       // 40: quartet.agent.v1.PauseAgentRequest
-	(*PauseAgentResponse)(nil),      // 41: quartet.agent.v1.PauseAgentResponse
-	(*ResumeAgentRequest)(nil),      // 42: quartet.agent.v1.ResumeAgentRequest
-	(*ResumeAgentResponse)(nil),     // 43: quartet.agent.v1.ResumeAgentResponse
-	(*StopAgentRequest)(nil),        // 44: quartet.agent.v1.StopAgentRequest
-	(*StopAgentResponse)(nil),       // 45: quartet.agent.v1.StopAgentResponse
-	(*StartAgentRequest)(nil),       // 46: quartet.agent.v1.StartAgentRequest
-	(*StartAgentResponse)(nil),      // 47: quartet.agent.v1.StartAgentResponse
-	(*DeleteAgentRequest)(nil),      // 48: quartet.agent.v1.DeleteAgentRequest
-	(*DeleteAgentResponse)(nil),     // 49: quartet.agent.v1.DeleteAgentResponse
-	(*GetDelegationRequest)(nil),    // 50: quartet.agent.v1.GetDelegationRequest
-	(*GetDelegationResponse)(nil),   // 51: quartet.agent.v1.GetDelegationResponse
-	(*ListDelegationsRequest)(nil),  // 52: quartet.agent.v1.ListDelegationsRequest
-	(*ListDelegationsResponse)(nil), // 53: quartet.agent.v1.ListDelegationsResponse
-	(*ListRoundsRequest)(nil),       // 54: quartet.agent.v1.ListRoundsRequest
-	(*ListRoundsResponse)(nil),      // 55: quartet.agent.v1.ListRoundsResponse
-	(*GetContextRequest)(nil),       // 56: quartet.agent.v1.GetContextRequest
-	(*GetContextResponse)(nil),      // 57: quartet.agent.v1.GetContextResponse
-	(*ListBriefsRequest)(nil),       // 58: quartet.agent.v1.ListBriefsRequest
-	(*ListBriefsResponse)(nil),      // 59: quartet.agent.v1.ListBriefsResponse
-	(*ListToolsRequest)(nil),        // 60: quartet.agent.v1.ListToolsRequest
-	(*ListToolsResponse)(nil),       // 61: quartet.agent.v1.ListToolsResponse
-	(*CallToolRequest)(nil),         // 62: quartet.agent.v1.CallToolRequest
-	(*CallToolResponse)(nil),        // 63: quartet.agent.v1.CallToolResponse
-	(Preset)(0),                     // 64: quartet.agent.v1.Preset
-	(WorkspaceMode)(0),              // 65: quartet.agent.v1.WorkspaceMode
-	(Context)(0),                    // 66: quartet.agent.v1.Context
-	(*Agent)(nil),                   // 67: quartet.agent.v1.Agent
-	(*v1.TaskHandle)(nil),           // 68: quartet.task.v1.TaskHandle
-	(*v11.Wait)(nil),                // 69: quartet.waiting.v1.Wait
-	(MessageKind)(0),                // 70: quartet.agent.v1.MessageKind
-	(Priority)(0),                   // 71: quartet.agent.v1.Priority
-	(Authority)(0),                  // 72: quartet.agent.v1.Authority
-	(*Message)(nil),                 // 73: quartet.agent.v1.Message
-	(MessageState)(0),               // 74: quartet.agent.v1.MessageState
-	(*durationpb.Duration)(nil),     // 75: google.protobuf.Duration
-	(ToolFamily)(0),                 // 76: quartet.agent.v1.ToolFamily
-	(*Turn)(nil),                    // 77: quartet.agent.v1.Turn
-	(*structpb.Struct)(nil),         // 78: google.protobuf.Struct
-	(*ShownWait)(nil),               // 79: quartet.agent.v1.ShownWait
-	(*ContextSection)(nil),          // 80: quartet.agent.v1.ContextSection
-	(*timestamppb.Timestamp)(nil),   // 81: google.protobuf.Timestamp
-	(*ToolCall)(nil),                // 82: quartet.agent.v1.ToolCall
-	(*ToolResult)(nil),              // 83: quartet.agent.v1.ToolResult
-	(*TokenUsage)(nil),              // 84: quartet.agent.v1.TokenUsage
-	(TurnEndReason)(0),              // 85: quartet.agent.v1.TurnEndReason
-	(TurnOutcome)(0),                // 86: quartet.agent.v1.TurnOutcome
-	(*Round)(nil),                   // 87: quartet.agent.v1.Round
-	(*Decision)(nil),                // 88: quartet.agent.v1.Decision
-	(*Tick)(nil),                    // 89: quartet.agent.v1.Tick
-	(*Delegation)(nil),              // 90: quartet.agent.v1.Delegation
-	(BriefKind)(0),                  // 91: quartet.agent.v1.BriefKind
-	(*Brief)(nil),                   // 92: quartet.agent.v1.Brief
-	(*ToolSpec)(nil),                // 93: quartet.agent.v1.ToolSpec
+	(OfferResult)(0),                 // 0: quartet.agent.v1.OfferResult
+	(*SpawnAgentRequest)(nil),        // 1: quartet.agent.v1.SpawnAgentRequest
+	(*SpawnAgentResponse)(nil),       // 2: quartet.agent.v1.SpawnAgentResponse
+	(*GetAgentRequest)(nil),          // 3: quartet.agent.v1.GetAgentRequest
+	(*GetAgentResponse)(nil),         // 4: quartet.agent.v1.GetAgentResponse
+	(*ListAgentsRequest)(nil),        // 5: quartet.agent.v1.ListAgentsRequest
+	(*ListAgentsResponse)(nil),       // 6: quartet.agent.v1.ListAgentsResponse
+	(*EnqueueMessageRequest)(nil),    // 7: quartet.agent.v1.EnqueueMessageRequest
+	(*EnqueueMessageResponse)(nil),   // 8: quartet.agent.v1.EnqueueMessageResponse
+	(*GetMessageRequest)(nil),        // 9: quartet.agent.v1.GetMessageRequest
+	(*GetMessageResponse)(nil),       // 10: quartet.agent.v1.GetMessageResponse
+	(*ListMessagesRequest)(nil),      // 11: quartet.agent.v1.ListMessagesRequest
+	(*ListMessagesResponse)(nil),     // 12: quartet.agent.v1.ListMessagesResponse
+	(*AcquireTurnRequest)(nil),       // 13: quartet.agent.v1.AcquireTurnRequest
+	(*AcquireTurnResponse)(nil),      // 14: quartet.agent.v1.AcquireTurnResponse
+	(*ContextProjection)(nil),        // 15: quartet.agent.v1.ContextProjection
+	(*RenewTurnRequest)(nil),         // 16: quartet.agent.v1.RenewTurnRequest
+	(*RenewTurnResponse)(nil),        // 17: quartet.agent.v1.RenewTurnResponse
+	(*StartLocalCallsRequest)(nil),   // 18: quartet.agent.v1.StartLocalCallsRequest
+	(*StartLocalCallsResponse)(nil),  // 19: quartet.agent.v1.StartLocalCallsResponse
+	(*SubmitRoundRequest)(nil),       // 20: quartet.agent.v1.SubmitRoundRequest
+	(*SubmitRoundResponse)(nil),      // 21: quartet.agent.v1.SubmitRoundResponse
+	(*FinishTurnRequest)(nil),        // 22: quartet.agent.v1.FinishTurnRequest
+	(*FinishTurnResponse)(nil),       // 23: quartet.agent.v1.FinishTurnResponse
+	(*GetTurnRequest)(nil),           // 24: quartet.agent.v1.GetTurnRequest
+	(*GetTurnResponse)(nil),          // 25: quartet.agent.v1.GetTurnResponse
+	(*ListTurnsRequest)(nil),         // 26: quartet.agent.v1.ListTurnsRequest
+	(*ListTurnsResponse)(nil),        // 27: quartet.agent.v1.ListTurnsResponse
+	(*ListDecisionsRequest)(nil),     // 28: quartet.agent.v1.ListDecisionsRequest
+	(*ListDecisionsResponse)(nil),    // 29: quartet.agent.v1.ListDecisionsResponse
+	(*AgentFacts)(nil),               // 30: quartet.agent.v1.AgentFacts
+	(*StalledItem)(nil),              // 31: quartet.agent.v1.StalledItem
+	(*GetFactsRequest)(nil),          // 32: quartet.agent.v1.GetFactsRequest
+	(*GetFactsResponse)(nil),         // 33: quartet.agent.v1.GetFactsResponse
+	(*OfferDecisionRequest)(nil),     // 34: quartet.agent.v1.OfferDecisionRequest
+	(*OfferDecisionResponse)(nil),    // 35: quartet.agent.v1.OfferDecisionResponse
+	(*WatchTurnRequest)(nil),         // 36: quartet.agent.v1.WatchTurnRequest
+	(*WatchTurnResponse)(nil),        // 37: quartet.agent.v1.WatchTurnResponse
+	(*AbortRunRequest)(nil),          // 38: quartet.agent.v1.AbortRunRequest
+	(*AbortRunResponse)(nil),         // 39: quartet.agent.v1.AbortRunResponse
+	(*PauseAgentRequest)(nil),        // 40: quartet.agent.v1.PauseAgentRequest
+	(*PauseAgentResponse)(nil),       // 41: quartet.agent.v1.PauseAgentResponse
+	(*ResumeAgentRequest)(nil),       // 42: quartet.agent.v1.ResumeAgentRequest
+	(*ResumeAgentResponse)(nil),      // 43: quartet.agent.v1.ResumeAgentResponse
+	(*StopAgentRequest)(nil),         // 44: quartet.agent.v1.StopAgentRequest
+	(*StopAgentResponse)(nil),        // 45: quartet.agent.v1.StopAgentResponse
+	(*StartAgentRequest)(nil),        // 46: quartet.agent.v1.StartAgentRequest
+	(*StartAgentResponse)(nil),       // 47: quartet.agent.v1.StartAgentResponse
+	(*DeleteAgentRequest)(nil),       // 48: quartet.agent.v1.DeleteAgentRequest
+	(*DeleteAgentResponse)(nil),      // 49: quartet.agent.v1.DeleteAgentResponse
+	(*GetDelegationRequest)(nil),     // 50: quartet.agent.v1.GetDelegationRequest
+	(*GetDelegationResponse)(nil),    // 51: quartet.agent.v1.GetDelegationResponse
+	(*ListDelegationsRequest)(nil),   // 52: quartet.agent.v1.ListDelegationsRequest
+	(*ListDelegationsResponse)(nil),  // 53: quartet.agent.v1.ListDelegationsResponse
+	(*ListRoundsRequest)(nil),        // 54: quartet.agent.v1.ListRoundsRequest
+	(*ListRoundsResponse)(nil),       // 55: quartet.agent.v1.ListRoundsResponse
+	(*ListConversationRequest)(nil),  // 56: quartet.agent.v1.ListConversationRequest
+	(*ListConversationResponse)(nil), // 57: quartet.agent.v1.ListConversationResponse
+	(*GetContextRequest)(nil),        // 58: quartet.agent.v1.GetContextRequest
+	(*GetContextResponse)(nil),       // 59: quartet.agent.v1.GetContextResponse
+	(*ListBriefsRequest)(nil),        // 60: quartet.agent.v1.ListBriefsRequest
+	(*ListBriefsResponse)(nil),       // 61: quartet.agent.v1.ListBriefsResponse
+	(*ListToolsRequest)(nil),         // 62: quartet.agent.v1.ListToolsRequest
+	(*ListToolsResponse)(nil),        // 63: quartet.agent.v1.ListToolsResponse
+	(*CallToolRequest)(nil),          // 64: quartet.agent.v1.CallToolRequest
+	(*CallToolResponse)(nil),         // 65: quartet.agent.v1.CallToolResponse
+	(Preset)(0),                      // 66: quartet.agent.v1.Preset
+	(WorkspaceMode)(0),               // 67: quartet.agent.v1.WorkspaceMode
+	(Context)(0),                     // 68: quartet.agent.v1.Context
+	(*Agent)(nil),                    // 69: quartet.agent.v1.Agent
+	(*v1.TaskHandle)(nil),            // 70: quartet.task.v1.TaskHandle
+	(*v11.Wait)(nil),                 // 71: quartet.waiting.v1.Wait
+	(MessageKind)(0),                 // 72: quartet.agent.v1.MessageKind
+	(Priority)(0),                    // 73: quartet.agent.v1.Priority
+	(Authority)(0),                   // 74: quartet.agent.v1.Authority
+	(*Message)(nil),                  // 75: quartet.agent.v1.Message
+	(MessageState)(0),                // 76: quartet.agent.v1.MessageState
+	(*durationpb.Duration)(nil),      // 77: google.protobuf.Duration
+	(ToolFamily)(0),                  // 78: quartet.agent.v1.ToolFamily
+	(*Turn)(nil),                     // 79: quartet.agent.v1.Turn
+	(*structpb.Struct)(nil),          // 80: google.protobuf.Struct
+	(*ShownWait)(nil),                // 81: quartet.agent.v1.ShownWait
+	(*ContextSection)(nil),           // 82: quartet.agent.v1.ContextSection
+	(*timestamppb.Timestamp)(nil),    // 83: google.protobuf.Timestamp
+	(*ToolCall)(nil),                 // 84: quartet.agent.v1.ToolCall
+	(*ToolResult)(nil),               // 85: quartet.agent.v1.ToolResult
+	(*TokenUsage)(nil),               // 86: quartet.agent.v1.TokenUsage
+	(TurnEndReason)(0),               // 87: quartet.agent.v1.TurnEndReason
+	(TurnOutcome)(0),                 // 88: quartet.agent.v1.TurnOutcome
+	(*Round)(nil),                    // 89: quartet.agent.v1.Round
+	(*Decision)(nil),                 // 90: quartet.agent.v1.Decision
+	(*Tick)(nil),                     // 91: quartet.agent.v1.Tick
+	(*Delegation)(nil),               // 92: quartet.agent.v1.Delegation
+	(*Utterance)(nil),                // 93: quartet.agent.v1.Utterance
+	(BriefKind)(0),                   // 94: quartet.agent.v1.BriefKind
+	(*Brief)(nil),                    // 95: quartet.agent.v1.Brief
+	(*ToolSpec)(nil),                 // 96: quartet.agent.v1.ToolSpec
 }
 var file_quartet_agent_v1_agent_service_proto_depIdxs = []int32{
-	64,  // 0: quartet.agent.v1.SpawnAgentRequest.preset:type_name -> quartet.agent.v1.Preset
-	65,  // 1: quartet.agent.v1.SpawnAgentRequest.workspace_mode:type_name -> quartet.agent.v1.WorkspaceMode
-	66,  // 2: quartet.agent.v1.SpawnAgentRequest.context:type_name -> quartet.agent.v1.Context
-	67,  // 3: quartet.agent.v1.SpawnAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	68,  // 4: quartet.agent.v1.SpawnAgentResponse.task_handle:type_name -> quartet.task.v1.TaskHandle
-	67,  // 5: quartet.agent.v1.GetAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	67,  // 6: quartet.agent.v1.GetAgentResponse.children:type_name -> quartet.agent.v1.Agent
-	69,  // 7: quartet.agent.v1.GetAgentResponse.waits:type_name -> quartet.waiting.v1.Wait
-	67,  // 8: quartet.agent.v1.ListAgentsResponse.agents:type_name -> quartet.agent.v1.Agent
-	70,  // 9: quartet.agent.v1.EnqueueMessageRequest.kind:type_name -> quartet.agent.v1.MessageKind
-	71,  // 10: quartet.agent.v1.EnqueueMessageRequest.priority:type_name -> quartet.agent.v1.Priority
-	72,  // 11: quartet.agent.v1.EnqueueMessageRequest.max_authority:type_name -> quartet.agent.v1.Authority
-	73,  // 12: quartet.agent.v1.EnqueueMessageResponse.message:type_name -> quartet.agent.v1.Message
-	73,  // 13: quartet.agent.v1.GetMessageResponse.message:type_name -> quartet.agent.v1.Message
-	74,  // 14: quartet.agent.v1.ListMessagesRequest.state:type_name -> quartet.agent.v1.MessageState
-	73,  // 15: quartet.agent.v1.ListMessagesResponse.messages:type_name -> quartet.agent.v1.Message
-	75,  // 16: quartet.agent.v1.AcquireTurnRequest.wait:type_name -> google.protobuf.Duration
-	76,  // 17: quartet.agent.v1.AcquireTurnRequest.tool_families:type_name -> quartet.agent.v1.ToolFamily
-	64,  // 18: quartet.agent.v1.AcquireTurnRequest.preset:type_name -> quartet.agent.v1.Preset
-	77,  // 19: quartet.agent.v1.AcquireTurnResponse.turn:type_name -> quartet.agent.v1.Turn
-	73,  // 20: quartet.agent.v1.AcquireTurnResponse.message:type_name -> quartet.agent.v1.Message
-	73,  // 21: quartet.agent.v1.AcquireTurnResponse.interjections:type_name -> quartet.agent.v1.Message
+	66,  // 0: quartet.agent.v1.SpawnAgentRequest.preset:type_name -> quartet.agent.v1.Preset
+	67,  // 1: quartet.agent.v1.SpawnAgentRequest.workspace_mode:type_name -> quartet.agent.v1.WorkspaceMode
+	68,  // 2: quartet.agent.v1.SpawnAgentRequest.context:type_name -> quartet.agent.v1.Context
+	69,  // 3: quartet.agent.v1.SpawnAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	70,  // 4: quartet.agent.v1.SpawnAgentResponse.task_handle:type_name -> quartet.task.v1.TaskHandle
+	69,  // 5: quartet.agent.v1.GetAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	69,  // 6: quartet.agent.v1.GetAgentResponse.children:type_name -> quartet.agent.v1.Agent
+	71,  // 7: quartet.agent.v1.GetAgentResponse.waits:type_name -> quartet.waiting.v1.Wait
+	69,  // 8: quartet.agent.v1.ListAgentsResponse.agents:type_name -> quartet.agent.v1.Agent
+	72,  // 9: quartet.agent.v1.EnqueueMessageRequest.kind:type_name -> quartet.agent.v1.MessageKind
+	73,  // 10: quartet.agent.v1.EnqueueMessageRequest.priority:type_name -> quartet.agent.v1.Priority
+	74,  // 11: quartet.agent.v1.EnqueueMessageRequest.max_authority:type_name -> quartet.agent.v1.Authority
+	75,  // 12: quartet.agent.v1.EnqueueMessageResponse.message:type_name -> quartet.agent.v1.Message
+	75,  // 13: quartet.agent.v1.GetMessageResponse.message:type_name -> quartet.agent.v1.Message
+	76,  // 14: quartet.agent.v1.ListMessagesRequest.state:type_name -> quartet.agent.v1.MessageState
+	75,  // 15: quartet.agent.v1.ListMessagesResponse.messages:type_name -> quartet.agent.v1.Message
+	77,  // 16: quartet.agent.v1.AcquireTurnRequest.wait:type_name -> google.protobuf.Duration
+	78,  // 17: quartet.agent.v1.AcquireTurnRequest.tool_families:type_name -> quartet.agent.v1.ToolFamily
+	66,  // 18: quartet.agent.v1.AcquireTurnRequest.preset:type_name -> quartet.agent.v1.Preset
+	79,  // 19: quartet.agent.v1.AcquireTurnResponse.turn:type_name -> quartet.agent.v1.Turn
+	75,  // 20: quartet.agent.v1.AcquireTurnResponse.message:type_name -> quartet.agent.v1.Message
+	75,  // 21: quartet.agent.v1.AcquireTurnResponse.interjections:type_name -> quartet.agent.v1.Message
 	15,  // 22: quartet.agent.v1.AcquireTurnResponse.context:type_name -> quartet.agent.v1.ContextProjection
-	67,  // 23: quartet.agent.v1.AcquireTurnResponse.agent:type_name -> quartet.agent.v1.Agent
-	75,  // 24: quartet.agent.v1.AcquireTurnResponse.poll_after:type_name -> google.protobuf.Duration
-	78,  // 25: quartet.agent.v1.ContextProjection.current:type_name -> google.protobuf.Struct
-	78,  // 26: quartet.agent.v1.ContextProjection.queue:type_name -> google.protobuf.Struct
-	79,  // 27: quartet.agent.v1.ContextProjection.shown_waits:type_name -> quartet.agent.v1.ShownWait
-	80,  // 28: quartet.agent.v1.ContextProjection.sections:type_name -> quartet.agent.v1.ContextSection
-	81,  // 29: quartet.agent.v1.RenewTurnResponse.lease_expires_at:type_name -> google.protobuf.Timestamp
-	82,  // 30: quartet.agent.v1.StartLocalCallsRequest.calls:type_name -> quartet.agent.v1.ToolCall
-	81,  // 31: quartet.agent.v1.StartLocalCallsResponse.lease_expires_at:type_name -> google.protobuf.Timestamp
-	82,  // 32: quartet.agent.v1.SubmitRoundRequest.tool_calls:type_name -> quartet.agent.v1.ToolCall
-	83,  // 33: quartet.agent.v1.SubmitRoundRequest.local_tool_results:type_name -> quartet.agent.v1.ToolResult
-	84,  // 34: quartet.agent.v1.SubmitRoundRequest.usage:type_name -> quartet.agent.v1.TokenUsage
-	82,  // 35: quartet.agent.v1.SubmitRoundRequest.local_tool_calls:type_name -> quartet.agent.v1.ToolCall
-	83,  // 36: quartet.agent.v1.SubmitRoundResponse.tool_results:type_name -> quartet.agent.v1.ToolResult
-	85,  // 37: quartet.agent.v1.SubmitRoundResponse.end_reason:type_name -> quartet.agent.v1.TurnEndReason
-	73,  // 38: quartet.agent.v1.SubmitRoundResponse.interjections:type_name -> quartet.agent.v1.Message
-	81,  // 39: quartet.agent.v1.SubmitRoundResponse.lease_expires_at:type_name -> google.protobuf.Timestamp
-	86,  // 40: quartet.agent.v1.FinishTurnRequest.outcome:type_name -> quartet.agent.v1.TurnOutcome
-	77,  // 41: quartet.agent.v1.FinishTurnResponse.turn:type_name -> quartet.agent.v1.Turn
-	77,  // 42: quartet.agent.v1.GetTurnResponse.turn:type_name -> quartet.agent.v1.Turn
-	87,  // 43: quartet.agent.v1.GetTurnResponse.rounds:type_name -> quartet.agent.v1.Round
-	77,  // 44: quartet.agent.v1.ListTurnsResponse.turns:type_name -> quartet.agent.v1.Turn
-	88,  // 45: quartet.agent.v1.ListDecisionsResponse.decisions:type_name -> quartet.agent.v1.Decision
-	67,  // 46: quartet.agent.v1.AgentFacts.agent:type_name -> quartet.agent.v1.Agent
-	81,  // 47: quartet.agent.v1.AgentFacts.head_queued_at:type_name -> google.protobuf.Timestamp
-	88,  // 48: quartet.agent.v1.AgentFacts.last_decision:type_name -> quartet.agent.v1.Decision
-	79,  // 49: quartet.agent.v1.AgentFacts.shown_waits:type_name -> quartet.agent.v1.ShownWait
-	81,  // 50: quartet.agent.v1.AgentFacts.last_turn_started_at:type_name -> google.protobuf.Timestamp
-	77,  // 51: quartet.agent.v1.AgentFacts.open_turn:type_name -> quartet.agent.v1.Turn
-	81,  // 52: quartet.agent.v1.AgentFacts.woken_at:type_name -> google.protobuf.Timestamp
-	89,  // 53: quartet.agent.v1.AgentFacts.head_tick:type_name -> quartet.agent.v1.Tick
+	69,  // 23: quartet.agent.v1.AcquireTurnResponse.agent:type_name -> quartet.agent.v1.Agent
+	77,  // 24: quartet.agent.v1.AcquireTurnResponse.poll_after:type_name -> google.protobuf.Duration
+	80,  // 25: quartet.agent.v1.ContextProjection.current:type_name -> google.protobuf.Struct
+	80,  // 26: quartet.agent.v1.ContextProjection.queue:type_name -> google.protobuf.Struct
+	81,  // 27: quartet.agent.v1.ContextProjection.shown_waits:type_name -> quartet.agent.v1.ShownWait
+	82,  // 28: quartet.agent.v1.ContextProjection.sections:type_name -> quartet.agent.v1.ContextSection
+	83,  // 29: quartet.agent.v1.RenewTurnResponse.lease_expires_at:type_name -> google.protobuf.Timestamp
+	84,  // 30: quartet.agent.v1.StartLocalCallsRequest.calls:type_name -> quartet.agent.v1.ToolCall
+	83,  // 31: quartet.agent.v1.StartLocalCallsResponse.lease_expires_at:type_name -> google.protobuf.Timestamp
+	84,  // 32: quartet.agent.v1.SubmitRoundRequest.tool_calls:type_name -> quartet.agent.v1.ToolCall
+	85,  // 33: quartet.agent.v1.SubmitRoundRequest.local_tool_results:type_name -> quartet.agent.v1.ToolResult
+	86,  // 34: quartet.agent.v1.SubmitRoundRequest.usage:type_name -> quartet.agent.v1.TokenUsage
+	84,  // 35: quartet.agent.v1.SubmitRoundRequest.local_tool_calls:type_name -> quartet.agent.v1.ToolCall
+	85,  // 36: quartet.agent.v1.SubmitRoundResponse.tool_results:type_name -> quartet.agent.v1.ToolResult
+	87,  // 37: quartet.agent.v1.SubmitRoundResponse.end_reason:type_name -> quartet.agent.v1.TurnEndReason
+	75,  // 38: quartet.agent.v1.SubmitRoundResponse.interjections:type_name -> quartet.agent.v1.Message
+	83,  // 39: quartet.agent.v1.SubmitRoundResponse.lease_expires_at:type_name -> google.protobuf.Timestamp
+	88,  // 40: quartet.agent.v1.FinishTurnRequest.outcome:type_name -> quartet.agent.v1.TurnOutcome
+	79,  // 41: quartet.agent.v1.FinishTurnResponse.turn:type_name -> quartet.agent.v1.Turn
+	79,  // 42: quartet.agent.v1.GetTurnResponse.turn:type_name -> quartet.agent.v1.Turn
+	89,  // 43: quartet.agent.v1.GetTurnResponse.rounds:type_name -> quartet.agent.v1.Round
+	79,  // 44: quartet.agent.v1.ListTurnsResponse.turns:type_name -> quartet.agent.v1.Turn
+	90,  // 45: quartet.agent.v1.ListDecisionsResponse.decisions:type_name -> quartet.agent.v1.Decision
+	69,  // 46: quartet.agent.v1.AgentFacts.agent:type_name -> quartet.agent.v1.Agent
+	83,  // 47: quartet.agent.v1.AgentFacts.head_queued_at:type_name -> google.protobuf.Timestamp
+	90,  // 48: quartet.agent.v1.AgentFacts.last_decision:type_name -> quartet.agent.v1.Decision
+	81,  // 49: quartet.agent.v1.AgentFacts.shown_waits:type_name -> quartet.agent.v1.ShownWait
+	83,  // 50: quartet.agent.v1.AgentFacts.last_turn_started_at:type_name -> google.protobuf.Timestamp
+	79,  // 51: quartet.agent.v1.AgentFacts.open_turn:type_name -> quartet.agent.v1.Turn
+	83,  // 52: quartet.agent.v1.AgentFacts.woken_at:type_name -> google.protobuf.Timestamp
+	91,  // 53: quartet.agent.v1.AgentFacts.head_tick:type_name -> quartet.agent.v1.Tick
 	31,  // 54: quartet.agent.v1.AgentFacts.stalled_items:type_name -> quartet.agent.v1.StalledItem
-	90,  // 55: quartet.agent.v1.AgentFacts.asking_children:type_name -> quartet.agent.v1.Delegation
-	81,  // 56: quartet.agent.v1.StalledItem.since:type_name -> google.protobuf.Timestamp
+	92,  // 55: quartet.agent.v1.AgentFacts.asking_children:type_name -> quartet.agent.v1.Delegation
+	83,  // 56: quartet.agent.v1.StalledItem.since:type_name -> google.protobuf.Timestamp
 	30,  // 57: quartet.agent.v1.GetFactsResponse.facts:type_name -> quartet.agent.v1.AgentFacts
-	88,  // 58: quartet.agent.v1.OfferDecisionRequest.decision:type_name -> quartet.agent.v1.Decision
+	90,  // 58: quartet.agent.v1.OfferDecisionRequest.decision:type_name -> quartet.agent.v1.Decision
 	0,   // 59: quartet.agent.v1.OfferDecisionResponse.result:type_name -> quartet.agent.v1.OfferResult
-	73,  // 60: quartet.agent.v1.WatchTurnResponse.interjections:type_name -> quartet.agent.v1.Message
-	77,  // 61: quartet.agent.v1.WatchTurnResponse.ended:type_name -> quartet.agent.v1.Turn
-	77,  // 62: quartet.agent.v1.AbortRunResponse.turn:type_name -> quartet.agent.v1.Turn
-	67,  // 63: quartet.agent.v1.AbortRunResponse.agent:type_name -> quartet.agent.v1.Agent
-	67,  // 64: quartet.agent.v1.PauseAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	67,  // 65: quartet.agent.v1.ResumeAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	67,  // 66: quartet.agent.v1.StopAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	67,  // 67: quartet.agent.v1.StartAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	67,  // 68: quartet.agent.v1.DeleteAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	90,  // 69: quartet.agent.v1.GetDelegationResponse.delegation:type_name -> quartet.agent.v1.Delegation
-	90,  // 70: quartet.agent.v1.ListDelegationsResponse.delegations:type_name -> quartet.agent.v1.Delegation
-	87,  // 71: quartet.agent.v1.ListRoundsResponse.rounds:type_name -> quartet.agent.v1.Round
-	15,  // 72: quartet.agent.v1.GetContextResponse.context:type_name -> quartet.agent.v1.ContextProjection
-	91,  // 73: quartet.agent.v1.ListBriefsRequest.kind:type_name -> quartet.agent.v1.BriefKind
-	92,  // 74: quartet.agent.v1.ListBriefsResponse.briefs:type_name -> quartet.agent.v1.Brief
-	93,  // 75: quartet.agent.v1.ListToolsResponse.tools:type_name -> quartet.agent.v1.ToolSpec
-	78,  // 76: quartet.agent.v1.CallToolRequest.arguments:type_name -> google.protobuf.Struct
-	83,  // 77: quartet.agent.v1.CallToolResponse.result:type_name -> quartet.agent.v1.ToolResult
-	1,   // 78: quartet.agent.v1.AgentService.SpawnAgent:input_type -> quartet.agent.v1.SpawnAgentRequest
-	3,   // 79: quartet.agent.v1.AgentService.GetAgent:input_type -> quartet.agent.v1.GetAgentRequest
-	5,   // 80: quartet.agent.v1.AgentService.ListAgents:input_type -> quartet.agent.v1.ListAgentsRequest
-	7,   // 81: quartet.agent.v1.AgentService.EnqueueMessage:input_type -> quartet.agent.v1.EnqueueMessageRequest
-	9,   // 82: quartet.agent.v1.AgentService.GetMessage:input_type -> quartet.agent.v1.GetMessageRequest
-	11,  // 83: quartet.agent.v1.AgentService.ListMessages:input_type -> quartet.agent.v1.ListMessagesRequest
-	13,  // 84: quartet.agent.v1.AgentService.AcquireTurn:input_type -> quartet.agent.v1.AcquireTurnRequest
-	16,  // 85: quartet.agent.v1.AgentService.RenewTurn:input_type -> quartet.agent.v1.RenewTurnRequest
-	18,  // 86: quartet.agent.v1.AgentService.StartLocalCalls:input_type -> quartet.agent.v1.StartLocalCallsRequest
-	20,  // 87: quartet.agent.v1.AgentService.SubmitRound:input_type -> quartet.agent.v1.SubmitRoundRequest
-	22,  // 88: quartet.agent.v1.AgentService.FinishTurn:input_type -> quartet.agent.v1.FinishTurnRequest
-	24,  // 89: quartet.agent.v1.AgentService.GetTurn:input_type -> quartet.agent.v1.GetTurnRequest
-	26,  // 90: quartet.agent.v1.AgentService.ListTurns:input_type -> quartet.agent.v1.ListTurnsRequest
-	28,  // 91: quartet.agent.v1.AgentService.ListDecisions:input_type -> quartet.agent.v1.ListDecisionsRequest
-	36,  // 92: quartet.agent.v1.AgentService.WatchTurn:input_type -> quartet.agent.v1.WatchTurnRequest
-	38,  // 93: quartet.agent.v1.AgentService.AbortRun:input_type -> quartet.agent.v1.AbortRunRequest
-	40,  // 94: quartet.agent.v1.AgentService.PauseAgent:input_type -> quartet.agent.v1.PauseAgentRequest
-	42,  // 95: quartet.agent.v1.AgentService.ResumeAgent:input_type -> quartet.agent.v1.ResumeAgentRequest
-	44,  // 96: quartet.agent.v1.AgentService.StopAgent:input_type -> quartet.agent.v1.StopAgentRequest
-	46,  // 97: quartet.agent.v1.AgentService.StartAgent:input_type -> quartet.agent.v1.StartAgentRequest
-	48,  // 98: quartet.agent.v1.AgentService.DeleteAgent:input_type -> quartet.agent.v1.DeleteAgentRequest
-	50,  // 99: quartet.agent.v1.AgentService.GetDelegation:input_type -> quartet.agent.v1.GetDelegationRequest
-	52,  // 100: quartet.agent.v1.AgentService.ListDelegations:input_type -> quartet.agent.v1.ListDelegationsRequest
-	54,  // 101: quartet.agent.v1.AgentService.ListRounds:input_type -> quartet.agent.v1.ListRoundsRequest
-	56,  // 102: quartet.agent.v1.AgentService.GetContext:input_type -> quartet.agent.v1.GetContextRequest
-	58,  // 103: quartet.agent.v1.AgentService.ListBriefs:input_type -> quartet.agent.v1.ListBriefsRequest
-	60,  // 104: quartet.agent.v1.AgentService.ListTools:input_type -> quartet.agent.v1.ListToolsRequest
-	62,  // 105: quartet.agent.v1.AgentService.CallTool:input_type -> quartet.agent.v1.CallToolRequest
-	32,  // 106: quartet.agent.v1.AgentService.GetFacts:input_type -> quartet.agent.v1.GetFactsRequest
-	34,  // 107: quartet.agent.v1.AgentService.OfferDecision:input_type -> quartet.agent.v1.OfferDecisionRequest
-	2,   // 108: quartet.agent.v1.AgentService.SpawnAgent:output_type -> quartet.agent.v1.SpawnAgentResponse
-	4,   // 109: quartet.agent.v1.AgentService.GetAgent:output_type -> quartet.agent.v1.GetAgentResponse
-	6,   // 110: quartet.agent.v1.AgentService.ListAgents:output_type -> quartet.agent.v1.ListAgentsResponse
-	8,   // 111: quartet.agent.v1.AgentService.EnqueueMessage:output_type -> quartet.agent.v1.EnqueueMessageResponse
-	10,  // 112: quartet.agent.v1.AgentService.GetMessage:output_type -> quartet.agent.v1.GetMessageResponse
-	12,  // 113: quartet.agent.v1.AgentService.ListMessages:output_type -> quartet.agent.v1.ListMessagesResponse
-	14,  // 114: quartet.agent.v1.AgentService.AcquireTurn:output_type -> quartet.agent.v1.AcquireTurnResponse
-	17,  // 115: quartet.agent.v1.AgentService.RenewTurn:output_type -> quartet.agent.v1.RenewTurnResponse
-	19,  // 116: quartet.agent.v1.AgentService.StartLocalCalls:output_type -> quartet.agent.v1.StartLocalCallsResponse
-	21,  // 117: quartet.agent.v1.AgentService.SubmitRound:output_type -> quartet.agent.v1.SubmitRoundResponse
-	23,  // 118: quartet.agent.v1.AgentService.FinishTurn:output_type -> quartet.agent.v1.FinishTurnResponse
-	25,  // 119: quartet.agent.v1.AgentService.GetTurn:output_type -> quartet.agent.v1.GetTurnResponse
-	27,  // 120: quartet.agent.v1.AgentService.ListTurns:output_type -> quartet.agent.v1.ListTurnsResponse
-	29,  // 121: quartet.agent.v1.AgentService.ListDecisions:output_type -> quartet.agent.v1.ListDecisionsResponse
-	37,  // 122: quartet.agent.v1.AgentService.WatchTurn:output_type -> quartet.agent.v1.WatchTurnResponse
-	39,  // 123: quartet.agent.v1.AgentService.AbortRun:output_type -> quartet.agent.v1.AbortRunResponse
-	41,  // 124: quartet.agent.v1.AgentService.PauseAgent:output_type -> quartet.agent.v1.PauseAgentResponse
-	43,  // 125: quartet.agent.v1.AgentService.ResumeAgent:output_type -> quartet.agent.v1.ResumeAgentResponse
-	45,  // 126: quartet.agent.v1.AgentService.StopAgent:output_type -> quartet.agent.v1.StopAgentResponse
-	47,  // 127: quartet.agent.v1.AgentService.StartAgent:output_type -> quartet.agent.v1.StartAgentResponse
-	49,  // 128: quartet.agent.v1.AgentService.DeleteAgent:output_type -> quartet.agent.v1.DeleteAgentResponse
-	51,  // 129: quartet.agent.v1.AgentService.GetDelegation:output_type -> quartet.agent.v1.GetDelegationResponse
-	53,  // 130: quartet.agent.v1.AgentService.ListDelegations:output_type -> quartet.agent.v1.ListDelegationsResponse
-	55,  // 131: quartet.agent.v1.AgentService.ListRounds:output_type -> quartet.agent.v1.ListRoundsResponse
-	57,  // 132: quartet.agent.v1.AgentService.GetContext:output_type -> quartet.agent.v1.GetContextResponse
-	59,  // 133: quartet.agent.v1.AgentService.ListBriefs:output_type -> quartet.agent.v1.ListBriefsResponse
-	61,  // 134: quartet.agent.v1.AgentService.ListTools:output_type -> quartet.agent.v1.ListToolsResponse
-	63,  // 135: quartet.agent.v1.AgentService.CallTool:output_type -> quartet.agent.v1.CallToolResponse
-	33,  // 136: quartet.agent.v1.AgentService.GetFacts:output_type -> quartet.agent.v1.GetFactsResponse
-	35,  // 137: quartet.agent.v1.AgentService.OfferDecision:output_type -> quartet.agent.v1.OfferDecisionResponse
-	108, // [108:138] is the sub-list for method output_type
-	78,  // [78:108] is the sub-list for method input_type
-	78,  // [78:78] is the sub-list for extension type_name
-	78,  // [78:78] is the sub-list for extension extendee
-	0,   // [0:78] is the sub-list for field type_name
+	75,  // 60: quartet.agent.v1.WatchTurnResponse.interjections:type_name -> quartet.agent.v1.Message
+	79,  // 61: quartet.agent.v1.WatchTurnResponse.ended:type_name -> quartet.agent.v1.Turn
+	79,  // 62: quartet.agent.v1.AbortRunResponse.turn:type_name -> quartet.agent.v1.Turn
+	69,  // 63: quartet.agent.v1.AbortRunResponse.agent:type_name -> quartet.agent.v1.Agent
+	69,  // 64: quartet.agent.v1.PauseAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	69,  // 65: quartet.agent.v1.ResumeAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	69,  // 66: quartet.agent.v1.StopAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	69,  // 67: quartet.agent.v1.StartAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	69,  // 68: quartet.agent.v1.DeleteAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	92,  // 69: quartet.agent.v1.GetDelegationResponse.delegation:type_name -> quartet.agent.v1.Delegation
+	92,  // 70: quartet.agent.v1.ListDelegationsResponse.delegations:type_name -> quartet.agent.v1.Delegation
+	89,  // 71: quartet.agent.v1.ListRoundsResponse.rounds:type_name -> quartet.agent.v1.Round
+	83,  // 72: quartet.agent.v1.ListConversationRequest.since:type_name -> google.protobuf.Timestamp
+	83,  // 73: quartet.agent.v1.ListConversationRequest.until:type_name -> google.protobuf.Timestamp
+	93,  // 74: quartet.agent.v1.ListConversationResponse.utterances:type_name -> quartet.agent.v1.Utterance
+	15,  // 75: quartet.agent.v1.GetContextResponse.context:type_name -> quartet.agent.v1.ContextProjection
+	94,  // 76: quartet.agent.v1.ListBriefsRequest.kind:type_name -> quartet.agent.v1.BriefKind
+	95,  // 77: quartet.agent.v1.ListBriefsResponse.briefs:type_name -> quartet.agent.v1.Brief
+	96,  // 78: quartet.agent.v1.ListToolsResponse.tools:type_name -> quartet.agent.v1.ToolSpec
+	80,  // 79: quartet.agent.v1.CallToolRequest.arguments:type_name -> google.protobuf.Struct
+	85,  // 80: quartet.agent.v1.CallToolResponse.result:type_name -> quartet.agent.v1.ToolResult
+	1,   // 81: quartet.agent.v1.AgentService.SpawnAgent:input_type -> quartet.agent.v1.SpawnAgentRequest
+	3,   // 82: quartet.agent.v1.AgentService.GetAgent:input_type -> quartet.agent.v1.GetAgentRequest
+	5,   // 83: quartet.agent.v1.AgentService.ListAgents:input_type -> quartet.agent.v1.ListAgentsRequest
+	7,   // 84: quartet.agent.v1.AgentService.EnqueueMessage:input_type -> quartet.agent.v1.EnqueueMessageRequest
+	9,   // 85: quartet.agent.v1.AgentService.GetMessage:input_type -> quartet.agent.v1.GetMessageRequest
+	11,  // 86: quartet.agent.v1.AgentService.ListMessages:input_type -> quartet.agent.v1.ListMessagesRequest
+	13,  // 87: quartet.agent.v1.AgentService.AcquireTurn:input_type -> quartet.agent.v1.AcquireTurnRequest
+	16,  // 88: quartet.agent.v1.AgentService.RenewTurn:input_type -> quartet.agent.v1.RenewTurnRequest
+	18,  // 89: quartet.agent.v1.AgentService.StartLocalCalls:input_type -> quartet.agent.v1.StartLocalCallsRequest
+	20,  // 90: quartet.agent.v1.AgentService.SubmitRound:input_type -> quartet.agent.v1.SubmitRoundRequest
+	22,  // 91: quartet.agent.v1.AgentService.FinishTurn:input_type -> quartet.agent.v1.FinishTurnRequest
+	24,  // 92: quartet.agent.v1.AgentService.GetTurn:input_type -> quartet.agent.v1.GetTurnRequest
+	26,  // 93: quartet.agent.v1.AgentService.ListTurns:input_type -> quartet.agent.v1.ListTurnsRequest
+	28,  // 94: quartet.agent.v1.AgentService.ListDecisions:input_type -> quartet.agent.v1.ListDecisionsRequest
+	36,  // 95: quartet.agent.v1.AgentService.WatchTurn:input_type -> quartet.agent.v1.WatchTurnRequest
+	38,  // 96: quartet.agent.v1.AgentService.AbortRun:input_type -> quartet.agent.v1.AbortRunRequest
+	40,  // 97: quartet.agent.v1.AgentService.PauseAgent:input_type -> quartet.agent.v1.PauseAgentRequest
+	42,  // 98: quartet.agent.v1.AgentService.ResumeAgent:input_type -> quartet.agent.v1.ResumeAgentRequest
+	44,  // 99: quartet.agent.v1.AgentService.StopAgent:input_type -> quartet.agent.v1.StopAgentRequest
+	46,  // 100: quartet.agent.v1.AgentService.StartAgent:input_type -> quartet.agent.v1.StartAgentRequest
+	48,  // 101: quartet.agent.v1.AgentService.DeleteAgent:input_type -> quartet.agent.v1.DeleteAgentRequest
+	50,  // 102: quartet.agent.v1.AgentService.GetDelegation:input_type -> quartet.agent.v1.GetDelegationRequest
+	52,  // 103: quartet.agent.v1.AgentService.ListDelegations:input_type -> quartet.agent.v1.ListDelegationsRequest
+	54,  // 104: quartet.agent.v1.AgentService.ListRounds:input_type -> quartet.agent.v1.ListRoundsRequest
+	56,  // 105: quartet.agent.v1.AgentService.ListConversation:input_type -> quartet.agent.v1.ListConversationRequest
+	58,  // 106: quartet.agent.v1.AgentService.GetContext:input_type -> quartet.agent.v1.GetContextRequest
+	60,  // 107: quartet.agent.v1.AgentService.ListBriefs:input_type -> quartet.agent.v1.ListBriefsRequest
+	62,  // 108: quartet.agent.v1.AgentService.ListTools:input_type -> quartet.agent.v1.ListToolsRequest
+	64,  // 109: quartet.agent.v1.AgentService.CallTool:input_type -> quartet.agent.v1.CallToolRequest
+	32,  // 110: quartet.agent.v1.AgentService.GetFacts:input_type -> quartet.agent.v1.GetFactsRequest
+	34,  // 111: quartet.agent.v1.AgentService.OfferDecision:input_type -> quartet.agent.v1.OfferDecisionRequest
+	2,   // 112: quartet.agent.v1.AgentService.SpawnAgent:output_type -> quartet.agent.v1.SpawnAgentResponse
+	4,   // 113: quartet.agent.v1.AgentService.GetAgent:output_type -> quartet.agent.v1.GetAgentResponse
+	6,   // 114: quartet.agent.v1.AgentService.ListAgents:output_type -> quartet.agent.v1.ListAgentsResponse
+	8,   // 115: quartet.agent.v1.AgentService.EnqueueMessage:output_type -> quartet.agent.v1.EnqueueMessageResponse
+	10,  // 116: quartet.agent.v1.AgentService.GetMessage:output_type -> quartet.agent.v1.GetMessageResponse
+	12,  // 117: quartet.agent.v1.AgentService.ListMessages:output_type -> quartet.agent.v1.ListMessagesResponse
+	14,  // 118: quartet.agent.v1.AgentService.AcquireTurn:output_type -> quartet.agent.v1.AcquireTurnResponse
+	17,  // 119: quartet.agent.v1.AgentService.RenewTurn:output_type -> quartet.agent.v1.RenewTurnResponse
+	19,  // 120: quartet.agent.v1.AgentService.StartLocalCalls:output_type -> quartet.agent.v1.StartLocalCallsResponse
+	21,  // 121: quartet.agent.v1.AgentService.SubmitRound:output_type -> quartet.agent.v1.SubmitRoundResponse
+	23,  // 122: quartet.agent.v1.AgentService.FinishTurn:output_type -> quartet.agent.v1.FinishTurnResponse
+	25,  // 123: quartet.agent.v1.AgentService.GetTurn:output_type -> quartet.agent.v1.GetTurnResponse
+	27,  // 124: quartet.agent.v1.AgentService.ListTurns:output_type -> quartet.agent.v1.ListTurnsResponse
+	29,  // 125: quartet.agent.v1.AgentService.ListDecisions:output_type -> quartet.agent.v1.ListDecisionsResponse
+	37,  // 126: quartet.agent.v1.AgentService.WatchTurn:output_type -> quartet.agent.v1.WatchTurnResponse
+	39,  // 127: quartet.agent.v1.AgentService.AbortRun:output_type -> quartet.agent.v1.AbortRunResponse
+	41,  // 128: quartet.agent.v1.AgentService.PauseAgent:output_type -> quartet.agent.v1.PauseAgentResponse
+	43,  // 129: quartet.agent.v1.AgentService.ResumeAgent:output_type -> quartet.agent.v1.ResumeAgentResponse
+	45,  // 130: quartet.agent.v1.AgentService.StopAgent:output_type -> quartet.agent.v1.StopAgentResponse
+	47,  // 131: quartet.agent.v1.AgentService.StartAgent:output_type -> quartet.agent.v1.StartAgentResponse
+	49,  // 132: quartet.agent.v1.AgentService.DeleteAgent:output_type -> quartet.agent.v1.DeleteAgentResponse
+	51,  // 133: quartet.agent.v1.AgentService.GetDelegation:output_type -> quartet.agent.v1.GetDelegationResponse
+	53,  // 134: quartet.agent.v1.AgentService.ListDelegations:output_type -> quartet.agent.v1.ListDelegationsResponse
+	55,  // 135: quartet.agent.v1.AgentService.ListRounds:output_type -> quartet.agent.v1.ListRoundsResponse
+	57,  // 136: quartet.agent.v1.AgentService.ListConversation:output_type -> quartet.agent.v1.ListConversationResponse
+	59,  // 137: quartet.agent.v1.AgentService.GetContext:output_type -> quartet.agent.v1.GetContextResponse
+	61,  // 138: quartet.agent.v1.AgentService.ListBriefs:output_type -> quartet.agent.v1.ListBriefsResponse
+	63,  // 139: quartet.agent.v1.AgentService.ListTools:output_type -> quartet.agent.v1.ListToolsResponse
+	65,  // 140: quartet.agent.v1.AgentService.CallTool:output_type -> quartet.agent.v1.CallToolResponse
+	33,  // 141: quartet.agent.v1.AgentService.GetFacts:output_type -> quartet.agent.v1.GetFactsResponse
+	35,  // 142: quartet.agent.v1.AgentService.OfferDecision:output_type -> quartet.agent.v1.OfferDecisionResponse
+	112, // [112:143] is the sub-list for method output_type
+	81,  // [81:112] is the sub-list for method input_type
+	81,  // [81:81] is the sub-list for extension type_name
+	81,  // [81:81] is the sub-list for extension extendee
+	0,   // [0:81] is the sub-list for field type_name
 }
 
 func init() { file_quartet_agent_v1_agent_service_proto_init() }
@@ -5089,7 +5270,7 @@ func file_quartet_agent_v1_agent_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_agent_v1_agent_service_proto_rawDesc), len(file_quartet_agent_v1_agent_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   63,
+			NumMessages:   65,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1205,6 +1205,59 @@ func local_request_AgentService_ListRounds_0(ctx context.Context, marshaler runt
 	return msg, metadata, err
 }
 
+var filter_AgentService_ListConversation_0 = &utilities.DoubleArray{Encoding: map[string]int{"agent_id": 0}, Base: []int{1, 1, 0}, Check: []int{0, 1, 2}}
+
+func request_AgentService_ListConversation_0(ctx context.Context, marshaler runtime.Marshaler, client AgentServiceClient, req *http.Request, pathParams map[string]string) (proto.Message, runtime.ServerMetadata, error) {
+	var (
+		protoReq ListConversationRequest
+		metadata runtime.ServerMetadata
+		err      error
+	)
+	val, ok := pathParams["agent_id"]
+	if !ok {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "missing parameter %s", "agent_id")
+	}
+	protoReq.AgentId, err = runtime.String(val)
+	if err != nil {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "type mismatch, parameter: %s, error: %v", "agent_id", err)
+	}
+	if err := req.ParseForm(); err != nil {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "%v", err)
+	}
+	if err := runtime.PopulateQueryParameters(&protoReq, req.Form, filter_AgentService_ListConversation_0); err != nil {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "%v", err)
+	}
+	if req.Body != nil {
+		_, _ = io.Copy(io.Discard, req.Body)
+	}
+	msg, err := client.ListConversation(ctx, &protoReq, grpc.Header(&metadata.HeaderMD), grpc.Trailer(&metadata.TrailerMD))
+	return msg, metadata, err
+}
+
+func local_request_AgentService_ListConversation_0(ctx context.Context, marshaler runtime.Marshaler, server AgentServiceServer, req *http.Request, pathParams map[string]string) (proto.Message, runtime.ServerMetadata, error) {
+	var (
+		protoReq ListConversationRequest
+		metadata runtime.ServerMetadata
+		err      error
+	)
+	val, ok := pathParams["agent_id"]
+	if !ok {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "missing parameter %s", "agent_id")
+	}
+	protoReq.AgentId, err = runtime.String(val)
+	if err != nil {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "type mismatch, parameter: %s, error: %v", "agent_id", err)
+	}
+	if err := req.ParseForm(); err != nil {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "%v", err)
+	}
+	if err := runtime.PopulateQueryParameters(&protoReq, req.Form, filter_AgentService_ListConversation_0); err != nil {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "%v", err)
+	}
+	msg, err := server.ListConversation(ctx, &protoReq)
+	return msg, metadata, err
+}
+
 var filter_AgentService_GetContext_0 = &utilities.DoubleArray{Encoding: map[string]int{"agent_id": 0}, Base: []int{1, 1, 0}, Check: []int{0, 1, 2}}
 
 func request_AgentService_GetContext_0(ctx context.Context, marshaler runtime.Marshaler, client AgentServiceClient, req *http.Request, pathParams map[string]string) (proto.Message, runtime.ServerMetadata, error) {
@@ -1884,6 +1937,26 @@ func RegisterAgentServiceHandlerServer(ctx context.Context, mux *runtime.ServeMu
 		}
 		forward_AgentService_ListRounds_0(annotatedContext, mux, outboundMarshaler, w, req, resp, mux.GetForwardResponseOptions()...)
 	})
+	mux.Handle(http.MethodGet, pattern_AgentService_ListConversation_0, func(w http.ResponseWriter, req *http.Request, pathParams map[string]string) {
+		ctx, cancel := context.WithCancel(req.Context())
+		defer cancel()
+		var stream runtime.ServerTransportStream
+		ctx = grpc.NewContextWithServerTransportStream(ctx, &stream)
+		inboundMarshaler, outboundMarshaler := runtime.MarshalerForRequest(mux, req)
+		annotatedContext, err := runtime.AnnotateIncomingContext(ctx, mux, req, "/quartet.agent.v1.AgentService/ListConversation", runtime.WithHTTPPathPattern("/v1/agents/{agent_id}/conversation"))
+		if err != nil {
+			runtime.HTTPError(ctx, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		resp, md, err := local_request_AgentService_ListConversation_0(annotatedContext, inboundMarshaler, server, req, pathParams)
+		md.HeaderMD, md.TrailerMD = metadata.Join(md.HeaderMD, stream.Header()), metadata.Join(md.TrailerMD, stream.Trailer())
+		annotatedContext = runtime.NewServerMetadataContext(annotatedContext, md)
+		if err != nil {
+			runtime.HTTPError(annotatedContext, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		forward_AgentService_ListConversation_0(annotatedContext, mux, outboundMarshaler, w, req, resp, mux.GetForwardResponseOptions()...)
+	})
 	mux.Handle(http.MethodGet, pattern_AgentService_GetContext_0, func(w http.ResponseWriter, req *http.Request, pathParams map[string]string) {
 		ctx, cancel := context.WithCancel(req.Context())
 		defer cancel()
@@ -2412,6 +2485,23 @@ func RegisterAgentServiceHandlerClient(ctx context.Context, mux *runtime.ServeMu
 		}
 		forward_AgentService_ListRounds_0(annotatedContext, mux, outboundMarshaler, w, req, resp, mux.GetForwardResponseOptions()...)
 	})
+	mux.Handle(http.MethodGet, pattern_AgentService_ListConversation_0, func(w http.ResponseWriter, req *http.Request, pathParams map[string]string) {
+		ctx, cancel := context.WithCancel(req.Context())
+		defer cancel()
+		inboundMarshaler, outboundMarshaler := runtime.MarshalerForRequest(mux, req)
+		annotatedContext, err := runtime.AnnotateContext(ctx, mux, req, "/quartet.agent.v1.AgentService/ListConversation", runtime.WithHTTPPathPattern("/v1/agents/{agent_id}/conversation"))
+		if err != nil {
+			runtime.HTTPError(ctx, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		resp, md, err := request_AgentService_ListConversation_0(annotatedContext, inboundMarshaler, client, req, pathParams)
+		annotatedContext = runtime.NewServerMetadataContext(annotatedContext, md)
+		if err != nil {
+			runtime.HTTPError(annotatedContext, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		forward_AgentService_ListConversation_0(annotatedContext, mux, outboundMarshaler, w, req, resp, mux.GetForwardResponseOptions()...)
+	})
 	mux.Handle(http.MethodGet, pattern_AgentService_GetContext_0, func(w http.ResponseWriter, req *http.Request, pathParams map[string]string) {
 		ctx, cancel := context.WithCancel(req.Context())
 		defer cancel()
@@ -2484,63 +2574,65 @@ func RegisterAgentServiceHandlerClient(ctx context.Context, mux *runtime.ServeMu
 }
 
 var (
-	pattern_AgentService_SpawnAgent_0      = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "agents"}, ""))
-	pattern_AgentService_GetAgent_0        = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2}, []string{"v1", "agents", "agent_id"}, ""))
-	pattern_AgentService_ListAgents_0      = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "agents"}, ""))
-	pattern_AgentService_EnqueueMessage_0  = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3}, []string{"v1", "agents", "agent_id", "messages"}, ""))
-	pattern_AgentService_GetMessage_0      = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "agents", "agent_id", "messages", "message_id"}, ""))
-	pattern_AgentService_ListMessages_0    = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3}, []string{"v1", "agents", "agent_id", "messages"}, ""))
-	pattern_AgentService_AcquireTurn_0     = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "turns"}, "acquire"))
-	pattern_AgentService_RenewTurn_0       = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "agents", "agent_id", "turns", "turn_id"}, "renew"))
-	pattern_AgentService_StartLocalCalls_0 = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4, 2, 5}, []string{"v1", "agents", "agent_id", "turns", "turn_id", "local-calls"}, ""))
-	pattern_AgentService_SubmitRound_0     = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4, 2, 5}, []string{"v1", "agents", "agent_id", "turns", "turn_id", "rounds"}, ""))
-	pattern_AgentService_FinishTurn_0      = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "agents", "agent_id", "turns", "turn_id"}, "finish"))
-	pattern_AgentService_GetTurn_0         = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "agents", "agent_id", "turns", "turn_id"}, ""))
-	pattern_AgentService_ListTurns_0       = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3}, []string{"v1", "agents", "agent_id", "turns"}, ""))
-	pattern_AgentService_ListDecisions_0   = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3}, []string{"v1", "agents", "agent_id", "decisions"}, ""))
-	pattern_AgentService_WatchTurn_0       = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "agents", "agent_id", "turns", "turn_id"}, "watch"))
-	pattern_AgentService_AbortRun_0        = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2}, []string{"v1", "agents", "agent_id"}, "abortRun"))
-	pattern_AgentService_PauseAgent_0      = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2}, []string{"v1", "agents", "agent_id"}, "pause"))
-	pattern_AgentService_ResumeAgent_0     = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2}, []string{"v1", "agents", "agent_id"}, "resume"))
-	pattern_AgentService_StopAgent_0       = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2}, []string{"v1", "agents", "agent_id"}, "stop"))
-	pattern_AgentService_StartAgent_0      = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2}, []string{"v1", "agents", "agent_id"}, "start"))
-	pattern_AgentService_DeleteAgent_0     = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2}, []string{"v1", "agents", "agent_id"}, ""))
-	pattern_AgentService_GetDelegation_0   = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "agents", "agent_id", "delegations", "delegation_id"}, ""))
-	pattern_AgentService_ListDelegations_0 = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3}, []string{"v1", "agents", "agent_id", "delegations"}, ""))
-	pattern_AgentService_ListRounds_0      = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3}, []string{"v1", "agents", "agent_id", "rounds"}, ""))
-	pattern_AgentService_GetContext_0      = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3}, []string{"v1", "agents", "agent_id", "context"}, ""))
-	pattern_AgentService_ListBriefs_0      = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3}, []string{"v1", "agents", "agent_id", "briefs"}, ""))
-	pattern_AgentService_ListTools_0       = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3}, []string{"v1", "agents", "agent_id", "tools"}, ""))
-	pattern_AgentService_CallTool_0        = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "agents", "agent_id", "tools", "name"}, "call"))
+	pattern_AgentService_SpawnAgent_0       = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "agents"}, ""))
+	pattern_AgentService_GetAgent_0         = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2}, []string{"v1", "agents", "agent_id"}, ""))
+	pattern_AgentService_ListAgents_0       = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "agents"}, ""))
+	pattern_AgentService_EnqueueMessage_0   = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3}, []string{"v1", "agents", "agent_id", "messages"}, ""))
+	pattern_AgentService_GetMessage_0       = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "agents", "agent_id", "messages", "message_id"}, ""))
+	pattern_AgentService_ListMessages_0     = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3}, []string{"v1", "agents", "agent_id", "messages"}, ""))
+	pattern_AgentService_AcquireTurn_0      = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "turns"}, "acquire"))
+	pattern_AgentService_RenewTurn_0        = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "agents", "agent_id", "turns", "turn_id"}, "renew"))
+	pattern_AgentService_StartLocalCalls_0  = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4, 2, 5}, []string{"v1", "agents", "agent_id", "turns", "turn_id", "local-calls"}, ""))
+	pattern_AgentService_SubmitRound_0      = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4, 2, 5}, []string{"v1", "agents", "agent_id", "turns", "turn_id", "rounds"}, ""))
+	pattern_AgentService_FinishTurn_0       = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "agents", "agent_id", "turns", "turn_id"}, "finish"))
+	pattern_AgentService_GetTurn_0          = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "agents", "agent_id", "turns", "turn_id"}, ""))
+	pattern_AgentService_ListTurns_0        = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3}, []string{"v1", "agents", "agent_id", "turns"}, ""))
+	pattern_AgentService_ListDecisions_0    = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3}, []string{"v1", "agents", "agent_id", "decisions"}, ""))
+	pattern_AgentService_WatchTurn_0        = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "agents", "agent_id", "turns", "turn_id"}, "watch"))
+	pattern_AgentService_AbortRun_0         = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2}, []string{"v1", "agents", "agent_id"}, "abortRun"))
+	pattern_AgentService_PauseAgent_0       = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2}, []string{"v1", "agents", "agent_id"}, "pause"))
+	pattern_AgentService_ResumeAgent_0      = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2}, []string{"v1", "agents", "agent_id"}, "resume"))
+	pattern_AgentService_StopAgent_0        = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2}, []string{"v1", "agents", "agent_id"}, "stop"))
+	pattern_AgentService_StartAgent_0       = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2}, []string{"v1", "agents", "agent_id"}, "start"))
+	pattern_AgentService_DeleteAgent_0      = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2}, []string{"v1", "agents", "agent_id"}, ""))
+	pattern_AgentService_GetDelegation_0    = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "agents", "agent_id", "delegations", "delegation_id"}, ""))
+	pattern_AgentService_ListDelegations_0  = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3}, []string{"v1", "agents", "agent_id", "delegations"}, ""))
+	pattern_AgentService_ListRounds_0       = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3}, []string{"v1", "agents", "agent_id", "rounds"}, ""))
+	pattern_AgentService_ListConversation_0 = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3}, []string{"v1", "agents", "agent_id", "conversation"}, ""))
+	pattern_AgentService_GetContext_0       = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3}, []string{"v1", "agents", "agent_id", "context"}, ""))
+	pattern_AgentService_ListBriefs_0       = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3}, []string{"v1", "agents", "agent_id", "briefs"}, ""))
+	pattern_AgentService_ListTools_0        = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3}, []string{"v1", "agents", "agent_id", "tools"}, ""))
+	pattern_AgentService_CallTool_0         = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "agents", "agent_id", "tools", "name"}, "call"))
 )
 
 var (
-	forward_AgentService_SpawnAgent_0      = runtime.ForwardResponseMessage
-	forward_AgentService_GetAgent_0        = runtime.ForwardResponseMessage
-	forward_AgentService_ListAgents_0      = runtime.ForwardResponseMessage
-	forward_AgentService_EnqueueMessage_0  = runtime.ForwardResponseMessage
-	forward_AgentService_GetMessage_0      = runtime.ForwardResponseMessage
-	forward_AgentService_ListMessages_0    = runtime.ForwardResponseMessage
-	forward_AgentService_AcquireTurn_0     = runtime.ForwardResponseMessage
-	forward_AgentService_RenewTurn_0       = runtime.ForwardResponseMessage
-	forward_AgentService_StartLocalCalls_0 = runtime.ForwardResponseMessage
-	forward_AgentService_SubmitRound_0     = runtime.ForwardResponseMessage
-	forward_AgentService_FinishTurn_0      = runtime.ForwardResponseMessage
-	forward_AgentService_GetTurn_0         = runtime.ForwardResponseMessage
-	forward_AgentService_ListTurns_0       = runtime.ForwardResponseMessage
-	forward_AgentService_ListDecisions_0   = runtime.ForwardResponseMessage
-	forward_AgentService_WatchTurn_0       = runtime.ForwardResponseStream
-	forward_AgentService_AbortRun_0        = runtime.ForwardResponseMessage
-	forward_AgentService_PauseAgent_0      = runtime.ForwardResponseMessage
-	forward_AgentService_ResumeAgent_0     = runtime.ForwardResponseMessage
-	forward_AgentService_StopAgent_0       = runtime.ForwardResponseMessage
-	forward_AgentService_StartAgent_0      = runtime.ForwardResponseMessage
-	forward_AgentService_DeleteAgent_0     = runtime.ForwardResponseMessage
-	forward_AgentService_GetDelegation_0   = runtime.ForwardResponseMessage
-	forward_AgentService_ListDelegations_0 = runtime.ForwardResponseMessage
-	forward_AgentService_ListRounds_0      = runtime.ForwardResponseMessage
-	forward_AgentService_GetContext_0      = runtime.ForwardResponseMessage
-	forward_AgentService_ListBriefs_0      = runtime.ForwardResponseMessage
-	forward_AgentService_ListTools_0       = runtime.ForwardResponseMessage
-	forward_AgentService_CallTool_0        = runtime.ForwardResponseMessage
+	forward_AgentService_SpawnAgent_0       = runtime.ForwardResponseMessage
+	forward_AgentService_GetAgent_0         = runtime.ForwardResponseMessage
+	forward_AgentService_ListAgents_0       = runtime.ForwardResponseMessage
+	forward_AgentService_EnqueueMessage_0   = runtime.ForwardResponseMessage
+	forward_AgentService_GetMessage_0       = runtime.ForwardResponseMessage
+	forward_AgentService_ListMessages_0     = runtime.ForwardResponseMessage
+	forward_AgentService_AcquireTurn_0      = runtime.ForwardResponseMessage
+	forward_AgentService_RenewTurn_0        = runtime.ForwardResponseMessage
+	forward_AgentService_StartLocalCalls_0  = runtime.ForwardResponseMessage
+	forward_AgentService_SubmitRound_0      = runtime.ForwardResponseMessage
+	forward_AgentService_FinishTurn_0       = runtime.ForwardResponseMessage
+	forward_AgentService_GetTurn_0          = runtime.ForwardResponseMessage
+	forward_AgentService_ListTurns_0        = runtime.ForwardResponseMessage
+	forward_AgentService_ListDecisions_0    = runtime.ForwardResponseMessage
+	forward_AgentService_WatchTurn_0        = runtime.ForwardResponseStream
+	forward_AgentService_AbortRun_0         = runtime.ForwardResponseMessage
+	forward_AgentService_PauseAgent_0       = runtime.ForwardResponseMessage
+	forward_AgentService_ResumeAgent_0      = runtime.ForwardResponseMessage
+	forward_AgentService_StopAgent_0        = runtime.ForwardResponseMessage
+	forward_AgentService_StartAgent_0       = runtime.ForwardResponseMessage
+	forward_AgentService_DeleteAgent_0      = runtime.ForwardResponseMessage
+	forward_AgentService_GetDelegation_0    = runtime.ForwardResponseMessage
+	forward_AgentService_ListDelegations_0  = runtime.ForwardResponseMessage
+	forward_AgentService_ListRounds_0       = runtime.ForwardResponseMessage
+	forward_AgentService_ListConversation_0 = runtime.ForwardResponseMessage
+	forward_AgentService_GetContext_0       = runtime.ForwardResponseMessage
+	forward_AgentService_ListBriefs_0       = runtime.ForwardResponseMessage
+	forward_AgentService_ListTools_0        = runtime.ForwardResponseMessage
+	forward_AgentService_CallTool_0         = runtime.ForwardResponseMessage
 )

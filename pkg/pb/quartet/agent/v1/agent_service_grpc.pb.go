@@ -19,36 +19,37 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	AgentService_SpawnAgent_FullMethodName      = "/quartet.agent.v1.AgentService/SpawnAgent"
-	AgentService_GetAgent_FullMethodName        = "/quartet.agent.v1.AgentService/GetAgent"
-	AgentService_ListAgents_FullMethodName      = "/quartet.agent.v1.AgentService/ListAgents"
-	AgentService_EnqueueMessage_FullMethodName  = "/quartet.agent.v1.AgentService/EnqueueMessage"
-	AgentService_GetMessage_FullMethodName      = "/quartet.agent.v1.AgentService/GetMessage"
-	AgentService_ListMessages_FullMethodName    = "/quartet.agent.v1.AgentService/ListMessages"
-	AgentService_AcquireTurn_FullMethodName     = "/quartet.agent.v1.AgentService/AcquireTurn"
-	AgentService_RenewTurn_FullMethodName       = "/quartet.agent.v1.AgentService/RenewTurn"
-	AgentService_StartLocalCalls_FullMethodName = "/quartet.agent.v1.AgentService/StartLocalCalls"
-	AgentService_SubmitRound_FullMethodName     = "/quartet.agent.v1.AgentService/SubmitRound"
-	AgentService_FinishTurn_FullMethodName      = "/quartet.agent.v1.AgentService/FinishTurn"
-	AgentService_GetTurn_FullMethodName         = "/quartet.agent.v1.AgentService/GetTurn"
-	AgentService_ListTurns_FullMethodName       = "/quartet.agent.v1.AgentService/ListTurns"
-	AgentService_ListDecisions_FullMethodName   = "/quartet.agent.v1.AgentService/ListDecisions"
-	AgentService_WatchTurn_FullMethodName       = "/quartet.agent.v1.AgentService/WatchTurn"
-	AgentService_AbortRun_FullMethodName        = "/quartet.agent.v1.AgentService/AbortRun"
-	AgentService_PauseAgent_FullMethodName      = "/quartet.agent.v1.AgentService/PauseAgent"
-	AgentService_ResumeAgent_FullMethodName     = "/quartet.agent.v1.AgentService/ResumeAgent"
-	AgentService_StopAgent_FullMethodName       = "/quartet.agent.v1.AgentService/StopAgent"
-	AgentService_StartAgent_FullMethodName      = "/quartet.agent.v1.AgentService/StartAgent"
-	AgentService_DeleteAgent_FullMethodName     = "/quartet.agent.v1.AgentService/DeleteAgent"
-	AgentService_GetDelegation_FullMethodName   = "/quartet.agent.v1.AgentService/GetDelegation"
-	AgentService_ListDelegations_FullMethodName = "/quartet.agent.v1.AgentService/ListDelegations"
-	AgentService_ListRounds_FullMethodName      = "/quartet.agent.v1.AgentService/ListRounds"
-	AgentService_GetContext_FullMethodName      = "/quartet.agent.v1.AgentService/GetContext"
-	AgentService_ListBriefs_FullMethodName      = "/quartet.agent.v1.AgentService/ListBriefs"
-	AgentService_ListTools_FullMethodName       = "/quartet.agent.v1.AgentService/ListTools"
-	AgentService_CallTool_FullMethodName        = "/quartet.agent.v1.AgentService/CallTool"
-	AgentService_GetFacts_FullMethodName        = "/quartet.agent.v1.AgentService/GetFacts"
-	AgentService_OfferDecision_FullMethodName   = "/quartet.agent.v1.AgentService/OfferDecision"
+	AgentService_SpawnAgent_FullMethodName       = "/quartet.agent.v1.AgentService/SpawnAgent"
+	AgentService_GetAgent_FullMethodName         = "/quartet.agent.v1.AgentService/GetAgent"
+	AgentService_ListAgents_FullMethodName       = "/quartet.agent.v1.AgentService/ListAgents"
+	AgentService_EnqueueMessage_FullMethodName   = "/quartet.agent.v1.AgentService/EnqueueMessage"
+	AgentService_GetMessage_FullMethodName       = "/quartet.agent.v1.AgentService/GetMessage"
+	AgentService_ListMessages_FullMethodName     = "/quartet.agent.v1.AgentService/ListMessages"
+	AgentService_AcquireTurn_FullMethodName      = "/quartet.agent.v1.AgentService/AcquireTurn"
+	AgentService_RenewTurn_FullMethodName        = "/quartet.agent.v1.AgentService/RenewTurn"
+	AgentService_StartLocalCalls_FullMethodName  = "/quartet.agent.v1.AgentService/StartLocalCalls"
+	AgentService_SubmitRound_FullMethodName      = "/quartet.agent.v1.AgentService/SubmitRound"
+	AgentService_FinishTurn_FullMethodName       = "/quartet.agent.v1.AgentService/FinishTurn"
+	AgentService_GetTurn_FullMethodName          = "/quartet.agent.v1.AgentService/GetTurn"
+	AgentService_ListTurns_FullMethodName        = "/quartet.agent.v1.AgentService/ListTurns"
+	AgentService_ListDecisions_FullMethodName    = "/quartet.agent.v1.AgentService/ListDecisions"
+	AgentService_WatchTurn_FullMethodName        = "/quartet.agent.v1.AgentService/WatchTurn"
+	AgentService_AbortRun_FullMethodName         = "/quartet.agent.v1.AgentService/AbortRun"
+	AgentService_PauseAgent_FullMethodName       = "/quartet.agent.v1.AgentService/PauseAgent"
+	AgentService_ResumeAgent_FullMethodName      = "/quartet.agent.v1.AgentService/ResumeAgent"
+	AgentService_StopAgent_FullMethodName        = "/quartet.agent.v1.AgentService/StopAgent"
+	AgentService_StartAgent_FullMethodName       = "/quartet.agent.v1.AgentService/StartAgent"
+	AgentService_DeleteAgent_FullMethodName      = "/quartet.agent.v1.AgentService/DeleteAgent"
+	AgentService_GetDelegation_FullMethodName    = "/quartet.agent.v1.AgentService/GetDelegation"
+	AgentService_ListDelegations_FullMethodName  = "/quartet.agent.v1.AgentService/ListDelegations"
+	AgentService_ListRounds_FullMethodName       = "/quartet.agent.v1.AgentService/ListRounds"
+	AgentService_ListConversation_FullMethodName = "/quartet.agent.v1.AgentService/ListConversation"
+	AgentService_GetContext_FullMethodName       = "/quartet.agent.v1.AgentService/GetContext"
+	AgentService_ListBriefs_FullMethodName       = "/quartet.agent.v1.AgentService/ListBriefs"
+	AgentService_ListTools_FullMethodName        = "/quartet.agent.v1.AgentService/ListTools"
+	AgentService_CallTool_FullMethodName         = "/quartet.agent.v1.AgentService/CallTool"
+	AgentService_GetFacts_FullMethodName         = "/quartet.agent.v1.AgentService/GetFacts"
+	AgentService_OfferDecision_FullMethodName    = "/quartet.agent.v1.AgentService/OfferDecision"
 )
 
 // AgentServiceClient is the client API for AgentService service.
@@ -138,6 +139,11 @@ type AgentServiceClient interface {
 	// ListRounds reads an agent's rounds, newest first: all of them, those of a turn, or those
 	// of a work item.
 	ListRounds(ctx context.Context, in *ListRoundsRequest, opts ...grpc.CallOption) (*ListRoundsResponse, error)
+	// ListConversation reads back what operators, channels and supervisors said to an agent and
+	// what it answered, newest first, also what no context shows any more. A call searches at
+	// most 1000 utterances, so that a page may be empty although next_page_token is set. Errors:
+	// INVALID_ARGUMENT, NOT_FOUND, CURSOR_INVALID.
+	ListConversation(ctx context.Context, in *ListConversationRequest, opts ...grpc.CallOption) (*ListConversationResponse, error)
 	// GetContext renders what a model would be shown of an agent's work, within a budget. It
 	// changes nothing. Errors: LIMIT_EXCEEDED, BASELINE_OVER_BUDGET if the parts that must be
 	// shown do not fit.
@@ -415,6 +421,16 @@ func (c *agentServiceClient) ListRounds(ctx context.Context, in *ListRoundsReque
 	return out, nil
 }
 
+func (c *agentServiceClient) ListConversation(ctx context.Context, in *ListConversationRequest, opts ...grpc.CallOption) (*ListConversationResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListConversationResponse)
+	err := c.cc.Invoke(ctx, AgentService_ListConversation_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *agentServiceClient) GetContext(ctx context.Context, in *GetContextRequest, opts ...grpc.CallOption) (*GetContextResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(GetContextResponse)
@@ -562,6 +578,11 @@ type AgentServiceServer interface {
 	// ListRounds reads an agent's rounds, newest first: all of them, those of a turn, or those
 	// of a work item.
 	ListRounds(context.Context, *ListRoundsRequest) (*ListRoundsResponse, error)
+	// ListConversation reads back what operators, channels and supervisors said to an agent and
+	// what it answered, newest first, also what no context shows any more. A call searches at
+	// most 1000 utterances, so that a page may be empty although next_page_token is set. Errors:
+	// INVALID_ARGUMENT, NOT_FOUND, CURSOR_INVALID.
+	ListConversation(context.Context, *ListConversationRequest) (*ListConversationResponse, error)
 	// GetContext renders what a model would be shown of an agent's work, within a budget. It
 	// changes nothing. Errors: LIMIT_EXCEEDED, BASELINE_OVER_BUDGET if the parts that must be
 	// shown do not fit.
@@ -661,6 +682,9 @@ func (UnimplementedAgentServiceServer) ListDelegations(context.Context, *ListDel
 }
 func (UnimplementedAgentServiceServer) ListRounds(context.Context, *ListRoundsRequest) (*ListRoundsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListRounds not implemented")
+}
+func (UnimplementedAgentServiceServer) ListConversation(context.Context, *ListConversationRequest) (*ListConversationResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListConversation not implemented")
 }
 func (UnimplementedAgentServiceServer) GetContext(context.Context, *GetContextRequest) (*GetContextResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetContext not implemented")
@@ -1126,6 +1150,24 @@ func _AgentService_ListRounds_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AgentService_ListConversation_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListConversationRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AgentServiceServer).ListConversation(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AgentService_ListConversation_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AgentServiceServer).ListConversation(ctx, req.(*ListConversationRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _AgentService_GetContext_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(GetContextRequest)
 	if err := dec(in); err != nil {
@@ -1332,6 +1374,10 @@ var AgentService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListRounds",
 			Handler:    _AgentService_ListRounds_Handler,
+		},
+		{
+			MethodName: "ListConversation",
+			Handler:    _AgentService_ListConversation_Handler,
 		},
 		{
 			MethodName: "GetContext",
