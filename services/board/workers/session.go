@@ -266,11 +266,11 @@ func (s *session) commit(p *journal.Partition[*model.State], reports []*boardv1.
 }
 
 // decide makes one attempt to write a batch in one partition.
-func (s *session) decide(p *journal.Partition[*model.State], batch rules.Batch) (out rules.BatchResult, _ error) {
-	_, _, err := journal.Do(s.Context(), p, journal.Op[*model.State, struct{}]{
+func (s *session) decide(p *journal.Partition[*model.State], batch rules.Batch) (rules.BatchResult, error) {
+	out, _, err := journal.Do(s.Context(), p, journal.Op[*model.State, rules.BatchResult]{
 		Method: "Connect", Actor: s.actor,
-		Decide: func(st *model.State, env journal.Env) (d journal.Decision[struct{}], err error) {
-			d.Events, out = batch.Decide(st, env)
+		Decide: func(st *model.State, env journal.Env) (d journal.Decision[rules.BatchResult], err error) {
+			d.Events, d.Reply = batch.Decide(st, env)
 			return d, nil
 		},
 	})
