@@ -34,7 +34,9 @@ func (s *Service) addConversation(ctx context.Context, k ref.Agent, p *Projectio
 		tail, p.earlier = a.Conversation.Tail(p.item.GetWorkItemId(), prompt.ConversationBytes, a.Lane.QueuedAt(messageID))
 		for _, u := range tail {
 			said, kind := prompt.Said{}, 1
-			switch r := a.RoundInMemory(u.Round); {
+			switch r, m := a.RoundInMemory(u.Round), a.Lane.Get(u.MessageID); {
+			case m != nil:
+				said, kind = heardIn(m), 0
 			case u.Round < 0:
 				l.at = append(l.at, u.At)
 			case r != nil:

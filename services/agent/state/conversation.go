@@ -23,7 +23,9 @@ const (
 type Utterance struct {
 	Round int    // the number of the round; -1: it is a message
 	At    uint64 // wal_seq of the event that queued the message
-	Bytes int    // what it takes in a context; at most MaxUtteranceBytes and its overhead
+	// MessageID finds the message in memory, as long as its lane keeps it; "" for a round.
+	MessageID string
+	Bytes     int // what it takes in a context; at most MaxUtteranceBytes and its overhead
 	// before is what the utterances about the same item before it take, as far as the index
 	// had any when it was added.
 	before int
@@ -122,7 +124,7 @@ func (c *Conversation) hear(m *agentv1.Message, at uint64, t *agentv1.Turn) {
 		return
 	}
 	c.addPlace(at, subjectOf(m, t))
-	c.add(Utterance{Round: -1, At: at, Bytes: size(m.GetText()), ItemID: subjectOf(m, t)})
+	c.add(Utterance{Round: -1, At: at, MessageID: m.GetMessageId(), Bytes: size(m.GetText()), ItemID: subjectOf(m, t)})
 }
 
 // say adds the text of a round, which was submitted by the event at wal_seq at. The text of a turn about a message of the conversation is
