@@ -130,12 +130,13 @@ func (s *Service) triedRounds(ctx context.Context, k ref.Agent, m *agentv1.Messa
 				break
 			}
 			span, known := a.Transcript.Turn(t.Record.GetTurnId())
-			if !known || span.Rounds+len(span.Started) == 0 {
+			started := a.Transcript.StartedCalls(t.Record.GetTurnId())
+			if !known || span.Rounds+len(started) == 0 {
 				continue
 			}
 			turns++
-			if len(span.Started) > 0 {
-				f.at = append(f.at, span.Started)
+			if len(started) > 0 {
+				f.at = append(f.at, started)
 				f.rounds = append(f.rounds, triedRound{turn: t.Record})
 			}
 			if span.Rounds == 0 {

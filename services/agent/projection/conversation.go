@@ -33,15 +33,18 @@ func (s *Service) addConversation(ctx context.Context, k ref.Agent, p *Projectio
 		var tail []state.Utterance
 		tail, p.earlier = a.Conversation.Tail(p.item.GetWorkItemId(), prompt.ConversationBytes, a.Lane.QueuedAt(messageID))
 		for _, u := range tail {
-			said, kind := prompt.Said{}, 1
-			switch r, m := a.RoundInMemory(u.Round), a.Lane.Get(u.MessageID); {
-			case m != nil:
-				said, kind = heardIn(m), 0
-			case u.Round < 0:
-				l.at = append(l.at, u.At)
-			case r != nil:
-				said, kind = saidIn(r), 0
-			default:
+			var said prompt.Said
+			kind := 0
+			if u.Round < 0 {
+				if m := a.Lane.Get(u.MessageID); m != nil {
+					said = heardIn(m)
+				} else {
+					kind = 1
+					l.at = append(l.at, u.At)
+				}
+			} else if r := a.RoundInMemory(u.Round); r != nil {
+				said = saidIn(r)
+			} else {
 				kind = 2
 				l.rounds = append(l.rounds, a.Transcript.Round(u.Round)[:1]) // the event with the text
 			}

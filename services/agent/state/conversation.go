@@ -42,6 +42,7 @@ type Conversation struct {
 	// read back: 16 bytes each.
 	places []place
 	items  []string // the ids that places refer to
+	itemOf map[string]int32
 }
 
 // place is where the text of an utterance is in the journal, and what it is about.
@@ -79,11 +80,15 @@ type Place struct {
 func (c *Conversation) addPlace(at uint64, itemID string) {
 	item := int32(-1)
 	if itemID != "" {
-		i := slices.Index(c.items, itemID)
-		if i < 0 {
-			i, c.items = len(c.items), append(c.items, itemID)
+		i, known := c.itemOf[itemID]
+		if !known {
+			if c.itemOf == nil {
+				c.itemOf = map[string]int32{}
+			}
+			i = int32(len(c.items))
+			c.items, c.itemOf[itemID] = append(c.items, itemID), i
 		}
-		item = int32(i)
+		item = i
 	}
 	c.places = append(c.places, place{at, item})
 }

@@ -79,7 +79,7 @@ func (s *Service) CallTool(ctx context.Context, req *agentv1.CallToolRequest) (*
 // only in a turn are they bound to the item.
 func clearBindingNote(r *agentv1.ToolResult) {
 	if note := r.GetResult().GetFields()["binding_note"]; note != nil {
-		r.Result.Fields["binding_note"] = structpb.NewStringValue("The item is in focus. No turn is open, so further calls have to name it as their work_item_id.")
+		r.Result.Fields["binding_note"] = structpb.NewStringValue("The item is in focus. No turn is open: GetWorkItem, UpdateWorkItem and WaitFor act on it by default, other calls name it as their work_item_id.")
 	}
 }
 

@@ -19,6 +19,7 @@ type Index struct {
 	rounds  int              // how many rounds there are
 	ByItem  map[string][]int // the numbers of the rounds that were bound to an item
 	Turns   []Span           // in order
+	started map[string][]uint64
 }
 
 // Span is the rounds of one turn.
@@ -26,9 +27,6 @@ type Span struct {
 	TurnID        string
 	First, Rounds int
 	EndedAt       uint64 // wal_seq of the event that ended the turn; 0: it is open
-	// Started are the wal_seqs of the events by which a runner started calls of its own, since
-	// the last round.
-	Started []uint64
 }
 
 // checkpointEvery bounds how many steps are read to find a round.
@@ -61,16 +59,26 @@ func (t *Index) BeginRound(walSeq uint64, itemID string) {
 	t.rounds++
 	if n := len(t.Turns); n > 0 {
 		t.Turns[n-1].Rounds++
-		t.Turns[n-1].Started = nil
+		delete(t.started, t.Turns[n-1].TurnID)
 	}
 }
 
 // StartCalls records that the runner of the newest turn started calls of its own.
 func (t *Index) StartCalls(walSeq uint64) {
-	if n := len(t.Turns); n > 0 {
-		t.Turns[n-1].Started = append(slices.Clone(t.Turns[n-1].Started), walSeq)
+	n := len(t.Turns)
+	if n == 0 {
+		return
 	}
+	if t.started == nil {
+		t.started = map[string][]uint64{}
+	}
+	turnID := t.Turns[n-1].TurnID
+	t.started[turnID] = append(slices.Clone(t.started[turnID]), walSeq)
 }
+
+// StartedCalls returns the wal_seqs of the events by which the runner of a turn started calls of
+// its own after the last round of the turn.
+func (t *Index) StartedCalls(turnID string) []uint64 { return t.started[turnID] }
 
 // Rounds returns how many rounds there are.
 func (t *Index) Rounds() int { return t.rounds }
