@@ -22,8 +22,9 @@ import (
 // CallTool executes one tool outside of a turn, as the caller (SPEC C4). A call that
 // fails has a result that says so; an error concerns the request itself. The round_text
 // of a completion becomes the item's report, as in a round; WaitFor registers a wait and
-// ends nothing. No call is bound to the current item: a repeated request would mean
-// another item after the focus has moved.
+// ends nothing. No call is bound to the current item here, since a repeated request would
+// mean another item after the focus has moved; GetWorkItem, UpdateWorkItem and WaitFor take
+// the current one in the rule that executes them (SPEC A13.2).
 func (s *Service) CallTool(ctx context.Context, req *agentv1.CallToolRequest) (*agentv1.CallToolResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := fault.First(
