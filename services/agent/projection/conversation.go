@@ -81,7 +81,7 @@ func (s *Service) addConversation(ctx context.Context, k ref.Agent, p *Projectio
 }
 
 func saidIn(r *agentv1.Round) prompt.Said {
-	return prompt.Said{Who: "You", Ref: fmt.Sprintf("%s/%d", r.GetTurnId(), r.GetIndex()), At: stamp(r.GetCreatedAt().AsTime()), Text: r.GetText()}
+	return prompt.Said{Who: speakers[agentv1.Speaker_SPEAKER_AGENT], Ref: fmt.Sprintf("%s/%d", r.GetTurnId(), r.GetIndex()), At: stamp(r.GetCreatedAt().AsTime()), Text: r.GetText()}
 }
 
 func heardIn(m *agentv1.Message) prompt.Said {
