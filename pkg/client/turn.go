@@ -58,6 +58,15 @@ type Reply struct {
 	LocalCalls []*agentv1.ToolCall
 	// Usage is what the round cost.
 	Usage *agentv1.TokenUsage
+	// Summary is a summary of what was said before, at most 2048 bytes, which later contexts
+	// show in place of the words; see Summary. Nil: the current one stays.
+	Summary *agentv1.ConversationSummary
+}
+
+// Summary returns a summary of all that was said before the message of a turn, for Reply. Its
+// ThroughTurnId may be set to an earlier turn, the last one whose words the summary covers.
+func Summary(text string) *agentv1.ConversationSummary {
+	return &agentv1.ConversationSummary{Text: text}
 }
 
 // Call returns a tool call. arguments are JSON values as the tool's schema says.
@@ -102,7 +111,7 @@ func (t *Turn) Round(ctx context.Context, r Reply) (*agentv1.SubmitRoundResponse
 	}
 	req := &agentv1.SubmitRoundRequest{
 		AgentId: t.Record.GetAgentId(), TurnId: t.Record.GetTurnId(), RunId: t.Record.GetRunId(), RoundIndex: t.index,
-		Text: r.Text, ToolCalls: r.Calls, LocalToolCalls: r.LocalCalls, LocalToolResults: r.Local, Usage: r.Usage,
+		Text: r.Text, ToolCalls: r.Calls, LocalToolCalls: r.LocalCalls, LocalToolResults: r.Local, Usage: r.Usage, ConversationSummary: r.Summary,
 	}
 	resp, err := Again(ctx, func(ctx context.Context) (*agentv1.SubmitRoundResponse, error) {
 		return t.client.Agents.SubmitRound(t.Traced(t.as(ctx)), req)

@@ -52,6 +52,29 @@ func TestA6_TheErrorIsTheOutcome(t *testing.T) {
 	}
 }
 
+// SPEC C7.5: a summary that a runner hands in is in the next contexts, in place of the words.
+func TestC7_ARunnerHandsInASummary(t *testing.T) {
+	r := newRig(t)
+	r.spawn("keeper", "my colour is teal")
+	opts := client.RunnerOptions{AgentIDs: []string{"keeper"}, MaxTurns: 1}
+	require.NoError(t, r.RunTurns(dev.Within(t), opts, func(context.Context, *client.Turn) error { return nil }))
+	r.say("keeper", "and now?", agentv1.Priority_PRIORITY_NORMAL)
+	require.NoError(t, r.RunTurns(dev.Within(t), opts, func(ctx context.Context, turn *client.Turn) error {
+		require.Contains(t, turn.Context.GetText(), "> my colour is teal\n")
+		_, err := turn.Round(ctx, client.Reply{Summary: client.Summary(strings.Repeat("x", 2049))})
+		require.ErrorIs(t, err, fault.LimitExceeded)
+		_, err = turn.Round(ctx, client.Reply{Text: "teal", Summary: client.Summary("The operator told a colour.")})
+		return err
+	}))
+	r.say("keeper", "once more", agentv1.Priority_PRIORITY_NORMAL)
+	require.NoError(t, r.RunTurns(dev.Within(t), opts, func(_ context.Context, turn *client.Turn) error {
+		require.Contains(t, turn.Context.GetText(), "> The operator told a colour.\n")
+		require.Contains(t, turn.Context.GetText(), "> and now?\n")
+		require.NotContains(t, turn.Context.GetText(), "my colour is teal")
+		return nil
+	}))
+}
+
 // SPEC A6: a round gives one result for each call; the round that ends the turn
 // is the last, and there is nothing left to finish.
 func TestA6_RoundsUntilTheTurnEnds(t *testing.T) {

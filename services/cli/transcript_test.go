@@ -52,7 +52,7 @@ func (p *planes) ListRounds(ctx context.Context, r *agentv1.ListRoundsRequest) (
 				{CallId: "c2", ToolName: "Fly", Status: agentv1.ToolStatus_TOOL_STATUS_ERROR, Error: &agentv1.ToolError{Kind: "tool_not_available", Message: `there is no tool "Fly"`, RecoveryHint: "use one of ListTools"}},
 			},
 		},
-		{TurnId: "trn_1", CreatedAt: at, Text: "I look first."},
+		{TurnId: "trn_1", CreatedAt: at, Text: "I look first.", ConversationSummary: &agentv1.ConversationSummary{Text: "They agreed\x1b[31m on Monday.", ThroughTurnId: "trn_0"}},
 	}}, p.record(ctx, r)
 }
 

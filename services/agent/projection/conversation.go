@@ -16,13 +16,17 @@ import (
 )
 
 // addConversation adds the newest part of what operators and the agent said, as far as it
-// concerns the turn's item. The message of the turn itself is not part of it.
+// concerns the turn's item, and the runner's summary of what was said before. The message of the turn itself is not part of it.
 func (s *Service) addConversation(ctx context.Context, k ref.Agent, p *Projection, messageID string) error {
 	type look struct {
 		said   []prompt.Said
 		at     []uint64 // of the messages, in their places
 		rounds [][]uint64
 		kinds  []int // for each utterance: 0 in memory, 1 a message, 2 a round
+		// summary is the summary, nil if there is none. unread: its text is in the first of
+		// rounds.
+		summary *prompt.Summary
+		unread  bool
 	}
 	l, _, err := plane.View(ctx, s.engine, k.ID, func(st *state.State) (look, error) {
 		var l look
@@ -31,7 +35,17 @@ func (s *Service) addConversation(ctx context.Context, k ref.Agent, p *Projectio
 			return l, nil
 		}
 		var tail []state.Utterance
-		tail, p.earlier = a.Conversation.Tail(p.item.GetWorkItemId(), prompt.ConversationBytes, a.Lane.QueuedAt(messageID))
+		var sum *state.Summary
+		sum, tail, p.earlier = a.Conversation.Tail(p.item.GetWorkItemId(), prompt.ConversationBytes, a.Lane.QueuedAt(messageID))
+		if sum != nil {
+			l.summary = &prompt.Summary{Through: stamp(sum.Through)}
+			if r := a.RoundInMemory(sum.Round); r != nil {
+				l.summary.Text = r.GetConversationSummary().GetText()
+			} else {
+				l.unread = true
+				l.rounds = append(l.rounds, a.Transcript.Round(sum.Round)[:1])
+			}
+		}
 		for _, u := range tail {
 			var said prompt.Said
 			kind := 0
@@ -64,6 +78,9 @@ func (s *Service) addConversation(ctx context.Context, k ref.Agent, p *Projectio
 	if err != nil {
 		return err
 	}
+	if l.unread {
+		l.summary.Text, rounds = rounds[0].GetConversationSummary().GetText(), rounds[1:]
+	}
 	for i, kind := range l.kinds {
 		switch kind {
 		case 1:
@@ -76,7 +93,7 @@ func (s *Service) addConversation(ctx context.Context, k ref.Agent, p *Projectio
 			l.said[i], rounds = saidIn(rounds[0]), rounds[1:]
 		}
 	}
-	p.conversation = l.said
+	p.conversation, p.summary = l.said, l.summary
 	return nil
 }
 

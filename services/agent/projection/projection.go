@@ -36,8 +36,9 @@ type Projection struct {
 	// notes are the notes on all rounds for the item.
 	notes []string
 	// conversation is what was said, oldest first, and earlier the bytes of it that are left
-	// out before that.
+	// out before that; summary, nil if there is none, stands for what was said before these.
 	conversation []prompt.Said
+	summary      *prompt.Summary
 	earlier      int
 	// tasks are the running tasks.
 	tasks []*taskv1.Task
@@ -98,7 +99,7 @@ func (p *Projection) input(m *agentv1.Message) prompt.Input {
 	return prompt.Input{
 		AgentID: p.agentID, Message: m, Item: p.item, Binding: p.binding, Waits: p.reached, Fired: p.fired, Woken: p.wake, Own: p.ownWaits, Queue: p.GetWorkQueueResponse,
 		Trace: p.rounds, Notes: p.notes, Tasks: p.tasks, Children: p.children, Boards: p.boards, Inherited: p.inherited, Attempts: p.attempts,
-		Conversation: p.conversation, Earlier: p.earlier,
+		Conversation: p.conversation, Summary: p.summary, Earlier: p.earlier,
 	}
 }
 

@@ -24,18 +24,37 @@ func (s Said) lines(most int) string {
 	return head + quote(s.Text)
 }
 
+// Summary is a runner's summary of older conversation.
+type Summary struct {
+	Text    string
+	Through string // when the last turn ended that it covers, for a model
+}
+
+// head returns the line before the summary.
+func (s Summary) head() string {
+	return fmt.Sprintf("Summary, by your runner, of what was said until %s (ReadConversation has the words):\n", s.Through)
+}
+
 const conversationTitle = "Conversation"
 
-// conversationForms returns the conversation, whole and as its newest half. Where older parts
-// are left out it says so, in the same words for turns that begin at the same place.
+// conversationForms returns the conversation: the summary of older parts, if there is one, and
+// what was said since, whole and as its newest half; where there is no room for both, without the
+// summary, and at last the beginning of the summary alone. Where parts are left out it says
+// so, in the same words for turns that begin at the same place.
 func conversationForms(in Input, room int) []form {
-	if len(in.Conversation) == 0 {
+	if len(in.Conversation) == 0 && in.Summary == nil {
 		return nil
 	}
-	render := func(said []Said, o outcome, left int) string {
+	render := func(said []Said, o outcome, summary, cut bool) string {
 		var b strings.Builder
 		b.WriteString(heading(conversationTitle, o, 0))
-		if left > 0 {
+		if summary {
+			b.WriteString(in.Summary.head() + quote(in.Summary.Text))
+		}
+		switch {
+		case cut && summary:
+			b.WriteString("[parts after that are left out; ReadConversation has all of it]\n")
+		case cut:
 			b.WriteString("[earlier parts are left out; ReadConversation has all of it]\n")
 		}
 		for _, s := range said {
@@ -43,14 +62,32 @@ func conversationForms(in Input, room int) []form {
 		}
 		return b.String()
 	}
-	whole := full
-	if in.Earlier > 0 {
+	has, whole := in.Summary != nil, full
+	switch {
+	case in.Earlier > 0:
 		whole = truncated
+	case has:
+		whole = compact
 	}
-	forms := []form{{whole, render(in.Conversation, whole, in.Earlier)}}
-	for n := len(in.Conversation) / 2; n > 0; n /= 2 {
-		if text := render(in.Conversation[len(in.Conversation)-n:], truncated, 1); len(text) <= room {
-			return append(forms, form{truncated, text})
+	forms := []form{{whole, render(in.Conversation, whole, has, in.Earlier > 0)}}
+	newest := func(n int, summary bool) *form {
+		for ; n > 0; n /= 2 {
+			if text := render(in.Conversation[len(in.Conversation)-n:], truncated, summary, true); len(text) <= room {
+				return &form{truncated, text}
+			}
+		}
+		return nil
+	}
+	if f := newest(len(in.Conversation)/2, has); f != nil {
+		return append(forms, *f)
+	}
+	if has {
+		if f := newest(len(in.Conversation), false); f != nil {
+			return append(forms, *f)
+		}
+		head := heading(conversationTitle, truncated, 0) + in.Summary.head()
+		if text := head + within(in.Summary.Text, room-len(head)); len(text) <= room {
+			forms = append(forms, form{truncated, text})
 		}
 	}
 	return forms

@@ -104,8 +104,9 @@ type Input struct {
 	// Children are the open delegations, oldest first.
 	Children []Child
 	// Conversation is what was said, oldest first, and Earlier the bytes before it that are
-	// left out.
+	// left out. Summary, nil if there is none, stands for what was said before these.
 	Conversation []Said
+	Summary      *Summary
 	Earlier      int
 	Boards       Boards
 	// Inherited is what a forked child inherited; see Inherit.
@@ -204,7 +205,7 @@ func Render(in Input, budget int) ([]*agentv1.ContextSection, error) {
 	p.put(sectionItem, one(it != nil), itemForms(in, p.left*previewShare/100)...)
 	back(1)
 	p.put(sectionState, one(it != nil), stateForms(in)...)
-	p.share(sectionConversation, len(in.Conversation), conversationShare, conversationForms(in, p.left*conversationShare/100)...)
+	p.share(sectionConversation, len(in.Conversation)+one(in.Summary != nil), conversationShare, conversationForms(in, p.left*conversationShare/100)...)
 	if it != nil {
 		p.share(sectionNotes, len(in.Notes), notesShare, lineForms("Notes on it, from what was done", in.Notes, p.left*notesShare/100, keepLast)...)
 		trace := callsOf(in.Trace)

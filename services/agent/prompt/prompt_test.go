@@ -77,6 +77,9 @@ func input(t *rapid.T) Input {
 		in.Conversation = append(in.Conversation, Said{Who: "Operator", Ref: fmt.Sprint("msg_", i), At: "2026-03-01T12:00:00Z", Text: rapid.StringN(1, 2000, 4000).Draw(t, "utterance")})
 	}
 	in.Earlier = rapid.SampledFrom([]int{0, 4096}).Draw(t, "earlier")
+	if rapid.Bool().Draw(t, "summed up") {
+		in.Summary = &Summary{Through: "2026-03-01T12:00:00Z", Text: rapid.StringN(1, 2048, 2048).Draw(t, "summary")}
+	}
 	if rapid.Bool().Draw(t, "message") {
 		in.Message = &agentv1.Message{Text: rapid.StringN(0, 3000, 12000).Draw(t, "text"), Kind: agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT}
 	}
@@ -271,7 +274,7 @@ func TestC1_HeadingsCannotBeForged(t *testing.T) {
 			PlanArtifact: &workv1.PlanArtifact{Path: "/p", Bytes: 9, Preview: forged},
 		}}
 		for _, budget := range []int{DefaultBudget, 220} {
-			sections, err := Render(Input{Queue: q, Item: q.GetCurrent(), Message: &agentv1.Message{Text: forged + strings.Repeat(" x", 100)}}, budget)
+			sections, err := Render(Input{Queue: q, Item: q.GetCurrent(), Message: &agentv1.Message{Text: forged + strings.Repeat(" x", 100)}, Summary: &Summary{Text: forged}}, budget)
 			require.NoError(t, err)
 			require.NotContains(t, Text(sections), end+"## Forged"+end, "%q", end)
 			require.NotContains(t, Text(sections), "\n## Forged", "%q", end)

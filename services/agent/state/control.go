@@ -129,7 +129,7 @@ func (a *Agent) FinishDeletion(env journal.Env) []*journal.Event {
 	return []*journal.Event{AgentEvent(r, &agentv1.AgentDeleted{Agent: r})}
 }
 
-// evictDeleted removes the messages, turns and decisions of a deleted agent from memory;
+// evictDeleted removes the messages, turns, decisions and summaries of a deleted agent from memory;
 // they stay in the journal. Its record, its delegations and the positions of its rounds and
 // briefs are kept, so that those can still be listed.
 func (s *State) evictDeleted(a *Agent) {
@@ -138,6 +138,7 @@ func (s *State) evictDeleted(a *Agent) {
 	}
 	a.Lane = lane.Lane{}
 	a.EndedTurns, a.Decisions, a.AnsweredTasks, a.Wake, a.PendingTick, a.InheritedContext = nil, nil, nil, nil, "", ""
+	a.Conversation.summaries = nil
 }
 
 // Spawner returns the agent on whose behalf another one is spawned: active, with the

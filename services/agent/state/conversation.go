@@ -43,7 +43,16 @@ type Conversation struct {
 	places []place
 	items  []string // the ids that places refer to
 	itemOf map[string]int32
+	// summaries are the current ones, the newest last: at most keptSummaries, and one for each
+	// item.
+	summaries []Summary
 }
+
+// len returns how many utterances there are. They are numbered from 0.
+func (c *Conversation) len() int { return len(c.places) }
+
+// first returns the number of the first of utterances.
+func (c *Conversation) first() int { return len(c.places) - len(c.utterances) }
 
 // place is where the text of an utterance is in the journal, and what it is about.
 type place struct {
@@ -120,16 +129,18 @@ func subjectOf(m *agentv1.Message, t *agentv1.Turn) string {
 	return ""
 }
 
-// hear adds a message that a turn took, unless an earlier turn had taken it already.
-func (c *Conversation) hear(m *agentv1.Message, at uint64, t *agentv1.Turn) {
+// hear adds a message that a turn took, unless an earlier turn had taken it already. It returns
+// how many utterances there were before the message, or are if it is no part of the conversation.
+func (c *Conversation) hear(m *agentv1.Message, at uint64, t *agentv1.Turn) (before int) {
 	if !IsConversation(m) || at == 0 {
-		return
+		return c.len()
 	}
-	if slices.ContainsFunc(c.utterances, func(u Utterance) bool { return u.Round < 0 && u.At == at }) {
-		return
+	if i := slices.IndexFunc(c.utterances, func(u Utterance) bool { return u.Round < 0 && u.At == at }); i >= 0 {
+		return c.first() + i
 	}
 	c.addPlace(at, subjectOf(m, t))
 	c.add(Utterance{Round: -1, At: at, MessageID: m.GetMessageId(), Bytes: size(m.GetText()), ItemID: subjectOf(m, t)})
+	return c.len() - 1
 }
 
 // say adds the text of a round, which was submitted by the event at wal_seq at. The text of a turn about a message of the conversation is
@@ -163,21 +174,24 @@ func (c *Conversation) add(u Utterance) {
 
 // Tail returns the newest utterances that concern a turn about an item ("" for none), oldest
 // first: those about the agent and those about the item, but not the message at wal_seq
-// except. They take at most limit bytes together. left is the number of bytes before them
-// that are left out.
+// except, and not those that the summary s covers; nil if there is none. With the summary they take
+// at most limit bytes. left is the number of bytes before them that are left out.
 //
 // The beginning moves in steps of a quarter of limit, so that the text of consecutive turns
 // begins the same way and a provider's prompt cache holds.
-func (c *Conversation) Tail(itemID string, limit int, except uint64) (tail []Utterance, left int) {
+func (c *Conversation) Tail(itemID string, limit int, except uint64) (s *Summary, tail []Utterance, left int) {
 	concerns := func(id string) bool { return id == "" || id == itemID }
+	if s = c.summaryFor(itemID); s != nil {
+		limit = max(limit-s.bytes, limit/4)
+	}
 	total, seen := 0, map[string]bool{}
-	for _, u := range c.utterances {
-		if !concerns(u.ItemID) {
+	for i, u := range c.utterances {
+		if !concerns(u.ItemID) || s.covers(c.first()+i, u.ItemID) {
 			continue
 		}
 		if !seen[u.ItemID] { // what is no longer in the index
 			seen[u.ItemID] = true
-			left += u.before
+			left += max(u.before-s.before(u.ItemID), 0)
 		}
 		if u.Round < 0 && u.At == except {
 			continue
@@ -187,7 +201,7 @@ func (c *Conversation) Tail(itemID string, limit int, except uint64) (tail []Utt
 	}
 	total += left
 	if total <= limit {
-		return tail, left
+		return s, tail, left
 	}
 	step := max(limit/4, 1)
 	begin := (total - limit + step - 1) / step * step
@@ -195,5 +209,5 @@ func (c *Conversation) Tail(itemID string, limit int, except uint64) (tail []Utt
 		left += tail[0].Bytes
 		tail = tail[1:]
 	}
-	return tail, left
+	return s, tail, left
 }

@@ -32,7 +32,7 @@ func TestC7_TheTailMovesInSteps(t *testing.T) {
 			c.hear(prompt(turn.GetMessageId(), turn.GetBoundWorkItemId()), uint64(i+1), turn)
 			c.hear(prompt(turn.GetMessageId(), turn.GetBoundWorkItemId()), uint64(i+1), turn) // a second attempt
 			said = append(said, Utterance{Round: -1, At: uint64(i + 1), ItemID: turn.GetBoundWorkItemId()})
-			tail, left := c.Tail("wi_a", limit, 0)
+			_, tail, left := c.Tail("wi_a", limit, 0)
 			bytes := 0
 			for _, u := range tail {
 				bytes += u.Bytes
@@ -55,7 +55,7 @@ func TestC7_TheTailMovesInSteps(t *testing.T) {
 		if mine > 60 {
 			require.Less(t, moves, mine/2, "the beginning moves in steps")
 		}
-		without, _ := c.Tail("wi_a", limit, uint64(n))
+		_, without, _ := c.Tail("wi_a", limit, uint64(n))
 		for _, u := range without {
 			require.NotEqual(t, uint64(n), u.At, "the message of the turn is not part of it")
 		}
@@ -76,7 +76,7 @@ func TestC7_WhatConcernsATurn(t *testing.T) {
 	c.say(&agentv1.Round{Text: "working", WorkItemId: "wi_a"}, 2, 0, tick, &agentv1.Turn{MessageId: "msg_3", BoundWorkItemId: "wi_a"})
 	c.say(&agentv1.Round{Text: "  ", WorkItemId: "wi_a"}, 3, 0, tick, &agentv1.Turn{MessageId: "msg_3"})
 	c.hear(&agentv1.Message{MessageId: "msg_4", Kind: agentv1.MessageKind_MESSAGE_KIND_CALLBACK_EVENT, Text: "evidence"}, 3, &agentv1.Turn{MessageId: "msg_4"})
-	count := func(itemID string) int { tail, _ := c.Tail(itemID, 10_000, 0); return len(tail) }
+	count := func(itemID string) int { _, tail, _ := c.Tail(itemID, 10_000, 0); return len(tail) }
 	require.Equal(t, 3, count("wi_a"))
 	require.Equal(t, 4, count("wi_b"))
 	require.Equal(t, 2, count(""))

@@ -154,7 +154,7 @@ func (a *Agent) applyTurn(ev *journal.Event) error {
 	switch p := ev.Payload.(type) {
 	case *agentv1.TurnStarted:
 		a.OpenTurn = &Turn{Record: p.GetTurn()}
-		a.Conversation.hear(a.Lane.Get(p.GetTurn().GetMessageId()), a.Lane.QueuedAt(p.GetTurn().GetMessageId()), p.GetTurn())
+		a.OpenTurn.heardBefore = a.Conversation.hear(a.Lane.Get(p.GetTurn().GetMessageId()), a.Lane.QueuedAt(p.GetTurn().GetMessageId()), p.GetTurn())
 		a.Transcript.BeginTurn(p.GetTurn().GetTurnId())
 		// The turn's context shows the wake. If the turn fails, the wake is pending
 		// again.
@@ -173,6 +173,11 @@ func (a *Agent) applyTurn(ev *journal.Event) error {
 		t, err := a.open(p.GetRound().GetTurnId())
 		if err != nil {
 			return err
+		}
+		if sum := p.GetRound().GetConversationSummary(); sum != nil {
+			if s, err := a.SummaryOf(sum); err == nil {
+				a.Conversation.replace(s)
+			}
 		}
 		a.Conversation.say(p.GetRound(), a.Transcript.Rounds(), ev.WalSeq, a.Lane.Get(t.Record.GetMessageId()), t.Record)
 		a.Transcript.BeginRound(ev.WalSeq, p.GetRound().GetWorkItemId())

@@ -84,6 +84,10 @@ type Turn struct {
 	// an open turn.
 	StartedCalls []*agentv1.ToolCall
 
+	// heardBefore is how many utterances there were before the message of the turn, and
+	// heardInAll, of an ended turn, how many when it ended.
+	heardBefore, heardInAll int
+
 	shownWake *agentv1.AgentWoken // the wake that the turn's context shows
 	changed   bool                // whether a call of it changed something
 	effects   []uint64            // the fingerprints of its calls that may be repeated

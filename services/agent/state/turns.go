@@ -90,6 +90,7 @@ func (a *Agent) endTurn(t *agentv1.Turn, completed bool, walSeq uint64) {
 		a.Wake = a.OpenTurn.shownWake
 	}
 	a.OpenTurn.Record, a.OpenTurn.StartedCalls = t, nil
+	a.OpenTurn.heardInAll = a.Conversation.len()
 	a.EndedTurns = append(a.EndedTurns, a.OpenTurn)
 	a.OpenTurn = nil
 	a.Transcript.EndTurn(walSeq)

@@ -73,10 +73,11 @@ func roundOf(req *agentv1.SubmitRoundRequest) *agentv1.Round {
 	return &agentv1.Round{
 		TurnId: req.GetTurnId(), Index: req.GetRoundIndex(), Text: req.GetText(), ToolCalls: req.GetToolCalls(),
 		LocalToolCalls: req.GetLocalToolCalls(), LocalToolResults: req.GetLocalToolResults(), Usage: req.GetUsage(),
+		ConversationSummary: req.GetConversationSummary(),
 	}
 }
 
 func roundReused(req *agentv1.SubmitRoundRequest) error {
-	return fault.RequestIDReused.Newf("round %d of turn %q was submitted before with another text, other calls, results or usage", req.GetRoundIndex(), req.GetTurnId()).
+	return fault.RequestIDReused.Newf("round %d of turn %q was submitted before with another text, other calls, results, usage or summary", req.GetRoundIndex(), req.GetTurnId()).
 		With("turn_id", req.GetTurnId()).With("round_index", fmt.Sprint(req.GetRoundIndex()))
 }

@@ -82,6 +82,15 @@ func validateRound(req *agentv1.SubmitRoundRequest) error {
 	if err := fault.TextBytes("text", req.GetText(), fault.MaxRoundTextBytes, false); err != nil {
 		return err
 	}
+	if sum := req.GetConversationSummary(); sum != nil {
+		if err := fault.First(
+			fault.TextBytes("conversation_summary.text", sum.GetText(), state.MaxSummaryBytes, true),
+			fault.NotBlank("conversation_summary.text", sum.GetText()),
+			fault.Text("conversation_summary.through_turn_id", sum.GetThroughTurnId(), fault.MaxNameChars, false),
+		); err != nil {
+			return err
+		}
+	}
 	seen := map[string]bool{}
 	if err := validateCalls("tool_calls", req.GetToolCalls(), false, seen); err != nil {
 		return err
@@ -167,6 +176,11 @@ func decideRound(s *state.State, env journal.Env, req *agentv1.SubmitRoundReques
 	case n > 0 && !t.Rounds[n-1].GetSettled():
 		return d, fault.Invalid("round_index", fmt.Sprint(req.GetRoundIndex()), fmt.Sprintf("must be %d: that round has calls without a result; submit it again", n-1))
 	}
+	if sum := req.GetConversationSummary(); sum != nil {
+		if _, err := a.SummaryOf(sum); err != nil {
+			return d, err
+		}
+	}
 	round.WorkItemId = t.Record.GetWorkItemId()
 	round.CreatedAt = timestamppb.New(env.Now)
 	d.Events = []*journal.Event{{
@@ -180,7 +194,8 @@ func sameRound(a, b *agentv1.Round) bool {
 		slices.EqualFunc(a.GetToolCalls(), b.GetToolCalls(), func(x, y *agentv1.ToolCall) bool { return proto.Equal(x, y) }) &&
 		slices.EqualFunc(a.GetLocalToolCalls(), b.GetLocalToolCalls(), func(x, y *agentv1.ToolCall) bool { return proto.Equal(x, y) }) &&
 		slices.EqualFunc(a.GetLocalToolResults(), b.GetLocalToolResults(), func(x, y *agentv1.ToolResult) bool { return proto.Equal(x, y) }) &&
-		a.GetUsage().GetInputTokens() == b.GetUsage().GetInputTokens() && a.GetUsage().GetOutputTokens() == b.GetUsage().GetOutputTokens()
+		a.GetUsage().GetInputTokens() == b.GetUsage().GetInputTokens() && a.GetUsage().GetOutputTokens() == b.GetUsage().GetOutputTokens() &&
+		proto.Equal(a.GetConversationSummary(), b.GetConversationSummary())
 }
 
 // runCalls executes the calls that have no result yet, in order, and records each result

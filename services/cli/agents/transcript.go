@@ -110,6 +110,14 @@ func writeRound(p *output.Printer, r *agentv1.Round, full bool) {
 	}
 	p.Printf("%s  %s\n", p.Paint(terminal.Bold, r.GetTurnId()+" round "+output.Number(r.GetIndex()+1)), p.Paint(terminal.Dim, strings.Join(about, "  ")))
 	p.Block(roundIndent, r.GetText(), full, 6)
+	if sum := r.GetConversationSummary(); sum != nil {
+		about := "what was said before"
+		if sum.GetThroughTurnId() != "" {
+			about += ", through " + sum.GetThroughTurnId()
+		}
+		p.Printf("%s%s\n", roundIndent, p.Paint(terminal.Dim, "summary of "+about+":"))
+		p.Block(callIndent, sum.GetText(), full, 2)
+	}
 	results := map[string]*agentv1.ToolResult{}
 	for _, result := range r.GetToolResults() {
 		results[result.GetCallId()] = result

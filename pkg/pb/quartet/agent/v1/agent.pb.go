@@ -3026,8 +3026,10 @@ type Round struct {
 	// The calls of tools that the runner executed itself, with their arguments, as far as it
 	// reported them.
 	LocalToolCalls []*ToolCall `protobuf:"bytes,11,rep,name=local_tool_calls,json=localToolCalls,proto3" json:"local_tool_calls,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The summary of older conversation that the runner handed in with the round; unset if none.
+	ConversationSummary *ConversationSummary `protobuf:"bytes,12,opt,name=conversation_summary,json=conversationSummary,proto3" json:"conversation_summary,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
 }
 
 func (x *Round) Reset() {
@@ -3137,6 +3139,76 @@ func (x *Round) GetLocalToolCalls() []*ToolCall {
 	return nil
 }
 
+func (x *Round) GetConversationSummary() *ConversationSummary {
+	if x != nil {
+		return x.ConversationSummary
+	}
+	return nil
+}
+
+// ConversationSummary is a runner's summary of what was said before. In the contexts of later
+// turns it stands in place of the words that it covers: those about the agent, and those about
+// the work item that the turn was bound to at its start. Turns on that item show it. One of a turn
+// that was bound to none covers what was said about the agent only; turns on items that have no
+// summary of their own show it. An agent keeps the newest 32, one for each item. The words
+// themselves are read back by ListConversation.
+type ConversationSummary struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The summary, at most 2048 bytes and not blank. Contexts show it as quoted text of the
+	// runner.
+	Text string `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"`
+	// The last turn whose words it covers: one that has ended, of the agent's newest 64. Default:
+	// all that was said before the message of this turn. It must not cover less than the current
+	// summary for the same item.
+	ThroughTurnId string `protobuf:"bytes,2,opt,name=through_turn_id,json=throughTurnId,proto3" json:"through_turn_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConversationSummary) Reset() {
+	*x = ConversationSummary{}
+	mi := &file_quartet_agent_v1_agent_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConversationSummary) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConversationSummary) ProtoMessage() {}
+
+func (x *ConversationSummary) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_agent_v1_agent_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConversationSummary.ProtoReflect.Descriptor instead.
+func (*ConversationSummary) Descriptor() ([]byte, []int) {
+	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *ConversationSummary) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *ConversationSummary) GetThroughTurnId() string {
+	if x != nil {
+		return x.ThroughTurnId
+	}
+	return ""
+}
+
 // Utterance is something that was said in an agent's conversation: a message, or the text of a
 // round.
 type Utterance struct {
@@ -3161,7 +3233,7 @@ type Utterance struct {
 
 func (x *Utterance) Reset() {
 	*x = Utterance{}
-	mi := &file_quartet_agent_v1_agent_proto_msgTypes[11]
+	mi := &file_quartet_agent_v1_agent_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3173,7 +3245,7 @@ func (x *Utterance) String() string {
 func (*Utterance) ProtoMessage() {}
 
 func (x *Utterance) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_proto_msgTypes[11]
+	mi := &file_quartet_agent_v1_agent_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3186,7 +3258,7 @@ func (x *Utterance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Utterance.ProtoReflect.Descriptor instead.
 func (*Utterance) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{11}
+	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Utterance) GetSpeaker() Speaker {
@@ -3266,7 +3338,7 @@ type Decision struct {
 
 func (x *Decision) Reset() {
 	*x = Decision{}
-	mi := &file_quartet_agent_v1_agent_proto_msgTypes[12]
+	mi := &file_quartet_agent_v1_agent_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3278,7 +3350,7 @@ func (x *Decision) String() string {
 func (*Decision) ProtoMessage() {}
 
 func (x *Decision) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_proto_msgTypes[12]
+	mi := &file_quartet_agent_v1_agent_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3291,7 +3363,7 @@ func (x *Decision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Decision.ProtoReflect.Descriptor instead.
 func (*Decision) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{12}
+	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Decision) GetAction() DecisionAction {
@@ -3373,7 +3445,7 @@ type ChildQuestion struct {
 
 func (x *ChildQuestion) Reset() {
 	*x = ChildQuestion{}
-	mi := &file_quartet_agent_v1_agent_proto_msgTypes[13]
+	mi := &file_quartet_agent_v1_agent_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3385,7 +3457,7 @@ func (x *ChildQuestion) String() string {
 func (*ChildQuestion) ProtoMessage() {}
 
 func (x *ChildQuestion) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_proto_msgTypes[13]
+	mi := &file_quartet_agent_v1_agent_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3398,7 +3470,7 @@ func (x *ChildQuestion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChildQuestion.ProtoReflect.Descriptor instead.
 func (*ChildQuestion) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{13}
+	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ChildQuestion) GetWaitId() string {
@@ -3461,7 +3533,7 @@ type Delegation struct {
 
 func (x *Delegation) Reset() {
 	*x = Delegation{}
-	mi := &file_quartet_agent_v1_agent_proto_msgTypes[14]
+	mi := &file_quartet_agent_v1_agent_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3473,7 +3545,7 @@ func (x *Delegation) String() string {
 func (*Delegation) ProtoMessage() {}
 
 func (x *Delegation) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_proto_msgTypes[14]
+	mi := &file_quartet_agent_v1_agent_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3486,7 +3558,7 @@ func (x *Delegation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delegation.ProtoReflect.Descriptor instead.
 func (*Delegation) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{14}
+	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Delegation) GetDelegationId() string {
@@ -3617,7 +3689,7 @@ type Brief struct {
 
 func (x *Brief) Reset() {
 	*x = Brief{}
-	mi := &file_quartet_agent_v1_agent_proto_msgTypes[15]
+	mi := &file_quartet_agent_v1_agent_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3629,7 +3701,7 @@ func (x *Brief) String() string {
 func (*Brief) ProtoMessage() {}
 
 func (x *Brief) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_proto_msgTypes[15]
+	mi := &file_quartet_agent_v1_agent_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3642,7 +3714,7 @@ func (x *Brief) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Brief.ProtoReflect.Descriptor instead.
 func (*Brief) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{15}
+	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Brief) GetBriefId() string {
@@ -3714,7 +3786,7 @@ type ContextSection struct {
 
 func (x *ContextSection) Reset() {
 	*x = ContextSection{}
-	mi := &file_quartet_agent_v1_agent_proto_msgTypes[16]
+	mi := &file_quartet_agent_v1_agent_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3726,7 +3798,7 @@ func (x *ContextSection) String() string {
 func (*ContextSection) ProtoMessage() {}
 
 func (x *ContextSection) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_proto_msgTypes[16]
+	mi := &file_quartet_agent_v1_agent_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3739,7 +3811,7 @@ func (x *ContextSection) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContextSection.ProtoReflect.Descriptor instead.
 func (*ContextSection) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{16}
+	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ContextSection) GetName() string {
@@ -3799,7 +3871,7 @@ type ToolSpec struct {
 
 func (x *ToolSpec) Reset() {
 	*x = ToolSpec{}
-	mi := &file_quartet_agent_v1_agent_proto_msgTypes[17]
+	mi := &file_quartet_agent_v1_agent_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3811,7 +3883,7 @@ func (x *ToolSpec) String() string {
 func (*ToolSpec) ProtoMessage() {}
 
 func (x *ToolSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_agent_v1_agent_proto_msgTypes[17]
+	mi := &file_quartet_agent_v1_agent_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3824,7 +3896,7 @@ func (x *ToolSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolSpec.ProtoReflect.Descriptor instead.
 func (*ToolSpec) Descriptor() ([]byte, []int) {
-	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{17}
+	return file_quartet_agent_v1_agent_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ToolSpec) GetName() string {
@@ -4015,7 +4087,7 @@ const file_quartet_agent_v1_agent_proto_rawDesc = "" +
 	"\n" +
 	"TokenUsage\x12!\n" +
 	"\finput_tokens\x18\x01 \x01(\x03R\vinputTokens\x12#\n" +
-	"\routput_tokens\x18\x02 \x01(\x03R\foutputTokens\"\x83\x04\n" +
+	"\routput_tokens\x18\x02 \x01(\x03R\foutputTokens\"\xdd\x04\n" +
 	"\x05Round\x12\x17\n" +
 	"\aturn_id\x18\x01 \x01(\tR\x06turnId\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x05R\x05index\x12\x12\n" +
@@ -4031,7 +4103,11 @@ const file_quartet_agent_v1_agent_proto_rawDesc = "" +
 	"created_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x12\x18\n" +
 	"\asettled\x18\n" +
 	" \x01(\bR\asettled\x12D\n" +
-	"\x10local_tool_calls\x18\v \x03(\v2\x1a.quartet.agent.v1.ToolCallR\x0elocalToolCalls\"\x8a\x02\n" +
+	"\x10local_tool_calls\x18\v \x03(\v2\x1a.quartet.agent.v1.ToolCallR\x0elocalToolCalls\x12X\n" +
+	"\x14conversation_summary\x18\f \x01(\v2%.quartet.agent.v1.ConversationSummaryR\x13conversationSummary\"Q\n" +
+	"\x13ConversationSummary\x12\x12\n" +
+	"\x04text\x18\x01 \x01(\tR\x04text\x12&\n" +
+	"\x0fthrough_turn_id\x18\x02 \x01(\tR\rthroughTurnId\"\x8a\x02\n" +
 	"\tUtterance\x123\n" +
 	"\aspeaker\x18\x01 \x01(\x0e2\x19.quartet.agent.v1.SpeakerR\aspeaker\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x1d\n" +
@@ -4294,7 +4370,7 @@ func file_quartet_agent_v1_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_quartet_agent_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 26)
-var file_quartet_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_quartet_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_quartet_agent_v1_agent_proto_goTypes = []any{
 	(Visibility)(0),               // 0: quartet.agent.v1.Visibility
 	(Ownership)(0),                // 1: quartet.agent.v1.Ownership
@@ -4333,16 +4409,17 @@ var file_quartet_agent_v1_agent_proto_goTypes = []any{
 	(*ToolResult)(nil),            // 34: quartet.agent.v1.ToolResult
 	(*TokenUsage)(nil),            // 35: quartet.agent.v1.TokenUsage
 	(*Round)(nil),                 // 36: quartet.agent.v1.Round
-	(*Utterance)(nil),             // 37: quartet.agent.v1.Utterance
-	(*Decision)(nil),              // 38: quartet.agent.v1.Decision
-	(*ChildQuestion)(nil),         // 39: quartet.agent.v1.ChildQuestion
-	(*Delegation)(nil),            // 40: quartet.agent.v1.Delegation
-	(*Brief)(nil),                 // 41: quartet.agent.v1.Brief
-	(*ContextSection)(nil),        // 42: quartet.agent.v1.ContextSection
-	(*ToolSpec)(nil),              // 43: quartet.agent.v1.ToolSpec
-	(*timestamppb.Timestamp)(nil), // 44: google.protobuf.Timestamp
-	(*v1.Worktree)(nil),           // 45: quartet.task.v1.Worktree
-	(*structpb.Struct)(nil),       // 46: google.protobuf.Struct
+	(*ConversationSummary)(nil),   // 37: quartet.agent.v1.ConversationSummary
+	(*Utterance)(nil),             // 38: quartet.agent.v1.Utterance
+	(*Decision)(nil),              // 39: quartet.agent.v1.Decision
+	(*ChildQuestion)(nil),         // 40: quartet.agent.v1.ChildQuestion
+	(*Delegation)(nil),            // 41: quartet.agent.v1.Delegation
+	(*Brief)(nil),                 // 42: quartet.agent.v1.Brief
+	(*ContextSection)(nil),        // 43: quartet.agent.v1.ContextSection
+	(*ToolSpec)(nil),              // 44: quartet.agent.v1.ToolSpec
+	(*timestamppb.Timestamp)(nil), // 45: google.protobuf.Timestamp
+	(*v1.Worktree)(nil),           // 46: quartet.task.v1.Worktree
+	(*structpb.Struct)(nil),       // 47: google.protobuf.Struct
 }
 var file_quartet_agent_v1_agent_proto_depIdxs = []int32{
 	18, // 0: quartet.agent.v1.Tick.reason:type_name -> quartet.agent.v1.TickReason
@@ -4354,10 +4431,10 @@ var file_quartet_agent_v1_agent_proto_depIdxs = []int32{
 	5,  // 6: quartet.agent.v1.Agent.tool_families:type_name -> quartet.agent.v1.ToolFamily
 	6,  // 7: quartet.agent.v1.Agent.lifecycle:type_name -> quartet.agent.v1.Lifecycle
 	7,  // 8: quartet.agent.v1.Agent.control:type_name -> quartet.agent.v1.Control
-	44, // 9: quartet.agent.v1.Agent.created_at:type_name -> google.protobuf.Timestamp
-	44, // 10: quartet.agent.v1.Agent.updated_at:type_name -> google.protobuf.Timestamp
-	44, // 11: quartet.agent.v1.Agent.control_at:type_name -> google.protobuf.Timestamp
-	45, // 12: quartet.agent.v1.Agent.worktree:type_name -> quartet.task.v1.Worktree
+	45, // 9: quartet.agent.v1.Agent.created_at:type_name -> google.protobuf.Timestamp
+	45, // 10: quartet.agent.v1.Agent.updated_at:type_name -> google.protobuf.Timestamp
+	45, // 11: quartet.agent.v1.Agent.control_at:type_name -> google.protobuf.Timestamp
+	46, // 12: quartet.agent.v1.Agent.worktree:type_name -> quartet.task.v1.Worktree
 	8,  // 13: quartet.agent.v1.Agent.posture:type_name -> quartet.agent.v1.Posture
 	27, // 14: quartet.agent.v1.Agent.lane:type_name -> quartet.agent.v1.Lane
 	9,  // 15: quartet.agent.v1.Message.kind:type_name -> quartet.agent.v1.MessageKind
@@ -4366,50 +4443,51 @@ var file_quartet_agent_v1_agent_proto_depIdxs = []int32{
 	12, // 18: quartet.agent.v1.Message.authority:type_name -> quartet.agent.v1.Authority
 	26, // 19: quartet.agent.v1.Message.tick:type_name -> quartet.agent.v1.Tick
 	13, // 20: quartet.agent.v1.Message.state:type_name -> quartet.agent.v1.MessageState
-	44, // 21: quartet.agent.v1.Message.created_at:type_name -> google.protobuf.Timestamp
-	44, // 22: quartet.agent.v1.Message.updated_at:type_name -> google.protobuf.Timestamp
+	45, // 21: quartet.agent.v1.Message.created_at:type_name -> google.protobuf.Timestamp
+	45, // 22: quartet.agent.v1.Message.updated_at:type_name -> google.protobuf.Timestamp
 	14, // 23: quartet.agent.v1.Turn.state:type_name -> quartet.agent.v1.TurnState
 	15, // 24: quartet.agent.v1.Turn.end_reason:type_name -> quartet.agent.v1.TurnEndReason
 	30, // 25: quartet.agent.v1.Turn.shown_waits:type_name -> quartet.agent.v1.ShownWait
-	44, // 26: quartet.agent.v1.Turn.started_at:type_name -> google.protobuf.Timestamp
-	44, // 27: quartet.agent.v1.Turn.ended_at:type_name -> google.protobuf.Timestamp
+	45, // 26: quartet.agent.v1.Turn.started_at:type_name -> google.protobuf.Timestamp
+	45, // 27: quartet.agent.v1.Turn.ended_at:type_name -> google.protobuf.Timestamp
 	17, // 28: quartet.agent.v1.Turn.binding:type_name -> quartet.agent.v1.Binding
-	44, // 29: quartet.agent.v1.Turn.lease_expires_at:type_name -> google.protobuf.Timestamp
-	46, // 30: quartet.agent.v1.ToolCall.arguments:type_name -> google.protobuf.Struct
-	46, // 31: quartet.agent.v1.ToolError.details:type_name -> google.protobuf.Struct
+	45, // 29: quartet.agent.v1.Turn.lease_expires_at:type_name -> google.protobuf.Timestamp
+	47, // 30: quartet.agent.v1.ToolCall.arguments:type_name -> google.protobuf.Struct
+	47, // 31: quartet.agent.v1.ToolError.details:type_name -> google.protobuf.Struct
 	19, // 32: quartet.agent.v1.ToolResult.status:type_name -> quartet.agent.v1.ToolStatus
-	46, // 33: quartet.agent.v1.ToolResult.result:type_name -> google.protobuf.Struct
+	47, // 33: quartet.agent.v1.ToolResult.result:type_name -> google.protobuf.Struct
 	33, // 34: quartet.agent.v1.ToolResult.error:type_name -> quartet.agent.v1.ToolError
-	46, // 35: quartet.agent.v1.ToolResult.warnings:type_name -> google.protobuf.Struct
+	47, // 35: quartet.agent.v1.ToolResult.warnings:type_name -> google.protobuf.Struct
 	32, // 36: quartet.agent.v1.Round.tool_calls:type_name -> quartet.agent.v1.ToolCall
 	34, // 37: quartet.agent.v1.Round.tool_results:type_name -> quartet.agent.v1.ToolResult
 	34, // 38: quartet.agent.v1.Round.local_tool_results:type_name -> quartet.agent.v1.ToolResult
 	35, // 39: quartet.agent.v1.Round.usage:type_name -> quartet.agent.v1.TokenUsage
-	44, // 40: quartet.agent.v1.Round.created_at:type_name -> google.protobuf.Timestamp
+	45, // 40: quartet.agent.v1.Round.created_at:type_name -> google.protobuf.Timestamp
 	32, // 41: quartet.agent.v1.Round.local_tool_calls:type_name -> quartet.agent.v1.ToolCall
-	20, // 42: quartet.agent.v1.Utterance.speaker:type_name -> quartet.agent.v1.Speaker
-	44, // 43: quartet.agent.v1.Utterance.created_at:type_name -> google.protobuf.Timestamp
-	21, // 44: quartet.agent.v1.Decision.action:type_name -> quartet.agent.v1.DecisionAction
-	18, // 45: quartet.agent.v1.Decision.tick_reason:type_name -> quartet.agent.v1.TickReason
-	44, // 46: quartet.agent.v1.Decision.decided_at:type_name -> google.protobuf.Timestamp
-	44, // 47: quartet.agent.v1.ChildQuestion.asked_at:type_name -> google.protobuf.Timestamp
-	22, // 48: quartet.agent.v1.Delegation.state:type_name -> quartet.agent.v1.DelegationState
-	23, // 49: quartet.agent.v1.Delegation.outcome:type_name -> quartet.agent.v1.DelegationOutcome
-	44, // 50: quartet.agent.v1.Delegation.created_at:type_name -> google.protobuf.Timestamp
-	44, // 51: quartet.agent.v1.Delegation.completed_at:type_name -> google.protobuf.Timestamp
-	45, // 52: quartet.agent.v1.Delegation.worktree:type_name -> quartet.task.v1.Worktree
-	39, // 53: quartet.agent.v1.Delegation.questions:type_name -> quartet.agent.v1.ChildQuestion
-	24, // 54: quartet.agent.v1.Brief.kind:type_name -> quartet.agent.v1.BriefKind
-	44, // 55: quartet.agent.v1.Brief.created_at:type_name -> google.protobuf.Timestamp
-	25, // 56: quartet.agent.v1.ContextSection.outcome:type_name -> quartet.agent.v1.SectionOutcome
-	46, // 57: quartet.agent.v1.ToolSpec.input_schema:type_name -> google.protobuf.Struct
-	5,  // 58: quartet.agent.v1.ToolSpec.family:type_name -> quartet.agent.v1.ToolFamily
-	46, // 59: quartet.agent.v1.ToolSpec.output_schema:type_name -> google.protobuf.Struct
-	60, // [60:60] is the sub-list for method output_type
-	60, // [60:60] is the sub-list for method input_type
-	60, // [60:60] is the sub-list for extension type_name
-	60, // [60:60] is the sub-list for extension extendee
-	0,  // [0:60] is the sub-list for field type_name
+	37, // 42: quartet.agent.v1.Round.conversation_summary:type_name -> quartet.agent.v1.ConversationSummary
+	20, // 43: quartet.agent.v1.Utterance.speaker:type_name -> quartet.agent.v1.Speaker
+	45, // 44: quartet.agent.v1.Utterance.created_at:type_name -> google.protobuf.Timestamp
+	21, // 45: quartet.agent.v1.Decision.action:type_name -> quartet.agent.v1.DecisionAction
+	18, // 46: quartet.agent.v1.Decision.tick_reason:type_name -> quartet.agent.v1.TickReason
+	45, // 47: quartet.agent.v1.Decision.decided_at:type_name -> google.protobuf.Timestamp
+	45, // 48: quartet.agent.v1.ChildQuestion.asked_at:type_name -> google.protobuf.Timestamp
+	22, // 49: quartet.agent.v1.Delegation.state:type_name -> quartet.agent.v1.DelegationState
+	23, // 50: quartet.agent.v1.Delegation.outcome:type_name -> quartet.agent.v1.DelegationOutcome
+	45, // 51: quartet.agent.v1.Delegation.created_at:type_name -> google.protobuf.Timestamp
+	45, // 52: quartet.agent.v1.Delegation.completed_at:type_name -> google.protobuf.Timestamp
+	46, // 53: quartet.agent.v1.Delegation.worktree:type_name -> quartet.task.v1.Worktree
+	40, // 54: quartet.agent.v1.Delegation.questions:type_name -> quartet.agent.v1.ChildQuestion
+	24, // 55: quartet.agent.v1.Brief.kind:type_name -> quartet.agent.v1.BriefKind
+	45, // 56: quartet.agent.v1.Brief.created_at:type_name -> google.protobuf.Timestamp
+	25, // 57: quartet.agent.v1.ContextSection.outcome:type_name -> quartet.agent.v1.SectionOutcome
+	47, // 58: quartet.agent.v1.ToolSpec.input_schema:type_name -> google.protobuf.Struct
+	5,  // 59: quartet.agent.v1.ToolSpec.family:type_name -> quartet.agent.v1.ToolFamily
+	47, // 60: quartet.agent.v1.ToolSpec.output_schema:type_name -> google.protobuf.Struct
+	61, // [61:61] is the sub-list for method output_type
+	61, // [61:61] is the sub-list for method input_type
+	61, // [61:61] is the sub-list for extension type_name
+	61, // [61:61] is the sub-list for extension extendee
+	0,  // [0:61] is the sub-list for field type_name
 }
 
 func init() { file_quartet_agent_v1_agent_proto_init() }
@@ -4423,7 +4501,7 @@ func file_quartet_agent_v1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_agent_v1_agent_proto_rawDesc), len(file_quartet_agent_v1_agent_proto_rawDesc)),
 			NumEnums:      26,
-			NumMessages:   18,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

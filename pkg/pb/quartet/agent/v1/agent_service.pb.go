@@ -1574,8 +1574,11 @@ type SubmitRoundRequest struct {
 	// The calls of local_tool_results, at most 64, with the same call_id. A call without a result
 	// is shown as one whose outcome is unknown.
 	LocalToolCalls []*ToolCall `protobuf:"bytes,9,rep,name=local_tool_calls,json=localToolCalls,proto3" json:"local_tool_calls,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// A summary of older conversation, which later contexts show in place of the words. It replaces
+	// the one before. Unset: the current one stays.
+	ConversationSummary *ConversationSummary `protobuf:"bytes,10,opt,name=conversation_summary,json=conversationSummary,proto3" json:"conversation_summary,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
 }
 
 func (x *SubmitRoundRequest) Reset() {
@@ -1667,6 +1670,13 @@ func (x *SubmitRoundRequest) GetUsage() *TokenUsage {
 func (x *SubmitRoundRequest) GetLocalToolCalls() []*ToolCall {
 	if x != nil {
 		return x.LocalToolCalls
+	}
+	return nil
+}
+
+func (x *SubmitRoundRequest) GetConversationSummary() *ConversationSummary {
+	if x != nil {
+		return x.ConversationSummary
 	}
 	return nil
 }
@@ -4718,7 +4728,7 @@ const file_quartet_agent_v1_agent_service_proto_rawDesc = "" +
 	"roundIndex\x120\n" +
 	"\x05calls\x18\x05 \x03(\v2\x1a.quartet.agent.v1.ToolCallR\x05calls\"_\n" +
 	"\x17StartLocalCallsResponse\x12D\n" +
-	"\x10lease_expires_at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x0eleaseExpiresAt\"\x95\x03\n" +
+	"\x10lease_expires_at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x0eleaseExpiresAt\"\xef\x03\n" +
 	"\x12SubmitRoundRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x17\n" +
 	"\aturn_id\x18\x02 \x01(\tR\x06turnId\x12\x15\n" +
@@ -4730,7 +4740,9 @@ const file_quartet_agent_v1_agent_service_proto_rawDesc = "" +
 	"tool_calls\x18\x06 \x03(\v2\x1a.quartet.agent.v1.ToolCallR\ttoolCalls\x12J\n" +
 	"\x12local_tool_results\x18\a \x03(\v2\x1c.quartet.agent.v1.ToolResultR\x10localToolResults\x122\n" +
 	"\x05usage\x18\b \x01(\v2\x1c.quartet.agent.v1.TokenUsageR\x05usage\x12D\n" +
-	"\x10local_tool_calls\x18\t \x03(\v2\x1a.quartet.agent.v1.ToolCallR\x0elocalToolCalls\"\x89\x03\n" +
+	"\x10local_tool_calls\x18\t \x03(\v2\x1a.quartet.agent.v1.ToolCallR\x0elocalToolCalls\x12X\n" +
+	"\x14conversation_summary\x18\n" +
+	" \x01(\v2%.quartet.agent.v1.ConversationSummaryR\x13conversationSummary\"\x89\x03\n" +
 	"\x13SubmitRoundResponse\x12?\n" +
 	"\ftool_results\x18\x01 \x03(\v2\x1c.quartet.agent.v1.ToolResultR\vtoolResults\x12\x1d\n" +
 	"\n" +
@@ -5096,16 +5108,17 @@ var file_quartet_agent_v1_agent_service_proto_goTypes = []any{
 	(*ToolCall)(nil),                 // 84: quartet.agent.v1.ToolCall
 	(*ToolResult)(nil),               // 85: quartet.agent.v1.ToolResult
 	(*TokenUsage)(nil),               // 86: quartet.agent.v1.TokenUsage
-	(TurnEndReason)(0),               // 87: quartet.agent.v1.TurnEndReason
-	(TurnOutcome)(0),                 // 88: quartet.agent.v1.TurnOutcome
-	(*Round)(nil),                    // 89: quartet.agent.v1.Round
-	(*Decision)(nil),                 // 90: quartet.agent.v1.Decision
-	(*Tick)(nil),                     // 91: quartet.agent.v1.Tick
-	(*Delegation)(nil),               // 92: quartet.agent.v1.Delegation
-	(*Utterance)(nil),                // 93: quartet.agent.v1.Utterance
-	(BriefKind)(0),                   // 94: quartet.agent.v1.BriefKind
-	(*Brief)(nil),                    // 95: quartet.agent.v1.Brief
-	(*ToolSpec)(nil),                 // 96: quartet.agent.v1.ToolSpec
+	(*ConversationSummary)(nil),      // 87: quartet.agent.v1.ConversationSummary
+	(TurnEndReason)(0),               // 88: quartet.agent.v1.TurnEndReason
+	(TurnOutcome)(0),                 // 89: quartet.agent.v1.TurnOutcome
+	(*Round)(nil),                    // 90: quartet.agent.v1.Round
+	(*Decision)(nil),                 // 91: quartet.agent.v1.Decision
+	(*Tick)(nil),                     // 92: quartet.agent.v1.Tick
+	(*Delegation)(nil),               // 93: quartet.agent.v1.Delegation
+	(*Utterance)(nil),                // 94: quartet.agent.v1.Utterance
+	(BriefKind)(0),                   // 95: quartet.agent.v1.BriefKind
+	(*Brief)(nil),                    // 96: quartet.agent.v1.Brief
+	(*ToolSpec)(nil),                 // 97: quartet.agent.v1.ToolSpec
 }
 var file_quartet_agent_v1_agent_service_proto_depIdxs = []int32{
 	66,  // 0: quartet.agent.v1.SpawnAgentRequest.preset:type_name -> quartet.agent.v1.Preset
@@ -5144,118 +5157,119 @@ var file_quartet_agent_v1_agent_service_proto_depIdxs = []int32{
 	85,  // 33: quartet.agent.v1.SubmitRoundRequest.local_tool_results:type_name -> quartet.agent.v1.ToolResult
 	86,  // 34: quartet.agent.v1.SubmitRoundRequest.usage:type_name -> quartet.agent.v1.TokenUsage
 	84,  // 35: quartet.agent.v1.SubmitRoundRequest.local_tool_calls:type_name -> quartet.agent.v1.ToolCall
-	85,  // 36: quartet.agent.v1.SubmitRoundResponse.tool_results:type_name -> quartet.agent.v1.ToolResult
-	87,  // 37: quartet.agent.v1.SubmitRoundResponse.end_reason:type_name -> quartet.agent.v1.TurnEndReason
-	75,  // 38: quartet.agent.v1.SubmitRoundResponse.interjections:type_name -> quartet.agent.v1.Message
-	83,  // 39: quartet.agent.v1.SubmitRoundResponse.lease_expires_at:type_name -> google.protobuf.Timestamp
-	88,  // 40: quartet.agent.v1.FinishTurnRequest.outcome:type_name -> quartet.agent.v1.TurnOutcome
-	79,  // 41: quartet.agent.v1.FinishTurnResponse.turn:type_name -> quartet.agent.v1.Turn
-	79,  // 42: quartet.agent.v1.GetTurnResponse.turn:type_name -> quartet.agent.v1.Turn
-	89,  // 43: quartet.agent.v1.GetTurnResponse.rounds:type_name -> quartet.agent.v1.Round
-	79,  // 44: quartet.agent.v1.ListTurnsResponse.turns:type_name -> quartet.agent.v1.Turn
-	90,  // 45: quartet.agent.v1.ListDecisionsResponse.decisions:type_name -> quartet.agent.v1.Decision
-	69,  // 46: quartet.agent.v1.AgentFacts.agent:type_name -> quartet.agent.v1.Agent
-	83,  // 47: quartet.agent.v1.AgentFacts.head_queued_at:type_name -> google.protobuf.Timestamp
-	90,  // 48: quartet.agent.v1.AgentFacts.last_decision:type_name -> quartet.agent.v1.Decision
-	81,  // 49: quartet.agent.v1.AgentFacts.shown_waits:type_name -> quartet.agent.v1.ShownWait
-	83,  // 50: quartet.agent.v1.AgentFacts.last_turn_started_at:type_name -> google.protobuf.Timestamp
-	79,  // 51: quartet.agent.v1.AgentFacts.open_turn:type_name -> quartet.agent.v1.Turn
-	83,  // 52: quartet.agent.v1.AgentFacts.woken_at:type_name -> google.protobuf.Timestamp
-	91,  // 53: quartet.agent.v1.AgentFacts.head_tick:type_name -> quartet.agent.v1.Tick
-	31,  // 54: quartet.agent.v1.AgentFacts.stalled_items:type_name -> quartet.agent.v1.StalledItem
-	92,  // 55: quartet.agent.v1.AgentFacts.asking_children:type_name -> quartet.agent.v1.Delegation
-	83,  // 56: quartet.agent.v1.StalledItem.since:type_name -> google.protobuf.Timestamp
-	30,  // 57: quartet.agent.v1.GetFactsResponse.facts:type_name -> quartet.agent.v1.AgentFacts
-	90,  // 58: quartet.agent.v1.OfferDecisionRequest.decision:type_name -> quartet.agent.v1.Decision
-	0,   // 59: quartet.agent.v1.OfferDecisionResponse.result:type_name -> quartet.agent.v1.OfferResult
-	75,  // 60: quartet.agent.v1.WatchTurnResponse.interjections:type_name -> quartet.agent.v1.Message
-	79,  // 61: quartet.agent.v1.WatchTurnResponse.ended:type_name -> quartet.agent.v1.Turn
-	79,  // 62: quartet.agent.v1.AbortRunResponse.turn:type_name -> quartet.agent.v1.Turn
-	69,  // 63: quartet.agent.v1.AbortRunResponse.agent:type_name -> quartet.agent.v1.Agent
-	69,  // 64: quartet.agent.v1.PauseAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	69,  // 65: quartet.agent.v1.ResumeAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	69,  // 66: quartet.agent.v1.StopAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	69,  // 67: quartet.agent.v1.StartAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	69,  // 68: quartet.agent.v1.DeleteAgentResponse.agent:type_name -> quartet.agent.v1.Agent
-	92,  // 69: quartet.agent.v1.GetDelegationResponse.delegation:type_name -> quartet.agent.v1.Delegation
-	92,  // 70: quartet.agent.v1.ListDelegationsResponse.delegations:type_name -> quartet.agent.v1.Delegation
-	89,  // 71: quartet.agent.v1.ListRoundsResponse.rounds:type_name -> quartet.agent.v1.Round
-	83,  // 72: quartet.agent.v1.ListConversationRequest.since:type_name -> google.protobuf.Timestamp
-	83,  // 73: quartet.agent.v1.ListConversationRequest.until:type_name -> google.protobuf.Timestamp
-	93,  // 74: quartet.agent.v1.ListConversationResponse.utterances:type_name -> quartet.agent.v1.Utterance
-	15,  // 75: quartet.agent.v1.GetContextResponse.context:type_name -> quartet.agent.v1.ContextProjection
-	94,  // 76: quartet.agent.v1.ListBriefsRequest.kind:type_name -> quartet.agent.v1.BriefKind
-	95,  // 77: quartet.agent.v1.ListBriefsResponse.briefs:type_name -> quartet.agent.v1.Brief
-	96,  // 78: quartet.agent.v1.ListToolsResponse.tools:type_name -> quartet.agent.v1.ToolSpec
-	80,  // 79: quartet.agent.v1.CallToolRequest.arguments:type_name -> google.protobuf.Struct
-	85,  // 80: quartet.agent.v1.CallToolResponse.result:type_name -> quartet.agent.v1.ToolResult
-	1,   // 81: quartet.agent.v1.AgentService.SpawnAgent:input_type -> quartet.agent.v1.SpawnAgentRequest
-	3,   // 82: quartet.agent.v1.AgentService.GetAgent:input_type -> quartet.agent.v1.GetAgentRequest
-	5,   // 83: quartet.agent.v1.AgentService.ListAgents:input_type -> quartet.agent.v1.ListAgentsRequest
-	7,   // 84: quartet.agent.v1.AgentService.EnqueueMessage:input_type -> quartet.agent.v1.EnqueueMessageRequest
-	9,   // 85: quartet.agent.v1.AgentService.GetMessage:input_type -> quartet.agent.v1.GetMessageRequest
-	11,  // 86: quartet.agent.v1.AgentService.ListMessages:input_type -> quartet.agent.v1.ListMessagesRequest
-	13,  // 87: quartet.agent.v1.AgentService.AcquireTurn:input_type -> quartet.agent.v1.AcquireTurnRequest
-	16,  // 88: quartet.agent.v1.AgentService.RenewTurn:input_type -> quartet.agent.v1.RenewTurnRequest
-	18,  // 89: quartet.agent.v1.AgentService.StartLocalCalls:input_type -> quartet.agent.v1.StartLocalCallsRequest
-	20,  // 90: quartet.agent.v1.AgentService.SubmitRound:input_type -> quartet.agent.v1.SubmitRoundRequest
-	22,  // 91: quartet.agent.v1.AgentService.FinishTurn:input_type -> quartet.agent.v1.FinishTurnRequest
-	24,  // 92: quartet.agent.v1.AgentService.GetTurn:input_type -> quartet.agent.v1.GetTurnRequest
-	26,  // 93: quartet.agent.v1.AgentService.ListTurns:input_type -> quartet.agent.v1.ListTurnsRequest
-	28,  // 94: quartet.agent.v1.AgentService.ListDecisions:input_type -> quartet.agent.v1.ListDecisionsRequest
-	36,  // 95: quartet.agent.v1.AgentService.WatchTurn:input_type -> quartet.agent.v1.WatchTurnRequest
-	38,  // 96: quartet.agent.v1.AgentService.AbortRun:input_type -> quartet.agent.v1.AbortRunRequest
-	40,  // 97: quartet.agent.v1.AgentService.PauseAgent:input_type -> quartet.agent.v1.PauseAgentRequest
-	42,  // 98: quartet.agent.v1.AgentService.ResumeAgent:input_type -> quartet.agent.v1.ResumeAgentRequest
-	44,  // 99: quartet.agent.v1.AgentService.StopAgent:input_type -> quartet.agent.v1.StopAgentRequest
-	46,  // 100: quartet.agent.v1.AgentService.StartAgent:input_type -> quartet.agent.v1.StartAgentRequest
-	48,  // 101: quartet.agent.v1.AgentService.DeleteAgent:input_type -> quartet.agent.v1.DeleteAgentRequest
-	50,  // 102: quartet.agent.v1.AgentService.GetDelegation:input_type -> quartet.agent.v1.GetDelegationRequest
-	52,  // 103: quartet.agent.v1.AgentService.ListDelegations:input_type -> quartet.agent.v1.ListDelegationsRequest
-	54,  // 104: quartet.agent.v1.AgentService.ListRounds:input_type -> quartet.agent.v1.ListRoundsRequest
-	56,  // 105: quartet.agent.v1.AgentService.ListConversation:input_type -> quartet.agent.v1.ListConversationRequest
-	58,  // 106: quartet.agent.v1.AgentService.GetContext:input_type -> quartet.agent.v1.GetContextRequest
-	60,  // 107: quartet.agent.v1.AgentService.ListBriefs:input_type -> quartet.agent.v1.ListBriefsRequest
-	62,  // 108: quartet.agent.v1.AgentService.ListTools:input_type -> quartet.agent.v1.ListToolsRequest
-	64,  // 109: quartet.agent.v1.AgentService.CallTool:input_type -> quartet.agent.v1.CallToolRequest
-	32,  // 110: quartet.agent.v1.AgentService.GetFacts:input_type -> quartet.agent.v1.GetFactsRequest
-	34,  // 111: quartet.agent.v1.AgentService.OfferDecision:input_type -> quartet.agent.v1.OfferDecisionRequest
-	2,   // 112: quartet.agent.v1.AgentService.SpawnAgent:output_type -> quartet.agent.v1.SpawnAgentResponse
-	4,   // 113: quartet.agent.v1.AgentService.GetAgent:output_type -> quartet.agent.v1.GetAgentResponse
-	6,   // 114: quartet.agent.v1.AgentService.ListAgents:output_type -> quartet.agent.v1.ListAgentsResponse
-	8,   // 115: quartet.agent.v1.AgentService.EnqueueMessage:output_type -> quartet.agent.v1.EnqueueMessageResponse
-	10,  // 116: quartet.agent.v1.AgentService.GetMessage:output_type -> quartet.agent.v1.GetMessageResponse
-	12,  // 117: quartet.agent.v1.AgentService.ListMessages:output_type -> quartet.agent.v1.ListMessagesResponse
-	14,  // 118: quartet.agent.v1.AgentService.AcquireTurn:output_type -> quartet.agent.v1.AcquireTurnResponse
-	17,  // 119: quartet.agent.v1.AgentService.RenewTurn:output_type -> quartet.agent.v1.RenewTurnResponse
-	19,  // 120: quartet.agent.v1.AgentService.StartLocalCalls:output_type -> quartet.agent.v1.StartLocalCallsResponse
-	21,  // 121: quartet.agent.v1.AgentService.SubmitRound:output_type -> quartet.agent.v1.SubmitRoundResponse
-	23,  // 122: quartet.agent.v1.AgentService.FinishTurn:output_type -> quartet.agent.v1.FinishTurnResponse
-	25,  // 123: quartet.agent.v1.AgentService.GetTurn:output_type -> quartet.agent.v1.GetTurnResponse
-	27,  // 124: quartet.agent.v1.AgentService.ListTurns:output_type -> quartet.agent.v1.ListTurnsResponse
-	29,  // 125: quartet.agent.v1.AgentService.ListDecisions:output_type -> quartet.agent.v1.ListDecisionsResponse
-	37,  // 126: quartet.agent.v1.AgentService.WatchTurn:output_type -> quartet.agent.v1.WatchTurnResponse
-	39,  // 127: quartet.agent.v1.AgentService.AbortRun:output_type -> quartet.agent.v1.AbortRunResponse
-	41,  // 128: quartet.agent.v1.AgentService.PauseAgent:output_type -> quartet.agent.v1.PauseAgentResponse
-	43,  // 129: quartet.agent.v1.AgentService.ResumeAgent:output_type -> quartet.agent.v1.ResumeAgentResponse
-	45,  // 130: quartet.agent.v1.AgentService.StopAgent:output_type -> quartet.agent.v1.StopAgentResponse
-	47,  // 131: quartet.agent.v1.AgentService.StartAgent:output_type -> quartet.agent.v1.StartAgentResponse
-	49,  // 132: quartet.agent.v1.AgentService.DeleteAgent:output_type -> quartet.agent.v1.DeleteAgentResponse
-	51,  // 133: quartet.agent.v1.AgentService.GetDelegation:output_type -> quartet.agent.v1.GetDelegationResponse
-	53,  // 134: quartet.agent.v1.AgentService.ListDelegations:output_type -> quartet.agent.v1.ListDelegationsResponse
-	55,  // 135: quartet.agent.v1.AgentService.ListRounds:output_type -> quartet.agent.v1.ListRoundsResponse
-	57,  // 136: quartet.agent.v1.AgentService.ListConversation:output_type -> quartet.agent.v1.ListConversationResponse
-	59,  // 137: quartet.agent.v1.AgentService.GetContext:output_type -> quartet.agent.v1.GetContextResponse
-	61,  // 138: quartet.agent.v1.AgentService.ListBriefs:output_type -> quartet.agent.v1.ListBriefsResponse
-	63,  // 139: quartet.agent.v1.AgentService.ListTools:output_type -> quartet.agent.v1.ListToolsResponse
-	65,  // 140: quartet.agent.v1.AgentService.CallTool:output_type -> quartet.agent.v1.CallToolResponse
-	33,  // 141: quartet.agent.v1.AgentService.GetFacts:output_type -> quartet.agent.v1.GetFactsResponse
-	35,  // 142: quartet.agent.v1.AgentService.OfferDecision:output_type -> quartet.agent.v1.OfferDecisionResponse
-	112, // [112:143] is the sub-list for method output_type
-	81,  // [81:112] is the sub-list for method input_type
-	81,  // [81:81] is the sub-list for extension type_name
-	81,  // [81:81] is the sub-list for extension extendee
-	0,   // [0:81] is the sub-list for field type_name
+	87,  // 36: quartet.agent.v1.SubmitRoundRequest.conversation_summary:type_name -> quartet.agent.v1.ConversationSummary
+	85,  // 37: quartet.agent.v1.SubmitRoundResponse.tool_results:type_name -> quartet.agent.v1.ToolResult
+	88,  // 38: quartet.agent.v1.SubmitRoundResponse.end_reason:type_name -> quartet.agent.v1.TurnEndReason
+	75,  // 39: quartet.agent.v1.SubmitRoundResponse.interjections:type_name -> quartet.agent.v1.Message
+	83,  // 40: quartet.agent.v1.SubmitRoundResponse.lease_expires_at:type_name -> google.protobuf.Timestamp
+	89,  // 41: quartet.agent.v1.FinishTurnRequest.outcome:type_name -> quartet.agent.v1.TurnOutcome
+	79,  // 42: quartet.agent.v1.FinishTurnResponse.turn:type_name -> quartet.agent.v1.Turn
+	79,  // 43: quartet.agent.v1.GetTurnResponse.turn:type_name -> quartet.agent.v1.Turn
+	90,  // 44: quartet.agent.v1.GetTurnResponse.rounds:type_name -> quartet.agent.v1.Round
+	79,  // 45: quartet.agent.v1.ListTurnsResponse.turns:type_name -> quartet.agent.v1.Turn
+	91,  // 46: quartet.agent.v1.ListDecisionsResponse.decisions:type_name -> quartet.agent.v1.Decision
+	69,  // 47: quartet.agent.v1.AgentFacts.agent:type_name -> quartet.agent.v1.Agent
+	83,  // 48: quartet.agent.v1.AgentFacts.head_queued_at:type_name -> google.protobuf.Timestamp
+	91,  // 49: quartet.agent.v1.AgentFacts.last_decision:type_name -> quartet.agent.v1.Decision
+	81,  // 50: quartet.agent.v1.AgentFacts.shown_waits:type_name -> quartet.agent.v1.ShownWait
+	83,  // 51: quartet.agent.v1.AgentFacts.last_turn_started_at:type_name -> google.protobuf.Timestamp
+	79,  // 52: quartet.agent.v1.AgentFacts.open_turn:type_name -> quartet.agent.v1.Turn
+	83,  // 53: quartet.agent.v1.AgentFacts.woken_at:type_name -> google.protobuf.Timestamp
+	92,  // 54: quartet.agent.v1.AgentFacts.head_tick:type_name -> quartet.agent.v1.Tick
+	31,  // 55: quartet.agent.v1.AgentFacts.stalled_items:type_name -> quartet.agent.v1.StalledItem
+	93,  // 56: quartet.agent.v1.AgentFacts.asking_children:type_name -> quartet.agent.v1.Delegation
+	83,  // 57: quartet.agent.v1.StalledItem.since:type_name -> google.protobuf.Timestamp
+	30,  // 58: quartet.agent.v1.GetFactsResponse.facts:type_name -> quartet.agent.v1.AgentFacts
+	91,  // 59: quartet.agent.v1.OfferDecisionRequest.decision:type_name -> quartet.agent.v1.Decision
+	0,   // 60: quartet.agent.v1.OfferDecisionResponse.result:type_name -> quartet.agent.v1.OfferResult
+	75,  // 61: quartet.agent.v1.WatchTurnResponse.interjections:type_name -> quartet.agent.v1.Message
+	79,  // 62: quartet.agent.v1.WatchTurnResponse.ended:type_name -> quartet.agent.v1.Turn
+	79,  // 63: quartet.agent.v1.AbortRunResponse.turn:type_name -> quartet.agent.v1.Turn
+	69,  // 64: quartet.agent.v1.AbortRunResponse.agent:type_name -> quartet.agent.v1.Agent
+	69,  // 65: quartet.agent.v1.PauseAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	69,  // 66: quartet.agent.v1.ResumeAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	69,  // 67: quartet.agent.v1.StopAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	69,  // 68: quartet.agent.v1.StartAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	69,  // 69: quartet.agent.v1.DeleteAgentResponse.agent:type_name -> quartet.agent.v1.Agent
+	93,  // 70: quartet.agent.v1.GetDelegationResponse.delegation:type_name -> quartet.agent.v1.Delegation
+	93,  // 71: quartet.agent.v1.ListDelegationsResponse.delegations:type_name -> quartet.agent.v1.Delegation
+	90,  // 72: quartet.agent.v1.ListRoundsResponse.rounds:type_name -> quartet.agent.v1.Round
+	83,  // 73: quartet.agent.v1.ListConversationRequest.since:type_name -> google.protobuf.Timestamp
+	83,  // 74: quartet.agent.v1.ListConversationRequest.until:type_name -> google.protobuf.Timestamp
+	94,  // 75: quartet.agent.v1.ListConversationResponse.utterances:type_name -> quartet.agent.v1.Utterance
+	15,  // 76: quartet.agent.v1.GetContextResponse.context:type_name -> quartet.agent.v1.ContextProjection
+	95,  // 77: quartet.agent.v1.ListBriefsRequest.kind:type_name -> quartet.agent.v1.BriefKind
+	96,  // 78: quartet.agent.v1.ListBriefsResponse.briefs:type_name -> quartet.agent.v1.Brief
+	97,  // 79: quartet.agent.v1.ListToolsResponse.tools:type_name -> quartet.agent.v1.ToolSpec
+	80,  // 80: quartet.agent.v1.CallToolRequest.arguments:type_name -> google.protobuf.Struct
+	85,  // 81: quartet.agent.v1.CallToolResponse.result:type_name -> quartet.agent.v1.ToolResult
+	1,   // 82: quartet.agent.v1.AgentService.SpawnAgent:input_type -> quartet.agent.v1.SpawnAgentRequest
+	3,   // 83: quartet.agent.v1.AgentService.GetAgent:input_type -> quartet.agent.v1.GetAgentRequest
+	5,   // 84: quartet.agent.v1.AgentService.ListAgents:input_type -> quartet.agent.v1.ListAgentsRequest
+	7,   // 85: quartet.agent.v1.AgentService.EnqueueMessage:input_type -> quartet.agent.v1.EnqueueMessageRequest
+	9,   // 86: quartet.agent.v1.AgentService.GetMessage:input_type -> quartet.agent.v1.GetMessageRequest
+	11,  // 87: quartet.agent.v1.AgentService.ListMessages:input_type -> quartet.agent.v1.ListMessagesRequest
+	13,  // 88: quartet.agent.v1.AgentService.AcquireTurn:input_type -> quartet.agent.v1.AcquireTurnRequest
+	16,  // 89: quartet.agent.v1.AgentService.RenewTurn:input_type -> quartet.agent.v1.RenewTurnRequest
+	18,  // 90: quartet.agent.v1.AgentService.StartLocalCalls:input_type -> quartet.agent.v1.StartLocalCallsRequest
+	20,  // 91: quartet.agent.v1.AgentService.SubmitRound:input_type -> quartet.agent.v1.SubmitRoundRequest
+	22,  // 92: quartet.agent.v1.AgentService.FinishTurn:input_type -> quartet.agent.v1.FinishTurnRequest
+	24,  // 93: quartet.agent.v1.AgentService.GetTurn:input_type -> quartet.agent.v1.GetTurnRequest
+	26,  // 94: quartet.agent.v1.AgentService.ListTurns:input_type -> quartet.agent.v1.ListTurnsRequest
+	28,  // 95: quartet.agent.v1.AgentService.ListDecisions:input_type -> quartet.agent.v1.ListDecisionsRequest
+	36,  // 96: quartet.agent.v1.AgentService.WatchTurn:input_type -> quartet.agent.v1.WatchTurnRequest
+	38,  // 97: quartet.agent.v1.AgentService.AbortRun:input_type -> quartet.agent.v1.AbortRunRequest
+	40,  // 98: quartet.agent.v1.AgentService.PauseAgent:input_type -> quartet.agent.v1.PauseAgentRequest
+	42,  // 99: quartet.agent.v1.AgentService.ResumeAgent:input_type -> quartet.agent.v1.ResumeAgentRequest
+	44,  // 100: quartet.agent.v1.AgentService.StopAgent:input_type -> quartet.agent.v1.StopAgentRequest
+	46,  // 101: quartet.agent.v1.AgentService.StartAgent:input_type -> quartet.agent.v1.StartAgentRequest
+	48,  // 102: quartet.agent.v1.AgentService.DeleteAgent:input_type -> quartet.agent.v1.DeleteAgentRequest
+	50,  // 103: quartet.agent.v1.AgentService.GetDelegation:input_type -> quartet.agent.v1.GetDelegationRequest
+	52,  // 104: quartet.agent.v1.AgentService.ListDelegations:input_type -> quartet.agent.v1.ListDelegationsRequest
+	54,  // 105: quartet.agent.v1.AgentService.ListRounds:input_type -> quartet.agent.v1.ListRoundsRequest
+	56,  // 106: quartet.agent.v1.AgentService.ListConversation:input_type -> quartet.agent.v1.ListConversationRequest
+	58,  // 107: quartet.agent.v1.AgentService.GetContext:input_type -> quartet.agent.v1.GetContextRequest
+	60,  // 108: quartet.agent.v1.AgentService.ListBriefs:input_type -> quartet.agent.v1.ListBriefsRequest
+	62,  // 109: quartet.agent.v1.AgentService.ListTools:input_type -> quartet.agent.v1.ListToolsRequest
+	64,  // 110: quartet.agent.v1.AgentService.CallTool:input_type -> quartet.agent.v1.CallToolRequest
+	32,  // 111: quartet.agent.v1.AgentService.GetFacts:input_type -> quartet.agent.v1.GetFactsRequest
+	34,  // 112: quartet.agent.v1.AgentService.OfferDecision:input_type -> quartet.agent.v1.OfferDecisionRequest
+	2,   // 113: quartet.agent.v1.AgentService.SpawnAgent:output_type -> quartet.agent.v1.SpawnAgentResponse
+	4,   // 114: quartet.agent.v1.AgentService.GetAgent:output_type -> quartet.agent.v1.GetAgentResponse
+	6,   // 115: quartet.agent.v1.AgentService.ListAgents:output_type -> quartet.agent.v1.ListAgentsResponse
+	8,   // 116: quartet.agent.v1.AgentService.EnqueueMessage:output_type -> quartet.agent.v1.EnqueueMessageResponse
+	10,  // 117: quartet.agent.v1.AgentService.GetMessage:output_type -> quartet.agent.v1.GetMessageResponse
+	12,  // 118: quartet.agent.v1.AgentService.ListMessages:output_type -> quartet.agent.v1.ListMessagesResponse
+	14,  // 119: quartet.agent.v1.AgentService.AcquireTurn:output_type -> quartet.agent.v1.AcquireTurnResponse
+	17,  // 120: quartet.agent.v1.AgentService.RenewTurn:output_type -> quartet.agent.v1.RenewTurnResponse
+	19,  // 121: quartet.agent.v1.AgentService.StartLocalCalls:output_type -> quartet.agent.v1.StartLocalCallsResponse
+	21,  // 122: quartet.agent.v1.AgentService.SubmitRound:output_type -> quartet.agent.v1.SubmitRoundResponse
+	23,  // 123: quartet.agent.v1.AgentService.FinishTurn:output_type -> quartet.agent.v1.FinishTurnResponse
+	25,  // 124: quartet.agent.v1.AgentService.GetTurn:output_type -> quartet.agent.v1.GetTurnResponse
+	27,  // 125: quartet.agent.v1.AgentService.ListTurns:output_type -> quartet.agent.v1.ListTurnsResponse
+	29,  // 126: quartet.agent.v1.AgentService.ListDecisions:output_type -> quartet.agent.v1.ListDecisionsResponse
+	37,  // 127: quartet.agent.v1.AgentService.WatchTurn:output_type -> quartet.agent.v1.WatchTurnResponse
+	39,  // 128: quartet.agent.v1.AgentService.AbortRun:output_type -> quartet.agent.v1.AbortRunResponse
+	41,  // 129: quartet.agent.v1.AgentService.PauseAgent:output_type -> quartet.agent.v1.PauseAgentResponse
+	43,  // 130: quartet.agent.v1.AgentService.ResumeAgent:output_type -> quartet.agent.v1.ResumeAgentResponse
+	45,  // 131: quartet.agent.v1.AgentService.StopAgent:output_type -> quartet.agent.v1.StopAgentResponse
+	47,  // 132: quartet.agent.v1.AgentService.StartAgent:output_type -> quartet.agent.v1.StartAgentResponse
+	49,  // 133: quartet.agent.v1.AgentService.DeleteAgent:output_type -> quartet.agent.v1.DeleteAgentResponse
+	51,  // 134: quartet.agent.v1.AgentService.GetDelegation:output_type -> quartet.agent.v1.GetDelegationResponse
+	53,  // 135: quartet.agent.v1.AgentService.ListDelegations:output_type -> quartet.agent.v1.ListDelegationsResponse
+	55,  // 136: quartet.agent.v1.AgentService.ListRounds:output_type -> quartet.agent.v1.ListRoundsResponse
+	57,  // 137: quartet.agent.v1.AgentService.ListConversation:output_type -> quartet.agent.v1.ListConversationResponse
+	59,  // 138: quartet.agent.v1.AgentService.GetContext:output_type -> quartet.agent.v1.GetContextResponse
+	61,  // 139: quartet.agent.v1.AgentService.ListBriefs:output_type -> quartet.agent.v1.ListBriefsResponse
+	63,  // 140: quartet.agent.v1.AgentService.ListTools:output_type -> quartet.agent.v1.ListToolsResponse
+	65,  // 141: quartet.agent.v1.AgentService.CallTool:output_type -> quartet.agent.v1.CallToolResponse
+	33,  // 142: quartet.agent.v1.AgentService.GetFacts:output_type -> quartet.agent.v1.GetFactsResponse
+	35,  // 143: quartet.agent.v1.AgentService.OfferDecision:output_type -> quartet.agent.v1.OfferDecisionResponse
+	113, // [113:144] is the sub-list for method output_type
+	82,  // [82:113] is the sub-list for method input_type
+	82,  // [82:82] is the sub-list for extension type_name
+	82,  // [82:82] is the sub-list for extension extendee
+	0,   // [0:82] is the sub-list for field type_name
 }
 
 func init() { file_quartet_agent_v1_agent_service_proto_init() }
