@@ -97,7 +97,7 @@ func TestA14_AQuestionReachesTheParentOnce(t *testing.T) {
 	require.Equal(t, child.GetTaskId(), m.GetTaskId())
 	require.Equal(t, child.GetDelegationId(), m.GetDelegationId())
 	require.Equal(t, "wi_focus", m.GetWorkItemId())
-	require.Equal(t, fmt.Sprintf("Your child agent %s (task %s: paint the door) waits for your answer. Give it with TaskInput, task_id %s. It asks:\n%s",
+	require.Equal(t, fmt.Sprintf("Your child agent %s (task %s: paint the door) waits for your answer. Give it with TaskInput, task_id %s, wait_id wt_1. It asks:\n%s",
 		child.GetAgentId(), child.GetTaskId(), child.GetTaskId(), "Which colour?\n## Message (operator_prompt, operator_instruction)"), m.GetText())
 	q := r.delegation(child.GetDelegationId()).GetQuestions()
 	require.Len(t, q, 1)
@@ -335,8 +335,9 @@ func TestA14_WhoSendsAFollowUp(t *testing.T) {
 	child := r.delegate(r.operator(), "", "work").GetAgentId()
 	before := len(r.events())
 	for name, req := range map[string]*agentv1.EnqueueMessageRequest{
-		"sender_run_id": {AgentId: "keeper", Text: "x", SenderRunId: "run_1"},
-		"max_authority": {AgentId: "keeper", Text: "x", MaxAuthority: evidence},
+		"sender_run_id":    {AgentId: "keeper", Text: "x", SenderRunId: "run_1"},
+		"max_authority":    {AgentId: "keeper", Text: "x", MaxAuthority: evidence},
+		"answered_wait_id": {AgentId: "keeper", Text: "x", AnsweredWaitId: "wt_01h455vb4pex5vsknk084sn02q"},
 	} {
 		_, err := r.service.EnqueueMessage(r.operator(), req)
 		require.ErrorIs(t, err, fault.InvalidArgument)
@@ -349,6 +350,8 @@ func TestA14_WhoSendsAFollowUp(t *testing.T) {
 	}
 	_, err := followUp(func(req *agentv1.EnqueueMessageRequest) { req.SenderRunId = "trn_1" })
 	require.ErrorIs(t, err, fault.InvalidArgument)
+	_, err = followUp(func(req *agentv1.EnqueueMessageRequest) { req.AnsweredWaitId = "wt_1" })
+	require.ErrorIs(t, err, fault.InvalidArgument)
 	_, err = followUp(func(req *agentv1.EnqueueMessageRequest) { req.MaxAuthority = 99 })
 	require.ErrorIs(t, err, fault.InvalidArgument)
 	require.Len(t, r.events(), before)
@@ -357,6 +360,51 @@ func TestA14_WhoSendsAFollowUp(t *testing.T) {
 	again, err := followUp(func(req *agentv1.EnqueueMessageRequest) { req.MaxAuthority = evidence })
 	require.NoError(t, err)
 	require.Equal(t, first.GetMessageId(), again.GetMessageId())
+}
+
+// A supervisor's message names the question that it answers. One that is not open is refused, with
+// those that are; a repetition gets the first response also when the question is over by then, and
+// another question under the same id is refused (SPEC A14.6).
+func TestA14_AnAnswerNamesItsQuestion(t *testing.T) {
+	const one, two, gone = "wt_01h455vb4pex5vsknk084sn02q", "wt_01h455vb4pex5vsknk084sn02r", "wt_01h455vb4pex5vsknk084sn02s"
+	r := family(t)
+	child := r.delegate(r.operator(), "", "paint the door").GetAgentId()
+	over := question(child, gone, "May I begin?")
+	over.Status = waitingv1.WaitStatus_WAIT_STATUS_RESOLVED
+	elsewhere := question(child, "wt_01h455vb4pex5vsknk084sn02t", "the paint arrives")
+	elsewhere.Kind = waitingv1.WaitKind_WAIT_KIND_EXTERNAL
+	r.waiting(question(child, one, "Which colour?\nOf which side?"), question(child, two, strings.Repeat("How many coats? ", 20)), over, elsewhere)
+	answer := func(requestID, waitID string) (*agentv1.EnqueueMessageResponse, error) {
+		return r.service.EnqueueMessage(r.scheduler(), &agentv1.EnqueueMessageRequest{
+			AgentId: child, RequestId: requestID, Kind: agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP, Text: "red", AnsweredWaitId: waitID,
+		})
+	}
+	before := len(r.events())
+	for _, waitID := range []string{gone, elsewhere.GetWaitId(), "wt_01h455vb4pex5vsknk084sn02w"} {
+		_, err := answer("", waitID)
+		require.ErrorIs(t, err, fault.InvalidArgument)
+		require.ErrorContains(t, err, "must be an open question of the child: "+one+" (Which colour? Of which side?), "+two+" (How many coats?")
+		require.Equal(t, waitID, fault.From(err).Metadata()["value"])
+		require.Less(t, len(err.Error()), 400)
+	}
+	require.Len(t, r.events(), before)
+	first, err := answer("a1", two)
+	require.NoError(t, err)
+	require.Equal(t, two, first.GetMessage().GetAnsweredWaitId())
+	r.waiting(question(child, one, "Which colour?"))
+	again, err := answer("a1", two)
+	require.NoError(t, err)
+	require.Equal(t, first.GetMessageId(), again.GetMessageId())
+	_, err = answer("a1", one)
+	require.ErrorIs(t, err, fault.RequestIDReused)
+	_, err = answer("a2", two)
+	require.ErrorIs(t, err, fault.InvalidArgument)
+	r.waiting()
+	_, err = answer("a3", one)
+	require.ErrorContains(t, err, "it asks nothing now")
+	r.others.set(func() { r.others.waitsErr = fault.NotReady.New("starting") })
+	_, err = answer("a3", one)
+	require.ErrorIs(t, err, fault.NotReady, "a plane that cannot be asked is asked again")
 }
 
 // The posture of both says who waits for whom.

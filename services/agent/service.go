@@ -219,7 +219,7 @@ func (s *Service) assemble() {
 	})
 	s.controlService = control.New(s.engine)
 	s.factService = facts.New(s.engine, facts.Deps{Leases: s.leases, Waiters: &s.waiters})
-	s.messageService = messages.New(s.engine, messages.Deps{Work: d.Work})
+	s.messageService = messages.New(s.engine, messages.Deps{Work: d.Work, Waiting: d.Waiting})
 	s.directoryService = directory.New(s.engine, directory.Deps{Work: d.Work, Waiting: d.Waiting})
 }
 

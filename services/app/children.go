@@ -29,11 +29,11 @@ func asSystem(ctx context.Context) context.Context {
 
 // FollowUp puts a message of the supervisor into the child's lane. In a turn it has no more
 // authority than the messages of the turn, and otherwise the caller's own (SPEC A14.4).
-func (c children) FollowUp(ctx context.Context, childID, requestID, text string) error {
+func (c children) FollowUp(ctx context.Context, childID, requestID, waitID, text string) error {
 	sender := rpc.ActorFrom(ctx)
 	req := &agentv1.EnqueueMessageRequest{
 		AgentId: childID, RequestId: requestID, Kind: agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP, Text: text,
-		SenderRunId: sender.RunID,
+		SenderRunId: sender.RunID, AnsweredWaitId: waitID,
 	}
 	if sender.RunID == "" && sender.Role != rpc.RoleAdmin && sender.Role != rpc.RoleOperator {
 		// An agent outside of its turns does not speak with an operator's authority.

@@ -122,9 +122,9 @@ func TestChildrenAreCalledAsTheSystem(t *testing.T) {
 		}},
 	}
 	c := children{callsTo(t, planes)}
-	require.NoError(t, c.FollowUp(parent(t), "child", "r1", "go on"))
-	require.Equal(t, []string{"child", "r1", "go on", "MESSAGE_KIND_INTERNAL_FOLLOWUP"},
-		[]string{planes.enqueued.GetAgentId(), planes.enqueued.GetRequestId(), planes.enqueued.GetText(), planes.enqueued.GetKind().String()})
+	require.NoError(t, c.FollowUp(parent(t), "child", "r1", "wt_1", "go on"))
+	require.Equal(t, []string{"child", "r1", "wt_1", "go on", "MESSAGE_KIND_INTERNAL_FOLLOWUP"},
+		[]string{planes.enqueued.GetAgentId(), planes.enqueued.GetRequestId(), planes.enqueued.GetAnsweredWaitId(), planes.enqueued.GetText(), planes.enqueued.GetKind().String()})
 	text, err := c.Progress(parent(t), "child")
 	require.NoError(t, err)
 	require.Equal(t, "running_turn: a turn\nworks in: /srv/wt (branch fix, worker w1)\nworks on: mend it (2 of 3 todos done)\n", text)
@@ -233,7 +233,7 @@ func TestA14_AFollowUpNamesItsSender(t *testing.T) {
 		"an administrator": {rpc.Actor{Role: rpc.RoleAdmin}, "", agentv1.Authority_AUTHORITY_UNSPECIFIED},
 	} {
 		k.actor.Namespace, k.actor.Principal = "acme", "someone"
-		require.NoError(t, c.FollowUp(rpc.WithActor(t.Context(), k.actor), "agt_1", "req", "text"), name)
+		require.NoError(t, c.FollowUp(rpc.WithActor(t.Context(), k.actor), "agt_1", "req", "", "text"), name)
 		require.Equal(t, k.run, planes.enqueued.GetSenderRunId(), name)
 		require.Equal(t, k.most, planes.enqueued.GetMaxAuthority(), name)
 	}

@@ -45,7 +45,7 @@ func TestTables(t *testing.T) {
 		"wait":    {"for keeper reason --wake external", "create keeper condition", "get keeper wt_1", "cancel keeper wt_1", "list keeper"},
 		"trigger": {"create keeper CI", "create keeper CI --signing-secret visible", "get keeper trg_1", "rotate keeper trg_1", "cancel keeper trg_1", "list keeper", "deliver http://x/v1/triggers/qtr_x --data hi"},
 		"timer":   {"create keeper look --after 5m", "create keeper look --every 1d --count 3", "get keeper tmr_1", "cancel keeper tmr_1", "list keeper"},
-		"task":    {"exec keeper --shell test", "exec keeper --shell build", "exec keeper --shell slow", "list keeper", "get keeper tsk_1", "output keeper tsk_1", "output -f keeper tsk_1", "input keeper tsk_1 yes", "input keeper tsk_1 no", "stop keeper tsk_1"},
+		"task":    {"exec keeper --shell test", "exec keeper --shell build", "exec keeper --shell slow", "list keeper", "get keeper tsk_1", "output keeper tsk_1", "output -f keeper tsk_1", "input keeper tsk_1 yes", "input keeper tsk_1 no", "input keeper tsk_1 red --wait wt_1", "stop keeper tsk_1"},
 		"board": {"list keeper", "show keeper/build", "show build", "show keeper/other", "inspect keeper/build", "apply keeper testdata/board.yaml --dry-run", "apply keeper testdata/board.yaml --prune",
 			"apply keeper testdata/other.yaml", "complete keeper/build", "fail keeper/build --reason late", "cancel keeper/build", "block keeper/build --reason freeze", "reopen keeper/build --step test",
 			"step keeper/build release completed --result signed", "step keeper/build release done", "dispatch keeper/build --pool go --wait 5s", "open keeper/build go --parallel 4", "close keeper/build dsp_1",

@@ -322,6 +322,9 @@ func (p *planes) SendTaskInput(ctx context.Context, r *taskv1.SendTaskInputReque
 	if r.GetText() == "no" {
 		return &taskv1.SendTaskInputResponse{Reason: "task_not_running"}, p.record(ctx, r)
 	}
+	if r.GetWaitId() != "" {
+		return &taskv1.SendTaskInputResponse{AcceptedInput: true, InputTarget: "the answer to " + r.GetWaitId(), BytesWritten: int64(len(r.GetText()))}, p.record(ctx, r)
+	}
 	return &taskv1.SendTaskInputResponse{AcceptedInput: true, InputTarget: "stdin", BytesWritten: int64(len(r.GetText()))}, p.record(ctx, r)
 }
 

@@ -18,10 +18,11 @@ import (
 // Children reaches the agent plane for the handles of supervised children (SPEC
 // T8). Its methods are safe for concurrent use.
 type Children interface {
-	// FollowUp appends a message to a child's lane, once for each request id. It
-	// returns AGENT_DELETED once the child accepts no messages any more, OVERLOADED
-	// while its lane is full, and NOT_FOUND while the child is being created.
-	FollowUp(ctx context.Context, childID, requestID, text string) error
+	// FollowUp appends a message to a child's lane, once for each request id. With a wait
+	// it is the answer to that question of the child, and INVALID_ARGUMENT if that is not
+	// open. It returns AGENT_DELETED once the child accepts no messages any more,
+	// OVERLOADED while its lane is full, and NOT_FOUND while the child is being created.
+	FollowUp(ctx context.Context, childID, requestID, waitID, text string) error
 	// Progress describes the state of a running child in a few lines.
 	Progress(ctx context.Context, childID string) (string, error)
 	// Result returns the result of an ended child.
@@ -59,7 +60,7 @@ func (s *Service) inputToChild(ctx context.Context, t *taskv1.Task, principal st
 	if req.GetRequestId() != "" {
 		requestID = id.Derived("flw_", principal, t.GetTaskId(), req.GetRequestId())
 	}
-	err := s.deps.Children.FollowUp(ctx, t.GetChildAgentId(), requestID, req.GetText())
+	err := s.deps.Children.FollowUp(ctx, t.GetChildAgentId(), requestID, req.GetWaitId(), req.GetText())
 	switch f := fault.From(err); {
 	case err == nil:
 		return &taskv1.SendTaskInputResponse{AcceptedInput: true, InputTarget: rules.ChildFollowUp, BytesWritten: int64(len(req.GetText()))}, nil

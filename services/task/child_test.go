@@ -26,12 +26,14 @@ import (
 
 // nursery stands for the agent plane.
 type nursery struct {
-	said   []string // child, request id, text
-	refuse error
-	result string
+	said     []string // child, request id, text
+	refuse   error
+	result   string
+	answered string // the wait that the last message names
 }
 
-func (n *nursery) FollowUp(_ context.Context, childID, requestID, text string) error {
+func (n *nursery) FollowUp(_ context.Context, childID, requestID, waitID, text string) error {
+	n.answered = waitID
 	if n.refuse == nil {
 		n.said = append(n.said, childID, requestID, text)
 	}
@@ -191,6 +193,15 @@ func TestT8_InputIsAFollowUp(t *testing.T) {
 		s.nursery.refuse = refusal
 		require.Equal(t, reason, input("", "x").GetReason())
 	}
+	const waitID = "wt_01h455vb4pex5vsknk084sn02q"
+	s.nursery.refuse = fault.Invalid("wait_id", waitID, "must be an open question of the child")
+	answer := func(waitID string) error {
+		_, err := s.service.SendTaskInput(s.parent(), &taskv1.SendTaskInputRequest{AgentId: "keeper", TaskId: "tsk_1", Text: "red", WaitId: waitID})
+		return err
+	}
+	require.ErrorContains(t, answer(waitID), "must be an open question of the child", "that is no response either: another text would not help")
+	require.Equal(t, waitID, s.nursery.answered)
+	require.ErrorIs(t, answer("wi_01h455vb4pex5vsknk084sn02q"), fault.InvalidArgument)
 	s.nursery.refuse = fault.NotReady.New("x")
 	_, err := s.service.SendTaskInput(s.parent(), &taskv1.SendTaskInputRequest{AgentId: "keeper", TaskId: "tsk_1", Text: "x"})
 	require.ErrorIs(t, err, fault.NotReady, "that is no refusal")
@@ -204,6 +215,15 @@ func TestT8_InputIsAFollowUp(t *testing.T) {
 	}
 	require.Equal(t, rules.RefusedNotRunning, input("", "x").GetReason())
 	require.Equal(t, []string{"task_queued", "task_started", "task_cancelling"}, s.types())
+}
+
+// A command asks nothing, so its input names no question (SPEC A14.6).
+func TestT3_OnlyAChildAsks(t *testing.T) {
+	s := newSite(t)
+	id := s.queue("cat").GetTaskId()
+	_, err := s.client().SendTaskInput(s.ctx, &taskv1.SendTaskInputRequest{AgentId: "keeper", TaskId: id, Text: "red", WaitId: "wt_01h455vb4pex5vsknk084sn02q"})
+	require.ErrorIs(t, err, fault.InvalidArgument)
+	require.ErrorContains(t, err, "only a child asks questions")
 }
 
 type following struct {

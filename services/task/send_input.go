@@ -26,10 +26,18 @@ func (s *Service) SendTaskInput(ctx context.Context, req *taskv1.SendTaskInputRe
 	if err := fault.Bytes("text", len(req.GetText()), fault.MaxFreeTextBytes); err != nil {
 		return nil, err
 	}
+	if req.GetWaitId() != "" {
+		if err := fault.ID("wait_id", req.GetWaitId(), "wt_"); err != nil {
+			return nil, err
+		}
+	}
 	if t, err := s.read(ctx, actor.Namespace, req.GetAgentId(), req.GetTaskId()); err != nil {
 		return nil, err
 	} else if model.IsChild(t) {
 		return s.inputToChild(ctx, t, actor.Principal, req)
+	}
+	if req.GetWaitId() != "" {
+		return nil, fault.Invalid("wait_id", req.GetWaitId(), "must be empty: the task is a command, and only a child asks questions")
 	}
 	reach := s.workers.Reach(req.GetTaskId())
 	return plane.Do(ctx, s.engine, plane.Command[*model.State, *taskv1.SendTaskInputResponse]{

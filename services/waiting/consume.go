@@ -190,20 +190,24 @@ func isInstruction(m *agentv1.Message) bool {
 		m.GetKind() == agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP && m.GetOrigin() == agentv1.Origin_ORIGIN_PARENT
 }
 
-// operatorMessage resolves the operator wait of the item that a message names, otherwise the
-// only operator wait of the agent. With several, it resolves none (SPEC P2).
+// operatorMessage resolves the operator wait that a message answers: the one that it names, none
+// if that has ended; otherwise that of the item that it names; otherwise the only operator wait
+// of the agent. With several, it resolves none (SPEC P2).
 func (a *agentWaits) operatorMessage(env journal.Env, k plane.Key, m *agentv1.Message) []*journal.Event {
-	if !isInstruction(m) {
+	if a == nil || !isInstruction(m) {
 		return nil
 	}
 	waits := a.activeWaits(func(w *waitingv1.Wait) bool {
 		return w.GetKind() == waitingv1.WaitKind_WAIT_KIND_OPERATOR && yields(w) &&
-			(m.GetWorkItemId() == "" || w.GetWorkItemId() == m.GetWorkItemId())
+			(m.GetWorkItemId() == "" || w.GetWorkItemId() == m.GetWorkItemId()) &&
+			(m.GetAnsweredWaitId() == "" || w.GetWaitId() == m.GetAnsweredWaitId())
 	})
-	return a.arrive(env, k, input{
-		arrival: arrival{causeOperator, m.GetMessageId()}, itemID: m.GetWorkItemId(), everywhere: m.GetWorkItemId() == "",
-		matches: func(w *waitingv1.Wait) bool { return len(waits) == 1 && waits[0] == w },
-	})
+	in := input{arrival: arrival{causeOperator, m.GetMessageId()}, itemID: m.GetWorkItemId(), everywhere: m.GetWorkItemId() == ""}
+	in.matches = func(w *waitingv1.Wait) bool { return len(waits) == 1 && waits[0] == w }
+	if m.GetAnsweredWaitId() != "" { // it is not meant for the others
+		in.itemID, in.everywhere = a.waits.byID[m.GetAnsweredWaitId()].GetWorkItemId(), false
+	}
+	return a.arrive(env, k, in)
 }
 
 // successor returns the active wait that holds the counts of a wait: itself, or the one

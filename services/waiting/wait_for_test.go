@@ -350,6 +350,36 @@ func TestP2_OperatorMessages(t *testing.T) {
 	}
 }
 
+// A supervisor's message that names a wait resolves that one and no other, and none if it has ended
+// or is no wait for an operator (SPEC P2.3).
+func TestP2_AnAnswerNamesItsQuestion(t *testing.T) {
+	r := newRig(t)
+	ask := func(wake waitingv1.Wake, item string) string {
+		return r.waitFor(&waitingv1.WaitForRequest{Wake: wake, WorkItemId: item}).GetWait().GetWaitId()
+	}
+	first, second := ask(operatorInput, itemA), ask(operatorInput, itemB)
+	answer := func(messageID, waitID string) {
+		r.hear("", &agentv1.MessageQueued{Message: &agentv1.Message{
+			MessageId: messageID, Kind: agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP, Origin: agentv1.Origin_ORIGIN_PARENT, AnsweredWaitId: waitID,
+		}})
+	}
+	answer("msg_0", "wt_00000000000000000000000zzz")
+	require.Equal(t, stands, r.wait(first).GetStatus())
+	require.Equal(t, stands, r.wait(second).GetStatus())
+	answer("msg_1", second)
+	require.Equal(t, stands, r.wait(first).GetStatus())
+	require.Equal(t, came, r.wait(second).GetStatus())
+	require.Equal(t, "msg_1", r.wait(second).GetEndedBy())
+	answer("msg_2", second)
+	require.Equal(t, stands, r.wait(first).GetStatus(), "it named another one, which has ended")
+	elsewhere := ask(external, itemB)
+	answer("msg_3", elsewhere)
+	require.Equal(t, stands, r.wait(elsewhere).GetStatus())
+	require.Equal(t, stands, r.wait(first).GetStatus())
+	answer("msg_4", first)
+	require.Equal(t, came, r.wait(first).GetStatus())
+}
+
 func TestP1_IntentsAndCancelling(t *testing.T) {
 	r := newRig(t)
 	create := func(req *waitingv1.CreateWaitRequest) (*waitingv1.CreateWaitResponse, error) {

@@ -2,6 +2,8 @@ package continuity
 
 import (
 	"fmt"
+	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -147,3 +149,53 @@ func TestA14_AnAnsweredQuestionIsNotAskedAgain(t *testing.T) {
 	require.Equal(t, 1, w.questions(agentv1.MessageState_MESSAGE_STATE_DROPPED))
 	require.Equal(t, painted, child.nextWith("red").about())
 }
+
+// A child waits for answers in two items. Its parent sees both questions with their ids, answers the
+// second and then the first, each by its id, over a restart; each answer reaches its own item. An
+// answer to a question that is over is refused with those that are open (SPEC A14.6).
+func TestA14_AnAnswerReachesItsQuestion(t *testing.T) {
+	w := newWorld(t)
+	child, taskID := w.delegate(w.create("Have the house painted"), "Paint door and wall.")
+	turn := child.next()
+	r := turn.must("", call("CreateWorkItem", map[string]any{"objective": "paint the door"}), call("CreateWorkItem", map[string]any{"objective": "paint the wall"}))
+	door, wall := field(r.GetToolResults()[0], "work_item", "work_item_id"), field(r.GetToolResults()[1], "work_item", "work_item_id")
+	turn.must("", call("PickWorkItem", map[string]any{"work_item_id": door}), call("WaitFor", map[string]any{"reason": "Which colour has the door?", "wake": "operator_input"}))
+	child.ask(wall, "Which colour has the wall?")
+
+	asked := w.nextWith("the door?")
+	asked.finish()
+	asked = w.nextWith("the wall?")
+	children := asked.section("Children that work for you")
+	waitOf := func(question string) string {
+		before, _, found := strings.Cut(children, quoted(question))
+		require.True(t, found, children)
+		ids := waitIDs.FindAllString(before, -1)
+		return ids[len(ids)-1]
+	}
+	theDoor, theWall := waitOf("Which colour has the door?"), waitOf("Which colour has the wall?")
+	require.Contains(t, asked.section("Message ("), "task_id "+taskID+", wait_id "+theWall)
+	named := func(text, waitID string) *agentv1.ToolCall {
+		return call("TaskInput", map[string]any{"task_id": taskID, "text": text, "wait_id": waitID})
+	}
+	asked.must("", named("white", theWall))
+	w.Down()
+	w.Up()
+	refused := asked.round("", named("grey", theWall)).GetToolResults()[0]
+	require.Equal(t, "invalid_argument", refused.GetError().GetKind())
+	require.Contains(t, refused.GetError().GetMessage(), theDoor+" (Which colour has the door?)")
+	asked.must("", named("red", theDoor))
+	asked.finish()
+
+	for text, item := range map[string]string{"white": wall, "red": door} {
+		require.Eventually(t, func() bool { return len(child.item(item).GetWaits()) == 0 }, 20*time.Second, 5*time.Millisecond, text)
+	}
+	for _, answer := range []struct{ text, question, item string }{{"white", "Which colour has the wall?", wall}, {"red", "Which colour has the door?", door}} {
+		heard := child.nextWith(answer.text)
+		require.Equal(t, answer.item, heard.about())
+		require.Equal(t, agentv1.Binding_BINDING_WAIT, heard.record.GetBinding())
+		require.Contains(t, heard.section("Why this turn"), quoted(answer.question))
+		heard.finish()
+	}
+}
+
+var waitIDs = regexp.MustCompile(`wt_[0-9a-z]{26}`)

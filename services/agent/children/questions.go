@@ -2,7 +2,6 @@ package children
 
 import (
 	"context"
-	"slices"
 
 	"quartet/pkg/journal"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
@@ -20,10 +19,7 @@ func (s *Service) noteQuestions(ctx context.Context, k, parent ref.Agent, d *age
 	if err != nil {
 		return err
 	}
-	asked := slices.DeleteFunc(slices.Clone(r.GetWaits()), func(w *waitingv1.Wait) bool {
-		return w.GetMode() != waitingv1.WaitMode_WAIT_MODE_WAIT || w.GetKind() != waitingv1.WaitKind_WAIT_KIND_OPERATOR ||
-			w.GetStatus() != waitingv1.WaitStatus_WAIT_STATUS_ACTIVE
-	})
+	asked := state.Questions(r.GetWaits())
 	if len(asked) == 0 && len(d.GetQuestions()) == 0 {
 		return nil
 	}

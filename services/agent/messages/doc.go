@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/services/agent/state"
 )
@@ -15,8 +16,16 @@ type Work interface {
 	GetWorkItem(ctx context.Context, in *workv1.GetWorkItemRequest, opts ...grpc.CallOption) (*workv1.GetWorkItemResponse, error)
 }
 
+// Waiting is the part of the waiting plane that checks the wait a message answers.
+type Waiting interface {
+	ListWaits(ctx context.Context, in *waitingv1.ListWaitsRequest, opts ...grpc.CallOption) (*waitingv1.ListWaitsResponse, error)
+}
+
 // Deps is what a Service needs.
-type Deps struct{ Work Work }
+type Deps struct {
+	Work    Work
+	Waiting Waiting
+}
 
 // Service accepts and reads messages.
 type Service struct {

@@ -34,6 +34,10 @@ func (s *Service) EnqueueMessage(ctx context.Context, req *agentv1.EnqueueMessag
 	if m.GetWorkItemId() != "" {
 		_, refused = s.deps.Work.GetWorkItem(ctx, &workv1.GetWorkItemRequest{AgentId: m.GetAgentId(), WorkItemId: m.GetWorkItemId(), OmitTodoList: true})
 	}
+	unanswered, err := s.checkAnswer(ctx, m)
+	if err != nil {
+		return nil, err
+	}
 	// Who sends a follow-up is no part of the request that its id stands for: a repetition from
 	// another run gets the first response.
 	args := proto.CloneOf(req)
@@ -47,7 +51,11 @@ func (s *Service) EnqueueMessage(ctx context.Context, req *agentv1.EnqueueMessag
 			if refused != nil { // refused in the rule, so that a repeated request gets its first response
 				return journal.Decision[*agentv1.EnqueueMessageResponse]{}, refused
 			}
-			return decideEnqueue(st, env, m)
+			d, err := decideEnqueue(st, env, m)
+			if err == nil && unanswered != nil {
+				return journal.Decision[*agentv1.EnqueueMessageResponse]{}, unanswered
+			}
+			return d, err
 		},
 		Answer: answerEnqueue,
 	})
@@ -126,6 +134,7 @@ func admitMessage(actor rpc.Actor, req *agentv1.EnqueueMessageRequest) (*agentv1
 	m := &agentv1.Message{
 		AgentId: req.GetAgentId(), Kind: kind, Text: req.GetText(), Data: req.GetData(), ContentType: req.GetContentType(),
 		Priority: req.GetPriority(), CorrelationId: req.GetCorrelationId(), WorkItemId: req.GetWorkItemId(),
+		AnsweredWaitId: req.GetAnsweredWaitId(),
 	}
 	switch kind {
 	case agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT:

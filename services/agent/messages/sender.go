@@ -22,12 +22,19 @@ func admitSender(actor rpc.Actor, kind agentv1.MessageKind, req *agentv1.Enqueue
 		return fault.Invalid("sender_run_id", req.GetSenderRunId(), "must be empty: only a supervisor's follow-up has it")
 	case req.GetMaxAuthority() != agentv1.Authority_AUTHORITY_UNSPECIFIED && !followUp:
 		return fault.Invalid("max_authority", req.GetMaxAuthority().String(), "must be left out: only a supervisor's follow-up has it")
+	case req.GetAnsweredWaitId() != "" && !followUp:
+		return fault.Invalid("answered_wait_id", req.GetAnsweredWaitId(), "must be empty: only a supervisor's follow-up has it; name the work_item_id instead")
 	case !known:
 		return fault.Invalid("max_authority", req.GetMaxAuthority().String(), "must be operator_instruction, runtime_instruction, integration_signal or external_evidence")
-	case req.GetSenderRunId() != "":
-		return fault.ID("sender_run_id", req.GetSenderRunId(), "run_")
 	}
-	return nil
+	return fault.First(optionalID("sender_run_id", req.GetSenderRunId(), "run_"), optionalID("answered_wait_id", req.GetAnsweredWaitId(), "wt_"))
+}
+
+func optionalID(field, id, prefix string) error {
+	if id == "" {
+		return nil
+	}
+	return fault.ID(field, id, prefix)
 }
 
 // senderAuthority returns the most authority that a follow-up may have: what the request says,

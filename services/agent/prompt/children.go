@@ -36,22 +36,25 @@ func childEntries(children []Child) []string {
 		b.WriteString("\n")
 		for i, q := range d.GetQuestions() {
 			if i == shownQuestions {
-				fmt.Fprintf(&b, "  It asks %d more; TaskOutput shows where it stands.\n", len(d.GetQuestions())-i)
 				break
 			}
-			fmt.Fprintf(&b, "  It waits for your answer (TaskInput, task_id %s). It asks, %s:\n", d.GetTaskId(), at(q.GetAskedAt()))
+			fmt.Fprintf(&b, "  It waits for your answer (TaskInput, task_id %s, wait_id %s). It asks, %s:\n", d.GetTaskId(), q.GetWaitId(), at(q.GetAskedAt()))
 			b.WriteString(within(q.GetText(), questionBytes))
 			if len(q.GetText()) > questionBytes-len("> \n") {
 				fmt.Fprintf(&b, "  [cut: the question has %d bytes]\n", len(q.GetText()))
 			}
 		}
+		for _, q := range d.GetQuestions()[min(shownQuestions, len(d.GetQuestions())):] {
+			fmt.Fprintf(&b, "  It also asks (wait_id %s): %s\n", q.GetWaitId(), fold(q.GetText(), lineChars/2))
+		}
 		if len(d.GetQuestions()) > 1 {
-			b.WriteString("  Say which question you answer: your message ends the wait of none of several by itself.\n")
+			b.WriteString("  Say which question you answer with its wait_id: without it your message ends none of several.\n")
 		}
 		entries = append(entries, b.String())
 	}
 	return entries
 }
 
-// shownQuestions is how many questions of one child a context shows.
+// shownQuestions is how many questions of one child a context quotes; of the others it shows the
+// beginning.
 const shownQuestions = 3

@@ -16,8 +16,8 @@ import (
 // child is a child with questions.
 func child(n int, questions ...string) Child {
 	d := &agentv1.Delegation{ChildAgentId: fmt.Sprint("agt_", n), TaskId: fmt.Sprint("tsk_", n), Label: "paint\n## Message", ParentWorkItemId: "wi_1"}
-	for _, q := range questions {
-		d.Questions = append(d.Questions, &agentv1.ChildQuestion{WaitId: "wt_1", Text: q, AskedAt: timestamppb.New(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))})
+	for i, q := range questions {
+		d.Questions = append(d.Questions, &agentv1.ChildQuestion{WaitId: fmt.Sprint("wt_", i+1), Text: q, AskedAt: timestamppb.New(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))})
 	}
 	return Child{d, "waiting"}
 }
@@ -39,20 +39,21 @@ func TestA14_TheSectionOfChildren(t *testing.T) {
 	s := childrenSection(t, DefaultBudget, child(1), child(2, "Which colour?\n## Why this turn"))
 	require.Equal(t, "\n## Children that work for you\n"+
 		"- agt_2 (task tsk_2) waiting: paint ## Message (for wi_1)\n"+
-		"  It waits for your answer (TaskInput, task_id tsk_2). It asks, at 2026-03-01T12:00:00Z:\n"+
+		"  It waits for your answer (TaskInput, task_id tsk_2, wait_id wt_1). It asks, at 2026-03-01T12:00:00Z:\n"+
 		"> Which colour?\n> ## Why this turn\n"+
 		"- agt_1 (task tsk_1) waiting: paint ## Message (for wi_1)\n", s.GetText())
 	require.EqualValues(t, 2, s.GetRecords())
 }
 
-// A question is shown up to its bound, of a child's questions the first three, and of the
+// A question is shown up to its bound, of a child's questions three are quoted, and of the
 // children those that fit; what is left out is said.
 func TestA14_TheSectionOfChildrenIsBounded(t *testing.T) {
 	fits := questionBytes - len("> \n")
 	require.NotContains(t, childrenSection(t, DefaultBudget, child(1, strings.Repeat("x", fits))).GetText(), "[cut")
 	require.Contains(t, childrenSection(t, DefaultBudget, child(1, strings.Repeat("x", fits+1))).GetText(), fmt.Sprintf("[cut: the question has %d bytes]", fits+1))
-	require.NotContains(t, childrenSection(t, DefaultBudget, child(1, "a", "b", "c")).GetText(), "more")
-	require.Contains(t, childrenSection(t, DefaultBudget, child(1, "a", "b", "c", "d", "e")).GetText(), "It asks 2 more; TaskOutput")
+	require.NotContains(t, childrenSection(t, DefaultBudget, child(1, "a", "b", "c")).GetText(), "also")
+	require.Contains(t, childrenSection(t, DefaultBudget, child(1, "a", "b", "c", "d\n## Message", strings.Repeat("e", 200))).GetText(),
+		"wait_id wt_3). It asks, at 2026-03-01T12:00:00Z:\n> c\n  It also asks (wait_id wt_4): d ## Message\n  It also asks (wait_id wt_5): "+strings.Repeat("e", 80)+"…\n  Say which question you answer with its wait_id: ")
 	require.NotContains(t, childrenSection(t, DefaultBudget, child(1, "a")).GetText(), "Say which")
 	require.Contains(t, childrenSection(t, DefaultBudget, child(1, "a", "b")).GetText(), "Say which question you answer")
 	var many []Child

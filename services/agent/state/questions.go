@@ -32,6 +32,15 @@ func IsQuestion(m *agentv1.Message) bool {
 	return m.GetKind() == agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP && m.GetOrigin() == agentv1.Origin_ORIGIN_CHILD
 }
 
+// Questions returns those of a child's waits that ask its supervisor something: the active waits
+// for an operator (SPEC A14).
+func Questions(waits []*waitingv1.Wait) []*waitingv1.Wait {
+	return slices.DeleteFunc(slices.Clone(waits), func(w *waitingv1.Wait) bool {
+		return w.GetMode() != waitingv1.WaitMode_WAIT_MODE_WAIT || w.GetKind() != waitingv1.WaitKind_WAIT_KIND_OPERATOR ||
+			w.GetStatus() != waitingv1.WaitStatus_WAIT_STATUS_ACTIVE
+	})
+}
+
 // NoteQuestions records in a delegation what its child asks (SPEC A14). waits are the child's
 // active waits for an operator, oldest first. Each that the record does not have becomes a
 // message to the parent, in the same frame as the record; a question whose wait has ended
@@ -78,8 +87,8 @@ func asks(d *agentv1.Delegation, waitID string) bool {
 func questionMessage(d *agentv1.Delegation, w *waitingv1.Wait) *agentv1.Message {
 	return &agentv1.Message{
 		Kind: agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP, Origin: agentv1.Origin_ORIGIN_CHILD,
-		Text: fmt.Sprintf("Your child agent %s (task %s: %s) waits for your answer. Give it with TaskInput, task_id %s. It asks:\n%s",
-			d.GetChildAgentId(), d.GetTaskId(), d.GetLabel(), d.GetTaskId(), w.GetReason()),
+		Text: fmt.Sprintf("Your child agent %s (task %s: %s) waits for your answer. Give it with TaskInput, task_id %s, wait_id %s. It asks:\n%s",
+			d.GetChildAgentId(), d.GetTaskId(), d.GetLabel(), d.GetTaskId(), w.GetWaitId(), w.GetReason()),
 		CausationId: w.GetWaitId(), TaskId: d.GetTaskId(), WorkItemId: d.GetParentWorkItemId(), CorrelationId: d.GetDelegationId(), DelegationId: d.GetDelegationId(),
 	}
 }

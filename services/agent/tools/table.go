@@ -206,7 +206,7 @@ var coreTable = []Tool{
 	},
 	{
 		Name: "TaskInput", Family: agentv1.ToolFamily_TOOL_FAMILY_CORE,
-		Description: "Send input to a task: to a command's stdin, or a message to a child agent, which also answers what the child waits for. A refusal is a normal result that says why.",
+		Description: "Send input to a task: to a command's stdin, or a message to a child agent, which also answers what the child waits for; of several questions name one by wait_id. A refusal is a normal result that says why.",
 		Plane:       "task", Method: taskv1.TaskService_SendTaskInput_FullMethodName,
 		NewRequest: newMessage[taskv1.SendTaskInputRequest], NewResponse: newMessage[taskv1.SendTaskInputResponse],
 		Mutates: true, NoRecall: true, Required: []string{"task_id"},

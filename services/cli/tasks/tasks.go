@@ -278,20 +278,23 @@ func followOutput(s *session.Session, cmd *cobra.Command, client taskv1.TaskServ
 
 func inputCommand(s *session.Session) *cobra.Command {
 	var eof bool
+	var waitID string
 	cmd := &cobra.Command{
-		Use: "input AGENT TASK TEXT", Short: "Write to the stdin of a running task", Args: input.Exactly("AGENT", "TASK", "TEXT"),
+		Use: "input AGENT TASK TEXT", Short: "Write to the stdin of a running task, or to a child", Args: input.Exactly("AGENT", "TASK", "TEXT"),
 		Example: `  quartet task input keeper tsk_… "yes"$'\n'
   quartet task input keeper tsk_… "" --eof
-  quartet task input keeper tsk_… @query.sql`,
+  quartet task input keeper tsk_… @query.sql
+  quartet task input keeper tsk_… red --wait wt_…`,
 	}
 	cmd.Flags().BoolVar(&eof, "eof", false, "Close its stdin after the text")
+	cmd.Flags().StringVar(&waitID, "wait", "", "Of a child that asks several things: the question that the text answers (wt_…)")
 	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
 		text, err := input.Text(cmd, args[2])
 		if err != nil {
 			return err
 		}
 		resp, err := taskv1.NewTaskServiceClient(conn).SendTaskInput(cmd.Context(), &taskv1.SendTaskInputRequest{
-			AgentId: args[0], TaskId: args[1], Text: text, EndOfInput: eof, RequestId: s.RequestID,
+			AgentId: args[0], TaskId: args[1], Text: text, EndOfInput: eof, WaitId: waitID, RequestId: s.RequestID,
 		})
 		if err != nil {
 			return err

@@ -2170,8 +2170,11 @@ type Message struct {
 	// How many turns took the message, failed, and had made progress before: a round with a successful
 	// call that changes something. At most 30 are not counted in attempts.
 	ProgressedAttempts int32 `protobuf:"varint,27,opt,name=progressed_attempts,json=progressedAttempts,proto3" json:"progressed_attempts,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// internal_followup only: the wait of the agent that its supervisor answers with the message;
+	// empty if it named none.
+	AnsweredWaitId string `protobuf:"bytes,28,opt,name=answered_wait_id,json=answeredWaitId,proto3" json:"answered_wait_id,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Message) Reset() {
@@ -2391,6 +2394,13 @@ func (x *Message) GetProgressedAttempts() int32 {
 		return x.ProgressedAttempts
 	}
 	return 0
+}
+
+func (x *Message) GetAnsweredWaitId() string {
+	if x != nil {
+		return x.AnsweredWaitId
+	}
+	return ""
 }
 
 // ShownWait is the number of deliveries of a wait that a turn's context showed.
@@ -3995,7 +4005,7 @@ const file_quartet_agent_v1_agent_proto_rawDesc = "" +
 	"\aposture\x18\x1e \x01(\x0e2\x19.quartet.agent.v1.PostureR\aposture\x12%\n" +
 	"\x0eposture_reason\x18\x1f \x01(\tR\rpostureReason\x12/\n" +
 	"\x14current_work_item_id\x18  \x01(\tR\x11currentWorkItemId\x12*\n" +
-	"\x04lane\x18! \x01(\v2\x16.quartet.agent.v1.LaneR\x04lane\"\x97\b\n" +
+	"\x04lane\x18! \x01(\v2\x16.quartet.agent.v1.LaneR\x04lane\"\xc1\b\n" +
 	"\aMessage\x12\x1d\n" +
 	"\n" +
 	"message_id\x18\x01 \x01(\tR\tmessageId\x12\x19\n" +
@@ -4029,7 +4039,8 @@ const file_quartet_agent_v1_agent_proto_rawDesc = "" +
 	"\btimer_id\x18\x18 \x01(\tR\atimerId\x12#\n" +
 	"\rdelegation_id\x18\x19 \x01(\tR\fdelegationId\x12-\n" +
 	"\x12source_description\x18\x1a \x01(\tR\x11sourceDescription\x12/\n" +
-	"\x13progressed_attempts\x18\x1b \x01(\x05R\x12progressedAttempts\"I\n" +
+	"\x13progressed_attempts\x18\x1b \x01(\x05R\x12progressedAttempts\x12(\n" +
+	"\x10answered_wait_id\x18\x1c \x01(\tR\x0eansweredWaitId\"I\n" +
 	"\tShownWait\x12\x17\n" +
 	"\await_id\x18\x01 \x01(\tR\x06waitId\x12#\n" +
 	"\rtrigger_count\x18\x02 \x01(\x03R\ftriggerCount\"\xa9\a\n" +

@@ -579,9 +579,13 @@ type EnqueueMessageRequest struct {
 	SenderRunId string `protobuf:"bytes,10,opt,name=sender_run_id,json=senderRunId,proto3" json:"sender_run_id,omitempty"`
 	// internal_followup only: the most authority that the message may have; default: what
 	// follows from its origin.
-	MaxAuthority  Authority `protobuf:"varint,11,opt,name=max_authority,json=maxAuthority,proto3,enum=quartet.agent.v1.Authority" json:"max_authority,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	MaxAuthority Authority `protobuf:"varint,11,opt,name=max_authority,json=maxAuthority,proto3,enum=quartet.agent.v1.Authority" json:"max_authority,omitempty"`
+	// internal_followup only: the agent's active wait for an operator that the message answers.
+	// Another wait is refused with INVALID_ARGUMENT, which names the active ones. Default: the
+	// only one; of several the message ends none.
+	AnsweredWaitId string `protobuf:"bytes,12,opt,name=answered_wait_id,json=answeredWaitId,proto3" json:"answered_wait_id,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *EnqueueMessageRequest) Reset() {
@@ -689,6 +693,13 @@ func (x *EnqueueMessageRequest) GetMaxAuthority() Authority {
 		return x.MaxAuthority
 	}
 	return Authority_AUTHORITY_UNSPECIFIED
+}
+
+func (x *EnqueueMessageRequest) GetAnsweredWaitId() string {
+	if x != nil {
+		return x.AnsweredWaitId
+	}
+	return ""
 }
 
 // EnqueueMessageResponse returns the queued message.
@@ -4647,7 +4658,7 @@ const file_quartet_agent_v1_agent_service_proto_rawDesc = "" +
 	"\x0finclude_deleted\x18\x05 \x01(\bR\x0eincludeDeleted\"m\n" +
 	"\x12ListAgentsResponse\x12/\n" +
 	"\x06agents\x18\x01 \x03(\v2\x17.quartet.agent.v1.AgentR\x06agents\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xb6\x03\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xe0\x03\n" +
 	"\x15EnqueueMessageRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1d\n" +
 	"\n" +
@@ -4662,7 +4673,8 @@ const file_quartet_agent_v1_agent_service_proto_rawDesc = "" +
 	"workItemId\x12\"\n" +
 	"\rsender_run_id\x18\n" +
 	" \x01(\tR\vsenderRunId\x12@\n" +
-	"\rmax_authority\x18\v \x01(\x0e2\x1b.quartet.agent.v1.AuthorityR\fmaxAuthority\"l\n" +
+	"\rmax_authority\x18\v \x01(\x0e2\x1b.quartet.agent.v1.AuthorityR\fmaxAuthority\x12(\n" +
+	"\x10answered_wait_id\x18\f \x01(\tR\x0eansweredWaitId\"l\n" +
 	"\x16EnqueueMessageResponse\x12\x1d\n" +
 	"\n" +
 	"message_id\x18\x01 \x01(\tR\tmessageId\x123\n" +

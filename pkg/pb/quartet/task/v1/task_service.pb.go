@@ -905,7 +905,11 @@ type SendTaskInputRequest struct {
 	// The text, at most 16 KiB. Required without end_of_input.
 	Text string `protobuf:"bytes,4,opt,name=text,proto3" json:"text,omitempty"`
 	// Whether to close the input after the text: end of file for stdin, ^D for a terminal.
-	EndOfInput    bool `protobuf:"varint,5,opt,name=end_of_input,json=endOfInput,proto3" json:"end_of_input,omitempty"`
+	EndOfInput bool `protobuf:"varint,5,opt,name=end_of_input,json=endOfInput,proto3" json:"end_of_input,omitempty"`
+	// A child's handle only: the question that the text answers, by the wait_id with which it was asked. One
+	// that is not open is refused with INVALID_ARGUMENT, which names the open ones. Default: the only open
+	// question; of several the text ends none, and the child decides what it answers.
+	WaitId        string `protobuf:"bytes,6,opt,name=wait_id,json=waitId,proto3" json:"wait_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -973,6 +977,13 @@ func (x *SendTaskInputRequest) GetEndOfInput() bool {
 		return x.EndOfInput
 	}
 	return false
+}
+
+func (x *SendTaskInputRequest) GetWaitId() string {
+	if x != nil {
+		return x.WaitId
+	}
+	return ""
 }
 
 // SendTaskInputResponse says whether the input was accepted.
@@ -2396,7 +2407,7 @@ const file_quartet_task_v1_task_service_proto_rawDesc = "" +
 	"\x06offset\x18\x03 \x01(\x03R\x06offset\"{\n" +
 	"\x18FollowTaskOutputResponse\x122\n" +
 	"\x05chunk\x18\x01 \x01(\v2\x1c.quartet.task.v1.OutputChunkR\x05chunk\x12+\n" +
-	"\x05ended\x18\x02 \x01(\v2\x15.quartet.task.v1.TaskR\x05ended\"\x9f\x01\n" +
+	"\x05ended\x18\x02 \x01(\v2\x15.quartet.task.v1.TaskR\x05ended\"\xb8\x01\n" +
 	"\x14SendTaskInputRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1d\n" +
 	"\n" +
@@ -2404,7 +2415,8 @@ const file_quartet_task_v1_task_service_proto_rawDesc = "" +
 	"\atask_id\x18\x03 \x01(\tR\x06taskId\x12\x12\n" +
 	"\x04text\x18\x04 \x01(\tR\x04text\x12 \n" +
 	"\fend_of_input\x18\x05 \x01(\bR\n" +
-	"endOfInput\"\x9e\x01\n" +
+	"endOfInput\x12\x17\n" +
+	"\await_id\x18\x06 \x01(\tR\x06waitId\"\x9e\x01\n" +
 	"\x15SendTaskInputResponse\x12%\n" +
 	"\x0eaccepted_input\x18\x01 \x01(\bR\racceptedInput\x12!\n" +
 	"\finput_target\x18\x02 \x01(\tR\vinputTarget\x12#\n" +
