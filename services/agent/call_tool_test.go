@@ -149,6 +149,105 @@ func TestC4_CallToolOutsideATurn(t *testing.T) {
 	require.ErrorIs(t, err, fault.PermissionDenied)
 }
 
+// inFocus makes the work plane say which item is in focus, "" for none.
+func (r *rig) inFocus(itemID string) {
+	r.on("GetWorkItem", func(_ context.Context, req proto.Message) (proto.Message, error) {
+		if itemID == "" {
+			return nil, fault.Invalid("work_item_id", "", "must be given: no work item is in focus")
+		}
+		return &workv1.GetWorkItemResponse{WorkItem: &workv1.WorkItem{WorkItemId: itemID}}, nil
+	})
+}
+
+// last returns the work item that the last call of a tool names.
+func (r *rig) last(method string) string {
+	r.t.Helper()
+	for _, c := range slices.Backward(r.others.seen()) {
+		if c.method == method {
+			return c.req.(interface{ GetWorkItemId() string }).GetWorkItemId()
+		}
+	}
+	require.FailNow(r.t, "not called", method)
+	return ""
+}
+
+// Outside of a turn a call that names no item is about the one in focus. A repetition is about the
+// same item, wherever the focus is by then, whether or not the first call came to its end, and
+// over a restart; the same id with other arguments is refused (SPEC A13.2).
+func TestA13_ARepeatedCallKeepsItsItem(t *testing.T) {
+	for name, args := range map[string][]any{
+		"ExecCommand": {"cmd", "true"}, "CreateTimer": {"after", "1h"}, "CreateWait": {"source", "ci"}, "CreateExternalTrigger": {"description", "ci"}, "CompleteWorkItem": {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			const one, two = "wi_01h455vb4pex5vsknk084sn02q", "wi_01h455vb4pex5vsknk084sn02r"
+			r := newRig(t)
+			r.spawn("keeper")
+			own := planetest.AsAgent(t.Context(), "keeper")
+			call := func(requestID string, more ...any) *agentv1.ToolResult {
+				return r.callTool(own, requestID, "", name, slices.Concat(args, more)...).GetResult()
+			}
+			r.inFocus(one)
+			r.on(name, func(context.Context, proto.Message) (proto.Message, error) {
+				return nil, fault.InternalError.New("it broke")
+			})
+			require.NotNil(t, call("cut off").GetError())
+			require.Equal(t, one, r.last(name))
+			r.on(name, nil)
+			call("done")
+			call("")
+			require.Equal(t, one, r.last(name))
+			for range 2 {
+				r.inFocus(two)
+				for _, requestID := range []string{"cut off", "done"} {
+					require.Nil(t, call(requestID).GetError())
+					require.Equal(t, one, r.last(name), "the focus has moved since")
+				}
+				r.inFocus("")
+				call("done")
+				require.Equal(t, one, r.last(name), "the item has been completed since")
+				r.restart()
+			}
+			r.inFocus(two)
+			call("new")
+			require.Equal(t, two, r.last(name))
+			call("named", "work_item_id", one)
+			require.Equal(t, one, r.last(name))
+			call("")
+			require.Equal(t, two, r.last(name))
+
+			before := len(r.others.seen())
+			other := r.callTool(own, "done", "", name, slices.Concat(args, []any{map[string]string{"ExecCommand": "cmd", "CreateTimer": "description", "CreateWait": "condition", "CreateExternalTrigger": "description", "CompleteWorkItem": "expected_revision"}[name], map[bool]any{true: 7, false: "other"}[name == "CompleteWorkItem"]})...)
+			require.Equal(t, "request_id_reused", other.GetResult().GetError().GetKind())
+			require.Len(t, r.others.seen(), before+1, "the focus was read, and nothing was called")
+
+			r.inFocus("")
+			none := call("none")
+			if name == "CompleteWorkItem" {
+				require.Equal(t, "invalid_argument", none.GetError().GetKind())
+				require.Contains(t, none.GetError().GetMessage(), "no work item is in focus")
+				r.inFocus(one)
+				require.Nil(t, call("none").GetError(), "a refusal is not remembered")
+				require.Equal(t, one, r.last(name))
+				return
+			}
+			require.Empty(t, r.last(name), "then it is about the agent")
+			r.inFocus(one)
+			call("none")
+			require.Empty(t, r.last(name))
+		})
+	}
+}
+
+// A call whose arguments are refused, or that the caller may not make, reads no focus and records nothing.
+func TestA13_ACallThatIsRefusedTakesNoFocus(t *testing.T) {
+	r := newRig(t)
+	r.spawn("keeper")
+	before := len(r.events())
+	require.NotNil(t, r.callTool(planetest.AsAgent(t.Context(), "keeper"), "r1", "", "CreateTimer", "nonsense", 1).GetResult().GetError())
+	require.Empty(t, r.others.seen())
+	require.Len(t, r.events(), before)
+}
+
 // Text beside a completion outside a turn is its report (SPEC C4, W7).
 func TestC4_W7_RoundTextIsTheReport(t *testing.T) {
 	r := newRig(t)

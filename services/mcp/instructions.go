@@ -13,7 +13,7 @@ For new work: CreateWorkItem once per independent objective, with plan_status re
 
 While you work: UpdateWorkItem with the whole todo_list whenever a step is done; one entry in_progress. Do it before you start the next step, not at the end.
 
-When it is done: CompleteWorkItem with work_item_id and report. The report is all that others will read about it: what was done, how it was verified, what is left. Completed items never change again.
+When it is done: CompleteWorkItem with report. The report is all that others will read about it: what was done, how it was verified, what is left. Completed items never change again.
 
 When you cannot continue: WaitFor with a reason and wake operator_input, task_result, external or timer. The item is then shown as waiting, and you pick another one. This conversation continues. For an outside system create a URL with CreateExternalTrigger and wait for its id as resource. When you have handled the deliveries, clear the blocker: UpdateWorkItem with blocked_by null.
 

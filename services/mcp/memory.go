@@ -60,7 +60,7 @@ var memoryTools = []short{
 		"blocked_by": "Why it cannot go on; null clears it. Prefer WaitFor, which also records what it waits for.", "expected_revision": "Refuse unless the item has this revision.",
 	}},
 	{name: "CompleteWorkItem", about: "Complete a work item. It never changes again.", arguments: map[string]string{
-		"work_item_id": "", report: "For the operator: what was done, how it was verified, what is left. At most 256 KiB.",
+		"work_item_id": "Default: the item in focus.", report: "For the operator: what was done, how it was verified, what is left. At most 256 KiB.",
 	}},
 	{name: "WaitFor", about: "Record that a work item waits. It leaves the focus and is shown as waiting until then; this session goes on with another item.", arguments: map[string]string{
 		"work_item_id": "Default: the item in focus.", "reason": "Why, for people.", "wake": "What it waits for.",

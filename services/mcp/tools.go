@@ -43,10 +43,6 @@ var creative = map[string]bool{
 // outward has the tools with effects outside Quartet.
 var outward = map[string]bool{"ExecCommand": true, "TaskInput": true}
 
-// targeted has the tools that apply to the turn's work item if they name none, and outside of
-// turns, where MCP calls are made, must name one. The others take the item in focus there.
-var targeted = map[string]bool{toolComplete: true}
-
 // outsideTurns rewords what descriptions say of turns: a session over MCP has none.
 var outsideTurns = strings.NewReplacer("the one of this turn", "the one in focus", "the work item of this turn", "the work item in focus", ", and end this turn", "")
 
@@ -82,21 +78,17 @@ func (a *agentServer) syncTools(ctx context.Context) error {
 	return nil
 }
 
-// toolOf returns a tool with its schema. CompleteWorkItem also gets the argument report,
-// and targeted tools require work_item_id.
+// toolOf returns a tool with its schema. CompleteWorkItem also gets the argument report.
 func toolOf(t *agentv1.ToolSpec) *sdk.Tool {
 	schema := t.GetInputSchema().AsMap()
 	about := outsideTurns.Replace(t.GetDescription())
 	if t.GetName() == toolComplete {
-		about = "Complete a work item. Give the report for the operator as report: it becomes the item's one report, wherever the focus is. Complete one item at a time."
+		about = "Complete a work item, by default the one in focus. Give the report for the operator as report: it becomes the item's one report. Complete one item at a time."
 		if properties, ok := schema["properties"].(map[string]any); ok {
 			properties[report] = map[string]any{
 				"type": "string", "description": "What was done, for the operator: results, decisions, what is left. At most 256 KiB.",
 			}
 		}
-	}
-	if targeted[t.GetName()] {
-		schema["required"] = []any{"work_item_id"}
 	}
 	tool := &sdk.Tool{
 		Name: t.GetName(), Description: about, InputSchema: schema,

@@ -240,6 +240,53 @@ func TestA13_OutsideOfTurnsTheFocusApplies(t *testing.T) {
 	turn.finish()
 }
 
+// Outside of turns every call that names no item is about the one in focus; a repetition gets the first
+// answer although the focus has moved and the server was restarted (SPEC A13.2).
+func TestA13_ARepeatedCallGetsItsFirstAnswer(t *testing.T) {
+	w := newWorld(t)
+	item, other := w.create("In focus"), w.create("In focus later")
+	tool := func(requestID, name string, args map[string]any) *agentv1.ToolResult {
+		s, err := structpb.NewStruct(args)
+		require.NoError(t, err)
+		r, err := w.Agents.CallTool(w.ctx(), &agentv1.CallToolRequest{AgentId: w.agent, RequestId: requestID, Name: name, Arguments: s, RoundText: map[string]string{"CompleteWorkItem": "It is done."}[name]})
+		require.NoError(t, err)
+		return r.GetResult()
+	}
+	pick := func(itemID string) {
+		turn := w.next()
+		turn.must("", call("PickWorkItem", map[string]any{"work_item_id": itemID, "reason": "its turn"}))
+		turn.finish()
+	}
+	pick(item)
+	calls := []struct {
+		name, record string
+		args         map[string]any
+	}{
+		{"ExecCommand", "task", map[string]any{"cmd": "echo once"}}, {"CreateTimer", "timer", map[string]any{"after": "90m"}}, {"CreateWait", "wait", map[string]any{"source": "ci"}},
+		{"CreateExternalTrigger", "trigger", map[string]any{"description": "ci"}}, {"CompleteWorkItem", "work_item", nil},
+	}
+	first := map[string]*agentv1.ToolResult{}
+	for _, c := range calls {
+		first[c.name] = tool("r-"+c.name, c.name, c.args)
+		require.Equal(t, agentv1.ToolStatus_TOOL_STATUS_SUCCESS, first[c.name].GetStatus(), first[c.name].GetSummaryText())
+		require.Equal(t, item, field(first[c.name], c.record, "work_item_id"), c.name)
+	}
+	pick(other)
+	for _, when := range []string{"live", "after a restart"} {
+		for _, c := range calls {
+			again := tool("r-"+c.name, c.name, c.args)
+			require.Equal(t, first[c.name].GetStatus(), again.GetStatus(), "%s %s: %s", c.name, when, again.GetSummaryText())
+			require.Equal(t, field(first[c.name], c.record, c.record+"_id"), field(again, c.record, c.record+"_id"), c.name)
+			require.Equal(t, item, field(again, c.record, "work_item_id"), c.name)
+		}
+		w.Down()
+		w.Up()
+	}
+	require.True(t, w.item(other).GetIsCurrent(), "nothing was done to it")
+	require.Empty(t, w.item(other).GetWaits())
+	require.Equal(t, other, field(tool("", "CreateTimer", map[string]any{"after": "90m"}), "timer", "work_item_id"))
+}
+
 // What was said is there after a restart, too.
 func TestC7_TheConversationSurvivesRestarts(t *testing.T) {
 	w := newWorld(t)

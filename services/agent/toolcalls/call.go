@@ -53,6 +53,12 @@ func (s *Service) CallAs(ctx context.Context, actor rpc.Actor, scope tools.Scope
 		out.Result = tools.Failed(c, err)
 		return out
 	}
+	if scope.TurnID == "" && t.TakesFocus(req) {
+		if err := s.focus(ctx, actor, scope, t, req); err != nil {
+			out.Result = tools.Failed(c, err)
+			return out
+		}
+	}
 	conn, err := s.deps.Conn(t.Plane)
 	if err != nil {
 		out.Result = tools.Failed(c, err)

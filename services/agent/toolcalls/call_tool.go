@@ -22,9 +22,8 @@ import (
 // CallTool executes one tool outside of a turn, as the caller (SPEC C4). A call that
 // fails has a result that says so; an error concerns the request itself. The round_text
 // of a completion becomes the item's report, as in a round; WaitFor registers a wait and
-// ends nothing. No call is bound to the current item here, since a repeated request would
-// mean another item after the focus has moved; GetWorkItem, UpdateWorkItem and WaitFor take
-// the current one in the rule that executes them (SPEC A13.2).
+// ends nothing. A call that names no work item is about the one in focus when the request
+// was made first (SPEC A13.2).
 func (s *Service) CallTool(ctx context.Context, req *agentv1.CallToolRequest) (*agentv1.CallToolResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := fault.First(
@@ -80,7 +79,7 @@ func (s *Service) CallTool(ctx context.Context, req *agentv1.CallToolRequest) (*
 // only in a turn are they bound to the item.
 func clearBindingNote(r *agentv1.ToolResult) {
 	if note := r.GetResult().GetFields()["binding_note"]; note != nil {
-		r.Result.Fields["binding_note"] = structpb.NewStringValue("The item is in focus. No turn is open: GetWorkItem, UpdateWorkItem and WaitFor act on it by default, other calls name it as their work_item_id.")
+		r.Result.Fields["binding_note"] = structpb.NewStringValue("The item is in focus. No turn is open: calls that name no work_item_id act on it.")
 	}
 }
 

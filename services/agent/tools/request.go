@@ -110,9 +110,25 @@ func (t Tool) Request(scope Scope, arguments *structpb.Struct) (proto.Message, e
 	return req, nil
 }
 
+// TakesFocus reports whether a request of a call outside of a turn names no work item and is
+// about the one in focus, and the plane does not take that itself.
+func (t Tool) TakesFocus(req proto.Message) bool {
+	r, ok := req.(interface{ GetWorkItemId() string })
+	return ok && t.bound && !t.focused && r.GetWorkItemId() == ""
+}
+
+// Focus makes the item in focus that of a request. Where none is in focus, a request that needs an
+// item is refused, and others are about the agent.
+func (t Tool) Focus(req proto.Message, itemID string) error {
+	if _, needs := req.(*workv1.CompleteWorkItemRequest); needs && itemID == "" {
+		return fault.Invalid("work_item_id", "", "must be given: no work item is in focus")
+	}
+	set(req, "work_item_id", itemID, true)
+	return nil
+}
+
 // unbound completes a request in a turn that is bound to no item and whose call names none:
-// a wait is then the agent's own, and what needs an item is refused. Outside of turns the
-// planes take the current item for both.
+// a wait is then the agent's own, and what needs an item is refused.
 func (t Tool) unbound(req proto.Message) error {
 	r, ok := req.(interface{ GetWorkItemId() string })
 	if !ok || !t.bound || r.GetWorkItemId() != "" {

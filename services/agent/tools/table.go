@@ -30,8 +30,10 @@ type Tool struct {
 	NewRequest  func() proto.Message
 	NewResponse func() proto.Message
 	Mutates     bool
-	// bound: the call is about the turn's item unless it names another one.
-	bound bool
+	// bound: the call is about the turn's item unless it names another one, and outside of turns
+	// about the item in focus. focused: outside of turns the plane itself takes that, in its
+	// rule.
+	bound, focused bool
 	// anyAgent: the call may be about another agent than the caller.
 	anyAgent bool
 	// NoRecall: the plane cannot be asked later for the outcome of a call.
@@ -79,7 +81,7 @@ var coreTable = []Tool{
 		Description: "Refine a work item, by default the one of this turn: objective, plan_status, todo_list, or a blocker. todo_list replaces the whole checklist. blocked_by says why work stands still and releases the focus; recheck_at reminds you once. null clears either. For new waits use WaitFor, which also wakes you.",
 		Plane:       "work", Method: workv1.WorkService_UpdateWorkItem_FullMethodName,
 		NewRequest: newMessage[workv1.UpdateWorkItemRequest], NewResponse: newMessage[workv1.UpdateWorkItemResponse],
-		Mutates: true, bound: true, adapt: adaptUpdate, shape: shapeUpdate,
+		Mutates: true, bound: true, focused: true, adapt: adaptUpdate, shape: shapeUpdate,
 	},
 	{
 		Name: "CompleteWorkItem", Family: agentv1.ToolFamily_TOOL_FAMILY_CORE,
@@ -93,7 +95,7 @@ var coreTable = []Tool{
 		Description: "Read one work item: objective, plan descriptor with preview, checklist, blocker, waits.",
 		Plane:       "work", Method: workv1.WorkService_GetWorkItem_FullMethodName,
 		NewRequest: newMessage[workv1.GetWorkItemRequest], NewResponse: newMessage[workv1.GetWorkItemResponse],
-		bound: true, adapt: adaptGet, shape: shapeGet,
+		bound: true, focused: true, adapt: adaptGet, shape: shapeGet,
 	},
 	{
 		Name: "ListWorkItems", Family: agentv1.ToolFamily_TOOL_FAMILY_CORE,
@@ -107,7 +109,7 @@ var coreTable = []Tool{
 		Description: "Wait for an operator (a child: for its supervisor), a task's result, an outside event or a time, and end this turn. It attaches to the work item of this turn, else to you. You are woken when it happens; the blocker of an outside event is yours to clear with UpdateWorkItem when you have looked at it.",
 		Plane:       "waiting", Method: waitingv1.WaitingService_WaitFor_FullMethodName,
 		NewRequest: newMessage[waitingv1.WaitForRequest], NewResponse: newMessage[waitingv1.WaitForResponse],
-		Mutates: true, bound: true, Required: []string{"reason", "wake"},
+		Mutates: true, bound: true, focused: true, Required: []string{"reason", "wake"},
 	},
 	{
 		Name: "CreateWait", Family: agentv1.ToolFamily_TOOL_FAMILY_CORE,

@@ -95,7 +95,8 @@ type ExecCommandRequest struct {
 	MaxOutput int32 `protobuf:"varint,5,opt,name=max_output,json=maxOutput,proto3" json:"max_output,omitempty"`
 	// Whether the work item cannot be completed before the command ended.
 	Blocking bool `protobuf:"varint,6,opt,name=blocking,proto3" json:"blocking,omitempty"`
-	// The work item that the command is for. Default: the agent's current one when called in a turn.
+	// The work item that the command is for; empty: none. A tool takes the item of the turn by default,
+	// outside of turns the one in focus.
 	WorkItemId string `protobuf:"bytes,7,opt,name=work_item_id,json=workItemId,proto3" json:"work_item_id,omitempty"`
 	// What to do if the agent already runs the same command. Default: start another.
 	DuplicatePolicy DuplicatePolicy `protobuf:"varint,8,opt,name=duplicate_policy,json=duplicatePolicy,proto3,enum=quartet.task.v1.DuplicatePolicy" json:"duplicate_policy,omitempty"`

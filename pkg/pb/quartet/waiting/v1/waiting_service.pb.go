@@ -232,7 +232,8 @@ type CreateWaitRequest struct {
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	// Caller's id of this request.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// The item; empty: the agent.
+	// The item; empty: the agent. A tool takes the item of the turn by default, outside of turns
+	// the one in focus.
 	WorkItemId string `protobuf:"bytes,3,opt,name=work_item_id,json=workItemId,proto3" json:"work_item_id,omitempty"`
 	// The source of the event, such as github.
 	Source string `protobuf:"bytes,4,opt,name=source,proto3" json:"source,omitempty"`
@@ -771,7 +772,8 @@ type CreateExternalTriggerRequest struct {
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	// Caller's id of this request.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// The item it is for; empty: the agent.
+	// The item it is for; empty: the agent. A tool takes the item of the turn by default, outside of
+	// turns the one in focus.
 	WorkItemId string `protobuf:"bytes,3,opt,name=work_item_id,json=workItemId,proto3" json:"work_item_id,omitempty"`
 	// What it is for.
 	Description string `protobuf:"bytes,4,opt,name=description,proto3" json:"description,omitempty"`
@@ -1614,7 +1616,8 @@ type CreateTimerRequest struct {
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	// Caller's id of this request.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// The item it is about.
+	// The item it is about; empty: the agent. A tool takes the item of the turn by default, outside
+	// of turns the one in focus.
 	WorkItemId string `protobuf:"bytes,3,opt,name=work_item_id,json=workItemId,proto3" json:"work_item_id,omitempty"`
 	// What it is for.
 	Description string `protobuf:"bytes,4,opt,name=description,proto3" json:"description,omitempty"`
