@@ -85,7 +85,7 @@ func servers() cli.Servers {
 			defer flush()
 			r, err := runner.New(runner.Config{
 				Tracer: tracer, AgentIDs: o.AgentIDs, Provider: o.Provider, Model: o.Model, BaseURL: o.BaseURL, Key: os.Getenv(runner.KeyVariable(o.Provider)),
-				MaxTokens: o.MaxTokens, MaxRounds: o.MaxRounds, MaxTurns: o.MaxTurns, Concurrency: o.Concurrency,
+				MaxTokens: o.MaxTokens, MaxRounds: o.MaxRounds, MaxTurns: o.MaxTurns, Concurrency: o.Concurrency, Summaries: o.Summaries,
 				Workspace: o.Workspace, System: o.System, Out: o.Out, JSON: o.JSON, Colour: o.Colour,
 			}, client.New(conn))
 			if err != nil {

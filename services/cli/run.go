@@ -22,6 +22,7 @@ type RunOptions struct {
 	AgentIDs                                    []string
 	Provider, Model, BaseURL, Workspace, System string
 	MaxTokens, MaxRounds, MaxTurns, Concurrency int
+	Summaries                                   bool
 	Out                                         io.Writer
 	JSON, Colour                                bool
 }
@@ -74,6 +75,7 @@ event.`,
 	f.StringVar(&o.BaseURL, "base-url", "", "Base URL of the provider's API (default: the provider's own)")
 	f.StringVar(&o.Workspace, "workspace", "", "Directory of the file tools (default: the agent's own)")
 	f.StringVar(&system, "system", "", "A file with text that is put before everything else in the system prompt")
+	f.BoolVar(&o.Summaries, "summaries", false, "Let the model sum up older conversation when a context leaves some out; a request more each time")
 	f.IntVar(&o.MaxTokens, "max-tokens", 0, "Maximum tokens of one reply (default 8192 for anthropic, else the provider's)")
 	f.IntVar(&o.MaxRounds, "max-rounds", 0, "Maximum rounds of one turn (default 100)")
 	f.IntVar(&o.MaxTurns, "max-turns", 0, "Exit after this number of turns; 0: never")

@@ -40,12 +40,12 @@ func TestRunAndMCP(t *testing.T) {
 	require.NoError(t, os.WriteFile(system, []byte("Be brief."), 0o600))
 
 	code, _, errs := run(servers, "run", "--agent", "a,b", "--agent", "c", "--provider", "openai", "--model", "m", "--base-url", "http://127.0.0.1:1/v1",
-		"--max-tokens", "10", "--max-rounds", "20", "--max-turns", "30", "--concurrency", "2", "--workspace", "/srv", "--system", system, "-o", "json")
+		"--max-tokens", "10", "--max-rounds", "20", "--max-turns", "30", "--concurrency", "2", "--workspace", "/srv", "--system", system, "--summaries", "-o", "json")
 	require.Zero(t, code, errs)
 	ran.Out = nil
 	require.Equal(t, RunOptions{
 		AgentIDs: []string{"a", "b", "c"}, Provider: "openai", Model: "m", BaseURL: "http://127.0.0.1:1/v1", Workspace: "/srv", System: "Be brief.",
-		MaxTokens: 10, MaxRounds: 20, MaxTurns: 30, Concurrency: 2, JSON: true,
+		MaxTokens: 10, MaxRounds: 20, MaxTurns: 30, Concurrency: 2, Summaries: true, JSON: true,
 	}, ran)
 	code, _, _ = run(servers, "run", "--agent", "a", "--provider", "anthropic", "--model", "m", "--once")
 	require.Zero(t, code)

@@ -55,6 +55,9 @@ type Config struct {
 	Workspace string
 	// System is put before everything else in the system prompt.
 	System string
+	// Summaries lets the model sum up older conversation when a context leaves some out: one more
+	// request to the provider for each summary.
+	Summaries bool
 	// Attempts limits how often one reply is requested. Default 10, which takes about
 	// five minutes. It is high because a message is quarantined after three failed turns,
 	// and failures of a provider are not caused by the message.

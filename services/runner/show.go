@@ -17,7 +17,7 @@ import (
 // event is one step of the runner's progress, as programs read it.
 type event struct {
 	Time         string  `json:"time"`
-	Event        string  `json:"event"` // ready, turn_started, text, tool, usage, notice, announced, interjection, shrunk, retry, trouble, turn_ended
+	Event        string  `json:"event"` // ready, turn_started, text, tool, usage, notice, announced, interjection, shrunk, summary, retry, trouble, turn_ended
 	AgentID      string  `json:"agent_id,omitempty"`
 	TurnID       string  `json:"turn_id,omitempty"`
 	Text         string  `json:"text,omitempty"`
@@ -55,7 +55,7 @@ func (s *show) paint(colour, text string) string {
 
 // event writes an event as a line.
 func (s *show) event(e event) {
-	colours := map[string]string{"retry": terminal.Yellow, "trouble": terminal.Yellow, "shrunk": terminal.Yellow, "announced": terminal.Cyan, "interjection": terminal.Cyan, "notice": terminal.Dim, "ready": terminal.Dim}
+	colours := map[string]string{"retry": terminal.Yellow, "trouble": terminal.Yellow, "shrunk": terminal.Yellow, "announced": terminal.Cyan, "interjection": terminal.Cyan, "notice": terminal.Dim, "summary": terminal.Dim, "ready": terminal.Dim}
 	s.line(e, s.paint(colours[e.Event], strings.ReplaceAll(e.Event, "_", " ")+": "+terminal.Printable(e.Text)))
 }
 

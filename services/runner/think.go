@@ -111,6 +111,7 @@ func (c *conversation) round(ctx context.Context) (more bool, err error) {
 	reply := client.Reply{
 		Text: limit(strings.ReplaceAll(answer.Text, "\x00", "\uFFFD"), fault.MaxRoundTextBytes), Usage: &agentv1.TokenUsage{InputTokens: answer.InputTokens, OutputTokens: answer.OutputTokens},
 	}
+	c.addSummary(ctx, &reply)
 	reply.LocalCalls = c.localCalls(answer.Calls)
 	refused, err := c.startLocal(ctx, reply.LocalCalls)
 	if err != nil {
@@ -149,7 +150,7 @@ func (c *conversation) round(ctx context.Context) (more bool, err error) {
 			r.ToolName = limit(r.GetToolName(), fault.MaxNameChars)
 			reply.Local = append(reply.Local, r)
 		}
-		reply.Calls = nil
+		reply.Calls, reply.Summary = nil, nil
 		got, err = c.t.Round(ctx, reply)
 	}
 	if err != nil {
