@@ -97,11 +97,12 @@ func (a *Agent) SummaryOf(sum *agentv1.ConversationSummary) (Summary, error) {
 
 // replace adds a summary in place of the one for the same item.
 func (c *Conversation) replace(s Summary) {
-	kept := slices.DeleteFunc(slices.Clone(c.summaries), func(o Summary) bool { return o.ItemID == s.ItemID })
-	if len(kept) == keptSummaries {
-		kept = kept[1:]
+	next := slices.DeleteFunc(slices.Clone(c.summaries), func(o Summary) bool { return o.ItemID == s.ItemID })
+	if len(next) == keptSummaries {
+		next = next[1:]
 	}
-	c.summaries = append(kept, s)
+	next = append(next, s)
+	c.summaries = next
 }
 
 // summaryAbout returns the summary of turns on an item, nil if there is none.
