@@ -90,9 +90,14 @@ func (h *history) step() {
 	case 4, 5:
 		tn := pick()
 		call := rapid.SampledFrom([]string{"CreateWorkItem", "WaitFor", "Nonsense"}).Draw(rt, "tool")
-		_, _ = h.service.SubmitRound(runner, &agentv1.SubmitRoundRequest{
+		req := &agentv1.SubmitRoundRequest{
 			AgentId: tn.GetAgentId(), TurnId: tn.GetTurnId(), RunId: tn.GetRunId(), RoundIndex: rapid.Int32Range(0, 3).Draw(rt, "round"), ToolCalls: []*agentv1.ToolCall{use(call)},
-		})
+			Text: rapid.SampledFrom([]string{"", "y"}).Draw(rt, "text"),
+		}
+		if rapid.Bool().Draw(rt, "sums up") {
+			req.ConversationSummary = &agentv1.ConversationSummary{Text: "s", ThroughTurnId: rapid.SampledFrom([]string{"", pick().GetTurnId()}).Draw(rt, "through")}
+		}
+		_, _ = h.service.SubmitRound(runner, req)
 	case 6:
 		tn := pick()
 		_, _ = h.service.FinishTurn(runner, &agentv1.FinishTurnRequest{AgentId: tn.GetAgentId(), TurnId: tn.GetTurnId(), RunId: tn.GetRunId(), Outcome: agentv1.TurnOutcome(rapid.Int32Range(0, 4).Draw(rt, "outcome"))})
@@ -115,6 +120,7 @@ func sameAgent(t require.TestingT, a, b *state.Agent) {
 	require.True(t, proto.Equal(a.Record, b.Record), "live %v\nreplayed %v", a.Record, b.Record)
 	require.Equal(t, []any{a.Lane.Arrivals(""), ids(a.Lane.Queued()), ids(a.Lane.Finished()), a.PendingTick, a.TickDropped, a.FactsRevision, a.ReadySince.UnixMicro()}, []any{b.Lane.Arrivals(""), ids(b.Lane.Queued()), ids(b.Lane.Finished()), b.PendingTick, b.TickDropped, b.FactsRevision, b.ReadySince.UnixMicro()})
 	require.True(t, proto.Equal(a.Wake, b.Wake))
+	require.Equal(t, a.Conversation, b.Conversation)
 	for _, id := range a.Lane.Arrivals("") {
 		m := a.Lane.Get(id)
 		require.True(t, proto.Equal(m, b.Lane.Get(id)), "live %v\nreplayed %v", m, b.Lane.Get(id))
