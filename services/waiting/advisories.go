@@ -18,13 +18,15 @@ const (
 	weakTriggerDead = waitingv1.WeakReason_WEAK_REASON_TRIGGER_DEAD
 )
 
+// weakText is what a warning says of a weak reason.
 var weakText = map[waitingv1.WeakReason]string{
 	weakNoTrigger:   "nothing can end this wait: its owner has no live trigger; make one with CreateExternalTrigger, or give recheck_after",
 	weakTriggerDead: "nothing can end this wait: its trigger was cancelled or has expired; make a new one and wait for that, or give recheck_after",
 }
 
-// weak returns why nothing can end an active wait or remind of it, and notWeak where
-// something can. Only external waits can be weak: they need a live trigger.
+// weak returns why nothing can end an active wait or remind of it, and notWeak where something
+// can or the wait has ended. Only external waits can be weak: they need a live trigger. The
+// receiver may be nil.
 func (a *agentWaits) weak(w *waitingv1.Wait, now time.Time) waitingv1.WeakReason {
 	if !active(w) || w.GetKind() != waitingv1.WaitKind_WAIT_KIND_EXTERNAL {
 		return notWeak
@@ -43,7 +45,8 @@ func (a *agentWaits) weak(w *waitingv1.Wait, now time.Time) waitingv1.WeakReason
 	return weakNoTrigger
 }
 
-// weakIf is weak, except that no wait is weak if the owner will be reminded of its item.
+// weakIf is weak, but returns notWeak if reminded says that the owner will be reminded of the
+// wait's item.
 func (a *agentWaits) weakIf(w *waitingv1.Wait, now time.Time, reminded bool) waitingv1.WeakReason {
 	if reminded {
 		return notWeak
@@ -51,8 +54,9 @@ func (a *agentWaits) weakIf(w *waitingv1.Wait, now time.Time, reminded bool) wai
 	return a.weak(w, now)
 }
 
-// reminded reports whether the owner will be reminded of an item, which the work plane
-// knows. It reports false while that cannot be called.
+// reminded reports whether the owner of an item will be reminded of it at a later time, which
+// the work plane knows. It reports false for an empty itemID, and if the work plane cannot be
+// called.
 func (s *Service) reminded(ctx context.Context, agentID, itemID string) bool {
 	if itemID == "" {
 		return false
@@ -62,7 +66,7 @@ func (s *Service) reminded(ctx context.Context, agentID, itemID string) bool {
 	return err == nil && it.GetRecheckAt() != nil && it.GetRecheckConsumedAt() == nil && it.GetRecheckAt().AsTime().After(s.deps.Clock.Now())
 }
 
-// strengthen clears the weak reason of waits whose owner will be reminded of their item.
+// strengthen sets weak waits to notWeak whose owner will be reminded of their item.
 func (s *Service) strengthen(ctx context.Context, waits ...*waitingv1.Wait) {
 	checked := map[string]bool{} // by item
 	for _, w := range waits {
@@ -80,9 +84,9 @@ func (s *Service) strengthen(ctx context.Context, waits ...*waitingv1.Wait) {
 	}
 }
 
-// addSupervision gives the active waits that need an answer of a supervisor their reason
-// (SPEC A14.3): those of a private child for an operator, and those for the task of a child that
-// asks something. A reminder ends neither. The agent plane knows both; while it cannot be
+// addSupervision sets the weak reason of the active waits that need an answer of a supervisor
+// (SPEC A14.3): those of a private child for an operator, and those for the task of a child
+// that asks something. A reminder ends neither. The agent plane knows both; if it cannot be
 // called, the waits stay as they are.
 func (s *Service) addSupervision(ctx context.Context, agentID string, waits ...*waitingv1.Wait) {
 	concerned := func(w *waitingv1.Wait) bool {
@@ -106,7 +110,7 @@ func (s *Service) addSupervision(ctx context.Context, agentID string, waits ...*
 	}
 }
 
-// liveTriggers returns the triggers that accept deliveries now.
+// liveTriggers returns the triggers that accept deliveries at now, in order of creation.
 func (a *agentWaits) liveTriggers(now time.Time) []*waitingv1.Trigger {
 	if a == nil {
 		return nil
@@ -114,7 +118,9 @@ func (a *agentWaits) liveTriggers(now time.Time) []*waitingv1.Trigger {
 	return a.triggers.list("", len(a.triggers.order), func(t *waitingv1.Trigger) bool { return lives(t) && !expired(t, now) })
 }
 
-// weakened returns the ids of the waits that only this trigger could end.
+// weakened returns the ids of the active waits that would be weak without the trigger t: no
+// other live trigger reaches them, and no reminder is ahead. Intents that a delivery
+// registered are left out, because they end with their trigger.
 func (a *agentWaits) weakened(t *waitingv1.Trigger, now time.Time) []string {
 	var ids []string
 	for _, w := range a.activeWaits(func(w *waitingv1.Wait) bool { return reaches(t, w) && !ownInterest(w) }) {
@@ -132,6 +138,7 @@ func (a *agentWaits) weakened(t *waitingv1.Trigger, now time.Time) []string {
 	return ids
 }
 
+// warnings returns the warning of a weak wait, none for notWeak.
 func warnings(weakReason waitingv1.WeakReason) []*waitingv1.WaitWarning {
 	if weakReason == notWeak {
 		return nil
@@ -139,15 +146,16 @@ func warnings(weakReason waitingv1.WeakReason) []*waitingv1.WaitWarning {
 	return []*waitingv1.WaitWarning{{Kind: waitingv1.WaitWarningKind_WAIT_WARNING_KIND_WEAK_WAIT, Message: weakText[weakReason]}}
 }
 
-// shown returns a wait as readers see it.
+// shown returns a copy of a wait as readers see it: with what is derived from the triggers and
+// the time.
 func (a *agentWaits) shown(w *waitingv1.Wait, now time.Time) *waitingv1.Wait {
 	v := asStored(w)
 	v.WeakReason = a.weak(w, now)
 	return v
 }
 
-// asStored returns a wait as the response to its own mutation shows it, which depends on
-// the events alone.
+// asStored returns a copy of a wait as the response to its own mutation shows it, which
+// depends on the events alone.
 func asStored(w *waitingv1.Wait) *waitingv1.Wait {
 	v := proto.CloneOf(w)
 	v.Triggered = v.GetTriggerCount() > v.GetConsumedCount()

@@ -12,9 +12,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// CancelTimer cancels a timer. A timer that has ended is returned unchanged, so the call is
-// idempotent. One that ended so long ago that it was dropped from memory (keptEnded) is
-// NOT_FOUND.
+// CancelTimer cancels a timer. A timer that has ended is returned unchanged. One that ended so
+// long ago that it was dropped from memory (keptEnded) is NOT_FOUND.
 func (s *Service) CancelTimer(ctx context.Context, req *waitingv1.CancelTimerRequest) (*waitingv1.CancelTimerResponse, error) {
 	if err := fault.First(admitWrite(ctx, req), fault.ID("timer_id", req.GetTimerId(), "tmr_")); err != nil {
 		return nil, err
@@ -55,7 +54,8 @@ func (s *Service) GetTimer(ctx context.Context, req *waitingv1.GetTimerRequest) 
 	return &waitingv1.GetTimerResponse{Timer: t}, nil
 }
 
-// ListTimers returns an agent's timers in order of creation.
+// ListTimers returns an agent's timers in order of creation: the active ones, or with
+// include_ended also those that ended and are still in memory.
 func (s *Service) ListTimers(ctx context.Context, req *waitingv1.ListTimersRequest) (*waitingv1.ListTimersResponse, error) {
 	ts, next, _, err := listed(ctx, s, "timers", req.GetAgentId(), req.GetPageSize(), req.GetPageToken(),
 		func(a *agentWaits) *records[*waitingv1.Timer] { return &a.timers },
@@ -66,10 +66,12 @@ func (s *Service) ListTimers(ctx context.Context, req *waitingv1.ListTimersReque
 	return &waitingv1.ListTimersResponse{Timers: ts, NextPageToken: next}, err
 }
 
+// ticking reports whether a timer has not ended; false for nil.
 func ticking(t *waitingv1.Timer) bool {
 	return t.GetStatus() == waitingv1.TimerStatus_TIMER_STATUS_ACTIVE
 }
 
+// cancelledTimer returns the event that a timer was cancelled.
 func cancelledTimer(namespace string, t *waitingv1.Timer) *journal.Event {
 	n := proto.CloneOf(t)
 	n.Revision++

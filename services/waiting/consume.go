@@ -29,8 +29,9 @@ func follows() []plane.Followed {
 	}
 }
 
-// matters reports whether an event can change a wait. It excludes most of the frequent
-// ones: updates of items that end no wait, and messages that are no instructions.
+// matters reports whether an event of another plane can change anything here. It excludes most
+// of the frequent ones: updates of items that end no wait, messages that are no instructions,
+// and turns that were shown no wait.
 func matters(ev *journal.Event) bool {
 	switch p := ev.Payload.(type) {
 	case *workv1.WorkItemUpdated:
@@ -55,6 +56,7 @@ func react(s *State, env journal.Env, ev *journal.Event) ([]*journal.Event, erro
 	return plane.OnBehalf(ev, events), nil
 }
 
+// reaction returns the events of this plane that follow from ev; react sets their actor.
 func reaction(s *State, env journal.Env, ev *journal.Event) []*journal.Event {
 	k := plane.KeyOf(ev.Namespace, ev.AgentID)
 	a := s.agents[k]
@@ -100,6 +102,8 @@ func (a *agentWaits) controlChanged(env journal.Env, k plane.Key, agent *agentv1
 	return []*journal.Event{{Namespace: k.Namespace, AgentID: k.ID, Payload: &waitingv1.AgentNoted{AgentId: k.ID, Stopped: stopped}}}
 }
 
+// ownerDeleted records that an agent is deleted, and ends its waits, triggers and timers. It
+// returns no events if that is recorded already.
 func (a *agentWaits) ownerDeleted(env journal.Env, k plane.Key) []*journal.Event {
 	if a != nil && a.deleted {
 		return nil
@@ -122,8 +126,8 @@ func (a *agentWaits) ownerDeleted(env journal.Env, k plane.Key) []*journal.Event
 	return events
 }
 
-// taskEnded records that a task has ended, for waits that are registered later, and
-// resolves the active waits for it.
+// taskEnded records that a task has ended, for waits that are registered later, and resolves
+// the active waits for it. It returns no events for a task whose end is recorded already.
 func (a *agentWaits) taskEnded(env journal.Env, k plane.Key, t *taskv1.Task) []*journal.Event {
 	if a != nil && a.tasks.has(t.GetTaskId()) {
 		return nil
@@ -138,8 +142,8 @@ func (a *agentWaits) taskEnded(env journal.Env, k plane.Key, t *taskv1.Task) []*
 	})...)
 }
 
-// arrive resolves the one-shot waits that an input satisfies, and records it as a mismatch
-// for the others of its owner (SPEC P2, P6).
+// arrive resolves the one-shot waits that an input satisfies, and records it as a mismatch for
+// the other waits that it concerns (SPEC P2, P6).
 func (a *agentWaits) arrive(env journal.Env, k plane.Key, h input) []*journal.Event {
 	if a == nil {
 		return nil
@@ -151,7 +155,9 @@ func (a *agentWaits) arrive(env journal.Env, k plane.Key, h input) []*journal.Ev
 	return append(events, a.mismatches(k, h)...)
 }
 
-// itemCompleted ends the waits and the timers of an item (SPEC P9). Triggers stay active.
+// itemCompleted records that an item is completed, and ends its waits, intents and timers
+// (SPEC P9). Its triggers stay active. It returns no events if the completion is recorded
+// already.
 func (a *agentWaits) itemCompleted(env journal.Env, k plane.Key, itemID string) []*journal.Event {
 	if a != nil && a.items.has(itemID) {
 		return nil
@@ -172,6 +178,8 @@ func (a *agentWaits) itemCompleted(env journal.Env, k plane.Key, itemID string) 
 	return events
 }
 
+// cancel cancels a wait for a reason. It returns no events if the agent has no such active
+// wait.
 func (a *agentWaits) cancel(env journal.Env, k plane.Key, waitID string, reason waitingv1.WaitEndReason) []*journal.Event {
 	if a == nil || waitID == "" {
 		return nil
@@ -198,7 +206,7 @@ func (a *agentWaits) operatorMessage(env journal.Env, k plane.Key, m *agentv1.Me
 		return nil
 	}
 	waits := a.activeWaits(func(w *waitingv1.Wait) bool {
-		return w.GetKind() == waitingv1.WaitKind_WAIT_KIND_OPERATOR && yields(w) &&
+		return w.GetKind() == waitingv1.WaitKind_WAIT_KIND_OPERATOR && blocks(w) &&
 			(m.GetWorkItemId() == "" || w.GetWorkItemId() == m.GetWorkItemId()) &&
 			(m.GetAnsweredWaitId() == "" || w.GetWaitId() == m.GetAnsweredWaitId())
 	})
@@ -228,8 +236,8 @@ func (a *agentWaits) successor(waitID string) *waitingv1.Wait {
 	return nil
 }
 
-// consumed marks the triggers that a completed turn has shown. A turn that failed marks
-// none (SPEC P2).
+// consumed marks as consumed the triggers that a completed turn was shown. A turn that failed
+// has no such event, so it marks none (SPEC P2).
 func (a *agentWaits) consumed(k plane.Key, t *agentv1.Turn) []*journal.Event {
 	if a == nil {
 		return nil

@@ -22,7 +22,8 @@ const (
 	livenessOnly    = waitingv1.Continuation_CONTINUATION_LIVENESS_ONLY
 )
 
-// endReasonOf returns the end reason of a wait that a cause resolved.
+// endReasonOf returns the end reason of a wait that was resolved by a cause; unspecified for a
+// cause that ends no wait.
 func endReasonOf(cause waitingv1.WaitCause) waitingv1.WaitEndReason {
 	switch cause {
 	case causeTask:
@@ -62,7 +63,7 @@ func continuation(kind waitingv1.WaitKind, cause waitingv1.WaitCause, matched bo
 	return livenessOnly
 }
 
-// arrival identifies an input.
+// arrival identifies an input that waits may be for.
 type arrival struct {
 	cause waitingv1.WaitCause
 	id    string // of the task, timer, trigger or message
@@ -71,27 +72,28 @@ type arrival struct {
 // input is something that arrived and that waits may be for.
 type input struct {
 	arrival
-	// itemID is the item that it is about, "" for the agent. With everywhere it is about
-	// all waits of the agent.
+	// The input concerns the waits of the item itemID, or for "" those of the agent itself.
+	// With everywhere, it concerns all waits of the agent and its items.
 	itemID     string
 	everywhere bool
-	// matches reports whether a wait waits for it.
+	// matches reports whether the input is the very one that a wait names.
 	matches func(*waitingv1.Wait) bool
 }
 
-// expected returns the waits that an input satisfies.
+// expected returns the active waits and intents that an input satisfies, in order of creation.
 func (a *agentWaits) expected(h input) []*waitingv1.Wait {
 	return a.activeWaits(func(w *waitingv1.Wait) bool {
 		return continuation(w.GetKind(), h.cause, h.matches(w)) == resumesExpected
 	})
 }
 
-// mismatches returns events that record an input for the waits of its owner that it does
-// not satisfy. Those waits stay active (SPEC P6).
+// mismatches returns the events that record an input for the active waits of mode wait that it
+// concerns and does not satisfy. Those waits stay active (SPEC P6). It records an input once
+// for a wait, and at most maxMismatches.
 func (a *agentWaits) mismatches(k plane.Key, h input) []*journal.Event {
 	var events []*journal.Event
 	for _, w := range a.activeWaits(func(w *waitingv1.Wait) bool {
-		return yields(w) && (h.everywhere || w.GetWorkItemId() == h.itemID)
+		return blocks(w) && (h.everywhere || w.GetWorkItemId() == h.itemID)
 	}) {
 		c := continuation(w.GetKind(), h.cause, h.matches(w))
 		known := a.mismatched[w.GetWaitId()]

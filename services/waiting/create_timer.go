@@ -20,7 +20,7 @@ import (
 func (s *Service) CreateTimer(ctx context.Context, req *waitingv1.CreateTimerRequest) (*waitingv1.CreateTimerResponse, error) {
 	if err := fault.First(
 		admitWrite(ctx, req),
-		itemID(req.GetWorkItemId()),
+		validItemID(req.GetWorkItemId()),
 		fault.TextBytes("description", req.GetDescription(), fault.MaxFreeTextBytes, false),
 		validTime(req.GetAfter(), req.GetAt(), req.GetEvery() != nil),
 		validSpan("every", req.GetEvery(), shortest),
@@ -43,6 +43,7 @@ func (s *Service) CreateTimer(ctx context.Context, req *waitingv1.CreateTimerReq
 	})
 }
 
+// validCount refuses a negative count, and a count without a period.
 func validCount(req *waitingv1.CreateTimerRequest) error {
 	switch n := req.GetCount(); {
 	case n < 0:
@@ -53,6 +54,8 @@ func validCount(req *waitingv1.CreateTimerRequest) error {
 	return nil
 }
 
+// decideCreateTimer is the rule of CreateTimer. target is the item of the timer, empty for the
+// agent.
 func decideCreateTimer(env journal.Env, req *waitingv1.CreateTimerRequest, target string) (journal.Decision[*waitingv1.CreateTimerResponse], error) {
 	var d journal.Decision[*waitingv1.CreateTimerResponse]
 	if err := within("at", env.Now, req.GetAt(), req.GetEvery() != nil); err != nil {
@@ -80,13 +83,15 @@ func decideCreateTimer(env journal.Env, req *waitingv1.CreateTimerRequest, targe
 	return d, nil
 }
 
+// timerEvent returns the event of a payload about a timer.
 func timerEvent(namespace string, t *waitingv1.Timer, payload proto.Message) *journal.Event {
 	return &journal.Event{Namespace: namespace, AgentID: t.GetAgentId(), WorkItemID: t.GetWorkItemId(), Payload: payload}
 }
 
-// fired returns a timer after it fired at now. Its next time follows from the first one and
-// not from now, so that a late fire does not shift the others. Times that have passed are
-// skipped.
+// fired returns a copy of a timer after it fired at now. Its next time follows from the first
+// one and not from now, so that a late fire does not shift the others. Times that have passed
+// are skipped and counted. A timer without a period, or with its last count, is completed. t
+// must be due at now.
 func fired(t *waitingv1.Timer, now time.Time) *waitingv1.Timer {
 	n := proto.CloneOf(t)
 	n.Revision++

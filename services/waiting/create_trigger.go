@@ -23,7 +23,7 @@ import (
 func (s *Service) CreateExternalTrigger(ctx context.Context, req *waitingv1.CreateExternalTriggerRequest) (*waitingv1.CreateExternalTriggerResponse, error) {
 	if err := fault.First(
 		admitWrite(ctx, req),
-		itemID(req.GetWorkItemId()),
+		validItemID(req.GetWorkItemId()),
 		fault.TextBytes("description", req.GetDescription(), fault.MaxFreeTextBytes, false),
 		knownDelivery(req.GetDeliveryMode()),
 		knownScheme(req.GetSignatureScheme()),
@@ -74,6 +74,8 @@ func mayGiveSecret(actor rpc.Actor, secret string) error {
 	return nil
 }
 
+// decideCreateTrigger is the rule of CreateExternalTrigger. target is the item of the trigger,
+// empty for the agent.
 func decideCreateTrigger(env journal.Env, req *waitingv1.CreateExternalTriggerRequest, target string, secrets secrets) (journal.Decision[*waitingv1.CreateExternalTriggerResponse], error) {
 	var d journal.Decision[*waitingv1.CreateExternalTriggerResponse]
 	if at := req.GetExpiresAt(); at != nil && !at.AsTime().After(env.Now) {
@@ -101,23 +103,27 @@ func decideCreateTrigger(env journal.Env, req *waitingv1.CreateExternalTriggerRe
 	return d, nil
 }
 
-// publicTrigger returns a trigger without its hash and its sealed secret.
+// publicTrigger returns a copy of a trigger without its hash and its sealed secret.
 func publicTrigger(t *waitingv1.Trigger) *waitingv1.Trigger {
 	v := proto.CloneOf(t)
 	v.TokenHash, v.SealedSigningSecret = "", nil
 	return v
 }
 
+// nextTrigger returns a copy of a trigger with the next revision, which the caller may change.
 func nextTrigger(t *waitingv1.Trigger) *waitingv1.Trigger {
 	n := proto.CloneOf(t)
 	n.Revision++
 	return n
 }
 
+// expired reports whether the expiry of a trigger has been reached at now, whether or not its
+// event is written.
 func expired(t *waitingv1.Trigger, now time.Time) bool {
 	return t.GetExpiresAt() != nil && !now.Before(t.GetExpiresAt().AsTime())
 }
 
+// triggerEvent returns the event of a payload about a trigger.
 func triggerEvent(namespace string, t *waitingv1.Trigger, payload proto.Message) *journal.Event {
 	return &journal.Event{Namespace: namespace, AgentID: t.GetAgentId(), WorkItemID: t.GetWorkItemId(), Payload: payload}
 }

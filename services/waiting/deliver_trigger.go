@@ -24,8 +24,9 @@ const (
 	sourceTrigger = "trigger"
 )
 
-// DeliverTrigger accepts a delivery of an outside system (SPEC P2, P3). The token is its
-// only credential, and decides the namespace and the agent.
+// DeliverTrigger accepts a delivery of an outside system (SPEC P2, P3). The token is its only
+// credential, and decides the namespace and the agent. A delivery without a request id is
+// written in a batch, and a repetition of it counts again.
 func (s *Service) DeliverTrigger(ctx context.Context, req *waitingv1.DeliverTriggerRequest) (*waitingv1.DeliverTriggerResponse, error) {
 	if err := fault.First(
 		fault.RequestID(req.GetRequestId()),
@@ -75,8 +76,9 @@ func (s *Service) DeliverTrigger(ctx context.Context, req *waitingv1.DeliverTrig
 	})
 }
 
-// find returns the address of a token and its trigger, which is nil if it was dropped from
-// memory. It looks up the hash, so its duration discloses nothing about other tokens.
+// find returns the address that a token belongs to, NOT_FOUND if there is none, and the
+// trigger, nil if it was dropped from memory. It looks up the token's hash, so its duration
+// discloses nothing about other tokens.
 func (s *Service) find(ctx context.Context, token string) (to address, t *waitingv1.Trigger, err error) {
 	hash := id.Hash(token)
 	for _, p := range s.engine.All() {
@@ -96,13 +98,13 @@ func (s *Service) find(ctx context.Context, token string) (to address, t *waitin
 	return to, t, nil
 }
 
-// outside returns the actor of a delivery.
+// outside returns the actor of a delivery to a trigger.
 func outside(to address) *journal.Actor {
 	return &journal.Actor{Namespace: to.agent.Namespace, Principal: "trigger/" + to.triggerID, Role: rpc.RoleIntegration}
 }
 
-// header validates the value of an HTTP header, which may be stored in a message or an
-// event.
+// header checks that the value of an HTTP header, which may be stored in a message or an
+// event, is printable ASCII (or tabs) of at most most bytes.
 func header(field, value string, most int) error {
 	if len(value) > most {
 		return fault.LimitExceeded.Newf("%s has %d bytes, the limit is %d", field, len(value), most).With("field", field).WithField(field, "at most "+strconv.Itoa(most)+" bytes")
@@ -118,16 +120,18 @@ func header(field, value string, most int) error {
 // decideDeliver is the rule for one delivery, or for a batch to the same address. Events
 // are in the order of the deliveries.
 //
-// A delivery is published, by events of its own, if its content is wanted or if a wait that
-// it reaches has no other delivery that a turn has not seen. Others are only counted.
+// A delivery is published, by events of its own, if its content becomes a message, if it
+// reaches no wait yet, or if a wait that it reaches has no other delivery that a turn has not
+// seen. Others are only counted. Deliveries for a completed item that reach no wait are
+// ignored, which is counted too. hash is that of the token.
 func decideDeliver(s *State, env journal.Env, to address, hash string, reqs []*waitingv1.DeliverTriggerRequest) ([]*journal.Event, error) {
 	a := s.agents[to.agent]
 	t := a.triggers.byID[to.triggerID]
-	status := s.tokens[hash].dead // the trigger may have been rotated since find
+	status := s.tokens[hash].status // the trigger may have been rotated since find
 	if t == nil {
 		status = waitingv1.TriggerStatus_TRIGGER_STATUS_REVOKED
 	}
-	if err := dead(status, t, env.Now); err != nil {
+	if err := checkAddress(status, t, env.Now); err != nil {
 		return nil, err
 	}
 	if a.stopped {
@@ -160,7 +164,8 @@ func decideDeliver(s *State, env journal.Env, to address, hash string, reqs []*w
 	return d.events, nil
 }
 
-// delivery is the state of decideDeliver: the records after the events so far.
+// delivery is the state of decideDeliver: trigger and reached, the waits and intents that the
+// deliveries are for, are the records after the events so far.
 type delivery struct {
 	a       *agentWaits
 	k       plane.Key
@@ -170,7 +175,7 @@ type delivery struct {
 	events  []*journal.Event
 }
 
-// publish adds the events of a delivery, with its content if contentful is set, which
+// publish adds the events of a delivery. If contentful is set they include its content, which
 // becomes a message.
 func (d *delivery) publish(req *waitingv1.DeliverTriggerRequest, contentful bool) {
 	at := timestamppb.New(d.env.Now)
@@ -278,7 +283,8 @@ func bringsContent(t *waitingv1.Trigger, w *waitingv1.Wait) bool {
 	return mode == waitingv1.DeliveryMode_DELIVERY_MODE_CONTENTFUL
 }
 
-// outcomes returns the responses of the deliveries of a command, in their order.
+// outcomes returns one response for each delivery that events are about, in the order of the
+// deliveries.
 func outcomes(events []*journal.Event) []*waitingv1.DeliverTriggerResponse {
 	var all []*waitingv1.DeliverTriggerResponse
 	for _, ev := range events {

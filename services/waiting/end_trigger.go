@@ -11,7 +11,7 @@ import (
 	"quartet/pkg/rpc"
 )
 
-// CancelExternalTrigger revokes a trigger. It is idempotent.
+// CancelExternalTrigger revokes a trigger. A trigger that has ended is returned unchanged.
 func (s *Service) CancelExternalTrigger(ctx context.Context, req *waitingv1.CancelExternalTriggerRequest) (*waitingv1.CancelExternalTriggerResponse, error) {
 	if err := fault.First(admitWrite(ctx, req), fault.ID("trigger_id", req.GetTriggerId(), "trg_")); err != nil {
 		return nil, err
@@ -38,8 +38,9 @@ func (s *Service) CancelExternalTrigger(ctx context.Context, req *waitingv1.Canc
 	})
 }
 
-// endTrigger ends a trigger and the intent that its deliveries registered. Other waits for
-// it stay active, and the event names those that are weak now (SPEC P8).
+// endTrigger ends a trigger, as revoked or expired, and cancels the intent that its deliveries
+// registered. Other waits for it stay active, and the event names those that are weak now
+// (SPEC P8).
 func (a *agentWaits) endTrigger(k plane.Key, t *waitingv1.Trigger, env journal.Env, status waitingv1.TriggerStatus) []*journal.Event {
 	n := nextTrigger(t)
 	n.Status = status
@@ -55,9 +56,10 @@ func (a *agentWaits) endTrigger(k plane.Key, t *waitingv1.Trigger, env journal.E
 	return events
 }
 
-// dead returns an error if an address is revoked or expired, and nil otherwise. status is that of
-// the address, which may be an older one of t; t may be nil if it is revoked.
-func dead(status waitingv1.TriggerStatus, t *waitingv1.Trigger, now time.Time) error {
+// checkAddress returns TRIGGER_REVOKED or TRIGGER_EXPIRED for an address that accepts no
+// deliveries, nil for one that does. status is that of the address, which may be an older one
+// of t; t may be nil if the status is revoked.
+func checkAddress(status waitingv1.TriggerStatus, t *waitingv1.Trigger, now time.Time) error {
 	switch {
 	case status == waitingv1.TriggerStatus_TRIGGER_STATUS_REVOKED:
 		return fault.TriggerRevoked.New("this address was revoked; ask its owner for a new one")
@@ -82,7 +84,9 @@ func (s *Service) GetExternalTrigger(ctx context.Context, req *waitingv1.GetExte
 	return &waitingv1.GetExternalTriggerResponse{Trigger: publicTrigger(t)}, nil
 }
 
-// ListExternalTriggers returns an agent's triggers, without their secrets.
+// ListExternalTriggers returns an agent's triggers in order of creation, without their
+// secrets: the active ones, or with include_revoked also those that ended and are still in
+// memory.
 func (s *Service) ListExternalTriggers(ctx context.Context, req *waitingv1.ListExternalTriggersRequest) (*waitingv1.ListExternalTriggersResponse, error) {
 	ts, next, _, err := listed(ctx, s, "triggers", req.GetAgentId(), req.GetPageSize(), req.GetPageToken(),
 		func(a *agentWaits) *records[*waitingv1.Trigger] { return &a.triggers },

@@ -15,21 +15,21 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// Kinds of due times, the first part of their keys.
+// Kinds of due times, which are the first part of a dueKey.
 const (
 	dueWait    = "wait"    // a timer wait is over
 	dueRecheck = "recheck" // the agent is reminded of its own wait
 	duePublish = "publish" // deliveries were counted that no event of the wait shows
-	dueTimer   = "timer"
-	dueExpiry  = "expiry" // a trigger expires
+	dueTimer   = "timer"   // a timer fires
+	dueExpiry  = "expiry"  // a trigger expires
 )
 
 // publishEvery is how often the counts of a storm of deliveries are published. The first
 // delivery is published at once, the last within this time (SPEC P7).
 const publishEvery = 250 * time.Millisecond
 
-// dueKey returns a key of the due-time index. The index is rebuilt from state at every
-// start, so that what is overdue fires then, once.
+// dueKey returns the key of a due time, which id, the record's, has in the due-time index. The
+// index is rebuilt from state at every start, so that what is overdue fires then, once.
 func dueKey(kind, namespace, agentID, id string) string {
 	return strings.Join([]string{kind, namespace, agentID, id}, "\x00")
 }
@@ -72,6 +72,7 @@ func (s *Service) index(_ int, events []*journal.Event) {
 	}
 }
 
+// indexWait adds the due times of an active wait to the index; it does nothing for another.
 func (s *Service) indexWait(namespace string, w *waitingv1.Wait) {
 	if !active(w) {
 		return
@@ -84,25 +85,29 @@ func (s *Service) indexWait(namespace string, w *waitingv1.Wait) {
 	}
 }
 
-// recheckPending reports whether this plane must remind the agent of a wait. Of the waits
-// of items, the work plane and the scheduler remind it.
+// recheckPending reports whether this plane must still remind the agent of a wait: an active
+// one of the agent itself with a reminder that was not given. Of the waits of items, the work
+// plane and the scheduler remind it. w may be nil.
 func recheckPending(w *waitingv1.Wait) bool {
 	return active(w) && w.GetWorkItemId() == "" && w.GetRecheckAt() != nil && w.GetRecheckConsumedAt() == nil
 }
 
+// forgetWait removes all due times of a wait from the index.
 func (s *Service) forgetWait(namespace string, w *waitingv1.Wait) {
 	for _, kind := range []string{dueWait, dueRecheck, duePublish} {
 		s.due.Remove(dueKey(kind, namespace, w.GetAgentId(), w.GetWaitId()))
 	}
 }
 
-// schedulePublication schedules the publication of counts, unless it is scheduled already.
+// schedulePublication schedules the publication of the counts of the wait with the due key k
+// in publishEvery, unless it is scheduled already.
 func (s *Service) schedulePublication(k string) {
 	if _, set := s.due.At(k); !set {
 		s.due.Set(k, s.deps.Clock.Now().Add(publishEvery))
 	}
 }
 
+// indexTimer sets the due time of an active timer, and removes that of an ended one.
 func (s *Service) indexTimer(namespace string, t *waitingv1.Timer) {
 	k := dueKey(dueTimer, namespace, t.GetAgentId(), t.GetTimerId())
 	if !ticking(t) {
@@ -112,6 +117,8 @@ func (s *Service) indexTimer(namespace string, t *waitingv1.Timer) {
 	s.due.Set(k, t.GetNextFireAt().AsTime())
 }
 
+// indexTrigger sets the due time of a live trigger's expiry, and removes that of another
+// trigger.
 func (s *Service) indexTrigger(namespace string, t *waitingv1.Trigger) {
 	k := dueKey(dueExpiry, namespace, t.GetAgentId(), t.GetTriggerId())
 	if !lives(t) || t.GetExpiresAt() == nil {
@@ -121,7 +128,7 @@ func (s *Service) indexTrigger(namespace string, t *waitingv1.Trigger) {
 	s.due.Set(k, t.GetExpiresAt().AsTime())
 }
 
-// reindex rebuilds the index from loaded state.
+// reindex adds the due times of a partition's loaded state to the index.
 func (s *Service) reindex(st *State) {
 	for k, a := range st.agents {
 		for _, w := range a.waits.byID {
@@ -139,13 +146,15 @@ func (s *Service) reindex(st *State) {
 	}
 }
 
-// held holds the timers that became due while their agent was stopped. They fire when it
-// starts. After a restart they become due again and are held again.
+// held holds the due keys of timers that became due while their agent was stopped, by agent.
+// They fire when it starts. After a restart of the process they become due again and are held
+// again. Its methods may be called concurrently.
 type held struct {
 	mu   sync.Mutex
 	keys map[plane.Key]map[string]bool
 }
 
+// add holds the due key of a timer of an agent.
 func (h *held) add(k plane.Key, due string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -158,6 +167,7 @@ func (h *held) add(k plane.Key, due string) {
 	h.keys[k][due] = true
 }
 
+// remove ends the holding of one due key.
 func (h *held) remove(k plane.Key, due string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -166,6 +176,7 @@ func (h *held) remove(k plane.Key, due string) {
 	}
 }
 
+// release ends the holding of all due keys of an agent, and returns them in any order.
 func (h *held) release(k plane.Key) []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -177,8 +188,9 @@ func (h *held) release(k plane.Key) []string {
 	return all
 }
 
-// fire executes what is due. The rule decides whether it still is, so that a repeated fire,
-// or one after a cancellation, changes nothing.
+// fire executes what is due and returns when all is done. The rule decides whether it still is
+// due, so that a repeated fire, or one after a cancellation, changes nothing. What fails is
+// tried again after a second.
 func (s *Service) fire(keys []string) {
 	// Those of one agent fire in order. Those of different agents fire at once and share
 	// frames, so that what became due while the process was down takes few fsyncs.
@@ -203,6 +215,8 @@ func (s *Service) fire(keys []string) {
 	firing.Wait()
 }
 
+// fireOne executes the rule for one due time of the agent k. A timer whose agent is stopped is
+// held.
 func (s *Service) fireOne(kind string, k plane.Key, id string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -237,8 +251,8 @@ func (s *Service) fireOne(kind string, k plane.Key, id string) error {
 	return err
 }
 
-// decideDue is the rule for what may be due: it returns its events, or in early when it
-// will be due.
+// decideDue is the rule for what may be due. It returns the events of what is due; in early,
+// the later time at which it will be due, zero if there is none.
 func (a *agentWaits) decideDue(kind string, k plane.Key, id string, env journal.Env) (events []*journal.Event, early time.Time) {
 	w := a.waits.byID[id]
 	notBefore := func(at *timestamppb.Timestamp) bool {

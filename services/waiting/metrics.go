@@ -19,6 +19,7 @@ type metrics struct {
 	open                                 *prometheus.GaugeVec
 }
 
+// newMetrics registers the metrics with reg; nil for a nil reg.
 func newMetrics(reg prometheus.Registerer) *metrics {
 	if reg == nil {
 		return nil
@@ -52,15 +53,18 @@ func (m *metrics) count(ev *journal.Event) {
 	}
 }
 
+// kindName returns the label of a kind, such as task.
 func kindName(k waitingv1.WaitKind) string {
 	return strings.ToLower(strings.TrimPrefix(k.String(), "WAIT_KIND_"))
 }
 
+// outcomeName returns the label of an outcome, such as triggered.
 func outcomeName(o waitingv1.DeliveryOutcome) string {
 	return strings.ToLower(strings.TrimPrefix(o.String(), "DELIVERY_OUTCOME_"))
 }
 
-// forget removes the gauges of partitions that this process does not hold any more.
+// forget removes the gauges of the given partitions, which this process holds no more. It does
+// nothing for nil metrics.
 func (m *metrics) forget(parts []*journal.Partition[*State]) {
 	if m == nil {
 		return
@@ -70,7 +74,8 @@ func (m *metrics) forget(parts []*journal.Partition[*State]) {
 	}
 }
 
-// Sample sets the gauges of active waits.
+// Sample sets the gauges of active waits from the partitions that this process holds. It does nothing
+// before Start or without metrics.
 func (s *Service) Sample(ctx context.Context) {
 	if s.metrics == nil || s.engine == nil {
 		return

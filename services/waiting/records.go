@@ -13,16 +13,18 @@ import (
 // the newest keptEnded of those that have.
 type records[R record] struct {
 	byID  map[string]R
-	order []string
-	ended []string
+	order []string // ids in order of creation
+	ended []string // ids of those that have ended, in the order of their ends
 }
 
+// record is a wait, a trigger or a timer.
 type record interface {
 	proto.Message
 	comparable
 	GetCreatedAt() *timestamppb.Timestamp
 }
 
+// idOf returns the id of a record.
 func idOf(r proto.Message) string {
 	switch r := r.(type) {
 	case *waitingv1.Wait:
@@ -35,7 +37,8 @@ func idOf(r proto.Message) string {
 	return ""
 }
 
-// put stores a record in place of the one with its id. lives says that it has not ended.
+// put stores a record in place of the one with its id. lives says that it has not ended. If it
+// has, the record that ended first is dropped when more than keptEnded are held.
 func (rs *records[R]) put(r R, lives bool) {
 	id := idOf(r)
 	if rs.byID == nil {
@@ -59,8 +62,8 @@ func (rs *records[R]) put(r R, lives bool) {
 	}
 }
 
-// list returns up to limit records that keep accepts, after the record with the id after;
-// "" is the beginning.
+// list returns up to limit records that keep accepts, in order of creation, beginning behind
+// the record with the id after; "" is the beginning.
 func (rs *records[R]) list(after string, limit int, keep func(R) bool) []R {
 	var out []R
 	start := 0
@@ -89,8 +92,10 @@ type memory struct {
 	order []string
 }
 
+// memorySize is how many ids a memory holds.
 const memorySize = 4096
 
+// add remembers an id, in place of the oldest one if memorySize are remembered.
 func (m *memory) add(id string) {
 	if m.ids == nil {
 		m.ids = map[string]struct{}{}
@@ -106,6 +111,7 @@ func (m *memory) add(id string) {
 	m.order = append(m.order, id)
 }
 
+// has reports whether an id is remembered.
 func (m *memory) has(id string) bool {
 	_, ok := m.ids[id]
 	return ok

@@ -43,13 +43,14 @@ func (s *Service) RotateExternalTrigger(ctx context.Context, req *waitingv1.Rota
 	})
 }
 
+// decideRotate is the rule of RotateExternalTrigger. A trigger that has ended cannot be rotated.
 func decideRotate(s *State, env journal.Env, req *waitingv1.RotateExternalTriggerRequest, secrets secrets) (journal.Decision[*waitingv1.RotateExternalTriggerResponse], error) {
 	var d journal.Decision[*waitingv1.RotateExternalTriggerResponse]
 	t, err := s.trigger(env.Actor.Namespace, req.GetAgentId(), req.GetTriggerId())
 	if err != nil {
 		return d, err
 	}
-	if err := fault.First(dead(t.GetStatus(), t, env.Now), validSigning(t.GetSignatureScheme(), req.GetSigningSecret())); err != nil {
+	if err := fault.First(checkAddress(t.GetStatus(), t, env.Now), validSigning(t.GetSignatureScheme(), req.GetSigningSecret())); err != nil {
 		return d, err
 	}
 	n := nextTrigger(t)

@@ -15,8 +15,8 @@ import (
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 )
 
-// secrets derives the secrets of triggers from the installation's key. They are not stored,
-// and a repeated request returns the same ones. A signing secret that a caller gives is
+// secrets derives a secret from a name and the installation's key, always the same one. The secrets
+// of triggers are such secrets: they are not stored, and a repeated request returns the same ones. A signing secret that a caller gives is
 // stored encrypted under that key. No event, list or log contains a secret (SPEC P3).
 type secrets func(name string) string
 
@@ -41,6 +41,7 @@ func generation(t *waitingv1.Trigger) string {
 	return t.GetTriggerId() + "/" + strconv.FormatInt(t.GetGeneration(), 10)
 }
 
+// sealKey returns the key under which callers' signing secrets are encrypted and hashed.
 func (s secrets) sealKey() []byte {
 	k := sha256.Sum256([]byte(s("seal")))
 	return k[:]
@@ -54,6 +55,7 @@ func (s secrets) digest(secret string) string {
 	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
+// aead returns the cipher of seal and open.
 func (s secrets) aead() (cipher.AEAD, error) {
 	block, err := aes.NewCipher(s.sealKey())
 	if err != nil {
@@ -76,6 +78,8 @@ func (s secrets) seal(triggerID, secret string) ([]byte, error) {
 	return aead.Seal(nonce, nonce, []byte(secret), []byte(triggerID)), nil
 }
 
+// open decrypts what seal returned for the same trigger. It fails if the installation's key
+// was replaced.
 func (s secrets) open(triggerID string, sealed []byte) (string, error) {
 	aead, err := s.aead()
 	if err != nil {
@@ -106,7 +110,8 @@ const (
 	maxSigningSecret = 256
 )
 
-// validSigning validates a caller's signing secret. No error repeats it.
+// validSigning validates a caller's signing secret for a scheme; an empty one is valid. No
+// error repeats it.
 func validSigning(scheme waitingv1.SignatureScheme, secret string) error {
 	const field = "signing_secret"
 	must := func(must string) error {
@@ -133,6 +138,7 @@ func validSigning(scheme waitingv1.SignatureScheme, secret string) error {
 	return nil
 }
 
+// knownScheme refuses a number that names no signature scheme. Unspecified is allowed.
 func knownScheme(scheme waitingv1.SignatureScheme) error {
 	if _, ok := waitingv1.SignatureScheme_name[int32(scheme)]; !ok {
 		return fault.Invalid("signature_scheme", scheme.String(), "must be hub_sha256 or standard_webhooks")
@@ -140,7 +146,7 @@ func knownScheme(scheme waitingv1.SignatureScheme) error {
 	return nil
 }
 
-// address returns the URL at which outside systems reach a trigger.
+// address returns the URL at which outside systems reach a trigger with this token.
 func (s *Service) address(token string) string {
 	return strings.TrimSuffix(s.cfg.PublicURL, "/") + "/v1/triggers/" + token
 }

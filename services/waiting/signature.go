@@ -24,8 +24,9 @@ const (
 	maxSignatures = 8
 )
 
-// verify checks that a delivery is signed as its trigger demands (SPEC P3). Signatures are
-// compared in constant time.
+// verify returns SIGNATURE_INVALID unless a delivery is signed as its trigger demands (SPEC
+// P3). It accepts everything for the unspecified scheme. Signatures are compared in constant
+// time.
 func verify(scheme waitingv1.SignatureScheme, secret string, now time.Time, req *waitingv1.DeliverTriggerRequest) error {
 	switch scheme {
 	case waitingv1.SignatureScheme_SIGNATURE_SCHEME_HUB_SHA256:
@@ -39,6 +40,7 @@ func verify(scheme waitingv1.SignatureScheme, secret string, now time.Time, req 
 	return fault.SignatureInvalid.New("this server does not know the signature scheme of the trigger")
 }
 
+// verifyHub checks the X-Hub-Signature-256 header of a body.
 func verifyHub(secret, header string, body []byte) error {
 	if header == "" {
 		return fault.SignatureInvalid.New("X-Hub-Signature-256 is missing; this trigger takes signed deliveries only")
@@ -56,6 +58,8 @@ func verifyHub(secret, header string, body []byte) error {
 	return nil
 }
 
+// verifyStandard checks a signature of standardwebhooks.com, and that its timestamp is within
+// standardSkew of now.
 func verifyStandard(secret string, now time.Time, req *waitingv1.DeliverTriggerRequest) error {
 	id, stamp := req.GetWebhookId(), req.GetWebhookTimestamp()
 	if id == "" || stamp == "" || req.GetWebhookSignature() == "" {
@@ -87,6 +91,7 @@ func verifyStandard(secret string, now time.Time, req *waitingv1.DeliverTriggerR
 	return fault.SignatureInvalid.New("webhook-signature has no v1 signature of this delivery; is the secret the right one?")
 }
 
+// standardKey decodes a signing secret of the form of standardwebhooks.com.
 func standardKey(secret string) ([]byte, error) {
 	text, ok := strings.CutPrefix(secret, standardPrefix)
 	if !ok {

@@ -30,7 +30,7 @@ const waitKinds = 5
 type address struct {
 	agent     plane.Key
 	triggerID string
-	dead      waitingv1.TriggerStatus // how the trigger ended, or active
+	status    waitingv1.TriggerStatus // how the trigger ended, or active; revoked for a rotated secret
 }
 
 // agentWaits holds the waits, triggers and timers of one agent.
@@ -38,20 +38,22 @@ type agentWaits struct {
 	waits    records[*waitingv1.Wait]
 	triggers records[*waitingv1.Trigger]
 	timers   records[*waitingv1.Timer]
-	// tasks has tasks that ended and items those that were completed, as the events said. A
-	// wait is decided against them, in the same loop, so that an end that arrived a moment
-	// before is not missed (SPEC R8).
+	// tasks remembers ids of tasks that ended, and items ids of work items that were completed,
+	// as events of their planes said. WaitFor is decided against them, in the same loop, so
+	// that an end that arrived a moment before is not missed (SPEC R8).
 	tasks memory
 	items memory
-	// published has every active wait; mismatched those for which mismatches are recorded.
-	published  map[string]publishedCount
-	mismatched map[string]map[arrival]bool // inputs that did not satisfy the wait
-	stopped    bool                        // by an operator (SPEC A8)
-	deleted    bool                        // or is being deleted: nothing is created for it
+	// published has an entry for every active wait and intent, by its id.
+	published map[string]publishedCount
+	// mismatched holds, by the id of an active wait, the inputs that were recorded because
+	// they did not satisfy it.
+	mismatched map[string]map[arrival]bool
+	stopped    bool // the agent is stopped by an operator (SPEC A8)
+	deleted    bool // the agent is deleted or being deleted: nothing is created for it
 }
 
 // publishedCount is the trigger count of a wait that its last event showed to other planes.
-// The ids are those of the last delivery, which that event need not have shown.
+// The ids are those of the last delivery that was only counted since; empty if there was none.
 type publishedCount struct {
 	count                 int64
 	triggerID, deliveryID string
@@ -108,6 +110,7 @@ func (s *State) Apply(ev *journal.Event) error {
 	return nil
 }
 
+// applyTrigger folds an event about a trigger.
 func (s *State) applyTrigger(k plane.Key, a *agentWaits, ev *journal.Event) error {
 	var t *waitingv1.Trigger
 	switch p := ev.Payload.(type) {
@@ -135,8 +138,8 @@ func (s *State) applyTrigger(k plane.Key, a *agentWaits, ev *journal.Event) erro
 	return nil
 }
 
-// putWait stores a wait whose new state is in an event, so that everybody who follows this
-// plane knows its count.
+// putWait stores a wait whose new state is in an event. Its count is published thereby: whoever
+// follows this plane can read it from the event.
 func (s *State) putWait(a *agentWaits, w *waitingv1.Wait) {
 	if before := active(a.waits.byID[w.GetWaitId()]); before != active(w) && w.GetKind() < waitKinds {
 		if s.open[w.GetKind()]++; before {
@@ -171,7 +174,8 @@ func (a *agentWaits) counted(p *waitingv1.DeliveriesCounted) {
 	}
 }
 
-// lives reports whether a trigger has not ended.
+// lives reports whether a trigger has not ended; false for nil. One that is past its expiry
+// lives until trigger_expired; see expired.
 func lives(t *waitingv1.Trigger) bool {
 	return t.GetStatus() == waitingv1.TriggerStatus_TRIGGER_STATUS_ACTIVE
 }
@@ -181,8 +185,8 @@ func active(w *waitingv1.Wait) bool {
 	return w.GetStatus() == waitingv1.WaitStatus_WAIT_STATUS_ACTIVE
 }
 
-// yields reports whether a wait has the mode wait, which blocks its owner, and is no intent.
-func yields(w *waitingv1.Wait) bool { return w.GetMode() == waitingv1.WaitMode_WAIT_MODE_WAIT }
+// blocks reports whether a wait has the mode wait, which blocks its owner; an intent does not.
+func blocks(w *waitingv1.Wait) bool { return w.GetMode() == waitingv1.WaitMode_WAIT_MODE_WAIT }
 
 // unpublished reports whether deliveries were counted that no event of the wait shows yet.
 func (a *agentWaits) unpublished(w *waitingv1.Wait) bool {
@@ -200,15 +204,16 @@ func (a *agentWaits) activeWaits(keep func(*waitingv1.Wait) bool) []*waitingv1.W
 	return a.waits.list("", len(a.waits.order), func(w *waitingv1.Wait) bool { return active(w) && keep(w) })
 }
 
-// yielding returns the wait of mode wait of an owner, which is an item or, for "", the agent;
-// nil if it has none.
-func (a *agentWaits) yielding(itemID string) *waitingv1.Wait {
-	for _, w := range a.activeWaits(func(w *waitingv1.Wait) bool { return yields(w) && w.GetWorkItemId() == itemID }) {
+// blockingWait returns the active wait of mode wait of an owner, which is an item or, for "",
+// the agent; nil if it has none. An owner has at most one.
+func (a *agentWaits) blockingWait(itemID string) *waitingv1.Wait {
+	for _, w := range a.activeWaits(func(w *waitingv1.Wait) bool { return blocks(w) && w.GetWorkItemId() == itemID }) {
 		return w
 	}
 	return nil
 }
 
+// wait returns a wait or intent of an agent that is in memory, NOT_FOUND if there is none.
 func (s *State) wait(namespace, agentID, waitID string) (*waitingv1.Wait, error) {
 	if a := s.agents[plane.KeyOf(namespace, agentID)]; a != nil {
 		if w := a.waits.byID[waitID]; w != nil {
@@ -219,6 +224,7 @@ func (s *State) wait(namespace, agentID, waitID string) (*waitingv1.Wait, error)
 	return nil, fault.NotFound.Newf("agent %q has no wait %q; ListWaits shows what it has", agentID, waitID).With("wait_id", waitID)
 }
 
+// trigger returns a trigger of an agent that is in memory, NOT_FOUND if there is none.
 func (s *State) trigger(namespace, agentID, triggerID string) (*waitingv1.Trigger, error) {
 	if a := s.agents[plane.KeyOf(namespace, agentID)]; a != nil {
 		if t := a.triggers.byID[triggerID]; t != nil {
@@ -228,6 +234,7 @@ func (s *State) trigger(namespace, agentID, triggerID string) (*waitingv1.Trigge
 	return nil, fault.NotFound.Newf("agent %q has no trigger %q; ListExternalTriggers shows what it has", agentID, triggerID).With("trigger_id", triggerID)
 }
 
+// timer returns a timer of an agent that is in memory, NOT_FOUND if there is none.
 func (s *State) timer(namespace, agentID, timerID string) (*waitingv1.Timer, error) {
 	if a := s.agents[plane.KeyOf(namespace, agentID)]; a != nil {
 		if t := a.timers.byID[timerID]; t != nil {
@@ -237,7 +244,8 @@ func (s *State) timer(namespace, agentID, timerID string) (*waitingv1.Timer, err
 	return nil, fault.NotFound.Newf("agent %q has no timer %q; ListTimers shows what it has", agentID, timerID).With("timer_id", timerID)
 }
 
-// alive refuses to create records for a deleted agent.
+// alive returns AGENT_DELETED for an agent that is deleted or being deleted, nil for any
+// other.
 func (s *State) alive(namespace, agentID string) error {
 	if a := s.agents[plane.KeyOf(namespace, agentID)]; a != nil && a.deleted {
 		return fault.AgentDeleted.Newf("agent %q is deleted; nothing can be created for it", agentID).With("agent_id", agentID)
@@ -245,14 +253,14 @@ func (s *State) alive(namespace, agentID string) error {
 	return nil
 }
 
-// ended returns a wait in its last state.
+// ended returns a copy of a wait that ended at the time of env.
 func ended(w *waitingv1.Wait, env journal.Env, status waitingv1.WaitStatus, reason waitingv1.WaitEndReason) *waitingv1.Wait {
 	n := nextWait(w)
 	n.Status, n.EndReason, n.EndedAt = status, reason, timestamppb.New(env.Now)
 	return n
 }
 
-// nextWait returns a copy of a wait with the next revision, which may be changed.
+// nextWait returns a copy of a wait with the next revision, which the caller may change.
 func nextWait(w *waitingv1.Wait) *waitingv1.Wait {
 	n := proto.CloneOf(w)
 	n.Revision++
@@ -260,7 +268,8 @@ func nextWait(w *waitingv1.Wait) *waitingv1.Wait {
 	return n
 }
 
-// triggeredBy returns a wait after further deliveries.
+// triggeredBy returns a copy of a wait after count further deliveries, the last of them at the
+// time at.
 func triggeredBy(w *waitingv1.Wait, count int64, at *timestamppb.Timestamp) *waitingv1.Wait {
 	n := nextWait(w)
 	n.TriggerCount += count
@@ -268,15 +277,19 @@ func triggeredBy(w *waitingv1.Wait, count int64, at *timestamppb.Timestamp) *wai
 	return n
 }
 
+// waitEvent returns the event of a payload about a wait.
 func waitEvent(namespace string, w *waitingv1.Wait, payload proto.Message) *journal.Event {
 	return &journal.Event{Namespace: namespace, AgentID: w.GetAgentId(), WorkItemID: w.GetWorkItemId(), Payload: payload}
 }
 
+// cancelled returns the event that a wait was cancelled for a reason.
 func cancelled(namespace string, w *waitingv1.Wait, env journal.Env, reason waitingv1.WaitEndReason) *journal.Event {
 	n := ended(w, env, waitingv1.WaitStatus_WAIT_STATUS_CANCELLED, reason)
 	return waitEvent(namespace, n, &waitingv1.WaitCancelled{Wait: n, Reason: reason})
 }
 
+// resolved returns the event that a wait was resolved by an input of the cause with the id
+// causeID.
 func resolved(namespace string, w *waitingv1.Wait, env journal.Env, cause waitingv1.WaitCause, causeID string) *journal.Event {
 	n := ended(w, env, waitingv1.WaitStatus_WAIT_STATUS_RESOLVED, endReasonOf(cause))
 	n.EndedBy = causeID

@@ -21,7 +21,8 @@ const (
 	shortest = time.Second
 )
 
-// validSpan validates a duration from now, which may be nil.
+// validSpan checks that a duration from now is well formed and between least and the horizon.
+// nil is valid.
 func validSpan(field string, d *durationpb.Duration, least time.Duration) error {
 	if d == nil {
 		return nil
@@ -71,7 +72,8 @@ func within(field string, now time.Time, at *timestamppb.Timestamp, past bool) e
 	return nil
 }
 
-// dueAt returns the time that after or at says.
+// dueAt returns the time that is after from now, or, if after is nil, the time at. Exactly one
+// of them is given.
 func dueAt(now time.Time, after *durationpb.Duration, at *timestamppb.Timestamp) *timestamppb.Timestamp {
 	if after != nil {
 		return pbjson.Timestamp(now.Add(after.AsDuration()))

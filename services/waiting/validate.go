@@ -56,13 +56,15 @@ func admit(actor rpc.Actor, agentID string) error {
 	return rpc.CheckAgent(actor, agentID)
 }
 
-func itemID(id string) error {
+// validItemID validates the id of a work item, which may be left out.
+func validItemID(id string) error {
 	if id == "" {
 		return nil
 	}
 	return fault.ID("work_item_id", id, "wi_")
 }
 
+// knownDelivery refuses a number that names no delivery mode. Unspecified is allowed.
 func knownDelivery(m waitingv1.DeliveryMode) error {
 	if _, ok := waitingv1.DeliveryMode_name[int32(m)]; !ok {
 		return fault.Invalid("delivery_mode", m.String(), "must be wake_hint or contentful")

@@ -47,9 +47,10 @@ func (s *Service) WaitFor(ctx context.Context, req *waitingv1.WaitForRequest) (*
 	return resp, s.attach(ctx, resp.GetWait())
 }
 
-// resolve reads from other planes what the wait is for: its item, and its task, which is nil
-// unless the wait is for one. The rule returns refused, so that a repeated request gets its
-// first response from the request memory before that (SPEC X2).
+// resolve reads from other planes what the wait is for: its item in target, empty for the
+// agent itself, and its task, nil unless the wait is for one. The rule returns refused, so
+// that a repeated request gets its first response from the request memory before that (SPEC
+// X2).
 func (s *Service) resolve(ctx context.Context, req *waitingv1.WaitForRequest) (target string, task *taskv1.Task, refused error) {
 	target, err := s.target(ctx, req.GetAgentId(), req.GetWorkItemId(), !req.GetOwn())
 	if err != nil {
@@ -62,8 +63,8 @@ func (s *Service) resolve(ctx context.Context, req *waitingv1.WaitForRequest) (t
 	return target, t.GetTask(), err
 }
 
-// recheck returns after how long the owner is reminded of an active wait: as the request
-// says, or by the default of the namespace; nil for never (SPEC P8).
+// recheck returns after how long the owner of a wait is reminded of it: as the request says,
+// or by the default of the namespace; nil for never (SPEC P8).
 func (s *Service) recheck(namespace string, req *waitingv1.WaitForRequest) *durationpb.Duration {
 	if req.GetRecheckAfter() != nil {
 		return req.GetRecheckAfter()
@@ -78,12 +79,14 @@ func (s *Service) recheck(namespace string, req *waitingv1.WaitForRequest) *dura
 	return durationpb.New(d)
 }
 
+// admitWaitFor checks what WaitFor can check without records: the caller's rights and the form
+// of the request.
 func admitWaitFor(ctx context.Context, req *waitingv1.WaitForRequest) error {
 	if err := fault.First(
 		admitWrite(ctx, req),
 		fault.TextBytes("reason", req.GetReason(), fault.MaxFreeTextBytes, true),
 		fault.NotBlank("reason", req.GetReason()),
-		itemID(req.GetWorkItemId()),
+		validItemID(req.GetWorkItemId()),
 		knownDelivery(req.GetDeliveryMode()),
 		validSpan("recheck_after", req.GetRecheckAfter(), 0),
 	); err != nil {
@@ -92,12 +95,12 @@ func admitWaitFor(ctx context.Context, req *waitingv1.WaitForRequest) error {
 	if req.GetOwn() && req.GetWorkItemId() != "" {
 		return fault.Invalid("own", "true", "must not come together with work_item_id: either the agent itself waits, or the item")
 	}
-	return arguments(req)
+	return validArguments(req)
 }
 
-// arguments checks that the arguments fit the wake. Those that would be ignored are refused,
+// validArguments checks that the arguments fit the wake. Those that would be ignored are refused,
 // because the caller means something by them.
-func arguments(req *waitingv1.WaitForRequest) error {
+func validArguments(req *waitingv1.WaitForRequest) error {
 	wake := strings.ToLower(strings.TrimPrefix(req.GetWake().String(), "WAKE_"))
 	switch req.GetWake() {
 	case waitingv1.Wake_WAKE_TASK_RESULT:
@@ -134,6 +137,9 @@ func arguments(req *waitingv1.WaitForRequest) error {
 	return nil
 }
 
+// decideWaitFor is the rule of WaitFor. target is the owner: an item, or empty for the agent.
+// task is the task to wait for, recheck the time until the reminder, and reminded whether the
+// work plane reminds of the item; task and recheck may be nil.
 func decideWaitFor(s *State, env journal.Env, req *waitingv1.WaitForRequest, target string, recheck *durationpb.Duration, task *taskv1.Task, reminded bool) (journal.Decision[*waitingv1.WaitForResponse], error) {
 	var d journal.Decision[*waitingv1.WaitForResponse]
 	ns := env.Actor.Namespace
@@ -166,7 +172,7 @@ func decideWaitFor(s *State, env journal.Env, req *waitingv1.WaitForRequest, tar
 	}
 	old, present := (*waitingv1.Wait)(nil), task.GetTerminal()
 	if a != nil {
-		old = a.yielding(target)
+		old = a.blockingWait(target)
 		if req.GetWake() == waitingv1.Wake_WAKE_TASK_RESULT && a.tasks.has(req.GetResource()) {
 			present = true
 		}
@@ -193,6 +199,7 @@ func decideWaitFor(s *State, env journal.Env, req *waitingv1.WaitForRequest, tar
 	return d, nil
 }
 
+// kinds has the kind of wait for each wake.
 var kinds = map[waitingv1.Wake]waitingv1.WaitKind{
 	waitingv1.Wake_WAKE_OPERATOR_INPUT: waitingv1.WaitKind_WAIT_KIND_OPERATOR,
 	waitingv1.Wake_WAKE_TASK_RESULT:    waitingv1.WaitKind_WAIT_KIND_TASK,
@@ -200,6 +207,7 @@ var kinds = map[waitingv1.Wake]waitingv1.WaitKind{
 	waitingv1.Wake_WAKE_TIMER:          waitingv1.WaitKind_WAIT_KIND_TIMER,
 }
 
+// answerWaitFor builds the response of WaitFor from its events.
 func answerWaitFor(events []*journal.Event) (*waitingv1.WaitForResponse, error) {
 	resp := &waitingv1.WaitForResponse{}
 	for _, ev := range events {
@@ -219,8 +227,9 @@ func answerWaitFor(events []*journal.Event) (*waitingv1.WaitForResponse, error) 
 	return resp, nil
 }
 
-// target returns the owner of a wait: the named item, or if current is set the item in
-// focus, or "" for the agent.
+// target returns the owner of a new record: the named item, or if none is named and current is
+// set the item in focus, otherwise "" for the agent. It refuses completed items, and agents
+// that do not exist or are deleted.
 func (s *Service) target(ctx context.Context, agentID, named string, current bool) (string, error) {
 	if named == "" {
 		if !current {
@@ -245,6 +254,7 @@ func (s *Service) target(ctx context.Context, agentID, named string, current boo
 	return named, nil
 }
 
+// itemCompleted returns the refusal of a wait for a completed item.
 func itemCompleted(itemID string) error {
 	return fault.WorkItemCompleted.Newf("work item %q is completed and cannot wait", itemID).With("work_item_id", itemID)
 }

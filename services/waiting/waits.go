@@ -14,11 +14,11 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// CreateWait registers an intent, which blocks nothing (SPEC P1).
+// CreateWait registers an intent for deliveries of triggers, which blocks nothing (SPEC P1).
 func (s *Service) CreateWait(ctx context.Context, req *waitingv1.CreateWaitRequest) (*waitingv1.CreateWaitResponse, error) {
 	if err := fault.First(
 		admitWrite(ctx, req),
-		itemID(req.GetWorkItemId()),
+		validItemID(req.GetWorkItemId()),
 		fault.Text("source", req.GetSource(), 256, false),
 		fault.TextBytes("condition", req.GetCondition(), fault.MaxFreeTextBytes, false),
 		knownDelivery(req.GetDeliveryMode()),
@@ -70,7 +70,7 @@ func (s *Service) CreateWait(ctx context.Context, req *waitingv1.CreateWaitReque
 	return resp, s.attach(ctx, resp.GetWait())
 }
 
-// CancelWait ends a wait or an intent. It is idempotent (SPEC P1).
+// CancelWait cancels a wait or an intent. One that has ended is returned unchanged (SPEC P1).
 func (s *Service) CancelWait(ctx context.Context, req *waitingv1.CancelWaitRequest) (*waitingv1.CancelWaitResponse, error) {
 	if err := fault.First(admitWrite(ctx, req), fault.ID("wait_id", req.GetWaitId(), "wt_")); err != nil {
 		return nil, err
@@ -96,7 +96,7 @@ func (s *Service) CancelWait(ctx context.Context, req *waitingv1.CancelWaitReque
 	})
 }
 
-// GetWait returns a wait.
+// GetWait returns a wait or an intent.
 func (s *Service) GetWait(ctx context.Context, req *waitingv1.GetWaitRequest) (*waitingv1.GetWaitResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := fault.First(admit(actor, req.GetAgentId()), fault.ID("wait_id", req.GetWaitId(), "wt_")); err != nil {
@@ -121,7 +121,8 @@ func (s *Service) GetWait(ctx context.Context, req *waitingv1.GetWaitRequest) (*
 // maxNamed bounds the waits that ListWaits is asked for by id.
 const maxNamed = 100
 
-// listsWait reports whether ListWaits returns a wait.
+// listsWait reports whether the filter of a request includes a wait. An item, if named, must
+// be that of the wait; ids and ended_by select waits whether or not they ended.
 func listsWait(req *waitingv1.ListWaitsRequest, w *waitingv1.Wait) bool {
 	switch {
 	case req.GetWorkItemId() != "" && w.GetWorkItemId() != req.GetWorkItemId():
@@ -133,9 +134,9 @@ func listsWait(req *waitingv1.ListWaitsRequest, w *waitingv1.Wait) bool {
 	return req.GetIncludeEnded() || active(w)
 }
 
-// ListWaits returns an agent's waits in order of creation.
+// ListWaits returns an agent's waits and intents in order of creation.
 func (s *Service) ListWaits(ctx context.Context, req *waitingv1.ListWaitsRequest) (*waitingv1.ListWaitsResponse, error) {
-	if err := itemID(req.GetWorkItemId()); err != nil {
+	if err := validItemID(req.GetWorkItemId()); err != nil {
 		return nil, err
 	}
 	if err := fault.Entries("wait_ids", len(req.GetWaitIds()), maxNamed); err != nil {
@@ -161,7 +162,10 @@ func (s *Service) ListWaits(ctx context.Context, req *waitingv1.ListWaitsRequest
 	return &waitingv1.ListWaitsResponse{Waits: ws, NextPageToken: next, Revision: seq}, nil
 }
 
-// listed returns one page of an agent's records of one kind.
+// listed checks that the caller may read what belongs to an agent, and returns one page of its
+// records of one kind: those of the collection of that keep accepts, as shown returns them.
+// next is the token of the next page, empty on the last, and seq the revision that was read.
+// An agent that never existed is NOT_FOUND.
 func listed[R record](ctx context.Context, s *Service, kind, agentID string, pageSize int32, token string,
 	of func(*agentWaits) *records[R], keep func(R) bool, shown func(*agentWaits, R) R,
 ) (out []R, next string, seq int64, err error) {

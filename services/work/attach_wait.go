@@ -50,6 +50,7 @@ func (s *Service) AttachWait(ctx context.Context, req *workv1.AttachWaitRequest)
 	})
 }
 
+// answerAttach builds the response of AttachWait from its events.
 func answerAttach(events []*journal.Event) (*workv1.AttachWaitResponse, error) {
 	for _, ev := range events {
 		switch p := ev.Payload.(type) {
@@ -62,8 +63,12 @@ func answerAttach(events []*journal.Event) (*workv1.AttachWaitResponse, error) {
 	return nil, fmt.Errorf("work: no wait_attached among %d events", len(events))
 }
 
-// attachWait is the rule of AttachWait and of the events of the waiting plane. It returns
-// no events if the item shows the wait already. refusal is why the item cannot wait.
+// attachWait is the rule of AttachWait and of the events of the waiting plane. An item that
+// does not exist, belongs to another agent or is completed cannot wait: refusal says why, and
+// the only event is wait_attach_refused. Without a refusal, it returns no events if nothing
+// changes: the item has this or a later revision of the wait, the wait has ended or was
+// replaced, or the owner is deleted. A new wait of mode wait replaces the one that the item
+// has, writes the blocker and releases the focus.
 func attachWait(s *State, env journal.Env, namespace, agentID, itemID string, w *workv1.AttachedWait) (events []*journal.Event, refusal workv1.AttachRefusal) {
 	old := s.record(namespace, itemID)
 	switch {
@@ -113,7 +118,7 @@ func attachWait(s *State, env journal.Env, namespace, agentID, itemID string, w 
 			attachedEvent.CurrentWorkItemId = ""
 		}
 	}
-	remind(it)
+	showReminder(it)
 	ev := itemEvent(it, old, attachedEvent)
 	ev.Namespace = namespace
 	events = append(events, ev)
@@ -134,7 +139,8 @@ type waitEnd struct {
 	resumption    *workv1.Resumption // what the item keeps of a wait that blocked it; nil: nothing
 }
 
-// detachWait is the rule for the end of a wait.
+// detachWait is the rule for the end of a wait. It returns no events if the item is unknown or
+// not the agent's, or if the end was recorded before.
 func detachWait(s *State, env journal.Env, namespace, agentID, itemID string, end waitEnd) []*journal.Event {
 	old := s.record(namespace, itemID)
 	if old == nil || old.GetAgentId() != agentID {
@@ -159,8 +165,8 @@ func detachWait(s *State, env journal.Env, namespace, agentID, itemID string, en
 	return []*journal.Event{ev}
 }
 
-// superseded reports whether the item has a newer wait of mode wait than w. An item has
-// one, the newest, in whatever order they arrive.
+// superseded reports whether w is of mode wait and the item has a newer one of that mode, by
+// creation and then by id. An item has only the newest, in whatever order they arrive.
 func superseded(it *workv1.WorkItemRecord, w *workv1.AttachedWait) bool {
 	if w.GetMode() != waitingv1.WaitMode_WAIT_MODE_WAIT {
 		return false
@@ -174,13 +180,14 @@ func superseded(it *workv1.WorkItemRecord, w *workv1.AttachedWait) bool {
 	return false
 }
 
-// forget removes a wait and its reminder from an item that may be written to.
+// forget removes a wait, and with it its reminder, from a record that the caller may change.
+// It does nothing else for a nil wait than to choose the reminder again.
 func forget(it *workv1.WorkItemRecord, w *workv1.AttachedWait) {
 	it.Waits = without(it.GetWaits(), w.GetWaitId())
-	remind(it)
+	showReminder(it)
 }
 
-// attached returns the wait of an item with an id, nil if it has none.
+// attached returns the wait or intent with an id that an item has, nil if there is none.
 func attached(it *workv1.WorkItemRecord, waitID string) *workv1.AttachedWait {
 	for _, w := range it.GetWaits() {
 		if w.GetWaitId() == waitID {
@@ -215,7 +222,7 @@ func (s *Service) ConsumeRecheck(ctx context.Context, req *workv1.ConsumeRecheck
 				return d, nil
 			}
 			it := next(old, env)
-			given(it, env.Now)
+			giveReminder(it, env.Now)
 			d.Events = []*journal.Event{itemEvent(it, old, &workv1.RecheckConsumed{
 				WorkItem: it, ConsumedAt: timestamppb.New(env.Now), CurrentWorkItemId: st.current(env.Actor.Namespace, req.GetAgentId()),
 			})}

@@ -16,14 +16,16 @@ import (
 // unfinishedSample is how many unfinished todos a warning shows.
 const unfinishedSample = 5
 
-// RunningTask is a running task that was started for an item.
+// RunningTask is a task of an item that has not ended. A blocking one prevents the item's
+// completion.
 type RunningTask struct {
 	TaskID   string
 	Blocking bool
 }
 
-// CompleteWorkItem completes an item (SPEC W6). It takes no summary: the text of the round
-// becomes the report, by PromoteReport.
+// CompleteWorkItem completes an item (SPEC W6), unless a blocking task of it runs. A completed
+// item is returned with already_completed. It takes no summary: the text of the round becomes
+// the report, by PromoteReport.
 func (s *Service) CompleteWorkItem(ctx context.Context, req *workv1.CompleteWorkItemRequest) (*workv1.CompleteWorkItemResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := s.admitWrite(ctx, actor, req.GetAgentId()); err != nil {
@@ -55,6 +57,8 @@ func (s *Service) CompleteWorkItem(ctx context.Context, req *workv1.CompleteWork
 	return resp, nil
 }
 
+// decideComplete is the rule of CompleteWorkItem. running are the tasks of the item that have
+// not ended.
 func decideComplete(s *State, env journal.Env, req *workv1.CompleteWorkItemRequest, running []RunningTask) (journal.Decision[*workv1.CompleteWorkItemResponse], error) {
 	var none journal.Decision[*workv1.CompleteWorkItemResponse]
 	old, err := s.mutable(env.Actor.Namespace, req.GetAgentId(), req.GetWorkItemId())
@@ -97,6 +101,8 @@ func decideComplete(s *State, env journal.Env, req *workv1.CompleteWorkItemReque
 	return journal.Decision[*workv1.CompleteWorkItemResponse]{Events: events}, nil
 }
 
+// completionWarnings returns the warnings of a completion, about unfinished todos and the
+// given running tasks. It also sets the counts of unfinished todos in done.
 func completionWarnings(done *workv1.WorkItemCompleted, old *workv1.WorkItemRecord, running []string) []*workv1.Warning {
 	warnings := unfinishedTodos(old.GetTodoList())
 	for _, w := range warnings {
@@ -136,6 +142,8 @@ func unfinishedTodos(todos []*workv1.TodoItem) []*workv1.Warning {
 	return []*workv1.Warning{unfinished}
 }
 
+// taskIDs returns the ids of the running tasks, or with blockingOnly of those that block
+// completion.
 func taskIDs(running []RunningTask, blockingOnly bool) []string {
 	var ids []string
 	for _, t := range running {

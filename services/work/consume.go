@@ -12,12 +12,13 @@ import (
 var waitTypes = []string{"wait_registered", "wait_triggered", "wait_consumed", "wait_resolved", "wait_cancelled"}
 
 // react is the rule for the events of other planes. Most waits were attached by AttachWait
-// before, and their events change nothing. In either case the history of the item names
-// who registered or ended the wait (SPEC W11).
+// before, and their registration changes nothing. The events that it returns carry the actor
+// of ev, so that the item's history names who registered or ended the wait (SPEC W11).
 func react(s *State, env journal.Env, ev *journal.Event) ([]*journal.Event, error) {
 	return plane.OnBehalf(ev, reaction(s, env, ev)), nil
 }
 
+// reaction returns the events of this plane that follow from ev, without the actor.
 func reaction(s *State, env journal.Env, ev *journal.Event) []*journal.Event {
 	switch p := ev.Payload.(type) {
 	case *agentv1.AgentDeleting:
@@ -46,6 +47,7 @@ func reaction(s *State, env journal.Env, ev *journal.Event) []*journal.Event {
 	return nil
 }
 
+// onWait attaches an active wait to its item, or updates the one that is attached.
 func onWait(s *State, env journal.Env, namespace string, w *waitingv1.Wait) []*journal.Event {
 	if w.GetWorkItemId() == "" || w.GetStatus() != waitingv1.WaitStatus_WAIT_STATUS_ACTIVE {
 		return nil // it is a wait of the agent itself, or has ended

@@ -66,6 +66,7 @@ func validateCreate(req *workv1.CreateWorkItemRequest) error {
 	return validTodos(req.GetTodoList())
 }
 
+// decideCreate is the rule of CreateWorkItem.
 func decideCreate(s *State, env journal.Env, itemID string, req *workv1.CreateWorkItemRequest) (journal.Decision[*workv1.CreateWorkItemResponse], error) {
 	var none journal.Decision[*workv1.CreateWorkItemResponse]
 	if err := s.ownerAlive(env.Actor.Namespace, req.GetAgentId()); err != nil {

@@ -9,8 +9,9 @@ import (
 	"quartet/pkg/rpc"
 )
 
-// FindWorkItem returns the agent that an item belongs to. It knows the items of the
-// partitions that this process holds; a caller with several instances calls each.
+// FindWorkItem returns the agent that an item belongs to. Only services may call it. It searches the
+// partitions that this process holds: with several instances, NOT_FOUND means that the caller must
+// ask the next one.
 func (s *Service) FindWorkItem(ctx context.Context, req *workv1.FindWorkItemRequest) (*workv1.FindWorkItemResponse, error) {
 	if err := rpc.RequireRole(ctx, rpc.RoleService); err != nil {
 		return nil, err

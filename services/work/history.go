@@ -8,15 +8,16 @@ import (
 	"quartet/pkg/plane"
 )
 
-// history is where in the journal the mutations of an item are: the wal_seq of each, as the
-// distance from the one before, in two or three bytes. The journal holds everything else, so
-// the whole history of an item costs less memory than one copy of its record (SPEC W11, ADR
-// 0011). A history is a value; with returns a longer one.
+// history holds the wal_seqs of the events in an item's history, each as its distance from the
+// one before, in two or three bytes. The journal holds everything else, so the whole history
+// of an item costs less memory than one copy of its record (SPEC W11, ADR 0011). A history is
+// a value; with returns a longer one.
 type history struct {
 	last  uint64
 	steps []byte
 }
 
+// with returns the history with one more event, whose walSeq must be higher than the last.
 func (h history) with(walSeq uint64) history {
 	return history{walSeq, binary.AppendUvarint(h.steps, walSeq-h.last)}
 }

@@ -17,9 +17,10 @@ type fileKey struct {
 	path string
 }
 
-// openHome opens the home of an agent that exists, for a caller who may read it, or also
-// write to it. It returns nil for a home that was never written to. The caller must call
-// Close.
+// openHome opens the home of an agent that exists, or with write unset also of a deleted one,
+// for a caller who may read it, or with write set also change it. With write set, a missing
+// home is created; otherwise the result is nil for it. The caller must call Close, also on
+// nil.
 func (s *Service) openHome(ctx context.Context, agentID string, write bool) (*homes.Home, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := s.admit(actor, agentID); err != nil {

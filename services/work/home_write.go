@@ -24,7 +24,7 @@ import (
 // absent is the precondition that there is no file yet.
 const absent = "absent"
 
-// WriteFile writes a whole file (SPEC A11).
+// WriteFile writes a whole file, in place of any that is there (SPEC A11).
 func (s *Service) WriteFile(ctx context.Context, req *workv1.WriteFileRequest) (*workv1.WriteFileResponse, error) {
 	content := req.GetData()
 	if req.GetText() != "" {
@@ -44,7 +44,8 @@ func (s *Service) WriteFile(ctx context.Context, req *workv1.WriteFileRequest) (
 	return &workv1.WriteFileResponse{File: ev.GetFile(), Created: ev.GetCreated()}, nil
 }
 
-// EditFile replaces an exact piece of text (SPEC A11).
+// EditFile replaces an exact piece of text in a file (SPEC A11). The text must occur once, or
+// replace_all be set.
 func (s *Service) EditFile(ctx context.Context, req *workv1.EditFileRequest) (*workv1.EditFileResponse, error) {
 	if err := fault.First(
 		fault.TextBytes("old_text", req.GetOldText(), maxReadBytes, true),
@@ -70,7 +71,7 @@ func (s *Service) EditFile(ctx context.Context, req *workv1.EditFileRequest) (*w
 }
 
 // replaced returns the content of a file after an edit, and the number of replacements.
-func replaced(req *workv1.EditFileRequest, old []byte) ([]byte, int32, error) {
+func replaced(req *workv1.EditFileRequest, old []byte) (content []byte, count int32, err error) {
 	n := bytes.Count(old, []byte(req.GetOldText()))
 	switch {
 	case n == 0:
@@ -82,14 +83,16 @@ func replaced(req *workv1.EditFileRequest, old []byte) ([]byte, int32, error) {
 	return bytes.ReplaceAll(old, []byte(req.GetOldText()), []byte(req.GetNewText())), int32(n), nil
 }
 
-// change is one write to a file of a home.
+// change is one write of a file of a home.
 type change struct {
 	method, agentID, requestID string
 	args                       proto.Message
 	path                       string
 	expected                   string // precondition: a SHA-256, absent, or empty
-	needsFile                  bool
-	content                    func(old []byte) (content []byte, replaced int32, err error)
+	needsFile                  bool   // the file must exist, and content gets what is in it
+	// content returns the new content and the number of replacements. old is nil unless
+	// needsFile is set.
+	content func(old []byte) (content []byte, replaced int32, err error)
 }
 
 // errNotDone means that a request with this id was not executed before.
@@ -130,6 +133,7 @@ func (s *Service) changeFile(ctx context.Context, c change) (*workv1.HomeFileWri
 	return s.record(ctx, c, ev)
 }
 
+// validHash checks the form of expected_sha256: a SHA-256 in lower-case hex, absent, or empty.
 func validHash(expected string) error {
 	if expected == "" || expected == absent {
 		return nil
@@ -140,7 +144,9 @@ func validHash(expected string) error {
 	return nil
 }
 
-// write checks the precondition and writes the new content, unless the file has it already.
+// write writes the new content if the precondition holds, and returns the event of the change.
+// If the file has that content already, it writes nothing and does not check the precondition:
+// the request may be the repetition of one whose event was lost.
 func (s *Service) write(h *homes.Home, p string, c change) (*workv1.HomeFileWritten, error) {
 	before, mode, err := h.Hash(p)
 	missing := errors.Is(err, fault.NotFound)
@@ -185,6 +191,8 @@ func (s *Service) write(h *homes.Home, p string, c change) (*workv1.HomeFileWrit
 	return written, nil
 }
 
+// precondition returns HASH_MISMATCH unless the file is as expected: is is its present hash,
+// missing that there is no file. An empty expectation accepts both.
 func precondition(p, expected, is string, missing bool) error {
 	switch {
 	case expected == "" || expected == absent && missing || !missing && expected == is:

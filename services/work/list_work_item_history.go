@@ -73,7 +73,8 @@ func (s *Service) ListWorkItemHistory(ctx context.Context, req *workv1.ListWorkI
 	return resp, nil
 }
 
-// past reads the history of one item from the journal.
+// past reads the history of one item from the journal. seqs are the wal_seqs of its events, the
+// oldest first.
 type past struct {
 	ctx  context.Context //nolint:containedctx // lives for one request
 	part *journal.Partition[*State]
@@ -81,10 +82,11 @@ type past struct {
 	seqs []uint64
 }
 
-// page returns the mutations from position at on, counted in the order of the page, and
-// the position of the next page.
-func (h *past) page(at, size int, newestFirst bool) (*workv1.ListWorkItemHistoryResponse, int, error) {
-	resp := &workv1.ListWorkItemHistoryResponse{}
+// page returns at most size mutations, and fewer if they have more than page.MaxBytes. at is how
+// many mutations earlier pages had, in the order of the list, and next the same for the page after
+// this one.
+func (h *past) page(at, size int, newestFirst bool) (resp *workv1.ListWorkItemHistoryResponse, next int, err error) {
+	resp = &workv1.ListWorkItemHistoryResponse{}
 	bytes := 0
 	for at < len(h.seqs) && len(resp.GetMutations()) < size {
 		n := min(historyChunk, len(h.seqs)-at, size-len(resp.GetMutations()))
@@ -110,7 +112,7 @@ func (h *past) page(at, size int, newestFirst bool) (*workv1.ListWorkItemHistory
 	return resp, at, nil
 }
 
-// read returns the mutations of seqs[low:high]. A change is the difference to the record
+// read returns the mutations of seqs[low:high], the oldest first. A change is the difference to the record
 // before it, so earlier events are read until one contains the record.
 func (h *past) read(low, high int) ([]*workv1.WorkItemMutation, error) {
 	first := low
@@ -140,8 +142,8 @@ func (h *past) read(low, high int) ([]*workv1.WorkItemMutation, error) {
 	return out, nil
 }
 
-// recordIn returns the record of an item after an event, nil if the event does not
-// contain it.
+// recordIn returns the record of an item after an event, nil if the event does not contain it.
+// A move of the focus contains the records of both items.
 func recordIn(ev *journal.Event, itemID string) *workv1.WorkItemRecord {
 	var it *workv1.WorkItemRecord
 	switch p := ev.Payload.(type) {
@@ -156,9 +158,9 @@ func recordIn(ev *journal.Event, itemID string) *workv1.WorkItemRecord {
 	return it
 }
 
-// mutation returns the entry of an event in the history of an item, and the record after
-// the event.
-func mutation(ev *journal.Event, itemID string, before *workv1.WorkItemRecord) (*workv1.WorkItemMutation, *workv1.WorkItemRecord, error) {
+// mutation returns the entry of an event in the history of an item, and the item's record after
+// the event. before is the record before it, nil for the first event.
+func mutation(ev *journal.Event, itemID string, before *workv1.WorkItemRecord) (entry *workv1.WorkItemMutation, after *workv1.WorkItemRecord, err error) {
 	m := &workv1.WorkItemMutation{
 		EventId: ev.ID, EventType: ev.Type, At: timestamppb.New(ev.CreatedAt),
 		Principal: ev.Principal, Role: ev.Role, ActorAgentId: ev.ActorAgentID, RunId: ev.ActorRunID, TurnId: id.TurnOf(ev.ActorRunID),
@@ -166,7 +168,7 @@ func mutation(ev *journal.Event, itemID string, before *workv1.WorkItemRecord) (
 	if ev.RequestHash != "" {
 		m.RequestId = ev.RequestID // otherwise it is the journal's own, which no caller knows
 	}
-	after := before
+	after = before
 	switch p := ev.Payload.(type) {
 	case *workv1.WorkItemPicked:
 		m.Reason = p.GetReason()
@@ -178,7 +180,6 @@ func mutation(ev *journal.Event, itemID string, before *workv1.WorkItemRecord) (
 		m.Changes = focusChange(false)
 	default:
 		after = recordIn(ev, itemID)
-		var err error
 		if m.Changes, err = changes(before, after); err != nil {
 			return nil, nil, err
 		}
@@ -187,6 +188,7 @@ func mutation(ev *journal.Event, itemID string, before *workv1.WorkItemRecord) (
 	return m, after, nil
 }
 
+// focusChange returns the change of is_current to focused.
 func focusChange(focused bool) []*workv1.FieldChange {
 	return []*workv1.FieldChange{{Field: "is_current", From: structpb.NewBoolValue(!focused), To: structpb.NewBoolValue(focused)}}
 }
@@ -195,7 +197,8 @@ func focusChange(focused bool) []*workv1.FieldChange {
 // that repeat what the mutation before says.
 var uncompared = []string{"work_item_id", "agent_id", "revision", "updated_at", "resumed"}
 
-// changes compares two records field by field, in the order of the record.
+// changes returns the fields in which two records differ, except the uncompared ones, in the
+// order of the record's fields. before may be nil.
 func changes(before, after *workv1.WorkItemRecord) ([]*workv1.FieldChange, error) {
 	from, err := fieldsOf(before)
 	if err != nil {
@@ -218,6 +221,7 @@ func changes(before, after *workv1.WorkItemRecord) ([]*workv1.FieldChange, error
 	return out, nil
 }
 
+// fieldsOf returns the set fields of a record as JSON values, by name; nil for a nil record.
 func fieldsOf(it *workv1.WorkItemRecord) (map[string]*structpb.Value, error) {
 	if it == nil {
 		return nil, nil

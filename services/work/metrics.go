@@ -14,6 +14,8 @@ type metrics struct {
 	took                        *prometheus.HistogramVec
 }
 
+// newMetrics registers the metrics with reg. It returns nil, which counts nothing, for a nil
+// reg.
 func newMetrics(reg prometheus.Registerer) *metrics {
 	if reg == nil {
 		return nil
@@ -26,7 +28,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	}
 }
 
-// count counts durable events.
+// count counts the events of one frame of any partition, after they became durable.
 func (m *metrics) count(_ int, events []*journal.Event) {
 	if m == nil {
 		return

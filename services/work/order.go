@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// order is a sort order of an agent's items.
+// order is a sort order of an agent's items: by at, ascending, and then as less says.
 type order struct {
 	at   func(rec *workv1.WorkItemRecord) int64
 	less btree.LessFunc[place]
@@ -85,7 +85,8 @@ var (
 	byTriggerNewest = ordered(func(rec *workv1.WorkItemRecord) int64 { return -micros(lastTriggered(rec)) }, newer)
 )
 
-// classOrder has the order of each candidate class (SPEC W9).
+// classOrder is the order of each candidate class (SPEC W9). It is nil for classes that classOf does
+// not return.
 var classOrder = [7]*order{
 	workv1.CandidateClass_CANDIDATE_CLASS_TRIGGERED_BLOCKED:    byTriggerNewest,
 	workv1.CandidateClass_CANDIDATE_CLASS_QUEUED_RUNNABLE:      byResumption,
@@ -101,8 +102,8 @@ func micros(at *timestamppb.Timestamp) int64 {
 
 func createdAt(rec *workv1.WorkItemRecord) int64 { return micros(rec.GetCreatedAt()) }
 
-// resumedOrUpdatedAt orders the items that were just resumed, by when they were, before all
-// others, by when they were written.
+// resumedOrUpdatedAt orders resumed items first, by the time of their resumption, and then all
+// others by the time of their last write; the oldest is first in both.
 func resumedOrUpdatedAt(rec *workv1.WorkItemRecord) int64 {
 	if rec.GetResumed() != nil {
 		const before = 1 << 62 // microseconds; times of the journal are smaller
@@ -115,7 +116,8 @@ func updatedAt(rec *workv1.WorkItemRecord) int64 { return micros(rec.GetUpdatedA
 
 func byID(a, b *workv1.WorkItemRecord) bool { return a.GetWorkItemId() < b.GetWorkItemId() }
 
-// older orders by creation, the oldest first.
+// older reports whether a was created before b; items created at the same time are ordered by
+// id.
 func older(a, b *workv1.WorkItemRecord) bool {
 	if x, y := createdAt(a), createdAt(b); x != y {
 		return x < y
@@ -123,7 +125,8 @@ func older(a, b *workv1.WorkItemRecord) bool {
 	return byID(a, b)
 }
 
-// newer orders by the last change, the newest first.
+// newer reports whether a was written after b; items written at the same time are ordered by
+// id.
 func newer(a, b *workv1.WorkItemRecord) bool {
 	if x, y := updatedAt(a), updatedAt(b); x != y {
 		return x > y
@@ -131,8 +134,8 @@ func newer(a, b *workv1.WorkItemRecord) bool {
 	return byID(a, b)
 }
 
-// lastTriggered returns when a wait was triggered last that has triggers not consumed, nil
-// if there is none.
+// lastTriggered returns the latest trigger time among the waits of an item that have triggers
+// not consumed, nil if there is no such wait.
 func lastTriggered(it *workv1.WorkItemRecord) *timestamppb.Timestamp {
 	var last *timestamppb.Timestamp
 	for _, w := range it.GetWaits() {
@@ -143,8 +146,10 @@ func lastTriggered(it *workv1.WorkItemRecord) *timestamppb.Timestamp {
 	return last
 }
 
+// before reports whether a is earlier than b. A nil time is the Unix epoch.
 func before(a, b *timestamppb.Timestamp) bool { return compare(a, b) < 0 }
 
+// compare returns -1, 0 or 1 for a before, equal to or after b. A nil time is the Unix epoch.
 func compare(a, b *timestamppb.Timestamp) int {
 	return cmp.Or(cmp.Compare(a.GetSeconds(), b.GetSeconds()), cmp.Compare(a.GetNanos(), b.GetNanos()))
 }

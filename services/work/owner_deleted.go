@@ -11,15 +11,16 @@ import (
 )
 
 const (
-	// ownerDeleted is the blocker of the open items of a deleted agent (SPEC A8).
-	ownerDeleted = "owner_deleted"
-	// deletedBytes bounds the items that one frame blocks. The agent plane, which deletes
-	// the agent, blocks the others one by one.
+	// blockerOwnerDeleted is the blocker of the open items of a deleted agent (SPEC A8).
+	blockerOwnerDeleted = "owner_deleted"
+	// deletedBytes bounds the size of the records that one frame blocks. The agent plane,
+	// which deletes the agent, blocks the others one by one (completesDeletion).
 	deletedBytes = 512 << 10
 )
 
-// ownerDeleted is the rule for the deletion of an agent: no item can be created for it any
-// more, and its open items are blocked and stay open.
+// ownerDeleted is the rule for the deletion of an agent: nothing can be created for it any
+// more, and its open items get the blocker owner_deleted and stay open, the oldest first, as
+// many as deletedBytes allows. It returns no events if the deletion is recorded already.
 func (s *State) ownerDeleted(env journal.Env, namespace, agentID string) []*journal.Event {
 	k := plane.KeyOf(namespace, agentID)
 	a := s.agents[k]
@@ -36,7 +37,7 @@ func (s *State) ownerDeleted(env journal.Env, namespace, agentID string) []*jour
 			return false
 		}
 		it := next(old, env)
-		it.BlockedBy, it.BlockedByWaitId = ownerDeleted, ""
+		it.BlockedBy, it.BlockedByWaitId = blockerOwnerDeleted, ""
 		release := current == it.GetWorkItemId()
 		if release {
 			current = ""
@@ -54,7 +55,8 @@ func (s *State) ownerDeleted(env journal.Env, namespace, agentID string) []*jour
 	return events
 }
 
-// ownerAlive refuses to create items for a deleted agent.
+// ownerAlive returns AGENT_DELETED for an agent that is deleted or being deleted, nil for any
+// other.
 func (s *State) ownerAlive(namespace, agentID string) error {
 	if s.ownerIsDeleted(namespace, agentID) {
 		return fault.AgentDeleted.Newf("agent %q is deleted; no item can be created for it", agentID).With("agent_id", agentID)
@@ -62,13 +64,15 @@ func (s *State) ownerAlive(namespace, agentID string) error {
 	return nil
 }
 
+// ownerIsDeleted reports whether this plane has read that an agent is deleted or being
+// deleted.
 func (s *State) ownerIsDeleted(namespace, agentID string) bool {
 	a := s.agents[plane.KeyOf(namespace, agentID)]
 	return a != nil && a.deleted
 }
 
-// mutable returns an item of an agent that a caller may change. The items of a deleted agent are
-// read-only for everybody (SPEC A8.4).
+// mutable is owned for callers that change the item. The items of a deleted agent are
+// read-only for everybody (SPEC A8.4); a completed item is returned, and its caller decides.
 func (s *State) mutable(namespace, agentID, itemID string) (*workv1.WorkItemRecord, error) {
 	it, err := s.owned(namespace, agentID, itemID)
 	if err == nil && s.ownerIsDeleted(namespace, agentID) {
@@ -82,5 +86,5 @@ func (s *State) mutable(namespace, agentID, itemID string) (*workv1.WorkItemReco
 // that ownerDeleted left out. It is repeated after a crash, until every open item is blocked.
 func completesDeletion(actor journal.Actor, req *workv1.UpdateWorkItemRequest) bool {
 	fields := changedFields(req)
-	return actor.Role == rpc.RoleService && req.GetBlockedBy() == ownerDeleted && len(fields) == 1
+	return actor.Role == rpc.RoleService && req.GetBlockedBy() == blockerOwnerDeleted && len(fields) == 1
 }

@@ -30,8 +30,8 @@ func TestA8_ItemsOfADeletedAgent(t *testing.T) {
 	deleting := &journal.Event{Namespace: "acme", AgentID: "keeper", Payload: &agentv1.AgentDeleting{Agent: &agentv1.Agent{AgentId: "keeper"}}}
 	writer.Write(deleting)
 	writer.Write(deleting)
-	eventually(t, func() bool { return r.get(second).GetBlockedBy() == ownerDeleted })
-	require.Equal(t, ownerDeleted, r.get(first).GetBlockedBy())
+	eventually(t, func() bool { return r.get(second).GetBlockedBy() == blockerOwnerDeleted })
+	require.Equal(t, blockerOwnerDeleted, r.get(first).GetBlockedBy())
 	require.Equal(t, workv1.WorkItemState_WORK_ITEM_STATE_OPEN, r.get(first).GetState())
 	require.False(t, r.get(second).GetIsCurrent(), "the focus is released")
 	require.Empty(t, r.get(finished).GetBlockedBy())
@@ -82,14 +82,14 @@ func TestA8_ItemsOfADeletedAgentAreReadOnly(t *testing.T) {
 			require.ErrorIs(t, fault.From(err), fault.AgentDeleted)
 		}
 		r.hear(&journal.Event{Namespace: "acme", AgentID: "keeper", Payload: &waitingv1.WaitRegistered{Wait: wait}})
-		_, err = r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{AgentId: "keeper", WorkItemId: open, BlockedBy: proto.String(ownerDeleted)})
+		_, err = r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{AgentId: "keeper", WorkItemId: open, BlockedBy: proto.String(blockerOwnerDeleted)})
 		require.ErrorIs(t, fault.From(err), fault.AgentDeleted, "an agent does not delete")
-		require.Equal(t, ownerDeleted, r.get(open).GetBlockedBy())
+		require.Equal(t, blockerOwnerDeleted, r.get(open).GetBlockedBy())
 		require.Empty(t, r.get(open).GetWaits())
 		require.Len(t, r.events(), before, "a refusal changes nothing")
 		r.restart()
 	}
-	_, err = r.client.UpdateWorkItem(planetest.As(t.Context(), rpc.RoleService), &workv1.UpdateWorkItemRequest{AgentId: "keeper", WorkItemId: open, BlockedBy: proto.String(ownerDeleted)})
+	_, err = r.client.UpdateWorkItem(planetest.As(t.Context(), rpc.RoleService), &workv1.UpdateWorkItemRequest{AgentId: "keeper", WorkItemId: open, BlockedBy: proto.String(blockerOwnerDeleted)})
 	require.NoError(t, err, "the deletion may be repeated")
 }
 
@@ -104,15 +104,15 @@ func TestA8_ManyItemsOfADeletedAgent(t *testing.T) {
 	l, err := r.service.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper", PageSize: 500})
 	require.NoError(t, err)
 	for _, it := range l.GetWorkItems() {
-		if it.GetBlockedBy() == ownerDeleted {
+		if it.GetBlockedBy() == blockerOwnerDeleted {
 			blocked++
 		}
 	}
 	require.Greater(t, blocked, 100)
 	require.Less(t, blocked, 400)
 	for _, it := range l.GetWorkItems() {
-		_, err := r.client.UpdateWorkItem(planetest.As(t.Context(), rpc.RoleService), &workv1.UpdateWorkItemRequest{AgentId: "keeper", WorkItemId: it.GetWorkItemId(), BlockedBy: proto.String(ownerDeleted)})
+		_, err := r.client.UpdateWorkItem(planetest.As(t.Context(), rpc.RoleService), &workv1.UpdateWorkItemRequest{AgentId: "keeper", WorkItemId: it.GetWorkItemId(), BlockedBy: proto.String(blockerOwnerDeleted)})
 		require.NoError(t, err)
-		require.Equal(t, ownerDeleted, r.get(it.GetWorkItemId()).GetBlockedBy())
+		require.Equal(t, blockerOwnerDeleted, r.get(it.GetWorkItemId()).GetBlockedBy())
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"quartet/services/work/homes"
 )
 
-// PickWorkItem moves the agent's focus (SPEC W4). A blocked or waiting item may be picked
-// for inspection, which does not change its readiness.
+// PickWorkItem moves the agent's focus to an open item (SPEC W4). A blocked or waiting item
+// may be picked for inspection, which does not change its readiness.
 func (s *Service) PickWorkItem(ctx context.Context, req *workv1.PickWorkItemRequest) (*workv1.PickWorkItemResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := s.admitWrite(ctx, actor, req.GetAgentId()); err != nil {
@@ -45,6 +45,8 @@ func (s *Service) PickWorkItem(ctx context.Context, req *workv1.PickWorkItemRequ
 	return resp, nil
 }
 
+// decidePick is the rule of PickWorkItem. It writes an event also if the item is in focus
+// already. Leaving a runnable item without a reason is only a warning.
 func decidePick(s *State, env journal.Env, req *workv1.PickWorkItemRequest) (journal.Decision[*workv1.PickWorkItemResponse], error) {
 	var none journal.Decision[*workv1.PickWorkItemResponse]
 	it, err := s.mutable(env.Actor.Namespace, req.GetAgentId(), req.GetWorkItemId())

@@ -33,6 +33,7 @@ func (s *Service) PromoteReport(ctx context.Context, req *workv1.PromoteReportRe
 	})
 }
 
+// decidePromote is the rule of PromoteReport.
 func decidePromote(s *State, env journal.Env, req *workv1.PromoteReportRequest) (journal.Decision[*workv1.PromoteReportResponse], error) {
 	var none journal.Decision[*workv1.PromoteReportResponse]
 	old, err := s.owned(env.Actor.Namespace, req.GetAgentId(), req.GetWorkItemId())
@@ -55,8 +56,8 @@ func decidePromote(s *State, env journal.Env, req *workv1.PromoteReportRequest) 
 	return journal.Decision[*workv1.PromoteReportResponse]{Events: []*journal.Event{ev}}, nil
 }
 
-// reportWarnings returns the warnings that are stored with the report: that todos are not
-// completed, and that tasks were running when the item was completed.
+// reportWarnings returns the warnings that are stored with the report: that todos of the item
+// are not completed, and, of the given ones, that tasks were running when it was completed.
 func reportWarnings(it *workv1.WorkItemRecord, given []*workv1.Warning) []*workv1.Warning {
 	kept := unfinishedTodos(it.GetTodoList())
 	for _, w := range given {

@@ -19,7 +19,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// Maximum number of items of each candidate class in a queue (SPEC W9).
+// Maximum numbers of items in a queue: of each candidate class, and with a reminder (SPEC W9).
 const (
 	capTriggered = 3
 	capQueued    = 5
@@ -32,7 +32,7 @@ const (
 // listDefault is the page size of ListWorkItems (SPEC W10).
 const listDefault = 20
 
-// GetWorkItem reads one item with its plan preview, the one in focus if the request names none
+// GetWorkItem reads one item with its plan preview: the item in focus if the request names none
 // (SPEC W3).
 func (s *Service) GetWorkItem(ctx context.Context, req *workv1.GetWorkItemRequest) (*workv1.GetWorkItemResponse, error) {
 	actor := rpc.ActorFrom(ctx)
@@ -122,8 +122,8 @@ func withoutPreview(a *workv1.PlanArtifact) *workv1.PlanArtifact {
 	return &workv1.PlanArtifact{Path: a.GetPath(), Sha256: a.GetSha256(), Bytes: a.GetBytes(), UpdatedAt: a.GetUpdatedAt(), Problem: a.GetProblem()}
 }
 
-// list returns at most limit items that match a filter, by creation, after an item if one
-// is given.
+// list returns at most limit items of an agent that a filter includes, in order of creation.
+// If after is not nil, the list begins behind it; only its id and creation time are read.
 func list(s *State, namespace, agentID string, f workv1.WorkItemFilter, after *workv1.WorkItemRecord, limit int) []*workv1.WorkItem {
 	a := s.agents[plane.KeyOf(namespace, agentID)]
 	if a == nil {
@@ -189,7 +189,7 @@ func matches(it *workv1.WorkItemRecord, current string, f workv1.WorkItemFilter)
 	return false
 }
 
-// waiting reports whether an item has a wait of mode wait.
+// waiting reports whether an item has a wait of mode wait. An intent is none.
 func waiting(it *workv1.WorkItemRecord) bool {
 	for _, w := range it.GetWaits() {
 		if w.GetMode() == waitingv1.WaitMode_WAIT_MODE_WAIT {
@@ -236,9 +236,9 @@ func (s *Service) GetWorkQueue(ctx context.Context, req *workv1.GetWorkQueueRequ
 // maxNamed bounds the items that GetWorkQueue is asked about by id.
 const maxNamed = 100
 
-// named returns the first of the items that a request names that is an open item of the
-// agent; nil if none is. Ids of other agents' items, and of items that do not exist, are
-// passed over: a message may name any.
+// named returns the first open item of the agent among the items that a request names; nil if
+// there is none. Ids of other agents' items, and of items that do not exist, are ignored: a
+// message may name any.
 func named(s *State, namespace string, req *workv1.GetWorkQueueRequest) *workv1.WorkItem {
 	for _, id := range req.GetWorkItemIds() {
 		it := s.record(namespace, id)
@@ -249,7 +249,9 @@ func named(s *State, namespace string, req *workv1.GetWorkQueueRequest) *workv1.
 	return nil
 }
 
-// queue returns an agent's work queue. The runnable items that are passed over are not shown. Every surface that shows it uses this function.
+// queue returns an agent's work queue, without plans. The item in focus is in Current only.
+// Runnable items that passedOver names are in PassedOver instead of QueuedRunnable. Every
+// surface that shows a queue uses this function.
 func queue(s *State, namespace, agentID string, passedOver ...*workv1.PassedOver) *workv1.GetWorkQueueResponse {
 	q := &workv1.GetWorkQueueResponse{AgentId: agentID, Counts: &workv1.WorkQueueCounts{}}
 	a := s.agents[plane.KeyOf(namespace, agentID)]
@@ -258,6 +260,7 @@ func queue(s *State, namespace, agentID string, passedOver ...*workv1.PassedOver
 	}
 	current := s.record(namespace, a.current)
 	q.Current = view(current, a.current)
+	// top returns the first items of a class, and how many the class has besides the item in focus.
 	top := func(c workv1.CandidateClass, limit int) (items []*workv1.WorkItem, total int32) {
 		t := a.classes[c]
 		n := t.size()
@@ -296,15 +299,15 @@ func queue(s *State, namespace, agentID string, passedOver ...*workv1.PassedOver
 	return q
 }
 
-// isPassedOver reports whether an item is among those that are passed over, and was not
-// written since.
+// isPassedOver reports whether all names an item that was not written after the time that its
+// entry gives.
 func isPassedOver(all []*workv1.PassedOver, it *workv1.WorkItemRecord) bool {
 	return slices.ContainsFunc(all, func(p *workv1.PassedOver) bool {
 		return p.GetWorkItemId() == it.GetWorkItemId() && !before(p.GetUnlessWrittenAfter(), it.GetUpdatedAt())
 	})
 }
 
-// count converts a number of items, which is at most the largest int32.
+// count converts a number of items; it returns the largest int32 for larger numbers.
 func count(n int) int32 {
 	const most = 1<<31 - 1
 	return int32(min(n, most))

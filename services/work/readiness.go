@@ -62,6 +62,8 @@ var readinessNames = map[workv1.Readiness]string{
 	workv1.Readiness_READINESS_COMPLETED:            "completed",
 }
 
+// triggered reports whether a wait or intent of an item has triggers that no completed turn
+// has shown.
 func triggered(it *workv1.WorkItemRecord) bool {
 	for _, w := range it.GetWaits() {
 		if w.GetTriggerCount() > w.GetConsumedCount() {
@@ -89,10 +91,10 @@ func classOf(it *workv1.WorkItemRecord) workv1.CandidateClass {
 	}
 }
 
-// view returns a record as every surface shows it: with everything that is derived.
-// current is the agent's focus. The view shares the record's parts, which must not be changed:
-// records are replaced and never edited, and a view is encoded as soon as its handler
-// returns. It returns nil for a nil record.
+// view returns a record as every surface shows it: with everything that is derived, except the
+// plan (see homes.Plans.Attach). current is the id of the item in focus. The view shares the
+// record's parts, which must not be changed: records are replaced and never edited, and a view
+// is encoded as soon as its handler returns. It returns nil for a nil record.
 func view(it *workv1.WorkItemRecord, current string) *workv1.WorkItem {
 	if it == nil {
 		return nil
@@ -131,6 +133,8 @@ func shallow(it *workv1.WorkItemRecord) *workv1.WorkItemRecord {
 	}
 }
 
+// currentTodo returns the first todo in progress, otherwise the first pending one, otherwise
+// nil.
 func currentTodo(todos []*workv1.TodoItem) *workv1.TodoItem {
 	var pending *workv1.TodoItem
 	for _, t := range todos {

@@ -10,7 +10,8 @@ import (
 )
 
 // An item may have a reminder of its own, and each of its waits may have one (SPEC P5, P8).
-// They are independent, and each is given once.
+// They are independent, and each is given once. The record shows one of them: recheck_at is its time,
+// and recheck_consumed_at when it was given.
 
 // nextReminder returns the time of the earliest reminder that was not given, nil if there is
 // none.
@@ -24,14 +25,14 @@ func nextReminder(it *workv1.WorkItemRecord) *timestamppb.Timestamp {
 	return at
 }
 
-// reminds reports whether a wait has a reminder that was not given.
+// reminds reports whether a wait has a reminder that was not given yet.
 func reminds(w *workv1.AttachedWait) bool {
 	return w.GetRecheckAt() != nil && w.GetRecheckConsumedAt() == nil
 }
 
-// remind sets the reminder that an item shows, after its reminders changed: the next one,
-// or else the one that was given last.
-func remind(it *workv1.WorkItemRecord) {
+// showReminder sets the reminder that a record shows, after its reminders changed: the earliest that
+// was not given, or else the one that was given last. The caller must be allowed to change the record.
+func showReminder(it *workv1.WorkItemRecord) {
 	at := nextReminder(it)
 	switch {
 	case at != nil && it.GetRecheckConsumedAt() != nil:
@@ -45,9 +46,9 @@ func remind(it *workv1.WorkItemRecord) {
 	}
 }
 
-// given marks the reminder that an item shows as given, and every other one of the same
-// time.
-func given(it *workv1.WorkItemRecord, now time.Time) {
+// giveReminder marks the reminder that a record shows as given at now, with every other one of the same
+// time, and shows the next. It changes the record and replaces the waits that it changes.
+func giveReminder(it *workv1.WorkItemRecord, now time.Time) {
 	at, when := it.GetRecheckAt(), timestamppb.New(now)
 	if it.GetOwnRecheckAt() != nil && compare(it.GetOwnRecheckAt(), at) == 0 {
 		it.OwnRecheckAt = nil
@@ -61,12 +62,13 @@ func given(it *workv1.WorkItemRecord, now time.Time) {
 	}
 	it.RecheckConsumedAt = when
 	it.GivenRecheckAt, it.GivenRecheckConsumedAt = nil, nil
-	remind(it)
+	showReminder(it)
 }
 
-// parted completes a record that was written when an item had one reminder only: the one
-// that it shows belongs to the wait that has the same time, or else to the item.
-func parted(it *workv1.WorkItemRecord) {
+// splitReminder completes a record of an older version, in which an item had one reminder only: the
+// one that it shows belongs to the wait that has the same time, or else to the item. It changes the
+// record and its waits, and does nothing to a record of this version.
+func splitReminder(it *workv1.WorkItemRecord) {
 	for _, w := range it.GetWaits() {
 		if !reminds(w) || it.GetRecheckAt() == nil || compare(w.GetRecheckAt(), it.GetRecheckAt()) != 0 {
 			continue

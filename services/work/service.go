@@ -60,7 +60,7 @@ type Service struct {
 	homes  *homes.Dir
 	plans  *homes.Plans
 	engine *plane.Engine[*State]
-	files  keylock.Locks[fileKey]
+	files  keylock.Locks[fileKey] // held while a file is written
 
 	knownMu sync.RWMutex
 	known   map[plane.Key]struct{} // agents that exist or existed
@@ -129,8 +129,9 @@ func (s *Service) Stop(ctx context.Context) error {
 // Ready returns nil while the journal is open and can be written.
 func (s *Service) Ready() error { return s.engine.Ready() }
 
-// admit checks that the caller may read what belongs to the agent (SPEC X4, W12). Outside
-// systems and workers may not.
+// admit checks that the caller may read what belongs to the agent (SPEC X4, W12), and that
+// agentID is a valid name. Outside systems and workers may not read it. It does not check that
+// the agent exists.
 func (s *Service) admit(actor rpc.Actor, agentID string) error {
 	if actor.Role == rpc.RoleIntegration || actor.Role == rpc.RoleWorker {
 		return fault.PermissionDenied.Newf("role %s does not see work items", actor.Role)
@@ -181,12 +182,12 @@ func (s *Service) exists(ctx context.Context, k plane.Key) error {
 }
 
 // neverMade returns NOT_FOUND for an agent that never existed, which must not look like one
-// that has no items.
+// that has no items, and nil in every other case.
 func (s *Service) neverMade(ctx context.Context, actor rpc.Actor, agentID string) error {
 	return plane.NeverMade(ctx, agentID, func(ctx context.Context, agentID string) error {
 		return s.exists(ctx, plane.KeyOf(actor.Namespace, agentID))
 	})
 }
 
-// Stalled returns for how long the journal has been unable to write.
+// Stalled returns for how long the journal has been unable to write, 0 while it can.
 func (s *Service) Stalled() time.Duration { return s.engine.Stalled() }

@@ -31,19 +31,19 @@ type item struct {
 // agentWork holds the items of one agent. Every class has a tree in its own order, so that
 // reading a queue costs the same with ten items and with a million.
 type agentWork struct {
-	current  string
-	deleted  bool // the agent is deleted, or is being deleted
-	open     tree // by creation
-	done     tree // by creation
-	rechecks tree // open items with a reminder that was not given, by its time
-	waiting  int  // open items that have waits
-	classes  [7]tree
+	current  string  // the id of the item in focus; empty: none
+	deleted  bool    // the agent is deleted, or is being deleted
+	open     tree    // open items, by creation
+	done     tree    // completed items, by creation
+	rechecks tree    // open items that show a reminder that was not given, by its time
+	waiting  int     // the number of open items that have waits or intents
+	classes  [7]tree // all items by candidate class, each class in its classOrder
 	// ended holds the waits that ended last, oldest first. A wait is attached by a call and
 	// by an event, in either order, and both may arrive after the event of its end. Without
 	// this memory, the late one would block the item permanently.
 	ended []string
-	// changed is when a change last happened that a turn should see. That a turn has seen
-	// a trigger is no such change.
+	// changed is the time of the last event for which changesWork reported true; zero: there
+	// was none.
 	changed time.Time
 }
 
@@ -76,8 +76,11 @@ func (s *State) Apply(ev *journal.Event) error {
 	return s.index(ev)
 }
 
-// changesWork reports whether an event changes what the agent's next turn is shown. It is
-// called before the event is folded.
+// changesWork reports whether an event counts as a change of the agent's work: an item was
+// created, written, picked or completed, the owner was deleted, or a wait was attached,
+// triggered or detached. Events that only accompany such a change, such as the release of the
+// focus, and the record that a turn has seen a trigger do not count. It must be called before
+// the event is folded.
 func (s *State) changesWork(ev *journal.Event) (bool, error) {
 	switch p := ev.Payload.(type) {
 	case *workv1.WorkItemCreated, *workv1.WorkItemUpdated, *workv1.WorkItemPicked, *workv1.WorkItemCompleted,
@@ -93,6 +96,8 @@ func (s *State) changesWork(ev *journal.Event) (bool, error) {
 	return false, journal.UnknownEvent(ev)
 }
 
+// fold applies an event to the records and the focus; index (history.go) adds it to the
+// history.
 func (s *State) fold(ev *journal.Event) error {
 	k := plane.KeyOf(ev.Namespace, ev.AgentID)
 	switch p := ev.Payload.(type) {
@@ -134,6 +139,8 @@ func (s *State) fold(ev *journal.Event) error {
 	return nil
 }
 
+// agent returns what is held of an agent, which it creates if there is nothing yet. Only Apply
+// may call it.
 func (s *State) agent(k plane.Key) *agentWork {
 	a := s.agents[k]
 	if a == nil {
@@ -143,7 +150,7 @@ func (s *State) agent(k plane.Key) *agentWork {
 	return a
 }
 
-// put replaces a record, and moves the item in every tree in which its place changes.
+// put stores a record in place of the one with its id, if any, and moves the item in every tree in which its place changes.
 func (s *State) put(k plane.Key, rec *workv1.WorkItemRecord) {
 	a := s.agent(k)
 	ik := plane.KeyOf(k.Namespace, rec.GetWorkItemId())
@@ -162,12 +169,12 @@ func (s *State) put(k plane.Key, rec *workv1.WorkItemRecord) {
 			a.rechecks.remove(byRecheck, it)
 		}
 		if isCompleted(old) != isCompleted(rec) {
-			a.made(old).remove(byCreation, it)
+			a.byCompletion(old).remove(byCreation, it)
 		}
 	}
 	it.rec = rec
 	if old == nil || isCompleted(old) != isCompleted(rec) {
-		a.made(rec).add(byCreation, it, s.free)
+		a.byCompletion(rec).add(byCreation, it, s.free)
 	}
 	c := classOf(rec)
 	a.classes[c].add(classOrder[c], it, s.free)
@@ -176,9 +183,8 @@ func (s *State) put(k plane.Key, rec *workv1.WorkItemRecord) {
 	}
 }
 
-// made returns the tree, ordered by creation, that contains a record: that of completed or that of
-// open items.
-func (a *agentWork) made(rec *workv1.WorkItemRecord) *tree {
+// byCompletion returns the tree of open or of completed items to which a record belongs.
+func (a *agentWork) byCompletion(rec *workv1.WorkItemRecord) *tree {
 	if isCompleted(rec) {
 		return &a.done
 	}
@@ -205,14 +211,15 @@ func (s *State) record(namespace, itemID string) *workv1.WorkItemRecord {
 	return nil
 }
 
-// met reports whether there was an event of an agent.
+// met reports whether the state holds an event of an agent.
 func (s *State) met(namespace, agentID string) bool {
 	_, ok := s.agents[plane.KeyOf(namespace, agentID)]
 	return ok
 }
 
-// owned returns an item of an agent. The item of another agent is PERMISSION_DENIED and not
-// NOT_FOUND: ids cannot be guessed, and agents of one namespace may know each other.
+// owned returns the item of an agent, completed or not; NOT_FOUND if it does not exist. The
+// item of another agent is PERMISSION_DENIED and not NOT_FOUND: ids cannot be guessed, and
+// agents of one namespace may know each other.
 func (s *State) owned(namespace, agentID, itemID string) (*workv1.WorkItemRecord, error) {
 	it := s.record(namespace, itemID)
 	switch {
@@ -224,7 +231,8 @@ func (s *State) owned(namespace, agentID, itemID string) (*workv1.WorkItemRecord
 	return it, nil
 }
 
-// ownedOrCurrent is owned for the item in focus if the request names none.
+// ownedOrCurrent is owned, with the item in focus for an empty itemID. It returns
+// INVALID_ARGUMENT if itemID is empty and no item is in focus.
 func (s *State) ownedOrCurrent(namespace, agentID, itemID string) (*workv1.WorkItemRecord, error) {
 	if itemID == "" {
 		if itemID = s.current(namespace, agentID); itemID == "" {
@@ -239,7 +247,8 @@ func Foreign(agentID, itemID string) error {
 	return fault.PermissionDenied.Newf("work item %q belongs to another agent than %q", itemID, agentID).With("work_item_id", itemID)
 }
 
-// end remembers waits that have ended.
+// end remembers waits that have ended, the last endedMemory of the agent. It ignores empty
+// ids.
 func (a *agentWork) end(waitIDs ...string) {
 	for _, w := range waitIDs {
 		if w == "" {
@@ -252,11 +261,13 @@ func (a *agentWork) end(waitIDs ...string) {
 	}
 }
 
+// hasEnded reports whether a wait is among the remembered ended waits of an agent.
 func (s *State) hasEnded(namespace, agentID, waitID string) bool {
 	a := s.agents[plane.KeyOf(namespace, agentID)]
 	return a != nil && slices.Contains(a.ended, waitID)
 }
 
+// current returns the id of the item in an agent's focus, empty if there is none.
 func (s *State) current(namespace, agentID string) string {
 	if a := s.agents[plane.KeyOf(namespace, agentID)]; a != nil {
 		return a.current
@@ -264,6 +275,7 @@ func (s *State) current(namespace, agentID string) string {
 	return ""
 }
 
+// recheckPending reports whether an open item shows a reminder that was not given yet.
 func recheckPending(it *workv1.WorkItemRecord) bool {
 	return it.GetRecheckAt() != nil && it.GetRecheckConsumedAt() == nil &&
 		it.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_OPEN

@@ -17,7 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// UpdateWorkItem writes fields of an open item, of the one in focus if the request names none
+// UpdateWorkItem writes fields of an open item: of the item in focus if the request names none
 // (SPEC W5).
 func (s *Service) UpdateWorkItem(ctx context.Context, req *workv1.UpdateWorkItemRequest) (*workv1.UpdateWorkItemResponse, error) {
 	actor := rpc.ActorFrom(ctx)
@@ -81,6 +81,8 @@ func validateUpdate(req *workv1.UpdateWorkItemRequest) error {
 	return nil
 }
 
+// changedFields returns the names of the fields that a request sets or clears, also where the
+// item has the value already.
 func changedFields(req *workv1.UpdateWorkItemRequest) []string {
 	var fields []string
 	add := func(name string, given bool) {
@@ -96,6 +98,9 @@ func changedFields(req *workv1.UpdateWorkItemRequest) []string {
 	return fields
 }
 
+// decideUpdate is the rule of UpdateWorkItem. An update that would change nothing produces no
+// event. Blocking the item in focus, or setting its plan to needs_input, also releases the
+// focus.
 func decideUpdate(s *State, env journal.Env, req *workv1.UpdateWorkItemRequest) (journal.Decision[*workv1.UpdateWorkItemResponse], error) {
 	var none journal.Decision[*workv1.UpdateWorkItemResponse]
 	old, err := s.ownedOrCurrent(env.Actor.Namespace, req.GetAgentId(), req.GetWorkItemId())
@@ -130,7 +135,7 @@ func decideUpdate(s *State, env journal.Env, req *workv1.UpdateWorkItemRequest) 
 	switch {
 	case req.GetClearBlockedBy():
 		// Clearing ends the wait that wrote the blocker; the waiting plane
-		// hears of it by this event. Another's wait stays.
+		// cancels it when it reads this event. Other waits stay.
 		ended = it.GetBlockedByWaitId()
 		it.BlockedBy, it.BlockedByWaitId = "", ""
 		if ended != "" {
@@ -142,10 +147,10 @@ func decideUpdate(s *State, env journal.Env, req *workv1.UpdateWorkItemRequest) 
 	switch at := req.GetRecheckAt(); {
 	case req.GetClearRecheckAt():
 		it.OwnRecheckAt = nil
-		remind(it)
+		showReminder(it)
 	case at != nil:
 		it.OwnRecheckAt = pbjson.Timestamp(at.AsTime())
-		remind(it)
+		showReminder(it)
 	}
 
 	current := s.current(env.Actor.Namespace, req.GetAgentId())
@@ -182,8 +187,8 @@ var answerUpdate = journal.AnswerOf(func(p *workv1.WorkItemUpdated) *workv1.Upda
 	}
 })
 
-// sameContent reports whether an update wrote nothing (SPEC W5.4): it is equal to the record before
-// it in every field that UpdateWorkItem can set. The writer of the blocker is one of them, since a
+// sameContent reports whether an update would change nothing (SPEC W5.4): it equals old in
+// every field that UpdateWorkItem can set. The writer of the blocker is one of these, since a
 // blocker that a wait wrote ends with that wait.
 func sameContent(it, old *workv1.WorkItemRecord, env journal.Env) bool {
 	return it.GetObjective() == old.GetObjective() && it.GetPlanStatus() == old.GetPlanStatus() &&
@@ -194,8 +199,8 @@ func sameContent(it, old *workv1.WorkItemRecord, env journal.Env) bool {
 		len(it.GetWaits()) == len(old.GetWaits()) && proto.Equal(it.GetOwnRecheckAt(), next(old, env).GetOwnRecheckAt())
 }
 
-// next returns a copy of a record with the next revision, whose fields and waits may be
-// changed.
+// next returns a copy of a record with the next revision and the time of env. The caller may
+// set its fields and change its waits in place; its other parts are shared with old.
 func next(old *workv1.WorkItemRecord, env journal.Env) *workv1.WorkItemRecord {
 	it := shallow(old)
 	// Waits are the only parts that are changed in place.
@@ -205,11 +210,12 @@ func next(old *workv1.WorkItemRecord, env journal.Env) *workv1.WorkItemRecord {
 	}
 	it.Revision = old.GetRevision() + 1
 	it.UpdatedAt = timestamppb.New(env.Now)
-	parted(it)
+	splitReminder(it)
 	return it
 }
 
-// writable refuses a completed item (SPEC X7) and an outdated expected revision (SPEC X3).
+// writable returns WORK_ITEM_COMPLETED for a completed item (SPEC X7) and REVISION_CONFLICT
+// for one that is not at the expected revision (SPEC X3), nil otherwise.
 func writable(it *workv1.WorkItemRecord, expected *int64) error {
 	if it.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED {
 		return fault.WorkItemCompleted.Newf("work item %q is completed; create another one for further work", it.GetWorkItemId()).
@@ -218,6 +224,8 @@ func writable(it *workv1.WorkItemRecord, expected *int64) error {
 	return atRevision(it, expected)
 }
 
+// atRevision returns REVISION_CONFLICT if an item is not at the expected revision. A nil
+// revision is every one.
 func atRevision(it *workv1.WorkItemRecord, expected *int64) error {
 	if expected != nil && *expected != it.GetRevision() {
 		return fault.RevisionConflict.Newf("work item %q is at revision %d, not %d; read it again and repeat", it.GetWorkItemId(), it.GetRevision(), *expected).
@@ -228,6 +236,7 @@ func atRevision(it *workv1.WorkItemRecord, expected *int64) error {
 	return nil
 }
 
+// without returns the waits except the one with an id, in a new slice.
 func without(waits []*workv1.AttachedWait, waitID string) []*workv1.AttachedWait {
 	var kept []*workv1.AttachedWait
 	for _, w := range waits {
@@ -239,7 +248,8 @@ func without(waits []*workv1.AttachedWait, waitID string) []*workv1.AttachedWait
 }
 
 // itemEvent returns the event of a payload with the fields that every event of an item has,
-// such as the change of its readiness, which the scheduler follows (SPEC X10).
+// such as the change of its readiness, which the scheduler follows (SPEC X10). old is the
+// record before the event, nil for a new item.
 func itemEvent(it, old *workv1.WorkItemRecord, payload proto.Message) *journal.Event {
 	ev := &journal.Event{AgentID: it.GetAgentId(), WorkItemID: it.GetWorkItemId(), Payload: payload}
 	to := readinessOf(it)
@@ -253,6 +263,7 @@ func itemEvent(it, old *workv1.WorkItemRecord, payload proto.Message) *journal.E
 	return ev
 }
 
+// focusReleased returns the event that the agent's focus was taken off an item.
 func focusReleased(it *workv1.WorkItemRecord, reason workv1.FocusReleaseReason) *journal.Event {
 	return &journal.Event{
 		AgentID: it.GetAgentId(), WorkItemID: it.GetWorkItemId(),

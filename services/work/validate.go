@@ -7,6 +7,7 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 )
 
+// knownPlanStatus refuses a number that names no plan status. Unspecified is allowed.
 func knownPlanStatus(v workv1.PlanStatus) error {
 	if _, ok := workv1.PlanStatus_name[int32(v)]; !ok {
 		return fault.Invalid("plan_status", fmt.Sprint(int32(v)), "must be draft, ready or needs_input")
@@ -14,6 +15,7 @@ func knownPlanStatus(v workv1.PlanStatus) error {
 	return nil
 }
 
+// validTodos checks the number of todos and the text and state of each.
 func validTodos(todos []*workv1.TodoItem) error {
 	if err := fault.Entries("todo_list", len(todos), fault.MaxTodoEntries); err != nil {
 		return err

@@ -41,8 +41,8 @@ var (
 	largePlans sync.Mutex
 )
 
-// readPlan describes a regular file, which st was when it was looked up. It takes a fixed
-// amount of memory.
+// readPlan describes the regular file name, which st was when it was looked up. It takes a fixed
+// amount of memory, and reports errors as the descriptor's problem.
 func (h *Home) readPlan(name string, st fs.FileInfo) *workv1.PlanArtifact {
 	path := filepath.Join(h.path, name)
 	a := &workv1.PlanArtifact{

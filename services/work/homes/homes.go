@@ -37,7 +37,7 @@ type Dir struct {
 }
 
 // OpenDir opens the directory at path, and makes it if it is missing. The caller must
-// call Close.
+// call Close on the Dir.
 func OpenDir(path string) (*Dir, error) {
 	abs, err := filepath.Abs(path)
 	if err != nil {
@@ -57,7 +57,7 @@ func OpenDir(path string) (*Dir, error) {
 func (d *Dir) Close() error { return d.root.Close() }
 
 // Home is the open home of one agent. A nil Home stands for one that nothing was ever
-// written to.
+// written to; only File, Hash, ReadAll, Walk and Close accept it.
 type Home struct {
 	root *os.Root
 	path string // absolute
@@ -86,8 +86,9 @@ func (h *Home) Close() {
 	}
 }
 
-// File opens a file for reading. Opening does not block, and anything but a regular file,
-// such as a pipe, is refused.
+// File opens a file for reading, which the caller must close, and describes it. Opening does
+// not block, and anything but a regular file, such as a pipe, is NOT_A_FILE. Its errors, as
+// those of Hash and ReadAll, are errors of the API.
 func (h *Home) File(p string) (*os.File, fs.FileInfo, error) {
 	if h == nil {
 		return nil, nil, Error(p, fs.ErrNotExist)
@@ -122,7 +123,8 @@ func (h *Home) Hash(p string) (sum string, mode fs.FileMode, err error) {
 	return hex.EncodeToString(w.Sum(nil)), st.Mode().Perm(), nil
 }
 
-// ReadAll returns the content of a file of at most MaxFileBytes.
+// ReadAll returns the content of a file of at most MaxFileBytes, and TOO_LARGE for a larger
+// one.
 func (h *Home) ReadAll(p string) ([]byte, error) {
 	f, st, err := h.File(p)
 	if err != nil {
@@ -139,12 +141,14 @@ func (h *Home) ReadAll(p string) ([]byte, error) {
 	return content, nil
 }
 
+// readAtMost returns the first n bytes of r, or all if there are fewer.
 func readAtMost(r io.Reader, n int64) ([]byte, error) { return io.ReadAll(io.LimitReader(r, n)) }
 
 // Write writes a complete file, in place of any that is there, and returns what it is
 // then. Readers see the old content or the new. The content, and every directory that was
 // made for it, is on disk when Write returns. staged makes the name of the temporary file
-// unique among concurrent writes in one directory.
+// unique among concurrent writes in one directory. Its errors, as those of Open and Stat, are those of
+// package os; see Error.
 func (h *Home) Write(p string, content []byte, mode fs.FileMode, staged string) (fs.FileInfo, error) {
 	name := filepath.FromSlash(p)
 	dir := filepath.Dir(name)
@@ -182,6 +186,7 @@ func (h *Home) Write(p string, content []byte, mode fs.FileMode, staged string) 
 // Stat describes a file or directory, following links within the home.
 func (h *Home) Stat(p string) (fs.FileInfo, error) { return h.root.Stat(filepath.FromSlash(p)) }
 
+// syncDir writes a directory's entries to disk.
 func (h *Home) syncDir(name string) error {
 	d, err := h.root.Open(name)
 	if err != nil {

@@ -36,6 +36,7 @@ func Path(field, p string) (string, error) {
 	return path.Clean(p), nil
 }
 
+// outside returns PATH_OUTSIDE_HOME for a path p, which the request has in field.
 func outside(field, p string) error {
 	return fault.PathOutsideHome.Newf("%s %q leads out of the agent's home; give a path relative to it, without ..", field, p).
 		With("path", p).WithField(field, "must stay in the agent's home")

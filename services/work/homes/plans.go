@@ -87,6 +87,7 @@ func (p *Plans) Seed(namespace, agentID, itemID, text string) error {
 	return nil
 }
 
+// seedError returns the error of a plan file that could not be written.
 func seedError(name string, err error) error {
 	return fault.Storage.Newf("the plan file %s could not be written; nothing was created", name).
 		With("outcome", "none").WithCause(err)
@@ -98,19 +99,19 @@ type Effort int
 const (
 	// AsIs describes the file as it is now.
 	AsIs Effort = iota
-	// LastSeen returns the last descriptor, if there is one, without a system call. It is
-	// for responses of writes, which are no reads of the file.
+	// LastSeen takes the cached descriptor without a system call, and is AsIs if there is none.
+	// It is for responses of writes, which are no reads of the file.
 	LastSeen
 	// Ensured makes the file of an open item if its folder is missing.
 	Ensured
-	// Eager is Ensured, unless too many files are being made.
+	// Eager is Ensured up to the rate of eagerPerSecond, and AsIs above it.
 	Eager
 	// EagerNew is Eager for an item that was created just now, so that no file can exist.
 	EagerNew
 )
 
-// Attach sets the plan descriptor of an item of a response. It does nothing for nil. A
-// file that cannot be described shows as the descriptor's problem.
+// Attach sets the plan descriptor of an item that is about to be returned; nil is allowed. If
+// the file cannot be described, the descriptor's problem says why.
 func (p *Plans) Attach(namespace string, it *workv1.WorkItem, e Effort) {
 	if it == nil {
 		return
@@ -149,8 +150,8 @@ func (p *Plans) Attach(namespace string, it *workv1.WorkItem, e Effort) {
 	it.PlanArtifact = p.describe(h, k, name)
 }
 
-// unchanged returns the cached descriptor if the file is still the one it was made from,
-// or one that says that there is no file if that is enough; otherwise nil. It takes one
+// unchanged returns the cached descriptor if the file is still the one it was made from. If there
+// is no file and e does not make one, it returns a descriptor that says so; otherwise nil. It takes one
 // system call, where opening the file below the home takes twelve, which were a seventh of
 // the processor time of UpdateWorkItem. The call follows links out of the home, but shows
 // nothing of what it finds: it only compares it with the file that was read below the home.
@@ -170,6 +171,7 @@ func (p *Plans) unchanged(k item, path string, e Effort) *workv1.PlanArtifact {
 	return nil
 }
 
+// cached returns the cached descriptor of an item, and whether there is one.
 func (p *Plans) cached(k item) (described, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -223,6 +225,8 @@ func (p *Plans) describe(h *Home, k item, name string) *workv1.PlanArtifact {
 	return artifact
 }
 
+// problem returns the descriptor of a plan file that cannot be shown, for the reason what,
+// such as missing.
 func problem(path string, size int64, what string) *workv1.PlanArtifact {
 	return &workv1.PlanArtifact{Path: path, Bytes: size, Problem: what}
 }

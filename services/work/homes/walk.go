@@ -26,13 +26,15 @@ var ErrStop = errors.New("homes: stop")
 type Entry struct {
 	Path string // relative to the home, with slashes
 	Info fs.FileInfo
-	tree fs.FS
+	tree fs.FS // the home
 }
 
-// Walk calls visit for what is below the directory start, or for start itself if it is a
-// file, in the order of the parts of the paths. It visits at most depth levels, nothing
-// up to the path after (none: ""), and follows no links. It returns the first error of
-// visit, except ErrStop, which ends the walk without an error.
+// Walk calls visit for every file and directory below the directory start, or for start itself
+// if it is a file. The order is that of the paths compared part by part. It visits at most
+// depth levels, skips the paths up to and including after (none: "") and files that are being
+// written, and follows no links. It returns the first error of visit, except ErrStop, which
+// ends the walk without an error; its own errors are errors of the API. start is "." for the
+// home, or a result of Path.
 func (h *Home) Walk(ctx context.Context, start string, depth int, after string, visit func(Entry) error) error {
 	if h == nil {
 		if start == "." {
@@ -68,7 +70,7 @@ type walk struct {
 	visit func(Entry) error
 }
 
-// directory visits what is below dir, which is at the given level.
+// directory visits what is below dir, whose entries are at the given level, from 1.
 func (w *walk) directory(dir string, level int) error {
 	entries, err := fs.ReadDir(w.tree, dir)
 	if err != nil {
