@@ -20,23 +20,24 @@ const fewAgents = 1024
 // delays none of the others (SPEC D7).
 type dirty struct {
 	mu     sync.Mutex
-	cond   *sync.Cond
-	named  ring // marked by events
-	swept  ring // marked by sweeps
-	taken  int
+	named  ring       // agents that events marked
+	swept  ring       // agents that sweeps marked
+	taken  int        // calls of take that found an agent, for sweptShare
 	looks  int        // evaluations that are running
+	cond   *sync.Cond // signalled when an agent is marked or the set is closed
 	still  *sync.Cond // signalled when no agent is marked or being evaluated
 	agents map[plane.Key]*mark
 	most   int // the largest size of agents since it was made
 	closed bool
 }
 
+// mark is the entry of an agent in the set.
 type mark struct {
 	queued  bool // in named
 	swept   bool // in swept
-	looking bool
-	again   bool
-	busy    bool // only an event of the agent plane can change what is decided
+	looking bool // being evaluated
+	again   bool // marked since that evaluation began: evaluate once more
+	busy    bool // as the last evaluation found: only events of the agent plane can change the decision
 	// ahead records that a hint marked the agent since its last evaluation, lookAhead
 	// that a hint caused the running one. hinted are the events of hints; they need not
 	// mark the agent again when they are durable.
@@ -54,6 +55,7 @@ const maxHinted = 16
 // maxCauses is how many traces of causes are kept for an evaluation.
 const maxCauses = 8
 
+// newDirty returns an empty set.
 func newDirty() *dirty {
 	d := &dirty{agents: map[plane.Key]*mark{}, named: newRing(), swept: newRing()}
 	d.cond, d.still = sync.NewCond(&d.mu), sync.NewCond(&d.mu)
@@ -80,6 +82,7 @@ func (d *dirty) markLow(k plane.Key) {
 	d.cond.Signal()
 }
 
+// of returns the entry of an agent, which it creates if there is none. The caller holds mu.
 func (d *dirty) of(k plane.Key) *mark {
 	m := d.agents[k]
 	if m == nil {
@@ -111,12 +114,15 @@ func (d *dirty) retract(k plane.Key) {
 	m.ahead, m.hinted = false, nil
 }
 
+// add marks an agent because of an event. With always unset, it does nothing for a busy agent.
+// cause is the event's trace, or empty.
 func (d *dirty) add(k plane.Key, always bool, cause string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.addLocked(k, always, cause)
 }
 
+// addLocked is add for callers that hold mu. It returns the agent's entry.
 func (d *dirty) addLocked(k plane.Key, always bool, cause string) *mark {
 	m := d.of(k)
 	switch {
@@ -153,8 +159,8 @@ func (d *dirty) hinted(k plane.Key, eventID string) bool {
 	return true
 }
 
-// causes returns the traces that the running evaluation of an agent follows from, and
-// whether a hint caused it.
+// causes returns the traces of the events that caused the running evaluation of an agent, and
+// whether a hint was among these.
 func (d *dirty) causes(k plane.Key) (traces []string, ahead bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -162,7 +168,8 @@ func (d *dirty) causes(k plane.Key) (traces []string, ahead bool) {
 	return m.looked, m.lookAhead
 }
 
-// take waits for an agent to evaluate. It returns false when the set is closed.
+// take waits for a marked agent, and returns it for evaluation; the caller must call done
+// after that. It returns false when the set is closed.
 func (d *dirty) take() (plane.Key, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -193,6 +200,7 @@ func (d *dirty) take() (plane.Key, bool) {
 	}
 }
 
+// begin records that the evaluation of an agent begins. The caller holds mu.
 func (d *dirty) begin(m *mark) {
 	m.queued, m.swept, m.looking, m.again = false, false, true, false
 	m.looked, m.causes = m.causes, nil
@@ -209,8 +217,9 @@ func (d *dirty) wait() {
 	}
 }
 
-// done ends an evaluation. A busy agent is remembered, others are not, so the set is as
-// small as the current activity.
+// done ends an evaluation. busy says that only events of the agent plane can change what was
+// decided; such agents are remembered, others are not, so the set is as small as the current
+// activity.
 func (d *dirty) done(k plane.Key, busy bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -243,6 +252,7 @@ func (d *dirty) forget(k plane.Key, m *mark) {
 	}
 }
 
+// close ends take and wait. Marks have no effect after it.
 func (d *dirty) close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -254,13 +264,15 @@ func (d *dirty) close() {
 // ring is a queue in which namespaces take turns; within a namespace it is first in,
 // first out. Every operation is O(1).
 type ring struct {
-	n     int
-	order []string
-	lines map[string][]string
+	n     int                 // agents in the queue
+	order []string            // the namespaces with agents, the next one first
+	lines map[string][]string // ids of agents, by namespace
 }
 
+// newRing returns an empty queue.
 func newRing() ring { return ring{lines: map[string][]string{}} }
 
+// push adds an agent at the end of its namespace's line.
 func (r *ring) push(k plane.Key) {
 	line, waits := r.lines[k.Namespace]
 	if !waits {
@@ -270,6 +282,8 @@ func (r *ring) push(k plane.Key) {
 	r.n++
 }
 
+// pop removes and returns the first agent of the namespace whose turn it is. The queue must
+// not be empty.
 func (r *ring) pop() plane.Key {
 	namespace := r.order[0]
 	r.order = r.order[1:]

@@ -24,7 +24,8 @@ import (
 // others.
 const shownDecisions = 10
 
-// Explain decides from the current facts and changes nothing (SPEC D6).
+// Explain returns what would be decided from the current facts, and why. It changes nothing
+// (SPEC D6).
 func (s *Service) Explain(ctx context.Context, req *schedulerv1.ExplainRequest) (*schedulerv1.ExplainResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := fault.Name("agent_id", req.GetAgentId()); err != nil {
@@ -68,8 +69,8 @@ func (s *Service) Explain(ctx context.Context, req *schedulerv1.ExplainRequest) 
 	return resp, nil
 }
 
-// account returns a decision with everything that it rests on. Recorded decisions and
-// Explain use the same text.
+// account decides about an agent, and returns the decision with the facts and candidates that
+// it rests on.
 func account(f Facts) *schedulerv1.ExplainResponse {
 	v := Plan(f)
 	return &schedulerv1.ExplainResponse{
@@ -81,8 +82,8 @@ func account(f Facts) *schedulerv1.ExplainResponse {
 	}
 }
 
-// sentence explains a verdict to a person: what, why, since when, and what would change
-// it.
+// sentence explains a verdict to a person: what, why, since when, and what would change it.
+// The explanation that is recorded with a decision is this text too.
 func sentence(v Verdict, f Facts) string {
 	a := f.Agent.GetAgent()
 	switch v.Reason {
@@ -127,7 +128,8 @@ func sentence(v Verdict, f Facts) string {
 	return "idle: " + allWait(f)
 }
 
-// resumed returns what lets a queued item go on, if it had waited.
+// resumed returns which wait ended so that a queued item can go on, as a clause of a sentence;
+// empty if the item did not wait.
 func resumed(itemID string, f Facts) string {
 	for _, it := range f.Queue.GetQueuedRunnable() {
 		if w := it.GetResumed().GetWait(); it.GetWorkItemId() == itemID && w != nil {
@@ -148,6 +150,8 @@ func stalledTurns(itemID string, f Facts) int32 {
 	return 0
 }
 
+// controlled returns that the agent was stopped or paused, as how says, by whom, since when
+// and why.
 func controlled(how string, a *agentv1.Agent, now time.Time) string {
 	text := "the agent is " + how
 	if a.GetControlBy() != "" {
@@ -162,7 +166,7 @@ func controlled(how string, a *agentv1.Agent, now time.Time) string {
 	return text
 }
 
-// openRun returns which runner holds the agent, and for how long at least.
+// openRun returns which run the agent has open: its turn, runner and lease.
 func openRun(f Facts) string {
 	t := f.Agent.GetOpenTurn()
 	if t == nil {
@@ -183,7 +187,8 @@ func openRun(f Facts) string {
 	return text + ", lease ends in " + span(left)
 }
 
-// inLine returns what a queued message waits for: a runner, or other agents that come first.
+// inLine returns what is queued, and what it waits for: a runner, or other agents that come
+// first.
 func inLine(f Facts) string {
 	what := plural(f.Agent.GetQueued(), "message is", "messages are") + " queued, the first " + since(f.Agent.GetHeadQueuedAt().AsTime(), f.Now)
 	if f.Agent.GetTickPending() && f.Agent.GetQueuedInput() == 0 {
@@ -204,6 +209,7 @@ func inLine(f Facts) string {
 	return what + "; no runner waits: the next one that asks gets the turn"
 }
 
+// stillThere returns the work that an idle agent has: an item, or what woke the agent.
 func stillThere(v Verdict, f Facts) string {
 	if v.ItemID == "" {
 		return "the agent was woken by " + f.Agent.GetWakeHintSource()
@@ -211,7 +217,7 @@ func stillThere(v Verdict, f Facts) string {
 	return named(v.ItemID, f)
 }
 
-// allWait returns why none of the open items continues.
+// allWait returns why none of the open items can be worked on; it names the first.
 func allWait(f Facts) string {
 	open := waitingItems(f.Queue)
 	n := f.Queue.GetCounts().GetOpen()
@@ -241,6 +247,7 @@ func waitsFor(it *workv1.WorkItem, f Facts) string {
 	return "is not runnable (" + it.GetReasonCode() + ")"
 }
 
+// awaited returns what a wait of a kind is for.
 func awaited(kind waitingv1.WaitKind, resource string) string {
 	switch kind {
 	case waitingv1.WaitKind_WAIT_KIND_TASK:
@@ -302,6 +309,7 @@ var instead = map[string]string{
 	"no_progress":       "turns about it made no progress; new input or a change lets it go on",
 }
 
+// verdictOn returns why an item was chosen or not.
 func verdictOn(it *workv1.WorkItem, c *schedulerv1.Candidate, v Verdict, f Facts) string {
 	why := instead[v.Reason]
 	switch {
@@ -323,6 +331,7 @@ func verdictOn(it *workv1.WorkItem, c *schedulerv1.Candidate, v Verdict, f Facts
 	return "not chosen: it " + c.GetWaitingFor()
 }
 
+// factList returns the facts of a decision by name, for people.
 func factList(f Facts) []*schedulerv1.Fact {
 	a, n := f.Agent.GetAgent(), f.Queue.GetCounts()
 	fact := func(name string, value any) *schedulerv1.Fact {
@@ -358,6 +367,7 @@ func factList(f Facts) []*schedulerv1.Fact {
 	return append(list, fact("next_recheck", next))
 }
 
+// items returns the items that a queue shows: the one in focus first, then class by class.
 func items(q *workv1.GetWorkQueueResponse) []*workv1.WorkItem {
 	var all []*workv1.WorkItem
 	if q.GetCurrent() != nil {
@@ -369,6 +379,7 @@ func items(q *workv1.GetWorkQueueResponse) []*workv1.WorkItem {
 	return all
 }
 
+// waitingItems returns the open items that a queue shows and that are not runnable.
 func waitingItems(q *workv1.GetWorkQueueResponse) []*workv1.WorkItem {
 	var open []*workv1.WorkItem
 	for _, it := range items(q) {
@@ -379,7 +390,8 @@ func waitingItems(q *workv1.GetWorkQueueResponse) []*workv1.WorkItem {
 	return open
 }
 
-// named returns an item's id with its objective.
+// named returns an item's id with its objective, and the id alone if the queue does not show
+// the item.
 func named(id string, f Facts) string {
 	for _, it := range append(items(f.Queue), f.Queue.GetRechecks()...) {
 		if it.GetWorkItemId() == id {
@@ -394,6 +406,8 @@ func actionName(a agentv1.DecisionAction) string {
 	return strings.ToLower(strings.TrimPrefix(a.String(), "DECISION_ACTION_"))
 }
 
+// tickName returns the name of a tick in lower case, such as recheck; empty for the
+// unspecified one.
 func tickName(t agentv1.TickReason) string {
 	if t == agentv1.TickReason_TICK_REASON_UNSPECIFIED {
 		return ""
@@ -401,6 +415,7 @@ func tickName(t agentv1.TickReason) string {
 	return strings.ToLower(strings.TrimPrefix(t.String(), "TICK_REASON_"))
 }
 
+// plural returns n with the word for one or for more.
 func plural(n int32, one, more string) string {
 	if n == 1 {
 		return "1 " + one
@@ -408,6 +423,7 @@ func plural(n int32, one, more string) string {
 	return fmt.Sprint(n, " ", more)
 }
 
+// short returns at most 60 characters of a text, and marks a cut.
 func short(s string) string {
 	const most = 60
 	r := []rune(s)
@@ -417,7 +433,7 @@ func short(s string) string {
 	return string(r[:most-1]) + "…"
 }
 
-// since returns how long ago something was.
+// since returns since when something is so, as a clause.
 func since(t, now time.Time) string {
 	d := now.Sub(t)
 	switch {

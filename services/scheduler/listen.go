@@ -8,9 +8,9 @@ import (
 	"quartet/pkg/plane"
 )
 
-// interest says, by plane, which events may change a decision: of the agent plane all but
-// those of a running round, of the work plane those that change readiness or bring a
-// trigger.
+// interest reports, by plane, whether an event may change a decision: of the agent plane all but
+// those within a turn and those that queue a message, of the work plane those that change the
+// focus, waits, readiness or fields of an item.
 var interest = map[string]func(*journal.Event) bool{
 	"agent": func(ev *journal.Event) bool {
 		switch ev.Type {
@@ -35,8 +35,9 @@ var interest = map[string]func(*journal.Event) bool{
 	},
 }
 
-// listen marks the agents that events name, from position next on. The first sweep covers
-// what was before.
+// listen marks the agents that the events of a partition name, from position next on, until ctx ends.
+// The first sweep covers what was before. Of the agent plane, it also receives hints: events that are
+// not durable yet.
 func (s *Service) listen(ctx context.Context, src journal.Source, next uint64) {
 	defer s.running.Done()
 	matters := interest[src.Plane()]

@@ -33,10 +33,11 @@ const (
 // plane another evaluator starts, so that one agent delays no other (SPEC D5).
 type evaluators struct {
 	mu          sync.Mutex
-	want, total int
-	slow        int
+	want, total int // how many are configured, and how many run
+	slow        int // how many of these are in an evaluation that takes longer than slowLook
 }
 
+// startEvaluators starts the goroutines that evaluate; running counts them.
 func (s *Service) startEvaluators(ctx context.Context) {
 	s.evaluators.want, s.evaluators.total = s.cfg.Lookers, s.cfg.Lookers
 	for range s.cfg.Lookers {
@@ -45,7 +46,8 @@ func (s *Service) startEvaluators(ctx context.Context) {
 	}
 }
 
-// evaluate takes marked agents one by one and decides for each.
+// evaluate takes marked agents one by one and decides for each, until the set is closed or it
+// is one evaluator too many.
 func (s *Service) evaluate(ctx context.Context) {
 	defer s.running.Done()
 	for {
@@ -127,7 +129,8 @@ func (s *Service) standIn(ctx context.Context) (ended func() bool) {
 	}
 }
 
-// scheduleRetry has an agent evaluated again soon if the evaluation failed.
+// scheduleRetry has an agent evaluated again after a pause if err is not nil; NOT_FOUND is not
+// retried, because the agent does not exist.
 func (s *Service) scheduleRetry(ctx context.Context, k plane.Key, err error) {
 	s.mu.Lock()
 	n := s.fails[k]

@@ -16,6 +16,7 @@ type metrics struct {
 	marked              *prometheus.GaugeVec
 }
 
+// newMetrics registers the metrics with reg, which may be nil.
 func newMetrics(reg prometheus.Registerer) *metrics {
 	return &metrics{
 		decisions: meter.Counter(reg, "quartet_scheduler_decisions_total", "Decisions about agents, by action, the rule behind it, and the tick that was offered.", "action", "reason", "tick"),
@@ -34,7 +35,7 @@ func (m *metrics) decided(v Verdict) {
 	m.decisions.WithLabelValues(actionName(v.Action), v.Reason, tick).Inc()
 }
 
-// Sample sets the gauges of marked agents.
+// Sample sets the gauges of agents that are marked and not being evaluated.
 func (s *Service) Sample(context.Context) {
 	s.dirty.mu.Lock()
 	named, swept := s.dirty.named.n, s.dirty.swept.n

@@ -20,7 +20,7 @@ type Waiting interface {
 // waitsLookedAt bounds how many waits are read to explain a decision, as a turn reads.
 const waitsLookedAt = 500
 
-// waits returns the agent's active waits that belong to none of its items.
+// waits returns the active waits and intents of the agent itself, none of its items'.
 func (s *Service) waits(ctx context.Context, agentID string) ([]*waitingv1.Wait, error) {
 	got, err := s.deps.Waiting.ListWaits(ctx, &waitingv1.ListWaitsRequest{AgentId: agentID, PageSize: waitsLookedAt})
 	if err != nil {
@@ -29,7 +29,7 @@ func (s *Service) waits(ctx context.Context, agentID string) ([]*waitingv1.Wait,
 	return slices.DeleteFunc(got.GetWaits(), func(w *waitingv1.Wait) bool { return w.GetWorkItemId() != "" }), nil
 }
 
-// ownWaits returns those waits of the agent itself that are no intents.
+// ownWaits returns those of the waits that have the mode wait.
 func ownWaits(waits []*waitingv1.Wait) []*waitingv1.Wait {
 	var own []*waitingv1.Wait
 	for _, w := range waits {
@@ -46,7 +46,7 @@ func ownTriggered(waits []*waitingv1.Wait) bool {
 	return slices.ContainsFunc(waits, func(w *waitingv1.Wait) bool { return w.GetTriggered() })
 }
 
-// alsoWaits returns what an idle agent itself waits for.
+// alsoWaits returns what an idle agent itself waits for, as a clause; empty if own is.
 func alsoWaits(own []*waitingv1.Wait, f Facts) string {
 	if len(own) == 0 {
 		return ""

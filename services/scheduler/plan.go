@@ -43,8 +43,8 @@ type Verdict struct {
 	Action   agentv1.DecisionAction
 	Tick     agentv1.TickReason
 	Reason   string // the rule that decided
-	ItemID   string
-	Revision int64
+	ItemID   string // the item that it is about; empty: none
+	Revision int64  // of that item
 	// Recheck is the item whose reminder is due, if the tick is a recheck: the reminder
 	// is marked as given.
 	Recheck *workv1.WorkItem
@@ -66,7 +66,7 @@ func Plan(f Facts) Verdict {
 		return Verdict{Action: ActionDispatch, Reason: "message_queued"}
 	}
 
-	v := candidate(f)
+	v := tickOrIdle(f)
 	if v.Action != ActionTick {
 		return v
 	}
@@ -94,8 +94,9 @@ func Plan(f Facts) Verdict {
 	return Verdict{Action: ActionIdle, Reason: "no_progress", ItemID: v.ItemID, Revision: v.Revision}
 }
 
-// candidate returns the first of the tick rules that holds, else idle.
-func candidate(f Facts) Verdict {
+// tickOrIdle returns the tick of the first rule that holds, in the order of SPEC D2, otherwise idle. It does
+// not regard whether earlier ticks failed or changed nothing.
+func tickOrIdle(f Facts) Verdict {
 	q := f.Queue
 	if cur := q.GetCurrent(); cur.GetReadiness() == workv1.Readiness_READINESS_RUNNABLE && !staletick.Stalled(cur, f.Agent.GetStalledItems()) {
 		return tick(agentv1.TickReason_TICK_REASON_CONTINUE_CURRENT, "current_runnable", cur)
@@ -118,18 +119,18 @@ func candidate(f Facts) Verdict {
 	return idle(q)
 }
 
-// newInput returns the first tick about something that arrived after since. A reminder is
-// marked as given with its tick, so it is given once.
-func newInput(f Facts, since time.Time) (Verdict, bool) {
+// newInput returns the tick about something that arrived after since, else the one for a
+// reminder that is due, which was not given yet; ok is false if there is neither.
+func newInput(f Facts, since time.Time) (v Verdict, ok bool) {
 	if v, ok := arrived(f, since); ok {
 		return v, true
 	}
 	return reminder(f)
 }
 
-// arrived returns the tick about something that arrived from outside, for an item or for
-// the agent itself.
-func arrived(f Facts, since time.Time) (Verdict, bool) {
+// arrived returns the tick about something that arrived from outside after since, for an item
+// or for the agent itself; ok is false if nothing did. A zero since is any time.
+func arrived(f Facts, since time.Time) (v Verdict, ok bool) {
 	if t := triggered(f, since); t != nil {
 		return tick(agentv1.TickReason_TICK_REASON_REVIEW_TRIGGERED, "triggered_blocked", t), true
 	}
@@ -139,8 +140,8 @@ func arrived(f Facts, since time.Time) (Verdict, bool) {
 	return Verdict{}, false
 }
 
-// reminder returns the tick for the first recheck that is due.
-func reminder(f Facts) (Verdict, bool) {
+// reminder returns the tick for the earliest reminder that is due; ok is false if none is.
+func reminder(f Facts) (v Verdict, ok bool) {
 	for _, it := range f.Queue.GetRechecks() {
 		if !it.GetRecheckAt().AsTime().After(f.Now) {
 			v := tick(agentv1.TickReason_TICK_REASON_RECHECK, "recheck_due", it)
@@ -151,8 +152,8 @@ func reminder(f Facts) (Verdict, bool) {
 	return Verdict{}, false
 }
 
-// triggered returns the first item that was triggered after since and is not runnable. A
-// current item that is not runnable counts as well.
+// triggered returns the first item that was triggered after since and is not runnable, the
+// item in focus before others; nil if there is none. A zero since is any time.
 func triggered(f Facts, since time.Time) *workv1.WorkItem {
 	q := f.Queue
 	if cur := q.GetCurrent(); cur.GetReadiness() != workv1.Readiness_READINESS_RUNNABLE && unseen(cur, f.Agent, since) {
@@ -166,10 +167,11 @@ func triggered(f Facts, since time.Time) *workv1.WorkItem {
 	return nil
 }
 
-// unseen reports whether something arrived for an item that no completed turn has shown. The
-// work plane consumes the end of a turn later than the agent plane ends it, so the triggers
-// that the latest turns showed are read from the agent's facts; otherwise every review would
-// be followed by another one that finds nothing (SPEC P7).
+// unseen reports whether an item was triggered after since by something that no completed turn
+// has shown. A zero since is any time. The work plane consumes the end of a turn later than
+// the agent plane ends it, so the triggers that the latest turns showed are read from the
+// agent's facts; otherwise every review would be followed by another one that finds nothing
+// (SPEC P7).
 func unseen(it *workv1.WorkItem, a *agentv1.AgentFacts, since time.Time) bool {
 	for _, w := range it.GetWaits() {
 		if !since.IsZero() && !w.GetLastTriggeredAt().AsTime().After(since) {
@@ -188,10 +190,12 @@ func unseen(it *workv1.WorkItem, a *agentv1.AgentFacts, since time.Time) bool {
 	return false
 }
 
+// tick returns the verdict of a tick about an item.
 func tick(why agentv1.TickReason, reason string, it *workv1.WorkItem) Verdict {
 	return Verdict{Action: ActionTick, Tick: why, Reason: reason, ItemID: it.GetWorkItemId(), Revision: it.GetRevision()}
 }
 
+// idle returns the verdict to do nothing because no item of a queue can be worked on.
 func idle(q *workv1.GetWorkQueueResponse) Verdict {
 	n := q.GetCounts()
 	switch {

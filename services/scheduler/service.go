@@ -42,8 +42,8 @@ type Config struct {
 	// Events only make it faster (SPEC D1). The default is 30 s; a sweep takes at least
 	// sweepPace for each agent.
 	Sweep time.Duration
-	// Lookers is how many agents are evaluated at a time, without evaluations that a
-	// plane delays. The default is 8.
+	// Lookers is how many agents are evaluated at a time, not counting evaluations that a
+	// plane delays (see evaluators). The default is 8.
 	Lookers int
 }
 
@@ -71,12 +71,12 @@ type Service struct {
 	dirty      *dirty
 	metrics    *metrics
 	evaluators evaluators
-	rechecks   *clock.Due
+	rechecks   *clock.Due // timers of reminders and of retries, by alarmKey
 	stop       context.CancelFunc
 	running    sync.WaitGroup
 
 	mu    sync.Mutex
-	swept bool
+	swept bool              // the first sweep has marked every agent
 	fails map[plane.Key]int // evaluations in a row that failed, by agent
 }
 
@@ -141,7 +141,8 @@ func (s *Service) Start(ctx context.Context) error {
 	return nil
 }
 
-// Stop ends everything. It is idempotent.
+// Stop ends following, evaluating and sweeping, and waits until all of it has ended. It is
+// idempotent.
 func (s *Service) Stop(context.Context) error {
 	if s.stop == nil {
 		return nil
@@ -153,8 +154,8 @@ func (s *Service) Stop(context.Context) error {
 	return nil
 }
 
-// Ready returns nil once every agent has been evaluated, so no agent waits for this
-// process.
+// Ready returns nil once the first sweep has marked every agent, so that none depends on an
+// event to be evaluated.
 func (s *Service) Ready() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -164,9 +165,10 @@ func (s *Service) Ready() error {
 	return nil
 }
 
-// decide decides about one agent, and offers the decision until the facts have not changed
-// meanwhile. busy reports that the agent has a turn or a message: until the agent plane
-// reports the end of that, no event of another plane needs a decision.
+// decide decides about one agent, and offers a tick or idle to the agent plane; it repeats
+// both if the facts have changed meanwhile, a few times. busy reports that the agent has a
+// turn or a message: until the agent plane reports the end of that, no event of another plane
+// needs a decision.
 //
 // ahead is set for an evaluation that a hint caused: it reads what is not durable yet, and
 // its offer is stored after that.
@@ -183,20 +185,20 @@ func (s *Service) decide(ctx context.Context, k plane.Key, ahead bool) (busy boo
 		v := Plan(f)
 		note(ctx, v)
 		s.metrics.decided(v)
-		s.plan(k, f)
+		s.scheduleReminder(k, f)
 		if v.Action != ActionTick && v.Action != ActionIdle {
 			return v.Reason == "run_open" || v.Reason == "message_queued", nil
 		}
 		if v.Action == ActionIdle && recorded(f.Agent, v) {
 			return false, nil // what a sweep finds for almost every agent
 		}
-		if v.Recheck != nil && given(f.Agent.GetLastDecision(), v) {
+		if v.Recheck != nil && sameTick(f.Agent.GetLastDecision(), v) {
 			if ahead {
 				ahead = false // other planes are called only for what is durable
 				continue
 			}
 			// The tick was queued, and the process died before the reminder was marked.
-			return false, s.consume(ctx, k, v)
+			return false, s.consumeRecheck(ctx, k, v)
 		}
 		offer, err := s.deps.Agents.OfferDecision(ctx, &agentv1.OfferDecisionRequest{
 			AgentId: k.ID, FactsRevision: f.Agent.GetFactsRevision(),
@@ -213,33 +215,38 @@ func (s *Service) decide(ctx context.Context, k plane.Key, ahead bool) (busy boo
 		}
 		queued := v.Action == ActionTick && offer.GetMessageId() != ""
 		if v.Recheck != nil && queued {
-			return queued, s.consume(ctx, k, v)
+			return queued, s.consumeRecheck(ctx, k, v)
 		}
 		return queued, nil
 	}
 	return false, fmt.Errorf("scheduler: the facts of agent %s changed %d times while it was decided", k.ID, tries)
 }
 
-// recorded reports whether the last recorded decision is the same. The agent plane would
+// recorded reports whether a verdict is the last recorded decision. The agent plane would
 // return unchanged, so it need not be called.
 func recorded(a *agentv1.AgentFacts, v Verdict) bool {
 	last := a.GetLastDecision()
-	return last.GetAction() == v.Action && last.GetReason() == v.Reason && given(last, v) && last.GetLastTurnId() == a.GetAgent().GetLastTurnId()
+	return last.GetAction() == v.Action && last.GetReason() == v.Reason && sameTick(last, v) && last.GetLastTurnId() == a.GetAgent().GetLastTurnId()
 }
 
-func given(last *agentv1.Decision, v Verdict) bool {
+// sameTick reports whether the last recorded decision has the tick, the item and the revision
+// of a verdict.
+func sameTick(last *agentv1.Decision, v Verdict) bool {
 	return last.GetTickReason() == v.Tick && last.GetWorkItemId() == v.ItemID && last.GetWorkItemRevision() == v.Revision
 }
 
-func (s *Service) consume(ctx context.Context, k plane.Key, v Verdict) error {
+// consumeRecheck marks the reminder of a recheck verdict as given.
+func (s *Service) consumeRecheck(ctx context.Context, k plane.Key, v Verdict) error {
 	_, err := s.deps.Work.ConsumeRecheck(ctx, &workv1.ConsumeRecheckRequest{
 		AgentId: k.ID, WorkItemId: v.ItemID, RecheckAt: v.Recheck.GetRecheckAt(),
 	})
 	return err
 }
 
-// facts reads the agent plane first: a later change there makes the offer stale, so a
-// decision never rests on a queue that is older than a turn.
+// facts reads what a decision rests on, with ahead also what the agent plane has not made
+// durable yet. It reads the agent plane first: a later change there makes the offer stale, so
+// a decision never rests on a queue that is older than a turn. It returns NOT_FOUND if there
+// is no such agent.
 func (s *Service) facts(ctx context.Context, k plane.Key, ahead bool) (Facts, error) {
 	a, err := s.deps.Agents.GetFacts(ctx, &agentv1.GetFactsRequest{AgentId: k.ID, Ahead: ahead})
 	if err != nil {
@@ -258,8 +265,8 @@ func (s *Service) facts(ctx context.Context, k plane.Key, ahead bool) (Facts, er
 	return Facts{Agent: a.GetFacts()[0], Queue: q, Now: s.deps.Clock.Now()}, nil
 }
 
-// passedOver returns the items about which turns made no progress. The queue shows others in
-// their places, unless they were written since.
+// passedOver returns the stalled items of an agent. The queue shows others in their places,
+// unless they were written since.
 func passedOver(f *agentv1.AgentFacts) []*workv1.PassedOver {
 	var all []*workv1.PassedOver
 	for _, s := range f.GetStalledItems() {
@@ -268,7 +275,8 @@ func passedOver(f *agentv1.AgentFacts) []*workv1.PassedOver {
 	return all
 }
 
-// tickedItem returns the item that a tick is about, as the work plane is asked for it.
+// tickedItem returns the item that a tick is about in the form of
+// GetWorkQueueRequest.work_item_ids: nil if there is none.
 func tickedItem(t *agentv1.Tick) []string {
 	if t.GetWorkItemId() == "" {
 		return nil
@@ -276,12 +284,14 @@ func tickedItem(t *agentv1.Tick) []string {
 	return []string{t.GetWorkItemId()}
 }
 
+// alarmKey returns the key of an agent's timer of a kind.
 func alarmKey(kind string, k plane.Key) string {
 	return strings.Join([]string{kind, k.Namespace, k.ID}, "\x00")
 }
 
-// plan sets the timer for the next reminder of an agent, or removes it if none is left.
-func (s *Service) plan(k plane.Key, f Facts) {
+// scheduleReminder sets the timer for the agent's next reminder that lies ahead, or removes it if there is
+// none.
+func (s *Service) scheduleReminder(k plane.Key, f Facts) {
 	due := alarmKey("recheck", k)
 	for _, it := range f.Queue.GetRechecks() {
 		if at := it.GetRecheckAt().AsTime(); at.After(f.Now) {

@@ -14,8 +14,9 @@ import (
 // of this program. The first one, after a start, is not paced (SPEC X14).
 const sweepPace = 40 * time.Millisecond
 
-// sweep marks all agents, at the start and then periodically: a lost event costs time,
-// never a wake (SPEC D1, X14).
+// sweep marks all agents for evaluation, at the start and then periodically, until ctx ends: a
+// lost event costs time, never a wake (SPEC D1, X14). A sweep that failed is repeated after at
+// most a second.
 func (s *Service) sweep(ctx context.Context) {
 	defer s.running.Done()
 	pace := time.Duration(0)
@@ -49,6 +50,8 @@ func (s *Service) pause(ctx context.Context, until time.Time) bool {
 	}
 }
 
+// sweepOnce marks all agents, page by page. It waits for pace after each agent of a page but
+// the last page's.
 func (s *Service) sweepOnce(ctx context.Context, pace time.Duration) error {
 	token := ""
 	for {
